@@ -1,0 +1,229 @@
+//! Element types.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The element type of a tensor.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[allow(missing_docs)] // the names are the documentation
+pub enum DType {
+    Bool,
+    U8,
+    I8,
+    I16,
+    I32,
+    I64,
+    U16,
+    U32,
+    U64,
+    F16,
+    BF16,
+    F32,
+    F64,
+}
+
+/// What an element type can hold, from least to most general.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// `true` and `false`.
+    Bool,
+    /// Integers.
+    Int,
+    /// Floating-point numbers.
+    Float,
+}
+
+/// The types that kernels compute in; other dtypes convert when loaded and stored.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum Compute {
+    F32,
+    F64,
+    I32,
+    I64,
+    /// One byte an element, 0 or 1.
+    Mask,
+}
+
+impl DType {
+    /// Every dtype, in declaration order.
+    pub const ALL: [DType; 13] = [
+        DType::Bool,
+        DType::U8,
+        DType::I8,
+        DType::I16,
+        DType::I32,
+        DType::I64,
+        DType::U16,
+        DType::U32,
+        DType::U64,
+        DType::F16,
+        DType::BF16,
+        DType::F32,
+        DType::F64,
+    ];
+
+    /// Bytes an element.
+    pub const fn size(self) -> usize {
+        match self {
+            DType::Bool | DType::U8 | DType::I8 => 1,
+            DType::I16 | DType::U16 | DType::F16 | DType::BF16 => 2,
+            DType::I32 | DType::U32 | DType::F32 => 4,
+            DType::I64 | DType::U64 | DType::F64 => 8,
+        }
+    }
+
+    /// The short name, such as `f32`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::Bool => "bool",
+            DType::U8 => "u8",
+            DType::I8 => "i8",
+            DType::I16 => "i16",
+            DType::I32 => "i32",
+            DType::I64 => "i64",
+            DType::U16 => "u16",
+            DType::U32 => "u32",
+            DType::U64 => "u64",
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+            DType::F32 => "f32",
+            DType::F64 => "f64",
+        }
+    }
+
+    /// The dtype with this short name.
+    pub fn from_name(name: &str) -> Option<DType> {
+        DType::ALL.into_iter().find(|d| d.name() == name)
+    }
+
+    /// What the dtype can hold.
+    pub const fn kind(self) -> Kind {
+        match self {
+            DType::Bool => Kind::Bool,
+            DType::F16 | DType::BF16 | DType::F32 | DType::F64 => Kind::Float,
+            _ => Kind::Int,
+        }
+    }
+
+    /// Whether this is a floating-point type.
+    pub const fn is_float(self) -> bool {
+        matches!(self.kind(), Kind::Float)
+    }
+
+    /// Whether this is an integer type (`bool` is not).
+    pub const fn is_int(self) -> bool {
+        matches!(self.kind(), Kind::Int)
+    }
+
+    /// Whether arithmetic is defined on this dtype: u16, u32 and u64 are only stored and cast.
+    pub const fn computes(self) -> bool {
+        !matches!(self, DType::U16 | DType::U32 | DType::U64)
+    }
+
+    /// The type that kernels compute this dtype in.
+    pub const fn compute(self) -> Compute {
+        match self {
+            DType::Bool => Compute::Mask,
+            DType::U8 | DType::I8 | DType::I16 | DType::U16 | DType::I32 => Compute::I32,
+            DType::I64 | DType::U32 | DType::U64 => Compute::I64,
+            DType::F16 | DType::BF16 | DType::F32 => Compute::F32,
+            DType::F64 => Compute::F64,
+        }
+    }
+
+    /// Inclusive bounds of an integer dtype's values as `(min, max)`; `u64`'s upper bound is `u64::MAX`.
+    pub const fn int_range(self) -> Option<(i128, i128)> {
+        Some(match self {
+            DType::Bool => (0, 1),
+            DType::U8 => (0, u8::MAX as i128),
+            DType::I8 => (i8::MIN as i128, i8::MAX as i128),
+            DType::I16 => (i16::MIN as i128, i16::MAX as i128),
+            DType::I32 => (i32::MIN as i128, i32::MAX as i128),
+            DType::I64 => (i64::MIN as i128, i64::MAX as i128),
+            DType::U16 => (0, u16::MAX as i128),
+            DType::U32 => (0, u32::MAX as i128),
+            DType::U64 => (0, u64::MAX as i128),
+            _ => return None,
+        })
+    }
+
+    /// The dtype that an operation on both operands computes in: the more general kind wins, and
+    /// within a kind the smallest type that holds both (PyTorch's `torch.promote_types`). `None` for
+    /// u16, u32 and u64 with another integer type, as in PyTorch.
+    pub fn promote(self, other: DType) -> Option<DType> {
+        use DType::*;
+        let (low, high) = if (self.kind(), self.size()) <= (other.kind(), other.size()) {
+            (self, other)
+        } else {
+            (other, self)
+        };
+        Some(match (low, high) {
+            (low, high) if low == high || low.kind() != high.kind() => high,
+            (F16, BF16) | (BF16, F16) => F32,
+            (U8, I8) | (I8, U8) => I16,
+            (low, high) if !low.computes() || !high.computes() => return None,
+            (_, high) => high,
+        })
+    }
+}
+
+impl Compute {
+    /// Bytes an element of a tile register.
+    pub const fn size(self) -> usize {
+        match self {
+            Compute::Mask => 1,
+            Compute::F32 | Compute::I32 => 4,
+            Compute::F64 | Compute::I64 => 8,
+        }
+    }
+
+    /// Whether this is a floating-point type.
+    pub const fn is_float(self) -> bool {
+        matches!(self, Compute::F32 | Compute::F64)
+    }
+
+    /// The short name, such as `f32`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Compute::F32 => "f32",
+            Compute::F64 => "f64",
+            Compute::I32 => "i32",
+            Compute::I64 => "i64",
+            Compute::Mask => "mask",
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Compute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn promotion_is_commutative_and_idempotent() {
+        for a in DType::ALL {
+            assert_eq!(a.promote(a), Some(a));
+            for b in DType::ALL {
+                assert_eq!(a.promote(b), b.promote(a), "{a} {b}");
+            }
+        }
+        assert_eq!(DType::U8.promote(DType::I8), Some(DType::I16));
+        assert_eq!(DType::F16.promote(DType::BF16), Some(DType::F32));
+        assert_eq!(DType::I64.promote(DType::F16), Some(DType::F16));
+        assert_eq!(DType::Bool.promote(DType::U8), Some(DType::U8));
+        assert_eq!(DType::U8.promote(DType::I16), Some(DType::I16));
+        assert_eq!(DType::U16.promote(DType::I16), None);
+    }
+}

@@ -1,0 +1,348 @@
+//! The serialisable program: what the compiler produces and the runtime runs.
+//!
+//! A [`Plan`] is data: buffers, kernels, and two lists of [`Step`]s. The *prepare* steps depend only on
+//! parameters and run again only when one of those changes; the *run* steps run every time. Sizes
+//! may be symbolic; binding the inputs' shapes gives every symbol a value.
+
+use crate::tile::TileProgram;
+use crate::{DType, Dim, Sym};
+use serde::{Deserialize, Serialize};
+
+/// A buffer of a plan.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct BufferId(pub u32);
+
+/// A program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The symbols that sizes use.
+    pub symbols: Vec<Symbol>,
+    /// What the caller gives, in order.
+    pub inputs: Vec<Input>,
+    /// What the caller gets, in order.
+    pub outputs: Vec<Output>,
+    /// Data baked into the plan.
+    pub constants: Vec<Constant>,
+    /// Every buffer.
+    pub buffers: Vec<Buffer>,
+    /// The kernels that steps call.
+    pub kernels: Vec<Kernel>,
+    /// Steps that depend on parameters only, in order.
+    pub prepare: Vec<Step>,
+    /// The other steps, in order.
+    pub run: Vec<Step>,
+    /// Index into `run`: the steps from here on write into donated inputs and run only if no step
+    /// before them reported a data error.
+    pub commit: u32,
+    /// Places that can report a data error.
+    pub sites: Vec<Site>,
+}
+
+/// A symbol and the input dim that gives it its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Symbol {
+    /// A readable name, such as `batch`.
+    pub name: String,
+    /// The smallest legal value; at least 2.
+    pub min: i64,
+    /// Which input.
+    pub input: u32,
+    /// Which of its dims; that dim is exactly this symbol.
+    pub axis: u32,
+}
+
+/// What an input is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Role {
+    /// Data that differs from run to run.
+    Data,
+    /// A parameter: what depends only on these is computed once, in *prepare*.
+    Parameter,
+    /// An i64 pair (seed, offset) of random numbers.
+    RandomKey,
+}
+
+/// An input: a contiguous row-major tensor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Input {
+    /// Element type.
+    pub dtype: DType,
+    /// Shape; must match at every run once symbols have their values.
+    pub shape: Vec<Dim>,
+    /// What it is.
+    pub role: Role,
+    /// Its buffer.
+    pub buffer: BufferId,
+}
+
+/// An output: a contiguous row-major tensor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// Element type.
+    pub dtype: DType,
+    /// Shape.
+    pub shape: Vec<Dim>,
+    /// Its buffer.
+    pub buffer: BufferId,
+    /// The input whose memory it may take over where the caller gives that memory up. Every step
+    /// that reads the input comes before the step that writes this output, or is that step and
+    /// reads each element before writing it.
+    pub donor: Option<u32>,
+}
+
+/// Data baked into a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Constant {
+    /// Element type.
+    pub dtype: DType,
+    /// Little-endian elements.
+    pub bytes: Vec<u8>,
+    /// Its buffer.
+    pub buffer: BufferId,
+}
+
+/// A buffer of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffer {
+    /// Element type.
+    pub dtype: DType,
+    /// Number of elements.
+    pub len: Dim,
+    /// Where its memory comes from.
+    pub place: Place,
+}
+
+/// Where a buffer's memory comes from.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Place {
+    /// The caller.
+    Input,
+    /// A fresh allocation that outlives the run (or the donor's memory).
+    Output,
+    /// The plan.
+    Constant,
+    /// Results of *prepare*, kept as long as the parameters stay the same.
+    Prepared,
+    /// The arena.
+    Temporary,
+    /// The memory of another temporary buffer that dies where this one is written.
+    InPlace(BufferId),
+}
+
+/// One kernel call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// Index into [`Plan::kernels`].
+    pub kernel: u32,
+    /// The buffer of each kernel argument.
+    pub args: Vec<BufferId>,
+    /// The plan's site for each of the kernel's.
+    pub sites: Vec<u32>,
+}
+
+/// A place that can report a data error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Site {
+    /// The op, such as `gather`.
+    pub op: String,
+    /// What goes wrong there.
+    pub kind: SiteKind,
+    /// The graph node, by which the caller finds the user's source line.
+    pub node: u32,
+}
+
+/// What goes wrong at a [`Site`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SiteKind {
+    /// An index outside `0..bound`.
+    IndexOutOfRange,
+    /// An integer division by zero.
+    DivisionByZero,
+}
+
+/// What a step runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Kernel {
+    /// A fused group.
+    Tile(TileProgram),
+    /// A batched matrix product.
+    MatMul(MatMul),
+    /// A convolution.
+    Conv(Conv),
+}
+
+impl Kernel {
+    /// A readable name.
+    pub fn name(&self) -> &str {
+        match self {
+            Kernel::Tile(p) => &p.name,
+            Kernel::MatMul(m) => m.epilogue.as_ref().map_or("matmul", |e| &e.program.name),
+            Kernel::Conv(c) => c.epilogue.as_ref().map_or("conv", |e| &e.program.name),
+        }
+    }
+}
+
+/// Pointwise work on the result of a matrix product or convolution while it is hot in the cache.
+///
+/// Its program is a [`Schedule::Lanes`](crate::tile::Schedule::Lanes) program without `inner` whose
+/// linear iteration space is that of the product's row-major result (`[batch.., m, n]`, or
+/// `[n, c, spatial..]`). Its arguments are the step's, followed by one more: the raw result, an
+/// array over that whole space of which only the part being worked on exists.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Epilogue {
+    /// The program; the raw result is its last argument.
+    pub program: TileProgram,
+}
+
+/// A matrix operand: element (batch.., i, j) at `offset + Σ batch_strides · b + row·i + col·j`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Matrix {
+    /// Which argument.
+    pub arg: u16,
+    /// In elements.
+    pub offset: Dim,
+    /// One stride a batch dim.
+    pub batch_strides: Vec<Dim>,
+    /// Stride of the first matrix index.
+    pub row: Dim,
+    /// Stride of the second matrix index.
+    pub col: Dim,
+}
+
+/// `out[b, i, j] = Σ_k lhs[b, i, k] · rhs[b, k, j]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MatMul {
+    /// f32 or f64.
+    pub dtype: DType,
+    /// Batch extents.
+    pub batch: Vec<Dim>,
+    /// Rows of the result.
+    pub m: Dim,
+    /// Length of the sums.
+    pub k: Dim,
+    /// Columns of the result.
+    pub n: Dim,
+    /// The left matrix.
+    pub lhs: Matrix,
+    /// The right matrix.
+    pub rhs: Matrix,
+    /// The contiguous result's argument; unused with an epilogue, which writes its own.
+    pub out: u16,
+    /// Work on the result.
+    pub epilogue: Option<Epilogue>,
+}
+
+/// A convolution (cross-correlation) over contiguous `[batch, groups · in, spatial..]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Conv {
+    /// f32 or f64.
+    pub dtype: DType,
+    /// Batch size.
+    pub batch: Dim,
+    /// Channel groups.
+    pub groups: Dim,
+    /// Input channels of a group.
+    pub in_channels: Dim,
+    /// Output channels of a group.
+    pub out_channels: Dim,
+    /// Input extents, one a spatial axis; the vectors below have the same length.
+    pub input: Vec<Dim>,
+    /// Output extents.
+    pub output: Vec<Dim>,
+    /// Filter extents.
+    pub kernel: Vec<Dim>,
+    /// Steps of the filter.
+    pub stride: Vec<Dim>,
+    /// Zeros in front of each axis.
+    pub padding: Vec<Dim>,
+    /// Steps within the filter.
+    pub dilation: Vec<Dim>,
+    /// The input's argument.
+    pub x: u16,
+    /// The argument of the reordered weights, contiguous `[groups, in, kernel.., out]`.
+    pub weight: u16,
+    /// The contiguous result's argument; unused with an epilogue, which writes its own.
+    pub out: u16,
+    /// Work on the result.
+    pub epilogue: Option<Epilogue>,
+}
+
+/// Why bytes are not a plan of this version.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The bytes are something else.
+    #[error("not a Kiln plan (it does not begin with the plan header)")]
+    NotAPlan,
+    /// Written by another version.
+    #[error(
+        "the plan was written in format {found}, this build reads format {}",
+        FORMAT
+    )]
+    Version {
+        /// The format of the bytes.
+        found: u32,
+    },
+    /// Cut off or changed.
+    #[error("the plan is damaged: {0}")]
+    Damaged(String),
+}
+
+const MAGIC: &[u8; 8] = b"kilnplan";
+/// The format that [`Plan::to_bytes`] writes.
+pub const FORMAT: u32 = 1;
+
+impl Plan {
+    /// The plan as bytes: a header with format and checksum, then the contents.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let body =
+            postcard::to_allocvec(self).expect("plans hold only plain data, which always encodes");
+        let mut bytes = Vec::with_capacity(body.len() + 20);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&FORMAT.to_le_bytes());
+        bytes.extend_from_slice(&checksum(&body).to_le_bytes());
+        bytes.extend_from_slice(&body);
+        bytes
+    }
+
+    /// Reads what [`Plan::to_bytes`] wrote.
+    ///
+    /// # Errors
+    /// If the bytes are not a plan, are of another format, or are damaged.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Plan, DecodeError> {
+        let header = bytes.get(..20).filter(|h| &h[..8] == MAGIC);
+        let header = header.ok_or(DecodeError::NotAPlan)?;
+        let word = |at: usize, n: usize| {
+            header[at..at + n]
+                .iter()
+                .rev()
+                .fold(0u64, |a, b| a << 8 | *b as u64)
+        };
+        let found = word(8, 4) as u32;
+        if found != FORMAT {
+            return Err(DecodeError::Version { found });
+        }
+        let body = &bytes[20..];
+        if checksum(body) != word(12, 8) {
+            return Err(DecodeError::Damaged("its checksum does not match".into()));
+        }
+        postcard::from_bytes(body).map_err(|e| DecodeError::Damaged(e.to_string()))
+    }
+
+    /// The bytes of a buffer under a binding.
+    pub fn buffer_bytes(&self, id: BufferId, values: &[i64]) -> usize {
+        let b = &self.buffers[id.0 as usize];
+        b.len.eval(values) as usize * b.dtype.size()
+    }
+
+    /// The dim of the symbol at `index`.
+    pub fn symbol(index: usize) -> Dim {
+        Dim::symbol(Sym(index as u32))
+    }
+}
+
+/// FNV-1a, 64 bit: guards against truncation and bit rot.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| {
+        (h ^ *b as u64).wrapping_mul(0x0100_0000_01b3)
+    })
+}

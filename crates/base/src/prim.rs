@@ -1,0 +1,427 @@
+//! The scalar primitives that every kernel dialect prints, and their scalar semantics.
+//!
+//! Rows of the pointwise table and Kernel IR bodies are made of these. `eval_*` is the definition;
+//! engines may differ from it by a few units in the last place for transcendental functions.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! named_enum {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[allow(missing_docs)]
+        pub enum $name { $($variant),* }
+
+        impl $name {
+            /// Every value, in declaration order.
+            pub const ALL: &'static [$name] = &[$($name::$variant),*];
+
+            /// The name in printed kernels.
+            pub const fn name(self) -> &'static str {
+                match self { $($name::$variant => $text),* }
+            }
+        }
+    };
+}
+
+named_enum! {
+    /// One operand, result of the same type (`IsNan` and `IsInf` give a mask; `Not` is logical on
+    /// masks and bitwise on integers). Integers have `Neg`, `Abs` and `Not` only.
+    Unary {
+        Neg = "neg", Abs = "abs", Not = "not", Sqrt = "sqrt", Rsqrt = "rsqrt", Recip = "recip",
+        Exp = "exp", Exp2 = "exp2", Expm1 = "expm1",
+        Log = "log", Log2 = "log2", Log10 = "log10", Log1p = "log1p",
+        Sin = "sin", Cos = "cos", Tan = "tan", Asin = "asin", Acos = "acos", Atan = "atan",
+        Sinh = "sinh", Cosh = "cosh", Tanh = "tanh", Asinh = "asinh", Acosh = "acosh", Atanh = "atanh",
+        Sigmoid = "sigmoid", Erf = "erf", Floor = "floor", Ceil = "ceil", Round = "round", Trunc = "trunc",
+        IsNan = "isnan", IsInf = "isinf",
+    }
+}
+
+named_enum! {
+    /// Two operands of one type; comparisons give a mask. `Max` and `Min` propagate NaN. On integers
+    /// `Div` truncates, `FloorDiv` floors, `Rem` takes the dividend's sign and `FloorMod` the
+    /// divisor's; a divisor of 0 is a data error, and `MIN / -1` wraps. Masks have `And`, `Or`,
+    /// `Xor`, `Eq`, `Ne`, `Max` and `Min`.
+    Binary {
+        Add = "add", Sub = "sub", Mul = "mul", Div = "div", FloorDiv = "floordiv", Rem = "rem",
+        FloorMod = "floormod", Pow = "pow", Atan2 = "atan2", Max = "max", Min = "min",
+        And = "and", Or = "or", Xor = "xor", Shl = "shl", Shr = "shr",
+        Eq = "eq", Ne = "ne", Lt = "lt", Le = "le", Gt = "gt", Ge = "ge",
+    }
+}
+
+named_enum! {
+    /// How a reduction combines elements. `Max` and `Min` propagate NaN.
+    Reduction { Sum = "sum", Prod = "prod", Max = "max", Min = "min" }
+}
+
+named_enum! {
+    /// What a random number is made of; see [`philox`].
+    RandomKind {
+        // 63 random bits as a non-negative i64
+        Bits = "bits",
+        // uniform in [0, 1): 24 bits for f32 and narrower, 53 for f64
+        Uniform = "uniform",
+        // standard normal by Box-Muller
+        Normal = "normal",
+    }
+}
+
+/// An integer division by zero.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct DivisionByZero;
+
+impl Unary {
+    /// Whether the result is a mask whatever the operand is.
+    pub const fn gives_mask(self) -> bool {
+        matches!(self, Unary::IsNan | Unary::IsInf)
+    }
+
+    /// Whether evaluating it costs much more than loading its operand.
+    pub const fn is_expensive(self) -> bool {
+        use Unary::*;
+        !matches!(
+            self,
+            Neg | Abs | Not | Floor | Ceil | Round | Trunc | IsNan | IsInf | Sqrt | Recip | Rsqrt
+        )
+    }
+
+    /// On floats; masks are 0 and 1. `Not` is logical.
+    pub fn eval_f64(self, x: f64) -> f64 {
+        match self {
+            Unary::Neg => -x,
+            Unary::Abs => x.abs(),
+            Unary::Not => (x == 0.0) as i64 as f64,
+            Unary::Sqrt => x.sqrt(),
+            Unary::Rsqrt => 1.0 / x.sqrt(),
+            Unary::Recip => 1.0 / x,
+            Unary::Exp => x.exp(),
+            Unary::Exp2 => x.exp2(),
+            Unary::Expm1 => x.exp_m1(),
+            Unary::Log => x.ln(),
+            Unary::Log2 => x.log2(),
+            Unary::Log10 => x.log10(),
+            Unary::Log1p => x.ln_1p(),
+            Unary::Sin => x.sin(),
+            Unary::Cos => x.cos(),
+            Unary::Tan => x.tan(),
+            Unary::Asin => x.asin(),
+            Unary::Acos => x.acos(),
+            Unary::Atan => x.atan(),
+            Unary::Sinh => x.sinh(),
+            Unary::Cosh => x.cosh(),
+            Unary::Tanh => x.tanh(),
+            Unary::Asinh => x.asinh(),
+            Unary::Acosh => x.acosh(),
+            Unary::Atanh => x.atanh(),
+            Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+            Unary::Erf => erf(x),
+            Unary::Floor => x.floor(),
+            Unary::Ceil => x.ceil(),
+            Unary::Round => x.round_ties_even(),
+            Unary::Trunc => x.trunc(),
+            Unary::IsNan => x.is_nan() as i64 as f64,
+            Unary::IsInf => x.is_infinite() as i64 as f64,
+        }
+    }
+
+    /// On integers; `None` where the primitive has no integer meaning. Masks are 0 and 1, and their
+    /// `Not` is [`Unary::eval_f64`]'s.
+    pub fn eval_i64(self, x: i64) -> Option<i64> {
+        Some(match self {
+            Unary::Neg => x.wrapping_neg(),
+            Unary::Abs => x.wrapping_abs(),
+            Unary::Not => !x,
+            Unary::IsNan | Unary::IsInf => 0,
+            Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc => x,
+            _ => return None,
+        })
+    }
+}
+
+impl Binary {
+    /// Whether the result is a mask whatever the operands are.
+    pub const fn gives_mask(self) -> bool {
+        use Binary::*;
+        matches!(self, Eq | Ne | Lt | Le | Gt | Ge)
+    }
+
+    /// Whether it is a data error on integers when the right operand is 0.
+    pub const fn divides(self) -> bool {
+        use Binary::*;
+        matches!(self, Div | FloorDiv | Rem | FloorMod)
+    }
+
+    /// Whether evaluating it costs much more than loading its operands.
+    pub const fn is_expensive(self) -> bool {
+        matches!(
+            self,
+            Binary::Pow | Binary::Atan2 | Binary::Rem | Binary::FloorMod
+        )
+    }
+
+    /// On floats; logic treats everything but 0 as true.
+    pub fn eval_f64(self, a: f64, b: f64) -> f64 {
+        let bit = |c: bool| c as i64 as f64;
+        match self {
+            Binary::Add => a + b,
+            Binary::Sub => a - b,
+            Binary::Mul => a * b,
+            Binary::Div => a / b,
+            Binary::FloorDiv => (a / b).floor(),
+            Binary::Rem => a % b,
+            Binary::FloorMod => {
+                let r = a % b;
+                if r != 0.0 && (r < 0.0) != (b < 0.0) {
+                    r + b
+                } else {
+                    r
+                }
+            }
+            Binary::Pow => a.powf(b),
+            Binary::Atan2 => a.atan2(b),
+            Binary::Max if a.is_nan() || b.is_nan() => f64::NAN,
+            Binary::Min if a.is_nan() || b.is_nan() => f64::NAN,
+            Binary::Max => a.max(b),
+            Binary::Min => a.min(b),
+            Binary::And => bit(a != 0.0 && b != 0.0),
+            Binary::Or => bit(a != 0.0 || b != 0.0),
+            Binary::Xor => bit((a != 0.0) != (b != 0.0)),
+            Binary::Shl | Binary::Shr => f64::NAN,
+            Binary::Eq => bit(a == b),
+            Binary::Ne => bit(a != b),
+            Binary::Lt => bit(a < b),
+            Binary::Le => bit(a <= b),
+            Binary::Gt => bit(a > b),
+            Binary::Ge => bit(a >= b),
+        }
+    }
+
+    /// On integers in 64 bits; narrower types wrap the result. Shifts by the width or more give 0
+    /// (`Shr` of a negative number: −1); negative shifts do too.
+    pub fn eval_i64(self, a: i64, b: i64) -> Result<i64, DivisionByZero> {
+        if self.divides() && b == 0 {
+            return Err(DivisionByZero);
+        }
+        Ok(match self {
+            Binary::Add => a.wrapping_add(b),
+            Binary::Sub => a.wrapping_sub(b),
+            Binary::Mul => a.wrapping_mul(b),
+            Binary::Div => a.wrapping_div(b),
+            Binary::FloorDiv => {
+                let q = a.wrapping_div(b);
+                if a.wrapping_rem(b) != 0 && (a < 0) != (b < 0) {
+                    q - 1
+                } else {
+                    q
+                }
+            }
+            Binary::Rem => a.wrapping_rem(b),
+            Binary::FloorMod => {
+                let r = a.wrapping_rem(b);
+                if r != 0 && (r < 0) != (b < 0) {
+                    r + b
+                } else {
+                    r
+                }
+            }
+            Binary::Pow => int_pow(a, b),
+            Binary::Atan2 => (a as f64).atan2(b as f64) as i64,
+            Binary::Max => a.max(b),
+            Binary::Min => a.min(b),
+            Binary::And => a & b,
+            Binary::Or => a | b,
+            Binary::Xor => a ^ b,
+            Binary::Shl => u32::try_from(b)
+                .ok()
+                .and_then(|b| a.checked_shl(b))
+                .unwrap_or(0),
+            Binary::Shr => {
+                let fill = if a < 0 { -1 } else { 0 };
+                u32::try_from(b)
+                    .ok()
+                    .and_then(|b| a.checked_shr(b))
+                    .unwrap_or(fill)
+            }
+            Binary::Eq => (a == b) as i64,
+            Binary::Ne => (a != b) as i64,
+            Binary::Lt => (a < b) as i64,
+            Binary::Le => (a <= b) as i64,
+            Binary::Gt => (a > b) as i64,
+            Binary::Ge => (a >= b) as i64,
+        })
+    }
+}
+
+impl Reduction {
+    /// The element that changes nothing. For integers, `Max` and `Min` start at `i64`'s ends; a
+    /// narrower type's identity is that value saturated into it.
+    pub fn identity_f64(self) -> f64 {
+        match self {
+            Reduction::Sum => 0.0,
+            Reduction::Prod => 1.0,
+            Reduction::Max => f64::NEG_INFINITY,
+            Reduction::Min => f64::INFINITY,
+        }
+    }
+
+    /// The primitive that combines two elements.
+    pub const fn combine(self) -> Binary {
+        match self {
+            Reduction::Sum => Binary::Add,
+            Reduction::Prod => Binary::Mul,
+            Reduction::Max => Binary::Max,
+            Reduction::Min => Binary::Min,
+        }
+    }
+}
+
+/// Integer power, wrapping. A negative exponent gives 0 unless the base is 1 or −1.
+pub fn int_pow(base: i64, exponent: i64) -> i64 {
+    if exponent < 0 {
+        return match base {
+            1 => 1,
+            -1 if exponent % 2 == 0 => 1,
+            -1 => -1,
+            _ => 0,
+        };
+    }
+    let (mut result, mut square, mut e) = (1i64, base, exponent);
+    while e > 0 {
+        if e & 1 == 1 {
+            result = result.wrapping_mul(square);
+        }
+        square = square.wrapping_mul(square);
+        e >>= 1;
+    }
+    result
+}
+
+/// The error function: a Taylor series near zero and the continued fraction of `erfc` outside,
+/// both to full double precision (Abramowitz and Stegun 7.1.6 and 7.1.14).
+pub fn erf(x: f64) -> f64 {
+    if x.is_nan() {
+        return x;
+    }
+    let a = x.abs();
+    let value = if a < 2.5 {
+        // erf x = 2/sqrt(pi) * exp(-x^2) * sum 2^n x^(2n+1) / (1*3*..*(2n+1))
+        let (mut term, mut sum, mut n) = (a, a, 0.0);
+        while term > sum * 1e-17 {
+            n += 1.0;
+            term *= 2.0 * a * a / (2.0 * n + 1.0);
+            sum += term;
+        }
+        std::f64::consts::FRAC_2_SQRT_PI * (-a * a).exp() * sum
+    } else if a < 6.0 {
+        let mut f = a;
+        for n in (1..=60).rev() {
+            f = a + (n as f64 / 2.0) / f;
+        }
+        1.0 - (-a * a).exp() / (f * std::f64::consts::PI.sqrt())
+    } else {
+        1.0
+    };
+    value.copysign(x)
+}
+
+/// Philox4x32-10 (Salmon et al., 2011): four random words for a 64-bit counter and key.
+pub fn philox(counter: u64, key: u64) -> [u32; 4] {
+    let mut c = [counter as u32, (counter >> 32) as u32, 0, 0];
+    let mut k = [key as u32, (key >> 32) as u32];
+    for round in 0..10 {
+        if round > 0 {
+            k[0] = k[0].wrapping_add(0x9E37_79B9);
+            k[1] = k[1].wrapping_add(0xBB67_AE85);
+        }
+        let a = c[0] as u64 * 0xD251_1F53;
+        let b = c[2] as u64 * 0xCD9E_8D57;
+        c = [
+            (b >> 32) as u32 ^ c[1] ^ k[0],
+            b as u32,
+            (a >> 32) as u32 ^ c[3] ^ k[1],
+            a as u32,
+        ];
+    }
+    c
+}
+
+/// 63 random bits from a Philox block.
+pub fn random_bits(w: [u32; 4]) -> i64 {
+    (((w[1] as u64) << 32 | w[0] as u64) >> 1) as i64
+}
+
+/// A uniform f32 in [0, 1) with 24 bits.
+pub fn random_uniform_f32(w: [u32; 4]) -> f32 {
+    (w[0] >> 8) as f32 * (1.0 / (1 << 24) as f32)
+}
+
+/// A uniform f64 in [0, 1) with 53 bits.
+pub fn random_uniform_f64(w: [u32; 4]) -> f64 {
+    (((w[1] as u64) << 32 | w[0] as u64) >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+}
+
+/// A standard normal by Box-Muller: `sqrt(-2 ln u) cos(2 pi v)`, where u in (0, 1] comes from the
+/// first two words and v in [0, 1) from the last two.
+pub fn random_normal(w: [u32; 4]) -> f64 {
+    let u = 1.0 - random_uniform_f64(w);
+    let v = random_uniform_f64([w[2], w[3], 0, 0]);
+    (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+}
+
+/// Where the expression of a pointwise row is written to: Kernel IR, or a test.
+pub trait ScalarBuilder {
+    /// A primitive on one value.
+    fn unary(&mut self, op: Unary, a: u32) -> u32;
+    /// A primitive on two values of one type.
+    fn binary(&mut self, op: Binary, a: u32, b: u32) -> u32;
+    /// `mask ? a : b`.
+    fn select(&mut self, mask: u32, a: u32, b: u32) -> u32;
+    /// A constant of the type of `like`.
+    fn constant(&mut self, value: f64, like: u32) -> u32;
+    /// Whether a value is a float (rows whose expression differs on integers ask this).
+    fn is_float(&self, a: u32) -> bool;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn philox_known_answers() {
+        // Vectors of the Random123 distribution (kat_vectors, philox4x32 10).
+        assert_eq!(
+            philox(0, 0),
+            [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]
+        );
+    }
+
+    #[test]
+    fn erf_known_values() {
+        for (x, y) in [
+            (0.0, 0.0),
+            (0.5, 0.520_499_877_813_046_5),
+            (1.0, 0.842_700_792_949_714_9),
+            (2.4, 0.999_311_486_103_355),
+            (2.6, 0.999_763_965_583_470_7),
+            (5.0, 0.999_999_999_998_462_5),
+        ] {
+            assert!((erf(x) - y).abs() < 1e-15, "erf({x}) = {}", erf(x));
+            assert_eq!(erf(-x), -erf(x));
+        }
+        assert_eq!(erf(f64::INFINITY), 1.0);
+    }
+
+    #[test]
+    fn integer_rules() {
+        assert_eq!(Binary::Div.eval_i64(i64::MIN, -1), Ok(i64::MIN));
+        assert_eq!(Binary::FloorDiv.eval_i64(-7, 2), Ok(-4));
+        assert_eq!(Binary::FloorMod.eval_i64(-7, 2), Ok(1));
+        assert_eq!(Binary::Rem.eval_i64(-7, 2), Ok(-1));
+        assert_eq!(Binary::Rem.eval_i64(1, 0), Err(DivisionByZero));
+        assert_eq!(int_pow(-3, 3), -27);
+        assert_eq!(int_pow(2, -1), 0);
+        assert_eq!(int_pow(-1, -3), -1);
+    }
+}

@@ -1,0 +1,266 @@
+//! Tile programs: the portable CPU dialect of the Kernel IR.
+//!
+//! A tile program is a list of vector instructions that run over tiles of up to [`TILE`] elements, so
+//! that intermediate values stay in the first-level cache. Every register holds one tile of a
+//! [`Compute`] type.
+//!
+//! The iteration space is `axes` (parallel) times `inner` (what reductions run over; often empty),
+//! both linearised row-major. [`Schedule`] says which of the two is cut into tiles:
+//!
+//! * [`Schedule::Lanes`]: a tile is a range of the linear `axes` space. Stages with `over_inner` run
+//!   once for each point of `inner`, in order, and their reductions accumulate lane by lane.
+//! * [`Schedule::Rows`]: for each point of `axes`, stages with `over_inner` run over the tiles of the
+//!   linear `inner` space and their reductions combine across lanes; the other stages run with one
+//!   element. Whatever a stage outside `inner`, or a reduction, writes is spread over the whole
+//!   register, so later stages read it like any other tile.
+//!
+//! Constants are spread over their registers before the first tile.
+
+use crate::prim::{Binary, RandomKind, Reduction, Unary};
+use crate::{Compute, DType, Dim, Scalar};
+use serde::{Deserialize, Serialize};
+
+/// Elements of a tile register.
+pub const TILE: usize = 512;
+
+/// A register of a tile program.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Reg(pub u16);
+
+/// A kernel as a list of vector instructions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TileProgram {
+    /// A readable name, such as `mul_add_relu`.
+    pub name: String,
+    /// Extents of the parallel axes, outermost first.
+    pub axes: Vec<Dim>,
+    /// Extents of the axes that reductions run over, outermost first.
+    pub inner: Vec<Dim>,
+    /// What is cut into tiles.
+    pub schedule: Schedule,
+    /// The buffers the kernel is called with.
+    pub args: Vec<Arg>,
+    /// How memory is read and written; instructions name these by position.
+    pub accesses: Vec<Access>,
+    /// The type of each register.
+    pub registers: Vec<Compute>,
+    /// Registers that hold the same value in every lane for the whole run.
+    pub constants: Vec<(Reg, Scalar)>,
+    /// Types of the row slots: scratch memory that keeps a value of every `inner` point between the
+    /// stages of one row (or one tile of rows).
+    pub slots: Vec<Compute>,
+    /// What runs, in order.
+    pub stages: Vec<Stage>,
+    /// How many data-error sites the instructions name; the step maps them to the plan's.
+    pub sites: u32,
+}
+
+/// Which part of the iteration space is cut into tiles; see the [module](self).
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Schedule {
+    /// Tiles of the parallel axes.
+    Lanes,
+    /// Tiles of the inner axes.
+    Rows,
+}
+
+/// A kernel argument.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arg {
+    /// Element type in memory.
+    pub dtype: DType,
+    /// Whether the kernel writes it.
+    pub written: bool,
+}
+
+/// An affine index map into one argument: the element at `offset + Σ stride · index`, in elements.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Access {
+    /// Which argument.
+    pub arg: u16,
+    /// Element offset at index zero. May be negative where `bounds` exclude that index.
+    pub offset: Dim,
+    /// One stride for each of `axes`, then one for each of `inner`.
+    pub strides: Vec<Dim>,
+    /// Conditions that must all hold, else a load gives `fill` and a store does nothing.
+    pub bounds: Vec<Bound>,
+    /// What an excluded load gives.
+    pub fill: Scalar,
+}
+
+/// The condition `0 <= offset + Σ stride · index < extent`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Bound {
+    /// Value at index zero.
+    pub offset: Dim,
+    /// One stride for each of `axes`, then one for each of `inner`.
+    pub strides: Vec<Dim>,
+    /// The exclusive upper bound.
+    pub extent: Dim,
+}
+
+/// A run of instructions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stage {
+    /// Whether it runs for every point of `inner`.
+    pub over_inner: bool,
+    /// The instructions, in order.
+    pub code: Vec<Inst>,
+}
+
+/// A data-dependent part of an address: adds `index · stride`, where `0 <= index < extent` or the
+/// site reports an error (and the load reads index 0).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dynamic {
+    /// An i64 register.
+    pub index: Reg,
+    /// In elements.
+    pub stride: Dim,
+    /// The exclusive upper bound.
+    pub extent: Dim,
+    /// The kernel-local site to report.
+    pub site: u32,
+}
+
+/// A vector instruction. Operands have the compute type of their registers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Inst {
+    /// Reads memory, converting from the argument's dtype to the register's type.
+    Load {
+        /// Register of the argument dtype's [`Compute`] type.
+        dst: Reg,
+        /// Where from.
+        access: u16,
+    },
+    /// Reads memory at a data-dependent address.
+    LoadAt {
+        /// Register of the argument dtype's [`Compute`] type.
+        dst: Reg,
+        /// The static part of the address.
+        access: u16,
+        /// The data-dependent parts.
+        dynamic: Vec<Dynamic>,
+    },
+    /// The number `offset + Σ stride · index`, as i64.
+    Index {
+        /// An i64 register.
+        dst: Reg,
+        /// Value at index zero.
+        offset: Dim,
+        /// One stride for each of `axes`, then one for each of `inner`.
+        strides: Vec<Dim>,
+    },
+    /// A primitive on one operand.
+    Unary {
+        /// Which.
+        op: Unary,
+        /// Result.
+        dst: Reg,
+        /// Operand.
+        a: Reg,
+    },
+    /// A primitive on two operands.
+    Binary {
+        /// Which.
+        op: Binary,
+        /// Result.
+        dst: Reg,
+        /// Left operand.
+        a: Reg,
+        /// Right operand.
+        b: Reg,
+        /// The kernel-local site that an integer division by zero reports; unused otherwise.
+        site: u32,
+    },
+    /// `a * b + c` on floats, rounded once where the machine can.
+    MulAdd {
+        /// Result.
+        dst: Reg,
+        /// First factor.
+        a: Reg,
+        /// Second factor.
+        b: Reg,
+        /// Summand.
+        c: Reg,
+    },
+    /// `mask ? a : b`.
+    Select {
+        /// Result.
+        dst: Reg,
+        /// A mask register.
+        mask: Reg,
+        /// Where the mask is 1.
+        a: Reg,
+        /// Where the mask is 0.
+        b: Reg,
+    },
+    /// Converts between compute types by the rules of casts, as a value of dtype `from` to dtype
+    /// `to` (whose compute types are those of the registers): floats round to `to`, integers wrap
+    /// into it, float to integer truncates and saturates. With one compute type on both sides it
+    /// rounds or wraps in place.
+    Convert {
+        /// Result, of `to`'s compute type.
+        dst: Reg,
+        /// Operand, of `from`'s compute type.
+        a: Reg,
+        /// The dtype the operand stands for.
+        from: DType,
+        /// The dtype of the result.
+        to: DType,
+    },
+    /// Random numbers: the Philox block of counter `offset + index` under key `seed`.
+    Random {
+        /// Result: i64 for bits, f32 or f64 otherwise.
+        dst: Reg,
+        /// What is made of the block.
+        kind: RandomKind,
+        /// i64 register.
+        seed: Reg,
+        /// i64 register.
+        offset: Reg,
+        /// i64 register: the logical index of the element.
+        index: Reg,
+    },
+    /// Accumulates `a` into `acc` over the inner points of this stage; `acc` is readable from the
+    /// next stage on. The reduction of nothing is the identity (for integers `Max` and `Min`, that
+    /// of the register's type).
+    Reduce {
+        /// How to combine.
+        op: Reduction,
+        /// Result.
+        acc: Reg,
+        /// Operand.
+        a: Reg,
+    },
+    /// The linear `inner` index of the first largest (`Max`) or smallest (`Min`) element of `a`; NaN
+    /// counts as larger and smaller than everything.
+    ArgReduce {
+        /// `Max` or `Min`.
+        op: Reduction,
+        /// Result, an i64 register.
+        acc: Reg,
+        /// Operand.
+        a: Reg,
+    },
+    /// Keeps a value for later stages.
+    Keep {
+        /// Which row slot.
+        slot: u16,
+        /// The value.
+        src: Reg,
+    },
+    /// Reads a kept value.
+    Kept {
+        /// Result.
+        dst: Reg,
+        /// Which row slot.
+        slot: u16,
+    },
+    /// Writes memory, converting from the register's type to the argument's dtype.
+    Store {
+        /// Where to.
+        access: u16,
+        /// The value.
+        src: Reg,
+    },
+}
