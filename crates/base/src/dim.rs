@@ -268,6 +268,12 @@ impl From<i64> for Dim {
     }
 }
 
+impl From<i32> for Dim {
+    fn from(n: i32) -> Dim {
+        Dim::Const(n as i64)
+    }
+}
+
 impl From<usize> for Dim {
     fn from(n: usize) -> Dim {
         Dim::Const(n as i64)

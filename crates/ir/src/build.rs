@@ -1,0 +1,200 @@
+//! Recording ops one after the other, into a graph or lazily.
+
+use crate::{Fact, Facts, Graph, Op, OpError, Pw, Role, Shape, Value, ops};
+use kiln_base::{DType, Dim, Loc, Scalar};
+use smallvec::SmallVec;
+
+/// Where composites and derivatives are written to. Both the graph and the lazy recorder implement it,
+/// so each composite is written once.
+pub trait Builder {
+    /// A handle to one output of a recorded op.
+    type Value: Clone;
+
+    /// Records an op and gives its outputs.
+    ///
+    /// # Errors
+    /// If the op does not apply to the operands.
+    fn emit(
+        &mut self,
+        op: Op,
+        inputs: &[Self::Value],
+    ) -> Result<SmallVec<[Self::Value; 1]>, OpError>;
+
+    /// Dtype and shape of a value.
+    fn fact(&self, value: &Self::Value) -> Fact;
+
+    /// Records an op with one output.
+    ///
+    /// # Errors
+    /// If the op does not apply to the operands.
+    fn op(&mut self, op: impl Into<Op>, inputs: &[Self::Value]) -> Result<Self::Value, OpError> {
+        Ok(self.emit(op.into(), inputs)?.swap_remove(0))
+    }
+
+    /// A pointwise op; operands of other shapes are broadcast first.
+    ///
+    /// # Errors
+    /// If shapes do not broadcast or dtypes differ.
+    fn pointwise(&mut self, op: Pw, inputs: &[Self::Value]) -> Result<Self::Value, OpError> {
+        let facts: SmallVec<[Fact; 3]> = inputs.iter().map(|v| self.fact(v)).collect();
+        if facts.iter().all(|f| f.shape == facts[0].shape) {
+            return self.op(ops::Pointwise(op), inputs);
+        }
+        let shape =
+            crate::broadcast_shapes(facts.iter().map(|f| &f.shape[..])).ok_or_else(|| {
+                let shapes: Vec<String> = facts.iter().map(|f| f.to_string()).collect();
+                OpError(format!(
+                    "the shapes of {} do not broadcast together",
+                    shapes.join(" and ")
+                ))
+            })?;
+        let stretched: SmallVec<[Self::Value; 3]> = inputs
+            .iter()
+            .map(|v| self.broadcast_to(v, &shape))
+            .collect::<Result<_, _>>()?;
+        self.op(ops::Pointwise(op), &stretched)
+    }
+
+    /// The value stretched to `shape`; itself where it already has that shape.
+    ///
+    /// # Errors
+    /// If it does not broadcast to `shape`.
+    fn broadcast_to(&mut self, v: &Self::Value, shape: &[Dim]) -> Result<Self::Value, OpError> {
+        if self.fact(v).shape[..] == *shape {
+            return Ok(v.clone());
+        }
+        let shape = Shape::from(shape);
+        self.op(ops::Broadcast { shape }, std::slice::from_ref(v))
+    }
+
+    /// The value with another shape of as many elements; itself where it already has that shape.
+    ///
+    /// # Errors
+    /// If the numbers of elements differ.
+    fn reshape(&mut self, v: &Self::Value, shape: &[Dim]) -> Result<Self::Value, OpError> {
+        if self.fact(v).shape[..] == *shape {
+            return Ok(v.clone());
+        }
+        let shape = Shape::from(shape);
+        self.op(ops::Reshape { shape }, std::slice::from_ref(v))
+    }
+
+    /// The value as another dtype; itself where it already has that dtype.
+    ///
+    /// # Errors
+    /// Never for an existing value.
+    fn cast(&mut self, v: &Self::Value, dtype: DType) -> Result<Self::Value, OpError> {
+        if self.fact(v).dtype == dtype {
+            return Ok(v.clone());
+        }
+        self.op(ops::Cast { dtype }, std::slice::from_ref(v))
+    }
+
+    /// A tensor that holds `value` everywhere.
+    ///
+    /// # Errors
+    /// Never for legal dims.
+    fn full(
+        &mut self,
+        value: impl Into<Scalar>,
+        dtype: DType,
+        shape: &[Dim],
+    ) -> Result<Self::Value, OpError> {
+        let value = value.into().cast(dtype);
+        let shape = Shape::from(shape);
+        self.op(
+            ops::Full {
+                value,
+                dtype,
+                shape,
+            },
+            &[],
+        )
+    }
+
+    /// A rank-0 number of the dtype of `like`.
+    ///
+    /// # Errors
+    /// Never.
+    fn scalar_like(
+        &mut self,
+        value: impl Into<Scalar>,
+        like: &Self::Value,
+    ) -> Result<Self::Value, OpError> {
+        let dtype = self.fact(like).dtype;
+        self.full(value, dtype, &[])
+    }
+
+    /// A reduction that keeps the reduced dims with size 1.
+    ///
+    /// # Errors
+    /// If an axis is out of range or the dtype has no such reduction.
+    fn reduce_keepdim(
+        &mut self,
+        kind: kiln_base::prim::Reduction,
+        v: &Self::Value,
+        axes: &[usize],
+    ) -> Result<Self::Value, OpError> {
+        let mut shape = self.fact(v).shape;
+        let reduced = self.op(
+            ops::Reduce {
+                kind,
+                axes: axes.into(),
+            },
+            std::slice::from_ref(v),
+        )?;
+        for &a in axes {
+            shape[a] = Dim::ONE;
+        }
+        self.reshape(&reduced, &shape)
+    }
+}
+
+/// A [`Builder`] that appends to a graph.
+pub struct GraphBuilder<'g> {
+    graph: &'g mut Graph,
+    loc: Loc,
+}
+
+impl<'g> GraphBuilder<'g> {
+    /// Appends to `graph`; new nodes carry `loc`.
+    pub fn new(graph: &'g mut Graph, loc: Loc) -> GraphBuilder<'g> {
+        GraphBuilder { graph, loc }
+    }
+
+    /// The graph being built.
+    pub fn graph(&self) -> &Graph {
+        self.graph
+    }
+
+    /// Appends the next input.
+    pub fn input(&mut self, fact: Fact, role: Role) -> Value {
+        let index = self.graph.inputs().len() as u32;
+        let op = ops::Input {
+            index,
+            fact: fact.clone(),
+            role,
+        };
+        let node = crate::Node {
+            op: op.into(),
+            inputs: SmallVec::new(),
+            facts: Facts::from_elem(fact, 1),
+            loc: self.loc.clone(),
+        };
+        self.graph.push(node).value()
+    }
+}
+
+impl Builder for GraphBuilder<'_> {
+    type Value = Value;
+
+    fn emit(&mut self, op: Op, inputs: &[Value]) -> Result<SmallVec<[Value; 1]>, OpError> {
+        let node = self.graph.add(op, inputs, self.loc.clone())?;
+        let count = self.graph.node(node).facts.len() as u32;
+        Ok((0..count).map(|output| Value { node, output }).collect())
+    }
+
+    fn fact(&self, value: &Value) -> Fact {
+        self.graph.fact(*value).clone()
+    }
+}

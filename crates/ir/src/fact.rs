@@ -1,0 +1,74 @@
+//! What is known of a value before it is computed.
+
+use kiln_base::{DType, Dim};
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+use std::fmt;
+
+/// A shape, outermost dim first.
+pub type Shape = SmallVec<[Dim; 4]>;
+
+/// Dtype and shape of a value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Fact {
+    /// Element type.
+    pub dtype: DType,
+    /// Shape.
+    pub shape: Shape,
+}
+
+impl Fact {
+    /// A fact from anything that makes dims.
+    pub fn new<D: Into<Dim>>(dtype: DType, shape: impl IntoIterator<Item = D>) -> Fact {
+        Fact {
+            dtype,
+            shape: shape.into_iter().map(Into::into).collect(),
+        }
+    }
+
+    /// Number of dims.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// Number of elements.
+    pub fn numel(&self) -> Dim {
+        kiln_base::numel(&self.shape)
+    }
+
+    /// The same shape with another dtype.
+    pub fn with_dtype(&self, dtype: DType) -> Fact {
+        Fact {
+            dtype,
+            shape: self.shape.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Fact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[", self.dtype)?;
+        for (i, d) in self.shape.iter().enumerate() {
+            write!(f, "{}{d}", if i > 0 { ", " } else { "" })?;
+        }
+        f.write_str("]")
+    }
+}
+
+/// The shape that all of these broadcast to: aligned at the last dim, dims of 1 stretch. `None` where
+/// two dims disagree.
+pub fn broadcast_shapes<'a>(shapes: impl IntoIterator<Item = &'a [Dim]>) -> Option<Shape> {
+    let mut out: Shape = Shape::new(); // reversed while it grows
+    for shape in shapes {
+        for (i, d) in shape.iter().rev().enumerate() {
+            match out.get_mut(i) {
+                None => out.push(d.clone()),
+                Some(o) if o == d || d.is(1) => {}
+                Some(o) if o.is(1) => *o = d.clone(),
+                Some(_) => return None,
+            }
+        }
+    }
+    out.reverse();
+    Some(out)
+}

@@ -1,0 +1,204 @@
+//! The closed set of ops.
+//!
+//! Each op is a struct in its own file under [`crate::ops`] that implements [`OpDef`]; the list at the
+//! end of this file makes them one enum. Adding an op is one file and one line.
+
+use crate::{Builder, Fact, Graph, ops::*};
+use kiln_base::{Dim, Scalar};
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// The facts of an op's outputs.
+pub type Facts = SmallVec<[Fact; 1]>;
+
+/// Why an op does not apply to its operands. The text names what is wrong; the layer that shows it
+/// adds the op, the operands and the user's source line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct OpError(pub String);
+
+impl OpError {
+    /// An error from anything printable.
+    pub fn new(text: impl Into<String>) -> OpError {
+        OpError(text.into())
+    }
+}
+
+/// Returns early with an [`OpError`] built from a format string unless a condition holds.
+#[macro_export]
+macro_rules! ensure {
+    ($cond:expr, $($message:tt)*) => {
+        if !$cond {
+            return Err($crate::OpError(format!($($message)*)));
+        }
+    };
+}
+
+/// What every op defines.
+pub trait OpDef: Clone + PartialEq {
+    /// The name in the text form.
+    fn name(&self) -> &'static str;
+
+    /// How many operands it takes, as a range.
+    fn arity(&self) -> std::ops::RangeInclusive<usize>;
+
+    /// The facts of its outputs, or why it does not apply. The number of operands is already checked.
+    fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError>;
+
+    /// Visits every size among the attributes, in a fixed order. Plans are shared between programs
+    /// that differ only in these.
+    fn dims_mut(&mut self, _f: &mut dyn FnMut(&mut Dim)) {}
+
+    /// The one number among the attributes that plans may turn into an input.
+    fn scalar_mut(&mut self) -> Option<&mut Scalar> {
+        None
+    }
+
+    /// Graphs that the op owns.
+    fn bodies(&self) -> &[Arc<Graph>] {
+        &[]
+    }
+
+    /// A composite in terms of simpler ops; `None` for primitives.
+    fn decompose<B: Builder>(
+        &self,
+        _b: &mut B,
+        _inputs: &[B::Value],
+    ) -> Option<Result<B::Value, OpError>> {
+        None
+    }
+}
+
+macro_rules! ops {
+    ($($name:ident $(sized: $sized:literal)?),* $(,)?) => {
+        /// An operation. See [`crate::ops`] for each op's meaning.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[allow(missing_docs)]
+        pub enum Op { $($name($name)),* }
+
+        impl Op {
+            /// Names of all ops but the pointwise rows, for the text form.
+            pub(crate) const VARIANTS: &'static [&'static str] = &[$(stringify!($name)),*];
+
+            /// The name in the text form.
+            pub fn name(&self) -> &'static str {
+                match self { $(Op::$name(op) => op.name()),* }
+            }
+
+            /// The facts of the outputs, or why the op does not apply to these operands.
+            pub fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
+                let arity = match self { $(Op::$name(op) => op.arity()),* };
+                ensure!(
+                    arity.contains(&inputs.len()),
+                    "takes {} operands, not {}",
+                    if arity.start() == arity.end() { arity.start().to_string() }
+                    else { format!("{} to {}", arity.start(), arity.end()) },
+                    inputs.len()
+                );
+                match self { $(Op::$name(op) => op.infer(inputs)),* }
+            }
+
+            /// Visits every size among the attributes, in a fixed order.
+            pub fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+                match self { $(Op::$name(op) => op.dims_mut(f)),* }
+            }
+
+            /// The one number among the attributes that plans may turn into an input.
+            pub fn scalar_mut(&mut self) -> Option<&mut Scalar> {
+                match self { $(Op::$name(op) => op.scalar_mut()),* }
+            }
+
+            /// Graphs that the op owns.
+            pub fn bodies(&self) -> &[Arc<Graph>] {
+                match self { $(Op::$name(op) => op.bodies()),* }
+            }
+
+            /// A composite in terms of simpler ops; `None` for primitives.
+            pub fn decompose<B: Builder>(
+                &self,
+                b: &mut B,
+                inputs: &[B::Value],
+            ) -> Option<Result<B::Value, OpError>> {
+                match self { $(Op::$name(op) => op.decompose(b, inputs)),* }
+            }
+        }
+
+        $(impl From<$name> for Op {
+            fn from(op: $name) -> Op { Op::$name(op) }
+        })*
+    };
+}
+
+ops! {
+    Input, Full, Constant, Iota, Random,
+    Pointwise, Cast,
+    Broadcast, Reshape, Permute, Slice, Pad, Concat,
+    Reduce, ArgReduce, Gather,
+    MatMul, Conv, WindowReduce,
+    Softmax, BatchNorm,
+    If, Loop,
+}
+
+impl Op {
+    /// Every size among the attributes, in a fixed order.
+    pub fn dims(&self) -> SmallVec<[Dim; 4]> {
+        let mut out = SmallVec::new();
+        if self.has_sizes() {
+            self.clone().dims_mut(&mut |d| out.push(d.clone()));
+        }
+        out
+    }
+
+    /// Whether sizes or a promotable number are among the attributes.
+    pub fn has_sizes(&self) -> bool {
+        matches!(
+            self,
+            Op::Input(_)
+                | Op::Full(_)
+                | Op::Iota(_)
+                | Op::Random(_)
+                | Op::Broadcast(_)
+                | Op::Reshape(_)
+                | Op::Slice(_)
+                | Op::Pad(_)
+                | Op::Loop(_)
+        )
+    }
+
+    /// The promotable number among the attributes.
+    pub fn scalar(&self) -> Option<Scalar> {
+        match self {
+            Op::Full(f) => Some(f.value),
+            _ => None,
+        }
+    }
+
+    /// The op with its sizes and its number replaced by zeros: what stays the same between programs
+    /// that may share a plan.
+    pub fn skeleton(&self) -> Op {
+        let mut op = self.clone();
+        op.dims_mut(&mut |d| *d = Dim::ZERO);
+        if let Some(s) = op.scalar_mut() {
+            *s = Scalar::Int(0);
+        }
+        op
+    }
+
+    /// Whether two ops differ at most in sizes and the promotable number.
+    pub fn same_structure(&self, other: &Op) -> bool {
+        if self.has_sizes() {
+            self.skeleton() == other.skeleton()
+        } else {
+            self == other
+        }
+    }
+
+    /// Whether the op only renames indices: its result could be read straight from its operand.
+    pub fn is_view(&self) -> bool {
+        matches!(
+            self,
+            Op::Broadcast(_) | Op::Reshape(_) | Op::Permute(_) | Op::Slice(_)
+        )
+    }
+}

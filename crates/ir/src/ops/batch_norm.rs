@@ -1,0 +1,81 @@
+//! Normalisation with given statistics.
+
+use super::prelude::*;
+use crate::Pw;
+
+/// `(x − mean) / √(variance + eps) · weight + bias` with one statistic a channel: operands are x
+/// `[n, c, ..]`, mean `[c]`, variance `[c]` and, with `affine`, weight `[c]` and bias `[c]`. Batch
+/// statistics are reductions of x in front of it. A composite that patterns need whole.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct BatchNorm {
+    /// Added to the variance; a [`Scalar::Float`].
+    pub eps: Scalar,
+    /// Whether weight and bias follow.
+    pub affine: bool,
+}
+
+impl OpDef for BatchNorm {
+    fn name(&self) -> &'static str {
+        "batch_norm"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        if self.affine { 5..=5 } else { 3..=3 }
+    }
+
+    fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
+        let x = inputs[0];
+        ensure!(x.dtype.is_float(), "needs a float tensor, not {}", x.dtype);
+        ensure!(x.rank() >= 2, "{x} has no channel axis (axis 1)");
+        for (f, what) in inputs[1..]
+            .iter()
+            .zip(["mean", "variance", "weight", "bias"])
+        {
+            ensure!(
+                f.dtype == x.dtype && f.rank() == 1 && f.shape[0] == x.shape[1],
+                "the {what} must be {}[{}], not {f}",
+                x.dtype,
+                x.shape[1]
+            );
+        }
+        one(x.dtype, x.shape.clone())
+    }
+
+    fn decompose<B: Builder>(
+        &self,
+        b: &mut B,
+        inputs: &[B::Value],
+    ) -> Option<Result<B::Value, OpError>> {
+        Some(self.expand(b, inputs))
+    }
+}
+
+impl BatchNorm {
+    fn expand<B: Builder>(&self, b: &mut B, inputs: &[B::Value]) -> Result<B::Value, OpError> {
+        let fact = b.fact(&inputs[0]);
+        let wide = if fact.dtype == DType::F64 {
+            fact.dtype
+        } else {
+            DType::F32
+        };
+        let mut column = Shape::from_elem(Dim::ONE, fact.rank() - 1);
+        column[0] = fact.shape[1].clone();
+        let mut operands = Vec::with_capacity(5);
+        for (i, v) in inputs.iter().enumerate() {
+            let v = b.cast(v, wide)?;
+            operands.push(if i == 0 { v } else { b.reshape(&v, &column)? });
+        }
+        let eps = b.scalar_like(self.eps, &operands[2])?;
+        let spread = b.pointwise(Pw::Add, &[operands[2].clone(), eps])?;
+        let mut scale = b.pointwise(Pw::Rsqrt, &[spread])?;
+        if self.affine {
+            scale = b.pointwise(Pw::Mul, &[scale, operands[3].clone()])?;
+        }
+        let centred = b.pointwise(Pw::Sub, &[operands[0].clone(), operands[1].clone()])?;
+        let mut y = b.pointwise(Pw::Mul, &[centred, scale])?;
+        if self.affine {
+            y = b.pointwise(Pw::Add, &[y, operands[4].clone()])?;
+        }
+        b.cast(&y, fact.dtype)
+    }
+}

@@ -1,0 +1,40 @@
+//! Stretching dims of size 1.
+
+use super::prelude::*;
+
+/// A view that stretches dims of size 1 and adds dims in front.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Broadcast {
+    /// The new shape.
+    pub shape: Shape,
+}
+
+impl OpDef for Broadcast {
+    fn name(&self) -> &'static str {
+        "broadcast"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        1..=1
+    }
+
+    fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
+        let x = inputs[0];
+        let to = Fact {
+            dtype: x.dtype,
+            shape: self.shape.clone(),
+        };
+        let fits = x.rank() <= to.rank()
+            && x.shape
+                .iter()
+                .rev()
+                .zip(to.shape.iter().rev())
+                .all(|(a, b)| a == b || a.is(1));
+        ensure!(fits, "{x} does not broadcast to {to}");
+        Ok(Facts::from_elem(to, 1))
+    }
+
+    fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+        self.shape.iter_mut().for_each(f);
+    }
+}

@@ -1,0 +1,25 @@
+//! Conversion to another dtype.
+
+use super::prelude::*;
+
+/// Conversion to another dtype: floats round to nearest even, integers wrap, float to integer
+/// truncates and saturates with NaN giving 0, and everything but zero is true.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Cast {
+    /// The new dtype.
+    pub dtype: DType,
+}
+
+impl OpDef for Cast {
+    fn name(&self) -> &'static str {
+        "cast"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        1..=1
+    }
+
+    fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
+        one(self.dtype, inputs[0].shape.clone())
+    }
+}

@@ -1,0 +1,45 @@
+//! One after the other.
+
+use super::prelude::*;
+
+/// The operands one after the other along an axis; their other dims agree.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Concat {
+    /// The axis.
+    pub axis: usize,
+}
+
+impl OpDef for Concat {
+    fn name(&self) -> &'static str {
+        "concat"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        1..=usize::MAX
+    }
+
+    fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
+        let first = inputs[0];
+        ensure!(
+            first.rank() > 0,
+            "rank-0 tensors can't be concatenated; stack them"
+        );
+        check_axis(self.axis, first.rank())?;
+        let mut total = Dim::ZERO;
+        for f in inputs {
+            ensure!(
+                f.dtype == first.dtype,
+                "operands have dtypes {} and {}",
+                first.dtype,
+                f.dtype
+            );
+            let agree = f.rank() == first.rank()
+                && (0..f.rank()).all(|a| a == self.axis || f.shape[a] == first.shape[a]);
+            ensure!(agree, "{first} and {f} differ outside axis {}", self.axis);
+            total = &total + &f.shape[self.axis];
+        }
+        let mut shape = first.shape.clone();
+        shape[self.axis] = total;
+        one(first.dtype, shape)
+    }
+}

@@ -1,0 +1,43 @@
+//! Data that is part of the program.
+
+use super::prelude::*;
+use std::sync::Arc;
+
+/// Data that is part of the program: what constant folding leaves.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Constant {
+    /// Element type.
+    pub dtype: DType,
+    /// Shape.
+    pub shape: Vec<usize>,
+    /// Little-endian elements, row-major.
+    pub bytes: Arc<[u8]>,
+}
+
+impl OpDef for Constant {
+    fn name(&self) -> &'static str {
+        "constant"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        0..=0
+    }
+
+    fn infer(&self, _: &[&Fact]) -> Result<Facts, OpError> {
+        let wanted = self
+            .shape
+            .iter()
+            .try_fold(self.dtype.size(), |a, d| a.checked_mul(*d));
+        ensure!(
+            wanted == Some(self.bytes.len()),
+            "{} bytes do not make a constant {}{:?}",
+            self.bytes.len(),
+            self.dtype,
+            self.shape
+        );
+        one(
+            self.dtype,
+            self.shape.iter().map(|d| Dim::from(*d)).collect(),
+        )
+    }
+}

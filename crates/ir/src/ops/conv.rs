@@ -1,0 +1,115 @@
+//! Convolution.
+
+use super::prelude::*;
+
+/// Cross-correlation of x `[n, groups · c, spatial..]` with a weight `[groups · o, c, kernel..]` to
+/// `[n, groups · o, out..]`, zero-padded. The per-axis lists have one entry for each spatial axis.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Conv {
+    /// Steps of the kernel over the input, at least 1.
+    pub stride: Axes,
+    /// Zeros in front of and behind each axis.
+    pub padding: Vec<(usize, usize)>,
+    /// Steps within the kernel, at least 1.
+    pub dilation: Axes,
+    /// Channel groups, at least 1.
+    pub groups: usize,
+}
+
+impl OpDef for Conv {
+    fn name(&self) -> &'static str {
+        "conv"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        2..=2
+    }
+
+    fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
+        let (x, w) = (inputs[0], inputs[1]);
+        check_computes(x.dtype)?;
+        ensure!(
+            x.dtype == w.dtype,
+            "the input is {} but the weight is {}",
+            x.dtype,
+            w.dtype
+        );
+        ensure!(x.dtype != DType::Bool, "bool tensors can't be convolved");
+        let spatial = self.stride.len();
+        ensure!(
+            self.padding.len() == spatial && self.dilation.len() == spatial,
+            "stride, padding and dilation must have one entry a spatial axis"
+        );
+        ensure!(
+            x.rank() == spatial + 2 && w.rank() == spatial + 2,
+            "{spatial} spatial axes need an input and a weight of rank {}, not {x} and {w}",
+            spatial + 2
+        );
+        ensure!(self.groups > 0, "groups must be at least 1");
+        let groups = Dim::from(self.groups);
+        ensure!(
+            x.shape[1] == &w.shape[1] * &groups,
+            "the input {x} has {} channels, but the weight {w} with {groups} groups takes {}",
+            x.shape[1],
+            &w.shape[1] * &groups
+        );
+        ensure!(
+            w.shape[0].div_exact(&groups).is_ok(),
+            "{} output channels do not divide into {groups} groups",
+            w.shape[0]
+        );
+        let mut shape: Shape = [x.shape[0].clone(), w.shape[0].clone()]
+            .into_iter()
+            .collect();
+        for a in 0..spatial {
+            shape.push(window_extent(
+                &x.shape[a + 2],
+                &w.shape[a + 2],
+                self.stride[a],
+                self.padding[a],
+                self.dilation[a],
+            )?);
+        }
+        one(x.dtype, shape)
+    }
+}
+
+/// How many positions a window has: `(extent + padding − dilation · (kernel − 1) − 1) / stride + 1`,
+/// rounded down.
+///
+/// # Errors
+/// If the window is larger than the padded axis, or a symbolic size does not divide.
+pub fn window_extent(
+    extent: &Dim,
+    kernel: &Dim,
+    stride: usize,
+    padding: (usize, usize),
+    dilation: usize,
+) -> Result<Dim, OpError> {
+    ensure!(stride > 0, "a stride must be at least 1");
+    ensure!(dilation > 0, "a dilation must be at least 1");
+    let k = kernel.as_const().ok_or_else(|| {
+        OpError(format!(
+            "a kernel of unknown size {kernel} is not supported"
+        ))
+    })?;
+    ensure!(
+        k > 0,
+        "a kernel must have at least 1 element along each axis, not {k}"
+    );
+    let span = dilation as i64 * (k - 1) + 1;
+    let room = &(extent + &Dim::from(padding.0 + padding.1)) - &Dim::Const(span);
+    match room.as_const() {
+        Some(room) => {
+            ensure!(
+                room >= 0,
+                "a kernel that spans {span} does not fit into {extent} plus padding {padding:?}"
+            );
+            Ok(Dim::Const(room / stride as i64 + 1))
+        }
+        None => Ok(&room
+            .div_exact(&Dim::from(stride))
+            .map_err(|e| OpError(e.to_string()))?
+            + &Dim::ONE),
+    }
+}

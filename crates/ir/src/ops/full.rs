@@ -1,0 +1,36 @@
+//! One number everywhere.
+
+use super::prelude::*;
+
+/// A tensor that holds one number everywhere. Plans may turn the number into an input.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Full {
+    /// The number, already a value of `dtype`.
+    pub value: Scalar,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape.
+    pub shape: Shape,
+}
+
+impl OpDef for Full {
+    fn name(&self) -> &'static str {
+        "full"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        0..=0
+    }
+
+    fn infer(&self, _: &[&Fact]) -> Result<Facts, OpError> {
+        one(self.dtype, self.shape.clone())
+    }
+
+    fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+        self.shape.iter_mut().for_each(f);
+    }
+
+    fn scalar_mut(&mut self) -> Option<&mut Scalar> {
+        Some(&mut self.value)
+    }
+}

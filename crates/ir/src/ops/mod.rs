@@ -1,0 +1,80 @@
+//! One file an op: what it means, its attributes and its inference. The reference evaluation of the
+//! same op stands in the file of the same name under [`crate::eval`].
+
+mod arg_reduce;
+mod batch_norm;
+mod broadcast;
+mod cast;
+mod concat;
+mod constant;
+mod control;
+mod conv;
+mod full;
+mod gather;
+mod input;
+mod iota;
+mod matmul;
+mod pad;
+mod permute;
+mod pointwise;
+mod random;
+mod reduce;
+mod reshape;
+mod slice;
+mod softmax;
+mod window_reduce;
+
+pub use arg_reduce::ArgReduce;
+pub use batch_norm::BatchNorm;
+pub use broadcast::Broadcast;
+pub use cast::Cast;
+pub use concat::Concat;
+pub use constant::Constant;
+pub use control::{If, Loop};
+pub use conv::{Conv, window_extent};
+pub use full::Full;
+pub use gather::Gather;
+pub use input::Input;
+pub use iota::Iota;
+pub use matmul::MatMul;
+pub use pad::Pad;
+pub use permute::Permute;
+pub use pointwise::Pointwise;
+pub use random::Random;
+pub use reduce::Reduce;
+pub use reshape::Reshape;
+pub use slice::{Slice, SliceAxis};
+pub use softmax::Softmax;
+pub use window_reduce::WindowReduce;
+
+/// A short list of axes or per-axis numbers.
+pub type Axes = smallvec::SmallVec<[usize; 4]>;
+
+/// What the op files share.
+mod prelude {
+    pub(super) use super::Axes;
+    pub(super) use crate::{Builder, Fact, Facts, OpDef, OpError, Shape, ensure};
+    pub(super) use kiln_base::{DType, Dim, Scalar};
+    pub(super) use serde::{Deserialize, Serialize};
+    pub(super) use std::ops::RangeInclusive;
+
+    /// The facts of an op with one output.
+    pub(super) fn one(dtype: DType, shape: Shape) -> Result<Facts, OpError> {
+        Ok(Facts::from_elem(Fact { dtype, shape }, 1))
+    }
+
+    /// Errs unless `axis` is one of `rank` axes.
+    pub(super) fn check_axis(axis: usize, rank: usize) -> Result<(), OpError> {
+        ensure!(axis < rank, "axis {axis} is out of range for rank {rank}");
+        Ok(())
+    }
+
+    /// Errs unless arithmetic is defined on the dtype.
+    pub(super) fn check_computes(dtype: DType) -> Result<(), OpError> {
+        ensure!(
+            dtype.computes(),
+            "{dtype} can only be stored and cast; cast it to i64 first"
+        );
+        Ok(())
+    }
+}

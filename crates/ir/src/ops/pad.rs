@@ -1,0 +1,46 @@
+//! A constant border.
+
+use super::prelude::*;
+
+/// The operand with a border of one number around it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Pad {
+    /// Elements in front of each axis.
+    pub low: Shape,
+    /// Elements behind each axis.
+    pub high: Shape,
+    /// The number, already a value of the operand's dtype.
+    pub value: Scalar,
+}
+
+impl OpDef for Pad {
+    fn name(&self) -> &'static str {
+        "pad"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        1..=1
+    }
+
+    fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
+        let x = inputs[0];
+        ensure!(
+            self.low.len() == x.rank() && self.high.len() == x.rank(),
+            "pads {} axes, but {x} has {}",
+            self.low.len(),
+            x.rank()
+        );
+        for p in self.low.iter().chain(&self.high) {
+            ensure!(
+                p.as_const().is_none_or(|n| n >= 0),
+                "a border can't be negative ({p}); slice instead"
+            );
+        }
+        let shape = x.shape.iter().zip(&self.low).zip(&self.high);
+        one(x.dtype, shape.map(|((d, l), h)| &(d + l) + h).collect())
+    }
+
+    fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+        self.low.iter_mut().chain(&mut self.high).for_each(f);
+    }
+}

@@ -1,0 +1,49 @@
+//! Random numbers.
+
+use super::prelude::*;
+use kiln_base::prim::RandomKind;
+
+/// Counter-based random numbers. The operand is an i64 pair (seed, offset); the element at row-major
+/// index i is made of the Philox block of counter offset + i, see [`kiln_base::prim::philox`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Random {
+    /// What is made of a block.
+    pub kind: RandomKind,
+    /// i64 for bits, a float for the others. Floats narrower than f64 round an f32.
+    pub dtype: DType,
+    /// Shape.
+    pub shape: Shape,
+}
+
+impl OpDef for Random {
+    fn name(&self) -> &'static str {
+        "random"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        1..=1
+    }
+
+    fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
+        let key = inputs[0];
+        ensure!(
+            key.dtype == DType::I64 && key.rank() == 1 && key.shape[0].is(2),
+            "the key must be i64[2] (seed, offset), not {key}"
+        );
+        let fits = match self.kind {
+            RandomKind::Bits => self.dtype == DType::I64,
+            _ => self.dtype.is_float(),
+        };
+        ensure!(
+            fits,
+            "{} numbers can't have dtype {}",
+            self.kind.name(),
+            self.dtype
+        );
+        one(self.dtype, self.shape.clone())
+    }
+
+    fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+        self.shape.iter_mut().for_each(f);
+    }
+}

@@ -1,0 +1,38 @@
+//! Another shape over the same row-major elements.
+
+use super::prelude::*;
+
+/// A view with another shape over the same elements in row-major order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Reshape {
+    /// The new shape.
+    pub shape: Shape,
+}
+
+impl OpDef for Reshape {
+    fn name(&self) -> &'static str {
+        "reshape"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        1..=1
+    }
+
+    fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
+        let x = inputs[0];
+        let to = Fact {
+            dtype: x.dtype,
+            shape: self.shape.clone(),
+        };
+        let (a, b) = (x.numel(), to.numel());
+        ensure!(
+            a == b,
+            "{x} has {a} elements and can't become {to}, which has {b}"
+        );
+        Ok(Facts::from_elem(to, 1))
+    }
+
+    fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+        self.shape.iter_mut().for_each(f);
+    }
+}

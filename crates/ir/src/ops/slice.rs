@@ -1,0 +1,88 @@
+//! A regular part of each axis.
+
+use super::prelude::*;
+
+/// A view of the elements `start, start + step, …` (`len` of them) of each axis.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Slice {
+    /// One entry for each axis of the operand.
+    pub axes: Vec<SliceAxis>,
+}
+
+/// What is taken of one axis.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SliceAxis {
+    /// The first index, never negative.
+    pub start: Dim,
+    /// How many.
+    pub len: Dim,
+    /// Distance between two; negative steps walk backwards.
+    pub step: i64,
+}
+
+impl SliceAxis {
+    /// The whole of an axis.
+    pub fn all(extent: &Dim) -> SliceAxis {
+        SliceAxis {
+            start: Dim::ZERO,
+            len: extent.clone(),
+            step: 1,
+        }
+    }
+}
+
+impl OpDef for Slice {
+    fn name(&self) -> &'static str {
+        "slice"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        1..=1
+    }
+
+    fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
+        let x = inputs[0];
+        ensure!(
+            self.axes.len() == x.rank(),
+            "slices {} axes, but {x} has {}",
+            self.axes.len(),
+            x.rank()
+        );
+        for (axis, (s, extent)) in self.axes.iter().zip(&x.shape).enumerate() {
+            ensure!(s.step != 0, "the step of axis {axis} is 0");
+            check_range(axis, s, extent)?;
+        }
+        one(x.dtype, self.axes.iter().map(|s| s.len.clone()).collect())
+    }
+
+    fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+        for a in &mut self.axes {
+            f(&mut a.start);
+            f(&mut a.len);
+        }
+    }
+}
+
+/// Known numbers are checked; of symbolic ones, `start + (len − 1) · step` must lie a known distance
+/// inside the extent.
+fn check_range(axis: usize, s: &SliceAxis, extent: &Dim) -> Result<(), OpError> {
+    let last = &s.start + &(&(&s.len - &Dim::ONE) * &Dim::Const(s.step));
+    let inside = |index: &Dim| match (index.as_const(), extent.as_const()) {
+        (Some(i), Some(e)) => 0 <= i && i < e,
+        (Some(i), None) => (0..2).contains(&i),
+        (None, _) => (extent - index).as_const().is_some_and(|gap| gap >= 1),
+    };
+    let legal = match s.len.as_const() {
+        Some(n) if n < 0 => false,
+        Some(0) => s.start.as_const().is_none_or(|i| i >= 0),
+        _ => inside(&s.start) && inside(&last),
+    };
+    ensure!(
+        legal,
+        "axis {axis} of size {extent} has no {} elements from {} in steps of {}",
+        s.len,
+        s.start,
+        s.step
+    );
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! Softmax and its logarithm.
+
+use super::prelude::*;
+use crate::Pw;
+use kiln_base::prim::Reduction;
+
+/// `exp(x) / Σ exp(x)` along an axis, or its logarithm. A composite that patterns need whole.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Softmax {
+    /// The axis that is normalised.
+    pub axis: usize,
+    /// Whether to give the logarithm.
+    pub log: bool,
+}
+
+impl OpDef for Softmax {
+    fn name(&self) -> &'static str {
+        "softmax"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        1..=1
+    }
+
+    fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
+        let x = inputs[0];
+        ensure!(x.dtype.is_float(), "needs a float tensor, not {}", x.dtype);
+        check_axis(self.axis, x.rank())?;
+        one(x.dtype, x.shape.clone())
+    }
+
+    fn decompose<B: Builder>(
+        &self,
+        b: &mut B,
+        inputs: &[B::Value],
+    ) -> Option<Result<B::Value, OpError>> {
+        Some(self.expand(b, &inputs[0]))
+    }
+}
+
+impl Softmax {
+    // exp(x - max) / sum, or (x - max) - log(sum): the maximum keeps exp from overflowing.
+    fn expand<B: Builder>(&self, b: &mut B, x: &B::Value) -> Result<B::Value, OpError> {
+        if b.fact(x).shape[self.axis].is(0) {
+            return Ok(x.clone());
+        }
+        let dtype = b.fact(x).dtype;
+        let wide = if dtype == DType::F64 {
+            dtype
+        } else {
+            DType::F32
+        };
+        let x = b.cast(x, wide)?;
+        let max = b.reduce_keepdim(Reduction::Max, &x, &[self.axis])?;
+        let shifted = b.pointwise(Pw::Sub, &[x, max])?;
+        let exp = b.pointwise(Pw::Exp, std::slice::from_ref(&shifted))?;
+        let sum = b.reduce_keepdim(Reduction::Sum, &exp, &[self.axis])?;
+        let y = if self.log {
+            let log = b.pointwise(Pw::Log, &[sum])?;
+            b.pointwise(Pw::Sub, &[shifted, log])?
+        } else {
+            b.pointwise(Pw::Div, &[exp, sum])?
+        };
+        b.cast(&y, dtype)
+    }
+}
