@@ -87,6 +87,20 @@ impl Dim {
         }
     }
 
+    /// The value under a binding, or `None` where a symbol has no value or a number overflows.
+    pub fn eval_checked(&self, values: &SymbolValues) -> Option<i64> {
+        let p = match self {
+            Dim::Const(c) => return Some(*c),
+            Dim::Expr(p) => p,
+        };
+        p.0.iter().try_fold(0i64, |sum, m| {
+            let term = m.symbols.iter().try_fold(m.coefficient, |a, s| {
+                a.checked_mul(*values.get(s.0 as usize)?)
+            })?;
+            sum.checked_add(term)
+        })
+    }
+
     /// The dim with every symbol replaced by its value.
     pub fn bind(&self, values: &SymbolValues) -> Dim {
         Dim::Const(self.eval(values))
@@ -150,7 +164,9 @@ impl Dim {
         let mut out: Vec<Monomial> = Vec::with_capacity(terms.len());
         for t in terms {
             match out.last_mut() {
-                Some(last) if last.symbols == t.symbols => last.coefficient += t.coefficient,
+                Some(last) if last.symbols == t.symbols => {
+                    last.coefficient = last.coefficient.wrapping_add(t.coefficient);
+                }
                 _ => out.push(t),
             }
         }

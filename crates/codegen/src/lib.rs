@@ -1,1 +1,32 @@
-//! codegen
+//! Graph → fused groups → Kernel IR → tile programs and library kernels.
+//!
+//! [`lower`] turns a decomposed [`Graph`] into a [`Program`]: buffers and kernel launches. The stages
+//! are, in order: `flow` (the op set cut down to what index maps and reductions express), `fuse`
+//! (which nodes share a launch), `emit` (groups as [`kir`]) and `tile` (Kernel IR printed as a
+//! tile program).
+
+mod affine;
+mod assemble;
+mod emit;
+mod flow;
+mod fuse;
+pub mod kir;
+mod program;
+mod tile;
+
+pub use program::{
+    BufId, BufferInfo, Cost, GroupReport, Launch, LowerError, Options, Origin, Program,
+};
+pub use tile::tile_text;
+
+use kiln_ir::Graph;
+
+/// Lowers a graph.
+///
+/// # Errors
+/// If the graph holds composites (decompose them first) or ops that have no kernel yet.
+pub fn lower(graph: &Graph, options: &Options) -> Result<Program, LowerError> {
+    let flow = flow::build(graph, options.fuse)?;
+    let groups = fuse::group(&flow, options);
+    assemble::assemble(&flow, &groups)
+}

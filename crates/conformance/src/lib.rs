@@ -1,1 +1,20 @@
-//! conformance
+//! Runs other projects' test suites through Kiln and compares.
+//!
+//! [`opinfo`](run) cases are sample calls of PyTorch operators with expected outputs. The contract of
+//! the runner: one case id a line (`add/f32_00`); for each case an output `<id>.safetensors`, or an
+//! `<id>.status` of one line, `unsupported: why` or `error: message`.
+
+mod args;
+mod case;
+mod compare;
+mod engine;
+mod golden;
+mod ops;
+mod run;
+
+pub use args::{Arg, Args};
+pub use case::{Case, CaseError, Kind};
+pub use compare::{Verdict, judge};
+pub use engine::{Array, Engine};
+pub use golden::{GoldenError, ids, unpack};
+pub use run::{Outcome, run};

@@ -15,6 +15,7 @@
 mod build;
 pub mod eval;
 mod fact;
+pub mod fuzz;
 mod graph;
 mod op;
 pub mod ops;

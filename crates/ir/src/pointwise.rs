@@ -243,8 +243,8 @@ rows! {
             let s = with(b, Binary::Mul, x[0], FRAC_1_SQRT_2);
             let e = u(b, Unary::Erf, s);
             let half = with(b, Binary::Mul, x[0], 0.5);
-            let product = bin(b, Binary::Mul, half, e);
-            bin(b, Binary::Add, product, half)
+            let one = with(b, Binary::Add, e, 1.0);
+            bin(b, Binary::Mul, half, one)
         };
     /// x · Φ(x) with the tanh approximation (Hendrycks and Gimpel, 2016).
     GeluTanh "gelu_tanh" 1 Float Same

@@ -1,1 +1,38 @@
-//! tensor
+//! Lazy tensors: what users type.
+//!
+//! A [`Tensor`] is a handle to a recorded operation; nothing runs until a value is asked for. A
+//! [`Var`] is a cell that holds a tensor and can be assigned another one. See the crate `kiln` for the
+//! guide.
+
+mod boundary;
+mod compile;
+mod create;
+mod device;
+mod error;
+mod frame;
+mod gather;
+mod node;
+mod ops;
+mod print;
+mod promote;
+mod random;
+mod realize;
+mod record;
+mod recording;
+mod reference;
+mod var;
+
+pub use boundary::realize_all;
+pub use compile::{Compiled, DimSpec, Spec, compile, compile_with};
+pub use create::Element;
+pub use device::{Device, set_threads, threads};
+pub use error::{Error, ErrorKind, Result};
+pub use kiln_base::{DType, Dim, Scalar};
+pub use kiln_compiler::{CacheStats, Explain, KernelInfo, Options as CompileOptions};
+pub use kiln_runtime::{Executable, MemoryReport};
+pub use node::Tensor;
+pub use ops::*;
+pub use random::{Generator, manual_seed};
+pub use realize::{cache_stats, explain};
+pub use reference::evaluate_reference;
+pub use var::Var;

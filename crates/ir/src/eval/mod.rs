@@ -1,1 +1,395 @@
-//! Reference evaluation.
+//! The reference evaluation: what every op means, in plain loops over wide numbers. It is the oracle
+//! of all tests, so it shares nothing with the engines: composites are evaluated directly and not
+//! through their decomposition, pointwise rows through their scalar functions and not through their
+//! expressions.
+//!
+//! Floats are computed in f64, and sums and products of a reduction, matrix product or convolution are
+//! accumulated there. Integers are computed in i64, which wraps into the dtype afterwards.
+//!
+//! ```
+//! use kiln_ir::eval::{Array, Mode, evaluate};
+//! use kiln_ir::{Builder, DType, Fact, Graph, GraphBuilder, Loc, Pw, Role};
+//!
+//! let mut graph = Graph::default();
+//! let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+//! let x = b.input(Fact::new(DType::F32, [3]), Role::Data);
+//! let y = b.pointwise(Pw::Square, &[x]).unwrap();
+//! graph.add_output(y);
+//! let x = Array::from_f64(DType::F32, &[3], &[1.0, 2.0, 3.0]).unwrap();
+//! let y = evaluate(&graph, &[x], &[], Mode::Rounded).unwrap();
+//! assert_eq!(y[0].floats(), Some(&[1.0, 4.0, 9.0][..]));
+//! ```
+
+mod arg_reduce;
+mod array;
+mod batch_norm;
+mod broadcast;
+mod cast;
+mod concat;
+mod constant;
+mod control;
+mod conv;
+mod full;
+mod gather;
+mod index;
+mod input;
+mod iota;
+mod matmul;
+mod pad;
+mod permute;
+mod pointwise;
+mod random;
+mod reduce;
+mod reshape;
+mod slice;
+mod softmax;
+mod window_reduce;
+
+pub use array::{Array, ArrayError, Data, MAX_ELEMENTS};
+
+use crate::{Fact, Graph, NodeId, Op, OpError, Value};
+use kiln_base::{DType, Dim};
+use smallvec::SmallVec;
+use std::fmt;
+
+/// How results are kept.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Each node's result is rounded to its dtype.
+    Rounded,
+    /// Floats stay f64 whatever their dtype, to bound the error of the others. Integers are exact in
+    /// both modes.
+    Exact,
+}
+
+/// Why a program could not be evaluated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EvalError {
+    /// The node, after the nodes whose bodies it is in; empty where no node is at fault.
+    pub path: Vec<NodeId>,
+    /// The op's name; empty where no op is at fault.
+    pub op: &'static str,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+/// What is wrong with an evaluation.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Problem {
+    /// Inputs or symbols that the program does not take.
+    #[error("{0}")]
+    Inputs(String),
+    /// The op does not apply to its operands.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// More elements than [`MAX_ELEMENTS`].
+    #[error("{0} is too large for the reference")]
+    TooLarge(String),
+    /// A data error: an index outside its axis.
+    #[error("index {index} at element {element} is outside 0..{bound}")]
+    Index {
+        /// The index.
+        index: i64,
+        /// The exclusive upper bound.
+        bound: i64,
+        /// The row-major position in the result.
+        element: usize,
+    },
+    /// A data error: an integer divided by zero.
+    #[error("integer division by zero at element {element}")]
+    DivisionByZero {
+        /// The row-major position in the result.
+        element: usize,
+    },
+}
+
+impl EvalError {
+    /// Whether the program is right and its data is not.
+    pub fn is_data_error(&self) -> bool {
+        matches!(
+            self.problem,
+            Problem::Index { .. } | Problem::DivisionByZero { .. }
+        )
+    }
+
+    fn at(mut self, node: NodeId) -> EvalError {
+        self.path.insert(0, node);
+        self
+    }
+}
+
+impl From<Problem> for EvalError {
+    fn from(problem: Problem) -> EvalError {
+        EvalError {
+            path: vec![],
+            op: "",
+            problem,
+        }
+    }
+}
+
+impl fmt::Display for EvalError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, node) in self.path.iter().enumerate() {
+            write!(f, "{}{node}", if i > 0 { "/" } else { "" })?;
+        }
+        let gap = if self.path.is_empty() { "" } else { " = " };
+        match self.op {
+            "" => write!(f, "{}", self.problem),
+            op => write!(f, "{gap}{op}: {}", self.problem),
+        }
+    }
+}
+
+impl std::error::Error for EvalError {}
+
+/// The values of a program's outputs, in order. Nodes that no output depends on are not evaluated.
+/// `symbols` are the values of the graph's symbols; see [`symbol_values`].
+///
+/// # Errors
+/// If inputs or symbols are not those that the graph takes, or on a data error.
+pub fn evaluate(
+    graph: &Graph,
+    inputs: &[Array],
+    symbols: &[i64],
+    mode: Mode,
+) -> Result<Vec<Array>, EvalError> {
+    let mut uses = vec![0usize; graph.len()];
+    let mut wanted: Vec<Value> = graph.outputs.iter().map(|o| o.value).collect();
+    while let Some(v) = wanted.pop() {
+        let node = v.node;
+        if node.index() >= graph.len() {
+            return Err(Problem::Inputs(format!("there is no node {node}")).into());
+        }
+        uses[node.index()] += 1;
+        if uses[node.index()] == 1 {
+            wanted.extend(&graph.node(node).inputs);
+        }
+    }
+    let mut values: Vec<Vec<Array>> = vec![vec![]; graph.len()];
+    run(graph, inputs, symbols, mode, &mut values, Some(&mut uses))?;
+    let outputs = graph.outputs.iter();
+    outputs.map(|o| find(&values, o.value).cloned()).collect()
+}
+
+/// The values of every output of every node, indexed by node and output.
+///
+/// # Errors
+/// If inputs or symbols are not those that the graph takes, or on a data error.
+pub fn evaluate_all(
+    graph: &Graph,
+    inputs: &[Array],
+    symbols: &[i64],
+    mode: Mode,
+) -> Result<Vec<Vec<Array>>, EvalError> {
+    let mut values = vec![vec![]; graph.len()];
+    run(graph, inputs, symbols, mode, &mut values, None)?;
+    Ok(values)
+}
+
+/// The symbols' values that the shapes of the inputs give: each symbol is a dim of some input.
+///
+/// # Errors
+/// If inputs are missing or of another rank, or a symbol is no dim of an input.
+pub fn symbol_values(graph: &Graph, inputs: &[Array]) -> Result<Vec<i64>, EvalError> {
+    let mut values = vec![None; graph.symbols.len()];
+    for (i, id) in graph.inputs().into_iter().enumerate() {
+        let given = inputs
+            .get(i)
+            .ok_or_else(|| Problem::Inputs(format!("input {i} is missing")))?;
+        let dims = graph.node(id).facts.iter().flat_map(|f| &f.shape);
+        for (d, n) in dims.zip(given.shape()) {
+            let symbol = d.max_symbol().filter(|s| *d == Dim::symbol(*s));
+            if let Some(value) = symbol.and_then(|s| values.get_mut(s.0 as usize)) {
+                *value = Some(*n as i64);
+            }
+        }
+    }
+    let known = values.into_iter().enumerate().map(|(i, v)| {
+        v.ok_or_else(|| Problem::Inputs(format!("symbol s{i} is no dim of an input")).into())
+    });
+    known.collect()
+}
+
+/// The outputs of one op. Sizes among its attributes take the values of `symbols`.
+///
+/// # Errors
+/// If the op does not apply to the operands, or on a data error.
+pub fn eval_op(
+    op: &Op,
+    inputs: &[&Array],
+    symbols: &[i64],
+    mode: Mode,
+) -> Result<Vec<Array>, EvalError> {
+    let named = |problem| EvalError {
+        path: vec![],
+        op: op.name(),
+        problem,
+    };
+    match op {
+        Op::If(op) => return control::branch(op, inputs, symbols, mode),
+        Op::Loop(op) => return control::repeat(op, inputs, symbols, mode),
+        _ => {}
+    }
+    let bound = bind(op, symbols).map_err(named)?;
+    let facts: SmallVec<[Fact; 3]> = inputs.iter().map(|a| fact_of(a)).collect();
+    let facts: SmallVec<[&Fact; 3]> = facts.iter().collect();
+    let results = bound.infer(&facts).map_err(|e| named(e.into()))?;
+    let cx = Context {
+        mode,
+        dtype: results[0].dtype,
+        shape: shape_of(&results[0], symbols).map_err(named)?,
+    };
+    let data = dispatch(&bound, inputs, &cx).map_err(named)?;
+    let round = mode == Mode::Rounded;
+    Ok(vec![Array::settled(cx.dtype, cx.shape, data, round)])
+}
+
+/// What an op file gets besides the op and its operands, which inference has accepted.
+struct Context {
+    mode: Mode,
+    /// Of the result.
+    dtype: DType,
+    /// Of the result.
+    shape: Vec<usize>,
+}
+
+fn dispatch(op: &Op, x: &[&Array], cx: &Context) -> Result<Data, Problem> {
+    match op {
+        Op::Input(op) => input::eval(op),
+        Op::Full(op) => Ok(full::eval(op, cx)),
+        Op::Constant(op) => constant::eval(op),
+        Op::Iota(_) => Ok(iota::eval(cx)),
+        Op::Random(op) => Ok(random::eval(op, x[0], cx)),
+        Op::Pointwise(op) => pointwise::eval(op, x, cx),
+        Op::Cast(_) => Ok(cast::eval(x[0], cx)),
+        Op::Broadcast(_) => Ok(broadcast::eval(x[0], cx)),
+        Op::Reshape(_) => Ok(reshape::eval(x[0])),
+        Op::Permute(op) => Ok(permute::eval(op, x[0], cx)),
+        Op::Slice(op) => Ok(slice::eval(op, x[0], cx)),
+        Op::Pad(op) => Ok(pad::eval(op, x[0], cx)),
+        Op::Concat(op) => Ok(concat::eval(op, x)),
+        Op::Reduce(op) => Ok(reduce::eval(op, x[0], cx)),
+        Op::ArgReduce(op) => Ok(arg_reduce::eval(op, x[0])),
+        Op::Gather(op) => gather::eval(op, x[0], x[1]),
+        Op::MatMul(_) => Ok(matmul::eval(x[0], x[1])),
+        Op::Conv(op) => conv::eval(op, x[0], x[1], cx),
+        Op::WindowReduce(op) => window_reduce::eval(op, x[0], cx),
+        Op::Softmax(op) => Ok(softmax::eval(op, x[0])),
+        Op::BatchNorm(op) => Ok(batch_norm::eval(op, x)),
+        Op::If(_) | Op::Loop(_) => Err(Problem::Inputs("bodies are run by eval_op".into())),
+    }
+}
+
+/// Evaluates nodes in order. With `uses`, nodes that nothing uses are left out and values are dropped
+/// after their last use.
+fn run(
+    graph: &Graph,
+    inputs: &[Array],
+    symbols: &[i64],
+    mode: Mode,
+    values: &mut [Vec<Array>],
+    mut uses: Option<&mut Vec<usize>>,
+) -> Result<(), EvalError> {
+    check_inputs(graph, inputs, symbols)?;
+    for (id, node) in graph.iter() {
+        if uses.as_ref().is_some_and(|u| u[id.index()] == 0) {
+            continue;
+        }
+        let result = match &node.op {
+            Op::Input(op) => {
+                let x = inputs[op.index as usize].clone();
+                let round = mode == Mode::Rounded;
+                vec![Array::settled(
+                    x.dtype(),
+                    x.shape().to_vec(),
+                    x.data().clone(),
+                    round,
+                )]
+            }
+            op => {
+                let operands: Result<SmallVec<[&Array; 3]>, EvalError> =
+                    node.inputs.iter().map(|v| find(values, *v)).collect();
+                eval_op(op, &operands?, symbols, mode).map_err(|e| e.at(id))?
+            }
+        };
+        values[id.index()] = result;
+        if let Some(uses) = uses.as_deref_mut() {
+            for v in &node.inputs {
+                let left = &mut uses[v.node.index()];
+                *left -= 1;
+                if *left == 0 {
+                    values[v.node.index()] = vec![];
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_inputs(graph: &Graph, inputs: &[Array], symbols: &[i64]) -> Result<(), Problem> {
+    let wrong = |text: String| Err(Problem::Inputs(text));
+    for (i, s) in graph.symbols.iter().enumerate() {
+        match symbols.get(i) {
+            Some(n) if *n >= s.min => {}
+            Some(n) => return wrong(format!("s{i} ({}) is {n}, less than {}", s.name, s.min)),
+            None => return wrong(format!("s{i} ({}) has no value", s.name)),
+        }
+    }
+    let wanted = graph.inputs();
+    if wanted.len() != inputs.len() {
+        let (w, g) = (wanted.len(), inputs.len());
+        return wrong(format!("the program takes {w} inputs, not {g}"));
+    }
+    for (i, (id, given)) in wanted.into_iter().zip(inputs).enumerate() {
+        let Op::Input(op) = &graph.node(id).op else {
+            continue;
+        };
+        if op.index as usize != i {
+            return wrong(format!("the program has no input {i}"));
+        }
+        if op.fact.dtype != given.dtype() || shape_of(&op.fact, symbols)? != given.shape() {
+            let (wants, gets) = (&op.fact, fact_of(given));
+            return wrong(format!("input {i} is {gets}, not {wants}"));
+        }
+    }
+    Ok(())
+}
+
+fn find(values: &[Vec<Array>], v: Value) -> Result<&Array, EvalError> {
+    let outputs = values.get(v.node.index());
+    let found = outputs.and_then(|o| o.get(v.output as usize));
+    found.ok_or_else(|| Problem::Inputs(format!("{v} is not computed before it is read")).into())
+}
+
+/// The op with its sizes bound.
+fn bind(op: &Op, symbols: &[i64]) -> Result<Op, Problem> {
+    let mut bound = op.clone();
+    let mut unknown = None;
+    bound.dims_mut(&mut |d| match d.eval_checked(symbols) {
+        Some(n) => *d = Dim::Const(n),
+        None => unknown = Some(d.clone()),
+    });
+    match unknown {
+        Some(d) => Err(Problem::Inputs(format!("the size {d} has no value"))),
+        None => Ok(bound),
+    }
+}
+
+fn fact_of(a: &Array) -> Fact {
+    Fact::new(a.dtype(), a.shape().iter().copied())
+}
+
+fn shape_of(fact: &Fact, symbols: &[i64]) -> Result<Vec<usize>, Problem> {
+    let dims = fact.shape.iter().map(|d| {
+        let n = d
+            .eval_checked(symbols)
+            .and_then(|n| usize::try_from(n).ok());
+        n.ok_or_else(|| Problem::Inputs(format!("the size {d} has no legal value")))
+    });
+    let shape: Vec<usize> = dims.collect::<Result<_, _>>()?;
+    match array::element_count(&shape) {
+        Some(_) => Ok(shape),
+        None => Err(Problem::TooLarge(fact.to_string())),
+    }
+}

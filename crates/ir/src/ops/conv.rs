@@ -97,15 +97,26 @@ pub fn window_extent(
         k > 0,
         "a kernel must have at least 1 element along each axis, not {k}"
     );
-    let span = dilation as i64 * (k - 1) + 1;
-    let room = &(extent + &Dim::from(padding.0 + padding.1)) - &Dim::Const(span);
+    let too_large = || OpError("the window is too large".into());
+    let span = i64::try_from(dilation)
+        .ok()
+        .and_then(|d| d.checked_mul(k - 1)?.checked_add(1))
+        .ok_or_else(too_large)?;
+    let border = padding
+        .0
+        .checked_add(padding.1)
+        .filter(|p| *p <= i32::MAX as usize);
+    let border = Dim::from(border.ok_or_else(too_large)?);
+    let room = &(extent + &border) - &Dim::Const(span);
     match room.as_const() {
         Some(room) => {
             ensure!(
                 room >= 0,
                 "a kernel that spans {span} does not fit into {extent} plus padding {padding:?}"
             );
-            Ok(Dim::Const(room / stride as i64 + 1))
+            Ok(Dim::Const(
+                ((room as u64 / stride as u64) as i64).saturating_add(1),
+            ))
         }
         None => Ok(&room
             .div_exact(&Dim::from(stride))

@@ -75,6 +75,10 @@ fn check_range(axis: usize, s: &SliceAxis, extent: &Dim) -> Result<(), OpError> 
     let legal = match s.len.as_const() {
         Some(n) if n < 0 => false,
         Some(0) => s.start.as_const().is_none_or(|i| i >= 0),
+        // A step that leaves the axis at once must not come back by wrapping.
+        Some(n) if n > 1 => {
+            (n - 1).checked_mul(s.step).is_some() && inside(&s.start) && inside(&last)
+        }
         _ => inside(&s.start) && inside(&last),
     };
     ensure!(

@@ -1,0 +1,462 @@
+//! Index maps: affine expressions over the axes of an iteration space.
+//!
+//! A map gives, for each dim of a value, its index as an [`Affine`] expression over a [`Space`]'s axes.
+//! Reshapes are pulled through by writing the flat index of each run of dims with equal products and
+//! taking it apart again by division with remainder; where a coefficient does not divide, an axis of
+//! extent `E` may be split into `(E/t, t)`. Expressions name axes by stable ids, so a split only
+//! records how the old axis is written in terms of the two new ones.
+
+use kiln_base::{Dim, contiguous_strides, numel};
+use smallvec::SmallVec;
+
+/// An axis: an index into the space's table.
+pub(crate) type Ax = u32;
+
+/// `offset + Σ coefficient · axis`; terms ascend by axis and have no coefficient 0.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Affine {
+    pub offset: Dim,
+    pub terms: SmallVec<[(Ax, Dim); 2]>,
+}
+
+/// One expression a dim.
+pub(crate) type Map = SmallVec<[Affine; 4]>;
+
+impl Affine {
+    pub fn constant(offset: Dim) -> Affine {
+        Affine {
+            offset,
+            terms: SmallVec::new(),
+        }
+    }
+
+    pub fn zero() -> Affine {
+        Affine::constant(Dim::ZERO)
+    }
+
+    pub fn axis(a: Ax) -> Affine {
+        Affine {
+            offset: Dim::ZERO,
+            terms: SmallVec::from_iter([(a, Dim::ONE)]),
+        }
+    }
+
+    /// `self += other * factor`.
+    pub fn add_scaled(&mut self, other: &Affine, factor: &Dim) {
+        if factor.is(0) {
+            return;
+        }
+        self.offset = &self.offset + &(&other.offset * factor);
+        for (a, c) in &other.terms {
+            self.add_term(*a, &(c * factor));
+        }
+    }
+
+    pub fn add_term(&mut self, a: Ax, c: &Dim) {
+        if c.is(0) {
+            return;
+        }
+        match self.terms.binary_search_by_key(&a, |t| t.0) {
+            Ok(i) => {
+                self.terms[i].1 = &self.terms[i].1 + c;
+                if self.terms[i].1.is(0) {
+                    self.terms.remove(i);
+                }
+            }
+            Err(i) => self.terms.insert(i, (a, c.clone())),
+        }
+    }
+
+    pub fn plus(mut self, offset: &Dim) -> Affine {
+        self.offset = &self.offset + offset;
+        self
+    }
+
+    pub fn coefficient(&self, a: Ax) -> Dim {
+        self.terms
+            .iter()
+            .find(|t| t.0 == a)
+            .map_or(Dim::ZERO, |t| t.1.clone())
+    }
+
+    /// Renames axes.
+    pub fn renamed(&self, f: impl Fn(Ax) -> Ax) -> Affine {
+        let mut out = Affine::constant(self.offset.clone());
+        for (a, c) in &self.terms {
+            out.add_term(f(*a), c);
+        }
+        out
+    }
+}
+
+/// The flat row-major index of a map into a shape.
+pub(crate) fn flatten(map: &[Affine], shape: &[Dim]) -> Affine {
+    let mut flat = Affine::zero();
+    for (index, stride) in map.iter().zip(contiguous_strides(shape)) {
+        flat.add_scaled(index, &stride);
+    }
+    flat
+}
+
+/// An axis of a space.
+#[derive(Clone, Debug)]
+struct Axis {
+    extent: Dim,
+    /// The axes it was split into, and the extent of the second.
+    split: Option<(Ax, Ax)>,
+}
+
+/// An iteration space: parallel axes and the axes that reductions run over.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Space {
+    table: Vec<Axis>,
+    pub axes: Vec<Ax>,
+    pub inner: Vec<Ax>,
+}
+
+/// A size to decide by: symbols count as 64.
+pub(crate) fn estimate(d: &Dim) -> i64 {
+    match d {
+        Dim::Const(c) => *c,
+        d => d.eval(&[64; 32][..d.max_symbol().map_or(0, |s| s.0 as usize + 1).min(32)]),
+    }
+}
+
+impl Space {
+    /// Adds an axis that stands in no list yet.
+    pub fn add(&mut self, extent: Dim) -> Ax {
+        self.table.push(Axis {
+            extent,
+            split: None,
+        });
+        self.table.len() as Ax - 1
+    }
+
+    /// A space whose parallel axes are the dims of a shape, and the identity map over it.
+    pub fn over(shape: &[Dim]) -> (Space, Map) {
+        let mut space = Space::default();
+        let map = space.append(shape, false);
+        (space, map)
+    }
+
+    /// Adds an axis for each dim but those of extent 1; the map that indexes the dims by them.
+    pub fn append(&mut self, shape: &[Dim], inner: bool) -> Map {
+        let mut map = Map::new();
+        for d in shape {
+            if d.is(1) {
+                map.push(Affine::zero());
+                continue;
+            }
+            let a = self.add(d.clone());
+            if inner {
+                self.inner.push(a);
+            } else {
+                self.axes.push(a);
+            }
+            map.push(Affine::axis(a));
+        }
+        map
+    }
+
+    pub fn extent(&self, a: Ax) -> &Dim {
+        &self.table[a as usize].extent
+    }
+
+    pub fn extents(&self, list: &[Ax]) -> Vec<Dim> {
+        list.iter().map(|a| self.extent(*a).clone()).collect()
+    }
+
+    /// The expression with every axis that was split written in terms of its parts.
+    pub fn resolve(&self, e: &Affine) -> Affine {
+        if e.terms
+            .iter()
+            .all(|t| self.table[t.0 as usize].split.is_none())
+        {
+            return e.clone();
+        }
+        let mut out = Affine::constant(e.offset.clone());
+        for (a, c) in &e.terms {
+            self.resolve_term(*a, c, &mut out);
+        }
+        out
+    }
+
+    fn resolve_term(&self, a: Ax, c: &Dim, out: &mut Affine) {
+        match self.table[a as usize].split {
+            None => out.add_term(a, c),
+            Some((high, low)) => {
+                self.resolve_term(high, &(c * self.extent(low)), out);
+                self.resolve_term(low, c, out);
+            }
+        }
+    }
+
+    pub fn resolve_map(&self, map: &[Affine]) -> Map {
+        map.iter().map(|e| self.resolve(e)).collect()
+    }
+
+    /// Splits an axis into (E/t, t).
+    fn split(&mut self, a: Ax, t: &Dim) -> bool {
+        let Ok(rest) = self.extent(a).div_exact(t) else {
+            return false;
+        };
+        if rest.is(1) || t.is(1) {
+            return false;
+        }
+        let (high, low) = (self.add(rest), self.add(t.clone()));
+        for list in [&mut self.axes, &mut self.inner] {
+            if let Some(at) = list.iter().position(|x| *x == a) {
+                list[at] = high;
+                list.insert(at + 1, low);
+                self.table[a as usize].split = Some((high, low));
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The smallest and largest value of an expression, without its symbols being known to be small:
+    /// coefficients count as positive or negative by their value at typical sizes.
+    fn range(&self, e: &Affine) -> (Dim, Dim) {
+        let (mut low, mut high) = (e.offset.clone(), e.offset.clone());
+        for (a, c) in &e.terms {
+            let reach = c * &(self.extent(*a) - &Dim::ONE);
+            if estimate(c) >= 0 {
+                high = &high + &reach;
+            } else {
+                low = &low + &reach;
+            }
+        }
+        (low, high)
+    }
+
+    /// Whether `0 <= e` and `e < extent` are known to hold.
+    pub fn sides(&self, e: &Affine, extent: &Dim) -> (bool, bool) {
+        let (low, high) = self.range(e);
+        let room = (&(extent - &Dim::ONE) - &high).as_const();
+        (
+            low.as_const().is_some_and(|l| l >= 0),
+            room.is_some_and(|n| n >= 0),
+        )
+    }
+
+    /// Quotient and remainder of an expression by a positive number, where both are affine.
+    fn divide(&mut self, e: &Affine, by: &Dim, may_split: bool) -> Option<(Affine, Affine)> {
+        loop {
+            let e = self.resolve(e);
+            let (q0, r0) = match (e.offset.as_const(), by.as_const()) {
+                (Some(o), Some(d)) => (Dim::Const(o.div_euclid(d)), Dim::Const(o.rem_euclid(d))),
+                _ => match e.offset.div_exact(by) {
+                    Ok(q) => (q, Dim::ZERO),
+                    Err(_) => (Dim::ZERO, e.offset.clone()),
+                },
+            };
+            let (mut q, mut r) = (Affine::constant(q0), Affine::constant(r0));
+            for (a, c) in &e.terms {
+                match c.div_exact(by) {
+                    Ok(c) => q.add_term(*a, &c),
+                    Err(_) => r.add_term(*a, c),
+                }
+            }
+            let (low, high) = self.range(&r);
+            let room = (&(by - &Dim::ONE) - &high).as_const();
+            if low.as_const().is_some_and(|l| l >= 0) && room.is_some_and(|n| n >= 0) {
+                return Some((q, r));
+            }
+            let split = may_split
+                && r.terms.iter().any(|(a, c)| {
+                    by.div_exact(c)
+                        .is_ok_and(|t| estimate(&t) > 1 && self.split(*a, &t))
+                });
+            if !split {
+                return None;
+            }
+        }
+    }
+
+    /// A flat index taken apart into indices of `dims`.
+    pub fn unflatten(&mut self, flat: &Affine, dims: &[Dim], may_split: bool) -> Option<Map> {
+        let mut map: Map = SmallVec::from_elem(Affine::zero(), dims.len());
+        let mut rest = flat.clone();
+        let first = dims.iter().position(|d| !d.is(1));
+        for k in (0..dims.len()).rev() {
+            if dims[k].is(1) {
+                continue;
+            }
+            if Some(k) == first {
+                map[k] = self.resolve(&rest);
+                break;
+            }
+            let (q, r) = self.divide(&rest, &dims[k], may_split)?;
+            map[k] = r;
+            rest = q;
+        }
+        Some(self.resolve_map(&map))
+    }
+
+    /// The map into `from` of the element that `map` names in `to`, where both shapes hold the same
+    /// elements in row-major order. `None` where that is not affine.
+    pub fn through_reshape(
+        &mut self,
+        map: &[Affine],
+        from: &[Dim],
+        to: &[Dim],
+        may_split: bool,
+    ) -> Option<Map> {
+        let mut out: Map = SmallVec::from_elem(Affine::zero(), from.len());
+        if numel(from).is(0) {
+            return Some(out);
+        }
+        let (mut i, mut j) = (0, 0); // where the current segment begins in `from` and `to`
+        while i < from.len() {
+            if from[i].is(1) {
+                i += 1;
+                continue;
+            }
+            let (i_end, j_end) = segment(&from[i..], &to[j..])?;
+            let (dims, index) = (&from[i..i + i_end], &map[j..j + j_end]);
+            let flat = flatten(index, &to[j..j + j_end]);
+            let part = self.unflatten(&flat, dims, may_split)?;
+            out[i..i + i_end].clone_from_slice(&part);
+            (i, j) = (i + i_end, j + j_end);
+        }
+        Some(self.resolve_map(&out))
+    }
+
+    /// Whether a flat index names every element of `numel` exactly once, over the axes it uses.
+    pub fn is_bijection(&self, flat: &Affine, numel: &Dim) -> bool {
+        if !flat.offset.is(0) || numel.is(0) {
+            return false;
+        }
+        let mut left: SmallVec<[(Ax, Dim); 4]> = flat
+            .terms
+            .iter()
+            .filter(|t| !self.extent(t.0).is(1))
+            .cloned()
+            .collect();
+        let mut reach = Dim::ONE;
+        while let Some(at) = left.iter().position(|t| t.1 == reach) {
+            reach = &reach * self.extent(left.remove(at).0);
+        }
+        left.is_empty() && reach == *numel
+    }
+
+    /// Puts the parallel axes into the order in which `flat`, a bijection, walks them.
+    pub fn sort_axes(&mut self, flat: &Affine) {
+        let mut left: SmallVec<[(Ax, Dim); 4]> = flat.terms.clone().into_iter().collect();
+        let mut sorted = Vec::with_capacity(left.len());
+        let mut reach = Dim::ONE;
+        while let Some(at) = left.iter().position(|t| t.1 == reach) {
+            let a = left.remove(at).0;
+            reach = &reach * self.extent(a);
+            sorted.push(a);
+        }
+        sorted.reverse();
+        self.axes = sorted;
+    }
+
+    /// Number of points of the whole space, to decide by.
+    pub fn points(&self) -> i64 {
+        let all = self.axes.iter().chain(&self.inner);
+        all.fold(1i64, |n, a| n.saturating_mul(estimate(self.extent(*a))))
+    }
+}
+
+/// How many leading dims of two shapes hold equally many elements, as few as possible.
+fn segment(a: &[Dim], b: &[Dim]) -> Option<(usize, usize)> {
+    let mut products: SmallVec<[Dim; 4]> = SmallVec::new();
+    let mut p = Dim::ONE;
+    for d in b {
+        p = &p * d;
+        products.push(p.clone());
+    }
+    let mut p = Dim::ONE;
+    for (i, d) in a.iter().enumerate() {
+        p = &p * d;
+        if let Some(j) = products.iter().position(|q| *q == p) {
+            return Some((i + 1, j + 1));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kiln_base::Sym;
+
+    fn dims(d: &[i64]) -> Vec<Dim> {
+        d.iter().map(|d| Dim::Const(*d)).collect()
+    }
+
+    fn eval(e: &Affine, values: &[i64]) -> i64 {
+        e.terms.iter().fold(e.offset.as_const().unwrap(), |n, t| {
+            n + values[t.0 as usize] * t.1.as_const().unwrap()
+        })
+    }
+
+    /// Pulls the identity over `to` back into `from` and compares with arithmetic at every point.
+    fn check(from: &[i64], to: &[i64]) -> bool {
+        let (from_d, to_d) = (dims(from), dims(to));
+        let (mut space, map) = Space::over(&to_d);
+        let Some(pulled) = space.through_reshape(&map, &from_d, &to_d, true) else {
+            return false;
+        };
+        let flat = flatten(&pulled, &from_d);
+        let wanted = space.resolve(&flatten(&map, &to_d));
+        assert_eq!(flat, wanted, "{from:?} {to:?}");
+        let axes = space.axes.clone();
+        let mut at = vec![0i64; space.table.len()];
+        loop {
+            for (k, e) in pulled.iter().enumerate() {
+                assert!((0..from[k]).contains(&eval(e, &at)), "{from:?} {to:?}");
+            }
+            let mut k = axes.len();
+            loop {
+                if k == 0 {
+                    return true;
+                }
+                k -= 1;
+                let a = axes[k];
+                at[a as usize] += 1;
+                if at[a as usize] < space.extent(a).as_const().unwrap() {
+                    break;
+                }
+                at[a as usize] = 0;
+            }
+        }
+    }
+
+    #[test]
+    fn reshapes_pull_back() {
+        assert!(check(&[6, 4], &[24]));
+        assert!(check(&[24], &[2, 3, 4]));
+        assert!(check(&[2, 12], &[4, 6])); // splits 4 into (2, 2)
+        assert!(check(&[1, 3, 1], &[3]));
+        assert!(check(&[2, 3, 4], &[6, 2, 2]));
+        assert!(!check(&[6, 4], &[4, 6])); // 6i + j does not divide by 4
+        assert!(check(&[], &[1, 1]));
+    }
+
+    #[test]
+    fn symbols_pull_back() {
+        let s = Dim::symbol(Sym(0));
+        let to = [s.clone(), Dim::Const(12)];
+        let from = [&s * &Dim::Const(3), Dim::Const(4)];
+        let (mut space, map) = Space::over(&to);
+        let pulled = space.through_reshape(&map, &from, &to, true).unwrap();
+        assert_eq!(flatten(&pulled, &from), space.resolve(&flatten(&map, &to)));
+    }
+
+    #[test]
+    fn bijections_are_permutations_of_the_elements() {
+        let (space, map) = Space::over(&dims(&[3, 4]));
+        let n = Dim::Const(12);
+        let transposed = [map[1].clone(), map[0].clone()];
+        assert!(space.is_bijection(&flatten(&map, &dims(&[3, 4])), &n));
+        assert!(space.is_bijection(&flatten(&transposed, &dims(&[4, 3])), &n));
+        assert!(!space.is_bijection(&flatten(&map[..1], &dims(&[3])), &n));
+        assert!(space.is_bijection(&flatten(&map[..1], &dims(&[3])), &Dim::Const(3)));
+        assert!(!space.is_bijection(&flatten(&transposed, &dims(&[3, 4])), &n));
+    }
+}

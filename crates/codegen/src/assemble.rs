@@ -1,0 +1,313 @@
+//! Groups as launches over buffers.
+
+use crate::emit::{ArgOf, Emitted, emit};
+use crate::flow::{Flow, Nid, Op};
+use crate::fuse::{Anchor, Group};
+use crate::{BufId, BufferInfo, Cost, GroupReport, Launch, LowerError, Origin, Program, kir, tile};
+use kiln_base::plan::{self, Epilogue, Kernel, Matrix};
+use kiln_base::{Dim, numel};
+use kiln_ir::NodeId;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// The program of a grouped flow.
+///
+/// # Errors
+/// If a group can't be expressed; that would be a bug.
+pub(crate) fn assemble(flow: &Flow, groups: &[Group]) -> Result<Program, LowerError> {
+    let mut a = Assembler {
+        flow,
+        program: Program {
+            buffers: Vec::new(),
+            launches: Vec::new(),
+            outputs: Vec::new(),
+            groups: Vec::new(),
+        },
+        buffer: vec![None; flow.nodes.len()],
+    };
+    a.leaves(groups);
+    for g in order(groups) {
+        a.launch(&groups[g])?;
+    }
+    a.outputs();
+    Ok(a.program)
+}
+
+/// An order in which groups can run; among those that can, the one that comes first in the program.
+fn order(groups: &[Group]) -> Vec<usize> {
+    let mut waiting: Vec<usize> = groups.iter().map(|g| g.deps.len()).collect();
+    let mut users: Vec<Vec<usize>> = vec![Vec::new(); groups.len()];
+    for (g, group) in groups.iter().enumerate() {
+        for d in &group.deps {
+            users[*d].push(g);
+        }
+    }
+    let key = |g: usize| groups[g].roots.iter().map(|r| r.0).max().unwrap_or(0);
+    let mut ready: BinaryHeap<Reverse<(Nid, usize)>> = (0..groups.len())
+        .filter(|g| waiting[*g] == 0)
+        .map(|g| Reverse((key(g), g)))
+        .collect();
+    let mut out = Vec::with_capacity(groups.len());
+    while let Some(Reverse((_, g))) = ready.pop() {
+        out.push(g);
+        for &u in &users[g] {
+            waiting[u] -= 1;
+            if waiting[u] == 0 {
+                ready.push(Reverse((key(u), u)));
+            }
+        }
+    }
+    debug_assert_eq!(out.len(), groups.len(), "groups depend on each other");
+    out
+}
+
+struct Assembler<'a> {
+    flow: &'a Flow,
+    program: Program,
+    buffer: Vec<Option<BufId>>,
+}
+
+impl Assembler<'_> {
+    fn add_buffer(&mut self, n: Nid, origin: Origin) -> BufId {
+        let node = &self.flow.nodes[n];
+        self.program.buffers.push(BufferInfo {
+            dtype: node.dtype,
+            shape: node.shape.to_vec(),
+            origin,
+            parameter_only: node.parameter_only,
+        });
+        let id = BufId(self.program.buffers.len() as u32 - 1);
+        self.buffer[n] = Some(id);
+        id
+    }
+
+    fn leaves(&mut self, groups: &[Group]) {
+        let mut inputs: Vec<(u32, Nid)> = Vec::new();
+        let mut constants: Vec<Nid> = Vec::new();
+        for (n, node) in self.flow.nodes.iter().enumerate() {
+            match &node.op {
+                Op::Input(i) => inputs.push((*i, n)),
+                Op::Data(_) if groups.iter().any(|g| g.loaded.contains(&n)) => {
+                    constants.push(n);
+                }
+                _ => {}
+            }
+        }
+        inputs.sort();
+        for (i, n) in inputs {
+            self.add_buffer(n, Origin::Input(i));
+        }
+        for n in constants {
+            if let Op::Data(bytes) = &self.flow.nodes[n].op {
+                self.add_buffer(n, Origin::Constant(bytes.clone()));
+            }
+        }
+    }
+
+    fn outputs(&mut self) {
+        let mut taken: Vec<BufId> = Vec::new();
+        let required = |n: Nid| self.flow.outputs.iter().any(|o| o.required && o.node == n);
+        let mut outputs = Vec::with_capacity(self.flow.outputs.len());
+        for o in &self.flow.outputs {
+            let mut buffer = self.buffer[o.node];
+            if !o.required {
+                let free = |b: &BufId| {
+                    !taken.contains(b) && !required(o.node) && !self.flow.nodes[o.node].is_leaf()
+                };
+                buffer = buffer.filter(free);
+            }
+            taken.extend(buffer);
+            outputs.push(buffer);
+        }
+        self.program.outputs = outputs;
+    }
+
+    fn launch(&mut self, group: &Group) -> Result<(), LowerError> {
+        for (n, _) in &group.roots {
+            let node = &self.flow.nodes[*n];
+            let origin = match node.helper {
+                true => Origin::Derived(node.source),
+                false => Origin::Value(node.source),
+            };
+            self.add_buffer(*n, origin);
+        }
+        let alone = |a: &Anchor| group.members == [a.node] && group.roots.len() == 1;
+        let mut launch = match &group.anchor {
+            Some(anchor) if alone(anchor) => self.plain_library(group, anchor),
+            _ => self.tiled(group)?,
+        };
+        launch.nodes = group
+            .members
+            .iter()
+            .map(|m| self.flow.nodes[*m].source.node)
+            .collect();
+        launch.nodes.sort();
+        launch.nodes.dedup();
+        self.program.groups.push(GroupReport {
+            name: launch.kernel.name().to_string(),
+            nodes: launch.nodes.clone(),
+            why_not: group.why_not.clone(),
+        });
+        self.program.launches.push(launch);
+        Ok(())
+    }
+
+    fn buffer(&self, n: Nid) -> BufId {
+        self.buffer[n].expect("buffers are written before they are read")
+    }
+
+    /// A library kernel that writes its result itself.
+    fn plain_library(&self, group: &Group, anchor: &Anchor) -> Launch {
+        let mut nodes: Vec<Nid> = Vec::new();
+        for n in [anchor.operands[0].0, anchor.operands[1].0] {
+            if !nodes.contains(&n) {
+                nodes.push(n);
+            }
+        }
+        let out = nodes.len() as u16;
+        nodes.push(group.roots[0].0);
+        let position = |n: Nid| nodes.iter().position(|x| *x == n).unwrap_or(0) as u16;
+        let kernel = self.library(anchor, &position, out, None);
+        let mut launch = self.empty(kernel);
+        launch.args = nodes.iter().map(|n| self.buffer(*n)).collect();
+        launch.written = (0..nodes.len()).map(|i| i == out as usize).collect();
+        launch.cost = self.cost(&launch, None, Some(anchor));
+        launch
+    }
+
+    fn tiled(&self, group: &Group) -> Result<Launch, LowerError> {
+        let Emitted { builder, args } = emit(self.flow, group)?;
+        let printed = tile::print(&builder.kernel);
+        let nodes: Vec<Nid> = args
+            .iter()
+            .filter_map(|a| match a {
+                ArgOf::Buffer(n) => Some(*n),
+                ArgOf::Raw => None,
+            })
+            .collect();
+        let mut in_place = printed.in_place;
+        let kernel = match &group.anchor {
+            None => Kernel::Tile(printed.program),
+            Some(anchor) => {
+                let position = |n: Nid| nodes.iter().position(|x| *x == n).unwrap_or(0) as u16;
+                in_place.retain(|p| {
+                    args[p.0] != ArgOf::Raw
+                        && anchor.operands.iter().all(|o| position(o.0) != p.0 as u16)
+                });
+                let epilogue = Epilogue {
+                    program: printed.program,
+                };
+                self.library(anchor, &position, u16::MAX, Some(epilogue))
+            }
+        };
+        in_place.retain(|p| self.flow.numel(nodes[p.0]) == self.flow.numel(nodes[p.1]));
+        let mut launch = self.empty(kernel);
+        launch.args = nodes.iter().map(|n| self.buffer(*n)).collect();
+        launch.written = builder.kernel.args[..nodes.len()]
+            .iter()
+            .map(|a| a.written)
+            .collect();
+        launch.sites = builder.sites;
+        launch.in_place = in_place;
+        launch.cost = self.cost(&launch, Some(&builder.kernel), group.anchor.as_ref());
+        launch.kir = Some(builder.kernel);
+        Ok(launch)
+    }
+
+    fn empty(&self, kernel: Kernel) -> Launch {
+        Launch {
+            kernel,
+            kir: None,
+            args: Vec::new(),
+            written: Vec::new(),
+            sites: Vec::new(),
+            nodes: Vec::<NodeId>::new(),
+            in_place: Vec::new(),
+            cost: Cost::default(),
+        }
+    }
+
+    fn library(
+        &self,
+        anchor: &Anchor,
+        position: &dyn Fn(Nid) -> u16,
+        out: u16,
+        epilogue: Option<Epilogue>,
+    ) -> Kernel {
+        let node = &self.flow.nodes[anchor.node];
+        let shape = &node.shape;
+        let operand = |i: usize| &self.flow.nodes[node.inputs[i]].shape;
+        match &node.op {
+            Op::Conv(c) => {
+                let w = operand(1); // [groups, in, kernel.., out]
+                Kernel::Conv(plan::Conv {
+                    dtype: node.dtype,
+                    batch: shape[0].clone(),
+                    groups: Dim::from(c.groups),
+                    in_channels: w[1].clone(),
+                    out_channels: w[w.len() - 1].clone(),
+                    input: operand(0)[2..].to_vec(),
+                    output: shape[2..].to_vec(),
+                    kernel: c.kernel.clone(),
+                    stride: c.stride.iter().map(|s| Dim::from(*s)).collect(),
+                    padding: c.padding.iter().map(|s| Dim::from(*s)).collect(),
+                    dilation: c.dilation.iter().map(|s| Dim::from(*s)).collect(),
+                    x: position(anchor.operands[0].0),
+                    weight: position(anchor.operands[1].0),
+                    out,
+                    epilogue,
+                })
+            }
+            _ => {
+                let batch = shape.len() - 2;
+                let matrix = |i: usize| {
+                    let (held, offset, strides) = &anchor.operands[i];
+                    Matrix {
+                        arg: position(*held),
+                        offset: offset.clone(),
+                        batch_strides: strides[..batch].to_vec(),
+                        row: strides[batch].clone(),
+                        col: strides[batch + 1].clone(),
+                    }
+                };
+                Kernel::MatMul(plan::MatMul {
+                    dtype: node.dtype,
+                    batch: shape[..batch].to_vec(),
+                    m: shape[batch].clone(),
+                    k: operand(0)[batch + 1].clone(),
+                    n: shape[batch + 1].clone(),
+                    lhs: matrix(0),
+                    rhs: matrix(1),
+                    out,
+                    epilogue,
+                })
+            }
+        }
+    }
+
+    fn cost(&self, launch: &Launch, kernel: Option<&kir::Kernel>, anchor: Option<&Anchor>) -> Cost {
+        let mut flops = Dim::ZERO;
+        if let Some(anchor) = anchor {
+            let node = &self.flow.nodes[anchor.node];
+            let sum = match &node.op {
+                Op::Conv(_) => {
+                    let w = &self.flow.nodes[node.inputs[1]].shape;
+                    numel(&w[1..w.len() - 1])
+                }
+                _ => {
+                    let x = &self.flow.nodes[node.inputs[0]].shape;
+                    x[x.len() - 1].clone()
+                }
+            };
+            flops = &(&numel(&node.shape) * &sum) * &Dim::Const(2);
+        }
+        if let Some(k) = kernel {
+            flops = &flops + &kir::flops(k);
+        }
+        let bytes = launch.args.iter().fold(Dim::ZERO, |sum, b| {
+            let info = &self.program.buffers[b.0 as usize];
+            &sum + &(&numel(&info.shape) * &Dim::from(info.dtype.size()))
+        });
+        Cost { flops, bytes }
+    }
+}

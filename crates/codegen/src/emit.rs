@@ -1,0 +1,491 @@
+//! A group as a kernel.
+//!
+//! Each root is pulled through the index maps of its operands down to loads. A value is emitted once
+//! for each index map it is needed at. Under the predicate of a border or a concatenation the loads
+//! carry that predicate as bounds, so that no address outside a buffer is formed; what could report a
+//! data error there (indices, divisors) is replaced by a harmless number.
+
+use crate::LowerError;
+use crate::affine::{Affine, Map, Space, flatten};
+use crate::flow::{Flow, Nid, Node, Op};
+use crate::fuse::{Group, behind_reshapes, storage, through_reduction, through_view};
+use crate::kir::{Access, Bound, Dynamic, Expr, KernelBuilder, PointwiseBuilder, Val, wide};
+use hashbrown::HashMap;
+use kiln_base::plan::SiteKind;
+use kiln_base::prim::Binary;
+use kiln_base::{DType, Dim, Scalar};
+use smallvec::SmallVec;
+
+/// `0 <= index < extent`.
+type Predicate = (Affine, Dim);
+type Predicates = SmallVec<[Predicate; 2]>;
+
+/// What an argument of the kernel is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ArgOf {
+    /// The buffer of a node.
+    Buffer(Nid),
+    /// The raw result of the library kernel.
+    Raw,
+}
+
+/// A kernel of a group.
+pub(crate) struct Emitted {
+    pub builder: KernelBuilder,
+    /// What each argument is; [`ArgOf::Raw`] comes last.
+    pub args: Vec<ArgOf>,
+}
+
+/// The kernel (for a library kernel, its epilogue) of a group.
+///
+/// # Errors
+/// If a value that the group should load is not among its loads; that would be a bug.
+pub(crate) fn emit(flow: &Flow, group: &Group) -> Result<Emitted, LowerError> {
+    let mut e = Emitter {
+        flow,
+        group,
+        space: group.space.clone(),
+        k: KernelBuilder::default(),
+        args: Vec::new(),
+        raw: None,
+        memo: HashMap::new(),
+    };
+    e.k.kernel.axes = e.space.extents(&e.space.axes);
+    e.k.kernel.inner = e.space.extents(&e.space.inner);
+    if let Some(anchor) = &group.anchor {
+        for (n, ..) in &anchor.operands {
+            e.buffer(*n, false);
+        }
+    }
+    let mut values = Vec::with_capacity(group.roots.len());
+    for (n, map) in &group.roots {
+        let map = e.space.resolve_map(map);
+        values.push((e.value(*n, map.clone(), Predicates::new())?, map));
+    }
+    for ((n, _), (v, map)) in group.roots.iter().zip(values) {
+        let arg = e.buffer(*n, true);
+        let flat = flatten(&map, &flow.nodes[*n].shape);
+        let access = e.access(arg, &flat, &Predicates::new(), flow.nodes[*n].dtype);
+        e.k.store(access, v);
+    }
+    if let Some(raw) = e.raw {
+        e.move_to_end(raw);
+    }
+    e.k.kernel.name = name(flow, group);
+    e.k.kernel.simplify();
+    Ok(Emitted {
+        builder: e.k,
+        args: e.args,
+    })
+}
+
+struct Emitter<'a> {
+    flow: &'a Flow,
+    group: &'a Group,
+    space: Space,
+    k: KernelBuilder,
+    args: Vec<ArgOf>,
+    raw: Option<u16>,
+    memo: HashMap<(Nid, Map, Predicates), Val>,
+}
+
+impl<'a> Emitter<'a> {
+    fn node(&self, v: Nid) -> &'a Node {
+        &self.flow.nodes[v]
+    }
+
+    fn buffer(&mut self, n: Nid, written: bool) -> u16 {
+        let of = ArgOf::Buffer(n);
+        if let Some(at) = self.args.iter().position(|a| *a == of) {
+            return at as u16;
+        }
+        self.args.push(of);
+        self.k.arg(self.node(n).dtype, written)
+    }
+
+    fn raw(&mut self, dtype: DType) -> u16 {
+        if let Some(raw) = self.raw {
+            return raw;
+        }
+        self.args.push(ArgOf::Raw);
+        let raw = self.k.arg(dtype, false);
+        self.raw = Some(raw);
+        raw
+    }
+
+    /// Makes an argument the last one.
+    fn move_to_end(&mut self, at: u16) {
+        let last = self.args.len() as u16 - 1;
+        let raw = self.args.remove(at as usize);
+        self.args.push(raw);
+        let arg = self.k.kernel.args.remove(at as usize);
+        self.k.kernel.args.push(arg);
+        for a in &mut self.k.kernel.accesses {
+            a.arg = match a.arg {
+                x if x == at => last,
+                x if x > at => x - 1,
+                x => x,
+            };
+        }
+    }
+
+    fn strides(&self, e: &Affine) -> Vec<Dim> {
+        let all = self.space.axes.iter().chain(&self.space.inner);
+        all.map(|a| e.coefficient(*a)).collect()
+    }
+
+    fn access(&self, arg: u16, flat: &Affine, bounds: &Predicates, dtype: DType) -> Access {
+        let flat = self.space.resolve(flat);
+        Access {
+            arg,
+            offset: flat.offset.clone(),
+            strides: self.strides(&flat),
+            bounds: bounds
+                .iter()
+                .map(|(e, extent)| Bound {
+                    offset: e.offset.clone(),
+                    strides: self.strides(e),
+                    extent: extent.clone(),
+                })
+                .collect(),
+            fill: Scalar::Int(0).cast(dtype),
+        }
+    }
+
+    fn index(&mut self, e: &Affine) -> Val {
+        let e = self.space.resolve(e);
+        let strides = self.strides(&e);
+        self.k.index(e.offset.clone(), strides)
+    }
+
+    /// Whether all predicates hold, as a bool value; `None` where there are none.
+    fn mask(&mut self, predicates: &[Predicate]) -> Option<Val> {
+        let mut all: Option<Val> = None;
+        for (e, extent) in predicates {
+            let (above, below) = self.space.sides(e, extent);
+            let index = self.index(e);
+            let mut tests: SmallVec<[Val; 2]> = SmallVec::new();
+            if !above {
+                let zero = self.k.constant(Scalar::Int(0), DType::I64);
+                tests.push(self.k.binary(Binary::Ge, index, zero, 0));
+            }
+            if !below {
+                let extent = self.k.index(extent.clone(), self.strides(&Affine::zero()));
+                tests.push(self.k.binary(Binary::Lt, index, extent, 0));
+            }
+            for t in tests {
+                all = Some(match all {
+                    None => t,
+                    Some(a) => self.k.binary(Binary::And, a, t, 0),
+                });
+            }
+        }
+        all
+    }
+
+    /// Adds a predicate unless it always holds.
+    fn require(&self, predicates: &mut Predicates, e: Affine, extent: &Dim) -> bool {
+        let e = self.space.resolve(&e);
+        let p = (e, extent.clone());
+        if self.space.sides(&p.0, extent) == (true, true) || predicates.contains(&p) {
+            return false;
+        }
+        predicates.push(p);
+        true
+    }
+
+    fn load(&mut self, v: Nid, flat: &Affine, predicates: &Predicates) -> Val {
+        let dtype = self.node(v).dtype;
+        if self.flow.numel(v).is(0) {
+            return self.k.constant(Scalar::Int(0), dtype); // no point reads it
+        }
+        let arg = self.buffer(v, false);
+        let access = self.access(arg, flat, predicates, dtype);
+        let access = self.k.access(access);
+        self.k.def(Expr::Load { access }, dtype)
+    }
+
+    fn value(&mut self, v: Nid, map: Map, predicates: Predicates) -> Result<Val, LowerError> {
+        let map = self.space.resolve_map(&map);
+        let key = (v, map, predicates);
+        if let Some(val) = self.memo.get(&key) {
+            return Ok(*val);
+        }
+        let val = self.compute(v, &key.1, &key.2)?;
+        self.memo.insert(key, val);
+        Ok(val)
+    }
+
+    fn compute(&mut self, v: Nid, map: &Map, predicates: &Predicates) -> Result<Val, LowerError> {
+        let node = self.node(v);
+        let flat = || flatten(map, &node.shape);
+        if node.is_leaf() || self.group.loaded.contains(&v) {
+            return Ok(self.load(v, &flat(), predicates));
+        }
+        Ok(match &node.op {
+            Op::Input(_) | Op::Data(_) => unreachable!("leaves are loaded"),
+            Op::Scalar(s) => self.k.constant(*s, node.dtype),
+            Op::Iota => self.index(&map[0]),
+            Op::Random(kind) => {
+                let mut word = |at: i64| {
+                    let m = Map::from_iter([Affine::constant(Dim::Const(at))]);
+                    self.value(node.inputs[0], m, Predicates::new())
+                };
+                let (seed, offset) = (word(0)?, word(1)?);
+                let index = self.index(&flat());
+                let dtype = match node.dtype {
+                    DType::F16 | DType::BF16 => DType::F32,
+                    other => other,
+                };
+                let random = Expr::Random {
+                    kind: *kind,
+                    seed,
+                    offset,
+                    index,
+                };
+                let random = self.k.def(random, dtype);
+                self.k.convert(random, node.dtype)
+            }
+            Op::Pw(pw) => {
+                let operands = self.operands(node, map, predicates)?;
+                let mask = match node.dtype.is_int() {
+                    true => self.mask(predicates),
+                    false => None,
+                };
+                let mut b = PointwiseBuilder {
+                    kernel: &mut self.k,
+                    node: node.source.node.0,
+                    op: pw.name(),
+                    mask,
+                };
+                Val((pw.row().expr)(&mut b, &operands))
+            }
+            Op::Cast => {
+                let a = self.operands(node, map, predicates)?[0];
+                self.k.convert(Val(a), node.dtype)
+            }
+            Op::Copy => Val(self.operands(node, map, predicates)?[0]),
+            Op::View(_) => self.view(node, map, predicates)?,
+            Op::Reshape => self.reshape(v, map, predicates)?,
+            Op::Concat(axis) => self.concat(node, *axis, map, predicates)?,
+            Op::Gather(axis) => self.gather(node, *axis, map, predicates)?,
+            // The group visits every element of a reduction once, so all of its points are legal.
+            Op::Reduce(..) | Op::ArgReduce(..) => self.reduction(v, map)?,
+            Op::MatMul | Op::Conv(_) => {
+                if self.group.anchor.as_ref().map(|a| a.node) != Some(v) {
+                    return Err(self.bug(v, "a product is computed twice"));
+                }
+                let arg = self.raw(node.dtype);
+                // Every point of the space has its element, whatever the predicates.
+                let access = self.access(arg, &flat(), &Predicates::new(), node.dtype);
+                let access = self.k.access(access);
+                self.k.def(Expr::Load { access }, node.dtype)
+            }
+        })
+    }
+
+    fn bug(&self, v: Nid, text: &str) -> LowerError {
+        let node = self.node(v);
+        let text = format!("{} (a bug in the compiler)", text);
+        LowerError::new(node.source.node, text)
+    }
+
+    fn operands(
+        &mut self,
+        node: &Node,
+        map: &Map,
+        predicates: &Predicates,
+    ) -> Result<SmallVec<[u32; 3]>, LowerError> {
+        node.inputs
+            .iter()
+            .map(|i| Ok(self.value(*i, map.clone(), predicates.clone())?.0))
+            .collect()
+    }
+
+    fn view(&mut self, node: &Node, map: &Map, predicates: &Predicates) -> Result<Val, LowerError> {
+        let Op::View(view) = &node.op else {
+            unreachable!("called on views")
+        };
+        let operand = node.inputs[0];
+        let to = self.space.resolve_map(&through_view(view, map));
+        let Some((dims, fill)) = &view.fill else {
+            return self.value(operand, to, predicates.clone());
+        };
+        let mut inside = predicates.clone();
+        for &d in dims {
+            self.require(&mut inside, to[d].clone(), &self.node(operand).shape[d]);
+        }
+        let added = inside[predicates.len()..].to_vec();
+        let all = inside.len();
+        let a = self.value(operand, to, inside)?;
+        if added.is_empty() {
+            return Ok(a);
+        }
+        let fill = fill.cast(node.dtype);
+        match self.k.expr(a) {
+            Expr::Const(c) if *c == fill => return Ok(a),
+            // A load under these predicates only, and no border of its own.
+            Expr::Load { access }
+                if self.k.kernel.accesses[*access as usize].bounds.len() == all =>
+            {
+                let mut access = self.k.kernel.accesses[*access as usize].clone();
+                access.fill = fill;
+                let access = self.k.access(access);
+                return Ok(self.k.def(Expr::Load { access }, node.dtype));
+            }
+            _ => {}
+        }
+        let fill = self.k.constant(fill, node.dtype);
+        let mask = self.mask(&added).expect("predicates that may fail");
+        Ok(self.k.select(mask, a, fill))
+    }
+
+    fn reshape(&mut self, v: Nid, map: &Map, predicates: &Predicates) -> Result<Val, LowerError> {
+        let node = self.node(v);
+        let operand = node.inputs[0];
+        let from = &self.node(operand).shape;
+        if let Some(m) = self.space.through_reshape(map, from, &node.shape, false) {
+            return self.value(operand, m, predicates.clone());
+        }
+        let group = self.group;
+        let loaded = |n: Nid| group.loaded.contains(&n);
+        let (held, flat) = behind_reshapes(self.flow, operand, flatten(map, &node.shape), &loaded);
+        if !self.node(held).is_leaf() && !loaded(held) {
+            return Err(self.bug(v, "its operand is not in memory"));
+        }
+        Ok(self.load(held, &flat, predicates))
+    }
+
+    fn concat(
+        &mut self,
+        node: &Node,
+        axis: usize,
+        map: &Map,
+        predicates: &Predicates,
+    ) -> Result<Val, LowerError> {
+        let mut parts: Vec<(Val, Dim)> = Vec::new(); // value and where it ends
+        let mut offset = Dim::ZERO;
+        for &i in &node.inputs {
+            let extent = self.node(i).shape[axis].clone();
+            if extent.is(0) {
+                continue;
+            }
+            let mut m = map.clone();
+            m[axis] = m[axis].clone().plus(&(&Dim::ZERO - &offset));
+            let mut inside = predicates.clone();
+            self.require(&mut inside, m[axis].clone(), &extent);
+            offset = &offset + &extent;
+            parts.push((self.value(i, m, inside)?, offset.clone()));
+        }
+        let Some((mut value, _)) = parts.pop() else {
+            return Ok(self.k.constant(Scalar::Int(0), node.dtype)); // there are no points
+        };
+        let strides = self.strides(&Affine::zero());
+        while let Some((part, end)) = parts.pop() {
+            let index = self.index(&map[axis]);
+            let end = self.k.index(end, strides.clone());
+            let before = self.k.binary(Binary::Lt, index, end, 0);
+            value = self.k.select(before, part, value);
+        }
+        Ok(value)
+    }
+
+    fn gather(
+        &mut self,
+        node: &Node,
+        axis: usize,
+        map: &Map,
+        predicates: &Predicates,
+    ) -> Result<Val, LowerError> {
+        let (x, index) = (node.inputs[0], node.inputs[1]);
+        let mut at = self.value(index, map.clone(), predicates.clone())?;
+        if let Some(mask) = self.mask(predicates) {
+            let zero = self.k.constant(Scalar::Int(0), DType::I64);
+            at = self.k.select(mask, at, zero);
+        }
+        let extent = self.node(x).shape[axis].clone();
+        let chosen = self.space.add(extent.clone());
+        let mut m = map.clone();
+        m[axis] = Affine::axis(chosen);
+        let group = self.group;
+        let loaded = |n: Nid| group.loaded.contains(&n);
+        let (held, mut flat) = storage(self.flow, &mut self.space, x, &m, &loaded);
+        if !self.node(held).is_leaf() && !loaded(held) {
+            return Err(self.bug(x, "the operand of a gather is not in memory"));
+        }
+        let stride = flat.coefficient(chosen);
+        flat.terms.retain(|t| t.0 != chosen);
+        let arg = self.buffer(held, false);
+        let access = self.access(arg, &flat, predicates, node.dtype);
+        let access = self.k.access(access);
+        let site = self
+            .k
+            .site("gather", SiteKind::IndexOutOfRange, node.source.node.0);
+        let dynamic = vec![Dynamic {
+            index: at,
+            stride,
+            extent,
+            site,
+        }];
+        Ok(self.k.def(Expr::LoadAt { access, dynamic }, node.dtype))
+    }
+
+    fn reduction(&mut self, v: Nid, map: &Map) -> Result<Val, LowerError> {
+        let node = self.node(v);
+        let Some(inner) = self.group.reduced.get(&v) else {
+            return Err(self.bug(v, "a reduction is not part of its group"));
+        };
+        let inner = self.space.resolve_map(inner);
+        let operand = node.inputs[0];
+        let rank = self.node(operand).shape.len();
+        let m = through_reduction(&node.op, rank, map, &inner);
+        let mut a = self.value(operand, m, Predicates::new())?;
+        let bool_operand = self.k.dtype(a) == DType::Bool;
+        if bool_operand {
+            a = self.k.convert(a, DType::I32);
+        }
+        let dtype = self.k.dtype(a);
+        Ok(match &node.op {
+            Op::ArgReduce(op, _) => self.k.def(Expr::ArgReduce { op: *op, a }, DType::I64),
+            Op::Reduce(op, _) => {
+                let reduced = self.k.def(Expr::Reduce { op: *op, a }, dtype);
+                match bool_operand {
+                    true => self.k.convert(reduced, DType::Bool),
+                    false if wide(dtype) != dtype => self.k.wrapped(reduced),
+                    false => reduced,
+                }
+            }
+            _ => unreachable!("called on reductions"),
+        })
+    }
+}
+
+/// A readable name: the ops of the group, operands first.
+fn name(flow: &Flow, group: &Group) -> String {
+    const MOST: usize = 6;
+    let mut nodes: Vec<Nid> = group.members.clone();
+    nodes.sort();
+    nodes.dedup();
+    let names = |wanted: &dyn Fn(&Node) -> bool| -> Vec<&'static str> {
+        nodes
+            .iter()
+            .map(|n| &flow.nodes[*n])
+            .filter(|n| wanted(n))
+            .map(Node::name)
+            .collect()
+    };
+    let mut list = names(&|n| !n.is_index_map() && !matches!(n.op, Op::Cast | Op::Copy));
+    if list.is_empty() {
+        list = names(&|n| !n.is_index_map());
+    }
+    if list.is_empty() {
+        list = names(&|_| true);
+    }
+    list.dedup();
+    if list.len() > MOST {
+        let rest = list.len() - MOST + 1;
+        list.truncate(MOST - 1);
+        return format!("{}_and_{rest}_more", list.join("_"));
+    }
+    list.join("_")
+}

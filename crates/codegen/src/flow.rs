@@ -1,0 +1,161 @@
+//! The graph in the few ops that fusion distinguishes.
+//!
+//! Every view becomes one affine [`View`], windows included; matrix products and convolutions that
+//! have no library kernel become products of views under a reduction; composites are refused. Each
+//! node remembers the value of the graph it stands for.
+
+use crate::LowerError;
+use kiln_base::prim::{RandomKind, Reduction};
+use kiln_base::{DType, Dim, Scalar};
+use kiln_ir::{Pw, Value};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+mod build;
+mod structured;
+
+pub(crate) use build::build;
+
+/// A node: an index into [`Flow::nodes`].
+pub(crate) type Nid = usize;
+
+/// What a node does.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Input(u32),
+    Data(Arc<[u8]>),
+    Scalar(Scalar),
+    /// The index along axis 0, as i64.
+    Iota,
+    Random(RandomKind),
+    Pw(Pw),
+    Cast,
+    /// The operand in a buffer of its own.
+    Copy,
+    View(View),
+    Reshape,
+    Concat(usize),
+    Gather(usize),
+    Reduce(Reduction, SmallVec<[usize; 4]>),
+    ArgReduce(Reduction, usize),
+    MatMul,
+    Conv(Box<ConvSpec>),
+}
+
+/// An affine renaming of indices: operand index d is `index[d]` over the result's indices.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub index: Vec<DimIndex>,
+    /// The operand dims whose index may fall outside, and what the view holds there.
+    pub fill: Option<(SmallVec<[usize; 4]>, Scalar)>,
+}
+
+/// `offset + Σ coefficient · result index`.
+#[derive(Clone, Debug)]
+pub(crate) struct DimIndex {
+    pub offset: Dim,
+    pub terms: SmallVec<[(usize, Dim); 2]>,
+}
+
+/// What a library convolution needs beside its operands `x` and the reordered weight.
+#[derive(Clone, Debug)]
+pub(crate) struct ConvSpec {
+    pub groups: usize,
+    pub stride: Vec<usize>,
+    pub padding: Vec<usize>,
+    pub dilation: Vec<usize>,
+    pub kernel: Vec<Dim>,
+}
+
+/// A node.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub op: Op,
+    pub inputs: SmallVec<[Nid; 3]>,
+    pub dtype: DType,
+    pub shape: SmallVec<[Dim; 4]>,
+    /// The value of the graph that this is, or is on the way to.
+    pub source: Value,
+    /// Whether this is a step on the way to `source`, not `source` itself.
+    pub helper: bool,
+    /// Whether it depends on parameters and constants only.
+    pub parameter_only: bool,
+}
+
+/// A graph output.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct FlowOutput {
+    pub node: Nid,
+    /// Whether the value must be in memory.
+    pub required: bool,
+}
+
+/// The graph.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flow {
+    pub nodes: Vec<Node>,
+    pub outputs: Vec<FlowOutput>,
+}
+
+impl Flow {
+    pub fn numel(&self, n: Nid) -> Dim {
+        kiln_base::numel(&self.nodes[n].shape)
+    }
+}
+
+impl Node {
+    /// Whether the value lies in memory without a launch.
+    pub fn is_leaf(&self) -> bool {
+        matches!(self.op, Op::Input(_) | Op::Data(_))
+    }
+
+    /// Whether it only says where or which number, so that it is computed where it is read.
+    pub fn is_index_map(&self) -> bool {
+        matches!(
+            self.op,
+            Op::Scalar(_) | Op::Iota | Op::Random(_) | Op::View(_) | Op::Reshape | Op::Concat(_)
+        )
+    }
+
+    /// The name that kernels are called by.
+    pub fn name(&self) -> &'static str {
+        match &self.op {
+            Op::Input(_) => "input",
+            Op::Data(_) => "constant",
+            Op::Scalar(_) => "full",
+            Op::Iota => "iota",
+            Op::Random(_) => "random",
+            Op::Pw(pw) => pw.name(),
+            Op::Cast => "cast",
+            Op::Copy => "copy",
+            Op::View(v) if v.fill.is_some() => "pad",
+            Op::View(_) => "view",
+            Op::Reshape => "reshape",
+            Op::Concat(_) => "concat",
+            Op::Gather(_) => "gather",
+            Op::Reduce(kind, _) => kind.name(),
+            Op::ArgReduce(Reduction::Min, _) => "argmin",
+            Op::ArgReduce(..) => "argmax",
+            Op::MatMul => "matmul",
+            Op::Conv(_) => "conv",
+        }
+    }
+}
+
+impl DimIndex {
+    pub fn axis(a: usize) -> DimIndex {
+        DimIndex {
+            offset: Dim::ZERO,
+            terms: SmallVec::from_iter([(a, Dim::ONE)]),
+        }
+    }
+
+    pub fn zero() -> DimIndex {
+        DimIndex {
+            offset: Dim::ZERO,
+            terms: SmallVec::new(),
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, LowerError>;

@@ -1,0 +1,329 @@
+//! From the op graph.
+
+use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, View};
+use crate::LowerError;
+use kiln_base::prim::Reduction;
+use kiln_base::{DType, Dim, Kind, Scalar};
+use kiln_ir::{Graph, NodeId, Op as IrOp, Role, Target, Value};
+use smallvec::SmallVec;
+
+/// Reductions along rows with fewer results than this, each of at least [`LONG`] elements, run in two
+/// steps.
+const FEW: i64 = 64;
+/// See [`FEW`].
+const LONG: i64 = 1 << 15;
+/// Reductions of columns with fewer results than this, of at least [`LARGE`] elements in all, run in
+/// two steps: there, threads share the work by runs of neighbouring results.
+const FEW_COLUMNS: i64 = 1 << 13;
+/// See [`FEW_COLUMNS`].
+const LARGE: i64 = 1 << 20;
+
+/// The graph in few ops.
+///
+/// # Errors
+/// On composites and ops without a kernel.
+pub(crate) fn build(graph: &Graph, split_long_reductions: bool) -> Result<Flow> {
+    let mut b = FlowBuilder {
+        flow: Flow::default(),
+        at: Value {
+            node: NodeId(0),
+            output: 0,
+        },
+        split_long_reductions,
+    };
+    let mut of_node: Vec<Nid> = Vec::with_capacity(graph.len());
+    for (id, node) in graph.iter() {
+        b.at = id.value();
+        let inputs: SmallVec<[Nid; 3]> = node
+            .inputs
+            .iter()
+            .map(|v| of_node[v.node.index()])
+            .collect();
+        of_node.push(b.node(graph, id, &inputs)?);
+    }
+    b.outputs(graph, &of_node);
+    Ok(b.flow)
+}
+
+/// Appends nodes.
+pub(super) struct FlowBuilder {
+    pub(super) flow: Flow,
+    at: Value,
+    split_long_reductions: bool,
+}
+
+impl FlowBuilder {
+    /// Appends a node on the way to the current value.
+    pub(super) fn helper(
+        &mut self,
+        op: Op,
+        inputs: &[Nid],
+        dtype: DType,
+        shape: impl IntoIterator<Item = Dim>,
+    ) -> Nid {
+        let parameter_only = match op {
+            Op::Input(_) => false,
+            _ => inputs.iter().all(|i| self.flow.nodes[*i].parameter_only),
+        };
+        self.flow.nodes.push(Node {
+            op,
+            inputs: inputs.into(),
+            dtype,
+            shape: shape.into_iter().collect(),
+            source: self.at,
+            helper: true,
+            parameter_only,
+        });
+        self.flow.nodes.len() - 1
+    }
+
+    fn node(&mut self, graph: &Graph, id: NodeId, inputs: &[Nid]) -> Result<Nid> {
+        let node = graph.node(id);
+        let fact = node.facts.first().cloned();
+        let n = match &node.op {
+            IrOp::MatMul(_) => self.matmul(inputs),
+            IrOp::Conv(c) => self.conv(c, inputs, &node.fact().shape),
+            IrOp::WindowReduce(w) => self.window_reduce(w, inputs[0], &node.fact().shape),
+            IrOp::Reduce(r) => self.reduce(r.kind, &r.axes, inputs[0]),
+            IrOp::Softmax(_) | IrOp::BatchNorm(_) => {
+                let text = format!("{} is a composite; decompose it first", node.op.name());
+                return Err(LowerError::new(id, text));
+            }
+            IrOp::If(_) | IrOp::Loop(_) => {
+                let text = format!("the CPU engine has no {} yet", node.op.name());
+                return Err(LowerError::new(id, text));
+            }
+            op => {
+                let fact = fact.expect("all other ops have one output");
+                let op = self.plain(op, inputs, &fact.shape);
+                let inputs = if matches!(op, Op::Scalar(_)) {
+                    &[]
+                } else {
+                    inputs
+                };
+                self.helper(op, inputs, fact.dtype, fact.shape)
+            }
+        };
+        let last = &mut self.flow.nodes[n];
+        last.helper = false;
+        if let IrOp::Input(i) = &node.op {
+            last.parameter_only = i.role == Role::Parameter;
+        }
+        Ok(n)
+    }
+
+    /// Ops that are one node.
+    fn plain(&self, op: &IrOp, inputs: &[Nid], shape: &[Dim]) -> Op {
+        let operand = |i: usize| &self.flow.nodes[inputs[i]];
+        match op {
+            IrOp::Input(i) => Op::Input(i.index),
+            IrOp::Full(f) => Op::Scalar(f.value),
+            IrOp::Constant(c) => match scalar_of(c.dtype, &c.bytes) {
+                Some(s) => Op::Scalar(s),
+                None => Op::Data(c.bytes.clone()),
+            },
+            IrOp::Iota(_) => Op::Iota,
+            IrOp::Random(r) => Op::Random(r.kind),
+            IrOp::Pointwise(p) => Op::Pw(p.0),
+            IrOp::Cast(_) => Op::Cast,
+            IrOp::Broadcast(_) => Op::View(broadcast(&operand(0).shape, shape)),
+            IrOp::Reshape(_) => Op::Reshape,
+            IrOp::Permute(p) => {
+                let mut index = vec![DimIndex::zero(); p.perm.len()];
+                for (to, from) in p.perm.iter().enumerate() {
+                    index[*from] = DimIndex::axis(to);
+                }
+                Op::View(View { index, fill: None })
+            }
+            IrOp::Slice(s) => Op::View(View {
+                index: s
+                    .axes
+                    .iter()
+                    .enumerate()
+                    .map(|(a, s)| DimIndex {
+                        offset: s.start.clone(),
+                        terms: SmallVec::from_iter([(a, Dim::Const(s.step))]),
+                    })
+                    .collect(),
+                fill: None,
+            }),
+            IrOp::Pad(p) => {
+                let bordered = (0..p.low.len()).filter(|a| !p.low[*a].is(0) || !p.high[*a].is(0));
+                let bordered: SmallVec<[usize; 4]> = bordered.collect();
+                let index = p.low.iter().enumerate().map(|(a, low)| DimIndex {
+                    offset: &Dim::ZERO - low,
+                    terms: SmallVec::from_iter([(a, Dim::ONE)]),
+                });
+                Op::View(View {
+                    index: index.collect(),
+                    fill: (!bordered.is_empty()).then_some((bordered, p.value)),
+                })
+            }
+            IrOp::Concat(c) => Op::Concat(c.axis),
+            IrOp::Gather(g) => Op::Gather(g.axis),
+            IrOp::ArgReduce(r) if operand(0).shape[r.axis].is(1) => Op::Scalar(Scalar::Int(0)),
+            IrOp::ArgReduce(r) => Op::ArgReduce(r.kind, r.axis),
+            IrOp::MatMul(_)
+            | IrOp::Conv(_)
+            | IrOp::WindowReduce(_)
+            | IrOp::Reduce(_)
+            | IrOp::Softmax(_)
+            | IrOp::BatchNorm(_)
+            | IrOp::If(_)
+            | IrOp::Loop(_) => unreachable!("handled by `node`"),
+        }
+    }
+
+    /// A reduction; one with few results and many elements runs in two steps over a chunking that
+    /// depends on the shape only, so that threads can share the work.
+    fn reduce(&mut self, kind: Reduction, axes: &[usize], x: Nid) -> Nid {
+        let (dtype, shape) = {
+            let x = &self.flow.nodes[x];
+            (x.dtype, x.shape.clone())
+        };
+        let kept: SmallVec<[Dim; 4]> = (0..shape.len())
+            .filter(|a| !axes.contains(a))
+            .map(|a| shape[a].clone())
+            .collect();
+        // One element is its own sum, product and extreme.
+        if axes.iter().all(|a| shape[*a].is(1)) {
+            return self.helper(Op::Reshape, &[x], dtype, kept);
+        }
+        let one_step =
+            |b: &mut Self| b.helper(Op::Reduce(kind, axes.into()), &[x], dtype, kept.clone());
+        if !self.split_long_reductions {
+            return one_step(self);
+        }
+        let Some((axis, chunks)) = chunking(&shape, axes, &kept) else {
+            return one_step(self);
+        };
+        let wide = match dtype {
+            DType::F16 | DType::BF16 => DType::F32,
+            other => other,
+        };
+        let mut x = x;
+        if wide != dtype {
+            x = self.helper(Op::Cast, &[x], wide, shape.clone());
+        }
+        let mut split = shape.clone();
+        split[axis] = Dim::Const(chunks);
+        split.insert(
+            axis + 1,
+            Dim::Const(shape[axis].as_const().expect("chunked axes are known") / chunks),
+        );
+        let reshaped = self.helper(Op::Reshape, &[x], wide, split.clone());
+        // In the split shape the axes after `axis` moved by one; `axis` itself stays for step two.
+        let first: SmallVec<[usize; 4]> = axes
+            .iter()
+            .map(|a| if *a >= axis { a + 1 } else { *a })
+            .collect();
+        let partial_shape: SmallVec<[Dim; 4]> = (0..split.len())
+            .filter(|a| !first.contains(a))
+            .map(|a| split[a].clone())
+            .collect();
+        let second = (0..axis).filter(|a| !first.contains(a)).count();
+        let partial = self.helper(Op::Reduce(kind, first), &[reshaped], wide, partial_shape);
+        let second = SmallVec::from_iter([second]);
+        let whole = self.helper(Op::Reduce(kind, second), &[partial], wide, kept.clone());
+        if wide != dtype {
+            return self.helper(Op::Cast, &[whole], dtype, kept);
+        }
+        whole
+    }
+
+    /// The outputs, each with a buffer of its own: inputs, constants and values that already are an
+    /// output are copied.
+    fn outputs(&mut self, graph: &Graph, of_node: &[Nid]) {
+        let mut taken = vec![false; self.flow.nodes.len()];
+        for o in &graph.outputs {
+            let n = of_node[o.value.node.index()];
+            if o.target == Target::Kept {
+                let output = FlowOutput {
+                    node: n,
+                    required: false,
+                };
+                self.flow.outputs.push(output);
+                continue;
+            }
+            let leaf = self.flow.nodes[n].is_leaf();
+            let node = if taken[n] || leaf {
+                self.at = o.value;
+                let (dtype, shape) = {
+                    let x = &self.flow.nodes[n];
+                    (x.dtype, x.shape.clone())
+                };
+                self.helper(Op::Copy, &[n], dtype, shape)
+            } else {
+                taken[n] = true;
+                n
+            };
+            self.flow.outputs.push(FlowOutput {
+                node,
+                required: true,
+            });
+        }
+    }
+}
+
+/// The view that stretches dims of size 1 and adds dims in front.
+fn broadcast(from: &[Dim], to: &[Dim]) -> View {
+    let extra = to.len() - from.len();
+    let index = from
+        .iter()
+        .enumerate()
+        .map(|(a, d)| {
+            if d.is(1) {
+                DimIndex::zero()
+            } else {
+                DimIndex::axis(a + extra)
+            }
+        })
+        .collect();
+    View { index, fill: None }
+}
+
+/// Which axis of a long reduction is cut into how many chunks.
+fn chunking(shape: &[Dim], axes: &[usize], kept: &[Dim]) -> Option<(usize, i64)> {
+    let results = kiln_base::numel(kept).as_const()?;
+    let elements = axes
+        .iter()
+        .try_fold(1i64, |n, a| n.checked_mul(shape[*a].as_const()?))?;
+    let columns = shape.len() > 1 && !axes.contains(&(shape.len() - 1)) && results > 1;
+    let (few, long_enough) = match columns {
+        true => (FEW_COLUMNS, results.saturating_mul(elements) >= LARGE),
+        false => (FEW, elements >= LONG),
+    };
+    if results >= few || !long_enough || results == 0 {
+        return None;
+    }
+    axes.iter().find_map(|a| {
+        let extent = shape[*a].as_const()?;
+        let enough = (few / results).max(2);
+        let most = (4 * enough).min(extent / 8).min(4 * FEW);
+        let chunks = (enough.min(most).max(2)..=most).find(|c| extent % c == 0)?;
+        Some((*a, chunks))
+    })
+}
+
+/// The number of a one-element constant.
+fn scalar_of(dtype: DType, bytes: &[u8]) -> Option<Scalar> {
+    if bytes.len() != dtype.size() {
+        return None;
+    }
+    let float = |x: f64| Scalar::Float(x);
+    Some(match dtype {
+        DType::F16 => float(half::f16::from_le_bytes(bytes.try_into().ok()?).to_f64()),
+        DType::BF16 => float(half::bf16::from_le_bytes(bytes.try_into().ok()?).to_f64()),
+        DType::F32 => float(f32::from_le_bytes(bytes.try_into().ok()?) as f64),
+        DType::F64 => float(f64::from_le_bytes(bytes.try_into().ok()?)),
+        _ => {
+            let mut word = [0u8; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            let bits = i64::from_le_bytes(word);
+            match dtype.kind() {
+                Kind::Bool => Scalar::Bool(bits != 0),
+                _ => Scalar::Int(kiln_base::wrap_int(bits, dtype)),
+            }
+        }
+    })
+}

@@ -1,0 +1,226 @@
+//! Matrix products, convolutions and pooling.
+//!
+//! f32 and f64 products and convolutions keep a node for the library kernel. The others, and pooling,
+//! become a reduction over a window view or a product of two views.
+
+use super::build::FlowBuilder;
+use super::{ConvSpec, DimIndex, Nid, Op, View};
+use kiln_base::prim::Reduction;
+use kiln_base::{DType, Dim, Scalar};
+use kiln_ir::{Pw, ops};
+use smallvec::SmallVec;
+
+/// Which dtypes the library kernels take.
+fn has_library(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F64)
+}
+
+/// The number that changes nothing, as a value of `dtype`.
+fn identity(kind: Reduction, dtype: DType) -> Scalar {
+    match dtype.int_range() {
+        None => Scalar::Float(kind.identity_f64()),
+        Some((low, high)) => Scalar::Int(match kind {
+            Reduction::Sum => 0,
+            Reduction::Prod => 1,
+            Reduction::Max => low as i64,
+            Reduction::Min => high.min(i64::MAX as i128) as i64,
+        }),
+    }
+}
+
+impl FlowBuilder {
+    fn dtype(&self, n: Nid) -> DType {
+        self.flow.nodes[n].dtype
+    }
+
+    fn shape(&self, n: Nid) -> SmallVec<[Dim; 4]> {
+        self.flow.nodes[n].shape.clone()
+    }
+
+    /// `Σ a · b` over the trailing `over` dims of two views of one shape.
+    fn sum_of_products(&mut self, a: Nid, b: Nid, shape: &[Dim], over: usize) -> Nid {
+        let dtype = self.dtype(a);
+        let product = self.helper(Op::Pw(Pw::Mul), &[a, b], dtype, shape.iter().cloned());
+        let kept = shape.len() - over;
+        let one = shape[kept..].iter().all(|d| d.is(1));
+        let axes = (kept..shape.len()).collect();
+        let kept = shape[..kept].iter().cloned();
+        if one {
+            return self.helper(Op::Reshape, &[product], dtype, kept);
+        }
+        self.helper(Op::Reduce(Reduction::Sum, axes), &[product], dtype, kept)
+    }
+
+    pub(super) fn matmul(&mut self, inputs: &[Nid]) -> Nid {
+        let (a, b) = (inputs[0], inputs[1]);
+        let dtype = self.dtype(a);
+        let (sa, sb) = (self.shape(a), self.shape(b));
+        let r = sa.len();
+        let (k, n) = (sa[r - 1].clone(), sb[r - 1].clone());
+        let mut shape = sa.clone();
+        shape[r - 1] = n;
+        if has_library(dtype) {
+            return self.helper(Op::MatMul, inputs, dtype, shape);
+        }
+        shape.push(k); // [batch.., m, n, k]
+        let mut index: Vec<DimIndex> = (0..r).map(DimIndex::axis).collect();
+        index[r - 1] = DimIndex::axis(r);
+        let left = View {
+            index: index.clone(),
+            fill: None,
+        };
+        index[r - 2] = DimIndex::axis(r);
+        index[r - 1] = DimIndex::axis(r - 1);
+        let right = View { index, fill: None };
+        let a = self.helper(Op::View(left), &[a], dtype, shape.clone());
+        let b = self.helper(Op::View(right), &[b], dtype, shape.clone());
+        self.sum_of_products(a, b, &shape, 1)
+    }
+
+    pub(super) fn conv(&mut self, conv: &ops::Conv, inputs: &[Nid], result: &[Dim]) -> Nid {
+        let (x, w) = (inputs[0], inputs[1]);
+        let dtype = self.dtype(x);
+        let sw = self.shape(w);
+        let groups = Dim::from(conv.groups);
+        let out = sw[0]
+            .div_exact(&groups)
+            .expect("inference checked that groups divide the output channels");
+        let kernel: Vec<Dim> = sw[2..].to_vec();
+        if has_library(dtype) {
+            return self.library_conv(conv, inputs, result, out, kernel);
+        }
+        // [n, groups, out, spatial.., in, kernel..]
+        let spatial = kernel.len();
+        let mut shape: SmallVec<[Dim; 4]> =
+            SmallVec::from_iter([result[0].clone(), groups, out.clone()]);
+        shape.extend(result[2..].iter().cloned());
+        shape.push(sw[1].clone());
+        shape.extend(kernel.iter().cloned());
+        let (channel, tap) = (3 + spatial, 4 + spatial);
+        let pair = |a: usize, factor: &Dim, b: usize| DimIndex {
+            offset: Dim::ZERO,
+            terms: SmallVec::from_iter([(a, factor.clone()), (b, Dim::ONE)]),
+        };
+        let mut index = vec![DimIndex::axis(0), pair(1, &sw[1], channel)];
+        for a in 0..spatial {
+            index.push(window_index(
+                3 + a,
+                tap + a,
+                conv.stride[a],
+                conv.padding[a].0,
+                conv.dilation[a],
+            ));
+        }
+        let padded = padded_dims(&conv.padding, 2);
+        let view = View {
+            index,
+            fill: (!padded.is_empty()).then_some((padded, identity(Reduction::Sum, dtype))),
+        };
+        let x = self.helper(Op::View(view), &[x], dtype, shape.clone());
+        let mut index = vec![pair(1, &out, 2), DimIndex::axis(channel)];
+        index.extend((0..spatial).map(|a| DimIndex::axis(tap + a)));
+        let w = self.helper(
+            Op::View(View { index, fill: None }),
+            &[w],
+            dtype,
+            shape.clone(),
+        );
+        let sum = self.sum_of_products(x, w, &shape, 1 + spatial);
+        self.helper(Op::Reshape, &[sum], dtype, result.iter().cloned())
+    }
+
+    /// The library kernel, after a copy of the weight as `[groups, in, kernel.., out]`.
+    fn library_conv(
+        &mut self,
+        conv: &ops::Conv,
+        inputs: &[Nid],
+        result: &[Dim],
+        out: Dim,
+        kernel: Vec<Dim>,
+    ) -> Nid {
+        let (x, w) = (inputs[0], inputs[1]);
+        let dtype = self.dtype(x);
+        let sw = self.shape(w);
+        let spatial = kernel.len();
+        let mut shape: SmallVec<[Dim; 4]> =
+            SmallVec::from_iter([Dim::from(conv.groups), sw[1].clone()]);
+        shape.extend(kernel.iter().cloned());
+        shape.push(out.clone());
+        let last = shape.len() - 1;
+        let mut index = vec![
+            DimIndex {
+                offset: Dim::ZERO,
+                terms: SmallVec::from_iter([(0, out), (last, Dim::ONE)]),
+            },
+            DimIndex::axis(1),
+        ];
+        index.extend((0..spatial).map(|a| DimIndex::axis(2 + a)));
+        let w = self.helper(Op::View(View { index, fill: None }), &[w], dtype, shape);
+        let spec = ConvSpec {
+            groups: conv.groups,
+            stride: conv.stride.to_vec(),
+            padding: conv.padding.iter().map(|p| p.0).collect(),
+            dilation: conv.dilation.to_vec(),
+            kernel,
+        };
+        self.helper(
+            Op::Conv(Box::new(spec)),
+            &[x, w],
+            dtype,
+            result.iter().cloned(),
+        )
+    }
+
+    pub(super) fn window_reduce(&mut self, w: &ops::WindowReduce, x: Nid, result: &[Dim]) -> Nid {
+        let dtype = self.dtype(x);
+        let rank = result.len();
+        let first = rank - w.kernel.len();
+        let mut index: Vec<DimIndex> = (0..first).map(DimIndex::axis).collect();
+        for a in 0..w.kernel.len() {
+            index.push(window_index(
+                first + a,
+                rank + a,
+                w.stride[a],
+                w.padding[a].0,
+                w.dilation[a],
+            ));
+        }
+        let mut shape: SmallVec<[Dim; 4]> = result.iter().cloned().collect();
+        shape.extend(w.kernel.iter().map(|k| Dim::from(*k)));
+        let padded = padded_dims(&w.padding, first);
+        let view = View {
+            index,
+            fill: (!padded.is_empty()).then_some((padded, identity(w.kind, dtype))),
+        };
+        let windows = self.helper(Op::View(view), &[x], dtype, shape);
+        if w.kernel.iter().all(|k| *k == 1) {
+            return self.helper(Op::Reshape, &[windows], dtype, result.iter().cloned());
+        }
+        let axes = (rank..rank + w.kernel.len()).collect();
+        self.helper(
+            Op::Reduce(w.kind, axes),
+            &[windows],
+            dtype,
+            result.iter().cloned(),
+        )
+    }
+}
+
+/// `stride · position + dilation · tap − padding`.
+fn window_index(
+    position: usize,
+    tap: usize,
+    stride: usize,
+    padding: usize,
+    dilation: usize,
+) -> DimIndex {
+    DimIndex {
+        offset: Dim::Const(-(padding as i64)),
+        terms: SmallVec::from_iter([(position, Dim::from(stride)), (tap, Dim::from(dilation))]),
+    }
+}
+
+fn padded_dims(padding: &[(usize, usize)], first: usize) -> SmallVec<[usize; 4]> {
+    let padded = (0..padding.len()).filter(|a| padding[*a] != (0, 0));
+    padded.map(|a| first + a).collect()
+}

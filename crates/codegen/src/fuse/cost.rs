@@ -1,0 +1,108 @@
+//! What nodes cost.
+
+use super::Fuser;
+use crate::affine::estimate;
+use crate::flow::{Flow, Nid, Op};
+use kiln_base::prim::{Binary, ScalarBuilder, Unary};
+use kiln_ir::Pw;
+
+/// A value of at most this cost is computed again by every group that reads it.
+pub(super) const CHEAP: u32 = 3;
+/// The cost of a primitive that is much dearer than a load.
+const EXPENSIVE: u32 = 8;
+/// A value of at least this cost is not computed again for each element that it is broadcast to.
+pub(super) const DEAR: u32 = 6;
+
+/// What is known of each node before grouping.
+pub(super) struct NodeFacts {
+    /// Primitives to compute an element from the nearest stored, reduced or loaded values.
+    pub cost: Vec<u32>,
+    /// Number of elements, at typical sizes.
+    pub numel: Vec<i64>,
+    /// The most elements of an input or constant that it depends on; 0 where there is none.
+    pub sources: Vec<i64>,
+}
+
+impl NodeFacts {
+    pub fn of(flow: &Flow) -> NodeFacts {
+        let mut f = NodeFacts {
+            cost: Vec::with_capacity(flow.nodes.len()),
+            numel: Vec::with_capacity(flow.nodes.len()),
+            sources: Vec::with_capacity(flow.nodes.len()),
+        };
+        for (v, node) in flow.nodes.iter().enumerate() {
+            let numel = estimate(&flow.numel(v));
+            let operands: u32 = node.inputs.iter().map(|i| f.cost[*i]).sum();
+            f.cost.push(match &node.op {
+                Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota => 0,
+                Op::Reduce(..) | Op::ArgReduce(..) | Op::MatMul | Op::Conv(_) => 0,
+                Op::Random(_) => 2 * EXPENSIVE,
+                Op::Gather(_) => 2 + operands,
+                op => (own_cost(op) + operands).min(1 << 20),
+            });
+            let below = node.inputs.iter().map(|i| f.sources[*i]).max();
+            f.sources.push(match node.is_leaf() {
+                true => numel.max(1),
+                false => below.unwrap_or(0),
+            });
+            f.numel.push(numel);
+        }
+        f
+    }
+}
+
+/// The primitives of one node.
+pub(super) fn own_cost(op: &Op) -> u32 {
+    match op {
+        Op::Pw(pw) => pointwise_cost(*pw),
+        Op::Cast | Op::Copy => 1,
+        Op::View(v) if v.fill.is_some() => 1,
+        Op::Concat(_) => 2,
+        Op::Gather(_) => 2,
+        Op::Random(_) => 2 * EXPENSIVE,
+        Op::Reduce(..) | Op::ArgReduce(..) => 1,
+        _ => 0,
+    }
+}
+
+fn pointwise_cost(pw: Pw) -> u32 {
+    struct Count {
+        cost: u32,
+        next: u32,
+    }
+    impl Count {
+        fn op(&mut self, expensive: bool) -> u32 {
+            self.cost += if expensive { EXPENSIVE } else { 1 };
+            self.next += 1;
+            self.next
+        }
+    }
+    impl ScalarBuilder for Count {
+        fn unary(&mut self, op: Unary, _: u32) -> u32 {
+            self.op(op.is_expensive())
+        }
+        fn binary(&mut self, op: Binary, _: u32, _: u32) -> u32 {
+            self.op(op.is_expensive())
+        }
+        fn select(&mut self, _: u32, _: u32, _: u32) -> u32 {
+            self.op(false)
+        }
+        fn constant(&mut self, _: f64, _: u32) -> u32 {
+            self.next += 1;
+            self.next
+        }
+        fn is_float(&self, _: u32) -> bool {
+            true
+        }
+    }
+    let mut count = Count { cost: 0, next: 3 };
+    (pw.row().expr)(&mut count, &[0, 1, 2][..pw.row().arity]);
+    count.cost
+}
+
+impl Fuser<'_> {
+    /// Whether every group that reads the value may compute it.
+    pub(super) fn is_cheap(&self, v: Nid) -> bool {
+        matches!(self.node(v).op, Op::Pw(_) | Op::Cast) && self.facts.cost[v] <= CHEAP
+    }
+}

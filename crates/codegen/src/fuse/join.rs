@@ -1,0 +1,307 @@
+//! Which node may be computed by a group that reads it.
+
+use super::cost::{DEAR, own_cost};
+use super::{Fuser, Use};
+use crate::affine::{Affine, Ax, Map, Space, estimate};
+use crate::flow::{Nid, Op};
+use kiln_base::{Dim, numel};
+
+/// The most values a group stores.
+pub(super) const MAX_ROOTS: usize = 6;
+/// A row that a reduction keeps to itself has at most this many elements ...
+const MAX_ROW: i64 = 1 << 20;
+/// ... and there are at least this many rows, unless ...
+const MIN_ROWS: i64 = 8;
+/// ... the whole space is this small, so that one thread does it at once.
+const SMALL: i64 = 1 << 16;
+
+/// How a node joins a group.
+pub(super) enum Join {
+    /// As one more expression.
+    Inline,
+    /// As a reduction over the group's inner axes.
+    Reduce {
+        /// The index of the reduced dims over the inner axes.
+        inner: Box<Map>,
+        /// The group's space with these inner axes.
+        space: Box<Space>,
+    },
+    /// As the library kernel whose result the group works on.
+    Anchor {
+        /// The group's space, its axes in the order of the result.
+        space: Box<Space>,
+    },
+}
+
+/// Whether enough rows run in parallel.
+pub(super) fn keeps_parallel(space: &Space) -> bool {
+    let product = |list: &[Ax]| {
+        list.iter()
+            .fold(1i64, |n, a| n.saturating_mul(estimate(space.extent(*a))))
+    };
+    let (rows, row) = (product(&space.axes), product(&space.inner));
+    rows.saturating_mul(row) <= SMALL || (rows >= MIN_ROWS && row <= MAX_ROW)
+}
+
+impl Fuser<'_> {
+    /// Whether the group of `u` may compute `v`, and how; else why not.
+    pub(super) fn can_join(&self, v: Nid, u: &Use) -> Result<Join, String> {
+        let node = self.node(v);
+        let facts = &self.facts;
+        if u.in_memory {
+            return Err("a library kernel or a gather reads it from memory".into());
+        }
+        let group = &self.groups[u.group];
+        if node.parameter_only
+            && !group.parameter_only
+            && facts.sources[v] > 0
+            && (self.is_structured(v) || facts.numel[v] <= 2 * facts.sources[v])
+        {
+            return Err("it depends on parameters only and is computed once".into());
+        }
+        let cost = own_cost(&node.op) as usize * u.maps.len();
+        if group.ops + cost.min(8) > self.options.max_ops {
+            return Err(format!("the group already holds {} operations", group.ops));
+        }
+        let fresh = node
+            .inputs
+            .iter()
+            .filter(|i| {
+                facts.sources[**i] > 0 && !group.pending.contains(*i) && !group.loaded.contains(*i)
+            })
+            .count();
+        let buffers = group.pending.len() + group.loaded.len() + group.roots.len();
+        if buffers + fresh > self.options.max_buffers && fresh > 1 {
+            return Err(format!("the group already touches {buffers} buffers"));
+        }
+        match &node.op {
+            Op::Reduce(..) | Op::ArgReduce(..) => self.can_reduce(v, u),
+            Op::MatMul | Op::Conv(_) => self.can_anchor(v, u),
+            _ => self.can_inline(v, u),
+        }
+    }
+
+    fn is_structured(&self, v: Nid) -> bool {
+        matches!(
+            self.node(v).op,
+            Op::Reduce(..) | Op::ArgReduce(..) | Op::MatMul | Op::Conv(_)
+        )
+    }
+
+    fn can_inline(&self, v: Nid, u: &Use) -> Result<Join, String> {
+        let group = &self.groups[u.group];
+        let cost = self.facts.cost[v];
+        if u.maps.len() > 1 && cost as usize * u.maps.len() > 4 {
+            return Err(format!(
+                "it is read under {} index maps of one group",
+                u.maps.len()
+            ));
+        }
+        let points = group.space.points();
+        let factor = points / self.facts.numel[v].max(1);
+        if factor < 2 || points <= 2048 || cost < DEAR {
+            return Ok(Join::Inline);
+        }
+        let flat = self.flat(v, u.group, &u.maps[0]);
+        let space = &group.space;
+        let uses = |a: &Ax| !flat.coefficient(*a).is(0);
+        let by_row =
+            !space.inner.is_empty() && !space.inner.iter().any(uses) && space.axes.iter().all(uses);
+        let free: Vec<Ax> = space.axes.iter().copied().filter(|a| !uses(a)).collect();
+        let becomes_row = space.inner.is_empty()
+            && group.anchor.is_none()
+            && self.leads_to_reduction(v, &numel(&space.extents(&free)));
+        if by_row || becomes_row {
+            return Ok(Join::Inline);
+        }
+        Err(format!(
+            "it is costly and would be computed {factor} times for each element"
+        ))
+    }
+
+    /// Whether a reduction over `extent` elements lies behind pointwise work.
+    fn leads_to_reduction(&self, v: Nid, extent: &Dim) -> bool {
+        const MOST: usize = 48;
+        let mut front = vec![v];
+        let mut at = 0;
+        while at < front.len().min(MOST) {
+            let v = front[at];
+            let node = self.node(v);
+            match &node.op {
+                Op::Reduce(..) if numel(&self.reduced_dims(v)) == *extent => return true,
+                Op::Pw(_) | Op::Cast | Op::View(_) | Op::Reshape => {
+                    for i in &node.inputs {
+                        if !front.contains(i) {
+                            front.push(*i);
+                        }
+                    }
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        false
+    }
+
+    fn can_reduce(&self, v: Nid, u: &Use) -> Result<Join, String> {
+        let dims = self.reduced_dims(v);
+        let [map] = &u.maps[..] else {
+            return Err("the reduction is read under several index maps".into());
+        };
+        let group = &self.groups[u.group];
+        if group.anchor.is_some() {
+            return Err("the group works on the result of a library kernel".into());
+        }
+        let flat = self.flat(v, u.group, map);
+        let uses = |a: &Ax| !flat.coefficient(*a).is(0);
+        if group.space.inner.iter().any(uses) {
+            return Err("the reduction would run inside another one".into());
+        }
+        if !group.space.is_bijection(&flat, &self.flow.numel(v)) {
+            return Err("the group would run the reduction more than once for an element".into());
+        }
+        let free: Vec<Ax> = group
+            .space
+            .axes
+            .iter()
+            .copied()
+            .filter(|a| !uses(a))
+            .collect();
+        let mut space = group.space.clone();
+        let other = || String::from("the group reduces over other extents");
+        let inner = match (free.is_empty(), space.inner.is_empty()) {
+            (true, true) => space.append(&dims, true),
+            (true, false) => match_inner(&mut space, &dims).ok_or_else(other)?,
+            (false, true) => {
+                space.axes.retain(|a| !free.contains(a));
+                space.inner = free;
+                if numel(&space.extents(&space.inner)) != numel(&dims) {
+                    return Err(
+                        "the group runs over an axis that the reduction does not have".into(),
+                    );
+                }
+                match_inner(&mut space, &dims).ok_or_else(other)?
+            }
+            (false, false) => return Err(other()),
+        };
+        if group.space.inner.is_empty() && !keeps_parallel(&space) {
+            return Err("too few rows to run in parallel, or too long ones".into());
+        }
+        Ok(Join::Reduce {
+            inner: Box::new(inner),
+            space: Box::new(space),
+        })
+    }
+
+    fn can_anchor(&self, v: Nid, u: &Use) -> Result<Join, String> {
+        let group = &self.groups[u.group];
+        let [map] = &u.maps[..] else {
+            return Err("the product is read under several index maps".into());
+        };
+        if group.anchor.is_some() {
+            return Err("the group already works on a library kernel's result".into());
+        }
+        if !group.space.inner.is_empty() {
+            return Err("the group reduces over the product".into());
+        }
+        let flat = self.flat(v, u.group, map);
+        let numel = self.flow.numel(v);
+        if !group.space.is_bijection(&flat, &numel) || !covers(&flat, &group.space.axes, &[]) {
+            return Err("the group reads the product more than once or in part".into());
+        }
+        let mut space = group.space.clone();
+        let last = space.axes.last().copied();
+        space.sort_axes(&flat);
+        if space.axes.last().copied() != last {
+            return Err("the group reads the product across its rows".into());
+        }
+        Ok(Join::Anchor {
+            space: Box::new(space),
+        })
+    }
+
+    /// Makes the axes that a group does not need for `v` its inner ones, if a reduction over these is
+    /// on the way to `v` and will join: the group then stores `v` once a row.
+    pub(super) fn commit_rows(&mut self, v: Nid, u: &Use) {
+        let group = &self.groups[u.group];
+        let [map] = &u.maps[..] else { return };
+        if u.in_memory
+            || !group.space.inner.is_empty()
+            || group.anchor.is_some()
+            || group.parameter_only != self.node(v).parameter_only
+        {
+            return;
+        }
+        let flat = self.flat(v, u.group, map);
+        let mut space = group.space.clone();
+        let uses = |a: &Ax| !flat.coefficient(*a).is(0);
+        let free: Vec<Ax> = space.axes.iter().copied().filter(|a| !uses(a)).collect();
+        if free.is_empty() || !space.is_bijection(&flat, &self.flow.numel(v)) {
+            return;
+        }
+        let row = numel(&space.extents(&free));
+        space.axes.retain(|a| !free.contains(a));
+        space.inner = free;
+        if keeps_parallel(&space) && self.leads_to_reduction(v, &row) {
+            self.groups[u.group].space = space;
+        }
+    }
+
+    /// Whether the group of `u` may store `v`: it visits every element exactly once, once a row or
+    /// once a point.
+    pub(super) fn can_store(&self, v: Nid, u: &Use) -> bool {
+        let group = &self.groups[u.group];
+        let [map] = &u.maps[..] else {
+            return false;
+        };
+        if group.roots.len() >= MAX_ROOTS || group.parameter_only != self.node(v).parameter_only {
+            return false;
+        }
+        let flat = self.flat(v, u.group, map);
+        let numel = self.flow.numel(v);
+        group.space.is_bijection(&flat, &numel)
+            && (covers(&flat, &group.space.axes, &group.space.inner)
+                || (group.space.inner.iter().all(|a| flat.coefficient(*a).is(0))
+                    && covers(&flat, &group.space.axes, &[])))
+    }
+
+    pub(super) fn join(&mut self, v: Nid, u: &Use, plan: Join) {
+        let node = self.node(v);
+        let group = &mut self.groups[u.group];
+        group.members.push(v);
+        group.ops += own_cost(&node.op).min(8) as usize * u.maps.len();
+        match plan {
+            Join::Anchor { space } => {
+                group.space = *space;
+                self.set_anchor(v, u.group);
+            }
+            Join::Reduce { inner, space } => {
+                group.space = *space;
+                group.reduced.insert(v, Map::clone(&inner));
+                self.propagate(v, u.group, &u.maps[0], Some(&inner));
+            }
+            Join::Inline => {
+                for m in &u.maps {
+                    self.propagate(v, u.group, m, None);
+                }
+            }
+        }
+    }
+}
+
+/// The index of `dims` over the inner axes, where both hold the same points in the same order.
+fn match_inner(space: &mut Space, dims: &[Dim]) -> Option<Map> {
+    let extents = space.extents(&space.inner);
+    if numel(&extents) != numel(dims) {
+        return None;
+    }
+    let map: Map = space.inner.iter().map(|a| Affine::axis(*a)).collect();
+    space.through_reshape(&map, dims, &extents, true)
+}
+
+/// Whether an index moves along every axis of both lists.
+pub(super) fn covers(flat: &Affine, axes: &[Ax], inner: &[Ax]) -> bool {
+    axes.iter()
+        .chain(inner)
+        .all(|a| !flat.coefficient(*a).is(0))
+}

@@ -1,0 +1,379 @@
+//! Which nodes share a launch.
+//!
+//! One walk over the nodes, users before operands. A *group* is what becomes a launch: an iteration
+//! space, the values it stores (*roots*, each with the map from space to element), and the values it
+//! loads. When the walk reaches a node, all its users are placed, and each group that needs it has
+//! left a *demand*: the map under which it reads the node, or none where it needs it in memory. The
+//! node then
+//!
+//! * is computed in place by every group that reads it, if it is an index map ([`Node::is_index_map`]),
+//! * joins the one group that reads it, if [`Fuser::can_join`] allows it,
+//! * is computed twice, if several groups read it and it is cheap ([`cost::CHEAP`]),
+//! * else is stored: by a group that reads it at a bijective map as one more output, where that makes
+//!   no cycle, or by a group of its own.
+//!
+//! Groups that read the same value over the same space are merged. Values that depend on parameters
+//! only are not computed by groups that depend on data, unless they would be larger than what they
+//! are made of.
+
+use crate::Options;
+use crate::affine::{Affine, Map, Space, flatten};
+use crate::flow::{Flow, Nid, Node, Op};
+use hashbrown::{HashMap, HashSet};
+use kiln_base::Dim;
+
+mod cost;
+mod join;
+mod merge;
+mod propagate;
+
+pub(crate) use propagate::{behind_reshapes, storage, through_reduction, through_view};
+
+/// A launch in the making.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Group {
+    pub space: Space,
+    /// What it stores, and under which map.
+    pub roots: Vec<(Nid, Map)>,
+    /// What it reads from memory.
+    pub loaded: HashSet<Nid>,
+    /// The matrix product or convolution whose result the rest works on.
+    pub anchor: Option<Anchor>,
+    /// For each reduction in it, the index of the reduced dims over the inner axes.
+    pub reduced: HashMap<Nid, Map>,
+    /// The nodes it computes, users before operands.
+    pub members: Vec<Nid>,
+    pub parameter_only: bool,
+    /// Groups that must run before it.
+    pub deps: Vec<usize>,
+    /// Why values that cross its border were not fused.
+    pub why_not: Vec<String>,
+    ops: usize,
+    pending: HashSet<Nid>,
+    merged_into: Option<usize>,
+}
+
+/// A library kernel in a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Anchor {
+    pub node: Nid,
+    /// The operands in memory: node, and element offset and strides over `[batch.., row, column]`
+    /// (matrix products only).
+    pub operands: [(Nid, Dim, Vec<Dim>); 2],
+}
+
+/// What a group wants of a node: its value under a map, or that it is in memory.
+#[derive(Clone, Debug)]
+struct Demand {
+    group: usize,
+    map: Option<Map>,
+}
+
+/// What one group wants of a node.
+#[derive(Clone, Debug)]
+struct Use {
+    group: usize,
+    maps: Vec<Map>,
+    in_memory: bool,
+}
+
+/// The groups, in no particular order; see [`Group::deps`].
+pub(crate) fn group(flow: &Flow, options: &Options) -> Vec<Group> {
+    let n = flow.nodes.len();
+    let facts = cost::NodeFacts::of(flow);
+    let mut required = vec![false; n];
+    for o in flow.outputs.iter().filter(|o| o.required) {
+        required[o.node] = true;
+    }
+    let mut fuser = Fuser {
+        flow,
+        options,
+        facts,
+        groups: Vec::new(),
+        demands: vec![Vec::new(); n],
+        required,
+    };
+    for v in (0..n).rev() {
+        fuser.visit(v);
+    }
+    fuser.finish()
+}
+
+struct Fuser<'a> {
+    flow: &'a Flow,
+    options: &'a Options,
+    facts: cost::NodeFacts,
+    groups: Vec<Group>,
+    demands: Vec<Vec<Demand>>,
+    required: Vec<bool>,
+}
+
+impl<'a> Fuser<'a> {
+    fn node(&self, v: Nid) -> &'a Node {
+        &self.flow.nodes[v]
+    }
+
+    /// The group that a merged group is part of now.
+    fn find(&self, mut g: usize) -> usize {
+        while let Some(to) = self.groups[g].merged_into {
+            g = to;
+        }
+        g
+    }
+
+    fn visit(&mut self, v: Nid) {
+        let mut uses = self.uses(v);
+        if uses.is_empty() && !self.required[v] {
+            return;
+        }
+        for u in &uses {
+            self.groups[u.group].pending.remove(&v);
+        }
+        let node = self.node(v);
+        let may_fuse = self.options.fuse || node.helper;
+        if node.is_leaf() {
+            if self.options.fuse {
+                self.merge_readers(v, &mut uses);
+            }
+            for u in &uses {
+                self.groups[u.group].loaded.insert(v);
+            }
+        } else if node.is_index_map() && may_fuse {
+            self.place_index_map(v, &uses);
+        } else {
+            if self.options.fuse {
+                self.merge_readers(v, &mut uses);
+            }
+            self.place(v, &uses, may_fuse);
+        }
+    }
+
+    /// The demands on a node, by group, with resolved maps and without repetition.
+    fn uses(&mut self, v: Nid) -> Vec<Use> {
+        let mut uses: Vec<Use> = Vec::new();
+        for d in std::mem::take(&mut self.demands[v]) {
+            let group = self.find(d.group);
+            let map = d.map.map(|m| self.groups[group].space.resolve_map(&m));
+            let at = uses.iter().position(|u| u.group == group);
+            let at = at.unwrap_or_else(|| {
+                uses.push(Use {
+                    group,
+                    maps: Vec::new(),
+                    in_memory: false,
+                });
+                uses.len() - 1
+            });
+            match map {
+                None => uses[at].in_memory = true,
+                Some(m) if !uses[at].maps.contains(&m) => uses[at].maps.push(m),
+                Some(_) => {}
+            }
+        }
+        uses
+    }
+
+    fn place_index_map(&mut self, v: Nid, uses: &[Use]) {
+        let node = self.node(v);
+        let stored = self.required[v] || uses.iter().any(|u| u.in_memory);
+        let selects = match &node.op {
+            Op::View(view) => view.fill.is_some(),
+            Op::Concat(_) => true,
+            _ => false,
+        };
+        let most = match self.facts.sources[v] {
+            0 => usize::MAX,
+            _ => 8 * self.options.max_ops,
+        };
+        let mut readers = Vec::new();
+        for u in uses {
+            let crowded = self.groups[u.group].members.len() > most;
+            if u.in_memory || (stored && selects) || u.maps.len() > 16 || crowded {
+                readers.push(u.group);
+                continue;
+            }
+            self.groups[u.group].members.push(v);
+            for m in &u.maps {
+                self.propagate(v, u.group, m, None);
+            }
+        }
+        if self.required[v] || !readers.is_empty() {
+            let own = self.new_group(v);
+            self.load_from(v, own, &readers);
+        }
+    }
+
+    fn place(&mut self, v: Nid, uses: &[Use], may_fuse: bool) {
+        let mut reasons: Vec<String> = Vec::new();
+        let mut plans = Vec::with_capacity(uses.len());
+        if may_fuse && (self.required[v] || uses.len() > 1) {
+            for u in uses {
+                self.commit_rows(v, u);
+            }
+        }
+        for u in uses {
+            plans.push(match may_fuse {
+                true => self.can_join(v, u),
+                false => Err("fusion is off".into()),
+            });
+            if let Some(Err(why)) = plans.last() {
+                reasons.push(why.clone());
+            }
+        }
+        let stored = self.required[v] || uses.iter().any(|u| u.in_memory);
+        let all_can = plans.iter().all(Result::is_ok);
+        if !stored && all_can && (uses.len() == 1 || self.is_cheap(v)) {
+            for (u, plan) in uses.iter().zip(plans) {
+                self.join(v, u, plan.expect("checked above"));
+            }
+            return;
+        }
+        if all_can && uses.len() > 1 {
+            reasons.push("several launches read it and it is not cheap to compute twice".into());
+        } else if all_can && self.required[v] && !uses.is_empty() {
+            reasons.push("it is an output".into());
+        }
+        let host = (0..uses.len()).find(|i| {
+            let u = &uses[*i];
+            let others = uses.iter().filter(|o| o.group != u.group);
+            plans[*i].is_ok()
+                && self.can_store(v, u)
+                && others.into_iter().all(|o| !self.depends(u.group, o.group))
+        });
+        let own = match host {
+            Some(i) => {
+                let plan = plans.swap_remove(i).expect("hosts can be joined");
+                self.join(v, &uses[i], plan);
+                let group = &mut self.groups[uses[i].group];
+                group.roots.push((v, uses[i].maps[0].clone()));
+                uses[i].group
+            }
+            None => self.new_group(v),
+        };
+        let readers: Vec<usize> = uses.iter().map(|u| u.group).filter(|g| *g != own).collect();
+        self.load_from(v, own, &readers);
+        let node = self.node(v);
+        reasons.dedup();
+        for why in reasons.iter().filter(|_| self.options.fuse) {
+            let text = format!("{} ({}) is stored: {why}", node.source, node.name());
+            self.groups[own].why_not.push(text);
+        }
+    }
+
+    /// Makes `readers` load `v`, which `own` stores.
+    fn load_from(&mut self, v: Nid, own: usize, readers: &[usize]) {
+        for &g in readers {
+            let group = &mut self.groups[g];
+            group.loaded.insert(v);
+            if !group.deps.contains(&own) {
+                group.deps.push(own);
+            }
+        }
+    }
+
+    /// A group that stores `v`.
+    fn new_group(&mut self, v: Nid) -> usize {
+        let node = self.node(v);
+        let (mut space, map) = Space::over(&node.shape);
+        let mut group = Group {
+            parameter_only: node.parameter_only,
+            ops: 0,
+            ..Group::default()
+        };
+        let inner = match &node.op {
+            Op::Reduce(..) | Op::ArgReduce(..) => Some(space.append(&self.reduced_dims(v), true)),
+            _ => None,
+        };
+        group.space = space;
+        group.roots.push((v, map.clone()));
+        self.groups.push(group);
+        let g = self.groups.len() - 1;
+        let plan = match &node.op {
+            Op::MatMul | Op::Conv(_) => join::Join::Anchor {
+                space: Box::new(self.groups[g].space.clone()),
+            },
+            _ => match inner {
+                Some(inner) => join::Join::Reduce {
+                    inner: Box::new(inner),
+                    space: Box::new(self.groups[g].space.clone()),
+                },
+                None => join::Join::Inline,
+            },
+        };
+        let u = Use {
+            group: g,
+            maps: vec![map],
+            in_memory: false,
+        };
+        self.join(v, &u, plan);
+        g
+    }
+
+    /// The extents that a reduction runs over.
+    fn reduced_dims(&self, v: Nid) -> Vec<Dim> {
+        let node = self.node(v);
+        let shape = &self.node(node.inputs[0]).shape;
+        match &node.op {
+            Op::Reduce(_, axes) => axes.iter().map(|a| shape[*a].clone()).collect(),
+            Op::ArgReduce(_, axis) => vec![shape[*axis].clone()],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Leaves a demand.
+    fn demand(&mut self, v: Nid, group: usize, map: Option<Map>) {
+        if self.facts.sources[v] > 0 {
+            self.groups[group].pending.insert(v);
+        }
+        let demand = Demand { group, map };
+        self.demands[v].push(demand);
+    }
+
+    /// Whether group `a` needs, directly or not, that group `b` has run.
+    fn depends(&self, a: usize, b: usize) -> bool {
+        let (a, b) = (self.find(a), self.find(b));
+        let mut seen = HashSet::new();
+        let mut stack = vec![a];
+        while let Some(g) = stack.pop() {
+            for d in self.groups[g].deps.iter().map(|d| self.find(*d)) {
+                if d == b {
+                    return true;
+                }
+                if seen.insert(d) {
+                    stack.push(d);
+                }
+            }
+        }
+        false
+    }
+
+    /// The flat index of a value under a map, over the space as it is now.
+    fn flat(&self, v: Nid, g: usize, map: &[Affine]) -> Affine {
+        let map = self.groups[g].space.resolve_map(map);
+        flatten(&map, &self.node(v).shape)
+    }
+
+    /// Drops merged groups and renumbers.
+    fn finish(mut self) -> Vec<Group> {
+        let mut number = vec![usize::MAX; self.groups.len()];
+        let live: Vec<usize> = (0..self.groups.len())
+            .filter(|g| self.groups[*g].merged_into.is_none())
+            .collect();
+        for (new, old) in live.iter().enumerate() {
+            number[*old] = new;
+        }
+        let renumber: Vec<usize> = (0..self.groups.len())
+            .map(|g| number[self.find(g)])
+            .collect();
+        let mut groups = Vec::with_capacity(live.len());
+        for &old in &live {
+            let mut g = std::mem::take(&mut self.groups[old]);
+            for d in &mut g.deps {
+                *d = renumber[*d];
+            }
+            g.deps.sort();
+            g.deps.dedup();
+            groups.push(g);
+        }
+        groups
+    }
+}

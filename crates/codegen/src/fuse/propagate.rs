@@ -1,0 +1,202 @@
+//! What computing a node at a map asks of its operands.
+
+use super::{Anchor, Fuser};
+use crate::affine::{Affine, Map, Space, flatten};
+use crate::flow::{Flow, Nid, Op, View};
+use kiln_base::Dim;
+
+/// The operand's map under a view.
+pub(crate) fn through_view(view: &View, map: &[Affine]) -> Map {
+    view.index
+        .iter()
+        .map(|i| {
+            let mut e = Affine::constant(i.offset.clone());
+            for (axis, c) in &i.terms {
+                e.add_scaled(&map[*axis], c);
+            }
+            e
+        })
+        .collect()
+}
+
+/// A reduction's operand map: its own map for the kept dims, `inner` for the reduced ones.
+pub(crate) fn through_reduction(op: &Op, rank: usize, map: &[Affine], inner: &[Affine]) -> Map {
+    let is_reduced = |a: usize| match op {
+        Op::Reduce(_, axes) => axes.contains(&a),
+        Op::ArgReduce(_, axis) => *axis == a,
+        _ => false,
+    };
+    let (mut kept, mut reduced) = (map.iter(), inner.iter());
+    (0..rank)
+        .map(|a| {
+            let from = if is_reduced(a) {
+                &mut reduced
+            } else {
+                &mut kept
+            };
+            from.next().expect("one entry a dim").clone()
+        })
+        .collect()
+}
+
+/// The value in memory behind the views of `v`, and the flat index into it. The walk stops at the
+/// first value that is in `stop`, or that is no plain view.
+pub(crate) fn storage(
+    flow: &Flow,
+    space: &mut Space,
+    v: Nid,
+    map: &[Affine],
+    stop: &dyn Fn(Nid) -> bool,
+) -> (Nid, Affine) {
+    let mut map: Map = map.into();
+    let mut v = v;
+    loop {
+        let node = &flow.nodes[v];
+        if stop(v) {
+            return (v, flatten(&map, &node.shape));
+        }
+        match &node.op {
+            Op::View(view) if view.fill.is_none() => {
+                map = through_view(view, &map);
+                v = node.inputs[0];
+            }
+            Op::Reshape => {
+                let operand = node.inputs[0];
+                let from = &flow.nodes[operand].shape;
+                match space.through_reshape(&map, from, &node.shape, false) {
+                    Some(m) => {
+                        map = m;
+                        v = operand;
+                    }
+                    None => return behind_reshapes(flow, v, flatten(&map, &node.shape), stop),
+                }
+            }
+            _ => return (v, flatten(&map, &node.shape)),
+        }
+    }
+}
+
+/// The value behind the reshapes of `v`, which all lie in memory alike.
+pub(crate) fn behind_reshapes(
+    flow: &Flow,
+    mut v: Nid,
+    flat: Affine,
+    stop: &dyn Fn(Nid) -> bool,
+) -> (Nid, Affine) {
+    while matches!(flow.nodes[v].op, Op::Reshape) && !stop(v) {
+        v = flow.nodes[v].inputs[0];
+    }
+    (v, flat)
+}
+
+impl<'a> Fuser<'a> {
+    /// Leaves demands on the operands of `v`, computed by group `g` at `map`.
+    pub(super) fn propagate(&mut self, v: Nid, g: usize, map: &[Affine], inner: Option<&Map>) {
+        let node = self.node(v);
+        match &node.op {
+            Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota | Op::MatMul | Op::Conv(_) => {}
+            Op::Pw(_) | Op::Cast | Op::Copy => {
+                for &i in &node.inputs {
+                    self.demand(i, g, Some(map.into()));
+                }
+            }
+            Op::View(view) => self.demand(node.inputs[0], g, Some(through_view(view, map))),
+            Op::Reshape => {
+                let operand = node.inputs[0];
+                let from = &self.node(operand).shape;
+                let space = &mut self.groups[g].space;
+                match space.through_reshape(map, from, &node.shape, true) {
+                    Some(m) => self.demand(operand, g, Some(m)),
+                    None => {
+                        let stop = self.stop();
+                        let (held, _) = behind_reshapes(self.flow, operand, Affine::zero(), &*stop);
+                        self.demand(held, g, None);
+                    }
+                }
+            }
+            Op::Concat(axis) => {
+                let mut offset = Dim::ZERO;
+                for &i in &node.inputs {
+                    let mut m: Map = map.into();
+                    m[*axis] = m[*axis].clone().plus(&(&Dim::ZERO - &offset));
+                    offset = &offset + &self.node(i).shape[*axis];
+                    self.demand(i, g, Some(m));
+                }
+            }
+            Op::Gather(axis) => {
+                self.demand(node.inputs[1], g, Some(map.into()));
+                let x = node.inputs[0];
+                let stop = self.stop();
+                let space = &mut self.groups[g].space;
+                let mut m = space.resolve_map(map);
+                m[*axis] = Affine::axis(space.add(self.flow.nodes[x].shape[*axis].clone()));
+                let (held, _) = storage(self.flow, space, x, &m, &*stop);
+                self.demand(held, g, None);
+            }
+            Op::Random(_) => {
+                for at in 0..2 {
+                    let m = Affine::constant(Dim::Const(at));
+                    self.demand(node.inputs[0], g, Some(Map::from_iter([m])));
+                }
+            }
+            Op::Reduce(..) | Op::ArgReduce(..) => {
+                let rank = self.node(node.inputs[0]).shape.len();
+                let inner = inner.expect("reductions join with their inner map");
+                let m = through_reduction(&node.op, rank, map, inner);
+                self.demand(node.inputs[0], g, Some(m));
+            }
+        }
+    }
+
+    /// Where walks behind views stop: without fusion, at every node that the graph names.
+    fn stop(&self) -> Box<dyn Fn(Nid) -> bool + 'a> {
+        let fuse = self.options.fuse;
+        let flow = self.flow;
+        Box::new(move |n: Nid| !fuse && !flow.nodes[n].helper)
+    }
+
+    /// Makes `v` the library kernel of group `g`.
+    pub(super) fn set_anchor(&mut self, v: Nid, g: usize) {
+        let node = self.node(v);
+        let operands = match &node.op {
+            Op::MatMul => self.matrices(v),
+            _ => {
+                let whole = |n: Nid| {
+                    let stop = self.stop();
+                    let (held, _) = behind_reshapes(self.flow, n, Affine::zero(), &*stop);
+                    (held, Dim::ZERO, Vec::new())
+                };
+                [whole(node.inputs[0]), whole(node.inputs[1])]
+            }
+        };
+        for (held, ..) in &operands {
+            self.demand(*held, g, None);
+        }
+        self.groups[g].anchor = Some(Anchor { node: v, operands });
+    }
+
+    /// The operands of a matrix product as strided matrices in memory.
+    fn matrices(&self, v: Nid) -> [(Nid, Dim, Vec<Dim>); 2] {
+        let node = self.node(v);
+        let mut space = Space::default();
+        let batch: Vec<_> = node.shape[..node.shape.len() - 2]
+            .iter()
+            .map(|d| space.add(d.clone()))
+            .collect();
+        let rank = node.shape.len();
+        let left = &self.node(node.inputs[0]).shape;
+        let m = space.add(node.shape[rank - 2].clone());
+        let n = space.add(node.shape[rank - 1].clone());
+        let k = space.add(left[rank - 1].clone());
+        let mut operand = |at: usize, row, col| {
+            let mut axes = batch.clone();
+            axes.extend([row, col]);
+            let map: Map = axes.iter().map(|a| Affine::axis(*a)).collect();
+            let stop = self.stop();
+            let (held, flat) = storage(self.flow, &mut space, node.inputs[at], &map, &*stop);
+            let strides = axes.iter().map(|a| flat.coefficient(*a)).collect();
+            (held, flat.offset, strides)
+        };
+        [operand(0, m, k), operand(1, k, n)]
+    }
+}

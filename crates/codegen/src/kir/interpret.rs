@@ -1,0 +1,403 @@
+//! Running a kernel point by point: the meaning of the Kernel IR, in plain loops. Only tests use it.
+
+use super::{Access, Dynamic, Expr, Kernel, Val};
+use kiln_base::plan::SiteKind;
+use kiln_base::prim::{self, Binary, RandomKind, Reduction, Unary};
+use kiln_base::{Compute, DType, Dim, Scalar, SymbolValues, float_to_int, round_float, wrap_int};
+use kiln_ir::eval::Data;
+
+/// A data error that a kernel reports.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct DataError {
+    /// The kernel's site.
+    pub site: u32,
+    /// What went wrong.
+    pub kind: SiteKind,
+}
+
+/// A number in one of the compute types; masks are 0 and 1.
+#[derive(Copy, Clone, Debug)]
+enum Num {
+    F(f64),
+    I(i64),
+}
+
+impl Num {
+    fn f(self) -> f64 {
+        match self {
+            Num::F(x) => x,
+            Num::I(x) => x as f64,
+        }
+    }
+
+    fn i(self) -> i64 {
+        match self {
+            Num::F(x) => x as i64,
+            Num::I(x) => x,
+        }
+    }
+
+    /// Rounds or wraps to what a register of this type holds.
+    fn settle(self, compute: Compute) -> Num {
+        match (self, compute) {
+            (Num::F(x), Compute::F32) => Num::F(x as f32 as f64),
+            (Num::I(x), Compute::I32) => Num::I(x as i32 as i64),
+            (Num::I(x), Compute::Mask) => Num::I((x != 0) as i64),
+            (n, _) => n,
+        }
+    }
+}
+
+fn number(s: Scalar, compute: Compute) -> Num {
+    match compute.is_float() {
+        true => Num::F(s.as_f64()),
+        false => Num::I(s.as_i64()),
+    }
+    .settle(compute)
+}
+
+/// Runs a kernel. `args` are the buffers, as floats or as integers (bool as 0 and 1) like
+/// [`kiln_ir::eval::Array`] holds them; written ones are updated.
+///
+/// # Errors
+/// The first data error. The kernel has then run to its end all the same.
+///
+/// # Panics
+/// If an access leaves its buffer, or the arguments are not those that the kernel takes: the kernel
+/// is wrong then.
+pub fn interpret(
+    kernel: &Kernel,
+    args: &mut [Data],
+    symbols: &SymbolValues,
+) -> Result<(), DataError> {
+    let varies = kernel.varies_inside();
+    let mut run = Run {
+        kernel,
+        subtrees: subtrees(kernel, &varies),
+        varies,
+        values: vec![Num::I(0); kernel.body.len()],
+        symbols,
+        error: None,
+    };
+    let outer: Vec<i64> = kernel.axes.iter().map(|d| d.eval(symbols)).collect();
+    let inner: Vec<i64> = kernel.inner.iter().map(|d| d.eval(symbols)).collect();
+    each_point(&outer, |point| run.row(point, &inner, args));
+    match run.error {
+        Some(e) => Err(e),
+        None => Ok(()),
+    }
+}
+
+/// Calls `f` with every index below the extents, the last varying fastest.
+fn each_point(extents: &[i64], mut f: impl FnMut(&[i64])) {
+    if extents.iter().any(|e| *e <= 0) {
+        return;
+    }
+    let mut at = vec![0; extents.len()];
+    loop {
+        f(&at);
+        let mut k = extents.len();
+        loop {
+            if k == 0 {
+                return;
+            }
+            k -= 1;
+            at[k] += 1;
+            if at[k] < extents[k] {
+                break;
+            }
+            at[k] = 0;
+        }
+    }
+}
+
+/// For each reduction and each store, the values that must be computed at every inner point for it.
+fn subtrees(kernel: &Kernel, varies: &[bool]) -> Vec<Vec<Val>> {
+    let roots = kernel.body.iter().map(|def| match &def.expr {
+        Expr::Reduce { a, .. } | Expr::ArgReduce { a, .. } => Some(*a),
+        _ => None,
+    });
+    let stores = kernel.stores.iter().map(|s| Some(s.value));
+    roots
+        .chain(stores)
+        .map(|root| {
+            let mut needed = vec![false; kernel.body.len()];
+            if let Some(root) = root {
+                needed[root.index()] = varies[root.index()];
+            }
+            for i in (0..kernel.body.len()).rev() {
+                if needed[i] {
+                    kernel.body[i]
+                        .expr
+                        .operands(|o| needed[o.index()] |= varies[o.index()]);
+                }
+            }
+            let all = (0..kernel.body.len() as u32).map(Val);
+            all.filter(|v| needed[v.index()]).collect()
+        })
+        .collect()
+}
+
+struct Run<'a> {
+    kernel: &'a Kernel,
+    varies: Vec<bool>,
+    subtrees: Vec<Vec<Val>>,
+    values: Vec<Num>,
+    symbols: &'a SymbolValues,
+    error: Option<DataError>,
+}
+
+impl Run<'_> {
+    fn row(&mut self, point: &[i64], inner: &[i64], args: &mut [Data]) {
+        let kernel = self.kernel;
+        let zero: Vec<i64> = point
+            .iter()
+            .copied()
+            .chain(inner.iter().map(|_| 0))
+            .collect();
+        for i in 0..kernel.body.len() {
+            if self.varies[i] {
+                continue;
+            }
+            self.values[i] = match &kernel.body[i].expr {
+                Expr::Reduce { op, a } => self.reduce(i, *op, *a, point, inner, args),
+                Expr::ArgReduce { op, a } => self.arg_reduce(i, *op, *a, point, inner, args),
+                _ => self.eval(i, &zero, args),
+            };
+        }
+        for (n, store) in kernel.stores.iter().enumerate() {
+            let access = &kernel.accesses[store.access as usize];
+            let moves = access.strides[point.len()..].iter().any(|s| !s.is(0));
+            if !self.varies[store.value.index()] && !moves {
+                self.store(access, store.value, &zero, args);
+                continue;
+            }
+            let tree = self.subtrees[kernel.body.len() + n].clone();
+            each_point(inner, |at| {
+                let at = joined(point, at);
+                self.eval_all(&tree, &at, args);
+                self.store(access, store.value, &at, args);
+            });
+        }
+    }
+
+    fn eval_all(&mut self, tree: &[Val], at: &[i64], args: &[Data]) {
+        for v in tree {
+            self.values[v.index()] = self.eval(v.index(), at, args);
+        }
+    }
+
+    fn reduce(
+        &mut self,
+        i: usize,
+        op: Reduction,
+        a: Val,
+        point: &[i64],
+        inner: &[i64],
+        args: &[Data],
+    ) -> Num {
+        let compute = self.kernel.body[i].dtype.compute();
+        let mut acc = match (compute, op) {
+            (Compute::I32, Reduction::Max) => Num::I(i32::MIN as i64),
+            (Compute::I32, Reduction::Min) => Num::I(i32::MAX as i64),
+            (Compute::I64, Reduction::Max) => Num::I(i64::MIN),
+            (Compute::I64, Reduction::Min) => Num::I(i64::MAX),
+            _ => number(Scalar::Float(op.identity_f64()), compute),
+        };
+        let tree = self.subtrees[i].clone();
+        each_point(inner, |at| {
+            self.eval_all(&tree, &joined(point, at), args);
+            let x = self.values[a.index()];
+            acc = binary(op.combine(), acc, x).unwrap_or(acc).settle(compute);
+        });
+        acc
+    }
+
+    fn arg_reduce(
+        &mut self,
+        i: usize,
+        op: Reduction,
+        a: Val,
+        point: &[i64],
+        inner: &[i64],
+        args: &[Data],
+    ) -> Num {
+        let tree = self.subtrees[i].clone();
+        let (mut best, mut best_at, mut at_linear) = (None::<Num>, 0, 0);
+        each_point(inner, |at| {
+            self.eval_all(&tree, &joined(point, at), args);
+            let x = self.values[a.index()];
+            if best.is_none_or(|b| beats(op, x, b)) {
+                (best, best_at) = (Some(x), at_linear);
+            }
+            at_linear += 1;
+        });
+        Num::I(best_at)
+    }
+
+    /// The address of an access, if its bounds allow it.
+    fn address(&self, access: &Access, at: &[i64]) -> Option<i64> {
+        let line = |offset: &Dim, strides: &[Dim]| {
+            let steps = strides.iter().zip(at);
+            steps.fold(offset.eval(self.symbols), |n, (s, i)| {
+                n + s.eval(self.symbols) * i
+            })
+        };
+        let allowed = access.bounds.iter().all(|b| {
+            let index = line(&b.offset, &b.strides);
+            (0..b.extent.eval(self.symbols)).contains(&index)
+        });
+        allowed.then(|| line(&access.offset, &access.strides))
+    }
+
+    fn store(&mut self, access: &Access, value: Val, at: &[i64], args: &mut [Data]) {
+        let Some(address) = self.address(access, at) else {
+            return;
+        };
+        let dtype = self.kernel.args[access.arg as usize].dtype;
+        let value = self.values[value.index()];
+        match &mut args[access.arg as usize] {
+            Data::Float(v) => v[address as usize] = round_float(value.f(), dtype),
+            Data::Int(v) => v[address as usize] = wrap_int(value.i(), dtype),
+        }
+    }
+
+    fn load(&mut self, access: &Access, dynamic: &[Dynamic], at: &[i64], args: &[Data]) -> Num {
+        let compute = self.kernel.args[access.arg as usize].dtype.compute();
+        let Some(mut address) = self.address(access, at) else {
+            return number(access.fill, compute);
+        };
+        for d in dynamic {
+            let mut index = self.values[d.index.index()].i();
+            if !(0..d.extent.eval(self.symbols)).contains(&index) {
+                self.report(d.site, SiteKind::IndexOutOfRange);
+                index = 0;
+            }
+            address += index * d.stride.eval(self.symbols);
+        }
+        match &args[access.arg as usize] {
+            Data::Float(v) => Num::F(v.get(address as usize).copied().unwrap_or_else(|| {
+                assert!(
+                    self.error.is_some(),
+                    "a load at {address} leaves its buffer"
+                );
+                0.0
+            })),
+            Data::Int(v) => Num::I(v.get(address as usize).copied().unwrap_or_else(|| {
+                assert!(
+                    self.error.is_some(),
+                    "a load at {address} leaves its buffer"
+                );
+                0
+            })),
+        }
+    }
+
+    fn report(&mut self, site: u32, kind: SiteKind) {
+        self.error.get_or_insert(DataError { site, kind });
+    }
+
+    fn eval(&mut self, i: usize, at: &[i64], args: &[Data]) -> Num {
+        let kernel = self.kernel;
+        let def = &kernel.body[i];
+        let value = |v: &Val| self.values[v.index()];
+        let result = match &def.expr {
+            Expr::Load { access } => self.load(&kernel.accesses[*access as usize], &[], at, args),
+            Expr::LoadAt { access, dynamic } => {
+                self.load(&kernel.accesses[*access as usize], dynamic, at, args)
+            }
+            Expr::Index { offset, strides } => {
+                let steps = strides.iter().zip(at);
+                Num::I(steps.fold(offset.eval(self.symbols), |n, (s, i)| {
+                    n + s.eval(self.symbols) * i
+                }))
+            }
+            Expr::Const(c) => number(*c, def.dtype.compute()),
+            Expr::Unary(op, a) => unary(*op, value(a), kernel.body[a.index()].dtype),
+            Expr::Binary { op, a, b, site } => match binary(*op, value(a), value(b)) {
+                Some(n) => n,
+                None => {
+                    self.report(*site, SiteKind::DivisionByZero);
+                    Num::I(0)
+                }
+            },
+            Expr::Select { mask, a, b } => match value(mask).i() != 0 {
+                true => value(a),
+                false => value(b),
+            },
+            Expr::Convert { a, from } => convert(value(a), *from, def.dtype),
+            Expr::Random {
+                kind,
+                seed,
+                offset,
+                index,
+            } => {
+                let counter = value(offset).i().wrapping_add(value(index).i());
+                random(*kind, counter as u64, value(seed).i() as u64, def.dtype)
+            }
+            Expr::Reduce { .. } | Expr::ArgReduce { .. } => self.values[i],
+        };
+        result.settle(def.dtype.compute())
+    }
+}
+
+fn joined(point: &[i64], at: &[i64]) -> Vec<i64> {
+    point.iter().chain(at).copied().collect()
+}
+
+fn beats(op: Reduction, x: Num, best: Num) -> bool {
+    match (x, best) {
+        (Num::F(x), Num::F(b)) => {
+            (x.is_nan() && !b.is_nan())
+                || match op {
+                    Reduction::Min => x < b,
+                    _ => x > b,
+                }
+        }
+        _ => match op {
+            Reduction::Min => x.i() < best.i(),
+            _ => x.i() > best.i(),
+        },
+    }
+}
+
+fn unary(op: Unary, a: Num, dtype: DType) -> Num {
+    match a {
+        Num::F(x) if op.gives_mask() => Num::I(op.eval_f64(x) as i64),
+        Num::F(x) => Num::F(op.eval_f64(x)),
+        Num::I(x) if dtype == DType::Bool => Num::I(op.eval_f64(x as f64) as i64),
+        Num::I(x) => Num::I(
+            op.eval_i64(x)
+                .expect("the verifier allows integer ops only"),
+        ),
+    }
+}
+
+/// `None` on an integer division by zero.
+fn binary(op: Binary, a: Num, b: Num) -> Option<Num> {
+    Some(match (a, b) {
+        (Num::F(a), Num::F(b)) if op.gives_mask() => Num::I(op.eval_f64(a, b) as i64),
+        (Num::F(a), Num::F(b)) => Num::F(op.eval_f64(a, b)),
+        _ => Num::I(op.eval_i64(a.i(), b.i()).ok()?),
+    })
+}
+
+fn convert(a: Num, from: DType, to: DType) -> Num {
+    match (a, to.is_float()) {
+        (Num::F(x), true) => Num::F(round_float(x, to)),
+        (Num::F(x), false) => Num::I(float_to_int(x, to)),
+        (Num::I(x), true) if from == DType::U64 => Num::F(round_float(x as u64 as f64, to)),
+        (Num::I(x), true) => Num::F(round_float(x as f64, to)),
+        (Num::I(x), false) => Num::I(wrap_int(x, to)),
+    }
+}
+
+fn random(kind: RandomKind, counter: u64, key: u64, dtype: DType) -> Num {
+    let words = prim::philox(counter, key);
+    match (kind, dtype) {
+        (RandomKind::Bits, _) => Num::I(prim::random_bits(words)),
+        (RandomKind::Uniform, DType::F64) => Num::F(prim::random_uniform_f64(words)),
+        (RandomKind::Uniform, _) => Num::F(prim::random_uniform_f32(words) as f64),
+        (RandomKind::Normal, _) => Num::F(prim::random_normal(words)),
+    }
+}

@@ -1,0 +1,293 @@
+//! The Kernel IR: one kernel as SSA values over an iteration space.
+//!
+//! A kernel runs over `axes` (parallel) times `inner` (what its reductions run over; often empty).
+//! A value is evaluated at every point it depends on: one that depends on an inner axis *varies
+//! inside* and has a value for each inner point; every other value, and every reduction, has one for
+//! each point of `axes`. How the space is cut into tiles, what is kept and what is computed twice is
+//! not said here; the printers decide that.
+//!
+//! Every value has a logical dtype, and is computed in that dtype's [`Compute`](kiln_base::Compute)
+//! type: narrow integers are wrapped by explicit [`Expr::Convert`]s, f16 and bf16 values are f32 and
+//! unrounded until they are stored.
+
+use kiln_base::prim::{Binary, RandomKind, Reduction, Unary};
+use kiln_base::{DType, Dim, Scalar};
+
+mod build;
+mod interpret;
+mod simplify;
+mod text;
+mod verify;
+
+pub use interpret::{DataError, interpret};
+
+pub(crate) use build::{KernelBuilder, PointwiseBuilder, wide};
+pub use kiln_base::tile::{Access, Arg, Bound};
+
+/// A value: an index into [`Kernel::body`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Val(pub u32);
+
+impl Val {
+    /// Position in the body.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A kernel.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Kernel {
+    /// A readable name.
+    pub name: String,
+    /// Extents of the parallel axes, outermost first.
+    pub axes: Vec<Dim>,
+    /// Extents of the axes that reductions run over, outermost first.
+    pub inner: Vec<Dim>,
+    /// The buffers it is called with.
+    pub args: Vec<Arg>,
+    /// How memory is read and written; values and stores name these by position.
+    pub accesses: Vec<Access>,
+    /// The values; operands come before their users.
+    pub body: Vec<Def>,
+    /// What is written.
+    pub stores: Vec<Store>,
+    /// How many data-error sites the values name.
+    pub sites: u32,
+}
+
+/// The definition of a value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Def {
+    /// What it is.
+    pub expr: Expr,
+    /// The logical dtype.
+    pub dtype: DType,
+}
+
+/// A write of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// Where to.
+    pub access: u16,
+    /// What.
+    pub value: Val,
+}
+
+/// A data-dependent part of an address; see [`kiln_base::tile::Dynamic`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Dynamic {
+    /// An i64 value.
+    pub index: Val,
+    /// In elements.
+    pub stride: Dim,
+    /// The exclusive upper bound.
+    pub extent: Dim,
+    /// The site that an index out of range reports.
+    pub site: u32,
+}
+
+/// What a value is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Expr {
+    /// Memory.
+    Load {
+        /// Where from.
+        access: u16,
+    },
+    /// Memory at a data-dependent address.
+    LoadAt {
+        /// The static part of the address.
+        access: u16,
+        /// The data-dependent parts.
+        dynamic: Vec<Dynamic>,
+    },
+    /// The i64 number `offset + Σ stride · index`.
+    Index {
+        /// Value at index zero.
+        offset: Dim,
+        /// One stride for each of `axes`, then one for each of `inner`.
+        strides: Vec<Dim>,
+    },
+    /// A number.
+    Const(Scalar),
+    /// A primitive on one value.
+    Unary(Unary, Val),
+    /// A primitive on two values of one dtype.
+    Binary {
+        /// Which.
+        op: Binary,
+        /// Left operand.
+        a: Val,
+        /// Right operand.
+        b: Val,
+        /// The site that an integer division by zero reports; unused otherwise.
+        site: u32,
+    },
+    /// `mask ? a : b`.
+    Select {
+        /// A bool.
+        mask: Val,
+        /// Where it is true.
+        a: Val,
+        /// Where it is false.
+        b: Val,
+    },
+    /// A cast of a value of dtype `from` to the definition's dtype.
+    Convert {
+        /// Operand.
+        a: Val,
+        /// The dtype the operand stands for.
+        from: DType,
+    },
+    /// A random number of the Philox block of counter `offset + index`.
+    Random {
+        /// What is made of the block.
+        kind: RandomKind,
+        /// An i64.
+        seed: Val,
+        /// An i64.
+        offset: Val,
+        /// An i64: the logical index of the element.
+        index: Val,
+    },
+    /// All inner points of a value combined.
+    Reduce {
+        /// How.
+        op: Reduction,
+        /// Operand.
+        a: Val,
+    },
+    /// The linear inner index of the first extreme element.
+    ArgReduce {
+        /// `Max` or `Min`.
+        op: Reduction,
+        /// Operand.
+        a: Val,
+    },
+}
+
+impl Expr {
+    /// The operands, in order.
+    pub fn operands(&self, mut f: impl FnMut(Val)) {
+        match self {
+            Expr::Load { .. } | Expr::Index { .. } | Expr::Const(_) => {}
+            Expr::LoadAt { dynamic, .. } => dynamic.iter().for_each(|d| f(d.index)),
+            Expr::Unary(_, a)
+            | Expr::Convert { a, .. }
+            | Expr::Reduce { a, .. }
+            | Expr::ArgReduce { a, .. } => f(*a),
+            Expr::Binary { a, b, .. } => {
+                f(*a);
+                f(*b);
+            }
+            Expr::Select { mask, a, b } => {
+                f(*mask);
+                f(*a);
+                f(*b);
+            }
+            Expr::Random {
+                seed,
+                offset,
+                index,
+                ..
+            } => {
+                f(*seed);
+                f(*offset);
+                f(*index);
+            }
+        }
+    }
+
+    /// Replaces the operands.
+    pub fn map_operands(&mut self, mut f: impl FnMut(Val) -> Val) {
+        match self {
+            Expr::Load { .. } | Expr::Index { .. } | Expr::Const(_) => {}
+            Expr::LoadAt { dynamic, .. } => {
+                for d in dynamic {
+                    d.index = f(d.index);
+                }
+            }
+            Expr::Unary(_, a)
+            | Expr::Convert { a, .. }
+            | Expr::Reduce { a, .. }
+            | Expr::ArgReduce { a, .. } => *a = f(*a),
+            Expr::Binary { a, b, .. } => {
+                *a = f(*a);
+                *b = f(*b);
+            }
+            Expr::Select { mask, a, b } => {
+                *mask = f(*mask);
+                *a = f(*a);
+                *b = f(*b);
+            }
+            Expr::Random {
+                seed,
+                offset,
+                index,
+                ..
+            } => {
+                *seed = f(*seed);
+                *offset = f(*offset);
+                *index = f(*index);
+            }
+        }
+    }
+
+    /// Whether this combines all inner points.
+    pub fn is_reduction(&self) -> bool {
+        matches!(self, Expr::Reduce { .. } | Expr::ArgReduce { .. })
+    }
+
+    /// Whether evaluating it costs much more than a load or an addition.
+    pub fn is_expensive(&self) -> bool {
+        match self {
+            Expr::Unary(op, _) => op.is_expensive(),
+            Expr::Binary { op, .. } => op.is_expensive(),
+            Expr::Random { .. } | Expr::LoadAt { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+impl Kernel {
+    /// For each value, whether it varies inside.
+    pub fn varies_inside(&self) -> Vec<bool> {
+        let outer = self.axes.len();
+        let moves = |strides: &[Dim]| strides[outer..].iter().any(|s| !s.is(0));
+        let access = |a: u16| {
+            let a = &self.accesses[a as usize];
+            moves(&a.strides) || a.bounds.iter().any(|b| moves(&b.strides))
+        };
+        let mut varies: Vec<bool> = Vec::with_capacity(self.body.len());
+        for def in &self.body {
+            let mut v = match &def.expr {
+                Expr::Load { access: a } | Expr::LoadAt { access: a, .. } => access(*a),
+                Expr::Index { strides, .. } => moves(strides),
+                _ => false,
+            };
+            if !def.expr.is_reduction() {
+                def.expr.operands(|o| v |= varies[o.index()]);
+            }
+            varies.push(v);
+        }
+        varies
+    }
+}
+
+/// Arithmetic operations of a run, each value counted at every point it is evaluated at.
+pub(crate) fn flops(kernel: &Kernel) -> Dim {
+    let rows = kiln_base::numel(&kernel.axes);
+    let points = &rows * &kiln_base::numel(&kernel.inner);
+    let varies = kernel.varies_inside();
+    let (mut by_row, mut inside) = (0i64, 0i64);
+    for (def, varies) in kernel.body.iter().zip(varies) {
+        match def.expr {
+            Expr::Load { .. } | Expr::Index { .. } | Expr::Const(_) => {}
+            Expr::Reduce { .. } | Expr::ArgReduce { .. } => inside += 1,
+            _ if varies => inside += 1,
+            _ => by_row += 1,
+        }
+    }
+    &(&rows * &Dim::Const(by_row)) + &(&points * &Dim::Const(inside))
+}

@@ -1,0 +1,97 @@
+//! Dropping what is not used and joining axes that are walked as one.
+
+use super::{Access, Expr, Kernel, Val};
+use kiln_base::Dim;
+
+impl Kernel {
+    /// Drops values, accesses and axes that do nothing. Neighbouring axes become one where every
+    /// access walks them with one stride.
+    pub(crate) fn simplify(&mut self) {
+        self.drop_dead();
+        self.join_axes();
+    }
+
+    fn drop_dead(&mut self) {
+        let mut live = vec![false; self.body.len()];
+        for s in &self.stores {
+            live[s.value.index()] = true;
+        }
+        for i in (0..self.body.len()).rev() {
+            if live[i] {
+                self.body[i].expr.operands(|o| live[o.index()] = true);
+            }
+        }
+        let mut number = vec![Val(u32::MAX); self.body.len()];
+        let mut body = Vec::with_capacity(self.body.len());
+        for (i, mut def) in std::mem::take(&mut self.body).into_iter().enumerate() {
+            if live[i] {
+                def.expr.map_operands(|o| number[o.index()]);
+                number[i] = Val(body.len() as u32);
+                body.push(def);
+            }
+        }
+        self.body = body;
+        let mut access_number = vec![u16::MAX; self.accesses.len()];
+        let old = std::mem::take(&mut self.accesses);
+        let mut accesses: Vec<Access> = Vec::new();
+        let mut renumber = |a: &mut u16| {
+            let at = *a as usize;
+            if access_number[at] == u16::MAX {
+                access_number[at] = accesses.len() as u16;
+                accesses.push(old[at].clone());
+            }
+            *a = access_number[at];
+        };
+        for def in &mut self.body {
+            if let Expr::Load { access } | Expr::LoadAt { access, .. } = &mut def.expr {
+                renumber(access);
+            }
+        }
+        for s in &mut self.stores {
+            s.value = number[s.value.index()];
+            renumber(&mut s.access);
+        }
+        self.accesses = accesses;
+    }
+
+    /// Every list of strides.
+    fn strides_mut(&mut self, mut f: impl FnMut(&mut Vec<Dim>)) {
+        for a in &mut self.accesses {
+            f(&mut a.strides);
+            a.bounds.iter_mut().for_each(|b| f(&mut b.strides));
+        }
+        for d in &mut self.body {
+            if let Expr::Index { strides, .. } = &mut d.expr {
+                f(strides);
+            }
+        }
+    }
+
+    fn join_axes(&mut self) {
+        let mut at = 0;
+        while at + 1 < self.axes.len() + self.inner.len() {
+            let outer = self.axes.len();
+            if at + 1 == outer {
+                at += 1;
+                continue;
+            }
+            let extent = match at < outer {
+                true => self.axes[at + 1].clone(),
+                false => self.inner[at + 1 - outer].clone(),
+            };
+            let mut one_walk = true;
+            self.strides_mut(|s| one_walk &= s[at] == &s[at + 1] * &extent);
+            if !one_walk {
+                at += 1;
+                continue;
+            }
+            self.strides_mut(|s| drop(s.remove(at)));
+            let (list, at) = match at < outer {
+                true => (&mut self.axes, at),
+                false => (&mut self.inner, at - outer),
+            };
+            list[at] = &list[at] * &extent;
+            list.remove(at + 1);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The text form.
+//!
+//! ```text
+//! kernel sum axes[s0] inner[8] {
+//!   arg0: f32
+//!   arg1: f32 written
+//!   v0: f32 = load arg0[8*a0 + i0]
+//!   v1: f32 = sum v0
+//!   store arg1[a0] = v1
+//! }
+//! ```
+//!
+//! `a` counts the parallel axes and `i` the inner ones. An access ends in its conditions and what it
+//! gives elsewhere: `if 0 <= a0 - 1 < 6 else 0`.
+
+use super::{Access, Expr, Kernel, Val};
+use kiln_base::Dim;
+use std::fmt;
+
+impl fmt::Display for Val {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "v{}", self.0)
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |dims: &[Dim]| {
+            let dims: Vec<String> = dims.iter().map(Dim::to_string).collect();
+            dims.join(", ")
+        };
+        writeln!(
+            f,
+            "kernel {} axes[{}] inner[{}] {{",
+            self.name,
+            list(&self.axes),
+            list(&self.inner)
+        )?;
+        for (i, a) in self.args.iter().enumerate() {
+            let written = if a.written { " written" } else { "" };
+            writeln!(f, "  arg{i}: {}{written}", a.dtype)?;
+        }
+        for (i, def) in self.body.iter().enumerate() {
+            writeln!(
+                f,
+                "  {}: {} = {}",
+                Val(i as u32),
+                def.dtype,
+                self.expr_text(&def.expr)
+            )?;
+        }
+        for s in &self.stores {
+            let access = self.access_text(s.access, &[]);
+            writeln!(f, "  store {access} = {}", s.value)?;
+        }
+        f.write_str("}")
+    }
+}
+
+impl Kernel {
+    fn line(&self, offset: &Dim, strides: &[Dim]) -> String {
+        let mut parts = Vec::new();
+        for (n, s) in strides.iter().enumerate() {
+            let axis = match n.checked_sub(self.axes.len()) {
+                None => format!("a{n}"),
+                Some(n) => format!("i{n}"),
+            };
+            match s {
+                Dim::Const(0) => {}
+                Dim::Const(1) => parts.push(axis),
+                Dim::Const(c) => parts.push(format!("{c}*{axis}")),
+                s => parts.push(format!("({s})*{axis}")),
+            }
+        }
+        if !offset.is(0) || parts.is_empty() {
+            parts.push(offset.to_string());
+        }
+        parts.join(" + ").replace("+ -", "- ")
+    }
+
+    fn access_text(&self, id: u16, dynamic: &[super::Dynamic]) -> String {
+        let a: &Access = &self.accesses[id as usize];
+        let mut text = format!("arg{}[{}", a.arg, self.line(&a.offset, &a.strides));
+        for d in dynamic {
+            let stride = d.stride.to_string();
+            text += &format!(
+                " + {stride}*({} < {} at site {})",
+                d.index, d.extent, d.site
+            );
+        }
+        text += "]";
+        for (n, b) in a.bounds.iter().enumerate() {
+            let word = if n == 0 { "if" } else { "and" };
+            let index = self.line(&b.offset, &b.strides);
+            text += &format!(" {word} 0 <= {index} < {}", b.extent);
+        }
+        if !a.bounds.is_empty() {
+            text += &format!(" else {}", a.fill);
+        }
+        text
+    }
+
+    fn expr_text(&self, expr: &Expr) -> String {
+        match expr {
+            Expr::Load { access } => format!("load {}", self.access_text(*access, &[])),
+            Expr::LoadAt { access, dynamic } => {
+                format!("load {}", self.access_text(*access, dynamic))
+            }
+            Expr::Index { offset, strides } => format!("index {}", self.line(offset, strides)),
+            Expr::Const(c) => c.to_string(),
+            Expr::Unary(op, a) => format!("{} {a}", op.name()),
+            Expr::Binary { op, a, b, .. } => format!("{} {a}, {b}", op.name()),
+            Expr::Select { mask, a, b } => format!("select {mask}, {a}, {b}"),
+            Expr::Convert { a, from } => format!("convert {a} from {from}"),
+            Expr::Random {
+                kind,
+                seed,
+                offset,
+                index,
+            } => format!("random {} {seed}, {offset}, {index}", kind.name()),
+            Expr::Reduce { op, a } => format!("{} over inner {a}", op.name()),
+            Expr::ArgReduce { op, a } => format!("arg{} over inner {a}", op.name()),
+        }
+    }
+}

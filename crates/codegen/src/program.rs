@@ -1,0 +1,143 @@
+//! What lowering gives: buffers, launches and the fusion report.
+
+use crate::kir;
+use kiln_base::plan::{self, Kernel};
+use kiln_base::{DType, Dim};
+use kiln_ir::{NodeId, Value};
+use std::sync::Arc;
+
+/// A buffer of a [`Program`]: an index into [`Program::buffers`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufId(pub u32);
+
+/// How to lower.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Whether to fuse. Without it every op is its own kernel (for differential tests).
+    pub fuse: bool,
+    /// The most operations one kernel may hold.
+    pub max_ops: usize,
+    /// The most buffers one kernel may touch.
+    pub max_buffers: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            fuse: true,
+            max_ops: 64,
+            max_buffers: 12,
+        }
+    }
+}
+
+/// Why a graph can't be lowered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{node} can't be lowered: {text}")]
+pub struct LowerError {
+    /// The node that can't be lowered.
+    pub node: NodeId,
+    /// What is wrong with it.
+    pub text: String,
+}
+
+impl LowerError {
+    pub(crate) fn new(node: NodeId, text: impl Into<String>) -> LowerError {
+        LowerError {
+            node,
+            text: text.into(),
+        }
+    }
+}
+
+/// A graph as a list of kernel launches over buffers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    /// Every buffer: inputs by input index, then constants, then what launches write, in order.
+    pub buffers: Vec<BufferInfo>,
+    /// The launches, in an order in which they can run.
+    pub launches: Vec<Launch>,
+    /// The buffer of each graph output. `None` only for [`kiln_ir::Target::Kept`] values that the
+    /// program does not write to memory.
+    pub outputs: Vec<Option<BufId>>,
+    /// What was fused, one entry a launch, and why not more.
+    pub groups: Vec<GroupReport>,
+}
+
+/// A contiguous row-major buffer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BufferInfo {
+    /// Element type.
+    pub dtype: DType,
+    /// Shape.
+    pub shape: Vec<Dim>,
+    /// Where its contents come from.
+    pub origin: Origin,
+    /// Whether it depends on parameters and constants only.
+    pub parameter_only: bool,
+}
+
+/// Where a buffer's contents come from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Origin {
+    /// The caller: the input of this index.
+    Input(u32),
+    /// The graph: little-endian elements.
+    Constant(Arc<[u8]>),
+    /// A launch that writes this value of the graph.
+    Value(Value),
+    /// A launch that writes a rearrangement or an intermediate of this value: reordered convolution
+    /// weights, partial sums, a copy of an input.
+    Derived(Value),
+}
+
+/// One kernel call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// The Kernel IR of a tile kernel, or of the epilogue of a library kernel.
+    pub kir: Option<kir::Kernel>,
+    /// The buffer of each kernel argument (the raw result that an epilogue reads is not among them).
+    pub args: Vec<BufId>,
+    /// Which of `args` are written.
+    pub written: Vec<bool>,
+    /// The data-error sites that the kernel names by position.
+    pub sites: Vec<plan::Site>,
+    /// The graph nodes computed here, ascending.
+    pub nodes: Vec<NodeId>,
+    /// Pairs (read argument, written argument) that may share memory: every element is read before
+    /// it is written, at the same address, with the same dtype and size.
+    pub in_place: Vec<(usize, usize)>,
+    /// What the launch costs.
+    pub cost: Cost,
+}
+
+/// An estimate of work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// Arithmetic operations.
+    pub flops: Dim,
+    /// Bytes of the buffers touched, each counted once.
+    pub bytes: Dim,
+}
+
+impl Default for Cost {
+    fn default() -> Cost {
+        Cost {
+            flops: Dim::ZERO,
+            bytes: Dim::ZERO,
+        }
+    }
+}
+
+/// What was fused into one launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupReport {
+    /// The kernel's name.
+    pub name: String,
+    /// The graph nodes computed here, ascending.
+    pub nodes: Vec<NodeId>,
+    /// For values that cross a launch boundary here: why they were not fused.
+    pub why_not: Vec<String>,
+}

@@ -1,0 +1,355 @@
+//! Instructions.
+
+use super::regs::Allocator;
+use super::{Plan, Step, same};
+use crate::kir::{Expr, Kernel, Val};
+use hashbrown::HashMap;
+use kiln_base::prim::Binary;
+use kiln_base::tile::{Dynamic, Inst, Reg, Schedule, Stage, TileProgram};
+use kiln_base::{Compute, Scalar};
+
+/// A use of a value: where it stands, counting every instruction of every stage.
+struct Uses {
+    /// For each stage and value, the number of uses there.
+    counts: HashMap<(usize, Val), u32>,
+    /// For each value, the last stage that uses it.
+    last_stage: Vec<usize>,
+}
+
+/// The program of a kernel whose stages are planned.
+pub(super) fn program(
+    kernel: &Kernel,
+    schedule: Schedule,
+    plans: &[Plan],
+    slots: &[Option<u16>],
+) -> TileProgram {
+    let mut printer = Printer {
+        kernel,
+        slots,
+        uses: count(kernel, plans),
+        regs: Allocator::default(),
+        at: vec![None; kernel.body.len()],
+        constants: Vec::new(),
+        code: Vec::new(),
+        stage: 0,
+    };
+    let stages = plans
+        .iter()
+        .enumerate()
+        .map(|(at, plan)| printer.stage(at, plan))
+        .collect();
+    let mut slot_types: Vec<(u16, Compute)> = Vec::new();
+    for (def, slot) in kernel.body.iter().zip(slots) {
+        slot_types.extend(slot.map(|s| (s, def.dtype.compute())));
+    }
+    slot_types.sort();
+    TileProgram {
+        name: kernel.name.clone(),
+        axes: kernel.axes.clone(),
+        inner: kernel.inner.clone(),
+        schedule,
+        args: kernel.args.clone(),
+        accesses: kernel.accesses.clone(),
+        registers: printer.regs.types,
+        constants: printer.constants,
+        slots: slot_types.into_iter().map(|s| s.1).collect(),
+        stages,
+        sites: kernel.sites,
+    }
+}
+
+fn count(kernel: &Kernel, plans: &[Plan]) -> Uses {
+    let mut uses = Uses {
+        counts: HashMap::new(),
+        last_stage: vec![0; kernel.body.len()],
+    };
+    for (at, plan) in plans.iter().enumerate() {
+        let mut note = |v: Val| {
+            let v = same(kernel, v);
+            *uses.counts.entry((at, v)).or_insert(0) += 1;
+            uses.last_stage[v.index()] = uses.last_stage[v.index()].max(at);
+        };
+        for d in &plan.defs {
+            if let Step::Compute(v) = d
+                && same(kernel, *v) == *v
+            {
+                kernel.body[v.index()].expr.operands(&mut note);
+            }
+        }
+        plan.stores.iter().for_each(|s| note(s.value));
+    }
+    uses
+}
+
+struct Printer<'a> {
+    kernel: &'a Kernel,
+    slots: &'a [Option<u16>],
+    uses: Uses,
+    regs: Allocator,
+    /// Where each value is, if anywhere.
+    at: Vec<Option<Reg>>,
+    constants: Vec<(Reg, Scalar)>,
+    code: Vec<Inst>,
+    stage: usize,
+}
+
+impl Printer<'_> {
+    fn stage(&mut self, at: usize, plan: &Plan) -> Stage {
+        self.stage = at;
+        // Values that live in this stage only, to be freed when their uses are done.
+        let mut local: HashMap<Val, u32> = HashMap::new();
+        let mut defined: Vec<Val> = Vec::new();
+        // Accumulators exist from the start of the walk.
+        for d in &plan.defs {
+            if let Step::Compute(v) = d
+                && self.kernel.body[v.index()].expr.is_reduction()
+            {
+                let reg = self.fresh(*v);
+                self.at[v.index()] = Some(reg);
+            }
+        }
+        let fused = self.fused_products(at, plan);
+        for d in &plan.defs {
+            let (Step::Compute(v) | Step::Kept(v)) = *d;
+            if same(self.kernel, v) != v || fused.contains_key(&v) {
+                continue;
+            }
+            let is_reduction = self.kernel.body[v.index()].expr.is_reduction();
+            let mut operands: Vec<Val> = Vec::new();
+            match d {
+                Step::Kept(v) => {
+                    let dst = self.fresh(*v);
+                    self.at[v.index()] = Some(dst);
+                    let slot = self.slots[v.index()].expect("kept values have slots");
+                    self.code.push(Inst::Kept { dst, slot });
+                }
+                Step::Compute(v) => operands = self.compute(*v, &fused),
+            }
+            if !is_reduction {
+                let stays = self.uses.last_stage[v.index()] > at && !plan.over_inner;
+                if !stays {
+                    local.insert(v, self.uses.counts.get(&(at, v)).copied().unwrap_or(0));
+                    defined.push(v);
+                }
+            }
+            for o in operands {
+                self.used(o, &mut local);
+            }
+            if local.get(&v) == Some(&0) {
+                self.free(v);
+                local.remove(&v);
+            }
+        }
+        for s in &plan.stores {
+            let src = self.reg(s.value);
+            self.code.push(Inst::Store {
+                access: s.access,
+                src,
+            });
+            self.used(same(self.kernel, s.value), &mut local);
+        }
+        for v in defined {
+            if local.contains_key(&v) {
+                self.free(v);
+            }
+        }
+        // Values of earlier stages that nothing after this one needs.
+        for i in 0..self.at.len() {
+            if self.at[i].is_some() && self.uses.last_stage[i] <= at {
+                self.free(Val(i as u32));
+            }
+        }
+        Stage {
+            over_inner: plan.over_inner,
+            code: std::mem::take(&mut self.code),
+        }
+    }
+
+    /// One use of a value is done.
+    fn used(&mut self, v: Val, local: &mut HashMap<Val, u32>) {
+        if let Some(left) = local.get_mut(&v) {
+            *left -= 1;
+            if *left == 0 {
+                local.remove(&v);
+                self.free(v);
+            }
+        }
+    }
+
+    fn fresh(&mut self, v: Val) -> Reg {
+        let dtype = self.kernel.body[v.index()].dtype;
+        self.regs.take(dtype.compute())
+    }
+
+    fn free(&mut self, v: Val) {
+        if let Some(reg) = self.at[v.index()].take() {
+            self.regs.give_back(reg);
+        }
+    }
+
+    /// The register that holds a value.
+    fn reg(&mut self, v: Val) -> Reg {
+        let v = same(self.kernel, v);
+        let def = &self.kernel.body[v.index()];
+        if let Expr::Const(c) = def.expr {
+            let compute = def.dtype.compute();
+            let known = self
+                .constants
+                .iter()
+                .find(|(r, s)| *s == c && self.regs.types[r.0 as usize] == compute);
+            if let Some((r, _)) = known {
+                return *r;
+            }
+            let reg = self.regs.reserve(compute);
+            self.constants.push((reg, c));
+            return reg;
+        }
+        self.at[v.index()].expect("values are defined before they are used")
+    }
+
+    /// Products whose only use is an addition in the same stage, by the sum that takes them in.
+    fn fused_products(&self, at: usize, plan: &Plan) -> HashMap<Val, Val> {
+        let mut fused: HashMap<Val, Val> = HashMap::new();
+        let here: hashbrown::HashSet<Val> = plan
+            .defs
+            .iter()
+            .filter_map(|d| match d {
+                Step::Compute(v) => Some(*v),
+                Step::Kept(_) => None,
+            })
+            .collect();
+        let mut taken: hashbrown::HashSet<Val> = hashbrown::HashSet::new();
+        for d in &plan.defs {
+            let Step::Compute(sum) = *d else { continue };
+            let def = &self.kernel.body[sum.index()];
+            let Expr::Binary {
+                op: Binary::Add,
+                a,
+                b,
+                ..
+            } = def.expr
+            else {
+                continue;
+            };
+            if !def.dtype.is_float() {
+                continue;
+            }
+            for product in [a, b].map(|v| same(self.kernel, v)) {
+                let is_product = matches!(
+                    self.kernel.body[product.index()].expr,
+                    Expr::Binary {
+                        op: Binary::Mul,
+                        ..
+                    }
+                );
+                let once = self.uses.counts.get(&(at, product)) == Some(&1)
+                    && self.uses.last_stage[product.index()] == at
+                    && self.slots[product.index()].is_none();
+                if is_product && once && here.contains(&product) && taken.insert(sum) {
+                    fused.insert(product, sum);
+                }
+            }
+        }
+        fused
+    }
+
+    /// Prints the definition of a value; the values whose use is done with it.
+    fn compute(&mut self, v: Val, fused: &HashMap<Val, Val>) -> Vec<Val> {
+        let def = self.kernel.body[v.index()].clone();
+        let mut operands = Vec::new();
+        def.expr.operands(|o| operands.push(same(self.kernel, o)));
+        if def.expr.is_reduction() {
+            let (acc, a) = (self.reg(v), self.reg(operands[0]));
+            self.code.push(match def.expr {
+                Expr::ArgReduce { op, .. } => Inst::ArgReduce { op, acc, a },
+                Expr::Reduce { op, .. } => Inst::Reduce { op, acc, a },
+                _ => unreachable!("these are the reductions"),
+            });
+            return operands;
+        }
+        if let Some(at) = operands.iter().position(|o| fused.get(o) == Some(&v)) {
+            return self.mul_add(v, &operands, at);
+        }
+        let regs: Vec<Reg> = operands.iter().map(|o| self.reg(*o)).collect();
+        let dst = self.fresh(v);
+        self.at[v.index()] = Some(dst);
+        let inst = match def.expr {
+            Expr::Load { access } => Inst::Load { dst, access },
+            Expr::LoadAt { access, dynamic } => Inst::LoadAt {
+                dst,
+                access,
+                dynamic: dynamic
+                    .into_iter()
+                    .zip(regs)
+                    .map(|(d, index)| Dynamic {
+                        index,
+                        stride: d.stride,
+                        extent: d.extent,
+                        site: d.site,
+                    })
+                    .collect(),
+            },
+            Expr::Index { offset, strides } => Inst::Index {
+                dst,
+                offset,
+                strides,
+            },
+            Expr::Unary(op, _) => Inst::Unary {
+                op,
+                dst,
+                a: regs[0],
+            },
+            Expr::Binary { op, site, .. } => Inst::Binary {
+                op,
+                dst,
+                a: regs[0],
+                b: regs[1],
+                site,
+            },
+            Expr::Select { .. } => Inst::Select {
+                dst,
+                mask: regs[0],
+                a: regs[1],
+                b: regs[2],
+            },
+            Expr::Convert { from, .. } => Inst::Convert {
+                dst,
+                a: regs[0],
+                from,
+                to: def.dtype,
+            },
+            Expr::Random { kind, .. } => Inst::Random {
+                dst,
+                kind,
+                seed: regs[0],
+                offset: regs[1],
+                index: regs[2],
+            },
+            Expr::Const(_) | Expr::Reduce { .. } | Expr::ArgReduce { .. } => {
+                unreachable!("constants are hoisted and reductions are printed above")
+            }
+        };
+        self.code.push(inst);
+        if let Some(slot) = self.slots[v.index()] {
+            self.code.push(Inst::Keep { slot, src: dst });
+        }
+        operands
+    }
+
+    fn mul_add(&mut self, v: Val, operands: &[Val], product_at: usize) -> Vec<Val> {
+        let product = operands[product_at];
+        let mut used = Vec::new();
+        self.kernel.body[product.index()]
+            .expr
+            .operands(|o| used.push(same(self.kernel, o)));
+        used.push(operands[1 - product_at]);
+        let [a, b, c] = [used[0], used[1], used[2]].map(|o| self.reg(o));
+        let dst = self.fresh(v);
+        self.at[v.index()] = Some(dst);
+        self.code.push(Inst::MulAdd { dst, a, b, c });
+        if let Some(slot) = self.slots[v.index()] {
+            self.code.push(Inst::Keep { slot, src: dst });
+        }
+        used
+    }
+}

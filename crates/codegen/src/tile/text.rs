@@ -1,0 +1,155 @@
+//! The text of a tile program.
+
+use kiln_base::Dim;
+use kiln_base::tile::{Access, Inst, Reg, TileProgram};
+use std::fmt::Write;
+
+/// A tile program as readable text, for `explain` and for tests.
+///
+/// `a` counts the parallel axes and `i` the inner ones; a register prints as its type's first letter
+/// and its number.
+pub fn tile_text(p: &TileProgram) -> String {
+    let mut out = String::new();
+    let list = |dims: &[Dim]| {
+        let dims: Vec<String> = dims.iter().map(Dim::to_string).collect();
+        dims.join(", ")
+    };
+    let printer = Printer { p };
+    // Writing to a string never fails.
+    let _ = writeln!(
+        out,
+        "tile {} axes[{}] inner[{}] {:?}, {} registers, {} slots {{",
+        p.name,
+        list(&p.axes),
+        list(&p.inner),
+        p.schedule,
+        p.registers.len(),
+        p.slots.len()
+    );
+    for (r, s) in &p.constants {
+        let _ = writeln!(out, "  const {} = {}", printer.reg(*r), s);
+    }
+    for stage in &p.stages {
+        let _ = writeln!(
+            out,
+            "  {}:",
+            if stage.over_inner {
+                "over inner"
+            } else {
+                "once"
+            }
+        );
+        for inst in &stage.code {
+            let _ = writeln!(out, "    {}", printer.inst(inst));
+        }
+    }
+    out + "}"
+}
+
+struct Printer<'a> {
+    p: &'a TileProgram,
+}
+
+impl Printer<'_> {
+    fn reg(&self, r: Reg) -> String {
+        let name = self.p.registers[r.0 as usize].name();
+        let letter = match name {
+            "f64" => "d",
+            "i64" => "l",
+            name => &name[..1],
+        };
+        format!("{letter}{}", r.0)
+    }
+
+    fn line(&self, offset: &Dim, strides: &[Dim]) -> String {
+        let mut parts = Vec::new();
+        for (n, s) in strides.iter().enumerate() {
+            let axis = match n.checked_sub(self.p.axes.len()) {
+                None => format!("a{n}"),
+                Some(n) => format!("i{n}"),
+            };
+            match s {
+                Dim::Const(0) => {}
+                Dim::Const(1) => parts.push(axis),
+                Dim::Const(c) => parts.push(format!("{c}*{axis}")),
+                s => parts.push(format!("({s})*{axis}")),
+            }
+        }
+        if !offset.is(0) || parts.is_empty() {
+            parts.push(offset.to_string());
+        }
+        parts.join(" + ").replace("+ -", "- ")
+    }
+
+    fn access(&self, id: u16) -> String {
+        let a: &Access = &self.p.accesses[id as usize];
+        let mut text = format!("arg{}[{}]", a.arg, self.line(&a.offset, &a.strides));
+        for (n, b) in a.bounds.iter().enumerate() {
+            let word = if n == 0 { "if" } else { "and" };
+            let index = self.line(&b.offset, &b.strides);
+            text += &format!(" {word} 0 <= {index} < {}", b.extent);
+        }
+        if !a.bounds.is_empty() {
+            text += &format!(" else {}", a.fill);
+        }
+        text
+    }
+
+    fn inst(&self, inst: &Inst) -> String {
+        let r = |reg: &Reg| self.reg(*reg);
+        match inst {
+            Inst::Load { dst, access } => format!("{} = load {}", r(dst), self.access(*access)),
+            Inst::LoadAt {
+                dst,
+                access,
+                dynamic,
+            } => {
+                let mut text = format!("{} = load {}", r(dst), self.access(*access));
+                for d in dynamic {
+                    let (index, stride, extent) = (r(&d.index), &d.stride, &d.extent);
+                    text += &format!(" + {stride}*({index} < {extent} at site {})", d.site);
+                }
+                text
+            }
+            Inst::Index {
+                dst,
+                offset,
+                strides,
+            } => format!("{} = index {}", r(dst), self.line(offset, strides)),
+            Inst::Unary { op, dst, a } => format!("{} = {} {}", r(dst), op.name(), r(a)),
+            Inst::Binary { op, dst, a, b, .. } => {
+                format!("{} = {} {}, {}", r(dst), op.name(), r(a), r(b))
+            }
+            Inst::MulAdd { dst, a, b, c } => {
+                format!("{} = muladd {}, {}, {}", r(dst), r(a), r(b), r(c))
+            }
+            Inst::Select { dst, mask, a, b } => {
+                format!("{} = select {}, {}, {}", r(dst), r(mask), r(a), r(b))
+            }
+            Inst::Convert { dst, a, from, to } => {
+                format!("{} = convert {} from {from} to {to}", r(dst), r(a))
+            }
+            Inst::Random {
+                dst,
+                kind,
+                seed,
+                offset,
+                index,
+            } => format!(
+                "{} = random {} {}, {}, {}",
+                r(dst),
+                kind.name(),
+                r(seed),
+                r(offset),
+                r(index)
+            ),
+            Inst::Reduce { op, acc, a } => format!("{} {}= {}", r(acc), op.name(), r(a)),
+            Inst::ArgReduce { op, acc, a } => format!("{} arg{}= {}", r(acc), op.name(), r(a)),
+            Inst::Keep { slot, src } => format!("slot{slot} = {}", r(src)),
+            Inst::Kept { dst, slot } => format!("{} = slot{slot}", r(dst)),
+            Inst::Store { access, src } => {
+                format!("store {} = {}", self.access(*access), r(src))
+            }
+        }
+    }
+}

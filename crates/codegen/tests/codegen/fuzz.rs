@@ -1,0 +1,199 @@
+//! Random programs: fused, unfused and the reference agree.
+
+use crate::run::{Engine, decomposed, lowered, run};
+use kiln_base::DType;
+use kiln_codegen::Options;
+use kiln_ir::Graph;
+use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
+use kiln_ir::fuzz::{Config, random_inputs};
+
+/// How many programs.
+fn count() -> u64 {
+    let set = std::env::var("KILN_FUZZ").ok();
+    set.and_then(|n| n.parse().ok()).unwrap_or(300)
+}
+
+fn config() -> Config {
+    Config {
+        control_flow: false,
+        ..Config::default()
+    }
+}
+
+/// The relative rounding error of a dtype.
+fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 1.0 / 1024.0,
+        DType::BF16 => 1.0 / 128.0,
+        DType::F32 => f32::EPSILON as f64,
+        _ => f64::EPSILON,
+    }
+}
+
+/// The coarsest float dtype in a graph.
+fn coarsest(graph: &Graph) -> f64 {
+    let facts = graph.iter().flat_map(|(_, n)| &n.facts);
+    let floats = facts.filter(|f| f.dtype.is_float());
+    floats.map(|f| epsilon(f.dtype)).fold(0.0, f64::max)
+}
+
+/// Where `got` is wrong. The reference in f64 and rounded to every node's dtype (before and after
+/// decomposition) bound how far rounding alone takes the result.
+fn difference(
+    got: &Array,
+    rounded: &Array,
+    decomposed: &Array,
+    exact: &Array,
+    eps: f64,
+) -> Option<String> {
+    assert_eq!(
+        (got.dtype(), got.shape()),
+        (rounded.dtype(), rounded.shape())
+    );
+    if !got.dtype().is_float() {
+        let (g, w) = (got.ints().unwrap(), rounded.ints().unwrap());
+        let at = (0..g.len()).find(|i| g[*i] != w[*i])?;
+        return Some(format!("element {at} is {} and not {}", g[at], w[at]));
+    }
+    let (g, r, e) = (got.to_f64(), rounded.to_f64(), exact.to_f64());
+    let d = decomposed.to_f64();
+    let scale = e
+        .iter()
+        .chain(&r)
+        .filter(|x| x.is_finite())
+        .fold(0f64, |a, x| a.max(x.abs()));
+    let at = (0..g.len()).find(|&i| {
+        let rounding = (r[i] - e[i]).abs().max((d[i] - e[i]).abs());
+        let limit = 16.0 * rounding + 64.0 * eps * (scale + 1.0);
+        let same = |w: f64| g[i] == w || (g[i].is_nan() && w.is_nan()) || (g[i] - w).abs() <= limit;
+        !same(r[i]) && !same(e[i])
+    })?;
+    Some(format!(
+        "element {at} is {} and not {} (exactly {})",
+        g[at], r[at], e[at]
+    ))
+}
+
+fn show(graph: &Graph, program: &kiln_codegen::Program) {
+    println!("{graph}");
+    for l in &program.launches {
+        println!("{:?} {:?} {}", l.args, l.nodes, l.kernel.name());
+        if let Some(k) = &l.kir {
+            println!("{k}");
+        }
+    }
+}
+
+fn check(seed: u64) -> Result<(), String> {
+    let graph = config().graph(seed);
+    let inputs = random_inputs(&graph, seed);
+    let symbols = symbol_values(&graph, &inputs).unwrap();
+    let rounded = evaluate(&graph, &inputs, &symbols, Mode::Rounded);
+    let exact = evaluate(&graph, &inputs, &symbols, Mode::Exact);
+    let (Ok(rounded), Ok(exact)) = (rounded, exact) else {
+        return Err("the reference fails".into());
+    };
+    let lower_me = decomposed(&graph);
+    let eps = coarsest(&lower_me);
+    let steps = evaluate(&lower_me, &inputs, &symbols, Mode::Rounded).map_err(|e| e.to_string())?;
+    for fuse in [true, false] {
+        let options = Options {
+            fuse,
+            ..Options::default()
+        };
+        let program = lowered(&lower_me, &options);
+        if std::env::var("KILN_SHOW").is_ok_and(|s| s == "all") {
+            show(&lower_me, &program);
+        }
+        for engine in [Engine::Points, Engine::Tiles] {
+            let got = run(&program, &inputs, &symbols, engine);
+            let got = got.ok_or("a false data error")?;
+            for (o, g) in got.iter().enumerate() {
+                let Some(g) = g else { continue };
+                if let Some(d) = difference(g, &rounded[o], &steps[o], &exact[o], eps) {
+                    if std::env::var("KILN_SHOW").is_ok() {
+                        show(&lower_me, &program);
+                    }
+                    return Err(format!("fuse {fuse}, {engine:?}, output {o}: {d}"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn random_programs() {
+    let first: u64 = std::env::var("KILN_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(0);
+    let mut failures = Vec::new();
+    for seed in first..first + count() {
+        let result = std::panic::catch_unwind(|| check(seed));
+        let text = match result {
+            Ok(Ok(())) => continue,
+            Ok(Err(text)) => text,
+            Err(p) => {
+                let text = p.downcast_ref::<String>().cloned();
+                format!("panic: {}", text.unwrap_or_else(|| "?".into()))
+            }
+        };
+        failures.push(format!("seed {seed}: {text}"));
+    }
+    let shown: Vec<&str> = failures.iter().take(10).map(String::as_str).collect();
+    assert!(
+        failures.is_empty(),
+        "{} fail\n{}",
+        failures.len(),
+        shown.join("\n")
+    );
+}
+
+/// The random programs reach what the printer and the fusion rules can do.
+#[test]
+fn random_programs_cover_the_rules() {
+    use kiln_base::plan::Kernel;
+    use kiln_base::tile::{Inst, Schedule};
+    let mut seen = std::collections::BTreeMap::new();
+    for seed in 0..count() {
+        let program = lowered(&decomposed(&config().graph(seed)), &Options::default());
+        for l in &program.launches {
+            let mut note = |name: &'static str, holds: bool| {
+                *seen.entry(name).or_insert(0) += holds as u32;
+            };
+            let (tile, library) = match &l.kernel {
+                Kernel::Tile(p) => (Some(p), false),
+                Kernel::MatMul(m) => (m.epilogue.as_ref().map(|e| &e.program), true),
+                Kernel::Conv(c) => (c.epilogue.as_ref().map(|e| &e.program), true),
+            };
+            note("epilogue", library && tile.is_some());
+            note("in place", !l.in_place.is_empty());
+            note(
+                "several results",
+                l.written.iter().filter(|w| **w).count() > 1,
+            );
+            let Some(p) = tile else { continue };
+            note("rows", p.schedule == Schedule::Rows);
+            note(
+                "lanes over inner",
+                p.schedule == Schedule::Lanes && !p.inner.is_empty(),
+            );
+            note(
+                "several walks",
+                p.stages.iter().filter(|s| s.over_inner).count() > 1,
+            );
+            note("row slot", !p.slots.is_empty());
+            note("bounds", p.accesses.iter().any(|a| !a.bounds.is_empty()));
+            for inst in p.stages.iter().flat_map(|s| &s.code) {
+                note("dynamic", matches!(inst, Inst::LoadAt { .. }));
+                note("muladd", matches!(inst, Inst::MulAdd { .. }));
+                note("random", matches!(inst, Inst::Random { .. }));
+                note("arg", matches!(inst, Inst::ArgReduce { .. }));
+            }
+        }
+    }
+    for (name, times) in &seen {
+        assert!(*times > 0, "{name} never happens: {seen:?}");
+    }
+}

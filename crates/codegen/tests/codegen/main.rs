@@ -1,0 +1,8 @@
+//! Lowered programs, run by interpreters, equal the reference.
+
+mod fuzz;
+mod run;
+mod snapshots;
+mod speed;
+mod symbolic;
+mod tiles;

@@ -1,0 +1,280 @@
+//! Runs lowered programs: kernels by an interpreter, library kernels by plain loops.
+
+use crate::tiles;
+use kiln_base::plan::{Conv, Kernel, MatMul};
+use kiln_base::{Dim, round_float};
+use kiln_codegen::{Options, Origin, Program, kir, lower};
+use kiln_ir::eval::{Array, Data};
+use kiln_ir::{Builder, Graph, GraphBuilder, Loc, Op, Target, Value};
+
+/// What runs the kernels.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub enum Engine {
+    /// Kernel IR, point by point.
+    Points,
+    /// Tile programs, with results in place wherever that is said to be possible.
+    Tiles,
+}
+
+/// The graph with composites decomposed.
+pub fn decomposed(graph: &Graph) -> Graph {
+    let mut out = Graph::default();
+    out.symbols.clone_from(&graph.symbols);
+    let mut map: Vec<Vec<Value>> = Vec::new();
+    for (_, node) in graph.iter() {
+        let inputs: Vec<Value> = node
+            .inputs
+            .iter()
+            .map(|v| map[v.node.index()][v.output as usize])
+            .collect();
+        let mut b = GraphBuilder::new(&mut out, Loc::UNKNOWN);
+        let expanded = match &node.op {
+            Op::Softmax(_) | Op::BatchNorm(_) => node.op.decompose(&mut b, &inputs),
+            _ => None,
+        };
+        map.push(match expanded {
+            Some(v) => vec![v.unwrap()],
+            None => b.emit(node.op.clone(), &inputs).unwrap().to_vec(),
+        });
+    }
+    for o in &graph.outputs {
+        let mut o = *o;
+        o.value = map[o.value.node.index()][o.value.output as usize];
+        out.outputs.push(o);
+    }
+    out
+}
+
+/// Lowers, and checks what holds for every program.
+pub fn lowered(graph: &Graph, options: &Options) -> Program {
+    let program = lower(graph, options).unwrap_or_else(|e| panic!("{e}\n{graph}"));
+    let mut written = vec![false; program.buffers.len()];
+    for (i, b) in program.buffers.iter().enumerate() {
+        written[i] = matches!(b.origin, Origin::Input(_) | Origin::Constant(_));
+    }
+    for launch in &program.launches {
+        if let Some(k) = &launch.kir {
+            assert_eq!(k.verify(), Vec::<String>::new(), "{k}\n{graph}");
+        }
+        for (a, is_written) in launch.args.iter().zip(&launch.written) {
+            assert!(*is_written || written[a.0 as usize], "read before written");
+        }
+        let results = launch.args.iter().zip(&launch.written).filter(|a| *a.1);
+        let mut only: Vec<bool> = Vec::new();
+        for (a, _) in results {
+            assert!(!written[a.0 as usize], "written twice");
+            written[a.0 as usize] = true;
+            only.push(program.buffers[a.0 as usize].parameter_only);
+        }
+        only.dedup();
+        assert_eq!(only.len(), 1, "prepare and run work in one launch");
+    }
+    for (o, b) in graph.outputs.iter().zip(&program.outputs) {
+        assert!(b.is_some() || o.target == Target::Kept);
+    }
+    let mut outputs: Vec<_> = program.outputs.iter().flatten().collect();
+    outputs.sort();
+    let all = outputs.len();
+    outputs.dedup();
+    assert_eq!(all, outputs.len(), "two outputs share a buffer");
+    program
+}
+
+/// The outputs of a program; `None` on a data error.
+pub fn run(
+    program: &Program,
+    inputs: &[Array],
+    symbols: &[i64],
+    engine: Engine,
+) -> Option<Vec<Option<Array>>> {
+    let mut memory: Vec<Data> = Vec::new();
+    let shape = |i: usize| -> Vec<usize> {
+        let dims = program.buffers[i].shape.iter();
+        dims.map(|d| d.eval(symbols) as usize).collect()
+    };
+    for (i, b) in program.buffers.iter().enumerate() {
+        let n: usize = shape(i).iter().product();
+        memory.push(match &b.origin {
+            Origin::Input(i) => inputs[*i as usize].data().clone(),
+            Origin::Constant(bytes) => Array::from_bytes(b.dtype, &shape(i), bytes)
+                .unwrap()
+                .data()
+                .clone(),
+            _ if b.dtype.is_float() => Data::Float(vec![777.25; n]),
+            _ => Data::Int(vec![77; n]),
+        });
+    }
+    let mut ok = true;
+    for launch in &program.launches {
+        let args: Vec<usize> = launch.args.iter().map(|a| a.0 as usize).collect();
+        match &launch.kernel {
+            Kernel::Tile(p) => match engine {
+                Engine::Points => {
+                    ok &= points(launch.kir.as_ref().unwrap(), &mut memory, &args, symbols)
+                }
+                Engine::Tiles => ok &= tiles::run(p, &mut memory, &args, &launch.in_place, symbols),
+            },
+            Kernel::MatMul(m) => {
+                let raw = matmul(m, &memory, &args, symbols);
+                ok &= finish(
+                    launch,
+                    raw,
+                    m.out,
+                    m.epilogue.as_ref(),
+                    &mut memory,
+                    &args,
+                    symbols,
+                    engine,
+                );
+            }
+            Kernel::Conv(c) => {
+                let raw = conv(c, &memory, &args, symbols);
+                ok &= finish(
+                    launch,
+                    raw,
+                    c.out,
+                    c.epilogue.as_ref(),
+                    &mut memory,
+                    &args,
+                    symbols,
+                    engine,
+                );
+            }
+        }
+    }
+    let outputs = program.outputs.iter().map(|b| {
+        let b = b.as_ref()?.0 as usize;
+        let data = memory[b].clone();
+        Some(Array::new(program.buffers[b].dtype, &shape(b), data).unwrap())
+    });
+    ok.then(|| outputs.collect())
+}
+
+#[allow(clippy::too_many_arguments)]
+fn finish(
+    launch: &kiln_codegen::Launch,
+    raw: Vec<f64>,
+    out: u16,
+    epilogue: Option<&kiln_base::plan::Epilogue>,
+    memory: &mut Vec<Data>,
+    args: &[usize],
+    symbols: &[i64],
+    engine: Engine,
+) -> bool {
+    let Some(epilogue) = epilogue else {
+        memory[args[out as usize]] = Data::Float(raw);
+        return true;
+    };
+    memory.push(Data::Float(raw));
+    let mut args = args.to_vec();
+    args.push(memory.len() - 1);
+    let ok = match engine {
+        Engine::Points => points(launch.kir.as_ref().unwrap(), memory, &args, symbols),
+        Engine::Tiles => tiles::run(&epilogue.program, memory, &args, &launch.in_place, symbols),
+    };
+    memory.pop();
+    ok
+}
+
+fn points(kernel: &kir::Kernel, memory: &mut [Data], args: &[usize], symbols: &[i64]) -> bool {
+    let mut data: Vec<Data> = args.iter().map(|a| memory[*a].clone()).collect();
+    let ok = kir::interpret(kernel, &mut data, symbols).is_ok();
+    for (i, a) in args.iter().enumerate() {
+        if kernel.args[i].written {
+            memory[*a] = data[i].clone();
+        }
+    }
+    ok
+}
+
+fn floats(data: &Data) -> &[f64] {
+    match data {
+        Data::Float(v) => v,
+        Data::Int(_) => panic!("library kernels take floats"),
+    }
+}
+
+fn evaluated(dims: &[Dim], symbols: &[i64]) -> Vec<i64> {
+    dims.iter().map(|d| d.eval(symbols)).collect()
+}
+
+pub fn each_point(extents: &[i64], mut f: impl FnMut(&[i64])) {
+    let total: i64 = extents.iter().product();
+    for mut n in 0..total {
+        let mut at = vec![0; extents.len()];
+        for k in (0..extents.len()).rev() {
+            at[k] = n % extents[k];
+            n /= extents[k];
+        }
+        f(&at);
+    }
+}
+
+fn matmul(m: &MatMul, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f64> {
+    let mut extents = evaluated(&m.batch, symbols);
+    let batch = extents.len();
+    extents.extend(evaluated(&[m.m.clone(), m.n.clone()], symbols));
+    let k = m.k.eval(symbols);
+    let operand = |x: &kiln_base::plan::Matrix, at: &[i64], row: i64, col: i64| {
+        let strides = evaluated(&x.batch_strides, symbols);
+        let mut address =
+            x.offset.eval(symbols) + row * x.row.eval(symbols) + col * x.col.eval(symbols);
+        for (s, i) in strides.iter().zip(at) {
+            address += s * i;
+        }
+        floats(&memory[args[x.arg as usize]])[address as usize]
+    };
+    let mut out = Vec::new();
+    each_point(&extents, |at| {
+        let (i, j) = (at[batch], at[batch + 1]);
+        let sum = (0..k)
+            .map(|p| operand(&m.lhs, at, i, p) * operand(&m.rhs, at, p, j))
+            .sum();
+        out.push(round_float(sum, m.dtype));
+    });
+    out
+}
+
+fn conv(c: &Conv, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f64> {
+    let e = |d: &Dim| d.eval(symbols);
+    let (x, w) = (
+        floats(&memory[args[c.x as usize]]),
+        floats(&memory[args[c.weight as usize]]),
+    );
+    let (input, output, kernel) = (
+        evaluated(&c.input, symbols),
+        evaluated(&c.output, symbols),
+        evaluated(&c.kernel, symbols),
+    );
+    let (stride, padding, dilation) = (
+        evaluated(&c.stride, symbols),
+        evaluated(&c.padding, symbols),
+        evaluated(&c.dilation, symbols),
+    );
+    let (groups, ins, outs) = (e(&c.groups), e(&c.in_channels), e(&c.out_channels));
+    let mut extents = vec![e(&c.batch), groups, outs];
+    extents.extend(&output);
+    let mut taps = vec![ins];
+    taps.extend(&kernel);
+    let mut result = Vec::new();
+    each_point(&extents, |at| {
+        let (n, g, o) = (at[0], at[1], at[2]);
+        let mut sum = 0.0;
+        each_point(&taps, |tap| {
+            let mut address = n * groups * ins + g * ins + tap[0];
+            let mut weight = g * ins + tap[0];
+            let mut inside = true;
+            for a in 0..input.len() {
+                let i = at[3 + a] * stride[a] + tap[1 + a] * dilation[a] - padding[a];
+                inside &= (0..input[a]).contains(&i);
+                address = address * input[a] + i;
+                weight = weight * kernel[a] + tap[1 + a];
+            }
+            // Zeros in the padding are numbers like any other.
+            let value = if inside { x[address as usize] } else { 0.0 };
+            sum += value * w[(weight * outs + o) as usize];
+        });
+        result.push(round_float(sum, c.dtype));
+    });
+    result
+}

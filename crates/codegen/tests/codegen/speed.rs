@@ -1,0 +1,57 @@
+//! Lowering stays fast as graphs grow.
+
+use crate::run::lowered;
+use kiln_base::DType;
+use kiln_codegen::{Options, lower};
+use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Pw, Role, ops};
+use std::time::{Duration, Instant};
+
+/// A stack of layers of a transformer's shape, without attention.
+fn stack(layers: usize) -> Graph {
+    let mut g = Graph::default();
+    let mut b = GraphBuilder::new(&mut g, Loc::UNKNOWN);
+    let mut x = b.input(Fact::new(DType::F32, [32, 64]), Role::Data);
+    for _ in 0..layers {
+        let w = b.input(Fact::new(DType::F32, [64, 64]), Role::Parameter);
+        let bias = b.input(Fact::new(DType::F32, [64]), Role::Parameter);
+        let sum = b
+            .reduce_keepdim(kiln_base::prim::Reduction::Sum, &x, &[1])
+            .unwrap();
+        let scale = b.scalar_like(1.0 / 64.0, &sum).unwrap();
+        let mean = b.pointwise(Pw::Mul, &[sum, scale]).unwrap();
+        let centred = b.pointwise(Pw::Sub, &[x, mean]).unwrap();
+        let square = b.pointwise(Pw::Square, &[centred]).unwrap();
+        let var = b
+            .reduce_keepdim(kiln_base::prim::Reduction::Sum, &square, &[1])
+            .unwrap();
+        let spread = b.pointwise(Pw::Rsqrt, &[var]).unwrap();
+        let normal = b.pointwise(Pw::Mul, &[centred, spread]).unwrap();
+        let y = b.op(ops::MatMul {}, &[normal, w]).unwrap();
+        let y = b.pointwise(Pw::Add, &[y, bias]).unwrap();
+        let y = b.pointwise(Pw::Gelu, &[y]).unwrap();
+        x = b.pointwise(Pw::Add, &[x, y]).unwrap();
+    }
+    g.add_output(x);
+    g
+}
+
+#[test]
+fn a_thousand_nodes_lower_quickly() {
+    let graph = stack(56);
+    assert!(graph.len() >= 1000, "{}", graph.len());
+    let program = lowered(&graph, &Options::default());
+    // A normalisation and a product each layer.
+    assert_eq!(program.launches.len(), 2 * 56);
+    let best = (0..5)
+        .map(|_| {
+            let start = Instant::now();
+            lower(&graph, &Options::default()).unwrap();
+            start.elapsed()
+        })
+        .min();
+    // A bound that only quadratic work would miss on a slow machine.
+    assert!(best < Some(Duration::from_millis(100)), "{best:?}");
+    if std::env::var("KILN_SHOW").is_ok() {
+        println!("{best:?} for {} nodes", graph.len());
+    }
+}

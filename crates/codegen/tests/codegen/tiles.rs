@@ -1,0 +1,498 @@
+//! Runs tile programs as `kiln_base::tile` defines them, in tiles of a few elements and with poisoned
+//! registers, so that what a real engine may do shows up.
+
+use crate::run::each_point;
+use kiln_base::prim::{self, Binary, RandomKind, Reduction, Unary};
+use kiln_base::tile::{Access, Arg, Inst, Schedule, Stage, TileProgram};
+use kiln_base::{Compute, DType, Dim, Scalar, float_to_int, round_float, wrap_int};
+use kiln_ir::eval::Data;
+
+/// Elements of a tile.
+const T: i64 = 5;
+
+#[derive(Copy, Clone, Debug)]
+enum Num {
+    F(f64),
+    I(i64),
+    Poison,
+}
+
+impl Num {
+    fn f(self) -> f64 {
+        match self {
+            Num::F(x) => x,
+            other => panic!("{other:?} as a float"),
+        }
+    }
+    fn i(self) -> i64 {
+        match self {
+            Num::I(x) => x,
+            other => panic!("{other:?} as an integer"),
+        }
+    }
+    fn settle(self, c: Compute) -> Num {
+        match (self, c) {
+            (Num::F(x), Compute::F32) => Num::F(x as f32 as f64),
+            (Num::F(x), Compute::F64) => Num::F(x),
+            (Num::I(x), Compute::I32) => Num::I(x as i32 as i64),
+            (Num::I(x), Compute::I64) => Num::I(x),
+            (Num::I(x), Compute::Mask) => Num::I((x != 0) as i64),
+            (n, c) => panic!("{n:?} in a {} register", c.name()),
+        }
+    }
+}
+
+fn scalar(s: Scalar, c: Compute) -> Num {
+    match c.is_float() {
+        true => Num::F(s.as_f64()),
+        false => Num::I(s.as_i64()),
+    }
+}
+
+/// A point of the space: indices of the axes, then of the inner axes.
+type Point = Vec<i64>;
+
+struct Machine<'a> {
+    p: &'a TileProgram,
+    memory: &'a mut [Data],
+    args: Vec<usize>,
+    symbols: &'a [i64],
+    regs: Vec<Vec<Num>>,
+    /// By register and lane: what is accumulated, and where the extreme was.
+    acc: Vec<Vec<Option<(Num, i64)>>>,
+    slots: Vec<Vec<Vec<Num>>>,
+    errors: u32,
+}
+
+/// Whether there was no data error.
+pub fn run(
+    p: &TileProgram,
+    memory: &mut [Data],
+    args: &[usize],
+    in_place: &[(usize, usize)],
+    symbols: &[i64],
+) -> bool {
+    // In place: the result is written over a copy of what is read.
+    let mut storage: Vec<Data> = args.iter().map(|a| memory[*a].clone()).collect();
+    let mut at: Vec<usize> = (0..args.len()).collect();
+    let mut taken = Vec::new();
+    for (r, w) in in_place {
+        if !taken.contains(r) && at[*w] == *w {
+            taken.push(*r);
+            at[*w] = *r;
+        }
+    }
+    let mut m = Machine {
+        p,
+        memory: &mut storage,
+        args: at.clone(),
+        symbols,
+        regs: vec![vec![Num::Poison; T as usize]; p.registers.len()],
+        acc: vec![vec![]; p.registers.len()],
+        slots: vec![vec![]; p.slots.len()],
+        errors: 0,
+    };
+    for (r, s) in &p.constants {
+        let c = p.registers[r.0 as usize];
+        m.regs[r.0 as usize] = vec![scalar(*s, c).settle(c); T as usize];
+    }
+    let axes: Vec<i64> = p.axes.iter().map(|d| d.eval(symbols)).collect();
+    let inner: Vec<i64> = p.inner.iter().map(|d| d.eval(symbols)).collect();
+    match p.schedule {
+        Schedule::Rows => each_point(&axes, |at| m.row(at, &inner)),
+        Schedule::Lanes => m.lanes(&axes, &inner),
+    }
+    let errors = m.errors;
+    for (i, a) in args.iter().enumerate() {
+        if p.args[i].written {
+            memory[*a] = storage[at[i]].clone();
+        }
+    }
+    errors == 0
+}
+
+fn points(extents: &[i64]) -> Vec<Point> {
+    let mut all = Vec::new();
+    each_point(extents, |at| all.push(at.to_vec()));
+    all
+}
+
+/// One tile of a stage.
+struct Tile {
+    points: Vec<Point>,
+    /// Which part of a row slot it is.
+    slot: usize,
+    /// The linear inner index of its first element, and the step to the next.
+    inner: (i64, i64),
+    /// Whether results are spread over the register.
+    spread: bool,
+}
+
+impl Machine<'_> {
+    fn row(&mut self, axes: &[i64], inner: &[i64]) {
+        let all = points(inner);
+        self.clear_slots(all.len() / T as usize + 1);
+        for stage in &self.p.stages {
+            self.begin(stage);
+            if !stage.over_inner {
+                let point: Point = axes
+                    .iter()
+                    .copied()
+                    .chain(inner.iter().map(|_| 0))
+                    .collect();
+                self.code(
+                    stage,
+                    &Tile {
+                        points: vec![point],
+                        slot: 0,
+                        inner: (0, 0),
+                        spread: true,
+                    },
+                );
+                continue;
+            }
+            for (slot, tile) in all.chunks(T as usize).enumerate() {
+                let join = |at: &Point| axes.iter().chain(at).copied().collect();
+                let points = tile.iter().map(join).collect();
+                let inner = (slot as i64 * T, 1);
+                self.code(
+                    stage,
+                    &Tile {
+                        points,
+                        slot,
+                        inner,
+                        spread: false,
+                    },
+                );
+            }
+            self.end(stage, Schedule::Rows);
+        }
+    }
+
+    fn lanes(&mut self, axes: &[i64], inner: &[i64]) {
+        let all = points(inner);
+        for tile in points(axes).chunks(T as usize) {
+            self.clear_slots(all.len());
+            for stage in &self.p.stages {
+                self.begin(stage);
+                let once = [vec![0; inner.len()]];
+                let over: &[Point] = if stage.over_inner { &all } else { &once };
+                for (slot, at) in over.iter().enumerate() {
+                    let join = |a: &Point| a.iter().chain(at).copied().collect();
+                    let points = tile.iter().map(join).collect();
+                    let inner = (slot as i64, 0);
+                    self.code(
+                        stage,
+                        &Tile {
+                            points,
+                            slot,
+                            inner,
+                            spread: false,
+                        },
+                    );
+                }
+                self.end(stage, Schedule::Lanes);
+            }
+        }
+    }
+
+    fn clear_slots(&mut self, parts: usize) {
+        for slot in &mut self.slots {
+            *slot = vec![vec![Num::Poison; T as usize]; parts];
+        }
+    }
+
+    /// Accumulators are not readable while they grow.
+    fn begin(&mut self, stage: &Stage) {
+        for inst in &stage.code {
+            if let Inst::Reduce { acc, .. } | Inst::ArgReduce { acc, .. } = inst {
+                assert!(stage.over_inner);
+                let r = acc.0 as usize;
+                self.regs[r] = vec![Num::Poison; T as usize];
+                self.acc[r] = vec![None; T as usize];
+            }
+        }
+    }
+
+    fn end(&mut self, stage: &Stage, schedule: Schedule) {
+        for inst in &stage.code {
+            let (acc, op, arg) = match inst {
+                Inst::Reduce { acc, op, .. } => (acc, *op, false),
+                Inst::ArgReduce { acc, op, .. } => (acc, *op, true),
+                _ => continue,
+            };
+            let r = acc.0 as usize;
+            let identity = self.identity(r, op);
+            let mut lanes: Vec<Num> = self.acc[r]
+                .iter()
+                .map(|a| match a {
+                    Some((_, at)) if arg => Num::I(*at),
+                    Some((x, _)) => *x,
+                    None => identity,
+                })
+                .collect();
+            if schedule == Schedule::Rows {
+                lanes = vec![lanes[0]; T as usize];
+            }
+            self.regs[r] = lanes;
+        }
+    }
+
+    fn identity(&self, r: usize, op: Reduction) -> Num {
+        let c = self.p.registers[r];
+        match (c, op) {
+            (Compute::I32, Reduction::Max) => Num::I(i32::MIN as i64),
+            (Compute::I32, Reduction::Min) => Num::I(i32::MAX as i64),
+            (Compute::I64, Reduction::Max) => Num::I(i64::MIN),
+            (Compute::I64, Reduction::Min) => Num::I(i64::MAX),
+            _ => scalar(Scalar::Float(op.identity_f64()), c),
+        }
+    }
+
+    fn line(&self, offset: &Dim, strides: &[Dim], at: &Point) -> i64 {
+        assert_eq!(strides.len(), at.len());
+        let steps = strides.iter().zip(at);
+        steps.fold(offset.eval(self.symbols), |n, (s, i)| {
+            n + s.eval(self.symbols) * i
+        })
+    }
+
+    fn address(&self, access: &Access, at: &Point) -> Option<i64> {
+        let inside = access.bounds.iter().all(|b| {
+            let index = self.line(&b.offset, &b.strides, at);
+            (0..b.extent.eval(self.symbols)).contains(&index)
+        });
+        inside.then(|| self.line(&access.offset, &access.strides, at))
+    }
+
+    fn code(&mut self, stage: &Stage, tile: &Tile) {
+        for inst in &stage.code {
+            self.inst(inst, tile);
+        }
+    }
+
+    fn inst(&mut self, inst: &Inst, tile: &Tile) {
+        let n = tile.points.len();
+        let get = |m: &Self, r: kiln_base::tile::Reg, l: usize| m.regs[r.0 as usize][l];
+        let mut out: Vec<Num> = Vec::with_capacity(n);
+        let dst = match inst {
+            Inst::Load { dst, access } => {
+                for at in &tile.points {
+                    out.push(self.load(&self.p.accesses[*access as usize], at, 0));
+                }
+                dst
+            }
+            Inst::LoadAt {
+                dst,
+                access,
+                dynamic,
+            } => {
+                for (l, at) in tile.points.iter().enumerate() {
+                    let mut extra = 0;
+                    for d in dynamic {
+                        let i = get(self, d.index, l).i();
+                        let inside = (0..d.extent.eval(self.symbols)).contains(&i);
+                        self.errors += !inside as u32;
+                        extra += if inside {
+                            i * d.stride.eval(self.symbols)
+                        } else {
+                            0
+                        };
+                    }
+                    out.push(self.load(&self.p.accesses[*access as usize], at, extra));
+                }
+                dst
+            }
+            Inst::Index {
+                dst,
+                offset,
+                strides,
+            } => {
+                out.extend(
+                    tile.points
+                        .iter()
+                        .map(|at| Num::I(self.line(offset, strides, at))),
+                );
+                dst
+            }
+            Inst::Unary { op, dst, a } => {
+                let mask = self.p.registers[a.0 as usize] == Compute::Mask;
+                out.extend((0..n).map(|l| unary(*op, get(self, *a, l), mask)));
+                dst
+            }
+            Inst::Binary { op, dst, a, b, .. } => {
+                for l in 0..n {
+                    let r = binary(*op, get(self, *a, l), get(self, *b, l));
+                    self.errors += r.is_none() as u32;
+                    out.push(r.unwrap_or(Num::I(0)));
+                }
+                dst
+            }
+            Inst::MulAdd { dst, a, b, c } => {
+                out.extend((0..n).map(|l| {
+                    Num::F(get(self, *a, l).f() * get(self, *b, l).f() + get(self, *c, l).f())
+                }));
+                dst
+            }
+            Inst::Select { dst, mask, a, b } => {
+                out.extend((0..n).map(|l| match get(self, *mask, l).i() != 0 {
+                    true => get(self, *a, l),
+                    false => get(self, *b, l),
+                }));
+                dst
+            }
+            Inst::Convert { dst, a, from, to } => {
+                assert_eq!(self.p.registers[a.0 as usize], from.compute());
+                assert_eq!(self.p.registers[dst.0 as usize], to.compute());
+                out.extend((0..n).map(|l| convert(get(self, *a, l), *from, *to)));
+                dst
+            }
+            Inst::Random {
+                dst,
+                kind,
+                seed,
+                offset,
+                index,
+            } => {
+                let c = self.p.registers[dst.0 as usize];
+                out.extend((0..n).map(|l| {
+                    let counter = get(self, *offset, l)
+                        .i()
+                        .wrapping_add(get(self, *index, l).i());
+                    random(
+                        *kind,
+                        prim::philox(counter as u64, get(self, *seed, l).i() as u64),
+                        c,
+                    )
+                }));
+                dst
+            }
+            Inst::Reduce { op, acc, a } | Inst::ArgReduce { op, acc, a } => {
+                let arg = matches!(inst, Inst::ArgReduce { .. });
+                let rows = self.p.schedule == Schedule::Rows;
+                for l in 0..n {
+                    let x = get(self, *a, l);
+                    let r = acc.0 as usize;
+                    let into = if rows { 0 } else { l };
+                    let at = tile.inner.0 + l as i64 * tile.inner.1;
+                    let next = match self.acc[r][into] {
+                        None if arg => (x, at),
+                        Some((best, _)) if arg && beats(*op, x, best) => (x, at),
+                        Some(best) if arg => best,
+                        old => {
+                            let old = old.map_or_else(|| self.identity(r, *op), |o| o.0);
+                            let sum = binary(op.combine(), old, x).unwrap();
+                            (sum.settle(self.p.registers[r]), 0)
+                        }
+                    };
+                    self.acc[r][into] = Some(next);
+                }
+                return;
+            }
+            Inst::Keep { slot, src } => {
+                let kept = self.regs[src.0 as usize].clone();
+                self.slots[*slot as usize][tile.slot] = kept;
+                return;
+            }
+            Inst::Kept { dst, slot } => {
+                let kept = &self.slots[*slot as usize][tile.slot];
+                out.extend(kept[..n].iter().copied());
+                dst
+            }
+            Inst::Store { access, src } => {
+                let access = &self.p.accesses[*access as usize];
+                for (l, at) in tile.points.iter().enumerate() {
+                    let value = get(self, *src, l);
+                    if let Some(to) = self.address(access, at) {
+                        self.write(access.arg, to, value);
+                    }
+                }
+                return;
+            }
+        };
+        let c = self.p.registers[dst.0 as usize];
+        let mut out: Vec<Num> = out.into_iter().map(|x| x.settle(c)).collect();
+        if tile.spread {
+            out = vec![out[0]; T as usize];
+        }
+        out.resize(T as usize, Num::Poison);
+        self.regs[dst.0 as usize] = out;
+    }
+
+    fn load(&self, access: &Access, at: &Point, extra: i64) -> Num {
+        let Arg { dtype, .. } = self.p.args[access.arg as usize];
+        match self.address(access, at) {
+            None => scalar(access.fill, dtype.compute()),
+            Some(from) => match &self.memory[self.args[access.arg as usize]] {
+                Data::Float(v) => Num::F(v[(from + extra) as usize]),
+                Data::Int(v) => Num::I(v[(from + extra) as usize]),
+            },
+        }
+    }
+
+    fn write(&mut self, arg: u16, to: i64, value: Num) {
+        let dtype = self.p.args[arg as usize].dtype;
+        match &mut self.memory[self.args[arg as usize]] {
+            Data::Float(v) => v[to as usize] = round_float(value.f(), dtype),
+            Data::Int(v) => v[to as usize] = wrap_int(value.i(), dtype),
+        }
+    }
+}
+
+fn beats(op: Reduction, x: Num, best: Num) -> bool {
+    match (x, best) {
+        (Num::F(x), Num::F(b)) if x.is_nan() || b.is_nan() => x.is_nan() && !b.is_nan(),
+        (Num::F(x), Num::F(b)) => {
+            if op == Reduction::Min {
+                x < b
+            } else {
+                x > b
+            }
+        }
+        _ => {
+            if op == Reduction::Min {
+                x.i() < best.i()
+            } else {
+                x.i() > best.i()
+            }
+        }
+    }
+}
+
+fn unary(op: Unary, a: Num, mask: bool) -> Num {
+    match a {
+        Num::F(x) if op.gives_mask() => Num::I(op.eval_f64(x) as i64),
+        Num::F(x) => Num::F(op.eval_f64(x)),
+        Num::I(x) if mask => Num::I(op.eval_f64(x as f64) as i64),
+        Num::I(x) => Num::I(op.eval_i64(x).unwrap()),
+        Num::Poison => panic!("{} of poison", op.name()),
+    }
+}
+
+fn binary(op: Binary, a: Num, b: Num) -> Option<Num> {
+    Some(match (a, b) {
+        (Num::F(a), Num::F(b)) if op.gives_mask() => Num::I(op.eval_f64(a, b) as i64),
+        (Num::F(a), Num::F(b)) => Num::F(op.eval_f64(a, b)),
+        _ => Num::I(op.eval_i64(a.i(), b.i()).ok()?),
+    })
+}
+
+fn convert(a: Num, from: DType, to: DType) -> Num {
+    match (a, to.is_float()) {
+        (Num::F(x), true) => Num::F(round_float(x, to)),
+        (Num::F(x), false) => Num::I(float_to_int(x, to)),
+        (Num::I(x), true) if from == DType::U64 => Num::F(round_float(x as u64 as f64, to)),
+        (Num::I(x), true) => Num::F(round_float(x as f64, to)),
+        (Num::I(x), false) => Num::I(wrap_int(x, to)),
+        (Num::Poison, _) => panic!("a cast of poison"),
+    }
+}
+
+fn random(kind: RandomKind, words: [u32; 4], c: Compute) -> Num {
+    match (kind, c) {
+        (RandomKind::Bits, _) => Num::I(prim::random_bits(words)),
+        (RandomKind::Uniform, Compute::F64) => Num::F(prim::random_uniform_f64(words)),
+        (RandomKind::Uniform, _) => Num::F(prim::random_uniform_f32(words) as f64),
+        (RandomKind::Normal, _) => Num::F(prim::random_normal(words)),
+    }
+}

@@ -1,0 +1,174 @@
+//! What the compiler did, for people.
+
+use kiln_base::plan::{Place, Plan};
+use kiln_codegen::Program;
+use kiln_ir::{Graph, Loc, Op};
+use kiln_optimize::Report;
+use kiln_runtime::MemoryReport;
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+/// The file name of locations that are markers.
+const MARKER: &str = "#";
+
+/// A location that stands for position `index` of a recording.
+pub fn marker(index: usize) -> Loc {
+    Loc {
+        file: Cow::Borrowed(MARKER),
+        line: index as u32 + 1,
+        column: 1,
+    }
+}
+
+/// The position that a location stands for, if it is a marker.
+pub(crate) fn marked(loc: &Loc) -> Option<usize> {
+    (loc.file == MARKER).then(|| loc.line as usize - 1)
+}
+
+/// What the compiler did: passes that fired, kernels, memory. Displays as text.
+#[derive(Clone, Debug)]
+pub struct Explain {
+    /// Rewrites, in order: rule, what it looked at, the user's line.
+    pub rewrites: Vec<String>,
+    /// How often each rule fired.
+    pub counts: Vec<(&'static str, usize)>,
+    /// Kernels, prepare steps first.
+    pub kernels: Vec<KernelInfo>,
+    /// What the plan needs, where all sizes are known.
+    pub memory: Option<MemoryReport>,
+    /// How long compiling took.
+    pub time: Duration,
+    /// The optimised graph as text.
+    pub graph: String,
+}
+
+/// One kernel launch.
+#[derive(Clone, Debug)]
+pub struct KernelInfo {
+    /// The kernel's name.
+    pub name: String,
+    /// Whether it runs only when a parameter has changed.
+    pub prepared: bool,
+    /// The ops that it computes, with the user's lines.
+    pub ops: Vec<String>,
+    /// Why neighbours were not fused into it.
+    pub why_not: Vec<String>,
+    /// Its Kernel IR, where it has one.
+    pub kir: Option<String>,
+}
+
+impl Explain {
+    pub(crate) fn new(
+        graph: &Graph,
+        program: &Program,
+        plan: &Plan,
+        fired: &Report,
+        locs: &[Loc],
+    ) -> Explain {
+        let resolve = |loc: &Loc| match marked(loc) {
+            Some(at) => locs.get(at).cloned().unwrap_or(Loc::UNKNOWN),
+            None => loc.clone(),
+        };
+        let rewrites = fired.fired.iter().map(|f| {
+            let mut f = f.clone();
+            f.loc = resolve(&f.loc);
+            f.to_string()
+        });
+        Explain {
+            rewrites: rewrites.collect(),
+            counts: fired.counts(),
+            kernels: kernels(graph, program, plan, resolve),
+            memory: None,
+            time: Duration::ZERO,
+            graph: graph.to_string(),
+        }
+    }
+
+    /// How many convolutions were folded with their batch norms.
+    pub fn folded(&self) -> usize {
+        let fold = self
+            .counts
+            .iter()
+            .find(|(rule, _)| *rule == "conv_batch_norm");
+        fold.map_or(0, |(_, n)| *n)
+    }
+
+    /// Number of kernels that every run launches.
+    pub fn kernels_run(&self) -> usize {
+        self.kernels.iter().filter(|k| !k.prepared).count()
+    }
+
+    /// Number of kernels that run only when a parameter has changed.
+    pub fn kernels_prepared(&self) -> usize {
+        self.kernels.iter().filter(|k| k.prepared).count()
+    }
+}
+
+fn kernels(
+    graph: &Graph,
+    program: &Program,
+    plan: &Plan,
+    resolve: impl Fn(&Loc) -> Loc,
+) -> Vec<KernelInfo> {
+    let prepared = |launch: &kiln_codegen::Launch| {
+        let mut written = launch.args.iter().zip(&launch.written).filter(|(_, w)| **w);
+        written.all(|(b, _)| plan.buffers[b.0 as usize].place == Place::Prepared)
+    };
+    let mut kernels: Vec<KernelInfo> = program
+        .launches
+        .iter()
+        .zip(&program.groups)
+        .map(|(launch, group)| KernelInfo {
+            name: launch.kernel.name().to_string(),
+            prepared: prepared(launch),
+            ops: group
+                .nodes
+                .iter()
+                .map(|id| graph.node(*id))
+                .filter(|n| !matches!(n.op, Op::Input(_)))
+                .map(|n| match resolve(&n.loc) {
+                    loc if loc.is_known() => format!("{} {} at {loc}", n.op.name(), n.facts[0]),
+                    _ => format!("{} {}", n.op.name(), n.facts[0]),
+                })
+                .collect(),
+            why_not: group.why_not.clone(),
+            kir: launch.kir.as_ref().map(|k| k.to_string()),
+        })
+        .collect();
+    kernels.sort_by_key(|k| !k.prepared);
+    kernels
+}
+
+impl fmt::Display for Explain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "rewrites: {}", self.rewrites.len())?;
+        for r in &self.rewrites {
+            writeln!(f, "  {r}")?;
+        }
+        writeln!(
+            f,
+            "kernels: {} in every run, {} when a parameter has changed",
+            self.kernels_run(),
+            self.kernels_prepared()
+        )?;
+        for k in &self.kernels {
+            let when = if k.prepared { " (prepare)" } else { "" };
+            writeln!(f, "  {}{when}", k.name)?;
+            for op in &k.ops {
+                writeln!(f, "    {op}")?;
+            }
+            for why in &k.why_not {
+                writeln!(f, "    not fused: {why}")?;
+            }
+        }
+        match &self.memory {
+            Some(m) => writeln!(
+                f,
+                "memory: {} bytes at the peak (no layout needs less than {}), {} prepared, {} of outputs",
+                m.peak, m.lower_bound, m.prepared, m.outputs
+            ),
+            None => writeln!(f, "memory: depends on symbolic sizes"),
+        }
+    }
+}

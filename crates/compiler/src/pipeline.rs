@@ -1,0 +1,144 @@
+//! Graph in, plan out.
+
+use crate::explain::{Explain, marked};
+use crate::place;
+use kiln_codegen as codegen;
+use kiln_ir::{Graph, Loc, NodeId, Op, Role, Target};
+use kiln_optimize as optimize;
+use kiln_runtime::Executable;
+use std::time::Instant;
+
+/// How to compile.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Options {
+    /// Whether rewrites may not change rounding (batch-norm folding is then off).
+    pub exact: bool,
+    /// Whether to optimise the graph at all.
+    pub optimize: bool,
+    /// Whether to fuse ops into common kernels.
+    pub fuse: bool,
+    /// Stops after this many rewrites, to find the one that makes a result wrong.
+    pub max_patches: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            exact: false,
+            optimize: true,
+            fuse: true,
+            max_patches: None,
+        }
+    }
+}
+
+/// Why a graph could not be compiled.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CompileError {
+    /// The engine can't run an op.
+    #[error("{message}")]
+    Unsupported {
+        /// The marked position of the op, where there is one.
+        at: Option<usize>,
+        /// What can't be done.
+        message: String,
+    },
+    /// A defect in the compiler.
+    #[error("internal error of the compiler: {0}")]
+    Internal(String),
+}
+
+/// A compiled graph.
+pub struct Compilation {
+    /// The program, ready to run.
+    pub executable: Executable,
+    /// For each output of the graph its position among the plan's outputs; `None` for kept values
+    /// that the plan does not write to memory.
+    pub outputs: Vec<Option<usize>>,
+    /// What was done and why.
+    pub explain: Explain,
+}
+
+/// Compiles a graph: the whole pipeline.
+///
+/// Locations of `graph` may be markers (see [`crate::marker`]) that stand for positions in `locs`; then the
+/// plan's data-error sites name those positions, so that one plan serves programs recorded at other
+/// lines.
+///
+/// # Errors
+/// If an op is not supported by the engine.
+pub fn compile(
+    graph: &Graph,
+    locs: &[Loc],
+    options: &Options,
+) -> Result<Compilation, CompileError> {
+    let start = Instant::now();
+    let graph = written_inputs_are_data(graph);
+    let (optimized, fired) = run_passes(graph.clone(), options)?;
+    let program = lower(&optimized, options)?;
+    let (mut plan, outputs) = place::place(&optimized, &program)?;
+    let mut explain = Explain::new(&optimized, &program, &plan, &fired, locs);
+    for site in &mut plan.sites {
+        if let Some(position) = marked(&optimized.node(NodeId(site.node)).loc) {
+            site.node = position as u32;
+        }
+    }
+    let internal = |e: kiln_runtime::Error| CompileError::Internal(e.to_string());
+    let sized = plan.symbols.is_empty();
+    let executable = Executable::new(plan).map_err(internal)?;
+    if sized {
+        explain.memory = Some(executable.memory(&[]).map_err(internal)?);
+    }
+    explain.time = start.elapsed();
+    Ok(Compilation {
+        executable,
+        outputs,
+        explain,
+    })
+}
+
+/// What depends on a cell that the program writes runs every time, so such an input is no parameter.
+fn written_inputs_are_data(graph: &Graph) -> Graph {
+    let mut graph = graph.clone();
+    let inputs = graph.inputs();
+    for output in graph.outputs.clone() {
+        if let Target::Assign(i) = output.target
+            && let Op::Input(input) = &mut graph.node_mut(inputs[i as usize]).op
+        {
+            input.role = Role::Data;
+        }
+    }
+    graph
+}
+
+/// Optimises, takes composites apart, and optimises what that leaves.
+fn run_passes(graph: Graph, options: &Options) -> Result<(Graph, optimize::Report), CompileError> {
+    if !options.optimize {
+        return Ok((optimize::decompose(graph), optimize::Report::default()));
+    }
+    let internal = |e: optimize::OptimizeError| CompileError::Internal(e.to_string());
+    let mut passes = optimize::Options {
+        exact: options.exact,
+        max_patches: options.max_patches,
+        ..optimize::Options::default()
+    };
+    let (graph, mut report) = optimize::optimize(graph, &passes).map_err(internal)?;
+    passes.max_patches = options.max_patches.map(|n| n - report.fired.len().min(n));
+    let (graph, rest) =
+        optimize::optimize(optimize::decompose(graph), &passes).map_err(internal)?;
+    report.fired.extend(rest.fired);
+    report.stopped |= rest.stopped;
+    report.nodes_after = rest.nodes_after;
+    Ok((graph, report))
+}
+
+fn lower(graph: &Graph, options: &Options) -> Result<codegen::Program, CompileError> {
+    let options = codegen::Options {
+        fuse: options.fuse,
+        ..codegen::Options::default()
+    };
+    codegen::lower(graph, &options).map_err(|e| CompileError::Unsupported {
+        at: marked(&graph.node(e.node).loc),
+        message: format!("{}: {}", graph.node(e.node).op.name(), e.text),
+    })
+}

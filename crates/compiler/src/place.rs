@@ -1,0 +1,323 @@
+//! The memory plan: from launches over named buffers to a [`Plan`].
+//!
+//! Launches that depend on parameters alone become *prepare* steps. Outputs that assign to an input may
+//! take over its memory (donation): their launches move to the end of the run, behind everything that
+//! can fail or still reads the input. A temporary that dies where another of the same size is written
+//! element by element is overwritten in place. Offsets are left to
+//! [`kiln_base::memory::solve`], which runs when sizes are known.
+
+use crate::CompileError;
+use kiln_base::plan::{Buffer, BufferId, Constant, Input, Output, Place, Plan, Step, Symbol};
+use kiln_codegen::{BufId, Launch, Origin, Program};
+use kiln_ir::{Graph, Op, Target};
+
+/// The plan of a lowered program, and for each graph output its position among the plan's outputs.
+pub(crate) fn place(
+    graph: &Graph,
+    program: &Program,
+) -> Result<(Plan, Vec<Option<usize>>), CompileError> {
+    let mut order = Order::new(graph, program);
+    let donors = order.donate(graph, program);
+    let mut plan = Plan {
+        symbols: symbols(graph)?,
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+        constants: Vec::new(),
+        buffers: program
+            .buffers
+            .iter()
+            .map(|b| Buffer {
+                dtype: b.dtype,
+                len: kiln_base::numel(&b.shape),
+                place: Place::Temporary,
+            })
+            .collect(),
+        kernels: Vec::new(),
+        prepare: Vec::new(),
+        run: Vec::new(),
+        commit: 0,
+        sites: Vec::new(),
+    };
+    inputs_and_constants(graph, program, &mut plan);
+    let positions = outputs(program, &donors, &mut plan);
+    for &l in &order.prepare {
+        for buffer in written(&program.launches[l]) {
+            let place = &mut plan.buffers[ix(buffer)].place;
+            if *place == Place::Temporary {
+                *place = Place::Prepared;
+            }
+        }
+    }
+    for &l in &order.prepare {
+        let step = step(&program.launches[l], &mut plan);
+        plan.prepare.push(step);
+    }
+    for &l in order.run.iter().chain(&order.commit) {
+        let step = step(&program.launches[l], &mut plan);
+        plan.run.push(step);
+    }
+    plan.commit = order.run.len() as u32;
+    in_place(program, &order, &mut plan);
+    Ok((plan, positions))
+}
+
+/// Each symbol is given by the first input dim that is exactly this symbol.
+fn symbols(graph: &Graph) -> Result<Vec<Symbol>, CompileError> {
+    let inputs = graph.inputs();
+    let define = |(s, info): (usize, &kiln_ir::SymbolInfo)| {
+        let dim = Plan::symbol(s);
+        let place = inputs.iter().enumerate().find_map(|(i, id)| {
+            let axis = graph
+                .node(*id)
+                .fact()
+                .shape
+                .iter()
+                .position(|d| *d == dim)?;
+            Some((i as u32, axis as u32))
+        });
+        let (input, axis) = place.ok_or_else(|| {
+            CompileError::Internal(format!("no input dim gives the symbol {}", info.name))
+        })?;
+        Ok(Symbol {
+            name: info.name.clone(),
+            min: info.min,
+            input,
+            axis,
+        })
+    };
+    graph.symbols.iter().enumerate().map(define).collect()
+}
+
+fn inputs_and_constants(graph: &Graph, program: &Program, plan: &mut Plan) {
+    let mut given = vec![None; graph.inputs().len()];
+    for (i, info) in program.buffers.iter().enumerate() {
+        match &info.origin {
+            Origin::Input(index) => {
+                plan.buffers[i].place = Place::Input;
+                given[*index as usize] = Some(BufferId(i as u32));
+            }
+            Origin::Constant(bytes) => {
+                plan.buffers[i].place = Place::Constant;
+                plan.constants.push(Constant {
+                    dtype: info.dtype,
+                    bytes: bytes.to_vec(),
+                    buffer: BufferId(i as u32),
+                });
+            }
+            _ => {}
+        }
+    }
+    for (id, buffer) in graph.inputs().into_iter().zip(given) {
+        let node = graph.node(id);
+        let Op::Input(input) = &node.op else { continue };
+        // An input that nothing reads still has a place in the list.
+        let buffer = buffer.unwrap_or_else(|| {
+            plan.buffers.push(Buffer {
+                dtype: input.fact.dtype,
+                len: input.fact.numel(),
+                place: Place::Input,
+            });
+            BufferId(plan.buffers.len() as u32 - 1)
+        });
+        plan.inputs.push(Input {
+            dtype: input.fact.dtype,
+            shape: input.fact.shape.to_vec(),
+            role: input.role,
+            buffer,
+        });
+    }
+}
+
+fn outputs(program: &Program, donors: &[Option<u32>], plan: &mut Plan) -> Vec<Option<usize>> {
+    let mut positions = Vec::new();
+    for (output, donor) in program.outputs.iter().zip(donors) {
+        positions.push(output.map(|buffer| {
+            let info = &program.buffers[ix(buffer)];
+            plan.buffers[ix(buffer)].place = Place::Output;
+            plan.outputs.push(Output {
+                dtype: info.dtype,
+                shape: info.shape.to_vec(),
+                buffer: BufferId(ix(buffer) as u32),
+                donor: *donor,
+            });
+            plan.outputs.len() - 1
+        }));
+    }
+    positions
+}
+
+fn step(launch: &Launch, plan: &mut Plan) -> Step {
+    let kernel = plan
+        .kernels
+        .iter()
+        .position(|k| *k == launch.kernel)
+        .unwrap_or_else(|| {
+            plan.kernels.push(launch.kernel.clone());
+            plan.kernels.len() - 1
+        });
+    let sites = launch.sites.iter().map(|s| {
+        plan.sites.push(s.clone());
+        plan.sites.len() as u32 - 1
+    });
+    Step {
+        kernel: kernel as u32,
+        sites: sites.collect(),
+        args: launch.args.iter().map(|b| BufferId(b.0)).collect(),
+    }
+}
+
+/// The launches of each part, in order.
+struct Order {
+    prepare: Vec<usize>,
+    run: Vec<usize>,
+    /// Those that write into donated inputs.
+    commit: Vec<usize>,
+}
+
+impl Order {
+    fn new(graph: &Graph, program: &Program) -> Order {
+        // A value that the caller gets is written in every run, even where it depends on parameters
+        // alone: the caller owns it afterwards.
+        let mut prepared = vec![false; program.launches.len()];
+        let outputs: Vec<BufId> = program.outputs.iter().flatten().copied().collect();
+        for (l, launch) in program.launches.iter().enumerate() {
+            prepared[l] = written(launch)
+                .all(|b| program.buffers[ix(b)].parameter_only && !outputs.contains(&b));
+        }
+        // A step may only be prepared if what it reads is.
+        let mut run_writes = vec![false; program.buffers.len()];
+        for (l, launch) in program.launches.iter().enumerate() {
+            prepared[l] &= read(launch).all(|b| !run_writes[ix(b)]);
+            if !prepared[l] {
+                written(launch).for_each(|b| run_writes[ix(b)] = true);
+            }
+        }
+        let _ = graph;
+        let (prepare, run) = (0..program.launches.len()).partition(|l| prepared[*l]);
+        Order {
+            prepare,
+            run,
+            commit: Vec::new(),
+        }
+    }
+
+    /// Moves the launches of donated outputs to the end; gives each output's donor.
+    fn donate(&mut self, graph: &Graph, program: &Program) -> Vec<Option<u32>> {
+        let input_buffer = |index: u32| {
+            program
+                .buffers
+                .iter()
+                .position(|b| matches!(b.origin, Origin::Input(i) if i == index))
+        };
+        let wanted: Vec<Option<(u32, usize, usize)>> = graph
+            .outputs
+            .iter()
+            .zip(&program.outputs)
+            .map(|(o, buffer)| {
+                let (Target::Assign(input), Some(out)) = (o.target, buffer) else {
+                    return None;
+                };
+                let writer = self
+                    .run
+                    .iter()
+                    .position(|l| written(&program.launches[*l]).any(|b| b == *out))?;
+                Some((input, self.run[writer], input_buffer(input)?))
+            })
+            .collect();
+        // A launch may move if nothing reads what it writes and it cannot fail.
+        let movable = |l: usize| {
+            let launch = &program.launches[l];
+            launch.sites.is_empty()
+                && written(launch).all(|b| {
+                    program
+                        .launches
+                        .iter()
+                        .all(|other| !read(other).any(|r| r == b))
+                })
+        };
+        let mut donors = vec![None; wanted.len()];
+        let candidates: Vec<usize> = wanted
+            .iter()
+            .flatten()
+            .map(|w| w.1)
+            .filter(|l| movable(*l))
+            .collect();
+        for (slot, want) in wanted.iter().enumerate() {
+            let Some((input, l, buffer)) = *want else {
+                continue;
+            };
+            let launch = &program.launches[l];
+            let out = program.outputs[slot].map(ix);
+            // Other launches at the end must not read the old value.
+            let alone = candidates
+                .iter()
+                .all(|c| *c == l || !read(&program.launches[*c]).any(|r| ix(r) == buffer));
+            let reads_itself = read(launch).any(|r| ix(r) == buffer);
+            let pairs = launch
+                .in_place
+                .iter()
+                .any(|(r, w)| ix(launch.args[*r]) == buffer && Some(ix(launch.args[*w])) == out);
+            if candidates.contains(&l) && alone && (!reads_itself || pairs) {
+                donors[slot] = Some(input);
+            }
+        }
+        let moved: Vec<usize> = wanted
+            .iter()
+            .zip(&donors)
+            .filter(|(_, d)| d.is_some())
+            .filter_map(|(w, _)| w.map(|w| w.1))
+            .collect();
+        let (commit, run) = std::mem::take(&mut self.run)
+            .into_iter()
+            .partition(|l| moved.contains(l));
+        self.commit = commit;
+        self.run = run;
+        donors
+    }
+}
+
+/// Lets a temporary take over the memory of one that dies where it is written.
+fn in_place(program: &Program, order: &Order, plan: &mut Plan) {
+    let steps: Vec<usize> = order.run.iter().chain(&order.commit).copied().collect();
+    let mut last_read = vec![0; plan.buffers.len()];
+    for (at, &l) in steps.iter().enumerate() {
+        for b in read(&program.launches[l]) {
+            last_read[ix(b)] = at;
+        }
+    }
+    let mut taken = vec![false; plan.buffers.len()];
+    for (at, &l) in steps.iter().enumerate() {
+        let launch = &program.launches[l];
+        for &(r, w) in &launch.in_place {
+            let (from, to) = (ix(launch.args[r]), ix(launch.args[w]));
+            let temporary = |p: Place| matches!(p, Place::Temporary | Place::InPlace(_));
+            let fits = temporary(plan.buffers[from].place)
+                && plan.buffers[to].place == Place::Temporary
+                && plan.buffers[from].len == plan.buffers[to].len
+                && plan.buffers[from].dtype.size() == plan.buffers[to].dtype.size();
+            if fits && last_read[from] == at && !taken[from] {
+                plan.buffers[to].place = Place::InPlace(BufferId(from as u32));
+                taken[from] = true;
+            }
+        }
+    }
+}
+
+fn args(launch: &Launch, written: bool) -> impl Iterator<Item = BufId> {
+    let flagged = launch.args.iter().zip(&launch.written);
+    flagged
+        .filter(move |(_, w)| **w == written)
+        .map(|(b, _)| *b)
+}
+
+fn written(launch: &Launch) -> impl Iterator<Item = BufId> {
+    args(launch, true)
+}
+
+fn read(launch: &Launch) -> impl Iterator<Item = BufId> {
+    args(launch, false)
+}
+
+fn ix(b: BufId) -> usize {
+    b.0 as usize
+}

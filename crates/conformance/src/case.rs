@@ -1,0 +1,173 @@
+//! A case: a call, its tensors and what must come out.
+
+use crate::args::{Arg, Args};
+use crate::engine::Array;
+use kiln_tensor::DType;
+use safetensors::SafeTensors;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A sample call of an operator.
+pub struct Case {
+    /// `folder/name`.
+    pub id: String,
+    /// PyTorch's name of the operator, without `torch.`.
+    pub op: String,
+    /// `core`, `promo` or `ext`.
+    pub tier: String,
+    /// What must happen.
+    pub kind: Kind,
+    /// The arguments.
+    pub args: Args,
+    /// The names of the flattened outputs.
+    pub outputs: Vec<String>,
+    /// Inputs that the call changes, with the names of their new values.
+    pub mutated: BTreeMap<String, String>,
+    /// `[rtol, atol]` for each output.
+    pub tolerances: BTreeMap<String, [f64; 2]>,
+    /// Every tensor of the case by name.
+    pub tensors: BTreeMap<String, Array>,
+}
+
+/// What a case expects.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// These outputs.
+    Value,
+    /// That the call is rejected.
+    Error,
+}
+
+/// Why a case can't be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {message}")]
+pub struct CaseError {
+    path: PathBuf,
+    message: String,
+}
+
+impl Case {
+    /// Reads the case `id` under `root`.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged.
+    pub fn load(root: &Path, id: &str) -> Result<Case, CaseError> {
+        let json = root.join(format!("{id}.json"));
+        let wrong = |path: &Path, message: String| CaseError {
+            path: path.to_path_buf(),
+            message,
+        };
+        let text = std::fs::read_to_string(&json).map_err(|e| wrong(&json, e.to_string()))?;
+        let value: Value = serde_json::from_str(&text).map_err(|e| wrong(&json, e.to_string()))?;
+        let data = root.join(format!("{id}.safetensors"));
+        let tensors = if data.exists() {
+            read_tensors(&data).map_err(|e| wrong(&data, e))?
+        } else {
+            BTreeMap::new()
+        };
+        parse(id, &value, tensors).map_err(|e| wrong(&json, e))
+    }
+}
+
+fn parse(id: &str, v: &Value, tensors: BTreeMap<String, Array>) -> Result<Case, String> {
+    let text = |key: &str| v[key].as_str().unwrap_or_default().to_string();
+    let positional = v["args"].as_array().ok_or("has no args")?;
+    let positional = positional.iter().map(|a| Arg::parse(a, &tensors));
+    let keywords = v["kwargs"].as_object().ok_or("has no kwargs")?;
+    let keywords = keywords
+        .iter()
+        .map(|(k, a)| Ok((k.clone(), Arg::parse(a, &tensors)?)));
+    let mut outputs = Vec::new();
+    flatten(&v["outputs"], &mut outputs);
+    let mutated = v["mutated"].as_object().into_iter().flatten();
+    let mutated = mutated.filter_map(|(k, n)| Some((k.clone(), n.as_str()?.to_string())));
+    let tolerances = v["tol"].as_object().into_iter().flatten();
+    let tolerances = tolerances
+        .filter_map(|(k, t)| Some((k.clone(), [t.get(0)?.as_f64()?, t.get(1)?.as_f64()?])));
+    Ok(Case {
+        id: id.to_string(),
+        op: text("op"),
+        tier: text("tier"),
+        kind: match text("kind").as_str() {
+            "value" => Kind::Value,
+            "error" => Kind::Error,
+            other => return Err(format!("unknown kind {other:?}")),
+        },
+        args: Args::new(
+            positional.collect::<Result<_, String>>()?,
+            keywords.collect::<Result<_, String>>()?,
+        ),
+        outputs,
+        mutated: mutated.collect(),
+        tolerances: tolerances.collect(),
+        tensors,
+    })
+}
+
+/// The tensor names in a nest of lists and tuples, in order.
+fn flatten(v: &Value, out: &mut Vec<String>) {
+    if let Some(name) = v["t"].as_str() {
+        out.push(name.to_string());
+    }
+    let nested = v["tuple"].as_array().or(v.as_array());
+    for item in nested.into_iter().flatten() {
+        flatten(item, out);
+    }
+}
+
+/// Every tensor of a safetensors file.
+pub(crate) fn read_tensors(path: &Path) -> Result<BTreeMap<String, Array>, String> {
+    let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
+    let file = SafeTensors::deserialize(&bytes).map_err(|e| e.to_string())?;
+    let tensors = file.tensors().into_iter().map(|(name, view)| {
+        let dtype = dtype(view.dtype()).ok_or(format!("{name} is {:?}", view.dtype()))?;
+        let array = Array {
+            dtype,
+            shape: view.shape().to_vec(),
+            bytes: view.data().to_vec(),
+        };
+        Ok((name, array))
+    });
+    tensors.collect()
+}
+
+fn dtype(d: safetensors::Dtype) -> Option<DType> {
+    use safetensors::Dtype;
+    Some(match d {
+        Dtype::BOOL => DType::Bool,
+        Dtype::U8 => DType::U8,
+        Dtype::I8 => DType::I8,
+        Dtype::I16 => DType::I16,
+        Dtype::I32 => DType::I32,
+        Dtype::I64 => DType::I64,
+        Dtype::U16 => DType::U16,
+        Dtype::U32 => DType::U32,
+        Dtype::U64 => DType::U64,
+        Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::BF16,
+        Dtype::F32 => DType::F32,
+        Dtype::F64 => DType::F64,
+        _ => return None,
+    })
+}
+
+/// The safetensors name of a dtype.
+pub(crate) fn safetensors_dtype(d: DType) -> safetensors::Dtype {
+    use safetensors::Dtype;
+    match d {
+        DType::Bool => Dtype::BOOL,
+        DType::U8 => Dtype::U8,
+        DType::I8 => Dtype::I8,
+        DType::I16 => Dtype::I16,
+        DType::I32 => Dtype::I32,
+        DType::I64 => Dtype::I64,
+        DType::U16 => Dtype::U16,
+        DType::U32 => Dtype::U32,
+        DType::U64 => Dtype::U64,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::F32 => Dtype::F32,
+        DType::F64 => Dtype::F64,
+    }
+}

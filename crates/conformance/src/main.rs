@@ -1,0 +1,137 @@
+//! `kiln-conformance opinfo --root R --cases LIST --out D [--engine cpu|reference]` runs cases and
+//! writes their outputs; `kiln-conformance compare --root R [--cases LIST] [--engine …]` runs cases and
+//! compares with the expected outputs.
+
+use kiln_conformance::{Case, Engine, Verdict, ids, judge, run};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str =
+    "usage: kiln-conformance opinfo --root DIR --cases LIST --out DIR [--engine cpu|reference]
+       kiln-conformance compare --root DIR [--cases LIST] [--engine cpu|reference]";
+
+type Failed = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    match command() {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+struct Options {
+    command: String,
+    root: PathBuf,
+    cases: Option<PathBuf>,
+    out: Option<PathBuf>,
+    engine: Engine,
+}
+
+fn command() -> Result<ExitCode, Failed> {
+    let options = parse()?;
+    let cases = match &options.cases {
+        Some(list) => {
+            let text = std::fs::read_to_string(list)?;
+            let lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
+            lines.map(str::to_string).collect()
+        }
+        None => ids(&options.root)?,
+    };
+    match options.command.as_str() {
+        "opinfo" => opinfo(&options, &cases),
+        "compare" => compare(&options, &cases),
+        other => Err(format!("unknown command {other:?}\n{USAGE}").into()),
+    }
+}
+
+fn parse() -> Result<Options, Failed> {
+    use lexopt::prelude::*;
+    let mut parser = lexopt::Parser::from_env();
+    let mut command = None;
+    let (mut root, mut cases, mut out) = (None, None, None);
+    let mut engine = Engine::Cpu;
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Long("root") => root = Some(PathBuf::from(parser.value()?)),
+            Long("cases") => cases = Some(PathBuf::from(parser.value()?)),
+            Long("out") => out = Some(PathBuf::from(parser.value()?)),
+            Long("engine") => {
+                engine = match parser.value()?.string()?.as_str() {
+                    "cpu" => Engine::Cpu,
+                    "reference" => Engine::Reference,
+                    other => return Err(format!("unknown engine {other:?}\n{USAGE}").into()),
+                }
+            }
+            Value(v) if command.is_none() => command = Some(v.string()?),
+            other => return Err(format!("{}\n{USAGE}", other.unexpected()).into()),
+        }
+    }
+    let root: PathBuf = root.ok_or(USAGE)?;
+    // The root holds the folder of cases, or is it.
+    let inner = root.join("opinfo");
+    Ok(Options {
+        command: command.ok_or(USAGE)?,
+        root: if inner.is_dir() { inner } else { root },
+        cases,
+        out,
+        engine,
+    })
+}
+
+fn opinfo(options: &Options, cases: &[String]) -> Result<ExitCode, Failed> {
+    let out: &Path = options.out.as_deref().ok_or(USAGE)?;
+    for id in cases {
+        let case = Case::load(&options.root, id)?;
+        run(&case, options.engine).write(out, id)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Default)]
+struct Counts {
+    pass: usize,
+    unsupported: usize,
+    wrong: usize,
+}
+
+fn compare(options: &Options, cases: &[String]) -> Result<ExitCode, Failed> {
+    let mut by_op: BTreeMap<String, Counts> = BTreeMap::new();
+    let mut total = Counts::default();
+    for id in cases {
+        let case = Case::load(&options.root, id)?;
+        let op = id.split('/').next().unwrap_or(id);
+        let counts = by_op.entry(op.to_string()).or_default();
+        match judge(&case, &run(&case, options.engine)) {
+            Verdict::Pass => (counts.pass, total.pass) = (counts.pass + 1, total.pass + 1),
+            Verdict::Unsupported(why) => {
+                counts.unsupported += 1;
+                total.unsupported += 1;
+                println!("unsupported {id}: {why}");
+            }
+            Verdict::Wrong(why) => {
+                counts.wrong += 1;
+                total.wrong += 1;
+                println!("WRONG {id}: {why}");
+            }
+        }
+    }
+    for (op, c) in &by_op {
+        println!(
+            "{op}: {} pass, {} unsupported, {} wrong",
+            c.pass, c.unsupported, c.wrong
+        );
+    }
+    println!(
+        "all: {} pass, {} unsupported, {} wrong",
+        total.pass, total.unsupported, total.wrong
+    );
+    Ok(if total.wrong == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,126 @@
+//! Indexing.
+
+use super::{Outputs, refs, unsupported};
+use crate::args::{Arg, Args, Failure, Found};
+use kiln_tensor::{Scalar, Tensor, cartesian_prod, meshgrid};
+
+pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+    Ok(match op {
+        "gather" => a.input()?.gather(a.int(1, "dim")?, &a.tensor(2, "index")?),
+        "take_along_dim" => a
+            .input()?
+            .take_along_dim(&a.tensor(1, "indices")?, a.opt_int(2, "dim")?),
+        "take" => a.input()?.take(&a.tensor(1, "index")?),
+        "index_select" => a
+            .input()?
+            .index_select(a.int(1, "dim")?, &a.tensor(2, "index")?),
+        "index_fill" => {
+            let (dim, index) = (a.int(1, "dim")?, a.tensor(2, "index")?);
+            a.input()?.index_fill(dim, &index, &a.operand(3, "value")?)
+        }
+        "masked_fill" => a
+            .input()?
+            .masked_fill(&a.tensor(1, "mask")?, &a.operand(2, "value")?),
+        "select_scatter" => {
+            let src = a.tensor(1, "src")?;
+            a.input()?
+                .select_scatter(&src, a.int(2, "dim")?, a.int(3, "index")?)
+        }
+        "slice_scatter" => {
+            let (src, dim) = (a.tensor(1, "src")?, a.int_or(2, "dim", 0)?);
+            let (start, end) = (a.opt_int(3, "start")?, a.opt_int(4, "end")?);
+            a.input()?
+                .slice_scatter(&src, dim, start, end, a.int_or(5, "step", 1)?)
+        }
+        "nn.functional.embedding" => {
+            // In the goldens the weight comes first.
+            let (weight, indices) = (a.tensor(0, "weight")?, a.tensor(1, "input")?);
+            a.opt_int(2, "padding_idx")?; // changes gradients only
+            if a.bool_or(4, "scale_grad_by_freq", false)? || a.bool_or(5, "sparse", false)? {
+                return Err(unsupported("other gradients of embedding"));
+            }
+            if weight.dtype().is_float() || weight.ndim() != 2 {
+                weight.embedding(&indices)
+            } else {
+                indices.embedding(&weight)
+            }
+        }
+        "nn.functional.one_hot" => {
+            let x = a.input()?;
+            match a.int_or(1, "num_classes", -1)? {
+                -1 => {
+                    let Some(labels) = a.get(0, "input").and_then(Arg::ints) else {
+                        return Err(unsupported("classes of unknown number"));
+                    };
+                    x.one_hot(labels.into_iter().max().unwrap_or(-1) + 1)
+                }
+                n => x.one_hot(n),
+            }
+        }
+        "cartesian_prod" => cartesian_prod(&refs(&a.rest_tensors(0, "tensors")?)),
+        "meshgrid" => {
+            let vectors = a.rest_tensors(0, "tensors")?;
+            let xy = a.opt_text(usize::MAX, "indexing")?.as_deref() == Some("xy");
+            return Ok(meshgrid(&refs(&vectors), xy).into());
+        }
+        "__getitem__" => getitem(a)?,
+        _ => return Err(Failure::Unknown),
+    }
+    .into())
+}
+
+/// Python's `x[..]`: numbers, slices, `None`, `...` and index lists.
+fn getitem(a: &Args) -> Found<Tensor> {
+    let mut x = a.input()?;
+    let items = match a.get(1, "index") {
+        Some(Arg::List(items)) => items.clone(),
+        Some(one) => vec![one.clone()],
+        None => return Err(unsupported("a call without an index")),
+    };
+    let is_index = |i: &Arg| matches!(i, Arg::List(_) | Arg::Tensor(..));
+    let named = items
+        .iter()
+        .filter(|i| !matches!(i, Arg::None | Arg::Ellipsis))
+        .count();
+    let mut dim = 0;
+    let mut advanced: Vec<Option<Tensor>> = Vec::new();
+    for item in &items {
+        let whole = match item {
+            Arg::Number(Scalar::Int(i)) => {
+                if items.iter().any(is_index) {
+                    return Err(unsupported("numbers among index lists"));
+                }
+                x = x.select(dim, *i);
+                0
+            }
+            Arg::Slice([start, end, step]) => {
+                x = x.slice(dim, *start, *end, step.unwrap_or(1));
+                1
+            }
+            Arg::None => {
+                x = x.unsqueeze(dim);
+                1
+            }
+            Arg::Ellipsis => a.input()?.ndim().saturating_sub(named),
+            Arg::List(_) => {
+                let list = item.ints().ok_or(unsupported("a nested index"))?;
+                let n = list.len();
+                advanced.resize(dim as usize, None);
+                advanced.push(Some(Tensor::from_slice(&list, [n])));
+                1
+            }
+            Arg::Tensor(_, t, _) if t.dtype() == kiln_tensor::DType::I64 => {
+                advanced.resize(dim as usize, None);
+                advanced.push(Some(t.clone()));
+                1
+            }
+            _ => return Err(unsupported("this index")),
+        };
+        dim += whole as i64;
+    }
+    if advanced.is_empty() {
+        return Ok(x);
+    }
+    let indices: Vec<Option<&Tensor>> = advanced.iter().map(Option::as_ref).collect();
+    Ok(x.index(&indices))
+}

@@ -1,0 +1,92 @@
+//! PyTorch's operators by name: what a case's arguments mean to Kiln.
+
+mod create;
+mod index;
+mod loss;
+mod matmul;
+mod nn;
+mod pointwise;
+mod pool;
+mod reduce;
+mod shape;
+
+use crate::args::{Args, Failure, Found};
+use kiln_tensor::{Tensor, Var};
+
+/// What a call gives.
+pub(crate) struct Outputs {
+    /// The flattened outputs.
+    pub(crate) tensors: Vec<Tensor>,
+    /// Inputs that the call changes.
+    pub(crate) assigned: Vec<(String, Var)>,
+}
+
+impl From<Tensor> for Outputs {
+    fn from(t: Tensor) -> Outputs {
+        vec![t].into()
+    }
+}
+
+impl From<Vec<Tensor>> for Outputs {
+    fn from(tensors: Vec<Tensor>) -> Outputs {
+        Outputs {
+            tensors,
+            assigned: Vec::new(),
+        }
+    }
+}
+
+impl From<(Tensor, Tensor)> for Outputs {
+    fn from((a, b): (Tensor, Tensor)) -> Outputs {
+        vec![a, b].into()
+    }
+}
+
+/// A group of operators.
+type Group = fn(&str, &Args) -> Found<Outputs>;
+
+const GROUPS: &[Group] = &[
+    pointwise::call,
+    shape::call,
+    reduce::call,
+    index::call,
+    matmul::call,
+    nn::call,
+    pool::call,
+    loss::call,
+    create::call,
+];
+
+/// Calls an operator; `promo.` before its name means nothing.
+pub(crate) fn call(op: &str, args: &Args) -> Found<Outputs> {
+    let op = op.strip_prefix("promo.").unwrap_or(op);
+    for group in GROUPS {
+        match group(op, args) {
+            Err(Failure::Unknown) => continue,
+            found => return found,
+        }
+    }
+    Err(Failure::Unknown)
+}
+
+/// References to owned tensors.
+fn refs(tensors: &[Tensor]) -> Vec<&Tensor> {
+    tensors.iter().collect()
+}
+
+fn rejected(e: impl std::fmt::Display) -> Failure {
+    Failure::Rejected(e.to_string())
+}
+
+fn unsupported(why: impl Into<String>) -> Failure {
+    Failure::Unsupported(why.into())
+}
+
+/// The first argument, converted to `dtype` where that is given.
+fn typed_input(a: &Args) -> Found<Tensor> {
+    let x = a.input()?;
+    Ok(match a.dtype("dtype")? {
+        Some(dtype) => x.to_dtype(dtype),
+        None => x,
+    })
+}

@@ -1,0 +1,252 @@
+//! Activations, convolutions, normalisation and attention.
+
+use super::{Outputs, rejected, typed_input, unsupported};
+use crate::args::{Arg, Args, Failure, Found};
+use kiln_tensor::{IntList, InterpolateMode, InterpolateSize, Padding, Tensor, Var, cdist};
+
+pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+    let name = op.strip_prefix("nn.functional.").unwrap_or(op);
+    if let Some(y) = activation(name, a)? {
+        return Ok(y.into());
+    }
+    if let Some(y) = normalisation(name, a)? {
+        return Ok(y);
+    }
+    Ok(match name {
+        "conv1d" | "conv2d" | "conv3d" => convolution(name, a)?,
+        "conv_transpose1d" | "conv_transpose2d" | "conv_transpose3d" => transposed(name, a)?,
+        "scaled_dot_product_attention" => {
+            let (key, value) = (a.tensor(1, "key")?, a.tensor(2, "value")?);
+            let mask = a.opt_tensor(3, "attn_mask")?;
+            let p = a.float_or(4, "dropout_p", 0.0)?;
+            if p != 0.0 {
+                return Err(unsupported("dropout, which is random"));
+            }
+            let causal = a.bool_or(5, "is_causal", false)?;
+            let scale = a.opt_float(6, "scale")?;
+            let query = a.tensor(0, "query")?;
+            query.scaled_dot_product_attention(&key, &value, mask.as_ref(), p, causal, scale)
+        }
+        "interpolate" => interpolate(a)?,
+        "cosine_similarity" => {
+            let (dim, eps) = (a.int_or(2, "dim", 1)?, a.float_or(3, "eps", 1e-8)?);
+            a.tensor(0, "x1")?
+                .cosine_similarity(&a.tensor(1, "x2")?, dim, eps)
+        }
+        "pairwise_distance" => {
+            let (p, eps) = (a.float_or(2, "p", 2.0)?, a.float_or(3, "eps", 1e-6)?);
+            let keepdim = a.bool_or(4, "keepdim", false)?;
+            a.tensor(0, "x1")?
+                .pairwise_distance(&a.tensor(1, "x2")?, p, eps, keepdim)
+        }
+        "pdist" => a.input()?.pdist(a.float_or(1, "p", 2.0)?),
+        "cdist" => {
+            a.opt_text(3, "compute_mode")?;
+            cdist(
+                &a.tensor(0, "x1")?,
+                &a.tensor(1, "x2")?,
+                a.float_or(2, "p", 2.0)?,
+            )
+        }
+        "dist" => a
+            .input()?
+            .dist(&a.tensor(1, "other")?, a.float_or(2, "p", 2.0)?),
+        _ => return Err(Failure::Unknown),
+    }
+    .into())
+}
+
+fn activation(name: &str, a: &Args) -> Found<Option<Tensor>> {
+    let dim = || {
+        a.opt_int(2, "_stacklevel")?;
+        a.int(1, "dim")
+    };
+    let y = match name {
+        "softmax" => typed_input(a)?.softmax(dim()?),
+        "log_softmax" => typed_input(a)?.log_softmax(dim()?),
+        "softmin" => typed_input(a)?.softmin(dim()?),
+        "gelu" => match a.opt_text(1, "approximate")?.as_deref() {
+            None | Some("none") => a.input()?.gelu(),
+            Some("tanh") => a.input()?.gelu_tanh(),
+            Some(other) => return Err(rejected(format!("approximate = {other:?}"))),
+        },
+        "leaky_relu" => a
+            .input()?
+            .leaky_relu(a.float_or(1, "negative_slope", 0.01)?),
+        "prelu" => a.input()?.prelu(&a.tensor(1, "weight")?),
+        "elu" => a.input()?.elu_alpha(a.float_or(1, "alpha", 1.0)?),
+        "celu" => a.input()?.celu(a.float_or(1, "alpha", 1.0)?),
+        "hardtanh" => {
+            let (low, high) = (
+                a.number_or(1, "min_val", -1i64)?,
+                a.number_or(2, "max_val", 1i64)?,
+            );
+            a.input()?.hardtanh(low, high)
+        }
+        "threshold" => a
+            .input()?
+            .threshold(a.number(1, "threshold")?, a.number(2, "value")?),
+        "hardshrink" => a.input()?.hardshrink(a.float_or(1, "lambd", 0.5)?),
+        "softshrink" => a.input()?.softshrink(a.float_or(1, "lambd", 0.5)?),
+        "softplus" => {
+            let (beta, threshold) = (
+                a.float_or(1, "beta", 1.0)?,
+                a.float_or(2, "threshold", 20.0)?,
+            );
+            a.input()?.softplus_beta(beta, threshold)
+        }
+        "glu" => a.input()?.glu(a.int_or(1, "dim", -1)?),
+        "dropout" => return Err(unsupported("dropout, which is random")),
+        _ => return Ok(None),
+    };
+    a.bool_or(usize::MAX, "inplace", false)?;
+    Ok(Some(y))
+}
+
+fn normalisation(name: &str, a: &Args) -> Found<Option<Outputs>> {
+    let y = match name {
+        "batch_norm" | "instance_norm" => return statistics(name, a).map(Some),
+        "layer_norm" => {
+            let (weight, bias) = (a.opt_tensor(2, "weight")?, a.opt_tensor(3, "bias")?);
+            let eps = a.float_or(4, "eps", 1e-5)?;
+            let shape = a.ints(1, "normalized_shape")?;
+            a.input()?
+                .layer_norm(shape, weight.as_ref(), bias.as_ref(), eps)
+        }
+        "rms_norm" => {
+            let weight = a.opt_tensor(2, "weight")?;
+            let eps = a.opt_float(3, "eps")?;
+            a.input()?
+                .rms_norm(a.ints(1, "normalized_shape")?, weight.as_ref(), eps)
+        }
+        "group_norm" => {
+            let (weight, bias) = (a.opt_tensor(2, "weight")?, a.opt_tensor(3, "bias")?);
+            let eps = a.float_or(4, "eps", 1e-5)?;
+            let groups = a.int(1, "num_groups")?;
+            a.input()?
+                .group_norm(groups, weight.as_ref(), bias.as_ref(), eps)
+        }
+        "normalize" => {
+            let (p, dims) = (a.float_or(1, "p", 2.0)?, a.ints_or(2, "dim", &[1])?);
+            a.input()?.normalize(p, dims, a.float_or(3, "eps", 1e-12)?)
+        }
+        "local_response_norm" => {
+            let (alpha, beta) = (a.float_or(2, "alpha", 1e-4)?, a.float_or(3, "beta", 0.75)?);
+            let k = a.float_or(4, "k", 1.0)?;
+            a.input()?
+                .local_response_norm(a.int(1, "size")?, alpha, beta, k)
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(y.into()))
+}
+
+/// Normalisations that keep running statistics.
+fn statistics(name: &str, a: &Args) -> Found<Outputs> {
+    let running = |i: usize, what: &str| -> Found<Option<(String, Var)>> {
+        let Some(t) = a.opt_tensor(i, what)? else {
+            return Ok(None);
+        };
+        let input = a.tensor_name(i, what).unwrap_or_default().to_string();
+        Ok(Some((input, Var::new(&t).map_err(rejected)?)))
+    };
+    let (mean, var) = (running(1, "running_mean")?, running(2, "running_var")?);
+    let (weight, bias) = (a.opt_tensor(3, "weight")?, a.opt_tensor(4, "bias")?);
+    let (w, b) = (weight.as_ref(), bias.as_ref());
+    let (m, v) = (mean.as_ref().map(|m| &m.1), var.as_ref().map(|v| &v.1));
+    let (momentum, eps) = (a.float_or(6, "momentum", 0.1)?, a.float_or(7, "eps", 1e-5)?);
+    let x = a.input()?;
+    let y = match name {
+        "batch_norm" => {
+            let training = a.bool_or(5, "training", false)?;
+            x.batch_norm(m, v, w, b, training, momentum, eps)
+        }
+        _ => {
+            let own = a.bool_or(5, "use_input_stats", true)?;
+            x.instance_norm(m, v, w, b, own, momentum, eps)
+        }
+    };
+    Ok(Outputs {
+        tensors: vec![y],
+        assigned: mean.into_iter().chain(var).collect(),
+    })
+}
+
+fn convolution(name: &str, a: &Args) -> Found<Tensor> {
+    let (x, weight, bias) = (a.input()?, a.tensor(1, "weight")?, a.opt_tensor(2, "bias")?);
+    let stride = a.ints_or(3, "stride", &[1])?;
+    let padding: Padding = match a.get(4, "padding") {
+        Some(Arg::Text(t)) if t == "same" => Padding::Same,
+        Some(Arg::Text(t)) if t == "valid" => 0.into(),
+        Some(Arg::Text(t)) => return Err(rejected(format!("padding = {t:?}"))),
+        _ => a.ints_or(4, "padding", &[0])?.as_slice().into(),
+    };
+    let dilation = a.ints_or(5, "dilation", &[1])?;
+    let groups = a.int_or(6, "groups", 1)?;
+    let bias = bias.as_ref();
+    Ok(match name {
+        "conv1d" => x.conv1d(&weight, bias, stride, padding, dilation, groups),
+        "conv2d" => x.conv2d(&weight, bias, stride, padding, dilation, groups),
+        _ => x.conv3d(&weight, bias, stride, padding, dilation, groups),
+    })
+}
+
+fn transposed(name: &str, a: &Args) -> Found<Tensor> {
+    let (x, weight, bias) = (a.input()?, a.tensor(1, "weight")?, a.opt_tensor(2, "bias")?);
+    let (stride, padding) = (
+        a.ints_or(3, "stride", &[1])?,
+        a.ints_or(4, "padding", &[0])?,
+    );
+    let extra = a.ints_or(5, "output_padding", &[0])?;
+    let (groups, dilation) = (a.int_or(6, "groups", 1)?, a.ints_or(7, "dilation", &[1])?);
+    let bias = bias.as_ref();
+    Ok(match name {
+        "conv_transpose1d" => {
+            x.conv_transpose1d(&weight, bias, stride, padding, extra, groups, dilation)
+        }
+        "conv_transpose2d" => {
+            x.conv_transpose2d(&weight, bias, stride, padding, extra, groups, dilation)
+        }
+        _ => x.conv_transpose3d(&weight, bias, stride, padding, extra, groups, dilation),
+    })
+}
+
+fn interpolate(a: &Args) -> Found<Tensor> {
+    let x = a.input()?;
+    let align_corners = a.bool_or(4, "align_corners", false)?;
+    let mode = match a.opt_text(3, "mode")?.as_deref() {
+        None | Some("nearest") => InterpolateMode::Nearest,
+        Some("nearest-exact") => InterpolateMode::NearestExact,
+        Some("linear") | Some("bilinear") | Some("trilinear") => {
+            InterpolateMode::Linear { align_corners }
+        }
+        Some("bicubic") => InterpolateMode::Bicubic { align_corners },
+        Some("area") => InterpolateMode::Area,
+        Some(other) => return Err(rejected(format!("mode = {other:?}"))),
+    };
+    let recompute = a.bool_or(5, "recompute_scale_factor", false)?;
+    if a.bool_or(6, "antialias", false)? {
+        return Err(unsupported("antialias"));
+    }
+    let factor = |f: &Arg| match f {
+        Arg::Number(n) => Some(n.as_f64()),
+        _ => None,
+    };
+    let factors = match a.get(2, "scale_factor") {
+        Some(Arg::List(l)) => l.iter().map(factor).collect(),
+        Some(one) => factor(one).map(|f| vec![f]),
+        None => None,
+    };
+    let size = match (a.opt_ints(1, "size")?, factors) {
+        (Some(size), None) => InterpolateSize::Size(IntList(size)),
+        (None, Some(factors)) if recompute => {
+            let shape = x.shape().map_err(rejected)?;
+            let sizes = shape[2..].iter().enumerate();
+            let sizes = sizes.map(|(i, n)| (*n as f64 * factors[i % factors.len()]) as i64);
+            InterpolateSize::Size(IntList(sizes.collect()))
+        }
+        (None, Some(factors)) => InterpolateSize::ScaleFactor(factors),
+        _ => return Err(rejected("needs either a size or a scale factor")),
+    };
+    Ok(x.interpolate(size, mode))
+}

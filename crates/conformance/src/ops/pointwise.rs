@@ -1,0 +1,204 @@
+//! Elementwise operators.
+
+use super::{Outputs, rejected, unsupported};
+use crate::args::{Args, Failure, Found, Operand};
+use kiln_tensor::{DType, RoundingMode, Scalar, Tensor, where_};
+
+pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+    if let Some(y) = unary(op, a)? {
+        return Ok(y.into());
+    }
+    if let Some(y) = binary(op, a)? {
+        return Ok(y.into());
+    }
+    Ok(match op {
+        "add" => scaled(a, |x, y, k| x.add_scaled(y, k), |x, y| x.add(y))?,
+        "sub" => scaled(a, |x, y, k| x.sub_scaled(y, k), |x, y| x.sub(y))?,
+        "rsub" => {
+            let alpha = a.number_or(2, "alpha", 1i64)?;
+            a.input()?.rsub(&a.operand(1, "other")?, alpha)
+        }
+        "div" | "true_divide" => {
+            let (x, y) = (a.input()?, a.operand(1, "other")?);
+            match a.opt_text(2, "rounding_mode")?.as_deref() {
+                None => x.div(&y),
+                Some("floor") => x.div_rounding(&y, RoundingMode::Floor),
+                Some("trunc") => x.div_rounding(&y, RoundingMode::Trunc),
+                Some(other) => return Err(rejected(format!("rounding mode {other:?}"))),
+            }
+        }
+        "clamp" => clamp(a)?,
+        "clamp_min" => a.input()?.clamp_min(&a.operand(1, "min")?),
+        "clamp_max" => a.input()?.clamp_max(&a.operand(1, "max")?),
+        "lerp" => a
+            .input()?
+            .lerp(&a.tensor(1, "end")?, &a.operand(2, "weight")?),
+        "addcmul" | "addcdiv" => {
+            let value = a.number_or(3, "value", 1i64)?;
+            let (x, p, q) = (a.input()?, a.tensor(1, "tensor1")?, a.tensor(2, "tensor2")?);
+            match op {
+                "addcmul" => x.addcmul(&p, &q, value),
+                _ => x.addcdiv(&p, &q, value),
+            }
+        }
+        "where" => {
+            // The method form has the first value in front of the condition.
+            let first = a.operand(0, "condition")?;
+            let second = a.operand(1, "input")?;
+            let other = a.operand(2, "other")?;
+            match (&first, &second) {
+                (Operand::Tensor(c), _) if c.dtype() == DType::Bool && !is_bool_only(&second) => {
+                    where_(c, &second, &other)
+                }
+                (_, Operand::Tensor(c)) if c.dtype() == DType::Bool => where_(c, &first, &other),
+                (Operand::Tensor(c), _) => where_(c, &second, &other),
+                _ => return Err(unsupported("where of a number")),
+            }
+        }
+        "round" => {
+            let x = a.input()?;
+            match a.int_or(1, "decimals", 0)? {
+                0 => x.round(),
+                _ => return Err(unsupported("rounding to decimals")),
+            }
+        }
+        "isclose" => {
+            let (x, y) = (a.input()?, a.tensor(1, "other")?);
+            let (rtol, atol) = (a.float_or(2, "rtol", 1e-5)?, a.float_or(3, "atol", 1e-8)?);
+            x.isclose(&y, rtol, atol, a.bool_or(4, "equal_nan", false)?)
+        }
+        "nan_to_num" => {
+            let x = a.input()?;
+            let nan = a.opt_float(1, "nan")?;
+            x.nan_to_num(nan, a.opt_float(2, "posinf")?, a.opt_float(3, "neginf")?)
+        }
+        "deg2rad" => scaled_float(a, std::f64::consts::PI / 180.0)?,
+        "rad2deg" => scaled_float(a, 180.0 / std::f64::consts::PI)?,
+        "positive" => a.input()?,
+        "frac" => {
+            let x = a.input()?;
+            x.sub(&x.trunc())
+        }
+        _ => return Err(Failure::Unknown),
+    }
+    .into())
+}
+
+fn is_bool_only(o: &Operand) -> bool {
+    matches!(o, Operand::Tensor(t) if t.dtype() == DType::Bool)
+}
+
+fn scaled_float(a: &Args, factor: f64) -> Found<Tensor> {
+    Ok(a.input()?.mul(factor))
+}
+
+/// An operator with a factor alpha on its right operand.
+fn scaled(
+    a: &Args,
+    with_alpha: fn(&Tensor, &Operand, Scalar) -> Tensor,
+    plain: fn(&Tensor, &Operand) -> Tensor,
+) -> Found<Tensor> {
+    let (x, y) = (a.input()?, a.operand(1, "other")?);
+    Ok(match a.opt_number(2, "alpha")? {
+        Some(alpha) => with_alpha(&x, &y, alpha),
+        None => plain(&x, &y),
+    })
+}
+
+fn clamp(a: &Args) -> Found<Tensor> {
+    let x = a.input()?;
+    Ok(match (a.opt_operand(1, "min")?, a.opt_operand(2, "max")?) {
+        (Some(low), Some(high)) => x.clamp(&low, &high),
+        (Some(low), None) => x.clamp_min(&low),
+        (None, Some(high)) => x.clamp_max(&high),
+        (None, None) => return Err(rejected("clamp needs a bound")),
+    })
+}
+
+macro_rules! by_name {
+    ($op:expr, $call:expr; $($name:ident)*) => {
+        match $op {
+            $(stringify!($name) => Some($call(Tensor::$name)),)*
+            _ => None,
+        }
+    };
+}
+
+fn unary(op: &str, a: &Args) -> Found<Option<Tensor>> {
+    let name = op.strip_prefix("nn.functional.").unwrap_or(op);
+    let name = match name {
+        "sgn" => "sign", // the same on real numbers
+        other => other,
+    };
+    // Functions of the same name with parameters, handled elsewhere.
+    if matches!(
+        op,
+        "round" | "nn.functional.softplus" | "nn.functional.elu" | "nn.functional.gelu"
+    ) {
+        return Ok(None);
+    }
+    let call = |f: fn(&Tensor) -> Tensor| a.input().map(|x| f(&x));
+    let found = by_name!(name, call;
+        neg abs sign sqrt rsqrt reciprocal square exp exp2 expm1 log log2 log10 log1p
+        sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf
+        floor ceil trunc sigmoid logsigmoid relu relu6 silu softsign mish selu
+        hardsigmoid hardswish bitwise_not logical_not isnan isinf isfinite isposinf isneginf
+        tanhshrink
+    );
+    a.bool_or(usize::MAX, "inplace", false)?;
+    found.transpose()
+}
+
+macro_rules! by_name_binary {
+    ($op:expr, $x:expr, $y:expr; $($name:ident)*) => {
+        match $op {
+            $(stringify!($name) => Some($x.$name($y)),)*
+            _ => None,
+        }
+    };
+}
+
+fn binary(op: &str, a: &Args) -> Found<Option<Tensor>> {
+    const NAMES: &[&str] = &[
+        "mul",
+        "floor_divide",
+        "fmod",
+        "remainder",
+        "pow",
+        "atan2",
+        "maximum",
+        "minimum",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "bitwise_left_shift",
+        "bitwise_right_shift",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+    ];
+    let op = match (op, a.get(1, "other")) {
+        ("max", Some(crate::Arg::Tensor(..))) => "maximum",
+        ("min", Some(crate::Arg::Tensor(..))) => "minimum",
+        (other, _) => other,
+    };
+    if !NAMES.contains(&op) {
+        return Ok(None);
+    }
+    let x = a.input()?;
+    let y = match op {
+        "pow" => a.operand(1, "exponent")?,
+        _ => a.operand(1, "other")?,
+    };
+    Ok(by_name_binary!(op, x, &y;
+        mul floor_divide fmod remainder pow atan2 maximum minimum eq ne lt le gt ge
+        bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift
+        logical_and logical_or logical_xor
+    ))
+}

@@ -1,0 +1,78 @@
+//! Pooling.
+
+use super::Outputs;
+use crate::args::{Args, Failure, Found};
+use kiln_tensor::Tensor;
+
+pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+    let name = op.strip_prefix("nn.functional.").unwrap_or(op);
+    Ok(match name {
+        "max_pool1d" | "max_pool2d" | "max_pool3d" => max(name, a)?,
+        "avg_pool1d" | "avg_pool2d" | "avg_pool3d" => average(name, a)?.into(),
+        "adaptive_avg_pool1d" | "adaptive_avg_pool2d" | "adaptive_avg_pool3d" => {
+            adaptive(name, a)?.into()
+        }
+        "unfold" if op.starts_with("nn.") => {
+            let (kernel, dilation) = (a.ints(1, "kernel_size")?, a.ints_or(2, "dilation", &[1])?);
+            let (padding, stride) = (
+                a.ints_or(3, "padding", &[0])?,
+                a.ints_or(4, "stride", &[1])?,
+            );
+            a.input()?.im2col(kernel, dilation, padding, stride).into()
+        }
+        _ => return Err(Failure::Unknown),
+    })
+}
+
+fn max(name: &str, a: &Args) -> Found<Outputs> {
+    let x = a.input()?;
+    let (k, s) = (a.ints(1, "kernel_size")?, a.ints_or(2, "stride", &[])?);
+    let (p, d) = (
+        a.ints_or(3, "padding", &[0])?,
+        a.ints_or(4, "dilation", &[1])?,
+    );
+    let ceil = a.bool_or(5, "ceil_mode", false)?;
+    Ok(match (name, a.bool_or(6, "return_indices", false)?) {
+        ("max_pool1d", false) => x.max_pool1d(k, s, p, d, ceil).into(),
+        ("max_pool2d", false) => x.max_pool2d(k, s, p, d, ceil).into(),
+        (_, false) => x.max_pool3d(k, s, p, d, ceil).into(),
+        ("max_pool1d", true) => x.max_pool1d_with_indices(k, s, p, d, ceil).into(),
+        ("max_pool2d", true) => x.max_pool2d_with_indices(k, s, p, d, ceil).into(),
+        (_, true) => x.max_pool3d_with_indices(k, s, p, d, ceil).into(),
+    })
+}
+
+fn average(name: &str, a: &Args) -> Found<Tensor> {
+    let x = a.input()?;
+    let (k, s) = (a.ints(1, "kernel_size")?, a.ints_or(2, "stride", &[])?);
+    let p = a.ints_or(3, "padding", &[0])?;
+    let ceil = a.bool_or(4, "ceil_mode", false)?;
+    let include = a.bool_or(5, "count_include_pad", true)?;
+    let divisor = a.opt_int(6, "divisor_override")?;
+    Ok(match name {
+        "avg_pool1d" => x.avg_pool1d(k, s, p, ceil, include, divisor),
+        "avg_pool2d" => x.avg_pool2d(k, s, p, ceil, include, divisor),
+        _ => x.avg_pool3d(k, s, p, ceil, include, divisor),
+    })
+}
+
+fn adaptive(name: &str, a: &Args) -> Found<Tensor> {
+    let x = a.input()?;
+    let size = match a.get(1, "output_size") {
+        // None keeps a size.
+        Some(crate::Arg::List(l)) => {
+            let one = |d: &crate::Arg| match d {
+                crate::Arg::None => Some(-1),
+                d => d.int(),
+            };
+            l.iter().map(one).collect::<Option<Vec<i64>>>()
+        }
+        _ => Some(a.ints(1, "output_size")?),
+    };
+    let size = size.ok_or(super::unsupported("this output size"))?;
+    Ok(match name {
+        "adaptive_avg_pool1d" => x.adaptive_avg_pool1d(size),
+        "adaptive_avg_pool2d" => x.adaptive_avg_pool2d(size),
+        _ => x.adaptive_avg_pool3d(size),
+    })
+}

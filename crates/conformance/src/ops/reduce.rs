@@ -1,0 +1,69 @@
+//! Reductions.
+
+use super::{Outputs, rejected, typed_input, unsupported};
+use crate::args::{Arg, Args, Failure, Found};
+use kiln_tensor::Scalar;
+
+pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+    let dims = || a.ints_or(1, "dim", &[]);
+    let keepdim = || a.bool_or(2, "keepdim", false);
+    Ok(match op {
+        "sum" => typed_input(a)?.sum(dims()?, keepdim()?).into(),
+        "prod" => typed_input(a)?.prod(dims()?, keepdim()?).into(),
+        "mean" => typed_input(a)?.mean(dims()?, keepdim()?).into(),
+        "nansum" => typed_input(a)?.nansum(dims()?, keepdim()?).into(),
+        "nanmean" => typed_input(a)?.nanmean(dims()?, keepdim()?).into(),
+        "amax" => a.input()?.amax(dims()?, keepdim()?).into(),
+        "amin" => a.input()?.amin(dims()?, keepdim()?).into(),
+        "any" => a.input()?.any(dims()?, keepdim()?).into(),
+        "all" => a.input()?.all(dims()?, keepdim()?).into(),
+        "max" | "min" => match (op, a.opt_int(1, "dim")?) {
+            ("max", Some(d)) => a.input()?.max(d, keepdim()?).into(),
+            ("max", None) => a.input()?.amax((), false).into(),
+            (_, Some(d)) => a.input()?.min(d, keepdim()?).into(),
+            (_, None) => a.input()?.amin((), false).into(),
+        },
+        "aminmax" => {
+            let dim = a.opt_int(usize::MAX, "dim")?;
+            let keepdim = a.bool_or(usize::MAX, "keepdim", false)?;
+            a.input()?.aminmax(dim, keepdim).into()
+        }
+        "argmax" => a.input()?.argmax(a.opt_int(1, "dim")?, keepdim()?).into(),
+        "argmin" => a.input()?.argmin(a.opt_int(1, "dim")?, keepdim()?).into(),
+        "count_nonzero" => a.input()?.count_nonzero(dims()?).into(),
+        "logsumexp" => a.input()?.logsumexp(dims()?, keepdim()?).into(),
+        "var" | "std" | "var_mean" | "std_mean" => moments(op, a)?,
+        "linalg.vector_norm" => {
+            let x = typed_input(a)?;
+            let ord = a.float_or(1, "ord", 2.0)?;
+            let dims = a.ints_or(2, "dim", &[])?;
+            x.vector_norm(ord, dims, a.bool_or(3, "keepdim", false)?)
+                .into()
+        }
+        _ => return Err(Failure::Unknown),
+    })
+}
+
+/// `(dim, unbiased, keepdim)`, `(unbiased)` or keywords with a correction.
+fn moments(op: &str, a: &Args) -> Found<Outputs> {
+    let x = a.input()?;
+    let only_flag = matches!(a.get(1, "dim"), Some(Arg::Number(Scalar::Bool(_))));
+    let dims = if only_flag {
+        Vec::new()
+    } else {
+        a.ints_or(1, "dim", &[])?
+    };
+    let position = if only_flag { 1 } else { 2 };
+    let unbiased = a.bool_or(position, "unbiased", true)?;
+    let correction = a.opt_float(usize::MAX, "correction")?;
+    let correction = correction.unwrap_or(unbiased as i64 as f64);
+    let keepdim = a.bool_or(3, "keepdim", false)?;
+    x.check().map_err(rejected)?;
+    Ok(match op {
+        "var" => x.var(dims, correction, keepdim).into(),
+        "std" => x.std(dims, correction, keepdim).into(),
+        "var_mean" => x.var_mean(dims, correction, keepdim).into(),
+        "std_mean" => x.std_mean(dims, correction, keepdim).into(),
+        _ => return Err(unsupported(op)),
+    })
+}

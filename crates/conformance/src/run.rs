@@ -1,0 +1,86 @@
+//! Running a case.
+
+use crate::args::Failure;
+use crate::case::{Case, safetensors_dtype};
+use crate::engine::{Array, Engine};
+use crate::ops;
+use kiln_tensor::{Error, ErrorKind};
+use safetensors::tensor::TensorView;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What came out of a case.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Tensors by name: `out0`, `out1`, … and `<input>_after`.
+    Values(BTreeMap<String, Array>),
+    /// Kiln has no such operator, or not with these arguments.
+    Unsupported(String),
+    /// Kiln rejects the call.
+    Error(String),
+}
+
+/// Runs a case on an engine.
+pub fn run(case: &Case, engine: Engine) -> Outcome {
+    match values(case, engine) {
+        Ok(values) => Outcome::Values(values),
+        Err(Failure::Unknown) => Outcome::Unsupported(format!("the operator {}", case.op)),
+        Err(Failure::Unsupported(why)) => Outcome::Unsupported(why),
+        Err(Failure::Rejected(why)) => Outcome::Error(why),
+    }
+}
+
+fn values(case: &Case, engine: Engine) -> Result<BTreeMap<String, Array>, Failure> {
+    let outputs = ops::call(&case.op, &case.args)?;
+    if let Some(name) = case.args.unused() {
+        return Err(Failure::Unsupported(name));
+    }
+    let mut names: Vec<String> = (0..outputs.tensors.len())
+        .map(|i| format!("out{i}"))
+        .collect();
+    let mut tensors = outputs.tensors;
+    for (input, var) in &outputs.assigned {
+        names.push(format!("{input}_after"));
+        tensors.push(var.get());
+    }
+    let arrays = engine.read(&tensors).map_err(rejected)?;
+    Ok(names.into_iter().zip(arrays).collect())
+}
+
+fn rejected(e: Error) -> Failure {
+    match e.kind() {
+        ErrorKind::Unsupported => Failure::Unsupported(format!("{}: {}", e.op(), e.message())),
+        _ => Failure::Rejected(format!("{}: {}", e.op(), e.message())),
+    }
+}
+
+impl Outcome {
+    /// Writes `<id>.safetensors` or `<id>.status` into a folder.
+    ///
+    /// # Errors
+    /// If a file can't be written.
+    pub fn write(&self, folder: &Path, id: &str) -> std::io::Result<()> {
+        let path = |extension: &str| folder.join(format!("{id}.{extension}"));
+        if let Some(parent) = path("status").parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        let line = |word: &str, text: &str| {
+            let text: Vec<&str> = text.lines().map(str::trim).collect();
+            std::fs::write(path("status"), format!("{word}: {}\n", text.join(" ")))
+        };
+        match self {
+            Outcome::Unsupported(why) => line("unsupported", why),
+            Outcome::Error(message) => line("error", message),
+            Outcome::Values(values) => {
+                let mut views = Vec::new();
+                for (name, a) in values {
+                    let dtype = safetensors_dtype(a.dtype);
+                    let view = TensorView::new(dtype, a.shape.clone(), &a.bytes);
+                    views.push((name, view.map_err(std::io::Error::other)?));
+                }
+                let bytes = safetensors::serialize(views, None).map_err(std::io::Error::other)?;
+                std::fs::write(path("safetensors"), bytes)
+            }
+        }
+    }
+}

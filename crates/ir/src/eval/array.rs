@@ -1,0 +1,272 @@
+//! Tensors of the reference: wide numbers with the dtype that they stand for.
+
+use kiln_base::{DType, float_to_int, round_float, wrap_int};
+
+/// The most elements that the reference gives one tensor; larger ones are an error rather than an
+/// exhausted machine.
+pub const MAX_ELEMENTS: usize = 1 << 30;
+
+/// Row-major elements.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Data {
+    /// Floats of any dtype.
+    Float(Vec<f64>),
+    /// Integers and bool (0 and 1); `u64` is kept as the `i64` of the same bits.
+    Int(Vec<i64>),
+}
+
+/// A tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    dtype: DType,
+    shape: Vec<usize>,
+    data: Data,
+}
+
+/// Data that does not make the tensor that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ArrayError {
+    /// Another number of elements or bytes than the shape has.
+    #[error("{given} {unit} do not make a tensor {dtype}{shape:?}")]
+    Length {
+        /// How many were given.
+        given: usize,
+        /// `elements` or `bytes`.
+        unit: &'static str,
+        /// The dtype asked for.
+        dtype: DType,
+        /// The shape asked for.
+        shape: Vec<usize>,
+    },
+    /// Floats for an integer dtype, or the reverse.
+    #[error("the data of a {0} tensor has the wrong kind")]
+    Kind(DType),
+}
+
+impl Data {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Data::Float(v) => v.len(),
+            Data::Int(v) => v.len(),
+        }
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements at these positions.
+    pub(super) fn pick(&self, at: &[usize]) -> Data {
+        match self {
+            Data::Float(v) => Data::Float(at.iter().map(|&i| v[i]).collect()),
+            Data::Int(v) => Data::Int(at.iter().map(|&i| v[i]).collect()),
+        }
+    }
+}
+
+/// The number of elements of a shape, unless some of its dims alone have more than [`MAX_ELEMENTS`]
+/// (which holds for dims beside a 0, too).
+pub(super) fn element_count(shape: &[usize]) -> Option<usize> {
+    let all = shape
+        .iter()
+        .try_fold(1usize, |n, d| n.checked_mul((*d).max(1)))?;
+    if all > MAX_ELEMENTS {
+        None
+    } else if shape.contains(&0) {
+        Some(0)
+    } else {
+        Some(all)
+    }
+}
+
+impl Array {
+    /// A tensor of these elements as they are: floats are not rounded to `dtype`, integers wrap.
+    ///
+    /// # Errors
+    /// If the number or the kind of the elements does not fit.
+    pub fn new(dtype: DType, shape: &[usize], data: Data) -> Result<Array, ArrayError> {
+        if matches!(data, Data::Float(_)) != dtype.is_float() {
+            return Err(ArrayError::Kind(dtype));
+        }
+        if element_count(shape) != Some(data.len()) {
+            return Err(ArrayError::Length {
+                given: data.len(),
+                unit: "elements",
+                dtype,
+                shape: shape.to_vec(),
+            });
+        }
+        Ok(Array::settled(dtype, shape.to_vec(), data, false))
+    }
+
+    /// A tensor of these numbers, converted to `dtype` by the rules of casts.
+    ///
+    /// # Errors
+    /// If the number of elements does not fit.
+    pub fn from_f64(dtype: DType, shape: &[usize], values: &[f64]) -> Result<Array, ArrayError> {
+        let data = if dtype.is_float() {
+            Data::Float(values.iter().map(|x| round_float(*x, dtype)).collect())
+        } else {
+            Data::Int(values.iter().map(|x| float_to_int(*x, dtype)).collect())
+        };
+        Array::new(dtype, shape, data)
+    }
+
+    /// A tensor of these integers, converted to `dtype` by the rules of casts.
+    ///
+    /// # Errors
+    /// If the number of elements does not fit.
+    pub fn from_i64(dtype: DType, shape: &[usize], values: &[i64]) -> Result<Array, ArrayError> {
+        let data = if dtype.is_float() {
+            let float = |x: &i64| round_float(int_to_float(*x, DType::I64, dtype), dtype);
+            Data::Float(values.iter().map(float).collect())
+        } else {
+            Data::Int(values.to_vec())
+        };
+        Array::new(dtype, shape, data)
+    }
+
+    /// A tensor from little-endian row-major elements; any bool byte but 0 is true.
+    ///
+    /// # Errors
+    /// If the number of bytes does not fit.
+    pub fn from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Array, ArrayError> {
+        let wanted = element_count(shape).and_then(|n| n.checked_mul(dtype.size()));
+        if wanted != Some(bytes.len()) {
+            return Err(ArrayError::Length {
+                given: bytes.len(),
+                unit: "bytes",
+                dtype,
+                shape: shape.to_vec(),
+            });
+        }
+        macro_rules! read {
+            ($kind:ident, $number:ty, $convert:expr) => {{
+                let (elements, _) = bytes.as_chunks::<{ size_of::<$number>() }>();
+                let read = |b: &[u8; size_of::<$number>()]| $convert(<$number>::from_le_bytes(*b));
+                Data::$kind(elements.iter().map(read).collect())
+            }};
+        }
+        let data = match dtype {
+            DType::Bool => read!(Int, u8, |x| (x != 0) as i64),
+            DType::U8 => read!(Int, u8, |x| x as i64),
+            DType::I8 => read!(Int, i8, |x| x as i64),
+            DType::I16 => read!(Int, i16, |x| x as i64),
+            DType::I32 => read!(Int, i32, |x| x as i64),
+            DType::I64 => read!(Int, i64, |x| x),
+            DType::U16 => read!(Int, u16, |x| x as i64),
+            DType::U32 => read!(Int, u32, |x| x as i64),
+            DType::U64 => read!(Int, u64, |x| x as i64),
+            DType::F16 => read!(Float, half::f16, half::f16::to_f64),
+            DType::BF16 => read!(Float, half::bf16, half::bf16::to_f64),
+            DType::F32 => read!(Float, f32, |x| x as f64),
+            DType::F64 => read!(Float, f64, |x| x),
+        };
+        Array::new(dtype, shape, data)
+    }
+
+    /// Little-endian row-major elements of the dtype, rounded where they are wider.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.len() * self.dtype.size());
+        macro_rules! write {
+            ($values:expr, $convert:expr) => {
+                $values
+                    .iter()
+                    .for_each(|x| out.extend($convert(*x).to_le_bytes()))
+            };
+        }
+        match (&self.data, self.dtype) {
+            (Data::Float(v), DType::F16) => write!(v, half::f16::from_f64),
+            (Data::Float(v), DType::BF16) => write!(v, half::bf16::from_f64),
+            (Data::Float(v), DType::F32) => write!(v, |x| x as f32),
+            (Data::Float(v), _) => write!(v, |x: f64| x),
+            (Data::Int(v), dtype) => match dtype.size() {
+                1 => write!(v, |x| x as u8),
+                2 => write!(v, |x| x as u16),
+                4 => write!(v, |x| x as u32),
+                _ => write!(v, |x: i64| x),
+            },
+        }
+        out
+    }
+
+    /// The dtype that the numbers stand for.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The elements, row-major.
+    pub fn data(&self) -> &Data {
+        &self.data
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty()
+    }
+
+    /// The elements of a float tensor.
+    pub fn floats(&self) -> Option<&[f64]> {
+        match &self.data {
+            Data::Float(v) => Some(v),
+            Data::Int(_) => None,
+        }
+    }
+
+    /// The elements of an integer or bool tensor.
+    pub fn ints(&self) -> Option<&[i64]> {
+        match &self.data {
+            Data::Float(_) => None,
+            Data::Int(v) => Some(v),
+        }
+    }
+
+    /// The elements as `f64`, whatever the dtype.
+    pub fn to_f64(&self) -> Vec<f64> {
+        match &self.data {
+            Data::Float(v) => v.clone(),
+            Data::Int(v) => v
+                .iter()
+                .map(|x| int_to_float(*x, self.dtype, DType::F64))
+                .collect(),
+        }
+    }
+
+    /// A tensor whose data has the right kind and length: integers wrap into the dtype, and floats
+    /// round to it where `round` is set.
+    pub(super) fn settled(dtype: DType, shape: Vec<usize>, mut data: Data, round: bool) -> Array {
+        match &mut data {
+            Data::Float(v) if round && dtype != DType::F64 => {
+                v.iter_mut().for_each(|x| *x = round_float(*x, dtype));
+            }
+            Data::Int(v) if dtype.size() < 8 => {
+                v.iter_mut().for_each(|x| *x = wrap_int(*x, dtype));
+            }
+            _ => {}
+        }
+        Array { dtype, shape, data }
+    }
+}
+
+/// An integer of dtype `from` as a float on its way to dtype `to`. Dtypes narrower than f32 go through
+/// f32, as in PyTorch and in every kernel.
+pub(super) fn int_to_float(x: i64, from: DType, to: DType) -> f64 {
+    match (from == DType::U64, to == DType::F64) {
+        (true, true) => x as u64 as f64,
+        (true, false) => x as u64 as f32 as f64,
+        (false, true) => x as f64,
+        (false, false) => x as f32 as f64,
+    }
+}

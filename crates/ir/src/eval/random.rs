@@ -1,0 +1,23 @@
+use super::{Array, Context, Data};
+use crate::ops::Random;
+use kiln_base::DType;
+use kiln_base::prim::{
+    RandomKind, philox, random_bits, random_normal, random_uniform_f32, random_uniform_f64,
+};
+
+pub(super) fn eval(op: &Random, key: &Array, cx: &Context) -> Data {
+    let Data::Int(key) = key.data() else {
+        unreachable!("inference wants an i64 key")
+    };
+    let (seed, offset) = (key[0] as u64, key[1] as u64);
+    let n: usize = cx.shape.iter().product();
+    let blocks = (0..n as u64).map(|i| philox(offset.wrapping_add(i), seed));
+    match op.kind {
+        RandomKind::Bits => Data::Int(blocks.map(random_bits).collect()),
+        RandomKind::Uniform if op.dtype == DType::F64 => {
+            Data::Float(blocks.map(random_uniform_f64).collect())
+        }
+        RandomKind::Uniform => Data::Float(blocks.map(|w| random_uniform_f32(w) as f64).collect()),
+        RandomKind::Normal => Data::Float(blocks.map(random_normal).collect()),
+    }
+}

@@ -1,0 +1,90 @@
+//! Random ops that own graphs.
+
+use super::generate::{Generator, Meta};
+use crate::{Builder, Fact, Graph, GraphBuilder, Pw, Role, Value, ops};
+use kiln_base::prim::Reduction;
+use kiln_base::{DType, Dim, Loc};
+use std::sync::Arc;
+
+impl Generator {
+    /// A graph of the program's symbols.
+    fn body(
+        &self,
+        build: impl FnOnce(&mut GraphBuilder<'_>) -> Option<Vec<Value>>,
+    ) -> Option<Arc<Graph>> {
+        let mut graph = Graph::default();
+        graph.symbols = self.graph.symbols.clone();
+        let outputs = build(&mut GraphBuilder::new(&mut graph, Loc::UNKNOWN))?;
+        outputs.into_iter().for_each(|v| graph.add_output(v));
+        Some(Arc::new(graph))
+    }
+
+    pub fn random_if(&mut self) -> Option<Value> {
+        let x = self.any(|f, _| f.dtype.computes() && f.dtype != DType::Bool)?;
+        let fact = self.fact(x);
+        let y = self.like(fact.dtype, &fact.shape, false)?;
+        let y = match self.fact(y) == fact {
+            true => y,
+            false => {
+                let shape = fact.shape.clone();
+                self.emit(ops::Broadcast { shape }, &[y], self.meta(y))?
+            }
+        };
+        let condition = match self.any(|f, _| f.dtype == DType::Bool) {
+            Some(v) if self.rng.chance(0.7) => {
+                let axes = (0..self.fact(v).rank()).collect();
+                self.reduce(v, Reduction::Max, axes, DType::Bool)?
+            }
+            _ => self.input(DType::Bool, &[], Role::Data),
+        };
+        let rows = [
+            self.rng.one([Pw::Add, Pw::Maximum]),
+            self.rng.one([Pw::Sub, Pw::Minimum]),
+        ];
+        let mut branches = vec![];
+        for row in rows {
+            branches.push(self.body(|b| {
+                let x = b.input(fact.clone(), Role::Data);
+                let y = b.input(fact.clone(), Role::Data);
+                let z = b.pointwise(row, &[x, y]).ok()?;
+                Some(vec![z, if row == Pw::Add { x } else { y }])
+            })?);
+        }
+        let branches: [Arc<Graph>; 2] = branches.try_into().ok()?;
+        let (a, b) = (self.meta(x), self.meta(y));
+        let meta = Meta {
+            size: a.size + b.size,
+            exact: !fact.dtype.is_float(),
+        };
+        self.emit(ops::If { branches }, &[condition, x, y], meta)
+    }
+
+    pub fn random_loop(&mut self) -> Option<Value> {
+        let x = self.any(|f, _| f.dtype.computes() && f.dtype != DType::Bool)?;
+        let x = self.tame(x)?;
+        let fact = self.fact(x);
+        let total = self.full(0.0, fact.dtype, &fact.shape)?;
+        let body = self.body(|b| {
+            let step = b.input(Fact::new(DType::I64, [0i64; 0]), Role::Data);
+            let x = b.input(fact.clone(), Role::Data);
+            let total = b.input(fact.clone(), Role::Data);
+            let half = b
+                .scalar_like(if fact.dtype.is_float() { 0.5 } else { 3.0 }, &x)
+                .ok()?;
+            let next = b.pointwise(Pw::Mul, &[x, half]).ok()?;
+            let step = b.cast(&step, fact.dtype).ok()?;
+            let shifted = b.pointwise(Pw::Add, &[next, step]).ok()?;
+            let total = b.pointwise(Pw::Add, &[total, x]).ok()?;
+            Some(vec![shifted, total])
+        })?;
+        let trips = match self.graph.symbols.is_empty() {
+            false if self.rng.chance(0.5) => Dim::symbol(kiln_base::Sym(0)),
+            _ => Dim::Const(self.rng.range(0, 4)),
+        };
+        let meta = Meta {
+            size: 8.0 * self.meta(x).size + 64.0,
+            exact: !fact.dtype.is_float(),
+        };
+        self.emit(ops::Loop { trips, body }, &[x, total], meta)
+    }
+}

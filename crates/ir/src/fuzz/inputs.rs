@@ -1,0 +1,123 @@
+//! Inputs for random programs.
+
+use super::Rng;
+use super::generate::MAX_SYMBOL;
+use crate::eval::{Array, Data};
+use crate::{Graph, NodeId, Op, Pw, Role};
+use kiln_base::{DType, Kind};
+
+/// What the ops that read an input need of its values.
+#[derive(Default)]
+struct Needs {
+    /// It is an index below this.
+    bound: Option<i64>,
+    /// It is a variance.
+    positive: bool,
+    /// It is an integer divisor.
+    nonzero: bool,
+}
+
+/// Inputs for a graph, as a seed gives them. Symbols get values from their minimum to 6. Floats lie
+/// within ±4; one seed in 8 puts NaN, infinities and negative zeros among them, and one in 4 puts the
+/// ends of the range among the integers.
+pub fn random_inputs(graph: &Graph, seed: u64) -> Vec<Array> {
+    let mut rng = Rng::new(seed ^ 0x1A2B_3C4D);
+    let symbols: Vec<i64> = graph
+        .symbols
+        .iter()
+        .map(|s| rng.range(s.min, s.min.max(MAX_SYMBOL)))
+        .collect();
+    let special = seed % 8 == 7;
+    let edges = seed % 4 == 3;
+    let mut out = Vec::new();
+    for id in graph.inputs() {
+        let node = graph.node(id);
+        let fact = node.fact();
+        let dims = fact.shape.iter();
+        let shape: Vec<usize> = dims
+            .map(|d| d.eval_checked(&symbols).unwrap_or(0).max(0) as usize)
+            .collect();
+        let n: usize = shape.iter().product();
+        let needs = needs(graph, id);
+        let key = matches!(&node.op, Op::Input(op) if op.role == Role::RandomKey);
+        let data = match fact.dtype.kind() {
+            Kind::Float => {
+                let value = |_| float(&mut rng, &needs, special);
+                Data::Float((0..n).map(value).collect())
+            }
+            _ if key => Data::Int((0..n).map(|_| (rng.bits() >> 1) as i64).collect()),
+            _ => {
+                let value = |_| integer(&mut rng, fact.dtype, &needs, edges);
+                Data::Int((0..n).map(value).collect())
+            }
+        };
+        let array = match data {
+            Data::Float(v) => Array::from_f64(fact.dtype, &shape, &v),
+            Data::Int(v) => Array::from_i64(fact.dtype, &shape, &v),
+        };
+        out.extend(array); // as many elements as the shape has
+    }
+    out
+}
+
+fn needs(graph: &Graph, input: NodeId) -> Needs {
+    let mut needs = Needs::default();
+    for (_, node) in graph.iter() {
+        for (slot, _) in node
+            .inputs
+            .iter()
+            .enumerate()
+            .filter(|(_, v)| v.node == input)
+        {
+            match &node.op {
+                Op::Gather(op) if slot == 1 => {
+                    let extent = &graph.fact(node.inputs[0]).shape[op.axis];
+                    // A symbolic size is at least 2.
+                    let extent = extent.as_const().unwrap_or(2);
+                    needs.bound = Some(needs.bound.unwrap_or(extent).min(extent));
+                }
+                Op::BatchNorm(_) if slot == 2 => needs.positive = true,
+                Op::Pointwise(op) if slot == 1 => {
+                    needs.nonzero |=
+                        matches!(op.0, Pw::Div | Pw::FloorDivide | Pw::Fmod | Pw::Remainder);
+                }
+                _ => {}
+            }
+        }
+    }
+    needs
+}
+
+fn float(rng: &mut Rng, needs: &Needs, special: bool) -> f64 {
+    let sign = if needs.positive || rng.chance(0.5) {
+        1.0
+    } else {
+        -1.0
+    };
+    if special && !needs.positive && rng.chance(0.05) {
+        return sign * rng.one([f64::NAN, f64::INFINITY, 0.0, 1e-40, 65504.0]);
+    }
+    let size = match rng.below(8) {
+        0 if !needs.positive => 0.0,
+        // Eighths: exact in every dtype, and so are their sums.
+        0..=4 => rng.range(1, 32) as f64 / 8.0,
+        _ => 0.125 + rng.unit() * 3.875,
+    };
+    sign * size
+}
+
+fn integer(rng: &mut Rng, dtype: DType, needs: &Needs, edges: bool) -> i64 {
+    if let Some(bound) = needs.bound {
+        return rng.below(bound.max(0) as usize) as i64;
+    }
+    let (low, high) = dtype.int_range().unwrap_or((0, 1));
+    let value = if edges && rng.chance(0.2) {
+        rng.one([low, high, low + 1, high - 1])
+    } else {
+        (rng.range(-9, 9) as i128).clamp(low, high)
+    };
+    match value as i64 {
+        0 if needs.nonzero => 1,
+        x => x,
+    }
+}

@@ -1,0 +1,123 @@
+//! Random programs for tests.
+//!
+//! A seed gives the same graph and the same inputs everywhere. Graphs are sound (the verifier accepts
+//! them) and small, and cover every op, every pointwise row and every dtype; see [`features`]. Beside
+//! random ops they hold what rewrites look for: convolutions in front of batch norms, repeated
+//! subexpressions, foldable constants, chains of views, identities that NaN breaks, reductions that
+//! are broadcast back, dead code.
+//!
+//! Values stay tame, so that results in different precisions can be compared: what amplifies rounding
+//! errors without bound (rounding to integers, comparing, casting floats to integers, looking for the
+//! largest element) is applied to exactly known values only, and magnitudes are limited. There are no
+//! data errors: indices are inside their axes, and integer divisors are not 0.
+
+mod bodies;
+mod generate;
+mod inputs;
+mod patterns;
+mod pointwise;
+mod rng;
+mod structured;
+
+pub use inputs::random_inputs;
+pub use rng::Rng;
+
+use crate::{Graph, Op};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What programs to make.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Whether some programs have `if` and `loop`.
+    pub control_flow: bool,
+    /// Whether some programs have symbolic sizes.
+    pub symbolic: bool,
+    /// The least number of nodes.
+    pub min_nodes: usize,
+    /// The number of nodes from which no further op is started.
+    pub max_nodes: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            control_flow: true,
+            symbolic: true,
+            min_nodes: 15,
+            max_nodes: 55,
+        }
+    }
+}
+
+impl Config {
+    /// The program of a seed.
+    pub fn graph(&self, seed: u64) -> Graph {
+        generate::Generator::new(self.clone(), seed).run()
+    }
+}
+
+/// The program of a seed, with the default [`Config`]: 15 to about 60 nodes.
+pub fn random_graph(seed: u64) -> Graph {
+    Config::default().graph(seed)
+}
+
+/// What a program uses: `op:conv`, `row:add`, `dtype:f16`, `row:add:f16`, and from the structure
+/// `outputs`, `symbols`, `kept`, `assign`, `parameter`, `rank:4`, `empty`, `dead`.
+pub fn features(graph: &Graph) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut used = vec![false; graph.len()];
+    for (_, node) in graph.iter() {
+        for v in &node.inputs {
+            used[v.node.index()] = true;
+        }
+        match &node.op {
+            Op::Pointwise(op) => {
+                found.insert("op:pointwise".into());
+                found.insert(format!("row:{}", op.0.name()));
+                // The last operand is never the mask.
+                if let Some(v) = node.inputs.last() {
+                    found.insert(format!("row:{}:{}", op.0.name(), graph.fact(*v).dtype));
+                }
+            }
+            op => {
+                found.insert(format!("op:{}", op.name()));
+            }
+        }
+        if let Op::Input(op) = &node.op {
+            found.insert(format!("{:?}", op.role).to_lowercase());
+        }
+        for fact in &node.facts {
+            found.insert(format!("dtype:{}", fact.dtype));
+            found.insert(format!("rank:{}", fact.rank()));
+            if fact.shape.iter().any(|d| d.is(0)) {
+                found.insert("empty".into());
+            }
+        }
+        for body in node.op.bodies() {
+            found.extend(features(body));
+        }
+    }
+    for o in &graph.outputs {
+        used[o.value.node.index()] = true;
+        let target = format!("{:?}", o.target).to_lowercase();
+        found.extend(target.split('(').next().map(String::from));
+    }
+    let facts = [
+        (graph.outputs.len() >= 2, "outputs"),
+        (!graph.symbols.is_empty(), "symbols"),
+        (used.contains(&false), "dead"),
+    ];
+    found.extend(facts.iter().filter(|f| f.0).map(|f| f.1.to_string()));
+    found
+}
+
+/// How many of these programs use each of their [`features`].
+pub fn coverage<'g>(graphs: impl IntoIterator<Item = &'g Graph>) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for graph in graphs {
+        for feature in features(graph) {
+            *counts.entry(feature).or_insert(0) += 1;
+        }
+    }
+    counts
+}

@@ -1,0 +1,319 @@
+//! What rewrites and fusion look for.
+
+use super::generate::{Generator, Meta};
+use crate::ops::{self, Axes};
+use crate::{Fact, Op, Pw, Role, Value};
+use kiln_base::prim::Reduction;
+use kiln_base::{DType, Dim};
+
+impl Generator {
+    pub fn random_pattern(&mut self) -> Option<Value> {
+        match self.rng.below(12) {
+            0 => self.conv_batch_norm(),
+            1 => self.conv_batch_statistics(),
+            2 => self.repeated(),
+            3 => self.foldable(),
+            4 => self.normalised_row(),
+            5 => self.views_that_cancel(),
+            6 | 7 => self.identity(),
+            8 => self.linear(),
+            9 => self.one_hot(),
+            10 => self.casts_back(),
+            _ => self.parts_joined(),
+        }
+    }
+
+    /// Convolution, perhaps a bias, and the batch norm of inference.
+    fn conv_batch_norm(&mut self) -> Option<Value> {
+        let dtype = self.dtype(DType::is_float)?;
+        let x = self.image(dtype);
+        let mut y = self.conv(x)?;
+        if self.rng.chance(0.5) {
+            y = self.per_channel(Pw::Add, y, Role::Parameter)?;
+        }
+        if self.rng.chance(0.2) {
+            y = self.per_channel(Pw::Mul, y, Role::Parameter)?;
+        }
+        let y = self.batch_norm(y, Role::Parameter)?;
+        self.row(Pw::Relu, &[y], self.meta(y))
+    }
+
+    /// Convolution with a bias and the batch norm of training.
+    fn conv_batch_statistics(&mut self) -> Option<Value> {
+        let x = self.image(DType::F32);
+        let y = self.conv(x)?;
+        let y = self.per_channel(Pw::Add, y, Role::Parameter)?;
+        let Fact { dtype, shape } = self.fact(y);
+        let axes: Axes = (0..shape.len()).filter(|a| *a != 1).collect();
+        let mean = self.mean(y, &axes)?;
+        let centred = self.centre(y, mean, &axes)?;
+        let square = self.row(Pw::Square, &[centred], self.loose(centred, 2))?;
+        let variance = self.mean(square, &axes)?;
+        let role = Role::Parameter;
+        let weight = self.input(dtype, &shape[1..2], role);
+        let bias = self.input(dtype, &shape[1..2], role);
+        let op = ops::BatchNorm {
+            eps: 1e-5.into(),
+            affine: true,
+        };
+        let meta = Meta {
+            size: 64.0,
+            exact: false,
+        };
+        self.emit(op, &[y, mean, variance, weight, bias], meta)
+    }
+
+    /// A value per channel onto `[n, c, ..]`.
+    fn per_channel(&mut self, row: Pw, y: Value, role: Role) -> Option<Value> {
+        let Fact { dtype, shape } = self.fact(y);
+        let bias = self.input(dtype, &shape[1..2], role);
+        let mut column = shape.clone();
+        column.remove(0);
+        column.iter_mut().skip(1).for_each(|d| *d = Dim::ONE);
+        let op = ops::Reshape { shape: column };
+        let bias = self.emit(op, &[bias], self.meta(bias))?;
+        let power = if row == Pw::Mul { 2 } else { 1 };
+        let mut meta = self.loose(y, power);
+        meta.size += 4.0;
+        let y = self.row(row, &[y, bias], meta)?;
+        self.tame(y)
+    }
+
+    fn mean(&mut self, v: Value, axes: &Axes) -> Option<Value> {
+        let shape = self.fact(v).shape;
+        let count = axes.iter().fold(Dim::ONE, |n, a| &n * &shape[*a]);
+        let count = count.as_const().unwrap_or(4).max(1);
+        let op = ops::Reduce {
+            kind: Reduction::Sum,
+            axes: axes.clone(),
+        };
+        let meta = self.loose(v, 1);
+        let sum = self.emit(op, &[v], meta)?;
+        self.row_with(Pw::Mul, sum, 1.0 / count as f64, meta)
+    }
+
+    /// v minus a reduction of it.
+    fn centre(&mut self, v: Value, reduced: Value, axes: &Axes) -> Option<Value> {
+        let mut shape = self.fact(v).shape;
+        axes.iter().for_each(|a| shape[*a] = Dim::ONE);
+        let op = ops::Reshape { shape };
+        let kept = self.emit(op, &[reduced], self.meta(reduced))?;
+        let mut meta = self.loose(v, 1);
+        meta.size *= 2.0;
+        self.row(Pw::Sub, &[v, kept], meta)
+    }
+
+    /// An inexact value of the magnitude of a power of v.
+    fn loose(&self, v: Value, power: i32) -> Meta {
+        Meta {
+            size: self.meta(v).size.powi(power),
+            exact: false,
+        }
+    }
+
+    /// A node once more.
+    fn repeated(&mut self) -> Option<Value> {
+        let computed = |op: &Op| !matches!(op, Op::Input(_) | Op::If(_) | Op::Loop(_));
+        let nodes: Vec<_> = self.graph.ids().collect();
+        let id = *self.rng.pick(&nodes)?;
+        let node = self.graph.node(id).clone();
+        if !computed(&node.op) {
+            return None;
+        }
+        let again = self.emit(node.op, &node.inputs, self.meta(id.value()))?;
+        let computes = node.facts[0].dtype.computes();
+        if computes && self.rng.chance(0.5) {
+            return self.row(Pw::Maximum, &[id.value(), again], self.meta(again));
+        }
+        Some(again)
+    }
+
+    /// Constants only.
+    fn foldable(&mut self) -> Option<Value> {
+        let dtype = self.dtype(|d| d.computes() && d != DType::Bool)?;
+        let shape = self.shape();
+        let a = self.full(1.5, dtype, &shape)?;
+        let b = self.full(2.0, dtype, &[])?;
+        let meta = Meta {
+            size: if dtype.is_float() {
+                4.0
+            } else {
+                self.meta(a).size
+            },
+            exact: !dtype.is_float(),
+        };
+        let row = self.rng.one([Pw::Add, Pw::Mul, Pw::Sub, Pw::Maximum]);
+        let c = self.row(row, &[a, b], meta)?;
+        let d = self.like(dtype, &shape, false)?;
+        let mut meta = self.meta(d);
+        meta.size += 4.0;
+        meta.exact = !dtype.is_float();
+        self.row(Pw::Add, &[d, c], meta)
+    }
+
+    /// Softmax, layer norm, or a reduction that is broadcast back.
+    fn normalised_row(&mut self) -> Option<Value> {
+        if self.rng.chance(0.4) {
+            return self.random_softmax();
+        }
+        let v = self.any(|f, m| f.dtype.is_float() && f.rank() >= 1 && m.size <= 64.0)?;
+        let rank = self.fact(v).rank();
+        let last = 1 + self.rng.below(rank.min(2));
+        let axes: Axes = (rank - last..rank).collect();
+        let mean = self.mean(v, &axes)?;
+        let centred = self.centre(v, mean, &axes)?;
+        let square = self.row(Pw::Square, &[centred], self.loose(centred, 2))?;
+        let variance = self.mean(square, &axes)?;
+        let bounded = |size| Meta { size, exact: false };
+        let spread = self.row_with(Pw::Add, variance, 0.5, self.loose(variance, 1))?;
+        let scale = self.row(Pw::Rsqrt, &[spread], bounded(1.5))?;
+        let mut shape = self.fact(v).shape;
+        axes.iter().for_each(|a| shape[*a] = Dim::ONE);
+        let scale = self.emit(ops::Reshape { shape }, &[scale], bounded(1.5))?;
+        self.row(Pw::Mul, &[centred, scale], bounded(16.0))
+    }
+
+    /// Views that lead back to where they start.
+    fn views_that_cancel(&mut self) -> Option<Value> {
+        let v = self.any(|f, _| f.rank() >= 2)?;
+        let meta = self.meta(v);
+        let shape = self.fact(v).shape;
+        let perm: Axes = (0..shape.len()).rev().collect();
+        let back = ops::Permute { perm };
+        let turned = self.emit(back.clone(), &[v], meta)?;
+        let turned = match self.rng.below(3) {
+            0 if self.fact(turned).dtype.computes() && self.fact(turned).dtype != DType::Bool => {
+                self.row(Pw::Neg, &[turned], meta)?
+            }
+            1 => {
+                let flat = ops::Reshape {
+                    shape: [self.fact(turned).numel()].into_iter().collect(),
+                };
+                let flat = self.emit(flat, &[turned], meta)?;
+                let shape = self.fact(turned).shape;
+                self.emit(ops::Reshape { shape }, &[flat], meta)?
+            }
+            _ => turned,
+        };
+        let v = self.emit(back, &[turned], meta)?;
+        let v = self.slice(v)?;
+        self.slice(v)
+    }
+
+    /// What looks like nothing or a constant, and is one only without NaN, infinities and −0.
+    fn identity(&mut self) -> Option<Value> {
+        let dtype = self.dtype(|d| d.computes() && d != DType::Bool)?;
+        let x = self.of_dtype(dtype)?;
+        let Meta { size, exact } = self.meta(x);
+        let meta = Meta {
+            size: size + 1.0,
+            exact,
+        };
+        let with = |row, number| (row, Some(number));
+        let (row, number) = self.rng.one([
+            with(Pw::Mul, 0.0),
+            with(Pw::Mul, 1.0),
+            with(Pw::Mul, -1.0),
+            with(Pw::Mul, 2.0),
+            with(Pw::Add, 0.0),
+            with(Pw::Add, -0.0),
+            with(Pw::Sub, 0.0),
+            with(Pw::Div, 1.0),
+            with(Pw::Pow, 1.0),
+            with(Pw::Pow, 2.0),
+            with(Pw::Maximum, 0.0),
+            (Pw::Sub, None),
+            (Pw::Maximum, None),
+            (Pw::Add, None),
+        ]);
+        let meta = match (row, number) {
+            (Pw::Pow, Some(2.0)) => self.loose(x, 2),
+            (Pw::Mul | Pw::Add, Some(2.0) | None) => Meta {
+                size: 2.0 * size,
+                exact: false,
+            },
+            (Pw::Sub, None) => Meta { size, exact: false },
+            _ => meta,
+        };
+        let meta = Meta {
+            exact: meta.exact || !dtype.is_float(),
+            ..meta
+        };
+        let other = match number {
+            Some(n) => self.full(n, dtype, &[])?,
+            None => x,
+        };
+        let y = if self.rng.chance(0.2) && matches!(row, Pw::Mul | Pw::Add) {
+            self.row(row, &[other, x], meta)?
+        } else {
+            self.row(row, &[x, other], meta)?
+        };
+        let y = match self.rng.below(3) {
+            0 => {
+                let inner = self.row(Pw::Neg, &[y], self.meta(y))?;
+                self.row(Pw::Neg, &[inner], self.meta(y))?
+            }
+            _ => y,
+        };
+        self.tame(y)
+    }
+
+    /// Matrix product, bias, activation.
+    fn linear(&mut self) -> Option<Value> {
+        let dtype = self.dtype(DType::is_float)?;
+        let shape = [self.rng.range(1, 5), self.rng.range(1, 9)].map(Dim::Const);
+        let x = self.input(dtype, &shape, Role::Data);
+        let y = self.matmul(x)?;
+        let last = self.fact(y).shape[1..].to_vec();
+        let bias = self.input(dtype, &last, Role::Parameter);
+        let mut meta = self.loose(y, 1);
+        meta.size += 4.0;
+        let y = self.row(Pw::Add, &[y, bias], meta)?;
+        let y = self.tame(y)?;
+        let row = self.rng.one([Pw::Relu, Pw::Gelu, Pw::Silu, Pw::Tanh]);
+        self.row(row, &[y], self.loose(y, 1))
+    }
+
+    /// Labels compared with 0, 1, 2, …, as numbers.
+    fn one_hot(&mut self) -> Option<Value> {
+        let classes = Dim::Const(self.rng.range(2, 7));
+        let count = Dim::Const(self.rng.range(1, 6));
+        let labels = self.input(DType::I64, &[count, Dim::ONE], Role::Data);
+        let meta = self.meta(labels);
+        let numbers = self.emit(ops::Iota { len: classes }, &[], meta)?;
+        let one = Meta {
+            size: 1.0,
+            exact: true,
+        };
+        let hits = self.row(Pw::Eq, &[labels, numbers], one)?;
+        self.cast(hits, DType::F32)
+    }
+
+    /// To another dtype and back, which does not cancel.
+    fn casts_back(&mut self) -> Option<Value> {
+        let v = self.any(|f, m| f.dtype.computes() && m.size <= 255.0)?;
+        let from = self.fact(v).dtype;
+        let to = self.dtype(|d| d != from)?;
+        let there = self.cast(v, to)?;
+        self.cast(there, from)
+    }
+
+    /// Slices of one value joined again.
+    fn parts_joined(&mut self) -> Option<Value> {
+        let v = self.any(|f, _| f.rank() >= 1 && f.shape[0].as_const().is_some_and(|n| n >= 2))?;
+        let shape = self.fact(v).shape;
+        let n = shape[0].as_const()?;
+        let cut = self.rng.range(1, n - 1);
+        let mut parts = vec![];
+        for (start, len) in [(0, cut), (cut, n - cut)] {
+            let mut axes: Vec<_> = shape.iter().map(ops::SliceAxis::all).collect();
+            axes[0].start = Dim::Const(start);
+            axes[0].len = Dim::Const(len);
+            parts.push(self.emit(ops::Slice { axes }, &[v], self.meta(v))?);
+        }
+        if self.rng.chance(0.5) {
+            parts.reverse();
+        }
+        self.emit(ops::Concat { axis: 0 }, &parts, self.meta(v))
+    }
+}

@@ -1,0 +1,50 @@
+//! A small deterministic source of random numbers.
+
+/// SplitMix64 (Steele et al., 2014).
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// The stream of a seed.
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed.wrapping_mul(0xD134_2543_DE82_EF95) ^ 0x9E37_79B9_7F4A_7C15)
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        x ^ (x >> 31)
+    }
+
+    /// A number in `0..n`; 0 where n is 0.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.bits() >> 11) as usize % n.max(1)
+    }
+
+    /// A number in `low..=high`.
+    pub fn range(&mut self, low: i64, high: i64) -> i64 {
+        low + self.below((high - low + 1) as usize) as i64
+    }
+
+    /// Whether an event of this probability happens.
+    pub fn chance(&mut self, probability: f64) -> bool {
+        self.unit() < probability
+    }
+
+    /// A number in [0, 1).
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// One of these; `None` where there are none.
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
+        from.get(self.below(from.len()))
+    }
+
+    /// One of these.
+    pub fn one<T: Copy, const N: usize>(&mut self, from: [T; N]) -> T {
+        from[self.below(N)]
+    }
+}

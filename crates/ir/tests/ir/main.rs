@@ -1,0 +1,6 @@
+//! Tests of the IR: text, verifier, reference evaluation and random programs.
+
+mod ops;
+mod programs;
+mod rows;
+mod text;

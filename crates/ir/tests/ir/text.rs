@@ -1,0 +1,174 @@
+//! The text form and the texts of errors.
+
+use kiln_base::prim::Reduction;
+use kiln_base::{DType, Dim, Loc, Scalar, Sym};
+use kiln_ir::ops::{self, SliceAxis};
+use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Op, Output, Pw, Role, SymbolInfo, Target};
+use std::sync::Arc;
+
+/// A graph with something of everything that prints in its own way.
+fn sample() -> Graph {
+    let mut graph = Graph::default();
+    graph.symbols.push(SymbolInfo {
+        name: "batch \"n\"".into(),
+        min: 2,
+    });
+    let loc = Loc {
+        file: "src/main.rs".into(),
+        line: 10,
+        column: 5,
+    };
+    let mut b = GraphBuilder::new(&mut graph, loc);
+    let n = Dim::symbol(Sym(0));
+    let x = b.input(Fact::new(DType::F32, [n.clone(), 8.into()]), Role::Data);
+    let w = b.input(Fact::new(DType::F32, [8, 4]), Role::Parameter);
+    let y = b.op(ops::MatMul {}, &[x, w]).unwrap();
+    let half = b.scalar_like(0.5, &y).unwrap();
+    let z = b.pointwise(Pw::Mul, &[y, half]).unwrap();
+    let axes = vec![
+        SliceAxis {
+            start: Dim::ONE,
+            len: &n - &Dim::ONE,
+            step: 1,
+        },
+        SliceAxis {
+            start: 3.into(),
+            len: 2.into(),
+            step: -2,
+        },
+    ];
+    let s = b.op(ops::Slice { axes }, &[z]).unwrap();
+    let bytes: Vec<u8> = [1f32, -0.0, f32::NAN]
+        .iter()
+        .flat_map(|x| x.to_le_bytes())
+        .collect();
+    let constant = ops::Constant {
+        dtype: DType::F32,
+        shape: vec![3],
+        bytes: bytes.into(),
+    };
+    let c = b.op(constant, &[]).unwrap();
+    let nan = b
+        .full(Scalar::Float(f64::NEG_INFINITY), DType::F64, &[])
+        .unwrap();
+    let body = {
+        let mut body = Graph::default();
+        body.symbols.clone_from(&b.graph().symbols);
+        let mut b = GraphBuilder::new(&mut body, Loc::UNKNOWN);
+        b.input(Fact::new(DType::I64, [0i64; 0]), Role::Data);
+        let x = b.input(Fact::new(DType::F32, [8, 4]), Role::Data);
+        let y = b.pointwise(Pw::Relu, &[x]).unwrap();
+        body.add_output(y);
+        Arc::new(body)
+    };
+    let trips = &n * &Dim::Const(2);
+    let updated = b.op(ops::Loop { trips, body }, &[w]).unwrap();
+    for value in [s, c, nan] {
+        graph.add_output(value);
+    }
+    let extra = [(updated, Target::Assign(1)), (y, Target::Kept)];
+    let outputs = extra.map(|(value, target)| Output { value, target });
+    graph.outputs.extend(outputs);
+    graph
+}
+
+#[test]
+fn text_form() {
+    let graph = sample();
+    kiln_ir::verify::verify(&graph).unwrap();
+    insta::assert_snapshot!(graph);
+    assert_eq!(
+        Graph::parse(&graph.to_string()).unwrap(),
+        graph.without_locs()
+    );
+}
+
+#[test]
+fn text_form_with_locations() {
+    insta::assert_snapshot!(format!("{:#}", sample()));
+}
+
+#[test]
+fn negative_nan_round_trips() {
+    for x in [f64::NAN, -f64::NAN, f64::INFINITY, -0.0, 1e-310, 0.1] {
+        let mut graph = Graph::default();
+        GraphBuilder::new(&mut graph, Loc::UNKNOWN)
+            .full(x, DType::F64, &[])
+            .unwrap();
+        let back = Graph::parse(&graph.to_string()).unwrap();
+        let bits = |g: &Graph| g.node(kiln_ir::NodeId(0)).op.scalar();
+        assert_eq!(bits(&back), bits(&graph), "{x:?} {graph}");
+    }
+}
+
+#[test]
+fn parse_errors_say_where() {
+    let texts = [
+        "",
+        "graph {",
+        "graph { return } }",
+        "graph {\n  %1: f32[] = exp %0\n  return\n}",
+        "graph {\n  %0: f33[] = exp %0\n  return\n}",
+        "graph {\n  %0: f32[x] = exp %0\n  return\n}",
+        "graph {\n  %0: f32[] = expo %0\n  return\n}",
+        "graph {\n  %0: f32[] = input(index: 0\n  return\n}",
+        "graph {\n  %0: f32[] = input(index: -1, role: Data)\n  return\n}",
+        "graph {\n  %0: f32[] = exp(fast: true) %0\n  return\n}",
+        "graph {\n  %0: f32[1] = constant(hex: \"0g\")\n  return\n}",
+        "graph {\n  symbols s1 >= 2 \"x\"\n  return\n}",
+        "graph {\n  %0: f32[] = exp %0 { return }\n  return\n}",
+        "graph {\n  %0: f32[] = exp %99999999999\n  return\n}",
+    ];
+    let errors = texts.map(|t| Graph::parse(t).unwrap_err().to_string());
+    insta::assert_debug_snapshot!(errors);
+}
+
+#[test]
+fn deep_nesting_is_an_error() {
+    let text = format!("graph {}", "{ %0: f32[] = loop(trips: 1) ".repeat(10_000));
+    assert!(Graph::parse(&text).unwrap_err().message.contains("deeply"));
+}
+
+#[test]
+fn inference_errors() {
+    let f = |dtype, shape: &[i64]| Fact::new(dtype, shape.to_vec());
+    let (a, b) = (f(DType::F32, &[2, 3]), f(DType::F32, &[4, 5]));
+    let (i64s, u32s, none) = (f(DType::I64, &[2]), f(DType::U32, &[]), f(DType::F32, &[0]));
+    let image = f(DType::F32, &[1, 3, 8, 8]);
+    let weight = f(DType::F32, &[4, 2, 3, 3]);
+    let conv = |groups| ops::Conv {
+        stride: [1, 1].into_iter().collect(),
+        padding: vec![(0, 0); 2],
+        dilation: [1, 1].into_iter().collect(),
+        groups,
+    };
+    let max = ops::Reduce {
+        kind: Reduction::Max,
+        axes: [0].into_iter().collect(),
+    };
+    let cases: [(Op, Vec<&Fact>); 11] = [
+        (ops::MatMul {}.into(), vec![&a, &b]),
+        (ops::MatMul {}.into(), vec![&a]),
+        (ops::Pointwise(Pw::Add).into(), vec![&a, &b]),
+        (ops::Pointwise(Pw::Sqrt).into(), vec![&i64s]),
+        (ops::Pointwise(Pw::Add).into(), vec![&u32s, &u32s]),
+        (conv(1).into(), vec![&image, &weight]),
+        (conv(0).into(), vec![&image, &weight]),
+        (max.into(), vec![&none]),
+        (ops::Concat { axis: 0 }.into(), vec![&a, &b]),
+        (ops::Gather { axis: 0 }.into(), vec![&a, &b]),
+        (
+            ops::Softmax {
+                axis: 2,
+                log: false,
+            }
+            .into(),
+            vec![&a],
+        ),
+    ];
+    let errors: Vec<String> = cases
+        .iter()
+        .map(|(op, facts)| format!("{}: {}", op.name(), op.infer(facts).unwrap_err()))
+        .collect();
+    insta::assert_snapshot!(errors.join("\n"));
+}

@@ -1,0 +1,226 @@
+//! The nodes of a graph while it is rewritten.
+//!
+//! A patch appends nodes and redirects the readers of what it replaces, then drops what nobody reads
+//! any more. Between passes the nodes are put back into a topological order in which new ones stand
+//! where the node that they replace stood.
+
+use kiln_ir::{Dim, Graph, Loc, Node, NodeId, Op, Role, Target, Value, ops};
+use smallvec::SmallVec;
+
+/// The nodes and what is known of them.
+#[derive(Clone)]
+pub(crate) struct Arena {
+    pub(crate) graph: Graph,
+    /// Readers, once for each operand slot.
+    pub(crate) users: Vec<SmallVec<[NodeId; 2]>>,
+    /// Outputs of the graph that read the node.
+    pub(crate) output_uses: Vec<u32>,
+    /// Whether the node depends on parameters and constants only.
+    pub(crate) prepared: Vec<bool>,
+    dead: Vec<bool>,
+    /// The place in program order: that of the node that a patch looked at, for its new nodes.
+    place: Vec<u32>,
+    is_body: bool,
+}
+
+impl Arena {
+    pub(crate) fn new(graph: Graph, is_body: bool) -> Arena {
+        let n = graph.len();
+        let mut arena = Arena {
+            users: graph.users(),
+            output_uses: vec![0; n],
+            prepared: Vec::with_capacity(n),
+            dead: vec![false; n],
+            place: (0..n as u32).collect(),
+            graph,
+            is_body,
+        };
+        for o in &arena.graph.outputs {
+            arena.output_uses[o.value.node.index()] += 1;
+        }
+        for id in arena.graph.ids() {
+            let prepared = arena.infer_prepared(id);
+            arena.prepared.push(prepared);
+        }
+        arena
+    }
+
+    fn infer_prepared(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        match &node.op {
+            Op::Input(input) => {
+                let assigned = Target::Assign(input.index);
+                input.role == Role::Parameter
+                    && !self.is_body
+                    && self.graph.outputs.iter().all(|o| o.target != assigned)
+            }
+            _ => node.inputs.iter().all(|v| self.prepared[v.node.index()]),
+        }
+    }
+
+    /// Whether the node may go: nothing reads it, and it is no input.
+    pub(crate) fn unused(&self, id: NodeId) -> bool {
+        self.users[id.index()].is_empty()
+            && self.output_uses[id.index()] == 0
+            && !matches!(self.graph.node(id).op, Op::Input(_))
+    }
+
+    /// Whether a node is still there.
+    pub(crate) fn is_there(&self, id: NodeId) -> bool {
+        !self.dead[id.index()]
+    }
+
+    /// The node's place in program order.
+    pub(crate) fn place(&self, id: NodeId) -> u32 {
+        self.place[id.index()]
+    }
+
+    /// Whether a value is there.
+    pub(crate) fn is_live(&self, v: Value) -> bool {
+        let i = v.node.index();
+        i < self.graph.len()
+            && !self.dead[i]
+            && (v.output as usize) < self.graph.node(v.node).facts.len()
+    }
+
+    /// Drops a node that nobody reads and, after it, operands that nobody reads any more. Gives the
+    /// operands that lost a reader and live on.
+    pub(crate) fn drop_unused(&mut self, id: NodeId) -> Vec<NodeId> {
+        let mut survivors = Vec::new();
+        let mut stack = vec![id];
+        while let Some(id) = stack.pop() {
+            if self.dead[id.index()] || !self.unused(id) {
+                continue;
+            }
+            self.dead[id.index()] = true;
+            let inputs = self.graph.node(id).inputs.clone();
+            for v in inputs {
+                self.remove_user(v.node, id);
+                survivors.push(v.node);
+                stack.push(v.node);
+            }
+        }
+        survivors.retain(|n| !self.dead[n.index()]);
+        survivors
+    }
+
+    fn remove_user(&mut self, of: NodeId, user: NodeId) {
+        let users = &mut self.users[of.index()];
+        if let Some(at) = users.iter().rposition(|u| *u == user) {
+            users.swap_remove(at);
+        }
+    }
+
+    /// Adds a node at a place in program order.
+    pub(crate) fn append(&mut self, node: Node, place: u32) -> NodeId {
+        let id = NodeId(self.graph.len() as u32);
+        for v in &node.inputs {
+            self.users[v.node.index()].push(id);
+        }
+        self.graph.push(node);
+        self.users.push(SmallVec::new());
+        self.output_uses.push(0);
+        self.dead.push(false);
+        self.place.push(place);
+        let prepared = self.infer_prepared(id);
+        self.prepared.push(prepared);
+        id
+    }
+
+    /// Redirects the readers that `old` had before the patch. Gives those readers.
+    pub(crate) fn redirect(
+        &mut self,
+        readers: &[NodeId],
+        replacements: &[(Value, Value)],
+    ) -> Vec<NodeId> {
+        let target = |v: Value| replacements.iter().find(|(old, _)| *old == v).map(|r| r.1);
+        let mut touched = Vec::new();
+        for &reader in readers {
+            for slot in 0..self.graph.node(reader).inputs.len() {
+                let v = self.graph.node(reader).inputs[slot];
+                if let Some(new) = target(v) {
+                    self.graph.node_mut(reader).inputs[slot] = new;
+                    self.remove_user(v.node, reader);
+                    self.users[new.node.index()].push(reader);
+                    touched.push(reader);
+                }
+            }
+        }
+        for o in &mut self.graph.outputs {
+            if let Some(new) = target(o.value) {
+                self.output_uses[o.value.node.index()] -= 1;
+                self.output_uses[new.node.index()] += 1;
+                o.value = new;
+            }
+        }
+        touched
+    }
+
+    /// The live nodes in topological order, as near to program order as that allows; `None` where
+    /// they form a cycle.
+    pub(crate) fn linear_order(&self) -> Option<Vec<NodeId>> {
+        #[derive(Copy, Clone, PartialEq)]
+        enum State {
+            New,
+            Open,
+            Done,
+        }
+        let mut roots: Vec<NodeId> = (self.graph.ids())
+            .filter(|id| !self.dead[id.index()])
+            .collect();
+        roots.sort_by_key(|id| (self.place[id.index()], *id));
+        let mut state = vec![State::New; self.graph.len()];
+        let mut order = Vec::with_capacity(roots.len());
+        let mut stack: Vec<(NodeId, usize)> = Vec::new();
+        for root in roots {
+            stack.push((root, 0));
+            while let Some((id, slot)) = stack.pop() {
+                match (state[id.index()], slot) {
+                    (State::Done, _) => continue,
+                    (State::Open, 0) => return None,
+                    _ => state[id.index()] = State::Open,
+                }
+                match self.graph.node(id).inputs.get(slot) {
+                    Some(v) => {
+                        stack.push((id, slot + 1));
+                        stack.push((v.node, 0));
+                    }
+                    None => {
+                        state[id.index()] = State::Done;
+                        order.push(id);
+                    }
+                }
+            }
+        }
+        Some(order)
+    }
+
+    /// The live nodes as a graph in topological order; `None` where they form a cycle.
+    pub(crate) fn into_graph(mut self) -> Option<Graph> {
+        let order = self.linear_order()?;
+        let mut map = vec![NodeId(u32::MAX); self.graph.len()];
+        let mut out = Graph::default();
+        for id in order {
+            let mut node = std::mem::replace(self.graph.node_mut(id), placeholder());
+            for v in &mut node.inputs {
+                v.node = map[v.node.index()];
+            }
+            map[id.index()] = out.push(node);
+        }
+        out.symbols = std::mem::take(&mut self.graph.symbols);
+        out.outputs = std::mem::take(&mut self.graph.outputs);
+        for o in &mut out.outputs {
+            o.value.node = map[o.value.node.index()];
+        }
+        Some(out)
+    }
+}
+
+fn placeholder() -> Node {
+    Node {
+        op: ops::Iota { len: Dim::ZERO }.into(),
+        inputs: SmallVec::new(),
+        facts: SmallVec::new(),
+        loc: Loc::UNKNOWN,
+    }
+}

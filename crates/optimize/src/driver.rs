@@ -1,0 +1,142 @@
+//! Walking the list of passes until nothing changes.
+
+use crate::rewriter::violations;
+use crate::{OptimizeError, Options, Pass, Report, Rewriter, Run, passes};
+use kiln_ir::{Fact, Graph, Node, Op, Target};
+use std::sync::Arc;
+
+/// Walks of the list after which the graph is left as it is. Each walk runs every pass to its own
+/// fixed point, so more than a few are rare.
+const MAX_ROUNDS: usize = 10;
+
+/// Runs the selected [`passes()`] on a graph and the bodies of its loops and branches, until nothing
+/// changes. Inputs and outputs stay what they are, in order.
+///
+/// # Errors
+/// If an option names an unknown pass, if the graph is invalid, or if a rule has a bug that the checks
+/// see.
+pub fn optimize(graph: Graph, options: &Options) -> Result<(Graph, Report), OptimizeError> {
+    optimize_with(graph, passes(), options)
+}
+
+/// [`optimize`] with another list of passes, for tests and experiments.
+///
+/// # Errors
+/// As for [`optimize`].
+pub fn optimize_with(
+    graph: Graph,
+    passes: &[Pass],
+    options: &Options,
+) -> Result<(Graph, Report), OptimizeError> {
+    let names: Vec<&str> = passes.iter().map(|p| p.name).collect();
+    for name in options.passes.names() {
+        if !names.contains(&name.as_str()) {
+            return Err(OptimizeError::UnknownPass {
+                name: name.clone(),
+                known: names.join(", "),
+            });
+        }
+    }
+    if options.verify {
+        violations(&graph, false)
+            .map_err(|violations| OptimizeError::InvalidInput { violations })?;
+    }
+    let selected: Vec<Pass> = (passes.iter())
+        .filter(|p| options.passes.contains(p.name) && (p.exact || !options.exact))
+        .copied()
+        .collect();
+    let mut report = Report {
+        nodes_before: graph.len(),
+        ..Report::default()
+    };
+    let graph = run_list(graph, &selected, options, &mut report, 0)?;
+    report.nodes_after = graph.len();
+    Ok((graph, report))
+}
+
+fn run_list(
+    mut graph: Graph,
+    passes: &[Pass],
+    options: &Options,
+    report: &mut Report,
+    depth: usize,
+) -> Result<Graph, OptimizeError> {
+    for id in graph.ids() {
+        for body in bodies_mut(graph.node_mut(id)) {
+            let before = report.fired.len();
+            let inner = run_list(Graph::clone(body), passes, options, report, depth + 1)?;
+            if report.fired.len() > before {
+                *body = Arc::new(inner);
+            }
+        }
+    }
+    for round in 1..=MAX_ROUNDS {
+        if depth == 0 {
+            report.rounds = round;
+        }
+        let before = report.fired.len();
+        for pass in passes {
+            graph = run_pass(graph, pass, options, report, depth)?;
+        }
+        if report.fired.len() == before || report.stopped {
+            break;
+        }
+    }
+    Ok(graph)
+}
+
+/// Runs one pass, and checks that it keeps the graph's inputs and outputs.
+pub(crate) fn run_pass(
+    graph: Graph,
+    pass: &Pass,
+    options: &Options,
+    report: &mut Report,
+    depth: usize,
+) -> Result<Graph, OptimizeError> {
+    if report.stopped {
+        return Ok(graph);
+    }
+    let before = Interface::of(&graph);
+    let mut rewriter = Rewriter::new(graph, pass.name, depth, options, report);
+    match pass.run {
+        Run::Rules(rules) => rewriter.run_rules(rules)?,
+        Run::Walk(walk) => walk(&mut rewriter)?,
+    }
+    let graph = rewriter.finish()?;
+    let after = Interface::of(&graph);
+    if before != after {
+        return Err(OptimizeError::InterfaceChanged {
+            pass: pass.name,
+            problem: format!("from {before:?} to {after:?}"),
+        });
+    }
+    Ok(graph)
+}
+
+#[derive(Debug, PartialEq)]
+struct Interface {
+    inputs: Vec<Op>,
+    outputs: Vec<(Target, Fact)>,
+}
+
+impl Interface {
+    fn of(graph: &Graph) -> Interface {
+        Interface {
+            inputs: (graph.inputs().iter())
+                .map(|id| graph.node(*id).op.clone())
+                .collect(),
+            outputs: (graph.outputs.iter())
+                .map(|o| (o.target, graph.fact(o.value).clone()))
+                .collect(),
+        }
+    }
+}
+
+/// The graphs that a node owns, to change.
+fn bodies_mut(node: &mut Node) -> Vec<&mut Arc<Graph>> {
+    match &mut node.op {
+        Op::If(op) => op.branches.iter_mut().collect(),
+        Op::Loop(op) => vec![&mut op.body],
+        _ => vec![],
+    }
+}

@@ -1,0 +1,77 @@
+//! What can go wrong: bugs of rules, as values.
+
+use kiln_ir::Loc;
+
+/// Why optimisation stopped. All but [`OptimizeError::UnknownPass`] and [`OptimizeError::InvalidInput`]
+/// are bugs of the rule that they name; leaving its pass out with [`crate::Select::Except`] avoids them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptimizeError {
+    /// An option names a pass that does not exist.
+    #[error("there is no pass {name:?}; the passes are {known}")]
+    UnknownPass {
+        /// The name.
+        name: String,
+        /// The names that exist, separated by commas.
+        known: String,
+    },
+    /// The graph was invalid before any rule ran.
+    #[error("the graph is invalid before any rewrite:\n{violations}")]
+    InvalidInput {
+        /// What the verifier says.
+        violations: String,
+    },
+    /// A rule replaces a value by one of another dtype or shape.
+    #[error("rule {rule} replaces {before} by {after}, for {node} recorded at {loc}")]
+    FactChanged {
+        /// The rule.
+        rule: &'static str,
+        /// The node it looked at.
+        node: String,
+        /// Where the user recorded the node.
+        loc: Loc,
+        /// The fact of the value it replaces.
+        before: String,
+        /// The fact of the replacement.
+        after: String,
+    },
+    /// A rule gives a patch that makes no sense.
+    #[error("rule {rule} gives an illegal patch for {node} recorded at {loc}: {problem}")]
+    BadPatch {
+        /// The rule.
+        rule: &'static str,
+        /// The node it looked at.
+        node: String,
+        /// Where the user recorded the node.
+        loc: Loc,
+        /// What is wrong with the patch.
+        problem: String,
+    },
+    /// The graph is invalid after a patch.
+    #[error("rule {rule} makes the graph invalid at {node} recorded at {loc}:\n{violations}")]
+    Invalid {
+        /// The rule.
+        rule: &'static str,
+        /// The node it looked at.
+        node: String,
+        /// Where the user recorded the node.
+        loc: Loc,
+        /// What the verifier says.
+        violations: String,
+    },
+    /// Rules of a pass undo each other's work.
+    #[error("pass {pass} finds no fixed point; the last rule that fired is {rule}")]
+    NoFixedPoint {
+        /// The pass.
+        pass: &'static str,
+        /// The last rule that fired.
+        rule: &'static str,
+    },
+    /// A pass lost or changed an input or output of the graph.
+    #[error("pass {pass} changes the interface of the graph: {problem}")]
+    InterfaceChanged {
+        /// The pass.
+        pass: &'static str,
+        /// What changed.
+        problem: String,
+    },
+}

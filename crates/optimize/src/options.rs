@@ -1,0 +1,66 @@
+//! What to run.
+
+/// Which passes run, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Select {
+    /// All of them.
+    #[default]
+    All,
+    /// These; the order stays that of the list.
+    Only(Vec<String>),
+    /// All but these.
+    Except(Vec<String>),
+}
+
+/// How to optimise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Which passes run.
+    pub passes: Select,
+    /// Stop after this many patches; bodies of loops and branches count too.
+    pub max_patches: Option<usize>,
+    /// Leave out passes that change rounding.
+    pub exact: bool,
+    /// Verify the graph around every patch. On in debug builds by default.
+    pub verify: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            passes: Select::All,
+            max_patches: None,
+            exact: false,
+            verify: cfg!(debug_assertions),
+        }
+    }
+}
+
+impl Select {
+    /// The passes with these names.
+    pub fn only<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Select {
+        Select::Only(names.into_iter().map(Into::into).collect())
+    }
+
+    /// All passes but the ones with these names.
+    pub fn except<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Select {
+        Select::Except(names.into_iter().map(Into::into).collect())
+    }
+
+    /// Whether a pass is selected.
+    pub fn contains(&self, name: &str) -> bool {
+        match self {
+            Select::All => true,
+            Select::Only(names) => names.iter().any(|n| n == name),
+            Select::Except(names) => names.iter().all(|n| n != name),
+        }
+    }
+
+    /// The names that are spelled out.
+    pub(crate) fn names(&self) -> &[String] {
+        match self {
+            Select::All => &[],
+            Select::Only(names) | Select::Except(names) => names,
+        }
+    }
+}

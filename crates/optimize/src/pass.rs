@@ -1,0 +1,54 @@
+//! The list of passes, and what a pass is made of.
+
+use crate::passes::{common_subexpressions, constant_fold, conv_batch_norm, dead_code, views};
+use crate::{OptimizeError, Patch, Rewriter, View};
+use kiln_ir::NodeId;
+use std::fmt;
+
+/// A rewrite rule: one equation.
+pub trait Rule: Sync {
+    /// The name in reports.
+    fn name(&self) -> &'static str;
+
+    /// The patch for `node`, or nothing where the rule does not apply. Depends only on the view.
+    fn apply(&self, view: &View<'_>, node: NodeId) -> Option<Patch>;
+}
+
+/// A step of the pipeline.
+#[derive(Copy, Clone)]
+pub struct Pass {
+    /// The name in options and reports.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub about: &'static str,
+    /// Whether results stay the same, bit for bit, in the reference's rounded mode.
+    pub exact: bool,
+    /// How it runs.
+    pub run: Run,
+}
+
+/// How a pass runs.
+#[derive(Copy, Clone)]
+pub enum Run {
+    /// Rules on every node, operands first, until none applies.
+    Rules(&'static [&'static dyn Rule]),
+    /// One walk of its own.
+    Walk(fn(&mut Rewriter<'_>) -> Result<(), OptimizeError>),
+}
+
+/// The passes, in the order in which they run. The list is walked again until nothing changes.
+pub fn passes() -> &'static [Pass] {
+    &[
+        dead_code::PASS,
+        views::PASS,
+        constant_fold::PASS,
+        common_subexpressions::PASS,
+        conv_batch_norm::PASS,
+    ]
+}
+
+impl fmt::Debug for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pass({})", self.name)
+    }
+}

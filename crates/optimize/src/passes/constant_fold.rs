@@ -1,0 +1,149 @@
+//! Constant folding: an op whose operands are constants is replaced by its result.
+//!
+//! ```text
+//! f(full(a), full(b)) = full(f(a, b))     view(full(a)) = full(a)     cast(full(a)) = full(cast(a))
+//! op(constants) = constant, of at most a few KiB
+//! ```
+//!
+//! Results are those of the reference in rounded mode, so they are exact by definition. A result that
+//! holds one number everywhere is a `full`, of any size and with symbolic dims. An op that reports a
+//! data error (a division by zero, a bad index) is left to report it when the program runs. Random
+//! numbers and ops that own graphs are never folded: they would only grow the program.
+
+use crate::{Pass, Patch, Rule, Run, View};
+use kiln_base::Scalar;
+use kiln_ir::eval::{Array, Data, Mode, eval_op};
+use kiln_ir::ops::{Constant, Full};
+use kiln_ir::{Fact, Kind, NodeId, Op, Value};
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "constant_fold",
+    about: "computes what depends on constants only",
+    exact: true,
+    run: Run::Rules(&[&FullFold, &ConstantFold]),
+};
+
+/// The most bytes of a result, and of each operand: what a program may carry rather than compute.
+const MAX_BYTES: i64 = 4096;
+
+/// Ops on tensors that hold one number everywhere.
+pub struct FullFold;
+
+impl Rule for FullFold {
+    fn name(&self) -> &'static str {
+        "full_fold"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        let first = view.as_full(*node.inputs.first()?)?;
+        let value = match &node.op {
+            Op::Pointwise(_) | Op::Cast(_) => scalar_result(view, id)?,
+            Op::Broadcast(_) | Op::Reshape(_) | Op::Permute(_) | Op::Slice(_) => first.value,
+            Op::Pad(pad) if pad.value == first.value => first.value,
+            Op::Concat(_) => {
+                let all_same = (node.inputs.iter())
+                    .all(|v| view.as_full(*v).is_some_and(|f| f.value == first.value));
+                all_same.then_some(first.value)?
+            }
+            _ => return None,
+        };
+        view.replace_with(id, full(value, node.fact()), &[])
+    }
+}
+
+/// The number that a pointwise op or a cast makes of the numbers of its operands.
+fn scalar_result(view: &View<'_>, id: NodeId) -> Option<Scalar> {
+    let node = view.node(id);
+    let scalars: Option<Vec<Array>> = (node.inputs.iter())
+        .map(|v| {
+            let f = view.as_full(*v)?;
+            let rank_0 = Full {
+                shape: Default::default(),
+                ..f.clone()
+            };
+            eval_op(&rank_0.into(), &[], &[], Mode::Rounded).ok()?.pop()
+        })
+        .collect();
+    let scalars = scalars?;
+    let operands: Vec<&Array> = scalars.iter().collect();
+    let result = eval_op(&node.op, &operands, &[], Mode::Rounded)
+        .ok()?
+        .pop()?;
+    uniform(&result)
+}
+
+/// Ops on small constants.
+pub struct ConstantFold;
+
+impl Rule for ConstantFold {
+    fn name(&self) -> &'static str {
+        "constant_fold"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        let folds = !matches!(node.op, Op::Random(_) | Op::If(_) | Op::Loop(_));
+        if node.inputs.is_empty() || !folds || !is_small(node.fact()) {
+            return None;
+        }
+        let is_constant = |v: &Value| {
+            let op = &view.producer(*v).op;
+            matches!(op, Op::Full(_) | Op::Constant(_) | Op::Iota(_)) && is_small(view.fact(*v))
+        };
+        if !node.inputs.iter().all(is_constant) {
+            return None;
+        }
+        let operands: Option<Vec<Array>> = (node.inputs.iter())
+            .map(|v| {
+                eval_op(&view.producer(*v).op, &[], &[], Mode::Rounded)
+                    .ok()?
+                    .pop()
+            })
+            .collect();
+        let operands = operands?;
+        let operands: Vec<&Array> = operands.iter().collect();
+        let result = eval_op(&node.op, &operands, &[], Mode::Rounded)
+            .ok()?
+            .pop()?;
+        match uniform(&result) {
+            Some(value) => view.replace_with(id, full(value, node.fact()), &[]),
+            None => view.replace_with(id, constant(&result), &[]),
+        }
+    }
+}
+
+fn is_small(fact: &Fact) -> bool {
+    let small = |n: i64| (0..=MAX_BYTES / fact.dtype.size() as i64).contains(&n);
+    // Each dim by itself, too: a window may be larger than its result.
+    fact.numel().as_const().is_some_and(small)
+        && fact.shape.iter().all(|d| d.as_const().is_some_and(small))
+}
+
+/// The number that an array holds everywhere.
+fn uniform(array: &Array) -> Option<Scalar> {
+    let at = |i: usize| match array.data() {
+        Data::Float(v) => Scalar::Float(v[i]),
+        Data::Int(v) if array.dtype().kind() == Kind::Bool => Scalar::Bool(v[i] != 0),
+        Data::Int(v) => Scalar::Int(v[i]),
+    };
+    // Scalars compare by bits, so zeros of two signs are not one number.
+    (!array.is_empty() && (1..array.len()).all(|i| at(i) == at(0))).then(|| at(0))
+}
+
+fn full(value: Scalar, fact: &Fact) -> Full {
+    Full {
+        value,
+        dtype: fact.dtype,
+        shape: fact.shape.clone(),
+    }
+}
+
+fn constant(array: &Array) -> Constant {
+    Constant {
+        dtype: array.dtype(),
+        shape: array.shape().to_vec(),
+        bytes: array.to_bytes().into(),
+    }
+}

@@ -1,0 +1,30 @@
+//! Dead code: a node that neither a node nor an output reads is removed.
+//!
+//! Inputs stay, so that callers need not renumber what they give. Outputs of every target count as
+//! readers. Removing a node that could report a data error removes the report; nothing that a caller
+//! sees depended on it. One walk, readers first.
+
+use crate::{OptimizeError, Pass, Rewriter, Run};
+use kiln_ir::Op;
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "dead_code",
+    about: "removes nodes that nothing reads",
+    exact: true,
+    run: Run::Walk(remove_dead),
+};
+
+fn remove_dead(rewriter: &mut Rewriter<'_>) -> Result<(), OptimizeError> {
+    for id in rewriter.ids().into_iter().rev() {
+        let view = rewriter.view();
+        let input = matches!(view.node(id).op, Op::Input(_));
+        if !input && rewriter.is_live(id) && view.use_count(id) == 0 {
+            rewriter.remove("dead_code", id)?;
+        }
+        if rewriter.is_stopped() {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,8 @@
+//! One file a pass: its equation, what must hold, what it costs.
+
+pub mod common_subexpressions;
+pub mod constant_fold;
+pub mod conv_batch_norm;
+pub mod dead_code;
+pub mod decompose;
+pub mod views;

@@ -1,0 +1,97 @@
+//! What a rule sees of the graph.
+
+use crate::PatchBuilder;
+use crate::arena::Arena;
+use kiln_ir::{Fact, Graph, Node, NodeId, Op, Output, SymbolInfo, Value, ops};
+
+/// A read-only view of the graph while it is rewritten. Ids stay the same until the pass is over, but
+/// are not ordered: new nodes come last.
+#[derive(Copy, Clone)]
+pub struct View<'a> {
+    pub(crate) arena: &'a Arena,
+}
+
+impl<'a> View<'a> {
+    /// A node.
+    pub fn node(&self, id: NodeId) -> &'a Node {
+        self.arena.graph.node(id)
+    }
+
+    /// The node that makes a value, if it has a single output.
+    pub fn producer(&self, v: Value) -> &'a Node {
+        self.node(v.node)
+    }
+
+    /// The fact of a value.
+    pub fn fact(&self, v: Value) -> &'a Fact {
+        self.arena.graph.fact(v)
+    }
+
+    /// The nodes that read a node, once for each operand slot, in no particular (but a
+    /// deterministic) order.
+    pub fn users(&self, id: NodeId) -> &'a [NodeId] {
+        &self.arena.users[id.index()]
+    }
+
+    /// How many operand slots and outputs of the graph read a node.
+    pub fn use_count(&self, id: NodeId) -> usize {
+        self.users(id).len() + self.arena.output_uses[id.index()] as usize
+    }
+
+    /// Whether an output of the graph is a value of this node.
+    pub fn is_output(&self, id: NodeId) -> bool {
+        self.arena.output_uses[id.index()] > 0
+    }
+
+    /// The outputs of the graph.
+    pub fn outputs(&self) -> &'a [Output] {
+        &self.arena.graph.outputs
+    }
+
+    /// The symbols of the graph.
+    pub fn symbols(&self) -> &'a [SymbolInfo] {
+        &self.arena.graph.symbols
+    }
+
+    /// Whether a value depends only on parameters and constants, so that it lands in *prepare*.
+    /// Parameters that the graph itself assigns do not count, nor do inputs of a body.
+    pub fn is_prepared(&self, v: Value) -> bool {
+        self.arena.prepared[v.node.index()]
+    }
+
+    /// The number that a value holds everywhere, where that is how it was made.
+    pub fn as_full(&self, v: Value) -> Option<&'a ops::Full> {
+        match &self.producer(v).op {
+            Op::Full(f) => Some(f),
+            _ => None,
+        }
+    }
+
+    /// A patch whose new nodes are those of `node`'s source line.
+    pub fn patch(&self, node: NodeId) -> PatchBuilder<'a> {
+        PatchBuilder::new(*self, self.node(node).loc.clone())
+    }
+
+    /// The patch that replaces the only output of `node` by a value that is already there.
+    pub fn replace(&self, node: NodeId, by: Value) -> Option<crate::Patch> {
+        Some(self.patch(node).replacing(node.value(), by))
+    }
+
+    /// The patch that replaces the only output of `node` by one op; nothing where the op does not
+    /// apply to these operands.
+    pub fn replace_with(
+        &self,
+        node: NodeId,
+        op: impl Into<Op>,
+        inputs: &[Value],
+    ) -> Option<crate::Patch> {
+        use kiln_ir::Builder;
+        let mut patch = self.patch(node);
+        let new = patch.op(op, inputs).ok()?;
+        Some(patch.replacing(node.value(), new))
+    }
+
+    pub(crate) fn graph(&self) -> &'a Graph {
+        &self.arena.graph
+    }
+}

@@ -1,0 +1,10 @@
+//! The passes against the reference evaluation.
+
+mod bugs;
+mod compare;
+mod driver;
+mod generate;
+mod norms;
+mod random;
+mod rng;
+mod snapshots;

@@ -1,0 +1,321 @@
+//! Figures of the CPU engine: `cargo bench -p kiln-runtime`.
+
+#[path = "../tests/runtime/build.rs"]
+#[allow(dead_code)]
+mod build;
+
+use build::*;
+use kiln_base::plan::{Conv, Kernel, MatMul, Matrix};
+use kiln_base::prim::{Binary, Reduction, Unary};
+use kiln_base::tile::*;
+use kiln_base::{Compute, DType, Dim};
+use kiln_runtime::{Buffer, Executable};
+use std::time::Instant;
+
+/// The least and the median seconds of a call.
+fn time(mut f: impl FnMut()) -> (f64, f64) {
+    f();
+    let mut times = Vec::new();
+    let begin = Instant::now();
+    while begin.elapsed().as_secs_f64() < 0.5 || times.len() < 5 {
+        let start = Instant::now();
+        f();
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    (times[0], times[times.len() / 2])
+}
+
+fn floats(n: i64) -> Buffer {
+    let mut r = Random(7);
+    let x: Vec<f32> = (0..n).map(|_| r.float() as f32).collect();
+    Buffer::from_slice(&x, &[n]).unwrap()
+}
+
+fn report(name: &str, exe: &Executable, inputs: &[Buffer], per: f64, unit: &str) {
+    let (least, median) = time(|| drop(exe.run_shared(inputs).unwrap()));
+    println!(
+        "{name:44} min {:9.4} ms, median {:9.4} ms, {:8.2} {unit}",
+        least * 1e3,
+        median * 1e3,
+        per / least / 1e9
+    );
+}
+
+/// A function in the first-level cache: 64 dependent applications a tile.
+fn throughput() {
+    const TIMES: i64 = 64;
+    let n = 512 * 8;
+    for level in levels() {
+        for op in [
+            Unary::Exp,
+            Unary::Log,
+            Unary::Erf,
+            Unary::Tanh,
+            Unary::Sin,
+            Unary::Neg,
+        ] {
+            let mut p = Program::lanes(&[n]);
+            let x = p.input(DType::F32);
+            let mut last = x;
+            for _ in 0..TIMES {
+                last = p.unary(op, x);
+            }
+            p.output(DType::F32, last);
+            let plan = plan_of(
+                Kernel::Tile(p.0),
+                &[(DType::F32, n, false), (DType::F32, n, true)],
+            );
+            let exe = executable(&plan, level).unwrap();
+            let (least, _) = time(|| drop(exe.run_shared(&[floats_once(n)]).unwrap()));
+            let rate = (n * TIMES) as f64 / least / 1e9;
+            println!("{:9} {:5} {rate:6.2} G elements/s", level.name(), op.name());
+        }
+        let mut p = Program::lanes(&[n]);
+        let (x, y) = (p.input(DType::F32), p.input(DType::F32));
+        let x = p.binary(Binary::Add, x, y);
+        let mut last = x;
+        for i in 0..TIMES {
+            last = p.binary([Binary::Add, Binary::Mul][i as usize % 2], x, y);
+        }
+        p.output(DType::F32, last);
+        let args = [
+            (DType::F32, n, false),
+            (DType::F32, n, false),
+            (DType::F32, n, true),
+        ];
+        let exe = executable(&plan_of(Kernel::Tile(p.0), &args), level).unwrap();
+        let (least, _) = time(|| drop(exe.run_shared(&[floats_once(n), floats_once(n)]).unwrap()));
+        println!(
+            "{:9} add/mul {:6.2} G elements/s",
+            level.name(),
+            (n * TIMES) as f64 / least / 1e9
+        );
+    }
+}
+
+fn floats_once(n: i64) -> Buffer {
+    thread_local!(static X: std::cell::OnceCell<Buffer> = const { std::cell::OnceCell::new() });
+    X.with(|x| x.get_or_init(|| floats(n)).clone())
+}
+
+/// gelu(x · a + b) · c, and a copy of as many bytes.
+fn chain() {
+    let n = 16 << 20;
+    let mut p = Program::lanes(&[n]);
+    let (x, a, b, c) = (
+        p.input(DType::F32),
+        p.input(DType::F32),
+        p.input(DType::F32),
+        p.input(DType::F32),
+    );
+    let t = p.reg(Compute::F32);
+    p.push(Inst::MulAdd {
+        dst: t,
+        a: x,
+        b: a,
+        c: b,
+    });
+    let root = p.constant(Compute::F32, std::f64::consts::FRAC_1_SQRT_2);
+    let half = p.constant(Compute::F32, 0.5);
+    let e = p.binary(Binary::Mul, t, root);
+    let e = p.unary(Unary::Erf, e);
+    let h = p.binary(Binary::Mul, t, half);
+    let y = p.reg(Compute::F32);
+    p.push(Inst::MulAdd {
+        dst: y,
+        a: h,
+        b: e,
+        c: h,
+    });
+    let y = p.binary(Binary::Mul, y, c);
+    p.output(DType::F32, y);
+    let mut args = vec![(DType::F32, n, false); 4];
+    args.push((DType::F32, n, true));
+    let exe = Executable::new(plan_of(Kernel::Tile(p.0), &args)).unwrap();
+    let inputs: Vec<Buffer> = (0..4).map(|_| floats(n)).collect();
+    report(
+        "gelu(x*a+b)*c over 16M",
+        &exe,
+        &inputs,
+        n as f64 * 20.0,
+        "GB/s",
+    );
+
+    // The same bytes moved and nothing else: one array in, one out, 2.5 times as long.
+    let n = n * 5 / 2;
+    let mut p = Program::lanes(&[n]);
+    let x = p.input(DType::F32);
+    p.output(DType::F32, x);
+    let exe = Executable::new(plan_of(
+        Kernel::Tile(p.0),
+        &[(DType::F32, n, false), (DType::F32, n, true)],
+    ))
+    .unwrap();
+    report(
+        "copy of the same bytes",
+        &exe,
+        &[floats(n)],
+        n as f64 * 8.0,
+        "GB/s",
+    );
+}
+
+fn tiny() {
+    for steps in [1, 100] {
+        let n = 64;
+        let mut p = Program::lanes(&[n]);
+        let (x, y) = (p.input(DType::F32), p.input(DType::F32));
+        let mut last = x;
+        for i in 0..steps {
+            last = p.binary([Binary::Add, Binary::Mul, Binary::Max][i % 3], last, y);
+        }
+        p.output(DType::F32, last);
+        let args = [
+            (DType::F32, n, false),
+            (DType::F32, n, false),
+            (DType::F32, n, true),
+        ];
+        let exe = Executable::new(plan_of(Kernel::Tile(p.0), &args)).unwrap();
+        let inputs = [floats(n), floats(n)];
+        let (least, _) = time(|| {
+            for _ in 0..1000 {
+                exe.run_shared(&inputs).unwrap();
+            }
+        });
+        println!(
+            "{steps} instructions on 64 floats: {:.0} ns a run",
+            least * 1e6
+        );
+    }
+}
+
+fn softmax(rows: i64, cols: i64, schedule: Schedule) {
+    let mut p = Program::new(schedule, &[rows], &[cols]);
+    p.0.slots.push(Compute::F32);
+    p.stage(true);
+    let arg = p.arg(DType::F32, false);
+    let access = p.access(arg, 0, &[cols, 1]);
+    let x = p.load(access);
+    let max = p.reduce(Reduction::Max, x);
+    p.stage(true);
+    let x = p.load(access);
+    let d = p.binary(Binary::Sub, x, max);
+    let e = p.unary(Unary::Exp, d);
+    p.push(Inst::Keep { slot: 0, src: e });
+    let sum = p.reduce(Reduction::Sum, e);
+    p.stage(false);
+    let r = p.unary(Unary::Recip, sum);
+    p.stage(true);
+    let e = p.reg(Compute::F32);
+    p.push(Inst::Kept { dst: e, slot: 0 });
+    let y = p.binary(Binary::Mul, e, r);
+    p.output(DType::F32, y);
+    let n = rows * cols;
+    let plan = plan_of(
+        Kernel::Tile(p.0),
+        &[(DType::F32, n, false), (DType::F32, n, true)],
+    );
+    let exe = Executable::new(plan).unwrap();
+    report(
+        &format!("softmax {rows}x{cols} {schedule:?}"),
+        &exe,
+        &[floats(n)],
+        n as f64 * 8.0,
+        "GB/s",
+    );
+}
+
+fn products() {
+    for (m, k, n) in [
+        (64i64, 64i64, 64i64),
+        (256, 256, 256),
+        (1024, 1024, 1024),
+        (1024, 768, 3072),
+        (1, 4096, 4096),
+    ] {
+        let matrix = |arg, row: i64| Matrix {
+            arg,
+            offset: Dim::ZERO,
+            batch_strides: vec![],
+            row: row.into(),
+            col: Dim::ONE,
+        };
+        let p = MatMul {
+            dtype: DType::F32,
+            batch: vec![],
+            m: m.into(),
+            k: k.into(),
+            n: n.into(),
+            lhs: matrix(0, k),
+            rhs: matrix(1, n),
+            out: 2,
+            epilogue: None,
+        };
+        let args = [
+            (DType::F32, m * k, false),
+            (DType::F32, k * n, false),
+            (DType::F32, m * n, true),
+        ];
+        let exe = Executable::new(plan_of(Kernel::MatMul(p), &args)).unwrap();
+        let flops = 2.0 * (m * k * n) as f64;
+        report(
+            &format!("matmul {m}x{k}x{n}"),
+            &exe,
+            &[floats(m * k), floats(k * n)],
+            flops,
+            "GFLOP/s",
+        );
+    }
+    let dims = |d: [i64; 2]| d.map(Dim::Const).to_vec();
+    for (b, g, ci, co, s, k) in [
+        (1i64, 1i64, 64i64, 64i64, 56i64, 3i64),
+        (1, 1, 256, 512, 14, 3),
+        (1, 1, 256, 64, 56, 1),
+        (1, 128, 1, 1, 56, 3),
+        (1, 1, 512, 512, 7, 3),
+    ] {
+        let conv = Conv {
+            dtype: DType::F32,
+            batch: b.into(),
+            groups: g.into(),
+            in_channels: ci.into(),
+            out_channels: co.into(),
+            input: dims([s, s]),
+            output: dims([s, s]),
+            kernel: dims([k, k]),
+            stride: dims([1, 1]),
+            padding: dims([k / 2, k / 2]),
+            dilation: dims([1, 1]),
+            x: 0,
+            weight: 1,
+            out: 2,
+            epilogue: None,
+        };
+        let (nx, nw, ny) = (b * g * ci * s * s, g * ci * k * k * co, b * g * co * s * s);
+        let args = [
+            (DType::F32, nx, false),
+            (DType::F32, nw, false),
+            (DType::F32, ny, true),
+        ];
+        let exe = Executable::new(plan_of(Kernel::Conv(conv), &args)).unwrap();
+        let flops = 2.0 * (ny * ci * k * k) as f64;
+        report(
+            &format!("conv {g}x{ci}->{co} {s}x{s} k{k}"),
+            &exe,
+            &[floats(nx), floats(nw)],
+            flops,
+            "GFLOP/s",
+        );
+    }
+}
+
+fn main() {
+    tiny();
+    throughput();
+    chain();
+    softmax(4096, 4096, Schedule::Rows);
+    softmax(8192, 64, Schedule::Rows);
+    softmax(8192, 64, Schedule::Lanes);
+    products();
+}

@@ -1,0 +1,214 @@
+//! Tensors as the caller sees them.
+
+use crate::error::{Error, Result};
+use crate::memory::Storage;
+use half::{bf16, f16};
+use kiln_base::DType;
+use std::sync::Arc;
+
+/// A contiguous row-major tensor in memory. Cloning shares the memory.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    dtype: DType,
+    shape: Vec<i64>,
+    storage: Arc<Storage>,
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type whose values are the elements of a [`DType`].
+pub trait Element: Copy + Send + Sync + 'static + sealed::Sealed {
+    /// The dtype.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($t:ty = $d:ident),*) => {$(
+        impl sealed::Sealed for $t {}
+        impl Element for $t {
+            const DTYPE: DType = DType::$d;
+        }
+    )*};
+}
+elements!(
+    bool = Bool,
+    u8 = U8,
+    i8 = I8,
+    i16 = I16,
+    i32 = I32,
+    i64 = I64,
+    u16 = U16,
+    u32 = U32,
+    u64 = U64,
+    f16 = F16,
+    bf16 = BF16,
+    f32 = F32,
+    f64 = F64
+);
+
+/// The number of elements of a shape, or an error if a dim is negative or the bytes overflow.
+fn checked_len(dtype: DType, shape: &[i64]) -> Result<usize> {
+    let bytes = shape.iter().try_fold(dtype.size() as i64, |n, &d| {
+        (d >= 0).then(|| n.checked_mul(d)).flatten()
+    });
+    bytes
+        .map(|b| b as usize / dtype.size())
+        .ok_or_else(|| Error::Buffer(format!("not a shape: {shape:?}")))
+}
+
+impl Buffer {
+    /// A copy of `data` as a tensor of `shape`.
+    ///
+    /// # Errors
+    /// If the shape needs another number of elements, or memory is short.
+    pub fn from_slice<T: Element>(data: &[T], shape: &[i64]) -> Result<Buffer> {
+        // SAFETY: elements are plain numbers (or bools) without padding, so their bytes are readable.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), size_of_val(data)) };
+        Buffer::from_bytes(T::DTYPE, shape, bytes)
+    }
+
+    /// A tensor from its native-endian bytes.
+    ///
+    /// # Errors
+    /// If the shape needs another number of bytes, a bool is neither 0 nor 1, or memory is short.
+    pub fn from_bytes(dtype: DType, shape: &[i64], bytes: &[u8]) -> Result<Buffer> {
+        let want = checked_len(dtype, shape)? * dtype.size();
+        if want != bytes.len() {
+            return Err(Error::Buffer(format!(
+                "{dtype} of shape {shape:?} takes {want} bytes, found {}",
+                bytes.len()
+            )));
+        }
+        if dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
+            return Err(Error::Buffer("a bool is neither 0 nor 1".into()));
+        }
+        let storage = Arc::new(Storage::from_bytes(bytes)?);
+        Ok(Buffer::new(dtype, shape.to_vec(), storage))
+    }
+
+    /// A tensor of zeros.
+    ///
+    /// # Errors
+    /// If a dim is negative or memory is short.
+    pub fn zeros(dtype: DType, shape: &[i64]) -> Result<Buffer> {
+        let bytes = checked_len(dtype, shape)? * dtype.size();
+        let mut storage = Storage::new(bytes)?;
+        storage.bytes_mut().fill(0);
+        Ok(Buffer::new(dtype, shape.to_vec(), Arc::new(storage)))
+    }
+
+    /// `storage` holds exactly the elements of `shape`.
+    pub(crate) fn new(dtype: DType, shape: Vec<i64>, storage: Arc<Storage>) -> Buffer {
+        Buffer {
+            dtype,
+            shape,
+            storage,
+        }
+    }
+
+    /// What stands in a donated buffer's place after the run: no elements, no memory.
+    pub(crate) fn vacant(dtype: DType) -> Result<Buffer> {
+        Ok(Buffer::new(dtype, vec![0], Arc::new(Storage::new(0)?)))
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The shape, outermost dim first.
+    pub fn shape(&self) -> &[i64] {
+        &self.shape
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.storage.len() / self.dtype.size()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The memory, shared by clones.
+    pub fn storage(&self) -> &Arc<Storage> {
+        &self.storage
+    }
+
+    pub(crate) fn storage_mut(&mut self) -> &mut Arc<Storage> {
+        &mut self.storage
+    }
+
+    /// The same elements under another shape.
+    ///
+    /// # Errors
+    /// If the shape has another number of elements.
+    pub fn reshape(mut self, shape: &[i64]) -> Result<Buffer> {
+        if checked_len(self.dtype, shape)? != self.len() {
+            return Err(Error::Buffer(format!(
+                "{:?} has no view of shape {shape:?}",
+                self.shape
+            )));
+        }
+        self.shape = shape.to_vec();
+        Ok(self)
+    }
+
+    /// The native-endian bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.storage.bytes()
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    /// If `T` is another dtype's type.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        if T::DTYPE != self.dtype {
+            return Err(Error::Buffer(format!(
+                "asked for {} elements of a {} tensor",
+                T::DTYPE,
+                self.dtype
+            )));
+        }
+        // A bool that is neither would be undefined behaviour; no valid plan makes one.
+        if self.dtype == DType::Bool && self.bytes().iter().any(|b| *b > 1) {
+            return Err(Error::Buffer("a bool is neither 0 nor 1".into()));
+        }
+        // SAFETY: storage is aligned to 64 bytes and initialised, every bit pattern is a number, and
+        // bools were checked.
+        Ok(unsafe { std::slice::from_raw_parts(self.bytes().as_ptr().cast(), self.len()) })
+    }
+
+    /// A copy of the elements.
+    ///
+    /// # Errors
+    /// If `T` is another dtype's type.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        Ok(self.as_slice()?.to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_check_the_dtype_and_constructors_the_size() {
+        let b = Buffer::from_slice(&[1.0f32, 2.0, 3.0], &[3, 1]).unwrap();
+        assert_eq!(b.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
+        assert!(b.as_slice::<i32>().is_err());
+        assert!(b.clone().reshape(&[2]).is_err());
+        assert_eq!(b.reshape(&[3]).unwrap().shape(), [3]);
+        assert!(Buffer::from_slice(&[1i64], &[2]).is_err());
+        assert!(Buffer::from_slice(&[1i64], &[-1]).is_err());
+        assert!(Buffer::from_slice(&[1i64], &[i64::MAX, i64::MAX]).is_err());
+        assert!(Buffer::from_bytes(DType::Bool, &[1], &[2]).is_err());
+        let empty = Buffer::zeros(DType::F64, &[0, 4]).unwrap();
+        assert!(empty.is_empty() && empty.to_vec::<f64>().unwrap().is_empty());
+    }
+}

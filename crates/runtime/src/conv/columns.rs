@@ -1,0 +1,259 @@
+//! The loops of a convolution: gathering columns, and sums over taps.
+
+use crate::matmul::Number;
+use crate::simd::{Isa, Kernel, fma32, fma64};
+use std::marker::PhantomData;
+
+/// One spatial axis.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Axis {
+    pub input: i64,
+    pub output: i64,
+    pub kernel: i64,
+    pub stride: i64,
+    pub padding: i64,
+    pub dilation: i64,
+}
+
+impl Axis {
+    /// An axis that is not there.
+    pub(super) const ONE: Axis = Axis {
+        input: 1,
+        output: 1,
+        kernel: 1,
+        stride: 1,
+        padding: 0,
+        dilation: 1,
+    };
+
+    /// Where tap `k` of output `o` reads.
+    #[inline(always)]
+    fn source(&self, o: i64, k: i64) -> i64 {
+        o * self.stride + k * self.dilation - self.padding
+    }
+
+    /// The outputs within `from..to` whose tap `k` reads inside the input.
+    #[inline(always)]
+    fn inside(&self, k: i64, from: i64, to: i64) -> (i64, i64) {
+        let shift = k * self.dilation - self.padding;
+        let ceil = |a: i64| -(-a).div_euclid(self.stride);
+        let low = ceil(-shift).clamp(from, to);
+        (low, ceil(self.input - shift).clamp(low, to))
+    }
+}
+
+/// Three spatial axes, the first ones of extent 1 where there are fewer.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Geometry {
+    pub axes: [Axis; 3],
+}
+
+impl Geometry {
+    pub(super) fn inputs(&self) -> i64 {
+        self.axes.iter().map(|a| a.input).product()
+    }
+    pub(super) fn outputs(&self) -> i64 {
+        self.axes.iter().map(|a| a.output).product()
+    }
+    pub(super) fn kernels(&self) -> i64 {
+        self.axes.iter().map(|a| a.kernel).product()
+    }
+
+    /// The offset of the input row that output row (d, h) reads at taps (kd, kh), if there is one.
+    #[inline(always)]
+    fn row(&self, (d, h): (i64, i64), (kd, kh): (i64, i64)) -> Option<i64> {
+        let [depth, height, width] = &self.axes;
+        let (z, y) = (depth.source(d, kd), height.source(h, kh));
+        let inside = (0..depth.input).contains(&z) && (0..height.input).contains(&y);
+        inside.then(|| (z * height.input + y) * width.input)
+    }
+}
+
+/// A number of the loops below.
+pub(super) trait Lane: Number {
+    fn mul_add<I: Isa>(self, b: Self, c: Self) -> Self;
+}
+impl Lane for f32 {
+    #[inline(always)]
+    fn mul_add<I: Isa>(self, b: f32, c: f32) -> f32 {
+        fma32::<I>(self, b, c)
+    }
+}
+impl Lane for f64 {
+    #[inline(always)]
+    fn mul_add<I: Isa>(self, b: f64, c: f64) -> f64 {
+        fma64::<I>(self, b, c)
+    }
+}
+
+/// What to gather: `count` output positions from `from` on, of every channel and tap.
+pub(super) struct Fill<'a, T> {
+    pub geometry: &'a Geometry,
+    pub x: *const T,
+    pub cin: i64,
+    pub from: i64,
+    pub count: i64,
+    /// `[cin, taps, count]`.
+    pub dst: *mut T,
+}
+
+/// Gathers columns.
+pub(super) struct FillColumns<T>(PhantomData<T>);
+impl<T: Lane> Kernel<Fill<'_, T>> for FillColumns<T> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(f: Fill<'_, T>) {
+        let g = f.geometry;
+        let [depth, height, width] = &g.axes;
+        let mut dst = f.dst;
+        for c in 0..f.cin {
+            let x = f.x.wrapping_offset((c * g.inputs()) as isize);
+            for kd in 0..depth.kernel {
+                for kh in 0..height.kernel {
+                    for kw in 0..width.kernel {
+                        let mut at = f.from;
+                        while at < f.from + f.count {
+                            let (row, w) = (at / width.output, at % width.output);
+                            let len = (width.output - w).min(f.from + f.count - at);
+                            let (d, h) = (row / height.output, row % height.output);
+                            let source = g.row((d, h), (kd, kh));
+                            // SAFETY: the run lies within this column; what it reads within the
+                            // input, by `row` and `inside`.
+                            unsafe {
+                                row_run(
+                                    dst,
+                                    source.map(|s| x.offset(s as isize)),
+                                    width,
+                                    kw,
+                                    w,
+                                    len,
+                                );
+                                dst = dst.add(len as usize);
+                            }
+                            at += len;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Writes tap `kw` of outputs `w..w + len` of one row.
+///
+/// # Safety
+/// `dst` has room for `len` elements; `row` is a whole input row.
+#[inline(always)]
+unsafe fn row_run<T: Lane>(
+    dst: *mut T,
+    row: Option<*const T>,
+    width: &Axis,
+    kw: i64,
+    w: i64,
+    len: i64,
+) {
+    let (low, high) = match row {
+        Some(_) => width.inside(kw, w, w + len),
+        None => (w, w),
+    };
+    // SAFETY: the caller's; `inside` keeps the reads within the row.
+    unsafe {
+        for i in w..low {
+            *dst.add((i - w) as usize) = T::ZERO;
+        }
+        for i in high..w + len {
+            *dst.add((i - w) as usize) = T::ZERO;
+        }
+        let Some(row) = row.filter(|_| low < high) else {
+            return;
+        };
+        let (dst, n) = (dst.add((low - w) as usize), (high - low) as usize);
+        let source = row.offset(width.source(low, kw) as isize);
+        if width.stride == 1 {
+            for i in 0..n {
+                *dst.add(i) = *source.add(i);
+            }
+        } else {
+            for i in 0..n {
+                *dst.add(i) = *source.add(i * width.stride as usize);
+            }
+        }
+    }
+}
+
+/// One output channel of one image: all its positions.
+pub(super) struct Direct<'a, T> {
+    pub geometry: &'a Geometry,
+    pub x: *const T,
+    /// The channel's weights, `cout` apart.
+    pub weights: *const T,
+    pub cin: i64,
+    pub cout: i64,
+    pub dst: *mut T,
+}
+
+/// Sums over channels and taps.
+pub(super) struct DirectSum<T>(PhantomData<T>);
+impl<T: Lane> Kernel<Direct<'_, T>> for DirectSum<T> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(p: Direct<'_, T>) {
+        let g = p.geometry;
+        let [depth, height, width] = &g.axes;
+        for d in 0..depth.output {
+            for h in 0..height.output {
+                let row = (d * height.output + h) * width.output;
+                let dst = p.dst.wrapping_offset(row as isize);
+                // SAFETY: the result has a place for every output position; the weights one for
+                // every channel and tap; reads stay within the input by `row` and `inside`.
+                unsafe {
+                    for i in 0..width.output {
+                        *dst.add(i as usize) = T::ZERO;
+                    }
+                    let mut weights = p.weights;
+                    for c in 0..p.cin {
+                        let x = p.x.wrapping_offset((c * g.inputs()) as isize);
+                        for kd in 0..depth.kernel {
+                            for kh in 0..height.kernel {
+                                let source = g.row((d, h), (kd, kh));
+                                for kw in 0..width.kernel {
+                                    let weight = *weights;
+                                    weights = weights.wrapping_offset(p.cout as isize);
+                                    if let Some(s) = source {
+                                        let x = x.offset(s as isize);
+                                        add_tap::<T, I>(dst, x, width, kw, weight);
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Adds one tap to a row of outputs.
+///
+/// # Safety
+/// `dst` is a whole output row, `x` a whole input row.
+#[inline(always)]
+unsafe fn add_tap<T: Lane, I: Isa>(dst: *mut T, x: *const T, width: &Axis, kw: i64, weight: T) {
+    let (low, high) = width.inside(kw, 0, width.output);
+    if low >= high {
+        return;
+    }
+    // SAFETY: the caller's; `inside` keeps the reads within the row.
+    unsafe {
+        let source = x.offset(width.source(low, kw) as isize);
+        let (dst, n) = (dst.add(low as usize), (high - low) as usize);
+        if width.stride == 1 {
+            for i in 0..n {
+                *dst.add(i) = (*source.add(i)).mul_add::<I>(weight, *dst.add(i));
+            }
+        } else {
+            for i in 0..n {
+                let value = *source.add(i * width.stride as usize);
+                *dst.add(i) = value.mul_add::<I>(weight, *dst.add(i));
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What can go wrong.
+
+use kiln_base::DType;
+use kiln_base::plan::SiteKind;
+
+/// Why a plan cannot be loaded or a run failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The plan contradicts itself; nothing of it was run.
+    #[error("the plan is damaged: {0}")]
+    Plan(String),
+    /// The wrong number of inputs.
+    #[error("the plan takes {expected} inputs, found {found}")]
+    InputCount {
+        /// What the plan takes.
+        expected: usize,
+        /// What the caller gave.
+        found: usize,
+    },
+    /// An input of another dtype.
+    #[error("input {input}: expected dtype {expected}, found {found}")]
+    InputDType {
+        /// Which input.
+        input: usize,
+        /// What the plan takes.
+        expected: DType,
+        /// What the caller gave.
+        found: DType,
+    },
+    /// An input of another shape.
+    #[error("input {input}: expected shape [{expected}], found {found:?}")]
+    InputShape {
+        /// Which input.
+        input: usize,
+        /// What the plan takes, with symbols by name.
+        expected: String,
+        /// What the caller gave.
+        found: Vec<i64>,
+    },
+    /// A symbolic size below what the plan was compiled for.
+    #[error("input {input}: size `{name}` is {value}, the plan needs at least {min}")]
+    Symbol {
+        /// Which input.
+        input: usize,
+        /// The symbol.
+        name: String,
+        /// Its value.
+        value: i64,
+        /// The smallest legal value.
+        min: i64,
+    },
+    /// The data made an operation undefined. Nothing that was donated has been touched.
+    #[error("{}", data_error(op, *kind, *index, *bound))]
+    Data {
+        /// Index into the plan's sites.
+        site: u32,
+        /// The op, such as `gather`.
+        op: String,
+        /// What went wrong.
+        kind: SiteKind,
+        /// The graph node.
+        node: u32,
+        /// The offending index (the dividend for a division by zero).
+        index: i64,
+        /// The exclusive upper bound of the index (0 for a division by zero).
+        bound: i64,
+    },
+    /// No memory, or none within the limit.
+    #[error("out of memory: {requested} bytes requested, {allocated} in use, limit {}",
+        limit.map_or("none".to_string(), |l| format!("{l} bytes")))]
+    OutOfMemory {
+        /// Bytes asked for.
+        requested: usize,
+        /// Bytes in use.
+        allocated: usize,
+        /// The limit, where one is set.
+        limit: Option<usize>,
+    },
+    /// A CPU level that does not exist or that this machine lacks.
+    #[error("CPU level {asked:?}: {why}")]
+    Level {
+        /// What was asked for.
+        asked: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A buffer was made or read with the wrong dtype or size.
+    #[error("{0}")]
+    Buffer(String),
+    /// A bug in the runtime; please report it.
+    #[error("internal error of the runtime: {0}")]
+    Internal(String),
+}
+
+fn data_error(op: &str, kind: SiteKind, index: i64, bound: i64) -> String {
+    match kind {
+        SiteKind::IndexOutOfRange => format!("{op}: index {index} is outside 0..{bound}"),
+        SiteKind::DivisionByZero => format!("{op}: integer division of {index} by zero"),
+    }
+}
+
+/// Shorthand for a result with this crate's [`enum@Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An [`Error::Plan`] from format arguments.
+macro_rules! damaged {
+    ($($arg:tt)*) => { $crate::error::Error::Plan(format!($($arg)*)) };
+}
+pub(crate) use damaged;

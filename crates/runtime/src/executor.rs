@@ -1,0 +1,256 @@
+//! Plans that are ready to run.
+
+mod bound;
+mod check;
+mod run;
+
+use crate::buffer::Buffer;
+use crate::error::{Error, Result};
+use crate::simd::Level;
+use bound::Bound;
+use kiln_base::plan::{Plan, Role};
+use run::Prepared;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bindings kept for reuse.
+const BINDINGS: usize = 16;
+/// Sets of prepared results kept for reuse.
+const PREPARED: usize = 4;
+
+/// A checked plan, ready to run from any number of threads.
+///
+/// Programs for known sizes are made at the first run with those sizes and kept; so are the results
+/// of the plan's *prepare* part, as long as the parameters' storages keep their identity.
+pub struct Executable {
+    plan: Plan,
+    facts: check::Facts,
+    level: Level,
+    constants: Vec<Buffer>,
+    /// Most recently used last.
+    bindings: Mutex<Vec<Arc<Bound>>>,
+    /// Most recently used last.
+    prepared: Mutex<Vec<Arc<Prepared>>>,
+    counts: Counts,
+}
+
+#[derive(Default)]
+struct Counts {
+    runs: AtomicU64,
+    kernels: AtomicU64,
+    prepares: AtomicU64,
+    bindings: AtomicU64,
+}
+
+/// What an [`Executable`] has done so far.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Runs that were started.
+    pub runs: u64,
+    /// Kernels that were run, those of *prepare* among them.
+    pub kernels: u64,
+    /// Times *prepare* was run.
+    pub prepares: u64,
+    /// Times the plan was bound to new sizes.
+    pub bindings: u64,
+}
+
+/// Bytes that a run needs, known before it.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryReport {
+    /// The arena of one run.
+    pub peak: usize,
+    /// The most bytes of temporaries that are alive at one step.
+    pub lower_bound: usize,
+    /// The arena that *prepare* needs while it runs.
+    pub prepare_peak: usize,
+    /// Results of *prepare*.
+    pub prepared: usize,
+    /// Outputs, without those in donated memory or handed through.
+    pub outputs: usize,
+    /// Data baked into the plan.
+    pub constants: usize,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The entry that `found` picks, moved to the end.
+fn recent<T>(list: &mut Vec<Arc<T>>, found: impl FnMut(&Arc<T>) -> bool) -> Option<Arc<T>> {
+    let at = list.iter().position(found)?;
+    if at + 1 < list.len() {
+        let entry = list.remove(at);
+        list.push(entry);
+    }
+    list.last().cloned()
+}
+
+fn remember<T>(list: &mut Vec<Arc<T>>, entry: Arc<T>, most: usize) {
+    if list.len() >= most {
+        list.remove(0);
+    }
+    list.push(entry);
+}
+
+/// Turns a panic, which would be a bug of this crate, into an error.
+fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+    result.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(Error::Internal(text.unwrap_or("a panic").to_string()))
+    })
+}
+
+impl Executable {
+    /// Checks a plan for [`Level::current`]. Without symbols, its programs are made here.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] if anything in the plan is contradictory, [`Error::Level`] if the environment
+    /// asks for a level that this machine lacks.
+    pub fn new(plan: Plan) -> Result<Executable> {
+        guarded(|| Executable::load(plan))
+    }
+
+    fn load(plan: Plan) -> Result<Executable> {
+        let facts = check::check(&plan)?;
+        let constants = check::constants(&plan)?;
+        let exe = Executable {
+            facts,
+            level: Level::current()?,
+            constants,
+            bindings: Mutex::default(),
+            prepared: Mutex::default(),
+            counts: Counts::default(),
+            plan,
+        };
+        if exe.plan.symbols.is_empty() {
+            exe.bound(&[])?;
+        }
+        Ok(exe)
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The CPU level the plan runs at.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Runs the plan: one buffer an input in, one an output out.
+    ///
+    /// `donate[i]` offers the memory of input `i` to an output; it is taken where the plan can use
+    /// it and the caller holds the only reference. The input's place then holds an empty buffer.
+    /// `donate` may be shorter than the inputs.
+    ///
+    /// # Errors
+    /// For wrong inputs, data errors, or lack of memory; every input is then as it was.
+    pub fn run(&self, inputs: &mut [Buffer], donate: &[bool]) -> Result<Vec<Buffer>> {
+        guarded(|| {
+            let bound = self.bind(inputs)?;
+            run::run(self, &bound, run::Inputs::Owned { inputs, donate })
+        })
+    }
+
+    /// Runs the plan without donating anything.
+    ///
+    /// # Errors
+    /// As for [`Executable::run`].
+    pub fn run_shared(&self, inputs: &[Buffer]) -> Result<Vec<Buffer>> {
+        guarded(|| {
+            let bound = self.bind(inputs)?;
+            run::run(self, &bound, run::Inputs::Shared(inputs))
+        })
+    }
+
+    /// The memory that runs with these symbol values need.
+    ///
+    /// # Errors
+    /// If the values do not fit the plan.
+    pub fn memory(&self, values: &[i64]) -> Result<MemoryReport> {
+        guarded(|| {
+            if values.len() != self.plan.symbols.len() {
+                let (takes, given) = (self.plan.symbols.len(), values.len());
+                return Err(Error::Buffer(format!(
+                    "the plan has {takes} symbols, {given} values given"
+                )));
+            }
+            Ok(self.bound(values)?.report)
+        })
+    }
+
+    /// What has been done so far.
+    pub fn stats(&self) -> Stats {
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        Stats {
+            runs: get(&self.counts.runs),
+            kernels: get(&self.counts.kernels),
+            prepares: get(&self.counts.prepares),
+            bindings: get(&self.counts.bindings),
+        }
+    }
+
+    /// Forgets prepared results and bindings; later runs make them again.
+    pub fn clear(&self) {
+        lock(&self.bindings).clear();
+        lock(&self.prepared).clear();
+    }
+
+    /// Checks the inputs and finds or makes the programs for their sizes.
+    fn bind(&self, inputs: &[Buffer]) -> Result<Arc<Bound>> {
+        let values = check::inputs(&self.plan, inputs)?;
+        self.bound(&values)
+    }
+
+    fn bound(&self, values: &[i64]) -> Result<Arc<Bound>> {
+        let mut bindings = lock(&self.bindings);
+        if let Some(bound) = recent(&mut bindings, |b| b.values[..] == *values) {
+            return Ok(bound);
+        }
+        self.counts.bindings.fetch_add(1, Ordering::Relaxed);
+        let bound = Bound::new(&self.plan, &self.facts, values, self.level)?;
+        let bound = Arc::new(bound);
+        remember(&mut bindings, bound.clone(), BINDINGS);
+        Ok(bound)
+    }
+
+    /// The prepared results for the parameters among the inputs, computed if need be.
+    fn prepared(&self, bound: &Bound, inputs: &[Buffer]) -> Result<Arc<Prepared>> {
+        let roles = self.plan.inputs.iter().zip(inputs);
+        let ids = roles.filter(|(i, _)| i.role == Role::Parameter);
+        let ids: Vec<u64> = ids.map(|(_, b)| b.storage().id()).collect();
+        let values = if self.facts.prepare_is_symbolic {
+            &bound.values[..]
+        } else {
+            &[]
+        };
+        // Held while preparing, so that runs that need the same results wait for them.
+        let mut list = lock(&self.prepared);
+        if let Some(found) = recent(&mut list, |p| p.ids == ids && p.values == values) {
+            return Ok(found);
+        }
+        self.counts.prepares.fetch_add(1, Ordering::Relaxed);
+        let storages = run::prepare(self, bound, inputs)?;
+        let made = Arc::new(Prepared {
+            ids,
+            values: values.to_vec(),
+            storages,
+        });
+        remember(&mut list, made.clone(), PREPARED);
+        Ok(made)
+    }
+}
+
+impl std::fmt::Debug for Executable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Executable")
+            .field("level", &self.level)
+            .field("kernels", &self.plan.kernels.len())
+            .field("steps", &self.plan.run.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,293 @@
+//! A plan with known sizes: linked kernels and places for every buffer.
+
+use super::MemoryReport;
+use super::check::{self, Facts};
+use crate::conv::Conv;
+use crate::error::{Result, damaged};
+use crate::matmul::MatMul;
+use crate::memory::ALIGN;
+use crate::simd::Level;
+use crate::tile::{self, Linked};
+use hashbrown::HashMap;
+use kiln_base::memory::{Block, solve};
+use kiln_base::plan::{BufferId, Kernel, Place, Plan, Step};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Where a buffer is during a run.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Loc {
+    Input(usize),
+    /// Index into [`Bound::slots`].
+    Slot(usize),
+    Constant(usize),
+    Prepared(usize),
+    /// Byte offset in the arena.
+    Arena(usize),
+}
+
+/// A linked kernel.
+pub(super) enum Work {
+    Tile(Linked),
+    MatMul(MatMul),
+    Conv(Conv),
+}
+
+/// A step with known sizes.
+pub(super) struct BoundStep {
+    pub work: Arc<Work>,
+    pub args: SmallVec<[Loc; 6]>,
+    /// Index into the plan's steps.
+    pub step: usize,
+    /// Whether its parts may run at the same time.
+    pub parallel: bool,
+}
+
+/// Memory that outlives a run.
+pub(super) struct Slot {
+    pub bytes: usize,
+    pub donor: Option<usize>,
+}
+
+/// A bound plan.
+pub(super) struct Bound {
+    pub values: Vec<i64>,
+    pub prepare: Vec<BoundStep>,
+    pub run: Vec<BoundStep>,
+    /// Buffers that this run allocates for its outputs.
+    pub slots: Vec<Slot>,
+    /// Bytes of each prepared buffer.
+    pub prepared: Vec<usize>,
+    /// Where each output is, and its shape.
+    pub outputs: Vec<(Loc, Vec<i64>)>,
+    pub arena: usize,
+    pub prepare_arena: usize,
+    pub report: MemoryReport,
+}
+
+struct Binder<'a> {
+    plan: &'a Plan,
+    facts: &'a Facts,
+    values: &'a [i64],
+    level: Level,
+    lens: Vec<i64>,
+    /// Places of all buffers but temporaries.
+    fixed: Vec<Loc>,
+    linked: HashMap<(u32, SmallVec<[i64; 6]>), Arc<Work>>,
+}
+
+/// The most bytes of one buffer.
+const BUFFER_LIMIT: i64 = 1 << 46;
+
+impl Bound {
+    pub(super) fn new(plan: &Plan, facts: &Facts, values: &[i64], level: Level) -> Result<Bound> {
+        let lens = plan
+            .buffers
+            .iter()
+            .map(|b| {
+                let len = b.len.eval_checked(values);
+                len.filter(|l| (0..BUFFER_LIMIT / 8).contains(l))
+                    .ok_or_else(|| damaged!("a buffer of {} elements", b.len))
+            })
+            .collect::<Result<Vec<i64>>>()?;
+        let mut slots = Vec::new();
+        let mut prepared = Vec::new();
+        let bytes = |i: usize| lens[i] as usize * plan.buffers[i].dtype.size();
+        let fixed = (plan.buffers.iter().enumerate()).map(|(i, b)| match b.place {
+            Place::Input => Loc::Input(index(plan.inputs.iter().map(|x| x.buffer), i)),
+            Place::Constant => Loc::Constant(index(plan.constants.iter().map(|x| x.buffer), i)),
+            Place::Output => {
+                let output = plan.outputs.iter().position(|o| o.buffer.0 as usize == i);
+                slots.push(Slot {
+                    bytes: bytes(i),
+                    donor: output.and_then(|o| facts.donors[o]),
+                });
+                Loc::Slot(slots.len() - 1)
+            }
+            Place::Prepared => {
+                prepared.push(bytes(i));
+                Loc::Prepared(prepared.len() - 1)
+            }
+            Place::Temporary | Place::InPlace(_) => Loc::Arena(0),
+        });
+        let fixed: Vec<Loc> = fixed.collect();
+        let mut b = Binder {
+            plan,
+            facts,
+            values,
+            level,
+            lens,
+            fixed,
+            linked: HashMap::new(),
+        };
+        b.check_lens()?;
+        let (prepare, prepare_layout) = b.steps(&plan.prepare)?;
+        let (run, layout) = b.steps(&plan.run)?;
+        let outputs = b.outputs()?;
+        let undonated = slots.iter().filter(|s| s.donor.is_none());
+        let report = MemoryReport {
+            peak: layout.0,
+            lower_bound: layout.1,
+            prepare_peak: prepare_layout.0,
+            prepared: prepared.iter().sum(),
+            outputs: undonated.map(|s| s.bytes).sum(),
+            constants: plan.constants.iter().map(|c| c.bytes.len()).sum(),
+        };
+        Ok(Bound {
+            values: values.to_vec(),
+            prepare,
+            run,
+            slots,
+            prepared,
+            outputs,
+            arena: layout.0,
+            prepare_arena: prepare_layout.0,
+            report,
+        })
+    }
+}
+
+fn index(mut ids: impl Iterator<Item = BufferId>, buffer: usize) -> usize {
+    ids.position(|id| id.0 as usize == buffer).unwrap_or(0)
+}
+
+impl Binder<'_> {
+    /// Inputs and outputs have the sizes of their buffers.
+    fn check_lens(&self) -> Result<()> {
+        let inputs = self.plan.inputs.iter().map(|i| (&i.shape, i.buffer));
+        let outputs = self.plan.outputs.iter().map(|o| (&o.shape, o.buffer));
+        for (shape, buffer) in inputs.chain(outputs) {
+            let len = shape.iter().try_fold(1i64, |n, d| {
+                let d = d.eval_checked(self.values).filter(|d| *d >= 0)?;
+                n.checked_mul(d)
+            });
+            if len != Some(self.lens[buffer.0 as usize]) {
+                return Err(damaged!(
+                    "a tensor of shape {shape:?} in a buffer of another size"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn outputs(&self) -> Result<Vec<(Loc, Vec<i64>)>> {
+        let outputs = self.plan.outputs.iter().map(|o| {
+            let shape = o.shape.iter().map(|d| d.eval_checked(self.values));
+            let shape: Option<Vec<i64>> = shape.collect();
+            let shape = shape.ok_or_else(|| damaged!("an output's shape has no value"))?;
+            Ok((self.fixed[o.buffer.0 as usize], shape))
+        });
+        outputs.collect()
+    }
+
+    /// Links the steps of one part and lays out its temporaries: arena size and lower bound.
+    fn steps(&mut self, steps: &[Step]) -> Result<(Vec<BoundStep>, (usize, usize))> {
+        let mut block_of: Vec<Option<usize>> = vec![None; self.plan.buffers.len()];
+        let mut blocks: Vec<Block> = Vec::new();
+        for (i, step) in steps.iter().enumerate() {
+            for id in &step.args {
+                let at = id.0 as usize;
+                if !matches!(self.fixed[at], Loc::Arena(_)) {
+                    continue;
+                }
+                let bytes = self.lens[at] as usize * self.plan.buffers[at].dtype.size();
+                let root = self.facts.root[at];
+                let block = *block_of[root].get_or_insert_with(|| {
+                    blocks.push(Block {
+                        size: 0,
+                        first: i,
+                        last: i,
+                    });
+                    blocks.len() - 1
+                });
+                blocks[block].last = i;
+                blocks[block].size = blocks[block].size.max(bytes);
+            }
+        }
+        let total = blocks
+            .iter()
+            .try_fold(0usize, |n, b| n.checked_add(b.size + ALIGN));
+        total.ok_or_else(|| damaged!("temporaries of too many bytes"))?;
+        let layout = solve(&blocks);
+        let offset = |root: usize| block_of[root].map_or(0, |b| layout.offsets[b]);
+        let mut bound = Vec::with_capacity(steps.len());
+        for (i, step) in steps.iter().enumerate() {
+            let place = |id: &BufferId| match self.fixed[id.0 as usize] {
+                Loc::Arena(_) => Loc::Arena(offset(self.facts.root[id.0 as usize])),
+                fixed => fixed,
+            };
+            let args = step.args.iter().map(place).collect();
+            let work = self.link(step)?;
+            let parallel = self.parallel(step, &work)?;
+            bound.push(BoundStep {
+                work,
+                args,
+                step: i,
+                parallel,
+            });
+        }
+        Ok((bound, (layout.peak, layout.lower_bound)))
+    }
+
+    fn link(&mut self, step: &Step) -> Result<Arc<Work>> {
+        let lens = step.args.iter().map(|id| self.lens[id.0 as usize]);
+        let lens: SmallVec<[i64; 6]> = lens.collect();
+        let key = (step.kernel, lens);
+        if let Some(work) = self.linked.get(&key) {
+            return Ok(work.clone());
+        }
+        let (values, level) = (self.values, self.level);
+        let work = match &self.plan.kernels[step.kernel as usize] {
+            Kernel::Tile(p) => Work::Tile(tile::link(&tile::bind(p, values, &key.1)?, level)?),
+            Kernel::MatMul(m) => Work::MatMul(MatMul::new(m, values, &key.1, level)?),
+            Kernel::Conv(c) => Work::Conv(Conv::new(c, values, &key.1, level)?),
+        };
+        let work = Arc::new(work);
+        self.linked.insert(key, work.clone());
+        Ok(work)
+    }
+
+    /// Whether the parts of a step may run at the same time. They may where each place in memory
+    /// that the step writes is touched by one part only.
+    fn parallel(&self, step: &Step, work: &Work) -> Result<bool> {
+        let kernel = &self.plan.kernels[step.kernel as usize];
+        let dtype = |id: &BufferId| self.plan.buffers[id.0 as usize].dtype;
+        let dtypes: Vec<_> = step.args.iter().map(dtype).collect();
+        let access = check::access(kernel, &dtypes)?;
+        let linked = match work {
+            Work::Tile(l) => Some(l),
+            Work::MatMul(m) => m.epilogue.as_ref(),
+            Work::Conv(c) => c.epilogue.as_ref(),
+        };
+        let operands = match kernel {
+            Kernel::Tile(_) => None,
+            Kernel::MatMul(m) => Some([m.lhs.arg, m.rhs.arg]),
+            Kernel::Conv(c) => Some([c.x, c.weight]),
+        };
+        let mut parallel = linked.is_none_or(|l| l.parallel);
+        for w in (0..step.args.len()).filter(|w| access.writes[*w]) {
+            let same: Vec<usize> = (0..step.args.len())
+                .filter(|a| self.shares(step.args[*a], step.args[w]))
+                .collect();
+            let operand = operands.is_some_and(|o| o.iter().any(|o| same.contains(&(*o as usize))));
+            if operand {
+                return Err(damaged!("a product writes over its own operand"));
+            }
+            let sizes_differ = same.iter().any(|a| dtypes[*a].size() != dtypes[w].size());
+            parallel &= !sizes_differ && linked.is_none_or(|l| l.keeps_apart(&same));
+        }
+        Ok(parallel)
+    }
+
+    /// Whether two buffers may be the same memory.
+    fn shares(&self, a: BufferId, b: BufferId) -> bool {
+        let (a, b) = (a.0 as usize, b.0 as usize);
+        let donated = |output: usize, input: usize| {
+            (self.plan.outputs.iter().zip(&self.facts.donors)).any(|(o, donor)| {
+                o.buffer.0 as usize == output
+                    && donor.is_some_and(|d| self.plan.inputs[d].buffer.0 as usize == input)
+            })
+        };
+        self.facts.root[a] == self.facts.root[b] || donated(a, b) || donated(b, a)
+    }
+}

@@ -1,0 +1,417 @@
+//! Checks of a plan that need no sizes, and checks of the inputs.
+//!
+//! A plan that passes has:
+//! * ids of buffers, kernels, sites, arguments and symbols that exist;
+//! * inputs, outputs and constants whose buffers have the right place and dtype;
+//! * steps whose arguments have the dtypes of their kernel, that write only what they may, and that
+//!   read only what an earlier step wrote (or the caller, or the plan);
+//! * prepare steps that depend on parameters only;
+//! * in-place chains that end in a temporary.
+
+use crate::buffer::Buffer;
+use crate::error::{Error, Result, damaged};
+use crate::memory::Storage;
+use kiln_base::plan::{BufferId, Conv, Kernel, MatMul, Place, Plan, Role, Step};
+use kiln_base::tile::{Inst, TileProgram};
+use kiln_base::{DType, Dim};
+use std::sync::Arc;
+
+/// What checking found out.
+#[derive(Debug)]
+pub(super) struct Facts {
+    /// For each buffer, the temporary whose memory it is (itself, if it is one).
+    pub root: Vec<usize>,
+    /// Whether sizes in *prepare* depend on symbols.
+    pub prepare_is_symbolic: bool,
+    /// For each output, the donor whose memory it may safely take.
+    pub donors: Vec<Option<usize>>,
+}
+
+/// Which of a kernel's arguments it reads and writes.
+pub(super) struct Access {
+    pub reads: Vec<bool>,
+    pub writes: Vec<bool>,
+}
+
+pub(super) fn check(plan: &Plan) -> Result<Facts> {
+    symbols(plan)?;
+    places(plan)?;
+    let root = roots(plan)?;
+    if plan.commit as usize > plan.run.len() {
+        return Err(damaged!(
+            "commit at step {} of {}",
+            plan.commit,
+            plan.run.len()
+        ));
+    }
+    let mut written: Vec<bool> = plan.buffers.iter().map(|_| false).collect();
+    for c in &plan.constants {
+        written[c.buffer.0 as usize] = true;
+    }
+    for i in plan.inputs.iter().filter(|i| i.role == Role::Parameter) {
+        written[i.buffer.0 as usize] = true;
+    }
+    for step in &plan.prepare {
+        check_step(plan, step, &mut written, true)?;
+    }
+    for (b, w) in plan.buffers.iter().zip(&mut written) {
+        // Temporaries of prepare are gone when the run begins.
+        *w &= !matches!(b.place, Place::Temporary | Place::InPlace(_));
+    }
+    for i in &plan.inputs {
+        written[i.buffer.0 as usize] = true;
+    }
+    for step in &plan.run {
+        check_step(plan, step, &mut written, false)?;
+    }
+    for (i, o) in plan.outputs.iter().enumerate() {
+        if !written[o.buffer.0 as usize] {
+            return Err(damaged!("output {i} is never written"));
+        }
+    }
+    Ok(Facts {
+        root,
+        prepare_is_symbolic: prepare_is_symbolic(plan),
+        donors: (0..plan.outputs.len()).map(|o| donor(plan, o)).collect(),
+    })
+}
+
+fn symbols(plan: &Plan) -> Result<()> {
+    for (s, symbol) in plan.symbols.iter().enumerate() {
+        let dim = plan.inputs.get(symbol.input as usize);
+        let dim = dim.and_then(|i| i.shape.get(symbol.axis as usize));
+        if dim != Some(&Plan::symbol(s)) {
+            return Err(damaged!("symbol {} has no input dim", symbol.name));
+        }
+    }
+    Ok(())
+}
+
+fn buffer(plan: &Plan, id: BufferId) -> Result<&kiln_base::plan::Buffer> {
+    let b = plan.buffers.get(id.0 as usize);
+    b.ok_or_else(|| damaged!("no buffer {}", id.0))
+}
+
+fn places(plan: &Plan) -> Result<()> {
+    let mut owned = vec![false; plan.buffers.len()];
+    let mut claim = |what: &str, id: BufferId, dtype: DType, place: Place| {
+        let b = buffer(plan, id)?;
+        if b.dtype != dtype || b.place != place {
+            return Err(damaged!(
+                "{what} in a buffer of {} at {:?}",
+                b.dtype,
+                b.place
+            ));
+        }
+        if std::mem::replace(&mut owned[id.0 as usize], true) {
+            return Err(damaged!("{what} shares its buffer"));
+        }
+        Ok(())
+    };
+    for (i, input) in plan.inputs.iter().enumerate() {
+        claim(
+            &format!("input {i}"),
+            input.buffer,
+            input.dtype,
+            Place::Input,
+        )?;
+    }
+    for c in &plan.constants {
+        claim("a constant", c.buffer, c.dtype, Place::Constant)?;
+    }
+    for (i, o) in plan.outputs.iter().enumerate() {
+        let b = buffer(plan, o.buffer)?;
+        let temporary = matches!(b.place, Place::Temporary | Place::InPlace(_));
+        if b.dtype != o.dtype || temporary {
+            return Err(damaged!(
+                "output {i} in a buffer of {} at {:?}",
+                b.dtype,
+                b.place
+            ));
+        }
+    }
+    for (b, owned) in plan.buffers.iter().zip(owned) {
+        if matches!(b.place, Place::Input | Place::Constant) && !owned {
+            return Err(damaged!("a buffer at {:?} that nothing fills", b.place));
+        }
+    }
+    Ok(())
+}
+
+fn roots(plan: &Plan) -> Result<Vec<usize>> {
+    let follow = |start: usize| {
+        let mut at = start;
+        for _ in 0..=plan.buffers.len() {
+            match plan.buffers[at].place {
+                Place::InPlace(next) => {
+                    buffer(plan, next)?;
+                    at = next.0 as usize;
+                }
+                Place::Temporary => return Ok(at),
+                _ if at == start => return Ok(at),
+                place => return Err(damaged!("a buffer in place of one at {place:?}")),
+            }
+        }
+        Err(damaged!("buffers in place of each other"))
+    };
+    (0..plan.buffers.len()).map(follow).collect()
+}
+
+fn check_step(plan: &Plan, step: &Step, written: &mut [bool], preparing: bool) -> Result<()> {
+    let kernel = plan.kernels.get(step.kernel as usize);
+    let kernel = kernel.ok_or_else(|| damaged!("no kernel {}", step.kernel))?;
+    for id in &step.args {
+        buffer(plan, *id)?;
+    }
+    let dtypes = step.args.iter().map(|id| plan.buffers[id.0 as usize].dtype);
+    let dtypes: Vec<DType> = dtypes.collect();
+    let access = access(kernel, &dtypes)?;
+    let sites = program(kernel).map_or(0, |p| p.sites);
+    if sites as usize > step.sites.len()
+        || step.sites.iter().any(|s| *s as usize >= plan.sites.len())
+    {
+        return Err(damaged!("a step of {} without its sites", kernel.name()));
+    }
+    for (id, (reads, writes)) in step
+        .args
+        .iter()
+        .zip(access.reads.iter().zip(&access.writes))
+    {
+        let at = id.0 as usize;
+        // A kernel may read back what it has written itself.
+        if *reads && !*writes && !written[at] {
+            return Err(damaged!(
+                "{} reads buffer {at} before it is written",
+                kernel.name()
+            ));
+        }
+        let may_write = match plan.buffers[at].place {
+            Place::Input | Place::Constant => false,
+            Place::Prepared => preparing,
+            Place::Output => !preparing,
+            Place::Temporary | Place::InPlace(_) => true,
+        };
+        if *writes && !may_write {
+            let place = plan.buffers[at].place;
+            return Err(damaged!("{} writes a buffer at {place:?}", kernel.name()));
+        }
+    }
+    for (id, writes) in step.args.iter().zip(&access.writes) {
+        written[id.0 as usize] |= *writes;
+    }
+    Ok(())
+}
+
+/// The tile program of a kernel.
+pub(super) fn program(kernel: &Kernel) -> Option<&TileProgram> {
+    match kernel {
+        Kernel::Tile(p) => Some(p),
+        Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => {
+            epilogue.as_ref().map(|e| &e.program)
+        }
+    }
+}
+
+/// What a kernel does with its arguments, whose dtypes must be as given.
+pub(super) fn access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
+    let (operands, out, dtype, epilogue) = match kernel {
+        Kernel::Tile(p) => return tile_access(p, dtypes, None),
+        Kernel::MatMul(m) => ([m.lhs.arg, m.rhs.arg], m.out, m.dtype, &m.epilogue),
+        Kernel::Conv(c) => ([c.x, c.weight], c.out, c.dtype, &c.epilogue),
+    };
+    if !matches!(dtype, DType::F32 | DType::F64) {
+        return Err(damaged!("a product of {dtype}"));
+    }
+    let mut access = match epilogue {
+        Some(e) => tile_access(&e.program, dtypes, Some(dtype))?,
+        None => Access {
+            reads: vec![false; dtypes.len()],
+            writes: vec![false; dtypes.len()],
+        },
+    };
+    let arg = |i: u16| match dtypes.get(i as usize) {
+        Some(d) if *d == dtype => Ok(i as usize),
+        _ => Err(damaged!(
+            "argument {i} of a product is missing or of another dtype"
+        )),
+    };
+    for i in operands {
+        access.reads[arg(i)?] = true;
+    }
+    if epilogue.is_none() {
+        access.writes[arg(out)?] = true;
+    }
+    if operands.iter().any(|i| access.writes[*i as usize]) {
+        return Err(damaged!("a product writes its own operand"));
+    }
+    Ok(access)
+}
+
+fn tile_access(p: &TileProgram, dtypes: &[DType], raw: Option<DType>) -> Result<Access> {
+    let expected: Vec<DType> = dtypes.iter().copied().chain(raw).collect();
+    if p.args.len() != expected.len() || p.args.iter().zip(&expected).any(|(a, d)| a.dtype != *d) {
+        return Err(damaged!(
+            "{} is called with arguments of other dtypes",
+            p.name
+        ));
+    }
+    if raw.is_some() && p.args.last().is_some_and(|a| a.written) {
+        return Err(damaged!("{} writes the raw result", p.name));
+    }
+    let mut reads = vec![false; p.args.len()];
+    for inst in p.stages.iter().flat_map(|s| &s.code) {
+        if let Inst::Load { access, .. } | Inst::LoadAt { access, .. } = inst {
+            let access = p.accesses.get(*access as usize);
+            let arg = access.and_then(|a| reads.get_mut(a.arg as usize));
+            *arg.ok_or_else(|| damaged!("{} names no argument", p.name))? = true;
+        }
+    }
+    reads.truncate(dtypes.len());
+    let writes = p.args[..dtypes.len()].iter().map(|a| a.written);
+    Ok(Access {
+        reads,
+        writes: writes.collect(),
+    })
+}
+
+/// Whether any size that *prepare* uses is symbolic. Kernels are asked as a whole.
+fn prepare_is_symbolic(plan: &Plan) -> bool {
+    let symbolic = |d: &Dim| d.as_const().is_none();
+    let buffer = |b: &kiln_base::plan::Buffer| b.place == Place::Prepared && symbolic(&b.len);
+    let parameter =
+        |i: &kiln_base::plan::Input| i.role == Role::Parameter && i.shape.iter().any(symbolic);
+    let step = |s: &Step| {
+        let kernel = &plan.kernels[s.kernel as usize];
+        s.args
+            .iter()
+            .any(|a| symbolic(&plan.buffers[a.0 as usize].len))
+            || program(kernel).is_none_or(|p| p.axes.iter().chain(&p.inner).any(symbolic))
+    };
+    !plan.symbols.is_empty()
+        && (plan.buffers.iter().any(buffer)
+            || plan.inputs.iter().any(parameter)
+            || plan.prepare.iter().any(step))
+}
+
+/// The donor of an output, where taking its memory cannot go wrong: everything that writes the
+/// output comes after `commit`, nothing from the first such step on can report a data error, and
+/// nothing reads the donor after that step.
+fn donor(plan: &Plan, output: usize) -> Option<usize> {
+    let o = &plan.outputs[output];
+    let donor = o.donor? as usize;
+    let input = plan.inputs.get(donor)?;
+    let shared = plan.outputs.iter().enumerate().any(|(i, other)| {
+        i != output && (other.buffer == o.buffer || other.buffer == input.buffer)
+            || i < output && other.donor == o.donor
+    });
+    if shared || plan.buffers[o.buffer.0 as usize].place != Place::Output {
+        return None;
+    }
+    let (mut first, mut last_read) = (None, None);
+    for (i, step) in plan.run.iter().enumerate() {
+        let dtypes = step.args.iter().map(|a| plan.buffers[a.0 as usize].dtype);
+        let dtypes: Vec<DType> = dtypes.collect();
+        let access = access(&plan.kernels[step.kernel as usize], &dtypes).ok()?;
+        for (id, writes) in step.args.iter().zip(&access.writes) {
+            if *id == o.buffer && *writes && first.is_none() {
+                first = Some(i);
+            }
+            if *id == input.buffer {
+                last_read = Some(i);
+            }
+        }
+    }
+    let first = first?;
+    let safe = first >= plan.commit as usize
+        && last_read.is_none_or(|r| r <= first)
+        && plan.run[first..].iter().all(|s| s.sites.is_empty());
+    // A matrix product or convolution reads its operands many times.
+    let streams = matches!(
+        plan.kernels[plan.run[first].kernel as usize],
+        Kernel::Tile(_)
+    ) || last_read.is_none_or(|r| r < first);
+    (safe && streams).then_some(donor)
+}
+
+/// The constants as buffers.
+pub(super) fn constants(plan: &Plan) -> Result<Vec<Buffer>> {
+    let constant = |c: &kiln_base::plan::Constant| {
+        let len = plan.buffers[c.buffer.0 as usize].len.as_const();
+        let bytes = len.and_then(|l| l.checked_mul(c.dtype.size() as i64));
+        if bytes != Some(c.bytes.len() as i64) {
+            return Err(damaged!("a constant of {} bytes", c.bytes.len()));
+        }
+        if c.dtype == DType::Bool && c.bytes.iter().any(|b| *b > 1) {
+            return Err(damaged!("a constant bool is neither 0 nor 1"));
+        }
+        let mut storage = Storage::from_bytes(&c.bytes)?;
+        if cfg!(target_endian = "big") {
+            for element in storage.bytes_mut().chunks_exact_mut(c.dtype.size()) {
+                element.reverse();
+            }
+        }
+        let shape = vec![len.unwrap_or(0)];
+        Ok(Buffer::new(c.dtype, shape, Arc::new(storage)))
+    };
+    plan.constants.iter().map(constant).collect()
+}
+
+/// Checks the inputs against the plan and gives the symbols' values.
+pub(super) fn inputs(plan: &Plan, inputs: &[Buffer]) -> Result<smallvec::SmallVec<[i64; 4]>> {
+    if inputs.len() != plan.inputs.len() {
+        return Err(Error::InputCount {
+            expected: plan.inputs.len(),
+            found: inputs.len(),
+        });
+    }
+    for (i, (b, want)) in inputs.iter().zip(&plan.inputs).enumerate() {
+        if b.dtype() != want.dtype {
+            return Err(Error::InputDType {
+                input: i,
+                expected: want.dtype,
+                found: b.dtype(),
+            });
+        }
+        if b.shape().len() != want.shape.len() {
+            return Err(shape_error(plan, i, b));
+        }
+    }
+    let values: smallvec::SmallVec<[i64; 4]> = (plan.symbols.iter())
+        .map(|s| inputs[s.input as usize].shape()[s.axis as usize])
+        .collect();
+    for (s, value) in plan.symbols.iter().zip(&values) {
+        if *value < s.min.max(2) {
+            return Err(Error::Symbol {
+                input: s.input as usize,
+                name: s.name.clone(),
+                value: *value,
+                min: s.min.max(2),
+            });
+        }
+    }
+    for (i, (b, want)) in inputs.iter().zip(&plan.inputs).enumerate() {
+        let fits = |(d, w): (&i64, &Dim)| w.eval_checked(&values) == Some(*d);
+        if !b.shape().iter().zip(&want.shape).all(fits) {
+            return Err(shape_error(plan, i, b));
+        }
+    }
+    Ok(values)
+}
+
+fn shape_error(plan: &Plan, input: usize, found: &Buffer) -> Error {
+    let mut expected = String::new();
+    for (i, d) in plan.inputs[input].shape.iter().enumerate() {
+        if i > 0 {
+            expected.push_str(", ");
+        }
+        match (0..plan.symbols.len()).find(|s| Plan::symbol(*s) == *d) {
+            Some(s) => expected.push_str(&plan.symbols[s].name),
+            None => expected.push_str(&d.to_string()),
+        }
+    }
+    Error::InputShape {
+        input,
+        expected,
+        found: found.shape().to_vec(),
+    }
+}

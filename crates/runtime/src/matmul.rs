@@ -1,0 +1,407 @@
+//! Batched matrix products: blocks of a size that depends on the shapes alone, spread over the pool.
+
+use crate::error::{Result, damaged};
+use crate::memory::Storage;
+use crate::pool::Pool;
+use crate::simd::Level;
+use crate::tile::affine::{Affine, eval, extent, product};
+use crate::tile::{self, Failures, Linked, Runner};
+use kiln_base::DType;
+use kiln_base::plan::{self, Epilogue};
+use smallvec::SmallVec;
+
+/// A matrix operand with known numbers, in elements.
+struct Operand {
+    arg: usize,
+    offset: i64,
+    batch: Vec<i64>,
+    row: i64,
+    col: i64,
+}
+
+/// A linked matrix product.
+pub(crate) struct MatMul {
+    dtype: DType,
+    batch: Vec<i64>,
+    m: i64,
+    k: i64,
+    n: i64,
+    lhs: Operand,
+    rhs: Operand,
+    out: usize,
+    /// Rows and columns of a block.
+    block: (i64, i64),
+    pub(crate) epilogue: Option<Linked>,
+}
+
+/// Blocks are halved down to this much work...
+const BLOCK_WORK: i64 = 1 << 25;
+/// ...and this many elements, where an epilogue wants them hot...
+const BLOCK_ELEMENTS: i64 = 1 << 17;
+/// ...but not below this many rows or columns.
+const BLOCK_SIDE: i64 = 192;
+/// Multiply-adds that make it worth waking another thread.
+const PART_WORK: i64 = 1 << 20;
+
+impl MatMul {
+    /// Checks and links a product whose arguments have these lengths.
+    pub(crate) fn new(
+        p: &plan::MatMul,
+        values: &[i64],
+        lens: &[i64],
+        level: Level,
+    ) -> Result<MatMul> {
+        let batch = p
+            .batch
+            .iter()
+            .map(|d| extent(d, values))
+            .collect::<Result<Vec<_>>>()?;
+        let (m, k, n) = (
+            extent(&p.m, values)?,
+            extent(&p.k, values)?,
+            extent(&p.n, values)?,
+        );
+        product(&[m.max(1), k.max(1), n.max(1)])?;
+        let all: Vec<i64> = batch.iter().copied().chain([m, n]).collect();
+        let total = product(&all)?;
+        let operand = |x: &plan::Matrix, rows: i64, cols: i64| {
+            let strides: Vec<_> = x
+                .batch_strides
+                .iter()
+                .chain([&x.row, &x.col])
+                .cloned()
+                .collect();
+            let map = Affine::new(&x.offset, &strides, batch.len() + 2, values)?;
+            let extents: Vec<i64> = batch.iter().copied().chain([rows, cols]).collect();
+            let (low, high) = map.range(&extents);
+            let len = lens[x.arg as usize] as i128;
+            if !extents.contains(&0) && (low < 0 || high >= len) {
+                return Err(damaged!("a matrix reaches outside its buffer"));
+            }
+            let rank = batch.len();
+            Ok(Operand {
+                arg: x.arg as usize,
+                offset: eval(&x.offset, values)?,
+                batch: map.strides[..rank].to_vec(),
+                row: map.strides[rank],
+                col: map.strides[rank + 1],
+            })
+        };
+        let epilogue = epilogue(&p.epilogue, values, lens, total, level)?;
+        if epilogue.is_none() && lens[p.out as usize] < total {
+            return Err(damaged!("a matrix product is larger than its buffer"));
+        }
+        Ok(MatMul {
+            dtype: p.dtype,
+            lhs: operand(&p.lhs, m, k)?,
+            rhs: operand(&p.rhs, k, n)?,
+            out: p.out as usize,
+            block: block(m, k, n, epilogue.is_some()),
+            batch,
+            m,
+            k,
+            n,
+            epilogue,
+        })
+    }
+
+    /// Runs it.
+    ///
+    /// # Safety
+    /// `args` are the buffers it was linked for; see [`tile::Runner::new`].
+    pub(crate) unsafe fn run(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
+        // SAFETY: the caller's; the dtype was checked.
+        unsafe {
+            match self.dtype {
+                DType::F64 => self.run_typed::<f64>(args, parallel, failures),
+                _ => self.run_typed::<f32>(args, parallel, failures),
+            }
+        }
+    }
+
+    unsafe fn run_typed<T: Number>(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
+        let batch: i64 = self.batch.iter().product();
+        let (rows, cols) = (ceil(self.m, self.block.0), ceil(self.n, self.block.1));
+        let blocks = batch * rows * cols;
+        if blocks == 0 {
+            return;
+        }
+        let args = Args(args);
+        // SAFETY: the caller's; blocks write different places.
+        split(
+            blocks,
+            self.block.0 * self.block.1 * self.k.max(1),
+            parallel,
+            |from, to| unsafe {
+                let args = &args;
+                let mut work = match Work::new(self.epilogue.as_ref(), args.0, failures) {
+                    Ok(work) => work,
+                    Err(e) => return failures.broken(e),
+                };
+                for i in from..to {
+                    let (b, r, c) = (i / (rows * cols), i / cols % rows, i % cols);
+                    if let Err(e) = self.block::<T>(args.0, b, r, c, &mut work) {
+                        return failures.broken(e);
+                    }
+                }
+            },
+        );
+    }
+
+    unsafe fn block<T: Number>(
+        &self,
+        args: &[*mut u8],
+        b: i64,
+        r: i64,
+        c: i64,
+        work: &mut Work,
+    ) -> Result<()> {
+        let (i0, j0) = (r * self.block.0, c * self.block.1);
+        let (h, w) = (self.block.0.min(self.m - i0), self.block.1.min(self.n - j0));
+        let first = (b * self.m + i0) * self.n + j0;
+        let (lhs, rhs) = (
+            self.at::<T>(&self.lhs, args, b, i0, 0),
+            self.at::<T>(&self.rhs, args, b, 0, j0),
+        );
+        let (dst, pitch) = if self.epilogue.is_some() {
+            (work.scratch::<T>(h * w)?, w)
+        } else {
+            let out = args[self.out].cast::<T>();
+            (out.wrapping_offset(first as isize), self.n)
+        };
+        // SAFETY: linking proved the operands within their buffers; the block lies within the result
+        // or the scratch memory.
+        unsafe {
+            product_of(
+                (h, w, self.k),
+                (dst, pitch, 1),
+                (lhs, self.lhs.row, self.lhs.col),
+                (rhs, self.rhs.row, self.rhs.col),
+            );
+            work.finish((dst, pitch), first, (h, self.n), w);
+        }
+        Ok(())
+    }
+
+    /// The address of element (i, j) of an operand's matrix number `b`.
+    fn at<T>(&self, x: &Operand, args: &[*mut u8], mut b: i64, i: i64, j: i64) -> *const T {
+        let mut at = x.offset + i * x.row + j * x.col;
+        for (stride, extent) in x.batch.iter().zip(&self.batch).rev() {
+            at += b % extent * stride;
+            b /= extent;
+        }
+        args[x.arg].cast::<T>().wrapping_offset(at as isize)
+    }
+}
+
+fn ceil(a: i64, b: i64) -> i64 {
+    (a + b - 1) / b
+}
+
+/// The rows and columns of a block.
+fn block(m: i64, k: i64, n: i64, hot: bool) -> (i64, i64) {
+    let (mut rows, mut cols) = (m.max(1), n.max(1));
+    let large = |rows: i64, cols: i64| {
+        let elements = rows.saturating_mul(cols);
+        elements.saturating_mul(k.max(1)) > BLOCK_WORK || hot && elements > BLOCK_ELEMENTS
+    };
+    // Halves are rounded up to whole register tiles of the kernels behind.
+    let half = |x: i64| (x / 2 + 47) / 48 * 48;
+    while large(rows, cols) {
+        if rows >= 2 * BLOCK_SIDE && (rows >= cols || hot) {
+            rows = half(rows);
+        } else if cols >= 2 * BLOCK_SIDE {
+            cols = half(cols);
+        } else if rows >= 2 * BLOCK_SIDE {
+            rows = half(rows);
+        } else {
+            break;
+        }
+    }
+    (rows, cols)
+}
+
+/// Arguments that may be shared between threads.
+pub(crate) struct Args<'a>(pub &'a [*mut u8]);
+// SAFETY: the pointers are only passed on; what may be done with them is the callers' promise.
+unsafe impl Sync for Args<'_> {}
+
+/// Runs `items` of some multiply-adds each, on several threads where that pays.
+pub(crate) fn split(items: i64, work: i64, parallel: bool, run: impl Fn(i64, i64) + Sync) {
+    let pool = Pool::global();
+    let threads = pool.threads() as i64;
+    let parts = if parallel && threads > 1 {
+        (items.saturating_mul(work) / PART_WORK).clamp(1, items.min(8 * threads))
+    } else {
+        1
+    };
+    pool.run(parts as usize, |p| {
+        let edge = |p: i64| (items as i128 * p as i128 / parts as i128) as i64;
+        run(edge(p as i64), edge(p as i64 + 1));
+    });
+}
+
+/// Links an epilogue over `total` results.
+pub(crate) fn epilogue(
+    epilogue: &Option<Epilogue>,
+    values: &[i64],
+    lens: &[i64],
+    total: i64,
+    level: Level,
+) -> Result<Option<Linked>> {
+    let Some(Epilogue { program }) = epilogue else {
+        return Ok(None);
+    };
+    let lens: Vec<i64> = lens.iter().copied().chain([total]).collect();
+    let bound = tile::bind(program, values, &lens)?;
+    if !program.inner.is_empty()
+        || program.schedule != kiln_base::tile::Schedule::Lanes
+        || program.stages.iter().any(|s| s.over_inner)
+        || bound.axes_len() != total
+    {
+        return Err(damaged!(
+            "{} is no epilogue of {total} results",
+            program.name
+        ));
+    }
+    let linked = tile::link(&bound, level)?;
+    if !linked.reads_in_place(lens.len() - 1) {
+        return Err(damaged!(
+            "{} reads other results than its own",
+            program.name
+        ));
+    }
+    Ok(Some(linked))
+}
+
+/// What one thread needs for epilogues: the program, scratch memory for raw results, and arguments
+/// whose last is the raw result.
+pub(crate) struct Work<'a> {
+    epilogue: Option<&'a Linked>,
+    args: SmallVec<[*mut u8; 12]>,
+    failures: &'a Failures,
+    scratch: Option<Storage>,
+}
+
+impl<'a> Work<'a> {
+    pub(crate) fn new(
+        epilogue: Option<&'a Linked>,
+        args: &[*mut u8],
+        failures: &'a Failures,
+    ) -> Result<Work<'a>> {
+        let mut args = SmallVec::from_slice(args);
+        args.push(std::ptr::null_mut());
+        Ok(Work {
+            epilogue,
+            args,
+            failures,
+            scratch: None,
+        })
+    }
+
+    /// Memory for `len` raw results.
+    pub(crate) fn scratch<T>(&mut self, len: i64) -> Result<*mut T> {
+        let bytes = len as usize * size_of::<T>();
+        if self.scratch.as_ref().is_none_or(|s| s.len() < bytes) {
+            self.scratch = Some(Storage::new(bytes)?);
+        }
+        Ok(self
+            .scratch
+            .as_ref()
+            .map_or(std::ptr::null_mut(), |s| s.ptr().cast()))
+    }
+
+    /// Runs the epilogue over `rows` rows of `width` raw results, `pitch` apart in memory and `step`
+    /// apart in the linear space, which they enter at `first`. Without one, does nothing.
+    ///
+    /// # Safety
+    /// The raw results exist; see [`Runner::new`] for the arguments.
+    pub(crate) unsafe fn finish<T>(
+        &mut self,
+        (raw, pitch): (*mut T, i64),
+        first: i64,
+        (rows, step): (i64, i64),
+        width: i64,
+    ) {
+        let Some(program) = self.epilogue else {
+            return;
+        };
+        let last = self.args.len() - 1;
+        // SAFETY: the caller's. The raw argument points where its element zero would be, so that
+        // the elements worked on are at the raw results.
+        unsafe {
+            let mut runner = match Runner::new(program, self.args.as_ptr(), self.failures) {
+                Ok(runner) => runner,
+                Err(e) => return self.failures.broken(e),
+            };
+            let raw_arg = self.args.as_mut_ptr().add(last);
+            if pitch == step {
+                *raw_arg = raw.wrapping_offset(-first as isize).cast();
+                return runner.range(first, first + (rows - 1) * step + width);
+            }
+            for r in 0..rows {
+                let at = first + r * step;
+                *raw_arg = raw.wrapping_offset((r * pitch - at) as isize).cast();
+                runner.range(at, at + width);
+            }
+        }
+    }
+}
+
+/// A type that products exist for.
+pub(crate) trait Number: Copy + 'static {
+    const ZERO: Self;
+    const ONE: Self;
+}
+impl Number for f32 {
+    const ZERO: f32 = 0.0;
+    const ONE: f32 = 1.0;
+}
+impl Number for f64 {
+    const ZERO: f64 = 0.0;
+    const ONE: f64 = 1.0;
+}
+
+/// `dst = lhs · rhs` for matrices given as pointer, row stride and column stride.
+///
+/// # Safety
+/// All elements exist, and those of `dst` are nobody else's.
+pub(crate) unsafe fn product_of<T: Number>(
+    (m, n, k): (i64, i64, i64),
+    (dst, dst_row, dst_col): (*mut T, i64, i64),
+    (lhs, lhs_row, lhs_col): (*const T, i64, i64),
+    (rhs, rhs_row, rhs_col): (*const T, i64, i64),
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        if k == 0 {
+            for i in 0..m {
+                for j in 0..n {
+                    *dst.offset((i * dst_row + j * dst_col) as isize) = T::ZERO;
+                }
+            }
+            return;
+        }
+        gemm::gemm(
+            m as usize,
+            n as usize,
+            k as usize,
+            dst,
+            dst_col as isize,
+            dst_row as isize,
+            false,
+            lhs,
+            lhs_col as isize,
+            lhs_row as isize,
+            rhs,
+            rhs_col as isize,
+            rhs_row as isize,
+            T::ZERO,
+            T::ONE,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}

@@ -1,0 +1,260 @@
+//! Memory: reference-counted [`Storage`] whose blocks are recycled through one bounded pool.
+//!
+//! Arenas, outputs and constants all come from here, so the figures of [`stats`] and the limit of
+//! [`set_limit`] cover everything the runtime holds.
+
+mod block;
+
+use crate::error::{Error, Result};
+use block::Block;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Every storage begins at a multiple of this many bytes.
+pub const ALIGN: usize = 64;
+
+/// An aligned block of bytes with a globally unique identity.
+///
+/// The identity stands for the contents: it never comes back, and changes where donated memory
+/// gets new contents.
+#[derive(Debug)]
+pub struct Storage {
+    id: u64,
+    len: usize,
+    block: Block,
+}
+
+/// Bytes of all storages.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// In use.
+    pub allocated: usize,
+    /// The most that were ever in use, or since [`reset_peak`].
+    pub peak: usize,
+    /// Taken from the system: in use or kept for reuse.
+    pub reserved: usize,
+    /// The limit on `allocated`, where one is set.
+    pub limit: Option<usize>,
+}
+
+struct Cache {
+    /// Free blocks by size class.
+    free: BTreeMap<usize, Vec<Block>>,
+    free_bytes: usize,
+    free_limit: usize,
+    stats: MemoryStats,
+}
+
+static CACHE: Mutex<Cache> = Mutex::new(Cache {
+    free: BTreeMap::new(),
+    free_bytes: 0,
+    free_limit: 8 << 30,
+    stats: MemoryStats {
+        allocated: 0,
+        peak: 0,
+        reserved: 0,
+        limit: None,
+    },
+});
+
+fn cache() -> MutexGuard<'static, Cache> {
+    CACHE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The figures right now.
+pub fn stats() -> MemoryStats {
+    cache().stats
+}
+
+/// Makes the peak start again from what is in use now.
+pub fn reset_peak() {
+    let mut c = cache();
+    c.stats.peak = c.stats.allocated;
+}
+
+/// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`].
+pub fn set_limit(limit: Option<usize>) {
+    cache().stats.limit = limit;
+}
+
+/// Limits the bytes kept for reuse.
+pub fn set_cache_limit(bytes: usize) {
+    cache().free_limit = bytes;
+    if cache().free_bytes > bytes {
+        empty_cache();
+    }
+}
+
+/// Gives all unused blocks back to the system.
+pub fn empty_cache() {
+    let mut c = cache();
+    c.stats.reserved -= c.free_bytes;
+    c.free_bytes = 0;
+    let blocks = std::mem::take(&mut c.free);
+    drop(c); // unmapping is slow and needs no lock
+    drop(blocks);
+}
+
+/// The size of block that serves a request: four classes an octave, at least [`ALIGN`].
+fn size_class(bytes: usize) -> Option<usize> {
+    let bytes = bytes.max(ALIGN);
+    let step = (1usize << (usize::BITS - 1 - (bytes - 1).leading_zeros())) / 4;
+    bytes.checked_next_multiple_of(step.max(ALIGN))
+}
+
+fn obtain(bytes: usize) -> Result<Block> {
+    let mut c = cache();
+    let oom = |c: &Cache| Error::OutOfMemory {
+        requested: bytes,
+        allocated: c.stats.allocated,
+        limit: c.stats.limit,
+    };
+    let class = size_class(bytes).filter(|c| *c <= isize::MAX as usize / 2);
+    let Some(class) = class else {
+        return Err(oom(&c));
+    };
+    let total = c.stats.allocated.saturating_add(class);
+    if c.stats.limit.is_some_and(|l| total > l) {
+        return Err(oom(&c));
+    }
+    let block = match c.free.get_mut(&class).and_then(Vec::pop) {
+        Some(block) => {
+            c.free_bytes -= class;
+            block
+        }
+        None => {
+            let mut fresh = Block::new(class);
+            if fresh.is_none() {
+                drop(c);
+                empty_cache();
+                c = cache();
+                fresh = Block::new(class);
+            }
+            let Some(block) = fresh else {
+                return Err(oom(&c));
+            };
+            c.stats.reserved += class;
+            block
+        }
+    };
+    c.stats.allocated += class;
+    c.stats.peak = c.stats.peak.max(c.stats.allocated);
+    Ok(block)
+}
+
+impl Storage {
+    /// Fresh memory with arbitrary (but initialised) contents.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn new(len: usize) -> Result<Storage> {
+        let block = obtain(len)?;
+        let id = next_id();
+        Ok(Storage { id, len, block })
+    }
+
+    /// A copy of `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Storage> {
+        let mut s = Storage::new(bytes.len())?;
+        s.bytes_mut().copy_from_slice(bytes);
+        Ok(s)
+    }
+
+    /// The identity of the contents.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The contents.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the block holds at least `len` initialised bytes, and nothing writes them while
+        // the storage is shared.
+        unsafe { std::slice::from_raw_parts(self.block.ptr(), self.len) }
+    }
+
+    /// The contents, to be changed. The identity changes with them.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.renew();
+        // SAFETY: the block holds at least `len` initialised bytes and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.block.ptr(), self.len) }
+    }
+
+    /// Gives the memory a new identity, because its contents have changed.
+    pub(crate) fn renew(&mut self) {
+        self.id = next_id();
+    }
+
+    pub(crate) fn ptr(&self) -> *mut u8 {
+        self.block.ptr()
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        let block = std::mem::replace(&mut self.block, Block::EMPTY);
+        let class = block.len();
+        let mut c = cache();
+        c.stats.allocated -= class;
+        if c.free_bytes + class <= c.free_limit {
+            c.free_bytes += class;
+            c.free.entry(class).or_default().push(block);
+        } else {
+            c.stats.reserved -= class;
+            drop(c);
+            drop(block);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_hold_their_requests_and_waste_at_most_a_quarter() {
+        for bytes in (0..5000).chain([1 << 20, (1 << 20) + 1, (7 << 30) + 5]) {
+            let class = size_class(bytes).unwrap();
+            assert!(
+                class >= bytes.max(1) && class.is_multiple_of(ALIGN),
+                "{bytes}"
+            );
+            assert!(
+                class - bytes <= (bytes / 4).max(ALIGN),
+                "{bytes} -> {class}"
+            );
+            assert_eq!(size_class(class), Some(class));
+        }
+        assert_eq!(size_class(usize::MAX), None);
+    }
+
+    #[test]
+    fn ids_are_unique_and_change_with_contents() {
+        let mut a = Storage::from_bytes(&[1, 2, 3]).unwrap();
+        let b = Storage::new(3).unwrap();
+        assert_ne!(a.id(), b.id());
+        let before = a.id();
+        a.bytes_mut()[0] = 9;
+        assert_ne!(a.id(), before);
+        assert_eq!(a.bytes(), [9, 2, 3]);
+        assert_eq!(a.ptr() as usize % ALIGN, 0);
+    }
+}

@@ -1,0 +1,115 @@
+//! Blocks of memory straight from the system.
+
+use super::ALIGN;
+use std::alloc::Layout;
+use std::ptr::NonNull;
+
+/// Blocks of at least this many bytes are mapped, with huge pages where the system has them.
+const MAPPED: usize = 2 << 20;
+
+/// A zero-initialised, aligned block that is given back when dropped.
+#[derive(Debug)]
+pub(super) struct Block {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a block is plain memory that it alone owns; access is governed by its `Storage`.
+unsafe impl Send for Block {}
+// SAFETY: as above; a shared block gives out only its address.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// No memory.
+    pub(super) const EMPTY: Block = Block {
+        ptr: NonNull::dangling(),
+        len: 0,
+    };
+
+    /// A block of `len` bytes, or `None` if the system has none.
+    pub(super) fn new(len: usize) -> Option<Block> {
+        if len == 0 {
+            return Some(Block::EMPTY);
+        }
+        let ptr = if cfg!(target_os = "linux") && len >= MAPPED {
+            map(len)?
+        } else {
+            let layout = Layout::from_size_align(len, ALIGN).ok()?;
+            // SAFETY: the layout's size is not zero.
+            NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?
+        };
+        Some(Block { ptr, len })
+    }
+
+    pub(super) fn ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if self.len == 0 {
+            return;
+        }
+        if cfg!(target_os = "linux") && self.len >= MAPPED {
+            unmap(self.ptr, self.len);
+        } else {
+            let layout = Layout::from_size_align(self.len, ALIGN)
+                .expect("the same layout was valid when the block was made");
+            // SAFETY: `new` allocated the block with this layout.
+            unsafe { std::alloc::dealloc(self.ptr.as_ptr(), layout) }
+        }
+    }
+}
+
+/// Maps `len` bytes at a huge-page boundary, so that every whole huge page of them can be one.
+#[cfg(target_os = "linux")]
+fn map(len: usize) -> Option<NonNull<u8>> {
+    let span = len.checked_add(MAPPED)?;
+    let (read_write, private) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+    );
+    // SAFETY: an anonymous mapping at an address of the system's choice touches no other memory.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), span, read_write, private, -1, 0) };
+    if base == libc::MAP_FAILED {
+        return None;
+    }
+    let front = base.cast::<u8>().align_offset(MAPPED);
+    let start = base.cast::<u8>().wrapping_add(front);
+    let page = 4096;
+    let end = len.next_multiple_of(page);
+    // SAFETY: both trimmed parts lie within the mapping just made and are used by nobody; the rest
+    // keeps the `len` bytes from `start`.
+    unsafe {
+        if front > 0 {
+            libc::munmap(base, front);
+        }
+        if span.next_multiple_of(page) > front + end {
+            libc::munmap(
+                start.add(end).cast(),
+                span.next_multiple_of(page) - front - end,
+            );
+        }
+        libc::madvise(start.cast(), end, libc::MADV_HUGEPAGE);
+    }
+    NonNull::new(start)
+}
+
+#[cfg(target_os = "linux")]
+fn unmap(ptr: NonNull<u8>, len: usize) {
+    // SAFETY: `map` made this mapping, and its owner is being dropped.
+    unsafe { libc::munmap(ptr.as_ptr().cast(), len.next_multiple_of(4096)) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn map(_: usize) -> Option<NonNull<u8>> {
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+fn unmap(_: NonNull<u8>, _: usize) {}

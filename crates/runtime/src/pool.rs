@@ -1,0 +1,291 @@
+//! A persistent fork-join pool: workers spin for a moment, then park.
+//!
+//! Parts of a run are handed out in order to whoever is free. Nothing else depends on the number of
+//! threads, so results cannot either.
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::thread::Thread;
+
+/// Spins of a worker before it parks: some tens of microseconds.
+const SPINS: u32 = 4000;
+
+/// A job is open to workers.
+const OPEN: usize = 1;
+/// One worker inside a job.
+const ONE: usize = 2;
+
+#[derive(Copy, Clone)]
+struct Job {
+    call: unsafe fn(*const (), usize),
+    data: *const (),
+    parts: usize,
+}
+
+struct Shared {
+    /// Counts jobs, so that a spinning worker notices a new one.
+    epoch: AtomicUsize,
+    /// [`OPEN`] plus [`ONE`] for every worker inside.
+    state: AtomicUsize,
+    /// The next part to hand out.
+    next: AtomicUsize,
+    /// Workers with this number or a higher one take no parts.
+    limit: AtomicUsize,
+    /// Written only while `state` is 0, read only between entering and leaving.
+    job: UnsafeCell<Job>,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: `job` is written only by the owner of the pool's lock while no worker is inside, and its
+// pointer is used only inside, during which the run that owns the data waits.
+unsafe impl Sync for Shared {}
+// SAFETY: as above.
+unsafe impl Send for Shared {}
+
+struct Worker {
+    thread: Thread,
+    parked: Arc<AtomicBool>,
+}
+
+/// The pool; see the [module](self).
+pub struct Pool {
+    shared: Arc<Shared>,
+    /// Held while a job runs.
+    workers: Mutex<Vec<Worker>>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// The pool of the process, with as many threads as the machine offers.
+    pub fn global() -> &'static Pool {
+        static POOL: OnceLock<Pool> = OnceLock::new();
+        POOL.get_or_init(|| Pool::new(std::thread::available_parallelism().map_or(1, |n| n.get())))
+    }
+
+    fn new(threads: usize) -> Pool {
+        unsafe fn nothing(_: *const (), _: usize) {}
+        let pool = Pool {
+            shared: Arc::new(Shared {
+                epoch: AtomicUsize::new(0),
+                state: AtomicUsize::new(0),
+                next: AtomicUsize::new(0),
+                limit: AtomicUsize::new(0),
+                job: UnsafeCell::new(Job {
+                    call: nothing,
+                    data: std::ptr::null(),
+                    parts: 0,
+                }),
+                panic: Mutex::new(None),
+            }),
+            workers: Mutex::new(Vec::new()),
+        };
+        pool.set_threads(threads);
+        pool
+    }
+
+    /// The number of threads that share the work, the caller's among them.
+    pub fn threads(&self) -> usize {
+        self.shared.limit.load(Ordering::Relaxed) + 1
+    }
+
+    /// Sets how many threads share the work, the caller's among them; at least 1.
+    pub fn set_threads(&self, threads: usize) {
+        let mut workers = lock(&self.workers);
+        let wanted = threads.max(1) - 1;
+        while workers.len() < wanted {
+            let shared = self.shared.clone();
+            let number = workers.len();
+            let parked = Arc::new(AtomicBool::new(false));
+            let flag = parked.clone();
+            let spawned = std::thread::Builder::new()
+                .name(format!("kiln-{}", number + 1))
+                .spawn(move || work(&shared, number, &flag));
+            match spawned {
+                Ok(handle) => workers.push(Worker {
+                    thread: handle.thread().clone(),
+                    parked,
+                }),
+                Err(_) => break, // the system has no more threads; fewer give the same results
+            }
+        }
+        let limit = wanted.min(workers.len());
+        self.shared.limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// Calls `part` with every number below `parts`, on any threads, and returns when all are done.
+    ///
+    /// While another run has the pool, or from within a part, everything happens on this thread.
+    ///
+    /// # Panics
+    /// If a part does, after the others have ended.
+    pub fn run<F: Fn(usize) + Sync>(&self, parts: usize, part: F) {
+        if parts <= 1 || self.threads() == 1 {
+            return (0..parts).for_each(part);
+        }
+        let workers = match self.workers.try_lock() {
+            Ok(workers) => workers,
+            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::WouldBlock) => return (0..parts).for_each(part),
+        };
+        unsafe fn call<F: Fn(usize)>(data: *const (), i: usize) {
+            // SAFETY: `data` is the `part` of the run below, which waits for every worker inside.
+            unsafe { (*data.cast::<F>())(i) }
+        }
+        let s = &*self.shared;
+        let job = Job {
+            call: call::<F>,
+            data: (&raw const part).cast(),
+            parts,
+        };
+        // SAFETY: the lock is ours and the previous run left only when no worker was inside.
+        unsafe { *s.job.get() = job };
+        s.next.store(0, Ordering::Relaxed);
+        s.state.store(OPEN, Ordering::Release);
+        s.epoch.fetch_add(1, Ordering::SeqCst);
+        let helpers = (parts - 1).min(s.limit.load(Ordering::Relaxed));
+        for w in &workers[..helpers] {
+            if w.parked.load(Ordering::SeqCst) {
+                w.thread.unpark();
+            }
+        }
+        s.take_parts(job);
+        s.state.fetch_and(!OPEN, Ordering::AcqRel);
+        let mut spins = 0u32;
+        while s.state.load(Ordering::Acquire) != 0 {
+            spins += 1;
+            if spins.is_multiple_of(1 << 12) {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        let panic = lock(&s.panic).take();
+        drop(workers);
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Shared {
+    fn take_parts(&self, job: Job) {
+        loop {
+            let i = self.next.fetch_add(1, Ordering::Relaxed);
+            if i >= job.parts {
+                return;
+            }
+            // SAFETY: the run that owns the data waits until this thread is done.
+            let done = catch_unwind(AssertUnwindSafe(|| unsafe { (job.call)(job.data, i) }));
+            if let Err(panic) = done {
+                lock(&self.panic).get_or_insert(panic);
+            }
+        }
+    }
+
+    /// Enters the open job, if there is one.
+    fn enter(&self) -> bool {
+        let mut state = self.state.load(Ordering::Relaxed);
+        while state & OPEN != 0 {
+            let entered = self.state.compare_exchange_weak(
+                state,
+                state + ONE,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            );
+            match entered {
+                Ok(_) => return true,
+                Err(now) => state = now,
+            }
+        }
+        false
+    }
+}
+
+fn work(shared: &Shared, number: usize, parked: &AtomicBool) {
+    let mut seen = 0;
+    loop {
+        let mut spins = 0;
+        while shared.epoch.load(Ordering::Acquire) == seen {
+            if spins < SPINS {
+                spins += 1;
+                std::hint::spin_loop();
+                continue;
+            }
+            parked.store(true, Ordering::SeqCst);
+            // The epoch is read again after the flag is set: either the run sees the flag and
+            // unparks, or this thread sees the run.
+            if shared.epoch.load(Ordering::SeqCst) == seen {
+                std::thread::park();
+            }
+            parked.store(false, Ordering::SeqCst);
+        }
+        seen = shared.epoch.load(Ordering::Acquire);
+        if number < shared.limit.load(Ordering::Relaxed) && shared.enter() {
+            // SAFETY: the job stays as it is while this worker is inside.
+            let job = unsafe { *shared.job.get() };
+            shared.take_parts(job);
+            shared.state.fetch_sub(ONE, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_runs_once_from_many_threads_and_nested() {
+        let pool = Pool::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for parts in [0, 1, 2, 7, 100] {
+                        let hits: Vec<AtomicUsize> = (0..parts).map(|_| 0.into()).collect();
+                        pool.run(parts, |i| {
+                            pool.run(2, |_| {
+                                hits[i].fetch_add(1, Ordering::Relaxed);
+                            });
+                        });
+                        assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 2));
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+        let pool = Pool::new(3);
+        for _ in 0..20 {
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(10, |i| assert!(i != 5, "part five"));
+            }));
+            assert!(result.is_err());
+            let sum = AtomicUsize::new(0);
+            pool.run(10, |i| {
+                sum.fetch_add(i, Ordering::Relaxed);
+            });
+            assert_eq!(sum.into_inner(), 45);
+        }
+    }
+
+    #[test]
+    fn the_number_of_threads_can_change() {
+        let pool = Pool::new(1);
+        for threads in [1, 3, 2, 0, 4] {
+            pool.set_threads(threads);
+            assert_eq!(pool.threads(), threads.max(1));
+            let sum = AtomicUsize::new(0);
+            pool.run(50, |i| {
+                sum.fetch_add(i, Ordering::Relaxed);
+            });
+            assert_eq!(sum.into_inner(), 1225);
+        }
+    }
+}

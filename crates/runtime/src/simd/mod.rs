@@ -1,0 +1,199 @@
+//! CPU levels: every kernel loop is written once and compiled for each of them.
+//!
+//! A loop is an implementation of [`Kernel`] whose body is inlined into one wrapper a level; the
+//! wrapper's target features are what the compiler vectorises it for.
+
+pub(crate) mod convert;
+pub(crate) mod copy;
+pub(crate) mod math;
+
+use crate::error::{Error, Result};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// An instruction set that kernels are compiled for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// What every machine of the target has (SSE2 on x86-64).
+    Baseline,
+    /// AVX2, FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL.
+    Avx512,
+}
+
+/// 0: not overridden, else the level's number plus 1.
+static OVERRIDE: AtomicU8 = AtomicU8::new(0);
+
+impl Level {
+    /// Every level, the least first.
+    pub const ALL: [Level; 3] = [Level::Baseline, Level::Avx2, Level::Avx512];
+
+    /// The name that `KILN_CPU_LEVEL` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Baseline => "baseline",
+            Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether this machine has it.
+    pub fn is_supported(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c");
+            match self {
+                Level::Baseline => true,
+                Level::Avx2 => avx2,
+                Level::Avx512 => {
+                    avx2 && is_x86_feature_detected!("avx512f")
+                        && is_x86_feature_detected!("avx512bw")
+                        && is_x86_feature_detected!("avx512dq")
+                        && is_x86_feature_detected!("avx512vl")
+                }
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            self == Level::Baseline
+        }
+    }
+
+    /// The level in use: the override, else `KILN_CPU_LEVEL`, else the best this machine has.
+    ///
+    /// # Errors
+    /// If the environment asks for a level that does not exist or that this machine lacks.
+    pub fn current() -> Result<Level> {
+        static DEFAULT: OnceLock<Result<Level>> = OnceLock::new();
+        match OVERRIDE.load(Ordering::Relaxed) {
+            0 => DEFAULT.get_or_init(Level::from_environment).clone(),
+            n => Ok(Level::ALL[n as usize - 1]),
+        }
+    }
+
+    /// Makes programs that are bound from now on use this level; `None` ends that.
+    ///
+    /// # Errors
+    /// If this machine lacks it.
+    pub fn force(level: Option<Level>) -> Result<()> {
+        if let Some(level) = level {
+            level.supported()?;
+        }
+        OVERRIDE.store(level.map_or(0, |l| l as u8 + 1), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn supported(self) -> Result<Level> {
+        if self.is_supported() {
+            return Ok(self);
+        }
+        Err(Error::Level {
+            asked: self.name().into(),
+            why: "this machine does not have it".into(),
+        })
+    }
+
+    fn from_environment() -> Result<Level> {
+        let asked = std::env::var("KILN_CPU_LEVEL").unwrap_or_default();
+        if asked.is_empty() {
+            let best = Level::ALL.into_iter().rev().find(|l| l.is_supported());
+            return Ok(best.unwrap_or(Level::Baseline));
+        }
+        match Level::ALL.into_iter().find(|l| l.name() == asked) {
+            Some(level) => level.supported(),
+            None => Err(Error::Level {
+                asked,
+                why: "KILN_CPU_LEVEL takes baseline, avx2 or avx512".into(),
+            }),
+        }
+    }
+}
+
+/// A level at compile time.
+pub(crate) trait Isa {
+    /// Whether a fused multiply-add is one instruction.
+    const FMA: bool;
+    /// The level.
+    const LEVEL: Level;
+}
+
+pub(crate) struct Baseline;
+#[cfg(target_arch = "x86_64")]
+pub(crate) struct Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) struct Avx512;
+
+impl Isa for Baseline {
+    const FMA: bool = cfg!(target_feature = "fma") || cfg!(target_arch = "aarch64");
+    const LEVEL: Level = Level::Baseline;
+}
+#[cfg(target_arch = "x86_64")]
+impl Isa for Avx2 {
+    const FMA: bool = true;
+    const LEVEL: Level = Level::Avx2;
+}
+#[cfg(target_arch = "x86_64")]
+impl Isa for Avx512 {
+    const FMA: bool = true;
+    const LEVEL: Level = Level::Avx512;
+}
+
+/// A loop over the operands `A`.
+pub(crate) trait Kernel<A> {
+    /// Runs it; must be `#[inline(always)]`, as must be everything hot that it calls.
+    ///
+    /// # Safety
+    /// As the kernel says; and the machine has the level `I`.
+    unsafe fn run<I: Isa>(args: A);
+}
+
+/// The kernel `K` compiled for `level`, which this machine has.
+pub(crate) fn compiled<K: Kernel<A>, A>(level: Level) -> unsafe fn(A) {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => {
+            #[target_feature(
+                enable = "avx,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512dq,avx512vl"
+            )]
+            unsafe fn avx512<K: Kernel<A>, A>(args: A) {
+                // SAFETY: passed on to the caller.
+                unsafe { K::run::<Avx512>(args) }
+            }
+            avx512::<K, A>
+        }
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            #[target_feature(enable = "avx,avx2,fma,f16c")]
+            unsafe fn avx2<K: Kernel<A>, A>(args: A) {
+                // SAFETY: passed on to the caller.
+                unsafe { K::run::<Avx2>(args) }
+            }
+            avx2::<K, A>
+        }
+        _ => baseline::<K, A>(),
+    }
+}
+
+/// The kernel `K` compiled for every machine; for loops that gain nothing from vectors.
+pub(crate) fn baseline<K: Kernel<A>, A>() -> unsafe fn(A) {
+    unsafe fn run<K: Kernel<A>, A>(args: A) {
+        // SAFETY: passed on to the caller.
+        unsafe { K::run::<Baseline>(args) }
+    }
+    run::<K, A>
+}
+
+/// `a * b + c`, rounded once where the level can.
+#[inline(always)]
+pub(crate) fn fma32<I: Isa>(a: f32, b: f32, c: f32) -> f32 {
+    if I::FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// `a * b + c`, rounded once where the level can.
+#[inline(always)]
+pub(crate) fn fma64<I: Isa>(a: f64, b: f64, c: f64) -> f64 {
+    if I::FMA { a.mul_add(b, c) } else { a * b + c }
+}

@@ -1,0 +1,63 @@
+//! Facts about single instructions.
+
+use super::bind::Bound;
+use kiln_base::Compute;
+use kiln_base::tile::{Inst, Reg, Schedule, TILE};
+
+/// The registers an instruction reads, and the one it writes.
+pub(super) fn operands(inst: &Inst) -> (Vec<Reg>, Option<Reg>) {
+    match inst {
+        Inst::Load { dst, .. } | Inst::Index { dst, .. } | Inst::Kept { dst, .. } => {
+            (vec![], Some(*dst))
+        }
+        Inst::LoadAt { dst, dynamic, .. } => {
+            (dynamic.iter().map(|d| d.index).collect(), Some(*dst))
+        }
+        Inst::Unary { dst, a, .. } | Inst::Convert { dst, a, .. } => (vec![*a], Some(*dst)),
+        Inst::Binary { dst, a, b, .. } => (vec![*a, *b], Some(*dst)),
+        Inst::MulAdd { dst, a, b, c } => (vec![*a, *b, *c], Some(*dst)),
+        Inst::Select { dst, mask, a, b } => (vec![*mask, *a, *b], Some(*dst)),
+        Inst::Random {
+            dst,
+            seed,
+            offset,
+            index,
+            ..
+        } => (vec![*seed, *offset, *index], Some(*dst)),
+        Inst::Reduce { acc, a, .. } | Inst::ArgReduce { acc, a, .. } => (vec![*a], Some(*acc)),
+        Inst::Keep { src, .. } | Inst::Store { src, .. } => (vec![*src], None),
+    }
+}
+
+/// Nanoseconds a point of the parallel axes takes, roughly: a guess that decides only how many
+/// threads share the work.
+pub(super) fn cost(bound: &Bound, inner: i64) -> f64 {
+    let program = bound.program;
+    let expensive = |inst: &Inst| match inst {
+        Inst::Unary { op, a, .. } => {
+            let wide = program.registers[a.0 as usize] != Compute::F32;
+            if !op.is_expensive() {
+                0.04
+            } else if wide {
+                10.0
+            } else {
+                0.3
+            }
+        }
+        Inst::Binary { op, .. } if op.is_expensive() => 8.0,
+        Inst::Random { .. } => 8.0,
+        Inst::LoadAt { .. } => 1.0,
+        Inst::Load { .. } | Inst::Store { .. } => 0.15,
+        _ => 0.04,
+    };
+    let stage = |s: &kiln_base::tile::Stage| {
+        let points = if s.over_inner { inner as f64 } else { 1.0 };
+        let overhead = match program.schedule {
+            Schedule::Rows => 10.0 * (points / TILE as f64).ceil(),
+            Schedule::Lanes => 0.0,
+        };
+        let each: f64 = s.code.iter().map(expensive).sum();
+        each * points + overhead * s.code.len() as f64
+    };
+    program.stages.iter().map(stage).sum()
+}

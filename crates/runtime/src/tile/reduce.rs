@@ -1,0 +1,414 @@
+//! Reductions. Every order of combination is fixed by the shapes alone.
+
+use super::lanes::Elem;
+use super::run::{Call, Op};
+use super::with_compute;
+use crate::simd::{Isa, Kernel, Level, compiled};
+use kiln_base::Compute;
+use kiln_base::prim::Reduction;
+use std::marker::PhantomData;
+
+/// How a reduction combines, at compile time.
+trait Combine<T>: 'static {
+    fn identity() -> T;
+    fn combine(a: T, b: T) -> T;
+}
+
+macro_rules! combine {
+    ($($name:ident: $identity:ident, $f:ident;)*) => {$(
+        struct $name;
+        impl<T: Elem> Combine<T> for $name {
+            #[inline(always)]
+            fn identity() -> T {
+                T::$identity
+            }
+            #[inline(always)]
+            fn combine(a: T, b: T) -> T {
+                a.$f(b)
+            }
+        }
+    )*};
+}
+combine! {
+    Sum: ZERO, add;
+    Prod: ONE, mul;
+    Max: LEAST, max;
+    Min: MOST, min;
+}
+
+/// Lanes that one row's reduction runs in.
+const WIDTH: usize = 64;
+
+/// Combines `n` elements: lane accumulators first, then pairwise.
+///
+/// # Safety
+/// There are `n` elements at `a`.
+#[inline(always)]
+unsafe fn fold<T: Elem, C: Combine<T>>(a: *const T, n: usize) -> T {
+    let mut acc = [C::identity(); WIDTH];
+    let whole = n / WIDTH * WIDTH;
+    // SAFETY: the caller's.
+    unsafe {
+        let mut i = 0;
+        while i < whole {
+            for (j, acc) in acc.iter_mut().enumerate() {
+                *acc = C::combine(*acc, *a.add(i + j));
+            }
+            i += WIDTH;
+        }
+        if whole < n {
+            let mut rest = [C::identity(); WIDTH];
+            std::ptr::copy_nonoverlapping(a.add(whole), rest.as_mut_ptr(), n - whole);
+            for (acc, rest) in acc.iter_mut().zip(rest) {
+                *acc = C::combine(*acc, rest);
+            }
+        }
+    }
+    let mut width = WIDTH / 2;
+    while width > 0 {
+        for j in 0..width {
+            acc[j] = C::combine(acc[j], acc[j + width]);
+        }
+        width /= 2;
+    }
+    acc[0]
+}
+
+/// How a row's running value is kept between tiles: f32 sums in f64.
+trait Carry<T>: 'static {
+    type State: Copy;
+    fn start() -> Self::State;
+    fn add(state: Self::State, tile: T) -> Self::State;
+    fn finish(state: Self::State) -> T;
+}
+
+struct Plain<C>(PhantomData<C>);
+impl<T: Elem, C: Combine<T>> Carry<T> for Plain<C> {
+    type State = T;
+    fn start() -> T {
+        C::identity()
+    }
+    fn add(state: T, tile: T) -> T {
+        C::combine(state, tile)
+    }
+    fn finish(state: T) -> T {
+        state
+    }
+}
+
+struct Wide;
+impl Carry<f32> for Wide {
+    type State = f64;
+    fn start() -> f64 {
+        0.0
+    }
+    fn add(state: f64, tile: f32) -> f64 {
+        state + tile as f64
+    }
+    fn finish(state: f64) -> f32 {
+        state as f32
+    }
+}
+
+struct RowBegin<T, K>(PhantomData<(T, K)>);
+impl<T: Elem, K: Carry<T>> Kernel<Call> for RowBegin<T, K> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>((ctx, code): Call) {
+        // SAFETY: state `x` belongs to this reduction and holds any of its kinds.
+        unsafe { *(*ctx).states.add((*code).x as usize).cast::<K::State>() = K::start() }
+    }
+}
+
+struct RowBody<T, C, K>(PhantomData<(T, C, K)>);
+impl<T: Elem, C: Combine<T>, K: Carry<T>> Kernel<Call> for RowBody<T, C, K> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>((ctx, code): Call) {
+        // SAFETY: as for `RowBegin`; the operand's type was checked.
+        unsafe {
+            let (ctx, code) = (&*ctx, &*code);
+            let state = ctx.states.add(code.x as usize).cast::<K::State>();
+            let tile = fold::<T, C>(ctx.reg::<T>(code.a), ctx.n);
+            *state = K::add(*state, tile);
+        }
+    }
+}
+
+struct RowEnd<T, K>(PhantomData<(T, K)>);
+impl<T: Elem, K: Carry<T>> Kernel<Call> for RowEnd<T, K> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>((ctx, code): Call) {
+        // SAFETY: as for `RowBegin`; the result's type was checked.
+        unsafe {
+            let (ctx, code) = (&*ctx, &*code);
+            let state = ctx.states.add(code.x as usize).cast::<K::State>();
+            let value = K::finish(*state);
+            let d = ctx.reg::<T>(code.dst);
+            *d = value;
+            for i in 1..ctx.n {
+                *d.add(i) = value;
+            }
+        }
+    }
+}
+
+/// Inner steps after which a lane's f32 sum moves on into an f64.
+const FLUSH: i64 = 256;
+
+struct LaneBegin<T, C>(PhantomData<(T, C)>);
+impl<T: Elem, C: Combine<T>> Kernel<Call> for LaneBegin<T, C> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>((ctx, code): Call) {
+        // SAFETY: the accumulator's type was checked.
+        unsafe {
+            let (ctx, code) = (&*ctx, &*code);
+            let d = ctx.reg::<T>(code.dst);
+            for i in 0..ctx.n {
+                *d.add(i) = C::identity();
+            }
+        }
+    }
+}
+
+struct LaneBody<T, C>(PhantomData<(T, C)>);
+impl<T: Elem, C: Combine<T>> Kernel<Call> for LaneBody<T, C> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>((ctx, code): Call) {
+        // SAFETY: the types were checked.
+        unsafe {
+            let (ctx, code) = (&*ctx, &*code);
+            let (d, a) = (ctx.reg::<T>(code.dst), ctx.reg::<T>(code.a));
+            for i in 0..ctx.n {
+                *d.add(i) = C::combine(*d.add(i), *a.add(i));
+            }
+        }
+    }
+}
+
+/// An f32 sum: `dst` is flushed into the f64 register `b`.
+struct LongBody;
+impl Kernel<Call> for LongBody {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(call: Call) {
+        // SAFETY: the types were checked; linking made `b` an f64 register.
+        unsafe {
+            LaneBody::<f32, Sum>::run::<I>(call);
+            let (ctx, code) = (&*call.0, &*call.1);
+            if ctx.outer % FLUSH == FLUSH - 1 {
+                let (d, long) = (ctx.reg::<f32>(code.dst), ctx.reg::<f64>(code.b));
+                for i in 0..ctx.n {
+                    *long.add(i) += *d.add(i) as f64;
+                    *d.add(i) = 0.0;
+                }
+            }
+        }
+    }
+}
+
+struct LongEnd;
+impl Kernel<Call> for LongEnd {
+    #[inline(always)]
+    unsafe fn run<I: Isa>((ctx, code): Call) {
+        // SAFETY: as for `LongBody`.
+        unsafe {
+            let (ctx, code) = (&*ctx, &*code);
+            let (d, long) = (ctx.reg::<f32>(code.dst), ctx.reg::<f64>(code.b));
+            for i in 0..ctx.n {
+                *d.add(i) = (*long.add(i) + *d.add(i) as f64) as f32;
+            }
+        }
+    }
+}
+
+/// The instructions before the first, at each, and after the last tile or step.
+pub(super) struct Parts {
+    pub begin: Vec<Op>,
+    pub body: Op,
+    pub end: Option<Op>,
+    /// Whether the reduction needs an f64 register beside its own; `begin` clears that one last.
+    pub long: bool,
+}
+
+/// A reduction across the lanes of a row; `x` is its state.
+pub(super) fn rows(op: Reduction, ty: Compute, level: Level) -> Parts {
+    fn parts<T: Elem, C: Combine<T>, K: Carry<T>>(level: Level) -> Parts {
+        Parts {
+            begin: vec![compiled::<RowBegin<T, K>, Call>(Level::Baseline)],
+            body: compiled::<RowBody<T, C, K>, Call>(level),
+            end: Some(compiled::<RowEnd<T, K>, Call>(level)),
+            long: false,
+        }
+    }
+    match (op, ty) {
+        (Reduction::Sum, Compute::F32) => parts::<f32, Sum, Wide>(level),
+        (Reduction::Sum, ty) => with_compute!(ty, T => parts::<T, Sum, Plain<Sum>>(level)),
+        (Reduction::Prod, ty) => with_compute!(ty, T => parts::<T, Prod, Plain<Prod>>(level)),
+        (Reduction::Max, ty) => with_compute!(ty, T => parts::<T, Max, Plain<Max>>(level)),
+        (Reduction::Min, ty) => with_compute!(ty, T => parts::<T, Min, Plain<Min>>(level)),
+    }
+}
+
+/// A reduction lane by lane over `steps` inner points.
+pub(super) fn lanes(op: Reduction, ty: Compute, steps: i64, level: Level) -> Parts {
+    fn parts<T: Elem, C: Combine<T>>(level: Level) -> Parts {
+        Parts {
+            begin: vec![compiled::<LaneBegin<T, C>, Call>(level)],
+            body: compiled::<LaneBody<T, C>, Call>(level),
+            end: None,
+            long: false,
+        }
+    }
+    match (op, ty) {
+        (Reduction::Sum, Compute::F32) if steps > FLUSH => Parts {
+            begin: vec![
+                compiled::<LaneBegin<f32, Sum>, Call>(level),
+                compiled::<LaneBegin<f64, Sum>, Call>(level),
+            ],
+            body: compiled::<LongBody, Call>(level),
+            end: Some(compiled::<LongEnd, Call>(level)),
+            long: true,
+        },
+        (Reduction::Sum, ty) => with_compute!(ty, T => parts::<T, Sum>(level)),
+        (Reduction::Prod, ty) => with_compute!(ty, T => parts::<T, Prod>(level)),
+        (Reduction::Max, ty) => with_compute!(ty, T => parts::<T, Max>(level)),
+        (Reduction::Min, ty) => with_compute!(ty, T => parts::<T, Min>(level)),
+    }
+}
+
+/// Whether `x` takes the place of `best`: strictly better, or the first NaN.
+#[inline(always)]
+fn beats<T: Elem, const LARGEST: bool>(x: T, best: T) -> bool {
+    let better = if LARGEST { x > best } else { x < best };
+    better | (x.is_nan() & !best.is_nan())
+}
+
+#[inline(always)]
+fn worst<T: Elem, const LARGEST: bool>() -> T {
+    if LARGEST { T::LEAST } else { T::MOST }
+}
+
+/// Row state `x`: the best so far; state `x + 1`: its index.
+struct ArgRowBegin<T, const L: bool>(PhantomData<T>);
+impl<T: Elem, const L: bool> Kernel<Call> for ArgRowBegin<T, L> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>((ctx, code): Call) {
+        // SAFETY: both states belong to this reduction.
+        unsafe {
+            let state = (*ctx).states.add((*code).x as usize);
+            *state.cast::<T>() = worst::<T, L>();
+            *state.add(1).cast::<i64>() = 0;
+        }
+    }
+}
+
+struct ArgRowBody<T, const L: bool>(PhantomData<T>);
+impl<T: Elem, const L: bool> Kernel<Call> for ArgRowBody<T, L> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>((ctx, code): Call) {
+        // SAFETY: as for `ArgRowBegin`; the operand's type was checked.
+        unsafe {
+            let (ctx, code) = (&*ctx, &*code);
+            let a = ctx.reg::<T>(code.a);
+            let state = ctx.states.add(code.x as usize);
+            let best = state.cast::<T>();
+            let tile = if L {
+                fold::<T, Max>(a, ctx.n)
+            } else {
+                fold::<T, Min>(a, ctx.n)
+            };
+            if !beats::<T, L>(tile, *best) {
+                return;
+            }
+            let same = |x: T| x == tile || x.is_nan() && tile.is_nan();
+            if let Some(i) = (0..ctx.n).find(|i| same(*a.add(*i))) {
+                *best = tile;
+                *state.add(1).cast::<i64>() = ctx.start + i as i64;
+            }
+        }
+    }
+}
+
+/// Spreads the index, which is the state after `x`.
+struct ArgRowEnd;
+impl Kernel<Call> for ArgRowEnd {
+    #[inline(always)]
+    unsafe fn run<I: Isa>((ctx, code): Call) {
+        // SAFETY: as for `ArgRowBegin`; the result's type was checked.
+        unsafe {
+            let (ctx, code) = (&*ctx, &*code);
+            let value = *ctx.states.add(code.x as usize + 1).cast::<i64>();
+            let d = ctx.reg::<i64>(code.dst);
+            *d = value;
+            for i in 1..ctx.n {
+                *d.add(i) = value;
+            }
+        }
+    }
+}
+
+/// The best so far is register `b`.
+struct ArgLaneBegin<T, const L: bool>(PhantomData<T>);
+impl<T: Elem, const L: bool> Kernel<Call> for ArgLaneBegin<T, L> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>((ctx, code): Call) {
+        // SAFETY: the types were checked; linking made `b` a register of the operand's type.
+        unsafe {
+            let (ctx, code) = (&*ctx, &*code);
+            let (d, best) = (ctx.reg::<i64>(code.dst), ctx.reg::<T>(code.b));
+            for i in 0..ctx.n {
+                *d.add(i) = 0;
+                *best.add(i) = worst::<T, L>();
+            }
+        }
+    }
+}
+
+struct ArgLaneBody<T, const L: bool>(PhantomData<T>);
+impl<T: Elem, const L: bool> Kernel<Call> for ArgLaneBody<T, L> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>((ctx, code): Call) {
+        // SAFETY: as for `ArgLaneBegin`.
+        unsafe {
+            let (ctx, code) = (&*ctx, &*code);
+            let (d, best) = (ctx.reg::<i64>(code.dst), ctx.reg::<T>(code.b));
+            let a = ctx.reg::<T>(code.a);
+            for i in 0..ctx.n {
+                let (x, old) = (*a.add(i), *best.add(i));
+                let wins = beats::<T, L>(x, old);
+                *best.add(i) = if wins { x } else { old };
+                *d.add(i) = if wins { ctx.outer } else { *d.add(i) };
+            }
+        }
+    }
+}
+
+/// An arg-reduction across the lanes of a row; `x` is the first of its two states.
+pub(super) fn arg_rows(op: Reduction, ty: Compute, level: Level) -> Parts {
+    fn parts<T: Elem, const L: bool>(level: Level) -> Parts {
+        Parts {
+            begin: vec![compiled::<ArgRowBegin<T, L>, Call>(Level::Baseline)],
+            body: compiled::<ArgRowBody<T, L>, Call>(level),
+            end: Some(compiled::<ArgRowEnd, Call>(level)),
+            long: false,
+        }
+    }
+    match op {
+        Reduction::Max => with_compute!(ty, T => parts::<T, true>(level)),
+        _ => with_compute!(ty, T => parts::<T, false>(level)),
+    }
+}
+
+/// An arg-reduction lane by lane; register `b` keeps the best.
+pub(super) fn arg_lanes(op: Reduction, ty: Compute, level: Level) -> Parts {
+    fn parts<T: Elem, const L: bool>(level: Level) -> Parts {
+        Parts {
+            begin: vec![compiled::<ArgLaneBegin<T, L>, Call>(level)],
+            body: compiled::<ArgLaneBody<T, L>, Call>(level),
+            end: None,
+            long: false,
+        }
+    }
+    match op {
+        Reduction::Max => with_compute!(ty, T => parts::<T, true>(level)),
+        _ => with_compute!(ty, T => parts::<T, false>(level)),
+    }
+}

@@ -1,0 +1,440 @@
+//! The interpreter.
+
+use super::bind::BoundDynamic;
+use super::link::{Linked, Stage};
+use super::walk::Walk;
+use super::with_compute;
+use crate::error::{Error, Result};
+use crate::memory::Storage;
+use crate::pool::Pool;
+use crate::simd::copy;
+use kiln_base::tile::Schedule;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What an instruction is called with.
+pub(crate) type Call = (*mut Ctx, *const Code);
+/// A compiled instruction.
+///
+/// # Safety
+/// The context is that of a runner of the linked program that the code belongs to.
+pub(crate) type Op = unsafe fn(Call);
+
+/// An instruction with its operands.
+#[derive(Copy, Clone)]
+pub(crate) struct Code {
+    pub f: Op,
+    /// Physical registers.
+    pub dst: u32,
+    pub a: u32,
+    pub b: u32,
+    pub c: u32,
+    /// A walk, slot, state or site, as the instruction has it.
+    pub x: u32,
+}
+
+/// What instructions see while a program runs.
+pub(crate) struct Ctx {
+    /// Where each physical register's elements are right now.
+    pub ptrs: *mut *mut u8,
+    /// Where each physical register's own memory is.
+    pub homes: *const *mut u8,
+    pub args: *const *mut u8,
+    pub walks: *const Walk,
+    pub bases: *mut i64,
+    pub coords: *mut i64,
+    pub dynamics: *const Vec<BoundDynamic>,
+    pub slots: *const *mut u8,
+    pub states: *mut [u64; 2],
+    /// Lanes of this tile.
+    pub n: usize,
+    /// The linear lane index of the first.
+    pub start: i64,
+    /// The linear index of the outer point.
+    pub outer: i64,
+    /// The first element of this tile in each slot.
+    pub slot_at: usize,
+    /// The place of a lane in the linear iteration space is `outer · outer_step + lane · lane_step`.
+    pub outer_step: i64,
+    pub lane_step: i64,
+    pub failures: *const Failures,
+}
+
+impl Ctx {
+    /// A register's elements.
+    ///
+    /// # Safety
+    /// `reg` is a register of the program whose elements are `T`.
+    #[inline(always)]
+    pub(crate) unsafe fn reg<T>(&self, reg: u32) -> *mut T {
+        // SAFETY: the caller's.
+        unsafe { (*self.ptrs.add(reg as usize)).cast() }
+    }
+
+    /// Reports a data error of a lane.
+    #[cold]
+    pub(crate) fn fail(&self, site: u32, lane: usize, index: i64, bound: i64) {
+        let place = self.outer * self.outer_step + (self.start + lane as i64) * self.lane_step;
+        let failure = Failure {
+            place,
+            site,
+            index,
+            bound,
+        };
+        // SAFETY: the sink outlives the run that this context belongs to.
+        unsafe { &*self.failures }.report(failure);
+    }
+}
+
+/// A data error, ordered by where in the iteration space it happened.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Failure {
+    place: i64,
+    /// The kernel's site.
+    pub site: u32,
+    pub index: i64,
+    pub bound: i64,
+}
+
+/// The first data error of one step, whatever the order in which threads meet them.
+#[derive(Default)]
+pub(crate) struct Failures {
+    any: AtomicBool,
+    first: Mutex<Option<Failure>>,
+    error: Mutex<Option<Error>>,
+}
+
+impl Failures {
+    fn report(&self, failure: Failure) {
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        if first.is_none_or(|f| failure < f) {
+            *first = Some(failure);
+        }
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Notes that a part could not run at all.
+    pub(crate) fn broken(&self, error: Error) {
+        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// What was reported since the last call.
+    pub(crate) fn take(&self) -> Result<Option<Failure>> {
+        if !self.any.swap(false, Ordering::Acquire) {
+            return Ok(None);
+        }
+        let error = self
+            .error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        match error {
+            Some(e) => Err(e),
+            None => Ok(self
+                .first
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take()),
+        }
+    }
+}
+
+/// A program with its working memory, on one thread.
+pub(crate) struct Runner<'a> {
+    program: &'a Linked,
+    ctx: Ctx,
+    point: Vec<i64>,
+    /// Lanes whose constants are in place.
+    filled: usize,
+    // The context points into these.
+    _frame: Storage,
+    _tables: Vec<usize>,
+}
+
+impl<'a> Runner<'a> {
+    /// # Safety
+    /// `args` stays valid while the runner is used, and has for each argument of the program
+    /// memory of the length it was bound with (of a raw result: the part that is worked on). Nobody
+    /// else writes what the program reads, or reads or writes what it writes.
+    pub(crate) unsafe fn new(
+        program: &'a Linked,
+        args: *const *mut u8,
+        failures: &'a Failures,
+    ) -> Result<Runner<'a>> {
+        let frame = Storage::new(program.frame)?;
+        let at = |offset: usize| frame.ptr().wrapping_add(offset) as usize;
+        let homes = program.homes.iter().map(|o| at(*o));
+        let mut tables: Vec<usize> = homes.clone().chain(homes).collect();
+        tables.extend(program.slots.iter().map(|o| at(*o)));
+        tables.resize(
+            tables.len() + program.bases + program.coords + 2 * program.states,
+            0,
+        );
+        let regs = program.homes.len();
+        let table = tables.as_mut_ptr();
+        let slots = table.wrapping_add(2 * regs);
+        let bases = slots.wrapping_add(program.slots.len());
+        let coords = bases.wrapping_add(program.bases);
+        let lanes = program.schedule == Schedule::Lanes;
+        let ctx = Ctx {
+            ptrs: table.cast(),
+            homes: table.wrapping_add(regs).cast(),
+            args,
+            walks: program.walks.as_ptr(),
+            bases: bases.cast(),
+            coords: coords.cast(),
+            dynamics: program.dynamics.as_ptr(),
+            slots: slots.cast(),
+            states: coords.wrapping_add(program.coords).cast(),
+            n: 0,
+            start: 0,
+            outer: 0,
+            slot_at: 0,
+            outer_step: if lanes { 1 } else { program.lane_len },
+            lane_step: if lanes { program.outer_len.max(1) } else { 1 },
+            failures,
+        };
+        let point = vec![0; program.outer.len()];
+        for w in &program.walks {
+            // SAFETY: the tables have room for every walk's numbers.
+            unsafe { w.set_outer(ctx.bases, &point) };
+        }
+        Ok(Runner {
+            program,
+            ctx,
+            point,
+            filled: 0,
+            _frame: frame,
+            _tables: tables,
+        })
+    }
+
+    /// Runs points `from..to` of the parallel axes.
+    ///
+    /// # Safety
+    /// As for [`Runner::new`]; the range lies within the program's points.
+    pub(crate) unsafe fn range(&mut self, from: i64, to: i64) {
+        let p = self.program;
+        let widest = match p.schedule {
+            Schedule::Lanes => (to - from).min(p.tile as i64),
+            Schedule::Rows => p.lane_len.min(p.tile as i64).max(1),
+        };
+        // SAFETY: the caller's; constants are filled for the widest tile that follows.
+        unsafe {
+            self.fill_constants(widest as usize);
+            match p.schedule {
+                Schedule::Lanes => self.lanes(from, to),
+                Schedule::Rows => self.rows(from, to),
+            }
+        }
+        if p.streams {
+            copy::fence();
+        }
+    }
+
+    unsafe fn fill_constants(&mut self, lanes: usize) {
+        if lanes <= self.filled {
+            return;
+        }
+        self.filled = lanes;
+        for (reg, ty, bits) in &self.program.constants {
+            // SAFETY: every register has memory for a tile of its type, little-endian bits or not.
+            unsafe {
+                with_compute!(*ty, T => {
+                    let d: *mut T = self.ctx.reg(*reg);
+                    let value = super::lanes::from_bits::<T>(*bits);
+                    for i in 0..lanes {
+                        *d.add(i) = value;
+                    }
+                })
+            }
+        }
+    }
+
+    unsafe fn lanes(&mut self, from: i64, to: i64) {
+        let p = self.program;
+        let mut start = from;
+        while start < to {
+            self.ctx.n = (to - start).min(p.tile as i64) as usize;
+            self.ctx.start = start;
+            for stage in &p.stages {
+                // SAFETY: the caller's.
+                unsafe {
+                    self.set_start(stage, start);
+                    if stage.over_inner {
+                        self.lanes_inner(stage);
+                    } else {
+                        self.ctx.outer = 0;
+                        self.ctx.run(&stage.body);
+                    }
+                }
+            }
+            start += self.ctx.n as i64;
+        }
+    }
+
+    unsafe fn lanes_inner(&mut self, stage: &Stage) {
+        let p = self.program;
+        self.point.fill(0);
+        // SAFETY: the caller's.
+        unsafe {
+            self.ctx.outer = 0;
+            self.ctx.run(&stage.begin);
+            for step in 0..p.outer_len {
+                self.ctx.outer = step;
+                self.ctx.slot_at = step as usize * p.tile;
+                self.set_outer(stage);
+                self.ctx.run(&stage.body);
+                advance(&mut self.point, &p.outer);
+            }
+            self.ctx.run(&stage.end);
+        }
+    }
+
+    unsafe fn rows(&mut self, from: i64, to: i64) {
+        let p = self.program;
+        let mut rest = from;
+        for (i, e) in self.point.iter_mut().zip(&p.outer).rev() {
+            *i = rest % e;
+            rest /= e;
+        }
+        for row in from..to {
+            self.ctx.outer = row;
+            for stage in &p.stages {
+                // SAFETY: the caller's.
+                unsafe {
+                    self.set_outer(stage);
+                    if stage.over_inner {
+                        self.row_tiles(stage);
+                    } else {
+                        (self.ctx.start, self.ctx.n) = (0, 1);
+                        self.ctx.run(&stage.body);
+                        self.ctx.n = p.lane_len.min(p.tile as i64) as usize;
+                        self.ctx.run(&stage.end);
+                    }
+                }
+            }
+            advance(&mut self.point, &p.outer);
+        }
+    }
+
+    unsafe fn row_tiles(&mut self, stage: &Stage) {
+        let p = self.program;
+        // SAFETY: the caller's.
+        unsafe {
+            self.ctx.run(&stage.begin);
+            let mut start = 0;
+            while start < p.lane_len {
+                self.ctx.n = (p.lane_len - start).min(p.tile as i64) as usize;
+                self.ctx.start = start;
+                self.ctx.slot_at = start as usize;
+                self.set_start(stage, start);
+                self.ctx.run(&stage.body);
+                start += self.ctx.n as i64;
+            }
+            self.ctx.n = p.lane_len.min(p.tile as i64) as usize;
+            self.ctx.run(&stage.end);
+        }
+    }
+
+    unsafe fn set_outer(&mut self, stage: &Stage) {
+        for w in &stage.moving {
+            // SAFETY: the tables have room for every walk's numbers.
+            unsafe { self.program.walks[*w as usize].set_outer(self.ctx.bases, &self.point) };
+        }
+    }
+
+    unsafe fn set_start(&mut self, stage: &Stage, start: i64) {
+        for w in &stage.general {
+            // SAFETY: the tables have room for every walk's numbers.
+            unsafe { self.program.walks[*w as usize].set_start(self.ctx.coords, start) };
+        }
+    }
+}
+
+impl Ctx {
+    #[inline(always)]
+    unsafe fn run(&mut self, code: &[Code]) {
+        for c in code {
+            // SAFETY: the code belongs to the program of this context.
+            unsafe { (c.f)((self, c)) };
+        }
+    }
+}
+
+/// Steps a point of a box to the next in row-major order.
+fn advance(point: &mut [i64], extents: &[i64]) {
+    for (i, e) in point.iter_mut().zip(extents).rev() {
+        *i += 1;
+        if *i < *e {
+            return;
+        }
+        *i = 0;
+    }
+}
+
+/// Runs points `from..to` on this thread.
+///
+/// # Safety
+/// As for [`Runner::new`] and [`Runner::range`].
+pub(crate) unsafe fn run_range(
+    program: &Linked,
+    args: *const *mut u8,
+    (from, to): (i64, i64),
+    failures: &Failures,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        match Runner::new(program, args, failures) {
+            Ok(mut runner) => runner.range(from, to),
+            Err(e) => failures.broken(e),
+        }
+    }
+}
+
+/// Nanoseconds of work that make it worth waking another thread.
+const PART_NS: f64 = 30_000.0;
+
+/// Runs the whole program, on several threads where that pays and `parallel` allows it.
+///
+/// # Safety
+/// As for [`Runner::new`].
+pub(crate) unsafe fn run_all(
+    program: &Linked,
+    args: &[*mut u8],
+    parallel: bool,
+    failures: &Failures,
+) {
+    struct Args(*const *mut u8);
+    // SAFETY: the pointers are only passed on; what may be done with them is the caller's promise.
+    unsafe impl Sync for Args {}
+    let points = program.points;
+    if points == 0 {
+        return;
+    }
+    let args = Args(args.as_ptr());
+    let pool = Pool::global();
+    let wanted = (program.cost * points as f64 / PART_NS) as i64;
+    let most = 4 * pool.threads() as i64;
+    if !parallel || wanted < 2 || most <= 4 {
+        // SAFETY: the caller's.
+        return unsafe { run_range(program, args.0, (0, points), failures) };
+    }
+    let unit = match program.schedule {
+        Schedule::Rows => 1,
+        // Whole tiles where there are enough of them, else whole cache lines.
+        Schedule::Lanes if points >= 2 * most * program.tile as i64 => program.tile as i64,
+        Schedule::Lanes => 64,
+    };
+    let units = (points + unit - 1) / unit;
+    let parts = wanted.min(most).min(units);
+    pool.run(parts as usize, |part| {
+        let args = &args;
+        let edge = |i: i64| ((units * i / parts) * unit).min(points);
+        let range = (edge(part as i64), edge(part as i64 + 1));
+        // SAFETY: the caller's; parts write different places.
+        unsafe { run_range(program, args.0, range, failures) }
+    });
+}

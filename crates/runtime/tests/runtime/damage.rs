@@ -1,0 +1,218 @@
+//! Damaged plans are refused or give wrong numbers, but never panic or reach outside a buffer.
+
+use super::build::*;
+use super::executor::model;
+use super::reductions::softmax;
+use kiln_base::plan::*;
+use kiln_base::tile::*;
+use kiln_base::{Compute, DType, Dim};
+use kiln_runtime::{Buffer as Tensor, Error, Executable};
+
+fn tensors(plan: &Plan) -> Vec<Tensor> {
+    let of = |i: &Input| {
+        let shape: Option<Vec<i64>> = i.shape.iter().map(|d| d.eval_checked(&[6, 6])).collect();
+        let shape = shape.filter(|s| s.iter().all(|d| (0..5000).contains(d)));
+        let shape = shape
+            .filter(|s| s.iter().product::<i64>() < 1 << 20)
+            .unwrap_or_default();
+        Tensor::zeros(i.dtype, &shape).unwrap()
+    };
+    plan.inputs.iter().map(of).collect()
+}
+
+/// Loads and runs; any result but a panic or an internal error will do.
+fn survive(plan: Plan) {
+    let mut given = tensors(&plan);
+    let donate = vec![true; given.len()];
+    let result = Executable::new(plan).and_then(|exe| exe.run(&mut given, &donate));
+    if let Err(e @ Error::Internal(_)) = result {
+        panic!("{e}");
+    }
+}
+
+fn refused(plan: Plan, what: &str) {
+    match Executable::new(plan) {
+        Err(Error::Plan(_)) => {}
+        other => panic!("{what}: {other:?}"),
+    }
+}
+
+#[test]
+fn truncated_or_flipped_bytes_are_noticed() {
+    let bytes = model(&Plan::symbol(0), false).to_bytes();
+    for cut in 0..bytes.len() {
+        assert!(Plan::from_bytes(&bytes[..cut]).is_err());
+    }
+    for i in 0..bytes.len() {
+        let mut b = bytes.clone();
+        b[i] ^= 1 << (i % 8);
+        assert!(Plan::from_bytes(&b).is_err());
+    }
+}
+
+/// The bytes of a plan with a mended checksum, so that the damage gets past it.
+fn mended(mut bytes: Vec<u8>) -> Vec<u8> {
+    let sum = bytes[20..].iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
+        (h ^ *b as u64).wrapping_mul(0x0100_0000_01b3)
+    });
+    bytes[12..20].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn damage_behind_the_checksum_never_panics() {
+    let softmax = {
+        let p = softmax(Schedule::Rows, 5, 70).0;
+        plan_of(
+            Kernel::Tile(p),
+            &[(DType::F32, 350, false), (DType::F32, 350, true)],
+        )
+    };
+    let plans = [
+        model(&Plan::symbol(0), false),
+        model(&4i64.into(), true),
+        softmax,
+    ];
+    let mut r = Random(1);
+    for plan in &plans {
+        let bytes = plan.to_bytes();
+        for round in 0..4000 {
+            let mut b = bytes.clone();
+            for _ in 0..1 + round % 3 {
+                let at = 20 + r.below(b.len() as u64 - 20) as usize;
+                b[at] = match r.below(3) {
+                    0 => r.next() as u8,
+                    1 => b[at] ^ 1 << r.below(8),
+                    _ => b[at].wrapping_add(1),
+                };
+            }
+            if let Ok(plan) = Plan::from_bytes(&mended(b)) {
+                survive(plan);
+            }
+        }
+    }
+}
+
+#[test]
+fn contradictions_between_steps_and_buffers_are_refused() {
+    let good = model(&4i64.into(), true);
+    Executable::new(good.clone()).unwrap();
+    let damaged = |what: &str, f: &dyn Fn(&mut Plan)| {
+        let mut plan = good.clone();
+        f(&mut plan);
+        refused(plan, what);
+    };
+    damaged("kernel", &|p| p.run[0].kernel = 9);
+    damaged("buffer", &|p| p.run[0].args[0] = BufferId(99));
+    damaged("argument count", &|p| {
+        let _ = p.run[0].args.pop();
+    });
+    damaged("unwritten", &|p| {
+        let _ = p.run.remove(0);
+    });
+    damaged("write to input", &|p| p.run[0].args[2] = BufferId(0));
+    damaged("write to constant", &|p| p.run[0].args[2] = BufferId(8));
+    damaged("write to prepared in run", &|p| {
+        p.run[0].args[2] = BufferId(3)
+    });
+    damaged("data in prepare", &|p| p.prepare[0].args[0] = BufferId(0));
+    damaged("output in prepare", &|p| p.prepare[0].args[2] = BufferId(6));
+    damaged("cycle", &|p| {
+        p.buffers[4].place = Place::InPlace(BufferId(5))
+    });
+    damaged("in place of an input", &|p| {
+        p.buffers[5].place = Place::InPlace(BufferId(0))
+    });
+    damaged("commit", &|p| p.commit = 9);
+    damaged("dtype", &|p| p.buffers[4].dtype = DType::F64);
+    damaged("short buffer", &|p| p.buffers[4].len = Dim::Const(3));
+    damaged("negative buffer", &|p| p.buffers[4].len = Dim::Const(-1));
+    damaged("huge buffer", &|p| p.buffers[4].len = Dim::Const(i64::MAX));
+    damaged("constant size", &|p| {
+        let _ = p.constants[0].bytes.pop();
+    });
+    damaged("output shape", &|p| {
+        p.outputs[0].shape = vec![Dim::Const(5)]
+    });
+    damaged("output place", &|p| p.outputs[0].buffer = BufferId(4));
+    damaged("symbol", &|p| {
+        p.symbols.push(Symbol {
+            name: "n".into(),
+            min: 2,
+            input: 0,
+            axis: 0,
+        });
+    });
+    damaged("site", &|p| p.run[0].sites.push(3));
+    damaged("unknown symbol", &|p| p.buffers[4].len = Plan::symbol(7));
+}
+
+#[test]
+fn contradictions_in_programs_are_refused() {
+    let good = softmax(Schedule::Rows, 5, 70).0;
+    let plan = |p: TileProgram| {
+        plan_of(
+            Kernel::Tile(p),
+            &[(DType::F32, 350, false), (DType::F32, 350, true)],
+        )
+    };
+    Executable::new(plan(good.clone())).unwrap();
+    let damaged = |what: &str, f: &dyn Fn(&mut TileProgram)| {
+        let mut p = good.clone();
+        f(&mut p);
+        refused(plan(p), what);
+    };
+    damaged("register", &|p| {
+        p.stages[0].code[0] = Inst::Load {
+            dst: Reg(99),
+            access: 0,
+        }
+    });
+    damaged("register type", &|p| p.registers[0] = Compute::I32);
+    damaged("access", &|p| {
+        p.stages[0].code[0] = Inst::Load {
+            dst: Reg(0),
+            access: 9,
+        }
+    });
+    damaged("argument", &|p| p.accesses[0].arg = 7);
+    damaged("argument dtype", &|p| p.args[0].dtype = DType::F64);
+    damaged("slot", &|p| p.slots.clear());
+    damaged("slot type", &|p| p.slots[0] = Compute::F64);
+    damaged("strides", &|p| {
+        let _ = p.accesses[0].strides.pop();
+    });
+    damaged("store to input", &|p| p.accesses[1].arg = 0);
+    damaged("outside", &|p| p.accesses[0].offset = Dim::Const(1));
+    damaged("before", &|p| p.accesses[0].offset = Dim::Const(-1));
+    damaged("extent", &|p| p.axes[0] = Dim::Const(6));
+    damaged("negative extent", &|p| p.axes[0] = Dim::Const(-6));
+    damaged("huge extent", &|p| p.axes[0] = Dim::Const(i64::MAX));
+    damaged("order", &|p| p.stages.reverse());
+    damaged("reduction outside", &|p| p.stages[0].over_inner = false);
+    damaged("constant", &|p| p.constants.push((Reg(0), 1.0.into())));
+    damaged("read", &|p| {
+        let _ = p.stages[0].code.remove(0);
+    });
+}
+
+#[test]
+fn overlapping_stores_and_reads_run_without_harm() {
+    // Every point writes the same place, and an in-place kernel reads its neighbours.
+    let mut p = Program::lanes(&[50_000]);
+    let x = p.input(DType::F32);
+    let arg = p.arg(DType::F32, true);
+    let one = p.access(arg, 0, &[0]);
+    p.store(one, x);
+    survive(plan_of(
+        Kernel::Tile(p.0),
+        &[(DType::F32, 50_000, false), (DType::F32, 1, true)],
+    ));
+
+    let mut plan = model(&6i64.into(), false);
+    if let Kernel::Tile(p) = &mut plan.kernels[0] {
+        p.accesses[0].offset = Dim::Const(5);
+        p.accesses[0].strides[0] = Dim::Const(-1);
+    }
+    survive(plan);
+}

@@ -1,0 +1,11 @@
+//! Hand-built plans against straightforward reference loops, at every CPU level of this machine.
+
+mod accesses;
+mod build;
+mod concurrency;
+mod damage;
+mod executor;
+mod oracle;
+mod pointwise;
+mod products;
+mod reductions;

@@ -1,0 +1,442 @@
+//! Matrix products and convolutions against plain loops.
+
+use super::build::*;
+use kiln_base::plan::{Conv, Epilogue, Kernel, MatMul, Matrix};
+use kiln_base::prim::Binary;
+use kiln_base::{DType, Dim};
+use kiln_runtime::{Buffer, Error};
+
+fn floats(b: &Buffer) -> Vec<f64> {
+    super::oracle::read(b).into_iter().map(|v| v.f()).collect()
+}
+
+fn data(dtype: DType, n: i64, seed: u64) -> Buffer {
+    let mut r = Random(seed);
+    buffer(
+        dtype,
+        &(0..n)
+            .map(|_| (r.float() * 4.0).round())
+            .collect::<Vec<_>>(),
+    )
+}
+
+fn dims(d: &[i64]) -> Vec<Dim> {
+    d.iter().map(|d| Dim::Const(*d)).collect()
+}
+
+fn matrix(arg: u16, offset: i64, batch: &[i64], row: i64, col: i64) -> Matrix {
+    Matrix {
+        arg,
+        offset: offset.into(),
+        batch_strides: dims(batch),
+        row: row.into(),
+        col: col.into(),
+    }
+}
+
+/// `max(raw + bias[last axis], 0) · scale[row-major]`, over a result of these extents.
+fn bias_relu(dtype: DType, extents: &[i64], bias_axis: usize) -> Epilogue {
+    let mut p = Program::lanes(extents);
+    p.arg(dtype, false);
+    p.arg(dtype, false);
+    let bias = p.arg(dtype, false);
+    let out = p.arg(dtype, true);
+    let raw = p.arg(dtype, false);
+    let mut strides = vec![0; extents.len()];
+    strides[bias_axis] = 1;
+    let dense = p.dense();
+    let (raw, bias) = (p.access(raw, 0, &dense), p.access(bias, 0, &strides));
+    let (raw, bias) = (p.load(raw), p.load(bias));
+    let y = p.binary(Binary::Add, raw, bias);
+    let zero = p.constant(dtype.compute(), 0.0);
+    let y = p.binary(Binary::Max, y, zero);
+    let out = p.access(out, 0, &dense);
+    p.store(out, y);
+    Epilogue { program: p.0 }
+}
+
+fn check_matmul(dtype: DType, mut p: MatMul, with_epilogue: bool) {
+    let c = |d: &Dim| d.as_const().unwrap();
+    let batch: Vec<i64> = p.batch.iter().map(c).collect();
+    let (m, k, n) = (c(&p.m), c(&p.k), c(&p.n));
+    let total = batch.iter().product::<i64>() * m * n;
+    let len = |x: &Matrix, rows: i64, cols: i64| {
+        let reach = |s: &Dim, e: i64| (c(s) * (e - 1)).max(0);
+        let b: i64 = x
+            .batch_strides
+            .iter()
+            .zip(&batch)
+            .map(|(s, e)| reach(s, *e))
+            .sum();
+        c(&x.offset) + b + reach(&x.row, rows) + reach(&x.col, cols) + 1
+    };
+    let (a, b) = (
+        data(dtype, len(&p.lhs, m, k), 5),
+        data(dtype, len(&p.rhs, k, n), 6),
+    );
+    let (av, bv) = (floats(&a), floats(&b));
+    let bias = data(dtype, n, 7);
+    let biases = floats(&bias);
+    let mut want = vec![];
+    for point in super::oracle::points(&p.batch) {
+        let base = |x: &Matrix| {
+            c(&x.offset)
+                + x.batch_strides
+                    .iter()
+                    .zip(&point)
+                    .map(|(s, i)| c(s) * i)
+                    .sum::<i64>()
+        };
+        for i in 0..m {
+            for j in 0..n {
+                let mut s = 0.0;
+                for l in 0..k {
+                    let x = av[(base(&p.lhs) + i * c(&p.lhs.row) + l * c(&p.lhs.col)) as usize];
+                    s += x * bv[(base(&p.rhs) + l * c(&p.rhs.row) + j * c(&p.rhs.col)) as usize];
+                }
+                want.push(if with_epilogue {
+                    (s + biases[j as usize]).max(0.0)
+                } else {
+                    s
+                });
+            }
+        }
+    }
+    let (mut args, mut inputs) = (
+        vec![
+            (dtype, a.len() as i64, false),
+            (dtype, b.len() as i64, false),
+        ],
+        vec![a, b],
+    );
+    if with_epilogue {
+        let extents: Vec<i64> = batch.iter().copied().chain([m, n]).collect();
+        p.epilogue = Some(bias_relu(dtype, &extents, extents.len() - 1));
+        args.push((dtype, n, false));
+        inputs.push(bias);
+    }
+    p.out = args.len() as u16;
+    args.push((dtype, total, true));
+    let plan = plan_of(Kernel::MatMul(p), &args);
+    for result in run(&plan, &inputs) {
+        // Small integers: every order of summation is exact.
+        assert!(floats(&result.unwrap()[0]) == want, "{m} {k} {n} {batch:?}");
+    }
+}
+
+#[test]
+fn matrix_products_of_odd_sizes_strides_and_batches() {
+    for dtype in [DType::F32, DType::F64] {
+        for with_epilogue in [false, true] {
+            for (m, k, n) in [
+                (1, 1, 1),
+                (3, 5, 7),
+                (17, 33, 65),
+                (1, 70, 40),
+                (40, 70, 1),
+                (4, 0, 3),
+                (0, 3, 4),
+                (3, 4, 0),
+                (500, 300, 430),
+                (1000, 200, 3),
+                (3, 200, 1500),
+            ] {
+                let product = |batch: &[i64], lhs: Matrix, rhs: Matrix| MatMul {
+                    dtype,
+                    batch: dims(batch),
+                    m: m.into(),
+                    k: k.into(),
+                    n: n.into(),
+                    lhs,
+                    rhs,
+                    out: 2,
+                    epilogue: None,
+                };
+                check_matmul(
+                    dtype,
+                    product(&[], matrix(0, 0, &[], k, 1), matrix(1, 0, &[], n, 1)),
+                    with_epilogue,
+                );
+                if m * n * k > 100_000 {
+                    continue;
+                }
+                let transposed = product(
+                    &[2, 3],
+                    matrix(0, 3, &[0, m * k], 1, m),
+                    matrix(1, 1, &[n * k, 0], 1, k + 1),
+                );
+                check_matmul(dtype, transposed, with_epilogue);
+                let flipped = product(
+                    &[2],
+                    matrix(0, k.max(1) - 1, &[m * k], k, -1),
+                    matrix(1, 0, &[k * n * 2], 2 * n, 2),
+                );
+                check_matmul(dtype, flipped, with_epilogue);
+                check_matmul(
+                    dtype,
+                    product(&[0], matrix(0, 0, &[1], k, 1), matrix(1, 0, &[1], n, 1)),
+                    with_epilogue,
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn products_propagate_nan_and_infinity() {
+    for (m, k, n) in [(1i64, 8i64, 9i64), (30, 40, 50), (9, 8, 1)] {
+        let mut a = vec![0.0f32; (m * k) as usize];
+        a[(k - 1) as usize] = f32::NAN;
+        let mut b = vec![0.0f32; (k * n) as usize];
+        b[0] = f32::INFINITY;
+        let p = MatMul {
+            dtype: DType::F32,
+            batch: vec![],
+            m: m.into(),
+            k: k.into(),
+            n: n.into(),
+            lhs: matrix(0, 0, &[], k, 1),
+            rhs: matrix(1, 0, &[], n, 1),
+            out: 2,
+            epilogue: None,
+        };
+        let plan = plan_of(
+            Kernel::MatMul(p),
+            &[
+                (DType::F32, m * k, false),
+                (DType::F32, k * n, false),
+                (DType::F32, m * n, true),
+            ],
+        );
+        let inputs = [
+            Buffer::from_slice(&a, &[m * k]).unwrap(),
+            Buffer::from_slice(&b, &[k * n]).unwrap(),
+        ];
+        for result in run(&plan, &inputs) {
+            let c = result.unwrap()[0].to_vec::<f32>().unwrap();
+            assert!(c[..n as usize].iter().all(|c| c.is_nan()), "{m} {k} {n}");
+            assert!(
+                (0..m).all(|i| c[(i * n) as usize].is_nan()),
+                "0 times infinity"
+            );
+            assert!(n == 1 || (1..m).all(|i| c[(i * n + 1) as usize] == 0.0));
+        }
+    }
+}
+
+#[test]
+fn matrices_outside_their_buffer_are_refused() {
+    for (offset, row, col) in [
+        (1, 4, 1),
+        (0, 5, 1),
+        (0, 4, 2),
+        (0, -4, 1),
+        (0, i64::MAX / 4, 1),
+    ] {
+        let p = MatMul {
+            dtype: DType::F32,
+            batch: vec![],
+            m: 3i64.into(),
+            k: 4i64.into(),
+            n: 5i64.into(),
+            lhs: matrix(0, offset, &[], row, col),
+            rhs: matrix(1, 0, &[], 5, 1),
+            out: 2,
+            epilogue: None,
+        };
+        let plan = plan_of(
+            Kernel::MatMul(p),
+            &[
+                (DType::F32, 12, false),
+                (DType::F32, 20, false),
+                (DType::F32, 15, true),
+            ],
+        );
+        for result in run(&plan, &[data(DType::F32, 12, 1), data(DType::F32, 20, 1)]) {
+            assert!(matches!(result, Err(Error::Plan(_))), "{result:?}");
+        }
+    }
+}
+
+struct Case {
+    batch: i64,
+    groups: i64,
+    cin: i64,
+    cout: i64,
+    input: Vec<i64>,
+    kernel: Vec<i64>,
+    stride: Vec<i64>,
+    padding: Vec<i64>,
+    dilation: Vec<i64>,
+    /// Extra outputs beyond what the padding in front gives, as padding at the end does.
+    more: i64,
+}
+
+fn check_conv(dtype: DType, c: &Case, with_epilogue: bool) {
+    let rank = c.input.len();
+    let output: Vec<i64> = (0..rank)
+        .map(|i| {
+            ((c.input[i] + 2 * c.padding[i] - c.dilation[i] * (c.kernel[i] - 1) - 1) / c.stride[i]
+                + 1
+                + c.more)
+                .max(0)
+        })
+        .collect();
+    let [ni, no, nk] = [&c.input, &output, &c.kernel].map(|v| v.iter().product::<i64>());
+    let x = data(dtype, c.batch * c.groups * c.cin * ni, 3);
+    let w = data(dtype, c.groups * c.cin * nk * c.cout, 4);
+    let (xv, wv) = (floats(&x), floats(&w));
+    let channels = c.groups * c.cout;
+    let bias = data(dtype, channels, 9);
+    let biases = floats(&bias);
+    let mut want = vec![];
+    for nc in 0..c.batch * channels {
+        let (b, g, o) = (nc / channels, nc / c.cout % c.groups, nc % c.cout);
+        for at in super::oracle::points(&dims(&output)) {
+            let mut s = 0.0;
+            for ci in 0..c.cin {
+                for (t, tap) in super::oracle::points(&dims(&c.kernel)).iter().enumerate() {
+                    let mut source = 0;
+                    let mut inside = true;
+                    for d in 0..rank {
+                        let i = at[d] * c.stride[d] + tap[d] * c.dilation[d] - c.padding[d];
+                        inside &= (0..c.input[d]).contains(&i);
+                        source = source * c.input[d] + i;
+                    }
+                    if inside {
+                        let x = xv[(((b * c.groups + g) * c.cin + ci) * ni + source) as usize];
+                        s += x * wv[(((g * c.cin + ci) * nk + t as i64) * c.cout + o) as usize];
+                    }
+                }
+            }
+            want.push(if with_epilogue {
+                (s + biases[(nc % channels) as usize]).max(0.0)
+            } else {
+                s
+            });
+        }
+    }
+    let mut args = vec![
+        (dtype, x.len() as i64, false),
+        (dtype, w.len() as i64, false),
+    ];
+    let mut inputs = vec![x, w];
+    let mut epilogue = None;
+    if with_epilogue {
+        let extents: Vec<i64> = [c.batch, channels]
+            .into_iter()
+            .chain(output.iter().copied())
+            .collect();
+        epilogue = Some(bias_relu(dtype, &extents, 1));
+        args.push((dtype, channels, false));
+        inputs.push(bias);
+    }
+    let out = args.len() as u16;
+    args.push((dtype, c.batch * channels * no, true));
+    let conv = Conv {
+        dtype,
+        batch: c.batch.into(),
+        groups: c.groups.into(),
+        in_channels: c.cin.into(),
+        out_channels: c.cout.into(),
+        input: dims(&c.input),
+        output: dims(&output),
+        kernel: dims(&c.kernel),
+        stride: dims(&c.stride),
+        padding: dims(&c.padding),
+        dilation: dims(&c.dilation),
+        x: 0,
+        weight: 1,
+        out,
+        epilogue,
+    };
+    for result in run(&plan_of(Kernel::Conv(conv), &args), &inputs) {
+        assert!(
+            floats(&result.unwrap()[0]) == want,
+            "{:?} {:?} epilogue {with_epilogue}",
+            c.input,
+            c.kernel
+        );
+    }
+}
+
+#[test]
+fn convolutions_match_a_plain_loop() {
+    let case = |batch,
+                groups,
+                cin,
+                cout,
+                input: &[i64],
+                kernel: &[i64],
+                stride: i64,
+                padding: i64,
+                dilation: i64,
+                more: i64| Case {
+        batch,
+        groups,
+        cin,
+        cout,
+        input: input.to_vec(),
+        kernel: kernel.to_vec(),
+        stride: vec![stride; input.len()],
+        padding: vec![padding; input.len()],
+        dilation: vec![dilation; input.len()],
+        more,
+    };
+    let cases = [
+        case(2, 1, 3, 8, &[9, 11], &[3, 3], 1, 1, 1, 0),
+        case(1, 1, 3, 5, &[9, 11], &[3, 2], 2, 0, 1, 0),
+        case(2, 2, 2, 3, &[10, 7], &[3, 3], 1, 2, 2, 0),
+        case(2, 1, 6, 4, &[5, 6], &[1, 1], 1, 0, 1, 0),
+        case(2, 1, 6, 4, &[5, 6], &[1, 1], 2, 0, 1, 0),
+        case(2, 1, 6, 4, &[5, 6], &[1, 1], 1, 1, 1, 0),
+        case(1, 7, 1, 1, &[13, 40], &[3, 5], 1, 1, 1, 0),
+        case(2, 5, 1, 2, &[13, 9], &[3, 3], 2, 1, 1, 0),
+        case(2, 3, 2, 2, &[30], &[5], 3, 2, 2, 0),
+        case(2, 1, 4, 3, &[1500], &[3], 1, 1, 1, 1),
+        case(1, 1, 3, 2, &[5, 6, 7], &[2, 3, 2], 1, 1, 1, 1),
+        case(1, 4, 1, 1, &[5, 6, 7], &[3, 3, 3], 2, 1, 1, 1),
+        case(0, 1, 2, 2, &[5], &[3], 1, 1, 1, 0),
+        case(1, 1, 0, 2, &[5], &[3], 1, 1, 1, 0),
+        case(1, 1, 2, 0, &[5], &[3], 1, 1, 1, 0),
+        case(1, 1, 30, 130, &[11, 40], &[3, 3], 1, 1, 1, 0),
+        case(1, 1, 3, 2, &[], &[], 1, 0, 1, 0),
+    ];
+    for c in &cases {
+        for with_epilogue in [false, true] {
+            check_conv(DType::F32, c, with_epilogue);
+            check_conv(DType::F64, c, with_epilogue);
+        }
+    }
+}
+
+#[test]
+fn an_epilogue_must_read_the_raw_result_in_place() {
+    let mut e = bias_relu(DType::F32, &[4, 6], 1);
+    e.program.accesses[0].strides = dims(&[1, 4]);
+    let p = MatMul {
+        dtype: DType::F32,
+        batch: vec![],
+        m: 4i64.into(),
+        k: 5i64.into(),
+        n: 6i64.into(),
+        lhs: matrix(0, 0, &[], 5, 1),
+        rhs: matrix(1, 0, &[], 6, 1),
+        out: 3,
+        epilogue: Some(e),
+    };
+    let args = [
+        (DType::F32, 20, false),
+        (DType::F32, 30, false),
+        (DType::F32, 6, false),
+        (DType::F32, 24, true),
+    ];
+    let inputs = [
+        data(DType::F32, 20, 1),
+        data(DType::F32, 30, 1),
+        data(DType::F32, 6, 1),
+    ];
+    for result in run(&plan_of(Kernel::MatMul(p), &args), &inputs) {
+        assert!(matches!(result, Err(Error::Plan(_))), "{result:?}");
+    }
+}

@@ -1,0 +1,72 @@
+//! Bounding what a thread holds unrealised.
+
+use crate::node::{Node, State};
+use crate::{Result, Tensor, compile, realize};
+use std::cell::RefCell;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+/// A thread that holds this many unrealised nodes realises what it holds.
+const LIMIT: usize = 4096;
+
+thread_local! {
+    static RECORDED: RefCell<Recorded> = const { RefCell::new(Recorded { nodes: Vec::new(), limit: LIMIT }) };
+}
+
+struct Recorded {
+    nodes: Vec<Weak<Node>>,
+    /// When to look next.
+    limit: usize,
+}
+
+/// Notes a newly recorded node; realises what this thread holds when that has become much.
+pub(crate) fn recorded(node: &Arc<Node>) {
+    if compile::is_recording() {
+        return;
+    }
+    let full = RECORDED.with_borrow_mut(|r| {
+        r.nodes.push(Arc::downgrade(node));
+        if r.nodes.len() < r.limit {
+            return false;
+        }
+        r.nodes.retain(|n| n.upgrade().is_some_and(|n| is_lazy(&n)));
+        let full = r.nodes.len() >= LIMIT;
+        r.limit = r.nodes.len() + LIMIT;
+        full
+    });
+    if full {
+        // A failing value stays unrealised and reports its error when it is read.
+        let _ = realize_all();
+    }
+}
+
+/// Realises every unrealised tensor that this thread has recorded and somebody still holds.
+///
+/// # Errors
+/// The first error of a run; values that don't depend on it may be unrealised too, and are computed
+/// when they are read.
+pub fn realize_all() -> Result<()> {
+    let nodes = RECORDED.with_borrow_mut(|r| {
+        r.limit = LIMIT;
+        std::mem::take(&mut r.nodes)
+    });
+    let held: Vec<Tensor> = nodes
+        .iter()
+        .filter_map(Weak::upgrade)
+        .filter(|n| n.handles.load(Ordering::Relaxed) > 0 && is_lazy(n))
+        .map(|n| Tensor::output_of(&n, 0))
+        .collect();
+    let result = realize::realize(&held.iter().collect::<Vec<_>>());
+    RECORDED.with_borrow_mut(|r| {
+        r.nodes.extend(
+            nodes
+                .into_iter()
+                .filter(|n| n.upgrade().is_some_and(|n| is_lazy(&n))),
+        )
+    });
+    result
+}
+
+fn is_lazy(node: &Node) -> bool {
+    matches!(*node.state(), State::Lazy { .. })
+}

@@ -1,0 +1,103 @@
+//! What can go wrong, with the user's source line.
+
+use crate::frame;
+use kiln_base::Loc;
+use std::fmt;
+use std::sync::Arc;
+
+/// The result of reading or compiling.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error. Cloning is cheap; displaying it draws a code frame where the user's line is known.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    /// The op or function, such as `matmul`.
+    op: String,
+    message: String,
+    loc: Loc,
+    notes: Vec<String>,
+}
+
+/// What kind of thing went wrong.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// An operation does not apply to its operands or arguments.
+    Op,
+    /// Values were wrong when the program ran: an index out of range, an integer division by zero.
+    Data,
+    /// A value was asked for while recording inside `compile`.
+    ReadWhileCompiling,
+    /// A `Var` can't take a value.
+    Assign,
+    /// Data does not fit what was asked for: a length, a dtype, a shape.
+    Value,
+    /// The program needs something this build can't do.
+    Unsupported,
+    /// Not enough memory.
+    Memory,
+    /// A defect in Kiln.
+    Internal,
+}
+
+impl Error {
+    /// An error at a place in the user's source.
+    pub(crate) fn new(kind: ErrorKind, op: &str, message: impl Into<String>, loc: Loc) -> Error {
+        Error::with_notes(kind, op, message, loc, Vec::new())
+    }
+
+    /// An error with further lines, such as the operands of an op.
+    pub(crate) fn with_notes(
+        kind: ErrorKind,
+        op: &str,
+        message: impl Into<String>,
+        loc: Loc,
+        notes: Vec<String>,
+    ) -> Error {
+        Error(Arc::new(Inner {
+            kind,
+            op: op.to_string(),
+            message: message.into(),
+            loc,
+            notes,
+        }))
+    }
+
+    /// What kind of thing went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The op or function, such as `matmul`.
+    pub fn op(&self) -> &str {
+        &self.0.op
+    }
+
+    /// What is wrong, without the code frame.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The line of the user's source.
+    pub fn loc(&self) -> &Loc {
+        &self.0.loc
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let e = &self.0;
+        frame::draw(f, &format!("{}: {}", e.op, e.message), &e.loc, &e.notes)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Error {}

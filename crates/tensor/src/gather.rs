@@ -1,0 +1,217 @@
+//! From handles to a flat recording: what a set of values needs, operands before users.
+
+use crate::node::{Node, Operand, Operands, State, input_op};
+use crate::{Error, ErrorKind, Result, Tensor};
+use hashbrown::HashMap;
+use kiln_base::Loc;
+use kiln_compiler::{Recorded, Recording, StructureHasher};
+use kiln_ir::{NodeId, Op, Output, Role, Value};
+use kiln_runtime::Buffer;
+use std::hash::{Hash, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A flat program over shared nodes.
+#[derive(Default)]
+pub(crate) struct Gather {
+    pub(crate) entries: Vec<Entry>,
+    operands: Vec<Value>,
+    /// The inputs, in order.
+    pub(crate) inputs: Vec<Source>,
+    /// Positions of values by the address of their node and the output.
+    known: HashMap<(usize, u32), u32>,
+}
+
+/// One op of the program.
+pub(crate) struct Entry {
+    pub(crate) node: Arc<Node>,
+    /// Set for values that are inputs although their node has another op.
+    leaf: Option<(Op, u64)>,
+    pub(crate) inputs: Range<usize>,
+    pub(crate) is_input: bool,
+}
+
+/// Where an input's value comes from.
+pub(crate) struct Source {
+    /// Which output of the entry's node.
+    pub(crate) entry: usize,
+    pub(crate) output: u32,
+    /// `None` for placeholders of a program being compiled.
+    pub(crate) buffer: Option<Buffer>,
+}
+
+/// Stands for all outputs of a lazy node in the table of known values.
+const ALL: u32 = u32::MAX;
+
+struct Frame {
+    node: Arc<Node>,
+    inputs: Operands,
+    next: usize,
+}
+
+impl Gather {
+    /// Adds a value and everything it needs.
+    pub(crate) fn add(&mut self, t: &Tensor) -> Result<Value> {
+        let root = t.operand();
+        let mut stack = Vec::new();
+        if self.find(&root).is_none() {
+            self.open(&root, &mut stack)?;
+        }
+        while let Some(frame) = stack.last_mut() {
+            if let Some(operand) = frame.inputs.get(frame.next).cloned() {
+                frame.next += 1;
+                if self.find(&operand).is_none() {
+                    self.open(&operand, &mut stack)?;
+                }
+            } else if let Some(frame) = stack.pop() {
+                self.close(frame)?;
+            }
+        }
+        self.find(&root).ok_or_else(|| lost(&root.node))
+    }
+
+    /// The value of an operand that was added before.
+    pub(crate) fn find(&self, operand: &Operand) -> Option<Value> {
+        let ptr = address(&operand.node);
+        if let Some(at) = self.known.get(&(ptr, ALL)) {
+            return Some(Value {
+                node: NodeId(*at),
+                output: operand.output,
+            });
+        }
+        let at = self.known.get(&(ptr, operand.output))?;
+        Some(NodeId(*at).value())
+    }
+
+    /// Adds an input, or starts on a lazy node.
+    fn open(&mut self, operand: &Operand, stack: &mut Vec<Frame>) -> Result<()> {
+        let node = &operand.node;
+        let buffer = match &*node.state() {
+            State::Ready(values) => values.get(operand.output as usize).cloned(),
+            State::Placeholder => None,
+            State::Lazy { inputs, kept, .. } => match kept.get(operand.output as usize) {
+                Some(Some(buffer)) => Some(buffer.clone()),
+                _ => {
+                    stack.push(Frame {
+                        node: node.clone(),
+                        inputs: inputs.clone(),
+                        next: 0,
+                    });
+                    return Ok(());
+                }
+            },
+            State::Donated | State::Poisoned => return Err(lost(node)),
+        };
+        let index = self.entries.len();
+        self.known
+            .insert((address(node), operand.output), index as u32);
+        self.inputs.push(Source {
+            entry: index,
+            output: operand.output,
+            buffer,
+        });
+        let leaf = match node.op {
+            Op::Input(_) => None,
+            _ => Some(hashed(input_op(
+                node.facts[operand.output as usize].clone(),
+                Role::Data,
+            ))),
+        };
+        let end = self.operands.len();
+        self.entries.push(Entry {
+            node: node.clone(),
+            leaf,
+            inputs: end..end,
+            is_input: true,
+        });
+        Ok(())
+    }
+
+    /// Adds a lazy node whose operands are known.
+    fn close(&mut self, frame: Frame) -> Result<()> {
+        let key = (address(&frame.node), ALL);
+        if self.known.contains_key(&key) {
+            return Ok(());
+        }
+        let start = self.operands.len();
+        for operand in &frame.inputs {
+            let value = self.find(operand).ok_or_else(|| lost(&operand.node))?;
+            self.operands.push(value);
+        }
+        self.known.insert(key, self.entries.len() as u32);
+        self.entries.push(Entry {
+            node: frame.node,
+            leaf: None,
+            inputs: start..self.operands.len(),
+            is_input: false,
+        });
+        Ok(())
+    }
+
+    /// The program as the compiler takes it.
+    pub(crate) fn recording(&self, outputs: Vec<Output>) -> Recording<'_> {
+        let nodes = self.entries.iter().map(|e| {
+            let (op, hash) = match &e.leaf {
+                Some((op, hash)) => (op, *hash),
+                None => (&e.node.op, e.node.hash),
+            };
+            Recorded {
+                op,
+                hash,
+                inputs: e.inputs.clone(),
+                loc: Loc::from(e.node.loc),
+            }
+        });
+        Recording {
+            nodes: nodes.collect(),
+            operands: self.operands.clone(),
+            outputs,
+        }
+    }
+
+    /// Makes an input one that plans prepare for.
+    pub(crate) fn make_parameter(&mut self, input: usize) {
+        let source = &self.inputs[input];
+        let (entry, output) = (source.entry, source.output);
+        let fact = self.entries[entry].node.facts[output as usize].clone();
+        self.entries[entry].leaf = Some(hashed(input_op(fact, Role::Parameter)));
+    }
+
+    /// The recorded ops alone, for messages.
+    pub(crate) fn without_values(mut self) -> Gather {
+        self.inputs.clear();
+        self.known.clear();
+        self
+    }
+
+    /// The operands of an entry.
+    pub(crate) fn operands(&self, entry: &Entry) -> &[Value] {
+        &self.operands[entry.inputs.clone()]
+    }
+
+    /// The line of the user's call that recorded an entry.
+    pub(crate) fn loc(&self, entry: usize) -> Loc {
+        self.entries
+            .get(entry)
+            .map_or(Loc::UNKNOWN, |e| Loc::from(e.node.loc))
+    }
+}
+
+fn hashed(op: Op) -> (Op, u64) {
+    let mut h = StructureHasher::default();
+    op.skeleton().hash(&mut h);
+    (op, h.finish())
+}
+
+fn address(node: &Arc<Node>) -> usize {
+    Arc::as_ptr(node) as usize
+}
+
+fn lost(node: &Node) -> Error {
+    Error::new(
+        ErrorKind::Internal,
+        node.called,
+        "the value of this tensor is gone although somebody still needs it",
+        Loc::from(node.loc),
+    )
+}

@@ -1,0 +1,266 @@
+//! Recorded nodes and the handles to them.
+
+use crate::recording::Recording;
+use crate::{Device, Error, ErrorKind, Result};
+use kiln_base::{DType, Dim, Loc};
+use kiln_ir::{Fact, Facts, Op, Role};
+use kiln_runtime::Buffer;
+use smallvec::SmallVec;
+use std::panic::Location;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// A tensor: a handle to one output of a recorded operation.
+///
+/// Cloning is cheap and shares the node. A tensor whose operation was invalid carries that first error;
+/// every read returns it.
+pub struct Tensor {
+    pub(crate) node: Arc<Node>,
+    pub(crate) output: u32,
+}
+
+/// A recorded operation, immutable but for being realised.
+pub(crate) struct Node {
+    /// For leaves an [`Op::Input`] whose index means nothing.
+    pub(crate) op: Op,
+    /// Hash of the op without its sizes.
+    pub(crate) hash: u64,
+    pub(crate) facts: Facts,
+    pub(crate) device: Device,
+    pub(crate) loc: &'static Location<'static>,
+    pub(crate) error: Option<Error>,
+    /// The function that the user called, where it isn't the op's own name.
+    pub(crate) called: &'static str,
+    /// Tensor handles, as opposed to operands of other nodes.
+    pub(crate) handles: AtomicUsize,
+    state: Mutex<State>,
+}
+
+pub(crate) type Operands = SmallVec<[Operand; 2]>;
+
+/// An operand: one output of a node, which it keeps alive without being a handle.
+#[derive(Clone)]
+pub(crate) struct Operand {
+    pub(crate) node: Arc<Node>,
+    pub(crate) output: u32,
+}
+
+/// What is known of a node's values.
+pub(crate) enum State {
+    /// To be computed from these operands; outputs that a plan happened to write are kept.
+    Lazy {
+        inputs: Operands,
+        recording: Option<Recording>,
+        kept: SmallVec<[Option<Buffer>; 1]>,
+    },
+    /// Computed or given.
+    Ready(SmallVec<[Buffer; 1]>),
+    /// An input of a program being compiled; see [`crate::compile`].
+    Placeholder,
+    /// The memory was given to a newer value; nobody can reach this node any more.
+    Donated,
+    /// Invalid.
+    Poisoned,
+}
+
+impl Node {
+    pub(crate) fn new(
+        op: Op,
+        facts: Facts,
+        device: Device,
+        loc: &'static Location<'static>,
+        called: &'static str,
+        state: State,
+    ) -> Node {
+        Node {
+            hash: structure_hash(&op),
+            op,
+            facts,
+            device,
+            loc,
+            error: None,
+            called,
+            handles: AtomicUsize::new(0),
+            state: Mutex::new(state),
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The realised value of an output.
+    pub(crate) fn ready(&self, output: u32) -> Option<Buffer> {
+        match &*self.state() {
+            State::Ready(values) => values.get(output as usize).cloned(),
+            State::Lazy { kept, .. } => kept.get(output as usize).cloned().flatten(),
+            _ => None,
+        }
+    }
+}
+
+fn structure_hash(op: &Op) -> u64 {
+    use std::hash::{Hash, Hasher};
+    let mut h = kiln_compiler::StructureHasher::default();
+    if op.has_sizes() {
+        op.skeleton().hash(&mut h);
+    } else {
+        op.hash(&mut h);
+    }
+    h.finish()
+}
+
+impl Tensor {
+    pub(crate) fn from_node(node: Node) -> Tensor {
+        Tensor::output_of(&Arc::new(node), 0)
+    }
+
+    /// A handle to an output of a node.
+    pub(crate) fn output_of(node: &Arc<Node>, output: u32) -> Tensor {
+        node.handles.fetch_add(1, Ordering::Relaxed);
+        Tensor {
+            node: node.clone(),
+            output,
+        }
+    }
+
+    /// A tensor of given values.
+    pub(crate) fn leaf(
+        buffer: Buffer,
+        role: Role,
+        device: Device,
+        loc: &'static Location<'static>,
+        called: &'static str,
+    ) -> Tensor {
+        let fact = Fact::new(buffer.dtype(), buffer.shape().iter().copied());
+        let op = input_op(fact.clone(), role);
+        let state = State::Ready(SmallVec::from_elem(buffer, 1));
+        let facts = Facts::from_elem(fact, 1);
+        Tensor::from_node(Node::new(op, facts, device, loc, called, state))
+    }
+
+    /// A tensor that carries an error.
+    pub(crate) fn poisoned(error: Error, loc: &'static Location<'static>) -> Tensor {
+        let fact = Fact::new(DType::F32, [0i64]);
+        let op = input_op(fact.clone(), Role::Data);
+        let facts = Facts::from_elem(fact, 1);
+        let mut node = Node::new(op, facts, Device::Cpu, loc, "poisoned", State::Poisoned);
+        node.error = Some(error);
+        Tensor::from_node(node)
+    }
+
+    pub(crate) fn operand(&self) -> Operand {
+        Operand {
+            node: self.node.clone(),
+            output: self.output,
+        }
+    }
+
+    /// Dtype and shape; meaningless for a poisoned tensor.
+    pub(crate) fn fact(&self) -> &Fact {
+        &self.node.facts[self.output as usize]
+    }
+
+    /// The error that this tensor carries, if an operation it came from was invalid.
+    pub fn error(&self) -> Option<&Error> {
+        self.node.error.as_ref()
+    }
+
+    /// This tensor, or the error it carries.
+    ///
+    /// # Errors
+    /// The first invalid operation that this tensor came from.
+    pub fn check(&self) -> Result<&Tensor> {
+        match self.error() {
+            Some(e) => Err(e.clone()),
+            None => Ok(self),
+        }
+    }
+
+    /// The element type; f32 for a poisoned tensor.
+    pub fn dtype(&self) -> DType {
+        self.fact().dtype
+    }
+
+    /// The shape, outermost dim first.
+    ///
+    /// # Errors
+    /// If the tensor is poisoned, or a dim is symbolic (inside `compile`; see [`Tensor::dims`]).
+    pub fn shape(&self) -> Result<Vec<usize>> {
+        self.check()?;
+        self.fact()
+            .shape
+            .iter()
+            .map(|d| {
+                d.as_const().map(|d| d as usize).ok_or_else(|| {
+                    Error::new(
+                        ErrorKind::ReadWhileCompiling,
+                        "shape",
+                        format!("{} has a symbolic dim; use dims()", self.fact()),
+                        Loc::from(self.node.loc),
+                    )
+                })
+            })
+            .collect()
+    }
+
+    /// The shape with its symbolic dims.
+    pub fn dims(&self) -> &[Dim] {
+        &self.fact().shape
+    }
+
+    /// Number of dims; 1 for a poisoned tensor.
+    pub fn ndim(&self) -> usize {
+        self.fact().rank()
+    }
+
+    /// Where the values live.
+    pub fn device(&self) -> Device {
+        self.node.device
+    }
+
+    /// Whether the values are in memory, so that reading them runs nothing.
+    pub fn is_realized(&self) -> bool {
+        self.node.ready(self.output).is_some()
+    }
+}
+
+pub(crate) fn input_op(fact: Fact, role: Role) -> Op {
+    kiln_ir::ops::Input {
+        index: 0,
+        fact,
+        role,
+    }
+    .into()
+}
+
+impl Clone for Tensor {
+    fn clone(&self) -> Tensor {
+        Tensor::output_of(&self.node, self.output)
+    }
+}
+
+impl Drop for Tensor {
+    fn drop(&mut self) {
+        self.node.handles.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+// A chain of a million nodes must not overflow the stack when it is dropped.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let mut stack = take_inputs(&mut self.state);
+        while let Some(operand) = stack.pop() {
+            if let Some(mut node) = Arc::into_inner(operand.node) {
+                stack.append(&mut take_inputs(&mut node.state));
+            }
+        }
+    }
+}
+
+fn take_inputs(state: &mut Mutex<State>) -> Operands {
+    match state.get_mut().unwrap_or_else(|e| e.into_inner()) {
+        State::Lazy { inputs, .. } => std::mem::take(inputs),
+        _ => Operands::new(),
+    }
+}

@@ -1,0 +1,207 @@
+//! Activations with parameters, and softmax.
+
+use super::args::{axis, needs_float};
+use super::record::Recorded;
+use crate::record::{Recorder, compose};
+use crate::{DType, Scalar, Tensor};
+use kiln_base::Dim;
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
+
+impl Tensor {
+    /// `eˣ / Σ eˣ` along a dim of a float tensor.
+    #[track_caller]
+    pub fn softmax(&self, dim: i64) -> Tensor {
+        compose("softmax", &[self], |b| softmax(b, self, dim, false))
+    }
+
+    /// The logarithm of [`Tensor::softmax`].
+    #[track_caller]
+    pub fn log_softmax(&self, dim: i64) -> Tensor {
+        compose("log_softmax", &[self], |b| softmax(b, self, dim, true))
+    }
+
+    /// The softmax of −x.
+    #[track_caller]
+    pub fn softmin(&self, dim: i64) -> Tensor {
+        compose("softmin", &[self], |b| {
+            let x = b.unary(Pw::Neg, self)?;
+            softmax(b, &x, dim, false)
+        })
+    }
+
+    /// x where it is positive, `negative_slope · x` elsewhere.
+    #[track_caller]
+    pub fn leaky_relu(&self, negative_slope: f64) -> Tensor {
+        compose("leaky_relu", &[self], |b| {
+            needs_float(self, "operand")?;
+            let low = b.with(Pw::Mul, self, negative_slope)?;
+            let positive = b.with(Pw::Gt, self, 0.0)?;
+            b.select(&positive, self, &low)
+        })
+    }
+
+    /// Like [`Tensor::leaky_relu`] with a learnt slope: one, or one for each channel (dim 1).
+    #[track_caller]
+    pub fn prelu(&self, weight: &Tensor) -> Tensor {
+        compose("prelu", &[self, weight], |b| {
+            needs_float(self, "operand")?;
+            super::args::same_dtype(self, "operand", weight, "weight")?;
+            let channels = self.dims().get(1).cloned().unwrap_or(Dim::ONE);
+            let one = weight.fact().numel().is(1);
+            ensure!(
+                weight.ndim() <= 1 && (one || self.ndim() > 0 && weight.dims()[0] == channels),
+                "the weight must hold 1 or {channels} numbers for {}, not {}",
+                self.fact(),
+                weight.fact()
+            );
+            let mut shape = Shape::from_elem(Dim::ONE, self.ndim());
+            if !one {
+                shape[1] = channels;
+            }
+            let slope = b.reshape(weight, &shape)?;
+            let low = b.binary(Pw::Mul, self, &slope)?;
+            let positive = b.with(Pw::Gt, self, 0.0)?;
+            b.select(&positive, self, &low)
+        })
+    }
+
+    /// x where it is positive, `alpha · (eˣ − 1)` elsewhere.
+    #[track_caller]
+    pub fn elu_alpha(&self, alpha: f64) -> Tensor {
+        compose("elu", &[self], |b| exponential(b, self, 1.0, alpha))
+    }
+
+    /// x where it is positive, `alpha · (e^(x / alpha) − 1)` elsewhere.
+    #[track_caller]
+    pub fn celu(&self, alpha: f64) -> Tensor {
+        compose("celu", &[self], |b| {
+            ensure!(alpha != 0.0, "alpha can't be 0");
+            exponential(b, self, alpha, alpha)
+        })
+    }
+
+    /// x brought into `min_val..=max_val`.
+    #[track_caller]
+    pub fn hardtanh(&self, min_val: impl Into<Scalar>, max_val: impl Into<Scalar>) -> Tensor {
+        let (low, high) = (min_val.into(), max_val.into());
+        compose("hardtanh", &[self], |b| {
+            ensure!(self.dtype() != DType::Bool, "is not defined on bool");
+            ensure!(
+                low.as_f64() <= high.as_f64(),
+                "min_val {low} is greater than max_val {high}"
+            );
+            let low = b.scalar_like(low, self)?;
+            let high = b.scalar_like(high, self)?;
+            b.pointwise(Pw::Clamp, &[self.clone(), low, high])
+        })
+    }
+
+    /// x where it is above `threshold`, `value` elsewhere.
+    #[track_caller]
+    pub fn threshold(&self, threshold: impl Into<Scalar>, value: impl Into<Scalar>) -> Tensor {
+        let (threshold, value) = (threshold.into(), value.into());
+        compose("threshold", &[self], |b| {
+            let low = b.with(Pw::Le, self, threshold)?;
+            b.fill_where(&low, value, self)
+        })
+    }
+
+    /// x where |x| is above `lambd`, 0 elsewhere.
+    #[track_caller]
+    pub fn hardshrink(&self, lambd: f64) -> Tensor {
+        compose("hardshrink", &[self], |b| {
+            needs_float(self, "operand")?;
+            let above = b.with(Pw::Ge, self, -lambd)?;
+            let below = b.with(Pw::Le, self, lambd)?;
+            let inside = b.binary(Pw::And, &above, &below)?;
+            b.fill_where(&inside, 0.0, self)
+        })
+    }
+
+    /// x moved towards 0 by `lambd`, and 0 within it.
+    #[track_caller]
+    pub fn softshrink(&self, lambd: f64) -> Tensor {
+        compose("softshrink", &[self], |b| {
+            needs_float(self, "operand")?;
+            ensure!(lambd >= 0.0, "lambd must not be negative, but is {lambd}");
+            let x = b.widened(self)?;
+            let low = b.with(Pw::Maximum, &x, -lambd)?;
+            let core = b.with(Pw::Minimum, &low, lambd)?;
+            let y = b.binary(Pw::Sub, &x, &core)?;
+            // Infinities move too; ∞ − λ is what the difference gives already.
+            b.cast(&y, self.dtype())
+        })
+    }
+
+    /// x − tanh x.
+    #[track_caller]
+    pub fn tanhshrink(&self) -> Tensor {
+        compose("tanhshrink", &[self], |b| {
+            let dtype = crate::promote::to_float(self.dtype());
+            let x = b.cast(self, super::record::wide(dtype))?;
+            let tanh = b.unary(Pw::Tanh, &x)?;
+            let y = b.binary(Pw::Sub, &x, &tanh)?;
+            b.cast(&y, dtype)
+        })
+    }
+
+    /// `log(1 + e^(beta · x)) / beta`, and x where `beta · x` is above `threshold`.
+    #[track_caller]
+    pub fn softplus_beta(&self, beta: f64, threshold: f64) -> Tensor {
+        compose("softplus", &[self], |b| {
+            needs_float(self, "operand")?;
+            let x = b.widened(self)?;
+            let scaled = b.with(Pw::Mul, &x, beta)?;
+            let smooth = b.unary(Pw::Softplus, &scaled)?;
+            let smooth = b.with(Pw::Div, &smooth, beta)?;
+            let high = b.with(Pw::Gt, &scaled, threshold)?;
+            let y = b.select(&high, &x, &smooth)?;
+            b.cast(&y, self.dtype())
+        })
+    }
+
+    /// The first half of a dim times the sigmoid of the second.
+    #[track_caller]
+    pub fn glu(&self, dim: i64) -> Tensor {
+        compose("glu", &[self], |b| {
+            needs_float(self, "operand")?;
+            let a = axis(self, dim)?;
+            let half = self.dims()[a].div_exact(&Dim::Const(2));
+            let half = half.map_err(|e| OpError(format!("halves of dim {dim}: {e}")))?;
+            let x = b.widened(self)?;
+            let value = b.narrow(&x, a, 0i64, half.clone())?;
+            let gate = b.narrow(&x, a, half.clone(), half)?;
+            let gate = b.unary(Pw::Sigmoid, &gate)?;
+            let y = b.binary(Pw::Mul, &value, &gate)?;
+            b.cast(&y, self.dtype())
+        })
+    }
+}
+
+pub(crate) fn softmax(b: &mut Recorder, x: &Tensor, dim: i64, log: bool) -> Recorded {
+    needs_float(x, "operand")?;
+    let lifted = if x.ndim() == 0 {
+        b.reshape(x, &[Dim::ONE])?
+    } else {
+        x.clone()
+    };
+    let axis = axis(&lifted, dim)?;
+    let y = b.op(ops::Softmax { axis, log }, &[lifted])?;
+    b.reshape(&y, x.dims())
+}
+
+/// x where it is positive, `height · (e^(x / width) − 1)` elsewhere.
+fn exponential(b: &mut Recorder, t: &Tensor, width: f64, height: f64) -> Recorded {
+    needs_float(t, "operand")?;
+    let x = b.widened(t)?;
+    let scaled = if width == 1.0 {
+        x.clone()
+    } else {
+        b.with(Pw::Div, &x, width)?
+    };
+    let low = b.unary(Pw::Expm1, &scaled)?;
+    let low = b.with(Pw::Mul, &low, height)?;
+    let positive = b.with(Pw::Gt, &x, 0.0)?;
+    let y = b.select(&positive, &x, &low)?;
+    b.cast(&y, t.dtype())
+}

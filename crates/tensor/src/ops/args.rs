@@ -1,0 +1,145 @@
+//! What the arguments of operations are made of.
+
+use crate::Tensor;
+use kiln_base::Dim;
+use kiln_ir::ops::Axes;
+use kiln_ir::{OpError, ensure};
+
+/// One number or several: dims to reduce, a window's sizes, a shape. `()` is the empty list, which
+/// means "all dims" to reductions and "the default" to windows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IntList(pub Vec<i64>);
+
+macro_rules! int_list_from {
+    ($($int:ty)*) => {$(
+        impl From<$int> for IntList {
+            fn from(n: $int) -> IntList {
+                IntList(vec![n as i64])
+            }
+        }
+        impl From<&[$int]> for IntList {
+            fn from(list: &[$int]) -> IntList {
+                IntList(list.iter().map(|n| *n as i64).collect())
+            }
+        }
+        impl From<Vec<$int>> for IntList {
+            fn from(list: Vec<$int>) -> IntList {
+                IntList::from(&list[..])
+            }
+        }
+        impl<const N: usize> From<[$int; N]> for IntList {
+            fn from(list: [$int; N]) -> IntList {
+                IntList::from(&list[..])
+            }
+        }
+    )*};
+}
+int_list_from!(i32 i64 isize usize);
+
+impl From<()> for IntList {
+    fn from(_: ()) -> IntList {
+        IntList::default()
+    }
+}
+
+impl IntList {
+    /// One number for each of `n` axes; a single number stands for all of them.
+    pub(crate) fn each(&self, n: usize, what: &str, least: i64) -> Result<Axes, OpError> {
+        ensure!(
+            self.0.len() == n || self.0.len() == 1,
+            "{what} needs one number or {n}, not {:?}",
+            self.0
+        );
+        for &v in &self.0 {
+            ensure!(v >= least, "{what} must be at least {least}, not {v}");
+        }
+        Ok((0..n).map(|i| self.0[i % self.0.len()] as usize).collect())
+    }
+
+    /// The axes that these dims name, ascending; all of them for an empty list.
+    pub(crate) fn axes_or_all(&self, t: &Tensor) -> Result<Axes, OpError> {
+        if self.0.is_empty() {
+            return Ok((0..t.ndim()).collect());
+        }
+        let mut axes = self.axes(t)?;
+        axes.sort_unstable();
+        Ok(axes)
+    }
+
+    /// The axes that these dims name, in the order given. A rank-0 tensor takes dims 0 and −1, which
+    /// name no axis.
+    pub(crate) fn axes(&self, t: &Tensor) -> Result<Axes, OpError> {
+        let mut axes = Axes::new();
+        for &d in &self.0 {
+            let a = wrap(d, t.ndim().max(1), t)?;
+            ensure!(!axes.contains(&a), "dim {d} appears twice in {:?}", self.0);
+            axes.push(a);
+        }
+        if t.ndim() == 0 {
+            axes.clear();
+        }
+        Ok(axes)
+    }
+}
+
+fn wrap(dim: i64, rank: usize, t: &Tensor) -> Result<usize, OpError> {
+    let n = rank as i64;
+    ensure!(
+        (-n..n).contains(&dim),
+        "dim {dim} is out of range for {}, which has {} dims",
+        t.fact(),
+        t.ndim()
+    );
+    Ok(dim.rem_euclid(n) as usize)
+}
+
+/// The axis that `dim` names; negative dims count from the end.
+pub(crate) fn axis(t: &Tensor, dim: i64) -> Result<usize, OpError> {
+    ensure!(
+        t.ndim() > 0,
+        "{} has no dims, so none is dim {dim}",
+        t.fact()
+    );
+    wrap(dim, t.ndim(), t)
+}
+
+/// The axis that `dim` names among one more dims than the tensor has.
+pub(crate) fn new_axis(t: &Tensor, dim: i64) -> Result<usize, OpError> {
+    wrap(dim, t.ndim() + 1, t)
+}
+
+/// The size of an axis, which must be known.
+pub(crate) fn known(t: &Tensor, axis: usize) -> Result<i64, OpError> {
+    known_dim(&t.dims()[axis], t)
+}
+
+pub(crate) fn known_dim(d: &Dim, t: &Tensor) -> Result<i64, OpError> {
+    d.as_const()
+        .ok_or_else(|| OpError(format!("needs a known size, not {d} of {}", t.fact())))
+}
+
+/// Errs unless both have one dtype.
+pub(crate) fn same_dtype(
+    a: &Tensor,
+    what_a: &str,
+    b: &Tensor,
+    what_b: &str,
+) -> Result<(), OpError> {
+    ensure!(
+        a.dtype() == b.dtype(),
+        "the {what_a} is {} but the {what_b} is {}; cast one of them",
+        a.dtype(),
+        b.dtype()
+    );
+    Ok(())
+}
+
+/// Errs unless the tensor holds floats.
+pub(crate) fn needs_float(t: &Tensor, what: &str) -> Result<(), OpError> {
+    ensure!(
+        t.dtype().is_float(),
+        "the {what} must be a float tensor, not {}; cast it first",
+        t.dtype()
+    );
+    Ok(())
+}

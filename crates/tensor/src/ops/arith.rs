@@ -1,0 +1,432 @@
+//! Elementwise operations with promotion.
+
+use crate::record::{Recorder, compose};
+use crate::{DType, Scalar, Tensor, promote};
+use kiln_base::Kind;
+use kiln_ir::{Builder, OpError, Pw, ensure};
+use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
+
+/// The right operand of a binary operation: a tensor, or a number that does not widen the tensor's
+/// dtype within its kind.
+pub enum Other<'a> {
+    /// A tensor.
+    Tensor(&'a Tensor),
+    /// A number.
+    Number(Scalar),
+}
+
+impl<'a> From<&'a Tensor> for Other<'a> {
+    fn from(t: &'a Tensor) -> Other<'a> {
+        Other::Tensor(t)
+    }
+}
+
+impl<S: Into<Scalar>> From<S> for Other<'_> {
+    fn from(s: S) -> Self {
+        Other::Number(s.into())
+    }
+}
+
+impl<'a> Other<'a> {
+    /// The operands of an operation with `t` on the left.
+    pub(crate) fn with<'t>(&'t self, t: &'t Tensor) -> Vec<&'t Tensor> {
+        match self {
+            Other::Tensor(o) => vec![t, o],
+            Other::Number(_) => vec![t],
+        }
+    }
+
+    /// Both operands in the dtype they promote to.
+    pub(crate) fn promoted(
+        &self,
+        b: &mut Recorder,
+        t: &Tensor,
+    ) -> Result<(Tensor, Tensor), OpError> {
+        match self {
+            Other::Tensor(o) => b.promoted(t, o),
+            Other::Number(s) => {
+                let dtype = promote::with_scalar(t.dtype(), *s);
+                let number = b.full(*s, dtype, t.dims())?;
+                Ok((b.cast(t, dtype)?, number))
+            }
+        }
+    }
+}
+
+/// How a binary operation treats dtypes beyond promotion.
+#[derive(Copy, Clone, PartialEq)]
+pub(crate) enum Rule {
+    /// Computes in the promoted dtype.
+    Plain,
+    /// Integers and bool become f32.
+    Float,
+    /// Bool is compared as integers.
+    Ordered,
+}
+
+/// A binary row with promotion.
+#[track_caller]
+pub(crate) fn binary(called: &'static str, op: Pw, rule: Rule, a: &Tensor, other: Other) -> Tensor {
+    compose(called, &other.with(a), |b| {
+        check(op, a, &other)?;
+        let (mut x, mut y) = other.promoted(b, a)?;
+        let dtype = match rule {
+            Rule::Float => promote::to_float(x.dtype()),
+            Rule::Ordered if x.dtype() == DType::Bool => DType::U8,
+            _ => x.dtype(),
+        };
+        x = b.cast(&x, dtype)?;
+        y = b.cast(&y, dtype)?;
+        b.pointwise(op, &[x, y])
+    })
+}
+
+/// Calls that compute but surprise: they are errors, as in PyTorch.
+fn check(op: Pw, a: &Tensor, other: &Other) -> Result<(), OpError> {
+    match (op, other) {
+        (Pw::Sub, Other::Tensor(t)) => ensure!(
+            a.dtype() != DType::Bool && t.dtype() != DType::Bool,
+            "bool tensors can't be subtracted; use bitwise_xor or logical_not"
+        ),
+        (Pw::Sub, Other::Number(_)) => ensure!(
+            a.dtype() != DType::Bool,
+            "a number can't be subtracted from a bool tensor; use logical_not"
+        ),
+        (Pw::Pow, Other::Number(Scalar::Int(n))) => ensure!(
+            !a.dtype().is_int() || *n >= 0,
+            "integers have no negative powers ({n}); cast to a float first"
+        ),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// `a + b` and `a · b` on bool are "or" and "and".
+fn on_bool(op: Pw, a: &Tensor, other: &Other) -> Pw {
+    let bool_number = matches!(other, Other::Number(s) if s.kind() == Kind::Bool);
+    let bool_tensor = matches!(other, Other::Tensor(t) if t.dtype() == DType::Bool);
+    match op {
+        Pw::Add if a.dtype() == DType::Bool && (bool_number || bool_tensor) => Pw::Or,
+        Pw::Mul if a.dtype() == DType::Bool && (bool_number || bool_tensor) => Pw::And,
+        op => op,
+    }
+}
+
+/// A unary row; `float` makes integers f32 first.
+#[track_caller]
+pub(crate) fn unary(called: &'static str, op: Pw, float: bool, t: &Tensor) -> Tensor {
+    compose(called, &[t], |b| {
+        let dtype = match (op, t.dtype()) {
+            (Pw::Sign, DType::Bool) => return Ok(t.clone()),
+            (Pw::Square, DType::Bool) => DType::I64,
+            (_, dtype) if float => promote::to_float(dtype),
+            (_, dtype) => dtype,
+        };
+        let x = b.cast(t, dtype)?;
+        b.pointwise(op, &[x])
+    })
+}
+
+macro_rules! unary_methods {
+    ($($(#[$doc:meta])* $name:ident = $row:ident $float:literal;)*) => {
+        impl Tensor {
+            $($(#[$doc])*
+            #[track_caller]
+            pub fn $name(&self) -> Tensor {
+                unary(stringify!($name), Pw::$row, $float, self)
+            })*
+        }
+    };
+}
+
+unary_methods! {
+    /// −x.
+    neg = Neg false;
+    /// |x|.
+    abs = Abs false;
+    /// −1, 0 or 1; NaN stays.
+    sign = Sign false;
+    /// √x.
+    sqrt = Sqrt true;
+    /// 1 / √x.
+    rsqrt = Rsqrt true;
+    /// 1 / x.
+    reciprocal = Reciprocal true;
+    /// x².
+    square = Square false;
+    /// eˣ.
+    exp = Exp true;
+    /// 2ˣ.
+    exp2 = Exp2 true;
+    /// eˣ − 1.
+    expm1 = Expm1 true;
+    /// Natural logarithm.
+    log = Log true;
+    /// Logarithm to base 2.
+    log2 = Log2 true;
+    /// Logarithm to base 10.
+    log10 = Log10 true;
+    /// log(1 + x).
+    log1p = Log1p true;
+    /// Sine.
+    sin = Sin true;
+    /// Cosine.
+    cos = Cos true;
+    /// Tangent.
+    tan = Tan true;
+    /// Inverse sine.
+    asin = Asin true;
+    /// Inverse cosine.
+    acos = Acos true;
+    /// Inverse tangent.
+    atan = Atan true;
+    /// Hyperbolic sine.
+    sinh = Sinh true;
+    /// Hyperbolic cosine.
+    cosh = Cosh true;
+    /// Hyperbolic tangent.
+    tanh = Tanh true;
+    /// Inverse hyperbolic sine.
+    asinh = Asinh true;
+    /// Inverse hyperbolic cosine.
+    acosh = Acosh true;
+    /// Inverse hyperbolic tangent.
+    atanh = Atanh true;
+    /// The error function.
+    erf = Erf true;
+    /// Largest integer not above x.
+    floor = Floor false;
+    /// Smallest integer not below x.
+    ceil = Ceil false;
+    /// Nearest integer, halves to even.
+    round = Round false;
+    /// Integer part.
+    trunc = Trunc false;
+    /// 1 / (1 + e⁻ˣ).
+    sigmoid = Sigmoid true;
+    /// log(sigmoid(x)).
+    logsigmoid = LogSigmoid false;
+    /// max(x, 0).
+    relu = Relu false;
+    /// min(max(x, 0), 6).
+    relu6 = Relu6 false;
+    /// x · Φ(x) with the error function.
+    gelu = Gelu false;
+    /// x · Φ(x) with the tanh approximation.
+    gelu_tanh = GeluTanh false;
+    /// x · sigmoid(x).
+    silu = Silu false;
+    /// log(1 + eˣ).
+    softplus = Softplus false;
+    /// x / (1 + |x|).
+    softsign = Softsign true;
+    /// x · tanh(softplus(x)).
+    mish = Mish false;
+    /// x > 0 ? x : eˣ − 1.
+    elu = Elu false;
+    /// The self-normalising ELU.
+    selu = Selu false;
+    /// min(max(x + 3, 0), 6) / 6.
+    hardsigmoid = Hardsigmoid false;
+    /// x · hardsigmoid(x).
+    hardswish = Hardswish false;
+    /// Logical not of bool, bitwise not of integers.
+    bitwise_not = Not false;
+}
+
+macro_rules! binary_methods {
+    ($($(#[$doc:meta])* $name:ident = $row:ident $rule:ident;)*) => {
+        impl Tensor {
+            $($(#[$doc])*
+            #[track_caller]
+            pub fn $name<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
+                let other = other.into();
+                binary(stringify!($name), on_bool(Pw::$row, self, &other), Rule::$rule, self, other)
+            })*
+        }
+    };
+}
+
+binary_methods! {
+    /// a + b.
+    add = Add Plain;
+    /// a − b.
+    sub = Sub Plain;
+    /// a · b.
+    mul = Mul Plain;
+    /// a / b, always a float.
+    div = Div Float;
+    /// a / b rounded down.
+    floor_divide = FloorDivide Plain;
+    /// The remainder with the dividend's sign.
+    fmod = Fmod Plain;
+    /// The remainder with the divisor's sign.
+    remainder = Remainder Plain;
+    /// aᵇ.
+    pow = Pow Plain;
+    /// The angle of (b, a).
+    atan2 = Atan2 Float;
+    /// The larger; NaN wins.
+    maximum = Maximum Plain;
+    /// The smaller; NaN wins.
+    minimum = Minimum Plain;
+    /// a = b.
+    eq = Eq Plain;
+    /// a ≠ b.
+    ne = Ne Plain;
+    /// a < b.
+    lt = Lt Ordered;
+    /// a ≤ b.
+    le = Le Ordered;
+    /// a > b.
+    gt = Gt Ordered;
+    /// a ≥ b.
+    ge = Ge Ordered;
+    /// Logical and of bool, bitwise and of integers.
+    bitwise_and = And Plain;
+    /// Logical or of bool, bitwise or of integers.
+    bitwise_or = Or Plain;
+    /// Exclusive or.
+    bitwise_xor = Xor Plain;
+    /// a · 2ᵇ.
+    bitwise_left_shift = Shl Plain;
+    /// a / 2ᵇ rounded down.
+    bitwise_right_shift = Shr Plain;
+}
+
+impl Tensor {
+    /// The values converted to another dtype.
+    #[track_caller]
+    pub fn to_dtype(&self, dtype: DType) -> Tensor {
+        compose("to_dtype", &[self], |b| b.cast(self, dtype))
+    }
+
+    /// `condition ? self : other`, broadcast; the condition is bool.
+    #[track_caller]
+    pub fn where_cond<'a>(&self, condition: &Tensor, other: impl Into<Other<'a>>) -> Tensor {
+        let other = other.into();
+        let mut operands = other.with(self);
+        operands.push(condition);
+        compose("where", &operands, |b| {
+            let (x, y) = other.promoted(b, self)?;
+            b.pointwise(Pw::Select, &[condition.clone(), x, y])
+        })
+    }
+}
+
+macro_rules! operators {
+    ($($trait:ident $method:ident;)*) => {$(
+        impl $trait<&Tensor> for &Tensor {
+            type Output = Tensor;
+            #[track_caller]
+            fn $method(self, other: &Tensor) -> Tensor {
+                Tensor::$method(self, other)
+            }
+        }
+        impl $trait<Tensor> for &Tensor {
+            type Output = Tensor;
+            #[track_caller]
+            fn $method(self, other: Tensor) -> Tensor {
+                Tensor::$method(self, &other)
+            }
+        }
+        impl $trait<&Tensor> for Tensor {
+            type Output = Tensor;
+            #[track_caller]
+            fn $method(self, other: &Tensor) -> Tensor {
+                Tensor::$method(&self, other)
+            }
+        }
+        impl $trait<Tensor> for Tensor {
+            type Output = Tensor;
+            #[track_caller]
+            fn $method(self, other: Tensor) -> Tensor {
+                Tensor::$method(&self, &other)
+            }
+        }
+        operators!(@number $trait $method: i64 f64);
+    )*};
+    (@number $trait:ident $method:ident: $($t:ty)*) => {$(
+        impl $trait<$t> for &Tensor {
+            type Output = Tensor;
+            #[track_caller]
+            fn $method(self, other: $t) -> Tensor {
+                Tensor::$method(self, other)
+            }
+        }
+        impl $trait<$t> for Tensor {
+            type Output = Tensor;
+            #[track_caller]
+            fn $method(self, other: $t) -> Tensor {
+                Tensor::$method(&self, other)
+            }
+        }
+        impl $trait<&Tensor> for $t {
+            type Output = Tensor;
+            #[track_caller]
+            fn $method(self, other: &Tensor) -> Tensor {
+                reversed(stringify!($method), self.into(), other)
+            }
+        }
+        impl $trait<Tensor> for $t {
+            type Output = Tensor;
+            #[track_caller]
+            fn $method(self, other: Tensor) -> Tensor {
+                reversed(stringify!($method), self.into(), &other)
+            }
+        }
+    )*};
+}
+
+operators! {
+    Add add;
+    Sub sub;
+    Mul mul;
+    Div div;
+}
+
+/// A number on the left.
+#[track_caller]
+fn reversed(called: &'static str, number: Scalar, t: &Tensor) -> Tensor {
+    let op = match called {
+        "add" => Pw::Add,
+        "sub" => Pw::Sub,
+        "mul" => Pw::Mul,
+        _ => Pw::Div,
+    };
+    compose(called, &[t], |b| {
+        let (x, n) = Other::Number(number).promoted(b, t)?;
+        let dtype = if op == Pw::Div {
+            promote::to_float(x.dtype())
+        } else {
+            x.dtype()
+        };
+        let (x, n) = (b.cast(&x, dtype)?, b.cast(&n, dtype)?);
+        b.pointwise(op, &[n, x])
+    })
+}
+
+impl Rem<&Tensor> for &Tensor {
+    type Output = Tensor;
+    /// Python's `%`: the remainder with the divisor's sign.
+    #[track_caller]
+    fn rem(self, other: &Tensor) -> Tensor {
+        self.remainder(other)
+    }
+}
+
+impl Neg for &Tensor {
+    type Output = Tensor;
+    #[track_caller]
+    fn neg(self) -> Tensor {
+        Tensor::neg(self)
+    }
+}
+
+impl Neg for Tensor {
+    type Output = Tensor;
+    #[track_caller]
+    fn neg(self) -> Tensor {
+        Tensor::neg(&self)
+    }
+}

@@ -1,0 +1,341 @@
+//! Convolutions.
+
+use super::args::{IntList, known, same_dtype};
+use super::record::Recorded;
+use crate::Tensor;
+use crate::record::{Recorder, compose};
+use kiln_base::{Dim, numel};
+use kiln_ir::ops::{Axes, Conv};
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
+
+/// The zeros around a convolution's input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Padding {
+    /// As many in front of as behind each axis.
+    Sizes(IntList),
+    /// As many as make the output as large as the input, the odd one behind. Needs strides of 1.
+    Same,
+}
+
+impl<T: Into<IntList>> From<T> for Padding {
+    fn from(sizes: T) -> Padding {
+        Padding::Sizes(sizes.into())
+    }
+}
+
+/// What all convolutions take beside the tensors.
+struct Parameters {
+    stride: IntList,
+    padding: Padding,
+    dilation: IntList,
+    groups: i64,
+}
+
+macro_rules! convolutions {
+    ($($(#[$doc:meta])* $name:ident $spatial:literal;)*) => {
+        impl Tensor {
+            $($(#[$doc])*
+            #[track_caller]
+            pub fn $name(
+                &self,
+                weight: &Tensor,
+                bias: Option<&Tensor>,
+                stride: impl Into<IntList>,
+                padding: impl Into<Padding>,
+                dilation: impl Into<IntList>,
+                groups: i64,
+            ) -> Tensor {
+                let parameters = Parameters {
+                    stride: stride.into(),
+                    padding: padding.into(),
+                    dilation: dilation.into(),
+                    groups,
+                };
+                convolution(stringify!($name), $spatial, self, weight, bias, &parameters)
+            })*
+        }
+    };
+}
+
+convolutions! {
+    /// Cross-correlation of `[n, c, l]` (or `[c, l]`) with a weight `[o, c / groups, k]`, plus a bias
+    /// `[o]`. The numbers are one for each spatial dim, or one for all.
+    conv1d 1;
+    /// Cross-correlation of `[n, c, h, w]` (or `[c, h, w]`) with a weight `[o, c / groups, kh, kw]`,
+    /// plus a bias `[o]`. The numbers are one for each spatial dim, or one for all.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor};
+    /// let x = Tensor::zeros([16, 1, 32, 32], DType::F32);
+    /// let weight = Tensor::zeros([6, 1, 5, 5], DType::F32);
+    /// assert_eq!(x.conv2d(&weight, None, 1, 0, 1, 1).shape()?, [16, 6, 28, 28]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    conv2d 2;
+    /// Cross-correlation of `[n, c, d, h, w]` (or `[c, d, h, w]`) with a weight
+    /// `[o, c / groups, kd, kh, kw]`, plus a bias `[o]`. The numbers are one for each spatial dim, or
+    /// one for all.
+    conv3d 3;
+}
+
+#[track_caller]
+fn convolution(
+    called: &'static str,
+    spatial: usize,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    p: &Parameters,
+) -> Tensor {
+    let mut operands = vec![x, weight];
+    operands.extend(bias);
+    compose(called, &operands, |b| {
+        check_operands(spatial, x, weight, bias)?;
+        let stride = p.stride.each(spatial, "the stride", 1)?;
+        let dilation = p.dilation.each(spatial, "the dilation", 1)?;
+        ensure!(p.groups > 0, "groups must be at least 1, not {}", p.groups);
+        let padding = match &p.padding {
+            Padding::Sizes(sizes) => {
+                let sizes = sizes.each(spatial, "the padding", 0)?;
+                sizes.iter().map(|n| (*n, *n)).collect()
+            }
+            Padding::Same => {
+                ensure!(
+                    stride.iter().all(|s| *s == 1),
+                    "padding that keeps the size needs strides of 1, not {stride:?}"
+                );
+                same_padding(weight, &dilation)?
+            }
+        };
+        let op = Conv {
+            stride,
+            padding,
+            dilation,
+            groups: p.groups as usize,
+        };
+        batched(b, spatial, x, |b, x| {
+            let y = b.op(op, &[x.clone(), weight.clone()])?;
+            with_bias(b, &y, bias)
+        })
+    })
+}
+
+fn same_padding(weight: &Tensor, dilation: &Axes) -> Result<Vec<(usize, usize)>, OpError> {
+    let pair = |(a, d): (usize, &usize)| {
+        let total = *d * (known(weight, a + 2)?.max(1) as usize - 1);
+        Ok((total / 2, total - total / 2))
+    };
+    dilation.iter().enumerate().map(pair).collect()
+}
+
+fn check_operands(
+    spatial: usize,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+) -> Result<(), OpError> {
+    same_dtype(x, "input", weight, "weight")?;
+    ensure!(
+        x.ndim() == spatial + 1 || x.ndim() == spatial + 2,
+        "the input must have {} dims, or {} without a batch, not {}",
+        spatial + 2,
+        spatial + 1,
+        x.fact()
+    );
+    ensure!(
+        weight.ndim() == spatial + 2,
+        "the weight must have {} dims, not {}",
+        spatial + 2,
+        weight.fact()
+    );
+    if let Some(bias) = bias {
+        same_dtype(x, "input", bias, "bias")?;
+    }
+    Ok(())
+}
+
+/// Applies a function of `[n, c, ..]` to it or to `[c, ..]`.
+pub(crate) fn batched(
+    b: &mut Recorder,
+    spatial: usize,
+    x: &Tensor,
+    f: impl FnOnce(&mut Recorder, &Tensor) -> Recorded,
+) -> Recorded {
+    if x.ndim() > spatial + 1 {
+        return f(b, x);
+    }
+    let x = b.unsqueeze(x, 0)?;
+    let y = f(b, &x)?;
+    let shape = Shape::from(&y.dims()[1..]);
+    b.reshape(&y, &shape)
+}
+
+fn with_bias(b: &mut Recorder, y: &Tensor, bias: Option<&Tensor>) -> Recorded {
+    let Some(bias) = bias else {
+        return Ok(y.clone());
+    };
+    ensure!(
+        bias.ndim() == 1 && bias.dims()[0] == y.dims()[1],
+        "the bias must hold {} numbers, one for each output channel, not {}",
+        y.dims()[1],
+        bias.fact()
+    );
+    let column = b.along(bias, 0, y.ndim() - 1)?;
+    b.binary(Pw::Add, y, &column)
+}
+
+/// What transposed convolutions take beside the tensors.
+struct Transposed {
+    stride: IntList,
+    padding: IntList,
+    output_padding: IntList,
+    groups: i64,
+    dilation: IntList,
+}
+
+macro_rules! transposed_convolutions {
+    ($($(#[$doc:meta])* $name:ident $spatial:literal;)*) => {
+        impl Tensor {
+            $($(#[$doc])*
+            #[track_caller]
+            #[allow(clippy::too_many_arguments)] // PyTorch's signature
+            pub fn $name(
+                &self,
+                weight: &Tensor,
+                bias: Option<&Tensor>,
+                stride: impl Into<IntList>,
+                padding: impl Into<IntList>,
+                output_padding: impl Into<IntList>,
+                groups: i64,
+                dilation: impl Into<IntList>,
+            ) -> Tensor {
+                let parameters = Transposed {
+                    stride: stride.into(),
+                    padding: padding.into(),
+                    output_padding: output_padding.into(),
+                    groups,
+                    dilation: dilation.into(),
+                };
+                let mut operands = vec![self, weight];
+                operands.extend(bias);
+                compose(stringify!($name), &operands, |b| {
+                    check_operands($spatial, self, weight, bias)?;
+                    batched(b, $spatial, self, |b, x| {
+                        let y = transposed(b, $spatial, x, weight, &parameters)?;
+                        with_bias(b, &y, bias)
+                    })
+                })
+            })*
+        }
+    };
+}
+
+transposed_convolutions! {
+    /// The transpose of [`Tensor::conv1d`]: `[n, c, l]` (or `[c, l]`) with a weight
+    /// `[c, o / groups, k]` to length `(l − 1) · stride − 2 · padding + dilation · (k − 1) +
+    /// output_padding + 1`.
+    conv_transpose1d 1;
+    /// The transpose of [`Tensor::conv2d`], see [`Tensor::conv_transpose1d`].
+    conv_transpose2d 2;
+    /// The transpose of [`Tensor::conv3d`], see [`Tensor::conv_transpose1d`].
+    conv_transpose3d 3;
+}
+
+/// A convolution with the mirrored weight over the input with zeros between its elements and around it.
+fn transposed(
+    b: &mut Recorder,
+    spatial: usize,
+    x: &Tensor,
+    weight: &Tensor,
+    p: &Transposed,
+) -> Recorded {
+    let stride = p.stride.each(spatial, "the stride", 1)?;
+    let padding = p.padding.each(spatial, "the padding", 0)?;
+    let extra = p.output_padding.each(spatial, "the output padding", 0)?;
+    let dilation = p.dilation.each(spatial, "the dilation", 1)?;
+    ensure!(p.groups > 0, "groups must be at least 1, not {}", p.groups);
+    ensure!(
+        x.dims()[1] == weight.dims()[0],
+        "the input {} has {} channels, but the weight {} takes {}",
+        x.fact(),
+        x.dims()[1],
+        weight.fact(),
+        weight.dims()[0]
+    );
+    let weight = mirrored(b, spatial, weight, p.groups)?;
+    let mut spread = x.clone();
+    let mut borders = Vec::new();
+    for a in 0..spatial {
+        ensure!(
+            extra[a] < stride[a].max(dilation[a]),
+            "the output padding {} must be smaller than the stride or the dilation",
+            extra[a]
+        );
+        spread = spaced(b, &spread, a + 2, stride[a])?;
+        let reach = dilation[a] as i64 * (known(&weight, a + 2)? - 1);
+        let low = reach - padding[a] as i64;
+        let high = low + extra[a] as i64;
+        spread = cut(b, &spread, a + 2, (-low).max(0), (-high).max(0))?;
+        borders.push((low.max(0) as usize, high.max(0) as usize));
+    }
+    let op = Conv {
+        stride: Axes::from_elem(1, spatial),
+        padding: borders,
+        dilation,
+        groups: p.groups as usize,
+    };
+    b.op(op, &[spread, weight])
+}
+
+/// `[g · i, o, ..]` to `[g · o, i, ..]` with every kernel reversed.
+fn mirrored(b: &mut Recorder, spatial: usize, weight: &Tensor, groups: i64) -> Recorded {
+    let g = Dim::Const(groups);
+    let inner = weight.dims()[0].div_exact(&g).map_err(|_| {
+        OpError(format!(
+            "{} input channels do not divide into {groups} groups",
+            weight.dims()[0]
+        ))
+    })?;
+    let outer = weight.dims()[1].clone();
+    let kernel = &weight.dims()[2..];
+    let with = |lead: &[&Dim]| -> Shape {
+        lead.iter()
+            .map(|d| (*d).clone())
+            .chain(kernel.iter().cloned())
+            .collect()
+    };
+    let w = b.reshape(weight, &with(&[&g, &inner, &outer]))?;
+    let mut perm: Vec<usize> = (0..w.ndim()).collect();
+    perm.swap(1, 2);
+    let w = b.permute(&w, &perm)?;
+    let mut w = b.reshape(&w, &with(&[&numel(&[g.clone(), outer]), &inner]))?;
+    for a in 0..spatial {
+        w = b.reversed(&w, a + 2)?;
+    }
+    Ok(w)
+}
+
+/// `step − 1` zeros between the elements of an axis.
+fn spaced(b: &mut Recorder, x: &Tensor, axis: usize, step: usize) -> Recorded {
+    if step == 1 || x.dims()[axis].is(0) {
+        return Ok(x.clone());
+    }
+    let n = x.dims()[axis].clone();
+    let step = Dim::from(step);
+    let column = b.unsqueeze(x, axis + 1)?;
+    let column = b.pad_axis(&column, axis + 1, 0i64, &step - &Dim::ONE, 0i64)?;
+    let mut shape = Shape::from(x.dims());
+    shape[axis] = &n * &step;
+    let flat = b.reshape(&column, &shape)?;
+    b.narrow(&flat, axis, 0i64, &(&(&n - &Dim::ONE) * &step) + &Dim::ONE)
+}
+
+fn cut(b: &mut Recorder, x: &Tensor, axis: usize, front: i64, behind: i64) -> Recorded {
+    let len = &x.dims()[axis] - &Dim::Const(front + behind);
+    ensure!(
+        len.as_const().is_none_or(|n| n >= 0),
+        "the padding leaves nothing of dim {axis} of {}",
+        x.fact()
+    );
+    b.narrow(x, axis, front, len)
+}

@@ -1,0 +1,235 @@
+//! Triangles and diagonals.
+
+use super::args::{IntList, axis, known};
+use super::record::Recorded;
+use crate::record::{Recorder, compose};
+use crate::{DType, Tensor};
+use kiln_base::Dim;
+use kiln_ir::ops::SliceAxis;
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
+
+impl Tensor {
+    /// Ones on the diagonal of an `[n, m]` matrix, zeros elsewhere.
+    #[track_caller]
+    pub fn eye(n: i64, m: impl Into<Option<i64>>, dtype: DType) -> Tensor {
+        let m = m.into().unwrap_or(n);
+        compose("eye", &[], |b| {
+            ensure!(n >= 0, "n must not be negative, but is {n}");
+            ensure!(m >= 0, "m must not be negative, but is {m}");
+            let (row, column) = row_and_column(b, &[n.into(), m.into()])?;
+            let diagonal = b.binary(Pw::Eq, &row, &column)?;
+            b.cast(&diagonal, dtype)
+        })
+    }
+
+    /// The elements on and below the diagonal `diagonal` of each matrix; zeros above it.
+    #[track_caller]
+    pub fn tril(&self, diagonal: i64) -> Tensor {
+        compose("tril", &[self], |b| triangle(b, self, diagonal, Pw::Le))
+    }
+
+    /// The elements on and above the diagonal `diagonal` of each matrix; zeros below it.
+    #[track_caller]
+    pub fn triu(&self, diagonal: i64) -> Tensor {
+        compose("triu", &[self], |b| triangle(b, self, diagonal, Pw::Ge))
+    }
+
+    /// The diagonal of a matrix, or the matrix with this vector as its diagonal.
+    #[track_caller]
+    pub fn diag(&self, diagonal: i64) -> Tensor {
+        compose("diag", &[self], |b| match self.ndim() {
+            1 => embed(b, self, diagonal),
+            2 => extract(b, self, diagonal),
+            _ => Err(OpError(format!(
+                "{} is neither a vector nor a matrix",
+                self.fact()
+            ))),
+        })
+    }
+
+    /// The diagonals of the matrices that `dim1` and `dim2` span, as a new last dim.
+    #[track_caller]
+    pub fn diagonal(&self, offset: i64, dim1: i64, dim2: i64) -> Tensor {
+        compose("diagonal", &[self], |b| {
+            let (rows, columns) = (axis(self, dim1)?, axis(self, dim2)?);
+            ensure!(rows != columns, "the dims {dim1} and {dim2} are the same");
+            let mut perm: Vec<usize> = (0..self.ndim())
+                .filter(|a| *a != rows && *a != columns)
+                .collect();
+            perm.extend([rows, columns]);
+            let matrices = b.permute(self, &perm)?;
+            extract(b, &matrices, offset)
+        })
+    }
+
+    /// Matrices, spanned by the dims `dim1` and `dim2` of the result, with the vectors of the last dim
+    /// on their diagonals.
+    #[track_caller]
+    pub fn diag_embed(&self, offset: i64, dim1: i64, dim2: i64) -> Tensor {
+        compose("diag_embed", &[self], |b| {
+            ensure!(self.ndim() > 0, "a number has no last dim");
+            let matrices = embed(b, self, offset)?;
+            let (rows, columns) = (axis(&matrices, dim1)?, axis(&matrices, dim2)?);
+            ensure!(rows != columns, "the dims {dim1} and {dim2} are the same");
+            let n = matrices.ndim();
+            let mut rest = 0..n - 2;
+            let perm: Vec<usize> = (0..n)
+                .map(|i| match i {
+                    i if i == rows => n - 2,
+                    i if i == columns => n - 1,
+                    _ => rest.next().unwrap_or(0),
+                })
+                .collect();
+            b.permute(&matrices, &perm)
+        })
+    }
+
+    /// The sum of a matrix's diagonal; integers give i64.
+    #[track_caller]
+    pub fn trace(&self) -> Tensor {
+        compose("trace", &[self], |b| {
+            ensure!(self.ndim() == 2, "expected a matrix, not {}", self.fact());
+            let diagonal = extract(b, self, 0)?;
+            let diagonal = b.cast(&diagonal, super::reduce::sum_dtype(self.dtype()))?;
+            b.sum(&diagonal, &[0], false)
+        })
+    }
+
+    /// The matrix `[2, count]` of the positions on and below a diagonal of a `[row, col]` matrix, in
+    /// row-major order.
+    #[track_caller]
+    pub fn tril_indices(row: i64, col: i64, offset: i64) -> Tensor {
+        compose("tril_indices", &[], |b| {
+            positions(b, row, col, |r, c| c - r <= offset)
+        })
+    }
+
+    /// The matrix `[2, count]` of the positions on and above a diagonal of a `[row, col]` matrix, in
+    /// row-major order.
+    #[track_caller]
+    pub fn triu_indices(row: i64, col: i64, offset: i64) -> Tensor {
+        compose("triu_indices", &[], |b| {
+            positions(b, row, col, |r, c| c - r >= offset)
+        })
+    }
+
+    /// The matrices that `dims` span turned by 90° `k` times, from the first of the dims towards the
+    /// second.
+    #[track_caller]
+    pub fn rot90(&self, k: i64, dims: impl Into<IntList>) -> Tensor {
+        let dims = dims.into();
+        compose("rot90", &[self], |b| {
+            let axes = dims.axes(self)?;
+            let [from, to] = axes[..] else {
+                return Err(OpError(format!(
+                    "turns in a plane of 2 dims, not {:?}",
+                    dims.0
+                )));
+            };
+            let mut perm: Vec<usize> = (0..self.ndim()).collect();
+            perm.swap(from, to);
+            match k.rem_euclid(4) {
+                0 => Ok(self.clone()),
+                1 => {
+                    let x = b.reversed(self, to)?;
+                    b.permute(&x, &perm)
+                }
+                2 => {
+                    let x = b.reversed(self, from)?;
+                    b.reversed(&x, to)
+                }
+                _ => {
+                    let x = b.reversed(self, from)?;
+                    b.permute(&x, &perm)
+                }
+            }
+        })
+    }
+}
+
+fn positions(
+    b: &mut Recorder,
+    rows: i64,
+    columns: i64,
+    inside: impl Fn(i64, i64) -> bool,
+) -> Recorded {
+    ensure!(
+        rows >= 0 && columns >= 0,
+        "a matrix can't be {rows} by {columns}"
+    );
+    let all = (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c)));
+    let (mut values, second): (Vec<i64>, Vec<i64>) = all.filter(|(r, c)| inside(*r, *c)).unzip();
+    let count = values.len();
+    values.extend(second);
+    let flat = b.constant(&values)?;
+    b.reshape(&flat, &[2i64.into(), count.into()])
+}
+
+/// Row and column numbers of matrices of this shape, to broadcast.
+fn row_and_column(b: &mut Recorder, shape: &[Dim]) -> Result<(Tensor, Tensor), OpError> {
+    let [.., rows, columns] = shape else {
+        return Err(OpError::new("needs at least 2 dims"));
+    };
+    let row = b.iota(rows)?;
+    let row = b.reshape(&row, &[rows.clone(), Dim::ONE])?;
+    Ok((row, b.iota(columns)?))
+}
+
+/// Elements whose column stands in a relation to row + offset; zeros elsewhere.
+fn triangle(b: &mut Recorder, x: &Tensor, offset: i64, relation: Pw) -> Recorded {
+    ensure!(x.ndim() >= 2, "{} has fewer than 2 dims", x.fact());
+    let (row, column) = row_and_column(b, x.dims())?;
+    let edge = b.with(Pw::Add, &row, offset)?;
+    let inside = b.binary(relation, &column, &edge)?;
+    let zero = b.scalar_like(0i64, x)?;
+    b.select(&inside, x, &zero)
+}
+
+/// The lower triangle of a square, as a mask: `row ≥ column`.
+pub(crate) fn causal_mask(b: &mut Recorder, shape: &[Dim]) -> Recorded {
+    let (row, column) = row_and_column(b, shape)?;
+    b.binary(Pw::Ge, &row, &column)
+}
+
+/// The diagonals of the matrices of the last two dims.
+pub(crate) fn extract(b: &mut Recorder, x: &Tensor, offset: i64) -> Recorded {
+    let n = x.ndim();
+    let (rows, columns) = (known(x, n - 2)?, known(x, n - 1)?);
+    let (down, right) = ((-offset).max(0), offset.max(0));
+    let len = (rows - down).min(columns - right).max(0);
+    if len == 0 {
+        let mut shape = Shape::from(&x.dims()[..n - 1]);
+        shape[n - 2] = Dim::ZERO;
+        return b.full(0i64, x.dtype(), &shape);
+    }
+    let square = b.narrow(x, n - 2, down, len)?;
+    let square = b.narrow(&square, n - 1, right, len)?;
+    let mut flat = Shape::from(&x.dims()[..n - 2]);
+    flat.push((len * len).into());
+    let flat = b.reshape(&square, &flat)?;
+    let part = SliceAxis {
+        start: Dim::ZERO,
+        len: len.into(),
+        step: len + 1,
+    };
+    b.slice_axis(&flat, n - 2, part)
+}
+
+/// Matrices with the vectors of the last dim on a diagonal: each element is followed by a row of zeros,
+/// which shifts the next one by a column.
+fn embed(b: &mut Recorder, x: &Tensor, offset: i64) -> Recorded {
+    let last = x.ndim() - 1;
+    let n = known(x, last)?;
+    let column = b.unsqueeze(x, last + 1)?;
+    let spaced = b.pad_axis(&column, last + 1, 0i64, n, 0i64)?;
+    let mut shape = Shape::from(&x.dims()[..last]);
+    shape.push((n * (n + 1)).into());
+    let flat = b.reshape(&spaced, &shape)?;
+    let flat = b.narrow(&flat, last, 0i64, n * n)?;
+    shape[last] = n.into();
+    shape.push(n.into());
+    let square = b.reshape(&flat, &shape)?;
+    let (down, right) = ((-offset).max(0), offset.max(0));
+    let square = b.pad_axis(&square, last, down, right, 0i64)?;
+    b.pad_axis(&square, last + 1, right, down, 0i64)
+}

@@ -1,0 +1,114 @@
+//! Distances and angles between vectors.
+
+use super::args::{IntList, known, needs_float, same_dtype};
+use super::record::wide;
+use super::reduce::norm;
+use crate::record::{Recorder, compose};
+use crate::{Tensor, promote};
+use kiln_ir::{Builder, OpError, Pw, ensure};
+
+impl Tensor {
+    /// The cosine of the angle between vectors along a dim; lengths below `eps` count as eps.
+    #[track_caller]
+    pub fn cosine_similarity(&self, x2: &Tensor, dim: i64, eps: f64) -> Tensor {
+        compose("cosine_similarity", &[self, x2], |b| {
+            let (x, y) = b.promoted(self, x2)?;
+            needs_float(&x, "operand")?;
+            let dtype = x.dtype();
+            let (x, y) = (b.widened(&x)?, b.widened(&y)?);
+            let shape = kiln_ir::broadcast_shapes([x.dims(), y.dims()])
+                .ok_or_else(|| OpError::new("the shapes do not broadcast together"))?;
+            let (x, y) = (b.broadcast_to(&x, &shape)?, b.broadcast_to(&y, &shape)?);
+            let axes = IntList(vec![dim]).axes(&x)?;
+            let unit = |b: &mut Recorder, v: &Tensor| {
+                let norm = norm(b, v, 2.0, &axes, true)?;
+                let norm = b.with(Pw::Maximum, &norm, eps)?;
+                b.binary(Pw::Div, v, &norm)
+            };
+            let (x, y) = (unit(b, &x)?, unit(b, &y)?);
+            let product = b.binary(Pw::Mul, &x, &y)?;
+            let cosine = b.sum(&product, &axes, false)?;
+            b.cast(&cosine, dtype)
+        })
+    }
+
+    /// The p-norm of `x1 − x2 + eps` along the last dim.
+    #[track_caller]
+    pub fn pairwise_distance(&self, x2: &Tensor, p: f64, eps: f64, keepdim: bool) -> Tensor {
+        compose("pairwise_distance", &[self, x2], |b| {
+            let (x, y) = b.promoted(self, x2)?;
+            let dtype = promote::to_float(x.dtype());
+            let wide = wide(dtype);
+            let (x, y) = (b.cast(&x, wide)?, b.cast(&y, wide)?);
+            let difference = b.binary(Pw::Sub, &x, &y)?;
+            let difference = b.with(Pw::Add, &difference, eps)?;
+            ensure!(difference.ndim() > 0, "needs vectors, not numbers");
+            let last = difference.ndim() - 1;
+            let norm = norm(b, &difference, p, &[last], keepdim)?;
+            b.cast(&norm, dtype)
+        })
+    }
+
+    /// The p-norm of `self − other`, flattened.
+    #[track_caller]
+    pub fn dist(&self, other: &Tensor, p: f64) -> Tensor {
+        compose("dist", &[self, other], |b| {
+            same_dtype(self, "operand", other, "other operand")?;
+            needs_float(self, "operand")?;
+            let (x, y) = (b.widened(self)?, b.widened(other)?);
+            let difference = b.binary(Pw::Sub, &x, &y)?;
+            let flat = b.reshape(&difference, &[difference.fact().numel()])?;
+            let norm = norm(b, &flat, p, &[0], false)?;
+            b.cast(&norm, self.dtype())
+        })
+    }
+}
+
+impl Tensor {
+    /// The pairwise distances of the rows of a matrix, `[n · (n − 1) / 2]`: row 0 to rows 1, 2, …, then
+    /// row 1, and so on.
+    #[track_caller]
+    pub fn pdist(&self, p: f64) -> Tensor {
+        compose("pdist", &[self], |b| {
+            needs_float(self, "operand")?;
+            ensure!(self.ndim() == 2, "expected a matrix, not {}", self.fact());
+            ensure!(p >= 0.0, "the order of a distance can't be negative ({p})");
+            let n = known(self, 0)?;
+            let pairs = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j)));
+            let (first, second): (Vec<i64>, Vec<i64>) = pairs.unzip();
+            let (first, second) = (b.constant(&first)?, b.constant(&second)?);
+            let x = b.index_select(self, 0, &first)?;
+            let y = b.index_select(self, 0, &second)?;
+            let difference = b.binary(Pw::Sub, &x, &y)?;
+            norm(b, &difference, p, &[1], false)
+        })
+    }
+}
+
+/// The distances of each row of x1 `[.., p, m]` to each row of x2 `[.., r, m]`: `[.., p, r]`.
+#[track_caller]
+pub fn cdist(x1: &Tensor, x2: &Tensor, p: f64) -> Tensor {
+    compose("cdist", &[x1, x2], |b| {
+        needs_float(x1, "operand")?;
+        same_dtype(x1, "first operand", x2, "second")?;
+        ensure!(p >= 0.0, "the order of a distance can't be negative ({p})");
+        let (n, m) = (x1.ndim(), x2.ndim());
+        ensure!(
+            n >= 2 && m >= 2,
+            "{} and {} must have at least 2 dims",
+            x1.fact(),
+            x2.fact()
+        );
+        ensure!(
+            x1.dims()[n - 1] == x2.dims()[m - 1],
+            "the rows of {} and {} differ in length",
+            x1.fact(),
+            x2.fact()
+        );
+        let x = b.unsqueeze(x1, n - 1)?;
+        let y = b.unsqueeze(x2, m - 2)?;
+        let difference = b.binary(Pw::Sub, &x, &y)?;
+        let last = difference.ndim() - 1;
+        norm(b, &difference, p, &[last], false)
+    })
+}

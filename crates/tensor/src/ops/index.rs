@@ -1,0 +1,512 @@
+//! Elements chosen by indices and masks.
+//!
+//! Indices are i64. One out of range is a data error: the run stops, and the error names the index,
+//! its bound and the line that recorded the call.
+
+use super::args::{axis, known};
+use super::arith::Other;
+use super::record::Recorded;
+use crate::record::{Recorder, compose};
+use crate::{DType, Scalar, Tensor, promote};
+use kiln_base::{Dim, Kind, numel};
+use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
+
+/// Errs unless the tensor can be an index.
+pub(crate) fn needs_index(t: &Tensor, what: &str) -> Result<(), OpError> {
+    ensure!(
+        t.dtype() == DType::I64,
+        "the {what} must be i64, not {}; cast it first",
+        t.dtype()
+    );
+    Ok(())
+}
+
+fn as_vector(b: &mut Recorder, t: &Tensor) -> Recorded {
+    if t.ndim() == 0 {
+        b.reshape(t, &[Dim::ONE])
+    } else {
+        Ok(t.clone())
+    }
+}
+
+impl Tensor {
+    /// `out[.., i, ..] = self[.., index[.., i, ..], ..]` along a dim. The index has as many dims as the
+    /// tensor and is no larger off the dim; the result has the index's shape.
+    ///
+    /// ```
+    /// use kiln_tensor::Tensor;
+    /// let x = Tensor::arange(1, 10, 1).reshape([3, 3]);
+    /// let index = Tensor::from_slice(&[1i64, 1, 2, 0, 1, 2], [3, 2]);
+    /// assert_eq!(x.gather(1, &index).shape()?, [3, 2]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn gather(&self, dim: i64, index: &Tensor) -> Tensor {
+        compose("gather", &[self, index], |b| {
+            let mut i = index.clone();
+            if index.fact().numel().is(0) {
+                i = b.cast(index, DType::I64)?; // chooses nothing, whatever its dtype
+            }
+            needs_index(&i, "index")?;
+            let (x, i) = (as_vector(b, self)?, as_vector(b, &i)?);
+            let a = axis(&x, dim)?;
+            let y = b.gather(&x, a, &i)?;
+            b.reshape(&y, index.dims())
+        })
+    }
+
+    /// Like [`Tensor::gather`] with the other dims of both broadcast; without a dim, of the flattened
+    /// tensor.
+    #[track_caller]
+    pub fn take_along_dim(&self, indices: &Tensor, dim: impl Into<Option<i64>>) -> Tensor {
+        let dim = dim.into();
+        compose("take_along_dim", &[self, indices], |b| {
+            needs_index(indices, "index")?;
+            let Some(dim) = dim else {
+                let x = b.reshape(self, &[self.fact().numel()])?;
+                let i = b.reshape(indices, &[indices.fact().numel()])?;
+                return b.gather(&x, 0, &i);
+            };
+            ensure!(
+                self.ndim() == indices.ndim(),
+                "{} and the index {} differ in the number of dims",
+                self.fact(),
+                indices.fact()
+            );
+            let a = axis(self, dim)?;
+            let (mut x, mut i) = (Shape::from(self.dims()), Shape::from(indices.dims()));
+            (x[a], i[a]) = (Dim::ONE, Dim::ONE);
+            let shared = broadcast_shapes([&x[..], &i[..]]).ok_or_else(|| {
+                OpError(format!(
+                    "{} and the index {} do not broadcast off dim {dim}",
+                    self.fact(),
+                    indices.fact()
+                ))
+            })?;
+            let (mut to_x, mut to_i) = (shared.clone(), shared);
+            to_x[a] = self.dims()[a].clone();
+            to_i[a] = indices.dims()[a].clone();
+            let x = b.broadcast_to(self, &to_x)?;
+            let i = b.broadcast_to(indices, &to_i)?;
+            b.gather(&x, a, &i)
+        })
+    }
+
+    /// The elements of the flattened tensor at these indices; negative ones count from the end.
+    #[track_caller]
+    pub fn take(&self, index: &Tensor) -> Tensor {
+        compose("take", &[self, index], |b| {
+            needs_index(index, "index")?;
+            let total = self.fact().numel();
+            let x = b.reshape(self, std::slice::from_ref(&total))?;
+            let i = b.reshape(index, &[index.fact().numel()])?;
+            let i = wrapped_index(b, &i, known(&x, 0)?)?;
+            let y = b.gather(&x, 0, &i)?;
+            b.reshape(&y, index.dims())
+        })
+    }
+
+    /// The slices of a dim that an index vector chooses. Negative indices are errors.
+    #[track_caller]
+    pub fn index_select(&self, dim: i64, index: &Tensor) -> Tensor {
+        compose("index_select", &[self, index], |b| {
+            needs_index(index, "index")?;
+            ensure!(
+                index.ndim() <= 1,
+                "the index must be a vector, not {}",
+                index.fact()
+            );
+            let x = as_vector(b, self)?;
+            let a = axis(&x, dim)?;
+            let i = as_vector(b, index)?;
+            let y = b.index_select(&x, a, &i)?;
+            if self.ndim() == 0 {
+                ensure!(
+                    i.dims()[0].is(1),
+                    "a number takes an index of one element, not {}",
+                    index.fact()
+                );
+                return b.reshape(&y, &[]);
+            }
+            Ok(y)
+        })
+    }
+
+    /// `self[indices]` with an index tensor or nothing (a whole dim) for each of the first dims. Index
+    /// tensors broadcast together; their dims stand where the first of them is, or in front where
+    /// whole dims lie between them. Negative indices count from the end.
+    #[track_caller]
+    pub fn index(&self, indices: &[Option<&Tensor>]) -> Tensor {
+        let mut operands = vec![self];
+        operands.extend(indices.iter().flatten());
+        compose("index", &operands, |b| advanced_index(b, self, indices))
+    }
+
+    /// The tensor with `value` wherever the mask (bool, broadcast) is true. The value is a number or a
+    /// rank-0 tensor and takes this tensor's dtype.
+    #[track_caller]
+    pub fn masked_fill<'a>(&self, mask: &Tensor, value: impl Into<Other<'a>>) -> Tensor {
+        let value = value.into();
+        let mut operands = value.with(self);
+        operands.push(mask);
+        compose("masked_fill", &operands, |b| {
+            ensure!(
+                mask.dtype() == DType::Bool,
+                "the mask must be bool, not {}",
+                mask.dtype()
+            );
+            let value = fill_value(b, self, &value)?;
+            b.select(mask, &value, self)
+        })
+    }
+
+    /// The tensor with `value` in the slices of a dim that an index vector chooses.
+    #[track_caller]
+    pub fn index_fill<'a>(&self, dim: i64, index: &Tensor, value: impl Into<Other<'a>>) -> Tensor {
+        let value = value.into();
+        let mut operands = value.with(self);
+        operands.push(index);
+        compose("index_fill", &operands, |b| {
+            needs_index(index, "index")?;
+            ensure!(
+                index.ndim() <= 1,
+                "the index must be a vector, not {}",
+                index.fact()
+            );
+            let x = as_vector(b, self)?;
+            let a = axis(&x, dim)?;
+            let i = as_vector(b, index)?;
+            let extent = x.dims()[a].clone();
+            let checked = checked_index(b, &i, &extent)?;
+            // A slice is chosen if any index is its number.
+            let numbers = b.iota(&extent)?;
+            let numbers = b.along(&numbers, 0, 2)?;
+            let hits = b.binary(Pw::Eq, &numbers, &checked)?;
+            let hits = b.cast(&hits, DType::I64)?;
+            let hits = b.sum(&hits, &[1], false)?;
+            let chosen = b.with(Pw::Gt, &hits, 0i64)?;
+            let chosen = b.along(&chosen, a, x.ndim())?;
+            let value = fill_value(b, self, &value)?;
+            let y = b.select(&chosen, &value, &x)?;
+            b.reshape(&y, self.dims())
+        })
+    }
+
+    /// The rows of this `[count, size]` weight that `indices` choose: `[.., size]`.
+    #[track_caller]
+    pub fn embedding(&self, indices: &Tensor) -> Tensor {
+        compose("embedding", &[self, indices], |b| {
+            ensure!(
+                self.ndim() == 2,
+                "the weight must be a matrix, not {}",
+                self.fact()
+            );
+            let mut i = indices.clone();
+            if indices.dtype() == DType::I32 {
+                i = b.cast(indices, DType::I64)?;
+            }
+            needs_index(&i, "index")?;
+            let i = b.reshape(&i, &[indices.fact().numel()])?;
+            let rows = b.index_select(self, 0, &i)?;
+            let mut shape = Shape::from(indices.dims());
+            shape.push(self.dims()[1].clone());
+            b.reshape(&rows, &shape)
+        })
+    }
+
+    /// A new last dim of `num_classes` that is 1 at each class index and 0 elsewhere, i64. A class
+    /// outside `0..num_classes` is a data error.
+    #[track_caller]
+    pub fn one_hot(&self, num_classes: i64) -> Tensor {
+        compose("one_hot", &[self], |b| {
+            needs_index(self, "class index")?;
+            ensure!(
+                num_classes >= 1,
+                "the number of classes must be at least 1, not {num_classes}"
+            );
+            let n = Dim::Const(num_classes);
+            let classes = b.reshape(self, &[self.fact().numel()])?;
+            let classes = checked_index(b, &classes, &n)?;
+            let mut shape = Shape::from(self.dims());
+            shape.push(Dim::ONE);
+            let column = b.reshape(&classes, &shape)?;
+            let numbers = b.iota(&n)?;
+            let hit = b.binary(Pw::Eq, &column, &numbers)?;
+            b.cast(&hit, DType::I64)
+        })
+    }
+
+    /// This tensor with `src` in place of the slice at `index` of a dim.
+    #[track_caller]
+    pub fn select_scatter(&self, src: &Tensor, dim: i64, index: i64) -> Tensor {
+        compose("select_scatter", &[self, src], |b| {
+            let a = axis(self, dim)?;
+            let n = known(self, a)?;
+            ensure!(
+                (-n..n).contains(&index),
+                "index {index} is out of range for dim {dim} of {}",
+                self.fact()
+            );
+            let src = b.cast(src, self.dtype())?;
+            let mut kept = Shape::from(self.dims());
+            kept.remove(a);
+            ensure!(
+                src.dims() == &kept[..],
+                "{} does not fit the slice of {}",
+                src.fact(),
+                self.fact()
+            );
+            let src = b.unsqueeze(&src, a)?;
+            let at = index.rem_euclid(n);
+            let part = kiln_ir::ops::SliceAxis {
+                start: at.into(),
+                len: Dim::ONE,
+                step: 1,
+            };
+            replaced(b, self, a, &part, &src)
+        })
+    }
+
+    /// This tensor with `src` in place of the elements `start, start + step, …` before `end` of a dim.
+    #[track_caller]
+    pub fn slice_scatter(
+        &self,
+        src: &Tensor,
+        dim: i64,
+        start: impl Into<Option<i64>>,
+        end: impl Into<Option<i64>>,
+        step: i64,
+    ) -> Tensor {
+        let (start, end) = (start.into(), end.into());
+        compose("slice_scatter", &[self, src], |b| {
+            let a = axis(self, dim)?;
+            ensure!(step > 0, "the step must be positive, not {step}");
+            let part = super::parts::python_slice(self, a, start, end, step)?;
+            let mut wanted = Shape::from(self.dims());
+            wanted[a] = part.len.clone();
+            let src = b.cast(src, self.dtype())?;
+            ensure!(
+                src.dims() == &wanted[..],
+                "{} does not fit the slice of {}",
+                src.fact(),
+                self.fact()
+            );
+            replaced(b, self, a, &part, &src)
+        })
+    }
+}
+
+/// `condition ? x : y`, broadcast, in the dtype that x and y promote to (`torch.where`). The condition
+/// is bool.
+#[track_caller]
+pub fn where_<'a>(condition: &Tensor, x: impl Into<Other<'a>>, y: impl Into<Other<'a>>) -> Tensor {
+    let (x, y) = (x.into(), y.into());
+    let mut operands = x.with(condition);
+    if let Other::Tensor(t) = &y {
+        operands.push(t);
+    }
+    compose("where", &operands, |b| {
+        let (x, y) = match (&x, &y) {
+            (Other::Tensor(x), y) => y.promoted(b, x)?,
+            (Other::Number(_), Other::Tensor(t)) => {
+                let (y, x) = x.promoted(b, t)?;
+                (x, y)
+            }
+            (Other::Number(p), Other::Number(q)) => {
+                let dtype = number_dtype(*p, *q);
+                (b.full(*p, dtype, &[])?, b.full(*q, dtype, &[])?)
+            }
+        };
+        b.select(condition, &x, &y)
+    })
+}
+
+/// The dtype of two numbers together: f32, i64 or bool.
+fn number_dtype(p: Scalar, q: Scalar) -> DType {
+    match p.kind().max(q.kind()) {
+        Kind::Bool => DType::Bool,
+        Kind::Int => DType::I64,
+        Kind::Float => DType::F32,
+    }
+}
+
+/// The value that fills a tensor: in its dtype and without dims.
+fn fill_value(b: &mut Recorder, t: &Tensor, value: &Other) -> Recorded {
+    match value {
+        Other::Number(n) => {
+            let wider = promote::with_scalar(t.dtype(), *n);
+            ensure!(
+                wider == t.dtype() || t.dtype() != DType::Bool && wider.kind() == t.dtype().kind(),
+                "{n} can't be stored in {} without loss",
+                t.dtype()
+            );
+            b.scalar_like(*n, t)
+        }
+        Other::Tensor(v) => {
+            ensure!(
+                v.ndim() == 0,
+                "the value must be a number or a rank-0 tensor, not {}",
+                v.fact()
+            );
+            ensure!(
+                v.dtype().kind() <= t.dtype().kind(),
+                "a value of {} can't be stored in {} without loss",
+                v.dtype(),
+                t.dtype()
+            );
+            b.cast(v, t.dtype())
+        }
+    }
+}
+
+/// The index itself, but an element outside `0..extent` is a data error.
+pub(crate) fn checked_index(b: &mut Recorder, index: &Tensor, extent: &Dim) -> Recorded {
+    let numbers = b.iota(extent)?;
+    b.gather(&numbers, 0, index)
+}
+
+/// Indices with the negative ones counted from the end.
+fn wrapped_index(b: &mut Recorder, index: &Tensor, extent: i64) -> Recorded {
+    let negative = b.with(Pw::Lt, index, 0i64)?;
+    let from_end = b.with(Pw::Add, index, extent)?;
+    b.select(&negative, &from_end, index)
+}
+
+/// The tensor with part of an axis replaced.
+fn replaced(
+    b: &mut Recorder,
+    x: &Tensor,
+    axis: usize,
+    part: &kiln_ir::ops::SliceAxis,
+    src: &Tensor,
+) -> Recorded {
+    let n = known(x, axis)?;
+    let known_of = |d: &Dim| super::args::known_dim(d, x);
+    let (start, len) = (known_of(&part.start)?, known_of(&part.len)?);
+    if len == 0 {
+        return Ok(x.clone());
+    }
+    // Between two elements of src stand the step − 1 elements of x that are kept.
+    let mut parts = vec![b.narrow(x, axis, 0i64, start)?];
+    if part.step == 1 {
+        parts.push(src.clone());
+    } else {
+        for i in 0..len {
+            parts.push(b.narrow(src, axis, i, 1i64)?);
+            let at = start + i * part.step + 1;
+            let kept = if i + 1 < len { part.step - 1 } else { 0 };
+            parts.push(b.narrow(x, axis, at, kept)?);
+        }
+    }
+    let end = start + (len - 1) * part.step + 1;
+    parts.push(b.narrow(x, axis, end, n - end)?);
+    parts.retain(|p| !p.dims()[axis].is(0));
+    b.concat(&parts, axis)
+}
+
+fn advanced_index(b: &mut Recorder, x: &Tensor, indices: &[Option<&Tensor>]) -> Recorded {
+    ensure!(
+        indices.len() <= x.ndim(),
+        "{} indices are too many for {}",
+        indices.len(),
+        x.fact()
+    );
+    let at: Vec<usize> = (0..indices.len())
+        .filter(|i| indices[*i].is_some())
+        .collect();
+    let given: Vec<&Tensor> = indices.iter().flatten().copied().collect();
+    let Some(&first) = at.first() else {
+        return Ok(x.clone());
+    };
+    for t in &given {
+        needs_index(t, "index")?;
+    }
+    let shape = broadcast_shapes(given.iter().map(|t| t.dims()))
+        .ok_or_else(|| OpError::new("the shapes of the indices do not broadcast together"))?;
+    // The indexed dims, first and made one; the index of that dim is the row-major position in them.
+    let rest: Vec<usize> = (0..x.ndim()).filter(|a| !at.contains(a)).collect();
+    let perm: Vec<usize> = at.iter().chain(&rest).copied().collect();
+    let moved = b.permute(x, &perm)?;
+    let mut flat = b.full(0i64, DType::I64, &[])?;
+    for (t, &a) in given.iter().zip(&at) {
+        let extent = known(x, a)?;
+        let i = b.reshape(t, &[t.fact().numel()])?;
+        let i = wrapped_index(b, &i, extent)?;
+        let i = checked_index(b, &i, &extent.into())?;
+        let i = b.reshape(&i, t.dims())?;
+        let scaled = b.with(Pw::Mul, &flat, extent)?;
+        flat = b.binary(Pw::Add, &scaled, &i)?;
+    }
+    let flat = b.broadcast_to(&flat, &shape)?;
+    let flat = b.reshape(&flat, &[numel(&shape)])?;
+    let extents: Shape = at.iter().map(|a| x.dims()[*a].clone()).collect();
+    let tail: Shape = rest.iter().map(|a| x.dims()[*a].clone()).collect();
+    let joined: Shape = [numel(&extents)]
+        .into_iter()
+        .chain(tail.iter().cloned())
+        .collect();
+    let moved = b.reshape(&moved, &joined)?;
+    let rows = b.index_select(&moved, 0, &flat)?;
+    let out: Shape = shape.iter().chain(&tail).cloned().collect();
+    let rows = b.reshape(&rows, &out)?;
+    let adjacent = at.windows(2).all(|w| w[1] == w[0] + 1);
+    if !adjacent || first == 0 {
+        return Ok(rows);
+    }
+    // The dims of the index go where the first indexed dim was.
+    let n = shape.len();
+    let mut perm: Vec<usize> = (n..n + first).collect();
+    perm.extend(0..n);
+    perm.extend(n + first..rows.ndim());
+    b.permute(&rows, &perm)
+}
+
+/// Every combination of one element of each vector, as rows; a single vector stays.
+#[track_caller]
+pub fn cartesian_prod(tensors: &[&Tensor]) -> Tensor {
+    compose("cartesian_prod", tensors, |b| {
+        ensure!(!tensors.is_empty(), "needs at least one tensor");
+        ensure!(
+            tensors.iter().all(|t| t.ndim() == 1),
+            "combines vectors only"
+        );
+        if let [one] = tensors {
+            return Ok((*one).clone());
+        }
+        let shape: Shape = tensors.iter().map(|t| t.dims()[0].clone()).collect();
+        let mut columns = Vec::new();
+        for (i, t) in tensors.iter().enumerate() {
+            let grid = b.along(t, i, shape.len())?;
+            let grid = b.broadcast_to(&grid, &shape)?;
+            columns.push(b.reshape(&grid, &[numel(&shape), Dim::ONE])?);
+        }
+        b.concat(&columns, 1)
+    })
+}
+
+/// The coordinates of the grid that these vectors span, one tensor each. `xy` swaps the first two dims
+/// (Cartesian instead of matrix indexing).
+#[track_caller]
+pub fn meshgrid(tensors: &[&Tensor], xy: bool) -> Vec<Tensor> {
+    crate::record::compose_many("meshgrid", tensors, tensors.len(), |b| {
+        let mut vectors = Vec::new();
+        for t in tensors {
+            ensure!(t.ndim() <= 1, "needs vectors, not {}", t.fact());
+            vectors.push(as_vector(b, t)?);
+        }
+        let swapped = xy && vectors.len() >= 2;
+        let mut axes: Vec<usize> = (0..vectors.len()).collect();
+        if swapped {
+            axes.swap(0, 1);
+        }
+        let mut shape = Shape::from_elem(Dim::ONE, vectors.len());
+        for (v, &a) in vectors.iter().zip(&axes) {
+            shape[a] = v.dims()[0].clone();
+        }
+        let grid = |b: &mut Recorder, (v, a): (&Tensor, &usize)| {
+            let v = b.along(v, *a, shape.len())?;
+            b.broadcast_to(&v, &shape)
+        };
+        vectors.iter().zip(&axes).map(|p| grid(b, p)).collect()
+    })
+}

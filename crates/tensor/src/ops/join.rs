@@ -1,0 +1,205 @@
+//! Tensors one after the other, and repeated.
+
+use super::args::{IntList, axis};
+use super::record::Recorded;
+use crate::record::{Recorder, compose};
+use crate::{Tensor, promote};
+use kiln_base::Dim;
+use kiln_ir::{Builder, OpError, Shape, ensure};
+
+/// The tensors one after the other along a dim, in the dtype they promote to. Empty vectors count as
+/// nothing, as in PyTorch.
+#[track_caller]
+pub fn cat(tensors: &[&Tensor], dim: i64) -> Tensor {
+    compose("cat", tensors, |b| {
+        let parts = promoted(b, tensors)?;
+        let real = |t: &&Tensor| !(t.ndim() == 1 && t.dims()[0].is(0));
+        let Some(first) = parts.iter().find(real) else {
+            axis(&parts[0], dim)?;
+            return Ok(parts[0].clone());
+        };
+        let a = axis(first, dim)?;
+        let kept: Vec<Tensor> = match first.ndim() {
+            1 => parts.clone(),
+            _ => parts.iter().filter(real).cloned().collect(),
+        };
+        b.concat(&kept, a)
+    })
+}
+
+/// Tensors of one shape as the slices of a new dim, in the dtype they promote to.
+#[track_caller]
+pub fn stack(tensors: &[&Tensor], dim: i64) -> Tensor {
+    compose("stack", tensors, |b| {
+        let parts = promoted(b, tensors)?;
+        let at = super::args::new_axis(&parts[0], dim)?;
+        for t in &parts[1..] {
+            ensure!(
+                t.dims() == parts[0].dims(),
+                "stacks tensors of one shape, not {} and {}",
+                parts[0].fact(),
+                t.fact()
+            );
+        }
+        let parts: Vec<Tensor> = parts
+            .iter()
+            .map(|t| b.unsqueeze(t, at))
+            .collect::<Result<_, _>>()?;
+        b.concat(&parts, at)
+    })
+}
+
+fn promoted(b: &mut Recorder, tensors: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+    ensure!(!tensors.is_empty(), "needs at least one tensor");
+    let dtype = promote::common(tensors)?;
+    tensors.iter().map(|t| b.cast(t, dtype)).collect()
+}
+
+/// Vertical stacking: along dim 0, with vectors as rows.
+#[track_caller]
+pub fn vstack(tensors: &[&Tensor]) -> Tensor {
+    compose("vstack", tensors, |b| {
+        let rows = promoted(b, tensors)?;
+        let rows: Vec<Tensor> = rows
+            .iter()
+            .map(|t| b.at_least(t, 2))
+            .collect::<Result<_, _>>()?;
+        b.concat(&rows, 0)
+    })
+}
+
+/// Horizontal stacking: along dim 1, or dim 0 for vectors.
+#[track_caller]
+pub fn hstack(tensors: &[&Tensor]) -> Tensor {
+    compose("hstack", tensors, |b| {
+        let parts = promoted(b, tensors)?;
+        let parts: Vec<Tensor> = parts
+            .iter()
+            .map(|t| b.at_least(t, 1))
+            .collect::<Result<_, _>>()?;
+        let along = (parts[0].ndim() > 1) as usize;
+        b.concat(&parts, along)
+    })
+}
+
+impl Recorder {
+    /// Dims of size 1 in front until there are `rank`.
+    fn at_least(&mut self, t: &Tensor, rank: usize) -> Recorded {
+        let missing = rank.saturating_sub(t.ndim());
+        let mut shape = Shape::from_elem(Dim::ONE, missing);
+        shape.extend(t.dims().iter().cloned());
+        self.reshape(t, &shape)
+    }
+
+    /// Each axis repeated a number of times: the whole again and again, or (`within`) each element.
+    fn repeated(&mut self, t: &Tensor, times: &[i64], within: bool) -> Recorded {
+        let mut split = Shape::new();
+        let mut stretched = Shape::new();
+        let mut joined = Shape::new();
+        for (d, &r) in t.dims().iter().zip(times) {
+            ensure!(r >= 0, "can't repeat {r} times");
+            let r = Dim::Const(r);
+            let (one, two) = if within { (d, &r) } else { (&r, d) };
+            stretched.extend([one.clone(), two.clone()]);
+            let (one, two) = if within {
+                (d, &Dim::ONE)
+            } else {
+                (&Dim::ONE, d)
+            };
+            split.extend([one.clone(), two.clone()]);
+            joined.push(d * &r);
+        }
+        let x = self.reshape(t, &split)?;
+        let x = self.broadcast_to(&x, &stretched)?;
+        self.reshape(&x, &joined)
+    }
+}
+
+impl Tensor {
+    /// The tensor repeated `sizes[i]` times along each dim; more sizes than dims add dims in front.
+    #[track_caller]
+    pub fn repeat(&self, sizes: impl Into<IntList>) -> Tensor {
+        let sizes = sizes.into().0;
+        compose("repeat", &[self], |b| {
+            ensure!(
+                sizes.len() >= self.ndim(),
+                "{sizes:?} has fewer numbers than {} has dims",
+                self.fact()
+            );
+            let x = b.at_least(self, sizes.len())?;
+            b.repeated(&x, &sizes, false)
+        })
+    }
+
+    /// Like [`Tensor::repeat`]; missing numbers in front are 1.
+    #[track_caller]
+    pub fn tile(&self, dims: impl Into<IntList>) -> Tensor {
+        let mut times = dims.into().0;
+        compose("tile", &[self], |b| {
+            while times.len() < self.ndim() {
+                times.insert(0, 1);
+            }
+            let x = b.at_least(self, times.len())?;
+            b.repeated(&x, &times, false)
+        })
+    }
+
+    /// Each element repeated along a dim, or of the flattened tensor without one.
+    #[track_caller]
+    pub fn repeat_interleave(&self, repeats: i64, dim: impl Into<Option<i64>>) -> Tensor {
+        let dim = dim.into();
+        compose("repeat_interleave", &[self], |b| {
+            let (x, a) = match dim {
+                Some(_) if self.ndim() == 0 => (b.reshape(self, &[Dim::ONE])?, 0),
+                Some(d) => (self.clone(), axis(self, d)?),
+                None => (b.reshape(self, &[self.fact().numel()])?, 0),
+            };
+            let mut times = vec![1; x.ndim()];
+            times[a] = repeats;
+            b.repeated(&x, &times, true)
+        })
+    }
+
+    /// The elements moved `shifts[i]` places along `dims[i]`, around the end; without dims, of the
+    /// flattened tensor.
+    #[track_caller]
+    pub fn roll(&self, shifts: impl Into<IntList>, dims: impl Into<IntList>) -> Tensor {
+        let (shifts, dims) = (shifts.into(), dims.into());
+        compose("roll", &[self], |b| {
+            ensure!(!shifts.0.is_empty(), "needs at least one shift");
+            if dims.0.is_empty() {
+                ensure!(
+                    shifts.0.len() == 1,
+                    "shifts {:?} need as many dims",
+                    shifts.0
+                );
+                let flat = b.reshape(self, &[self.fact().numel()])?;
+                let rolled = roll(b, &flat, 0, shifts.0[0])?;
+                return b.reshape(&rolled, self.dims());
+            }
+            ensure!(
+                shifts.0.len() == dims.0.len(),
+                "shifts {:?} and dims {:?} differ in number",
+                shifts.0,
+                dims.0
+            );
+            let mut x = self.clone();
+            for (&shift, &dim) in shifts.0.iter().zip(&dims.0) {
+                let a = axis(self, dim)?;
+                x = roll(b, &x, a, shift)?;
+            }
+            Ok(x)
+        })
+    }
+}
+
+fn roll(b: &mut Recorder, x: &Tensor, axis: usize, shift: i64) -> Recorded {
+    let n = super::args::known(x, axis)?;
+    if n == 0 || shift % n == 0 {
+        return Ok(x.clone());
+    }
+    let shift = shift.rem_euclid(n);
+    let tail = b.narrow(x, axis, n - shift, shift)?;
+    let head = b.narrow(x, axis, 0i64, n - shift)?;
+    b.concat(&[tail, head], axis)
+}

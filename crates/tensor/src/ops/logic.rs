@@ -1,0 +1,351 @@
+//! Truth values, bounds and blends.
+
+use super::args::{needs_float, same_dtype};
+use super::arith::{Other, Rule, binary};
+use super::record::Recorded;
+use crate::record::{Recorder, compose};
+use crate::{DType, Scalar, Tensor, promote};
+use kiln_base::Kind;
+use kiln_ir::{Builder, Pw, ensure};
+
+/// How [`Tensor::div_rounding`] rounds.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum RoundingMode {
+    /// Towards zero.
+    Trunc,
+    /// Down.
+    Floor,
+}
+
+impl Tensor {
+    /// Whether both are not zero, as bool.
+    #[track_caller]
+    pub fn logical_and<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
+        logical("logical_and", Pw::And, self, other.into())
+    }
+
+    /// Whether one of them is not zero, as bool.
+    #[track_caller]
+    pub fn logical_or<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
+        logical("logical_or", Pw::Or, self, other.into())
+    }
+
+    /// Whether exactly one of them is not zero, as bool.
+    #[track_caller]
+    pub fn logical_xor<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
+        logical("logical_xor", Pw::Xor, self, other.into())
+    }
+
+    /// Whether it is zero, as bool.
+    #[track_caller]
+    pub fn logical_not(&self) -> Tensor {
+        compose("logical_not", &[self], |b| {
+            let x = b.truth(self)?;
+            b.unary(Pw::Not, &x)
+        })
+    }
+
+    /// Whether each element is NaN.
+    #[track_caller]
+    pub fn isnan(&self) -> Tensor {
+        compose("isnan", &[self], |b| of_number(b, Pw::IsNan, self))
+    }
+
+    /// Whether each element is infinite.
+    #[track_caller]
+    pub fn isinf(&self) -> Tensor {
+        compose("isinf", &[self], |b| of_number(b, Pw::IsInf, self))
+    }
+
+    /// Whether each element is neither NaN nor infinite.
+    #[track_caller]
+    pub fn isfinite(&self) -> Tensor {
+        compose("isfinite", &[self], |b| b.finite(self))
+    }
+
+    /// Whether each element is +∞.
+    #[track_caller]
+    pub fn isposinf(&self) -> Tensor {
+        compose("isposinf", &[self], |b| infinite(b, self, Pw::Gt))
+    }
+
+    /// Whether each element is −∞.
+    #[track_caller]
+    pub fn isneginf(&self) -> Tensor {
+        compose("isneginf", &[self], |b| infinite(b, self, Pw::Lt))
+    }
+
+    /// `|a − b| ≤ atol + rtol · |b|` for finite numbers, equality otherwise; NaN equals NaN only with
+    /// `equal_nan`.
+    #[track_caller]
+    pub fn isclose(&self, other: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -> Tensor {
+        compose("isclose", &[self, other], |b| {
+            same_dtype(self, "operand", other, "other operand")?;
+            ensure!(rtol >= 0.0, "rtol must not be negative, but is {rtol}");
+            ensure!(atol >= 0.0, "atol must not be negative, but is {atol}");
+            let equal = b.binary(Pw::Eq, self, other)?;
+            let dtype = if self.dtype().is_float() {
+                self.dtype()
+            } else {
+                DType::F64
+            };
+            let dtype = super::record::wide(dtype);
+            let (x, y) = (b.cast(self, dtype)?, b.cast(other, dtype)?);
+            let difference = b.binary(Pw::Sub, &x, &y)?;
+            let difference = b.unary(Pw::Abs, &difference)?;
+            let size = b.unary(Pw::Abs, &y)?;
+            let allowed = b.with(Pw::Mul, &size, rtol)?;
+            let allowed = b.with(Pw::Add, &allowed, atol)?;
+            let near = b.binary(Pw::Le, &difference, &allowed)?;
+            let finite = b.finite(&difference)?;
+            let near = b.binary(Pw::And, &near, &finite)?;
+            let close = b.binary(Pw::Or, &equal, &near)?;
+            if !equal_nan {
+                return Ok(close);
+            }
+            let (p, q) = (b.unary(Pw::IsNan, &x)?, b.unary(Pw::IsNan, &y)?);
+            let both = b.binary(Pw::And, &p, &q)?;
+            b.binary(Pw::Or, &close, &both)
+        })
+    }
+
+    /// Each element brought into `min..=max`; where min is above max, max. NaN stays.
+    #[track_caller]
+    pub fn clamp<'a>(&self, min: impl Into<Other<'a>>, max: impl Into<Other<'a>>) -> Tensor {
+        let (min, max) = (min.into(), max.into());
+        let mut operands = min.with(self);
+        if let Other::Tensor(t) = &max {
+            operands.push(t);
+        }
+        compose("clamp", &operands, |b| {
+            let (x, low) = min.promoted(b, self)?;
+            let (x, high) = max.promoted(b, &x)?;
+            let low = b.cast(&low, x.dtype())?;
+            b.pointwise(Pw::Clamp, &[x, low, high])
+        })
+    }
+
+    /// Each element, or `min` where that is larger.
+    #[track_caller]
+    pub fn clamp_min<'a>(&self, min: impl Into<Other<'a>>) -> Tensor {
+        binary("clamp_min", Pw::Maximum, Rule::Plain, self, min.into())
+    }
+
+    /// Each element, or `max` where that is smaller.
+    #[track_caller]
+    pub fn clamp_max<'a>(&self, max: impl Into<Other<'a>>) -> Tensor {
+        binary("clamp_max", Pw::Minimum, Rule::Plain, self, max.into())
+    }
+
+    /// `self + alpha · other`.
+    #[track_caller]
+    pub fn add_scaled<'a>(&self, other: impl Into<Other<'a>>, alpha: impl Into<Scalar>) -> Tensor {
+        scaled("add", self, other.into(), alpha.into(), |b, x, y| {
+            b.binary(
+                if x.dtype() == DType::Bool {
+                    Pw::Or
+                } else {
+                    Pw::Add
+                },
+                x,
+                y,
+            )
+        })
+    }
+
+    /// `self − alpha · other`.
+    #[track_caller]
+    pub fn sub_scaled<'a>(&self, other: impl Into<Other<'a>>, alpha: impl Into<Scalar>) -> Tensor {
+        scaled("sub", self, other.into(), alpha.into(), |b, x, y| {
+            b.binary(Pw::Sub, x, y)
+        })
+    }
+
+    /// `other − alpha · self`.
+    #[track_caller]
+    pub fn rsub<'a>(&self, other: impl Into<Other<'a>>, alpha: impl Into<Scalar>) -> Tensor {
+        let (other, alpha) = (other.into(), alpha.into());
+        compose("rsub", &other.with(self), |b| {
+            let (x, y) = other.promoted(b, self)?;
+            ensure!(x.dtype() != DType::Bool, "bool tensors can't be subtracted");
+            check_alpha(&x, alpha)?;
+            let (wide_x, wide_y) = (b.widened(&x)?, b.widened(&y)?);
+            let scaled = b.with(Pw::Mul, &wide_x, alpha)?;
+            let y = b.binary(Pw::Sub, &wide_y, &scaled)?;
+            b.cast(&y, x.dtype())
+        })
+    }
+
+    /// a / b, always a float.
+    #[track_caller]
+    pub fn true_divide<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
+        binary("true_divide", Pw::Div, Rule::Float, self, other.into())
+    }
+
+    /// a / b rounded; integers stay integers.
+    #[track_caller]
+    pub fn div_rounding<'a>(
+        &self,
+        other: impl Into<Other<'a>>,
+        rounding_mode: RoundingMode,
+    ) -> Tensor {
+        let other = other.into();
+        compose("div", &other.with(self), |b| {
+            let (x, y) = other.promoted(b, self)?;
+            let dtype = x.dtype();
+            let (x, y) = (b.widened(&x)?, b.widened(&y)?);
+            let quotient = match rounding_mode {
+                RoundingMode::Floor => b.binary(Pw::FloorDivide, &x, &y)?,
+                RoundingMode::Trunc => {
+                    let quotient = b.binary(Pw::Div, &x, &y)?;
+                    b.unary(Pw::Trunc, &quotient)?
+                }
+            };
+            b.cast(&quotient, dtype)
+        })
+    }
+
+    /// `self + weight · (end − self)`; all of one float dtype.
+    #[track_caller]
+    pub fn lerp<'a>(&self, end: &Tensor, weight: impl Into<Other<'a>>) -> Tensor {
+        let weight = weight.into();
+        let mut operands = weight.with(self);
+        operands.push(end);
+        compose("lerp", &operands, |b| {
+            needs_float(self, "start")?;
+            same_dtype(self, "start", end, "end")?;
+            let weight = match &weight {
+                Other::Tensor(w) => {
+                    same_dtype(self, "start", w, "weight")?;
+                    (*w).clone()
+                }
+                Other::Number(n) => b.scalar_like(*n, self)?,
+            };
+            b.pointwise(Pw::Lerp, &[self.clone(), end.clone(), weight])
+        })
+    }
+
+    /// `self + value · tensor1 · tensor2`, promoted.
+    #[track_caller]
+    pub fn addcmul(&self, tensor1: &Tensor, tensor2: &Tensor, value: impl Into<Scalar>) -> Tensor {
+        let value = value.into();
+        compose("addcmul", &[self, tensor1, tensor2], |b| {
+            addc(b, Pw::Mul, self, tensor1, tensor2, value)
+        })
+    }
+
+    /// `self + value · tensor1 / tensor2`, floats only.
+    #[track_caller]
+    pub fn addcdiv(&self, tensor1: &Tensor, tensor2: &Tensor, value: impl Into<Scalar>) -> Tensor {
+        let value = value.into();
+        compose("addcdiv", &[self, tensor1, tensor2], |b| {
+            ensure!(
+                tensor1.dtype().is_float() || tensor2.dtype().is_float(),
+                "divides floats only, not {} by {}",
+                tensor1.dtype(),
+                tensor2.dtype()
+            );
+            addc(b, Pw::Div, self, tensor1, tensor2, value)
+        })
+    }
+
+    /// NaN, +∞ and −∞ replaced by numbers; without one, by 0 and the dtype's largest and smallest.
+    #[track_caller]
+    pub fn nan_to_num(
+        &self,
+        nan: impl Into<Option<f64>>,
+        posinf: impl Into<Option<f64>>,
+        neginf: impl Into<Option<f64>>,
+    ) -> Tensor {
+        let (nan, posinf, neginf) = (nan.into(), posinf.into(), neginf.into());
+        compose("nan_to_num", &[self], |b| {
+            let largest = match self.dtype() {
+                DType::F16 => 65504.0,
+                DType::BF16 => half::bf16::MAX.to_f64(),
+                DType::F32 => f32::MAX as f64,
+                DType::F64 => f64::MAX,
+                _ => return Ok(self.clone()),
+            };
+            let is_nan = b.unary(Pw::IsNan, self)?;
+            let x = b.fill_where(&is_nan, nan.unwrap_or(0.0), self)?;
+            let above = b.with(Pw::Eq, &x, f64::INFINITY)?;
+            let below = b.with(Pw::Eq, &x, f64::NEG_INFINITY)?;
+            let x = b.fill_where(&above, posinf.unwrap_or(largest), &x)?;
+            b.fill_where(&below, neginf.unwrap_or(-largest), &x)
+        })
+    }
+}
+
+#[track_caller]
+fn logical(called: &'static str, op: Pw, t: &Tensor, other: Other) -> Tensor {
+    compose(called, &other.with(t), |b| {
+        let x = b.truth(t)?;
+        let y = match &other {
+            Other::Tensor(o) => b.truth(o)?,
+            Other::Number(n) => b.full(n.as_bool(), DType::Bool, &[])?,
+        };
+        b.binary(op, &x, &y)
+    })
+}
+
+/// A test of a float; other numbers always fail it.
+fn of_number(b: &mut Recorder, op: Pw, t: &Tensor) -> Recorded {
+    match t.dtype().kind() {
+        Kind::Float => b.unary(op, t),
+        _ => b.full(false, DType::Bool, t.dims()),
+    }
+}
+
+fn infinite(b: &mut Recorder, t: &Tensor, sign: Pw) -> Recorded {
+    let infinite = of_number(b, Pw::IsInf, t)?;
+    if !t.dtype().is_float() {
+        return Ok(infinite);
+    }
+    let side = b.with(sign, t, 0.0)?;
+    b.binary(Pw::And, &infinite, &side)
+}
+
+fn check_alpha(x: &Tensor, alpha: Scalar) -> Result<(), kiln_ir::OpError> {
+    ensure!(
+        alpha.kind() <= x.dtype().kind(),
+        "alpha {alpha} can't scale {}",
+        x.dtype()
+    );
+    Ok(())
+}
+
+/// `combine(x, alpha · other)`, rounded once.
+#[track_caller]
+fn scaled(
+    called: &'static str,
+    t: &Tensor,
+    other: Other,
+    alpha: Scalar,
+    combine: impl FnOnce(&mut Recorder, &Tensor, &Tensor) -> Recorded,
+) -> Tensor {
+    compose(called, &other.with(t), |b| {
+        let (x, y) = other.promoted(b, t)?;
+        check_alpha(&x, alpha)?;
+        let dtype = x.dtype();
+        let (x, y) = (b.widened(&x)?, b.widened(&y)?);
+        let y = match dtype {
+            DType::Bool => b.with(Pw::And, &y, alpha)?,
+            _ => b.with(Pw::Mul, &y, alpha)?,
+        };
+        let z = combine(b, &x, &y)?;
+        b.cast(&z, dtype)
+    })
+}
+
+/// `x + value · (p op q)`, rounded once.
+fn addc(b: &mut Recorder, op: Pw, x: &Tensor, p: &Tensor, q: &Tensor, value: Scalar) -> Recorded {
+    let dtype = promote::common(&[x, p, q])?;
+    let wide = super::record::wide(dtype);
+    let sum = b.full(0i64, dtype, &[])?;
+    check_alpha(&sum, value)?;
+    let (x, p, q) = (b.cast(x, wide)?, b.cast(p, wide)?, b.cast(q, wide)?);
+    let scaled = b.with(Pw::Mul, &p, value)?;
+    let term = b.binary(op, &scaled, &q)?;
+    let sum = b.binary(Pw::Add, &x, &term)?;
+    b.cast(&sum, dtype)
+}

@@ -1,0 +1,341 @@
+//! Matrix products.
+
+use super::args::{IntList, same_dtype};
+use super::record::Recorded;
+use crate::record::{Recorder, compose};
+use crate::{Scalar, Tensor};
+use kiln_base::{Dim, numel};
+use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
+
+impl Tensor {
+    /// The matrix product (`torch.matmul`): vectors are rows on the left and columns on the right, and
+    /// batch dims broadcast. Dtypes must be equal.
+    #[track_caller]
+    pub fn matmul(&self, other: &Tensor) -> Tensor {
+        compose("matmul", &[self, other], |b| matmul(b, self, other))
+    }
+
+    /// The product of two matrices `[n, k]` and `[k, m]`.
+    #[track_caller]
+    pub fn mm(&self, mat2: &Tensor) -> Tensor {
+        ranked("mm", self, 2, mat2, 2)
+    }
+
+    /// The products of two batches of matrices `[b, n, k]` and `[b, k, m]`.
+    #[track_caller]
+    pub fn bmm(&self, mat2: &Tensor) -> Tensor {
+        ranked("bmm", self, 3, mat2, 3)
+    }
+
+    /// The product of a matrix `[n, k]` and a vector `[k]`.
+    #[track_caller]
+    pub fn mv(&self, vec: &Tensor) -> Tensor {
+        ranked("mv", self, 2, vec, 1)
+    }
+
+    /// The sum of the products of two vectors' elements.
+    #[track_caller]
+    pub fn dot(&self, tensor: &Tensor) -> Tensor {
+        ranked("dot", self, 1, tensor, 1)
+    }
+
+    /// The products of each element of one vector with each of another, `[n, m]`, promoted.
+    #[track_caller]
+    pub fn outer(&self, vec2: &Tensor) -> Tensor {
+        compose("outer", &[self, vec2], |b| {
+            ensure!(
+                self.ndim() == 1 && vec2.ndim() == 1,
+                "needs two vectors, not {} and {}",
+                self.fact(),
+                vec2.fact()
+            );
+            let (x, y) = b.promoted(self, vec2)?;
+            let x = b.unsqueeze(&x, 1)?;
+            b.times(&x, &y)
+        })
+    }
+
+    /// The sums of products over the last dims of both; with a number, the product.
+    #[track_caller]
+    pub fn inner(&self, other: &Tensor) -> Tensor {
+        compose("inner", &[self, other], |b| {
+            if self.ndim() == 0 || other.ndim() == 0 {
+                let (x, y) = b.promoted(self, other)?;
+                return b.times(&x, &y);
+            }
+            let (n, m) = (self.ndim() as i64, other.ndim() as i64);
+            contracted(b, self, other, &[n - 1], &[m - 1])
+        })
+    }
+
+    /// `beta · self + alpha · mat1 · mat2` with the matrices `[n, k]` and `[k, m]`; self broadcasts.
+    #[track_caller]
+    pub fn addmm(
+        &self,
+        mat1: &Tensor,
+        mat2: &Tensor,
+        beta: impl Into<Scalar>,
+        alpha: impl Into<Scalar>,
+    ) -> Tensor {
+        let factors = (beta.into(), alpha.into());
+        add_product("addmm", self, (mat1, 2), (mat2, 2), factors)
+    }
+
+    /// `beta · self + alpha · mat · vec` with a matrix `[n, k]` and a vector `[k]`.
+    #[track_caller]
+    pub fn addmv(
+        &self,
+        mat: &Tensor,
+        vec: &Tensor,
+        beta: impl Into<Scalar>,
+        alpha: impl Into<Scalar>,
+    ) -> Tensor {
+        let factors = (beta.into(), alpha.into());
+        add_product("addmv", self, (mat, 2), (vec, 1), factors)
+    }
+
+    /// `beta · self + alpha · batch1 · batch2` with batches `[b, n, k]` and `[b, k, m]`; self
+    /// broadcasts.
+    #[track_caller]
+    pub fn baddbmm(
+        &self,
+        batch1: &Tensor,
+        batch2: &Tensor,
+        beta: impl Into<Scalar>,
+        alpha: impl Into<Scalar>,
+    ) -> Tensor {
+        let factors = (beta.into(), alpha.into());
+        add_product("baddbmm", self, (batch1, 3), (batch2, 3), factors)
+    }
+
+    /// `self · weightᵀ + bias` with a weight `[out, in]` (or `[in]`) and self `[.., in]`.
+    #[track_caller]
+    pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
+        let mut operands = vec![self, weight];
+        operands.extend(bias);
+        compose("linear", &operands, |b| {
+            same_dtype(self, "input", weight, "weight")?;
+            ensure!(
+                (1..=2).contains(&weight.ndim()),
+                "the weight must be [out, in] or [in], not {}",
+                weight.fact()
+            );
+            let transposed = match weight.ndim() {
+                1 => weight.clone(),
+                _ => b.transposed(weight)?,
+            };
+            let y = matmul(b, self, &transposed).map_err(|_| {
+                OpError(format!(
+                    "the input {} does not fit the weight {}, which takes {} features",
+                    self.fact(),
+                    weight.fact(),
+                    weight.dims()[weight.ndim() - 1]
+                ))
+            })?;
+            let Some(bias) = bias else { return Ok(y) };
+            same_dtype(self, "input", bias, "bias")?;
+            let sum = b.binary(Pw::Add, &y, bias)?;
+            ensure!(
+                sum.dims() == y.dims(),
+                "the bias {} does not fit the output {}",
+                bias.fact(),
+                y.fact()
+            );
+            Ok(sum)
+        })
+    }
+
+    /// The sums of products over the last `dims` dims of self and the first `dims` dims of other.
+    #[track_caller]
+    pub fn tensordot(&self, other: &Tensor, dims: i64) -> Tensor {
+        compose("tensordot", &[self, other], |b| {
+            let n = self.ndim() as i64;
+            ensure!(
+                (0..=n.min(other.ndim() as i64)).contains(&dims),
+                "can't contract {dims} dims of {} and {}",
+                self.fact(),
+                other.fact()
+            );
+            let left: Vec<i64> = (n - dims..n).collect();
+            let right: Vec<i64> = (0..dims).collect();
+            contracted(b, self, other, &left, &right)
+        })
+    }
+
+    /// The sums of products over pairs of dims of self and other.
+    #[track_caller]
+    pub fn tensordot_dims(
+        &self,
+        other: &Tensor,
+        dims_self: impl Into<IntList>,
+        dims_other: impl Into<IntList>,
+    ) -> Tensor {
+        let (left, right) = (dims_self.into(), dims_other.into());
+        compose("tensordot", &[self, other], |b| {
+            contracted(b, self, other, &left.0, &right.0)
+        })
+    }
+}
+
+impl Recorder {
+    /// `x · y`, "and" on bool.
+    pub(crate) fn times(&mut self, x: &Tensor, y: &Tensor) -> Recorded {
+        let bool = x.dtype() == crate::DType::Bool;
+        self.binary(if bool { Pw::And } else { Pw::Mul }, x, y)
+    }
+}
+
+/// A product of operands of given ranks.
+#[track_caller]
+fn ranked(called: &'static str, x: &Tensor, n: usize, y: &Tensor, m: usize) -> Tensor {
+    compose(called, &[x, y], |b| {
+        check_ranks((x, n), (y, m))?;
+        matmul(b, x, y)
+    })
+}
+
+fn check_ranks((x, n): (&Tensor, usize), (y, m): (&Tensor, usize)) -> Result<(), OpError> {
+    ensure!(
+        x.ndim() == n && y.ndim() == m,
+        "needs tensors of {n} and {m} dims, not {} and {}",
+        x.fact(),
+        y.fact()
+    );
+    ensure!(
+        n < 3 || x.dims()[0] == y.dims()[0],
+        "{} and {} differ in the number of matrices",
+        x.fact(),
+        y.fact()
+    );
+    Ok(())
+}
+
+/// `beta · x + alpha · left · right`; a beta of 0 ignores what x holds.
+#[track_caller]
+fn add_product(
+    called: &'static str,
+    x: &Tensor,
+    left: (&Tensor, usize),
+    right: (&Tensor, usize),
+    (beta, alpha): (Scalar, Scalar),
+) -> Tensor {
+    compose(called, &[x, left.0, right.0], |b| {
+        check_ranks(left, right)?;
+        same_dtype(x, "added tensor", left.0, "product")?;
+        for f in [beta, alpha] {
+            ensure!(
+                f.kind() <= x.dtype().kind(),
+                "a factor of {f} can't scale {}",
+                x.dtype()
+            );
+        }
+        let (l, r) = (b.widened(left.0)?, b.widened(right.0)?);
+        same_dtype(left.0, "left operand", right.0, "right operand")?;
+        let product = matmul(b, &l, &r)?;
+        let mut y = if alpha.as_f64() == 1.0 {
+            product.clone()
+        } else {
+            b.with(Pw::Mul, &product, alpha)?
+        };
+        let added = b.broadcast_to(x, product.dims())?;
+        if beta.as_f64() != 0.0 {
+            let added = b.widened(&added)?;
+            let scaled = if beta.as_f64() == 1.0 {
+                added
+            } else {
+                b.with(Pw::Mul, &added, beta)?
+            };
+            y = b.binary(Pw::Add, &y, &scaled)?;
+        }
+        b.cast(&y, x.dtype())
+    })
+}
+
+/// `torch.matmul` of tensors of one dtype.
+pub(crate) fn matmul(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
+    same_dtype(x, "left operand", y, "right operand")?;
+    if x.ndim() == 0 || y.ndim() == 0 {
+        return Err(OpError::new(
+            "operands must have at least one dim; multiply numbers with *",
+        ));
+    }
+    let mut left: Shape = x.dims().into();
+    let mut right: Shape = y.dims().into();
+    let (row, column) = (left.len() == 1, right.len() == 1);
+    if row {
+        left.insert(0, Dim::ONE);
+    }
+    if column {
+        right.push(Dim::ONE);
+    }
+    let (x2, y2) = (b.reshape(x, &left)?, b.reshape(y, &right)?);
+    let (l, r) = (split_off_matrix(&mut left), split_off_matrix(&mut right));
+    let batch = broadcast_shapes([&left[..], &right[..]]).ok_or_else(|| {
+        OpError(format!(
+            "the batch dims of {} and {} do not broadcast",
+            x.fact(),
+            y.fact()
+        ))
+    })?;
+    let stretched = |m: &Shape| -> Shape { batch.iter().chain(m).cloned().collect() };
+    let x2 = b.broadcast_to(&x2, &stretched(&l))?;
+    let y2 = b.broadcast_to(&y2, &stretched(&r))?;
+    let product = b.product(&x2, &y2)?;
+    let mut shape = batch.clone();
+    if !row {
+        shape.push(l[0].clone());
+    }
+    if !column {
+        shape.push(r[1].clone());
+    }
+    b.reshape(&product, &shape)
+}
+
+/// Takes the last two dims off.
+fn split_off_matrix(shape: &mut Shape) -> Shape {
+    shape.drain(shape.len() - 2..).collect()
+}
+
+/// Sums of products over pairs of dims: one matrix product of the rest of both.
+fn contracted(b: &mut Recorder, x: &Tensor, y: &Tensor, left: &[i64], right: &[i64]) -> Recorded {
+    same_dtype(x, "left operand", y, "right operand")?;
+    ensure!(
+        left.len() == right.len(),
+        "the dims {left:?} and {right:?} differ in number"
+    );
+    let (from_x, from_y) = (
+        IntList(left.to_vec()).axes(x)?,
+        IntList(right.to_vec()).axes(y)?,
+    );
+    let (mut x, mut y) = (x.clone(), y.clone());
+    for (&p, &q) in from_x.iter().zip(&from_y) {
+        let (m, n) = (x.dims()[p].clone(), y.dims()[q].clone());
+        ensure!(
+            m == n || m.is(1) || n.is(1),
+            "the sizes {m} and {n} of contracted dims differ"
+        );
+        // A dim of size 1 against a larger one is summed first.
+        if m != n && m.is(1) {
+            y = b.sum(&y, &[q], true)?;
+        } else if m != n {
+            x = b.sum(&x, &[p], true)?;
+        }
+    }
+    let rest = |t: &Tensor, used: &[usize]| -> Vec<usize> {
+        (0..t.ndim()).filter(|a| !used.contains(a)).collect()
+    };
+    let (keep_x, keep_y) = (rest(&x, &from_x), rest(&y, &from_y));
+    let sizes = |t: &Tensor, axes: &[usize]| -> Shape {
+        axes.iter().map(|a| t.dims()[*a].clone()).collect()
+    };
+    let (rows, columns, inner) = (sizes(&x, &keep_x), sizes(&y, &keep_y), sizes(&x, &from_x));
+    let order: Vec<usize> = keep_x.iter().chain(&from_x).copied().collect();
+    let l = b.permute(&x, &order)?;
+    let l = b.reshape(&l, &[numel(&rows), numel(&inner)])?;
+    let order: Vec<usize> = from_y.iter().chain(&keep_y).copied().collect();
+    let r = b.permute(&y, &order)?;
+    let r = b.reshape(&r, &[numel(&inner), numel(&columns)])?;
+    let product = b.product(&l, &r)?;
+    let shape: Shape = rows.into_iter().chain(columns).collect();
+    b.reshape(&product, &shape)
+}

@@ -1,0 +1,163 @@
+//! Borders.
+
+use super::args::{IntList, known};
+use super::record::Recorded;
+use crate::record::{Recorder, compose};
+use crate::{Scalar, Tensor};
+use kiln_base::Dim;
+use kiln_ir::{Builder, OpError, Shape, ensure};
+
+/// What a border holds.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub enum PadMode {
+    /// One number.
+    Constant(Scalar),
+    /// The elements mirrored at the edge, without the edge itself.
+    Reflect,
+    /// The element at the edge.
+    Replicate,
+    /// The elements of the other end.
+    Circular,
+}
+
+impl PadMode {
+    /// A border of zeros.
+    pub const ZEROS: PadMode = PadMode::Constant(Scalar::Int(0));
+}
+
+impl Tensor {
+    /// A border around the last dims: `pad` holds the sizes in front of and behind the last dim, then
+    /// the one before it, and so on. Negative sizes cut. All modes but a constant pad `[n, c, ..]` or
+    /// `[c, ..]` with 1 to 3 spatial dims.
+    #[track_caller]
+    pub fn pad(&self, pad: impl Into<IntList>, mode: PadMode) -> Tensor {
+        let pad = pad.into().0;
+        compose("pad", &[self], |b| {
+            ensure!(
+                pad.len() % 2 == 0 && pad.len() / 2 <= self.ndim(),
+                "{pad:?} must hold two sizes a dim for at most the {} dims of {}",
+                self.ndim(),
+                self.fact()
+            );
+            let n = self.ndim();
+            let sides: Vec<(usize, i64, i64)> = pad
+                .chunks(2)
+                .enumerate()
+                .map(|(i, p)| (n - 1 - i, p[0], p[1]))
+                .collect();
+            if let PadMode::Constant(value) = mode {
+                return constant(b, self, &sides, value);
+            }
+            let spatial = sides.len();
+            ensure!(
+                (1..=3).contains(&spatial) && (n == spatial + 1 || n == spatial + 2),
+                "{pad:?} pads {spatial} dims, which needs a tensor of {} or {} dims, not {}",
+                spatial + 1,
+                spatial + 2,
+                self.fact()
+            );
+            let mut x = self.clone();
+            for (axis, low, high) in sides {
+                x = border(b, &x, axis, low, high, mode)?;
+            }
+            Ok(x)
+        })
+    }
+}
+
+fn constant(b: &mut Recorder, x: &Tensor, sides: &[(usize, i64, i64)], value: Scalar) -> Recorded {
+    let mut cut = x.clone();
+    let mut low = Shape::from_elem(Dim::ZERO, x.ndim());
+    let mut high = low.clone();
+    for &(axis, l, h) in sides {
+        cut = cropped(b, &cut, axis, l, h)?;
+        low[axis] = l.max(0).into();
+        high[axis] = h.max(0).into();
+    }
+    b.padded(&cut, low, high, value)
+}
+
+/// What is left of an axis after cutting negative borders off.
+fn cropped(b: &mut Recorder, x: &Tensor, axis: usize, low: i64, high: i64) -> Recorded {
+    let (front, behind) = ((-low).max(0), (-high).max(0));
+    if front == 0 && behind == 0 {
+        return Ok(x.clone());
+    }
+    let len = &x.dims()[axis] - &Dim::Const(front + behind);
+    ensure!(
+        len.as_const().is_none_or(|n| n >= 0),
+        "cutting {front} and {behind} off leaves nothing of dim {axis} of {}",
+        x.fact()
+    );
+    b.narrow(x, axis, front, len)
+}
+
+fn border(
+    b: &mut Recorder,
+    x: &Tensor,
+    axis: usize,
+    low: i64,
+    high: i64,
+    mode: PadMode,
+) -> Recorded {
+    let x = cropped(b, x, axis, low, high)?;
+    let (low, high) = (low.max(0), high.max(0));
+    if low == 0 && high == 0 {
+        return Ok(x);
+    }
+    let n = known(&x, axis)?;
+    let room = match mode {
+        PadMode::Reflect => n - 1,
+        PadMode::Circular => n,
+        _ => i64::MAX * (n > 0) as i64,
+    };
+    ensure!(
+        low <= room && high <= room,
+        "a border of {low} and {high} does not fit dim {axis} of {}, which has {n} elements",
+        x.fact()
+    );
+    let piece = |b: &mut Recorder, start: i64, len: i64| -> Recorded {
+        match mode {
+            PadMode::Reflect => {
+                let part = b.narrow(&x, axis, start, len)?;
+                b.reversed(&part, axis)
+            }
+            PadMode::Replicate => {
+                let edge = b.narrow(&x, axis, start, 1i64)?;
+                let mut shape = Shape::from(x.dims());
+                shape[axis] = len.into();
+                b.broadcast_to(&edge, &shape)
+            }
+            _ => b.narrow(&x, axis, start, len),
+        }
+    };
+    let (front, behind) = match mode {
+        PadMode::Reflect => (1, n - 1 - high),
+        PadMode::Replicate => (0, n - 1),
+        _ => (n - low, 0),
+    };
+    let mut parts = Vec::new();
+    if low > 0 {
+        parts.push(piece(b, front, low)?);
+    }
+    parts.push(x.clone());
+    if high > 0 {
+        parts.push(piece(b, behind, high)?);
+    }
+    b.concat(&parts, axis)
+}
+
+impl std::str::FromStr for PadMode {
+    type Err = OpError;
+
+    /// PyTorch's names: `constant` (zeros), `reflect`, `replicate`, `circular`.
+    fn from_str(name: &str) -> Result<PadMode, OpError> {
+        Ok(match name {
+            "constant" => PadMode::ZEROS,
+            "reflect" => PadMode::Reflect,
+            "replicate" => PadMode::Replicate,
+            "circular" => PadMode::Circular,
+            _ => return Err(OpError(format!("there is no padding mode {name:?}"))),
+        })
+    }
+}

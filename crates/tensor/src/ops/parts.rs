@@ -1,0 +1,306 @@
+//! Parts of tensors: slices, splits and windows.
+
+use super::args::{IntList, axis, known, known_dim};
+use super::record::Recorded;
+use crate::Tensor;
+use crate::record::{Recorder, compose, compose_many};
+use kiln_base::Dim;
+use kiln_ir::ops::SliceAxis;
+use kiln_ir::{Builder, OpError, Shape, ensure};
+
+impl Tensor {
+    /// `length` elements of a dim from `start` on; a negative start counts from the end.
+    #[track_caller]
+    pub fn narrow(&self, dim: i64, start: i64, length: i64) -> Tensor {
+        compose("narrow", &[self], |b| {
+            let a = axis(self, dim)?;
+            let extent = &self.dims()[a];
+            let from = from_end(start, extent);
+            ensure!(length >= 0, "the length can't be negative ({length})");
+            if let (Some(n), Some(s)) = (extent.as_const(), from.as_const()) {
+                ensure!(
+                    (0..=n).contains(&s) && s + length <= n,
+                    "dim {dim} of {} has no {length} elements from {start} on",
+                    self.fact()
+                );
+            }
+            b.narrow(self, a, from, length)
+        })
+    }
+
+    /// The slice at `index` of a dim, which disappears; negative indices count from the end.
+    #[track_caller]
+    pub fn select(&self, dim: i64, index: i64) -> Tensor {
+        compose("select", &[self], |b| {
+            let a = axis(self, dim)?;
+            select(b, self, a, index)
+        })
+    }
+
+    /// Elements `start, start + step, …` before `end` of a dim, as Python's `x[start:end:step]`:
+    /// negative numbers count from the end, numbers beyond the ends stop there, and `None` is the end
+    /// that the step comes from or goes to. Negative steps walk backwards.
+    #[track_caller]
+    pub fn slice(
+        &self,
+        dim: i64,
+        start: impl Into<Option<i64>>,
+        end: impl Into<Option<i64>>,
+        step: i64,
+    ) -> Tensor {
+        let (start, end) = (start.into(), end.into());
+        compose("slice", &[self], |b| {
+            let a = axis(self, dim)?;
+            let part = python_slice(self, a, start, end, step)?;
+            b.slice_axis(self, a, part)
+        })
+    }
+
+    /// The elements in reverse along these dims.
+    #[track_caller]
+    pub fn flip(&self, dims: impl Into<IntList>) -> Tensor {
+        let dims = dims.into();
+        compose("flip", &[self], |b| {
+            let mut x = self.clone();
+            for a in dims.axes(self)? {
+                x = b.reversed(&x, a)?;
+            }
+            Ok(x)
+        })
+    }
+
+    /// Parts of `split_size` along a dim; the last one may be smaller.
+    #[track_caller]
+    pub fn split(&self, split_size: i64, dim: i64) -> Vec<Tensor> {
+        self.parts("split", dim, |n| {
+            ensure!(
+                split_size > 0 || split_size == 0 && n == 0,
+                "the size of a part must be positive, not {split_size}"
+            );
+            Ok(pieces(n, split_size))
+        })
+    }
+
+    /// Parts of these sizes along a dim, which they fill.
+    #[track_caller]
+    pub fn split_with_sizes(&self, split_sizes: impl Into<IntList>, dim: i64) -> Vec<Tensor> {
+        let sizes = split_sizes.into().0;
+        self.parts("split_with_sizes", dim, |n| {
+            ensure!(
+                sizes.iter().all(|s| *s >= 0) && sizes.iter().sum::<i64>() == n,
+                "the sizes {sizes:?} do not sum to {n}"
+            );
+            Ok(sizes)
+        })
+    }
+
+    /// At most `chunks` parts of one size along a dim; the last one may be smaller.
+    #[track_caller]
+    pub fn chunk(&self, chunks: i64, dim: i64) -> Vec<Tensor> {
+        self.parts("chunk", dim, |n| {
+            ensure!(
+                chunks > 0,
+                "the number of chunks must be positive, not {chunks}"
+            );
+            if n == 0 {
+                return Ok(vec![0; chunks as usize]);
+            }
+            Ok(pieces(n, (n + chunks - 1) / chunks))
+        })
+    }
+
+    /// `sections` parts along a dim whose sizes differ by at most one.
+    #[track_caller]
+    pub fn tensor_split(&self, sections: i64, dim: i64) -> Vec<Tensor> {
+        self.parts("tensor_split", dim, |n| {
+            ensure!(
+                sections > 0,
+                "the number of sections must be positive, not {sections}"
+            );
+            let (size, larger) = (n / sections, n % sections);
+            Ok((0..sections).map(|i| size + (i < larger) as i64).collect())
+        })
+    }
+
+    /// The parts of a dim between these indices, as Python slices.
+    #[track_caller]
+    pub fn tensor_split_at(&self, indices: impl Into<IntList>, dim: i64) -> Vec<Tensor> {
+        let indices = indices.into().0;
+        let count = indices.len() + 1;
+        compose_many("tensor_split", &[self], count, |b| {
+            let a = axis(self, dim)?;
+            let mut start = 0;
+            let mut out = Vec::new();
+            for end in indices.iter().map(|i| Some(*i)).chain([None]) {
+                let part = python_slice(self, a, Some(start), end, 1)?;
+                out.push(b.slice_axis(self, a, part)?);
+                start = end.unwrap_or(0);
+            }
+            Ok(out)
+        })
+    }
+
+    /// The slices of a dim, which disappears.
+    #[track_caller]
+    pub fn unbind(&self, dim: i64) -> Vec<Tensor> {
+        let sizes = self.sizes_of(dim, |n| Ok(vec![1; n as usize]));
+        compose_many("unbind", &[self], sizes.as_ref().map_or(1, Vec::len), |b| {
+            let a = axis(self, dim)?;
+            let n = sizes?.len() as i64;
+            (0..n).map(|i| select(b, self, a, i)).collect()
+        })
+    }
+
+    /// Windows of `size` elements along a dim, `step` apart: `[.., windows, .., size]`.
+    #[track_caller]
+    pub fn unfold(&self, dimension: i64, size: i64, step: i64) -> Tensor {
+        compose("unfold", &[self], |b| {
+            ensure!(size >= 0, "the size can't be negative ({size})");
+            ensure!(step > 0, "the step must be positive, not {step}");
+            if self.ndim() == 0 {
+                IntList(vec![dimension]).axes(self)?;
+                ensure!(size <= 1, "a number has no window of {size} elements");
+                return b.reshape(self, &[Dim::Const(size)]);
+            }
+            let a = axis(self, dimension)?;
+            let n = known(self, a)?;
+            ensure!(
+                size <= n,
+                "dim {dimension} of {} has no window of {size} elements",
+                self.fact()
+            );
+            let count = (n - size) / step + 1;
+            windows(b, self, a, count, size, step, 1)
+        })
+    }
+
+    fn sizes_of(
+        &self,
+        dim: i64,
+        sizes: impl FnOnce(i64) -> Result<Vec<i64>, OpError>,
+    ) -> Result<Vec<i64>, OpError> {
+        let a = axis(self, dim)?;
+        sizes(known(self, a)?)
+    }
+
+    #[track_caller]
+    fn parts(
+        &self,
+        called: &'static str,
+        dim: i64,
+        sizes: impl FnOnce(i64) -> Result<Vec<i64>, OpError>,
+    ) -> Vec<Tensor> {
+        let sizes = self.sizes_of(dim, sizes);
+        let count = sizes.as_ref().map_or(1, Vec::len);
+        compose_many(called, &[self], count, |b| {
+            let a = axis(self, dim)?;
+            let mut start = 0;
+            let mut out = Vec::new();
+            for size in sizes? {
+                out.push(b.narrow(self, a, start, size)?);
+                start += size;
+            }
+            Ok(out)
+        })
+    }
+}
+
+fn pieces(n: i64, size: i64) -> Vec<i64> {
+    let mut sizes = vec![size; (n / size.max(1)) as usize];
+    if n == 0 || n % size.max(1) != 0 {
+        sizes.push(n % size.max(1));
+    }
+    sizes
+}
+
+fn from_end(index: i64, extent: &Dim) -> Dim {
+    if index < 0 {
+        extent + &Dim::Const(index)
+    } else {
+        Dim::Const(index)
+    }
+}
+
+/// The slice at an index of an axis, without the axis.
+pub(crate) fn select(b: &mut Recorder, x: &Tensor, axis: usize, index: i64) -> Recorded {
+    let extent = &x.dims()[axis];
+    if let Some(n) = extent.as_const() {
+        ensure!(
+            (-n..n).contains(&index),
+            "index {index} is out of range for dim {axis} of {}",
+            x.fact()
+        );
+    }
+    let one = b.narrow(x, axis, from_end(index, extent), 1i64)?;
+    let mut shape = Shape::from(x.dims());
+    shape.remove(axis);
+    b.reshape(&one, &shape)
+}
+
+/// Python's slice of an axis.
+pub(crate) fn python_slice(
+    x: &Tensor,
+    axis: usize,
+    start: Option<i64>,
+    end: Option<i64>,
+    step: i64,
+) -> Result<SliceAxis, OpError> {
+    ensure!(step != 0, "the step can't be 0");
+    let extent = &x.dims()[axis];
+    if extent.as_const().is_none() {
+        // Of an unknown size only what needs no rounding: a start, an end, steps of one.
+        let start = start.map_or(Dim::ZERO, |s| from_end(s, extent));
+        let end = end.map_or(extent.clone(), |e| from_end(e, extent));
+        if step == 1 {
+            let len = &end - &start;
+            return Ok(SliceAxis { start, len, step });
+        }
+    }
+    let n = known_dim(extent, x)?;
+    let wrapped = |i: i64| if i < 0 { i + n } else { i };
+    let (start, len) = if step > 0 {
+        let start = wrapped(start.unwrap_or(0)).clamp(0, n);
+        let end = wrapped(end.unwrap_or(n)).clamp(0, n);
+        (start, (end - start + step - 1).max(0) / step)
+    } else {
+        let start = start.map_or(n - 1, wrapped).clamp(-1, n - 1);
+        let end = end.map_or(-1, wrapped).clamp(-1, n - 1);
+        (start, (start - end - step - 1).max(0) / -step)
+    };
+    let start = if len == 0 { 0 } else { start };
+    Ok(SliceAxis {
+        start: start.into(),
+        len: len.into(),
+        step,
+    })
+}
+
+/// `count` windows of `size` elements along an axis, which keeps the windows; their elements are a new
+/// last dim.
+pub(crate) fn windows(
+    b: &mut Recorder,
+    x: &Tensor,
+    axis: usize,
+    count: i64,
+    size: i64,
+    step: i64,
+    dilation: i64,
+) -> Recorded {
+    let mut taps = Vec::new();
+    for i in 0..size {
+        let part = SliceAxis {
+            start: (i * dilation).into(),
+            len: count.into(),
+            step,
+        };
+        let tap = b.slice_axis(x, axis, part)?;
+        taps.push(b.unsqueeze(&tap, x.ndim())?);
+    }
+    if taps.is_empty() {
+        let mut shape = Shape::from(x.dims());
+        shape[axis] = count.into();
+        shape.push(Dim::ZERO);
+        return b.full(0i64, x.dtype(), &shape);
+    }
+    b.concat(&taps, x.ndim())
+}

@@ -1,0 +1,438 @@
+//! Pooling.
+
+use super::args::{IntList, known};
+use super::conv::batched;
+use super::parts::windows;
+use super::record::Recorded;
+use super::reduce::two;
+use crate::record::{Recorder, compose, compose_many};
+use crate::{DType, Scalar, Tensor};
+use kiln_base::prim::Reduction;
+use kiln_base::{Dim, Kind, numel};
+use kiln_ir::ops::{self, Axes, WindowReduce, window_extent};
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
+
+/// Where windows lie, one entry a spatial axis.
+struct Windows {
+    kernel: Axes,
+    stride: Axes,
+    padding: Axes,
+    dilation: Axes,
+    ceil_mode: bool,
+}
+
+impl Windows {
+    fn new(
+        spatial: usize,
+        kernel: &IntList,
+        stride: &IntList,
+        padding: &IntList,
+        dilation: &IntList,
+        ceil_mode: bool,
+    ) -> Result<Windows, OpError> {
+        let kernel = kernel.each(spatial, "the kernel size", 1)?;
+        let stride = match stride.0.is_empty() {
+            true => kernel.clone(),
+            false => stride.each(spatial, "the stride", 1)?,
+        };
+        let padding = padding.each(spatial, "the padding", 0)?;
+        for (p, k) in padding.iter().zip(&kernel) {
+            ensure!(
+                *p <= *k / 2,
+                "the padding must be at most half the kernel size {k}, not {p}"
+            );
+        }
+        let dilation = dilation.each(spatial, "the dilation", 1)?;
+        Ok(Windows {
+            kernel,
+            stride,
+            padding,
+            dilation,
+            ceil_mode,
+        })
+    }
+
+    fn spatial(&self) -> usize {
+        self.kernel.len()
+    }
+
+    /// Elements in front of and behind each axis: with `ceil_mode`, enough behind for a last window
+    /// that starts inside the input or its front padding.
+    fn borders(&self, x: &Tensor) -> Result<Vec<(usize, usize)>, OpError> {
+        let first = x.ndim() - self.spatial();
+        let mut out = Vec::new();
+        for a in 0..self.spatial() {
+            let (low, mut high) = (self.padding[a], self.padding[a]);
+            if self.ceil_mode {
+                let n = known(x, first + a)? as usize;
+                let span = self.dilation[a] * (self.kernel[a] - 1) + 1;
+                ensure!(
+                    n + 2 * low >= span,
+                    "a window of {span} does not fit into dim {} of {}",
+                    first + a,
+                    x.fact()
+                );
+                let mut count = (n + 2 * low - span).div_ceil(self.stride[a]) + 1;
+                if (count - 1) * self.stride[a] >= n + low {
+                    count -= 1;
+                }
+                let needed = (count - 1) * self.stride[a] + span;
+                high = high.max(needed.saturating_sub(n + low));
+            }
+            out.push((low, high));
+        }
+        Ok(out)
+    }
+
+    fn reduce(&self, b: &mut Recorder, kind: Reduction, x: &Tensor) -> Recorded {
+        let op = WindowReduce {
+            kind,
+            kernel: self.kernel.clone(),
+            stride: self.stride.clone(),
+            padding: self.borders(x)?,
+            dilation: self.dilation.clone(),
+        };
+        b.op(op, std::slice::from_ref(x))
+    }
+
+    /// Every window's elements as new last dims, over the padded input.
+    fn elements(&self, b: &mut Recorder, x: &Tensor, fill: Scalar) -> Recorded {
+        let first = x.ndim() - self.spatial();
+        let borders = self.borders(x)?;
+        let mut y = x.clone();
+        for (a, &(low, high)) in borders.iter().enumerate() {
+            let extent = &x.dims()[first + a];
+            let (k, s, d) = (self.kernel[a], self.stride[a], self.dilation[a]);
+            let count = window_extent(extent, &Dim::from(k), s, (low, high), d)?;
+            let count = super::args::known_dim(&count, x)?;
+            y = b.pad_axis(&y, first + a, low, high, fill)?;
+            y = windows(b, &y, first + a, count, k as i64, s as i64, d as i64)?;
+        }
+        Ok(y)
+    }
+}
+
+fn check_input(spatial: usize, x: &Tensor) -> Result<(), OpError> {
+    ensure!(
+        x.ndim() == spatial + 1 || x.ndim() == spatial + 2,
+        "the input must have {} dims, or {} without a batch, not {}",
+        spatial + 2,
+        spatial + 1,
+        x.fact()
+    );
+    for a in x.ndim() - spatial - 1..x.ndim() {
+        ensure!(!x.dims()[a].is(0), "dim {a} of {} is empty", x.fact());
+    }
+    Ok(())
+}
+
+macro_rules! max_pools {
+    ($($(#[$doc:meta])* $name:ident $with_indices:ident $spatial:literal;)*) => {
+        impl Tensor {
+            $($(#[$doc])*
+            #[track_caller]
+            pub fn $name(
+                &self,
+                kernel_size: impl Into<IntList>,
+                stride: impl Into<IntList>,
+                padding: impl Into<IntList>,
+                dilation: impl Into<IntList>,
+                ceil_mode: bool,
+            ) -> Tensor {
+                let (k, s, p, d) =
+                    (kernel_size.into(), stride.into(), padding.into(), dilation.into());
+                compose(stringify!($name), &[self], |b| {
+                    check_input($spatial, self)?;
+                    let windows = Windows::new($spatial, &k, &s, &p, &d, ceil_mode)?;
+                    windows.reduce(b, Reduction::Max, self)
+                })
+            }
+
+            /// The same with the position of each maximum in its plane, row-major, as i64.
+            #[track_caller]
+            pub fn $with_indices(
+                &self,
+                kernel_size: impl Into<IntList>,
+                stride: impl Into<IntList>,
+                padding: impl Into<IntList>,
+                dilation: impl Into<IntList>,
+                ceil_mode: bool,
+            ) -> (Tensor, Tensor) {
+                let (k, s, p, d) =
+                    (kernel_size.into(), stride.into(), padding.into(), dilation.into());
+                two(compose_many(stringify!($name), &[self], 2, |b| {
+                    check_input($spatial, self)?;
+                    let windows = Windows::new($spatial, &k, &s, &p, &d, ceil_mode)?;
+                    Ok(vec![
+                        windows.reduce(b, Reduction::Max, self)?,
+                        positions(b, self, &windows)?,
+                    ])
+                }))
+            })*
+        }
+    };
+}
+
+max_pools! {
+    /// The maxima of sliding windows over `[n, c, l]` (or `[c, l]`). A stride of `()` is the kernel
+    /// size.
+    max_pool1d max_pool1d_with_indices 1;
+    /// The maxima of sliding windows over `[n, c, h, w]` (or `[c, h, w]`). A stride of `()` is the
+    /// kernel size.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor};
+    /// let x = Tensor::zeros([30, 20, 32, 32], DType::F32);
+    /// assert_eq!(x.max_pool2d(5, (), 0, 1, false).shape()?, [30, 20, 6, 6]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    max_pool2d max_pool2d_with_indices 2;
+    /// The maxima of sliding windows over `[n, c, d, h, w]` (or `[c, d, h, w]`). A stride of `()` is
+    /// the kernel size.
+    max_pool3d max_pool3d_with_indices 3;
+}
+
+/// The smallest number of a dtype, which no maximum prefers.
+fn lowest(dtype: DType) -> Scalar {
+    match (dtype.kind(), dtype.int_range()) {
+        (Kind::Float, _) => Scalar::Float(f64::NEG_INFINITY),
+        (_, Some((low, _))) => Scalar::Int(low as i64),
+        _ => Scalar::Int(0),
+    }
+}
+
+/// Where in its plane the first maximum of each window lies.
+fn positions(b: &mut Recorder, x: &Tensor, w: &Windows) -> Recorded {
+    let spatial = w.spatial();
+    let first = x.ndim() - spatial;
+    let elements = w.elements(b, x, lowest(x.dtype()))?;
+    let mut shape = Shape::from(&elements.dims()[..x.ndim()]);
+    let out = shape.clone();
+    shape.push(w.kernel.iter().fold(Dim::ONE, |a, k| &a * &Dim::from(*k)));
+    let flat = b.reshape(&elements, &shape)?;
+    let op = ops::ArgReduce {
+        kind: Reduction::Max,
+        axis: x.ndim(),
+    };
+    // The index within the window, taken apart into one within each axis of it.
+    let mut rest = b.op(op, &[flat])?;
+    let mut plane = b.full(0i64, DType::I64, &out)?;
+    let mut stride = Dim::ONE;
+    for a in (0..spatial).rev() {
+        let k = w.kernel[a] as i64;
+        let tap = b.with(Pw::Remainder, &rest, k)?;
+        rest = b.with(Pw::FloorDivide, &rest, k)?;
+        let window = b.iota(&out[first + a])?;
+        let start = b.with(Pw::Mul, &window, w.stride[a] as i64)?;
+        let start = b.with(Pw::Sub, &start, w.padding[a] as i64)?;
+        let start = b.along(&start, first + a, x.ndim())?;
+        let tap = b.with(Pw::Mul, &tap, w.dilation[a] as i64)?;
+        let at = b.binary(Pw::Add, &start, &tap)?;
+        let at = b.with(Pw::Mul, &at, super::args::known_dim(&stride, x)?)?;
+        plane = b.binary(Pw::Add, &plane, &at)?;
+        stride = &stride * &x.dims()[first + a];
+    }
+    Ok(plane)
+}
+
+macro_rules! average_pools {
+    ($($(#[$doc:meta])* $name:ident $spatial:literal;)*) => {
+        impl Tensor {
+            $($(#[$doc])*
+            #[track_caller]
+            pub fn $name(
+                &self,
+                kernel_size: impl Into<IntList>,
+                stride: impl Into<IntList>,
+                padding: impl Into<IntList>,
+                ceil_mode: bool,
+                count_include_pad: bool,
+                divisor_override: Option<i64>,
+            ) -> Tensor {
+                let (k, s, p) = (kernel_size.into(), stride.into(), padding.into());
+                compose(stringify!($name), &[self], |b| {
+                    check_input($spatial, self)?;
+                    let windows = Windows::new($spatial, &k, &s, &p, &1.into(), ceil_mode)?;
+                    average(b, self, &windows, count_include_pad, divisor_override)
+                })
+            })*
+        }
+    };
+}
+
+average_pools! {
+    /// The means of sliding windows over `[n, c, l]` (or `[c, l]`). A stride of `()` is the kernel size.
+    /// Padding counts as zeros with `count_include_pad`; a `divisor_override` replaces the number of
+    /// elements.
+    avg_pool1d 1;
+    /// The means of sliding windows over `[n, c, h, w]` (or `[c, h, w]`), see [`Tensor::avg_pool1d`].
+    avg_pool2d 2;
+    /// The means of sliding windows over `[n, c, d, h, w]` (or `[c, d, h, w]`), see
+    /// [`Tensor::avg_pool1d`].
+    avg_pool3d 3;
+}
+
+fn average(
+    b: &mut Recorder,
+    t: &Tensor,
+    w: &Windows,
+    count_include_pad: bool,
+    divisor_override: Option<i64>,
+) -> Recorded {
+    ensure!(t.dtype() != DType::Bool, "is not defined on bool");
+    ensure!(divisor_override != Some(0), "the divisor can't be 0");
+    let x = b.widened(t)?;
+    let sum = w.reduce(b, Reduction::Sum, &x)?;
+    let first = x.ndim() - w.spatial();
+    let whole: usize = w.kernel.iter().product();
+    let uniform = w.padding.iter().all(|p| *p == 0) || count_include_pad;
+    let y = match divisor_override {
+        Some(divisor) => b.with(Pw::Div, &sum, divisor)?,
+        None if uniform && !w.ceil_mode => b.with(Pw::Div, &sum, whole as i64)?,
+        None => {
+            // How many elements each window covers, an axis at a time.
+            let mut y = sum.clone();
+            let mut divisor = b.scalar_like(1i64, &sum)?;
+            for a in 0..w.spatial() {
+                let n = known(&x, first + a)?;
+                let counts = covered(n, known(&sum, first + a)?, a, w, count_include_pad);
+                let counts = b.constant(&counts)?;
+                let counts = b.cast(&counts, sum.dtype())?;
+                let counts = b.along(&counts, a, w.spatial())?;
+                divisor = b.binary(Pw::Mul, &divisor, &counts)?;
+            }
+            y = b.binary(Pw::Div, &y, &divisor)?;
+            y
+        }
+    };
+    b.cast(&y, t.dtype())
+}
+
+/// How many elements of axis `a` of `n` each of `count` windows covers.
+fn covered(n: i64, count: i64, a: usize, w: &Windows, include_pad: bool) -> Vec<i64> {
+    let (k, s, p) = (w.kernel[a] as i64, w.stride[a] as i64, w.padding[a] as i64);
+    let extent = |i: i64| {
+        let start = i * s - p;
+        let end = (start + k).min(n + p);
+        if include_pad {
+            end - start
+        } else {
+            end.min(n) - start.max(0)
+        }
+    };
+    (0..count).map(extent).collect()
+}
+
+macro_rules! adaptive_pools {
+    ($($(#[$doc:meta])* $name:ident $spatial:literal;)*) => {
+        impl Tensor {
+            $($(#[$doc])*
+            #[track_caller]
+            pub fn $name(&self, output_size: impl Into<IntList>) -> Tensor {
+                let size = output_size.into();
+                compose(stringify!($name), &[self], |b| {
+                    check_input($spatial, self)?;
+                    super::args::needs_float(self, "input")?;
+                    adaptive_average(b, $spatial, self, &size)
+                })
+            })*
+        }
+    };
+}
+
+adaptive_pools! {
+    /// Means over `[n, c, l]` (or `[c, l]`) that give `output_size` elements, whatever the input's size;
+    /// −1 keeps a size.
+    adaptive_avg_pool1d 1;
+    /// Means over `[n, c, h, w]` (or `[c, h, w]`) that give this output size; −1 keeps a size.
+    adaptive_avg_pool2d 2;
+    /// Means over `[n, c, d, h, w]` (or `[c, d, h, w]`) that give this output size; −1 keeps a size.
+    adaptive_avg_pool3d 3;
+}
+
+/// One axis after the other: the regions are boxes, so the mean of means is the mean.
+pub(crate) fn adaptive_average(
+    b: &mut Recorder,
+    spatial: usize,
+    t: &Tensor,
+    size: &IntList,
+) -> Recorded {
+    let first = t.ndim() - spatial;
+    ensure!(
+        size.0.len() == spatial || size.0.len() == 1,
+        "the output size needs one number or {spatial}, not {:?}",
+        size.0
+    );
+    let mut x = b.widened(t)?;
+    for a in 0..spatial {
+        let n = known(t, first + a)?;
+        let out = match size.0[a % size.0.len()] {
+            -1 => n,
+            out if out >= 0 => out,
+            out => return Err(OpError(format!("an output size can't be {out}"))),
+        };
+        if out == n {
+            continue;
+        }
+        x = average_axis(b, &x, first + a, n, out)?;
+    }
+    b.cast(&x, t.dtype())
+}
+
+fn average_axis(b: &mut Recorder, x: &Tensor, axis: usize, n: i64, out: i64) -> Recorded {
+    if out == 0 {
+        return b.narrow(x, axis, 0i64, 0i64);
+    }
+    if n % out == 0 {
+        let mut shape = Shape::from(x.dims());
+        shape[axis] = out.into();
+        shape.insert(axis + 1, (n / out).into());
+        let split = b.reshape(x, &shape)?;
+        return b.mean(&split, &[axis + 1], false);
+    }
+    let mut parts = Vec::new();
+    for i in 0..out {
+        let (start, end) = (i * n / out, ((i + 1) * n + out - 1) / out);
+        let region = b.narrow(x, axis, start, end - start)?;
+        parts.push(b.mean(&region, &[axis], true)?);
+    }
+    b.concat(&parts, axis)
+}
+
+impl Tensor {
+    /// The windows of `[n, c, h, w]` (or `[c, h, w]`) as columns: `[n, c · kh · kw, windows]`
+    /// (`torch.nn.functional.unfold`, im2col).
+    #[track_caller]
+    pub fn im2col(
+        &self,
+        kernel_size: impl Into<IntList>,
+        dilation: impl Into<IntList>,
+        padding: impl Into<IntList>,
+        stride: impl Into<IntList>,
+    ) -> Tensor {
+        let (k, d, p, s) = (
+            kernel_size.into(),
+            dilation.into(),
+            padding.into(),
+            stride.into(),
+        );
+        compose("im2col", &[self], |b| {
+            check_input(2, self)?;
+            let w = Windows {
+                kernel: k.each(2, "the kernel size", 1)?,
+                stride: s.each(2, "the stride", 1)?,
+                padding: p.each(2, "the padding", 0)?,
+                dilation: d.each(2, "the dilation", 1)?,
+                ceil_mode: false,
+            };
+            batched(b, 2, self, |b, x| {
+                // [n, c, oh, ow, kh, kw] to [n, c, kh, kw, oh, ow].
+                let y = w.elements(b, x, Scalar::Int(0))?;
+                let y = b.permute(&y, &[0, 1, 4, 5, 2, 3])?;
+                let d = y.dims();
+                let shape = [d[0].clone(), numel(&d[1..4]), numel(&d[4..6])];
+                b.reshape(&y, &shape)
+            })
+        })
+    }
+}

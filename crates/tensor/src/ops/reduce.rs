@@ -1,0 +1,448 @@
+//! Sums, means, extremes and other reductions.
+//!
+//! Everywhere `dims` may be `()`, which stands for all dims, and `keepdim` keeps the reduced dims with
+//! size 1. Floats narrower than f32 are accumulated in f32.
+
+use super::args::{IntList, axis, needs_float};
+use super::record::{Recorded, wide};
+use crate::record::{Recorder, compose, compose_many};
+use crate::{DType, Scalar, Tensor, promote};
+use kiln_base::Dim;
+use kiln_base::prim::Reduction;
+use kiln_ir::ops::{self, Axes};
+use kiln_ir::{Builder, OpError, Pw, ensure};
+
+/// The dtype of sums and products: integers and bool become i64.
+pub(crate) fn sum_dtype(dtype: DType) -> DType {
+    if dtype.is_float() { dtype } else { DType::I64 }
+}
+
+impl Tensor {
+    /// The sum; integers and bool give i64.
+    ///
+    /// ```
+    /// use kiln_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[1i64, 2, 3, 4], [2, 2]);
+    /// assert_eq!(x.sum(0, true).shape()?, [1, 2]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn sum(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+        fold("sum", Reduction::Sum, self, dims.into(), keepdim)
+    }
+
+    /// The product; integers and bool give i64.
+    #[track_caller]
+    pub fn prod(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+        fold("prod", Reduction::Prod, self, dims.into(), keepdim)
+    }
+
+    /// The sum of what is not NaN.
+    #[track_caller]
+    pub fn nansum(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+        let dims = dims.into();
+        compose("nansum", &[self], |b| {
+            let axes = dims.axes_or_all(self)?;
+            let mut x = b.cast(self, sum_dtype(self.dtype()))?;
+            if x.dtype().is_float() {
+                let nan = b.unary(Pw::IsNan, &x)?;
+                x = b.fill_where(&nan, 0.0, &x)?;
+            }
+            b.sum(&x, &axes, keepdim)
+        })
+    }
+
+    /// The mean of floats.
+    #[track_caller]
+    pub fn mean(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+        let dims = dims.into();
+        compose("mean", &[self], |b| {
+            needs_float(self, "operand")?;
+            let axes = dims.axes_or_all(self)?;
+            let x = b.widened(self)?;
+            let mean = b.mean(&x, &axes, keepdim)?;
+            b.cast(&mean, self.dtype())
+        })
+    }
+
+    /// The mean of what is not NaN.
+    #[track_caller]
+    pub fn nanmean(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+        let dims = dims.into();
+        compose("nanmean", &[self], |b| {
+            needs_float(self, "operand")?;
+            let axes = dims.axes_or_all(self)?;
+            let x = b.widened(self)?;
+            let nan = b.unary(Pw::IsNan, &x)?;
+            let number = b.unary(Pw::Not, &nan)?;
+            let number = b.cast(&number, x.dtype())?;
+            let x = b.fill_where(&nan, 0.0, &x)?;
+            let sum = b.sum(&x, &axes, keepdim)?;
+            let count = b.sum(&number, &axes, keepdim)?;
+            let mean = b.binary(Pw::Div, &sum, &count)?;
+            b.cast(&mean, self.dtype())
+        })
+    }
+
+    /// The largest element; NaN wins.
+    #[track_caller]
+    pub fn amax(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+        let dims = dims.into();
+        compose("amax", &[self], |b| {
+            let axes = dims.axes_or_all(self)?;
+            b.reduce(Reduction::Max, self, &axes, keepdim)
+        })
+    }
+
+    /// The smallest element; NaN wins.
+    #[track_caller]
+    pub fn amin(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+        let dims = dims.into();
+        compose("amin", &[self], |b| {
+            let axes = dims.axes_or_all(self)?;
+            b.reduce(Reduction::Min, self, &axes, keepdim)
+        })
+    }
+
+    /// The largest elements along a dim and the i64 indices of the first of them.
+    #[track_caller]
+    pub fn max(&self, dim: i64, keepdim: bool) -> (Tensor, Tensor) {
+        extreme("max", Reduction::Max, self, dim, keepdim)
+    }
+
+    /// The smallest elements along a dim and the i64 indices of the first of them.
+    #[track_caller]
+    pub fn min(&self, dim: i64, keepdim: bool) -> (Tensor, Tensor) {
+        extreme("min", Reduction::Min, self, dim, keepdim)
+    }
+
+    /// The smallest and the largest element, of all or along a dim.
+    #[track_caller]
+    pub fn aminmax(&self, dim: impl Into<Option<i64>>, keepdim: bool) -> (Tensor, Tensor) {
+        let dims = IntList(dim.into().into_iter().collect());
+        two(compose_many("aminmax", &[self], 2, |b| {
+            let axes = dims.axes_or_all(self)?;
+            Ok(vec![
+                b.reduce(Reduction::Min, self, &axes, keepdim)?,
+                b.reduce(Reduction::Max, self, &axes, keepdim)?,
+            ])
+        }))
+    }
+
+    /// The i64 index of the first largest element along a dim, or in the flattened tensor.
+    #[track_caller]
+    pub fn argmax(&self, dim: impl Into<Option<i64>>, keepdim: bool) -> Tensor {
+        arg("argmax", Reduction::Max, self, dim.into(), keepdim)
+    }
+
+    /// The i64 index of the first smallest element along a dim, or in the flattened tensor.
+    #[track_caller]
+    pub fn argmin(&self, dim: impl Into<Option<i64>>, keepdim: bool) -> Tensor {
+        arg("argmin", Reduction::Min, self, dim.into(), keepdim)
+    }
+
+    /// Whether any element is not zero. Bool, but u8 for u8.
+    #[track_caller]
+    pub fn any(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+        truth("any", Reduction::Max, self, dims.into(), keepdim)
+    }
+
+    /// Whether no element is zero. Bool, but u8 for u8.
+    #[track_caller]
+    pub fn all(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+        truth("all", Reduction::Min, self, dims.into(), keepdim)
+    }
+
+    /// How many elements are not zero, as i64.
+    #[track_caller]
+    pub fn count_nonzero(&self, dims: impl Into<IntList>) -> Tensor {
+        let dims = dims.into();
+        compose("count_nonzero", &[self], |b| {
+            let axes = dims.axes_or_all(self)?;
+            let x = b.truth(self)?;
+            let x = b.cast(&x, DType::I64)?;
+            b.sum(&x, &axes, false)
+        })
+    }
+
+    /// The variance: squared distances from the mean over `count − correction` (1 is the unbiased
+    /// estimate).
+    #[track_caller]
+    pub fn var(&self, dims: impl Into<IntList>, correction: f64, keepdim: bool) -> Tensor {
+        let dims = dims.into();
+        compose("var", &[self], |b| {
+            let (var, _) = moments(b, self, &dims, correction, keepdim)?;
+            b.cast(&var, self.dtype())
+        })
+    }
+
+    /// The standard deviation, see [`Tensor::var`].
+    #[track_caller]
+    pub fn std(&self, dims: impl Into<IntList>, correction: f64, keepdim: bool) -> Tensor {
+        let dims = dims.into();
+        compose("std", &[self], |b| {
+            let (var, _) = moments(b, self, &dims, correction, keepdim)?;
+            let std = b.unary(Pw::Sqrt, &var)?;
+            b.cast(&std, self.dtype())
+        })
+    }
+
+    /// Variance and mean.
+    #[track_caller]
+    pub fn var_mean(
+        &self,
+        dims: impl Into<IntList>,
+        correction: f64,
+        keepdim: bool,
+    ) -> (Tensor, Tensor) {
+        let dims = dims.into();
+        two(compose_many("var_mean", &[self], 2, |b| {
+            let (var, mean) = moments(b, self, &dims, correction, keepdim)?;
+            Ok(vec![
+                b.cast(&var, self.dtype())?,
+                b.cast(&mean, self.dtype())?,
+            ])
+        }))
+    }
+
+    /// Standard deviation and mean.
+    #[track_caller]
+    pub fn std_mean(
+        &self,
+        dims: impl Into<IntList>,
+        correction: f64,
+        keepdim: bool,
+    ) -> (Tensor, Tensor) {
+        let dims = dims.into();
+        two(compose_many("std_mean", &[self], 2, |b| {
+            let (var, mean) = moments(b, self, &dims, correction, keepdim)?;
+            let std = b.unary(Pw::Sqrt, &var)?;
+            Ok(vec![
+                b.cast(&std, self.dtype())?,
+                b.cast(&mean, self.dtype())?,
+            ])
+        }))
+    }
+
+    /// log Σ eˣ without overflow; integers become f32.
+    #[track_caller]
+    pub fn logsumexp(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+        let dims = dims.into();
+        compose("logsumexp", &[self], |b| {
+            let axes = dims.axes_or_all(self)?;
+            let dtype = promote::to_float(self.dtype());
+            let x = b.cast(self, wide(dtype))?;
+            let y = logsumexp(b, &x, &axes, keepdim)?;
+            b.cast(&y, dtype)
+        })
+    }
+
+    /// (Σ |x|ᵒʳᵈ)^(1/ord) of floats; infinite orders give the largest or smallest |x|, order 0 the
+    /// number of elements that are not zero.
+    #[track_caller]
+    pub fn vector_norm(&self, ord: f64, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+        let dims = dims.into();
+        compose("vector_norm", &[self], |b| {
+            needs_float(self, "operand")?;
+            let axes = dims.axes_or_all(self)?;
+            let x = b.widened(self)?;
+            let norm = norm(b, &x, ord, &axes, keepdim)?;
+            b.cast(&norm, self.dtype())
+        })
+    }
+}
+
+#[track_caller]
+fn fold(called: &'static str, kind: Reduction, t: &Tensor, dims: IntList, keepdim: bool) -> Tensor {
+    compose(called, &[t], |b| {
+        let axes = dims.axes_or_all(t)?;
+        let x = b.cast(t, sum_dtype(t.dtype()))?;
+        b.reduce(kind, &x, &axes, keepdim)
+    })
+}
+
+#[track_caller]
+fn truth(
+    called: &'static str,
+    kind: Reduction,
+    t: &Tensor,
+    dims: IntList,
+    keepdim: bool,
+) -> Tensor {
+    compose(called, &[t], |b| {
+        let axes = dims.axes_or_all(t)?;
+        let x = b.truth(t)?;
+        let y = if axes.iter().any(|a| t.dims()[*a].is(0)) {
+            // Nothing: none is true, and none is false.
+            let x = b.cast(&x, DType::I64)?;
+            let none = b.sum(&x, &axes, keepdim)?;
+            b.with(
+                if kind == Reduction::Max {
+                    Pw::Ne
+                } else {
+                    Pw::Eq
+                },
+                &none,
+                0i64,
+            )?
+        } else {
+            b.reduce(kind, &x, &axes, keepdim)?
+        };
+        let u8 = t.dtype() == DType::U8;
+        b.cast(&y, if u8 { DType::U8 } else { DType::Bool })
+    })
+}
+
+#[track_caller]
+fn extreme(
+    called: &'static str,
+    kind: Reduction,
+    t: &Tensor,
+    dim: i64,
+    keepdim: bool,
+) -> (Tensor, Tensor) {
+    two(compose_many(called, &[t], 2, |b| {
+        if t.ndim() == 0 {
+            IntList(vec![dim]).axes(t)?;
+            return Ok(vec![t.clone(), b.full(0i64, DType::I64, &[])?]);
+        }
+        let a = axis(t, dim)?;
+        let values = b.reduce(kind, t, &[a], keepdim)?;
+        let index = b.op(ops::ArgReduce { kind, axis: a }, std::slice::from_ref(t))?;
+        let index = b.reshape(&index, values.dims())?;
+        Ok(vec![values, index])
+    }))
+}
+
+#[track_caller]
+fn arg(
+    called: &'static str,
+    kind: Reduction,
+    t: &Tensor,
+    dim: Option<i64>,
+    keepdim: bool,
+) -> Tensor {
+    compose(called, &[t], |b| {
+        ensure!(
+            t.dtype() != DType::Bool,
+            "is not defined on bool; cast it first"
+        );
+        let flat = |b: &mut Recorder| b.reshape(t, &[t.fact().numel()]);
+        let (x, a, kept) = match dim {
+            Some(d) if t.ndim() > 0 => {
+                let a = axis(t, d)?;
+                let mut kept = kiln_ir::Shape::from(t.dims());
+                kept[a] = Dim::ONE;
+                (t.clone(), a, kept)
+            }
+            Some(d) => {
+                IntList(vec![d]).axes(t)?;
+                (flat(b)?, 0, kiln_ir::Shape::new())
+            }
+            None => (flat(b)?, 0, kiln_ir::Shape::from_elem(Dim::ONE, t.ndim())),
+        };
+        let index = b.op(ops::ArgReduce { kind, axis: a }, std::slice::from_ref(&x))?;
+        if keepdim {
+            b.reshape(&index, &kept)
+        } else {
+            Ok(index)
+        }
+    })
+}
+
+/// Variance and mean, computed wide.
+fn moments(
+    b: &mut Recorder,
+    t: &Tensor,
+    dims: &IntList,
+    correction: f64,
+    keepdim: bool,
+) -> Result<(Tensor, Tensor), OpError> {
+    needs_float(t, "operand")?;
+    let axes = dims.axes_or_all(t)?;
+    let x = b.widened(t)?;
+    let (var, mean) = variance(b, &x, &axes, correction)?;
+    if keepdim {
+        return Ok((var, mean));
+    }
+    let kept: Vec<Dim> = (0..t.ndim())
+        .filter(|a| !axes.contains(a))
+        .map(|a| t.dims()[a].clone())
+        .collect();
+    Ok((b.reshape(&var, &kept)?, b.reshape(&mean, &kept)?))
+}
+
+/// Variance and mean along axes, which are kept.
+pub(crate) fn variance(
+    b: &mut Recorder,
+    x: &Tensor,
+    axes: &[usize],
+    correction: f64,
+) -> Result<(Tensor, Tensor), OpError> {
+    let mean = b.mean(x, axes, true)?;
+    let centred = b.binary(Pw::Sub, x, &mean)?;
+    let square = b.unary(Pw::Square, &centred)?;
+    let sum = b.sum(&square, axes, true)?;
+    let count = b.count(x, axes, x.dtype())?;
+    let freedom = b.with(Pw::Sub, &count, correction)?;
+    let freedom = b.with(Pw::Maximum, &freedom, 0.0)?;
+    Ok((b.binary(Pw::Div, &sum, &freedom)?, mean))
+}
+
+/// log Σ eˣ: the largest element is taken out first, unless it is infinite.
+pub(crate) fn logsumexp(b: &mut Recorder, x: &Tensor, axes: &Axes, keepdim: bool) -> Recorded {
+    if axes.iter().any(|a| x.dims()[*a].is(0)) {
+        let sum = b.sum(x, axes, keepdim)?;
+        return b.unary(Pw::Log, &sum);
+    }
+    let max = b.reduce(Reduction::Max, x, axes, true)?;
+    let infinite = b.unary(Pw::IsInf, &max)?;
+    let max = b.fill_where(&infinite, 0.0, &max)?;
+    let shifted = b.binary(Pw::Sub, x, &max)?;
+    let exp = b.unary(Pw::Exp, &shifted)?;
+    let sum = b.sum(&exp, axes, keepdim)?;
+    let log = b.unary(Pw::Log, &sum)?;
+    let max = b.reshape(&max, log.dims())?;
+    b.binary(Pw::Add, &log, &max)
+}
+
+/// The vector norm along axes.
+pub(crate) fn norm(
+    b: &mut Recorder,
+    x: &Tensor,
+    ord: impl Into<Scalar>,
+    axes: &[usize],
+    keepdim: bool,
+) -> Recorded {
+    let ord = ord.into().as_f64();
+    if ord == 2.0 {
+        let square = b.unary(Pw::Square, x)?;
+        let sum = b.sum(&square, axes, keepdim)?;
+        return b.unary(Pw::Sqrt, &sum);
+    }
+    let size = b.unary(Pw::Abs, x)?;
+    if ord == 0.0 {
+        let truth = b.truth(x)?;
+        let ones = b.cast(&truth, x.dtype())?;
+        b.sum(&ones, axes, keepdim)
+    } else if ord == 1.0 {
+        b.sum(&size, axes, keepdim)
+    } else if ord == f64::INFINITY {
+        b.reduce(Reduction::Max, &size, axes, keepdim)
+    } else if ord == f64::NEG_INFINITY {
+        b.reduce(Reduction::Min, &size, axes, keepdim)
+    } else {
+        let power = b.with(Pw::Pow, &size, ord)?;
+        let sum = b.sum(&power, axes, keepdim)?;
+        b.with(Pw::Pow, &sum, 1.0 / ord)
+    }
+}
+
+/// The two tensors of a function that gives two.
+pub(crate) fn two(tensors: Vec<Tensor>) -> (Tensor, Tensor) {
+    let mut tensors = tensors.into_iter();
+    match (tensors.next(), tensors.next()) {
+        (Some(a), Some(b)) => (a, b),
+        _ => unreachable!("functions of two results give two tensors"),
+    }
+}

@@ -1,0 +1,101 @@
+//! Sequences of numbers.
+
+use crate::record::compose;
+use crate::{DType, Scalar, Tensor};
+use kiln_base::Dim;
+use kiln_ir::{Builder, OpError, Pw, ensure};
+
+impl Tensor {
+    /// `steps` numbers from `start` to `end`, both included, evenly spaced. The first half is counted
+    /// from the start and the second from the end, so that both are exact.
+    #[track_caller]
+    pub fn linspace(
+        start: impl Into<Scalar>,
+        end: impl Into<Scalar>,
+        steps: i64,
+        dtype: DType,
+    ) -> Tensor {
+        let (start, end) = (start.into(), end.into());
+        compose("linspace", &[], |b| {
+            ensure!(
+                steps >= 0,
+                "the number of steps must not be negative, but is {steps}"
+            );
+            let values = even(start, end, steps, dtype);
+            let values = b.constant_float(&values, dtype)?;
+            b.reshape(&values, &[Dim::Const(steps)])
+        })
+    }
+
+    /// `base` to the power of `steps` numbers from `start` to `end`, both included, evenly spaced.
+    #[track_caller]
+    pub fn logspace(
+        start: impl Into<Scalar>,
+        end: impl Into<Scalar>,
+        steps: i64,
+        base: f64,
+        dtype: DType,
+    ) -> Tensor {
+        let (start, end) = (start.into(), end.into());
+        compose("logspace", &[], |b| {
+            ensure!(
+                steps >= 0,
+                "the number of steps must not be negative, but is {steps}"
+            );
+            let exponents = even(start, end, steps, DType::F64);
+            let values: Vec<f64> = exponents.iter().map(|e| base.powf(*e)).collect();
+            b.constant_float(&values, dtype)
+        })
+    }
+
+    /// [`Tensor::arange`] in a given dtype.
+    #[track_caller]
+    pub fn arange_dtype(
+        start: impl Into<Scalar>,
+        end: impl Into<Scalar>,
+        step: impl Into<Scalar>,
+        dtype: DType,
+    ) -> Tensor {
+        let (start, end, step) = (start.into(), end.into(), step.into());
+        compose("arange", &[], |b| {
+            let distance = (end.as_f64() - start.as_f64()) / step.as_f64();
+            if !distance.is_finite() || distance < 0.0 {
+                return Err(OpError(format!(
+                    "no steps of {step} lead from {start} to {end}"
+                )));
+            }
+            let index = b.iota(&Dim::Const(distance.ceil() as i64))?;
+            // Computed wide and rounded once, so that long ranges don't drift.
+            let wide = if dtype.is_float() {
+                DType::F64
+            } else {
+                DType::I64
+            };
+            let index = b.cast(&index, wide)?;
+            let scaled = b.with(Pw::Mul, &index, step)?;
+            let values = b.with(Pw::Add, &scaled, start)?;
+            b.cast(&values, dtype)
+        })
+    }
+}
+
+/// Evenly spaced numbers. Integers count in a step that f32 holds, as PyTorch's do.
+fn even(start: Scalar, end: Scalar, steps: i64, dtype: DType) -> Vec<f64> {
+    let (from, to) = (start.as_f64(), end.as_f64());
+    if steps == 1 {
+        return vec![from];
+    }
+    let step = (to - from) / (steps - 1) as f64;
+    let at = |i: i64| {
+        if i < steps / 2 {
+            from + step * i as f64
+        } else {
+            to - step * (steps - 1 - i) as f64
+        }
+    };
+    let values = (0..steps).map(at);
+    if dtype.is_int() {
+        return values.map(|v| (v as f32).trunc() as f64).collect();
+    }
+    values.collect()
+}

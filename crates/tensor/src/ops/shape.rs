@@ -1,0 +1,337 @@
+//! Views: other shapes and orders over the same elements.
+
+use super::args::{IntList, axis, new_axis};
+use crate::Tensor;
+use crate::record::compose;
+use kiln_base::{Dim, numel};
+use kiln_ir::{Builder, OpError, Shape, ensure};
+
+/// The shape with its one −1 replaced by what makes the number of elements right.
+fn inferred(total: &Dim, shape: &[i64]) -> Result<Shape, OpError> {
+    let mut dims: Shape = shape.iter().map(|d| Dim::Const(*d)).collect();
+    let unknown: Vec<usize> = (0..shape.len()).filter(|i| shape[*i] == -1).collect();
+    ensure!(
+        shape.iter().all(|d| *d >= -1),
+        "a size can't be negative in {shape:?}"
+    );
+    match unknown[..] {
+        [] => {}
+        [at] => {
+            dims[at] = Dim::ONE;
+            let rest = numel(&dims);
+            ensure!(
+                !rest.is(0),
+                "−1 in {shape:?} could be any size, because the other sizes make no elements"
+            );
+            dims[at] = total.div_exact(&rest).map_err(|_| {
+                OpError(format!("{total} elements do not fill the shape {shape:?}"))
+            })?;
+        }
+        _ => return Err(OpError(format!("{shape:?} has more than one −1"))),
+    }
+    Ok(dims)
+}
+
+impl Tensor {
+    /// The elements in row-major order under another shape; one size may be −1 and is inferred.
+    #[track_caller]
+    pub fn reshape(&self, shape: impl Into<IntList>) -> Tensor {
+        let shape = shape.into();
+        compose("reshape", &[self], |b| {
+            let shape = inferred(&self.fact().numel(), &shape.0)?;
+            b.reshape(self, &shape)
+        })
+    }
+
+    /// Like [`Tensor::reshape`]. Kiln's tensors have no strides, so every view is possible.
+    #[track_caller]
+    pub fn view(&self, shape: impl Into<IntList>) -> Tensor {
+        let shape = shape.into();
+        compose("view", &[self], |b| {
+            let shape = inferred(&self.fact().numel(), &shape.0)?;
+            b.reshape(self, &shape)
+        })
+    }
+
+    /// The elements in row-major order under a shape that may hold symbolic sizes.
+    #[track_caller]
+    pub fn reshape_dims(&self, shape: &[Dim]) -> Tensor {
+        compose("reshape", &[self], |b| b.reshape(self, shape))
+    }
+
+    /// The elements under the shape of another tensor.
+    #[track_caller]
+    pub fn view_as(&self, other: &Tensor) -> Tensor {
+        compose("view_as", &[self, other], |b| b.reshape(self, other.dims()))
+    }
+
+    /// Dims of size 1 stretched and dims added in front; −1 keeps a dim's size.
+    #[track_caller]
+    pub fn expand(&self, shape: impl Into<IntList>) -> Tensor {
+        let shape = shape.into();
+        compose("expand", &[self], |b| {
+            let wanted = &shape.0;
+            ensure!(
+                wanted.len() >= self.ndim(),
+                "{wanted:?} has fewer dims than {}",
+                self.fact()
+            );
+            let added = wanted.len() - self.ndim();
+            let mut out = Shape::new();
+            for (i, &d) in wanted.iter().enumerate() {
+                out.push(match d {
+                    -1 if i >= added => self.dims()[i - added].clone(),
+                    d if d >= 0 => Dim::Const(d),
+                    _ => {
+                        return Err(OpError(format!(
+                            "the size {d} of dim {i} in {wanted:?} keeps no dim of {}",
+                            self.fact()
+                        )));
+                    }
+                });
+            }
+            b.broadcast_to(self, &out)
+        })
+    }
+
+    /// Dims of size 1 stretched and dims added in front.
+    #[track_caller]
+    pub fn broadcast_to(&self, shape: impl Into<IntList>) -> Tensor {
+        self.expand(shape)
+    }
+
+    /// Stretched to the shape of another tensor.
+    #[track_caller]
+    pub fn expand_as(&self, other: &Tensor) -> Tensor {
+        compose("expand_as", &[self, other], |b| {
+            b.broadcast_to(self, other.dims())
+        })
+    }
+
+    /// The view whose dim i is this tensor's dim `dims[i]`.
+    #[track_caller]
+    pub fn permute(&self, dims: impl Into<IntList>) -> Tensor {
+        let dims = dims.into();
+        compose("permute", &[self], |b| {
+            ensure!(
+                dims.0.len() == self.ndim(),
+                "{:?} names {} dims, but {} has {}",
+                dims.0,
+                dims.0.len(),
+                self.fact(),
+                self.ndim()
+            );
+            let perm = dims.axes(self)?;
+            b.permute(self, &perm)
+        })
+    }
+
+    /// Two dims swapped.
+    #[track_caller]
+    pub fn transpose(&self, dim0: i64, dim1: i64) -> Tensor {
+        compose("transpose", &[self], |b| {
+            if self.ndim() == 0 {
+                IntList(vec![dim0]).axes(self)?;
+                IntList(vec![dim1]).axes(self)?;
+                return Ok(self.clone());
+            }
+            let mut perm: Vec<usize> = (0..self.ndim()).collect();
+            perm.swap(axis(self, dim0)?, axis(self, dim1)?);
+            b.permute(self, &perm)
+        })
+    }
+
+    /// The transpose of a matrix; vectors and numbers stay.
+    #[track_caller]
+    pub fn t(&self) -> Tensor {
+        compose("t", &[self], |b| {
+            ensure!(
+                self.ndim() <= 2,
+                "{} has more than 2 dims; use transpose",
+                self.fact()
+            );
+            let perm: Vec<usize> = (0..self.ndim()).rev().collect();
+            b.permute(self, &perm)
+        })
+    }
+
+    /// Dims of size 1 removed: those given, or with `()` none (see [`Tensor::squeeze_all`]).
+    #[track_caller]
+    pub fn squeeze(&self, dims: impl Into<IntList>) -> Tensor {
+        let dims = dims.into();
+        compose("squeeze", &[self], |b| {
+            let axes = dims.axes(self)?;
+            let kept = |i: &usize| !(axes.contains(i) && self.dims()[*i].is(1));
+            let shape: Shape = (0..self.ndim())
+                .filter(kept)
+                .map(|i| self.dims()[i].clone())
+                .collect();
+            b.reshape(self, &shape)
+        })
+    }
+
+    /// Every dim of size 1 removed.
+    #[track_caller]
+    pub fn squeeze_all(&self) -> Tensor {
+        compose("squeeze", &[self], |b| {
+            let shape: Shape = self.dims().iter().filter(|d| !d.is(1)).cloned().collect();
+            b.reshape(self, &shape)
+        })
+    }
+
+    /// A dim of size 1 inserted so that it is dim `dim` of the result.
+    #[track_caller]
+    pub fn unsqueeze(&self, dim: i64) -> Tensor {
+        compose("unsqueeze", &[self], |b| {
+            let at = new_axis(self, dim)?;
+            b.unsqueeze(self, at)
+        })
+    }
+
+    /// The dims from `start_dim` to `end_dim` (inclusive) made one.
+    #[track_caller]
+    pub fn flatten(&self, start_dim: i64, end_dim: i64) -> Tensor {
+        compose("flatten", &[self], |b| {
+            if self.ndim() == 0 {
+                IntList(vec![start_dim]).axes(self)?;
+                IntList(vec![end_dim]).axes(self)?;
+                return b.reshape(self, &[Dim::ONE]);
+            }
+            let (start, end) = (axis(self, start_dim)?, axis(self, end_dim)?);
+            ensure!(
+                start <= end,
+                "start_dim {start_dim} comes after end_dim {end_dim}"
+            );
+            let mut shape = Shape::from(&self.dims()[..start]);
+            shape.push(numel(&self.dims()[start..=end]));
+            shape.extend(self.dims()[end + 1..].iter().cloned());
+            b.reshape(self, &shape)
+        })
+    }
+
+    /// One dim made several; one of their sizes may be −1.
+    #[track_caller]
+    pub fn unflatten(&self, dim: i64, sizes: impl Into<IntList>) -> Tensor {
+        let sizes = sizes.into();
+        compose("unflatten", &[self], |b| {
+            let at = axis(self, dim)?;
+            ensure!(!sizes.0.is_empty(), "dim {dim} can't become no dims");
+            let parts = inferred(&self.dims()[at], &sizes.0)?;
+            ensure!(
+                numel(&parts) == self.dims()[at],
+                "{:?} does not multiply to the size {} of dim {dim}",
+                sizes.0,
+                self.dims()[at]
+            );
+            let mut shape = Shape::from(&self.dims()[..at]);
+            shape.extend(parts);
+            shape.extend(self.dims()[at + 1..].iter().cloned());
+            b.reshape(self, &shape)
+        })
+    }
+
+    /// The dims `source` moved to the places `destination`; the others keep their order.
+    #[track_caller]
+    pub fn movedim(&self, source: impl Into<IntList>, destination: impl Into<IntList>) -> Tensor {
+        let (source, destination) = (source.into(), destination.into());
+        compose("movedim", &[self], |b| {
+            ensure!(
+                source.0.len() == destination.0.len(),
+                "the source dims {:?} and the destinations {:?} differ in number",
+                source.0,
+                destination.0
+            );
+            let (from, to) = (source.axes(self)?, destination.axes(self)?);
+            let mut rest = (0..self.ndim()).filter(|a| !from.contains(a));
+            let perm: Vec<usize> = (0..self.ndim())
+                .map(|i| match to.iter().position(|t| *t == i) {
+                    Some(at) => Some(from[at]),
+                    None => rest.next(),
+                })
+                .collect::<Option<_>>()
+                .ok_or_else(|| OpError::new("the destinations are not distinct"))?;
+            b.permute(self, &perm)
+        })
+    }
+
+    /// `[.., c · r², h, w]` rearranged to `[.., c, h · r, w · r]` (Shi et al., 2016).
+    #[track_caller]
+    pub fn pixel_shuffle(&self, upscale_factor: i64) -> Tensor {
+        compose("pixel_shuffle", &[self], |b| {
+            let n = image_rank(self)?;
+            ensure!(
+                upscale_factor > 0,
+                "the factor must be positive, not {upscale_factor}"
+            );
+            let r = Dim::Const(upscale_factor);
+            let channels = self.dims()[n - 3].div_exact(&(&r * &r));
+            let channels = channels.map_err(|e| OpError(format!("the channels: {e}")))?;
+            let (h, w) = (self.dims()[n - 2].clone(), self.dims()[n - 1].clone());
+            let lead = &self.dims()[..n - 3];
+            let split = joined(lead, [&channels, &r, &r, &h, &w]);
+            let x = b.reshape(self, &split)?;
+            let k = n - 3;
+            let mut perm: Vec<usize> = (0..k).collect();
+            perm.extend([k, k + 3, k + 1, k + 4, k + 2]);
+            let x = b.permute(&x, &perm)?;
+            b.reshape(&x, &joined(lead, [&channels, &(&h * &r), &(&w * &r)]))
+        })
+    }
+
+    /// `[.., c, h · r, w · r]` rearranged to `[.., c · r², h, w]`: the inverse of
+    /// [`Tensor::pixel_shuffle`].
+    #[track_caller]
+    pub fn pixel_unshuffle(&self, downscale_factor: i64) -> Tensor {
+        compose("pixel_unshuffle", &[self], |b| {
+            let n = image_rank(self)?;
+            ensure!(
+                downscale_factor > 0,
+                "the factor must be positive, not {downscale_factor}"
+            );
+            let r = Dim::Const(downscale_factor);
+            let c = self.dims()[n - 3].clone();
+            let part = |d: &Dim| d.div_exact(&r).map_err(|e| OpError(e.to_string()));
+            let (h, w) = (part(&self.dims()[n - 2])?, part(&self.dims()[n - 1])?);
+            let lead = &self.dims()[..n - 3];
+            let x = b.reshape(self, &joined(lead, [&c, &h, &r, &w, &r]))?;
+            let k = n - 3;
+            let mut perm: Vec<usize> = (0..k).collect();
+            perm.extend([k, k + 2, k + 4, k + 1, k + 3]);
+            let x = b.permute(&x, &perm)?;
+            b.reshape(&x, &joined(lead, [&(&(&c * &r) * &r), &h, &w]))
+        })
+    }
+
+    /// `[n, groups · c, ..]` with its channels reordered so that groups alternate.
+    #[track_caller]
+    pub fn channel_shuffle(&self, groups: i64) -> Tensor {
+        compose("channel_shuffle", &[self], |b| {
+            ensure!(self.ndim() > 2, "{} has fewer than 3 dims", self.fact());
+            ensure!(groups > 0, "groups must be positive, not {groups}");
+            let g = Dim::Const(groups);
+            let c = self.dims()[1].div_exact(&g);
+            let c = c.map_err(|e| OpError(format!("the channels: {e}")))?;
+            let mut split = Shape::from(self.dims());
+            split[1] = g;
+            split.insert(2, c);
+            let x = b.reshape(self, &split)?;
+            let mut perm: Vec<usize> = (0..split.len()).collect();
+            perm.swap(1, 2);
+            let x = b.permute(&x, &perm)?;
+            b.reshape(&x, self.dims())
+        })
+    }
+}
+
+fn image_rank(t: &Tensor) -> Result<usize, OpError> {
+    ensure!(
+        t.ndim() >= 3,
+        "{} has no channels, height and width",
+        t.fact()
+    );
+    Ok(t.ndim())
+}
+
+fn joined<const N: usize>(lead: &[Dim], tail: [&Dim; N]) -> Shape {
+    lead.iter().chain(tail).cloned().collect()
+}

@@ -1,0 +1,156 @@
+//! Random numbers: counter-based, repeatable, the same on every device.
+
+use crate::record::{Recorder, compose};
+use crate::{DType, Tensor, compile};
+use kiln_base::Dim;
+use kiln_base::prim::RandomKind;
+use kiln_ir::{Builder, OpError, Pw, Role, Shape, ops};
+use kiln_runtime::Buffer;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A source of random numbers: a seed and an offset that recording advances. Each number depends
+/// only on the seed, the offset at recording and its own index.
+pub struct Generator {
+    seed: AtomicU64,
+    offset: AtomicU64,
+}
+
+static DEFAULT: Generator = Generator::new(0);
+
+impl Generator {
+    /// A generator with this seed.
+    pub const fn new(seed: u64) -> Generator {
+        Generator {
+            seed: AtomicU64::new(seed),
+            offset: AtomicU64::new(0),
+        }
+    }
+
+    /// Starts over with another seed.
+    pub fn manual_seed(&self, seed: u64) {
+        self.seed.store(seed, Ordering::SeqCst);
+        self.offset.store(0, Ordering::SeqCst);
+    }
+
+    /// The seed and the first of `count` offsets that nobody else gets.
+    pub(crate) fn reserve(&self, count: u64) -> [i64; 2] {
+        let offset = self.offset.fetch_add(count, Ordering::SeqCst);
+        [self.seed.load(Ordering::SeqCst) as i64, offset as i64]
+    }
+
+    /// The generator that functions use which aren't given one.
+    pub(crate) fn default_generator() -> &'static Generator {
+        &DEFAULT
+    }
+}
+
+/// Seeds the generator that functions use which aren't given one.
+pub fn manual_seed(seed: u64) {
+    DEFAULT.manual_seed(seed);
+}
+
+/// Random numbers of a kind, recorded for `shape`.
+pub(crate) fn random(
+    b: &mut Recorder,
+    kind: RandomKind,
+    dtype: DType,
+    shape: &[Dim],
+    loc: &'static Location<'static>,
+) -> Result<Tensor, OpError> {
+    let shape = Shape::from(shape);
+    let count = kiln_base::numel(&shape);
+    let key = match compile::random_key(&count) {
+        Some(key) => key,
+        None => {
+            let count = count
+                .as_const()
+                .ok_or_else(|| OpError::new("needs a known shape outside compile"))?;
+            let pair = DEFAULT.reserve(count as u64);
+            let buffer =
+                Buffer::from_slice(&pair, &[2]).map_err(|e| OpError::new(e.to_string()))?;
+            Tensor::leaf(
+                buffer,
+                Role::RandomKey,
+                Default::default(),
+                loc,
+                "random key",
+            )
+        }
+    };
+    b.op(ops::Random { kind, dtype, shape }, &[key])
+}
+
+fn dims(shape: &[usize]) -> Shape {
+    shape.iter().map(|d| Dim::from(*d)).collect()
+}
+
+impl Tensor {
+    /// Uniform numbers in [0, 1).
+    #[track_caller]
+    pub fn rand(shape: impl AsRef<[usize]>, dtype: DType) -> Tensor {
+        let loc = Location::caller();
+        compose("rand", &[], |b| {
+            random(b, RandomKind::Uniform, dtype, &dims(shape.as_ref()), loc)
+        })
+    }
+
+    /// Standard normal numbers.
+    #[track_caller]
+    pub fn randn(shape: impl AsRef<[usize]>, dtype: DType) -> Tensor {
+        let loc = Location::caller();
+        compose("randn", &[], |b| {
+            random(b, RandomKind::Normal, dtype, &dims(shape.as_ref()), loc)
+        })
+    }
+
+    /// Integers in `low..high`, as i64.
+    #[track_caller]
+    pub fn randint(low: i64, high: i64, shape: impl AsRef<[usize]>) -> Tensor {
+        let loc = Location::caller();
+        compose("randint", &[], |b| {
+            if low >= high {
+                return Err(OpError(format!("there is no integer in {low}..{high}")));
+            }
+            let bits = random(b, RandomKind::Bits, DType::I64, &dims(shape.as_ref()), loc)?;
+            let range = b.scalar_like(high.wrapping_sub(low), &bits)?;
+            let within = b.pointwise(Pw::Remainder, &[bits, range])?;
+            let low = b.scalar_like(low, &within)?;
+            b.pointwise(Pw::Add, &[within, low])
+        })
+    }
+
+    /// Uniform numbers in [0, 1) of this tensor's shape and dtype (f32 for integers).
+    #[track_caller]
+    pub fn rand_like(&self) -> Tensor {
+        let loc = Location::caller();
+        compose("rand_like", &[self], |b| {
+            let dtype = crate::promote::to_float(self.dtype());
+            random(b, RandomKind::Uniform, dtype, self.dims(), loc)
+        })
+    }
+
+    /// Zeroes each element with probability `p` and scales the others by 1 / (1 − p); the identity
+    /// unless `training`.
+    #[track_caller]
+    pub fn dropout(&self, p: f64, training: bool) -> Tensor {
+        let loc = Location::caller();
+        compose("dropout", &[self], |b| {
+            if !(0.0..=1.0).contains(&p) {
+                return Err(OpError(format!(
+                    "the probability must lie in 0..=1, not {p}"
+                )));
+            }
+            if !training || p == 0.0 {
+                return Ok(self.clone());
+            }
+            let noise = random(b, RandomKind::Uniform, DType::F32, self.dims(), loc)?;
+            let threshold = b.scalar_like(p, &noise)?;
+            let keep = b.pointwise(Pw::Ge, &[noise, threshold])?;
+            let scale = b.scalar_like(if p == 1.0 { 0.0 } else { 1.0 / (1.0 - p) }, self)?;
+            let scaled = b.pointwise(Pw::Mul, &[self.clone(), scale])?;
+            let zero = b.scalar_like(0.0, self)?;
+            b.pointwise(Pw::Select, &[keep, scaled, zero])
+        })
+    }
+}

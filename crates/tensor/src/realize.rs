@@ -1,0 +1,415 @@
+//! Reading: compile what a value needs, run it, keep what it gave, commit what it assigned.
+
+use crate::gather::Gather;
+use crate::node::{State, Tensor};
+use crate::recording::Recording;
+use crate::var::Busy;
+use crate::{Error, ErrorKind, Result, compile};
+use kiln_base::{DType, Loc, Scalar};
+use kiln_compiler::{Cache, CacheStats, CompileError, Found, Options};
+use kiln_ir::{Op, Output, Target, Value};
+use kiln_runtime::{Buffer, Error as RunError};
+use smallvec::SmallVec;
+use std::panic::Location;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+/// The plans of everything that is read lazily.
+fn cache() -> &'static Cache {
+    static CACHE: OnceLock<Cache> = OnceLock::new();
+    CACHE.get_or_init(|| Cache::new(Options::default(), 64 << 20))
+}
+
+/// What the plan cache has done so far in this process.
+pub fn cache_stats() -> CacheStats {
+    cache().stats()
+}
+
+/// Computes the values of tensors in one program.
+#[track_caller]
+pub(crate) fn realize(tensors: &[&Tensor]) -> Result<()> {
+    realize_at(tensors, Location::caller())
+}
+
+pub(crate) fn realize_at(tensors: &[&Tensor], loc: &'static Location<'static>) -> Result<()> {
+    forbid_while_compiling(loc)?;
+    for t in tensors {
+        t.check()?;
+    }
+    let lazy = |tensors: &[&Tensor]| -> Vec<Tensor> {
+        let lazy = tensors.iter().filter(|t| !t.is_realized());
+        lazy.map(|t| (*t).clone()).collect()
+    };
+    let targets = lazy(tensors);
+    if targets.is_empty() {
+        return Ok(());
+    }
+    let pending = lock_pending(&targets);
+    // Another thread may have computed some meanwhile.
+    let targets = lazy(&targets.iter().collect::<Vec<_>>());
+    if targets.is_empty() {
+        return Ok(());
+    }
+    Run::new(targets, pending)?.run(loc)
+}
+
+/// The values of a tensor, computed if need be.
+pub(crate) fn read(t: &Tensor, loc: &'static Location<'static>) -> Result<Buffer> {
+    t.check()?;
+    forbid_while_compiling(loc)?;
+    realize_at(&[t], loc)?;
+    t.node.ready(t.output).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Internal,
+            "read",
+            "a run did not give the value",
+            Loc::from(loc),
+        )
+    })
+}
+
+fn forbid_while_compiling(loc: &'static Location<'static>) -> Result<()> {
+    if compile::is_recording() {
+        return Err(Error::new(
+            ErrorKind::ReadWhileCompiling,
+            "compile",
+            "a value can't be read while recording: it is not known yet, and baking one example in \
+             would be wrong for the next run; return the tensor instead",
+            Loc::from(loc),
+        ));
+    }
+    Ok(())
+}
+
+/// What the compiler did, or would do, for these tensors: passes, groups, kernels, memory.
+///
+/// # Errors
+/// The first invalid operation, or what the engine can't run.
+#[track_caller]
+pub fn explain(tensors: &[&Tensor]) -> Result<String> {
+    let loc = Location::caller();
+    forbid_while_compiling(loc)?;
+    let mut gather = Gather::default();
+    let mut outputs = Vec::new();
+    for t in tensors {
+        outputs.push(Output {
+            value: gather.add(t.check()?)?,
+            target: Target::Result,
+        });
+    }
+    let found = cache().get(&gather.recording(outputs));
+    let found = found.map_err(|e| compile_error(e, &gather, loc))?;
+    Ok(found.explain.to_string())
+}
+
+/// A pending assignment whose cell is locked, with the value to commit.
+pub(crate) type Pending = (Busy, Tensor);
+
+/// Locks the cells that were assigned a value of the recordings of these tensors.
+fn lock_pending(targets: &[Tensor]) -> Vec<Pending> {
+    let recording_of = |t: &Tensor| match &*t.node.state() {
+        State::Lazy { recording, .. } => recording.as_ref().map(Recording::root),
+        _ => None,
+    };
+    let mut roots: Vec<Recording> = Vec::new();
+    for root in targets.iter().filter_map(recording_of) {
+        if !roots.iter().any(|r| r.is(&root)) {
+            roots.push(root);
+        }
+    }
+    let mut cells: Vec<_> = roots.iter().flat_map(Recording::pending).collect();
+    cells.sort_by_key(|c| c.id);
+    cells.dedup_by_key(|c| c.id);
+    let locked: Vec<Busy> = cells.iter().map(|c| c.acquire()).collect();
+    for root in &roots {
+        root.committed(&cells);
+    }
+    locked
+        .into_iter()
+        .filter_map(|busy| {
+            let value = busy.state().current.clone();
+            (!value.is_realized()).then_some((busy, value))
+        })
+        .collect()
+}
+
+/// One program run for its values.
+struct Run {
+    gather: Gather,
+    targets: Vec<Tensor>,
+    pending: Vec<Pending>,
+    outputs: Vec<Output>,
+    /// For each pending assignment its old value's input, if the run may write over it.
+    donors: Vec<Option<usize>>,
+}
+
+impl Run {
+    fn new(targets: Vec<Tensor>, pending: Vec<Pending>) -> Result<Run> {
+        let mut gather = Gather::default();
+        let values = pending.iter().map(|(_, t)| gather.add(t));
+        let pending_values = values.collect::<Result<Vec<Value>>>()?;
+        let values = targets.iter().map(|t| gather.add(t));
+        let target_values = values.collect::<Result<Vec<Value>>>()?;
+        let mut run = Run {
+            gather,
+            targets,
+            pending,
+            outputs: Vec::new(),
+            donors: Vec::new(),
+        };
+        run.assignments(&pending_values);
+        for value in target_values {
+            run.ask(value, Target::Result);
+        }
+        run.keep_held();
+        Ok(run)
+    }
+
+    /// Asks for a value once.
+    fn ask(&mut self, value: Value, target: Target) {
+        if !self.outputs.iter().any(|o| o.value == value) {
+            self.outputs.push(Output { value, target });
+        }
+    }
+
+    fn assignments(&mut self, values: &[Value]) {
+        for (i, value) in values.iter().enumerate() {
+            let old = self.pending[i].0.state().realized.clone();
+            let input = old.and_then(|old| {
+                let node = self.gather.find(&old.operand())?.node.index();
+                self.gather.inputs.iter().position(|s| s.entry == node)
+            });
+            let target = input.map_or(Target::Result, |i| Target::Assign(i as u32));
+            self.outputs.push(Output {
+                value: *value,
+                target,
+            });
+            self.donors.push(input);
+        }
+    }
+
+    /// Held intermediates come along: where the old value of a cell may be overwritten those that
+    /// depend on it must, the others if the plan writes them anyway.
+    fn keep_held(&mut self) {
+        let mut from_donor = vec![false; self.gather.entries.len()];
+        for input in self.donors.iter().flatten() {
+            from_donor[self.gather.inputs[*input].entry] = true;
+        }
+        let mut edges = vec![0usize; self.gather.entries.len()];
+        let mut held = Vec::new();
+        let mut reachable = false;
+        for (i, entry) in self.gather.entries.iter().enumerate() {
+            for v in self.gather.operands(entry) {
+                edges[v.node.index()] += 1;
+                from_donor[i] |= from_donor[v.node.index()];
+            }
+            if !entry.is_input && entry.node.handles.load(Ordering::Relaxed) > 0 {
+                held.push((i, entry.node.facts.len(), from_donor[i]));
+            }
+        }
+        for (i, facts, must) in held {
+            for output in 0..facts as u32 {
+                let value = Value {
+                    node: kiln_ir::NodeId(i as u32),
+                    output,
+                };
+                self.ask(value, if must { Target::Result } else { Target::Kept });
+            }
+        }
+        // Whatever depends on an old value and is not computed now must be out of everybody's reach:
+        // referenced by nothing but this program.
+        for (i, entry) in self.gather.entries.iter().enumerate() {
+            let asked = self.outputs.iter().any(|o| o.value.node.index() == i);
+            if from_donor[i] && !entry.is_input && !asked {
+                reachable |= Arc::strong_count(&entry.node) != edges[i] + 1;
+            }
+        }
+        for slot in 0..self.donors.len() {
+            let Some(input) = self.donors[slot] else {
+                continue;
+            };
+            let at = self.gather.inputs[input].entry;
+            let node = &self.gather.entries[at].node;
+            // The cell holds one handle; the recording holds its edges; this program one reference.
+            let only_ours = node.handles.load(Ordering::Relaxed) == 1
+                && Arc::strong_count(node) == edges[at] + 2;
+            if reachable || !only_ours {
+                self.donors[slot] = None;
+            }
+        }
+    }
+
+    fn run(mut self, loc: &'static Location<'static>) -> Result<()> {
+        let recording = self.gather.recording(self.outputs.clone());
+        let found = match cache().get(&recording) {
+            Ok(found) => found,
+            Err(e) => {
+                drop(recording);
+                self.roll_back();
+                return Err(compile_error(e, &self.gather, loc));
+            }
+        };
+        let numbers = recording.nodes.iter().filter_map(|n| match n.op {
+            Op::Full(f) => Some((f.value, f.dtype)),
+            _ => None,
+        });
+        let numbers: Vec<(Scalar, DType)> = numbers.collect();
+        drop(recording);
+        let result = self.execute(&found, &numbers);
+        match result {
+            Ok(values) => {
+                self.store(&found, values);
+                Ok(())
+            }
+            Err(e) => {
+                self.roll_back();
+                Err(run_error(e, &self.gather, loc))
+            }
+        }
+    }
+
+    fn execute(
+        &mut self,
+        found: &Found,
+        numbers: &[(Scalar, DType)],
+    ) -> Result<Vec<Buffer>, RunError> {
+        let mut inputs: Vec<Buffer> = Vec::with_capacity(self.gather.inputs.len());
+        let mut donate = Vec::with_capacity(self.gather.inputs.len());
+        for (i, source) in self.gather.inputs.iter_mut().enumerate() {
+            let donated = self.donors.contains(&Some(i));
+            if donated {
+                // From here on the buffer lives in `inputs` alone.
+                let node = &self.gather.entries[source.entry].node;
+                *node.state() = State::Donated;
+            }
+            let missing = || RunError::Internal("an input has no value".to_string());
+            inputs.push(source.buffer.take().ok_or_else(missing)?);
+            donate.push(donated);
+        }
+        for &at in &found.scalars {
+            let (value, dtype) = numbers[at];
+            inputs.push(number_buffer(value, dtype)?);
+            donate.push(false);
+        }
+        let result = found.executable.run(&mut inputs, &donate);
+        if result.is_err() {
+            for (source, buffer) in self.gather.inputs.iter_mut().zip(inputs) {
+                let node = &self.gather.entries[source.entry].node;
+                let mut state = node.state();
+                if matches!(*state, State::Donated) {
+                    *state = State::Ready(SmallVec::from_elem(buffer, 1));
+                }
+            }
+        }
+        result
+    }
+
+    /// Gives every value to its node, and the assigned ones to their cells.
+    fn store(&mut self, found: &Found, values: Vec<Buffer>) {
+        for (output, position) in self.outputs.iter().zip(&found.outputs) {
+            let Some(position) = position else { continue };
+            let entry = &self.gather.entries[output.value.node.index()];
+            keep_value(&entry.node, output.value.output, values[*position].clone());
+        }
+        for (i, (busy, value)) in self.pending.drain(..).enumerate() {
+            let Some(position) = found.outputs[i] else {
+                continue;
+            };
+            let leaf = busy.cell().leaf(values[position].clone(), value.node.loc);
+            busy.state().set(leaf);
+        }
+        self.targets.clear();
+    }
+
+    /// Cells return to their last computed values.
+    fn roll_back(&mut self) {
+        for (busy, _) in &self.pending {
+            let mut state = busy.state();
+            if let Some(old) = state.realized.clone() {
+                state.current = old;
+            }
+        }
+    }
+}
+
+/// Makes a value of a node available; a node whose values all are lets go of its operands.
+pub(crate) fn keep_value(node: &crate::node::Node, output: u32, buffer: Buffer) {
+    let mut state = node.state();
+    let State::Lazy { kept, .. } = &mut *state else {
+        return;
+    };
+    kept.resize(node.facts.len(), None);
+    kept[output as usize] = Some(buffer);
+    if kept.iter().all(Option::is_some) {
+        let values = kept.drain(..).flatten().collect();
+        let old = std::mem::replace(&mut *state, State::Ready(values));
+        // Dropping operands may drop long chains; not under the lock.
+        drop(state);
+        drop(old);
+    }
+}
+
+/// A rank-0 buffer that holds a number.
+fn number_buffer(value: Scalar, dtype: DType) -> Result<Buffer, RunError> {
+    use half::{bf16, f16};
+    let (f, i) = (value.as_f64(), value.cast(dtype).as_i64());
+    match dtype {
+        DType::Bool => Buffer::from_slice(&[value.as_bool()], &[]),
+        DType::U8 => Buffer::from_slice(&[i as u8], &[]),
+        DType::I8 => Buffer::from_slice(&[i as i8], &[]),
+        DType::I16 => Buffer::from_slice(&[i as i16], &[]),
+        DType::I32 => Buffer::from_slice(&[i as i32], &[]),
+        DType::I64 => Buffer::from_slice(&[i], &[]),
+        DType::U16 => Buffer::from_slice(&[i as u16], &[]),
+        DType::U32 => Buffer::from_slice(&[i as u32], &[]),
+        DType::U64 => Buffer::from_slice(&[i as u64], &[]),
+        DType::F16 => Buffer::from_slice(&[f16::from_f64(f)], &[]),
+        DType::BF16 => Buffer::from_slice(&[bf16::from_f64(f)], &[]),
+        DType::F32 => Buffer::from_slice(&[f as f32], &[]),
+        DType::F64 => Buffer::from_slice(&[f], &[]),
+    }
+}
+
+/// What the compiler refused, at the line of the op it can't do.
+pub(crate) fn compile_error(
+    e: CompileError,
+    gather: &Gather,
+    loc: &'static Location<'static>,
+) -> Error {
+    match e {
+        CompileError::Unsupported { at, message } => {
+            let at = at.map_or(Loc::from(loc), |at| gather.loc(at));
+            Error::new(ErrorKind::Unsupported, "compile", message, at)
+        }
+        e => Error::new(
+            ErrorKind::Internal,
+            "compile",
+            e.to_string(),
+            Loc::from(loc),
+        ),
+    }
+}
+
+/// What went wrong in a run, at the line of the op for data errors.
+pub(crate) fn run_error(e: RunError, gather: &Gather, loc: &'static Location<'static>) -> Error {
+    let text = e.to_string();
+    match e {
+        RunError::Data { node, op, .. } => {
+            let message = text
+                .strip_prefix(&format!("{op}: "))
+                .unwrap_or(&text)
+                .to_string();
+            let called = gather
+                .entries
+                .get(node as usize)
+                .map_or("run", |e| e.node.called);
+            Error::new(ErrorKind::Data, called, message, gather.loc(node as usize))
+        }
+        RunError::OutOfMemory { .. } => Error::new(ErrorKind::Memory, "run", text, Loc::from(loc)),
+        RunError::InputShape { .. }
+        | RunError::InputDType { .. }
+        | RunError::InputCount { .. }
+        | RunError::Symbol { .. } => Error::new(ErrorKind::Value, "run", text, Loc::from(loc)),
+        _ => Error::new(ErrorKind::Internal, "run", text, Loc::from(loc)),
+    }
+}

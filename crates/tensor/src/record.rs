@@ -1,0 +1,146 @@
+//! Recording operations.
+
+use crate::node::{Node, Operands, State};
+use crate::recording::Recording;
+use crate::{Device, Error, ErrorKind, Tensor, boundary, promote};
+use kiln_base::Loc;
+use kiln_ir::{Builder, Fact, Facts, Op, OpError};
+use smallvec::SmallVec;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// The lazy [`Builder`]: what it emits carries the location of the user's call.
+pub(crate) struct Recorder {
+    loc: &'static Location<'static>,
+    called: &'static str,
+    device: Device,
+}
+
+impl Builder for Recorder {
+    type Value = Tensor;
+
+    fn emit(&mut self, op: Op, inputs: &[Tensor]) -> Result<SmallVec<[Tensor; 1]>, OpError> {
+        let facts = {
+            let facts: SmallVec<[&Fact; 3]> = inputs.iter().map(|t| t.fact()).collect();
+            op.infer(&facts)?
+        };
+        Ok(self.push(op, facts, inputs))
+    }
+
+    fn fact(&self, value: &Tensor) -> Fact {
+        value.fact().clone()
+    }
+}
+
+impl Recorder {
+    fn push(&mut self, op: Op, facts: Facts, inputs: &[Tensor]) -> SmallVec<[Tensor; 1]> {
+        let outputs = facts.len() as u32;
+        let state = State::Lazy {
+            inputs: inputs.iter().map(Tensor::operand).collect::<Operands>(),
+            recording: Some(joined_recording(inputs)),
+            kept: SmallVec::new(),
+        };
+        let node = Arc::new(Node::new(
+            op,
+            facts,
+            self.device,
+            self.loc,
+            self.called,
+            state,
+        ));
+        boundary::recorded(&node);
+        (0..outputs).map(|o| Tensor::output_of(&node, o)).collect()
+    }
+
+    /// Both operands in the dtype they promote to.
+    pub(crate) fn promoted(&mut self, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor), OpError> {
+        let dtype = promote::common(&[a, b])?;
+        Ok((self.cast(a, dtype)?, self.cast(b, dtype)?))
+    }
+}
+
+/// The recording of an op on these operands: theirs, joined.
+fn joined_recording(inputs: &[Tensor]) -> Recording {
+    let mut found: Option<Recording> = None;
+    for t in inputs {
+        if let State::Lazy {
+            recording: Some(r), ..
+        } = &*t.node.state()
+        {
+            match &found {
+                Some(f) => f.join(r),
+                None => found = Some(r.clone()),
+            }
+        }
+    }
+    found.unwrap_or_else(Recording::new)
+}
+
+/// Records what `f` builds from `operands`. An invalid operation gives a tensor that carries the error,
+/// drawn at the user's call of `called`; a poisoned operand passes its own error on.
+#[track_caller]
+pub(crate) fn compose(
+    called: &'static str,
+    operands: &[&Tensor],
+    f: impl FnOnce(&mut Recorder) -> Result<Tensor, OpError>,
+) -> Tensor {
+    let loc = Location::caller();
+    if let Some(bad) = operands.iter().find(|t| t.error().is_some()) {
+        return (*bad).clone();
+    }
+    let device = operands.first().map_or(Device::default(), |t| t.device());
+    let mut recorder = Recorder {
+        loc,
+        called,
+        device,
+    };
+    match f(&mut recorder) {
+        Ok(t) => t,
+        Err(e) => Tensor::poisoned(op_error(called, operands, e, loc), loc),
+    }
+}
+
+/// Like [`compose`] for functions that give several tensors. An error gives `count` poisoned ones.
+#[track_caller]
+pub(crate) fn compose_many(
+    called: &'static str,
+    operands: &[&Tensor],
+    count: usize,
+    f: impl FnOnce(&mut Recorder) -> Result<Vec<Tensor>, OpError>,
+) -> Vec<Tensor> {
+    let loc = Location::caller();
+    if let Some(bad) = operands.iter().find(|t| t.error().is_some()) {
+        return vec![(*bad).clone(); count];
+    }
+    let device = operands.first().map_or(Device::default(), |t| t.device());
+    let mut recorder = Recorder {
+        loc,
+        called,
+        device,
+    };
+    match f(&mut recorder) {
+        Ok(t) => t,
+        Err(e) => vec![Tensor::poisoned(op_error(called, operands, e, loc), loc); count],
+    }
+}
+
+fn op_error(
+    called: &str,
+    operands: &[&Tensor],
+    e: OpError,
+    loc: &'static Location<'static>,
+) -> Error {
+    let notes = operands
+        .iter()
+        .enumerate()
+        .map(|(i, t)| {
+            format!(
+                "operand {i}: {} from {} at {}",
+                t.fact(),
+                t.node.called,
+                Loc::from(t.node.loc)
+            )
+        })
+        .collect();
+    Error::with_notes(ErrorKind::Op, called, e.0, Loc::from(loc), notes)
+}

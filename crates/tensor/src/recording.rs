@@ -1,0 +1,120 @@
+//! Which unrealised nodes belong together.
+//!
+//! Every unrealised node belongs to a recording; an op on values of two recordings joins them. A
+//! recording knows the cells that were assigned a value of it, so that realising any of its values
+//! commits them too and no chain of pending assignments grows.
+
+use crate::var::Cell;
+use std::sync::{Arc, Mutex, Weak};
+
+/// A recording: a node of a union-find forest.
+#[derive(Clone)]
+pub(crate) struct Recording(Arc<Inner>);
+
+struct Inner {
+    state: Mutex<State>,
+}
+
+enum State {
+    Root { pending: Vec<Weak<Cell>> },
+    Joined(Recording),
+}
+
+impl Recording {
+    pub(crate) fn new() -> Recording {
+        Recording(Arc::new(Inner {
+            state: Mutex::new(State::Root {
+                pending: Vec::new(),
+            }),
+        }))
+    }
+
+    /// The representative; shortens the path on the way.
+    pub(crate) fn root(&self) -> Recording {
+        let mut at = self.clone();
+        loop {
+            let next = match &*at.lock() {
+                State::Root { .. } => None,
+                State::Joined(next) => Some(next.clone()),
+            };
+            match next {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        if !Arc::ptr_eq(&at.0, &self.0) {
+            let mut state = self.lock();
+            if matches!(*state, State::Joined(_)) {
+                *state = State::Joined(at.clone());
+            }
+        }
+        at
+    }
+
+    /// Makes two recordings one.
+    pub(crate) fn join(&self, other: &Recording) {
+        loop {
+            let (a, b) = (self.root(), other.root());
+            if a.is(&b) {
+                return;
+            }
+            // Lock in address order; another thread may have joined one of them meanwhile.
+            let (low, high) = if Arc::as_ptr(&a.0) < Arc::as_ptr(&b.0) {
+                (a, b)
+            } else {
+                (b, a)
+            };
+            let mut low_state = low.lock();
+            let mut high_state = high.lock();
+            if let (State::Root { pending }, State::Root { pending: moved }) =
+                (&mut *low_state, &mut *high_state)
+            {
+                pending.append(moved);
+                *high_state = State::Joined(low.clone());
+                return;
+            }
+        }
+    }
+
+    /// Whether both are the same object.
+    pub(crate) fn is(&self, other: &Recording) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Remembers that a cell was assigned a value of this recording.
+    pub(crate) fn add_pending(&self, cell: &Arc<Cell>) {
+        loop {
+            if let State::Root { pending } = &mut *self.root().lock() {
+                pending.retain(|c| c.strong_count() > 0);
+                pending.push(Arc::downgrade(cell));
+                return;
+            }
+        }
+    }
+
+    /// The live cells with pending assignments, each once, by id. They stay pending.
+    pub(crate) fn pending(&self) -> Vec<Arc<Cell>> {
+        let root = self.root();
+        let mut cells: Vec<Arc<Cell>> = match &*root.lock() {
+            State::Root { pending } => pending.iter().filter_map(Weak::upgrade).collect(),
+            State::Joined(_) => Vec::new(),
+        };
+        cells.sort_by_key(|c| c.id);
+        cells.dedup_by_key(|c| c.id);
+        cells
+    }
+
+    /// Forgets cells whose assignment is committed.
+    pub(crate) fn committed(&self, cells: &[Arc<Cell>]) {
+        if let State::Root { pending } = &mut *self.root().lock() {
+            pending.retain(|p| {
+                p.upgrade()
+                    .is_some_and(|p| !cells.iter().any(|c| c.id == p.id))
+            });
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}

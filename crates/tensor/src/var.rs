@@ -1,0 +1,237 @@
+//! Cells that hold a tensor.
+
+use crate::node::State;
+use crate::{DType, Device, Error, ErrorKind, Result, Tensor, compile};
+use kiln_base::Loc;
+use kiln_ir::{Fact, Role};
+use kiln_runtime::Buffer;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+/// A parameter, running statistic or optimiser moment: a cell that holds a tensor.
+///
+/// [`Var::get`] takes a snapshot that never changes; [`Var::assign`] swaps what the cell holds. A
+/// pending (not yet computed) value is committed when any value of its recording is read. If that
+/// run fails, the cell returns to its last computed value. Cloning gives another handle to the same
+/// cell.
+#[derive(Clone)]
+pub struct Var {
+    pub(crate) cell: Arc<Cell>,
+}
+
+pub(crate) struct Cell {
+    pub(crate) id: u64,
+    pub(crate) fact: Fact,
+    pub(crate) device: Device,
+    state: Mutex<CellState>,
+    released: Condvar,
+}
+
+pub(crate) struct CellState {
+    /// What the cell holds: a snapshot for readers.
+    pub(crate) current: Tensor,
+    /// The last computed value, a leaf with the parameter role.
+    pub(crate) realized: Option<Tensor>,
+    /// Whether a run is about to commit; readers and writers wait.
+    busy: bool,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
+impl Var {
+    /// A cell that holds `value`.
+    ///
+    /// # Errors
+    /// If `value` carries an error or has a symbolic shape.
+    #[track_caller]
+    pub fn new(value: &Tensor) -> Result<Var> {
+        let loc = Location::caller();
+        value.shape()?;
+        if compile::is_recording() {
+            return Err(Error::new(
+                ErrorKind::ReadWhileCompiling,
+                "Var::new",
+                "a Var can't be made while recording inside compile; make it before",
+                Loc::from(loc),
+            ));
+        }
+        let var = Var {
+            cell: Arc::new(Cell {
+                id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+                fact: value.fact().clone(),
+                device: value.device(),
+                state: Mutex::new(CellState {
+                    current: value.clone(),
+                    realized: None,
+                    busy: false,
+                }),
+                released: Condvar::new(),
+            }),
+        };
+        var.cell.hold(value, loc);
+        Ok(var)
+    }
+
+    /// What the cell holds now: a snapshot that later assignments don't change. Inside `compile` the
+    /// read is recorded and happens at each run.
+    #[track_caller]
+    pub fn get(&self) -> Tensor {
+        let loc = Location::caller();
+        compile::get_var(self, loc).unwrap_or_else(|| self.cell.idle().current.clone())
+    }
+
+    /// Makes the cell hold `value`. Inside `compile` the assignment is recorded and happens at each
+    /// run.
+    ///
+    /// # Errors
+    /// If `value` carries an error, or its dtype, shape or device differ from the cell's. The cell then
+    /// keeps what it holds.
+    #[track_caller]
+    pub fn assign(&self, value: &Tensor) -> Result<()> {
+        let loc = Location::caller();
+        value.check()?;
+        let (fact, device) = (value.fact(), value.device());
+        if *fact != self.cell.fact || device != self.cell.device {
+            return Err(Error::new(
+                ErrorKind::Assign,
+                "assign",
+                format!(
+                    "a Var of {} on {} can't hold {fact} on {device}",
+                    self.cell.fact, self.cell.device
+                ),
+                Loc::from(loc),
+            ));
+        }
+        if compile::assign_var(self, value) {
+            return Ok(());
+        }
+        self.cell.hold(value, loc);
+        Ok(())
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.cell.fact.dtype
+    }
+
+    /// The shape, outermost dim first.
+    pub fn shape(&self) -> Vec<usize> {
+        let dims = self.cell.fact.shape.iter();
+        dims.filter_map(|d| d.as_const())
+            .map(|d| d as usize)
+            .collect()
+    }
+
+    /// Where the values live.
+    pub fn device(&self) -> Device {
+        self.cell.device
+    }
+}
+
+impl Cell {
+    fn lock(&self) -> MutexGuard<'_, CellState> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The state once no run is about to commit.
+    pub(crate) fn idle(&self) -> MutexGuard<'_, CellState> {
+        let mut state = self.lock();
+        while state.busy {
+            state = self.released.wait(state).unwrap_or_else(|e| e.into_inner());
+        }
+        state
+    }
+
+    /// What the cell holds, for the run that has locked it.
+    pub(crate) fn now(&self) -> Tensor {
+        self.lock().current.clone()
+    }
+
+    /// Locks the cell for a run that commits to it. Several cells are locked in order of their ids.
+    pub(crate) fn acquire(self: &Arc<Cell>) -> Busy {
+        self.idle().busy = true;
+        Busy(self.clone())
+    }
+
+    fn hold(self: &Arc<Cell>, value: &Tensor, loc: &'static Location<'static>) {
+        let mut state = self.idle();
+        match value.node.ready(value.output) {
+            Some(buffer) => state.set(self.leaf(buffer, loc)),
+            None => {
+                state.current = value.clone();
+                let recording = match &*value.node.state() {
+                    State::Lazy { recording, .. } => recording.clone(),
+                    _ => None,
+                };
+                drop(state);
+                if let Some(recording) = recording {
+                    recording.add_pending(self);
+                }
+            }
+        }
+    }
+
+    /// A computed value of the cell.
+    pub(crate) fn leaf(&self, buffer: Buffer, loc: &'static Location<'static>) -> Tensor {
+        Tensor::leaf(buffer, Role::Parameter, self.device, loc, "Var")
+    }
+}
+
+impl CellState {
+    /// Gives up the memory of the computed value if nobody else holds it.
+    pub(crate) fn give_up(&mut self) -> bool {
+        let Some(leaf) = &self.realized else {
+            return false;
+        };
+        let node = &leaf.node;
+        // `current` and `realized` are the two handles of the cell itself.
+        let ours = Arc::ptr_eq(&self.current.node, node)
+            && node.handles.load(Ordering::Relaxed) == 2
+            && Arc::strong_count(node) == 2;
+        if ours {
+            *node.state() = State::Donated;
+        }
+        ours
+    }
+
+    /// Takes memory back that [`CellState::give_up`] gave.
+    pub(crate) fn take_back(&mut self, buffer: Buffer) {
+        if let Some(leaf) = &self.realized {
+            *leaf.node.state() = State::Ready(smallvec::SmallVec::from_elem(buffer, 1));
+        }
+    }
+
+    /// Holds a computed value.
+    pub(crate) fn set(&mut self, leaf: Tensor) {
+        self.current = leaf.clone();
+        self.realized = Some(leaf);
+    }
+}
+
+/// A cell that a run is about to commit to; released when dropped.
+pub(crate) struct Busy(Arc<Cell>);
+
+impl Busy {
+    pub(crate) fn cell(&self) -> &Arc<Cell> {
+        &self.0
+    }
+
+    /// The state, which only this run may touch now.
+    pub(crate) fn state(&self) -> MutexGuard<'_, CellState> {
+        self.0.lock()
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.lock().busy = false;
+        self.0.released.notify_all();
+    }
+}
+
+impl std::fmt::Debug for Var {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Var({})", self.cell.fact)
+    }
+}

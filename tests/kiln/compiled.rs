@@ -1,0 +1,196 @@
+//! `compile`: symbols, prepare, concurrency, reading while recording, plans as bytes.
+
+use crate::{assert_close, matrix, vector};
+use kiln::{DType, ErrorKind, Spec, Tensor, Var, compile, evaluate_reference};
+
+fn batch(n: usize) -> Tensor {
+    let values: Vec<f32> = (0..n * 2 * 5 * 5)
+        .map(|i| (i % 23) as f32 / 7.0 - 1.0)
+        .collect();
+    Tensor::from_slice(&values, [n, 2, 5, 5])
+}
+
+struct Block {
+    weight: Var,
+    mean: Var,
+    variance: Var,
+}
+
+impl Block {
+    fn new(scale: f32) -> Block {
+        let weight: Vec<f32> = (0..3 * 2 * 3 * 3)
+            .map(|i| scale * ((i % 7) as f32 - 3.0))
+            .collect();
+        Block {
+            weight: Var::new(&Tensor::from_slice(&weight, [3, 2, 3, 3])).unwrap(),
+            mean: Var::new(&vector(&[0.1, 0.2, 0.3])).unwrap(),
+            variance: Var::new(&vector(&[1.0, 2.0, 0.5])).unwrap(),
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let y = x.conv2d(&self.weight.get(), None, [1, 1], [1, 1], [1, 1], 1);
+        y.batch_norm(
+            Some(&self.mean),
+            Some(&self.variance),
+            None,
+            None,
+            false,
+            0.1,
+            1e-5,
+        )
+        .relu()
+    }
+
+    fn reference(&self, x: &Tensor) -> Vec<f32> {
+        evaluate_reference(&[&self.forward(x)]).unwrap()[0]
+            .to_vec()
+            .unwrap()
+    }
+}
+
+fn image() -> Spec {
+    Spec::new(DType::F32, ["n".into(), 2.into(), 5.into(), 5.into()])
+}
+
+#[test]
+fn folded_weights_are_prepared_once_and_again_when_a_var_changes() {
+    let block = Block::new(0.1);
+    let f = compile(&[image()], |x| block.forward(&x[0])).unwrap();
+    assert_eq!(f.explain().folded(), 1, "{}", f.explain());
+    assert!(f.explain().kernels_prepared() > 0);
+    for n in [2, 7, 3] {
+        let x = batch(n);
+        assert_close(
+            &f.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap(),
+            &block.reference(&x),
+        );
+    }
+    block.variance.assign(&vector(&[4.0, 4.0, 4.0])).unwrap();
+    block.weight.assign(&(block.weight.get() * 2.0)).unwrap();
+    let x = batch(4);
+    assert_close(
+        &f.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap(),
+        &block.reference(&x),
+    );
+}
+
+#[test]
+fn two_models_that_share_a_plan_do_not_mix() {
+    let (a, b) = (Block::new(0.1), Block::new(-0.3));
+    let x = batch(3);
+    for _ in 0..2 {
+        for block in [&a, &b] {
+            let got = block.forward(&x).to_vec::<f32>().unwrap();
+            assert_close(&got, &block.reference(&x));
+        }
+    }
+}
+
+#[test]
+fn outputs_survive_the_next_run() {
+    let f = compile(&[Spec::fixed(DType::F32, [3])], |x| x[0].exp()).unwrap();
+    let first = f.run(&[&vector(&[0.0, 1.0, 2.0])]).unwrap();
+    let values = first[0].to_vec::<f32>().unwrap();
+    for _ in 0..5 {
+        f.run(&[&vector(&[9.0, 9.0, 9.0])]).unwrap();
+    }
+    assert_eq!(first[0].to_vec::<f32>().unwrap(), values);
+}
+
+#[test]
+fn runs_may_overlap() {
+    let w = Var::new(&matrix(16, 8)).unwrap();
+    let f = compile(&[Spec::new(DType::F32, ["n".into(), 16.into()])], |x| {
+        x[0].matmul(&w.get()).softmax(1)
+    })
+    .unwrap();
+    std::thread::scope(|s| {
+        for t in 2..6 {
+            let (f, w) = (&f, &w);
+            s.spawn(move || {
+                let x = matrix(t * 3, 16);
+                let want = evaluate_reference(&[&x.matmul(&w.get()).softmax(1)]).unwrap();
+                let want = want[0].to_vec::<f32>().unwrap();
+                for _ in 0..50 {
+                    assert_close(&f.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap(), &want);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn reading_while_recording_is_an_error() {
+    let outside = vector(&[1.0, 2.0]);
+    for read_outside in [false, true] {
+        let e = compile(&[Spec::fixed(DType::F32, [2])], |x| {
+            let t = if read_outside { &outside } else { &x[0] };
+            let value = t.to_vec::<f32>()?;
+            Ok::<_, kiln::Error>(x[0].mul(value[0]))
+        })
+        .unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::ReadWhileCompiling, "{e}");
+        assert!(e.loc().file.ends_with("compiled.rs"));
+    }
+    // The recording ended with the error.
+    assert_eq!(outside.to_vec::<f32>().unwrap(), [1.0, 2.0]);
+}
+
+#[test]
+fn arguments_must_fit() {
+    let f = compile(&[Spec::new(DType::F32, ["n".into(), 2.into()])], |x| {
+        x[0].exp()
+    })
+    .unwrap();
+    for wrong in [
+        Tensor::zeros([3, 3], DType::F32),
+        Tensor::zeros([3, 2], DType::F64),
+        Tensor::zeros([1, 2], DType::F32),
+        Tensor::zeros([2], DType::F32),
+    ] {
+        let e = f.run(&[&wrong]).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Value);
+        assert!(e.message().contains("f32[n >= 2, 2]"), "{e}");
+    }
+    assert_eq!(f.run(&[]).unwrap_err().kind(), ErrorKind::Value);
+}
+
+#[test]
+fn one_symbol_has_one_value() {
+    let spec = || Spec::new(DType::F32, ["n".into()]);
+    let f = compile(&[spec(), spec()], |x| &x[0] + &x[1]).unwrap();
+    let y = f
+        .run(&[&vector(&[1.0, 2.0, 3.0]), &vector(&[1.0; 3])])
+        .unwrap();
+    assert_eq!(y[0].to_vec::<f32>().unwrap(), [2.0, 3.0, 4.0]);
+    assert!(f.run(&[&vector(&[1.0; 3]), &vector(&[1.0; 4])]).is_err());
+}
+
+#[test]
+fn captured_tensors_and_random_numbers_work_in_compiled_functions() {
+    let offset = matrix(1, 4) * 2.0;
+    let f = compile(&[Spec::new(DType::F32, ["n".into(), 4.into()])], |x| {
+        [&x[0] + &offset, x[0].rand_like()]
+    })
+    .unwrap();
+    let x = matrix(3, 4);
+    let first = f.run(&[&x]).unwrap();
+    let second = f.run(&[&x]).unwrap();
+    let want = (&x + &offset).to_vec::<f32>().unwrap();
+    assert_eq!(first[0].to_vec::<f32>().unwrap(), want);
+    let (a, b) = (
+        first[1].to_vec::<f32>().unwrap(),
+        second[1].to_vec::<f32>().unwrap(),
+    );
+    assert_ne!(a, b, "each run draws new numbers");
+    assert!(a.iter().all(|x| (0.0..1.0).contains(x)));
+}
+
+#[test]
+fn a_plan_travels_as_bytes() {
+    let block = Block::new(0.2);
+    let f = compile(&[image()], |x| block.forward(&x[0])).unwrap();
+    let plan = kiln_base::plan::Plan::from_bytes(&f.to_bytes()).unwrap();
+    assert_eq!(plan, *f.plan());
+}

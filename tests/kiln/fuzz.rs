@@ -1,0 +1,102 @@
+//! Random programs: the engine, with and without rewrites and fusion and at every instruction set,
+//! gives what the reference gives.
+
+use crate::oracle::{Engine, Oracle, is_supported};
+use kiln_compiler::Options;
+use kiln_ir::fuzz::{Config, random_inputs};
+use kiln_runtime::Level;
+use std::collections::BTreeMap;
+
+/// How many seeds; `KILN_FUZZ_SEEDS` says otherwise.
+fn seeds() -> u64 {
+    let given = std::env::var("KILN_FUZZ_SEEDS").ok();
+    given.and_then(|s| s.parse().ok()).unwrap_or(2000)
+}
+
+#[test]
+fn random_programs_give_what_the_reference_gives() {
+    // Levels are forced for the process, so this test re-runs itself alone.
+    if std::env::var_os("KILN_ALONE").is_none() {
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "fuzz::random_programs_give_what_the_reference_gives",
+                "--exact",
+                "--nocapture",
+            ])
+            .env("KILN_ALONE", "1")
+            .status()
+            .unwrap();
+        assert!(status.success(), "see the output above");
+        return;
+    }
+    let config = Config {
+        control_flow: false,
+        ..Config::default()
+    };
+    let levels: Vec<Level> = Level::ALL
+        .into_iter()
+        .filter(|l| l.is_supported())
+        .collect();
+    let mut rules: BTreeMap<&'static str, u64> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for seed in 0..seeds() {
+        Level::force(Some(levels[seed as usize % levels.len()])).unwrap();
+        match check(&config, seed) {
+            Ok(fired) => fired
+                .into_iter()
+                .for_each(|rule| *rules.entry(rule).or_default() += 1),
+            Err(e) => wrong.push(format!("seed {seed}: {e}")),
+        }
+    }
+    Level::force(None).unwrap();
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(20)].join("\n")
+    );
+    for rule in [
+        "common_subexpression",
+        "constant_folding",
+        "conv_batch_norm",
+    ] {
+        let seen = rules
+            .iter()
+            .filter(|(r, _)| r.starts_with(rule))
+            .map(|(_, n)| n)
+            .sum::<u64>();
+        assert!(
+            seen * 100 >= seeds(),
+            "{rule} fired in {seen} of {} seeds: {rules:?}",
+            seeds()
+        );
+    }
+}
+
+/// The rules that fired, or what is wrong.
+fn check(config: &Config, seed: u64) -> Result<Vec<&'static str>, String> {
+    let graph = config.graph(seed);
+    if !is_supported(&graph) {
+        return Err("the generator made control flow".to_string());
+    }
+    let oracle = Oracle::new(&graph, random_inputs(&graph, seed));
+    let plain = Options {
+        optimize: false,
+        fuse: false,
+        ..Options::default()
+    };
+    let mut fired = Vec::new();
+    for options in [Options::default(), plain] {
+        let how = if options.fuse { "fused" } else { "plain" };
+        let engine = Engine::new(&graph, &options).map_err(|e| format!("{how}: {e}"))?;
+        // The second run meets prepared values and a used arena.
+        for _ in 0..2 {
+            let outputs = engine
+                .run(&oracle.inputs)
+                .map_err(|e| format!("{how}: {e}"))?;
+            oracle.check(&outputs).map_err(|e| format!("{how}: {e}"))?;
+        }
+        fired.extend(engine.explain.counts.iter().map(|(rule, _)| *rule));
+    }
+    Ok(fired)
+}

@@ -1,0 +1,51 @@
+//! Whole-system tests: one binary, a module for each claim about the whole.
+
+mod compiled;
+mod determinism;
+mod errors;
+// mod fuzz;
+mod numbers;
+mod oracle;
+mod plan_cache;
+mod random;
+mod reading;
+mod seeded_bugs;
+mod vars;
+
+use kiln::{DType, Tensor};
+
+/// An f32 tensor of these values, shape `[n]`.
+#[track_caller]
+fn vector(values: &[f32]) -> Tensor {
+    Tensor::from_slice(values, [values.len()])
+}
+
+/// A small deterministic matrix of f32 values that are not round.
+#[track_caller]
+fn matrix(rows: usize, columns: usize) -> Tensor {
+    let values: Vec<f32> = (0..rows * columns)
+        .map(|i| ((i * 37 % 101) as f32 - 50.0) / 17.0)
+        .collect();
+    Tensor::from_slice(&values, [rows, columns])
+}
+
+/// Asserts that two f32 slices agree to a few units in the last place of their largest element.
+#[track_caller]
+fn assert_close(a: &[f32], b: &[f32]) {
+    assert_eq!(a.len(), b.len());
+    let scale = b.iter().fold(1e-30f32, |m, x| m.max(x.abs()));
+    for (x, y) in a.iter().zip(b) {
+        assert!(
+            (x - y).abs() <= 32.0 * f32::EPSILON * scale || x == y || x.is_nan() && y.is_nan(),
+            "{a:?}\n{b:?}"
+        );
+    }
+}
+
+/// Asserts that the engine and the reference agree on a tensor.
+#[track_caller]
+fn assert_reference(t: &Tensor) {
+    let reference = kiln::evaluate_reference(&[t]).unwrap();
+    let (a, b) = (t.to_dtype(DType::F32), reference[0].to_dtype(DType::F32));
+    assert_close(&a.to_vec::<f32>().unwrap(), &b.to_vec::<f32>().unwrap());
+}

@@ -1,0 +1,66 @@
+//! Random numbers: repeatable, counter-based, uniform and normal.
+
+use kiln::{DType, Tensor, manual_seed};
+use std::sync::Mutex;
+
+/// The default generator is the process's.
+static SEED: Mutex<()> = Mutex::new(());
+
+#[test]
+fn a_seed_makes_a_run_repeatable() {
+    let _guard = SEED.lock().unwrap_or_else(|e| e.into_inner());
+    let draw = || {
+        manual_seed(7);
+        let a = Tensor::rand([5], DType::F32);
+        let b = Tensor::randn([5], DType::F64);
+        // The order of reading does not matter.
+        let b = b.to_vec::<f64>().unwrap();
+        (
+            a.to_vec::<f32>().unwrap(),
+            b,
+            Tensor::randint(-3, 4, [50]).to_vec::<i64>().unwrap(),
+        )
+    };
+    let first = draw();
+    assert_eq!(first, draw());
+    assert_ne!(first.0[0], first.0[1]);
+    assert!(first.2.iter().all(|i| (-3..4).contains(i)));
+}
+
+#[test]
+fn numbers_are_philox_of_seed_offset_and_index() {
+    let _guard = SEED.lock().unwrap_or_else(|e| e.into_inner());
+    manual_seed(42);
+    let skipped = Tensor::rand([3], DType::F32);
+    let t = Tensor::rand([2, 2], DType::F32).transpose(0, 1);
+    let want: Vec<f32> = [0, 2, 1, 3]
+        .map(|i| kiln_base::prim::random_uniform_f32(kiln_base::prim::philox(3 + i, 42)))
+        .into();
+    assert_eq!(t.to_vec::<f32>().unwrap(), want);
+    drop(skipped);
+}
+
+#[test]
+fn moments_are_right() {
+    let _guard = SEED.lock().unwrap_or_else(|e| e.into_inner());
+    manual_seed(1);
+    let n = 100_000;
+    let u = Tensor::rand([n], DType::F32).to_vec::<f32>().unwrap();
+    let mean = u.iter().map(|x| *x as f64).sum::<f64>() / n as f64;
+    assert!((mean - 0.5).abs() < 0.005, "{mean}");
+    let z = Tensor::randn([n], DType::F32).to_vec::<f32>().unwrap();
+    let mean = z.iter().map(|x| *x as f64).sum::<f64>() / n as f64;
+    let variance = z.iter().map(|x| (*x as f64 - mean).powi(2)).sum::<f64>() / n as f64;
+    assert!(
+        mean.abs() < 0.015 && (variance - 1.0).abs() < 0.02,
+        "{mean} {variance}"
+    );
+    let kept = Tensor::ones([n], DType::F32).dropout(0.25, true);
+    let kept = kept.to_vec::<f32>().unwrap();
+    assert!(
+        kept.iter()
+            .all(|x| *x == 0.0 || (*x - 4.0 / 3.0).abs() < 1e-6)
+    );
+    let share = kept.iter().filter(|x| **x == 0.0).count() as f64 / n as f64;
+    assert!((share - 0.25).abs() < 0.01, "{share}");
+}

@@ -1,0 +1,85 @@
+//! Lazy reads: what is kept, poisoned tensors, long chains.
+
+use crate::{assert_reference, matrix, vector};
+use kiln::{DType, ErrorKind, Tensor, realize_all};
+
+#[test]
+fn nothing_runs_until_a_value_is_asked_for() {
+    let y = matrix(3, 4).exp().sum([1], false);
+    assert!(!y.is_realized());
+    y.realize().unwrap();
+    assert!(y.is_realized());
+}
+
+#[test]
+fn a_read_keeps_held_intermediates_that_reach_memory() {
+    let product = matrix(5, 7).matmul(&matrix(7, 3));
+    let total = product.exp().sum([0, 1], false);
+    total.realize().unwrap();
+    // Whether kept or recomputed, it has its value.
+    assert_reference(&product);
+}
+
+#[test]
+fn dropping_a_long_chain_does_not_overflow_the_stack() {
+    let mut x = vector(&[1.0]);
+    for _ in 0..200_000 {
+        x = x.neg();
+    }
+    drop(x);
+}
+
+#[test]
+fn a_long_recording_realises_itself() {
+    let mut x = vector(&[0.0]);
+    for _ in 0..20_000 {
+        x = &x + 1.0;
+    }
+    assert_eq!(x.item::<f32>().unwrap(), 20_000.0);
+}
+
+#[test]
+fn everything_a_thread_holds_can_be_realised() {
+    let (a, b) = (vector(&[1.0]) + 1.0, vector(&[2.0]) * 4.0);
+    realize_all().unwrap();
+    assert!(a.is_realized() && b.is_realized());
+}
+
+#[test]
+fn the_first_error_is_carried_to_every_read() {
+    let bad = matrix(2, 3).matmul(&matrix(2, 3));
+    let later = (bad.exp() + 1.0).sum([0], false);
+    let error = later.error().unwrap();
+    assert_eq!(error.op(), "matmul");
+    assert_eq!(error.kind(), ErrorKind::Op);
+    assert!(later.shape().is_err());
+    assert!(later.to_vec::<f32>().is_err());
+    assert!(later.realize().is_err());
+    assert!(kiln::Var::new(&later).is_err());
+    assert!(format!("{later}").contains("matmul"));
+}
+
+#[test]
+fn tensors_are_printed_as_in_pytorch() {
+    assert_eq!(vector(&[1.0, 2.5]).to_string(), "tensor([1.0000, 2.5000])");
+    let i = Tensor::arange(0, 4, 1).reshape([2, 2]);
+    assert_eq!(i.to_string(), "tensor([[0, 1],\n        [2, 3]])");
+    assert_eq!(Tensor::scalar(true).to_string(), "tensor(true)");
+    assert_eq!(
+        Tensor::zeros([0], DType::F64).to_string(),
+        "tensor([], size=[0], dtype=f64)"
+    );
+}
+
+#[test]
+fn several_threads_may_read_one_tensor() {
+    let y = matrix(64, 64).matmul(&matrix(64, 64)).exp().sum([1], false);
+    let want = kiln::evaluate_reference(&[&y]).unwrap()[0]
+        .to_vec::<f32>()
+        .unwrap();
+    std::thread::scope(|s| {
+        for _ in 0..4 {
+            s.spawn(|| crate::assert_close(&y.to_vec::<f32>().unwrap(), &want));
+        }
+    });
+}

@@ -1,0 +1,241 @@
+//! Deliberately broken kernels and plans are caught: the runtime refuses them, or their results differ
+//! from the reference on random programs.
+
+use crate::oracle::{Engine, Oracle, run};
+use kiln_base::plan::{Kernel, Place, Plan};
+use kiln_base::prim::{Binary, Reduction, Unary};
+use kiln_base::tile::{Inst, Stage, TileProgram};
+use kiln_base::{Dim, Scalar};
+use kiln_compiler::Options;
+use kiln_ir::fuzz::{Config, random_inputs};
+use kiln_runtime::Executable;
+
+/// A bug: changes a plan, or leaves it alone where it does not apply.
+type Bug = fn(&mut Plan) -> bool;
+
+const BUGS: &[(&str, Bug)] = &[
+    ("add became sub", |p| {
+        change_inst(p, |i| replace_binary(i, Binary::Add, Binary::Sub))
+    }),
+    ("max became min", |p| {
+        change_inst(p, |i| replace_binary(i, Binary::Max, Binary::Min))
+    }),
+    ("less became less or equal, swapped", |p| {
+        change_inst(p, |i| replace_binary(i, Binary::Lt, Binary::Ge))
+    }),
+    ("exp became expm1", |p| {
+        change_inst(p, |i| replace_unary(i, Unary::Exp, Unary::Expm1))
+    }),
+    ("negation lost", |p| {
+        change_inst(p, |i| replace_unary(i, Unary::Neg, Unary::Abs))
+    }),
+    ("select with swapped arms", |p| change_inst(p, swap_select)),
+    ("sum became max", |p| {
+        change_inst(p, |i| replace_reduction(i, Reduction::Sum, Reduction::Max))
+    }),
+    ("product became sum", |p| {
+        change_inst(p, |i| replace_reduction(i, Reduction::Prod, Reduction::Sum))
+    }),
+    ("a stride is 0", |p| {
+        change_access(p, |a| {
+            let stride = a.strides.iter_mut().find(|s| !s.is(0));
+            stride.map(|s| *s = Dim::ZERO).is_some()
+        })
+    }),
+    ("an offset is one too far", |p| {
+        change_access(p, |a| {
+            a.offset = &a.offset + &Dim::ONE;
+            true
+        })
+    }),
+    ("padding is not checked", |p| {
+        change_access(p, |a| !std::mem::take(&mut a.bounds).is_empty())
+    }),
+    ("padding holds another number", |p| {
+        change_access(p, |a| {
+            a.fill = Scalar::Float(a.fill.as_f64() + 3.0);
+            !a.bounds.is_empty()
+        })
+    }),
+    ("a constant is off by one", |p| {
+        change_program(p, |t| {
+            t.constants
+                .first_mut()
+                .map(|(_, c)| {
+                    *c = match c {
+                        Scalar::Bool(b) => Scalar::Bool(!*b),
+                        Scalar::Int(i) => Scalar::Int(i.wrapping_add(1)),
+                        Scalar::Float(f) => Scalar::Float(*f + 1.0),
+                    }
+                })
+                .is_some()
+        })
+    }),
+    ("a stage is missing", |p| {
+        change_program(p, |t| {
+            let many = t.stages.len() > 1;
+            if many {
+                t.stages.remove(0);
+            }
+            many
+        })
+    }),
+    ("a reduction misses the last element", |p| {
+        change_program(p, |t| {
+            let last = t
+                .inner
+                .last_mut()
+                .filter(|d| d.as_const().is_some_and(|n| n > 1));
+            last.map(|d| *d = &*d - &Dim::ONE).is_some()
+        })
+    }),
+    ("steps in reverse order", |p| {
+        p.run.reverse();
+        p.commit = p.run.len() as u32;
+        p.run.len() > 1
+    }),
+    ("a step is missing", |p| p.run.pop().is_some()),
+    ("two buffers share memory while both live", |p| {
+        let temporary = |p: &Plan, i: usize| p.buffers[i].place == Place::Temporary;
+        let all: Vec<usize> = (0..p.buffers.len()).filter(|i| temporary(p, *i)).collect();
+        let [a, b, ..] = all.as_slice() else {
+            return false;
+        };
+        p.buffers[*b].place = Place::InPlace(kiln_base::plan::BufferId(*a as u32));
+        true
+    }),
+    ("a kernel reads another buffer", |p| {
+        let ids: Vec<_> = p.run.iter().flat_map(|s| s.args.clone()).collect();
+        let Some(step) = p.run.first_mut() else {
+            return false;
+        };
+        let Some(other) = ids.iter().find(|b| !step.args.contains(b)) else {
+            return false;
+        };
+        step.args[0] = *other;
+        true
+    }),
+    ("matrix operands are transposed", |p| {
+        p.kernels.iter_mut().any(|k| match k {
+            Kernel::MatMul(m) => {
+                std::mem::swap(&mut m.lhs.row, &mut m.lhs.col);
+                true
+            }
+            _ => false,
+        })
+    }),
+    ("a convolution forgets its padding", |p| {
+        p.kernels.iter_mut().any(|k| match k {
+            Kernel::Conv(c) => c
+                .padding
+                .iter_mut()
+                .any(|p| !std::mem::replace(p, Dim::ZERO).is(0)),
+            _ => false,
+        })
+    }),
+    ("prepared values run never", |p| {
+        !std::mem::take(&mut p.prepare).is_empty()
+    }),
+];
+
+fn programs(plan: &mut Plan) -> impl Iterator<Item = &mut TileProgram> {
+    plan.kernels.iter_mut().filter_map(|k| match k {
+        Kernel::Tile(t) => Some(t),
+        Kernel::MatMul(m) => m.epilogue.as_mut().map(|e| &mut e.program),
+        Kernel::Conv(c) => c.epilogue.as_mut().map(|e| &mut e.program),
+    })
+}
+
+fn change_program(plan: &mut Plan, f: impl FnMut(&mut TileProgram) -> bool) -> bool {
+    programs(plan).any(f)
+}
+
+fn change_access(plan: &mut Plan, mut f: impl FnMut(&mut kiln_base::tile::Access) -> bool) -> bool {
+    change_program(plan, |t| t.accesses.iter_mut().any(&mut f))
+}
+
+fn change_inst(plan: &mut Plan, mut f: impl FnMut(&mut Inst) -> bool) -> bool {
+    let mut in_stage = |s: &mut Stage| s.code.iter_mut().any(&mut f);
+    change_program(plan, |t| t.stages.iter_mut().any(&mut in_stage))
+}
+
+fn replace_binary(inst: &mut Inst, from: Binary, to: Binary) -> bool {
+    match inst {
+        Inst::Binary { op, .. } if *op == from => {
+            *op = to;
+            true
+        }
+        _ => false,
+    }
+}
+
+fn replace_unary(inst: &mut Inst, from: Unary, to: Unary) -> bool {
+    match inst {
+        Inst::Unary { op, .. } if *op == from => {
+            *op = to;
+            true
+        }
+        _ => false,
+    }
+}
+
+fn replace_reduction(inst: &mut Inst, from: Reduction, to: Reduction) -> bool {
+    match inst {
+        Inst::Reduce { op, .. } if *op == from => {
+            *op = to;
+            true
+        }
+        _ => false,
+    }
+}
+
+fn swap_select(inst: &mut Inst) -> bool {
+    match inst {
+        Inst::Select { a, b, .. } => {
+            std::mem::swap(a, b);
+            true
+        }
+        _ => false,
+    }
+}
+
+#[test]
+fn every_bug_is_caught() {
+    let config = Config {
+        control_flow: false,
+        ..Config::default()
+    };
+    let mut caught = vec![0; BUGS.len()];
+    let mut planted = vec![0; BUGS.len()];
+    for seed in 0..150 {
+        let graph = config.graph(seed);
+        let oracle = Oracle::new(&graph, random_inputs(&graph, seed));
+        let engine = Engine::new(&graph, &Options::default()).unwrap();
+        for (i, (_, bug)) in BUGS.iter().enumerate() {
+            let mut plan = engine.executable.plan().clone();
+            if !bug(&mut plan) {
+                continue;
+            }
+            planted[i] += 1;
+            let outputs = Executable::new(plan).and_then(|e| run(&e, &oracle.inputs));
+            caught[i] += match outputs {
+                Err(_) => 1,
+                Ok(values) => {
+                    let outputs: Vec<_> = engine
+                        .outputs
+                        .iter()
+                        .map(|o| o.map(|at| values[at].clone()))
+                        .collect();
+                    oracle.check(&outputs).is_err() as u64
+                }
+            };
+        }
+    }
+    let missed: Vec<String> = BUGS
+        .iter()
+        .zip(planted.iter().zip(&caught))
+        .filter(|(_, (_, caught))| **caught == 0)
+        .map(|((name, _), (planted, _))| format!("{name} (planted {planted} times)"))
+        .collect();
+    assert!(missed.is_empty(), "not caught: {missed:?}");
+}
