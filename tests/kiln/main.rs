@@ -2,9 +2,12 @@
 
 mod compiled;
 mod determinism;
+mod embedded;
 mod errors;
-// mod fuzz;
+mod explain;
+mod fuzz;
 mod numbers;
+mod ops;
 mod oracle;
 mod plan_cache;
 mod random;

@@ -83,3 +83,11 @@ fn several_threads_may_read_one_tensor() {
         }
     });
 }
+
+#[test]
+fn what_a_plan_writes_anyway_is_kept() {
+    let first = matrix(5, 7).matmul(&matrix(7, 6));
+    let second = first.matmul(&matrix(6, 2));
+    second.realize().unwrap();
+    assert!(first.is_realized());
+}

@@ -88,6 +88,17 @@ impl Arg {
         })
     }
 
+    fn in_f64(&mut self) {
+        match self {
+            Arg::Tensor(_, t, array) => {
+                *array = array.in_f64();
+                *t = array.tensor();
+            }
+            Arg::List(items) => items.iter_mut().for_each(Arg::in_f64),
+            _ => {}
+        }
+    }
+
     fn describe(&self) -> String {
         match self {
             Arg::Tensor(name, t, _) => format!("the tensor {name} of {}", t.dtype()),
@@ -178,6 +189,13 @@ impl Args {
             positional,
             keywords,
             used: RefCell::default(),
+        }
+    }
+
+    /// Makes every float tensor f64.
+    pub(crate) fn in_f64(&mut self) {
+        for arg in self.positional.iter_mut().chain(self.keywords.values_mut()) {
+            arg.in_f64();
         }
     }
 

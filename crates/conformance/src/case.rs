@@ -70,6 +70,17 @@ impl Case {
     }
 }
 
+impl Case {
+    /// The same call with every float tensor as f64: what the call gives but for rounding.
+    pub fn in_f64(mut self) -> Case {
+        for array in self.tensors.values_mut() {
+            *array = array.in_f64();
+        }
+        self.args.in_f64();
+        self
+    }
+}
+
 fn parse(id: &str, v: &Value, tensors: BTreeMap<String, Array>) -> Result<Case, String> {
     let text = |key: &str| v[key].as_str().unwrap_or_default().to_string();
     let positional = v["args"].as_array().ok_or("has no args")?;

@@ -49,6 +49,19 @@ impl Array {
         Tensor::from_bytes(&self.bytes, self.dtype, &self.shape)
     }
 
+    /// Floats as f64; other elements as they are.
+    pub fn in_f64(&self) -> Array {
+        if !self.dtype.is_float() {
+            return self.clone();
+        }
+        let bytes = self.to_f64().into_iter().flat_map(f64::to_le_bytes);
+        Array {
+            dtype: DType::F64,
+            shape: self.shape.clone(),
+            bytes: bytes.collect(),
+        }
+    }
+
     /// The elements as f64; integers beyond 2⁵³ round.
     pub fn to_f64(&self) -> Vec<f64> {
         match self.dtype {

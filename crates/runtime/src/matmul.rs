@@ -349,7 +349,7 @@ impl<'a> Work<'a> {
 }
 
 /// A type that products exist for.
-pub(crate) trait Number: Copy + 'static {
+pub(crate) trait Number: Copy + PartialEq + 'static {
     const ZERO: Self;
     const ONE: Self;
 }

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use block::Block;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, OnceLock};
 
 /// Every storage begins at a multiple of this many bytes.
 pub const ALIGN: usize = 64;
@@ -49,7 +49,7 @@ struct Cache {
 static CACHE: Mutex<Cache> = Mutex::new(Cache {
     free: BTreeMap::new(),
     free_bytes: 0,
-    free_limit: 8 << 30,
+    free_limit: 1 << 30,
     stats: MemoryStats {
         allocated: 0,
         peak: 0,
@@ -78,7 +78,8 @@ pub fn reset_peak() {
     c.stats.peak = c.stats.allocated;
 }
 
-/// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`].
+/// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`]. Without a limit the
+/// machine's memory is one.
 pub fn set_limit(limit: Option<usize>) {
     cache().stats.limit = limit;
 }
@@ -101,6 +102,26 @@ pub fn empty_cache() {
     drop(blocks);
 }
 
+/// Bytes of memory that the machine has, where that is known. The system would promise more and end
+/// the process when the promise is called in.
+fn machine_memory() -> usize {
+    #[cfg(target_os = "linux")]
+    {
+        static BYTES: OnceLock<usize> = OnceLock::new();
+        *BYTES.get_or_init(|| {
+            // SAFETY: sysconf takes any name and only reads.
+            let (pages, size) =
+                unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+            match (usize::try_from(pages), usize::try_from(size)) {
+                (Ok(pages), Ok(size)) if pages > 0 => pages.saturating_mul(size),
+                _ => usize::MAX,
+            }
+        })
+    }
+    #[cfg(not(target_os = "linux"))]
+    usize::MAX
+}
+
 /// The size of block that serves a request: four classes an octave, at least [`ALIGN`].
 fn size_class(bytes: usize) -> Option<usize> {
     let bytes = bytes.max(ALIGN);
@@ -120,7 +141,7 @@ fn obtain(bytes: usize) -> Result<Block> {
         return Err(oom(&c));
     };
     let total = c.stats.allocated.saturating_add(class);
-    if c.stats.limit.is_some_and(|l| total > l) {
+    if total > c.stats.limit.unwrap_or_else(machine_memory) {
         return Err(oom(&c));
     }
     let block = match c.free.get_mut(&class).and_then(Vec::pop) {

@@ -1,7 +1,7 @@
 //! Bounding what a thread holds unrealised.
 
 use crate::node::{Node, State};
-use crate::{Result, Tensor, compile, realize};
+use crate::{Result, Tensor, realize, scope};
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -21,7 +21,7 @@ struct Recorded {
 
 /// Notes a newly recorded node; realises what this thread holds when that has become much.
 pub(crate) fn recorded(node: &Arc<Node>) {
-    if compile::is_recording() {
+    if scope::is_recording() {
         return;
     }
     let full = RECORDED.with_borrow_mut(|r| {

@@ -6,6 +6,7 @@
 
 mod boundary;
 mod compile;
+mod compiled;
 mod create;
 mod device;
 mod error;
@@ -20,19 +21,23 @@ mod realize;
 mod record;
 mod recording;
 mod reference;
+mod scope;
+mod spec;
 mod var;
 
 pub use boundary::realize_all;
-pub use compile::{Compiled, DimSpec, Spec, compile, compile_with};
+pub use compile::{compile, compile_with};
+pub use compiled::Compiled;
 pub use create::Element;
 pub use device::{Device, set_threads, threads};
 pub use error::{Error, ErrorKind, Result};
 pub use kiln_base::{DType, Dim, Scalar};
 pub use kiln_compiler::{CacheStats, Explain, KernelInfo, Options as CompileOptions};
-pub use kiln_runtime::{Executable, MemoryReport};
+pub use kiln_runtime::{Executable, Level, MemoryReport, memory};
 pub use node::Tensor;
 pub use ops::*;
 pub use random::{Generator, manual_seed};
 pub use realize::{cache_stats, explain};
 pub use reference::evaluate_reference;
+pub use spec::{DimSpec, IntoOutputs, Spec};
 pub use var::Var;

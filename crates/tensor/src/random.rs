@@ -1,7 +1,7 @@
 //! Random numbers: counter-based, repeatable, the same on every device.
 
 use crate::record::{Recorder, compose};
-use crate::{DType, Tensor, compile};
+use crate::{DType, Tensor, scope};
 use kiln_base::Dim;
 use kiln_base::prim::RandomKind;
 use kiln_ir::{Builder, OpError, Pw, Role, Shape, ops};
@@ -60,7 +60,7 @@ pub(crate) fn random(
 ) -> Result<Tensor, OpError> {
     let shape = Shape::from(shape);
     let count = kiln_base::numel(&shape);
-    let key = match compile::random_key(&count) {
+    let key = match scope::random_key(&count) {
         Some(key) => key,
         None => {
             let count = count

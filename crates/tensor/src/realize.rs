@@ -4,7 +4,7 @@ use crate::gather::Gather;
 use crate::node::{State, Tensor};
 use crate::recording::Recording;
 use crate::var::Busy;
-use crate::{Error, ErrorKind, Result, compile};
+use crate::{Error, ErrorKind, Result, scope};
 use kiln_base::{DType, Loc, Scalar};
 use kiln_compiler::{Cache, CacheStats, CompileError, Found, Options};
 use kiln_ir::{Op, Output, Target, Value};
@@ -69,7 +69,7 @@ pub(crate) fn read(t: &Tensor, loc: &'static Location<'static>) -> Result<Buffer
 }
 
 fn forbid_while_compiling(loc: &'static Location<'static>) -> Result<()> {
-    if compile::is_recording() {
+    if scope::is_recording() {
         return Err(Error::new(
             ErrorKind::ReadWhileCompiling,
             "compile",

@@ -1,7 +1,7 @@
 //! Cells that hold a tensor.
 
 use crate::node::State;
-use crate::{DType, Device, Error, ErrorKind, Result, Tensor, compile};
+use crate::{DType, Device, Error, ErrorKind, Result, Tensor, scope};
 use kiln_base::Loc;
 use kiln_ir::{Fact, Role};
 use kiln_runtime::Buffer;
@@ -48,7 +48,7 @@ impl Var {
     pub fn new(value: &Tensor) -> Result<Var> {
         let loc = Location::caller();
         value.shape()?;
-        if compile::is_recording() {
+        if scope::is_recording() {
             return Err(Error::new(
                 ErrorKind::ReadWhileCompiling,
                 "Var::new",
@@ -78,7 +78,7 @@ impl Var {
     #[track_caller]
     pub fn get(&self) -> Tensor {
         let loc = Location::caller();
-        compile::get_var(self, loc).unwrap_or_else(|| self.cell.idle().current.clone())
+        scope::get_var(self, loc).unwrap_or_else(|| self.cell.idle().current.clone())
     }
 
     /// Makes the cell hold `value`. Inside `compile` the assignment is recorded and happens at each
@@ -103,7 +103,7 @@ impl Var {
                 Loc::from(loc),
             ));
         }
-        if compile::assign_var(self, value) {
+        if scope::assign_var(self, value) {
             return Ok(());
         }
         self.cell.hold(value, loc);

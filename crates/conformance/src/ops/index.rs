@@ -35,10 +35,9 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         "nn.functional.embedding" => {
             // In the goldens the weight comes first.
             let (weight, indices) = (a.tensor(0, "weight")?, a.tensor(1, "input")?);
-            a.opt_int(2, "padding_idx")?; // changes gradients only
-            if a.bool_or(4, "scale_grad_by_freq", false)? || a.bool_or(5, "sparse", false)? {
-                return Err(unsupported("other gradients of embedding"));
-            }
+            a.opt_int(2, "padding_idx")?; // this and the flags change gradients only
+            a.bool_or(5, "scale_grad_by_freq", false)?;
+            a.bool_or(6, "sparse", false)?;
             if weight.dtype().is_float() || weight.ndim() != 2 {
                 weight.embedding(&indices)
             } else {

@@ -9,9 +9,12 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     Ok(match name {
         "max_pool1d" | "max_pool2d" | "max_pool3d" => max(name, a)?,
         "avg_pool1d" | "avg_pool2d" | "avg_pool3d" => average(name, a)?.into(),
-        "adaptive_avg_pool1d" | "adaptive_avg_pool2d" | "adaptive_avg_pool3d" => {
-            adaptive(name, a)?.into()
-        }
+        "adaptive_avg_pool1d"
+        | "adaptive_avg_pool2d"
+        | "adaptive_avg_pool3d"
+        | "adaptive_max_pool1d"
+        | "adaptive_max_pool2d"
+        | "adaptive_max_pool3d" => adaptive(name, a)?,
         "unfold" if op.starts_with("nn.") => {
             let (kernel, dilation) = (a.ints(1, "kernel_size")?, a.ints_or(2, "dilation", &[1])?);
             let (padding, stride) = (
@@ -56,7 +59,7 @@ fn average(name: &str, a: &Args) -> Found<Tensor> {
     })
 }
 
-fn adaptive(name: &str, a: &Args) -> Found<Tensor> {
+fn adaptive(name: &str, a: &Args) -> Found<Outputs> {
     let x = a.input()?;
     let size = match a.get(1, "output_size") {
         // None keeps a size.
@@ -70,9 +73,16 @@ fn adaptive(name: &str, a: &Args) -> Found<Tensor> {
         _ => Some(a.ints(1, "output_size")?),
     };
     let size = size.ok_or(super::unsupported("this output size"))?;
-    Ok(match name {
-        "adaptive_avg_pool1d" => x.adaptive_avg_pool1d(size),
-        "adaptive_avg_pool2d" => x.adaptive_avg_pool2d(size),
-        _ => x.adaptive_avg_pool3d(size),
+    let indices = name.contains("max") && a.bool_or(2, "return_indices", false)?;
+    Ok(match (name, indices) {
+        ("adaptive_avg_pool1d", _) => x.adaptive_avg_pool1d(size).into(),
+        ("adaptive_avg_pool2d", _) => x.adaptive_avg_pool2d(size).into(),
+        ("adaptive_avg_pool3d", _) => x.adaptive_avg_pool3d(size).into(),
+        ("adaptive_max_pool1d", false) => x.adaptive_max_pool1d(size).into(),
+        ("adaptive_max_pool2d", false) => x.adaptive_max_pool2d(size).into(),
+        (_, false) => x.adaptive_max_pool3d(size).into(),
+        ("adaptive_max_pool1d", true) => x.adaptive_max_pool1d_with_indices(size).into(),
+        ("adaptive_max_pool2d", true) => x.adaptive_max_pool2d_with_indices(size).into(),
+        (_, true) => x.adaptive_max_pool3d_with_indices(size).into(),
     })
 }

@@ -2,14 +2,14 @@
 
 use super::{Outputs, rejected, typed_input, unsupported};
 use crate::args::{Arg, Args, Failure, Found};
-use kiln_tensor::Scalar;
+use kiln_tensor::{Scalar, Tensor};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     let dims = || a.ints_or(1, "dim", &[]);
     let keepdim = || a.bool_or(2, "keepdim", false);
     Ok(match op {
-        "sum" => typed_input(a)?.sum(dims()?, keepdim()?).into(),
-        "prod" => typed_input(a)?.prod(dims()?, keepdim()?).into(),
+        "sum" => in_dtype(a, typed_input(a)?.sum(dims()?, keepdim()?))?.into(),
+        "prod" => in_dtype(a, typed_input(a)?.prod(dims()?, keepdim()?))?.into(),
         "mean" => typed_input(a)?.mean(dims()?, keepdim()?).into(),
         "nansum" => typed_input(a)?.nansum(dims()?, keepdim()?).into(),
         "nanmean" => typed_input(a)?.nanmean(dims()?, keepdim()?).into(),
@@ -41,6 +41,14 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
                 .into()
         }
         _ => return Err(Failure::Unknown),
+    })
+}
+
+/// The result in the dtype that the call asks for.
+fn in_dtype(a: &Args, y: Tensor) -> Found<Tensor> {
+    Ok(match a.dtype("dtype")? {
+        Some(dtype) => y.to_dtype(dtype),
+        None => y,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Views, joins and parts.
 
-use super::{Outputs, refs, rejected, unsupported};
+use super::{Outputs, refs, rejected};
 use crate::args::{Arg, Args, Failure, Found};
 use kiln_tensor::{PadMode, Scalar, Tensor, cat, hstack, stack, vstack};
 
@@ -39,9 +39,9 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         "fliplr" | "flipud" => {
             let x = a.input()?;
             let dim = (op == "fliplr") as i64;
-            x.transpose(0, dim)
-                .check()
-                .map_err(|_| rejected("has too few dims"))?;
+            if (x.ndim() as i64) <= dim {
+                return Err(rejected("the input has too few dims"));
+            }
             x.flip(dim)
         }
         "roll" => a
@@ -71,7 +71,12 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             Some(Arg::Number(Scalar::Int(n))) => {
                 a.input()?.repeat_interleave(*n, a.opt_int(2, "dim")?)
             }
-            _ => return Err(unsupported("a tensor of repeats")),
+            _ => {
+                let repeats = a.ints(1, "repeats")?;
+                a.opt_int(3, "output_size")?; // follows from the repeats
+                a.input()?
+                    .repeat_interleave_each(repeats, a.opt_int(2, "dim")?)
+            }
         },
         "nn.functional.pad" => {
             let mode = a.opt_text(2, "mode")?.unwrap_or("constant".into());

@@ -15,6 +15,8 @@ struct Needs {
     positive: bool,
     /// It is an integer divisor.
     nonzero: bool,
+    /// It is a scale that folds into weights, which an infinity would make NaN.
+    finite: bool,
 }
 
 /// Inputs for a graph, as a seed gives them. Symbols get values from their minimum to 6. Floats lie
@@ -77,6 +79,7 @@ fn needs(graph: &Graph, input: NodeId) -> Needs {
                     needs.bound = Some(needs.bound.unwrap_or(extent).min(extent));
                 }
                 Op::BatchNorm(_) if slot == 2 => needs.positive = true,
+                Op::BatchNorm(_) if slot == 3 => needs.finite = true,
                 Op::Pointwise(op) if slot == 1 => {
                     needs.nonzero |=
                         matches!(op.0, Pw::Div | Pw::FloorDivide | Pw::Fmod | Pw::Remainder);
@@ -95,7 +98,13 @@ fn float(rng: &mut Rng, needs: &Needs, special: bool) -> f64 {
         -1.0
     };
     if special && !needs.positive && rng.chance(0.05) {
-        return sign * rng.one([f64::NAN, f64::INFINITY, 0.0, 1e-40, 65504.0]);
+        let value = rng.one([f64::NAN, f64::INFINITY, 0.0, 1e-40, 65504.0]);
+        let value = if needs.finite && value.is_infinite() {
+            1.0
+        } else {
+            value
+        };
+        return sign * value;
     }
     let size = match rng.below(8) {
         0 if !needs.positive => 0.0,

@@ -60,7 +60,6 @@ impl Generator {
                 | Fmod
                 | Remainder
                 | FloorDivide
-                | Atan2
         );
         let wild = !jumps && self.rng.chance(WILD);
         let mut x = self.operands(row, dtype, jumps || wild)?;
@@ -74,6 +73,13 @@ impl Generator {
                 x[1] = self.clamp(x[1], 2.0)?;
                 if !wild {
                     x[0] = self.away_from_zero(x[0])?;
+                }
+            }
+            // It jumps where y is 0, and `max(-0, 0)` may be either of the two.
+            Atan2 => {
+                x[0] = self.away_from_zero(x[0])?;
+                if self.rng.chance(0.5) {
+                    x[0] = self.row(Neg, &[x[0]], self.meta(x[0]))?;
                 }
             }
             _ if wild => {}

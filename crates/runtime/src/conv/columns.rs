@@ -72,14 +72,24 @@ impl Geometry {
 /// A number of the loops below.
 pub(super) trait Lane: Number {
     fn mul_add<I: Isa>(self, b: Self, c: Self) -> Self;
+    /// Zero, or NaN where it is infinite or NaN.
+    fn times_zero(self) -> Self;
 }
 impl Lane for f32 {
+    #[inline(always)]
+    fn times_zero(self) -> f32 {
+        self * 0.0
+    }
     #[inline(always)]
     fn mul_add<I: Isa>(self, b: f32, c: f32) -> f32 {
         fma32::<I>(self, b, c)
     }
 }
 impl Lane for f64 {
+    #[inline(always)]
+    fn times_zero(self) -> f64 {
+        self * 0.0
+    }
     #[inline(always)]
     fn mul_add<I: Isa>(self, b: f64, c: f64) -> f64 {
         fma64::<I>(self, b, c)
@@ -217,10 +227,8 @@ impl<T: Lane> Kernel<Direct<'_, T>> for DirectSum<T> {
                                 for kw in 0..width.kernel {
                                     let weight = *weights;
                                     weights = weights.wrapping_offset(p.cout as isize);
-                                    if let Some(s) = source {
-                                        let x = x.offset(s as isize);
-                                        add_tap::<T, I>(dst, x, width, kw, weight);
-                                    }
+                                    let row = source.map(|s| x.offset(s as isize));
+                                    add_tap::<T, I>(dst, row, width, kw, weight);
                                 }
                             }
                         }
@@ -234,16 +242,32 @@ impl<T: Lane> Kernel<Direct<'_, T>> for DirectSum<T> {
 /// Adds one tap to a row of outputs.
 ///
 /// # Safety
-/// `dst` is a whole output row, `x` a whole input row.
+/// `dst` is a whole output row, `row` a whole input row.
 #[inline(always)]
-unsafe fn add_tap<T: Lane, I: Isa>(dst: *mut T, x: *const T, width: &Axis, kw: i64, weight: T) {
-    let (low, high) = width.inside(kw, 0, width.output);
-    if low >= high {
-        return;
-    }
+unsafe fn add_tap<T: Lane, I: Isa>(
+    dst: *mut T,
+    row: Option<*const T>,
+    width: &Axis,
+    kw: i64,
+    weight: T,
+) {
+    let (low, high) = match row {
+        Some(_) => width.inside(kw, 0, width.output),
+        None => (0, 0),
+    };
     // SAFETY: the caller's; `inside` keeps the reads within the row.
     unsafe {
-        let source = x.offset(width.source(low, kw) as isize);
+        // A padding zero adds nothing unless the weight is infinite or NaN.
+        let padding = weight.times_zero();
+        if padding != T::ZERO {
+            for i in (0..low).chain(high..width.output) {
+                *dst.add(i as usize) = padding;
+            }
+        }
+        let Some(row) = row.filter(|_| low < high) else {
+            return;
+        };
+        let source = row.offset(width.source(low, kw) as isize);
         let (dst, n) = (dst.add(low as usize), (high - low) as usize);
         if width.stride == 1 {
             for i in 0..n {

@@ -146,7 +146,10 @@ impl Stage {
                 let (ty, last) = (self.types[v], lives[v].1);
                 let aim = self.aims(i, last, v).filter(|_| !skip[i]);
                 direct = match d.make {
-                    Make::Load { dtype, .. } => load::is_direct(dtype) && self.stays(i, last),
+                    // A splat writes its register, which must then be its own memory.
+                    Make::Load { shape, dtype } => {
+                        shape != Shape::Splat && load::is_direct(dtype) && self.stays(i, last)
+                    }
                     Make::Kept(_) => self.stays(i, last),
                     _ => false,
                 };

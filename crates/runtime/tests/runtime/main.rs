@@ -2,6 +2,7 @@
 
 mod accesses;
 mod build;
+mod compiled;
 mod concurrency;
 mod damage;
 mod executor;

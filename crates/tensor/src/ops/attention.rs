@@ -45,8 +45,9 @@ impl Tensor {
             };
             // Half of the scale on each side keeps the products in range.
             let part = scale.abs().sqrt();
-            let query = b.with(Pw::Mul, self, part * scale.signum())?;
-            let key = b.with(Pw::Mul, key, part)?;
+            let (query, key) = (b.widened(self)?, b.widened(key)?);
+            let query = b.with(Pw::Mul, &query, part * scale.signum())?;
+            let key = b.with(Pw::Mul, &key, part)?;
             let transposed = b.transposed(&key)?;
             let mut scores = matmul(b, &query, &transposed)?;
             let mask = match attn_mask {
@@ -66,6 +67,7 @@ impl Tensor {
                 scores = b.select(&mask, &scores, &never)?;
             } else {
                 same_dtype(self, "query", &mask, "mask")?;
+                let mask = b.widened(&mask)?;
                 scores = b.binary(Pw::Add, &scores, &mask)?;
             }
             let weights = super::activation::softmax(b, &scores, -1, false)?;
@@ -79,7 +81,9 @@ impl Tensor {
         });
         let dropped = weights.dropout(dropout_p, dropout_p > 0.0);
         compose("scaled_dot_product_attention", &[&dropped, value], |b| {
-            matmul(b, &dropped, value)
+            let wide = b.widened(value)?;
+            let y = matmul(b, &dropped, &wide)?;
+            b.cast(&y, value.dtype())
         })
     }
 }

@@ -2,8 +2,8 @@
 
 use super::args::{IntList, known, same_dtype};
 use super::record::Recorded;
-use crate::Tensor;
 use crate::record::{Recorder, compose};
+use crate::{DType, Tensor};
 use kiln_base::{Dim, numel};
 use kiln_ir::ops::{Axes, Conv};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
@@ -114,8 +114,9 @@ fn convolution(
             groups: p.groups as usize,
         };
         batched(b, spatial, x, |b, x| {
-            let y = b.op(op, &[x.clone(), weight.clone()])?;
-            with_bias(b, &y, bias)
+            let (wide_x, wide_weight) = for_bias(b, x, weight, bias)?;
+            let y = b.op(op, &[wide_x, wide_weight])?;
+            with_bias(b, &y, bias, x.dtype())
         })
     })
 }
@@ -170,7 +171,20 @@ pub(crate) fn batched(
     b.reshape(&y, &shape)
 }
 
-fn with_bias(b: &mut Recorder, y: &Tensor, bias: Option<&Tensor>) -> Recorded {
+/// The operands of a product that a bias is added to: wide, so that the sum is rounded once.
+pub(crate) fn for_bias(
+    b: &mut Recorder,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+) -> Result<(Tensor, Tensor), OpError> {
+    match bias {
+        Some(_) => Ok((b.widened(x)?, b.widened(weight)?)),
+        None => Ok((x.clone(), weight.clone())),
+    }
+}
+
+fn with_bias(b: &mut Recorder, y: &Tensor, bias: Option<&Tensor>, dtype: DType) -> Recorded {
     let Some(bias) = bias else {
         return Ok(y.clone());
     };
@@ -181,7 +195,9 @@ fn with_bias(b: &mut Recorder, y: &Tensor, bias: Option<&Tensor>) -> Recorded {
         bias.fact()
     );
     let column = b.along(bias, 0, y.ndim() - 1)?;
-    b.binary(Pw::Add, y, &column)
+    let column = b.cast(&column, y.dtype())?;
+    let sum = b.binary(Pw::Add, y, &column)?;
+    b.cast(&sum, dtype)
 }
 
 /// What transposed convolutions take beside the tensors.
@@ -221,8 +237,9 @@ macro_rules! transposed_convolutions {
                 compose(stringify!($name), &operands, |b| {
                     check_operands($spatial, self, weight, bias)?;
                     batched(b, $spatial, self, |b, x| {
-                        let y = transposed(b, $spatial, x, weight, &parameters)?;
-                        with_bias(b, &y, bias)
+                        let (wide_x, wide_weight) = for_bias(b, x, weight, bias)?;
+                        let y = transposed(b, $spatial, &wide_x, &wide_weight, &parameters)?;
+                        with_bias(b, &y, bias, x.dtype())
                     })
                 })
             })*

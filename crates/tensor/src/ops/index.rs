@@ -21,7 +21,8 @@ pub(crate) fn needs_index(t: &Tensor, what: &str) -> Result<(), OpError> {
     Ok(())
 }
 
-fn as_vector(b: &mut Recorder, t: &Tensor) -> Recorded {
+/// A number as a vector of one.
+pub(crate) fn as_vector(b: &mut Recorder, t: &Tensor) -> Recorded {
     if t.ndim() == 0 {
         b.reshape(t, &[Dim::ONE])
     } else {
@@ -235,65 +236,6 @@ impl Tensor {
             b.cast(&hit, DType::I64)
         })
     }
-
-    /// This tensor with `src` in place of the slice at `index` of a dim.
-    #[track_caller]
-    pub fn select_scatter(&self, src: &Tensor, dim: i64, index: i64) -> Tensor {
-        compose("select_scatter", &[self, src], |b| {
-            let a = axis(self, dim)?;
-            let n = known(self, a)?;
-            ensure!(
-                (-n..n).contains(&index),
-                "index {index} is out of range for dim {dim} of {}",
-                self.fact()
-            );
-            let src = b.cast(src, self.dtype())?;
-            let mut kept = Shape::from(self.dims());
-            kept.remove(a);
-            ensure!(
-                src.dims() == &kept[..],
-                "{} does not fit the slice of {}",
-                src.fact(),
-                self.fact()
-            );
-            let src = b.unsqueeze(&src, a)?;
-            let at = index.rem_euclid(n);
-            let part = kiln_ir::ops::SliceAxis {
-                start: at.into(),
-                len: Dim::ONE,
-                step: 1,
-            };
-            replaced(b, self, a, &part, &src)
-        })
-    }
-
-    /// This tensor with `src` in place of the elements `start, start + step, …` before `end` of a dim.
-    #[track_caller]
-    pub fn slice_scatter(
-        &self,
-        src: &Tensor,
-        dim: i64,
-        start: impl Into<Option<i64>>,
-        end: impl Into<Option<i64>>,
-        step: i64,
-    ) -> Tensor {
-        let (start, end) = (start.into(), end.into());
-        compose("slice_scatter", &[self, src], |b| {
-            let a = axis(self, dim)?;
-            ensure!(step > 0, "the step must be positive, not {step}");
-            let part = super::parts::python_slice(self, a, start, end, step)?;
-            let mut wanted = Shape::from(self.dims());
-            wanted[a] = part.len.clone();
-            let src = b.cast(src, self.dtype())?;
-            ensure!(
-                src.dims() == &wanted[..],
-                "{} does not fit the slice of {}",
-                src.fact(),
-                self.fact()
-            );
-            replaced(b, self, a, &part, &src)
-        })
-    }
 }
 
 /// `condition ? x : y`, broadcast, in the dtype that x and y promote to (`torch.where`). The condition
@@ -372,38 +314,6 @@ fn wrapped_index(b: &mut Recorder, index: &Tensor, extent: i64) -> Recorded {
     b.select(&negative, &from_end, index)
 }
 
-/// The tensor with part of an axis replaced.
-fn replaced(
-    b: &mut Recorder,
-    x: &Tensor,
-    axis: usize,
-    part: &kiln_ir::ops::SliceAxis,
-    src: &Tensor,
-) -> Recorded {
-    let n = known(x, axis)?;
-    let known_of = |d: &Dim| super::args::known_dim(d, x);
-    let (start, len) = (known_of(&part.start)?, known_of(&part.len)?);
-    if len == 0 {
-        return Ok(x.clone());
-    }
-    // Between two elements of src stand the step − 1 elements of x that are kept.
-    let mut parts = vec![b.narrow(x, axis, 0i64, start)?];
-    if part.step == 1 {
-        parts.push(src.clone());
-    } else {
-        for i in 0..len {
-            parts.push(b.narrow(src, axis, i, 1i64)?);
-            let at = start + i * part.step + 1;
-            let kept = if i + 1 < len { part.step - 1 } else { 0 };
-            parts.push(b.narrow(x, axis, at, kept)?);
-        }
-    }
-    let end = start + (len - 1) * part.step + 1;
-    parts.push(b.narrow(x, axis, end, n - end)?);
-    parts.retain(|p| !p.dims()[axis].is(0));
-    b.concat(&parts, axis)
-}
-
 fn advanced_index(b: &mut Recorder, x: &Tensor, indices: &[Option<&Tensor>]) -> Recorded {
     ensure!(
         indices.len() <= x.ndim(),
@@ -459,54 +369,4 @@ fn advanced_index(b: &mut Recorder, x: &Tensor, indices: &[Option<&Tensor>]) -> 
     perm.extend(0..n);
     perm.extend(n + first..rows.ndim());
     b.permute(&rows, &perm)
-}
-
-/// Every combination of one element of each vector, as rows; a single vector stays.
-#[track_caller]
-pub fn cartesian_prod(tensors: &[&Tensor]) -> Tensor {
-    compose("cartesian_prod", tensors, |b| {
-        ensure!(!tensors.is_empty(), "needs at least one tensor");
-        ensure!(
-            tensors.iter().all(|t| t.ndim() == 1),
-            "combines vectors only"
-        );
-        if let [one] = tensors {
-            return Ok((*one).clone());
-        }
-        let shape: Shape = tensors.iter().map(|t| t.dims()[0].clone()).collect();
-        let mut columns = Vec::new();
-        for (i, t) in tensors.iter().enumerate() {
-            let grid = b.along(t, i, shape.len())?;
-            let grid = b.broadcast_to(&grid, &shape)?;
-            columns.push(b.reshape(&grid, &[numel(&shape), Dim::ONE])?);
-        }
-        b.concat(&columns, 1)
-    })
-}
-
-/// The coordinates of the grid that these vectors span, one tensor each. `xy` swaps the first two dims
-/// (Cartesian instead of matrix indexing).
-#[track_caller]
-pub fn meshgrid(tensors: &[&Tensor], xy: bool) -> Vec<Tensor> {
-    crate::record::compose_many("meshgrid", tensors, tensors.len(), |b| {
-        let mut vectors = Vec::new();
-        for t in tensors {
-            ensure!(t.ndim() <= 1, "needs vectors, not {}", t.fact());
-            vectors.push(as_vector(b, t)?);
-        }
-        let swapped = xy && vectors.len() >= 2;
-        let mut axes: Vec<usize> = (0..vectors.len()).collect();
-        if swapped {
-            axes.swap(0, 1);
-        }
-        let mut shape = Shape::from_elem(Dim::ONE, vectors.len());
-        for (v, &a) in vectors.iter().zip(&axes) {
-            shape[a] = v.dims()[0].clone();
-        }
-        let grid = |b: &mut Recorder, (v, a): (&Tensor, &usize)| {
-            let v = b.along(v, *a, shape.len())?;
-            b.broadcast_to(&v, &shape)
-        };
-        vectors.iter().zip(&axes).map(|p| grid(b, p)).collect()
-    })
 }

@@ -160,6 +160,39 @@ impl Tensor {
         })
     }
 
+    /// Element i repeated `repeats[i]` times along a dim, or of the flattened tensor without one.
+    #[track_caller]
+    pub fn repeat_interleave_each(
+        &self,
+        repeats: impl Into<IntList>,
+        dim: impl Into<Option<i64>>,
+    ) -> Tensor {
+        let (repeats, dim) = (repeats.into().0, dim.into());
+        compose("repeat_interleave", &[self], |b| {
+            let (x, a) = match dim {
+                Some(_) if self.ndim() == 0 => (b.reshape(self, &[Dim::ONE])?, 0),
+                Some(d) => (self.clone(), axis(self, d)?),
+                None => (b.reshape(self, &[self.fact().numel()])?, 0),
+            };
+            let n = super::args::known(&x, a)?;
+            ensure!(
+                repeats.len() as i64 == n || repeats.len() == 1,
+                "{} repeats do not fit {n} elements",
+                repeats.len()
+            );
+            ensure!(
+                repeats.iter().all(|r| *r >= 0),
+                "can't repeat {repeats:?} times"
+            );
+            let times = |i: i64| repeats[i as usize % repeats.len()] as usize;
+            let index: Vec<i64> = (0..n)
+                .flat_map(|i| std::iter::repeat_n(i, times(i)))
+                .collect();
+            let index = b.constant(&index)?;
+            b.index_select(&x, a, &index)
+        })
+    }
+
     /// The elements moved `shifts[i]` places along `dims[i]`, around the end; without dims, of the
     /// flattened tensor.
     #[track_caller]

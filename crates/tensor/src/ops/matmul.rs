@@ -120,11 +120,12 @@ impl Tensor {
                 "the weight must be [out, in] or [in], not {}",
                 weight.fact()
             );
-            let transposed = match weight.ndim() {
-                1 => weight.clone(),
-                _ => b.transposed(weight)?,
+            let (x, w) = super::conv::for_bias(b, self, weight, bias)?;
+            let transposed = match w.ndim() {
+                1 => w,
+                _ => b.transposed(&w)?,
             };
-            let y = matmul(b, self, &transposed).map_err(|_| {
+            let y = matmul(b, &x, &transposed).map_err(|_| {
                 OpError(format!(
                     "the input {} does not fit the weight {}, which takes {} features",
                     self.fact(),
@@ -134,14 +135,15 @@ impl Tensor {
             })?;
             let Some(bias) = bias else { return Ok(y) };
             same_dtype(self, "input", bias, "bias")?;
-            let sum = b.binary(Pw::Add, &y, bias)?;
+            let wide_bias = b.widened(bias)?;
+            let sum = b.binary(Pw::Add, &y, &wide_bias)?;
             ensure!(
                 sum.dims() == y.dims(),
                 "the bias {} does not fit the output {}",
                 bias.fact(),
                 y.fact()
             );
-            Ok(sum)
+            b.cast(&sum, self.dtype())
         })
     }
 

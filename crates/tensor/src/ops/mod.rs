@@ -1,6 +1,7 @@
 //! Operations on tensors, under PyTorch's names.
 
 mod activation;
+mod adaptive_pool;
 mod args;
 mod arith;
 mod attention;
@@ -8,6 +9,7 @@ mod conv;
 mod diagonal;
 mod distance;
 mod einsum;
+mod grid;
 mod index;
 mod join;
 mod logic;
@@ -19,6 +21,7 @@ mod parts;
 mod pool;
 mod record;
 mod reduce;
+mod replace;
 mod resize;
 mod sequence;
 mod shape;
@@ -28,7 +31,8 @@ pub use arith::Other;
 pub use conv::Padding;
 pub use distance::cdist;
 pub use einsum::einsum;
-pub use index::{cartesian_prod, meshgrid, where_};
+pub use grid::{cartesian_prod, meshgrid};
+pub use index::where_;
 pub use join::{cat, hstack, stack, vstack};
 pub use logic::RoundingMode;
 pub use loss::Reduction;

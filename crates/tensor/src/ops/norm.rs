@@ -263,8 +263,11 @@ impl Tensor {
         compose("local_response_norm", &[self], |b| {
             ensure!(self.ndim() >= 3, "{} has fewer than 3 dims", self.fact());
             ensure!(size > 0, "the size must be positive, not {size}");
-            let dtype = promote::to_float(self.dtype());
-            let x = b.cast(self, super::record::wide(dtype))?;
+            if self.fact().numel().is(0) {
+                return Ok(self.clone());
+            }
+            needs_float(self, "input")?;
+            let x = b.widened(self)?;
             let square = b.unary(Pw::Square, &x)?;
             let padded = b.pad_axis(&square, 1, size / 2, (size - 1) / 2, 0.0)?;
             let mut sum: Option<Tensor> = None;
@@ -280,7 +283,7 @@ impl Tensor {
             let base = b.with(Pw::Add, &mean, k)?;
             let divisor = b.with(Pw::Pow, &base, beta)?;
             let y = b.binary(Pw::Div, &x, &divisor)?;
-            b.cast(&y, dtype)
+            b.cast(&y, self.dtype())
         })
     }
 }

@@ -19,7 +19,7 @@ impl Tensor {
             ensure!(length >= 0, "the length can't be negative ({length})");
             if let (Some(n), Some(s)) = (extent.as_const(), from.as_const()) {
                 ensure!(
-                    (0..=n).contains(&s) && s + length <= n,
+                    (0..=n).contains(&s) && length <= n - s,
                     "dim {dim} of {} has no {length} elements from {start} on",
                     self.fact()
                 );
@@ -237,6 +237,15 @@ pub(crate) fn select(b: &mut Recorder, x: &Tensor, axis: usize, index: i64) -> R
     b.reshape(&one, &shape)
 }
 
+/// How many steps it takes over a distance.
+fn steps(distance: i64, step: i64) -> i64 {
+    if distance > 0 {
+        (distance - 1) / step + 1
+    } else {
+        0
+    }
+}
+
 /// Python's slice of an axis.
 pub(crate) fn python_slice(
     x: &Tensor,
@@ -257,15 +266,15 @@ pub(crate) fn python_slice(
         }
     }
     let n = known_dim(extent, x)?;
-    let wrapped = |i: i64| if i < 0 { i + n } else { i };
+    let wrapped = |i: i64| if i < 0 { i.saturating_add(n) } else { i };
     let (start, len) = if step > 0 {
         let start = wrapped(start.unwrap_or(0)).clamp(0, n);
         let end = wrapped(end.unwrap_or(n)).clamp(0, n);
-        (start, (end - start + step - 1).max(0) / step)
+        (start, steps(end - start, step))
     } else {
         let start = start.map_or(n - 1, wrapped).clamp(-1, n - 1);
         let end = end.map_or(-1, wrapped).clamp(-1, n - 1);
-        (start, (start - end - step - 1).max(0) / -step)
+        (start, steps(start - end, step.saturating_neg()))
     };
     let start = if len == 0 { 0 } else { start };
     Ok(SliceAxis {

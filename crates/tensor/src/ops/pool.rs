@@ -112,7 +112,7 @@ impl Windows {
     }
 }
 
-fn check_input(spatial: usize, x: &Tensor) -> Result<(), OpError> {
+pub(crate) fn check_input(spatial: usize, x: &Tensor) -> Result<(), OpError> {
     ensure!(
         x.ndim() == spatial + 1 || x.ndim() == spatial + 2,
         "the input must have {} dims, or {} without a batch, not {}",
@@ -321,82 +321,6 @@ fn covered(n: i64, count: i64, a: usize, w: &Windows, include_pad: bool) -> Vec<
         }
     };
     (0..count).map(extent).collect()
-}
-
-macro_rules! adaptive_pools {
-    ($($(#[$doc:meta])* $name:ident $spatial:literal;)*) => {
-        impl Tensor {
-            $($(#[$doc])*
-            #[track_caller]
-            pub fn $name(&self, output_size: impl Into<IntList>) -> Tensor {
-                let size = output_size.into();
-                compose(stringify!($name), &[self], |b| {
-                    check_input($spatial, self)?;
-                    super::args::needs_float(self, "input")?;
-                    adaptive_average(b, $spatial, self, &size)
-                })
-            })*
-        }
-    };
-}
-
-adaptive_pools! {
-    /// Means over `[n, c, l]` (or `[c, l]`) that give `output_size` elements, whatever the input's size;
-    /// −1 keeps a size.
-    adaptive_avg_pool1d 1;
-    /// Means over `[n, c, h, w]` (or `[c, h, w]`) that give this output size; −1 keeps a size.
-    adaptive_avg_pool2d 2;
-    /// Means over `[n, c, d, h, w]` (or `[c, d, h, w]`) that give this output size; −1 keeps a size.
-    adaptive_avg_pool3d 3;
-}
-
-/// One axis after the other: the regions are boxes, so the mean of means is the mean.
-pub(crate) fn adaptive_average(
-    b: &mut Recorder,
-    spatial: usize,
-    t: &Tensor,
-    size: &IntList,
-) -> Recorded {
-    let first = t.ndim() - spatial;
-    ensure!(
-        size.0.len() == spatial || size.0.len() == 1,
-        "the output size needs one number or {spatial}, not {:?}",
-        size.0
-    );
-    let mut x = b.widened(t)?;
-    for a in 0..spatial {
-        let n = known(t, first + a)?;
-        let out = match size.0[a % size.0.len()] {
-            -1 => n,
-            out if out >= 0 => out,
-            out => return Err(OpError(format!("an output size can't be {out}"))),
-        };
-        if out == n {
-            continue;
-        }
-        x = average_axis(b, &x, first + a, n, out)?;
-    }
-    b.cast(&x, t.dtype())
-}
-
-fn average_axis(b: &mut Recorder, x: &Tensor, axis: usize, n: i64, out: i64) -> Recorded {
-    if out == 0 {
-        return b.narrow(x, axis, 0i64, 0i64);
-    }
-    if n % out == 0 {
-        let mut shape = Shape::from(x.dims());
-        shape[axis] = out.into();
-        shape.insert(axis + 1, (n / out).into());
-        let split = b.reshape(x, &shape)?;
-        return b.mean(&split, &[axis + 1], false);
-    }
-    let mut parts = Vec::new();
-    for i in 0..out {
-        let (start, end) = (i * n / out, ((i + 1) * n + out - 1) / out);
-        let region = b.narrow(x, axis, start, end - start)?;
-        parts.push(b.mean(&region, &[axis], true)?);
-    }
-    b.concat(&parts, axis)
 }
 
 impl Tensor {

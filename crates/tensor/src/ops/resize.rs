@@ -1,10 +1,11 @@
 //! Resizing images.
 
+use super::adaptive_pool::adaptive_average;
 use super::args::{IntList, known, needs_float};
-use super::pool::adaptive_average;
 use super::record::Recorded;
-use crate::Tensor;
+
 use crate::record::{Recorder, compose};
+use crate::{DType, Tensor};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 /// How [`Tensor::interpolate`] makes new elements.
@@ -66,7 +67,7 @@ impl Tensor {
             let mut x = b.widened(self)?;
             for (i, axis) in axes.iter().enumerate() {
                 let taps: Vec<Taps> = (0..axis.out).map(|o| axis.taps(o, mode)).collect();
-                x = blended(b, &x, i + 2, &taps)?;
+                x = blended(b, &x, i + 2, &taps, self.dtype())?;
             }
             b.cast(&x, self.dtype())
         })
@@ -168,8 +169,9 @@ fn cubic(t: f64) -> [f64; 4] {
     [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)]
 }
 
-/// Σ weight · element along an axis, for every output element; all have equally many taps.
-fn blended(b: &mut Recorder, x: &Tensor, axis: usize, taps: &[Taps]) -> Recorded {
+/// Σ weight · element along an axis, for every output element; all have equally many taps. The weights
+/// are rounded to the image's dtype, as PyTorch's are.
+fn blended(b: &mut Recorder, x: &Tensor, axis: usize, taps: &[Taps], dtype: DType) -> Recorded {
     let mut sum: Option<Tensor> = None;
     for i in 0..taps.first().map_or(0, Vec::len) {
         let index: Vec<i64> = taps.iter().map(|t| t[i].0).collect();
@@ -177,7 +179,8 @@ fn blended(b: &mut Recorder, x: &Tensor, axis: usize, taps: &[Taps]) -> Recorded
         let mut term = b.index_select(x, axis, &index)?;
         if taps.iter().any(|t| t[i].1 != 1.0) {
             let weights: Vec<f64> = taps.iter().map(|t| t[i].1).collect();
-            let weights = b.constant_float(&weights, x.dtype())?;
+            let weights = b.constant_float(&weights, dtype)?;
+            let weights = b.cast(&weights, x.dtype())?;
             let weights = b.along(&weights, axis, x.ndim())?;
             term = b.binary(Pw::Mul, &term, &weights)?;
         }

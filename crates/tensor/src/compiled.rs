@@ -1,0 +1,236 @@
+//! Running a compiled function.
+
+use crate::gather::Gather;
+use crate::var::Busy;
+use crate::{Device, DimSpec, Error, ErrorKind, Generator, Result, Spec, Tensor, Var, realize};
+use kiln_base::plan::Plan;
+use kiln_base::{Dim, Loc};
+use kiln_compiler::Explain;
+use kiln_ir::Role;
+use kiln_runtime::{Buffer, Executable};
+use smallvec::SmallVec;
+use std::panic::Location;
+
+/// Where a plan input comes from at each run.
+pub(crate) enum Binding {
+    Argument(usize),
+    Captured(Buffer),
+    Var(usize),
+    Key(Dim),
+}
+
+/// A compiled function.
+///
+/// Reads of [`Var`]s see their values at the time of each run, and assignments are committed when the
+/// run succeeds. What depends only on `Var`s and captured tensors is computed once and again when one
+/// of them changes.
+pub struct Compiled {
+    pub(crate) executable: Executable,
+    pub(crate) explain: Explain,
+    pub(crate) specs: Vec<Spec>,
+    pub(crate) bindings: Vec<Binding>,
+    pub(crate) vars: Vec<Var>,
+    /// Positions of the results among the plan's outputs.
+    pub(crate) results: Vec<usize>,
+    pub(crate) writes: Vec<Write>,
+    /// For each symbol the argument and axis that give it.
+    pub(crate) symbols: Vec<(usize, usize)>,
+    /// For messages: the recorded ops.
+    pub(crate) gather: Gather,
+    pub(crate) loc: &'static Location<'static>,
+}
+
+pub(crate) struct Write {
+    pub(crate) var: usize,
+    pub(crate) output: usize,
+    /// The plan input that holds the old value.
+    pub(crate) input: Option<usize>,
+}
+
+impl Compiled {
+    /// Runs the function. May be called from several threads; runs that write the same `Var` wait for
+    /// each other.
+    ///
+    /// # Errors
+    /// If the arguments don't fit the specs, or what goes wrong in the run. `Var`s then keep their
+    /// values.
+    #[track_caller]
+    pub fn run(&self, arguments: &[&Tensor]) -> Result<Vec<Tensor>> {
+        let loc = Location::caller();
+        self.check(arguments, loc)?;
+        realize::realize_at(arguments, loc)?;
+        let busy = self.lock_written(loc)?;
+        let mut inputs: SmallVec<[Buffer; 8]> = SmallVec::new();
+        for binding in &self.bindings {
+            inputs.push(self.input(binding, arguments, loc)?);
+        }
+        let donated = self.donate(&busy);
+        let donate: SmallVec<[bool; 8]> = (0..inputs.len()).map(|i| donated.contains(&i)).collect();
+        let result = self.executable.run(&mut inputs, &donate);
+        let values = match result {
+            Ok(values) => values,
+            Err(e) => {
+                self.take_back(&busy, &donated, &inputs);
+                return Err(realize::run_error(e, &self.gather, loc));
+            }
+        };
+        for w in &self.writes {
+            let cell = &self.vars[w.var].cell;
+            if let Some(b) = busy.iter().find(|b| b.cell().id == cell.id) {
+                b.state().set(cell.leaf(values[w.output].clone(), loc));
+            }
+        }
+        let result = |at: &usize| {
+            Tensor::leaf(
+                values[*at].clone(),
+                Role::Data,
+                Device::Cpu,
+                loc,
+                "Compiled::run",
+            )
+        };
+        Ok(self.results.iter().map(result).collect())
+    }
+
+    fn check(&self, arguments: &[&Tensor], loc: &'static Location<'static>) -> Result<()> {
+        let wrong = |m: String| Error::new(ErrorKind::Value, "Compiled::run", m, Loc::from(loc));
+        if arguments.len() != self.specs.len() {
+            return Err(wrong(format!(
+                "the function takes {} arguments, not {}",
+                self.specs.len(),
+                arguments.len()
+            )));
+        }
+        for (i, (t, spec)) in arguments.iter().zip(&self.specs).enumerate() {
+            t.check()?;
+            let fits = t.dtype() == spec.dtype
+                && t.ndim() == spec.dims.len()
+                && t.dims().iter().zip(&spec.dims).all(|(d, s)| match s {
+                    DimSpec::Known(n) => d.is(*n as i64),
+                    DimSpec::Symbol(_) => d.as_const().is_some_and(|d| d >= 2),
+                });
+            if !fits {
+                return Err(wrong(format!(
+                    "argument {i} must be {spec}, not {}",
+                    t.fact()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Locks the cells that the run writes, in order of their ids, each with a computed value.
+    fn lock_written(&self, loc: &'static Location<'static>) -> Result<Vec<Busy>> {
+        let mut cells: Vec<_> = self.writes.iter().map(|w| &self.vars[w.var].cell).collect();
+        cells.sort_by_key(|c| c.id);
+        loop {
+            for cell in &cells {
+                let current = cell.idle().current.clone();
+                realize::realize_at(&[&current], loc)?;
+            }
+            let busy: Vec<Busy> = cells.iter().map(|c| c.acquire()).collect();
+            if busy.iter().all(|b| b.state().current.is_realized()) {
+                return Ok(busy);
+            }
+        }
+    }
+
+    fn input(
+        &self,
+        binding: &Binding,
+        arguments: &[&Tensor],
+        loc: &'static Location<'static>,
+    ) -> Result<Buffer> {
+        match binding {
+            Binding::Argument(a) => realize::read(arguments[*a], loc),
+            Binding::Captured(buffer) => Ok(buffer.clone()),
+            Binding::Var(v) => {
+                let cell = &self.vars[*v].cell;
+                let written = self.writes.iter().any(|w| w.var == *v);
+                // A cell that this run has locked must not be waited for.
+                let current = if written {
+                    cell.now()
+                } else {
+                    cell.idle().current.clone()
+                };
+                realize::read(&current, loc)
+            }
+            Binding::Key(count) => {
+                let values: SmallVec<[i64; 4]> = self
+                    .symbols
+                    .iter()
+                    .map(|(a, axis)| arguments[*a].dims()[*axis].as_const().unwrap_or(0))
+                    .collect();
+                let pair = Generator::default_generator().reserve(count.eval(&values) as u64);
+                Buffer::from_slice(&pair, &[2])
+                    .map_err(|e| realize::run_error(e, &self.gather, loc))
+            }
+        }
+    }
+
+    /// The inputs whose memory the run may write over: old values of written cells that nobody else
+    /// holds. From here on they live in the run's inputs alone.
+    fn donate(&self, busy: &[Busy]) -> SmallVec<[usize; 8]> {
+        let mut donated = SmallVec::new();
+        for w in &self.writes {
+            let Some(input) = w.input else { continue };
+            let id = self.vars[w.var].cell.id;
+            let Some(b) = busy.iter().find(|b| b.cell().id == id) else {
+                continue;
+            };
+            if b.state().give_up() {
+                donated.push(input);
+            }
+        }
+        donated
+    }
+
+    fn take_back(&self, busy: &[Busy], donated: &[usize], inputs: &[Buffer]) {
+        for w in &self.writes {
+            let Some(input) = w.input.filter(|i| donated.contains(i)) else {
+                continue;
+            };
+            let id = self.vars[w.var].cell.id;
+            if let Some(b) = busy.iter().find(|b| b.cell().id == id) {
+                b.state().take_back(inputs[input].clone());
+            }
+        }
+    }
+
+    /// What the compiler did and why.
+    pub fn explain(&self) -> &Explain {
+        &self.explain
+    }
+
+    /// The program as data.
+    pub fn plan(&self) -> &Plan {
+        self.executable.plan()
+    }
+
+    /// The program as bytes that `kiln_runtime` runs with nothing else linked. Its inputs are the
+    /// arguments, then captured tensors, `Var`s and random keys as [`Plan::inputs`] lists them.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.plan().to_bytes()
+    }
+
+    /// The executable, for its figures.
+    pub fn executable(&self) -> &Executable {
+        &self.executable
+    }
+
+    /// Where `compile` was called.
+    pub fn loc(&self) -> Loc {
+        Loc::from(self.loc)
+    }
+}
+
+impl std::fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Compiled({} kernels at {})",
+            self.explain.kernels_run(),
+            self.loc
+        )
+    }
+}

@@ -1,0 +1,191 @@
+//! Pooling to a given size.
+
+use super::args::{IntList, known};
+use super::pool::check_input;
+use super::record::Recorded;
+use super::reduce::two;
+use crate::record::{Recorder, compose, compose_many};
+use crate::{DType, Tensor};
+use kiln_base::prim::Reduction;
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
+
+macro_rules! adaptive_pools {
+    ($($(#[$doc:meta])* $name:ident $spatial:literal;)*) => {
+        impl Tensor {
+            $($(#[$doc])*
+            #[track_caller]
+            pub fn $name(&self, output_size: impl Into<IntList>) -> Tensor {
+                let size = output_size.into();
+                compose(stringify!($name), &[self], |b| {
+                    check_input($spatial, self)?;
+                    super::args::needs_float(self, "input")?;
+                    adaptive_average(b, $spatial, self, &size)
+                })
+            })*
+        }
+    };
+}
+
+adaptive_pools! {
+    /// Means over `[n, c, l]` (or `[c, l]`) that give `output_size` elements, whatever the input's size;
+    /// −1 keeps a size.
+    adaptive_avg_pool1d 1;
+    /// Means over `[n, c, h, w]` (or `[c, h, w]`) that give this output size; −1 keeps a size.
+    adaptive_avg_pool2d 2;
+    /// Means over `[n, c, d, h, w]` (or `[c, d, h, w]`) that give this output size; −1 keeps a size.
+    adaptive_avg_pool3d 3;
+}
+
+macro_rules! adaptive_max_pools {
+    ($($(#[$doc:meta])* $name:ident $with_indices:ident $spatial:literal;)*) => {
+        impl Tensor {
+            $($(#[$doc])*
+            #[track_caller]
+            pub fn $name(&self, output_size: impl Into<IntList>) -> Tensor {
+                self.$with_indices(output_size).0
+            }
+
+            /// The same with the position of each maximum in its plane, row-major, as i64.
+            #[track_caller]
+            pub fn $with_indices(&self, output_size: impl Into<IntList>) -> (Tensor, Tensor) {
+                let size = output_size.into();
+                two(compose_many(stringify!($name), &[self], 2, |b| {
+                    check_input($spatial, self)?;
+                    adaptive_max(b, $spatial, self, &size)
+                }))
+            })*
+        }
+    };
+}
+
+adaptive_max_pools! {
+    /// Maxima over `[n, c, l]` (or `[c, l]`) that give `output_size` elements; −1 keeps a size.
+    adaptive_max_pool1d adaptive_max_pool1d_with_indices 1;
+    /// Maxima over `[n, c, h, w]` (or `[c, h, w]`) that give this output size; −1 keeps a size.
+    adaptive_max_pool2d adaptive_max_pool2d_with_indices 2;
+    /// Maxima over `[n, c, d, h, w]` (or `[c, d, h, w]`) that give this output size; −1 keeps a size.
+    adaptive_max_pool3d adaptive_max_pool3d_with_indices 3;
+}
+
+/// What output element `i` of `out` covers of `n` elements.
+fn region(i: i64, n: i64, out: i64) -> (i64, i64) {
+    (i * n / out, ((i + 1) * n + out - 1) / out)
+}
+
+/// Input and output size of each spatial axis.
+fn sizes(x: &Tensor, spatial: usize, size: &IntList) -> Result<Vec<(i64, i64)>, OpError> {
+    ensure!(
+        size.0.len() == spatial || size.0.len() == 1,
+        "the output size needs one number or {spatial}, not {:?}",
+        size.0
+    );
+    let mut sizes = Vec::new();
+    for a in 0..spatial {
+        let n = known(x, x.ndim() - spatial + a)?;
+        match size.0[a % size.0.len()] {
+            -1 => sizes.push((n, n)),
+            out if out >= 0 => sizes.push((n, out)),
+            out => return Err(OpError(format!("an output size can't be {out}"))),
+        }
+    }
+    Ok(sizes)
+}
+
+/// One axis after the other: the regions are boxes, so the mean of means is the mean.
+pub(crate) fn adaptive_average(
+    b: &mut Recorder,
+    spatial: usize,
+    t: &Tensor,
+    size: &IntList,
+) -> Recorded {
+    let first = t.ndim() - spatial;
+    let mut x = b.widened(t)?;
+    for (a, &(n, out)) in sizes(t, spatial, size)?.iter().enumerate() {
+        if out != n {
+            x = average_axis(b, &x, first + a, n, out)?;
+        }
+    }
+    b.cast(&x, t.dtype())
+}
+
+fn average_axis(b: &mut Recorder, x: &Tensor, axis: usize, n: i64, out: i64) -> Recorded {
+    if out == 0 {
+        return b.narrow(x, axis, 0i64, 0i64);
+    }
+    if n % out == 0 {
+        let mut shape = Shape::from(x.dims());
+        shape[axis] = out.into();
+        shape.insert(axis + 1, (n / out).into());
+        let split = b.reshape(x, &shape)?;
+        return b.mean(&split, &[axis + 1], false);
+    }
+    let mut parts = Vec::new();
+    for i in 0..out {
+        let (start, end) = region(i, n, out);
+        let region = b.narrow(x, axis, start, end - start)?;
+        parts.push(b.mean(&region, &[axis], true)?);
+    }
+    b.concat(&parts, axis)
+}
+
+/// Values and positions. The regions are gathered as windows of one size: shorter ones repeat their
+/// last element, which is never the first maximum.
+fn adaptive_max(
+    b: &mut Recorder,
+    spatial: usize,
+    x: &Tensor,
+    size: &IntList,
+) -> Result<Vec<Tensor>, OpError> {
+    let first = x.ndim() - spatial;
+    let sizes = sizes(x, spatial, size)?;
+    let mut windows = x.clone();
+    let mut widths = Vec::new();
+    for (a, &(n, out)) in sizes.iter().enumerate() {
+        ensure!(out > 0, "an output size of 0 has no maxima");
+        let regions = || (0..out).map(move |i| region(i, n, out));
+        let width = regions().map(|(start, end)| end - start).max().unwrap_or(1);
+        let index: Vec<i64> = regions()
+            .flat_map(|(start, end)| (0..width).map(move |t| (start + t).min(end - 1)))
+            .collect();
+        windows = windowed(b, &windows, first + a, &index, out)?;
+        widths.push(width);
+    }
+    let mut shape = Shape::from(&windows.dims()[..x.ndim()]);
+    shape.push(widths.iter().product::<i64>().into());
+    let flat = b.reshape(&windows, &shape)?;
+    let values = b.reduce(Reduction::Max, &flat, &[x.ndim()], false)?;
+    let op = ops::ArgReduce {
+        kind: Reduction::Max,
+        axis: x.ndim(),
+    };
+    // The index within the window, taken apart into one within each axis of it.
+    let mut rest = b.op(op, &[flat])?;
+    let mut plane = b.full(0i64, DType::I64, values.dims())?;
+    let mut stride = 1;
+    for a in (0..spatial).rev() {
+        let (n, out) = sizes[a];
+        let tap = b.with(Pw::Remainder, &rest, widths[a])?;
+        rest = b.with(Pw::FloorDivide, &rest, widths[a])?;
+        let starts: Vec<i64> = (0..out).map(|i| region(i, n, out).0).collect();
+        let starts = b.constant(&starts)?;
+        let starts = b.along(&starts, first + a, x.ndim())?;
+        let at = b.binary(Pw::Add, &starts, &tap)?;
+        let at = b.with(Pw::Mul, &at, stride)?;
+        plane = b.binary(Pw::Add, &plane, &at)?;
+        stride *= n;
+    }
+    Ok(vec![values, plane])
+}
+
+/// `count` windows of equally many elements of an axis, which are a new last dim.
+fn windowed(b: &mut Recorder, x: &Tensor, axis: usize, index: &[i64], count: i64) -> Recorded {
+    let chosen = b.constant(index)?;
+    let y = b.index_select(x, axis, &chosen)?;
+    let mut shape = Shape::from(y.dims());
+    shape[axis] = count.into();
+    shape.insert(axis + 1, (index.len() as i64 / count).into());
+    let y = b.reshape(&y, &shape)?;
+    let mut perm: Vec<usize> = (0..shape.len()).filter(|p| *p != axis + 1).collect();
+    perm.push(axis + 1);
+    b.permute(&y, &perm)
+}

@@ -1,0 +1,97 @@
+//! Tensors with a part replaced.
+
+use super::args::{axis, known, known_dim};
+use super::parts::python_slice;
+use super::record::Recorded;
+use crate::Tensor;
+use crate::record::{Recorder, compose};
+use kiln_base::Dim;
+use kiln_ir::ops::SliceAxis;
+use kiln_ir::{Builder, Shape, ensure};
+
+impl Tensor {
+    /// This tensor with `src` in place of the slice at `index` of a dim.
+    #[track_caller]
+    pub fn select_scatter(&self, src: &Tensor, dim: i64, index: i64) -> Tensor {
+        compose("select_scatter", &[self, src], |b| {
+            let a = axis(self, dim)?;
+            let n = known(self, a)?;
+            ensure!(
+                (-n..n).contains(&index),
+                "index {index} is out of range for dim {dim} of {}",
+                self.fact()
+            );
+            let src = b.cast(src, self.dtype())?;
+            let mut kept = Shape::from(self.dims());
+            kept.remove(a);
+            ensure!(
+                src.dims() == &kept[..],
+                "{} does not fit the slice of {}",
+                src.fact(),
+                self.fact()
+            );
+            let src = b.unsqueeze(&src, a)?;
+            let at = index.rem_euclid(n);
+            let part = SliceAxis {
+                start: at.into(),
+                len: Dim::ONE,
+                step: 1,
+            };
+            replaced(b, self, a, &part, &src)
+        })
+    }
+
+    /// This tensor with `src` in place of the elements `start, start + step, …` before `end` of a dim.
+    #[track_caller]
+    pub fn slice_scatter(
+        &self,
+        src: &Tensor,
+        dim: i64,
+        start: impl Into<Option<i64>>,
+        end: impl Into<Option<i64>>,
+        step: i64,
+    ) -> Tensor {
+        let (start, end) = (start.into(), end.into());
+        compose("slice_scatter", &[self, src], |b| {
+            let a = axis(self, dim)?;
+            ensure!(step > 0, "the step must be positive, not {step}");
+            let part = python_slice(self, a, start, end, step)?;
+            let mut wanted = Shape::from(self.dims());
+            wanted[a] = part.len.clone();
+            let src = b.cast(src, self.dtype())?;
+            ensure!(
+                src.dims() == &wanted[..],
+                "{} does not fit the slice of {}",
+                src.fact(),
+                self.fact()
+            );
+            replaced(b, self, a, &part, &src)
+        })
+    }
+}
+
+/// The tensor with part of an axis replaced.
+fn replaced(b: &mut Recorder, x: &Tensor, axis: usize, part: &SliceAxis, src: &Tensor) -> Recorded {
+    let n = known(x, axis)?;
+    let known_of = |d: &Dim| known_dim(d, x);
+    let (start, len) = (known_of(&part.start)?, known_of(&part.len)?);
+    if len == 0 {
+        return Ok(x.clone());
+    }
+    // Between two elements of src stand the step − 1 elements of x that are kept.
+    let mut parts = vec![b.narrow(x, axis, 0i64, start)?];
+    if part.step == 1 {
+        parts.push(src.clone());
+    } else {
+        for i in 0..len {
+            parts.push(b.narrow(src, axis, i, 1i64)?);
+            let at = start + i * part.step + 1;
+            let kept = if i + 1 < len { part.step - 1 } else { 0 };
+            parts.push(b.narrow(x, axis, at, kept)?);
+        }
+    }
+    let end = start + (len - 1) * part.step + 1;
+    parts.push(b.narrow(x, axis, end, n - end)?);
+    parts.retain(|p| !p.dims()[axis].is(0));
+    b.concat(&parts, axis)
+}

@@ -1,0 +1,124 @@
+//! Recording a function: what it touches while it runs once for [`crate::compile`].
+
+use crate::node::{Node, State, input_op};
+use crate::{DType, Device, Error, ErrorKind, Result, Tensor, Var};
+use kiln_base::{Dim, Loc};
+use kiln_ir::{Fact, Facts, Role};
+use std::cell::RefCell;
+use std::panic::Location;
+
+thread_local! {
+    static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
+}
+
+/// What a function being compiled has touched.
+#[derive(Default)]
+pub(crate) struct Scope {
+    pub(crate) vars: Vec<ScopeVar>,
+    pub(crate) keys: Vec<(Tensor, Dim)>,
+}
+
+pub(crate) struct ScopeVar {
+    pub(crate) var: Var,
+    pub(crate) placeholder: Tensor,
+    pub(crate) current: Tensor,
+    pub(crate) written: bool,
+}
+
+/// Whether this thread is recording a function for [`compile`].
+pub(crate) fn is_recording() -> bool {
+    SCOPE.with_borrow(Option::is_some)
+}
+
+/// The recorded value of a cell, while recording.
+pub(crate) fn get_var(var: &Var, loc: &'static Location<'static>) -> Option<Tensor> {
+    SCOPE.with_borrow_mut(|s| s.as_mut().map(|s| s.var(var, loc).current.clone()))
+}
+
+/// Records an assignment, while recording.
+pub(crate) fn assign_var(var: &Var, value: &Tensor) -> bool {
+    let loc = value.node.loc;
+    SCOPE.with_borrow_mut(|s| {
+        let Some(s) = s.as_mut() else { return false };
+        let entry = s.var(var, loc);
+        entry.current = value.clone();
+        entry.written = true;
+        true
+    })
+}
+
+/// The key of `count` random numbers that each run reserves anew, while recording.
+pub(crate) fn random_key(count: &Dim) -> Option<Tensor> {
+    SCOPE.with_borrow_mut(|s| {
+        let s = s.as_mut()?;
+        let fact = Fact::new(DType::I64, [2i64]);
+        let key = placeholder(fact, Role::RandomKey, Location::caller(), "random key");
+        s.keys.push((key.clone(), count.clone()));
+        Some(key)
+    })
+}
+
+impl Scope {
+    fn var(&mut self, var: &Var, loc: &'static Location<'static>) -> &mut ScopeVar {
+        let at = self.vars.iter().position(|v| v.var.cell.id == var.cell.id);
+        let at = at.unwrap_or_else(|| {
+            let t = placeholder(var.cell.fact.clone(), Role::Parameter, loc, "Var");
+            self.vars.push(ScopeVar {
+                var: var.clone(),
+                placeholder: t.clone(),
+                current: t,
+                written: false,
+            });
+            self.vars.len() - 1
+        });
+        &mut self.vars[at]
+    }
+}
+
+/// A tensor that stands for an input of the program.
+pub(crate) fn placeholder(
+    fact: Fact,
+    role: Role,
+    loc: &'static Location<'static>,
+    called: &'static str,
+) -> Tensor {
+    let op = input_op(fact.clone(), role);
+    let facts = Facts::from_elem(fact, 1);
+    Tensor::from_node(Node::new(
+        op,
+        facts,
+        Device::Cpu,
+        loc,
+        called,
+        State::Placeholder,
+    ))
+}
+
+/// Ends the recording even if the user's function panics.
+pub(crate) struct Recording;
+
+impl Recording {
+    pub(crate) fn start(loc: &'static Location<'static>) -> Result<Recording> {
+        if is_recording() {
+            let message = "a function is already being recorded on this thread";
+            return Err(Error::new(
+                ErrorKind::ReadWhileCompiling,
+                "compile",
+                message,
+                Loc::from(loc),
+            ));
+        }
+        SCOPE.set(Some(Scope::default()));
+        Ok(Recording)
+    }
+
+    pub(crate) fn finish(self) -> Scope {
+        SCOPE.take().unwrap_or_default()
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        SCOPE.set(None);
+    }
+}

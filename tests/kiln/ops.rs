@@ -1,0 +1,288 @@
+//! Every op through the engine, one at a time: odd sizes, ranks 0 to 6, broadcasting and other views,
+//! every dtype it takes, NaN and infinities.
+
+use crate::oracle::{Engine, Oracle};
+use kiln_base::prim::Reduction;
+use kiln_compiler::Options;
+use kiln_ir::eval::{Array, Data};
+use kiln_ir::fuzz::Rng;
+use kiln_ir::ops::{self, SliceAxis};
+use kiln_ir::{Builder, DType, Dim, Fact, Graph, GraphBuilder, Loc, OpError, Pw, Role, Value};
+
+/// Shapes with 0, 1, primes, sizes around a vector and a tile, and ranks 0 to 6.
+const SHAPES: &[&[usize]] = &[
+    &[],
+    &[0],
+    &[1],
+    &[7],
+    &[17],
+    &[511],
+    &[513],
+    &[3, 0],
+    &[5, 13],
+    &[64, 3],
+    &[2, 1, 11],
+    &[3, 2, 5, 2],
+    &[2, 3, 1, 2, 7],
+    &[2, 1, 3, 2, 1, 5],
+];
+
+/// Values of a dtype: small numbers of both signs, with special ones among the floats.
+fn values(dtype: DType, shape: &[usize], rng: &mut Rng, special: bool) -> Array {
+    let count = shape.iter().product::<usize>();
+    let data = if dtype.is_float() {
+        let float = |rng: &mut Rng| match rng.below(if special { 8 } else { usize::MAX }) {
+            0 => rng.one([f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 0.0]),
+            _ => (rng.unit() - 0.5) * 6.0,
+        };
+        Data::Float((0..count).map(|_| float(rng)).collect())
+    } else {
+        Data::Int((0..count).map(|_| rng.range(-5, 6)).collect())
+    };
+    let array = Array::new(dtype, shape, data).unwrap();
+    // Rounds floats to the dtype.
+    Array::from_bytes(dtype, shape, &array.to_bytes()).unwrap()
+}
+
+/// A graph of one op on inputs of these facts, checked with and without special values.
+#[track_caller]
+fn check(
+    inputs: &[(DType, &[usize])],
+    rng: &mut Rng,
+    tweak: impl Fn(usize, Array) -> Array,
+    build: impl Fn(&mut GraphBuilder, &[Value]) -> Result<Value, OpError>,
+) {
+    let mut graph = Graph::default();
+    let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+    let operands: Vec<Value> = inputs
+        .iter()
+        .map(|(d, s)| b.input(Fact::new(*d, s.iter().copied()), Role::Data))
+        .collect();
+    let result = build(&mut b, &operands).unwrap_or_else(|e| panic!("{e}\n{inputs:?}"));
+    graph.add_output(result);
+    let engine = Engine::new(&graph, &Options::default()).unwrap_or_else(|e| panic!("{e}\n{graph}"));
+    for special in [false, true] {
+        let arrays = inputs.iter().enumerate();
+        let arrays = arrays.map(|(i, (d, s))| tweak(i, values(*d, s, rng, special))).collect();
+        let oracle = Oracle::new(&graph, arrays);
+        let outputs = engine.run(&oracle.inputs).unwrap_or_else(|e| panic!("{e}\n{graph}"));
+        if let Err(e) = oracle.check(&outputs) {
+            panic!("{e}\n{graph}\n{:?}", oracle.inputs);
+        }
+    }
+}
+
+fn plain(_: usize, a: Array) -> Array {
+    a
+}
+
+/// Integers kept off zero.
+fn nonzero(i: usize, a: Array) -> Array {
+    match a.ints() {
+        Some(ints) if i == 1 => {
+            let data = ints.iter().map(|x| if *x == 0 { 3 } else { *x }).collect();
+            Array::new(a.dtype(), a.shape(), Data::Int(data)).unwrap()
+        }
+        _ => a,
+    }
+}
+
+fn computing() -> impl Iterator<Item = DType> {
+    DType::ALL.into_iter().filter(|d| d.computes())
+}
+
+#[test]
+fn pointwise_rows() {
+    let mut rng = Rng::new(1);
+    for &row in Pw::ALL {
+        for dtype in computing().filter(|d| row.takes(*d)) {
+            for shape in SHAPES {
+                let mut inputs = vec![(dtype, *shape); row.row().arity];
+                if row == Pw::Select {
+                    inputs[0].0 = DType::Bool;
+                }
+                check(&inputs, &mut rng, nonzero, |b, x| b.op(ops::Pointwise(row), x));
+            }
+        }
+    }
+}
+
+#[test]
+fn casts() {
+    let mut rng = Rng::new(2);
+    for from in DType::ALL {
+        for to in DType::ALL {
+            for shape in [&[][..], &[1], &[513], &[3, 0], &[2, 1, 3, 2, 1, 5]] {
+                check(&[(from, shape)], &mut rng, plain, |b, x| b.op(ops::Cast { dtype: to }, x));
+            }
+        }
+    }
+}
+
+#[test]
+fn views() {
+    let mut rng = Rng::new(3);
+    let axis = |start: i64, len: i64, step| SliceAxis {
+        start: Dim::Const(start),
+        len: Dim::Const(len),
+        step,
+    };
+    for dtype in DType::ALL {
+        let mut view = |shape: &[usize], op: ops::Slice| {
+            check(&[(dtype, shape)], &mut rng, plain, |b, x| b.op(op.clone(), x));
+        };
+        view(&[7, 5], ops::Slice { axes: vec![axis(6, 4, -2), axis(1, 4, 1)] });
+        view(&[513], ops::Slice { axes: vec![axis(512, 513, -1)] });
+        view(&[4, 3], ops::Slice { axes: vec![axis(0, 0, 1), axis(2, 1, 5)] });
+        let shape = [2, 3, 1, 5, 2, 1];
+        check(&[(dtype, &shape)], &mut rng, plain, |b, x| {
+            let perm = [5, 3, 1, 0, 4, 2].into_iter().collect();
+            let t = b.op(ops::Permute { perm }, x)?;
+            let t = b.reshape(&t, &[5, 6, 2].map(Dim::from))?;
+            let t = b.op(ops::Slice { axes: vec![axis(4, 5, -1), axis(0, 3, 2), axis(0, 2, 1)] }, &[t])?;
+            b.broadcast_to(&t, &[3, 5, 3, 2].map(Dim::from))
+        });
+        check(&[(dtype, &[3, 5])], &mut rng, plain, |b, x| {
+            let low = [1, 0].map(Dim::from).into_iter().collect();
+            let high = [2, 7].map(Dim::from).into_iter().collect();
+            b.op(ops::Pad { low, high, value: kiln_base::Scalar::Int(1).cast(dtype) }, x)
+        });
+        check(&[(dtype, &[3, 5]), (dtype, &[3, 0]), (dtype, &[3, 2])], &mut rng, plain, |b, x| {
+            b.op(ops::Concat { axis: 1 }, x)
+        });
+    }
+}
+
+#[test]
+fn reductions() {
+    let mut rng = Rng::new(4);
+    for &kind in Reduction::ALL {
+        let extreme = matches!(kind, Reduction::Max | Reduction::Min);
+        for dtype in computing().filter(|d| extreme || *d != DType::Bool) {
+            let cases: &[(&[usize], &[usize])] = &[
+                (&[], &[]),
+                (&[1], &[0]),
+                (&[513], &[0]),
+                (&[7, 3], &[0]),
+                (&[7, 3], &[1]),
+                (&[5, 2, 11], &[0, 2]),
+                (&[0, 4], &[1]),
+                (&[3, 70, 2], &[1]),
+                (&[2, 3, 1, 2, 7, 3], &[1, 3, 4]),
+            ];
+            for (shape, axes) in cases {
+                // Products stay small: what overflows is not comparable.
+                let tame = |_: usize, a: Array| match kind {
+                    Reduction::Prod if a.len() > 20 => Array::from_f64(a.dtype(), a.shape(), &vec![1.0; a.len()]).unwrap(),
+                    _ => a,
+                };
+                check(&[(dtype, shape)], &mut rng, tame, |b, x| {
+                    b.op(ops::Reduce { kind, axes: (*axes).into() }, x)
+                });
+                if let ([axis], true) = (axes, extreme) {
+                    check(&[(dtype, shape)], &mut rng, plain, |b, x| {
+                        b.op(ops::ArgReduce { kind, axis: *axis }, x)
+                    });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn empty_sums_are_the_identity() {
+    let mut rng = Rng::new(5);
+    for kind in [Reduction::Sum, Reduction::Prod] {
+        for dtype in computing().filter(|d| *d != DType::Bool) {
+            check(&[(dtype, &[3, 0])], &mut rng, plain, |b, x| {
+                b.op(ops::Reduce { kind, axes: [1].into_iter().collect() }, x)
+            });
+        }
+    }
+}
+
+#[test]
+fn matrix_products() {
+    let mut rng = Rng::new(6);
+    for dtype in computing().filter(|d| *d != DType::Bool) {
+        for (m, k, n) in [(1, 1, 1), (7, 5, 3), (17, 33, 65), (0, 4, 2), (3, 0, 5), (1, 130, 70)] {
+            check(&[(dtype, &[m, k]), (dtype, &[k, n])], &mut rng, plain, |b, x| b.op(ops::MatMul {}, x));
+        }
+        check(&[(dtype, &[2, 3, 5, 4]), (dtype, &[3, 4, 6])], &mut rng, plain, |b, x| {
+            let y = b.broadcast_to(&x[1], &[2, 3, 4, 6].map(Dim::from))?;
+            b.op(ops::MatMul {}, &[x[0], y])
+        });
+        check(&[(dtype, &[5, 7]), (dtype, &[9, 7]), (dtype, &[9])], &mut rng, plain, |b, x| {
+            let t = b.op(ops::Permute { perm: [1, 0].into_iter().collect() }, &[x[1]])?;
+            let y = b.op(ops::MatMul {}, &[x[0], t])?;
+            b.pointwise(Pw::Add, &[y, x[2]])
+        });
+    }
+}
+
+#[test]
+fn convolutions_and_pooling() {
+    let mut rng = Rng::new(7);
+    let conv = |stride: &[usize], padding: &[(usize, usize)], dilation: &[usize], groups| ops::Conv {
+        stride: stride.into(),
+        padding: padding.to_vec(),
+        dilation: dilation.into(),
+        groups,
+    };
+    let cases: &[(&[usize], &[usize], ops::Conv)] = &[
+        (&[2, 3, 7, 5], &[4, 3, 3, 3], conv(&[1, 1], &[(1, 1), (1, 1)], &[1, 1], 1)),
+        (&[1, 4, 9, 9], &[6, 2, 3, 2], conv(&[2, 3], &[(0, 2), (1, 0)], &[2, 1], 2)),
+        (&[3, 5, 6, 6], &[5, 1, 3, 3], conv(&[1, 1], &[(1, 1), (1, 1)], &[1, 1], 5)),
+        (&[2, 3, 11], &[4, 3, 1], conv(&[1], &[(0, 0)], &[1], 1)),
+        (&[1, 2, 3, 4, 5], &[3, 2, 2, 2, 2], conv(&[1, 2, 1], &[(0, 0), (1, 1), (0, 1)], &[1, 1, 2], 1)),
+        (&[0, 2, 5, 5], &[3, 2, 3, 3], conv(&[1, 1], &[(0, 0), (0, 0)], &[1, 1], 1)),
+    ];
+    for dtype in computing().filter(|d| *d != DType::Bool) {
+        for (x, w, op) in cases {
+            check(&[(dtype, x), (dtype, w)], &mut rng, plain, |b, v| b.op(op.clone(), v));
+        }
+        for kind in [Reduction::Max, Reduction::Sum, Reduction::Min] {
+            let pool = ops::WindowReduce {
+                kind,
+                kernel: [3, 2].into_iter().collect(),
+                stride: [2, 1].into_iter().collect(),
+                padding: vec![(1, 1), (0, 1)],
+                dilation: [1, 2].into_iter().collect(),
+            };
+            check(&[(dtype, &[2, 3, 7, 6])], &mut rng, plain, |b, v| b.op(pool.clone(), v));
+        }
+    }
+}
+
+#[test]
+fn gathers_and_composites() {
+    let mut rng = Rng::new(8);
+    for dtype in DType::ALL {
+        let inside = |i: usize, a: Array| match a.ints() {
+            Some(ints) if i == 1 => {
+                let data = ints.iter().map(|x| x.rem_euclid(4)).collect();
+                Array::new(a.dtype(), a.shape(), Data::Int(data)).unwrap()
+            }
+            _ => a,
+        };
+        check(&[(dtype, &[3, 4, 5]), (DType::I64, &[2, 7, 5])], &mut rng, inside, |b, x| {
+            b.op(ops::Gather { axis: 1 }, x)
+        });
+    }
+    for dtype in computing().filter(|d| d.is_float()) {
+        for (shape, axis) in [(&[5, 13][..], 1), (&[5, 13], 0), (&[2, 3, 600], 2), (&[1], 0), (&[3, 0], 1)] {
+            for log in [false, true] {
+                check(&[(dtype, shape)], &mut rng, plain, |b, x| b.op(ops::Softmax { axis, log }, x));
+            }
+        }
+        let positive = |i: usize, a: Array| match a.floats() {
+            Some(x) if i == 2 => Array::from_f64(dtype, a.shape(), &x.iter().map(|x| x.abs() + 0.5).collect::<Vec<_>>()).unwrap(),
+            _ => a,
+        };
+        let channel = (dtype, &[3usize][..]);
+        let inputs = [(dtype, &[2, 3, 4, 5][..]), channel, channel, channel, channel];
+        check(&inputs, &mut rng, positive, |b, x| {
+            b.op(ops::BatchNorm { eps: kiln_base::Scalar::Float(1e-5), affine: true }, x)
+        });
+    }
+}
