@@ -39,9 +39,9 @@ fn values(case: &Case, engine: Engine) -> Result<BTreeMap<String, Array>, Failur
         .map(|i| format!("out{i}"))
         .collect();
     let mut tensors = outputs.tensors;
-    for (input, var) in &outputs.assigned {
+    for (input, value) in outputs.assigned {
         names.push(format!("{input}_after"));
-        tensors.push(var.get());
+        tensors.push(value);
     }
     let arrays = engine.read(&tensors).map_err(rejected)?;
     Ok(names.into_iter().zip(arrays).collect())

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use block::Block;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Every storage begins at a multiple of this many bytes.
 pub const ALIGN: usize = 64;
@@ -110,8 +110,12 @@ fn machine_memory() -> usize {
         static BYTES: OnceLock<usize> = OnceLock::new();
         *BYTES.get_or_init(|| {
             // SAFETY: sysconf takes any name and only reads.
-            let (pages, size) =
-                unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+            let (pages, size) = unsafe {
+                (
+                    libc::sysconf(libc::_SC_PHYS_PAGES),
+                    libc::sysconf(libc::_SC_PAGESIZE),
+                )
+            };
             match (usize::try_from(pages), usize::try_from(size)) {
                 (Ok(pages), Ok(size)) if pages > 0 => pages.saturating_mul(size),
                 _ => usize::MAX,

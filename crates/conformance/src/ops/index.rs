@@ -1,8 +1,8 @@
 //! Indexing.
 
-use super::{Outputs, refs, unsupported};
+use super::{Outputs, refs, rejected, unsupported};
 use crate::args::{Arg, Args, Failure, Found};
-use kiln_tensor::{Scalar, Tensor, cartesian_prod, meshgrid};
+use kiln_tensor::{Scalar, Tensor, cartesian_prod, meshgrid, where_};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     Ok(match op {
@@ -32,18 +32,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             a.input()?
                 .slice_scatter(&src, dim, start, end, a.int_or(5, "step", 1)?)
         }
-        "nn.functional.embedding" => {
-            // In the goldens the weight comes first.
-            let (weight, indices) = (a.tensor(0, "weight")?, a.tensor(1, "input")?);
-            a.opt_int(2, "padding_idx")?; // this and the flags change gradients only
-            a.bool_or(5, "scale_grad_by_freq", false)?;
-            a.bool_or(6, "sparse", false)?;
-            if weight.dtype().is_float() || weight.ndim() != 2 {
-                weight.embedding(&indices)
-            } else {
-                indices.embedding(&weight)
-            }
-        }
+        "nn.functional.embedding" => return embedding(a),
         "nn.functional.one_hot" => {
             let x = a.input()?;
             match a.int_or(1, "num_classes", -1)? {
@@ -66,6 +55,33 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         _ => return Err(Failure::Unknown),
     }
     .into())
+}
+
+/// In the goldens the weight comes first. A `max_norm` scales the rows down that are looked up, in the
+/// weight itself.
+fn embedding(a: &Args) -> Found<Outputs> {
+    let (weight, indices) = (a.tensor(0, "weight")?, a.tensor(1, "input")?);
+    let weight_first = weight.dtype().is_float() || weight.ndim() != 2;
+    let (weight, indices, name) = match weight_first {
+        true => (weight, indices, a.tensor_name(0, "weight")),
+        false => (indices, weight, a.tensor_name(1, "input")),
+    };
+    a.opt_int(2, "padding_idx")?; // this and the flags change gradients only
+    a.bool_or(5, "scale_grad_by_freq", false)?;
+    a.bool_or(6, "sparse", false)?;
+    let p = a.float_or(4, "norm_type", 2.0)?;
+    let Some(limit) = a.opt_float(3, "max_norm")? else {
+        return Ok(weight.embedding(&indices).into());
+    };
+    let rows = weight.shape().map_err(rejected)?;
+    let rows = rows.first().map_or(0, |n| *n as i64);
+    let scaled = weight.renorm(p, 0, limit);
+    let used = indices.one_hot(rows).reshape([-1, rows]).any(0, false);
+    let after = where_(&used.unsqueeze(1), &scaled, &weight);
+    Ok(Outputs {
+        tensors: vec![after.embedding(&indices)],
+        assigned: vec![(name.unwrap_or_default().to_string(), after)],
+    })
 }
 
 /// Python's `x[..]`: numbers, slices, `None`, `...` and index lists.

@@ -11,14 +11,14 @@ mod reduce;
 mod shape;
 
 use crate::args::{Args, Failure, Found};
-use kiln_tensor::{Tensor, Var};
+use kiln_tensor::Tensor;
 
 /// What a call gives.
 pub(crate) struct Outputs {
     /// The flattened outputs.
     pub(crate) tensors: Vec<Tensor>,
-    /// Inputs that the call changes.
-    pub(crate) assigned: Vec<(String, Var)>,
+    /// Inputs that the call changes, with their new values.
+    pub(crate) assigned: Vec<(String, Tensor)>,
 }
 
 impl From<Tensor> for Outputs {

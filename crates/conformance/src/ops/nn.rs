@@ -130,6 +130,10 @@ fn normalisation(name: &str, a: &Args) -> Found<Option<Outputs>> {
             let (p, dims) = (a.float_or(1, "p", 2.0)?, a.ints_or(2, "dim", &[1])?);
             a.input()?.normalize(p, dims, a.float_or(3, "eps", 1e-12)?)
         }
+        "renorm" => {
+            let (p, dim) = (a.float_or(1, "p", 2.0)?, a.int(2, "dim")?);
+            a.input()?.renorm(p, dim, a.float_or(3, "maxnorm", 1.0)?)
+        }
         "local_response_norm" => {
             let (alpha, beta) = (a.float_or(2, "alpha", 1e-4)?, a.float_or(3, "beta", 0.75)?);
             let k = a.float_or(4, "k", 1.0)?;
@@ -168,7 +172,11 @@ fn statistics(name: &str, a: &Args) -> Found<Outputs> {
     };
     Ok(Outputs {
         tensors: vec![y],
-        assigned: mean.into_iter().chain(var).collect(),
+        assigned: mean
+            .into_iter()
+            .chain(var)
+            .map(|(input, var)| (input, var.get()))
+            .collect(),
     })
 }
 

@@ -12,7 +12,7 @@ use crate::memory::ALIGN;
 use crate::simd::Level;
 use hashbrown::{HashMap, HashSet};
 use kiln_base::Compute;
-use kiln_base::tile::{Inst, Reg, Schedule, TILE};
+use kiln_base::tile::{self, Inst, Reg, Schedule, TILE};
 
 /// A stage as code.
 pub(crate) struct Stage {
@@ -97,6 +97,13 @@ pub(super) enum Hidden {
 
 /// A result of at least this many bytes bypasses the cache.
 const STREAM_BYTES: i64 = 32 << 20;
+
+/// A load from an argument of at least this many bytes fetches ahead.
+const FETCH_BYTES: i64 = 4 << 20;
+/// Lines that one instruction fetches.
+const FETCH_LINES: u32 = 8;
+/// Instructions of a stage from which on fetching ahead pays.
+const FETCH_GAPS: usize = 6;
 
 /// The most working memory of one thread.
 const FRAME_LIMIT: usize = 1 << 32;
@@ -267,6 +274,9 @@ impl Linker<'_> {
             .for_each(|d| stage.push(d, ty.unwrap_or(Compute::F32), self.level));
         }
         out.body = stage.emit(&mut self.frame, self.level);
+        if program.schedule == Schedule::Lanes && !source.over_inner {
+            self.fetch_ahead(source, &mut out.body);
+        }
         walks.sort();
         walks.dedup();
         let walk = |w: &u32| &self.walks[*w as usize];
@@ -280,6 +290,47 @@ impl Linker<'_> {
             self.spread(index, &mut out);
         }
         Ok(out)
+    }
+
+    /// Spreads requests for what the next tile loads from large arguments over the code, so that
+    /// memory works while it computes.
+    fn fetch_ahead(&self, source: &tile::Stage, body: &mut Vec<Code>) {
+        let program = self.bound.program;
+        let mut requests: Vec<Code> = Vec::new();
+        let mut asked: HashSet<u32> = HashSet::new();
+        for inst in &source.code {
+            let Inst::Load { access, .. } = inst else {
+                continue;
+            };
+            let x = self.walk_of[&(*access as usize, false)];
+            let arg = program.accesses[*access as usize].arg as usize;
+            let dtype = program.args[arg].dtype;
+            let bytes = self.bound.lens[arg].saturating_mul(dtype.size() as i64);
+            let line = self.walks[x as usize].shape == Shape::Contiguous;
+            if !line || bytes < FETCH_BYTES || !asked.insert(x) {
+                continue;
+            }
+            let lines = (TILE * dtype.size() / load::LINE) as u32;
+            let parts = FETCH_LINES.min(lines);
+            requests.extend((0..lines).step_by(parts as usize).map(|from| Code {
+                a: from,
+                b: lines.min(from + parts),
+                ..plain(load::prefetch(dtype), 0, x)
+            }));
+        }
+        // The code before the last instruction, a store, is where there is something to overlap.
+        let gaps = body.len().saturating_sub(1);
+        if requests.is_empty() || gaps < FETCH_GAPS {
+            return;
+        }
+        let old = std::mem::take(body);
+        let mut given = 0;
+        for (i, code) in old.into_iter().enumerate() {
+            body.push(code);
+            let due = (requests.len() * (i + 1) / gaps).min(requests.len());
+            body.extend(&requests[given..due.max(given)]);
+            given = due.max(given);
+        }
     }
 
     /// Spreads what a stage outside `inner` wrote and a stage over `inner` reads.

@@ -164,6 +164,34 @@ unsafe fn load_run<M: Mem>(d: *mut M::C, s: *const M::Raw, stride: i64, n: usize
     }
 }
 
+/// Asks for lines `a..b` of what a line of consecutive elements reads in the next tile.
+struct Prefetch<M>(PhantomData<M>);
+impl<M: Mem> Kernel<Call> for Prefetch<M> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(call: Call) {
+        // SAFETY: a prefetch reads nothing, wherever it points.
+        unsafe {
+            let l = at(call);
+            let next = l.base + l.ctx.start + l.ctx.n as i64;
+            let s = element::<M::Raw>(l.memory, next).cast::<i8>();
+            for line in l.code.a..l.code.b {
+                let s = s.wrapping_add(line as usize * LINE);
+                #[cfg(target_arch = "x86_64")]
+                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(s);
+                let _ = s;
+            }
+        }
+    }
+}
+
+/// Bytes of a cache line.
+pub(super) const LINE: usize = 64;
+
+/// The instruction that fetches ahead for a load of consecutive elements.
+pub(super) fn prefetch(dtype: DType) -> Op {
+    with_dtype!(dtype, M => compiled::<Prefetch<M>, Call>(Level::Baseline))
+}
+
 /// Consecutive elements.
 struct StoreLine<M>(PhantomData<M>);
 impl<M: Mem> Kernel<Call> for StoreLine<M> {

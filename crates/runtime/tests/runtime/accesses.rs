@@ -42,6 +42,21 @@ fn broadcast_strided_negative_and_offset_loads() {
 }
 
 #[test]
+fn a_splat_does_not_reuse_a_register_that_points_at_an_input() {
+    // `x` is read where it lies and then no longer needed.
+    let mut p = Program::lanes(&[600]);
+    let x = p.input(DType::F32);
+    let y = p.binary(Binary::Add, x, x);
+    let arg = p.arg(DType::F32, false);
+    let access = p.access(arg, 0, &[0]);
+    let one = p.load(access);
+    let y = p.binary(Binary::Mul, y, one);
+    p.output(DType::F32, y);
+    let inputs = [counted(DType::F32, 600), counted(DType::F32, 1)];
+    check(&p.0, &inputs, &[600], 0.0);
+}
+
+#[test]
 fn strided_and_predicated_stores() {
     let mut p = Program::lanes(&[13, 41]);
     let x = p.input(DType::F32);

@@ -20,10 +20,16 @@ fn a_compiled_network_runs_without_the_compiler() {
     let shapes: Vec<Vec<i64>> = shapes
         .map(|i| i.shape.iter().map(|d| d.eval(&[3])).collect())
         .collect();
-    let inputs: Vec<Buffer> = shapes.iter().enumerate().map(|(k, s)| input(k, s)).collect();
+    let inputs: Vec<Buffer> = shapes
+        .iter()
+        .enumerate()
+        .map(|(k, s)| input(k, s))
+        .collect();
     let outputs = executable.run_shared(&inputs).expect("a run");
     let got = outputs[0].to_vec::<f32>().expect("f32");
-    let wanted = include_bytes!("../fixtures/small_cnn.f32").as_chunks::<4>().0;
+    let wanted = include_bytes!("../fixtures/small_cnn.f32")
+        .as_chunks::<4>()
+        .0;
     assert_eq!(outputs[0].shape(), [3, 5]);
     assert_eq!(got.len(), wanted.len());
     for (a, b) in got.iter().zip(wanted) {

@@ -22,6 +22,7 @@ mod pool;
 mod record;
 mod reduce;
 mod replace;
+mod rescale;
 mod resize;
 mod sequence;
 mod shape;

@@ -2,7 +2,7 @@
 
 use super::args::{IntList, needs_float, same_dtype};
 use super::record::Recorded;
-use super::reduce::{norm, variance};
+use super::reduce::variance;
 use crate::record::{Recorder, compose};
 use crate::{DType, Scalar, Tensor, Var, promote};
 use kiln_base::Dim;
@@ -237,52 +237,6 @@ impl Tensor {
             let y = centred_and_scaled(b, &x, &mean, &var, eps)?;
             let y = b.reshape(&y, self.dims())?;
             let y = affine.apply(b, &y, 1)?;
-            b.cast(&y, self.dtype())
-        })
-    }
-
-    /// Each vector along the dims divided by its p-norm, or by `eps` where that is larger.
-    #[track_caller]
-    pub fn normalize(&self, p: f64, dims: impl Into<IntList>, eps: f64) -> Tensor {
-        let dims = dims.into();
-        compose("normalize", &[self], |b| {
-            needs_float(self, "operand")?;
-            let axes = dims.axes_or_all(self)?;
-            let x = b.widened(self)?;
-            let norm = norm(b, &x, p, &axes, true)?;
-            let norm = b.with(Pw::Maximum, &norm, eps)?;
-            let y = b.binary(Pw::Div, &x, &norm)?;
-            b.cast(&y, self.dtype())
-        })
-    }
-
-    /// `x / (k + alpha · mean of x² over size neighbouring channels)^beta` of `[n, c, ..]` (Krizhevsky
-    /// et al., 2012).
-    #[track_caller]
-    pub fn local_response_norm(&self, size: i64, alpha: f64, beta: f64, k: f64) -> Tensor {
-        compose("local_response_norm", &[self], |b| {
-            ensure!(self.ndim() >= 3, "{} has fewer than 3 dims", self.fact());
-            ensure!(size > 0, "the size must be positive, not {size}");
-            if self.fact().numel().is(0) {
-                return Ok(self.clone());
-            }
-            needs_float(self, "input")?;
-            let x = b.widened(self)?;
-            let square = b.unary(Pw::Square, &x)?;
-            let padded = b.pad_axis(&square, 1, size / 2, (size - 1) / 2, 0.0)?;
-            let mut sum: Option<Tensor> = None;
-            for i in 0..size {
-                let part = b.narrow(&padded, 1, i, self.dims()[1].clone())?;
-                sum = Some(match sum {
-                    Some(s) => b.binary(Pw::Add, &s, &part)?,
-                    None => part,
-                });
-            }
-            let sum = sum.ok_or_else(|| OpError::new("the size must be positive"))?;
-            let mean = b.with(Pw::Mul, &sum, alpha / size as f64)?;
-            let base = b.with(Pw::Add, &mean, k)?;
-            let divisor = b.with(Pw::Pow, &base, beta)?;
-            let y = b.binary(Pw::Div, &x, &divisor)?;
             b.cast(&y, self.dtype())
         })
     }

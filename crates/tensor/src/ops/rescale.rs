@@ -1,0 +1,86 @@
+//! Scaling by norms.
+
+use super::args::{IntList, axis, needs_float};
+use super::reduce::norm;
+use crate::Tensor;
+use crate::record::compose;
+use kiln_ir::{Builder, OpError, Pw, ensure};
+
+impl Tensor {
+    /// Each vector along the dims divided by its p-norm, or by `eps` where that is larger.
+    #[track_caller]
+    pub fn normalize(&self, p: f64, dims: impl Into<IntList>, eps: f64) -> Tensor {
+        let dims = dims.into();
+        compose("normalize", &[self], |b| {
+            needs_float(self, "operand")?;
+            let axes = dims.axes_or_all(self)?;
+            let x = b.widened(self)?;
+            let norm = norm(b, &x, p, &axes, true)?;
+            let norm = b.with(Pw::Maximum, &norm, eps)?;
+            let y = b.binary(Pw::Div, &x, &norm)?;
+            b.cast(&y, self.dtype())
+        })
+    }
+
+    /// `x / (k + alpha · mean of x² over size neighbouring channels)^beta` of `[n, c, ..]` (Krizhevsky
+    /// et al., 2012).
+    #[track_caller]
+    pub fn local_response_norm(&self, size: i64, alpha: f64, beta: f64, k: f64) -> Tensor {
+        compose("local_response_norm", &[self], |b| {
+            ensure!(self.ndim() >= 3, "{} has fewer than 3 dims", self.fact());
+            ensure!(size > 0, "the size must be positive, not {size}");
+            if self.fact().numel().is(0) {
+                return Ok(self.clone());
+            }
+            needs_float(self, "input")?;
+            let x = b.widened(self)?;
+            let square = b.unary(Pw::Square, &x)?;
+            let padded = b.pad_axis(&square, 1, size / 2, (size - 1) / 2, 0.0)?;
+            let mut sum: Option<Tensor> = None;
+            for i in 0..size {
+                let part = b.narrow(&padded, 1, i, self.dims()[1].clone())?;
+                sum = Some(match sum {
+                    Some(s) => b.binary(Pw::Add, &s, &part)?,
+                    None => part,
+                });
+            }
+            let sum = sum.ok_or_else(|| OpError::new("the size must be positive"))?;
+            let mean = b.with(Pw::Mul, &sum, alpha / size as f64)?;
+            let base = b.with(Pw::Add, &mean, k)?;
+            let divisor = b.with(Pw::Pow, &base, beta)?;
+            let y = b.binary(Pw::Div, &x, &divisor)?;
+            b.cast(&y, self.dtype())
+        })
+    }
+
+    /// The slices of a dim, each scaled down to the p-norm `maxnorm` if its norm is larger. With `dim`
+    /// 0 and p 2 this is what PyTorch's `embedding` does with a `max_norm` before it looks up.
+    #[track_caller]
+    pub fn renorm(&self, p: f64, dim: i64, maxnorm: f64) -> Tensor {
+        compose("renorm", &[self], |b| {
+            needs_float(self, "operand")?;
+            ensure!(
+                self.ndim() > 1,
+                "needs at least 2 dims, not {}",
+                self.fact()
+            );
+            ensure!(p > 0.0, "the order of a norm must be positive, not {p}");
+            ensure!(
+                maxnorm >= 0.0,
+                "maxnorm must not be negative, but is {maxnorm}"
+            );
+            let a = axis(self, dim)?;
+            let axes: Vec<usize> = (0..self.ndim()).filter(|i| *i != a).collect();
+            let x = b.widened(self)?;
+            let norm = norm(b, &x, p, &axes, true)?;
+            let large = b.with(Pw::Gt, &norm, maxnorm)?;
+            let divisor = b.with(Pw::Add, &norm, 1e-7)?;
+            let limit = b.scalar_like(maxnorm, &norm)?;
+            let factor = b.binary(Pw::Div, &limit, &divisor)?;
+            let one = b.scalar_like(1.0, &norm)?;
+            let factor = b.select(&large, &factor, &one)?;
+            let y = b.binary(Pw::Mul, &x, &factor)?;
+            b.cast(&y, self.dtype())
+        })
+    }
+}
