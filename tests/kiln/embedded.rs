@@ -28,7 +28,9 @@ fn plan() -> Vec<u8> {
 /// The inputs that the runtime's test makes for itself: element i of input k.
 fn input(k: usize, shape: &[i64]) -> Buffer {
     let count: i64 = shape.iter().product();
-    let values: Vec<f32> = (0..count).map(|i| ((i * 37 + k as i64 * 11) % 101) as f32 / 101.0).collect();
+    let values: Vec<f32> = (0..count)
+        .map(|i| ((i * 37 + k as i64 * 11) % 101) as f32 / 101.0)
+        .collect();
     Buffer::from_slice(&values, shape).unwrap()
 }
 
@@ -55,7 +57,12 @@ fn the_fixture_is_what_the_compiler_makes() {
         "the compiler makes another plan than the fixture; run this test with KILN_UPDATE_FIXTURES=1"
     );
     let wanted = std::fs::read(folder().join("small_cnn.f32")).unwrap();
-    for (a, b) in result.as_chunks::<4>().0.iter().zip(wanted.as_chunks::<4>().0) {
+    for (a, b) in result
+        .as_chunks::<4>()
+        .0
+        .iter()
+        .zip(wanted.as_chunks::<4>().0)
+    {
         let (a, b) = (f32::from_le_bytes(*a), f32::from_le_bytes(*b));
         assert!((a - b).abs() < 1e-6, "{a} {b}");
     }

@@ -60,12 +60,17 @@ fn check(
         .collect();
     let result = build(&mut b, &operands).unwrap_or_else(|e| panic!("{e}\n{inputs:?}"));
     graph.add_output(result);
-    let engine = Engine::new(&graph, &Options::default()).unwrap_or_else(|e| panic!("{e}\n{graph}"));
+    let engine =
+        Engine::new(&graph, &Options::default()).unwrap_or_else(|e| panic!("{e}\n{graph}"));
     for special in [false, true] {
         let arrays = inputs.iter().enumerate();
-        let arrays = arrays.map(|(i, (d, s))| tweak(i, values(*d, s, rng, special))).collect();
+        let arrays = arrays
+            .map(|(i, (d, s))| tweak(i, values(*d, s, rng, special)))
+            .collect();
         let oracle = Oracle::new(&graph, arrays);
-        let outputs = engine.run(&oracle.inputs).unwrap_or_else(|e| panic!("{e}\n{graph}"));
+        let outputs = engine
+            .run(&oracle.inputs)
+            .unwrap_or_else(|e| panic!("{e}\n{graph}"));
         if let Err(e) = oracle.check(&outputs) {
             panic!("{e}\n{graph}\n{:?}", oracle.inputs);
         }
@@ -101,7 +106,9 @@ fn pointwise_rows() {
                 if row == Pw::Select {
                     inputs[0].0 = DType::Bool;
                 }
-                check(&inputs, &mut rng, nonzero, |b, x| b.op(ops::Pointwise(row), x));
+                check(&inputs, &mut rng, nonzero, |b, x| {
+                    b.op(ops::Pointwise(row), x)
+                });
             }
         }
     }
@@ -113,7 +120,9 @@ fn casts() {
     for from in DType::ALL {
         for to in DType::ALL {
             for shape in [&[][..], &[1], &[513], &[3, 0], &[2, 1, 3, 2, 1, 5]] {
-                check(&[(from, shape)], &mut rng, plain, |b, x| b.op(ops::Cast { dtype: to }, x));
+                check(&[(from, shape)], &mut rng, plain, |b, x| {
+                    b.op(ops::Cast { dtype: to }, x)
+                });
             }
         }
     }
@@ -129,27 +138,59 @@ fn views() {
     };
     for dtype in DType::ALL {
         let mut view = |shape: &[usize], op: ops::Slice| {
-            check(&[(dtype, shape)], &mut rng, plain, |b, x| b.op(op.clone(), x));
+            check(&[(dtype, shape)], &mut rng, plain, |b, x| {
+                b.op(op.clone(), x)
+            });
         };
-        view(&[7, 5], ops::Slice { axes: vec![axis(6, 4, -2), axis(1, 4, 1)] });
-        view(&[513], ops::Slice { axes: vec![axis(512, 513, -1)] });
-        view(&[4, 3], ops::Slice { axes: vec![axis(0, 0, 1), axis(2, 1, 5)] });
+        view(
+            &[7, 5],
+            ops::Slice {
+                axes: vec![axis(6, 4, -2), axis(1, 4, 1)],
+            },
+        );
+        view(
+            &[513],
+            ops::Slice {
+                axes: vec![axis(512, 513, -1)],
+            },
+        );
+        view(
+            &[4, 3],
+            ops::Slice {
+                axes: vec![axis(0, 0, 1), axis(2, 1, 5)],
+            },
+        );
         let shape = [2, 3, 1, 5, 2, 1];
         check(&[(dtype, &shape)], &mut rng, plain, |b, x| {
             let perm = [5, 3, 1, 0, 4, 2].into_iter().collect();
             let t = b.op(ops::Permute { perm }, x)?;
             let t = b.reshape(&t, &[5, 6, 2].map(Dim::from))?;
-            let t = b.op(ops::Slice { axes: vec![axis(4, 5, -1), axis(0, 3, 2), axis(0, 2, 1)] }, &[t])?;
+            let t = b.op(
+                ops::Slice {
+                    axes: vec![axis(4, 5, -1), axis(0, 3, 2), axis(0, 2, 1)],
+                },
+                &[t],
+            )?;
             b.broadcast_to(&t, &[3, 5, 3, 2].map(Dim::from))
         });
         check(&[(dtype, &[3, 5])], &mut rng, plain, |b, x| {
             let low = [1, 0].map(Dim::from).into_iter().collect();
             let high = [2, 7].map(Dim::from).into_iter().collect();
-            b.op(ops::Pad { low, high, value: kiln_base::Scalar::Int(1).cast(dtype) }, x)
+            b.op(
+                ops::Pad {
+                    low,
+                    high,
+                    value: kiln_base::Scalar::Int(1).cast(dtype),
+                },
+                x,
+            )
         });
-        check(&[(dtype, &[3, 5]), (dtype, &[3, 0]), (dtype, &[3, 2])], &mut rng, plain, |b, x| {
-            b.op(ops::Concat { axis: 1 }, x)
-        });
+        check(
+            &[(dtype, &[3, 5]), (dtype, &[3, 0]), (dtype, &[3, 2])],
+            &mut rng,
+            plain,
+            |b, x| b.op(ops::Concat { axis: 1 }, x),
+        );
     }
 }
 
@@ -173,11 +214,19 @@ fn reductions() {
             for (shape, axes) in cases {
                 // Products stay small: what overflows is not comparable.
                 let tame = |_: usize, a: Array| match kind {
-                    Reduction::Prod if a.len() > 20 => Array::from_f64(a.dtype(), a.shape(), &vec![1.0; a.len()]).unwrap(),
+                    Reduction::Prod if a.len() > 20 => {
+                        Array::from_f64(a.dtype(), a.shape(), &vec![1.0; a.len()]).unwrap()
+                    }
                     _ => a,
                 };
                 check(&[(dtype, shape)], &mut rng, tame, |b, x| {
-                    b.op(ops::Reduce { kind, axes: (*axes).into() }, x)
+                    b.op(
+                        ops::Reduce {
+                            kind,
+                            axes: (*axes).into(),
+                        },
+                        x,
+                    )
                 });
                 if let ([axis], true) = (axes, extreme) {
                     check(&[(dtype, shape)], &mut rng, plain, |b, x| {
@@ -195,7 +244,13 @@ fn empty_sums_are_the_identity() {
     for kind in [Reduction::Sum, Reduction::Prod] {
         for dtype in computing().filter(|d| *d != DType::Bool) {
             check(&[(dtype, &[3, 0])], &mut rng, plain, |b, x| {
-                b.op(ops::Reduce { kind, axes: [1].into_iter().collect() }, x)
+                b.op(
+                    ops::Reduce {
+                        kind,
+                        axes: [1].into_iter().collect(),
+                    },
+                    x,
+                )
             });
         }
     }
@@ -205,41 +260,91 @@ fn empty_sums_are_the_identity() {
 fn matrix_products() {
     let mut rng = Rng::new(6);
     for dtype in computing().filter(|d| *d != DType::Bool) {
-        for (m, k, n) in [(1, 1, 1), (7, 5, 3), (17, 33, 65), (0, 4, 2), (3, 0, 5), (1, 130, 70)] {
-            check(&[(dtype, &[m, k]), (dtype, &[k, n])], &mut rng, plain, |b, x| b.op(ops::MatMul {}, x));
+        for (m, k, n) in [
+            (1, 1, 1),
+            (7, 5, 3),
+            (17, 33, 65),
+            (0, 4, 2),
+            (3, 0, 5),
+            (1, 130, 70),
+        ] {
+            check(
+                &[(dtype, &[m, k]), (dtype, &[k, n])],
+                &mut rng,
+                plain,
+                |b, x| b.op(ops::MatMul {}, x),
+            );
         }
-        check(&[(dtype, &[2, 3, 5, 4]), (dtype, &[3, 4, 6])], &mut rng, plain, |b, x| {
-            let y = b.broadcast_to(&x[1], &[2, 3, 4, 6].map(Dim::from))?;
-            b.op(ops::MatMul {}, &[x[0], y])
-        });
-        check(&[(dtype, &[5, 7]), (dtype, &[9, 7]), (dtype, &[9])], &mut rng, plain, |b, x| {
-            let t = b.op(ops::Permute { perm: [1, 0].into_iter().collect() }, &[x[1]])?;
-            let y = b.op(ops::MatMul {}, &[x[0], t])?;
-            b.pointwise(Pw::Add, &[y, x[2]])
-        });
+        check(
+            &[(dtype, &[2, 3, 5, 4]), (dtype, &[3, 4, 6])],
+            &mut rng,
+            plain,
+            |b, x| {
+                let y = b.broadcast_to(&x[1], &[2, 3, 4, 6].map(Dim::from))?;
+                b.op(ops::MatMul {}, &[x[0], y])
+            },
+        );
+        check(
+            &[(dtype, &[5, 7]), (dtype, &[9, 7]), (dtype, &[9])],
+            &mut rng,
+            plain,
+            |b, x| {
+                let t = b.op(
+                    ops::Permute {
+                        perm: [1, 0].into_iter().collect(),
+                    },
+                    &[x[1]],
+                )?;
+                let y = b.op(ops::MatMul {}, &[x[0], t])?;
+                b.pointwise(Pw::Add, &[y, x[2]])
+            },
+        );
     }
 }
 
 #[test]
 fn convolutions_and_pooling() {
     let mut rng = Rng::new(7);
-    let conv = |stride: &[usize], padding: &[(usize, usize)], dilation: &[usize], groups| ops::Conv {
-        stride: stride.into(),
-        padding: padding.to_vec(),
-        dilation: dilation.into(),
-        groups,
-    };
+    let conv =
+        |stride: &[usize], padding: &[(usize, usize)], dilation: &[usize], groups| ops::Conv {
+            stride: stride.into(),
+            padding: padding.to_vec(),
+            dilation: dilation.into(),
+            groups,
+        };
     let cases: &[(&[usize], &[usize], ops::Conv)] = &[
-        (&[2, 3, 7, 5], &[4, 3, 3, 3], conv(&[1, 1], &[(1, 1), (1, 1)], &[1, 1], 1)),
-        (&[1, 4, 9, 9], &[6, 2, 3, 2], conv(&[2, 3], &[(0, 2), (1, 0)], &[2, 1], 2)),
-        (&[3, 5, 6, 6], &[5, 1, 3, 3], conv(&[1, 1], &[(1, 1), (1, 1)], &[1, 1], 5)),
+        (
+            &[2, 3, 7, 5],
+            &[4, 3, 3, 3],
+            conv(&[1, 1], &[(1, 1), (1, 1)], &[1, 1], 1),
+        ),
+        (
+            &[1, 4, 9, 9],
+            &[6, 2, 3, 2],
+            conv(&[2, 3], &[(0, 2), (1, 0)], &[2, 1], 2),
+        ),
+        (
+            &[3, 5, 6, 6],
+            &[5, 1, 3, 3],
+            conv(&[1, 1], &[(1, 1), (1, 1)], &[1, 1], 5),
+        ),
         (&[2, 3, 11], &[4, 3, 1], conv(&[1], &[(0, 0)], &[1], 1)),
-        (&[1, 2, 3, 4, 5], &[3, 2, 2, 2, 2], conv(&[1, 2, 1], &[(0, 0), (1, 1), (0, 1)], &[1, 1, 2], 1)),
-        (&[0, 2, 5, 5], &[3, 2, 3, 3], conv(&[1, 1], &[(0, 0), (0, 0)], &[1, 1], 1)),
+        (
+            &[1, 2, 3, 4, 5],
+            &[3, 2, 2, 2, 2],
+            conv(&[1, 2, 1], &[(0, 0), (1, 1), (0, 1)], &[1, 1, 2], 1),
+        ),
+        (
+            &[0, 2, 5, 5],
+            &[3, 2, 3, 3],
+            conv(&[1, 1], &[(0, 0), (0, 0)], &[1, 1], 1),
+        ),
     ];
     for dtype in computing().filter(|d| *d != DType::Bool) {
         for (x, w, op) in cases {
-            check(&[(dtype, x), (dtype, w)], &mut rng, plain, |b, v| b.op(op.clone(), v));
+            check(&[(dtype, x), (dtype, w)], &mut rng, plain, |b, v| {
+                b.op(op.clone(), v)
+            });
         }
         for kind in [Reduction::Max, Reduction::Sum, Reduction::Min] {
             let pool = ops::WindowReduce {
@@ -249,7 +354,9 @@ fn convolutions_and_pooling() {
                 padding: vec![(1, 1), (0, 1)],
                 dilation: [1, 2].into_iter().collect(),
             };
-            check(&[(dtype, &[2, 3, 7, 6])], &mut rng, plain, |b, v| b.op(pool.clone(), v));
+            check(&[(dtype, &[2, 3, 7, 6])], &mut rng, plain, |b, v| {
+                b.op(pool.clone(), v)
+            });
         }
     }
 }
@@ -265,24 +372,52 @@ fn gathers_and_composites() {
             }
             _ => a,
         };
-        check(&[(dtype, &[3, 4, 5]), (DType::I64, &[2, 7, 5])], &mut rng, inside, |b, x| {
-            b.op(ops::Gather { axis: 1 }, x)
-        });
+        check(
+            &[(dtype, &[3, 4, 5]), (DType::I64, &[2, 7, 5])],
+            &mut rng,
+            inside,
+            |b, x| b.op(ops::Gather { axis: 1 }, x),
+        );
     }
     for dtype in computing().filter(|d| d.is_float()) {
-        for (shape, axis) in [(&[5, 13][..], 1), (&[5, 13], 0), (&[2, 3, 600], 2), (&[1], 0), (&[3, 0], 1)] {
+        for (shape, axis) in [
+            (&[5, 13][..], 1),
+            (&[5, 13], 0),
+            (&[2, 3, 600], 2),
+            (&[1], 0),
+            (&[3, 0], 1),
+        ] {
             for log in [false, true] {
-                check(&[(dtype, shape)], &mut rng, plain, |b, x| b.op(ops::Softmax { axis, log }, x));
+                check(&[(dtype, shape)], &mut rng, plain, |b, x| {
+                    b.op(ops::Softmax { axis, log }, x)
+                });
             }
         }
         let positive = |i: usize, a: Array| match a.floats() {
-            Some(x) if i == 2 => Array::from_f64(dtype, a.shape(), &x.iter().map(|x| x.abs() + 0.5).collect::<Vec<_>>()).unwrap(),
+            Some(x) if i == 2 => Array::from_f64(
+                dtype,
+                a.shape(),
+                &x.iter().map(|x| x.abs() + 0.5).collect::<Vec<_>>(),
+            )
+            .unwrap(),
             _ => a,
         };
         let channel = (dtype, &[3usize][..]);
-        let inputs = [(dtype, &[2, 3, 4, 5][..]), channel, channel, channel, channel];
+        let inputs = [
+            (dtype, &[2, 3, 4, 5][..]),
+            channel,
+            channel,
+            channel,
+            channel,
+        ];
         check(&inputs, &mut rng, positive, |b, x| {
-            b.op(ops::BatchNorm { eps: kiln_base::Scalar::Float(1e-5), affine: true }, x)
+            b.op(
+                ops::BatchNorm {
+                    eps: kiln_base::Scalar::Float(1e-5),
+                    affine: true,
+                },
+                x,
+            )
         });
     }
 }

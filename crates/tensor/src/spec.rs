@@ -55,7 +55,7 @@ impl From<&str> for DimSpec {
     }
 }
 
-/// What a function given to [`compile`] may return.
+/// What a function given to [`crate::compile`] may return.
 pub trait IntoOutputs {
     /// The tensors, in order.
     ///
