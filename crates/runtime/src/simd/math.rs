@@ -5,6 +5,7 @@
 //! looks up 32 numbers at once. Each is within 4 units in the last place.
 
 use super::{Isa, fma32};
+use kiln_base::prim;
 use std::f32::consts::{LN_2, LOG2_E};
 
 /// Evaluates a polynomial, highest coefficient first.
@@ -247,9 +248,14 @@ pub(crate) fn erf<I: Isa>(x: f32) -> f32 {
 /// Centres of [`ErfTable`].
 const ERF_CENTRES: usize = 32;
 
-/// The Taylor coefficients of erf at 0, 1/8, .. 31/8: entry `[n][i]` is that of `r^n` at `i / 8`.
+/// The Taylor series of erf around points near 0, 1/8, .. 31/8, chosen so that erf there is very
+/// nearly an f32 (S. Gal's accurate tables); where erf is close to 1 its rounding is then the only one.
 #[repr(C, align(64))]
-pub(crate) struct ErfTable([[f32; ERF_CENTRES]; 6]);
+pub(crate) struct ErfTable {
+    centres: [f32; ERF_CENTRES],
+    /// Entry `[n][i]` is the coefficient of `r^n` at centre `i`.
+    series: [[f32; ERF_CENTRES]; 6],
+}
 
 impl ErfTable {
     /// The table.
@@ -259,24 +265,35 @@ impl ErfTable {
     }
 
     fn new() -> ErfTable {
-        let mut table = [[0.0; ERF_CENTRES]; 6];
-        // The last one stands for all that is beyond it, where erf is 1 but for one rounding.
-        table[0][ERF_CENTRES - 1] = 1.0;
+        let slope = |x: f64| std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp();
+        let mut table = ErfTable {
+            centres: [0.0; ERF_CENTRES],
+            series: [[0.0; ERF_CENTRES]; 6],
+        };
         for i in 0..ERF_CENTRES - 1 {
-            let x = i as f64 / 8.0;
+            let even = i as f64 / 8.0;
+            let value = prim::erf(even);
+            // One step of Newton's method to where erf is what it rounds to here.
+            let centre = even + (value as f32 as f64 - value) / slope(even);
+            let x = centre as f32 as f64;
+            table.centres[i] = x as f32;
+            table.series[0][i] = prim::erf(x) as f32;
             // The derivatives of e^(-x²) are it times (-1)^n H_n(x); H_n = 2x H_(n-1) - 2(n-1) H_(n-2).
-            let gauss = std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp();
             let (mut before, mut hermite, mut factor) = (0.0, 1.0, 1.0);
-            table[0][i] = kiln_base::prim::erf(x) as f32;
-            for (n, row) in table.iter_mut().enumerate().skip(1) {
+            for (n, row) in table.series.iter_mut().enumerate().skip(1) {
                 factor /= n as f64;
-                row[i] = (gauss * hermite * factor) as f32;
+                row[i] = (slope(x) * hermite * factor) as f32;
                 factor = -factor;
                 let next = 2.0 * x * hermite - 2.0 * (n as f64 - 1.0) * before;
                 (before, hermite) = (hermite, next);
             }
         }
-        ErfTable(table)
+        // The last one rounds to 1 - 2^-24 below 3.9192 and to 1 above, as erf does.
+        table.centres[ERF_CENTRES - 1] = 3.875;
+        table.series[0][ERF_CENTRES - 1] = 1.0 - f32::EPSILON / 2.0;
+        table.series[1][ERF_CENTRES - 1] = 3.4e-7;
+        table.series[2][ERF_CENTRES - 1] = 7.6e-6;
+        table
     }
 
     /// The error function of 16 numbers: the Taylor series at the nearest centre.
@@ -291,20 +308,19 @@ impl ErfTable {
         unsafe {
             let sign = _mm512_set1_ps(-0.0);
             // The second operand goes through where one is NaN.
-            let t = _mm512_min_ps(_mm512_set1_ps(3.875), _mm512_andnot_ps(sign, x));
-            let round = _mm512_set1_ps(ROUND);
-            let at = _mm512_fmadd_ps(t, _mm512_set1_ps(8.0), round);
-            let r = _mm512_fnmadd_ps(_mm512_sub_ps(at, round), _mm512_set1_ps(0.125), t);
+            let t = _mm512_min_ps(_mm512_set1_ps(3.93), _mm512_andnot_ps(sign, x));
             // Only the low five bits of an index count.
+            let at = _mm512_fmadd_ps(t, _mm512_set1_ps(8.0), _mm512_set1_ps(ROUND));
             let at = _mm512_castps_si512(at);
-            let look = |n: usize| {
-                let row = self.0[n].as_ptr();
+            let look = |row: &[f32; ERF_CENTRES]| {
+                let row = row.as_ptr();
                 let (low, high) = (_mm512_load_ps(row), _mm512_load_ps(row.add(16)));
                 _mm512_permutex2var_ps(low, at, high)
             };
-            let mut y = look(5);
+            let r = _mm512_sub_ps(t, look(&self.centres));
+            let mut y = look(&self.series[5]);
             for n in (0..5).rev() {
-                y = _mm512_fmadd_ps(y, r, look(n));
+                y = _mm512_fmadd_ps(y, r, look(&self.series[n]));
             }
             _mm512_or_ps(y, _mm512_and_ps(sign, x))
         }
@@ -435,6 +451,25 @@ mod tests {
             }
             println!("{op:?} {level:?}: {:.2} ulp at {:e}", worst.0, worst.1);
             assert!(worst.0 <= 4.0, "{op:?} {level:?}: {worst:?}");
+        }
+    }
+
+    /// gelu of a negative number is a difference of two numbers near 1.
+    #[test]
+    fn erf_is_nearly_rounded_where_it_is_close_to_one() {
+        let xs: Vec<f32> = (0..400_000).map(|i| 1.8 + i as f32 * 1e-5).collect();
+        let mut ys = vec![0.0; xs.len()];
+        for level in Level::ALL.into_iter().filter(|l| l.is_supported()) {
+            // SAFETY: the machine has the level.
+            unsafe { compiled::<F<12>, (&[f32], &mut [f32])>(level)((&xs, &mut ys)) };
+            let mut worst = (0.0, 0.0);
+            for (&x, &y) in xs.iter().zip(&ys) {
+                let error = (y as f64 - prim::erf(x as f64)).abs() / (f32::EPSILON as f64 / 2.0);
+                worst = if error > worst.0 { (error, x) } else { worst };
+                assert!(y <= 1.0, "{level:?}: erf({x}) = {y}");
+            }
+            println!("erf {level:?}: {:.2} ulp at {}", worst.0, worst.1);
+            assert!(worst.0 <= 1.0, "{level:?}: {worst:?}");
         }
     }
 

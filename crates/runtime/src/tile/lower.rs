@@ -125,7 +125,8 @@ impl Stage {
         let at = i + 1 + self.drafts[i + 1..=last].iter().position(keeps)?;
         let slot = self.drafts[at].x;
         let conflict = |d: &Draft| matches!(d.make, Make::Keep(_) | Make::Kept(_)) && d.x == slot;
-        let before = self.drafts[i + 1..at].iter().any(conflict);
+        // A value kept there earlier may still be read where it lies.
+        let before = self.drafts[..at].iter().any(conflict);
         let after = self.drafts[at + 1..=last]
             .iter()
             .any(|d| matches!(d.make, Make::Keep(_)) && d.x == slot);
