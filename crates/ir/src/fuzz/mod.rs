@@ -44,7 +44,7 @@ impl Default for Config {
             control_flow: true,
             symbolic: true,
             min_nodes: 15,
-            max_nodes: 55,
+            max_nodes: 50,
         }
     }
 }

@@ -2,14 +2,14 @@
 
 use super::generate::{Generator, Meta};
 use crate::ops::{self, Axes};
-use crate::{Fact, Op, Pw, Role, Value};
+use crate::{Fact, Op, Pw, Role, Shape, Value};
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim};
 
 impl Generator {
     pub fn random_pattern(&mut self) -> Option<Value> {
-        match self.rng.below(12) {
-            0 => self.conv_batch_norm(),
+        match self.rng.below(13) {
+            0 | 12 => self.conv_batch_norm(),
             1 => self.conv_batch_statistics(),
             2 => self.repeated(),
             3 => self.foldable(),
@@ -25,6 +25,13 @@ impl Generator {
 
     /// Convolution, perhaps a bias, and the batch norm of inference.
     fn conv_batch_norm(&mut self) -> Option<Value> {
+        if self.rng.chance(0.6) {
+            // One behind the other, as the folding rule wants them.
+            let dtype = self.rng.one([DType::F32, DType::F64]);
+            let x = self.image(dtype);
+            let y = self.raw_conv(x)?;
+            return self.batch_norm(y, Role::Parameter);
+        }
         let dtype = self.dtype(DType::is_float)?;
         let x = self.image(dtype);
         let mut y = self.conv(x)?;
@@ -197,7 +204,15 @@ impl Generator {
         };
         let v = self.emit(back, &[turned], meta)?;
         let v = self.slice(v)?;
-        self.slice(v)
+        let v = self.slice(v)?;
+        if self.rng.chance(0.4) {
+            let front = |n: i64, shape: &Shape| [Dim::Const(n)].into_iter().chain(shape.clone());
+            let shape: Shape = front(1, &self.fact(v).shape).collect();
+            let once = self.emit(ops::Broadcast { shape }, &[v], meta)?;
+            let shape: Shape = front(2, &self.fact(v).shape).collect();
+            return self.emit(ops::Broadcast { shape }, &[once], meta);
+        }
+        Some(v)
     }
 
     /// What looks like nothing or a constant, and is one only without NaN, infinities and −0.

@@ -340,6 +340,12 @@ impl Generator {
     }
 
     pub fn conv(&mut self, x: Value) -> Option<Value> {
+        let y = self.raw_conv(x)?;
+        self.tame(y)
+    }
+
+    /// A convolution whose result may be large.
+    pub fn raw_conv(&mut self, x: Value) -> Option<Value> {
         let x = self.tame(x)?;
         let Fact { dtype, shape } = self.fact(x);
         let spatial = shape.len().checked_sub(2)?;
@@ -371,8 +377,7 @@ impl Generator {
         let dims: Shape = weight.into_iter().map(Dim::Const).collect();
         let w = self.input(dtype, &dims, Role::Parameter);
         let size = self.meta(x).size * self.meta(w).size * taps as f64;
-        let y = self.emit(op, &[x, w], product_meta(dtype, size))?;
-        self.tame(y)
+        self.emit(op, &[x, w], product_meta(dtype, size))
     }
 
     fn random_window_reduce(&mut self) -> Option<Value> {
