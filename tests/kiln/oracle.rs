@@ -3,7 +3,7 @@
 use kiln_compiler::{CompileError, Explain, Options, compile};
 use kiln_ir::eval::{Array, Data, Mode, evaluate, symbol_values};
 use kiln_ir::fuzz::Rng;
-use kiln_ir::{DType, Graph, Op};
+use kiln_ir::{DType, Graph, Op, Value};
 use kiln_runtime::{Buffer, Executable};
 
 /// What the reference says of a graph with these inputs.
@@ -13,6 +13,8 @@ pub struct Oracle {
     exact: Vec<Array>,
     /// For each output how far its elements move when the inputs are nudged.
     nudged: Vec<Vec<f64>>,
+    /// For each output the rounding of the narrowest type that it was computed in.
+    compute: Vec<f64>,
 }
 
 impl Oracle {
@@ -35,6 +37,11 @@ impl Oracle {
             rounded: eval(&inputs, Mode::Rounded),
             exact,
             nudged,
+            compute: graph
+                .outputs
+                .iter()
+                .map(|o| coarsest(graph, o.value))
+                .collect(),
             inputs,
         }
     }
@@ -50,18 +57,51 @@ impl Oracle {
         }
         for (i, output) in outputs.iter().enumerate() {
             let Some(buffer) = output else { continue };
-            compare(buffer, &self.rounded[i], &self.exact[i], &self.nudged[i])
-                .map_err(|e| format!("output {i}: {e}"))?;
+            compare(
+                buffer,
+                &self.rounded[i],
+                &self.exact[i],
+                &self.nudged[i],
+                self.compute[i],
+            )
+            .map_err(|e| format!("output {i}: {e}"))?;
         }
         Ok(())
     }
+}
+
+/// The coarsest rounding among the floats that a value depends on.
+fn coarsest(graph: &Graph, value: Value) -> f64 {
+    let mut needed = vec![false; graph.len()];
+    needed[value.node.index()] = true;
+    let mut coarsest = f64::EPSILON;
+    for (id, node) in graph
+        .iter()
+        .rev()
+        .filter(|(id, _)| id.index() <= value.node.index())
+    {
+        if needed[id.index()] {
+            node.inputs
+                .iter()
+                .for_each(|v| needed[v.node.index()] = true);
+            let floats = node.facts.iter().filter(|f| f.dtype.is_float());
+            coarsest = floats.fold(coarsest, |c, f| c.max(compute_unit(f.dtype)));
+        }
+    }
+    coarsest
 }
 
 /// The tolerance of an element is a small multiple of the error that rounding each op to its dtype
 /// makes (there, and at most anywhere in the tensor) and of what one rounding of every input does
 /// to it (which bounds how far sums that the reference carries exactly may drift), plus the rounding
 /// of one result.
-fn compare(buffer: &Buffer, rounded: &Array, exact: &Array, nudged: &[f64]) -> Result<(), String> {
+fn compare(
+    buffer: &Buffer,
+    rounded: &Array,
+    exact: &Array,
+    nudged: &[f64],
+    compute: f64,
+) -> Result<(), String> {
     let shape: Vec<usize> = buffer.shape().iter().map(|d| *d as usize).collect();
     if shape != rounded.shape() || buffer.dtype() != rounded.dtype() {
         return Err(format!(
@@ -96,7 +136,7 @@ fn compare(buffer: &Buffer, rounded: &Array, exact: &Array, nudged: &[f64]) -> R
             }
             return Err(format!("element {i} is {g} instead of {e}"));
         }
-        let floor = unit(buffer.dtype()) * e.abs() + 32.0 * compute_unit(buffer.dtype()) * largest;
+        let floor = unit(buffer.dtype()) * e.abs() + 32.0 * compute * largest;
         let tolerance = 8.0 * ((r - e).abs() + nudged[i]) + 4.0 * worst + floor + 1e-30;
         if (g - e).abs() <= tolerance {
             continue;
