@@ -194,3 +194,15 @@ fn a_plan_travels_as_bytes() {
     let plan = kiln_base::plan::Plan::from_bytes(&f.to_bytes()).unwrap();
     assert_eq!(plan, *f.plan());
 }
+
+#[test]
+fn a_tensor_that_left_its_function_has_no_value() {
+    let mut leaked = None;
+    compile(&[Spec::fixed(DType::F32, [2])], |x| {
+        leaked = Some(x[0].exp());
+        x[0].clone()
+    })
+    .unwrap();
+    let e = leaked.unwrap().realize().map(|_| ()).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::ReadWhileCompiling, "{e}");
+}

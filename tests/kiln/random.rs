@@ -64,3 +64,47 @@ fn moments_are_right() {
     let share = kept.iter().filter(|x| **x == 0.0).count() as f64 / n as f64;
     assert!((share - 0.25).abs() < 0.01, "{share}");
 }
+
+#[test]
+fn compiled_functions_draw_in_recording_order() {
+    let _guard = SEED.lock().unwrap_or_else(|e| e.into_inner());
+    let draw = || {
+        let unused = Tensor::rand([3], DType::F32);
+        let (a, b) = (
+            Tensor::rand([2], DType::F32),
+            Tensor::randn([2], DType::F32),
+        );
+        drop(unused);
+        [b, a]
+    };
+    let compiled = kiln::compile(&[], |_| draw()).unwrap();
+    manual_seed(5);
+    let lazy = draw().map(|t| t.to_vec::<f32>().unwrap());
+    manual_seed(5);
+    let run: Vec<Vec<f32>> = compiled
+        .run(&[])
+        .unwrap()
+        .iter()
+        .map(|t| t.to_vec().unwrap())
+        .collect();
+    assert_eq!(run, lazy);
+}
+
+#[test]
+fn ranges_are_kept() {
+    let _guard = SEED.lock().unwrap_or_else(|e| e.into_inner());
+    for dtype in [DType::F16, DType::BF16, DType::F32] {
+        let most = Tensor::rand([1 << 18], dtype)
+            .to_dtype(DType::F32)
+            .amax([0], false);
+        assert!(most.item::<f32>().unwrap() < 1.0);
+    }
+    assert!(Tensor::randint(-5, i64::MAX, [2]).realize().is_err());
+    assert!(Tensor::randint(3, 3, [2]).realize().is_err());
+    assert!(
+        Tensor::from_slice(&[1i64], [1])
+            .dropout(0.5, true)
+            .realize()
+            .is_err()
+    );
+}

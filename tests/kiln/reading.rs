@@ -91,3 +91,18 @@ fn what_a_plan_writes_anyway_is_kept() {
     second.realize().unwrap();
     assert!(first.is_realized());
 }
+
+#[test]
+fn many_recordings_that_meet_are_dropped_without_overflow() {
+    let base = vector(&[1.0]);
+    for forwards in [true, false] {
+        let leaves: Vec<Tensor> = (0..3000).map(|_| &base * 2.0).collect();
+        let mut sum = base.clone();
+        for i in 0..leaves.len() {
+            let at = if forwards { i } else { leaves.len() - 1 - i };
+            sum = &sum + &leaves[at];
+        }
+        drop(leaves);
+        assert_eq!(sum.item::<f32>().unwrap(), 6001.0);
+    }
+}

@@ -205,3 +205,89 @@ fn batch_norm_keeps_running_statistics_flat() {
     let got = mean.get().to_vec::<f32>().unwrap();
     assert_close(&got, &expected.map(|e| e as f32));
 }
+
+#[test]
+fn runs_that_read_each_others_cells_do_not_deadlock() {
+    let cells = || -> Vec<Var> {
+        let cell = |_| Var::new(&vector(&[1.0; 16])).unwrap();
+        (0..20).map(cell).collect()
+    };
+    let (a, b) = (cells(), cells());
+    let step = |written: &[Var], read: &[Var]| {
+        compile(&[], |_| {
+            for (w, r) in written.iter().zip(read) {
+                w.assign(&(w.get() * 0.5 + r.get() * 0.5))?;
+            }
+            Ok::<_, kiln::Error>(Vec::<Tensor>::new())
+        })
+        .unwrap()
+    };
+    let (f, g) = (step(&a, &b), step(&b, &a));
+    let start = std::sync::Barrier::new(2);
+    std::thread::scope(|s| {
+        for f in [&f, &g] {
+            s.spawn(|| {
+                for _ in 0..300 {
+                    start.wait();
+                    f.run(&[]).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(a[7].get().to_vec::<f32>().unwrap(), [1.0; 16]);
+}
+
+#[test]
+fn a_cell_that_was_assigned_again_is_not_waited_for() {
+    let (a, b) = (
+        Var::new(&vector(&[1.0])).unwrap(),
+        Var::new(&vector(&[2.0])).unwrap(),
+    );
+    let f = compile(&[], |_| {
+        a.assign(&(a.get() + b.get()))?;
+        Ok::<_, kiln::Error>(a.get())
+    })
+    .unwrap();
+    let t = vector(&[3.0]) + 1.0;
+    a.assign(&t).unwrap();
+    b.assign(&(&t * 2.0)).unwrap();
+    a.assign(&vector(&[5.0])).unwrap();
+    assert_eq!(f.run(&[]).unwrap()[0].item::<f32>().unwrap(), 13.0);
+}
+
+#[test]
+fn an_unread_failure_loses_no_update() {
+    let one = Tensor::from_slice(&[1i64], [1]);
+    let bad = one.floor_divide(&Tensor::from_slice(&[0i64], [1]));
+    let (m, w) = (
+        Var::new(&vector(&[0.0])).unwrap(),
+        Var::new(&vector(&[0.0])).unwrap(),
+    );
+    for _ in 0..3000 {
+        m.assign(&(m.get() + 1.0)).unwrap();
+        w.assign(&(w.get() + 1.0)).unwrap();
+    }
+    assert_eq!(m.get().item::<f32>().unwrap(), 3000.0);
+    assert_eq!(w.get().item::<f32>().unwrap(), 3000.0);
+    assert_eq!(bad.to_vec::<i64>().unwrap_err().kind(), ErrorKind::Data);
+}
+
+#[test]
+fn a_held_dependent_may_be_read_while_another_thread_commits() {
+    for _ in 0..200 {
+        let v = Var::new(&vector(&[1.0; 8])).unwrap();
+        let d = v.get() * 2.0;
+        v.assign(&(v.get() + &d)).unwrap();
+        let start = std::sync::Barrier::new(2);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                start.wait();
+                assert_eq!(v.get().to_vec::<f32>().unwrap(), [3.0; 8]);
+            });
+            s.spawn(|| {
+                start.wait();
+                assert_eq!(d.to_vec::<f32>().unwrap(), [2.0; 8]);
+            });
+        });
+    }
+}

@@ -187,20 +187,13 @@ impl Cache {
             self.inner().stats.hits += 1;
             return Ok(found);
         }
-        let variant = self.make_variant(state.variants.last(), recording, &sizes)?;
+        let variant = self.make_variant(&state.variants, recording, &sizes)?;
         let found = variant.found.clone();
-        let bytes = found.executable.plan().to_bytes().len();
+        let bytes = variant.bytes;
         state.variants.push(variant);
         state.bytes += bytes;
         let dropped = if state.variants.len() > MAX_VARIANTS {
-            let gone = state
-                .variants
-                .remove(0)
-                .found
-                .executable
-                .plan()
-                .to_bytes()
-                .len();
+            let gone = state.variants.remove(0).bytes;
             state.bytes -= gone;
             gone
         } else {
@@ -216,17 +209,21 @@ impl Cache {
         Ok(found)
     }
 
+    /// A variant that generalises the most recent one it can, else one for these very sizes.
     fn make_variant(
         &self,
-        previous: Option<&Variant>,
+        previous: &[Variant],
         recording: &Recording,
         sizes: &Sizes,
     ) -> Result<Variant, CompileError> {
-        if let Some(previous) = previous {
-            let general = Expectation::generalize(previous, sizes);
-            if let Ok(found) = self.compile(&general, recording) {
-                return Ok(variant(general, sizes, found));
-            }
+        let general = previous
+            .iter()
+            .rev()
+            .find_map(|p| Expectation::generalize(p, sizes));
+        if let Some(general) = general
+            && let Ok(found) = self.compile(&general, recording)
+        {
+            return Ok(variant(general, sizes, found));
         }
         let baked = Expectation::baked(sizes);
         let found = self.compile(&baked, recording)?;
@@ -276,8 +273,11 @@ impl Cache {
     }
 }
 
+/// A plan linked for the machine takes several times its encoded size, and its recording is kept too.
 fn variant(expects: Expectation, sizes: &Sizes, found: Found) -> Variant {
+    let plan = found.executable.plan().to_bytes().len();
     Variant {
+        bytes: 16 * plan + found.explain.bytes() + 64 * sizes.dims.len(),
         expects,
         example: sizes.dims.clone(),
         found: Arc::new(found),

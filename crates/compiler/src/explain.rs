@@ -94,6 +94,16 @@ impl Explain {
         fold.map_or(0, |(_, n)| *n)
     }
 
+    /// About how much memory the texts take.
+    pub(crate) fn bytes(&self) -> usize {
+        let texts = |list: &[String]| list.iter().map(|t| t.len() + 32).sum::<usize>();
+        let kernel = |k: &KernelInfo| {
+            k.name.len() + texts(&k.ops) + texts(&k.why_not) + k.kir.as_ref().map_or(0, String::len)
+        };
+        let kernels: usize = self.kernels.iter().map(kernel).sum();
+        self.graph.len() + texts(&self.rewrites) + kernels
+    }
+
     /// Number of kernels that every run launches.
     pub fn kernels_run(&self) -> usize {
         self.kernels.iter().filter(|k| !k.prepared).count()

@@ -41,6 +41,8 @@ pub(crate) struct Variant {
     /// The sizes it was made from.
     pub(crate) example: Vec<i64>,
     pub(crate) found: Arc<Found>,
+    /// About how much memory it takes.
+    pub(crate) bytes: usize,
 }
 
 impl Sizes {
@@ -90,8 +92,9 @@ impl Expectation {
             })
     }
 
-    /// What a new variant should expect, given the most recent variant that did not match.
-    pub(crate) fn generalize(previous: &Variant, sizes: &Sizes) -> Expectation {
+    /// What a new variant should expect, given one that did not match; `None` if its sizes and these
+    /// have no common form.
+    pub(crate) fn generalize(previous: &Variant, sizes: &Sizes) -> Option<Expectation> {
         let old = &previous.expects;
         let scalars = old
             .scalars
@@ -99,17 +102,16 @@ impl Expectation {
             .zip(&sizes.scalars)
             .map(|(want, s)| want.filter(|w| w == s))
             .collect();
-        let dims = if old.matches_dims(&sizes.dims) {
-            Some((old.dims.clone(), old.symbols.clone()))
+        let (dims, symbols) = if old.matches_dims(&sizes.dims) {
+            (old.dims.clone(), old.symbols.clone())
         } else {
-            symbolic_dims(&previous.example, sizes)
+            symbolic_dims(&previous.example, sizes)?
         };
-        let (dims, symbols) = dims.unwrap_or_else(|| (Expectation::baked(sizes).dims, Vec::new()));
-        Expectation {
+        Some(Expectation {
             dims,
             symbols,
             scalars,
-        }
+        })
     }
 }
 

@@ -1,8 +1,10 @@
 //! Bounding what a thread holds unrealised.
 
 use crate::node::{Node, State};
-use crate::{Result, Tensor, realize, scope};
+use crate::realize::{OnFailure, realize_with};
+use crate::{Result, Tensor, scope};
 use std::cell::RefCell;
+use std::panic::Location;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -45,24 +47,29 @@ pub(crate) fn recorded(node: &Arc<Node>) {
 /// # Errors
 /// The first error of a run; values that don't depend on it may be unrealised too, and are computed
 /// when they are read.
+#[track_caller]
 pub fn realize_all() -> Result<()> {
-    let nodes = RECORDED.with_borrow_mut(|r| {
-        r.limit = LIMIT;
-        std::mem::take(&mut r.nodes)
-    });
+    let nodes = RECORDED.with_borrow_mut(|r| std::mem::take(&mut r.nodes));
     let held: Vec<Tensor> = nodes
         .iter()
         .filter_map(Weak::upgrade)
         .filter(|n| n.handles.load(Ordering::Relaxed) > 0 && is_lazy(n))
         .map(|n| Tensor::output_of(&n, 0))
         .collect();
-    let result = realize::realize(&held.iter().collect::<Vec<_>>());
+    let loc = Location::caller();
+    let mut result = realize_with(&held.iter().collect::<Vec<_>>(), OnFailure::Keep, loc);
+    if result.is_err() {
+        // One value failed; the others must not wait for it.
+        for t in &held {
+            let one = realize_with(&[t], OnFailure::Keep, loc);
+            result = result.and(one);
+        }
+    }
+    drop(held);
     RECORDED.with_borrow_mut(|r| {
-        r.nodes.extend(
-            nodes
-                .into_iter()
-                .filter(|n| n.upgrade().is_some_and(|n| is_lazy(&n))),
-        )
+        let lazy = |n: &Weak<Node>| n.upgrade().is_some_and(|n| is_lazy(&n));
+        r.nodes.extend(nodes.into_iter().filter(lazy));
+        r.limit = r.nodes.len() + LIMIT;
     });
     result
 }

@@ -1,7 +1,7 @@
 //! Compiling a function once to run it many times.
 
 use crate::compiled::{Binding, Write};
-use crate::gather::Gather;
+use crate::gather::{Gather, leaked};
 use crate::node::Node;
 use crate::scope::{Recording, Scope, placeholder};
 use crate::{Compiled, DimSpec, Error, ErrorKind, IntoOutputs, Result, Spec, Tensor, realize};
@@ -141,6 +141,12 @@ impl Builder<'_> {
             bindings,
             writes,
             symbols: self.symbol_places(),
+            keys: self
+                .scope
+                .keys
+                .iter()
+                .map(|(_, count)| count.clone())
+                .collect(),
             vars: self.scope.vars.into_iter().map(|v| v.var).collect(),
             gather: gather.without_values(),
             loc: self.loc,
@@ -165,17 +171,10 @@ impl Builder<'_> {
                 .position(|v| is(&v.placeholder, &node))
             {
                 bindings.push(Binding::Var(v));
-            } else if let Some((_, count)) = self.scope.keys.iter().find(|(t, _)| is(t, &node)) {
-                bindings.push(Binding::Key(count.clone()));
+            } else if let Some(k) = self.scope.keys.iter().position(|(t, _)| is(t, &node)) {
+                bindings.push(Binding::Key(k));
             } else {
-                let message =
-                    "this tensor was recorded inside another compile and has no value here";
-                return Err(Error::new(
-                    ErrorKind::ReadWhileCompiling,
-                    node.called,
-                    message,
-                    Loc::from(node.loc),
-                ));
+                return Err(leaked(&node));
             }
         }
         Ok(bindings)

@@ -16,7 +16,7 @@ pub(crate) enum Binding {
     Argument(usize),
     Captured(Buffer),
     Var(usize),
-    Key(Dim),
+    Key(usize),
 }
 
 /// A compiled function.
@@ -30,6 +30,8 @@ pub struct Compiled {
     pub(crate) specs: Vec<Spec>,
     pub(crate) bindings: Vec<Binding>,
     pub(crate) vars: Vec<Var>,
+    /// How many numbers each use of a generator draws, in recording order.
+    pub(crate) keys: Vec<Dim>,
     /// Positions of the results among the plan's outputs.
     pub(crate) results: Vec<usize>,
     pub(crate) writes: Vec<Write>,
@@ -59,11 +61,15 @@ impl Compiled {
         let loc = Location::caller();
         self.check(arguments, loc)?;
         realize::realize_at(arguments, loc)?;
-        let busy = self.lock_written(loc)?;
-        let mut inputs: SmallVec<[Buffer; 8]> = SmallVec::new();
+        // Everything but the cells that are written is read before those are locked: a run that waits
+        // for a cell holds none.
+        let keys = self.reserve(arguments);
+        let mut inputs: SmallVec<[Option<Buffer>; 8]> = SmallVec::new();
         for binding in &self.bindings {
-            inputs.push(self.input(binding, arguments, loc)?);
+            inputs.push(self.input(binding, arguments, &keys, loc)?);
         }
+        let busy = self.lock_written(loc)?;
+        let mut inputs = self.with_written(inputs, loc)?;
         let donated = self.donate(&busy);
         let donate: SmallVec<[bool; 8]> = (0..inputs.len()).map(|i| donated.contains(&i)).collect();
         let result = self.executable.run(&mut inputs, &donate);
@@ -135,37 +141,76 @@ impl Compiled {
         }
     }
 
+    /// An input; `None` for a cell that the run writes.
     fn input(
         &self,
         binding: &Binding,
         arguments: &[&Tensor],
+        keys: &[[i64; 2]],
         loc: &'static Location<'static>,
-    ) -> Result<Buffer> {
+    ) -> Result<Option<Buffer>> {
         match binding {
-            Binding::Argument(a) => realize::read(arguments[*a], loc),
-            Binding::Captured(buffer) => Ok(buffer.clone()),
+            Binding::Argument(a) => realize::read(arguments[*a], loc).map(Some),
+            Binding::Captured(buffer) => Ok(Some(buffer.clone())),
+            Binding::Var(v) if self.writes.iter().any(|w| w.var == *v) => Ok(None),
             Binding::Var(v) => {
-                let cell = &self.vars[*v].cell;
-                let written = self.writes.iter().any(|w| w.var == *v);
-                // A cell that this run has locked must not be waited for.
-                let current = if written {
-                    cell.now()
-                } else {
-                    cell.idle().current.clone()
-                };
-                realize::read(&current, loc)
+                let current = self.vars[*v].cell.idle().current.clone();
+                realize::read(&current, loc).map(Some)
             }
-            Binding::Key(count) => {
-                let values: SmallVec<[i64; 4]> = self
-                    .symbols
-                    .iter()
-                    .map(|(a, axis)| arguments[*a].dims()[*axis].as_const().unwrap_or(0))
-                    .collect();
-                let pair = Generator::default_generator().reserve(count.eval(&values) as u64);
-                Buffer::from_slice(&pair, &[2])
+            Binding::Key(k) => {
+                let buffer = Buffer::from_slice(&keys[*k], &[2]);
+                buffer
+                    .map(Some)
                     .map_err(|e| realize::run_error(e, &self.gather, loc))
             }
         }
+    }
+
+    /// Seed and offset of each use of a generator: consecutive ranges in recording order, as if the
+    /// function had been recorded lazily.
+    fn reserve(&self, arguments: &[&Tensor]) -> SmallVec<[[i64; 2]; 2]> {
+        if self.keys.is_empty() {
+            return SmallVec::new();
+        }
+        let values: SmallVec<[i64; 4]> = self
+            .symbols
+            .iter()
+            .map(|(a, axis)| arguments[*a].dims()[*axis].as_const().unwrap_or(0))
+            .collect();
+        let counts: SmallVec<[i64; 2]> = self.keys.iter().map(|c| c.eval(&values)).collect();
+        let [seed, mut offset] =
+            Generator::default_generator().reserve(counts.iter().sum::<i64>() as u64);
+        let take = |count: &i64| {
+            offset = offset.wrapping_add(*count);
+            [seed, offset.wrapping_sub(*count)]
+        };
+        counts.iter().map(take).collect()
+    }
+
+    /// The inputs with the values of the locked cells filled in.
+    fn with_written(
+        &self,
+        inputs: SmallVec<[Option<Buffer>; 8]>,
+        loc: &'static Location<'static>,
+    ) -> Result<SmallVec<[Buffer; 8]>> {
+        let filled =
+            inputs
+                .into_iter()
+                .zip(&self.bindings)
+                .map(|(buffer, binding)| match binding {
+                    Binding::Var(v) if buffer.is_none() => {
+                        realize::read(&self.vars[*v].cell.now(), loc)
+                    }
+                    _ => buffer.ok_or_else(|| {
+                        Error::new(
+                            ErrorKind::Internal,
+                            "Compiled::run",
+                            "an input has no value",
+                            Loc::from(loc),
+                        )
+                    }),
+                });
+        filled.collect()
     }
 
     /// The inputs whose memory the run may write over: old values of written cells that nobody else

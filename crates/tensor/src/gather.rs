@@ -40,6 +40,28 @@ pub(crate) struct Source {
     pub(crate) buffer: Option<Buffer>,
 }
 
+/// Why a value can't be had.
+pub(crate) enum Missing {
+    /// A run of another thread is writing over its memory.
+    Donated,
+    /// For good.
+    Error(Error),
+}
+
+impl From<Missing> for Error {
+    fn from(missing: Missing) -> Error {
+        match missing {
+            Missing::Error(e) => e,
+            Missing::Donated => Error::new(
+                ErrorKind::Internal,
+                "read",
+                "another thread is replacing a value that this program needs; read again",
+                Loc::UNKNOWN,
+            ),
+        }
+    }
+}
+
 /// Stands for all outputs of a lazy node in the table of known values.
 const ALL: u32 = u32::MAX;
 
@@ -51,7 +73,7 @@ struct Frame {
 
 impl Gather {
     /// Adds a value and everything it needs.
-    pub(crate) fn add(&mut self, t: &Tensor) -> Result<Value> {
+    pub(crate) fn add(&mut self, t: &Tensor) -> Result<Value, Missing> {
         let root = t.operand();
         let mut stack = Vec::new();
         if self.find(&root).is_none() {
@@ -84,7 +106,7 @@ impl Gather {
     }
 
     /// Adds an input, or starts on a lazy node.
-    fn open(&mut self, operand: &Operand, stack: &mut Vec<Frame>) -> Result<()> {
+    fn open(&mut self, operand: &Operand, stack: &mut Vec<Frame>) -> Result<(), Missing> {
         let node = &operand.node;
         let buffer = match &*node.state() {
             State::Ready(values) => values.get(operand.output as usize).cloned(),
@@ -100,7 +122,8 @@ impl Gather {
                     return Ok(());
                 }
             },
-            State::Donated | State::Poisoned => return Err(lost(node)),
+            State::Donated => return Err(Missing::Donated),
+            State::Poisoned => return Err(lost(node)),
         };
         let index = self.entries.len();
         self.known
@@ -128,7 +151,7 @@ impl Gather {
     }
 
     /// Adds a lazy node whose operands are known.
-    fn close(&mut self, frame: Frame) -> Result<()> {
+    fn close(&mut self, frame: Frame) -> Result<(), Missing> {
         let key = (address(&frame.node), ALL);
         if self.known.contains_key(&key) {
             return Ok(());
@@ -203,15 +226,26 @@ fn hashed(op: Op) -> (Op, u64) {
     (op, h.finish())
 }
 
+/// The error of reading a placeholder outside the function it was recorded in.
+pub(crate) fn leaked(node: &Node) -> Error {
+    Error::new(
+        ErrorKind::ReadWhileCompiling,
+        node.called,
+        "this tensor was recorded inside a function given to compile and has no value outside it; \
+         return it from the function instead",
+        Loc::from(node.loc),
+    )
+}
+
 fn address(node: &Arc<Node>) -> usize {
     Arc::as_ptr(node) as usize
 }
 
-fn lost(node: &Node) -> Error {
-    Error::new(
+fn lost(node: &Node) -> Missing {
+    Missing::Error(Error::new(
         ErrorKind::Internal,
         node.called,
         "the value of this tensor is gone although somebody still needs it",
         Loc::from(node.loc),
-    )
+    ))
 }

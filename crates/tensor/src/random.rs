@@ -78,6 +78,25 @@ pub(crate) fn random(
             )
         }
     };
+    if kind == RandomKind::Uniform && dtype.size() == 2 {
+        // Rounding an f32 just below 1 would give 1; as many bits as the dtype has can't.
+        let dtype_bits = if dtype == DType::F16 { 11.0 } else { 8.0 };
+        let steps = f64::exp2(dtype_bits);
+        let wide = DType::F32;
+        let u = b.op(
+            ops::Random {
+                kind,
+                dtype: wide,
+                shape,
+            },
+            &[key],
+        )?;
+        let (up, down) = (b.scalar_like(steps, &u)?, b.scalar_like(1.0 / steps, &u)?);
+        let scaled = b.pointwise(Pw::Mul, &[u, up])?;
+        let whole = b.pointwise(Pw::Floor, &[scaled])?;
+        let u = b.pointwise(Pw::Mul, &[whole, down])?;
+        return b.cast(&u, dtype);
+    }
     b.op(ops::Random { kind, dtype, shape }, &[key])
 }
 
@@ -112,8 +131,11 @@ impl Tensor {
             if low >= high {
                 return Err(OpError(format!("there is no integer in {low}..{high}")));
             }
+            let count = high
+                .checked_sub(low)
+                .ok_or_else(|| OpError(format!("{low}..{high} holds more than 2^63 integers")))?;
             let bits = random(b, RandomKind::Bits, DType::I64, &dims(shape.as_ref()), loc)?;
-            let range = b.scalar_like(high.wrapping_sub(low), &bits)?;
+            let range = b.scalar_like(count, &bits)?;
             let within = b.pointwise(Pw::Remainder, &[bits, range])?;
             let low = b.scalar_like(low, &within)?;
             b.pointwise(Pw::Add, &[within, low])
@@ -139,6 +161,12 @@ impl Tensor {
             if !(0.0..=1.0).contains(&p) {
                 return Err(OpError(format!(
                     "the probability must lie in 0..=1, not {p}"
+                )));
+            }
+            if !self.dtype().is_float() {
+                return Err(OpError(format!(
+                    "needs a float tensor, not {}",
+                    self.dtype()
                 )));
             }
             if !training || p == 0.0 {

@@ -1,6 +1,6 @@
 //! Reading: compile what a value needs, run it, keep what it gave, commit what it assigned.
 
-use crate::gather::Gather;
+use crate::gather::{Gather, Missing, leaked};
 use crate::node::{State, Tensor};
 use crate::recording::Recording;
 use crate::var::Busy;
@@ -26,12 +26,24 @@ pub fn cache_stats() -> CacheStats {
 }
 
 /// Computes the values of tensors in one program.
-#[track_caller]
-pub(crate) fn realize(tensors: &[&Tensor]) -> Result<()> {
-    realize_at(tensors, Location::caller())
+pub(crate) fn realize_at(tensors: &[&Tensor], loc: &'static Location<'static>) -> Result<()> {
+    realize_with(tensors, OnFailure::RollBack, loc)
 }
 
-pub(crate) fn realize_at(tensors: &[&Tensor], loc: &'static Location<'static>) -> Result<()> {
+/// What becomes of pending assignments when the run that would commit them fails.
+#[derive(Copy, Clone, PartialEq)]
+pub(crate) enum OnFailure {
+    /// Cells return to their last computed values.
+    RollBack,
+    /// They stay pending: nobody asked for the values that failed.
+    Keep,
+}
+
+pub(crate) fn realize_with(
+    tensors: &[&Tensor],
+    on_failure: OnFailure,
+    loc: &'static Location<'static>,
+) -> Result<()> {
     forbid_while_compiling(loc)?;
     for t in tensors {
         t.check()?;
@@ -40,17 +52,25 @@ pub(crate) fn realize_at(tensors: &[&Tensor], loc: &'static Location<'static>) -
         let lazy = tensors.iter().filter(|t| !t.is_realized());
         lazy.map(|t| (*t).clone()).collect()
     };
-    let targets = lazy(tensors);
-    if targets.is_empty() {
-        return Ok(());
+    loop {
+        let targets = lazy(tensors);
+        if targets.is_empty() {
+            return Ok(());
+        }
+        let pending = Pending::lock(&targets);
+        // Another thread may have computed some meanwhile.
+        let targets = lazy(tensors);
+        if targets.is_empty() {
+            return Ok(());
+        }
+        match Run::new(targets, pending, on_failure) {
+            Ok(run) => return run.run(loc),
+            // Another thread is writing over a value that this one needs, and computes what depends
+            // on it in the same run: wait for that run.
+            Err(Missing::Donated) => std::thread::yield_now(),
+            Err(Missing::Error(e)) => return Err(e),
+        }
     }
-    let pending = lock_pending(&targets);
-    // Another thread may have computed some meanwhile.
-    let targets = lazy(&targets.iter().collect::<Vec<_>>());
-    if targets.is_empty() {
-        return Ok(());
-    }
-    Run::new(targets, pending)?.run(loc)
 }
 
 /// The values of a tensor, computed if need be.
@@ -102,58 +122,86 @@ pub fn explain(tensors: &[&Tensor]) -> Result<String> {
     Ok(found.explain.to_string())
 }
 
-/// A pending assignment whose cell is locked, with the value to commit.
-pub(crate) type Pending = (Busy, Tensor);
+/// The pending assignments of the recordings being read, their cells locked.
+struct Pending {
+    roots: Vec<Recording>,
+    cells: Vec<(Busy, Tensor)>,
+}
 
-/// Locks the cells that were assigned a value of the recordings of these tensors.
-fn lock_pending(targets: &[Tensor]) -> Vec<Pending> {
-    let recording_of = |t: &Tensor| match &*t.node.state() {
+impl Pending {
+    /// Locks the cells that were assigned a value of the recordings of these tensors.
+    fn lock(targets: &[Tensor]) -> Pending {
+        let mut roots: Vec<Recording> = Vec::new();
+        for root in targets.iter().filter_map(recording_of) {
+            if !roots.iter().any(|r| r.is(&root)) {
+                roots.push(root);
+            }
+        }
+        let mut cells: Vec<_> = roots.iter().flat_map(Recording::pending).collect();
+        cells.sort_by_key(|c| c.id);
+        cells.dedup_by_key(|c| c.id);
+        let locked: Vec<Busy> = cells.iter().map(|c| c.acquire()).collect();
+        // Cells that were assigned something else since are left alone.
+        let belongs = |t: &Tensor| recording_of(t).is_some_and(|r| roots.iter().any(|x| x.is(&r)));
+        let mut stale = Vec::new();
+        let mut kept = Vec::new();
+        for busy in locked {
+            let value = busy.state().current.clone();
+            match !value.is_realized() && belongs(&value) {
+                true => kept.push((busy, value)),
+                false => stale.push(busy.cell().clone()),
+            }
+        }
+        for root in &roots {
+            root.committed(&stale);
+        }
+        Pending { roots, cells: kept }
+    }
+
+    /// Forgets the assignments: they are committed, or rolled back.
+    fn settle(&mut self) {
+        let cells: Vec<_> = self.cells.iter().map(|(b, _)| b.cell().clone()).collect();
+        for root in &self.roots {
+            root.committed(&cells);
+        }
+        self.cells.clear();
+    }
+}
+
+/// The recording that an unrealised tensor belongs to.
+fn recording_of(t: &Tensor) -> Option<Recording> {
+    match &*t.node.state() {
         State::Lazy { recording, .. } => recording.as_ref().map(Recording::root),
         _ => None,
-    };
-    let mut roots: Vec<Recording> = Vec::new();
-    for root in targets.iter().filter_map(recording_of) {
-        if !roots.iter().any(|r| r.is(&root)) {
-            roots.push(root);
-        }
     }
-    let mut cells: Vec<_> = roots.iter().flat_map(Recording::pending).collect();
-    cells.sort_by_key(|c| c.id);
-    cells.dedup_by_key(|c| c.id);
-    let locked: Vec<Busy> = cells.iter().map(|c| c.acquire()).collect();
-    for root in &roots {
-        root.committed(&cells);
-    }
-    locked
-        .into_iter()
-        .filter_map(|busy| {
-            let value = busy.state().current.clone();
-            (!value.is_realized()).then_some((busy, value))
-        })
-        .collect()
 }
 
 /// One program run for its values.
 struct Run {
     gather: Gather,
     targets: Vec<Tensor>,
-    pending: Vec<Pending>,
+    pending: Pending,
+    on_failure: OnFailure,
     outputs: Vec<Output>,
     /// For each pending assignment its old value's input, if the run may write over it.
     donors: Vec<Option<usize>>,
 }
 
 impl Run {
-    fn new(targets: Vec<Tensor>, pending: Vec<Pending>) -> Result<Run> {
+    fn new(targets: Vec<Tensor>, pending: Pending, on_failure: OnFailure) -> Result<Run, Missing> {
         let mut gather = Gather::default();
-        let values = pending.iter().map(|(_, t)| gather.add(t));
-        let pending_values = values.collect::<Result<Vec<Value>>>()?;
+        let values = pending.cells.iter().map(|(_, t)| gather.add(t));
+        let pending_values = values.collect::<Result<Vec<Value>, Missing>>()?;
         let values = targets.iter().map(|t| gather.add(t));
-        let target_values = values.collect::<Result<Vec<Value>>>()?;
+        let target_values = values.collect::<Result<Vec<Value>, Missing>>()?;
+        if let Some(source) = gather.inputs.iter().find(|s| s.buffer.is_none()) {
+            return Err(Missing::Error(leaked(&gather.entries[source.entry].node)));
+        }
         let mut run = Run {
             gather,
             targets,
             pending,
+            on_failure,
             outputs: Vec::new(),
             donors: Vec::new(),
         };
@@ -174,7 +222,7 @@ impl Run {
 
     fn assignments(&mut self, values: &[Value]) {
         for (i, value) in values.iter().enumerate() {
-            let old = self.pending[i].0.state().realized.clone();
+            let old = self.pending.cells[i].0.state().realized.clone();
             let input = old.and_then(|old| {
                 let node = self.gather.find(&old.operand())?.node.index();
                 self.gather.inputs.iter().position(|s| s.entry == node)
@@ -311,24 +359,29 @@ impl Run {
             let entry = &self.gather.entries[output.value.node.index()];
             keep_value(&entry.node, output.value.output, values[*position].clone());
         }
-        for (i, (busy, value)) in self.pending.drain(..).enumerate() {
+        for (i, (busy, value)) in self.pending.cells.iter().enumerate() {
             let Some(position) = found.outputs[i] else {
                 continue;
             };
             let leaf = busy.cell().leaf(values[position].clone(), value.node.loc);
             busy.state().set(leaf);
         }
+        self.pending.settle();
         self.targets.clear();
     }
 
-    /// Cells return to their last computed values.
+    /// Cells return to their last computed values, unless they stay pending.
     fn roll_back(&mut self) {
-        for (busy, _) in &self.pending {
+        if self.on_failure == OnFailure::Keep {
+            return;
+        }
+        for (busy, _) in &self.pending.cells {
             let mut state = busy.state();
             if let Some(old) = state.realized.clone() {
                 state.current = old;
             }
         }
+        self.pending.settle();
     }
 }
 

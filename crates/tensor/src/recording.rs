@@ -16,7 +16,12 @@ struct Inner {
 }
 
 enum State {
-    Root { pending: Vec<Weak<Cell>> },
+    Root {
+        pending: Vec<Weak<Cell>>,
+        /// How many recordings were joined into this one: the smaller joins the larger, so that
+        /// chains stay short.
+        size: usize,
+    },
     Joined(Recording),
 }
 
@@ -25,6 +30,7 @@ impl Recording {
         Recording(Arc::new(Inner {
             state: Mutex::new(State::Root {
                 pending: Vec::new(),
+                size: 1,
             }),
         }))
     }
@@ -66,13 +72,29 @@ impl Recording {
             };
             let mut low_state = low.lock();
             let mut high_state = high.lock();
-            if let (State::Root { pending }, State::Root { pending: moved }) =
-                (&mut *low_state, &mut *high_state)
+            let (State::Root { size: a, .. }, State::Root { size: b, .. }) =
+                (&*low_state, &*high_state)
+            else {
+                continue;
+            };
+            let (keep, into, moved) = if a < b {
+                (&mut *high_state, high.clone(), &mut *low_state)
+            } else {
+                (&mut *low_state, low.clone(), &mut *high_state)
+            };
+            let old = std::mem::replace(moved, State::Joined(into));
+            if let (
+                State::Root { pending, size },
+                State::Root {
+                    pending: more,
+                    size: n,
+                },
+            ) = (keep, old)
             {
-                pending.append(moved);
-                *high_state = State::Joined(low.clone());
-                return;
+                pending.extend(more);
+                *size += n;
             }
+            return;
         }
     }
 
@@ -84,7 +106,7 @@ impl Recording {
     /// Remembers that a cell was assigned a value of this recording.
     pub(crate) fn add_pending(&self, cell: &Arc<Cell>) {
         loop {
-            if let State::Root { pending } = &mut *self.root().lock() {
+            if let State::Root { pending, .. } = &mut *self.root().lock() {
                 pending.retain(|c| c.strong_count() > 0);
                 pending.push(Arc::downgrade(cell));
                 return;
@@ -96,7 +118,7 @@ impl Recording {
     pub(crate) fn pending(&self) -> Vec<Arc<Cell>> {
         let root = self.root();
         let mut cells: Vec<Arc<Cell>> = match &*root.lock() {
-            State::Root { pending } => pending.iter().filter_map(Weak::upgrade).collect(),
+            State::Root { pending, .. } => pending.iter().filter_map(Weak::upgrade).collect(),
             State::Joined(_) => Vec::new(),
         };
         cells.sort_by_key(|c| c.id);
@@ -106,7 +128,7 @@ impl Recording {
 
     /// Forgets cells whose assignment is committed.
     pub(crate) fn committed(&self, cells: &[Arc<Cell>]) {
-        if let State::Root { pending } = &mut *self.root().lock() {
+        if let State::Root { pending, .. } = &mut *self.root().lock() {
             pending.retain(|p| {
                 p.upgrade()
                     .is_some_and(|p| !cells.iter().any(|c| c.id == p.id))
