@@ -25,7 +25,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             fuse: true,
-            max_ops: 64,
+            max_ops: 128,
             max_buffers: 12,
         }
     }
