@@ -1,5 +1,6 @@
 //! Making tensors from data and reading them back.
 
+use crate::ops::args::addressable;
 use crate::record::compose;
 use crate::{DType, Error, ErrorKind, Result, Scalar, Tensor, realize};
 use kiln_base::{Dim, Loc};
@@ -9,8 +10,14 @@ use std::panic::Location;
 
 pub use kiln_runtime::Element;
 
-fn dims(shape: &[usize]) -> Vec<Dim> {
-    shape.iter().map(|d| Dim::from(*d)).collect()
+fn dims(shape: &[usize], dtype: DType) -> Result<Vec<Dim>, OpError> {
+    let dims: Result<Vec<Dim>, _> = shape
+        .iter()
+        .map(|d| i64::try_from(*d).map(Dim::Const))
+        .collect();
+    let dims = dims.map_err(|_| OpError(format!("a dim of {shape:?} is 2^63 or more")))?;
+    addressable(&dims, dtype)?;
+    Ok(dims)
 }
 
 impl Tensor {
@@ -62,19 +69,25 @@ impl Tensor {
     /// A tensor that holds `value` everywhere.
     #[track_caller]
     pub fn full(shape: impl AsRef<[usize]>, value: impl Into<Scalar>, dtype: DType) -> Tensor {
-        compose("full", &[], |b| b.full(value, dtype, &dims(shape.as_ref())))
+        compose("full", &[], |b| {
+            b.full(value, dtype, &dims(shape.as_ref(), dtype)?)
+        })
     }
 
     /// Zeros.
     #[track_caller]
     pub fn zeros(shape: impl AsRef<[usize]>, dtype: DType) -> Tensor {
-        compose("zeros", &[], |b| b.full(0i64, dtype, &dims(shape.as_ref())))
+        compose("zeros", &[], |b| {
+            b.full(0i64, dtype, &dims(shape.as_ref(), dtype)?)
+        })
     }
 
     /// Ones.
     #[track_caller]
     pub fn ones(shape: impl AsRef<[usize]>, dtype: DType) -> Tensor {
-        compose("ones", &[], |b| b.full(1i64, dtype, &dims(shape.as_ref())))
+        compose("ones", &[], |b| {
+            b.full(1i64, dtype, &dims(shape.as_ref(), dtype)?)
+        })
     }
 
     /// A tensor of this one's shape and dtype that holds `value` everywhere.
@@ -119,12 +132,9 @@ impl Tensor {
                     "no steps of {step} lead from {start} to {end}"
                 )));
             }
-            let index = b.op(
-                ops::Iota {
-                    len: Dim::Const(distance.ceil() as i64),
-                },
-                &[],
-            )?;
+            let len = Dim::Const(distance.ceil() as i64);
+            addressable(std::slice::from_ref(&len), DType::I64)?;
+            let index = b.op(ops::Iota { len }, &[])?;
             // Computed in f64 and rounded once, so that long ranges don't drift.
             let dtype = if float { DType::F64 } else { DType::I64 };
             let index = b.cast(&index, dtype)?;

@@ -1,7 +1,9 @@
 //! Printing tensors.
 
-use crate::{DType, Tensor};
-use kiln_base::Kind;
+use crate::{DType, Error, ErrorKind, Result, Tensor, realize};
+use half::{bf16, f16};
+use kiln_base::Loc;
+use kiln_runtime::{Buffer, Element};
 use std::fmt;
 
 /// Elements beyond this many are summarised.
@@ -16,20 +18,18 @@ impl fmt::Display for Tensor {
             Ok(shape) => shape,
             Err(e) => return write!(f, "{e}"),
         };
-        let values = match self.numbers() {
-            Ok(values) => values,
+        // Drawn at the tensor's own line: printing has none of the user's.
+        let texts = match realize::read(self, self.node.loc).and_then(|b| self.texts(&b)) {
+            Ok(texts) => texts,
             Err(e) => return write!(f, "{e}"),
         };
-        let shown = if values.len() > THRESHOLD {
-            EDGE
-        } else {
-            usize::MAX
-        };
-        let texts = format_numbers(&values, self.dtype());
         f.write_str("tensor(")?;
-        write_dim(f, &texts, &shape, shown, 7)?;
-        if values.is_empty() {
-            write!(f, ", size={shape:?}")?;
+        if texts.is_empty() {
+            write!(f, "[], size={shape:?}")?;
+        } else {
+            let many = texts.len() > THRESHOLD;
+            let shown = if many { EDGE } else { usize::MAX };
+            write_dim(f, &texts, &shape, shown, 7)?;
         }
         if !matches!(self.dtype(), DType::F32 | DType::I64 | DType::Bool) {
             write!(f, ", dtype={}", self.dtype())?;
@@ -56,22 +56,39 @@ impl fmt::Debug for Tensor {
 }
 
 impl Tensor {
-    /// The values as f64 (integers beyond 2^53 round), for printing.
-    fn numbers(&self) -> crate::Result<Vec<f64>> {
-        match self.dtype().kind() {
-            Kind::Float => self.to_dtype(DType::F64).to_vec::<f64>(),
-            _ => Ok(self
-                .to_dtype(DType::I64)
-                .to_vec::<i64>()?
-                .into_iter()
-                .map(|i| i as f64)
-                .collect()),
-        }
+    /// The elements as texts of one width.
+    fn texts(&self, values: &Buffer) -> Result<Vec<String>> {
+        let texts = match self.dtype() {
+            DType::Bool => exact::<bool>(values),
+            DType::U8 => exact::<u8>(values),
+            DType::I8 => exact::<i8>(values),
+            DType::I16 => exact::<i16>(values),
+            DType::I32 => exact::<i32>(values),
+            DType::I64 => exact::<i64>(values),
+            DType::U16 => exact::<u16>(values),
+            DType::U32 => exact::<u32>(values),
+            DType::U64 => exact::<u64>(values),
+            DType::F16 => floats::<f16>(values),
+            DType::BF16 => floats::<bf16>(values),
+            DType::F32 => floats::<f32>(values),
+            DType::F64 => floats::<f64>(values),
+        };
+        let texts = texts.map_err(|e| {
+            let loc = Loc::from(self.node.loc);
+            Error::new(ErrorKind::Internal, "print", e.to_string(), loc)
+        })?;
+        let width = texts.iter().map(String::len).max().unwrap_or(0);
+        Ok(texts.iter().map(|t| format!("{t:>width$}")).collect())
     }
 }
 
-/// Texts of one width: four decimals, or scientific where magnitudes differ much.
-fn format_numbers(values: &[f64], dtype: DType) -> Vec<String> {
+fn exact<T: Element + fmt::Display>(values: &Buffer) -> kiln_runtime::Result<Vec<String>> {
+    Ok(values.as_slice::<T>()?.iter().map(T::to_string).collect())
+}
+
+/// Four decimals, or scientific where magnitudes differ much.
+fn floats<T: Element + Into<f64>>(values: &Buffer) -> kiln_runtime::Result<Vec<String>> {
+    let values: Vec<f64> = values.to_vec::<T>()?.into_iter().map(T::into).collect();
     let finite = || {
         values
             .iter()
@@ -81,19 +98,16 @@ fn format_numbers(values: &[f64], dtype: DType) -> Vec<String> {
     let max = finite().fold(0.0, f64::max);
     let min = finite().fold(f64::INFINITY, f64::min);
     let whole = values.iter().all(|v| !v.is_finite() || v.fract() == 0.0);
-    let scientific = dtype.is_float() && (max >= 1e8 || min < 1e-4 || max / min > 1000.0 && !whole);
-    let text = |v: &f64| match dtype.kind() {
-        Kind::Bool => if *v != 0.0 { "true" } else { "false" }.to_string(),
-        Kind::Int => format!("{}", *v as i64),
-        Kind::Float if v.is_nan() => "nan".to_string(),
-        Kind::Float if v.is_infinite() => if *v > 0.0 { "inf" } else { "-inf" }.to_string(),
-        Kind::Float if scientific => format!("{v:.4e}"),
-        Kind::Float if whole => format!("{v:.0}."),
-        Kind::Float => format!("{v:.4}"),
+    let scientific = max >= 1e8 || min < 1e-4 || max / min > 1000.0 && !whole;
+    let text = |v: &f64| match *v {
+        v if v.is_nan() => "nan".to_string(),
+        f64::INFINITY => "inf".to_string(),
+        f64::NEG_INFINITY => "-inf".to_string(),
+        v if scientific => format!("{v:.4e}"),
+        v if whole => format!("{v:.0}."),
+        v => format!("{v:.4}"),
     };
-    let texts: Vec<String> = values.iter().map(text).collect();
-    let width = texts.iter().map(String::len).max().unwrap_or(0);
-    texts.iter().map(|t| format!("{t:>width$}")).collect()
+    Ok(values.iter().map(text).collect())
 }
 
 fn write_dim(

@@ -1,4 +1,5 @@
-//! PyTorch's operator samples on every engine, and PyTorch's worked examples.
+//! PyTorch's operator samples on every engine, PyTorch's worked examples, and arguments far out of range.
 
 mod examples;
+mod extremes;
 mod samples;

@@ -1,6 +1,6 @@
 //! Pooling to a given size.
 
-use super::args::{IntList, known};
+use super::args::{IntList, addressable, known, listable};
 use super::pool::check_input;
 use super::record::Recorded;
 use super::reduce::two;
@@ -67,9 +67,14 @@ adaptive_max_pools! {
     adaptive_max_pool3d adaptive_max_pool3d_with_indices 3;
 }
 
+/// The most means of regions of different sizes along an axis: each is recorded by itself.
+const MOST_UNEVEN: i64 = 1 << 16;
+
 /// What output element `i` of `out` covers of `n` elements.
 fn region(i: i64, n: i64, out: i64) -> (i64, i64) {
-    (i * n / out, ((i + 1) * n + out - 1) / out)
+    let (i, n, out) = (i128::from(i), i128::from(n), i128::from(out));
+    let (start, end) = (i * n / out, ((i + 1) * n + out - 1) / out);
+    (start as i64, end as i64) // at most n
 }
 
 /// Input and output size of each spatial axis.
@@ -88,6 +93,11 @@ fn sizes(x: &Tensor, spatial: usize, size: &IntList) -> Result<Vec<(i64, i64)>, 
             out => return Err(OpError(format!("an output size can't be {out}"))),
         }
     }
+    let mut shape = Shape::from(x.dims());
+    for (a, &(_, out)) in sizes.iter().enumerate() {
+        shape[x.ndim() - spatial + a] = out.into();
+    }
+    addressable(&shape, x.dtype())?;
     Ok(sizes)
 }
 
@@ -119,6 +129,10 @@ fn average_axis(b: &mut Recorder, x: &Tensor, axis: usize, n: i64, out: i64) -> 
         let split = b.reshape(x, &shape)?;
         return b.mean(&split, &[axis + 1], false);
     }
+    ensure!(
+        out <= MOST_UNEVEN,
+        "averaging {n} elements into {out} of different regions is limited to {MOST_UNEVEN}"
+    );
     let mut parts = Vec::new();
     for i in 0..out {
         let (start, end) = region(i, n, out);
@@ -138,16 +152,22 @@ fn adaptive_max(
 ) -> Result<Vec<Tensor>, OpError> {
     let first = x.ndim() - spatial;
     let sizes = sizes(x, spatial, size)?;
+    addressable(x.dims(), DType::I64)?;
     let mut windows = x.clone();
     let mut widths = Vec::new();
     for (a, &(n, out)) in sizes.iter().enumerate() {
         ensure!(out > 0, "an output size of 0 has no maxima");
+        listable(
+            out.checked_mul(n / out + 2),
+            &format!("pooling {n} elements to {out}"),
+        )?;
         let regions = || (0..out).map(move |i| region(i, n, out));
         let width = regions().map(|(start, end)| end - start).max().unwrap_or(1);
         let index: Vec<i64> = regions()
             .flat_map(|(start, end)| (0..width).map(move |t| (start + t).min(end - 1)))
             .collect();
         windows = windowed(b, &windows, first + a, &index, out)?;
+        addressable(windows.dims(), DType::I64)?;
         widths.push(width);
     }
     let mut shape = Shape::from(&windows.dims()[..x.ndim()]);

@@ -1,6 +1,6 @@
 //! What the arguments of operations are made of.
 
-use crate::Tensor;
+use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_ir::ops::Axes;
 use kiln_ir::{OpError, ensure};
@@ -116,6 +116,33 @@ pub(crate) fn known(t: &Tensor, axis: usize) -> Result<i64, OpError> {
 pub(crate) fn known_dim(d: &Dim, t: &Tensor) -> Result<i64, OpError> {
     d.as_const()
         .ok_or_else(|| OpError(format!("needs a known size, not {d} of {}", t.fact())))
+}
+
+/// The longest list of numbers that is worked out while recording and becomes part of the program.
+const LONGEST_LIST: i64 = 1 << 26;
+
+/// Errs if a list of `len` numbers (`None`: more than an i64 counts) is too long to be worked out while
+/// recording.
+pub(crate) fn listable(len: Option<i64>, what: &str) -> Result<(), OpError> {
+    ensure!(
+        len.is_some_and(|n| n <= LONGEST_LIST),
+        "{what} would take a list of {} numbers, but at most {LONGEST_LIST} can be part of a program",
+        len.map_or("more than 2^63".to_string(), |n| n.to_string())
+    );
+    Ok(())
+}
+
+/// Errs if the bytes or the strides of a tensor of this shape overflow an i64.
+pub(crate) fn addressable(shape: &[Dim], dtype: DType) -> Result<(), OpError> {
+    let bytes = shape
+        .iter()
+        .filter_map(Dim::as_const)
+        .try_fold(dtype.size() as i64, |n, d| n.checked_mul(d.max(1)));
+    ensure!(
+        bytes.is_some(),
+        "{dtype} of shape {shape:?} would take more than 2^63 bytes"
+    );
+    Ok(())
 }
 
 /// Errs unless both have one dtype.

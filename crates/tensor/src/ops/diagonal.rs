@@ -1,6 +1,6 @@
 //! Triangles and diagonals.
 
-use super::args::{IntList, axis, known};
+use super::args::{IntList, addressable, axis, known, listable};
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor};
@@ -16,7 +16,9 @@ impl Tensor {
         compose("eye", &[], |b| {
             ensure!(n >= 0, "n must not be negative, but is {n}");
             ensure!(m >= 0, "m must not be negative, but is {m}");
-            let (row, column) = row_and_column(b, &[n.into(), m.into()])?;
+            let shape = [n.into(), m.into()];
+            addressable(&shape, dtype)?;
+            let (row, column) = row_and_column(b, &shape)?;
             let diagonal = b.binary(Pw::Eq, &row, &column)?;
             b.cast(&diagonal, dtype)
         })
@@ -157,6 +159,10 @@ fn positions(
         rows >= 0 && columns >= 0,
         "a matrix can't be {rows} by {columns}"
     );
+    listable(
+        rows.max(1).checked_mul(columns.max(1)),
+        &format!("the positions of a {rows} by {columns} matrix"),
+    )?;
     let all = (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c)));
     let (mut values, second): (Vec<i64>, Vec<i64>) = all.filter(|(r, c)| inside(*r, *c)).unzip();
     let count = values.len();
@@ -179,6 +185,8 @@ fn row_and_column(b: &mut Recorder, shape: &[Dim]) -> Result<(Tensor, Tensor), O
 fn triangle(b: &mut Recorder, x: &Tensor, offset: i64, relation: Pw) -> Recorded {
     ensure!(x.ndim() >= 2, "{} has fewer than 2 dims", x.fact());
     let (row, column) = row_and_column(b, x.dims())?;
+    // Beyond any row or column, but not so far that adding a row number overflows.
+    let offset = offset.clamp(-(1 << 62), 1 << 62);
     let edge = b.with(Pw::Add, &row, offset)?;
     let inside = b.binary(relation, &column, &edge)?;
     let zero = b.scalar_like(0i64, x)?;
@@ -195,7 +203,8 @@ pub(crate) fn causal_mask(b: &mut Recorder, shape: &[Dim]) -> Recorded {
 pub(crate) fn extract(b: &mut Recorder, x: &Tensor, offset: i64) -> Recorded {
     let n = x.ndim();
     let (rows, columns) = (known(x, n - 2)?, known(x, n - 1)?);
-    let (down, right) = ((-offset).max(0), offset.max(0));
+    addressable(x.dims(), x.dtype())?;
+    let (down, right) = (offset.saturating_neg().max(0), offset.max(0));
     let len = (rows - down).min(columns - right).max(0);
     if len == 0 {
         let mut shape = Shape::from(&x.dims()[..n - 1]);
@@ -220,6 +229,16 @@ pub(crate) fn extract(b: &mut Recorder, x: &Tensor, offset: i64) -> Recorded {
 fn embed(b: &mut Recorder, x: &Tensor, offset: i64) -> Recorded {
     let last = x.ndim() - 1;
     let n = known(x, last)?;
+    let side = i64::try_from(offset.unsigned_abs()).ok();
+    let Some(side) = side.and_then(|far| n.checked_add(far)?.checked_add(1)) else {
+        return Err(OpError(format!(
+            "the diagonal {offset} of {} lies too far out",
+            x.fact()
+        )));
+    };
+    let mut room = Shape::from(&x.dims()[..last]);
+    room.extend([side.into(), side.into()]);
+    addressable(&room, x.dtype())?;
     let column = b.unsqueeze(x, last + 1)?;
     let spaced = b.pad_axis(&column, last + 1, 0i64, n, 0i64)?;
     let mut shape = Shape::from(&x.dims()[..last]);
@@ -229,7 +248,7 @@ fn embed(b: &mut Recorder, x: &Tensor, offset: i64) -> Recorded {
     shape[last] = n.into();
     shape.push(n.into());
     let square = b.reshape(&flat, &shape)?;
-    let (down, right) = ((-offset).max(0), offset.max(0));
+    let (down, right) = (offset.saturating_neg().max(0), offset.max(0));
     let square = b.pad_axis(&square, last, down, right, 0i64)?;
     b.pad_axis(&square, last + 1, right, down, 0i64)
 }

@@ -1,6 +1,6 @@
 //! Distances and angles between vectors.
 
-use super::args::{IntList, known, needs_float, same_dtype};
+use super::args::{IntList, known, listable, needs_float, same_dtype};
 use super::record::wide;
 use super::reduce::norm;
 use crate::record::{Recorder, compose};
@@ -74,6 +74,10 @@ impl Tensor {
             ensure!(self.ndim() == 2, "expected a matrix, not {}", self.fact());
             ensure!(p >= 0.0, "the order of a distance can't be negative ({p})");
             let n = known(self, 0)?;
+            listable(
+                n.checked_mul(n).map(|n| n / 2),
+                &format!("the pairs of the {n} rows of {}", self.fact()),
+            )?;
             let pairs = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j)));
             let (first, second): (Vec<i64>, Vec<i64>) = pairs.unzip();
             let (first, second) = (b.constant(&first)?, b.constant(&second)?);

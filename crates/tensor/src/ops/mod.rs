@@ -2,7 +2,7 @@
 
 mod activation;
 mod adaptive_pool;
-mod args;
+pub(crate) mod args;
 mod arith;
 mod attention;
 mod conv;

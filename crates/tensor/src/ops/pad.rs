@@ -1,6 +1,6 @@
 //! Borders.
 
-use super::args::{IntList, known};
+use super::args::{IntList, addressable, known};
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{Scalar, Tensor};
@@ -74,16 +74,35 @@ fn constant(b: &mut Recorder, x: &Tensor, sides: &[(usize, i64, i64)], value: Sc
         low[axis] = l.max(0).into();
         high[axis] = h.max(0).into();
     }
-    b.padded(&cut, low, high, value)
+    for &(axis, l, h) in sides {
+        fits(&cut, axis, l, h)?;
+    }
+    let padded = b.padded(&cut, low, high, value)?;
+    addressable(padded.dims(), x.dtype())?;
+    Ok(padded)
+}
+
+/// Errs if an axis with these borders is longer than an i64 counts.
+fn fits(x: &Tensor, axis: usize, low: i64, high: i64) -> Result<(), OpError> {
+    let len = x.dims()[axis].as_const().unwrap_or(0);
+    let padded = len
+        .checked_add(low.max(0))
+        .and_then(|n| n.checked_add(high.max(0)));
+    ensure!(
+        padded.is_some(),
+        "a border of {low} and {high} is too long for dim {axis} of {}",
+        x.fact()
+    );
+    Ok(())
 }
 
 /// What is left of an axis after cutting negative borders off.
 fn cropped(b: &mut Recorder, x: &Tensor, axis: usize, low: i64, high: i64) -> Recorded {
-    let (front, behind) = ((-low).max(0), (-high).max(0));
+    let (front, behind) = (low.saturating_neg().max(0), high.saturating_neg().max(0));
     if front == 0 && behind == 0 {
         return Ok(x.clone());
     }
-    let len = &x.dims()[axis] - &Dim::Const(front + behind);
+    let len = &x.dims()[axis] - &Dim::Const(front.saturating_add(behind));
     ensure!(
         len.as_const().is_none_or(|n| n >= 0),
         "cutting {front} and {behind} off leaves nothing of dim {axis} of {}",
@@ -106,6 +125,7 @@ fn border(
         return Ok(x);
     }
     let n = known(&x, axis)?;
+    fits(&x, axis, low, high)?;
     let room = match mode {
         PadMode::Reflect => n - 1,
         PadMode::Circular => n,
@@ -144,7 +164,9 @@ fn border(
     if high > 0 {
         parts.push(piece(b, behind, high)?);
     }
-    b.concat(&parts, axis)
+    let y = b.concat(&parts, axis)?;
+    addressable(y.dims(), y.dtype())?;
+    Ok(y)
 }
 
 impl std::str::FromStr for PadMode {

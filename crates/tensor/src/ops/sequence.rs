@@ -1,5 +1,6 @@
 //! Sequences of numbers.
 
+use super::args::{addressable, listable};
 use crate::record::compose;
 use crate::{DType, Scalar, Tensor};
 use kiln_base::Dim;
@@ -21,6 +22,7 @@ impl Tensor {
                 steps >= 0,
                 "the number of steps must not be negative, but is {steps}"
             );
+            listable(Some(steps), &format!("{steps} steps"))?;
             let values = even(start, end, steps, dtype);
             let values = b.constant_float(&values, dtype)?;
             b.reshape(&values, &[Dim::Const(steps)])
@@ -42,6 +44,7 @@ impl Tensor {
                 steps >= 0,
                 "the number of steps must not be negative, but is {steps}"
             );
+            listable(Some(steps), &format!("{steps} steps"))?;
             let exponents = even(start, end, steps, DType::F64);
             let values: Vec<f64> = exponents.iter().map(|e| base.powf(*e)).collect();
             b.constant_float(&values, dtype)
@@ -64,7 +67,9 @@ impl Tensor {
                     "no steps of {step} lead from {start} to {end}"
                 )));
             }
-            let index = b.iota(&Dim::Const(distance.ceil() as i64))?;
+            let len = Dim::Const(distance.ceil() as i64);
+            addressable(std::slice::from_ref(&len), DType::I64)?;
+            let index = b.iota(&len)?;
             // Computed wide and rounded once, so that long ranges don't drift.
             let wide = if dtype.is_float() {
                 DType::F64
