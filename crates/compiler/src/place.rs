@@ -16,7 +16,7 @@ pub(crate) fn place(
     graph: &Graph,
     program: &Program,
 ) -> Result<(Plan, Vec<Option<usize>>), CompileError> {
-    let mut order = Order::new(graph, program);
+    let mut order = Order::new(program);
     let donors = order.donate(graph, program);
     let mut plan = Plan {
         symbols: symbols(graph)?,
@@ -175,7 +175,7 @@ struct Order {
 }
 
 impl Order {
-    fn new(graph: &Graph, program: &Program) -> Order {
+    fn new(program: &Program) -> Order {
         // A value that the caller gets is written in every run, even where it depends on parameters
         // alone: the caller owns it afterwards.
         let mut prepared = vec![false; program.launches.len()];
@@ -192,7 +192,6 @@ impl Order {
                 written(launch).for_each(|b| run_writes[ix(b)] = true);
             }
         }
-        let _ = graph;
         let (prepare, run) = (0..program.launches.len()).partition(|l| prepared[*l]);
         Order {
             prepare,

@@ -84,20 +84,7 @@ pub(crate) fn compose(
     operands: &[&Tensor],
     f: impl FnOnce(&mut Recorder) -> Result<Tensor, OpError>,
 ) -> Tensor {
-    let loc = Location::caller();
-    if let Some(bad) = operands.iter().find(|t| t.error().is_some()) {
-        return (*bad).clone();
-    }
-    let device = operands.first().map_or(Device::default(), |t| t.device());
-    let mut recorder = Recorder {
-        loc,
-        called,
-        device,
-    };
-    match f(&mut recorder) {
-        Ok(t) => t,
-        Err(e) => Tensor::poisoned(op_error(called, operands, e, loc), loc),
-    }
+    attempt(called, operands, Location::caller(), f).unwrap_or_else(|poisoned| poisoned)
 }
 
 /// Like [`compose`] for functions that give several tensors. An error gives `count` poisoned ones.
@@ -109,8 +96,18 @@ pub(crate) fn compose_many(
     f: impl FnOnce(&mut Recorder) -> Result<Vec<Tensor>, OpError>,
 ) -> Vec<Tensor> {
     let loc = Location::caller();
+    attempt(called, operands, loc, f).unwrap_or_else(|poisoned| vec![poisoned; count])
+}
+
+/// What `f` builds, or the poisoned tensor that stands for it.
+fn attempt<T>(
+    called: &'static str,
+    operands: &[&Tensor],
+    loc: &'static Location<'static>,
+    f: impl FnOnce(&mut Recorder) -> Result<T, OpError>,
+) -> Result<T, Tensor> {
     if let Some(bad) = operands.iter().find(|t| t.error().is_some()) {
-        return vec![(*bad).clone(); count];
+        return Err((*bad).clone());
     }
     let device = operands.first().map_or(Device::default(), |t| t.device());
     let mut recorder = Recorder {
@@ -118,10 +115,7 @@ pub(crate) fn compose_many(
         called,
         device,
     };
-    match f(&mut recorder) {
-        Ok(t) => t,
-        Err(e) => vec![Tensor::poisoned(op_error(called, operands, e, loc), loc); count],
-    }
+    f(&mut recorder).map_err(|e| Tensor::poisoned(op_error(called, operands, e, loc), loc))
 }
 
 fn op_error(
