@@ -57,6 +57,18 @@ named_enum! {
 }
 
 named_enum! {
+    /// What the running result of a scan combines. `Max` and `Min` propagate NaN; `LogSumExp` is
+    /// `log(exp(a) + exp(b))`.
+    ScanKind { Sum = "sum", Prod = "prod", Max = "max", Min = "min", LogSumExp = "logsumexp" }
+}
+
+named_enum! {
+    /// What a scatter does with an element and what is scattered to it. `Set` overwrites: of several
+    /// to one place, the last in row-major order stays. `Max` and `Min` propagate NaN.
+    ScatterKind { Set = "set", Sum = "sum", Prod = "prod", Max = "max", Min = "min" }
+}
+
+named_enum! {
     /// What a random number is made of; see [`philox`].
     RandomKind {
         // 63 random bits as a non-negative i64

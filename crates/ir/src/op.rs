@@ -134,9 +134,9 @@ ops! {
     Input, Full, Constant, Iota, Random,
     Pointwise, Cast,
     Broadcast, Reshape, Permute, Slice, Pad, Concat,
-    Reduce, ArgReduce, Gather,
+    Reduce, ArgReduce, Scan, ArgSort, Gather, Scatter,
     MatMul, Conv, WindowReduce,
-    Softmax, BatchNorm,
+    Softmax, BatchNorm, Attention,
     If, Loop,
 }
 

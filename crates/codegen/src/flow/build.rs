@@ -85,11 +85,11 @@ impl FlowBuilder {
             IrOp::Conv(c) => self.conv(c, inputs, &node.fact().shape),
             IrOp::WindowReduce(w) => self.window_reduce(w, inputs[0], &node.fact().shape),
             IrOp::Reduce(r) => self.reduce(r.kind, &r.axes, inputs[0]),
-            IrOp::Softmax(_) | IrOp::BatchNorm(_) => {
+            IrOp::Softmax(_) | IrOp::BatchNorm(_) | IrOp::Attention(_) => {
                 let text = format!("{} is a composite; decompose it first", node.op.name());
                 return Err(LowerError::new(id, text));
             }
-            IrOp::If(_) | IrOp::Loop(_) => {
+            IrOp::If(_) | IrOp::Loop(_) | IrOp::Scan(_) | IrOp::ArgSort(_) | IrOp::Scatter(_) => {
                 let text = format!("the CPU engine has no {} yet", node.op.name());
                 return Err(LowerError::new(id, text));
             }
@@ -169,6 +169,10 @@ impl FlowBuilder {
             | IrOp::Reduce(_)
             | IrOp::Softmax(_)
             | IrOp::BatchNorm(_)
+            | IrOp::Attention(_)
+            | IrOp::Scan(_)
+            | IrOp::ArgSort(_)
+            | IrOp::Scatter(_)
             | IrOp::If(_)
             | IrOp::Loop(_) => unreachable!("handled by `node`"),
         }

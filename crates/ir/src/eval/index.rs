@@ -60,7 +60,7 @@ pub(super) fn lanes(shape: &[usize], axis: usize) -> Lanes {
 
 /// A sum with Neumaier's compensation (1974): the error is that of one rounding, not of one for each
 /// summand.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Sum {
     sum: f64,
     lost: f64,

@@ -21,7 +21,9 @@
 //! ```
 
 mod arg_reduce;
+mod arg_sort;
 mod array;
+mod attention;
 mod batch_norm;
 mod broadcast;
 mod cast;
@@ -41,6 +43,8 @@ mod pointwise;
 mod random;
 mod reduce;
 mod reshape;
+mod scan;
+mod scatter;
 mod slice;
 mod softmax;
 mod window_reduce;
@@ -271,12 +275,16 @@ fn dispatch(op: &Op, x: &[&Array], cx: &Context) -> Result<Data, Problem> {
         Op::Concat(op) => Ok(concat::eval(op, x)),
         Op::Reduce(op) => Ok(reduce::eval(op, x[0], cx)),
         Op::ArgReduce(op) => Ok(arg_reduce::eval(op, x[0])),
+        Op::Scan(op) => Ok(scan::eval(op, x[0])),
+        Op::ArgSort(op) => Ok(arg_sort::eval(op, x[0])),
+        Op::Scatter(op) => scatter::eval(op, x[0], x[1], x[2]),
         Op::Gather(op) => gather::eval(op, x[0], x[1]),
         Op::MatMul(_) => Ok(matmul::eval(x[0], x[1])),
         Op::Conv(op) => conv::eval(op, x[0], x[1], cx),
         Op::WindowReduce(op) => window_reduce::eval(op, x[0], cx),
         Op::Softmax(op) => Ok(softmax::eval(op, x[0])),
         Op::BatchNorm(op) => Ok(batch_norm::eval(op, x)),
+        Op::Attention(op) => Ok(attention::eval(op, x)),
         Op::If(_) | Op::Loop(_) => Err(Problem::Inputs("bodies are run by eval_op".into())),
     }
 }

@@ -32,19 +32,24 @@ impl OpDef for Gather {
             "the index {index} must have the rank of {x}"
         );
         check_axis(self.axis, x.rank())?;
-        for a in (0..x.rank()).filter(|a| *a != self.axis) {
-            let (i, d) = (&index.shape[a], &x.shape[a]);
-            let fits = match (i.as_const(), d.as_const()) {
-                (Some(i), Some(d)) => i <= d,
-                (Some(i), None) => i <= 2,
-                _ => i == d,
-            };
-            ensure!(
-                fits,
-                "the index {index} is larger than {x} on axis {a}, which is not the gathered axis {}",
-                self.axis
-            );
-        }
+        check_off_axis(x, index, self.axis)?;
         one(x.dtype, index.shape.clone())
     }
+}
+
+/// Errs unless the index is no larger than x on every axis but one.
+pub(super) fn check_off_axis(x: &Fact, index: &Fact, axis: usize) -> Result<(), OpError> {
+    for a in (0..x.rank()).filter(|a| *a != axis) {
+        let (i, d) = (&index.shape[a], &x.shape[a]);
+        let fits = match (i.as_const(), d.as_const()) {
+            (Some(i), Some(d)) => i <= d,
+            (Some(i), None) => i <= 2,
+            _ => i == d,
+        };
+        ensure!(
+            fits,
+            "the index {index} is larger than {x} on axis {a}, which is not the indexed axis {axis}"
+        );
+    }
+    Ok(())
 }

@@ -2,6 +2,8 @@
 //! same op stands in the file of the same name under [`crate::eval`].
 
 mod arg_reduce;
+mod arg_sort;
+mod attention;
 mod batch_norm;
 mod broadcast;
 mod cast;
@@ -20,11 +22,15 @@ mod pointwise;
 mod random;
 mod reduce;
 mod reshape;
+mod scan;
+mod scatter;
 mod slice;
 mod softmax;
 mod window_reduce;
 
 pub use arg_reduce::ArgReduce;
+pub use arg_sort::ArgSort;
+pub use attention::Attention;
 pub use batch_norm::BatchNorm;
 pub use broadcast::Broadcast;
 pub use cast::Cast;
@@ -43,6 +49,8 @@ pub use pointwise::Pointwise;
 pub use random::Random;
 pub use reduce::Reduce;
 pub use reshape::Reshape;
+pub use scan::Scan;
+pub use scatter::Scatter;
 pub use slice::{Slice, SliceAxis};
 pub use softmax::Softmax;
 pub use window_reduce::WindowReduce;

@@ -3,4 +3,5 @@
 mod ops;
 mod programs;
 mod rows;
+mod sorting;
 mod text;

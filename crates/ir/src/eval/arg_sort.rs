@@ -1,0 +1,40 @@
+use super::index::lanes;
+use super::{Array, Data};
+use crate::ops::ArgSort;
+use std::cmp::Ordering;
+
+pub(super) fn eval(op: &ArgSort, x: &Array) -> Data {
+    match x.data() {
+        Data::Float(v) => sorted(op, x.shape(), v, |a, b| {
+            // NaN is the largest and equal to itself.
+            a.partial_cmp(b)
+                .unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+        }),
+        Data::Int(v) => sorted(op, x.shape(), v, Ord::cmp),
+    }
+}
+
+fn sorted<T>(op: &ArgSort, shape: &[usize], v: &[T], cmp: impl Fn(&T, &T) -> Ordering) -> Data {
+    let lanes = lanes(shape, op.axis);
+    let kept = op.first.unwrap_or(lanes.len);
+    let mut out_shape = shape.to_vec();
+    out_shape[op.axis] = kept;
+    let to = super::index::lanes(&out_shape, op.axis);
+    let mut out = vec![0i64; out_shape.iter().product()];
+    // Without elements to give there are no lanes to write to.
+    for (from, to_start) in lanes.starts.iter().zip(&to.starts) {
+        let mut order: Vec<usize> = (0..lanes.len).collect();
+        order.sort_by(|a, b| {
+            let ordering = cmp(&v[from + a * lanes.stride], &v[from + b * lanes.stride]);
+            if op.descending {
+                ordering.reverse()
+            } else {
+                ordering
+            }
+        });
+        for (i, at) in order.iter().take(kept).enumerate() {
+            out[to_start + i * to.stride] = *at as i64;
+        }
+    }
+    Data::Int(out)
+}
