@@ -1,6 +1,8 @@
 //! Recording ops one after the other, into a graph or lazily.
 
+use crate::ops::SliceAxis;
 use crate::{Fact, Facts, Graph, Op, OpError, Pw, Role, Shape, Value, ops};
+use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Loc, Scalar};
 use smallvec::SmallVec;
 
@@ -131,7 +133,7 @@ pub trait Builder {
     /// If an axis is out of range or the dtype has no such reduction.
     fn reduce_keepdim(
         &mut self,
-        kind: kiln_base::prim::Reduction,
+        kind: Reduction,
         v: &Self::Value,
         axes: &[usize],
     ) -> Result<Self::Value, OpError> {
@@ -147,6 +149,139 @@ pub trait Builder {
             shape[a] = Dim::ONE;
         }
         self.reshape(&reduced, &shape)
+    }
+
+    /// The sum along axes (ascending), which disappear.
+    ///
+    /// # Errors
+    /// If an axis is out of range or the dtype has no sum.
+    fn sum(&mut self, v: &Self::Value, axes: &[usize]) -> Result<Self::Value, OpError> {
+        if axes.is_empty() {
+            return Ok(v.clone());
+        }
+        let (kind, axes) = (Reduction::Sum, axes.into());
+        self.op(ops::Reduce { kind, axes }, std::slice::from_ref(v))
+    }
+
+    /// A pointwise op on a value and a number of its dtype.
+    ///
+    /// # Errors
+    /// If the op does not take the dtype.
+    fn with(
+        &mut self,
+        op: Pw,
+        v: &Self::Value,
+        number: impl Into<Scalar>,
+    ) -> Result<Self::Value, OpError> {
+        let number = self.scalar_like(number, v)?;
+        self.pointwise(op, &[v.clone(), number])
+    }
+
+    /// The axes in another order; itself where they are in order.
+    ///
+    /// # Errors
+    /// If `perm` is no permutation of the axes.
+    fn permute(&mut self, v: &Self::Value, perm: &[usize]) -> Result<Self::Value, OpError> {
+        let rank = self.fact(v).rank();
+        if perm.len() == rank && perm.iter().enumerate().all(|(i, p)| i == *p) {
+            return Ok(v.clone());
+        }
+        let perm = perm.into();
+        self.op(ops::Permute { perm }, std::slice::from_ref(v))
+    }
+
+    /// A regular part of one axis.
+    ///
+    /// # Errors
+    /// If the axis has no such part.
+    fn slice_axis(
+        &mut self,
+        v: &Self::Value,
+        axis: usize,
+        part: SliceAxis,
+    ) -> Result<Self::Value, OpError> {
+        let mut axes: Vec<SliceAxis> = self.fact(v).shape.iter().map(SliceAxis::all).collect();
+        if axes[axis] == part {
+            return Ok(v.clone());
+        }
+        axes[axis] = part;
+        self.op(ops::Slice { axes }, std::slice::from_ref(v))
+    }
+
+    /// `len` elements of an axis from `start` on.
+    ///
+    /// # Errors
+    /// If the axis has no such part.
+    fn narrow(
+        &mut self,
+        v: &Self::Value,
+        axis: usize,
+        start: impl Into<Dim>,
+        len: impl Into<Dim>,
+    ) -> Result<Self::Value, OpError> {
+        let (start, len, step) = (start.into(), len.into(), 1);
+        self.slice_axis(v, axis, SliceAxis { start, len, step })
+    }
+
+    /// The elements of an axis in reverse.
+    ///
+    /// # Errors
+    /// If the axis is out of range.
+    fn reversed(&mut self, v: &Self::Value, axis: usize) -> Result<Self::Value, OpError> {
+        let len = self.fact(v).shape[axis].clone();
+        if len.is(0) {
+            return Ok(v.clone());
+        }
+        let (start, step) = (&len - &Dim::ONE, -1);
+        self.slice_axis(v, axis, SliceAxis { start, len, step })
+    }
+
+    /// Zeros (false) in front of and behind one axis; itself where there are none.
+    ///
+    /// # Errors
+    /// If a border is negative.
+    fn pad_axis_zero(
+        &mut self,
+        v: &Self::Value,
+        axis: usize,
+        front: impl Into<Dim>,
+        behind: impl Into<Dim>,
+    ) -> Result<Self::Value, OpError> {
+        let fact = self.fact(v);
+        let mut low = Shape::from_elem(Dim::ZERO, fact.rank());
+        let mut high = low.clone();
+        (low[axis], high[axis]) = (front.into(), behind.into());
+        if low[axis].is(0) && high[axis].is(0) {
+            return Ok(v.clone());
+        }
+        let value = Scalar::Int(0).cast(fact.dtype);
+        self.op(ops::Pad { low, high, value }, std::slice::from_ref(v))
+    }
+
+    /// `step − 1` zeros between the elements of an axis: extent `(n − 1) · step + 1`.
+    ///
+    /// # Errors
+    /// If the axis is out of range.
+    fn spaced(
+        &mut self,
+        v: &Self::Value,
+        axis: usize,
+        step: usize,
+    ) -> Result<Self::Value, OpError> {
+        let shape = self.fact(v).shape;
+        let n = shape[axis].clone();
+        if step == 1 || n.is(0) || n.is(1) {
+            return Ok(v.clone());
+        }
+        let step = Dim::from(step);
+        let mut column = shape.clone();
+        column.insert(axis + 1, Dim::ONE);
+        let column = self.reshape(v, &column)?;
+        let column = self.pad_axis_zero(&column, axis + 1, 0i64, &step - &Dim::ONE)?;
+        let mut flat = shape;
+        flat[axis] = &n * &step;
+        let flat = self.reshape(&column, &flat)?;
+        self.narrow(&flat, axis, 0i64, &(&(&n - &Dim::ONE) * &step) + &Dim::ONE)
     }
 }
 

@@ -135,7 +135,7 @@ ops! {
     Pointwise, Cast,
     Broadcast, Reshape, Permute, Slice, Pad, Concat,
     Reduce, ArgReduce, Scan, ArgSort, Gather, Scatter,
-    MatMul, Conv, WindowReduce,
+    MatMul, Conv, ConvTranspose, ConvWeight, WindowReduce,
     Softmax, BatchNorm, Attention,
     If, Loop,
 }
@@ -162,6 +162,7 @@ impl Op {
                 | Op::Reshape(_)
                 | Op::Slice(_)
                 | Op::Pad(_)
+                | Op::ConvTranspose(_)
                 | Op::Loop(_)
         )
     }

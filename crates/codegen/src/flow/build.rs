@@ -85,7 +85,11 @@ impl FlowBuilder {
             IrOp::Conv(c) => self.conv(c, inputs, &node.fact().shape),
             IrOp::WindowReduce(w) => self.window_reduce(w, inputs[0], &node.fact().shape),
             IrOp::Reduce(r) => self.reduce(r.kind, &r.axes, inputs[0]),
-            IrOp::Softmax(_) | IrOp::BatchNorm(_) | IrOp::Attention(_) => {
+            IrOp::Softmax(_)
+            | IrOp::BatchNorm(_)
+            | IrOp::Attention(_)
+            | IrOp::ConvTranspose(_)
+            | IrOp::ConvWeight(_) => {
                 let text = format!("{} is a composite; decompose it first", node.op.name());
                 return Err(LowerError::new(id, text));
             }
@@ -170,6 +174,8 @@ impl FlowBuilder {
             | IrOp::Softmax(_)
             | IrOp::BatchNorm(_)
             | IrOp::Attention(_)
+            | IrOp::ConvTranspose(_)
+            | IrOp::ConvWeight(_)
             | IrOp::Scan(_)
             | IrOp::ArgSort(_)
             | IrOp::Scatter(_)

@@ -124,6 +124,20 @@ impl Windows {
         })
     }
 
+    /// For each position of a padded plane, that of the same element in a plane of `extents`.
+    pub fn unpadded(&self, extents: &[usize]) -> Vec<Option<usize>> {
+        let n: usize = extents.iter().product();
+        let numbers: Vec<Option<usize>> = (0..n).map(Some).collect();
+        let first = self.low.len() - extents.len();
+        bordered(
+            &numbers,
+            extents,
+            &self.low[first..],
+            &self.padded[first..],
+            None,
+        )
+    }
+
     /// The tensor with its padding.
     pub fn pad<T: Copy>(&self, x: &[T], shape: &[usize], fill: T) -> Vec<T> {
         bordered(x, shape, &self.low, &self.padded, fill)

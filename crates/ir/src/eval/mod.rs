@@ -31,6 +31,7 @@ mod concat;
 mod constant;
 mod control;
 mod conv;
+mod conv_grad;
 mod full;
 mod gather;
 mod index;
@@ -281,6 +282,8 @@ fn dispatch(op: &Op, x: &[&Array], cx: &Context) -> Result<Data, Problem> {
         Op::Gather(op) => gather::eval(op, x[0], x[1]),
         Op::MatMul(_) => Ok(matmul::eval(x[0], x[1])),
         Op::Conv(op) => conv::eval(op, x[0], x[1], cx),
+        Op::ConvTranspose(op) => conv_grad::input(op, x[0], x[1], cx),
+        Op::ConvWeight(op) => conv_grad::weight(op, x[0], x[1], cx),
         Op::WindowReduce(op) => window_reduce::eval(op, x[0], cx),
         Op::Softmax(op) => Ok(softmax::eval(op, x[0])),
         Op::BatchNorm(op) => Ok(batch_norm::eval(op, x)),

@@ -4,8 +4,8 @@ use super::args::{IntList, known, same_dtype};
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor};
-use kiln_base::{Dim, numel};
-use kiln_ir::ops::{Axes, Conv};
+use kiln_base::Dim;
+use kiln_ir::ops::{Axes, Conv, ConvTranspose};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 /// The zeros around a convolution's input.
@@ -258,7 +258,8 @@ transposed_convolutions! {
     conv_transpose3d 3;
 }
 
-/// A convolution with the mirrored weight over the input with zeros between its elements and around it.
+/// The transpose of a convolution. Its input's extents follow from those of `x`, so that padding behind
+/// each axis leaves no remainder; what `output_padding` adds beyond the padding is zeros.
 fn transposed(
     b: &mut Recorder,
     spatial: usize,
@@ -279,80 +280,37 @@ fn transposed(
         weight.fact(),
         weight.dims()[0]
     );
-    let weight = mirrored(b, spatial, weight, p.groups)?;
-    let mut spread = x.clone();
     let mut borders = Vec::new();
+    let mut input = Shape::new();
     for a in 0..spatial {
         ensure!(
             extra[a] < stride[a].max(dilation[a]),
             "the output padding {} must be smaller than the stride or the dilation",
             extra[a]
         );
-        spread = spaced(b, &spread, a + 2, stride[a])?;
-        let reach = dilation[a] as i64 * (known(&weight, a + 2)? - 1);
-        let low = reach - padding[a] as i64;
-        let high = low + extra[a] as i64;
-        spread = cut(b, &spread, a + 2, (-low).max(0), (-high).max(0))?;
-        borders.push((low.max(0) as usize, high.max(0) as usize));
+        let behind = padding[a] - extra[a].min(padding[a]);
+        let last = &(&x.dims()[a + 2] - &Dim::ONE) * &Dim::from(stride[a]);
+        let reach = dilation[a] as i64 * (known(weight, a + 2)? - 1);
+        let extent = &last + &Dim::Const(reach + 1 - (padding[a] + behind) as i64);
+        ensure!(
+            extent.as_const().is_none_or(|n| n >= 0),
+            "the padding leaves nothing of dim {} of {}",
+            a + 2,
+            x.fact()
+        );
+        borders.push((padding[a], behind));
+        input.push(extent);
     }
-    let op = Conv {
-        stride: Axes::from_elem(1, spatial),
+    let conv = Conv {
+        stride,
         padding: borders,
         dilation,
         groups: p.groups as usize,
     };
-    b.op(op, &[spread, weight])
-}
-
-/// `[g · i, o, ..]` to `[g · o, i, ..]` with every kernel reversed.
-fn mirrored(b: &mut Recorder, spatial: usize, weight: &Tensor, groups: i64) -> Recorded {
-    let g = Dim::Const(groups);
-    let inner = weight.dims()[0].div_exact(&g).map_err(|_| {
-        OpError(format!(
-            "{} input channels do not divide into {groups} groups",
-            weight.dims()[0]
-        ))
-    })?;
-    let outer = weight.dims()[1].clone();
-    let kernel = &weight.dims()[2..];
-    let with = |lead: &[&Dim]| -> Shape {
-        lead.iter()
-            .map(|d| (*d).clone())
-            .chain(kernel.iter().cloned())
-            .collect()
-    };
-    let w = b.reshape(weight, &with(&[&g, &inner, &outer]))?;
-    let mut perm: Vec<usize> = (0..w.ndim()).collect();
-    perm.swap(1, 2);
-    let w = b.permute(&w, &perm)?;
-    let mut w = b.reshape(&w, &with(&[&numel(&[g.clone(), outer]), &inner]))?;
+    let mut y = b.op(ConvTranspose { conv, input }, &[x.clone(), weight.clone()])?;
     for a in 0..spatial {
-        w = b.reversed(&w, a + 2)?;
+        let zeros = extra[a] - extra[a].min(padding[a]);
+        y = b.pad_axis(&y, a + 2, 0i64, zeros, 0i64)?;
     }
-    Ok(w)
-}
-
-/// `step − 1` zeros between the elements of an axis.
-fn spaced(b: &mut Recorder, x: &Tensor, axis: usize, step: usize) -> Recorded {
-    if step == 1 || x.dims()[axis].is(0) {
-        return Ok(x.clone());
-    }
-    let n = x.dims()[axis].clone();
-    let step = Dim::from(step);
-    let column = b.unsqueeze(x, axis + 1)?;
-    let column = b.pad_axis(&column, axis + 1, 0i64, &step - &Dim::ONE, 0i64)?;
-    let mut shape = Shape::from(x.dims());
-    shape[axis] = &n * &step;
-    let flat = b.reshape(&column, &shape)?;
-    b.narrow(&flat, axis, 0i64, &(&(&n - &Dim::ONE) * &step) + &Dim::ONE)
-}
-
-fn cut(b: &mut Recorder, x: &Tensor, axis: usize, front: i64, behind: i64) -> Recorded {
-    let len = &x.dims()[axis] - &Dim::Const(front + behind);
-    ensure!(
-        len.as_const().is_none_or(|n| n >= 0),
-        "the padding leaves nothing of dim {axis} of {}",
-        x.fact()
-    );
-    b.narrow(x, axis, front, len)
+    Ok(y)
 }

@@ -1,0 +1,114 @@
+//! Gather and scatter.
+
+use crate::reduce::zeros_like;
+use crate::{Call, Gradients};
+use kiln_base::prim::ScatterKind;
+use kiln_ir::ops::{Gather, Scatter};
+use kiln_ir::{Builder, OpError, Pw};
+
+pub(crate) fn gather<B: Builder>(
+    b: &mut B,
+    axis: usize,
+    g: &B::Value,
+    call: &Call<'_, B::Value>,
+) -> Result<Gradients<B::Value>, OpError> {
+    let (x, index) = (&call.inputs[0], &call.inputs[1]);
+    let zero = zeros_like(b, x)?;
+    let kind = ScatterKind::Sum;
+    let dx = b.op(Scatter { axis, kind }, &[zero, index.clone(), g.clone()])?;
+    Ok([Some(dx), None].into_iter().collect())
+}
+
+pub(crate) fn scatter<B: Builder>(
+    b: &mut B,
+    op: &Scatter,
+    g: &B::Value,
+    call: &Call<'_, B::Value>,
+) -> Result<Gradients<B::Value>, OpError> {
+    let index = &call.inputs[1];
+    let axis = op.axis;
+    let take = |b: &mut B, v: &B::Value| b.op(Gather { axis }, &[v.clone(), index.clone()]);
+    let (dx, dsrc) = match op.kind {
+        ScatterKind::Sum => (g.clone(), take(b, g)?),
+        ScatterKind::Set => {
+            let zero = zeros_like(b, &call.inputs[2])?;
+            let dx = b.op(*op, &[g.clone(), index.clone(), zero])?;
+            (dx, take(b, g)?)
+        }
+        ScatterKind::Prod => return product(b, op, g, call),
+        ScatterKind::Max | ScatterKind::Min => return extreme(b, op, g, call),
+    };
+    Ok([Some(dx), None, Some(dsrc)].into_iter().collect())
+}
+
+/// `g · y / x`; where one factor is 0, the product of the others. As in PyTorch the source's
+/// gradient at a place with a zero counts the zeros of the source alone.
+fn product<B: Builder>(
+    b: &mut B,
+    op: &Scatter,
+    g: &B::Value,
+    call: &Call<'_, B::Value>,
+) -> Result<Gradients<B::Value>, OpError> {
+    let (x, index, src) = (&call.inputs[0], &call.inputs[1], &call.inputs[2]);
+    let axis = op.axis;
+    let one = b.full(1.0, b.fact(x).dtype, &[])?;
+    let ones = {
+        let fact = b.fact(x);
+        b.full(1.0, fact.dtype, &fact.shape)?
+    };
+    // x's own: the product of what is scattered to it.
+    let scattered = b.op(*op, &[ones, index.clone(), src.clone()])?;
+    let dx = b.pointwise(Pw::Mul, &[g.clone(), scattered])?;
+    // The source's: the product of everything else at its place.
+    let is_zero = b.with(Pw::Eq, src, 0.0)?;
+    let filled = b.pointwise(Pw::Select, &[is_zero.clone(), one.clone(), src.clone()])?;
+    let without_zeros = b.op(*op, &[x.clone(), index.clone(), filled.clone()])?;
+    let zeros = b.cast(&is_zero, kiln_base::DType::I64)?;
+    let shape = b.fact(x).shape;
+    let none = b.full(0i64, kiln_base::DType::I64, &shape)?;
+    let count = Scatter {
+        axis,
+        kind: ScatterKind::Sum,
+    };
+    let count = b.op(count, &[none, index.clone(), zeros])?;
+    let take = |b: &mut B, v: B::Value| b.op(Gather { axis }, &[v, index.clone()]);
+    let product = b.pointwise(Pw::Mul, &[g.clone(), without_zeros])?;
+    let product = take(b, product)?;
+    let count = take(b, count)?;
+    let quotient = b.pointwise(Pw::Div, &[product, filled])?;
+    let zero = b.scalar_like(0.0, &quotient)?;
+    // A zero sees the others if it is the only one; a number sees them if there is no zero.
+    let own = b.cast(&is_zero, kiln_base::DType::I64)?;
+    let alone = b.pointwise(Pw::Eq, &[count, own])?;
+    let dsrc = b.pointwise(Pw::Select, &[alone, quotient, zero])?;
+    Ok([Some(dx), None, Some(dsrc)].into_iter().collect())
+}
+
+/// Equal shares for all that are the extreme, x's own element among them.
+fn extreme<B: Builder>(
+    b: &mut B,
+    op: &Scatter,
+    g: &B::Value,
+    call: &Call<'_, B::Value>,
+) -> Result<Gradients<B::Value>, OpError> {
+    let (x, index, src) = (&call.inputs[0], &call.inputs[1], &call.inputs[2]);
+    let y = &call.outputs[0];
+    let axis = op.axis;
+    let dtype = b.fact(x).dtype;
+    let take = |b: &mut B, v: &B::Value| b.op(Gather { axis }, &[v.clone(), index.clone()]);
+    let own = b.pointwise(Pw::Eq, &[x.clone(), y.clone()])?;
+    let own = b.cast(&own, dtype)?;
+    let best = take(b, y)?;
+    let theirs = b.pointwise(Pw::Eq, &[src.clone(), best])?;
+    let theirs = b.cast(&theirs, dtype)?;
+    let count = Scatter {
+        axis,
+        kind: ScatterKind::Sum,
+    };
+    let count = b.op(count, &[own.clone(), index.clone(), theirs.clone()])?;
+    let share = b.pointwise(Pw::Div, &[g.clone(), count])?;
+    let taken = take(b, &share)?;
+    let dx = b.pointwise(Pw::Mul, &[own, share])?;
+    let dsrc = b.pointwise(Pw::Mul, &[theirs, taken])?;
+    Ok([Some(dx), None, Some(dsrc)].into_iter().collect())
+}

@@ -1,0 +1,188 @@
+//! Derivatives of the rows of the pointwise table.
+
+use crate::expr::{Expr, select};
+use crate::{Call, Gradients};
+use kiln_ir::{Builder, OpError, Pw};
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LN_2, LN_10};
+
+pub(crate) fn pullback<B: Builder>(
+    b: &mut B,
+    op: Pw,
+    call: &Call<'_, B::Value>,
+    g: &B::Value,
+) -> Result<Gradients<B::Value>, OpError> {
+    let rules = derivative(op);
+    let mut out = Gradients::new();
+    for i in 0..call.inputs.len() {
+        out.push(match rules.get(i) {
+            Some(Some(rule)) if call.wanted[i] => {
+                Some(rule.emit(b, call.inputs, &call.outputs[0], g)?)
+            }
+            _ => None,
+        });
+    }
+    Ok(out)
+}
+
+/// One formula for each operand; `None` and missing ones are zero.
+fn derivative(op: Pw) -> Vec<Option<Expr>> {
+    use Pw::*;
+    let (g, y) = (Expr::G, Expr::Y);
+    let x = Expr::X(0);
+    let z = Expr::X(1);
+    let one = |e: Expr| vec![Some(e)];
+    let two = |a: Expr, b: Expr| vec![Some(a), Some(b)];
+    let is = |op: Pw, a: Expr, b: Expr| Expr::call(op, [a, b]);
+    let square = |e: Expr| e.then(Square);
+    match op {
+        Neg => one(-g),
+        Abs => one(g * x.then(Sign)),
+        Sqrt => one(g / (y * 2.0)),
+        Rsqrt => one(g * y.clone().then(Square) * y * -0.5),
+        Reciprocal => one(-(g * square(y))),
+        Square => one(g * x * 2.0),
+        Exp => one(g * y),
+        Exp2 => one(g * y * LN_2),
+        Expm1 => one(g * (y + 1.0)),
+        Log => one(g / x),
+        Log2 => one(g / (x * LN_2)),
+        Log10 => one(g / (x * LN_10)),
+        Log1p => one(g / (x + 1.0)),
+        Sin => one(g * x.then(Cos)),
+        Cos => one(-(g * x.then(Sin))),
+        Tan => one(g * (square(y) + 1.0)),
+        Asin => one(g * (1.0 - square(x)).then(Rsqrt)),
+        Acos => one(-(g * (1.0 - square(x)).then(Rsqrt))),
+        Atan => one(g / (square(x) + 1.0)),
+        Sinh => one(g * x.then(Cosh)),
+        Cosh => one(g * x.then(Sinh)),
+        Tanh => one(g * (1.0 - square(y))),
+        Asinh => one(g * (square(x) + 1.0).then(Rsqrt)),
+        Acosh => one(g * (square(x) - 1.0).then(Rsqrt)),
+        Atanh => one(g / (1.0 - square(x))),
+        Erf => one(g * (-square(x)).then(Exp) * FRAC_2_SQRT_PI),
+        Sigmoid => one(g * (1.0 - y.clone()) * y),
+        LogSigmoid => one(g * (-x).then(Sigmoid)),
+        Relu => one(select(is(Le, y, 0.0.into()), 0.0, g)),
+        Relu6 => one(outside(x, 0.0, 6.0, 0.0, g)),
+        Gelu => {
+            let cdf = ((x.clone() * FRAC_1_SQRT_2).then(Erf) + 1.0) * 0.5;
+            let pdf = (square(x.clone()) * -0.5).then(Exp) * (0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2);
+            one(g * (cdf + x * pdf))
+        }
+        GeluTanh => {
+            let k = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
+            let inner = (square(x.clone()) * 0.044715 + 1.0) * x.clone() * k;
+            let slope = (square(x.clone()) * (3.0 * 0.044715) + 1.0) * k;
+            let t = inner.then(Tanh);
+            let left = (t.clone() + 1.0) * 0.5;
+            one(g * (left + x * 0.5 * (1.0 - square(t)) * slope))
+        }
+        Silu => {
+            let s = x.clone().then(Sigmoid);
+            one(g * s.clone() * (x * (1.0 - s) + 1.0))
+        }
+        Softplus => one(g * x.then(Sigmoid)),
+        Softsign => one(g / square(x.then(Abs) + 1.0)),
+        Mish => {
+            let t = x.clone().then(Softplus).then(Tanh);
+            let inner = x.clone() * (1.0 - square(t.clone())) * x.then(Sigmoid);
+            one(g * (t + inner))
+        }
+        Elu => one(select(is(Gt, x, 0.0.into()), g.clone(), g * (y + 1.0))),
+        Selu => {
+            let (scale, alpha) = (1.050_700_987_355_480_5, 1.673_263_242_354_377_2);
+            let above = g.clone() * scale;
+            one(select(
+                is(Gt, x, 0.0.into()),
+                above,
+                g * (y + scale * alpha),
+            ))
+        }
+        Hardsigmoid => one(outside(x, -3.0, 3.0, 0.0, g / 6.0)),
+        Hardswish => {
+            let middle = g.clone() * (x.clone() / 3.0 + 0.5);
+            let high = select(is(Ge, x.clone(), 3.0.into()), g, middle);
+            one(select(is(Le, x, (-3.0).into()), 0.0, high))
+        }
+        Add => two(g.clone(), g),
+        Sub => two(g.clone(), -g),
+        Mul => two(g.clone() * z, g * x),
+        Div => two(g.clone() / z.clone(), -(g * (y / z))),
+        Fmod => {
+            let whole = (x / z).then(Trunc);
+            two(g.clone(), -(g * whole))
+        }
+        Remainder => {
+            let whole = is(FloorDivide, x, z);
+            two(g.clone(), -(g * whole))
+        }
+        Pow => {
+            let lower = is(Pow, x.clone(), z.clone() - 1.0);
+            let base = select(
+                is(Eq, z.clone(), 0.0.into()),
+                0.0,
+                g.clone() * z.clone() * lower,
+            );
+            let flat = is(And, is(Eq, x.clone(), 0.0.into()), is(Ge, z, 0.0.into()));
+            two(base, select(flat, 0.0, g * y * x.then(Log)))
+        }
+        Atan2 => {
+            let length = square(x.clone()) + square(z.clone());
+            two(g.clone() * (z / length.clone()), -(g * (x / length)))
+        }
+        // Both have a share at a tie.
+        Maximum | Minimum => {
+            let loses = if op == Maximum { Lt } else { Gt };
+            let share = select(is(Eq, x.clone(), z.clone()), g.clone() * 0.5, g);
+            two(
+                select(is(loses, x.clone(), z.clone()), 0.0, share.clone()),
+                select(is(loses, z, x), 0.0, share),
+            )
+        }
+        Select => vec![
+            None,
+            Some(select(x.clone(), g.clone(), 0.0)),
+            Some(select(x, 0.0, g)),
+        ],
+        Clamp => {
+            let (low, high) = (z, Expr::X(2));
+            let inside = is(
+                And,
+                is(Ge, x.clone(), low.clone()),
+                is(Le, x.clone(), high.clone()),
+            );
+            let crossed = is(Lt, high.clone(), low.clone());
+            let under = is(
+                And,
+                is(Lt, low.clone(), high.clone()),
+                is(Lt, x.clone(), low),
+            );
+            let over = is(Or, is(Gt, x, high), crossed);
+            vec![
+                Some(select(inside, g.clone(), 0.0)),
+                Some(select(under, g.clone(), 0.0)),
+                Some(select(over, g, 0.0)),
+            ]
+        }
+        Lerp => {
+            let weight = Expr::X(2);
+            vec![
+                Some(g.clone() * (1.0 - weight.clone())),
+                Some(g.clone() * weight),
+                Some(g * (z - x)),
+            ]
+        }
+        // Flat wherever they have a derivative.
+        Sign | Floor | Ceil | Round | Trunc | FloorDivide => vec![],
+        // Not on floats, or not to floats.
+        IsNan | IsInf | Not | Eq | Ne | Lt | Le | Gt | Ge | And | Or | Xor | Shl | Shr => vec![],
+    }
+}
+
+/// `x <= low or x >= high ? other : inside`; NaN is inside.
+fn outside(x: Expr, low: f64, high: f64, other: f64, inside: Expr) -> Expr {
+    let below = Expr::call(Pw::Le, [x.clone(), low.into()]);
+    let above = Expr::call(Pw::Ge, [x, high.into()]);
+    select(Expr::call(Pw::Or, [below, above]), other, inside)
+}

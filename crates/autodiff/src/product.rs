@@ -1,0 +1,111 @@
+//! Matrix products and convolutions: bilinear, so each derivative is a product of the same family.
+
+use crate::{Call, Gradients};
+use kiln_ir::ops::{Axes, Conv, ConvTranspose, ConvWeight, MatMul};
+use kiln_ir::{Builder, Op, OpError, Shape};
+
+/// What `op` makes of two values, where that is wanted.
+fn if_wanted<B: Builder>(
+    b: &mut B,
+    wanted: bool,
+    op: impl Into<Op>,
+    operands: [&B::Value; 2],
+) -> Result<Option<B::Value>, OpError> {
+    match wanted {
+        true => b.op(op, &operands.map(Clone::clone)).map(Some),
+        false => Ok(None),
+    }
+}
+
+pub(crate) fn matmul<B: Builder>(
+    b: &mut B,
+    g: &B::Value,
+    call: &Call<'_, B::Value>,
+) -> Result<Gradients<B::Value>, OpError> {
+    let (x, y) = (&call.inputs[0], &call.inputs[1]);
+    let mut out = Gradients::new();
+    out.push(match call.wanted[0] {
+        true => {
+            let y = transposed(b, y)?;
+            Some(b.op(MatMul {}, &[g.clone(), y])?)
+        }
+        false => None,
+    });
+    out.push(match call.wanted[1] {
+        true => {
+            let x = transposed(b, x)?;
+            Some(b.op(MatMul {}, &[x, g.clone()])?)
+        }
+        false => None,
+    });
+    Ok(out)
+}
+
+fn transposed<B: Builder>(b: &mut B, v: &B::Value) -> Result<B::Value, OpError> {
+    let rank = b.fact(v).rank();
+    let mut perm: Axes = (0..rank).collect();
+    perm.swap(rank - 2, rank - 1);
+    b.permute(v, &perm)
+}
+
+pub(crate) fn conv<B: Builder>(
+    b: &mut B,
+    op: &Conv,
+    g: &B::Value,
+    call: &Call<'_, B::Value>,
+) -> Result<Gradients<B::Value>, OpError> {
+    let (x, w) = (&call.inputs[0], &call.inputs[1]);
+    let to_x = transpose(b, op, x);
+    let to_w = weight(b, op, w)?;
+    Ok(Gradients::from_iter([
+        if_wanted(b, call.wanted[0], to_x, [g, w])?,
+        if_wanted(b, call.wanted[1], to_w, [x, g])?,
+    ]))
+}
+
+pub(crate) fn conv_transpose<B: Builder>(
+    b: &mut B,
+    op: &ConvTranspose,
+    g: &B::Value,
+    call: &Call<'_, B::Value>,
+) -> Result<Gradients<B::Value>, OpError> {
+    let (y, w) = (&call.inputs[0], &call.inputs[1]);
+    let to_w = weight(b, &op.conv, w)?;
+    Ok(Gradients::from_iter([
+        if_wanted(b, call.wanted[0], op.conv.clone(), [g, w])?,
+        if_wanted(b, call.wanted[1], to_w, [g, y])?,
+    ]))
+}
+
+pub(crate) fn conv_weight<B: Builder>(
+    b: &mut B,
+    op: &ConvWeight,
+    g: &B::Value,
+    call: &Call<'_, B::Value>,
+) -> Result<Gradients<B::Value>, OpError> {
+    let (x, y) = (&call.inputs[0], &call.inputs[1]);
+    let to_x = transpose(b, &op.conv, x);
+    Ok(Gradients::from_iter([
+        if_wanted(b, call.wanted[0], to_x, [y, g])?,
+        if_wanted(b, call.wanted[1], op.conv.clone(), [x, g])?,
+    ]))
+}
+
+/// The transpose towards an input like `x`.
+fn transpose<B: Builder>(b: &B, op: &Conv, x: &B::Value) -> ConvTranspose {
+    ConvTranspose {
+        conv: op.clone(),
+        input: Shape::from(&b.fact(x).shape[2..]),
+    }
+}
+
+/// The transpose towards a weight like `w`.
+fn weight<B: Builder>(b: &B, op: &Conv, w: &B::Value) -> Result<ConvWeight, OpError> {
+    let sizes = b.fact(w).shape[2..].to_vec();
+    let known = |d: &kiln_base::Dim| d.as_const().map(|n| n as usize);
+    let kernel: Option<Axes> = sizes.iter().map(known).collect();
+    Ok(ConvWeight {
+        conv: op.clone(),
+        kernel: kernel.ok_or_else(|| OpError::new("a kernel of unknown size has no derivative"))?,
+    })
+}

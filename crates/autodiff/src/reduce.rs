@@ -1,0 +1,119 @@
+//! Sums, products and extremes.
+
+use kiln_base::prim::{Reduction, ScanKind};
+use kiln_base::{DType, Dim, numel};
+use kiln_ir::ops::{Axes, Concat, Reduce, Scan};
+use kiln_ir::{Builder, OpError, Pw, Shape};
+
+pub(crate) fn pullback<B: Builder>(
+    b: &mut B,
+    op: &Reduce,
+    g: &B::Value,
+    x: &B::Value,
+    y: &B::Value,
+) -> Result<B::Value, OpError> {
+    let shape = b.fact(x).shape;
+    let kept = kept(&shape, &op.axes);
+    let g = b.reshape(g, &kept)?;
+    match op.kind {
+        Reduction::Sum => b.broadcast_to(&g, &shape),
+        Reduction::Prod => {
+            let others = products_of_others(b, x, &op.axes)?;
+            b.pointwise(Pw::Mul, &[g, others])
+        }
+        // Equal shares for all that are as large (as small).
+        Reduction::Max | Reduction::Min => {
+            let dtype = b.fact(x).dtype;
+            let y = b.reshape(y, &kept)?;
+            let best = b.pointwise(Pw::Eq, &[x.clone(), y])?;
+            let ones = b.cast(&best, dtype)?;
+            let count = b.reduce_keepdim(Reduction::Sum, &ones, &op.axes)?;
+            let share = b.pointwise(Pw::Div, &[g, count])?;
+            b.pointwise(Pw::Mul, &[ones, share])
+        }
+    }
+}
+
+/// The shape with the reduced axes of size 1.
+fn kept(shape: &Shape, axes: &[usize]) -> Shape {
+    let mut kept = shape.clone();
+    axes.iter().for_each(|a| kept[*a] = Dim::ONE);
+    kept
+}
+
+/// For each element the product of all others along `axes`, also where some are 0: the product of
+/// those in front of it and those behind it.
+fn products_of_others<B: Builder>(
+    b: &mut B,
+    x: &B::Value,
+    axes: &[usize],
+) -> Result<B::Value, OpError> {
+    let shape = b.fact(x).shape;
+    let rank = shape.len();
+    let mut perm: Axes = (0..rank).filter(|a| !axes.contains(a)).collect();
+    let first = perm.len();
+    perm.extend(axes.iter().copied());
+    let moved = b.permute(x, &perm)?;
+    let apart: Shape = perm.iter().map(|a| shape[*a].clone()).collect();
+    let n = numel(&apart[first..]);
+    if n.is(0) {
+        return Ok(x.clone());
+    }
+    let mut flat: Shape = apart[..first].into();
+    flat.push(n);
+    let rows = b.reshape(&moved, &flat)?;
+    let before = products_before(b, &rows, first, false)?;
+    let behind = products_before(b, &rows, first, true)?;
+    let others = b.pointwise(Pw::Mul, &[before, behind])?;
+    let others = b.reshape(&others, &apart)?;
+    crate::views::unpermute(b, &perm, &others)
+}
+
+/// The product of the elements in front of each one along an axis (behind it, with `reverse`).
+fn products_before<B: Builder>(
+    b: &mut B,
+    x: &B::Value,
+    axis: usize,
+    reverse: bool,
+) -> Result<B::Value, OpError> {
+    let fact = b.fact(x);
+    let kind = ScanKind::Prod;
+    let scan = Scan {
+        kind,
+        axis,
+        reverse,
+    };
+    let through = b.op(scan, std::slice::from_ref(x))?;
+    let mut shape = fact.shape.clone();
+    shape[axis] = Dim::ONE;
+    let one = b.full(1.0, fact.dtype, &shape)?;
+    let less = &fact.shape[axis] - &Dim::ONE;
+    if less.is(0) {
+        return Ok(one);
+    }
+    let start = if reverse { Dim::ONE } else { Dim::ZERO };
+    let rest = b.narrow(&through, axis, start, less)?;
+    let parts = if reverse { [rest, one] } else { [one, rest] };
+    b.op(Concat { axis }, &parts)
+}
+
+/// Zeros of the dtype and shape of a value.
+pub(crate) fn zeros_like<B: Builder>(b: &mut B, v: &B::Value) -> Result<B::Value, OpError> {
+    let fact = b.fact(v);
+    b.full(0.0, fact.dtype, &fact.shape)
+}
+
+/// 0, 1, … along one axis of `shape`, i64 and stretched to it.
+pub(crate) fn positions<B: Builder>(
+    b: &mut B,
+    shape: &Shape,
+    axis: usize,
+) -> Result<B::Value, OpError> {
+    let len = shape[axis].clone();
+    let numbers = b.op(kiln_ir::ops::Iota { len: len.clone() }, &[])?;
+    let mut along = Shape::from_elem(Dim::ONE, shape.len());
+    along[axis] = len;
+    debug_assert_eq!(b.fact(&numbers).dtype, DType::I64);
+    let numbers = b.reshape(&numbers, &along)?;
+    b.broadcast_to(&numbers, shape)
+}

@@ -1,0 +1,126 @@
+//! Running sums and their kin.
+
+use crate::reduce::{positions, zeros_like};
+use kiln_base::prim::{ScanKind, ScatterKind};
+use kiln_ir::ops::{Scan, Scatter};
+use kiln_ir::{Builder, OpError, Pw};
+
+pub(crate) fn pullback<B: Builder>(
+    b: &mut B,
+    op: &Scan,
+    g: &B::Value,
+    x: &B::Value,
+    y: &B::Value,
+) -> Result<B::Value, OpError> {
+    match op.kind {
+        ScanKind::Sum => back(b, op, ScanKind::Sum, g),
+        ScanKind::Prod => product(b, op, g, x, y),
+        ScanKind::Max | ScanKind::Min => extreme(b, op, g, x, y),
+        ScanKind::LogSumExp => log_sum_exp(b, op, g, x, y),
+    }
+}
+
+/// A scan of the other direction.
+fn back<B: Builder>(
+    b: &mut B,
+    op: &Scan,
+    kind: ScanKind,
+    v: &B::Value,
+) -> Result<B::Value, OpError> {
+    let op = Scan {
+        kind,
+        axis: op.axis,
+        reverse: !op.reverse,
+    };
+    b.op(op, std::slice::from_ref(v))
+}
+
+/// In front of the first zero `Σ g·y / x`, at it the same with that zero left out of the products,
+/// behind it nothing.
+fn product<B: Builder>(
+    b: &mut B,
+    op: &Scan,
+    g: &B::Value,
+    x: &B::Value,
+    y: &B::Value,
+) -> Result<B::Value, OpError> {
+    let dtype = b.fact(x).dtype;
+    let zero = zeros_like(b, x)?;
+    let is_zero = b.with(Pw::Eq, x, 0.0)?;
+    let zeros = b.cast(&is_zero, kiln_base::DType::I64)?;
+    let sum = Scan {
+        kind: ScanKind::Sum,
+        ..*op
+    };
+    let met = b.op(sum, &[zeros])?;
+    let before = b.with(Pw::Eq, &met, 0i64)?;
+    let after_one = b.with(Pw::Eq, &met, 1i64)?;
+    let first = b.pointwise(Pw::And, &[is_zero, after_one.clone()])?;
+    let one = b.full(1.0, dtype, &[])?;
+
+    let terms = b.pointwise(Pw::Mul, &[g.clone(), y.clone()])?;
+    let terms = b.pointwise(Pw::Select, &[before.clone(), terms, zero.clone()])?;
+    let sums = back(b, op, ScanKind::Sum, &terms)?;
+    let divisor = b.pointwise(Pw::Select, &[before.clone(), x.clone(), one.clone()])?;
+    let plain = b.pointwise(Pw::Div, &[sums, divisor])?;
+
+    let filled = b.pointwise(Pw::Select, &[first.clone(), one, x.clone()])?;
+    let products = b.op(*op, &[filled])?;
+    let terms = b.pointwise(Pw::Mul, &[g.clone(), products])?;
+    let terms = b.pointwise(Pw::Select, &[after_one, terms, zero.clone()])?;
+    let sums = back(b, op, ScanKind::Sum, &terms)?;
+    let at_first = b.pointwise(Pw::Select, &[first, sums, zero])?;
+    b.pointwise(Pw::Select, &[before, plain, at_first])
+}
+
+/// Each gradient goes to the element that was the extreme there, the latest of equals.
+fn extreme<B: Builder>(
+    b: &mut B,
+    op: &Scan,
+    g: &B::Value,
+    x: &B::Value,
+    y: &B::Value,
+) -> Result<B::Value, OpError> {
+    let shape = b.fact(x).shape;
+    let same = b.pointwise(Pw::Eq, &[x.clone(), y.clone()])?;
+    let nan = b.pointwise(Pw::IsNan, std::slice::from_ref(x))?;
+    let holds = b.pointwise(Pw::Or, &[same, nan])?;
+    let numbers = positions(b, &shape, op.axis)?;
+    let (kind, none) = match op.reverse {
+        false => (ScanKind::Max, -1),
+        true => (ScanKind::Min, i64::MAX),
+    };
+    let none = b.scalar_like(none, &numbers)?;
+    let candidates = b.pointwise(Pw::Select, &[holds, numbers, none])?;
+    let index = b.op(Scan { kind, ..*op }, &[candidates])?;
+    let zero = zeros_like(b, x)?;
+    let scatter = Scatter {
+        axis: op.axis,
+        kind: ScatterKind::Sum,
+    };
+    b.op(scatter, &[zero, index, g.clone()])
+}
+
+/// `Σ g_i · exp(x_j − y_i)` over the `i` that saw `j`, in logarithms so that it neither over- nor
+/// underflows; gradients of each sign by themselves.
+fn log_sum_exp<B: Builder>(
+    b: &mut B,
+    op: &Scan,
+    g: &B::Value,
+    x: &B::Value,
+    y: &B::Value,
+) -> Result<B::Value, OpError> {
+    let never = b.scalar_like(f64::NEG_INFINITY, g)?;
+    let mut sides = Vec::with_capacity(2);
+    for sign in [1.0, -1.0] {
+        let amount = b.with(Pw::Mul, g, sign)?;
+        let some = b.with(Pw::Gt, &amount, 0.0)?;
+        let log = b.pointwise(Pw::Log, &[amount])?;
+        let log = b.pointwise(Pw::Sub, &[log, y.clone()])?;
+        let log = b.pointwise(Pw::Select, &[some, log, never.clone()])?;
+        let sums = back(b, op, ScanKind::LogSumExp, &log)?;
+        let sums = b.pointwise(Pw::Add, &[sums, x.clone()])?;
+        sides.push(b.pointwise(Pw::Exp, &[sums])?);
+    }
+    b.pointwise(Pw::Sub, &sides)
+}

@@ -1,0 +1,100 @@
+//! The derivative of a composite through its parts.
+
+use crate::{Call, Gradients, Problem, Step, backward};
+use kiln_ir::{Builder, Fact, Op, OpError};
+use smallvec::SmallVec;
+
+/// A [`Builder`] that passes on what it is given and remembers it.
+struct Tape<'b, B: Builder> {
+    inner: &'b mut B,
+    steps: Vec<Taped<B::Value>>,
+}
+
+struct Taped<V> {
+    op: Option<Op>,
+    inputs: SmallVec<[(usize, u32); 3]>,
+    outputs: SmallVec<[V; 1]>,
+}
+
+/// A value of the program below, and where on the tape it was made.
+#[derive(Clone)]
+struct Marked<V> {
+    value: V,
+    at: (usize, u32),
+}
+
+impl<B: Builder> Builder for Tape<'_, B> {
+    type Value = Marked<B::Value>;
+
+    fn emit(
+        &mut self,
+        op: Op,
+        inputs: &[Self::Value],
+    ) -> Result<SmallVec<[Self::Value; 1]>, OpError> {
+        let operands: SmallVec<[B::Value; 3]> = inputs.iter().map(|v| v.value.clone()).collect();
+        let outputs = self.inner.emit(op.clone(), &operands)?;
+        let node = self.steps.len();
+        let marked = |(i, v): (usize, &B::Value)| Marked {
+            value: v.clone(),
+            at: (node, i as u32),
+        };
+        let result = outputs.iter().enumerate().map(marked).collect();
+        self.steps.push(Taped {
+            op: Some(op),
+            inputs: inputs.iter().map(|v| v.at).collect(),
+            outputs,
+        });
+        Ok(result)
+    }
+
+    fn fact(&self, value: &Self::Value) -> Fact {
+        self.inner.fact(&value.value)
+    }
+}
+
+/// The gradients of a composite's operands: its decomposition, differentiated.
+pub(crate) fn through_parts<B: Builder>(
+    b: &mut B,
+    call: &Call<'_, B::Value>,
+    g: &B::Value,
+) -> Result<Gradients<B::Value>, OpError> {
+    let mut tape = Tape {
+        inner: b,
+        steps: Vec::new(),
+    };
+    let mut operands = Vec::with_capacity(call.inputs.len());
+    for (i, v) in call.inputs.iter().enumerate() {
+        tape.steps.push(Taped {
+            op: None,
+            inputs: SmallVec::new(),
+            outputs: SmallVec::from_elem(v.clone(), 1),
+        });
+        let value = v.clone();
+        operands.push(Marked { value, at: (i, 0) });
+    }
+    let whole = call.op.decompose(&mut tape, &operands);
+    let whole = whole.unwrap_or_else(|| Err(crate::no_derivative(call.op)))?;
+    let steps = std::mem::take(&mut tape.steps);
+    let steps: Vec<Step<'_, B::Value>> = steps
+        .iter()
+        .map(|s| Step {
+            op: s.op.as_ref(),
+            inputs: s.inputs.clone(),
+            outputs: s.outputs.clone(),
+        })
+        .collect();
+    let targets: Vec<(usize, u32)> = (0..call.inputs.len())
+        .filter(|i| call.wanted[*i])
+        .map(|i| (i, 0))
+        .collect();
+    let found = backward(b, &steps, vec![(whole.at, g.clone())], &targets);
+    let mut found = found.map_err(|p: Problem| p.error)?.into_iter();
+    let gradient = |wanted: &bool| {
+        if *wanted {
+            found.next().flatten()
+        } else {
+            None
+        }
+    };
+    Ok(call.wanted.iter().map(gradient).collect())
+}

@@ -1,0 +1,102 @@
+//! Broadcasts, and what moves elements without computing.
+
+use crate::{Call, Gradients};
+use kiln_base::Dim;
+use kiln_ir::ops::SliceAxis;
+use kiln_ir::{Builder, OpError, Shape};
+
+/// Sums over the axes along which `x` was stretched to the shape of `g`.
+pub(crate) fn unbroadcast<B: Builder>(
+    b: &mut B,
+    g: &B::Value,
+    x: &B::Value,
+) -> Result<B::Value, OpError> {
+    let (from, to) = (b.fact(x).shape, b.fact(g).shape);
+    let extra = to.len() - from.len();
+    let stretched = |a: &usize| *a < extra || from[a - extra].is(1) && !to[*a].is(1);
+    let axes: Vec<usize> = (0..to.len()).filter(stretched).collect();
+    let sum = b.sum(g, &axes)?;
+    b.reshape(&sum, &from)
+}
+
+pub(crate) fn unpermute<B: Builder>(
+    b: &mut B,
+    perm: &[usize],
+    g: &B::Value,
+) -> Result<B::Value, OpError> {
+    let mut back = vec![0; perm.len()];
+    for (to, from) in perm.iter().enumerate() {
+        back[*from] = to;
+    }
+    b.permute(g, &back)
+}
+
+/// The gradient in the places that the slice took, zero elsewhere.
+pub(crate) fn unslice<B: Builder>(
+    b: &mut B,
+    axes: &[SliceAxis],
+    g: &B::Value,
+    x: &B::Value,
+) -> Result<B::Value, OpError> {
+    let extents = b.fact(x).shape;
+    let mut g = g.clone();
+    for (a, (part, extent)) in axes.iter().zip(&extents).enumerate() {
+        if *part == SliceAxis::all(extent) {
+            continue;
+        }
+        if part.len.is(0) {
+            let mut shape = b.fact(&g).shape;
+            shape[a] = extent.clone();
+            let dtype = b.fact(&g).dtype;
+            g = b.full(0.0, dtype, &shape)?;
+            continue;
+        }
+        let span = &(&part.len - &Dim::ONE) * &Dim::Const(part.step);
+        let mut first = part.start.clone();
+        if part.step < 0 {
+            g = b.reversed(&g, a)?;
+            first = &first + &span;
+        }
+        g = b.spaced(&g, a, part.step.unsigned_abs() as usize)?;
+        let used = b.fact(&g).shape[a].clone();
+        let behind = &(extent - &first) - &used;
+        g = b.pad_axis_zero(&g, a, first, behind)?;
+    }
+    Ok(g)
+}
+
+/// The part of the gradient inside the border.
+pub(crate) fn unpad<B: Builder>(
+    b: &mut B,
+    low: &Shape,
+    g: &B::Value,
+    x: &B::Value,
+) -> Result<B::Value, OpError> {
+    let shape = b.fact(x).shape;
+    let mut g = g.clone();
+    for (a, (low, len)) in low.iter().zip(&shape).enumerate() {
+        g = b.narrow(&g, a, low.clone(), len.clone())?;
+    }
+    Ok(g)
+}
+
+/// The operands' parts of the gradient of a concatenation.
+pub(crate) fn parts<B: Builder>(
+    b: &mut B,
+    axis: usize,
+    g: &B::Value,
+    call: &Call<'_, B::Value>,
+) -> Result<Gradients<B::Value>, OpError> {
+    let mut start = Dim::ZERO;
+    let mut out = Gradients::new();
+    for (x, wanted) in call.inputs.iter().zip(call.wanted) {
+        let len = b.fact(x).shape[axis].clone();
+        let end = &start + &len;
+        out.push(match wanted {
+            true => Some(b.narrow(g, axis, start, len)?),
+            false => None,
+        });
+        start = end;
+    }
+    Ok(out)
+}

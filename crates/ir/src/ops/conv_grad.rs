@@ -1,0 +1,278 @@
+//! The two partners of a convolution: each of the three is the derivative of the others.
+
+use super::prelude::*;
+use super::{Conv, window_extent};
+use kiln_base::numel;
+
+/// The transpose of a [`Conv`] as a function of its input: y `[n, groups · o, out..]` and the weight
+/// `[groups · o, c, kernel..]` to `[n, groups · c, input..]`, where element y\[p\] adds to every input
+/// position that it was computed from. Also PyTorch's transposed convolution.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ConvTranspose {
+    /// The convolution.
+    pub conv: Conv,
+    /// Spatial extents of its input; they say which of several that give the same `out` is meant.
+    pub input: Shape,
+}
+
+/// The transpose of a [`Conv`] as a function of its weight: x `[n, groups · c, input..]` and
+/// y `[n, groups · o, out..]` to `[groups · o, c, kernel..]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ConvWeight {
+    /// The convolution.
+    pub conv: Conv,
+    /// Spatial extents of its kernel.
+    pub kernel: Axes,
+}
+
+impl OpDef for ConvTranspose {
+    fn name(&self) -> &'static str {
+        "conv_transpose"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        2..=2
+    }
+
+    fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
+        let (y, w) = (inputs[0], inputs[1]);
+        check_one_dtype(y, w, "weight")?;
+        let spatial = self.conv.stride.len();
+        ensure!(
+            y.rank() == spatial + 2 && w.rank() == spatial + 2 && self.input.len() == spatial,
+            "{spatial} spatial axes need an input and a weight of rank {}, not {y} and {w}",
+            spatial + 2
+        );
+        ensure!(
+            y.shape[1] == w.shape[0],
+            "the input {y} has {} channels, but the weight {w} takes {}",
+            y.shape[1],
+            w.shape[0]
+        );
+        let mut shape = Shape::from_iter([
+            y.shape[0].clone(),
+            &w.shape[1] * &Dim::from(self.conv.groups),
+        ]);
+        shape.extend(self.input.iter().cloned());
+        let x = Fact {
+            dtype: y.dtype,
+            shape,
+        };
+        let forward = self.conv.infer(&[&x, w])?;
+        ensure!(
+            forward[0] == *y,
+            "a convolution of {x} gives {}, not {y}",
+            forward[0]
+        );
+        one(x.dtype, x.shape)
+    }
+
+    fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+        self.input.iter_mut().for_each(f);
+    }
+
+    fn decompose<B: Builder>(
+        &self,
+        b: &mut B,
+        inputs: &[B::Value],
+    ) -> Option<Result<B::Value, OpError>> {
+        Some(self.expand(b, &inputs[0], &inputs[1]))
+    }
+}
+
+impl ConvTranspose {
+    /// A convolution with the mirrored weight over y with zeros between its elements and around it.
+    fn expand<B: Builder>(
+        &self,
+        b: &mut B,
+        y: &B::Value,
+        w: &B::Value,
+    ) -> Result<B::Value, OpError> {
+        let kernel = b.fact(w).shape;
+        let weight = mirrored(b, w, self.conv.groups)?;
+        let mut y = y.clone();
+        let mut padding = Vec::new();
+        for (a, input) in self.input.iter().enumerate() {
+            let axis = a + 2;
+            y = b.spaced(&y, axis, self.conv.stride[a])?;
+            let reach = known(&kernel[axis])? - 1;
+            let reach = reach * self.conv.dilation[a] as i64;
+            let low = reach - self.conv.padding[a].0 as i64;
+            // The windows that the stride left out at the end, and what the padding hides.
+            let extent = b.fact(&y).shape[axis].clone();
+            let high = known(&(&(&(input - &extent) - &Dim::Const(low)) + &Dim::Const(reach)))?;
+            let border;
+            (y, border) = cropped(b, &y, axis, low, high)?;
+            padding.push(border);
+        }
+        let op = Conv {
+            stride: Axes::from_elem(1, self.input.len()),
+            padding,
+            dilation: self.conv.dilation.clone(),
+            groups: self.conv.groups,
+        };
+        b.op(op, &[y, weight])
+    }
+}
+
+/// A value without what negative paddings take away from an axis, and the paddings that are left.
+///
+/// # Errors
+/// If the axis is out of range.
+pub fn cropped<B: Builder>(
+    b: &mut B,
+    v: &B::Value,
+    axis: usize,
+    low: i64,
+    high: i64,
+) -> Result<(B::Value, (usize, usize)), OpError> {
+    let extent = b.fact(v).shape[axis].clone();
+    let (mut front, mut behind) = ((-low).max(0), (-high).max(0));
+    let (mut low, mut high) = (low.max(0), high.max(0));
+    if let Some(n) = extent.as_const() {
+        // What is more than there is comes off the padding of the other side.
+        let (more_front, more_behind) = ((front - n).max(0), (behind - n).max(0));
+        (front, behind) = (front - more_front, behind - more_behind);
+        (low, high) = ((low - more_behind).max(0), (high - more_front).max(0));
+    }
+    let left = &extent - &Dim::Const(front + behind);
+    let v = b.narrow(v, axis, front, left)?;
+    Ok((v, (low as usize, high as usize)))
+}
+
+/// `[groups · o, c, kernel..]` to `[groups · c, o, kernel..]` with every kernel reversed.
+fn mirrored<B: Builder>(b: &mut B, w: &B::Value, groups: usize) -> Result<B::Value, OpError> {
+    let shape = b.fact(w).shape;
+    let g = Dim::from(groups);
+    let outer = split(&shape[0], &g)?;
+    let mut apart = Shape::from_iter([g.clone(), outer.clone(), shape[1].clone()]);
+    apart.extend(shape[2..].iter().cloned());
+    let mut w = b.reshape(w, &apart)?;
+    let mut perm: Vec<usize> = (0..apart.len()).collect();
+    perm.swap(1, 2);
+    w = b.permute(&w, &perm)?;
+    let mut joined = Shape::from_iter([&g * &shape[1], outer]);
+    joined.extend(shape[2..].iter().cloned());
+    w = b.reshape(&w, &joined)?;
+    for axis in 2..shape.len() {
+        w = b.reversed(&w, axis)?;
+    }
+    Ok(w)
+}
+
+impl OpDef for ConvWeight {
+    fn name(&self) -> &'static str {
+        "conv_weight"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        2..=2
+    }
+
+    fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
+        let (x, y) = (inputs[0], inputs[1]);
+        check_one_dtype(x, y, "result")?;
+        let spatial = self.conv.stride.len();
+        ensure!(
+            x.rank() == spatial + 2 && y.rank() == spatial + 2 && self.kernel.len() == spatial,
+            "{spatial} spatial axes need operands of rank {}, not {x} and {y}",
+            spatial + 2
+        );
+        let groups = Dim::from(self.conv.groups);
+        let mut shape = Shape::from_iter([y.shape[1].clone(), split(&x.shape[1], &groups)?]);
+        shape.extend(self.kernel.iter().map(|k| Dim::from(*k)));
+        let w = Fact {
+            dtype: x.dtype,
+            shape,
+        };
+        let forward = self.conv.infer(&[x, &w])?;
+        ensure!(
+            forward[0] == *y,
+            "a convolution of {x} by {w} gives {}, not {y}",
+            forward[0]
+        );
+        one(w.dtype, w.shape)
+    }
+
+    fn decompose<B: Builder>(
+        &self,
+        b: &mut B,
+        inputs: &[B::Value],
+    ) -> Option<Result<B::Value, OpError>> {
+        Some(self.expand(b, &inputs[0], &inputs[1]))
+    }
+}
+
+impl ConvWeight {
+    /// A convolution of x by y in which batch and channels change places, and so do stride and
+    /// dilation.
+    fn expand<B: Builder>(
+        &self,
+        b: &mut B,
+        x: &B::Value,
+        y: &B::Value,
+    ) -> Result<B::Value, OpError> {
+        let (xs, ys) = (b.fact(x).shape, b.fact(y).shape);
+        let rank = xs.len();
+        let groups = Dim::from(self.conv.groups);
+        let (n, c) = (xs[0].clone(), split(&xs[1], &groups)?);
+        // [n, groups, c, ..] to [c, groups · n, ..]
+        let mut apart = Shape::from_iter([n.clone(), groups.clone(), c.clone()]);
+        apart.extend(xs[2..].iter().cloned());
+        let perm: Vec<usize> = [2, 1, 0].into_iter().chain(3..rank + 1).collect();
+        let images = b.reshape(x, &apart)?;
+        let images = b.permute(&images, &perm)?;
+        let mut joined = Shape::from_iter([c.clone(), numel(&[groups, n])]);
+        joined.extend(xs[2..].iter().cloned());
+        let mut images = b.reshape(&images, &joined)?;
+        let swap: Vec<usize> = [1, 0].into_iter().chain(2..rank).collect();
+        let filters = b.permute(y, &swap)?;
+        // What lies behind the last window must not make room for more kernel elements than there are.
+        let mut padding = self.conv.padding.clone();
+        for (a, (low, high)) in padding.iter_mut().enumerate() {
+            let axis = a + 2;
+            let windows = window_extent(
+                &xs[axis],
+                &Dim::from(self.kernel[a]),
+                self.conv.stride[a],
+                (*low, *high),
+                self.conv.dilation[a],
+            )?;
+            let reach = self.conv.dilation[a] as i64 * (self.kernel[a] as i64 - 1);
+            let used = &(&(&windows - &Dim::ONE) * &Dim::from(self.conv.stride[a]))
+                + &Dim::Const(reach + 1);
+            let behind = &(&used - &Dim::from(*low)) - &xs[axis];
+            let behind = known(&behind)?;
+            (images, (*low, *high)) = cropped(b, &images, axis, *low as i64, behind)?;
+        }
+        let op = Conv {
+            stride: self.conv.dilation.clone(),
+            padding,
+            dilation: self.conv.stride.clone(),
+            groups: self.conv.groups,
+        };
+        let w = b.op(op, &[images, filters])?;
+        debug_assert_eq!(b.fact(&w).shape[1], ys[1]);
+        b.permute(&w, &swap)
+    }
+}
+
+fn check_one_dtype(a: &Fact, b: &Fact, what: &str) -> Result<(), OpError> {
+    ensure!(
+        a.dtype == b.dtype,
+        "the input is {} but the {what} is {}",
+        a.dtype,
+        b.dtype
+    );
+    Ok(())
+}
+
+fn known(d: &Dim) -> Result<i64, OpError> {
+    d.as_const()
+        .ok_or_else(|| OpError(format!("needs a known size, not {d}")))
+}
+
+fn split(d: &Dim, groups: &Dim) -> Result<Dim, OpError> {
+    d.div_exact(groups)
+        .map_err(|_| OpError(format!("{d} channels do not divide into {groups} groups")))
+}
