@@ -1,17 +1,33 @@
 //! The chain rule over a program.
 
-use crate::{Call, pullback};
+use crate::{Call, Gradients, pullback};
 use kiln_ir::{Builder, Graph, GraphBuilder, Loc, Op, OpError, Pw, Value};
 use smallvec::SmallVec;
 
-/// An op of a program, with its operands as (step, output) of earlier steps.
+/// One result of a program: (step, output).
+pub type Place = (usize, u32);
+
+/// A step of a program.
 pub struct Step<'a, V> {
-    /// The op; `None` for what has no derivative on purpose: inputs, detached values.
-    pub op: Option<&'a Op>,
-    /// The operands.
-    pub inputs: SmallVec<[(usize, u32); 3]>,
-    /// The results.
+    /// How gradients pass it.
+    pub rule: Rule<'a, V>,
+    /// The operands, and the earlier step that each is a result of, if any.
+    pub inputs: SmallVec<[(V, Option<Place>); 3]>,
+    /// The results. Where `rule` is [`Rule::Leaf`] they need not be given.
     pub outputs: SmallVec<[V; 1]>,
+}
+
+/// A derivative that a user wrote: from the cotangents of the outputs to those of the inputs.
+pub type Custom<'a, V> = dyn Fn(&[Option<V>], &[bool]) -> Result<Vec<Option<V>>, OpError> + 'a;
+
+/// How gradients pass a step.
+pub enum Rule<'a, V> {
+    /// They end here.
+    Leaf,
+    /// By the derivative of an op.
+    Op(&'a Op),
+    /// By a user's function; it is also told which inputs need a gradient.
+    Custom(&'a Custom<'a, V>),
 }
 
 /// Why a program could not be differentiated.
@@ -23,75 +39,105 @@ pub struct Problem {
     pub error: OpError,
 }
 
-/// The gradients of `targets`: the cotangents in `seeds`, of values of the program, chained back
-/// through all steps. `None` for targets that the seeded values don't depend on.
+/// Watches a backward pass.
+pub trait Observer<B: Builder> {
+    /// Before the derivative of a step is recorded.
+    fn enter(&mut self, _b: &mut B, _step: usize) {}
+
+    /// Once the gradient of a result is complete: it may be replaced.
+    ///
+    /// # Errors
+    /// If the replacement is invalid.
+    fn gradient(&mut self, _b: &mut B, _of: Place, g: B::Value) -> Result<B::Value, OpError> {
+        Ok(g)
+    }
+}
+
+impl<B: Builder> Observer<B> for () {}
+
+/// The gradients of `targets`: the cotangents in `seeds`, of results of the program, chained back
+/// through all steps. `None` for targets that the seeded results don't depend on.
 ///
 /// # Errors
 /// If a step between the seeds and the targets has no derivative.
 pub fn backward<B: Builder>(
     b: &mut B,
     steps: &[Step<'_, B::Value>],
-    seeds: Vec<((usize, u32), B::Value)>,
-    targets: &[(usize, u32)],
+    seeds: Vec<(Place, B::Value)>,
+    targets: &[Place],
+    observer: &mut impl Observer<B>,
 ) -> Result<Vec<Option<B::Value>>, Problem> {
     let mut wanted = vec![false; steps.len()];
+    let mut is_target = vec![false; steps.len()];
     for (step, _) in targets {
-        wanted[*step] = true;
+        (wanted[*step], is_target[*step]) = (true, true);
     }
+    let mut sums: Vec<SmallVec<[Option<B::Value>; 1]>> = Vec::with_capacity(steps.len());
     for (i, step) in steps.iter().enumerate() {
-        wanted[i] |= step.op.is_some() && step.inputs.iter().any(|(from, _)| wanted[*from]);
+        let from_wanted = |(_, from): &(B::Value, Option<Place>)| from.is_some_and(|f| wanted[f.0]);
+        wanted[i] |= step.inputs.iter().any(from_wanted);
+        sums.push(SmallVec::from_elem(None, step.outputs.len().max(1)));
     }
-    let mut sums: Vec<SmallVec<[Option<B::Value>; 1]>> = steps
-        .iter()
-        .map(|s| s.outputs.iter().map(|_| None).collect())
-        .collect();
     let problem = |step: usize| move |error: OpError| Problem { step, error };
     for ((step, output), g) in seeds {
         add(b, &mut sums[step][output as usize], g).map_err(problem(step))?;
     }
-    let is_target = |i: usize| targets.iter().any(|(step, _)| *step == i);
     for (i, step) in steps.iter().enumerate().rev() {
-        let Some(op) = step.op.filter(|_| wanted[i]) else {
-            continue;
-        };
-        if sums[i].iter().all(Option::is_none) {
+        if !wanted[i] || sums[i].iter().all(Option::is_none) {
             continue;
         }
-        let cotangents = match is_target(i) {
+        observer.enter(b, i);
+        for (output, sum) in sums[i].iter_mut().enumerate() {
+            if let Some(g) = sum.take() {
+                let g = observer.gradient(b, (i, output as u32), g);
+                *sum = Some(g.map_err(problem(i))?);
+            }
+        }
+        let cotangents = match is_target[i] {
             true => sums[i].clone(),
             false => std::mem::take(&mut sums[i]),
         };
-        let inputs: SmallVec<[B::Value; 3]> = step
-            .inputs
-            .iter()
-            .map(|(from, output)| steps[*from].outputs[*output as usize].clone())
-            .collect();
         let needs: SmallVec<[bool; 3]> = step
             .inputs
             .iter()
-            .zip(&inputs)
-            .map(|((from, _), v)| wanted[*from] && b.fact(v).dtype.is_float())
+            .map(|(v, from)| from.is_some_and(|f| wanted[f.0]) && b.fact(v).dtype.is_float())
             .collect();
         if !needs.contains(&true) {
             continue;
         }
-        let call = Call {
-            op,
-            inputs: &inputs,
-            outputs: &step.outputs,
-            wanted: &needs,
-        };
-        let gradients = pullback(b, &call, &cotangents).map_err(problem(i))?;
-        for (((from, output), g), needs) in step.inputs.iter().zip(gradients).zip(&needs) {
-            if let Some(g) = g.filter(|_| *needs) {
-                add(b, &mut sums[*from][*output as usize], g).map_err(problem(i))?;
+        let gradients = through(b, step, &cotangents, &needs).map_err(problem(i))?;
+        for (((_, from), g), needs) in step.inputs.iter().zip(gradients).zip(&needs) {
+            if let (Some((at, output)), Some(g), true) = (from, g, needs) {
+                add(b, &mut sums[*at][*output as usize], g).map_err(problem(i))?;
             }
         }
     }
-    Ok(targets
-        .iter()
-        .map(|(step, output)| sums[*step].get(*output as usize).cloned().flatten())
-        .collect())
+    let found = |(step, output): &Place| sums[*step].get(*output as usize).cloned().flatten();
+    Ok(targets.iter().map(found).collect())
+}
+
+/// The gradients of a step's operands.
+fn through<B: Builder>(
+    b: &mut B,
+    step: &Step<'_, B::Value>,
+    cotangents: &[Option<B::Value>],
+    wanted: &[bool],
+) -> Result<Gradients<B::Value>, OpError> {
+    match &step.rule {
+        Rule::Leaf => Ok(Gradients::new()),
+        Rule::Custom(rule) => Ok(rule(cotangents, wanted)?.into_iter().collect()),
+        Rule::Op(op) => {
+            let inputs: SmallVec<[B::Value; 3]> =
+                step.inputs.iter().map(|(v, _)| v.clone()).collect();
+            let call = Call {
+                op,
+                inputs: &inputs,
+                outputs: &step.outputs,
+                wanted,
+            };
+            pullback(b, &call, cotangents)
+        }
+    }
 }
 
 fn add<B: Builder>(b: &mut B, sum: &mut Option<B::Value>, g: B::Value) -> Result<(), OpError> {
@@ -113,23 +159,19 @@ pub fn gradients(
     inputs: &[Value],
 ) -> Result<Vec<Option<Value>>, Problem> {
     let forward = graph.clone();
+    let at = |v: &Value| (v.node.index(), v.output);
     let steps: Vec<Step<'_, Value>> = forward
         .iter()
         .map(|(id, node)| Step {
-            op: Some(&node.op),
-            inputs: node
-                .inputs
-                .iter()
-                .map(|v| (v.node.index(), v.output))
-                .collect(),
+            rule: Rule::Op(&node.op),
+            inputs: node.inputs.iter().map(|v| (*v, Some(at(v)))).collect(),
             outputs: (0..node.facts.len() as u32)
                 .map(|output| Value { node: id, output })
                 .collect(),
         })
         .collect();
-    let at = |v: &Value| (v.node.index(), v.output);
     let seeds = seeds.iter().map(|(y, g)| (at(y), *g)).collect();
-    let targets: Vec<(usize, u32)> = inputs.iter().map(at).collect();
+    let targets: Vec<Place> = inputs.iter().map(at).collect();
     let mut b = GraphBuilder::new(graph, Loc::UNKNOWN);
-    backward(&mut b, &steps, seeds, &targets)
+    backward(&mut b, &steps, seeds, &targets, &mut ())
 }

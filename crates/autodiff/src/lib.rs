@@ -34,7 +34,7 @@ mod tape;
 mod views;
 mod window;
 
-pub use backward::{Problem, Step, backward, gradients};
+pub use backward::{Custom, Observer, Place, Problem, Rule, Step, backward, gradients};
 
 use kiln_ir::{Builder, Op, OpError};
 use smallvec::{SmallVec, smallvec};

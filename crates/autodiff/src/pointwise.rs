@@ -24,7 +24,7 @@ pub(crate) fn pullback<B: Builder>(
     Ok(out)
 }
 
-/// One formula for each operand; `None` and missing ones are zero.
+/// One formula for each operand; none where nothing flows.
 fn derivative(op: Pw) -> Vec<Option<Expr>> {
     use Pw::*;
     let (g, y) = (Expr::G, Expr::Y);
@@ -174,7 +174,8 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
             ]
         }
         // Flat wherever they have a derivative.
-        Sign | Floor | Ceil | Round | Trunc | FloorDivide => vec![],
+        Sign | Floor | Ceil | Round | Trunc => one(Expr::Zeros),
+        FloorDivide => two(Expr::Zeros, Expr::Zeros),
         // Not on floats, or not to floats.
         IsNan | IsInf | Not | Eq | Ne | Lt | Le | Gt | Ge | And | Or | Xor | Shl | Shr => vec![],
     }

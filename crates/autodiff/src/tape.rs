@@ -1,6 +1,7 @@
 //! The derivative of a composite through its parts.
 
-use crate::{Call, Gradients, Problem, Step, backward};
+use crate::backward::Place;
+use crate::{Call, Gradients, Problem, Rule, Step, backward};
 use kiln_ir::{Builder, Fact, Op, OpError};
 use smallvec::SmallVec;
 
@@ -11,8 +12,9 @@ struct Tape<'b, B: Builder> {
 }
 
 struct Taped<V> {
+    /// `None` for the composite's operands.
     op: Option<Op>,
-    inputs: SmallVec<[(usize, u32); 3]>,
+    inputs: SmallVec<[(V, Option<Place>); 3]>,
     outputs: SmallVec<[V; 1]>,
 }
 
@@ -20,7 +22,7 @@ struct Taped<V> {
 #[derive(Clone)]
 struct Marked<V> {
     value: V,
-    at: (usize, u32),
+    at: Place,
 }
 
 impl<B: Builder> Builder for Tape<'_, B> {
@@ -41,7 +43,10 @@ impl<B: Builder> Builder for Tape<'_, B> {
         let result = outputs.iter().enumerate().map(marked).collect();
         self.steps.push(Taped {
             op: Some(op),
-            inputs: inputs.iter().map(|v| v.at).collect(),
+            inputs: inputs
+                .iter()
+                .map(|v| (v.value.clone(), Some(v.at)))
+                .collect(),
             outputs,
         });
         Ok(result)
@@ -78,16 +83,16 @@ pub(crate) fn through_parts<B: Builder>(
     let steps: Vec<Step<'_, B::Value>> = steps
         .iter()
         .map(|s| Step {
-            op: s.op.as_ref(),
+            rule: s.op.as_ref().map_or(Rule::Leaf, Rule::Op),
             inputs: s.inputs.clone(),
             outputs: s.outputs.clone(),
         })
         .collect();
-    let targets: Vec<(usize, u32)> = (0..call.inputs.len())
+    let targets: Vec<Place> = (0..call.inputs.len())
         .filter(|i| call.wanted[*i])
         .map(|i| (i, 0))
         .collect();
-    let found = backward(b, &steps, vec![(whole.at, g.clone())], &targets);
+    let found = backward(b, &steps, vec![(whole.at, g.clone())], &targets, &mut ());
     let mut found = found.map_err(|p: Problem| p.error)?.into_iter();
     let gradient = |wanted: &bool| {
         if *wanted {

@@ -44,9 +44,14 @@ pub enum Arg {
 
 impl Arg {
     /// Reads an argument; see the contract of the goldens.
-    pub(crate) fn parse(v: &Value, tensors: &BTreeMap<String, Array>) -> Result<Arg, String> {
+    /// `leaves` are the tensors that need gradients.
+    pub(crate) fn parse(
+        v: &Value,
+        tensors: &BTreeMap<String, Array>,
+        leaves: &BTreeMap<String, Tensor>,
+    ) -> Result<Arg, String> {
         let list = |items: &Vec<Value>| -> Result<Arg, String> {
-            let items = items.iter().map(|i| Arg::parse(i, tensors));
+            let items = items.iter().map(|i| Arg::parse(i, tensors, leaves));
             Ok(Arg::List(items.collect::<Result<_, _>>()?))
         };
         Ok(match v {
@@ -65,7 +70,9 @@ impl Arg {
                         let array = tensors
                             .get(name)
                             .ok_or(format!("there is no tensor {name}"))?;
-                        Arg::Tensor(name.clone(), array.tensor(), array.clone())
+                        let leaf = leaves.get(name).cloned();
+                        let tensor = leaf.unwrap_or_else(|| array.tensor());
+                        Arg::Tensor(name.clone(), tensor, array.clone())
                     }
                     ("tuple", Value::Array(items)) => list(items)?,
                     ("slice", Value::Array(parts)) => {

@@ -2,7 +2,7 @@
 
 use crate::args::{Arg, Args};
 use crate::engine::Array;
-use kiln_tensor::DType;
+use kiln_tensor::{DType, Tensor};
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -24,10 +24,22 @@ pub struct Case {
     pub outputs: Vec<String>,
     /// Inputs that the call changes, with the names of their new values.
     pub mutated: BTreeMap<String, String>,
+    /// The gradients that the call must have, if it has any.
+    pub gradients: Option<Gradients>,
     /// `[rtol, atol]` for each output.
     pub tolerances: BTreeMap<String, [f64; 2]>,
     /// Every tensor of the case by name.
     pub tensors: BTreeMap<String, Array>,
+}
+
+/// Gradients of a call.
+pub struct Gradients {
+    /// The given cotangents, by output.
+    pub cotangents: BTreeMap<String, String>,
+    /// The expected gradients, by input; `None` where nothing flows.
+    pub expected: BTreeMap<String, Option<String>>,
+    /// The inputs, as leaves.
+    pub leaves: BTreeMap<String, Tensor>,
 }
 
 /// What a case expects.
@@ -71,11 +83,13 @@ impl Case {
 }
 
 impl Case {
-    /// The same call with every float tensor as f64: what the call gives but for rounding.
+    /// The same call with every float tensor as f64, without gradients: what the call gives but for
+    /// rounding.
     pub fn in_f64(mut self) -> Case {
         for array in self.tensors.values_mut() {
             *array = array.in_f64();
         }
+        self.gradients = None;
         self.args.in_f64();
         self
     }
@@ -84,11 +98,14 @@ impl Case {
 fn parse(id: &str, v: &Value, tensors: BTreeMap<String, Array>) -> Result<Case, String> {
     let text = |key: &str| v[key].as_str().unwrap_or_default().to_string();
     let positional = v["args"].as_array().ok_or("has no args")?;
-    let positional = positional.iter().map(|a| Arg::parse(a, &tensors));
+    let gradients = gradients(&v["grad"], &tensors);
+    let none = BTreeMap::new();
+    let leaves = gradients.as_ref().map_or(&none, |g| &g.leaves);
+    let positional = positional.iter().map(|a| Arg::parse(a, &tensors, leaves));
     let keywords = v["kwargs"].as_object().ok_or("has no kwargs")?;
     let keywords = keywords
         .iter()
-        .map(|(k, a)| Ok((k.clone(), Arg::parse(a, &tensors)?)));
+        .map(|(k, a)| Ok((k.clone(), Arg::parse(a, &tensors, leaves)?)));
     let mut outputs = Vec::new();
     flatten(&v["outputs"], &mut outputs);
     let mutated = v["mutated"].as_object().into_iter().flatten();
@@ -112,7 +129,29 @@ fn parse(id: &str, v: &Value, tensors: BTreeMap<String, Array>) -> Result<Case, 
         outputs,
         mutated: mutated.collect(),
         tolerances: tolerances.collect(),
+        gradients,
         tensors,
+    })
+}
+
+fn gradients(v: &Value, tensors: &BTreeMap<String, Array>) -> Option<Gradients> {
+    let names = |key: &str| -> BTreeMap<String, Option<String>> {
+        let pairs = v[key].as_object().into_iter().flatten();
+        let name = |v: &Value| v.as_str().map(str::to_string);
+        pairs.map(|(k, v)| (k.clone(), name(v))).collect()
+    };
+    let expected = names("inputs");
+    let leaf = |name: &String| {
+        let tensor = tensors.get(name)?.tensor().requires_grad_(true);
+        Some((name.clone(), tensor))
+    };
+    v.is_object().then(|| Gradients {
+        cotangents: names("cotangents")
+            .into_iter()
+            .filter_map(|(k, v)| Some((k, v?)))
+            .collect(),
+        leaves: expected.keys().filter_map(leaf).collect(),
+        expected,
     })
 }
 

@@ -27,7 +27,8 @@ pub fn judge(case: &Case, outcome: &Outcome) -> Verdict {
         (Kind::Value, Outcome::Error(message)) => Verdict::Wrong(format!("rejected: {message}")),
         (Kind::Value, Outcome::Values(values)) => {
             let expected = case.outputs.iter().chain(case.mutated.values());
-            for name in expected {
+            let gradients = case.gradients.iter().flat_map(|g| g.expected.values());
+            for name in expected.chain(gradients.flatten()) {
                 let Some(want) = case.tensors.get(name) else {
                     return Verdict::Wrong(format!("the case has no tensor {name}"));
                 };

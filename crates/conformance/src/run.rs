@@ -4,7 +4,7 @@ use crate::args::Failure;
 use crate::case::{Case, safetensors_dtype};
 use crate::engine::{Array, Engine};
 use crate::ops;
-use kiln_tensor::{Error, ErrorKind};
+use kiln_tensor::{Error, ErrorKind, GradOptions, Tensor, grad_with};
 use safetensors::tensor::TensorView;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use std::path::Path;
 /// What came out of a case.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// Tensors by name: `out0`, `out1`, … and `<input>_after`.
+    /// Tensors by name: `out0`, `out1`, …, `<input>_after` and `grad_<input>`.
     Values(BTreeMap<String, Array>),
     /// Kiln has no such operator, or not with these arguments.
     Unsupported(String),
@@ -39,12 +39,38 @@ fn values(case: &Case, engine: Engine) -> Result<BTreeMap<String, Array>, Failur
         .map(|i| format!("out{i}"))
         .collect();
     let mut tensors = outputs.tensors;
+    let found = gradients(case, &tensors)?;
     for (input, value) in outputs.assigned {
         names.push(format!("{input}_after"));
         tensors.push(value);
     }
+    for (input, g) in found {
+        names.push(format!("grad_{input}"));
+        tensors.push(g);
+    }
     let arrays = engine.read(&tensors).map_err(rejected)?;
     Ok(names.into_iter().zip(arrays).collect())
+}
+
+/// The gradients of the inputs for the given cotangents.
+fn gradients(case: &Case, outputs: &[Tensor]) -> Result<Vec<(String, Tensor)>, Failure> {
+    let Some(wanted) = &case.gradients else {
+        return Ok(Vec::new());
+    };
+    let (mut roots, mut options) = (Vec::new(), GradOptions::default());
+    for (i, t) in outputs.iter().enumerate() {
+        let cotangent = wanted.cotangents.get(&format!("out{i}"));
+        if let Some(array) = cotangent.and_then(|name| case.tensors.get(name)) {
+            if t.requires_grad() || t.error().is_some() {
+                roots.push(t);
+                options.grad_outputs.push(array.tensor());
+            }
+        }
+    }
+    let leaves: Vec<&Tensor> = wanted.leaves.values().collect();
+    let found = grad_with(&roots, &leaves, &options).map_err(rejected)?;
+    let named = wanted.leaves.keys().cloned().zip(found);
+    Ok(named.filter_map(|(name, g)| Some((name, g?))).collect())
 }
 
 fn rejected(e: Error) -> Failure {

@@ -4,6 +4,7 @@
 //! [`Var`] is a cell that holds a tensor and can be assigned another one. See the crate `kiln` for the
 //! guide.
 
+mod autograd;
 mod boundary;
 mod compile;
 mod compiled;
@@ -25,6 +26,10 @@ mod scope;
 mod spec;
 mod var;
 
+pub use autograd::{
+    GradMode, GradOptions, HookHandle, custom_function, enable_grad, grad, grad_with, gradcheck,
+    is_grad_enabled, jvp, no_grad, set_grad_enabled, vjp,
+};
 pub use boundary::realize_all;
 pub use compile::{compile, compile_with};
 pub use compiled::Compiled;

@@ -1,5 +1,6 @@
 //! Recorded nodes and the handles to them.
 
+use crate::autograd::edge::Edge;
 use crate::recording::Recording;
 use crate::{Device, Error, ErrorKind, Result};
 use kiln_base::{DType, Dim, Loc};
@@ -17,6 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub struct Tensor {
     pub(crate) node: Arc<Node>,
     pub(crate) output: u32,
+    /// Where the gradient goes.
+    pub(crate) edge: Edge,
 }
 
 /// A recorded operation, immutable but for being realised.
@@ -33,6 +36,8 @@ pub(crate) struct Node {
     pub(crate) called: &'static str,
     /// Tensor handles, as opposed to operands of other nodes.
     pub(crate) handles: AtomicUsize,
+    /// Recorded derivatives that may ask for a value.
+    pub(crate) saved: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -81,6 +86,7 @@ impl Node {
             error: None,
             called,
             handles: AtomicUsize::new(0),
+            saved: AtomicUsize::new(0),
             state: Mutex::new(state),
         }
     }
@@ -115,12 +121,13 @@ impl Tensor {
         Tensor::output_of(&Arc::new(node), 0)
     }
 
-    /// A handle to an output of a node.
+    /// A handle to an output of a node, through which no gradient flows.
     pub(crate) fn output_of(node: &Arc<Node>, output: u32) -> Tensor {
         node.handles.fetch_add(1, Ordering::Relaxed);
         Tensor {
             node: node.clone(),
             output,
+            edge: Edge::None,
         }
     }
 
@@ -236,7 +243,9 @@ pub(crate) fn input_op(fact: Fact, role: Role) -> Op {
 
 impl Clone for Tensor {
     fn clone(&self) -> Tensor {
-        Tensor::output_of(&self.node, self.output)
+        let mut t = Tensor::output_of(&self.node, self.output);
+        t.edge = self.edge.clone();
+        t
     }
 }
 

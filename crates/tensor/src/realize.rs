@@ -251,7 +251,8 @@ impl Run {
                 edges[v.node.index()] += 1;
                 from_donor[i] |= from_donor[v.node.index()];
             }
-            if !entry.is_input && entry.node.handles.load(Ordering::Relaxed) > 0 {
+            let wanted = |n: &std::sync::atomic::AtomicUsize| n.load(Ordering::Relaxed) > 0;
+            if !entry.is_input && (wanted(&entry.node.handles) || wanted(&entry.node.saved)) {
                 held.push((i, entry.node.facts.len(), from_donor[i]));
             }
         }

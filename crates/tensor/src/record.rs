@@ -1,5 +1,6 @@
 //! Recording operations.
 
+use crate::autograd::edge::{Edge, GradNode};
 use crate::node::{Node, Operands, State};
 use crate::recording::Recording;
 use crate::{Device, Error, ErrorKind, Tensor, boundary, promote};
@@ -33,6 +34,28 @@ impl Builder for Recorder {
 }
 
 impl Recorder {
+    pub(crate) fn new(
+        loc: &'static Location<'static>,
+        called: &'static str,
+        device: Device,
+    ) -> Recorder {
+        Recorder {
+            loc,
+            called,
+            device,
+        }
+    }
+
+    /// Records what follows as the user's call of `called` at `loc`.
+    pub(crate) fn at(
+        &mut self,
+        loc: &'static Location<'static>,
+        called: &'static str,
+        device: Device,
+    ) {
+        *self = Recorder::new(loc, called, device);
+    }
+
     fn push(&mut self, op: Op, facts: Facts, inputs: &[Tensor]) -> SmallVec<[Tensor; 1]> {
         let outputs = facts.len() as u32;
         let state = State::Lazy {
@@ -49,7 +72,15 @@ impl Recorder {
             state,
         ));
         boundary::recorded(&node);
-        (0..outputs).map(|o| Tensor::output_of(&node, o)).collect()
+        let history = GradNode::of_op(&node, inputs);
+        let output = |o: u32| {
+            let mut t = Tensor::output_of(&node, o);
+            if let Some(history) = history.as_ref().filter(|_| t.dtype().is_float()) {
+                t.edge = Edge::Node(history.clone(), o);
+            }
+            t
+        };
+        (0..outputs).map(output).collect()
     }
 
     /// Both operands in the dtype they promote to.
@@ -110,11 +141,7 @@ fn attempt<T>(
         return Err((*bad).clone());
     }
     let device = operands.first().map_or(Device::default(), |t| t.device());
-    let mut recorder = Recorder {
-        loc,
-        called,
-        device,
-    };
+    let mut recorder = Recorder::new(loc, called, device);
     f(&mut recorder).map_err(|e| Tensor::poisoned(op_error(called, operands, e, loc), loc))
 }
 

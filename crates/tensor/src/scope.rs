@@ -2,6 +2,7 @@
 
 use crate::node::{Node, State, input_op};
 use crate::{DType, Device, Error, ErrorKind, Result, Tensor, Var};
+use hashbrown::HashMap;
 use kiln_base::{Dim, Loc};
 use kiln_ir::{Fact, Facts, Role};
 use std::cell::RefCell;
@@ -16,6 +17,8 @@ thread_local! {
 pub(crate) struct Scope {
     pub(crate) vars: Vec<ScopeVar>,
     pub(crate) keys: Vec<(Tensor, Dim)>,
+    /// Gradients of leaves, by their ids.
+    grads: HashMap<u64, Option<Tensor>>,
 }
 
 pub(crate) struct ScopeVar {
@@ -41,9 +44,25 @@ pub(crate) fn assign_var(var: &Var, value: &Tensor) -> bool {
     SCOPE.with_borrow_mut(|s| {
         let Some(s) = s.as_mut() else { return false };
         let entry = s.var(var, loc);
-        entry.current = value.clone();
+        entry.current = value.detach();
         entry.written = true;
         true
+    })
+}
+
+/// The gradient of a leaf within the recording, while recording.
+pub(crate) fn grad(leaf: u64) -> Option<Option<Tensor>> {
+    SCOPE.with_borrow(|s| s.as_ref().map(|s| s.grads.get(&leaf).cloned().flatten()))
+}
+
+/// Sets the gradient of a leaf within the recording; gives it back where nothing is being recorded.
+pub(crate) fn set_grad(leaf: u64, grad: Option<Tensor>) -> Option<Option<Tensor>> {
+    SCOPE.with_borrow_mut(|s| match s {
+        Some(s) => {
+            s.grads.insert(leaf, grad);
+            None
+        }
+        None => Some(grad),
     })
 }
 

@@ -1,12 +1,13 @@
 //! Cells that hold a tensor.
 
+use crate::autograd::edge::{Edge, Leaf};
 use crate::node::State;
 use crate::{DType, Device, Error, ErrorKind, Result, Tensor, scope};
 use kiln_base::Loc;
 use kiln_ir::{Fact, Role};
 use kiln_runtime::Buffer;
 use std::panic::Location;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// A parameter, running statistic or optimiser moment: a cell that holds a tensor.
@@ -24,6 +25,9 @@ pub(crate) struct Cell {
     pub(crate) id: u64,
     pub(crate) fact: Fact,
     pub(crate) device: Device,
+    /// Keeps the gradient.
+    pub(crate) leaf: Arc<Leaf>,
+    requires_grad: AtomicBool,
     state: Mutex<CellState>,
     released: Condvar,
 }
@@ -61,8 +65,10 @@ impl Var {
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                 fact: value.fact().clone(),
                 device: value.device(),
+                leaf: Leaf::new(value.fact().clone(), value.device()),
+                requires_grad: AtomicBool::new(false),
                 state: Mutex::new(CellState {
-                    current: value.clone(),
+                    current: value.detach(),
                     realized: None,
                     busy: false,
                 }),
@@ -73,12 +79,27 @@ impl Var {
         Ok(var)
     }
 
+    /// A cell that holds `value` and requires gradients: a parameter to train.
+    ///
+    /// # Errors
+    /// As [`Var::new`], or if the value is not a float tensor.
+    #[track_caller]
+    pub fn parameter(value: &Tensor) -> Result<Var> {
+        let var = Var::new(value)?;
+        var.requires_grad_(true)?;
+        Ok(var)
+    }
+
     /// What the cell holds now: a snapshot that later assignments don't change. Inside `compile` the
     /// read is recorded and happens at each run.
     #[track_caller]
     pub fn get(&self) -> Tensor {
         let loc = Location::caller();
-        scope::get_var(self, loc).unwrap_or_else(|| self.cell.idle().current.clone())
+        let mut t = scope::get_var(self, loc).unwrap_or_else(|| self.cell.idle().current.clone());
+        if self.requires_grad() {
+            t.edge = Edge::Leaf(self.cell.leaf.clone());
+        }
+        t
     }
 
     /// Makes the cell hold `value`. Inside `compile` the assignment is recorded and happens at each
@@ -130,6 +151,14 @@ impl Var {
 }
 
 impl Cell {
+    pub(crate) fn requires_grad(&self) -> bool {
+        self.requires_grad.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_requires_grad(&self, requires_grad: bool) {
+        self.requires_grad.store(requires_grad, Ordering::Relaxed);
+    }
+
     fn lock(&self) -> MutexGuard<'_, CellState> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -159,7 +188,7 @@ impl Cell {
         match value.node.ready(value.output) {
             Some(buffer) => state.set(self.leaf(buffer, loc)),
             None => {
-                state.current = value.clone();
+                state.current = value.detach();
                 let recording = match &*value.node.state() {
                     State::Lazy { recording, .. } => recording.clone(),
                     _ => None,

@@ -1,0 +1,213 @@
+//! The graph of gradients: where the gradient of a tensor goes.
+
+use super::hook::Hooks;
+use crate::node::{Node, Operand};
+use crate::{Device, Tensor, scope};
+use kiln_ir::{Fact, Facts, OpError};
+use smallvec::SmallVec;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Where the gradient of a tensor goes.
+#[derive(Clone, Default)]
+pub(crate) enum Edge {
+    /// Nowhere: it is data, or detached.
+    #[default]
+    None,
+    /// To an output of a recorded operation.
+    Node(Arc<GradNode>, u32),
+    /// To a leaf, which keeps it.
+    Leaf(Arc<Leaf>),
+}
+
+impl Edge {
+    pub(crate) fn is_some(&self) -> bool {
+        !matches!(self, Edge::None)
+    }
+}
+
+/// A tensor or parameter that keeps its gradient.
+pub(crate) struct Leaf {
+    pub(crate) id: u64,
+    pub(crate) fact: Fact,
+    pub(crate) device: Device,
+    grad: Mutex<Option<Tensor>>,
+    pub(crate) hooks: Arc<Hooks>,
+}
+
+impl Leaf {
+    pub(crate) fn new(fact: Fact, device: Device) -> Arc<Leaf> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Leaf {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            fact,
+            device,
+            grad: Mutex::new(None),
+            hooks: Arc::default(),
+        })
+    }
+
+    /// The gradient. While recording for `compile`, that of the recording, which starts empty.
+    pub(crate) fn grad(&self) -> Option<Tensor> {
+        scope::grad(self.id).unwrap_or_else(|| self.lock().clone())
+    }
+
+    pub(crate) fn set_grad(&self, grad: Option<Tensor>) {
+        if let Some(grad) = scope::set_grad(self.id, grad) {
+            let old = std::mem::replace(&mut *self.lock(), grad);
+            drop(old); // not under the lock
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
+        self.grad.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// A recorded operation, as gradients see it.
+pub(crate) struct GradNode {
+    pub(crate) facts: Facts,
+    pub(crate) device: Device,
+    pub(crate) loc: &'static Location<'static>,
+    pub(crate) called: &'static str,
+    saved: Mutex<Option<Saved>>,
+    /// One list for each output that has hooks.
+    pub(crate) hooks: Mutex<SmallVec<[(u32, Arc<Hooks>); 1]>>,
+    /// Outputs that keep their gradient although they are no leaves.
+    pub(crate) retained: Mutex<SmallVec<[(u32, Arc<Leaf>); 1]>>,
+}
+
+/// What a derivative needs; a backward pass releases it.
+#[derive(Clone)]
+pub(crate) struct Saved {
+    pub(crate) rule: SavedRule,
+    pub(crate) inputs: SmallVec<[(Operand, Edge); 2]>,
+}
+
+#[derive(Clone)]
+pub(crate) enum SavedRule {
+    /// The op of a node, whose values are the outputs.
+    Op(Held),
+    /// A user's function.
+    Custom(Arc<CustomRule>),
+}
+
+/// From the cotangents of the outputs to those of the inputs; also told which inputs need one.
+pub(crate) type CustomRule =
+    dyn Fn(&[Option<Tensor>], &[bool]) -> Result<Vec<Option<Tensor>>, OpError> + Send + Sync;
+
+/// A node whose values a backward pass may ask for; reads keep those that a plan writes anyway.
+pub(crate) struct Held(Arc<Node>);
+
+impl Held {
+    pub(crate) fn new(node: &Arc<Node>) -> Held {
+        node.saved.fetch_add(1, Ordering::Relaxed);
+        Held(node.clone())
+    }
+
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.0
+    }
+}
+
+impl Clone for Held {
+    fn clone(&self) -> Held {
+        Held::new(&self.0)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.saved.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl GradNode {
+    /// The gradient side of an operation on `inputs`; `None` if nothing flows through it.
+    pub(crate) fn of_op(node: &Arc<Node>, inputs: &[Tensor]) -> Option<Arc<GradNode>> {
+        let flows = super::is_grad_enabled()
+            && inputs.iter().any(|t| t.edge.is_some())
+            && node.facts.iter().any(|f| f.dtype.is_float());
+        flows.then(|| GradNode::new(node, SavedRule::Op(Held::new(node)), inputs))
+    }
+
+    /// The gradient side of a node whose gradients `rule` passes to `inputs`.
+    pub(crate) fn new(node: &Node, rule: SavedRule, inputs: &[Tensor]) -> Arc<GradNode> {
+        let operand = |t: &Tensor| (t.operand(), t.edge.clone());
+        Arc::new(GradNode {
+            facts: node.facts.clone(),
+            device: node.device,
+            loc: node.loc,
+            called: node.called,
+            saved: Mutex::new(Some(Saved {
+                rule,
+                inputs: inputs.iter().map(operand).collect(),
+            })),
+            hooks: Mutex::default(),
+            retained: Mutex::default(),
+        })
+    }
+
+    /// What the derivative needs; `None` once released.
+    pub(crate) fn saved(&self) -> Option<Saved> {
+        self.lock().clone()
+    }
+
+    /// Lets go of everything the derivative needs.
+    pub(crate) fn release(&self) {
+        let saved = self.lock().take();
+        drop(saved); // not under the lock
+    }
+
+    /// The hooks of an output.
+    pub(crate) fn hooks(&self, output: u32) -> Arc<Hooks> {
+        let mut hooks = self.hooks.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((_, found)) = hooks.iter().find(|(o, _)| *o == output) {
+            return found.clone();
+        }
+        let new = Arc::new(Hooks::default());
+        hooks.push((output, new.clone()));
+        new
+    }
+
+    /// The leaf that keeps the gradient of an output, if one does (made where `make` is set).
+    pub(crate) fn retained(&self, output: u32, make: bool) -> Option<Arc<Leaf>> {
+        let mut retained = self.retained.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((_, found)) = retained.iter().find(|(o, _)| *o == output) {
+            return Some(found.clone());
+        }
+        make.then(|| {
+            let leaf = Leaf::new(self.facts[output as usize].clone(), self.device);
+            retained.push((output, leaf.clone()));
+            leaf
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Saved>> {
+        self.saved.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+// A chain of a million operations must not overflow the stack when it is dropped.
+impl Drop for GradNode {
+    fn drop(&mut self) {
+        let take = |node: &mut GradNode| {
+            let saved = node
+                .saved
+                .get_mut()
+                .unwrap_or_else(|e| e.into_inner())
+                .take();
+            saved.map_or_else(SmallVec::new, |s| s.inputs)
+        };
+        let mut stack = take(self);
+        while let Some((operand, edge)) = stack.pop() {
+            drop(operand);
+            if let Edge::Node(node, _) = edge
+                && let Some(mut node) = Arc::into_inner(node)
+            {
+                stack.append(&mut take(&mut node));
+            }
+        }
+    }
+}

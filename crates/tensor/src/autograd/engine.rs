@@ -1,0 +1,259 @@
+//! The backward pass over recorded tensors.
+
+use super::edge::{Edge, GradNode, Leaf, Saved, SavedRule};
+use super::{enable_grad, no_grad};
+use crate::record::Recorder;
+use crate::{Error, ErrorKind, Result, Tensor};
+use hashbrown::HashMap;
+use kiln_autodiff::{Observer, Place, Rule, Step};
+use kiln_base::Loc;
+use kiln_ir::OpError;
+use smallvec::SmallVec;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// The part of the gradient graph behind some tensors, operands before users.
+struct Trace {
+    entries: Vec<Entry>,
+    known: HashMap<usize, usize>,
+}
+
+enum Entry {
+    Leaf(Arc<Leaf>),
+    Node(Arc<GradNode>, Saved),
+}
+
+struct Frame {
+    node: Arc<GradNode>,
+    saved: Saved,
+    next: usize,
+}
+
+impl Trace {
+    fn of(tensors: &[&Tensor], loc: &'static Location<'static>) -> Result<Trace> {
+        let mut trace = Trace {
+            entries: Vec::new(),
+            known: HashMap::new(),
+        };
+        for t in tensors {
+            trace.add(&t.edge, loc)?;
+        }
+        Ok(trace)
+    }
+
+    fn add(&mut self, edge: &Edge, loc: &'static Location<'static>) -> Result<()> {
+        let mut stack: Vec<Frame> = Vec::new();
+        self.open(edge, &mut stack, loc)?;
+        while let Some(frame) = stack.last_mut() {
+            if let Some((_, edge)) = frame.saved.inputs.get(frame.next) {
+                frame.next += 1;
+                let edge = edge.clone();
+                self.open(&edge, &mut stack, loc)?;
+            } else if let Some(frame) = stack.pop() {
+                let address = Arc::as_ptr(&frame.node) as usize;
+                self.known.insert(address, self.entries.len());
+                self.entries.push(Entry::Node(frame.node, frame.saved));
+            }
+        }
+        Ok(())
+    }
+
+    fn open(
+        &mut self,
+        edge: &Edge,
+        stack: &mut Vec<Frame>,
+        loc: &'static Location<'static>,
+    ) -> Result<()> {
+        if self.place(edge).is_some() {
+            return Ok(());
+        }
+        match edge {
+            Edge::None => {}
+            Edge::Leaf(leaf) => {
+                let address = Arc::as_ptr(leaf) as usize;
+                self.known.insert(address, self.entries.len());
+                self.entries.push(Entry::Leaf(leaf.clone()));
+            }
+            Edge::Node(node, _) => {
+                let saved = node.saved().ok_or_else(|| {
+                    let message = format!(
+                        "what the derivative of {} needs was released by an earlier backward; keep \
+                         it with retain_graph",
+                        node.called
+                    );
+                    Error::new(ErrorKind::Value, "backward", message, Loc::from(loc))
+                })?;
+                stack.push(Frame {
+                    node: node.clone(),
+                    saved,
+                    next: 0,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&self, edge: &Edge) -> Option<Place> {
+        match edge {
+            Edge::None => None,
+            Edge::Leaf(leaf) => Some((*self.known.get(&(Arc::as_ptr(leaf) as usize))?, 0)),
+            Edge::Node(node, output) => {
+                Some((*self.known.get(&(Arc::as_ptr(node) as usize))?, *output))
+            }
+        }
+    }
+
+    /// The steps for [`kiln_autodiff::backward`]; with `live`, values keep their edges so that the
+    /// derivatives can be differentiated again.
+    fn steps(&self, live: bool) -> Vec<Step<'_, Tensor>> {
+        let with = |mut t: Tensor, edge: &Edge| {
+            if live {
+                t.edge = edge.clone();
+            }
+            t
+        };
+        self.entries
+            .iter()
+            .map(|entry| match entry {
+                Entry::Leaf(_) => Step {
+                    rule: Rule::Leaf,
+                    inputs: SmallVec::new(),
+                    outputs: SmallVec::new(),
+                },
+                Entry::Node(node, saved) => Step {
+                    rule: match &saved.rule {
+                        SavedRule::Op(held) => Rule::Op(&held.node().op),
+                        SavedRule::Custom(f) => Rule::Custom(&**f),
+                    },
+                    inputs: saved
+                        .inputs
+                        .iter()
+                        .map(|(o, edge)| {
+                            let t = Tensor::output_of(&o.node, o.output);
+                            (with(t, edge), self.place(edge))
+                        })
+                        .collect(),
+                    outputs: match &saved.rule {
+                        SavedRule::Op(held) => (0..node.facts.len() as u32)
+                            .map(|o| {
+                                let t = Tensor::output_of(held.node(), o);
+                                with(t, &Edge::Node(node.clone(), o))
+                            })
+                            .collect(),
+                        SavedRule::Custom(_) => SmallVec::new(),
+                    },
+                },
+            })
+            .collect()
+    }
+}
+
+/// Shows hooks the gradients as they become complete, and records derivatives at the user's lines.
+struct Watch<'a> {
+    trace: &'a Trace,
+}
+
+impl Observer<Recorder> for Watch<'_> {
+    fn enter(&mut self, b: &mut Recorder, step: usize) {
+        if let Entry::Node(node, _) = &self.trace.entries[step] {
+            b.at(node.loc, node.called, node.device);
+        }
+    }
+
+    fn gradient(&mut self, _: &mut Recorder, of: Place, g: Tensor) -> Result<Tensor, OpError> {
+        let fact = g.fact().clone();
+        let g = match &self.trace.entries[of.0] {
+            Entry::Leaf(leaf) => leaf.hooks.apply(g),
+            Entry::Node(node, _) => {
+                let g = node.hooks(of.1).apply(g);
+                if let Some(leaf) = node.retained(of.1, false) {
+                    leaf.set_grad(Some(g.clone()));
+                }
+                g
+            }
+        };
+        if let Some(e) = g.error() {
+            return Err(OpError(format!(
+                "a hook gave an invalid tensor: {}",
+                e.message()
+            )));
+        }
+        if *g.fact() != fact {
+            return Err(OpError(format!(
+                "a hook turned the gradient {fact} into {}; dtype and shape must stay",
+                g.fact()
+            )));
+        }
+        Ok(g)
+    }
+}
+
+/// What a backward pass keeps.
+#[derive(Copy, Clone)]
+pub(crate) struct Keep {
+    /// What the derivatives need, for another pass.
+    pub(crate) graph: bool,
+    /// The gradients' own history, to differentiate them.
+    pub(crate) create: bool,
+}
+
+/// The gradients of `targets` (all leaves where `None`) and the leaves themselves.
+pub(crate) fn run(
+    outputs: &[(&Tensor, Tensor)],
+    targets: Option<&[&Tensor]>,
+    keep: Keep,
+    loc: &'static Location<'static>,
+) -> Result<Vec<(Option<Arc<Leaf>>, Option<Tensor>)>> {
+    let roots: Vec<&Tensor> = outputs.iter().map(|(y, _)| *y).collect();
+    let trace = Trace::of(&roots, loc)?;
+    let mut places: Vec<Option<Place>> = Vec::new();
+    let mut leaves: Vec<Option<Arc<Leaf>>> = Vec::new();
+    match targets {
+        Some(targets) => {
+            places.extend(targets.iter().map(|t| trace.place(&t.edge)));
+            leaves.resize(places.len(), None);
+        }
+        None => {
+            for (i, entry) in trace.entries.iter().enumerate() {
+                if let Entry::Leaf(leaf) = entry {
+                    places.push(Some((i, 0)));
+                    leaves.push(Some(leaf.clone()));
+                }
+            }
+        }
+    }
+    let mut seeds = Vec::new();
+    for (y, g) in outputs {
+        seeds.extend(trace.place(&y.edge).map(|place| (place, g.clone())));
+    }
+    let wanted: Vec<Place> = places.iter().flatten().copied().collect();
+    let chain = || {
+        let steps = trace.steps(keep.create);
+        let mut recorder = Recorder::new(loc, "backward", roots[0].device());
+        let mut watch = Watch { trace: &trace };
+        kiln_autodiff::backward(&mut recorder, &steps, seeds, &wanted, &mut watch)
+    };
+    let found = match keep.create {
+        true => enable_grad(chain),
+        false => no_grad(chain),
+    };
+    let found = found.map_err(|p| match &trace.entries[p.step] {
+        Entry::Node(node, _) => {
+            Error::new(ErrorKind::Op, node.called, p.error.0, Loc::from(node.loc))
+        }
+        Entry::Leaf(_) => Error::new(ErrorKind::Op, "backward", p.error.0, Loc::from(loc)),
+    })?;
+    if !keep.graph {
+        for entry in &trace.entries {
+            if let Entry::Node(node, _) = entry {
+                node.release();
+            }
+        }
+    }
+    let mut found = found.into_iter();
+    let gradient = |place: Option<Place>| place.and_then(|_| found.next().flatten());
+    Ok(leaves
+        .into_iter()
+        .zip(places.into_iter().map(gradient).collect::<Vec<_>>())
+        .collect())
+}

@@ -1,0 +1,324 @@
+//! Gradients of recorded tensors.
+//!
+//! A tensor's handle knows where its gradient goes: nowhere, to the operation that made it, or to a
+//! leaf ([`Tensor::requires_grad_`], a [`Var`] that requires it) that keeps it. So `detach` is free, and
+//! derivatives are ordinary recorded operations, compiled together with what they belong to.
+
+pub(crate) mod edge;
+mod engine;
+mod function;
+mod functional;
+mod hook;
+mod mode;
+
+pub use function::custom_function;
+pub use functional::{GradOptions, grad, grad_with, gradcheck, jvp, vjp};
+pub use hook::HookHandle;
+pub use mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
+
+use crate::record::compose;
+use crate::{Error, ErrorKind, Result, Tensor, Var, boundary, scope};
+use edge::{Edge, Leaf};
+use engine::Keep;
+use kiln_base::Loc;
+use kiln_ir::{Builder, ensure};
+use std::panic::Location;
+use std::sync::Arc;
+
+impl Tensor {
+    /// Whether gradients flow to this tensor: it is a leaf that asked for them, or was computed from
+    /// one.
+    pub fn requires_grad(&self) -> bool {
+        self.edge.is_some()
+    }
+
+    /// Whether this tensor was not computed from tensors that require gradients.
+    pub fn is_leaf(&self) -> bool {
+        !matches!(self.edge, Edge::Node(..))
+    }
+
+    /// This tensor as a leaf that keeps its gradient (or, with `false`, as data). The value is shared.
+    /// Tensors that were computed from others that require gradients are no leaves, and integers have
+    /// no gradients: both give a tensor that carries that error.
+    ///
+    /// ```
+    /// use kiln_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]).requires_grad_(true);
+    /// x.square().sum((), false).backward()?;
+    /// assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [2.0, 4.0, 6.0]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn requires_grad_(&self, requires_grad: bool) -> Tensor {
+        if matches!(self.edge, Edge::Leaf(_)) && requires_grad {
+            return self.clone();
+        }
+        compose("requires_grad_", &[self], |_| {
+            ensure!(
+                self.is_leaf(),
+                "only leaves can change whether they require gradients; detach() this tensor first"
+            );
+            ensure!(
+                !requires_grad || self.dtype().is_float(),
+                "only float tensors have gradients, not {}",
+                self.fact()
+            );
+            let mut t = self.clone();
+            t.edge = match requires_grad {
+                true => Edge::Leaf(Leaf::new(self.fact().clone(), self.device())),
+                false => Edge::None,
+            };
+            Ok(t)
+        })
+    }
+
+    /// The same value, through which no gradient flows. Free: the value is shared.
+    pub fn detach(&self) -> Tensor {
+        let mut t = self.clone();
+        t.edge = Edge::None;
+        t
+    }
+
+    /// The gradient that [`Tensor::backward`] has accumulated here: of a leaf, or of a tensor that
+    /// [`Tensor::retain_grad`] was called on.
+    pub fn grad(&self) -> Option<Tensor> {
+        self.keeper().and_then(|leaf| leaf.grad())
+    }
+
+    /// Replaces the gradient; `None` clears it.
+    ///
+    /// # Errors
+    /// If dtype, shape or device differ from this tensor's.
+    #[track_caller]
+    pub fn set_grad(&self, grad: Option<&Tensor>) -> Result<()> {
+        match self.keeper() {
+            Some(leaf) => replace(&leaf, grad, Location::caller()),
+            None => Ok(()),
+        }
+    }
+
+    /// Clears the gradient.
+    pub fn zero_grad(&self) {
+        if let Some(leaf) = self.keeper() {
+            leaf.set_grad(None);
+        }
+    }
+
+    /// Keeps the gradient of this tensor at the next [`Tensor::backward`] although it is no leaf.
+    pub fn retain_grad(&self) {
+        if let Edge::Node(node, output) = &self.edge {
+            node.retained(*output, true);
+        }
+    }
+
+    fn keeper(&self) -> Option<Arc<Leaf>> {
+        match &self.edge {
+            Edge::None => None,
+            Edge::Leaf(leaf) => Some(leaf.clone()),
+            Edge::Node(node, output) => node.retained(*output, false),
+        }
+    }
+
+    /// Calls `f` with the gradient of this tensor whenever a backward pass has computed it; what `f`
+    /// returns replaces it. Dtype and shape must stay.
+    ///
+    /// # Errors
+    /// If this tensor does not require gradients.
+    #[track_caller]
+    pub fn register_hook(
+        &self,
+        f: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
+    ) -> Result<HookHandle> {
+        self.check()?;
+        match &self.edge {
+            Edge::Leaf(leaf) => Ok(leaf.hooks.add(f)),
+            Edge::Node(node, output) => Ok(node.hooks(*output).add(f)),
+            Edge::None => Err(Error::new(
+                ErrorKind::Value,
+                "register_hook",
+                "this tensor does not require gradients, so its hook would never be called",
+                Loc::from(Location::caller()),
+            )),
+        }
+    }
+
+    /// Computes the gradients of this one-element tensor with respect to every leaf that it was
+    /// computed from, adds them to what the leaves hold, and releases what the derivatives needed.
+    ///
+    /// # Errors
+    /// If this tensor has more than one element, does not require gradients, carries an error, was
+    /// already differentiated, or was computed by an operation without derivative.
+    #[track_caller]
+    pub fn backward(&self) -> Result<()> {
+        self.backward_with(None, false, false)
+    }
+
+    /// [`Tensor::backward`] with the gradient of this tensor (of its dtype and shape; 1 where `None`).
+    /// `retain_graph` keeps what the derivatives need for another pass. `create_graph` records the
+    /// gradients so that they can be differentiated, and retains the graph too.
+    ///
+    /// # Errors
+    /// As [`Tensor::backward`], or if the gradient does not fit.
+    #[track_caller]
+    pub fn backward_with(
+        &self,
+        gradient: Option<&Tensor>,
+        retain_graph: bool,
+        create_graph: bool,
+    ) -> Result<()> {
+        let loc = Location::caller();
+        let seed = seed(self, gradient, "backward", loc)?;
+        let keep = Keep {
+            graph: retain_graph || create_graph,
+            create: create_graph,
+        };
+        let found = engine::run(&[(self, seed)], None, keep, loc)?;
+        let pending = found.iter().any(|(leaf, _)| {
+            let held = leaf.as_ref().and_then(|l| l.grad());
+            held.is_some_and(|g| !g.is_realized())
+        });
+        for (leaf, g) in found {
+            let (Some(leaf), Some(g)) = (leaf, g) else {
+                continue;
+            };
+            let sum = match leaf.grad() {
+                None => g,
+                Some(so_far) if create_graph => so_far.add(&g),
+                Some(so_far) => no_grad(|| so_far.add(&g)),
+            };
+            leaf.set_grad(Some(sum.check()?.clone()));
+        }
+        // Accumulating over many batches must not keep all of them.
+        if pending && !scope::is_recording() {
+            boundary::realize_all()?;
+        }
+        Ok(())
+    }
+}
+
+/// Replaces the gradient that a leaf holds.
+fn replace(leaf: &Leaf, grad: Option<&Tensor>, loc: &'static Location<'static>) -> Result<()> {
+    if let Some(g) = grad {
+        g.check()?;
+        if *g.fact() != leaf.fact || g.device() != leaf.device {
+            let message = format!(
+                "the gradient of {} on {} can't be {} on {}",
+                leaf.fact,
+                leaf.device,
+                g.fact(),
+                g.device()
+            );
+            return Err(Error::new(
+                ErrorKind::Value,
+                "set_grad",
+                message,
+                Loc::from(loc),
+            ));
+        }
+    }
+    leaf.set_grad(grad.cloned());
+    Ok(())
+}
+
+/// The gradient that a backward pass starts from.
+fn seed(
+    y: &Tensor,
+    gradient: Option<&Tensor>,
+    called: &'static str,
+    loc: &'static Location<'static>,
+) -> Result<Tensor> {
+    y.check()?;
+    let wrong = |message: String| {
+        Err(Error::new(
+            ErrorKind::Value,
+            called,
+            message,
+            Loc::from(loc),
+        ))
+    };
+    if !y.requires_grad() {
+        return wrong(format!(
+            "{} does not depend on anything that requires gradients{}",
+            y.fact(),
+            if is_grad_enabled() {
+                ""
+            } else {
+                " (inside no_grad nothing is recorded for them)"
+            }
+        ));
+    }
+    match gradient {
+        Some(g) => {
+            g.check()?;
+            if g.fact() != y.fact() {
+                return wrong(format!(
+                    "the gradient of {} can't be {}",
+                    y.fact(),
+                    g.fact()
+                ));
+            }
+            Ok(g.clone())
+        }
+        None if y.fact().numel().is(1) => {
+            let ones = compose(called, &[], |b| b.full(1.0, y.dtype(), y.dims()));
+            Ok(ones)
+        }
+        None => wrong(format!(
+            "{} has more than one element: reduce it to one, such as with sum() or mean(), or give \
+             its gradient",
+            y.fact()
+        )),
+    }
+}
+
+impl Var {
+    /// Whether [`Tensor::backward`] computes a gradient for this cell.
+    pub fn requires_grad(&self) -> bool {
+        self.cell.requires_grad()
+    }
+
+    /// Switches gradients on or off; off freezes a parameter. Snapshots taken before keep what they
+    /// had.
+    ///
+    /// # Errors
+    /// If the cell does not hold floats.
+    #[track_caller]
+    pub fn requires_grad_(&self, requires_grad: bool) -> Result<&Var> {
+        if requires_grad && !self.dtype().is_float() {
+            let message = format!("only floats have gradients, not {}", self.dtype());
+            let loc = Loc::from(Location::caller());
+            return Err(Error::new(ErrorKind::Value, "requires_grad_", message, loc));
+        }
+        self.cell.set_requires_grad(requires_grad);
+        Ok(self)
+    }
+
+    /// The gradient that [`Tensor::backward`] has accumulated. Inside `compile` this is the gradient of
+    /// the recording alone: it starts empty and ends with it.
+    pub fn grad(&self) -> Option<Tensor> {
+        self.cell.leaf.grad()
+    }
+
+    /// Replaces the gradient; `None` clears it.
+    ///
+    /// # Errors
+    /// If dtype, shape or device differ from the cell's.
+    #[track_caller]
+    pub fn set_grad(&self, grad: Option<&Tensor>) -> Result<()> {
+        replace(&self.cell.leaf, grad, Location::caller())
+    }
+
+    /// Clears the gradient.
+    pub fn zero_grad(&self) {
+        self.cell.leaf.set_grad(None);
+    }
+
+    /// Calls `f` with the gradient of this cell whenever a backward pass has computed it; what `f`
+    /// returns replaces it.
+    pub fn register_hook(
+        &self,
+        f: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
+    ) -> HookHandle {
+        self.cell.leaf.hooks.add(f)
+    }
+}

@@ -1,0 +1,44 @@
+//! Whether operations are recorded for gradients, per thread.
+
+use std::cell::Cell;
+
+thread_local! {
+    static ENABLED: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Whether operations on this thread are recorded for gradients.
+pub fn is_grad_enabled() -> bool {
+    ENABLED.get()
+}
+
+/// Runs `f` without recording for gradients: what it computes from parameters is like data. Beside
+/// this, `eval` is about the behaviour of dropout and batch norm; usually both are wanted.
+pub fn no_grad<T>(f: impl FnOnce() -> T) -> T {
+    let _guard = set_grad_enabled(false);
+    f()
+}
+
+/// Runs `f` with recording for gradients, inside [`no_grad`] too.
+pub fn enable_grad<T>(f: impl FnOnce() -> T) -> T {
+    let _guard = set_grad_enabled(true);
+    f()
+}
+
+/// Switches recording for gradients on or off until the guard is dropped.
+#[must_use = "the mode is restored when this guard is dropped"]
+pub fn set_grad_enabled(enabled: bool) -> GradMode {
+    GradMode {
+        before: ENABLED.replace(enabled),
+    }
+}
+
+/// Restores the mode when dropped; see [`set_grad_enabled`].
+pub struct GradMode {
+    before: bool,
+}
+
+impl Drop for GradMode {
+    fn drop(&mut self) {
+        ENABLED.set(self.before);
+    }
+}
