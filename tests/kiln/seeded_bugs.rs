@@ -3,7 +3,7 @@
 
 use crate::oracle::{Engine, Oracle, run};
 use kiln_base::plan::{Kernel, Place, Plan};
-use kiln_base::prim::{Binary, Reduction, Unary};
+use kiln_base::prim::{Binary, Reduction, ScatterKind, Unary};
 use kiln_base::tile::{Inst, Stage, TileProgram};
 use kiln_base::{Dim, Scalar};
 use kiln_compiler::Options;
@@ -133,6 +133,62 @@ const BUGS: &[(&str, Bug)] = &[
             _ => false,
         })
     }),
+    ("a scan loses its last chunk's start", |p| {
+        p.kernels.iter_mut().any(|k| match k {
+            // Lanes cut in two that both start from nothing.
+            Kernel::Scan(s) if s.outer.is(1) && s.inner.is(1) => match s.len.as_const() {
+                Some(n) if n > 2 && n % 2 == 0 => {
+                    (s.outer, s.len) = (Dim::Const(2), Dim::Const(n / 2));
+                    true
+                }
+                _ => false,
+            },
+            _ => false,
+        })
+    }),
+    ("a scan runs the other way", |p| {
+        p.kernels.iter_mut().any(|k| match k {
+            Kernel::Scan(s) => {
+                s.reverse = !s.reverse;
+                true
+            }
+            _ => false,
+        })
+    }),
+    ("a sort is not stable", |p| {
+        // Descending by an ascending sort from the end, which turns equal elements round.
+        p.kernels.iter_mut().any(|k| match k {
+            Kernel::ArgSort(s) => {
+                s.descending = !s.descending;
+                true
+            }
+            _ => false,
+        })
+    }),
+    ("the first to a place wins a scatter", |p| {
+        p.kernels.iter_mut().any(|k| match k {
+            Kernel::Scatter(s) if s.kind == ScatterKind::Set => {
+                // The source from its end.
+                let a = s.axis as usize;
+                let last = &s.index_shape[a] - &Dim::ONE;
+                for operand in [&mut s.index, &mut s.src] {
+                    operand.offset = &operand.offset + &(&last * &operand.strides[a]);
+                    operand.strides[a] = &Dim::ZERO - &operand.strides[a];
+                }
+                true
+            }
+            _ => false,
+        })
+    }),
+    ("a scatter adds where it should set", |p| {
+        p.kernels.iter_mut().any(|k| match k {
+            Kernel::Scatter(s) if s.kind == ScatterKind::Set && s.dtype.computes() => {
+                s.kind = ScatterKind::Max;
+                true
+            }
+            _ => false,
+        })
+    }),
     ("prepared values run never", |p| {
         !std::mem::take(&mut p.prepare).is_empty()
     }),
@@ -143,6 +199,7 @@ fn programs(plan: &mut Plan) -> impl Iterator<Item = &mut TileProgram> {
         Kernel::Tile(t) => Some(t),
         Kernel::MatMul(m) => m.epilogue.as_mut().map(|e| &mut e.program),
         Kernel::Conv(c) => c.epilogue.as_mut().map(|e| &mut e.program),
+        Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) => None,
     })
 }
 

@@ -4,6 +4,7 @@
 //! parameters and run again only when one of those changes; the *run* steps run every time. Sizes
 //! may be symbolic; binding the inputs' shapes gives every symbol a value.
 
+use crate::prim::{ScanKind, ScatterKind};
 use crate::tile::TileProgram;
 use crate::{DType, Dim, Sym};
 use serde::{Deserialize, Serialize};
@@ -169,6 +170,12 @@ pub enum Kernel {
     MatMul(MatMul),
     /// A convolution.
     Conv(Conv),
+    /// Running results along an axis.
+    Scan(Scan),
+    /// The order of the elements of lanes.
+    ArgSort(ArgSort),
+    /// Elements placed by index.
+    Scatter(Scatter),
 }
 
 impl Kernel {
@@ -178,6 +185,28 @@ impl Kernel {
             Kernel::Tile(p) => &p.name,
             Kernel::MatMul(m) => m.epilogue.as_ref().map_or("matmul", |e| &e.program.name),
             Kernel::Conv(c) => c.epilogue.as_ref().map_or("conv", |e| &e.program.name),
+            Kernel::Scan(_) => "scan",
+            Kernel::ArgSort(_) => "arg_sort",
+            Kernel::Scatter(_) => "scatter",
+        }
+    }
+
+    /// Its tile program, if it has one: a fused group's own, or an epilogue.
+    pub fn program(&self) -> Option<&TileProgram> {
+        match self {
+            Kernel::Tile(p) => Some(p),
+            Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => {
+                epilogue.as_ref().map(|e| &e.program)
+            }
+            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) => None,
+        }
+    }
+
+    /// How many places in it can report a data error.
+    pub fn sites(&self) -> u32 {
+        match self {
+            Kernel::Scatter(_) => 1,
+            other => other.program().map_or(0, |p| p.sites),
         }
     }
 }
@@ -267,6 +296,85 @@ pub struct Conv {
     pub epilogue: Option<Epilogue>,
 }
 
+/// `out[o, i, j] = x[o, 0, j] ∘ … ∘ x[o, i, j]`, or from the end; all of one dtype. f16 and bf16
+/// accumulate in f32. The result may lie in the operand's memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scan {
+    /// Any that computes but bool.
+    pub dtype: DType,
+    /// How elements combine.
+    pub kind: ScanKind,
+    /// Whether the last element comes first.
+    pub reverse: bool,
+    /// Extent in front of the axis.
+    pub outer: Dim,
+    /// Extent of the axis.
+    pub len: Dim,
+    /// Extent behind the axis.
+    pub inner: Dim,
+    /// The argument of the contiguous operand.
+    pub x: u16,
+    /// The argument of the contiguous result.
+    pub out: u16,
+}
+
+/// The i64 indices that sort each lane of contiguous `[lanes, len]`, stable, of which the first `kept`
+/// are given. NaN is the largest, −0 is 0.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ArgSort {
+    /// Any that computes.
+    pub dtype: DType,
+    /// Whether the largest element comes first.
+    pub descending: bool,
+    /// Number of lanes.
+    pub lanes: Dim,
+    /// Elements of a lane.
+    pub len: Dim,
+    /// Indices given of a lane.
+    pub kept: Dim,
+    /// The argument of the operand.
+    pub x: u16,
+    /// The argument of the contiguous `[lanes, kept]`.
+    pub out: u16,
+}
+
+/// A copy of x in which `x[.., index[.., i, ..], ..]` is combined with `src[.., i, ..]`, ascending in
+/// i. An index outside the axis is a data error at the kernel's one site. The result may lie in the
+/// memory of x.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scatter {
+    /// Of x, the source and the result; any for [`ScatterKind::Set`], else one that computes, and
+    /// for sums and products neither bool, f16 nor bf16.
+    pub dtype: DType,
+    /// How elements combine.
+    pub kind: ScatterKind,
+    /// The indexed axis.
+    pub axis: u16,
+    /// Extents of x and the result.
+    pub shape: Vec<Dim>,
+    /// Extents of the index and the source.
+    pub index_shape: Vec<Dim>,
+    /// The argument of contiguous x.
+    pub x: u16,
+    /// The index, i64.
+    pub index: Strided,
+    /// The source.
+    pub src: Strided,
+    /// The argument of the contiguous result.
+    pub out: u16,
+}
+
+/// An operand whose element i is at `offset + Σ strides · i`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Strided {
+    /// Which argument.
+    pub arg: u16,
+    /// In elements.
+    pub offset: Dim,
+    /// One an axis.
+    pub strides: Vec<Dim>,
+}
+
 /// Why bytes are not a plan of this version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
@@ -289,7 +397,7 @@ pub enum DecodeError {
 
 const MAGIC: &[u8; 8] = b"kilnplan";
 /// The format that [`Plan::to_bytes`] writes.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 impl Plan {
     /// The plan as bytes: a header with format and checksum, then the contents.

@@ -2,7 +2,7 @@
 
 use crate::emit::{ArgOf, Emitted, emit};
 use crate::flow::{Flow, Nid, Op};
-use crate::fuse::{Anchor, Group};
+use crate::fuse::{Anchor, Group, Operand};
 use crate::{BufId, BufferInfo, Cost, GroupReport, Launch, LowerError, Origin, Program, kir, tile};
 use kiln_base::plan::{self, Epilogue, Kernel, Matrix};
 use kiln_base::{Dim, numel};
@@ -159,9 +159,9 @@ impl Assembler<'_> {
     /// A library kernel that writes its result itself.
     fn plain_library(&self, group: &Group, anchor: &Anchor) -> Launch {
         let mut nodes: Vec<Nid> = Vec::new();
-        for n in [anchor.operands[0].0, anchor.operands[1].0] {
-            if !nodes.contains(&n) {
-                nodes.push(n);
+        for o in &anchor.operands {
+            if !nodes.contains(&o.held) {
+                nodes.push(o.held);
             }
         }
         let out = nodes.len() as u16;
@@ -171,8 +171,27 @@ impl Assembler<'_> {
         let mut launch = self.empty(kernel);
         launch.args = nodes.iter().map(|n| self.buffer(*n)).collect();
         launch.written = (0..nodes.len()).map(|i| i == out as usize).collect();
+        self.alone(anchor, &nodes, &mut launch);
         launch.cost = self.cost(&launch, None, Some(anchor));
         launch
+    }
+
+    /// What scans and scatters add to their launch: where the result may lie, and what can go wrong.
+    fn alone(&self, anchor: &Anchor, nodes: &[Nid], launch: &mut Launch) {
+        let node = &self.flow.nodes[anchor.node];
+        let (x, others) = (anchor.operands[0].held, &anchor.operands[1..]);
+        if matches!(node.op, Op::Scan { .. } | Op::Scatter(..))
+            && others.iter().all(|o| o.held != x)
+        {
+            launch.in_place.push((0, nodes.len() - 1));
+        }
+        if matches!(node.op, Op::Scatter(..)) {
+            launch.sites.push(plan::Site {
+                op: "scatter".into(),
+                kind: plan::SiteKind::IndexOutOfRange,
+                node: node.source.node.0,
+            });
+        }
     }
 
     fn tiled(&self, group: &Group) -> Result<Launch, LowerError> {
@@ -192,7 +211,10 @@ impl Assembler<'_> {
                 let position = |n: Nid| nodes.iter().position(|x| *x == n).unwrap_or(0) as u16;
                 in_place.retain(|p| {
                     args[p.0] != ArgOf::Raw
-                        && anchor.operands.iter().all(|o| position(o.0) != p.0 as u16)
+                        && anchor
+                            .operands
+                            .iter()
+                            .all(|o| position(o.held) != p.0 as u16)
                 });
                 let epilogue = Epilogue {
                     program: printed.program,
@@ -237,7 +259,47 @@ impl Assembler<'_> {
         let node = &self.flow.nodes[anchor.node];
         let shape = &node.shape;
         let operand = |i: usize| &self.flow.nodes[node.inputs[i]].shape;
+        let whole = |i: usize| position(anchor.operands[i].held);
+        let strided = |i: usize| plan::Strided {
+            arg: whole(i),
+            offset: anchor.operands[i].offset.clone(),
+            strides: anchor.operands[i].strides.clone(),
+        };
         match &node.op {
+            Op::Scan {
+                kind,
+                axis,
+                reverse,
+            } => Kernel::Scan(plan::Scan {
+                dtype: node.dtype,
+                kind: *kind,
+                reverse: *reverse,
+                outer: numel(&shape[..*axis]),
+                len: shape[*axis].clone(),
+                inner: numel(&shape[axis + 1..]),
+                x: whole(0),
+                out,
+            }),
+            Op::ArgSort { descending } => Kernel::ArgSort(plan::ArgSort {
+                dtype: self.flow.nodes[node.inputs[0]].dtype,
+                descending: *descending,
+                lanes: numel(&shape[..shape.len() - 1]),
+                len: operand(0)[shape.len() - 1].clone(),
+                kept: shape[shape.len() - 1].clone(),
+                x: whole(0),
+                out,
+            }),
+            Op::Scatter(kind, axis) => Kernel::Scatter(plan::Scatter {
+                dtype: node.dtype,
+                kind: *kind,
+                axis: *axis as u16,
+                shape: shape.to_vec(),
+                index_shape: operand(1).to_vec(),
+                x: whole(0),
+                index: strided(1),
+                src: strided(2),
+                out,
+            }),
             Op::Conv(c) => {
                 let w = operand(1); // [groups, in, kernel.., out]
                 Kernel::Conv(plan::Conv {
@@ -252,8 +314,8 @@ impl Assembler<'_> {
                     stride: c.stride.iter().map(|s| Dim::from(*s)).collect(),
                     padding: c.padding.iter().map(|s| Dim::from(*s)).collect(),
                     dilation: c.dilation.iter().map(|s| Dim::from(*s)).collect(),
-                    x: position(anchor.operands[0].0),
-                    weight: position(anchor.operands[1].0),
+                    x: whole(0),
+                    weight: whole(1),
                     out,
                     epilogue,
                 })
@@ -261,7 +323,11 @@ impl Assembler<'_> {
             _ => {
                 let batch = shape.len() - 2;
                 let matrix = |i: usize| {
-                    let (held, offset, strides) = &anchor.operands[i];
+                    let Operand {
+                        held,
+                        offset,
+                        strides,
+                    } = &anchor.operands[i];
                     Matrix {
                         arg: position(*held),
                         offset: offset.clone(),
@@ -289,17 +355,17 @@ impl Assembler<'_> {
         let mut flops = Dim::ZERO;
         if let Some(anchor) = anchor {
             let node = &self.flow.nodes[anchor.node];
-            let sum = match &node.op {
+            let x = &self.flow.nodes[node.inputs[0]].shape;
+            let sums = |len: Dim| &(&numel(&node.shape) * &len) * &Dim::Const(2);
+            flops = match &node.op {
                 Op::Conv(_) => {
                     let w = &self.flow.nodes[node.inputs[1]].shape;
-                    numel(&w[1..w.len() - 1])
+                    sums(numel(&w[1..w.len() - 1]))
                 }
-                _ => {
-                    let x = &self.flow.nodes[node.inputs[0]].shape;
-                    x[x.len() - 1].clone()
-                }
+                Op::MatMul => sums(x[x.len() - 1].clone()),
+                Op::Scatter(..) => self.flow.numel(node.inputs[2]),
+                _ => numel(x),
             };
-            flops = &(&numel(&node.shape) * &sum) * &Dim::Const(2);
         }
         if let Some(k) = kernel {
             flops = &flops + &kir::flops(k);

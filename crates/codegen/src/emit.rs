@@ -53,8 +53,8 @@ pub(crate) fn emit(flow: &Flow, group: &Group) -> Result<Emitted, LowerError> {
     e.k.kernel.axes = e.space.extents(&e.space.axes);
     e.k.kernel.inner = e.space.extents(&e.space.inner);
     if let Some(anchor) = &group.anchor {
-        for (n, ..) in &anchor.operands {
-            e.buffer(*n, false);
+        for o in &anchor.operands {
+            e.buffer(o.held, false);
         }
     }
     let mut values = Vec::with_capacity(group.roots.len());
@@ -224,6 +224,9 @@ impl<'a> Emitter<'a> {
         }
         Ok(match &node.op {
             Op::Input(_) | Op::Data(_) => unreachable!("leaves are loaded"),
+            Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) => {
+                return Err(self.bug(v, "a kernel of its own has work on its result"));
+            }
             Op::Scalar(s) => self.k.constant(*s, node.dtype),
             Op::Iota => self.index(&map[0]),
             Op::Random(kind) => {

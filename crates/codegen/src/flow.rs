@@ -5,13 +5,14 @@
 //! node remembers the value of the graph it stands for.
 
 use crate::LowerError;
-use kiln_base::prim::{RandomKind, Reduction};
+use kiln_base::prim::{RandomKind, Reduction, ScanKind, ScatterKind};
 use kiln_base::{DType, Dim, Scalar};
 use kiln_ir::{Pw, Value};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
 mod build;
+mod ordered;
 mod structured;
 
 pub(crate) use build::build;
@@ -40,6 +41,16 @@ pub(crate) enum Op {
     ArgReduce(Reduction, usize),
     MatMul,
     Conv(Box<ConvSpec>),
+    Scan {
+        kind: ScanKind,
+        axis: usize,
+        reverse: bool,
+    },
+    /// Along the last axis.
+    ArgSort {
+        descending: bool,
+    },
+    Scatter(ScatterKind, usize),
 }
 
 /// An affine renaming of indices: operand index d is `index[d]` over the result's indices.
@@ -117,6 +128,19 @@ impl Node {
         )
     }
 
+    /// Whether a library kernel computes it.
+    pub fn has_library(&self) -> bool {
+        matches!(self.op, Op::MatMul | Op::Conv(_)) || self.is_alone()
+    }
+
+    /// Whether its library kernel takes no work on the result.
+    pub fn is_alone(&self) -> bool {
+        matches!(
+            self.op,
+            Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..)
+        )
+    }
+
     /// The name that kernels are called by.
     pub fn name(&self) -> &'static str {
         match &self.op {
@@ -138,6 +162,9 @@ impl Node {
             Op::ArgReduce(..) => "argmax",
             Op::MatMul => "matmul",
             Op::Conv(_) => "conv",
+            Op::Scan { .. } => "scan",
+            Op::ArgSort { .. } => "arg_sort",
+            Op::Scatter(..) => "scatter",
         }
     }
 }

@@ -5,8 +5,8 @@
 mod build;
 
 use build::*;
-use kiln_base::plan::{Conv, Kernel, MatMul, Matrix};
-use kiln_base::prim::{Binary, Reduction, Unary};
+use kiln_base::plan::{ArgSort, Conv, Kernel, MatMul, Matrix, Scan, Scatter, Strided};
+use kiln_base::prim::{Binary, Reduction, ScanKind, ScatterKind, Unary};
 use kiln_base::tile::*;
 use kiln_base::{Compute, DType, Dim};
 use kiln_runtime::{Buffer, Executable};
@@ -310,7 +310,106 @@ fn products() {
     }
 }
 
+/// Scans, sorts and scatters of f32.
+fn ordered() {
+    const M: i64 = 1 << 20;
+    for (name, outer, len, inner) in [
+        ("cumsum [4096, 4096] along 1", 4096i64, 4096i64, 1i64),
+        ("cumsum [4096, 4096] along 0", 1, 4096, 4096),
+        ("cumsum [16M]", 1, 16 * M, 1),
+    ] {
+        let scan = Scan {
+            dtype: DType::F32,
+            kind: ScanKind::Sum,
+            reverse: false,
+            outer: outer.into(),
+            len: len.into(),
+            inner: inner.into(),
+            x: 0,
+            out: 1,
+        };
+        let n = outer * len * inner;
+        let plan = plan_of(
+            Kernel::Scan(scan),
+            &[(DType::F32, n, false), (DType::F32, n, true)],
+        );
+        let exe = Executable::new(plan).unwrap();
+        report(name, &exe, &[floats(n)], 8.0 * n as f64, "GB/s");
+    }
+    for (name, lanes, len, kept) in [
+        ("arg_sort [16M]", 1, 16 * M, 16 * M),
+        ("arg_sort [4096, 4096]", 4096, 4096, 4096),
+        ("arg_sort [65536, 256]", 65536, 256, 256),
+        ("topk 10 of [4096, 4096]", 4096, 4096, 10),
+        ("topk 10 of [16M]", 1, 16 * M, 10),
+    ] {
+        let sort = ArgSort {
+            dtype: DType::F32,
+            descending: true,
+            lanes: lanes.into(),
+            len: len.into(),
+            kept: kept.into(),
+            x: 0,
+            out: 1,
+        };
+        let n = lanes * len;
+        let args = [(DType::F32, n, false), (DType::I64, lanes * kept, true)];
+        let exe = Executable::new(plan_of(Kernel::ArgSort(sort), &args)).unwrap();
+        report(name, &exe, &[floats(n)], n as f64, "G elements/s");
+    }
+    // Rows of x, rows of the source, columns.
+    for (name, bound, rows, columns) in [
+        ("scatter_add [16M] into [1M]", M, 16 * M, 1),
+        ("scatter_add [16M] into [16M]", 16 * M, 16 * M, 1),
+        (
+            "index_add [16384, 768] into [32768, 768]",
+            32768,
+            16384,
+            768,
+        ),
+    ] {
+        let scatter = Scatter {
+            dtype: DType::F32,
+            kind: ScatterKind::Sum,
+            axis: 0,
+            shape: [bound, columns].map(Dim::Const).to_vec(),
+            index_shape: [rows, columns].map(Dim::Const).to_vec(),
+            x: 0,
+            index: Strided {
+                arg: 1,
+                offset: Dim::ZERO,
+                strides: [1, 0].map(Dim::Const).to_vec(),
+            },
+            src: Strided {
+                arg: 2,
+                offset: Dim::ZERO,
+                strides: [columns, 1].map(Dim::Const).to_vec(),
+            },
+            out: 3,
+        };
+        let args = [
+            (DType::F32, bound * columns, false),
+            (DType::I64, rows, false),
+            (DType::F32, rows * columns, false),
+            (DType::F32, bound * columns, true),
+        ];
+        let exe = Executable::new(plan_of(Kernel::Scatter(scatter), &args)).unwrap();
+        let mut r = Random(5);
+        let index: Vec<i64> = (0..rows).map(|_| r.below(bound as u64) as i64).collect();
+        let inputs = [
+            floats(bound * columns),
+            Buffer::from_slice(&index, &[rows]).unwrap(),
+            floats(rows * columns),
+        ];
+        let elements = (rows * columns) as f64;
+        report(name, &exe, &inputs, elements, "G elements/s");
+    }
+}
+
 fn main() {
+    if std::env::args().any(|a| a == "ordered") {
+        return ordered();
+    }
     if std::env::args().any(|a| a == "chain") {
         for _ in 0..5 {
             chain();
@@ -325,4 +424,5 @@ fn main() {
     softmax(8192, 64, Schedule::Rows);
     softmax(8192, 64, Schedule::Lanes);
     products();
+    ordered();
 }

@@ -15,13 +15,17 @@
 //! ```
 
 mod buffer;
+mod combine;
 mod conv;
 mod error;
 mod executor;
 mod matmul;
 pub mod memory;
 pub mod pool;
+mod scan;
+mod scatter;
 mod simd;
+mod sort;
 mod tile;
 
 pub use buffer::{Buffer, Element};

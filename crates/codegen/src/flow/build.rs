@@ -93,7 +93,10 @@ impl FlowBuilder {
                 let text = format!("{} is a composite; decompose it first", node.op.name());
                 return Err(LowerError::new(id, text));
             }
-            IrOp::If(_) | IrOp::Loop(_) | IrOp::Scan(_) | IrOp::ArgSort(_) | IrOp::Scatter(_) => {
+            IrOp::Scan(s) => self.scan(s, inputs[0]),
+            IrOp::ArgSort(s) => self.arg_sort(s, inputs[0], &node.fact().shape),
+            IrOp::Scatter(s) => self.scatter(s, inputs),
+            IrOp::If(_) | IrOp::Loop(_) => {
                 let text = format!("the CPU engine has no {} yet", node.op.name());
                 return Err(LowerError::new(id, text));
             }
@@ -132,13 +135,7 @@ impl FlowBuilder {
             IrOp::Cast(_) => Op::Cast,
             IrOp::Broadcast(_) => Op::View(broadcast(&operand(0).shape, shape)),
             IrOp::Reshape(_) => Op::Reshape,
-            IrOp::Permute(p) => {
-                let mut index = vec![DimIndex::zero(); p.perm.len()];
-                for (to, from) in p.perm.iter().enumerate() {
-                    index[*from] = DimIndex::axis(to);
-                }
-                Op::View(View { index, fill: None })
-            }
+            IrOp::Permute(p) => Op::View(permute(&p.perm)),
             IrOp::Slice(s) => Op::View(View {
                 index: s
                     .axes
@@ -275,8 +272,17 @@ impl FlowBuilder {
     }
 }
 
+/// The view whose dim d is the operand's dim `perm[d]`.
+pub(super) fn permute(perm: &[usize]) -> View {
+    let mut index = vec![DimIndex::zero(); perm.len()];
+    for (to, from) in perm.iter().enumerate() {
+        index[*from] = DimIndex::axis(to);
+    }
+    View { index, fill: None }
+}
+
 /// The view that stretches dims of size 1 and adds dims in front.
-fn broadcast(from: &[Dim], to: &[Dim]) -> View {
+pub(super) fn broadcast(from: &[Dim], to: &[Dim]) -> View {
     let extra = to.len() - from.len();
     let index = from
         .iter()

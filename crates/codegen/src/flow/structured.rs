@@ -29,11 +29,11 @@ fn identity(kind: Reduction, dtype: DType) -> Scalar {
 }
 
 impl FlowBuilder {
-    fn dtype(&self, n: Nid) -> DType {
+    pub(super) fn dtype(&self, n: Nid) -> DType {
         self.flow.nodes[n].dtype
     }
 
-    fn shape(&self, n: Nid) -> SmallVec<[Dim; 4]> {
+    pub(super) fn shape(&self, n: Nid) -> SmallVec<[Dim; 4]> {
         self.flow.nodes[n].shape.clone()
     }
 

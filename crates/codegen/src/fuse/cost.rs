@@ -35,7 +35,8 @@ impl NodeFacts {
             let operands: u32 = node.inputs.iter().map(|i| f.cost[*i]).sum();
             f.cost.push(match &node.op {
                 Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota => 0,
-                Op::Reduce(..) | Op::ArgReduce(..) | Op::MatMul | Op::Conv(_) => 0,
+                Op::Reduce(..) | Op::ArgReduce(..) => 0,
+                _ if node.has_library() => 0,
                 Op::Random(_) => 2 * EXPENSIVE,
                 Op::Gather(_) => 2 + operands,
                 op => (own_cost(op) + operands).min(1 << 20),

@@ -77,15 +77,14 @@ impl Fuser<'_> {
         match &node.op {
             Op::Reduce(..) | Op::ArgReduce(..) => self.can_reduce(v, u),
             Op::MatMul | Op::Conv(_) => self.can_anchor(v, u),
+            _ if node.is_alone() => Err(format!("{} is a kernel of its own", node.name())),
             _ => self.can_inline(v, u),
         }
     }
 
     fn is_structured(&self, v: Nid) -> bool {
-        matches!(
-            self.node(v).op,
-            Op::Reduce(..) | Op::ArgReduce(..) | Op::MatMul | Op::Conv(_)
-        )
+        let node = self.node(v);
+        node.has_library() || matches!(node.op, Op::Reduce(..) | Op::ArgReduce(..))
     }
 
     fn can_inline(&self, v: Nid, u: &Use) -> Result<Join, String> {

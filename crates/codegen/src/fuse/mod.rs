@@ -37,7 +37,7 @@ pub(crate) struct Group {
     pub roots: Vec<(Nid, Map)>,
     /// What it reads from memory.
     pub loaded: HashSet<Nid>,
-    /// The matrix product or convolution whose result the rest works on.
+    /// The library kernel whose result the rest works on.
     pub anchor: Option<Anchor>,
     /// For each reduction in it, the index of the reduced dims over the inner axes.
     pub reduced: HashMap<Nid, Map>,
@@ -57,9 +57,18 @@ pub(crate) struct Group {
 #[derive(Clone, Debug)]
 pub(crate) struct Anchor {
     pub node: Nid,
-    /// The operands in memory: node, and element offset and strides over `[batch.., row, column]`
-    /// (matrix products only).
-    pub operands: [(Nid, Dim, Vec<Dim>); 2],
+    pub operands: Vec<Operand>,
+}
+
+/// An operand of a library kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct Operand {
+    /// The node that is in memory.
+    pub held: Nid,
+    /// In elements, for operands that are read through strides.
+    pub offset: Dim,
+    /// One an axis (of a matrix product: `[batch.., row, column]`); none where it is read as a whole.
+    pub strides: Vec<Dim>,
 }
 
 /// What a group wants of a node: its value under a map, or that it is in memory.
@@ -287,11 +296,11 @@ impl<'a> Fuser<'a> {
         group.roots.push((v, map.clone()));
         self.groups.push(group);
         let g = self.groups.len() - 1;
-        let plan = match &node.op {
-            Op::MatMul | Op::Conv(_) => join::Join::Anchor {
+        let plan = match node.has_library() {
+            true => join::Join::Anchor {
                 space: Box::new(self.groups[g].space.clone()),
             },
-            _ => match inner {
+            false => match inner {
                 Some(inner) => join::Join::Reduce {
                     inner: Box::new(inner),
                     space: Box::new(self.groups[g].space.clone()),

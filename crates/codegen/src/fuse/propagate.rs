@@ -1,6 +1,6 @@
 //! What computing a node at a map asks of its operands.
 
-use super::{Anchor, Fuser};
+use super::{Anchor, Fuser, Operand};
 use crate::affine::{Affine, Map, Space, flatten};
 use crate::flow::{Flow, Nid, Op, View};
 use kiln_base::Dim;
@@ -94,7 +94,8 @@ impl<'a> Fuser<'a> {
     pub(super) fn propagate(&mut self, v: Nid, g: usize, map: &[Affine], inner: Option<&Map>) {
         let node = self.node(v);
         match &node.op {
-            Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota | Op::MatMul | Op::Conv(_) => {}
+            Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota => {}
+            Op::MatMul | Op::Conv(_) | Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) => {}
             Op::Pw(_) | Op::Cast | Op::Copy => {
                 for &i in &node.inputs {
                     self.demand(i, g, Some(map.into()));
@@ -160,23 +161,53 @@ impl<'a> Fuser<'a> {
         let node = self.node(v);
         let operands = match &node.op {
             Op::MatMul => self.matrices(v),
-            _ => {
-                let whole = |n: Nid| {
-                    let stop = self.stop();
-                    let (held, _) = behind_reshapes(self.flow, n, Affine::zero(), &*stop);
-                    (held, Dim::ZERO, Vec::new())
-                };
-                [whole(node.inputs[0]), whole(node.inputs[1])]
-            }
+            Op::Scatter(..) => vec![
+                self.whole(node.inputs[0]),
+                self.strided(node.inputs[1]),
+                self.strided(node.inputs[2]),
+            ],
+            _ => node.inputs.iter().map(|n| self.whole(*n)).collect(),
         };
-        for (held, ..) in &operands {
-            self.demand(*held, g, None);
+        for o in &operands {
+            self.demand(o.held, g, None);
         }
         self.groups[g].anchor = Some(Anchor { node: v, operands });
     }
 
+    /// A contiguous operand.
+    fn whole(&self, n: Nid) -> Operand {
+        let stop = self.stop();
+        let (held, _) = behind_reshapes(self.flow, n, Affine::zero(), &*stop);
+        Operand {
+            held,
+            offset: Dim::ZERO,
+            strides: Vec::new(),
+        }
+    }
+
+    /// An operand that is read through strides.
+    fn strided(&self, n: Nid) -> Operand {
+        let (mut space, map) = Space::over(&self.node(n).shape);
+        self.behind_views(&mut space, n, &map)
+    }
+
+    /// The memory behind the views of `n`, with a stride for each entry of `map`, which are axes.
+    fn behind_views(&self, space: &mut Space, n: Nid, map: &[Affine]) -> Operand {
+        let stop = self.stop();
+        let (held, flat) = storage(self.flow, space, n, map, &*stop);
+        let stride = |axis: &Affine| match axis.terms.first() {
+            Some((a, _)) => flat.coefficient(*a),
+            None => Dim::ZERO, // an extent of 1
+        };
+        Operand {
+            held,
+            strides: map.iter().map(stride).collect(),
+            offset: flat.offset,
+        }
+    }
+
     /// The operands of a matrix product as strided matrices in memory.
-    fn matrices(&self, v: Nid) -> [(Nid, Dim, Vec<Dim>); 2] {
+    fn matrices(&self, v: Nid) -> Vec<Operand> {
         let node = self.node(v);
         let mut space = Space::default();
         let batch: Vec<_> = node.shape[..node.shape.len() - 2]
@@ -189,14 +220,10 @@ impl<'a> Fuser<'a> {
         let n = space.add(node.shape[rank - 1].clone());
         let k = space.add(left[rank - 1].clone());
         let mut operand = |at: usize, row, col| {
-            let mut axes = batch.clone();
-            axes.extend([row, col]);
-            let map: Map = axes.iter().map(|a| Affine::axis(*a)).collect();
-            let stop = self.stop();
-            let (held, flat) = storage(self.flow, &mut space, node.inputs[at], &map, &*stop);
-            let strides = axes.iter().map(|a| flat.coefficient(*a)).collect();
-            (held, flat.offset, strides)
+            let axes = batch.iter().copied().chain([row, col]);
+            let map: Map = axes.map(Affine::axis).collect();
+            self.behind_views(&mut space, node.inputs[at], &map)
         };
-        [operand(0, m, k), operand(1, k, n)]
+        vec![operand(0, m, k), operand(1, k, n)]
     }
 }

@@ -162,12 +162,16 @@ fn random_programs_cover_the_rules() {
             let mut note = |name: &'static str, holds: bool| {
                 *seen.entry(name).or_insert(0) += holds as u32;
             };
-            let (tile, library) = match &l.kernel {
-                Kernel::Tile(p) => (Some(p), false),
-                Kernel::MatMul(m) => (m.epilogue.as_ref().map(|e| &e.program), true),
-                Kernel::Conv(c) => (c.epilogue.as_ref().map(|e| &e.program), true),
-            };
+            let tile = l.kernel.program();
+            let library = !matches!(l.kernel, Kernel::Tile(_));
             note("epilogue", library && tile.is_some());
+            note("scan", matches!(l.kernel, Kernel::Scan(_)));
+            note("arg_sort", matches!(l.kernel, Kernel::ArgSort(_)));
+            if let Kernel::Scatter(s) = &l.kernel {
+                note("scatter", true);
+                note("scatter in place", !l.in_place.is_empty());
+                note("scatter by a view", s.index.strides.iter().any(|d| d.is(0)));
+            }
             note("in place", !l.in_place.is_empty());
             note(
                 "several results",

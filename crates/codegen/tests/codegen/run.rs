@@ -4,8 +4,8 @@ use crate::tiles;
 use kiln_base::plan::{Conv, Kernel, MatMul};
 use kiln_base::{Dim, round_float};
 use kiln_codegen::{Options, Origin, Program, kir, lower};
-use kiln_ir::eval::{Array, Data};
-use kiln_ir::{Builder, Graph, GraphBuilder, Loc, Op, Target, Value};
+use kiln_ir::eval::{Array, Data, Mode, evaluate};
+use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, Role, Target, Value, ops};
 
 /// What runs the kernels.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -18,6 +18,16 @@ pub enum Engine {
 
 /// The graph with composites decomposed.
 pub fn decomposed(graph: &Graph) -> Graph {
+    let is_composite = |op: &Op| matches!(op, Op::Softmax(_) | Op::BatchNorm(_) | Op::Attention(_));
+    let mut graph = expanded(graph);
+    // Composites are made of composites.
+    while graph.iter().any(|(_, n)| is_composite(&n.op)) {
+        graph = expanded(&graph);
+    }
+    graph
+}
+
+fn expanded(graph: &Graph) -> Graph {
     let mut out = Graph::default();
     out.symbols.clone_from(&graph.symbols);
     let mut map: Vec<Vec<Value>> = Vec::new();
@@ -29,7 +39,9 @@ pub fn decomposed(graph: &Graph) -> Graph {
             .collect();
         let mut b = GraphBuilder::new(&mut out, Loc::UNKNOWN);
         let expanded = match &node.op {
-            Op::Softmax(_) | Op::BatchNorm(_) => node.op.decompose(&mut b, &inputs),
+            Op::Softmax(_) | Op::BatchNorm(_) | Op::Attention(_) => {
+                node.op.decompose(&mut b, &inputs)
+            }
             _ => None,
         };
         map.push(match expanded {
@@ -127,6 +139,9 @@ pub fn run(
                     engine,
                 );
             }
+            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) => {
+                ok &= alone(&launch.kernel, program, &mut memory, launch, symbols);
+            }
             Kernel::Conv(c) => {
                 let raw = conv(c, &memory, &args, symbols);
                 ok &= finish(
@@ -148,6 +163,81 @@ pub fn run(
         Some(Array::new(program.buffers[b].dtype, &shape(b), data).unwrap())
     });
     ok.then(|| outputs.collect())
+}
+
+/// Runs a scan, sort or scatter by the reference evaluation of its op.
+fn alone(
+    kernel: &Kernel,
+    program: &Program,
+    memory: &mut [Data],
+    launch: &kiln_codegen::Launch,
+    symbols: &[i64],
+) -> bool {
+    let buffer = |arg: u16| launch.args[arg as usize].0 as usize;
+    let number = |d: &Dim| d.eval(symbols) as usize;
+    let whole = |arg: u16, shape: &[usize]| {
+        let dtype = program.buffers[buffer(arg)].dtype;
+        Array::new(dtype, shape, memory[buffer(arg)].clone()).unwrap()
+    };
+    let (op, out, inputs): (Op, u16, Vec<Array>) = match kernel {
+        Kernel::Scan(s) => {
+            let op = ops::Scan {
+                kind: s.kind,
+                axis: 1,
+                reverse: s.reverse,
+            };
+            let shape = [&s.outer, &s.len, &s.inner].map(number);
+            (op.into(), s.out, vec![whole(s.x, &shape)])
+        }
+        Kernel::ArgSort(s) => {
+            let op = ops::ArgSort {
+                axis: 1,
+                descending: s.descending,
+                first: Some(number(&s.kept)),
+            };
+            let shape = [&s.lanes, &s.len].map(number);
+            (op.into(), s.out, vec![whole(s.x, &shape)])
+        }
+        Kernel::Scatter(s) => {
+            let strided = |x: &kiln_base::plan::Strided| {
+                let strides = evaluated(&x.strides, symbols);
+                let extents = evaluated(&s.index_shape, symbols);
+                let mut at = Vec::new();
+                each_point(&extents, |point| {
+                    let steps = strides.iter().zip(point).map(|(s, i)| s * i);
+                    at.push((x.offset.eval(symbols) + steps.sum::<i64>()) as usize);
+                });
+                let shape: Vec<usize> = s.index_shape.iter().map(number).collect();
+                let data = match &memory[buffer(x.arg)] {
+                    Data::Float(v) => Data::Float(at.iter().map(|i| v[*i]).collect()),
+                    Data::Int(v) => Data::Int(at.iter().map(|i| v[*i]).collect()),
+                };
+                Array::new(program.buffers[buffer(x.arg)].dtype, &shape, data).unwrap()
+            };
+            let op = ops::Scatter {
+                axis: s.axis as usize,
+                kind: s.kind,
+            };
+            let shape: Vec<usize> = s.shape.iter().map(number).collect();
+            let inputs = vec![whole(s.x, &shape), strided(&s.index), strided(&s.src)];
+            (op.into(), s.out, inputs)
+        }
+        _ => unreachable!("called for these"),
+    };
+    let mut graph = Graph::default();
+    let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+    let fact = |a: &Array| Fact::new(a.dtype(), a.shape().iter().copied());
+    let operands: Vec<Value> = inputs
+        .iter()
+        .map(|a| b.input(fact(a), Role::Data))
+        .collect();
+    let result = b.emit(op, &operands).unwrap()[0];
+    graph.add_output(result);
+    match evaluate(&graph, &inputs, &[], Mode::Rounded) {
+        Ok(results) => memory[buffer(out)] = results[0].data().clone(),
+        Err(_) => return false,
+    }
+    true
 }
 
 #[allow(clippy::too_many_arguments)]

@@ -20,6 +20,7 @@ fn launches(p: &Program) -> String {
             Kernel::Tile(_) => "tile",
             Kernel::MatMul(_) => "matmul",
             Kernel::Conv(_) => "conv",
+            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) => "library",
         };
         let args: Vec<String> = l
             .args
@@ -51,11 +52,7 @@ fn everything(p: &Program) -> String {
     let mut out = launches(p);
     for l in &p.launches {
         let Some(k) = &l.kir else { continue };
-        let tile = match &l.kernel {
-            Kernel::Tile(p) => p,
-            Kernel::MatMul(m) => &m.epilogue.as_ref().unwrap().program,
-            Kernel::Conv(c) => &c.epilogue.as_ref().unwrap().program,
-        };
+        let tile = l.kernel.program().unwrap();
         writeln!(out, "\n{k}\nin place {:?}\n{}", l.in_place, tile_text(tile)).unwrap();
     }
     out
@@ -295,4 +292,29 @@ fn composites_are_refused() {
         e.to_string(),
         "%1 can't be lowered: softmax is a composite; decompose it first"
     );
+}
+
+/// Sorting and scattering end groups; views of indices are read where they lie, and another axis than
+/// the last is moved for sorting only.
+#[test]
+fn ordered() {
+    let p = program(
+        "%0: f32[6, 5] = input(index: 0, role: Data)
+         %1: i64[9] = input(index: 1, role: Data)
+         %2: f32[9, 5] = input(index: 2, role: Data)
+         %3: f32[6, 5] = relu %0
+         %4: i64[9, 1] = reshape %1
+         %5: i64[9, 5] = broadcast %4
+         %6: f32[6, 5] = scatter(axis: 0, kind: Sum) %3, %5, %2
+         %7: f32[6, 5] = scan(kind: Sum, axis: 0, reverse: false) %6
+         %8: f32[6, 5] = neg %7
+         %9: i64[2, 5] = arg_sort(axis: 0, descending: true, first: Some(2)) %8
+         %10: f32[2, 5] = gather(axis: 0) %8, %9
+         return %9, %10",
+    );
+    let mut text = launches(&p);
+    for l in p.launches.iter().filter(|l| l.kir.is_none()) {
+        writeln!(text, "{:?}\n  in place {:?}", l.kernel, l.in_place).unwrap();
+    }
+    insta::assert_snapshot!(text);
 }

@@ -3,6 +3,7 @@
 use super::Rng;
 use super::generate::MAX_SYMBOL;
 use crate::eval::{Array, Data};
+use crate::ops::{Gather, Scatter};
 use crate::{Graph, NodeId, Op, Pw, Role};
 use kiln_base::{DType, Kind};
 
@@ -72,8 +73,8 @@ fn needs(graph: &Graph, input: NodeId) -> Needs {
             .filter(|(_, v)| v.node == input)
         {
             match &node.op {
-                Op::Gather(op) if slot == 1 => {
-                    let extent = &graph.fact(node.inputs[0]).shape[op.axis];
+                Op::Gather(Gather { axis }) | Op::Scatter(Scatter { axis, .. }) if slot == 1 => {
+                    let extent = &graph.fact(node.inputs[0]).shape[*axis];
                     // A symbolic size is at least 2.
                     let extent = extent.as_const().unwrap_or(2);
                     needs.bound = Some(needs.bound.unwrap_or(extent).min(extent));

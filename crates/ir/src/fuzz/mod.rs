@@ -14,6 +14,7 @@
 mod bodies;
 mod generate;
 mod inputs;
+mod ordered;
 mod patterns;
 mod pointwise;
 mod rng;

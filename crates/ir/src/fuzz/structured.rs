@@ -8,7 +8,7 @@ use kiln_base::{DType, Dim, Scalar};
 
 impl Generator {
     pub fn random_structured(&mut self) -> Option<Value> {
-        match self.rng.below(42) {
+        match self.rng.below(50) {
             0..4 => self.random_cast(),
             4..6 => self.random_broadcast(),
             6..9 => self.random_reshape(),
@@ -30,6 +30,10 @@ impl Generator {
             38..40 => self.random_input(),
             40 if self.config.control_flow => self.random_if(),
             41 if self.config.control_flow => self.random_loop(),
+            42..44 => self.random_scan(),
+            44..46 => self.random_arg_sort(),
+            46..48 => self.random_scatter(),
+            48..50 => self.random_attention(),
             _ => None,
         }
     }
@@ -208,7 +212,7 @@ impl Generator {
     }
 
     /// The most elements that axes have together.
-    fn count(&self, v: Value, axes: &[usize]) -> f64 {
+    pub fn count(&self, v: Value, axes: &[usize]) -> f64 {
         let symbols = vec![super::generate::MAX_SYMBOL; self.graph.symbols.len()];
         let shape = &self.graph.fact(v).shape;
         let size = |a: &usize| shape[*a].eval_checked(&symbols).unwrap_or(1) as f64;
@@ -224,14 +228,8 @@ impl Generator {
         self.emit(op, &[v], int_meta(DType::I64))
     }
 
-    fn random_gather(&mut self) -> Option<Value> {
-        let v = self.any(|f, _| f.rank() >= 1)?;
-        let shape = self.fact(v).shape;
-        let axis = self.rng.below(shape.len());
-        let bound = shape[axis].as_const().unwrap_or(2);
-        if bound == 0 {
-            return None;
-        }
+    /// The shape of an index into a value of a shape.
+    pub fn index_shape(&mut self, shape: Shape, axis: usize) -> Shape {
         let mut wanted = shape;
         wanted[axis] = Dim::Const(self.rng.range(0, 6));
         for (a, d) in wanted.iter_mut().enumerate() {
@@ -243,7 +241,12 @@ impl Generator {
                 *d = Dim::Const(self.rng.range(1, n));
             }
         }
-        let index = match self.rng.below(4) {
+        wanted
+    }
+
+    /// Indices below `bound`.
+    pub fn index(&mut self, wanted: &[Dim], bound: i64) -> Option<Value> {
+        Some(match self.rng.below(4) {
             0 => {
                 let number = |d: &Dim| d.as_const().map(|n| n as usize);
                 let shape: Vec<usize> = wanted.iter().map(number).collect::<Option<_>>()?;
@@ -258,14 +261,28 @@ impl Generator {
                 self.emit(op, &[], int_meta(DType::I64))?
             }
             1 => {
-                let any = self.like(DType::I64, &wanted, true)?;
+                let any = self.like(DType::I64, wanted, true)?;
                 let inside =
                     self.row_with(Pw::Remainder, any, bound as f64, int_meta(DType::I64))?;
-                let op = ops::Broadcast { shape: wanted };
+                let op = ops::Broadcast {
+                    shape: wanted.into(),
+                };
                 self.emit(op, &[inside], int_meta(DType::I64))?
             }
-            _ => self.input(DType::I64, &wanted, Role::Data),
-        };
+            _ => self.input(DType::I64, wanted, Role::Data),
+        })
+    }
+
+    fn random_gather(&mut self) -> Option<Value> {
+        let v = self.any(|f, _| f.rank() >= 1)?;
+        let shape = self.fact(v).shape;
+        let axis = self.rng.below(shape.len());
+        let bound = shape[axis].as_const().unwrap_or(2);
+        if bound == 0 {
+            return None;
+        }
+        let wanted = self.index_shape(shape, axis);
+        let index = self.index(&wanted, bound)?;
         self.emit(ops::Gather { axis }, &[v, index], self.meta(v))
     }
 
@@ -517,7 +534,7 @@ impl Generator {
     }
 }
 
-fn int_meta(dtype: DType) -> Meta {
+pub(super) fn int_meta(dtype: DType) -> Meta {
     Meta {
         size: range_of(dtype),
         exact: true,

@@ -6,7 +6,10 @@ use crate::conv::Conv;
 use crate::error::{Result, damaged};
 use crate::matmul::MatMul;
 use crate::memory::ALIGN;
+use crate::scan::Scan;
+use crate::scatter::Scatter;
 use crate::simd::Level;
+use crate::sort::ArgSort;
 use crate::tile::{self, Linked};
 use hashbrown::HashMap;
 use kiln_base::memory::{Block, solve};
@@ -31,6 +34,9 @@ pub(super) enum Work {
     Tile(Linked),
     MatMul(MatMul),
     Conv(Conv),
+    Scan(Scan),
+    ArgSort(ArgSort),
+    Scatter(Scatter),
 }
 
 /// A step with known sizes.
@@ -241,6 +247,9 @@ impl Binder<'_> {
             Kernel::Tile(p) => Work::Tile(tile::link(&tile::bind(p, values, &key.1)?, level)?),
             Kernel::MatMul(m) => Work::MatMul(MatMul::new(m, values, &key.1, level)?),
             Kernel::Conv(c) => Work::Conv(Conv::new(c, values, &key.1, level)?),
+            Kernel::Scan(s) => Work::Scan(Scan::new(s, values, &key.1, level)?),
+            Kernel::ArgSort(s) => Work::ArgSort(ArgSort::new(s, values, &key.1, level)?),
+            Kernel::Scatter(s) => Work::Scatter(Scatter::new(s, values, &key.1, level)?),
         };
         let work = Arc::new(work);
         self.linked.insert(key, work.clone());
@@ -258,20 +267,23 @@ impl Binder<'_> {
             Work::Tile(l) => Some(l),
             Work::MatMul(m) => m.epilogue.as_ref(),
             Work::Conv(c) => c.epilogue.as_ref(),
+            Work::Scan(_) | Work::ArgSort(_) | Work::Scatter(_) => None,
         };
-        let operands = match kernel {
-            Kernel::Tile(_) => None,
-            Kernel::MatMul(m) => Some([m.lhs.arg, m.rhs.arg]),
-            Kernel::Conv(c) => Some([c.x, c.weight]),
+        // Operands that are read after a part of the result is written.
+        let operands: &[u16] = match kernel {
+            Kernel::Tile(_) | Kernel::Scan(_) => &[],
+            Kernel::MatMul(m) => &[m.lhs.arg, m.rhs.arg],
+            Kernel::Conv(c) => &[c.x, c.weight],
+            Kernel::ArgSort(s) => &[s.x],
+            Kernel::Scatter(s) => &[s.index.arg, s.src.arg],
         };
         let mut parallel = linked.is_none_or(|l| l.parallel);
         for w in (0..step.args.len()).filter(|w| access.writes[*w]) {
             let same: Vec<usize> = (0..step.args.len())
                 .filter(|a| self.shares(step.args[*a], step.args[w]))
                 .collect();
-            let operand = operands.is_some_and(|o| o.iter().any(|o| same.contains(&(*o as usize))));
-            if operand {
-                return Err(damaged!("a product writes over its own operand"));
+            if operands.iter().any(|o| same.contains(&(*o as usize))) {
+                return Err(damaged!("a {} writes over its own operand", kernel.name()));
             }
             let sizes_differ = same.iter().any(|a| dtypes[*a].size() != dtypes[w].size());
             parallel &= !sizes_differ && linked.is_none_or(|l| l.keeps_apart(&same));

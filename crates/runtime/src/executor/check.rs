@@ -11,7 +11,8 @@
 use crate::buffer::Buffer;
 use crate::error::{Error, Result, damaged};
 use crate::memory::Storage;
-use kiln_base::plan::{BufferId, Conv, Kernel, MatMul, Place, Plan, Role, Step};
+use kiln_base::plan::{BufferId, Kernel, Place, Plan, Role, Step};
+use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::tile::{Inst, TileProgram};
 use kiln_base::{DType, Dim};
 use std::sync::Arc;
@@ -166,8 +167,7 @@ fn check_step(plan: &Plan, step: &Step, written: &mut [bool], preparing: bool) -
     let dtypes = step.args.iter().map(|id| plan.buffers[id.0 as usize].dtype);
     let dtypes: Vec<DType> = dtypes.collect();
     let access = access(kernel, &dtypes)?;
-    let sites = program(kernel).map_or(0, |p| p.sites);
-    if sites as usize > step.sites.len()
+    if kernel.sites() as usize > step.sites.len()
         || step.sites.iter().any(|s| *s as usize >= plan.sites.len())
     {
         return Err(damaged!("a step of {} without its sites", kernel.name()));
@@ -202,22 +202,13 @@ fn check_step(plan: &Plan, step: &Step, written: &mut [bool], preparing: bool) -
     Ok(())
 }
 
-/// The tile program of a kernel.
-pub(super) fn program(kernel: &Kernel) -> Option<&TileProgram> {
-    match kernel {
-        Kernel::Tile(p) => Some(p),
-        Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => {
-            epilogue.as_ref().map(|e| &e.program)
-        }
-    }
-}
-
 /// What a kernel does with its arguments, whose dtypes must be as given.
 pub(super) fn access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
     let (operands, out, dtype, epilogue) = match kernel {
         Kernel::Tile(p) => return tile_access(p, dtypes, None),
         Kernel::MatMul(m) => ([m.lhs.arg, m.rhs.arg], m.out, m.dtype, &m.epilogue),
         Kernel::Conv(c) => ([c.x, c.weight], c.out, c.dtype, &c.epilogue),
+        other => return alone_access(other, dtypes),
     };
     if !matches!(dtype, DType::F32 | DType::F64) {
         return Err(damaged!("a product of {dtype}"));
@@ -243,6 +234,59 @@ pub(super) fn access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
     }
     if operands.iter().any(|i| access.writes[*i as usize]) {
         return Err(damaged!("a product writes its own operand"));
+    }
+    Ok(access)
+}
+
+/// The access of a kernel that has no epilogue.
+fn alone_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
+    let name = kernel.name();
+    let (operands, out): (&[(u16, DType)], (u16, DType)) = match kernel {
+        Kernel::Scan(s) => {
+            let floats = s.dtype.is_float() || s.kind != ScanKind::LogSumExp;
+            if !s.dtype.computes() || s.dtype == DType::Bool || !floats {
+                return Err(damaged!("a {} scan of {}", s.kind.name(), s.dtype));
+            }
+            (&[(s.x, s.dtype)], (s.out, s.dtype))
+        }
+        Kernel::ArgSort(s) => {
+            if !s.dtype.computes() {
+                return Err(damaged!("a sort of {}", s.dtype));
+            }
+            (&[(s.x, s.dtype)], (s.out, DType::I64))
+        }
+        Kernel::Scatter(s) => {
+            let adds = matches!(s.kind, ScatterKind::Sum | ScatterKind::Prod);
+            let narrow = matches!(s.dtype, DType::Bool | DType::F16 | DType::BF16);
+            if s.kind != ScatterKind::Set && (!s.dtype.computes() || adds && narrow) {
+                return Err(damaged!("a {} scatter of {}", s.kind.name(), s.dtype));
+            }
+            let operands = [
+                (s.x, s.dtype),
+                (s.index.arg, DType::I64),
+                (s.src.arg, s.dtype),
+            ];
+            (&operands.clone(), (s.out, s.dtype))
+        }
+        _ => return Err(damaged!("{name} has a program")),
+    };
+    let arg = |(i, dtype): (u16, DType)| match dtypes.get(i as usize) {
+        Some(d) if *d == dtype => Ok(i as usize),
+        _ => Err(damaged!(
+            "argument {i} of a {name} is missing or of another dtype"
+        )),
+    };
+    let mut access = Access {
+        reads: vec![false; dtypes.len()],
+        writes: vec![false; dtypes.len()],
+    };
+    access.writes[arg(out)?] = true;
+    for operand in operands {
+        let i = arg(*operand)?;
+        if access.writes[i] {
+            return Err(damaged!("a {name} writes its own operand"));
+        }
+        access.reads[i] = true;
     }
     Ok(access)
 }
@@ -285,7 +329,9 @@ fn prepare_is_symbolic(plan: &Plan) -> bool {
         s.args
             .iter()
             .any(|a| symbolic(&plan.buffers[a.0 as usize].len))
-            || program(kernel).is_none_or(|p| p.axes.iter().chain(&p.inner).any(symbolic))
+            || kernel
+                .program()
+                .is_none_or(|p| p.axes.iter().chain(&p.inner).any(symbolic))
     };
     !plan.symbols.is_empty()
         && (plan.buffers.iter().any(buffer)
@@ -325,10 +371,10 @@ fn donor(plan: &Plan, output: usize) -> Option<usize> {
     let safe = first >= plan.commit as usize
         && last_read.is_none_or(|r| r <= first)
         && plan.run[first..].iter().all(|s| s.sites.is_empty());
-    // A matrix product or convolution reads its operands many times.
+    // Other kernels read their operands many times.
     let streams = matches!(
         plan.kernels[plan.run[first].kernel as usize],
-        Kernel::Tile(_)
+        Kernel::Tile(_) | Kernel::Scan(_)
     ) || last_read.is_none_or(|r| r < first);
     (safe && streams).then_some(donor)
 }

@@ -101,6 +101,9 @@ fn run_steps(
                 Work::Tile(l) => run_all(l, &args, step.parallel, &failures),
                 Work::MatMul(m) => m.run(&args, step.parallel, &failures),
                 Work::Conv(c) => c.run(&args, step.parallel, &failures),
+                Work::Scan(s) => s.run(&args, step.parallel),
+                Work::ArgSort(s) => s.run(&args, step.parallel, &failures),
+                Work::Scatter(s) => s.run(&args, step.parallel, &failures),
             }
         }
         exe.counts.kernels.fetch_add(1, Ordering::Relaxed);

@@ -22,8 +22,9 @@ mod run;
 mod walk;
 
 pub(crate) use bind::bind;
+pub(crate) use lanes::Elem;
 pub(crate) use link::{Linked, link};
-pub(crate) use run::{Code, Ctx, Failures, Runner, run_all};
+pub(crate) use run::{Code, Ctx, Failure, Failures, Runner, run_all};
 
 use kiln_base::Compute;
 

@@ -90,7 +90,7 @@ impl Ctx {
 /// A data error, ordered by where in the iteration space it happened.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Failure {
-    place: i64,
+    pub place: i64,
     /// The kernel's site.
     pub site: u32,
     pub index: i64,
@@ -106,7 +106,7 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    fn report(&self, failure: Failure) {
+    pub(crate) fn report(&self, failure: Failure) {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         if first.is_none_or(|f| failure < f) {
             *first = Some(failure);

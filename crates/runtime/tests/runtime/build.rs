@@ -168,11 +168,7 @@ impl Program {
 
 /// A plan of one kernel: the read-only arguments are the inputs, the written ones the outputs.
 pub fn plan_of(kernel: Kernel, args: &[(DType, i64, bool)]) -> Plan {
-    let sites = match &kernel {
-        Kernel::Tile(p) => p.sites,
-        Kernel::MatMul(m) => m.epilogue.as_ref().map_or(0, |e| e.program.sites),
-        Kernel::Conv(c) => c.epilogue.as_ref().map_or(0, |e| e.program.sites),
-    };
+    let sites = kernel.sites();
     let mut plan = empty();
     for (dtype, len, written) in args {
         let place = if *written {

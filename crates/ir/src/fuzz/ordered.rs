@@ -1,0 +1,145 @@
+//! Random scans, sorts, scatters and attention.
+
+use super::generate::{Generator, Meta};
+use super::structured::int_meta;
+use crate::ops;
+use crate::{Fact, Shape, Value};
+use kiln_base::prim::{ScanKind, ScatterKind};
+use kiln_base::{DType, Dim, Scalar};
+
+impl Generator {
+    pub fn random_scan(&mut self) -> Option<Value> {
+        let takes = |f: &Fact, _| f.dtype.computes() && f.dtype != DType::Bool && f.rank() >= 1;
+        let mut v = self.any(takes)?;
+        let Fact { dtype, shape } = self.fact(v);
+        let float = dtype.is_float();
+        let kind = *self.rng.pick(ScanKind::ALL)?;
+        if kind == ScanKind::LogSumExp && !float {
+            return None;
+        }
+        if kind == ScanKind::Prod && float {
+            v = self.clamp(v, 1.0)?;
+        }
+        let axis = self.rng.below(shape.len());
+        let Meta { size, exact } = self.meta(v);
+        let size = match kind {
+            ScanKind::Sum if float => size * self.count(v, &[axis]).max(1.0),
+            ScanKind::LogSumExp => size + 8.0,
+            _ => size,
+        };
+        let picks = matches!(kind, ScanKind::Max | ScanKind::Min);
+        let meta = Meta {
+            size,
+            exact: !float || exact && picks,
+        };
+        let reverse = self.rng.chance(0.4);
+        let op = ops::Scan {
+            kind,
+            axis,
+            reverse,
+        };
+        let y = self.emit(op, &[v], meta)?;
+        self.tame(y)
+    }
+
+    pub fn random_arg_sort(&mut self) -> Option<Value> {
+        let v = self.any(|f, m| f.dtype.computes() && f.rank() >= 1 && m.exact)?;
+        let shape = self.fact(v).shape;
+        let axis = self.rng.below(shape.len());
+        let most = shape[axis].as_const().unwrap_or(2);
+        let some = self.rng.chance(0.5);
+        let op = ops::ArgSort {
+            axis,
+            descending: self.rng.chance(0.5),
+            first: some.then(|| self.rng.range(0, most) as usize),
+        };
+        let order = self.emit(op, &[v], int_meta(DType::I64))?;
+        if self.rng.chance(0.5) && most > 0 {
+            self.emit(ops::Gather { axis }, &[v, order], self.meta(v))?;
+        }
+        Some(order)
+    }
+
+    pub fn random_scatter(&mut self) -> Option<Value> {
+        let mut x = self.any(|f, _| f.rank() >= 1)?;
+        let Fact { dtype, shape } = self.fact(x);
+        let axis = self.rng.below(shape.len());
+        let bound = shape[axis].as_const().unwrap_or(2);
+        if bound == 0 {
+            return None;
+        }
+        let kind = match *self.rng.pick(ScatterKind::ALL)? {
+            _ if !dtype.computes() => ScatterKind::Set,
+            ScatterKind::Sum | ScatterKind::Prod if dtype == DType::Bool => ScatterKind::Max,
+            kind => kind,
+        };
+        let float = dtype.is_float();
+        let wanted = self.index_shape(shape, axis);
+        let index = self.index(&wanted, bound)?;
+        let mut src = self.like(dtype, &wanted, false)?;
+        if self.fact(src).shape != wanted {
+            let op = ops::Broadcast {
+                shape: wanted.clone(),
+            };
+            src = self.emit(op, &[src], self.meta(src))?;
+        }
+        if kind == ScatterKind::Prod && float {
+            (x, src) = (self.clamp(x, 1.0)?, self.clamp(src, 1.0)?);
+        }
+        let (a, b) = (self.meta(x), self.meta(src));
+        let size = match kind {
+            ScatterKind::Sum if float => a.size + b.size * self.count(src, &[axis]).max(1.0),
+            _ => a.size.max(b.size),
+        };
+        let picks = !matches!(kind, ScatterKind::Sum | ScatterKind::Prod);
+        let meta = Meta {
+            size,
+            exact: !float || a.exact && b.exact && picks,
+        };
+        let y = self.emit(ops::Scatter { axis, kind }, &[x, index, src], meta)?;
+        self.tame(y)
+    }
+
+    pub fn random_attention(&mut self) -> Option<Value> {
+        let query = self.any(|f, m| f.dtype.is_float() && f.rank() >= 2 && m.size <= 64.0)?;
+        let Fact { dtype, shape } = self.fact(query);
+        let r = shape.len();
+        let (l, e) = (shape[r - 2].clone(), shape[r - 1].clone());
+        let s = match self.rng.below(3) {
+            0 => l.clone(),
+            _ => Dim::Const(self.rng.range(1, 6)),
+        };
+        let with = |this: &mut Generator, rows: &Dim, columns: &Dim, dtype| {
+            let mut wanted = Shape::from(&shape[..r - 2]);
+            wanted.extend([rows.clone(), columns.clone()]);
+            let v = this.like(dtype, &wanted, true)?;
+            if this.fact(v).shape == wanted {
+                return Some(v);
+            }
+            let op = ops::Broadcast { shape: wanted };
+            this.emit(op, &[v], this.meta(v))
+        };
+        // A steep softmax would blow rounding errors up.
+        let query = self.clamp(query, 2.0)?;
+        let key = with(self, &s, &e, dtype)?;
+        let key = self.clamp(key, 2.0)?;
+        let width = Dim::Const(self.rng.range(1, 5));
+        let value = with(self, &s, &width, dtype)?;
+        let mut operands = vec![query, key, value];
+        if self.rng.chance(0.5) {
+            let dtype = self.rng.one([DType::Bool, dtype]);
+            let mask = with(self, &l, &s, dtype)?;
+            operands.push(if dtype == DType::Bool {
+                mask
+            } else {
+                self.clamp(mask, 4.0)?
+            });
+        }
+        let size = self.meta(value).size;
+        let op = ops::Attention {
+            scale: Scalar::Float(self.rng.one([1.0, 0.5, -0.25])),
+            causal: self.rng.chance(0.4),
+        };
+        self.emit(op, &operands, Meta { size, exact: false })
+    }
+}

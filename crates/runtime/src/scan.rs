@@ -1,0 +1,302 @@
+//! Running results: columns and chunks of lanes, whose number depends on the shape alone, spread over the
+//! pool.
+//!
+//! A long lane is cut into chunks. What each chunk combines to is found first; combined in order, these
+//! are what the chunks start from.
+
+use crate::combine::{Combine, LogSumExp, Max, Min, Number, Prod, Sum};
+use crate::error::{Result, damaged};
+use crate::matmul::{Args, split};
+use crate::simd::convert::{Mem, with_dtype};
+use crate::simd::{Isa, Kernel, Level, compiled};
+use crate::tile::affine::{extent, product};
+use kiln_base::DType;
+use kiln_base::plan;
+use kiln_base::prim::ScanKind;
+use std::marker::PhantomData;
+
+/// A linked scan.
+pub(crate) struct Scan {
+    dtype: DType,
+    kind: ScanKind,
+    reverse: bool,
+    outer: i64,
+    len: i64,
+    inner: i64,
+    /// Chunks of a lane, and the elements of one.
+    chunks: i64,
+    chunk: i64,
+    x: usize,
+    out: usize,
+    level: Level,
+}
+
+/// Lanes side by side that one part works on, where the axis is not the last.
+const COLUMNS: i64 = 512;
+/// Lanes are cut where there are fewer parts than this...
+const PARTS: i64 = 64;
+/// ...into chunks of no fewer elements than this.
+const CHUNK: i64 = 1 << 15;
+/// How many of [`split`]'s multiply-adds an element is worth.
+const WORK: i64 = 8;
+
+fn ceil(a: i64, b: i64) -> i64 {
+    (a + b - 1) / b
+}
+
+impl Scan {
+    /// Checks and links a scan whose arguments have these lengths.
+    pub(crate) fn new(p: &plan::Scan, values: &[i64], lens: &[i64], level: Level) -> Result<Scan> {
+        let (outer, len) = (extent(&p.outer, values)?, extent(&p.len, values)?);
+        let inner = extent(&p.inner, values)?;
+        let total = product(&[outer, len, inner])?;
+        if lens[p.x as usize].min(lens[p.out as usize]) < total {
+            return Err(damaged!("a scan is larger than its buffers"));
+        }
+        let items = outer.saturating_mul(ceil(inner, COLUMNS)).max(1);
+        let least = CHUNK / inner.clamp(1, COLUMNS);
+        let chunk = ceil(len, (len / least).clamp(1, ceil(PARTS, items))).max(1);
+        Ok(Scan {
+            dtype: p.dtype,
+            kind: p.kind,
+            reverse: p.reverse,
+            outer,
+            len,
+            inner,
+            chunks: ceil(len, chunk),
+            chunk,
+            x: p.x as usize,
+            out: p.out as usize,
+            level,
+        })
+    }
+
+    /// Runs it.
+    ///
+    /// # Safety
+    /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`].
+    pub(crate) unsafe fn run(&self, args: &[*mut u8], parallel: bool) {
+        // SAFETY: the caller's.
+        with_dtype!(self.dtype, M => unsafe {
+            match self.kind {
+                ScanKind::Sum => self.run_typed::<M, Sum>(args, parallel),
+                ScanKind::Prod => self.run_typed::<M, Prod>(args, parallel),
+                ScanKind::Max => self.run_typed::<M, Max>(args, parallel),
+                ScanKind::Min => self.run_typed::<M, Min>(args, parallel),
+                ScanKind::LogSumExp => self.run_typed::<M, LogSumExp>(args, parallel),
+            }
+        })
+    }
+
+    unsafe fn run_typed<M: Mem, K: Combine>(&self, args: &[*mut u8], parallel: bool)
+    where
+        M::C: Number,
+    {
+        let columns = ceil(self.inner, COLUMNS);
+        let (items, width) = (self.outer * columns, self.inner.min(COLUMNS));
+        if items * self.chunks == 0 {
+            return;
+        }
+        let args = Args(args);
+        let run = compiled::<ScanPart<M, K>, Part<M>>(self.level);
+        let part = |item: i64, lanes: i64, chunk: i64, carry, store: bool| {
+            let args = &args;
+            let (o, column, first) = (item / columns, item % columns * COLUMNS, chunk * self.chunk);
+            let row = match self.reverse {
+                true => self.len - 1 - first,
+                false => first,
+            };
+            let at = ((o * self.len + row) * self.inner + column) as usize;
+            let out = args.0[self.out].cast::<M::Raw>().wrapping_add(at);
+            // SAFETY: linking checked the buffers' lengths; parts write different places.
+            unsafe {
+                run(Part {
+                    x: args.0[self.x].cast::<M::Raw>().wrapping_add(at),
+                    out: store.then_some(out),
+                    carry,
+                    lanes: lanes as usize,
+                    pitch: (self.len * self.inner) as usize,
+                    rows: self.chunk.min(self.len - first) as usize,
+                    width: width.min(self.inner - column) as usize,
+                    step: if self.reverse {
+                        -self.inner
+                    } else {
+                        self.inner
+                    } as isize,
+                })
+            }
+        };
+        let work = self.chunk.saturating_mul(width).saturating_mul(WORK);
+        if self.chunks == 1 {
+            return split(items, work, parallel, |from, to| match columns {
+                1 => part(from, to - from, 0, None, true),
+                _ => (from..to).for_each(|i| part(i, 1, 0, None, true)),
+            });
+        }
+        // What the columns of each chunk combine to, and then what they start from.
+        let parts = items * self.chunks;
+        let mut carries = vec![K::identity::<M::C>(); (parts * width) as usize];
+        let shared = Carries(carries.as_mut_ptr());
+        let all = |store: bool| {
+            split(parts, work, parallel, |from, to| {
+                for i in from..to {
+                    let shared = &shared;
+                    let carry = shared.0.wrapping_add((i * width) as usize);
+                    part(i / self.chunks, 1, i % self.chunks, Some(carry), store);
+                }
+            })
+        };
+        all(false);
+        for lanes in carries.chunks_exact_mut((self.chunks * width) as usize) {
+            for column in 0..width as usize {
+                let mut total = K::identity::<M::C>();
+                for chunk in lanes.chunks_exact_mut(width as usize) {
+                    let own = std::mem::replace(&mut chunk[column], total);
+                    total = K::combine(total, own);
+                }
+            }
+        }
+        all(true);
+    }
+}
+
+/// The carries of all parts.
+struct Carries<C>(*mut C);
+// SAFETY: each part uses its own only.
+unsafe impl<C> Sync for Carries<C> {}
+
+/// Rows of neighbouring columns, in the order of the scan.
+struct Part<M: Mem> {
+    x: *const M::Raw,
+    /// `None` if only the end is wanted.
+    out: Option<*mut M::Raw>,
+    /// Where the columns start, and then where they end; the identity where there is none.
+    carry: Option<*mut M::C>,
+    /// How many such there are, and elements from one to the next.
+    lanes: usize,
+    pitch: usize,
+    rows: usize,
+    width: usize,
+    /// Elements from row to row.
+    step: isize,
+}
+
+struct ScanPart<M, K>(PhantomData<(M, K)>);
+impl<M: Mem, K: Combine> Kernel<Part<M>> for ScanPart<M, K>
+where
+    M::C: Number,
+{
+    #[inline(always)]
+    unsafe fn run<I: Isa>(p: Part<M>) {
+        let mut own = [K::identity::<M::C>(); COLUMNS as usize];
+        for lane in 0..p.lanes {
+            let carry = match p.carry {
+                Some(carry) => carry,
+                None => {
+                    own[..p.width].fill(K::identity());
+                    own.as_mut_ptr()
+                }
+            };
+            let x = p.x.wrapping_add(lane * p.pitch);
+            let out = p.out.map(|out| out.wrapping_add(lane * p.pitch));
+            // SAFETY: the caller's: all rows exist, and the result's are this part's own.
+            unsafe {
+                match p.step {
+                    1 => line::<M, K, 1>(x, out, carry, p.rows),
+                    -1 => line::<M, K, -1>(x, out, carry, p.rows),
+                    _ => columns::<M, K>(x, out, carry, &p),
+                }
+            }
+        }
+    }
+}
+
+/// Neighbouring columns, row by row.
+#[inline(always)]
+unsafe fn columns<M: Mem, K: Combine>(
+    mut x: *const M::Raw,
+    mut out: Option<*mut M::Raw>,
+    carry: *mut M::C,
+    p: &Part<M>,
+) where
+    M::C: Number,
+{
+    // SAFETY: the caller's.
+    unsafe {
+        for _ in 0..p.rows {
+            match out {
+                Some(out) => {
+                    for j in 0..p.width {
+                        let y = K::combine(*carry.add(j), M::load(*x.add(j)));
+                        *carry.add(j) = y;
+                        *out.add(j) = M::store(y);
+                    }
+                }
+                None => {
+                    for j in 0..p.width {
+                        *carry.add(j) = K::combine(*carry.add(j), M::load(*x.add(j)));
+                    }
+                }
+            }
+            x = x.wrapping_offset(p.step);
+            out = out.map(|out| out.wrapping_offset(p.step));
+        }
+    }
+}
+
+/// Runs of a tile that are scanned side by side, so that one does not wait for another.
+const RUNS: usize = 8;
+/// Elements of such a run.
+const RUN: usize = 128;
+
+/// One column of neighbouring rows.
+#[inline(always)]
+unsafe fn line<M: Mem, K: Combine, const STEP: isize>(
+    x: *const M::Raw,
+    out: Option<*mut M::Raw>,
+    carry: *mut M::C,
+    rows: usize,
+) where
+    M::C: Number,
+{
+    // SAFETY: the caller's.
+    unsafe {
+        let load = |i: usize| M::load(*x.offset(i as isize * STEP));
+        let mut total = *carry;
+        let tiles = if K::REGROUPS { rows / (RUNS * RUN) } else { 0 };
+        for tile in 0..tiles {
+            let first = tile * RUNS * RUN;
+            let mut ends = [K::identity::<M::C>(); RUNS];
+            let Some(out) = out else {
+                for i in 0..RUN {
+                    for (r, end) in ends.iter_mut().enumerate() {
+                        *end = K::combine(*end, load(first + i * RUNS + r));
+                    }
+                }
+                total = ends.into_iter().fold(total, K::combine);
+                continue;
+            };
+            let mut scanned = [[K::identity::<M::C>(); RUN]; RUNS];
+            for i in 0..RUN {
+                for (r, end) in ends.iter_mut().enumerate() {
+                    *end = K::combine(*end, load(first + r * RUN + i));
+                    scanned[r][i] = *end;
+                }
+            }
+            for (r, run) in scanned.iter().enumerate() {
+                let out = out.offset((first + r * RUN) as isize * STEP);
+                for (i, y) in run.iter().enumerate() {
+                    *out.offset(i as isize * STEP) = M::store(K::combine(total, *y));
+                }
+                total = K::combine(total, ends[r]);
+            }
+        }
+        for i in tiles * RUNS * RUN..rows {
+            total = K::combine(total, load(i));
+            if let Some(out) = out {
+                *out.offset(i as isize * STEP) = M::store(total);
+            }
+        }
+        *carry = total;
+    }
+}
