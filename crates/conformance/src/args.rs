@@ -106,6 +106,17 @@ impl Arg {
         }
     }
 
+    /// Adds the names of the tensors in it.
+    fn names<'a>(&'a self, out: &mut BTreeSet<&'a str>) {
+        match self {
+            Arg::Tensor(name, ..) => {
+                out.insert(name);
+            }
+            Arg::List(items) => items.iter().for_each(|i| i.names(out)),
+            _ => {}
+        }
+    }
+
     fn describe(&self) -> String {
         match self {
             Arg::Tensor(name, t, _) => format!("the tensor {name} of {}", t.dtype()),
@@ -236,6 +247,15 @@ impl Args {
         position
             .map(|i| format!("argument {i}"))
             .or(keyword.map(|(k, a)| format!("{k} = {}", a.describe())))
+    }
+
+    /// Whether the call asks for its output in one of its inputs, which it can't write.
+    pub(crate) fn writes_input(&self) -> bool {
+        let mut inputs = BTreeSet::new();
+        self.positional.iter().for_each(|a| a.names(&mut inputs));
+        let mut outputs = BTreeSet::new();
+        self.keywords.get("out").inspect(|a| a.names(&mut outputs));
+        !inputs.is_disjoint(&outputs)
     }
 
     fn typed<T>(

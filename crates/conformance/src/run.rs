@@ -31,6 +31,10 @@ pub fn run(case: &Case, engine: Engine) -> Outcome {
 }
 
 fn values(case: &Case, engine: Engine) -> Result<BTreeMap<String, Array>, Failure> {
+    if case.args.writes_input() {
+        let why = "the output can't be written to an input, which never changes";
+        return Err(Failure::Rejected(why.into()));
+    }
     let outputs = ops::call(&case.op, &case.args)?;
     if let Some(name) = case.args.unused() {
         return Err(Failure::Unsupported(name));

@@ -90,7 +90,7 @@ fn sizes(shape: Vec<i64>) -> Found<Vec<usize>> {
     shape.into_iter().map(size).collect()
 }
 
-fn default(value: Scalar) -> DType {
+pub(super) fn default(value: Scalar) -> DType {
     match value {
         Scalar::Bool(_) => DType::Bool,
         Scalar::Int(_) => DType::I64,

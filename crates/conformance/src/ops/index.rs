@@ -2,7 +2,7 @@
 
 use super::{Outputs, refs, rejected, unsupported};
 use crate::args::{Arg, Args, Failure, Found};
-use kiln_tensor::{Scalar, Tensor, cartesian_prod, meshgrid, where_};
+use kiln_tensor::{BagMode, Scalar, Tensor, cartesian_prod, meshgrid, where_};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     Ok(match op {
@@ -45,6 +45,14 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
                 n => x.one_hot(n),
             }
         }
+        "nn.functional.embedding_bag" => return embedding_bag(a),
+        "combinations" => {
+            let (r, again) = (
+                a.int_or(1, "r", 2)?,
+                a.bool_or(2, "with_replacement", false)?,
+            );
+            a.input()?.combinations(r, again)
+        }
         "cartesian_prod" => cartesian_prod(&refs(&a.rest_tensors(0, "tensors")?)),
         "meshgrid" => {
             let vectors = a.rest_tensors(0, "tensors")?;
@@ -57,21 +65,42 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     .into())
 }
 
+fn embedding(a: &Args) -> Found<Outputs> {
+    a.opt_int(2, "padding_idx")?; // this and the flags change gradients only
+    a.bool_or(5, "scale_grad_by_freq", false)?;
+    a.bool_or(6, "sparse", false)?;
+    looked_up(a, |weight, indices| weight.embedding(indices))
+}
+
+fn embedding_bag(a: &Args) -> Found<Outputs> {
+    let offsets = a.opt_tensor(2, "offsets")?;
+    a.bool_or(5, "scale_grad_by_freq", false)?; // these change gradients only
+    a.bool_or(7, "sparse", false)?;
+    let mode = match a.opt_text(6, "mode")? {
+        Some(mode) => mode.parse().map_err(rejected)?,
+        None => BagMode::Mean,
+    };
+    let weights = a.opt_tensor(8, "per_sample_weights")?;
+    let last = a.bool_or(9, "include_last_offset", false)?;
+    let padding = a.opt_int(10, "padding_idx")?;
+    looked_up(a, |weight, indices| {
+        let (offsets, weights) = (offsets.as_ref(), weights.as_ref());
+        weight.embedding_bag(indices, offsets, mode, weights, last, padding)
+    })
+}
+
 /// In the goldens the weight comes first. A `max_norm` scales the rows down that are looked up, in the
 /// weight itself.
-fn embedding(a: &Args) -> Found<Outputs> {
+fn looked_up(a: &Args, look_up: impl Fn(&Tensor, &Tensor) -> Tensor) -> Found<Outputs> {
     let (weight, indices) = (a.tensor(0, "weight")?, a.tensor(1, "input")?);
     let weight_first = weight.dtype().is_float() || weight.ndim() != 2;
     let (weight, indices, name) = match weight_first {
         true => (weight, indices, a.tensor_name(0, "weight")),
         false => (indices, weight, a.tensor_name(1, "input")),
     };
-    a.opt_int(2, "padding_idx")?; // this and the flags change gradients only
-    a.bool_or(5, "scale_grad_by_freq", false)?;
-    a.bool_or(6, "sparse", false)?;
     let p = a.float_or(4, "norm_type", 2.0)?;
     let Some(limit) = a.opt_float(3, "max_norm")? else {
-        return Ok(weight.embedding(&indices).into());
+        return Ok(look_up(&weight, &indices).into());
     };
     let rows = weight.shape().map_err(rejected)?;
     let rows = rows.first().map_or(0, |n| *n as i64);
@@ -79,7 +108,7 @@ fn embedding(a: &Args) -> Found<Outputs> {
     let used = indices.one_hot(rows).reshape([-1, rows]).any(0, false);
     let after = where_(&used.unsqueeze(1), &scaled, &weight);
     Ok(Outputs {
-        tensors: vec![after.embedding(&indices)],
+        tensors: vec![look_up(&after, &indices)],
         assigned: vec![(name.unwrap_or_default().to_string(), after)],
     })
 }

@@ -5,9 +5,11 @@ mod index;
 mod loss;
 mod matmul;
 mod nn;
+mod order;
 mod pointwise;
 mod pool;
 mod reduce;
+mod scatter;
 mod shape;
 
 use crate::args::{Args, Failure, Found};
@@ -50,6 +52,8 @@ const GROUPS: &[Group] = &[
     shape::call,
     reduce::call,
     index::call,
+    scatter::call,
+    order::call,
     matmul::call,
     nn::call,
     pool::call,

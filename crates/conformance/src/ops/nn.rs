@@ -28,6 +28,17 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             query.scaled_dot_product_attention(&key, &value, mask.as_ref(), p, causal, scale)
         }
         "interpolate" => interpolate(a)?,
+        "grid_sample" => {
+            let mode = a.opt_text(2, "mode")?.unwrap_or("bilinear".into());
+            let padding = a.opt_text(3, "padding_mode")?.unwrap_or("zeros".into());
+            let (mode, padding) = (
+                mode.parse().map_err(rejected)?,
+                padding.parse().map_err(rejected)?,
+            );
+            let corners = a.bool_or(4, "align_corners", false)?;
+            a.input()?
+                .grid_sample(&a.tensor(1, "grid")?, mode, padding, corners)
+        }
         "cosine_similarity" => {
             let (dim, eps) = (a.int_or(2, "dim", 1)?, a.float_or(3, "eps", 1e-8)?);
             a.tensor(0, "x1")?

@@ -8,6 +8,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     let name = op.strip_prefix("nn.functional.").unwrap_or(op);
     Ok(match name {
         "max_pool1d" | "max_pool2d" | "max_pool3d" => max(name, a)?,
+        "max_unpool1d" | "max_unpool2d" | "max_unpool3d" => unpool(name, a)?.into(),
         "avg_pool1d" | "avg_pool2d" | "avg_pool3d" => average(name, a)?.into(),
         "adaptive_avg_pool1d"
         | "adaptive_avg_pool2d"
@@ -42,6 +43,21 @@ fn max(name: &str, a: &Args) -> Found<Outputs> {
         ("max_pool1d", true) => x.max_pool1d_with_indices(k, s, p, d, ceil).into(),
         ("max_pool2d", true) => x.max_pool2d_with_indices(k, s, p, d, ceil).into(),
         (_, true) => x.max_pool3d_with_indices(k, s, p, d, ceil).into(),
+    })
+}
+
+fn unpool(name: &str, a: &Args) -> Found<Tensor> {
+    let (x, at, k) = (
+        a.input()?,
+        a.tensor(1, "indices")?,
+        a.ints(2, "kernel_size")?,
+    );
+    let (s, p) = (a.ints_or(3, "stride", &[])?, a.ints_or(4, "padding", &[0])?);
+    let size = a.ints_or(5, "output_size", &[])?;
+    Ok(match name {
+        "max_unpool1d" => x.max_unpool1d(&at, k, s, p, size),
+        "max_unpool2d" => x.max_unpool2d(&at, k, s, p, size),
+        _ => x.max_unpool3d(&at, k, s, p, size),
     })
 }
 

@@ -1,10 +1,12 @@
 //! Triangles and diagonals.
 
 use super::args::{IntList, addressable, axis, known, listable};
+use super::index::inverse;
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
+use kiln_base::prim::ScatterKind;
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
@@ -53,14 +55,43 @@ impl Tensor {
     #[track_caller]
     pub fn diagonal(&self, offset: i64, dim1: i64, dim2: i64) -> Tensor {
         compose("diagonal", &[self], |b| {
-            let (rows, columns) = (axis(self, dim1)?, axis(self, dim2)?);
-            ensure!(rows != columns, "the dims {dim1} and {dim2} are the same");
-            let mut perm: Vec<usize> = (0..self.ndim())
-                .filter(|a| *a != rows && *a != columns)
-                .collect();
-            perm.extend([rows, columns]);
-            let matrices = b.permute(self, &perm)?;
+            let matrices = b.permute(self, &matrices_last(self, dim1, dim2)?)?;
             extract(b, &matrices, offset)
+        })
+    }
+
+    /// This tensor with `src` in place of [`Tensor::diagonal`], whose shape it has.
+    #[track_caller]
+    pub fn diagonal_scatter(&self, src: &Tensor, offset: i64, dim1: i64, dim2: i64) -> Tensor {
+        compose("diagonal_scatter", &[self, src], |b| {
+            let perm = matrices_last(self, dim1, dim2)?;
+            let matrices = b.permute(self, &perm)?;
+            let diagonal = extract(b, &matrices, offset)?;
+            ensure!(
+                src.dims() == diagonal.dims(),
+                "the source {} does not have the shape of the diagonal {}",
+                src.fact(),
+                diagonal.fact()
+            );
+            let src = b.cast(src, self.dtype())?;
+            let last = src.ndim() - 1;
+            if src.dims()[last].is(0) {
+                return Ok(self.clone());
+            }
+            // A step along the diagonal is one row and one column.
+            let (rows, columns) = (known(&matrices, last)?, known(&matrices, last + 1)?);
+            let start = offset.min(0).unsigned_abs() as i64 * columns + offset.max(0);
+            let at = b.iota(&src.dims()[last])?;
+            let at = b.with(Pw::Mul, &at, columns + 1)?;
+            let at = b.with(Pw::Add, &at, start)?;
+            let at = b.along(&at, last, last + 1)?;
+            let at = b.broadcast_to(&at, src.dims())?;
+            let mut flat = Shape::from(src.dims());
+            flat[last] = (rows * columns).into();
+            let flat = b.reshape(&matrices, &flat)?;
+            let flat = b.scatter(ScatterKind::Set, &flat, last, &at, &src)?;
+            let placed = b.reshape(&flat, matrices.dims())?;
+            b.permute(&placed, &inverse(&perm))
         })
     }
 
@@ -169,6 +200,14 @@ fn positions(
     values.extend(second);
     let flat = b.constant(&values)?;
     b.reshape(&flat, &[2i64.into(), count.into()])
+}
+
+/// The order of dims in which two are the last: the rows and columns of matrices.
+fn matrices_last(t: &Tensor, dim1: i64, dim2: i64) -> Result<Vec<usize>, OpError> {
+    let (rows, columns) = (axis(t, dim1)?, axis(t, dim2)?);
+    ensure!(rows != columns, "the dims {dim1} and {dim2} are the same");
+    let rest = (0..t.ndim()).filter(|a| *a != rows && *a != columns);
+    Ok(rest.chain([rows, columns]).collect())
 }
 
 /// Row and column numbers of matrices of this shape, to broadcast.

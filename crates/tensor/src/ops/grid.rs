@@ -1,10 +1,11 @@
 //! Grids that vectors span.
 
+use super::args::{known, listable};
 use super::index::as_vector;
 use crate::Tensor;
 use crate::record::{Recorder, compose, compose_many};
 use kiln_base::{Dim, numel};
-use kiln_ir::{Builder, Shape, ensure};
+use kiln_ir::{Builder, OpError, Shape, ensure};
 
 /// Every combination of one element of each vector, as rows; a single vector stays.
 #[track_caller]
@@ -27,6 +28,55 @@ pub fn cartesian_prod(tensors: &[&Tensor]) -> Tensor {
         }
         b.concat(&columns, 1)
     })
+}
+
+impl Tensor {
+    /// Every choice of `r` elements of this vector (ascending in position; each once, or any number of
+    /// times `with_replacement`) as rows.
+    #[track_caller]
+    pub fn combinations(&self, r: i64, with_replacement: bool) -> Tensor {
+        compose("combinations", &[self], |b| {
+            ensure!(self.ndim() == 1, "needs a vector, not {}", self.fact());
+            ensure!(r >= 0, "can't choose {r} elements");
+            if r == 0 {
+                return b.full(0i64, self.dtype(), &[Dim::ZERO]);
+            }
+            let n = known(self, 0)?;
+            let at = choices(n, r, with_replacement)?;
+            let index = b.constant(&at)?;
+            let picked = b.gather(self, 0, &index)?;
+            b.reshape(&picked, &[(at.len() as i64 / r).into(), r.into()])
+        })
+    }
+}
+
+/// The positions of each choice of r of n elements, one after the other, in lexicographic order.
+fn choices(n: i64, r: i64, with_replacement: bool) -> Result<Vec<i64>, OpError> {
+    let pool = if with_replacement {
+        n.saturating_add(r - 1)
+    } else {
+        n
+    };
+    // C(pool, i + 1) = C(pool, i) · (pool − i) / (i + 1), which is whole at each step.
+    let count = (0..r).try_fold(1i128, |c, i| {
+        c.checked_mul((pool - i).max(0) as i128)
+            .map(|c| c / (i as i128 + 1))
+    });
+    let length = count.and_then(|c| i64::try_from(c.checked_mul(r as i128)?).ok());
+    listable(length, "the combinations")?;
+    let mut out = Vec::new();
+    let step = !with_replacement as i64;
+    let mut row: Vec<i64> = (0..r).map(|i| i * step).collect();
+    for _ in 0..length.unwrap_or(0) / r {
+        out.extend(&row);
+        // The last position that can still grow does, and the ones behind it follow closely.
+        let most = |i: i64| n - 1 - (r - 1 - i) * step;
+        if let Some(i) = (0..r).rev().find(|i| row[*i as usize] < most(*i)) {
+            let value = row[i as usize] + 1;
+            (i..r).for_each(|j| row[j as usize] = value + (j - i) * step);
+        }
+    }
+    Ok(out)
 }
 
 /// The coordinates of the grid that these vectors span, one tensor each. `xy` swaps the first two dims

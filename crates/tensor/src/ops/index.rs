@@ -6,10 +6,13 @@
 use super::args::{axis, known};
 use super::arith::Other;
 use super::record::Recorded;
+use super::select;
 use crate::record::{Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
+use kiln_base::prim::ScatterKind;
 use kiln_base::{Dim, Kind, numel};
 use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
+use std::panic::Location;
 
 /// Errs unless the tensor can be an index.
 pub(crate) fn needs_index(t: &Tensor, what: &str) -> Result<(), OpError> {
@@ -19,6 +22,47 @@ pub(crate) fn needs_index(t: &Tensor, what: &str) -> Result<(), OpError> {
         t.dtype()
     );
     Ok(())
+}
+
+/// An i64 or i32 index as i64.
+pub(crate) fn as_index(b: &mut Recorder, t: &Tensor, what: &str) -> Recorded {
+    if t.dtype() == DType::I32 {
+        return b.cast(t, DType::I64);
+    }
+    needs_index(t, what)?;
+    Ok(t.clone())
+}
+
+/// Errs unless an index may address a tensor along an axis: as many dims, and no larger off the axis.
+pub(crate) fn check_index_shape(x: &Tensor, axis: usize, index: &Tensor) -> Result<(), OpError> {
+    ensure!(
+        x.ndim() == index.ndim(),
+        "the index {} has {} dims but {} has {}",
+        index.fact(),
+        index.ndim(),
+        x.fact(),
+        x.ndim()
+    );
+    for a in (0..x.ndim()).filter(|a| *a != axis) {
+        ensure!(
+            no_larger(&index.dims()[a], &x.dims()[a]),
+            "the index {} is larger than {} in dim {a} ({} > {}), which is not the indexed dim {axis}",
+            index.fact(),
+            x.fact(),
+            index.dims()[a],
+            x.dims()[a]
+        );
+    }
+    Ok(())
+}
+
+/// Whether a size is certainly no larger than another.
+pub(crate) fn no_larger(small: &Dim, large: &Dim) -> bool {
+    match (small.as_const(), large.as_const()) {
+        (Some(s), Some(l)) => s <= l,
+        (Some(s), None) => s <= 2, // a symbol is at least 2
+        _ => small == large,
+    }
 }
 
 /// A number as a vector of one.
@@ -44,13 +88,15 @@ impl Tensor {
     #[track_caller]
     pub fn gather(&self, dim: i64, index: &Tensor) -> Tensor {
         compose("gather", &[self, index], |b| {
-            let mut i = index.clone();
-            if index.fact().numel().is(0) {
-                i = b.cast(index, DType::I64)?; // chooses nothing, whatever its dtype
-            }
-            needs_index(&i, "index")?;
-            let (x, i) = (as_vector(b, self)?, as_vector(b, &i)?);
+            let x = as_vector(b, self)?;
             let a = axis(&x, dim)?;
+            if index.fact().numel().is(0) {
+                // Chooses nothing, whatever its dtype and shape.
+                return b.full(0i64, self.dtype(), index.dims());
+            }
+            needs_index(index, "index")?;
+            let i = as_vector(b, index)?;
+            check_index_shape(&x, a, &i)?;
             let y = b.gather(&x, a, &i)?;
             b.reshape(&y, index.dims())
         })
@@ -135,12 +181,23 @@ impl Tensor {
 
     /// `self[indices]` with an index tensor or nothing (a whole dim) for each of the first dims. Index
     /// tensors broadcast together; their dims stand where the first of them is, or in front where
-    /// whole dims lie between them. Negative indices count from the end.
+    /// whole dims lie between them. Negative indices count from the end. A mask (bool or u8) stands for
+    /// the positions of its true elements, one index for each of its dims, and is computed.
     #[track_caller]
     pub fn index(&self, indices: &[Option<&Tensor>]) -> Tensor {
+        let found = match select::without_masks("index", self, indices) {
+            Ok(found) => found,
+            Err(e) => return Tensor::poisoned(e, Location::caller()),
+        };
         let mut operands = vec![self];
-        operands.extend(indices.iter().flatten());
-        compose("index", &operands, |b| advanced_index(b, self, indices))
+        operands.extend(found.iter().flatten());
+        let found: Vec<Option<&Tensor>> = found.iter().map(Option::as_ref).collect();
+        compose("index", &operands, |b| {
+            match Places::new(b, self, &found)? {
+                Some(places) => places.gather(b, self),
+                None => Ok(self.clone()),
+            }
+        })
     }
 
     /// The tensor with `value` wherever the mask (bool, broadcast) is true. The value is a number or a
@@ -272,16 +329,21 @@ fn number_dtype(p: Scalar, q: Scalar) -> DType {
     }
 }
 
+/// Errs unless a number can be stored in a dtype.
+pub(crate) fn check_fill(dtype: DType, n: Scalar) -> Result<(), OpError> {
+    let wider = promote::with_scalar(dtype, n);
+    ensure!(
+        wider == dtype || dtype != DType::Bool && wider.kind() == dtype.kind(),
+        "{n} can't be stored in {dtype} without loss"
+    );
+    Ok(())
+}
+
 /// The value that fills a tensor: in its dtype and without dims.
 fn fill_value(b: &mut Recorder, t: &Tensor, value: &Other) -> Recorded {
     match value {
         Other::Number(n) => {
-            let wider = promote::with_scalar(t.dtype(), *n);
-            ensure!(
-                wider == t.dtype() || t.dtype() != DType::Bool && wider.kind() == t.dtype().kind(),
-                "{n} can't be stored in {} without loss",
-                t.dtype()
-            );
+            check_fill(t.dtype(), *n)?;
             b.scalar_like(*n, t)
         }
         Other::Tensor(v) => {
@@ -308,65 +370,141 @@ pub(crate) fn checked_index(b: &mut Recorder, index: &Tensor, extent: &Dim) -> R
 }
 
 /// Indices with the negative ones counted from the end.
-fn wrapped_index(b: &mut Recorder, index: &Tensor, extent: i64) -> Recorded {
+pub(crate) fn wrapped_index(b: &mut Recorder, index: &Tensor, extent: i64) -> Recorded {
     let negative = b.with(Pw::Lt, index, 0i64)?;
     let from_end = b.with(Pw::Add, index, extent)?;
     b.select(&negative, &from_end, index)
 }
 
-fn advanced_index(b: &mut Recorder, x: &Tensor, indices: &[Option<&Tensor>]) -> Recorded {
-    ensure!(
-        indices.len() <= x.ndim(),
-        "{} indices are too many for {}",
-        indices.len(),
-        x.fact()
-    );
-    let at: Vec<usize> = (0..indices.len())
-        .filter(|i| indices[*i].is_some())
-        .collect();
-    let given: Vec<&Tensor> = indices.iter().flatten().copied().collect();
-    let Some(&first) = at.first() else {
-        return Ok(x.clone());
-    };
-    for t in &given {
-        needs_index(t, "index")?;
+/// Where the index tensors of `x[..]` point. The indexed dims of x, brought to the front and made one,
+/// are indexed by `flat`; the other dims follow.
+pub(crate) struct Places {
+    /// The dims of x with the indexed ones first.
+    perm: Vec<usize>,
+    /// How many dims are indexed.
+    indexed: usize,
+    /// The shape that the indices broadcast to.
+    shape: Shape,
+    /// Positions within the indexed dims, row-major: one vector.
+    flat: Tensor,
+    /// Where the dims of the index stand among the other dims in the result.
+    at: usize,
+}
+
+impl Places {
+    /// Checks and combines the indices, i64 or i32; negative ones count from the end. `None` if no dim
+    /// is indexed.
+    pub(crate) fn new(
+        b: &mut Recorder,
+        x: &Tensor,
+        indices: &[Option<&Tensor>],
+    ) -> Result<Option<Places>, OpError> {
+        ensure!(
+            indices.len() <= x.ndim(),
+            "{} indices are too many for {}",
+            indices.len(),
+            x.fact()
+        );
+        let at: Vec<usize> = (0..indices.len())
+            .filter(|i| indices[*i].is_some())
+            .collect();
+        let Some(&first) = at.first() else {
+            return Ok(None);
+        };
+        let mut given = Vec::new();
+        for t in indices.iter().flatten() {
+            given.push(as_index(b, t, "index")?);
+        }
+        let shape = broadcast_shapes(given.iter().map(|t| t.dims()))
+            .ok_or_else(|| OpError::new("the shapes of the indices do not broadcast together"))?;
+        let mut flat = b.full(0i64, DType::I64, &[])?;
+        for (t, &a) in given.iter().zip(&at) {
+            let extent = known(x, a)?;
+            let i = b.reshape(t, &[t.fact().numel()])?;
+            let i = wrapped_index(b, &i, extent)?;
+            let i = checked_index(b, &i, &extent.into())?;
+            let i = b.reshape(&i, t.dims())?;
+            let scaled = b.with(Pw::Mul, &flat, extent)?;
+            flat = b.binary(Pw::Add, &scaled, &i)?;
+        }
+        let flat = b.broadcast_to(&flat, &shape)?;
+        let adjacent = at.windows(2).all(|w| w[1] == w[0] + 1);
+        let rest = (0..x.ndim()).filter(|a| !at.contains(a));
+        Ok(Some(Places {
+            perm: at.iter().copied().chain(rest).collect(),
+            indexed: at.len(),
+            flat: b.reshape(&flat, &[numel(&shape)])?,
+            shape,
+            at: if adjacent { first } else { 0 },
+        }))
     }
-    let shape = broadcast_shapes(given.iter().map(|t| t.dims()))
-        .ok_or_else(|| OpError::new("the shapes of the indices do not broadcast together"))?;
-    // The indexed dims, first and made one; the index of that dim is the row-major position in them.
-    let rest: Vec<usize> = (0..x.ndim()).filter(|a| !at.contains(a)).collect();
-    let perm: Vec<usize> = at.iter().chain(&rest).copied().collect();
-    let moved = b.permute(x, &perm)?;
-    let mut flat = b.full(0i64, DType::I64, &[])?;
-    for (t, &a) in given.iter().zip(&at) {
-        let extent = known(x, a)?;
-        let i = b.reshape(t, &[t.fact().numel()])?;
-        let i = wrapped_index(b, &i, extent)?;
-        let i = checked_index(b, &i, &extent.into())?;
-        let i = b.reshape(&i, t.dims())?;
-        let scaled = b.with(Pw::Mul, &flat, extent)?;
-        flat = b.binary(Pw::Add, &scaled, &i)?;
+
+    /// The dims of x that are not indexed.
+    fn tail(&self, x: &Tensor) -> Shape {
+        let rest = self.perm[self.indexed..].iter();
+        rest.map(|a| x.dims()[*a].clone()).collect()
     }
-    let flat = b.broadcast_to(&flat, &shape)?;
-    let flat = b.reshape(&flat, &[numel(&shape)])?;
-    let extents: Shape = at.iter().map(|a| x.dims()[*a].clone()).collect();
-    let tail: Shape = rest.iter().map(|a| x.dims()[*a].clone()).collect();
-    let joined: Shape = [numel(&extents)]
-        .into_iter()
-        .chain(tail.iter().cloned())
-        .collect();
-    let moved = b.reshape(&moved, &joined)?;
-    let rows = b.index_select(&moved, 0, &flat)?;
-    let out: Shape = shape.iter().chain(&tail).cloned().collect();
-    let rows = b.reshape(&rows, &out)?;
-    let adjacent = at.windows(2).all(|w| w[1] == w[0] + 1);
-    if !adjacent || first == 0 {
-        return Ok(rows);
+
+    /// x with the indexed dims in front, made one.
+    fn front(&self, b: &mut Recorder, x: &Tensor) -> Recorded {
+        let moved = b.permute(x, &self.perm)?;
+        let mut shape = self.tail(x);
+        shape.insert(0, numel(&moved.dims()[..self.indexed]));
+        b.reshape(&moved, &shape)
     }
-    // The dims of the index go where the first indexed dim was.
-    let n = shape.len();
-    let mut perm: Vec<usize> = (n..n + first).collect();
-    perm.extend(0..n);
-    perm.extend(n + first..rows.ndim());
-    b.permute(&rows, &perm)
+
+    /// The order of dims in which the result has those of the index, brought there from the front.
+    fn from_front(&self, rank: usize) -> Vec<usize> {
+        let n = self.shape.len();
+        let before = n..n + self.at;
+        before.chain(0..n).chain(n + self.at..rank).collect()
+    }
+
+    /// `x[..]`.
+    pub(crate) fn gather(&self, b: &mut Recorder, x: &Tensor) -> Recorded {
+        let front = self.front(b, x)?;
+        let rows = b.index_select(&front, 0, &self.flat)?;
+        let shape: Shape = self.shape.iter().cloned().chain(self.tail(x)).collect();
+        let rows = b.reshape(&rows, &shape)?;
+        b.permute(&rows, &self.from_front(shape.len()))
+    }
+
+    /// x with `values`, broadcast to the shape of `x[..]`, in these places or added to what is there.
+    /// Of several values for one place the last stays.
+    pub(crate) fn put(
+        &self,
+        b: &mut Recorder,
+        x: &Tensor,
+        values: &Tensor,
+        accumulate: bool,
+    ) -> Recorded {
+        let rows: Shape = self.shape.iter().cloned().chain(self.tail(x)).collect();
+        let perm = self.from_front(rows.len());
+        let wanted: Shape = perm.iter().map(|a| rows[*a].clone()).collect();
+        let values = b.broadcast_to(values, &wanted)?;
+        let values = b.permute(&values, &inverse(&perm))?;
+        let mut shape = self.tail(x);
+        shape.insert(0, numel(&self.shape));
+        let values = b.reshape(&values, &shape)?;
+        let front = self.front(b, x)?;
+        let index = b.along(&self.flat, 0, shape.len())?;
+        let index = b.broadcast_to(&index, &shape)?;
+        let kind = match accumulate {
+            true => ScatterKind::Sum,
+            false => ScatterKind::Set,
+        };
+        let front = b.scatter(kind, &front, 0, &index, &values)?;
+        let moved: Shape = self.perm.iter().map(|a| x.dims()[*a].clone()).collect();
+        let moved = b.reshape(&front, &moved)?;
+        b.permute(&moved, &inverse(&self.perm))
+    }
+}
+
+/// The permutation that undoes another.
+pub(crate) fn inverse(perm: &[usize]) -> Vec<usize> {
+    let mut out = vec![0; perm.len()];
+    for (i, &p) in perm.iter().enumerate() {
+        out[p] = i;
+    }
+    out
 }

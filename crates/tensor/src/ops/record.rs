@@ -2,7 +2,7 @@
 
 use crate::record::Recorder;
 use crate::{DType, Scalar, Tensor};
-use kiln_base::prim::Reduction;
+use kiln_base::prim::{Reduction, ScanKind, ScatterKind};
 use kiln_base::{Dim, Kind};
 use kiln_ir::ops::{self, SliceAxis};
 use kiln_ir::{Builder, OpError, Pw, Shape};
@@ -240,6 +240,52 @@ impl Recorder {
         let index = self.along(index, axis, x.ndim())?;
         let index = self.broadcast_to(&index, &shape)?;
         self.gather(x, axis, &index)
+    }
+
+    /// Running sums and their kin along an axis.
+    pub(crate) fn scan(&mut self, kind: ScanKind, x: &Tensor, axis: usize) -> Recorded {
+        let reverse = false;
+        let op = ops::Scan {
+            kind,
+            axis,
+            reverse,
+        };
+        self.op(op, std::slice::from_ref(x))
+    }
+
+    /// The i64 indices that sort an axis, all or the first few.
+    pub(crate) fn arg_sort(
+        &mut self,
+        x: &Tensor,
+        axis: usize,
+        descending: bool,
+        first: Option<usize>,
+    ) -> Recorded {
+        let op = ops::ArgSort {
+            axis,
+            descending,
+            first,
+        };
+        self.op(op, std::slice::from_ref(x))
+    }
+
+    /// A copy of x with `src` combined into the places of an i64 index of its shape along an axis. The
+    /// sum of bools is whether any is true, their product whether all are.
+    pub(crate) fn scatter(
+        &mut self,
+        kind: ScatterKind,
+        x: &Tensor,
+        axis: usize,
+        index: &Tensor,
+        src: &Tensor,
+    ) -> Recorded {
+        let kind = match (x.dtype(), kind) {
+            (DType::Bool, ScatterKind::Sum) => ScatterKind::Max,
+            (DType::Bool, ScatterKind::Prod) => ScatterKind::Min,
+            (_, kind) => kind,
+        };
+        let op = ops::Scatter { axis, kind };
+        self.op(op, &[x.clone(), index.clone(), src.clone()])
     }
 
     /// An i64 vector that is part of the program.

@@ -1,0 +1,174 @@
+//! Embeddings of bags of indices.
+
+use super::index::as_index;
+use super::record::wide;
+use super::search::insertion;
+use crate::record::{Recorder, compose};
+use crate::{DType, Tensor};
+use kiln_base::prim::ScatterKind;
+use kiln_base::{Dim, numel};
+use kiln_ir::{Builder, OpError, Pw, ensure};
+
+/// How the rows of a bag combine.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum BagMode {
+    /// Their sum.
+    Sum,
+    /// Their mean.
+    Mean,
+    /// The largest in each column.
+    Max,
+}
+
+impl std::str::FromStr for BagMode {
+    type Err = OpError;
+
+    fn from_str(name: &str) -> Result<BagMode, OpError> {
+        Ok(match name {
+            "sum" => BagMode::Sum,
+            "mean" => BagMode::Mean,
+            "max" => BagMode::Max,
+            _ => return Err(OpError(format!("there is no mode {name:?}"))),
+        })
+    }
+}
+
+impl Tensor {
+    /// The rows of this `[count, size]` weight that each bag of indices (i64 or i32) chooses, combined:
+    /// `[bags, size]`. Bags are the rows of an index matrix, or the parts of an index vector that begin
+    /// at `offsets` (ascending, the first is 0; with `include_last_offset` the last is the end of the
+    /// last bag). Rows are multiplied by `per_sample_weights` (of the indices' shape, for sums only)
+    /// first. Indices equal to `padding_idx` count for nothing, and an empty bag gives zeros.
+    #[allow(clippy::too_many_arguments)] // PyTorch's
+    #[track_caller]
+    pub fn embedding_bag(
+        &self,
+        indices: &Tensor,
+        offsets: Option<&Tensor>,
+        mode: BagMode,
+        per_sample_weights: Option<&Tensor>,
+        include_last_offset: bool,
+        padding_idx: impl Into<Option<i64>>,
+    ) -> Tensor {
+        let padding = padding_idx.into();
+        let mut operands = vec![self, indices];
+        operands.extend(offsets);
+        operands.extend(per_sample_weights);
+        compose("embedding_bag", &operands, |b| {
+            ensure!(
+                self.ndim() == 2,
+                "the weight must be a matrix, not {}",
+                self.fact()
+            );
+            super::args::needs_float(self, "weight")?;
+            let i = as_index(b, indices, "index")?;
+            let flat = b.reshape(&i, &[i.fact().numel()])?;
+            let (mut bag, bags) = bag_numbers(b, &i, offsets, include_last_offset)?;
+            if let Some(p) = padding {
+                let rows = super::args::known(self, 0)?;
+                ensure!(
+                    (-rows..rows).contains(&p),
+                    "the padding index {p} is none of the {rows} rows"
+                );
+                let padded = b.with(Pw::Eq, &flat, p.rem_euclid(rows))?;
+                let none = b.scalar_like(bags, &bag)?;
+                bag = b.select(&padded, &none, &bag)?;
+            }
+            let rows = b.index_select(self, 0, &flat)?;
+            let mut rows = b.cast(&rows, wide(self.dtype()))?;
+            if let Some(w) = per_sample_weights {
+                ensure!(
+                    mode == BagMode::Sum,
+                    "weights apply to sums only, not to {mode:?}"
+                );
+                super::args::same_dtype(self, "weight", w, "weight of each sample")?;
+                ensure!(
+                    w.dims() == indices.dims(),
+                    "the weights {} do not have the shape of the indices {}",
+                    w.fact(),
+                    indices.fact()
+                );
+                let w = b.cast(w, rows.dtype())?;
+                let w = b.reshape(&w, &[numel(w.dims()), Dim::ONE])?;
+                rows = b.binary(Pw::Mul, &rows, &w)?;
+            }
+            let y = combined(b, &rows, &bag, bags, mode)?;
+            b.cast(&y, self.dtype())
+        })
+    }
+}
+
+/// The number of each index's bag, and how many bags there are. What is in no bag has that number.
+fn bag_numbers(
+    b: &mut Recorder,
+    indices: &Tensor,
+    offsets: Option<&Tensor>,
+    include_last: bool,
+) -> Result<(Tensor, i64), OpError> {
+    match (indices.ndim(), offsets) {
+        (2, None) => {
+            let number = b.iota(&indices.dims()[0])?;
+            let number = b.along(&number, 0, 2)?;
+            let number = b.broadcast_to(&number, indices.dims())?;
+            let number = b.reshape(&number, &[indices.fact().numel()])?;
+            Ok((number, super::args::known(indices, 0)?))
+        }
+        (1, Some(offsets)) => {
+            ensure!(
+                offsets.ndim() == 1,
+                "the offsets must be a vector, not {}",
+                offsets.fact()
+            );
+            let offsets = as_index(b, offsets, "offsets")?;
+            let bags = super::args::known(&offsets, 0)? - include_last as i64;
+            ensure!(bags >= 0, "the last offset is missing");
+            let at = b.iota(&indices.dims()[0])?;
+            let begun = insertion(b, &offsets, &at, true)?;
+            Ok((b.with(Pw::Sub, &begun, 1i64)?, bags))
+        }
+        (2, Some(_)) => Err(OpError::new(
+            "the rows of an index matrix are bags; leave the offsets out",
+        )),
+        (1, None) => Err(OpError::new(
+            "an index vector needs the offsets of its bags",
+        )),
+        _ => Err(OpError(format!(
+            "the indices must be a vector or a matrix, not {}",
+            indices.fact()
+        ))),
+    }
+}
+
+/// The rows of each bag combined. One more bag takes the rows that count for nothing.
+fn combined(
+    b: &mut Recorder,
+    rows: &Tensor,
+    bag: &Tensor,
+    bags: i64,
+    mode: BagMode,
+) -> Result<Tensor, OpError> {
+    let size = rows.dims()[1].clone();
+    let place = b.along(bag, 0, 2)?;
+    let place = b.broadcast_to(&place, rows.dims())?;
+    let zeros = b.full(0i64, rows.dtype(), &[(bags + 1).into(), size])?;
+    let y = match mode {
+        BagMode::Max => {
+            // Started from one of the bag's own rows; bags without any stay zero.
+            let start = b.scatter(ScatterKind::Set, &zeros, 0, &place, rows)?;
+            b.scatter(ScatterKind::Max, &start, 0, &place, rows)?
+        }
+        _ => b.scatter(ScatterKind::Sum, &zeros, 0, &place, rows)?,
+    };
+    let y = b.narrow(&y, 0, 0i64, bags)?;
+    if mode != BagMode::Mean {
+        return Ok(y);
+    }
+    let ones = b.full(1i64, DType::I64, bag.dims())?;
+    let counts = b.full(0i64, DType::I64, &[(bags + 1).into()])?;
+    let counts = b.scatter(ScatterKind::Sum, &counts, 0, bag, &ones)?;
+    let counts = b.narrow(&counts, 0, 0i64, bags)?;
+    let counts = b.with(Pw::Maximum, &counts, 1i64)?;
+    let counts = b.cast(&counts, rows.dtype())?;
+    let counts = b.along(&counts, 0, 2)?;
+    b.binary(Pw::Div, &y, &counts)
+}

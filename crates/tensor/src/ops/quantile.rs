@@ -1,0 +1,184 @@
+//! Quantiles.
+
+use super::arith::Other;
+use super::record::Recorded;
+use super::sort::{lanes, reduced_shape, sorted_with_nans};
+use crate::record::{Recorder, compose};
+use crate::{DType, Tensor};
+use kiln_base::Dim;
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
+
+/// What a quantile between two elements is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Interpolation {
+    /// In proportion to the distances from both.
+    Linear,
+    /// The smaller element.
+    Lower,
+    /// The larger element.
+    Higher,
+    /// The mean of both.
+    Midpoint,
+    /// The nearer one; of two as near, the one of even rank.
+    Nearest,
+}
+
+impl std::str::FromStr for Interpolation {
+    type Err = OpError;
+
+    fn from_str(name: &str) -> Result<Interpolation, OpError> {
+        Ok(match name {
+            "linear" => Interpolation::Linear,
+            "lower" => Interpolation::Lower,
+            "higher" => Interpolation::Higher,
+            "midpoint" => Interpolation::Midpoint,
+            "nearest" => Interpolation::Nearest,
+            _ => return Err(OpError(format!("there is no interpolation {name:?}"))),
+        })
+    }
+}
+
+impl Tensor {
+    /// The q-quantiles of f32 or f64 lanes of a dim, or of all elements; NaN for lanes with a NaN. `q`
+    /// is a number in 0..=1, or a tensor of them of rank 0 or 1, whose dim comes first in the result; a
+    /// number in it outside is a data error.
+    #[track_caller]
+    pub fn quantile<'a>(
+        &self,
+        q: impl Into<Other<'a>>,
+        dim: impl Into<Option<i64>>,
+        keepdim: bool,
+        interpolation: Interpolation,
+    ) -> Tensor {
+        let (q, dim) = (q.into(), dim.into());
+        compose("quantile", &q.with(self), |b| {
+            quantile(b, self, &q, dim, keepdim, interpolation, false)
+        })
+    }
+
+    /// The q-quantiles of what is not NaN, see [`Tensor::quantile`]; NaN for lanes without numbers.
+    #[track_caller]
+    pub fn nanquantile<'a>(
+        &self,
+        q: impl Into<Other<'a>>,
+        dim: impl Into<Option<i64>>,
+        keepdim: bool,
+        interpolation: Interpolation,
+    ) -> Tensor {
+        let (q, dim) = (q.into(), dim.into());
+        compose("nanquantile", &q.with(self), |b| {
+            quantile(b, self, &q, dim, keepdim, interpolation, true)
+        })
+    }
+}
+
+/// `q` as a tensor of the dtype of t.
+fn fractions(b: &mut Recorder, t: &Tensor, q: &Other) -> Recorded {
+    match q {
+        Other::Number(n) => {
+            ensure!(
+                (0.0..=1.0).contains(&n.as_f64()),
+                "q must lie in 0..=1, not {n}"
+            );
+            b.scalar_like(*n, t)
+        }
+        Other::Tensor(q) => {
+            ensure!(q.ndim() <= 1, "q must have at most 1 dim, not {}", q.fact());
+            super::args::same_dtype(t, "tensor", q, "q")?;
+            Ok((*q).clone())
+        }
+    }
+}
+
+fn quantile(
+    b: &mut Recorder,
+    t: &Tensor,
+    q: &Other,
+    dim: Option<i64>,
+    keepdim: bool,
+    interpolation: Interpolation,
+    skip_nan: bool,
+) -> Recorded {
+    ensure!(
+        matches!(t.dtype(), DType::F32 | DType::F64),
+        "needs an f32 or f64 tensor, not {}",
+        t.dtype()
+    );
+    let q = fractions(b, t, q)?;
+    let (x, kept) = match dim {
+        Some(d) => {
+            let (x, a) = lanes(b, t, d)?;
+            let kept = reduced_shape(t, a, keepdim);
+            let mut perm: Vec<usize> = (0..x.ndim()).filter(|i| *i != a).collect();
+            perm.push(a);
+            (b.permute(&x, &perm)?, kept)
+        }
+        None => {
+            let ones = Shape::from_elem(Dim::ONE, if keepdim { t.ndim() } else { 0 });
+            (b.reshape(t, &[t.fact().numel()])?, ones)
+        }
+    };
+    // Lanes last; the quantiles of a lane come last, too, until the end.
+    let a = x.ndim() - 1;
+    let n = super::args::known(&x, a)?;
+    ensure!(n > 0, "{} has no elements there", t.fact());
+    let (sorted, nans, _) = sorted_with_nans(b, &x, a)?;
+    let count = q.fact().numel();
+    let q_row = b.reshape(&q, std::slice::from_ref(&count))?;
+    let rank = ranks(b, n, &nans, &q_row, skip_nan)?;
+    let values = interpolated(b, &sorted, a, &rank, interpolation)?;
+    let mut perm: Vec<usize> = (0..a).collect();
+    perm.insert(0, a);
+    let values = b.permute(&values, &perm)?;
+    let shape: Shape = q.dims().iter().cloned().chain(kept).collect();
+    b.reshape(&values, &shape)
+}
+
+/// The place of each quantile in its sorted lane, where NaNs stand last.
+fn ranks(b: &mut Recorder, n: i64, nans: &Tensor, q: &Tensor, skip_nan: bool) -> Recorded {
+    let last = b.scalar_like(n - 1, q)?;
+    if !skip_nan {
+        let any = b.with(Pw::Gt, nans, 0i64)?;
+        let rank = b.binary(Pw::Mul, q, &last)?;
+        return b.select(&any, &last, &rank);
+    }
+    let nans = b.cast(nans, q.dtype())?;
+    let last = b.binary(Pw::Sub, &last, &nans)?;
+    let last = b.with(Pw::Maximum, &last, 0.0)?; // a lane of NaNs gives one
+    b.binary(Pw::Mul, q, &last)
+}
+
+fn interpolated(
+    b: &mut Recorder,
+    sorted: &Tensor,
+    axis: usize,
+    rank: &Tensor,
+    interpolation: Interpolation,
+) -> Recorded {
+    let at = |b: &mut Recorder, op: Pw| {
+        let place = b.unary(op, rank)?;
+        let index = b.cast(&place, DType::I64)?;
+        Ok::<_, OpError>((b.gather(sorted, axis, &index)?, place))
+    };
+    match interpolation {
+        Interpolation::Lower => return Ok(at(b, Pw::Floor)?.0),
+        Interpolation::Higher => return Ok(at(b, Pw::Ceil)?.0),
+        Interpolation::Nearest => return Ok(at(b, Pw::Round)?.0),
+        Interpolation::Midpoint | Interpolation::Linear => {}
+    }
+    let ((low, floor), (high, _)) = (at(b, Pw::Floor)?, at(b, Pw::Ceil)?);
+    let weight = match interpolation {
+        Interpolation::Midpoint => b.full(0.5, low.dtype(), low.dims())?,
+        _ => b.binary(Pw::Sub, rank, &floor)?,
+    };
+    // From the nearer end, so that weights 0 and 1 give the elements themselves.
+    let distance = b.binary(Pw::Sub, &high, &low)?;
+    let step = b.binary(Pw::Mul, &weight, &distance)?;
+    let from_low = b.binary(Pw::Add, &low, &step)?;
+    let minus = b.unary(Pw::Neg, &weight)?;
+    let rest = b.with(Pw::Add, &minus, 1.0)?;
+    let step = b.binary(Pw::Mul, &distance, &rest)?;
+    let from_high = b.binary(Pw::Sub, &high, &step)?;
+    let near_low = b.with(Pw::Lt, &weight, 0.5)?;
+    b.select(&near_low, &from_low, &from_high)
+}

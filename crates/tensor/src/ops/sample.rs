@@ -1,0 +1,143 @@
+//! Random numbers that depend on tensors or on their own order.
+
+use super::arith::Other;
+use super::index::checked_index;
+use super::record::Recorded;
+use super::search::insertion;
+use crate::random::random;
+use crate::record::{Recorder, compose};
+use crate::{DType, Tensor};
+use kiln_base::Dim;
+use kiln_base::prim::{RandomKind, Reduction, ScanKind};
+use kiln_ir::{Builder, Pw, Shape, broadcast_shapes, ensure};
+use std::panic::Location;
+
+impl Tensor {
+    /// The numbers from 0 up to n in random order, as i64.
+    #[track_caller]
+    pub fn randperm(n: i64) -> Tensor {
+        let loc = Location::caller();
+        compose("randperm", &[], |b| {
+            ensure!(n >= 0, "n must not be negative, but is {n}");
+            let keys = random(b, RandomKind::Bits, DType::I64, &[n.into()], loc)?;
+            b.arg_sort(&keys, 0, false, None)
+        })
+    }
+
+    /// 1 with the probability that each element of this float tensor gives, else 0, in its dtype.
+    #[track_caller]
+    pub fn bernoulli(&self) -> Tensor {
+        let loc = Location::caller();
+        compose("bernoulli", &[self], |b| {
+            super::args::needs_float(self, "probability")?;
+            let wide = match self.dtype() {
+                DType::F64 => DType::F64,
+                _ => DType::F32,
+            };
+            let p = b.cast(self, wide)?;
+            let u = random(b, RandomKind::Uniform, wide, self.dims(), loc)?;
+            let hit = b.binary(Pw::Lt, &u, &p)?;
+            b.cast(&hit, self.dtype())
+        })
+    }
+
+    /// 1 with probability `p`, else 0, in this tensor's shape and dtype.
+    #[track_caller]
+    pub fn bernoulli_p(&self, p: f64) -> Tensor {
+        let loc = Location::caller();
+        compose("bernoulli", &[self], |b| {
+            ensure!((0.0..=1.0).contains(&p), "p must lie in 0..=1, not {p}");
+            let u = random(b, RandomKind::Uniform, DType::F64, self.dims(), loc)?;
+            let hit = b.with(Pw::Lt, &u, p)?;
+            b.cast(&hit, self.dtype())
+        })
+    }
+
+    /// For each row of weights (`[count]` or `[rows, count]`, floats), the i64 indices of `num_samples`
+    /// draws with probabilities in proportion to them. Without replacement no index is drawn twice. A
+    /// row whose weights are negative, not finite or all zero is a data error.
+    #[track_caller]
+    pub fn multinomial(&self, num_samples: i64, replacement: bool) -> Tensor {
+        let loc = Location::caller();
+        compose("multinomial", &[self], |b| {
+            super::args::needs_float(self, "weights")?;
+            ensure!(
+                self.ndim() == 1 || self.ndim() == 2,
+                "the weights must be a vector or a matrix, not {}",
+                self.fact()
+            );
+            let a = self.ndim() - 1;
+            let n = super::args::known(self, a)?;
+            ensure!(n > 0, "{} has nothing to draw from", self.fact());
+            ensure!(num_samples > 0, "can't draw {num_samples} samples");
+            ensure!(
+                replacement || num_samples <= n,
+                "can't draw {num_samples} of {n} without replacement"
+            );
+            let p = b.cast(self, DType::F64)?;
+            let total = b.sum(&p, &[a], true)?;
+            let index = if replacement {
+                let mut shape = Shape::from(self.dims());
+                shape[a] = num_samples.into();
+                let u = random(b, RandomKind::Uniform, DType::F64, &shape, loc)?;
+                let target = b.binary(Pw::Mul, &u, &total)?;
+                let sums = b.scan(ScanKind::Sum, &p, a)?;
+                let index = insertion(b, &sums, &target, true)?;
+                b.with(Pw::Minimum, &index, n - 1)?
+            } else {
+                // The first of exponential clocks with these rates is drawn first.
+                let u = random(b, RandomKind::Uniform, DType::F64, self.dims(), loc)?;
+                let minus = b.unary(Pw::Neg, &u)?;
+                let log = b.unary(Pw::Log1p, &minus)?;
+                let time = b.unary(Pw::Neg, &log)?;
+                let time = b.binary(Pw::Div, &time, &p)?;
+                b.arg_sort(&time, a, false, Some(num_samples as usize))?
+            };
+            checked_rows(b, &p, &total, &index, n)
+        })
+    }
+}
+
+/// The index, but a data error where a row of weights is not a distribution.
+fn checked_rows(b: &mut Recorder, p: &Tensor, total: &Tensor, index: &Tensor, n: i64) -> Recorded {
+    let a = p.ndim() - 1;
+    let least = b.reduce(Reduction::Min, p, &[a], true)?;
+    let fine = b.with(Pw::Ge, &least, 0.0)?;
+    let some = b.with(Pw::Gt, total, 0.0)?;
+    let finite = b.finite(total)?;
+    let fine = b.binary(Pw::And, &fine, &some)?;
+    let fine = b.binary(Pw::And, &fine, &finite)?;
+    let none = b.scalar_like(n, index)?;
+    let index = b.select(&fine, index, &none)?;
+    let flat = b.reshape(&index, &[index.fact().numel()])?;
+    let flat = checked_index(b, &flat, &Dim::Const(n))?;
+    b.reshape(&flat, index.dims())
+}
+
+/// Normal numbers with these means and standard deviations, broadcast, in the float dtype that they
+/// promote to (f32 for two numbers, which give a rank-0 tensor).
+#[track_caller]
+pub fn normal<'a>(mean: impl Into<Other<'a>>, std: impl Into<Other<'a>>) -> Tensor {
+    let loc = Location::caller();
+    let (mean, std) = (mean.into(), std.into());
+    let tensor = |o: &Other| match o {
+        Other::Tensor(t) => (*t).clone(),
+        Other::Number(n) => Tensor::full([], n.as_f64(), DType::F32),
+    };
+    let (mean, std) = (tensor(&mean), tensor(&std));
+    compose("normal", &[&mean, &std], |b| {
+        let dtype = crate::promote::to_float(crate::promote::common(&[&mean, &std])?);
+        let shape = broadcast_shapes([mean.dims(), std.dims()]);
+        let shape = shape.ok_or_else(|| {
+            kiln_ir::OpError(format!(
+                "the means {} and deviations {} do not broadcast together",
+                mean.fact(),
+                std.fact()
+            ))
+        })?;
+        let z = random(b, RandomKind::Normal, dtype, &shape, loc)?;
+        let (mean, std) = (b.cast(&mean, dtype)?, b.cast(&std, dtype)?);
+        let scaled = b.binary(Pw::Mul, &z, &std)?;
+        b.binary(Pw::Add, &scaled, &mean)
+    })
+}

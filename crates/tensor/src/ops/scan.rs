@@ -1,0 +1,244 @@
+//! Running sums and their kin along a dim. A number counts as a vector of one.
+
+use super::arith::Other;
+use super::index::as_vector;
+use super::record::Recorded;
+use super::reduce::{sum_dtype, two};
+use super::sort::lanes;
+use crate::record::{Recorder, compose, compose_many};
+use crate::{DType, Tensor};
+use kiln_base::Dim;
+use kiln_base::prim::ScanKind;
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
+
+impl Tensor {
+    /// Running sums; integers and bool give i64.
+    ///
+    /// ```
+    /// use kiln_tensor::Tensor;
+    /// assert_eq!(Tensor::from_slice(&[1i64, 2, 3], [3]).cumsum(0).shape()?, [3]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn cumsum(&self, dim: i64) -> Tensor {
+        compose("cumsum", &[self], |b| {
+            let x = b.cast(self, sum_dtype(self.dtype()))?;
+            running(b, ScanKind::Sum, &x, dim)
+        })
+    }
+
+    /// Running products; integers and bool give i64.
+    #[track_caller]
+    pub fn cumprod(&self, dim: i64) -> Tensor {
+        compose("cumprod", &[self], |b| {
+            let x = b.cast(self, sum_dtype(self.dtype()))?;
+            running(b, ScanKind::Prod, &x, dim)
+        })
+    }
+
+    /// log Σ eˣ of the elements so far, of floats, without overflow.
+    #[track_caller]
+    pub fn logcumsumexp(&self, dim: i64) -> Tensor {
+        compose("logcumsumexp", &[self], |b| {
+            super::args::needs_float(self, "operand")?;
+            running(b, ScanKind::LogSumExp, self, dim)
+        })
+    }
+
+    /// The largest element so far and its i64 index, the last of equal ones. NaN counts as the largest.
+    #[track_caller]
+    pub fn cummax(&self, dim: i64) -> (Tensor, Tensor) {
+        extreme("cummax", ScanKind::Max, self, dim)
+    }
+
+    /// The smallest element so far and its i64 index, the last of equal ones. NaN counts as the
+    /// smallest.
+    #[track_caller]
+    pub fn cummin(&self, dim: i64) -> (Tensor, Tensor) {
+        extreme("cummin", ScanKind::Min, self, dim)
+    }
+
+    /// Differences of neighbours along a dim, n times; of bools, whether they differ. `prepend` and
+    /// `append` extend the dim first, unless n is 0.
+    #[track_caller]
+    pub fn diff(
+        &self,
+        n: i64,
+        dim: i64,
+        prepend: Option<&Tensor>,
+        append: Option<&Tensor>,
+    ) -> Tensor {
+        let extended = match (n, prepend, append) {
+            (0, ..) | (_, None, None) => self.clone(),
+            _ => {
+                let parts: Vec<&Tensor> = prepend.into_iter().chain([self]).chain(append).collect();
+                super::join::cat(&parts, dim)
+            }
+        };
+        let operands: Vec<&Tensor> = [self, &extended]
+            .into_iter()
+            .chain(prepend)
+            .chain(append)
+            .collect();
+        compose("diff", &operands, |b| {
+            ensure!(self.ndim() > 0, "a number has no neighbours");
+            ensure!(n >= 0, "the order can't be negative ({n})");
+            for t in prepend.into_iter().chain(append) {
+                ensure!(
+                    t.ndim() == self.ndim(),
+                    "{} and {} differ in the number of dims",
+                    self.fact(),
+                    t.fact()
+                );
+            }
+            let mut x = extended.clone();
+            let a = super::args::axis(&x, dim)?;
+            for _ in 0..n.min(super::args::known(&x, a)?) {
+                let (left, right) = neighbours(b, &x, a)?;
+                let op = match x.dtype() {
+                    DType::Bool => Pw::Xor,
+                    _ => Pw::Sub,
+                };
+                x = b.binary(op, &right, &left)?;
+            }
+            Ok(x)
+        })
+    }
+
+    /// The integral along a dim by the trapezoid rule. `x` is the distance of samples (a number) or
+    /// where they lie: a vector, or a tensor that broadcasts once it has dims of 1 in front.
+    #[track_caller]
+    pub fn trapezoid<'a>(&self, x: impl Into<Other<'a>>, dim: i64) -> Tensor {
+        let x = x.into();
+        compose("trapezoid", &x.with(self), |b| {
+            let Some((areas, a)) = areas(b, self, &x, dim)? else {
+                let a = super::args::axis(self, dim)?;
+                let mut shape = Shape::from(self.dims());
+                shape.remove(a);
+                return b.full(0i64, self.dtype(), &shape);
+            };
+            let (y, dtype) = half(b, &areas)?;
+            let sum = b.sum(&y, &[a], false)?;
+            b.cast(&sum, dtype)
+        })
+    }
+
+    /// The running integral along a dim by the trapezoid rule, see [`Tensor::trapezoid`].
+    #[track_caller]
+    pub fn cumulative_trapezoid<'a>(&self, x: impl Into<Other<'a>>, dim: i64) -> Tensor {
+        let x = x.into();
+        compose("cumulative_trapezoid", &x.with(self), |b| {
+            let Some((areas, a)) = areas(b, self, &x, dim)? else {
+                return Ok(self.clone());
+            };
+            let (y, dtype) = half(b, &areas)?;
+            let sums = b.scan(ScanKind::Sum, &y, a)?;
+            b.cast(&sums, dtype)
+        })
+    }
+}
+
+fn running(b: &mut Recorder, kind: ScanKind, t: &Tensor, dim: i64) -> Recorded {
+    let (x, a) = lanes(b, t, dim)?;
+    let y = b.scan(kind, &x, a)?;
+    b.reshape(&y, t.dims())
+}
+
+#[track_caller]
+fn extreme(called: &'static str, kind: ScanKind, t: &Tensor, dim: i64) -> (Tensor, Tensor) {
+    two(compose_many(called, &[t], 2, |b| {
+        let (x, a) = lanes(b, t, dim)?;
+        let ordered = match x.dtype() {
+            DType::Bool => b.cast(&x, DType::U8)?,
+            _ => x.clone(),
+        };
+        let best = b.scan(kind, &ordered, a)?;
+        // An element that is as good as the best so far is the best from there on.
+        let mut hit = b.binary(Pw::Eq, &ordered, &best)?;
+        if x.dtype().is_float() {
+            let nan = b.unary(Pw::IsNan, &x)?;
+            hit = b.binary(Pw::Or, &hit, &nan)?;
+        }
+        let at = b.iota(&x.dims()[a])?;
+        let at = b.along(&at, a, x.ndim())?;
+        let zero = b.scalar_like(0i64, &at)?;
+        let at = b.select(&hit, &at, &zero)?;
+        let index = b.scan(ScanKind::Max, &at, a)?;
+        let values = b.gather(&x, a, &index)?;
+        Ok(vec![
+            b.reshape(&values, t.dims())?,
+            b.reshape(&index, t.dims())?,
+        ])
+    }))
+}
+
+/// All but the last, and all but the first elements of an axis, which has some.
+fn neighbours(b: &mut Recorder, x: &Tensor, axis: usize) -> Result<(Tensor, Tensor), OpError> {
+    let rest = &x.dims()[axis] - &Dim::ONE;
+    Ok((
+        b.narrow(x, axis, 0i64, rest.clone())?,
+        b.narrow(x, axis, 1i64, rest)?,
+    ))
+}
+
+/// Twice the area between neighbouring samples, and the axis they lie along; `None` without samples.
+fn areas(
+    b: &mut Recorder,
+    y: &Tensor,
+    x: &Other,
+    dim: i64,
+) -> Result<Option<(Tensor, usize)>, OpError> {
+    let a = super::args::axis(y, dim)?;
+    if y.dims()[a].is(0) {
+        return Ok(None);
+    }
+    let bool = DType::Bool;
+    ensure!(y.dtype() != bool, "bool has no integral; cast it first");
+    let (left, right) = neighbours(b, y, a)?;
+    let sum = b.binary(Pw::Add, &left, &right)?;
+    let width = match x {
+        Other::Number(_) => return scaled(b, &sum, x).map(|s| Some((s, a))),
+        Other::Tensor(x) => {
+            ensure!(x.dtype() != bool, "bool is no place; cast it first");
+            let x = placed(b, x, y, a)?;
+            let at = (a + x.ndim()).checked_sub(y.ndim());
+            let at = at.ok_or_else(|| OpError(format!("{} has too few dims", x.fact())))?;
+            let (left, right) = neighbours(b, &x, at)?;
+            b.binary(Pw::Sub, &right, &left)?
+        }
+    };
+    let at = a + sum.ndim().max(width.ndim()) - sum.ndim();
+    scaled(b, &sum, &Other::Tensor(&width)).map(|s| Some((s, at)))
+}
+
+/// Where samples lie, with the dims of y.
+fn placed(b: &mut Recorder, x: &Tensor, y: &Tensor, axis: usize) -> Recorded {
+    let x = as_vector(b, x)?;
+    if x.ndim() == 1 {
+        ensure!(
+            x.dims()[0] == y.dims()[axis],
+            "{} does not have a place for each sample of {} along dim {axis}",
+            x.fact(),
+            y.fact()
+        );
+        return b.along(&x, axis, y.ndim());
+    }
+    let mut shape = Shape::from(x.dims());
+    while shape.len() < y.ndim() {
+        shape.insert(0, Dim::ONE);
+    }
+    b.reshape(&x, &shape)
+}
+
+/// The product in the dtype that both promote to.
+fn scaled(b: &mut Recorder, sum: &Tensor, width: &Other) -> Recorded {
+    let (sum, width) = width.promoted(b, sum)?;
+    b.binary(Pw::Mul, &sum, &width)
+}
+
+/// Half of each area in the dtype to compute in, and the dtype of the result: integers become f32.
+fn half(b: &mut Recorder, areas: &Tensor) -> Result<(Tensor, DType), OpError> {
+    let dtype = crate::promote::to_float(areas.dtype());
+    let wide = b.cast(areas, super::record::wide(dtype))?;
+    Ok((b.with(Pw::Mul, &wide, 0.5)?, dtype))
+}

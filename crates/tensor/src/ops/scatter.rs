@@ -1,0 +1,394 @@
+//! Elements put into tensors by index.
+//!
+//! Indices are i64. One out of range is a data error. Where several elements go to one place, a scatter
+//! that overwrites keeps the last in row-major order, and sums combine in that order, so that results
+//! repeat.
+
+use super::args::{axis, same_dtype};
+use super::arith::Other;
+use super::index::{Places, as_index, as_vector, check_index_shape, no_larger, wrapped_index};
+use super::record::{Recorded, wide};
+use super::select;
+use crate::record::{Recorder, compose};
+use crate::{DType, Scalar, Tensor, promote};
+use kiln_base::Kind;
+use kiln_base::prim::ScatterKind;
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
+use std::panic::Location;
+
+/// How elements that go to one place combine, PyTorch's `reduce`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum ScatterReduction {
+    /// Their sum; of bools, whether any is true.
+    Sum,
+    /// Their product; of bools, whether all are true.
+    Prod,
+    /// Their mean; of integers, rounded down.
+    Mean,
+    /// The largest.
+    Amax,
+    /// The smallest.
+    Amin,
+}
+
+impl std::str::FromStr for ScatterReduction {
+    type Err = OpError;
+
+    /// PyTorch's names, with the `add` and `multiply` of `scatter`.
+    fn from_str(name: &str) -> Result<ScatterReduction, OpError> {
+        Ok(match name {
+            "sum" | "add" => ScatterReduction::Sum,
+            "prod" | "multiply" => ScatterReduction::Prod,
+            "mean" => ScatterReduction::Mean,
+            "amax" => ScatterReduction::Amax,
+            "amin" => ScatterReduction::Amin,
+            _ => return Err(OpError(format!("there is no reduction {name:?}"))),
+        })
+    }
+}
+
+impl Tensor {
+    /// A copy in which `out[.., index[.., i, ..], ..] = src[.., i, ..]` along a dim. The index has as
+    /// many dims as the tensor and is no larger than it off the dim, and no larger than the source,
+    /// whose other elements are not used. A number as the source goes to every place.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor};
+    /// let index = Tensor::from_slice(&[1i64, 1, 1, 1, 2, 0, 1, 2, 2, 0, 1, 2], [3, 4]);
+    /// let src = Tensor::arange(1, 16, 1).reshape([3, 5]);
+    /// let y = Tensor::zeros([3, 3], DType::I64).scatter(1, &index, &src);
+    /// assert_eq!(y.shape()?, [3, 3]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn scatter<'a>(&self, dim: i64, index: &Tensor, src: impl Into<Other<'a>>) -> Tensor {
+        let src = src.into();
+        let mut operands = src.with(self);
+        operands.push(index);
+        compose("scatter", &operands, |b| {
+            scattered(b, self, dim, index, &src, |b, x, a, index, src| {
+                b.scatter(ScatterKind::Set, x, a, index, src)
+            })
+        })
+    }
+
+    /// Like [`Tensor::scatter`], adding to what is there.
+    #[track_caller]
+    pub fn scatter_add(&self, dim: i64, index: &Tensor, src: &Tensor) -> Tensor {
+        compose("scatter_add", &[self, src, index], |b| {
+            let src = Other::Tensor(src);
+            scattered(b, self, dim, index, &src, |b, x, a, index, src| {
+                b.scatter(ScatterKind::Sum, x, a, index, src)
+            })
+        })
+    }
+
+    /// Like [`Tensor::scatter`], combining what goes to one place, with what is there if `include_self`.
+    /// Places that nothing goes to stay.
+    #[track_caller]
+    pub fn scatter_reduce<'a>(
+        &self,
+        dim: i64,
+        index: &Tensor,
+        src: impl Into<Other<'a>>,
+        reduce: ScatterReduction,
+        include_self: bool,
+    ) -> Tensor {
+        let src = src.into();
+        let mut operands = src.with(self);
+        operands.push(index);
+        compose("scatter_reduce", &operands, |b| {
+            scattered(b, self, dim, index, &src, |b, x, a, index, src| {
+                reduced(b, x, a, index, src, reduce, include_self)
+            })
+        })
+    }
+
+    /// Adds `alpha · source` to the slices of a dim that an index vector (i64 or i32) chooses. The
+    /// source has one slice for each index.
+    #[track_caller]
+    pub fn index_add(
+        &self,
+        dim: i64,
+        index: &Tensor,
+        source: &Tensor,
+        alpha: impl Into<Scalar>,
+    ) -> Tensor {
+        let alpha = alpha.into();
+        compose("index_add", &[self, index, source], |b| {
+            ensure!(
+                promote::with_scalar(self.dtype(), alpha) == self.dtype(),
+                "alpha {alpha} can't be a factor of {} without loss",
+                self.dtype()
+            );
+            slices(b, self, dim, index, source, |b, x, a, index, src| {
+                let src = match self.dtype() {
+                    DType::Bool => b.with(Pw::And, src, alpha.as_bool())?,
+                    _ => b.with(Pw::Mul, src, alpha)?,
+                };
+                b.scatter(ScatterKind::Sum, x, a, index, &src)
+            })
+        })
+    }
+
+    /// Replaces the slices of a dim that an index vector (i64) chooses by those of the source.
+    #[track_caller]
+    pub fn index_copy(&self, dim: i64, index: &Tensor, source: &Tensor) -> Tensor {
+        compose("index_copy", &[self, index, source], |b| {
+            slices(b, self, dim, index, source, |b, x, a, index, src| {
+                b.scatter(ScatterKind::Set, x, a, index, src)
+            })
+        })
+    }
+
+    /// Combines the slices of a dim that an index vector (i64 or i32) chooses with those of the source,
+    /// see [`Tensor::scatter_reduce`].
+    #[track_caller]
+    pub fn index_reduce(
+        &self,
+        dim: i64,
+        index: &Tensor,
+        source: &Tensor,
+        reduce: ScatterReduction,
+        include_self: bool,
+    ) -> Tensor {
+        compose("index_reduce", &[self, index, source], |b| {
+            slices(b, self, dim, index, source, |b, x, a, index, src| {
+                reduced(b, x, a, index, src, reduce, include_self)
+            })
+        })
+    }
+
+    /// This tensor with `values` (broadcast to the shape of `self[indices]`, see [`Tensor::index`]) in
+    /// the places that the indices choose, or added to what is there if `accumulate`.
+    #[track_caller]
+    pub fn index_put(
+        &self,
+        indices: &[Option<&Tensor>],
+        values: &Tensor,
+        accumulate: bool,
+    ) -> Tensor {
+        let found = match select::without_masks("index_put", self, indices) {
+            Ok(found) => found,
+            Err(e) => return Tensor::poisoned(e, Location::caller()),
+        };
+        let mut operands = vec![self, values];
+        operands.extend(found.iter().flatten());
+        let found: Vec<Option<&Tensor>> = found.iter().map(Option::as_ref).collect();
+        compose("index_put", &operands, |b| {
+            same_dtype(self, "tensor", values, "values")?;
+            put_at(b, self, &found, values, accumulate)
+        })
+    }
+
+    /// This tensor with the elements of `source` at these indices of its flattened elements, or added
+    /// to what is there if `accumulate`. Negative indices count from the end.
+    #[track_caller]
+    pub fn put(&self, index: &Tensor, source: &Tensor, accumulate: bool) -> Tensor {
+        compose("put", &[self, index, source], |b| {
+            same_dtype(self, "tensor", source, "source")?;
+            let index = as_index(b, index, "index")?;
+            ensure!(
+                index.fact().numel() == source.fact().numel(),
+                "the index {} and the source {} differ in the number of elements",
+                index.fact(),
+                source.fact()
+            );
+            let x = b.reshape(self, &[self.fact().numel()])?;
+            let i = b.reshape(&index, &[index.fact().numel()])?;
+            let source = b.reshape(source, i.dims())?;
+            let i = wrapped_index(b, &i, super::args::known(&x, 0)?)?;
+            let kind = match accumulate {
+                true => ScatterKind::Sum,
+                false => ScatterKind::Set,
+            };
+            let y = b.scatter(kind, &x, 0, &i, &source)?;
+            b.reshape(&y, self.dims())
+        })
+    }
+}
+
+/// x with `values` at the index tensors (no masks) of `x[..]`; the whole of x without any.
+pub(crate) fn put_at(
+    b: &mut Recorder,
+    x: &Tensor,
+    indices: &[Option<&Tensor>],
+    values: &Tensor,
+    accumulate: bool,
+) -> Recorded {
+    match Places::new(b, x, indices)? {
+        Some(places) => places.put(b, x, values, accumulate),
+        None => {
+            let values = b.broadcast_to(values, x.dims())?;
+            match (accumulate, x.dtype()) {
+                (false, _) => Ok(values),
+                (true, DType::Bool) => b.binary(Pw::Or, x, &values),
+                (true, _) => b.binary(Pw::Add, x, &values),
+            }
+        }
+    }
+}
+
+/// Checks the operands of a scatter, cuts the source to the index and combines.
+fn scattered(
+    b: &mut Recorder,
+    x: &Tensor,
+    dim: i64,
+    index: &Tensor,
+    src: &Other,
+    combine: impl Fn(&mut Recorder, &Tensor, usize, &Tensor, &Tensor) -> Recorded,
+) -> Recorded {
+    let shape = x.dims();
+    let x = as_vector(b, x)?;
+    let a = axis(&x, dim)?;
+    if let Other::Tensor(src) = src {
+        same_dtype(&x, "tensor", src, "source")?;
+    }
+    if index.fact().numel().is(0) {
+        return b.reshape(&x, shape); // goes nowhere, whatever its dtype and shape
+    }
+    super::index::needs_index(index, "index")?;
+    let index = as_vector(b, index)?;
+    check_index_shape(&x, a, &index)?;
+    let src = match src {
+        Other::Tensor(src) => {
+            let src = as_vector(b, src)?;
+            cut(b, &src, &index)?
+        }
+        Other::Number(n) => {
+            super::index::check_fill(x.dtype(), *n)?;
+            b.full(*n, x.dtype(), index.dims())?
+        }
+    };
+    let y = combine(b, &x, a, &index, &src)?;
+    b.reshape(&y, shape)
+}
+
+/// The leading part of a source that an index uses.
+fn cut(b: &mut Recorder, src: &Tensor, index: &Tensor) -> Recorded {
+    ensure!(
+        src.ndim() == index.ndim(),
+        "the index {} has {} dims but the source {} has {}",
+        index.fact(),
+        index.ndim(),
+        src.fact(),
+        src.ndim()
+    );
+    let mut part = src.clone();
+    for (a, size) in index.dims().iter().enumerate() {
+        ensure!(
+            no_larger(size, &src.dims()[a]),
+            "the index {} is larger than the source {} in dim {a} ({size} > {})",
+            index.fact(),
+            src.fact(),
+            src.dims()[a]
+        );
+        part = b.narrow(&part, a, 0i64, size.clone())?;
+    }
+    Ok(part)
+}
+
+/// Checks the operands of an operation on the slices of a dim, gives each element of the source its
+/// index and combines.
+fn slices(
+    b: &mut Recorder,
+    x: &Tensor,
+    dim: i64,
+    index: &Tensor,
+    source: &Tensor,
+    combine: impl Fn(&mut Recorder, &Tensor, usize, &Tensor, &Tensor) -> Recorded,
+) -> Recorded {
+    let shape = x.dims();
+    same_dtype(x, "tensor", source, "source")?;
+    ensure!(
+        index.ndim() <= 1,
+        "the index must be a vector, not {}",
+        index.fact()
+    );
+    let index = as_index(b, index, "index")?;
+    let index = as_vector(b, &index)?;
+    let (x, source) = (as_vector(b, x)?, as_vector(b, source)?);
+    let a = axis(&x, dim)?;
+    let mut wanted = Shape::from(x.dims());
+    wanted[a] = index.dims()[0].clone();
+    ensure!(
+        source.dims() == &wanted[..],
+        "the source {} does not have one slice of {} along dim {a} for each of the {} indices",
+        source.fact(),
+        x.fact(),
+        wanted[a]
+    );
+    let index = b.along(&index, a, x.ndim())?;
+    let index = b.broadcast_to(&index, &wanted)?;
+    let y = combine(b, &x, a, &index, &source)?;
+    b.reshape(&y, shape)
+}
+
+/// A scatter that combines; what is there is replaced first unless it counts.
+fn reduced(
+    b: &mut Recorder,
+    x: &Tensor,
+    axis: usize,
+    index: &Tensor,
+    src: &Tensor,
+    reduce: ScatterReduction,
+    include_self: bool,
+) -> Recorded {
+    let kind = match reduce {
+        ScatterReduction::Sum => ScatterKind::Sum,
+        ScatterReduction::Prod => ScatterKind::Prod,
+        ScatterReduction::Amax => ScatterKind::Max,
+        ScatterReduction::Amin => ScatterKind::Min,
+        ScatterReduction::Mean => return mean(b, x, axis, index, src, include_self),
+    };
+    let mut start = x.clone();
+    if !include_self {
+        // Any of the elements that go to a place leaves the largest of them the largest.
+        let first = match kind {
+            ScatterKind::Sum => b.full(0i64, x.dtype(), index.dims())?,
+            ScatterKind::Prod => b.full(1i64, x.dtype(), index.dims())?,
+            _ => src.clone(),
+        };
+        start = b.scatter(ScatterKind::Set, x, axis, index, &first)?;
+    }
+    b.scatter(kind, &start, axis, index, src)
+}
+
+fn mean(
+    b: &mut Recorder,
+    x: &Tensor,
+    axis: usize,
+    index: &Tensor,
+    src: &Tensor,
+    include_self: bool,
+) -> Recorded {
+    ensure!(
+        x.dtype() != DType::Bool,
+        "bools have no mean; cast them first"
+    );
+    let dtype = wide(x.dtype());
+    let (wide_x, src) = (b.cast(x, dtype)?, b.cast(src, dtype)?);
+    let sum = reduced(
+        b,
+        &wide_x,
+        axis,
+        index,
+        &src,
+        ScatterReduction::Sum,
+        include_self,
+    )?;
+    let one = b.full(1i64, DType::I64, index.dims())?;
+    let own = b.full(include_self as i64, DType::I64, x.dims())?;
+    let count = b.scatter(ScatterKind::Sum, &own, axis, index, &one)?;
+    let count = b.with(Pw::Maximum, &count, 1i64)?;
+    let count = b.cast(&count, dtype)?;
+    let mean = b.binary(
+        match dtype.kind() {
+            Kind::Float => Pw::Div,
+            _ => Pw::FloorDivide,
+        },
+        &sum,
+        &count,
+    )?;
+    b.cast(&mean, x.dtype())
+}

@@ -1,0 +1,246 @@
+//! Searching in sorted numbers, and counting.
+
+use super::args::{known, same_dtype};
+use super::arith::Other;
+use super::host;
+use super::record::{Recorded, wide};
+use crate::record::{Recorder, compose};
+use crate::{DType, Error, ErrorKind, Tensor};
+use kiln_base::prim::{Reduction, ScatterKind};
+use kiln_base::{Kind, Loc};
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
+use std::panic::Location;
+
+impl Tensor {
+    /// Where `values` would have to be inserted into the sorted lanes of this tensor's last dim to keep
+    /// them sorted: i64, in front of equal elements or, with `right`, behind them. This tensor is a
+    /// vector, or has the leading dims of the values. A `sorter` gives the order of a tensor that isn't
+    /// sorted itself. NaN is inserted at the end.
+    #[track_caller]
+    pub fn searchsorted<'a>(
+        &self,
+        values: impl Into<Other<'a>>,
+        right: bool,
+        sorter: Option<&Tensor>,
+    ) -> Tensor {
+        let values = values.into();
+        let mut operands = values.with(self);
+        operands.extend(sorter);
+        compose("searchsorted", &operands, |b| {
+            let mut sequence = self.clone();
+            if let Some(order) = sorter {
+                super::index::needs_index(order, "sorter")?;
+                ensure!(
+                    order.dims() == self.dims(),
+                    "the sorter {} does not have the shape of {}",
+                    order.fact(),
+                    self.fact()
+                );
+                sequence = b.gather(self, self.ndim() - 1, order)?;
+            }
+            let values = match &values {
+                Other::Tensor(v) => (*v).clone(),
+                Other::Number(n) => b.scalar_like(*n, self)?,
+            };
+            insertion(b, &sequence, &values, right)
+        })
+    }
+
+    /// The number of the bucket of each element, i64: how many of the ascending `boundaries` (a vector)
+    /// are smaller than it or, with `right`, not larger.
+    #[track_caller]
+    pub fn bucketize(&self, boundaries: &Tensor, right: bool) -> Tensor {
+        compose("bucketize", &[self, boundaries], |b| {
+            ensure!(
+                boundaries.ndim() == 1,
+                "the boundaries must be a vector, not {}",
+                boundaries.fact()
+            );
+            insertion(b, boundaries, self, right)
+        })
+    }
+
+    /// Whether each element is (or with `invert`, is not) among the test elements.
+    #[track_caller]
+    pub fn isin<'a>(&self, test_elements: impl Into<Other<'a>>, invert: bool) -> Tensor {
+        let tests = test_elements.into();
+        compose("isin", &tests.with(self), |b| {
+            let (x, tests) = match &tests {
+                Other::Tensor(t) => {
+                    let dtype = crate::promote::common(&[self, t])?;
+                    (b.cast(self, dtype)?, b.cast(t, dtype)?)
+                }
+                number => {
+                    let (x, n) = number.promoted(b, self)?;
+                    let hit = b.binary(Pw::Eq, &x, &n)?;
+                    return if invert {
+                        b.unary(Pw::Not, &hit)
+                    } else {
+                        Ok(hit)
+                    };
+                }
+            };
+            let tests = b.reshape(&tests, &[tests.fact().numel()])?;
+            let n = known(&tests, 0)?;
+            if n == 0 {
+                return b.full(invert, DType::Bool, x.dims());
+            }
+            let order = b.arg_sort(&tests, 0, false, None)?;
+            let tests = b.gather(&tests, 0, &order)?;
+            let at = insertion(b, &tests, &x, false)?;
+            let at = b.with(Pw::Minimum, &at, n - 1)?;
+            let at = b.reshape(&at, &[x.fact().numel()])?;
+            let found = b.gather(&tests, 0, &at)?;
+            let found = b.reshape(&found, x.dims())?;
+            let op = if invert { Pw::Ne } else { Pw::Eq };
+            b.binary(op, &found, &x)
+        })
+    }
+
+    /// How often each number from 0 on occurs in this vector of integers, i64, or the sums of their
+    /// weights (f32 for f32, else f64); at least `minlength` of them. Computes this tensor, whose
+    /// largest element decides the length.
+    #[track_caller]
+    pub fn bincount(&self, weights: Option<&Tensor>, minlength: i64) -> Tensor {
+        let loc = Location::caller();
+        let numbers = compose("bincount", &[self], |b| {
+            let int = self.dtype().kind() == Kind::Int;
+            ensure!(
+                int && self.ndim() == 1,
+                "needs a vector of integers, not {}",
+                self.fact()
+            );
+            ensure!(minlength >= 0, "minlength can't be negative ({minlength})");
+            b.cast(self, DType::I64)
+        });
+        let values = match host::values(&numbers) {
+            Ok(values) => values,
+            Err(e) => return Tensor::poisoned(e, loc),
+        };
+        let ints = values.ints().unwrap_or_default();
+        if let Some(negative) = ints.iter().find(|i| **i < 0) {
+            let message = format!("counts numbers from 0 on, but there is a {negative}");
+            let e = Error::new(ErrorKind::Data, "bincount", message, Loc::from(loc));
+            return Tensor::poisoned(e, loc);
+        }
+        let length = ints.iter().max().map_or(0, |m| m + 1).max(minlength);
+        let operands: Vec<&Tensor> = [&numbers].into_iter().chain(weights).collect();
+        compose("bincount", &operands, |b| {
+            super::args::addressable(&[length.into()], DType::I64)?;
+            let counted = match weights {
+                None => b.full(1i64, DType::I64, numbers.dims())?,
+                Some(w) => {
+                    ensure!(
+                        w.dims() == self.dims(),
+                        "the weights {} do not have the shape of {}",
+                        w.fact(),
+                        self.fact()
+                    );
+                    let f32 = w.dtype() == DType::F32;
+                    b.cast(w, if f32 { DType::F32 } else { DType::F64 })?
+                }
+            };
+            let zeros = b.full(0i64, counted.dtype(), &[length.into()])?;
+            b.scatter(ScatterKind::Sum, &zeros, 0, &numbers, &counted)
+        })
+    }
+
+    /// How many elements lie in each of `bins` equal parts of `min..=max`, in the float's own dtype.
+    /// With `min == max` the range is that of the elements, which must then be finite (else a data
+    /// error), and one more on both sides where they are all equal. Elements outside aren't counted.
+    #[track_caller]
+    pub fn histc(&self, bins: i64, min: f64, max: f64) -> Tensor {
+        compose("histc", &[self], |b| {
+            super::args::needs_float(self, "operand")?;
+            ensure!(bins > 0, "the number of bins must be positive, not {bins}");
+            ensure!(
+                min.is_finite() && max.is_finite(),
+                "the range {min}..={max} is not finite"
+            );
+            ensure!(min <= max, "max {max} must be larger than min {min}");
+            let x = b.reshape(self, &[self.fact().numel()])?;
+            let x = b.cast(&x, wide(x.dtype()))?;
+            let (low, high) = range(b, &x, min, max)?;
+            let width = b.binary(Pw::Sub, &high, &low)?;
+            let at = b.binary(Pw::Sub, &x, &low)?;
+            let at = b.with(Pw::Mul, &at, bins as f64)?;
+            let at = b.binary(Pw::Div, &at, &width)?;
+            let at = b.cast(&at, DType::I64)?;
+            let at = b.with(Pw::Minimum, &at, bins - 1)?; // the last part includes its end
+            let (above, below) = (b.binary(Pw::Ge, &x, &low)?, b.binary(Pw::Le, &x, &high)?);
+            let inside = b.binary(Pw::And, &above, &below)?;
+            let zero = b.scalar_like(0i64, &at)?;
+            let at = b.select(&inside, &at, &zero)?;
+            // A width that isn't finite has no parts: an index that no bin has.
+            let finite = b.finite(&width)?;
+            let none = b.scalar_like(bins, &at)?;
+            let at = b.select(&finite, &at, &none)?;
+            let ones = b.cast(&inside, DType::I64)?;
+            let zeros = b.full(0i64, DType::I64, &[bins.into()])?;
+            let counts = b.scatter(ScatterKind::Sum, &zeros, 0, &at, &ones)?;
+            b.cast(&counts, self.dtype())
+        })
+    }
+}
+
+/// The ends of a histogram, as numbers of the dtype of x.
+fn range(b: &mut Recorder, x: &Tensor, min: f64, max: f64) -> Result<(Tensor, Tensor), OpError> {
+    if min != max || x.dims()[0].is(0) {
+        let max = if min == max { min + 1.0 } else { max };
+        return Ok((b.scalar_like(min, x)?, b.scalar_like(max, x)?));
+    }
+    let low = b.reduce(Reduction::Min, x, &[0], false)?;
+    let high = b.reduce(Reduction::Max, x, &[0], false)?;
+    let same = b.binary(Pw::Eq, &low, &high)?;
+    let (below, above) = (b.with(Pw::Sub, &low, 1.0)?, b.with(Pw::Add, &high, 1.0)?);
+    Ok((
+        b.select(&same, &below, &low)?,
+        b.select(&same, &above, &high)?,
+    ))
+}
+
+/// How many elements of each sorted lane are smaller than a value (or not larger, if `right`), i64 of
+/// the values' shape.
+pub(crate) fn insertion(
+    b: &mut Recorder,
+    sequence: &Tensor,
+    values: &Tensor,
+    right: bool,
+) -> Recorded {
+    same_dtype(sequence, "sorted sequence", values, "values")?;
+    ensure!(sequence.ndim() > 0, "the sequence must have a dim");
+    let flat = Shape::from_elem(values.fact().numel(), 1);
+    let v = match sequence.ndim() {
+        1 => b.reshape(values, &flat)?,
+        _ => values.clone(),
+    };
+    let a = sequence.ndim() - 1;
+    ensure!(
+        v.ndim() == a + 1 && v.dims()[..a] == sequence.dims()[..a],
+        "the values {} do not have the leading dims of the sorted sequence {}",
+        values.fact(),
+        sequence.fact()
+    );
+    let ordered = match v.dtype() {
+        DType::Bool => DType::U8,
+        other => other,
+    };
+    let (s, v) = (b.cast(sequence, ordered)?, b.cast(&v, ordered)?);
+    let n = known(&s, a)?;
+    let beyond = b.binary(Pw::Ne, &v, &v)?; // NaN
+    let mut at = b.full(0i64, DType::I64, v.dims())?;
+    // Binary search: steps of halved size, each taken if it does not pass the value.
+    let op = if right { Pw::Le } else { Pw::Lt };
+    for bit in (0..i64::BITS - n.leading_zeros()).rev() {
+        let next = b.with(Pw::Add, &at, 1i64 << bit)?;
+        let last = b.with(Pw::Minimum, &next, n)?;
+        let last = b.with(Pw::Sub, &last, 1i64)?;
+        let element = b.gather(&s, a, &last)?;
+        let less = b.binary(op, &element, &v)?;
+        let less = b.binary(Pw::Or, &less, &beyond)?;
+        let within = b.with(Pw::Le, &next, n)?;
+        let go = b.binary(Pw::And, &less, &within)?;
+        at = b.select(&go, &next, &at)?;
+    }
+    b.reshape(&at, values.dims())
+}

@@ -1,0 +1,182 @@
+//! Elements chosen by a condition.
+//!
+//! How many there are depends on values, so these operations compute their mask and record ordinary
+//! gathers with what they found. Inside `compile` no value is known, so there they are errors.
+
+use super::host;
+use crate::record::compose;
+use crate::{DType, Error, ErrorKind, Result, Tensor};
+use kiln_base::prim::ScanKind;
+use kiln_base::{Dim, Loc, numel};
+use kiln_ir::{Builder, OpError, broadcast_shapes, ensure};
+use std::panic::Location;
+
+/// Where the elements of a mask (or of any tensor) are that are not zero, in row-major order: one i64
+/// vector a dim. The mask is computed.
+#[track_caller]
+pub(crate) fn nonzero_vectors(mask: &Tensor) -> Result<Vec<Tensor>> {
+    let array = host::values(mask)?;
+    let mut columns = vec![Vec::new(); array.shape().len()];
+    for at in positions(&host::truths(&array)) {
+        let mut rest = at;
+        for (column, &extent) in columns.iter_mut().zip(array.shape()).rev() {
+            column.push(rest % extent as i64);
+            rest /= extent as i64;
+        }
+    }
+    Ok(columns.iter().map(|c| host::vector(c)).collect())
+}
+
+/// The numbers of the true elements.
+fn positions(truths: &[bool]) -> Vec<i64> {
+    let numbered = truths.iter().enumerate();
+    numbered
+        .filter(|(_, t)| **t)
+        .map(|(i, _)| i as i64)
+        .collect()
+}
+
+/// Whether a tensor in brackets is a mask and not an index. As in PyTorch, u8 is a mask.
+pub(crate) fn is_mask(t: &Tensor) -> bool {
+    matches!(t.dtype(), DType::Bool | DType::U8)
+}
+
+/// The indices of `x[..]` with each mask replaced by the index vectors of its true elements, one for
+/// each dim that the mask covers. A mask of rank 0 or of another shape than those dims is an error.
+#[track_caller]
+pub(crate) fn without_masks(
+    called: &str,
+    x: &Tensor,
+    indices: &[Option<&Tensor>],
+) -> Result<Vec<Option<Tensor>>> {
+    let loc = Location::caller();
+    x.check()?;
+    let mut out: Vec<Option<Tensor>> = Vec::new();
+    for index in indices {
+        let Some(t) = index else {
+            out.push(None);
+            continue;
+        };
+        if !is_mask(t.check()?) {
+            out.push(Some((*t).clone()));
+            continue;
+        }
+        let covered = x.dims().get(out.len()..out.len() + t.ndim());
+        if t.ndim() == 0 || covered != Some(t.dims()) {
+            let message = format!(
+                "the mask {} does not have the shape of the dims of {} from {} on",
+                t.fact(),
+                x.fact(),
+                out.len()
+            );
+            return Err(Error::new(ErrorKind::Op, called, message, Loc::from(loc)));
+        }
+        out.extend(nonzero_vectors(t)?.into_iter().map(Some));
+    }
+    Ok(out)
+}
+
+impl Tensor {
+    /// Where the elements are that are not zero, in row-major order: i64 `[count, rank]`. Computes this
+    /// tensor.
+    ///
+    /// ```
+    /// use kiln_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[0i64, 5, 7, 0], [2, 2]);
+    /// assert_eq!(x.nonzero().to_vec::<i64>()?, [0, 1, 1, 0]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn nonzero(&self) -> Tensor {
+        let columns = match nonzero_vectors(self) {
+            Ok(columns) => columns,
+            Err(e) => return Tensor::poisoned(e, Location::caller()),
+        };
+        if columns.is_empty() {
+            let count = host::values(self).map(|a| positions(&host::truths(&a)).len());
+            return Tensor::zeros([count.unwrap_or(0), 0], DType::I64);
+        }
+        compose("nonzero", &columns.iter().collect::<Vec<_>>(), |b| {
+            let columns = columns.iter().map(|c| b.unsqueeze(c, 1));
+            let columns = columns.collect::<std::result::Result<Vec<_>, _>>()?;
+            b.concat(&columns, 1)
+        })
+    }
+
+    /// [`Tensor::nonzero`] under its NumPy name.
+    #[track_caller]
+    pub fn argwhere(&self) -> Tensor {
+        self.nonzero()
+    }
+
+    /// [`Tensor::nonzero`] as one i64 vector a dim, which together index this tensor. A number counts as
+    /// a vector of one.
+    #[track_caller]
+    pub fn nonzero_as_tuple(&self) -> Vec<Tensor> {
+        let x = compose("nonzero", &[self], |b| super::index::as_vector(b, self));
+        let count = x.ndim();
+        nonzero_vectors(&x).unwrap_or_else(|e| vec![Tensor::poisoned(e, Location::caller()); count])
+    }
+
+    /// The elements where the mask (bool, both broadcast) is true, as a vector. Computes the mask.
+    #[track_caller]
+    pub fn masked_select(&self, mask: &Tensor) -> Tensor {
+        let shaped = compose("masked_select", &[self, mask], |b| {
+            needs_mask(mask)?;
+            let shape = shared_shape(self, mask)?;
+            let mask = b.broadcast_to(mask, &shape)?;
+            b.reshape(&mask, &[numel(&shape)])
+        });
+        let found = host::values(&shaped).map(|a| host::vector(&positions(&host::truths(&a))));
+        let found = host::or_poisoned(found);
+        compose("masked_select", &[self, &found], |b| {
+            let shape = shared_shape(self, mask)?;
+            let x = b.broadcast_to(self, &shape)?;
+            let x = b.reshape(&x, &[numel(&shape)])?;
+            b.gather(&x, 0, &found)
+        })
+    }
+
+    /// This tensor with the elements of `source`, in order, in the places where the mask (bool, both
+    /// broadcast) is true. A source of fewer elements than there are places is a data error.
+    #[track_caller]
+    pub fn masked_scatter(&self, mask: &Tensor, source: &Tensor) -> Tensor {
+        compose("masked_scatter", &[self, mask, source], |b| {
+            needs_mask(mask)?;
+            super::args::same_dtype(self, "tensor", source, "source")?;
+            let shape = shared_shape(self, mask)?;
+            let (x, mask) = (b.broadcast_to(self, &shape)?, b.broadcast_to(mask, &shape)?);
+            let flat = b.reshape(&mask, &[numel(&shape)])?;
+            // Place n takes element n of the source; what is not a place takes what stands in front.
+            let number = b.cast(&flat, DType::I64)?;
+            let number = b.scan(ScanKind::Sum, &number, 0)?;
+            let zero = b.scalar_like(0i64, &number)?;
+            let number = b.select(&flat, &number, &zero)?;
+            let source = b.reshape(source, &[source.fact().numel()])?;
+            let source = b.pad_axis(&source, 0, Dim::ONE, Dim::ZERO, 0i64)?;
+            let placed = b.gather(&source, 0, &number)?;
+            let placed = b.reshape(&placed, &shape)?;
+            b.select(&mask, &placed, &x)
+        })
+    }
+}
+
+fn needs_mask(mask: &Tensor) -> std::result::Result<(), OpError> {
+    ensure!(
+        mask.dtype() == DType::Bool,
+        "the mask must be bool, not {}",
+        mask.dtype()
+    );
+    Ok(())
+}
+
+/// The shape that a tensor and its mask broadcast to.
+fn shared_shape(x: &Tensor, mask: &Tensor) -> std::result::Result<kiln_ir::Shape, OpError> {
+    broadcast_shapes([x.dims(), mask.dims()]).ok_or_else(|| {
+        OpError(format!(
+            "{} and the mask {} do not broadcast together",
+            x.fact(),
+            mask.fact()
+        ))
+    })
+}

@@ -1,0 +1,244 @@
+//! Order: sorting, the largest, the middle and the most frequent elements.
+//!
+//! Every sort is stable. NaN counts as larger than everything; −0 and 0 are equal. Sorted values are
+//! gathers, so they are bit for bit the elements. A number counts as a vector of one.
+
+use super::args::{axis, known};
+use super::index::as_vector;
+use super::record::Recorded;
+use super::reduce::two;
+use crate::record::{Recorder, compose, compose_many};
+use crate::{DType, Tensor};
+use kiln_base::Dim;
+use kiln_base::prim::{Reduction, ScanKind};
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
+
+impl Tensor {
+    /// The elements of each lane of a dim in order, and the i64 indices where they were.
+    ///
+    /// ```
+    /// use kiln_tensor::Tensor;
+    /// let (values, indices) = Tensor::from_slice(&[3i64, 1, 2], [3]).sort(0, false);
+    /// assert_eq!(values.shape()?, indices.shape()?);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn sort(&self, dim: i64, descending: bool) -> (Tensor, Tensor) {
+        two(compose_many("sort", &[self], 2, |b| {
+            let (x, a) = lanes(b, self, dim)?;
+            let order = b.arg_sort(&x, a, descending, None)?;
+            let values = b.gather(&x, a, &order)?;
+            let back = |b: &mut Recorder, t: &Tensor| b.reshape(t, self.dims());
+            Ok(vec![back(b, &values)?, back(b, &order)?])
+        }))
+    }
+
+    /// The i64 indices that sort each lane of a dim.
+    #[track_caller]
+    pub fn argsort(&self, dim: i64, descending: bool) -> Tensor {
+        compose("argsort", &[self], |b| {
+            let (x, a) = lanes(b, self, dim)?;
+            let order = b.arg_sort(&x, a, descending, None)?;
+            b.reshape(&order, self.dims())
+        })
+    }
+
+    /// The elements of each lane of the first dim in ascending order.
+    #[track_caller]
+    pub fn msort(&self) -> Tensor {
+        self.sort(0, false).0
+    }
+
+    /// The k largest (else smallest) elements of each lane of a dim and their i64 indices. They always
+    /// come in order, best first, which `sorted = false` allows, too.
+    #[track_caller]
+    pub fn topk(&self, k: i64, dim: i64, largest: bool, sorted: bool) -> (Tensor, Tensor) {
+        let _ = sorted;
+        two(compose_many("topk", &[self], 2, |b| {
+            let (x, a) = lanes(b, self, dim)?;
+            let count = count(&x, a, k)?;
+            let order = b.arg_sort(&x, a, largest, Some(count))?;
+            let values = b.gather(&x, a, &order)?;
+            if self.ndim() == 0 && count == 1 {
+                return Ok(vec![b.reshape(&values, &[])?, b.reshape(&order, &[])?]);
+            }
+            Ok(vec![values, order])
+        }))
+    }
+
+    /// The k-th smallest element (k from 1) of each lane of a dim and its i64 index.
+    #[track_caller]
+    pub fn kthvalue(&self, k: i64, dim: i64, keepdim: bool) -> (Tensor, Tensor) {
+        two(compose_many("kthvalue", &[self], 2, |b| {
+            ensure!(k >= 1, "k counts from 1, so it can't be {k}");
+            let (x, a) = lanes(b, self, dim)?;
+            let count = count(&x, a, k)?;
+            let order = b.arg_sort(&x, a, false, Some(count))?;
+            let index = b.narrow(&order, a, k - 1, 1i64)?;
+            chosen(b, self, &x, a, &index, keepdim)
+        }))
+    }
+
+    /// The middle element of each lane of a dim (the lower one of two) and its i64 index. Where a lane
+    /// has a NaN, the first of them.
+    #[track_caller]
+    pub fn median(&self, dim: i64, keepdim: bool) -> (Tensor, Tensor) {
+        middle("median", self, Some(dim), keepdim, false)
+    }
+
+    /// The middle one of all elements (the lower one of two); NaN if there is a NaN or no element.
+    #[track_caller]
+    pub fn median_all(&self) -> Tensor {
+        middle("median", self, None, false, false).0
+    }
+
+    /// The middle element of what is not NaN in each lane of a dim, and its i64 index.
+    #[track_caller]
+    pub fn nanmedian(&self, dim: i64, keepdim: bool) -> (Tensor, Tensor) {
+        middle("nanmedian", self, Some(dim), keepdim, true)
+    }
+
+    /// The middle one of all elements that are not NaN; NaN if there is none.
+    #[track_caller]
+    pub fn nanmedian_all(&self) -> Tensor {
+        middle("nanmedian", self, None, false, true).0
+    }
+
+    /// The most frequent element of each lane of a dim, the smallest of several, and the i64 index of
+    /// its last occurrence.
+    #[track_caller]
+    pub fn mode(&self, dim: i64, keepdim: bool) -> (Tensor, Tensor) {
+        two(compose_many("mode", &[self], 2, |b| {
+            let (x, a) = lanes(b, self, dim)?;
+            let n = known(&x, a)?;
+            ensure!(n > 0, "{} has no elements along dim {dim}", self.fact());
+            let order = b.arg_sort(&x, a, false, None)?;
+            let sorted = b.gather(&x, a, &order)?;
+            let (left, right) = (
+                b.narrow(&sorted, a, 0i64, n - 1)?,
+                b.narrow(&sorted, a, 1i64, n - 1)?,
+            );
+            let change = b.binary(Pw::Ne, &left, &right)?;
+            let first = b.pad_axis(&change, a, Dim::ONE, Dim::ZERO, true)?;
+            let last = b.pad_axis(&change, a, Dim::ZERO, Dim::ONE, true)?;
+            // Where a run ends, its length is the distance from where it began.
+            let at = b.iota(&x.dims()[a])?;
+            let at = b.along(&at, a, x.ndim())?;
+            let at = b.broadcast_to(&at, x.dims())?;
+            let zero = b.scalar_like(0i64, &at)?;
+            let began = b.select(&first, &at, &zero)?;
+            let began = b.scan(ScanKind::Max, &began, a)?;
+            let length = b.binary(Pw::Sub, &at, &began)?;
+            let length = b.with(Pw::Add, &length, 1i64)?;
+            let length = b.select(&last, &length, &zero)?;
+            let kind = Reduction::Max;
+            let best = b.op(ops::ArgReduce { kind, axis: a }, &[length])?;
+            let best = b.unsqueeze(&best, a)?;
+            let index = b.gather(&order, a, &best)?;
+            chosen(b, self, &x, a, &index, keepdim)
+        }))
+    }
+}
+
+/// The tensor with at least one dim, and the axis that `dim` names.
+pub(crate) fn lanes(b: &mut Recorder, t: &Tensor, dim: i64) -> Result<(Tensor, usize), OpError> {
+    let x = as_vector(b, t)?;
+    let a = axis(&x, dim)?;
+    Ok((x, a))
+}
+
+/// How many elements of an axis to take.
+fn count(x: &Tensor, axis: usize, k: i64) -> Result<usize, OpError> {
+    let fits = x.dims()[axis].as_const().is_none_or(|n| k <= n);
+    ensure!(
+        k >= 0 && fits,
+        "k = {k} elements can't be chosen along dim {axis} of {}",
+        x.fact()
+    );
+    Ok(k as usize)
+}
+
+/// The elements at an index of one element a lane, and the index.
+fn chosen(
+    b: &mut Recorder,
+    t: &Tensor,
+    x: &Tensor,
+    axis: usize,
+    index: &Tensor,
+    keepdim: bool,
+) -> Result<Vec<Tensor>, OpError> {
+    let shape = reduced_shape(t, axis, keepdim);
+    let values = b.gather(x, axis, index)?;
+    Ok(vec![b.reshape(&values, &shape)?, b.reshape(index, &shape)?])
+}
+
+/// The shape of one element for each lane.
+pub(crate) fn reduced_shape(t: &Tensor, axis: usize, keepdim: bool) -> Shape {
+    let mut shape = Shape::from(t.dims());
+    if t.ndim() > 0 {
+        shape[axis] = Dim::ONE;
+        if !keepdim {
+            shape.remove(axis);
+        }
+    }
+    shape
+}
+
+/// The sorted lanes, how many of their elements are NaN (which stand last; one count a lane), and the
+/// order.
+pub(crate) fn sorted_with_nans(
+    b: &mut Recorder,
+    x: &Tensor,
+    axis: usize,
+) -> Result<(Tensor, Tensor, Tensor), OpError> {
+    let order = b.arg_sort(x, axis, false, None)?;
+    let sorted = b.gather(x, axis, &order)?;
+    let nan = b.binary(Pw::Ne, &sorted, &sorted)?;
+    let nan = b.cast(&nan, DType::I64)?;
+    Ok((sorted, b.sum(&nan, &[axis], true)?, order))
+}
+
+#[track_caller]
+fn middle(
+    called: &'static str,
+    t: &Tensor,
+    dim: Option<i64>,
+    keepdim: bool,
+    skip_nan: bool,
+) -> (Tensor, Tensor) {
+    two(compose_many(called, &[t], 2, |b| {
+        let flat;
+        let (t, dim) = match dim {
+            Some(d) => (t, d),
+            None => {
+                flat = b.reshape(t, &[t.fact().numel()])?;
+                (&flat, 0)
+            }
+        };
+        let (x, a) = lanes(b, t, dim)?;
+        let n = known(&x, a)?;
+        if n == 0 && x.ndim() == 1 && x.dtype().is_float() && !keepdim {
+            let nan = b.full(f64::NAN, x.dtype(), &[])?;
+            return Ok(vec![nan, b.full(0i64, DType::I64, &[])?]);
+        }
+        ensure!(n > 0, "{} has no elements along dim {dim}", t.fact());
+        let (_, nans, order) = sorted_with_nans(b, &x, a)?;
+        let place = place(b, n, &nans, skip_nan)?;
+        let index = b.gather(&order, a, &place)?;
+        chosen(b, t, &x, a, &index, keepdim)
+    }))
+}
+
+/// Where the median stands in sorted lanes of `n` elements, the last of them NaN.
+fn place(b: &mut Recorder, n: i64, nans: &Tensor, skip_nan: bool) -> Recorded {
+    let minus = b.unary(Pw::Neg, nans)?;
+    let numbers = b.with(Pw::Add, &minus, n)?;
+    if skip_nan {
+        let last = b.with(Pw::Sub, &numbers, 1i64)?;
+        let last = b.with(Pw::Maximum, &last, 0i64)?;
+        return b.with(Pw::FloorDivide, &last, 2i64);
+    }
+    let any = b.with(Pw::Gt, nans, 0i64)?;
+    let middle = b.scalar_like((n - 1) / 2, nans)?;
+    b.select(&any, &numbers, &middle)
+}

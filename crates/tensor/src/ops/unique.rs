@@ -1,0 +1,179 @@
+//! Distinct elements and slices.
+//!
+//! How many there are depends on values, so these operations compute their operand and record gathers
+//! with what they found. NaN equals nothing, not even NaN.
+
+use super::args::axis;
+use super::host;
+use crate::record::compose;
+use crate::{Error, ErrorKind, Result, Tensor};
+use kiln_base::Loc;
+use kiln_ir::Builder;
+use kiln_ir::eval::{Array, Data};
+use std::cmp::Ordering;
+use std::panic::Location;
+
+impl Tensor {
+    /// The distinct elements in ascending order (a vector), or the distinct slices of a dim in
+    /// lexicographic order; where in them each element or slice is (i64); and how often each occurs
+    /// (i64).
+    ///
+    /// ```
+    /// use kiln_tensor::Tensor;
+    /// let (values, inverse, counts) = Tensor::from_slice(&[3i64, 1, 3], [3]).unique(None);
+    /// assert_eq!(values.to_vec::<i64>()?, [1, 3]);
+    /// assert_eq!(inverse.to_vec::<i64>()?, [1, 0, 1]);
+    /// assert_eq!(counts.to_vec::<i64>()?, [1, 2]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn unique(&self, dim: impl Into<Option<i64>>) -> (Tensor, Tensor, Tensor) {
+        distinct("unique", self, dim.into(), true)
+    }
+
+    /// The first of each run of equal elements or, along a dim, slices; which run each is in (i64); and
+    /// how long the runs are (i64).
+    #[track_caller]
+    pub fn unique_consecutive(&self, dim: impl Into<Option<i64>>) -> (Tensor, Tensor, Tensor) {
+        distinct("unique_consecutive", self, dim.into(), false)
+    }
+}
+
+#[track_caller]
+fn distinct(
+    called: &'static str,
+    t: &Tensor,
+    dim: Option<i64>,
+    sort: bool,
+) -> (Tensor, Tensor, Tensor) {
+    let loc = Location::caller();
+    let found = match grouped(called, t, dim, sort) {
+        Ok(groups) => groups,
+        Err(e) => {
+            let bad = Tensor::poisoned(e, loc);
+            return (bad.clone(), bad.clone(), bad);
+        }
+    };
+    let first = host::vector(&found.first);
+    let values = compose(called, &[t, &first], |b| match dim {
+        Some(d) => b.index_select(t, axis(t, d)?, &first),
+        None => {
+            let flat = b.reshape(t, &[t.fact().numel()])?;
+            b.gather(&flat, 0, &first)
+        }
+    });
+    let inverse = host::vector(&found.inverse);
+    let inverse = match dim {
+        Some(_) => inverse,
+        None => inverse.reshape_dims(t.dims()),
+    };
+    (values, inverse, host::vector(&found.counts))
+}
+
+/// Slices by what they hold.
+#[derive(Default)]
+struct Groups {
+    /// The number of a slice of each group.
+    first: Vec<i64>,
+    /// How many each group has.
+    counts: Vec<i64>,
+    /// The group of each slice.
+    inverse: Vec<i64>,
+}
+
+#[track_caller]
+fn grouped(called: &str, t: &Tensor, dim: Option<i64>, sort: bool) -> Result<Groups> {
+    let loc = Loc::from(Location::caller());
+    let wrong = |m: String| Error::new(ErrorKind::Op, called, m, loc.clone());
+    t.check()?;
+    let a = dim.map(|d| axis(t, d)).transpose();
+    let a = a.map_err(|e| wrong(e.0))?;
+    if !t.dtype().computes() {
+        return Err(wrong(format!("{} can only be stored and cast", t.dtype())));
+    }
+    let array = host::values(t)?;
+    let slices = Slices::new(&array, a);
+    if slices.width == 0 && slices.count > 0 {
+        return Err(wrong(format!(
+            "the slices of {} have no elements",
+            t.fact()
+        )));
+    }
+    let mut order: Vec<usize> = (0..slices.count).collect();
+    if sort {
+        order.sort_by(|i, j| slices.compare(*i, *j));
+    }
+    let mut groups = Groups {
+        inverse: vec![0; slices.count],
+        ..Groups::default()
+    };
+    let mut before = None;
+    for i in order {
+        match before {
+            Some(j) if slices.equal(i, j) => {}
+            _ => {
+                groups.first.push(i as i64);
+                groups.counts.push(0);
+            }
+        }
+        let group = groups.counts.len() - 1;
+        groups.counts[group] += 1;
+        groups.inverse[i] = group as i64;
+        before = Some(i);
+    }
+    Ok(groups)
+}
+
+/// The slices of an axis, or the single elements.
+struct Slices<'a> {
+    data: &'a Data,
+    count: usize,
+    /// Elements a slice.
+    width: usize,
+    /// Elements behind the axis.
+    inner: usize,
+}
+
+impl<'a> Slices<'a> {
+    fn new(array: &'a Array, axis: Option<usize>) -> Slices<'a> {
+        let (shape, data) = (array.shape(), array.data());
+        let (count, inner) = match axis {
+            Some(a) => (shape[a], shape[a + 1..].iter().product()),
+            None => (array.len(), 1),
+        };
+        let outer: usize = axis.map_or(1, |a| shape[..a].iter().product());
+        Slices {
+            data,
+            count,
+            width: outer * inner,
+            inner,
+        }
+    }
+
+    /// The positions of the elements of two slices, in pairs.
+    fn pairs(&self, i: usize, j: usize) -> impl Iterator<Item = (usize, usize)> {
+        (0..self.width).map(move |k| {
+            let start = k / self.inner * self.inner * self.count + k % self.inner;
+            (start + i * self.inner, start + j * self.inner)
+        })
+    }
+
+    /// Lexicographic order; NaN is the largest.
+    fn compare(&self, i: usize, j: usize) -> Ordering {
+        let order = |(p, q): (usize, usize)| match self.data {
+            Data::Float(v) => v[p]
+                .partial_cmp(&v[q])
+                .unwrap_or_else(|| v[p].is_nan().cmp(&v[q].is_nan())),
+            Data::Int(v) => v[p].cmp(&v[q]),
+        };
+        let mut orders = self.pairs(i, j).map(order);
+        orders.find(|o| o.is_ne()).unwrap_or(Ordering::Equal)
+    }
+
+    fn equal(&self, i: usize, j: usize) -> bool {
+        self.pairs(i, j).all(|(p, q)| match self.data {
+            Data::Float(v) => v[p] == v[q],
+            Data::Int(v) => v[p] == v[q],
+        })
+    }
+}

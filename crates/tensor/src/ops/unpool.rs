@@ -1,0 +1,146 @@
+//! The inverse of max pooling.
+
+use super::args::{IntList, known};
+use super::conv::batched;
+use super::record::Recorded;
+use crate::record::{Recorder, compose};
+use crate::{DType, Tensor};
+use kiln_base::prim::ScatterKind;
+use kiln_base::{Dim, numel};
+use kiln_ir::{Builder, OpError, Shape, ensure};
+
+impl Tensor {
+    /// `[N, C, L]` (or without a batch) put back to where [`Tensor::max_pool1d_with_indices`] found it,
+    /// zeros elsewhere; see [`Tensor::max_unpool2d`].
+    #[track_caller]
+    pub fn max_unpool1d(
+        &self,
+        indices: &Tensor,
+        kernel_size: impl Into<IntList>,
+        stride: impl Into<IntList>,
+        padding: impl Into<IntList>,
+        output_size: impl Into<IntList>,
+    ) -> Tensor {
+        let windows = [
+            kernel_size.into(),
+            stride.into(),
+            padding.into(),
+            output_size.into(),
+        ];
+        unpool("max_unpool1d", 1, self, indices, windows)
+    }
+
+    /// `[N, C, H, W]` (or without a batch) put back to where [`Tensor::max_pool2d_with_indices`] found
+    /// it, zeros elsewhere. An empty stride is the kernel size. An empty output size is
+    /// `(size − 1) · stride − 2 · padding + kernel`; another one differs from it by less than a stride
+    /// in each dim. Of several elements for one place the last stays.
+    #[track_caller]
+    pub fn max_unpool2d(
+        &self,
+        indices: &Tensor,
+        kernel_size: impl Into<IntList>,
+        stride: impl Into<IntList>,
+        padding: impl Into<IntList>,
+        output_size: impl Into<IntList>,
+    ) -> Tensor {
+        let windows = [
+            kernel_size.into(),
+            stride.into(),
+            padding.into(),
+            output_size.into(),
+        ];
+        unpool("max_unpool2d", 2, self, indices, windows)
+    }
+
+    /// `[N, C, D, H, W]` (or without a batch) put back to where [`Tensor::max_pool3d_with_indices`]
+    /// found it, zeros elsewhere; see [`Tensor::max_unpool2d`].
+    #[track_caller]
+    pub fn max_unpool3d(
+        &self,
+        indices: &Tensor,
+        kernel_size: impl Into<IntList>,
+        stride: impl Into<IntList>,
+        padding: impl Into<IntList>,
+        output_size: impl Into<IntList>,
+    ) -> Tensor {
+        let windows = [
+            kernel_size.into(),
+            stride.into(),
+            padding.into(),
+            output_size.into(),
+        ];
+        unpool("max_unpool3d", 3, self, indices, windows)
+    }
+}
+
+#[track_caller]
+fn unpool(
+    called: &'static str,
+    spatial: usize,
+    t: &Tensor,
+    indices: &Tensor,
+    windows: [IntList; 4],
+) -> Tensor {
+    compose(called, &[t, indices], |b| {
+        super::pool::check_input(spatial, t)?;
+        super::index::needs_index(indices, "indices")?;
+        ensure!(
+            indices.dims() == t.dims(),
+            "the indices {} do not have the shape of {}",
+            indices.fact(),
+            t.fact()
+        );
+        let size = output_size(spatial, t, &windows)?;
+        batched(b, spatial, t, |b, x| {
+            let indices = b.reshape(indices, x.dims())?;
+            placed(b, x, &indices, &size)
+        })
+    })
+}
+
+/// The spatial sizes of the result.
+fn output_size(spatial: usize, t: &Tensor, windows: &[IntList; 4]) -> Result<Shape, OpError> {
+    let [kernel, stride, padding, wanted] = windows;
+    let kernel = kernel.each(spatial, "the kernel size", 1)?;
+    let stride = match stride.0.is_empty() {
+        true => kernel.clone(),
+        false => stride.each(spatial, "the stride", 1)?,
+    };
+    let padding = padding.each(spatial, "the padding", 0)?;
+    // Given in full, the leading dims of the size are those of the tensor.
+    let wanted = match wanted.0.len() {
+        n if n == t.ndim() => &wanted.0[n - spatial..],
+        _ => &wanted.0[..],
+    };
+    ensure!(
+        wanted.is_empty() || wanted.len() == spatial,
+        "the output size needs {spatial} numbers, not {wanted:?}"
+    );
+    let mut size = Shape::new();
+    for a in 0..spatial {
+        let n = known(t, t.ndim() - spatial + a)?;
+        let (k, s, p) = (kernel[a] as i64, stride[a] as i64, padding[a] as i64);
+        let usual = (n - 1) * s - 2 * p + k;
+        let out = wanted.get(a).copied().unwrap_or(usual);
+        ensure!(
+            wanted.is_empty() || (usual - s < out && out < usual + s),
+            "the output size {out} differs from {usual} by a stride of {s} or more"
+        );
+        ensure!(out >= 0, "the output size can't be negative ({out})");
+        size.push(out.into());
+    }
+    Ok(size)
+}
+
+/// The elements of each plane at their places in a larger one of zeros.
+fn placed(b: &mut Recorder, x: &Tensor, indices: &Tensor, size: &Shape) -> Recorded {
+    let lead = Shape::from(&x.dims()[..2]);
+    let plane = |n: Dim| -> Shape { lead.iter().cloned().chain([n]).collect() };
+    let from = plane(numel(&x.dims()[2..]));
+    let (x, at) = (b.reshape(x, &from)?, b.reshape(indices, &from)?);
+    super::args::addressable(&plane(numel(size)), DType::F64)?;
+    let zeros = b.full(0i64, x.dtype(), &plane(numel(size)))?;
+    let y = b.scatter(ScatterKind::Set, &zeros, 2, &at, &x)?;
+    let shape: Shape = lead.iter().chain(size).cloned().collect();
+    b.reshape(&y, &shape)
+}
