@@ -1,5 +1,5 @@
 //! Words that every Kiln crate shares: [`DType`]s, [`Scalar`]s, [`Dim`]s, source locations ([`Loc`]),
-//! the scalar primitives of kernels ([`prim`]) and the serialisable [`Plan`](plan::Plan) with its kernels.
+//! the scalar primitives of kernels ([`prim`], [`special`]) and the serialisable [`Plan`](plan::Plan) with its kernels.
 
 mod dim;
 mod dtype;
@@ -8,6 +8,7 @@ pub mod memory;
 pub mod plan;
 pub mod prim;
 mod scalar;
+pub mod special;
 pub mod tile;
 
 pub use dim::{Dim, NotDivisible, Sym, SymbolValues, contiguous_strides, numel};

@@ -169,7 +169,7 @@ pub(crate) fn wide(dtype: DType) -> DType {
 /// Whether a result may leave the range of a narrow integer dtype.
 fn wraps(op: Binary) -> bool {
     use Binary::*;
-    matches!(op, Add | Sub | Mul | Div | FloorDiv | Pow | Shl)
+    matches!(op, Add | Sub | Mul | Div | FloorDiv | Pow | Gcd | Lcm | Shl)
 }
 
 /// Writes the expression of one pointwise node.

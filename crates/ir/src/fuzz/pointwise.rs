@@ -66,17 +66,35 @@ impl Generator {
         match row {
             _ if jumps => {}
             // Overflow is never interesting twice.
-            Exp | Exp2 | Expm1 | Sinh | Cosh => x[0] = self.clamp(x[0], 4.0)?,
+            Exp | Exp2 | Expm1 | Sinh | Cosh | I0 | I1 => x[0] = self.clamp(x[0], 4.0)?,
             Tan => x[0] = self.clamp(x[0], 1.25)?,
-            Sin | Cos => x[0] = self.clamp(x[0], 8.0)?,
+            Sin | Cos | LogNdtr => x[0] = self.clamp(x[0], 8.0)?,
             Pow => {
                 x[1] = self.clamp(x[1], 2.0)?;
                 if !wild {
                     x[0] = self.away_from_zero(x[0])?;
                 }
             }
+            // Poles.
+            Lgamma | Digamma | Zeta => {
+                for v in &mut x {
+                    *v = self.clamp(*v, 4.0)?;
+                    *v = self.away_from_zero(*v)?;
+                }
+                if row == Zeta {
+                    let meta = self.meta(x[0]);
+                    let size = meta.size + 1.0;
+                    x[0] = self.row_with(Add, x[0], 1.0, Meta { size, ..meta })?;
+                }
+            }
+            // Steep at both ends.
+            Ndtri => {
+                let x0 = self.clamp(x[0], 4.0)?;
+                let size = 1.0;
+                x[0] = self.row(Sigmoid, &[x0], Meta { size, exact: false })?;
+            }
             // It jumps where y is 0, and `max(-0, 0)` may be either of the two.
-            Atan2 => {
+            Atan2 | SignBit => {
                 x[0] = self.away_from_zero(x[0])?;
                 if self.rng.chance(0.5) {
                     x[0] = self.row(Neg, &[x[0]], self.meta(x[0]))?;
@@ -85,21 +103,22 @@ impl Generator {
             _ if wild => {}
             Sqrt | Rsqrt | Reciprocal | Log | Log2 | Log10 => x[0] = self.away_from_zero(x[0])?,
             Log1p => x[0] = self.row(Abs, &[x[0]], self.meta(x[0]))?,
-            Asin | Acos | Atanh => x[0] = self.clamp(x[0], 0.875)?,
+            Xlog1py => x[1] = self.row(Abs, &[x[1]], self.meta(x[1]))?,
+            Asin | Acos | Atanh | ErfInv => x[0] = self.clamp(x[0], 0.875)?,
             Acosh => {
                 let positive = self.away_from_zero(x[0])?;
                 let meta = self.meta(positive);
                 let size = meta.size + 1.0;
                 x[0] = self.row_with(Add, positive, 1.0, Meta { size, ..meta })?;
             }
-            Div => x[1] = self.away_from_zero(x[1])?,
+            Div | Xlogy => x[1] = self.away_from_zero(x[1])?,
             _ => {}
         }
         let sizes: Vec<f64> = x.iter().map(|v| self.meta(*v).size).collect();
         // These give one of their operands, its negative, or a bound.
         let chooses = matches!(
             row,
-            Neg | Abs | Relu | Relu6 | Maximum | Minimum | Select | Clamp
+            Neg | Abs | Relu | Relu6 | Maximum | Minimum | Fmax | Fmin | Select | Clamp
         );
         let whole = matches!(row, Sign | Floor | Ceil | Round | Trunc | Fmod);
         let compares = row.row().gives == Gives::Bool;
@@ -156,14 +175,20 @@ fn float_size(row: Pw, x: &[f64]) -> f64 {
     use Pw::*;
     let largest = x.iter().fold(1.0, |a: f64, b| a.max(*b));
     match row {
-        Sin | Cos | Tanh | Erf | Sigmoid | Softsign | Hardsigmoid | Sign => 1.0,
+        Sin | Cos | Tanh | Erf | Sigmoid | Softsign | Hardsigmoid | Sign | I0e | I1e => 1.0,
+        Erfc | ErfInv => 2.0,
+        Ndtri => 4.0,
+        Lgamma | Digamma => 8.0,
+        LogNdtr => 40.0,
         Tan | Asin | Acos | Atan | Atan2 | Atanh | Rsqrt | Reciprocal => 4.0,
-        Exp | Exp2 | Expm1 | Sinh | Cosh => 64.0,
+        Exp | Exp2 | Expm1 | Sinh | Cosh | I0 | I1 | Zeta => 64.0,
         Square | Mul => x[0] * x[x.len() - 1],
         Div => 2.0 * x[0],
         Pow => (x[0] + 1.0).powi(2),
         FloorDivide => f64::INFINITY,
-        Add | Sub => x[0] + x[1],
+        Add | Sub | Hypot => x[0] + x[1],
+        LogAddExp | LogAddExp2 => largest + 1.0,
+        Xlogy | Xlog1py => x[0] * (x[1] + 1.0),
         Lerp => (x[0] + x[1]) * (x[2] + 1.0),
         Softplus | LogSigmoid | Selu => 2.0 * largest + 1.0,
         _ => largest,

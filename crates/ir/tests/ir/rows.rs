@@ -165,7 +165,15 @@ fn expressions_agree_on_floats() {
 fn expressions_keep_the_sign_of_zero() {
     let operands = [0.0, -0.0, 1.0, -1.0, 0.25, -0.25, 7.0, f64::NEG_INFINITY];
     // The sign of the larger of two zeros is free.
-    let free = [Pw::Maximum, Pw::Minimum, Pw::Clamp, Pw::Relu, Pw::Relu6];
+    let free = [
+        Pw::Maximum,
+        Pw::Minimum,
+        Pw::Fmax,
+        Pw::Fmin,
+        Pw::Clamp,
+        Pw::Relu,
+        Pw::Relu6,
+    ];
     let mut differ = vec![];
     for &row in Pw::ALL.iter().filter(|r| r.takes(DType::F64)) {
         for t in tuples(row, &operands, || 1.0) {

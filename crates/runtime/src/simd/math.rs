@@ -5,7 +5,7 @@
 //! looks up 32 numbers at once. Each is within 4 units in the last place.
 
 use super::{Isa, fma32};
-use kiln_base::prim;
+use kiln_base::special;
 use std::f32::consts::{LN_2, LOG2_E};
 
 /// Evaluates a polynomial, highest coefficient first.
@@ -272,12 +272,12 @@ impl ErfTable {
         };
         for i in 0..ERF_CENTRES - 1 {
             let even = i as f64 / 8.0;
-            let value = prim::erf(even);
+            let value = special::erf(even);
             // One step of Newton's method to where erf is what it rounds to here.
             let centre = even + (value as f32 as f64 - value) / slope(even);
             let x = centre as f32 as f64;
             table.centres[i] = x as f32;
-            table.series[0][i] = prim::erf(x) as f32;
+            table.series[0][i] = special::erf(x) as f32;
             // The derivatives of e^(-x²) are it times (-1)^n H_n(x); H_n = 2x H_(n-1) - 2(n-1) H_(n-2).
             let (mut before, mut hermite, mut factor) = (0.0, 1.0, 1.0);
             for (n, row) in table.series.iter_mut().enumerate().skip(1) {
@@ -464,7 +464,7 @@ mod tests {
             unsafe { compiled::<F<12>, (&[f32], &mut [f32])>(level)((&xs, &mut ys)) };
             let mut worst = (0.0, 0.0);
             for (&x, &y) in xs.iter().zip(&ys) {
-                let error = (y as f64 - prim::erf(x as f64)).abs() / (f32::EPSILON as f64 / 2.0);
+                let error = (y as f64 - special::erf(x as f64)).abs() / (f32::EPSILON as f64 / 2.0);
                 worst = if error > worst.0 { (error, x) } else { worst };
                 assert!(y <= 1.0, "{level:?}: erf({x}) = {y}");
             }

@@ -4,8 +4,8 @@ use super::lanes::{Elem, map1, map2, map3};
 use super::run::{Call, Op};
 use super::with_compute;
 use crate::simd::{Isa, Kernel, Level, baseline, compiled, math};
-use kiln_base::Compute;
 use kiln_base::prim::{self, Binary, Unary};
+use kiln_base::{Compute, special};
 use std::marker::PhantomData;
 
 /// The type a primitive on one operand of type `ty` gives, if there is one.
@@ -125,6 +125,17 @@ macro_rules! float_unary {
                 Trunc => one!(l, $t => $t, |x, I| x.trunc()),
                 IsNan => one!(l, $t => u8, |x, I| x.is_nan() as u8),
                 IsInf => one!(l, $t => u8, |x, I| (x.abs() == $t::INFINITY) as u8),
+                SignBit => one!(l, $t => u8, |x, I| x.is_sign_negative() as u8),
+                Erfc => slow!($t => $t, |x| special::erfc(x as f64) as $t),
+                ErfInv => slow!($t => $t, |x| special::erfinv(x as f64) as $t),
+                LogNdtr => slow!($t => $t, |x| special::log_ndtr(x as f64) as $t),
+                Ndtri => slow!($t => $t, |x| special::ndtri(x as f64) as $t),
+                Lgamma => slow!($t => $t, |x| special::lgamma(x as f64) as $t),
+                Digamma => slow!($t => $t, |x| special::digamma(x as f64) as $t),
+                I0 => slow!($t => $t, |x| special::i0(x as f64) as $t),
+                I0e => slow!($t => $t, |x| special::i0e(x as f64) as $t),
+                I1 => slow!($t => $t, |x| special::i1(x as f64) as $t),
+                I1e => slow!($t => $t, |x| special::i1e(x as f64) as $t),
                 Tan => slow!($t => $t, |x| x.tan()),
                 Asin => slow!($t => $t, |x| x.asin()),
                 Acos => slow!($t => $t, |x| x.acos()),
@@ -165,7 +176,7 @@ float_unary!(unary_f64, f64, |op, level|
     Log1p => slow!(f64 => f64, |x| x.ln_1p()),
     Tanh => slow!(f64 => f64, |x| x.tanh()),
     Sigmoid => slow!(f64 => f64, |x| Unary::Sigmoid.eval_f64(x)),
-    Erf => slow!(f64 => f64, |x| prim::erf(x)),
+    Erf => slow!(f64 => f64, |x| special::erf(x)),
     Sin => slow!(f64 => f64, |x| x.sin()),
     Cos => slow!(f64 => f64, |x| x.cos()),
 );
@@ -300,10 +311,16 @@ macro_rules! float_binary {
                 }),
                 Binary::Pow => two!(Level::Baseline, $t => $t, |x, y| x.powf(y)),
                 Binary::Atan2 => two!(Level::Baseline, $t => $t, |x, y| x.atan2(y)),
+                Binary::Hypot => two!(Level::Baseline, $t => $t, |x, y| x.hypot(y)),
+                Binary::Zeta => two!(Level::Baseline, $t => $t, |x, y| {
+                    special::zeta(x as f64, y as f64) as $t
+                }),
                 Binary::And => two!(l, $t => $t, |x, y| ((x != 0.0) & (y != 0.0)) as i32 as $t),
                 Binary::Or => two!(l, $t => $t, |x, y| ((x != 0.0) | (y != 0.0)) as i32 as $t),
                 Binary::Xor => two!(l, $t => $t, |x, y| ((x != 0.0) ^ (y != 0.0)) as i32 as $t),
-                Binary::Shl | Binary::Shr => two!(l, $t => $t, |_x, _y| $t::NAN),
+                Binary::Shl | Binary::Shr | Binary::Gcd | Binary::Lcm => {
+                    two!(l, $t => $t, |_x, _y| $t::NAN)
+                }
             )
         }
     };
@@ -328,6 +345,18 @@ macro_rules! int_binary {
                 }),
                 Binary::Atan2 => two!(Level::Baseline, $t => $t, |x, y| {
                     (x as f64).atan2(y as f64) as $t
+                }),
+                Binary::Hypot => two!(Level::Baseline, $t => $t, |x, y| {
+                    (x as f64).hypot(y as f64) as $t
+                }),
+                Binary::Zeta => two!(Level::Baseline, $t => $t, |x, y| {
+                    special::zeta(x as f64, y as f64) as $t
+                }),
+                Binary::Gcd => two!(Level::Baseline, $t => $t, |x, y| {
+                    prim::gcd(x as i64, y as i64) as $t
+                }),
+                Binary::Lcm => two!(Level::Baseline, $t => $t, |x, y| {
+                    prim::lcm(x as i64, y as i64) as $t
                 }),
                 Binary::And => two!(l, $t => $t, |x, y| x & y),
                 Binary::Or => two!(l, $t => $t, |x, y| x | y),

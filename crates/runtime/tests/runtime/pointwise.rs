@@ -203,7 +203,14 @@ fn every_binary_primitive_on_every_type() {
                 let to = if op.gives_mask() { DType::Bool } else { dtype };
                 p.output(to, z);
                 let expensive = dtype.is_float()
-                    && matches!(op, Binary::Pow | Binary::Atan2 | Binary::FloorMod);
+                    && matches!(
+                        op,
+                        Binary::Pow
+                            | Binary::Atan2
+                            | Binary::FloorMod
+                            | Binary::Hypot
+                            | Binary::Zeta
+                    );
                 let (a, b) = (values(dtype, n, 1), values(dtype, n, 3));
                 check(&p.0, &[a, b], &[n], tolerance(dtype, expensive));
             }

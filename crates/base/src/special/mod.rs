@@ -1,0 +1,17 @@
+//! Special functions on f64, each to a few units in the last place but next to zeros of the function
+//! that are no special value.
+
+mod bessel;
+mod erf;
+mod gamma;
+#[cfg(test)]
+mod tests;
+
+pub use bessel::{i0, i0e, i1, i1e};
+pub use erf::{erf, erfc, erfinv, log_ndtr, ndtri};
+pub use gamma::{digamma, lgamma, zeta};
+
+/// `c[0] + c[1] x + c[2] x² + …`.
+fn polynomial(x: f64, c: &[f64]) -> f64 {
+    c.iter().rev().fold(0.0, |y, c| y * x + c)
+}

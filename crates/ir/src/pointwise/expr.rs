@@ -1,0 +1,187 @@
+//! What the expressions and meanings of several rows, or long ones, are made of.
+
+use kiln_base::prim::{Binary, ScalarBuilder, Unary};
+use std::f64::consts::{LN_2, LOG2_E};
+
+pub(super) fn u(b: &mut dyn ScalarBuilder, op: Unary, x: u32) -> u32 {
+    b.unary(op, x)
+}
+
+pub(super) fn bin(b: &mut dyn ScalarBuilder, op: Binary, x: u32, y: u32) -> u32 {
+    b.binary(op, x, y)
+}
+
+/// `x op c`.
+pub(super) fn with(b: &mut dyn ScalarBuilder, op: Binary, x: u32, c: f64) -> u32 {
+    let c = b.constant(c, x);
+    b.binary(op, x, c)
+}
+
+pub(super) fn clamp(b: &mut dyn ScalarBuilder, x: u32, low: f64, high: f64) -> u32 {
+    let x = with(b, Binary::Max, x, low);
+    with(b, Binary::Min, x, high)
+}
+
+/// `max(x, 0) + log1p(exp(-|x|))`: softplus without overflow.
+pub(super) fn softplus(b: &mut dyn ScalarBuilder, x: u32) -> u32 {
+    let a = u(b, Unary::Abs, x);
+    let n = u(b, Unary::Neg, a);
+    let e = u(b, Unary::Exp, n);
+    let l = u(b, Unary::Log1p, e);
+    let p = with(b, Binary::Max, x, 0.0);
+    bin(b, Binary::Add, p, l)
+}
+
+pub(super) fn softplus_f64(x: f64) -> f64 {
+    if x.is_nan() {
+        x
+    } else {
+        x.max(0.0) + (-x.abs()).exp().ln_1p()
+    }
+}
+
+pub(super) fn clamp_f64(x: f64, low: f64, high: f64) -> f64 {
+    if x.is_nan() { x } else { x.max(low).min(high) }
+}
+
+pub(super) fn bit(c: bool) -> f64 {
+    c as i64 as f64
+}
+
+/// max(a, b) + log(1 + base^(−|a − b|)) / log(base) for the base e, or 2.
+pub(super) fn log_add_exp(b: &mut dyn ScalarBuilder, x: u32, y: u32, two: bool) -> u32 {
+    let larger = bin(b, Binary::Max, x, y);
+    let difference = bin(b, Binary::Sub, x, y);
+    let distance = u(b, Unary::Abs, difference);
+    let minus = u(b, Unary::Neg, distance);
+    let power = u(b, if two { Unary::Exp2 } else { Unary::Exp }, minus);
+    let mut log = u(b, Unary::Log1p, power);
+    if two {
+        log = with(b, Binary::Mul, log, LOG2_E);
+    }
+    let sum = bin(b, Binary::Add, larger, log);
+    // Two infinities have no distance.
+    let alike = bin(b, Binary::Eq, x, y);
+    let doubled = with(b, Binary::Add, x, if two { 1.0 } else { LN_2 });
+    b.select(alike, doubled, sum)
+}
+
+pub(super) fn log_add_exp_f64(x: f64, y: f64, two: bool) -> f64 {
+    let minus = -(x - y).abs();
+    if x == y {
+        x + if two { 1.0 } else { LN_2 }
+    } else if two {
+        Binary::Max.eval_f64(x, y) + minus.exp2().ln_1p() * LOG2_E
+    } else {
+        Binary::Max.eval_f64(x, y) + minus.exp().ln_1p()
+    }
+}
+
+/// x · log, but 0 for x = 0 unless y is NaN.
+pub(super) fn times_log(b: &mut dyn ScalarBuilder, x: u32, y: u32, log: Unary) -> u32 {
+    let log = u(b, log, y);
+    let product = bin(b, Binary::Mul, x, log);
+    let zero = b.constant(0.0, x);
+    let none = bin(b, Binary::Eq, x, zero);
+    let product = b.select(none, zero, product);
+    let nan = u(b, Unary::IsNan, y);
+    b.select(nan, y, product)
+}
+
+pub(super) fn times_log_f64(x: f64, y: f64, log: f64) -> f64 {
+    if y.is_nan() {
+        y
+    } else if x == 0.0 {
+        0.0
+    } else {
+        x * log
+    }
+}
+
+/// One of two operands; of a float that is NaN, the other.
+pub(super) fn numbers(b: &mut dyn ScalarBuilder, op: Binary, x: u32, y: u32) -> u32 {
+    let best = bin(b, op, x, y);
+    if !b.is_float(x) {
+        return best;
+    }
+    let (no_x, no_y) = (u(b, Unary::IsNan, x), u(b, Unary::IsNan, y));
+    let best = b.select(no_y, x, best);
+    b.select(no_x, y, best)
+}
+
+pub(super) const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
+pub(super) const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
+
+/// `scale * (x > 0 ? x : alpha * expm1(x))`.
+pub(super) fn elu(b: &mut dyn ScalarBuilder, x: u32, scale: f64, alpha: f64) -> u32 {
+    let zero = b.constant(0.0, x);
+    let positive = b.binary(Binary::Gt, x, zero);
+    let e = u(b, Unary::Expm1, x);
+    let low = with(b, Binary::Mul, e, scale * alpha);
+    let high = with(b, Binary::Mul, x, scale);
+    b.select(positive, high, low)
+}
+
+pub(super) fn elu_f64(x: f64, scale: f64, alpha: f64) -> f64 {
+    scale * if x > 0.0 { x } else { alpha * x.exp_m1() }
+}
+
+/// CPython's float floor division, which PyTorch follows: exact where `floor(a / b)` would round up.
+pub(super) fn floor_divide_f64(a: f64, b: f64) -> f64 {
+    if b == 0.0 {
+        return a / b;
+    }
+    let r = a % b;
+    let q = (a - r) / b;
+    let q = if r != 0.0 && (b < 0.0) != (r < 0.0) {
+        q - 1.0
+    } else {
+        q
+    };
+    if q == 0.0 {
+        return 0f64.copysign(a / b);
+    }
+    let floor = q.floor();
+    if q - floor > 0.5 { floor + 1.0 } else { floor }
+}
+
+pub(super) fn floor_divide(b: &mut dyn ScalarBuilder, x: u32, y: u32) -> u32 {
+    let zero = b.constant(0.0, x);
+    let one = b.constant(1.0, x);
+    let plain = b.binary(Binary::Div, x, y);
+    let by_zero = b.binary(Binary::Eq, y, zero);
+    let r = b.binary(Binary::Rem, x, y);
+    let difference = b.binary(Binary::Sub, x, r);
+    let q = b.binary(Binary::Div, difference, y);
+    let inexact = b.binary(Binary::Ne, r, zero);
+    let negative_y = b.binary(Binary::Lt, y, zero);
+    let negative_r = b.binary(Binary::Lt, r, zero);
+    let signs = b.binary(Binary::Ne, negative_y, negative_r);
+    let step_down = b.binary(Binary::And, inexact, signs);
+    let lower = b.binary(Binary::Sub, q, one);
+    let q = b.select(step_down, lower, q);
+    let floor = b.unary(Unary::Floor, q);
+    let gap = b.binary(Binary::Sub, q, floor);
+    let half = b.constant(0.5, x);
+    let up = b.binary(Binary::Gt, gap, half);
+    let higher = b.binary(Binary::Add, floor, one);
+    let rounded = b.select(up, higher, floor);
+    // A zero takes the sign of the quotient.
+    let is_zero = b.binary(Binary::Eq, q, zero);
+    let signed_zero = b.binary(Binary::Mul, plain, zero);
+    let finite_zero = b.select(is_zero, signed_zero, rounded);
+    b.select(by_zero, plain, finite_zero)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floor_division_is_pythons() {
+        assert_eq!(floor_divide_f64(7.0, 2.0), 3.0);
+        assert_eq!(floor_divide_f64(-7.0, 2.0), -4.0);
+        assert_eq!(floor_divide_f64(1.0, 0.1), 9.0);
+        assert_eq!(floor_divide_f64(1.0, 0.0), f64::INFINITY);
+    }
+}
