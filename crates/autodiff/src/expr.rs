@@ -15,6 +15,8 @@ pub(crate) enum Expr {
     G,
     /// A number of the cotangent's dtype.
     Number(f64),
+    /// There is no formula; why.
+    Missing(&'static str),
     /// Zeros of the cotangent's shape.
     Zeros,
     /// A row of the pointwise table.
@@ -45,6 +47,7 @@ impl Expr {
             Expr::Y => y.clone(),
             Expr::G => g.clone(),
             Expr::Number(n) => b.scalar_like(*n, g)?,
+            Expr::Missing(why) => return Err(OpError::new(*why)),
             Expr::Zeros => crate::reduce::zeros_like(b, g)?,
             Expr::Call(op, args) => {
                 let mut operands = Vec::with_capacity(args.len());

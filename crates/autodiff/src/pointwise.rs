@@ -61,6 +61,29 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
         Acosh => one(g * (square(x) - 1.0).then(Rsqrt)),
         Atanh => one(g / (1.0 - square(x))),
         Erf => one(g * (-square(x)).then(Exp) * FRAC_2_SQRT_PI),
+        Erfc => one(-(g * (-square(x)).then(Exp) * FRAC_2_SQRT_PI)),
+        ErfInv => one(g * square(y).then(Exp) / FRAC_2_SQRT_PI),
+        LogNdtr => {
+            let exponent = square(x) * -0.5 - y;
+            one(g * exponent.then(Exp) * (0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2))
+        }
+        Ndtri => {
+            let density = 0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
+            one(g * (square(y) * 0.5).then(Exp) / density)
+        }
+        Lgamma => one(g * x.then(Digamma)),
+        Digamma => one(g * is(Zeta, 2.0.into(), x)),
+        I0 => one(g * x.then(I1)),
+        I0e => one(g * (x.clone().then(I1e) - x.then(Sign) * y)),
+        I1 => {
+            let slope = x.clone().then(I0) - y / x.clone();
+            one(g * select(is(Eq, x, 0.0.into()), 0.5, slope))
+        }
+        I1e => {
+            let drop = y * (x.clone().then(Sign) + x.clone().then(Reciprocal));
+            let slope = x.clone().then(I0e) - drop;
+            one(g * select(is(Eq, x, 0.0.into()), 0.5, slope))
+        }
         Sigmoid => one(g * (1.0 - y.clone()) * y),
         LogSigmoid => one(g * (-x).then(Sigmoid)),
         Relu => one(select(is(Le, y, 0.0.into()), 0.0, g)),
@@ -140,6 +163,38 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
                 select(is(loses, z, x), 0.0, share),
             )
         }
+        // The first has it at a tie; NaN never has it.
+        Fmax | Fmin => {
+            let wins = if op == Fmax { Ge } else { Le };
+            let first = is(Or, is(wins, x, z.clone()), z.then(IsNan));
+            two(select(first.clone(), g.clone(), 0.0), select(first, 0.0, g))
+        }
+        Hypot => two(g.clone() * (x / y.clone()), g * (z / y)),
+        LogAddExp | LogAddExp2 => {
+            let power = if op == LogAddExp { Exp } else { Exp2 };
+            let share = |a: Expr, b: Expr| g.clone() / ((b - a).then(power) + 1.0);
+            two(share(x.clone(), z.clone()), share(z, x))
+        }
+        Xlogy | Xlog1py => {
+            let (end, base) = match op {
+                Xlogy => (0.0, z.clone()),
+                _ => (-1.0, z.clone() + 1.0),
+            };
+            let nothing = is(
+                And,
+                is(Eq, x.clone(), 0.0.into()),
+                is(Le, z.clone(), end.into()),
+            );
+            let log = is(op, g.clone(), z);
+            two(select(nothing, 0.0, log), g * x / base)
+        }
+        Zeta => {
+            let next = is(Zeta, x.clone() + 1.0, z);
+            two(
+                Expr::Missing("zeta has no derivative with respect to its exponent"),
+                -(g * x * next),
+            )
+        }
         Select => vec![
             None,
             Some(select(x.clone(), g.clone(), 0.0)),
@@ -177,7 +232,8 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
         Sign | Floor | Ceil | Round | Trunc => one(Expr::Zeros),
         FloorDivide => two(Expr::Zeros, Expr::Zeros),
         // Not on floats, or not to floats.
-        IsNan | IsInf | Not | Eq | Ne | Lt | Le | Gt | Ge | And | Or | Xor | Shl | Shr => vec![],
+        IsNan | IsInf | Not | Eq | Ne | Lt | Le | Gt | Ge | And | Or | Xor | Shl | Shr
+        | SignBit | Gcd | Lcm => vec![],
     }
 }
 

@@ -231,7 +231,7 @@ pub(crate) fn split(items: i64, work: i64, parallel: bool, run: impl Fn(i64, i64
     let pool = Pool::global();
     let threads = pool.threads() as i64;
     let parts = if parallel && threads > 1 {
-        (items.saturating_mul(work) / PART_WORK).clamp(1, items.min(8 * threads))
+        (items.saturating_mul(work) / PART_WORK).clamp(1, items.min(8 * threads).max(1))
     } else {
         1
     };

@@ -12,6 +12,12 @@ fn smooth(row: Pw) -> Vec<(f64, f64)> {
         Sqrt | Rsqrt | Log | Log2 | Log10 => vec![(0.3, 3.0)],
         Reciprocal => vec![(0.4, 2.0)],
         Log1p => vec![(-0.6, 3.0)],
+        ErfInv => vec![(-0.8, 0.8)],
+        Ndtri => vec![(0.1, 0.9)],
+        Lgamma | Digamma => vec![(0.4, 4.0)],
+        I0e | I1e => vec![(0.3, 3.0)],
+        Fmax | Fmin => vec![(-1.0, 0.0), (0.1, 1.0)],
+        Hypot | Xlogy | Xlog1py => vec![(0.3, 2.0), (0.3, 2.0)],
         Tan | Asin | Acos | Atanh => vec![(-0.8, 0.8)],
         Acosh => vec![(1.3, 4.0)],
         Relu | Abs | Sign | Elu | Selu => vec![(0.2, 2.0)],
@@ -33,7 +39,7 @@ fn rows_have_derivatives() {
     let mut rng = Rng::new(5);
     let mut checked = 0;
     for row in Pw::ALL.iter().copied() {
-        if !row.takes(DType::F64) || row == Pw::Select {
+        if !row.takes(DType::F64) || matches!(row, Pw::Select | Pw::Zeta) {
             continue;
         }
         let of_float = matches!(row.row().gives, kiln_ir::pointwise::Gives::Same);
@@ -75,6 +81,17 @@ fn negative_sides_of_kinks() {
     let low = Operand::floats(&[4], &[-1.0, -1.0, -1.0, 2.0]);
     let high = Operand::floats(&[4], &[1.0, 1.0, 1.0, 1.0]);
     check_op("clamp", ops::Pointwise(Pw::Clamp), &[x, low, high]);
+}
+
+#[test]
+fn zeta_has_one_derivative() {
+    let mut rng = Rng::new(8);
+    let q = Operand::random(&mut rng, &[4], 0.5, 3.0);
+    crate::differences::check("zeta", &[q], false, |b, x| {
+        use kiln_ir::Builder;
+        let three = b.scalar_like(3.0, &x[0])?;
+        b.pointwise(Pw::Zeta, &[three, x[0]])
+    });
 }
 
 #[test]
