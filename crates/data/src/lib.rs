@@ -1,0 +1,1 @@
+//! Datasets, samplers and loaders, under PyTorch's names.

@@ -1,0 +1,3 @@
+//! Layers, initialisers, optimisers and schedules, under PyTorch's names.
+
+pub mod optim;
