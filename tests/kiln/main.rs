@@ -1,5 +1,6 @@
 //! Whole-system tests: one binary, a module for each claim about the whole.
 
+mod autograd;
 mod compiled;
 mod determinism;
 mod embedded;

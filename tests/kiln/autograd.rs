@@ -1,0 +1,308 @@
+//! Gradients of recorded tensors: leaves, accumulation, modes, hooks, and one plan for a whole step.
+
+use kiln::{
+    DType, GradOptions, Spec, Tensor, Var, compile, custom_function, grad, grad_with, gradcheck,
+    jvp, no_grad, vjp,
+};
+
+fn leaf(values: &[f32]) -> Tensor {
+    Tensor::from_slice(values, [values.len()]).requires_grad_(true)
+}
+
+fn values(t: &Tensor) -> Vec<f32> {
+    t.to_vec().unwrap()
+}
+
+#[test]
+fn gradients_accumulate_until_cleared() {
+    let x = leaf(&[1.0, 2.0]);
+    for _ in 0..2 {
+        x.square().sum((), false).backward().unwrap();
+    }
+    assert_eq!(values(&x.grad().unwrap()), [4.0, 8.0]);
+    x.zero_grad();
+    assert!(x.grad().is_none());
+    // The worked example: z = x + y with a given gradient.
+    let (x, y) = (leaf(&[1.0, 2.0, 3.0]), leaf(&[4.0, 5.0, 6.0]));
+    let g = Tensor::from_slice(&[0.1f32, 1.0, 10.0], [3]);
+    (&x + &y).backward_with(Some(&g), false, false).unwrap();
+    assert_eq!(values(&x.grad().unwrap()), [0.1, 1.0, 10.0]);
+    assert_eq!(values(&y.grad().unwrap()), [0.1, 1.0, 10.0]);
+}
+
+#[test]
+fn only_leaves_keep_gradients_unless_asked() {
+    let x = leaf(&[3.0]);
+    let middle = x.square();
+    let kept = &middle * 2.0;
+    kept.retain_grad();
+    kept.square().sum((), false).backward().unwrap();
+    assert!(middle.grad().is_none());
+    assert_eq!(values(&kept.grad().unwrap()), [36.0]);
+    assert!(x.is_leaf() && !middle.is_leaf() && middle.requires_grad());
+}
+
+#[test]
+fn detach_and_no_grad_cut() {
+    let x = leaf(&[2.0]);
+    let y = &x * &x.detach();
+    y.sum((), false).backward().unwrap();
+    assert_eq!(values(&x.grad().unwrap()), [2.0]);
+    let cut = no_grad(|| x.square());
+    assert!(!cut.requires_grad());
+    let e = cut.backward().unwrap_err().to_string();
+    assert!(
+        e.contains("does not depend on anything that requires gradients"),
+        "{e}"
+    );
+}
+
+#[test]
+fn a_graph_is_differentiated_once_unless_retained() {
+    let x = leaf(&[2.0]);
+    let y = x.square().sum((), false);
+    y.backward_with(None, true, false).unwrap();
+    y.backward().unwrap();
+    assert_eq!(values(&x.grad().unwrap()), [8.0]);
+    let e = y.backward().unwrap_err().to_string();
+    assert!(
+        e.contains("released by an earlier backward") && e.contains("retain_graph"),
+        "{e}"
+    );
+}
+
+#[test]
+fn wrong_calls_are_errors_at_the_users_line() {
+    let e = leaf(&[1.0, 2.0])
+        .square()
+        .backward()
+        .unwrap_err()
+        .to_string();
+    assert!(
+        e.contains("more than one element") && e.contains("autograd.rs"),
+        "{e}"
+    );
+    let whole = Tensor::arange(0, 3, 1).requires_grad_(true);
+    assert!(
+        whole
+            .to_vec::<i64>()
+            .unwrap_err()
+            .to_string()
+            .contains("only float tensors")
+    );
+    let middle = leaf(&[1.0]).square().requires_grad_(false);
+    assert!(
+        middle
+            .to_vec::<f32>()
+            .unwrap_err()
+            .to_string()
+            .contains("only leaves")
+    );
+    let x = leaf(&[1.0]);
+    let wrong = Tensor::zeros([2], DType::F32);
+    assert!(x.set_grad(Some(&wrong)).is_err());
+    let e = x
+        .square()
+        .backward_with(Some(&wrong), false, false)
+        .unwrap_err();
+    assert!(e.to_string().contains("can't be f32[2]"), "{e}");
+    let e = Tensor::ones([1], DType::F32)
+        .register_hook(|_| None)
+        .err()
+        .unwrap();
+    assert!(e.to_string().contains("never be called"), "{e}");
+}
+
+#[test]
+fn hooks_see_and_replace_gradients() {
+    let x = leaf(&[1.0, 1.0]);
+    let y = &x * 3.0;
+    let double = y.register_hook(|g| Some(g * 2.0)).unwrap();
+    y.sum((), false).backward().unwrap();
+    assert_eq!(values(&x.grad().unwrap()), [6.0, 6.0]);
+    double.remove();
+    x.zero_grad();
+    let _ = x.register_hook(|g| Some(g.sum((), true))).unwrap();
+    let e = (&x * 3.0)
+        .sum((), false)
+        .backward()
+        .unwrap_err()
+        .to_string();
+    assert!(e.contains("dtype and shape must stay"), "{e}");
+}
+
+#[test]
+fn custom_derivatives_are_checked() {
+    let x = leaf(&[0.5, 1.5]);
+    let doubled = |x: &[Tensor]| &x[0] * 2.0;
+    let y = custom_function(&[&x], doubled, |x, y, g| {
+        vec![Some(&(g * &x[0]) + &(y * 0.0))]
+    });
+    y.sum((), false).backward().unwrap();
+    assert_eq!(values(&x.grad().unwrap()), [0.5, 1.5]);
+    let y = custom_function(&[&x], doubled, |_, _, _| vec![]);
+    let e = y.sum((), false).backward().unwrap_err().to_string();
+    assert!(e.contains("gave 0 gradients"), "{e}");
+}
+
+#[test]
+fn second_order_and_products() {
+    let x = Tensor::from_slice(&[0.3f64, -1.2, 2.0], [3]).requires_grad_(true);
+    let f = |x: &Tensor| (&(x * x) * &x.sin()).sum((), false);
+    let dx = grad(&[&f(&x)], &[&x], true).unwrap()[0].clone().unwrap();
+    let ddx = grad(&[&dx.sum((), false)], &[&x], false).unwrap()[0]
+        .clone()
+        .unwrap();
+    // (x² sin x)'' = 2 sin x + 4x cos x − x² sin x
+    for (x, got) in [0.3f64, -1.2, 2.0].iter().zip(ddx.to_vec::<f64>().unwrap()) {
+        let wanted = 2.0 * x.sin() + 4.0 * x * x.cos() - x * x * x.sin();
+        assert!((got - wanted).abs() < 1e-12, "{got} {wanted}");
+    }
+    let x = Tensor::from_slice(&[1.0f64, 2.0], [2]);
+    let v = Tensor::from_slice(&[0.5f64, -1.0], [2]);
+    let f = |x: &[Tensor]| x[0].exp();
+    let (_, tangent) = jvp(f, &[&x], &[&v]).unwrap();
+    let (_, cotangent) = vjp(f, &[&x], &v).unwrap();
+    let cotangent = cotangent[0].clone().unwrap();
+    assert_eq!(
+        tangent.to_vec::<f64>().unwrap(),
+        cotangent.to_vec::<f64>().unwrap()
+    );
+    gradcheck(|x| x[0].tanh().prod((), false), &[&x], 1e-6, 1e-7, 1e-5).unwrap();
+    let wrong = |x: &[Tensor]| {
+        custom_function(&[&x[0]], |x| x[0].square(), |_, _, g| vec![Some(g.clone())])
+    };
+    let e = gradcheck(wrong, &[&x], 1e-6, 1e-7, 1e-5)
+        .unwrap_err()
+        .to_string();
+    assert!(e.contains("central differences give"), "{e}");
+}
+
+/// Second derivatives of a network with convolution, batch norm and softmax.
+#[test]
+fn second_order_of_a_network() {
+    let ramp = |n: usize, shape: &[usize], by: f64| {
+        let v: Vec<f64> = (0..n)
+            .map(|i| ((i * 7 + 3) % 11) as f64 * by - 0.4)
+            .collect();
+        Tensor::from_slice(&v, shape)
+    };
+    let x = ramp(2 * 2 * 4 * 4, &[2, 2, 4, 4], 0.1);
+    let weight = ramp(3 * 2 * 9, &[3, 2, 3, 3], 0.07);
+    let gamma = ramp(3, &[3], 0.2);
+    let network = |p: &[Tensor]| {
+        let y = x.conv2d(&p[0], None, 1, 1, 1, 1);
+        let mean = y.mean([0, 2, 3], true);
+        let var = (&y - &mean).square().mean([0, 2, 3], true);
+        let y = &(&(&y - &mean) / &(&var + 1e-3).sqrt()) * &p[1].reshape([1, 3, 1, 1]);
+        y.tanh().flatten(1, -1).softmax(1).square().sum((), false)
+    };
+    let slopes = |p: &[Tensor]| {
+        let p: Vec<Tensor> = p
+            .iter()
+            .map(|p| match p.requires_grad() {
+                true => p.clone(),
+                false => p.requires_grad_(true),
+            })
+            .collect();
+        let found = grad(&[&network(&p)], &[&p[0], &p[1]], true).unwrap();
+        let norm = |g: &Option<Tensor>| g.clone().unwrap().square().sum((), false);
+        &norm(&found[0]) + &norm(&found[1])
+    };
+    gradcheck(slopes, &[&weight, &gamma], 1e-5, 1e-6, 1e-4).unwrap();
+}
+
+#[test]
+fn a_lazy_loop_trains() {
+    let weight = Var::parameter(&Tensor::from_slice(&[0.5f32, -0.5], [2, 1])).unwrap();
+    let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [3, 2]);
+    let target = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3, 1]);
+    let step = || {
+        weight.zero_grad();
+        let loss = (&x.matmul(&weight.get()) - &target)
+            .square()
+            .mean((), false);
+        loss.backward().unwrap();
+        let updated = no_grad(|| &weight.get() - &(&weight.grad().unwrap() * 0.01));
+        weight.assign(&updated).unwrap();
+        loss.item::<f32>().unwrap()
+    };
+    let losses: Vec<f32> = (0..20).map(|_| step()).collect();
+    assert!(losses.windows(2).all(|w| w[1] < w[0]), "{losses:?}");
+}
+
+#[test]
+fn a_compiled_step_trains_and_starts_with_empty_gradients() {
+    let weight = Var::parameter(&Tensor::zeros([2, 1], DType::F32)).unwrap();
+    let specs = [
+        Spec::new(DType::F32, ["n".into(), 2.into()]),
+        Spec::new(DType::F32, ["n".into(), 1.into()]),
+    ];
+    let step = compile(&specs, |x| {
+        assert!(weight.grad().is_none());
+        let loss = (&x[0].matmul(&weight.get()) - &x[1])
+            .square()
+            .mean((), false);
+        loss.backward()?;
+        let g = weight.grad().unwrap();
+        weight.assign(&no_grad(|| &weight.get() - &(&g * 0.02)))?;
+        kiln::Result::Ok(loss)
+    })
+    .unwrap();
+    assert!(
+        weight.grad().is_none(),
+        "the recording's gradient stays in it"
+    );
+    let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [3, 2]);
+    let y = Tensor::from_slice(&[3.0f32, 7.0, 11.0], [3, 1]);
+    let mut loss = f32::INFINITY;
+    for _ in 0..200 {
+        let next = step.run(&[&x, &y]).unwrap()[0].item::<f32>().unwrap();
+        assert!(next <= loss);
+        loss = next;
+    }
+    let w = values(&weight.get());
+    assert!(
+        loss < 1e-3 && (w[0] - 1.0).abs() < 0.1 && (w[1] - 1.0).abs() < 0.1,
+        "{loss} {w:?}"
+    );
+}
+
+#[test]
+fn frozen_cells_and_several_outputs() {
+    let (a, b) = (
+        Var::parameter(&Tensor::ones([2], DType::F32)).unwrap(),
+        Var::parameter(&Tensor::ones([2], DType::F32)).unwrap(),
+    );
+    b.requires_grad_(false).unwrap();
+    (&a.get() * &b.get()).sum((), false).backward().unwrap();
+    assert!(a.grad().is_some() && b.grad().is_none());
+    let x = leaf(&[1.0, 2.0, 3.0]);
+    let unused = leaf(&[1.0]);
+    let (y, z) = (x.square(), &x * 10.0);
+    let options = GradOptions {
+        grad_outputs: vec![Tensor::ones([3], DType::F32), Tensor::ones([3], DType::F32)],
+        ..GradOptions::default()
+    };
+    let found = grad_with(&[&y, &z], &[&x, &unused], &options).unwrap();
+    assert_eq!(values(found[0].as_ref().unwrap()), [12.0, 14.0, 16.0]);
+    assert!(found[1].is_none());
+    assert!(
+        Var::new(&Tensor::arange(0, 3, 1))
+            .unwrap()
+            .requires_grad_(true)
+            .is_err()
+    );
+}
+
+#[test]
+fn long_chains_are_dropped_and_differentiated() {
+    let x = leaf(&[1.0]);
+    let mut y = x.clone();
+    for _ in 0..20_000 {
+        y = &y + 1.0;
+    }
+    drop(y.clone());
+    y.sum((), false).backward().unwrap();
+    assert_eq!(values(&x.grad().unwrap()), [1.0]);
+}
