@@ -192,7 +192,7 @@ impl Scatter {
 
     /// Brings x to where the result is.
     fn copy(&self, args: &Args, parallel: bool) {
-        if args.0[self.x] == args.0[self.out] {
+        if args.0[self.x] == args.0[self.out] || self.bytes == 0 {
             return;
         }
         let blocks = (self.bytes as i64 + COPY - 1) / COPY;
