@@ -133,7 +133,7 @@ const BUGS: &[(&str, Bug)] = &[
             _ => false,
         })
     }),
-    ("a scan loses its last chunk's start", |p| {
+    ("a scan loses what its second half starts from", |p| {
         p.kernels.iter_mut().any(|k| match k {
             // Lanes cut in two that both start from nothing.
             Kernel::Scan(s) if s.outer.is(1) && s.inner.is(1) => match s.len.as_const() {
@@ -155,8 +155,7 @@ const BUGS: &[(&str, Bug)] = &[
             _ => false,
         })
     }),
-    ("a sort is not stable", |p| {
-        // Descending by an ascending sort from the end, which turns equal elements round.
+    ("a sort goes the other way", |p| {
         p.kernels.iter_mut().any(|k| match k {
             Kernel::ArgSort(s) => {
                 s.descending = !s.descending;
