@@ -92,13 +92,18 @@ impl Scan {
     }
 
     unsafe fn run_kind<K: Combine>(&self, args: &[*mut u8], parallel: bool) {
-        // SAFETY: the caller's.
         with_number!(
             self.dtype,
-            M => unsafe {
-                self.run_typed::<M, K>(compiled::<ScanPart<M, K>, _>(self.level), args, parallel)
+            M => {
+                let run = compiled::<ScanPart<M, K>, _>(self.level);
+                // SAFETY: the caller's.
+                unsafe { self.run_typed::<M, K>(run, args, parallel) }
             },
-            unsafe { self.run_typed::<M, K>(baseline::<ScanPart<M, K>, _>(), args, parallel) }
+            {
+                let run = baseline::<ScanPart<M, K>, _>();
+                // SAFETY: the caller's.
+                unsafe { self.run_typed::<M, K>(run, args, parallel) }
+            }
         )
     }
 
@@ -304,9 +309,9 @@ unsafe fn line<M: Mem, K: Combine, const STEP: isize>(
             };
             let mut scanned = [[K::identity::<M::C>(); RUN]; RUNS];
             for i in 0..RUN {
-                for (r, end) in ends.iter_mut().enumerate() {
+                for (r, (end, run)) in ends.iter_mut().zip(&mut scanned).enumerate() {
                     *end = K::combine(*end, load(first + r * RUN + i));
-                    scanned[r][i] = *end;
+                    run[i] = *end;
                 }
             }
             for (r, run) in scanned.iter().enumerate() {
