@@ -2,7 +2,7 @@
 //! every dtype it takes, NaN and infinities.
 
 use crate::oracle::{Engine, Oracle};
-use kiln_base::prim::Reduction;
+use kiln_base::prim::{Reduction, ScanKind, ScatterKind};
 use kiln_compiler::Options;
 use kiln_ir::eval::{Array, Data};
 use kiln_ir::fuzz::Rng;
@@ -419,5 +419,165 @@ fn gathers_and_composites() {
                 x,
             )
         });
+    }
+}
+
+#[test]
+fn scans() {
+    let mut rng = Rng::new(9);
+    for dtype in computing().filter(|d| *d != DType::Bool) {
+        for &kind in ScanKind::ALL {
+            if kind == ScanKind::LogSumExp && !dtype.is_float() {
+                continue;
+            }
+            for shape in SHAPES.iter().filter(|s| !s.is_empty()) {
+                // Products stay small: what overflows is not comparable.
+                let tame = |_: usize, a: Array| match kind {
+                    ScanKind::Prod if a.len() > 20 => {
+                        Array::from_f64(a.dtype(), a.shape(), &vec![1.0; a.len()]).unwrap()
+                    }
+                    _ => a,
+                };
+                for axis in [0, shape.len() / 2, shape.len() - 1] {
+                    let reverse = rng.chance(0.5);
+                    check(&[(dtype, shape)], &mut rng, tame, |b, x| {
+                        b.op(
+                            ops::Scan {
+                                kind,
+                                axis,
+                                reverse,
+                            },
+                            x,
+                        )
+                    });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sorts() {
+    let mut rng = Rng::new(10);
+    for dtype in computing() {
+        for shape in SHAPES.iter().filter(|s| !s.is_empty()) {
+            for axis in [0, shape.len() / 2, shape.len() - 1] {
+                for descending in [false, true] {
+                    for first in [None, Some(shape[axis].min(2))] {
+                        let op = ops::ArgSort {
+                            axis,
+                            descending,
+                            first,
+                        };
+                        check(&[(dtype, shape)], &mut rng, plain, |b, x| {
+                            let order = b.op(op, x)?;
+                            b.op(ops::Gather { axis }, &[x[0], order])
+                        });
+                        check(&[(dtype, shape)], &mut rng, plain, |b, x| b.op(op, x));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Indices below a bound.
+fn inside(bound: i64) -> impl Fn(usize, Array) -> Array {
+    move |i, a| match a.ints() {
+        Some(ints) if i == 1 => {
+            let data = ints.iter().map(|x| x.rem_euclid(bound)).collect();
+            Array::new(a.dtype(), a.shape(), Data::Int(data)).unwrap()
+        }
+        _ => a,
+    }
+}
+
+#[test]
+fn scatters() {
+    let mut rng = Rng::new(11);
+    for dtype in DType::ALL {
+        for &kind in ScatterKind::ALL {
+            let adds = matches!(kind, ScatterKind::Sum | ScatterKind::Prod);
+            if kind != ScatterKind::Set && (!dtype.computes() || adds && dtype == DType::Bool) {
+                continue;
+            }
+            let cases: &[(usize, &[usize], &[usize])] = &[
+                (0, &[4], &[13]),
+                (0, &[4, 7], &[9, 5]),
+                (1, &[7, 4], &[7, 0]),
+                (1, &[3, 4, 5], &[2, 7, 5]),
+                (4, &[2, 1, 3, 2, 4], &[2, 1, 2, 2, 3]),
+            ];
+            for (axis, shape, index) in cases {
+                let op = ops::Scatter { axis: *axis, kind };
+                let inputs = [(dtype, *shape), (DType::I64, *index), (dtype, *index)];
+                check(&inputs, &mut rng, inside(4), |b, x| b.op(op, x));
+            }
+            // One index for a row, one number for all, and x computed in front of it.
+            let op = ops::Scatter { axis: 0, kind };
+            let inputs = [(dtype, &[4, 7][..]), (DType::I64, &[9]), (dtype, &[7, 4])];
+            check(&inputs, &mut rng, inside(4), |b, x| {
+                let index = b.reshape(&x[1], &[Dim::Const(9), Dim::ONE])?;
+                let index = b.broadcast_to(&index, &[9, 7].map(Dim::from))?;
+                let perm = [1, 0].into_iter().collect();
+                let x = b.op(ops::Permute { perm }, &x[2..])?;
+                let one = b.scalar_like(1.0, &x)?;
+                let src = b.broadcast_to(&one, &[9, 7].map(Dim::from))?;
+                b.op(op, &[x, index, src])
+            });
+        }
+    }
+}
+
+#[test]
+fn an_index_outside_is_an_error_at_the_scatter() {
+    let mut graph = Graph::default();
+    let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+    let mut input = |dtype, n: usize| b.input(Fact::new(dtype, [n]), Role::Data);
+    let operands = [(DType::BF16, 3), (DType::I64, 2), (DType::BF16, 2)].map(|(d, n)| input(d, n));
+    let kind = ScatterKind::Sum;
+    let result = b.op(ops::Scatter { axis: 0, kind }, &operands).unwrap();
+    graph.add_output(result);
+    let engine = Engine::new(&graph, &Options::default()).unwrap();
+    let zeros = |n: usize| Array::from_f64(DType::BF16, &[n], &vec![0.0; n]).unwrap();
+    let index = Array::from_i64(DType::I64, &[2], &[0, 3]).unwrap();
+    let error = engine.run(&[zeros(3), index, zeros(2)]).unwrap_err();
+    let kiln_runtime::Error::Data {
+        op, index, bound, ..
+    } = error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!((&op[..], index, bound), ("scatter", 3, 3));
+}
+
+#[test]
+fn attention() {
+    let mut rng = Rng::new(12);
+    for dtype in computing().filter(|d| d.is_float()) {
+        for (l, s, e, v) in [
+            (5, 7, 3, 2),
+            (1, 1, 1, 1),
+            (3, 0, 2, 4),
+            (0, 3, 2, 2),
+            (17, 33, 8, 5),
+        ] {
+            for causal in [false, true] {
+                for mask in [None, Some(DType::Bool), Some(dtype)] {
+                    let op = ops::Attention {
+                        scale: kiln_base::Scalar::Float(0.5),
+                        causal,
+                    };
+                    let shapes = [[2, l, e], [2, s, e], [2, s, v], [2, l, s]];
+                    let dtypes = [dtype, dtype, dtype, mask.unwrap_or(dtype)];
+                    let mut inputs: Vec<(DType, &[usize])> = dtypes
+                        .into_iter()
+                        .zip(shapes.iter().map(|s| &s[..]))
+                        .collect();
+                    inputs.truncate(3 + mask.is_some() as usize);
+                    check(&inputs, &mut rng, plain, |b, x| b.op(op, x));
+                }
+            }
+        }
     }
 }

@@ -1,5 +1,33 @@
 //! How scans and scatters combine two elements, at compile time.
 
+/// Evaluates `$wide` with `$T` for the dtypes whose loops are compiled for every level, `$narrow` for
+/// the others that compute.
+macro_rules! with_number {
+    ($dtype:expr, $T:ident => $wide:expr, $narrow:expr) => {{
+        use $crate::simd::convert as c;
+        macro_rules! arm {
+            ($name:ident, $body:expr) => {{
+                type $T = c::$name;
+                $body
+            }};
+        }
+        match $dtype {
+            DType::F32 => arm!(F32, $wide),
+            DType::F64 => arm!(F64, $wide),
+            DType::I32 => arm!(I32, $wide),
+            DType::I64 => arm!(I64, $wide),
+            DType::F16 => arm!(F16, $narrow),
+            DType::BF16 => arm!(BF16, $narrow),
+            DType::U8 => arm!(U8, $narrow),
+            DType::I8 => arm!(I8, $narrow),
+            DType::I16 => arm!(I16, $narrow),
+            DType::Bool => arm!(Bool, $narrow),
+            other => unreachable!("checking lets no {other} through"),
+        }
+    }};
+}
+pub(crate) use with_number;
+
 use crate::tile::Elem;
 
 /// A register element that can be accumulated.

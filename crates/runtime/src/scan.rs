@@ -4,11 +4,11 @@
 //! A long lane is cut into chunks. What each chunk combines to is found first; combined in order, these
 //! are what the chunks start from.
 
-use crate::combine::{Combine, LogSumExp, Max, Min, Number, Prod, Sum};
+use crate::combine::{Combine, LogSumExp, Max, Min, Number, Prod, Sum, with_number};
 use crate::error::{Result, damaged};
 use crate::matmul::{Args, split};
-use crate::simd::convert::{Mem, with_dtype};
-use crate::simd::{Isa, Kernel, Level, compiled};
+use crate::simd::convert::{self as c, Mem};
+use crate::simd::{Isa, Kernel, Level, baseline, compiled};
 use crate::tile::affine::{extent, product};
 use kiln_base::DType;
 use kiln_base::plan;
@@ -77,19 +77,51 @@ impl Scan {
     /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`].
     pub(crate) unsafe fn run(&self, args: &[*mut u8], parallel: bool) {
         // SAFETY: the caller's.
-        with_dtype!(self.dtype, M => unsafe {
-            match self.kind {
-                ScanKind::Sum => self.run_typed::<M, Sum>(args, parallel),
-                ScanKind::Prod => self.run_typed::<M, Prod>(args, parallel),
-                ScanKind::Max => self.run_typed::<M, Max>(args, parallel),
-                ScanKind::Min => self.run_typed::<M, Min>(args, parallel),
-                ScanKind::LogSumExp => self.run_typed::<M, LogSumExp>(args, parallel),
+        unsafe {
+            match (self.kind, self.dtype) {
+                (ScanKind::Sum, _) => self.run_kind::<Sum>(args, parallel),
+                (ScanKind::Prod, _) => self.run_kind::<Prod>(args, parallel),
+                (ScanKind::Max, _) => self.run_kind::<Max>(args, parallel),
+                (ScanKind::Min, _) => self.run_kind::<Min>(args, parallel),
+                (ScanKind::LogSumExp, DType::F64) => self.run_slow::<c::F64>(args, parallel),
+                (ScanKind::LogSumExp, DType::F16) => self.run_slow::<c::F16>(args, parallel),
+                (ScanKind::LogSumExp, DType::BF16) => self.run_slow::<c::BF16>(args, parallel),
+                (ScanKind::LogSumExp, _) => self.run_slow::<c::F32>(args, parallel),
             }
-        })
+        }
     }
 
-    unsafe fn run_typed<M: Mem, K: Combine>(&self, args: &[*mut u8], parallel: bool)
+    unsafe fn run_kind<K: Combine>(&self, args: &[*mut u8], parallel: bool) {
+        with_number!(
+            self.dtype,
+            M => {
+                let run = compiled::<ScanPart<M, K>, _>(self.level);
+                // SAFETY: the caller's.
+                unsafe { self.run_typed::<M, K>(run, args, parallel) }
+            },
+            {
+                let run = baseline::<ScanPart<M, K>, _>();
+                // SAFETY: the caller's.
+                unsafe { self.run_typed::<M, K>(run, args, parallel) }
+            }
+        )
+    }
+
+    unsafe fn run_slow<M: Mem>(&self, args: &[*mut u8], parallel: bool)
     where
+        M::C: Number,
+    {
+        let run = baseline::<ScanPart<M, LogSumExp>, _>();
+        // SAFETY: the caller's.
+        unsafe { self.run_typed::<M, LogSumExp>(run, args, parallel) }
+    }
+
+    unsafe fn run_typed<M: Mem, K: Combine>(
+        &self,
+        run: unsafe fn(Part<M>),
+        args: &[*mut u8],
+        parallel: bool,
+    ) where
         M::C: Number,
     {
         let columns = ceil(self.inner, COLUMNS);
@@ -98,7 +130,6 @@ impl Scan {
             return;
         }
         let args = Args(args);
-        let run = compiled::<ScanPart<M, K>, Part<M>>(self.level);
         let part = |item: i64, lanes: i64, chunk: i64, carry, store: bool| {
             let args = &args;
             let (o, column, first) = (item / columns, item % columns * COLUMNS, chunk * self.chunk);
@@ -278,9 +309,9 @@ unsafe fn line<M: Mem, K: Combine, const STEP: isize>(
             };
             let mut scanned = [[K::identity::<M::C>(); RUN]; RUNS];
             for i in 0..RUN {
-                for (r, end) in ends.iter_mut().enumerate() {
+                for (r, (end, run)) in ends.iter_mut().zip(&mut scanned).enumerate() {
                     *end = K::combine(*end, load(first + r * RUN + i));
-                    scanned[r][i] = *end;
+                    run[i] = *end;
                 }
             }
             for (r, run) in scanned.iter().enumerate() {

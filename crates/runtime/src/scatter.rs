@@ -4,12 +4,12 @@
 //! order, so the result is that of one thread. Off the indexed axis a part owns a range of columns or
 //! of what lies outside; where there is one lane, a range of the axis.
 
-use crate::combine::{Combine, Max, Min, Number, Prod, Sum};
+use crate::combine::{Combine, Max, Min, Number, Prod, Sum, with_number};
 use crate::error::{Result, damaged};
 use crate::matmul::{Args, split};
 use crate::pool::Pool;
-use crate::simd::convert::{Mem, with_dtype};
-use crate::simd::{Isa, Kernel, Level, compiled};
+use crate::simd::convert::{self as c, Mem};
+use crate::simd::{Isa, Kernel, Level, baseline, compiled};
 use crate::tile::affine::{Affine, extent, product};
 use crate::tile::{Failure, Failures};
 use kiln_base::DType;
@@ -192,7 +192,7 @@ impl Scatter {
 
     /// Brings x to where the result is.
     fn copy(&self, args: &Args, parallel: bool) {
-        if args.0[self.x] == args.0[self.out] {
+        if args.0[self.x] == args.0[self.out] || self.bytes == 0 {
             return;
         }
         let blocks = (self.bytes as i64 + COPY - 1) / COPY;
@@ -358,13 +358,27 @@ impl<M: Mem, S: Store<M>> Kernel<Part<'_>> for ScatterPart<M, S> {
     }
 }
 
-/// The loop for elements of `dtype`.
+/// The loop for elements of `dtype`. Only sums are worth vectors.
 fn link<'a>(dtype: DType, kind: ScatterKind, level: Level) -> unsafe fn(Part<'a>) {
-    with_dtype!(dtype, M => match kind {
-        ScatterKind::Set => compiled::<ScatterPart<M, Set>, _>(level),
-        ScatterKind::Sum => compiled::<ScatterPart<M, With<Sum>>, _>(level),
-        ScatterKind::Prod => compiled::<ScatterPart<M, With<Prod>>, _>(level),
-        ScatterKind::Max => compiled::<ScatterPart<M, With<Max>>, _>(level),
-        ScatterKind::Min => compiled::<ScatterPart<M, With<Min>>, _>(level),
-    })
+    fn plain<'a, K: Combine>(dtype: DType) -> unsafe fn(Part<'a>) {
+        with_number!(
+            dtype,
+            M => baseline::<ScatterPart<M, With<K>>, _>(),
+            baseline::<ScatterPart<M, With<K>>, _>()
+        )
+    }
+    match (kind, dtype.size()) {
+        (ScatterKind::Set, 1) => baseline::<ScatterPart<c::U8, Set>, _>(),
+        (ScatterKind::Set, 2) => baseline::<ScatterPart<c::U16, Set>, _>(),
+        (ScatterKind::Set, 4) => baseline::<ScatterPart<c::U32, Set>, _>(),
+        (ScatterKind::Set, _) => baseline::<ScatterPart<c::U64, Set>, _>(),
+        (ScatterKind::Sum, _) => with_number!(
+            dtype,
+            M => compiled::<ScatterPart<M, With<Sum>>, _>(level),
+            baseline::<ScatterPart<M, With<Sum>>, _>()
+        ),
+        (ScatterKind::Prod, _) => plain::<Prod>(dtype),
+        (ScatterKind::Max, _) => plain::<Max>(dtype),
+        (ScatterKind::Min, _) => plain::<Min>(dtype),
+    }
 }

@@ -128,13 +128,6 @@ impl Attention {
             return Ok(scores);
         }
         let never = b.scalar_like(f64::NEG_INFINITY, &scores)?;
-        if self.causal {
-            let rows = b.op(super::Iota { len: l.clone() }, &[])?;
-            let rows = b.reshape(&rows, &[l.clone(), Dim::ONE])?;
-            let columns = b.op(super::Iota { len: s.clone() }, &[])?;
-            let seen = b.pointwise(Pw::Le, &[columns, rows])?;
-            scores = b.pointwise(Pw::Select, &[seen, scores, never.clone()])?;
-        }
         match mask {
             Some(mask) if b.fact(mask).dtype == DType::Bool => {
                 scores = b.pointwise(Pw::Select, &[mask.clone(), scores, never.clone()])?;
@@ -144,6 +137,14 @@ impl Attention {
                 scores = b.pointwise(Pw::Add, &[scores, mask])?;
             }
             None => {}
+        }
+        // Last, so that nothing that is added brings a key back.
+        if self.causal {
+            let rows = b.op(super::Iota { len: l.clone() }, &[])?;
+            let rows = b.reshape(&rows, &[l.clone(), Dim::ONE])?;
+            let columns = b.op(super::Iota { len: s.clone() }, &[])?;
+            let seen = b.pointwise(Pw::Le, &[columns, rows])?;
+            scores = b.pointwise(Pw::Select, &[seen, scores, never.clone()])?;
         }
         let softmax = super::Softmax {
             axis: r - 1,

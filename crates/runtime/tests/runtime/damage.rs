@@ -68,11 +68,12 @@ fn damage_behind_the_checksum_never_panics() {
             &[(DType::F32, 350, false), (DType::F32, 350, true)],
         )
     };
-    let plans = [
+    let mut plans = vec![
         model(&Plan::symbol(0), false),
         model(&4i64.into(), true),
         softmax,
     ];
+    plans.extend(super::ordered::plans());
     let mut r = Random(1);
     for plan in &plans {
         let bytes = plan.to_bytes();

@@ -7,6 +7,7 @@ mod concurrency;
 mod damage;
 mod executor;
 mod oracle;
+mod ordered;
 mod pointwise;
 mod products;
 mod reductions;
