@@ -75,6 +75,7 @@ pub fn round_float(x: f64, dtype: DType) -> f64 {
 }
 
 /// Wraps `x` into an integer `dtype`; `u64` values are kept as the `i64` of the same bits.
+#[inline]
 pub fn wrap_int(x: i64, dtype: DType) -> i64 {
     match dtype {
         DType::Bool => (x != 0) as i64,

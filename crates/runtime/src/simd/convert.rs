@@ -1,7 +1,7 @@
 //! Conversions between memory elements and the types kernels compute in.
 
 use half::{bf16, f16};
-use kiln_base::DType;
+use kiln_base::{DType, wrap_int};
 
 /// A dtype at compile time.
 pub(crate) trait Mem: 'static {
@@ -173,21 +173,6 @@ pub(crate) trait Source: Copy {
     fn to_bool(self) -> u8;
 }
 
-/// [`kiln_base::wrap_int`], inlined into loops.
-#[inline(always)]
-fn wrap(x: i64, to: DType) -> i64 {
-    match to {
-        DType::Bool => (x != 0) as i64,
-        DType::U8 => x as u8 as i64,
-        DType::I8 => x as i8 as i64,
-        DType::I16 => x as i16 as i64,
-        DType::I32 => x as i32 as i64,
-        DType::U16 => x as u16 as i64,
-        DType::U32 => x as u32 as i64,
-        _ => x,
-    }
-}
-
 /// [`kiln_base::float_to_int`], inlined into loops.
 macro_rules! saturate {
     ($x:expr, $to:expr) => {
@@ -223,7 +208,7 @@ macro_rules! int_source {
             }
             #[inline(always)]
             fn to_int(self, to: DType) -> i64 {
-                wrap(($value)(self) as i64, to)
+                wrap_int(($value)(self) as i64, to)
             }
             #[inline(always)]
             fn to_bool(self) -> u8 {

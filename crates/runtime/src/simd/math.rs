@@ -5,7 +5,6 @@
 //! looks up 32 numbers at once. Each is within 4 units in the last place.
 
 use super::{Isa, fma32};
-use kiln_base::special;
 use std::f32::consts::{LN_2, LOG2_E};
 
 /// Evaluates a polynomial, highest coefficient first.
@@ -27,7 +26,7 @@ fn select(c: bool, a: f32, b: f32) -> f32 {
 }
 
 /// Adding it rounds a small float to an integer, which then stands in the low bits.
-const ROUND: f32 = 12_582_912.0;
+pub(super) const ROUND: f32 = 12_582_912.0;
 
 /// The nearest integer as float and as integer, for |x| < 2^21.
 #[inline(always)]
@@ -54,34 +53,67 @@ fn clamp(x: f32, low: f32, high: f32) -> f32 {
     select(x > high, high, x)
 }
 
-/// `(e^r - 1 - r) / r²` for |r| <= ln 2 / 2.
+/// `(e^r - 1 - r) / r²` for |r| <= ln 2 / 2, highest coefficient first.
+const EXP_TAIL: [f32; 6] = [
+    1.987_569_1e-4,
+    1.398_199_9e-3,
+    8.333_452e-3,
+    4.166_579_6e-2,
+    1.666_666_5e-1,
+    5e-1,
+];
+
 #[inline(always)]
 fn exp_tail<I: Isa>(r: f32) -> f32 {
-    let c = [
-        1.987_569_1e-4,
-        1.398_199_9e-3,
-        8.333_452e-3,
-        4.166_579_6e-2,
-        1.666_666_5e-1,
-        5e-1,
-    ];
-    poly::<I, 6>(r, c)
+    poly::<I, 6>(r, EXP_TAIL)
 }
+
+/// -ln 2 in two parts, the first of which few bits hold.
+const MINUS_LN_2: (f32, f32) = (-0.693_359_4, 2.121_944_4e-4);
 
 /// `x = n ln 2 + r`.
 #[inline(always)]
 fn reduce_exp<I: Isa>(x: f32) -> (f32, i32) {
     let (n, i) = nearest(x * LOG2_E);
-    let r = fma32::<I>(n, -0.693_359_4, x);
-    (fma32::<I>(n, 2.121_944_4e-4, r), i)
+    let r = fma32::<I>(n, MINUS_LN_2.0, x);
+    (fma32::<I>(n, MINUS_LN_2.1, r), i)
 }
+
+/// Beyond these e^x is 0 or infinite.
+const EXP_LIMITS: (f32, f32) = (-104.5, 89.0);
 
 /// e^x.
 #[inline(always)]
 pub(crate) fn exp<I: Isa>(x: f32) -> f32 {
-    let (r, n) = reduce_exp::<I>(clamp(x, -104.5, 89.0));
+    let (r, n) = reduce_exp::<I>(clamp(x, EXP_LIMITS.0, EXP_LIMITS.1));
     let p = fma32::<I>(exp_tail::<I>(r), r * r, r) + 1.0;
     scale(p, n)
+}
+
+/// e^x of 16 numbers, with the machine's scaling by a power of 2.
+///
+/// # Safety
+/// The machine has AVX-512 F.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) unsafe fn exp16(x: std::arch::x86_64::__m512) -> std::arch::x86_64::__m512 {
+    use std::arch::x86_64::*;
+    // SAFETY: the caller's.
+    unsafe {
+        let all = |x: f32| _mm512_set1_ps(x);
+        // The second operand goes through where one is NaN.
+        let x = _mm512_min_ps(all(EXP_LIMITS.1), _mm512_max_ps(all(EXP_LIMITS.0), x));
+        let n = _mm512_sub_ps(_mm512_fmadd_ps(x, all(LOG2_E), all(ROUND)), all(ROUND));
+        let r = _mm512_fmadd_ps(n, all(MINUS_LN_2.0), x);
+        let r = _mm512_fmadd_ps(n, all(MINUS_LN_2.1), r);
+        let mut p = all(EXP_TAIL[0]);
+        for c in &EXP_TAIL[1..] {
+            p = _mm512_fmadd_ps(p, r, all(*c));
+        }
+        p = _mm512_fmadd_ps(p, r, all(1.0));
+        p = _mm512_fmadd_ps(p, r, all(1.0));
+        _mm512_scalef_ps(p, n)
+    }
 }
 
 /// 2^x.
@@ -245,88 +277,6 @@ pub(crate) fn erf<I: Isa>(x: f32) -> f32 {
     select(x.abs() < 0.927_734_4, small, large.copysign(x))
 }
 
-/// Centres of [`ErfTable`].
-const ERF_CENTRES: usize = 32;
-
-/// The Taylor series of erf around points near 0, 1/8, .. 31/8, chosen so that erf there is very
-/// nearly an f32 (S. Gal's accurate tables); where erf is close to 1 its rounding is then the only one.
-#[repr(C, align(64))]
-pub(crate) struct ErfTable {
-    centres: [f32; ERF_CENTRES],
-    /// Entry `[n][i]` is the coefficient of `r^n` at centre `i`.
-    series: [[f32; ERF_CENTRES]; 6],
-}
-
-impl ErfTable {
-    /// The table.
-    pub(crate) fn get() -> &'static ErfTable {
-        static TABLE: std::sync::LazyLock<ErfTable> = std::sync::LazyLock::new(ErfTable::new);
-        &TABLE
-    }
-
-    fn new() -> ErfTable {
-        let slope = |x: f64| std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp();
-        let mut table = ErfTable {
-            centres: [0.0; ERF_CENTRES],
-            series: [[0.0; ERF_CENTRES]; 6],
-        };
-        for i in 0..ERF_CENTRES - 1 {
-            let even = i as f64 / 8.0;
-            let value = special::erf(even);
-            // One step of Newton's method to where erf is what it rounds to here.
-            let centre = even + (value as f32 as f64 - value) / slope(even);
-            let x = centre as f32 as f64;
-            table.centres[i] = x as f32;
-            table.series[0][i] = special::erf(x) as f32;
-            // The derivatives of e^(-x²) are it times (-1)^n H_n(x); H_n = 2x H_(n-1) - 2(n-1) H_(n-2).
-            let (mut before, mut hermite, mut factor) = (0.0, 1.0, 1.0);
-            for (n, row) in table.series.iter_mut().enumerate().skip(1) {
-                factor /= n as f64;
-                row[i] = (slope(x) * hermite * factor) as f32;
-                factor = -factor;
-                let next = 2.0 * x * hermite - 2.0 * (n as f64 - 1.0) * before;
-                (before, hermite) = (hermite, next);
-            }
-        }
-        // The last one rounds to 1 - 2^-24 below 3.9192 and to 1 above, as erf does.
-        table.centres[ERF_CENTRES - 1] = 3.875;
-        table.series[0][ERF_CENTRES - 1] = 1.0 - f32::EPSILON / 2.0;
-        table.series[1][ERF_CENTRES - 1] = 3.4e-7;
-        table.series[2][ERF_CENTRES - 1] = 7.6e-6;
-        table
-    }
-
-    /// The error function of 16 numbers: the Taylor series at the nearest centre.
-    ///
-    /// # Safety
-    /// The machine has AVX-512 F and DQ.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    pub(crate) unsafe fn of(&self, x: std::arch::x86_64::__m512) -> std::arch::x86_64::__m512 {
-        use std::arch::x86_64::*;
-        // SAFETY: the caller's; rows of the table are 32 floats.
-        unsafe {
-            let sign = _mm512_set1_ps(-0.0);
-            // The second operand goes through where one is NaN.
-            let t = _mm512_min_ps(_mm512_set1_ps(3.93), _mm512_andnot_ps(sign, x));
-            // Only the low five bits of an index count.
-            let at = _mm512_fmadd_ps(t, _mm512_set1_ps(8.0), _mm512_set1_ps(ROUND));
-            let at = _mm512_castps_si512(at);
-            let look = |row: &[f32; ERF_CENTRES]| {
-                let row = row.as_ptr();
-                let (low, high) = (_mm512_load_ps(row), _mm512_load_ps(row.add(16)));
-                _mm512_permutex2var_ps(low, at, high)
-            };
-            let r = _mm512_sub_ps(t, look(&self.centres));
-            let mut y = look(&self.series[5]);
-            for n in (0..5).rev() {
-                y = _mm512_fmadd_ps(y, r, look(&self.series[n]));
-            }
-            _mm512_or_ps(y, _mm512_and_ps(sign, x))
-        }
-    }
-}
-
 /// Arguments of [`sin`] and [`cos`] beyond this go to the standard library.
 pub(crate) const TRIG_LIMIT: f32 = 1e5;
 
@@ -367,8 +317,11 @@ pub(crate) fn cos<I: Isa>(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_arch = "x86_64")]
+    use crate::simd::erf::ErfTable;
     use crate::simd::{Kernel, Level, compiled};
     use kiln_base::prim::Unary;
+    use kiln_base::special;
 
     struct F<const N: usize>;
     impl<const N: usize> Kernel<(&[f32], &mut [f32])> for F<N> {
@@ -387,6 +340,7 @@ mod tests {
                     8 => sigmoid::<I>(x),
                     9 => erf::<I>(x),
                     12 => erf_looked_up::<I>(x),
+                    13 => exp_scaled::<I>(x),
                     10 => sin::<I>(x),
                     _ => cos::<I>(x),
                 };
@@ -404,6 +358,18 @@ mod tests {
             return unsafe { _mm512_cvtss_f32(ErfTable::get().of(_mm512_set1_ps(x))) };
         }
         erf::<I>(x)
+    }
+
+    /// One lane of the vector function, or what stands in for it.
+    #[inline(always)]
+    fn exp_scaled<I: Isa>(x: f32) -> f32 {
+        #[cfg(target_arch = "x86_64")]
+        if I::LEVEL == Level::Avx512 {
+            use std::arch::x86_64::*;
+            // SAFETY: the level says so.
+            return unsafe { _mm512_cvtss_f32(exp16(_mm512_set1_ps(x))) };
+        }
+        exp::<I>(x)
     }
 
     /// The distance in units of the last place of an f32 near `want`.
@@ -476,6 +442,7 @@ mod tests {
     #[test]
     fn functions_are_within_four_ulp_of_f64() {
         check::<0>(Unary::Exp, f32::INFINITY);
+        check::<13>(Unary::Exp, f32::INFINITY);
         check::<1>(Unary::Exp2, f32::INFINITY);
         check::<2>(Unary::Expm1, f32::INFINITY);
         check::<3>(Unary::Log, f32::INFINITY);

@@ -5,6 +5,7 @@
 
 pub(crate) mod convert;
 pub(crate) mod copy;
+pub(crate) mod erf;
 pub(crate) mod math;
 
 use crate::error::{Error, Result};

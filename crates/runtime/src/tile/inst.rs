@@ -30,10 +30,17 @@ pub(super) fn operands(inst: &Inst) -> (Vec<Reg>, Option<Reg>) {
 }
 
 /// Nanoseconds a point of the parallel axes takes, roughly: a guess that decides only how many
-/// threads share the work.
-pub(super) fn cost(bound: &Bound, inner: i64) -> f64 {
+/// threads share the work, and when they fetch ahead.
+pub(super) fn cost(bound: &Bound) -> f64 {
+    (0..bound.program.stages.len())
+        .map(|i| stage_cost(bound, i))
+        .sum()
+}
+
+/// What one stage has of [`cost`].
+pub(super) fn stage_cost(bound: &Bound, index: usize) -> f64 {
     let program = bound.program;
-    let expensive = |inst: &Inst| match inst {
+    let each = |inst: &Inst| match inst {
         Inst::Unary { op, a, .. } => {
             let wide = program.registers[a.0 as usize] != Compute::F32;
             if !op.is_expensive() {
@@ -50,14 +57,19 @@ pub(super) fn cost(bound: &Bound, inner: i64) -> f64 {
         Inst::Load { .. } | Inst::Store { .. } => 0.15,
         _ => 0.04,
     };
-    let stage = |s: &kiln_base::tile::Stage| {
-        let points = if s.over_inner { inner as f64 } else { 1.0 };
-        let overhead = match program.schedule {
-            Schedule::Rows => 10.0 * (points / TILE as f64).ceil(),
-            Schedule::Lanes => 0.0,
-        };
-        let each: f64 = s.code.iter().map(expensive).sum();
-        each * points + overhead * s.code.len() as f64
+    let stage = &program.stages[index];
+    let inner = match program.schedule {
+        Schedule::Rows => &bound.lane,
+        Schedule::Lanes => &bound.outer,
     };
-    program.stages.iter().map(stage).sum()
+    let points = if stage.over_inner {
+        inner.iter().product::<i64>() as f64
+    } else {
+        1.0
+    };
+    let overhead = match program.schedule {
+        Schedule::Rows => 10.0 * (points / TILE as f64).ceil(),
+        Schedule::Lanes => 0.0,
+    };
+    stage.code.iter().map(each).sum::<f64>() * points + overhead * stage.code.len() as f64
 }

@@ -2,6 +2,7 @@
 
 use super::lanes::{Elem, map1, map2, map3};
 use super::run::{Call, Op};
+use super::wide;
 use super::with_compute;
 use crate::simd::{Isa, Kernel, Level, baseline, compiled, math};
 use kiln_base::prim::{self, Binary, Unary};
@@ -152,7 +153,7 @@ macro_rules! float_unary {
 }
 
 float_unary!(unary_f32, f32, |op, level|
-    Exp => one!(level, f32 => f32, |x, I| math::exp::<I>(x)),
+    Exp => wide::exp(level),
     Exp2 => one!(level, f32 => f32, |x, I| math::exp2::<I>(x)),
     Expm1 => one!(level, f32 => f32, |x, I| math::expm1::<I>(x)),
     Log => one!(level, f32 => f32, |x, I| math::log::<I>(x)),
@@ -161,7 +162,7 @@ float_unary!(unary_f32, f32, |op, level|
     Log1p => one!(level, f32 => f32, |x, I| math::log1p::<I>(x)),
     Tanh => one!(level, f32 => f32, |x, I| math::tanh::<I>(x)),
     Sigmoid => one!(level, f32 => f32, |x, I| math::sigmoid::<I>(x)),
-    Erf => erf(level),
+    Erf => wide::erf(level),
     Sin => trig::<true>(level),
     Cos => trig::<false>(level),
 );
@@ -180,38 +181,6 @@ float_unary!(unary_f64, f64, |op, level|
     Sin => slow!(f64 => f64, |x| x.sin()),
     Cos => slow!(f64 => f64, |x| x.cos()),
 );
-
-/// The error function: a lookup where the machine has it, else arithmetic.
-fn erf(level: Level) -> Op {
-    #[cfg(target_arch = "x86_64")]
-    if level == Level::Avx512 {
-        return compiled::<ErfLookup, Call>(level);
-    }
-    one!(level, f32 => f32, |x, I| math::erf::<I>(x))
-}
-
-#[cfg(target_arch = "x86_64")]
-struct ErfLookup;
-#[cfg(target_arch = "x86_64")]
-impl Kernel<Call> for ErfLookup {
-    #[inline(always)]
-    unsafe fn run<I: Isa>((ctx, c): Call) {
-        use std::arch::x86_64::*;
-        // SAFETY: the caller's; the operand's type was checked. Only AVX-512 machines come here.
-        unsafe {
-            let (ctx, c) = (&*ctx, &*c);
-            let (d, a) = (ctx.reg::<f32>(c.dst), ctx.reg::<f32>(c.a));
-            let table = math::ErfTable::get();
-            let whole = ctx.n / 16 * 16;
-            for i in (0..whole).step_by(16) {
-                _mm512_storeu_ps(d.add(i), table.of(_mm512_loadu_ps(a.add(i))));
-            }
-            let rest = (1u16 << (ctx.n - whole)) - 1;
-            let x = _mm512_maskz_loadu_ps(rest, a.add(whole));
-            _mm512_mask_storeu_ps(d.add(whole), rest, table.of(x));
-        }
-    }
-}
 
 /// Sine or cosine: vectors first, then the lanes whose argument is out of their range.
 fn trig<const SINE: bool>(level: Level) -> Op {

@@ -3,84 +3,17 @@
 use super::bind::{Bound, BoundDynamic, plain_dtype};
 use super::frame::Frame;
 use super::inst::{cost, operands};
+use super::linked::{Linked, Stage};
 use super::lower::{self, Draft, Make, Value, draft, plain};
 use super::run::Code;
 use super::walk::{Shape, Walk};
-use super::{kernels, load, random, reduce, scalar_bits};
+use super::{ahead, kernels, live, load, random, reduce, scalar_bits};
 use crate::error::{Result, damaged};
 use crate::memory::ALIGN;
 use crate::simd::Level;
 use hashbrown::{HashMap, HashSet};
 use kiln_base::Compute;
-use kiln_base::tile::{self, Inst, Reg, Schedule, TILE};
-
-/// A stage as code.
-pub(crate) struct Stage {
-    pub over_inner: bool,
-    /// Before the first tile or step.
-    pub begin: Vec<Code>,
-    pub body: Vec<Code>,
-    /// After the last.
-    pub end: Vec<Code>,
-    /// Walks whose base depends on the outer point.
-    pub moving: Vec<u32>,
-    /// Walks that need the coordinates of the tile's first lane.
-    pub general: Vec<u32>,
-}
-
-/// A program as code for one CPU level.
-pub(crate) struct Linked {
-    pub schedule: Schedule,
-    pub outer: Vec<i64>,
-    pub outer_len: i64,
-    pub lane_len: i64,
-    /// Points of the parallel axes.
-    pub points: i64,
-    /// Lanes of a full tile.
-    pub tile: usize,
-    pub walks: Vec<Walk>,
-    pub stages: Vec<Stage>,
-    pub dynamics: Vec<Vec<BoundDynamic>>,
-    pub constants: Vec<(u32, Compute, u64)>,
-    /// Byte offsets of the registers in the frame.
-    pub homes: Vec<usize>,
-    /// Byte offsets of the row slots in the frame.
-    pub slots: Vec<usize>,
-    /// Bytes of the frame.
-    pub frame: usize,
-    pub bases: usize,
-    pub coords: usize,
-    pub states: usize,
-    /// Whether some stores bypass the cache.
-    pub streams: bool,
-    /// Estimated nanoseconds a point of the parallel axes.
-    pub cost: f64,
-    /// Whether parts may run at the same time.
-    pub parallel: bool,
-}
-
-impl Linked {
-    /// Whether accesses to these arguments, which may be one memory, never meet at an element from
-    /// different points.
-    pub(crate) fn keeps_apart(&self, args: &[usize]) -> bool {
-        let walks = self.walks.iter();
-        let walks: Vec<&Walk> = walks
-            .filter(|w| w.reads_memory && args.contains(&w.arg))
-            .collect();
-        let clear = |(i, w): (usize, &&Walk)| walks[..i].iter().all(|v| w.keeps_clear_of(v));
-        walks.iter().enumerate().all(clear)
-    }
-
-    /// Whether the program reads its last argument, the raw result of a product, only at the place
-    /// it is at.
-    pub(crate) fn reads_in_place(&self, raw: usize) -> bool {
-        let mut walks = self.walks.iter().filter(|w| w.reads_memory && w.arg == raw);
-        walks.all(|w| {
-            let line = w.shape == Shape::Contiguous || self.points <= 1;
-            line && w.limits.is_empty() && w.address.offset == 0
-        })
-    }
-}
+use kiln_base::tile::{Inst, Reg, Schedule, TILE};
 
 /// What a code names beside its operands.
 #[derive(Copy, Clone)]
@@ -98,13 +31,6 @@ pub(super) enum Hidden {
 /// A result of at least this many bytes bypasses the cache.
 const STREAM_BYTES: i64 = 32 << 20;
 
-/// A load from an argument of at least this many bytes fetches ahead.
-const FETCH_BYTES: i64 = 4 << 20;
-/// Lines that one instruction fetches.
-const FETCH_LINES: u32 = 8;
-/// Instructions of a stage from which on fetching ahead pays.
-const FETCH_GAPS: usize = 6;
-
 /// The most working memory of one thread.
 const FRAME_LIMIT: usize = 1 << 32;
 
@@ -112,7 +38,9 @@ struct Linker<'a> {
     bound: &'a Bound<'a>,
     level: Level,
     frame: Frame,
-    /// The physical registers of program registers that outlive a stage.
+    /// The registers that have a place of their own, by stage.
+    fixed: Vec<HashSet<u16>>,
+    /// Their physical registers.
     globals: HashMap<u16, u32>,
     walks: Vec<Walk>,
     walk_of: HashMap<(usize, bool), u32>,
@@ -134,6 +62,7 @@ pub(crate) fn link(bound: &Bound, level: Level) -> Result<Linked> {
         bound,
         level,
         frame: Frame::default(),
+        fixed: live::fixed(program),
         globals: HashMap::new(),
         walks: vec![],
         walk_of: HashMap::new(),
@@ -143,52 +72,22 @@ pub(crate) fn link(bound: &Bound, level: Level) -> Result<Linked> {
         dynamics: vec![],
         streams: false,
     };
-    let mut globals: Vec<u16> = l.outliving().into_iter().collect();
-    globals.sort();
-    for r in globals {
+    let mut fixed: Vec<u16> = l.fixed.iter().flatten().copied().collect();
+    fixed.extend(program.constants.iter().map(|(r, _)| r.0));
+    fixed.sort();
+    fixed.dedup();
+    for r in fixed {
         let p = l.frame.fresh(program.registers[r as usize], false);
         l.globals.insert(r, p);
     }
-    let stages = (0..program.stages.len())
+    let mut stages = (0..program.stages.len())
         .map(|i| l.stage(i))
         .collect::<Result<Vec<_>>>()?;
+    ahead::fetch(bound, &l.walks, &mut stages);
     l.finish(stages)
 }
 
 impl Linker<'_> {
-    /// Registers that are constants, accumulators, index registers, or used in several stages or
-    /// before they are written in one.
-    fn outliving(&self) -> HashSet<u16> {
-        let program = self.bound.program;
-        let mut out: HashSet<u16> = program.constants.iter().map(|(r, _)| r.0).collect();
-        let mut stage_of: HashMap<u16, usize> = HashMap::new();
-        for (i, stage) in program.stages.iter().enumerate() {
-            let mut written: HashSet<u16> = HashSet::new();
-            for inst in &stage.code {
-                let (reads, writes) = operands(inst);
-                if matches!(inst, Inst::Reduce { .. } | Inst::ArgReduce { .. }) {
-                    out.extend(writes.iter().map(|r| r.0));
-                }
-                if let Inst::LoadAt { .. } = inst {
-                    // These are named from outside the code, so they must not move.
-                    out.extend(reads.iter().map(|r| r.0));
-                }
-                for r in &reads {
-                    if !written.contains(&r.0) {
-                        out.insert(r.0);
-                    }
-                }
-                for r in reads.iter().chain(&writes) {
-                    if *stage_of.entry(r.0).or_insert(i) != i {
-                        out.insert(r.0);
-                    }
-                }
-                written.extend(writes.iter().map(|r| r.0));
-            }
-        }
-        out
-    }
-
     fn walk(&mut self, access: usize, over_inner: bool) -> Result<u32> {
         let key = (access, over_inner);
         if let Some(w) = self.walk_of.get(&key) {
@@ -235,15 +134,16 @@ impl Linker<'_> {
             begin: vec![],
             body: vec![],
             end: vec![],
+            walks: vec![],
             moving: vec![],
             general: vec![],
         };
         let mut walks = Vec::new();
         for inst in &source.code {
             let (_, writes) = operands(inst);
-            let read = |r: Reg, current: &HashMap<u16, Value>| match self.globals.get(&r.0) {
-                Some(p) => Value::Global(*p),
-                None => current[&r.0],
+            let read = |r: Reg, current: &HashMap<u16, Value>| match current.get(&r.0) {
+                Some(v) => *v,
+                None => Value::Global(self.globals[&r.0]),
             };
             let (reads, _) = operands(inst);
             let mut sources = [None; 3];
@@ -253,13 +153,13 @@ impl Linker<'_> {
                 }
             }
             let ty = writes.map(|r| program.registers[r.0 as usize]);
-            let dst = writes.map(|r| match self.globals.get(&r.0) {
-                Some(p) => Value::Global(*p),
-                None => {
-                    let v = stage.local(program.registers[r.0 as usize]);
-                    current.insert(r.0, v);
-                    v
+            let dst = writes.map(|r| {
+                if self.fixed[index].contains(&r.0) {
+                    return Value::Global(self.globals[&r.0]);
                 }
+                let v = stage.local(program.registers[r.0 as usize]);
+                current.insert(r.0, v);
+                v
             });
             let parts = Parts { sources, dst };
             self.inst(
@@ -274,9 +174,6 @@ impl Linker<'_> {
             .for_each(|d| stage.push(d, ty.unwrap_or(Compute::F32), self.level));
         }
         out.body = stage.emit(&mut self.frame, self.level);
-        if program.schedule == Schedule::Lanes && !source.over_inner {
-            self.fetch_ahead(source, &mut out.body);
-        }
         walks.sort();
         walks.dedup();
         let walk = |w: &u32| &self.walks[*w as usize];
@@ -286,51 +183,11 @@ impl Linker<'_> {
             .copied()
             .filter(|w| walk(w).shape == Shape::General)
             .collect();
+        out.walks = walks;
         if program.schedule == Schedule::Rows && !source.over_inner {
             self.spread(index, &mut out);
         }
         Ok(out)
-    }
-
-    /// Spreads requests for what the next tile loads from large arguments over the code, so that
-    /// memory works while it computes.
-    fn fetch_ahead(&self, source: &tile::Stage, body: &mut Vec<Code>) {
-        let program = self.bound.program;
-        let mut requests: Vec<Code> = Vec::new();
-        let mut asked: HashSet<u32> = HashSet::new();
-        for inst in &source.code {
-            let Inst::Load { access, .. } = inst else {
-                continue;
-            };
-            let x = self.walk_of[&(*access as usize, false)];
-            let arg = program.accesses[*access as usize].arg as usize;
-            let dtype = program.args[arg].dtype;
-            let bytes = self.bound.lens[arg].saturating_mul(dtype.size() as i64);
-            let line = self.walks[x as usize].shape == Shape::Contiguous;
-            if !line || bytes < FETCH_BYTES || !asked.insert(x) {
-                continue;
-            }
-            let lines = (TILE * dtype.size() / load::LINE) as u32;
-            let parts = FETCH_LINES.min(lines);
-            requests.extend((0..lines).step_by(parts as usize).map(|from| Code {
-                a: from,
-                b: lines.min(from + parts),
-                ..plain(load::prefetch(dtype), 0, x)
-            }));
-        }
-        // The code before the last instruction, a store, is where there is something to overlap.
-        let gaps = body.len().saturating_sub(1);
-        if requests.is_empty() || gaps < FETCH_GAPS {
-            return;
-        }
-        let old = std::mem::take(body);
-        let mut given = 0;
-        for (i, code) in old.into_iter().enumerate() {
-            body.push(code);
-            let due = (requests.len() * (i + 1) / gaps).min(requests.len());
-            body.extend(&requests[given..due.max(given)]);
-            given = due.max(given);
-        }
     }
 
     /// Spreads what a stage outside `inner` wrote and a stage over `inner` reads.
@@ -343,7 +200,7 @@ impl Linker<'_> {
         let mut written: Vec<u16> = (program.stages[index].code.iter())
             .filter_map(|i| operands(i).1)
             .map(|r| r.0)
-            .filter(|r| read.contains(r))
+            .filter(|r| self.fixed[index].contains(r) && read.contains(r))
             .collect();
         written.sort();
         written.dedup();
@@ -560,7 +417,6 @@ impl Linker<'_> {
                 (self.globals[&r.0], ty, scalar_bits(*value, ty))
             })
             .collect();
-        let inner = if rows { lane_len } else { outer_len };
         Ok(Linked {
             schedule: program.schedule,
             outer: bound.outer.clone(),
@@ -579,7 +435,7 @@ impl Linker<'_> {
             coords,
             states: self.states as usize,
             streams: self.streams,
-            cost: cost(bound, inner),
+            cost: cost(bound),
             parallel: bound.parallel,
         })
     }

@@ -164,7 +164,8 @@ unsafe fn load_run<M: Mem>(d: *mut M::C, s: *const M::Raw, stride: i64, n: usize
     }
 }
 
-/// Asks for lines `a..b` of what a line of consecutive elements reads in the next tile.
+/// Asks for lines `a..b` of what a line of consecutive elements reads in the next tile, into the nearest
+/// cache; or `c` elements further on, if that is not 0, into the next nearest.
 struct Prefetch<M>(PhantomData<M>);
 impl<M: Mem> Kernel<Call> for Prefetch<M> {
     #[inline(always)]
@@ -172,15 +173,31 @@ impl<M: Mem> Kernel<Call> for Prefetch<M> {
         // SAFETY: a prefetch reads nothing, wherever it points.
         unsafe {
             let l = at(call);
-            let next = l.base + l.ctx.start + l.ctx.n as i64;
-            let s = element::<M::Raw>(l.memory, next).cast::<i8>();
-            for line in l.code.a..l.code.b {
-                let s = s.wrapping_add(line as usize * LINE);
-                #[cfg(target_arch = "x86_64")]
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(s);
-                let _ = s;
+            let here = l.base + l.ctx.start;
+            let lines = l.code.a as usize..l.code.b as usize;
+            match l.code.c as i64 {
+                0 => ask::<true>(element::<M::Raw>(l.memory, here + l.ctx.n as i64), lines),
+                c => ask::<false>(element::<M::Raw>(l.memory, here + c), lines),
             }
         }
+    }
+}
+
+#[inline(always)]
+fn ask<const NEAR: bool>(from: *const impl Sized, lines: std::ops::Range<usize>) {
+    for line in lines {
+        let s = from.cast::<i8>().wrapping_add(line * LINE);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch reads nothing, wherever it points, and every x86-64 machine has it.
+        unsafe {
+            use std::arch::x86_64::*;
+            if NEAR {
+                _mm_prefetch::<_MM_HINT_T0>(s);
+            } else {
+                _mm_prefetch::<_MM_HINT_T1>(s);
+            }
+        }
+        let _ = s;
     }
 }
 

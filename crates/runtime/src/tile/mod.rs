@@ -5,6 +5,7 @@
 //! of the CPU level) and [`run`] (the interpreter). After `bind` nothing can reach outside a buffer.
 
 pub(crate) mod affine;
+mod ahead;
 mod bind;
 mod cast;
 mod check;
@@ -14,16 +15,20 @@ mod inst;
 mod kernels;
 mod lanes;
 mod link;
+mod linked;
+mod live;
 mod load;
 mod lower;
 mod random;
 mod reduce;
 mod run;
 mod walk;
+mod wide;
 
 pub(crate) use bind::bind;
 pub(crate) use lanes::Elem;
-pub(crate) use link::{Linked, link};
+pub(crate) use link::link;
+pub(crate) use linked::Linked;
 pub(crate) use run::{Code, Ctx, Failure, Failures, Runner, run_all};
 
 use kiln_base::Compute;

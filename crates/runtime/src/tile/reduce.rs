@@ -46,32 +46,44 @@ const WIDTH: usize = 64;
 #[inline(always)]
 unsafe fn fold<T: Elem, C: Combine<T>>(a: *const T, n: usize) -> T {
     let mut acc = [C::identity(); WIDTH];
+    let mut rest = [C::identity(); WIDTH];
     let whole = n / WIDTH * WIDTH;
     // SAFETY: the caller's.
     unsafe {
         let mut i = 0;
         while i < whole {
-            for (j, acc) in acc.iter_mut().enumerate() {
-                *acc = C::combine(*acc, *a.add(i + j));
+            // Not in place: a maximum that leaves its accumulator would become a conditional store,
+            // and `acc` live in memory.
+            let mut next = acc;
+            for (j, (next, acc)) in next.iter_mut().zip(&acc).enumerate() {
+                *next = C::combine(*acc, *a.add(i + j));
             }
+            acc = next;
             i += WIDTH;
         }
         if whole < n {
-            let mut rest = [C::identity(); WIDTH];
             std::ptr::copy_nonoverlapping(a.add(whole), rest.as_mut_ptr(), n - whole);
-            for (acc, rest) in acc.iter_mut().zip(rest) {
-                *acc = C::combine(*acc, rest);
-            }
         }
     }
-    let mut width = WIDTH / 2;
-    while width > 0 {
-        for j in 0..width {
-            acc[j] = C::combine(acc[j], acc[j + width]);
-        }
-        width /= 2;
+    // Nothing but loops of known length may touch `acc`, or it would live in memory.
+    for (acc, rest) in acc.iter().zip(&mut rest) {
+        *rest = C::combine(*acc, *rest);
     }
-    acc[0]
+    let acc = halve::<T, C, 32>(&rest);
+    let acc = halve::<T, C, 16>(&acc);
+    let acc = halve::<T, C, 8>(&acc);
+    let acc = halve::<T, C, 4>(&acc);
+    let acc = halve::<T, C, 2>(&acc);
+    halve::<T, C, 1>(&acc)[0]
+}
+
+/// Combines the first `N` elements with the `N` after them.
+#[inline(always)]
+fn halve<T: Elem, C: Combine<T>, const N: usize>(acc: &[T]) -> [T; N] {
+    std::array::from_fn(
+        #[inline(always)]
+        |j| C::combine(acc[j], acc[j + N]),
+    )
 }
 
 /// How a row's running value is kept between tiles: f32 sums in f64.

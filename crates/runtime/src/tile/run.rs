@@ -1,7 +1,7 @@
 //! The interpreter.
 
 use super::bind::BoundDynamic;
-use super::link::{Linked, Stage};
+use super::linked::{Linked, Stage};
 use super::walk::Walk;
 use super::with_compute;
 use crate::error::{Error, Result};

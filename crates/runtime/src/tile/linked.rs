@@ -1,0 +1,77 @@
+//! A program as code.
+
+use super::bind::BoundDynamic;
+use super::run::Code;
+use super::walk::{Shape, Walk};
+use kiln_base::Compute;
+use kiln_base::tile::Schedule;
+
+/// A stage as code.
+pub(crate) struct Stage {
+    pub over_inner: bool,
+    /// Before the first tile or step.
+    pub begin: Vec<Code>,
+    pub body: Vec<Code>,
+    /// After the last.
+    pub end: Vec<Code>,
+    /// Every walk of its loads and stores.
+    pub walks: Vec<u32>,
+    /// Walks whose base depends on the outer point.
+    pub moving: Vec<u32>,
+    /// Walks that need the coordinates of the tile's first lane.
+    pub general: Vec<u32>,
+}
+
+/// A program as code for one CPU level.
+pub(crate) struct Linked {
+    pub schedule: Schedule,
+    pub outer: Vec<i64>,
+    pub outer_len: i64,
+    pub lane_len: i64,
+    /// Points of the parallel axes.
+    pub points: i64,
+    /// Lanes of a full tile.
+    pub tile: usize,
+    pub walks: Vec<Walk>,
+    pub stages: Vec<Stage>,
+    pub dynamics: Vec<Vec<BoundDynamic>>,
+    pub constants: Vec<(u32, Compute, u64)>,
+    /// Byte offsets of the registers in the frame.
+    pub homes: Vec<usize>,
+    /// Byte offsets of the row slots in the frame.
+    pub slots: Vec<usize>,
+    /// Bytes of the frame.
+    pub frame: usize,
+    pub bases: usize,
+    pub coords: usize,
+    pub states: usize,
+    /// Whether some stores bypass the cache.
+    pub streams: bool,
+    /// Estimated nanoseconds a point of the parallel axes.
+    pub cost: f64,
+    /// Whether parts may run at the same time.
+    pub parallel: bool,
+}
+
+impl Linked {
+    /// Whether accesses to these arguments, which may be one memory, never meet at an element from
+    /// different points.
+    pub(crate) fn keeps_apart(&self, args: &[usize]) -> bool {
+        let walks = self.walks.iter();
+        let walks: Vec<&Walk> = walks
+            .filter(|w| w.reads_memory && args.contains(&w.arg))
+            .collect();
+        let clear = |(i, w): (usize, &&Walk)| walks[..i].iter().all(|v| w.keeps_clear_of(v));
+        walks.iter().enumerate().all(clear)
+    }
+
+    /// Whether the program reads its last argument, the raw result of a product, only at the place
+    /// it is at.
+    pub(crate) fn reads_in_place(&self, raw: usize) -> bool {
+        let mut walks = self.walks.iter().filter(|w| w.reads_memory && w.arg == raw);
+        walks.all(|w| {
+            let line = w.shape == Shape::Contiguous || self.points <= 1;
+            line && w.limits.is_empty() && w.address.offset == 0
+        })
+    }
+}
