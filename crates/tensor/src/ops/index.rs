@@ -218,7 +218,8 @@ impl Tensor {
         })
     }
 
-    /// The tensor with `value` in the slices of a dim that an index vector chooses.
+    /// The tensor with `value` in the slices of a dim that an index vector chooses; negative indices
+    /// count from the end.
     #[track_caller]
     pub fn index_fill<'a>(&self, dim: i64, index: &Tensor, value: impl Into<Other<'a>>) -> Tensor {
         let value = value.into();
@@ -235,6 +236,7 @@ impl Tensor {
             let a = axis(&x, dim)?;
             let i = as_vector(b, index)?;
             let extent = x.dims()[a].clone();
+            let i = wrapped_index(b, &i, known(&x, a)?)?;
             let checked = checked_index(b, &i, &extent)?;
             // A slice is chosen if any index is its number.
             let numbers = b.iota(&extent)?;
