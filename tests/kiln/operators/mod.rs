@@ -78,12 +78,11 @@ impl Host {
         let m = out.first().map_or_else(|| f(&vec![0.0; n]).len(), Vec::len);
         let mut shape = self.shape.clone();
         shape[dim] = m;
-        let mut data = Vec::new();
-        for o in 0..outer {
-            for i in 0..m {
-                data.extend((0..inner).map(|k| out[o * inner + k][i]));
-            }
-        }
+        let at = |n: usize| {
+            let (o, i, k) = (n / inner / m, n / inner % m, n % inner);
+            out[o * inner + k][i]
+        };
+        let data = (0..outer * m * inner).map(at).collect();
         Host::new(&shape, data)
     }
 }

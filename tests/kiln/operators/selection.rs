@@ -84,7 +84,7 @@ fn values_can_not_be_asked_for_while_compiling() {
     ];
     for choose in chooses {
         let e = compile(&[Spec::fixed(DType::F32, [3])], |x| choose(&x[0]));
-        let e = e.err().expect("its shape depends on values");
+        let e = e.expect_err("its shape depends on values");
         assert_eq!(e.kind(), ErrorKind::ReadWhileCompiling);
     }
 }
