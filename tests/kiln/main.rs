@@ -8,6 +8,7 @@ mod errors;
 mod explain;
 mod fuzz;
 mod numbers;
+mod operators;
 mod ops;
 mod oracle;
 mod plan_cache;

@@ -153,8 +153,10 @@ fn combined(
     let zeros = b.full(0i64, rows.dtype(), &[(bags + 1).into(), size])?;
     let y = match mode {
         BagMode::Max => {
-            // Started from one of the bag's own rows; bags without any stay zero.
-            let start = b.scatter(ScatterKind::Set, &zeros, 0, &place, rows)?;
+            // Bags without rows stay zero.
+            let least = super::scatter::neutral(ScatterKind::Max, rows.dtype());
+            let least = b.full(least, rows.dtype(), rows.dims())?;
+            let start = b.scatter(ScatterKind::Set, &zeros, 0, &place, &least)?;
             b.scatter(ScatterKind::Max, &start, 0, &place, rows)?
         }
         _ => b.scatter(ScatterKind::Sum, &zeros, 0, &place, rows)?,

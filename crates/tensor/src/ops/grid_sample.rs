@@ -109,8 +109,7 @@ impl Tensor {
                 align_corners,
             };
             let x = b.cast(self, wide(self.dtype()))?;
-            let grid = b.cast(grid, wide(grid.dtype()))?;
-            let places = sampler.places(b, &grid)?;
+            let places = sampler.places(b, grid)?;
             let y = sampler.sample(b, &x, &places, mode)?;
             b.cast(&y, self.dtype())
         })
@@ -131,22 +130,30 @@ struct Tap {
 }
 
 impl Sampler {
-    /// The coordinates in elements, for each spatial dim of the image, `[N, ..]`.
+    /// The coordinates in elements, for each spatial dim of the image, `[N, ..]`. Each step is rounded to
+    /// the dtype of the grid, as PyTorch's are.
     fn places(&self, b: &mut Recorder, grid: &Tensor) -> Result<Vec<Tensor>, OpError> {
+        let dtype = grid.dtype();
+        let step = |b: &mut Recorder, op, x: &Tensor, number: f64| {
+            let x = b.cast(x, wide(dtype))?;
+            let y = b.with(op, &x, number)?;
+            b.cast(&y, dtype)
+        };
         let last = grid.ndim() - 1;
         let mut out = Vec::new();
         for (a, &extent) in self.extents.iter().enumerate() {
             // The grid has the coordinate of the last dim first.
             let c = super::parts::select(b, grid, last, (self.extents.len() - 1 - a) as i64)?;
-            let c = b.with(Pw::Add, &c, 1.0)?;
-            out.push(if self.align_corners {
-                let half = b.with(Pw::Div, &c, 2.0)?;
-                b.with(Pw::Mul, &half, (extent - 1) as f64)?
+            let c = step(b, Pw::Add, &c, 1.0)?;
+            let place = if self.align_corners {
+                let half = step(b, Pw::Div, &c, 2.0)?;
+                step(b, Pw::Mul, &half, (extent - 1) as f64)?
             } else {
-                let scaled = b.with(Pw::Mul, &c, extent as f64)?;
-                let shifted = b.with(Pw::Sub, &scaled, 1.0)?;
-                b.with(Pw::Div, &shifted, 2.0)?
-            });
+                let scaled = step(b, Pw::Mul, &c, extent as f64)?;
+                let shifted = step(b, Pw::Sub, &scaled, 1.0)?;
+                step(b, Pw::Div, &shifted, 2.0)?
+            };
+            out.push(b.cast(&place, wide(dtype))?);
         }
         Ok(out)
     }

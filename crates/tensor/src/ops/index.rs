@@ -218,7 +218,8 @@ impl Tensor {
         })
     }
 
-    /// The tensor with `value` in the slices of a dim that an index vector chooses.
+    /// The tensor with `value` in the slices of a dim that an index vector chooses; negative indices
+    /// count from the end.
     #[track_caller]
     pub fn index_fill<'a>(&self, dim: i64, index: &Tensor, value: impl Into<Other<'a>>) -> Tensor {
         let value = value.into();
@@ -235,6 +236,7 @@ impl Tensor {
             let a = axis(&x, dim)?;
             let i = as_vector(b, index)?;
             let extent = x.dims()[a].clone();
+            let i = wrapped_index(b, &i, known(&x, a)?)?;
             let checked = checked_index(b, &i, &extent)?;
             // A slice is chosen if any index is its number.
             let numbers = b.iota(&extent)?;
@@ -454,7 +456,7 @@ impl Places {
     }
 
     /// The order of dims in which the result has those of the index, brought there from the front.
-    fn from_front(&self, rank: usize) -> Vec<usize> {
+    fn result_order(&self, rank: usize) -> Vec<usize> {
         let n = self.shape.len();
         let before = n..n + self.at;
         before.chain(0..n).chain(n + self.at..rank).collect()
@@ -466,7 +468,7 @@ impl Places {
         let rows = b.index_select(&front, 0, &self.flat)?;
         let shape: Shape = self.shape.iter().cloned().chain(self.tail(x)).collect();
         let rows = b.reshape(&rows, &shape)?;
-        b.permute(&rows, &self.from_front(shape.len()))
+        b.permute(&rows, &self.result_order(shape.len()))
     }
 
     /// x with `values`, broadcast to the shape of `x[..]`, in these places or added to what is there.
@@ -479,7 +481,7 @@ impl Places {
         accumulate: bool,
     ) -> Recorded {
         let rows: Shape = self.shape.iter().cloned().chain(self.tail(x)).collect();
-        let perm = self.from_front(rows.len());
+        let perm = self.result_order(rows.len());
         let wanted: Shape = perm.iter().map(|a| rows[*a].clone()).collect();
         let values = b.broadcast_to(values, &wanted)?;
         let values = b.permute(&values, &inverse(&perm))?;

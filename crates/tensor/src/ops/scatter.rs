@@ -343,15 +343,22 @@ fn reduced(
     };
     let mut start = x.clone();
     if !include_self {
-        // Any of the elements that go to a place leaves the largest of them the largest.
-        let first = match kind {
-            ScatterKind::Sum => b.full(0i64, x.dtype(), index.dims())?,
-            ScatterKind::Prod => b.full(1i64, x.dtype(), index.dims())?,
-            _ => src.clone(),
-        };
-        start = b.scatter(ScatterKind::Set, x, axis, index, &first)?;
+        let neutral = b.full(neutral(kind, x.dtype()), x.dtype(), index.dims())?;
+        start = b.scatter(ScatterKind::Set, x, axis, index, &neutral)?;
     }
     b.scatter(kind, &start, axis, index, src)
+}
+
+/// The number that changes nothing it is combined with.
+pub(crate) fn neutral(kind: ScatterKind, dtype: DType) -> Scalar {
+    match (kind, dtype.int_range()) {
+        (ScatterKind::Set | ScatterKind::Sum, _) => Scalar::Int(0),
+        (ScatterKind::Prod, _) => Scalar::Int(1),
+        (ScatterKind::Max, Some((low, _))) => Scalar::Int(low as i64),
+        (ScatterKind::Min, Some((_, high))) => Scalar::Int(high as i64),
+        (ScatterKind::Max, None) => Scalar::Float(f64::NEG_INFINITY),
+        (ScatterKind::Min, None) => Scalar::Float(f64::INFINITY),
+    }
 }
 
 fn mean(

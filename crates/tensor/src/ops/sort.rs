@@ -207,20 +207,14 @@ fn middle(
     skip_nan: bool,
 ) -> (Tensor, Tensor) {
     two(compose_many(called, &[t], 2, |b| {
-        let flat;
-        let (t, dim) = match dim {
-            Some(d) => (t, d),
-            None => {
-                flat = b.reshape(t, &[t.fact().numel()])?;
-                (&flat, 0)
-            }
-        };
-        let (x, a) = lanes(b, t, dim)?;
-        let n = known(&x, a)?;
-        if n == 0 && x.ndim() == 1 && x.dtype().is_float() && !keepdim {
-            let nan = b.full(f64::NAN, x.dtype(), &[])?;
+        let flat = b.reshape(t, &[t.fact().numel()])?;
+        if dim.is_none() && flat.dims()[0].is(0) && t.dtype().is_float() {
+            let nan = b.full(f64::NAN, t.dtype(), &[])?;
             return Ok(vec![nan, b.full(0i64, DType::I64, &[])?]);
         }
+        let (t, dim) = dim.map_or((&flat, 0), |d| (t, d));
+        let (x, a) = lanes(b, t, dim)?;
+        let n = known(&x, a)?;
         ensure!(n > 0, "{} has no elements along dim {dim}", t.fact());
         let (_, nans, order) = sorted_with_nans(b, &x, a)?;
         let place = place(b, n, &nans, skip_nan)?;
