@@ -153,8 +153,9 @@ fn precision(dtype: DType) -> (i32, i32) {
 }
 
 /// x plus or minus between 0.6 and 1.2 units in the last place, which rounds to the next number (after
-/// S. M. Rump et al., Computing predecessor and successor in rounding to nearest, 2009). The sum is
-/// exact enough in f64 for other dtypes, and for tiny f64 after scaling.
+/// S. M. Rump et al., Computing predecessor and successor in rounding to nearest, 2009), or the
+/// smallest positive number, whose multiples tiny numbers are. The sum is exact enough in f64 for
+/// other dtypes, and for tiny f64 after scaling.
 fn next(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     const SCALE: i32 = 200;
     let dtype = x.dtype();
@@ -166,9 +167,9 @@ fn next(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     let start = b.select(&small, &scaled, &from)?;
     let size = b.unary(Pw::Abs, &start)?;
     let relative = b.with(Pw::Mul, &size, 0.6 * 2f64.powi(1 - digits))?;
-    let floor = |n: i32| 0.6 * 2f64.powi(n.max(-1000));
-    let in_small = b.scalar_like(floor(least + SCALE), &start)?;
-    let elsewhere = b.scalar_like(floor(least), &start)?;
+    let quantum = |n: i32| 2f64.powi(n.max(-1000));
+    let in_small = b.scalar_like(quantum(least + SCALE), &start)?;
+    let elsewhere = b.scalar_like(quantum(least), &start)?;
     let absolute = b.select(&small, &in_small, &elsewhere)?;
     let step = b.binary(Pw::Maximum, &relative, &absolute)?;
     let minus = b.unary(Pw::Neg, &step)?;

@@ -147,6 +147,8 @@ impl Tensor {
                 other.fact()
             );
             let (x, y) = b.promoted(self, other)?;
+            let dtype = x.dtype();
+            let (x, y) = (b.widened(&x)?, b.widened(&y)?);
             let mut parts = Vec::new();
             for i in 0..3 {
                 let (j, k) = ((i + 1) % 3, (i + 2) % 3);
@@ -157,7 +159,8 @@ impl Tensor {
                 let (plus, minus) = (product(j, k)?, product(k, j)?);
                 parts.push(b.binary(Pw::Sub, &plus, &minus)?);
             }
-            b.concat(&parts, a)
+            let y = b.concat(&parts, a)?;
+            b.cast(&y, dtype)
         })
     }
 
