@@ -74,7 +74,7 @@ impl Tensor {
             let zero = b.with(Pw::Eq, &x, 0.0)?;
             let number = b.unary(Pw::Not, &zero)?;
             let number = b.binary(Pw::And, &finite, &number)?;
-            let size = b.unary(Pw::Abs, &scaled)?;
+            let size = b.unary(Pw::Abs, &scaled.detach())?;
             let one = b.scalar_like(1.0, &size)?;
             let size = b.select(&number, &size, &one)?;
             let log = b.unary(Pw::Log2, &size)?;

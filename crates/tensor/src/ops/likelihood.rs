@@ -10,7 +10,7 @@ use std::f64::consts::TAU;
 impl Tensor {
     /// The loss of means (this tensor) and variances of normal distributions for a target:
     /// `½ (log var + (input − target)² / var)`, plus `½ log 2π` if `full`. Variances below `eps` count
-    /// as eps, without a gradient. `var` has the input's shape, or without its last dim, or with size 1
+    /// as eps, but keep their gradient. `var` has the input's shape, or without its last dim, or with size 1
     /// there.
     ///
     /// PyTorch also rejects negative variances, which it looks for in the data.
@@ -28,7 +28,10 @@ impl Tensor {
             let var_shape = variance_shape(self, var)?;
             let (dtype, x) = floats(b, &[self, target, var])?;
             let var = b.reshape(&x[2], &var_shape)?;
-            let var = b.with(Pw::Maximum, &var, eps)?;
+            // The bounded value, with the gradient of what it bounds.
+            let bounded = b.with(Pw::Maximum, &var.detach(), eps)?;
+            let nothing = b.binary(Pw::Sub, &var, &var.detach())?;
+            let var = b.binary(Pw::Add, &bounded, &nothing)?;
             let difference = b.binary(Pw::Sub, &x[0], &x[1])?;
             let square = b.unary(Pw::Square, &difference)?;
             let distance = b.binary(Pw::Div, &square, &var)?;

@@ -285,7 +285,7 @@ fn identity(b: &mut Recorder, x: &Tensor) -> Recorded {
 fn exponential(b: &mut Recorder, x: &Tensor) -> Recorded {
     const SQUARINGS: i64 = 16;
     let n = x.ndim();
-    let size = b.unary(Pw::Abs, x)?;
+    let size = b.unary(Pw::Abs, &x.detach())?;
     let sums = b.sum(&size, &[n - 2], true)?;
     let norm = b.reduce(Reduction::Max, &sums, &[n - 1], true)?;
     let times = b.with(Pw::Maximum, &norm, 0.5)?;
