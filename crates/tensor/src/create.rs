@@ -10,7 +10,8 @@ use std::panic::Location;
 
 pub use kiln_runtime::Element;
 
-fn dims(shape: &[usize], dtype: DType) -> Result<Vec<Dim>, OpError> {
+/// A shape whose tensors can be addressed.
+pub(crate) fn dims(shape: &[usize], dtype: DType) -> Result<Vec<Dim>, OpError> {
     let dims: Result<Vec<Dim>, _> = shape
         .iter()
         .map(|d| i64::try_from(*d).map(Dim::Const))

@@ -1,5 +1,6 @@
 //! Random numbers: counter-based, repeatable, the same on every device.
 
+use crate::create::dims;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor, scope};
 use kiln_base::Dim;
@@ -100,17 +101,19 @@ pub(crate) fn random(
     b.op(ops::Random { kind, dtype, shape }, &[key])
 }
 
-fn dims(shape: &[usize]) -> Shape {
-    shape.iter().map(|d| Dim::from(*d)).collect()
-}
-
 impl Tensor {
     /// Uniform numbers in [0, 1).
     #[track_caller]
     pub fn rand(shape: impl AsRef<[usize]>, dtype: DType) -> Tensor {
         let loc = Location::caller();
         compose("rand", &[], |b| {
-            random(b, RandomKind::Uniform, dtype, &dims(shape.as_ref()), loc)
+            random(
+                b,
+                RandomKind::Uniform,
+                dtype,
+                &dims(shape.as_ref(), dtype)?,
+                loc,
+            )
         })
     }
 
@@ -119,7 +122,13 @@ impl Tensor {
     pub fn randn(shape: impl AsRef<[usize]>, dtype: DType) -> Tensor {
         let loc = Location::caller();
         compose("randn", &[], |b| {
-            random(b, RandomKind::Normal, dtype, &dims(shape.as_ref()), loc)
+            random(
+                b,
+                RandomKind::Normal,
+                dtype,
+                &dims(shape.as_ref(), dtype)?,
+                loc,
+            )
         })
     }
 
@@ -134,7 +143,13 @@ impl Tensor {
             let count = high
                 .checked_sub(low)
                 .ok_or_else(|| OpError(format!("{low}..{high} holds more than 2^63 integers")))?;
-            let bits = random(b, RandomKind::Bits, DType::I64, &dims(shape.as_ref()), loc)?;
+            let bits = random(
+                b,
+                RandomKind::Bits,
+                DType::I64,
+                &dims(shape.as_ref(), DType::I64)?,
+                loc,
+            )?;
             let range = b.scalar_like(count, &bits)?;
             let within = b.pointwise(Pw::Remainder, &[bits, range])?;
             let low = b.scalar_like(low, &within)?;

@@ -2,7 +2,7 @@
 
 use super::{Outputs, refs};
 use crate::args::{Arg, Args, Failure, Found};
-use kiln_tensor::{Tensor, einsum};
+use kiln_tensor::{einsum, multi_dot};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     let factors = || {
@@ -28,6 +28,20 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             let (beta, alpha) = factors()?;
             a.input()?
                 .addmv(&a.tensor(1, "mat")?, &a.tensor(2, "vec")?, beta, alpha)
+        }
+        "addbmm" => {
+            let (beta, alpha) = factors()?;
+            a.input()?.addbmm(
+                &a.tensor(1, "batch1")?,
+                &a.tensor(2, "batch2")?,
+                beta,
+                alpha,
+            )
+        }
+        "addr" => {
+            let (beta, alpha) = factors()?;
+            a.input()?
+                .addr(&a.tensor(1, "vec1")?, &a.tensor(2, "vec2")?, beta, alpha)
         }
         "baddbmm" => {
             let (beta, alpha) = factors()?;
@@ -64,17 +78,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             let equation = equation.ok_or(super::unsupported("a call without an equation"))?;
             einsum(&equation, &refs(&operands))
         }
-        "linalg.multi_dot" => {
-            let matrices = a.tensors(0, "tensors")?;
-            let mut product: Option<Tensor> = None;
-            for m in matrices {
-                product = Some(match product {
-                    Some(p) => p.matmul(&m),
-                    None => m,
-                });
-            }
-            product.ok_or(super::rejected("needs matrices"))?
-        }
+        "linalg.multi_dot" => multi_dot(&refs(&a.tensors(0, "tensors")?)),
         _ => return Err(Failure::Unknown),
     }
     .into())

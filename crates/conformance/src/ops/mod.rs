@@ -2,6 +2,7 @@
 
 mod create;
 mod index;
+mod linalg;
 mod loss;
 mod matmul;
 mod nn;
@@ -55,6 +56,7 @@ const GROUPS: &[Group] = &[
     scatter::call,
     order::call,
     matmul::call,
+    linalg::call,
     nn::call,
     pool::call,
     loss::call,

@@ -2,7 +2,10 @@
 
 use super::{Outputs, rejected, typed_input, unsupported};
 use crate::args::{Arg, Args, Failure, Found};
-use kiln_tensor::{IntList, InterpolateMode, InterpolateSize, Padding, Tensor, Var, cdist};
+use kiln_tensor::{
+    InProjection, IntList, InterpolateMode, InterpolateSize, MultiHeadAttention, Padding, Tensor,
+    Var, cdist,
+};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     let name = op.strip_prefix("nn.functional.").unwrap_or(op);
@@ -25,8 +28,18 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             let causal = a.bool_or(5, "is_causal", false)?;
             let scale = a.opt_float(6, "scale")?;
             let query = a.tensor(0, "query")?;
-            query.scaled_dot_product_attention(&key, &value, mask.as_ref(), p, causal, scale)
+            let grouped = a.bool_or(7, "enable_gqa", false)?;
+            query.scaled_dot_product_attention(
+                &key,
+                &value,
+                mask.as_ref(),
+                p,
+                causal,
+                scale,
+                grouped,
+            )
         }
+        "multi_head_attention_forward" => return multi_head(a),
         "interpolate" => interpolate(a)?,
         "grid_sample" => {
             let mode = a.opt_text(2, "mode")?.unwrap_or("bilinear".into());
@@ -65,6 +78,72 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         _ => return Err(Failure::Unknown),
     }
     .into())
+}
+
+fn multi_head(a: &Args) -> Found<Outputs> {
+    let optional = |i: usize, name: &str| a.opt_tensor(i, name);
+    let (query, key, value) = (
+        a.tensor(0, "query")?,
+        a.tensor(1, "key")?,
+        a.tensor(2, "value")?,
+    );
+    let e = a.int(3, "embed_dim_to_check")?;
+    if query.shape().map_err(rejected)?.last().copied() != Some(e as usize) {
+        return Err(rejected(format!("the query's embedding is not {e}")));
+    }
+    let packed = optional(5, "in_proj_weight")?;
+    let bias = optional(6, "in_proj_bias")?;
+    let bias_kv = optional(7, "bias_k")?.zip(optional(8, "bias_v")?);
+    let (dropout_p, training) = (
+        a.float_or(10, "dropout_p", 0.0)?,
+        a.bool_or(13, "training", true)?,
+    );
+    if dropout_p != 0.0 && training {
+        return Err(unsupported("dropout, which is random"));
+    }
+    let out = a.tensor(11, "out_proj_weight")?;
+    let out_bias = optional(12, "out_proj_bias")?;
+    let (padding, mask) = (
+        optional(14, "key_padding_mask")?,
+        optional(16, "attn_mask")?,
+    );
+    let separate = [
+        optional(18, "q_proj_weight")?,
+        optional(19, "k_proj_weight")?,
+        optional(20, "v_proj_weight")?,
+    ];
+    let fixed = [optional(21, "static_k")?, optional(22, "static_v")?];
+    if a.bool_or(24, "is_causal", false)? && mask.is_none() {
+        return Err(rejected("is_causal needs the mask that it describes"));
+    }
+    let in_proj_weight = match (&separate, &packed) {
+        ([Some(q), Some(k), Some(v)], _) if a.bool_or(17, "use_separate_proj_weight", false)? => {
+            InProjection::Separate([q, k, v])
+        }
+        (_, Some(packed)) => InProjection::Packed(packed),
+        _ => return Err(rejected("needs the weights of its projections")),
+    };
+    a.bool_or(17, "use_separate_proj_weight", false)?;
+    let call = MultiHeadAttention {
+        num_heads: a.int(4, "num_heads")?,
+        in_proj_weight,
+        in_proj_bias: bias.as_ref(),
+        bias_kv: bias_kv.as_ref().map(|(k, v)| (k, v)),
+        add_zero_attn: a.bool_or(9, "add_zero_attn", false)?,
+        dropout_p,
+        out_proj_weight: &out,
+        out_proj_bias: out_bias.as_ref(),
+        training,
+        key_padding_mask: padding.as_ref(),
+        need_weights: a.bool_or(15, "need_weights", true)?,
+        attn_mask: mask.as_ref(),
+        average_attn_weights: a.bool_or(23, "average_attn_weights", true)?,
+        static_kv: [fixed[0].as_ref(), fixed[1].as_ref()],
+    };
+    let (y, weights) = query.multi_head_attention_forward(&key, &value, &call);
+    let mut out = vec![y];
+    out.extend(weights);
+    Ok(out.into())
 }
 
 fn activation(name: &str, a: &Args) -> Found<Option<Tensor>> {

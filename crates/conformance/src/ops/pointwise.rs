@@ -1,10 +1,17 @@
 //! Elementwise operators.
 
 use super::{Outputs, rejected, unsupported};
-use crate::args::{Args, Failure, Found, Operand};
+use crate::args::{Arg, Args, Failure, Found, Operand};
 use kiln_tensor::{DType, RoundingMode, Scalar, Tensor, where_};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+    let op = match op.strip_prefix("special.") {
+        Some("gammaln") => "lgamma",
+        Some("psi") => "digamma",
+        Some("expit") => "sigmoid",
+        Some(name) => name,
+        None => op,
+    };
     if let Some(y) = unary(op, a)? {
         return Ok(y.into());
     }
@@ -59,7 +66,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             let x = a.input()?;
             match a.int_or(1, "decimals", 0)? {
                 0 => x.round(),
-                _ => return Err(unsupported("rounding to decimals")),
+                decimals => x.round_decimals(decimals),
             }
         }
         "isclose" => {
@@ -75,6 +82,23 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         "deg2rad" => scaled_float(a, std::f64::consts::PI / 180.0)?,
         "rad2deg" => scaled_float(a, 180.0 / std::f64::consts::PI)?,
         "positive" => a.input()?,
+        "polygamma" => match a.get(0, "n") {
+            Some(Arg::Number(_)) => a.tensor(1, "input")?.polygamma(a.int(0, "n")?),
+            _ => a.input()?.polygamma(a.int(1, "n")?),
+        },
+        "logit" => a.input()?.logit(a.opt_float(1, "eps")?),
+        "mvlgamma" | "multigammaln" => a.input()?.mvlgamma(a.int(1, "p")?),
+        "float_power" => {
+            let base = match a.operand(0, "input")? {
+                Operand::Tensor(t) => t,
+                Operand::Number(n) => Tensor::full([], n, DType::F64),
+            };
+            base.float_power(&a.operand(1, "exponent")?)
+        }
+        "heaviside" => a.input()?.heaviside(&a.tensor(1, "values")?),
+        "ldexp" => a.input()?.ldexp(&a.tensor(1, "other")?),
+        "nextafter" => a.input()?.nextafter(&a.tensor(1, "other")?),
+        "frexp" => return Ok(a.input()?.frexp().into()),
         "frac" => {
             let x = a.input()?;
             x.sub(&x.trunc())
@@ -141,12 +165,23 @@ fn unary(op: &str, a: &Args) -> Found<Option<Tensor>> {
     let found = by_name!(name, call;
         neg abs sign sqrt rsqrt reciprocal square exp exp2 expm1 log log2 log10 log1p
         sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf
+        erfc erfinv log_ndtr ndtri ndtr lgamma digamma i0 i0e i1 i1e sinc entr signbit
         floor ceil trunc sigmoid logsigmoid relu relu6 silu softsign mish selu
         hardsigmoid hardswish bitwise_not logical_not isnan isinf isfinite isposinf isneginf
         tanhshrink
     );
     a.bool_or(usize::MAX, "inplace", false)?;
     found.transpose()
+}
+
+/// A number on the left of a tensor, as a tensor.
+fn number_beside(n: Scalar, y: &Tensor) -> Tensor {
+    let dtype = match n {
+        _ if n.kind() <= y.dtype().kind() => y.dtype(),
+        Scalar::Float(_) => DType::F32,
+        _ => DType::I64,
+    };
+    Tensor::full([], n, dtype)
 }
 
 macro_rules! by_name_binary {
@@ -182,6 +217,17 @@ fn binary(op: &str, a: &Args) -> Found<Option<Tensor>> {
         "logical_and",
         "logical_or",
         "logical_xor",
+        "fmax",
+        "fmin",
+        "hypot",
+        "logaddexp",
+        "logaddexp2",
+        "xlogy",
+        "xlog1py",
+        "zeta",
+        "gcd",
+        "lcm",
+        "copysign",
     ];
     let op = match (op, a.get(1, "other")) {
         ("max", Some(crate::Arg::Tensor(..))) => "maximum",
@@ -191,14 +237,19 @@ fn binary(op: &str, a: &Args) -> Found<Option<Tensor>> {
     if !NAMES.contains(&op) {
         return Ok(None);
     }
-    let x = a.input()?;
     let y = match op {
         "pow" => a.operand(1, "exponent")?,
         _ => a.operand(1, "other")?,
+    };
+    let x = match (a.operand(0, "input")?, &y) {
+        (Operand::Tensor(x), _) => x,
+        (Operand::Number(n), Operand::Tensor(y)) => number_beside(n, y),
+        _ => return Err(unsupported("two numbers")),
     };
     Ok(by_name_binary!(op, x, &y;
         mul floor_divide fmod remainder pow atan2 maximum minimum eq ne lt le gt ge
         bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift
         logical_and logical_or logical_xor
+        fmax fmin hypot logaddexp logaddexp2 xlogy xlog1py zeta gcd lcm copysign
     ))
 }

@@ -2,7 +2,9 @@
 
 use super::{Outputs, refs, rejected};
 use crate::args::{Arg, Args, Failure, Found};
-use kiln_tensor::{PadMode, Scalar, Tensor, cat, hstack, stack, vstack};
+use kiln_tensor::{
+    PadMode, Scalar, Tensor, block_diag, cat, column_stack, dstack, hstack, stack, vstack,
+};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     if let Some(many) = many(op, a)? {
@@ -63,6 +65,14 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         }
         "cat" | "concat" => cat(&refs(&a.tensors(0, "tensors")?), a.int_or(1, "dim", 0)?),
         "stack" => stack(&refs(&a.tensors(0, "tensors")?), a.int_or(1, "dim", 0)?),
+        "as_strided" => {
+            let offset = a.int_or(3, "storage_offset", 0)?;
+            a.input()?
+                .as_strided(a.ints(1, "size")?, a.ints(2, "stride")?, offset)
+        }
+        "block_diag" => block_diag(&refs(&a.rest_tensors(0, "tensors")?)),
+        "column_stack" => column_stack(&refs(&a.tensors(0, "tensors")?)),
+        "dstack" => dstack(&refs(&a.tensors(0, "tensors")?)),
         "vstack" => vstack(&refs(&a.tensors(0, "tensors")?)),
         "hstack" => hstack(&refs(&a.tensors(0, "tensors")?)),
         "repeat" => a.input()?.repeat(a.rest_ints(1, "repeats")?),
@@ -131,6 +141,15 @@ fn many(op: &str, a: &Args) -> Found<Option<Vec<Tensor>>> {
                 a.input()?.split(size, a.int_or(2, "dim", 0)?)
             }
         },
+        "atleast_1d" | "atleast_2d" | "atleast_3d" => {
+            let tensors = a.rest_tensors(0, "tensors")?;
+            let f = match op {
+                "atleast_1d" => Tensor::atleast_1d,
+                "atleast_2d" => Tensor::atleast_2d,
+                _ => Tensor::atleast_3d,
+            };
+            tensors.iter().map(f).collect()
+        }
         "split_with_sizes" => with_sizes(a)?,
         "chunk" => a
             .input()?

@@ -30,6 +30,8 @@ fn shapes_beyond_memory_are_errors() {
         Tensor::ones([usize::MAX], DType::U8),
         Tensor::full([1 << 61, 2], 1.0, DType::F64),
         Tensor::eye(FAR, FAR, DType::F32),
+        Tensor::rand([far, far], DType::F32),
+        Tensor::randint(0, 2, [usize::MAX]),
         Tensor::arange(0, i64::MAX, 1),
         Tensor::arange_dtype(0.0, 1e30, 1.0, DType::F32),
     ] {

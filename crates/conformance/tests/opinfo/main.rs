@@ -2,4 +2,7 @@
 
 mod examples;
 mod extremes;
+mod heads;
+mod margins;
+mod numbers;
 mod samples;

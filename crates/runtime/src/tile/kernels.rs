@@ -315,11 +315,12 @@ macro_rules! int_binary {
                 Binary::Atan2 => two!(Level::Baseline, $t => $t, |x, y| {
                     (x as f64).atan2(y as f64) as $t
                 }),
+                // Of no use on integers; as the definition has it.
                 Binary::Hypot => two!(Level::Baseline, $t => $t, |x, y| {
-                    (x as f64).hypot(y as f64) as $t
+                    (x as f64).hypot(y as f64) as i64 as $t
                 }),
                 Binary::Zeta => two!(Level::Baseline, $t => $t, |x, y| {
-                    special::zeta(x as f64, y as f64) as $t
+                    special::zeta(x as f64, y as f64) as i64 as $t
                 }),
                 Binary::Gcd => two!(Level::Baseline, $t => $t, |x, y| {
                     prim::gcd(x as i64, y as i64) as $t

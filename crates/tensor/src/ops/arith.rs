@@ -194,6 +194,26 @@ unary_methods! {
     atanh = Atanh true;
     /// The error function.
     erf = Erf true;
+    /// 1 − erf(x), without cancellation.
+    erfc = Erfc true;
+    /// The inverse of the error function: ±∞ at ±1, NaN outside.
+    erfinv = ErfInv true;
+    /// The logarithm of the standard normal distribution function.
+    log_ndtr = LogNdtr true;
+    /// The quantile of the standard normal distribution.
+    ndtri = Ndtri true;
+    /// The logarithm of |Γ(x)|.
+    lgamma = Lgamma true;
+    /// The derivative of log Γ.
+    digamma = Digamma true;
+    /// The modified Bessel function of the first kind and order 0.
+    i0 = I0 true;
+    /// e^(−|x|) · I₀(x).
+    i0e = I0e true;
+    /// The modified Bessel function of the first kind and order 1.
+    i1 = I1 true;
+    /// e^(−|x|) · I₁(x).
+    i1e = I1e true;
     /// Largest integer not above x.
     floor = Floor false;
     /// Smallest integer not below x.
@@ -270,6 +290,26 @@ binary_methods! {
     maximum = Maximum Plain;
     /// The smaller; NaN wins.
     minimum = Minimum Plain;
+    /// The larger; of a number and NaN, the number.
+    fmax = Fmax Plain;
+    /// The smaller; of a number and NaN, the number.
+    fmin = Fmin Plain;
+    /// √(a² + b²) of floats, without overflow on the way.
+    hypot = Hypot Plain;
+    /// log(eᵃ + eᵇ) of floats, without overflow on the way.
+    logaddexp = LogAddExp Plain;
+    /// log₂(2ᵃ + 2ᵇ) of floats, without overflow on the way.
+    logaddexp2 = LogAddExp2 Plain;
+    /// a · log(b); 0 for a = 0 unless b is NaN.
+    xlogy = Xlogy Float;
+    /// a · log(1 + b); 0 for a = 0 unless b is NaN.
+    xlog1py = Xlog1py Float;
+    /// The Hurwitz zeta function: the sum of (b + k)^(−a) over k ≥ 0.
+    zeta = Zeta Float;
+    /// The greatest common divisor of integers.
+    gcd = Gcd Plain;
+    /// The least common multiple of integers.
+    lcm = Lcm Plain;
     /// a = b.
     eq = Eq Plain;
     /// a ≠ b.

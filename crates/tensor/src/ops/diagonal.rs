@@ -211,7 +211,7 @@ fn matrices_last(t: &Tensor, dim1: i64, dim2: i64) -> Result<Vec<usize>, OpError
 }
 
 /// Row and column numbers of matrices of this shape, to broadcast.
-fn row_and_column(b: &mut Recorder, shape: &[Dim]) -> Result<(Tensor, Tensor), OpError> {
+pub(super) fn row_and_column(b: &mut Recorder, shape: &[Dim]) -> Result<(Tensor, Tensor), OpError> {
     let [.., rows, columns] = shape else {
         return Err(OpError::new("needs at least 2 dims"));
     };
@@ -230,12 +230,6 @@ fn triangle(b: &mut Recorder, x: &Tensor, offset: i64, relation: Pw) -> Recorded
     let inside = b.binary(relation, &column, &edge)?;
     let zero = b.scalar_like(0i64, x)?;
     b.select(&inside, x, &zero)
-}
-
-/// The lower triangle of a square, as a mask: `row ≥ column`.
-pub(crate) fn causal_mask(b: &mut Recorder, shape: &[Dim]) -> Recorded {
-    let (row, column) = row_and_column(b, shape)?;
-    b.binary(Pw::Ge, &row, &column)
 }
 
 /// The diagonals of the matrices of the last two dims.

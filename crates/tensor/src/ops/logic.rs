@@ -259,13 +259,10 @@ impl Tensor {
     ) -> Tensor {
         let (nan, posinf, neginf) = (nan.into(), posinf.into(), neginf.into());
         compose("nan_to_num", &[self], |b| {
-            let largest = match self.dtype() {
-                DType::F16 => 65504.0,
-                DType::BF16 => half::bf16::MAX.to_f64(),
-                DType::F32 => f32::MAX as f64,
-                DType::F64 => f64::MAX,
-                _ => return Ok(self.clone()),
-            };
+            if !self.dtype().is_float() {
+                return Ok(self.clone());
+            }
+            let largest = promote::largest(self.dtype());
             let is_nan = b.unary(Pw::IsNan, self)?;
             let x = b.fill_where(&is_nan, nan.unwrap_or(0.0), self)?;
             let above = b.with(Pw::Eq, &x, f64::INFINITY)?;

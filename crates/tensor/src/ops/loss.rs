@@ -36,7 +36,7 @@ impl std::str::FromStr for Reduction {
     }
 }
 
-fn reduced(b: &mut Recorder, loss: &Tensor, reduction: Reduction) -> Recorded {
+pub(super) fn reduced(b: &mut Recorder, loss: &Tensor, reduction: Reduction) -> Recorded {
     let all: Vec<usize> = (0..loss.ndim()).collect();
     match reduction {
         Reduction::None => Ok(loss.clone()),
@@ -63,6 +63,17 @@ fn elementwise(
         let loss = reduced(b, &loss, reduction)?;
         b.cast(&loss, dtype)
     })
+}
+
+/// The float dtype that tensors promote to, and the tensors in its wide form.
+pub(super) fn floats(
+    b: &mut Recorder,
+    tensors: &[&Tensor],
+) -> Result<(DType, Vec<Tensor>), OpError> {
+    let dtype = promote::to_float(promote::common(tensors)?);
+    let wide = super::record::wide(dtype);
+    let tensors = tensors.iter().map(|t| b.cast(t, wide));
+    Ok((dtype, tensors.collect::<Result<_, _>>()?))
 }
 
 fn distance(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
@@ -309,7 +320,7 @@ fn probabilities(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Result<(Tensor, Te
     Ok((x, y))
 }
 
-fn weighted(
+pub(super) fn weighted(
     b: &mut Recorder,
     loss: &Tensor,
     weight: Option<&Tensor>,
@@ -331,7 +342,7 @@ fn class_axis(x: &Tensor) -> Result<usize, OpError> {
 }
 
 /// A weight of classes, in the dtype of x.
-fn class_weight(b: &mut Recorder, x: &Tensor, axis: usize, weight: &Tensor) -> Recorded {
+pub(super) fn class_weight(b: &mut Recorder, x: &Tensor, axis: usize, weight: &Tensor) -> Recorded {
     ensure!(
         weight.ndim() == 1 && weight.dims()[0] == x.dims()[axis],
         "the weight must hold one number for each of {} classes, not {}",

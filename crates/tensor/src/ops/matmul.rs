@@ -3,7 +3,7 @@
 use super::args::{IntList, same_dtype};
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
-use crate::{Scalar, Tensor};
+use crate::{Scalar, Tensor, promote};
 use kiln_base::{Dim, numel};
 use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
 
@@ -106,6 +106,64 @@ impl Tensor {
     ) -> Tensor {
         let factors = (beta.into(), alpha.into());
         add_product("baddbmm", self, (batch1, 3), (batch2, 3), factors)
+    }
+
+    /// `beta · self + alpha · Σ batch1 · batch2` over the batch, with `[b, n, k]` and `[b, k, m]`; self
+    /// broadcasts.
+    #[track_caller]
+    pub fn addbmm(
+        &self,
+        batch1: &Tensor,
+        batch2: &Tensor,
+        beta: impl Into<Scalar>,
+        alpha: impl Into<Scalar>,
+    ) -> Tensor {
+        let factors = (beta.into(), alpha.into());
+        compose("addbmm", &[self, batch1, batch2], |b| {
+            check_ranks((batch1, 3), (batch2, 3))?;
+            // The sum over the batch is part of one product.
+            let [count, rows, inner] = [0, 1, 2].map(|a| batch1.dims()[a].clone());
+            ensure!(
+                batch2.dims()[1] == inner,
+                "{} and {} do not multiply",
+                batch1.fact(),
+                batch2.fact()
+            );
+            let long = &count * &inner;
+            let left = b.permute(batch1, &[1, 0, 2])?;
+            let left = b.reshape(&left, &[rows, long.clone()])?;
+            let right = b.reshape(batch2, &[long, batch2.dims()[2].clone()])?;
+            sum_with_product(b, self, (&left, 2), (&right, 2), factors)
+        })
+    }
+
+    /// `beta · self + alpha · vec1 ⊗ vec2` with vectors `[n]` and `[m]`, promoted; self broadcasts. On
+    /// bool, sums are "or" and products "and".
+    #[track_caller]
+    pub fn addr(
+        &self,
+        vec1: &Tensor,
+        vec2: &Tensor,
+        beta: impl Into<Scalar>,
+        alpha: impl Into<Scalar>,
+    ) -> Tensor {
+        let (beta, alpha) = (beta.into(), alpha.into());
+        compose("addr", &[self, vec1, vec2], |b| {
+            ensure!(
+                vec1.ndim() == 1 && vec2.ndim() == 1,
+                "needs two vectors, not {} and {}",
+                vec1.fact(),
+                vec2.fact()
+            );
+            let dtype = promote::common(&[self, vec1, vec2])?;
+            let operands = [self, vec1, vec2].map(|t| b.cast(t, super::record::wide(dtype)));
+            let [x, left, right] = operands;
+            let (x, left, right) = (x?, b.unsqueeze(&left?, 1)?, right?);
+            let product = b.times(&left, &right)?;
+            let x = b.broadcast_to(&x, product.dims())?;
+            let y = scaled_sum(b, &x, &product, (beta, alpha))?;
+            b.cast(&y, dtype)
+        })
     }
 
     /// `self · weightᵀ + bias` with a weight `[out, in]` (or `[in]`) and self `[.., in]`.
@@ -222,35 +280,54 @@ fn add_product(
     (beta, alpha): (Scalar, Scalar),
 ) -> Tensor {
     compose(called, &[x, left.0, right.0], |b| {
-        check_ranks(left, right)?;
-        same_dtype(x, "added tensor", left.0, "product")?;
-        for f in [beta, alpha] {
-            ensure!(
-                f.kind() <= x.dtype().kind(),
-                "a factor of {f} can't scale {}",
-                x.dtype()
-            );
-        }
-        let (l, r) = (b.widened(left.0)?, b.widened(right.0)?);
-        same_dtype(left.0, "left operand", right.0, "right operand")?;
-        let product = matmul(b, &l, &r)?;
-        let mut y = if alpha.as_f64() == 1.0 {
-            product.clone()
-        } else {
-            b.with(Pw::Mul, &product, alpha)?
-        };
-        let added = b.broadcast_to(x, product.dims())?;
-        if beta.as_f64() != 0.0 {
-            let added = b.widened(&added)?;
-            let scaled = if beta.as_f64() == 1.0 {
-                added
-            } else {
-                b.with(Pw::Mul, &added, beta)?
-            };
-            y = b.binary(Pw::Add, &y, &scaled)?;
-        }
-        b.cast(&y, x.dtype())
+        sum_with_product(b, x, left, right, (beta, alpha))
     })
+}
+
+fn sum_with_product(
+    b: &mut Recorder,
+    x: &Tensor,
+    left: (&Tensor, usize),
+    right: (&Tensor, usize),
+    factors: (Scalar, Scalar),
+) -> Recorded {
+    check_ranks(left, right)?;
+    same_dtype(x, "added tensor", left.0, "product")?;
+    same_dtype(left.0, "left operand", right.0, "right operand")?;
+    let (l, r) = (b.widened(left.0)?, b.widened(right.0)?);
+    let product = matmul(b, &l, &r)?;
+    let added = b.broadcast_to(x, product.dims())?;
+    let added = b.widened(&added)?;
+    let y = scaled_sum(b, &added, &product, factors)?;
+    b.cast(&y, x.dtype())
+}
+
+/// `beta · x + alpha · y`; a beta of 0 ignores what x holds. On bool the factors are truth values.
+fn scaled_sum(
+    b: &mut Recorder,
+    x: &Tensor,
+    y: &Tensor,
+    (beta, alpha): (Scalar, Scalar),
+) -> Recorded {
+    let bool = x.dtype() == crate::DType::Bool;
+    for f in [beta, alpha] {
+        ensure!(
+            bool || f.kind() <= x.dtype().kind(),
+            "a factor of {f} can't scale {}",
+            x.dtype()
+        );
+    }
+    let mut scaled = |t: &Tensor, factor: Scalar| match bool {
+        true => b.with(Pw::And, t, factor.as_bool()),
+        false if factor.as_f64() == 1.0 => Ok(t.clone()),
+        false => b.with(Pw::Mul, t, factor),
+    };
+    let y = scaled(y, alpha)?;
+    if beta.as_f64() == 0.0 {
+        return Ok(y);
+    }
+    let x = scaled(x, beta)?;
+    b.binary(if bool { Pw::Or } else { Pw::Add }, &x, &y)
 }
 
 /// `torch.matmul` of tensors of one dtype.

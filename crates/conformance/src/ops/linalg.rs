@@ -1,0 +1,91 @@
+//! Norms, powers and products of matrices.
+
+use super::{Outputs, rejected, typed_input, unsupported};
+use crate::args::{Arg, Args, Failure, Found};
+use kiln_tensor::{MatrixNorm, Tensor};
+
+pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+    Ok(match op {
+        "linalg.matrix_norm" => {
+            let x = typed_input(a)?;
+            let dims = a.ints_or(2, "dim", &[-2, -1])?;
+            let ord = order(a, 1, "ord")?.unwrap_or(MatrixNorm::Frobenius);
+            matrix_norm(&x, ord, &dims, a.bool_or(3, "keepdim", false)?)?
+        }
+        "linalg.norm" | "norm" => norm(op, a)?,
+        "linalg.matrix_power" | "matrix_power" => {
+            let n = a.int(1, "n")?;
+            if n < 0 {
+                return Err(unsupported("the inverse of a matrix"));
+            }
+            a.input()?.matrix_power(n)
+        }
+        "matrix_exp" | "linalg.matrix_exp" => a.input()?.matrix_exp(),
+        "linalg.vecdot" => {
+            let dim = a.int_or(2, "dim", -1)?;
+            a.input()?.vecdot(&a.tensor(1, "other")?, dim)
+        }
+        "cross" | "linalg.cross" => {
+            let (x, y) = (a.input()?, a.tensor(1, "other")?);
+            let dim = match (op, a.opt_int(2, "dim")?) {
+                (_, Some(dim)) => dim,
+                ("cross", None) => {
+                    let shape = x.shape().map_err(rejected)?;
+                    let three = shape.iter().position(|n| *n == 3);
+                    three.ok_or_else(|| rejected("no dim has length 3"))? as i64
+                }
+                _ => -1,
+            };
+            x.cross(&y, dim)
+        }
+        "kron" => a.input()?.kron(&a.tensor(1, "other")?),
+        "linalg.vander" => a.input()?.vander(a.opt_int(1, "N")?),
+        "nn.functional.bilinear" => {
+            let (x2, weight) = (a.tensor(1, "input2")?, a.tensor(2, "weight")?);
+            let bias = a.opt_tensor(3, "bias")?;
+            a.tensor(0, "input1")?.bilinear(&x2, &weight, bias.as_ref())
+        }
+        _ => return Err(Failure::Unknown),
+    }
+    .into())
+}
+
+/// The order of a norm, if it is given.
+fn order(a: &Args, position: usize, name: &str) -> Found<Option<MatrixNorm>> {
+    if let Some(Arg::Text(text)) = a.get(position, name) {
+        return match text.as_str() {
+            "fro" => Ok(Some(MatrixNorm::Frobenius)),
+            "nuc" => Err(unsupported("singular values")),
+            other => Err(rejected(format!("{other:?} is no norm"))),
+        };
+    }
+    Ok(a.opt_float(position, name)?.map(MatrixNorm::Order))
+}
+
+fn matrix_norm(x: &Tensor, ord: MatrixNorm, dims: &[i64], keepdim: bool) -> Found<Tensor> {
+    if matches!(ord, MatrixNorm::Order(p) if p.abs() == 2.0) {
+        return Err(unsupported("singular values"));
+    }
+    let [rows, columns] = dims[..] else {
+        return Err(rejected(format!("{dims:?} are not the dims of matrices")));
+    };
+    Ok(x.matrix_norm(ord, [rows, columns], keepdim))
+}
+
+/// `torch.linalg.norm`, and the older `torch.norm`, whose numbers are always norms of vectors.
+fn norm(op: &str, a: &Args) -> Found<Tensor> {
+    let old = op == "norm";
+    let x = typed_input(a)?;
+    let ord = order(a, 1, if old { "p" } else { "ord" })?;
+    let dims = a.opt_ints(2, "dim")?;
+    let keepdim = a.bool_or(3, "keepdim", false)?;
+    let rank = dims.as_ref().map_or(x.ndim(), Vec::len);
+    let given = dims.clone().unwrap_or_default();
+    match ord {
+        None => Ok(x.vector_norm(2.0, given, keepdim)),
+        Some(MatrixNorm::Frobenius) if old => Ok(x.vector_norm(2.0, given, keepdim)),
+        Some(MatrixNorm::Order(p)) if old || rank == 1 => Ok(x.vector_norm(p, given, keepdim)),
+        Some(ord) if rank == 2 => matrix_norm(&x, ord, &dims.unwrap_or(vec![-2, -1]), keepdim),
+        Some(_) => Err(rejected("a norm with an order takes 1 or 2 dims")),
+    }
+}

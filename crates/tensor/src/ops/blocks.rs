@@ -1,0 +1,148 @@
+//! Tensors put together as blocks and columns, and seen with other strides.
+
+use super::args::{IntList, addressable, known};
+use super::record::Recorded;
+use crate::record::{Recorder, compose};
+use crate::{DType, Tensor, promote};
+use kiln_base::{Dim, numel};
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
+
+/// The blocks on the diagonal of a matrix, zeros elsewhere, in the dtype they promote to. Vectors are
+/// rows, numbers 1 × 1.
+#[track_caller]
+pub fn block_diag(tensors: &[&Tensor]) -> Tensor {
+    compose("block_diag", tensors, |b| {
+        let blocks = joined(b, tensors, |b, t| {
+            ensure!(t.ndim() <= 2, "{} has more than 2 dims", t.fact());
+            at_least(b, t, 2, 0)
+        })?;
+        let widths = blocks.iter().map(|t| known(t, 1));
+        let widths = widths.collect::<Result<Vec<i64>, _>>()?;
+        let total: i64 = widths.iter().sum();
+        let mut left = 0;
+        let mut rows = Vec::new();
+        for (t, width) in blocks.iter().zip(widths) {
+            rows.push(b.pad_axis(t, 1, left, total - left - width, 0i64)?);
+            left += width;
+        }
+        b.concat(&rows, 0)
+    })
+}
+
+/// Stacking along dim 1, with vectors as columns.
+#[track_caller]
+pub fn column_stack(tensors: &[&Tensor]) -> Tensor {
+    compose("column_stack", tensors, |b| {
+        let parts = joined(b, tensors, |b, t| match t.ndim() {
+            0 => at_least(b, t, 2, 0),
+            1 => b.unsqueeze(t, 1),
+            _ => Ok(t.clone()),
+        })?;
+        b.concat(&parts, 1)
+    })
+}
+
+/// Stacking along dim 2 of what [`Tensor::atleast_3d`] gives.
+#[track_caller]
+pub fn dstack(tensors: &[&Tensor]) -> Tensor {
+    compose("dstack", tensors, |b| {
+        let parts = joined(b, tensors, three_dims)?;
+        b.concat(&parts, 2)
+    })
+}
+
+/// Tensors in the dtype they promote to, each brought into form.
+fn joined(
+    b: &mut Recorder,
+    tensors: &[&Tensor],
+    form: impl Fn(&mut Recorder, &Tensor) -> Recorded,
+) -> Result<Vec<Tensor>, OpError> {
+    ensure!(!tensors.is_empty(), "needs at least one tensor");
+    let dtype = promote::common(tensors)?;
+    let mut one = |t: &&Tensor| {
+        let t = b.cast(t, dtype)?;
+        form(b, &t)
+    };
+    tensors.iter().map(&mut one).collect()
+}
+
+/// Dims of size 1 in front of `axis` until there are `rank`.
+fn at_least(b: &mut Recorder, t: &Tensor, rank: usize, axis: usize) -> Recorded {
+    let mut shape = Shape::from(t.dims());
+    while shape.len() < rank {
+        shape.insert(axis.min(shape.len()), Dim::ONE);
+    }
+    b.reshape(t, &shape)
+}
+
+/// `[n]` becomes `[1, n, 1]`, `[m, n]` becomes `[m, n, 1]`.
+fn three_dims(b: &mut Recorder, t: &Tensor) -> Recorded {
+    let t = at_least(b, t, 2, 0)?;
+    at_least(b, &t, 3, 2)
+}
+
+impl Tensor {
+    /// At least one dim: a number as `[1]`.
+    #[track_caller]
+    pub fn atleast_1d(&self) -> Tensor {
+        compose("atleast_1d", &[self], |b| at_least(b, self, 1, 0))
+    }
+
+    /// At least two dims: a number as `[1, 1]`, a vector as the row `[1, n]`.
+    #[track_caller]
+    pub fn atleast_2d(&self) -> Tensor {
+        compose("atleast_2d", &[self], |b| at_least(b, self, 2, 0))
+    }
+
+    /// At least three dims: a vector as `[1, n, 1]`, a matrix as `[m, n, 1]`.
+    #[track_caller]
+    pub fn atleast_3d(&self) -> Tensor {
+        compose("atleast_3d", &[self], |b| three_dims(b, self))
+    }
+
+    /// `out[i, j, ..] = flat[offset + i · stride[0] + j · stride[1] + ..]`, where `flat` are this
+    /// tensor's elements in row-major order, however it came about. It is a copy, not a view.
+    #[track_caller]
+    pub fn as_strided(
+        &self,
+        size: impl Into<IntList>,
+        stride: impl Into<IntList>,
+        storage_offset: i64,
+    ) -> Tensor {
+        let (size, stride) = (size.into().0, stride.into().0);
+        compose("as_strided", &[self], |b| {
+            ensure!(
+                size.len() == stride.len(),
+                "the size {size:?} and the strides {stride:?} differ in length"
+            );
+            ensure!(
+                size.iter().chain(&stride).all(|n| *n >= 0) && storage_offset >= 0,
+                "sizes, strides and offset can't be negative"
+            );
+            let shape: Shape = size.iter().map(|n| Dim::Const(*n)).collect();
+            addressable(&shape, DType::I64)?;
+            let flat = b.reshape(self, &[self.fact().numel()])?;
+            let steps = size.iter().zip(&stride);
+            let last = steps.clone().try_fold(storage_offset, |at, (n, s)| {
+                at.checked_add((n - 1).checked_mul(*s)?)
+            });
+            let elements = known(&flat, 0)?;
+            ensure!(
+                size.contains(&0) || last.is_some_and(|at| at < elements),
+                "the size {size:?} with the strides {stride:?} and the offset {storage_offset} reaches \
+                 beyond the {elements} elements of {}",
+                self.fact()
+            );
+            let mut at = b.full(storage_offset, DType::I64, &shape)?;
+            for (i, (n, s)) in steps.enumerate() {
+                let steps = b.iota(&Dim::Const(*n))?;
+                let steps = b.with(Pw::Mul, &steps, *s)?;
+                let steps = b.along(&steps, i, shape.len())?;
+                at = b.binary(Pw::Add, &at, &steps)?;
+            }
+            let at = b.reshape(&at, &[numel(&shape)])?;
+            let y = b.gather(&flat, 0, &at)?;
+            b.reshape(&y, &shape)
+        })
+    }
+}

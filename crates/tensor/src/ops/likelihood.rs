@@ -1,0 +1,109 @@
+//! Losses that are negative log likelihoods of distributions.
+
+use super::loss::{floats, reduced};
+use crate::record::compose;
+use crate::{Reduction, Tensor};
+use kiln_base::Dim;
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
+use std::f64::consts::TAU;
+
+impl Tensor {
+    /// The loss of means (this tensor) and variances of normal distributions for a target:
+    /// `½ (log var + (input − target)² / var)`, plus `½ log 2π` if `full`. Variances below `eps` count
+    /// as eps, but keep their gradient. `var` has the input's shape, or without its last dim, or with size 1
+    /// there.
+    ///
+    /// PyTorch also rejects negative variances, which it looks for in the data.
+    #[track_caller]
+    pub fn gaussian_nll_loss(
+        &self,
+        target: &Tensor,
+        var: &Tensor,
+        full: bool,
+        eps: f64,
+        reduction: Reduction,
+    ) -> Tensor {
+        compose("gaussian_nll_loss", &[self, target, var], |b| {
+            ensure!(eps > 0.0, "eps must be positive, but is {eps}");
+            let var_shape = variance_shape(self, var)?;
+            let (dtype, x) = floats(b, &[self, target, var])?;
+            let var = b.reshape(&x[2], &var_shape)?;
+            // The bounded value, with the gradient of what it bounds.
+            let bounded = b.with(Pw::Maximum, &var.detach(), eps)?;
+            let nothing = b.binary(Pw::Sub, &var, &var.detach())?;
+            let var = b.binary(Pw::Add, &bounded, &nothing)?;
+            let difference = b.binary(Pw::Sub, &x[0], &x[1])?;
+            let square = b.unary(Pw::Square, &difference)?;
+            let distance = b.binary(Pw::Div, &square, &var)?;
+            let log = b.unary(Pw::Log, &var)?;
+            let sum = b.binary(Pw::Add, &log, &distance)?;
+            let mut loss = b.with(Pw::Mul, &sum, 0.5)?;
+            if full {
+                loss = b.with(Pw::Add, &loss, 0.5 * TAU.ln())?;
+            }
+            let loss = reduced(b, &loss, reduction)?;
+            b.cast(&loss, dtype)
+        })
+    }
+
+    /// The loss of the rates of Poisson distributions for counts: `e^input − target · input` of
+    /// logarithms of rates (`log_input`), else `input − target · log(input + eps)`. `full` adds
+    /// Stirling's approximation of `log target!` where the target is above 1.
+    #[track_caller]
+    pub fn poisson_nll_loss(
+        &self,
+        target: &Tensor,
+        log_input: bool,
+        full: bool,
+        eps: f64,
+        reduction: Reduction,
+    ) -> Tensor {
+        compose("poisson_nll_loss", &[self, target], |b| {
+            let (dtype, operands) = floats(b, &[self, target])?;
+            let (x, t) = (&operands[0], &operands[1]);
+            let (rate, log) = match log_input {
+                true => (b.unary(Pw::Exp, x)?, x.clone()),
+                false => {
+                    let positive = b.with(Pw::Add, x, eps)?;
+                    (x.clone(), b.unary(Pw::Log, &positive)?)
+                }
+            };
+            let product = b.binary(Pw::Mul, t, &log)?;
+            let mut loss = b.binary(Pw::Sub, &rate, &product)?;
+            if full {
+                // t log t − t + ½ log 2πt
+                let small = b.with(Pw::Le, t, 1.0)?;
+                let t = b.fill_where(&small, 1.0, t)?;
+                let log = b.unary(Pw::Log, &t)?;
+                let product = b.binary(Pw::Mul, &t, &log)?;
+                let sum = b.binary(Pw::Sub, &product, &t)?;
+                let half = b.with(Pw::Mul, &log, 0.5)?;
+                let sum = b.binary(Pw::Add, &sum, &half)?;
+                let sum = b.with(Pw::Add, &sum, 0.5 * TAU.ln())?;
+                let stirling = b.fill_where(&small, 0.0, &sum)?;
+                loss = b.binary(Pw::Add, &loss, &stirling)?;
+            }
+            let loss = reduced(b, &loss, reduction)?;
+            b.cast(&loss, dtype)
+        })
+    }
+}
+
+/// The shape with which a variance broadcasts against the input.
+fn variance_shape(input: &Tensor, var: &Tensor) -> Result<Shape, OpError> {
+    let mut shape = Shape::from(var.dims());
+    if var.ndim() == 0 || var.dims() == input.dims() {
+        return Ok(shape);
+    }
+    let off = &input.dims()[..input.ndim().saturating_sub(1)];
+    if var.dims() == off {
+        shape.push(Dim::ONE);
+    }
+    ensure!(
+        shape.len() == input.ndim() && shape[..off.len()] == *off && shape[off.len()].is(1),
+        "a variance {} does not fit the input {}",
+        var.fact(),
+        input.fact()
+    );
+    Ok(shape)
+}

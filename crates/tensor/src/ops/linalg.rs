@@ -1,0 +1,418 @@
+//! Norms, powers and products of matrices and vectors.
+
+use super::args::{axis, known, needs_float, same_dtype};
+use super::diagonal::row_and_column;
+use super::matmul::matmul;
+use super::record::{Recorded, wide};
+use super::reduce::norm;
+use crate::record::{Recorder, compose};
+use crate::{DType, Tensor};
+use kiln_base::prim::Reduction;
+use kiln_base::{Dim, numel};
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
+
+/// Which norm of a matrix.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub enum MatrixNorm {
+    /// The root of the sum of squares.
+    Frobenius,
+    /// ±1: the largest or smallest sum of the absolute values of a column; ±∞: of a row. Others need
+    /// singular values and are errors.
+    Order(f64),
+}
+
+impl From<f64> for MatrixNorm {
+    fn from(order: f64) -> MatrixNorm {
+        MatrixNorm::Order(order)
+    }
+}
+
+impl Tensor {
+    /// The norm of the matrices that two dims span.
+    #[track_caller]
+    pub fn matrix_norm(&self, ord: impl Into<MatrixNorm>, dims: [i64; 2], keepdim: bool) -> Tensor {
+        let ord = ord.into();
+        compose("matrix_norm", &[self], |b| {
+            needs_float(self, "operand")?;
+            let (rows, columns) = (axis(self, dims[0])?, axis(self, dims[1])?);
+            ensure!(rows != columns, "the dims {dims:?} are the same");
+            let x = b.widened(self)?;
+            let both = [rows.min(columns), rows.max(columns)];
+            let (added, kind) = match ord {
+                MatrixNorm::Frobenius => {
+                    let norm = norm(b, &x, 2.0, &both, keepdim)?;
+                    return b.cast(&norm, self.dtype());
+                }
+                MatrixNorm::Order(1.0) => (rows, Reduction::Max),
+                MatrixNorm::Order(-1.0) => (rows, Reduction::Min),
+                MatrixNorm::Order(f64::INFINITY) => (columns, Reduction::Max),
+                MatrixNorm::Order(f64::NEG_INFINITY) => (columns, Reduction::Min),
+                MatrixNorm::Order(p) => {
+                    return Err(OpError(format!(
+                        "a matrix norm of order {p} needs singular values, which are not computed"
+                    )));
+                }
+            };
+            let other = rows + columns - added;
+            let size = b.unary(Pw::Abs, &x)?;
+            let sums = b.sum(&size, &[added], true)?;
+            let best = b.reduce(kind, &sums, &[other], true)?;
+            let kept = (0..x.ndim()).filter(|a| keepdim || !both.contains(a));
+            let shape: Shape = kept.map(|a| best.dims()[a].clone()).collect();
+            let best = b.reshape(&best, &shape)?;
+            b.cast(&best, self.dtype())
+        })
+    }
+
+    /// The product of each square matrix with itself, n times; n is not negative.
+    #[track_caller]
+    pub fn matrix_power(&self, n: i64) -> Tensor {
+        compose("matrix_power", &[self], |b| {
+            check_square(self)?;
+            ensure!(
+                n >= 0,
+                "the power {n} needs an inverse, which is not computed"
+            );
+            let (mut result, mut square, mut left) = (None, self.clone(), n);
+            while left > 0 {
+                if left % 2 == 1 {
+                    result = Some(match result {
+                        None => square.clone(),
+                        Some(r) => matmul(b, &r, &square)?,
+                    });
+                }
+                left /= 2;
+                if left > 0 {
+                    square = matmul(b, &square, &square)?;
+                }
+            }
+            match result {
+                Some(result) => Ok(result),
+                None => {
+                    let one = identity(b, self)?;
+                    b.broadcast_to(&one, self.dims())
+                }
+            }
+        })
+    }
+
+    /// The exponential of each square matrix, `Σ Aᵏ / k!`.
+    ///
+    /// By scaling and squaring: a Taylor polynomial of A / 2ˢ, squared s times, where s brings the norm
+    /// of each matrix to at most ½. Every matrix takes the largest number of squarings and keeps what it
+    /// has after its own. A matrix with a norm above 2¹⁵ gives NaN.
+    #[track_caller]
+    pub fn matrix_exp(&self) -> Tensor {
+        compose("matrix_exp", &[self], |b| {
+            needs_float(self, "operand")?;
+            check_square(self)?;
+            if self.dims().iter().any(|d| d.is(0)) {
+                return Ok(self.clone());
+            }
+            let x = b.widened(self)?;
+            let y = exponential(b, &x)?;
+            b.cast(&y, self.dtype())
+        })
+    }
+
+    /// The sums of products of vectors along a dim of both, which broadcast.
+    #[track_caller]
+    pub fn vecdot(&self, other: &Tensor, dim: i64) -> Tensor {
+        compose("vecdot", &[self, other], |b| {
+            needs_float(self, "operand")?;
+            same_dtype(self, "operand", other, "other operand")?;
+            let (x, y) = (b.widened(self)?, b.widened(other)?);
+            let product = b.binary(Pw::Mul, &x, &y)?;
+            let a = axis(&product, dim)?;
+            let sum = b.sum(&product, &[a], false)?;
+            b.cast(&sum, self.dtype())
+        })
+    }
+
+    /// The cross product of vectors of 3 along a dim of both; the other dims broadcast.
+    #[track_caller]
+    pub fn cross(&self, other: &Tensor, dim: i64) -> Tensor {
+        compose("cross", &[self, other], |b| {
+            ensure!(
+                self.ndim() == other.ndim(),
+                "{} and {} must have as many dims",
+                self.fact(),
+                other.fact()
+            );
+            let a = axis(self, dim)?;
+            ensure!(
+                self.dims()[a].is(3) && other.dims()[a].is(3),
+                "dim {dim} of {} and of {} must have length 3",
+                self.fact(),
+                other.fact()
+            );
+            let (x, y) = b.promoted(self, other)?;
+            let dtype = x.dtype();
+            let (x, y) = (b.widened(&x)?, b.widened(&y)?);
+            let mut parts = Vec::new();
+            for i in 0..3 {
+                let (j, k) = ((i + 1) % 3, (i + 2) % 3);
+                let mut product = |i: i64, j: i64| {
+                    let (p, q) = (b.narrow(&x, a, i, 1i64)?, b.narrow(&y, a, j, 1i64)?);
+                    b.binary(Pw::Mul, &p, &q)
+                };
+                let (plus, minus) = (product(j, k)?, product(k, j)?);
+                parts.push(b.binary(Pw::Sub, &plus, &minus)?);
+            }
+            let y = b.concat(&parts, a)?;
+            b.cast(&y, dtype)
+        })
+    }
+
+    /// Each element of this tensor times the whole other one, as blocks (the Kronecker product).
+    #[track_caller]
+    pub fn kron(&self, other: &Tensor) -> Tensor {
+        compose("kron", &[self, other], |b| {
+            let (x, y) = b.promoted(self, other)?;
+            let rank = x.ndim().max(y.ndim());
+            let size = |t: &Tensor, i: usize| match (i + t.ndim()).checked_sub(rank) {
+                Some(a) => t.dims()[a].clone(),
+                None => Dim::ONE,
+            };
+            let (mut outer, mut inner, mut joined) = (Shape::new(), Shape::new(), Shape::new());
+            for i in 0..rank {
+                let (m, n) = (size(&x, i), size(&y, i));
+                joined.push(&m * &n);
+                outer.extend([m, Dim::ONE]);
+                inner.extend([Dim::ONE, n]);
+            }
+            let (x, y) = (b.reshape(&x, &outer)?, b.reshape(&y, &inner)?);
+            let product = b.times(&x, &y)?;
+            b.reshape(&product, &joined)
+        })
+    }
+
+    /// The powers `x⁰, …, xⁿ⁻¹` of each number in a new last dim (Vandermonde matrices); without n, as
+    /// many as the last dim has numbers.
+    #[track_caller]
+    pub fn vander(&self, n: impl Into<Option<i64>>) -> Tensor {
+        let n = n.into();
+        compose("vander", &[self], |b| {
+            ensure!(self.dtype() != DType::Bool, "is not defined on bool");
+            let x = super::index::as_vector(b, self)?;
+            let n = match n {
+                Some(n) => n,
+                None => known(&x, x.ndim() - 1)?,
+            };
+            ensure!(n > 1, "needs at least 2 powers, not {n}");
+            let exponents = b.iota(&Dim::Const(n))?;
+            let exponents = b.cast(&exponents, x.dtype())?;
+            let column = b.unsqueeze(&x, x.ndim())?;
+            b.binary(Pw::Pow, &column, &exponents)
+        })
+    }
+
+    /// `x1 · weight · x2 + bias`: with `[.., i]`, `[.., j]` and a weight `[o, i, j]`, `[.., o]`.
+    #[track_caller]
+    pub fn bilinear(&self, x2: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
+        let mut operands = vec![self, x2, weight];
+        operands.extend(bias);
+        compose("bilinear", &operands, |b| {
+            for (t, what) in [(x2, "second input"), (weight, "weight")] {
+                same_dtype(self, "input", t, what)?;
+            }
+            let (n, m) = (self.ndim(), x2.ndim());
+            ensure!(
+                n >= 1
+                    && n == m
+                    && weight.ndim() == 3
+                    && self.dims()[..n - 1] == x2.dims()[..m - 1],
+                "the inputs {} and {} and the weight {} must be [.., i], [.., j] and [o, i, j]",
+                self.fact(),
+                x2.fact(),
+                weight.fact()
+            );
+            let [o, i, j] = [0, 1, 2].map(|a| weight.dims()[a].clone());
+            ensure!(
+                self.dims()[n - 1] == i && x2.dims()[n - 1] == j,
+                "the inputs {} and {} do not fit the weight {}",
+                self.fact(),
+                x2.fact(),
+                weight.fact()
+            );
+            let samples = numel(&self.dims()[..n - 1]);
+            let x = b.reshape(self, &[samples.clone(), i.clone()])?;
+            let y = b.reshape(x2, &[samples.clone(), Dim::ONE, j.clone()])?;
+            let (x, y, w) = (b.widened(&x)?, b.widened(&y)?, b.widened(weight)?);
+            let w = b.permute(&w, &[1, 0, 2])?;
+            let w = b.reshape(&w, &[i, &o * &j])?;
+            let half = b.product(&x, &w)?;
+            let half = b.reshape(&half, &[samples, o.clone(), j])?;
+            let product = b.binary(Pw::Mul, &half, &y)?;
+            let mut out = b.sum(&product, &[2], false)?;
+            if let Some(bias) = bias {
+                same_dtype(self, "input", bias, "bias")?;
+                ensure!(
+                    bias.ndim() == 1 && bias.dims()[0] == o,
+                    "the bias must hold {o} numbers, not {}",
+                    bias.fact()
+                );
+                let bias = b.cast(bias, out.dtype())?;
+                out = b.binary(Pw::Add, &out, &bias)?;
+            }
+            let mut shape = Shape::from(&self.dims()[..n - 1]);
+            shape.push(o);
+            let out = b.reshape(&out, &shape)?;
+            b.cast(&out, self.dtype())
+        })
+    }
+}
+
+fn check_square(x: &Tensor) -> Result<(), OpError> {
+    let n = x.ndim();
+    ensure!(
+        n >= 2 && x.dims()[n - 1] == x.dims()[n - 2],
+        "needs square matrices, not {}",
+        x.fact()
+    );
+    Ok(())
+}
+
+/// One matrix of the size and dtype of x with ones on the diagonal.
+fn identity(b: &mut Recorder, x: &Tensor) -> Recorded {
+    let (row, column) = row_and_column(b, x.dims())?;
+    let same = b.binary(Pw::Eq, &row, &column)?;
+    b.cast(&same, x.dtype())
+}
+
+/// See [`Tensor::matrix_exp`]. The polynomial of degree 15 leaves ½¹⁶ / 16!, which f64 does not see; it
+/// is summed in groups of 4 powers (Paterson and Stockmeyer, 1973).
+fn exponential(b: &mut Recorder, x: &Tensor) -> Recorded {
+    const SQUARINGS: i64 = 16;
+    let n = x.ndim();
+    let size = b.unary(Pw::Abs, &x.detach())?;
+    let sums = b.sum(&size, &[n - 2], true)?;
+    let norm = b.reduce(Reduction::Max, &sums, &[n - 1], true)?;
+    let times = b.with(Pw::Maximum, &norm, 0.5)?;
+    let times = b.with(Pw::Mul, &times, 2.0)?;
+    let times = b.unary(Pw::Log2, &times)?;
+    let times = b.unary(Pw::Ceil, &times)?;
+    let times = b.with(Pw::Minimum, &times, SQUARINGS as f64)?;
+    let minus = b.unary(Pw::Neg, &times)?;
+    let factor = b.unary(Pw::Exp2, &minus)?;
+    let x = b.binary(Pw::Mul, x, &factor)?;
+
+    let square = matmul(b, &x, &x)?;
+    let cube = matmul(b, &square, &x)?;
+    let fourth = matmul(b, &square, &square)?;
+    let mut powers = vec![identity(b, &x)?, x.clone(), square, cube];
+    powers[0] = b.broadcast_to(&powers[0], x.dims())?;
+    let mut coefficient = [1f64; 16];
+    for k in 1..16 {
+        coefficient[k] = coefficient[k - 1] / k as f64;
+    }
+    let mut y: Option<Tensor> = None;
+    for group in coefficient.chunks(4).rev() {
+        if let Some(higher) = &y {
+            y = Some(matmul(b, higher, &fourth)?);
+        }
+        for (c, power) in group.iter().zip(&powers) {
+            let term = b.with(Pw::Mul, power, *c)?;
+            y = Some(match y {
+                Some(sum) => b.binary(Pw::Add, &sum, &term)?,
+                None => term,
+            });
+        }
+    }
+    let Some(mut y) = y else {
+        unreachable!("there are coefficients")
+    };
+    for done in 0..SQUARINGS {
+        let squared = matmul(b, &y, &y)?;
+        let more = b.with(Pw::Gt, &times, done as f64)?;
+        y = b.select(&more, &squared, &y)?;
+    }
+    let beyond = b.with(Pw::Gt, &norm, 2f64.powi(SQUARINGS as i32 - 1))?;
+    b.fill_where(&beyond, f64::NAN, &y)
+}
+
+/// The product of matrices, in the order that takes the fewest multiplications. The first and the last
+/// may be vectors: a row and a column.
+#[track_caller]
+pub fn multi_dot(tensors: &[&Tensor]) -> Tensor {
+    compose("multi_dot", tensors, |b| {
+        let [first, middle @ .., last] = tensors else {
+            return Err(OpError::new("needs at least 2 tensors"));
+        };
+        ensure!(
+            [first, last].iter().all(|t| (1..=2).contains(&t.ndim()))
+                && middle.iter().all(|t| t.ndim() == 2),
+            "multiplies matrices, of which the first and the last may be vectors"
+        );
+        let dtype = first.dtype();
+        for t in tensors {
+            same_dtype(first, "first tensor", t, "others")?;
+        }
+        let mut chain = Vec::new();
+        for t in tensors {
+            chain.push(b.cast(t, wide(dtype))?);
+        }
+        let count = chain.len();
+        if first.ndim() == 1 {
+            chain[0] = b.unsqueeze(&chain[0], 0)?;
+        }
+        if last.ndim() == 1 {
+            chain[count - 1] = b.unsqueeze(&chain[count - 1], 1)?;
+        }
+        let mut sizes = vec![known(&chain[0], 0)?];
+        for t in &chain {
+            sizes.push(known(t, 1)?);
+        }
+        let product = in_order(b, &chain, &best_splits(&sizes), 0, count - 1)?;
+        let ends = [(first, 0), (last, 1)].into_iter();
+        let shape: Shape = ends
+            .filter(|(t, _)| t.ndim() == 2)
+            .map(|(_, a)| product.dims()[a].clone())
+            .collect();
+        let product = b.reshape(&product, &shape)?;
+        b.cast(&product, dtype)
+    })
+}
+
+/// For the product of the matrices i to j, `[i][j]` is the matrix after which it is split (Cormen et
+/// al., Introduction to Algorithms: matrix-chain multiplication). Matrix i is `sizes[i]` by
+/// `sizes[i + 1]`.
+fn best_splits(sizes: &[i64]) -> Vec<Vec<usize>> {
+    let n = sizes.len() - 1;
+    let mut cost = vec![vec![0f64; n]; n];
+    let mut split = vec![vec![0; n]; n];
+    for length in 1..n {
+        for i in 0..n - length {
+            let j = i + length;
+            let of = |k: usize, cost: &[Vec<f64>]| {
+                let own = [i, k + 1, j + 1].map(|s| sizes[s] as f64);
+                cost[i][k] + cost[k + 1][j] + own.iter().product::<f64>()
+            };
+            let mut best = i;
+            for k in i + 1..j {
+                if of(k, &cost) < of(best, &cost) {
+                    best = k;
+                }
+            }
+            cost[i][j] = of(best, &cost);
+            split[i][j] = best;
+        }
+    }
+    split
+}
+
+fn in_order(
+    b: &mut Recorder,
+    chain: &[Tensor],
+    split: &[Vec<usize>],
+    i: usize,
+    j: usize,
+) -> Recorded {
+    if i == j {
+        return Ok(chain[i].clone());
+    }
+    let k = split[i][j];
+    let left = in_order(b, chain, split, i, k)?;
+    let right = in_order(b, chain, split, k + 1, j)?;
+    matmul(b, &left, &right)
+}

@@ -1,0 +1,301 @@
+//! Losses with margins.
+
+use super::index::needs_index;
+use super::loss::{class_weight, floats, reduced, weighted};
+use super::record::Recorded;
+use crate::record::{Recorder, compose};
+use crate::{DType, Reduction, Tensor};
+use kiln_base::prim::Reduction as Fold;
+use kiln_ir::{Builder, Pw, ensure};
+
+impl Tensor {
+    /// With the cosine c of the angle between the rows of this and `input2`, both `[n, d]` (or `[d]`):
+    /// `1 − c` where the target `[n]` (or a number) is 1, `max(0, c − margin)` where it is −1.
+    #[track_caller]
+    pub fn cosine_embedding_loss(
+        &self,
+        input2: &Tensor,
+        target: &Tensor,
+        margin: f64,
+        reduction: Reduction,
+    ) -> Tensor {
+        compose("cosine_embedding_loss", &[self, input2, target], |b| {
+            let rank = target.ndim() + 1;
+            ensure!(
+                rank <= 2 && self.ndim() == rank && input2.ndim() == rank,
+                "a target {} takes inputs of {rank} dims, not {} and {}",
+                target.fact(),
+                self.fact(),
+                input2.fact()
+            );
+            let (dtype, x) = floats(b, &[self, input2])?;
+            let axes = [rank - 1];
+            let dot = |b: &mut Recorder, x: &Tensor, y: &Tensor| {
+                let product = b.binary(Pw::Mul, x, y)?;
+                b.sum(&product, &axes, false)
+            };
+            let cosine = dot(b, &x[0], &x[1])?;
+            let mut squares = Vec::new();
+            for v in &x {
+                let square = dot(b, v, v)?;
+                squares.push(b.with(Pw::Add, &square, 1e-12)?);
+            }
+            let squares = b.binary(Pw::Mul, &squares[0], &squares[1])?;
+            let lengths = b.unary(Pw::Sqrt, &squares)?;
+            let cosine = b.binary(Pw::Div, &cosine, &lengths)?;
+            let one = b.scalar_like(1.0, &cosine)?;
+            let near = b.binary(Pw::Sub, &one, &cosine)?;
+            let far = b.with(Pw::Sub, &cosine, margin)?;
+            let far = b.unary(Pw::Relu, &far)?;
+            let zero = b.scalar_like(0.0, &cosine)?;
+            let target = b.cast(target, cosine.dtype())?;
+            let (yes, no) = (
+                b.with(Pw::Eq, &target, 1.0)?,
+                b.with(Pw::Eq, &target, -1.0)?,
+            );
+            let loss = b.select(&no, &far, &zero)?;
+            let loss = b.select(&yes, &near, &loss)?;
+            let loss = reduced(b, &loss, reduction)?;
+            b.cast(&loss, dtype)
+        })
+    }
+
+    /// The input where the target is 1, `max(0, margin − input)` where it is −1 (and the sum of both
+    /// elsewhere, as in PyTorch).
+    #[track_caller]
+    pub fn hinge_embedding_loss(
+        &self,
+        target: &Tensor,
+        margin: f64,
+        reduction: Reduction,
+    ) -> Tensor {
+        compose("hinge_embedding_loss", &[self, target], |b| {
+            let (dtype, operands) = floats(b, &[self, target])?;
+            let (x, t) = (&operands[0], &operands[1]);
+            let margin = b.scalar_like(margin, x)?;
+            let gap = b.binary(Pw::Sub, &margin, x)?;
+            let gap = b.unary(Pw::Relu, &gap)?;
+            let (yes, no) = (b.with(Pw::Eq, t, 1.0)?, b.with(Pw::Eq, t, -1.0)?);
+            let gap = b.fill_where(&yes, 0.0, &gap)?;
+            let own = b.fill_where(&no, 0.0, x)?;
+            let loss = b.binary(Pw::Add, &gap, &own)?;
+            let loss = reduced(b, &loss, reduction)?;
+            b.cast(&loss, dtype)
+        })
+    }
+
+    /// The sum of `weight[y] · max(0, margin − input[y] + input[j])ᵖ` over the classes j other than the
+    /// target y, divided by the number of classes. The input is `[n, c]` (or `[c]`), the target holds
+    /// i64 classes `[n]` (or one), p is 1 or 2.
+    #[track_caller]
+    pub fn multi_margin_loss(
+        &self,
+        target: &Tensor,
+        p: i64,
+        margin: f64,
+        weight: Option<&Tensor>,
+        reduction: Reduction,
+    ) -> Tensor {
+        let mut operands = vec![self, target];
+        operands.extend(weight);
+        compose("multi_margin_loss", &operands, |b| {
+            ensure!(p == 1 || p == 2, "p must be 1 or 2, not {p}");
+            let x = rows(b, self)?;
+            needs_index(target, "target")?;
+            let n = &x.dims()[0];
+            ensure!(
+                target.ndim() <= 1 && target.fact().numel() == *n,
+                "the target must hold a class for each of {n} samples, not {}",
+                target.fact()
+            );
+            let classes = b.reshape(target, &[n.clone(), 1.into()])?;
+            let own = b.gather(&x, 1, &classes)?;
+            let difference = b.binary(Pw::Sub, &x, &own)?;
+            let gap = b.with(Pw::Add, &difference, margin)?;
+            let mut gap = b.unary(Pw::Relu, &gap)?;
+            if p == 2 {
+                gap = b.unary(Pw::Square, &gap)?;
+            }
+            if let Some(w) = weight {
+                let w = class_weight(b, &x, 1, w)?;
+                let flat = b.reshape(&classes, std::slice::from_ref(n))?;
+                let w = b.gather(&w, 0, &flat)?;
+                let w = b.unsqueeze(&w, 1)?;
+                gap = b.binary(Pw::Mul, &gap, &w)?;
+            }
+            let numbers = b.iota(&x.dims()[1])?;
+            let same = b.binary(Pw::Eq, &classes, &numbers)?;
+            let gap = b.fill_where(&same, 0.0, &gap)?;
+            let loss = b.mean(&gap, &[1], false)?;
+            let loss = b.reshape(&loss, target.dims())?;
+            let loss = reduced(b, &loss, reduction)?;
+            b.cast(&loss, self.dtype())
+        })
+    }
+
+    /// The sum of `max(0, 1 − input[y] + input[j])` over the target classes y and the classes j that
+    /// are no target, divided by the number of classes. The input is `[n, c]` (or `[c]`); the i64
+    /// target of the same shape lists classes up to the first −1.
+    #[track_caller]
+    pub fn multilabel_margin_loss(&self, target: &Tensor, reduction: Reduction) -> Tensor {
+        compose("multilabel_margin_loss", &[self, target], |b| {
+            needs_index(target, "target")?;
+            ensure!(
+                target.dims() == self.dims(),
+                "the input {} and the target {} must have one shape",
+                self.fact(),
+                target.fact()
+            );
+            let x = rows(b, self)?;
+            let target = b.reshape(target, x.dims())?;
+            let count = x.dims()[1].clone();
+            let numbers = b.iota(&count)?;
+            // What stands before the first −1.
+            let end = b.with(Pw::Eq, &target, -1i64)?;
+            let past = b.full(i64::MAX, DType::I64, &[])?;
+            let at = b.select(&end, &numbers, &past)?;
+            let first = b.reduce(Fold::Min, &at, &[1], true)?;
+            let listed = b.binary(Pw::Lt, &numbers, &first)?;
+            let none = b.scalar_like(0i64, &target)?;
+            let safe = b.select(&listed, &target, &none)?;
+            let own = b.gather(&x, 1, &safe)?;
+            // [n, y, j]: class y of the list against class j.
+            let (column, row) = (b.unsqueeze(&safe, 2)?, numbers);
+            let hit = b.binary(Pw::Eq, &column, &row)?;
+            let listed = b.unsqueeze(&listed, 2)?;
+            let hit = b.binary(Pw::And, &hit, &listed)?;
+            let chosen = b.reduce(Fold::Max, &hit, &[1], true)?;
+            let other = b.unary(Pw::Not, &chosen)?;
+            let counted = b.binary(Pw::And, &other, &listed)?;
+            let (own, all) = (b.unsqueeze(&own, 2)?, b.unsqueeze(&x, 1)?);
+            let difference = b.binary(Pw::Sub, &all, &own)?;
+            let gap = b.with(Pw::Add, &difference, 1.0)?;
+            let gap = b.unary(Pw::Relu, &gap)?;
+            let zero = b.scalar_like(0.0, &gap)?;
+            let gap = b.select(&counted, &gap, &zero)?;
+            let sum = b.sum(&gap, &[1, 2], false)?;
+            let classes = b.count(&x, &[1], x.dtype())?;
+            let loss = b.binary(Pw::Div, &sum, &classes)?;
+            let loss = b.reshape(&loss, &self.dims()[..self.ndim().saturating_sub(1)])?;
+            let loss = reduced(b, &loss, reduction)?;
+            b.cast(&loss, self.dtype())
+        })
+    }
+
+    /// The mean over the classes, the last dim, of the binary cross-entropy of `sigmoid(input)`;
+    /// `weight` is one number a class.
+    #[track_caller]
+    pub fn multilabel_soft_margin_loss(
+        &self,
+        target: &Tensor,
+        weight: Option<&Tensor>,
+        reduction: Reduction,
+    ) -> Tensor {
+        let mut operands = vec![self, target];
+        operands.extend(weight);
+        compose("multilabel_soft_margin_loss", &operands, |b| {
+            let (dtype, operands) = floats(b, &[self, target])?;
+            let (x, y) = (&operands[0], &operands[1]);
+            // y log σ(x) + (1 − y) log σ(−x)
+            let one = b.scalar_like(1.0, y)?;
+            let rest = b.binary(Pw::Sub, &one, y)?;
+            let minus = b.unary(Pw::Neg, x)?;
+            let (yes, no) = (
+                b.unary(Pw::LogSigmoid, x)?,
+                b.unary(Pw::LogSigmoid, &minus)?,
+            );
+            let (yes, no) = (b.binary(Pw::Mul, y, &yes)?, b.binary(Pw::Mul, &rest, &no)?);
+            let sum = b.binary(Pw::Add, &yes, &no)?;
+            let loss = b.unary(Pw::Neg, &sum)?;
+            let loss = weighted(b, &loss, weight, Reduction::None, loss.dtype())?;
+            ensure!(loss.ndim() > 0, "the input must have a class dim");
+            let loss = b.mean(&loss, &[loss.ndim() - 1], false)?;
+            let loss = reduced(b, &loss, reduction)?;
+            b.cast(&loss, dtype)
+        })
+    }
+
+    /// `max(0, margin + d(anchor, positive) − d(anchor, negative))` with this tensor as the anchor and
+    /// the p-norm distance of [`Tensor::pairwise_distance`]. With `swap`, the distance of positive and
+    /// negative stands in for the last one where it is smaller.
+    #[track_caller]
+    #[allow(clippy::too_many_arguments)] // PyTorch's signature
+    pub fn triplet_margin_loss(
+        &self,
+        positive: &Tensor,
+        negative: &Tensor,
+        margin: f64,
+        p: f64,
+        eps: f64,
+        swap: bool,
+        reduction: Reduction,
+    ) -> Tensor {
+        let ranks = compose("triplet_margin_loss", &[self, positive, negative], |_| {
+            ensure!(
+                self.ndim() == positive.ndim() && self.ndim() == negative.ndim(),
+                "anchor {}, positive {} and negative {} must have as many dims",
+                self.fact(),
+                positive.fact(),
+                negative.fact()
+            );
+            Ok(self.clone())
+        });
+        if ranks.error().is_some() {
+            return ranks;
+        }
+        self.triplet_margin_with_distance_loss(
+            positive,
+            negative,
+            |x, y| x.pairwise_distance(y, p, eps, false),
+            margin,
+            swap,
+            reduction,
+        )
+    }
+
+    /// [`Tensor::triplet_margin_loss`] with any distance.
+    #[track_caller]
+    pub fn triplet_margin_with_distance_loss(
+        &self,
+        positive: &Tensor,
+        negative: &Tensor,
+        distance: impl Fn(&Tensor, &Tensor) -> Tensor,
+        margin: f64,
+        swap: bool,
+        reduction: Reduction,
+    ) -> Tensor {
+        let mut distances = vec![distance(self, positive), distance(self, negative)];
+        if swap {
+            distances.push(distance(positive, negative));
+        }
+        let operands: Vec<&Tensor> = distances.iter().collect();
+        compose("triplet_margin_loss", &operands, |b| {
+            ensure!(margin > 0.0, "the margin must be positive, but is {margin}");
+            let (dtype, d) = floats(b, &operands)?;
+            let far = match d.get(2) {
+                Some(between) => b.binary(Pw::Minimum, &d[1], between)?,
+                None => d[1].clone(),
+            };
+            let difference = b.binary(Pw::Sub, &d[0], &far)?;
+            let gap = b.with(Pw::Add, &difference, margin)?;
+            let loss = b.unary(Pw::Relu, &gap)?;
+            let loss = reduced(b, &loss, reduction)?;
+            b.cast(&loss, dtype)
+        })
+    }
+}
+
+/// Scores of classes, wide, as `[n, c]`.
+fn rows(b: &mut Recorder, x: &Tensor) -> Recorded {
+    super::args::needs_float(x, "input")?;
+    ensure!(
+        (1..=2).contains(&x.ndim()),
+        "the input must be [n, c] or [c], not {}",
+        x.fact()
+    );
+    let wide = b.widened(x)?;
+    match x.ndim() {
+        1 => b.unsqueeze(&wide, 0),
+        _ => Ok(wide),
+    }
+}

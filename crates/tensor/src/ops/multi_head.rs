@@ -1,0 +1,198 @@
+//! Attention with several heads and its projections.
+
+use super::join::cat;
+use crate::record::compose;
+use crate::{DType, Tensor};
+use kiln_ir::{Builder, OpError, Pw, ensure};
+
+/// The weights that make query, key and value.
+#[derive(Clone, Debug)]
+pub enum InProjection<'a> {
+    /// All three as one matrix `[3e, e]`.
+    Packed(&'a Tensor),
+    /// `[e, e]`, `[e, kdim]` and `[e, vdim]`.
+    Separate([&'a Tensor; 3]),
+}
+
+/// What [`Tensor::multi_head_attention_forward`] takes beside query, key and value: the parameters
+/// and options of PyTorch's function of that name, with e numbers in an embedding.
+#[derive(Clone, Debug)]
+pub struct MultiHeadAttention<'a> {
+    /// Number of heads, which divides e.
+    pub num_heads: i64,
+    /// The weights of the projections of query, key and value.
+    pub in_proj_weight: InProjection<'a>,
+    /// Their biases, `[3e]`.
+    pub in_proj_bias: Option<&'a Tensor>,
+    /// A key and a value that follow those given, e numbers each.
+    pub bias_kv: Option<(&'a Tensor, &'a Tensor)>,
+    /// Whether a key and a value of zeros follow.
+    pub add_zero_attn: bool,
+    /// The probability of a weight to be dropped in training.
+    pub dropout_p: f64,
+    /// The weight of the last projection, `[e, e]`.
+    pub out_proj_weight: &'a Tensor,
+    /// Its bias, `[e]`.
+    pub out_proj_bias: Option<&'a Tensor>,
+    /// Whether weights are dropped.
+    pub training: bool,
+    /// `[n, s]` (or `[s]`): which keys are ignored if bool, else what is added to their scores.
+    pub key_padding_mask: Option<&'a Tensor>,
+    /// Whether the weights are wanted.
+    pub need_weights: bool,
+    /// `[l, s]` or `[n · heads, l, s]`: which keys a query ignores if bool, else what is added.
+    pub attn_mask: Option<&'a Tensor>,
+    /// Whether the weights are averaged over the heads.
+    pub average_attn_weights: bool,
+    /// Keys and values `[n · heads, s, e / heads]` in place of the projected ones.
+    pub static_kv: [Option<&'a Tensor>; 2],
+}
+
+impl Tensor {
+    /// Attention of this query `[l, n, e]` to a key `[s, n, _]` and a value `[s, n, _]` (or all without
+    /// n): the output `[l, n, e]` and, if wanted, the weights `[n, l, s]`, or `[n, heads, l, s]` if they
+    /// are not averaged.
+    #[track_caller]
+    pub fn multi_head_attention_forward(
+        &self,
+        key: &Tensor,
+        value: &Tensor,
+        call: &MultiHeadAttention,
+    ) -> (Tensor, Option<Tensor>) {
+        let checked = compose("multi_head_attention_forward", &[self, key, value], |_| {
+            check(self, key, value, call)?;
+            Ok(self.clone())
+        });
+        if checked.error().is_some() {
+            return (checked.clone(), call.need_weights.then_some(checked));
+        }
+        if self.ndim() == 2 {
+            let batch = [self, key, value].map(|t| t.unsqueeze(1));
+            let (y, weights) = forward(&batch, call);
+            return (y.squeeze(1), weights.map(|w| w.squeeze(0)));
+        }
+        forward(&[self.clone(), key.clone(), value.clone()], call)
+    }
+}
+
+fn check(q: &Tensor, k: &Tensor, v: &Tensor, call: &MultiHeadAttention) -> Result<(), OpError> {
+    let r = q.ndim();
+    ensure!(
+        (2..=3).contains(&r) && k.ndim() == r && v.ndim() == r,
+        "query, key and value must be [l, n, e], [s, n, _] and [s, n, _], or without n, not {}, {} and {}",
+        q.fact(),
+        k.fact(),
+        v.fact()
+    );
+    let e = super::args::known(q, r - 1)?;
+    ensure!(
+        call.num_heads > 0 && e % call.num_heads == 0,
+        "{} heads do not divide the embedding of {e}",
+        call.num_heads
+    );
+    ensure!(
+        k.dims()[..r - 1] == v.dims()[..r - 1],
+        "the key {} and the value {} differ off their last dim",
+        k.fact(),
+        v.fact()
+    );
+    Ok(())
+}
+
+#[track_caller]
+fn forward(x: &[Tensor; 3], call: &MultiHeadAttention) -> (Tensor, Option<Tensor>) {
+    let size = |t: &Tensor, a: usize| t.dims()[a].as_const().unwrap_or(-1);
+    let (l, n, e) = (size(&x[0], 0), size(&x[0], 1), size(&x[0], 2));
+    let (heads, width) = (call.num_heads, e / call.num_heads);
+    let mut projected = projected(x, e, call);
+    let mut mask = float_mask(call.attn_mask, &x[0]);
+    let mut padding = float_mask(call.key_padding_mask, &x[0]);
+    let longer = |m: &mut Option<Tensor>| {
+        if let Some(m) = m {
+            *m = m.pad([0, 1], super::PadMode::ZEROS);
+        }
+    };
+    if let Some((k, v)) = call.bias_kv {
+        for (x, extra) in projected[1..].iter_mut().zip([k, v]) {
+            let extra = extra.reshape([1, 1, e]).expand([1, n, e]);
+            *x = cat(&[x, &extra], 0);
+        }
+        longer(&mut mask);
+        longer(&mut padding);
+    }
+    // [n · heads, _, e / heads]
+    let [q, mut k, mut v] = projected.map(|t| t.reshape([-1, n * heads, width]).transpose(0, 1));
+    for (x, fixed) in [&mut k, &mut v].into_iter().zip(call.static_kv) {
+        if let Some(fixed) = fixed {
+            *x = fixed.clone();
+        }
+    }
+    if call.add_zero_attn {
+        for x in [&mut k, &mut v] {
+            *x = x.pad([0, 0, 0, 1], super::PadMode::ZEROS);
+        }
+        longer(&mut mask);
+        longer(&mut padding);
+    }
+    if let Some(p) = padding {
+        let s = size(&k, 1);
+        let p = p.reshape([n, 1, 1, s]).expand([n, heads, 1, s]);
+        let p = p.reshape([n * heads, 1, s]);
+        mask = Some(match mask {
+            Some(m) => m.add(&p),
+            None => p,
+        });
+    }
+    if !call.need_weights {
+        let dropout = if call.training { call.dropout_p } else { 0.0 };
+        let [q, k, v] = [q, k, v].map(|t| t.reshape([n, heads, -1, width]));
+        let mask = mask.map(|m| match m.ndim() {
+            3 => m.unflatten(0, [n, heads]),
+            _ => m,
+        });
+        let y = q.scaled_dot_product_attention(&k, &v, mask.as_ref(), dropout, false, None, false);
+        let y = y.permute([2, 0, 1, 3]).reshape([l, n, e]);
+        return (y.linear(call.out_proj_weight, call.out_proj_bias), None);
+    }
+    let scaled = q.mul((width as f64).sqrt().recip());
+    let mut scores = scaled.matmul(&k.transpose(1, 2));
+    if let Some(mask) = mask {
+        scores = scores.add(&mask);
+    }
+    let weights = scores.softmax(-1).dropout(call.dropout_p, call.training);
+    let y = weights.matmul(&v).transpose(0, 1).reshape([l, n, e]);
+    let y = y.linear(call.out_proj_weight, call.out_proj_bias);
+    let weights = weights.reshape([n, heads, l, size(&k, 1)]);
+    let weights = match call.average_attn_weights {
+        true => weights.mean(1, false),
+        false => weights,
+    };
+    (y, Some(weights))
+}
+
+/// Query, key and value, `[_, n, e]` each.
+#[track_caller]
+fn projected(x: &[Tensor; 3], e: i64, call: &MultiHeadAttention) -> [Tensor; 3] {
+    [0, 1, 2].map(|i: usize| {
+        let from = i as i64 * e;
+        let bias = call.in_proj_bias.map(|b| b.narrow(0, from, e));
+        match call.in_proj_weight {
+            InProjection::Packed(w) => x[i].linear(&w.narrow(0, from, e), bias.as_ref()),
+            InProjection::Separate(w) => x[i].linear(w[i], bias.as_ref()),
+        }
+    })
+}
+
+/// What a mask adds to scores in the dtype of x: −∞ where a bool mask is true.
+#[track_caller]
+fn float_mask(mask: Option<&Tensor>, x: &Tensor) -> Option<Tensor> {
+    let mask = mask?;
+    Some(compose("multi_head_attention_forward", &[mask], |b| {
+        if mask.dtype() != DType::Bool {
+            return b.cast(mask, x.dtype());
+        }
+        let zero = b.full(0.0, x.dtype(), mask.dims())?;
+        let never = b.full(f64::NEG_INFINITY, x.dtype(), &[])?;
+        b.pointwise(Pw::Select, &[mask.clone(), never, zero])
+    }))
+}

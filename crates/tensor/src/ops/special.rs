@@ -1,0 +1,130 @@
+//! Special functions.
+
+use super::arith::{Other, Rule, binary};
+use super::record::{Recorded, wide};
+use crate::record::{Recorder, compose};
+use crate::{DType, Scalar, Tensor, promote};
+use kiln_ir::{Builder, Pw, ensure};
+use std::f64::consts::{FRAC_1_SQRT_2, PI};
+
+/// A function of floats, computed wide and rounded once; integers become f32.
+#[track_caller]
+fn of_float(
+    called: &'static str,
+    t: &Tensor,
+    f: impl FnOnce(&mut Recorder, &Tensor) -> Recorded,
+) -> Tensor {
+    compose(called, &[t], |b| {
+        let dtype = promote::to_float(t.dtype());
+        let x = b.cast(t, wide(dtype))?;
+        let y = f(b, &x)?;
+        b.cast(&y, dtype)
+    })
+}
+
+impl Tensor {
+    /// The n-th derivative of [`Tensor::digamma`]; n is not negative.
+    #[track_caller]
+    pub fn polygamma(&self, n: i64) -> Tensor {
+        of_float("polygamma", self, |b, x| {
+            ensure!(n >= 0, "polygamma has no negative orders ({n})");
+            if n == 0 {
+                return b.unary(Pw::Digamma, x);
+            }
+            // (−1)ⁿ⁺¹ n! ζ(n + 1, x)
+            let order = b.scalar_like(n as f64 + 1.0, x)?;
+            let zeta = b.binary(Pw::Zeta, &order, x)?;
+            let factorial = kiln_base::special::lgamma(n as f64 + 1.0).exp();
+            let factorial = if n < 21 { factorial.round() } else { factorial };
+            let sign = if n % 2 == 1 { 1.0 } else { -1.0 };
+            b.with(Pw::Mul, &zeta, sign * factorial)
+        })
+    }
+
+    /// sin(πx) / (πx), and 1 at 0.
+    #[track_caller]
+    pub fn sinc(&self) -> Tensor {
+        of_float("sinc", self, |b, x| {
+            let zero = b.with(Pw::Eq, x, 0.0)?;
+            let safe = b.fill_where(&zero, 1.0, x)?;
+            let angle = b.with(Pw::Mul, &safe, PI)?;
+            let sine = b.unary(Pw::Sin, &angle)?;
+            let y = b.binary(Pw::Div, &sine, &angle)?;
+            b.fill_where(&zero, 1.0, &y)
+        })
+    }
+
+    /// The entropy −x · log(x): 0 at 0, −∞ below.
+    #[track_caller]
+    pub fn entr(&self) -> Tensor {
+        of_float("entr", self, |b, x| {
+            let product = b.binary(Pw::Xlogy, x, x)?;
+            let y = b.unary(Pw::Neg, &product)?;
+            let below = b.with(Pw::Lt, x, 0.0)?;
+            b.fill_where(&below, f64::NEG_INFINITY, &y)
+        })
+    }
+
+    /// The standard normal distribution function, erfc(−x / √2) / 2.
+    #[track_caller]
+    pub fn ndtr(&self) -> Tensor {
+        of_float("ndtr", self, |b, x| {
+            let scaled = b.with(Pw::Mul, x, -FRAC_1_SQRT_2)?;
+            let tail = b.unary(Pw::Erfc, &scaled)?;
+            b.with(Pw::Mul, &tail, 0.5)
+        })
+    }
+
+    /// log(x / (1 − x)), the inverse of [`Tensor::sigmoid`]; with `eps`, x is kept within
+    /// `eps..=1 − eps` first.
+    #[track_caller]
+    pub fn logit(&self, eps: impl Into<Option<f64>>) -> Tensor {
+        let eps = eps.into();
+        of_float("logit", self, |b, x| {
+            let mut x = x.clone();
+            if let Some(eps) = eps {
+                let (low, high) = (b.scalar_like(eps, &x)?, b.scalar_like(1.0 - eps, &x)?);
+                x = b.pointwise(Pw::Clamp, &[x, low, high])?;
+            }
+            let one = b.scalar_like(1.0, &x)?;
+            let rest = b.binary(Pw::Sub, &one, &x)?;
+            let odds = b.binary(Pw::Div, &x, &rest)?;
+            b.unary(Pw::Log, &odds)
+        })
+    }
+
+    /// The logarithm of the multivariate gamma function of dimension p, for x > (p − 1) / 2:
+    /// `p (p − 1) / 4 · log π + Σ log Γ(x − j / 2)` over j < p.
+    #[track_caller]
+    pub fn mvlgamma(&self, p: i64) -> Tensor {
+        of_float("mvlgamma", self, |b, x| {
+            ensure!(
+                (1..=1024).contains(&p),
+                "the dimension must lie in 1..=1024, not {p}"
+            );
+            let mut sum = b.unary(Pw::Lgamma, x)?;
+            for j in 1..p {
+                let shifted = b.with(Pw::Sub, x, 0.5 * j as f64)?;
+                let term = b.unary(Pw::Lgamma, &shifted)?;
+                sum = b.binary(Pw::Add, &sum, &term)?;
+            }
+            b.with(Pw::Add, &sum, 0.25 * (p * (p - 1)) as f64 * PI.ln())
+        })
+    }
+
+    /// The power in f64, whatever the dtypes.
+    #[track_caller]
+    pub fn float_power<'a>(&self, exponent: impl Into<Other<'a>>) -> Tensor {
+        let base = self.to_dtype(DType::F64);
+        match exponent.into() {
+            Other::Tensor(t) => {
+                let t = t.to_dtype(DType::F64);
+                binary("float_power", Pw::Pow, Rule::Plain, &base, (&t).into())
+            }
+            Other::Number(n) => {
+                let n = Scalar::Float(n.as_f64());
+                binary("float_power", Pw::Pow, Rule::Plain, &base, n.into())
+            }
+        }
+    }
+}
