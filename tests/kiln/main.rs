@@ -1,19 +1,25 @@
 //! Whole-system tests: one binary, a module for each claim about the whole.
 
+mod access;
 mod compiled;
 mod determinism;
 mod embedded;
 mod errors;
 mod explain;
 mod fuzz;
+mod indexing;
+mod named;
 mod numbers;
 mod ops;
 mod oracle;
 mod plan_cache;
+mod printing;
 mod random;
 mod reading;
 mod seeded_bugs;
 mod vars;
+mod views;
+mod worked_examples;
 
 use kiln::{DType, Tensor};
 
