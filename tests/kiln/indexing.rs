@@ -10,10 +10,12 @@ fn counted(shape: &[usize]) -> Tensor {
     Tensor::from_slice(&values, shape)
 }
 
-/// What the reference evaluation gives.
+/// What the reference evaluation gives; the engine must agree.
 #[track_caller]
 fn reference(t: &Tensor) -> Vec<i64> {
-    kiln::evaluate_reference(&[t]).unwrap()[0].to_vec().unwrap()
+    let values: Vec<i64> = kiln::evaluate_reference(&[t]).unwrap()[0].to_vec().unwrap();
+    assert_eq!(t.to_vec::<i64>().unwrap(), values);
+    values
 }
 
 #[track_caller]
@@ -416,7 +418,6 @@ fn model(shape: &[usize], items: &[Model]) -> (Vec<usize>, Vec<i64>) {
 
 #[test]
 fn random_items_agree_with_the_model() {
-    let mut views = 0;
     for seed in 0..400 {
         let mut rng = Rng::new(seed);
         let rank = 1 + rng.below(4);
@@ -453,12 +454,5 @@ fn random_items_agree_with_the_model() {
         }
         let y = x.set(&items[..], &value);
         assert_eq!(reference(&y), expected, "seed {seed}: {shape:?} {items:?}");
-        let is_view = |m: &Model| !matches!(m, Model::Advanced(..));
-        let index_free = |i: &Index| !matches!(i, Index::Tensor(_));
-        if models.iter().all(is_view) && items.iter().all(index_free) {
-            views += 1;
-            assert_eq!(y.to_vec::<i64>().unwrap(), expected, "seed {seed}");
-        }
     }
-    assert!(views > 50);
 }

@@ -69,7 +69,15 @@ impl Tensor {
 
     /// This tensor with `src` in place of [`Tensor::diagonal`], whose shape it has.
     #[track_caller]
-    pub fn diagonal_scatter(&self, src: &Tensor, offset: i64, dim1: i64, dim2: i64) -> Tensor {
+    pub fn diagonal_scatter(
+        &self,
+        src: &Tensor,
+        offset: i64,
+        dim1: impl Into<DimArg>,
+        dim2: impl Into<DimArg>,
+    ) -> Tensor {
+        let dim1 = dim1.into();
+        let dim2 = dim2.into();
         compose("diagonal_scatter", &[self, src], |b| {
             let perm = matrices_last(self, &dim1, &dim2)?;
             let matrices = b.permute(self, &perm)?;

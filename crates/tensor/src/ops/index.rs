@@ -468,6 +468,13 @@ impl Places {
         before.chain(0..n).chain(n + self.at..rank).collect()
     }
 
+    /// The shape of `x[..]`.
+    pub(crate) fn result_shape(&self, x: &Tensor) -> Shape {
+        let rows: Shape = self.shape.iter().cloned().chain(self.tail(x)).collect();
+        let perm = self.from_front(rows.len());
+        perm.iter().map(|a| rows[*a].clone()).collect()
+    }
+
     /// `x[..]`.
     pub(crate) fn gather(&self, b: &mut Recorder, x: &Tensor) -> Recorded {
         let front = self.front(b, x)?;
@@ -486,9 +493,8 @@ impl Places {
         values: &Tensor,
         accumulate: bool,
     ) -> Recorded {
-        let rows: Shape = self.shape.iter().cloned().chain(self.tail(x)).collect();
-        let perm = self.from_front(rows.len());
-        let wanted: Shape = perm.iter().map(|a| rows[*a].clone()).collect();
+        let wanted = self.result_shape(x);
+        let perm = self.from_front(wanted.len());
         let values = b.broadcast_to(values, &wanted)?;
         let values = b.permute(&values, &inverse(&perm))?;
         let mut shape = self.tail(x);

@@ -37,9 +37,9 @@ mod select;
 mod sequence;
 mod shape;
 mod sort;
+mod subscript;
 mod unique;
 mod unpool;
-mod subscript;
 
 pub use args::{DimArg, DimArgs, IntList};
 pub use arith::Other;
