@@ -27,6 +27,44 @@
 //! # Ok::<(), kiln::Error>(())
 //! ```
 
+//!
+//! # From PyTorch
+//!
+//! Methods have PyTorch's names and semantics. What Rust writes otherwise:
+//!
+//! | PyTorch | Kiln |
+//! |---|---|
+//! | `x[1:3, -1]`, `x[..., None]`, `x[mask]`, `x[[0, 2]]` | `x.i((1..3, -1))`, `x.i((Ellipsis, NewAxis))`, `x.i(&mask)`, `x.i([0, 2])`; see [`Tensor::i`] |
+//! | `x[:, 0] = v`, `t[[1, 3]] = u[[1, 3]]` | `let x = x.set((.., 0), v)`, `let t = t.set([1, 3], &u.i([1, 3]))`; see [`Tensor::set`] |
+//! | `x += y`, `x.mul_(2)` on a temporary | `let x = x + y`, `let x = x * 2`: shadowing; fused, it costs no copy |
+//! | the same on a parameter, buffer or optimiser state | [`Var::add_`], [`Var::sub_`], [`Var::mul_`], [`Var::div_`], [`Var::copy_`], [`Var::fill_`], [`Var::zero_`], and [`Var::set`] for `w[0] = v` |
+//! | `x.sum("C")`, `x.refine_names("N", "C")` | `x.sum("C", false)`, `x.refine_names(["N", "C"])`; see [`Tensor::refine_names`] |
+//! | `torch.tensor([[1., 2.]])`, `float(x)`, `x.tolist()` | `Tensor::from([[1.0f32, 2.0]])`, `x.item::<f32>()?`, `x.to_vec::<f32>()?` |
+//! | `print(x)`, `torch.set_printoptions(precision=2)` | `println!("{x}")`, [`set_printoptions`] |
+//! | `torch.from_numpy(a)`, `x.numpy()` | `Tensor::from_ndarray(&a)`, `x.to_ndarray::<f32>()?`, with the feature `ndarray` |
+//!
+//! **In place.** A tensor never changes: what other names hold of it stays. So the in-place names exist
+//! on [`Var`] alone, where they assign the cell a new value (snapshots that [`Var::get`] gave stay as
+//! they are), and whether that value is written over the old memory is decided by the compiler. An
+//! in-place result takes the cell's dtype and must have its shape. Parts are views in reading only:
+//! `w.get().i(0)` is a value, and writing to row 0 is `w.set(0, row)`.
+//!
+//! ```
+//! use kiln::{Tensor, Var};
+//!
+//! let x = Tensor::from([1.0f32, 2.0, 3.0]);
+//! let x = x.set(0, 10.0); // x[0] = 10
+//! let x = x * 2.0; // x.mul_(2)
+//! let weight = Var::new(&x)?;
+//! weight.add_(&Tensor::from([1.0f32, 0.0, 0.0]))?; // weight.add_(..)
+//! weight.set(1.., 0.0)?; // weight[1:] = 0
+//! assert_eq!(weight.get().to_vec::<f32>()?, [21.0, 0.0, 0.0]);
+//! # Ok::<(), kiln::Error>(())
+//! ```
+//!
+//! **Views.** Kiln's views are index maps without strides, so every reshape is free or fused. `stride`,
+//! `is_contiguous` and the error of `view` follow PyTorch's rules all the same.
+
 pub use kiln_tensor::*;
 
 #[cfg(doctest)]

@@ -1,5 +1,6 @@
 //! Whole-system tests: one binary, a module for each claim about the whole.
 
+mod access;
 mod autograd;
 mod compiled;
 mod determinism;
@@ -7,15 +8,20 @@ mod embedded;
 mod errors;
 mod explain;
 mod fuzz;
+mod indexing;
+mod named;
 mod numbers;
 mod operators;
 mod ops;
 mod oracle;
 mod plan_cache;
+mod printing;
 mod random;
 mod reading;
 mod seeded_bugs;
 mod vars;
+mod views;
+mod worked_examples;
 
 use kiln::{DType, Tensor};
 

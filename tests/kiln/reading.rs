@@ -64,10 +64,10 @@ fn tensors_are_printed_as_in_pytorch() {
     assert_eq!(vector(&[1.0, 2.5]).to_string(), "tensor([1.0000, 2.5000])");
     let i = Tensor::arange(0, 4, 1).reshape([2, 2]);
     assert_eq!(i.to_string(), "tensor([[0, 1],\n        [2, 3]])");
-    assert_eq!(Tensor::scalar(true).to_string(), "tensor(true)");
+    assert_eq!(Tensor::scalar(true).to_string(), "tensor(True)");
     assert_eq!(
         Tensor::zeros([0], DType::F64).to_string(),
-        "tensor([], size=[0], dtype=f64)"
+        "tensor([], dtype=f64)"
     );
 }
 

@@ -42,7 +42,7 @@ pub fn compile_with<O: IntoOutputs>(
     let loc = Location::caller();
     let mut names: Vec<String> = Vec::new();
     let arguments: Vec<Tensor> = specs.iter().map(|s| argument(s, &mut names, loc)).collect();
-    let recording = Recording::start(loc)?;
+    let recording = Recording::start(&names, loc)?;
     let outputs = f(&arguments).into_outputs();
     let scope = recording.finish();
     let outputs = outputs?;

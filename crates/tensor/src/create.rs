@@ -26,17 +26,21 @@ impl Tensor {
     /// shape needs gives a tensor that carries that error.
     #[track_caller]
     pub fn from_slice<T: Element>(data: &[T], shape: impl AsRef<[usize]>) -> Tensor {
-        let loc = Location::caller();
         let shape: Vec<i64> = shape.as_ref().iter().map(|d| *d as i64).collect();
-        match Buffer::from_slice(data, &shape) {
-            Ok(buffer) => Tensor::leaf(buffer, Role::Data, Default::default(), loc, "from_slice"),
+        Tensor::data(data, &shape, Location::caller(), "from_slice")
+    }
+
+    /// [`Tensor::from_slice`] called by another name.
+    pub(crate) fn data<T: Element>(
+        data: &[T],
+        shape: &[i64],
+        loc: &'static Location<'static>,
+        called: &'static str,
+    ) -> Tensor {
+        match Buffer::from_slice(data, shape) {
+            Ok(buffer) => Tensor::leaf(buffer, Role::Data, Default::default(), loc, called),
             Err(e) => {
-                let error = Error::new(
-                    ErrorKind::Value,
-                    "from_slice",
-                    e.to_string(),
-                    Loc::from(loc),
-                );
+                let error = Error::new(ErrorKind::Value, called, e.to_string(), Loc::from(loc));
                 Tensor::poisoned(error, loc)
             }
         }
@@ -145,6 +149,35 @@ impl Tensor {
             let values = b.pointwise(Pw::Add, &[scaled, start])?;
             b.cast(&values, if float { DType::F32 } else { DType::I64 })
         })
+    }
+
+    /// How many elements there are.
+    ///
+    /// # Errors
+    /// As [`Tensor::shape`].
+    #[track_caller]
+    pub fn numel(&self) -> Result<usize> {
+        Ok(self.shape()?.iter().product())
+    }
+
+    /// Bytes an element.
+    pub fn element_size(&self) -> usize {
+        self.dtype().size()
+    }
+
+    /// Bytes that the elements take.
+    ///
+    /// # Errors
+    /// As [`Tensor::shape`].
+    #[track_caller]
+    pub fn nbytes(&self) -> Result<usize> {
+        Ok(self.numel()? * self.element_size())
+    }
+
+    /// Bytes that this tensor's values take in memory now: none before they are computed.
+    pub fn memory_bytes(&self) -> usize {
+        let values = self.node.ready(self.output);
+        values.map_or(0, |values| values.bytes().len())
     }
 
     /// Computes the values, if they aren't yet.

@@ -8,11 +8,16 @@ mod autograd;
 mod boundary;
 mod compile;
 mod compiled;
+mod convert;
 mod create;
 mod device;
 mod error;
 mod frame;
 mod gather;
+mod in_place;
+mod names;
+#[cfg(feature = "ndarray")]
+mod ndarray;
 mod node;
 mod ops;
 mod print;
@@ -24,6 +29,7 @@ mod recording;
 mod reference;
 mod scope;
 mod spec;
+mod strides;
 mod var;
 
 pub use autograd::{
@@ -39,8 +45,10 @@ pub use error::{Error, ErrorKind, Result};
 pub use kiln_base::{DType, Dim, Scalar};
 pub use kiln_compiler::{CacheStats, Explain, KernelInfo, Options as CompileOptions};
 pub use kiln_runtime::{Executable, Level, MemoryReport, memory};
+pub use names::DimNames;
 pub use node::Tensor;
 pub use ops::*;
+pub use print::{PrintOptions, printoptions, set_printoptions};
 pub use random::{Generator, manual_seed};
 pub use realize::{cache_stats, explain};
 pub use reference::evaluate_reference;

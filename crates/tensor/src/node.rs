@@ -1,9 +1,11 @@
 //! Recorded nodes and the handles to them.
 
 use crate::autograd::edge::Edge;
+use crate::names::Names;
 use crate::recording::Recording;
-use crate::{Device, Error, ErrorKind, Result};
-use kiln_base::{DType, Dim, Loc};
+use crate::strides::Strides;
+use crate::{Device, Error, ErrorKind, Result, scope};
+use kiln_base::{DType, Dim};
 use kiln_ir::{Fact, Facts, Op, Role};
 use kiln_runtime::Buffer;
 use smallvec::SmallVec;
@@ -20,6 +22,10 @@ pub struct Tensor {
     pub(crate) output: u32,
     /// Where the gradient goes.
     pub(crate) edge: Edge,
+    /// Set for views that PyTorch would not call contiguous.
+    pub(crate) strides: Option<Strides>,
+    /// Set where a dim is named.
+    pub(crate) names: Option<Names>,
 }
 
 /// A recorded operation, immutable but for being realised.
@@ -128,7 +134,14 @@ impl Tensor {
             node: node.clone(),
             output,
             edge: Edge::None,
+            strides: None,
+            names: None,
         }
+    }
+
+    /// The same value without history and names, contiguous.
+    pub(crate) fn plain(&self) -> Tensor {
+        Tensor::output_of(&self.node, self.output)
     }
 
     /// A tensor of given values.
@@ -193,22 +206,19 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensor is poisoned, or a dim is symbolic (inside `compile`; see [`Tensor::dims`]).
+    #[track_caller]
     pub fn shape(&self) -> Result<Vec<usize>> {
+        let loc = Location::caller();
         self.check()?;
-        self.fact()
-            .shape
-            .iter()
-            .map(|d| {
-                d.as_const().map(|d| d as usize).ok_or_else(|| {
-                    Error::new(
-                        ErrorKind::ReadWhileCompiling,
-                        "shape",
-                        format!("{} has a symbolic dim; use dims()", self.fact()),
-                        Loc::from(self.node.loc),
-                    )
-                })
-            })
-            .collect()
+        let known = |d: &Dim| d.as_const().map(|d| d as usize);
+        let shape: Option<Vec<usize>> = self.dims().iter().map(known).collect();
+        shape.ok_or_else(|| {
+            let message = format!(
+                "{} has a dim that each run decides anew; use dims()",
+                scope::with_symbol_names(&self.fact().to_string())
+            );
+            Error::new(ErrorKind::ReadWhileCompiling, "shape", message, loc.into())
+        })
     }
 
     /// The shape with its symbolic dims.
@@ -243,8 +253,10 @@ pub(crate) fn input_op(fact: Fact, role: Role) -> Op {
 
 impl Clone for Tensor {
     fn clone(&self) -> Tensor {
-        let mut t = Tensor::output_of(&self.node, self.output);
+        let mut t = self.plain();
         t.edge = self.edge.clone();
+        t.strides = self.strides.clone();
+        t.names = self.names.clone();
         t
     }
 }

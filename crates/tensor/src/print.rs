@@ -1,40 +1,73 @@
-//! Printing tensors.
+//! Printing tensors as PyTorch does (`torch/_tensor_str.py`).
 
-use crate::{DType, Error, ErrorKind, Result, Tensor, realize};
+use crate::{DType, Device, Error, ErrorKind, Result, Tensor, names, realize};
 use half::{bf16, f16};
 use kiln_base::Loc;
 use kiln_runtime::{Buffer, Element};
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
-/// Elements beyond this many are summarised.
-const THRESHOLD: usize = 1000;
-/// How many elements stand at each end of a summarised dim.
-const EDGE: usize = 3;
+/// How tensors print: PyTorch's `set_printoptions`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrintOptions {
+    /// Digits behind the decimal point.
+    pub precision: usize,
+    /// Tensors of more elements are summarised.
+    pub threshold: usize,
+    /// How many elements a summary shows at each end of a dim.
+    pub edgeitems: usize,
+    /// Characters in a line.
+    pub linewidth: usize,
+    /// Whether floats print as `1.0000e+00`; `None` decides by their magnitudes.
+    pub sci_mode: Option<bool>,
+}
+
+impl PrintOptions {
+    /// PyTorch's defaults.
+    pub const DEFAULT: PrintOptions = PrintOptions {
+        precision: 4,
+        threshold: 1000,
+        edgeitems: 3,
+        linewidth: 80,
+        sci_mode: None,
+    };
+}
+
+impl Default for PrintOptions {
+    fn default() -> PrintOptions {
+        PrintOptions::DEFAULT
+    }
+}
+
+static OPTIONS: Mutex<PrintOptions> = Mutex::new(PrintOptions::DEFAULT);
+
+/// Sets how tensors print, for the whole process.
+///
+/// ```
+/// use kiln_tensor::{PrintOptions, Tensor, set_printoptions};
+/// set_printoptions(PrintOptions { precision: 2, ..Default::default() });
+/// assert_eq!(Tensor::from([0.5f32, 2.0]).to_string(), "tensor([0.50, 2.00])");
+/// ```
+pub fn set_printoptions(options: PrintOptions) {
+    *OPTIONS.lock().unwrap_or_else(PoisonError::into_inner) = options;
+}
+
+/// How tensors print.
+pub fn printoptions() -> PrintOptions {
+    OPTIONS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
+}
 
 impl fmt::Display for Tensor {
-    /// Computes the values and prints them like PyTorch; an error prints as its code frame.
+    /// Computes the values and prints them as PyTorch does; an error prints as its code frame.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shape = match self.shape() {
-            Ok(shape) => shape,
-            Err(e) => return write!(f, "{e}"),
-        };
         // Drawn at the tensor's own line: printing has none of the user's.
-        let texts = match realize::read(self, self.node.loc).and_then(|b| self.texts(&b)) {
-            Ok(texts) => texts,
-            Err(e) => return write!(f, "{e}"),
-        };
-        f.write_str("tensor(")?;
-        if texts.is_empty() {
-            write!(f, "[], size={shape:?}")?;
-        } else {
-            let many = texts.len() > THRESHOLD;
-            let shown = if many { EDGE } else { usize::MAX };
-            write_dim(f, &texts, &shape, shown, 7)?;
+        match self.to_text(&printoptions()) {
+            Ok(text) => f.write_str(&text),
+            Err(e) => write!(f, "{e}"),
         }
-        if !matches!(self.dtype(), DType::F32 | DType::I64 | DType::Bool) {
-            write!(f, ", dtype={}", self.dtype())?;
-        }
-        f.write_str(")")
     }
 }
 
@@ -56,95 +89,206 @@ impl fmt::Debug for Tensor {
 }
 
 impl Tensor {
-    /// The elements as texts of one width.
-    fn texts(&self, values: &Buffer) -> Result<Vec<String>> {
-        let texts = match self.dtype() {
-            DType::Bool => exact::<bool>(values),
-            DType::U8 => exact::<u8>(values),
-            DType::I8 => exact::<i8>(values),
-            DType::I16 => exact::<i16>(values),
-            DType::I32 => exact::<i32>(values),
-            DType::I64 => exact::<i64>(values),
-            DType::U16 => exact::<u16>(values),
-            DType::U32 => exact::<u32>(values),
-            DType::U64 => exact::<u64>(values),
-            DType::F16 => floats::<f16>(values),
-            DType::BF16 => floats::<bf16>(values),
-            DType::F32 => floats::<f32>(values),
-            DType::F64 => floats::<f64>(values),
+    /// The text that printing gives under these options.
+    ///
+    /// # Errors
+    /// As [`Tensor::realize`].
+    pub fn to_text(&self, options: &PrintOptions) -> Result<String> {
+        let shape = self.shape()?;
+        let values = realize::read(self, self.node.loc)?;
+        let numel = values.len();
+        let mut text = "tensor(".to_string();
+        if numel == 0 {
+            text.push_str("[]");
+        } else {
+            let layout = Layout {
+                options,
+                edge: if numel > options.threshold {
+                    options.edgeitems
+                } else {
+                    usize::MAX
+                },
+            };
+            let shown = layout.shown(&shape);
+            let (texts, width) = texts(&values, &shown, options).map_err(|e| {
+                let loc = Loc::from(self.node.loc);
+                Error::new(ErrorKind::Internal, "print", e.to_string(), loc)
+            })?;
+            text.push_str(&layout.draw(&shape, &mut texts.into_iter(), width, 7));
+        }
+        for suffix in self.suffixes(&shape, numel) {
+            let line = text.len() - text.rfind('\n').map_or(0, |at| at + 1);
+            let gap = if line + suffix.len() + 2 > options.linewidth {
+                ",\n       "
+            } else {
+                ", "
+            };
+            text.push_str(gap);
+            text.push_str(&suffix);
+        }
+        Ok(text + ")")
+    }
+
+    /// What PyTorch adds where it isn't the default.
+    fn suffixes(&self, shape: &[usize], numel: usize) -> Vec<String> {
+        let mut out = Vec::new();
+        if self.device() != Device::Cpu {
+            out.push(format!("device='{}'", self.device()));
+        }
+        if numel == 0 && shape.len() != 1 {
+            let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
+            out.push(format!("size=({})", sizes.join(", ")));
+        }
+        let usual = match self.dtype() {
+            DType::F32 => true,
+            DType::I64 | DType::Bool => numel > 0,
+            _ => false,
         };
-        let texts = texts.map_err(|e| {
-            let loc = Loc::from(self.node.loc);
-            Error::new(ErrorKind::Internal, "print", e.to_string(), loc)
-        })?;
-        let width = texts.iter().map(String::len).max().unwrap_or(0);
-        Ok(texts.iter().map(|t| format!("{t:>width$}")).collect())
+        if !usual {
+            out.push(format!("dtype={}", self.dtype()));
+        }
+        if self.names.is_some() {
+            out.push(format!("names={}", names::shown(&self.names())));
+        }
+        out
     }
 }
 
-fn exact<T: Element + fmt::Display>(values: &Buffer) -> kiln_runtime::Result<Vec<String>> {
-    Ok(values.as_slice::<T>()?.iter().map(T::to_string).collect())
+/// Which elements are shown and where they stand.
+struct Layout<'a> {
+    options: &'a PrintOptions,
+    /// How many elements stand at each end of a dim; the others are left out.
+    edge: usize,
 }
 
-/// Four decimals, or scientific where magnitudes differ much.
-fn floats<T: Element + Into<f64>>(values: &Buffer) -> kiln_runtime::Result<Vec<String>> {
-    let values: Vec<f64> = values.to_vec::<T>()?.into_iter().map(T::into).collect();
-    let finite = || {
-        values
-            .iter()
-            .filter(|v| v.is_finite() && **v != 0.0)
-            .map(|v| v.abs())
-    };
-    let max = finite().fold(0.0, f64::max);
-    let min = finite().fold(f64::INFINITY, f64::min);
-    let whole = values.iter().all(|v| !v.is_finite() || v.fract() == 0.0);
-    let scientific = max >= 1e8 || min < 1e-4 || max / min > 1000.0 && !whole;
+impl Layout<'_> {
+    fn skips(&self, n: usize) -> bool {
+        n > self.edge.saturating_mul(2)
+    }
+
+    /// The indices of a dim that are shown.
+    fn kept(&self, n: usize) -> Vec<usize> {
+        let all = 0..n;
+        let near = |i: &usize| !self.skips(n) || *i < self.edge || *i >= n - self.edge;
+        all.filter(near).collect()
+    }
+
+    /// The positions of the elements that are shown.
+    fn shown(&self, shape: &[usize]) -> Vec<usize> {
+        let mut out = vec![0];
+        for &n in shape {
+            let kept = self.kept(n);
+            let next = out
+                .iter()
+                .flat_map(|at| kept.iter().map(move |i| at * n + i));
+            out = next.collect();
+        }
+        out
+    }
+
+    fn draw(
+        &self,
+        shape: &[usize],
+        texts: &mut impl Iterator<Item = String>,
+        width: usize,
+        indent: usize,
+    ) -> String {
+        let [n, rest @ ..] = shape else {
+            return texts.next().unwrap_or_default().trim_start().to_string();
+        };
+        let kept = self.kept(*n).len();
+        let mut parts: Vec<String> = match rest {
+            [] => texts.take(kept).collect(),
+            _ => (0..kept)
+                .map(|_| self.draw(rest, texts, width, indent + 1))
+                .collect(),
+        };
+        let newline = format!(",{}{:2$}", "\n".repeat(rest.len().max(1)), "", indent + 1);
+        if self.skips(*n) {
+            let dots = if rest.is_empty() { " ..." } else { "..." };
+            parts.insert(self.edge, dots.to_string());
+        }
+        if !rest.is_empty() {
+            return format!("[{}]", parts.join(&newline));
+        }
+        let in_line = (self.options.linewidth.saturating_sub(indent) / (width + 2)).max(1);
+        let lines: Vec<String> = parts.chunks(in_line).map(|line| line.join(", ")).collect();
+        format!("[{}]", lines.join(&newline))
+    }
+}
+
+/// The elements at these positions as texts, and their width.
+fn texts(
+    values: &Buffer,
+    shown: &[usize],
+    options: &PrintOptions,
+) -> kiln_runtime::Result<(Vec<String>, usize)> {
+    Ok(match values.dtype() {
+        DType::Bool => exact(&picked::<bool>(values, shown)?, |b| {
+            if *b { "True" } else { "False" }.to_string()
+        }),
+        DType::U8 => exact(&picked(values, shown)?, u8::to_string),
+        DType::I8 => exact(&picked(values, shown)?, i8::to_string),
+        DType::I16 => exact(&picked(values, shown)?, i16::to_string),
+        DType::I32 => exact(&picked(values, shown)?, i32::to_string),
+        DType::I64 => exact(&picked(values, shown)?, i64::to_string),
+        DType::U16 => exact(&picked(values, shown)?, u16::to_string),
+        DType::U32 => exact(&picked(values, shown)?, u32::to_string),
+        DType::U64 => exact(&picked(values, shown)?, u64::to_string),
+        DType::F16 => floats(&picked::<f16>(values, shown)?, options),
+        DType::BF16 => floats(&picked::<bf16>(values, shown)?, options),
+        DType::F32 => floats(&picked::<f32>(values, shown)?, options),
+        DType::F64 => floats(&picked::<f64>(values, shown)?, options),
+    })
+}
+
+fn picked<T: Element>(values: &Buffer, shown: &[usize]) -> kiln_runtime::Result<Vec<T>> {
+    let all = values.as_slice::<T>()?;
+    Ok(shown.iter().map(|i| all[*i]).collect())
+}
+
+fn exact<T>(values: &[T], text: impl Fn(&T) -> String) -> (Vec<String>, usize) {
+    padded(values.iter().map(text).collect(), |_| true)
+}
+
+/// Right-aligned to the longest of the texts that count; a longer one that doesn't sticks out.
+fn padded(texts: Vec<String>, counts: impl Fn(usize) -> bool) -> (Vec<String>, usize) {
+    let counted = texts.iter().enumerate().filter(|(i, _)| counts(*i));
+    let width = counted.map(|(_, t)| t.len()).max().unwrap_or(1);
+    let texts = texts.iter().map(|t| format!("{t:>width$}"));
+    (texts.collect(), width)
+}
+
+/// Whole numbers as `1.`, others with decimals, both in scientific notation where magnitudes differ
+/// much. Zeros, infinities and NaN decide nothing, neither the notation nor the width.
+fn floats<T: Copy + Into<f64>>(values: &[T], options: &PrintOptions) -> (Vec<String>, usize) {
+    let values: Vec<f64> = values.iter().map(|v| (*v).into()).collect();
+    let decides = |v: &f64| v.is_finite() && *v != 0.0;
+    let sizes = || values.iter().filter(|v| decides(v)).map(|v| v.abs());
+    let max = sizes().fold(0.0, f64::max);
+    let min = sizes().fold(f64::INFINITY, f64::min);
+    let whole = sizes().all(|v| v.fract() == 0.0);
+    let wide = max > 0.0 && (max / min > 1000.0 || max > 1e8 || !whole && min < 1e-4);
+    let scientific = options.sci_mode.unwrap_or(wide);
+    let precision = options.precision;
     let text = |v: &f64| match *v {
         v if v.is_nan() => "nan".to_string(),
         f64::INFINITY => "inf".to_string(),
         f64::NEG_INFINITY => "-inf".to_string(),
-        v if scientific => format!("{v:.4e}"),
+        v if scientific => exponential(v, precision),
         v if whole => format!("{v:.0}."),
-        v => format!("{v:.4}"),
+        v => format!("{v:.precision$}"),
     };
-    Ok(values.iter().map(text).collect())
+    padded(values.iter().map(text).collect(), |i| decides(&values[i]))
 }
 
-fn write_dim(
-    f: &mut fmt::Formatter<'_>,
-    texts: &[String],
-    shape: &[usize],
-    shown: usize,
-    indent: usize,
-) -> fmt::Result {
-    let [n, rest @ ..] = shape else {
-        return f.write_str(texts.first().map_or("", |t| t.trim()));
+/// C's `%e`: at least two digits of exponent, with a sign.
+fn exponential(v: f64, precision: usize) -> String {
+    let text = format!("{v:.precision$e}");
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, digits) = match exponent.strip_prefix('-') {
+        Some(digits) => ('-', digits),
+        None => ('+', exponent),
     };
-    let stride: usize = rest.iter().product();
-    f.write_str("[")?;
-    let skip = *n > shown.saturating_mul(2);
-    for i in 0..*n {
-        if skip && i >= shown && i < n - shown {
-            continue;
-        }
-        let gap = if rest.is_empty() {
-            " ".to_string()
-        } else {
-            format!("{}{:2$}", "\n".repeat(rest.len()), "", indent + 1)
-        };
-        if i > 0 {
-            write!(f, ",{gap}")?;
-        }
-        if skip && i == n - shown {
-            write!(f, "...,{gap}")?;
-        }
-        write_dim(
-            f,
-            &texts[i * stride..(i + 1) * stride],
-            rest,
-            shown,
-            indent + 1,
-        )?;
-    }
-    f.write_str("]")
+    format!("{mantissa}e{sign}{digits:0>2}")
 }

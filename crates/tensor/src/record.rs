@@ -2,10 +2,12 @@
 
 use crate::autograd::edge::{Edge, GradNode};
 use crate::node::{Node, Operands, State};
+use crate::ops::record::Recorded;
 use crate::recording::Recording;
-use crate::{Device, Error, ErrorKind, Tensor, boundary, promote};
-use kiln_base::Loc;
-use kiln_ir::{Builder, Fact, Facts, Op, OpError};
+use crate::{Device, Error, ErrorKind, Tensor, boundary, names, promote, scope, strides};
+use kiln_base::prim::Reduction;
+use kiln_base::{Dim, Loc};
+use kiln_ir::{Builder, Fact, Facts, Op, OpError, Shape, ops};
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
@@ -25,11 +27,33 @@ impl Builder for Recorder {
             let facts: SmallVec<[&Fact; 3]> = inputs.iter().map(|t| t.fact()).collect();
             op.infer(&facts)?
         };
-        Ok(self.push(op, facts, inputs))
+        let names = names::of(&op, inputs)?;
+        let strides = strides::of(self.called, &op, &facts[0], inputs);
+        let mut outputs = self.push(op, facts, inputs);
+        if names.is_some() || strides.is_some() {
+            for t in &mut outputs {
+                t.names = names.clone();
+                t.strides = strides.clone();
+            }
+        }
+        Ok(outputs)
     }
 
     fn fact(&self, value: &Tensor) -> Fact {
         value.fact().clone()
+    }
+
+    fn reduce_keepdim(&mut self, kind: Reduction, x: &Tensor, axes: &[usize]) -> Recorded {
+        let mut shape = Shape::from(x.dims());
+        for &a in axes {
+            shape[a] = Dim::ONE;
+        }
+        let reduce = ops::Reduce {
+            kind,
+            axes: axes.into(),
+        };
+        let reduced = self.op(reduce, std::slice::from_ref(x))?;
+        Ok(self.reshape(&reduced, &shape)?.with_names_of(x, |_| {}))
     }
 }
 
@@ -157,11 +181,12 @@ fn op_error(
         .map(|(i, t)| {
             format!(
                 "operand {i}: {} from {} at {}",
-                t.fact(),
+                scope::with_symbol_names(&t.fact().to_string()),
                 t.node.called,
                 Loc::from(t.node.loc)
             )
         })
         .collect();
-    Error::with_notes(ErrorKind::Op, called, e.0, Loc::from(loc), notes)
+    let message = scope::with_symbol_names(&e.0);
+    Error::with_notes(ErrorKind::Op, called, message, Loc::from(loc), notes)
 }

@@ -15,6 +15,8 @@ thread_local! {
 /// What a function being compiled has touched.
 #[derive(Default)]
 pub(crate) struct Scope {
+    /// The names that the user gave the symbols.
+    symbols: Vec<String>,
     pub(crate) vars: Vec<ScopeVar>,
     pub(crate) keys: Vec<(Tensor, Dim)>,
     /// Gradients of leaves, by their ids.
@@ -33,6 +35,27 @@ pub(crate) fn is_recording() -> bool {
     SCOPE.with_borrow(Option::is_some)
 }
 
+/// A message with the user's names in place of `s0`, `s1`, …, while recording.
+pub(crate) fn with_symbol_names(text: &str) -> String {
+    SCOPE.with_borrow(|s| {
+        let symbols = s.as_ref().map_or(&[][..], |s| &s.symbols);
+        let name = |word: &str| {
+            let number: usize = word.strip_prefix('s')?.parse().ok()?;
+            symbols.get(number).cloned()
+        };
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let mut out = String::new();
+        for part in text.split_inclusive(|c| !is_word(c)) {
+            let word = part.trim_end_matches(|c| !is_word(c));
+            match name(word) {
+                Some(name) => out.extend([&name, &part[word.len()..]]),
+                None => out.push_str(part),
+            }
+        }
+        out
+    })
+}
+
 /// The recorded value of a cell, while recording.
 pub(crate) fn get_var(var: &Var, loc: &'static Location<'static>) -> Option<Tensor> {
     SCOPE.with_borrow_mut(|s| s.as_mut().map(|s| s.var(var, loc).current.clone()))
@@ -44,7 +67,7 @@ pub(crate) fn assign_var(var: &Var, value: &Tensor) -> bool {
     SCOPE.with_borrow_mut(|s| {
         let Some(s) = s.as_mut() else { return false };
         let entry = s.var(var, loc);
-        entry.current = value.detach();
+        entry.current = value.plain();
         entry.written = true;
         true
     })
@@ -117,7 +140,7 @@ pub(crate) fn placeholder(
 pub(crate) struct Recording;
 
 impl Recording {
-    pub(crate) fn start(loc: &'static Location<'static>) -> Result<Recording> {
+    pub(crate) fn start(symbols: &[String], loc: &'static Location<'static>) -> Result<Recording> {
         if is_recording() {
             let message = "a function is already being recorded on this thread";
             return Err(Error::new(
@@ -127,7 +150,10 @@ impl Recording {
                 Loc::from(loc),
             ));
         }
-        SCOPE.set(Some(Scope::default()));
+        SCOPE.set(Some(Scope {
+            symbols: symbols.to_vec(),
+            ..Scope::default()
+        }));
         Ok(Recording)
     }
 

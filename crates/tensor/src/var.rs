@@ -2,7 +2,7 @@
 
 use crate::autograd::edge::{Edge, Leaf};
 use crate::node::State;
-use crate::{DType, Device, Error, ErrorKind, Result, Tensor, scope};
+use crate::{DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor, scope};
 use kiln_base::Loc;
 use kiln_ir::{Fact, Role};
 use kiln_runtime::Buffer;
@@ -131,6 +131,24 @@ impl Var {
         Ok(())
     }
 
+    /// Python's `var[items] = value`: assigns the cell what it holds with `value` in the part that
+    /// [`Tensor::i`] takes; see [`Tensor::set`].
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor, Var};
+    /// let v = Var::new(&Tensor::zeros([2, 3], DType::F32))?;
+    /// v.set((.., 1), 5.0)?;
+    /// assert_eq!(v.get().to_vec::<f32>()?, [0.0, 5.0, 0.0, 0.0, 5.0, 0.0]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the index or the value does not fit; the cell then keeps what it holds.
+    #[track_caller]
+    pub fn set<'a>(&self, items: impl Indices, value: impl Into<Other<'a>>) -> Result<()> {
+        self.assign(&self.get().detach().set(items, value))
+    }
+
     /// The element type.
     pub fn dtype(&self) -> DType {
         self.cell.fact.dtype
@@ -188,7 +206,7 @@ impl Cell {
         match value.node.ready(value.output) {
             Some(buffer) => state.set(self.leaf(buffer, loc)),
             None => {
-                state.current = value.detach();
+                state.current = value.plain();
                 let recording = match &*value.node.state() {
                     State::Lazy { recording, .. } => recording.clone(),
                     _ => None,

@@ -2,7 +2,7 @@
 
 use super::{Outputs, refs, rejected, unsupported};
 use crate::args::{Arg, Args, Failure, Found};
-use kiln_tensor::{BagMode, Scalar, Tensor, cartesian_prod, meshgrid, where_};
+use kiln_tensor::{BagMode, Index, Scalar, Tensor, cartesian_prod, meshgrid, where_};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     Ok(match op {
@@ -113,58 +113,30 @@ fn looked_up(a: &Args, look_up: impl Fn(&Tensor, &Tensor) -> Tensor) -> Found<Ou
     })
 }
 
-/// Python's `x[..]`: numbers, slices, `None`, `...` and index lists.
+/// Python's `x[..]`.
 fn getitem(a: &Args) -> Found<Tensor> {
-    let mut x = a.input()?;
     let items = match a.get(1, "index") {
         Some(Arg::List(items)) => items.clone(),
         Some(one) => vec![one.clone()],
         None => return Err(unsupported("a call without an index")),
     };
-    let is_index = |i: &Arg| matches!(i, Arg::List(_) | Arg::Tensor(..));
-    let named = items
-        .iter()
-        .filter(|i| !matches!(i, Arg::None | Arg::Ellipsis))
-        .count();
-    let mut dim = 0;
-    let mut advanced: Vec<Option<Tensor>> = Vec::new();
-    for item in &items {
-        let whole = match item {
-            Arg::Number(Scalar::Int(i)) => {
-                if items.iter().any(is_index) {
-                    return Err(unsupported("numbers among index lists"));
-                }
-                x = x.select(dim, *i);
-                0
-            }
-            Arg::Slice([start, end, step]) => {
-                x = x.slice(dim, *start, *end, step.unwrap_or(1));
-                1
-            }
-            Arg::None => {
-                x = x.unsqueeze(dim);
-                1
-            }
-            Arg::Ellipsis => a.input()?.ndim().saturating_sub(named),
-            Arg::List(_) => {
-                let list = item.ints().ok_or(unsupported("a nested index"))?;
-                let n = list.len();
-                advanced.resize(dim as usize, None);
-                advanced.push(Some(Tensor::from_slice(&list, [n])));
-                1
-            }
-            Arg::Tensor(_, t, _) if t.dtype() == kiln_tensor::DType::I64 => {
-                advanced.resize(dim as usize, None);
-                advanced.push(Some(t.clone()));
-                1
-            }
-            _ => return Err(unsupported("this index")),
-        };
-        dim += whole as i64;
-    }
-    if advanced.is_empty() {
-        return Ok(x);
-    }
-    let indices: Vec<Option<&Tensor>> = advanced.iter().map(Option::as_ref).collect();
-    Ok(x.index(&indices))
+    let items: Found<Vec<Index>> = items.iter().map(item).collect();
+    Ok(a.input()?.i(items?))
+}
+
+fn item(arg: &Arg) -> Found<Index> {
+    Ok(match arg {
+        Arg::Number(Scalar::Int(i)) => Index::At(*i),
+        Arg::Number(Scalar::Bool(keep)) => Index::Bool(*keep),
+        Arg::Slice([start, end, step]) => Index::Slice {
+            start: *start,
+            end: *end,
+            step: step.unwrap_or(1),
+        },
+        Arg::None => Index::NewAxis,
+        Arg::Ellipsis => Index::Ellipsis,
+        Arg::List(_) => Index::List(arg.ints().ok_or(unsupported("a nested index"))?),
+        Arg::Tensor(_, t, _) => Index::Tensor(t.clone()),
+        _ => return Err(unsupported("this index")),
+    })
 }

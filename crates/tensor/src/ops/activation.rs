@@ -1,6 +1,7 @@
 //! Activations with parameters, and softmax.
 
-use super::args::{axis, needs_float};
+use super::args::{DimArg, axis, needs_float};
+use super::index::as_vector;
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{DType, Scalar, Tensor};
@@ -10,19 +11,22 @@ use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 impl Tensor {
     /// `eˣ / Σ eˣ` along a dim of a float tensor.
     #[track_caller]
-    pub fn softmax(&self, dim: i64) -> Tensor {
+    pub fn softmax(&self, dim: impl Into<DimArg>) -> Tensor {
+        let dim = dim.into();
         compose("softmax", &[self], |b| softmax(b, self, dim, false))
     }
 
     /// The logarithm of [`Tensor::softmax`].
     #[track_caller]
-    pub fn log_softmax(&self, dim: i64) -> Tensor {
+    pub fn log_softmax(&self, dim: impl Into<DimArg>) -> Tensor {
+        let dim = dim.into();
         compose("log_softmax", &[self], |b| softmax(b, self, dim, true))
     }
 
     /// The softmax of −x.
     #[track_caller]
-    pub fn softmin(&self, dim: i64) -> Tensor {
+    pub fn softmin(&self, dim: impl Into<DimArg>) -> Tensor {
+        let dim = dim.into();
         compose("softmin", &[self], |b| {
             let x = b.unary(Pw::Neg, self)?;
             softmax(b, &x, dim, false)
@@ -162,10 +166,11 @@ impl Tensor {
 
     /// The first half of a dim times the sigmoid of the second.
     #[track_caller]
-    pub fn glu(&self, dim: i64) -> Tensor {
+    pub fn glu(&self, dim: impl Into<DimArg>) -> Tensor {
+        let dim = dim.into();
         compose("glu", &[self], |b| {
             needs_float(self, "operand")?;
-            let a = axis(self, dim)?;
+            let a = axis(self, &dim)?;
             let half = self.dims()[a].div_exact(&Dim::Const(2));
             let half = half.map_err(|e| OpError(format!("halves of dim {dim}: {e}")))?;
             let x = b.widened(self)?;
@@ -178,13 +183,9 @@ impl Tensor {
     }
 }
 
-pub(crate) fn softmax(b: &mut Recorder, x: &Tensor, dim: i64, log: bool) -> Recorded {
+pub(crate) fn softmax(b: &mut Recorder, x: &Tensor, dim: impl Into<DimArg>, log: bool) -> Recorded {
     needs_float(x, "operand")?;
-    let lifted = if x.ndim() == 0 {
-        b.reshape(x, &[Dim::ONE])?
-    } else {
-        x.clone()
-    };
+    let lifted = as_vector(b, x)?;
     let axis = axis(&lifted, dim)?;
     let y = b.op(ops::Softmax { axis, log }, &[lifted])?;
     b.reshape(&y, x.dims())

@@ -55,6 +55,110 @@ impl IntList {
         }
         Ok((0..n).map(|i| self.0[i % self.0.len()] as usize).collect())
     }
+}
+
+/// A dim of a tensor: its number, negative ones counted from the end, or its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DimArg {
+    /// By number.
+    Index(i64),
+    /// By name; see [`Tensor::refine_names`].
+    Name(Box<str>),
+}
+
+/// Dims of a tensor by number or name: one, several, or `()`, which means all of them.
+///
+/// ```
+/// use kiln_tensor::{DType, Tensor};
+/// let images = Tensor::ones([2, 3, 4, 4], DType::F32).refine_names(["N", "C", "H", "W"]);
+/// assert_eq!(images.sum(["H", "W"], false).shape()?, images.sum([2, -1], false).shape()?);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DimArgs(pub Vec<DimArg>);
+
+macro_rules! dim_from {
+    ($($int:ty)*) => {$(
+        impl From<$int> for DimArg {
+            fn from(n: $int) -> Self {
+                DimArg::Index(n as i64)
+            }
+        }
+    )*};
+}
+dim_from!(i32 i64 isize usize);
+
+impl From<&str> for DimArg {
+    fn from(name: &str) -> DimArg {
+        DimArg::Name(name.into())
+    }
+}
+
+macro_rules! dims_from {
+    ($($t:ty)*) => {$(
+        impl From<$t> for DimArgs {
+            fn from(dim: $t) -> DimArgs {
+                DimArgs(vec![dim.into()])
+            }
+        }
+        impl From<&[$t]> for DimArgs {
+            fn from(dims: &[$t]) -> DimArgs {
+                DimArgs(dims.iter().map(|d| d.clone().into()).collect())
+            }
+        }
+        impl From<Vec<$t>> for DimArgs {
+            fn from(dims: Vec<$t>) -> DimArgs {
+                DimArgs::from(&dims[..])
+            }
+        }
+        impl<const N: usize> From<[$t; N]> for DimArgs {
+            fn from(dims: [$t; N]) -> DimArgs {
+                DimArgs::from(&dims[..])
+            }
+        }
+    )*};
+}
+dims_from!(i32 i64 isize usize &str DimArg &DimArg);
+
+impl From<&DimArg> for DimArg {
+    fn from(dim: &DimArg) -> DimArg {
+        dim.clone()
+    }
+}
+
+impl From<()> for DimArgs {
+    fn from(_: ()) -> Self {
+        DimArgs::default()
+    }
+}
+
+impl From<Option<i64>> for DimArgs {
+    fn from(dim: Option<i64>) -> Self {
+        DimArgs(dim.map(DimArg::Index).into_iter().collect())
+    }
+}
+
+impl From<IntList> for DimArgs {
+    fn from(dims: IntList) -> Self {
+        DimArgs::from(dims.0)
+    }
+}
+
+impl std::fmt::Display for DimArg {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            DimArg::Index(i) => write!(f, "{i}"),
+            DimArg::Name(name) => write!(f, "{name:?}"),
+        }
+    }
+}
+
+impl DimArgs {
+    /// The one dim, or `None` for all dims.
+    pub(crate) fn one_or_all(&self) -> Result<Option<&DimArg>, OpError> {
+        ensure!(self.0.len() <= 1, "takes one dim, not {}", self.0.len());
+        Ok(self.0.first())
+    }
 
     /// The axes that these dims name, ascending; all of them for an empty list.
     pub(crate) fn axes_or_all(&self, t: &Tensor) -> Result<Axes, OpError> {
@@ -70,9 +174,9 @@ impl IntList {
     /// name no axis.
     pub(crate) fn axes(&self, t: &Tensor) -> Result<Axes, OpError> {
         let mut axes = Axes::new();
-        for &d in &self.0 {
+        for d in &self.0 {
             let a = wrap(d, t.ndim().max(1), t)?;
-            ensure!(!axes.contains(&a), "dim {d} appears twice in {:?}", self.0);
+            ensure!(!axes.contains(&a), "dim {d} appears twice");
             axes.push(a);
         }
         if t.ndim() == 0 {
@@ -82,30 +186,33 @@ impl IntList {
     }
 }
 
-fn wrap(dim: i64, rank: usize, t: &Tensor) -> Result<usize, OpError> {
+fn wrap(dim: &DimArg, rank: usize, t: &Tensor) -> Result<usize, OpError> {
     let n = rank as i64;
-    ensure!(
-        (-n..n).contains(&dim),
-        "dim {dim} is out of range for {}, which has {} dims",
-        t.fact(),
-        t.ndim()
-    );
-    Ok(dim.rem_euclid(n) as usize)
+    match dim {
+        DimArg::Name(name) => t.named_axis(name),
+        DimArg::Index(i) if (-n..n).contains(i) => Ok(i.rem_euclid(n) as usize),
+        DimArg::Index(_) => Err(OpError(format!(
+            "dim {dim} is out of range for {}, which has {} dims",
+            t.fact(),
+            t.ndim()
+        ))),
+    }
 }
 
 /// The axis that `dim` names; negative dims count from the end.
-pub(crate) fn axis(t: &Tensor, dim: i64) -> Result<usize, OpError> {
+pub(crate) fn axis(t: &Tensor, dim: impl Into<DimArg>) -> Result<usize, OpError> {
+    let dim = dim.into();
     ensure!(
         t.ndim() > 0,
         "{} has no dims, so none is dim {dim}",
         t.fact()
     );
-    wrap(dim, t.ndim(), t)
+    wrap(&dim, t.ndim(), t)
 }
 
 /// The axis that `dim` names among one more dims than the tensor has.
 pub(crate) fn new_axis(t: &Tensor, dim: i64) -> Result<usize, OpError> {
-    wrap(dim, t.ndim() + 1, t)
+    wrap(&dim.into(), t.ndim() + 1, t)
 }
 
 /// The size of an axis, which must be known.

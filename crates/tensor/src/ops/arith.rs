@@ -1,7 +1,7 @@
 //! Elementwise operations with promotion.
 
 use crate::record::{Recorder, compose};
-use crate::{DType, Scalar, Tensor, promote};
+use crate::{DType, Scalar, Tensor, names, promote};
 use kiln_base::Kind;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
@@ -43,7 +43,10 @@ impl<'a> Other<'a> {
         t: &Tensor,
     ) -> Result<(Tensor, Tensor), OpError> {
         match self {
-            Other::Tensor(o) => b.promoted(t, o),
+            Other::Tensor(o) => {
+                names::aligned(t, o)?;
+                b.promoted(t, o)
+            }
             Other::Number(s) => {
                 let dtype = promote::with_scalar(t.dtype(), *s);
                 let number = b.full(*s, dtype, t.dims())?;

@@ -1,6 +1,6 @@
 //! Triangles and diagonals.
 
-use super::args::{IntList, addressable, axis, known, listable};
+use super::args::{DimArg, DimArgs, addressable, axis, known, listable};
 use super::index::inverse;
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
@@ -53,18 +53,33 @@ impl Tensor {
 
     /// The diagonals of the matrices that `dim1` and `dim2` span, as a new last dim.
     #[track_caller]
-    pub fn diagonal(&self, offset: i64, dim1: i64, dim2: i64) -> Tensor {
+    pub fn diagonal(
+        &self,
+        offset: i64,
+        dim1: impl Into<DimArg>,
+        dim2: impl Into<DimArg>,
+    ) -> Tensor {
+        let dim1 = dim1.into();
+        let dim2 = dim2.into();
         compose("diagonal", &[self], |b| {
-            let matrices = b.permute(self, &matrices_last(self, dim1, dim2)?)?;
+            let matrices = b.permute(self, &matrices_last(self, &dim1, &dim2)?)?;
             extract(b, &matrices, offset)
         })
     }
 
     /// This tensor with `src` in place of [`Tensor::diagonal`], whose shape it has.
     #[track_caller]
-    pub fn diagonal_scatter(&self, src: &Tensor, offset: i64, dim1: i64, dim2: i64) -> Tensor {
+    pub fn diagonal_scatter(
+        &self,
+        src: &Tensor,
+        offset: i64,
+        dim1: impl Into<DimArg>,
+        dim2: impl Into<DimArg>,
+    ) -> Tensor {
+        let dim1 = dim1.into();
+        let dim2 = dim2.into();
         compose("diagonal_scatter", &[self, src], |b| {
-            let perm = matrices_last(self, dim1, dim2)?;
+            let perm = matrices_last(self, &dim1, &dim2)?;
             let matrices = b.permute(self, &perm)?;
             let diagonal = extract(b, &matrices, offset)?;
             ensure!(
@@ -149,7 +164,7 @@ impl Tensor {
     /// The matrices that `dims` span turned by 90° `k` times, from the first of the dims towards the
     /// second.
     #[track_caller]
-    pub fn rot90(&self, k: i64, dims: impl Into<IntList>) -> Tensor {
+    pub fn rot90(&self, k: i64, dims: impl Into<DimArgs>) -> Tensor {
         let dims = dims.into();
         compose("rot90", &[self], |b| {
             let axes = dims.axes(self)?;
@@ -203,7 +218,7 @@ fn positions(
 }
 
 /// The order of dims in which two are the last: the rows and columns of matrices.
-fn matrices_last(t: &Tensor, dim1: i64, dim2: i64) -> Result<Vec<usize>, OpError> {
+fn matrices_last(t: &Tensor, dim1: &DimArg, dim2: &DimArg) -> Result<Vec<usize>, OpError> {
     let (rows, columns) = (axis(t, dim1)?, axis(t, dim2)?);
     ensure!(rows != columns, "the dims {dim1} and {dim2} are the same");
     let rest = (0..t.ndim()).filter(|a| *a != rows && *a != columns);

@@ -1,6 +1,6 @@
 //! Distances and angles between vectors.
 
-use super::args::{IntList, known, listable, needs_float, same_dtype};
+use super::args::{DimArg, DimArgs, known, listable, needs_float, same_dtype};
 use super::record::wide;
 use super::reduce::norm;
 use crate::record::{Recorder, compose};
@@ -10,7 +10,8 @@ use kiln_ir::{Builder, OpError, Pw, ensure};
 impl Tensor {
     /// The cosine of the angle between vectors along a dim; lengths below `eps` count as eps.
     #[track_caller]
-    pub fn cosine_similarity(&self, x2: &Tensor, dim: i64, eps: f64) -> Tensor {
+    pub fn cosine_similarity(&self, x2: &Tensor, dim: impl Into<DimArg>, eps: f64) -> Tensor {
+        let dim = dim.into();
         compose("cosine_similarity", &[self, x2], |b| {
             let (x, y) = b.promoted(self, x2)?;
             needs_float(&x, "operand")?;
@@ -19,7 +20,7 @@ impl Tensor {
             let shape = kiln_ir::broadcast_shapes([x.dims(), y.dims()])
                 .ok_or_else(|| OpError::new("the shapes do not broadcast together"))?;
             let (x, y) = (b.broadcast_to(&x, &shape)?, b.broadcast_to(&y, &shape)?);
-            let axes = IntList(vec![dim]).axes(&x)?;
+            let axes = DimArgs::from(&dim).axes(&x)?;
             let unit = |b: &mut Recorder, v: &Tensor| {
                 let norm = norm(b, v, 2.0, &axes, true)?;
                 let norm = b.with(Pw::Maximum, &norm, eps)?;

@@ -3,7 +3,7 @@
 //! Indices are i64. One out of range is a data error: the run stops, and the error names the index,
 //! its bound and the line that recorded the call.
 
-use super::args::{axis, known};
+use super::args::{DimArg, DimArgs, axis, known};
 use super::arith::Other;
 use super::record::Recorded;
 use super::select;
@@ -86,10 +86,11 @@ impl Tensor {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn gather(&self, dim: i64, index: &Tensor) -> Tensor {
+    pub fn gather(&self, dim: impl Into<DimArg>, index: &Tensor) -> Tensor {
+        let dim = dim.into();
         compose("gather", &[self, index], |b| {
             let x = as_vector(b, self)?;
-            let a = axis(&x, dim)?;
+            let a = axis(&x, &dim)?;
             if index.fact().numel().is(0) {
                 // Chooses nothing, whatever its dtype and shape.
                 return b.full(0i64, self.dtype(), index.dims());
@@ -105,11 +106,11 @@ impl Tensor {
     /// Like [`Tensor::gather`] with the other dims of both broadcast; without a dim, of the flattened
     /// tensor.
     #[track_caller]
-    pub fn take_along_dim(&self, indices: &Tensor, dim: impl Into<Option<i64>>) -> Tensor {
+    pub fn take_along_dim(&self, indices: &Tensor, dim: impl Into<DimArgs>) -> Tensor {
         let dim = dim.into();
         compose("take_along_dim", &[self, indices], |b| {
             needs_index(indices, "index")?;
-            let Some(dim) = dim else {
+            let Some(dim) = dim.one_or_all()? else {
                 let x = b.reshape(self, &[self.fact().numel()])?;
                 let i = b.reshape(indices, &[indices.fact().numel()])?;
                 return b.gather(&x, 0, &i);
@@ -155,7 +156,8 @@ impl Tensor {
 
     /// The slices of a dim that an index vector chooses. Negative indices are errors.
     #[track_caller]
-    pub fn index_select(&self, dim: i64, index: &Tensor) -> Tensor {
+    pub fn index_select(&self, dim: impl Into<DimArg>, index: &Tensor) -> Tensor {
+        let dim = dim.into();
         compose("index_select", &[self, index], |b| {
             needs_index(index, "index")?;
             ensure!(
@@ -164,7 +166,7 @@ impl Tensor {
                 index.fact()
             );
             let x = as_vector(b, self)?;
-            let a = axis(&x, dim)?;
+            let a = axis(&x, &dim)?;
             let i = as_vector(b, index)?;
             let y = b.index_select(&x, a, &i)?;
             if self.ndim() == 0 {
@@ -221,7 +223,13 @@ impl Tensor {
     /// The tensor with `value` in the slices of a dim that an index vector chooses; negative indices
     /// count from the end.
     #[track_caller]
-    pub fn index_fill<'a>(&self, dim: i64, index: &Tensor, value: impl Into<Other<'a>>) -> Tensor {
+    pub fn index_fill<'a>(
+        &self,
+        dim: impl Into<DimArg>,
+        index: &Tensor,
+        value: impl Into<Other<'a>>,
+    ) -> Tensor {
+        let dim = dim.into();
         let value = value.into();
         let mut operands = value.with(self);
         operands.push(index);
@@ -233,7 +241,7 @@ impl Tensor {
                 index.fact()
             );
             let x = as_vector(b, self)?;
-            let a = axis(&x, dim)?;
+            let a = axis(&x, &dim)?;
             let i = as_vector(b, index)?;
             let extent = x.dims()[a].clone();
             let i = wrapped_index(b, &i, known(&x, a)?)?;
@@ -462,6 +470,13 @@ impl Places {
         before.chain(0..n).chain(n + self.at..rank).collect()
     }
 
+    /// The shape of `x[..]`.
+    pub(crate) fn result_shape(&self, x: &Tensor) -> Shape {
+        let rows: Shape = self.shape.iter().cloned().chain(self.tail(x)).collect();
+        let perm = self.result_order(rows.len());
+        perm.iter().map(|a| rows[*a].clone()).collect()
+    }
+
     /// `x[..]`.
     pub(crate) fn gather(&self, b: &mut Recorder, x: &Tensor) -> Recorded {
         let front = self.front(b, x)?;
@@ -480,9 +495,8 @@ impl Places {
         values: &Tensor,
         accumulate: bool,
     ) -> Recorded {
-        let rows: Shape = self.shape.iter().cloned().chain(self.tail(x)).collect();
-        let perm = self.result_order(rows.len());
-        let wanted: Shape = perm.iter().map(|a| rows[*a].clone()).collect();
+        let wanted = self.result_shape(x);
+        let perm = self.result_order(wanted.len());
         let values = b.broadcast_to(values, &wanted)?;
         let values = b.permute(&values, &inverse(&perm))?;
         let mut shape = self.tail(x);

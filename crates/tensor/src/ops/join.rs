@@ -1,6 +1,6 @@
 //! Tensors one after the other, and repeated.
 
-use super::args::{IntList, axis};
+use super::args::{DimArg, DimArgs, IntList, axis};
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{Tensor, promote};
@@ -10,7 +10,8 @@ use kiln_ir::{Builder, OpError, Shape, ensure};
 /// The tensors one after the other along a dim, in the dtype they promote to. Empty vectors count as
 /// nothing, as in PyTorch.
 #[track_caller]
-pub fn cat(tensors: &[&Tensor], dim: i64) -> Tensor {
+pub fn cat(tensors: &[&Tensor], dim: impl Into<DimArg>) -> Tensor {
+    let dim = dim.into();
     compose("cat", tensors, |b| {
         let parts = promoted(b, tensors)?;
         let real = |t: &&Tensor| !(t.ndim() == 1 && t.dims()[0].is(0));
@@ -18,7 +19,7 @@ pub fn cat(tensors: &[&Tensor], dim: i64) -> Tensor {
             axis(&parts[0], dim)?;
             return Ok(parts[0].clone());
         };
-        let a = axis(first, dim)?;
+        let a = axis(first, &dim)?;
         let kept: Vec<Tensor> = match first.ndim() {
             1 => parts.clone(),
             _ => parts.iter().filter(real).cloned().collect(),
@@ -146,10 +147,10 @@ impl Tensor {
 
     /// Each element repeated along a dim, or of the flattened tensor without one.
     #[track_caller]
-    pub fn repeat_interleave(&self, repeats: i64, dim: impl Into<Option<i64>>) -> Tensor {
+    pub fn repeat_interleave(&self, repeats: i64, dim: impl Into<DimArgs>) -> Tensor {
         let dim = dim.into();
         compose("repeat_interleave", &[self], |b| {
-            let (x, a) = match dim {
+            let (x, a) = match dim.one_or_all()? {
                 Some(_) if self.ndim() == 0 => (b.reshape(self, &[Dim::ONE])?, 0),
                 Some(d) => (self.clone(), axis(self, d)?),
                 None => (b.reshape(self, &[self.fact().numel()])?, 0),
@@ -165,11 +166,11 @@ impl Tensor {
     pub fn repeat_interleave_each(
         &self,
         repeats: impl Into<IntList>,
-        dim: impl Into<Option<i64>>,
+        dim: impl Into<DimArgs>,
     ) -> Tensor {
         let (repeats, dim) = (repeats.into().0, dim.into());
         compose("repeat_interleave", &[self], |b| {
-            let (x, a) = match dim {
+            let (x, a) = match dim.one_or_all()? {
                 Some(_) if self.ndim() == 0 => (b.reshape(self, &[Dim::ONE])?, 0),
                 Some(d) => (self.clone(), axis(self, d)?),
                 None => (b.reshape(self, &[self.fact().numel()])?, 0),
@@ -196,7 +197,7 @@ impl Tensor {
     /// The elements moved `shifts[i]` places along `dims[i]`, around the end; without dims, of the
     /// flattened tensor.
     #[track_caller]
-    pub fn roll(&self, shifts: impl Into<IntList>, dims: impl Into<IntList>) -> Tensor {
+    pub fn roll(&self, shifts: impl Into<IntList>, dims: impl Into<DimArgs>) -> Tensor {
         let (shifts, dims) = (shifts.into(), dims.into());
         compose("roll", &[self], |b| {
             ensure!(!shifts.0.is_empty(), "needs at least one shift");
@@ -217,7 +218,7 @@ impl Tensor {
                 dims.0
             );
             let mut x = self.clone();
-            for (&shift, &dim) in shifts.0.iter().zip(&dims.0) {
+            for (&shift, dim) in shifts.0.iter().zip(&dims.0) {
                 let a = axis(self, dim)?;
                 x = roll(b, &x, a, shift)?;
             }

@@ -1,10 +1,10 @@
 //! Matrix products.
 
-use super::args::{IntList, same_dtype};
+use super::args::{DimArgs, IntList, same_dtype};
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{Scalar, Tensor, promote};
-use kiln_base::{Dim, numel};
+use kiln_base::numel;
 use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
 
 impl Tensor {
@@ -338,16 +338,14 @@ pub(crate) fn matmul(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
             "operands must have at least one dim; multiply numbers with *",
         ));
     }
-    let mut left: Shape = x.dims().into();
-    let mut right: Shape = y.dims().into();
-    let (row, column) = (left.len() == 1, right.len() == 1);
-    if row {
-        left.insert(0, Dim::ONE);
-    }
-    if column {
-        right.push(Dim::ONE);
-    }
-    let (x2, y2) = (b.reshape(x, &left)?, b.reshape(y, &right)?);
+    let (row, column) = (x.ndim() == 1, y.ndim() == 1);
+    let x2 = if row { b.unsqueeze(x, 0)? } else { x.clone() };
+    let y2 = if column {
+        b.unsqueeze(y, 1)?
+    } else {
+        y.clone()
+    };
+    let (mut left, mut right) = (Shape::from(x2.dims()), Shape::from(y2.dims()));
     let (l, r) = (split_off_matrix(&mut left), split_off_matrix(&mut right));
     let batch = broadcast_shapes([&left[..], &right[..]]).ok_or_else(|| {
         OpError(format!(
@@ -360,14 +358,9 @@ pub(crate) fn matmul(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     let x2 = b.broadcast_to(&x2, &stretched(&l))?;
     let y2 = b.broadcast_to(&y2, &stretched(&r))?;
     let product = b.product(&x2, &y2)?;
-    let mut shape = batch.clone();
-    if !row {
-        shape.push(l[0].clone());
-    }
-    if !column {
-        shape.push(r[1].clone());
-    }
-    b.reshape(&product, &shape)
+    let added = [(row, batch.len()), (column, batch.len() + 1)];
+    let added: Vec<usize> = added.iter().filter(|a| a.0).map(|a| a.1).collect();
+    b.squeeze(&product, &added)
 }
 
 /// Takes the last two dims off.
@@ -382,10 +375,7 @@ fn contracted(b: &mut Recorder, x: &Tensor, y: &Tensor, left: &[i64], right: &[i
         left.len() == right.len(),
         "the dims {left:?} and {right:?} differ in number"
     );
-    let (from_x, from_y) = (
-        IntList(left.to_vec()).axes(x)?,
-        IntList(right.to_vec()).axes(y)?,
-    );
+    let (from_x, from_y) = (DimArgs::from(left).axes(x)?, DimArgs::from(right).axes(y)?);
     let (mut x, mut y) = (x.clone(), y.clone());
     for (&p, &q) in from_x.iter().zip(&from_y) {
         let (m, n) = (x.dims()[p].clone(), y.dims()[q].clone());

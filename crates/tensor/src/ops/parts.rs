@@ -1,6 +1,6 @@
 //! Parts of tensors: slices, splits and windows.
 
-use super::args::{IntList, axis, known, known_dim};
+use super::args::{DimArg, DimArgs, IntList, axis, known, known_dim};
 use super::record::Recorded;
 use crate::Tensor;
 use crate::record::{Recorder, compose, compose_many};
@@ -11,9 +11,10 @@ use kiln_ir::{Builder, OpError, Shape, ensure};
 impl Tensor {
     /// `length` elements of a dim from `start` on; a negative start counts from the end.
     #[track_caller]
-    pub fn narrow(&self, dim: i64, start: i64, length: i64) -> Tensor {
+    pub fn narrow(&self, dim: impl Into<DimArg>, start: i64, length: i64) -> Tensor {
+        let dim = dim.into();
         compose("narrow", &[self], |b| {
-            let a = axis(self, dim)?;
+            let a = axis(self, &dim)?;
             let extent = &self.dims()[a];
             let from = from_end(start, extent);
             ensure!(length >= 0, "the length can't be negative ({length})");
@@ -30,9 +31,10 @@ impl Tensor {
 
     /// The slice at `index` of a dim, which disappears; negative indices count from the end.
     #[track_caller]
-    pub fn select(&self, dim: i64, index: i64) -> Tensor {
+    pub fn select(&self, dim: impl Into<DimArg>, index: i64) -> Tensor {
+        let dim = dim.into();
         compose("select", &[self], |b| {
-            let a = axis(self, dim)?;
+            let a = axis(self, &dim)?;
             select(b, self, a, index)
         })
     }
@@ -43,14 +45,15 @@ impl Tensor {
     #[track_caller]
     pub fn slice(
         &self,
-        dim: i64,
+        dim: impl Into<DimArg>,
         start: impl Into<Option<i64>>,
         end: impl Into<Option<i64>>,
         step: i64,
     ) -> Tensor {
+        let dim = dim.into();
         let (start, end) = (start.into(), end.into());
         compose("slice", &[self], |b| {
-            let a = axis(self, dim)?;
+            let a = axis(self, &dim)?;
             let part = python_slice(self, a, start, end, step)?;
             b.slice_axis(self, a, part)
         })
@@ -58,7 +61,7 @@ impl Tensor {
 
     /// The elements in reverse along these dims.
     #[track_caller]
-    pub fn flip(&self, dims: impl Into<IntList>) -> Tensor {
+    pub fn flip(&self, dims: impl Into<DimArgs>) -> Tensor {
         let dims = dims.into();
         compose("flip", &[self], |b| {
             let mut x = self.clone();
@@ -71,7 +74,8 @@ impl Tensor {
 
     /// Parts of `split_size` along a dim; the last one may be smaller.
     #[track_caller]
-    pub fn split(&self, split_size: i64, dim: i64) -> Vec<Tensor> {
+    pub fn split(&self, split_size: i64, dim: impl Into<DimArg>) -> Vec<Tensor> {
+        let dim = dim.into();
         self.parts("split", dim, |n| {
             ensure!(
                 split_size > 0 || split_size == 0 && n == 0,
@@ -83,7 +87,12 @@ impl Tensor {
 
     /// Parts of these sizes along a dim, which they fill.
     #[track_caller]
-    pub fn split_with_sizes(&self, split_sizes: impl Into<IntList>, dim: i64) -> Vec<Tensor> {
+    pub fn split_with_sizes(
+        &self,
+        split_sizes: impl Into<IntList>,
+        dim: impl Into<DimArg>,
+    ) -> Vec<Tensor> {
+        let dim = dim.into();
         let sizes = split_sizes.into().0;
         self.parts("split_with_sizes", dim, |n| {
             ensure!(
@@ -96,7 +105,8 @@ impl Tensor {
 
     /// At most `chunks` parts of one size along a dim; the last one may be smaller.
     #[track_caller]
-    pub fn chunk(&self, chunks: i64, dim: i64) -> Vec<Tensor> {
+    pub fn chunk(&self, chunks: i64, dim: impl Into<DimArg>) -> Vec<Tensor> {
+        let dim = dim.into();
         self.parts("chunk", dim, |n| {
             ensure!(
                 chunks > 0,
@@ -111,7 +121,8 @@ impl Tensor {
 
     /// `sections` parts along a dim whose sizes differ by at most one.
     #[track_caller]
-    pub fn tensor_split(&self, sections: i64, dim: i64) -> Vec<Tensor> {
+    pub fn tensor_split(&self, sections: i64, dim: impl Into<DimArg>) -> Vec<Tensor> {
+        let dim = dim.into();
         self.parts("tensor_split", dim, |n| {
             ensure!(
                 sections > 0,
@@ -124,11 +135,16 @@ impl Tensor {
 
     /// The parts of a dim between these indices, as Python slices.
     #[track_caller]
-    pub fn tensor_split_at(&self, indices: impl Into<IntList>, dim: i64) -> Vec<Tensor> {
+    pub fn tensor_split_at(
+        &self,
+        indices: impl Into<IntList>,
+        dim: impl Into<DimArg>,
+    ) -> Vec<Tensor> {
+        let dim = dim.into();
         let indices = indices.into().0;
         let count = indices.len() + 1;
         compose_many("tensor_split", &[self], count, |b| {
-            let a = axis(self, dim)?;
+            let a = axis(self, &dim)?;
             let mut start = 0;
             let mut out = Vec::new();
             for end in indices.iter().map(|i| Some(*i)).chain([None]) {
@@ -142,10 +158,11 @@ impl Tensor {
 
     /// The slices of a dim, which disappears.
     #[track_caller]
-    pub fn unbind(&self, dim: i64) -> Vec<Tensor> {
-        let sizes = self.sizes_of(dim, |n| Ok(vec![1; n as usize]));
+    pub fn unbind(&self, dim: impl Into<DimArg>) -> Vec<Tensor> {
+        let dim = dim.into();
+        let sizes = self.sizes_of(&dim, |n| Ok(vec![1; n as usize]));
         compose_many("unbind", &[self], sizes.as_ref().map_or(1, Vec::len), |b| {
-            let a = axis(self, dim)?;
+            let a = axis(self, &dim)?;
             let n = sizes?.len() as i64;
             (0..n).map(|i| select(b, self, a, i)).collect()
         })
@@ -153,16 +170,17 @@ impl Tensor {
 
     /// Windows of `size` elements along a dim, `step` apart: `[.., windows, .., size]`.
     #[track_caller]
-    pub fn unfold(&self, dimension: i64, size: i64, step: i64) -> Tensor {
+    pub fn unfold(&self, dimension: impl Into<DimArg>, size: i64, step: i64) -> Tensor {
+        let dimension = dimension.into();
         compose("unfold", &[self], |b| {
             ensure!(size >= 0, "the size can't be negative ({size})");
             ensure!(step > 0, "the step must be positive, not {step}");
             if self.ndim() == 0 {
-                IntList(vec![dimension]).axes(self)?;
+                DimArgs::from(&dimension).axes(self)?;
                 ensure!(size <= 1, "a number has no window of {size} elements");
                 return b.reshape(self, &[Dim::Const(size)]);
             }
-            let a = axis(self, dimension)?;
+            let a = axis(self, &dimension)?;
             let n = known(self, a)?;
             ensure!(
                 size <= n,
@@ -176,7 +194,7 @@ impl Tensor {
 
     fn sizes_of(
         &self,
-        dim: i64,
+        dim: &DimArg,
         sizes: impl FnOnce(i64) -> Result<Vec<i64>, OpError>,
     ) -> Result<Vec<i64>, OpError> {
         let a = axis(self, dim)?;
@@ -187,13 +205,13 @@ impl Tensor {
     fn parts(
         &self,
         called: &'static str,
-        dim: i64,
+        dim: DimArg,
         sizes: impl FnOnce(i64) -> Result<Vec<i64>, OpError>,
     ) -> Vec<Tensor> {
-        let sizes = self.sizes_of(dim, sizes);
+        let sizes = self.sizes_of(&dim, sizes);
         let count = sizes.as_ref().map_or(1, Vec::len);
         compose_many(called, &[self], count, |b| {
-            let a = axis(self, dim)?;
+            let a = axis(self, &dim)?;
             let mut start = 0;
             let mut out = Vec::new();
             for size in sizes? {
@@ -232,9 +250,7 @@ pub(crate) fn select(b: &mut Recorder, x: &Tensor, axis: usize, index: i64) -> R
         );
     }
     let one = b.narrow(x, axis, from_end(index, extent), 1i64)?;
-    let mut shape = Shape::from(x.dims());
-    shape.remove(axis);
-    b.reshape(&one, &shape)
+    b.squeeze(&one, &[axis])
 }
 
 /// How many steps it takes over a distance.

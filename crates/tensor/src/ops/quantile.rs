@@ -1,5 +1,6 @@
 //! Quantiles.
 
+use super::args::DimArgs;
 use super::arith::Other;
 use super::record::Recorded;
 use super::sort::{lanes, reduced_shape, sorted_with_nans};
@@ -46,13 +47,13 @@ impl Tensor {
     pub fn quantile<'a>(
         &self,
         q: impl Into<Other<'a>>,
-        dim: impl Into<Option<i64>>,
+        dim: impl Into<DimArgs>,
         keepdim: bool,
         interpolation: Interpolation,
     ) -> Tensor {
         let (q, dim) = (q.into(), dim.into());
         compose("quantile", &q.with(self), |b| {
-            quantile(b, self, &q, dim, keepdim, interpolation, false)
+            quantile(b, self, &q, &dim, keepdim, interpolation, false)
         })
     }
 
@@ -61,13 +62,13 @@ impl Tensor {
     pub fn nanquantile<'a>(
         &self,
         q: impl Into<Other<'a>>,
-        dim: impl Into<Option<i64>>,
+        dim: impl Into<DimArgs>,
         keepdim: bool,
         interpolation: Interpolation,
     ) -> Tensor {
         let (q, dim) = (q.into(), dim.into());
         compose("nanquantile", &q.with(self), |b| {
-            quantile(b, self, &q, dim, keepdim, interpolation, true)
+            quantile(b, self, &q, &dim, keepdim, interpolation, true)
         })
     }
 }
@@ -94,7 +95,7 @@ fn quantile(
     b: &mut Recorder,
     t: &Tensor,
     q: &Other,
-    dim: Option<i64>,
+    dim: &DimArgs,
     keepdim: bool,
     interpolation: Interpolation,
     skip_nan: bool,
@@ -105,7 +106,7 @@ fn quantile(
         t.dtype()
     );
     let q = fractions(b, t, q)?;
-    let (x, kept) = match dim {
+    let (x, kept) = match dim.one_or_all()? {
         Some(d) => {
             let (x, a) = lanes(b, t, d)?;
             let kept = reduced_shape(t, a, keepdim);

@@ -213,7 +213,22 @@ impl Recorder {
     pub(crate) fn unsqueeze(&mut self, x: &Tensor, axis: usize) -> Recorded {
         let mut shape = Shape::from(x.dims());
         shape.insert(axis, Dim::ONE);
-        self.reshape(x, &shape)
+        let y = self.reshape(x, &shape)?;
+        Ok(y.with_names_of(x, |names| names.insert(axis, None)))
+    }
+
+    /// Without these dims of size 1.
+    pub(crate) fn squeeze(&mut self, x: &Tensor, axes: &[usize]) -> Recorded {
+        let kept = |i: &usize| !axes.contains(i);
+        let shape: Shape = (0..x.ndim())
+            .filter(kept)
+            .map(|i| x.dims()[i].clone())
+            .collect();
+        let y = self.reshape(x, &shape)?;
+        Ok(y.with_names_of(x, |names| {
+            let mut at = 0..;
+            names.retain(|_| at.next().is_some_and(|i| kept(&i)));
+        }))
     }
 
     /// A vector as a tensor of `rank` dims whose only long one is `axis`.

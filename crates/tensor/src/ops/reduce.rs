@@ -3,7 +3,7 @@
 //! Everywhere `dims` may be `()`, which stands for all dims, and `keepdim` keeps the reduced dims with
 //! size 1. Floats narrower than f32 are accumulated in f32.
 
-use super::args::{IntList, axis, needs_float};
+use super::args::{DimArg, DimArgs, axis, needs_float};
 use super::record::{Recorded, wide};
 use crate::record::{Recorder, compose, compose_many};
 use crate::{DType, Scalar, Tensor, promote};
@@ -27,19 +27,19 @@ impl Tensor {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn sum(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+    pub fn sum(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
         fold("sum", Reduction::Sum, self, dims.into(), keepdim)
     }
 
     /// The product; integers and bool give i64.
     #[track_caller]
-    pub fn prod(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+    pub fn prod(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
         fold("prod", Reduction::Prod, self, dims.into(), keepdim)
     }
 
     /// The sum of what is not NaN.
     #[track_caller]
-    pub fn nansum(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+    pub fn nansum(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
         let dims = dims.into();
         compose("nansum", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
@@ -54,7 +54,7 @@ impl Tensor {
 
     /// The mean of floats.
     #[track_caller]
-    pub fn mean(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+    pub fn mean(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
         let dims = dims.into();
         compose("mean", &[self], |b| {
             needs_float(self, "operand")?;
@@ -67,7 +67,7 @@ impl Tensor {
 
     /// The mean of what is not NaN.
     #[track_caller]
-    pub fn nanmean(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+    pub fn nanmean(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
         let dims = dims.into();
         compose("nanmean", &[self], |b| {
             needs_float(self, "operand")?;
@@ -86,7 +86,7 @@ impl Tensor {
 
     /// The largest element; NaN wins.
     #[track_caller]
-    pub fn amax(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+    pub fn amax(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
         let dims = dims.into();
         compose("amax", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
@@ -96,7 +96,7 @@ impl Tensor {
 
     /// The smallest element; NaN wins.
     #[track_caller]
-    pub fn amin(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+    pub fn amin(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
         let dims = dims.into();
         compose("amin", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
@@ -106,20 +106,22 @@ impl Tensor {
 
     /// The largest elements along a dim and the i64 indices of the first of them.
     #[track_caller]
-    pub fn max(&self, dim: i64, keepdim: bool) -> (Tensor, Tensor) {
+    pub fn max(&self, dim: impl Into<DimArg>, keepdim: bool) -> (Tensor, Tensor) {
+        let dim = dim.into();
         extreme("max", Reduction::Max, self, dim, keepdim)
     }
 
     /// The smallest elements along a dim and the i64 indices of the first of them.
     #[track_caller]
-    pub fn min(&self, dim: i64, keepdim: bool) -> (Tensor, Tensor) {
+    pub fn min(&self, dim: impl Into<DimArg>, keepdim: bool) -> (Tensor, Tensor) {
+        let dim = dim.into();
         extreme("min", Reduction::Min, self, dim, keepdim)
     }
 
     /// The smallest and the largest element, of all or along a dim.
     #[track_caller]
-    pub fn aminmax(&self, dim: impl Into<Option<i64>>, keepdim: bool) -> (Tensor, Tensor) {
-        let dims = IntList(dim.into().into_iter().collect());
+    pub fn aminmax(&self, dim: impl Into<DimArgs>, keepdim: bool) -> (Tensor, Tensor) {
+        let dims = dim.into();
         two(compose_many("aminmax", &[self], 2, |b| {
             let axes = dims.axes_or_all(self)?;
             Ok(vec![
@@ -131,31 +133,31 @@ impl Tensor {
 
     /// The i64 index of the first largest element along a dim, or in the flattened tensor.
     #[track_caller]
-    pub fn argmax(&self, dim: impl Into<Option<i64>>, keepdim: bool) -> Tensor {
+    pub fn argmax(&self, dim: impl Into<DimArgs>, keepdim: bool) -> Tensor {
         arg("argmax", Reduction::Max, self, dim.into(), keepdim)
     }
 
     /// The i64 index of the first smallest element along a dim, or in the flattened tensor.
     #[track_caller]
-    pub fn argmin(&self, dim: impl Into<Option<i64>>, keepdim: bool) -> Tensor {
+    pub fn argmin(&self, dim: impl Into<DimArgs>, keepdim: bool) -> Tensor {
         arg("argmin", Reduction::Min, self, dim.into(), keepdim)
     }
 
     /// Whether any element is not zero. Bool, but u8 for u8.
     #[track_caller]
-    pub fn any(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+    pub fn any(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
         truth("any", Reduction::Max, self, dims.into(), keepdim)
     }
 
     /// Whether no element is zero. Bool, but u8 for u8.
     #[track_caller]
-    pub fn all(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+    pub fn all(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
         truth("all", Reduction::Min, self, dims.into(), keepdim)
     }
 
     /// How many elements are not zero, as i64.
     #[track_caller]
-    pub fn count_nonzero(&self, dims: impl Into<IntList>) -> Tensor {
+    pub fn count_nonzero(&self, dims: impl Into<DimArgs>) -> Tensor {
         let dims = dims.into();
         compose("count_nonzero", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
@@ -168,7 +170,7 @@ impl Tensor {
     /// The variance: squared distances from the mean over `count − correction` (1 is the unbiased
     /// estimate).
     #[track_caller]
-    pub fn var(&self, dims: impl Into<IntList>, correction: f64, keepdim: bool) -> Tensor {
+    pub fn var(&self, dims: impl Into<DimArgs>, correction: f64, keepdim: bool) -> Tensor {
         let dims = dims.into();
         compose("var", &[self], |b| {
             let (var, _) = moments(b, self, &dims, correction, keepdim)?;
@@ -178,7 +180,7 @@ impl Tensor {
 
     /// The standard deviation, see [`Tensor::var`].
     #[track_caller]
-    pub fn std(&self, dims: impl Into<IntList>, correction: f64, keepdim: bool) -> Tensor {
+    pub fn std(&self, dims: impl Into<DimArgs>, correction: f64, keepdim: bool) -> Tensor {
         let dims = dims.into();
         compose("std", &[self], |b| {
             let (var, _) = moments(b, self, &dims, correction, keepdim)?;
@@ -191,7 +193,7 @@ impl Tensor {
     #[track_caller]
     pub fn var_mean(
         &self,
-        dims: impl Into<IntList>,
+        dims: impl Into<DimArgs>,
         correction: f64,
         keepdim: bool,
     ) -> (Tensor, Tensor) {
@@ -209,7 +211,7 @@ impl Tensor {
     #[track_caller]
     pub fn std_mean(
         &self,
-        dims: impl Into<IntList>,
+        dims: impl Into<DimArgs>,
         correction: f64,
         keepdim: bool,
     ) -> (Tensor, Tensor) {
@@ -226,7 +228,7 @@ impl Tensor {
 
     /// log Σ eˣ without overflow; integers become f32.
     #[track_caller]
-    pub fn logsumexp(&self, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+    pub fn logsumexp(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
         let dims = dims.into();
         compose("logsumexp", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
@@ -240,7 +242,7 @@ impl Tensor {
     /// (Σ |x|ᵒʳᵈ)^(1/ord) of floats; infinite orders give the largest or smallest |x|, order 0 the
     /// number of elements that are not zero.
     #[track_caller]
-    pub fn vector_norm(&self, ord: f64, dims: impl Into<IntList>, keepdim: bool) -> Tensor {
+    pub fn vector_norm(&self, ord: f64, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
         let dims = dims.into();
         compose("vector_norm", &[self], |b| {
             needs_float(self, "operand")?;
@@ -253,7 +255,7 @@ impl Tensor {
 }
 
 #[track_caller]
-fn fold(called: &'static str, kind: Reduction, t: &Tensor, dims: IntList, keepdim: bool) -> Tensor {
+fn fold(called: &'static str, kind: Reduction, t: &Tensor, dims: DimArgs, keepdim: bool) -> Tensor {
     compose(called, &[t], |b| {
         let axes = dims.axes_or_all(t)?;
         let x = b.cast(t, sum_dtype(t.dtype()))?;
@@ -266,7 +268,7 @@ fn truth(
     called: &'static str,
     kind: Reduction,
     t: &Tensor,
-    dims: IntList,
+    dims: DimArgs,
     keepdim: bool,
 ) -> Tensor {
     compose(called, &[t], |b| {
@@ -298,37 +300,33 @@ fn extreme(
     called: &'static str,
     kind: Reduction,
     t: &Tensor,
-    dim: i64,
+    dim: DimArg,
     keepdim: bool,
 ) -> (Tensor, Tensor) {
     two(compose_many(called, &[t], 2, |b| {
         if t.ndim() == 0 {
-            IntList(vec![dim]).axes(t)?;
+            DimArgs::from(&dim).axes(t)?;
             return Ok(vec![t.clone(), b.full(0i64, DType::I64, &[])?]);
         }
-        let a = axis(t, dim)?;
+        let a = axis(t, &dim)?;
         let values = b.reduce(kind, t, &[a], keepdim)?;
         let index = b.op(ops::ArgReduce { kind, axis: a }, std::slice::from_ref(t))?;
-        let index = b.reshape(&index, values.dims())?;
+        let index = b
+            .reshape(&index, values.dims())?
+            .with_names_of(&values, |_| {});
         Ok(vec![values, index])
     }))
 }
 
 #[track_caller]
-fn arg(
-    called: &'static str,
-    kind: Reduction,
-    t: &Tensor,
-    dim: Option<i64>,
-    keepdim: bool,
-) -> Tensor {
+fn arg(called: &'static str, kind: Reduction, t: &Tensor, dims: DimArgs, keepdim: bool) -> Tensor {
     compose(called, &[t], |b| {
         ensure!(
             t.dtype() != DType::Bool,
             "is not defined on bool; cast it first"
         );
         let flat = |b: &mut Recorder| b.reshape(t, &[t.fact().numel()]);
-        let (x, a, kept) = match dim {
+        let (x, a, kept) = match dims.one_or_all()? {
             Some(d) if t.ndim() > 0 => {
                 let a = axis(t, d)?;
                 let mut kept = kiln_ir::Shape::from(t.dims());
@@ -336,14 +334,15 @@ fn arg(
                 (t.clone(), a, kept)
             }
             Some(d) => {
-                IntList(vec![d]).axes(t)?;
+                DimArgs::from(d).axes(t)?;
                 (flat(b)?, 0, kiln_ir::Shape::new())
             }
             None => (flat(b)?, 0, kiln_ir::Shape::from_elem(Dim::ONE, t.ndim())),
         };
         let index = b.op(ops::ArgReduce { kind, axis: a }, std::slice::from_ref(&x))?;
         if keepdim {
-            b.reshape(&index, &kept)
+            let index = b.reshape(&index, &kept)?;
+            Ok(index.with_names_of(t, |_| {}))
         } else {
             Ok(index)
         }
@@ -354,7 +353,7 @@ fn arg(
 fn moments(
     b: &mut Recorder,
     t: &Tensor,
-    dims: &IntList,
+    dims: &DimArgs,
     correction: f64,
     keepdim: bool,
 ) -> Result<(Tensor, Tensor), OpError> {
@@ -365,11 +364,7 @@ fn moments(
     if keepdim {
         return Ok((var, mean));
     }
-    let kept: Vec<Dim> = (0..t.ndim())
-        .filter(|a| !axes.contains(a))
-        .map(|a| t.dims()[a].clone())
-        .collect();
-    Ok((b.reshape(&var, &kept)?, b.reshape(&mean, &kept)?))
+    Ok((b.squeeze(&var, &axes)?, b.squeeze(&mean, &axes)?))
 }
 
 /// Variance and mean along axes, which are kept.

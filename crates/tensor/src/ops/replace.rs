@@ -1,6 +1,6 @@
 //! Tensors with a part replaced.
 
-use super::args::{axis, known, known_dim};
+use super::args::{DimArg, axis, known, known_dim};
 use super::parts::python_slice;
 use super::record::Recorded;
 use crate::Tensor;
@@ -12,9 +12,10 @@ use kiln_ir::{Builder, Shape, ensure};
 impl Tensor {
     /// This tensor with `src` in place of the slice at `index` of a dim.
     #[track_caller]
-    pub fn select_scatter(&self, src: &Tensor, dim: i64, index: i64) -> Tensor {
+    pub fn select_scatter(&self, src: &Tensor, dim: impl Into<DimArg>, index: i64) -> Tensor {
+        let dim = dim.into();
         compose("select_scatter", &[self, src], |b| {
-            let a = axis(self, dim)?;
+            let a = axis(self, &dim)?;
             let n = known(self, a)?;
             ensure!(
                 (-n..n).contains(&index),
@@ -46,14 +47,15 @@ impl Tensor {
     pub fn slice_scatter(
         &self,
         src: &Tensor,
-        dim: i64,
+        dim: impl Into<DimArg>,
         start: impl Into<Option<i64>>,
         end: impl Into<Option<i64>>,
         step: i64,
     ) -> Tensor {
+        let dim = dim.into();
         let (start, end) = (start.into(), end.into());
         compose("slice_scatter", &[self, src], |b| {
-            let a = axis(self, dim)?;
+            let a = axis(self, &dim)?;
             ensure!(step > 0, "the step must be positive, not {step}");
             let part = python_slice(self, a, start, end, step)?;
             let mut wanted = Shape::from(self.dims());

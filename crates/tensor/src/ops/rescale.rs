@@ -1,6 +1,6 @@
 //! Scaling by norms.
 
-use super::args::{IntList, axis, needs_float};
+use super::args::{DimArg, DimArgs, axis, needs_float};
 use super::reduce::norm;
 use crate::Tensor;
 use crate::record::compose;
@@ -9,7 +9,7 @@ use kiln_ir::{Builder, OpError, Pw, ensure};
 impl Tensor {
     /// Each vector along the dims divided by its p-norm, or by `eps` where that is larger.
     #[track_caller]
-    pub fn normalize(&self, p: f64, dims: impl Into<IntList>, eps: f64) -> Tensor {
+    pub fn normalize(&self, p: f64, dims: impl Into<DimArgs>, eps: f64) -> Tensor {
         let dims = dims.into();
         compose("normalize", &[self], |b| {
             needs_float(self, "operand")?;
@@ -56,7 +56,8 @@ impl Tensor {
     /// The slices of a dim, each scaled down to the p-norm `maxnorm` if its norm is larger. With `dim`
     /// 0 and p 2 this is what PyTorch's `embedding` does with a `max_norm` before it looks up.
     #[track_caller]
-    pub fn renorm(&self, p: f64, dim: i64, maxnorm: f64) -> Tensor {
+    pub fn renorm(&self, p: f64, dim: impl Into<DimArg>, maxnorm: f64) -> Tensor {
+        let dim = dim.into();
         compose("renorm", &[self], |b| {
             needs_float(self, "operand")?;
             ensure!(
@@ -69,7 +70,7 @@ impl Tensor {
                 maxnorm >= 0.0,
                 "maxnorm must not be negative, but is {maxnorm}"
             );
-            let a = axis(self, dim)?;
+            let a = axis(self, &dim)?;
             let axes: Vec<usize> = (0..self.ndim()).filter(|i| *i != a).collect();
             let x = b.widened(self)?;
             let norm = norm(b, &x, p, &axes, true)?;

@@ -1,5 +1,6 @@
 //! Running sums and their kin along a dim. A number counts as a vector of one.
 
+use super::args::DimArg;
 use super::arith::Other;
 use super::index::as_vector;
 use super::record::Recorded;
@@ -20,42 +21,47 @@ impl Tensor {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn cumsum(&self, dim: i64) -> Tensor {
+    pub fn cumsum(&self, dim: impl Into<DimArg>) -> Tensor {
+        let dim = dim.into();
         compose("cumsum", &[self], |b| {
             let x = b.cast(self, sum_dtype(self.dtype()))?;
-            running(b, ScanKind::Sum, &x, dim)
+            running(b, ScanKind::Sum, &x, &dim)
         })
     }
 
     /// Running products; integers and bool give i64.
     #[track_caller]
-    pub fn cumprod(&self, dim: i64) -> Tensor {
+    pub fn cumprod(&self, dim: impl Into<DimArg>) -> Tensor {
+        let dim = dim.into();
         compose("cumprod", &[self], |b| {
             let x = b.cast(self, sum_dtype(self.dtype()))?;
-            running(b, ScanKind::Prod, &x, dim)
+            running(b, ScanKind::Prod, &x, &dim)
         })
     }
 
     /// log Σ eˣ of the elements so far, of floats, without overflow.
     #[track_caller]
-    pub fn logcumsumexp(&self, dim: i64) -> Tensor {
+    pub fn logcumsumexp(&self, dim: impl Into<DimArg>) -> Tensor {
+        let dim = dim.into();
         compose("logcumsumexp", &[self], |b| {
             super::args::needs_float(self, "operand")?;
-            running(b, ScanKind::LogSumExp, self, dim)
+            running(b, ScanKind::LogSumExp, self, &dim)
         })
     }
 
     /// The largest element so far and its i64 index, the last of equal ones. NaN counts as the largest.
     #[track_caller]
-    pub fn cummax(&self, dim: i64) -> (Tensor, Tensor) {
-        extreme("cummax", ScanKind::Max, self, dim)
+    pub fn cummax(&self, dim: impl Into<DimArg>) -> (Tensor, Tensor) {
+        let dim = dim.into();
+        extreme("cummax", ScanKind::Max, self, &dim)
     }
 
     /// The smallest element so far and its i64 index, the last of equal ones. NaN counts as the
     /// smallest.
     #[track_caller]
-    pub fn cummin(&self, dim: i64) -> (Tensor, Tensor) {
-        extreme("cummin", ScanKind::Min, self, dim)
+    pub fn cummin(&self, dim: impl Into<DimArg>) -> (Tensor, Tensor) {
+        let dim = dim.into();
+        extreme("cummin", ScanKind::Min, self, &dim)
     }
 
     /// Differences of neighbours along a dim, n times; of bools, whether they differ. `prepend` and
@@ -64,15 +70,16 @@ impl Tensor {
     pub fn diff(
         &self,
         n: i64,
-        dim: i64,
+        dim: impl Into<DimArg>,
         prepend: Option<&Tensor>,
         append: Option<&Tensor>,
     ) -> Tensor {
+        let dim = dim.into();
         let extended = match (n, prepend, append) {
             (0, ..) | (_, None, None) => self.clone(),
             _ => {
                 let parts: Vec<&Tensor> = prepend.into_iter().chain([self]).chain(append).collect();
-                super::join::cat(&parts, dim)
+                super::join::cat(&parts, &dim)
             }
         };
         let operands: Vec<&Tensor> = [self, &extended]
@@ -108,10 +115,11 @@ impl Tensor {
     /// The integral along a dim by the trapezoid rule. `x` is the distance of samples (a number) or
     /// where they lie: a vector, or a tensor that broadcasts once it has dims of 1 in front.
     #[track_caller]
-    pub fn trapezoid<'a>(&self, x: impl Into<Other<'a>>, dim: i64) -> Tensor {
+    pub fn trapezoid<'a>(&self, x: impl Into<Other<'a>>, dim: impl Into<DimArg>) -> Tensor {
+        let dim = dim.into();
         let x = x.into();
         compose("trapezoid", &x.with(self), |b| {
-            let Some((areas, a)) = areas(b, self, &x, dim)? else {
+            let Some((areas, a)) = areas(b, self, &x, &dim)? else {
                 let a = super::args::axis(self, dim)?;
                 let mut shape = Shape::from(self.dims());
                 shape.remove(a);
@@ -125,10 +133,15 @@ impl Tensor {
 
     /// The running integral along a dim by the trapezoid rule, see [`Tensor::trapezoid`].
     #[track_caller]
-    pub fn cumulative_trapezoid<'a>(&self, x: impl Into<Other<'a>>, dim: i64) -> Tensor {
+    pub fn cumulative_trapezoid<'a>(
+        &self,
+        x: impl Into<Other<'a>>,
+        dim: impl Into<DimArg>,
+    ) -> Tensor {
+        let dim = dim.into();
         let x = x.into();
         compose("cumulative_trapezoid", &x.with(self), |b| {
-            let Some((areas, a)) = areas(b, self, &x, dim)? else {
+            let Some((areas, a)) = areas(b, self, &x, &dim)? else {
                 return Ok(self.clone());
             };
             let (y, dtype) = half(b, &areas)?;
@@ -138,14 +151,14 @@ impl Tensor {
     }
 }
 
-fn running(b: &mut Recorder, kind: ScanKind, t: &Tensor, dim: i64) -> Recorded {
+fn running(b: &mut Recorder, kind: ScanKind, t: &Tensor, dim: &DimArg) -> Recorded {
     let (x, a) = lanes(b, t, dim)?;
     let y = b.scan(kind, &x, a)?;
     b.reshape(&y, t.dims())
 }
 
 #[track_caller]
-fn extreme(called: &'static str, kind: ScanKind, t: &Tensor, dim: i64) -> (Tensor, Tensor) {
+fn extreme(called: &'static str, kind: ScanKind, t: &Tensor, dim: &DimArg) -> (Tensor, Tensor) {
     two(compose_many(called, &[t], 2, |b| {
         let (x, a) = lanes(b, t, dim)?;
         let ordered = match x.dtype() {
@@ -186,7 +199,7 @@ fn areas(
     b: &mut Recorder,
     y: &Tensor,
     x: &Other,
-    dim: i64,
+    dim: &DimArg,
 ) -> Result<Option<(Tensor, usize)>, OpError> {
     let a = super::args::axis(y, dim)?;
     if y.dims()[a].is(0) {

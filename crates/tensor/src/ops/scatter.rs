@@ -4,7 +4,7 @@
 //! that overwrites keeps the last in row-major order, and sums combine in that order, so that results
 //! repeat.
 
-use super::args::{axis, same_dtype};
+use super::args::{DimArg, axis, same_dtype};
 use super::arith::Other;
 use super::index::{Places, as_index, as_vector, check_index_shape, no_larger, wrapped_index};
 use super::record::{Recorded, wide};
@@ -61,12 +61,18 @@ impl Tensor {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn scatter<'a>(&self, dim: i64, index: &Tensor, src: impl Into<Other<'a>>) -> Tensor {
+    pub fn scatter<'a>(
+        &self,
+        dim: impl Into<DimArg>,
+        index: &Tensor,
+        src: impl Into<Other<'a>>,
+    ) -> Tensor {
+        let dim = dim.into();
         let src = src.into();
         let mut operands = src.with(self);
         operands.push(index);
         compose("scatter", &operands, |b| {
-            scattered(b, self, dim, index, &src, |b, x, a, index, src| {
+            scattered(b, self, &dim, index, &src, |b, x, a, index, src| {
                 b.scatter(ScatterKind::Set, x, a, index, src)
             })
         })
@@ -74,10 +80,11 @@ impl Tensor {
 
     /// Like [`Tensor::scatter`], adding to what is there.
     #[track_caller]
-    pub fn scatter_add(&self, dim: i64, index: &Tensor, src: &Tensor) -> Tensor {
+    pub fn scatter_add(&self, dim: impl Into<DimArg>, index: &Tensor, src: &Tensor) -> Tensor {
+        let dim = dim.into();
         compose("scatter_add", &[self, src, index], |b| {
             let src = Other::Tensor(src);
-            scattered(b, self, dim, index, &src, |b, x, a, index, src| {
+            scattered(b, self, &dim, index, &src, |b, x, a, index, src| {
                 b.scatter(ScatterKind::Sum, x, a, index, src)
             })
         })
@@ -88,17 +95,18 @@ impl Tensor {
     #[track_caller]
     pub fn scatter_reduce<'a>(
         &self,
-        dim: i64,
+        dim: impl Into<DimArg>,
         index: &Tensor,
         src: impl Into<Other<'a>>,
         reduce: ScatterReduction,
         include_self: bool,
     ) -> Tensor {
+        let dim = dim.into();
         let src = src.into();
         let mut operands = src.with(self);
         operands.push(index);
         compose("scatter_reduce", &operands, |b| {
-            scattered(b, self, dim, index, &src, |b, x, a, index, src| {
+            scattered(b, self, &dim, index, &src, |b, x, a, index, src| {
                 reduced(b, x, a, index, src, reduce, include_self)
             })
         })
@@ -109,11 +117,12 @@ impl Tensor {
     #[track_caller]
     pub fn index_add(
         &self,
-        dim: i64,
+        dim: impl Into<DimArg>,
         index: &Tensor,
         source: &Tensor,
         alpha: impl Into<Scalar>,
     ) -> Tensor {
+        let dim = dim.into();
         let alpha = alpha.into();
         compose("index_add", &[self, index, source], |b| {
             ensure!(
@@ -121,7 +130,7 @@ impl Tensor {
                 "alpha {alpha} can't be a factor of {} without loss",
                 self.dtype()
             );
-            slices(b, self, dim, index, source, |b, x, a, index, src| {
+            slices(b, self, &dim, index, source, |b, x, a, index, src| {
                 let src = match self.dtype() {
                     DType::Bool => b.with(Pw::And, src, alpha.as_bool())?,
                     _ => b.with(Pw::Mul, src, alpha)?,
@@ -133,9 +142,10 @@ impl Tensor {
 
     /// Replaces the slices of a dim that an index vector (i64) chooses by those of the source.
     #[track_caller]
-    pub fn index_copy(&self, dim: i64, index: &Tensor, source: &Tensor) -> Tensor {
+    pub fn index_copy(&self, dim: impl Into<DimArg>, index: &Tensor, source: &Tensor) -> Tensor {
+        let dim = dim.into();
         compose("index_copy", &[self, index, source], |b| {
-            slices(b, self, dim, index, source, |b, x, a, index, src| {
+            slices(b, self, &dim, index, source, |b, x, a, index, src| {
                 b.scatter(ScatterKind::Set, x, a, index, src)
             })
         })
@@ -146,14 +156,15 @@ impl Tensor {
     #[track_caller]
     pub fn index_reduce(
         &self,
-        dim: i64,
+        dim: impl Into<DimArg>,
         index: &Tensor,
         source: &Tensor,
         reduce: ScatterReduction,
         include_self: bool,
     ) -> Tensor {
+        let dim = dim.into();
         compose("index_reduce", &[self, index, source], |b| {
-            slices(b, self, dim, index, source, |b, x, a, index, src| {
+            slices(b, self, &dim, index, source, |b, x, a, index, src| {
                 reduced(b, x, a, index, src, reduce, include_self)
             })
         })
@@ -233,7 +244,7 @@ pub(crate) fn put_at(
 fn scattered(
     b: &mut Recorder,
     x: &Tensor,
-    dim: i64,
+    dim: &DimArg,
     index: &Tensor,
     src: &Other,
     combine: impl Fn(&mut Recorder, &Tensor, usize, &Tensor, &Tensor) -> Recorded,
@@ -293,7 +304,7 @@ fn cut(b: &mut Recorder, src: &Tensor, index: &Tensor) -> Recorded {
 fn slices(
     b: &mut Recorder,
     x: &Tensor,
-    dim: i64,
+    dim: &DimArg,
     index: &Tensor,
     source: &Tensor,
     combine: impl Fn(&mut Recorder, &Tensor, usize, &Tensor, &Tensor) -> Recorded,

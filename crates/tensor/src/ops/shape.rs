@@ -1,8 +1,9 @@
 //! Views: other shapes and orders over the same elements.
 
-use super::args::{IntList, axis, new_axis};
+use super::args::{DimArg, DimArgs, IntList, addressable, axis, new_axis};
+use super::record::Recorded;
 use crate::Tensor;
-use crate::record::compose;
+use crate::record::{Recorder, compose};
 use kiln_base::{Dim, numel};
 use kiln_ir::{Builder, OpError, Shape, ensure};
 
@@ -43,13 +44,24 @@ impl Tensor {
         })
     }
 
-    /// Like [`Tensor::reshape`]. Kiln's tensors have no strides, so every view is possible.
+    /// Like [`Tensor::reshape`], but an error where PyTorch would have to copy: after a transpose, say,
+    /// dims can be split but not joined. Kiln could do it, and `reshape` does; the check is for code
+    /// that relies on sharing memory.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor};
+    /// let x = Tensor::ones([4, 4], DType::F32);
+    /// assert_eq!(x.view([-1, 8]).shape()?, [2, 8]);
+    /// assert!(x.t().view([16]).error().is_some());
+    /// assert_eq!(x.t().reshape([16]).shape()?, [16]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
     #[track_caller]
     pub fn view(&self, shape: impl Into<IntList>) -> Tensor {
         let shape = shape.into();
         compose("view", &[self], |b| {
             let shape = inferred(&self.fact().numel(), &shape.0)?;
-            b.reshape(self, &shape)
+            view(b, self, &shape)
         })
     }
 
@@ -62,7 +74,7 @@ impl Tensor {
     /// The elements under the shape of another tensor.
     #[track_caller]
     pub fn view_as(&self, other: &Tensor) -> Tensor {
-        compose("view_as", &[self, other], |b| b.reshape(self, other.dims()))
+        compose("view_as", &[self, other], |b| view(b, self, other.dims()))
     }
 
     /// Dims of size 1 stretched and dims added in front; −1 keeps a dim's size.
@@ -90,6 +102,7 @@ impl Tensor {
                     }
                 });
             }
+            addressable(&out, self.dtype())?;
             b.broadcast_to(self, &out)
         })
     }
@@ -110,7 +123,7 @@ impl Tensor {
 
     /// The view whose dim i is this tensor's dim `dims[i]`.
     #[track_caller]
-    pub fn permute(&self, dims: impl Into<IntList>) -> Tensor {
+    pub fn permute(&self, dims: impl Into<DimArgs>) -> Tensor {
         let dims = dims.into();
         compose("permute", &[self], |b| {
             ensure!(
@@ -128,15 +141,17 @@ impl Tensor {
 
     /// Two dims swapped.
     #[track_caller]
-    pub fn transpose(&self, dim0: i64, dim1: i64) -> Tensor {
+    pub fn transpose(&self, dim0: impl Into<DimArg>, dim1: impl Into<DimArg>) -> Tensor {
+        let dim0 = dim0.into();
+        let dim1 = dim1.into();
         compose("transpose", &[self], |b| {
             if self.ndim() == 0 {
-                IntList(vec![dim0]).axes(self)?;
-                IntList(vec![dim1]).axes(self)?;
+                DimArgs::from(&dim0).axes(self)?;
+                DimArgs::from(&dim1).axes(self)?;
                 return Ok(self.clone());
             }
             let mut perm: Vec<usize> = (0..self.ndim()).collect();
-            perm.swap(axis(self, dim0)?, axis(self, dim1)?);
+            perm.swap(axis(self, &dim0)?, axis(self, &dim1)?);
             b.permute(self, &perm)
         })
     }
@@ -157,16 +172,12 @@ impl Tensor {
 
     /// Dims of size 1 removed: those given, or with `()` none (see [`Tensor::squeeze_all`]).
     #[track_caller]
-    pub fn squeeze(&self, dims: impl Into<IntList>) -> Tensor {
+    pub fn squeeze(&self, dims: impl Into<DimArgs>) -> Tensor {
         let dims = dims.into();
         compose("squeeze", &[self], |b| {
-            let axes = dims.axes(self)?;
-            let kept = |i: &usize| !(axes.contains(i) && self.dims()[*i].is(1));
-            let shape: Shape = (0..self.ndim())
-                .filter(kept)
-                .map(|i| self.dims()[i].clone())
-                .collect();
-            b.reshape(self, &shape)
+            let mut axes = dims.axes(self)?;
+            axes.retain(|a| self.dims()[*a].is(1));
+            b.squeeze(self, &axes)
         })
     }
 
@@ -174,8 +185,8 @@ impl Tensor {
     #[track_caller]
     pub fn squeeze_all(&self) -> Tensor {
         compose("squeeze", &[self], |b| {
-            let shape: Shape = self.dims().iter().filter(|d| !d.is(1)).cloned().collect();
-            b.reshape(self, &shape)
+            let ones: Vec<usize> = (0..self.ndim()).filter(|a| self.dims()[*a].is(1)).collect();
+            b.squeeze(self, &ones)
         })
     }
 
@@ -190,14 +201,16 @@ impl Tensor {
 
     /// The dims from `start_dim` to `end_dim` (inclusive) made one.
     #[track_caller]
-    pub fn flatten(&self, start_dim: i64, end_dim: i64) -> Tensor {
+    pub fn flatten(&self, start_dim: impl Into<DimArg>, end_dim: impl Into<DimArg>) -> Tensor {
+        let start_dim = start_dim.into();
+        let end_dim = end_dim.into();
         compose("flatten", &[self], |b| {
             if self.ndim() == 0 {
-                IntList(vec![start_dim]).axes(self)?;
-                IntList(vec![end_dim]).axes(self)?;
+                DimArgs::from(&start_dim).axes(self)?;
+                DimArgs::from(&end_dim).axes(self)?;
                 return b.reshape(self, &[Dim::ONE]);
             }
-            let (start, end) = (axis(self, start_dim)?, axis(self, end_dim)?);
+            let (start, end) = (axis(self, &start_dim)?, axis(self, &end_dim)?);
             ensure!(
                 start <= end,
                 "start_dim {start_dim} comes after end_dim {end_dim}"
@@ -205,16 +218,20 @@ impl Tensor {
             let mut shape = Shape::from(&self.dims()[..start]);
             shape.push(numel(&self.dims()[start..=end]));
             shape.extend(self.dims()[end + 1..].iter().cloned());
-            b.reshape(self, &shape)
+            let y = b.reshape(self, &shape)?;
+            Ok(y.with_names_of(self, |names| {
+                names.splice(start..=end, [None]);
+            }))
         })
     }
 
     /// One dim made several; one of their sizes may be −1.
     #[track_caller]
-    pub fn unflatten(&self, dim: i64, sizes: impl Into<IntList>) -> Tensor {
+    pub fn unflatten(&self, dim: impl Into<DimArg>, sizes: impl Into<IntList>) -> Tensor {
+        let dim = dim.into();
         let sizes = sizes.into();
         compose("unflatten", &[self], |b| {
-            let at = axis(self, dim)?;
+            let at = axis(self, &dim)?;
             ensure!(!sizes.0.is_empty(), "dim {dim} can't become no dims");
             let parts = inferred(&self.dims()[at], &sizes.0)?;
             ensure!(
@@ -232,7 +249,7 @@ impl Tensor {
 
     /// The dims `source` moved to the places `destination`; the others keep their order.
     #[track_caller]
-    pub fn movedim(&self, source: impl Into<IntList>, destination: impl Into<IntList>) -> Tensor {
+    pub fn movedim(&self, source: impl Into<DimArgs>, destination: impl Into<DimArgs>) -> Tensor {
         let (source, destination) = (source.into(), destination.into());
         compose("movedim", &[self], |b| {
             ensure!(
@@ -321,6 +338,18 @@ impl Tensor {
             b.reshape(&x, self.dims())
         })
     }
+}
+
+fn view(b: &mut Recorder, x: &Tensor, shape: &[Dim]) -> Recorded {
+    let y = b.reshape(x, shape)?;
+    ensure!(
+        x.is_viewable(shape),
+        "{} with strides {:?} can't be viewed as {shape:?} without a copy, because at least one dim \
+         would span two that do not lie together in memory; use reshape",
+        x.fact(),
+        x.strides()
+    );
+    Ok(y)
 }
 
 fn image_rank(t: &Tensor) -> Result<usize, OpError> {

@@ -3,7 +3,7 @@
 //! Every sort is stable. NaN counts as larger than everything; −0 and 0 are equal. Sorted values are
 //! gathers, so they are bit for bit the elements. A number counts as a vector of one.
 
-use super::args::{axis, known};
+use super::args::{DimArg, axis, known};
 use super::index::as_vector;
 use super::record::Recorded;
 use super::reduce::two;
@@ -23,9 +23,10 @@ impl Tensor {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn sort(&self, dim: i64, descending: bool) -> (Tensor, Tensor) {
+    pub fn sort(&self, dim: impl Into<DimArg>, descending: bool) -> (Tensor, Tensor) {
+        let dim = dim.into();
         two(compose_many("sort", &[self], 2, |b| {
-            let (x, a) = lanes(b, self, dim)?;
+            let (x, a) = lanes(b, self, &dim)?;
             let order = b.arg_sort(&x, a, descending, None)?;
             let values = b.gather(&x, a, &order)?;
             let back = |b: &mut Recorder, t: &Tensor| b.reshape(t, self.dims());
@@ -35,9 +36,10 @@ impl Tensor {
 
     /// The i64 indices that sort each lane of a dim.
     #[track_caller]
-    pub fn argsort(&self, dim: i64, descending: bool) -> Tensor {
+    pub fn argsort(&self, dim: impl Into<DimArg>, descending: bool) -> Tensor {
+        let dim = dim.into();
         compose("argsort", &[self], |b| {
-            let (x, a) = lanes(b, self, dim)?;
+            let (x, a) = lanes(b, self, &dim)?;
             let order = b.arg_sort(&x, a, descending, None)?;
             b.reshape(&order, self.dims())
         })
@@ -52,10 +54,17 @@ impl Tensor {
     /// The k largest (else smallest) elements of each lane of a dim and their i64 indices. They always
     /// come in order, best first, which `sorted = false` allows, too.
     #[track_caller]
-    pub fn topk(&self, k: i64, dim: i64, largest: bool, sorted: bool) -> (Tensor, Tensor) {
+    pub fn topk(
+        &self,
+        k: i64,
+        dim: impl Into<DimArg>,
+        largest: bool,
+        sorted: bool,
+    ) -> (Tensor, Tensor) {
+        let dim = dim.into();
         let _ = sorted;
         two(compose_many("topk", &[self], 2, |b| {
-            let (x, a) = lanes(b, self, dim)?;
+            let (x, a) = lanes(b, self, &dim)?;
             let count = count(&x, a, k)?;
             let order = b.arg_sort(&x, a, largest, Some(count))?;
             let values = b.gather(&x, a, &order)?;
@@ -68,10 +77,11 @@ impl Tensor {
 
     /// The k-th smallest element (k from 1) of each lane of a dim and its i64 index.
     #[track_caller]
-    pub fn kthvalue(&self, k: i64, dim: i64, keepdim: bool) -> (Tensor, Tensor) {
+    pub fn kthvalue(&self, k: i64, dim: impl Into<DimArg>, keepdim: bool) -> (Tensor, Tensor) {
+        let dim = dim.into();
         two(compose_many("kthvalue", &[self], 2, |b| {
             ensure!(k >= 1, "k counts from 1, so it can't be {k}");
-            let (x, a) = lanes(b, self, dim)?;
+            let (x, a) = lanes(b, self, &dim)?;
             let count = count(&x, a, k)?;
             let order = b.arg_sort(&x, a, false, Some(count))?;
             let index = b.narrow(&order, a, k - 1, 1i64)?;
@@ -82,8 +92,9 @@ impl Tensor {
     /// The middle element of each lane of a dim (the lower one of two) and its i64 index. Where a lane
     /// has a NaN, the first of them.
     #[track_caller]
-    pub fn median(&self, dim: i64, keepdim: bool) -> (Tensor, Tensor) {
-        middle("median", self, Some(dim), keepdim, false)
+    pub fn median(&self, dim: impl Into<DimArg>, keepdim: bool) -> (Tensor, Tensor) {
+        let dim = dim.into();
+        middle("median", self, Some(&dim), keepdim, false)
     }
 
     /// The middle one of all elements (the lower one of two); NaN if there is a NaN or no element.
@@ -94,8 +105,9 @@ impl Tensor {
 
     /// The middle element of what is not NaN in each lane of a dim, and its i64 index.
     #[track_caller]
-    pub fn nanmedian(&self, dim: i64, keepdim: bool) -> (Tensor, Tensor) {
-        middle("nanmedian", self, Some(dim), keepdim, true)
+    pub fn nanmedian(&self, dim: impl Into<DimArg>, keepdim: bool) -> (Tensor, Tensor) {
+        let dim = dim.into();
+        middle("nanmedian", self, Some(&dim), keepdim, true)
     }
 
     /// The middle one of all elements that are not NaN; NaN if there is none.
@@ -107,9 +119,10 @@ impl Tensor {
     /// The most frequent element of each lane of a dim, the smallest of several, and the i64 index of
     /// its last occurrence.
     #[track_caller]
-    pub fn mode(&self, dim: i64, keepdim: bool) -> (Tensor, Tensor) {
+    pub fn mode(&self, dim: impl Into<DimArg>, keepdim: bool) -> (Tensor, Tensor) {
+        let dim = dim.into();
         two(compose_many("mode", &[self], 2, |b| {
-            let (x, a) = lanes(b, self, dim)?;
+            let (x, a) = lanes(b, self, &dim)?;
             let n = known(&x, a)?;
             ensure!(n > 0, "{} has no elements along dim {dim}", self.fact());
             let order = b.arg_sort(&x, a, false, None)?;
@@ -141,7 +154,11 @@ impl Tensor {
 }
 
 /// The tensor with at least one dim, and the axis that `dim` names.
-pub(crate) fn lanes(b: &mut Recorder, t: &Tensor, dim: i64) -> Result<(Tensor, usize), OpError> {
+pub(crate) fn lanes(
+    b: &mut Recorder,
+    t: &Tensor,
+    dim: &DimArg,
+) -> Result<(Tensor, usize), OpError> {
     let x = as_vector(b, t)?;
     let a = axis(&x, dim)?;
     Ok((x, a))
@@ -202,7 +219,7 @@ pub(crate) fn sorted_with_nans(
 fn middle(
     called: &'static str,
     t: &Tensor,
-    dim: Option<i64>,
+    dim: Option<&DimArg>,
     keepdim: bool,
     skip_nan: bool,
 ) -> (Tensor, Tensor) {
@@ -212,7 +229,7 @@ fn middle(
             let nan = b.full(f64::NAN, t.dtype(), &[])?;
             return Ok(vec![nan, b.full(0i64, DType::I64, &[])?]);
         }
-        let (t, dim) = dim.map_or((&flat, 0), |d| (t, d));
+        let (t, dim) = dim.map_or((&flat, &DimArg::Index(0)), |d| (t, d));
         let (x, a) = lanes(b, t, dim)?;
         let n = known(&x, a)?;
         ensure!(n > 0, "{} has no elements along dim {dim}", t.fact());

@@ -3,7 +3,7 @@
 //! How many there are depends on values, so these operations compute their operand and record gathers
 //! with what they found. NaN equals nothing, not even NaN.
 
-use super::args::axis;
+use super::args::{DimArgs, axis};
 use super::host;
 use crate::record::compose;
 use crate::{Error, ErrorKind, Result, Tensor};
@@ -27,14 +27,14 @@ impl Tensor {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn unique(&self, dim: impl Into<Option<i64>>) -> (Tensor, Tensor, Tensor) {
+    pub fn unique(&self, dim: impl Into<DimArgs>) -> (Tensor, Tensor, Tensor) {
         distinct("unique", self, dim.into(), true)
     }
 
     /// The first of each run of equal elements or, along a dim, slices; which run each is in (i64); and
     /// how long the runs are (i64).
     #[track_caller]
-    pub fn unique_consecutive(&self, dim: impl Into<Option<i64>>) -> (Tensor, Tensor, Tensor) {
+    pub fn unique_consecutive(&self, dim: impl Into<DimArgs>) -> (Tensor, Tensor, Tensor) {
         distinct("unique_consecutive", self, dim.into(), false)
     }
 }
@@ -43,17 +43,18 @@ impl Tensor {
 fn distinct(
     called: &'static str,
     t: &Tensor,
-    dim: Option<i64>,
+    dims: DimArgs,
     sort: bool,
 ) -> (Tensor, Tensor, Tensor) {
     let loc = Location::caller();
-    let found = match grouped(called, t, dim, sort) {
+    let found = match grouped(called, t, &dims, sort) {
         Ok(groups) => groups,
         Err(e) => {
             let bad = Tensor::poisoned(e, loc);
             return (bad.clone(), bad.clone(), bad);
         }
     };
+    let dim = dims.0.first();
     let first = host::vector(&found.first);
     let values = compose(called, &[t, &first], |b| match dim {
         Some(d) => b.index_select(t, axis(t, d)?, &first),
@@ -82,11 +83,13 @@ struct Groups {
 }
 
 #[track_caller]
-fn grouped(called: &str, t: &Tensor, dim: Option<i64>, sort: bool) -> Result<Groups> {
+fn grouped(called: &str, t: &Tensor, dims: &DimArgs, sort: bool) -> Result<Groups> {
     let loc = Loc::from(Location::caller());
     let wrong = |m: String| Error::new(ErrorKind::Op, called, m, loc.clone());
     t.check()?;
-    let a = dim.map(|d| axis(t, d)).transpose();
+    let a = dims
+        .one_or_all()
+        .and_then(|d| d.map(|d| axis(t, d)).transpose());
     let a = a.map_err(|e| wrong(e.0))?;
     if !t.dtype().computes() {
         return Err(wrong(format!("{} can only be stored and cast", t.dtype())));

@@ -1,0 +1,349 @@
+//! Names of dims: an optional check on top of the shapes.
+//!
+//! Names belong to the handle. They never enter the program, and an operation on tensors without names
+//! pays nothing for them. They follow every recorded op by PyTorch's rules: elementwise ops unify the
+//! names of aligned dims (an error if they differ), reductions drop those of the dims that go, views
+//! carry them along, products take them from the dims that stay. Ops that can't say which dims their
+//! result has drop all names.
+
+use crate::Tensor;
+use crate::record::compose;
+use kiln_ir::{Op, OpError, ensure};
+use std::sync::Arc;
+
+/// The name of each dim.
+pub(crate) type Names = Arc<[Option<Arc<str>>]>;
+
+/// A name, or `None`, for each dim; `"..."` stands for the dims that the others leave.
+pub struct DimNames(Vec<Option<String>>);
+
+impl<const N: usize> From<[&str; N]> for DimNames {
+    fn from(names: [&str; N]) -> DimNames {
+        DimNames::from(&names[..])
+    }
+}
+
+impl From<&[&str]> for DimNames {
+    fn from(names: &[&str]) -> DimNames {
+        DimNames(names.iter().map(|n| Some(n.to_string())).collect())
+    }
+}
+
+impl<const N: usize> From<[Option<&str>; N]> for DimNames {
+    fn from(names: [Option<&str>; N]) -> DimNames {
+        DimNames(names.iter().map(|n| n.map(str::to_string)).collect())
+    }
+}
+
+impl DimNames {
+    /// One name for each dim, the ellipsis replaced by `rest`.
+    fn spelled(
+        &self,
+        t: &Tensor,
+        rest: &[Option<Arc<str>>],
+    ) -> Result<Vec<Option<Arc<str>>>, OpError> {
+        let dots = |n: &Option<String>| n.as_deref() == Some("...");
+        let name = |n: &Option<String>| n.as_deref().map(Arc::from);
+        let Some(at) = self.0.iter().position(dots) else {
+            let names: Vec<_> = self.0.iter().map(name).collect();
+            return distinct(names);
+        };
+        ensure!(
+            self.0.iter().filter(|n| dots(n)).count() == 1,
+            "\"...\" can stand only once among the names"
+        );
+        ensure!(
+            self.0.len() <= t.ndim() + 1 || rest.is_empty(),
+            "{} names are too many for {}",
+            self.0.len() - 1,
+            t.fact()
+        );
+        let mut names: Vec<_> = self.0[..at].iter().map(name).collect();
+        names.extend(rest.iter().cloned());
+        names.extend(self.0[at + 1..].iter().map(name));
+        distinct(names)
+    }
+
+    /// One name for each dim of t, which keeps its own where the ellipsis stands.
+    fn for_dims_of(&self, t: &Tensor) -> Result<Vec<Option<Arc<str>>>, OpError> {
+        let own = t.own_names();
+        let before = self.0.iter().position(|n| n.as_deref() == Some("..."));
+        let count = (t.ndim() + 1).saturating_sub(self.0.len());
+        let rest = before.map_or(&[][..], |b| own.get(b..b + count).unwrap_or(&[]));
+        let names = self.spelled(t, rest)?;
+        ensure!(
+            names.len() == t.ndim(),
+            "{} names do not fit {}, which has {} dims",
+            names.len(),
+            t.fact(),
+            t.ndim()
+        );
+        Ok(names)
+    }
+}
+
+fn distinct(names: Vec<Option<Arc<str>>>) -> Result<Vec<Option<Arc<str>>>, OpError> {
+    for (i, n) in names.iter().enumerate() {
+        if let Some(n) = n {
+            ensure!(!n.is_empty(), "a name can't be empty");
+            ensure!(
+                !names[..i].contains(&Some(n.clone())),
+                "the name {n:?} appears twice"
+            );
+        }
+    }
+    Ok(names)
+}
+
+impl Tensor {
+    /// Names for the dims that have none yet; a dim that has another name is an error. `"..."` stands
+    /// for dims that stay as they are.
+    ///
+    /// Every argument that names a dim by its number then takes its name too.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor};
+    /// let images = Tensor::ones([2, 3, 4, 5], DType::F32).refine_names(["N", "C", "H", "W"]);
+    /// let gray = images.mean("C", false);
+    /// assert_eq!(gray.names(), [Some("N"), Some("H"), Some("W")]);
+    /// assert_eq!(images.select("C", 0).shape()?, [2, 4, 5]);
+    /// // A check: these dims don't belong together.
+    /// let wrong = &images * Tensor::ones([5], DType::F32).refine_names(["H"]);
+    /// assert!(wrong.error().is_some());
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn refine_names(&self, names: impl Into<DimNames>) -> Tensor {
+        let names = names.into();
+        compose("refine_names", &[self], |_| {
+            let names = names.for_dims_of(self)?;
+            for (i, (old, new)) in self.own_names().iter().zip(&names).enumerate() {
+                ensure!(
+                    old.is_none() || old == new,
+                    "dim {i} is {old:?} and can't become {new:?}; use rename"
+                );
+            }
+            Ok(self.with_names(names))
+        })
+    }
+
+    /// Other names for the dims; `"..."` stands for dims that keep theirs. See
+    /// [`Tensor::drop_names`] to remove them.
+    #[track_caller]
+    pub fn rename(&self, names: impl Into<DimNames>) -> Tensor {
+        let names = names.into();
+        compose("rename", &[self], |_| {
+            Ok(self.with_names(names.for_dims_of(self)?))
+        })
+    }
+
+    /// This tensor without names: PyTorch's `rename(None)`.
+    pub fn drop_names(&self) -> Tensor {
+        self.with_names(Vec::new())
+    }
+
+    /// The name of each dim.
+    pub fn names(&self) -> Vec<Option<&str>> {
+        match &self.names {
+            Some(names) => names.iter().map(|n| n.as_deref()).collect(),
+            None => vec![None; self.ndim()],
+        }
+    }
+
+    /// The dims in the order of these names, with a dim of size 1 for each name that this tensor
+    /// doesn't have. `"..."` stands for the dims that aren't named, in their order.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor};
+    /// let x = Tensor::ones([2, 3], DType::F32).refine_names(["C", "N"]);
+    /// assert_eq!(x.align_to(["N", "C", "H", "W"]).shape()?, [3, 2, 1, 1]);
+    /// assert_eq!(x.align_to(["N", "..."]).names(), [Some("N"), Some("C")]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn align_to(&self, names: impl Into<DimNames>) -> Tensor {
+        let names = names.into();
+        compose("align_to", &[self], |b| {
+            let own = self.own_names();
+            let named =
+                |n: &&Option<Arc<str>>| !names.0.iter().any(|x| x.as_deref() == n.as_deref());
+            let rest: Vec<Option<Arc<str>>> = own.iter().filter(named).cloned().collect();
+            let wanted = names.spelled(self, &rest)?;
+            for n in own.iter() {
+                ensure!(
+                    n.is_some(),
+                    "every dim of {} needs a name to be aligned",
+                    self.fact()
+                );
+                ensure!(
+                    wanted.contains(n),
+                    "the dim {n:?} has no place in {wanted:?}"
+                );
+            }
+            let perm: Vec<usize> = wanted
+                .iter()
+                .filter_map(|n| own.iter().position(|o| o == n))
+                .collect();
+            let mut x = b.permute(self, &perm)?;
+            for (i, n) in wanted.iter().enumerate() {
+                if !own.contains(n) {
+                    x = b.unsqueeze(&x, i)?;
+                }
+            }
+            Ok(x.with_names(wanted))
+        })
+    }
+
+    /// [`Tensor::align_to`] the names of another tensor.
+    #[track_caller]
+    pub fn align_as(&self, other: &Tensor) -> Tensor {
+        let names = other.names();
+        self.align_to(DimNames(
+            names.iter().map(|n| n.map(str::to_string)).collect(),
+        ))
+    }
+
+    /// A name for each dim, or none where nothing is named.
+    fn own_names(&self) -> Vec<Option<Arc<str>>> {
+        match &self.names {
+            Some(names) => names.to_vec(),
+            None => vec![None; self.ndim()],
+        }
+    }
+
+    /// The same value under names; none of them given removes them.
+    pub(crate) fn with_names(&self, names: Vec<Option<Arc<str>>>) -> Tensor {
+        let mut t = self.clone();
+        t.names = names.iter().any(Option::is_some).then(|| names.into());
+        t
+    }
+
+    /// The value of a view of `from` that only inserts or removes dims of size 1, under its names.
+    pub(crate) fn with_names_of(
+        self,
+        from: &Tensor,
+        edit: impl FnOnce(&mut Vec<Option<Arc<str>>>),
+    ) -> Tensor {
+        let Some(names) = &from.names else {
+            return self;
+        };
+        let mut names = names.to_vec();
+        edit(&mut names);
+        self.with_names(names)
+    }
+
+    /// The axis of this name.
+    pub(crate) fn named_axis(&self, name: &str) -> Result<usize, OpError> {
+        let names = self.names();
+        names.iter().position(|n| *n == Some(name)).ok_or_else(|| {
+            OpError(format!(
+                "no dim of {} is named {name:?}; its names are {}",
+                self.fact(),
+                shown(&names)
+            ))
+        })
+    }
+}
+
+/// `('N', 'C', None)`, as PyTorch prints names.
+pub(crate) fn shown(names: &[Option<&str>]) -> String {
+    let text = |n: &Option<&str>| n.map_or("None".to_string(), |n| format!("'{n}'"));
+    let list: Vec<String> = names.iter().map(text).collect();
+    match &list[..] {
+        [one] => format!("({one},)"),
+        _ => format!("({})", list.join(", ")),
+    }
+}
+
+/// Errs if a name stands at different places, counted from the right, of two operands.
+pub(crate) fn aligned(a: &Tensor, b: &Tensor) -> Result<(), OpError> {
+    let (Some(p), Some(q)) = (&a.names, &b.names) else {
+        return Ok(());
+    };
+    for (i, n) in p.iter().rev().enumerate() {
+        let other = q.iter().rev().position(|m| n.is_some() && m == n);
+        ensure!(
+            other.is_none_or(|j| i == j),
+            "the dim {:?} stands at different places of {} and {}; use align_to",
+            n.as_deref().unwrap_or_default(),
+            shown(&a.names()),
+            shown(&b.names())
+        );
+    }
+    Ok(())
+}
+
+/// The names of an op's results.
+pub(crate) fn of(op: &Op, inputs: &[Tensor]) -> Result<Option<Names>, OpError> {
+    if inputs.iter().all(|t| t.names.is_none()) {
+        return Ok(None);
+    }
+    let x = inputs[0].own_names();
+    let dropped = |axes: &[usize]| {
+        let kept = x.iter().enumerate().filter(|(i, _)| !axes.contains(i));
+        kept.map(|(_, n)| n.clone()).collect::<Vec<_>>()
+    };
+    let names = match op {
+        Op::Pointwise(_) | Op::Concat(_) => {
+            let mut names = x;
+            for t in &inputs[1..] {
+                unify(&mut names, &t.own_names(), inputs)?;
+            }
+            names
+        }
+        Op::Broadcast(b) => {
+            let mut names = vec![None; b.shape.len() - x.len()];
+            names.extend(x);
+            names
+        }
+        Op::Permute(p) => p.perm.iter().map(|a| x[*a].clone()).collect(),
+        Op::Reduce(r) => dropped(&r.axes),
+        Op::ArgReduce(r) => dropped(&[r.axis]),
+        Op::MatMul(_) => {
+            let y = inputs[1].own_names();
+            let (m, n) = (x.len() - 2, y.len() - 1);
+            let mut names = x[..m].to_vec();
+            unify(&mut names, &y[..m], inputs)?;
+            names.extend([x[m].clone(), y[n].clone()]);
+            names
+        }
+        Op::Cast(_)
+        | Op::Slice(_)
+        | Op::Pad(_)
+        | Op::Softmax(_)
+        | Op::Scan(_)
+        | Op::ArgSort(_)
+        | Op::BatchNorm(_)
+        | Op::WindowReduce(_)
+        | Op::Gather(_)
+        | Op::Scatter(_) => x,
+        _ => return Ok(None),
+    };
+    // Two dims of one name are none of that name.
+    let once = |n: &Option<Arc<str>>| names.iter().filter(|m| *m == n).count() == 1;
+    let names: Vec<_> = names
+        .iter()
+        .map(|n| n.clone().filter(|_| once(n)))
+        .collect();
+    Ok(names.iter().any(Option::is_some).then(|| names.into()))
+}
+
+/// Names of aligned dims: the same, or one of them none.
+fn unify(
+    names: &mut [Option<Arc<str>>],
+    other: &[Option<Arc<str>>],
+    of: &[Tensor],
+) -> Result<(), OpError> {
+    for (i, (a, b)) in names.iter_mut().zip(other).enumerate() {
+        if let (Some(p), Some(q)) = (&a, b) {
+            let all: Vec<String> = of.iter().map(|t| shown(&t.names())).collect();
+            ensure!(
+                p == q,
+                "the names {p:?} and {q:?} of dim {i} differ: the operands are {}",
+                all.join(" and ")
+            );
+        }
+        *a = a.take().or_else(|| b.clone());
+    }
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! PyTorch's strides. Kiln's views are index maps and need none; they are derived from the chain of
+//! views only to answer [`Tensor::view`], [`Tensor::stride`] and [`Tensor::is_contiguous`] as PyTorch
+//! does. They belong to the handle, and never enter the program.
+
+use crate::{Result, Tensor};
+use kiln_base::{Dim, contiguous_strides, numel};
+use kiln_ir::{Fact, Op};
+use std::sync::Arc;
+
+/// The distance in elements between neighbours along each dim, of a tensor that isn't contiguous.
+pub(crate) type Strides = Arc<[Dim]>;
+
+impl Tensor {
+    /// The distance in memory, in elements, between neighbours along each dim, as PyTorch would have
+    /// it: views share the memory of what they view, everything else is contiguous.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor};
+    /// let x = Tensor::ones([2, 3], DType::F32);
+    /// assert_eq!(x.stride()?, [3, 1]);
+    /// assert_eq!(x.t().stride()?, [1, 3]);
+    /// assert_eq!(x.i(0).expand([4, -1]).stride()?, [0, 1]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::shape`].
+    #[track_caller]
+    pub fn stride(&self) -> Result<Vec<usize>> {
+        self.shape()?;
+        let strides = self.strides();
+        Ok(strides
+            .iter()
+            .filter_map(Dim::as_const)
+            .map(|d| d as usize)
+            .collect())
+    }
+
+    /// Whether the elements stand in row-major order: false for the views that PyTorch would not call
+    /// contiguous. Says nothing about how Kiln keeps them.
+    pub fn is_contiguous(&self) -> bool {
+        self.strides.is_none()
+    }
+
+    /// This tensor with contiguous strides. Costs nothing: it only tells [`Tensor::view`] that a copy
+    /// is fine.
+    pub fn contiguous(&self) -> Tensor {
+        let mut t = self.clone();
+        t.strides = None;
+        t
+    }
+
+    pub(crate) fn strides(&self) -> Vec<Dim> {
+        match &self.strides {
+            Some(s) => s.to_vec(),
+            None => contiguous(self.dims()),
+        }
+    }
+
+    /// Whether PyTorch could give the same memory this shape.
+    pub(crate) fn is_viewable(&self, shape: &[Dim]) -> bool {
+        match &self.strides {
+            Some(strides) => viewed(self.dims(), strides, shape).is_some(),
+            None => true,
+        }
+    }
+}
+
+/// Whether a function gives views of its operand rather than new values.
+fn gives_views(called: &str) -> bool {
+    matches!(
+        called,
+        "reshape"
+            | "view"
+            | "view_as"
+            | "expand"
+            | "expand_as"
+            | "permute"
+            | "transpose"
+            | "t"
+            | "squeeze"
+            | "unsqueeze"
+            | "flatten"
+            | "unflatten"
+            | "movedim"
+            | "align_to"
+            | "index"
+            | "narrow"
+            | "select"
+            | "slice"
+            | "split"
+            | "split_with_sizes"
+            | "chunk"
+            | "tensor_split"
+            | "unbind"
+    )
+}
+
+/// The strides of what `called` has just recorded, if they aren't contiguous.
+pub(crate) fn of(called: &str, op: &Op, fact: &Fact, inputs: &[Tensor]) -> Option<Strides> {
+    let is_view = match op {
+        Op::Permute(_) | Op::Broadcast(_) => true,
+        Op::Slice(s) => s.axes.iter().all(|a| a.step > 0),
+        Op::Reshape(_) => inputs[0].strides.is_some(),
+        _ => false,
+    };
+    if !is_view || !gives_views(called) {
+        return None;
+    }
+    let x = inputs.first()?;
+    let old = x.strides();
+    let new: Vec<Dim> = match op {
+        Op::Permute(p) => p.perm.iter().map(|a| old[*a].clone()).collect(),
+        Op::Slice(s) => {
+            let steps = s.axes.iter().map(|a| Dim::Const(a.step));
+            old.iter().zip(steps).map(|(s, step)| s * &step).collect()
+        }
+        Op::Broadcast(_) => stretched(x, &old, &fact.shape),
+        _ => viewed(x.dims(), &old, &fact.shape)?,
+    };
+    (!are_contiguous(&fact.shape, &new)).then(|| new.into())
+}
+
+/// Stretched dims have stride 0.
+fn stretched(x: &Tensor, old: &[Dim], shape: &[Dim]) -> Vec<Dim> {
+    let added = shape.len() - x.ndim();
+    let stride = |i: usize| match i.checked_sub(added) {
+        Some(a) if x.dims()[a] == shape[i] => old[a].clone(),
+        _ => Dim::ZERO,
+    };
+    (0..shape.len()).map(stride).collect()
+}
+
+fn is_empty(shape: &[Dim]) -> bool {
+    shape.iter().any(|d| d.is(0))
+}
+
+/// Row-major strides; PyTorch counts dims of size 0 as 1.
+fn contiguous(shape: &[Dim]) -> Vec<Dim> {
+    let sizes = shape
+        .iter()
+        .map(|d| if d.is(0) { Dim::ONE } else { d.clone() });
+    contiguous_strides(&sizes.collect::<Vec<_>>())
+}
+
+/// Strides of dims of size 1 don't matter, nor do any if there are no elements.
+fn are_contiguous(shape: &[Dim], strides: &[Dim]) -> bool {
+    let expected = contiguous(shape);
+    let same = |((d, a), b): ((&Dim, &Dim), &Dim)| d.is(1) || a == b;
+    is_empty(shape) || shape.iter().zip(strides).zip(&expected).all(same)
+}
+
+/// The strides under another shape of as many elements, if no copy is needed: runs of dims that lie
+/// one within the other in memory are split and joined freely (PyTorch's `computeStride`).
+fn viewed(shape: &[Dim], strides: &[Dim], new_shape: &[Dim]) -> Option<Vec<Dim>> {
+    if is_empty(shape) {
+        return Some(contiguous(new_shape));
+    }
+    let mut new = vec![Dim::ONE; new_shape.len()];
+    let mut next = new_shape.len();
+    let mut base = strides.last().cloned().unwrap_or(Dim::ONE);
+    let (mut run, mut filled) = (Dim::ONE, Dim::ONE);
+    for a in (0..shape.len()).rev() {
+        run = &run * &shape[a];
+        let joined = a > 0 && (shape[a - 1].is(1) || strides[a - 1] == &run * &base);
+        if joined {
+            continue;
+        }
+        while next > 0 && (filled != run || new_shape[next - 1].is(1)) {
+            next -= 1;
+            new[next] = &filled * &base;
+            filled = &filled * &new_shape[next];
+        }
+        if filled != run {
+            return None;
+        }
+        if a > 0 {
+            base = strides[a - 1].clone();
+            (run, filled) = (Dim::ONE, Dim::ONE);
+        }
+    }
+    (next == 0 || numel(&new_shape[..next]).is(1)).then_some(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dims(d: &[i64]) -> Vec<Dim> {
+        d.iter().map(|d| Dim::Const(*d)).collect()
+    }
+
+    fn check(shape: &[i64], strides: &[i64], new: &[i64]) -> Option<Vec<i64>> {
+        let found = viewed(&dims(shape), &dims(strides), &dims(new))?;
+        found.iter().map(Dim::as_const).collect()
+    }
+
+    #[test]
+    fn views_split_and_join_what_lies_together() {
+        assert_eq!(check(&[4, 3], &[3, 1], &[2, 6]), Some(vec![6, 1]));
+        assert_eq!(check(&[3, 4], &[1, 3], &[12]), None);
+        assert_eq!(check(&[3, 4], &[1, 3], &[3, 2, 2]), Some(vec![1, 6, 3]));
+        assert_eq!(check(&[2, 4], &[12, 3], &[2, 2, 2]), Some(vec![12, 6, 3]));
+        assert_eq!(check(&[2, 4], &[12, 3], &[8]), Some(vec![3]));
+        assert_eq!(check(&[2, 4], &[16, 2], &[8]), None);
+        assert_eq!(check(&[5, 3], &[0, 1], &[15]), None);
+        assert_eq!(check(&[], &[], &[1, 1]), Some(vec![1, 1]));
+        assert_eq!(check(&[1, 3], &[9, 2], &[3, 1, 1]), Some(vec![2, 2, 2]));
+    }
+}
