@@ -11,6 +11,7 @@ const ROUNDED_INSIDE: &[&str] = &[
     "linalg.cross/bf16_00",
     "matrix_exp/bf16_00",
     "nn.functional.conv_transpose2d/bf16_00",
+    "nn.functional.grid_sample/bf16_00",
     "nn.functional.interpolate__trilinear/bf16_00",
 ];
 
