@@ -41,6 +41,9 @@ enum How {
         channels: i64,
         in_place: bool,
     },
+    /// Products of the columns of several small images: how many a block has, and its output
+    /// channels.
+    Images { images: i64, channels: i64 },
 }
 
 /// Channel pairs of a group up to which sums are taken directly.
@@ -49,6 +52,10 @@ const DIRECT_PAIRS: i64 = 4;
 const COLUMN_ELEMENTS: i64 = 1 << 17;
 /// Multiply-adds of a block, where it can be divided.
 const BLOCK_WORK: i64 = 1 << 24;
+/// Output positions of an image up to which several images share a block.
+const SMALL_PLANE: i64 = 256;
+/// Blocks of several images that there must be at least, so that threads can share them.
+const LEAST_BLOCKS: i64 = 16;
 
 impl Conv {
     /// Checks and links a convolution whose arguments have these lengths.
@@ -98,7 +105,7 @@ impl Conv {
             groups,
             cin,
             cout,
-            how: how(&g, cin, cout, k, o),
+            how: how(&g, (batch, groups), cin, cout, k, o),
             geometry: g,
             x: p.x as usize,
             weight: p.weight as usize,
@@ -130,25 +137,26 @@ impl Conv {
     ) {
         let g = &self.geometry;
         let depth = self.cin * g.kernels();
-        let (positions, channels) = match self.how {
-            How::Direct => (g.outputs(), 1),
+        let (images, positions, channels) = match self.how {
+            How::Direct => (1, g.outputs(), 1),
             How::Product {
                 positions,
                 channels,
                 ..
-            } => (positions, channels),
+            } => (1, positions, channels),
+            How::Images { images, channels } => (images, g.outputs(), channels),
         };
         if self.batch * self.groups * self.cout * g.outputs() == 0 {
             return;
         }
         let across = (g.outputs() + positions - 1) / positions;
         let down = (self.cout + channels - 1) / channels;
-        let items = self.batch * self.groups * down * across;
+        let items = (self.batch + images - 1) / images * self.groups * down * across;
         let args = Args(args);
         // SAFETY: the caller's; blocks write different places.
         split(
             items,
-            positions * channels * depth.max(1),
+            images * positions * channels * depth.max(1),
             parallel,
             |from, to| unsafe {
                 let args = &args;
@@ -159,12 +167,21 @@ impl Conv {
                 let mut columns: Option<Storage> = None;
                 for i in from..to {
                     let block = Block {
-                        image: i / (across * down * self.groups),
+                        image: i / (across * down * self.groups) * images,
                         group: i / (across * down) % self.groups,
                         channel: i / across % down * channels,
                         position: i % across * positions,
                     };
-                    if let Err(e) = self.block::<T>(args.0, &block, &mut columns, &mut work) {
+                    let done = match self.how {
+                        How::Images { images, channels } => {
+                            let images = images.min(self.batch - block.image);
+                            let channels = channels.min(self.cout - block.channel);
+                            let sizes = (images, channels);
+                            self.images::<T>(args.0, &block, sizes, &mut columns, &mut work)
+                        }
+                        _ => self.block::<T>(args.0, &block, &mut columns, &mut work),
+                    };
+                    if let Err(e) = done {
                         return failures.broken(e);
                     }
                 }
@@ -194,7 +211,6 @@ impl Conv {
         let row = (b.image * self.groups + b.group) * self.cout + b.channel;
         let first = row * all + b.position;
         let (h, w) = match self.how {
-            How::Direct => (1, all),
             How::Product {
                 positions,
                 channels,
@@ -203,6 +219,7 @@ impl Conv {
                 channels.min(self.cout - b.channel),
                 positions.min(all - b.position),
             ),
+            _ => (1, all),
         };
         let (dst, pitch) = if self.epilogue.is_some() {
             (work.scratch::<T>(h * w)?, w)
@@ -213,7 +230,7 @@ impl Conv {
         // SAFETY: linking checked the buffers' lengths against the geometry.
         unsafe {
             match self.how {
-                How::Direct => {
+                How::Direct | How::Images { .. } => {
                     let f = compiled::<columns::DirectSum<T>, _>(self.level);
                     f(Direct {
                         geometry: g,
@@ -241,6 +258,7 @@ impl Conv {
                             cin: self.cin,
                             from: b.position,
                             count: w,
+                            pitch: w,
                             dst: cols.cast(),
                         });
                         (cols.cast::<T>().cast_const(), w)
@@ -259,6 +277,77 @@ impl Conv {
     }
 }
 
+impl Conv {
+    /// A block of several images: their columns side by side, one product, and its rows taken apart
+    /// into `[image, channel, position]`.
+    unsafe fn images<T: Number + columns::Lane>(
+        &self,
+        args: &[*mut u8],
+        b: &Block,
+        (images, channels): (i64, i64),
+        columns: &mut Option<Storage>,
+        work: &mut Work,
+    ) -> Result<()> {
+        let g = &self.geometry;
+        let (all, taps) = (g.outputs(), g.kernels());
+        let depth = self.cin * taps;
+        let width = images * all;
+        let size = size_of::<T>() as i64;
+        // The columns, and behind them the raw product.
+        let bytes = ((depth + channels) * width * size) as usize;
+        if columns.as_ref().is_none_or(|c| c.len() < bytes) {
+            *columns = Some(Storage::new(bytes)?);
+        }
+        let cols = columns.as_ref().map_or(std::ptr::null_mut(), |c| c.ptr());
+        let cols = cols.cast::<T>();
+        let raw = cols.wrapping_offset((depth * width) as isize);
+        let weights = args[self.weight].cast::<T>().cast_const();
+        let weights = weights.wrapping_offset((b.group * depth * self.cout + b.channel) as isize);
+        let first_row = (b.image * self.groups + b.group) * self.cout + b.channel;
+        let first = first_row * all;
+        let step = self.groups * self.cout * all;
+        let (dst, pitch) = if self.epilogue.is_some() {
+            (work.scratch::<T>(images * channels * all)?, channels * all)
+        } else {
+            let out = args[self.out].cast::<T>();
+            (out.wrapping_offset(first as isize), step)
+        };
+        // SAFETY: linking checked the buffers' lengths against the geometry; the columns and the raw
+        // product have the room reserved above.
+        unsafe {
+            let fill = compiled::<columns::FillColumns<T>, _>(self.level);
+            for i in 0..images {
+                let image = ((b.image + i) * self.groups + b.group) * self.cin * g.inputs();
+                let x = args[self.x].cast::<T>().cast_const();
+                fill(Fill {
+                    geometry: g,
+                    x: x.wrapping_offset(image as isize),
+                    cin: self.cin,
+                    from: 0,
+                    count: all,
+                    pitch: width,
+                    dst: cols.wrapping_offset((i * all) as isize),
+                });
+            }
+            product_of(
+                (channels, width, depth),
+                (raw, width, 1),
+                (weights, 1, self.cout),
+                (cols.cast_const(), width, 1),
+            );
+            for i in 0..images {
+                for c in 0..channels {
+                    let from = raw.wrapping_offset((c * width + i * all) as isize);
+                    let to = dst.wrapping_offset((i * pitch + c * all) as isize);
+                    std::ptr::copy_nonoverlapping(from, to, all as usize);
+                }
+            }
+            work.finish((dst, pitch), first, (images, step), channels * all);
+        }
+        Ok(())
+    }
+}
+
 /// A block of the result.
 struct Block {
     image: i64,
@@ -268,29 +357,44 @@ struct Block {
 }
 
 /// Chooses how to compute a block; depends on the shapes alone.
-fn how(g: &Geometry, cin: i64, cout: i64, taps: i64, outputs: i64) -> How {
+fn how(
+    g: &Geometry,
+    (batch, groups): (i64, i64),
+    cin: i64,
+    cout: i64,
+    taps: i64,
+    outputs: i64,
+) -> How {
     if cin * cout <= DIRECT_PAIRS {
         return How::Direct;
     }
     let depth = (cin * taps).max(1);
+    let outputs = outputs.max(1);
+    let most = (COLUMN_ELEMENTS / depth).max(48) / 16 * 16;
+    let narrow = |positions: i64| {
+        let mut channels = cout.max(1);
+        while channels >= 128 && channels * depth * positions > BLOCK_WORK {
+            channels = (channels / 2 + 15) / 16 * 16;
+        }
+        channels
+    };
+    let images = (most / outputs).min(batch * groups / LEAST_BLOCKS);
+    if images > 1 && outputs <= SMALL_PLANE {
+        let blocks = (batch + images - 1) / images;
+        let images = (batch + blocks - 1) / blocks;
+        let channels = narrow(images * outputs);
+        return How::Images { images, channels };
+    }
     let plain = |a: &Axis| a.kernel == 1 && a.stride == 1 && a.padding == 0 && a.input == a.output;
     let in_place = g.axes.iter().all(plain);
-    let most = if in_place {
-        4096
-    } else {
-        (COLUMN_ELEMENTS / depth).max(48) / 16 * 16
-    };
+    let most = if in_place { 4096 } else { most };
     // Equal blocks rather than a small last one.
-    let blocks = (outputs.max(1) + most - 1) / most;
-    let positions = ((outputs.max(1) + blocks - 1) / blocks + 15) / 16 * 16;
-    let positions = positions.min(outputs.max(1));
-    let mut channels = cout.max(1);
-    while channels >= 128 && channels * depth * positions > BLOCK_WORK {
-        channels = (channels / 2 + 15) / 16 * 16;
-    }
+    let blocks = (outputs + most - 1) / most;
+    let positions = ((outputs + blocks - 1) / blocks + 15) / 16 * 16;
+    let positions = positions.min(outputs);
     How::Product {
         positions,
-        channels,
+        channels: narrow(positions),
         in_place,
     }
 }

@@ -111,12 +111,12 @@ fn prints_large_integers_exactly_and_empty_tensors_briefly() {
     let t = Tensor::from_slice(&[u64::MAX, 1], [2]);
     assert_eq!(
         t.to_string(),
-        "tensor([18446744073709551615, 1], dtype=u64)"
+        "tensor([18446744073709551615,                    1], dtype=u64)"
     );
     let t = Tensor::from_slice(&[i64::MAX], [1]);
     assert_eq!(t.to_string(), "tensor([9223372036854775807])");
     let empty = zeros(&[2_000_000, 0]).to_string();
-    assert_eq!(empty, "tensor([], size=[2000000, 0])");
+    assert_eq!(empty, "tensor([], size=(2000000, 0))");
 }
 
 #[test]

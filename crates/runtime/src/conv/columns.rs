@@ -103,7 +103,9 @@ pub(super) struct Fill<'a, T> {
     pub cin: i64,
     pub from: i64,
     pub count: i64,
-    /// `[cin, taps, count]`.
+    /// Distance between two rows of `dst`.
+    pub pitch: i64,
+    /// `[cin, taps, count]`, rows `pitch` apart.
     pub dst: *mut T,
 }
 
@@ -114,13 +116,15 @@ impl<T: Lane> Kernel<Fill<'_, T>> for FillColumns<T> {
     unsafe fn run<I: Isa>(f: Fill<'_, T>) {
         let g = f.geometry;
         let [depth, height, width] = &g.axes;
-        let mut dst = f.dst;
+        let mut row_start = f.dst;
         for c in 0..f.cin {
             let x = f.x.wrapping_offset((c * g.inputs()) as isize);
             for kd in 0..depth.kernel {
                 for kh in 0..height.kernel {
                     for kw in 0..width.kernel {
                         let mut at = f.from;
+                        let mut dst = row_start;
+                        row_start = row_start.wrapping_offset(f.pitch as isize);
                         while at < f.from + f.count {
                             let (row, w) = (at / width.output, at % width.output);
                             let len = (width.output - w).min(f.from + f.count - at);

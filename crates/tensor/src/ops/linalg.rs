@@ -154,7 +154,10 @@ impl Tensor {
                 let (j, k) = ((i + 1) % 3, (i + 2) % 3);
                 let mut product = |i: i64, j: i64| {
                     let (p, q) = (b.narrow(&x, a, i, 1i64)?, b.narrow(&y, a, j, 1i64)?);
-                    b.binary(Pw::Mul, &p, &q)
+                    // PyTorch rounds the products of f16 and bf16.
+                    let product = b.binary(Pw::Mul, &p, &q)?;
+                    let product = b.cast(&product, dtype)?;
+                    b.widened(&product)
                 };
                 let (plus, minus) = (product(j, k)?, product(k, j)?);
                 parts.push(b.binary(Pw::Sub, &plus, &minus)?);
