@@ -1,6 +1,6 @@
 //! Clipping of gradients.
 
-use kiln_tensor::{DType, Error, Result, Tensor, Var, no_grad, stack};
+use kiln_tensor::{DType, Error, Result, Tensor, Var, set_grad_enabled, stack};
 
 /// How [`clip_grad_norm_`] measures, with PyTorch's defaults.
 #[derive(Copy, Clone, Debug)]
@@ -48,27 +48,26 @@ pub fn clip_grad_norm_<'a>(
     if with.is_empty() {
         return Ok(Tensor::scalar(0.0f32));
     }
-    no_grad(|| {
-        let norms: Vec<Tensor> = with
-            .iter()
-            .map(|(_, g)| g.vector_norm(how.norm_type, (), false))
-            .collect();
-        let total =
-            stack(&norms.iter().collect::<Vec<_>>(), 0).vector_norm(how.norm_type, (), false);
-        total.check()?;
-        if how.error_if_nonfinite {
-            let value = total.to_dtype(DType::F64).item::<f64>()?;
-            if !value.is_finite() {
-                let message = format!("the norm of the gradients is {value}");
-                return Err(Error::invalid("clip_grad_norm_", message));
-            }
+    let _mode = set_grad_enabled(false);
+    let mut norms = Vec::new();
+    for (_, g) in &with {
+        norms.push(g.vector_norm(how.norm_type, (), false));
+    }
+    let norms: Vec<&Tensor> = norms.iter().collect();
+    let total = stack(&norms, 0).vector_norm(how.norm_type, (), false);
+    total.check()?;
+    if how.error_if_nonfinite {
+        let value = total.to_dtype(DType::F64).item::<f64>()?;
+        if !value.is_finite() {
+            let message = format!("the norm of the gradients is {value}");
+            return Err(Error::invalid("clip_grad_norm_", message));
         }
-        let scale = (max_norm / (&total + 1e-6)).clamp_max(1.0);
-        for (p, g) in with {
-            p.set_grad(Some(&(g * scale.to_dtype(p.dtype()))))?;
-        }
-        Ok(total)
-    })
+    }
+    let scale = (max_norm / (&total + 1e-6)).clamp_max(1.0);
+    for (p, g) in with {
+        p.set_grad(Some(&(g * scale.to_dtype(p.dtype()))))?;
+    }
+    Ok(total)
 }
 
 /// Limits every element of the gradients to `-clip_value..=clip_value`.
@@ -80,11 +79,11 @@ pub fn clip_grad_value_<'a>(
     parameters: impl IntoIterator<Item = &'a Var>,
     clip_value: f64,
 ) -> Result<()> {
-    no_grad(|| {
-        with_gradients(parameters)
-            .into_iter()
-            .try_for_each(|(p, g)| p.set_grad(Some(&g.clamp(-clip_value, clip_value))))
-    })
+    let _mode = set_grad_enabled(false);
+    for (p, g) in with_gradients(parameters) {
+        p.set_grad(Some(&g.clamp(-clip_value, clip_value)))?;
+    }
+    Ok(())
 }
 
 fn with_gradients<'a>(parameters: impl IntoIterator<Item = &'a Var>) -> Vec<(&'a Var, Tensor)> {

@@ -22,7 +22,9 @@ pub(crate) type Assignment = (Var, Tensor);
 impl Group {
     #[track_caller]
     pub(crate) fn new(parameters: Vec<Var>, rule: Box<dyn Rule>) -> Result<Group> {
-        rule.check().map_err(|m| Error::invalid(rule.name(), m))?;
+        if let Err(message) = rule.check() {
+            return Err(Error::invalid(rule.name(), message));
+        }
         if let Some(p) = parameters.iter().find(|p| !p.dtype().is_float()) {
             let message = format!("only floats can be trained, not {}", p.dtype());
             return Err(Error::invalid(rule.name(), message));

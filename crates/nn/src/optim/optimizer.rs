@@ -3,7 +3,7 @@
 use super::group::{Group, vector};
 use super::rule::Rule;
 use super::state_dict::{GroupDict, StateDict};
-use kiln_tensor::{Error, Result, Tensor, Var, no_grad, realize_all};
+use kiln_tensor::{Error, Result, Tensor, Var, realize_all, set_grad_enabled};
 use std::collections::BTreeMap;
 
 /// Updates parameters from their gradients; see the [module](crate::optim).
@@ -93,9 +93,12 @@ impl Optimizer {
     /// value.
     #[track_caller]
     pub fn step(&mut self) -> Result<()> {
-        let updates = no_grad(|| self.groups.iter_mut().map(Group::update).collect());
-        let assignments: Vec<(Var, Tensor)> =
-            Result::<Vec<_>>::from_iter::<Vec<_>>(updates)?.concat();
+        let mode = set_grad_enabled(false);
+        let mut assignments: Vec<(Var, Tensor)> = Vec::new();
+        for group in &mut self.groups {
+            assignments.extend(group.update()?);
+        }
+        drop(mode);
         for (_, value) in &assignments {
             value.check()?;
         }
@@ -151,14 +154,17 @@ impl Optimizer {
     /// If groups, parameters, moments or flags do not match. Nothing is then changed.
     #[track_caller]
     pub fn load_state_dict(&mut self, dict: &StateDict) -> Result<()> {
-        let wrong = |message: String| Err(Error::invalid("load_state_dict", message));
         if dict.param_groups.len() != self.groups.len() {
             let (given, here) = (dict.param_groups.len(), self.groups.len());
-            return wrong(format!("{given} groups can't be loaded into {here}"));
+            let message = format!("{given} groups can't be loaded into {here}");
+            return Err(Error::invalid("load_state_dict", message));
         }
         let mut loads = Vec::new();
         for (group, given) in self.groups.iter_mut().zip(&dict.param_groups) {
-            loads.push(group.plan_load(given, dict)?);
+            match group.plan_load(given, dict) {
+                Ok(load) => loads.push(load),
+                Err(message) => return Err(Error::invalid("load_state_dict", message)),
+            }
         }
         for (group, (assignments, values)) in self.groups.iter_mut().zip(loads) {
             for (cell, value) in assignments {
@@ -176,18 +182,18 @@ impl Optimizer {
 type Load = (Vec<(Var, Tensor)>, Vec<(&'static str, f64)>);
 
 impl Group {
-    #[track_caller]
-    fn plan_load(&mut self, given: &GroupDict, dict: &StateDict) -> Result<Load> {
-        let wrong = |message: String| Err(Error::invalid("load_state_dict", message));
+    /// What loading assigns, or why it can't.
+    fn plan_load(&mut self, given: &GroupDict, dict: &StateDict) -> Result<Load, String> {
+        let failed = |e: Error| e.message().to_string();
         if given.params.len() != self.parameters.len() {
             let (given, here) = (given.params.len(), self.parameters.len());
-            return wrong(format!(
+            return Err(format!(
                 "a group of {given} parameters can't be loaded into one of {here}"
             ));
         }
         for (name, on) in self.rule.flags() {
             if given.flags.get(name).is_some_and(|g| *g != on) {
-                return wrong(format!("{name} is {} there and {on} here", !on));
+                return Err(format!("{name} is {} there and {on} here", !on));
             }
         }
         let mut steps = Vec::new();
@@ -199,23 +205,26 @@ impl Group {
             };
             // PyTorch's SGD keeps no count; it has made a step if it keeps anything.
             steps.push(match state.get("step") {
-                Some(step) => step.to_dtype(kiln_tensor::DType::F64).item::<f64>()?,
+                Some(step) => step
+                    .to_dtype(kiln_tensor::DType::F64)
+                    .item::<f64>()
+                    .map_err(failed)?,
                 None => 1.0,
             });
-            self.make_moments(i)?;
+            self.make_moments(i).map_err(failed)?;
             let names = self.rule.moments();
             for ((name, _), cell) in names.iter().zip(self.moments[i].iter().flatten()) {
                 let Some(value) = state.get(*name) else {
-                    return wrong(format!("the state of parameter {id} has no {name}"));
+                    return Err(format!("the state of parameter {id} has no {name}"));
                 };
-                if value.shape()? != cell.shape() {
-                    let (given, here) = (value.shape()?, cell.shape());
-                    return wrong(format!(
+                let (given, here) = (value.shape().map_err(failed)?, cell.shape());
+                if given != here {
+                    return Err(format!(
                         "{name} of parameter {id} is {given:?}, not {here:?}"
                     ));
                 }
                 let value = value.detach().to_dtype(cell.dtype());
-                assignments.push((cell.clone(), value.realize()?.clone()));
+                assignments.push((cell.clone(), value.realize().map_err(failed)?.clone()));
             }
         }
         assignments.push((self.steps.clone(), vector(steps.into_iter())));

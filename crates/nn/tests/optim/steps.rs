@@ -81,7 +81,9 @@ fn compiled_and_lazy_steps_agree_while_the_rate_changes() {
     for (x, y) in both {
         assert!((x - y).abs() < 1e-5, "{x} is not {y}");
     }
-    let e = compile(&[], |_| b.set_lr(1.0)).err().unwrap();
+    let e = compile(&[], |_| b.set_lr(1.0).map(|()| Vec::new()))
+        .err()
+        .unwrap();
     assert!(e.message().contains("between runs"), "{e}");
 }
 
@@ -157,13 +159,16 @@ fn a_logged_running_loss_keeps_memory_flat() {
             }
         }
         let (allocated, pages) = after_warm_up.unwrap();
-        assert_eq!(memory::stats().allocated, allocated);
+        let now = memory::stats().allocated;
+        assert!(now <= allocated + 1024, "{allocated} bytes, then {now}");
         assert!(
             resident() < pages + 512,
             "{pages} pages, then {}",
             resident()
         );
         assert!(total.item::<f32>().unwrap() > 0.0);
+        let e = total.backward().unwrap_err();
+        assert!(e.message().contains("released"), "{e}");
         assert!(cache_stats().compiled <= 3, "{:?}", cache_stats());
     });
 }
