@@ -17,7 +17,7 @@ pub struct Options {
     pub fuse: bool,
     /// The most operations one kernel may hold.
     pub max_ops: usize,
-    /// The most buffers one kernel may touch.
+    /// The most buffers one kernel may touch; small ones count less.
     pub max_buffers: usize,
 }
 

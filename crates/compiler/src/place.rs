@@ -2,7 +2,7 @@
 //!
 //! Launches that depend on parameters alone become *prepare* steps. Outputs that assign to an input may
 //! take over its memory (donation): their launches move to the end of the run, behind everything that
-//! can fail or still reads the input. A temporary that dies where another of the same size is written
+//! can fail or still reads the input, or stay where they are if they are behind it already. A temporary that dies where another of the same size is written
 //! element by element is overwritten in place. Offsets are left to
 //! [`kiln_base::memory::solve`], which runs when sizes are known.
 
@@ -56,7 +56,7 @@ pub(crate) fn place(
         let step = step(&program.launches[l], &mut plan);
         plan.run.push(step);
     }
-    plan.commit = order.run.len() as u32;
+    plan.commit = order.commit_from as u32;
     in_place(program, &order, &mut plan);
     Ok((plan, positions))
 }
@@ -170,8 +170,10 @@ fn step(launch: &Launch, plan: &mut Plan) -> Step {
 struct Order {
     prepare: Vec<usize>,
     run: Vec<usize>,
-    /// Those that write into donated inputs.
+    /// Those that were moved behind the others to write into donated inputs.
     commit: Vec<usize>,
+    /// The first step of `run` and `commit` that may write into a donated input.
+    commit_from: usize,
 }
 
 impl Order {
@@ -195,12 +197,14 @@ impl Order {
         let (prepare, run) = (0..program.launches.len()).partition(|l| prepared[*l]);
         Order {
             prepare,
+            commit_from: run.len(),
             run,
             commit: Vec::new(),
         }
     }
 
-    /// Moves the launches of donated outputs to the end; gives each output's donor.
+    /// Moves the launches of donated outputs to the end where they are not safe already; gives each
+    /// output's donor.
     fn donate(&mut self, graph: &Graph, program: &Program) -> Vec<Option<u32>> {
         let input_buffer = |index: u32| {
             program
@@ -234,12 +238,22 @@ impl Order {
                         .all(|other| !read(other).any(|r| r == b))
                 })
         };
+        // A launch may stay if nothing behind it can fail or reads the input.
+        let fallible = |l: &usize| !program.launches[*l].sites.is_empty();
+        let safe = self.run.iter().rposition(fallible).map_or(0, |at| at + 1);
+        let stays = |l: usize, buffer: usize| {
+            let behind = self.run.iter().skip_while(|o| **o != l).skip(1);
+            self.run[safe..].contains(&l)
+                && behind
+                    .flat_map(|o| read(&program.launches[*o]))
+                    .all(|r| ix(r) != buffer)
+        };
         let mut donors = vec![None; wanted.len()];
         let candidates: Vec<usize> = wanted
             .iter()
             .flatten()
+            .filter(|(_, l, buffer)| movable(*l) || stays(*l, *buffer))
             .map(|w| w.1)
-            .filter(|l| movable(*l))
             .collect();
         for (slot, want) in wanted.iter().enumerate() {
             let Some((input, l, buffer)) = *want else {
@@ -256,7 +270,8 @@ impl Order {
                 .in_place
                 .iter()
                 .any(|(r, w)| ix(launch.args[*r]) == buffer && Some(ix(launch.args[*w])) == out);
-            if candidates.contains(&l) && alone && (!reads_itself || pairs) {
+            let placed = movable(l) || stays(l, buffer);
+            if placed && alone && (!reads_itself || pairs) {
                 donors[slot] = Some(input);
             }
         }
@@ -266,11 +281,19 @@ impl Order {
             .filter(|(_, d)| d.is_some())
             .filter_map(|(w, _)| w.map(|w| w.1))
             .collect();
+        let staying = moved.iter().any(|l| !movable(*l));
+        let moved: Vec<usize> = moved.into_iter().filter(|l| movable(*l)).collect();
+        let before = self.run[..safe].iter().filter(|l| !moved.contains(l));
+        let before = before.count();
         let (commit, run) = std::mem::take(&mut self.run)
             .into_iter()
             .partition(|l| moved.contains(l));
         self.commit = commit;
         self.run = run;
+        self.commit_from = match staying {
+            true => before,
+            false => self.run.len(),
+        };
         donors
     }
 }

@@ -4,6 +4,7 @@ use crate::args::{Arg, Args};
 use crate::engine::Array;
 use kiln_tensor::{DType, Tensor};
 use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -167,7 +168,10 @@ fn flatten(v: &Value, out: &mut Vec<String>) {
 }
 
 /// Every tensor of a safetensors file.
-pub(crate) fn read_tensors(path: &Path) -> Result<BTreeMap<String, Array>, String> {
+///
+/// # Errors
+/// If the file can't be read or holds a dtype that Kiln does not have.
+pub fn read_tensors(path: &Path) -> Result<BTreeMap<String, Array>, String> {
     let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
     let file = SafeTensors::deserialize(&bytes).map_err(|e| e.to_string())?;
     let tensors = file.tensors().into_iter().map(|(name, view)| {
@@ -180,6 +184,23 @@ pub(crate) fn read_tensors(path: &Path) -> Result<BTreeMap<String, Array>, Strin
         Ok((name, array))
     });
     tensors.collect()
+}
+
+/// Writes arrays as one safetensors file.
+///
+/// # Errors
+/// If the file can't be written.
+pub fn write_tensors(path: &Path, arrays: &BTreeMap<String, Array>) -> std::io::Result<()> {
+    let mut views = Vec::new();
+    for (name, a) in arrays {
+        let view = TensorView::new(safetensors_dtype(a.dtype), a.shape.clone(), &a.bytes);
+        views.push((name, view.map_err(std::io::Error::other)?));
+    }
+    let bytes = safetensors::serialize(views, None).map_err(std::io::Error::other)?;
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    std::fs::write(path, bytes)
 }
 
 fn dtype(d: safetensors::Dtype) -> Option<DType> {
@@ -203,7 +224,7 @@ fn dtype(d: safetensors::Dtype) -> Option<DType> {
 }
 
 /// The safetensors name of a dtype.
-pub(crate) fn safetensors_dtype(d: DType) -> safetensors::Dtype {
+fn safetensors_dtype(d: DType) -> safetensors::Dtype {
     use safetensors::Dtype;
     match d {
         DType::Bool => Dtype::BOOL,

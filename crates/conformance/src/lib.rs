@@ -3,18 +3,23 @@
 //! [`opinfo`](run) cases are sample calls of PyTorch operators with expected outputs. The contract of
 //! the runner: one case id a line (`add/f32_00`); for each case an output `<id>.safetensors`, or an
 //! `<id>.status` of one line, `unsupported: why` or `error: message`.
+//!
+//! A [`Run`] trains a small network from given weights on given batches.
 
 mod args;
 mod case;
 mod compare;
 mod engine;
 mod golden;
+mod network;
 mod ops;
 mod run;
+mod train;
 
 pub use args::{Arg, Args};
-pub use case::{Case, CaseError, Kind};
+pub use case::{Case, CaseError, Kind, read_tensors, write_tensors};
 pub use compare::{Verdict, judge};
 pub use engine::{Array, Engine};
 pub use golden::{GoldenError, ids, unpack};
 pub use run::{Outcome, run};
+pub use train::{Run, TrainError};

@@ -1,15 +1,17 @@
 //! `kiln-conformance opinfo --root R --cases LIST --out D [--engine cpu|reference]` runs cases and
 //! writes their outputs; `kiln-conformance compare --root R [--cases LIST] [--engine …]` runs cases and
-//! compares with the expected outputs.
+//! compares with the expected outputs; `kiln-conformance train RUN_DIR --out F` trains a run and writes its
+//! losses, first gradients and final values.
 
-use kiln_conformance::{Case, Engine, Verdict, ids, judge, run};
+use kiln_conformance::{Case, Engine, Run, Verdict, ids, judge, run, write_tensors};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str =
     "usage: kiln-conformance opinfo --root DIR --cases LIST --out DIR [--engine cpu|reference]
-       kiln-conformance compare --root DIR [--cases LIST] [--engine cpu|reference]";
+       kiln-conformance compare --root DIR [--cases LIST] [--engine cpu|reference]
+       kiln-conformance train RUN_DIR --out FILE";
 
 type Failed = Box<dyn std::error::Error>;
 
@@ -33,6 +35,11 @@ struct Options {
 
 fn command() -> Result<ExitCode, Failed> {
     let options = parse()?;
+    if options.command == "train" {
+        let out = options.out.as_deref().ok_or(USAGE)?;
+        write_tensors(out, &Run::load(&options.root)?.train()?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let cases = match &options.cases {
         Some(list) => {
             let text = std::fs::read_to_string(list)?;
@@ -67,6 +74,9 @@ fn parse() -> Result<Options, Failed> {
                 }
             }
             Value(v) if command.is_none() => command = Some(v.string()?),
+            Value(v) if root.is_none() && command.as_deref() == Some("train") => {
+                root = Some(PathBuf::from(v));
+            }
             other => return Err(format!("{}\n{USAGE}", other.unexpected()).into()),
         }
     }

@@ -1,11 +1,10 @@
 //! Running a case.
 
 use crate::args::Failure;
-use crate::case::{Case, safetensors_dtype};
+use crate::case::{Case, write_tensors};
 use crate::engine::{Array, Engine};
 use crate::ops;
 use kiln_tensor::{Error, ErrorKind, GradOptions, Tensor, grad_with};
-use safetensors::tensor::TensorView;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -101,16 +100,7 @@ impl Outcome {
         match self {
             Outcome::Unsupported(why) => line("unsupported", why),
             Outcome::Error(message) => line("error", message),
-            Outcome::Values(values) => {
-                let mut views = Vec::new();
-                for (name, a) in values {
-                    let dtype = safetensors_dtype(a.dtype);
-                    let view = TensorView::new(dtype, a.shape.clone(), &a.bytes);
-                    views.push((name, view.map_err(std::io::Error::other)?));
-                }
-                let bytes = safetensors::serialize(views, None).map_err(std::io::Error::other)?;
-                std::fs::write(path("safetensors"), bytes)
-            }
+            Outcome::Values(values) => write_tensors(&path("safetensors"), values),
         }
     }
 }

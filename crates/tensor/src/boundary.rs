@@ -42,13 +42,17 @@ pub(crate) fn recorded(node: &Arc<Node>) {
     }
 }
 
-/// Realises every unrealised tensor that this thread has recorded and somebody still holds.
+/// Realises every unrealised tensor that this thread has recorded and somebody still holds. Inside
+/// `compile` there is nothing to realise.
 ///
 /// # Errors
 /// The first error of a run; values that don't depend on it may be unrealised too, and are computed
 /// when they are read.
 #[track_caller]
 pub fn realize_all() -> Result<()> {
+    if scope::is_recording() {
+        return Ok(());
+    }
     let nodes = RECORDED.with_borrow_mut(|r| std::mem::take(&mut r.nodes));
     let held: Vec<Tensor> = nodes
         .iter()

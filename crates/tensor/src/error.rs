@@ -66,6 +66,14 @@ impl Error {
         }))
     }
 
+    /// An error of a function built on tensors whose arguments don't fit ([`ErrorKind::Value`]), at the
+    /// line that called the `#[track_caller]` function.
+    #[track_caller]
+    pub fn invalid(called: &str, message: impl Into<String>) -> Error {
+        let loc = Loc::from(std::panic::Location::caller());
+        Error::new(ErrorKind::Value, called, message, loc)
+    }
+
     /// What kind of thing went wrong.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

@@ -52,5 +52,6 @@ pub use print::{PrintOptions, printoptions, set_printoptions};
 pub use random::{Generator, manual_seed};
 pub use realize::{cache_stats, explain};
 pub use reference::evaluate_reference;
+pub use scope::is_recording;
 pub use spec::{DimSpec, IntoOutputs, Spec};
 pub use var::Var;

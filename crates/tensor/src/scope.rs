@@ -30,8 +30,8 @@ pub(crate) struct ScopeVar {
     pub(crate) written: bool,
 }
 
-/// Whether this thread is recording a function for [`compile`].
-pub(crate) fn is_recording() -> bool {
+/// Whether this thread is recording a function for [`compile`](crate::compile).
+pub fn is_recording() -> bool {
     SCOPE.with_borrow(Option::is_some)
 }
 
@@ -104,7 +104,7 @@ impl Scope {
     fn var(&mut self, var: &Var, loc: &'static Location<'static>) -> &mut ScopeVar {
         let at = self.vars.iter().position(|v| v.var.cell.id == var.cell.id);
         let at = at.unwrap_or_else(|| {
-            let t = placeholder(var.cell.fact.clone(), Role::Parameter, loc, "Var");
+            let t = placeholder(var.cell.fact.clone(), var.cell.role, loc, "Var");
             self.vars.push(ScopeVar {
                 var: var.clone(),
                 placeholder: t.clone(),

@@ -25,6 +25,8 @@ pub(crate) struct Cell {
     pub(crate) id: u64,
     pub(crate) fact: Fact,
     pub(crate) device: Device,
+    /// What plans take its value for.
+    pub(crate) role: Role,
     /// Keeps the gradient.
     pub(crate) leaf: Arc<Leaf>,
     requires_grad: AtomicBool,
@@ -35,7 +37,7 @@ pub(crate) struct Cell {
 pub(crate) struct CellState {
     /// What the cell holds: a snapshot for readers.
     pub(crate) current: Tensor,
-    /// The last computed value, a leaf with the parameter role.
+    /// The last computed value, a leaf.
     pub(crate) realized: Option<Tensor>,
     /// Whether a run is about to commit; readers and writers wait.
     busy: bool,
@@ -50,6 +52,21 @@ impl Var {
     /// If `value` carries an error or has a symbolic shape.
     #[track_caller]
     pub fn new(value: &Tensor) -> Result<Var> {
+        Var::with_role(value, Role::Parameter)
+    }
+
+    /// A cell whose value changes often, such as a learning rate: plans compute what depends on it in
+    /// every run, where they would prepare what depends on other cells.
+    ///
+    /// # Errors
+    /// As [`Var::new`].
+    #[track_caller]
+    pub fn volatile(value: &Tensor) -> Result<Var> {
+        Var::with_role(value, Role::Data)
+    }
+
+    #[track_caller]
+    fn with_role(value: &Tensor, role: Role) -> Result<Var> {
         let loc = Location::caller();
         value.shape()?;
         if scope::is_recording() {
@@ -65,6 +82,7 @@ impl Var {
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                 fact: value.fact().clone(),
                 device: value.device(),
+                role,
                 leaf: Leaf::new(value.fact().clone(), value.device()),
                 requires_grad: AtomicBool::new(false),
                 state: Mutex::new(CellState {
@@ -149,6 +167,11 @@ impl Var {
         self.assign(&self.get().detach().set(items, value))
     }
 
+    /// A number that every handle to this cell has in common, and no other cell.
+    pub fn id(&self) -> u64 {
+        self.cell.id
+    }
+
     /// The element type.
     pub fn dtype(&self) -> DType {
         self.cell.fact.dtype
@@ -221,7 +244,7 @@ impl Cell {
 
     /// A computed value of the cell.
     pub(crate) fn leaf(&self, buffer: Buffer, loc: &'static Location<'static>) -> Tensor {
-        Tensor::leaf(buffer, Role::Parameter, self.device, loc, "Var")
+        Tensor::leaf(buffer, self.role, self.device, loc, "Var")
     }
 }
 

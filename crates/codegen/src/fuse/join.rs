@@ -1,13 +1,17 @@
 //! Which node may be computed by a group that reads it.
 
 use super::cost::{DEAR, own_cost};
-use super::{Fuser, Use};
+use super::{Fuser, Group, Use};
 use crate::affine::{Affine, Ax, Map, Space, estimate};
 use crate::flow::{Nid, Op};
 use kiln_base::{Dim, numel};
 
 /// The most values a group stores.
 pub(super) const MAX_ROOTS: usize = 6;
+/// A buffer of at most this many elements stays in the first-level cache.
+const FEW: i64 = 1024;
+/// How many such buffers weigh as much as a larger one.
+pub(super) const LARGE: usize = 4;
 /// A row that a reduction keeps to itself has at most this many elements ...
 const MAX_ROW: i64 = 1 << 20;
 /// ... and there are at least this many rows, unless ...
@@ -63,15 +67,11 @@ impl Fuser<'_> {
         if group.ops + cost.min(8) > self.options.max_ops {
             return Err(format!("the group already holds {} operations", group.ops));
         }
-        let fresh = node
-            .inputs
-            .iter()
-            .filter(|i| {
-                facts.sources[**i] > 0 && !group.pending.contains(*i) && !group.loaded.contains(*i)
-            })
-            .count();
-        let buffers = group.pending.len() + group.loaded.len() + group.roots.len();
-        if buffers + fresh > self.options.max_buffers && fresh > 1 {
+        let new = |i: &&Nid| !group.pending.contains(*i) && !group.loaded.contains(*i);
+        let fresh = self.load(node.inputs.iter().filter(new));
+        let touched = self.touched(group);
+        if touched + fresh > self.options.max_buffers * LARGE && fresh > LARGE {
+            let buffers = touched / LARGE;
             return Err(format!("the group already touches {buffers} buffers"));
         }
         match &node.op {
@@ -80,6 +80,21 @@ impl Fuser<'_> {
             _ if node.is_alone() => Err(format!("{} is a kernel of its own", node.name())),
             _ => self.can_inline(v, u),
         }
+    }
+
+    /// What the buffers of a group weigh, [`LARGE`] each.
+    pub(super) fn touched(&self, group: &Group) -> usize {
+        let roots = group.roots.iter().map(|(v, _)| v);
+        self.load(group.pending.iter().chain(&group.loaded).chain(roots))
+    }
+
+    fn load<'v>(&self, values: impl Iterator<Item = &'v Nid>) -> usize {
+        let weight = |v: &Nid| match self.facts.numel[*v].min(self.facts.sources[*v]) {
+            0 => 0,
+            1..=FEW => 1,
+            _ => LARGE,
+        };
+        values.map(weight).sum()
     }
 
     fn is_structured(&self, v: Nid) -> bool {

@@ -1,6 +1,6 @@
 //! Merging groups that read the same value over the same space.
 
-use super::join::{MAX_ROOTS, covers, keeps_parallel};
+use super::join::{LARGE, MAX_ROOTS, covers, keeps_parallel};
 use super::{Fuser, Use};
 use crate::affine::{Affine, Ax, Map};
 use crate::flow::Nid;
@@ -41,8 +41,7 @@ impl Fuser<'_> {
         {
             return None;
         }
-        let buffers = |g: &super::Group| g.loaded.len() + g.pending.len() + g.roots.len();
-        if buffers(ga) + buffers(gb) > self.options.max_buffers + 1 {
+        if self.touched(ga) + self.touched(gb) > (self.options.max_buffers + 1) * LARGE {
             return None;
         }
         // The group whose space stays is the one with the stronger wishes.

@@ -7,7 +7,7 @@ use kiln_ir::{Fact, Facts, OpError};
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// Where the gradient of a tensor goes.
 #[derive(Clone, Default)]
@@ -72,6 +72,8 @@ pub(crate) struct GradNode {
     pub(crate) loc: &'static Location<'static>,
     pub(crate) called: &'static str,
     saved: Mutex<Option<Saved>>,
+    /// Operations on its outputs.
+    users: Mutex<Vec<Weak<GradNode>>>,
     /// One list for each output that has hooks.
     pub(crate) hooks: Mutex<SmallVec<[(u32, Arc<Hooks>); 1]>>,
     /// Outputs that keep their gradient although they are no leaves.
@@ -135,7 +137,7 @@ impl GradNode {
     /// The gradient side of a node whose gradients `rule` passes to `inputs`.
     pub(crate) fn new(node: &Node, rule: SavedRule, inputs: &[Tensor]) -> Arc<GradNode> {
         let operand = |t: &Tensor| (t.operand(), t.edge.clone());
-        Arc::new(GradNode {
+        let new = Arc::new(GradNode {
             facts: node.facts.clone(),
             device: node.device,
             loc: node.loc,
@@ -144,9 +146,30 @@ impl GradNode {
                 rule,
                 inputs: inputs.iter().map(operand).collect(),
             })),
+            users: Mutex::default(),
             hooks: Mutex::default(),
             retained: Mutex::default(),
-        })
+        });
+        let sources = inputs.iter().filter_map(|t| match &t.edge {
+            Edge::Node(source, _) => Some(source),
+            _ => None,
+        });
+        for source in sources {
+            source.add_user(&new);
+        }
+        new
+    }
+
+    /// Remembers an operation on an output. What can't be differentiated any more makes that one so.
+    fn add_user(&self, user: &Arc<GradNode>) {
+        if self.lock().is_none() {
+            return user.release();
+        }
+        let mut users = self.users.lock().unwrap_or_else(|e| e.into_inner());
+        if users.len().is_power_of_two() {
+            users.retain(|u| u.strong_count() > 0);
+        }
+        users.push(Arc::downgrade(user));
     }
 
     /// What the derivative needs; `None` once released.
@@ -154,10 +177,23 @@ impl GradNode {
         self.lock().clone()
     }
 
-    /// Lets go of everything the derivative needs.
+    /// Lets go of everything the derivative needs, and of what later operations on its outputs
+    /// need: a pass through those would end here. So a running sum of losses keeps nothing of the
+    /// steps behind it.
     pub(crate) fn release(&self) {
+        let mut stack = self.release_one();
+        while let Some(user) = stack.pop() {
+            if let Some(user) = user.upgrade() {
+                stack.append(&mut user.release_one());
+            }
+        }
+    }
+
+    /// Releases this operation; gives its users.
+    fn release_one(&self) -> Vec<Weak<GradNode>> {
         let saved = self.lock().take();
         drop(saved); // not under the lock
+        std::mem::take(&mut *self.users.lock().unwrap_or_else(|e| e.into_inner()))
     }
 
     /// The hooks of an output.

@@ -1,0 +1,173 @@
+//! A group of parameters with common hyperparameters.
+
+use super::rule::{Coefficients, Numbers, Rule};
+use kiln_tensor::{DType, Error, Result, Tensor, Var};
+
+/// Parameters that share a [`Rule`], and what the rule keeps for them.
+pub struct Group {
+    pub(crate) rule: Box<dyn Rule>,
+    pub(crate) parameters: Vec<Var>,
+    pub(crate) values: Vec<(&'static str, f64)>,
+    /// `values` as data of the step: `[K]` f64.
+    data: Var,
+    /// How many steps each parameter has made: `[P]` f64.
+    pub(crate) steps: Var,
+    /// For each parameter what the rule keeps; made when it first requires gradients.
+    pub(crate) moments: Vec<Option<Vec<Var>>>,
+}
+
+/// A value that a cell is about to be assigned.
+pub(crate) type Assignment = (Var, Tensor);
+
+impl Group {
+    #[track_caller]
+    pub(crate) fn new(parameters: Vec<Var>, rule: Box<dyn Rule>) -> Result<Group> {
+        if let Err(message) = rule.check() {
+            return Err(Error::invalid(rule.name(), message));
+        }
+        if let Some(p) = parameters.iter().find(|p| !p.dtype().is_float()) {
+            let message = format!("only floats can be trained, not {}", p.dtype());
+            return Err(Error::invalid(rule.name(), message));
+        }
+        let values = rule.numbers();
+        let mut group = Group {
+            data: Var::volatile(&vector(values.iter().map(|(_, v)| *v)))?,
+            steps: Var::new(&vector(parameters.iter().map(|_| 0.0)))?,
+            moments: parameters.iter().map(|_| None).collect(),
+            rule,
+            parameters,
+            values,
+        };
+        for i in 0..group.parameters.len() {
+            if group.parameters[i].requires_grad() {
+                group.make_moments(i)?;
+            }
+        }
+        Ok(group)
+    }
+
+    /// The parameters.
+    pub fn parameters(&self) -> &[Var] {
+        &self.parameters
+    }
+
+    /// The rule. Its numbers are those that the group was made with; see [`Group::number`].
+    pub fn rule(&self) -> &dyn Rule {
+        &*self.rule
+    }
+
+    /// A number such as `lr`, `momentum` or `weight_decay`, if the rule has it.
+    pub fn number(&self, name: &str) -> Option<f64> {
+        let found = self.values.iter().find(|(n, _)| *n == name);
+        found.map(|(_, value)| *value)
+    }
+
+    /// Changes a number from the next step on, also of compiled steps (where a number that was zero
+    /// when the step was compiled may have been left out).
+    ///
+    /// # Errors
+    /// If the rule has no such number, or inside `compile`: call it between runs.
+    #[track_caller]
+    pub fn set_number(&mut self, name: &str, value: f64) -> Result<()> {
+        let Some(at) = self.values.iter().position(|(n, _)| *n == name) else {
+            let message = format!("{} has no number {name:?}", self.rule.name());
+            return Err(Error::invalid("set_number", message));
+        };
+        let buffer = |(name, _): &(&str, f64)| *name == "momentum_buffer";
+        if name == "momentum" && value != 0.0 && !self.rule.moments().iter().any(buffer) {
+            let message = "a group that was made without momentum keeps none; make it with some";
+            return Err(Error::invalid("set_number", message));
+        }
+        if self.values[at].1 == value {
+            return Ok(());
+        }
+        if kiln_tensor::is_recording() {
+            let message = format!("{name} can't change inside compile; set it between runs");
+            return Err(Error::invalid("set_number", message));
+        }
+        self.values[at].1 = value;
+        self.data.assign(&vector(self.values.iter().map(|v| v.1)))
+    }
+
+    /// What the next step assigns.
+    #[track_caller]
+    pub(crate) fn update(&mut self) -> Result<Vec<Assignment>> {
+        let gradients: Vec<Option<Tensor>> = self.parameters.iter().map(Var::grad).collect();
+        if gradients.iter().all(Option::is_none) {
+            return Ok(Vec::new());
+        }
+        for (i, _) in gradients.iter().enumerate().filter(|(_, g)| g.is_some()) {
+            self.make_moments(i)?;
+        }
+        let made = vector(gradients.iter().map(|g| f64::from(u8::from(g.is_some()))));
+        let steps = match gradients.iter().all(Option::is_some) {
+            true => self.steps.get() + 1.0,
+            false => self.steps.get() + made,
+        };
+        let numbers = Numbers {
+            values: &self.values,
+            data: self.data.get(),
+        };
+        let coefficients = self.rule.coefficients(&numbers, &steps);
+        let mut assignments = vec![(self.steps.clone(), steps)];
+        for (i, gradient) in gradients.iter().enumerate() {
+            let (Some(g), Some(cells)) = (gradient, &self.moments[i]) else {
+                continue;
+            };
+            let (p, dtype) = (&self.parameters[i], self.parameters[i].dtype());
+            let wide = match dtype {
+                DType::F16 | DType::BF16 => DType::F32,
+                dtype => dtype,
+            };
+            let of_this = |c: &Tensor| match c.ndim() {
+                0 => c.to_dtype(wide),
+                _ => c.to_dtype(wide).select(0, i as i64),
+            };
+            let mine: Vec<Tensor> = coefficients.iter().map(of_this).collect();
+            let read = |v: &Var| v.get().to_dtype(wide);
+            let mut moments: Vec<Tensor> = cells.iter().map(read).collect();
+            let new = self.rule.update(
+                &numbers,
+                Coefficients(mine.into_iter()),
+                &read(p),
+                &g.to_dtype(wide),
+                &mut moments,
+            );
+            let cells = cells.iter().chain([p]);
+            let values = moments.into_iter().chain([new]);
+            assignments.extend(
+                cells
+                    .zip(values)
+                    .map(|(c, v)| (c.clone(), v.to_dtype(dtype))),
+            );
+        }
+        Ok(assignments)
+    }
+
+    #[track_caller]
+    pub(crate) fn make_moments(&mut self, i: usize) -> Result<()> {
+        if self.moments[i].is_some() {
+            return Ok(());
+        }
+        let p = &self.parameters[i];
+        let make = |(_, value): (_, f64)| {
+            // Zeros are given, not recorded: so the first step is the plan of all steps.
+            let bytes = vec![0; p.shape().iter().product::<usize>() * p.dtype().size()];
+            let mut start = Tensor::from_bytes(&bytes, p.dtype(), p.shape());
+            if value != 0.0 {
+                start = start + value;
+                start.realize()?;
+            }
+            Var::new(&start)
+        };
+        let moments = self.rule.moments().into_iter().map(make);
+        self.moments[i] = Some(moments.collect::<Result<_>>()?);
+        Ok(())
+    }
+}
+
+/// An f64 vector.
+pub(crate) fn vector(values: impl Iterator<Item = f64>) -> Tensor {
+    let values: Vec<f64> = values.collect();
+    Tensor::from_slice(&values, [values.len()])
+}

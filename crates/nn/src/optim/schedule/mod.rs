@@ -1,0 +1,156 @@
+//! Learning-rate schedules.
+//!
+//! A [`Schedule`] gives the learning rate at each epoch from that of epoch 0; a [`Scheduler`] applies one
+//! to an [`Optimizer`]. [`ReduceLrOnPlateau`] looks at a metric instead.
+
+mod cosine;
+mod one_cycle;
+mod plateau;
+mod sequential;
+mod steps;
+
+pub use cosine::{CosineAnnealingLr, CosineAnnealingWarmRestarts};
+pub use one_cycle::{Anneal, OneCycleLr};
+pub use plateau::{PlateauMode, PlateauState, ReduceLrOnPlateau, ThresholdMode};
+pub use sequential::SequentialLr;
+pub use steps::{ConstantLr, ExponentialLr, LambdaLr, LinearLr, MultiStepLr, StepLr};
+
+use super::Optimizer;
+use kiln_tensor::{Error, Result};
+
+/// The learning rate as a function of the epoch.
+pub trait Schedule: Send + Sync {
+    /// The rate at an epoch, from that of the optimiser when the schedule began.
+    fn lr(&self, base: f64, epoch: u64) -> f64;
+
+    /// The rate at an epoch from that of the epoch before, which other schedules may have changed;
+    /// for [`Scheduler::chained`]. A schedule that has no such form ignores the others.
+    fn chained(&self, current: f64, base: f64, epoch: u64) -> f64 {
+        let _ = current;
+        self.lr(base, epoch)
+    }
+
+    /// The momentum (or β₁) at an epoch, where the schedule changes it.
+    fn momentum(&self, epoch: u64) -> Option<f64> {
+        let _ = epoch;
+        None
+    }
+
+    /// The last epoch, where the schedule has one.
+    fn last(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// Applies a schedule, or several at once, to every group of an optimiser.
+pub struct Scheduler {
+    schedules: Vec<Box<dyn Schedule>>,
+    epoch: u64,
+    base: Vec<f64>,
+    current: Vec<f64>,
+}
+
+/// What a [`Scheduler`] saves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SchedulerState {
+    /// PyTorch's `last_epoch`.
+    pub epoch: u64,
+    /// The learning rate each group began with.
+    pub base_lrs: Vec<f64>,
+    /// The learning rate of each group now.
+    pub last_lr: Vec<f64>,
+}
+
+impl Scheduler {
+    /// Begins at epoch 0: sets the learning rates of that epoch.
+    ///
+    /// # Errors
+    /// Inside `compile`.
+    #[track_caller]
+    pub fn new(optimizer: &mut Optimizer, schedule: impl Schedule + 'static) -> Result<Scheduler> {
+        Scheduler::chained(optimizer, vec![Box::new(schedule)])
+    }
+
+    /// Several schedules at once, each changing what those before it gave: PyTorch's
+    /// `ChainedScheduler`.
+    ///
+    /// # Errors
+    /// Inside `compile`.
+    #[track_caller]
+    pub fn chained(
+        optimizer: &mut Optimizer,
+        schedules: Vec<Box<dyn Schedule>>,
+    ) -> Result<Scheduler> {
+        let base = optimizer.lr();
+        let mut scheduler = Scheduler {
+            schedules,
+            epoch: 0,
+            current: base.clone(),
+            base,
+        };
+        scheduler.apply(optimizer)?;
+        Ok(scheduler)
+    }
+
+    /// Goes to the next epoch and sets its learning rates.
+    ///
+    /// # Errors
+    /// If the schedule has ended, the number of groups has changed, or inside `compile`.
+    #[track_caller]
+    pub fn step(&mut self, optimizer: &mut Optimizer) -> Result<()> {
+        let last = self.schedules.iter().filter_map(|s| s.last()).min();
+        if let Some(last) = last.filter(|last| self.epoch >= *last) {
+            let message = format!("the schedule ends at step {last}");
+            return Err(Error::invalid("Scheduler::step", message));
+        }
+        self.epoch += 1;
+        self.apply(optimizer)
+    }
+
+    /// The learning rates that were set last.
+    pub fn last_lr(&self) -> &[f64] {
+        &self.current
+    }
+
+    /// What is needed to go on later. The schedule itself is not in it.
+    pub fn state_dict(&self) -> SchedulerState {
+        SchedulerState {
+            epoch: self.epoch,
+            base_lrs: self.base.clone(),
+            last_lr: self.current.clone(),
+        }
+    }
+
+    /// Goes on from a saved state. The optimiser's own state holds the learning rates.
+    pub fn load_state_dict(&mut self, state: &SchedulerState) {
+        self.epoch = state.epoch;
+        self.base = state.base_lrs.clone();
+        self.current = state.last_lr.clone();
+    }
+
+    #[track_caller]
+    fn apply(&mut self, optimizer: &mut Optimizer) -> Result<()> {
+        let groups = optimizer.groups_mut();
+        if groups.len() != self.base.len() {
+            let (now, then) = (groups.len(), self.base.len());
+            let message = format!("the optimiser has {now} groups, the schedule began with {then}");
+            return Err(Error::invalid("Scheduler::step", message));
+        }
+        for ((group, base), current) in groups.iter_mut().zip(&self.base).zip(&mut self.current) {
+            *current = match &self.schedules[..] {
+                [one] => one.lr(*base, self.epoch),
+                many => many
+                    .iter()
+                    .fold(*current, |lr, s| s.chained(lr, *base, self.epoch)),
+            };
+            group.set_number("lr", *current)?;
+            let momentum = self.schedules.iter().find_map(|s| s.momentum(self.epoch));
+            let name = ["momentum", "beta1"].into_iter();
+            let name = name.filter(|n| group.number(n).is_some()).next();
+            if let (Some(momentum), Some(name)) = (momentum, name) {
+                group.set_number(name, momentum)?;
+            }
+        }
+        Ok(())
+    }
+}

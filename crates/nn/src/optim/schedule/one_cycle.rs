@@ -1,0 +1,106 @@
+//! The one-cycle policy (Smith and Topin, 2017).
+
+use super::Schedule;
+use std::f64::consts::PI;
+
+/// How to go from one value to another.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Anneal {
+    /// Half a cosine.
+    Cos,
+    /// A line.
+    Linear,
+}
+
+/// Up from `max_lr / div_factor` to `max_lr`, then down to `max_lr / div_factor / final_div_factor`;
+/// the momentum (or β₁) goes the other way. The optimiser's own learning rate is not used.
+#[derive(Clone, Debug)]
+pub struct OneCycleLr {
+    /// The highest rate.
+    pub max_lr: f64,
+    /// Length of the cycle; one more step is an error.
+    pub total_steps: u64,
+    /// The share of the cycle that goes up.
+    pub pct_start: f64,
+    /// The curve.
+    pub anneal_strategy: Anneal,
+    /// Whether the momentum is changed.
+    pub cycle_momentum: bool,
+    /// The momentum where the rate is highest.
+    pub base_momentum: f64,
+    /// The momentum at both ends.
+    pub max_momentum: f64,
+    /// How much lower the first rate is than the highest.
+    pub div_factor: f64,
+    /// How much lower the last rate is than the first.
+    pub final_div_factor: f64,
+    /// Whether a third phase annihilates the rate after one that mirrors the first.
+    pub three_phase: bool,
+}
+
+impl OneCycleLr {
+    /// PyTorch's defaults.
+    pub fn new(max_lr: f64, total_steps: u64) -> OneCycleLr {
+        OneCycleLr {
+            max_lr,
+            total_steps,
+            pct_start: 0.3,
+            anneal_strategy: Anneal::Cos,
+            cycle_momentum: true,
+            base_momentum: 0.85,
+            max_momentum: 0.95,
+            div_factor: 25.0,
+            final_div_factor: 1e4,
+            three_phase: false,
+        }
+    }
+
+    /// The phases: last step, and the rate and the momentum from and to.
+    fn phases(&self) -> Vec<(f64, [f64; 2], [f64; 2])> {
+        let (start, top) = (self.max_lr / self.div_factor, self.max_lr);
+        let end = start / self.final_div_factor;
+        let (low, high) = (self.base_momentum, self.max_momentum);
+        let total = self.total_steps as f64;
+        let turn = self.pct_start * total - 1.0;
+        let up = (turn, [start, top], [high, low]);
+        match self.three_phase {
+            true => vec![
+                up,
+                (2.0 * turn, [top, start], [low, high]),
+                (total - 1.0, [start, end], [high, high]),
+            ],
+            false => vec![up, (total - 1.0, [top, end], [low, high])],
+        }
+    }
+
+    fn at(&self, step: u64) -> (f64, f64) {
+        let (step, phases) = (step as f64, self.phases());
+        let mut from = 0.0;
+        for (i, (to, lr, momentum)) in phases.iter().enumerate() {
+            if step <= *to || i + 1 == phases.len() {
+                let share = (step - from) / (to - from);
+                let along = |[a, b]: [f64; 2]| match self.anneal_strategy {
+                    Anneal::Cos => b + (a - b) / 2.0 * (1.0 + (PI * share).cos()),
+                    Anneal::Linear => (b - a) * share + a,
+                };
+                return (along(*lr), along(*momentum));
+            }
+            from = *to;
+        }
+        (self.max_lr, self.base_momentum)
+    }
+}
+
+impl Schedule for OneCycleLr {
+    fn lr(&self, _: f64, epoch: u64) -> f64 {
+        self.at(epoch).0
+    }
+
+    fn momentum(&self, epoch: u64) -> Option<f64> {
+        self.cycle_momentum.then(|| self.at(epoch).1)
+    }
+
+    fn last(&self) -> Option<u64> {
+        Some(self.total_steps)
+    }
+}

@@ -1,0 +1,117 @@
+//! A schedule that looks at a metric.
+
+use super::super::Optimizer;
+use kiln_tensor::Result;
+
+/// Which metrics are better.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum PlateauMode {
+    /// Lower ones.
+    Min,
+    /// Higher ones.
+    Max,
+}
+
+/// What a threshold is relative to.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum ThresholdMode {
+    /// A share of the best.
+    Rel,
+    /// A difference from the best.
+    Abs,
+}
+
+/// Times `factor` when a metric has not become better for more than `patience` epochs.
+#[derive(Clone, Debug)]
+pub struct ReduceLrOnPlateau {
+    /// Which metrics are better.
+    pub mode: PlateauMode,
+    /// The factor.
+    pub factor: f64,
+    /// How many epochs without improvement are let pass.
+    pub patience: u64,
+    /// How much better counts.
+    pub threshold: f64,
+    /// What the threshold is relative to.
+    pub threshold_mode: ThresholdMode,
+    /// How many epochs after a reduction are not counted.
+    pub cooldown: u64,
+    /// The lowest rate.
+    pub min_lr: f64,
+    /// Reductions smaller than this are left out.
+    pub eps: f64,
+    /// Where it stands.
+    pub state: PlateauState,
+}
+
+/// What [`ReduceLrOnPlateau`] saves.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct PlateauState {
+    /// The best metric so far.
+    pub best: Option<f64>,
+    /// Epochs without improvement since.
+    pub num_bad_epochs: u64,
+    /// Epochs left that are not counted.
+    pub cooldown_counter: u64,
+}
+
+impl Default for ReduceLrOnPlateau {
+    fn default() -> ReduceLrOnPlateau {
+        ReduceLrOnPlateau {
+            mode: PlateauMode::Min,
+            factor: 0.1,
+            patience: 10,
+            threshold: 1e-4,
+            threshold_mode: ThresholdMode::Rel,
+            cooldown: 0,
+            min_lr: 0.0,
+            eps: 1e-8,
+            state: PlateauState::default(),
+        }
+    }
+}
+
+impl ReduceLrOnPlateau {
+    /// Takes the metric of an epoch.
+    ///
+    /// # Errors
+    /// Inside `compile`.
+    #[track_caller]
+    pub fn step(&mut self, optimizer: &mut Optimizer, metric: f64) -> Result<()> {
+        if self.is_better(metric) {
+            self.state.best = Some(metric);
+            self.state.num_bad_epochs = 0;
+        } else {
+            self.state.num_bad_epochs += 1;
+        }
+        if self.state.cooldown_counter > 0 {
+            self.state.cooldown_counter -= 1;
+            self.state.num_bad_epochs = 0;
+        }
+        if self.state.num_bad_epochs > self.patience {
+            self.state.cooldown_counter = self.cooldown;
+            self.state.num_bad_epochs = 0;
+            for group in optimizer.groups_mut() {
+                let old = group.number("lr").unwrap_or(0.0);
+                let new = (old * self.factor).max(self.min_lr);
+                if old - new > self.eps {
+                    group.set_number("lr", new)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_better(&self, metric: f64) -> bool {
+        let Some(best) = self.state.best else {
+            return !metric.is_nan();
+        };
+        let t = self.threshold;
+        match (self.mode, self.threshold_mode) {
+            (PlateauMode::Min, ThresholdMode::Rel) => metric < best * (1.0 - t),
+            (PlateauMode::Min, ThresholdMode::Abs) => metric < best - t,
+            (PlateauMode::Max, ThresholdMode::Rel) => metric > best * (t + 1.0),
+            (PlateauMode::Max, ThresholdMode::Abs) => metric > best + t,
+        }
+    }
+}
