@@ -28,6 +28,8 @@ pub(crate) struct Cell {
     /// Keeps the gradient.
     pub(crate) leaf: Arc<Leaf>,
     requires_grad: AtomicBool,
+    /// Has ever required gradients.
+    parameter: AtomicBool,
     state: Mutex<CellState>,
     released: Condvar,
 }
@@ -67,6 +69,7 @@ impl Var {
                 device: value.device(),
                 leaf: Leaf::new(value.fact().clone(), value.device()),
                 requires_grad: AtomicBool::new(false),
+                parameter: AtomicBool::new(false),
                 state: Mutex::new(CellState {
                     current: value.detach(),
                     realized: None,
@@ -147,6 +150,14 @@ impl Var {
     #[track_caller]
     pub fn set<'a>(&self, items: impl Indices, value: impl Into<Other<'a>>) -> Result<()> {
         self.assign(&self.get().detach().set(items, value))
+    /// Whether this cell has ever required gradients: a frozen parameter is still one.
+    pub fn is_parameter(&self) -> bool {
+        self.cell.parameter.load(Ordering::Relaxed)
+    }
+
+    /// Equal for handles to one cell, and for no others.
+    pub fn id(&self) -> u64 {
+        self.cell.id
     }
 
     /// The element type.
@@ -175,6 +186,7 @@ impl Cell {
 
     pub(crate) fn set_requires_grad(&self, requires_grad: bool) {
         self.requires_grad.store(requires_grad, Ordering::Relaxed);
+        self.parameter.fetch_or(requires_grad, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, CellState> {

@@ -1,0 +1,4 @@
+//! What layers and models promise.
+
+mod support;
+mod tree;
