@@ -19,6 +19,7 @@ macro_rules! plain {
         }
 
         impl Forward for $name {
+            #[track_caller]
             fn forward(&self, $x: &Tensor) -> Tensor {
                 run(self, &[$x], || $body)
             }
@@ -83,6 +84,7 @@ macro_rules! with_numbers {
         }
 
         impl Forward for $name {
+            #[track_caller]
             fn forward(&self, $x: &Tensor) -> Tensor {
                 run(self, &[$x], || {
                     let $layer = self;
@@ -166,6 +168,7 @@ macro_rules! along_a_dim {
         }
 
         impl Forward for $name {
+            #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
                 run(self, &[x], || x.$op(self.dim))
             }
@@ -208,6 +211,7 @@ impl Threshold {
 }
 
 impl Forward for Threshold {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         run(self, &[x], || x.threshold(self.threshold, self.value))
     }
@@ -239,6 +243,7 @@ impl GELU {
 }
 
 impl Forward for GELU {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         run(
             self,
@@ -278,6 +283,7 @@ impl PReLU {
 }
 
 impl Forward for PReLU {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         run(self, &[x], || x.prelu(&self.weight.get()))
     }

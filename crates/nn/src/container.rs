@@ -1,6 +1,6 @@
 //! Modules of modules.
 
-use crate::layer::run;
+use crate::layer::on_behalf;
 use crate::members::Members;
 use crate::{Forward, Module};
 use kiln_tensor::{Error, ErrorKind, Result, Tensor};
@@ -105,8 +105,9 @@ impl fmt::Display for Sequential {
 }
 
 impl Forward for Sequential {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        run(self, &[x], || {
+        on_behalf(|| {
             let mut y = x.clone();
             for (name, layer) in &self.layers {
                 let next = layer.forward(&y);

@@ -1,7 +1,7 @@
 //! Convolutions.
 
-use crate::init;
 use crate::layer::{self, each, invalid, run};
+use crate::linear::reset_within;
 use crate::print::{python, sizes};
 use crate::{Forward, Module};
 use kiln_tensor::{IntList, PadMode, Padding, Result, Tensor, Var};
@@ -45,8 +45,7 @@ fn weight_shape(
 fn reset(weight: &Var, bias: Option<&Var>) -> Result<()> {
     let fan_in: usize = weight.shape()[1..].iter().product();
     let bound = 1.0 / (fan_in.max(1) as f64).sqrt();
-    init::uniform_(weight, -bound, bound)?;
-    bias.map_or(Ok(()), |b| init::uniform_(b, -bound, bound))
+    reset_within(bound, weight, bias)
 }
 
 /// Pads the last dims as much as the convolution would, in another mode than zeros.
@@ -215,6 +214,7 @@ macro_rules! convolutions {
         }
 
         impl Forward for $name {
+            #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
                 run(self, &[x], || {
                     let (weight, bias) = (self.weight.get(), self.bias.as_ref().map(Var::get));
@@ -388,6 +388,7 @@ macro_rules! transposed_convolutions {
         }
 
         impl Forward for $name {
+            #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
                 run(self, &[x], || {
                     let bias = self.bias.as_ref().map(Var::get);

@@ -38,6 +38,7 @@ macro_rules! dropouts {
         }
 
         impl Forward for $name {
+            #[track_caller]
             fn forward(&self, $x: &Tensor) -> Tensor {
                 run(self, &[$x], || {
                     let ($layer, $training) = (self, self.mode.is_training());

@@ -87,6 +87,7 @@ impl Embedding {
 }
 
 impl Forward for Embedding {
+    #[track_caller]
     fn forward(&self, indices: &Tensor) -> Tensor {
         run(self, &[indices], || {
             if !indices.dtype().is_int() {

@@ -41,8 +41,8 @@ impl StateDict {
         });
         let views: Result<Vec<_>, _> = views.collect();
         let bytes = views.and_then(|views| safetensors::serialize(views, None));
-        let bytes = bytes.map_err(|e| failure("save", path, e))?;
-        replace_file(path, &bytes).map_err(|e| failure("save", path, e))
+        let bytes = named("save", path, bytes)?;
+        named("save", path, replace_file(path, &bytes))
     }
 
     /// Reads a safetensors file. The names come in alphabetical order.
@@ -52,19 +52,16 @@ impl StateDict {
     #[track_caller]
     pub fn load(path: impl AsRef<Path>) -> Result<StateDict> {
         let path = path.as_ref();
-        let bytes = fs::read(path).map_err(|e| failure("load", path, e))?;
-        let file = SafeTensors::deserialize(&bytes).map_err(|e| failure("load", path, e))?;
+        let bytes = named("load", path, fs::read(path))?;
+        let file = named("load", path, SafeTensors::deserialize(&bytes))?;
         let mut values = file.tensors();
         values.sort_by(|a, b| a.0.cmp(&b.0));
         let mut state = Vec::with_capacity(values.len());
         for (name, view) in values {
             let found = DTYPES.iter().find(|(_, d)| *d == view.dtype());
             let Some((dtype, _)) = found else {
-                let message = format!(
-                    "{name} has the dtype {:?}, which is not there",
-                    view.dtype()
-                );
-                return Err(failure("load", path, message));
+                let problem = format!("there is no dtype {:?} for {name}", view.dtype());
+                return named("load", path, Err(problem));
             };
             let t = Tensor::from_bytes(view.data(), *dtype, view.shape());
             state.push((name, t.check()?.clone()));
@@ -78,9 +75,16 @@ fn dtype_in_file(dtype: DType) -> Dtype {
     found.map_or(Dtype::F32, |(_, d)| *d)
 }
 
+/// A result whose error names the file and the user's line.
 #[track_caller]
-fn failure(op: &str, path: &Path, what: impl std::fmt::Display) -> Error {
-    Error::at_caller(ErrorKind::Io, op, format!("{}: {what}", path.display()))
+fn named<T, E: std::fmt::Display>(op: &str, path: &Path, result: Result<T, E>) -> Result<T> {
+    match result {
+        Ok(value) => Ok(value),
+        Err(e) => {
+            let message = format!("{}: {e}", path.display());
+            Err(Error::at_caller(ErrorKind::Io, op, message))
+        }
+    }
 }
 
 /// Writes a file in one step, as far as readers and crashes can see.

@@ -10,6 +10,12 @@ const SOURCE: &str = {
     this.split_at(this.len() - "layer.rs".len()).0
 };
 
+/// Runs a container's forward: its operations are recorded at the user's line.
+#[track_caller]
+pub(crate) fn on_behalf<T>(f: impl FnOnce() -> T) -> T {
+    on_behalf_of_caller(SOURCE, f)
+}
+
 /// Runs a layer's forward: its operations are recorded at the user's line, and an error that arises in
 /// it names the layer.
 #[track_caller]
@@ -33,7 +39,7 @@ pub(crate) fn run_all<const N: usize>(
     inputs: &[&Tensor],
     f: impl FnOnce() -> [Tensor; N],
 ) -> [Tensor; N] {
-    on_behalf_of_caller(SOURCE, || {
+    on_behalf(|| {
         let outputs = f();
         if inputs.iter().any(|t| t.error().is_some()) {
             return outputs;
@@ -127,12 +133,4 @@ pub(crate) fn constant(shape: impl AsRef<[usize]>, value: f64) -> Result<Var> {
 #[track_caller]
 pub(crate) fn buffer(shape: impl AsRef<[usize]>, value: f64) -> Result<Var> {
     Var::new(&Tensor::full(shape, value, dtype()))
-}
-
-/// A parameter of uniform numbers within `±bound`.
-#[track_caller]
-pub(crate) fn uniform(shape: impl AsRef<[usize]>, bound: f64) -> Result<Var> {
-    let var = constant(shape, 0.0)?;
-    crate::init::uniform_(&var, -bound, bound)?;
-    Ok(var)
 }

@@ -47,9 +47,7 @@ impl Linear {
     fn reset_parameters(&self) -> Result<()> {
         // kaiming_uniform_ with a = √5.
         let bound = 1.0 / (self.in_features.max(1) as f64).sqrt();
-        init::uniform_(&self.weight, -bound, bound)?;
-        let bias = self.bias.as_ref();
-        bias.map_or(Ok(()), |b| init::uniform_(b, -bound, bound))
+        reset_within(bound, &self.weight, self.bias.as_ref())
     }
 
     fn extra_repr(&self) -> String {
@@ -63,6 +61,7 @@ impl Linear {
 }
 
 impl Forward for Linear {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         run(self, &[x], || {
             let bias = self.bias.as_ref().map(Var::get);
@@ -124,9 +123,7 @@ impl Bilinear {
     #[track_caller]
     fn reset_parameters(&self) -> Result<()> {
         let bound = 1.0 / (self.weight.shape()[1] as f64).sqrt();
-        init::uniform_(&self.weight, -bound, bound)?;
-        let bias = self.bias.as_ref();
-        bias.map_or(Ok(()), |b| init::uniform_(b, -bound, bound))
+        reset_within(bound, &self.weight, self.bias.as_ref())
     }
 
     fn extra_repr(&self) -> String {
@@ -153,7 +150,17 @@ impl Identity {
 }
 
 impl Forward for Identity {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         x.clone()
     }
+}
+
+/// Weight and bias uniform within ±bound.
+#[track_caller]
+pub(crate) fn reset_within(bound: f64, weight: &Var, bias: Option<&Var>) -> Result<()> {
+    for var in [Some(weight), bias].into_iter().flatten() {
+        init::uniform_(var, -bound, bound)?;
+    }
+    Ok(())
 }

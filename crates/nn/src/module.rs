@@ -284,8 +284,9 @@ pub trait Module: Any + Send + Sync {
 /// A module that makes one tensor of one tensor. Modules with other arguments have a method `forward`
 /// of their own.
 pub trait Forward: Module {
-    /// The result for `x`. A tensor of the wrong dtype or shape gives a tensor that carries an error.
-    #[track_caller]
+    /// The result for `x`. A tensor of the wrong dtype or shape gives a tensor that carries an error,
+    /// drawn at the line that called the layer. (The layers' own implementations track their callers;
+    /// a model should not, so that errors show the line within it.)
     fn forward(&self, x: &Tensor) -> Tensor;
 }
 
@@ -331,6 +332,7 @@ macro_rules! pointers {
         }
 
         impl<M: Forward + ?Sized> Forward for $pointer<M> {
+            #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
                 (**self).forward(x)
             }

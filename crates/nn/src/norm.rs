@@ -82,6 +82,7 @@ impl LayerNorm {
 }
 
 impl Forward for LayerNorm {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         run(self, &[x], || {
             let (weight, bias) = values(&self.weight, &self.bias);
@@ -147,6 +148,7 @@ impl RMSNorm {
 }
 
 impl Forward for RMSNorm {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         run(self, &[x], || {
             let weight = self.weight.as_ref().map(Var::get);
@@ -219,6 +221,7 @@ impl GroupNorm {
 }
 
 impl Forward for GroupNorm {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         run(self, &[x], || {
             if x.ndim() >= 2 && !x.dims()[1].is(self.num_channels as i64) {
@@ -248,6 +251,10 @@ pub(crate) fn values(weight: &Option<Var>, bias: &Option<Var>) -> (Option<Tensor
 /// Weight 1 and bias 0.
 #[track_caller]
 pub(crate) fn reset_affine(weight: Option<&Var>, bias: Option<&Var>) -> Result<()> {
-    weight.map_or(Ok(()), init::ones_)?;
-    bias.map_or(Ok(()), init::zeros_)
+    for (var, value) in [(weight, 1.0), (bias, 0.0)] {
+        if let Some(var) = var {
+            init::constant_(var, value)?;
+        }
+    }
+    Ok(())
 }

@@ -96,6 +96,7 @@ macro_rules! max_pools {
         }
 
         impl Forward for $name {
+            #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
                 let (k, s, p, d) = self.windows();
                 run(self, &[x], || x.$op(k, s, p, d, self.ceil_mode))
@@ -182,6 +183,7 @@ macro_rules! average_pools {
         }
 
         impl Forward for $name {
+            #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
                 let (k, s) = (self.kernel_size.clone(), self.stride.clone());
                 let (p, divisor) = (self.padding.clone(), self.divisor_override);
@@ -225,6 +227,7 @@ macro_rules! adaptive_pools {
         }
 
         impl Forward for $name {
+            #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
                 run(self, &[x], || x.$op(self.output_size.clone()))
             }

@@ -3,7 +3,7 @@
 use crate::layer::{self, fact, run, wrong};
 use crate::norm::{reset_affine, values};
 use crate::print::{float, optional, python};
-use crate::{Forward, Mode, Module, init};
+use crate::{Forward, Mode, Module};
 use kiln_tensor::{DType, Result, Tensor, Var, no_grad};
 
 macro_rules! running_norms {
@@ -97,9 +97,8 @@ macro_rules! running_norms {
             /// Inside `compile`, where making new values is part of the program.
             #[track_caller]
             pub fn reset_running_stats(&self) -> Result<()> {
-                self.running_mean.as_ref().map_or(Ok(()), init::zeros_)?;
-                self.running_var.as_ref().map_or(Ok(()), init::ones_)?;
-                self.num_batches_tracked.as_ref().map_or(Ok(()), init::zeros_)
+                reset_affine(self.running_var.as_ref(), self.running_mean.as_ref())?;
+                reset_affine(None, self.num_batches_tracked.as_ref())
             }
 
             #[track_caller]
@@ -138,6 +137,7 @@ macro_rules! running_norms {
         }
 
         impl Forward for $name {
+            #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
                 run(self, &[x], || self.parts().$forward(x, $spatial))
             }

@@ -38,6 +38,7 @@ impl Default for Flatten {
 }
 
 impl Forward for Flatten {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         run(self, &[x], || x.flatten(self.start_dim, self.end_dim))
     }
@@ -71,6 +72,7 @@ impl Unflatten {
 }
 
 impl Forward for Unflatten {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         run(self, &[x], || {
             x.unflatten(self.dim, self.unflattened_size.clone())
@@ -142,6 +144,7 @@ impl Unfold {
 }
 
 impl Forward for Unfold {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         run(self, &[x], || {
             let (k, d) = (self.kernel_size.clone(), self.dilation.clone());

@@ -1,9 +1,9 @@
 //! Recording operations.
 
 use crate::autograd::edge::{Edge, GradNode};
+use crate::caller::user_line;
 use crate::node::{Node, Operands, State};
 use crate::ops::record::Recorded;
-use crate::caller::user_line;
 use crate::recording::Recording;
 use crate::{Device, Error, ErrorKind, Tensor, boundary, names, promote, scope, strides};
 use kiln_base::prim::Reduction;

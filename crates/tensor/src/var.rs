@@ -150,6 +150,8 @@ impl Var {
     #[track_caller]
     pub fn set<'a>(&self, items: impl Indices, value: impl Into<Other<'a>>) -> Result<()> {
         self.assign(&self.get().detach().set(items, value))
+    }
+
     /// Whether this cell has ever required gradients: a frozen parameter is still one.
     pub fn is_parameter(&self) -> bool {
         self.cell.parameter.load(Ordering::Relaxed)
