@@ -67,6 +67,53 @@
 
 pub use kiln_tensor::*;
 
+pub mod nn {
+    //! Layers, initialisers, optimisers and schedules, under PyTorch's names.
+    //!
+    //! ```
+    //! use kiln::nn::{BatchNorm2d, Conv2d, Forward, Linear, Module};
+    //! use kiln::{DType, Reduction, Result, Tensor};
+    //!
+    //! #[derive(Module)]
+    //! struct Net {
+    //!     conv: Conv2d,
+    //!     norm: BatchNorm2d,
+    //!     head: Linear,
+    //! }
+    //!
+    //! impl Net {
+    //!     fn new() -> Result<Net> {
+    //!         Ok(Net {
+    //!             conv: Conv2d::new(1, 8, 3)?.padding(1).bias(false),
+    //!             norm: BatchNorm2d::new(8)?,
+    //!             head: Linear::new(8 * 14 * 14, 10)?,
+    //!         })
+    //!     }
+    //! }
+    //!
+    //! impl Forward for Net {
+    //!     fn forward(&self, x: &Tensor) -> Tensor {
+    //!         let x = self.norm.forward(&self.conv.forward(x)).relu();
+    //!         self.head.forward(&x.max_pool2d(2, (), 0, 1, false).flatten(1, -1))
+    //!     }
+    //! }
+    //!
+    //! let net = Net::new()?;
+    //! let images = Tensor::rand([4, 1, 28, 28], DType::F32);
+    //! let labels = Tensor::randint(0, 10, [4]);
+    //! let loss = net.forward(&images).cross_entropy(&labels, None, -100, Reduction::Mean, 0.0);
+    //! loss.backward()?;
+    //! for (name, parameter) in net.named_parameters() {
+    //!     assert!(parameter.grad().is_some(), "{name} has no gradient");
+    //! }
+    //! # Ok::<(), kiln::Error>(())
+    //! ```
+
+    /// [`kiln_nn::Module`] for this crate's users.
+    pub use kiln_nn::KilnModule as Module;
+    pub use kiln_nn::*;
+}
+
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,3 +1,70 @@
 //! Layers, initialisers, optimisers and schedules, under PyTorch's names.
+//!
+//! A model is a struct whose fields are layers; [`Module`] is derived for it, and [`Forward`] or a method
+//! of its own says what it computes. Constructors take what has no default in PyTorch, and methods of
+//! the same names as PyTorch's keywords change the rest: `Conv2d::new(3, 16, 3)?.padding(1).bias(false)`.
+//! New parameters hold PyTorch's initial distributions.
 
+extern crate self as kiln_nn;
+
+pub mod init;
 pub mod optim;
+
+mod activation;
+mod attention;
+mod container;
+mod conv;
+mod dropout;
+mod embedding;
+mod file;
+mod layer;
+mod linear;
+mod loss;
+mod members;
+mod mode;
+mod module;
+mod norm;
+mod pool;
+mod print;
+mod rnn;
+mod running_norm;
+mod shape;
+mod state_dict;
+mod transformer;
+mod tree;
+
+pub use activation::{
+    CELU, ELU, GELU, GLU, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyReLU, LogSigmoid,
+    LogSoftmax, Mish, PReLU, ReLU, ReLU6, SELU, SiLU, Sigmoid, Softmax, Softmin, Softplus,
+    Softshrink, Softsign, Tanh, Tanhshrink, Threshold,
+};
+pub use attention::{AttentionMasks, MultiheadAttention};
+pub use container::{ModuleList, Sequential};
+pub use conv::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d};
+pub use dropout::{Dropout, Dropout1d, Dropout2d, Dropout3d};
+pub use embedding::Embedding;
+pub use kiln_nn_derive::{KilnModule, Module};
+pub use kiln_tensor::Result;
+pub use layer::with_dtype;
+pub use linear::{Bilinear, Identity, Linear};
+pub use loss::{
+    BCELoss, BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, KLDivLoss, L1Loss, MSELoss, NLLLoss,
+    SmoothL1Loss,
+};
+pub use members::{Field, Member, Members};
+pub use mode::Mode;
+pub use module::{Forward, Module};
+pub use norm::{GroupNorm, LayerNorm, RMSNorm};
+pub use pool::{
+    AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d,
+    AdaptiveMaxPool3d, AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d,
+};
+pub use rnn::{GRU, LSTM, RNN};
+pub use running_norm::{
+    BatchNorm1d, BatchNorm2d, BatchNorm3d, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d,
+};
+pub use shape::{Flatten, Unflatten, Unfold};
+pub use state_dict::{LoadReport, StateDict};
+pub use transformer::{
+    TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
+};

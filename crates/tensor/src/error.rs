@@ -1,8 +1,10 @@
 //! What can go wrong, with the user's source line.
 
+use crate::caller::user_line;
 use crate::frame;
 use kiln_base::Loc;
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 
 /// The result of reading or compiling.
@@ -39,6 +41,8 @@ pub enum ErrorKind {
     Unsupported,
     /// Not enough memory.
     Memory,
+    /// A file can't be read or written.
+    Io,
     /// A defect in Kiln.
     Internal,
 }
@@ -72,6 +76,20 @@ impl Error {
     pub fn invalid(called: &str, message: impl Into<String>) -> Error {
         let loc = Loc::from(std::panic::Location::caller());
         Error::new(ErrorKind::Value, called, message, loc)
+    }
+
+    /// An error at the caller's line: for libraries whose functions take part in recording.
+    #[track_caller]
+    pub fn at_caller(kind: ErrorKind, op: &str, message: impl Into<String>) -> Error {
+        Error::new(kind, op, message, Loc::from(user_line(Location::caller())))
+    }
+
+    /// This error with a further line below the code frame.
+    pub fn with_note(self, note: impl Into<String>) -> Error {
+        let e = &self.0;
+        let mut notes = e.notes.clone();
+        notes.push(note.into());
+        Error::with_notes(e.kind, &e.op, e.message.clone(), e.loc.clone(), notes)
     }
 
     /// What kind of thing went wrong.

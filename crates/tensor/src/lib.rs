@@ -6,6 +6,7 @@
 
 mod autograd;
 mod boundary;
+mod caller;
 mod compile;
 mod compiled;
 mod convert;
@@ -37,6 +38,7 @@ pub use autograd::{
     is_grad_enabled, jvp, no_grad, set_grad_enabled, vjp,
 };
 pub use boundary::realize_all;
+pub use caller::on_behalf_of_caller;
 pub use compile::{compile, compile_with};
 pub use compiled::Compiled;
 pub use create::Element;

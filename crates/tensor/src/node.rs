@@ -169,6 +169,13 @@ impl Tensor {
         Tensor::from_node(node)
     }
 
+    /// A tensor that carries an error, which every read returns: what a function gives that can't give a
+    /// value.
+    #[track_caller]
+    pub fn from_error(error: Error) -> Tensor {
+        Tensor::poisoned(error, Location::caller())
+    }
+
     pub(crate) fn operand(&self) -> Operand {
         Operand {
             node: self.node.clone(),

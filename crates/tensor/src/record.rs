@@ -1,6 +1,7 @@
 //! Recording operations.
 
 use crate::autograd::edge::{Edge, GradNode};
+use crate::caller::user_line;
 use crate::node::{Node, Operands, State};
 use crate::ops::record::Recorded;
 use crate::recording::Recording;
@@ -165,6 +166,7 @@ fn attempt<T>(
         return Err((*bad).clone());
     }
     let device = operands.first().map_or(Device::default(), |t| t.device());
+    let loc = user_line(loc);
     let mut recorder = Recorder::new(loc, called, device);
     f(&mut recorder).map_err(|e| Tensor::poisoned(op_error(called, operands, e, loc), loc))
 }

@@ -30,6 +30,8 @@ pub(crate) struct Cell {
     /// Keeps the gradient.
     pub(crate) leaf: Arc<Leaf>,
     requires_grad: AtomicBool,
+    /// Has ever required gradients.
+    parameter: AtomicBool,
     state: Mutex<CellState>,
     released: Condvar,
 }
@@ -85,6 +87,7 @@ impl Var {
                 role,
                 leaf: Leaf::new(value.fact().clone(), value.device()),
                 requires_grad: AtomicBool::new(false),
+                parameter: AtomicBool::new(false),
                 state: Mutex::new(CellState {
                     current: value.detach(),
                     realized: None,
@@ -167,6 +170,11 @@ impl Var {
         self.assign(&self.get().detach().set(items, value))
     }
 
+    /// Whether this cell has ever required gradients: a frozen parameter is still one.
+    pub fn is_parameter(&self) -> bool {
+        self.cell.parameter.load(Ordering::Relaxed)
+    }
+
     /// A number that every handle to this cell has in common, and no other cell.
     pub fn id(&self) -> u64 {
         self.cell.id
@@ -198,6 +206,7 @@ impl Cell {
 
     pub(crate) fn set_requires_grad(&self, requires_grad: bool) {
         self.requires_grad.store(requires_grad, Ordering::Relaxed);
+        self.parameter.fetch_or(requires_grad, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, CellState> {

@@ -1,0 +1,147 @@
+//! `#[derive(Module)]`; see `kiln_nn::Module` for what it is about.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::{Attribute, Data, DeriveInput, Error, Field, Fields, Index, Member, Result, parse_quote};
+
+/// Implements `Module` for a struct: its fields are its parameters, buffers and children, under the
+/// fields' names (`0`, `1`, … in a tuple struct).
+///
+/// - A `Var` is a parameter if it was made as one (`Var::parameter`), else a buffer. `#[param]` and
+///   `#[buffer]` on the field decide it regardless.
+/// - A field whose type is a module is a child. `Option`, `Vec`, `Box` and `Arc` of these hold what is
+///   in them; the elements of a `Vec` are called `field.0`, `field.1`, …
+/// - Numbers, `bool`, strings and other plain data hold nothing. `#[skip]` leaves out a field of any
+///   type.
+///
+/// `Display` prints the module and what is within it, as PyTorch does.
+/// `#[module(extra_repr)]` on the struct prints what its own method `fn extra_repr(&self) -> String`
+/// returns in the parentheses behind its name, and `#[module(reset_parameters)]` resets it with its own
+/// method `fn reset_parameters(&self) -> Result<()>`.
+#[proc_macro_derive(Module, attributes(module, param, buffer, skip))]
+pub fn module(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    derive(input, quote!(::kiln_nn))
+}
+
+/// `Module` for users of the crate `kiln`, which calls this one `kiln::nn`.
+#[doc(hidden)]
+#[proc_macro_derive(KilnModule, attributes(module, param, buffer, skip))]
+pub fn kiln_module(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    derive(input, quote!(::kiln::nn))
+}
+
+fn derive(input: proc_macro::TokenStream, nn: TokenStream) -> proc_macro::TokenStream {
+    syn::parse(input)
+        .and_then(|input| expand(input, &nn))
+        .unwrap_or_else(Error::into_compile_error)
+        .into()
+}
+
+fn expand(mut input: DeriveInput, nn: &TokenStream) -> Result<TokenStream> {
+    let Data::Struct(data) = &input.data else {
+        let message = "only structs are modules; hold the alternatives as Option fields or a Box<dyn Forward>";
+        return Err(Error::new_spanned(&input.ident, message));
+    };
+    let members = members(&data.fields, nn)?;
+    let mut methods = TokenStream::new();
+    for name in own_methods(&input.attrs)? {
+        methods.extend(if name == "extra_repr" {
+            quote! { fn extra_repr(&self) -> ::std::string::String { Self::extra_repr(self) } }
+        } else {
+            quote! { fn reset_parameters(&self) -> #nn::Result<()> { Self::reset_parameters(self) } }
+        });
+    }
+    for parameter in input.generics.type_params_mut() {
+        parameter.bounds.push(parse_quote!(#nn::Module));
+    }
+    let (name, label) = (&input.ident, input.ident.to_string());
+    let (generics, arguments, clause) = input.generics.split_for_impl();
+    Ok(quote! {
+        impl #generics #nn::Module for #name #arguments #clause {
+            fn as_module(&self) -> &dyn #nn::Module { self }
+            fn name(&self) -> &str { #label }
+            fn members(&self) -> #nn::Members<'_> {
+                #[allow(unused_mut)]
+                let mut members = #nn::Members::new();
+                #members
+                members
+            }
+            #methods
+        }
+
+        impl #generics ::std::fmt::Display for #name #arguments #clause {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                ::std::fmt::Display::fmt(#nn::Module::as_module(self), f)
+            }
+        }
+    })
+}
+
+/// The statements that add the fields to `members`.
+fn members(fields: &Fields, nn: &TokenStream) -> Result<TokenStream> {
+    let mut out = TokenStream::new();
+    for (i, field) in fields.iter().enumerate() {
+        let member = match &field.ident {
+            Some(name) => Member::Named(name.clone()),
+            None => Member::Unnamed(Index::from(i)),
+        };
+        let label = match &field.ident {
+            Some(name) => name.to_string().trim_start_matches("r#").to_string(),
+            None => i.to_string(),
+        };
+        let ty = &field.ty;
+        let add = quote! { <#ty as #nn::Field>::add_to(&self.#member, #label, &mut members); };
+        out.extend(match role(field)? {
+            Role::Skipped => continue,
+            Role::ByType => add,
+            Role::Explicit { parameter } => quote! {
+                let before = members.len();
+                #add
+                members.set_role(before, #parameter);
+            },
+        });
+    }
+    Ok(out)
+}
+
+enum Role {
+    ByType,
+    Skipped,
+    Explicit { parameter: bool },
+}
+
+fn role(field: &Field) -> Result<Role> {
+    let mut role = Role::ByType;
+    for attribute in &field.attrs {
+        let found = if attribute.path().is_ident("skip") {
+            Role::Skipped
+        } else if attribute.path().is_ident("param") {
+            Role::Explicit { parameter: true }
+        } else if attribute.path().is_ident("buffer") {
+            Role::Explicit { parameter: false }
+        } else {
+            continue;
+        };
+        if !matches!(role, Role::ByType) {
+            let message = "a field is one of #[param], #[buffer] and #[skip]";
+            return Err(Error::new_spanned(attribute, message));
+        }
+        role = found;
+    }
+    Ok(role)
+}
+
+/// The methods named by `#[module(..)]`.
+fn own_methods(attributes: &[Attribute]) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for attribute in attributes.iter().filter(|a| a.path().is_ident("module")) {
+        attribute.parse_nested_meta(|meta| {
+            let known = ["extra_repr", "reset_parameters"];
+            let name = known.iter().find(|name| meta.path.is_ident(name));
+            let name = name.ok_or_else(|| meta.error(format!("expected one of {known:?}")))?;
+            found.push(name.to_string());
+            Ok(())
+        })?;
+    }
+    Ok(found)
+}

@@ -1,0 +1,242 @@
+//! Initialisers (`torch.nn.init`). They assign a cell new values of its own shape and dtype, drawn from
+//! the generator that [`manual_seed`](kiln_tensor::manual_seed) seeds.
+
+use kiln_tensor::{DType, Error, ErrorKind, PadMode, Result, Tensor, Var};
+
+/// Which dims of a weight a scaled initialiser counts: its inputs keep the variance of the forward pass,
+/// its outputs that of the backward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FanMode {
+    /// The inputs of one output.
+    #[default]
+    FanIn,
+    /// The outputs of one input.
+    FanOut,
+}
+
+/// The function behind a layer, whose gain [`calculate_gain`] knows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Nonlinearity {
+    /// None, or a convolution.
+    Linear,
+    /// The sigmoid.
+    Sigmoid,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// max(x, 0).
+    Relu,
+    /// A rectifier with this slope below 0.
+    LeakyRelu(f64),
+    /// The self-normalising ELU.
+    Selu,
+}
+
+/// The factor that keeps the variance through a nonlinearity: 1, 5/3 for tanh, √2 for relu,
+/// √(2 / (1 + slope²)) for leaky relu, 3/4 for selu.
+pub fn calculate_gain(nonlinearity: Nonlinearity) -> f64 {
+    match nonlinearity {
+        Nonlinearity::Linear | Nonlinearity::Sigmoid => 1.0,
+        Nonlinearity::Tanh => 5.0 / 3.0,
+        Nonlinearity::Relu => 2f64.sqrt(),
+        Nonlinearity::LeakyRelu(slope) => (2.0 / (1.0 + slope * slope)).sqrt(),
+        Nonlinearity::Selu => 0.75,
+    }
+}
+
+/// Uniform numbers in `[low, high)`.
+///
+/// # Errors
+/// If the cell does not hold floats.
+#[track_caller]
+pub fn uniform_(var: &Var, low: f64, high: f64) -> Result<()> {
+    floats(var, "uniform_")?;
+    let u = Tensor::rand(var.shape(), var.dtype());
+    var.assign(&(u * (high - low) + low))
+}
+
+/// Normal numbers.
+///
+/// # Errors
+/// If the cell does not hold floats.
+#[track_caller]
+pub fn normal_(var: &Var, mean: f64, std: f64) -> Result<()> {
+    floats(var, "normal_")?;
+    let z = Tensor::randn(var.shape(), var.dtype());
+    var.assign(&(z * std + mean))
+}
+
+/// Normal numbers, of which those outside `[low, high]` are drawn again.
+///
+/// # Errors
+/// If the cell does not hold floats, or the range is empty.
+#[track_caller]
+pub fn trunc_normal_(var: &Var, mean: f64, std: f64, low: f64, high: f64) -> Result<()> {
+    floats(var, "trunc_normal_")?;
+    if low >= high || std <= 0.0 {
+        let message = format!("nothing lies in {low}..{high} with a deviation of {std}");
+        return Err(Error::at_caller(ErrorKind::Value, "trunc_normal_", message));
+    }
+    // A uniform number between the distribution function's values at both ends, through its inverse.
+    let erf = |x: f64| Tensor::scalar((x - mean) / (std * 2f64.sqrt())).erf();
+    let (from, to) = (erf(low), erf(high));
+    let u = Tensor::rand(var.shape(), DType::F64);
+    let z = (&from + &(u * &(&to - &from))).erfinv();
+    let values = (z * (std * 2f64.sqrt()) + mean).clamp(low, high);
+    var.assign(&values.to_dtype(var.dtype()))
+}
+
+/// One number everywhere.
+///
+/// # Errors
+/// If the assignment fails.
+#[track_caller]
+pub fn constant_(var: &Var, value: f64) -> Result<()> {
+    var.assign(&Tensor::full(var.shape(), value, var.dtype()))
+}
+
+/// Ones.
+///
+/// # Errors
+/// As [`constant_`].
+#[track_caller]
+pub fn ones_(var: &Var) -> Result<()> {
+    constant_(var, 1.0)
+}
+
+/// Zeros.
+///
+/// # Errors
+/// As [`constant_`].
+#[track_caller]
+pub fn zeros_(var: &Var) -> Result<()> {
+    constant_(var, 0.0)
+}
+
+/// The identity, for a matrix.
+///
+/// # Errors
+/// If the cell does not hold a matrix.
+#[track_caller]
+pub fn eye_(var: &Var) -> Result<()> {
+    let &[n, m] = &var.shape()[..] else {
+        return Err(misfit(var, "eye_", "a matrix"));
+    };
+    var.assign(&Tensor::eye(n as i64, m as i64, var.dtype()))
+}
+
+/// The identity of a convolution, for a weight `[o, c, ..]` of 3 to 5 dims in `groups` groups: output
+/// channel i of each group is input channel i, and the outputs beyond the inputs are 0.
+///
+/// # Errors
+/// If the weight has another number of dims, or its outputs do not divide into the groups.
+#[track_caller]
+pub fn dirac_(var: &Var, groups: usize) -> Result<()> {
+    let shape = var.shape();
+    if !(3..=5).contains(&shape.len()) {
+        return Err(misfit(
+            var,
+            "dirac_",
+            "a convolution's weight of 3 to 5 dims",
+        ));
+    }
+    if groups == 0 || shape[0] % groups != 0 {
+        let message = format!("{} outputs do not divide into {groups} groups", shape[0]);
+        return Err(Error::at_caller(ErrorKind::Value, "dirac_", message));
+    }
+    let outputs = (shape[0] / groups) as i64;
+    let mut identity = Tensor::eye(outputs, shape[1] as i64, var.dtype());
+    let mut pad = Vec::new();
+    for &k in &shape[2..] {
+        identity = identity.unsqueeze(-1);
+        // The last dim comes first.
+        pad.splice(0..0, [k / 2, k.saturating_sub(k / 2 + 1)]);
+    }
+    let tap = identity.pad(pad, PadMode::ZEROS);
+    let repeats = (0..shape.len()).map(|d| if d == 0 { groups } else { 1 });
+    var.assign(&tap.repeat(repeats.collect::<Vec<_>>()))
+}
+
+/// Uniform numbers within `± gain · √(6 / (fan_in + fan_out))` (Glorot and Bengio, 2010).
+///
+/// # Errors
+/// If the cell holds fewer than 2 dims, or no floats.
+#[track_caller]
+pub fn xavier_uniform_(var: &Var, gain: f64) -> Result<()> {
+    let bound = 3f64.sqrt() * xavier(var, "xavier_uniform_", gain)?;
+    uniform_(var, -bound, bound)
+}
+
+/// Normal numbers with the deviation `gain · √(2 / (fan_in + fan_out))` (Glorot and Bengio, 2010).
+///
+/// # Errors
+/// As [`xavier_uniform_`].
+#[track_caller]
+pub fn xavier_normal_(var: &Var, gain: f64) -> Result<()> {
+    let std = xavier(var, "xavier_normal_", gain)?;
+    normal_(var, 0.0, std)
+}
+
+#[track_caller]
+fn xavier(var: &Var, called: &str, gain: f64) -> Result<f64> {
+    let (fan_in, fan_out) = fans(var, called)?;
+    Ok(gain * (2.0 / (fan_in + fan_out).max(1.0)).sqrt())
+}
+
+/// Uniform numbers within `± gain · √(3 / fan)` (He et al., 2015).
+///
+/// # Errors
+/// As [`xavier_uniform_`].
+#[track_caller]
+pub fn kaiming_uniform_(var: &Var, mode: FanMode, nonlinearity: Nonlinearity) -> Result<()> {
+    let bound = 3f64.sqrt() * kaiming(var, "kaiming_uniform_", mode, nonlinearity)?;
+    uniform_(var, -bound, bound)
+}
+
+/// Normal numbers with the deviation `gain / √fan` (He et al., 2015).
+///
+/// # Errors
+/// As [`xavier_uniform_`].
+#[track_caller]
+pub fn kaiming_normal_(var: &Var, mode: FanMode, nonlinearity: Nonlinearity) -> Result<()> {
+    let std = kaiming(var, "kaiming_normal_", mode, nonlinearity)?;
+    normal_(var, 0.0, std)
+}
+
+#[track_caller]
+fn kaiming(var: &Var, called: &str, mode: FanMode, nonlinearity: Nonlinearity) -> Result<f64> {
+    let (fan_in, fan_out) = fans(var, called)?;
+    let fan = match mode {
+        FanMode::FanIn => fan_in,
+        FanMode::FanOut => fan_out,
+    };
+    Ok(calculate_gain(nonlinearity) / fan.max(1.0).sqrt())
+}
+
+/// The inputs of one output and the outputs of one input of a weight `[out, in, ..]`.
+#[track_caller]
+fn fans(var: &Var, called: &str) -> Result<(f64, f64)> {
+    let shape = var.shape();
+    if shape.len() < 2 {
+        return Err(misfit(
+            var,
+            called,
+            "at least 2 dims, to count inputs and outputs",
+        ));
+    }
+    let taps: usize = shape[2..].iter().product();
+    Ok(((shape[1] * taps) as f64, (shape[0] * taps) as f64))
+}
+
+#[track_caller]
+fn floats(var: &Var, called: &str) -> Result<()> {
+    match var.dtype().is_float() {
+        true => Ok(()),
+        false => Err(misfit(var, called, "floats")),
+    }
+}
+
+#[track_caller]
+fn misfit(var: &Var, called: &str, wanted: &str) -> Error {
+    let message = format!("needs {wanted}, not {var:?}");
+    Error::at_caller(ErrorKind::Value, called, message)
+}

@@ -1,0 +1,145 @@
+//! What a module holds.
+
+use crate::{Mode, Module};
+use kiln_tensor::{DType, IntList, Var};
+use std::marker::PhantomData;
+
+/// One thing that a module holds itself.
+#[derive(Clone, Copy)]
+pub enum Member<'a> {
+    /// What training changes.
+    Parameter(&'a Var),
+    /// What is saved but not trained, such as a running mean.
+    Buffer(&'a Var),
+    /// A module within the module.
+    Child(&'a dyn Module),
+    /// Whether it trains.
+    Mode(&'a Mode),
+}
+
+/// What a module holds itself, in order of declaration, with names.
+#[derive(Default)]
+pub struct Members<'a>(Vec<(String, Member<'a>)>);
+
+impl<'a> Members<'a> {
+    /// Nothing.
+    pub fn new() -> Members<'a> {
+        Members::default()
+    }
+
+    /// Adds a parameter.
+    pub fn parameter(&mut self, name: impl Into<String>, var: &'a Var) {
+        self.0.push((name.into(), Member::Parameter(var)));
+    }
+
+    /// Adds a buffer.
+    pub fn buffer(&mut self, name: impl Into<String>, var: &'a Var) {
+        self.0.push((name.into(), Member::Buffer(var)));
+    }
+
+    /// Adds a child.
+    pub fn child(&mut self, name: impl Into<String>, module: &'a dyn Module) {
+        self.0
+            .push((name.into(), Member::Child(module.as_module())));
+    }
+
+    /// Adds a mode, which has no name.
+    pub fn mode(&mut self, mode: &'a Mode) {
+        self.0.push((String::new(), Member::Mode(mode)));
+    }
+
+    /// How many members there are.
+    #[allow(clippy::len_without_is_empty)] // for the derive
+    #[doc(hidden)]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Makes cells parameters or buffers, whatever they were made as, from the n-th member on.
+    #[doc(hidden)]
+    pub fn set_role(&mut self, from: usize, parameter: bool) {
+        for (_, member) in &mut self.0[from..] {
+            if let Member::Parameter(var) | Member::Buffer(var) = *member {
+                *member = match parameter {
+                    true => Member::Parameter(var),
+                    false => Member::Buffer(var),
+                };
+            }
+        }
+    }
+
+    /// The members with their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Member<'a>)> {
+        self.0.iter().map(|(name, member)| (name.as_str(), *member))
+    }
+}
+
+/// The type of a field of a module. Modules, [`Var`], [`Mode`], plain data, and `Option` and `Vec` of
+/// them have it; the derive asks it what the field adds to the module.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is neither a module nor a `Var` nor plain data",
+    note = "derive `Module` for it, or mark the field `#[skip]`"
+)]
+pub trait Field {
+    /// Adds what the field `name` holds.
+    fn add_to<'a>(&'a self, name: &str, members: &mut Members<'a>);
+}
+
+impl<M: Module> Field for M {
+    fn add_to<'a>(&'a self, name: &str, members: &mut Members<'a>) {
+        members.child(name, self);
+    }
+}
+
+impl Field for Var {
+    fn add_to<'a>(&'a self, name: &str, members: &mut Members<'a>) {
+        if self.is_parameter() {
+            members.parameter(name, self);
+        } else {
+            members.buffer(name, self);
+        }
+    }
+}
+
+impl Field for Mode {
+    fn add_to<'a>(&'a self, _: &str, members: &mut Members<'a>) {
+        members.mode(self);
+    }
+}
+
+impl<F: Field> Field for Option<F> {
+    fn add_to<'a>(&'a self, name: &str, members: &mut Members<'a>) {
+        if let Some(field) = self {
+            field.add_to(name, members);
+        }
+    }
+}
+
+impl<F: Field> Field for Vec<F> {
+    fn add_to<'a>(&'a self, name: &str, members: &mut Members<'a>) {
+        for (i, field) in self.iter().enumerate() {
+            field.add_to(&format!("{name}.{i}"), members);
+        }
+    }
+}
+
+impl<F: Field, const N: usize> Field for [F; N] {
+    fn add_to<'a>(&'a self, name: &str, members: &mut Members<'a>) {
+        for (i, field) in self.iter().enumerate() {
+            field.add_to(&format!("{name}.{i}"), members);
+        }
+    }
+}
+
+macro_rules! plain_data {
+    ($($ty:ty)*) => {
+        $(impl Field for $ty {
+            fn add_to<'a>(&'a self, _: &str, _: &mut Members<'a>) {}
+        })*
+    };
+}
+plain_data!(bool u8 u16 u32 u64 usize i8 i16 i32 i64 isize f32 f64 char String &'static str DType IntList);
+
+impl<T> Field for PhantomData<T> {
+    fn add_to<'a>(&'a self, _: &str, _: &mut Members<'a>) {}
+}

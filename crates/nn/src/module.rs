@@ -1,0 +1,342 @@
+//! What all modules have in common.
+
+use crate::members::{Member, Members};
+use crate::{LoadReport, StateDict, print, state_dict, tree};
+use kiln_tensor::{Result, Tensor, Var};
+use std::any::Any;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A layer or a model: named parameters, buffers and child modules, and whether it trains.
+///
+/// Derive it; the struct's fields are its members (see the [derive](derive@crate::Module)). How a module
+/// is called is its own matter: [`Forward`] for one tensor to one tensor, else a method of its own.
+///
+/// ```
+/// use kiln_nn::{Forward, Linear, Module};
+/// use kiln_tensor::{DType, Result, Tensor};
+///
+/// #[derive(Module)]
+/// struct Mlp {
+///     fc1: Linear,
+///     fc2: Linear,
+/// }
+///
+/// impl Mlp {
+///     fn new() -> Result<Mlp> {
+///         Ok(Mlp { fc1: Linear::new(64, 32)?, fc2: Linear::new(32, 10)? })
+///     }
+/// }
+///
+/// impl Forward for Mlp {
+///     fn forward(&self, x: &Tensor) -> Tensor {
+///         self.fc2.forward(&self.fc1.forward(x).relu())
+///     }
+/// }
+///
+/// let model = Mlp::new()?;
+/// assert_eq!(model.forward(&Tensor::zeros([5, 64], DType::F32)).shape()?, [5, 10]);
+/// let names: Vec<String> = model.named_parameters().into_iter().map(|(name, _)| name).collect();
+/// assert_eq!(names, ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]);
+/// assert_eq!(
+///     model.to_string(),
+///     "Mlp(
+///   (fc1): Linear(in_features=64, out_features=32, bias=True)
+///   (fc2): Linear(in_features=32, out_features=10, bias=True)
+/// )"
+/// );
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+pub trait Module: Any + Send + Sync {
+    /// This module; what is in the box, of a boxed one.
+    fn as_module(&self) -> &dyn Module;
+
+    /// What this module holds itself, in order of declaration.
+    fn members(&self) -> Members<'_>;
+
+    /// The type's name, as printed.
+    fn name(&self) -> &str;
+
+    /// What is printed in the parentheses behind the name.
+    fn extra_repr(&self) -> String {
+        String::new()
+    }
+
+    /// Draws the parameters anew, as when the module was made.
+    ///
+    /// # Errors
+    /// Inside `compile`, where making new values is part of the program, an assignment may not fit.
+    fn reset_parameters(&self) -> Result<()> {
+        let children = self.named_children();
+        children.iter().try_for_each(|(_, m)| m.reset_parameters())
+    }
+
+    /// All parameters with their names, frozen ones too: this module's own, then its children's. One
+    /// that is shared appears once, under its first name.
+    fn named_parameters(&self) -> Vec<(String, Var)> {
+        let mut seen = Vec::new();
+        let vars = tree::vars(self.as_module()).into_iter();
+        let once = vars.filter(|v| {
+            let new = v.is_parameter && !seen.contains(&v.var.id());
+            seen.push(v.var.id());
+            new
+        });
+        once.map(|v| (v.name, v.var.clone())).collect()
+    }
+
+    /// All parameters; see [`Module::named_parameters`].
+    fn parameters(&self) -> Vec<Var> {
+        let named = self.named_parameters();
+        named.into_iter().map(|(_, var)| var).collect()
+    }
+
+    /// All buffers with their names.
+    fn named_buffers(&self) -> Vec<(String, Var)> {
+        let vars = tree::vars(self.as_module()).into_iter();
+        vars.filter(|v| !v.is_parameter)
+            .map(|v| (v.name, v.var.clone()))
+            .collect()
+    }
+
+    /// All buffers.
+    fn buffers(&self) -> Vec<Var> {
+        let named = self.named_buffers();
+        named.into_iter().map(|(_, var)| var).collect()
+    }
+
+    /// The modules directly within this one, with their names.
+    fn named_children(&self) -> Vec<(String, &dyn Module)> {
+        let members = self.members();
+        let children = members.iter().filter_map(|(name, member)| match member {
+            Member::Child(child) => Some((name.to_string(), child)),
+            _ => None,
+        });
+        children.collect()
+    }
+
+    /// The modules directly within this one.
+    fn children(&self) -> Vec<&dyn Module> {
+        let named = self.named_children();
+        named.into_iter().map(|(_, child)| child).collect()
+    }
+
+    /// This module, under the empty name, and all modules within it, with their paths.
+    fn named_modules(&self) -> Vec<(String, &dyn Module)> {
+        let mut found = Vec::new();
+        tree::modules(self.as_module(), "", &mut found);
+        found
+    }
+
+    /// This module and all modules within it.
+    fn modules(&self) -> Vec<&dyn Module> {
+        let named = self.named_modules();
+        named.into_iter().map(|(_, module)| module).collect()
+    }
+
+    /// The module at a path such as `layer1.0.conv`; the empty path is this one.
+    fn get_submodule(&self, path: &str) -> Option<&dyn Module> {
+        let named = self.named_modules();
+        named.into_iter().find(|(p, _)| p == path).map(|(_, m)| m)
+    }
+
+    /// The parameter at a path such as `layer1.0.conv.weight`.
+    fn get_parameter(&self, path: &str) -> Option<Var> {
+        let vars = tree::vars(self.as_module()).into_iter();
+        vars.filter(|v| v.is_parameter && v.name == path)
+            .map(|v| v.var.clone())
+            .next()
+    }
+
+    /// Calls `f` with every module within this one, children before what holds them, and with this one
+    /// last.
+    ///
+    /// ```
+    /// use kiln_nn::{Linear, Module, ReLU, Sequential, init};
+    /// let model = Sequential::new().add(Linear::new(4, 8)?).add(ReLU::new()).add(Linear::new(8, 2)?);
+    /// model.apply(&mut |m| {
+    ///     if let Some(linear) = m.downcast_ref::<Linear>() {
+    ///         init::xavier_uniform_(&linear.weight, 1.0).expect("the weight is a matrix");
+    ///     }
+    /// });
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    fn apply(&self, f: &mut dyn FnMut(&dyn Module)) {
+        tree::apply(self.as_module(), f);
+    }
+
+    /// Puts every layer within into training, but for frozen batch norms.
+    fn train(&self) {
+        self.set_training(true);
+    }
+
+    /// Puts every layer within into evaluation: dropout passes through, batch norms use their running
+    /// statistics. Gradients are another matter; see [`no_grad`](kiln_tensor::no_grad).
+    fn eval(&self) {
+        self.set_training(false);
+    }
+
+    /// [`Module::train`] or [`Module::eval`].
+    fn set_training(&self, training: bool) {
+        for (_, mode) in tree::modes(self.as_module()) {
+            mode.set_training(training);
+        }
+    }
+
+    /// Whether any layer within trains.
+    fn is_training(&self) -> bool {
+        let modes = tree::modes(self.as_module());
+        modes.iter().any(|(_, mode)| mode.is_training())
+    }
+
+    /// Switches the gradients of all parameters on or off. Beside [`Module::freeze`] this leaves batch
+    /// norms updating their statistics.
+    ///
+    /// # Errors
+    /// If a parameter is not a float and gradients are switched on.
+    fn requires_grad_(&self, requires_grad: bool) -> Result<()> {
+        let parameters = self.parameters();
+        parameters
+            .iter()
+            .try_for_each(|p| p.requires_grad_(requires_grad).map(drop))
+    }
+
+    /// No gradients for any parameter, and batch norms in evaluation, where they stay through
+    /// [`Module::train`]. To freeze a part, call it on that child, or use [`Module::freeze_where`].
+    fn freeze(&self) {
+        self.freeze_where(&|_| true);
+    }
+
+    /// Freezes the parameters whose names `chosen` accepts, and each batch norm all of whose parameters
+    /// (or buffers, where it has no parameters) it accepts.
+    ///
+    /// ```
+    /// use kiln_nn::{BatchNorm1d, Linear, Module, Sequential};
+    /// let backbone = Sequential::new().add(Linear::new(4, 8)?).add(BatchNorm1d::new(8)?);
+    /// let model = Sequential::new().named("backbone", backbone).named("head", Linear::new(8, 2)?);
+    /// model.freeze_where(&|name| name.starts_with("backbone."));
+    /// assert_eq!((model.num_parameters(), model.num_trainable()), (74, 18));
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    fn freeze_where(&self, chosen: &dyn Fn(&str) -> bool) {
+        tree::freeze(self.as_module(), chosen);
+    }
+
+    /// Undoes [`Module::freeze`]: gradients for every parameter; frozen batch norms train again.
+    ///
+    /// # Errors
+    /// As [`Module::requires_grad_`].
+    fn unfreeze(&self) -> Result<()> {
+        for (_, mode) in tree::modes(self.as_module()) {
+            mode.unfreeze();
+        }
+        self.requires_grad_(true)
+    }
+
+    /// Clears the gradients of all parameters.
+    fn zero_grad(&self) {
+        for p in self.parameters() {
+            p.zero_grad();
+        }
+    }
+
+    /// How many numbers the parameters hold; shared ones count once.
+    fn num_parameters(&self) -> usize {
+        self.parameters().iter().map(numel).sum()
+    }
+
+    /// How many numbers the parameters hold that require gradients.
+    fn num_trainable(&self) -> usize {
+        let parameters = self.parameters();
+        let trainable = parameters.iter().filter(|p| p.requires_grad());
+        trainable.map(numel).sum()
+    }
+
+    /// The values of all parameters and buffers by name: snapshots that later training does not change.
+    fn state_dict(&self) -> StateDict {
+        let vars = tree::vars(self.as_module()).into_iter();
+        vars.map(|v| (v.name, v.var.get().detach())).collect()
+    }
+
+    /// Assigns all parameters and buffers the values of the same names, cast to their dtypes: all of
+    /// them, or none on an error. Not `strict` allows names on one side only and reports them.
+    ///
+    /// # Errors
+    /// Lists every shape that differs and, if `strict`, every missing and unexpected name.
+    #[track_caller]
+    fn load_state_dict(&self, state: &StateDict, strict: bool) -> Result<LoadReport> {
+        state_dict::load(self.as_module(), state, strict)
+    }
+
+    /// Writes [`Module::state_dict`] as a safetensors file; see [`StateDict::save`].
+    ///
+    /// # Errors
+    /// As [`StateDict::save`].
+    #[track_caller]
+    fn save_state_dict(&self, path: impl AsRef<Path>) -> Result<()>
+    where
+        Self: Sized,
+    {
+        self.state_dict().save(path)
+    }
+}
+
+/// A module that makes one tensor of one tensor. Modules with other arguments have a method `forward`
+/// of their own.
+pub trait Forward: Module {
+    /// The result for `x`. A tensor of the wrong dtype or shape gives a tensor that carries an error,
+    /// drawn at the line that called the layer. (The layers' own implementations track their callers;
+    /// a model should not, so that errors show the line within it.)
+    fn forward(&self, x: &Tensor) -> Tensor;
+}
+
+fn numel(var: &Var) -> usize {
+    var.shape().iter().product()
+}
+
+impl dyn Module {
+    /// This module as one of a given type, if it is one.
+    pub fn downcast_ref<M: Module>(&self) -> Option<&M> {
+        (self as &dyn Any).downcast_ref()
+    }
+}
+
+impl fmt::Display for dyn Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        print::tree(self, f)
+    }
+}
+
+macro_rules! pointers {
+    ($($pointer:ident)*) => {$(
+        impl<M: Module + ?Sized> Module for $pointer<M> {
+            fn as_module(&self) -> &dyn Module {
+                (**self).as_module()
+            }
+
+            fn members(&self) -> Members<'_> {
+                (**self).members()
+            }
+
+            fn name(&self) -> &str {
+                (**self).name()
+            }
+
+            fn extra_repr(&self) -> String {
+                (**self).extra_repr()
+            }
+
+            fn reset_parameters(&self) -> Result<()> {
+                (**self).reset_parameters()
+            }
+        }
+
+        impl<M: Forward + ?Sized> Forward for $pointer<M> {
+            #[track_caller]
+            fn forward(&self, x: &Tensor) -> Tensor {
+                (**self).forward(x)
+            }
+        }
+    )*};
+}
+pointers!(Box Arc);

@@ -1,0 +1,253 @@
+//! Pooling.
+
+use crate::layer::run;
+use crate::print::{python, sizes};
+use crate::{Forward, Module};
+use kiln_tensor::{IntList, Tensor};
+
+/// `5`, or `(5, 3)`, as PyTorch prints what the user gave.
+fn given(list: &IntList) -> String {
+    match &list.0[..] {
+        [one] => one.to_string(),
+        all => sizes(all, all.len()),
+    }
+}
+
+/// The stride, which is the kernel size unless given.
+fn stride_or_kernel(stride: &IntList, kernel: &IntList) -> String {
+    given(if stride.0.is_empty() { kernel } else { stride })
+}
+
+macro_rules! max_pools {
+    ($($(#[$doc:meta])* $name:ident $op:ident $with_indices:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, Module)]
+        #[module(extra_repr)]
+        pub struct $name {
+            kernel_size: IntList,
+            stride: IntList,
+            padding: IntList,
+            dilation: IntList,
+            ceil_mode: bool,
+        }
+
+        impl $name {
+            /// A layer whose stride is its kernel size. An impossible size gives results that carry that
+            /// error.
+            pub fn new(kernel_size: impl Into<IntList>) -> $name {
+                $name {
+                    kernel_size: kernel_size.into(),
+                    stride: ().into(),
+                    padding: 0.into(),
+                    dilation: 1.into(),
+                    ceil_mode: false,
+                }
+            }
+
+            /// The layer with this stride (default the kernel size).
+            pub fn stride(mut self, stride: impl Into<IntList>) -> $name {
+                self.stride = stride.into();
+                self
+            }
+
+            /// The layer with this border, which no maximum prefers (default 0).
+            pub fn padding(mut self, padding: impl Into<IntList>) -> $name {
+                self.padding = padding.into();
+                self
+            }
+
+            /// The layer with this dilation (default 1).
+            pub fn dilation(mut self, dilation: impl Into<IntList>) -> $name {
+                self.dilation = dilation.into();
+                self
+            }
+
+            /// Whether windows that reach beyond the end count (default no).
+            pub fn ceil_mode(mut self, ceil_mode: bool) -> $name {
+                self.ceil_mode = ceil_mode;
+                self
+            }
+
+            /// The maxima and where they are in their plane, as i64 (`return_indices`).
+            #[track_caller]
+            pub fn forward_with_indices(&self, x: &Tensor) -> (Tensor, Tensor) {
+                let (k, s, p, d) = self.windows();
+                let [y, indices] = crate::layer::run_all(self, &[x], || {
+                    x.$with_indices(k, s, p, d, self.ceil_mode).into()
+                });
+                (y, indices)
+            }
+
+            fn windows(&self) -> (IntList, IntList, IntList, IntList) {
+                let (k, s) = (self.kernel_size.clone(), self.stride.clone());
+                (k, s, self.padding.clone(), self.dilation.clone())
+            }
+
+            fn extra_repr(&self) -> String {
+                format!(
+                    "kernel_size={}, stride={}, padding={}, dilation={}, ceil_mode={}",
+                    given(&self.kernel_size),
+                    stride_or_kernel(&self.stride, &self.kernel_size),
+                    given(&self.padding),
+                    given(&self.dilation),
+                    python(self.ceil_mode)
+                )
+            }
+        }
+
+        impl Forward for $name {
+            #[track_caller]
+            fn forward(&self, x: &Tensor) -> Tensor {
+                let (k, s, p, d) = self.windows();
+                run(self, &[x], || x.$op(k, s, p, d, self.ceil_mode))
+            }
+        }
+    )*};
+}
+
+max_pools! {
+    /// The maxima of windows over `[n, c, l]` (or `[c, l]`) (`torch.nn.MaxPool1d`).
+    MaxPool1d max_pool1d max_pool1d_with_indices;
+    /// The maxima of windows over `[n, c, h, w]` (or `[c, h, w]`) (`torch.nn.MaxPool2d`).
+    MaxPool2d max_pool2d max_pool2d_with_indices;
+    /// The maxima of windows over `[n, c, d, h, w]` (or `[c, d, h, w]`) (`torch.nn.MaxPool3d`).
+    MaxPool3d max_pool3d max_pool3d_with_indices;
+}
+
+macro_rules! average_pools {
+    ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, Module)]
+        #[module(extra_repr)]
+        pub struct $name {
+            kernel_size: IntList,
+            stride: IntList,
+            padding: IntList,
+            ceil_mode: bool,
+            count_include_pad: bool,
+            divisor_override: Option<i64>,
+        }
+
+        impl $name {
+            /// A layer whose stride is its kernel size. An impossible size gives results that carry that
+            /// error.
+            pub fn new(kernel_size: impl Into<IntList>) -> $name {
+                $name {
+                    kernel_size: kernel_size.into(),
+                    stride: ().into(),
+                    padding: 0.into(),
+                    ceil_mode: false,
+                    count_include_pad: true,
+                    divisor_override: None,
+                }
+            }
+
+            /// The layer with this stride (default the kernel size).
+            pub fn stride(mut self, stride: impl Into<IntList>) -> $name {
+                self.stride = stride.into();
+                self
+            }
+
+            /// The layer with this border of zeros (default 0).
+            pub fn padding(mut self, padding: impl Into<IntList>) -> $name {
+                self.padding = padding.into();
+                self
+            }
+
+            /// Whether windows that reach beyond the end count (default no).
+            pub fn ceil_mode(mut self, ceil_mode: bool) -> $name {
+                self.ceil_mode = ceil_mode;
+                self
+            }
+
+            /// Whether the border counts in the mean (default yes).
+            pub fn count_include_pad(mut self, count: bool) -> $name {
+                self.count_include_pad = count;
+                self
+            }
+
+            /// The layer that divides by this number, not by that of a window's elements.
+            pub fn divisor_override(mut self, divisor: i64) -> $name {
+                self.divisor_override = Some(divisor);
+                self
+            }
+
+            fn extra_repr(&self) -> String {
+                format!(
+                    "kernel_size={}, stride={}, padding={}",
+                    given(&self.kernel_size),
+                    stride_or_kernel(&self.stride, &self.kernel_size),
+                    given(&self.padding)
+                )
+            }
+        }
+
+        impl Forward for $name {
+            #[track_caller]
+            fn forward(&self, x: &Tensor) -> Tensor {
+                let (k, s) = (self.kernel_size.clone(), self.stride.clone());
+                let (p, divisor) = (self.padding.clone(), self.divisor_override);
+                run(self, &[x], || {
+                    x.$op(k, s, p, self.ceil_mode, self.count_include_pad, divisor)
+                })
+            }
+        }
+    )*};
+}
+
+average_pools! {
+    /// The means of windows over `[n, c, l]` (or `[c, l]`) (`torch.nn.AvgPool1d`).
+    AvgPool1d avg_pool1d;
+    /// The means of windows over `[n, c, h, w]` (or `[c, h, w]`) (`torch.nn.AvgPool2d`).
+    AvgPool2d avg_pool2d;
+    /// The means of windows over `[n, c, d, h, w]` (or `[c, d, h, w]`) (`torch.nn.AvgPool3d`).
+    AvgPool3d avg_pool3d;
+}
+
+macro_rules! adaptive_pools {
+    ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, Module)]
+        #[module(extra_repr)]
+        pub struct $name {
+            output_size: IntList,
+        }
+
+        impl $name {
+            /// A layer whose result has this size, one number for each spatial dim, or one for all.
+            pub fn new(output_size: impl Into<IntList>) -> $name {
+                $name {
+                    output_size: output_size.into(),
+                }
+            }
+
+            fn extra_repr(&self) -> String {
+                format!("output_size={}", given(&self.output_size))
+            }
+        }
+
+        impl Forward for $name {
+            #[track_caller]
+            fn forward(&self, x: &Tensor) -> Tensor {
+                run(self, &[x], || x.$op(self.output_size.clone()))
+            }
+        }
+    )*};
+}
+
+adaptive_pools! {
+    /// The means of as many windows as asked for over `[n, c, l]` (`torch.nn.AdaptiveAvgPool1d`).
+    AdaptiveAvgPool1d adaptive_avg_pool1d;
+    /// The means of as many windows as asked for over `[n, c, h, w]` (`torch.nn.AdaptiveAvgPool2d`).
+    AdaptiveAvgPool2d adaptive_avg_pool2d;
+    /// The means of as many windows as asked for over `[n, c, d, h, w]`
+    /// (`torch.nn.AdaptiveAvgPool3d`).
+    AdaptiveAvgPool3d adaptive_avg_pool3d;
+    /// The maxima of as many windows as asked for over `[n, c, l]` (`torch.nn.AdaptiveMaxPool1d`).
+    AdaptiveMaxPool1d adaptive_max_pool1d;
+    /// The maxima of as many windows as asked for over `[n, c, h, w]` (`torch.nn.AdaptiveMaxPool2d`).
+    AdaptiveMaxPool2d adaptive_max_pool2d;
+    /// The maxima of as many windows as asked for over `[n, c, d, h, w]`
+    /// (`torch.nn.AdaptiveMaxPool3d`).
+    AdaptiveMaxPool3d adaptive_max_pool3d;
+}

@@ -1,0 +1,93 @@
+//! One step of each kind of recurrent network.
+
+use kiln_tensor::{Tensor, Var};
+
+/// The kind of a recurrent network.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Cell {
+    Tanh,
+    Relu,
+    Lstm,
+    Gru,
+}
+
+/// The state between two steps: `[n, hidden]` each. The cell is the LSTM's.
+#[derive(Clone)]
+pub(super) struct State {
+    pub(super) hidden: Tensor,
+    pub(super) cell: Tensor,
+}
+
+/// The recurrent weights of one layer in one direction.
+pub(super) struct Weights {
+    pub(super) hidden: Tensor,
+    pub(super) hidden_bias: Option<Tensor>,
+}
+
+impl Cell {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Cell::Tanh | Cell::Relu => "RNN",
+            Cell::Lstm => "LSTM",
+            Cell::Gru => "GRU",
+        }
+    }
+
+    /// How many vectors of the hidden size a step computes.
+    pub(super) fn gates(self) -> usize {
+        match self {
+            Cell::Tanh | Cell::Relu => 1,
+            Cell::Lstm => 4,
+            Cell::Gru => 3,
+        }
+    }
+
+    /// The state after a step, whose projected input is `x` `[n, gates · hidden]`.
+    pub(super) fn step(self, x: &Tensor, state: &State, w: &Weights) -> State {
+        let h = state.hidden.linear(&w.hidden, w.hidden_bias.as_ref());
+        let gates = self.gates() as i64;
+        match self {
+            Cell::Tanh => state.with_hidden((x + &h).tanh()),
+            Cell::Relu => state.with_hidden((x + &h).relu()),
+            Cell::Lstm => {
+                let all = (x + &h).chunk(gates, 1);
+                let [i, f, g, o] = &all[..] else {
+                    return state.clone();
+                };
+                let kept = &f.sigmoid() * &state.cell;
+                let cell = &kept + &(&i.sigmoid() * &g.tanh());
+                let hidden = &o.sigmoid() * &cell.tanh();
+                State { hidden, cell }
+            }
+            Cell::Gru => {
+                let (xs, hs) = (x.chunk(gates, 1), h.chunk(gates, 1));
+                let ([xr, xz, xn], [hr, hz, hn]) = (&xs[..], &hs[..]) else {
+                    return state.clone();
+                };
+                let reset = (xr + hr).sigmoid();
+                let update = (xz + hz).sigmoid();
+                let new = (xn + &(&reset * hn)).tanh();
+                let hidden = &new + &(&update * &(&state.hidden - &new));
+                state.with_hidden(hidden)
+            }
+        }
+    }
+}
+
+impl State {
+    fn with_hidden(&self, hidden: Tensor) -> State {
+        State {
+            hidden,
+            cell: self.cell.clone(),
+        }
+    }
+}
+
+impl Weights {
+    pub(super) fn new(hidden: &Var, hidden_bias: Option<&Var>) -> Weights {
+        Weights {
+            hidden: hidden.get(),
+            hidden_bias: hidden_bias.map(Var::get),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Running a recurrent network over a sequence.
+
+use super::Recurrent;
+use super::cell::{State, Weights};
+use crate::layer::fact;
+use kiln_tensor::{Tensor, Var, cat, stack};
+
+impl Recurrent {
+    /// Outputs, last hidden states and last cells, or what is wrong with the input.
+    pub(super) fn sequence(
+        &self,
+        x: &Tensor,
+        h0: Option<&Tensor>,
+        c0: Option<&Tensor>,
+    ) -> Result<[Tensor; 3], String> {
+        if x.error().is_some() {
+            return Ok([x.clone(), x.clone(), x.clone()]);
+        }
+        let unbatched = x.ndim() == 2;
+        let size = self.input_size as i64;
+        if !(2..=3).contains(&x.ndim()) || !x.dims()[x.ndim() - 1].is(size) {
+            return Err(format!(
+                "the input must be [length, batch, {size}] (with batch_first [batch, length, {size}]) or \
+                 [length, {size}], not {}",
+                fact(x)
+            ));
+        }
+        let first = match unbatched {
+            true => x.unsqueeze(1),
+            false if self.batch_first => x.transpose(0, 1),
+            false => x.clone(),
+        };
+        let zeros = self.zeros(&first);
+        let given = |t: Option<&Tensor>, what: &str| match t {
+            None => Ok(zeros.clone()),
+            Some(t) => {
+                let t = if unbatched { t.unsqueeze(1) } else { t.clone() };
+                match t.error().is_some() || t.dims() == zeros.dims() && t.dtype() == zeros.dtype()
+                {
+                    true => Ok(t),
+                    false => Err(format!(
+                        "the {what} must be {}, not {}",
+                        fact(&zeros),
+                        fact(&t)
+                    )),
+                }
+            }
+        };
+        let (h0, c0) = (given(h0, "first states h0")?, given(c0, "first cells c0")?);
+        let mut y = first;
+        let mut last: Vec<State> = Vec::new();
+        for layer in 0..self.num_layers {
+            if layer > 0 {
+                y = y.dropout(self.dropout, self.mode.is_training());
+            }
+            let mut sides = Vec::new();
+            for direction in 0..self.directions() {
+                let at = layer * self.directions() + direction;
+                let state = State {
+                    hidden: h0.select(0, at as i64),
+                    cell: c0.select(0, at as i64),
+                };
+                let (outputs, state) = self.direction(at, direction == 1, &y, state)?;
+                sides.push(outputs);
+                last.push(state);
+            }
+            y = cat(&sides.iter().collect::<Vec<_>>(), 2);
+        }
+        let stacked = |part: fn(&State) -> &Tensor| {
+            let t = stack(&last.iter().map(part).collect::<Vec<_>>(), 0);
+            if unbatched { t.squeeze(1) } else { t }
+        };
+        let (h, c) = (stacked(|s| &s.hidden), stacked(|s| &s.cell));
+        let y = match unbatched {
+            true => y.squeeze(1),
+            false if self.batch_first => y.transpose(0, 1),
+            false => y,
+        };
+        Ok([y, h, c])
+    }
+
+    /// States of 0 for a sequence `[l, n, input]`: `[layers · directions, n, hidden]`.
+    fn zeros(&self, x: &Tensor) -> Tensor {
+        let count = (self.num_layers * self.directions()) as i64;
+        let one = Tensor::zeros([count as usize, 1, self.hidden_size], x.dtype());
+        // From one element of each sample, so that the size of the batch may be symbolic.
+        let batch = x.detach().narrow(2, 0, 1).narrow(0, 0, 1);
+        &one + &batch.zeros_like()
+    }
+
+    /// One layer in one direction over `[l, n, input]`: the outputs `[l, n, hidden]` and the last state.
+    ///
+    /// The inputs of all steps are projected at once; only the recurrent product is left to the steps,
+    /// which are recorded one after the other.
+    fn direction(
+        &self,
+        at: usize,
+        reverse: bool,
+        x: &Tensor,
+        mut state: State,
+    ) -> Result<(Tensor, State), String> {
+        let length = x.dims()[0].as_const();
+        let length = length.filter(|n| *n > 0).ok_or_else(|| {
+            format!(
+                "the length of the sequence must be known and not 0, not {}",
+                x.dims()[0]
+            )
+        })?;
+        let vars: Vec<&Var> = self.weights[at * self.parts()..][..self.parts()]
+            .iter()
+            .map(|(_, var)| var)
+            .collect();
+        let input_bias = vars.get(2).map(|b| b.get());
+        let projected = x.linear(&vars[0].get(), input_bias.as_ref());
+        let weights = Weights::new(vars[1], vars.get(3).copied());
+        let mut outputs = Vec::with_capacity(length as usize);
+        for step in 0..length {
+            let t = if reverse { length - 1 - step } else { step };
+            state = self.cell.step(&projected.select(0, t), &state, &weights);
+            outputs.push(state.hidden.clone());
+        }
+        if reverse {
+            outputs.reverse();
+        }
+        Ok((stack(&outputs.iter().collect::<Vec<_>>(), 0), state))
+    }
+}

@@ -1,0 +1,176 @@
+//! Values by name.
+
+use crate::{Module, tree};
+use kiln_tensor::{Error, ErrorKind, Result, Tensor};
+use std::collections::BTreeMap;
+
+/// The values of a module's parameters and buffers by name, in order. Making one out of another is how
+/// parts of a model are loaded:
+///
+/// ```
+/// use kiln_nn::{Linear, Module, Sequential};
+/// let trained = Sequential::new().named("body", Linear::new(4, 8)?).named("head", Linear::new(8, 2)?);
+/// let state = trained.state_dict();
+///
+/// // Another head on the same body.
+/// let model = Sequential::new().named("body", Linear::new(4, 8)?).named("head", Linear::new(8, 5)?);
+/// let report = model.load_state_dict(&state.filter(|name| name.starts_with("body.")), false)?;
+/// assert_eq!(report.missing, ["head.weight", "head.bias"]);
+///
+/// // The body alone.
+/// let body = Linear::new(4, 8)?;
+/// body.load_state_dict(&state.part("body."), true)?;
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct StateDict(Vec<(String, Tensor)>);
+
+/// The names that were on one side only.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadReport {
+    /// Parameters and buffers of the module that no value was given for; they keep theirs.
+    pub missing: Vec<String>,
+    /// Values that the module has no place for.
+    pub unexpected: Vec<String>,
+}
+
+impl StateDict {
+    /// No values.
+    pub fn new() -> StateDict {
+        StateDict::default()
+    }
+
+    /// The value of a name.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, t)| t)
+    }
+
+    /// Sets the value of a name, in its place if it has one, else at the end.
+    pub fn insert(&mut self, name: impl Into<String>, value: &Tensor) {
+        let name = name.into();
+        match self.0.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, old)) => *old = value.clone(),
+            None => self.0.push((name, value.clone())),
+        }
+    }
+
+    /// Takes a value out.
+    pub fn remove(&mut self, name: &str) -> Option<Tensor> {
+        let at = self.0.iter().position(|(n, _)| n == name)?;
+        Some(self.0.remove(at).1)
+    }
+
+    /// The names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Names and values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// How many values there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are no values.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The values whose names `f` accepts.
+    pub fn filter(&self, f: impl Fn(&str) -> bool) -> StateDict {
+        self.rename(|name| f(name).then(|| name.to_string()))
+    }
+
+    /// The values under the names that `f` gives them, without those it gives none.
+    pub fn rename(&self, f: impl Fn(&str) -> Option<String>) -> StateDict {
+        let renamed = self.iter().filter_map(|(n, t)| Some((f(n)?, t.clone())));
+        renamed.collect()
+    }
+
+    /// All values, with `prefix` taken off the names that start with it: `module.` is what wrappers for
+    /// data parallelism add.
+    pub fn strip_prefix(&self, prefix: &str) -> StateDict {
+        self.rename(|name| Some(name.strip_prefix(prefix).unwrap_or(name).to_string()))
+    }
+
+    /// The values whose names start with `prefix`, without it: those of a submodule.
+    pub fn part(&self, prefix: &str) -> StateDict {
+        self.rename(|name| name.strip_prefix(prefix).map(str::to_string))
+    }
+}
+
+impl FromIterator<(String, Tensor)> for StateDict {
+    fn from_iter<I: IntoIterator<Item = (String, Tensor)>>(values: I) -> StateDict {
+        let mut state = StateDict(values.into_iter().collect());
+        // The last value of a name counts, in the place of the first.
+        let mut first = BTreeMap::new();
+        let mut kept: Vec<(String, Tensor)> = Vec::with_capacity(state.0.len());
+        for (name, value) in state.0.drain(..) {
+            match first.get(&name) {
+                Some(&at) => kept[at] = (name, value),
+                None => {
+                    first.insert(name.clone(), kept.len());
+                    kept.push((name, value));
+                }
+            }
+        }
+        StateDict(kept)
+    }
+}
+
+impl IntoIterator for StateDict {
+    type Item = (String, Tensor);
+    type IntoIter = std::vec::IntoIter<(String, Tensor)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+#[track_caller]
+pub(crate) fn load(module: &dyn Module, state: &StateDict, strict: bool) -> Result<LoadReport> {
+    let given: BTreeMap<&str, &Tensor> = state.iter().collect();
+    let places = tree::vars(module);
+    let mut report = LoadReport::default();
+    let mut problems = Vec::new();
+    let mut assignments = Vec::new();
+    for place in &places {
+        let Some(value) = given.get(place.name.as_str()) else {
+            report.missing.push(place.name.clone());
+            continue;
+        };
+        let (here, there) = (place.var.shape(), value.shape()?);
+        if here == there {
+            assignments.push((place.var, value.detach().to_dtype(place.var.dtype())));
+        } else {
+            problems.push(format!(
+                "{}: the module's shape is {here:?}, the given one {there:?}",
+                place.name
+            ));
+        }
+    }
+    let known: std::collections::BTreeSet<&str> = places.iter().map(|p| p.name.as_str()).collect();
+    let unexpected = state.names().filter(|name| !known.contains(name));
+    report.unexpected = unexpected.map(str::to_string).collect();
+    if strict {
+        problems.extend(report.missing.iter().map(|n| format!("{n}: missing")));
+        problems.extend(report.unexpected.iter().map(|n| format!("{n}: unexpected")));
+    }
+    if !problems.is_empty() {
+        let title = format!("the values do not fit {}", module.name());
+        let error = Error::at_caller(ErrorKind::Value, "load_state_dict", title);
+        return Err(problems.into_iter().fold(error, Error::with_note));
+    }
+    // Whatever can fail does so before the first assignment.
+    for (_, value) in &assignments {
+        value.realize()?;
+    }
+    for (var, value) in &assignments {
+        var.assign(value)?;
+    }
+    Ok(report)
+}

@@ -1,0 +1,338 @@
+//! Attention against plain loops in f64, and the layers made of it.
+
+use crate::support::{assert_close, check_gradients, f64_module, held, names, random, values};
+use kiln_nn::*;
+use kiln_tensor::{DType, Spec, Tensor, compile};
+
+/// Attention of one sample: query `[l, e]`, key and value `[s, e]`; results and weights by head.
+/// `score` is what a mask makes of a score.
+fn naive(
+    m: &MultiheadAttention,
+    [q, k, v]: [&[f64]; 3],
+    (e, heads): (usize, usize),
+    score: &dyn Fn(usize, usize, f64) -> f64,
+) -> (Vec<f64>, Vec<f64>) {
+    let state = m.state_dict();
+    let of = |name: &str| state.get(name).map(values);
+    let (w, b) = (of("in_proj_weight").unwrap(), of("in_proj_bias").unwrap());
+    let project = |x: &[f64], part: usize| -> Vec<Vec<f64>> {
+        let row = |x: &[f64]| {
+            (0..e)
+                .map(|o| {
+                    let o = part * e + o;
+                    b[o] + (0..e).map(|i| w[o * e + i] * x[i]).sum::<f64>()
+                })
+                .collect()
+        };
+        x.chunks(e).map(row).collect()
+    };
+    let (q, k, v) = (project(q, 0), project(k, 1), project(v, 2));
+    let size = e / heads;
+    let mut joined = vec![vec![0.0; e]; q.len()];
+    let mut all_weights = Vec::new();
+    for h in 0..heads {
+        for (i, q) in q.iter().enumerate() {
+            let scores: Vec<f64> = k
+                .iter()
+                .enumerate()
+                .map(|(j, k)| {
+                    let product: f64 = (h * size..(h + 1) * size).map(|d| q[d] * k[d]).sum();
+                    score(i, j, product / (size as f64).sqrt())
+                })
+                .collect();
+            let total: f64 = scores.iter().map(|s| s.exp()).sum();
+            for (j, s) in scores.iter().enumerate() {
+                let weight = s.exp() / total;
+                all_weights.push(weight);
+                for d in h * size..(h + 1) * size {
+                    joined[i][d] += weight * v[j][d];
+                }
+            }
+        }
+    }
+    let (w, b) = (of("out_proj.weight").unwrap(), of("out_proj.bias").unwrap());
+    let row = |x: &Vec<f64>| {
+        (0..e)
+            .map(|o| b[o] + (0..e).map(|i| w[o * e + i] * x[i]).sum::<f64>())
+            .collect::<Vec<f64>>()
+    };
+    (joined.iter().flat_map(row).collect(), all_weights)
+}
+
+const E: usize = 6;
+const HEADS: usize = 2;
+
+fn attention() -> MultiheadAttention {
+    let m = f64_module(|| MultiheadAttention::new(E, HEADS)).average_attn_weights(false);
+    m.in_proj_bias
+        .as_ref()
+        .unwrap()
+        .assign(&random([3 * E]))
+        .unwrap();
+    m.out_proj
+        .bias
+        .as_ref()
+        .unwrap()
+        .assign(&random([E]))
+        .unwrap();
+    m
+}
+
+#[test]
+fn attention_is_its_definition_with_every_mask() {
+    let m = attention();
+    let (q, k, v) = (random([4, E]), random([5, E]), random([5, E]));
+    let (qs, ks, vs) = (values(&q), values(&k), values(&v));
+    let never = f64::NEG_INFINITY;
+    let bool_mask = Tensor::from_slice(&[false, true, false, false, true].repeat(4), [4, 5]);
+    let float_mask = random([4, 5]);
+    let added = values(&float_mask);
+    let padding = Tensor::from_slice(&[false, false, false, true, true], [5]);
+    type Score<'a> = Box<dyn Fn(usize, usize, f64) -> f64 + 'a>;
+    let none = AttentionMasks::default();
+    let cases: Vec<(AttentionMasks, Score)> = vec![
+        (none, Box::new(|_, _, s| s)),
+        (
+            AttentionMasks {
+                attn_mask: Some(&bool_mask),
+                ..none
+            },
+            Box::new(|_, j, s| if j == 1 || j == 4 { never } else { s }),
+        ),
+        (
+            AttentionMasks {
+                attn_mask: Some(&float_mask),
+                ..none
+            },
+            Box::new(|i, j, s| s + added[i * 5 + j]),
+        ),
+        (
+            AttentionMasks {
+                key_padding_mask: Some(&padding),
+                ..none
+            },
+            Box::new(|_, j, s| if j >= 3 { never } else { s }),
+        ),
+        (
+            AttentionMasks {
+                is_causal: true,
+                key_padding_mask: Some(&padding),
+                ..none
+            },
+            Box::new(|i, j, s| if j > i || j >= 3 { never } else { s }),
+        ),
+    ];
+    for (masks, score) in cases {
+        let (y, weights) = m.forward_with(&q, &k, &v, masks);
+        let wanted = naive(&m, [&qs, &ks, &vs], (E, HEADS), &*score);
+        assert_close(&values(&y), &wanted.0, 1e-10);
+        assert_close(&values(&weights), &wanted.1, 1e-10);
+        assert_eq!(weights.shape().unwrap(), [HEADS, 4, 5]);
+    }
+}
+
+#[test]
+fn batches_are_in_dim_1_or_first() {
+    let m = attention();
+    let (q, k) = (random([3, 2, E]), random([4, 2, E]));
+    let (y, weights) = m.forward(&q, &k, &k);
+    assert_eq!(weights.shape().unwrap(), [2, HEADS, 3, 4]);
+    let (alone, _) = m.forward(&q.select(1, 1), &k.select(1, 1), &k.select(1, 1));
+    assert_close(&values(&y.select(1, 1)), &values(&alone), 1e-12);
+    let mask = Tensor::from_slice(&[false, true].repeat(24), [2 * HEADS as usize, 3, 4]);
+    let masks = AttentionMasks {
+        attn_mask: Some(&mask),
+        ..Default::default()
+    };
+    let (_, weights) = m.forward_with(&q, &k, &k, masks);
+    let odd: Vec<f64> = values(&weights).into_iter().skip(1).step_by(2).collect();
+    assert_eq!(odd, [0.0; 24]);
+    let m = m.batch_first(true).average_attn_weights(true);
+    let (z, weights) = m.forward(&q.transpose(0, 1), &k.transpose(0, 1), &k.transpose(0, 1));
+    assert_close(&values(&z.transpose(0, 1)), &values(&y), 1e-12);
+    assert_close(&values(&weights.sum(2, false)), &[1.0; 6], 1e-12);
+}
+
+#[test]
+fn attention_of_other_features_and_further_keys() {
+    let m = f64_module(|| {
+        MultiheadAttention::new(E, HEADS)?
+            .kdim_vdim(3, 5)?
+            .add_bias_kv()
+    });
+    let wanted = [
+        "q_proj_weight",
+        "k_proj_weight",
+        "v_proj_weight",
+        "in_proj_bias",
+        "bias_k",
+        "bias_v",
+        "out_proj.weight",
+        "out_proj.bias",
+    ];
+    assert_eq!(names(&m), wanted);
+    let (q, k, v) = (random([2, E]), random([4, 3]), random([4, 5]));
+    let (y, weights) = m.forward(&q, &k, &v);
+    assert_eq!(
+        (y.shape().unwrap(), weights.shape().unwrap()),
+        (vec![2, E], vec![2, 5])
+    );
+    check_gradients(&m, &|| m.forward(&q, &k, &v).0);
+    // Nothing but the further key is left.
+    let all = Tensor::full([4], true, DType::Bool);
+    let masks = AttentionMasks {
+        key_padding_mask: Some(&all),
+        ..Default::default()
+    };
+    let (_, weights) = m.forward_with(&q, &k, &v, masks);
+    assert_close(&values(&weights.select(1, 4)), &[1.0, 1.0], 1e-12);
+    let whole = f64_module(|| MultiheadAttention::new(E, HEADS));
+    assert_eq!(
+        names(&whole),
+        [
+            "in_proj_weight",
+            "in_proj_bias",
+            "out_proj.weight",
+            "out_proj.bias"
+        ]
+    );
+    check_gradients(&whole, &|| whole.forward(&q, &q, &q).0);
+}
+
+#[test]
+fn attention_names_what_does_not_fit() {
+    let e = MultiheadAttention::new(7, 2).err().unwrap();
+    assert!(
+        e.message().contains("7 features") && e.message().contains("2 heads"),
+        "{e}"
+    );
+    let m = MultiheadAttention::new(6, 2).unwrap();
+    let (q, k) = (
+        Tensor::zeros([3, 6], DType::F32),
+        Tensor::zeros([3, 5], DType::F32),
+    );
+    let text = m.forward(&q, &k, &k).0.error().unwrap().to_string();
+    assert!(
+        text.contains("MultiheadAttention") && text.contains("f32[3, 5]"),
+        "{text}"
+    );
+}
+
+fn encoder_layer(norm_first: bool) -> TransformerEncoderLayer {
+    let layer = f64_module(|| {
+        TransformerEncoderLayer::new(E, HEADS)?
+            .dim_feedforward(5)?
+            .dropout(0.0)
+    });
+    layer.norm_first(norm_first)
+}
+
+#[test]
+fn encoder_layers_are_attention_and_feedforward_with_residuals() {
+    let x = random([4, 2, E]);
+    for norm_first in [false, true] {
+        let l = encoder_layer(norm_first);
+        let attend = |x: &Tensor| l.self_attn.forward(x, x, x).0;
+        let feed = |x: &Tensor| l.linear2.forward(&l.linear1.forward(x).relu());
+        let wanted = if norm_first {
+            let x = &x + &attend(&l.norm1.forward(&x));
+            &x + &feed(&l.norm2.forward(&x))
+        } else {
+            let x = l.norm1.forward(&(&x + &attend(&x)));
+            l.norm2.forward(&(&x + &feed(&x)))
+        };
+        assert_close(&values(&l.forward(&x)), &values(&wanted), 1e-12);
+    }
+    let wanted = [
+        "self_attn.in_proj_weight",
+        "self_attn.in_proj_bias",
+        "self_attn.out_proj.weight",
+        "self_attn.out_proj.bias",
+        "linear1.weight",
+        "linear1.bias",
+        "linear2.weight",
+        "linear2.bias",
+        "norm1.weight",
+        "norm1.bias",
+        "norm2.weight",
+        "norm2.bias",
+    ];
+    assert_eq!(names(&encoder_layer(true)), wanted);
+}
+
+#[test]
+fn an_encoder_starts_with_copies_of_its_layer() {
+    let layer = encoder_layer(false);
+    let encoder = TransformerEncoder::new(&layer, 2)
+        .unwrap()
+        .norm(f64_module(|| LayerNorm::new(E)));
+    assert_eq!(encoder.num_parameters(), 2 * layer.num_parameters() + 2 * E);
+    assert_eq!(
+        held(&encoder.layers[1].linear1.weight),
+        held(&layer.linear1.weight)
+    );
+    assert!(names(&encoder).contains(&"layers.1.self_attn.in_proj_weight".to_string()));
+    let x = random([4, 2, E]);
+    let wanted = encoder
+        .norm
+        .as_ref()
+        .unwrap()
+        .forward(&layer.forward(&layer.forward(&x)));
+    assert_close(&values(&encoder.forward(&x)), &values(&wanted), 1e-12);
+}
+
+#[test]
+fn a_causal_encoder_does_not_see_the_future() {
+    let encoder = TransformerEncoder::new(&encoder_layer(true), 2).unwrap();
+    let masks = AttentionMasks {
+        is_causal: true,
+        ..Default::default()
+    };
+    let x = random([4, 1, E]);
+    let other = x.slice_scatter(&random([1, 1, E]), 0, 3, 4, 1);
+    let (a, b) = (
+        encoder.forward_with(&x, masks),
+        encoder.forward_with(&other, masks),
+    );
+    assert_close(
+        &values(&a.narrow(0, 0, 3)),
+        &values(&b.narrow(0, 0, 3)),
+        1e-12,
+    );
+    assert_ne!(values(&a.select(0, 3)), values(&b.select(0, 3)));
+}
+
+#[test]
+fn decoders_attend_to_a_memory() {
+    let layer = f64_module(|| {
+        TransformerDecoderLayer::new(E, HEADS)?
+            .dim_feedforward(5)?
+            .dropout(0.0)
+    });
+    let layer = layer.gelu();
+    let decoder = TransformerDecoder::new(&layer, 2).unwrap();
+    assert!(names(&decoder).contains(&"layers.1.multihead_attn.out_proj.bias".to_string()));
+    let (tgt, memory) = (random([3, 2, E]), random([4, 2, E]));
+    let l = &layer;
+    let once = |x: &Tensor| {
+        let x = l.norm1.forward(&(x + &l.self_attn.forward(x, x, x).0));
+        let x = l
+            .norm2
+            .forward(&(&x + &l.multihead_attn.forward(&x, &memory, &memory).0));
+        let y = l.linear2.forward(&l.linear1.forward(&x).gelu());
+        l.norm3.forward(&(&x + &y))
+    };
+    let y = decoder.forward(&tgt, &memory);
+    assert_close(&values(&y), &values(&once(&once(&tgt))), 1e-12);
+    check_gradients(&layer, &|| layer.forward(&tgt, &memory));
+}
+
+#[test]
+fn transformers_compile_with_a_symbolic_batch() {
+    let encoder = TransformerEncoder::new(&encoder_layer(false), 1).unwrap();
+    let spec = Spec::new(DType::F64, [4.into(), "batch".into(), E.into()]);
+    let compiled = compile(&[spec], |x| encoder.forward(&x[0])).unwrap();
+    let x = random([4, 3, E]);
+    let y = compiled.run(&[&x]).unwrap();
+    assert_close(&values(&y[0]), &values(&encoder.forward(&x)), 1e-12);
+}

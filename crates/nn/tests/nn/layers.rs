@@ -1,0 +1,527 @@
+//! Forward and gradients of layers against plain loops in f64.
+
+use crate::support::{assert_close, check_gradients, f64_module, held, random, values};
+use kiln_nn::*;
+use kiln_tensor::{DType, PadMode, Padding, Tensor};
+
+#[test]
+fn linear_is_a_product_and_a_bias() {
+    for (rows, n, m) in [(1, 1, 1), (3, 7, 5), (0, 3, 2), (2, 0, 3)] {
+        let layer = f64_module(|| Linear::new(n, m));
+        let x = random([rows, n]);
+        let (w, b) = (held(&layer.weight), held(layer.bias.as_ref().unwrap()));
+        let xs = values(&x);
+        let mut wanted = Vec::new();
+        for r in 0..rows {
+            for o in 0..m {
+                let sum: f64 = (0..n).map(|i| xs[r * n + i] * w[o * n + i]).sum();
+                wanted.push(sum + b[o]);
+            }
+        }
+        assert_close(&values(&layer.forward(&x)), &wanted, 1e-12);
+    }
+    let layer = f64_module(|| Linear::new(3, 2));
+    let x = random([2, 4, 3]);
+    assert_eq!(layer.forward(&x).shape().unwrap(), [2, 4, 2]);
+    check_gradients(&layer, &|| layer.forward(&x));
+}
+
+#[test]
+fn bilinear_is_a_form_for_each_output() {
+    let layer = f64_module(|| Bilinear::new(2, 3, 4));
+    let (x, y) = (random([5, 2]), random([5, 3]));
+    let (w, b) = (held(&layer.weight), held(layer.bias.as_ref().unwrap()));
+    let (xs, ys) = (values(&x), values(&y));
+    let mut wanted = Vec::new();
+    for n in 0..5 {
+        for o in 0..4 {
+            let mut sum = b[o];
+            for i in 0..2 {
+                for j in 0..3 {
+                    sum += xs[n * 2 + i] * w[(o * 2 + i) * 3 + j] * ys[n * 3 + j];
+                }
+            }
+            wanted.push(sum);
+        }
+    }
+    assert_close(&values(&layer.forward(&x, &y)), &wanted, 1e-12);
+    check_gradients(&layer, &|| layer.forward(&x, &y));
+}
+
+/// What a convolution of one sample is, `[c, h, w]`.
+struct Conv<'a> {
+    weight: &'a [f64],
+    bias: &'a [f64],
+    channels: (usize, usize),
+    groups: usize,
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    padding: [usize; 2],
+    dilation: [usize; 2],
+}
+
+impl Conv<'_> {
+    fn of(&self, x: &[f64], [h, w]: [usize; 2]) -> Vec<f64> {
+        let (c, o) = self.channels;
+        let (cg, og) = (c / self.groups, o / self.groups);
+        let extent = |n: usize, a: usize| {
+            (n + 2 * self.padding[a] - self.dilation[a] * (self.kernel[a] - 1) - 1) / self.stride[a]
+                + 1
+        };
+        let mut out = Vec::new();
+        for oc in 0..o {
+            for i in 0..extent(h, 0) {
+                for j in 0..extent(w, 1) {
+                    let mut sum = self.bias[oc];
+                    for ic in 0..cg {
+                        for ki in 0..self.kernel[0] {
+                            for kj in 0..self.kernel[1] {
+                                let at = |i: usize, k: usize, a: usize| {
+                                    (i * self.stride[a] + k * self.dilation[a])
+                                        .checked_sub(self.padding[a])
+                                };
+                                let (Some(y), Some(z)) = (at(i, ki, 0), at(j, kj, 1)) else {
+                                    continue;
+                                };
+                                if y < h && z < w {
+                                    let channel = oc / og * cg + ic;
+                                    let k = ((oc * cg + ic) * self.kernel[0] + ki) * self.kernel[1]
+                                        + kj;
+                                    sum += x[(channel * h + y) * w + z] * self.weight[k];
+                                }
+                            }
+                        }
+                    }
+                    out.push(sum);
+                }
+            }
+        }
+        out
+    }
+}
+
+#[test]
+fn convolutions_are_sums_over_windows() {
+    for (groups, stride, padding, dilation) in [
+        (1, [1, 1], [0, 0], [1, 1]),
+        (2, [2, 1], [1, 2], [1, 2]),
+        (1, [1, 3], [2, 0], [2, 1]),
+    ] {
+        let layer = f64_module(|| Conv2d::new(4, 6, [3, 2])?.groups(groups));
+        let layer = layer
+            .stride(stride)
+            .padding(padding.map(|p| p as i64))
+            .dilation(dilation);
+        let x = random([4, 7, 9]);
+        let naive = Conv {
+            weight: &held(&layer.weight),
+            bias: &held(layer.bias.as_ref().unwrap()),
+            channels: (4, 6),
+            groups,
+            kernel: [3, 2],
+            stride,
+            padding,
+            dilation,
+        };
+        assert_close(
+            &values(&layer.forward(&x)),
+            &naive.of(&values(&x), [7, 9]),
+            1e-12,
+        );
+        let batch = x.unsqueeze(0);
+        check_gradients(&layer, &|| layer.forward(&batch));
+    }
+}
+
+#[test]
+fn convolutions_of_other_ranks_are_those_of_planes_with_unit_dims() {
+    let line = f64_module(|| Conv1d::new(3, 2, 3)).stride(2).padding(1);
+    let plane = f64_module(|| Conv2d::new(3, 2, [1, 3]))
+        .stride([1, 2])
+        .padding([0, 1]);
+    let space = f64_module(|| Conv3d::new(3, 2, [1, 1, 3]))
+        .stride([1, 1, 2])
+        .padding([0, 0, 1]);
+    plane
+        .weight
+        .assign(&line.weight.get().detach().unsqueeze(2))
+        .unwrap();
+    space
+        .weight
+        .assign(&plane.weight.get().detach().unsqueeze(2))
+        .unwrap();
+    let bias = line.bias.as_ref().unwrap().get().detach();
+    plane.bias.as_ref().unwrap().assign(&bias).unwrap();
+    space.bias.as_ref().unwrap().assign(&bias).unwrap();
+    let x = random([2, 3, 11]);
+    let y = values(&line.forward(&x));
+    assert_close(&values(&plane.forward(&x.unsqueeze(2))), &y, 1e-12);
+    assert_close(
+        &values(&space.forward(&x.unsqueeze(2).unsqueeze(2))),
+        &y,
+        1e-12,
+    );
+}
+
+#[test]
+fn padding_modes_pad_before_the_convolution() {
+    let x = random([1, 2, 5, 6]);
+    for mode in [PadMode::Reflect, PadMode::Replicate, PadMode::Circular] {
+        let layer = f64_module(|| Conv2d::new(2, 3, 3))
+            .padding([1, 2])
+            .padding_mode(mode);
+        let plain = f64_module(|| Conv2d::new(2, 3, 3));
+        plain.load_state_dict(&layer.state_dict(), true).unwrap();
+        let wanted = plain.forward(&x.pad([2, 2, 1, 1], mode));
+        assert_close(&values(&layer.forward(&x)), &values(&wanted), 1e-12);
+    }
+    let same = f64_module(|| Conv2d::new(2, 3, [4, 3])).padding(Padding::Same);
+    assert_eq!(same.forward(&x).shape().unwrap(), [1, 3, 5, 6]);
+    let same = same.padding_mode(PadMode::Circular);
+    assert_eq!(same.forward(&x).shape().unwrap(), [1, 3, 5, 6]);
+    assert!(
+        same.to_string()
+            .ends_with("padding=same, padding_mode=circular)"),
+        "{same}"
+    );
+}
+
+#[test]
+fn transposed_convolutions_are_the_adjoints_of_convolutions() {
+    for groups in [1, 2] {
+        let conv = f64_module(|| Conv2d::new(4, 6, 3)?.groups(groups)).bias(false);
+        let conv = conv.stride(2).padding(1).dilation(2);
+        let back = f64_module(|| ConvTranspose2d::new(6, 4, 3)?.groups(groups)).bias(false);
+        let back = back.stride(2).padding(1).dilation(2).output_padding([0, 1]);
+        assert_eq!(conv.weight.shape(), back.weight.shape());
+        back.weight.assign(&conv.weight.get().detach()).unwrap();
+        let x = random([2, 4, 9, 10]);
+        let y = conv.forward(&x);
+        let u = random(y.shape().unwrap());
+        let x2 = back.forward(&u);
+        assert_eq!(x2.shape().unwrap(), x.shape().unwrap());
+        let left = (&y * &u).sum((), false).item::<f64>().unwrap();
+        let right = (&x * &x2).sum((), false).item::<f64>().unwrap();
+        assert_close(&[left], &[right], 1e-10);
+    }
+    let line = f64_module(|| ConvTranspose1d::new(2, 3, 3)).stride(2);
+    let x = random([1, 2, 4]);
+    assert_eq!(line.forward(&x).shape().unwrap(), [1, 3, 9]);
+    check_gradients(&line, &|| line.forward(&x));
+    let space = f64_module(|| ConvTranspose3d::new(1, 2, 2));
+    assert_eq!(
+        space.forward(&random([1, 1, 2, 3, 4])).shape().unwrap(),
+        [1, 2, 3, 4, 5]
+    );
+}
+
+/// Each row with mean 0 and variance 1, or its root mean square 1.
+fn normalised(rows: &[f64], n: usize, eps: f64, centre: bool) -> Vec<f64> {
+    let row = |r: &[f64]| {
+        let mean = if centre {
+            r.iter().sum::<f64>() / n as f64
+        } else {
+            0.0
+        };
+        let var = r.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n as f64;
+        r.iter()
+            .map(move |x| (x - mean) / (var + eps).sqrt())
+            .collect::<Vec<_>>()
+    };
+    rows.chunks(n).flat_map(row).collect()
+}
+
+#[test]
+fn layer_norms_normalise_the_last_dims() {
+    let x = random([3, 2, 5]);
+    let layer = f64_module(|| LayerNorm::new([2, 5]));
+    assert_close(
+        &values(&layer.forward(&x)),
+        &normalised(&values(&x), 10, 1e-5, true),
+        1e-12,
+    );
+    layer
+        .weight
+        .as_ref()
+        .unwrap()
+        .assign(&random([2, 5]))
+        .unwrap();
+    layer
+        .bias
+        .as_ref()
+        .unwrap()
+        .assign(&random([2, 5]))
+        .unwrap();
+    check_gradients(&layer, &|| layer.forward(&x));
+    let plain = f64_module(|| LayerNorm::new(5))
+        .elementwise_affine(false)
+        .eps(0.5);
+    assert_eq!(plain.num_parameters(), 0);
+    assert_close(
+        &values(&plain.forward(&x)),
+        &normalised(&values(&x), 5, 0.5, true),
+        1e-12,
+    );
+}
+
+#[test]
+fn rms_norms_divide_by_the_root_mean_square() {
+    let x = random([3, 7]);
+    let layer = f64_module(|| RMSNorm::new(7));
+    let wanted = normalised(&values(&x), 7, f64::EPSILON, false);
+    assert_close(&values(&layer.forward(&x)), &wanted, 1e-12);
+    check_gradients(&layer, &|| layer.forward(&x));
+    assert_eq!(
+        layer.to_string(),
+        "RMSNorm((7,), eps=None, elementwise_affine=True)"
+    );
+}
+
+#[test]
+fn group_norms_normalise_groups_of_channels() {
+    let x = random([2, 6, 3]);
+    let layer = f64_module(|| GroupNorm::new(2, 6));
+    assert_close(
+        &values(&layer.forward(&x)),
+        &normalised(&values(&x), 9, 1e-5, true),
+        1e-12,
+    );
+    layer.weight.as_ref().unwrap().assign(&random([6])).unwrap();
+    check_gradients(&layer, &|| layer.forward(&x));
+    assert_eq!(layer.to_string(), "GroupNorm(2, 6, eps=1e-05, affine=True)");
+}
+
+#[test]
+fn embeddings_choose_rows_and_padding_gets_no_gradient() {
+    let layer = f64_module(|| Embedding::new(5, 3)?.padding_idx(2));
+    let rows = held(&layer.weight);
+    assert_eq!(rows[6..9], [0.0; 3]);
+    let indices = Tensor::from_slice(&[2i64, 0, 0, 4], [2, 2]);
+    let y = layer.forward(&indices);
+    let wanted: Vec<f64> = [2, 0, 0, 4]
+        .iter()
+        .flat_map(|i| rows[i * 3..i * 3 + 3].to_vec())
+        .collect();
+    assert_close(&values(&y), &wanted, 0.0);
+    assert_eq!(y.shape().unwrap(), [2, 2, 3]);
+    y.sum((), false).backward().unwrap();
+    let gradient = values(&layer.weight.grad().unwrap());
+    let counts: Vec<f64> = gradient.chunks(3).map(|r| r[0]).collect();
+    assert_eq!(counts, [2.0, 0.0, 0.0, 0.0, 1.0]);
+    layer.reset_parameters().unwrap();
+    assert_eq!(held(&layer.weight)[6..9], [0.0; 3]);
+    assert_eq!(layer.to_string(), "Embedding(5, 3, padding_idx=2)");
+
+    let given = Embedding::from_pretrained(&Tensor::ones([2, 2], DType::F32)).unwrap();
+    assert_eq!((given.num_parameters(), given.num_trainable()), (4, 0));
+    let y = given.forward(&Tensor::from_slice(&[1i32], [1]));
+    assert_eq!(y.to_vec::<f32>().unwrap(), [1.0, 1.0]);
+}
+
+#[test]
+fn dropout_zeroes_in_training_and_passes_in_evaluation() {
+    let layer = Dropout::new(0.25);
+    let x = Tensor::ones([10_000], DType::F32);
+    let y = layer.forward(&x).to_vec::<f32>().unwrap();
+    let zeros = y.iter().filter(|v| **v == 0.0).count();
+    assert!(y.iter().all(|v| *v == 0.0 || (*v - 4.0 / 3.0).abs() < 1e-6));
+    assert!((2300..2700).contains(&zeros), "{zeros}");
+    layer.eval();
+    assert_eq!(layer.forward(&x).to_vec::<f32>().unwrap(), [1.0; 10_000]);
+}
+
+#[test]
+fn channel_dropout_keeps_or_drops_whole_channels() {
+    let x = Tensor::ones([50, 20, 3, 2], DType::F32);
+    let layer = Dropout2d::default();
+    let y = layer.forward(&x).to_vec::<f32>().unwrap();
+    let channels: Vec<f32> = y
+        .chunks(6)
+        .map(|c| {
+            assert!(c.iter().all(|v| v == &c[0]) && (c[0] == 0.0 || c[0] == 2.0));
+            c[0]
+        })
+        .collect();
+    let dropped = channels.iter().filter(|c| **c == 0.0).count();
+    assert!((400..600).contains(&dropped), "{dropped}");
+    let unbatched = Dropout1d::new(1.0).forward(&Tensor::ones([4, 5], DType::F32));
+    assert_eq!(unbatched.to_vec::<f32>().unwrap(), [0.0; 20]);
+    layer.eval();
+    assert_eq!(layer.forward(&x).to_vec::<f32>().unwrap(), [1.0; 6000]);
+}
+
+#[test]
+fn pooling_layers_have_pytorchs_defaults() {
+    let x = Tensor::arange(0, 24, 1)
+        .to_dtype(DType::F32)
+        .reshape([1, 1, 4, 6]);
+    let pool = MaxPool2d::new(2);
+    assert_eq!(
+        pool.forward(&x).to_vec::<f32>().unwrap(),
+        [7.0, 9.0, 11.0, 19.0, 21.0, 23.0]
+    );
+    let (_, indices) = pool.forward_with_indices(&x);
+    assert_eq!(indices.to_vec::<i64>().unwrap(), [7, 9, 11, 19, 21, 23]);
+    let average = AvgPool2d::new([2, 3]);
+    assert_eq!(
+        average.forward(&x).to_vec::<f32>().unwrap(),
+        [4.0, 7.0, 16.0, 19.0]
+    );
+    let border = AvgPool2d::new(3).stride(3).padding(1);
+    assert_eq!(border.forward(&x).to_vec::<f32>().unwrap()[0], 14.0 / 9.0);
+    let inside = border.count_include_pad(false);
+    assert_eq!(inside.forward(&x).to_vec::<f32>().unwrap()[0], 14.0 / 4.0);
+    let adaptive = AdaptiveAvgPool2d::new([1, 2]);
+    assert_eq!(adaptive.forward(&x).to_vec::<f32>().unwrap(), [10.0, 13.0]);
+    assert_eq!(
+        AdaptiveMaxPool2d::new(1)
+            .forward(&x)
+            .to_vec::<f32>()
+            .unwrap(),
+        [23.0]
+    );
+    let lines = x.reshape([1, 4, 6]);
+    assert_eq!(
+        MaxPool1d::new(3).stride(2).forward(&lines).shape().unwrap(),
+        [1, 4, 2]
+    );
+    assert_eq!(
+        AvgPool1d::new(6).forward(&lines).shape().unwrap(),
+        [1, 4, 1]
+    );
+    assert_eq!(
+        MaxPool3d::new([1, 2, 3]).forward(&x).shape().unwrap(),
+        [1, 1, 2, 2]
+    );
+    assert_eq!(
+        MaxPool2d::new([3, 2]).stride(2).to_string(),
+        "MaxPool2d(kernel_size=(3, 2), stride=2, padding=0, dilation=1, ceil_mode=False)"
+    );
+}
+
+#[test]
+fn activations_compute_their_formulas() {
+    let x = [-3.0, -0.7, 0.0, 0.3, 2.5f64];
+    let t = Tensor::from_slice(&x, [5]);
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    type Row = (Box<dyn Forward>, Box<dyn Fn(f64) -> f64>);
+    let rows: Vec<Row> = vec![
+        (Box::new(ReLU), Box::new(|x| x.max(0.0))),
+        (Box::new(ReLU6::new()), Box::new(|x| x.clamp(0.0, 6.0))),
+        (
+            Box::new(LeakyReLU::default()),
+            Box::new(|x| if x > 0.0 { x } else { 0.01 * x }),
+        ),
+        (
+            Box::new(ELU::new(2.0)),
+            Box::new(|x| if x > 0.0 { x } else { 2.0 * x.exp_m1() }),
+        ),
+        (
+            Box::new(CELU::new(2.0)),
+            Box::new(|x| x.max(0.0) + (2.0 * (x / 2.0).exp_m1()).min(0.0)),
+        ),
+        (Box::new(Sigmoid), Box::new(sigmoid)),
+        (Box::new(LogSigmoid), Box::new(move |x| sigmoid(x).ln())),
+        (Box::new(Tanh), Box::new(f64::tanh)),
+        (Box::new(Tanhshrink), Box::new(|x| x - x.tanh())),
+        (Box::new(SiLU), Box::new(move |x| x * sigmoid(x))),
+        (Box::new(Mish), Box::new(|x| x * x.exp().ln_1p().tanh())),
+        (Box::new(Softplus::default()), Box::new(|x| x.exp().ln_1p())),
+        (Box::new(Softsign), Box::new(|x| x / (1.0 + x.abs()))),
+        (
+            Box::new(Hardtanh::default()),
+            Box::new(|x| x.clamp(-1.0, 1.0)),
+        ),
+        (
+            Box::new(Hardsigmoid),
+            Box::new(|x| ((x + 3.0) / 6.0).clamp(0.0, 1.0)),
+        ),
+        (
+            Box::new(Hardswish),
+            Box::new(|x| x * ((x + 3.0) / 6.0).clamp(0.0, 1.0)),
+        ),
+        (
+            Box::new(Hardshrink::default()),
+            Box::new(|x| if x.abs() > 0.5 { x } else { 0.0 }),
+        ),
+        (
+            Box::new(Softshrink::default()),
+            Box::new(|x| x - x.clamp(-0.5, 0.5)),
+        ),
+        (
+            Box::new(Threshold::new(0.1, 20.0)),
+            Box::new(|x| if x > 0.1 { x } else { 20.0 }),
+        ),
+        (
+            Box::new(GELU::approximate_tanh()),
+            Box::new(|x| {
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+                0.5 * x * (1.0 + inner.tanh())
+            }),
+        ),
+        (
+            Box::new(SELU),
+            Box::new(|x| {
+                let (scale, alpha) = (1.0507009873554805, 1.6732632423543772);
+                scale * if x > 0.0 { x } else { alpha * x.exp_m1() }
+            }),
+        ),
+        (
+            Box::new(PReLU::new(1).unwrap()),
+            Box::new(|x| if x > 0.0 { x } else { 0.25 * x }),
+        ),
+    ];
+    for (layer, formula) in rows {
+        let t = if layer.name() == "PReLU" {
+            t.to_dtype(DType::F32)
+        } else {
+            t.clone()
+        };
+        let tolerance = if layer.name() == "PReLU" { 1e-6 } else { 1e-10 };
+        let wanted: Vec<f64> = x.iter().map(|x| formula(*x)).collect();
+        let y = layer.forward(&t);
+        assert_close(&values(&y), &wanted, tolerance);
+    }
+    // The exact GELU at 1 is Φ(1).
+    let one = Tensor::from_slice(&[1.0f64], [1]);
+    assert_close(
+        &values(&GELU::new().forward(&one)),
+        &[0.8413447460685429],
+        1e-9,
+    );
+    assert_eq!(
+        values(&GLU::default().forward(&Tensor::from_slice(&[3.0f64, 0.0], [2]))),
+        [1.5]
+    );
+}
+
+#[test]
+fn softmaxes_sum_to_one_along_their_dim() {
+    let x = random([3, 4]);
+    let rows = values(&Softmax::new(1).forward(&x).sum(1, false));
+    assert_close(&rows, &[1.0; 3], 1e-12);
+    let columns = values(&LogSoftmax::new(0).forward(&x).exp().sum(0, false));
+    assert_close(&columns, &[1.0; 4], 1e-12);
+    let min = values(&Softmin::new(1).forward(&x));
+    assert_close(&min, &values(&Softmax::new(1).forward(&x.neg())), 1e-12);
+}
+
+#[test]
+fn rearranging_layers_keep_every_element() {
+    let x = Tensor::arange(0, 24, 1).reshape([2, 3, 4]);
+    assert_eq!(Flatten::new().forward(&x).shape().unwrap(), [2, 12]);
+    assert_eq!(Flatten::dims(0, 1).forward(&x).shape().unwrap(), [6, 4]);
+    let y = Unflatten::new(2, [2, -1]).forward(&x);
+    assert_eq!(y.shape().unwrap(), [2, 3, 2, 2]);
+    assert_eq!(y.to_vec::<i64>().unwrap(), (0..24).collect::<Vec<_>>());
+    assert_eq!(
+        Identity.forward(&x).to_vec::<i64>().unwrap(),
+        (0..24).collect::<Vec<_>>()
+    );
+    let image = Tensor::arange(0, 9, 1)
+        .to_dtype(DType::F32)
+        .reshape([1, 1, 3, 3]);
+    let columns = Unfold::new(2).forward(&image);
+    assert_eq!(columns.shape().unwrap(), [1, 4, 4]);
+    assert_eq!(columns.to_vec::<f32>().unwrap()[..4], [0.0, 1.0, 3.0, 4.0]);
+}

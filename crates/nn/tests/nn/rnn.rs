@@ -1,0 +1,310 @@
+//! Recurrent networks against plain loops in f64.
+
+use crate::support::{assert_close, check_gradients, f64_module, names, random, values};
+use kiln_nn::*;
+use kiln_tensor::{DType, Spec, Tensor, compile};
+use std::collections::BTreeMap;
+
+type Weights = BTreeMap<String, Vec<f64>>;
+
+fn weights(m: &dyn Module) -> Weights {
+    m.state_dict()
+        .iter()
+        .map(|(n, t)| (n.to_string(), values(t)))
+        .collect()
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// `w · x + b`, b of 0 where there is none.
+fn affine(w: &[f64], b: Option<&Vec<f64>>, x: &[f64]) -> Vec<f64> {
+    let rows = w.chunks(x.len()).enumerate();
+    rows.map(|(i, row)| {
+        let product: f64 = row.iter().zip(x).map(|(a, b)| a * b).sum();
+        product + b.map_or(0.0, |b| b[i])
+    })
+    .collect()
+}
+
+/// One step of a sample: the new hidden state and cell.
+fn step(
+    kind: &str,
+    gates_x: &[f64],
+    gates_h: &[f64],
+    h: &[f64],
+    c: &[f64],
+) -> (Vec<f64>, Vec<f64>) {
+    let n = h.len();
+    let x = |g: usize, i: usize| gates_x[g * n + i];
+    let u = |g: usize, i: usize| gates_h[g * n + i];
+    let mut out = (Vec::new(), c.to_vec());
+    for i in 0..n {
+        let hidden = match kind {
+            "tanh" => (x(0, i) + u(0, i)).tanh(),
+            "relu" => (x(0, i) + u(0, i)).max(0.0),
+            "lstm" => {
+                let gate = |g| x(g, i) + u(g, i);
+                out.1[i] = sigmoid(gate(1)) * c[i] + sigmoid(gate(0)) * gate(2).tanh();
+                sigmoid(gate(3)) * out.1[i].tanh()
+            }
+            _ => {
+                let r = sigmoid(x(0, i) + u(0, i));
+                let z = sigmoid(x(1, i) + u(1, i));
+                let new = (x(2, i) + r * u(2, i)).tanh();
+                (1.0 - z) * new + z * h[i]
+            }
+        };
+        out.0.push(hidden);
+    }
+    out
+}
+
+/// Outputs of the last layer by step, last hidden states and last cells, for one sample.
+fn naive(
+    kind: &str,
+    w: &Weights,
+    x: &[Vec<f64>],
+    (layers, directions): (usize, usize),
+    first: &[(Vec<f64>, Vec<f64>)],
+) -> (Vec<Vec<f64>>, Vec<(Vec<f64>, Vec<f64>)>) {
+    let mut x = x.to_vec();
+    let mut last = Vec::new();
+    for layer in 0..layers {
+        let mut y = vec![Vec::new(); x.len()];
+        for direction in 0..directions {
+            let suffix = format!("_l{layer}{}", ["", "_reverse"][direction]);
+            let of = |name: &str| w.get(&format!("{name}{suffix}"));
+            let (mut h, mut c) = first[layer * directions + direction].clone();
+            let mut order: Vec<usize> = (0..x.len()).collect();
+            if direction == 1 {
+                order.reverse();
+            }
+            for t in order {
+                let gates_x = affine(of("weight_ih").unwrap(), of("bias_ih"), &x[t]);
+                let gates_h = affine(of("weight_hh").unwrap(), of("bias_hh"), &h);
+                (h, c) = step(kind, &gates_x, &gates_h, &h, &c);
+                y[t].extend(&h);
+            }
+            last.push((h, c));
+        }
+        x = y;
+    }
+    (x, last)
+}
+
+const INPUT: usize = 3;
+const HIDDEN: usize = 4;
+const LENGTH: usize = 5;
+const BATCH: usize = 2;
+
+/// Runs the plain loop on every sample of `x` `[l, n, input]`; `[l, n, ..]`, `[states, n, hidden]` twice.
+fn naive_batch(
+    kind: &str,
+    m: &dyn Module,
+    x: &Tensor,
+    form: (usize, usize),
+    states: Option<(&Tensor, &Tensor)>,
+) -> [Vec<f64>; 3] {
+    let (w, xs) = (weights(m), values(x));
+    let count = form.0 * form.1;
+    let given = states.map(|(h, c)| (values(h), values(c)));
+    let mut samples = Vec::new();
+    for b in 0..BATCH {
+        let at = |t: usize| xs[(t * BATCH + b) * INPUT..][..INPUT].to_vec();
+        let x: Vec<Vec<f64>> = (0..LENGTH).map(at).collect();
+        let state = |s: usize| {
+            let of = |v: &Vec<f64>| v[(s * BATCH + b) * HIDDEN..][..HIDDEN].to_vec();
+            given
+                .as_ref()
+                .map_or((vec![0.0; HIDDEN], vec![0.0; HIDDEN]), |(h, c)| {
+                    (of(h), of(c))
+                })
+        };
+        let first: Vec<_> = (0..count).map(state).collect();
+        samples.push(naive(kind, &w, &x, form, &first));
+    }
+    let mut out = [Vec::new(), Vec::new(), Vec::new()];
+    for t in 0..LENGTH {
+        samples.iter().for_each(|(y, _)| out[0].extend(&y[t]));
+    }
+    for s in 0..count {
+        samples
+            .iter()
+            .for_each(|(_, last)| out[1].extend(&last[s].0));
+        samples
+            .iter()
+            .for_each(|(_, last)| out[2].extend(&last[s].1));
+    }
+    out
+}
+
+#[test]
+fn lstms_of_every_form_are_their_steps() {
+    for (layers, directions, bias) in [(1, 1, true), (2, 1, false), (1, 2, true), (2, 2, true)] {
+        let m = f64_module(|| {
+            let m = LSTM::new(INPUT, HIDDEN)?.num_layers(layers)?;
+            m.bidirectional(directions == 2)?.bias(bias)
+        });
+        let x = random([LENGTH, BATCH, INPUT]);
+        let (h0, c0) = (
+            random([layers * directions, BATCH, HIDDEN]),
+            random([layers * directions, BATCH, HIDDEN]),
+        );
+        for states in [None, Some((&h0, &c0))] {
+            let (y, (h, c)) = m.forward(&x, states);
+            let wanted = naive_batch("lstm", &m, &x, (layers, directions), states);
+            assert_close(&values(&y), &wanted[0], 1e-10);
+            assert_close(&values(&h), &wanted[1], 1e-10);
+            assert_close(&values(&c), &wanted[2], 1e-10);
+            assert_eq!(y.shape().unwrap(), [LENGTH, BATCH, directions * HIDDEN]);
+        }
+    }
+}
+
+#[test]
+fn gru_and_rnn_are_their_steps() {
+    let x = random([LENGTH, BATCH, INPUT]);
+    let gru = f64_module(|| GRU::new(INPUT, HIDDEN)?.num_layers(2)?.bidirectional(true));
+    let (y, h) = gru.forward(&x, None);
+    let wanted = naive_batch("gru", &gru, &x, (2, 2), None);
+    assert_close(&values(&y), &wanted[0], 1e-10);
+    assert_close(&values(&h), &wanted[1], 1e-10);
+
+    let tanh = f64_module(|| RNN::new(INPUT, HIDDEN));
+    let (y, _) = tanh.forward(&x, None);
+    assert_close(
+        &values(&y),
+        &naive_batch("tanh", &tanh, &x, (1, 1), None)[0],
+        1e-10,
+    );
+    let relu = tanh.relu();
+    let (y, _) = relu.forward(&x, None);
+    assert_close(
+        &values(&y),
+        &naive_batch("relu", &relu, &x, (1, 1), None)[0],
+        1e-10,
+    );
+}
+
+#[test]
+fn batches_may_come_first_or_not_at_all() {
+    let m = f64_module(|| GRU::new(INPUT, HIDDEN)?.bidirectional(true));
+    let x = random([LENGTH, BATCH, INPUT]);
+    let (y, h) = m.forward(&x, None);
+    let first_sample = (values(&y.select(1, 0)), values(&h.select(1, 0)));
+    let (one, last) = m.forward(&x.select(1, 0), None);
+    assert_eq!((one.ndim(), last.shape().unwrap()), (2, vec![2, HIDDEN]));
+    assert_close(&values(&one), &first_sample.0, 1e-12);
+    assert_close(&values(&last), &first_sample.1, 1e-12);
+    let wanted = values(&y.transpose(0, 1));
+    let m = m.batch_first(true);
+    let (y, swapped) = m.forward(&x.transpose(0, 1), None);
+    assert_close(&values(&y), &wanted, 1e-12);
+    assert_close(&values(&swapped), &values(&h), 1e-12);
+}
+
+#[test]
+fn recurrent_parameters_have_pytorchs_names_and_shapes() {
+    let m = LSTM::new(3, 4)
+        .unwrap()
+        .num_layers(2)
+        .unwrap()
+        .bidirectional(true)
+        .unwrap();
+    let wanted = [
+        "weight_ih_l0",
+        "weight_hh_l0",
+        "bias_ih_l0",
+        "bias_hh_l0",
+        "weight_ih_l0_reverse",
+        "weight_hh_l0_reverse",
+        "bias_ih_l0_reverse",
+        "bias_hh_l0_reverse",
+        "weight_ih_l1",
+        "weight_hh_l1",
+        "bias_ih_l1",
+        "bias_hh_l1",
+        "weight_ih_l1_reverse",
+        "weight_hh_l1_reverse",
+        "bias_ih_l1_reverse",
+        "bias_hh_l1_reverse",
+    ];
+    assert_eq!(names(&m), wanted);
+    assert_eq!(m.get_parameter("weight_ih_l1").unwrap().shape(), [16, 8]);
+    assert_eq!(m.get_parameter("weight_hh_l0").unwrap().shape(), [16, 4]);
+    let m = m.batch_first(true).dropout(0.5);
+    assert_eq!(
+        m.to_string(),
+        "LSTM(3, 4, num_layers=2, batch_first=True, dropout=0.5, bidirectional=True)"
+    );
+}
+
+#[test]
+fn dropout_between_layers_is_for_training() {
+    let m = f64_module(|| RNN::new(INPUT, HIDDEN)?.num_layers(2)).dropout(1.0);
+    let x = random([LENGTH, BATCH, INPUT]);
+    let (dropped, _) = m.forward(&x, None);
+    let (other, _) = m.forward(&random([LENGTH, BATCH, INPUT]), None);
+    assert_eq!(
+        values(&dropped),
+        values(&other),
+        "nothing of the first layer is left"
+    );
+    m.eval();
+    assert_ne!(values(&m.forward(&x, None).0), values(&dropped));
+}
+
+#[test]
+fn gradients_flow_through_time() {
+    let m = f64_module(|| LSTM::new(2, 2)?.bidirectional(true));
+    let x = random([3, 1, 2]);
+    check_gradients(&m, &|| m.forward(&x, None).0);
+    let m = f64_module(|| GRU::new(2, 2));
+    check_gradients(&m, &|| m.forward(&x, None).1);
+}
+
+#[test]
+fn recurrence_compiles_with_a_symbolic_batch() {
+    let m = f64_module(|| LSTM::new(INPUT, HIDDEN));
+    let spec = Spec::new(DType::F64, [LENGTH.into(), "batch".into(), INPUT.into()]);
+    let compiled = compile(&[spec], |x| m.forward(&x[0], None).0).unwrap();
+    let x = random([LENGTH, BATCH, INPUT]);
+    let y = compiled.run(&[&x]).unwrap();
+    assert_close(&values(&y[0]), &values(&m.forward(&x, None).0), 1e-12);
+}
+
+#[test]
+fn wrong_sequences_and_sizes_are_named() {
+    let m = LSTM::new(3, 4).unwrap();
+    let e = m
+        .forward(&Tensor::zeros([5, 2, 7], DType::F32), None)
+        .0
+        .error()
+        .cloned()
+        .unwrap();
+    let text = e.to_string();
+    assert!(
+        text.contains("LSTM(3, 4)") && text.contains("f32[5, 2, 7]"),
+        "{text}"
+    );
+    let x = Tensor::zeros([5, 2, 3], DType::F32);
+    let bad = Tensor::zeros([1, 3, 4], DType::F32);
+    let (_, (h, _)) = m.forward(&x, Some((&bad, &bad)));
+    let text = h.error().unwrap().to_string();
+    assert!(
+        text.contains("f32[1, 2, 4]") && text.contains("f32[1, 3, 4]"),
+        "{text}"
+    );
+    assert!(
+        m.forward(&Tensor::zeros([0, 2, 3], DType::F32), None)
+            .0
+            .error()
+            .is_some()
+    );
+    let e = GRU::new(3, 4).unwrap().proj_size(2).err().unwrap();
+    assert!(e.message().contains("proj_size"), "{e}");
+    assert!(RNN::new(3, 4).unwrap().num_layers(0).is_err());
+    assert!(RNN::new(0, 4).is_err());
+}

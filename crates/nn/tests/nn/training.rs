@@ -1,0 +1,187 @@
+//! Models that learn, lazily and compiled.
+
+use crate::support::{assert_close, check_gradients, f64_module, random, values};
+use kiln_nn::*;
+use kiln_tensor::{DType, Reduction, Result, Spec, Tensor, compile};
+
+#[derive(Module)]
+struct Net {
+    conv: Conv2d,
+    norm: BatchNorm2d,
+    drop: Dropout,
+    head: Linear,
+}
+
+impl Net {
+    fn new(dropout: f64) -> Result<Net> {
+        Ok(Net {
+            conv: Conv2d::new(1, 3, 3)?.padding(1),
+            norm: BatchNorm2d::new(3)?,
+            drop: Dropout::new(dropout),
+            head: Linear::new(3 * 4 * 4, 2)?,
+        })
+    }
+}
+
+impl Forward for Net {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let x = self.norm.forward(&self.conv.forward(x)).relu();
+        self.head.forward(&self.drop.forward(&x.flatten(1, -1)))
+    }
+}
+
+/// Images whose brighter half is their label.
+fn data() -> (Tensor, Tensor) {
+    let labels: Vec<i64> = (0..16).map(|i| i % 2).collect();
+    let noise = Tensor::rand([16, 1, 4, 4], DType::F32);
+    let left = Tensor::from_slice(&[1f32, 1.0, 0.0, 0.0], [4]);
+    let y = Tensor::from_slice(&labels, [16]);
+    let side = y.to_dtype(DType::F32).reshape([16, 1, 1, 1]);
+    let bright = &(&left * &side) + &(&(&left * -1.0 + 1.0) * &(&side * -1.0 + 1.0));
+    let x = &noise + &bright;
+    x.realize().unwrap();
+    (x, y)
+}
+
+/// One step of gradient descent; the loss.
+fn step(net: &Net, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    net.zero_grad();
+    let loss = net
+        .forward(x)
+        .cross_entropy(y, None, -100, Reduction::Mean, 0.0);
+    loss.backward()?;
+    for p in net.parameters() {
+        if let Some(g) = p.grad() {
+            p.assign(&(&p.get().detach() - &(&g * 0.1)))?;
+        }
+    }
+    Ok(loss.detach())
+}
+
+#[test]
+fn a_small_network_has_the_gradients_that_differences_give() {
+    let net = f64_module(|| Net::new(0.0));
+    let x = random([3, 1, 4, 4]);
+    check_gradients(&net, &|| net.forward(&x));
+}
+
+#[test]
+fn a_training_loop_lowers_the_loss() {
+    let net = Net::new(0.2).unwrap();
+    let (x, y) = data();
+    let losses: Vec<f32> = (0..40)
+        .map(|_| step(&net, &x, &y).unwrap().item().unwrap())
+        .collect();
+    assert!(losses[39] < 0.3 * losses[0], "{losses:?}");
+    net.eval();
+    let found = net.forward(&x).argmax(1, false);
+    assert_eq!(found.to_vec::<i64>().unwrap(), y.to_vec::<i64>().unwrap());
+    let batches = net.norm.num_batches_tracked.as_ref().unwrap().get();
+    assert_eq!(batches.item::<i64>().unwrap(), 40);
+}
+
+#[test]
+fn a_compiled_step_trains_as_a_lazy_one() {
+    let (lazy, other) = (Net::new(0.0).unwrap(), Net::new(0.0).unwrap());
+    other.load_state_dict(&lazy.state_dict(), true).unwrap();
+    let (x, y) = data();
+    let specs = [Spec::like(&x).unwrap(), Spec::like(&y).unwrap()];
+    let compiled = compile(&specs, |a| step(&other, &a[0], &a[1])).unwrap();
+    for _ in 0..5 {
+        let a: f32 = step(&lazy, &x, &y).unwrap().item().unwrap();
+        let b: f32 = compiled.run(&[&x, &y]).unwrap()[0].item().unwrap();
+        assert!((a - b).abs() < 1e-4 * (1.0 + a.abs()), "{a} {b}");
+    }
+    for ((name, a), (_, b)) in lazy.state_dict().iter().zip(other.state_dict().iter()) {
+        let (a, b) = (values(a), values(b));
+        assert!(
+            a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-3),
+            "{name}"
+        );
+    }
+    let count = other.norm.num_batches_tracked.as_ref().unwrap().get();
+    assert_eq!(count.item::<i64>().unwrap(), 5);
+}
+
+#[test]
+fn a_frozen_part_does_not_move() {
+    let net = Net::new(0.0).unwrap();
+    net.conv.freeze();
+    net.norm.freeze();
+    let before = (net.conv.state_dict(), net.norm.state_dict());
+    let (x, y) = data();
+    let head = values(&net.head.weight.get());
+    net.train();
+    for _ in 0..3 {
+        step(&net, &x, &y).unwrap().realize().unwrap();
+    }
+    for (old, now) in [
+        (before.0, net.conv.state_dict()),
+        (before.1, net.norm.state_dict()),
+    ] {
+        for ((name, a), (_, b)) in old.iter().zip(now.iter()) {
+            assert_eq!(values(a), values(b), "{name}");
+        }
+    }
+    assert_ne!(values(&net.head.weight.get()), head);
+}
+
+#[test]
+fn a_shared_parameter_gets_the_sum_of_its_gradients() {
+    let a = f64_module(|| Linear::new(2, 2)).bias(false);
+    let mut b = f64_module(|| Linear::new(2, 2)).bias(false);
+    b.weight = a.weight.clone();
+    let model = Sequential::new().add(a).add(b);
+    let x = random([3, 2]);
+    check_gradients(&model, &|| model.forward(&x));
+    assert_eq!(model.num_parameters(), 4);
+}
+
+#[test]
+fn loss_modules_are_the_functions_with_their_defaults() {
+    let (x, y) = (random([4, 3]), random([4, 3]));
+    let labels = Tensor::from_slice(&[0i64, 2, 1, 2], [4]);
+    let mean = Reduction::Mean;
+    let p = x.sigmoid();
+    let q = y.sigmoid();
+    let pairs = [
+        (MSELoss::new().forward(&x, &y), x.mse_loss(&y, mean)),
+        (L1Loss::new().forward(&x, &y), x.l1_loss(&y, mean)),
+        (
+            SmoothL1Loss::new().forward(&x, &y),
+            x.smooth_l1_loss(&y, mean, 1.0),
+        ),
+        (
+            HuberLoss::new().forward(&x, &y),
+            x.huber_loss(&y, mean, 1.0),
+        ),
+        (KLDivLoss::new().forward(&x, &q), x.kl_div(&q, mean, false)),
+        (
+            BCELoss::new().forward(&p, &q),
+            p.binary_cross_entropy(&q, None, mean),
+        ),
+        (
+            BCEWithLogitsLoss::new().forward(&x, &q),
+            x.binary_cross_entropy_with_logits(&q, None, mean, None),
+        ),
+        (
+            NLLLoss::new().forward(&x, &labels),
+            x.nll_loss(&labels, None, -100, mean),
+        ),
+        (
+            CrossEntropyLoss::new().forward(&x, &labels),
+            x.cross_entropy(&labels, None, -100, mean, 0.0),
+        ),
+    ];
+    for (found, wanted) in pairs {
+        assert_close(&values(&found), &values(&wanted), 1e-12);
+    }
+    let sum = MSELoss {
+        reduction: Reduction::Sum,
+    };
+    assert_close(
+        &values(&sum.forward(&x, &y)),
+        &values(&x.mse_loss(&y, Reduction::Sum)),
+        1e-12,
+    );
+}
