@@ -66,7 +66,7 @@ impl MultiheadAttention {
     /// If the features do not divide into the heads.
     #[track_caller]
     pub fn new(embed_dim: usize, num_heads: usize) -> Result<MultiheadAttention> {
-        if num_heads == 0 || embed_dim == 0 || embed_dim % num_heads != 0 {
+        if num_heads == 0 || embed_dim == 0 || !embed_dim.is_multiple_of(num_heads) {
             let message = format!("{embed_dim} features do not divide into {num_heads} heads");
             return Err(invalid("MultiheadAttention", message));
         }

@@ -139,7 +139,7 @@ pub fn dirac_(var: &Var, groups: usize) -> Result<()> {
             "a convolution's weight of 3 to 5 dims",
         ));
     }
-    if groups == 0 || shape[0] % groups != 0 {
+    if groups == 0 || !shape[0].is_multiple_of(groups) {
         let message = format!("{} outputs do not divide into {groups} groups", shape[0]);
         return Err(Error::at_caller(ErrorKind::Value, "dirac_", message));
     }

@@ -178,7 +178,7 @@ impl GroupNorm {
     /// If the channels do not divide into the groups.
     #[track_caller]
     pub fn new(num_groups: usize, num_channels: usize) -> Result<GroupNorm> {
-        if num_groups == 0 || num_channels % num_groups != 0 {
+        if num_groups == 0 || !num_channels.is_multiple_of(num_groups) {
             let message = format!("{num_channels} channels do not divide into {num_groups} groups");
             return Err(invalid("GroupNorm", message));
         }

@@ -1,7 +1,7 @@
 //! What can go wrong, with the user's source line.
 
 use crate::caller::user_line;
-use crate::frame;
+use crate::{frame, scope};
 use kiln_base::Loc;
 use std::fmt;
 use std::panic::Location;
@@ -81,7 +81,8 @@ impl Error {
     /// An error at the caller's line: for libraries whose functions take part in recording.
     #[track_caller]
     pub fn at_caller(kind: ErrorKind, op: &str, message: impl Into<String>) -> Error {
-        Error::new(kind, op, message, Loc::from(user_line(Location::caller())))
+        let message = scope::with_symbol_names(&message.into());
+        Error::new(kind, op, message, user_line(Location::caller()).into())
     }
 
     /// This error with a further line below the code frame.

@@ -139,7 +139,7 @@ fn batches_are_in_dim_1_or_first() {
     assert_eq!(weights.shape().unwrap(), [2, HEADS, 3, 4]);
     let (alone, _) = m.forward(&q.select(1, 1), &k.select(1, 1), &k.select(1, 1));
     assert_close(&values(&y.select(1, 1)), &values(&alone), 1e-12);
-    let mask = Tensor::from_slice(&[false, true].repeat(24), [2 * HEADS as usize, 3, 4]);
+    let mask = Tensor::from_slice(&[false, true].repeat(24), [2 * HEADS, 3, 4]);
     let masks = AttentionMasks {
         attn_mask: Some(&mask),
         ..Default::default()

@@ -6,6 +6,8 @@ use kiln_tensor::{DType, Spec, Tensor, compile};
 use std::collections::BTreeMap;
 
 type Weights = BTreeMap<String, Vec<f64>>;
+/// The hidden state and the cell.
+type State = (Vec<f64>, Vec<f64>);
 
 fn weights(m: &dyn Module) -> Weights {
     m.state_dict()
@@ -29,13 +31,7 @@ fn affine(w: &[f64], b: Option<&Vec<f64>>, x: &[f64]) -> Vec<f64> {
 }
 
 /// One step of a sample: the new hidden state and cell.
-fn step(
-    kind: &str,
-    gates_x: &[f64],
-    gates_h: &[f64],
-    h: &[f64],
-    c: &[f64],
-) -> (Vec<f64>, Vec<f64>) {
+fn step(kind: &str, gates_x: &[f64], gates_h: &[f64], h: &[f64], c: &[f64]) -> State {
     let n = h.len();
     let x = |g: usize, i: usize| gates_x[g * n + i];
     let u = |g: usize, i: usize| gates_h[g * n + i];
@@ -67,8 +63,8 @@ fn naive(
     w: &Weights,
     x: &[Vec<f64>],
     (layers, directions): (usize, usize),
-    first: &[(Vec<f64>, Vec<f64>)],
-) -> (Vec<Vec<f64>>, Vec<(Vec<f64>, Vec<f64>)>) {
+    first: &[State],
+) -> (Vec<Vec<f64>>, Vec<State>) {
     let mut x = x.to_vec();
     let mut last = Vec::new();
     for layer in 0..layers {
