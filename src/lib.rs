@@ -30,7 +30,8 @@
 //!
 //! # From PyTorch
 //!
-//! Methods have PyTorch's names and semantics. What Rust writes otherwise:
+//! Methods have PyTorch's names and semantics; `docs/pytorch.md` lists them all. What Rust writes
+//! otherwise:
 //!
 //! | PyTorch | Kiln |
 //! |---|---|
@@ -117,3 +118,7 @@ pub mod nn {
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/pytorch.md")]
+struct FromPyTorch;

@@ -1,8 +1,10 @@
-//! PyTorch's operator samples on every engine, PyTorch's worked examples, and arguments far out of range.
+//! PyTorch's operator samples on every engine, PyTorch's worked examples, arguments far out of range, and
+//! the page that lists the operators.
 
 mod examples;
 mod extremes;
 mod heads;
 mod margins;
 mod numbers;
+mod page;
 mod samples;

@@ -1,0 +1,54 @@
+//! Gradients, state and compilation.
+
+use super::rows;
+use kiln_tensor::{
+    Compiled, GradOptions, HookHandle, Result, Spec, Tensor, Var, compile, custom_function,
+    enable_grad, explain, grad, grad_with, gradcheck, is_grad_enabled, jvp, no_grad, realize_all,
+    set_grad_enabled, set_threads, threads, vjp,
+};
+
+rows! {
+    (x: &Tensor, y: &Tensor, loss: &Tensor, w: &Var, f: fn(&[Tensor]) -> Tensor, options: &GradOptions, handle: &HookHandle, specs: &[Spec], step: &Compiled);
+    "Tensor.requires_grad_" = { x.requires_grad_(true) } "a new handle; the old one stays data";
+    "Tensor.requires_grad" = { x.requires_grad() };
+    "Tensor.is_leaf" = { x.is_leaf() };
+    "Tensor.grad" = { x.grad() } "an `Option`";
+    "Tensor.grad = g" = { x.set_grad(Some(y))? };
+    "Tensor.grad.zero_" = { x.zero_grad() };
+    "Tensor.detach" = { x.detach() };
+    "Tensor.clone" = { x.clone() } "free: a tensor never changes";
+    "Tensor.backward" = { loss.backward()? };
+    "Tensor.backward(gradient, retain_graph, create_graph)" = { loss.backward_with(Some(y), false, false)? };
+    "Tensor.retain_grad" = { x.retain_grad() };
+    "Tensor.register_hook" = { x.register_hook(|g| Some(g * 2.0))? };
+    "RemovableHandle.remove" = { handle.remove() };
+    "torch.autograd.grad" = { grad(&[loss], &[x], false)? } "the flag is `create_graph`";
+    "torch.autograd.grad(grad_outputs=)" = { grad_with(&[loss], &[x], options)? };
+    "torch.autograd.Function" = { custom_function(&[x], |x| x[0].exp(), |_, y, g| vec![Some(g * y)]) };
+    "torch.autograd.functional.vjp" = { vjp(f, &[x], y)? };
+    "torch.autograd.functional.jvp" = { jvp(f, &[x], &[y])? };
+    "torch.autograd.gradcheck" = { gradcheck(f, &[x], 1e-6, 1e-5, 1e-3)? };
+    "torch.no_grad" = { no_grad(|| x * 2.0) };
+    "torch.enable_grad" = { enable_grad(|| x * 2.0) };
+    "torch.set_grad_enabled" = { set_grad_enabled(false) } "until the guard is dropped";
+    "torch.is_grad_enabled" = { is_grad_enabled() };
+    "torch.nn.Parameter" = { Var::parameter(x)? };
+    "torch.nn.Buffer" = { Var::new(x)? };
+    "Parameter.data" = { w.get() } "a snapshot, which later updates don't change; gradients flow to the cell";
+    "Parameter.data = value" = { w.assign(x)? } "of the same dtype and shape";
+    "Tensor.__setitem__ on a parameter" = { w.set((0, ..), x)? };
+    "Tensor.add_" = { w.add_(x)? };
+    "Tensor.sub_" = { w.sub_(x)? };
+    "Tensor.mul_" = { w.mul_(0.9)? };
+    "Tensor.div_" = { w.div_(2)? };
+    "Tensor.copy_" = { w.copy_(x)? } "broadcasts and casts";
+    "Tensor.fill_" = { w.fill_(1)? };
+    "Tensor.zero_" = { w.zero_()? };
+    "torch.compile" = { compile(specs, f)? } "compiles at once; sizes left open are named in the `Spec`s";
+    "calling a compiled function" = { step.run(&[x, y])? };
+    "torch._dynamo.explain" = { explain(&[x])? };
+    "torch_xla.sync" = { x.realize()? } "computes it; reading does so by itself";
+    "torch.cuda.synchronize" = { realize_all()? } "computes what this thread still holds unrealised";
+    "torch.set_num_threads" = { set_threads(4) } "results don't depend on it";
+    "torch.get_num_threads" = { threads() };
+}

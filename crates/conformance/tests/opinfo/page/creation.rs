@@ -1,0 +1,50 @@
+//! Creation, random numbers, reading and printing.
+
+use super::rows;
+use kiln_tensor::{
+    DType, PrintOptions, Result, Tensor, cartesian_prod, manual_seed, meshgrid, normal,
+    printoptions, set_printoptions,
+};
+
+rows! {
+    (x: &Tensor, y: &Tensor, bytes: &[u8], dtype: DType, options: PrintOptions, p: f64);
+    "torch.tensor" = { Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]) } "the dtype is that of the Rust numbers";
+    "torch.scalar_tensor" = { Tensor::scalar(1.0f32) };
+    "torch.as_tensor" = { Tensor::from_slice(&[1i64, 2, 3, 4], [2, 2]) } "copies";
+    "torch.frombuffer" = { Tensor::from_bytes(bytes, dtype, [2, 3]) } "copies little-endian bytes";
+    "torch.zeros", "Tensor.new_zeros" = { Tensor::zeros([2, 3], dtype) } "the dtype must be given, here and below";
+    "torch.ones", "Tensor.new_ones" = { Tensor::ones([2, 3], dtype) };
+    "torch.full", "Tensor.new_full" = { Tensor::full([2, 3], 7, dtype) };
+    "torch.zeros_like" = { x.zeros_like() };
+    "torch.ones_like" = { x.ones_like() };
+    "torch.full_like" = { x.full_like(7) };
+    "torch.eye" = { Tensor::eye(3, None, dtype) };
+    "torch.arange" = { Tensor::arange(0, 10, 2) } "start, end and step: i64 for integers, f32 for floats";
+    "torch.arange(dtype=)" = { Tensor::arange_dtype(0, 10, 2, dtype) };
+    "torch.linspace" = { Tensor::linspace(0, 1, 11, dtype) };
+    "torch.logspace" = { Tensor::logspace(0, 2, 3, 10.0, dtype) };
+    "torch.tril_indices" = { Tensor::tril_indices(3, 3, 0) } "i64";
+    "torch.triu_indices" = { Tensor::triu_indices(3, 3, 0) } "i64";
+    "torch.meshgrid" = { meshgrid(&[x, y], false) } "`true` for `indexing=\"xy\"`";
+    "torch.cartesian_prod" = { cartesian_prod(&[x, y]) };
+    "torch.combinations" = { x.combinations(2, false) };
+    "torch.manual_seed" = { manual_seed(0) } "not PyTorch's numbers";
+    "torch.rand" = { Tensor::rand([2, 3], dtype) };
+    "torch.randn" = { Tensor::randn([2, 3], dtype) };
+    "torch.randint" = { Tensor::randint(0, 10, [2, 3]) };
+    "torch.randperm" = { Tensor::randperm(10) };
+    "torch.rand_like" = { x.rand_like() };
+    "torch.bernoulli" = { x.bernoulli() };
+    "torch.bernoulli(p=)" = { x.bernoulli_p(p) };
+    "torch.multinomial" = { x.multinomial(3, false) };
+    "torch.normal" = { normal(x, 1.0) };
+    "Tensor.item" = { x.item::<f32>()? } "`T` must be the dtype";
+    "Tensor.tolist", "Tensor.numpy" = { x.to_vec::<f32>()? } "row-major; `to_ndarray` with the feature `ndarray`";
+    "bytes(Tensor.numpy())" = { x.to_bytes()? };
+    "Tensor.untyped_storage().nbytes" = { x.memory_bytes() } "what its values take now: none before they are computed";
+    "Tensor.element_size" = { x.element_size() };
+    "Tensor.nbytes" = { x.nbytes()? };
+    "torch.set_printoptions" = { set_printoptions(options) };
+    "torch.get_printoptions" = { printoptions() };
+    "Tensor.__repr__" = { format!("{x}") };
+}

@@ -1,0 +1,83 @@
+//! What PyTorch has and Kiln has not.
+
+/// Names, and why they are not there.
+pub(super) struct Missing {
+    pub(super) torch: &'static [&'static str],
+    pub(super) why: &'static str,
+}
+
+pub(super) const MISSING: &[Missing] = &[
+    Missing {
+        torch: &[
+            "torch.linalg.cholesky",
+            "torch.linalg.det",
+            "torch.linalg.slogdet",
+            "torch.linalg.inv",
+            "torch.linalg.pinv",
+            "torch.linalg.solve",
+            "torch.linalg.solve_triangular",
+            "torch.linalg.lstsq",
+            "torch.linalg.lu",
+            "torch.linalg.qr",
+            "torch.linalg.eig",
+            "torch.linalg.eigh",
+            "torch.linalg.eigvalsh",
+            "torch.linalg.svd",
+            "torch.linalg.svdvals",
+            "torch.linalg.cond",
+            "torch.linalg.matrix_rank",
+        ],
+        why: "matrices are not decomposed; so the nuclear norm, the norms of order ±2 and negative powers of matrices are missing too",
+    },
+    Missing {
+        torch: &[
+            "torch.fft.fft",
+            "torch.fft.rfft",
+            "torch.stft",
+            "torch.complex",
+            "torch.polar",
+            "torch.view_as_complex",
+        ],
+        why: "there are no complex numbers",
+    },
+    Missing {
+        torch: &["torch.sparse_coo_tensor", "torch.quantize_per_tensor"],
+        why: "tensors are dense and hold plain numbers",
+    },
+    Missing {
+        torch: &[
+            "torch.nn.functional.ctc_loss",
+            "torch.nn.functional.fold",
+            "torch.nn.functional.affine_grid",
+            "torch.nn.functional.lp_pool2d",
+            "torch.nn.functional.fractional_max_pool2d",
+            "torch.nn.functional.gumbel_softmax",
+            "torch.nn.functional.rrelu",
+            "torch.nn.functional.alpha_dropout",
+            "torch.cov",
+            "torch.corrcoef",
+            "torch.histogram",
+            "torch.igamma",
+            "torch.igammac",
+            "torch.special.bessel_j0",
+        ],
+        why: "not written",
+    },
+    Missing {
+        torch: &[
+            "torch.autograd.functional.jacobian",
+            "torch.autograd.functional.hessian",
+            "torch.func.vmap",
+            "torch.utils.checkpoint.checkpoint",
+        ],
+        why: "not written",
+    },
+    Missing {
+        torch: &["torch.cond", "torch.while_loop"],
+        why: "branches and loops are Rust's; recorded ones have no kernels",
+    },
+    Missing {
+        torch: &["Tensor.cuda"],
+        why: "there is no GPU engine",
+    },
+];

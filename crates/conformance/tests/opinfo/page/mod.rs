@@ -1,0 +1,261 @@
+//! `docs/pytorch.md`: its tables are generated from the rows in this folder, whose calls are compiled.
+//! `KILN_UPDATE_DOCS=1` writes them.
+
+mod activations;
+mod autograd;
+mod convolution;
+mod creation;
+mod elementwise;
+mod first;
+mod indexing;
+mod losses;
+mod missing;
+mod products;
+mod reductions;
+mod scan;
+mod shape;
+mod sorting;
+
+use crate::samples::{goldens, listed};
+use kiln_conformance::{Case, ids};
+use missing::MISSING;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+/// What PyTorch calls an operator, and the call here.
+struct Row {
+    /// PyTorch's names, some with arguments in parentheses.
+    torch: &'static [&'static str],
+    /// The call.
+    code: &'static str,
+    /// How it differs.
+    note: &'static str,
+}
+
+/// A table of rows whose calls are compiled, with the names that they use as parameters.
+macro_rules! rows {
+    (($($parameters:tt)*); $($($torch:literal),+ = { $($code:tt)* } $($note:literal)?;)*) => {
+        pub(super) const ROWS: &[super::Row] = &[$(super::Row {
+            torch: &[$($torch),+],
+            code: stringify!($($code)*),
+            note: concat!($($note)?),
+        }),*];
+
+        /// Never run: the calls need only be right.
+        #[allow(dead_code, clippy::let_unit_value, clippy::too_many_arguments)]
+        fn compiled($($parameters)*) -> Result<()> {
+            $(let _ = { $($code)* };)*
+            Ok(())
+        }
+    };
+}
+use rows;
+
+const GROUPS: &[(&str, &[Row])] = &[
+    ("elementwise", elementwise::ROWS),
+    ("reductions", reductions::ROWS),
+    ("products", products::ROWS),
+    ("convolution", convolution::ROWS),
+    ("activations", activations::ROWS),
+    ("losses", losses::ROWS),
+    ("indexing", indexing::ROWS),
+    ("shape", shape::ROWS),
+    ("sorting", sorting::ROWS),
+    ("creation", creation::ROWS),
+    ("autograd", autograd::ROWS),
+];
+
+fn every_row() -> impl Iterator<Item = &'static Row> {
+    GROUPS.iter().flat_map(|(_, rows)| rows.iter())
+}
+
+/// An operator's name without arguments.
+fn bare(torch: &str) -> &str {
+    torch.split(['(', ' ']).next().unwrap_or(torch)
+}
+
+/// What the samples of PyTorch say of an operator.
+struct Samples {
+    /// Whether some are of the core tier.
+    core: bool,
+    /// Whether all of them pass.
+    pass: bool,
+}
+
+/// By the operator's name without `torch.`.
+static SAMPLES: LazyLock<BTreeMap<String, Samples>> = LazyLock::new(|| {
+    let (_folder, root) = goldens("page");
+    let mut out = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for id in ids(&root).unwrap() {
+        let folder = id.split('/').next().unwrap().to_string();
+        if !seen.insert(folder.clone()) {
+            continue;
+        }
+        let case = Case::load(&root, &id).unwrap();
+        let op = case.op.strip_prefix("promo.").unwrap_or(&case.op);
+        let found = out.entry(op.to_string()).or_insert(Samples {
+            core: false,
+            pass: true,
+        });
+        found.core |= case.tier == "core";
+        found.pass &= listed().contains(&folder[..]);
+    }
+    out
+});
+
+/// The cell that says whether the samples of a row's operators pass.
+fn checked(row: &Row) -> &'static str {
+    let names = row.torch.iter().map(|name| bare(name));
+    let names = names.filter_map(|n| n.strip_prefix("torch.").or(n.strip_prefix("Tensor.")));
+    let found: Vec<&Samples> = names.filter_map(|n| SAMPLES.get(n)).collect();
+    let core = found.iter().any(|s| s.core);
+    match (found.is_empty(), found.iter().all(|s| s.pass)) {
+        (true, _) => "",
+        (_, true) if core => "core",
+        (_, true) => "ext",
+        (_, false) => "in part",
+    }
+}
+
+/// A cell of a table; `|` would end it.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+fn code(text: &str) -> String {
+    format!("`{}`", cell(text))
+}
+
+fn codes(names: &[&str]) -> String {
+    names.iter().map(|n| code(n)).collect::<Vec<_>>().join(", ")
+}
+
+/// Every table by its name on the page.
+fn tables() -> Vec<(&'static str, String)> {
+    let mut out = Vec::new();
+    let mut first = "| PyTorch | Kiln |\n|---|---|\n".to_string();
+    for row in first::ROWS {
+        writeln!(first, "| {} | {} |", codes(row.torch), code(row.code)).unwrap();
+    }
+    out.push(("first", first));
+    for (name, rows) in GROUPS {
+        let mut table = "| PyTorch | Kiln | checked | |\n|---|---|---|---|\n".to_string();
+        for row in *rows {
+            let (torch, kiln) = (codes(row.torch), code(row.code));
+            let (mark, note) = (checked(row), cell(row.note));
+            writeln!(table, "| {torch} | {kiln} | {mark} | {note} |").unwrap();
+        }
+        out.push((name, table));
+    }
+    let mut missing = "| PyTorch | |\n|---|---|\n".to_string();
+    for m in MISSING {
+        writeln!(missing, "| {} | {} |", codes(m.torch), m.why).unwrap();
+    }
+    out.push(("missing", missing));
+    out
+}
+
+/// The page with each table between its marks replaced.
+fn render(page: &str, tables: &[(&str, String)]) -> String {
+    let mut page = page.to_string();
+    for (name, table) in tables {
+        let (begin, end) = (format!("<!-- table: {name} -->\n"), "<!-- end -->");
+        let start = page.find(&begin).expect("a mark for each table") + begin.len();
+        let length = page[start..].find(end).expect("a mark behind each table");
+        page.replace_range(start..start + length, table);
+    }
+    page
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+#[test]
+fn the_page_shows_these_tables() {
+    let path = repository().join("docs/pytorch.md");
+    let page = std::fs::read_to_string(&path)
+        .unwrap()
+        .replace("\r\n", "\n");
+    let rendered = render(&page, &tables());
+    if std::env::var_os("KILN_UPDATE_DOCS").is_some() {
+        std::fs::write(&path, rendered).unwrap();
+    } else {
+        let stale = page.lines().zip(rendered.lines()).find(|(a, b)| a != b);
+        assert!(
+            page == rendered,
+            "run this test with KILN_UPDATE_DOCS=1; the first stale line, and what it should be: {stale:?}"
+        );
+    }
+}
+
+#[test]
+fn the_first_ten_minutes_run() {
+    // w = 1 − 0.1 · xᵀ · (x · 1 − 1) / 2
+    let expected: [&[f32]; 5] = [
+        &[2.0, 2.0],
+        &[10.0],
+        &[17.0, 21.0],
+        &[-0.8, -0.8, -1.6, -1.6],
+        &[0.0; 4],
+    ];
+    let found = first::run().unwrap();
+    let rounded = |v: &f32| (v * 1e4).round() / 1e4;
+    let found: Vec<Vec<f32>> = found
+        .iter()
+        .map(|r| r.iter().map(rounded).collect())
+        .collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn every_operator_with_samples_is_on_the_page() {
+    let rows: BTreeSet<&str> = every_row().flat_map(|r| r.torch).map(|n| bare(n)).collect();
+    let missing: BTreeSet<&str> = MISSING.iter().flat_map(|m| m.torch).copied().collect();
+    let has = |set: &BTreeSet<&str>, op: &str| {
+        ["torch", "Tensor"]
+            .iter()
+            .any(|p| set.contains(&format!("{p}.{op}")[..]))
+    };
+    let absent: Vec<&String> = SAMPLES
+        .keys()
+        .filter(|op| !has(&rows, op) && !has(&missing, op))
+        .collect();
+    assert!(absent.is_empty(), "no row shows {absent:?}");
+    let passing = SAMPLES.iter().filter(|(_, s)| s.pass);
+    let denied: Vec<&String> = passing
+        .map(|(op, _)| op)
+        .filter(|op| has(&missing, op))
+        .collect();
+    assert!(
+        denied.is_empty(),
+        "said to be missing, but their samples pass: {denied:?}"
+    );
+    let both: Vec<&&str> = rows.intersection(&missing).collect();
+    assert!(
+        both.is_empty(),
+        "said to be there and to be missing: {both:?}"
+    );
+}
+
+#[test]
+fn every_operator_of_a_tensor_is_on_the_page() {
+    let source = repository().join("crates/tensor/src");
+    let defined = scan::operators(&source);
+    for name in [
+        "add",
+        "conv2d",
+        "max_pool1d_with_indices",
+        "einsum",
+        "add_",
+        "backward",
+    ] {
+        assert!(defined.contains(name), "the scan misses {name}");
+    }
+    let called: BTreeSet<String> = every_row().flat_map(|row| scan::calls(row.code)).collect();
+    let undocumented: Vec<&String> = defined.difference(&called).collect();
+    assert!(undocumented.is_empty(), "no row shows {undocumented:?}");
+}

@@ -1,0 +1,41 @@
+//! Products of matrices and what is built on them.
+
+use super::rows;
+use kiln_tensor::{MatrixNorm, Result, Scalar, Tensor, cdist, einsum, multi_dot};
+
+rows! {
+    (x: &Tensor, y: &Tensor, z: &Tensor, weight: &Tensor, bias: &Tensor, dim: i64, alpha: Scalar, beta: Scalar, p: f64, keepdim: bool);
+    "torch.matmul", "torch.linalg.matmul" = { x.matmul(y) } "`@`";
+    "torch.mm" = { x.mm(y) };
+    "torch.bmm" = { x.bmm(y) };
+    "torch.mv" = { x.mv(y) };
+    "torch.dot", "torch.vdot" = { x.dot(y) };
+    "torch.inner" = { x.inner(y) };
+    "torch.outer", "torch.ger" = { x.outer(y) };
+    "torch.addmm" = { x.addmm(y, z, beta, alpha) };
+    "torch.addmv" = { x.addmv(y, z, beta, alpha) };
+    "torch.addr" = { x.addr(y, z, beta, alpha) };
+    "torch.addbmm" = { x.addbmm(y, z, beta, alpha) };
+    "torch.baddbmm" = { x.baddbmm(y, z, beta, alpha) };
+    "torch.einsum" = { einsum("bij,bjk->bik", &[x, y]) };
+    "torch.tensordot" = { x.tensordot(y, 2) };
+    "torch.tensordot(dims=(.., ..))" = { x.tensordot_dims(y, [0, 1], [1, 0]) };
+    "torch.nn.functional.linear" = { x.linear(weight, Some(bias)) };
+    "torch.nn.functional.bilinear" = { x.bilinear(y, weight, Some(bias)) };
+    "torch.kron" = { x.kron(y) };
+    "torch.cross" = { x.cross(y, -1) } "the dim must be given";
+    "torch.linalg.cross" = { x.cross(y, -1) };
+    "torch.linalg.vecdot" = { x.vecdot(y, dim) };
+    "torch.linalg.multi_dot", "torch.chain_matmul" = { multi_dot(&[x, y, z]) };
+    "torch.linalg.matrix_power", "torch.matrix_power" = { x.matrix_power(3) } "not negative: there is no inverse";
+    "torch.matrix_exp", "torch.linalg.matrix_exp" = { x.matrix_exp() } "NaN for a norm above 2¹⁵";
+    "torch.linalg.matrix_norm" = { x.matrix_norm(MatrixNorm::Frobenius, [-2, -1], keepdim) } "the orders 1, −1, ±∞ and Frobenius";
+    "torch.linalg.norm" = { x.vector_norm(2.0, (), keepdim) } "of vectors or the flattened tensor; `matrix_norm` for matrices with an order";
+    "torch.linalg.vander" = { x.vander(4) } "`None` for as many powers as numbers";
+    "torch.trace" = { x.trace() };
+    "torch.dist" = { x.dist(y, p) };
+    "torch.cdist" = { cdist(x, y, p) };
+    "torch.nn.functional.pdist", "torch.pdist" = { x.pdist(p) };
+    "torch.nn.functional.pairwise_distance" = { x.pairwise_distance(y, p, 1e-6, keepdim) };
+    "torch.nn.functional.cosine_similarity" = { x.cosine_similarity(y, 1, 1e-8) };
+}

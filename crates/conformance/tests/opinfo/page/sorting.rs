@@ -1,0 +1,36 @@
+//! Sorting, scanning, searching and counting.
+
+use super::rows;
+use kiln_tensor::{Interpolation, Result, Tensor};
+
+rows! {
+    (x: &Tensor, y: &Tensor, dim: i64, keepdim: bool, descending: bool, right: bool);
+    "torch.sort" = { x.sort(dim, descending) } "always stable";
+    "torch.argsort" = { x.argsort(dim, descending) } "always stable";
+    "torch.msort" = { x.msort() };
+    "torch.topk" = { x.topk(5, dim, true, true) } "`largest`, then `sorted`; always sorted";
+    "torch.kthvalue" = { x.kthvalue(2, dim, keepdim) };
+    "torch.median" = { x.median_all() };
+    "torch.median(dim=)" = { x.median(dim, keepdim) };
+    "torch.nanmedian" = { x.nanmedian_all() };
+    "torch.nanmedian(dim=)" = { x.nanmedian(dim, keepdim) };
+    "torch.mode" = { x.mode(dim, keepdim) };
+    "torch.quantile" = { x.quantile(0.5, dim, keepdim, Interpolation::Linear) } "`()` for the flattened tensor; q may be a tensor";
+    "torch.nanquantile" = { x.nanquantile(0.5, dim, keepdim, Interpolation::Linear) };
+    "torch.cumsum" = { x.cumsum(dim) };
+    "torch.cumprod" = { x.cumprod(dim) };
+    "torch.logcumsumexp" = { x.logcumsumexp(dim) };
+    "torch.cummax" = { x.cummax(dim) };
+    "torch.cummin" = { x.cummin(dim) };
+    "torch.diff" = { x.diff(1, dim, None, None) };
+    "torch.trapezoid", "torch.trapz" = { y.trapezoid(x, dim) } "a number for `dx`";
+    "torch.cumulative_trapezoid" = { y.cumulative_trapezoid(x, dim) };
+    "torch.searchsorted" = { x.searchsorted(y, right, None) } "i64; `out_int32` is a `to_dtype`";
+    "torch.bucketize" = { x.bucketize(y, right) };
+    "torch.isin" = { x.isin(y, false) };
+    "torch.bincount" = { x.bincount(None, 0) } "computes `x`";
+    "torch.histc" = { x.histc(100, 0.0, 1.0) };
+    "torch.unique" = { x.unique(()) } "(values, inverse, counts), always sorted; computes `x`";
+    "torch.unique(dim=)" = { x.unique(dim) };
+    "torch.unique_consecutive" = { x.unique_consecutive(()) } "(values, inverse, counts)";
+}
