@@ -65,6 +65,9 @@ impl Leaf {
     }
 }
 
+/// Something for some of the outputs, which are few.
+type PerOutput<T> = Mutex<SmallVec<[(u32, Arc<T>); 1]>>;
+
 /// A recorded operation, as gradients see it.
 pub(crate) struct GradNode {
     pub(crate) facts: Facts,
@@ -75,9 +78,9 @@ pub(crate) struct GradNode {
     /// Operations on its outputs.
     users: Mutex<Vec<Weak<GradNode>>>,
     /// One list for each output that has hooks.
-    pub(crate) hooks: Mutex<SmallVec<[(u32, Arc<Hooks>); 1]>>,
+    pub(crate) hooks: PerOutput<Hooks>,
     /// Outputs that keep their gradient although they are no leaves.
-    pub(crate) retained: Mutex<SmallVec<[(u32, Arc<Leaf>); 1]>>,
+    pub(crate) retained: PerOutput<Leaf>,
 }
 
 /// What a derivative needs; a backward pass releases it.

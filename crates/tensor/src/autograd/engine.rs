@@ -197,13 +197,16 @@ pub(crate) struct Keep {
     pub(crate) create: bool,
 }
 
+/// A leaf, where leaves were asked for, and the gradient found.
+pub(crate) type Found = (Option<Arc<Leaf>>, Option<Tensor>);
+
 /// The gradients of `targets` (all leaves where `None`) and the leaves themselves.
 pub(crate) fn run(
     outputs: &[(&Tensor, Tensor)],
     targets: Option<&[&Tensor]>,
     keep: Keep,
     loc: &'static Location<'static>,
-) -> Result<Vec<(Option<Arc<Leaf>>, Option<Tensor>)>> {
+) -> Result<Vec<Found>> {
     let roots: Vec<&Tensor> = outputs.iter().map(|(y, _)| *y).collect();
     let trace = Trace::of(&roots, loc)?;
     let mut places: Vec<Option<Place>> = Vec::new();

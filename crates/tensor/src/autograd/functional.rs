@@ -204,8 +204,8 @@ pub fn gradcheck(
                 total(&all).item::<f64>()
             };
             let numeric = (moved(eps)? - moved(-eps)?) / (2.0 * eps);
-            // NaN is a difference too.
-            if !((g[at] - numeric).abs() <= atol + rtol * numeric.abs()) {
+            let difference = (g[at] - numeric).abs();
+            if difference.is_nan() || difference > atol + rtol * numeric.abs() {
                 return Err(wrong(format!(
                     "the gradient of input {i} at element {at} is {}, but central differences give \
                      {numeric}",

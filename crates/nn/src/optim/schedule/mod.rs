@@ -145,8 +145,8 @@ impl Scheduler {
             };
             group.set_number("lr", *current)?;
             let momentum = self.schedules.iter().find_map(|s| s.momentum(self.epoch));
-            let name = ["momentum", "beta1"].into_iter();
-            let name = name.filter(|n| group.number(n).is_some()).next();
+            let mut name = ["momentum", "beta1"].into_iter();
+            let name = name.find(|n| group.number(n).is_some());
             if let (Some(momentum), Some(name)) = (momentum, name) {
                 group.set_number(name, momentum)?;
             }

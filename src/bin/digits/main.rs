@@ -1,0 +1,260 @@
+//! Trains a small convolutional network on the shipped handwritten digits, saves it and loads it back.
+//!
+//! The whole step (forward, backward and the update of every parameter) is recorded once and compiled
+//! into one plan that writes parameters and moments in place.
+
+mod curve;
+mod data;
+mod network;
+
+use data::Digits;
+use indicatif::{ProgressBar, ProgressStyle};
+use kiln::data::{DataLoader, Dataset, TensorDataset, random_split};
+use kiln::nn::optim::{AdamW, OneCycleLr, Optimizer, Scheduler};
+use kiln::nn::{Forward, Module, StateDict};
+use kiln::{Compiled, DType, DimSpec, Reduction, Spec, compile};
+use network::Network;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+type Failure = Box<dyn std::error::Error>;
+
+const USAGE: &str = "usage: digits [--seed N] [--epochs N] [--out FOLDER]
+
+Trains a convolutional network on 1,437 of 1,797 handwritten digits and tests it on the others.
+
+  --seed N      of the split, the weights and the order of the batches (default 0)
+  --epochs N    passes over the training digits (default 12)
+  --out FOLDER  where the weights and the curve of the loss go (default: a folder for temporary files)";
+
+/// Images in a batch.
+const BATCH: usize = 64;
+
+struct Options {
+    seed: u64,
+    epochs: usize,
+    out: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match options().and_then(|o| o.map_or(Ok(true), |o| run(&o))) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// `None` where only help was asked for.
+fn options() -> Result<Option<Options>, Failure> {
+    use lexopt::prelude::*;
+    let mut options = Options {
+        seed: 0,
+        epochs: 12,
+        out: std::env::temp_dir().join("kiln-digits"),
+    };
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Long("seed") => options.seed = parser.value()?.parse()?,
+            Long("epochs") => options.epochs = parser.value()?.parse()?,
+            Long("out") => options.out = parser.value()?.into(),
+            Long("help") | Short('h') => {
+                println!("{USAGE}");
+                return Ok(None);
+            }
+            other => return Err(format!("{}\n{USAGE}", other.unexpected()).into()),
+        }
+    }
+    Ok(Some(options))
+}
+
+/// Whether the loaded network predicts what the trained one does.
+fn run(options: &Options) -> Result<bool, Failure> {
+    kiln::manual_seed(options.seed);
+    let digits = Digits::read()?;
+    let all = TensorDataset::new(digits.tensors())?;
+    let parts = random_split(all, [0.8, 0.2], options.seed)?;
+    let (train, test) = (
+        digits.part(parts[0].indices()),
+        digits.part(parts[1].indices()),
+    );
+    println!(
+        "{} handwritten digits (UCI, CC BY 4.0): {} to train on, {} to test\n",
+        digits.labels.len(),
+        parts[0].len(),
+        parts[1].len()
+    );
+
+    let network = Network::new()?;
+    println!("{network}\n{} parameters\n", network.count_parameters());
+    let trained =
+        Training::new(&network, options, train.labels.len() / BATCH)?.run(&train, options)?;
+
+    network.eval();
+    let scores = classifier(&network)?;
+    let (images, _) = test.tensors();
+    let predictions = scores.run(&[&images])?[0].to_vec::<i64>()?;
+    let right = predictions
+        .iter()
+        .zip(&test.labels)
+        .filter(|(p, l)| p == l)
+        .count();
+    let accuracy = 100.0 * right as f64 / test.labels.len() as f64;
+    println!(
+        "\ntested: {right} of {} right, {accuracy:.2} %",
+        test.labels.len()
+    );
+
+    std::fs::create_dir_all(&options.out)?;
+    let file = options.out.join("digits.safetensors");
+    network.state_dict()?.save(&file)?;
+    let again = Network::new()?;
+    again.load_state_dict(&StateDict::load(&file)?)?;
+    again.eval();
+    let reloaded = classifier(&again)?.run(&[&images])?[0].to_vec::<i64>()?;
+    let differ = predictions
+        .iter()
+        .zip(&reloaded)
+        .filter(|(a, b)| a != b)
+        .count();
+    println!(
+        "saved and loaded back: {differ} predictions differ ({})\n",
+        file.display()
+    );
+
+    trained.report()?;
+    let picture = options.out.join("loss.svg");
+    curve::save(&trained.losses, &picture)?;
+    println!("\nthe loss ({})", picture.display());
+    curve::print(&trained.losses);
+    println!();
+    test.draw(&predictions);
+    Ok(differ == 0)
+}
+
+/// The predicted digits `[n]` of images `[n, 1, 8, 8]`, compiled for any n.
+fn classifier(network: &Network) -> kiln::Result<Compiled> {
+    let image = images("batch".into());
+    compile(&[image], |x| network.forward(&x[0]).argmax(1, false))
+}
+
+fn images(batch: DimSpec) -> Spec {
+    Spec::new(DType::F32, [batch, 1.into(), 8.into(), 8.into()])
+}
+
+/// A compiled step and what drives it.
+struct Training {
+    step: Compiled,
+    optimizer: Optimizer,
+    schedule: Scheduler,
+    compiled_in: Duration,
+}
+
+/// What a training leaves behind.
+struct Trained {
+    step: Compiled,
+    losses: Vec<f32>,
+    compiled_in: Duration,
+    took: Duration,
+}
+
+impl Training {
+    fn new(network: &Network, options: &Options, batches: usize) -> kiln::Result<Training> {
+        let parameters = network.parameters();
+        let mut optimizer = Optimizer::new(&parameters, AdamW::default())?;
+        let steps = (options.epochs * batches).max(1) as u64;
+        let schedule = Scheduler::new(&mut optimizer, OneCycleLr::new(1e-2, steps + 1))?;
+        let start = Instant::now();
+        let labels = Spec::new(DType::I64, [BATCH.into()]);
+        let step = compile(&[images(BATCH.into()), labels], |x| {
+            optimizer.zero_grad();
+            let scores = network.forward(&x[0]);
+            let loss = scores.cross_entropy(&x[1], None, -100, Reduction::Mean, 0.05);
+            loss.backward()?;
+            optimizer.step()?;
+            let right = scores.argmax(1, false).eq(&x[1]).sum((), false);
+            kiln::Result::Ok(vec![loss, right])
+        })?;
+        Ok(Training {
+            step,
+            optimizer,
+            schedule,
+            compiled_in: start.elapsed(),
+        })
+    }
+
+    fn run(mut self, train: &Digits, options: &Options) -> Result<Trained, Failure> {
+        let loader = DataLoader::new(TensorDataset::new(train.tensors())?)
+            .batch_size(BATCH)
+            .shuffle(true)
+            .drop_last(true)
+            .seed(options.seed)
+            .build()?;
+        let batches = train.labels.len() / BATCH;
+        let bar = ProgressBar::new((options.epochs * batches) as u64);
+        let style = "{bar:32} {pos}/{len} steps  {msg}";
+        bar.set_style(ProgressStyle::with_template(style)?);
+        let start = Instant::now();
+        let mut losses = Vec::new();
+        for epoch in 0..options.epochs {
+            let mut right = 0;
+            for batch in &loader {
+                let (images, labels) = batch?;
+                let results = self.step.run(&[&images, &labels])?;
+                self.schedule.step(&mut self.optimizer)?;
+                losses.push(results[0].item::<f32>()?);
+                right += results[1].item::<i64>()?;
+                bar.inc(1);
+            }
+            let speed = losses.len() as f64 * BATCH as f64 / start.elapsed().as_secs_f64();
+            let recent = &losses[losses.len().saturating_sub(batches)..];
+            let message = format!(
+                "epoch {:>2}: loss {:.4}, accuracy {:.2} %, {speed:.0} images/s",
+                epoch + 1,
+                recent.iter().sum::<f32>() / recent.len().max(1) as f32,
+                100.0 * right as f64 / (batches * BATCH).max(1) as f64,
+            );
+            // Where nobody watches a terminal the bar is silent.
+            match bar.is_hidden() {
+                true => println!("{message}"),
+                false => bar.set_message(message),
+            }
+        }
+        bar.finish();
+        Ok(Trained {
+            step: self.step,
+            losses,
+            compiled_in: self.compiled_in,
+            took: start.elapsed(),
+        })
+    }
+}
+
+impl Trained {
+    /// Prints what the compiler made of the step.
+    fn report(&self) -> Result<(), Failure> {
+        let explain = self.step.explain();
+        let memory = self.step.executable().memory(&[])?;
+        let each = self.took.as_secs_f64() * 1e3 / self.losses.len().max(1) as f64;
+        println!("the training step: forward, backward and update in one plan");
+        println!("  kernels       {}", explain.kernels_run());
+        println!(
+            "  memory        {:.2} MB at the peak (no layout needs less than {:.2})",
+            memory.peak as f64 / 1e6,
+            memory.lower_bound as f64 / 1e6
+        );
+        println!(
+            "  compiled in   {:.1} ms",
+            self.compiled_in.as_secs_f64() * 1e3
+        );
+        println!(
+            "  time          {each:.2} ms a step with its batch, {:.1} s in all",
+            self.took.as_secs_f64()
+        );
+        Ok(())
+    }
+}
