@@ -4,6 +4,7 @@ use crate::members::{Member, Members};
 use crate::{LoadReport, StateDict, print, state_dict, tree};
 use kiln_tensor::{Result, Tensor, Var};
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -75,13 +76,9 @@ pub trait Module: Any + Send + Sync {
     /// All parameters with their names, frozen ones too: this module's own, then its children's. One
     /// that is shared appears once, under its first name.
     fn named_parameters(&self) -> Vec<(String, Var)> {
-        let mut seen = Vec::new();
+        let mut seen = BTreeSet::new();
         let vars = tree::vars(self.as_module()).into_iter();
-        let once = vars.filter(|v| {
-            let new = v.is_parameter && !seen.contains(&v.var.id());
-            seen.push(v.var.id());
-            new
-        });
+        let once = vars.filter(|v| v.is_parameter && seen.insert(v.var.id()));
         once.map(|v| (v.name, v.var.clone())).collect()
     }
 
@@ -143,9 +140,8 @@ pub trait Module: Any + Send + Sync {
     /// The parameter at a path such as `layer1.0.conv.weight`.
     fn get_parameter(&self, path: &str) -> Option<Var> {
         let vars = tree::vars(self.as_module()).into_iter();
-        vars.filter(|v| v.is_parameter && v.name == path)
-            .map(|v| v.var.clone())
-            .next()
+        let mut parameters = vars.filter(|v| v.is_parameter);
+        parameters.find(|v| v.name == path).map(|v| v.var.clone())
     }
 
     /// Calls `f` with every module within this one, children before what holds them, and with this one

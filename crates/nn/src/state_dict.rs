@@ -2,7 +2,7 @@
 
 use crate::{Module, tree};
 use kiln_tensor::{Error, ErrorKind, Result, Tensor};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The values of a module's parameters and buffers by name, in order. Making one out of another is how
 /// parts of a model are loaded:
@@ -105,11 +105,10 @@ impl StateDict {
 
 impl FromIterator<(String, Tensor)> for StateDict {
     fn from_iter<I: IntoIterator<Item = (String, Tensor)>>(values: I) -> StateDict {
-        let mut state = StateDict(values.into_iter().collect());
         // The last value of a name counts, in the place of the first.
         let mut first = BTreeMap::new();
-        let mut kept: Vec<(String, Tensor)> = Vec::with_capacity(state.0.len());
-        for (name, value) in state.0.drain(..) {
+        let mut kept: Vec<(String, Tensor)> = Vec::new();
+        for (name, value) in values {
             match first.get(&name) {
                 Some(&at) => kept[at] = (name, value),
                 None => {
@@ -153,7 +152,7 @@ pub(crate) fn load(module: &dyn Module, state: &StateDict, strict: bool) -> Resu
             ));
         }
     }
-    let known: std::collections::BTreeSet<&str> = places.iter().map(|p| p.name.as_str()).collect();
+    let known: BTreeSet<&str> = places.iter().map(|p| p.name.as_str()).collect();
     let unexpected = state.names().filter(|name| !known.contains(name));
     report.unexpected = unexpected.map(str::to_string).collect();
     if strict {
