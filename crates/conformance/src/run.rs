@@ -63,11 +63,11 @@ fn gradients(case: &Case, outputs: &[Tensor]) -> Result<Vec<(String, Tensor)>, F
     let (mut roots, mut options) = (Vec::new(), GradOptions::default());
     for (i, t) in outputs.iter().enumerate() {
         let cotangent = wanted.cotangents.get(&format!("out{i}"));
-        if let Some(array) = cotangent.and_then(|name| case.tensors.get(name)) {
-            if t.requires_grad() || t.error().is_some() {
-                roots.push(t);
-                options.grad_outputs.push(array.tensor());
-            }
+        if let Some(array) = cotangent.and_then(|name| case.tensors.get(name))
+            && (t.requires_grad() || t.error().is_some())
+        {
+            roots.push(t);
+            options.grad_outputs.push(array.tensor());
         }
     }
     let leaves: Vec<&Tensor> = wanted.leaves.values().collect();

@@ -65,7 +65,7 @@ fn in_place(clip: bool) {
         assert!(o.donor.is_some(), "{:?} is a second copy", o.shape);
     }
     // The gradients are all that is as large as the parameters.
-    let report = compiled.explain().memory.clone().unwrap();
+    let report = compiled.explain().memory.unwrap();
     let parameters: usize = sizes.iter().sum();
     assert!(report.outputs < 256, "{report:?}");
     assert!(report.peak < parameters + parameters / 4, "{report:?}");
