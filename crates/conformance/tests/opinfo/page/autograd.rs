@@ -34,6 +34,9 @@ rows! {
     "torch.is_grad_enabled" = { is_grad_enabled() };
     "torch.nn.Parameter" = { Var::parameter(x)? };
     "torch.nn.Buffer" = { Var::new(x)? };
+    "torch.nn.Buffer of a learning rate" = { Var::volatile(x)? } "a plan prepares nothing from it ahead of its runs";
+    "isinstance(w, torch.nn.Parameter)" = { w.is_parameter() } "a frozen one, too";
+    "id(w)" = { w.id() };
     "Parameter.data" = { w.get() } "a snapshot, which later updates don't change; gradients flow to the cell";
     "Parameter.data = value" = { w.assign(x)? } "of the same dtype and shape";
     "Tensor.__setitem__ on a parameter" = { w.set((0, ..), x)? };
