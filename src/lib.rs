@@ -66,6 +66,7 @@
 //! **Views.** Kiln's views are index maps without strides, so every reshape is free or fused. `stride`,
 //! `is_contiguous` and the error of `view` follow PyTorch's rules all the same.
 
+pub use kiln_data as data;
 pub use kiln_tensor::*;
 
 pub mod nn {

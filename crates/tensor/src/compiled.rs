@@ -2,7 +2,7 @@
 
 use crate::gather::Gather;
 use crate::var::Busy;
-use crate::{Device, DimSpec, Error, ErrorKind, Generator, Result, Spec, Tensor, Var, realize};
+use crate::{Device, DimSpec, Error, ErrorKind, Result, Spec, Tensor, Var, random, realize};
 use kiln_base::plan::Plan;
 use kiln_base::{Dim, Loc};
 use kiln_compiler::Explain;
@@ -178,8 +178,7 @@ impl Compiled {
             .map(|(a, axis)| arguments[*a].dims()[*axis].as_const().unwrap_or(0))
             .collect();
         let counts: SmallVec<[i64; 2]> = self.keys.iter().map(|c| c.eval(&values)).collect();
-        let [seed, mut offset] =
-            Generator::default_generator().reserve(counts.iter().sum::<i64>() as u64);
+        let [seed, mut offset] = random::reserve_default(counts.iter().sum::<i64>() as u64);
         let take = |count: &i64| {
             offset = offset.wrapping_add(*count);
             [seed, offset.wrapping_sub(*count)]

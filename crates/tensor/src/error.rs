@@ -49,7 +49,7 @@ pub enum ErrorKind {
 
 impl Error {
     /// An error at a place in the user's source.
-    pub(crate) fn new(kind: ErrorKind, op: &str, message: impl Into<String>, loc: Loc) -> Error {
+    pub fn new(kind: ErrorKind, op: &str, message: impl Into<String>, loc: Loc) -> Error {
         Error::with_notes(kind, op, message, loc, Vec::new())
     }
 
@@ -91,6 +91,15 @@ impl Error {
         let mut notes = e.notes.clone();
         notes.push(note.into());
         Error::with_notes(e.kind, &e.op, e.message.clone(), e.loc.clone(), notes)
+    }
+
+    /// This error at a place, unless it has one.
+    pub fn or_at(self, loc: Loc) -> Error {
+        let e = &self.0;
+        if e.loc.is_known() {
+            return self;
+        }
+        Error::with_notes(e.kind, &e.op, e.message.clone(), loc, e.notes.clone())
     }
 
     /// What kind of thing went wrong.

@@ -51,7 +51,7 @@ pub use names::DimNames;
 pub use node::Tensor;
 pub use ops::*;
 pub use print::{PrintOptions, printoptions, set_printoptions};
-pub use random::{Generator, manual_seed};
+pub use random::{Generator, draw_seed, manual_seed, with_seed};
 pub use realize::{cache_stats, explain};
 pub use reference::evaluate_reference;
 pub use scope::is_recording;

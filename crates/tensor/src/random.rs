@@ -7,6 +7,7 @@ use kiln_base::Dim;
 use kiln_base::prim::RandomKind;
 use kiln_ir::{Builder, OpError, Pw, Role, Shape, ops};
 use kiln_runtime::Buffer;
+use std::cell::Cell;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,6 +19,11 @@ pub struct Generator {
 }
 
 static DEFAULT: Generator = Generator::new(0);
+
+thread_local! {
+    /// The seed and offset that stand in for the default generator on this thread.
+    static LOCAL: Cell<Option<[u64; 2]>> = const { Cell::new(None) };
+}
 
 impl Generator {
     /// A generator with this seed.
@@ -39,11 +45,40 @@ impl Generator {
         let offset = self.offset.fetch_add(count, Ordering::SeqCst);
         [self.seed.load(Ordering::SeqCst) as i64, offset as i64]
     }
+}
 
-    /// The generator that functions use which aren't given one.
-    pub(crate) fn default_generator() -> &'static Generator {
-        &DEFAULT
+/// The seed and the first of `count` offsets of the generator that functions use which aren't given
+/// one.
+pub(crate) fn reserve_default(count: u64) -> [i64; 2] {
+    let Some([seed, offset]) = LOCAL.get() else {
+        return DEFAULT.reserve(count);
+    };
+    LOCAL.set(Some([seed, offset.wrapping_add(count)]));
+    [seed as i64, offset as i64]
+}
+
+/// Calls `f` with a generator of this seed in place of the default one, on this thread alone: what `f`
+/// draws depends on the seed and on nothing that other threads do.
+pub fn with_seed<R>(seed: u64, f: impl FnOnce() -> R) -> R {
+    struct Restore(Option<[u64; 2]>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            LOCAL.set(self.0);
+        }
     }
+    let _restore = Restore(LOCAL.replace(Some([seed, 0])));
+    f()
+}
+
+/// A seed for random numbers that are made elsewhere, drawn from the generator that functions use
+/// which aren't given one: another one at each call, the same ones after the same [`manual_seed`].
+pub fn draw_seed() -> u64 {
+    let [seed, offset] = reserve_default(1);
+    // SplitMix64's finaliser (Steele et al., 2014), so that neighbours have nothing in common.
+    let x = (seed as u64).wrapping_mul(0xD134_2543_DE82_EF95) ^ offset as u64;
+    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
 }
 
 /// Seeds the generator that functions use which aren't given one.
@@ -67,7 +102,7 @@ pub(crate) fn random(
             let count = count
                 .as_const()
                 .ok_or_else(|| OpError::new("needs a known shape outside compile"))?;
-            let pair = DEFAULT.reserve(count as u64);
+            let pair = reserve_default(count as u64);
             let buffer =
                 Buffer::from_slice(&pair, &[2]).map_err(|e| OpError::new(e.to_string()))?;
             Tensor::leaf(

@@ -1,0 +1,72 @@
+//! The batches of a pass.
+
+use super::feed::{Feed, IDLE, Recipe};
+use super::workers::Crew;
+use super::{DataLoader, Settings};
+use crate::sampler::Pass;
+use kiln_tensor::{Result, realize_all};
+use std::sync::atomic::AtomicUsize;
+
+/// The batches of a pass; see [`DataLoader::iter`].
+pub struct Batches<B>(pub(super) IndexedBatches<B>);
+
+impl<B: Send + 'static> Iterator for Batches<B> {
+    type Item = Result<B>;
+    fn next(&mut self) -> Option<Result<B>> {
+        Some(self.0.next()?.map(|(_, batch)| batch))
+    }
+}
+
+/// The batches of a pass with the indices of their samples; see [`DataLoader::with_indices`].
+///
+/// Dropping it in the middle of a pass ends the workers once they are done with their samples; one that
+/// takes longer than some seconds is left behind.
+pub struct IndexedBatches<B>(Engine<B>);
+
+enum Engine<B> {
+    InPlace(Feed<B>),
+    Workers(Crew<B>),
+}
+
+impl<B: Send + 'static> IndexedBatches<B> {
+    pub(super) fn start(recipe: &Recipe<B>, pass: Pass, settings: &Settings) -> IndexedBatches<B> {
+        IndexedBatches(match settings.workers {
+            0 => Engine::InPlace(recipe(pass)),
+            _ => Engine::Workers(Crew::start(recipe(pass), pass, settings)),
+        })
+    }
+}
+
+impl<B: Send + 'static> Iterator for IndexedBatches<B> {
+    type Item = Result<(Vec<usize>, B)>;
+    fn next(&mut self) -> Option<Self::Item> {
+        // A boundary. A value that fails stays unrealised and reports its error when it is read.
+        let _ = realize_all();
+        match &mut self.0 {
+            Engine::InPlace(feed) => Some(feed.next()?(&AtomicUsize::new(IDLE))),
+            Engine::Workers(crew) => crew.next(),
+        }
+    }
+}
+
+/// Passes without end; see [`DataLoader::cycle`].
+pub struct Cycle<'a, B> {
+    loader: &'a DataLoader<B>,
+    pass: Option<Batches<B>>,
+}
+
+impl<'a, B: Send + 'static> Cycle<'a, B> {
+    pub(super) fn new(loader: &'a DataLoader<B>) -> Cycle<'a, B> {
+        Cycle { loader, pass: None }
+    }
+}
+
+impl<B: Send + 'static> Iterator for Cycle<'_, B> {
+    type Item = Result<B>;
+    fn next(&mut self) -> Option<Result<B>> {
+        if let Some(batch) = self.pass.as_mut().and_then(Iterator::next) {
+            return Some(batch);
+        }
+        self.pass.insert(self.loader.iter()).next()
+    }
+}

@@ -1,0 +1,305 @@
+//! Describing a loader.
+
+use super::feed::{self, Collator, Recipe};
+use super::{BatchIndices, DataLoader, Settings};
+use crate::collate::Collate;
+use crate::dataset::Dataset;
+use crate::fault::invalid;
+use crate::iterable::IterableDataset;
+use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
+use kiln_tensor::{Error, Result, draw_seed};
+use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// Batches that a worker loads ahead unless told otherwise.
+const PREFETCH: usize = 2;
+
+/// Describes a [`DataLoader`] of samples `T`. Nothing is checked before [`LoaderBuilder::build`].
+pub struct LoaderBuilder<T, C = DefaultCollate> {
+    data: Data<T>,
+    collate: C,
+    unbatched: bool,
+    batch_size: Option<usize>,
+    shuffle: Option<bool>,
+    drop_last: Option<bool>,
+    sampler: Option<Box<dyn Sampler<Item = usize>>>,
+    batch_sampler: Option<BatchIndices>,
+    seed: Option<u64>,
+    workers: usize,
+    prefetch: Option<usize>,
+    timeout: Option<Duration>,
+    worker_init: Option<Arc<dyn Fn(usize) -> Result<()> + Send + Sync>>,
+}
+
+enum Data<T> {
+    Map(Arc<dyn Dataset<Item = T>>),
+    Stream(Arc<dyn IterableDataset<Item = T>>),
+}
+
+/// Collates by [`Collate`].
+pub struct DefaultCollate;
+
+/// Collates by the function given to [`LoaderBuilder::collate`].
+pub struct CollateWith<T, B>(Collator<T, B>);
+
+/// How a loader's samples become batches: [`DefaultCollate`] or [`CollateWith`].
+pub trait IntoCollate<T> {
+    /// What a batch is.
+    type Batch: Send + 'static;
+    /// The function that makes it.
+    fn into_collate(self) -> Arc<dyn Fn(Vec<T>) -> Result<Self::Batch> + Send + Sync>;
+}
+
+impl<T: Collate + 'static> IntoCollate<T> for DefaultCollate {
+    type Batch = T::Batch;
+    fn into_collate(self) -> Collator<T, T::Batch> {
+        Arc::new(T::collate)
+    }
+}
+
+impl<T, B: Send + 'static> IntoCollate<T> for CollateWith<T, B> {
+    type Batch = B;
+    fn into_collate(self) -> Collator<T, B> {
+        self.0
+    }
+}
+
+impl<T: Send + 'static> LoaderBuilder<T> {
+    pub(super) fn of_dataset(dataset: Arc<dyn Dataset<Item = T>>) -> LoaderBuilder<T> {
+        LoaderBuilder::of(Data::Map(dataset))
+    }
+
+    pub(super) fn of_stream(dataset: Arc<dyn IterableDataset<Item = T>>) -> LoaderBuilder<T> {
+        LoaderBuilder::of(Data::Stream(dataset))
+    }
+
+    fn of(data: Data<T>) -> LoaderBuilder<T> {
+        LoaderBuilder {
+            data,
+            collate: DefaultCollate,
+            unbatched: false,
+            batch_size: None,
+            shuffle: None,
+            drop_last: None,
+            sampler: None,
+            batch_sampler: None,
+            seed: None,
+            workers: 0,
+            prefetch: None,
+            timeout: None,
+            worker_init: None,
+        }
+    }
+
+    /// Makes batches by a function, in the workers.
+    pub fn collate<B: Send + 'static>(
+        self,
+        f: impl Fn(Vec<T>) -> Result<B> + Send + Sync + 'static,
+    ) -> LoaderBuilder<T, CollateWith<T, B>> {
+        LoaderBuilder {
+            data: self.data,
+            collate: CollateWith(Arc::new(f)),
+            unbatched: self.unbatched,
+            batch_size: self.batch_size,
+            shuffle: self.shuffle,
+            drop_last: self.drop_last,
+            sampler: self.sampler,
+            batch_sampler: self.batch_sampler,
+            seed: self.seed,
+            workers: self.workers,
+            prefetch: self.prefetch,
+            timeout: self.timeout,
+            worker_init: self.worker_init,
+        }
+    }
+
+    /// Gives the samples one by one as they are: PyTorch's `batch_size=None`.
+    pub fn unbatched(mut self) -> LoaderBuilder<T, CollateWith<T, T>> {
+        self.unbatched = true;
+        self.collate(|mut samples| {
+            let sample = samples.pop();
+            sample.ok_or_else(|| invalid("DataLoader", "a sample is missing", Location::caller()))
+        })
+    }
+}
+
+impl<T: Send + 'static, C> LoaderBuilder<T, C> {
+    /// How many samples a batch has: 1 unless set. The last batch of a pass may be smaller.
+    pub fn batch_size(mut self, batch_size: usize) -> Self {
+        self.batch_size = Some(batch_size);
+        self
+    }
+
+    /// Whether each pass has a random order of its own.
+    pub fn shuffle(mut self, shuffle: bool) -> Self {
+        self.shuffle = Some(shuffle);
+        self
+    }
+
+    /// Whether a last batch that is smaller than the others is left out.
+    pub fn drop_last(mut self, drop_last: bool) -> Self {
+        self.drop_last = Some(drop_last);
+        self
+    }
+
+    /// The order of the samples, in place of `shuffle`.
+    pub fn sampler(mut self, sampler: impl Sampler<Item = usize>) -> Self {
+        self.sampler = Some(Box::new(sampler));
+        self
+    }
+
+    /// The samples of each batch, in place of `batch_size`, `shuffle`, `sampler` and `drop_last`.
+    pub fn batch_sampler(mut self, batch_sampler: impl Sampler<Item = Vec<usize>>) -> Self {
+        self.batch_sampler = Some(Box::new(batch_sampler));
+        self
+    }
+
+    /// The seed of the order and of what the dataset draws; from [`kiln_tensor::manual_seed`]'s
+    /// generator unless set.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// How many threads load batches ahead; with 0, the default, `next` loads its batch itself.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    /// How many batches each worker loads ahead: 2 unless set.
+    pub fn prefetch_factor(mut self, batches: usize) -> Self {
+        self.prefetch = Some(batches);
+        self
+    }
+
+    /// How long `next` waits for a batch before it gives an error that says what the workers are at,
+    /// and ends the pass. Without a timeout it waits for as long as they live.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// What each worker calls with its number before it loads, once its random numbers are seeded. An
+    /// error ends the pass.
+    pub fn worker_init_fn(
+        mut self,
+        f: impl Fn(usize) -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.worker_init = Some(Arc::new(f));
+        self
+    }
+
+    /// Makes the loader.
+    ///
+    /// # Errors
+    /// If the settings contradict each other; the message says which and what to leave out.
+    #[track_caller]
+    pub fn build(self) -> Result<DataLoader<C::Batch>>
+    where
+        C: IntoCollate<T>,
+    {
+        let loc = Location::caller();
+        if let Some(message) = self.contradiction() {
+            return Err(invalid("DataLoader", message, loc));
+        }
+        let settings = Settings {
+            seed: self.seed.unwrap_or_else(draw_seed),
+            workers: self.workers,
+            prefetch: self
+                .workers
+                .saturating_mul(self.prefetch.unwrap_or(PREFETCH)),
+            timeout: self.timeout,
+            worker_init: self.worker_init,
+            loc,
+        };
+        let collate = self.collate.into_collate();
+        let size = self.batch_size.unwrap_or(1);
+        let drop_last = self.drop_last.unwrap_or(false);
+        let (recipe, batches): (Recipe<C::Batch>, _) = match self.data {
+            Data::Stream(stream) => (feed::of_stream(stream, size, drop_last, collate, loc), None),
+            Data::Map(dataset) => {
+                let batches = match (self.batch_sampler, self.sampler) {
+                    (Some(batches), _) => batches,
+                    (None, Some(sampler)) => grouped(sampler, size, drop_last)?,
+                    (None, None) if self.shuffle == Some(true) => {
+                        grouped(RandomSampler::new(dataset.len()), size, drop_last)?
+                    }
+                    (None, None) => {
+                        grouped(SequentialSampler::new(dataset.len()), size, drop_last)?
+                    }
+                };
+                let len = batches.len();
+                (feed::of_dataset(dataset, batches, collate, loc), len)
+            }
+        };
+        Ok(DataLoader {
+            recipe,
+            batches,
+            settings,
+            epoch: AtomicU64::new(0),
+        })
+    }
+
+    /// What is wrong with the settings together.
+    fn contradiction(&self) -> Option<String> {
+        let set = |name, is_set| if is_set { Some(name) } else { None };
+        let batch_size = set("batch_size", self.batch_size.is_some());
+        let drop_last = set("drop_last", self.drop_last == Some(true));
+        let shuffle = set("shuffle", self.shuffle == Some(true));
+        let sampler = set("sampler", self.sampler.is_some());
+        let batch_sampler = set("batch_sampler", self.batch_sampler.is_some());
+        let excluded = |why: &str, names: &[Option<&str>]| {
+            let names: Vec<&str> = names.iter().flatten().copied().collect();
+            (!names.is_empty()).then(|| format!("{why}; leave out {}", names.join(", ")))
+        };
+        if matches!(self.data, Data::Stream(_)) {
+            let why = "an iterable dataset decides the order of its samples";
+            if let Some(wrong) = excluded(why, &[shuffle, sampler, batch_sampler]) {
+                return Some(wrong);
+            }
+        }
+        if self.unbatched {
+            let why = "unbatched samples come one by one";
+            if let Some(wrong) = excluded(why, &[batch_size, drop_last, batch_sampler]) {
+                return Some(wrong);
+            }
+        }
+        if batch_sampler.is_some() {
+            let why = "batch_sampler decides which samples make a batch";
+            if let Some(wrong) = excluded(why, &[batch_size, shuffle, sampler, drop_last]) {
+                return Some(wrong);
+            }
+        }
+        if sampler.is_some() {
+            if let Some(wrong) = excluded("sampler decides the order of the samples", &[shuffle]) {
+                return Some(wrong);
+            }
+        }
+        if self.workers == 0 {
+            let prefetch = set("prefetch_factor", self.prefetch.is_some());
+            let timeout = set("timeout", self.timeout.is_some());
+            let why = "without workers, batches are loaded in place; set workers, or";
+            if let Some(wrong) = excluded(why, &[prefetch, timeout]) {
+                return Some(wrong.replacen("or; ", "or ", 1));
+            }
+        }
+        let zero = |name| Some(format!("{name} must be at least 1"));
+        match () {
+            _ if self.batch_size == Some(0) => zero("batch_size"),
+            _ if self.prefetch == Some(0) => zero("prefetch_factor"),
+            _ if self.timeout == Some(Duration::ZERO) => Some("timeout must not be zero".into()),
+            _ => None,
+        }
+    }
+}
+
+fn grouped<S: Sampler<Item = usize>>(
+    sampler: S,
+    size: usize,
+    drop_last: bool,
+) -> Result<BatchIndices, Error> {
+    Ok(Box::new(BatchSampler::new(sampler, size, drop_last)?))
+}

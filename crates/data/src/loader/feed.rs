@@ -1,0 +1,190 @@
+//! The jobs of a pass: each loads one batch.
+
+use super::BatchIndices;
+use crate::dataset::Dataset;
+use crate::fault::invalid;
+use crate::iterable::IterableDataset;
+use crate::rng::derive;
+use crate::sampler::Pass;
+use kiln_base::Loc;
+use kiln_tensor::{Error, Result, realize_all, with_seed};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Starts a pass: gives its jobs in order.
+pub(super) type Recipe<B> = Arc<dyn Fn(Pass) -> Feed<B> + Send + Sync>;
+
+/// The jobs of a pass. Taking one reads indices or a stream, which takes turns; running it doesn't.
+pub(super) type Feed<B> = Box<dyn Iterator<Item = Job<B>> + Send>;
+
+/// Loads a batch; gives it with the indices of its samples, and notes which sample it is at.
+pub(super) type Job<B> = Box<dyn FnOnce(&AtomicUsize) -> Result<(Vec<usize>, B)> + Send>;
+
+/// Makes a batch of samples.
+pub(super) type Collator<T, B> = Arc<dyn Fn(Vec<T>) -> Result<B> + Send + Sync>;
+
+/// No sample is being loaded.
+pub(super) const IDLE: usize = usize::MAX;
+
+type Site = &'static Location<'static>;
+
+/// The jobs of a dataset whose samples are found by index.
+pub(super) fn of_dataset<T: Send + 'static, B: Send + 'static>(
+    dataset: Arc<dyn Dataset<Item = T>>,
+    batches: BatchIndices,
+    collate: Collator<T, B>,
+    loc: Site,
+) -> Recipe<B> {
+    Arc::new(move |pass| {
+        let (dataset, collate) = (dataset.clone(), collate.clone());
+        let mut order = match guarded("the sampler", loc, || Ok(batches.order(pass).fuse())) {
+            Ok(order) => order,
+            Err(e) => return failed(e),
+        };
+        let (mut drawn, mut ended) = (0u64, false);
+        Box::new(std::iter::from_fn(move || {
+            if ended {
+                return None;
+            }
+            let indices = match guarded("the sampler", loc, || Ok(order.next())) {
+                Ok(indices) => indices?,
+                Err(e) => {
+                    ended = true;
+                    return Some(failing(e));
+                }
+            };
+            let (dataset, collate, first) = (dataset.clone(), collate.clone(), drawn);
+            drawn += indices.len() as u64;
+            Some(Box::new(move |at: &AtomicUsize| {
+                let mut samples = Vec::with_capacity(indices.len());
+                for (n, index) in indices.iter().enumerate() {
+                    at.store(*index, Ordering::Relaxed);
+                    let seed = sample_seed(pass, first + n as u64);
+                    let get = || with_seed(seed, || sample(&*dataset, *index, loc));
+                    samples.push(get()?);
+                }
+                let batch = collated(&collate, samples, &indices, sample_seed(pass, first), loc)?;
+                Ok((indices, batch))
+            }) as Job<B>)
+        }))
+    })
+}
+
+/// The jobs of a dataset that is read in order.
+pub(super) fn of_stream<T: Send + 'static, B: Send + 'static>(
+    dataset: Arc<dyn IterableDataset<Item = T>>,
+    size: usize,
+    drop_last: bool,
+    collate: Collator<T, B>,
+    loc: Site,
+) -> Recipe<B> {
+    Arc::new(move |pass| {
+        let collate = collate.clone();
+        let start = || with_seed(sample_seed(pass, 0), || Ok(dataset.iter()));
+        let stream = match guarded("the iterable dataset", loc, start) {
+            Ok(stream) => stream,
+            Err(e) => return failed(e),
+        };
+        // `None` once the stream has ended.
+        let (mut stream, mut place) = (Some(stream), 0);
+        Box::new(std::iter::from_fn(move || {
+            let (first, mut samples) = (place, Vec::with_capacity(size.min(1 << 16)));
+            while samples.len() < size {
+                let Some(open) = &mut stream else { break };
+                let seed = sample_seed(pass, 1 + place as u64);
+                let what = format!("sample {place} of the iterable dataset");
+                let next = guarded(&what, loc, || with_seed(seed, || Ok(open.next())));
+                match next {
+                    Ok(Some(Ok(sample))) => samples.push(sample),
+                    Ok(None) => stream = None,
+                    Ok(Some(Err(e))) => {
+                        place += 1;
+                        return Some(failing(e.with_note(format!("loading {what}"))));
+                    }
+                    Err(panicked) => {
+                        stream = None;
+                        return Some(failing(panicked));
+                    }
+                }
+                place = first + samples.len();
+            }
+            if samples.is_empty() || drop_last && samples.len() < size {
+                return None;
+            }
+            let (collate, seed) = (collate.clone(), sample_seed(pass, 1 + first as u64));
+            Some(Box::new(move |_: &AtomicUsize| {
+                let indices: Vec<usize> = (first..first + samples.len()).collect();
+                let batch = collated(&collate, samples, &indices, seed, loc)?;
+                Ok((indices, batch))
+            }) as Job<B>)
+        }))
+    })
+}
+
+/// The seed of the sample at a place in the order of a pass.
+fn sample_seed(pass: Pass, place: u64) -> u64 {
+    derive(derive(pass.seed, pass.epoch), place)
+}
+
+fn sample<T: Send + 'static>(
+    dataset: &dyn Dataset<Item = T>,
+    index: usize,
+    loc: Site,
+) -> Result<T> {
+    let what = format!("sample {index}");
+    guarded(&what, loc, || {
+        let len = dataset.len();
+        if index >= len {
+            let message = format!("the sampler gave the index {index} of {len} samples");
+            return Err(invalid("DataLoader", message, loc));
+        }
+        dataset
+            .get(index)
+            .map_err(|e| e.with_note(format!("loading {what}")))
+    })
+}
+
+/// The batch, computed.
+fn collated<T, B>(
+    collate: &Collator<T, B>,
+    samples: Vec<T>,
+    indices: &[usize],
+    seed: u64,
+    loc: Site,
+) -> Result<B> {
+    let what = format!("collating the samples {indices:?}");
+    let batch = guarded(&what, loc, || {
+        with_seed(derive(seed, 0), || collate(samples))
+    });
+    let batch = batch.map_err(|e| e.or_at(Loc::from(loc)).with_note(what))?;
+    // What fails stays unrealised and reports its error when it is read.
+    let _ = realize_all();
+    Ok(batch)
+}
+
+/// Calls the user's code; its panic becomes an error that says where.
+pub(super) fn guarded<R>(what: &str, loc: Site, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    // What a panic leaves half done is not used again.
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        let message = format!("{what} panicked: {}", text(&*panic));
+        Err(invalid("DataLoader", message, loc))
+    })
+}
+
+fn text(panic: &(dyn Any + Send)) -> &str {
+    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (_, Some(text)) => text,
+        _ => "with a value that is not text",
+    }
+}
+
+fn failing<B>(e: Error) -> Job<B> {
+    Box::new(|_| Err(e))
+}
+
+fn failed<B: Send + 'static>(e: Error) -> Feed<B> {
+    Box::new(std::iter::once(failing(e)))
+}

@@ -1,0 +1,120 @@
+//! NumPy's `.npz` files: zip archives of `.npy` files.
+
+use crate::atomic;
+use crate::fault::Fault;
+use crate::npy::{decode, encode};
+use kiln_tensor::{Result, Tensor};
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, Write};
+use std::panic::Location;
+use std::path::Path;
+use zip::result::ZipError;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
+
+/// The tensors of a `.npz` file by name. Members whose names don't end in `.npy` are left out.
+///
+/// # Errors
+/// If the file can't be read, is damaged, or holds an array that [`crate::read_npy`] doesn't read; the
+/// message names it.
+#[track_caller]
+pub fn read_npz(path: impl AsRef<Path>) -> Result<BTreeMap<String, Tensor>> {
+    let (path, loc) = (path.as_ref(), Location::caller());
+    let file = File::open(path).map_err(Fault::from);
+    let tensors = file.and_then(|file| read_members(BufReader::new(file)));
+    tensors.map_err(|fault| fault.in_file("read_npz", path, loc))
+}
+
+/// Writes tensors to a `.npz` file, as `numpy.savez` does. A reader sees the old file or the whole new
+/// one, never a part.
+///
+/// ```
+/// use kiln_data::{read_npz, write_npz};
+/// use kiln_tensor::Tensor;
+///
+/// let path = std::env::temp_dir().join(format!("kiln-{}.npz", std::process::id()));
+/// write_npz(&path, [("x", &Tensor::from([1.0f32, 2.0])), ("y", &Tensor::from([1i64]))])?;
+/// assert_eq!(read_npz(&path)?["x"].to_vec::<f32>()?, [1.0, 2.0]);
+/// # std::fs::remove_file(path).unwrap();
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`crate::write_npy`], or if a name comes twice.
+#[track_caller]
+pub fn write_npz<N: AsRef<str>, T: Borrow<Tensor>>(
+    path: impl AsRef<Path>,
+    tensors: impl IntoIterator<Item = (N, T)>,
+) -> Result<()> {
+    let (path, loc) = (path.as_ref(), Location::caller());
+    let written = write_members(path, tensors, CompressionMethod::Stored);
+    written.map_err(|fault| fault.in_file("write_npz", path, loc))
+}
+
+/// As [`write_npz`], compressed: `numpy.savez_compressed`.
+///
+/// # Errors
+/// As [`write_npz`].
+#[track_caller]
+pub fn write_npz_compressed<N: AsRef<str>, T: Borrow<Tensor>>(
+    path: impl AsRef<Path>,
+    tensors: impl IntoIterator<Item = (N, T)>,
+) -> Result<()> {
+    let (path, loc) = (path.as_ref(), Location::caller());
+    let written = write_members(path, tensors, CompressionMethod::Deflated);
+    written.map_err(|fault| fault.in_file("write_npz_compressed", path, loc))
+}
+
+fn read_members(file: impl Read + Seek) -> Result<BTreeMap<String, Tensor>, Fault> {
+    let mut archive = ZipArchive::new(file)?;
+    let mut tensors = BTreeMap::new();
+    for n in 0..archive.len() {
+        let mut member = archive.by_index(n)?;
+        let file = member.name()?.into_owned();
+        let Some(name) = file.strip_suffix(".npy") else {
+            continue;
+        };
+        let tensor = decode(&mut member).map_err(|fault| fault.within(&file))?;
+        tensors.insert(name.to_string(), tensor);
+    }
+    Ok(tensors)
+}
+
+fn write_members<N: AsRef<str>, T: Borrow<Tensor>>(
+    path: &Path,
+    tensors: impl IntoIterator<Item = (N, T)>,
+    compression: CompressionMethod,
+) -> Result<(), Fault> {
+    atomic::replace(path, |file| {
+        let mut archive = ZipWriter::new(file);
+        for (name, tensor) in tensors {
+            let tensor = tensor.borrow();
+            let file = format!("{}.npy", name.as_ref());
+            let within = |fault: Fault| fault.within(&file);
+            // What needs the fields for large files, with room for the header.
+            let large = tensor.nbytes()? as u64 > u64::from(u32::MAX) - (1 << 20);
+            let options = SimpleFileOptions::default().compression_method(compression);
+            let options = options.large_file(large);
+            archive
+                .start_file(&file, options)
+                .map_err(Fault::from)
+                .map_err(within)?;
+            encode(tensor, &mut archive).map_err(within)?;
+        }
+        archive.finish()?.flush()?;
+        Ok(())
+    })
+}
+
+impl From<ZipError> for Fault {
+    fn from(e: ZipError) -> Fault {
+        match e {
+            ZipError::Io(e) => Fault::from(e),
+            ZipError::UnsupportedArchive(what) => Fault::unsupported(what),
+            ZipError::CompressionMethodNotSupported(_) => Fault::unsupported(e.to_string()),
+            _ => Fault::from(e.to_string()),
+        }
+    }
+}

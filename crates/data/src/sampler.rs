@@ -1,0 +1,282 @@
+//! In which order the samples of a dataset come.
+
+use crate::fault::invalid;
+use crate::rng::{Rng, derive};
+use kiln_tensor::Result;
+use std::panic::Location;
+
+/// One pass over the samples. The same pass gives the same order.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Pass {
+    /// The loader's seed.
+    pub seed: u64,
+    /// How many passes came before.
+    pub epoch: u64,
+}
+
+impl Pass {
+    /// Random numbers for the order of this pass.
+    pub fn rng(self) -> Rng {
+        Rng::new(derive(self.seed, self.epoch))
+    }
+}
+
+/// The indices of one pass.
+pub type Order<T> = Box<dyn Iterator<Item = T> + Send>;
+
+/// Gives the indices of samples (`Item = usize`) or of the samples of each batch
+/// (`Item = Vec<usize>`: a batch sampler).
+pub trait Sampler: Send + Sync + 'static {
+    /// An index, or the indices of a batch.
+    type Item: Send + 'static;
+
+    /// How many items a pass gives; `None` where it doesn't end or isn't known.
+    fn len(&self) -> Option<usize>;
+
+    /// The order of one pass. It must depend on nothing but `pass` and the sampler.
+    fn order(&self, pass: Pass) -> Order<Self::Item>;
+}
+
+/// `0..len` in order.
+#[derive(Copy, Clone, Debug)]
+pub struct SequentialSampler {
+    len: usize,
+}
+
+impl SequentialSampler {
+    /// The indices of a dataset of `len` samples.
+    pub fn new(len: usize) -> SequentialSampler {
+        SequentialSampler { len }
+    }
+}
+
+impl Sampler for SequentialSampler {
+    type Item = usize;
+    fn len(&self) -> Option<usize> {
+        Some(self.len)
+    }
+    fn order(&self, _: Pass) -> Order<usize> {
+        Box::new(0..self.len)
+    }
+}
+
+/// Indices in a random order, another one at each pass.
+#[derive(Copy, Clone, Debug)]
+pub struct RandomSampler {
+    len: usize,
+    replacement: bool,
+    num_samples: Option<usize>,
+}
+
+impl RandomSampler {
+    /// Every index below `len` once.
+    pub fn new(len: usize) -> RandomSampler {
+        RandomSampler {
+            len,
+            replacement: false,
+            num_samples: None,
+        }
+    }
+
+    /// Draws each index independently, so that some come twice.
+    pub fn replacement(mut self, replacement: bool) -> RandomSampler {
+        self.replacement = replacement;
+        self
+    }
+
+    /// How many indices a pass gives; `len` unless set. Without replacement, each index has come once
+    /// before any comes again.
+    pub fn num_samples(mut self, num_samples: usize) -> RandomSampler {
+        self.num_samples = Some(num_samples);
+        self
+    }
+
+    fn count(&self) -> usize {
+        match self.len {
+            0 => 0,
+            len => self.num_samples.unwrap_or(len),
+        }
+    }
+}
+
+impl Sampler for RandomSampler {
+    type Item = usize;
+    fn len(&self) -> Option<usize> {
+        Some(self.count())
+    }
+    fn order(&self, pass: Pass) -> Order<usize> {
+        let (len, mut rng) = (self.len, pass.rng());
+        if self.replacement {
+            return Box::new((0..self.count()).map(move |_| rng.below(len)));
+        }
+        let rounds = std::iter::repeat_with(move || rng.permutation(len));
+        Box::new(rounds.flatten().take(self.count()))
+    }
+}
+
+/// Some indices in a random order, another one at each pass.
+#[derive(Clone, Debug)]
+pub struct SubsetRandomSampler {
+    indices: Vec<usize>,
+}
+
+impl SubsetRandomSampler {
+    /// Each of these indices once.
+    pub fn new(indices: impl Into<Vec<usize>>) -> SubsetRandomSampler {
+        let indices = indices.into();
+        SubsetRandomSampler { indices }
+    }
+}
+
+impl Sampler for SubsetRandomSampler {
+    type Item = usize;
+    fn len(&self) -> Option<usize> {
+        Some(self.indices.len())
+    }
+    fn order(&self, pass: Pass) -> Order<usize> {
+        let mut indices = self.indices.clone();
+        pass.rng().shuffle(&mut indices);
+        Box::new(indices.into_iter())
+    }
+}
+
+/// Indices drawn with given weights, which need not sum to 1.
+#[derive(Clone, Debug)]
+pub struct WeightedRandomSampler {
+    weights: Vec<f64>,
+    num_samples: usize,
+    replacement: bool,
+}
+
+impl WeightedRandomSampler {
+    /// `num_samples` indices below the number of weights. Without `replacement`, an index comes at most
+    /// once a pass.
+    ///
+    /// # Errors
+    /// If a weight is negative or not finite, all are zero, or fewer are positive than are drawn
+    /// without replacement.
+    #[track_caller]
+    pub fn new(
+        weights: impl Into<Vec<f64>>,
+        num_samples: usize,
+        replacement: bool,
+    ) -> Result<WeightedRandomSampler> {
+        let loc = Location::caller();
+        let wrong = |message| Err(invalid("WeightedRandomSampler::new", message, loc));
+        let weights = weights.into();
+        if let Some(n) = weights.iter().position(|w| !w.is_finite() || *w < 0.0) {
+            let message = format!(
+                "weight {n} is {}; weights are finite and not negative",
+                weights[n]
+            );
+            return wrong(message);
+        }
+        let positive = weights.iter().filter(|w| **w > 0.0).count();
+        let (drawn, means) = match replacement {
+            true => (num_samples.min(1), "with"),
+            false => (num_samples, "without"),
+        };
+        if positive < drawn {
+            let message = format!(
+                "{num_samples} samples can't be drawn {means} replacement: {positive} of {} weights \
+                 are positive",
+                weights.len()
+            );
+            return wrong(message);
+        }
+        Ok(WeightedRandomSampler {
+            weights,
+            num_samples,
+            replacement,
+        })
+    }
+}
+
+impl Sampler for WeightedRandomSampler {
+    type Item = usize;
+    fn len(&self) -> Option<usize> {
+        Some(self.num_samples)
+    }
+    fn order(&self, pass: Pass) -> Order<usize> {
+        let mut rng = pass.rng();
+        let positive = self.weights.iter().enumerate().filter(|(_, w)| **w > 0.0);
+        if !self.replacement {
+            // The smallest of exponential variables whose rates are the weights come in the order of
+            // weighted draws without replacement (Efraimidis and Spirakis, 2006).
+            let arrival = |(i, w): (usize, &f64)| (-(1.0 - rng.unit()).ln() / w, i);
+            let mut arrivals: Vec<(f64, usize)> = positive.map(arrival).collect();
+            arrivals.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            let drawn = arrivals.into_iter().map(|(_, i)| i);
+            return Box::new(drawn.take(self.num_samples));
+        }
+        // Scaled so that the sum stays finite.
+        let largest = self.weights.iter().copied().fold(0.0, f64::max);
+        let (mut ends, mut indices, mut sum) = (Vec::new(), Vec::new(), 0.0);
+        for (i, w) in positive {
+            sum += w / largest;
+            ends.push(sum);
+            indices.push(i);
+        }
+        Box::new((0..self.num_samples).map(move |_| {
+            let at = rng.unit() * sum;
+            let drawn = ends.partition_point(|end| *end <= at);
+            indices[drawn.min(indices.len() - 1)]
+        }))
+    }
+}
+
+/// Groups the indices of a sampler into batches.
+pub struct BatchSampler<S> {
+    sampler: S,
+    batch_size: usize,
+    drop_last: bool,
+}
+
+impl<S: Sampler<Item = usize>> BatchSampler<S> {
+    /// Batches of `batch_size` indices; `drop_last` leaves out a smaller one at the end.
+    ///
+    /// # Errors
+    /// If `batch_size` is 0.
+    #[track_caller]
+    pub fn new(sampler: S, batch_size: usize, drop_last: bool) -> Result<BatchSampler<S>> {
+        if batch_size == 0 {
+            let (op, loc) = ("BatchSampler::new", Location::caller());
+            return Err(invalid(op, "batch_size must be at least 1", loc));
+        }
+        Ok(BatchSampler {
+            sampler,
+            batch_size,
+            drop_last,
+        })
+    }
+}
+
+impl<S: Sampler<Item = usize>> Sampler for BatchSampler<S> {
+    type Item = Vec<usize>;
+    fn len(&self) -> Option<usize> {
+        let samples = self.sampler.len()?;
+        Some(match self.drop_last {
+            true => samples / self.batch_size,
+            false => samples.div_ceil(self.batch_size),
+        })
+    }
+    fn order(&self, pass: Pass) -> Order<Vec<usize>> {
+        let (size, drop_last) = (self.batch_size, self.drop_last);
+        let mut order = self.sampler.order(pass);
+        Box::new(std::iter::from_fn(move || {
+            let batch: Vec<usize> = order.by_ref().take(size).collect();
+            let complete = batch.len() == size;
+            (complete || !drop_last && !batch.is_empty()).then_some(batch)
+        }))
+    }
+}
+
+impl<T: Send + 'static> Sampler for Box<dyn Sampler<Item = T>> {
+    type Item = T;
+    fn len(&self) -> Option<usize> {
+        (**self).len()
+    }
+    fn order(&self, pass: Pass) -> Order<T> {
+        (**self).order(pass)
+    }
+}

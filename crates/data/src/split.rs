@@ -1,0 +1,178 @@
+//! Splitting a dataset at random.
+
+use crate::dataset::{Dataset, Subset};
+use crate::fault::invalid;
+use crate::rng::Rng;
+use kiln_tensor::Result;
+use std::collections::BTreeMap;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// How large the parts of a split are: `[80, 20]` samples, or the fractions `[0.8, 0.2]`.
+#[derive(Clone, Debug)]
+pub enum Parts {
+    /// Numbers of samples, which sum to the dataset's.
+    Lengths(Vec<usize>),
+    /// Fractions, which sum to 1. Each part gets the whole samples of its share; the first parts get one
+    /// of the remaining samples each.
+    Fractions(Vec<f64>),
+}
+
+macro_rules! parts {
+    ($($from:ty, ($($n:tt)*), $kind:ident;)*) => {$(
+        impl<$($n)*> From<$from> for Parts {
+            fn from(parts: $from) -> Parts {
+                Parts::$kind(parts.into())
+            }
+        }
+    )*};
+}
+parts! {
+    [usize; N], (const N: usize), Lengths;
+    [f64; N], (const N: usize), Fractions;
+    Vec<usize>, (), Lengths;
+    Vec<f64>, (), Fractions;
+    &[usize], (), Lengths;
+    &[f64], (), Fractions;
+}
+
+impl Parts {
+    fn lengths(self, len: usize) -> Result<Vec<usize>, String> {
+        match self {
+            Parts::Lengths(lengths) => {
+                let sum = lengths
+                    .iter()
+                    .try_fold(0usize, |sum, n| sum.checked_add(*n));
+                match sum == Some(len) {
+                    true => Ok(lengths),
+                    false => Err(format!(
+                        "the lengths {lengths:?} don't sum to {len} samples"
+                    )),
+                }
+            }
+            Parts::Fractions(fractions) => {
+                if fractions.iter().any(|f| !(0.0..=1.0).contains(f)) {
+                    return Err(format!("the fractions {fractions:?} don't lie in 0..=1"));
+                }
+                let sum = fractions.iter().fold(0.0, |sum, f| sum + f);
+                if (sum - 1.0).abs() > 1e-9 {
+                    return Err(format!(
+                        "the fractions {fractions:?} sum to {sum}, not to 1"
+                    ));
+                }
+                Ok(shares(&fractions, len))
+            }
+        }
+    }
+}
+
+/// The whole samples of each fraction, and one of the remaining ones for each of the first parts.
+fn shares(fractions: &[f64], len: usize) -> Vec<usize> {
+    let mut left = len;
+    let whole = fractions.iter().map(|f| {
+        let share = ((f * len as f64).floor() as usize).min(left);
+        left -= share;
+        share
+    });
+    let mut lengths: Vec<usize> = whole.collect();
+    let count = lengths.len();
+    for n in 0..left {
+        lengths[n % count] += 1;
+    }
+    lengths
+}
+
+/// Splits a dataset at random into parts that share no sample. The same seed gives the same split.
+///
+/// ```
+/// use kiln_data::{Dataset, FnDataset, random_split};
+/// let parts = random_split(FnDataset::new(10, Ok), [0.7, 0.3], 0)?;
+/// assert_eq!((parts[0].len(), parts[1].len()), (7, 3));
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// If the lengths don't sum to the dataset's, or the fractions to 1.
+#[track_caller]
+pub fn random_split<D: Dataset>(
+    dataset: D,
+    parts: impl Into<Parts>,
+    seed: u64,
+) -> Result<Vec<Subset<Arc<D>>>> {
+    let loc = Location::caller();
+    let wrong = |message| invalid("random_split", message, loc);
+    let lengths = parts.into().lengths(dataset.len()).map_err(wrong)?;
+    let order = Rng::new(seed).permutation(dataset.len());
+    let mut start = 0;
+    let part = |length: usize| {
+        let indices = order[start..start + length].to_vec();
+        start += length;
+        indices
+    };
+    subsets(dataset, lengths.into_iter().map(part).collect())
+}
+
+/// Splits a dataset at random into parts in which every label is as frequent as in the whole, as far as
+/// whole samples allow. `labels` are the samples' labels in order.
+///
+/// ```
+/// use kiln_data::{FnDataset, stratified_split};
+/// let labels = ["cat", "dog", "cat", "cat", "dog", "cat"];
+/// let parts = stratified_split(FnDataset::new(6, Ok), &labels, [0.5, 0.5], 0)?;
+/// for part in &parts {
+///     let dogs = part.indices().iter().filter(|i| labels[**i] == "dog");
+///     assert_eq!(dogs.count(), 1);
+/// }
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`random_split`], or if there aren't as many labels as samples.
+#[track_caller]
+pub fn stratified_split<D: Dataset, L: Ord>(
+    dataset: D,
+    labels: &[L],
+    parts: impl Into<Parts>,
+    seed: u64,
+) -> Result<Vec<Subset<Arc<D>>>> {
+    let (loc, len) = (Location::caller(), dataset.len());
+    let wrong = |message| invalid("stratified_split", message, loc);
+    if labels.len() != len {
+        let message = format!("there are {} labels for {len} samples", labels.len());
+        return Err(wrong(message));
+    }
+    let lengths = parts.into().lengths(len).map_err(wrong)?;
+    let mut rng = Rng::new(seed);
+    let mut classes: BTreeMap<&L, Vec<usize>> = BTreeMap::new();
+    for i in rng.permutation(len) {
+        classes.entry(&labels[i]).or_default().push(i);
+    }
+    let mut parts = deal(classes.into_values().flatten(), &lengths);
+    parts.iter_mut().for_each(|part| rng.shuffle(part));
+    subsets(dataset, parts)
+}
+
+/// Deals the samples to parts of these lengths so that every stretch of them is shared in proportion:
+/// each goes to the part that is furthest behind its share of the samples so far.
+fn deal(samples: impl Iterator<Item = usize>, lengths: &[usize]) -> Vec<Vec<usize>> {
+    let len: usize = lengths.iter().sum();
+    let mut parts = vec![Vec::new(); lengths.len()];
+    for (dealt, sample) in samples.enumerate() {
+        let behind = |p: &usize| {
+            let due = lengths[*p] as i128 * (dealt as i128 + 1);
+            due - parts[*p].len() as i128 * len as i128
+        };
+        let open = (0..lengths.len()).filter(|p| parts[*p].len() < lengths[*p]);
+        if let Some(part) = open.rev().max_by_key(behind) {
+            parts[part].push(sample);
+        }
+    }
+    parts
+}
+
+#[track_caller]
+fn subsets<D: Dataset>(dataset: D, parts: Vec<Vec<usize>>) -> Result<Vec<Subset<Arc<D>>>> {
+    let dataset = Arc::new(dataset);
+    let subset = |indices| Subset::new(dataset.clone(), indices);
+    parts.into_iter().map(subset).collect()
+}

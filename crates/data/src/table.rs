@@ -1,0 +1,254 @@
+//! Tables in CSV files.
+
+use crate::fault::Fault;
+use csv::{ErrorKind, Position, ReaderBuilder, StringRecord};
+use half::{bf16, f16};
+use kiln_tensor::{Element, Error, Result, Tensor};
+use std::fs::File;
+use std::io::Read;
+use std::panic::Location;
+use std::path::Path;
+
+/// How a CSV file is read.
+#[derive(Clone, Debug)]
+pub struct CsvOptions {
+    /// What separates fields: a comma unless set.
+    pub delimiter: u8,
+    /// Whether the first line names the columns: it does unless set. Without names, columns are called
+    /// `0`, `1`, …
+    pub has_headers: bool,
+    /// Whether blanks around fields are dropped: they are not unless set.
+    pub trim: bool,
+}
+
+impl Default for CsvOptions {
+    fn default() -> CsvOptions {
+        CsvOptions {
+            delimiter: b',',
+            has_headers: true,
+            trim: false,
+        }
+    }
+}
+
+/// The fields of a CSV file as text, with their lines, so that what can't be read as a number is found.
+///
+/// ```
+/// use kiln_data::{CsvOptions, CsvTable};
+///
+/// let text = "width,height,kind\n1.5,2,iris\n3,4.25,rose\n";
+/// let table = CsvTable::from_reader(text.as_bytes(), &CsvOptions::default())?;
+/// assert_eq!(table.tensor::<f32>(["width", "height"])?.to_vec::<f32>()?, [1.5, 2.0, 3.0, 4.25]);
+/// assert_eq!(table.column::<String>("kind")?, ["iris", "rose"]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct CsvTable {
+    /// Where the table comes from, for messages.
+    source: String,
+    headers: Vec<String>,
+    rows: Vec<StringRecord>,
+}
+
+impl CsvTable {
+    /// Reads a file whose first line names the columns.
+    ///
+    /// # Errors
+    /// If the file can't be read, a line has more or fewer fields than the first, or is not UTF-8.
+    #[track_caller]
+    pub fn read(path: impl AsRef<Path>) -> Result<CsvTable> {
+        CsvTable::read_with(path, &CsvOptions::default())
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// As [`CsvTable::read`].
+    #[track_caller]
+    pub fn read_with(path: impl AsRef<Path>, options: &CsvOptions) -> Result<CsvTable> {
+        let (path, loc) = (path.as_ref(), Location::caller());
+        let file = File::open(path).map_err(Fault::from);
+        let table = file.and_then(|file| parse(file, path.display().to_string(), options));
+        table.map_err(|fault| fault.in_file("CsvTable::read", path, loc))
+    }
+
+    /// Reads from memory, a decompressor, a socket.
+    ///
+    /// # Errors
+    /// As [`CsvTable::read`].
+    #[track_caller]
+    pub fn from_reader(reader: impl Read, options: &CsvOptions) -> Result<CsvTable> {
+        let loc = Location::caller();
+        let table = parse(reader, "the table".to_string(), options);
+        table.map_err(|fault| fault.at("CsvTable::from_reader", loc))
+    }
+
+    /// The names of the columns.
+    pub fn headers(&self) -> &[String] {
+        &self.headers
+    }
+
+    /// How many rows there are, without the names.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The values of a column.
+    ///
+    /// # Errors
+    /// If there is no such column, or a field is not a `T`; the message names its line and column.
+    #[track_caller]
+    pub fn column<T: Field>(&self, name: &str) -> Result<Vec<T>> {
+        let loc = Location::caller();
+        let fault = |fault: Fault| self.error("CsvTable::column", fault, loc);
+        let column = self.position(name).map_err(fault)?;
+        let fields = self.rows.iter().map(|row| self.field(row, column));
+        fields.collect::<Result<_, _>>().map_err(fault)
+    }
+
+    /// The values of some columns as a tensor of shape `[rows, columns]`.
+    ///
+    /// # Errors
+    /// As [`CsvTable::column`].
+    #[track_caller]
+    pub fn tensor<T: Field + Element>(
+        &self,
+        columns: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Tensor> {
+        let loc = Location::caller();
+        let fault = |fault: Fault| self.error("CsvTable::tensor", fault, loc);
+        let columns = columns.into_iter();
+        let columns: Result<Vec<usize>, _> = columns.map(|c| self.position(c.as_ref())).collect();
+        let columns = columns.map_err(fault)?;
+        let fields = self.rows.iter();
+        let fields = fields.flat_map(|row| columns.iter().map(|c| self.field::<T>(row, *c)));
+        let values: Vec<T> = fields.collect::<Result<_, _>>().map_err(fault)?;
+        Ok(Tensor::from_slice(&values, [self.len(), columns.len()]))
+    }
+
+    fn position(&self, name: &str) -> Result<usize, Fault> {
+        let found = self.headers.iter().position(|h| h == name);
+        found.ok_or_else(|| {
+            let names = self.headers.join(", ");
+            Fault::from(format!(
+                "there is no column {name:?}; the columns are {names}"
+            ))
+        })
+    }
+
+    fn field<T: Field>(&self, row: &StringRecord, column: usize) -> Result<T, Fault> {
+        // Every row has as many fields as there are headers.
+        let text = row.get(column).unwrap_or_default();
+        T::parse(text).ok_or_else(|| {
+            let (line, name) = (
+                row.position().map_or(0, Position::line),
+                &self.headers[column],
+            );
+            let what = T::WHAT;
+            let message = format!("line {line}, column {name:?}: {text:?} is not {what}");
+            Fault::from(message)
+        })
+    }
+
+    fn error(&self, op: &str, fault: Fault, loc: &'static Location<'static>) -> Error {
+        fault.within(&self.source).at(op, loc)
+    }
+}
+
+fn parse(reader: impl Read, source: String, options: &CsvOptions) -> Result<CsvTable, Fault> {
+    let trim = if options.trim {
+        csv::Trim::All
+    } else {
+        csv::Trim::None
+    };
+    let mut reader = ReaderBuilder::new()
+        .delimiter(options.delimiter)
+        .has_headers(options.has_headers)
+        .trim(trim)
+        .from_reader(reader);
+    let headers = reader.headers().map_err(fault)?.clone();
+    let headers = match options.has_headers {
+        true => headers.iter().map(String::from).collect(),
+        false => (0..headers.len()).map(|n| n.to_string()).collect(),
+    };
+    let rows: Result<Vec<StringRecord>, _> = reader.records().collect();
+    Ok(CsvTable {
+        source,
+        headers,
+        rows: rows.map_err(fault)?,
+    })
+}
+
+fn fault(e: csv::Error) -> Fault {
+    let line = |pos: &Option<Position>| pos.as_ref().map_or(0, Position::line);
+    match e.kind() {
+        ErrorKind::Io(e) => Fault::io(e),
+        ErrorKind::UnequalLengths {
+            pos,
+            expected_len,
+            len,
+        } => Fault::from(format!(
+            "line {} has {len} fields, the first has {expected_len}",
+            line(pos)
+        )),
+        ErrorKind::Utf8 { pos, err } => {
+            let (line, field) = (line(pos), err.field() + 1);
+            Fault::from(format!("line {line}, field {field} is not UTF-8"))
+        }
+        _ => Fault::from(e.to_string()),
+    }
+}
+
+/// What a field of a table can be read as: numbers, `bool` (`true`, `false`, `1`, `0`), `String`, and an
+/// `Option` of those, which is `None` for an empty field.
+pub trait Field: Sized {
+    /// What such a field is called in messages.
+    const WHAT: &'static str;
+
+    /// The value of a field; `None` if it has none.
+    fn parse(text: &str) -> Option<Self>;
+}
+
+macro_rules! numbers {
+    ($($t:ty: $what:literal),*) => {$(
+        impl Field for $t {
+            const WHAT: &'static str = $what;
+            fn parse(text: &str) -> Option<$t> {
+                text.parse().ok()
+            }
+        }
+    )*};
+}
+numbers!(
+    u8: "a u8", i8: "an i8", i16: "an i16", i32: "an i32", i64: "an i64", u16: "a u16", u32: "a u32",
+    u64: "a u64", usize: "an index", f16: "an f16", bf16: "a bf16", f32: "an f32", f64: "an f64",
+    String: "text"
+);
+
+impl Field for bool {
+    const WHAT: &'static str = "true, false, 1 or 0";
+    fn parse(text: &str) -> Option<bool> {
+        match text {
+            "1" => Some(true),
+            "0" => Some(false),
+            _ if text.eq_ignore_ascii_case("true") => Some(true),
+            _ if text.eq_ignore_ascii_case("false") => Some(false),
+            _ => None,
+        }
+    }
+}
+
+impl<T: Field> Field for Option<T> {
+    const WHAT: &'static str = T::WHAT;
+    fn parse(text: &str) -> Option<Option<T>> {
+        match text {
+            "" => Some(None),
+            _ => T::parse(text).map(Some),
+        }
+    }
+}
