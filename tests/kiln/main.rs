@@ -15,6 +15,7 @@ mod operators;
 mod ops;
 mod oracle;
 mod plan_cache;
+mod pretrained;
 mod printing;
 mod random;
 mod reading;

@@ -90,7 +90,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
     );
 
     let network = Network::new()?;
-    println!("{network}\n{} parameters\n", network.count_parameters());
+    println!("{network}\n{} parameters\n", network.num_parameters());
     let trained =
         Training::new(&network, options, train.labels.len() / BATCH)?.run(&train, options)?;
 
@@ -111,9 +111,9 @@ fn run(options: &Options) -> Result<bool, Failure> {
 
     std::fs::create_dir_all(&options.out)?;
     let file = options.out.join("digits.safetensors");
-    network.state_dict()?.save(&file)?;
+    network.state_dict().save(&file)?;
     let again = Network::new()?;
-    again.load_state_dict(&StateDict::load(&file)?)?;
+    again.load_state_dict(&StateDict::load(&file)?, true)?;
     again.eval();
     let reloaded = classifier(&again)?.run(&[&images])?[0].to_vec::<i64>()?;
     let differ = predictions

@@ -1,0 +1,80 @@
+//! The shipped digits.
+
+use crate::Failure;
+use kiln::Tensor;
+use std::io::Read;
+
+const DIGITS: &[u8] = include_bytes!("../../../data/digits.csv.gz");
+
+/// Images `[n, 1, 8, 8]` with pixels in 0..=1, and labels `[n]`.
+pub struct Digits {
+    pub pixels: Vec<f32>,
+    pub labels: Vec<i64>,
+}
+
+impl Digits {
+    /// Reads the shipped file.
+    pub fn read() -> Result<Digits, Failure> {
+        let mut text = String::new();
+        flate2::read::GzDecoder::new(DIGITS).read_to_string(&mut text)?;
+        let mut reader = csv::ReaderBuilder::new()
+            .has_headers(false)
+            .from_reader(text.as_bytes());
+        let (mut pixels, mut labels) = (Vec::new(), Vec::new());
+        for record in reader.records() {
+            let record = record?;
+            let numbers = record.iter().map(|n| n.trim().parse::<i64>());
+            let numbers = numbers.collect::<Result<Vec<i64>, _>>()?;
+            let [digit @ .., label] = numbers.as_slice() else {
+                return Err("an empty line among the digits".into());
+            };
+            if digit.len() != 64 {
+                return Err(format!("a digit has 64 pixels, not {}", digit.len()).into());
+            }
+            pixels.extend(digit.iter().map(|p| *p as f32 / 16.0));
+            labels.push(*label);
+        }
+        Ok(Digits { pixels, labels })
+    }
+
+    /// Those at the given places.
+    pub fn part(&self, places: &[usize]) -> Digits {
+        let image = |i: &usize| &self.pixels[i * 64..i * 64 + 64];
+        Digits {
+            pixels: places.iter().flat_map(image).copied().collect(),
+            labels: places.iter().map(|i| self.labels[*i]).collect(),
+        }
+    }
+
+    /// Images and labels as tensors.
+    pub fn tensors(&self) -> (Tensor, Tensor) {
+        let n = self.labels.len();
+        (
+            Tensor::from_slice(&self.pixels, [n, 1, 8, 8]),
+            Tensor::from_slice(&self.labels, [n]),
+        )
+    }
+
+    /// Draws a few digits with their predictions, two rows of pixels a line of text.
+    pub fn draw(&self, predictions: &[i64]) {
+        let right = |i: &usize| self.labels[*i] == predictions[*i];
+        let all = 0..self.labels.len();
+        let wrong: Vec<usize> = all.clone().filter(|i| !right(i)).take(2).collect();
+        let shown: Vec<usize> = all.filter(right).take(4).chain(wrong).collect();
+        let shade = |p: f32| [' ', '░', '▒', '▓', '█'][(p * 4.0).round() as usize % 5];
+        for row in 0..8 {
+            for i in &shown {
+                let line = &self.pixels[i * 64 + row * 8..i * 64 + row * 8 + 8];
+                let text: String = line.iter().flat_map(|p| [shade(*p); 2]).collect();
+                print!("{text}  ");
+            }
+            println!();
+        }
+        for i in &shown {
+            let mark = if right(i) { "" } else { " (wrong)" };
+            let text = format!("{} -> {}{mark}", self.labels[*i], predictions[*i]);
+            print!("{text:<18}");
+        }
+        println!();
+    }
+}
