@@ -117,33 +117,41 @@ impl<T: Lane> Kernel<Fill<'_, T>> for FillColumns<T> {
         let g = f.geometry;
         let [depth, height, width] = &g.axes;
         let mut row_start = f.dst;
+        let row = f.from / width.output.max(1);
+        let (d, h) = (row / height.output.max(1), row % height.output.max(1));
+        let first = (d, h, f.from - row * width.output);
         for c in 0..f.cin {
             let x = f.x.wrapping_offset((c * g.inputs()) as isize);
             for kd in 0..depth.kernel {
                 for kh in 0..height.kernel {
                     for kw in 0..width.kernel {
-                        let mut at = f.from;
+                        // Runs are short: no division in their loop.
+                        let inside = width.inside(kw, 0, width.output);
+                        let mut left = f.count;
                         let mut dst = row_start;
                         row_start = row_start.wrapping_offset(f.pitch as isize);
-                        while at < f.from + f.count {
-                            let (row, w) = (at / width.output, at % width.output);
-                            let len = (width.output - w).min(f.from + f.count - at);
-                            let (d, h) = (row / height.output, row % height.output);
+                        let (mut d, mut h, mut w) = first;
+                        while left > 0 {
+                            let len = (width.output - w).min(left);
                             let source = g.row((d, h), (kd, kh));
+                            let low = inside.0.clamp(w, w + len);
+                            let part = match source {
+                                Some(_) => (low, inside.1.clamp(low, w + len)),
+                                None => (w, w),
+                            };
                             // SAFETY: the run lies within this column; what it reads within the
                             // input, by `row` and `inside`.
                             unsafe {
-                                row_run(
-                                    dst,
-                                    source.map(|s| x.offset(s as isize)),
-                                    width,
-                                    kw,
-                                    w,
-                                    len,
-                                );
+                                let row = source.map(|s| x.offset(s as isize));
+                                row_run(dst, row, width, kw, (w, w + len), part);
                                 dst = dst.add(len as usize);
                             }
-                            at += len;
+                            left -= len;
+                            w = 0;
+                            h += 1;
+                            if h == height.output {
+                                (d, h) = (d + 1, 0);
+                            }
                         }
                     }
                 }
@@ -152,35 +160,31 @@ impl<T: Lane> Kernel<Fill<'_, T>> for FillColumns<T> {
     }
 }
 
-/// Writes tap `kw` of outputs `w..w + len` of one row.
+/// Writes tap `kw` of the outputs `from..to` of one row, of which `low..high` read inside the input.
 ///
 /// # Safety
-/// `dst` has room for `len` elements; `row` is a whole input row.
+/// `dst` has room for the outputs; `row` is a whole input row; `low..high` is what `inside` gives.
 #[inline(always)]
 unsafe fn row_run<T: Lane>(
     dst: *mut T,
     row: Option<*const T>,
     width: &Axis,
     kw: i64,
-    w: i64,
-    len: i64,
+    (from, to): (i64, i64),
+    (low, high): (i64, i64),
 ) {
-    let (low, high) = match row {
-        Some(_) => width.inside(kw, w, w + len),
-        None => (w, w),
-    };
     // SAFETY: the caller's; `inside` keeps the reads within the row.
     unsafe {
-        for i in w..low {
-            *dst.add((i - w) as usize) = T::ZERO;
+        for i in from..low {
+            *dst.add((i - from) as usize) = T::ZERO;
         }
-        for i in high..w + len {
-            *dst.add((i - w) as usize) = T::ZERO;
+        for i in high..to {
+            *dst.add((i - from) as usize) = T::ZERO;
         }
         let Some(row) = row.filter(|_| low < high) else {
             return;
         };
-        let (dst, n) = (dst.add((low - w) as usize), (high - low) as usize);
+        let (dst, n) = (dst.add((low - from) as usize), (high - low) as usize);
         let source = row.offset(width.source(low, kw) as isize);
         if width.stride == 1 {
             for i in 0..n {
