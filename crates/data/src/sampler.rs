@@ -24,8 +24,10 @@ impl Pass {
 /// The indices of one pass.
 pub type Order<T> = Box<dyn Iterator<Item = T> + Send>;
 
+// Whether an order is empty is nobody's question.
 /// Gives the indices of samples (`Item = usize`) or of the samples of each batch
 /// (`Item = Vec<usize>`: a batch sampler).
+#[allow(clippy::len_without_is_empty)]
 pub trait Sampler: Send + Sync + 'static {
     /// An index, or the indices of a batch.
     type Item: Send + 'static;

@@ -273,10 +273,8 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
                 return Some(wrong);
             }
         }
-        if sampler.is_some() {
-            if let Some(wrong) = excluded("sampler decides the order of the samples", &[shuffle]) {
-                return Some(wrong);
-            }
+        if sampler.is_some() && shuffle.is_some() {
+            return excluded("sampler decides the order of the samples", &[shuffle]);
         }
         if self.workers == 0 {
             let prefetch = set("prefetch_factor", self.prefetch.is_some());

@@ -228,7 +228,7 @@ impl<B> Drop for Crew<B> {
             .shared
             .arrived
             .wait_timeout_while(state, patience, |s| s.alive > 0);
-        let all_ended = ended.map_or(false, |(state, _)| state.alive == 0);
+        let all_ended = ended.is_ok_and(|(state, _)| state.alive == 0);
         if all_ended {
             for thread in self.threads.drain(..) {
                 // What a worker had to say has been said by its batch.

@@ -298,7 +298,13 @@ fn loaders_cycle_and_end_where_there_is_nothing() -> Result<()> {
         first?,
         [vec![0, 1], vec![2], vec![0, 1], vec![2], vec![0, 1]]
     );
-    assert_eq!(DataLoader::new(numbers(0)).build()?.cycle().count(), 0);
+    assert!(
+        DataLoader::new(numbers(0))
+            .build()?
+            .cycle()
+            .next()
+            .is_none()
+    );
     let endless = || -> Stream<i64> { Box::new((0..).map(Ok)) };
     let loader = DataLoader::from_iterable(endless)
         .batch_size(2)
