@@ -1,12 +1,14 @@
 //! What computes the outputs.
 
-use kiln_tensor::{DType, Result, Tensor, evaluate_reference};
+use kiln_tensor::{CompileOptions, DType, Result, Tensor, compile_with, evaluate_reference};
 
 /// What computes the outputs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// The CPU engine.
     Cpu,
+    /// The CPU engine without rewrites and without fusion.
+    Plain,
     /// The reference evaluation.
     Reference,
 }
@@ -30,6 +32,14 @@ impl Engine {
     pub fn read(self, tensors: &[Tensor]) -> Result<Vec<Array>> {
         let computed = match self {
             Engine::Cpu => tensors.to_vec(),
+            Engine::Plain => {
+                let options = CompileOptions {
+                    optimize: false,
+                    fuse: false,
+                    ..CompileOptions::default()
+                };
+                compile_with(&[], &options, |_| tensors.to_vec())?.run(&[])?
+            }
             Engine::Reference => evaluate_reference(&tensors.iter().collect::<Vec<_>>())?,
         };
         let read = |t: &Tensor| {

@@ -1,4 +1,4 @@
-//! `kiln-conformance opinfo --root R --cases LIST --out D [--engine cpu|reference]` runs cases and
+//! `kiln-conformance opinfo --root R --cases LIST --out D [--engine cpu|plain|reference]` runs cases and
 //! writes their outputs; `kiln-conformance compare --root R [--cases LIST] [--engine …]` runs cases and
 //! compares with the expected outputs; `kiln-conformance train RUN_DIR --out F` trains a run and writes its
 //! losses, first gradients and final values.
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: kiln-conformance opinfo --root DIR --cases LIST --out DIR [--engine cpu|reference]
-       kiln-conformance compare --root DIR [--cases LIST] [--engine cpu|reference]
+    "usage: kiln-conformance opinfo --root DIR --cases LIST --out DIR [--engine cpu|plain|reference]
+       kiln-conformance compare --root DIR [--cases LIST] [--engine cpu|plain|reference]
        kiln-conformance train RUN_DIR --out FILE";
 
 type Failed = Box<dyn std::error::Error>;
@@ -69,6 +69,7 @@ fn parse() -> Result<Options, Failed> {
             Long("engine") => {
                 engine = match parser.value()?.string()?.as_str() {
                     "cpu" => Engine::Cpu,
+                    "plain" => Engine::Plain,
                     "reference" => Engine::Reference,
                     other => return Err(format!("unknown engine {other:?}\n{USAGE}").into()),
                 }

@@ -127,6 +127,11 @@ fn the_cpu_engine_agrees_with_pytorch() {
 }
 
 #[test]
+fn the_cpu_engine_agrees_without_optimisation() {
+    check(Engine::Plain);
+}
+
+#[test]
 fn the_runner_writes_what_the_contract_says() {
     let (folder, root) = goldens("contract");
     let ids = "add/f32_00\ncat/error_00\nlinalg.det/f32_00\n";

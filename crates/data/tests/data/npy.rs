@@ -21,7 +21,7 @@ fn header(descr: &str, fortran: &str, shape: &str) -> String {
 
 #[test]
 fn what_is_written_is_what_numpy_writes() -> Result<()> {
-    // numpy.save of numpy.array([[1, 2, 3]], dtype='<i2').
+    // [[1, 2, 3]] as little-endian 16-bit integers, by the description of the format.
     let mut want = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
     want.extend(b"{'descr': '<i2', 'fortran_order': False, 'shape': (1, 3), }");
     want.resize(127, b' ');
