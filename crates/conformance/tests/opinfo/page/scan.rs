@@ -44,7 +44,7 @@ fn defined(text: &str, out: &mut BTreeSet<String>) {
         let function = line.strip_prefix("pub fn ").filter(|f| !f.starts_with('$'));
         if let Some(function) = function {
             out.extend(words(function).next().map(str::to_string));
-        } else if in_macro && documented && line.ends_with(';') {
+        } else if in_macro && documented && line.ends_with(';') && !line.starts_with("static ") {
             let names = line.split(' ').take_while(|w| words(w).eq([*w]));
             let names = names.filter(|w| w.starts_with(|c: char| c.is_ascii_lowercase()));
             out.extend(names.map(str::to_string));
