@@ -8,6 +8,7 @@ mod embedded;
 mod errors;
 mod explain;
 mod fuzz;
+mod fuzz_gradients;
 mod indexing;
 mod named;
 mod numbers;

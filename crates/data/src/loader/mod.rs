@@ -89,7 +89,7 @@ impl<B: Send + 'static> DataLoader<B> {
     /// ```
     /// # use kiln_data::{DataLoader, FnDataset};
     /// let loader = DataLoader::new(FnDataset::new(5, Ok)).batch_size(2).build()?;
-    /// let indices: Result<Vec<_>, _> = loader.with_indices().map(|b| Ok(b?.0)).collect();
+    /// let indices: kiln_tensor::Result<Vec<_>> = loader.with_indices().map(|b| Ok(b?.0)).collect();
     /// assert_eq!(indices?, [vec![0, 1], vec![2, 3], vec![4]]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
