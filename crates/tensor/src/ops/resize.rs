@@ -65,8 +65,14 @@ impl Tensor {
                 return adaptive_average(b, spatial, self, &IntList(sizes));
             }
             let mut x = b.widened(self)?;
+            // With 3 dims PyTorch rounds a linear weight before it takes the other one from it.
+            let dtype = if spatial == 3 {
+                self.dtype()
+            } else {
+                DType::F64
+            };
             for (i, axis) in axes.iter().enumerate() {
-                let taps: Vec<Taps> = (0..axis.out).map(|o| axis.taps(o, mode)).collect();
+                let taps: Vec<Taps> = (0..axis.out).map(|o| axis.taps(o, mode, dtype)).collect();
                 x = blended(b, &x, i + 2, &taps, self.dtype())?;
             }
             b.cast(&x, self.dtype())
@@ -121,8 +127,8 @@ fn axes(t: &Tensor, spatial: usize, size: &InterpolateSize) -> Result<Vec<Axis>,
 }
 
 impl Axis {
-    /// What output element `o` is made of.
-    fn taps(&self, o: i64, mode: InterpolateMode) -> Taps {
+    /// What output element `o` is made of; linear weights are rounded to `dtype`.
+    fn taps(&self, o: i64, mode: InterpolateMode, dtype: DType) -> Taps {
         let step = self.scale.unwrap_or(self.n as f64 / self.out as f64);
         let clamped = |i: i64| i.clamp(0, self.n - 1);
         match mode {
@@ -133,7 +139,7 @@ impl Axis {
             InterpolateMode::Linear { align_corners } => {
                 let at = self.position(o, align_corners, step).max(0.0);
                 let low = clamped(at as i64);
-                let weight = (at - low as f64).clamp(0.0, 1.0);
+                let weight = kiln_base::round_float((at - low as f64).clamp(0.0, 1.0), dtype);
                 vec![(low, 1.0 - weight), (clamped(low + 1), weight)]
             }
             InterpolateMode::Bicubic { align_corners } => {
