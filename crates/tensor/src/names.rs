@@ -8,7 +8,7 @@
 
 use crate::Tensor;
 use crate::record::compose;
-use kiln_ir::{Op, OpError, ensure};
+use kiln_ir::{Builder, Op, OpError, ensure};
 use std::sync::Arc;
 
 /// The name of each dim.

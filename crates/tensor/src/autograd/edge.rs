@@ -78,9 +78,9 @@ pub(crate) struct GradNode {
     /// Operations on its outputs.
     users: Mutex<Vec<Weak<GradNode>>>,
     /// One list for each output that has hooks.
-    pub(crate) hooks: PerOutput<Hooks>,
+    hooks: PerOutput<Hooks>,
     /// Outputs that keep their gradient although they are no leaves.
-    pub(crate) retained: PerOutput<Leaf>,
+    retained: PerOutput<Leaf>,
 }
 
 /// What a derivative needs; a backward pass releases it.

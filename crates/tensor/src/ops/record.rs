@@ -4,7 +4,7 @@ use crate::record::Recorder;
 use crate::{DType, Scalar, Tensor};
 use kiln_base::prim::{Reduction, ScanKind, ScatterKind};
 use kiln_base::{Dim, Kind};
-use kiln_ir::ops::{self, SliceAxis};
+use kiln_ir::ops;
 use kiln_ir::{Builder, OpError, Pw, Shape};
 
 /// A recorded value, or why it is invalid.
@@ -27,12 +27,6 @@ impl Recorder {
     /// A row on two operands of one dtype.
     pub(crate) fn binary(&mut self, op: Pw, x: &Tensor, y: &Tensor) -> Recorded {
         self.pointwise(op, &[x.clone(), y.clone()])
-    }
-
-    /// A row on an operand and a number of its dtype.
-    pub(crate) fn with(&mut self, op: Pw, x: &Tensor, number: impl Into<Scalar>) -> Recorded {
-        let number = self.scalar_like(number, x)?;
-        self.binary(op, x, &number)
     }
 
     /// `mask ? x : y`.
@@ -103,15 +97,6 @@ impl Recorder {
         self.cast(&count, dtype)
     }
 
-    /// The dims in another order.
-    pub(crate) fn permute(&mut self, x: &Tensor, perm: &[usize]) -> Recorded {
-        if perm.iter().enumerate().all(|(i, p)| i == *p) && perm.len() == x.ndim() {
-            return Ok(x.clone());
-        }
-        let perm = perm.into();
-        self.op(ops::Permute { perm }, std::slice::from_ref(x))
-    }
-
     /// The last two dims swapped.
     pub(crate) fn transposed(&mut self, x: &Tensor) -> Recorded {
         let mut perm: Vec<usize> = (0..x.ndim()).collect();
@@ -121,54 +106,6 @@ impl Recorder {
         }
         perm.swap(n - 1, n - 2);
         self.permute(x, &perm)
-    }
-
-    /// A regular part of one axis.
-    pub(crate) fn slice_axis(&mut self, x: &Tensor, axis: usize, part: SliceAxis) -> Recorded {
-        let mut axes: Vec<SliceAxis> = x.dims().iter().map(SliceAxis::all).collect();
-        if axes[axis] == part {
-            return Ok(x.clone());
-        }
-        axes[axis] = part;
-        self.op(ops::Slice { axes }, std::slice::from_ref(x))
-    }
-
-    /// `len` elements of an axis from `start` on.
-    pub(crate) fn narrow(
-        &mut self,
-        x: &Tensor,
-        axis: usize,
-        start: impl Into<Dim>,
-        len: impl Into<Dim>,
-    ) -> Recorded {
-        let (start, len) = (start.into(), len.into());
-        self.slice_axis(
-            x,
-            axis,
-            SliceAxis {
-                start,
-                len,
-                step: 1,
-            },
-        )
-    }
-
-    /// The elements of an axis in reverse.
-    pub(crate) fn reversed(&mut self, x: &Tensor, axis: usize) -> Recorded {
-        let len = x.dims()[axis].clone();
-        if len.is(0) {
-            return Ok(x.clone());
-        }
-        let start = &len - &Dim::ONE;
-        self.slice_axis(
-            x,
-            axis,
-            SliceAxis {
-                start,
-                len,
-                step: -1,
-            },
-        )
     }
 
     /// One after the other along an axis.
