@@ -3,6 +3,7 @@
 mod access;
 mod autograd;
 mod compiled;
+mod custom_ops;
 mod determinism;
 mod embedded;
 mod errors;

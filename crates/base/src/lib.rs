@@ -1,8 +1,11 @@
 //! Words that every Kiln crate shares: [`DType`]s, [`Scalar`]s, [`Dim`]s, source locations ([`Loc`]),
-//! the scalar primitives of kernels ([`prim`], [`special`]) and the serialisable [`Plan`](plan::Plan) with its kernels.
+//! the scalar primitives of kernels ([`prim`], [`special`]), the serialisable [`Plan`](plan::Plan) with its kernels,
+//! and the registry of [`custom`] operators.
 
+pub mod custom;
 mod dim;
 mod dtype;
+mod element;
 mod loc;
 pub mod memory;
 pub mod plan;
@@ -13,5 +16,6 @@ pub mod tile;
 
 pub use dim::{Dim, NotDivisible, Sym, SymbolValues, contiguous_strides, numel};
 pub use dtype::{Compute, DType, Kind};
+pub use element::Element;
 pub use loc::Loc;
 pub use scalar::{Scalar, float_to_int, round_float, wrap_int};

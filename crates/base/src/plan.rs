@@ -159,6 +159,8 @@ pub enum SiteKind {
     IndexOutOfRange,
     /// An integer division by zero.
     DivisionByZero,
+    /// The kernel of a custom op failed.
+    Custom,
 }
 
 /// What a step runs.
@@ -176,6 +178,8 @@ pub enum Kernel {
     ArgSort(ArgSort),
     /// Elements placed by index.
     Scatter(Scatter),
+    /// A user's kernel.
+    Custom(Custom),
 }
 
 impl Kernel {
@@ -188,6 +192,7 @@ impl Kernel {
             Kernel::Scan(_) => "scan",
             Kernel::ArgSort(_) => "arg_sort",
             Kernel::Scatter(_) => "scatter",
+            Kernel::Custom(c) => &c.name,
         }
     }
 
@@ -198,14 +203,14 @@ impl Kernel {
             Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => {
                 epilogue.as_ref().map(|e| &e.program)
             }
-            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) => None,
+            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) | Kernel::Custom(_) => None,
         }
     }
 
     /// How many places in it can report a data error.
     pub fn sites(&self) -> u32 {
         match self {
-            Kernel::Scatter(_) => 1,
+            Kernel::Scatter(_) | Kernel::Custom(_) => 1,
             other => other.program().map_or(0, |p| p.sites),
         }
     }
@@ -364,6 +369,29 @@ pub struct Scatter {
     pub out: u16,
 }
 
+/// A call of a registered operator; see [`crate::custom`]. Its failure is reported at the kernel's one
+/// site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Custom {
+    /// The name that it is registered under.
+    pub name: String,
+    /// The operands, in order.
+    pub operands: Vec<Array>,
+    /// The result.
+    pub out: Array,
+}
+
+/// A contiguous row-major tensor in an argument.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Array {
+    /// Which argument.
+    pub arg: u16,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape.
+    pub shape: Vec<Dim>,
+}
+
 /// An operand whose element i is at `offset + Σ strides · i`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strided {
@@ -397,7 +425,7 @@ pub enum DecodeError {
 
 const MAGIC: &[u8; 8] = b"kilnplan";
 /// The format that [`Plan::to_bytes`] writes.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 impl Plan {
     /// The plan as bytes: a header with format and checksum, then the contents.

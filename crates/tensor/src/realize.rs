@@ -459,6 +459,9 @@ pub(crate) fn run_error(e: RunError, gather: &Gather, loc: &'static Location<'st
                 .map_or("run", |e| e.node.called);
             Error::new(ErrorKind::Data, called, message, gather.loc(node as usize))
         }
+        RunError::Custom { node, op, text } => {
+            Error::new(ErrorKind::Data, &op, text, gather.loc(node as usize))
+        }
         RunError::OutOfMemory { .. } => Error::new(ErrorKind::Memory, "run", text, Loc::from(loc)),
         RunError::InputShape { .. }
         | RunError::InputDType { .. }

@@ -1,6 +1,6 @@
 //! The backward pass over recorded tensors.
 
-use super::edge::{Edge, GradNode, Leaf, Saved, SavedRule};
+use super::edge::{Edge, GradNode, Leaf, Saved};
 use super::{enable_grad, no_grad};
 use crate::record::Recorder;
 use crate::{Error, ErrorKind, Result, Tensor};
@@ -121,9 +121,9 @@ impl Trace {
                     outputs: SmallVec::new(),
                 },
                 Entry::Node(node, saved) => Step {
-                    rule: match &saved.rule {
-                        SavedRule::Op(held) => Rule::Op(&held.node().op),
-                        SavedRule::Custom(f) => Rule::Custom(&**f),
+                    rule: match &saved.custom {
+                        None => Rule::Op(&saved.held.node().op),
+                        Some(f) => Rule::Custom(&**f),
                     },
                     inputs: saved
                         .inputs
@@ -133,15 +133,12 @@ impl Trace {
                             (with(t, edge), self.place(edge))
                         })
                         .collect(),
-                    outputs: match &saved.rule {
-                        SavedRule::Op(held) => (0..node.facts.len() as u32)
-                            .map(|o| {
-                                let t = Tensor::output_of(held.node(), o);
-                                with(t, &Edge::Node(node.clone(), o))
-                            })
-                            .collect(),
-                        SavedRule::Custom(_) => SmallVec::new(),
-                    },
+                    outputs: (0..node.facts.len() as u32)
+                        .map(|o| {
+                            let t = Tensor::output_of(saved.held.node(), o);
+                            with(t, &Edge::Node(node.clone(), o))
+                        })
+                        .collect(),
                 },
             })
             .collect()

@@ -12,6 +12,7 @@ mod hook;
 mod mode;
 
 pub use function::custom_function;
+pub(crate) use function::{Backward, differentiated};
 pub use functional::{GradOptions, grad, grad_with, gradcheck, jvp, vjp};
 pub use hook::HookHandle;
 pub use mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
