@@ -1,11 +1,12 @@
 //! Words that every Kiln crate shares: [`DType`]s, [`Scalar`]s, [`Dim`]s, source locations ([`Loc`]),
 //! the scalar primitives of kernels ([`prim`], [`special`]), the serialisable [`Plan`](plan::Plan) with its kernels,
-//! and the registry of [`custom`] operators.
+//! the registry of [`custom`] operators, and [`file`]s that are replaced whole.
 
 pub mod custom;
 mod dim;
 mod dtype;
 mod element;
+pub mod file;
 mod loc;
 pub mod memory;
 pub mod plan;

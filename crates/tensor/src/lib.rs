@@ -55,7 +55,7 @@ pub use names::DimNames;
 pub use node::Tensor;
 pub use ops::*;
 pub use print::{PrintOptions, printoptions, set_printoptions};
-pub use random::{Generator, draw_seed, manual_seed, with_seed};
+pub use random::{Generator, draw_seed, get_rng_state, manual_seed, set_rng_state, with_seed};
 pub use realize::{cache_stats, explain};
 pub use reference::evaluate_reference;
 pub use scope::is_recording;

@@ -1,9 +1,12 @@
 //! What layers and models promise.
 
 mod attention;
+mod checkpoint;
 mod errors;
+mod images;
 mod init;
 mod layers;
+mod more;
 mod rnn;
 mod running_norm;
 mod state;
