@@ -4,7 +4,7 @@ use crate::file::{self, named};
 use crate::optim::{GroupDict, Optimizer, Scheduler, SchedulerState, StateDict as OptimizerState};
 use crate::state_dict::{StateDict, plan};
 use crate::{LoadReport, Module};
-use kiln_tensor::{Error, ErrorKind, Result};
+use kiln_tensor::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -134,7 +134,7 @@ impl Checkpoint {
             Ok(json) => self.add(name, Part::Value(json)),
             Err(e) => {
                 let message = format!("`{name}` can't be written as JSON and read back: {e}");
-                self.failed(Error::at_caller(ErrorKind::Value, "Checkpoint", message))
+                self.failed(Error::invalid("Checkpoint", message))
             }
         }
     }
@@ -149,7 +149,7 @@ impl Checkpoint {
                 Some(_) => format!("there are two parts called `{name}`"),
             },
         };
-        self.failed(Error::at_caller(ErrorKind::Value, "Checkpoint", problem))
+        self.failed(Error::invalid("Checkpoint", problem))
     }
 
     fn failed(mut self, error: Error) -> Checkpoint {
@@ -211,7 +211,7 @@ impl Checkpoint {
             Part::Value(json) => T::deserialize(json).map_err(|e| format!("`{name}`: {e}")),
             other => Err(wrong(name, other, "a value")),
         });
-        value.map_err(|text| Error::at_caller(ErrorKind::Value, "Checkpoint", text))
+        value.map_err(|text| Error::invalid("Checkpoint", text))
     }
 
     /// Puts what was saved back where it came from, all of it or nothing.
@@ -328,7 +328,7 @@ impl<'a> Restore<'a> {
         }
         if !self.problems.is_empty() {
             let title = "the checkpoint does not fit; nothing was changed";
-            let error = Error::at_caller(ErrorKind::Value, "Checkpoint::restore", title);
+            let error = Error::invalid("Checkpoint::restore", title);
             return Err(self.problems.into_iter().fold(error, Error::with_note));
         }
         self.apply.into_iter().try_for_each(|apply| apply())

@@ -3,7 +3,7 @@
 use crate::layer::on_behalf;
 use crate::members::Members;
 use crate::{Forward, Module};
-use kiln_tensor::{Error, ErrorKind, Result, Tensor};
+use kiln_tensor::{Error, Result, Tensor};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
@@ -59,7 +59,7 @@ impl Sequential {
             None => {
                 let names: Vec<&str> = self.layers.iter().map(|(n, _)| n.as_str()).collect();
                 let message = format!("there is no layer {name:?} among {names:?}");
-                Err(Error::at_caller(ErrorKind::Value, "replace", message))
+                Err(Error::invalid("replace", message))
             }
         }
     }

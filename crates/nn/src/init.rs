@@ -1,7 +1,7 @@
 //! Initialisers (`torch.nn.init`). They assign a cell new values of its own shape and dtype, drawn from
 //! the generator that [`manual_seed`](kiln_tensor::manual_seed) seeds.
 
-use kiln_tensor::{DType, Error, ErrorKind, PadMode, Result, Tensor, Var};
+use kiln_tensor::{DType, Error, PadMode, Result, Tensor, Var};
 
 /// Which dims of a weight a scaled initialiser counts: its inputs keep the variance of the forward pass,
 /// its outputs that of the backward pass.
@@ -74,7 +74,7 @@ pub fn trunc_normal_(var: &Var, mean: f64, std: f64, low: f64, high: f64) -> Res
     floats(var, "trunc_normal_")?;
     if low >= high || std <= 0.0 {
         let message = format!("nothing lies in {low}..{high} with a deviation of {std}");
-        return Err(Error::at_caller(ErrorKind::Value, "trunc_normal_", message));
+        return Err(Error::invalid("trunc_normal_", message));
     }
     // A uniform number between the distribution function's values at both ends, through its inverse.
     let erf = |x: f64| Tensor::scalar((x - mean) / (std * 2f64.sqrt())).erf();
@@ -177,7 +177,7 @@ pub fn sparse_(var: &Var, sparsity: f64, std: f64) -> Result<()> {
     };
     if !(0.0..=1.0).contains(&sparsity) {
         let message = format!("the sparsity must be within 0..=1, not {sparsity}");
-        return Err(Error::at_caller(ErrorKind::Value, "sparse_", message));
+        return Err(Error::invalid("sparse_", message));
     }
     // The ranks of random numbers in each column are a random order of its rows.
     let ranks = Tensor::rand(var.shape(), DType::F64)
@@ -205,7 +205,7 @@ pub fn dirac_(var: &Var, groups: usize) -> Result<()> {
     }
     if groups == 0 || !shape[0].is_multiple_of(groups) {
         let message = format!("{} outputs do not divide into {groups} groups", shape[0]);
-        return Err(Error::at_caller(ErrorKind::Value, "dirac_", message));
+        return Err(Error::invalid("dirac_", message));
     }
     let outputs = (shape[0] / groups) as i64;
     let mut identity = Tensor::eye(outputs, shape[1] as i64, var.dtype());
@@ -302,5 +302,5 @@ fn floats(var: &Var, called: &str) -> Result<()> {
 #[track_caller]
 fn misfit(var: &Var, called: &str, wanted: &str) -> Error {
     let message = format!("needs {wanted}, not {var:?}");
-    Error::at_caller(ErrorKind::Value, called, message)
+    Error::invalid(called, message)
 }

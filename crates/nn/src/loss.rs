@@ -1,7 +1,7 @@
 //! Losses as modules of two or three arguments.
 
 use crate::Module;
-use crate::layer::run;
+use crate::layer::{fact, run, wrong};
 use kiln_tensor::{Reduction, Tensor};
 
 macro_rules! losses {
@@ -43,21 +43,41 @@ macro_rules! losses {
     )*};
 }
 
+/// The target, unless both it and the input would be stretched: `[n]` beside `[n, 1]` would make `[n, n]`.
+fn aligned(loss: &dyn Module, input: &Tensor, target: &Tensor) -> Tensor {
+    let ones = |a: &Tensor, b: &Tensor| {
+        let (a, mut b) = (a.dims().iter().rev(), b.dims().iter().rev());
+        let mut stretched = false;
+        for d in a {
+            stretched |= !d.is(1) && b.next().is_none_or(|d| d.is(1));
+        }
+        stretched
+    };
+    match ones(input, target) && ones(target, input) {
+        true => {
+            let (x, y) = (fact(input), fact(target));
+            let message = format!("the input {x} and the target {y} must have one shape");
+            wrong(loss, message)
+        }
+        false => target.clone(),
+    }
+}
+
 losses! {
     /// [`Tensor::mse_loss`] (`torch.nn.MSELoss`).
-    MSELoss {} |l, input, target| input.mse_loss(target, l.reduction);
+    MSELoss {} |l, input, target| input.mse_loss(&aligned(l, input, target), l.reduction);
     /// [`Tensor::l1_loss`] (`torch.nn.L1Loss`).
-    L1Loss {} |l, input, target| input.l1_loss(target, l.reduction);
+    L1Loss {} |l, input, target| input.l1_loss(&aligned(l, input, target), l.reduction);
     /// [`Tensor::smooth_l1_loss`] (`torch.nn.SmoothL1Loss`).
     SmoothL1Loss {
         /// Where it becomes linear.
         beta: f64 = 1.0
-    } |l, input, target| input.smooth_l1_loss(target, l.reduction, l.beta);
+    } |l, input, target| input.smooth_l1_loss(&aligned(l, input, target), l.reduction, l.beta);
     /// [`Tensor::huber_loss`] (`torch.nn.HuberLoss`).
     HuberLoss {
         /// Where it becomes linear.
         delta: f64 = 1.0
-    } |l, input, target| input.huber_loss(target, l.reduction, l.delta);
+    } |l, input, target| input.huber_loss(&aligned(l, input, target), l.reduction, l.delta);
     /// [`Tensor::kl_div`] (`torch.nn.KLDivLoss`).
     KLDivLoss {
         /// Whether the target holds logarithms.

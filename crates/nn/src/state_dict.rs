@@ -1,7 +1,7 @@
 //! Values by name.
 
 use crate::{Module, tree};
-use kiln_tensor::{Error, ErrorKind, Result, Tensor, Var};
+use kiln_tensor::{Error, Result, Tensor, Var};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The values of a module's parameters and buffers by name, in order. Making one out of another is how
@@ -196,7 +196,7 @@ pub(crate) fn load(module: &dyn Module, state: &StateDict, strict: bool) -> Resu
     let plan = plan(module, state, strict)?;
     if !plan.problems.is_empty() {
         let title = format!("the values do not fit {}", module.name());
-        let error = Error::at_caller(ErrorKind::Value, "load_state_dict", title);
+        let error = Error::invalid("load_state_dict", title);
         return Err(plan.problems.into_iter().fold(error, Error::with_note));
     }
     plan.apply()

@@ -15,14 +15,18 @@ impl Optimizer {
     /// An optimiser of one group.
     ///
     /// # Errors
-    /// If a hyperparameter is out of range, a parameter is listed twice, or inside `compile`.
+    /// If there are no parameters, a hyperparameter is out of range, a parameter is listed twice or is none
+    /// (see [`Var::parameter`]), or inside `compile`.
     #[track_caller]
     pub fn new<'a>(
         parameters: impl IntoIterator<Item = &'a Var>,
         rule: impl Rule,
     ) -> Result<Optimizer> {
-        let mut optimizer = Optimizer { groups: Vec::new() };
+        let (mut optimizer, name) = (Optimizer { groups: Vec::new() }, rule.name());
         optimizer.add_group(parameters, rule)?;
+        if optimizer.groups[0].parameters.is_empty() {
+            return Err(Error::invalid(name, "there are no parameters to optimise"));
+        }
         Ok(optimizer)
     }
 
@@ -42,6 +46,10 @@ impl Optimizer {
         for p in &parameters {
             if known.contains(&p.id()) {
                 let message = "a parameter is listed more than once";
+                return Err(Error::invalid(rule.name(), message));
+            }
+            if !p.is_parameter() {
+                let message = format!("{p:?} is no parameter; make it with Var::parameter");
                 return Err(Error::invalid(rule.name(), message));
             }
             known.push(p.id());

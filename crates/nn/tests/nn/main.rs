@@ -3,6 +3,7 @@
 mod attention;
 mod checkpoint;
 mod errors;
+mod hooks;
 mod images;
 mod init;
 mod layers;

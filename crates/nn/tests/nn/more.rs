@@ -90,6 +90,47 @@ fn losses_by_their_formulas() {
 }
 
 #[test]
+fn a_target_beside_its_input_does_not_become_a_matrix() {
+    let (x, t) = (random([4, 1]), random([4]));
+    let of = [
+        MSELoss::new().forward(&x, &t),
+        L1Loss::new().forward(&t, &x),
+        SmoothL1Loss::new().forward(&x, &t),
+        HuberLoss::new().forward(&x, &t),
+    ];
+    for loss in of {
+        let text = loss.error().unwrap().to_string();
+        assert!(
+            text.contains("must have one shape") && text.contains("more.rs"),
+            "{text}"
+        );
+    }
+    // What stretches one of them is the user's to decide.
+    let column = MSELoss::new().forward(&random([4, 3]), &x);
+    assert!(column.check().is_ok());
+    assert!(
+        MSELoss::new()
+            .forward(&x, &Tensor::scalar(0.5))
+            .check()
+            .is_ok()
+    );
+}
+
+#[test]
+fn optimisers_take_parameters() {
+    use kiln_nn::optim::{Optimizer, Sgd};
+    let none: [&Var; 0] = [];
+    let buffer = Var::new(&Tensor::zeros([2], DType::F32)).unwrap();
+    let empty = Optimizer::new(none, Sgd::default()).err().unwrap();
+    assert!(empty.message().contains("no parameters"), "{empty}");
+    let wrong = Optimizer::new([&buffer], Sgd::default()).err().unwrap();
+    assert!(wrong.message().contains("is no parameter"), "{wrong}");
+    let frozen = Var::parameter(&Tensor::zeros([2], DType::F32)).unwrap();
+    frozen.requires_grad_(false).unwrap();
+    assert!(Optimizer::new([&frozen], Sgd::default()).is_ok());
+}
+
+#[test]
 fn distances_and_other_layers_without_parameters() {
     let (a, b) = (
         f64s(&[3.0, 4.0, 1.0, 0.0], &[2, 2]),
