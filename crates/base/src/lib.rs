@@ -2,6 +2,7 @@
 //! the scalar primitives of kernels ([`prim`], [`special`]), the serialisable [`Plan`](plan::Plan) with its kernels,
 //! the registry of [`custom`] operators, and [`file`]s that are replaced whole.
 
+pub mod cuda;
 pub mod custom;
 mod dim;
 mod dtype;

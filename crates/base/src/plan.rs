@@ -4,6 +4,7 @@
 //! parameters and run again only when one of those changes; the *run* steps run every time. Sizes
 //! may be symbolic; binding the inputs' shapes gives every symbol a value.
 
+use crate::cuda::CudaKernel;
 use crate::prim::{ScanKind, ScatterKind};
 use crate::tile::TileProgram;
 use crate::{DType, Dim, Sym};
@@ -180,6 +181,8 @@ pub enum Kernel {
     Scatter(Scatter),
     /// A user's kernel.
     Custom(Custom),
+    /// Any of these, for a GPU. A plan has either these alone or none.
+    Cuda(CudaKernel),
 }
 
 impl Kernel {
@@ -193,6 +196,7 @@ impl Kernel {
             Kernel::ArgSort(_) => "arg_sort",
             Kernel::Scatter(_) => "scatter",
             Kernel::Custom(c) => &c.name,
+            Kernel::Cuda(k) => &k.name,
         }
     }
 
@@ -203,7 +207,11 @@ impl Kernel {
             Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => {
                 epilogue.as_ref().map(|e| &e.program)
             }
-            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) | Kernel::Custom(_) => None,
+            Kernel::Scan(_)
+            | Kernel::ArgSort(_)
+            | Kernel::Scatter(_)
+            | Kernel::Custom(_)
+            | Kernel::Cuda(_) => None,
         }
     }
 
@@ -211,6 +219,7 @@ impl Kernel {
     pub fn sites(&self) -> u32 {
         match self {
             Kernel::Scatter(_) | Kernel::Custom(_) => 1,
+            Kernel::Cuda(k) => k.sites,
             other => other.program().map_or(0, |p| p.sites),
         }
     }

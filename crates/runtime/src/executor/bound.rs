@@ -253,6 +253,9 @@ impl Binder<'_> {
             Kernel::ArgSort(s) => Work::ArgSort(ArgSort::new(s, values, &key.1, level)?),
             Kernel::Scatter(s) => Work::Scatter(Scatter::new(s, values, &key.1, level)?),
             Kernel::Custom(c) => Work::Custom(Custom::new(c, values, &key.1)?),
+            Kernel::Cuda(k) => {
+                return Err(damaged!("{} is a GPU kernel in a plan for the CPU", k.name));
+            }
         };
         let work = Arc::new(work);
         self.linked.insert(key, work.clone());
@@ -274,7 +277,7 @@ impl Binder<'_> {
         };
         // Operands that are read after a part of the result is written.
         let operands: SmallVec<[u16; 4]> = match kernel {
-            Kernel::Tile(_) | Kernel::Scan(_) => smallvec![],
+            Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => smallvec![],
             Kernel::MatMul(m) => smallvec![m.lhs.arg, m.rhs.arg],
             Kernel::Conv(c) => smallvec![c.x, c.weight],
             Kernel::ArgSort(s) => smallvec![s.x],

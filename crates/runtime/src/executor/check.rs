@@ -12,6 +12,7 @@ use crate::buffer::Buffer;
 use crate::custom::registered;
 use crate::error::{Error, Result, damaged};
 use crate::memory::Storage;
+use kiln_base::cuda::CudaKernel;
 use kiln_base::plan::{Array, BufferId, Kernel, Place, Plan, Role, Step};
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::tile::{Inst, TileProgram};
@@ -275,6 +276,7 @@ fn alone_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
             let array = |a: &Array| (a.arg, a.dtype);
             (c.operands.iter().map(array).collect(), array(&c.out))
         }
+        Kernel::Cuda(k) => return cuda_access(k, dtypes),
         _ => return Err(damaged!("{name} has a program")),
     };
     let arg = |(i, dtype): (u16, DType)| match dtypes.get(i as usize) {
@@ -296,6 +298,19 @@ fn alone_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
         access.reads[i] = true;
     }
     Ok(access)
+}
+
+fn cuda_access(k: &CudaKernel, dtypes: &[DType]) -> Result<Access> {
+    if k.args.len() != dtypes.len() || k.args.iter().zip(dtypes).any(|(a, d)| a.dtype != *d) {
+        return Err(damaged!(
+            "{} is called with arguments of other dtypes",
+            k.name
+        ));
+    }
+    Ok(Access {
+        reads: k.args.iter().map(|a| !a.written).collect(),
+        writes: k.args.iter().map(|a| a.written).collect(),
+    })
 }
 
 fn tile_access(p: &TileProgram, dtypes: &[DType], raw: Option<DType>) -> Result<Access> {
