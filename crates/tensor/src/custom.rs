@@ -39,9 +39,12 @@ use std::sync::Arc;
 /// ```
 pub struct CustomOp {
     name: &'static str,
-    infer: Box<dyn Fn(&[Fact]) -> Result<Fact, KernelError> + Send + Sync>,
+    infer: Box<Infer>,
     backward: Option<Arc<Backward>>,
 }
+
+/// From the operands' dtypes and shapes to the result's.
+type Infer = dyn Fn(&[Fact]) -> Result<Fact, KernelError> + Send + Sync;
 
 impl CustomOp {
     /// Registers an operator under a name that nobody else takes, such as `"mine::cube"`, for the rest

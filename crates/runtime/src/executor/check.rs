@@ -243,8 +243,9 @@ pub(super) fn access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
 
 /// The access of a kernel that has no epilogue.
 fn alone_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
+    type Arg = (u16, DType);
     let name = kernel.name();
-    let (operands, out): (SmallVec<[(u16, DType); 3]>, (u16, DType)) = match kernel {
+    let (operands, out): (SmallVec<[Arg; 3]>, Arg) = match kernel {
         Kernel::Scan(s) => {
             let floats = s.dtype.is_float() || s.kind != ScanKind::LogSumExp;
             if !s.dtype.computes() || s.dtype == DType::Bool || !floats {
@@ -279,7 +280,7 @@ fn alone_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
         Kernel::Cuda(k) => return cuda_access(k, dtypes),
         _ => return Err(damaged!("{name} has a program")),
     };
-    let arg = |(i, dtype): (u16, DType)| match dtypes.get(i as usize) {
+    let arg = |(i, dtype): Arg| match dtypes.get(i as usize) {
         Some(d) if *d == dtype => Ok(i as usize),
         _ => Err(damaged!(
             "argument {i} of a {name} is missing or of another dtype"

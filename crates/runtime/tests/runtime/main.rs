@@ -4,6 +4,7 @@ mod accesses;
 mod build;
 mod compiled;
 mod concurrency;
+mod custom;
 mod damage;
 mod executor;
 mod oracle;
