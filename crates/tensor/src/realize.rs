@@ -53,20 +53,21 @@ pub(crate) fn realize_with(
         let lazy = tensors.iter().filter(|t| !t.is_realized());
         lazy.map(|t| (*t).clone()).collect()
     };
-    let targets = lazy(tensors).into_iter();
-    let saved: Vec<Operand> = targets.flat_map(|t| needed(&t, loc)).collect();
     loop {
         let targets = lazy(tensors);
         if targets.is_empty() {
             return Ok(());
         }
+        // What has one element may be a loss, whose gradients are asked for next.
+        let losses = targets.iter().filter(|t| t.fact().numel().is(1));
+        let saved: Vec<Operand> = losses.flat_map(|t| needed(t, loc)).collect();
         let pending = Pending::lock(&targets);
         // Another thread may have computed some meanwhile.
         let targets = lazy(tensors);
         if targets.is_empty() {
             return Ok(());
         }
-        match Run::new(targets, &saved, pending, on_failure) {
+        match Run::new(targets, saved, pending, on_failure) {
             Ok(run) => return run.run(loc),
             // Another thread is writing over a value that this one needs, and computes what depends
             // on it in the same run: wait for that run.
@@ -214,7 +215,7 @@ impl Run {
     /// `saved` is what a later backward pass needs.
     fn new(
         targets: Vec<Tensor>,
-        saved: &[Operand],
+        saved: Vec<Operand>,
         pending: Pending,
         on_failure: OnFailure,
     ) -> Result<Run, Missing> {
@@ -244,7 +245,7 @@ impl Run {
     }
 
     /// Asks for what is costly behind these values: from that, a backward pass computes the rest again.
-    fn keep_costly(&mut self, saved: &[Operand]) {
+    fn keep_costly(&mut self, saved: Vec<Operand>) {
         let entries = &self.gather.entries;
         let mut is_read = vec![false; entries.len()];
         for entry in entries.iter().filter(|e| is_product(&e.node.op)) {
@@ -257,13 +258,14 @@ impl Run {
         let mut costly = Vec::new();
         while let Some(v) = stack.pop() {
             let at = v.node.index();
-            if entries[at].is_input || std::mem::replace(&mut seen[at], true) {
+            if entries[at].is_input {
                 continue;
             }
             // The operands of products are written anyway.
-            match is_cheap(&entries[at].node.op) && !is_read[at] {
-                true => stack.extend(self.gather.operands(&entries[at])),
-                false => costly.push(v),
+            if is_read[at] || !is_cheap(&entries[at].node.op) {
+                costly.push(v);
+            } else if !std::mem::replace(&mut seen[at], true) {
+                stack.extend(self.gather.operands(&entries[at]));
             }
         }
         for v in costly {
