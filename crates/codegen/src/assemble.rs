@@ -152,16 +152,20 @@ impl Assembler<'_> {
             .collect();
         launch.nodes.sort();
         launch.nodes.dedup();
+        match self.target {
+            Target::Cpu => self.push(group, launch),
+            Target::Cuda => self.on_cuda(group, launch)?,
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, group: &Group, launch: Launch) {
         self.program.groups.push(GroupReport {
             name: launch.kernel.name().to_string(),
             nodes: launch.nodes.clone(),
             why_not: group.why_not.clone(),
         });
-        match self.target {
-            Target::Cpu => self.program.launches.push(launch),
-            Target::Cuda => self.on_cuda(group, launch)?,
-        }
-        Ok(())
+        self.program.launches.push(launch);
     }
 
     /// Adds a launch as it is on a GPU.
@@ -188,7 +192,7 @@ impl Assembler<'_> {
                 cuda::Slot::Arg(a) => launch.args[*a],
                 cuda::Slot::Scratch(s) => scratch[*s],
             });
-            self.program.launches.push(Launch {
+            let launch = Launch {
                 args: args.collect(),
                 written: step.kernel.args.iter().map(|a| a.written).collect(),
                 sites: step
@@ -205,7 +209,8 @@ impl Assembler<'_> {
                 },
                 kir: if i == last { launch.kir.clone() } else { None },
                 kernel: Kernel::Cuda(step.kernel),
-            });
+            };
+            self.push(group, launch);
         }
         Ok(())
     }
