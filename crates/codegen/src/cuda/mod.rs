@@ -10,6 +10,8 @@ use kiln_base::plan::Kernel;
 use kiln_base::{DType, Dim};
 
 mod points;
+mod rows;
+mod rows_shape;
 mod scalar;
 mod source;
 mod values;
@@ -60,13 +62,14 @@ pub(crate) fn print(launch: &Launch) -> Result<Printed, String> {
 
 /// A kernel that the Kernel IR says everything about.
 fn fused(kernel: &kir::Kernel, in_place: &[(usize, usize)]) -> Result<Printed, String> {
-    if !kernel.inner.is_empty() {
-        return Err("reductions have no CUDA printer yet".into());
-    }
+    let (kernel, in_place) = match kernel.inner.is_empty() {
+        true => (points::print(kernel, in_place), in_place.to_vec()),
+        false => rows::print(kernel, in_place),
+    };
     Ok(Printed {
-        steps: vec![whole(points::print(kernel, in_place))],
+        steps: vec![whole(kernel)],
         scratch: Vec::new(),
-        in_place: in_place.to_vec(),
+        in_place,
     })
 }
 

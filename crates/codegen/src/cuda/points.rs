@@ -51,6 +51,7 @@ pub(super) fn print(kernel: &Kernel, in_place: &[(usize, usize)]) -> CudaKernel 
         defs: &defs,
         stores: &kernel.stores,
         keeps: &vec![false; kernel.body.len()],
+        live: false,
     };
     walk.print(&mut source, &mut values);
     let grid = Blocks {

@@ -16,6 +16,8 @@ pub(super) struct Walk<'a> {
     pub stores: &'a [Store],
     /// For each value whether it is kept for later steps.
     pub keeps: &'a [bool],
+    /// Whether stores happen only where `live` is true.
+    pub live: bool,
 }
 
 impl Walk<'_> {
@@ -28,8 +30,14 @@ impl Walk<'_> {
         }
         let width = self.vector.width;
         if width == 1 {
+            if self.live {
+                source.line("if (live) {");
+            }
             for s in self.stores {
                 values.store(source, s);
+            }
+            if self.live {
+                source.line("}");
             }
             return;
         }
