@@ -27,7 +27,8 @@ use kiln_ir::Graph;
 /// # Errors
 /// If the graph holds composites (decompose them first) or ops that have no kernel yet.
 pub fn lower(graph: &Graph, options: &Options) -> Result<Program, LowerError> {
-    let flow = flow::build(graph, options.fuse)?;
+    let two_steps = options.fuse.then(|| flow::TwoSteps::of(options.target));
+    let flow = flow::build(graph, two_steps)?;
     let groups = fuse::group(&flow, options);
     assemble::assemble(&flow, &groups, options.target)
 }
