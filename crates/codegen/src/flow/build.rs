@@ -1,10 +1,10 @@
 //! From the op graph.
 
 use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, View};
-use crate::LowerError;
+use crate::{LowerError, Options, Target};
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Kind, Scalar};
-use kiln_ir::{Graph, NodeId, Op as IrOp, Role, Target, Value};
+use kiln_ir::{Graph, NodeId, Op as IrOp, Role, Value};
 use smallvec::SmallVec;
 
 /// Reductions along rows with fewer results than this, each of at least [`LONG`] elements, run in two
@@ -22,14 +22,15 @@ const LARGE: i64 = 1 << 20;
 ///
 /// # Errors
 /// On composites and ops without a kernel.
-pub(crate) fn build(graph: &Graph, split_long_reductions: bool) -> Result<Flow> {
+pub(crate) fn build(graph: &Graph, options: &Options) -> Result<Flow> {
     let mut b = FlowBuilder {
         flow: Flow::default(),
         at: Value {
             node: NodeId(0),
             output: 0,
         },
-        split_long_reductions,
+        split_long_reductions: options.fuse,
+        target: options.target,
     };
     let mut of_node: Vec<Nid> = Vec::with_capacity(graph.len());
     for (id, node) in graph.iter() {
@@ -50,6 +51,7 @@ pub(super) struct FlowBuilder {
     pub(super) flow: Flow,
     at: Value,
     split_long_reductions: bool,
+    pub(super) target: Target,
 }
 
 impl FlowBuilder {
@@ -244,7 +246,7 @@ impl FlowBuilder {
         let mut taken = vec![false; self.flow.nodes.len()];
         for o in &graph.outputs {
             let n = of_node[o.value.node.index()];
-            if o.target == Target::Kept {
+            if o.target == kiln_ir::Target::Kept {
                 let output = FlowOutput {
                     node: n,
                     required: false,
