@@ -226,12 +226,11 @@ for (int split = 1; split < {splits}; split++) raw += {parts}[split * {count} + 
 
     /// The type of indices: 32 bits where everything is known to be small.
     fn index(&self, total: &Dim) -> Index {
-        let small = |d: &Dim| d.as_const().is_some_and(|n| n < 1 << 30);
         let epilogue = match self.store {
             Store::Epilogue(kir) => Values::index_type(kir),
             Store::Plain { .. } => Index::Int,
         };
-        match self.reach.iter().chain([total, &self.k]).all(small) {
+        match self.reach.iter().chain([total, &self.k]).all(super::few) {
             true => epilogue,
             false => Index::Long,
         }

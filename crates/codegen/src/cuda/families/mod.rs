@@ -1,7 +1,7 @@
 //! Library kernels in CUDA C++: one file a family. What a family does the same way for every shape and
 //! dtype stands in `.cu` files, behind the types and numbers that a kernel is printed with.
 
-use super::source::{ENTRY, Index, Source};
+use super::source::{ENTRY, Index, Source, memory};
 use super::values::Values;
 use super::{Printed, Slot, Step, scalar};
 use crate::kir;
@@ -13,6 +13,9 @@ use kiln_base::{DType, Dim};
 
 mod gemm;
 mod matmul;
+mod scan;
+mod scatter;
+mod sort;
 
 /// A launch of a library kernel in CUDA C++.
 ///
@@ -21,6 +24,9 @@ mod matmul;
 pub(super) fn print(launch: &Launch) -> Result<Printed, String> {
     match &launch.kernel {
         Kernel::MatMul(m) => Ok(matmul::print(launch, m)),
+        Kernel::Scan(s) => Ok(scan::print(launch, s)),
+        Kernel::ArgSort(s) => Ok(sort::print(launch, s)),
+        Kernel::Scatter(s) => Ok(scatter::print(launch, s)),
         other => Err(format!("{} has no CUDA kernel yet", other.name())),
     }
 }
@@ -146,4 +152,24 @@ fn lines(source: &mut Source, text: &str) {
 /// A block for `each` points.
 fn line_of_blocks(points: Dim, each: u32) -> [Blocks; 3] {
     [Blocks { points, each }, Blocks::one(), Blocks::one()]
+}
+
+/// Whether so many elements can be numbered in 32 bits.
+fn few(elements: &Dim) -> bool {
+    elements.as_const().is_some_and(|n| n < 1 << 30)
+}
+
+/// The types of elements in memory, in registers and of their indices, and how elements get from one to
+/// the other.
+fn elements(dtype: DType, index: Index) -> String {
+    format!(
+        "typedef {} Elem;\ntypedef {} Acc;\ntypedef {} Index;\n\
+         __device__ __forceinline__ Acc load(Elem x) {{ return {}; }}\n\
+         __device__ __forceinline__ Elem store(Acc x) {{ return {}; }}\n",
+        memory(dtype),
+        scalar::ctype(dtype.compute()),
+        index.name(),
+        scalar::loaded("x", dtype),
+        scalar::stored("x", dtype)
+    )
 }
