@@ -17,6 +17,7 @@
 mod buffer;
 mod combine;
 mod conv;
+pub mod cuda;
 mod error;
 mod executor;
 mod matmul;

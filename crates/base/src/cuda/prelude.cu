@@ -1,4 +1,5 @@
 // What every kernel may use. No header is included: they cost most of a compilation.
+#pragma nv_diag_suppress 177
 
 struct kiln_errors { unsigned state; unsigned padding; long long index; long long bound; };
 
