@@ -15,7 +15,7 @@ mod build;
 mod ordered;
 mod structured;
 
-pub(crate) use build::{TwoSteps, build};
+pub(crate) use build::build;
 
 /// A node: an index into [`Flow::nodes`].
 pub(crate) type Nid = usize;

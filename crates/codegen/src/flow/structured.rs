@@ -1,18 +1,23 @@
 //! Matrix products, convolutions and pooling.
 //!
-//! f32 and f64 products and convolutions keep a node for the library kernel. The others, and pooling,
-//! become a reduction over a window view or a product of two views.
+//! Products and convolutions of f32 and f64, and on a GPU of f16 and bf16, keep a node for the library
+//! kernel. The others, and pooling, become a reduction over a window view or a product of two views.
 
 use super::build::FlowBuilder;
 use super::{ConvSpec, DimIndex, Nid, Op, View};
+use crate::Target;
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Scalar};
 use kiln_ir::{Pw, ops};
 use smallvec::SmallVec;
 
 /// Which dtypes the library kernels take.
-fn has_library(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F64)
+fn has_library(dtype: DType, target: Target) -> bool {
+    match dtype {
+        DType::F32 | DType::F64 => true,
+        DType::F16 | DType::BF16 => target == Target::Cuda,
+        _ => false,
+    }
 }
 
 /// The number that changes nothing, as a value of `dtype`.
@@ -59,7 +64,7 @@ impl FlowBuilder {
         let (k, n) = (sa[r - 1].clone(), sb[r - 1].clone());
         let mut shape = sa.clone();
         shape[r - 1] = n;
-        if has_library(dtype) {
+        if has_library(dtype, self.target) {
             return self.helper(Op::MatMul, inputs, dtype, shape);
         }
         shape.push(k); // [batch.., m, n, k]
@@ -86,7 +91,7 @@ impl FlowBuilder {
             .div_exact(&groups)
             .expect("inference checked that groups divide the output channels");
         let kernel: Vec<Dim> = sw[2..].to_vec();
-        if has_library(dtype) {
+        if has_library(dtype, self.target) {
             return self.library_conv(conv, inputs, result, out, kernel);
         }
         // [n, groups, out, spatial.., in, kernel..]
