@@ -239,7 +239,7 @@ impl Assembler<'_> {
         launch
     }
 
-    /// What scans and scatters add to their launch: where the result may lie, and what can go wrong.
+    /// What kernels of their own add to their launch: where the result may lie, and what can go wrong.
     fn alone(&self, anchor: &Anchor, nodes: &[Nid], launch: &mut Launch) {
         let node = &self.flow.nodes[anchor.node];
         let (x, others) = (anchor.operands[0].held, &anchor.operands[1..]);
@@ -248,13 +248,16 @@ impl Assembler<'_> {
         {
             launch.in_place.push((0, nodes.len() - 1));
         }
-        if matches!(node.op, Op::Scatter(..)) {
-            launch.sites.push(plan::Site {
-                op: "scatter".into(),
-                kind: plan::SiteKind::IndexOutOfRange,
-                node: node.source.node.0,
-            });
-        }
+        let (op, kind) = match &node.op {
+            Op::Scatter(..) => ("scatter", plan::SiteKind::IndexOutOfRange),
+            Op::Custom(name) => (&**name, plan::SiteKind::Custom),
+            _ => return,
+        };
+        launch.sites.push(plan::Site {
+            op: op.into(),
+            kind,
+            node: node.source.node.0,
+        });
     }
 
     fn tiled(&self, group: &Group) -> Result<Launch, LowerError> {
@@ -363,6 +366,19 @@ impl Assembler<'_> {
                 src: strided(2),
                 out,
             }),
+            Op::Custom(name) => {
+                let array = |n: Nid, arg: u16| plan::Array {
+                    arg,
+                    dtype: self.flow.nodes[n].dtype,
+                    shape: self.flow.nodes[n].shape.to_vec(),
+                };
+                let operands = node.inputs.iter().enumerate();
+                Kernel::Custom(plan::Custom {
+                    name: name.to_string(),
+                    operands: operands.map(|(i, n)| array(*n, whole(i))).collect(),
+                    out: array(anchor.node, out),
+                })
+            }
             Op::Conv(c) => {
                 let w = operand(1); // [groups, in, kernel.., out]
                 Kernel::Conv(plan::Conv {

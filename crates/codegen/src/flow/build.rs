@@ -121,6 +121,10 @@ impl FlowBuilder {
             IrOp::Scan(s) => self.scan(s, inputs[0]),
             IrOp::ArgSort(s) => self.arg_sort(s, inputs[0], &node.fact().shape),
             IrOp::Scatter(s) => self.scatter(s, inputs),
+            IrOp::Custom(c) => {
+                let shape = node.fact().shape.iter().cloned();
+                self.helper(Op::Custom(c.name.clone()), inputs, node.fact().dtype, shape)
+            }
             IrOp::If(_) | IrOp::Loop(_) => {
                 let text = format!("the CPU engine has no {} yet", node.op.name());
                 return Err(LowerError::new(id, text));
@@ -201,6 +205,7 @@ impl FlowBuilder {
             | IrOp::Scan(_)
             | IrOp::ArgSort(_)
             | IrOp::Scatter(_)
+            | IrOp::Custom(_)
             | IrOp::If(_)
             | IrOp::Loop(_) => unreachable!("handled by `node`"),
         }

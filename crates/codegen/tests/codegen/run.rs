@@ -147,7 +147,7 @@ pub fn run(
                 let compiled = compiled.as_ref().expect("compiled for the device");
                 ok &= compiled.run(launch, &dtypes, &mut memory, symbols) == 0;
             }
-            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) => {
+            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) | Kernel::Custom(_) => {
                 ok &= alone(&launch.kernel, program, &mut memory, launch, symbols);
             }
             Kernel::Conv(c) => {
@@ -173,7 +173,7 @@ pub fn run(
     ok.then(|| outputs.collect())
 }
 
-/// Runs a scan, sort or scatter by the reference evaluation of its op.
+/// Runs a kernel without epilogue by the reference evaluation of its op.
 fn alone(
     kernel: &Kernel,
     program: &Program,
@@ -205,6 +205,17 @@ fn alone(
             };
             let shape = [&s.lanes, &s.len].map(number);
             (op.into(), s.out, vec![whole(s.x, &shape)])
+        }
+        Kernel::Custom(c) => {
+            let shape =
+                |a: &kiln_base::plan::Array| a.shape.iter().map(number).collect::<Vec<usize>>();
+            let output = shape(&c.out).into_iter().map(Dim::from);
+            let op = ops::Custom {
+                name: c.name.as_str().into(),
+                output: Fact::new(c.out.dtype, output),
+            };
+            let inputs = c.operands.iter().map(|a| whole(a.arg, &shape(a)));
+            (op.into(), c.out.arg, inputs.collect())
         }
         Kernel::Scatter(s) => {
             let strided = |x: &kiln_base::plan::Strided| {

@@ -93,6 +93,11 @@ fn run_steps(
     let failures = Failures::default();
     for step in steps {
         let args: SmallVec<[*mut u8; 12]> = step.args.iter().map(|a| place(*a)).collect();
+        let site = |i: u32| {
+            let sites = &source[step.step].sites;
+            let site = sites.get(i as usize).copied().unwrap_or(0);
+            (site, &exe.plan.sites[site as usize])
+        };
         // SAFETY: binding proved that the work stays within its arguments' lengths; inputs, constants
         // and prepared results are only read; outputs and the arena belong to this run; and
         // `parallel` says when parts would disturb each other.
@@ -104,13 +109,16 @@ fn run_steps(
                 Work::Scan(s) => s.run(&args, step.parallel),
                 Work::ArgSort(s) => s.run(&args, step.parallel, &failures),
                 Work::Scatter(s) => s.run(&args, step.parallel, &failures),
+                Work::Custom(c) => c.run(&args).map_err(|text| Error::Custom {
+                    op: site(0).1.op.clone(),
+                    text,
+                    node: site(0).1.node,
+                })?,
             }
         }
         exe.counts.kernels.fetch_add(1, Ordering::Relaxed);
         if let Some(failure) = failures.take()? {
-            let sites = &source[step.step].sites;
-            let site = sites.get(failure.site as usize).copied().unwrap_or(0);
-            let info = &exe.plan.sites[site as usize];
+            let (site, info) = site(failure.site);
             return Err(Error::Data {
                 site,
                 op: info.op.clone(),
