@@ -30,5 +30,5 @@ mod tile;
 
 pub use buffer::{Buffer, Element};
 pub use error::{Error, Result};
-pub use executor::{Executable, MemoryReport, Stats};
+pub use executor::{Executable, MemoryReport, Stats, StepTime};
 pub use simd::Level;

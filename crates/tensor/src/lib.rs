@@ -46,7 +46,7 @@ pub use device::{Device, set_threads, threads};
 pub use error::{Error, ErrorKind, Result};
 pub use kiln_base::{DType, Dim, Scalar};
 pub use kiln_compiler::{CacheStats, Explain, KernelInfo, Options as CompileOptions};
-pub use kiln_runtime::{Executable, Level, MemoryReport, memory};
+pub use kiln_runtime::{Executable, Level, MemoryReport, StepTime, memory};
 pub use names::DimNames;
 pub use node::Tensor;
 pub use ops::*;
