@@ -1,6 +1,7 @@
 //! Words that every Kiln crate shares: [`DType`]s, [`Scalar`]s, [`Dim`]s, source locations ([`Loc`]),
 //! the scalar primitives of kernels ([`prim`], [`special`]) and the serialisable [`Plan`](plan::Plan) with its kernels.
 
+pub mod cuda;
 mod dim;
 mod dtype;
 mod loc;

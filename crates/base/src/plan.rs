@@ -4,6 +4,7 @@
 //! parameters and run again only when one of those changes; the *run* steps run every time. Sizes
 //! may be symbolic; binding the inputs' shapes gives every symbol a value.
 
+use crate::cuda::CudaKernel;
 use crate::prim::{ScanKind, ScatterKind};
 use crate::tile::TileProgram;
 use crate::{DType, Dim, Sym};
@@ -176,6 +177,8 @@ pub enum Kernel {
     ArgSort(ArgSort),
     /// Elements placed by index.
     Scatter(Scatter),
+    /// Any of these, for a GPU. A plan has either these alone or none.
+    Cuda(CudaKernel),
 }
 
 impl Kernel {
@@ -188,6 +191,7 @@ impl Kernel {
             Kernel::Scan(_) => "scan",
             Kernel::ArgSort(_) => "arg_sort",
             Kernel::Scatter(_) => "scatter",
+            Kernel::Cuda(k) => &k.name,
         }
     }
 
@@ -198,7 +202,7 @@ impl Kernel {
             Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => {
                 epilogue.as_ref().map(|e| &e.program)
             }
-            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) => None,
+            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) | Kernel::Cuda(_) => None,
         }
     }
 
@@ -206,6 +210,7 @@ impl Kernel {
     pub fn sites(&self) -> u32 {
         match self {
             Kernel::Scatter(_) => 1,
+            Kernel::Cuda(k) => k.sites,
             other => other.program().map_or(0, |p| p.sites),
         }
     }

@@ -3,7 +3,10 @@
 use crate::emit::{ArgOf, Emitted, emit};
 use crate::flow::{Flow, Nid, Op};
 use crate::fuse::{Anchor, Group, Operand};
-use crate::{BufId, BufferInfo, Cost, GroupReport, Launch, LowerError, Origin, Program, kir, tile};
+use crate::{
+    BufId, BufferInfo, Cost, GroupReport, Launch, LowerError, Origin, Program, Target, cuda, kir,
+    tile,
+};
 use kiln_base::plan::{self, Epilogue, Kernel, Matrix};
 use kiln_base::{Dim, numel};
 use kiln_ir::NodeId;
@@ -14,9 +17,14 @@ use std::collections::BinaryHeap;
 ///
 /// # Errors
 /// If a group can't be expressed; that would be a bug.
-pub(crate) fn assemble(flow: &Flow, groups: &[Group]) -> Result<Program, LowerError> {
+pub(crate) fn assemble(
+    flow: &Flow,
+    groups: &[Group],
+    target: Target,
+) -> Result<Program, LowerError> {
     let mut a = Assembler {
         flow,
+        target,
         program: Program {
             buffers: Vec::new(),
             launches: Vec::new(),
@@ -63,6 +71,7 @@ fn order(groups: &[Group]) -> Vec<usize> {
 
 struct Assembler<'a> {
     flow: &'a Flow,
+    target: Target,
     program: Program,
     buffer: Vec<Option<BufId>>,
 }
@@ -148,7 +157,56 @@ impl Assembler<'_> {
             nodes: launch.nodes.clone(),
             why_not: group.why_not.clone(),
         });
-        self.program.launches.push(launch);
+        match self.target {
+            Target::Cpu => self.program.launches.push(launch),
+            Target::Cuda => self.on_cuda(group, launch)?,
+        }
+        Ok(())
+    }
+
+    /// Adds a launch as it is on a GPU.
+    fn on_cuda(&mut self, group: &Group, launch: Launch) -> Result<(), LowerError> {
+        let value = self.flow.nodes[group.roots[0].0].source;
+        let fail = |text| LowerError::new(value.node, text);
+        let printed = cuda::print(&launch).map_err(fail)?;
+        let scratch: Vec<BufId> = (printed.scratch.into_iter())
+            .map(|(dtype, shape)| {
+                self.program.buffers.push(BufferInfo {
+                    dtype,
+                    shape,
+                    origin: Origin::Derived(value),
+                    parameter_only: group.parameter_only,
+                });
+                BufId(self.program.buffers.len() as u32 - 1)
+            })
+            .collect();
+        let last = printed.steps.len().saturating_sub(1);
+        for (i, step) in printed.steps.into_iter().enumerate() {
+            let of = |a: usize| step.args.iter().position(|s| *s == cuda::Slot::Arg(a));
+            let together = |(r, w): &(usize, usize)| Some((of(*r)?, of(*w)?));
+            let args = step.args.iter().map(|slot| match slot {
+                cuda::Slot::Arg(a) => launch.args[*a],
+                cuda::Slot::Scratch(s) => scratch[*s],
+            });
+            self.program.launches.push(Launch {
+                args: args.collect(),
+                written: step.kernel.args.iter().map(|a| a.written).collect(),
+                sites: step
+                    .sites
+                    .iter()
+                    .map(|s| launch.sites[*s].clone())
+                    .collect(),
+                nodes: launch.nodes.clone(),
+                in_place: printed.in_place.iter().filter_map(together).collect(),
+                cost: if i == last {
+                    launch.cost.clone()
+                } else {
+                    Cost::default()
+                },
+                kir: if i == last { launch.kir.clone() } else { None },
+                kernel: Kernel::Cuda(step.kernel),
+            });
+        }
         Ok(())
     }
 

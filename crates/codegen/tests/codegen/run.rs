@@ -139,6 +139,7 @@ pub fn run(
                     engine,
                 );
             }
+            Kernel::Cuda(k) => panic!("{} is not for the CPU", k.name),
             Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) => {
                 ok &= alone(&launch.kernel, program, &mut memory, launch, symbols);
             }

@@ -250,6 +250,9 @@ impl Binder<'_> {
             Kernel::Scan(s) => Work::Scan(Scan::new(s, values, &key.1, level)?),
             Kernel::ArgSort(s) => Work::ArgSort(ArgSort::new(s, values, &key.1, level)?),
             Kernel::Scatter(s) => Work::Scatter(Scatter::new(s, values, &key.1, level)?),
+            Kernel::Cuda(k) => {
+                return Err(damaged!("{} is a GPU kernel in a plan for the CPU", k.name));
+            }
         };
         let work = Arc::new(work);
         self.linked.insert(key, work.clone());
@@ -271,7 +274,7 @@ impl Binder<'_> {
         };
         // Operands that are read after a part of the result is written.
         let operands: &[u16] = match kernel {
-            Kernel::Tile(_) | Kernel::Scan(_) => &[],
+            Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => &[],
             Kernel::MatMul(m) => &[m.lhs.arg, m.rhs.arg],
             Kernel::Conv(c) => &[c.x, c.weight],
             Kernel::ArgSort(s) => &[s.x],

@@ -11,6 +11,7 @@
 use crate::buffer::Buffer;
 use crate::error::{Error, Result, damaged};
 use crate::memory::Storage;
+use kiln_base::cuda::CudaKernel;
 use kiln_base::plan::{BufferId, Kernel, Place, Plan, Role, Step};
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::tile::{Inst, TileProgram};
@@ -268,6 +269,7 @@ fn alone_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
             ];
             (&operands.clone(), (s.out, s.dtype))
         }
+        Kernel::Cuda(k) => return cuda_access(k, dtypes),
         _ => return Err(damaged!("{name} has a program")),
     };
     let arg = |(i, dtype): (u16, DType)| match dtypes.get(i as usize) {
@@ -289,6 +291,19 @@ fn alone_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
         access.reads[i] = true;
     }
     Ok(access)
+}
+
+fn cuda_access(k: &CudaKernel, dtypes: &[DType]) -> Result<Access> {
+    if k.args.len() != dtypes.len() || k.args.iter().zip(dtypes).any(|(a, d)| a.dtype != *d) {
+        return Err(damaged!(
+            "{} is called with arguments of other dtypes",
+            k.name
+        ));
+    }
+    Ok(Access {
+        reads: k.args.iter().map(|a| !a.written).collect(),
+        writes: k.args.iter().map(|a| a.written).collect(),
+    })
 }
 
 fn tile_access(p: &TileProgram, dtypes: &[DType], raw: Option<DType>) -> Result<Access> {
