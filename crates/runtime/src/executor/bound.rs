@@ -276,7 +276,7 @@ impl Binder<'_> {
         let operands: &[u16] = match kernel {
             Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => &[],
             Kernel::MatMul(m) => &[m.lhs.arg, m.rhs.arg],
-            Kernel::Conv(c) => &[c.x, c.weight],
+            Kernel::Conv(c) => &c.operands,
             Kernel::ArgSort(s) => &[s.x],
             Kernel::Scatter(s) => &[s.index.arg, s.src.arg],
         };

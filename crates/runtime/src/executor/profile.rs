@@ -9,8 +9,11 @@ use std::time::Duration;
 #[derive(Default)]
 pub(super) struct Profile {
     on: AtomicBool,
-    times: Mutex<Vec<(u64, Duration)>>,
+    times: Mutex<Vec<Times>>,
 }
+
+/// How often a step ran, the time of all its runs together, and the least.
+type Times = (u64, Duration, Duration);
 
 /// The time of one step of the *run* part.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub struct StepTime {
     pub runs: u64,
     /// The time of all these runs together.
     pub total: Duration,
+    /// The time of the fastest.
+    pub least: Duration,
 }
 
 impl Profile {
@@ -33,10 +38,11 @@ impl Profile {
     pub(super) fn add(&self, step: usize, time: Duration) {
         let mut times = lock(&self.times);
         if times.len() <= step {
-            times.resize(step + 1, (0, Duration::ZERO));
+            times.resize(step + 1, (0, Duration::ZERO, Duration::MAX));
         }
         times[step].0 += 1;
         times[step].1 += time;
+        times[step].2 = times[step].2.min(time);
     }
 }
 
@@ -51,13 +57,14 @@ impl Executable {
     /// The time that each step of the *run* part has taken since profiling was switched on.
     pub fn step_times(&self) -> Vec<StepTime> {
         let times = lock(&self.profile.times).clone();
-        let named = |(step, (runs, total)): (usize, (u64, Duration))| StepTime {
+        let named = |(step, (runs, total, least)): (usize, Times)| StepTime {
             step,
             kernel: self.plan.kernels[self.plan.run[step].kernel as usize]
                 .name()
                 .to_string(),
             runs,
             total,
+            least,
         };
         times.into_iter().enumerate().map(named).collect()
     }
