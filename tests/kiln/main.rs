@@ -2,6 +2,7 @@
 
 mod access;
 mod autograd;
+mod bias_before_norm;
 mod compiled;
 mod custom_ops;
 mod determinism;

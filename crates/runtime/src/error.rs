@@ -101,6 +101,9 @@ pub enum Error {
     /// A buffer was made or read with the wrong dtype or size.
     #[error("{0}")]
     Buffer(String),
+    /// CUDA is not there, or something in it failed.
+    #[error("{0}")]
+    Cuda(String),
     /// A bug in the runtime; please report it.
     #[error("internal error of the runtime: {0}")]
     Internal(String),

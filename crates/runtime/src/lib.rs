@@ -17,6 +17,7 @@
 mod buffer;
 mod combine;
 mod conv;
+pub mod cuda;
 mod custom;
 mod error;
 mod executor;
@@ -31,6 +32,6 @@ mod tile;
 
 pub use buffer::Buffer;
 pub use error::{Error, Result};
-pub use executor::{Executable, MemoryReport, Stats};
+pub use executor::{Executable, MemoryReport, Stats, StepTime};
 pub use kiln_base::{Element, custom as custom_ops};
 pub use simd::Level;
