@@ -191,7 +191,10 @@ impl Kernel {
         match self {
             Kernel::Tile(p) => &p.name,
             Kernel::MatMul(m) => m.epilogue.as_ref().map_or("matmul", |e| &e.program.name),
-            Kernel::Conv(c) => c.epilogue.as_ref().map_or("conv", |e| &e.program.name),
+            Kernel::Conv(c) => c
+                .epilogue
+                .as_ref()
+                .map_or(c.role.name(), |e| &e.program.name),
             Kernel::Scan(_) => "scan",
             Kernel::ArgSort(_) => "arg_sort",
             Kernel::Scatter(_) => "scatter",
@@ -275,11 +278,38 @@ pub struct MatMul {
     pub epilogue: Option<Epilogue>,
 }
 
-/// A convolution (cross-correlation) over contiguous `[batch, groups · in, spatial..]`.
+/// Which of the three tensors of a convolution y = x * w a kernel computes from the other two. Each
+/// function is linear in both its operands, and the derivative of the others.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConvRole {
+    /// y from x and w.
+    Result,
+    /// The gradient of x, from that of y and from w: a transposed convolution.
+    Input,
+    /// The gradient of w, from x and from that of y.
+    Weight,
+}
+
+impl ConvRole {
+    /// The name that kernels are called by.
+    pub fn name(self) -> &'static str {
+        match self {
+            ConvRole::Result => "conv",
+            ConvRole::Input => "conv_transpose",
+            ConvRole::Weight => "conv_weight",
+        }
+    }
+}
+
+/// A convolution (cross-correlation) or one of its two gradients, over contiguous
+/// x `[batch, groups · in, input..]`, w `[groups · out, in, kernel..]` and
+/// y `[batch, groups · out, output..]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Conv {
     /// f32 or f64.
     pub dtype: DType,
+    /// What is computed.
+    pub role: ConvRole,
     /// Batch size.
     pub batch: Dim,
     /// Channel groups.
@@ -300,10 +330,8 @@ pub struct Conv {
     pub padding: Vec<Dim>,
     /// Steps within the filter.
     pub dilation: Vec<Dim>,
-    /// The input's argument.
-    pub x: u16,
-    /// The argument of the reordered weights, contiguous `[groups, in, kernel.., out]`.
-    pub weight: u16,
+    /// The arguments of the operands, in the order in which the role names them.
+    pub operands: [u16; 2],
     /// The contiguous result's argument; unused with an epilogue, which writes its own.
     pub out: u16,
     /// Work on the result.

@@ -379,26 +379,23 @@ impl Assembler<'_> {
                     out: array(anchor.node, out),
                 })
             }
-            Op::Conv(c) => {
-                let w = operand(1); // [groups, in, kernel.., out]
-                Kernel::Conv(plan::Conv {
-                    dtype: node.dtype,
-                    batch: shape[0].clone(),
-                    groups: Dim::from(c.groups),
-                    in_channels: w[1].clone(),
-                    out_channels: w[w.len() - 1].clone(),
-                    input: operand(0)[2..].to_vec(),
-                    output: shape[2..].to_vec(),
-                    kernel: c.kernel.clone(),
-                    stride: c.stride.iter().map(|s| Dim::from(*s)).collect(),
-                    padding: c.padding.iter().map(|s| Dim::from(*s)).collect(),
-                    dilation: c.dilation.iter().map(|s| Dim::from(*s)).collect(),
-                    x: whole(0),
-                    weight: whole(1),
-                    out,
-                    epilogue,
-                })
-            }
+            Op::Conv(c) => Kernel::Conv(plan::Conv {
+                dtype: node.dtype,
+                role: c.role,
+                batch: c.batch.clone(),
+                groups: Dim::from(c.groups),
+                in_channels: c.in_channels.clone(),
+                out_channels: c.out_channels.clone(),
+                input: c.input.clone(),
+                output: c.output.clone(),
+                kernel: c.kernel.clone(),
+                stride: c.stride.iter().map(|s| Dim::from(*s)).collect(),
+                padding: c.padding.iter().map(|s| Dim::from(*s)).collect(),
+                dilation: c.dilation.iter().map(|s| Dim::from(*s)).collect(),
+                operands: [whole(0), whole(1)],
+                out,
+                epilogue,
+            }),
             _ => {
                 let batch = shape.len() - 2;
                 let matrix = |i: usize| {
@@ -437,9 +434,11 @@ impl Assembler<'_> {
             let x = &self.flow.nodes[node.inputs[0]].shape;
             let sums = |len: Dim| &(&numel(&node.shape) * &len) * &Dim::Const(2);
             flops = match &node.op {
-                Op::Conv(_) => {
-                    let w = &self.flow.nodes[node.inputs[1]].shape;
-                    sums(numel(&w[1..w.len() - 1]))
+                Op::Conv(c) => {
+                    let channels = [Dim::from(2 * c.groups), c.in_channels.clone()];
+                    let sizes = [&numel(&c.output), &numel(&c.kernel), &c.batch];
+                    let products = &c.out_channels * &numel(&channels);
+                    sizes.iter().fold(products, |n, s| &n * *s)
                 }
                 Op::MatMul => sums(x[x.len() - 1].clone()),
                 Op::Scatter(..) => self.flow.numel(node.inputs[2]),

@@ -50,7 +50,7 @@ pub use kiln_base::custom::{ArrayView, ArrayViewMut, KernelError};
 pub use kiln_base::{DType, Dim, Scalar};
 pub use kiln_compiler::{CacheStats, Explain, KernelInfo, Options as CompileOptions};
 pub use kiln_ir::Fact;
-pub use kiln_runtime::{Executable, Level, MemoryReport, memory};
+pub use kiln_runtime::{Executable, Level, MemoryReport, StepTime, memory};
 pub use names::DimNames;
 pub use node::Tensor;
 pub use ops::*;

@@ -2,6 +2,7 @@
 
 use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, View};
 use crate::{LowerError, Options, Target};
+use kiln_base::plan::ConvRole;
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Kind, Scalar};
 use kiln_ir::{Graph, NodeId, Op as IrOp, Role, Value};
@@ -110,11 +111,15 @@ impl FlowBuilder {
             IrOp::Conv(c) => self.conv(c, inputs, &node.fact().shape),
             IrOp::WindowReduce(w) => self.window_reduce(w, inputs[0], &node.fact().shape),
             IrOp::Reduce(r) => self.reduce(r.kind, &r.axes, inputs[0]),
-            IrOp::Softmax(_)
-            | IrOp::BatchNorm(_)
-            | IrOp::Attention(_)
-            | IrOp::ConvTranspose(_)
-            | IrOp::ConvWeight(_) => {
+            IrOp::ConvTranspose(c) => {
+                let result = &node.fact().shape;
+                self.conv_gradient(id, &c.conv, ConvRole::Input, inputs, result)?
+            }
+            IrOp::ConvWeight(c) => {
+                let result = &node.fact().shape;
+                self.conv_gradient(id, &c.conv, ConvRole::Weight, inputs, result)?
+            }
+            IrOp::Softmax(_) | IrOp::BatchNorm(_) | IrOp::Attention(_) => {
                 let text = format!("{} is a composite; decompose it first", node.op.name());
                 return Err(LowerError::new(id, text));
             }

@@ -279,7 +279,7 @@ impl Binder<'_> {
         let operands: SmallVec<[u16; 4]> = match kernel {
             Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => smallvec![],
             Kernel::MatMul(m) => smallvec![m.lhs.arg, m.rhs.arg],
-            Kernel::Conv(c) => smallvec![c.x, c.weight],
+            Kernel::Conv(c) => c.operands.iter().copied().collect(),
             Kernel::ArgSort(s) => smallvec![s.x],
             Kernel::Scatter(s) => smallvec![s.index.arg, s.src.arg],
             Kernel::Custom(c) => c.operands.iter().map(|o| o.arg).collect(),

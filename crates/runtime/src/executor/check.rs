@@ -210,7 +210,7 @@ pub(super) fn access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
     let (operands, out, dtype, epilogue) = match kernel {
         Kernel::Tile(p) => return tile_access(p, dtypes, None),
         Kernel::MatMul(m) => ([m.lhs.arg, m.rhs.arg], m.out, m.dtype, &m.epilogue),
-        Kernel::Conv(c) => ([c.x, c.weight], c.out, c.dtype, &c.epilogue),
+        Kernel::Conv(c) => (c.operands, c.out, c.dtype, &c.epilogue),
         other => return alone_access(other, dtypes),
     };
     if !matches!(dtype, DType::F32 | DType::F64) {

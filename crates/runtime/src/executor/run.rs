@@ -10,6 +10,7 @@ use kiln_base::plan::Step;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Results of *prepare* for one set of parameters.
 pub(super) struct Prepared {
@@ -79,7 +80,7 @@ pub(super) fn run(exe: &Executable, bound: &Bound, mut inputs: Inputs) -> Result
         Loc::Prepared(p) => prepared[p].ptr(),
         Loc::Arena(offset) => arena.ptr().wrapping_add(offset),
     };
-    run_steps(exe, &bound.run, &exe.plan.run, place)?;
+    run_steps(exe, &bound.run, &exe.plan.run, exe.profile.on(), place)?;
     finish(exe, bound, inputs, slots, prepared)
 }
 
@@ -88,6 +89,7 @@ fn run_steps(
     exe: &Executable,
     steps: &[BoundStep],
     source: &[Step],
+    profile: bool,
     place: impl Fn(Loc) -> *mut u8,
 ) -> Result<()> {
     let failures = Failures::default();
@@ -98,6 +100,7 @@ fn run_steps(
             let site = sites.get(i as usize).copied().unwrap_or(0);
             (site, &exe.plan.sites[site as usize])
         };
+        let start = profile.then(Instant::now);
         // SAFETY: binding proved that the work stays within its arguments' lengths; inputs, constants
         // and prepared results are only read; outputs and the arena belong to this run; and
         // `parallel` says when parts would disturb each other.
@@ -115,6 +118,9 @@ fn run_steps(
                     node: site(0).1.node,
                 })?,
             }
+        }
+        if let Some(start) = start {
+            exe.profile.add(step.step, start.elapsed());
         }
         exe.counts.kernels.fetch_add(1, Ordering::Relaxed);
         if let Some(failure) = failures.take()? {
@@ -185,6 +191,6 @@ pub(super) fn prepare(
         Loc::Arena(offset) => arena.ptr().wrapping_add(offset),
         Loc::Slot(_) => std::ptr::null_mut(), // checking allows no output here
     };
-    run_steps(exe, &bound.prepare, &exe.plan.prepare, place)?;
+    run_steps(exe, &bound.prepare, &exe.plan.prepare, false, place)?;
     Ok(storages.into_iter().map(Arc::new).collect())
 }
