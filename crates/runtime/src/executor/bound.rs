@@ -3,6 +3,7 @@
 use super::MemoryReport;
 use super::check::{self, Facts};
 use crate::conv::Conv;
+use crate::cuda::{self, Graphs, Launch};
 use crate::error::{Result, damaged};
 use crate::matmul::MatMul;
 use crate::memory::ALIGN;
@@ -37,6 +38,7 @@ pub(super) enum Work {
     Scan(Scan),
     ArgSort(ArgSort),
     Scatter(Scatter),
+    Cuda(Arc<Launch>),
 }
 
 /// A step with known sizes.
@@ -69,6 +71,29 @@ pub(super) struct Bound {
     pub arena: usize,
     pub prepare_arena: usize,
     pub report: MemoryReport,
+    /// Graphs of the run part, for a GPU.
+    pub graphs: Graphs,
+    pub holders: Holders,
+}
+
+/// What a GPU's memory is held for.
+pub(super) struct Holders {
+    pub outputs: Arc<str>,
+    pub prepared: Arc<str>,
+    pub arena: Arc<str>,
+}
+
+impl Holders {
+    fn new(plan: &Plan) -> Holders {
+        let last = plan.run.last().or(plan.prepare.last());
+        let kernel = last.map_or("nothing", |s| plan.kernels[s.kernel as usize].name());
+        let of = |what: &str| format!("{what} of the program that ends in {kernel}").into();
+        Holders {
+            outputs: of("results"),
+            prepared: of("prepared parameters"),
+            arena: of("temporaries"),
+        }
+    }
 }
 
 struct Binder<'a> {
@@ -76,6 +101,8 @@ struct Binder<'a> {
     facts: &'a Facts,
     values: &'a [i64],
     level: Level,
+    /// The kernels, for a GPU.
+    launches: Vec<Arc<Launch>>,
     lens: Vec<i64>,
     /// Places of all buffers but temporaries.
     fixed: Vec<Loc>,
@@ -86,7 +113,13 @@ struct Binder<'a> {
 const BUFFER_LIMIT: i64 = 1 << 46;
 
 impl Bound {
-    pub(super) fn new(plan: &Plan, facts: &Facts, values: &[i64], level: Level) -> Result<Bound> {
+    pub(super) fn new(
+        plan: &Plan,
+        facts: &Facts,
+        values: &[i64],
+        level: Level,
+        gpu: Option<&Arc<cuda::Device>>,
+    ) -> Result<Bound> {
         let lens = plan
             .buffers
             .iter()
@@ -122,6 +155,10 @@ impl Bound {
             facts,
             values,
             level,
+            launches: match gpu {
+                Some(device) => Launch::all(device, plan, values)?,
+                None => Vec::new(),
+            },
             lens,
             fixed,
             linked: HashMap::new(),
@@ -149,6 +186,8 @@ impl Bound {
             arena: layout.0,
             prepare_arena: prepare_layout.0,
             report,
+            graphs: Graphs::default(),
+            holders: Holders::new(plan),
         })
     }
 }
@@ -250,9 +289,10 @@ impl Binder<'_> {
             Kernel::Scan(s) => Work::Scan(Scan::new(s, values, &key.1, level)?),
             Kernel::ArgSort(s) => Work::ArgSort(ArgSort::new(s, values, &key.1, level)?),
             Kernel::Scatter(s) => Work::Scatter(Scatter::new(s, values, &key.1, level)?),
-            Kernel::Cuda(k) => {
-                return Err(damaged!("{} is a GPU kernel in a plan for the CPU", k.name));
-            }
+            Kernel::Cuda(k) => match self.launches.get(step.kernel as usize) {
+                Some(launch) => Work::Cuda(launch.clone()),
+                None => return Err(damaged!("{} is a GPU kernel in a plan for the CPU", k.name)),
+            },
         };
         let work = Arc::new(work);
         self.linked.insert(key, work.clone());
@@ -270,7 +310,7 @@ impl Binder<'_> {
             Work::Tile(l) => Some(l),
             Work::MatMul(m) => m.epilogue.as_ref(),
             Work::Conv(c) => c.epilogue.as_ref(),
-            Work::Scan(_) | Work::ArgSort(_) | Work::Scatter(_) => None,
+            Work::Scan(_) | Work::ArgSort(_) | Work::Scatter(_) | Work::Cuda(_) => None,
         };
         // Operands that are read after a part of the result is written.
         let operands: &[u16] = match kernel {
