@@ -2,6 +2,7 @@
 
 mod bound;
 mod check;
+mod profile;
 mod run;
 
 use crate::buffer::Buffer;
@@ -10,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::simd::Level;
 use bound::Bound;
 use kiln_base::plan::{Plan, Role};
+pub use profile::StepTime;
 use run::Prepared;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +38,7 @@ pub struct Executable {
     /// Most recently used last.
     prepared: Mutex<Vec<Arc<Prepared>>>,
     counts: Counts,
+    profile: profile::Profile,
 }
 
 #[derive(Default)]
@@ -143,6 +146,7 @@ impl Executable {
             bindings: Mutex::default(),
             prepared: Mutex::default(),
             counts: Counts::default(),
+            profile: profile::Profile::default(),
             plan,
         };
         if exe.plan.symbols.is_empty() {

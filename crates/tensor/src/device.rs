@@ -1,7 +1,6 @@
 //! Where tensors live.
 
 use crate::{Error, ErrorKind, Result};
-use kiln_base::Loc;
 use kiln_runtime::memory::{self, MemoryStats};
 use kiln_runtime::{Buffer, Error as RunError, cuda};
 use std::fmt;
@@ -132,7 +131,7 @@ impl Device {
 }
 
 fn device_error(called: &str, e: RunError, loc: &'static Location<'static>) -> Error {
-    Error::new(ErrorKind::Device, called, e.to_string(), Loc::from(loc))
+    Error::new(ErrorKind::Device, called, e.to_string(), loc)
 }
 
 impl fmt::Display for Device {

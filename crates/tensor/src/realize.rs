@@ -1,7 +1,8 @@
 //! Reading: compile what a value needs, run it, keep what it gave, commit what it assigned.
 
+use crate::autograd::needed;
 use crate::gather::{Gather, Missing, leaked};
-use crate::node::{State, Tensor};
+use crate::node::{Operand, State, Tensor};
 use crate::recording::Recording;
 use crate::var::Busy;
 use crate::{Device, Error, ErrorKind, Result, scope};
@@ -103,6 +104,8 @@ fn realize_on(
             .filter(|t| t.device() == device && !t.is_realized());
         lazy.map(|t| (*t).clone()).collect()
     };
+    let targets = lazy().into_iter();
+    let saved: Vec<Operand> = targets.flat_map(|t| needed(&t, loc)).collect();
     loop {
         let targets = lazy();
         if targets.is_empty() {
@@ -114,7 +117,7 @@ fn realize_on(
         if targets.is_empty() {
             return Ok(());
         }
-        match Run::new(device, targets, pending, on_failure) {
+        match Run::new(device, targets, &saved, pending, on_failure) {
             Ok(run) => return run.run(loc),
             // Another thread is writing over a value that this one needs, and computes what depends
             // on it in the same run: wait for that run.
@@ -144,7 +147,7 @@ pub(crate) fn value(t: &Tensor, loc: &'static Location<'static>) -> Result<Buffe
             ErrorKind::Internal,
             "read",
             "a run did not give the value",
-            Loc::from(loc),
+            loc,
         )
     })
 }
@@ -156,7 +159,7 @@ fn forbid_while_compiling(loc: &'static Location<'static>) -> Result<()> {
             "compile",
             "a value can't be read while recording: it is not known yet, and baking one example in \
              would be wrong for the next run; return the tensor instead",
-            Loc::from(loc),
+            loc,
         ));
     }
     Ok(())
@@ -231,6 +234,26 @@ impl Pending {
     }
 }
 
+/// Whether an op costs little beside reading its operands.
+fn is_cheap(op: &Op) -> bool {
+    op.is_view()
+        || matches!(
+            op,
+            Op::Pointwise(_) | Op::Cast(_) | Op::Pad(_) | Op::Concat(_) | Op::BatchNorm(_)
+        )
+        || matches!(
+            op,
+            Op::Full(_) | Op::Constant(_) | Op::Iota(_) | Op::Random(_)
+        )
+}
+
+fn is_product(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::MatMul(_) | Op::Conv(_) | Op::ConvTranspose(_) | Op::ConvWeight(_)
+    )
+}
+
 /// The recording that an unrealised tensor belongs to.
 fn recording_of(t: &Tensor) -> Option<Recording> {
     match &*t.node.state() {
@@ -252,9 +275,11 @@ struct Run {
 }
 
 impl Run {
+    /// `saved` is what a later backward pass needs.
     fn new(
         device: Device,
         targets: Vec<Tensor>,
+        saved: &[Operand],
         pending: Pending,
         on_failure: OnFailure,
     ) -> Result<Run, Missing> {
@@ -279,8 +304,37 @@ impl Run {
         for value in target_values {
             run.ask(value, Target::Result);
         }
+        run.keep_costly(saved);
         run.keep_held();
         Ok(run)
+    }
+
+    /// Asks for what is costly behind these values: from that, a backward pass computes the rest again.
+    fn keep_costly(&mut self, saved: &[Operand]) {
+        let entries = &self.gather.entries;
+        let mut is_read = vec![false; entries.len()];
+        for entry in entries.iter().filter(|e| is_product(&e.node.op)) {
+            for v in self.gather.operands(entry) {
+                is_read[v.node.index()] = true;
+            }
+        }
+        let mut seen = vec![false; entries.len()];
+        let mut stack: Vec<Value> = saved.iter().filter_map(|o| self.gather.find(o)).collect();
+        let mut costly = Vec::new();
+        while let Some(v) = stack.pop() {
+            let at = v.node.index();
+            if entries[at].is_input || std::mem::replace(&mut seen[at], true) {
+                continue;
+            }
+            // The operands of products are written anyway.
+            match is_cheap(&entries[at].node.op) && !is_read[at] {
+                true => stack.extend(self.gather.operands(&entries[at])),
+                false => costly.push(v),
+            }
+        }
+        for v in costly {
+            self.ask(v, Target::Result);
+        }
     }
 
     /// Asks for a value once.
@@ -513,15 +567,8 @@ pub(crate) fn compile_error(
             let at = at.map_or(Loc::from(loc), |at| gather.loc(at));
             Error::new(ErrorKind::Unsupported, "compile", message, at)
         }
-        CompileError::Device(text) => {
-            Error::new(ErrorKind::Device, "compile", text, Loc::from(loc))
-        }
-        e => Error::new(
-            ErrorKind::Internal,
-            "compile",
-            e.to_string(),
-            Loc::from(loc),
-        ),
+        CompileError::Device(text) => Error::new(ErrorKind::Device, "compile", text, loc),
+        e => Error::new(ErrorKind::Internal, "compile", e.to_string(), loc),
     }
 }
 
@@ -540,12 +587,15 @@ pub(crate) fn run_error(e: RunError, gather: &Gather, loc: &'static Location<'st
                 .map_or("run", |e| e.node.called);
             Error::new(ErrorKind::Data, called, message, gather.loc(node as usize))
         }
-        RunError::Cuda(_) => Error::new(ErrorKind::Device, "run", text, Loc::from(loc)),
-        RunError::OutOfMemory { .. } => Error::new(ErrorKind::Memory, "run", text, Loc::from(loc)),
+        RunError::Custom { node, op, text } => {
+            Error::new(ErrorKind::Data, &op, text, gather.loc(node as usize))
+        }
+        RunError::Cuda(_) => Error::new(ErrorKind::Device, "run", text, loc),
+        RunError::OutOfMemory { .. } => Error::new(ErrorKind::Memory, "run", text, loc),
         RunError::InputShape { .. }
         | RunError::InputDType { .. }
         | RunError::InputCount { .. }
-        | RunError::Symbol { .. } => Error::new(ErrorKind::Value, "run", text, Loc::from(loc)),
-        _ => Error::new(ErrorKind::Internal, "run", text, Loc::from(loc)),
+        | RunError::Symbol { .. } => Error::new(ErrorKind::Value, "run", text, loc),
+        _ => Error::new(ErrorKind::Internal, "run", text, loc),
     }
 }

@@ -3,7 +3,6 @@
 use crate::autograd::edge::{Edge, Leaf};
 use crate::node::State;
 use crate::{DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor, scope};
-use kiln_base::Loc;
 use kiln_ir::{Fact, Role};
 use kiln_runtime::Buffer;
 use std::panic::Location;
@@ -75,7 +74,7 @@ impl Var {
                 ErrorKind::ReadWhileCompiling,
                 "Var::new",
                 "a Var can't be made while recording inside compile; make it before",
-                Loc::from(loc),
+                loc,
             ));
         }
         let var = Var {
@@ -144,7 +143,7 @@ impl Var {
                     "a Var of {} on {} can't hold {fact} on {device}",
                     self.cell.fact, home
                 ),
-                Loc::from(loc),
+                loc,
             ));
         }
         if scope::assign_var(self, value) {
@@ -214,7 +213,7 @@ impl Var {
                 ErrorKind::ReadWhileCompiling,
                 "to_",
                 "a Var can't be moved while recording inside compile; move it before",
-                Loc::from(loc),
+                loc,
             ));
         }
         if self.device() == device {

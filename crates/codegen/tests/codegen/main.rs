@@ -1,5 +1,7 @@
 //! Lowered programs, run by interpreters, equal the reference.
 
+mod cuda;
+mod device;
 mod fuzz;
 mod run;
 mod snapshots;

@@ -11,6 +11,7 @@ use kiln_base::plan::Step;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Results of *prepare* for one set of parameters.
 pub(super) struct Prepared {
@@ -62,7 +63,7 @@ pub(super) fn run(exe: &Executable, bound: &Bound, mut inputs: Inputs) -> Result
         false => Some(exe.prepared(bound, inputs.all())?),
     };
     let prepared: &[Arc<Storage>] = prepared.as_ref().map_or(&[], |p| &p.storages);
-    let part = Part::new(exe, bound, &exe.plan.run)?;
+    let part = Part::new(exe, bound, false)?;
     let mut slots: SmallVec<[Memory; 4]> = SmallVec::new();
     for slot in &bound.slots {
         slots.push(match slot.donor.filter(|d| inputs.gives(*d, slot.bytes)) {
@@ -81,26 +82,26 @@ pub(super) fn run(exe: &Executable, bound: &Bound, mut inputs: Inputs) -> Result
         Loc::Prepared(p) => &prepared[p],
         Loc::Arena(_) => &arena,
     };
-    part.run(&bound.run, storage)?;
+    part.run(storage)?;
     finish(exe, bound, inputs, slots, prepared)
 }
 
-/// Steps of a plan being run: *prepare* or the rest.
+/// A part of a plan being run: *prepare* or the rest.
 struct Part<'a> {
     exe: &'a Executable,
     bound: &'a Bound,
-    steps: &'a [Step],
+    preparing: bool,
     /// On a GPU, what the part goes through.
     session: Option<Session>,
 }
 
 impl<'a> Part<'a> {
-    fn new(exe: &'a Executable, bound: &'a Bound, steps: &'a [Step]) -> Result<Part<'a>> {
+    fn new(exe: &'a Executable, bound: &'a Bound, preparing: bool) -> Result<Part<'a>> {
         let session = exe.gpu.as_ref().map(Session::new).transpose()?;
         Ok(Part {
             exe,
             bound,
-            steps,
+            preparing,
             session,
         })
     }
@@ -114,17 +115,19 @@ impl<'a> Part<'a> {
 
     /// Runs the steps up to the first data error. On a GPU they may still be running afterwards if
     /// they can't have one.
-    fn run<'s>(self, steps: &[BoundStep], storage: impl Fn(Loc) -> &'s Storage) -> Result<()> {
+    fn run<'s>(self, storage: impl Fn(Loc) -> &'s Storage) -> Result<()> {
+        let (exe, bound) = (self.exe, self.bound);
+        let (steps, source) = match self.preparing {
+            true => (&bound.prepare, &exe.plan.prepare),
+            false => (&bound.run, &exe.plan.run),
+        };
         let place = |loc: Loc| match loc {
             Loc::Arena(offset) => storage(loc).ptr().wrapping_add(offset),
             _ => storage(loc).ptr(),
         };
         let Some(session) = self.session else {
-            return run_steps(self.exe, steps, self.steps, place);
-        };
-        let commit = match std::ptr::eq(self.steps, &self.exe.plan.run[..]) {
-            true => self.exe.plan.commit as usize,
-            false => usize::MAX,
+            let profile = !self.preparing && exe.profile.on();
+            return run_steps(exe, steps, source, profile, place);
         };
         let mut calls = Vec::with_capacity(steps.len());
         let (mut read, mut written): (Vec<&Storage>, Vec<&Storage>) = (Vec::new(), Vec::new());
@@ -135,8 +138,8 @@ impl<'a> Part<'a> {
             calls.push(Call {
                 launch,
                 args: step.args.iter().map(|a| place(*a)).collect(),
-                sites: &self.steps[step.step].sites,
-                guarded: step.step >= commit,
+                sites: &source[step.step].sites,
+                guarded: !self.preparing && step.step >= exe.plan.commit as usize,
             });
             for (loc, writes) in step.args.iter().zip(launch.writes()) {
                 let (list, at) = (if writes { &mut written } else { &mut read }, storage(*loc));
@@ -145,19 +148,12 @@ impl<'a> Part<'a> {
                 }
             }
         }
-        let graphs = (commit != usize::MAX).then_some(&self.bound.graphs);
+        let graphs = (!self.preparing).then_some(&bound.graphs);
         let failure = session.run(&calls, graphs, &read, &written)?;
-        self.exe
-            .counts
-            .kernels
-            .fetch_add(steps.len() as u64, Ordering::Relaxed);
+        let count = steps.len() as u64;
+        exe.counts.kernels.fetch_add(count, Ordering::Relaxed);
         match failure {
-            Some(record) => Err(data_error(
-                self.exe,
-                record.state - 1,
-                record.index,
-                record.bound,
-            )),
+            Some(found) => Err(data_error(exe, found.state - 1, found.index, found.bound)),
             None => Ok(()),
         }
     }
@@ -182,11 +178,18 @@ fn run_steps(
     exe: &Executable,
     steps: &[BoundStep],
     source: &[Step],
+    profile: bool,
     place: impl Fn(Loc) -> *mut u8,
 ) -> Result<()> {
     let failures = Failures::default();
     for step in steps {
         let args: SmallVec<[*mut u8; 12]> = step.args.iter().map(|a| place(*a)).collect();
+        let site = |i: u32| {
+            let sites = &source[step.step].sites;
+            let site = sites.get(i as usize).copied().unwrap_or(0);
+            (site, &exe.plan.sites[site as usize])
+        };
+        let start = profile.then(Instant::now);
         // SAFETY: binding proved that the work stays within its arguments' lengths; inputs, constants
         // and prepared results are only read; outputs and the arena belong to this run; and
         // `parallel` says when parts would disturb each other.
@@ -198,14 +201,25 @@ fn run_steps(
                 Work::Scan(s) => s.run(&args, step.parallel),
                 Work::ArgSort(s) => s.run(&args, step.parallel, &failures),
                 Work::Scatter(s) => s.run(&args, step.parallel, &failures),
+                Work::Custom(c) => c.run(&args).map_err(|text| Error::Custom {
+                    op: site(0).1.op.clone(),
+                    text,
+                    node: site(0).1.node,
+                })?,
                 Work::Cuda(_) => return Err(Error::Internal("a GPU kernel for the CPU".into())),
             }
         }
+        if let Some(start) = start {
+            exe.profile.add(step.step, start.elapsed());
+        }
         exe.counts.kernels.fetch_add(1, Ordering::Relaxed);
         if let Some(failure) = failures.take()? {
-            let sites = &source[step.step].sites;
-            let site = sites.get(failure.site as usize).copied().unwrap_or(0);
-            return Err(data_error(exe, site, failure.index, failure.bound));
+            return Err(data_error(
+                exe,
+                site(failure.site).0,
+                failure.index,
+                failure.bound,
+            ));
         }
     }
     Ok(())
@@ -254,14 +268,14 @@ pub(super) fn prepare(
     bound: &Bound,
     inputs: &[Buffer],
 ) -> Result<Vec<Arc<Storage>>> {
-    let part = Part::new(exe, bound, &exe.plan.prepare)?;
+    let part = Part::new(exe, bound, true)?;
     let storages = bound
         .prepared
         .iter()
         .map(|bytes| part.allocate(*bytes, &bound.holders.prepared));
     let storages = storages.collect::<Result<Vec<_>>>()?;
     let arena = part.allocate(bound.prepare_arena, &bound.holders.arena)?;
-    part.run(&bound.prepare, |loc| match loc {
+    part.run(|loc| match loc {
         Loc::Input(i) => inputs[i].storage(),
         Loc::Constant(c) => exe.constants[c].storage(),
         Loc::Prepared(p) => &storages[p],

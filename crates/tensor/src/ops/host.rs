@@ -1,7 +1,6 @@
 //! Values on the host, for operations whose result's shape depends on them.
 
 use crate::{Device, Error, ErrorKind, Result, Tensor, realize};
-use kiln_base::Loc;
 use kiln_ir::eval::Array;
 use std::panic::Location;
 
@@ -12,7 +11,7 @@ pub(crate) fn values(t: &Tensor) -> Result<Array> {
     let loc = Location::caller();
     let buffer = realize::read(t, loc)?;
     let shape: Vec<usize> = buffer.shape().iter().map(|d| *d as usize).collect();
-    let wrong = |e: String| Error::new(ErrorKind::Value, "read", e, Loc::from(loc));
+    let wrong = |e: String| Error::new(ErrorKind::Value, "read", e, loc);
     let bytes = buffer.bytes().map_err(|e| wrong(e.to_string()))?;
     Array::from_bytes(buffer.dtype(), &shape, bytes).map_err(|e| wrong(e.to_string()))
 }

@@ -2,7 +2,6 @@
 
 use crate::record::compose;
 use crate::{Device, Error, ErrorKind, Tensor, custom_function, realize};
-use kiln_base::Loc;
 use kiln_ir::{Builder, Role, ops};
 use std::panic::Location;
 
@@ -51,21 +50,14 @@ fn copied(x: &Tensor, device: Device, loc: &'static Location<'static>) -> crate:
     if !x.is_realized() {
         realize::realize_at(&[x], loc)?;
     }
-    let lost = || {
-        Error::new(
-            ErrorKind::Internal,
-            "to",
-            "the value is gone",
-            Loc::from(loc),
-        )
-    };
+    let lost = || Error::new(ErrorKind::Internal, "to", "the value is gone", loc);
     let buffer = x.node.ready(x.output).ok_or_else(lost)?;
     let buffer = device.bring(buffer).map_err(|e| {
         let kind = match e {
             kiln_runtime::Error::OutOfMemory { .. } => ErrorKind::Memory,
             _ => ErrorKind::Device,
         };
-        Error::new(kind, "to", e.to_string(), Loc::from(loc))
+        Error::new(kind, "to", e.to_string(), loc)
     })?;
     Ok(Tensor::leaf(buffer, Role::Data, Some(device), loc, "to"))
 }

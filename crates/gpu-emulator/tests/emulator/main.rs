@@ -1,0 +1,4 @@
+//! The emulator on PTX that NVRTC made of the CUDA sources beside it.
+
+mod kernels;
+mod support;
