@@ -75,6 +75,16 @@ functions! {
     }
 }
 
+/// A driver that the program named.
+static NAMED: OnceLock<PathBuf> = OnceLock::new();
+
+/// Names the driver's file, in place of the system's: for tests on a driver of their own. Gives whether it is
+/// the one that is used, which another one may be already.
+pub fn set_driver(path: impl Into<PathBuf>) -> bool {
+    let path = path.into();
+    *NAMED.get_or_init(|| path.clone()) == path
+}
+
 /// The opened driver, initialised.
 pub(super) struct Driver {
     pub(super) functions: Functions,
@@ -84,7 +94,8 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// The driver of this machine: `KILN_CUDA_DRIVER` (a file), then the system's. Looked for once.
+    /// The driver of this machine: `KILN_CUDA_DRIVER` (a file) or [`set_driver`]'s, else the system's. Looked
+    /// for once.
     ///
     /// # Errors
     /// [`Error::Cuda`], listing the places and why each failed.
@@ -98,6 +109,7 @@ impl Driver {
 
     fn find() -> Result<Driver> {
         let given = variable("KILN_CUDA_DRIVER").map(PathBuf::from);
+        let given = given.or_else(|| NAMED.get().cloned());
         let usual = if cfg!(windows) {
             &["nvcuda.dll"][..]
         } else {

@@ -28,6 +28,7 @@ mod stream;
 
 pub use cache::cache_hits;
 pub use device::{Device, count};
+pub use driver::set_driver;
 pub(crate) use launch::{Call, Graphs, Launch, Session};
 pub(crate) use memory::Memory;
 pub use nvrtc::{Code, Compiled, Nvrtc, compilations};

@@ -74,6 +74,7 @@ fn a_warm_start_compiles_nothing_and_needs_no_compiler() {
 }
 
 fn run_chain() {
+    kiln_runtime::cuda::set_driver(kiln_fake_cuda::library());
     let device = Device::get(0).unwrap();
     let exe = Executable::on_gpu(chain(), &device).unwrap();
     let scale = Buffer::from_slice(&[1.0f32], &[]).unwrap();
@@ -115,7 +116,7 @@ fn a_full_device_is_an_error_and_names_what_holds_it() {
 #[test]
 #[ignore = "run by another test"]
 fn full() {
-    let device = Device::get(0).unwrap();
+    let device = device().unwrap();
     let exe = Executable::on_gpu(chain(), &device).unwrap();
     let inputs = [
         numbers(&device, &[1.0; 4096]).unwrap(),

@@ -4,12 +4,13 @@ use kiln_base::cuda::{Blocks, CudaKernel};
 use kiln_base::plan::*;
 use kiln_base::tile::Arg;
 use kiln_base::{DType, Dim};
-use kiln_runtime::cuda::{Device, Nvrtc};
+use kiln_runtime::cuda::{self, Device, Nvrtc};
 use kiln_runtime::{Buffer, Result};
 use std::sync::Arc;
 
-/// The first device, or a line that says what is skipped.
+/// The first device of the emulated driver (or of `KILN_CUDA_DRIVER`'s), or a line that says what is skipped.
 pub fn device() -> Option<Arc<Device>> {
+    cuda::set_driver(kiln_fake_cuda::library());
     let found = Nvrtc::get().and_then(|_| Device::get(0));
     if let Err(e) = &found {
         let message = e.to_string();
