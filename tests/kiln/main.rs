@@ -2,7 +2,9 @@
 
 mod access;
 mod autograd;
+mod bias_before_norm;
 mod compiled;
+mod custom_ops;
 mod determinism;
 mod embedded;
 mod errors;

@@ -2,8 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::memory::Storage;
-use half::{bf16, f16};
-use kiln_base::DType;
+use kiln_base::{DType, Element};
 use std::sync::Arc;
 
 /// A contiguous row-major tensor in memory. Cloning shares the memory.
@@ -13,40 +12,6 @@ pub struct Buffer {
     shape: Vec<i64>,
     storage: Arc<Storage>,
 }
-
-mod sealed {
-    pub trait Sealed {}
-}
-
-/// A Rust type whose values are the elements of a [`DType`].
-pub trait Element: Copy + Send + Sync + 'static + sealed::Sealed {
-    /// The dtype.
-    const DTYPE: DType;
-}
-
-macro_rules! elements {
-    ($($t:ty = $d:ident),*) => {$(
-        impl sealed::Sealed for $t {}
-        impl Element for $t {
-            const DTYPE: DType = DType::$d;
-        }
-    )*};
-}
-elements!(
-    bool = Bool,
-    u8 = U8,
-    i8 = I8,
-    i16 = I16,
-    i32 = I32,
-    i64 = I64,
-    u16 = U16,
-    u32 = U32,
-    u64 = U64,
-    f16 = F16,
-    bf16 = BF16,
-    f32 = F32,
-    f64 = F64
-);
 
 /// The number of elements of a shape, or an error if a dim is negative or the bytes overflow.
 fn checked_len(dtype: DType, shape: &[i64]) -> Result<usize> {

@@ -66,6 +66,19 @@ pub enum Error {
         /// The exclusive upper bound of the index (0 for a division by zero).
         bound: i64,
     },
+    /// The kernel of a custom op failed. Nothing that was donated has been touched.
+    #[error("{op}: {text}")]
+    Custom {
+        /// The op's name.
+        op: String,
+        /// What it says went wrong.
+        text: String,
+        /// The graph node.
+        node: u32,
+    },
+    /// The plan calls a custom op that this program has not registered.
+    #[error("{0}")]
+    NotRegistered(String),
     /// No memory, or none within the limit.
     #[error("out of memory: {requested} bytes requested, {allocated} in use, limit {}",
         limit.map_or("none".to_string(), |l| format!("{l} bytes")))]
@@ -100,6 +113,7 @@ fn data_error(op: &str, kind: SiteKind, index: i64, bound: i64) -> String {
     match kind {
         SiteKind::IndexOutOfRange => format!("{op}: index {index} is outside 0..{bound}"),
         SiteKind::DivisionByZero => format!("{op}: integer division of {index} by zero"),
+        SiteKind::Custom => format!("{op}: its kernel failed"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod bound;
 mod check;
+mod profile;
 mod run;
 
 use crate::buffer::Buffer;
@@ -9,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::simd::Level;
 use bound::Bound;
 use kiln_base::plan::{Plan, Role};
+pub use profile::StepTime;
 use run::Prepared;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +34,7 @@ pub struct Executable {
     /// Most recently used last.
     prepared: Mutex<Vec<Arc<Prepared>>>,
     counts: Counts,
+    profile: profile::Profile,
 }
 
 #[derive(Default)]
@@ -123,6 +126,7 @@ impl Executable {
             bindings: Mutex::default(),
             prepared: Mutex::default(),
             counts: Counts::default(),
+            profile: profile::Profile::default(),
             plan,
         };
         if exe.plan.symbols.is_empty() {

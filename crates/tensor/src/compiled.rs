@@ -99,7 +99,7 @@ impl Compiled {
     }
 
     fn check(&self, arguments: &[&Tensor], loc: &'static Location<'static>) -> Result<()> {
-        let wrong = |m: String| Error::new(ErrorKind::Value, "Compiled::run", m, Loc::from(loc));
+        let wrong = |m: String| Error::new(ErrorKind::Value, "Compiled::run", m, loc);
         if arguments.len() != self.specs.len() {
             return Err(wrong(format!(
                 "the function takes {} arguments, not {}",
@@ -205,7 +205,7 @@ impl Compiled {
                             ErrorKind::Internal,
                             "Compiled::run",
                             "an input has no value",
-                            Loc::from(loc),
+                            loc,
                         )
                     }),
                 });

@@ -3,7 +3,7 @@
 use crate::ops::args::addressable;
 use crate::record::compose;
 use crate::{DType, Error, ErrorKind, Result, Scalar, Tensor, realize};
-use kiln_base::{Dim, Loc};
+use kiln_base::Dim;
 use kiln_ir::{Builder, OpError, Pw, Role, ops};
 use kiln_runtime::Buffer;
 use std::panic::Location;
@@ -40,7 +40,7 @@ impl Tensor {
         match Buffer::from_slice(data, shape) {
             Ok(buffer) => Tensor::leaf(buffer, Role::Data, Default::default(), loc, called),
             Err(e) => {
-                let error = Error::new(ErrorKind::Value, called, e.to_string(), Loc::from(loc));
+                let error = Error::new(ErrorKind::Value, called, e.to_string(), loc);
                 Tensor::poisoned(error, loc)
             }
         }
@@ -54,12 +54,7 @@ impl Tensor {
         match Buffer::from_bytes(dtype, &shape, bytes) {
             Ok(buffer) => Tensor::leaf(buffer, Role::Data, Default::default(), loc, "from_bytes"),
             Err(e) => {
-                let error = Error::new(
-                    ErrorKind::Value,
-                    "from_bytes",
-                    e.to_string(),
-                    Loc::from(loc),
-                );
+                let error = Error::new(ErrorKind::Value, "from_bytes", e.to_string(), loc);
                 Tensor::poisoned(error, loc)
             }
         }
@@ -202,7 +197,7 @@ impl Tensor {
         let buffer = realize::read(self, loc)?;
         buffer
             .to_vec::<T>()
-            .map_err(|e| Error::new(ErrorKind::Value, "to_vec", e.to_string(), Loc::from(loc)))
+            .map_err(|e| Error::new(ErrorKind::Value, "to_vec", e.to_string(), loc))
     }
 
     /// The little-endian bytes of the elements in row-major order.
@@ -222,7 +217,7 @@ impl Tensor {
     pub fn item<T: Element>(&self) -> Result<T> {
         let loc = Location::caller();
         let buffer = realize::read(self, loc)?;
-        let wrong = |message: String| Error::new(ErrorKind::Value, "item", message, Loc::from(loc));
+        let wrong = |message: String| Error::new(ErrorKind::Value, "item", message, loc);
         let values = buffer.to_vec::<T>().map_err(|e| wrong(e.to_string()))?;
         match values.as_slice() {
             [x] => Ok(*x),

@@ -224,7 +224,7 @@ impl Tensor {
                 "{} has a dim that each run decides anew; use dims()",
                 scope::with_symbol_names(&self.fact().to_string())
             );
-            Error::new(ErrorKind::ReadWhileCompiling, "shape", message, loc.into())
+            Error::new(ErrorKind::ReadWhileCompiling, "shape", message, loc)
         })
     }
 

@@ -81,6 +81,22 @@ pub fn draw_seed() -> u64 {
     x ^ (x >> 31)
 }
 
+/// Where the generator stands that functions use which aren't given one: its seed and offset.
+pub fn get_rng_state() -> [u64; 2] {
+    let default = || [&DEFAULT.seed, &DEFAULT.offset].map(|word| word.load(Ordering::SeqCst));
+    LOCAL.get().unwrap_or_else(default)
+}
+
+/// Puts the generator that functions use which aren't given one where it stood at a
+/// [`get_rng_state`].
+pub fn set_rng_state([seed, offset]: [u64; 2]) {
+    if LOCAL.get().is_some() {
+        return LOCAL.set(Some([seed, offset]));
+    }
+    DEFAULT.seed.store(seed, Ordering::SeqCst);
+    DEFAULT.offset.store(offset, Ordering::SeqCst);
+}
+
 /// Seeds the generator that functions use which aren't given one.
 pub fn manual_seed(seed: u64) {
     DEFAULT.manual_seed(seed);

@@ -1,7 +1,8 @@
 //! Reading: compile what a value needs, run it, keep what it gave, commit what it assigned.
 
+use crate::autograd::needed;
 use crate::gather::{Gather, Missing, leaked};
-use crate::node::{State, Tensor};
+use crate::node::{Operand, State, Tensor};
 use crate::recording::Recording;
 use crate::var::Busy;
 use crate::{Error, ErrorKind, Result, scope};
@@ -52,6 +53,8 @@ pub(crate) fn realize_with(
         let lazy = tensors.iter().filter(|t| !t.is_realized());
         lazy.map(|t| (*t).clone()).collect()
     };
+    let targets = lazy(tensors).into_iter();
+    let saved: Vec<Operand> = targets.flat_map(|t| needed(&t, loc)).collect();
     loop {
         let targets = lazy(tensors);
         if targets.is_empty() {
@@ -63,7 +66,7 @@ pub(crate) fn realize_with(
         if targets.is_empty() {
             return Ok(());
         }
-        match Run::new(targets, pending, on_failure) {
+        match Run::new(targets, &saved, pending, on_failure) {
             Ok(run) => return run.run(loc),
             // Another thread is writing over a value that this one needs, and computes what depends
             // on it in the same run: wait for that run.
@@ -83,7 +86,7 @@ pub(crate) fn read(t: &Tensor, loc: &'static Location<'static>) -> Result<Buffer
             ErrorKind::Internal,
             "read",
             "a run did not give the value",
-            Loc::from(loc),
+            loc,
         )
     })
 }
@@ -95,7 +98,7 @@ fn forbid_while_compiling(loc: &'static Location<'static>) -> Result<()> {
             "compile",
             "a value can't be read while recording: it is not known yet, and baking one example in \
              would be wrong for the next run; return the tensor instead",
-            Loc::from(loc),
+            loc,
         ));
     }
     Ok(())
@@ -168,6 +171,26 @@ impl Pending {
     }
 }
 
+/// Whether an op costs little beside reading its operands.
+fn is_cheap(op: &Op) -> bool {
+    op.is_view()
+        || matches!(
+            op,
+            Op::Pointwise(_) | Op::Cast(_) | Op::Pad(_) | Op::Concat(_) | Op::BatchNorm(_)
+        )
+        || matches!(
+            op,
+            Op::Full(_) | Op::Constant(_) | Op::Iota(_) | Op::Random(_)
+        )
+}
+
+fn is_product(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::MatMul(_) | Op::Conv(_) | Op::ConvTranspose(_) | Op::ConvWeight(_)
+    )
+}
+
 /// The recording that an unrealised tensor belongs to.
 fn recording_of(t: &Tensor) -> Option<Recording> {
     match &*t.node.state() {
@@ -188,7 +211,13 @@ struct Run {
 }
 
 impl Run {
-    fn new(targets: Vec<Tensor>, pending: Pending, on_failure: OnFailure) -> Result<Run, Missing> {
+    /// `saved` is what a later backward pass needs.
+    fn new(
+        targets: Vec<Tensor>,
+        saved: &[Operand],
+        pending: Pending,
+        on_failure: OnFailure,
+    ) -> Result<Run, Missing> {
         let mut gather = Gather::default();
         let values = pending.cells.iter().map(|(_, t)| gather.add(t));
         let pending_values = values.collect::<Result<Vec<Value>, Missing>>()?;
@@ -209,8 +238,37 @@ impl Run {
         for value in target_values {
             run.ask(value, Target::Result);
         }
+        run.keep_costly(saved);
         run.keep_held();
         Ok(run)
+    }
+
+    /// Asks for what is costly behind these values: from that, a backward pass computes the rest again.
+    fn keep_costly(&mut self, saved: &[Operand]) {
+        let entries = &self.gather.entries;
+        let mut is_read = vec![false; entries.len()];
+        for entry in entries.iter().filter(|e| is_product(&e.node.op)) {
+            for v in self.gather.operands(entry) {
+                is_read[v.node.index()] = true;
+            }
+        }
+        let mut seen = vec![false; entries.len()];
+        let mut stack: Vec<Value> = saved.iter().filter_map(|o| self.gather.find(o)).collect();
+        let mut costly = Vec::new();
+        while let Some(v) = stack.pop() {
+            let at = v.node.index();
+            if entries[at].is_input || std::mem::replace(&mut seen[at], true) {
+                continue;
+            }
+            // The operands of products are written anyway.
+            match is_cheap(&entries[at].node.op) && !is_read[at] {
+                true => stack.extend(self.gather.operands(&entries[at])),
+                false => costly.push(v),
+            }
+        }
+        for v in costly {
+            self.ask(v, Target::Result);
+        }
     }
 
     /// Asks for a value once.
@@ -435,12 +493,7 @@ pub(crate) fn compile_error(
             let at = at.map_or(Loc::from(loc), |at| gather.loc(at));
             Error::new(ErrorKind::Unsupported, "compile", message, at)
         }
-        e => Error::new(
-            ErrorKind::Internal,
-            "compile",
-            e.to_string(),
-            Loc::from(loc),
-        ),
+        e => Error::new(ErrorKind::Internal, "compile", e.to_string(), loc),
     }
 }
 
@@ -459,11 +512,14 @@ pub(crate) fn run_error(e: RunError, gather: &Gather, loc: &'static Location<'st
                 .map_or("run", |e| e.node.called);
             Error::new(ErrorKind::Data, called, message, gather.loc(node as usize))
         }
-        RunError::OutOfMemory { .. } => Error::new(ErrorKind::Memory, "run", text, Loc::from(loc)),
+        RunError::Custom { node, op, text } => {
+            Error::new(ErrorKind::Data, &op, text, gather.loc(node as usize))
+        }
+        RunError::OutOfMemory { .. } => Error::new(ErrorKind::Memory, "run", text, loc),
         RunError::InputShape { .. }
         | RunError::InputDType { .. }
         | RunError::InputCount { .. }
-        | RunError::Symbol { .. } => Error::new(ErrorKind::Value, "run", text, Loc::from(loc)),
-        _ => Error::new(ErrorKind::Internal, "run", text, Loc::from(loc)),
+        | RunError::Symbol { .. } => Error::new(ErrorKind::Value, "run", text, loc),
+        _ => Error::new(ErrorKind::Internal, "run", text, loc),
     }
 }

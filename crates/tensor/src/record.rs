@@ -190,5 +190,5 @@ fn op_error(
         })
         .collect();
     let message = scope::with_symbol_names(&e.0);
-    Error::with_notes(ErrorKind::Op, called, message, Loc::from(loc), notes)
+    Error::with_notes(ErrorKind::Op, called, message, loc, notes)
 }

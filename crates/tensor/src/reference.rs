@@ -2,7 +2,6 @@
 
 use crate::gather::Gather;
 use crate::{Error, ErrorKind, Result, Tensor};
-use kiln_base::Loc;
 use kiln_ir::eval::{Array, Mode, evaluate};
 use kiln_ir::{Output, Role, Target};
 use kiln_runtime::Buffer;
@@ -16,8 +15,7 @@ use std::panic::Location;
 #[track_caller]
 pub fn evaluate_reference(tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
     let loc = Location::caller();
-    let wrong =
-        |m: String| Error::new(ErrorKind::Internal, "evaluate_reference", m, Loc::from(loc));
+    let wrong = |m: String| Error::new(ErrorKind::Internal, "evaluate_reference", m, loc);
     let mut gather = Gather::default();
     let mut outputs = Vec::new();
     for t in tensors {
@@ -40,14 +38,8 @@ pub fn evaluate_reference(tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
         let array = Array::from_bytes(buffer.dtype(), &shape, buffer.bytes());
         inputs.push(array.map_err(|e| wrong(e.to_string()))?);
     }
-    let values = evaluate(&graph, &inputs, &[], Mode::Rounded).map_err(|e| {
-        Error::new(
-            ErrorKind::Data,
-            "evaluate_reference",
-            e.to_string(),
-            Loc::from(loc),
-        )
-    })?;
+    let values = evaluate(&graph, &inputs, &[], Mode::Rounded)
+        .map_err(|e| Error::new(ErrorKind::Data, "evaluate_reference", e.to_string(), loc))?;
     values
         .iter()
         .map(|array| {

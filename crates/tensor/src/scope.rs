@@ -3,7 +3,7 @@
 use crate::node::{Node, State, input_op};
 use crate::{DType, Device, Error, ErrorKind, Result, Tensor, Var};
 use hashbrown::HashMap;
-use kiln_base::{Dim, Loc};
+use kiln_base::Dim;
 use kiln_ir::{Fact, Facts, Role};
 use std::cell::RefCell;
 use std::panic::Location;
@@ -147,7 +147,7 @@ impl Recording {
                 ErrorKind::ReadWhileCompiling,
                 "compile",
                 message,
-                Loc::from(loc),
+                loc,
             ));
         }
         SCOPE.set(Some(Scope {

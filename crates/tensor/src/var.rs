@@ -3,7 +3,6 @@
 use crate::autograd::edge::{Edge, Leaf};
 use crate::node::State;
 use crate::{DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor, scope};
-use kiln_base::Loc;
 use kiln_ir::{Fact, Role};
 use kiln_runtime::Buffer;
 use std::panic::Location;
@@ -76,7 +75,7 @@ impl Var {
                 ErrorKind::ReadWhileCompiling,
                 "Var::new",
                 "a Var can't be made while recording inside compile; make it before",
-                Loc::from(loc),
+                loc,
             ));
         }
         let var = Var {
@@ -142,7 +141,7 @@ impl Var {
                     "a Var of {} on {} can't hold {fact} on {device}",
                     self.cell.fact, self.cell.device
                 ),
-                Loc::from(loc),
+                loc,
             ));
         }
         if scope::assign_var(self, value) {

@@ -9,6 +9,7 @@ use kiln_base::cuda::CudaKernel;
 use kiln_base::plan::Kernel;
 use kiln_base::{DType, Dim};
 
+mod families;
 mod points;
 mod rows;
 mod rows_shape;
@@ -45,7 +46,6 @@ pub(crate) enum Slot {
     /// An argument of the launch.
     Arg(usize),
     /// One of [`Printed::scratch`].
-    #[expect(dead_code, reason = "no printed launch needs scratch memory yet")]
     Scratch(usize),
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum Slot {
 pub(crate) fn print(launch: &Launch) -> Result<Printed, String> {
     match (&launch.kernel, &launch.kir) {
         (Kernel::Tile(_), Some(kernel)) => fused(kernel, &launch.in_place),
-        (other, _) => Err(format!("{} has no CUDA kernel yet", other.name())),
+        _ => families::print(launch),
     }
 }
 

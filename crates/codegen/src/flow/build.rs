@@ -1,15 +1,16 @@
 //! From the op graph.
 
 use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, View};
-use crate::LowerError;
+use crate::{LowerError, Options, Target};
+use kiln_base::plan::ConvRole;
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Kind, Scalar};
-use kiln_ir::{Graph, NodeId, Op as IrOp, Role, Target, Value};
+use kiln_ir::{Graph, NodeId, Op as IrOp, Role, Value};
 use smallvec::SmallVec;
 
 /// Which reductions run in two steps, so that threads can share the work.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct TwoSteps {
+struct TwoSteps {
     /// Those along rows with fewer results than this, ...
     few: i64,
     /// ... each of at least so many elements.
@@ -23,15 +24,15 @@ pub(crate) struct TwoSteps {
 
 impl TwoSteps {
     /// The ones that a target runs in two steps.
-    pub fn of(target: crate::Target) -> TwoSteps {
+    fn of(target: Target) -> TwoSteps {
         match target {
-            crate::Target::Cpu => TwoSteps {
+            Target::Cpu => TwoSteps {
                 few: 64,
                 long: 1 << 15,
                 few_columns: 1 << 13,
                 large: 1 << 20,
             },
-            crate::Target::Cuda => TwoSteps {
+            Target::Cuda => TwoSteps {
                 few: 512,
                 long: 1 << 16,
                 few_columns: 1 << 13,
@@ -45,14 +46,15 @@ impl TwoSteps {
 ///
 /// # Errors
 /// On composites and ops without a kernel.
-pub(crate) fn build(graph: &Graph, two_steps: Option<TwoSteps>) -> Result<Flow> {
+pub(crate) fn build(graph: &Graph, options: &Options) -> Result<Flow> {
     let mut b = FlowBuilder {
         flow: Flow::default(),
         at: Value {
             node: NodeId(0),
             output: 0,
         },
-        two_steps,
+        two_steps: options.fuse.then(|| TwoSteps::of(options.target)),
+        target: options.target,
     };
     let mut of_node: Vec<Nid> = Vec::with_capacity(graph.len());
     for (id, node) in graph.iter() {
@@ -73,6 +75,7 @@ pub(super) struct FlowBuilder {
     pub(super) flow: Flow,
     at: Value,
     two_steps: Option<TwoSteps>,
+    pub(super) target: Target,
 }
 
 impl FlowBuilder {
@@ -108,17 +111,25 @@ impl FlowBuilder {
             IrOp::Conv(c) => self.conv(c, inputs, &node.fact().shape),
             IrOp::WindowReduce(w) => self.window_reduce(w, inputs[0], &node.fact().shape),
             IrOp::Reduce(r) => self.reduce(r.kind, &r.axes, inputs[0]),
-            IrOp::Softmax(_)
-            | IrOp::BatchNorm(_)
-            | IrOp::Attention(_)
-            | IrOp::ConvTranspose(_)
-            | IrOp::ConvWeight(_) => {
+            IrOp::ConvTranspose(c) => {
+                let result = &node.fact().shape;
+                self.conv_gradient(id, &c.conv, ConvRole::Input, inputs, result)?
+            }
+            IrOp::ConvWeight(c) => {
+                let result = &node.fact().shape;
+                self.conv_gradient(id, &c.conv, ConvRole::Weight, inputs, result)?
+            }
+            IrOp::Softmax(_) | IrOp::BatchNorm(_) | IrOp::Attention(_) => {
                 let text = format!("{} is a composite; decompose it first", node.op.name());
                 return Err(LowerError::new(id, text));
             }
             IrOp::Scan(s) => self.scan(s, inputs[0]),
             IrOp::ArgSort(s) => self.arg_sort(s, inputs[0], &node.fact().shape),
             IrOp::Scatter(s) => self.scatter(s, inputs),
+            IrOp::Custom(c) => {
+                let shape = node.fact().shape.iter().cloned();
+                self.helper(Op::Custom(c.name.clone()), inputs, node.fact().dtype, shape)
+            }
             IrOp::If(_) | IrOp::Loop(_) => {
                 let text = format!("the CPU engine has no {} yet", node.op.name());
                 return Err(LowerError::new(id, text));
@@ -199,6 +210,7 @@ impl FlowBuilder {
             | IrOp::Scan(_)
             | IrOp::ArgSort(_)
             | IrOp::Scatter(_)
+            | IrOp::Custom(_)
             | IrOp::If(_)
             | IrOp::Loop(_) => unreachable!("handled by `node`"),
         }
@@ -265,7 +277,7 @@ impl FlowBuilder {
         let mut taken = vec![false; self.flow.nodes.len()];
         for o in &graph.outputs {
             let n = of_node[o.value.node.index()];
-            if o.target == Target::Kept {
+            if o.target == kiln_ir::Target::Kept {
                 let output = FlowOutput {
                     node: n,
                     required: false,

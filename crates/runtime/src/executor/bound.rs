@@ -3,6 +3,7 @@
 use super::MemoryReport;
 use super::check::{self, Facts};
 use crate::conv::Conv;
+use crate::custom::Custom;
 use crate::error::{Result, damaged};
 use crate::matmul::MatMul;
 use crate::memory::ALIGN;
@@ -14,7 +15,7 @@ use crate::tile::{self, Linked};
 use hashbrown::HashMap;
 use kiln_base::memory::{Block, solve};
 use kiln_base::plan::{BufferId, Kernel, Place, Plan, Step};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// Where a buffer is during a run.
@@ -37,6 +38,7 @@ pub(super) enum Work {
     Scan(Scan),
     ArgSort(ArgSort),
     Scatter(Scatter),
+    Custom(Custom),
 }
 
 /// A step with known sizes.
@@ -250,6 +252,7 @@ impl Binder<'_> {
             Kernel::Scan(s) => Work::Scan(Scan::new(s, values, &key.1, level)?),
             Kernel::ArgSort(s) => Work::ArgSort(ArgSort::new(s, values, &key.1, level)?),
             Kernel::Scatter(s) => Work::Scatter(Scatter::new(s, values, &key.1, level)?),
+            Kernel::Custom(c) => Work::Custom(Custom::new(c, values, &key.1)?),
             Kernel::Cuda(k) => {
                 return Err(damaged!("{} is a GPU kernel in a plan for the CPU", k.name));
             }
@@ -270,15 +273,16 @@ impl Binder<'_> {
             Work::Tile(l) => Some(l),
             Work::MatMul(m) => m.epilogue.as_ref(),
             Work::Conv(c) => c.epilogue.as_ref(),
-            Work::Scan(_) | Work::ArgSort(_) | Work::Scatter(_) => None,
+            Work::Scan(_) | Work::ArgSort(_) | Work::Scatter(_) | Work::Custom(_) => None,
         };
         // Operands that are read after a part of the result is written.
-        let operands: &[u16] = match kernel {
-            Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => &[],
-            Kernel::MatMul(m) => &[m.lhs.arg, m.rhs.arg],
-            Kernel::Conv(c) => &[c.x, c.weight],
-            Kernel::ArgSort(s) => &[s.x],
-            Kernel::Scatter(s) => &[s.index.arg, s.src.arg],
+        let operands: SmallVec<[u16; 4]> = match kernel {
+            Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => smallvec![],
+            Kernel::MatMul(m) => smallvec![m.lhs.arg, m.rhs.arg],
+            Kernel::Conv(c) => c.operands.iter().copied().collect(),
+            Kernel::ArgSort(s) => smallvec![s.x],
+            Kernel::Scatter(s) => smallvec![s.index.arg, s.src.arg],
+            Kernel::Custom(c) => c.operands.iter().map(|o| o.arg).collect(),
         };
         let mut parallel = linked.is_none_or(|l| l.parallel);
         for w in (0..step.args.len()).filter(|w| access.writes[*w]) {

@@ -10,6 +10,7 @@ use kiln_base::plan::Step;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Results of *prepare* for one set of parameters.
 pub(super) struct Prepared {
@@ -79,7 +80,7 @@ pub(super) fn run(exe: &Executable, bound: &Bound, mut inputs: Inputs) -> Result
         Loc::Prepared(p) => prepared[p].ptr(),
         Loc::Arena(offset) => arena.ptr().wrapping_add(offset),
     };
-    run_steps(exe, &bound.run, &exe.plan.run, place)?;
+    run_steps(exe, &bound.run, &exe.plan.run, exe.profile.on(), place)?;
     finish(exe, bound, inputs, slots, prepared)
 }
 
@@ -88,11 +89,18 @@ fn run_steps(
     exe: &Executable,
     steps: &[BoundStep],
     source: &[Step],
+    profile: bool,
     place: impl Fn(Loc) -> *mut u8,
 ) -> Result<()> {
     let failures = Failures::default();
     for step in steps {
         let args: SmallVec<[*mut u8; 12]> = step.args.iter().map(|a| place(*a)).collect();
+        let site = |i: u32| {
+            let sites = &source[step.step].sites;
+            let site = sites.get(i as usize).copied().unwrap_or(0);
+            (site, &exe.plan.sites[site as usize])
+        };
+        let start = profile.then(Instant::now);
         // SAFETY: binding proved that the work stays within its arguments' lengths; inputs, constants
         // and prepared results are only read; outputs and the arena belong to this run; and
         // `parallel` says when parts would disturb each other.
@@ -104,13 +112,19 @@ fn run_steps(
                 Work::Scan(s) => s.run(&args, step.parallel),
                 Work::ArgSort(s) => s.run(&args, step.parallel, &failures),
                 Work::Scatter(s) => s.run(&args, step.parallel, &failures),
+                Work::Custom(c) => c.run(&args).map_err(|text| Error::Custom {
+                    op: site(0).1.op.clone(),
+                    text,
+                    node: site(0).1.node,
+                })?,
             }
+        }
+        if let Some(start) = start {
+            exe.profile.add(step.step, start.elapsed());
         }
         exe.counts.kernels.fetch_add(1, Ordering::Relaxed);
         if let Some(failure) = failures.take()? {
-            let sites = &source[step.step].sites;
-            let site = sites.get(failure.site as usize).copied().unwrap_or(0);
-            let info = &exe.plan.sites[site as usize];
+            let (site, info) = site(failure.site);
             return Err(Error::Data {
                 site,
                 op: info.op.clone(),
@@ -177,6 +191,6 @@ pub(super) fn prepare(
         Loc::Arena(offset) => arena.ptr().wrapping_add(offset),
         Loc::Slot(_) => std::ptr::null_mut(), // checking allows no output here
     };
-    run_steps(exe, &bound.prepare, &exe.plan.prepare, place)?;
+    run_steps(exe, &bound.prepare, &exe.plan.prepare, false, place)?;
     Ok(storages.into_iter().map(Arc::new).collect())
 }

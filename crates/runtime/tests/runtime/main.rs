@@ -5,6 +5,7 @@ mod build;
 mod compiled;
 mod concurrency;
 mod cuda;
+mod custom;
 mod damage;
 mod executor;
 mod oracle;

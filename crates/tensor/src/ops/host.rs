@@ -1,7 +1,6 @@
 //! Values on the host, for operations whose result's shape depends on them.
 
 use crate::{Error, ErrorKind, Result, Tensor, realize};
-use kiln_base::Loc;
 use kiln_ir::eval::Array;
 use std::panic::Location;
 
@@ -13,7 +12,7 @@ pub(crate) fn values(t: &Tensor) -> Result<Array> {
     let buffer = realize::read(t, loc)?;
     let shape: Vec<usize> = buffer.shape().iter().map(|d| *d as usize).collect();
     Array::from_bytes(buffer.dtype(), &shape, buffer.bytes())
-        .map_err(|e| Error::new(ErrorKind::Value, "read", e.to_string(), Loc::from(loc)))
+        .map_err(|e| Error::new(ErrorKind::Value, "read", e.to_string(), loc))
 }
 
 /// Whether each element is not zero.

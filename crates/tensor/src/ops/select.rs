@@ -7,7 +7,7 @@ use super::host;
 use crate::record::compose;
 use crate::{DType, Error, ErrorKind, Result, Tensor};
 use kiln_base::prim::ScanKind;
-use kiln_base::{Dim, Loc, numel};
+use kiln_base::{Dim, numel};
 use kiln_ir::{Builder, OpError, broadcast_shapes, ensure};
 use std::panic::Location;
 
@@ -69,7 +69,7 @@ pub(crate) fn without_masks(
                 x.fact(),
                 out.len()
             );
-            return Err(Error::new(ErrorKind::Op, called, message, Loc::from(loc)));
+            return Err(Error::new(ErrorKind::Op, called, message, loc));
         }
         out.extend(nonzero_vectors(t)?.into_iter().map(Some));
     }

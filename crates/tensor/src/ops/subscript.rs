@@ -14,7 +14,7 @@ use super::select::{is_mask, nonzero_vectors};
 use crate::record::{Recorder, compose};
 use crate::{DType, Error, ErrorKind, Result, Tensor, realize};
 use kiln_base::prim::ScatterKind;
-use kiln_base::{Dim, Loc, numel};
+use kiln_base::{Dim, numel};
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Shape, ensure};
 use std::panic::Location;
@@ -126,7 +126,7 @@ fn resolve(x: &Tensor, items: &[Index], loc: &'static Location<'static>) -> Resu
     x.check()?;
     let wrong = |e: OpError| {
         let notes = vec![format!("the tensor: {}", x.fact())];
-        Error::with_notes(ErrorKind::Op, "index", e.0, Loc::from(loc), notes)
+        Error::with_notes(ErrorKind::Op, "index", e.0, loc, notes)
     };
     let mut out = Vec::with_capacity(items.len());
     for (index, (at, dims)) in items.iter().zip(places(x, items).map_err(wrong)?) {
