@@ -34,11 +34,11 @@ impl<'m> Decoder<'m> {
         o: &[Operand],
     ) -> Result<()> {
         match opcode.name {
-            "addc" | "madc" => {
+            "addc" | "subc" | "madc" => {
                 let writes = opcode.has("cc");
                 self.carried(frame, opcode, o, writes)
             }
-            "add" | "mad" if opcode.has("cc") => self.carried(frame, opcode, o, true),
+            "add" | "sub" | "mad" if opcode.has("cc") => self.carried(frame, opcode, o, true),
             "add" | "sub" | "mul" | "mul24" | "div" | "rem" | "min" | "max" | "and" | "or"
             | "xor" | "shl" | "shr" | "copysign" => self.binary(frame, opcode, o),
             "mad" | "fma" | "sad" | "dp4a" | "dp2a" | "bfe" | "shf" | "prmt" | "lop3" | "bfi" => {

@@ -1,4 +1,4 @@
-//! Integer arithmetic with the carry flag: `add.cc`, `addc`, `mad.cc` and `madc` of 32 bits.
+//! Integer arithmetic with the carry flag: `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc` and `madc` of 32 bits.
 
 use super::opcode::Opcode;
 use super::operand::operand;
@@ -16,6 +16,11 @@ fn sum(a: u32, b: u32, c: u32, carry: u32, upper: bool) -> u64 {
         product as u32 as u64
     };
     part + c as u64 + carry as u64
+}
+
+/// `a - c - borrow` in 64 bits.
+fn difference(a: u32, c: u32, borrow: u32) -> u64 {
+    (a as u64).wrapping_sub(c as u64 + borrow as u64)
 }
 
 impl<'m> Decoder<'m> {
@@ -44,18 +49,23 @@ impl<'m> Decoder<'m> {
         };
         let a = self.source(frame, operand(o, 1)?, ty)?;
         // A sum is a product by one.
-        let (b, c) = match opcode.name.starts_with("add") {
-            true => (
+        let product = opcode.name.starts_with("mad");
+        let (b, c) = match product {
+            false => (
                 self.constant(Constant::Value(1), false),
                 self.source(frame, operand(o, 2)?, ty)?,
             ),
-            false => (
+            true => (
                 self.source(frame, operand(o, 2)?, ty)?,
                 self.source(frame, operand(o, 3)?, ty)?,
             ),
         };
         let d = self.destination(frame, operand(o, 0)?, ty)?;
         let (value, over) = match upper {
+            _ if opcode.name.starts_with("sub") => (
+                quaternary(|a: u32, _: u32, c, x| difference(a, c, x) as u32),
+                quaternary(|a: u32, _: u32, c, x| (difference(a, c, x) >> 63) as u32),
+            ),
             true => (
                 quaternary(|a: u32, b: u32, c, x| sum(a, b, c, x, true) as u32),
                 quaternary(|a: u32, b: u32, c, x| (sum(a, b, c, x, true) >> 32) as u32),

@@ -286,12 +286,16 @@ fn carries_and_products_of_halves() {
             dp2a.hi.u32.u32 %d, %a, %b, 100;
             st.global.u32 [%p+12], %c;
             st.global.u32 [%p+16], %d;
+            sub.cc.u32 %c, 1, 2;
+            subc.u32 %d, 7, 3;
+            st.global.u32 [%p+20], %c;
+            st.global.u32 [%p+24], %d;
             ret;
         }",
     );
-    let out = gpu.empty::<u32>(5);
+    let out = gpu.empty::<u32>(7);
     gpu.run("k", [1, 1, 1], 1, 0).unwrap();
     // 0xffffffff * 3 = 0x2_fffffffd; + 7 carries one; 2 + 0xffffffff + 1 carries one; 0xffffffff + 5 + 1.
-    let want = [4, 2, 5, 100 + 3 - 4, 100 + 3 * 3 + 0xfffe * 4];
-    assert_eq!(gpu.read::<u32>(out, 5), want);
+    let want = [4, 2, 5, 100 + 3 - 4, 100 + 3 * 3 + 0xfffe * 4, u32::MAX, 3];
+    assert_eq!(gpu.read::<u32>(out, 7), want);
 }
