@@ -3,7 +3,7 @@
 use super::opcode::Opcode;
 use super::operand::{immediate, operand};
 use super::{Decoder, Frame, Result};
-use crate::lanes::{Operands, Run, Slot, bits, float, integer, moves, packed};
+use crate::lanes::{Operands, Run, Slot, bits, carry, float, integer, moves, packed};
 use crate::ptx::{Operand, Type};
 
 /// The types of the operands of a loop.
@@ -33,6 +33,13 @@ impl<'m> Decoder<'m> {
         opcode: &Opcode,
         o: &[Operand],
     ) -> Result<()> {
+        let (takes, sets) = (
+            matches!(opcode.name, "addc" | "subc" | "madc"),
+            opcode.has("cc"),
+        );
+        if takes || sets {
+            return self.with_carry(frame, opcode, o, carry::number(takes, sets));
+        }
         match opcode.name {
             "addc" | "subc" | "madc" => {
                 let writes = opcode.has("cc");
@@ -48,6 +55,21 @@ impl<'m> Decoder<'m> {
             | "cos" | "tanh" | "popc" | "clz" | "brev" | "bfind" => self.unary(frame, opcode, o),
             name => Err(format!("unsupported instruction `{name}`")),
         }
+    }
+
+    /// `add.cc`, `addc`, `mad.lo.cc` and the like.
+    fn with_carry(
+        &mut self,
+        frame: &mut Frame,
+        opcode: &Opcode,
+        o: &[Operand],
+        number: u32,
+    ) -> Result<()> {
+        let part = opcode.take(|p| ["lo", "hi"].into_iter().find(|&w| w == p));
+        let base = opcode.name.get(..3).unwrap_or(opcode.name);
+        let name = part.map_or(base.to_string(), |part| format!("{base}.{part}"));
+        let ty = opcode.ty()?;
+        self.emit(frame, carry::pick(&name, ty), o, Types::all(ty), number)
     }
 
     /// Emits a loop with the operands in `o`, destination first.
