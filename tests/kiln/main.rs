@@ -4,6 +4,7 @@ mod access;
 mod autograd;
 mod bias_before_norm;
 mod compiled;
+mod cuda;
 mod custom_ops;
 mod determinism;
 mod embedded;

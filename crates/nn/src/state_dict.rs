@@ -156,7 +156,8 @@ pub(crate) fn plan<'a>(
         };
         let (here, there) = (place.var.shape(), value.shape()?);
         if here == there {
-            assignments.push((place.var, value.detach().to_dtype(place.var.dtype())));
+            let value = value.detach().to_dtype(place.var.dtype());
+            assignments.push((place.var, value.to(place.var.device())));
         } else {
             problems.push(format!(
                 "{}: the module's shape is {here:?}, the given one {there:?}",

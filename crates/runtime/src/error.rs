@@ -80,8 +80,8 @@ pub enum Error {
     #[error("{0}")]
     NotRegistered(String),
     /// No memory, or none within the limit.
-    #[error("out of memory: {requested} bytes requested, {allocated} in use, limit {}",
-        limit.map_or("none".to_string(), |l| format!("{l} bytes")))]
+    #[error("out of memory: {requested} bytes requested, {allocated} in use, limit {}{}",
+        limit.map_or("none".to_string(), |l| format!("{l} bytes")), largest(holders))]
     OutOfMemory {
         /// Bytes asked for.
         requested: usize,
@@ -89,6 +89,8 @@ pub enum Error {
         allocated: usize,
         /// The limit, where one is set.
         limit: Option<usize>,
+        /// What holds most of it, with bytes, where that is known.
+        holders: Vec<(String, usize)>,
     },
     /// A CPU level that does not exist or that this machine lacks.
     #[error("CPU level {asked:?}: {why}")]
@@ -107,6 +109,17 @@ pub enum Error {
     /// A bug in the runtime; please report it.
     #[error("internal error of the runtime: {0}")]
     Internal(String),
+}
+
+fn largest(holders: &[(String, usize)]) -> String {
+    let holder = |(what, bytes): &(String, usize)| format!("{bytes} by {what}");
+    match holders {
+        [] => String::new(),
+        holders => {
+            let list: Vec<String> = holders.iter().map(holder).collect();
+            format!("; most is held: {}", list.join(", "))
+        }
+    }
 }
 
 fn data_error(op: &str, kind: SiteKind, index: i64, bound: i64) -> String {

@@ -41,6 +41,8 @@ pub enum ErrorKind {
     Unsupported,
     /// Not enough memory.
     Memory,
+    /// A device, its driver or its compiler is missing or failed.
+    Device,
     /// A file can't be read or written.
     Io,
     /// A defect in Kiln.

@@ -121,13 +121,7 @@ pub(crate) fn random(
             let pair = reserve_default(count as u64);
             let buffer =
                 Buffer::from_slice(&pair, &[2]).map_err(|e| OpError::new(e.to_string()))?;
-            Tensor::leaf(
-                buffer,
-                Role::RandomKey,
-                Default::default(),
-                loc,
-                "random key",
-            )
+            Tensor::leaf(buffer, Role::RandomKey, None, loc, "random key")
         }
     };
     if kind == RandomKind::Uniform && dtype.size() == 2 {

@@ -1,7 +1,7 @@
 //! The reference evaluation of tensors, to check engines against.
 
 use crate::gather::Gather;
-use crate::{Error, ErrorKind, Result, Tensor};
+use crate::{Device, Error, ErrorKind, Result, Tensor};
 use kiln_ir::eval::{Array, Mode, evaluate};
 use kiln_ir::{Output, Role, Target};
 use kiln_runtime::Buffer;
@@ -35,7 +35,9 @@ pub fn evaluate_reference(tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
             .as_ref()
             .ok_or_else(|| wrong("a placeholder has no value".into()))?;
         let shape: Vec<usize> = buffer.shape().iter().map(|d| *d as usize).collect();
-        let array = Array::from_bytes(buffer.dtype(), &shape, buffer.bytes());
+        let host = buffer.to_host().map_err(|e| wrong(e.to_string()))?;
+        let bytes = host.bytes().map_err(|e| wrong(e.to_string()))?;
+        let array = Array::from_bytes(buffer.dtype(), &shape, bytes);
         inputs.push(array.map_err(|e| wrong(e.to_string()))?);
     }
     let values = evaluate(&graph, &inputs, &[], Mode::Rounded)
@@ -49,7 +51,7 @@ pub fn evaluate_reference(tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
             Ok(Tensor::leaf(
                 buffer,
                 Role::Data,
-                Default::default(),
+                Some(Device::Cpu),
                 loc,
                 "evaluate_reference",
             ))

@@ -348,13 +348,16 @@ fn prepare_is_symbolic(plan: &Plan) -> bool {
     let parameter =
         |i: &kiln_base::plan::Input| i.role == Role::Parameter && i.shape.iter().any(symbolic);
     let step = |s: &Step| {
-        let kernel = &plan.kernels[s.kernel as usize];
-        s.args
-            .iter()
-            .any(|a| symbolic(&plan.buffers[a.0 as usize].len))
-            || kernel
-                .program()
-                .is_none_or(|p| p.axes.iter().chain(&p.inner).any(symbolic))
+        let sizes = match &plan.kernels[s.kernel as usize] {
+            Kernel::Cuda(k) => (k.scalars.iter())
+                .chain(k.grid.iter().map(|b| &b.points))
+                .any(symbolic),
+            kernel => {
+                (kernel.program()).is_none_or(|p| p.axes.iter().chain(&p.inner).any(symbolic))
+            }
+        };
+        let buffer = |a: &BufferId| symbolic(&plan.buffers[a.0 as usize].len);
+        sizes || s.args.iter().any(buffer)
     };
     !plan.symbols.is_empty()
         && (plan.buffers.iter().any(buffer)
@@ -394,10 +397,10 @@ fn donor(plan: &Plan, output: usize) -> Option<usize> {
     let safe = first >= plan.commit as usize
         && last_read.is_none_or(|r| r <= first)
         && plan.run[first..].iter().all(|s| s.sites.is_empty());
-    // Other kernels read their operands many times.
+    // Other kernels read their operands many times; what CUDA kernels do is the compiler's word.
     let streams = matches!(
         plan.kernels[plan.run[first].kernel as usize],
-        Kernel::Tile(_) | Kernel::Scan(_)
+        Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_)
     ) || last_read.is_none_or(|r| r < first);
     (safe && streams).then_some(donor)
 }

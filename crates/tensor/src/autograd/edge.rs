@@ -1,6 +1,7 @@
 //! The graph of gradients: where the gradient of a tensor goes.
 
 use super::hook::Hooks;
+use crate::device::Home;
 use crate::node::{Node, Operand};
 use crate::{Device, Tensor, scope};
 use kiln_ir::{Fact, Facts, OpError};
@@ -31,7 +32,7 @@ impl Edge {
 pub(crate) struct Leaf {
     pub(crate) id: u64,
     pub(crate) fact: Fact,
-    pub(crate) device: Device,
+    pub(crate) device: Home,
     grad: Mutex<Option<Tensor>>,
     pub(crate) hooks: Arc<Hooks>,
 }
@@ -42,7 +43,7 @@ impl Leaf {
         Arc::new(Leaf {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             fact,
-            device,
+            device: Home::new(device),
             grad: Mutex::new(None),
             hooks: Arc::default(),
         })
@@ -71,7 +72,7 @@ type PerOutput<T> = Mutex<SmallVec<[(u32, Arc<T>); 1]>>;
 /// A recorded operation, as gradients see it.
 pub(crate) struct GradNode {
     pub(crate) facts: Facts,
-    pub(crate) device: Device,
+    pub(crate) device: Option<Device>,
     pub(crate) loc: &'static Location<'static>,
     pub(crate) called: &'static str,
     saved: Mutex<Option<Saved>>,
@@ -218,7 +219,10 @@ impl GradNode {
             return Some(found.clone());
         }
         make.then(|| {
-            let leaf = Leaf::new(self.facts[output as usize].clone(), self.device);
+            let leaf = Leaf::new(
+                self.facts[output as usize].clone(),
+                self.device.unwrap_or_default(),
+            );
             retained.push((output, leaf.clone()));
             leaf
         })

@@ -199,7 +199,7 @@ pub fn gradcheck(
                 let mut x = x.clone();
                 x[at] += by;
                 let mut all: Vec<Tensor> = inputs.iter().map(|x| x.detach()).collect();
-                all[i] = Tensor::from_slice(&x, &shape);
+                all[i] = Tensor::from_slice(&x, &shape).to(inputs[i].device());
                 total(&all).item::<f64>()
             };
             let numeric = (moved(eps)? - moved(-eps)?) / (2.0 * eps);

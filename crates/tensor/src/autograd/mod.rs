@@ -203,11 +203,11 @@ impl Tensor {
 fn replace(leaf: &Leaf, grad: Option<&Tensor>, loc: &'static Location<'static>) -> Result<()> {
     if let Some(g) = grad {
         g.check()?;
-        if *g.fact() != leaf.fact || g.device() != leaf.device {
+        if *g.fact() != leaf.fact || g.device() != leaf.device.get() {
             let message = format!(
                 "the gradient of {} on {} can't be {} on {}",
                 leaf.fact,
-                leaf.device,
+                leaf.device.get(),
                 g.fact(),
                 g.device()
             );

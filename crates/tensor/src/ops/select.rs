@@ -24,7 +24,10 @@ pub(crate) fn nonzero_vectors(mask: &Tensor) -> Result<Vec<Tensor>> {
             rest /= extent as i64;
         }
     }
-    Ok(columns.iter().map(|c| host::vector(c)).collect())
+    Ok(columns
+        .iter()
+        .map(|c| host::vector(c, mask.device()))
+        .collect())
 }
 
 /// The numbers of the true elements.
@@ -127,7 +130,8 @@ impl Tensor {
             let mask = b.broadcast_to(mask, &shape)?;
             b.reshape(&mask, &[numel(&shape)])
         });
-        let found = host::values(&shaped).map(|a| host::vector(&positions(&host::truths(&a))));
+        let found = host::values(&shaped)
+            .map(|a| host::vector(&positions(&host::truths(&a)), shaped.device()));
         let found = host::or_poisoned(found);
         compose("masked_select", &[self, &found], |b| {
             let shape = shared_shape(self, mask)?;

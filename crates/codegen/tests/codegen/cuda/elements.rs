@@ -13,7 +13,7 @@ use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Pw, Role, Value, ops};
 const SIZE: usize = 61;
 
 /// Numbers of a dtype: small ones of both signs, and among floats special ones.
-fn values(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
+pub fn values(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     let count = shape.iter().product::<usize>();
     let data = if dtype.is_float() {
         let float = |rng: &mut Rng| match rng.below(12) {
