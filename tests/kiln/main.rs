@@ -3,6 +3,7 @@
 mod access;
 mod autograd;
 mod compiled;
+mod control_flow;
 mod determinism;
 mod embedded;
 mod errors;

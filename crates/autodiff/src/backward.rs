@@ -1,7 +1,7 @@
 //! The chain rule over a program.
 
 use crate::{Call, Gradients, pullback};
-use kiln_ir::{Builder, Graph, GraphBuilder, Loc, Op, OpError, Pw, Value};
+use kiln_ir::{Builder, Graph, GraphBuilder, Loc, NodeId, Op, OpError, Pw, Value};
 use smallvec::SmallVec;
 
 /// One result of a program: (step, output).
@@ -173,5 +173,14 @@ pub fn gradients(
     let seeds = seeds.iter().map(|(y, g)| (at(y), *g)).collect();
     let targets: Vec<Place> = inputs.iter().map(at).collect();
     let mut b = GraphBuilder::new(graph, Loc::UNKNOWN);
-    backward(&mut b, &steps, seeds, &targets, &mut ())
+    backward(&mut b, &steps, seeds, &targets, &mut Lines(&forward))
+}
+
+/// Records derivatives at the lines of what they belong to.
+struct Lines<'a>(&'a Graph);
+
+impl<'g> Observer<GraphBuilder<'g>> for Lines<'_> {
+    fn enter(&mut self, b: &mut GraphBuilder<'g>, step: usize) {
+        b.at(self.0.node(NodeId(step as u32)).loc.clone());
+    }
 }

@@ -23,8 +23,10 @@
 //! ```
 
 mod backward;
+mod branch;
 mod expr;
 mod index;
+mod loops;
 mod norm;
 mod pointwise;
 mod product;
@@ -34,6 +36,7 @@ mod tape;
 mod views;
 mod window;
 
+pub use loops::with_residuals;
 pub use backward::{Custom, Observer, Place, Problem, Rule, Step, backward, gradients};
 
 use kiln_ir::{Builder, Op, OpError};
@@ -64,10 +67,17 @@ pub fn pullback<B: Builder>(
     call: &Call<'_, B::Value>,
     cotangents: &[Option<B::Value>],
 ) -> Result<Gradients<B::Value>, OpError> {
+    if cotangents.iter().all(Option::is_none) {
+        return Ok(call.inputs.iter().map(|_| None).collect());
+    }
+    match call.op {
+        Op::If(op) => return branch::pullback(b, op, call, cotangents),
+        Op::Loop(op) => return loops::pullback(b, op, call, cotangents),
+        Op::Barrier(op) if op.detach => return Ok(call.inputs.iter().map(|_| None).collect()),
+        Op::Barrier(_) => return Ok(cotangents.iter().cloned().collect()),
+        _ => {}
+    }
     let Some(Some(g)) = cotangents.first() else {
-        if cotangents.iter().all(Option::is_none) {
-            return Ok(call.inputs.iter().map(|_| None).collect());
-        }
         return Err(no_derivative(call.op));
     };
     let (x, y) = (call.inputs, call.outputs);
@@ -106,7 +116,7 @@ pub fn pullback<B: Builder>(
         | Op::Random(_)
         | Op::ArgReduce(_)
         | Op::ArgSort(_) => call.inputs.iter().map(|_| None).collect(),
-        Op::If(_) | Op::Loop(_) => return Err(no_derivative(call.op)),
+        Op::If(_) | Op::Loop(_) | Op::Barrier(_) => unreachable!("handled above"),
     })
 }
 

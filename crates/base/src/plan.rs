@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub struct BufferId(pub u32);
 
 /// A program.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The symbols that sizes use.
     pub symbols: Vec<Symbol>,
@@ -176,6 +176,10 @@ pub enum Kernel {
     ArgSort(ArgSort),
     /// Elements placed by index.
     Scatter(Scatter),
+    /// A program run a number of times.
+    Loop(Loop),
+    /// One of two programs.
+    If(If),
 }
 
 impl Kernel {
@@ -188,6 +192,8 @@ impl Kernel {
             Kernel::Scan(_) => "scan",
             Kernel::ArgSort(_) => "arg_sort",
             Kernel::Scatter(_) => "scatter",
+            Kernel::Loop(_) => "loop",
+            Kernel::If(_) => "if",
         }
     }
 
@@ -198,7 +204,25 @@ impl Kernel {
             Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => {
                 epilogue.as_ref().map(|e| &e.program)
             }
-            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) => None,
+            _ => None,
+        }
+    }
+
+    /// The programs that it runs.
+    pub fn bodies(&self) -> &[Plan] {
+        match self {
+            Kernel::Loop(l) => std::slice::from_ref(&l.body),
+            Kernel::If(i) => &i.branches[..],
+            _ => &[],
+        }
+    }
+
+    /// The programs that it runs, to change.
+    pub fn bodies_mut(&mut self) -> &mut [Plan] {
+        match self {
+            Kernel::Loop(l) => std::slice::from_mut(&mut l.body),
+            Kernel::If(i) => &mut i.branches[..],
+            _ => &mut [],
         }
     }
 
@@ -206,6 +230,9 @@ impl Kernel {
     pub fn sites(&self) -> u32 {
         match self {
             Kernel::Scatter(_) => 1,
+            Kernel::Loop(_) | Kernel::If(_) => {
+                self.bodies().iter().map(|b| b.sites.len() as u32).sum()
+            }
             other => other.program().map_or(0, |p| p.sites),
         }
     }
@@ -364,6 +391,46 @@ pub struct Scatter {
     pub out: u16,
 }
 
+/// A program run for each step 0, 1, …, or from the last step to the first.
+///
+/// The body is a plan without symbols of its own (sizes use those of the plan around it), parameters,
+/// *prepare* and donors. Its inputs are the rank-0 i64 number of the step, the carried values, one
+/// slice of each scanned argument, and what all steps get alike. Its outputs are the next carried
+/// values, then one slice of each stacked argument. The kernel's sites are the body's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Loop {
+    /// How many steps.
+    pub trips: Dim,
+    /// Whether the last step comes first.
+    pub reverse: bool,
+    /// The arguments of the first carried values.
+    pub first: Vec<u16>,
+    /// Those that are read slice by slice.
+    pub scanned: Vec<u16>,
+    /// Those that every step reads.
+    pub alike: Vec<u16>,
+    /// The arguments of the carried values after the last step.
+    pub last: Vec<u16>,
+    /// Those that are written slice by slice.
+    pub stacked: Vec<u16>,
+    /// One step.
+    pub body: Box<Plan>,
+}
+
+/// One of two programs, which are plans as in [`Loop`]. The kernel's sites are those of the first,
+/// then those of the second.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct If {
+    /// The argument of one bool.
+    pub condition: u16,
+    /// The arguments of the inputs of both.
+    pub inputs: Vec<u16>,
+    /// The arguments of the outputs of both.
+    pub outputs: Vec<u16>,
+    /// Where the condition is true, and where it is not.
+    pub branches: Box<[Plan; 2]>,
+}
+
 /// An operand whose element i is at `offset + Σ strides · i`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strided {
@@ -397,7 +464,7 @@ pub enum DecodeError {
 
 const MAGIC: &[u8; 8] = b"kilnplan";
 /// The format that [`Plan::to_bytes`] writes.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 impl Plan {
     /// The plan as bytes: a header with format and checksum, then the contents.

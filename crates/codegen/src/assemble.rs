@@ -1,9 +1,13 @@
 //! Groups as launches over buffers.
 
+mod control;
+
 use crate::emit::{ArgOf, Emitted, emit};
 use crate::flow::{Flow, Nid, Op};
 use crate::fuse::{Anchor, Group, Operand};
-use crate::{BufId, BufferInfo, Cost, GroupReport, Launch, LowerError, Origin, Program, kir, tile};
+use crate::{
+    BufId, BufferInfo, Cost, GroupReport, Launch, LowerError, Options, Origin, Program, kir, tile,
+};
 use kiln_base::plan::{self, Epilogue, Kernel, Matrix};
 use kiln_base::{Dim, numel};
 use kiln_ir::NodeId;
@@ -14,9 +18,14 @@ use std::collections::BinaryHeap;
 ///
 /// # Errors
 /// If a group can't be expressed; that would be a bug.
-pub(crate) fn assemble(flow: &Flow, groups: &[Group]) -> Result<Program, LowerError> {
+pub(crate) fn assemble(
+    flow: &Flow,
+    groups: &[Group],
+    options: &Options,
+) -> Result<Program, LowerError> {
     let mut a = Assembler {
         flow,
+        options,
         program: Program {
             buffers: Vec::new(),
             launches: Vec::new(),
@@ -63,6 +72,7 @@ fn order(groups: &[Group]) -> Vec<usize> {
 
 struct Assembler<'a> {
     flow: &'a Flow,
+    options: &'a Options,
     program: Program,
     buffer: Vec<Option<BufId>>,
 }
@@ -133,6 +143,9 @@ impl Assembler<'_> {
         }
         let alone = |a: &Anchor| group.members == [a.node] && group.roots.len() == 1;
         let mut launch = match &group.anchor {
+            Some(anchor) if matches!(self.flow.nodes[anchor.node].op, Op::Control(_)) => {
+                self.control(group, anchor)?
+            }
             Some(anchor) if alone(anchor) => self.plain_library(group, anchor),
             _ => self.tiled(group)?,
         };
@@ -152,7 +165,11 @@ impl Assembler<'_> {
         Ok(())
     }
 
-    fn buffer(&self, n: Nid) -> BufId {
+    fn buffer(&self, mut n: Nid) -> BufId {
+        // What lies behind a barrier lies where it lay before.
+        while self.buffer[n].is_none() && matches!(self.flow.nodes[n].op, Op::After | Op::Reshape) {
+            n = self.flow.nodes[n].inputs[0];
+        }
         self.buffer[n].expect("buffers are written before they are read")
     }
 
@@ -222,6 +239,8 @@ impl Assembler<'_> {
                 self.library(anchor, &position, u16::MAX, Some(epilogue))
             }
         };
+        let readers = |n: Nid| nodes.iter().filter(|o| self.buffer(**o) == self.buffer(n)).count();
+        in_place.retain(|p| readers(nodes[p.0]) == 1);
         in_place.retain(|p| self.flow.numel(nodes[p.0]) == self.flow.numel(nodes[p.1]));
         let mut launch = self.empty(kernel);
         launch.args = nodes.iter().map(|n| self.buffer(*n)).collect();
@@ -242,6 +261,7 @@ impl Assembler<'_> {
             kir: None,
             args: Vec::new(),
             written: Vec::new(),
+            bodies: Vec::new(),
             sites: Vec::new(),
             nodes: Vec::<NodeId>::new(),
             in_place: Vec::new(),
@@ -370,10 +390,15 @@ impl Assembler<'_> {
         if let Some(k) = kernel {
             flops = &flops + &kir::flops(k);
         }
-        let bytes = launch.args.iter().fold(Dim::ZERO, |sum, b| {
+        let bytes = self.bytes(launch);
+        Cost { flops, bytes }
+    }
+
+    /// Bytes of the buffers touched.
+    fn bytes(&self, launch: &Launch) -> Dim {
+        launch.args.iter().fold(Dim::ZERO, |sum, b| {
             let info = &self.program.buffers[b.0 as usize];
             &sum + &(&numel(&info.shape) * &Dim::from(info.dtype.size()))
-        });
-        Cost { flops, bytes }
+        })
     }
 }

@@ -51,6 +51,12 @@ pub(crate) enum Op {
         descending: bool,
     },
     Scatter(ScatterKind, usize),
+    /// A loop or branch, whose outputs are its [`Op::Part`]s.
+    Control(Arc<kiln_ir::Op>),
+    /// An output of the operand.
+    Part,
+    /// The first operand, where it lies, once all operands are computed.
+    After,
 }
 
 /// An affine renaming of indices: operand index d is `index[d]` over the result's indices.
@@ -117,7 +123,7 @@ impl Flow {
 impl Node {
     /// Whether the value lies in memory without a launch.
     pub fn is_leaf(&self) -> bool {
-        matches!(self.op, Op::Input(_) | Op::Data(_))
+        matches!(self.op, Op::Input(_) | Op::Data(_) | Op::After)
     }
 
     /// Whether it only says where or which number, so that it is computed where it is read.
@@ -137,7 +143,7 @@ impl Node {
     pub fn is_alone(&self) -> bool {
         matches!(
             self.op,
-            Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..)
+            Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) | Op::Control(_)
         )
     }
 
@@ -165,6 +171,9 @@ impl Node {
             Op::Scan { .. } => "scan",
             Op::ArgSort { .. } => "arg_sort",
             Op::Scatter(..) => "scatter",
+            Op::Control(op) => op.name(),
+            Op::Part => "output",
+            Op::After => "barrier",
         }
     }
 }

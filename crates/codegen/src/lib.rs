@@ -28,5 +28,5 @@ use kiln_ir::Graph;
 pub fn lower(graph: &Graph, options: &Options) -> Result<Program, LowerError> {
     let flow = flow::build(graph, options.fuse)?;
     let groups = fuse::group(&flow, options);
-    assemble::assemble(&flow, &groups)
+    assemble::assemble(&flow, &groups, options)
 }

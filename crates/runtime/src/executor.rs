@@ -2,6 +2,7 @@
 
 mod bound;
 mod check;
+mod control;
 mod run;
 
 use crate::buffer::Buffer;

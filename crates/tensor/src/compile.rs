@@ -112,11 +112,13 @@ impl Builder<'_> {
             });
             asked.push(Output { value, target });
         }
-        let mut graph = gather
-            .recording(asked)
+        let recording = gather.recording(asked);
+        let locs = recording.locs();
+        let mut graph = recording
             .to_graph()
             .map_err(|e| self.internal(e.to_string()))?;
-        graph.symbols = self
+        drop(recording);
+        let symbols: Vec<SymbolInfo> = self
             .names
             .iter()
             .map(|n| SymbolInfo {
@@ -124,7 +126,9 @@ impl Builder<'_> {
                 min: 2,
             })
             .collect();
-        let locs: Vec<Loc> = (0..gather.entries.len()).map(|i| gather.loc(i)).collect();
+        graph
+            .bind(&symbols)
+            .map_err(|e| self.internal(e.to_string()))?;
         let compilation = kiln_compiler::compile(&graph, &locs, options)
             .map_err(|e| realize::compile_error(e, &gather, self.loc))?;
         let position = |i: usize| {

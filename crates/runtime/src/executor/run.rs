@@ -1,12 +1,11 @@
 //! Running a bound plan.
 
-use super::Executable;
+use super::{Counts, Executable};
 use super::bound::{Bound, BoundStep, Loc, Work};
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::memory::Storage;
-use crate::tile::{Failures, run_all};
-use kiln_base::plan::Step;
+use crate::tile::{Failure, Failures, run_all};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -79,20 +78,36 @@ pub(super) fn run(exe: &Executable, bound: &Bound, mut inputs: Inputs) -> Result
         Loc::Prepared(p) => prepared[p].ptr(),
         Loc::Arena(offset) => arena.ptr().wrapping_add(offset),
     };
-    run_steps(exe, &bound.run, &exe.plan.run, place)?;
+    report(exe, run_steps(&bound.run, place, &exe.counts)?)?;
     finish(exe, bound, inputs, slots, prepared)
 }
 
-/// Runs steps one after the other, up to the first data error.
-fn run_steps(
-    exe: &Executable,
+/// The error of a failed step.
+fn report(exe: &Executable, failure: Option<Failure>) -> Result<()> {
+    let Some(failure) = failure else {
+        return Ok(());
+    };
+    let info = &exe.plan.sites[failure.site as usize];
+    Err(Error::Data {
+        site: failure.site,
+        op: info.op.clone(),
+        kind: info.kind,
+        node: info.node,
+        index: failure.index,
+        bound: failure.bound,
+    })
+}
+
+/// Runs steps one after the other, up to the first data error; that names a site of the plan.
+pub(super) fn run_steps(
     steps: &[BoundStep],
-    source: &[Step],
     place: impl Fn(Loc) -> *mut u8,
-) -> Result<()> {
+    counts: &Counts,
+) -> Result<Option<Failure>> {
     let failures = Failures::default();
     for step in steps {
         let args: SmallVec<[*mut u8; 12]> = step.args.iter().map(|a| place(*a)).collect();
+        let mut inner = None;
         // SAFETY: binding proved that the work stays within its arguments' lengths; inputs, constants
         // and prepared results are only read; outputs and the arena belong to this run; and
         // `parallel` says when parts would disturb each other.
@@ -104,24 +119,17 @@ fn run_steps(
                 Work::Scan(s) => s.run(&args, step.parallel),
                 Work::ArgSort(s) => s.run(&args, step.parallel, &failures),
                 Work::Scatter(s) => s.run(&args, step.parallel, &failures),
+                Work::Loop(l) => inner = l.run(&args, place(Loc::Arena(step.scratch)), counts)?,
+                Work::If(i) => inner = i.run(&args, place(Loc::Arena(step.scratch)), counts)?,
             }
         }
-        exe.counts.kernels.fetch_add(1, Ordering::Relaxed);
-        if let Some(failure) = failures.take()? {
-            let sites = &source[step.step].sites;
-            let site = sites.get(failure.site as usize).copied().unwrap_or(0);
-            let info = &exe.plan.sites[site as usize];
-            return Err(Error::Data {
-                site,
-                op: info.op.clone(),
-                kind: info.kind,
-                node: info.node,
-                index: failure.index,
-                bound: failure.bound,
-            });
+        counts.kernels.fetch_add(1, Ordering::Relaxed);
+        if let Some(mut failure) = inner.or(failures.take()?) {
+            failure.site = step.sites.get(failure.site as usize).copied().unwrap_or(0);
+            return Ok(Some(failure));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn finish(
@@ -177,6 +185,6 @@ pub(super) fn prepare(
         Loc::Arena(offset) => arena.ptr().wrapping_add(offset),
         Loc::Slot(_) => std::ptr::null_mut(), // checking allows no output here
     };
-    run_steps(exe, &bound.prepare, &exe.plan.prepare, place)?;
+    report(exe, run_steps(&bound.prepare, place, &exe.counts)?)?;
     Ok(storages.into_iter().map(Arc::new).collect())
 }

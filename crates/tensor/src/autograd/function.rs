@@ -3,8 +3,8 @@
 use super::edge::{Edge, GradNode, SavedRule};
 use super::no_grad;
 use crate::record::compose;
-use crate::{Result, Tensor};
-use kiln_ir::OpError;
+use crate::{Result, Tensor, trace};
+use kiln_ir::{OpError, ensure};
 use std::sync::Arc;
 
 /// `forward(inputs)`, whose gradients `backward` computes: from the inputs, the result and the gradient
@@ -27,6 +27,11 @@ pub fn custom_function(
     backward: impl Fn(&[Tensor], &Tensor, &Tensor) -> Vec<Option<Tensor>> + Send + Sync + 'static,
 ) -> Tensor {
     compose("custom_function", inputs, |_| {
+        ensure!(
+            !trace::may_flow(),
+            "the derivative of a custom function is lost inside scan and cond; call it outside, or \
+             under no_grad"
+        );
         let plain: Vec<Tensor> = inputs.iter().map(|t| t.detach()).collect();
         let y = no_grad(|| forward(&plain));
         let flows = super::is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());

@@ -17,7 +17,7 @@ pub use hook::HookHandle;
 pub use mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
 
 use crate::record::compose;
-use crate::{Error, ErrorKind, Result, Tensor, Var, boundary, scope};
+use crate::{Error, ErrorKind, Result, Tensor, Var, boundary, scope, trace};
 use edge::{Edge, Leaf};
 use engine::Keep;
 use kiln_base::Loc;
@@ -73,7 +73,11 @@ impl Tensor {
     }
 
     /// The same value, through which no gradient flows. Free: the value is shared.
+    #[track_caller]
     pub fn detach(&self) -> Tensor {
+        if trace::is_tracing() && self.error().is_none() {
+            return compose("detach", &[self], |b| b.cut(self));
+        }
         let mut t = self.clone();
         t.edge = Edge::None;
         t
