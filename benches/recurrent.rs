@@ -40,7 +40,12 @@ fn main() -> kiln::Result<()> {
             kiln::realize_all().unwrap();
         };
         let mut rows: [(&str, Box<dyn Fn()>); 2] = [
-            ("forward", Box::new(move || { forward(); })),
+            (
+                "forward",
+                Box::new(move || {
+                    forward();
+                }),
+            ),
             ("train", Box::new(train)),
         ];
         for (what, run) in &mut rows {
@@ -49,7 +54,11 @@ fn main() -> kiln::Result<()> {
             let first = start.elapsed().as_secs_f64();
             run();
             let warm = median(run);
-            println!("{length:6}  {what:7}  {:14.1}  {:13.2}", first * 1e3, warm * 1e3);
+            println!(
+                "{length:6}  {what:7}  {:14.1}  {:13.2}",
+                first * 1e3,
+                warm * 1e3
+            );
         }
     }
     Ok(())

@@ -72,7 +72,10 @@ fn a_scan_of_no_steps_gives_its_start() {
 #[test]
 fn states_results_and_slices_may_be_nested() {
     let xs = (vector(&[1.0, 2.0, 3.0]), matrix(3, 2));
-    let init = (Tensor::full([], 0.0, DType::F32), [matrix(1, 2), matrix(1, 2)]);
+    let init = (
+        Tensor::full([], 0.0, DType::F32),
+        [matrix(1, 2), matrix(1, 2)],
+    );
     let ((count, [a, b]), rows) = scan(init, xs, |(count, [a, b]), (x, row)| {
         // The state changes places at every step.
         let next = (count + &x, [b, &a + &row]);
@@ -81,23 +84,35 @@ fn states_results_and_slices_may_be_nested() {
     assert_eq!(count.item::<f32>().unwrap(), 6.0);
     let m = |r: usize| matrix(3, 2).i(r as i64).unsqueeze(0);
     let wanted = matrix(1, 2) + m(1);
-    assert_close(&a.to_vec::<f32>().unwrap(), &wanted.to_vec::<f32>().unwrap());
+    assert_close(
+        &a.to_vec::<f32>().unwrap(),
+        &wanted.to_vec::<f32>().unwrap(),
+    );
     let wanted = matrix(1, 2) + m(0) + m(2);
-    assert_close(&b.to_vec::<f32>().unwrap(), &wanted.to_vec::<f32>().unwrap());
+    assert_close(
+        &b.to_vec::<f32>().unwrap(),
+        &wanted.to_vec::<f32>().unwrap(),
+    );
     assert_eq!(rows[0].shape().unwrap(), [3, 2]);
     assert_reference(&rows[0]);
 }
 
 #[test]
 fn a_reversed_scan_begins_at_the_end_and_lengths_stand_alone() {
-    let reverse = ScanOptions { reverse: true, ..ScanOptions::default() };
+    let reverse = ScanOptions {
+        reverse: true,
+        ..ScanOptions::default()
+    };
     let zero = || Tensor::full([], 0.0, DType::F32);
     let (_, sums) = scan_with(&reverse, zero(), vector(&[1.0, 2.0, 4.0]), |s, x| {
         let s = s + x;
         (s.clone(), s)
     });
     assert_eq!(sums.to_vec::<f32>().unwrap(), [7.0, 6.0, 4.0]);
-    let ten = ScanOptions { length: Some(10), ..ScanOptions::default() };
+    let ten = ScanOptions {
+        length: Some(10),
+        ..ScanOptions::default()
+    };
     let (doubled, ()) = scan_with(&ten, zero() + 1.0, (), |x, ()| (x * 2.0, ()));
     assert_eq!(doubled.item::<f32>().unwrap(), 1024.0);
 }
@@ -123,7 +138,8 @@ fn gradients_flow_through_time_once_and_twice() {
 
 #[test]
 fn gradients_are_those_of_the_steps() {
-    let grads = |run: fn(&Tensor, &Tensor, &Tensor, &Tensor, &Tensor) -> (Tensor, Tensor), read: bool| {
+    let grads = |run: fn(&Tensor, &Tensor, &Tensor, &Tensor, &Tensor) -> (Tensor, Tensor),
+                 read: bool| {
         let p: Vec<Tensor> = parts(5).iter().map(|t| t.requires_grad_(true)).collect();
         let (last, all) = run(&p[0], &p[1], &p[2], &p[3], &p[4]);
         let loss = all.square().sum((), false) + last.sum((), false);
@@ -149,7 +165,10 @@ fn only_what_is_wanted_has_gradients() {
     let zero = Tensor::full([], 0i64, DType::I64);
     let ((total, _, _), ()) = scan((offset.clone(), zero, xs.i(0)), xs, |(s, n, last), x| {
         let n = n + 1;
-        ((s + &w * &x * n.to_dtype(DType::F64) + last.detach(), n, x), ())
+        (
+            (s + &w * &x * n.to_dtype(DType::F64) + last.detach(), n, x),
+            (),
+        )
     });
     total.sum((), false).backward().unwrap();
     let xs = random(&[3, 2], 1);
@@ -161,12 +180,16 @@ fn only_what_is_wanted_has_gradients() {
 fn detach_and_no_grad_hold_inside_bodies() {
     let x = random(&[4], 5).requires_grad_(true);
     let start = || Tensor::full([], 0.0, DType::F64);
-    let (sum, ()) = scan(start(), x.clone(), |s, x| (s + x.square() + x.detach() * 5.0, ()));
+    let (sum, ()) = scan(start(), x.clone(), |s, x| {
+        (s + x.square() + x.detach() * 5.0, ())
+    });
     sum.backward().unwrap();
     let wanted = x.detach() * 2.0;
     assert_equal(&x.grad().unwrap(), &wanted);
     x.zero_grad();
-    let (sum, ()) = scan(start(), x.clone(), |s, x| (s + x.square() + no_grad(|| x.exp()), ()));
+    let (sum, ()) = scan(start(), x.clone(), |s, x| {
+        (s + x.square() + no_grad(|| x.exp()), ())
+    });
     sum.backward().unwrap();
     assert_equal(&x.grad().unwrap(), &wanted);
 }
@@ -247,17 +270,33 @@ fn states_that_change_are_named() {
         (h.to_dtype(DType::F64), x)
     });
     let text = e.0.error().unwrap().to_string();
-    assert!(text.contains("f32[2, 3]") && text.contains("f64[2, 3]"), "{text}");
-    assert!(text.contains("control_flow.rs") && text.contains("scan"), "{text}");
+    assert!(
+        text.contains("f32[2, 3]") && text.contains("f64[2, 3]"),
+        "{text}"
+    );
+    assert!(
+        text.contains("control_flow.rs") && text.contains("scan"),
+        "{text}"
+    );
     let text = e.1.error().unwrap().to_string();
     assert!(text.contains("f64[2, 3]"), "{text}");
     let uneven = scan((), (matrix(2, 3), matrix(4, 3)), |(), (a, b)| ((), a + b));
     let text = uneven.1.error().unwrap().to_string();
-    assert!(text.contains("f32[4, 3]") && text.contains("2 steps"), "{text}");
+    assert!(
+        text.contains("f32[4, 3]") && text.contains("2 steps"),
+        "{text}"
+    );
     let sides = cond(&vector(&[1.0]).gt(0.0), || matrix(2, 3), || matrix(3, 2));
     let text = sides.error().unwrap().to_string();
-    assert!(text.contains("f32[2, 3]") && text.contains("f32[3, 2]"), "{text}");
-    let number = cond(&vector(&[1.0, 2.0]).gt(0.0), || matrix(2, 3), || matrix(2, 3));
+    assert!(
+        text.contains("f32[2, 3]") && text.contains("f32[3, 2]"),
+        "{text}"
+    );
+    let number = cond(
+        &vector(&[1.0, 2.0]).gt(0.0),
+        || matrix(2, 3),
+        || matrix(2, 3),
+    );
     assert!(number.error().unwrap().to_string().contains("one bool"));
     // The first invalid operation in a body, at its own line.
     let bad = scan((), matrix(2, 3), |(), x| ((), x.matmul(&matrix(5, 5)))); // here
@@ -277,7 +316,10 @@ fn data_errors_in_bodies_name_their_lines() {
     };
     assert_eq!(pick(&[0, 2]).unwrap(), [2.0, 6.0]);
     let text = pick(&[1, 3, 7]).unwrap_err().to_string();
-    assert!(text.contains("// this line") && text.contains('3'), "{text}");
+    assert!(
+        text.contains("// this line") && text.contains('3'),
+        "{text}"
+    );
     // The second branch's site is not the first one's.
     let index = Tensor::from_slice(&[9i64], [1]);
     let table = vector(&[1.0, 2.0]);
@@ -295,7 +337,9 @@ fn a_failing_loop_leaves_cells_alone() {
     let cell = Var::new(&vector(&[1.0])).unwrap();
     let index = Tensor::from_slice(&[0i64, 5], [2, 1]);
     let table = vector(&[1.0, 2.0]);
-    let (sum, ()) = scan(cell.get(), index, |s, i| (s + table.index_select(0, &i), ()));
+    let (sum, ()) = scan(cell.get(), index, |s, i| {
+        (s + table.index_select(0, &i), ())
+    });
     cell.assign(&sum).unwrap();
     assert!(sum.realize().is_err());
     assert_eq!(cell.get().to_vec::<f32>().unwrap(), [1.0]);
@@ -304,10 +348,16 @@ fn a_failing_loop_leaves_cells_alone() {
 #[test]
 fn random_numbers_differ_from_step_to_step() {
     let draws = || {
-        let ten = ScanOptions { length: Some(3), ..ScanOptions::default() };
+        let ten = ScanOptions {
+            length: Some(3),
+            ..ScanOptions::default()
+        };
         kiln::with_seed(3, || {
             let inner = || scan_with(&ten, (), (), |(), ()| ((), Tensor::rand([2], DType::F64))).1;
-            scan_with(&ten, (), (), |(), ()| ((), inner())).1.to_vec::<f64>().unwrap()
+            scan_with(&ten, (), (), |(), ()| ((), inner()))
+                .1
+                .to_vec::<f64>()
+                .unwrap()
         })
     };
     let all = draws();
@@ -354,7 +404,9 @@ fn loops_compile_with_symbolic_sizes_and_lengths() {
 fn other_lengths_need_no_new_plan() {
     let run = |length: usize| {
         let xs = Tensor::ones([length, 3], DType::F32) * 0.125;
-        let (last, ()) = scan(vector(&[0.0, 1.0, 2.0]), xs, |s, x| (s * 0.5 + x.cosh(), ()));
+        let (last, ()) = scan(vector(&[0.0, 1.0, 2.0]), xs, |s, x| {
+            (s * 0.5 + x.cosh(), ())
+        });
         last.to_vec::<f32>().unwrap()
     };
     for length in [4, 6] {
@@ -374,7 +426,9 @@ fn results_do_not_depend_on_the_number_of_threads() {
     let run = || {
         let p: Vec<Tensor> = parts(6).iter().map(|t| t.requires_grad_(true)).collect();
         let (last, all) = recurrent(&p[0], &p[1], &p[2], &p[3], &p[4]);
-        (all.sum((), false) + last.sum((), false)).backward().unwrap();
+        (all.sum((), false) + last.sum((), false))
+            .backward()
+            .unwrap();
         let bits = |t: &Tensor| t.grad().unwrap().to_vec::<f64>().unwrap();
         p.iter().map(bits).collect::<Vec<_>>()
     };

@@ -2,6 +2,7 @@
 
 mod access;
 mod autograd;
+mod checkpointing;
 mod compiled;
 mod control_flow;
 mod determinism;

@@ -11,7 +11,9 @@ pub(crate) fn pullback<B: Builder>(
     call: &Call<'_, B::Value>,
     cotangents: &[Option<B::Value>],
 ) -> Result<Gradients<B::Value>, OpError> {
-    let seeded: Vec<usize> = (0..cotangents.len()).filter(|i| cotangents[*i].is_some()).collect();
+    let seeded: Vec<usize> = (0..cotangents.len())
+        .filter(|i| cotangents[*i].is_some())
+        .collect();
     let wanted: Vec<usize> = (1..call.inputs.len()).filter(|i| call.wanted[*i]).collect();
     let mut graphs = Vec::new();
     let mut found: Vec<Vec<Option<Value>>> = Vec::new();
@@ -21,8 +23,9 @@ pub(crate) fn pullback<B: Builder>(
         found.push(grads);
     }
     // What neither branch depends on has no gradient; what one depends on is zero in the other.
-    let given: Vec<usize> =
-        (0..wanted.len()).filter(|i| found.iter().any(|grads| grads[*i].is_some())).collect();
+    let given: Vec<usize> = (0..wanted.len())
+        .filter(|i| found.iter().any(|grads| grads[*i].is_some()))
+        .collect();
     let mut gradient = Gradients::from_elem(None, call.inputs.len());
     if given.is_empty() {
         return Ok(gradient);
@@ -32,7 +35,9 @@ pub(crate) fn pullback<B: Builder>(
             let fact = graph.node(graph.inputs()[wanted[i] - 1]).fact().clone();
             let g = match grads[i] {
                 Some(g) => g,
-                None => GraphBuilder::new(graph, Loc::UNKNOWN).full(0.0, fact.dtype, &fact.shape)?,
+                None => {
+                    GraphBuilder::new(graph, Loc::UNKNOWN).full(0.0, fact.dtype, &fact.shape)?
+                }
             };
             graph.add_output(g);
         }
@@ -40,7 +45,13 @@ pub(crate) fn pullback<B: Builder>(
     let [then, other] = [graphs.remove(0), graphs.remove(0)].map(Arc::new);
     let mut operands = call.inputs.to_vec();
     operands.extend(cotangents.iter().flatten().cloned());
-    let results = b.emit(ops::If { branches: [then, other] }.into(), &operands)?;
+    let results = b.emit(
+        ops::If {
+            branches: [then, other],
+        }
+        .into(),
+        &operands,
+    )?;
     for (i, g) in given.into_iter().zip(results) {
         gradient[wanted[i]] = Some(g);
     }
@@ -55,7 +66,10 @@ fn branch_pullback(
     wanted: &[usize],
 ) -> Result<(Graph, Vec<Option<Value>>), OpError> {
     let mut graph = branch.clone();
-    let outputs: Vec<Value> = std::mem::take(&mut graph.outputs).iter().map(|o| o.value).collect();
+    let outputs: Vec<Value> = std::mem::take(&mut graph.outputs)
+        .iter()
+        .map(|o| o.value)
+        .collect();
     let inputs = graph.inputs();
     let mut seeds = Vec::new();
     for &i in seeded {

@@ -36,8 +36,8 @@ mod tape;
 mod views;
 mod window;
 
-pub use loops::with_residuals;
 pub use backward::{Custom, Observer, Place, Problem, Rule, Step, backward, gradients};
+pub use loops::with_residuals;
 
 use kiln_ir::{Builder, Op, OpError};
 use smallvec::{SmallVec, smallvec};

@@ -21,9 +21,18 @@ use std::sync::Arc;
 /// # Errors
 /// If an op of the body has no derivative.
 pub fn with_residuals(op: &ops::Loop, wanted: &[bool]) -> Result<ops::Loop, OpError> {
-    let seeded: Vec<bool> = op.body.outputs.iter().map(|o| is_float(&op.body, o.value)).collect();
+    let seeded: Vec<bool> = op
+        .body
+        .outputs
+        .iter()
+        .map(|o| is_float(&op.body, o.value))
+        .collect();
     let step = Step::new(op, wanted, &seeded)?;
-    let missing: Vec<Value> = step.residuals().into_iter().filter(|r| stacked(op, *r).is_none()).collect();
+    let missing: Vec<Value> = step
+        .residuals()
+        .into_iter()
+        .filter(|r| stacked(op, *r).is_none())
+        .collect();
     Ok(stacking(op, &missing))
 }
 
@@ -34,7 +43,10 @@ fn is_float(graph: &Graph, v: Value) -> bool {
 /// Which output of the loop stacks a value of its body.
 fn stacked(op: &ops::Loop, v: Value) -> Option<usize> {
     let outputs = op.body.outputs.iter().enumerate().skip(op.carried);
-    outputs.into_iter().find(|(_, o)| o.value == v).map(|(i, _)| i)
+    outputs
+        .into_iter()
+        .find(|(_, o)| o.value == v)
+        .map(|(i, _)| i)
 }
 
 /// The loop with more values stacked.
@@ -67,7 +79,10 @@ struct Step<'a> {
 impl<'a> Step<'a> {
     fn new(op: &'a ops::Loop, wanted: &[bool], seeded: &[bool]) -> Result<Step<'a>, OpError> {
         let mut joint = Graph::clone(&op.body);
-        let outputs: Vec<Value> = std::mem::take(&mut joint.outputs).iter().map(|o| o.value).collect();
+        let outputs: Vec<Value> = std::mem::take(&mut joint.outputs)
+            .iter()
+            .map(|o| o.value)
+            .collect();
         let inputs = joint.inputs();
         let active = active(op, wanted);
         let forward = joint.len();
@@ -96,10 +111,22 @@ impl<'a> Step<'a> {
         }
         let (mut scanned, mut alike) = (Vec::new(), Vec::new());
         for (i, g) in others.into_iter().zip(found) {
-            let list = if i < op.carried + op.scanned { &mut scanned } else { &mut alike };
+            let list = if i < op.carried + op.scanned {
+                &mut scanned
+            } else {
+                &mut alike
+            };
             list.extend(g.map(|g| (i, g)));
         }
-        Ok(Step { op, joint, forward, carried, stacked, scanned, alike })
+        Ok(Step {
+            op,
+            joint,
+            forward,
+            carried,
+            stacked,
+            scanned,
+            alike,
+        })
     }
 
     /// The gradients that a step computes.
@@ -145,7 +172,12 @@ impl<'a> Step<'a> {
 fn is_cheap(op: &Op) -> bool {
     let plain = matches!(
         op,
-        Op::Pointwise(_) | Op::Cast(_) | Op::Pad(_) | Op::Concat(_) | Op::Random(_) | Op::Barrier(_)
+        Op::Pointwise(_)
+            | Op::Cast(_)
+            | Op::Pad(_)
+            | Op::Concat(_)
+            | Op::Random(_)
+            | Op::Barrier(_)
     );
     plain || op.is_view() || matches!(op, Op::Full(_) | Op::Constant(_) | Op::Iota(_))
 }
@@ -163,7 +195,10 @@ fn active(op: &ops::Loop, wanted: &[bool]) -> Vec<bool> {
                     Some(at) => wanted[at],
                     None => false,
                 },
-                _ => node.inputs.iter().any(|v| reached[v.node.index()] && is_float(body, *v)),
+                _ => node
+                    .inputs
+                    .iter()
+                    .any(|v| reached[v.node.index()] && is_float(body, *v)),
             };
         }
         let before = active.clone();
@@ -240,7 +275,11 @@ impl Step<'_> {
         let factor = self.joint.node(node.inputs[0].node);
         let swapped = matches!(factor.op, Op::Permute(_));
         Sum::Product {
-            left: if swapped { factor.inputs[0] } else { node.inputs[0] },
+            left: if swapped {
+                factor.inputs[0]
+            } else {
+                node.inputs[0]
+            },
             swapped,
             right: node.inputs[1],
             views,
@@ -322,7 +361,11 @@ impl Backward<'_> {
     /// sums need.
     fn outputs(&mut self, sums: &[Sum], totals: &[Value]) -> Result<(), OpError> {
         let step = self.step;
-        let carried = step.alike.iter().zip(sums).filter(|(_, s)| matches!(s, Sum::Carried));
+        let carried = step
+            .alike
+            .iter()
+            .zip(sums)
+            .filter(|(_, s)| matches!(s, Sum::Carried));
         let shares: Vec<Value> = carried.map(|((_, g), _)| *g).collect();
         let mut wanted: Vec<Value> = step.carried.iter().filter_map(|c| c.2).collect();
         wanted.extend(step.scanned.iter().map(|(_, g)| *g));
@@ -340,7 +383,9 @@ impl Backward<'_> {
         }
         for (share, total) in shares.iter().zip(totals) {
             let operands = [*total, self.map[share]];
-            outputs.push(GraphBuilder::new(&mut self.graph, Loc::UNKNOWN).pointwise(Pw::Add, &operands)?);
+            outputs.push(
+                GraphBuilder::new(&mut self.graph, Loc::UNKNOWN).pointwise(Pw::Add, &operands)?,
+            );
         }
         outputs.extend(step.scanned.iter().map(|(_, g)| self.map[g]));
         outputs.extend(self.stacks.iter().map(|v| self.map[v]));
@@ -386,7 +431,11 @@ pub(crate) fn pullback<B: Builder>(
         });
     }
     let mut totals = Vec::new();
-    for (_, (_, g)) in sums.iter().zip(&step.alike).filter(|(s, _)| matches!(s, Sum::Carried)) {
+    for (_, (_, g)) in sums
+        .iter()
+        .zip(&step.alike)
+        .filter(|(s, _)| matches!(s, Sum::Carried))
+    {
         let fact = step.joint.fact(*g).clone();
         operands.push(zeros(b, &fact)?);
         totals.push(back.fresh(fact));
@@ -436,9 +485,12 @@ pub(crate) fn pullback<B: Builder>(
     for (sum, (i, g)) in sums.iter().zip(&step.alike) {
         gradient[*i] = match sum {
             Sum::Carried => totals.next(),
-            Sum::Product { left, right, views, swapped } => {
-                Some(product(b, (stack(left)?, *swapped), stack(right)?, views)?)
-            }
+            Sum::Product {
+                left,
+                right,
+                views,
+                swapped,
+            } => Some(product(b, (stack(left)?, *swapped), stack(right)?, views)?),
             Sum::Reduced { term, axes } => {
                 let axes = std::iter::once(0).chain(axes.iter().map(|a| a + 1));
                 let sum = b.sum(&stack(term)?, &axes.collect::<Vec<_>>())?;

@@ -1,6 +1,7 @@
 //! Groups as launches over buffers.
 
 mod control;
+mod order;
 
 use crate::emit::{ArgOf, Emitted, emit};
 use crate::flow::{Flow, Nid, Op};
@@ -11,8 +12,7 @@ use crate::{
 use kiln_base::plan::{self, Epilogue, Kernel, Matrix};
 use kiln_base::{Dim, numel};
 use kiln_ir::NodeId;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use order::order;
 
 /// The program of a grouped flow.
 ///
@@ -35,39 +35,11 @@ pub(crate) fn assemble(
         buffer: vec![None; flow.nodes.len()],
     };
     a.leaves(groups);
-    for g in order(groups) {
+    for g in order(flow, groups) {
         a.launch(&groups[g])?;
     }
     a.outputs();
     Ok(a.program)
-}
-
-/// An order in which groups can run; among those that can, the one that comes first in the program.
-fn order(groups: &[Group]) -> Vec<usize> {
-    let mut waiting: Vec<usize> = groups.iter().map(|g| g.deps.len()).collect();
-    let mut users: Vec<Vec<usize>> = vec![Vec::new(); groups.len()];
-    for (g, group) in groups.iter().enumerate() {
-        for d in &group.deps {
-            users[*d].push(g);
-        }
-    }
-    let key = |g: usize| groups[g].roots.iter().map(|r| r.0).max().unwrap_or(0);
-    let mut ready: BinaryHeap<Reverse<(Nid, usize)>> = (0..groups.len())
-        .filter(|g| waiting[*g] == 0)
-        .map(|g| Reverse((key(g), g)))
-        .collect();
-    let mut out = Vec::with_capacity(groups.len());
-    while let Some(Reverse((_, g))) = ready.pop() {
-        out.push(g);
-        for &u in &users[g] {
-            waiting[u] -= 1;
-            if waiting[u] == 0 {
-                ready.push(Reverse((key(u), u)));
-            }
-        }
-    }
-    debug_assert_eq!(out.len(), groups.len(), "groups depend on each other");
-    out
 }
 
 struct Assembler<'a> {
@@ -239,7 +211,12 @@ impl Assembler<'_> {
                 self.library(anchor, &position, u16::MAX, Some(epilogue))
             }
         };
-        let readers = |n: Nid| nodes.iter().filter(|o| self.buffer(**o) == self.buffer(n)).count();
+        let readers = |n: Nid| {
+            nodes
+                .iter()
+                .filter(|o| self.buffer(**o) == self.buffer(n))
+                .count()
+        };
         in_place.retain(|p| readers(nodes[p.0]) == 1);
         in_place.retain(|p| self.flow.numel(nodes[p.0]) == self.flow.numel(nodes[p.1]));
         let mut launch = self.empty(kernel);

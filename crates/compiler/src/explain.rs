@@ -165,9 +165,14 @@ fn inner(
     launch: &kiln_codegen::Launch,
     resolve: &dyn Fn(&Loc) -> Loc,
 ) -> Vec<KernelInfo> {
-    let bodies = launch.nodes.first().map_or(&[][..], |id| graph.node(*id).op.bodies());
+    let bodies = launch
+        .nodes
+        .first()
+        .map_or(&[][..], |id| graph.node(*id).op.bodies());
     let pairs = bodies.iter().zip(&launch.bodies);
-    pairs.flat_map(|(graph, program)| kernels(graph, program, None, resolve)).collect()
+    pairs
+        .flat_map(|(graph, program)| kernels(graph, program, None, resolve))
+        .collect()
 }
 
 impl KernelInfo {

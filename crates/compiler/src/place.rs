@@ -166,7 +166,12 @@ fn step(graph: &Graph, launch: &Launch, plan: &mut Plan) -> Step {
     }
     if let [node] = launch.nodes[..] {
         let graphs = graph.node(node).op.bodies().iter();
-        for ((plan, graph), program) in kernel.bodies_mut().iter_mut().zip(graphs).zip(&launch.bodies) {
+        for ((plan, graph), program) in kernel
+            .bodies_mut()
+            .iter_mut()
+            .zip(graphs)
+            .zip(&launch.bodies)
+        {
             *plan = body(graph, program);
             sites.extend(plan.sites.iter().cloned());
         }

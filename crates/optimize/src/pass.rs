@@ -1,6 +1,8 @@
 //! The list of passes, and what a pass is made of.
 
-use crate::passes::{common_subexpressions, constant_fold, conv_batch_norm, dead_code, views};
+use crate::passes::{
+    common_subexpressions, constant_fold, conv_batch_norm, dead_code, loop_values, views,
+};
 use crate::{OptimizeError, Patch, Rewriter, View};
 use kiln_ir::NodeId;
 use std::fmt;
@@ -40,6 +42,7 @@ pub enum Run {
 pub fn passes() -> &'static [Pass] {
     &[
         dead_code::PASS,
+        loop_values::PASS,
         views::PASS,
         constant_fold::PASS,
         common_subexpressions::PASS,

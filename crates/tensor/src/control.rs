@@ -64,11 +64,18 @@ pub fn scan_with<C: Nest, X: Nest, Y: Nest>(
             let bad = Tensor::poisoned(e, loc);
             let mut bads = std::iter::repeat(bad.clone());
             let (carry, x) = (init.with(&mut bads), xs.with(&mut bads));
-            return all(&trace(&[], None, "scan", loc, |_| step(carry, x)).result, &bad);
+            return all(
+                &trace(&[], None, "scan", loc, |_| step(carry, x)).result,
+                &bad,
+            );
         }
     };
     let mut facts: Vec<Fact> = first.iter().map(|t| t.fact().clone()).collect();
-    facts.extend(scanned.iter().map(|t| Fact::new(t.dtype(), t.dims()[1..].iter().cloned())));
+    facts.extend(
+        scanned
+            .iter()
+            .map(|t| Fact::new(t.dtype(), t.dims()[1..].iter().cloned())),
+    );
     let mut traced = trace(&facts, Some(&trips), "scan", loc, |given| {
         let mut given = given.iter().cloned();
         let carry = init.with(&mut given);
@@ -104,14 +111,19 @@ fn trips(
     let mut trips = options.length.map(Dim::from);
     for (i, t) in scanned.iter().enumerate() {
         let Some(n) = t.dims().first() else {
-            return wrong(format!("value {i} of xs is {}, which has no dim to scan", t.fact()));
+            return wrong(format!(
+                "value {i} of xs is {}, which has no dim to scan",
+                t.fact()
+            ));
         };
         match &trips {
             None => trips = Some(n.clone()),
             Some(known) if known == n => {}
             Some(known) => {
                 let fact = t.fact();
-                return wrong(format!("value {i} of xs is {fact}, but there are {known} steps"));
+                return wrong(format!(
+                    "value {i} of xs is {fact}, but there are {known} steps"
+                ));
             }
         }
     }
@@ -136,7 +148,9 @@ fn recorded_loop<C: Nest, Y: Nest>(
     }
     if next.len() != first.len() {
         let (from, to) = (first.len(), next.len());
-        return wrong(format!("the state begins with {from} tensors, but the step gives {to}"));
+        return wrong(format!(
+            "the state begins with {from} tensors, but the step gives {to}"
+        ));
     }
     for (i, (from, to)) in first.iter().zip(&next).enumerate() {
         if from.fact() != to.fact() {
@@ -206,7 +220,10 @@ fn branch<T: Nest>(
     };
     condition.check()?;
     if condition.dtype() != DType::Bool || !condition.fact().numel().is(1) {
-        return wrong(format!("the condition must be one bool, not {}", condition.fact()));
+        return wrong(format!(
+            "the condition must be one bool, not {}",
+            condition.fact()
+        ));
     }
     let sides = [&then, &otherwise].map(|t| t.result.tensors());
     for t in sides.iter().flatten() {
@@ -230,7 +247,10 @@ fn branch<T: Nest>(
         }
     }
     let mut captured = Captured::default();
-    let mut graphs = [then.graph(a, &mut captured)?, otherwise.graph(b, &mut captured)?];
+    let mut graphs = [
+        then.graph(a, &mut captured)?,
+        otherwise.graph(b, &mut captured)?,
+    ];
     graphs.iter_mut().for_each(|g| captured.complete(g, 0));
     let op = ops::If {
         branches: graphs.map(Arc::new),

@@ -18,9 +18,9 @@ mod frame;
 mod gather;
 mod in_place;
 mod names;
-mod nest;
 #[cfg(feature = "ndarray")]
 mod ndarray;
+mod nest;
 mod node;
 mod ops;
 mod print;
@@ -37,8 +37,8 @@ mod trace;
 mod var;
 
 pub use autograd::{
-    GradMode, GradOptions, HookHandle, custom_function, enable_grad, grad, grad_with, gradcheck,
-    is_grad_enabled, jvp, no_grad, set_grad_enabled, vjp,
+    GradMode, GradOptions, HookHandle, checkpoint, custom_function, enable_grad, grad, grad_with,
+    gradcheck, is_grad_enabled, jvp, no_grad, set_grad_enabled, vjp,
 };
 pub use boundary::realize_all;
 pub use caller::on_behalf_of_caller;

@@ -6,7 +6,8 @@ use crate::node::{Node, Operands, State};
 use crate::ops::record::Recorded;
 use crate::recording::Recording;
 use crate::{
-    Device, Error, ErrorKind, Tensor, boundary, is_grad_enabled, names, promote, scope, strides, trace,
+    Device, Error, ErrorKind, Tensor, boundary, is_grad_enabled, names, promote, scope, strides,
+    trace,
 };
 use kiln_base::prim::Reduction;
 use kiln_base::{Dim, Loc};
@@ -100,7 +101,9 @@ impl Recorder {
         }
         let facts = Facts::from_elem(t.fact().clone(), 1);
         let op = ops::Barrier { detach: true };
-        let mut cut = self.push(op.into(), facts, std::slice::from_ref(t)).swap_remove(0);
+        let mut cut = self
+            .push(op.into(), facts, std::slice::from_ref(t))
+            .swap_remove(0);
         cut.edge = Edge::None;
         Ok(cut)
     }
@@ -141,11 +144,7 @@ impl Recorder {
 }
 
 /// A loop that stacks what its derivative needs, where gradients may be asked for.
-fn with_residuals(
-    op: ops::Loop,
-    facts: Facts,
-    inputs: &[Tensor],
-) -> Result<(Op, Facts), OpError> {
+fn with_residuals(op: ops::Loop, facts: Facts, inputs: &[Tensor]) -> Result<(Op, Facts), OpError> {
     let flows = |t: &Tensor| {
         is_grad_enabled() && t.dtype().is_float() && (t.edge.is_some() || trace::may_flow())
     };
@@ -226,7 +225,12 @@ pub(crate) fn user_error(
     message: String,
     loc: &'static Location<'static>,
 ) -> Error {
-    Error::new(kind, called, scope::with_symbol_names(&message), Loc::from(loc))
+    Error::new(
+        kind,
+        called,
+        scope::with_symbol_names(&message),
+        Loc::from(loc),
+    )
 }
 
 fn op_error(

@@ -181,24 +181,35 @@ impl<T> Traced<T> {
 impl Captured {
     /// Gives a body with `own` inputs an input for everything captured.
     pub(crate) fn complete(&self, graph: &mut Graph, own: usize) {
-        for (i, t) in self.tensors.iter().enumerate().skip(graph.inputs().len() - own) {
+        for (i, t) in self
+            .tensors
+            .iter()
+            .enumerate()
+            .skip(graph.inputs().len() - own)
+        {
             add_input(graph, own + i, t.fact(), t.node.loc);
         }
     }
 }
 
-fn add_input(graph: &mut Graph, index: usize, fact: &Fact, loc: &'static Location<'static>) -> Value {
+fn add_input(
+    graph: &mut Graph,
+    index: usize,
+    fact: &Fact,
+    loc: &'static Location<'static>,
+) -> Value {
     let mut op = input_op(fact.clone(), Role::Data);
     if let Op::Input(input) = &mut op {
         input.index = index as u32;
     }
-    graph.push(kiln_ir::Node {
-        op,
-        inputs: Default::default(),
-        facts: kiln_ir::Facts::from_elem(fact.clone(), 1),
-        loc: Loc::from(loc),
-    })
-    .value()
+    graph
+        .push(kiln_ir::Node {
+            op,
+            inputs: Default::default(),
+            facts: kiln_ir::Facts::from_elem(fact.clone(), 1),
+            loc: Loc::from(loc),
+        })
+        .value()
 }
 
 struct Body<'a> {
@@ -240,7 +251,9 @@ impl Body<'_> {
                 stack.extend(operands.into_iter().map(|o| (o.node, false)));
                 continue;
             }
-            let any = operands.iter().any(|o| self.depends.get(&address(&o.node)) == Some(&true));
+            let any = operands
+                .iter()
+                .any(|o| self.depends.get(&address(&o.node)) == Some(&true));
             self.depends.insert(address(&node), any);
         }
         self.depends[&address(&operand.node)]
@@ -282,7 +295,10 @@ impl Body<'_> {
                 loc: Loc::from(node.loc),
             });
             for output in 0..node.facts.len() as u32 {
-                let of = Operand { node: node.clone(), output };
+                let of = Operand {
+                    node: node.clone(),
+                    output,
+                };
                 self.map.insert(key(&of), Value { node: id, output });
             }
         }
@@ -296,7 +312,9 @@ impl Body<'_> {
             t.edge = edge.clone();
         }
         let known = &mut self.captured.known;
-        let at = *known.entry(key(operand)).or_insert(self.captured.tensors.len());
+        let at = *known
+            .entry(key(operand))
+            .or_insert(self.captured.tensors.len());
         if at == self.captured.tensors.len() {
             self.captured.tensors.push(t);
         } else if !self.captured.tensors[at].edge.is_some() {

@@ -136,7 +136,12 @@ impl Var {
         if trace::is_tracing() {
             let message = "a Var can't be assigned inside scan and cond; return the value and assign it \
                            behind them";
-            return Err(Error::new(ErrorKind::Assign, "assign", message, Loc::from(loc)));
+            return Err(Error::new(
+                ErrorKind::Assign,
+                "assign",
+                message,
+                Loc::from(loc),
+            ));
         }
         let (fact, device) = (value.fact(), value.device());
         if *fact != self.cell.fact || device != self.cell.device {

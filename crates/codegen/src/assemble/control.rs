@@ -4,8 +4,8 @@ use super::Assembler;
 use crate::flow::{Nid, Op};
 use crate::fuse::{Anchor, Group};
 use crate::{Cost, Launch, LowerError, Program};
-use kiln_base::plan::{self, Kernel, Plan};
 use kiln_base::Dim;
+use kiln_base::plan::{self, Kernel, Plan};
 use kiln_ir::Op as IrOp;
 
 impl Assembler<'_> {
@@ -30,7 +30,10 @@ impl Assembler<'_> {
         let lowered = op.bodies().iter().map(|b| crate::lower(b, self.options));
         let bodies: Result<Vec<Program>, LowerError> = lowered.collect();
         let bodies = bodies.map_err(|e| LowerError::new(node.source.node, e.to_string()))?;
-        let mut flops = bodies.iter().flat_map(|b| &b.launches).fold(Dim::ZERO, |n, l| &n + &l.cost.flops);
+        let mut flops = bodies
+            .iter()
+            .flat_map(|b| &b.launches)
+            .fold(Dim::ZERO, |n, l| &n + &l.cost.flops);
         let kernel = match &**op {
             IrOp::Loop(l) => {
                 flops = &flops * &l.trips;

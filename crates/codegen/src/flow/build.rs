@@ -122,7 +122,12 @@ impl FlowBuilder {
 
     /// A loop or branch, and its outputs.
     fn control(&mut self, node: &kiln_ir::Node, inputs: &[Nid]) -> SmallVec<[Nid; 1]> {
-        let call = self.helper(Op::Control(Arc::new(node.op.clone())), inputs, DType::Bool, []);
+        let call = self.helper(
+            Op::Control(Arc::new(node.op.clone())),
+            inputs,
+            DType::Bool,
+            [],
+        );
         let facts = node.facts.iter().enumerate();
         facts
             .map(|(i, f)| {

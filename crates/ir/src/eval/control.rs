@@ -33,7 +33,10 @@ pub(super) fn repeat(
     }
     let (first, rest) = x.split_at(op.carried);
     let (scanned, alike) = rest.split_at(op.scanned);
-    if scanned.iter().any(|a| a.shape().first() != Some(&(trips as usize))) {
+    if scanned
+        .iter()
+        .any(|a| a.shape().first() != Some(&(trips as usize)))
+    {
         return Err(wrong("loop", "what is scanned has another length"));
     }
     let mut carried: Vec<Array> = first.iter().map(|a| (*a).clone()).collect();
@@ -49,7 +52,10 @@ pub(super) fn repeat(
         let slices = carried.split_off(op.carried);
         let keeps = |(a, b): (&Array, &&Array)| a.dtype() == b.dtype() && a.shape() == b.shape();
         if !carried.iter().zip(first).all(keeps) {
-            return Err(wrong("loop", "the body changes the facts of carried values"));
+            return Err(wrong(
+                "loop",
+                "the body changes the facts of carried values",
+            ));
         }
         for (all, one) in stacked.iter_mut().zip(slices) {
             all.push(one);
@@ -82,8 +88,18 @@ fn stack(dtype: DType, shape: &[i64], slices: &[Array]) -> Array {
     let mut whole: Vec<usize> = vec![slices.len()];
     whole.extend(shape.iter().map(|d| *d as usize));
     let data = match dtype.is_float() {
-        true => Data::Float(slices.iter().flat_map(|a| a.floats().unwrap_or(&[]).to_vec()).collect()),
-        false => Data::Int(slices.iter().flat_map(|a| a.ints().unwrap_or(&[]).to_vec()).collect()),
+        true => Data::Float(
+            slices
+                .iter()
+                .flat_map(|a| a.floats().unwrap_or(&[]).to_vec())
+                .collect(),
+        ),
+        false => Data::Int(
+            slices
+                .iter()
+                .flat_map(|a| a.ints().unwrap_or(&[]).to_vec())
+                .collect(),
+        ),
     };
     Array::settled(dtype, whole, data, false)
 }

@@ -289,9 +289,9 @@ fn dispatch(op: &Op, x: &[&Array], cx: &Context) -> Result<Data, Problem> {
         Op::Softmax(op) => Ok(softmax::eval(op, x[0])),
         Op::BatchNorm(op) => Ok(batch_norm::eval(op, x)),
         Op::Attention(op) => Ok(attention::eval(op, x)),
-        Op::If(_) | Op::Loop(_) | Op::Barrier(_) => {
-            Err(Problem::Inputs("ops of several outputs are run by eval_op".into()))
-        }
+        Op::If(_) | Op::Loop(_) | Op::Barrier(_) => Err(Problem::Inputs(
+            "ops of several outputs are run by eval_op".into(),
+        )),
     }
 }
 

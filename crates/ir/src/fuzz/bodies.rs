@@ -83,7 +83,9 @@ impl Generator {
             let x = b.input(row.clone(), Role::Data);
             let weight = b.input(alike, Role::Data);
             let mean = b.op(ops::Barrier { detach }, &[mean]).ok()?;
-            let half = b.scalar_like(if row.dtype.is_float() { 0.5 } else { 3.0 }, &x).ok()?;
+            let half = b
+                .scalar_like(if row.dtype.is_float() { 0.5 } else { 3.0 }, &x)
+                .ok()?;
             let sum = b.pointwise(Pw::Add, &[mean, x]).ok()?;
             let next = b.pointwise(Pw::Mul, &[sum, half]).ok()?;
             let weight = b.broadcast_to(&weight, &row.shape).ok()?;
@@ -108,7 +110,11 @@ impl Generator {
         let one = Value { output, ..last };
         let fact = self.fact(one);
         let held = self.like(fact.dtype, &fact.shape, true)?;
-        let results = self.emit(ops::Barrier { detach: false }, &[one, held], self.meta(last))?;
+        let results = self.emit(
+            ops::Barrier { detach: false },
+            &[one, held],
+            self.meta(last),
+        )?;
         Some(results)
     }
 

@@ -117,10 +117,11 @@ impl Recurrent {
             ..ScanOptions::default()
         };
         let first = (state.hidden, state.cell);
-        let ((hidden, cell), outputs) = scan_with(&options, first, projected, |(hidden, cell), x| {
-            let next = self.cell.step(&x, &State { hidden, cell }, &weights);
-            ((next.hidden.clone(), next.cell), next.hidden)
-        });
+        let ((hidden, cell), outputs) =
+            scan_with(&options, first, projected, |(hidden, cell), x| {
+                let next = self.cell.step(&x, &State { hidden, cell }, &weights);
+                ((next.hidden.clone(), next.cell), next.hidden)
+            });
         (outputs, State { hidden, cell })
     }
 }

@@ -288,7 +288,8 @@ impl Binder<'_> {
     /// Bytes of each argument.
     fn bytes(&self, step: &Step) -> Vec<usize> {
         let args = step.args.iter().map(|id| id.0 as usize);
-        args.map(|i| self.lens[i] as usize * self.plan.buffers[i].dtype.size()).collect()
+        args.map(|i| self.lens[i] as usize * self.plan.buffers[i].dtype.size())
+            .collect()
     }
 
     /// Whether the parts of a step may run at the same time. They may where each place in memory
@@ -304,7 +305,9 @@ impl Binder<'_> {
             Work::Conv(c) => c.epilogue.as_ref(),
             _ => None,
         };
-        let all: Vec<u16> = (0..step.args.len() as u16).filter(|a| access.reads[*a as usize]).collect();
+        let all: Vec<u16> = (0..step.args.len() as u16)
+            .filter(|a| access.reads[*a as usize])
+            .collect();
         // Operands that are read after a part of the result is written.
         let operands: &[u16] = match kernel {
             Kernel::Tile(_) | Kernel::Scan(_) => &[],

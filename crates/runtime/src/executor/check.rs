@@ -298,7 +298,12 @@ fn alone_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
 fn control_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
     let (inputs, outputs): (Vec<u16>, Vec<u16>) = match kernel {
         Kernel::Loop(l) if l.first.len() == l.last.len() => (
-            l.first.iter().chain(&l.scanned).chain(&l.alike).copied().collect(),
+            l.first
+                .iter()
+                .chain(&l.scanned)
+                .chain(&l.alike)
+                .copied()
+                .collect(),
             l.last.iter().chain(&l.stacked).copied().collect(),
         ),
         Kernel::If(i) => (i.inputs.clone(), i.outputs.clone()),
@@ -312,13 +317,17 @@ fn control_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
     let numbers = matches!(kernel, Kernel::Loop(_)) as usize; // the step's number is no argument
     for body in kernel.bodies() {
         let given: Vec<DType> = body.inputs.iter().map(|i| i.dtype).collect();
-        let number = given[..numbers.min(given.len())].iter().all(|d| *d == DType::I64);
+        let number = given[..numbers.min(given.len())]
+            .iter()
+            .all(|d| *d == DType::I64);
         if given.len() < numbers
             || !number
             || !is(&inputs, given[numbers..].to_vec())
             || !is(&outputs, body.outputs.iter().map(|o| o.dtype).collect())
         {
-            return Err(damaged!("a {name} whose body takes or gives something else"));
+            return Err(damaged!(
+                "a {name} whose body takes or gives something else"
+            ));
         }
     }
     let mut access = Access {
@@ -335,7 +344,9 @@ fn control_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
     for a in outputs {
         let a = a as usize;
         if access.reads[a] || std::mem::replace(&mut access.writes[a], true) {
-            return Err(damaged!("a {name} writes its own operand, or one argument twice"));
+            return Err(damaged!(
+                "a {name} writes its own operand, or one argument twice"
+            ));
         }
     }
     Ok(access)

@@ -36,8 +36,16 @@ impl Body {
         };
         Ok(Body {
             constants: check::constants(plan)?,
-            inputs: plan.inputs.iter().map(|i| plan.buffer_bytes(i.buffer, values)).collect(),
-            outputs: plan.outputs.iter().map(|o| plan.buffer_bytes(o.buffer, values)).collect(),
+            inputs: plan
+                .inputs
+                .iter()
+                .map(|i| plan.buffer_bytes(i.buffer, values))
+                .collect(),
+            outputs: plan
+                .outputs
+                .iter()
+                .map(|o| plan.buffer_bytes(o.buffer, values))
+                .collect(),
             slots: bound.outputs.iter().map(slot).collect::<Result<_>>()?,
             bound,
         })
@@ -46,11 +54,14 @@ impl Body {
     /// Errs unless arguments of these bytes each hold `times` inputs, or outputs, of the body.
     fn fits(of_body: &[usize], args: &[u16], bytes: &[usize], times: i64) -> Result<()> {
         let enough = |(one, arg): (&usize, &u16)| {
-            one.checked_mul(times as usize).is_some_and(|all| all == bytes[*arg as usize])
+            one.checked_mul(times as usize)
+                .is_some_and(|all| all == bytes[*arg as usize])
         };
         match of_body.len() == args.len() && of_body.iter().zip(args).all(enough) {
             true => Ok(()),
-            false => Err(damaged!("a body's values have other sizes than its arguments")),
+            false => Err(damaged!(
+                "a body's values have other sizes than its arguments"
+            )),
         }
     }
 
@@ -88,7 +99,9 @@ pub(super) fn check_body(plan: &Plan) -> Result<()> {
     let plain = plan.symbols.is_empty() && plan.prepare.is_empty();
     match plain && plan.outputs.iter().all(own) {
         true => check::check(plan).map(|_| ()),
-        false => Err(damaged!("a body with symbols, parameters or shared outputs")),
+        false => Err(damaged!(
+            "a body with symbols, parameters or shared outputs"
+        )),
     }
 }
 
@@ -125,13 +138,23 @@ fn positions(args: &[u16]) -> Vec<usize> {
 
 impl Loop {
     /// Links a loop whose arguments have these sizes in bytes.
-    pub(super) fn new(p: &plan::Loop, values: &[i64], bytes: &[usize], level: Level) -> Result<Loop> {
+    pub(super) fn new(
+        p: &plan::Loop,
+        values: &[i64],
+        bytes: &[usize],
+        level: Level,
+    ) -> Result<Loop> {
         let trips = extent(&p.trips, values)?;
         let body = Body::new(&p.body, values, level)?;
         let (carried, scanned) = (p.first.len(), p.scanned.len());
         let inputs = &body.inputs[1..];
         Body::fits(&inputs[..carried], &p.first, bytes, 1)?;
-        Body::fits(&inputs[carried..carried + scanned], &p.scanned, bytes, trips)?;
+        Body::fits(
+            &inputs[carried..carried + scanned],
+            &p.scanned,
+            bytes,
+            trips,
+        )?;
         Body::fits(&inputs[carried + scanned..], &p.alike, bytes, 1)?;
         Body::fits(&body.outputs[..carried], &p.last, bytes, 1)?;
         Body::fits(&body.outputs[carried..], &p.stacked, bytes, trips)?;
@@ -189,7 +212,11 @@ impl Loop {
         let mut inputs: Pointers = SmallVec::new();
         let mut outputs: Pointers = SmallVec::new();
         for step in 0..self.trips {
-            let number = if self.reverse { self.trips - 1 - step } else { step };
+            let number = if self.reverse {
+                self.trips - 1 - step
+            } else {
+                step
+            };
             // SAFETY: the scratch memory begins with a place for the number.
             unsafe { scratch.cast::<i64>().write(number) };
             inputs.clear();
@@ -218,7 +245,10 @@ impl If {
     /// Links a branch whose arguments have these sizes in bytes.
     pub(super) fn new(p: &plan::If, values: &[i64], bytes: &[usize], level: Level) -> Result<If> {
         let [then, other] = &*p.branches;
-        let branches = [Body::new(then, values, level)?, Body::new(other, values, level)?];
+        let branches = [
+            Body::new(then, values, level)?,
+            Body::new(other, values, level)?,
+        ];
         for body in &branches {
             Body::fits(&body.inputs, &p.inputs, bytes, 1)?;
             Body::fits(&body.outputs, &p.outputs, bytes, 1)?;

@@ -1,7 +1,7 @@
 //! Running a bound plan.
 
-use super::{Counts, Executable};
 use super::bound::{Bound, BoundStep, Loc, Work};
+use super::{Counts, Executable};
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::memory::Storage;

@@ -1,7 +1,7 @@
 //! The graph of gradients: where the gradient of a tensor goes.
 
 use super::hook::Hooks;
-use crate::node::{Node, Operand};
+use crate::node::{Node, Operand, serial};
 use crate::{Device, Tensor, scope};
 use kiln_ir::{Fact, Facts, OpError};
 use smallvec::SmallVec;
@@ -70,6 +70,8 @@ type PerOutput<T> = Mutex<SmallVec<[(u32, Arc<T>); 1]>>;
 
 /// A recorded operation, as gradients see it.
 pub(crate) struct GradNode {
+    /// Larger than those of earlier nodes.
+    pub(crate) serial: u64,
     pub(crate) facts: Facts,
     pub(crate) device: Device,
     pub(crate) loc: &'static Location<'static>,
@@ -139,12 +141,32 @@ impl GradNode {
 
     /// The gradient side of a node whose gradients `rule` passes to `inputs`.
     pub(crate) fn new(node: &Node, rule: SavedRule, inputs: &[Tensor]) -> Arc<GradNode> {
+        GradNode::with_facts(
+            node.facts.clone(),
+            node.device,
+            node.loc,
+            node.called,
+            rule,
+            inputs,
+        )
+    }
+
+    /// The gradient side of values of these facts, recorded by the user's call of `called`.
+    pub(crate) fn with_facts(
+        facts: Facts,
+        device: Device,
+        loc: &'static Location<'static>,
+        called: &'static str,
+        rule: SavedRule,
+        inputs: &[Tensor],
+    ) -> Arc<GradNode> {
         let operand = |t: &Tensor| (t.operand(), t.edge.clone());
         let new = Arc::new(GradNode {
-            facts: node.facts.clone(),
-            device: node.device,
-            loc: node.loc,
-            called: node.called,
+            serial: serial(),
+            facts,
+            device,
+            loc,
+            called,
             saved: Mutex::new(Some(Saved {
                 rule,
                 inputs: inputs.iter().map(operand).collect(),
@@ -210,6 +232,19 @@ impl GradNode {
         new
     }
 
+    /// The complete gradient of an output, once hooks have seen it and a leaf keeps it.
+    ///
+    /// # Errors
+    /// If a hook gave something else than a gradient.
+    pub(crate) fn observe(&self, output: u32, g: Tensor) -> Result<Tensor, OpError> {
+        let fact = g.fact().clone();
+        let g = self.hooks(output).apply(g);
+        if let Some(leaf) = self.retained(output, false) {
+            leaf.set_grad(Some(g.clone()));
+        }
+        fitting(g, &fact)
+    }
+
     /// The leaf that keeps the gradient of an output, if one does (made where `make` is set).
     pub(crate) fn retained(&self, output: u32, make: bool) -> Option<Arc<Leaf>> {
         let mut retained = self.retained.lock().unwrap_or_else(|e| e.into_inner());
@@ -226,6 +261,23 @@ impl GradNode {
     fn lock(&self) -> MutexGuard<'_, Option<Saved>> {
         self.saved.lock().unwrap_or_else(|e| e.into_inner())
     }
+}
+
+/// What a hook gave, if it is a gradient of this fact.
+pub(crate) fn fitting(g: Tensor, fact: &Fact) -> Result<Tensor, OpError> {
+    if let Some(e) = g.error() {
+        return Err(OpError(format!(
+            "a hook gave an invalid tensor: {}",
+            e.message()
+        )));
+    }
+    if g.fact() != fact {
+        return Err(OpError(format!(
+            "a hook turned the gradient {fact} into {}; dtype and shape must stay",
+            g.fact()
+        )));
+    }
+    Ok(g)
 }
 
 // A chain of a million operations must not overflow the stack when it is dropped.

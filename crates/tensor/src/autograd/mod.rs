@@ -4,6 +4,7 @@
 //! leaf ([`Tensor::requires_grad_`], a [`Var`] that requires it) that keeps it. So `detach` is free, and
 //! derivatives are ordinary recorded operations, compiled together with what they belong to.
 
+mod checkpoint;
 pub(crate) mod edge;
 mod engine;
 mod function;
@@ -11,6 +12,7 @@ mod functional;
 mod hook;
 mod mode;
 
+pub use checkpoint::checkpoint;
 pub use function::custom_function;
 pub use functional::{GradOptions, grad, grad_with, gradcheck, jvp, vjp};
 pub use hook::HookHandle;
