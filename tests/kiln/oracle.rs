@@ -111,8 +111,8 @@ fn compare(
             rounded.shape()
         ));
     }
-    let got =
-        Array::from_bytes(buffer.dtype(), &shape, buffer.bytes()).map_err(|e| e.to_string())?;
+    let bytes = buffer.bytes().map_err(|e| e.to_string())?;
+    let got = Array::from_bytes(buffer.dtype(), &shape, bytes).map_err(|e| e.to_string())?;
     if let (Some(got), Some(want)) = (got.ints(), rounded.ints()) {
         let wrong = got.iter().zip(want).position(|(a, b)| a != b);
         return wrong.map_or(Ok(()), |i| {

@@ -137,7 +137,7 @@ ops! {
     Reduce, ArgReduce, Scan, ArgSort, Gather, Scatter,
     MatMul, Conv, ConvTranspose, ConvWeight, WindowReduce,
     Softmax, BatchNorm, Attention,
-    If, Loop, Barrier,
+    If, Loop, Barrier, Custom,
 }
 
 impl Op {
@@ -165,6 +165,7 @@ impl Op {
                 | Op::ConvTranspose(_)
                 | Op::If(_)
                 | Op::Loop(_)
+                | Op::Custom(_)
         )
     }
 

@@ -1,7 +1,8 @@
 //! The list of passes, and what a pass is made of.
 
 use crate::passes::{
-    common_subexpressions, constant_fold, conv_batch_norm, dead_code, loop_values, views,
+    centring, common_subexpressions, constant_fold, conv_batch_norm, dead_code, loop_values,
+    products, views,
 };
 use crate::{OptimizeError, Patch, Rewriter, View};
 use kiln_ir::NodeId;
@@ -44,9 +45,11 @@ pub fn passes() -> &'static [Pass] {
         dead_code::PASS,
         loop_values::PASS,
         views::PASS,
+        products::PASS,
         constant_fold::PASS,
         common_subexpressions::PASS,
         conv_batch_norm::PASS,
+        centring::PASS,
     ]
 }
 

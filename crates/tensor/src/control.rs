@@ -2,7 +2,7 @@
 
 use crate::record::{compose_many, user_error};
 use crate::trace::{Captured, Traced, trace};
-use crate::{DType, Error, ErrorKind, Nest, Result, Tensor};
+use crate::{DType, Device, Error, ErrorKind, Nest, Result, Tensor};
 use kiln_base::Dim;
 use kiln_ir::{Builder, Fact, ops};
 use std::panic::Location;
@@ -70,12 +70,12 @@ pub fn scan_with<C: Nest, X: Nest, Y: Nest>(
             );
         }
     };
-    let mut facts: Vec<Fact> = first.iter().map(|t| t.fact().clone()).collect();
-    facts.extend(
-        scanned
-            .iter()
-            .map(|t| Fact::new(t.dtype(), t.dims()[1..].iter().cloned())),
-    );
+    let mut facts: Vec<(Fact, Option<Device>)> =
+        first.iter().map(|t| (t.fact().clone(), t.node.device)).collect();
+    facts.extend(scanned.iter().map(|t| {
+        let slice = Fact::new(t.dtype(), t.dims()[1..].iter().cloned());
+        (slice, t.node.device)
+    }));
     let mut traced = trace(&facts, Some(&trips), "scan", loc, |given| {
         let mut given = given.iter().cloned();
         let carry = init.with(&mut given);

@@ -6,7 +6,7 @@
 
 use crate::autograd::edge::Edge;
 use crate::node::{Node, Operand, State, input_op};
-use crate::{Result, Tensor, is_grad_enabled, scope};
+use crate::{Device, Result, Tensor, is_grad_enabled, scope};
 use hashbrown::HashMap;
 use kiln_base::{DType, Dim, Loc};
 use kiln_ir::{Builder, Fact, Graph, NodeId, Op, OpError, Pw, Role, Value};
@@ -113,19 +113,20 @@ pub(crate) struct Traced<T> {
 /// Runs `f` on placeholders for values of these facts, behind the number of the step in a loop of
 /// `trips` steps.
 pub(crate) fn trace<T>(
-    facts: &[Fact],
+    facts: &[(Fact, Option<Device>)],
     trips: Option<&Dim>,
     called: &'static str,
     loc: &'static Location<'static>,
     f: impl FnOnce(&[Tensor]) -> T,
 ) -> Traced<T> {
-    let placeholder = |f: Fact| scope::placeholder(f, Role::Data, loc, called);
+    let placeholder =
+        |f: Fact, device| scope::placeholder(f, Role::Data, device, loc, called);
     let start = crate::node::serial();
     let step = trips.map(|trips| {
         let number = Fact::new(DType::I64, [0i64; 0]);
-        (placeholder(number), trips.clone())
+        (placeholder(number, None), trips.clone())
     });
-    let given: Vec<Tensor> = facts.iter().map(|f| placeholder(f.clone())).collect();
+    let given: Vec<Tensor> = facts.iter().map(|(f, device)| placeholder(f.clone(), *device)).collect();
     let mut inputs: Vec<Tensor> = step.iter().map(|(t, _)| t.clone()).collect();
     inputs.extend(given.iter().cloned());
     let trace = Trace {

@@ -4,6 +4,8 @@ use super::MemoryReport;
 use super::check::{self, Facts};
 use super::control;
 use crate::conv::Conv;
+use crate::cuda::{self, Graphs, Launch};
+use crate::custom::Custom;
 use crate::error::{Result, damaged};
 use crate::matmul::MatMul;
 use crate::memory::ALIGN;
@@ -15,7 +17,7 @@ use crate::tile::{self, Linked};
 use hashbrown::HashMap;
 use kiln_base::memory::{Block, solve};
 use kiln_base::plan::{BufferId, Kernel, Place, Plan, Step};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// Where a buffer is during a run.
@@ -38,6 +40,8 @@ pub(super) enum Work {
     Scan(Scan),
     ArgSort(ArgSort),
     Scatter(Scatter),
+    Custom(Custom),
+    Cuda(Arc<Launch>),
     Loop(control::Loop),
     If(control::If),
 }
@@ -59,6 +63,8 @@ pub(super) struct BoundStep {
     pub args: SmallVec<[Loc; 6]>,
     /// The byte offset of its scratch memory in the arena.
     pub scratch: usize,
+    /// Index into the plan's steps.
+    pub step: usize,
     /// The plan's site for each of the kernel's.
     pub sites: SmallVec<[u32; 2]>,
     /// Whether its parts may run at the same time.
@@ -85,6 +91,29 @@ pub(super) struct Bound {
     pub arena: usize,
     pub prepare_arena: usize,
     pub report: MemoryReport,
+    /// Graphs of the run part, for a GPU.
+    pub graphs: Graphs,
+    pub holders: Holders,
+}
+
+/// What a GPU's memory is held for.
+pub(super) struct Holders {
+    pub outputs: Arc<str>,
+    pub prepared: Arc<str>,
+    pub arena: Arc<str>,
+}
+
+impl Holders {
+    fn new(plan: &Plan) -> Holders {
+        let last = plan.run.last().or(plan.prepare.last());
+        let kernel = last.map_or("nothing", |s| plan.kernels[s.kernel as usize].name());
+        let of = |what: &str| format!("{what} of the program that ends in {kernel}").into();
+        Holders {
+            outputs: of("results"),
+            prepared: of("prepared parameters"),
+            arena: of("temporaries"),
+        }
+    }
 }
 
 struct Binder<'a> {
@@ -92,6 +121,8 @@ struct Binder<'a> {
     facts: &'a Facts,
     values: &'a [i64],
     level: Level,
+    /// The kernels, for a GPU.
+    launches: Vec<Arc<Launch>>,
     lens: Vec<i64>,
     /// Places of all buffers but temporaries.
     fixed: Vec<Loc>,
@@ -102,7 +133,13 @@ struct Binder<'a> {
 const BUFFER_LIMIT: i64 = 1 << 46;
 
 impl Bound {
-    pub(super) fn new(plan: &Plan, facts: &Facts, values: &[i64], level: Level) -> Result<Bound> {
+    pub(super) fn new(
+        plan: &Plan,
+        facts: &Facts,
+        values: &[i64],
+        level: Level,
+        gpu: Option<&Arc<cuda::Device>>,
+    ) -> Result<Bound> {
         let lens = plan
             .buffers
             .iter()
@@ -138,6 +175,10 @@ impl Bound {
             facts,
             values,
             level,
+            launches: match gpu {
+                Some(device) => Launch::all(device, plan, values)?,
+                None => Vec::new(),
+            },
             lens,
             fixed,
             linked: HashMap::new(),
@@ -165,6 +206,8 @@ impl Bound {
             arena: layout.0,
             prepare_arena: prepare_layout.0,
             report,
+            graphs: Graphs::default(),
+            holders: Holders::new(plan),
         })
     }
 }
@@ -244,7 +287,7 @@ impl Binder<'_> {
         let layout = solve(&blocks);
         let offset = |root: usize| block_of[root].map_or(0, |b| layout.offsets[b]);
         let mut bound = Vec::with_capacity(steps.len());
-        for ((step, work), scratch) in steps.iter().zip(works).zip(scratch) {
+        for (i, ((step, work), scratch)) in steps.iter().zip(works).zip(scratch).enumerate() {
             let place = |id: &BufferId| match self.fixed[id.0 as usize] {
                 Loc::Arena(_) => Loc::Arena(offset(self.facts.root[id.0 as usize])),
                 fixed => fixed,
@@ -255,6 +298,7 @@ impl Binder<'_> {
                 work,
                 args,
                 scratch: scratch.map_or(0, |b| layout.offsets[b]),
+                step: i,
                 sites: step.sites.iter().copied().collect(),
                 parallel,
             });
@@ -279,6 +323,11 @@ impl Binder<'_> {
             Kernel::Scatter(s) => Work::Scatter(Scatter::new(s, values, &key.1, level)?),
             Kernel::Loop(l) => Work::Loop(control::Loop::new(l, values, &self.bytes(step), level)?),
             Kernel::If(i) => Work::If(control::If::new(i, values, &self.bytes(step), level)?),
+            Kernel::Custom(c) => Work::Custom(Custom::new(c, values, &key.1)?),
+            Kernel::Cuda(k) => match self.launches.get(step.kernel as usize) {
+                Some(launch) => Work::Cuda(launch.clone()),
+                None => return Err(damaged!("{} is a GPU kernel in a plan for the CPU", k.name)),
+            },
         };
         let work = Arc::new(work);
         self.linked.insert(key, work.clone());
@@ -305,17 +354,17 @@ impl Binder<'_> {
             Work::Conv(c) => c.epilogue.as_ref(),
             _ => None,
         };
-        let all: Vec<u16> = (0..step.args.len() as u16)
-            .filter(|a| access.reads[*a as usize])
-            .collect();
         // Operands that are read after a part of the result is written.
-        let operands: &[u16] = match kernel {
-            Kernel::Tile(_) | Kernel::Scan(_) => &[],
-            Kernel::MatMul(m) => &[m.lhs.arg, m.rhs.arg],
-            Kernel::Conv(c) => &[c.x, c.weight],
-            Kernel::ArgSort(s) => &[s.x],
-            Kernel::Scatter(s) => &[s.index.arg, s.src.arg],
-            Kernel::Loop(_) | Kernel::If(_) => &all,
+        let operands: SmallVec<[u16; 4]> = match kernel {
+            Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => smallvec![],
+            Kernel::MatMul(m) => smallvec![m.lhs.arg, m.rhs.arg],
+            Kernel::Conv(c) => c.operands.iter().copied().collect(),
+            Kernel::ArgSort(s) => smallvec![s.x],
+            Kernel::Scatter(s) => smallvec![s.index.arg, s.src.arg],
+            Kernel::Custom(c) => c.operands.iter().map(|o| o.arg).collect(),
+            Kernel::Loop(_) | Kernel::If(_) => (0..step.args.len() as u16)
+                .filter(|a| access.reads[*a as usize])
+                .collect(),
         };
         let mut parallel = linked.is_none_or(|l| l.parallel);
         for w in (0..step.args.len()).filter(|w| access.writes[*w]) {

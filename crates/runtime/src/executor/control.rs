@@ -10,13 +10,14 @@ use crate::memory::ALIGN;
 use crate::simd::Level;
 use crate::tile::Failure;
 use crate::tile::affine::extent;
-use kiln_base::plan::{self, Plan};
+use kiln_base::plan::{self, Plan, Site};
 use smallvec::SmallVec;
 
 /// A program with known sizes whose inputs and outputs the step around it places.
 struct Body {
     bound: Bound,
     constants: Vec<Buffer>,
+    sites: Vec<Site>,
     /// Bytes of each input and output.
     inputs: Vec<usize>,
     outputs: Vec<usize>,
@@ -29,13 +30,14 @@ type Pointers = SmallVec<[*mut u8; 12]>;
 impl Body {
     fn new(plan: &Plan, values: &[i64], level: Level) -> Result<Body> {
         let facts = check::check(plan)?;
-        let bound = Bound::new(plan, &facts, values, level)?;
+        let bound = Bound::new(plan, &facts, values, level, None)?;
         let slot = |(loc, _): &(Loc, Vec<i64>)| match loc {
             Loc::Slot(s) => Ok(*s),
             _ => Err(damaged!("a body's output has no buffer of its own")),
         };
         Ok(Body {
             constants: check::constants(plan)?,
+            sites: plan.sites.clone(),
             inputs: plan
                 .inputs
                 .iter()
@@ -85,7 +87,7 @@ impl Body {
             Loc::Arena(offset) => arena.wrapping_add(offset),
             Loc::Prepared(_) => std::ptr::null_mut(), // checking allows none here
         };
-        run_steps(&self.bound.run, place, counts)
+        run_steps(&self.bound.run, place, &self.sites, counts, None)
     }
 }
 

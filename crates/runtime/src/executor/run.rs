@@ -1,14 +1,18 @@
 //! Running a bound plan.
 
 use super::bound::{Bound, BoundStep, Loc, Work};
+use super::profile::Profile;
 use super::{Counts, Executable};
 use crate::buffer::Buffer;
+use crate::cuda::{Call, Session};
 use crate::error::{Error, Result};
 use crate::memory::Storage;
 use crate::tile::{Failure, Failures, run_all};
+use kiln_base::plan::Site;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Results of *prepare* for one set of parameters.
 pub(super) struct Prepared {
@@ -60,54 +64,133 @@ pub(super) fn run(exe: &Executable, bound: &Bound, mut inputs: Inputs) -> Result
         false => Some(exe.prepared(bound, inputs.all())?),
     };
     let prepared: &[Arc<Storage>] = prepared.as_ref().map_or(&[], |p| &p.storages);
+    let part = Part::new(exe, bound, false)?;
     let mut slots: SmallVec<[Memory; 4]> = SmallVec::new();
     for slot in &bound.slots {
         slots.push(match slot.donor.filter(|d| inputs.gives(*d, slot.bytes)) {
             Some(d) => Memory::Donated(d, Buffer::vacant(inputs.all()[d].dtype())?),
-            None => Memory::Fresh(Storage::new(slot.bytes)?),
+            None => Memory::Fresh(part.allocate(slot.bytes, &bound.holders.outputs)?),
         });
     }
-    let arena = Storage::new(bound.arena)?;
-    let place = |loc: Loc| match loc {
-        Loc::Input(i) => inputs.all()[i].storage().ptr(),
+    let arena = part.allocate(bound.arena, &bound.holders.arena)?;
+    let storage = |loc: Loc| match loc {
+        Loc::Input(i) => inputs.all()[i].storage(),
         Loc::Slot(s) => match &slots[s] {
-            Memory::Fresh(storage) => storage.ptr(),
-            Memory::Donated(i, _) => inputs.all()[*i].storage().ptr(),
+            Memory::Fresh(storage) => storage,
+            Memory::Donated(i, _) => inputs.all()[*i].storage(),
         },
-        Loc::Constant(c) => exe.constants[c].storage().ptr(),
-        Loc::Prepared(p) => prepared[p].ptr(),
-        Loc::Arena(offset) => arena.ptr().wrapping_add(offset),
+        Loc::Constant(c) => exe.constants[c].storage(),
+        Loc::Prepared(p) => &prepared[p],
+        Loc::Arena(_) => &arena,
     };
-    report(exe, run_steps(&bound.run, place, &exe.counts)?)?;
+    part.run(storage)?;
     finish(exe, bound, inputs, slots, prepared)
 }
 
-/// The error of a failed step.
-fn report(exe: &Executable, failure: Option<Failure>) -> Result<()> {
-    let Some(failure) = failure else {
-        return Ok(());
+/// A part of a plan being run: *prepare* or the rest.
+struct Part<'a> {
+    exe: &'a Executable,
+    bound: &'a Bound,
+    preparing: bool,
+    /// On a GPU, what the part goes through.
+    session: Option<Session>,
+}
+
+impl<'a> Part<'a> {
+    fn new(exe: &'a Executable, bound: &'a Bound, preparing: bool) -> Result<Part<'a>> {
+        let session = exe.gpu.as_ref().map(Session::new).transpose()?;
+        Ok(Part {
+            exe,
+            bound,
+            preparing,
+            session,
+        })
+    }
+
+    fn allocate(&self, bytes: usize, what: &Arc<str>) -> Result<Storage> {
+        match &self.session {
+            None => Storage::new(bytes),
+            Some(session) => session.allocate(bytes, what),
+        }
+    }
+
+    /// Runs the steps up to the first data error. On a GPU they may still be running afterwards if
+    /// they can't have one.
+    fn run<'s>(self, storage: impl Fn(Loc) -> &'s Storage) -> Result<()> {
+        let (exe, bound) = (self.exe, self.bound);
+        let steps = match self.preparing {
+            true => &bound.prepare,
+            false => &bound.run,
+        };
+        let place = |loc: Loc| match loc {
+            Loc::Arena(offset) => storage(loc).ptr().wrapping_add(offset),
+            _ => storage(loc).ptr(),
+        };
+        let Some(session) = self.session else {
+            let profile = (!self.preparing && exe.profile.on()).then_some(&exe.profile);
+            let (sites, counts) = (&exe.plan.sites, &exe.counts);
+            return match run_steps(steps, place, sites, counts, profile)? {
+                Some(found) => Err(data_error(exe, found.site, found.index, found.bound)),
+                None => Ok(()),
+            };
+        };
+        let mut calls = Vec::with_capacity(steps.len());
+        let (mut read, mut written): (Vec<&Storage>, Vec<&Storage>) = (Vec::new(), Vec::new());
+        for step in steps {
+            let Work::Cuda(launch) = &*step.work else {
+                return Err(Error::Internal("a CPU kernel for a GPU".into()));
+            };
+            calls.push(Call {
+                launch,
+                args: step.args.iter().map(|a| place(*a)).collect(),
+                sites: &step.sites,
+                guarded: !self.preparing && step.step >= exe.plan.commit as usize,
+            });
+            for (loc, writes) in step.args.iter().zip(launch.writes()) {
+                let (list, at) = (if writes { &mut written } else { &mut read }, storage(*loc));
+                if !list.iter().any(|s| std::ptr::eq(*s, at)) {
+                    list.push(at);
+                }
+            }
+        }
+        let graphs = (!self.preparing).then_some(&bound.graphs);
+        let failure = session.run(&calls, graphs, &read, &written)?;
+        let count = steps.len() as u64;
+        exe.counts.kernels.fetch_add(count, Ordering::Relaxed);
+        match failure {
+            Some(found) => Err(data_error(exe, found.state - 1, found.index, found.bound)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn data_error(exe: &Executable, site: u32, index: i64, bound: i64) -> Error {
+    let Some(info) = exe.plan.sites.get(site as usize) else {
+        return Error::Internal(format!("a kernel reports an error at site {site}"));
     };
-    let info = &exe.plan.sites[failure.site as usize];
-    Err(Error::Data {
-        site: failure.site,
+    Error::Data {
+        site,
         op: info.op.clone(),
         kind: info.kind,
         node: info.node,
-        index: failure.index,
-        bound: failure.bound,
-    })
+        index,
+        bound,
+    }
 }
 
-/// Runs steps one after the other, up to the first data error; that names a site of the plan.
+/// Runs steps one after the other on the CPU, up to the first data error, which names one of `sites`.
 pub(super) fn run_steps(
     steps: &[BoundStep],
     place: impl Fn(Loc) -> *mut u8,
+    sites: &[Site],
     counts: &Counts,
+    profile: Option<&Profile>,
 ) -> Result<Option<Failure>> {
     let failures = Failures::default();
     for step in steps {
         let args: SmallVec<[*mut u8; 12]> = step.args.iter().map(|a| place(*a)).collect();
         let mut inner = None;
+        let start = profile.is_some().then(Instant::now);
         // SAFETY: binding proved that the work stays within its arguments' lengths; inputs, constants
         // and prepared results are only read; outputs and the arena belong to this run; and
         // `parallel` says when parts would disturb each other.
@@ -119,9 +202,21 @@ pub(super) fn run_steps(
                 Work::Scan(s) => s.run(&args, step.parallel),
                 Work::ArgSort(s) => s.run(&args, step.parallel, &failures),
                 Work::Scatter(s) => s.run(&args, step.parallel, &failures),
+                Work::Custom(c) => c.run(&args).map_err(|text| {
+                    let site = step.sites.first().and_then(|s| sites.get(*s as usize));
+                    Error::Custom {
+                        op: site.map_or_else(String::new, |s| s.op.clone()),
+                        text,
+                        node: site.map_or(0, |s| s.node),
+                    }
+                })?,
+                Work::Cuda(_) => return Err(Error::Internal("a GPU kernel for the CPU".into())),
                 Work::Loop(l) => inner = l.run(&args, place(Loc::Arena(step.scratch)), counts)?,
                 Work::If(i) => inner = i.run(&args, place(Loc::Arena(step.scratch)), counts)?,
             }
+        }
+        if let (Some(start), Some(profile)) = (start, profile) {
+            profile.add(step.step, start.elapsed());
         }
         counts.kernels.fetch_add(1, Ordering::Relaxed);
         if let Some(mut failure) = inner.or(failures.take()?) {
@@ -175,16 +270,18 @@ pub(super) fn prepare(
     bound: &Bound,
     inputs: &[Buffer],
 ) -> Result<Vec<Arc<Storage>>> {
-    let storages = bound.prepared.iter().map(|bytes| Storage::new(*bytes));
+    let part = Part::new(exe, bound, true)?;
+    let storages = bound
+        .prepared
+        .iter()
+        .map(|bytes| part.allocate(*bytes, &bound.holders.prepared));
     let storages = storages.collect::<Result<Vec<_>>>()?;
-    let arena = Storage::new(bound.prepare_arena)?;
-    let place = |loc: Loc| match loc {
-        Loc::Input(i) => inputs[i].storage().ptr(),
-        Loc::Constant(c) => exe.constants[c].storage().ptr(),
-        Loc::Prepared(p) => storages[p].ptr(),
-        Loc::Arena(offset) => arena.ptr().wrapping_add(offset),
-        Loc::Slot(_) => std::ptr::null_mut(), // checking allows no output here
-    };
-    report(exe, run_steps(&bound.prepare, place, &exe.counts)?)?;
+    let arena = part.allocate(bound.prepare_arena, &bound.holders.arena)?;
+    part.run(|loc| match loc {
+        Loc::Input(i) => inputs[i].storage(),
+        Loc::Constant(c) => exe.constants[c].storage(),
+        Loc::Prepared(p) => &storages[p],
+        Loc::Arena(_) | Loc::Slot(_) => &arena, // checking allows no output here
+    })?;
     Ok(storages.into_iter().map(Arc::new).collect())
 }

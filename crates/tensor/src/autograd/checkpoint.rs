@@ -1,10 +1,10 @@
 //! Trading time for memory: forward values that a backward pass computes again.
 
-use super::edge::{CustomRule, Edge, GradNode, Leaf, SavedRule};
+use super::edge::{CustomRule, Edge, GradNode, Leaf};
 use super::is_grad_enabled;
 use crate::caller::user_line;
 use crate::node::{Node, Operand, State, serial};
-use crate::record::Recorder;
+use crate::record::{Recorder, compose_many};
 use crate::{Nest, Tensor, trace};
 use hashbrown::HashMap;
 use kiln_autodiff::{Observer, Place, Problem, Rule, Step};
@@ -68,36 +68,35 @@ pub fn checkpoint<I: Nest, T: Nest>(f: impl FnOnce(I) -> T, inputs: I) -> T {
     }
     let sources: Vec<Source> = outputs.iter().map(|t| region.add(t)).collect();
     region.entries.iter().for_each(|e| e.grad.release());
-    let (region, ends) = (Arc::new(region), sources.clone());
-    let facts = outputs.iter().map(|t| t.fact().clone()).collect();
-    let device = outputs
-        .first()
-        .map_or_else(Default::default, Tensor::device);
-    let operands = region.frontier.clone();
-    let rule: Arc<CustomRule> = {
-        let region = region.clone();
-        Arc::new(move |cotangents, _| region.pullback(&ends, cotangents))
-    };
-    let node = GradNode::with_facts(
-        facts,
-        device,
-        loc,
-        "checkpoint",
-        SavedRule::Custom(rule),
-        &operands,
-    );
-    let mut outputs = outputs
-        .into_iter()
-        .zip(sources)
-        .enumerate()
-        .map(|(i, (mut t, source))| {
-            t.edge = match source {
-                Source::None => Edge::None,
-                Source::Outer(at) => region.frontier[at].edge.clone(),
-                Source::Entry(..) => Edge::Node(node.clone(), i as u32),
-            };
+    if !sources.iter().any(|s| matches!(s, Source::Entry(..))) || region.frontier.is_empty() {
+        let edges = sources.iter().map(|s| region.edge(*s));
+        let plain = outputs.into_iter().zip(edges).map(|(mut t, edge)| {
+            t.edge = edge;
             t
         });
+        return result.with(&mut plain.collect::<Vec<_>>().into_iter());
+    }
+    let plain: Vec<Tensor> = outputs.iter().map(Tensor::plain).collect();
+    let refs: Vec<&Tensor> = plain.iter().collect();
+    let joined = compose_many("checkpoint", &refs, plain.len(), |b| {
+        Ok(b.emit(ops::Barrier { detach: false }.into(), &plain)?.into_vec())
+    });
+    if joined.iter().any(|t| t.error().is_some()) {
+        return result.with(&mut joined.into_iter());
+    }
+    let (region, ends) = (Arc::new(region), sources.clone());
+    let rule: Arc<CustomRule> = {
+        let region = region.clone();
+        Arc::new(move |_, _, cotangents, _| region.pullback(&ends, cotangents))
+    };
+    let node = GradNode::new(&joined[0].node, Some(rule), &region.frontier);
+    let mut outputs = joined.into_iter().zip(sources).map(|(mut t, source)| {
+        t.edge = match source {
+            Source::Entry(..) => Edge::Node(node.clone(), t.output),
+            other => region.edge(other),
+        };
+        t
+    });
     result.with(&mut outputs)
 }
 
@@ -135,13 +134,10 @@ struct Region {
 struct Entry {
     /// For its hooks.
     grad: Arc<GradNode>,
-    rule: EntryRule,
+    node: Arc<Node>,
+    /// A derivative of the user's own.
+    custom: Option<Arc<CustomRule>>,
     inputs: Vec<(Operand, Source)>,
-}
-
-enum EntryRule {
-    Op(Arc<Node>),
-    Custom(Arc<CustomRule>),
 }
 
 /// Stands for all outputs of an entry.
@@ -190,16 +186,22 @@ impl Region {
                 inputs: inputs
                     .map(|(o, e)| (o.clone(), self.source(e).unwrap_or(Source::None)))
                     .collect(),
-                rule: match saved.rule {
-                    SavedRule::Op(held) => EntryRule::Op(held.node().clone()),
-                    SavedRule::Custom(rule) => EntryRule::Custom(rule),
-                },
+                node: saved.held.node().clone(),
+                custom: saved.custom,
             };
             self.known
                 .insert((at.0, ALL), Known::Entry(self.entries.len()));
             self.entries.push(entry);
         }
         self.source(&t.edge).unwrap_or(Source::None)
+    }
+
+    /// The edge of a value that is no entry's.
+    fn edge(&self, source: Source) -> Edge {
+        match source {
+            Source::Outer(at) => self.frontier[at].edge.clone(),
+            _ => Edge::None,
+        }
     }
 
     fn source(&self, edge: &Edge) -> Option<Source> {
@@ -232,10 +234,7 @@ impl Region {
                 seeds.push((at, g.clone()));
             }
         }
-        let device = self
-            .frontier
-            .first()
-            .map_or_else(Default::default, Tensor::device);
+        let device = self.frontier.first().and_then(|t| t.node.device);
         let mut b = Recorder::new(self.loc, "checkpoint", device);
         let mut again = Again::new(self, &mut b, seeds.iter().map(|(_, g)| g))?;
         let leaf = |_: &Tensor| Step {
@@ -255,19 +254,14 @@ impl Region {
                 };
                 inputs.push((value, place(source)));
             }
-            let (rule, outputs) = match &entry.rule {
-                EntryRule::Custom(f) => (Rule::Custom(&**f), SmallVec::new()),
-                EntryRule::Op(node) => {
-                    let mut outputs = SmallVec::new();
-                    for output in 0..node.facts.len() as u32 {
-                        let operand = Operand {
-                            node: node.clone(),
-                            output,
-                        };
-                        outputs.push(again.value(&mut b, &operand)?);
-                    }
-                    (Rule::Op(&node.op), outputs)
-                }
+            let mut outputs = SmallVec::new();
+            for output in 0..entry.node.facts.len() as u32 {
+                let node = entry.node.clone();
+                outputs.push(again.value(&mut b, &Operand { node, output })?);
+            }
+            let rule = match &entry.custom {
+                Some(f) => Rule::Custom(&**f),
+                None => Rule::Op(&entry.node.op),
             };
             steps.push(Step {
                 rule,
@@ -302,14 +296,11 @@ impl<'a> Again<'a> {
         operands.extend(cotangents.cloned());
         let behind = b.emit(ops::Barrier { detach: false }.into(), &operands)?;
         let key = |t: &Tensor| (Arc::as_ptr(&t.node) as usize, t.output);
-        let entry = |e: &'a Entry| match &e.rule {
-            EntryRule::Op(node) => Some((Arc::as_ptr(node) as usize, e)),
-            EntryRule::Custom(_) => None,
-        };
+        let entry = |e: &'a Entry| (Arc::as_ptr(&e.node) as usize, e);
         Ok(Again {
             region,
             map: region.given.iter().map(key).zip(behind).collect(),
-            entries: region.entries.iter().filter_map(entry).collect(),
+            entries: region.entries.iter().map(entry).collect(),
         })
     }
 

@@ -1,6 +1,7 @@
 //! The graph of gradients: where the gradient of a tensor goes.
 
 use super::hook::Hooks;
+use crate::device::Home;
 use crate::node::{Node, Operand, serial};
 use crate::{Device, Tensor, scope};
 use kiln_ir::{Fact, Facts, OpError};
@@ -31,7 +32,7 @@ impl Edge {
 pub(crate) struct Leaf {
     pub(crate) id: u64,
     pub(crate) fact: Fact,
-    pub(crate) device: Device,
+    pub(crate) device: Home,
     grad: Mutex<Option<Tensor>>,
     pub(crate) hooks: Arc<Hooks>,
 }
@@ -42,7 +43,7 @@ impl Leaf {
         Arc::new(Leaf {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             fact,
-            device,
+            device: Home::new(device),
             grad: Mutex::new(None),
             hooks: Arc::default(),
         })
@@ -73,7 +74,7 @@ pub(crate) struct GradNode {
     /// Larger than those of earlier nodes.
     pub(crate) serial: u64,
     pub(crate) facts: Facts,
-    pub(crate) device: Device,
+    pub(crate) device: Option<Device>,
     pub(crate) loc: &'static Location<'static>,
     pub(crate) called: &'static str,
     saved: Mutex<Option<Saved>>,
@@ -88,21 +89,17 @@ pub(crate) struct GradNode {
 /// What a derivative needs; a backward pass releases it.
 #[derive(Clone)]
 pub(crate) struct Saved {
-    pub(crate) rule: SavedRule,
+    /// The node whose values are the outputs.
+    pub(crate) held: Held,
+    /// A user's function; the derivative of the node's op where `None`.
+    pub(crate) custom: Option<Arc<CustomRule>>,
     pub(crate) inputs: SmallVec<[(Operand, Edge); 2]>,
 }
 
-#[derive(Clone)]
-pub(crate) enum SavedRule {
-    /// The op of a node, whose values are the outputs.
-    Op(Held),
-    /// A user's function.
-    Custom(Arc<CustomRule>),
-}
-
-/// From the cotangents of the outputs to those of the inputs; also told which inputs need one.
-pub(crate) type CustomRule =
-    dyn Fn(&[Option<Tensor>], &[bool]) -> Result<Vec<Option<Tensor>>, OpError> + Send + Sync;
+/// See [`kiln_autodiff::Custom`].
+pub(crate) type CustomRule = dyn Fn(&[Tensor], &[Tensor], &[Option<Tensor>], &[bool]) -> Result<Vec<Option<Tensor>>, OpError>
+    + Send
+    + Sync;
 
 /// A node whose values a backward pass may ask for; reads keep those that a plan writes anyway.
 pub(crate) struct Held(Arc<Node>);
@@ -136,39 +133,25 @@ impl GradNode {
         let flows = super::is_grad_enabled()
             && inputs.iter().any(|t| t.edge.is_some())
             && node.facts.iter().any(|f| f.dtype.is_float());
-        flows.then(|| GradNode::new(node, SavedRule::Op(Held::new(node)), inputs))
+        flows.then(|| GradNode::new(node, None, inputs))
     }
 
-    /// The gradient side of a node whose gradients `rule` passes to `inputs`.
-    pub(crate) fn new(node: &Node, rule: SavedRule, inputs: &[Tensor]) -> Arc<GradNode> {
-        GradNode::with_facts(
-            node.facts.clone(),
-            node.device,
-            node.loc,
-            node.called,
-            rule,
-            inputs,
-        )
-    }
-
-    /// The gradient side of values of these facts, recorded by the user's call of `called`.
-    pub(crate) fn with_facts(
-        facts: Facts,
-        device: Device,
-        loc: &'static Location<'static>,
-        called: &'static str,
-        rule: SavedRule,
+    /// The gradient side of a node whose gradients its op's derivative or `custom` passes to `inputs`.
+    pub(crate) fn new(
+        node: &Arc<Node>,
+        custom: Option<Arc<CustomRule>>,
         inputs: &[Tensor],
     ) -> Arc<GradNode> {
         let operand = |t: &Tensor| (t.operand(), t.edge.clone());
         let new = Arc::new(GradNode {
             serial: serial(),
-            facts,
-            device,
-            loc,
-            called,
+            facts: node.facts.clone(),
+            device: node.device,
+            loc: node.loc,
+            called: node.called,
             saved: Mutex::new(Some(Saved {
-                rule,
+                held: Held::new(node),
+                custom,
                 inputs: inputs.iter().map(operand).collect(),
             })),
             users: Mutex::default(),
@@ -252,7 +235,10 @@ impl GradNode {
             return Some(found.clone());
         }
         make.then(|| {
-            let leaf = Leaf::new(self.facts[output as usize].clone(), self.device);
+            let leaf = Leaf::new(
+                self.facts[output as usize].clone(),
+                self.device.unwrap_or_default(),
+            );
             retained.push((output, leaf.clone()));
             leaf
         })

@@ -11,12 +11,15 @@ mod function;
 mod functional;
 mod hook;
 mod mode;
+mod needs;
 
 pub use checkpoint::checkpoint;
 pub use function::custom_function;
+pub(crate) use function::{Backward, differentiated};
 pub use functional::{GradOptions, grad, grad_with, gradcheck, jvp, vjp};
 pub use hook::HookHandle;
 pub use mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
+pub(crate) use needs::needed;
 
 use crate::record::compose;
 use crate::{Error, ErrorKind, Result, Tensor, Var, boundary, scope, trace};
@@ -143,7 +146,7 @@ impl Tensor {
                 ErrorKind::Value,
                 "register_hook",
                 "this tensor does not require gradients, so its hook would never be called",
-                Loc::from(Location::caller()),
+                Location::caller(),
             )),
         }
     }
@@ -206,20 +209,15 @@ impl Tensor {
 fn replace(leaf: &Leaf, grad: Option<&Tensor>, loc: &'static Location<'static>) -> Result<()> {
     if let Some(g) = grad {
         g.check()?;
-        if *g.fact() != leaf.fact || g.device() != leaf.device {
+        if *g.fact() != leaf.fact || g.device() != leaf.device.get() {
             let message = format!(
                 "the gradient of {} on {} can't be {} on {}",
                 leaf.fact,
-                leaf.device,
+                leaf.device.get(),
                 g.fact(),
                 g.device()
             );
-            return Err(Error::new(
-                ErrorKind::Value,
-                "set_grad",
-                message,
-                Loc::from(loc),
-            ));
+            return Err(Error::new(ErrorKind::Value, "set_grad", message, loc));
         }
     }
     leaf.set_grad(grad.cloned());
@@ -234,14 +232,7 @@ fn seed(
     loc: &'static Location<'static>,
 ) -> Result<Tensor> {
     y.check()?;
-    let wrong = |message: String| {
-        Err(Error::new(
-            ErrorKind::Value,
-            called,
-            message,
-            Loc::from(loc),
-        ))
-    };
+    let wrong = |message: String| Err(Error::new(ErrorKind::Value, called, message, loc));
     if !y.requires_grad() {
         return wrong(format!(
             "{} does not depend on anything that requires gradients{}",
@@ -320,7 +311,8 @@ impl Var {
     }
 
     /// Calls `f` with the gradient of this cell whenever a backward pass has computed it; what `f`
-    /// returns replaces it.
+    /// returns replaces it. The gradient is recorded, not computed: what `f` does with it becomes part of
+    /// the step. So inside `compile`, `f` runs once, while recording, and what it recorded at each run.
     pub fn register_hook(
         &self,
         f: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
