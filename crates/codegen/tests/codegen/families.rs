@@ -1,6 +1,7 @@
 //! Library kernels in CUDA C++, executed on an emulated device, equal the reference.
 
-use crate::cuda::{check, lowered, sources, values};
+use crate::cuda::elements::values;
+use crate::cuda::{check, lowered, sources};
 use crate::device;
 use crate::run::{Engine, run};
 use kiln_base::prim::{ScanKind, ScatterKind};
@@ -171,6 +172,62 @@ fn matrix_products_of_symbolic_sizes() {
     }
 }
 
+/// A convolution, or one of its gradients, of random shapes.
+fn convolution(dtype: DType, role: usize, rng: &mut Rng) {
+    let axes = 1 + rng.below(3);
+    let groups = rng.one([1, 1, 2, 3]);
+    let batch = rng.one([0, 1, 2, 3]);
+    let (ins, outs) = (rng.one([1, 2, 3, 8, 17]), rng.one([1, 2, 5, 8, 33]));
+    let mut each = |of: [usize; 3]| -> Vec<usize> { (0..axes).map(|_| rng.one(of)).collect() };
+    let (kernel, stride, dilation) = (each([1, 2, 3]), each([1, 2, 3]), each([1, 1, 2]));
+    let (front, back) = (each([0, 1, 2]), each([0, 1, 2]));
+    let size = each([1, 5, if axes == 1 { 65 } else { 9 }]);
+    let reach = |a: usize| dilation[a] * (kernel[a] - 1) + 1;
+    let input: Vec<usize> = (0..axes)
+        .map(|a| size[a].max(reach(a).saturating_sub(front[a] + back[a])))
+        .collect();
+    let output: Vec<usize> = (0..axes)
+        .map(|a| (input[a] + front[a] + back[a] - reach(a)) / stride[a] + 1)
+        .collect();
+    let x = [&[batch, groups * ins], &input[..]].concat();
+    let w = [&[groups * outs, ins], &kernel[..]].concat();
+    let y = [&[batch, groups * outs], &output[..]].concat();
+    let what = format!("{role} of {dtype} x {x:?} w {w:?} y {y:?}");
+    let conv = ops::Conv {
+        stride: stride.into_iter().collect(),
+        padding: front.into_iter().zip(back).collect(),
+        dilation: dilation.into_iter().collect(),
+        groups,
+    };
+    let (op, shapes): (Op, _) = match role {
+        0 => (conv.into(), [&x, &w]),
+        1 => {
+            let input = input.into_iter().map(Dim::from).collect();
+            (ops::ConvTranspose { conv, input }.into(), [&y, &w])
+        }
+        _ => {
+            let kernel = kernel.into_iter().collect();
+            (ops::ConvWeight { conv, kernel }.into(), [&x, &y])
+        }
+    };
+    let mut case = Case::default();
+    let operands = shapes.map(|s| case.input(finite(dtype, s, rng)));
+    let result = case.op(op, &operands);
+    let results = epilogue(&mut case, result, rng);
+    case.check(&results, &what);
+}
+
+#[test]
+fn convolutions_and_their_gradients() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(8);
+    for i in 0..cases() {
+        convolution(FLOATS[i % 4], i % 3, &mut rng);
+    }
+}
+
 #[test]
 fn scans() {
     if device::nvrtc().is_none() {
@@ -186,7 +243,7 @@ fn scans() {
             _ => numbers[rng.below(numbers.len())],
         };
         if dtype == DType::Bool {
-            continue;
+            continue; // has no running results
         }
         let shape = match i % 4 {
             0 => vec![2, rng.one([513, 4100, 9000])],
@@ -389,6 +446,24 @@ fn samples() -> Vec<(&'static str, Graph)> {
         ("matmul_f16", product("f16")),
         ("matmul_bf16", product("bf16")),
         (
+            "conv_f16",
+            graph(
+                "%0: f16[8, 64, 56, 56] = input(index: 0, role: Data)
+                 %1: f16[64, 64, 3, 3] = input(index: 1, role: Data)
+                 %2: f16[8, 64, 56, 56] = conv(stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1) %0, %1
+                 return %2",
+            ),
+        ),
+        (
+            "conv_weight_f32",
+            graph(
+                "%0: f32[8, 64, 56, 56] = input(index: 0, role: Data)
+                 %1: f32[8, 64, 56, 56] = input(index: 1, role: Data)
+                 %2: f32[64, 64, 3, 3] = conv_weight(conv: Conv { stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1 }, kernel: [3, 3]) %0, %1
+                 return %2",
+            ),
+        ),
+        (
             "scan_f16",
             graph(
                 "%0: f16[8, 70000] = input(index: 0, role: Data)
@@ -448,7 +523,7 @@ fn machine_code() {
         }
         let ptx = nvrtc.compile(&text, Code::Ptx(80)).unwrap().image;
         let ptx = String::from_utf8_lossy(&ptx);
-        let half = matches!(name, "matmul_f16" | "matmul_bf16");
+        let half = matches!(name, "matmul_f16" | "matmul_bf16" | "conv_f16");
         assert_eq!(half, ptx.contains("mma.sync.aligned.m16n8k16"), "{name}");
         assert_eq!(half, ptx.contains("cp.async.cg"), "{name}");
     }
