@@ -56,6 +56,8 @@ pub struct KernelInfo {
     pub why_not: Vec<String>,
     /// Its Kernel IR, where it has one.
     pub kir: Option<String>,
+    /// The kernels of a loop's step, or of both branches.
+    pub inner: Vec<KernelInfo>,
 }
 
 impl Explain {
@@ -78,7 +80,7 @@ impl Explain {
         Explain {
             rewrites: rewrites.collect(),
             counts: fired.counts(),
-            kernels: kernels(graph, program, plan, resolve),
+            kernels: kernels(graph, program, Some(plan), &resolve),
             memory: None,
             time: Duration::ZERO,
             graph: graph.to_string(),
@@ -107,8 +109,13 @@ impl Explain {
         let kernel = |k: &KernelInfo| {
             k.name.len() + texts(&k.ops) + texts(&k.why_not) + k.kir.as_ref().map_or(0, String::len)
         };
-        let kernels: usize = self.kernels.iter().map(kernel).sum();
-        self.graph.len() + texts(&self.rewrites) + kernels
+        let mut kernels: Vec<&KernelInfo> = self.kernels.iter().collect();
+        let mut bytes = self.graph.len() + texts(&self.rewrites);
+        while let Some(k) = kernels.pop() {
+            bytes += kernel(k);
+            kernels.extend(&k.inner);
+        }
+        bytes
     }
 
     /// Number of kernels that every run launches.
@@ -125,10 +132,11 @@ impl Explain {
 fn kernels(
     graph: &Graph,
     program: &Program,
-    plan: &Plan,
-    resolve: impl Fn(&Loc) -> Loc,
+    plan: Option<&Plan>,
+    resolve: &dyn Fn(&Loc) -> Loc,
 ) -> Vec<KernelInfo> {
     let prepared = |launch: &kiln_codegen::Launch| {
+        let Some(plan) = plan else { return false };
         let mut written = launch.args.iter().zip(&launch.written).filter(|(_, w)| **w);
         written.all(|(b, _)| plan.buffers[b.0 as usize].place == Place::Prepared)
     };
@@ -151,10 +159,41 @@ fn kernels(
                 .collect(),
             why_not: group.why_not.clone(),
             kir: launch.kir.as_ref().map(|k| k.to_string()),
+            inner: inner(graph, launch, resolve),
         })
         .collect();
     kernels.sort_by_key(|k| !k.prepared);
     kernels
+}
+
+/// The kernels in the bodies of a launch.
+fn inner(
+    graph: &Graph,
+    launch: &kiln_codegen::Launch,
+    resolve: &dyn Fn(&Loc) -> Loc,
+) -> Vec<KernelInfo> {
+    let bodies = launch
+        .nodes
+        .first()
+        .map_or(&[][..], |id| graph.node(*id).op.bodies());
+    let pairs = bodies.iter().zip(&launch.bodies);
+    pairs
+        .flat_map(|(graph, program)| kernels(graph, program, None, resolve))
+        .collect()
+}
+
+impl KernelInfo {
+    fn write(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
+        let when = if self.prepared { " (prepare)" } else { "" };
+        writeln!(f, "{:indent$}{}{when}", "", self.name)?;
+        for op in &self.ops {
+            writeln!(f, "{:indent$}  {op}", "")?;
+        }
+        for why in &self.why_not {
+            writeln!(f, "{:indent$}  not fused: {why}", "")?;
+        }
+        self.inner.iter().try_for_each(|k| k.write(f, indent + 4))
+    }
 }
 
 impl fmt::Display for Explain {
@@ -170,14 +209,7 @@ impl fmt::Display for Explain {
             self.kernels_prepared()
         )?;
         for k in &self.kernels {
-            let when = if k.prepared { " (prepare)" } else { "" };
-            writeln!(f, "  {}{when}", k.name)?;
-            for op in &k.ops {
-                writeln!(f, "    {op}")?;
-            }
-            for why in &k.why_not {
-                writeln!(f, "    not fused: {why}")?;
-            }
+            k.write(f, 2)?;
         }
         match &self.memory {
             Some(m) => writeln!(

@@ -7,22 +7,37 @@
 //! [`kiln_base::memory::solve`], which runs when sizes are known.
 
 use crate::CompileError;
+use crate::explain::marked;
 use kiln_base::plan::{Buffer, BufferId, Constant, Input, Output, Place, Plan, Step, Symbol};
 use kiln_codegen::{BufId, Launch, Origin, Program};
-use kiln_ir::{Graph, Op, Target};
+use kiln_ir::{Graph, NodeId, Op, Target};
 
 /// The plan of a lowered program, and for each graph output its position among the plan's outputs.
+/// Sites name the position that their node's location marks, where it marks one.
 pub(crate) fn place(
     graph: &Graph,
     program: &Program,
 ) -> Result<(Plan, Vec<Option<usize>>), CompileError> {
-    let mut order = Order::new(program);
+    let order = Order::new(program);
+    let (mut plan, positions) = arrange(graph, program, order);
+    plan.symbols = symbols(graph)?;
+    Ok((plan, positions))
+}
+
+/// The plan of a body: its sizes use the symbols of the program, and every step runs every time.
+fn body(graph: &Graph, program: &Program) -> Plan {
+    let order = Order {
+        prepare: Vec::new(),
+        run: (0..program.launches.len()).collect(),
+        commit: Vec::new(),
+        commit_from: program.launches.len(),
+    };
+    arrange(graph, program, order).0
+}
+
+fn arrange(graph: &Graph, program: &Program, mut order: Order) -> (Plan, Vec<Option<usize>>) {
     let donors = order.donate(graph, program);
     let mut plan = Plan {
-        symbols: symbols(graph)?,
-        inputs: Vec::new(),
-        outputs: Vec::new(),
-        constants: Vec::new(),
         buffers: program
             .buffers
             .iter()
@@ -32,11 +47,7 @@ pub(crate) fn place(
                 place: Place::Temporary,
             })
             .collect(),
-        kernels: Vec::new(),
-        prepare: Vec::new(),
-        run: Vec::new(),
-        commit: 0,
-        sites: Vec::new(),
+        ..Plan::default()
     };
     inputs_and_constants(graph, program, &mut plan);
     let positions = outputs(program, &donors, &mut plan);
@@ -49,16 +60,16 @@ pub(crate) fn place(
         }
     }
     for &l in &order.prepare {
-        let step = step(&program.launches[l], &mut plan);
+        let step = step(graph, &program.launches[l], &mut plan);
         plan.prepare.push(step);
     }
     for &l in order.run.iter().chain(&order.commit) {
-        let step = step(&program.launches[l], &mut plan);
+        let step = step(graph, &program.launches[l], &mut plan);
         plan.run.push(step);
     }
     plan.commit = order.commit_from as u32;
     in_place(program, &order, &mut plan);
-    Ok((plan, positions))
+    (plan, positions)
 }
 
 /// Each symbol is given by the first input dim that is exactly this symbol.
@@ -146,22 +157,35 @@ fn outputs(program: &Program, donors: &[Option<u32>], plan: &mut Plan) -> Vec<Op
     positions
 }
 
-fn step(launch: &Launch, plan: &mut Plan) -> Step {
-    let kernel = plan
-        .kernels
-        .iter()
-        .position(|k| *k == launch.kernel)
-        .unwrap_or_else(|| {
-            plan.kernels.push(launch.kernel.clone());
-            plan.kernels.len() - 1
-        });
-    let sites = launch.sites.iter().map(|s| {
-        plan.sites.push(s.clone());
-        plan.sites.len() as u32 - 1
+fn step(graph: &Graph, launch: &Launch, plan: &mut Plan) -> Step {
+    let mut kernel = launch.kernel.clone();
+    let mut sites = launch.sites.clone();
+    for s in &mut sites {
+        let at = marked(&graph.node(NodeId(s.node)).loc);
+        s.node = at.map_or(s.node, |at| at as u32);
+    }
+    if let [node] = launch.nodes[..] {
+        let graphs = graph.node(node).op.bodies().iter();
+        for ((plan, graph), program) in kernel
+            .bodies_mut()
+            .iter_mut()
+            .zip(graphs)
+            .zip(&launch.bodies)
+        {
+            *plan = body(graph, program);
+            sites.extend(plan.sites.iter().cloned());
+        }
+    }
+    let at = plan.kernels.iter().position(|k| *k == kernel);
+    let at = at.unwrap_or_else(|| {
+        plan.kernels.push(kernel);
+        plan.kernels.len() - 1
     });
+    let first = plan.sites.len() as u32;
+    plan.sites.extend(sites);
     Step {
-        kernel: kernel as u32,
-        sites: sites.collect(),
+        kernel: at as u32,
+        sites: (first..plan.sites.len() as u32).collect(),
         args: launch.args.iter().map(|b| BufferId(b.0)).collect(),
     }
 }
@@ -230,7 +254,7 @@ impl Order {
         // A launch may move if nothing reads what it writes and it cannot fail.
         let movable = |l: usize| {
             let launch = &program.launches[l];
-            launch.sites.is_empty()
+            !can_fail(launch)
                 && written(launch).all(|b| {
                     program
                         .launches
@@ -239,7 +263,7 @@ impl Order {
                 })
         };
         // A launch may stay if nothing behind it can fail or reads the input.
-        let fallible = |l: &usize| !program.launches[*l].sites.is_empty();
+        let fallible = |l: &usize| can_fail(&program.launches[*l]);
         let safe = self.run.iter().rposition(fallible).map_or(0, |at| at + 1);
         let stays = |l: usize, buffer: usize| {
             let behind = self.run.iter().skip_while(|o| **o != l).skip(1);
@@ -323,6 +347,12 @@ fn in_place(program: &Program, order: &Order, plan: &mut Plan) {
             }
         }
     }
+}
+
+/// Whether a launch may report a data error.
+fn can_fail(launch: &Launch) -> bool {
+    let inner = launch.bodies.iter().flat_map(|b| &b.launches);
+    !launch.sites.is_empty() || inner.into_iter().any(can_fail)
 }
 
 fn args(launch: &Launch, written: bool) -> impl Iterator<Item = BufId> {

@@ -116,11 +116,13 @@ impl Builder<'_> {
             });
             asked.push(Output { value, target });
         }
-        let mut graph = gather
-            .recording(asked)
+        let recording = gather.recording(asked);
+        let locs = recording.locs();
+        let mut graph = recording
             .to_graph()
             .map_err(|e| self.internal(e.to_string()))?;
-        graph.symbols = self
+        drop(recording);
+        let symbols: Vec<SymbolInfo> = self
             .names
             .iter()
             .map(|n| SymbolInfo {
@@ -128,7 +130,9 @@ impl Builder<'_> {
                 min: 2,
             })
             .collect();
-        let locs: Vec<Loc> = (0..gather.entries.len()).map(|i| gather.loc(i)).collect();
+        graph
+            .bind(&symbols)
+            .map_err(|e| self.internal(e.to_string()))?;
         let options = Options {
             gpu: device.ordinal(),
             ..options.clone()

@@ -140,10 +140,7 @@ fn values_of_ops_with_several_outputs_merge_output_by_output() {
     let mut b = GraphBuilder::new(&mut graph, loc(1));
     let x = b.input(f32s(&[4]), Role::Data);
     let y = b.input(f32s(&[2]), Role::Data);
-    let op = Op::from(Loop {
-        trips: Dim::from(3),
-        body: body.into(),
-    });
+    let op = Op::from(Loop::repeat(Dim::from(3), body));
     let one = b.emit(op.clone(), &[x, y]).unwrap();
     let two = b.emit(op, &[x, y]).unwrap();
     for v in [one[0], two[1], two[0]] {
@@ -199,10 +196,7 @@ fn bodies_of_bodies_and_bodies_with_symbols_are_optimised() {
     });
     let mut b = GraphBuilder::new(&mut graph, loc(1));
     let x = b.input(x_fact.clone(), Role::Data);
-    let op = Loop {
-        trips: Dim::from(3),
-        body: body.into(),
-    };
+    let op = Loop::repeat(Dim::from(3), body);
     let y = b.op(op, &[x]).unwrap();
     graph.add_output(y);
     let options = Options {
@@ -251,10 +245,7 @@ fn decompose_leaves_no_composite_in_graph_or_bodies() {
     let mut b = GraphBuilder::new(&mut graph, loc(1));
     let x = b.input(f32s(&[2, 3]), Role::Data);
     let y = b.op(softmax, &[x]).unwrap();
-    let op = Loop {
-        trips: Dim::from(2),
-        body: body.into(),
-    };
+    let op = Loop::repeat(Dim::from(2), body);
     let y = b.op(op, &[y]).unwrap();
     graph.add_output(y);
     let text = decompose(graph).to_string();

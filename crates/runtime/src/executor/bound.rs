@@ -2,6 +2,7 @@
 
 use super::MemoryReport;
 use super::check::{self, Facts};
+use super::control;
 use crate::conv::Conv;
 use crate::cuda::{self, Graphs, Launch};
 use crate::custom::Custom;
@@ -41,14 +42,31 @@ pub(super) enum Work {
     Scatter(Scatter),
     Custom(Custom),
     Cuda(Arc<Launch>),
+    Loop(control::Loop),
+    If(control::If),
+}
+
+impl Work {
+    /// Bytes of memory that it needs beside its arguments.
+    fn scratch(&self) -> usize {
+        match self {
+            Work::Loop(l) => l.scratch(),
+            Work::If(i) => i.scratch(),
+            _ => 0,
+        }
+    }
 }
 
 /// A step with known sizes.
 pub(super) struct BoundStep {
     pub work: Arc<Work>,
     pub args: SmallVec<[Loc; 6]>,
+    /// The byte offset of its scratch memory in the arena.
+    pub scratch: usize,
     /// Index into the plan's steps.
     pub step: usize,
+    /// The plan's site for each of the kernel's.
+    pub sites: SmallVec<[u32; 2]>,
     /// Whether its parts may run at the same time.
     pub parallel: bool,
 }
@@ -231,6 +249,8 @@ impl Binder<'_> {
     fn steps(&mut self, steps: &[Step]) -> Result<(Vec<BoundStep>, (usize, usize))> {
         let mut block_of: Vec<Option<usize>> = vec![None; self.plan.buffers.len()];
         let mut blocks: Vec<Block> = Vec::new();
+        let works = steps.iter().map(|s| self.link(s));
+        let works = works.collect::<Result<Vec<_>>>()?;
         for (i, step) in steps.iter().enumerate() {
             for id in &step.args {
                 let at = id.0 as usize;
@@ -251,6 +271,15 @@ impl Binder<'_> {
                 blocks[block].size = blocks[block].size.max(bytes);
             }
         }
+        let mut scratch: Vec<Option<usize>> = vec![None; works.len()];
+        for (i, work) in works.iter().enumerate().filter(|(_, w)| w.scratch() > 0) {
+            scratch[i] = Some(blocks.len());
+            blocks.push(Block {
+                size: work.scratch(),
+                first: i,
+                last: i,
+            });
+        }
         let total = blocks
             .iter()
             .try_fold(0usize, |n, b| n.checked_add(b.size + ALIGN));
@@ -258,18 +287,19 @@ impl Binder<'_> {
         let layout = solve(&blocks);
         let offset = |root: usize| block_of[root].map_or(0, |b| layout.offsets[b]);
         let mut bound = Vec::with_capacity(steps.len());
-        for (i, step) in steps.iter().enumerate() {
+        for (i, ((step, work), scratch)) in steps.iter().zip(works).zip(scratch).enumerate() {
             let place = |id: &BufferId| match self.fixed[id.0 as usize] {
                 Loc::Arena(_) => Loc::Arena(offset(self.facts.root[id.0 as usize])),
                 fixed => fixed,
             };
             let args = step.args.iter().map(place).collect();
-            let work = self.link(step)?;
             let parallel = self.parallel(step, &work)?;
             bound.push(BoundStep {
                 work,
                 args,
+                scratch: scratch.map_or(0, |b| layout.offsets[b]),
                 step: i,
+                sites: step.sites.iter().copied().collect(),
                 parallel,
             });
         }
@@ -291,6 +321,8 @@ impl Binder<'_> {
             Kernel::Scan(s) => Work::Scan(Scan::new(s, values, &key.1, level)?),
             Kernel::ArgSort(s) => Work::ArgSort(ArgSort::new(s, values, &key.1, level)?),
             Kernel::Scatter(s) => Work::Scatter(Scatter::new(s, values, &key.1, level)?),
+            Kernel::Loop(l) => Work::Loop(control::Loop::new(l, values, &self.bytes(step), level)?),
+            Kernel::If(i) => Work::If(control::If::new(i, values, &self.bytes(step), level)?),
             Kernel::Custom(c) => Work::Custom(Custom::new(c, values, &key.1)?),
             Kernel::Cuda(k) => match self.launches.get(step.kernel as usize) {
                 Some(launch) => Work::Cuda(launch.clone()),
@@ -300,6 +332,13 @@ impl Binder<'_> {
         let work = Arc::new(work);
         self.linked.insert(key, work.clone());
         Ok(work)
+    }
+
+    /// Bytes of each argument.
+    fn bytes(&self, step: &Step) -> Vec<usize> {
+        let args = step.args.iter().map(|id| id.0 as usize);
+        args.map(|i| self.lens[i] as usize * self.plan.buffers[i].dtype.size())
+            .collect()
     }
 
     /// Whether the parts of a step may run at the same time. They may where each place in memory
@@ -313,11 +352,7 @@ impl Binder<'_> {
             Work::Tile(l) => Some(l),
             Work::MatMul(m) => m.epilogue.as_ref(),
             Work::Conv(c) => c.epilogue.as_ref(),
-            Work::Scan(_)
-            | Work::ArgSort(_)
-            | Work::Scatter(_)
-            | Work::Custom(_)
-            | Work::Cuda(_) => None,
+            _ => None,
         };
         // Operands that are read after a part of the result is written.
         let operands: SmallVec<[u16; 4]> = match kernel {
@@ -327,6 +362,9 @@ impl Binder<'_> {
             Kernel::ArgSort(s) => smallvec![s.x],
             Kernel::Scatter(s) => smallvec![s.index.arg, s.src.arg],
             Kernel::Custom(c) => c.operands.iter().map(|o| o.arg).collect(),
+            Kernel::Loop(_) | Kernel::If(_) => (0..step.args.len() as u16)
+                .filter(|a| access.reads[*a as usize])
+                .collect(),
         };
         let mut parallel = linked.is_none_or(|l| l.parallel);
         for w in (0..step.args.len()).filter(|w| access.writes[*w]) {
