@@ -6,7 +6,7 @@ use kiln_autodiff::gradients;
 use kiln_base::plan::Role;
 use kiln_compiler::Options;
 use kiln_ir::fuzz::{Config, random_inputs};
-use kiln_ir::{Builder, Graph, GraphBuilder, Loc, Op, Value};
+use kiln_ir::{Builder, DType, Graph, GraphBuilder, Loc, Op, Value};
 
 const SEEDS: u64 = 400;
 
@@ -14,8 +14,8 @@ const SEEDS: u64 = 400;
 const KINKS: [u64; 1] = [261];
 
 /// Whether the op is computed with zeros between elements, of which an infinity makes NaN.
-fn spaces(op: &Op) -> bool {
-    matches!(op, Op::ConvTranspose(_) | Op::ConvWeight(_))
+fn spaces(op: &Op, dtype: DType) -> bool {
+    matches!(op, Op::ConvTranspose(_)) && !matches!(dtype, DType::F32 | DType::F64)
 }
 
 /// The graph with the gradients of its float inputs as outputs; `None` where nothing flows.
@@ -69,7 +69,8 @@ fn gradients_of_random_programs_give_what_the_reference_gives() {
                 .and_then(|engine| engine.run(&oracle.inputs).map_err(|e| e.to_string()))
                 .and_then(|outputs| oracle.check(&outputs));
             if let Err(e) = result
-                && !(e.contains("is NaN") && graph.iter().any(|(_, n)| spaces(&n.op)))
+                && !(e.contains("is NaN")
+                    && graph.iter().any(|(_, n)| spaces(&n.op, n.facts[0].dtype)))
                 && !KINKS.contains(&seed)
             {
                 wrong.push(format!("seed {seed}, fused {}: {e}", options.fuse));

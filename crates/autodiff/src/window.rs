@@ -2,8 +2,8 @@
 
 use crate::reduce::{positions, zeros_like};
 use kiln_base::prim::{Reduction, ScatterKind};
-use kiln_base::{DType, Dim, Kind, Scalar, numel};
-use kiln_ir::ops::{ArgReduce, Axes, Concat, Pad, Scatter, SliceAxis, WindowReduce, cropped};
+use kiln_base::{DType, Dim, Scalar, numel};
+use kiln_ir::ops::{Axes, Pad, Scatter, SliceAxis, WindowReduce, cropped};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 pub(crate) fn pullback<B: Builder>(
@@ -54,7 +54,7 @@ fn sum<B: Builder>(
     b.op(op, &[g])
 }
 
-/// Each gradient goes to the first extreme of its window.
+/// Each gradient goes to the first extreme of its window, or the first NaN.
 fn extreme<B: Builder>(
     b: &mut B,
     op: &WindowReduce,
@@ -64,31 +64,37 @@ fn extreme<B: Builder>(
     let shape = b.fact(x).shape;
     let first = shape.len() - op.kernel.len();
     let out = b.fact(g).shape;
+    let steps = steps(&shape[first..])?;
+    // The places within the plane where each window begins, and of its first element that is none of
+    // the padding: it stays the extreme where all are infinite.
+    let mut start = b.full(0i64, DType::I64, &out)?;
+    let mut place = start.clone();
+    for (a, step) in steps.iter().enumerate() {
+        let window = positions(b, &out, first + a)?;
+        let at = b.with(Pw::Mul, &window, op.stride[a] as i64)?;
+        let at = b.with(Pw::Sub, &at, op.padding[a].0 as i64)?;
+        let inside = inside(b, &at, op.dilation[a] as i64, op.padding[a].0 > 0)?;
+        for (sum, at) in [(&mut start, at), (&mut place, inside)] {
+            let at = b.with(Pw::Mul, &at, *step)?;
+            *sum = b.pointwise(Pw::Add, &[sum.clone(), at])?;
+        }
+    }
     let taps = taps(b, op, x, &out)?;
-    let arg = ArgReduce {
-        kind: op.kind,
-        axis: shape.len(),
+    let beaten = match op.kind {
+        Reduction::Max => Pw::Le,
+        _ => Pw::Ge,
     };
-    let tap = b.op(arg, &[taps])?;
-    // The place within the plane, from the tap within the window.
-    let mut rest = tap;
-    let mut place = b.full(0i64, DType::I64, &out)?;
-    let mut stride = Dim::ONE;
-    for a in (0..op.kernel.len()).rev() {
-        let axis = first + a;
-        let within = b.with(Pw::Remainder, &rest, op.kernel[a] as i64)?;
-        rest = b.with(Pw::FloorDivide, &rest, op.kernel[a] as i64)?;
-        let window = positions(b, &out, axis)?;
-        let start = b.with(Pw::Mul, &window, op.stride[a] as i64)?;
-        let start = b.with(Pw::Sub, &start, op.padding[a].0 as i64)?;
-        let offset = b.with(Pw::Mul, &within, op.dilation[a] as i64)?;
-        let at = b.pointwise(Pw::Add, &[start, offset])?;
-        let step = stride
-            .as_const()
-            .ok_or_else(|| OpError(format!("needs known sizes, not {stride}")))?;
-        let at = b.with(Pw::Mul, &at, step)?;
-        place = b.pointwise(Pw::Add, &[place, at])?;
-        stride = &stride * &shape[axis];
+    let mut best = taps[0].0.clone();
+    for (value, within) in &taps[1..] {
+        let offset: i64 = within.iter().zip(&steps).map(|(w, s)| w * s).sum();
+        // Beaten by nothing, a NaN is taken, and kept.
+        let worse = b.pointwise(beaten, &[value.clone(), best.clone()])?;
+        let known = b.pointwise(Pw::Eq, &[best.clone(), best.clone()])?;
+        let better = b.pointwise(Pw::Not, &[worse])?;
+        let better = b.pointwise(Pw::And, &[better, known])?;
+        let at = b.with(Pw::Add, &start, offset)?;
+        best = b.pointwise(Pw::Select, &[better.clone(), value.clone(), best])?;
+        place = b.pointwise(Pw::Select, &[better, at, place])?;
     }
     let rows = |shape: &Shape| [numel(&shape[..first]), numel(&shape[first..])];
     let place = b.reshape(&place, &rows(&out))?;
@@ -103,13 +109,42 @@ fn extreme<B: Builder>(
     b.reshape(&dx, &shape)
 }
 
-/// The elements of each window along a new last axis, in row-major order of the window.
+/// How far apart neighbours along each axis of a row-major plane are.
+fn steps(plane: &[Dim]) -> Result<Vec<i64>, OpError> {
+    let step = |a: usize| {
+        let step = numel(&plane[a + 1..]);
+        let known = step.as_const();
+        known.ok_or_else(|| OpError(format!("needs known sizes, not {step}")))
+    };
+    (0..plane.len()).map(step).collect()
+}
+
+/// The first of start, start + dilation, … that is not negative.
+fn inside<B: Builder>(
+    b: &mut B,
+    start: &B::Value,
+    dilation: i64,
+    padded: bool,
+) -> Result<B::Value, OpError> {
+    if !padded {
+        return Ok(start.clone());
+    }
+    let missing = b.with(Pw::Mul, start, -1i64)?;
+    let missing = b.with(Pw::Add, &missing, dilation - 1)?;
+    let missing = b.with(Pw::Maximum, &missing, 0i64)?;
+    let skipped = b.with(Pw::FloorDivide, &missing, dilation)?;
+    let skipped = b.with(Pw::Mul, &skipped, dilation)?;
+    b.pointwise(Pw::Add, &[start.clone(), skipped])
+}
+
+/// For each element of a window its values in all windows and its place from the window's start, in
+/// row-major order.
 fn taps<B: Builder>(
     b: &mut B,
     op: &WindowReduce,
     x: &B::Value,
     out: &Shape,
-) -> Result<B::Value, OpError> {
+) -> Result<Vec<(B::Value, Vec<i64>)>, OpError> {
     let fact = b.fact(x);
     let first = fact.rank() - op.kernel.len();
     let mut low = Shape::from_elem(Dim::ZERO, fact.rank());
@@ -117,38 +152,31 @@ fn taps<B: Builder>(
     for (a, p) in op.padding.iter().enumerate() {
         (low[first + a], high[first + a]) = (Dim::from(p.0), Dim::from(p.1));
     }
-    let value = never(fact.dtype, op.kind);
+    let value = Scalar::Float(match op.kind {
+        Reduction::Max => f64::NEG_INFINITY,
+        _ => f64::INFINITY,
+    });
     let padded = b.op(Pad { low, high, value }, std::slice::from_ref(x))?;
     let extents = b.fact(&padded).shape;
     let count: usize = op.kernel.iter().product();
     ensure!(count > 0, "a window needs elements");
-    let mut column = out.clone();
-    column.push(Dim::ONE);
-    let mut parts = Vec::with_capacity(count);
+    let mut taps = Vec::with_capacity(count);
     for tap in 0..count {
         let mut axes: Vec<SliceAxis> = extents.iter().map(SliceAxis::all).collect();
+        let mut within = vec![0; op.kernel.len()];
         let mut rest = tap;
         for a in (0..op.kernel.len()).rev() {
+            let offset = rest % op.kernel[a] * op.dilation[a];
+            within[a] = offset as i64;
             axes[first + a] = SliceAxis {
-                start: Dim::from(rest % op.kernel[a] * op.dilation[a]),
+                start: Dim::from(offset),
                 len: out[first + a].clone(),
                 step: op.stride[a] as i64,
             };
             rest /= op.kernel[a];
         }
-        let part = b.op(kiln_ir::ops::Slice { axes }, std::slice::from_ref(&padded))?;
-        parts.push(b.reshape(&part, &column)?);
+        let values = b.op(kiln_ir::ops::Slice { axes }, std::slice::from_ref(&padded))?;
+        taps.push((values, within));
     }
-    b.op(Concat { axis: out.len() }, &parts)
-}
-
-/// What no extreme prefers.
-fn never(dtype: DType, kind: Reduction) -> Scalar {
-    match (dtype.kind(), dtype.int_range(), kind) {
-        (Kind::Float, _, Reduction::Max) => Scalar::Float(f64::NEG_INFINITY),
-        (Kind::Float, ..) => Scalar::Float(f64::INFINITY),
-        (_, Some((low, _)), Reduction::Max) => Scalar::Int(low as i64),
-        (_, Some((_, high)), _) => Scalar::Int(high as i64),
-        _ => Scalar::Int(0),
-    }
+    Ok(taps)
 }

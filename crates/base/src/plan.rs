@@ -4,6 +4,7 @@
 //! parameters and run again only when one of those changes; the *run* steps run every time. Sizes
 //! may be symbolic; binding the inputs' shapes gives every symbol a value.
 
+use crate::cuda::CudaKernel;
 use crate::prim::{ScanKind, ScatterKind};
 use crate::tile::TileProgram;
 use crate::{DType, Dim, Sym};
@@ -159,6 +160,8 @@ pub enum SiteKind {
     IndexOutOfRange,
     /// An integer division by zero.
     DivisionByZero,
+    /// The kernel of a custom op failed.
+    Custom,
 }
 
 /// What a step runs.
@@ -176,6 +179,10 @@ pub enum Kernel {
     ArgSort(ArgSort),
     /// Elements placed by index.
     Scatter(Scatter),
+    /// A user's kernel.
+    Custom(Custom),
+    /// Any of these, for a GPU. A plan has either these alone or none.
+    Cuda(CudaKernel),
 }
 
 impl Kernel {
@@ -184,10 +191,15 @@ impl Kernel {
         match self {
             Kernel::Tile(p) => &p.name,
             Kernel::MatMul(m) => m.epilogue.as_ref().map_or("matmul", |e| &e.program.name),
-            Kernel::Conv(c) => c.epilogue.as_ref().map_or("conv", |e| &e.program.name),
+            Kernel::Conv(c) => c
+                .epilogue
+                .as_ref()
+                .map_or(c.role.name(), |e| &e.program.name),
             Kernel::Scan(_) => "scan",
             Kernel::ArgSort(_) => "arg_sort",
             Kernel::Scatter(_) => "scatter",
+            Kernel::Custom(c) => &c.name,
+            Kernel::Cuda(k) => &k.name,
         }
     }
 
@@ -198,14 +210,19 @@ impl Kernel {
             Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => {
                 epilogue.as_ref().map(|e| &e.program)
             }
-            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) => None,
+            Kernel::Scan(_)
+            | Kernel::ArgSort(_)
+            | Kernel::Scatter(_)
+            | Kernel::Custom(_)
+            | Kernel::Cuda(_) => None,
         }
     }
 
     /// How many places in it can report a data error.
     pub fn sites(&self) -> u32 {
         match self {
-            Kernel::Scatter(_) => 1,
+            Kernel::Scatter(_) | Kernel::Custom(_) => 1,
+            Kernel::Cuda(k) => k.sites,
             other => other.program().map_or(0, |p| p.sites),
         }
     }
@@ -261,11 +278,38 @@ pub struct MatMul {
     pub epilogue: Option<Epilogue>,
 }
 
-/// A convolution (cross-correlation) over contiguous `[batch, groups · in, spatial..]`.
+/// Which of the three tensors of a convolution y = x * w a kernel computes from the other two. Each
+/// function is linear in both its operands, and the derivative of the others.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConvRole {
+    /// y from x and w.
+    Result,
+    /// The gradient of x, from that of y and from w: a transposed convolution.
+    Input,
+    /// The gradient of w, from x and from that of y.
+    Weight,
+}
+
+impl ConvRole {
+    /// The name that kernels are called by.
+    pub fn name(self) -> &'static str {
+        match self {
+            ConvRole::Result => "conv",
+            ConvRole::Input => "conv_transpose",
+            ConvRole::Weight => "conv_weight",
+        }
+    }
+}
+
+/// A convolution (cross-correlation) or one of its two gradients, over contiguous
+/// x `[batch, groups · in, input..]`, w `[groups · out, in, kernel..]` and
+/// y `[batch, groups · out, output..]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Conv {
     /// f32 or f64.
     pub dtype: DType,
+    /// What is computed.
+    pub role: ConvRole,
     /// Batch size.
     pub batch: Dim,
     /// Channel groups.
@@ -286,10 +330,8 @@ pub struct Conv {
     pub padding: Vec<Dim>,
     /// Steps within the filter.
     pub dilation: Vec<Dim>,
-    /// The input's argument.
-    pub x: u16,
-    /// The argument of the reordered weights, contiguous `[groups, in, kernel.., out]`.
-    pub weight: u16,
+    /// The arguments of the operands, in the order in which the role names them.
+    pub operands: [u16; 2],
     /// The contiguous result's argument; unused with an epilogue, which writes its own.
     pub out: u16,
     /// Work on the result.
@@ -364,6 +406,29 @@ pub struct Scatter {
     pub out: u16,
 }
 
+/// A call of a registered operator; see [`crate::custom`]. Its failure is reported at the kernel's one
+/// site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Custom {
+    /// The name that it is registered under.
+    pub name: String,
+    /// The operands, in order.
+    pub operands: Vec<Array>,
+    /// The result.
+    pub out: Array,
+}
+
+/// A contiguous row-major tensor in an argument.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Array {
+    /// Which argument.
+    pub arg: u16,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape.
+    pub shape: Vec<Dim>,
+}
+
 /// An operand whose element i is at `offset + Σ strides · i`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strided {
@@ -397,7 +462,7 @@ pub enum DecodeError {
 
 const MAGIC: &[u8; 8] = b"kilnplan";
 /// The format that [`Plan::to_bytes`] writes.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 impl Plan {
     /// The plan as bytes: a header with format and checksum, then the contents.

@@ -3,7 +3,10 @@
 use crate::emit::{ArgOf, Emitted, emit};
 use crate::flow::{Flow, Nid, Op};
 use crate::fuse::{Anchor, Group, Operand};
-use crate::{BufId, BufferInfo, Cost, GroupReport, Launch, LowerError, Origin, Program, kir, tile};
+use crate::{
+    BufId, BufferInfo, Cost, GroupReport, Launch, LowerError, Origin, Program, Target, cuda, kir,
+    tile,
+};
 use kiln_base::plan::{self, Epilogue, Kernel, Matrix};
 use kiln_base::{Dim, numel};
 use kiln_ir::NodeId;
@@ -14,9 +17,14 @@ use std::collections::BinaryHeap;
 ///
 /// # Errors
 /// If a group can't be expressed; that would be a bug.
-pub(crate) fn assemble(flow: &Flow, groups: &[Group]) -> Result<Program, LowerError> {
+pub(crate) fn assemble(
+    flow: &Flow,
+    groups: &[Group],
+    target: Target,
+) -> Result<Program, LowerError> {
     let mut a = Assembler {
         flow,
+        target,
         program: Program {
             buffers: Vec::new(),
             launches: Vec::new(),
@@ -63,6 +71,7 @@ fn order(groups: &[Group]) -> Vec<usize> {
 
 struct Assembler<'a> {
     flow: &'a Flow,
+    target: Target,
     program: Program,
     buffer: Vec<Option<BufId>>,
 }
@@ -143,12 +152,66 @@ impl Assembler<'_> {
             .collect();
         launch.nodes.sort();
         launch.nodes.dedup();
+        match self.target {
+            Target::Cpu => self.push(group, launch),
+            Target::Cuda => self.on_cuda(group, launch)?,
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, group: &Group, launch: Launch) {
         self.program.groups.push(GroupReport {
             name: launch.kernel.name().to_string(),
             nodes: launch.nodes.clone(),
             why_not: group.why_not.clone(),
         });
         self.program.launches.push(launch);
+    }
+
+    /// Adds a launch as it is on a GPU.
+    fn on_cuda(&mut self, group: &Group, launch: Launch) -> Result<(), LowerError> {
+        let value = self.flow.nodes[group.roots[0].0].source;
+        let fail = |text| LowerError::new(value.node, text);
+        let printed = cuda::print(&launch).map_err(fail)?;
+        let scratch: Vec<BufId> = (printed.scratch.into_iter())
+            .map(|(dtype, shape)| {
+                self.program.buffers.push(BufferInfo {
+                    dtype,
+                    shape,
+                    origin: Origin::Derived(value),
+                    parameter_only: group.parameter_only,
+                });
+                BufId(self.program.buffers.len() as u32 - 1)
+            })
+            .collect();
+        let last = printed.steps.len().saturating_sub(1);
+        for (i, step) in printed.steps.into_iter().enumerate() {
+            let of = |a: usize| step.args.iter().position(|s| *s == cuda::Slot::Arg(a));
+            let together = |(r, w): &(usize, usize)| Some((of(*r)?, of(*w)?));
+            let args = step.args.iter().map(|slot| match slot {
+                cuda::Slot::Arg(a) => launch.args[*a],
+                cuda::Slot::Scratch(s) => scratch[*s],
+            });
+            let launch = Launch {
+                args: args.collect(),
+                written: step.kernel.args.iter().map(|a| a.written).collect(),
+                sites: step
+                    .sites
+                    .iter()
+                    .map(|s| launch.sites[*s].clone())
+                    .collect(),
+                nodes: launch.nodes.clone(),
+                in_place: printed.in_place.iter().filter_map(together).collect(),
+                cost: if i == last {
+                    launch.cost.clone()
+                } else {
+                    Cost::default()
+                },
+                kir: if i == last { launch.kir.clone() } else { None },
+                kernel: Kernel::Cuda(step.kernel),
+            };
+            self.push(group, launch);
+        }
         Ok(())
     }
 
@@ -176,7 +239,7 @@ impl Assembler<'_> {
         launch
     }
 
-    /// What scans and scatters add to their launch: where the result may lie, and what can go wrong.
+    /// What kernels of their own add to their launch: where the result may lie, and what can go wrong.
     fn alone(&self, anchor: &Anchor, nodes: &[Nid], launch: &mut Launch) {
         let node = &self.flow.nodes[anchor.node];
         let (x, others) = (anchor.operands[0].held, &anchor.operands[1..]);
@@ -185,13 +248,16 @@ impl Assembler<'_> {
         {
             launch.in_place.push((0, nodes.len() - 1));
         }
-        if matches!(node.op, Op::Scatter(..)) {
-            launch.sites.push(plan::Site {
-                op: "scatter".into(),
-                kind: plan::SiteKind::IndexOutOfRange,
-                node: node.source.node.0,
-            });
-        }
+        let (op, kind) = match &node.op {
+            Op::Scatter(..) => ("scatter", plan::SiteKind::IndexOutOfRange),
+            Op::Custom(name) => (&**name, plan::SiteKind::Custom),
+            _ => return,
+        };
+        launch.sites.push(plan::Site {
+            op: op.into(),
+            kind,
+            node: node.source.node.0,
+        });
     }
 
     fn tiled(&self, group: &Group) -> Result<Launch, LowerError> {
@@ -300,26 +366,36 @@ impl Assembler<'_> {
                 src: strided(2),
                 out,
             }),
-            Op::Conv(c) => {
-                let w = operand(1); // [groups, in, kernel.., out]
-                Kernel::Conv(plan::Conv {
-                    dtype: node.dtype,
-                    batch: shape[0].clone(),
-                    groups: Dim::from(c.groups),
-                    in_channels: w[1].clone(),
-                    out_channels: w[w.len() - 1].clone(),
-                    input: operand(0)[2..].to_vec(),
-                    output: shape[2..].to_vec(),
-                    kernel: c.kernel.clone(),
-                    stride: c.stride.iter().map(|s| Dim::from(*s)).collect(),
-                    padding: c.padding.iter().map(|s| Dim::from(*s)).collect(),
-                    dilation: c.dilation.iter().map(|s| Dim::from(*s)).collect(),
-                    x: whole(0),
-                    weight: whole(1),
-                    out,
-                    epilogue,
+            Op::Custom(name) => {
+                let array = |n: Nid, arg: u16| plan::Array {
+                    arg,
+                    dtype: self.flow.nodes[n].dtype,
+                    shape: self.flow.nodes[n].shape.to_vec(),
+                };
+                let operands = node.inputs.iter().enumerate();
+                Kernel::Custom(plan::Custom {
+                    name: name.to_string(),
+                    operands: operands.map(|(i, n)| array(*n, whole(i))).collect(),
+                    out: array(anchor.node, out),
                 })
             }
+            Op::Conv(c) => Kernel::Conv(plan::Conv {
+                dtype: node.dtype,
+                role: c.role,
+                batch: c.batch.clone(),
+                groups: Dim::from(c.groups),
+                in_channels: c.in_channels.clone(),
+                out_channels: c.out_channels.clone(),
+                input: c.input.clone(),
+                output: c.output.clone(),
+                kernel: c.kernel.clone(),
+                stride: c.stride.iter().map(|s| Dim::from(*s)).collect(),
+                padding: c.padding.iter().map(|s| Dim::from(*s)).collect(),
+                dilation: c.dilation.iter().map(|s| Dim::from(*s)).collect(),
+                operands: [whole(0), whole(1)],
+                out,
+                epilogue,
+            }),
             _ => {
                 let batch = shape.len() - 2;
                 let matrix = |i: usize| {
@@ -358,9 +434,11 @@ impl Assembler<'_> {
             let x = &self.flow.nodes[node.inputs[0]].shape;
             let sums = |len: Dim| &(&numel(&node.shape) * &len) * &Dim::Const(2);
             flops = match &node.op {
-                Op::Conv(_) => {
-                    let w = &self.flow.nodes[node.inputs[1]].shape;
-                    sums(numel(&w[1..w.len() - 1]))
+                Op::Conv(c) => {
+                    let channels = [Dim::from(2 * c.groups), c.in_channels.clone()];
+                    let sizes = [&numel(&c.output), &numel(&c.kernel), &c.batch];
+                    let products = &c.out_channels * &numel(&channels);
+                    sizes.iter().fold(products, |n, s| &n * *s)
                 }
                 Op::MatMul => sums(x[x.len() - 1].clone()),
                 Op::Scatter(..) => self.flow.numel(node.inputs[2]),

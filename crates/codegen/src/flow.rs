@@ -5,6 +5,7 @@
 //! node remembers the value of the graph it stands for.
 
 use crate::LowerError;
+use kiln_base::plan::ConvRole;
 use kiln_base::prim::{RandomKind, Reduction, ScanKind, ScatterKind};
 use kiln_base::{DType, Dim, Scalar};
 use kiln_ir::{Pw, Value};
@@ -51,6 +52,8 @@ pub(crate) enum Op {
         descending: bool,
     },
     Scatter(ScatterKind, usize),
+    /// The registered operator of this name.
+    Custom(Arc<str>),
 }
 
 /// An affine renaming of indices: operand index d is `index[d]` over the result's indices.
@@ -68,14 +71,21 @@ pub(crate) struct DimIndex {
     pub terms: SmallVec<[(usize, Dim); 2]>,
 }
 
-/// What a library convolution needs beside its operands `x` and the reordered weight.
+/// What a library convolution, or gradient of one, needs beside its operands.
 #[derive(Clone, Debug)]
 pub(crate) struct ConvSpec {
+    pub role: ConvRole,
+    pub batch: Dim,
     pub groups: usize,
+    /// Channels of a group.
+    pub in_channels: Dim,
+    pub out_channels: Dim,
+    pub input: Vec<Dim>,
+    pub output: Vec<Dim>,
+    pub kernel: Vec<Dim>,
     pub stride: Vec<usize>,
     pub padding: Vec<usize>,
     pub dilation: Vec<usize>,
-    pub kernel: Vec<Dim>,
 }
 
 /// A node.
@@ -137,7 +147,7 @@ impl Node {
     pub fn is_alone(&self) -> bool {
         matches!(
             self.op,
-            Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..)
+            Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) | Op::Custom(_)
         )
     }
 
@@ -161,10 +171,11 @@ impl Node {
             Op::ArgReduce(Reduction::Min, _) => "argmin",
             Op::ArgReduce(..) => "argmax",
             Op::MatMul => "matmul",
-            Op::Conv(_) => "conv",
+            Op::Conv(c) => c.role.name(),
             Op::Scan { .. } => "scan",
             Op::ArgSort { .. } => "arg_sort",
             Op::Scatter(..) => "scatter",
+            Op::Custom(_) => "custom",
         }
     }
 }

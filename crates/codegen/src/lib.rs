@@ -7,6 +7,7 @@
 
 mod affine;
 mod assemble;
+mod cuda;
 mod emit;
 mod flow;
 mod fuse;
@@ -15,7 +16,7 @@ mod program;
 mod tile;
 
 pub use program::{
-    BufId, BufferInfo, Cost, GroupReport, Launch, LowerError, Options, Origin, Program,
+    BufId, BufferInfo, Cost, GroupReport, Launch, LowerError, Options, Origin, Program, Target,
 };
 pub use tile::tile_text;
 
@@ -26,7 +27,7 @@ use kiln_ir::Graph;
 /// # Errors
 /// If the graph holds composites (decompose them first) or ops that have no kernel yet.
 pub fn lower(graph: &Graph, options: &Options) -> Result<Program, LowerError> {
-    let flow = flow::build(graph, options.fuse)?;
+    let flow = flow::build(graph, options)?;
     let groups = fuse::group(&flow, options);
-    assemble::assemble(&flow, &groups)
+    assemble::assemble(&flow, &groups, options.target)
 }

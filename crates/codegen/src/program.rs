@@ -10,9 +10,21 @@ use std::sync::Arc;
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufId(pub u32);
 
+/// What kernels are printed in.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// Tile programs and the CPU engine's own kernels.
+    #[default]
+    Cpu,
+    /// CUDA C++.
+    Cuda,
+}
+
 /// How to lower.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Options {
+    /// What kernels are printed in.
+    pub target: Target,
     /// Whether to fuse. Without it every op is its own kernel (for differential tests).
     pub fuse: bool,
     /// The most operations one kernel may hold.
@@ -24,6 +36,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
+            target: Target::Cpu,
             fuse: true,
             max_ops: 128,
             max_buffers: 12,

@@ -1,6 +1,8 @@
 //! The list of passes, and what a pass is made of.
 
-use crate::passes::{common_subexpressions, constant_fold, conv_batch_norm, dead_code, views};
+use crate::passes::{
+    centring, common_subexpressions, constant_fold, conv_batch_norm, dead_code, products, views,
+};
 use crate::{OptimizeError, Patch, Rewriter, View};
 use kiln_ir::NodeId;
 use std::fmt;
@@ -41,9 +43,11 @@ pub fn passes() -> &'static [Pass] {
     &[
         dead_code::PASS,
         views::PASS,
+        products::PASS,
         constant_fold::PASS,
         common_subexpressions::PASS,
         conv_batch_norm::PASS,
+        centring::PASS,
     ]
 }
 

@@ -5,7 +5,7 @@
 mod build;
 
 use build::*;
-use kiln_base::plan::{ArgSort, Conv, Kernel, MatMul, Matrix, Scan, Scatter, Strided};
+use kiln_base::plan::{ArgSort, Conv, ConvRole, Kernel, MatMul, Matrix, Scan, Scatter, Strided};
 use kiln_base::prim::{Binary, Reduction, ScanKind, ScatterKind, Unary};
 use kiln_base::tile::*;
 use kiln_base::{Compute, DType, Dim};
@@ -277,6 +277,7 @@ fn products() {
     ] {
         let conv = Conv {
             dtype: DType::F32,
+            role: ConvRole::Result,
             batch: b.into(),
             groups: g.into(),
             in_channels: ci.into(),
@@ -287,8 +288,7 @@ fn products() {
             stride: dims([1, 1]),
             padding: dims([k / 2, k / 2]),
             dilation: dims([1, 1]),
-            x: 0,
-            weight: 1,
+            operands: [0, 1],
             out: 2,
             epilogue: None,
         };

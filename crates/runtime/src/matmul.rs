@@ -367,14 +367,29 @@ impl Number for f64 {
 /// # Safety
 /// All elements exist, and those of `dst` are nobody else's.
 pub(crate) unsafe fn product_of<T: Number>(
+    sizes: (i64, i64, i64),
+    dst: (*mut T, i64, i64),
+    lhs: (*const T, i64, i64),
+    rhs: (*const T, i64, i64),
+) {
+    // SAFETY: the caller's.
+    unsafe { add_product_of(sizes, dst, lhs, rhs, false) }
+}
+
+/// As [`product_of`]; with `add`, the product is added to what `dst` holds.
+///
+/// # Safety
+/// As [`product_of`].
+pub(crate) unsafe fn add_product_of<T: Number>(
     (m, n, k): (i64, i64, i64),
     (dst, dst_row, dst_col): (*mut T, i64, i64),
     (lhs, lhs_row, lhs_col): (*const T, i64, i64),
     (rhs, rhs_row, rhs_col): (*const T, i64, i64),
+    add: bool,
 ) {
     // SAFETY: the caller's.
     unsafe {
-        if k == 0 {
+        if k == 0 && !add {
             for i in 0..m {
                 for j in 0..n {
                     *dst.offset((i * dst_row + j * dst_col) as isize) = T::ZERO;
@@ -389,14 +404,14 @@ pub(crate) unsafe fn product_of<T: Number>(
             dst,
             dst_col as isize,
             dst_row as isize,
-            false,
+            add,
             lhs,
             lhs_col as isize,
             lhs_row as isize,
             rhs,
             rhs_col as isize,
             rhs_row as isize,
-            T::ZERO,
+            if add { T::ONE } else { T::ZERO },
             T::ONE,
             false,
             false,

@@ -1,18 +1,24 @@
 //! Matrix products, convolutions and pooling.
 //!
-//! f32 and f64 products and convolutions keep a node for the library kernel. The others, and pooling,
-//! become a reduction over a window view or a product of two views.
+//! Products and convolutions of f32 and f64, and on a GPU of f16 and bf16, keep a node for the library
+//! kernel. The others, and pooling, become a reduction over a window view or a product of two views.
 
 use super::build::FlowBuilder;
-use super::{ConvSpec, DimIndex, Nid, Op, View};
+use super::{ConvSpec, DimIndex, Nid, Op, Result, View};
+use crate::{LowerError, Target};
+use kiln_base::plan::ConvRole;
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Scalar};
-use kiln_ir::{Pw, ops};
+use kiln_ir::{NodeId, Pw, ops};
 use smallvec::SmallVec;
 
 /// Which dtypes the library kernels take.
-fn has_library(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F64)
+fn has_library(dtype: DType, target: Target) -> bool {
+    match dtype {
+        DType::F32 | DType::F64 => true,
+        DType::F16 | DType::BF16 => target == Target::Cuda,
+        _ => false,
+    }
 }
 
 /// The number that changes nothing, as a value of `dtype`.
@@ -59,7 +65,7 @@ impl FlowBuilder {
         let (k, n) = (sa[r - 1].clone(), sb[r - 1].clone());
         let mut shape = sa.clone();
         shape[r - 1] = n;
-        if has_library(dtype) {
+        if has_library(dtype, self.target) {
             return self.helper(Op::MatMul, inputs, dtype, shape);
         }
         shape.push(k); // [batch.., m, n, k]
@@ -77,18 +83,72 @@ impl FlowBuilder {
         self.sum_of_products(a, b, &shape, 1)
     }
 
+    /// A library convolution or gradient of one: its operands are two of x, w and y, in this order, its
+    /// result is the third.
+    pub(super) fn library_conv(
+        &mut self,
+        conv: &ops::Conv,
+        role: ConvRole,
+        operands: [Nid; 2],
+        result: &[Dim],
+    ) -> Nid {
+        let dtype = self.dtype(operands[0]);
+        let [a, b] = operands.map(|o| self.shape(o));
+        let (x, w, y) = match role {
+            ConvRole::Result => (&a[..], &b[..], result),
+            ConvRole::Input => (result, &b[..], &a[..]),
+            ConvRole::Weight => (&a[..], result, &b[..]),
+        };
+        let spec = ConvSpec {
+            role,
+            batch: x[0].clone(),
+            groups: conv.groups,
+            in_channels: w[1].clone(),
+            out_channels: group_of(&w[0], conv),
+            input: x[2..].to_vec(),
+            output: y[2..].to_vec(),
+            kernel: w[2..].to_vec(),
+            stride: conv.stride.to_vec(),
+            padding: conv.padding.iter().map(|p| p.0).collect(),
+            dilation: conv.dilation.to_vec(),
+        };
+        let op = Op::Conv(Box::new(spec));
+        self.helper(op, &operands, dtype, result.iter().cloned())
+    }
+
+    /// A gradient of a convolution, which only a library kernel computes; other dtypes are taken apart
+    /// before.
+    pub(super) fn conv_gradient(
+        &mut self,
+        id: NodeId,
+        conv: &ops::Conv,
+        role: ConvRole,
+        inputs: &[Nid],
+        result: &[Dim],
+    ) -> Result<Nid> {
+        let dtype = self.dtype(inputs[0]);
+        match has_library(dtype, self.target) {
+            true => Ok(self.library_conv(conv, role, [inputs[0], inputs[1]], result)),
+            false => {
+                let text = format!(
+                    "{} of {dtype} is a composite; decompose it first",
+                    role.name()
+                );
+                Err(LowerError::new(id, text))
+            }
+        }
+    }
+
     pub(super) fn conv(&mut self, conv: &ops::Conv, inputs: &[Nid], result: &[Dim]) -> Nid {
         let (x, w) = (inputs[0], inputs[1]);
         let dtype = self.dtype(x);
+        if has_library(dtype, self.target) {
+            return self.library_conv(conv, ConvRole::Result, [x, w], result);
+        }
         let sw = self.shape(w);
         let groups = Dim::from(conv.groups);
-        let out = sw[0]
-            .div_exact(&groups)
-            .expect("inference checked that groups divide the output channels");
+        let out = group_of(&sw[0], conv);
         let kernel: Vec<Dim> = sw[2..].to_vec();
-        if has_library(dtype) {
-            return self.library_conv(conv, inputs, result, out, kernel);
-        }
         // [n, groups, out, spatial.., in, kernel..]
         let spatial = kernel.len();
         let mut shape: SmallVec<[Dim; 4]> =
@@ -129,48 +189,6 @@ impl FlowBuilder {
         self.helper(Op::Reshape, &[sum], dtype, result.iter().cloned())
     }
 
-    /// The library kernel, after a copy of the weight as `[groups, in, kernel.., out]`.
-    fn library_conv(
-        &mut self,
-        conv: &ops::Conv,
-        inputs: &[Nid],
-        result: &[Dim],
-        out: Dim,
-        kernel: Vec<Dim>,
-    ) -> Nid {
-        let (x, w) = (inputs[0], inputs[1]);
-        let dtype = self.dtype(x);
-        let sw = self.shape(w);
-        let spatial = kernel.len();
-        let mut shape: SmallVec<[Dim; 4]> =
-            SmallVec::from_iter([Dim::from(conv.groups), sw[1].clone()]);
-        shape.extend(kernel.iter().cloned());
-        shape.push(out.clone());
-        let last = shape.len() - 1;
-        let mut index = vec![
-            DimIndex {
-                offset: Dim::ZERO,
-                terms: SmallVec::from_iter([(0, out), (last, Dim::ONE)]),
-            },
-            DimIndex::axis(1),
-        ];
-        index.extend((0..spatial).map(|a| DimIndex::axis(2 + a)));
-        let w = self.helper(Op::View(View { index, fill: None }), &[w], dtype, shape);
-        let spec = ConvSpec {
-            groups: conv.groups,
-            stride: conv.stride.to_vec(),
-            padding: conv.padding.iter().map(|p| p.0).collect(),
-            dilation: conv.dilation.to_vec(),
-            kernel,
-        };
-        self.helper(
-            Op::Conv(Box::new(spec)),
-            &[x, w],
-            dtype,
-            result.iter().cloned(),
-        )
-    }
-
     pub(super) fn window_reduce(&mut self, w: &ops::WindowReduce, x: Nid, result: &[Dim]) -> Nid {
         let dtype = self.dtype(x);
         let rank = result.len();
@@ -204,6 +222,13 @@ impl FlowBuilder {
             result.iter().cloned(),
         )
     }
+}
+
+/// The part of `channels` that belongs to one group.
+fn group_of(channels: &Dim, conv: &ops::Conv) -> Dim {
+    channels
+        .div_exact(&Dim::from(conv.groups))
+        .expect("inference checked that groups divide the output channels")
 }
 
 /// `stride · position + dilation · tap − padding`.

@@ -1,8 +1,8 @@
 //! Runs lowered programs: kernels by an interpreter, library kernels by plain loops.
 
 use crate::tiles;
-use kiln_base::plan::{Conv, Kernel, MatMul};
-use kiln_base::{Dim, round_float};
+use kiln_base::plan::{Conv, ConvRole, Kernel, MatMul};
+use kiln_base::{DType, Dim, round_float};
 use kiln_codegen::{Options, Origin, Program, kir, lower};
 use kiln_ir::eval::{Array, Data, Mode, evaluate};
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, Role, Target, Value, ops};
@@ -14,6 +14,8 @@ pub enum Engine {
     Points,
     /// Tile programs, with results in place wherever that is said to be possible.
     Tiles,
+    /// CUDA C++ on an emulated device, with results in place wherever that is said to be possible.
+    Device,
 }
 
 /// The graph with composites decomposed.
@@ -117,6 +119,8 @@ pub fn run(
         });
     }
     let mut ok = true;
+    let compiled = (engine == Engine::Device).then(|| crate::device::compile(program));
+    let dtypes: Vec<DType> = program.buffers.iter().map(|b| b.dtype).collect();
     for launch in &program.launches {
         let args: Vec<usize> = launch.args.iter().map(|a| a.0 as usize).collect();
         match &launch.kernel {
@@ -124,7 +128,7 @@ pub fn run(
                 Engine::Points => {
                     ok &= points(launch.kir.as_ref().unwrap(), &mut memory, &args, symbols)
                 }
-                Engine::Tiles => ok &= tiles::run(p, &mut memory, &args, &launch.in_place, symbols),
+                _ => ok &= tiles::run(p, &mut memory, &args, &launch.in_place, symbols),
             },
             Kernel::MatMul(m) => {
                 let raw = matmul(m, &memory, &args, symbols);
@@ -139,7 +143,11 @@ pub fn run(
                     engine,
                 );
             }
-            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) => {
+            Kernel::Cuda(_) => {
+                let compiled = compiled.as_ref().expect("compiled for the device");
+                ok &= compiled.run(launch, &dtypes, &mut memory, symbols) == 0;
+            }
+            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) | Kernel::Custom(_) => {
                 ok &= alone(&launch.kernel, program, &mut memory, launch, symbols);
             }
             Kernel::Conv(c) => {
@@ -165,7 +173,7 @@ pub fn run(
     ok.then(|| outputs.collect())
 }
 
-/// Runs a scan, sort or scatter by the reference evaluation of its op.
+/// Runs a kernel without epilogue by the reference evaluation of its op.
 fn alone(
     kernel: &Kernel,
     program: &Program,
@@ -197,6 +205,17 @@ fn alone(
             };
             let shape = [&s.lanes, &s.len].map(number);
             (op.into(), s.out, vec![whole(s.x, &shape)])
+        }
+        Kernel::Custom(c) => {
+            let shape =
+                |a: &kiln_base::plan::Array| a.shape.iter().map(number).collect::<Vec<usize>>();
+            let output = shape(&c.out).into_iter().map(Dim::from);
+            let op = ops::Custom {
+                name: c.name.as_str().into(),
+                output: Fact::new(c.out.dtype, output),
+            };
+            let inputs = c.operands.iter().map(|a| whole(a.arg, &shape(a)));
+            (op.into(), c.out.arg, inputs.collect())
         }
         Kernel::Scatter(s) => {
             let strided = |x: &kiln_base::plan::Strided| {
@@ -260,7 +279,7 @@ fn finish(
     args.push(memory.len() - 1);
     let ok = match engine {
         Engine::Points => points(launch.kir.as_ref().unwrap(), memory, &args, symbols),
-        Engine::Tiles => tiles::run(&epilogue.program, memory, &args, &launch.in_place, symbols),
+        _ => tiles::run(&epilogue.program, memory, &args, &launch.in_place, symbols),
     };
     memory.pop();
     ok
@@ -327,10 +346,7 @@ fn matmul(m: &MatMul, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f
 
 fn conv(c: &Conv, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f64> {
     let e = |d: &Dim| d.eval(symbols);
-    let (x, w) = (
-        floats(&memory[args[c.x as usize]]),
-        floats(&memory[args[c.weight as usize]]),
-    );
+    let [a, b] = c.operands.map(|o| floats(&memory[args[o as usize]]));
     let (input, output, kernel) = (
         evaluated(&c.input, symbols),
         evaluated(&c.output, symbols),
@@ -342,29 +358,38 @@ fn conv(c: &Conv, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f64> 
         evaluated(&c.dilation, symbols),
     );
     let (groups, ins, outs) = (e(&c.groups), e(&c.in_channels), e(&c.out_channels));
+    let size = |n: i64, extents: &[i64]| n * groups * extents.iter().product::<i64>();
+    let mut sums = match c.role {
+        ConvRole::Result => vec![0.0; size(e(&c.batch) * outs, &output) as usize],
+        ConvRole::Input => vec![0.0; size(e(&c.batch) * ins, &input) as usize],
+        ConvRole::Weight => vec![0.0; size(outs * ins, &kernel) as usize],
+    };
     let mut extents = vec![e(&c.batch), groups, outs];
     extents.extend(&output);
     let mut taps = vec![ins];
     taps.extend(&kernel);
-    let mut result = Vec::new();
     each_point(&extents, |at| {
         let (n, g, o) = (at[0], at[1], at[2]);
-        let mut sum = 0.0;
+        let y = at.iter().zip(&extents).fold(0, |y, (i, n)| y * n + i) as usize;
         each_point(&taps, |tap| {
-            let mut address = n * groups * ins + g * ins + tap[0];
-            let mut weight = g * ins + tap[0];
+            let mut x = (n * groups + g) * ins + tap[0];
+            let mut w = (g * outs + o) * ins + tap[0];
             let mut inside = true;
             for a in 0..input.len() {
                 let i = at[3 + a] * stride[a] + tap[1 + a] * dilation[a] - padding[a];
                 inside &= (0..input[a]).contains(&i);
-                address = address * input[a] + i;
-                weight = weight * kernel[a] + tap[1 + a];
+                x = x * input[a] + i;
+                w = w * kernel[a] + tap[1 + a];
             }
             // Zeros in the padding are numbers like any other.
-            let value = if inside { x[address as usize] } else { 0.0 };
-            sum += value * w[(weight * outs + o) as usize];
+            let (x, w) = (x as usize, w as usize);
+            match c.role {
+                ConvRole::Result => sums[y] += if inside { a[x] } else { 0.0 } * b[w],
+                ConvRole::Weight => sums[w] += if inside { a[x] } else { 0.0 } * b[y],
+                ConvRole::Input if inside => sums[x] += a[y] * b[w],
+                ConvRole::Input => {}
+            }
         });
-        result.push(round_float(sum, c.dtype));
     });
-    result
+    sums.iter().map(|s| round_float(*s, c.dtype)).collect()
 }

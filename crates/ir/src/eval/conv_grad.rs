@@ -4,10 +4,10 @@ use super::{Array, Context, Data, Problem};
 use crate::ops::{Conv, ConvTranspose, ConvWeight};
 
 /// Every product of a convolution, by the positions of its three elements: of the input, the weight
-/// and the result. Positions in the padding are left out.
+/// and the result. In the padding the input has no position.
 #[derive(Default)]
 struct Products {
-    x: Vec<usize>,
+    x: Vec<Option<usize>>,
     w: Vec<usize>,
     y: Vec<usize>,
 }
@@ -20,19 +20,37 @@ pub(super) fn input(
 ) -> Result<Data, Problem> {
     let p = products(&op.conv, &cx.shape, w.shape(), y.shape())?;
     let n = cx.shape.iter().product();
-    Ok(accumulate(n, &p.x, (y, &p.y), (w, &p.w)))
+    let inside = |at: &[usize]| -> Vec<usize> {
+        let kept = at.iter().zip(&p.x).filter(|(_, x)| x.is_some());
+        kept.map(|(i, _)| *i).collect()
+    };
+    let to: Vec<usize> = p.x.iter().flatten().copied().collect();
+    Ok(accumulate(
+        n,
+        &to,
+        (y.data(), &inside(&p.y)),
+        (w.data(), &inside(&p.w)),
+    ))
 }
 
+/// Zeros in the padding are numbers like any other: an infinity in `y` makes NaN of them.
 pub(super) fn weight(op: &ConvWeight, x: &Array, y: &Array, cx: &Context) -> Result<Data, Problem> {
     let p = products(&op.conv, x.shape(), &cx.shape, y.shape())?;
     let n = cx.shape.iter().product();
-    Ok(accumulate(n, &p.w, (x, &p.x), (y, &p.y)))
+    // A zero behind the elements of x.
+    let zero = x.to_f64().len();
+    let padded = match x.data() {
+        Data::Float(x) => Data::Float(x.iter().copied().chain([0.0]).collect()),
+        Data::Int(x) => Data::Int(x.iter().copied().chain([0]).collect()),
+    };
+    let at: Vec<usize> = p.x.iter().map(|i| i.unwrap_or(zero)).collect();
+    Ok(accumulate(n, &p.w, (&padded, &at), (y.data(), &p.y)))
 }
 
 /// `out[to] += a[i] · b[j]` for all products.
-fn accumulate(n: usize, to: &[usize], a: (&Array, &[usize]), b: (&Array, &[usize])) -> Data {
+fn accumulate(n: usize, to: &[usize], a: (&Data, &[usize]), b: (&Data, &[usize])) -> Data {
     let places = a.1.iter().zip(b.1).zip(to);
-    match (a.0.data(), b.0.data()) {
+    match (a.0, b.0) {
         (Data::Float(a), Data::Float(b)) => {
             let mut sums = vec![Sum::default(); n];
             places.for_each(|((i, j), to)| sums[*to].add(a[*i] * b[*j]));
@@ -65,11 +83,9 @@ fn products(op: &Conv, x: &[usize], w: &[usize], y: &[usize]) -> Result<Products
         let channel = n * x[1] + o / group_out * group_in + c;
         for (at, base) in windows.bases.iter().enumerate() {
             for (t, tap) in windows.taps.iter().enumerate() {
-                if let Some(i) = inside[base + tap] {
-                    p.x.push(channel * plane + i);
-                    p.w.push((o * group_in + c) * taps + t);
-                    p.y.push((n * w[0] + o) * places + at);
-                }
+                p.x.push(inside[base + tap].map(|i| channel * plane + i));
+                p.w.push((o * group_in + c) * taps + t);
+                p.y.push((n * w[0] + o) * places + at);
             }
         }
     }

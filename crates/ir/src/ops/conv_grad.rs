@@ -1,7 +1,7 @@
 //! The two partners of a convolution: each of the three is the derivative of the others.
 //!
-//! Their decompositions put zeros between and around elements. They mean nothing beside finite numbers;
-//! of an infinite one they make NaN where the op itself has no such product.
+//! The decomposition of [`ConvTranspose`] puts zeros between and around elements. They mean nothing
+//! beside finite numbers; of an infinite one they make NaN where the op itself has no such product.
 
 use super::prelude::*;
 use super::{Conv, window_extent};

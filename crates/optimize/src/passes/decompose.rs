@@ -5,7 +5,7 @@
 //! *means* its decomposition; engines may still contract or reorder what it becomes.
 
 use crate::{Options, Pass, Patch, Rule, Run, View, optimize_with};
-use kiln_ir::{Graph, NodeId};
+use kiln_ir::{DType, Graph, NodeId, Op};
 
 /// The pass. Not part of [`crate::passes()`].
 pub const PASS: Pass = Pass {
@@ -40,8 +40,17 @@ impl Rule for Decompose {
 
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
         let node = view.node(id);
+        if has_kernel(&node.op, node.facts[0].dtype) {
+            return None;
+        }
         let mut patch = view.patch(id);
         let value = node.op.decompose(&mut patch, &node.inputs)?.ok()?;
         (value != id.value()).then(|| patch.replacing(id.value(), value))
     }
+}
+
+/// Whether engines compute the op whole: the gradients of convolutions of f32 and f64.
+fn has_kernel(op: &Op, dtype: DType) -> bool {
+    matches!(op, Op::ConvTranspose(_) | Op::ConvWeight(_))
+        && matches!(dtype, DType::F32 | DType::F64)
 }

@@ -1,8 +1,10 @@
 //! One file a pass: its equation, what must hold, what it costs.
 
+pub mod centring;
 pub mod common_subexpressions;
 pub mod constant_fold;
 pub mod conv_batch_norm;
 pub mod dead_code;
 pub mod decompose;
+pub mod products;
 pub mod views;

@@ -70,7 +70,7 @@ impl Geometry {
 }
 
 /// A number of the loops below.
-pub(super) trait Lane: Number {
+pub(super) trait Lane: Number + std::ops::Add<Output = Self> {
     fn mul_add<I: Isa>(self, b: Self, c: Self) -> Self;
     /// Zero, or NaN where it is infinite or NaN.
     fn times_zero(self) -> Self;
@@ -96,7 +96,8 @@ impl Lane for f64 {
     }
 }
 
-/// What to gather: `count` output positions from `from` on, of every channel and tap.
+/// What to gather: `count` output positions from `from` on, of every channel and tap. Adding goes the
+/// other way, from `dst` to `x`.
 pub(super) struct Fill<'a, T> {
     pub geometry: &'a Geometry,
     pub x: *const T,
@@ -114,44 +115,113 @@ pub(super) struct FillColumns<T>(PhantomData<T>);
 impl<T: Lane> Kernel<Fill<'_, T>> for FillColumns<T> {
     #[inline(always)]
     unsafe fn run<I: Isa>(f: Fill<'_, T>) {
-        let g = f.geometry;
-        let [depth, height, width] = &g.axes;
-        let mut row_start = f.dst;
-        let row = f.from / width.output.max(1);
-        let (d, h) = (row / height.output.max(1), row % height.output.max(1));
-        let first = (d, h, f.from - row * width.output);
-        for c in 0..f.cin {
-            let x = f.x.wrapping_offset((c * g.inputs()) as isize);
-            for kd in 0..depth.kernel {
-                for kh in 0..height.kernel {
-                    for kw in 0..width.kernel {
-                        // Runs are short: no division in their loop.
-                        let inside = width.inside(kw, 0, width.output);
-                        let mut left = f.count;
-                        let mut dst = row_start;
-                        row_start = row_start.wrapping_offset(f.pitch as isize);
-                        let (mut d, mut h, mut w) = first;
-                        while left > 0 {
-                            let len = (width.output - w).min(left);
-                            let source = g.row((d, h), (kd, kh));
-                            let low = inside.0.clamp(w, w + len);
-                            let part = match source {
-                                Some(_) => (low, inside.1.clamp(low, w + len)),
-                                None => (w, w),
-                            };
-                            // SAFETY: the run lies within this column; what it reads within the
-                            // input, by `row` and `inside`.
-                            unsafe {
-                                let row = source.map(|s| x.offset(s as isize));
-                                row_run(dst, row, width, kw, (w, w + len), part);
-                                dst = dst.add(len as usize);
-                            }
-                            left -= len;
-                            w = 0;
-                            h += 1;
-                            if h == height.output {
-                                (d, h) = (d + 1, 0);
-                            }
+        let width = &f.geometry.axes[2];
+        let part = (f.from, f.count, f.pitch);
+        walk(f.geometry, f.cin, part, |run, at| {
+            // SAFETY: the run lies within its column; what it reads within the input, by `walk`.
+            unsafe {
+                let row = run.row.map(|r| f.x.offset(r as isize));
+                let dst = f.dst.offset(at as isize);
+                row_run(dst, row, width, run.tap, run.outputs, run.inside);
+            }
+        });
+    }
+}
+
+/// Adds columns, laid out as [`FillColumns`] gathers them, to where it would gather them from.
+pub(super) struct AddColumns<T>(PhantomData<T>);
+impl<T: Lane> Kernel<Fill<'_, T>> for AddColumns<T> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(f: Fill<'_, T>) {
+        let width = &f.geometry.axes[2];
+        let part = (f.from, f.count, f.pitch);
+        walk(f.geometry, f.cin, part, |run, at| {
+            let (Some(row), (low, high)) = (run.row, run.inside) else {
+                return;
+            };
+            if low == high {
+                return;
+            }
+            // SAFETY: the run lies within its column; what it adds to within the input, by `walk`.
+            unsafe {
+                let column = f.dst.offset((at + low - run.outputs.0) as isize);
+                let to =
+                    f.x.cast_mut()
+                        .offset((row + width.source(low, run.tap)) as isize);
+                let n = (high - low) as usize;
+                if width.stride == 1 {
+                    for i in 0..n {
+                        *to.add(i) = *to.add(i) + *column.add(i);
+                    }
+                } else {
+                    for i in 0..n {
+                        let to = to.add(i * width.stride as usize);
+                        *to = *to + *column.add(i);
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// A run of columns: outputs of one row at one tap.
+struct Run {
+    /// Offset of the input row that is read, if it is not padding.
+    row: Option<i64>,
+    /// The tap along the width.
+    tap: i64,
+    /// The outputs, from and to.
+    outputs: (i64, i64),
+    /// Those of them that read inside the row.
+    inside: (i64, i64),
+}
+
+/// Walks over `count` columns from `from` on of every channel and tap, in runs: gives each with the
+/// offset of its first element among columns `[cin, taps, count]` whose rows are `pitch` apart.
+#[inline(always)]
+fn walk(
+    g: &Geometry,
+    cin: i64,
+    (from, count, pitch): (i64, i64, i64),
+    mut each: impl FnMut(&Run, i64),
+) {
+    let [depth, height, width] = &g.axes;
+    let mut row_start = 0;
+    let row = from / width.output.max(1);
+    let (d, h) = (row / height.output.max(1), row % height.output.max(1));
+    let first = (d, h, from - row * width.output);
+    for c in 0..cin {
+        let channel = c * g.inputs();
+        for kd in 0..depth.kernel {
+            for kh in 0..height.kernel {
+                for kw in 0..width.kernel {
+                    // Runs are short: no division in their loop.
+                    let inside = width.inside(kw, 0, width.output);
+                    let mut left = count;
+                    let mut at = row_start;
+                    row_start += pitch;
+                    let (mut d, mut h, mut w) = first;
+                    while left > 0 {
+                        let len = (width.output - w).min(left);
+                        let row = g.row((d, h), (kd, kh)).map(|r| channel + r);
+                        let low = inside.0.clamp(w, w + len);
+                        let inside = match row {
+                            Some(_) => (low, inside.1.clamp(low, w + len)),
+                            None => (w, w),
+                        };
+                        let run = Run {
+                            row,
+                            tap: kw,
+                            outputs: (w, w + len),
+                            inside,
+                        };
+                        each(&run, at);
+                        at += len;
+                        left -= len;
+                        w = 0;
+                        h += 1;
+                        if h == height.output {
+                            (d, h) = (d + 1, 0);
                         }
                     }
                 }
@@ -202,10 +272,9 @@ unsafe fn row_run<T: Lane>(
 pub(super) struct Direct<'a, T> {
     pub geometry: &'a Geometry,
     pub x: *const T,
-    /// The channel's weights, `cout` apart.
+    /// The channel's weights.
     pub weights: *const T,
     pub cin: i64,
-    pub cout: i64,
     pub dst: *mut T,
 }
 
@@ -234,7 +303,7 @@ impl<T: Lane> Kernel<Direct<'_, T>> for DirectSum<T> {
                                 let source = g.row((d, h), (kd, kh));
                                 for kw in 0..width.kernel {
                                     let weight = *weights;
-                                    weights = weights.wrapping_offset(p.cout as isize);
+                                    weights = weights.wrapping_add(1);
                                     let row = source.map(|s| x.offset(s as isize));
                                     add_tap::<T, I>(dst, row, width, kw, weight);
                                 }

@@ -1,7 +1,7 @@
 //! Matrix products and convolutions against plain loops.
 
 use super::build::*;
-use kiln_base::plan::{Conv, Epilogue, Kernel, MatMul, Matrix};
+use kiln_base::plan::{Conv, ConvRole, Epilogue, Kernel, MatMul, Matrix};
 use kiln_base::prim::Binary;
 use kiln_base::{DType, Dim};
 use kiln_runtime::{Buffer, Error};
@@ -272,8 +272,8 @@ struct Case {
     more: i64,
 }
 
-/// With `wild`, some inputs and weights are infinite or NaN.
-fn check_conv(dtype: DType, c: &Case, with_epilogue: bool, wild: bool) {
+/// With `wild`, some elements of the operands are infinite or NaN.
+fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild: bool) {
     let rank = c.input.len();
     let output: Vec<i64> = (0..rank)
         .map(|i| {
@@ -283,67 +283,51 @@ fn check_conv(dtype: DType, c: &Case, with_epilogue: bool, wild: bool) {
                 .max(0)
         })
         .collect();
-    let [ni, no, nk] = [&c.input, &output, &c.kernel].map(|v| v.iter().product::<i64>());
-    let operand = |n: i64, seed: u64| {
-        let mut v = floats(&data(dtype, n, seed));
+    let shape = |a: i64, b: i64, rest: &[i64]| -> Vec<i64> {
+        [a, b].into_iter().chain(rest.iter().copied()).collect()
+    };
+    let x = shape(c.batch, c.groups * c.cin, &c.input);
+    let w = shape(c.groups * c.cout, c.cin, &c.kernel);
+    let y = shape(c.batch, c.groups * c.cout, &output);
+    let (a, b, result) = match role {
+        ConvRole::Result => (&x, &w, &y),
+        ConvRole::Input => (&y, &w, &x),
+        ConvRole::Weight => (&x, &y, &w),
+    };
+    let operand = |shape: &[i64], seed: u64| {
+        let mut v = floats(&data(dtype, shape.iter().product(), seed));
         for i in (seed as usize..v.len()).step_by(7).filter(|_| wild) {
             v[i] = [f64::INFINITY, f64::NAN, f64::NEG_INFINITY, 0.0][i % 4];
         }
         buffer(dtype, &v)
     };
-    let x = operand(c.batch * c.groups * c.cin * ni, 3);
-    let w = operand(c.groups * c.cin * nk * c.cout, 4);
-    let (xv, wv) = (floats(&x), floats(&w));
-    let channels = c.groups * c.cout;
-    let bias = data(dtype, channels, 9);
+    let (a, b) = (operand(a, 3), operand(b, 4));
+    let mut want = sums(role, c, &output, &floats(&a), &floats(&b));
+    assert_eq!(want.len() as i64, result.iter().product::<i64>());
+    let bias = data(dtype, result[1], 9);
     let biases = floats(&bias);
-    let mut want = vec![];
-    for nc in 0..c.batch * channels {
-        let (b, g, o) = (nc / channels, nc / c.cout % c.groups, nc % c.cout);
-        for at in super::oracle::points(&dims(&output)) {
-            let mut s = 0.0;
-            for ci in 0..c.cin {
-                for (t, tap) in super::oracle::points(&dims(&c.kernel)).iter().enumerate() {
-                    let mut source = 0;
-                    let mut inside = true;
-                    for d in 0..rank {
-                        let i = at[d] * c.stride[d] + tap[d] * c.dilation[d] - c.padding[d];
-                        inside &= (0..c.input[d]).contains(&i);
-                        source = source * c.input[d] + i;
-                    }
-                    let x = match inside {
-                        true => xv[(((b * c.groups + g) * c.cin + ci) * ni + source) as usize],
-                        false => 0.0, // padding counts, as zeros
-                    };
-                    s += x * wv[(((g * c.cin + ci) * nk + t as i64) * c.cout + o) as usize];
-                }
-            }
-            want.push(if with_epilogue && !s.is_nan() {
-                (s + biases[(nc % channels) as usize]).max(0.0)
-            } else {
-                s
-            });
+    if with_epilogue {
+        let inner: i64 = result[2..].iter().product();
+        for (i, v) in want.iter_mut().enumerate().filter(|(_, v)| !v.is_nan()) {
+            *v = (*v + biases[(i as i64 / inner % result[1]) as usize]).max(0.0);
         }
     }
     let mut args = vec![
-        (dtype, x.len() as i64, false),
-        (dtype, w.len() as i64, false),
+        (dtype, a.len() as i64, false),
+        (dtype, b.len() as i64, false),
     ];
-    let mut inputs = vec![x, w];
+    let mut inputs = vec![a, b];
     let mut epilogue = None;
     if with_epilogue {
-        let extents: Vec<i64> = [c.batch, channels]
-            .into_iter()
-            .chain(output.iter().copied())
-            .collect();
-        epilogue = Some(bias_relu(dtype, &extents, 1));
-        args.push((dtype, channels, false));
+        epilogue = Some(bias_relu(dtype, result, 1));
+        args.push((dtype, result[1], false));
         inputs.push(bias);
     }
     let out = args.len() as u16;
-    args.push((dtype, c.batch * channels * no, true));
+    args.push((dtype, result.iter().product(), true));
     let conv = Conv {
         dtype,
+        role,
         batch: c.batch.into(),
         groups: c.groups.into(),
         in_channels: c.cin.into(),
@@ -354,8 +338,7 @@ fn check_conv(dtype: DType, c: &Case, with_epilogue: bool, wild: bool) {
         stride: dims(&c.stride),
         padding: dims(&c.padding),
         dilation: dims(&c.dilation),
-        x: 0,
-        weight: 1,
+        operands: [0, 1],
         out,
         epilogue,
     };
@@ -364,15 +347,50 @@ fn check_conv(dtype: DType, c: &Case, with_epilogue: bool, wild: bool) {
         let same = |(g, w): (&f64, &f64)| g == w || g.is_nan() && w.is_nan();
         assert!(
             got.len() == want.len() && got.iter().zip(&want).all(same),
-            "{:?} {:?} epilogue {with_epilogue} wild {wild}",
+            "{role:?} {:?} {:?} epilogue {with_epilogue} wild {wild}",
             c.input,
             c.kernel
         );
     }
 }
 
+/// Every product of the convolution, added up where the role says. Padding counts, as zeros.
+fn sums(role: ConvRole, c: &Case, output: &[i64], a: &[f64], b: &[f64]) -> Vec<f64> {
+    let [ni, no, nk] = [&c.input[..], output, &c.kernel].map(|v| v.iter().product::<i64>());
+    let n = match role {
+        ConvRole::Result => c.batch * c.groups * c.cout * no,
+        ConvRole::Input => c.batch * c.groups * c.cin * ni,
+        ConvRole::Weight => c.groups * c.cout * c.cin * nk,
+    };
+    let mut sums = vec![0.0; n as usize];
+    let [positions, taps] = [output, &c.kernel].map(|v| super::oracle::points(&dims(v)));
+    for image in 0..c.batch * c.groups * c.cout * c.cin {
+        let (o, ci) = (image / c.cin, image % c.cin);
+        let x = (o / c.cout * c.cin + ci) * ni;
+        let w = (o % (c.groups * c.cout) * c.cin + ci) * nk;
+        for (p, at) in positions.iter().enumerate() {
+            for (t, tap) in taps.iter().enumerate() {
+                let (mut source, mut inside) = (0, true);
+                for d in 0..c.input.len() {
+                    let i = at[d] * c.stride[d] + tap[d] * c.dilation[d] - c.padding[d];
+                    inside &= (0..c.input[d]).contains(&i);
+                    source = source * c.input[d] + i;
+                }
+                let [x, w, y] = [x + source, w + t as i64, o * no + p as i64].map(|i| i as usize);
+                match role {
+                    ConvRole::Result => sums[y] += if inside { a[x] } else { 0.0 } * b[w],
+                    ConvRole::Weight => sums[w] += if inside { a[x] } else { 0.0 } * b[y],
+                    ConvRole::Input if inside => sums[x] += a[y] * b[w],
+                    ConvRole::Input => {}
+                }
+            }
+        }
+    }
+    sums
+}
+
 #[test]
-fn convolutions_match_a_plain_loop() {
+fn convolutions_and_their_gradients_match_a_plain_loop() {
     let case = |batch,
                 groups,
                 cin,
@@ -417,12 +435,18 @@ fn convolutions_match_a_plain_loop() {
         case(101, 2, 4, 3, &[3, 3], &[1, 1], 1, 0, 1, 0),
         case(50, 3, 2, 4, &[7], &[3], 2, 1, 2, 0),
         case(64, 1, 2, 20, &[6, 6], &[5, 6], 1, 1, 1, 0),
+        case(9, 1, 150, 70, &[2, 3], &[3, 3], 2, 1, 1, 0),
+        // One image in parts.
+        case(1, 1, 3, 6, &[70, 71], &[7, 7], 2, 3, 1, 0),
+        case(2, 1, 12, 2, &[130, 129], &[5, 3], 1, 0, 2, 0),
     ];
     for c in &cases {
         for with_epilogue in [false, true] {
             for wild in [false, true] {
-                check_conv(DType::F32, c, with_epilogue, wild);
-                check_conv(DType::F64, c, with_epilogue, wild);
+                for role in [ConvRole::Result, ConvRole::Input, ConvRole::Weight] {
+                    check_conv(DType::F32, role, c, with_epilogue, wild);
+                    check_conv(DType::F64, role, c, with_epilogue, wild);
+                }
             }
         }
     }

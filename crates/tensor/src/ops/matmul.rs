@@ -354,6 +354,16 @@ pub(crate) fn matmul(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
             y.fact()
         ))
     })?;
+    if right.is_empty() && !left.is_empty() {
+        // One matrix on the right: the rows of all on the left make one product.
+        let rows = &numel(&left) * &l[0];
+        let x2 = b.reshape(&x2, &[rows, l[1].clone()])?;
+        let product = b.product(&x2, &y2)?;
+        left.extend([l[0].clone(), r[1].clone()]);
+        let product = b.reshape(&product, &left)?;
+        let added: &[usize] = if column { &[left.len() - 1] } else { &[] };
+        return b.squeeze(&product, added);
+    }
     let stretched = |m: &Shape| -> Shape { batch.iter().chain(m).cloned().collect() };
     let x2 = b.broadcast_to(&x2, &stretched(&l))?;
     let y2 = b.broadcast_to(&y2, &stretched(&r))?;

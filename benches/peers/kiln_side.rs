@@ -1,0 +1,69 @@
+//! The Kiln side of the comparison: trains a workload, one step a line of its input.
+
+use crate::models::workload;
+use kiln::nn::{Module, StateDict};
+use std::io::BufRead;
+use std::time::Instant;
+
+/// What stops the comparison.
+pub type Failure = Box<dyn std::error::Error>;
+
+/// Writes random weights and a batch to a file, for both sides.
+pub fn write_start(name: &str, path: &str) -> Result<(), Failure> {
+    kiln::manual_seed(0);
+    let w = workload(name)?;
+    let mut state = w.model.state_dict();
+    for (i, t) in w.batch.iter().enumerate() {
+        state.insert(format!("batch.{i}"), t);
+    }
+    Ok(state.save(path)?)
+}
+
+/// Answers the lines of the standard input: `step` with its time and loss, `memory` with the peak of
+/// the resident memory above what was resident before the model was made, in bytes, and `profile`
+/// with the time of each kernel over the steps that follow, on the standard error.
+pub fn serve(name: &str, path: &str, threads: usize) -> Result<(), Failure> {
+    kiln::set_threads(threads);
+    let base = status("VmRSS")?;
+    let w = workload(name)?;
+    let mut state = StateDict::load(path)?;
+    let batch = [0, 1].map(|i| state.remove(&format!("batch.{i}")));
+    let [Some(x), Some(y)] = batch else {
+        return Err("the file holds no batch".into());
+    };
+    w.model.load_state_dict(&state, true)?;
+    drop(state);
+    std::fs::write("/proc/self/clear_refs", "5")?;
+    println!("ready\t{}\t{threads}", env!("CARGO_PKG_VERSION"));
+    for line in std::io::stdin().lock().lines() {
+        match line?.trim() {
+            "memory" => println!("{}", status("VmHWM")? - base),
+            "profile" => w.step.executable().profile(true),
+            "times" => print_times(&w.step),
+            _ => {
+                let start = Instant::now();
+                let loss = w.step.run(&[&x, &y])?[0].item::<f32>()?;
+                println!("{}\t{loss}", start.elapsed().as_secs_f64());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every kernel of a step with its least time, slowest first.
+fn print_times(step: &kiln::Compiled) {
+    let mut times = step.executable().step_times();
+    times.sort_by_key(|t| std::cmp::Reverse(t.least));
+    for t in times {
+        let each = t.least.as_secs_f64() * 1e3;
+        eprintln!("{each:>9.3} ms  {:>4} {}", t.step, t.kernel);
+    }
+}
+
+/// A size from `/proc/self/status`, in bytes.
+fn status(key: &str) -> Result<u64, Failure> {
+    let text = std::fs::read_to_string("/proc/self/status")?;
+    let line = text.lines().find(|l| l.starts_with(key));
+    let number = line.and_then(|l| l.split_whitespace().nth(1));
+    Ok(number.ok_or("no such size")?.parse::<u64>()? * 1024)
+}

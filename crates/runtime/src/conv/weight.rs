@@ -1,0 +1,155 @@
+//! The gradient of a convolution's weights: products of the gradient of the result with gathered columns,
+//! summed over images and positions.
+
+use super::columns::{Fill, FillColumns, Lane};
+use super::{COLUMN_ELEMENTS, Conv, room};
+use crate::error::Result;
+use crate::matmul::{Args, Work, add_product_of, split};
+use crate::memory::Storage;
+use crate::simd::compiled;
+use crate::tile::Failures;
+
+/// Positions that one product sums over.
+const DEPTH: i64 = 1024;
+
+/// Some input channels of a group.
+struct Block {
+    group: i64,
+    channel: i64,
+    channels: i64,
+}
+
+/// Memory that a thread keeps from block to block.
+#[derive(Default)]
+struct Scratch {
+    gathered: Option<Storage>,
+    columns: Option<Storage>,
+}
+
+impl Conv {
+    /// Runs it.
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    pub(super) unsafe fn weight<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        let g = &self.geometry;
+        let taps = g.kernels();
+        if self.groups * self.cin * taps * self.cout == 0 {
+            return;
+        }
+        let depth = (self.batch * g.outputs()).clamp(1, DEPTH);
+        let channels = self.cut_channels(self.cin, taps * depth, self.groups);
+        let down = (self.cin + channels - 1) / channels;
+        let work = channels * taps * self.cout * self.batch * g.outputs();
+        let args = Args(args);
+        // SAFETY: the caller's; blocks write different places.
+        split(
+            self.groups * down,
+            work.max(1),
+            parallel,
+            |from, to| unsafe {
+                let args = &args;
+                let mut work = match Work::new(self.epilogue.as_ref(), args.0, failures) {
+                    Ok(work) => work,
+                    Err(e) => return failures.broken(e),
+                };
+                let mut scratch = Scratch::default();
+                for i in from..to {
+                    let channel = i % down * channels;
+                    let block = Block {
+                        group: i / down,
+                        channel,
+                        channels: channels.min(self.cin - channel),
+                    };
+                    if let Err(e) = self.weight_block::<T>(args.0, &block, &mut scratch, &mut work)
+                    {
+                        return failures.broken(e);
+                    }
+                }
+            },
+        );
+    }
+
+    unsafe fn weight_block<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        b: &Block,
+        scratch: &mut Scratch,
+        work: &mut Work,
+    ) -> Result<()> {
+        let g = &self.geometry;
+        let (taps, outputs) = (g.kernels(), g.outputs());
+        let width = b.channels * taps;
+        let step = self.cin * taps;
+        let first = b.group * self.cout * step + b.channel * taps;
+        let (dst, pitch) = if self.epilogue.is_some() {
+            (work.scratch::<T>(self.cout * width)?, width)
+        } else {
+            let out = args[self.out].cast::<T>();
+            (out.wrapping_offset(first as isize), step)
+        };
+        // The sum is over parts of images, or over all positions of several.
+        let most = DEPTH.min((COLUMN_ELEMENTS / width).max(16));
+        let images = (most / outputs.max(1)).clamp(1, self.batch.max(1));
+        let part = outputs.min(most).max(1);
+        // SAFETY: linking checked the buffers' lengths against the geometry; gathered gradients and
+        // columns have the room reserved for them.
+        unsafe {
+            for o in 0..self.cout {
+                let row = dst.wrapping_offset((o * pitch) as isize);
+                (0..width).for_each(|e| *row.offset(e as isize) = T::ZERO);
+            }
+            let fill = compiled::<FillColumns<T>, _>(self.level);
+            let mut image = 0;
+            while image < self.batch {
+                let images = images.min(self.batch - image);
+                let mut from = 0;
+                while from < outputs {
+                    let count = part.min(outputs - from);
+                    let depth = images * count;
+                    let columns = room::<T>(&mut scratch.columns, width * depth)?;
+                    for i in 0..images {
+                        let x = ((image + i) * self.groups + b.group) * self.cin + b.channel;
+                        fill(Fill {
+                            geometry: g,
+                            x: self.operand::<T>(args, 0, x * g.inputs()),
+                            cin: b.channels,
+                            from,
+                            count,
+                            pitch: depth,
+                            dst: columns.wrapping_offset((i * count) as isize),
+                        });
+                    }
+                    let (y, y_row) = match images {
+                        1 => {
+                            let row = (image * self.groups + b.group) * self.cout;
+                            (self.operand::<T>(args, 1, row * outputs + from), outputs)
+                        }
+                        _ => {
+                            let y = room::<T>(&mut scratch.gathered, self.cout * depth)?;
+                            let part = (image, images, from, count);
+                            self.gather::<T>(args, (1, b.group), part, y);
+                            (y.cast_const(), depth)
+                        }
+                    };
+                    add_product_of(
+                        (self.cout, width, depth),
+                        (dst, pitch, 1),
+                        (y, y_row, 1),
+                        (columns.cast_const(), 1, depth),
+                        true,
+                    );
+                    from += count;
+                }
+                image += images;
+            }
+            work.finish((dst, pitch), first, (self.cout, step), width);
+        }
+        Ok(())
+    }
+}
