@@ -458,7 +458,7 @@ fn samples() -> Vec<(&'static str, Graph)> {
             graph(
                 "%0: f32[8, 64, 56, 56] = input(index: 0, role: Data)
                  %1: f32[8, 64, 56, 56] = input(index: 1, role: Data)
-                 %2: f32[64, 64, 3, 3] = conv_weight(conv: Conv { stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1 }, kernel: [3, 3]) %0, %1
+                 %2: f32[64, 64, 3, 3] = conv_weight(conv: (stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1), kernel: [3, 3]) %0, %1
                  return %2",
             ),
         ),
