@@ -43,7 +43,7 @@ impl<'m> Decoder<'m> {
         match opcode.name {
             "add" | "sub" | "mul" | "mul24" | "div" | "rem" | "min" | "max" | "and" | "or"
             | "xor" | "shl" | "shr" | "copysign" => self.binary(frame, opcode, o),
-            "mad" | "fma" | "sad" | "dp4a" | "bfe" | "shf" | "prmt" | "lop3" | "bfi" => {
+            "mad" | "fma" | "sad" | "dp4a" | "dp2a" | "bfe" | "shf" | "prmt" | "lop3" | "bfi" => {
                 self.ternary(frame, opcode, o)
             }
             "abs" | "neg" | "not" | "cnot" | "sqrt" | "rcp" | "rsqrt" | "ex2" | "lg2" | "sin"
@@ -160,6 +160,12 @@ impl<'m> Decoder<'m> {
             "dp4a" => {
                 let (x, y) = (opcode.ty()?, opcode.ty()?);
                 return self.emit(frame, bits::pick_dp4a(x, y), o, Types::all(Type::U32), 0);
+            }
+            "dp2a" => {
+                let upper = part == Some("hi");
+                let (x, y) = (opcode.ty()?, opcode.ty()?);
+                let run = bits::pick_dp2a(x, y, upper);
+                return self.emit(frame, run, o, Types::all(Type::U32), 0);
             }
             "lop3" => {
                 let ty = opcode.ty()?;
