@@ -10,6 +10,8 @@ use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
 use kiln_ir::fuzz::random_inputs;
 
 pub mod elements;
+mod families;
+mod library;
 mod schedules;
 mod sources;
 
