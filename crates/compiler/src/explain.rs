@@ -1,6 +1,7 @@
 //! What the compiler did, for people.
 
-use kiln_base::plan::{Place, Plan};
+use crate::place::Placed;
+use kiln_base::plan::Place;
 use kiln_codegen::Program;
 use kiln_ir::{Graph, Loc, Op};
 use kiln_optimize::Report;
@@ -50,6 +51,8 @@ pub struct KernelInfo {
     pub name: String,
     /// Whether it runs only when a parameter has changed.
     pub prepared: bool,
+    /// Whether it starts together with another, as one launch.
+    pub joined: bool,
     /// The ops that it computes, with the user's lines.
     pub ops: Vec<String>,
     /// Why neighbours were not fused into it.
@@ -62,7 +65,7 @@ impl Explain {
     pub(crate) fn new(
         graph: &Graph,
         program: &Program,
-        plan: &Plan,
+        placed: &Placed,
         fired: &Report,
         locs: &[Loc],
     ) -> Explain {
@@ -78,7 +81,7 @@ impl Explain {
         Explain {
             rewrites: rewrites.collect(),
             counts: fired.counts(),
-            kernels: kernels(graph, program, plan, resolve),
+            kernels: kernels(graph, program, placed, resolve),
             memory: None,
             time: Duration::ZERO,
             graph: graph.to_string(),
@@ -104,9 +107,10 @@ impl Explain {
         self.graph.len() + texts(&self.rewrites) + kernels
     }
 
-    /// Number of kernels that every run launches.
+    /// Number of kernels that every run launches; those that start together count as one.
     pub fn kernels_run(&self) -> usize {
-        self.kernels.iter().filter(|k| !k.prepared).count()
+        let launched = |k: &&KernelInfo| !k.prepared && !k.joined;
+        self.kernels.iter().filter(launched).count()
     }
 
     /// Number of kernels that run only when a parameter has changed.
@@ -118,20 +122,22 @@ impl Explain {
 fn kernels(
     graph: &Graph,
     program: &Program,
-    plan: &Plan,
+    placed: &Placed,
     resolve: impl Fn(&Loc) -> Loc,
 ) -> Vec<KernelInfo> {
     let prepared = |launch: &kiln_codegen::Launch| {
         let mut written = launch.args.iter().zip(&launch.written).filter(|(_, w)| **w);
-        written.all(|(b, _)| plan.buffers[b.0 as usize].place == Place::Prepared)
+        written.all(|(b, _)| placed.plan.buffers[b.0 as usize].place == Place::Prepared)
     };
     let mut kernels: Vec<KernelInfo> = program
         .launches
         .iter()
         .zip(&program.groups)
-        .map(|(launch, group)| KernelInfo {
+        .zip(&placed.joined)
+        .map(|((launch, group), joined)| KernelInfo {
             name: launch.kernel.name().to_string(),
             prepared: prepared(launch),
+            joined: *joined,
             ops: group
                 .nodes
                 .iter()
@@ -163,7 +169,11 @@ impl fmt::Display for Explain {
             self.kernels_prepared()
         )?;
         for k in &self.kernels {
-            let when = if k.prepared { " (prepare)" } else { "" };
+            let when = match (k.prepared, k.joined) {
+                (true, _) => " (prepare)",
+                (_, true) => " (with another)",
+                _ => "",
+            };
             writeln!(f, "  {}{when}", k.name)?;
             for op in &k.ops {
                 writeln!(f, "    {op}")?;

@@ -76,8 +76,9 @@ pub fn compile(
     let graph = written_inputs_are_data(graph);
     let (optimized, fired) = run_passes(graph.clone(), options)?;
     let program = lower(&optimized, options)?;
-    let (mut plan, outputs) = place::place(&optimized, &program)?;
-    let mut explain = Explain::new(&optimized, &program, &plan, &fired, locs);
+    let placed = place::place(&optimized, &program)?;
+    let mut explain = Explain::new(&optimized, &program, &placed, &fired, locs);
+    let (mut plan, outputs) = (placed.plan, placed.outputs);
     for site in &mut plan.sites {
         if let Some(position) = marked(&optimized.node(NodeId(site.node)).loc) {
             site.node = position as u32;

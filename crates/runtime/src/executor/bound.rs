@@ -47,6 +47,8 @@ pub(super) struct BoundStep {
     pub step: usize,
     /// Whether its parts may run at the same time.
     pub parallel: bool,
+    /// Whether it runs at the same time as the step before it.
+    pub joined: bool,
 }
 
 /// Memory that outlives a run.
@@ -190,7 +192,10 @@ impl Binder<'_> {
     fn steps(&mut self, steps: &[Step]) -> Result<(Vec<BoundStep>, (usize, usize))> {
         let mut block_of: Vec<Option<usize>> = vec![None; self.plan.buffers.len()];
         let mut blocks: Vec<Block> = Vec::new();
+        // Joined steps run at the same time.
+        let mut time = 0;
         for (i, step) in steps.iter().enumerate() {
+            time += (i > 0 && !step.joined) as usize;
             for id in &step.args {
                 let at = id.0 as usize;
                 if !matches!(self.fixed[at], Loc::Arena(_)) {
@@ -201,12 +206,12 @@ impl Binder<'_> {
                 let block = *block_of[root].get_or_insert_with(|| {
                     blocks.push(Block {
                         size: 0,
-                        first: i,
-                        last: i,
+                        first: time,
+                        last: time,
                     });
                     blocks.len() - 1
                 });
-                blocks[block].last = i;
+                blocks[block].last = time;
                 blocks[block].size = blocks[block].size.max(bytes);
             }
         }
@@ -230,9 +235,50 @@ impl Binder<'_> {
                 args,
                 step: i,
                 parallel,
+                joined: step.joined,
             });
         }
+        steps
+            .chunk_by(|_, next| next.joined)
+            .try_for_each(|group| self.apart(group))?;
         Ok((bound, (layout.peak, layout.lower_bound)))
+    }
+
+    /// Checks that steps which run together are tile kernels, of which none touches what another
+    /// writes.
+    fn apart(&self, group: &[Step]) -> Result<()> {
+        // For each place in memory the steps that touch it, and whether they write.
+        let mut touched: HashMap<usize, (usize, bool)> = HashMap::new();
+        for (i, step) in group.iter().enumerate().filter(|_| group.len() > 1) {
+            let Kernel::Tile(program) = &self.plan.kernels[step.kernel as usize] else {
+                return Err(damaged!("a joined step is no tile kernel"));
+            };
+            if program.sites > 0 {
+                return Err(damaged!("a joined step can report a data error"));
+            }
+            for (id, arg) in step.args.iter().zip(&program.args) {
+                let (place, writes) = (self.memory(*id), arg.written);
+                let (other, written) = touched.entry(place).or_insert((i, writes));
+                if *other != i && (writes || *written) {
+                    return Err(damaged!("joined steps write what the others touch"));
+                }
+                *written |= writes;
+            }
+        }
+        Ok(())
+    }
+
+    /// One name for all buffers that may be the same memory.
+    fn memory(&self, id: BufferId) -> usize {
+        let at = id.0 as usize;
+        let donors = self.plan.outputs.iter().zip(&self.facts.donors);
+        let donor = donors
+            .filter(|(o, _)| o.buffer == id)
+            .find_map(|(_, donor)| *donor);
+        match donor {
+            Some(input) => self.plan.inputs[input].buffer.0 as usize,
+            None => self.facts.root[at],
+        }
     }
 
     fn link(&mut self, step: &Step) -> Result<Arc<Work>> {

@@ -5,7 +5,7 @@ use super::bound::{Bound, BoundStep, Loc, Work};
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::memory::Storage;
-use crate::tile::{Failures, run_all};
+use crate::tile::{Failures, Launch, run_all};
 use kiln_base::plan::Step;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -93,22 +93,27 @@ fn run_steps(
     place: impl Fn(Loc) -> *mut u8,
 ) -> Result<()> {
     let failures = Failures::default();
-    for step in steps {
-        let args: SmallVec<[*mut u8; 12]> = step.args.iter().map(|a| place(*a)).collect();
+    for group in steps.chunk_by(|_, next| next.joined) {
+        let args = |step: &BoundStep| -> SmallVec<[*mut u8; 12]> {
+            step.args.iter().map(|a| place(*a)).collect()
+        };
         let start = profile.then(Instant::now);
         // SAFETY: binding proved that the work stays within its arguments' lengths; inputs, constants
-        // and prepared results are only read; outputs and the arena belong to this run; and
-        // `parallel` says when parts would disturb each other.
+        // and prepared results are only read; outputs and the arena belong to this run; `parallel`
+        // says when parts would disturb each other, and joined steps don't.
         unsafe {
-            match &*step.work {
-                Work::Tile(l) => run_all(l, &args, step.parallel, &failures),
-                Work::MatMul(m) => m.run(&args, step.parallel, &failures),
-                Work::Conv(c) => c.run(&args, step.parallel, &failures),
-                Work::Scan(s) => s.run(&args, step.parallel),
-                Work::ArgSort(s) => s.run(&args, step.parallel, &failures),
-                Work::Scatter(s) => s.run(&args, step.parallel, &failures),
+            match group {
+                [step] => run_step(step, &args(step), &failures),
+                _ => {
+                    let args: Vec<_> = group.iter().map(args).collect();
+                    let launch = |(step, args)| tile_launch(step, args);
+                    let launches: Vec<Launch> =
+                        group.iter().zip(&args).filter_map(launch).collect();
+                    run_all(&launches, &failures);
+                }
             }
         }
+        let step = &group[0];
         if let Some(start) = start {
             exe.profile.add(step.step, start.elapsed());
         }
@@ -128,6 +133,44 @@ fn run_steps(
         }
     }
     Ok(())
+}
+
+/// A step of a tile kernel, to run with others.
+fn tile_launch<'a>(step: &'a BoundStep, args: &'a SmallVec<[*mut u8; 12]>) -> Option<Launch<'a>> {
+    match &*step.work {
+        Work::Tile(program) => Some(Launch {
+            program,
+            args,
+            parallel: step.parallel,
+        }),
+        _ => None,
+    }
+}
+
+/// Runs a step by itself.
+///
+/// # Safety
+/// The arguments are those it was linked for, and `parallel` is right.
+unsafe fn run_step(step: &BoundStep, args: &[*mut u8], failures: &Failures) {
+    let parallel = step.parallel;
+    // SAFETY: the caller's.
+    unsafe {
+        match &*step.work {
+            Work::Tile(program) => {
+                let launch = Launch {
+                    program,
+                    args,
+                    parallel,
+                };
+                run_all(&[launch], failures);
+            }
+            Work::MatMul(m) => m.run(args, parallel, failures),
+            Work::Conv(c) => c.run(args, parallel, failures),
+            Work::Scan(s) => s.run(args, parallel),
+            Work::ArgSort(s) => s.run(args, parallel, failures),
+            Work::Scatter(s) => s.run(args, parallel, failures),
+        }
+    }
 }
 
 fn finish(
