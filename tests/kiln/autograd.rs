@@ -306,3 +306,89 @@ fn long_chains_are_dropped_and_differentiated() {
     y.sum((), false).backward().unwrap();
     assert_eq!(values(&x.grad().unwrap()), [1.0]);
 }
+
+/// How often `explain` names an op among what runs for these tensors.
+fn count(op: &str, tensors: &[Tensor]) -> usize {
+    let text = kiln::explain(&tensors.iter().collect::<Vec<_>>()).unwrap();
+    text.matches(&format!("    {op} ")).count()
+}
+
+#[test]
+fn a_loss_that_is_read_before_backward_leaves_what_backward_needs() {
+    let normal = |shape: &[usize]| {
+        let t = Tensor::randn(shape, DType::F32);
+        t.realize().unwrap();
+        t
+    };
+    let leaf = |shape: &[usize]| normal(shape).requires_grad_(true);
+    let (x, t) = (normal(&[8, 5]), normal(&[8, 3]));
+    let p = [leaf(&[5, 7]), leaf(&[7]), leaf(&[7, 3]), leaf(&[3])];
+    let mlp = || {
+        let h = (x.matmul(&p[0]) + &p[1]).gelu();
+        let y = h.matmul(&p[2]) + &p[3];
+        y.mse_loss(&t, kiln::Reduction::Mean)
+    };
+    let image = normal(&[2, 3, 6, 6]);
+    let q = [leaf(&[4, 3, 3, 3]), leaf(&[4]), leaf(&[5, 4, 3, 3])];
+    let cnn = || {
+        let y = image.conv2d(&q[0], None, 1, 1, 1, 1);
+        let mean = y.mean([0, 2, 3], true);
+        let var = (&y - &mean).square().mean([0, 2, 3], true);
+        let y = (&y - &mean) * (var + 1e-3).rsqrt() * q[1].reshape([1, 4, 1, 1]);
+        let y = y.relu().conv2d(&q[2], None, 1, 1, 1, 1);
+        y.flatten(1, -1).log_softmax(1).square().sum((), false)
+    };
+    let check = |loss: &dyn Fn() -> Tensor, leaves: &[Tensor], op: &str, counts: [usize; 2]| {
+        let backward = |read: bool| {
+            let loss = loss();
+            if read {
+                loss.realize().unwrap();
+            }
+            leaves.iter().for_each(Tensor::zero_grad);
+            loss.backward().unwrap();
+            let gradients: Vec<Tensor> = leaves.iter().map(|l| l.grad().unwrap()).collect();
+            let products = count(op, &gradients);
+            (products, gradients.iter().map(values).collect::<Vec<_>>())
+        };
+        let ((all, wanted), (rest, found)) = (backward(false), backward(true));
+        assert_eq!([all, rest], counts, "{op}");
+        for (a, b) in found.iter().zip(&wanted) {
+            crate::assert_close(a, b);
+        }
+    };
+    check(&mlp, &p, "matmul", [5, 3]);
+    // Each with the kernel that reorders its weights.
+    check(&cnn, &q, "conv", [10, 6]);
+}
+
+#[test]
+fn a_read_before_backward_calls_no_hook_and_no_derivative() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = |calls: &Arc<AtomicUsize>| {
+        let calls = calls.clone();
+        move || calls.fetch_add(1, Ordering::Relaxed)
+    };
+    let x = leaf(&[1.0, 2.0]);
+    let hook = counted(&calls);
+    let _handle = x.register_hook(move |_| {
+        hook();
+        None
+    });
+    let derivative = counted(&calls);
+    let y = custom_function(
+        &[&x],
+        |x| x[0].exp(),
+        move |_, y, g| {
+            derivative();
+            vec![Some(g * y)]
+        },
+    );
+    let loss = y.sum((), false);
+    loss.realize().unwrap();
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+    loss.backward().unwrap();
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+    assert_eq!(values(&x.grad().unwrap()), values(&x.exp()));
+}

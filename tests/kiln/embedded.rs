@@ -45,7 +45,7 @@ fn the_fixture_is_what_the_compiler_makes() {
         .collect();
     let donate = vec![false; inputs.len()];
     let result = executable.run(&mut inputs, &donate).unwrap().remove(0);
-    let result: Vec<u8> = result.bytes().to_vec();
+    let result: Vec<u8> = result.bytes().unwrap().to_vec();
     if std::env::var_os("KILN_UPDATE_FIXTURES").is_some() {
         std::fs::create_dir_all(folder()).unwrap();
         std::fs::write(folder().join("small_cnn.plan"), &bytes).unwrap();

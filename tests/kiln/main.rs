@@ -2,7 +2,10 @@
 
 mod access;
 mod autograd;
+mod bias_before_norm;
 mod compiled;
+mod cuda;
+mod custom_ops;
 mod determinism;
 mod embedded;
 mod errors;

@@ -209,7 +209,11 @@ fn programs(plan: &mut Plan) -> impl Iterator<Item = &mut TileProgram> {
         Kernel::Tile(t) => Some(t),
         Kernel::MatMul(m) => m.epilogue.as_mut().map(|e| &mut e.program),
         Kernel::Conv(c) => c.epilogue.as_mut().map(|e| &mut e.program),
-        Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) | Kernel::Cuda(_) => None,
+        Kernel::Scan(_)
+        | Kernel::ArgSort(_)
+        | Kernel::Scatter(_)
+        | Kernel::Custom(_)
+        | Kernel::Cuda(_) => None,
     })
 }
 

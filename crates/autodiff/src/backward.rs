@@ -17,8 +17,10 @@ pub struct Step<'a, V> {
     pub outputs: SmallVec<[V; 1]>,
 }
 
-/// A derivative that a user wrote: from the cotangents of the outputs to those of the inputs.
-pub type Custom<'a, V> = dyn Fn(&[Option<V>], &[bool]) -> Result<Vec<Option<V>>, OpError> + 'a;
+/// A derivative that a user wrote: from the operands, the results and the cotangents of the results to
+/// those of the operands, of which only some are wanted.
+pub type Custom<'a, V> =
+    dyn Fn(&[V], &[V], &[Option<V>], &[bool]) -> Result<Vec<Option<V>>, OpError> + 'a;
 
 /// How gradients pass a step.
 pub enum Rule<'a, V> {
@@ -26,7 +28,7 @@ pub enum Rule<'a, V> {
     Leaf,
     /// By the derivative of an op.
     Op(&'a Op),
-    /// By a user's function; it is also told which inputs need a gradient.
+    /// By a user's function.
     Custom(&'a Custom<'a, V>),
 }
 
@@ -123,12 +125,14 @@ fn through<B: Builder>(
     cotangents: &[Option<B::Value>],
     wanted: &[bool],
 ) -> Result<Gradients<B::Value>, OpError> {
+    let inputs: SmallVec<[B::Value; 3]> = step.inputs.iter().map(|(v, _)| v.clone()).collect();
     match &step.rule {
         Rule::Leaf => Ok(Gradients::new()),
-        Rule::Custom(rule) => Ok(rule(cotangents, wanted)?.into_iter().collect()),
+        Rule::Custom(rule) => {
+            let gradients = rule(&inputs, &step.outputs, cotangents, wanted)?;
+            Ok(gradients.into_iter().collect())
+        }
         Rule::Op(op) => {
-            let inputs: SmallVec<[B::Value; 3]> =
-                step.inputs.iter().map(|(v, _)| v.clone()).collect();
             let call = Call {
                 op,
                 inputs: &inputs,

@@ -106,6 +106,10 @@ pub fn pullback<B: Builder>(
         | Op::Random(_)
         | Op::ArgReduce(_)
         | Op::ArgSort(_) => call.inputs.iter().map(|_| None).collect(),
+        Op::Custom(_) => {
+            let text = "this custom op has no derivative; give it one with `backward`";
+            return Err(OpError::new(text));
+        }
         Op::If(_) | Op::Loop(_) => return Err(no_derivative(call.op)),
     })
 }

@@ -20,7 +20,10 @@ use crate::tile::Arg;
 use serde::{Deserialize, Serialize};
 
 /// What every kernel's source may use.
-pub const PRELUDE: &str = include_str!("cuda/prelude.cu");
+pub const PRELUDE: &str = concat!(
+    include_str!("cuda/prelude.cu"),
+    include_str!("cuda/special.cu")
+);
 
 /// A kernel in CUDA C++; see the [module](self) for how it is called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,9 +1,13 @@
 //! Words that every Kiln crate shares: [`DType`]s, [`Scalar`]s, [`Dim`]s, source locations ([`Loc`]),
-//! the scalar primitives of kernels ([`prim`], [`special`]) and the serialisable [`Plan`](plan::Plan) with its kernels.
+//! the scalar primitives of kernels ([`prim`], [`special`]), the serialisable [`Plan`](plan::Plan) with its kernels,
+//! the registry of [`custom`] operators, and [`file`]s that are replaced whole.
 
 pub mod cuda;
+pub mod custom;
 mod dim;
 mod dtype;
+mod element;
+pub mod file;
 mod loc;
 pub mod memory;
 pub mod plan;
@@ -14,5 +18,6 @@ pub mod tile;
 
 pub use dim::{Dim, NotDivisible, Sym, SymbolValues, contiguous_strides, numel};
 pub use dtype::{Compute, DType, Kind};
+pub use element::Element;
 pub use loc::Loc;
 pub use scalar::{Scalar, float_to_int, round_float, wrap_int};

@@ -163,6 +163,8 @@ pub enum SiteKind {
     IndexOutOfRange,
     /// An integer division by zero.
     DivisionByZero,
+    /// The kernel of a custom op failed.
+    Custom,
 }
 
 /// What a step runs.
@@ -180,6 +182,8 @@ pub enum Kernel {
     ArgSort(ArgSort),
     /// Elements placed by index.
     Scatter(Scatter),
+    /// A user's kernel.
+    Custom(Custom),
     /// Any of these, for a GPU. A plan has either these alone or none.
     Cuda(CudaKernel),
 }
@@ -197,6 +201,7 @@ impl Kernel {
             Kernel::Scan(_) => "scan",
             Kernel::ArgSort(_) => "arg_sort",
             Kernel::Scatter(_) => "scatter",
+            Kernel::Custom(c) => &c.name,
             Kernel::Cuda(k) => &k.name,
         }
     }
@@ -208,14 +213,18 @@ impl Kernel {
             Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => {
                 epilogue.as_ref().map(|e| &e.program)
             }
-            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) | Kernel::Cuda(_) => None,
+            Kernel::Scan(_)
+            | Kernel::ArgSort(_)
+            | Kernel::Scatter(_)
+            | Kernel::Custom(_)
+            | Kernel::Cuda(_) => None,
         }
     }
 
     /// How many places in it can report a data error.
     pub fn sites(&self) -> u32 {
         match self {
-            Kernel::Scatter(_) => 1,
+            Kernel::Scatter(_) | Kernel::Custom(_) => 1,
             Kernel::Cuda(k) => k.sites,
             other => other.program().map_or(0, |p| p.sites),
         }
@@ -398,6 +407,29 @@ pub struct Scatter {
     pub src: Strided,
     /// The argument of the contiguous result.
     pub out: u16,
+}
+
+/// A call of a registered operator; see [`crate::custom`]. Its failure is reported at the kernel's one
+/// site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Custom {
+    /// The name that it is registered under.
+    pub name: String,
+    /// The operands, in order.
+    pub operands: Vec<Array>,
+    /// The result.
+    pub out: Array,
+}
+
+/// A contiguous row-major tensor in an argument.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Array {
+    /// Which argument.
+    pub arg: u16,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape.
+    pub shape: Vec<Dim>,
 }
 
 /// An operand whose element i is at `offset + Σ strides · i`.

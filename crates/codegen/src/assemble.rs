@@ -152,16 +152,20 @@ impl Assembler<'_> {
             .collect();
         launch.nodes.sort();
         launch.nodes.dedup();
+        match self.target {
+            Target::Cpu => self.push(group, launch),
+            Target::Cuda => self.on_cuda(group, launch)?,
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, group: &Group, launch: Launch) {
         self.program.groups.push(GroupReport {
             name: launch.kernel.name().to_string(),
             nodes: launch.nodes.clone(),
             why_not: group.why_not.clone(),
         });
-        match self.target {
-            Target::Cpu => self.program.launches.push(launch),
-            Target::Cuda => self.on_cuda(group, launch)?,
-        }
-        Ok(())
+        self.program.launches.push(launch);
     }
 
     /// Adds a launch as it is on a GPU.
@@ -188,7 +192,7 @@ impl Assembler<'_> {
                 cuda::Slot::Arg(a) => launch.args[*a],
                 cuda::Slot::Scratch(s) => scratch[*s],
             });
-            self.program.launches.push(Launch {
+            let launch = Launch {
                 args: args.collect(),
                 written: step.kernel.args.iter().map(|a| a.written).collect(),
                 sites: step
@@ -205,7 +209,8 @@ impl Assembler<'_> {
                 },
                 kir: if i == last { launch.kir.clone() } else { None },
                 kernel: Kernel::Cuda(step.kernel),
-            });
+            };
+            self.push(group, launch);
         }
         Ok(())
     }
@@ -234,7 +239,7 @@ impl Assembler<'_> {
         launch
     }
 
-    /// What scans and scatters add to their launch: where the result may lie, and what can go wrong.
+    /// What kernels of their own add to their launch: where the result may lie, and what can go wrong.
     fn alone(&self, anchor: &Anchor, nodes: &[Nid], launch: &mut Launch) {
         let node = &self.flow.nodes[anchor.node];
         let (x, others) = (anchor.operands[0].held, &anchor.operands[1..]);
@@ -243,13 +248,16 @@ impl Assembler<'_> {
         {
             launch.in_place.push((0, nodes.len() - 1));
         }
-        if matches!(node.op, Op::Scatter(..)) {
-            launch.sites.push(plan::Site {
-                op: "scatter".into(),
-                kind: plan::SiteKind::IndexOutOfRange,
-                node: node.source.node.0,
-            });
-        }
+        let (op, kind) = match &node.op {
+            Op::Scatter(..) => ("scatter", plan::SiteKind::IndexOutOfRange),
+            Op::Custom(name) => (&**name, plan::SiteKind::Custom),
+            _ => return,
+        };
+        launch.sites.push(plan::Site {
+            op: op.into(),
+            kind,
+            node: node.source.node.0,
+        });
     }
 
     fn tiled(&self, group: &Group) -> Result<Launch, LowerError> {
@@ -358,6 +366,19 @@ impl Assembler<'_> {
                 src: strided(2),
                 out,
             }),
+            Op::Custom(name) => {
+                let array = |n: Nid, arg: u16| plan::Array {
+                    arg,
+                    dtype: self.flow.nodes[n].dtype,
+                    shape: self.flow.nodes[n].shape.to_vec(),
+                };
+                let operands = node.inputs.iter().enumerate();
+                Kernel::Custom(plan::Custom {
+                    name: name.to_string(),
+                    operands: operands.map(|(i, n)| array(*n, whole(i))).collect(),
+                    out: array(anchor.node, out),
+                })
+            }
             Op::Conv(c) => Kernel::Conv(plan::Conv {
                 dtype: node.dtype,
                 role: c.role,

@@ -224,7 +224,7 @@ impl<'a> Emitter<'a> {
         }
         Ok(match &node.op {
             Op::Input(_) | Op::Data(_) => unreachable!("leaves are loaded"),
-            Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) => {
+            Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) | Op::Custom(_) => {
                 return Err(self.bug(v, "a kernel of its own has work on its result"));
             }
             Op::Scalar(s) => self.k.constant(*s, node.dtype),

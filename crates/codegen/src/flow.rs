@@ -52,6 +52,8 @@ pub(crate) enum Op {
         descending: bool,
     },
     Scatter(ScatterKind, usize),
+    /// The registered operator of this name.
+    Custom(Arc<str>),
 }
 
 /// An affine renaming of indices: operand index d is `index[d]` over the result's indices.
@@ -145,7 +147,7 @@ impl Node {
     pub fn is_alone(&self) -> bool {
         matches!(
             self.op,
-            Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..)
+            Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) | Op::Custom(_)
         )
     }
 
@@ -173,6 +175,7 @@ impl Node {
             Op::Scan { .. } => "scan",
             Op::ArgSort { .. } => "arg_sort",
             Op::Scatter(..) => "scatter",
+            Op::Custom(_) => "custom",
         }
     }
 }

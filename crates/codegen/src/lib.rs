@@ -27,7 +27,7 @@ use kiln_ir::Graph;
 /// # Errors
 /// If the graph holds composites (decompose them first) or ops that have no kernel yet.
 pub fn lower(graph: &Graph, options: &Options) -> Result<Program, LowerError> {
-    let flow = flow::build(graph, options.fuse)?;
+    let flow = flow::build(graph, options)?;
     let groups = fuse::group(&flow, options);
     assemble::assemble(&flow, &groups, options.target)
 }

@@ -88,13 +88,20 @@ impl Explain {
         }
     }
 
+    /// How often a rule fired.
+    pub fn count(&self, rule: &str) -> usize {
+        let found = self.counts.iter().find(|(name, _)| *name == rule);
+        found.map_or(0, |(_, n)| *n)
+    }
+
     /// How many convolutions were folded with their batch norms.
     pub fn folded(&self) -> usize {
-        let fold = self
-            .counts
-            .iter()
-            .find(|(rule, _)| *rule == "conv_batch_norm");
-        fold.map_or(0, |(_, n)| *n)
+        self.count("conv_batch_norm")
+    }
+
+    /// How many biases were dropped in front of a batch norm that uses batch statistics.
+    pub fn dropped_biases(&self) -> usize {
+        self.count("bias_before_norm")
     }
 
     /// About how much memory the texts take.

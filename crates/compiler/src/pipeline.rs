@@ -5,7 +5,7 @@ use crate::place;
 use kiln_codegen as codegen;
 use kiln_ir::{Graph, Loc, NodeId, Op, Role, Target};
 use kiln_optimize as optimize;
-use kiln_runtime::Executable;
+use kiln_runtime::{Error as RunError, Executable, cuda};
 use std::time::Instant;
 
 /// How to compile.
@@ -13,6 +13,8 @@ use std::time::Instant;
 pub struct Options {
     /// Whether rewrites may not change rounding (batch-norm folding is then off).
     pub exact: bool,
+    /// The number of the GPU to compile for; `None` for the CPU.
+    pub gpu: Option<u32>,
     /// Whether to optimise the graph at all.
     pub optimize: bool,
     /// Whether to fuse ops into common kernels.
@@ -25,6 +27,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             exact: false,
+            gpu: None,
             optimize: true,
             fuse: true,
             max_patches: None,
@@ -43,6 +46,9 @@ pub enum CompileError {
         /// What can't be done.
         message: String,
     },
+    /// The device, its driver or its compiler is missing or failed.
+    #[error("{0}")]
+    Device(String),
     /// A defect in the compiler.
     #[error("internal error of the compiler: {0}")]
     Internal(String),
@@ -84,9 +90,16 @@ pub fn compile(
             site.node = position as u32;
         }
     }
-    let internal = |e: kiln_runtime::Error| CompileError::Internal(e.to_string());
+    let internal = |e: RunError| match e {
+        RunError::Cuda(text) => CompileError::Device(text),
+        e => CompileError::Internal(e.to_string()),
+    };
     let sized = plan.symbols.is_empty();
-    let executable = Executable::new(plan).map_err(internal)?;
+    let executable = match options.gpu {
+        None => Executable::new(plan),
+        Some(gpu) => cuda::Device::get(gpu).and_then(|d| Executable::on_gpu(plan, &d)),
+    };
+    let executable = executable.map_err(internal)?;
     if sized {
         explain.memory = Some(executable.memory(&[]).map_err(internal)?);
     }
@@ -135,6 +148,10 @@ fn run_passes(graph: Graph, options: &Options) -> Result<(Graph, optimize::Repor
 
 fn lower(graph: &Graph, options: &Options) -> Result<codegen::Program, CompileError> {
     let options = codegen::Options {
+        target: match options.gpu {
+            None => codegen::Target::Cpu,
+            Some(_) => codegen::Target::Cuda,
+        },
         fuse: options.fuse,
         ..codegen::Options::default()
     };

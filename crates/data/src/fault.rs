@@ -1,6 +1,5 @@
 //! How errors of this crate are made.
 
-use kiln_base::Loc;
 use kiln_tensor::{Error, ErrorKind};
 use std::fmt::Display;
 use std::panic::Location;
@@ -35,7 +34,7 @@ impl Fault {
     }
 
     pub(crate) fn at(self, op: &str, loc: &'static Location<'static>) -> Error {
-        Error::new(self.kind, op, self.message, Loc::from(loc))
+        Error::new(self.kind, op, self.message, loc)
     }
 
     /// The error of a function that reads or writes the file at `path`.
@@ -75,5 +74,5 @@ pub(crate) fn invalid(
     message: impl Into<String>,
     loc: &'static Location<'static>,
 ) -> Error {
-    Error::new(ErrorKind::Value, op, message, Loc::from(loc))
+    Error::new(ErrorKind::Value, op, message, loc)
 }

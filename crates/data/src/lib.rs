@@ -3,7 +3,6 @@
 //! A [`Dataset`] finds samples by index, an [`IterableDataset`] reads them in order. A [`DataLoader`]
 //! makes batches of them, in threads if asked to. [`read_npy`], [`read_npz`] and [`CsvTable`] read files.
 
-mod atomic;
 mod collate;
 mod dataset;
 mod distributed;

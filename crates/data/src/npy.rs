@@ -2,7 +2,6 @@
 //!
 //! The format: <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>.
 
-use crate::atomic;
 use crate::fault::Fault;
 use crate::npy_header::{Header, MAGIC};
 use kiln_tensor::{Result, Tensor};
@@ -42,7 +41,7 @@ pub fn npy_from_bytes(mut bytes: &[u8]) -> Result<Tensor> {
 pub fn write_npy(path: impl AsRef<Path>, tensor: &Tensor) -> Result<()> {
     let (path, loc) = (path.as_ref(), Location::caller());
     let tensor = tensor.check()?;
-    let written = atomic::replace(path, |file| encode(tensor, file));
+    let written = kiln_base::file::replace(path, |file| encode(tensor, file));
     written.map_err(|fault| fault.in_file("write_npy", path, loc))
 }
 

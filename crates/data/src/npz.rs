@@ -1,6 +1,5 @@
 //! NumPy's `.npz` files: zip archives of `.npy` files.
 
-use crate::atomic;
 use crate::fault::Fault;
 use crate::npy::{decode, encode};
 use kiln_tensor::{Result, Tensor};
@@ -87,7 +86,7 @@ fn write_members<N: AsRef<str>, T: Borrow<Tensor>>(
     tensors: impl IntoIterator<Item = (N, T)>,
     compression: CompressionMethod,
 ) -> Result<(), Fault> {
-    atomic::replace(path, |file| {
+    kiln_base::file::replace(path, |file| {
         let mut archive = ZipWriter::new(file);
         for (name, tensor) in tensors {
             let tensor = tensor.borrow();

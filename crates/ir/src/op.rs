@@ -137,7 +137,7 @@ ops! {
     Reduce, ArgReduce, Scan, ArgSort, Gather, Scatter,
     MatMul, Conv, ConvTranspose, ConvWeight, WindowReduce,
     Softmax, BatchNorm, Attention,
-    If, Loop,
+    If, Loop, Custom,
 }
 
 impl Op {
@@ -164,6 +164,7 @@ impl Op {
                 | Op::Pad(_)
                 | Op::ConvTranspose(_)
                 | Op::Loop(_)
+                | Op::Custom(_)
         )
     }
 

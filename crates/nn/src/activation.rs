@@ -1,6 +1,6 @@
 //! Activations as layers.
 
-use crate::layer::{self, run};
+use crate::layer::{self, fact, run, wrong};
 use crate::print::float;
 use crate::{Forward, Module, init};
 use kiln_tensor::{Result, Tensor, Var};
@@ -52,6 +52,12 @@ plain! {
     Hardsigmoid |x| x.hardsigmoid();
     /// [`Tensor::hardswish`] (`torch.nn.Hardswish`).
     Hardswish |x| x.hardswish();
+    /// [`Tensor::softmax`] over the channels of `[n, c, h, w]` (or `[c, h, w]`)
+    /// (`torch.nn.Softmax2d`).
+    Softmax2d |x| match x.ndim() {
+        3 | 4 => x.softmax(-3),
+        n => wrong(&Softmax2d, format!("takes no input of {n} dims, such as {}", fact(x))),
+    };
 }
 
 /// A layer of public hyperparameters, made by `new` of some of them and with defaults for all.
@@ -138,6 +144,18 @@ with_numbers! {
         /// How far x moves towards 0.
         lambd: f64 = 0.5
     } |l, x| x.softshrink(l.lambd); float(l.lambd);
+    /// [`Tensor::local_response_norm`] (`torch.nn.LocalResponseNorm`).
+    LocalResponseNorm {
+        /// How many neighbouring channels count.
+        size: i64 = 5,
+        /// The factor of their squares.
+        alpha: f64 = 1e-4,
+        /// The power.
+        beta: f64 = 0.75,
+        /// Added to them.
+        k: f64 = 1.0
+    } |l, x| x.local_response_norm(l.size, l.alpha, l.beta, l.k);
+        format!("{}, alpha={}, beta={}, k={}", l.size, float(l.alpha), float(l.beta), float(l.k));
     /// [`Tensor::glu`] (`torch.nn.GLU`).
     GLU {
         /// The dim that is split.

@@ -3,7 +3,7 @@
 use crate::layer::on_behalf;
 use crate::members::Members;
 use crate::{Forward, Module};
-use kiln_tensor::{Error, ErrorKind, Result, Tensor};
+use kiln_tensor::{Error, Result, Tensor};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
@@ -59,7 +59,7 @@ impl Sequential {
             None => {
                 let names: Vec<&str> = self.layers.iter().map(|(n, _)| n.as_str()).collect();
                 let message = format!("there is no layer {name:?} among {names:?}");
-                Err(Error::at_caller(ErrorKind::Value, "replace", message))
+                Err(Error::invalid("replace", message))
             }
         }
     }
@@ -171,6 +171,76 @@ impl<M: Module> Module for ModuleList<M> {
 }
 
 impl<M: Module> fmt::Display for ModuleList<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_module().fmt(f)
+    }
+}
+
+/// Modules of one type by name (`torch.nn.ModuleDict`), in the order in which they were inserted. For
+/// layers of several types, `ModuleDict<Box<dyn Forward>>`.
+pub struct ModuleDict<M>(Vec<(String, M)>);
+
+impl<M> ModuleDict<M> {
+    /// No modules.
+    pub fn new() -> ModuleDict<M> {
+        ModuleDict(Vec::new())
+    }
+
+    /// Adds a module under a name, or puts it in the place of the one that has it.
+    pub fn insert(&mut self, name: impl Into<String>, module: M) {
+        let name = name.into();
+        match self.0.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, place)) => *place = module,
+            None => self.0.push((name, module)),
+        }
+    }
+
+    /// The module of a name.
+    pub fn get(&self, name: &str) -> Option<&M> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, m)| m)
+    }
+
+    /// Names and modules, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &M)> {
+        self.0.iter().map(|(name, module)| (name.as_str(), module))
+    }
+}
+
+impl<M> Default for ModuleDict<M> {
+    fn default() -> ModuleDict<M> {
+        ModuleDict::new()
+    }
+}
+
+impl<S: Into<String>, M> FromIterator<(S, M)> for ModuleDict<M> {
+    fn from_iter<I: IntoIterator<Item = (S, M)>>(modules: I) -> ModuleDict<M> {
+        let mut dict = ModuleDict::new();
+        for (name, module) in modules {
+            dict.insert(name, module);
+        }
+        dict
+    }
+}
+
+impl<M: Module> Module for ModuleDict<M> {
+    fn as_module(&self) -> &dyn Module {
+        self
+    }
+
+    fn name(&self) -> &str {
+        "ModuleDict"
+    }
+
+    fn members(&self) -> Members<'_> {
+        let mut members = Members::new();
+        for (name, module) in &self.0 {
+            members.child(name, module);
+        }
+        members
+    }
+}
+
+impl<M: Module> fmt::Display for ModuleDict<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.as_module().fmt(f)
     }

@@ -59,6 +59,46 @@ dropouts! {
     Dropout2d |layer, x, training| channels(layer, x, layer.p, training, 2);
     /// [`Dropout`] of whole channels of `[n, c, d, h, w]` (or `[c, d, h, w]`) (`torch.nn.Dropout3d`).
     Dropout3d |layer, x, training| channels(layer, x, layer.p, training, 3);
+    /// Sets elements to SELU's limit at −∞ with probability `p` in training, and moves all so that mean
+    /// and variance of standard normal inputs stay (`torch.nn.AlphaDropout`; Klambauer et al., 2017).
+    AlphaDropout |layer, x, training| alpha(x, x, layer.p, training);
+    /// [`AlphaDropout`] of whole channels of `[n, c, ..]` (`torch.nn.FeatureAlphaDropout`).
+    FeatureAlphaDropout |layer, x, training| {
+        if x.ndim() < 2 {
+            return wrong(layer, format!("takes [n, c, ..], not {}", fact(x)));
+        }
+        alpha(x, &one_a_channel(x, x.ndim() - 2), layer.p, training)
+    };
+}
+
+/// The first element of each channel.
+fn one_a_channel(x: &Tensor, spatial: usize) -> Tensor {
+    let mut one = x.detach();
+    for d in x.ndim() - spatial..x.ndim() {
+        one = one.narrow(d as i64, 0, 1);
+    }
+    one
+}
+
+/// Alpha dropout with one decision for each element of `like`.
+fn alpha(x: &Tensor, like: &Tensor, p: f64, training: bool) -> Tensor {
+    /// SELU's limit at −∞, negated.
+    const LIMIT: f64 = 1.758_099_340_847_376_6;
+    if !training || p == 0.0 {
+        return x.clone();
+    }
+    let kept = like
+        .ones_like()
+        .dropout(p, true)
+        .ne(0.0)
+        .to_dtype(x.dtype());
+    let scale = match p {
+        1.0 => 0.0,
+        p => ((LIMIT * LIMIT * p + 1.0) * (1.0 - p)).powf(-0.5),
+    };
+    // Dropped elements are −LIMIT, then all are scaled and moved.
+    let shift = (&kept - 1.0) * (LIMIT * scale) + LIMIT * scale * p;
+    x * &(&kept * scale) + shift
 }
 
 fn channels(layer: &dyn Module, x: &Tensor, p: f64, training: bool, spatial: usize) -> Tensor {
@@ -69,10 +109,5 @@ fn channels(layer: &dyn Module, x: &Tensor, p: f64, training: bool, spatial: usi
     if !training || p == 0.0 {
         return x.clone();
     }
-    // One element a channel, dropped or scaled.
-    let mut one = x.detach();
-    for d in x.ndim() - spatial..x.ndim() {
-        one = one.narrow(d as i64, 0, 1);
-    }
-    x * &one.ones_like().dropout(p, true)
+    x * &one_a_channel(x, spatial).ones_like().dropout(p, true)
 }

@@ -2,7 +2,7 @@
 
 use crate::layer::{self, fact, invalid, run, wrong};
 use crate::{Forward, Module, init};
-use kiln_tensor::{Result, Tensor, Var, where_};
+use kiln_tensor::{BagMode, Result, Tensor, Var, where_};
 
 /// A row of a matrix for each index (`torch.nn.Embedding`): i64 or i32 `[..]` to
 /// `[.., embedding_dim]`. The rows start standard normal. An index that is not there is a data error.
@@ -104,6 +104,68 @@ impl Forward for Embedding {
                 }
                 _ => rows,
             }
+        })
+    }
+}
+
+/// The rows of each bag of indices, combined (`torch.nn.EmbeddingBag`). The rows start standard normal.
+#[derive(Module)]
+#[module(extra_repr, reset_parameters)]
+pub struct EmbeddingBag {
+    /// `[num_embeddings, embedding_dim]`.
+    pub weight: Var,
+    #[skip]
+    mode: BagMode,
+}
+
+impl EmbeddingBag {
+    /// A layer of `num_embeddings` rows that gives the mean of each bag.
+    ///
+    /// # Errors
+    /// Inside `compile`: make layers before.
+    #[track_caller]
+    pub fn new(num_embeddings: usize, embedding_dim: usize) -> Result<EmbeddingBag> {
+        let bag = EmbeddingBag {
+            weight: layer::constant([num_embeddings, embedding_dim], 0.0)?,
+            mode: BagMode::Mean,
+        };
+        bag.reset_parameters()?;
+        Ok(bag)
+    }
+
+    /// The layer that combines rows so (default the mean).
+    pub fn mode(mut self, mode: BagMode) -> EmbeddingBag {
+        self.mode = mode;
+        self
+    }
+
+    #[track_caller]
+    fn reset_parameters(&self) -> Result<()> {
+        init::normal_(&self.weight, 0.0, 1.0)
+    }
+
+    fn extra_repr(&self) -> String {
+        let (shape, mode) = (self.weight.shape(), format!("{:?}", self.mode));
+        format!("{}, {}, mode='{}'", shape[0], shape[1], mode.to_lowercase())
+    }
+
+    /// `[bags, embedding_dim]` for bags that are the parts of an index vector that begin at `offsets`.
+    #[track_caller]
+    pub fn forward_with_offsets(&self, indices: &Tensor, offsets: &Tensor) -> Tensor {
+        run(self, &[indices, offsets], || {
+            let weight = self.weight.get();
+            weight.embedding_bag(indices, Some(offsets), self.mode, None, false, None)
+        })
+    }
+}
+
+/// `[bags, embedding_dim]` for bags that are the rows of an index matrix.
+impl Forward for EmbeddingBag {
+    #[track_caller]
+    fn forward(&self, indices: &Tensor) -> Tensor {
+        run(self, &[indices], || {
+            let weight = self.weight.get();
+            weight.embedding_bag(indices, None, self.mode, None, false, None)
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Initialisers (`torch.nn.init`). They assign a cell new values of its own shape and dtype, drawn from
 //! the generator that [`manual_seed`](kiln_tensor::manual_seed) seeds.
 
-use kiln_tensor::{DType, Error, ErrorKind, PadMode, Result, Tensor, Var};
+use kiln_tensor::{DType, Error, PadMode, Result, Tensor, Var};
 
 /// Which dims of a weight a scaled initialiser counts: its inputs keep the variance of the forward pass,
 /// its outputs that of the backward pass.
@@ -74,7 +74,7 @@ pub fn trunc_normal_(var: &Var, mean: f64, std: f64, low: f64, high: f64) -> Res
     floats(var, "trunc_normal_")?;
     if low >= high || std <= 0.0 {
         let message = format!("nothing lies in {low}..{high} with a deviation of {std}");
-        return Err(Error::at_caller(ErrorKind::Value, "trunc_normal_", message));
+        return Err(Error::invalid("trunc_normal_", message));
     }
     // A uniform number between the distribution function's values at both ends, through its inverse.
     let erf = |x: f64| Tensor::scalar((x - mean) / (std * 2f64.sqrt())).erf();
@@ -124,6 +124,70 @@ pub fn eye_(var: &Var) -> Result<()> {
     var.assign(&Tensor::eye(n as i64, m as i64, var.dtype()))
 }
 
+/// A random matrix of orthonormal rows or columns, whichever are fewer, times `gain`; dims behind the
+/// first count as columns (Saxe et al., 2013).
+///
+/// # Errors
+/// If the cell holds fewer than 2 dims, or no floats.
+#[track_caller]
+pub fn orthogonal_(var: &Var, gain: f64) -> Result<()> {
+    floats(var, "orthogonal_")?;
+    let shape = var.shape();
+    if shape.len() < 2 {
+        return Err(misfit(var, "orthogonal_", "at least 2 dims"));
+    }
+    let (rows, columns) = (shape[0], shape[1..].iter().product::<usize>());
+    let (count, len) = (rows.min(columns), rows.max(columns));
+    let mut vectors = Tensor::randn([count, len], DType::F64).to_vec::<f64>()?;
+    orthonormalize(&mut vectors, len.max(1));
+    let q = Tensor::from_slice(&vectors, [count, len]) * gain;
+    let q = if rows > columns { q.t() } else { q };
+    let dims: Vec<i64> = shape.iter().map(|d| *d as i64).collect();
+    var.assign(&q.reshape(dims).to_dtype(var.dtype()))
+}
+
+/// Makes vectors of `len` elements orthonormal, one after the other (Gram and Schmidt, modified). A
+/// second pass removes what rounding has left.
+fn orthonormalize(vectors: &mut [f64], len: usize) {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    for i in 0..vectors.len() / len {
+        let (before, rest) = vectors.split_at_mut(i * len);
+        let v = &mut rest[..len];
+        for _ in 0..2 {
+            for u in before.chunks(len) {
+                let along = dot(u, v);
+                v.iter_mut().zip(u).for_each(|(v, u)| *v -= along * u);
+            }
+        }
+        let norm = dot(v, v).sqrt();
+        v.iter_mut().for_each(|v| *v /= norm);
+    }
+}
+
+/// Normal numbers in a matrix, of which the fraction `sparsity` (rounded up) in each column are 0
+/// (Martens, 2010).
+///
+/// # Errors
+/// If the cell does not hold a matrix of floats, or the fraction is not within `0..=1`.
+#[track_caller]
+pub fn sparse_(var: &Var, sparsity: f64, std: f64) -> Result<()> {
+    floats(var, "sparse_")?;
+    let &[rows, _] = &var.shape()[..] else {
+        return Err(misfit(var, "sparse_", "a matrix"));
+    };
+    if !(0.0..=1.0).contains(&sparsity) {
+        let message = format!("the sparsity must be within 0..=1, not {sparsity}");
+        return Err(Error::invalid("sparse_", message));
+    }
+    // The ranks of random numbers in each column are a random order of its rows.
+    let ranks = Tensor::rand(var.shape(), DType::F64)
+        .argsort(0, false)
+        .argsort(0, false);
+    let kept = ranks.ge((sparsity * rows as f64).ceil() as i64);
+    let normal = Tensor::randn(var.shape(), var.dtype()) * std;
+    var.assign(&(normal * kept.to_dtype(var.dtype())))
+}
+
 /// The identity of a convolution, for a weight `[o, c, ..]` of 3 to 5 dims in `groups` groups: output
 /// channel i of each group is input channel i, and the outputs beyond the inputs are 0.
 ///
@@ -141,7 +205,7 @@ pub fn dirac_(var: &Var, groups: usize) -> Result<()> {
     }
     if groups == 0 || !shape[0].is_multiple_of(groups) {
         let message = format!("{} outputs do not divide into {groups} groups", shape[0]);
-        return Err(Error::at_caller(ErrorKind::Value, "dirac_", message));
+        return Err(Error::invalid("dirac_", message));
     }
     let outputs = (shape[0] / groups) as i64;
     let mut identity = Tensor::eye(outputs, shape[1] as i64, var.dtype());
@@ -238,5 +302,5 @@ fn floats(var: &Var, called: &str) -> Result<()> {
 #[track_caller]
 fn misfit(var: &Var, called: &str, wanted: &str) -> Error {
     let message = format!("needs {wanted}, not {var:?}");
-    Error::at_caller(ErrorKind::Value, called, message)
+    Error::invalid(called, message)
 }

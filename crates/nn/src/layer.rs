@@ -63,7 +63,7 @@ pub(crate) fn wrong(layer: &dyn Module, message: impl Into<String>) -> Tensor {
 /// What is wrong with the arguments of a constructor.
 #[track_caller]
 pub(crate) fn invalid(layer: &str, message: impl Into<String>) -> Error {
-    Error::at_caller(ErrorKind::Value, layer, message)
+    Error::invalid(layer, message)
 }
 
 /// dtype and shape of a tensor, for messages.

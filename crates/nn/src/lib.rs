@@ -12,8 +12,10 @@ pub mod optim;
 
 mod activation;
 mod attention;
+mod checkpoint;
 mod container;
 mod conv;
+mod distance;
 mod dropout;
 mod embedding;
 mod file;
@@ -24,47 +26,63 @@ mod members;
 mod mode;
 mod module;
 mod norm;
+mod padding;
 mod pool;
 mod print;
+mod resample;
 mod rnn;
 mod running_norm;
+mod seq2seq;
 mod shape;
 mod state_dict;
 mod transformer;
 mod tree;
+mod unpool;
 
 pub use activation::{
-    CELU, ELU, GELU, GLU, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyReLU, LogSigmoid,
-    LogSoftmax, Mish, PReLU, ReLU, ReLU6, SELU, SiLU, Sigmoid, Softmax, Softmin, Softplus,
-    Softshrink, Softsign, Tanh, Tanhshrink, Threshold,
+    CELU, ELU, GELU, GLU, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyReLU,
+    LocalResponseNorm, LogSigmoid, LogSoftmax, Mish, PReLU, ReLU, ReLU6, SELU, SiLU, Sigmoid,
+    Softmax, Softmax2d, Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold,
 };
 pub use attention::{AttentionMasks, MultiheadAttention};
-pub use container::{ModuleList, Sequential};
+pub use checkpoint::{Checkpoint, Restore};
+pub use container::{ModuleDict, ModuleList, Sequential};
 pub use conv::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d};
-pub use dropout::{Dropout, Dropout1d, Dropout2d, Dropout3d};
-pub use embedding::Embedding;
+pub use distance::{CosineSimilarity, PairwiseDistance};
+pub use dropout::{AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout};
+pub use embedding::{Embedding, EmbeddingBag};
 pub use kiln_nn_derive::{KilnModule, Module};
 pub use kiln_tensor::Result;
 pub use layer::with_dtype;
 pub use linear::{Bilinear, Identity, Linear};
 pub use loss::{
-    BCELoss, BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, KLDivLoss, L1Loss, MSELoss, NLLLoss,
-    SmoothL1Loss,
+    BCELoss, BCEWithLogitsLoss, CosineEmbeddingLoss, CrossEntropyLoss, GaussianNLLLoss,
+    HingeEmbeddingLoss, HuberLoss, KLDivLoss, L1Loss, MSELoss, MarginRankingLoss,
+    MultiLabelMarginLoss, MultiLabelSoftMarginLoss, MultiMarginLoss, NLLLoss, PoissonNLLLoss,
+    SmoothL1Loss, SoftMarginLoss, TripletMarginLoss,
 };
 pub use members::{Field, Member, Members};
 pub use mode::Mode;
 pub use module::{Forward, Module};
 pub use norm::{GroupNorm, LayerNorm, RMSNorm};
+pub use padding::{
+    CircularPad1d, CircularPad2d, CircularPad3d, ConstantPad1d, ConstantPad2d, ConstantPad3d,
+    ReflectionPad1d, ReflectionPad2d, ReflectionPad3d, ReplicationPad1d, ReplicationPad2d,
+    ReplicationPad3d, ZeroPad1d, ZeroPad2d, ZeroPad3d,
+};
 pub use pool::{
     AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d,
     AdaptiveMaxPool3d, AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d,
 };
+pub use resample::{ChannelShuffle, Fold, PixelShuffle, PixelUnshuffle, Upsample};
 pub use rnn::{GRU, LSTM, RNN};
 pub use running_norm::{
     BatchNorm1d, BatchNorm2d, BatchNorm3d, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d,
 };
+pub use seq2seq::Transformer;
 pub use shape::{Flatten, Unflatten, Unfold};
 pub use state_dict::{LoadReport, StateDict};
 pub use transformer::{
     TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
 };
+pub use unpool::{LPPool1d, LPPool2d, LPPool3d, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d};

@@ -2,7 +2,7 @@
 
 use crate::members::{Member, Members};
 use crate::{LoadReport, StateDict, print, state_dict, tree};
-use kiln_tensor::{Result, Tensor, Var};
+use kiln_tensor::{Device, Result, Tensor, Var};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -183,6 +183,24 @@ pub trait Module: Any + Send + Sync {
     fn is_training(&self) -> bool {
         let modes = tree::modes(self.as_module());
         modes.iter().any(|(_, mode)| mode.is_training())
+    }
+
+    /// Moves all parameters and buffers to a device, with their gradients. Whoever else holds them, such as
+    /// an optimiser, finds them there.
+    ///
+    /// ```no_run
+    /// use kiln_nn::{Linear, Module};
+    /// use kiln_tensor::Device;
+    /// let model = Linear::new(64, 10)?;
+    /// model.to(Device::best())?;
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the device fails or is full.
+    fn to(&self, device: Device) -> Result<()> {
+        let vars = tree::vars(self.as_module());
+        vars.iter().try_for_each(|v| v.var.to_(device))
     }
 
     /// Switches the gradients of all parameters on or off. Beside [`Module::freeze`] this leaves batch

@@ -6,7 +6,7 @@ use crate::{Forward, Module};
 use kiln_tensor::{IntList, Tensor};
 
 /// `5`, or `(5, 3)`, as PyTorch prints what the user gave.
-fn given(list: &IntList) -> String {
+pub(crate) fn given(list: &IntList) -> String {
     match &list.0[..] {
         [one] => one.to_string(),
         all => sizes(all, all.len()),
@@ -14,7 +14,7 @@ fn given(list: &IntList) -> String {
 }
 
 /// The stride, which is the kernel size unless given.
-fn stride_or_kernel(stride: &IntList, kernel: &IntList) -> String {
+pub(crate) fn stride_or_kernel(stride: &IntList, kernel: &IntList) -> String {
     given(if stride.0.is_empty() { kernel } else { stride })
 }
 

@@ -72,8 +72,10 @@ macro_rules! running_norms {
             #[track_caller]
             pub fn affine(mut self, affine: bool) -> Result<$name> {
                 let c = [self.num_features];
-                let parameter = |value| affine.then(|| layer::constant(c, value)).transpose();
-                (self.weight, self.bias) = (parameter(1.0)?, parameter(0.0)?);
+                (self.weight, self.bias) = match affine {
+                    true => (Some(layer::constant(c, 1.0)?), Some(layer::constant(c, 0.0)?)),
+                    false => (None, None),
+                };
                 Ok(self)
             }
 
@@ -84,8 +86,10 @@ macro_rules! running_norms {
             #[track_caller]
             pub fn track_running_stats(mut self, track: bool) -> Result<$name> {
                 let c = [self.num_features];
-                let buffer = |value| track.then(|| layer::buffer(c, value)).transpose();
-                (self.running_mean, self.running_var) = (buffer(0.0)?, buffer(1.0)?);
+                (self.running_mean, self.running_var) = match track {
+                    true => (Some(layer::buffer(c, 0.0)?), Some(layer::buffer(c, 1.0)?)),
+                    false => (None, None),
+                };
                 let count = || Var::new(&Tensor::zeros([], DType::I64));
                 self.num_batches_tracked = track.then(count).transpose()?;
                 Ok(self)

@@ -1,7 +1,7 @@
 //! Values by name.
 
 use crate::{Module, tree};
-use kiln_tensor::{Error, ErrorKind, Result, Tensor};
+use kiln_tensor::{Error, Result, Tensor, Var};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The values of a module's parameters and buffers by name, in order. Making one out of another is how
@@ -130,8 +130,20 @@ impl IntoIterator for StateDict {
     }
 }
 
-#[track_caller]
-pub(crate) fn load(module: &dyn Module, state: &StateDict, strict: bool) -> Result<LoadReport> {
+/// A state that was compared with a module.
+pub(crate) struct Plan<'a> {
+    report: LoadReport,
+    /// Why it can't be loaded, one line each.
+    pub(crate) problems: Vec<String>,
+    assignments: Vec<(&'a Var, Tensor)>,
+}
+
+/// What loading assigns; nothing is assigned yet.
+pub(crate) fn plan<'a>(
+    module: &'a dyn Module,
+    state: &StateDict,
+    strict: bool,
+) -> Result<Plan<'a>> {
     let given: BTreeMap<&str, &Tensor> = state.iter().collect();
     let places = tree::vars(module);
     let mut report = LoadReport::default();
@@ -144,7 +156,8 @@ pub(crate) fn load(module: &dyn Module, state: &StateDict, strict: bool) -> Resu
         };
         let (here, there) = (place.var.shape(), value.shape()?);
         if here == there {
-            assignments.push((place.var, value.detach().to_dtype(place.var.dtype())));
+            let value = value.detach().to_dtype(place.var.dtype());
+            assignments.push((place.var, value.to(place.var.device())));
         } else {
             problems.push(format!(
                 "{}: the module's shape is {here:?}, the given one {there:?}",
@@ -159,17 +172,33 @@ pub(crate) fn load(module: &dyn Module, state: &StateDict, strict: bool) -> Resu
         problems.extend(report.missing.iter().map(|n| format!("{n}: missing")));
         problems.extend(report.unexpected.iter().map(|n| format!("{n}: unexpected")));
     }
-    if !problems.is_empty() {
-        let title = format!("the values do not fit {}", module.name());
-        let error = Error::at_caller(ErrorKind::Value, "load_state_dict", title);
-        return Err(problems.into_iter().fold(error, Error::with_note));
-    }
     // Whatever can fail does so before the first assignment.
     for (_, value) in &assignments {
         value.realize()?;
     }
-    for (var, value) in &assignments {
-        var.assign(value)?;
+    Ok(Plan {
+        report,
+        problems,
+        assignments,
+    })
+}
+
+impl Plan<'_> {
+    pub(crate) fn apply(self) -> Result<LoadReport> {
+        for (var, value) in &self.assignments {
+            var.assign(value)?;
+        }
+        Ok(self.report)
     }
-    Ok(report)
+}
+
+#[track_caller]
+pub(crate) fn load(module: &dyn Module, state: &StateDict, strict: bool) -> Result<LoadReport> {
+    let plan = plan(module, state, strict)?;
+    if !plan.problems.is_empty() {
+        let title = format!("the values do not fit {}", module.name());
+        let error = Error::invalid("load_state_dict", title);
+        return Err(plan.problems.into_iter().fold(error, Error::with_note));
+    }
+    plan.apply()
 }

@@ -8,7 +8,7 @@ use kiln_tensor::{Result, Tensor};
 
 /// What both kinds of layers are made with.
 #[derive(Clone, Copy)]
-struct Config {
+pub(crate) struct Config {
     d_model: usize,
     nhead: usize,
     dim_feedforward: usize,
@@ -45,7 +45,7 @@ impl Config {
     }
 
     #[track_caller]
-    fn norm(&self) -> Result<LayerNorm> {
+    pub(crate) fn norm(&self) -> Result<LayerNorm> {
         let norm = LayerNorm::new(self.d_model)?.eps(self.layer_norm_eps);
         Ok(norm.bias(self.bias))
     }
@@ -180,7 +180,7 @@ pub struct TransformerEncoderLayer {
     dropout1: Dropout,
     dropout2: Dropout,
     #[skip]
-    config: Config,
+    pub(crate) config: Config,
 }
 
 configured!(TransformerEncoderLayer);
@@ -253,7 +253,7 @@ pub struct TransformerDecoderLayer {
     dropout2: Dropout,
     dropout3: Dropout,
     #[skip]
-    config: Config,
+    pub(crate) config: Config,
 }
 
 configured!(TransformerDecoderLayer);

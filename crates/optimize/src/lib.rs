@@ -33,6 +33,7 @@ pub mod passes;
 mod patch;
 mod report;
 mod rewriter;
+mod sums;
 mod view;
 
 pub use bisect::{bisect, bisect_with};

@@ -1,7 +1,7 @@
 //! The list of passes, and what a pass is made of.
 
 use crate::passes::{
-    common_subexpressions, constant_fold, conv_batch_norm, dead_code, products, views,
+    centring, common_subexpressions, constant_fold, conv_batch_norm, dead_code, products, views,
 };
 use crate::{OptimizeError, Patch, Rewriter, View};
 use kiln_ir::NodeId;
@@ -47,6 +47,7 @@ pub fn passes() -> &'static [Pass] {
         constant_fold::PASS,
         common_subexpressions::PASS,
         conv_batch_norm::PASS,
+        centring::PASS,
     ]
 }
 

@@ -1,52 +1,18 @@
 //! Tensors as the caller sees them.
 
+use crate::cuda::Device;
 use crate::error::{Error, Result};
 use crate::memory::Storage;
-use half::{bf16, f16};
-use kiln_base::DType;
+use kiln_base::{DType, Element};
 use std::sync::Arc;
 
-/// A contiguous row-major tensor in memory. Cloning shares the memory.
+/// A contiguous row-major tensor in the memory of the host or of a GPU. Cloning shares the memory.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     dtype: DType,
     shape: Vec<i64>,
     storage: Arc<Storage>,
 }
-
-mod sealed {
-    pub trait Sealed {}
-}
-
-/// A Rust type whose values are the elements of a [`DType`].
-pub trait Element: Copy + Send + Sync + 'static + sealed::Sealed {
-    /// The dtype.
-    const DTYPE: DType;
-}
-
-macro_rules! elements {
-    ($($t:ty = $d:ident),*) => {$(
-        impl sealed::Sealed for $t {}
-        impl Element for $t {
-            const DTYPE: DType = DType::$d;
-        }
-    )*};
-}
-elements!(
-    bool = Bool,
-    u8 = U8,
-    i8 = I8,
-    i16 = I16,
-    i32 = I32,
-    i64 = I64,
-    u16 = U16,
-    u32 = U32,
-    u64 = U64,
-    f16 = F16,
-    bf16 = BF16,
-    f32 = F32,
-    f64 = F64
-);
 
 /// The number of elements of a shape, or an error if a dim is negative or the bytes overflow.
 fn checked_len(dtype: DType, shape: &[i64]) -> Result<usize> {
@@ -158,15 +124,61 @@ impl Buffer {
         Ok(self)
     }
 
+    /// The GPU that it is on; `None` for the host.
+    pub fn gpu(&self) -> Option<&Arc<Device>> {
+        self.storage.gpu().map(|memory| memory.device())
+    }
+
+    /// The same tensor on a GPU: itself if it is there, else a copy.
+    ///
+    /// # Errors
+    /// If memory is short or the device fails.
+    pub fn to_gpu(&self, device: &Arc<Device>) -> Result<Buffer> {
+        match self.gpu() {
+            Some(at) if Arc::ptr_eq(at, device) => Ok(self.clone()),
+            Some(_) => self.to_host()?.to_gpu(device),
+            None => {
+                let memory = device.upload(self.storage.bytes())?;
+                let storage = Arc::new(Storage::on_gpu(memory, self.storage.len()));
+                Ok(Buffer::new(self.dtype, self.shape.clone(), storage))
+            }
+        }
+    }
+
+    /// The same tensor on the host: itself if it is there, else a copy.
+    ///
+    /// # Errors
+    /// If memory is short or the device fails.
+    pub fn to_host(&self) -> Result<Buffer> {
+        let Some(memory) = self.storage.gpu() else {
+            return Ok(self.clone());
+        };
+        let mut storage = Storage::new(self.storage.len())?;
+        memory.device().download(memory, storage.bytes_mut())?;
+        Ok(Buffer::new(
+            self.dtype,
+            self.shape.clone(),
+            Arc::new(storage),
+        ))
+    }
+
     /// The native-endian bytes.
-    pub fn bytes(&self) -> &[u8] {
-        self.storage.bytes()
+    ///
+    /// # Errors
+    /// If the tensor is on a GPU.
+    pub fn bytes(&self) -> Result<&[u8]> {
+        match self.gpu() {
+            None => Ok(self.storage.bytes()),
+            Some(device) => Err(Error::Buffer(format!(
+                "the values are on {device}; copy them with to_host()"
+            ))),
+        }
     }
 
     /// The elements.
     ///
     /// # Errors
-    /// If `T` is another dtype's type.
+    /// If `T` is another dtype's type, or the tensor is on a GPU.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         if T::DTYPE != self.dtype {
             return Err(Error::Buffer(format!(
@@ -175,21 +187,22 @@ impl Buffer {
                 self.dtype
             )));
         }
+        let bytes = self.bytes()?;
         // A bool that is neither would be undefined behaviour; no valid plan makes one.
-        if self.dtype == DType::Bool && self.bytes().iter().any(|b| *b > 1) {
+        if self.dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
             return Err(Error::Buffer("a bool is neither 0 nor 1".into()));
         }
         // SAFETY: storage is aligned to 64 bytes and initialised, every bit pattern is a number, and
         // bools were checked.
-        Ok(unsafe { std::slice::from_raw_parts(self.bytes().as_ptr().cast(), self.len()) })
+        Ok(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), self.len()) })
     }
 
     /// A copy of the elements.
     ///
     /// # Errors
-    /// If `T` is another dtype's type.
+    /// If `T` is another dtype's type, or the device that the tensor is on fails.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
-        Ok(self.as_slice()?.to_vec())
+        Ok(self.to_host()?.as_slice()?.to_vec())
     }
 }
 

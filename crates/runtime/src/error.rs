@@ -66,9 +66,22 @@ pub enum Error {
         /// The exclusive upper bound of the index (0 for a division by zero).
         bound: i64,
     },
+    /// The kernel of a custom op failed. Nothing that was donated has been touched.
+    #[error("{op}: {text}")]
+    Custom {
+        /// The op's name.
+        op: String,
+        /// What it says went wrong.
+        text: String,
+        /// The graph node.
+        node: u32,
+    },
+    /// The plan calls a custom op that this program has not registered.
+    #[error("{0}")]
+    NotRegistered(String),
     /// No memory, or none within the limit.
-    #[error("out of memory: {requested} bytes requested, {allocated} in use, limit {}",
-        limit.map_or("none".to_string(), |l| format!("{l} bytes")))]
+    #[error("out of memory: {requested} bytes requested, {allocated} in use, limit {}{}",
+        limit.map_or("none".to_string(), |l| format!("{l} bytes")), largest(holders))]
     OutOfMemory {
         /// Bytes asked for.
         requested: usize,
@@ -76,6 +89,8 @@ pub enum Error {
         allocated: usize,
         /// The limit, where one is set.
         limit: Option<usize>,
+        /// What holds most of it, with bytes, where that is known.
+        holders: Vec<(String, usize)>,
     },
     /// A CPU level that does not exist or that this machine lacks.
     #[error("CPU level {asked:?}: {why}")]
@@ -88,15 +103,30 @@ pub enum Error {
     /// A buffer was made or read with the wrong dtype or size.
     #[error("{0}")]
     Buffer(String),
+    /// CUDA is not there, or something in it failed.
+    #[error("{0}")]
+    Cuda(String),
     /// A bug in the runtime; please report it.
     #[error("internal error of the runtime: {0}")]
     Internal(String),
+}
+
+fn largest(holders: &[(String, usize)]) -> String {
+    let holder = |(what, bytes): &(String, usize)| format!("{bytes} by {what}");
+    match holders {
+        [] => String::new(),
+        holders => {
+            let list: Vec<String> = holders.iter().map(holder).collect();
+            format!("; most is held: {}", list.join(", "))
+        }
+    }
 }
 
 fn data_error(op: &str, kind: SiteKind, index: i64, bound: i64) -> String {
     match kind {
         SiteKind::IndexOutOfRange => format!("{op}: index {index} is outside 0..{bound}"),
         SiteKind::DivisionByZero => format!("{op}: integer division of {index} by zero"),
+        SiteKind::Custom => format!("{op}: its kernel failed"),
     }
 }
 

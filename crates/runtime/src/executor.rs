@@ -6,12 +6,14 @@ mod profile;
 mod run;
 
 use crate::buffer::Buffer;
+use crate::cuda;
 use crate::error::{Error, Result};
 use crate::simd::Level;
 use bound::Bound;
 use kiln_base::plan::{Plan, Role};
 pub use profile::StepTime;
 use run::Prepared;
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,6 +30,8 @@ pub struct Executable {
     plan: Plan,
     facts: check::Facts,
     level: Level,
+    /// The GPU it runs on, if it does.
+    gpu: Option<Arc<cuda::Device>>,
     constants: Vec<Buffer>,
     /// Most recently used last.
     bindings: Mutex<Vec<Arc<Bound>>>,
@@ -113,15 +117,31 @@ impl Executable {
     /// [`Error::Plan`] if anything in the plan is contradictory, [`Error::Level`] if the environment
     /// asks for a level that this machine lacks.
     pub fn new(plan: Plan) -> Result<Executable> {
-        guarded(|| Executable::load(plan))
+        guarded(|| Executable::load(plan, None))
     }
 
-    fn load(plan: Plan) -> Result<Executable> {
+    /// Checks a plan of CUDA kernels and compiles or loads those for a GPU.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] if anything in the plan is contradictory, [`Error::Cuda`] if a kernel can't be
+    /// compiled or loaded.
+    pub fn on_gpu(plan: Plan, device: &Arc<cuda::Device>) -> Result<Executable> {
+        guarded(|| Executable::load(plan, Some(device.clone())))
+    }
+
+    fn load(plan: Plan, gpu: Option<Arc<cuda::Device>>) -> Result<Executable> {
         let facts = check::check(&plan)?;
-        let constants = check::constants(&plan)?;
+        let mut constants = check::constants(&plan)?;
+        if let Some(device) = &gpu {
+            device.prepare(&plan)?;
+            for constant in &mut constants {
+                *constant = constant.to_gpu(device)?;
+            }
+        }
         let exe = Executable {
             facts,
             level: Level::current()?,
+            gpu,
             constants,
             bindings: Mutex::default(),
             prepared: Mutex::default(),
@@ -145,7 +165,15 @@ impl Executable {
         self.level
     }
 
+    /// The GPU the plan runs on; `None` for the CPU.
+    pub fn gpu(&self) -> Option<&Arc<cuda::Device>> {
+        self.gpu.as_ref()
+    }
+
     /// Runs the plan: one buffer an input in, one an output out.
+    ///
+    /// Inputs must be where the plan runs. On a GPU, numbers (rank 0) and random keys may come from the
+    /// host; outputs are there before they are computed, and reading them waits.
     ///
     /// `donate[i]` offers the memory of input `i` to an output; it is taken where the plan can use
     /// it and the caller holds the only reference. The input's place then holds an empty buffer.
@@ -156,6 +184,11 @@ impl Executable {
     pub fn run(&self, inputs: &mut [Buffer], donate: &[bool]) -> Result<Vec<Buffer>> {
         guarded(|| {
             let bound = self.bind(inputs)?;
+            for (i, input) in inputs.iter_mut().enumerate() {
+                if let Some(moved) = self.bring(i, input)? {
+                    *input = moved;
+                }
+            }
             run::run(self, &bound, run::Inputs::Owned { inputs, donate })
         })
     }
@@ -167,7 +200,13 @@ impl Executable {
     pub fn run_shared(&self, inputs: &[Buffer]) -> Result<Vec<Buffer>> {
         guarded(|| {
             let bound = self.bind(inputs)?;
-            run::run(self, &bound, run::Inputs::Shared(inputs))
+            let mut inputs = Cow::Borrowed(inputs);
+            for i in 0..inputs.len() {
+                if let Some(moved) = self.bring(i, &inputs[i])? {
+                    inputs.to_mut()[i] = moved;
+                }
+            }
+            run::run(self, &bound, run::Inputs::Shared(&inputs))
         })
     }
 
@@ -204,6 +243,35 @@ impl Executable {
         lock(&self.prepared).clear();
     }
 
+    /// Input `i` where the plan runs, if it is elsewhere.
+    fn bring(&self, i: usize, input: &Buffer) -> Result<Option<Buffer>> {
+        let here = match (&self.gpu, input.gpu()) {
+            (None, None) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        };
+        if here {
+            return Ok(None);
+        }
+        let role = self.plan.inputs[i].role;
+        match &self.gpu {
+            Some(device)
+                if input.gpu().is_none()
+                    && (role == Role::RandomKey || input.shape().is_empty()) =>
+            {
+                input.to_gpu(device).map(Some)
+            }
+            _ => {
+                let name =
+                    |d: Option<&Arc<cuda::Device>>| d.map_or("cpu".into(), |d| d.to_string());
+                let (found, runs) = (name(input.gpu()), name(self.gpu.as_ref()));
+                Err(Error::Buffer(format!(
+                    "input {i} is on {found}, the plan runs on {runs}"
+                )))
+            }
+        }
+    }
+
     /// Checks the inputs and finds or makes the programs for their sizes.
     fn bind(&self, inputs: &[Buffer]) -> Result<Arc<Bound>> {
         let values = check::inputs(&self.plan, inputs)?;
@@ -216,7 +284,13 @@ impl Executable {
             return Ok(bound);
         }
         self.counts.bindings.fetch_add(1, Ordering::Relaxed);
-        let bound = Bound::new(&self.plan, &self.facts, values, self.level)?;
+        let bound = Bound::new(
+            &self.plan,
+            &self.facts,
+            values,
+            self.level,
+            self.gpu.as_ref(),
+        )?;
         let bound = Arc::new(bound);
         remember(&mut bindings, bound.clone(), BINDINGS);
         Ok(bound)

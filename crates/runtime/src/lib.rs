@@ -17,6 +17,8 @@
 mod buffer;
 mod combine;
 mod conv;
+pub mod cuda;
+mod custom;
 mod error;
 mod executor;
 mod matmul;
@@ -28,7 +30,8 @@ mod simd;
 mod sort;
 mod tile;
 
-pub use buffer::{Buffer, Element};
+pub use buffer::Buffer;
 pub use error::{Error, Result};
 pub use executor::{Executable, MemoryReport, Stats, StepTime};
+pub use kiln_base::{Element, custom as custom_ops};
 pub use simd::Level;

@@ -1,10 +1,11 @@
-//! Memory: reference-counted [`Storage`] whose blocks are recycled through one bounded pool.
+//! Memory of the host: reference-counted [`Storage`] whose blocks are recycled through one bounded pool.
 //!
 //! Arenas, outputs and constants all come from here, so the figures of [`stats`] and the limit of
 //! [`set_limit`] cover everything the runtime holds.
 
 mod block;
 
+use crate::cuda::Memory as GpuMemory;
 use crate::error::{Error, Result};
 use block::Block;
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// Every storage begins at a multiple of this many bytes.
 pub const ALIGN: usize = 64;
 
-/// An aligned block of bytes with a globally unique identity.
+/// An aligned block of bytes, on the host or a GPU, with a globally unique identity.
 ///
 /// The identity stands for the contents: it never comes back, and changes where donated memory
 /// gets new contents.
@@ -22,7 +23,13 @@ pub const ALIGN: usize = 64;
 pub struct Storage {
     id: u64,
     len: usize,
-    block: Block,
+    home: Home,
+}
+
+#[derive(Debug)]
+enum Home {
+    Host(Block),
+    Gpu(GpuMemory),
 }
 
 /// Bytes of all storages.
@@ -139,6 +146,7 @@ fn obtain(bytes: usize) -> Result<Block> {
         requested: bytes,
         allocated: c.stats.allocated,
         limit: c.stats.limit,
+        holders: Vec::new(),
     };
     let class = size_class(bytes).filter(|c| *c <= isize::MAX as usize / 2);
     let Some(class) = class else {
@@ -179,9 +187,24 @@ impl Storage {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn new(len: usize) -> Result<Storage> {
-        let block = obtain(len)?;
+        let home = Home::Host(obtain(len)?);
         let id = next_id();
-        Ok(Storage { id, len, block })
+        Ok(Storage { id, len, home })
+    }
+
+    /// Memory of a GPU.
+    pub(crate) fn on_gpu(memory: GpuMemory, len: usize) -> Storage {
+        let home = Home::Gpu(memory);
+        let id = next_id();
+        Storage { id, len, home }
+    }
+
+    /// The GPU's memory, if it is on one.
+    pub(crate) fn gpu(&self) -> Option<&GpuMemory> {
+        match &self.home {
+            Home::Host(_) => None,
+            Home::Gpu(memory) => Some(memory),
+        }
     }
 
     /// A copy of `bytes`.
@@ -209,18 +232,25 @@ impl Storage {
         self.len == 0
     }
 
-    /// The contents.
+    /// The contents; none of memory that is not the host's.
     pub fn bytes(&self) -> &[u8] {
+        let Home::Host(block) = &self.home else {
+            return &[];
+        };
         // SAFETY: the block holds at least `len` initialised bytes, and nothing writes them while
         // the storage is shared.
-        unsafe { std::slice::from_raw_parts(self.block.ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(block.ptr(), self.len) }
     }
 
-    /// The contents, to be changed. The identity changes with them.
+    /// The contents, to be changed; none of memory that is not the host's. The identity changes with
+    /// them.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.renew();
+        let Home::Host(block) = &self.home else {
+            return &mut [];
+        };
         // SAFETY: the block holds at least `len` initialised bytes and `self` is borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.block.ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(block.ptr(), self.len) }
     }
 
     /// Gives the memory a new identity, because its contents have changed.
@@ -228,14 +258,21 @@ impl Storage {
         self.id = next_id();
     }
 
+    /// Its address, on the device where it is.
     pub(crate) fn ptr(&self) -> *mut u8 {
-        self.block.ptr()
+        match &self.home {
+            Home::Host(block) => block.ptr(),
+            Home::Gpu(memory) => memory.ptr(),
+        }
     }
 }
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        let block = std::mem::replace(&mut self.block, Block::EMPTY);
+        let Home::Host(block) = &mut self.home else {
+            return;
+        };
+        let block = std::mem::replace(block, Block::EMPTY);
         let class = block.len();
         let mut c = cache();
         c.stats.allocated -= class;

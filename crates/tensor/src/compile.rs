@@ -4,7 +4,9 @@ use crate::compiled::{Binding, Write};
 use crate::gather::{Gather, leaked};
 use crate::node::Node;
 use crate::scope::{Recording, Scope, placeholder};
-use crate::{Compiled, DimSpec, Error, ErrorKind, IntoOutputs, Result, Spec, Tensor, realize};
+use crate::{
+    Compiled, Device, DimSpec, Error, ErrorKind, IntoOutputs, Result, Spec, Tensor, realize,
+};
 use kiln_base::{Dim, Loc, Sym};
 use kiln_compiler::Options;
 use kiln_ir::{Fact, Output, Role, SymbolInfo, Target};
@@ -67,7 +69,8 @@ fn argument(spec: &Spec, names: &mut Vec<String>, loc: &'static Location<'static
             Dim::symbol(Sym(at as u32))
         }
     });
-    placeholder(Fact::new(spec.dtype, dims), Role::Data, loc, "argument")
+    let fact = Fact::new(spec.dtype, dims);
+    placeholder(fact, Role::Data, Some(spec.device), loc, "argument")
 }
 
 struct Builder<'a> {
@@ -98,7 +101,8 @@ impl Builder<'_> {
         for &v in &written {
             values.push(gather.add(self.scope.vars[v].current.check()?)?);
         }
-        let bindings = self.bindings(&mut gather)?;
+        let device = gather.device();
+        let bindings = self.bindings(&mut gather, device)?;
         let mut writes = Vec::new();
         for (&var, value) in written.iter().zip(values) {
             let input = bindings
@@ -125,7 +129,11 @@ impl Builder<'_> {
             })
             .collect();
         let locs: Vec<Loc> = (0..gather.entries.len()).map(|i| gather.loc(i)).collect();
-        let compilation = kiln_compiler::compile(&graph, &locs, options)
+        let options = Options {
+            gpu: device.ordinal(),
+            ..options.clone()
+        };
+        let compilation = kiln_compiler::compile(&graph, &locs, &options)
             .map_err(|e| realize::compile_error(e, &gather, self.loc))?;
         let position = |i: usize| {
             compilation.outputs[i].ok_or_else(|| self.internal("a result has no place".to_string()))
@@ -137,6 +145,7 @@ impl Builder<'_> {
             results: (0..outputs.len()).map(position).collect::<Result<_>>()?,
             executable: compilation.executable,
             explain: compilation.explain,
+            device,
             specs: self.specs.to_vec(),
             bindings,
             writes,
@@ -154,13 +163,15 @@ impl Builder<'_> {
     }
 
     /// What each input of the program is; captured tensors become parameters.
-    fn bindings(&self, gather: &mut Gather) -> Result<Vec<Binding>> {
+    fn bindings(&self, gather: &mut Gather, device: Device) -> Result<Vec<Binding>> {
         let mut bindings = Vec::new();
         let is = |t: &Tensor, node: &Arc<Node>| Arc::ptr_eq(&t.node, node);
         for i in 0..gather.inputs.len() {
             let node = gather.entries[gather.inputs[i].entry].node.clone();
             if let Some(buffer) = gather.inputs[i].buffer.take() {
                 gather.make_parameter(i);
+                let brought = device.bring(buffer);
+                let buffer = brought.map_err(|e| realize::run_error(e, gather, self.loc))?;
                 bindings.push(Binding::Captured(buffer));
             } else if let Some(a) = self.arguments.iter().position(|t| is(t, &node)) {
                 bindings.push(Binding::Argument(a));

@@ -27,6 +27,7 @@ pub(crate) enum Binding {
 pub struct Compiled {
     pub(crate) executable: Executable,
     pub(crate) explain: Explain,
+    pub(crate) device: Device,
     pub(crate) specs: Vec<Spec>,
     pub(crate) bindings: Vec<Binding>,
     pub(crate) vars: Vec<Var>,
@@ -90,7 +91,7 @@ impl Compiled {
             Tensor::leaf(
                 values[*at].clone(),
                 Role::Data,
-                Device::Cpu,
+                Some(self.device),
                 loc,
                 "Compiled::run",
             )
@@ -99,7 +100,7 @@ impl Compiled {
     }
 
     fn check(&self, arguments: &[&Tensor], loc: &'static Location<'static>) -> Result<()> {
-        let wrong = |m: String| Error::new(ErrorKind::Value, "Compiled::run", m, Loc::from(loc));
+        let wrong = |m: String| Error::new(ErrorKind::Value, "Compiled::run", m, loc);
         if arguments.len() != self.specs.len() {
             return Err(wrong(format!(
                 "the function takes {} arguments, not {}",
@@ -110,6 +111,7 @@ impl Compiled {
         for (i, (t, spec)) in arguments.iter().zip(&self.specs).enumerate() {
             t.check()?;
             let fits = t.dtype() == spec.dtype
+                && (t.node.device.is_none() || t.device() == spec.device)
                 && t.ndim() == spec.dims.len()
                 && t.dims().iter().zip(&spec.dims).all(|(d, s)| match s {
                     DimSpec::Known(n) => d.is(*n as i64),
@@ -117,8 +119,9 @@ impl Compiled {
                 });
             if !fits {
                 return Err(wrong(format!(
-                    "argument {i} must be {spec}, not {}",
-                    t.fact()
+                    "argument {i} must be {spec}, not {} on {}",
+                    t.fact(),
+                    t.device()
                 )));
             }
         }
@@ -150,12 +153,12 @@ impl Compiled {
         loc: &'static Location<'static>,
     ) -> Result<Option<Buffer>> {
         match binding {
-            Binding::Argument(a) => realize::read(arguments[*a], loc).map(Some),
+            Binding::Argument(a) => self.value(arguments[*a], loc).map(Some),
             Binding::Captured(buffer) => Ok(Some(buffer.clone())),
             Binding::Var(v) if self.writes.iter().any(|w| w.var == *v) => Ok(None),
             Binding::Var(v) => {
                 let current = self.vars[*v].cell.idle().current.clone();
-                realize::read(&current, loc).map(Some)
+                self.value(&current, loc).map(Some)
             }
             Binding::Key(k) => {
                 let buffer = Buffer::from_slice(&keys[*k], &[2]);
@@ -164,6 +167,12 @@ impl Compiled {
                     .map_err(|e| realize::run_error(e, &self.gather, loc))
             }
         }
+    }
+
+    /// A computed value, where the program runs.
+    fn value(&self, t: &Tensor, loc: &'static Location<'static>) -> Result<Buffer> {
+        let buffer = self.device.bring(realize::value(t, loc)?);
+        buffer.map_err(|e| realize::run_error(e, &self.gather, loc))
     }
 
     /// Seed and offset of each use of a generator: consecutive ranges in recording order, as if the
@@ -198,14 +207,14 @@ impl Compiled {
                 .zip(&self.bindings)
                 .map(|(buffer, binding)| match binding {
                     Binding::Var(v) if buffer.is_none() => {
-                        realize::read(&self.vars[*v].cell.now(), loc)
+                        self.value(&self.vars[*v].cell.now(), loc)
                     }
                     _ => buffer.ok_or_else(|| {
                         Error::new(
                             ErrorKind::Internal,
                             "Compiled::run",
                             "an input has no value",
-                            Loc::from(loc),
+                            loc,
                         )
                     }),
                 });

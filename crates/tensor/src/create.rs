@@ -2,8 +2,8 @@
 
 use crate::ops::args::addressable;
 use crate::record::compose;
-use crate::{DType, Error, ErrorKind, Result, Scalar, Tensor, realize};
-use kiln_base::{Dim, Loc};
+use crate::{DType, Device, Error, ErrorKind, Result, Scalar, Tensor, realize};
+use kiln_base::Dim;
 use kiln_ir::{Builder, OpError, Pw, Role, ops};
 use kiln_runtime::Buffer;
 use std::panic::Location;
@@ -38,9 +38,9 @@ impl Tensor {
         called: &'static str,
     ) -> Tensor {
         match Buffer::from_slice(data, shape) {
-            Ok(buffer) => Tensor::leaf(buffer, Role::Data, Default::default(), loc, called),
+            Ok(buffer) => Tensor::leaf(buffer, Role::Data, Some(Device::Cpu), loc, called),
             Err(e) => {
-                let error = Error::new(ErrorKind::Value, called, e.to_string(), Loc::from(loc));
+                let error = Error::new(ErrorKind::Value, called, e.to_string(), loc);
                 Tensor::poisoned(error, loc)
             }
         }
@@ -52,14 +52,9 @@ impl Tensor {
         let loc = Location::caller();
         let shape: Vec<i64> = shape.as_ref().iter().map(|d| *d as i64).collect();
         match Buffer::from_bytes(dtype, &shape, bytes) {
-            Ok(buffer) => Tensor::leaf(buffer, Role::Data, Default::default(), loc, "from_bytes"),
+            Ok(buffer) => Tensor::leaf(buffer, Role::Data, Some(Device::Cpu), loc, "from_bytes"),
             Err(e) => {
-                let error = Error::new(
-                    ErrorKind::Value,
-                    "from_bytes",
-                    e.to_string(),
-                    Loc::from(loc),
-                );
+                let error = Error::new(ErrorKind::Value, "from_bytes", e.to_string(), loc);
                 Tensor::poisoned(error, loc)
             }
         }
@@ -177,7 +172,7 @@ impl Tensor {
     /// Bytes that this tensor's values take in memory now: none before they are computed.
     pub fn memory_bytes(&self) -> usize {
         let values = self.node.ready(self.output);
-        values.map_or(0, |values| values.bytes().len())
+        values.map_or(0, |values| values.len() * self.element_size())
     }
 
     /// Computes the values, if they aren't yet.
@@ -202,7 +197,7 @@ impl Tensor {
         let buffer = realize::read(self, loc)?;
         buffer
             .to_vec::<T>()
-            .map_err(|e| Error::new(ErrorKind::Value, "to_vec", e.to_string(), Loc::from(loc)))
+            .map_err(|e| Error::new(ErrorKind::Value, "to_vec", e.to_string(), loc))
     }
 
     /// The little-endian bytes of the elements in row-major order.
@@ -211,7 +206,10 @@ impl Tensor {
     /// As [`Tensor::realize`].
     #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        Ok(realize::read(self, Location::caller())?.bytes().to_vec())
+        let loc = Location::caller();
+        let buffer = realize::read(self, loc)?;
+        let bytes = buffer.bytes().map(<[u8]>::to_vec);
+        bytes.map_err(|e| Error::new(ErrorKind::Internal, "to_bytes", e.to_string(), loc))
     }
 
     /// The only element.
@@ -222,7 +220,7 @@ impl Tensor {
     pub fn item<T: Element>(&self) -> Result<T> {
         let loc = Location::caller();
         let buffer = realize::read(self, loc)?;
-        let wrong = |message: String| Error::new(ErrorKind::Value, "item", message, Loc::from(loc));
+        let wrong = |message: String| Error::new(ErrorKind::Value, "item", message, loc);
         let values = buffer.to_vec::<T>().map_err(|e| wrong(e.to_string()))?;
         match values.as_slice() {
             [x] => Ok(*x),

@@ -41,6 +41,8 @@ pub enum ErrorKind {
     Unsupported,
     /// Not enough memory.
     Memory,
+    /// A device, its driver or its compiler is missing or failed.
+    Device,
     /// A file can't be read or written.
     Io,
     /// A defect in Kiln.
@@ -49,7 +51,12 @@ pub enum ErrorKind {
 
 impl Error {
     /// An error at a place in the user's source.
-    pub fn new(kind: ErrorKind, op: &str, message: impl Into<String>, loc: Loc) -> Error {
+    pub fn new(
+        kind: ErrorKind,
+        op: &str,
+        message: impl Into<String>,
+        loc: impl Into<Loc>,
+    ) -> Error {
         Error::with_notes(kind, op, message, loc, Vec::new())
     }
 
@@ -58,31 +65,29 @@ impl Error {
         kind: ErrorKind,
         op: &str,
         message: impl Into<String>,
-        loc: Loc,
+        loc: impl Into<Loc>,
         notes: Vec<String>,
     ) -> Error {
         Error(Arc::new(Inner {
             kind,
             op: op.to_string(),
             message: message.into(),
-            loc,
+            loc: loc.into(),
             notes,
         }))
-    }
-
-    /// An error of a function built on tensors whose arguments don't fit ([`ErrorKind::Value`]), at the
-    /// line that called the `#[track_caller]` function.
-    #[track_caller]
-    pub fn invalid(called: &str, message: impl Into<String>) -> Error {
-        let loc = Loc::from(std::panic::Location::caller());
-        Error::new(ErrorKind::Value, called, message, loc)
     }
 
     /// An error at the caller's line: for libraries whose functions take part in recording.
     #[track_caller]
     pub fn at_caller(kind: ErrorKind, op: &str, message: impl Into<String>) -> Error {
         let message = scope::with_symbol_names(&message.into());
-        Error::new(kind, op, message, user_line(Location::caller()).into())
+        Error::new(kind, op, message, user_line(Location::caller()))
+    }
+
+    /// [`Error::at_caller`] of arguments that don't fit ([`ErrorKind::Value`]).
+    #[track_caller]
+    pub fn invalid(op: &str, message: impl Into<String>) -> Error {
+        Error::at_caller(ErrorKind::Value, op, message)
     }
 
     /// This error with a further line below the code frame.

@@ -1,7 +1,7 @@
 //! From handles to a flat recording: what a set of values needs, operands before users.
 
 use crate::node::{Node, Operand, Operands, State, input_op};
-use crate::{Error, ErrorKind, Result, Tensor};
+use crate::{Device, Error, ErrorKind, Result, Tensor};
 use hashbrown::HashMap;
 use kiln_base::Loc;
 use kiln_compiler::{Recorded, Recording, StructureHasher};
@@ -169,6 +169,12 @@ impl Gather {
             is_input: false,
         });
         Ok(())
+    }
+
+    /// Where the program runs: where its values are, if any of them is on a device.
+    pub(crate) fn device(&self) -> Device {
+        let placed = self.entries.iter().find_map(|e| e.node.device);
+        placed.unwrap_or_default()
     }
 
     /// The program as the compiler takes it.

@@ -35,7 +35,8 @@ pub(crate) struct Node {
     /// Hash of the op without its sizes.
     pub(crate) hash: u64,
     pub(crate) facts: Facts,
-    pub(crate) device: Device,
+    /// `None` where it depends on no data, so that it may be computed anywhere.
+    pub(crate) device: Option<Device>,
     pub(crate) loc: &'static Location<'static>,
     pub(crate) error: Option<Error>,
     /// The function that the user called, where it isn't the op's own name.
@@ -78,7 +79,7 @@ impl Node {
     pub(crate) fn new(
         op: Op,
         facts: Facts,
-        device: Device,
+        device: Option<Device>,
         loc: &'static Location<'static>,
         called: &'static str,
         state: State,
@@ -148,7 +149,7 @@ impl Tensor {
     pub(crate) fn leaf(
         buffer: Buffer,
         role: Role,
-        device: Device,
+        device: Option<Device>,
         loc: &'static Location<'static>,
         called: &'static str,
     ) -> Tensor {
@@ -164,7 +165,7 @@ impl Tensor {
         let fact = Fact::new(DType::F32, [0i64]);
         let op = input_op(fact.clone(), Role::Data);
         let facts = Facts::from_elem(fact, 1);
-        let mut node = Node::new(op, facts, Device::Cpu, loc, "poisoned", State::Poisoned);
+        let mut node = Node::new(op, facts, None, loc, "poisoned", State::Poisoned);
         node.error = Some(error);
         Tensor::from_node(node)
     }
@@ -224,7 +225,7 @@ impl Tensor {
                 "{} has a dim that each run decides anew; use dims()",
                 scope::with_symbol_names(&self.fact().to_string())
             );
-            Error::new(ErrorKind::ReadWhileCompiling, "shape", message, loc.into())
+            Error::new(ErrorKind::ReadWhileCompiling, "shape", message, loc)
         })
     }
 
@@ -240,7 +241,7 @@ impl Tensor {
 
     /// Where the values live.
     pub fn device(&self) -> Device {
-        self.node.device
+        self.node.device.unwrap_or_default()
     }
 
     /// Whether the values are in memory, so that reading them runs nothing.

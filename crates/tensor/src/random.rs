@@ -81,6 +81,22 @@ pub fn draw_seed() -> u64 {
     x ^ (x >> 31)
 }
 
+/// Where the generator stands that functions use which aren't given one: its seed and offset.
+pub fn get_rng_state() -> [u64; 2] {
+    let default = || [&DEFAULT.seed, &DEFAULT.offset].map(|word| word.load(Ordering::SeqCst));
+    LOCAL.get().unwrap_or_else(default)
+}
+
+/// Puts the generator that functions use which aren't given one where it stood at a
+/// [`get_rng_state`].
+pub fn set_rng_state([seed, offset]: [u64; 2]) {
+    if LOCAL.get().is_some() {
+        return LOCAL.set(Some([seed, offset]));
+    }
+    DEFAULT.seed.store(seed, Ordering::SeqCst);
+    DEFAULT.offset.store(offset, Ordering::SeqCst);
+}
+
 /// Seeds the generator that functions use which aren't given one.
 pub fn manual_seed(seed: u64) {
     DEFAULT.manual_seed(seed);
@@ -105,13 +121,7 @@ pub(crate) fn random(
             let pair = reserve_default(count as u64);
             let buffer =
                 Buffer::from_slice(&pair, &[2]).map_err(|e| OpError::new(e.to_string()))?;
-            Tensor::leaf(
-                buffer,
-                Role::RandomKey,
-                Default::default(),
-                loc,
-                "random key",
-            )
+            Tensor::leaf(buffer, Role::RandomKey, None, loc, "random key")
         }
     };
     if kind == RandomKind::Uniform && dtype.size() == 2 {

@@ -1,28 +1,59 @@
 //! Reading: compile what a value needs, run it, keep what it gave, commit what it assigned.
 
+use crate::autograd::needed;
 use crate::gather::{Gather, Missing, leaked};
-use crate::node::{State, Tensor};
+use crate::node::{Operand, State, Tensor};
 use crate::recording::Recording;
 use crate::var::Busy;
-use crate::{Error, ErrorKind, Result, scope};
+use crate::{Device, Error, ErrorKind, Result, scope};
 use kiln_base::{DType, Loc, Scalar};
 use kiln_compiler::{Cache, CacheStats, CompileError, Found, Options};
 use kiln_ir::{Op, Output, Target, Value};
 use kiln_runtime::{Buffer, Error as RunError};
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use std::panic::Location;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-/// The plans of everything that is read lazily.
-fn cache() -> &'static Cache {
-    static CACHE: OnceLock<Cache> = OnceLock::new();
-    CACHE.get_or_init(|| Cache::new(Options::default(), 64 << 20))
+/// The plans of everything that is read lazily on the CPU.
+static CPU: OnceLock<Cache> = OnceLock::new();
+/// Those of GPUs, by ordinal.
+static GPUS: Mutex<BTreeMap<u32, Arc<Cache>>> = Mutex::new(BTreeMap::new());
+
+fn gpus() -> MutexGuard<'static, BTreeMap<u32, Arc<Cache>>> {
+    GPUS.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// What the plan cache has done so far in this process.
+/// A plan that fits the program, for a device.
+fn plan(device: Device, recording: &kiln_compiler::Recording) -> Result<Arc<Found>, CompileError> {
+    let made = |gpu| {
+        let options = Options {
+            gpu,
+            ..Options::default()
+        };
+        Cache::new(options, 64 << 20)
+    };
+    let Some(gpu) = device.ordinal() else {
+        return CPU.get_or_init(|| made(None)).get(recording);
+    };
+    let cache = gpus()
+        .entry(gpu)
+        .or_insert_with(|| Arc::new(made(Some(gpu))))
+        .clone();
+    cache.get(recording)
+}
+
+/// What the plan caches of all devices have done so far in this process.
 pub fn cache_stats() -> CacheStats {
-    cache().stats()
+    let mut sum = CPU.get().map(Cache::stats).unwrap_or_default();
+    for stats in gpus().values().map(|cache| cache.stats()) {
+        sum.hits += stats.hits;
+        sum.compiled += stats.compiled;
+        sum.evicted += stats.evicted;
+        sum.bytes += stats.bytes;
+    }
+    sum
 }
 
 /// Computes the values of tensors in one program.
@@ -48,22 +79,46 @@ pub(crate) fn realize_with(
     for t in tensors {
         t.check()?;
     }
-    let lazy = |tensors: &[&Tensor]| -> Vec<Tensor> {
-        let lazy = tensors.iter().filter(|t| !t.is_realized());
+    // One program runs on one device.
+    let mut devices: SmallVec<[Device; 2]> = SmallVec::new();
+    for t in tensors {
+        if !devices.contains(&t.device()) {
+            devices.push(t.device());
+        }
+    }
+    devices
+        .iter()
+        .try_for_each(|device| realize_on(*device, tensors, on_failure, loc))
+}
+
+/// Computes the values of those that are on a device.
+fn realize_on(
+    device: Device,
+    tensors: &[&Tensor],
+    on_failure: OnFailure,
+    loc: &'static Location<'static>,
+) -> Result<()> {
+    let lazy = || -> Vec<Tensor> {
+        let lazy = tensors
+            .iter()
+            .filter(|t| t.device() == device && !t.is_realized());
         lazy.map(|t| (*t).clone()).collect()
     };
     loop {
-        let targets = lazy(tensors);
+        let targets = lazy();
         if targets.is_empty() {
             return Ok(());
         }
-        let pending = Pending::lock(&targets);
+        // What has one element may be a loss, whose gradients are asked for next.
+        let losses = targets.iter().filter(|t| t.fact().numel().is(1));
+        let saved: Vec<Operand> = losses.flat_map(|t| needed(t, loc)).collect();
+        let pending = Pending::lock(&targets, device);
         // Another thread may have computed some meanwhile.
-        let targets = lazy(tensors);
+        let targets = lazy();
         if targets.is_empty() {
             return Ok(());
         }
-        match Run::new(targets, pending, on_failure) {
+        match Run::new(device, targets, saved, pending, on_failure) {
             Ok(run) => return run.run(loc),
             // Another thread is writing over a value that this one needs, and computes what depends
             // on it in the same run: wait for that run.
@@ -73,8 +128,18 @@ pub(crate) fn realize_with(
     }
 }
 
-/// The values of a tensor, computed if need be.
+/// The values of a tensor on the host, computed if need be.
 pub(crate) fn read(t: &Tensor, loc: &'static Location<'static>) -> Result<Buffer> {
+    let buffer = value(t, loc)?;
+    if buffer.gpu().is_none() {
+        return Ok(buffer);
+    }
+    let host = buffer.to_host();
+    host.map_err(|e| Error::new(ErrorKind::Device, "read", e.to_string(), Loc::from(loc)))
+}
+
+/// The values of a tensor where they are, computed if need be.
+pub(crate) fn value(t: &Tensor, loc: &'static Location<'static>) -> Result<Buffer> {
     t.check()?;
     forbid_while_compiling(loc)?;
     realize_at(&[t], loc)?;
@@ -83,7 +148,7 @@ pub(crate) fn read(t: &Tensor, loc: &'static Location<'static>) -> Result<Buffer
             ErrorKind::Internal,
             "read",
             "a run did not give the value",
-            Loc::from(loc),
+            loc,
         )
     })
 }
@@ -95,7 +160,7 @@ fn forbid_while_compiling(loc: &'static Location<'static>) -> Result<()> {
             "compile",
             "a value can't be read while recording: it is not known yet, and baking one example in \
              would be wrong for the next run; return the tensor instead",
-            Loc::from(loc),
+            loc,
         ));
     }
     Ok(())
@@ -117,7 +182,7 @@ pub fn explain(tensors: &[&Tensor]) -> Result<String> {
             target: Target::Result,
         });
     }
-    let found = cache().get(&gather.recording(outputs));
+    let found = plan(gather.device(), &gather.recording(outputs));
     let found = found.map_err(|e| compile_error(e, &gather, loc))?;
     Ok(found.explain.to_string())
 }
@@ -130,7 +195,7 @@ struct Pending {
 
 impl Pending {
     /// Locks the cells that were assigned a value of the recordings of these tensors.
-    fn lock(targets: &[Tensor]) -> Pending {
+    fn lock(targets: &[Tensor], device: Device) -> Pending {
         let mut roots: Vec<Recording> = Vec::new();
         for root in targets.iter().filter_map(recording_of) {
             if !roots.iter().any(|r| r.is(&root)) {
@@ -138,6 +203,8 @@ impl Pending {
             }
         }
         let mut cells: Vec<_> = roots.iter().flat_map(Recording::pending).collect();
+        // Those of other devices wait until something there is read.
+        cells.retain(|c| c.leaf.device.get() == device);
         cells.sort_by_key(|c| c.id);
         cells.dedup_by_key(|c| c.id);
         let locked: Vec<Busy> = cells.iter().map(|c| c.acquire()).collect();
@@ -168,6 +235,26 @@ impl Pending {
     }
 }
 
+/// Whether an op costs little beside reading its operands.
+fn is_cheap(op: &Op) -> bool {
+    op.is_view()
+        || matches!(
+            op,
+            Op::Pointwise(_) | Op::Cast(_) | Op::Pad(_) | Op::Concat(_) | Op::BatchNorm(_)
+        )
+        || matches!(
+            op,
+            Op::Full(_) | Op::Constant(_) | Op::Iota(_) | Op::Random(_)
+        )
+}
+
+fn is_product(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::MatMul(_) | Op::Conv(_) | Op::ConvTranspose(_) | Op::ConvWeight(_)
+    )
+}
+
 /// The recording that an unrealised tensor belongs to.
 fn recording_of(t: &Tensor) -> Option<Recording> {
     match &*t.node.state() {
@@ -178,6 +265,7 @@ fn recording_of(t: &Tensor) -> Option<Recording> {
 
 /// One program run for its values.
 struct Run {
+    device: Device,
     gather: Gather,
     targets: Vec<Tensor>,
     pending: Pending,
@@ -188,7 +276,14 @@ struct Run {
 }
 
 impl Run {
-    fn new(targets: Vec<Tensor>, pending: Pending, on_failure: OnFailure) -> Result<Run, Missing> {
+    /// `saved` is what a later backward pass needs.
+    fn new(
+        device: Device,
+        targets: Vec<Tensor>,
+        saved: Vec<Operand>,
+        pending: Pending,
+        on_failure: OnFailure,
+    ) -> Result<Run, Missing> {
         let mut gather = Gather::default();
         let values = pending.cells.iter().map(|(_, t)| gather.add(t));
         let pending_values = values.collect::<Result<Vec<Value>, Missing>>()?;
@@ -198,6 +293,7 @@ impl Run {
             return Err(Missing::Error(leaked(&gather.entries[source.entry].node)));
         }
         let mut run = Run {
+            device,
             gather,
             targets,
             pending,
@@ -209,8 +305,38 @@ impl Run {
         for value in target_values {
             run.ask(value, Target::Result);
         }
+        run.keep_costly(saved);
         run.keep_held();
         Ok(run)
+    }
+
+    /// Asks for what is costly behind these values: from that, a backward pass computes the rest again.
+    fn keep_costly(&mut self, saved: Vec<Operand>) {
+        let entries = &self.gather.entries;
+        let mut is_read = vec![false; entries.len()];
+        for entry in entries.iter().filter(|e| is_product(&e.node.op)) {
+            for v in self.gather.operands(entry) {
+                is_read[v.node.index()] = true;
+            }
+        }
+        let mut seen = vec![false; entries.len()];
+        let mut stack: Vec<Value> = saved.iter().filter_map(|o| self.gather.find(o)).collect();
+        let mut costly = Vec::new();
+        while let Some(v) = stack.pop() {
+            let at = v.node.index();
+            if entries[at].is_input {
+                continue;
+            }
+            // The operands of products are written anyway.
+            if is_read[at] || !is_cheap(&entries[at].node.op) {
+                costly.push(v);
+            } else if !std::mem::replace(&mut seen[at], true) {
+                stack.extend(self.gather.operands(&entries[at]));
+            }
+        }
+        for v in costly {
+            self.ask(v, Target::Result);
+        }
     }
 
     /// Asks for a value once.
@@ -290,7 +416,7 @@ impl Run {
 
     fn run(mut self, loc: &'static Location<'static>) -> Result<()> {
         let recording = self.gather.recording(self.outputs.clone());
-        let found = match cache().get(&recording) {
+        let found = match plan(self.device, &recording) {
             Ok(found) => found,
             Err(e) => {
                 drop(recording);
@@ -340,7 +466,15 @@ impl Run {
             inputs.push(number_buffer(value, dtype)?);
             donate.push(false);
         }
-        let result = found.executable.run(&mut inputs, &donate);
+        // Data that belongs to no device, such as random keys, follows the program.
+        let device = self.device;
+        let brought = inputs.iter_mut().try_for_each(|buffer| {
+            if buffer.gpu().map(|gpu| gpu.ordinal()) != device.ordinal() {
+                *buffer = device.bring(buffer.clone())?;
+            }
+            Ok(())
+        });
+        let result = brought.and_then(|()| found.executable.run(&mut inputs, &donate));
         if result.is_err() {
             for (source, buffer) in self.gather.inputs.iter_mut().zip(inputs) {
                 let node = &self.gather.entries[source.entry].node;
@@ -435,12 +569,8 @@ pub(crate) fn compile_error(
             let at = at.map_or(Loc::from(loc), |at| gather.loc(at));
             Error::new(ErrorKind::Unsupported, "compile", message, at)
         }
-        e => Error::new(
-            ErrorKind::Internal,
-            "compile",
-            e.to_string(),
-            Loc::from(loc),
-        ),
+        CompileError::Device(text) => Error::new(ErrorKind::Device, "compile", text, loc),
+        e => Error::new(ErrorKind::Internal, "compile", e.to_string(), loc),
     }
 }
 
@@ -459,11 +589,15 @@ pub(crate) fn run_error(e: RunError, gather: &Gather, loc: &'static Location<'st
                 .map_or("run", |e| e.node.called);
             Error::new(ErrorKind::Data, called, message, gather.loc(node as usize))
         }
-        RunError::OutOfMemory { .. } => Error::new(ErrorKind::Memory, "run", text, Loc::from(loc)),
+        RunError::Custom { node, op, text } => {
+            Error::new(ErrorKind::Data, &op, text, gather.loc(node as usize))
+        }
+        RunError::Cuda(_) => Error::new(ErrorKind::Device, "run", text, loc),
+        RunError::OutOfMemory { .. } => Error::new(ErrorKind::Memory, "run", text, loc),
         RunError::InputShape { .. }
         | RunError::InputDType { .. }
         | RunError::InputCount { .. }
-        | RunError::Symbol { .. } => Error::new(ErrorKind::Value, "run", text, Loc::from(loc)),
-        _ => Error::new(ErrorKind::Internal, "run", text, Loc::from(loc)),
+        | RunError::Symbol { .. } => Error::new(ErrorKind::Value, "run", text, loc),
+        _ => Error::new(ErrorKind::Internal, "run", text, loc),
     }
 }

@@ -17,7 +17,8 @@ use std::sync::Arc;
 pub(crate) struct Recorder {
     loc: &'static Location<'static>,
     called: &'static str,
-    device: Device,
+    /// Where what has no operands is computed; `None` for anywhere.
+    device: Option<Device>,
 }
 
 impl Builder for Recorder {
@@ -30,7 +31,10 @@ impl Builder for Recorder {
         };
         let names = names::of(&op, inputs)?;
         let strides = strides::of(self.called, &op, &facts[0], inputs);
-        let mut outputs = self.push(op, facts, inputs);
+        let device = common_device(inputs)?;
+        let moved = on_device(inputs, device);
+        let inputs = moved.as_deref().unwrap_or(inputs);
+        let mut outputs = self.push(op, facts, inputs, device.or(self.device));
         if names.is_some() || strides.is_some() {
             for t in &mut outputs {
                 t.names = names.clone();
@@ -62,7 +66,7 @@ impl Recorder {
     pub(crate) fn new(
         loc: &'static Location<'static>,
         called: &'static str,
-        device: Device,
+        device: Option<Device>,
     ) -> Recorder {
         Recorder {
             loc,
@@ -76,26 +80,30 @@ impl Recorder {
         &mut self,
         loc: &'static Location<'static>,
         called: &'static str,
-        device: Device,
+        device: Option<Device>,
     ) {
         *self = Recorder::new(loc, called, device);
     }
 
-    fn push(&mut self, op: Op, facts: Facts, inputs: &[Tensor]) -> SmallVec<[Tensor; 1]> {
+    /// What follows is computed on a device.
+    pub(crate) fn place_on(&mut self, device: Device) {
+        self.device = Some(device);
+    }
+
+    fn push(
+        &mut self,
+        op: Op,
+        facts: Facts,
+        inputs: &[Tensor],
+        device: Option<Device>,
+    ) -> SmallVec<[Tensor; 1]> {
         let outputs = facts.len() as u32;
         let state = State::Lazy {
             inputs: inputs.iter().map(Tensor::operand).collect::<Operands>(),
             recording: Some(joined_recording(inputs)),
             kept: SmallVec::new(),
         };
-        let node = Arc::new(Node::new(
-            op,
-            facts,
-            self.device,
-            self.loc,
-            self.called,
-            state,
-        ));
+        let node = Arc::new(Node::new(op, facts, device, self.loc, self.called, state));
         boundary::recorded(&node);
         let history = GradNode::of_op(&node, inputs);
         let output = |o: u32| {
@@ -113,6 +121,52 @@ impl Recorder {
         let dtype = promote::common(&[a, b])?;
         Ok((self.cast(a, dtype)?, self.cast(b, dtype)?))
     }
+}
+
+/// The device that the operands are on, if any of them is on one.
+fn common_device(inputs: &[Tensor]) -> Result<Option<Device>, OpError> {
+    let mut found: Option<&Tensor> = None;
+    for t in inputs.iter().filter(|t| t.node.device.is_some()) {
+        match found {
+            None => found = Some(t),
+            Some(f) if f.node.device == t.node.device || is_number(t) => {}
+            Some(f) if is_number(f) => found = Some(t),
+            Some(f) => {
+                return Err(OpError(format!(
+                    "the operands are on different devices, {} and {}; move one with to(device)",
+                    f.device(),
+                    t.device()
+                )));
+            }
+        }
+    }
+    Ok(found.and_then(|t| t.node.device))
+}
+
+/// Whether this is a number on the CPU, which goes to any device.
+fn is_number(t: &Tensor) -> bool {
+    t.ndim() == 0 && t.device() == Device::Cpu
+}
+
+/// The operands with numbers moved to the device, if there are any.
+fn on_device(inputs: &[Tensor], device: Option<Device>) -> Option<Vec<Tensor>> {
+    let elsewhere = |t: &Tensor| t.node.device.is_some() && t.node.device != device;
+    if !inputs.iter().any(elsewhere) {
+        return None;
+    }
+    let device = device?;
+    Some(
+        inputs
+            .iter()
+            .map(|t| {
+                if elsewhere(t) {
+                    t.to(device)
+                } else {
+                    t.clone()
+                }
+            })
+            .collect(),
+    )
 }
 
 /// The recording of an op on these operands: theirs, joined.
@@ -165,7 +219,10 @@ fn attempt<T>(
     if let Some(bad) = operands.iter().find(|t| t.error().is_some()) {
         return Err((*bad).clone());
     }
-    let device = operands.first().map_or(Device::default(), |t| t.device());
+    let device = operands
+        .iter()
+        .find_map(|t| t.node.device.filter(|_| !is_number(t)));
+    let device = device.or_else(|| operands.first().and_then(|t| t.node.device));
     let loc = user_line(loc);
     let mut recorder = Recorder::new(loc, called, device);
     f(&mut recorder).map_err(|e| Tensor::poisoned(op_error(called, operands, e, loc), loc))
@@ -181,8 +238,12 @@ fn op_error(
         .iter()
         .enumerate()
         .map(|(i, t)| {
+            let on = match t.device() {
+                Device::Cpu => String::new(),
+                device => format!(" on {device}"),
+            };
             format!(
-                "operand {i}: {} from {} at {}",
+                "operand {i}: {}{on} from {} at {}",
                 scope::with_symbol_names(&t.fact().to_string()),
                 t.node.called,
                 Loc::from(t.node.loc)
@@ -190,5 +251,5 @@ fn op_error(
         })
         .collect();
     let message = scope::with_symbol_names(&e.0);
-    Error::with_notes(ErrorKind::Op, called, message, Loc::from(loc), notes)
+    Error::with_notes(ErrorKind::Op, called, message, loc, notes)
 }

@@ -1,8 +1,7 @@
 //! The reference evaluation of tensors, to check engines against.
 
 use crate::gather::Gather;
-use crate::{Error, ErrorKind, Result, Tensor};
-use kiln_base::Loc;
+use crate::{Device, Error, ErrorKind, Result, Tensor};
 use kiln_ir::eval::{Array, Mode, evaluate};
 use kiln_ir::{Output, Role, Target};
 use kiln_runtime::Buffer;
@@ -16,8 +15,7 @@ use std::panic::Location;
 #[track_caller]
 pub fn evaluate_reference(tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
     let loc = Location::caller();
-    let wrong =
-        |m: String| Error::new(ErrorKind::Internal, "evaluate_reference", m, Loc::from(loc));
+    let wrong = |m: String| Error::new(ErrorKind::Internal, "evaluate_reference", m, loc);
     let mut gather = Gather::default();
     let mut outputs = Vec::new();
     for t in tensors {
@@ -37,17 +35,13 @@ pub fn evaluate_reference(tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
             .as_ref()
             .ok_or_else(|| wrong("a placeholder has no value".into()))?;
         let shape: Vec<usize> = buffer.shape().iter().map(|d| *d as usize).collect();
-        let array = Array::from_bytes(buffer.dtype(), &shape, buffer.bytes());
+        let host = buffer.to_host().map_err(|e| wrong(e.to_string()))?;
+        let bytes = host.bytes().map_err(|e| wrong(e.to_string()))?;
+        let array = Array::from_bytes(buffer.dtype(), &shape, bytes);
         inputs.push(array.map_err(|e| wrong(e.to_string()))?);
     }
-    let values = evaluate(&graph, &inputs, &[], Mode::Rounded).map_err(|e| {
-        Error::new(
-            ErrorKind::Data,
-            "evaluate_reference",
-            e.to_string(),
-            Loc::from(loc),
-        )
-    })?;
+    let values = evaluate(&graph, &inputs, &[], Mode::Rounded)
+        .map_err(|e| Error::new(ErrorKind::Data, "evaluate_reference", e.to_string(), loc))?;
     values
         .iter()
         .map(|array| {
@@ -57,7 +51,7 @@ pub fn evaluate_reference(tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
             Ok(Tensor::leaf(
                 buffer,
                 Role::Data,
-                Default::default(),
+                Some(Device::Cpu),
                 loc,
                 "evaluate_reference",
             ))

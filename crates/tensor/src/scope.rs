@@ -3,7 +3,7 @@
 use crate::node::{Node, State, input_op};
 use crate::{DType, Device, Error, ErrorKind, Result, Tensor, Var};
 use hashbrown::HashMap;
-use kiln_base::{Dim, Loc};
+use kiln_base::Dim;
 use kiln_ir::{Fact, Facts, Role};
 use std::cell::RefCell;
 use std::panic::Location;
@@ -94,7 +94,13 @@ pub(crate) fn random_key(count: &Dim) -> Option<Tensor> {
     SCOPE.with_borrow_mut(|s| {
         let s = s.as_mut()?;
         let fact = Fact::new(DType::I64, [2i64]);
-        let key = placeholder(fact, Role::RandomKey, Location::caller(), "random key");
+        let key = placeholder(
+            fact,
+            Role::RandomKey,
+            None,
+            Location::caller(),
+            "random key",
+        );
         s.keys.push((key.clone(), count.clone()));
         Some(key)
     })
@@ -104,7 +110,8 @@ impl Scope {
     fn var(&mut self, var: &Var, loc: &'static Location<'static>) -> &mut ScopeVar {
         let at = self.vars.iter().position(|v| v.var.cell.id == var.cell.id);
         let at = at.unwrap_or_else(|| {
-            let t = placeholder(var.cell.fact.clone(), var.cell.role, loc, "Var");
+            let device = Some(var.device());
+            let t = placeholder(var.cell.fact.clone(), var.cell.role, device, loc, "Var");
             self.vars.push(ScopeVar {
                 var: var.clone(),
                 placeholder: t.clone(),
@@ -121,6 +128,7 @@ impl Scope {
 pub(crate) fn placeholder(
     fact: Fact,
     role: Role,
+    device: Option<Device>,
     loc: &'static Location<'static>,
     called: &'static str,
 ) -> Tensor {
@@ -129,7 +137,7 @@ pub(crate) fn placeholder(
     Tensor::from_node(Node::new(
         op,
         facts,
-        Device::Cpu,
+        device,
         loc,
         called,
         State::Placeholder,
@@ -147,7 +155,7 @@ impl Recording {
                 ErrorKind::ReadWhileCompiling,
                 "compile",
                 message,
-                Loc::from(loc),
+                loc,
             ));
         }
         SCOPE.set(Some(Scope {

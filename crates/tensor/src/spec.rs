@@ -1,14 +1,16 @@
 //! What a compiled function takes and gives.
 
-use crate::{DType, Result, Tensor};
+use crate::{DType, Device, Result, Tensor};
 
-/// Dtype and shape of an argument of a compiled function.
+/// Dtype, shape and device of an argument of a compiled function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// Element type.
     pub dtype: DType,
     /// Shape.
     pub dims: Vec<DimSpec>,
+    /// Where it is.
+    pub device: Device,
 }
 
 /// A size of a [`Spec`].
@@ -26,7 +28,14 @@ impl Spec {
         Spec {
             dtype,
             dims: dims.into_iter().collect(),
+            device: Device::Cpu,
         }
+    }
+
+    /// The same, on a device.
+    pub fn on(mut self, device: Device) -> Spec {
+        self.device = device;
+        self
     }
 
     /// A spec whose sizes are all known.
@@ -39,7 +48,7 @@ impl Spec {
     /// # Errors
     /// If the tensor is poisoned.
     pub fn like(t: &Tensor) -> Result<Spec> {
-        Ok(Spec::fixed(t.dtype(), t.shape()?))
+        Ok(Spec::fixed(t.dtype(), t.shape()?).on(t.device()))
     }
 }
 
@@ -98,6 +107,10 @@ impl std::fmt::Display for Spec {
                 DimSpec::Symbol(name) => write!(f, "{comma}{name} >= 2")?,
             }
         }
-        f.write_str("]")
+        f.write_str("]")?;
+        match self.device {
+            Device::Cpu => Ok(()),
+            device => write!(f, " on {device}"),
+        }
     }
 }

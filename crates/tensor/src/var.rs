@@ -3,7 +3,6 @@
 use crate::autograd::edge::{Edge, Leaf};
 use crate::node::State;
 use crate::{DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor, scope};
-use kiln_base::Loc;
 use kiln_ir::{Fact, Role};
 use kiln_runtime::Buffer;
 use std::panic::Location;
@@ -24,7 +23,6 @@ pub struct Var {
 pub(crate) struct Cell {
     pub(crate) id: u64,
     pub(crate) fact: Fact,
-    pub(crate) device: Device,
     /// What plans take its value for.
     pub(crate) role: Role,
     /// Keeps the gradient.
@@ -76,14 +74,13 @@ impl Var {
                 ErrorKind::ReadWhileCompiling,
                 "Var::new",
                 "a Var can't be made while recording inside compile; make it before",
-                Loc::from(loc),
+                loc,
             ));
         }
         let var = Var {
             cell: Arc::new(Cell {
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                 fact: value.fact().clone(),
-                device: value.device(),
                 role,
                 leaf: Leaf::new(value.fact().clone(), value.device()),
                 requires_grad: AtomicBool::new(false),
@@ -133,16 +130,20 @@ impl Var {
     pub fn assign(&self, value: &Tensor) -> Result<()> {
         let loc = Location::caller();
         value.check()?;
+        let home = self.device();
+        let anywhere = value.node.device.is_none();
+        let placed = (anywhere && home != Device::Cpu).then(|| value.to(home));
+        let value = placed.as_ref().unwrap_or(value);
         let (fact, device) = (value.fact(), value.device());
-        if *fact != self.cell.fact || device != self.cell.device {
+        if *fact != self.cell.fact || device != home {
             return Err(Error::new(
                 ErrorKind::Assign,
                 "assign",
                 format!(
                     "a Var of {} on {} can't hold {fact} on {device}",
-                    self.cell.fact, self.cell.device
+                    self.cell.fact, home
                 ),
-                Loc::from(loc),
+                loc,
             ));
         }
         if scope::assign_var(self, value) {
@@ -195,7 +196,39 @@ impl Var {
 
     /// Where the values live.
     pub fn device(&self) -> Device {
-        self.cell.device
+        self.cell.leaf.device.get()
+    }
+
+    /// Moves the cell's value and gradient to another device: whoever holds the cell finds them there.
+    /// Snapshots stay where they are.
+    ///
+    /// # Errors
+    /// If the value can't be computed or the device fails; the cell then stays where it is. Inside
+    /// `compile`, cells can't be moved.
+    #[track_caller]
+    pub fn to_(&self, device: Device) -> Result<()> {
+        let loc = Location::caller();
+        if scope::is_recording() {
+            return Err(Error::new(
+                ErrorKind::ReadWhileCompiling,
+                "to_",
+                "a Var can't be moved while recording inside compile; move it before",
+                loc,
+            ));
+        }
+        if self.device() == device {
+            return Ok(());
+        }
+        let value = self.get().detach().to(device);
+        value.check()?;
+        let grad = self.grad().map(|g| g.to(device));
+        if let Some(grad) = &grad {
+            grad.check()?;
+        }
+        self.cell.leaf.device.set(device);
+        self.cell.leaf.set_grad(grad);
+        self.cell.hold(&value, loc);
+        Ok(())
     }
 }
 
@@ -253,7 +286,7 @@ impl Cell {
 
     /// A computed value of the cell.
     pub(crate) fn leaf(&self, buffer: Buffer, loc: &'static Location<'static>) -> Tensor {
-        Tensor::leaf(buffer, self.role, self.device, loc, "Var")
+        Tensor::leaf(buffer, self.role, Some(self.leaf.device.get()), loc, "Var")
     }
 }
 

@@ -243,6 +243,10 @@ impl Trained {
         println!("the training step: forward, backward and update in one plan");
         println!("  kernels       {}", explain.kernels_run());
         println!(
+            "  biases        {} dropped in front of a batch norm",
+            explain.dropped_biases()
+        );
+        println!(
             "  memory        {:.2} MB at the peak (no layout needs less than {:.2})",
             memory.peak as f64 / 1e6,
             memory.lower_bound as f64 / 1e6

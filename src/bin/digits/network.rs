@@ -18,9 +18,9 @@ impl Network {
     /// With random weights.
     pub fn new() -> Result<Network> {
         Ok(Network {
-            conv1: Conv2d::new(1, 16, 3)?.padding(1).bias(false),
+            conv1: Conv2d::new(1, 16, 3)?.padding(1),
             bn1: BatchNorm2d::new(16)?,
-            conv2: Conv2d::new(16, 32, 3)?.padding(1).bias(false),
+            conv2: Conv2d::new(16, 32, 3)?.padding(1),
             bn2: BatchNorm2d::new(32)?,
             fc1: Linear::new(32 * 4 * 4, 64)?,
             fc2: Linear::new(64, 10)?,

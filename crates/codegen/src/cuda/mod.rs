@@ -3,10 +3,21 @@
 //! What the CPU runs as one launch may be several here, with memory between them (partial results of a
 //! split reduction, passes of a sort).
 
+use crate::kir;
 use crate::program::Launch;
 use kiln_base::cuda::CudaKernel;
 use kiln_base::plan::Kernel;
 use kiln_base::{DType, Dim};
+
+mod families;
+mod points;
+mod rows;
+mod rows_shape;
+mod scalar;
+mod source;
+mod values;
+mod vector;
+mod walk;
 
 /// A launch in CUDA C++.
 #[derive(Debug, Default)]
@@ -35,7 +46,6 @@ pub(crate) enum Slot {
     /// An argument of the launch.
     Arg(usize),
     /// One of [`Printed::scratch`].
-    #[expect(dead_code, reason = "no printed launch needs scratch memory yet")]
     Scratch(usize),
 }
 
@@ -44,8 +54,30 @@ pub(crate) enum Slot {
 /// # Errors
 /// What is not supported.
 pub(crate) fn print(launch: &Launch) -> Result<Printed, String> {
-    match &launch.kernel {
-        Kernel::Tile(_) => Err("fused kernels have no CUDA printer yet".into()),
-        other => Err(format!("{} has no CUDA kernel yet", other.name())),
+    match (&launch.kernel, &launch.kir) {
+        (Kernel::Tile(_), Some(kernel)) => fused(kernel, &launch.in_place),
+        _ => families::print(launch),
+    }
+}
+
+/// A kernel that the Kernel IR says everything about.
+fn fused(kernel: &kir::Kernel, in_place: &[(usize, usize)]) -> Result<Printed, String> {
+    let (kernel, in_place) = match kernel.inner.is_empty() {
+        true => (points::print(kernel, in_place), in_place.to_vec()),
+        false => rows::print(kernel, in_place),
+    };
+    Ok(Printed {
+        steps: vec![whole(kernel)],
+        scratch: Vec::new(),
+        in_place,
+    })
+}
+
+/// A step that takes what the launch takes.
+fn whole(kernel: CudaKernel) -> Step {
+    Step {
+        args: (0..kernel.args.len()).map(Slot::Arg).collect(),
+        sites: (0..kernel.sites as usize).collect(),
+        kernel,
     }
 }

@@ -1,36 +1,60 @@
 //! From the op graph.
 
 use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, View};
-use crate::LowerError;
+use crate::{LowerError, Options, Target};
 use kiln_base::plan::ConvRole;
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Kind, Scalar};
-use kiln_ir::{Graph, NodeId, Op as IrOp, Role, Target, Value};
+use kiln_ir::{Graph, NodeId, Op as IrOp, Role, Value};
 use smallvec::SmallVec;
 
-/// Reductions along rows with fewer results than this, each of at least [`LONG`] elements, run in two
-/// steps.
-const FEW: i64 = 64;
-/// See [`FEW`].
-const LONG: i64 = 1 << 15;
-/// Reductions of columns with fewer results than this, of at least [`LARGE`] elements in all, run in
-/// two steps: there, threads share the work by runs of neighbouring results.
-const FEW_COLUMNS: i64 = 1 << 13;
-/// See [`FEW_COLUMNS`].
-const LARGE: i64 = 1 << 20;
+/// Which reductions run in two steps, so that threads can share the work.
+#[derive(Copy, Clone, Debug)]
+struct TwoSteps {
+    /// Those along rows with fewer results than this, ...
+    few: i64,
+    /// ... each of at least so many elements.
+    long: i64,
+    /// Those of columns with fewer results than this, ...
+    few_columns: i64,
+    /// ... of at least so many elements in all. There, threads share the work by runs of neighbouring
+    /// results.
+    large: i64,
+}
+
+impl TwoSteps {
+    /// The ones that a target runs in two steps.
+    fn of(target: Target) -> TwoSteps {
+        match target {
+            Target::Cpu => TwoSteps {
+                few: 64,
+                long: 1 << 15,
+                few_columns: 1 << 13,
+                large: 1 << 20,
+            },
+            Target::Cuda => TwoSteps {
+                few: 512,
+                long: 1 << 16,
+                few_columns: 1 << 13,
+                large: 1 << 18,
+            },
+        }
+    }
+}
 
 /// The graph in few ops.
 ///
 /// # Errors
 /// On composites and ops without a kernel.
-pub(crate) fn build(graph: &Graph, split_long_reductions: bool) -> Result<Flow> {
+pub(crate) fn build(graph: &Graph, options: &Options) -> Result<Flow> {
     let mut b = FlowBuilder {
         flow: Flow::default(),
         at: Value {
             node: NodeId(0),
             output: 0,
         },
-        split_long_reductions,
+        two_steps: options.fuse.then(|| TwoSteps::of(options.target)),
+        target: options.target,
     };
     let mut of_node: Vec<Nid> = Vec::with_capacity(graph.len());
     for (id, node) in graph.iter() {
@@ -50,7 +74,8 @@ pub(crate) fn build(graph: &Graph, split_long_reductions: bool) -> Result<Flow> 
 pub(super) struct FlowBuilder {
     pub(super) flow: Flow,
     at: Value,
-    split_long_reductions: bool,
+    two_steps: Option<TwoSteps>,
+    pub(super) target: Target,
 }
 
 impl FlowBuilder {
@@ -101,6 +126,10 @@ impl FlowBuilder {
             IrOp::Scan(s) => self.scan(s, inputs[0]),
             IrOp::ArgSort(s) => self.arg_sort(s, inputs[0], &node.fact().shape),
             IrOp::Scatter(s) => self.scatter(s, inputs),
+            IrOp::Custom(c) => {
+                let shape = node.fact().shape.iter().cloned();
+                self.helper(Op::Custom(c.name.clone()), inputs, node.fact().dtype, shape)
+            }
             IrOp::If(_) | IrOp::Loop(_) => {
                 let text = format!("the CPU engine has no {} yet", node.op.name());
                 return Err(LowerError::new(id, text));
@@ -181,6 +210,7 @@ impl FlowBuilder {
             | IrOp::Scan(_)
             | IrOp::ArgSort(_)
             | IrOp::Scatter(_)
+            | IrOp::Custom(_)
             | IrOp::If(_)
             | IrOp::Loop(_) => unreachable!("handled by `node`"),
         }
@@ -203,10 +233,8 @@ impl FlowBuilder {
         }
         let one_step =
             |b: &mut Self| b.helper(Op::Reduce(kind, axes.into()), &[x], dtype, kept.clone());
-        if !self.split_long_reductions {
-            return one_step(self);
-        }
-        let Some((axis, chunks)) = chunking(&shape, axes, &kept) else {
+        let chunking = |by: TwoSteps| by.chunking(&shape, axes, &kept);
+        let Some((axis, chunks)) = self.two_steps.and_then(chunking) else {
             return one_step(self);
         };
         let wide = match dtype {
@@ -249,7 +277,7 @@ impl FlowBuilder {
         let mut taken = vec![false; self.flow.nodes.len()];
         for o in &graph.outputs {
             let n = of_node[o.value.node.index()];
-            if o.target == Target::Kept {
+            if o.target == kiln_ir::Target::Kept {
                 let output = FlowOutput {
                     node: n,
                     required: false,
@@ -303,27 +331,32 @@ pub(super) fn broadcast(from: &[Dim], to: &[Dim]) -> View {
     View { index, fill: None }
 }
 
-/// Which axis of a long reduction is cut into how many chunks.
-fn chunking(shape: &[Dim], axes: &[usize], kept: &[Dim]) -> Option<(usize, i64)> {
-    let results = kiln_base::numel(kept).as_const()?;
-    let elements = axes
-        .iter()
-        .try_fold(1i64, |n, a| n.checked_mul(shape[*a].as_const()?))?;
-    let columns = shape.len() > 1 && !axes.contains(&(shape.len() - 1)) && results > 1;
-    let (few, long_enough) = match columns {
-        true => (FEW_COLUMNS, results.saturating_mul(elements) >= LARGE),
-        false => (FEW, elements >= LONG),
-    };
-    if results >= few || !long_enough || results == 0 {
-        return None;
+impl TwoSteps {
+    /// Which axis of a long reduction is cut into how many chunks.
+    fn chunking(self, shape: &[Dim], axes: &[usize], kept: &[Dim]) -> Option<(usize, i64)> {
+        let results = kiln_base::numel(kept).as_const()?;
+        let elements = axes
+            .iter()
+            .try_fold(1i64, |n, a| n.checked_mul(shape[*a].as_const()?))?;
+        let columns = shape.len() > 1 && !axes.contains(&(shape.len() - 1)) && results > 1;
+        let (few, long_enough) = match columns {
+            true => (
+                self.few_columns,
+                results.saturating_mul(elements) >= self.large,
+            ),
+            false => (self.few, elements >= self.long),
+        };
+        if results >= few || !long_enough || results == 0 {
+            return None;
+        }
+        axes.iter().find_map(|a| {
+            let extent = shape[*a].as_const()?;
+            let enough = (few / results).max(2);
+            let most = (4 * enough).min(extent / 8).min(4 * self.few);
+            let chunks = (enough.min(most).max(2)..=most).find(|c| extent % c == 0)?;
+            Some((*a, chunks))
+        })
     }
-    axes.iter().find_map(|a| {
-        let extent = shape[*a].as_const()?;
-        let enough = (few / results).max(2);
-        let most = (4 * enough).min(extent / 8).min(4 * FEW);
-        let chunks = (enough.min(most).max(2)..=most).find(|c| extent % c == 0)?;
-        Some((*a, chunks))
-    })
 }
 
 /// The number of a one-element constant.

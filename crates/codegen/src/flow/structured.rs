@@ -1,11 +1,11 @@
 //! Matrix products, convolutions and pooling.
 //!
-//! f32 and f64 products and convolutions keep a node for the library kernel. The others, and pooling,
-//! become a reduction over a window view or a product of two views.
+//! Products and convolutions of f32 and f64, and on a GPU of f16 and bf16, keep a node for the library
+//! kernel. The others, and pooling, become a reduction over a window view or a product of two views.
 
 use super::build::FlowBuilder;
 use super::{ConvSpec, DimIndex, Nid, Op, Result, View};
-use crate::LowerError;
+use crate::{LowerError, Target};
 use kiln_base::plan::ConvRole;
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Scalar};
@@ -13,8 +13,12 @@ use kiln_ir::{NodeId, Pw, ops};
 use smallvec::SmallVec;
 
 /// Which dtypes the library kernels take.
-fn has_library(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F64)
+fn has_library(dtype: DType, target: Target) -> bool {
+    match dtype {
+        DType::F32 | DType::F64 => true,
+        DType::F16 | DType::BF16 => target == Target::Cuda,
+        _ => false,
+    }
 }
 
 /// The number that changes nothing, as a value of `dtype`.
@@ -61,7 +65,7 @@ impl FlowBuilder {
         let (k, n) = (sa[r - 1].clone(), sb[r - 1].clone());
         let mut shape = sa.clone();
         shape[r - 1] = n;
-        if has_library(dtype) {
+        if has_library(dtype, self.target) {
             return self.helper(Op::MatMul, inputs, dtype, shape);
         }
         shape.push(k); // [batch.., m, n, k]
@@ -123,7 +127,7 @@ impl FlowBuilder {
         result: &[Dim],
     ) -> Result<Nid> {
         let dtype = self.dtype(inputs[0]);
-        match has_library(dtype) {
+        match has_library(dtype, self.target) {
             true => Ok(self.library_conv(conv, role, [inputs[0], inputs[1]], result)),
             false => {
                 let text = format!(
@@ -138,7 +142,7 @@ impl FlowBuilder {
     pub(super) fn conv(&mut self, conv: &ops::Conv, inputs: &[Nid], result: &[Dim]) -> Nid {
         let (x, w) = (inputs[0], inputs[1]);
         let dtype = self.dtype(x);
-        if has_library(dtype) {
+        if has_library(dtype, self.target) {
             return self.library_conv(conv, ConvRole::Result, [x, w], result);
         }
         let sw = self.shape(w);

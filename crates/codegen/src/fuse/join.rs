@@ -2,6 +2,7 @@
 
 use super::cost::{DEAR, own_cost};
 use super::{Fuser, Group, Use};
+use crate::Target;
 use crate::affine::{Affine, Ax, Map, Space, estimate};
 use crate::flow::{Nid, Op};
 use kiln_base::{Dim, numel};
@@ -12,12 +13,6 @@ pub(super) const MAX_ROOTS: usize = 6;
 const FEW: i64 = 1024;
 /// How many such buffers weigh as much as a larger one.
 pub(super) const LARGE: usize = 4;
-/// A row that a reduction keeps to itself has at most this many elements ...
-const MAX_ROW: i64 = 1 << 20;
-/// ... and there are at least this many rows, unless ...
-const MIN_ROWS: i64 = 8;
-/// ... the whole space is this small, so that one thread does it at once.
-const SMALL: i64 = 1 << 16;
 
 /// How a node joins a group.
 pub(super) enum Join {
@@ -37,14 +32,19 @@ pub(super) enum Join {
     },
 }
 
-/// Whether enough rows run in parallel.
-pub(super) fn keeps_parallel(space: &Space) -> bool {
+/// Whether enough rows run in parallel: a row that a reduction keeps to itself is not too long and there
+/// are enough of them, unless the whole space is so small that it is done at once.
+pub(super) fn keeps_parallel(space: &Space, target: Target) -> bool {
+    let (longest, fewest, small) = match target {
+        Target::Cpu => (1 << 20, 8, 1 << 16),
+        Target::Cuda => (1 << 16, 64, 1 << 18),
+    };
     let product = |list: &[Ax]| {
         list.iter()
             .fold(1i64, |n, a| n.saturating_mul(estimate(space.extent(*a))))
     };
     let (rows, row) = (product(&space.axes), product(&space.inner));
-    rows.saturating_mul(row) <= SMALL || (rows >= MIN_ROWS && row <= MAX_ROW)
+    rows.saturating_mul(row) <= small || (rows >= fewest && row <= longest)
 }
 
 impl Fuser<'_> {
@@ -198,7 +198,7 @@ impl Fuser<'_> {
             }
             (false, false) => return Err(other()),
         };
-        if group.space.inner.is_empty() && !keeps_parallel(&space) {
+        if group.space.inner.is_empty() && !keeps_parallel(&space, self.options.target) {
             return Err("too few rows to run in parallel, or too long ones".into());
         }
         Ok(Join::Reduce {
@@ -256,7 +256,7 @@ impl Fuser<'_> {
         let row = numel(&space.extents(&free));
         space.axes.retain(|a| !free.contains(a));
         space.inner = free;
-        if keeps_parallel(&space) && self.leads_to_reduction(v, &row) {
+        if keeps_parallel(&space, self.options.target) && self.leads_to_reduction(v, &row) {
             self.groups[u.group].space = space;
         }
     }

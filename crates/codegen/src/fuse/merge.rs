@@ -61,7 +61,7 @@ impl Fuser<'_> {
             if gk.anchor.is_some() || renamed != gk.space.inner {
                 return None;
             }
-        } else if !gk.space.inner.is_empty() && !keeps_parallel(&gk.space) {
+        } else if !gk.space.inner.is_empty() && !keeps_parallel(&gk.space, self.options.target) {
             return None;
         }
         if self.depends(keep.group, gone.group) || self.depends(gone.group, keep.group) {

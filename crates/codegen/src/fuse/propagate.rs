@@ -95,7 +95,8 @@ impl<'a> Fuser<'a> {
         let node = self.node(v);
         match &node.op {
             Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota => {}
-            Op::MatMul | Op::Conv(_) | Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) => {}
+            Op::MatMul | Op::Conv(_) => {}
+            Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) | Op::Custom(_) => {}
             Op::Pw(_) | Op::Cast | Op::Copy => {
                 for &i in &node.inputs {
                     self.demand(i, g, Some(map.into()));

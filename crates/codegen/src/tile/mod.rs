@@ -40,6 +40,14 @@ pub(crate) enum Step {
     Kept(Val),
 }
 
+/// Which values may be kept from one walk over the inner points for a later one.
+pub(crate) struct Keep {
+    /// For each value, whether it is worth it.
+    pub dear: Vec<bool>,
+    /// How many at most.
+    pub most: u16,
+}
+
 /// The most inner points that a row slot holds.
 const LONGEST_SLOT: i64 = 1 << 18;
 /// The most row slots of a kernel.
@@ -48,7 +56,15 @@ const MOST_SLOTS: u16 = 8;
 /// The tile program of a kernel.
 pub(crate) fn print(kernel: &Kernel) -> Printed {
     let schedule = schedule(kernel);
-    let (plans, slots) = plan(kernel, schedule);
+    let keep = Keep {
+        dear: dear(kernel),
+        most: if can_keep(kernel, schedule) {
+            MOST_SLOTS
+        } else {
+            0
+        },
+    };
+    let (plans, slots) = plan(kernel, &keep);
     let in_place = in_place(kernel, &plans);
     let program = inst::program(kernel, schedule, &plans, &slots);
     Printed { program, in_place }
@@ -96,7 +112,7 @@ fn depths(kernel: &Kernel) -> Vec<usize> {
 }
 
 /// The stages, and the slot of each value that is kept.
-fn plan(kernel: &Kernel, schedule: Schedule) -> (Vec<Plan>, Vec<Option<u16>>) {
+pub(crate) fn plan(kernel: &Kernel, keep: &Keep) -> (Vec<Plan>, Vec<Option<u16>>) {
     let varies = kernel.varies_inside();
     let depth = depths(kernel);
     let outer = kernel.axes.len();
@@ -106,8 +122,6 @@ fn plan(kernel: &Kernel, schedule: Schedule) -> (Vec<Plan>, Vec<Option<u16>>) {
         varies[s.value.index()] || a.strides[outer..].iter().any(|s| !s.is(0))
     };
     let last = depth.iter().copied().max().unwrap_or(0);
-    let keepable = can_keep(kernel, schedule);
-    let dear = dear(kernel, &varies);
     let mut slots: Vec<Option<u16>> = vec![None; kernel.body.len()];
     let mut next_slot = 0u16;
     let mut computed = vec![false; kernel.body.len()]; // inside, in an earlier walk
@@ -139,8 +153,8 @@ fn plan(kernel: &Kernel, schedule: Schedule) -> (Vec<Plan>, Vec<Option<u16>>) {
             if !wanted[i] || !(varies[i] || reduction) {
                 continue;
             }
-            let keep = computed[i] && dear[i] && keepable && same(kernel, v) == v;
-            if keep && (slots[i].is_some() || next_slot < MOST_SLOTS) {
+            let keepable = computed[i] && keep.dear[i] && same(kernel, v) == v;
+            if keepable && (slots[i].is_some() || next_slot < keep.most) {
                 if slots[i].is_none() {
                     slots[i] = Some(next_slot);
                     next_slot += 1;
@@ -189,7 +203,8 @@ fn can_keep(kernel: &Kernel, schedule: Schedule) -> bool {
 }
 
 /// Whether computing a value that varies inside takes something costly.
-fn dear(kernel: &Kernel, varies: &[bool]) -> Vec<bool> {
+pub(crate) fn dear(kernel: &Kernel) -> Vec<bool> {
+    let varies = kernel.varies_inside();
     let mut dear: Vec<bool> = Vec::with_capacity(kernel.body.len());
     for (i, def) in kernel.body.iter().enumerate() {
         let mut d = def.expr.is_expensive();
@@ -203,7 +218,7 @@ fn dear(kernel: &Kernel, varies: &[bool]) -> Vec<bool> {
 
 /// Pairs of a read and a written argument of one dtype where every load is at the address of the
 /// store and in its stage or before.
-fn in_place(kernel: &Kernel, plans: &[Plan]) -> Vec<(usize, usize)> {
+pub(crate) fn in_place(kernel: &Kernel, plans: &[Plan]) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
     for (at, plan) in plans.iter().enumerate() {
         for s in &plan.stores {

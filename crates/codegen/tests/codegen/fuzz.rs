@@ -13,7 +13,7 @@ fn count() -> u64 {
     set.and_then(|n| n.parse().ok()).unwrap_or(300)
 }
 
-fn config() -> Config {
+pub fn config() -> Config {
     Config {
         control_flow: false,
         ..Config::default()
@@ -31,7 +31,7 @@ fn epsilon(dtype: DType) -> f64 {
 }
 
 /// The coarsest float dtype in a graph.
-fn coarsest(graph: &Graph) -> f64 {
+pub fn coarsest(graph: &Graph) -> f64 {
     let facts = graph.iter().flat_map(|(_, n)| &n.facts);
     let floats = facts.filter(|f| f.dtype.is_float());
     floats.map(|f| epsilon(f.dtype)).fold(0.0, f64::max)
@@ -39,7 +39,7 @@ fn coarsest(graph: &Graph) -> f64 {
 
 /// Where `got` is wrong. The reference in f64 and rounded to every node's dtype (before and after
 /// decomposition) bound how far rounding alone takes the result.
-fn difference(
+pub fn difference(
     got: &Array,
     rounded: &Array,
     decomposed: &Array,
@@ -74,7 +74,7 @@ fn difference(
     ))
 }
 
-fn show(graph: &Graph, program: &kiln_codegen::Program) {
+pub fn show(graph: &Graph, program: &kiln_codegen::Program) {
     println!("{graph}");
     for l in &program.launches {
         println!("{:?} {:?} {}", l.args, l.nodes, l.kernel.name());

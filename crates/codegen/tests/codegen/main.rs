@@ -1,5 +1,8 @@
 //! Lowered programs, run by interpreters, equal the reference.
 
+mod cuda;
+mod device;
+mod families;
 mod fuzz;
 mod run;
 mod snapshots;

@@ -2,7 +2,7 @@
 
 use crate::tiles;
 use kiln_base::plan::{Conv, ConvRole, Kernel, MatMul};
-use kiln_base::{Dim, round_float};
+use kiln_base::{DType, Dim, round_float};
 use kiln_codegen::{Options, Origin, Program, kir, lower};
 use kiln_ir::eval::{Array, Data, Mode, evaluate};
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, Role, Target, Value, ops};
@@ -14,6 +14,8 @@ pub enum Engine {
     Points,
     /// Tile programs, with results in place wherever that is said to be possible.
     Tiles,
+    /// CUDA C++ on an emulated device, with results in place wherever that is said to be possible.
+    Device,
 }
 
 /// The graph with composites decomposed.
@@ -117,6 +119,8 @@ pub fn run(
         });
     }
     let mut ok = true;
+    let compiled = (engine == Engine::Device).then(|| crate::device::compile(program));
+    let dtypes: Vec<DType> = program.buffers.iter().map(|b| b.dtype).collect();
     for launch in &program.launches {
         let args: Vec<usize> = launch.args.iter().map(|a| a.0 as usize).collect();
         match &launch.kernel {
@@ -124,7 +128,7 @@ pub fn run(
                 Engine::Points => {
                     ok &= points(launch.kir.as_ref().unwrap(), &mut memory, &args, symbols)
                 }
-                Engine::Tiles => ok &= tiles::run(p, &mut memory, &args, &launch.in_place, symbols),
+                _ => ok &= tiles::run(p, &mut memory, &args, &launch.in_place, symbols),
             },
             Kernel::MatMul(m) => {
                 let raw = matmul(m, &memory, &args, symbols);
@@ -139,8 +143,11 @@ pub fn run(
                     engine,
                 );
             }
-            Kernel::Cuda(k) => panic!("{} is not for the CPU", k.name),
-            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) => {
+            Kernel::Cuda(_) => {
+                let compiled = compiled.as_ref().expect("compiled for the device");
+                ok &= compiled.run(launch, &dtypes, &mut memory, symbols) == 0;
+            }
+            Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) | Kernel::Custom(_) => {
                 ok &= alone(&launch.kernel, program, &mut memory, launch, symbols);
             }
             Kernel::Conv(c) => {
@@ -166,7 +173,7 @@ pub fn run(
     ok.then(|| outputs.collect())
 }
 
-/// Runs a scan, sort or scatter by the reference evaluation of its op.
+/// Runs a kernel without epilogue by the reference evaluation of its op.
 fn alone(
     kernel: &Kernel,
     program: &Program,
@@ -198,6 +205,17 @@ fn alone(
             };
             let shape = [&s.lanes, &s.len].map(number);
             (op.into(), s.out, vec![whole(s.x, &shape)])
+        }
+        Kernel::Custom(c) => {
+            let shape =
+                |a: &kiln_base::plan::Array| a.shape.iter().map(number).collect::<Vec<usize>>();
+            let output = shape(&c.out).into_iter().map(Dim::from);
+            let op = ops::Custom {
+                name: c.name.as_str().into(),
+                output: Fact::new(c.out.dtype, output),
+            };
+            let inputs = c.operands.iter().map(|a| whole(a.arg, &shape(a)));
+            (op.into(), c.out.arg, inputs.collect())
         }
         Kernel::Scatter(s) => {
             let strided = |x: &kiln_base::plan::Strided| {
@@ -261,7 +279,7 @@ fn finish(
     args.push(memory.len() - 1);
     let ok = match engine {
         Engine::Points => points(launch.kir.as_ref().unwrap(), memory, &args, symbols),
-        Engine::Tiles => tiles::run(&epilogue.program, memory, &args, &launch.in_place, symbols),
+        _ => tiles::run(&epilogue.program, memory, &args, &launch.in_place, symbols),
     };
     memory.pop();
     ok

@@ -21,6 +21,7 @@ fn launches(p: &Program) -> String {
             Kernel::MatMul(_) => "matmul",
             Kernel::Conv(_) => "conv",
             Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) => "library",
+            Kernel::Custom(_) => "custom",
             Kernel::Cuda(_) => "cuda",
         };
         let args: Vec<String> = l

@@ -32,6 +32,7 @@ mod constant;
 mod control;
 mod conv;
 mod conv_grad;
+mod custom;
 mod full;
 mod gather;
 mod index;
@@ -106,6 +107,14 @@ pub enum Problem {
         /// The row-major position in the result.
         element: usize,
     },
+    /// The kernel of a custom op failed, or is not registered.
+    #[error("{name}: {text}")]
+    Custom {
+        /// The op's name.
+        name: String,
+        /// What it says went wrong.
+        text: String,
+    },
 }
 
 impl EvalError {
@@ -113,7 +122,7 @@ impl EvalError {
     pub fn is_data_error(&self) -> bool {
         matches!(
             self.problem,
-            Problem::Index { .. } | Problem::DivisionByZero { .. }
+            Problem::Index { .. } | Problem::DivisionByZero { .. } | Problem::Custom { .. }
         )
     }
 
@@ -288,6 +297,7 @@ fn dispatch(op: &Op, x: &[&Array], cx: &Context) -> Result<Data, Problem> {
         Op::Softmax(op) => Ok(softmax::eval(op, x[0])),
         Op::BatchNorm(op) => Ok(batch_norm::eval(op, x)),
         Op::Attention(op) => Ok(attention::eval(op, x)),
+        Op::Custom(op) => custom::eval(op, x, cx),
         Op::If(_) | Op::Loop(_) => Err(Problem::Inputs("bodies are run by eval_op".into())),
     }
 }

@@ -32,6 +32,11 @@ struct Random {
 }
 
 #[derive(Serialize, Deserialize)]
+struct Custom {
+    name: Arc<str>,
+}
+
+#[derive(Serialize, Deserialize)]
 struct Loop {
     trips: Dim,
 }
@@ -52,6 +57,9 @@ pub(super) fn print(op: &Op) -> Result<String, ron::Error> {
             hex: op.bytes.iter().map(|b| format!("{b:02x}")).collect(),
         })?,
         Op::Random(op) => write(&Random { kind: op.kind })?,
+        Op::Custom(op) => write(&Custom {
+            name: op.name.clone(),
+        })?,
         Op::Loop(op) => write(&Loop {
             trips: op.trips.clone(),
         })?,
@@ -126,6 +134,11 @@ pub(super) fn parse(
             let Random { kind } = read(attributes)?;
             let Fact { dtype, shape } = fact()?;
             ops::Random { kind, dtype, shape }.into()
+        }
+        "custom" => {
+            let Custom { name } = read(attributes)?;
+            let output = fact()?;
+            ops::Custom { name, output }.into()
         }
         "if" => {
             no_attributes(name, attributes)?;

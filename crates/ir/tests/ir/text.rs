@@ -102,6 +102,41 @@ fn negative_nan_round_trips() {
 }
 
 #[test]
+fn custom_ops_print_their_names_and_need_their_kernels() {
+    let mut graph = Graph::default();
+    let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+    let x = b.input(Fact::new(DType::F32, [2]), Role::Data);
+    let output = Fact::new(DType::I64, [3, 1]);
+    let custom = ops::Custom {
+        name: "test::absent".into(),
+        output,
+    };
+    let y = b.op(custom.clone(), &[x]).unwrap();
+    graph.add_output(y);
+    kiln_ir::verify::verify(&graph).unwrap();
+    let text = graph.to_string();
+    assert!(
+        text.contains(r#"%1: i64[3, 1] = custom(name:"test::absent") %0"#),
+        "{text}"
+    );
+    assert_eq!(Graph::parse(&text).unwrap(), graph);
+    let x = kiln_ir::eval::Array::from_f64(DType::F32, &[2], &[1.0, 2.0]).unwrap();
+    let mode = kiln_ir::eval::Mode::Rounded;
+    let e = kiln_ir::eval::evaluate(&graph, &[x], &[], mode).unwrap_err();
+    assert!(
+        e.to_string()
+            .contains("no custom op `test::absent` is registered"),
+        "{e}"
+    );
+    let negative = Fact::new(DType::F32, [-1i64]);
+    let op = Op::from(ops::Custom {
+        output: negative,
+        ..custom
+    });
+    assert!(op.infer(&[graph.node(kiln_ir::NodeId(0)).fact()]).is_err());
+}
+
+#[test]
 fn parse_errors_say_where() {
     let texts = [
         "",

@@ -30,9 +30,10 @@ impl Group {
             return Err(Error::invalid(rule.name(), message));
         }
         let values = rule.numbers();
+        let home = parameters.first().map(Var::device).unwrap_or_default();
         let mut group = Group {
-            data: Var::volatile(&vector(values.iter().map(|(_, v)| *v)))?,
-            steps: Var::new(&vector(parameters.iter().map(|_| 0.0)))?,
+            data: Var::volatile(&vector(values.iter().map(|(_, v)| *v)).to(home))?,
+            steps: Var::new(&vector(parameters.iter().map(|_| 0.0)).to(home))?,
             moments: parameters.iter().map(|_| None).collect(),
             rule,
             parameters,
@@ -86,7 +87,8 @@ impl Group {
             return Err(Error::invalid("set_number", message));
         }
         self.values[at].1 = value;
-        self.data.assign(&vector(self.values.iter().map(|v| v.1)))
+        let values = vector(self.values.iter().map(|v| v.1));
+        self.data.assign(&values.to(self.data.device()))
     }
 
     /// What the next step assigns.
@@ -96,10 +98,16 @@ impl Group {
         if gradients.iter().all(Option::is_none) {
             return Ok(Vec::new());
         }
+        let home = self.parameters[0].device();
+        self.data.to_(home)?;
+        self.steps.to_(home)?;
         for (i, _) in gradients.iter().enumerate().filter(|(_, g)| g.is_some()) {
             self.make_moments(i)?;
+            for moment in self.moments[i].iter().flatten() {
+                moment.to_(self.parameters[i].device())?;
+            }
         }
-        let made = vector(gradients.iter().map(|g| f64::from(u8::from(g.is_some()))));
+        let made = vector(gradients.iter().map(|g| f64::from(u8::from(g.is_some())))).to(home);
         let steps = match gradients.iter().all(Option::is_some) {
             true => self.steps.get() + 1.0,
             false => self.steps.get() + made,
@@ -158,7 +166,7 @@ impl Group {
                 start = start + value;
                 start.realize()?;
             }
-            Var::new(&start)
+            Var::new(&start.to(p.device()))
         };
         let moments = self.rule.moments().into_iter().map(make);
         self.moments[i] = Some(moments.collect::<Result<_>>()?);

@@ -15,14 +15,18 @@ impl Optimizer {
     /// An optimiser of one group.
     ///
     /// # Errors
-    /// If a hyperparameter is out of range, a parameter is listed twice, or inside `compile`.
+    /// If there are no parameters, a hyperparameter is out of range, a parameter is listed twice or is none
+    /// (see [`Var::parameter`]), or inside `compile`.
     #[track_caller]
     pub fn new<'a>(
         parameters: impl IntoIterator<Item = &'a Var>,
         rule: impl Rule,
     ) -> Result<Optimizer> {
-        let mut optimizer = Optimizer { groups: Vec::new() };
+        let (mut optimizer, name) = (Optimizer { groups: Vec::new() }, rule.name());
         optimizer.add_group(parameters, rule)?;
+        if optimizer.groups[0].parameters.is_empty() {
+            return Err(Error::invalid(name, "there are no parameters to optimise"));
+        }
         Ok(optimizer)
     }
 
@@ -42,6 +46,10 @@ impl Optimizer {
         for p in &parameters {
             if known.contains(&p.id()) {
                 let message = "a parameter is listed more than once";
+                return Err(Error::invalid(rule.name(), message));
+            }
+            if !p.is_parameter() {
+                let message = format!("{p:?} is no parameter; make it with Var::parameter");
                 return Err(Error::invalid(rule.name(), message));
             }
             known.push(p.id());
@@ -154,21 +162,29 @@ impl Optimizer {
     /// If groups, parameters, moments or flags do not match. Nothing is then changed.
     #[track_caller]
     pub fn load_state_dict(&mut self, dict: &StateDict) -> Result<()> {
+        match self.plan_load(dict) {
+            Ok(loads) => self.apply_load(loads),
+            Err(message) => Err(Error::invalid("load_state_dict", message)),
+        }
+    }
+
+    /// What loading assigns, one a group, or why it can't.
+    pub(crate) fn plan_load(&mut self, dict: &StateDict) -> Result<Vec<Load>, String> {
         if dict.param_groups.len() != self.groups.len() {
             let (given, here) = (dict.param_groups.len(), self.groups.len());
-            let message = format!("{given} groups can't be loaded into {here}");
-            return Err(Error::invalid("load_state_dict", message));
+            return Err(format!("{given} groups can't be loaded into {here}"));
         }
-        let mut loads = Vec::new();
-        for (group, given) in self.groups.iter_mut().zip(&dict.param_groups) {
-            match group.plan_load(given, dict) {
-                Ok(load) => loads.push(load),
-                Err(message) => return Err(Error::invalid("load_state_dict", message)),
-            }
-        }
+        let groups = self.groups.iter_mut().zip(&dict.param_groups);
+        groups
+            .map(|(group, given)| group.plan_load(given, dict))
+            .collect()
+    }
+
+    #[track_caller]
+    pub(crate) fn apply_load(&mut self, loads: Vec<Load>) -> Result<()> {
         for (group, (assignments, values)) in self.groups.iter_mut().zip(loads) {
             for (cell, value) in assignments {
-                cell.assign(&value)?;
+                cell.assign(&value.to(cell.device()))?;
             }
             for (name, value) in values {
                 group.set_number(name, value)?;
@@ -179,7 +195,7 @@ impl Optimizer {
 }
 
 /// Values for cells and numbers, checked.
-type Load = (Vec<(Var, Tensor)>, Vec<(&'static str, f64)>);
+pub(crate) type Load = (Vec<(Var, Tensor)>, Vec<(&'static str, f64)>);
 
 impl Group {
     /// What loading assigns, or why it can't.

@@ -1,6 +1,7 @@
 //! What an optimiser saves.
 
 use kiln_tensor::Tensor;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The state of an [`Optimizer`](super::Optimizer), laid out as PyTorch's.
@@ -14,7 +15,7 @@ pub struct StateDict {
 }
 
 /// The hyperparameters of a group and the numbers of its parameters.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GroupDict {
     /// `lr`, `momentum`, `beta1`, …
     pub numbers: BTreeMap<String, f64>,

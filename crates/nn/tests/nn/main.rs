@@ -1,9 +1,13 @@
 //! What layers and models promise.
 
 mod attention;
+mod checkpoint;
 mod errors;
+mod hooks;
+mod images;
 mod init;
 mod layers;
+mod more;
 mod rnn;
 mod running_norm;
 mod state;

@@ -27,7 +27,7 @@ fn an_unknown_pass_is_an_error_that_lists_the_passes() {
         ..Options::default()
     };
     let error = optimize(Graph::default(), &options).unwrap_err();
-    insta::assert_snapshot!(error, @r#"there is no pass "magic"; the passes are dead_code, views, constant_fold, common_subexpressions, conv_batch_norm"#);
+    insta::assert_snapshot!(error, @r#"there is no pass "magic"; the passes are dead_code, views, constant_fold, common_subexpressions, conv_batch_norm, centring"#);
 }
 
 #[test]
@@ -48,6 +48,7 @@ fn the_list_of_passes_reads_well() {
     constant_fold: computes what depends on constants only
     common_subexpressions: computes equal expressions once
     conv_batch_norm: folds the batch norm behind a convolution into its weight (rounds)
+    centring: drops what a mean takes away, such as the bias in front of a batch norm (rounds)
     ");
 }
 

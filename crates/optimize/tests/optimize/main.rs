@@ -1,6 +1,7 @@
 //! The passes against the reference evaluation.
 
 mod bugs;
+mod centring;
 mod compare;
 mod driver;
 mod generate;

@@ -3,6 +3,8 @@
 use super::MemoryReport;
 use super::check::{self, Facts};
 use crate::conv::Conv;
+use crate::cuda::{self, Graphs, Launch};
+use crate::custom::Custom;
 use crate::error::{Result, damaged};
 use crate::matmul::MatMul;
 use crate::memory::ALIGN;
@@ -14,7 +16,7 @@ use crate::tile::{self, Linked};
 use hashbrown::HashMap;
 use kiln_base::memory::{Block, solve};
 use kiln_base::plan::{BufferId, Kernel, Place, Plan, Step};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// Where a buffer is during a run.
@@ -37,6 +39,8 @@ pub(super) enum Work {
     Scan(Scan),
     ArgSort(ArgSort),
     Scatter(Scatter),
+    Custom(Custom),
+    Cuda(Arc<Launch>),
 }
 
 /// A step with known sizes.
@@ -71,6 +75,29 @@ pub(super) struct Bound {
     pub arena: usize,
     pub prepare_arena: usize,
     pub report: MemoryReport,
+    /// Graphs of the run part, for a GPU.
+    pub graphs: Graphs,
+    pub holders: Holders,
+}
+
+/// What a GPU's memory is held for.
+pub(super) struct Holders {
+    pub outputs: Arc<str>,
+    pub prepared: Arc<str>,
+    pub arena: Arc<str>,
+}
+
+impl Holders {
+    fn new(plan: &Plan) -> Holders {
+        let last = plan.run.last().or(plan.prepare.last());
+        let kernel = last.map_or("nothing", |s| plan.kernels[s.kernel as usize].name());
+        let of = |what: &str| format!("{what} of the program that ends in {kernel}").into();
+        Holders {
+            outputs: of("results"),
+            prepared: of("prepared parameters"),
+            arena: of("temporaries"),
+        }
+    }
 }
 
 struct Binder<'a> {
@@ -78,6 +105,8 @@ struct Binder<'a> {
     facts: &'a Facts,
     values: &'a [i64],
     level: Level,
+    /// The kernels, for a GPU.
+    launches: Vec<Arc<Launch>>,
     lens: Vec<i64>,
     /// Places of all buffers but temporaries.
     fixed: Vec<Loc>,
@@ -88,7 +117,13 @@ struct Binder<'a> {
 const BUFFER_LIMIT: i64 = 1 << 46;
 
 impl Bound {
-    pub(super) fn new(plan: &Plan, facts: &Facts, values: &[i64], level: Level) -> Result<Bound> {
+    pub(super) fn new(
+        plan: &Plan,
+        facts: &Facts,
+        values: &[i64],
+        level: Level,
+        gpu: Option<&Arc<cuda::Device>>,
+    ) -> Result<Bound> {
         let lens = plan
             .buffers
             .iter()
@@ -124,6 +159,10 @@ impl Bound {
             facts,
             values,
             level,
+            launches: match gpu {
+                Some(device) => Launch::all(device, plan, values)?,
+                None => Vec::new(),
+            },
             lens,
             fixed,
             linked: HashMap::new(),
@@ -151,6 +190,8 @@ impl Bound {
             arena: layout.0,
             prepare_arena: prepare_layout.0,
             report,
+            graphs: Graphs::default(),
+            holders: Holders::new(plan),
         })
     }
 }
@@ -296,9 +337,11 @@ impl Binder<'_> {
             Kernel::Scan(s) => Work::Scan(Scan::new(s, values, &key.1, level)?),
             Kernel::ArgSort(s) => Work::ArgSort(ArgSort::new(s, values, &key.1, level)?),
             Kernel::Scatter(s) => Work::Scatter(Scatter::new(s, values, &key.1, level)?),
-            Kernel::Cuda(k) => {
-                return Err(damaged!("{} is a GPU kernel in a plan for the CPU", k.name));
-            }
+            Kernel::Custom(c) => Work::Custom(Custom::new(c, values, &key.1)?),
+            Kernel::Cuda(k) => match self.launches.get(step.kernel as usize) {
+                Some(launch) => Work::Cuda(launch.clone()),
+                None => return Err(damaged!("{} is a GPU kernel in a plan for the CPU", k.name)),
+            },
         };
         let work = Arc::new(work);
         self.linked.insert(key, work.clone());
@@ -316,15 +359,20 @@ impl Binder<'_> {
             Work::Tile(l) => Some(l),
             Work::MatMul(m) => m.epilogue.as_ref(),
             Work::Conv(c) => c.epilogue.as_ref(),
-            Work::Scan(_) | Work::ArgSort(_) | Work::Scatter(_) => None,
+            Work::Scan(_)
+            | Work::ArgSort(_)
+            | Work::Scatter(_)
+            | Work::Custom(_)
+            | Work::Cuda(_) => None,
         };
         // Operands that are read after a part of the result is written.
-        let operands: &[u16] = match kernel {
-            Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => &[],
-            Kernel::MatMul(m) => &[m.lhs.arg, m.rhs.arg],
-            Kernel::Conv(c) => &c.operands,
-            Kernel::ArgSort(s) => &[s.x],
-            Kernel::Scatter(s) => &[s.index.arg, s.src.arg],
+        let operands: SmallVec<[u16; 4]> = match kernel {
+            Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => smallvec![],
+            Kernel::MatMul(m) => smallvec![m.lhs.arg, m.rhs.arg],
+            Kernel::Conv(c) => c.operands.iter().copied().collect(),
+            Kernel::ArgSort(s) => smallvec![s.x],
+            Kernel::Scatter(s) => smallvec![s.index.arg, s.src.arg],
+            Kernel::Custom(c) => c.operands.iter().map(|o| o.arg).collect(),
         };
         let mut parallel = linked.is_none_or(|l| l.parallel);
         for w in (0..step.args.len()).filter(|w| access.writes[*w]) {

@@ -9,13 +9,15 @@
 //! * in-place chains that end in a temporary.
 
 use crate::buffer::Buffer;
+use crate::custom::registered;
 use crate::error::{Error, Result, damaged};
 use crate::memory::Storage;
 use kiln_base::cuda::CudaKernel;
-use kiln_base::plan::{BufferId, Kernel, Place, Plan, Role, Step};
+use kiln_base::plan::{Array, BufferId, Kernel, Place, Plan, Role, Step};
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::tile::{Inst, TileProgram};
 use kiln_base::{DType, Dim};
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// What checking found out.
@@ -241,20 +243,21 @@ pub(super) fn access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
 
 /// The access of a kernel that has no epilogue.
 fn alone_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
+    type Arg = (u16, DType);
     let name = kernel.name();
-    let (operands, out): (&[(u16, DType)], (u16, DType)) = match kernel {
+    let (operands, out): (SmallVec<[Arg; 3]>, Arg) = match kernel {
         Kernel::Scan(s) => {
             let floats = s.dtype.is_float() || s.kind != ScanKind::LogSumExp;
             if !s.dtype.computes() || s.dtype == DType::Bool || !floats {
                 return Err(damaged!("a {} scan of {}", s.kind.name(), s.dtype));
             }
-            (&[(s.x, s.dtype)], (s.out, s.dtype))
+            (smallvec![(s.x, s.dtype)], (s.out, s.dtype))
         }
         Kernel::ArgSort(s) => {
             if !s.dtype.computes() {
                 return Err(damaged!("a sort of {}", s.dtype));
             }
-            (&[(s.x, s.dtype)], (s.out, DType::I64))
+            (smallvec![(s.x, s.dtype)], (s.out, DType::I64))
         }
         Kernel::Scatter(s) => {
             let adds = matches!(s.kind, ScatterKind::Sum | ScatterKind::Prod);
@@ -262,17 +265,22 @@ fn alone_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
             if s.kind != ScatterKind::Set && (!s.dtype.computes() || adds && narrow) {
                 return Err(damaged!("a {} scatter of {}", s.kind.name(), s.dtype));
             }
-            let operands = [
+            let operands = smallvec![
                 (s.x, s.dtype),
                 (s.index.arg, DType::I64),
                 (s.src.arg, s.dtype),
             ];
-            (&operands.clone(), (s.out, s.dtype))
+            (operands, (s.out, s.dtype))
+        }
+        Kernel::Custom(c) => {
+            registered(&c.name)?;
+            let array = |a: &Array| (a.arg, a.dtype);
+            (c.operands.iter().map(array).collect(), array(&c.out))
         }
         Kernel::Cuda(k) => return cuda_access(k, dtypes),
         _ => return Err(damaged!("{name} has a program")),
     };
-    let arg = |(i, dtype): (u16, DType)| match dtypes.get(i as usize) {
+    let arg = |(i, dtype): Arg| match dtypes.get(i as usize) {
         Some(d) if *d == dtype => Ok(i as usize),
         _ => Err(damaged!(
             "argument {i} of a {name} is missing or of another dtype"
@@ -284,7 +292,7 @@ fn alone_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
     };
     access.writes[arg(out)?] = true;
     for operand in operands {
-        let i = arg(*operand)?;
+        let i = arg(operand)?;
         if access.writes[i] {
             return Err(damaged!("a {name} writes its own operand"));
         }
@@ -340,13 +348,16 @@ fn prepare_is_symbolic(plan: &Plan) -> bool {
     let parameter =
         |i: &kiln_base::plan::Input| i.role == Role::Parameter && i.shape.iter().any(symbolic);
     let step = |s: &Step| {
-        let kernel = &plan.kernels[s.kernel as usize];
-        s.args
-            .iter()
-            .any(|a| symbolic(&plan.buffers[a.0 as usize].len))
-            || kernel
-                .program()
-                .is_none_or(|p| p.axes.iter().chain(&p.inner).any(symbolic))
+        let sizes = match &plan.kernels[s.kernel as usize] {
+            Kernel::Cuda(k) => (k.scalars.iter())
+                .chain(k.grid.iter().map(|b| &b.points))
+                .any(symbolic),
+            kernel => {
+                (kernel.program()).is_none_or(|p| p.axes.iter().chain(&p.inner).any(symbolic))
+            }
+        };
+        let buffer = |a: &BufferId| symbolic(&plan.buffers[a.0 as usize].len);
+        sizes || s.args.iter().any(buffer)
     };
     !plan.symbols.is_empty()
         && (plan.buffers.iter().any(buffer)
@@ -386,10 +397,10 @@ fn donor(plan: &Plan, output: usize) -> Option<usize> {
     let safe = first >= plan.commit as usize
         && last_read.is_none_or(|r| r <= first)
         && plan.run[first..].iter().all(|s| s.sites.is_empty());
-    // Other kernels read their operands many times.
+    // Other kernels read their operands many times; what CUDA kernels do is the compiler's word.
     let streams = matches!(
         plan.kernels[plan.run[first].kernel as usize],
-        Kernel::Tile(_) | Kernel::Scan(_)
+        Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_)
     ) || last_read.is_none_or(|r| r < first);
     (safe && streams).then_some(donor)
 }
@@ -418,7 +429,7 @@ pub(super) fn constants(plan: &Plan) -> Result<Vec<Buffer>> {
 }
 
 /// Checks the inputs against the plan and gives the symbols' values.
-pub(super) fn inputs(plan: &Plan, inputs: &[Buffer]) -> Result<smallvec::SmallVec<[i64; 4]>> {
+pub(super) fn inputs(plan: &Plan, inputs: &[Buffer]) -> Result<SmallVec<[i64; 4]>> {
     if inputs.len() != plan.inputs.len() {
         return Err(Error::InputCount {
             expected: plan.inputs.len(),
@@ -437,7 +448,7 @@ pub(super) fn inputs(plan: &Plan, inputs: &[Buffer]) -> Result<smallvec::SmallVe
             return Err(shape_error(plan, i, b));
         }
     }
-    let values: smallvec::SmallVec<[i64; 4]> = (plan.symbols.iter())
+    let values: SmallVec<[i64; 4]> = (plan.symbols.iter())
         .map(|s| inputs[s.input as usize].shape()[s.axis as usize])
         .collect();
     for (s, value) in plan.symbols.iter().zip(&values) {

@@ -3,6 +3,7 @@
 use super::Executable;
 use super::bound::{Bound, BoundStep, Loc, Work};
 use crate::buffer::Buffer;
+use crate::cuda::{Call, Session};
 use crate::error::{Error, Result};
 use crate::memory::Storage;
 use crate::tile::{Failures, Launch, run_all};
@@ -62,29 +63,117 @@ pub(super) fn run(exe: &Executable, bound: &Bound, mut inputs: Inputs) -> Result
         false => Some(exe.prepared(bound, inputs.all())?),
     };
     let prepared: &[Arc<Storage>] = prepared.as_ref().map_or(&[], |p| &p.storages);
+    let part = Part::new(exe, bound, false)?;
     let mut slots: SmallVec<[Memory; 4]> = SmallVec::new();
     for slot in &bound.slots {
         slots.push(match slot.donor.filter(|d| inputs.gives(*d, slot.bytes)) {
             Some(d) => Memory::Donated(d, Buffer::vacant(inputs.all()[d].dtype())?),
-            None => Memory::Fresh(Storage::new(slot.bytes)?),
+            None => Memory::Fresh(part.allocate(slot.bytes, &bound.holders.outputs)?),
         });
     }
-    let arena = Storage::new(bound.arena)?;
-    let place = |loc: Loc| match loc {
-        Loc::Input(i) => inputs.all()[i].storage().ptr(),
+    let arena = part.allocate(bound.arena, &bound.holders.arena)?;
+    let storage = |loc: Loc| match loc {
+        Loc::Input(i) => inputs.all()[i].storage(),
         Loc::Slot(s) => match &slots[s] {
-            Memory::Fresh(storage) => storage.ptr(),
-            Memory::Donated(i, _) => inputs.all()[*i].storage().ptr(),
+            Memory::Fresh(storage) => storage,
+            Memory::Donated(i, _) => inputs.all()[*i].storage(),
         },
-        Loc::Constant(c) => exe.constants[c].storage().ptr(),
-        Loc::Prepared(p) => prepared[p].ptr(),
-        Loc::Arena(offset) => arena.ptr().wrapping_add(offset),
+        Loc::Constant(c) => exe.constants[c].storage(),
+        Loc::Prepared(p) => &prepared[p],
+        Loc::Arena(_) => &arena,
     };
-    run_steps(exe, &bound.run, &exe.plan.run, exe.profile.on(), place)?;
+    part.run(storage)?;
     finish(exe, bound, inputs, slots, prepared)
 }
 
-/// Runs steps one after the other, up to the first data error.
+/// A part of a plan being run: *prepare* or the rest.
+struct Part<'a> {
+    exe: &'a Executable,
+    bound: &'a Bound,
+    preparing: bool,
+    /// On a GPU, what the part goes through.
+    session: Option<Session>,
+}
+
+impl<'a> Part<'a> {
+    fn new(exe: &'a Executable, bound: &'a Bound, preparing: bool) -> Result<Part<'a>> {
+        let session = exe.gpu.as_ref().map(Session::new).transpose()?;
+        Ok(Part {
+            exe,
+            bound,
+            preparing,
+            session,
+        })
+    }
+
+    fn allocate(&self, bytes: usize, what: &Arc<str>) -> Result<Storage> {
+        match &self.session {
+            None => Storage::new(bytes),
+            Some(session) => session.allocate(bytes, what),
+        }
+    }
+
+    /// Runs the steps up to the first data error. On a GPU they may still be running afterwards if
+    /// they can't have one.
+    fn run<'s>(self, storage: impl Fn(Loc) -> &'s Storage) -> Result<()> {
+        let (exe, bound) = (self.exe, self.bound);
+        let (steps, source) = match self.preparing {
+            true => (&bound.prepare, &exe.plan.prepare),
+            false => (&bound.run, &exe.plan.run),
+        };
+        let place = |loc: Loc| match loc {
+            Loc::Arena(offset) => storage(loc).ptr().wrapping_add(offset),
+            _ => storage(loc).ptr(),
+        };
+        let Some(session) = self.session else {
+            let profile = !self.preparing && exe.profile.on();
+            return run_steps(exe, steps, source, profile, place);
+        };
+        let mut calls = Vec::with_capacity(steps.len());
+        let (mut read, mut written): (Vec<&Storage>, Vec<&Storage>) = (Vec::new(), Vec::new());
+        for step in steps {
+            let Work::Cuda(launch) = &*step.work else {
+                return Err(Error::Internal("a CPU kernel for a GPU".into()));
+            };
+            calls.push(Call {
+                launch,
+                args: step.args.iter().map(|a| place(*a)).collect(),
+                sites: &source[step.step].sites,
+                guarded: !self.preparing && step.step >= exe.plan.commit as usize,
+            });
+            for (loc, writes) in step.args.iter().zip(launch.writes()) {
+                let (list, at) = (if writes { &mut written } else { &mut read }, storage(*loc));
+                if !list.iter().any(|s| std::ptr::eq(*s, at)) {
+                    list.push(at);
+                }
+            }
+        }
+        let graphs = (!self.preparing).then_some(&bound.graphs);
+        let failure = session.run(&calls, graphs, &read, &written)?;
+        let count = steps.len() as u64;
+        exe.counts.kernels.fetch_add(count, Ordering::Relaxed);
+        match failure {
+            Some(found) => Err(data_error(exe, found.state - 1, found.index, found.bound)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn data_error(exe: &Executable, site: u32, index: i64, bound: i64) -> Error {
+    let Some(info) = exe.plan.sites.get(site as usize) else {
+        return Error::Internal(format!("a kernel reports an error at site {site}"));
+    };
+    Error::Data {
+        site,
+        op: info.op.clone(),
+        kind: info.kind,
+        node: info.node,
+        index,
+        bound,
+    }
+}
+
+/// Runs steps one after the other on the CPU, up to the first data error.
 fn run_steps(
     exe: &Executable,
     steps: &[BoundStep],
@@ -94,6 +183,11 @@ fn run_steps(
 ) -> Result<()> {
     let failures = Failures::default();
     for group in steps.chunk_by(|_, next| next.joined) {
+        let site = |i: u32| {
+            let sites = &source[group[0].step].sites;
+            let site = sites.get(i as usize).copied().unwrap_or(0);
+            (site, &exe.plan.sites[site as usize])
+        };
         let args = |step: &BoundStep| -> SmallVec<[*mut u8; 12]> {
             step.args.iter().map(|a| place(*a)).collect()
         };
@@ -103,7 +197,15 @@ fn run_steps(
         // says when parts would disturb each other, and joined steps don't.
         unsafe {
             match group {
-                [step] => run_step(step, &args(step), &failures),
+                [step] => {
+                    if let Some(text) = run_step(step, &args(step), &failures)? {
+                        return Err(Error::Custom {
+                            op: site(0).1.op.clone(),
+                            text,
+                            node: site(0).1.node,
+                        });
+                    }
+                }
                 _ => {
                     let args: Vec<_> = group.iter().map(args).collect();
                     let launch = |(step, args)| tile_launch(step, args);
@@ -113,23 +215,17 @@ fn run_steps(
                 }
             }
         }
-        let step = &group[0];
         if let Some(start) = start {
-            exe.profile.add(step.step, start.elapsed());
+            exe.profile.add(group[0].step, start.elapsed());
         }
         exe.counts.kernels.fetch_add(1, Ordering::Relaxed);
         if let Some(failure) = failures.take()? {
-            let sites = &source[step.step].sites;
-            let site = sites.get(failure.site as usize).copied().unwrap_or(0);
-            let info = &exe.plan.sites[site as usize];
-            return Err(Error::Data {
-                site,
-                op: info.op.clone(),
-                kind: info.kind,
-                node: info.node,
-                index: failure.index,
-                bound: failure.bound,
-            });
+            return Err(data_error(
+                exe,
+                site(failure.site).0,
+                failure.index,
+                failure.bound,
+            ));
         }
     }
     Ok(())
@@ -147,11 +243,15 @@ fn tile_launch<'a>(step: &'a BoundStep, args: &'a SmallVec<[*mut u8; 12]>) -> Op
     }
 }
 
-/// Runs a step by itself.
+/// Runs a step by itself; gives what a user's kernel says of its failure.
 ///
 /// # Safety
 /// The arguments are those it was linked for, and `parallel` is right.
-unsafe fn run_step(step: &BoundStep, args: &[*mut u8], failures: &Failures) {
+unsafe fn run_step(
+    step: &BoundStep,
+    args: &[*mut u8],
+    failures: &Failures,
+) -> Result<Option<String>> {
     let parallel = step.parallel;
     // SAFETY: the caller's.
     unsafe {
@@ -169,8 +269,11 @@ unsafe fn run_step(step: &BoundStep, args: &[*mut u8], failures: &Failures) {
             Work::Scan(s) => s.run(args, parallel),
             Work::ArgSort(s) => s.run(args, parallel, failures),
             Work::Scatter(s) => s.run(args, parallel, failures),
+            Work::Custom(c) => return Ok(c.run(args).err()),
+            Work::Cuda(_) => return Err(Error::Internal("a GPU kernel for the CPU".into())),
         }
     }
+    Ok(None)
 }
 
 fn finish(
@@ -216,16 +319,18 @@ pub(super) fn prepare(
     bound: &Bound,
     inputs: &[Buffer],
 ) -> Result<Vec<Arc<Storage>>> {
-    let storages = bound.prepared.iter().map(|bytes| Storage::new(*bytes));
+    let part = Part::new(exe, bound, true)?;
+    let storages = bound
+        .prepared
+        .iter()
+        .map(|bytes| part.allocate(*bytes, &bound.holders.prepared));
     let storages = storages.collect::<Result<Vec<_>>>()?;
-    let arena = Storage::new(bound.prepare_arena)?;
-    let place = |loc: Loc| match loc {
-        Loc::Input(i) => inputs[i].storage().ptr(),
-        Loc::Constant(c) => exe.constants[c].storage().ptr(),
-        Loc::Prepared(p) => storages[p].ptr(),
-        Loc::Arena(offset) => arena.ptr().wrapping_add(offset),
-        Loc::Slot(_) => std::ptr::null_mut(), // checking allows no output here
-    };
-    run_steps(exe, &bound.prepare, &exe.plan.prepare, false, place)?;
+    let arena = part.allocate(bound.prepare_arena, &bound.holders.arena)?;
+    part.run(|loc| match loc {
+        Loc::Input(i) => inputs[i].storage(),
+        Loc::Constant(c) => exe.constants[c].storage(),
+        Loc::Prepared(p) => &storages[p],
+        Loc::Arena(_) | Loc::Slot(_) => &arena, // checking allows no output here
+    })?;
     Ok(storages.into_iter().map(Arc::new).collect())
 }

@@ -4,6 +4,8 @@ mod accesses;
 mod build;
 mod compiled;
 mod concurrency;
+mod cuda;
+mod custom;
 mod damage;
 mod executor;
 mod oracle;

@@ -43,7 +43,7 @@ fn same_everywhere(plan: &Plan, inputs: &[Buffer]) -> Result<Vec<Value>, Error> 
     for level in 0..results[0].len() {
         for other in &results[1..] {
             match (&results[0][level], &other[level]) {
-                (Ok(a), Ok(b)) => assert_eq!(a[0].bytes(), b[0].bytes()),
+                (Ok(a), Ok(b)) => assert_eq!(a[0].bytes().unwrap(), b[0].bytes().unwrap()),
                 (a, b) => assert_eq!(a.as_ref().err(), b.as_ref().err()),
             }
         }

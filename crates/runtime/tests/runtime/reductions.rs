@@ -225,6 +225,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
             pool.set_threads(threads);
             exe.run_shared(std::slice::from_ref(&x)).unwrap()[0]
                 .bytes()
+                .unwrap()
                 .to_vec()
         })
         .into();

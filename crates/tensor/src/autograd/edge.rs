@@ -1,6 +1,7 @@
 //! The graph of gradients: where the gradient of a tensor goes.
 
 use super::hook::Hooks;
+use crate::device::Home;
 use crate::node::{Node, Operand};
 use crate::{Device, Tensor, scope};
 use kiln_ir::{Fact, Facts, OpError};
@@ -31,7 +32,7 @@ impl Edge {
 pub(crate) struct Leaf {
     pub(crate) id: u64,
     pub(crate) fact: Fact,
-    pub(crate) device: Device,
+    pub(crate) device: Home,
     grad: Mutex<Option<Tensor>>,
     pub(crate) hooks: Arc<Hooks>,
 }
@@ -42,7 +43,7 @@ impl Leaf {
         Arc::new(Leaf {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             fact,
-            device,
+            device: Home::new(device),
             grad: Mutex::new(None),
             hooks: Arc::default(),
         })
@@ -71,7 +72,7 @@ type PerOutput<T> = Mutex<SmallVec<[(u32, Arc<T>); 1]>>;
 /// A recorded operation, as gradients see it.
 pub(crate) struct GradNode {
     pub(crate) facts: Facts,
-    pub(crate) device: Device,
+    pub(crate) device: Option<Device>,
     pub(crate) loc: &'static Location<'static>,
     pub(crate) called: &'static str,
     saved: Mutex<Option<Saved>>,
@@ -86,21 +87,17 @@ pub(crate) struct GradNode {
 /// What a derivative needs; a backward pass releases it.
 #[derive(Clone)]
 pub(crate) struct Saved {
-    pub(crate) rule: SavedRule,
+    /// The node whose values are the outputs.
+    pub(crate) held: Held,
+    /// A user's function; the derivative of the node's op where `None`.
+    pub(crate) custom: Option<Arc<CustomRule>>,
     pub(crate) inputs: SmallVec<[(Operand, Edge); 2]>,
 }
 
-#[derive(Clone)]
-pub(crate) enum SavedRule {
-    /// The op of a node, whose values are the outputs.
-    Op(Held),
-    /// A user's function.
-    Custom(Arc<CustomRule>),
-}
-
-/// From the cotangents of the outputs to those of the inputs; also told which inputs need one.
-pub(crate) type CustomRule =
-    dyn Fn(&[Option<Tensor>], &[bool]) -> Result<Vec<Option<Tensor>>, OpError> + Send + Sync;
+/// See [`kiln_autodiff::Custom`].
+pub(crate) type CustomRule = dyn Fn(&[Tensor], &[Tensor], &[Option<Tensor>], &[bool]) -> Result<Vec<Option<Tensor>>, OpError>
+    + Send
+    + Sync;
 
 /// A node whose values a backward pass may ask for; reads keep those that a plan writes anyway.
 pub(crate) struct Held(Arc<Node>);
@@ -134,11 +131,15 @@ impl GradNode {
         let flows = super::is_grad_enabled()
             && inputs.iter().any(|t| t.edge.is_some())
             && node.facts.iter().any(|f| f.dtype.is_float());
-        flows.then(|| GradNode::new(node, SavedRule::Op(Held::new(node)), inputs))
+        flows.then(|| GradNode::new(node, None, inputs))
     }
 
-    /// The gradient side of a node whose gradients `rule` passes to `inputs`.
-    pub(crate) fn new(node: &Node, rule: SavedRule, inputs: &[Tensor]) -> Arc<GradNode> {
+    /// The gradient side of a node whose gradients its op's derivative or `custom` passes to `inputs`.
+    pub(crate) fn new(
+        node: &Arc<Node>,
+        custom: Option<Arc<CustomRule>>,
+        inputs: &[Tensor],
+    ) -> Arc<GradNode> {
         let operand = |t: &Tensor| (t.operand(), t.edge.clone());
         let new = Arc::new(GradNode {
             facts: node.facts.clone(),
@@ -146,7 +147,8 @@ impl GradNode {
             loc: node.loc,
             called: node.called,
             saved: Mutex::new(Some(Saved {
-                rule,
+                held: Held::new(node),
+                custom,
                 inputs: inputs.iter().map(operand).collect(),
             })),
             users: Mutex::default(),
@@ -217,7 +219,10 @@ impl GradNode {
             return Some(found.clone());
         }
         make.then(|| {
-            let leaf = Leaf::new(self.facts[output as usize].clone(), self.device);
+            let leaf = Leaf::new(
+                self.facts[output as usize].clone(),
+                self.device.unwrap_or_default(),
+            );
             retained.push((output, leaf.clone()));
             leaf
         })

@@ -1,6 +1,6 @@
 //! The backward pass over recorded tensors.
 
-use super::edge::{Edge, GradNode, Leaf, Saved, SavedRule};
+use super::edge::{Edge, GradNode, Leaf, Saved};
 use super::{enable_grad, no_grad};
 use crate::record::Recorder;
 use crate::{Error, ErrorKind, Result, Tensor};
@@ -13,12 +13,12 @@ use std::panic::Location;
 use std::sync::Arc;
 
 /// The part of the gradient graph behind some tensors, operands before users.
-struct Trace {
-    entries: Vec<Entry>,
+pub(super) struct Trace {
+    pub(super) entries: Vec<Entry>,
     known: HashMap<usize, usize>,
 }
 
-enum Entry {
+pub(super) enum Entry {
     Leaf(Arc<Leaf>),
     Node(Arc<GradNode>, Saved),
 }
@@ -30,7 +30,7 @@ struct Frame {
 }
 
 impl Trace {
-    fn of(tensors: &[&Tensor], loc: &'static Location<'static>) -> Result<Trace> {
+    pub(super) fn of(tensors: &[&Tensor], loc: &'static Location<'static>) -> Result<Trace> {
         let mut trace = Trace {
             entries: Vec::new(),
             known: HashMap::new(),
@@ -81,7 +81,7 @@ impl Trace {
                          it with retain_graph",
                         node.called
                     );
-                    Error::new(ErrorKind::Value, "backward", message, Loc::from(loc))
+                    Error::new(ErrorKind::Value, "backward", message, loc)
                 })?;
                 stack.push(Frame {
                     node: node.clone(),
@@ -93,7 +93,7 @@ impl Trace {
         Ok(())
     }
 
-    fn place(&self, edge: &Edge) -> Option<Place> {
+    pub(super) fn place(&self, edge: &Edge) -> Option<Place> {
         match edge {
             Edge::None => None,
             Edge::Leaf(leaf) => Some((*self.known.get(&(Arc::as_ptr(leaf) as usize))?, 0)),
@@ -121,9 +121,9 @@ impl Trace {
                     outputs: SmallVec::new(),
                 },
                 Entry::Node(node, saved) => Step {
-                    rule: match &saved.rule {
-                        SavedRule::Op(held) => Rule::Op(&held.node().op),
-                        SavedRule::Custom(f) => Rule::Custom(&**f),
+                    rule: match &saved.custom {
+                        None => Rule::Op(&saved.held.node().op),
+                        Some(f) => Rule::Custom(&**f),
                     },
                     inputs: saved
                         .inputs
@@ -133,15 +133,12 @@ impl Trace {
                             (with(t, edge), self.place(edge))
                         })
                         .collect(),
-                    outputs: match &saved.rule {
-                        SavedRule::Op(held) => (0..node.facts.len() as u32)
-                            .map(|o| {
-                                let t = Tensor::output_of(held.node(), o);
-                                with(t, &Edge::Node(node.clone(), o))
-                            })
-                            .collect(),
-                        SavedRule::Custom(_) => SmallVec::new(),
-                    },
+                    outputs: (0..node.facts.len() as u32)
+                        .map(|o| {
+                            let t = Tensor::output_of(saved.held.node(), o);
+                            with(t, &Edge::Node(node.clone(), o))
+                        })
+                        .collect(),
                 },
             })
             .collect()
@@ -232,7 +229,7 @@ pub(crate) fn run(
     let wanted: Vec<Place> = places.iter().flatten().copied().collect();
     let chain = || {
         let steps = trace.steps(keep.create);
-        let mut recorder = Recorder::new(loc, "backward", roots[0].device());
+        let mut recorder = Recorder::new(loc, "backward", roots[0].node.device);
         let mut watch = Watch { trace: &trace };
         kiln_autodiff::backward(&mut recorder, &steps, seeds, &wanted, &mut watch)
     };
@@ -244,7 +241,7 @@ pub(crate) fn run(
         Entry::Node(node, _) => {
             Error::new(ErrorKind::Op, node.called, p.error.0, Loc::from(node.loc))
         }
-        Entry::Leaf(_) => Error::new(ErrorKind::Op, "backward", p.error.0, Loc::from(loc)),
+        Entry::Leaf(_) => Error::new(ErrorKind::Op, "backward", p.error.0, loc),
     })?;
     if !keep.graph {
         for entry in &trace.entries {

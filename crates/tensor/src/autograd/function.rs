@@ -1,15 +1,15 @@
 //! Functions with a derivative of the user's own.
 
-use super::edge::{Edge, GradNode, SavedRule};
+use super::edge::{CustomRule, Edge, GradNode};
 use super::no_grad;
 use crate::record::compose;
 use crate::{Result, Tensor};
-use kiln_ir::OpError;
+use kiln_ir::{OpError, ensure};
 use std::sync::Arc;
 
 /// `forward(inputs)`, whose gradients `backward` computes: from the inputs, the result and the gradient
 /// of the result to one gradient for each input (`None` for zero). Nothing that `forward` does is
-/// recorded for gradients.
+/// recorded for gradients; what `backward` does is, where gradients are differentiated again.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, custom_function};
@@ -29,23 +29,35 @@ pub fn custom_function(
     compose("custom_function", inputs, |_| {
         let plain: Vec<Tensor> = inputs.iter().map(|t| t.detach()).collect();
         let y = no_grad(|| forward(&plain));
-        let flows = super::is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
-        if y.error().is_some() || !flows {
-            return Ok(y.detach());
-        }
-        let result = y.detach();
-        let rule = move |cotangents: &[Option<Tensor>], wanted: &[bool]| {
-            let Some(Some(g)) = cotangents.first() else {
-                return Ok(vec![None; plain.len()]);
-            };
-            checked(&plain, backward(&plain, &result, g), wanted)
-        };
-        let operands: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
-        let node = GradNode::new(&y.node, SavedRule::Custom(Arc::new(rule)), &operands);
-        let mut y = y.detach();
-        y.edge = Edge::Node(node, y.output);
-        Ok(y)
+        Ok(differentiated(&y, inputs, || Arc::new(backward)))
     })
+}
+
+/// From the inputs, the result and its gradient to those of the inputs.
+pub(crate) type Backward = dyn Fn(&[Tensor], &Tensor, &Tensor) -> Vec<Option<Tensor>> + Send + Sync;
+
+/// `y`, computed from `inputs`, with a derivative.
+pub(crate) fn differentiated(
+    y: &Tensor,
+    inputs: &[&Tensor],
+    backward: impl FnOnce() -> Arc<Backward>,
+) -> Tensor {
+    let mut y = y.detach();
+    let flows = super::is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
+    if y.error().is_some() || !flows || !y.dtype().is_float() {
+        return y;
+    }
+    let (output, backward) = (y.output as usize, backward());
+    let rule: Arc<CustomRule> =
+        Arc::new(
+            move |inputs, outputs, cotangents, wanted| match &cotangents[output] {
+                Some(g) => checked(inputs, backward(inputs, &outputs[output], g), wanted),
+                None => Ok(vec![None; inputs.len()]),
+            },
+        );
+    let operands: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
+    y.edge = Edge::Node(GradNode::new(&y.node, Some(rule), &operands), y.output);
+    y
 }
 
 /// The gradients, if there is a fitting one for each input.
@@ -54,25 +66,23 @@ fn checked(
     gradients: Vec<Option<Tensor>>,
     wanted: &[bool],
 ) -> Result<Vec<Option<Tensor>>, OpError> {
-    if gradients.len() != inputs.len() {
-        return Err(OpError(format!(
-            "the derivative of a custom function of {} inputs gave {} gradients",
-            inputs.len(),
-            gradients.len()
-        )));
-    }
+    ensure!(
+        gradients.len() == inputs.len(),
+        "the derivative of a custom function of {} inputs gave {} gradients",
+        inputs.len(),
+        gradients.len()
+    );
     for (i, (x, g)) in inputs.iter().zip(&gradients).enumerate() {
         let Some(g) = g else { continue };
         if let Some(e) = g.error() {
             return Err(OpError(format!("gradient {i} is invalid: {}", e.message())));
         }
-        if wanted[i] && g.fact() != x.fact() {
-            return Err(OpError(format!(
-                "gradient {i} is {}, but the input is {}",
-                g.fact(),
-                x.fact()
-            )));
-        }
+        ensure!(
+            !wanted[i] || g.fact() == x.fact(),
+            "gradient {i} is {}, but the input is {}",
+            g.fact(),
+            x.fact()
+        );
     }
     Ok(gradients)
 }

@@ -3,7 +3,6 @@
 use super::engine::{self, Keep};
 use super::seed;
 use crate::{DType, Error, ErrorKind, Result, Tensor};
-use kiln_base::Loc;
 use std::panic::Location;
 
 /// What [`grad_with`] takes beside the tensors.
@@ -55,7 +54,7 @@ pub fn grad_with(
     options: &GradOptions,
 ) -> Result<Vec<Option<Tensor>>> {
     let loc = Location::caller();
-    let wrong = |m: String| Error::new(ErrorKind::Value, "grad", m, Loc::from(loc));
+    let wrong = |m: String| Error::new(ErrorKind::Value, "grad", m, loc);
     let given = &options.grad_outputs;
     if !given.is_empty() && given.len() != outputs.len() {
         return Err(wrong(format!(
@@ -143,7 +142,7 @@ pub fn jvp(
             inputs.len(),
             tangents.len()
         );
-        return Err(Error::new(ErrorKind::Value, "jvp", m, Loc::from(loc)));
+        return Err(Error::new(ErrorKind::Value, "jvp", m, loc));
     }
     let (mut outputs, mut along) = (Vec::new(), Vec::new());
     for (g, t) in gradients.iter().zip(tangents) {
@@ -175,7 +174,7 @@ pub fn gradcheck(
     rtol: f64,
 ) -> Result<()> {
     let loc = Location::caller();
-    let wrong = |m: String| Error::new(ErrorKind::Value, "gradcheck", m, Loc::from(loc));
+    let wrong = |m: String| Error::new(ErrorKind::Value, "gradcheck", m, loc);
     for (i, x) in inputs.iter().enumerate() {
         if x.check()?.dtype() != DType::F64 {
             return Err(wrong(format!("input {i} must be f64, not {}", x.dtype())));
@@ -200,7 +199,7 @@ pub fn gradcheck(
                 let mut x = x.clone();
                 x[at] += by;
                 let mut all: Vec<Tensor> = inputs.iter().map(|x| x.detach()).collect();
-                all[i] = Tensor::from_slice(&x, &shape);
+                all[i] = Tensor::from_slice(&x, &shape).to(inputs[i].device());
                 total(&all).item::<f64>()
             };
             let numeric = (moved(eps)? - moved(-eps)?) / (2.0 * eps);

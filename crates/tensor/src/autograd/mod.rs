@@ -10,11 +10,14 @@ mod function;
 mod functional;
 mod hook;
 mod mode;
+mod needs;
 
 pub use function::custom_function;
+pub(crate) use function::{Backward, differentiated};
 pub use functional::{GradOptions, grad, grad_with, gradcheck, jvp, vjp};
 pub use hook::HookHandle;
 pub use mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
+pub(crate) use needs::needed;
 
 use crate::record::compose;
 use crate::{Error, ErrorKind, Result, Tensor, Var, boundary, scope};
@@ -137,7 +140,7 @@ impl Tensor {
                 ErrorKind::Value,
                 "register_hook",
                 "this tensor does not require gradients, so its hook would never be called",
-                Loc::from(Location::caller()),
+                Location::caller(),
             )),
         }
     }
@@ -200,20 +203,15 @@ impl Tensor {
 fn replace(leaf: &Leaf, grad: Option<&Tensor>, loc: &'static Location<'static>) -> Result<()> {
     if let Some(g) = grad {
         g.check()?;
-        if *g.fact() != leaf.fact || g.device() != leaf.device {
+        if *g.fact() != leaf.fact || g.device() != leaf.device.get() {
             let message = format!(
                 "the gradient of {} on {} can't be {} on {}",
                 leaf.fact,
-                leaf.device,
+                leaf.device.get(),
                 g.fact(),
                 g.device()
             );
-            return Err(Error::new(
-                ErrorKind::Value,
-                "set_grad",
-                message,
-                Loc::from(loc),
-            ));
+            return Err(Error::new(ErrorKind::Value, "set_grad", message, loc));
         }
     }
     leaf.set_grad(grad.cloned());
@@ -228,14 +226,7 @@ fn seed(
     loc: &'static Location<'static>,
 ) -> Result<Tensor> {
     y.check()?;
-    let wrong = |message: String| {
-        Err(Error::new(
-            ErrorKind::Value,
-            called,
-            message,
-            Loc::from(loc),
-        ))
-    };
+    let wrong = |message: String| Err(Error::new(ErrorKind::Value, called, message, loc));
     if !y.requires_grad() {
         return wrong(format!(
             "{} does not depend on anything that requires gradients{}",
@@ -314,7 +305,8 @@ impl Var {
     }
 
     /// Calls `f` with the gradient of this cell whenever a backward pass has computed it; what `f`
-    /// returns replaces it.
+    /// returns replaces it. The gradient is recorded, not computed: what `f` does with it becomes part of
+    /// the step. So inside `compile`, `f` runs once, while recording, and what it recorded at each run.
     pub fn register_hook(
         &self,
         f: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,

@@ -1,7 +1,6 @@
 //! Values on the host, for operations whose result's shape depends on them.
 
-use crate::{Error, ErrorKind, Result, Tensor, realize};
-use kiln_base::Loc;
+use crate::{Device, Error, ErrorKind, Result, Tensor, realize};
 use kiln_ir::eval::Array;
 use std::panic::Location;
 
@@ -12,8 +11,9 @@ pub(crate) fn values(t: &Tensor) -> Result<Array> {
     let loc = Location::caller();
     let buffer = realize::read(t, loc)?;
     let shape: Vec<usize> = buffer.shape().iter().map(|d| *d as usize).collect();
-    Array::from_bytes(buffer.dtype(), &shape, buffer.bytes())
-        .map_err(|e| Error::new(ErrorKind::Value, "read", e.to_string(), Loc::from(loc)))
+    let wrong = |e: String| Error::new(ErrorKind::Value, "read", e, loc);
+    let bytes = buffer.bytes().map_err(|e| wrong(e.to_string()))?;
+    Array::from_bytes(buffer.dtype(), &shape, bytes).map_err(|e| wrong(e.to_string()))
 }
 
 /// Whether each element is not zero.
@@ -26,8 +26,8 @@ pub(crate) fn truths(array: &Array) -> Vec<bool> {
 
 /// An i64 vector of these numbers.
 #[track_caller]
-pub(crate) fn vector(numbers: &[i64]) -> Tensor {
-    Tensor::from_slice(numbers, [numbers.len()])
+pub(crate) fn vector(numbers: &[i64], device: Device) -> Tensor {
+    Tensor::from_slice(numbers, [numbers.len()]).to(device)
 }
 
 /// What `f` makes, or a poisoned tensor in its place.

@@ -45,6 +45,7 @@ mod shape;
 mod sort;
 mod special;
 mod subscript;
+mod to_device;
 mod unique;
 mod unpool;
 

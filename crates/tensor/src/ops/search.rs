@@ -6,8 +6,8 @@ use super::host;
 use super::record::{Recorded, wide};
 use crate::record::{Recorder, compose};
 use crate::{DType, Error, ErrorKind, Tensor};
+use kiln_base::Kind;
 use kiln_base::prim::{Reduction, ScatterKind};
-use kiln_base::{Kind, Loc};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 use std::panic::Location;
 
@@ -120,7 +120,7 @@ impl Tensor {
         let ints = values.ints().unwrap_or_default();
         if let Some(negative) = ints.iter().find(|i| **i < 0) {
             let message = format!("counts numbers from 0 on, but there is a {negative}");
-            let e = Error::new(ErrorKind::Data, "bincount", message, Loc::from(loc));
+            let e = Error::new(ErrorKind::Data, "bincount", message, loc);
             return Tensor::poisoned(e, loc);
         }
         let length = ints.iter().max().map_or(0, |m| m + 1).max(minlength);

@@ -7,7 +7,7 @@ use super::host;
 use crate::record::compose;
 use crate::{DType, Error, ErrorKind, Result, Tensor};
 use kiln_base::prim::ScanKind;
-use kiln_base::{Dim, Loc, numel};
+use kiln_base::{Dim, numel};
 use kiln_ir::{Builder, OpError, broadcast_shapes, ensure};
 use std::panic::Location;
 
@@ -24,7 +24,10 @@ pub(crate) fn nonzero_vectors(mask: &Tensor) -> Result<Vec<Tensor>> {
             rest /= extent as i64;
         }
     }
-    Ok(columns.iter().map(|c| host::vector(c)).collect())
+    Ok(columns
+        .iter()
+        .map(|c| host::vector(c, mask.device()))
+        .collect())
 }
 
 /// The numbers of the true elements.
@@ -69,7 +72,7 @@ pub(crate) fn without_masks(
                 x.fact(),
                 out.len()
             );
-            return Err(Error::new(ErrorKind::Op, called, message, Loc::from(loc)));
+            return Err(Error::new(ErrorKind::Op, called, message, loc));
         }
         out.extend(nonzero_vectors(t)?.into_iter().map(Some));
     }
@@ -127,7 +130,8 @@ impl Tensor {
             let mask = b.broadcast_to(mask, &shape)?;
             b.reshape(&mask, &[numel(&shape)])
         });
-        let found = host::values(&shaped).map(|a| host::vector(&positions(&host::truths(&a))));
+        let found = host::values(&shaped)
+            .map(|a| host::vector(&positions(&host::truths(&a)), shaped.device()));
         let found = host::or_poisoned(found);
         compose("masked_select", &[self, &found], |b| {
             let shape = shared_shape(self, mask)?;

@@ -12,9 +12,9 @@ use super::parts::{python_slice, select};
 use super::record::Recorded;
 use super::select::{is_mask, nonzero_vectors};
 use crate::record::{Recorder, compose};
-use crate::{DType, Error, ErrorKind, Result, Tensor, realize};
+use crate::{DType, Device, Error, ErrorKind, Result, Tensor};
 use kiln_base::prim::ScatterKind;
-use kiln_base::{Dim, Loc, numel};
+use kiln_base::{Dim, numel};
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Shape, ensure};
 use std::panic::Location;
@@ -126,7 +126,7 @@ fn resolve(x: &Tensor, items: &[Index], loc: &'static Location<'static>) -> Resu
     x.check()?;
     let wrong = |e: OpError| {
         let notes = vec![format!("the tensor: {}", x.fact())];
-        Error::with_notes(ErrorKind::Op, "index", e.0, Loc::from(loc), notes)
+        Error::with_notes(ErrorKind::Op, "index", e.0, loc, notes)
     };
     let mut out = Vec::with_capacity(items.len());
     for (index, (at, dims)) in items.iter().zip(places(x, items).map_err(wrong)?) {
@@ -138,16 +138,16 @@ fn resolve(x: &Tensor, items: &[Index], loc: &'static Location<'static>) -> Resu
             Index::Bool(keep) => Item::Bool(*keep),
             Index::List(list) => {
                 let list = in_range(x, at, list).map_err(wrong)?;
-                Item::Indices(vec![vector(&list, loc)])
+                Item::Indices(vec![vector(&list, x.device(), loc)])
             }
             Index::Mask(mask) => {
                 fits(x, at, &[mask.len().into()]).map_err(wrong)?;
                 let list: Vec<i64> = (0i64..).zip(mask).filter(|m| *m.1).map(|m| m.0).collect();
-                Item::Indices(vec![vector(&list, loc)])
+                Item::Indices(vec![vector(&list, x.device(), loc)])
             }
             Index::Tensor(t) if is_mask(t) && t.ndim() == 0 => {
                 t.check()?;
-                Item::Bool(realize::read(t, loc)?.bytes() != [0])
+                Item::Bool(t.item::<bool>()?)
             }
             Index::Tensor(t) if is_mask(t) => {
                 t.check()?;
@@ -221,8 +221,8 @@ fn fits(x: &Tensor, at: usize, mask: &[Dim]) -> Result<(), OpError> {
 }
 
 /// A vector as data, so that another list of the same length runs the same plan.
-fn vector(list: &[i64], loc: &'static Location<'static>) -> Tensor {
-    Tensor::data(list, &[list.len() as i64], loc, "index")
+fn vector(list: &[i64], device: Device, loc: &'static Location<'static>) -> Tensor {
+    Tensor::data(list, &[list.len() as i64], loc, "index").to(device)
 }
 
 /// The part of x that the items take.

@@ -55,7 +55,7 @@ fn distinct(
         }
     };
     let dim = dims.0.first();
-    let first = host::vector(&found.first);
+    let first = host::vector(&found.first, t.device());
     let values = compose(called, &[t, &first], |b| match dim {
         Some(d) => b.index_select(t, axis(t, d)?, &first),
         None => {
@@ -63,12 +63,12 @@ fn distinct(
             b.gather(&flat, 0, &first)
         }
     });
-    let inverse = host::vector(&found.inverse);
+    let inverse = host::vector(&found.inverse, t.device());
     let inverse = match dim {
         Some(_) => inverse,
         None => inverse.reshape_dims(t.dims()),
     };
-    (values, inverse, host::vector(&found.counts))
+    (values, inverse, host::vector(&found.counts, t.device()))
 }
 
 /// Slices by what they hold.

@@ -2,13 +2,13 @@
 
 use super::rows;
 use kiln_tensor::{
-    Compiled, GradOptions, HookHandle, Result, Spec, Tensor, Var, compile, custom_function,
-    enable_grad, explain, grad, grad_with, gradcheck, is_grad_enabled, jvp, no_grad, realize_all,
-    set_grad_enabled, set_threads, threads, vjp,
+    Compiled, CustomOp, GradOptions, HookHandle, Result, Spec, Tensor, Var, compile,
+    custom_function, enable_grad, explain, grad, grad_with, gradcheck, is_grad_enabled, jvp,
+    no_grad, realize_all, set_grad_enabled, set_threads, threads, vjp,
 };
 
 rows! {
-    (x: &Tensor, y: &Tensor, loss: &Tensor, w: &Var, f: fn(&[Tensor]) -> Tensor, options: &GradOptions, handle: &HookHandle, specs: &[Spec], step: &Compiled);
+    (x: &Tensor, y: &Tensor, loss: &Tensor, w: &Var, f: fn(&[Tensor]) -> Tensor, options: &GradOptions, handle: &HookHandle, specs: &[Spec], step: &Compiled, op: CustomOp, custom: &CustomOp);
     "Tensor.requires_grad_" = { x.requires_grad_(true) } "a new handle; the old one stays data";
     "Tensor.requires_grad" = { x.requires_grad() };
     "Tensor.is_leaf" = { x.is_leaf() };
@@ -25,6 +25,9 @@ rows! {
     "torch.autograd.grad" = { grad(&[loss], &[x], false)? } "the flag is `create_graph`";
     "torch.autograd.grad(grad_outputs=)" = { grad_with(&[loss], &[x], options)? };
     "torch.autograd.Function" = { custom_function(&[x], |x| x[0].exp(), |_, y, g| vec![Some(g * y)]) };
+    "torch.library.custom_op" = { CustomOp::new("mine::op", |x| Ok(x[0].clone()), |x, y| y.write(x[0].as_slice::<f32>()?))? } "see `CustomOp`";
+    "torch.library.register_autograd" = { op.backward(|x, y, g| vec![Some(g * y * &x[0])]) };
+    "calling a custom op" = { custom.call(&[x, y]) };
     "torch.autograd.functional.vjp" = { vjp(f, &[x], y)? };
     "torch.autograd.functional.jvp" = { jvp(f, &[x], &[y])? };
     "torch.autograd.gradcheck" = { gradcheck(f, &[x], 1e-6, 1e-5, 1e-3)? };

@@ -2,8 +2,8 @@
 
 use super::rows;
 use kiln_tensor::{
-    DType, PrintOptions, Result, Tensor, cartesian_prod, draw_seed, manual_seed, meshgrid, normal,
-    printoptions, set_printoptions, with_seed,
+    DType, PrintOptions, Result, Tensor, cartesian_prod, draw_seed, get_rng_state, manual_seed,
+    meshgrid, normal, printoptions, set_printoptions, set_rng_state, with_seed,
 };
 
 rows! {
@@ -29,6 +29,8 @@ rows! {
     "torch.cartesian_prod" = { cartesian_prod(&[x, y]) };
     "torch.combinations" = { x.combinations(2, false) };
     "torch.manual_seed" = { manual_seed(0) } "not PyTorch's numbers";
+    "torch.get_rng_state" = { get_rng_state() } "seed and offset";
+    "torch.set_rng_state" = { set_rng_state([0, 7]) };
     "torch.random.fork_rng" = { with_seed(0, || x.dropout(0.5, true)) } "inside, numbers come from this seed, on this thread alone";
     "torch.empty((), dtype=torch.int64).random_().item()" = { draw_seed() } "a seed for random numbers made elsewhere";
     "torch.rand" = { Tensor::rand([2, 3], dtype) };

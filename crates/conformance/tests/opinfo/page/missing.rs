@@ -47,13 +47,10 @@ pub(super) const MISSING: &[Missing] = &[
     Missing {
         torch: &[
             "torch.nn.functional.ctc_loss",
-            "torch.nn.functional.fold",
             "torch.nn.functional.affine_grid",
-            "torch.nn.functional.lp_pool2d",
             "torch.nn.functional.fractional_max_pool2d",
             "torch.nn.functional.gumbel_softmax",
             "torch.nn.functional.rrelu",
-            "torch.nn.functional.alpha_dropout",
             "torch.cov",
             "torch.corrcoef",
             "torch.histogram",
@@ -62,6 +59,14 @@ pub(super) const MISSING: &[Missing] = &[
             "torch.special.bessel_j0",
         ],
         why: "not written",
+    },
+    Missing {
+        torch: &[
+            "torch.nn.functional.fold",
+            "torch.nn.functional.lp_pool2d",
+            "torch.nn.functional.alpha_dropout",
+        ],
+        why: "the layers `Fold`, `LPPool2d` and `AlphaDropout` do it",
     },
     Missing {
         torch: &[

@@ -17,6 +17,7 @@ pub use steps::{ConstantLr, ExponentialLr, LambdaLr, LinearLr, MultiStepLr, Step
 
 use super::Optimizer;
 use kiln_tensor::{Error, Result};
+use serde::{Deserialize, Serialize};
 
 /// The learning rate as a function of the epoch.
 pub trait Schedule: Send + Sync {
@@ -51,7 +52,7 @@ pub struct Scheduler {
 }
 
 /// What a [`Scheduler`] saves.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SchedulerState {
     /// PyTorch's `last_epoch`.
     pub epoch: u64,

@@ -2,6 +2,7 @@
 
 use super::super::Optimizer;
 use kiln_tensor::Result;
+use serde::{Deserialize, Serialize};
 
 /// Which metrics are better.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -45,7 +46,7 @@ pub struct ReduceLrOnPlateau {
 }
 
 /// What [`ReduceLrOnPlateau`] saves.
-#[derive(Clone, Debug, PartialEq, Default)]
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct PlateauState {
     /// The best metric so far.
     pub best: Option<f64>,

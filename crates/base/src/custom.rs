@@ -1,0 +1,210 @@
+//! Operators that a program brings along: kernels registered under a name.
+//!
+//! A plan holds only the names, so a plan that calls custom operators runs wherever they are registered.
+
+use crate::{DType, Element};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// What a user's kernel gives back when it fails: any error, or `"a text".into()`.
+pub type KernelError = Box<dyn Error + Send + Sync>;
+
+/// A kernel on the CPU: from the operands to the result, which begins as zeros. It must depend on
+/// nothing but the operands: it runs once for equal calls, and never for results that nobody needs.
+pub type CpuKernel =
+    dyn Fn(&[ArrayView<'_>], &mut ArrayViewMut<'_>) -> Result<(), KernelError> + Send + Sync;
+
+/// The kernels of one operator, one for each kind of device.
+pub struct CustomKernels {
+    name: String,
+    cpu: Box<CpuKernel>,
+}
+
+static REGISTRY: RwLock<BTreeMap<String, Arc<CustomKernels>>> = RwLock::new(BTreeMap::new());
+
+/// Registers the kernel of a custom operator for the rest of the process.
+///
+/// # Errors
+/// If the name is empty or taken: plans would not know which of the kernels is meant.
+pub fn register(
+    name: &str,
+    cpu: impl Fn(&[ArrayView<'_>], &mut ArrayViewMut<'_>) -> Result<(), KernelError>
+    + Send
+    + Sync
+    + 'static,
+) -> Result<(), String> {
+    if name.is_empty() {
+        return Err("a custom op needs a name".into());
+    }
+    let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
+    if registry.contains_key(name) {
+        return Err(format!(
+            "a custom op `{name}` is registered already; register it once, such as in a static"
+        ));
+    }
+    let kernels = CustomKernels {
+        name: name.into(),
+        cpu: Box::new(cpu),
+    };
+    registry.insert(name.into(), Arc::new(kernels));
+    Ok(())
+}
+
+/// The kernels of a custom operator.
+///
+/// # Errors
+/// If none is registered under this name.
+pub fn find(name: &str) -> Result<Arc<CustomKernels>, String> {
+    let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
+    registry.get(name).cloned().ok_or_else(|| {
+        format!("no custom op `{name}` is registered in this program; register it first")
+    })
+}
+
+impl CustomKernels {
+    /// Runs the kernel on the CPU. The result must hold zeros.
+    ///
+    /// # Errors
+    /// What the kernel says went wrong, or its panic.
+    pub fn run(
+        &self,
+        inputs: &[ArrayView<'_>],
+        output: &mut ArrayViewMut<'_>,
+    ) -> Result<(), String> {
+        match catch_unwind(AssertUnwindSafe(|| (self.cpu)(inputs, output))) {
+            Ok(result) => result.map_err(|e| e.to_string()),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                Err(format!(
+                    "its kernel panicked: {}",
+                    text.unwrap_or("no text")
+                ))
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for CustomKernels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CustomKernels({:?})", self.name)
+    }
+}
+
+/// A contiguous row-major tensor that a kernel reads.
+#[derive(Clone, Copy, Debug)]
+pub struct ArrayView<'a> {
+    dtype: DType,
+    shape: &'a [usize],
+    bytes: &'a [u8],
+}
+
+/// A contiguous row-major tensor that a kernel writes.
+#[derive(Debug)]
+pub struct ArrayViewMut<'a> {
+    dtype: DType,
+    shape: &'a [usize],
+    bytes: &'a mut [u8],
+}
+
+/// Errs unless so many bytes hold a tensor and `T` is the type of its elements.
+fn check<T: Element>(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<(), KernelError> {
+    if T::DTYPE != dtype {
+        return Err(format!("asked for {} elements of {dtype}{shape:?}", T::DTYPE).into());
+    }
+    let aligned = bytes.as_ptr().cast::<T>().is_aligned();
+    if bytes.len() != shape.iter().product::<usize>() * dtype.size() || !aligned {
+        return Err(format!("{} bytes don't hold {dtype}{shape:?}", bytes.len()).into());
+    }
+    Ok(())
+}
+
+impl<'a> ArrayView<'a> {
+    /// A view of aligned native-endian elements; bools are 0 or 1.
+    pub fn new(dtype: DType, shape: &'a [usize], bytes: &'a [u8]) -> ArrayView<'a> {
+        ArrayView {
+            dtype,
+            shape,
+            bytes,
+        }
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The shape, outermost dim first.
+    pub fn shape(&self) -> &'a [usize] {
+        self.shape
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    /// If `T` is another dtype's type.
+    pub fn as_slice<T: Element>(&self) -> Result<&'a [T], KernelError> {
+        if self.bytes.is_empty() && T::DTYPE == self.dtype {
+            return Ok(&[]);
+        }
+        check::<T>(self.dtype, self.shape, self.bytes)?;
+        if self.dtype == DType::Bool && self.bytes.iter().any(|b| *b > 1) {
+            return Err("a bool is neither 0 nor 1".into());
+        }
+        let len = self.bytes.len() / size_of::<T>();
+        // SAFETY: the bytes are aligned for T, every bit pattern is a number, and bools were checked.
+        Ok(unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast(), len) })
+    }
+}
+
+impl<'a> ArrayViewMut<'a> {
+    /// A view of aligned zeros.
+    pub fn new(dtype: DType, shape: &'a [usize], bytes: &'a mut [u8]) -> ArrayViewMut<'a> {
+        ArrayViewMut {
+            dtype,
+            shape,
+            bytes,
+        }
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The shape, outermost dim first.
+    pub fn shape(&self) -> &'a [usize] {
+        self.shape
+    }
+
+    /// The elements, to be written.
+    ///
+    /// # Errors
+    /// If `T` is another dtype's type.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], KernelError> {
+        if self.bytes.is_empty() && T::DTYPE == self.dtype {
+            return Ok(&mut []);
+        }
+        check::<T>(self.dtype, self.shape, self.bytes)?;
+        let len = self.bytes.len() / size_of::<T>();
+        // SAFETY: the bytes are aligned for T, and hold zeros or what such a slice has written.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.bytes.as_mut_ptr().cast(), len) })
+    }
+
+    /// Writes all elements.
+    ///
+    /// # Errors
+    /// If `T` is another dtype's type, or there are more or fewer elements than the result has.
+    pub fn write<T: Element>(&mut self, elements: &[T]) -> Result<(), KernelError> {
+        let (dtype, shape) = (self.dtype, self.shape);
+        let to = self.as_mut_slice::<T>()?;
+        if to.len() != elements.len() {
+            let (takes, given) = (to.len(), elements.len());
+            return Err(format!("{dtype}{shape:?} takes {takes} elements, not {given}").into());
+        }
+        to.copy_from_slice(elements);
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! Files that are replaced whole.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Error, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Writes the file at `path` by `write`: readers, and whoever comes after a crash, see the old file or
+/// the whole new one, never a part. The new one is written beside its place, under a name that begins
+/// with a dot, and moved there once it is on the disk; what writers that died left there is removed.
+///
+/// # Errors
+/// What `write` says, or if the file can't be written; the old one then stays.
+pub fn replace<E: From<io::Error>>(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<(), E>,
+) -> Result<(), E> {
+    let Some(name) = path.file_name() else {
+        return Err(Error::new(ErrorKind::InvalidInput, "the path names no file").into());
+    };
+    let mut prefix = OsString::from(".");
+    prefix.push(name);
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let (file, beside) = create_beside(path, &prefix)?;
+    let written = (|| {
+        let mut file = BufWriter::new(file);
+        write(&mut file)?;
+        // Locked, and open, until it has its name.
+        let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.sync_all()?;
+        Ok(fs::rename(&beside, path)?)
+    })();
+    if written.is_err() {
+        // The first error is the one to report.
+        let _ = fs::remove_file(&beside);
+        return written;
+    }
+    // The new name is on the disk once its folder is.
+    #[cfg(unix)]
+    File::open(folder)?.sync_all()?;
+    remove_left_over(folder, &prefix);
+    Ok(())
+}
+
+/// A new file, locked for as long as it is open.
+fn create_beside(path: &Path, prefix: &OsString) -> io::Result<(File, PathBuf)> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let mut name = prefix.clone();
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        name.push(format!(".{}.{count}.tmp", std::process::id()));
+        let beside = path.with_file_name(name);
+        let file = match File::create_new(&beside) {
+            // Left by an earlier process of the same number.
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
+            file => file?,
+        };
+        file.lock()?;
+        // Another writer may have taken it for a leftover before it was locked.
+        if beside.exists() {
+            return Ok((file, beside));
+        }
+    }
+}
+
+/// Removes files of [`create_beside`] that nobody holds any more.
+fn remove_left_over(folder: &Path, prefix: &OsString) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return; // to be tidied another time
+    };
+    let prefix = prefix.as_encoded_bytes();
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let rest = name.as_encoded_bytes().strip_prefix(prefix);
+        let numbers = rest.and_then(|r| r.strip_suffix(b".tmp"));
+        let ours = |n: &[u8]| n.iter().all(|b| *b == b'.' || b.is_ascii_digit());
+        if numbers.is_some_and(ours)
+            && let Ok(file) = File::open(entry.path())
+            && file.try_lock().is_ok()
+        {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn the_old_file_stays_until_the_new_one_is_whole() {
+        let folder = std::env::temp_dir().join(format!("kiln-file-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("data");
+        let write = |text: &'static str| {
+            replace::<io::Error>(&path, |f| {
+                f.write_all(text.as_bytes())?;
+                match text {
+                    "bad" => Err(Error::other("no")),
+                    _ => Ok(()),
+                }
+            })
+        };
+        write("first").unwrap();
+        // What a writer that died has left, what one that lives holds, and a stranger.
+        let held = File::create(folder.join(".data.1.0.tmp")).unwrap();
+        held.lock().unwrap();
+        for name in [".data.1.1.tmp", ".data.x.tmp"] {
+            fs::write(folder.join(name), "half").unwrap();
+        }
+        assert!(write("bad").is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "first");
+        write("second").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "second");
+        let mut names: Vec<_> = fs::read_dir(&folder).unwrap().flatten().collect();
+        names.sort_by_key(|e| e.file_name());
+        let names: Vec<_> = names.iter().map(|e| e.file_name()).collect();
+        assert_eq!(names, [".data.1.0.tmp", ".data.x.tmp", "data"]);
+        assert!(replace::<io::Error>(Path::new("/"), |_| Ok(())).is_err());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

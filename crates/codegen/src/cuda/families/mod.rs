@@ -1,0 +1,177 @@
+//! Library kernels in CUDA C++: one file a family. What a family does the same way for every shape and
+//! dtype stands in `.cu` files, behind the types and numbers that a kernel is printed with.
+
+use super::source::{ENTRY, Index, Source, memory};
+use super::values::Values;
+use super::{Printed, Slot, Step, scalar};
+use crate::kir;
+use crate::program::Launch;
+use kiln_base::cuda::{Blocks, CudaKernel};
+use kiln_base::plan::Kernel;
+use kiln_base::tile::Arg;
+use kiln_base::{DType, Dim};
+
+mod conv;
+mod gemm;
+mod matmul;
+mod scan;
+mod scatter;
+mod sort;
+
+/// A launch of a library kernel in CUDA C++.
+///
+/// # Errors
+/// What is not supported.
+pub(super) fn print(launch: &Launch) -> Result<Printed, String> {
+    match &launch.kernel {
+        Kernel::MatMul(m) => Ok(matmul::print(launch, m)),
+        Kernel::Conv(c) => Ok(conv::print(launch, c)),
+        Kernel::Scan(s) => Ok(scan::print(launch, s)),
+        Kernel::ArgSort(s) => Ok(sort::print(launch, s)),
+        Kernel::Scatter(s) => Ok(scatter::print(launch, s)),
+        other => Err(format!("{} has no CUDA kernel yet", other.name())),
+    }
+}
+
+/// What a kernel is called with.
+struct Call<'a> {
+    launch: &'a Launch,
+    args: Vec<(Slot, Arg)>,
+    sites: Vec<usize>,
+}
+
+impl<'a> Call<'a> {
+    /// Nothing yet.
+    fn new(launch: &'a Launch) -> Call<'a> {
+        let (args, sites) = (Vec::new(), Vec::new());
+        Call {
+            launch,
+            args,
+            sites,
+        }
+    }
+
+    fn push(&mut self, slot: Slot, dtype: DType, written: bool) {
+        if !self.args.iter().any(|a| a.0 == slot) {
+            self.args.push((slot, Arg { dtype, written }));
+        }
+    }
+
+    /// The name of a pointer in the kernel.
+    ///
+    /// # Panics
+    /// If it was not pushed.
+    fn pointer(&self, slot: Slot) -> String {
+        let at = self.args.iter().position(|a| a.0 == slot);
+        format!("arg{}", at.expect("kernels are called with what they name"))
+    }
+
+    /// An empty kernel.
+    fn source(&self, name: &str, index: Index) -> Source {
+        let args: Vec<Arg> = self.args.iter().map(|a| a.1).collect();
+        let mut source = Source::new(name, &args, self.sites.len() as u32, index);
+        let place = |arg: usize| self.args.iter().position(|a| a.0 == Slot::Arg(arg));
+        for (r, w) in &self.launch.in_place {
+            if let (Some(r), Some(w)) = (place(*r), place(*w)) {
+                source.share(r, w);
+            }
+        }
+        source
+    }
+
+    fn step(self, kernel: CudaKernel) -> Step {
+        Step {
+            kernel,
+            args: self.args.iter().map(|a| a.0).collect(),
+            sites: self.sites,
+        }
+    }
+}
+
+/// What happens to the elements of a product.
+enum Store<'a> {
+    /// They are the result: this argument.
+    Plain(u16, DType),
+    /// They pass through an epilogue, whose arguments are the launch's.
+    Epilogue(&'a kir::Kernel),
+}
+
+impl<'a> Store<'a> {
+    fn of(launch: &'a Launch, out: u16, dtype: DType) -> Store<'a> {
+        match &launch.kir {
+            Some(kir) => Store::Epilogue(kir),
+            None => Store::Plain(out, dtype),
+        }
+    }
+
+    /// Adds what it is called with, in an order that its text relies on.
+    fn push(&self, call: &mut Call) {
+        match self {
+            Store::Plain(out, dtype) => call.push(Slot::Arg(*out as usize), *dtype, true),
+            Store::Epilogue(kir) => {
+                call.sites = (0..kir.sites as usize).collect();
+                for (i, a) in kir.args[..kir.args.len() - 1].iter().enumerate() {
+                    call.push(Slot::Arg(i), a.dtype, a.written);
+                }
+            }
+        }
+    }
+
+    /// Stores the element `raw` at place `at` of the result.
+    fn print(&self, source: &mut Source, call: &Call) {
+        match self {
+            Store::Plain(out, dtype) => {
+                let (out, raw) = (
+                    call.pointer(Slot::Arg(*out as usize)),
+                    scalar::stored("raw", *dtype),
+                );
+                source.line(format!("{out}[at] = {raw};"));
+            }
+            Store::Epilogue(kir) => {
+                let mut values = Values::new(kir);
+                values.replace(kir.args.len() - 1, "raw");
+                values.decompose(source, "at");
+                values.point(source);
+            }
+        }
+    }
+}
+
+/// Puts text at file scope, where its names are the kernel's own.
+fn scope(source: &mut Source, text: &str) {
+    source.global(&format!(
+        "namespace {ENTRY}_scope {{\n{}\n}}",
+        text.trim_end()
+    ));
+    source.line(format!("using namespace {ENTRY}_scope;"));
+}
+
+/// Adds lines.
+fn lines(source: &mut Source, text: &str) {
+    text.lines().for_each(|l| source.line(l));
+}
+
+/// A block for `each` points.
+fn line_of_blocks(points: Dim, each: u32) -> [Blocks; 3] {
+    [Blocks { points, each }, Blocks::one(), Blocks::one()]
+}
+
+/// Whether so many elements can be numbered in 32 bits.
+fn few(elements: &Dim) -> bool {
+    elements.as_const().is_some_and(|n| n < 1 << 30)
+}
+
+/// The types of elements in memory, in registers and of their indices, and how elements get from one to
+/// the other.
+fn elements(dtype: DType, index: Index) -> String {
+    format!(
+        "typedef {} Elem;\ntypedef {} Acc;\ntypedef {} Index;\n\
+         __device__ __forceinline__ Acc load(Elem x) {{ return {}; }}\n\
+         __device__ __forceinline__ Elem store(Acc x) {{ return {}; }}\n",
+        memory(dtype),
+        scalar::ctype(dtype.compute()),
+        index.name(),
+        scalar::loaded("x", dtype),
+        scalar::stored("x", dtype)
+    )
+}

@@ -1,0 +1,198 @@
+//! Running results along an axis. Where there are few long lanes, blocks share a lane: one kernel finds
+//! what each chunk of it combines to, and a second scans each chunk behind what the chunks before it
+//! combine to.
+
+use super::{Call, elements, few, line_of_blocks, lines, scope};
+use crate::cuda::source::Index;
+use crate::cuda::{Printed, Slot, Step, scalar};
+use crate::program::Launch;
+use kiln_base::plan::Scan;
+use kiln_base::prim::{Reduction, ScanKind};
+use kiln_base::{DType, Dim, Scalar};
+use std::fmt::Write;
+
+/// Blocks that keep a GPU busy.
+const BUSY: i64 = 128;
+
+/// How a block is shaped.
+struct Block {
+    columns: i64,
+    runs: i64,
+    run: i64,
+}
+
+pub(super) fn print(launch: &Launch, s: &Scan) -> Printed {
+    let block = match s.inner.is(1) {
+        true => Block {
+            columns: 1,
+            runs: 128,
+            run: 4,
+        },
+        false => Block {
+            columns: 32,
+            runs: 8,
+            run: 4,
+        },
+    };
+    let (chunks, chunk) = chunks(s, &block);
+    let acc = accumulator(s.dtype);
+    if chunks == 1 {
+        return Printed {
+            steps: vec![kernel(launch, s, &block, 1, chunk, true)],
+            scratch: Vec::new(),
+            in_place: launch.in_place.clone(),
+        };
+    }
+    let totals = vec![s.outer.clone(), s.inner.clone(), Dim::Const(chunks)];
+    Printed {
+        steps: vec![
+            kernel(launch, s, &block, chunks, chunk, false),
+            kernel(launch, s, &block, chunks, chunk, true),
+        ],
+        scratch: vec![(acc, totals)],
+        in_place: launch.in_place.clone(),
+    }
+}
+
+/// Into how many chunks lanes are cut, and the length of one.
+fn chunks(s: &Scan, block: &Block) -> (i64, i64) {
+    let [Some(outer), Some(len), Some(inner)] = [&s.outer, &s.len, &s.inner].map(Dim::as_const)
+    else {
+        return (1, 0);
+    };
+    let (step, blocks) = (
+        block.runs * block.run,
+        outer * ((inner + block.columns - 1) / block.columns),
+    );
+    if blocks == 0 || blocks >= BUSY / 2 || len < 8 * step {
+        return (1, 0);
+    }
+    let chunks = (BUSY / blocks).min(len / (4 * step)).max(1);
+    let chunk = ((len + chunks - 1) / chunks + step - 1) / step * step;
+    ((len + chunk - 1) / chunk, chunk)
+}
+
+/// The dtype that a lane is accumulated in.
+fn accumulator(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        DType::F32 | DType::F64 => dtype,
+        dtype if dtype.size() < 4 => DType::I32,
+        dtype => dtype,
+    }
+}
+
+/// The kernel that stores results, or what chunks combine to.
+fn kernel(launch: &Launch, s: &Scan, block: &Block, chunks: i64, chunk: i64, stores: bool) -> Step {
+    let mut call = Call::new(launch);
+    call.push(Slot::Arg(s.x as usize), s.dtype, false);
+    if stores {
+        call.push(Slot::Arg(s.out as usize), s.dtype, true);
+    }
+    if chunks > 1 {
+        call.push(Slot::Scratch(0), accumulator(s.dtype), !stores);
+    }
+    let total = &(&s.outer * &s.len) * &s.inner;
+    let index = if few(&total) { Index::Int } else { Index::Long };
+    let name = format!(
+        "scan_{}_{}{}",
+        s.kind.name(),
+        s.dtype,
+        if stores { "" } else { "_totals" }
+    );
+    let mut source = call.source(&name, index);
+    let mut text = elements(s.dtype, index);
+    let compute = s.dtype.compute();
+    let (combine, identity) = match s.kind {
+        ScanKind::Sum => (
+            "kiln_sum::of(a, b)",
+            scalar::identity(Reduction::Sum, compute),
+        ),
+        ScanKind::Prod => (
+            "kiln_prod::of(a, b)",
+            scalar::identity(Reduction::Prod, compute),
+        ),
+        ScanKind::Max => (
+            "kiln_maximum::of(a, b)",
+            scalar::identity(Reduction::Max, compute),
+        ),
+        ScanKind::Min => (
+            "kiln_minimum::of(a, b)",
+            scalar::identity(Reduction::Min, compute),
+        ),
+        ScanKind::LogSumExp => {
+            let least = scalar::literal(Scalar::Float(f64::NEG_INFINITY), compute);
+            ("high + log1p(exp(low - high))", least)
+        }
+    };
+    let prepare = match s.kind {
+        ScanKind::LogSumExp => {
+            "const Acc high = kiln_max(a, b), low = kiln_min(a, b);\n    if (!(fabs(high) < (Acc)kiln_inf)) return high;\n    "
+        }
+        _ => "",
+    };
+    let _ = write!(
+        text,
+        "__device__ __forceinline__ Acc combine(Acc a, Acc b) {{\n    {prepare}return {combine};\n}}
+__device__ __forceinline__ Acc identity() {{ return {identity}; }}
+constexpr bool REVERSE = {};
+constexpr int COLUMNS = {}, RUNS = {}, RUN = {};
+",
+        s.reverse, block.columns, block.runs, block.run
+    );
+    text += include_str!("scan.cu");
+    scope(&mut source, &text);
+    let [outer, len, inner] = [&s.outer, &s.len, &s.inner].map(|d| source.dim(d));
+    let x = call.pointer(Slot::Arg(s.x as usize));
+    lines(
+        &mut source,
+        &format!(
+            "\
+const Index len = {len}, inner = {inner}, groups = (inner + COLUMNS - 1) / COLUMNS;
+if (inner <= 0) return;
+const Index group = blockIdx.x / {chunks}, chunk = blockIdx.x % {chunks};
+if (group / groups >= {outer}) return;
+const Index column = group % groups * COLUMNS + threadIdx.x % COLUMNS;
+const Index lane = group / groups * len * inner + column;
+const bool exists = column < inner;"
+        ),
+    );
+    if chunks > 1 {
+        let totals = call.pointer(Slot::Scratch(0));
+        lines(
+            &mut source,
+            &format!(
+                "\
+const Index first = chunk * {chunk}, end = len < first + {chunk} ? len : first + {chunk};
+{}Acc* totals = {totals} + (group / groups * inner + (exists ? column : 0)) * {chunks};",
+                if stores { "const " } else { "" }
+            ),
+        );
+    } else {
+        source.line("const Index first = 0, end = len;");
+    }
+    if stores {
+        let out = call.pointer(Slot::Arg(s.out as usize));
+        source.line("Acc carry = identity();");
+        if chunks > 1 {
+            source.line("for (int c = 0; c < chunk; c++) carry = combine(carry, totals[c]);");
+        }
+        source.line(format!(
+            "scan<true>({x}, {out}, lane, exists, len, inner, first, end, carry);"
+        ));
+    } else {
+        source.line(format!("const Acc total = scan<false>({x}, (Elem*)0, lane, exists, len, inner, first, end, identity());"));
+        source.line("if (exists && threadIdx.x < COLUMNS) totals[chunk] = total;");
+    }
+    let groups = match s.inner.as_const() {
+        Some(inner) => Dim::Const((inner + block.columns - 1) / block.columns * block.columns),
+        None => &s.inner + &Dim::Const(block.columns - 1),
+    };
+    let points = &(&s.outer * &groups) * &Dim::Const(chunks);
+    let threads = (block.columns * block.runs) as u32;
+    call.step(source.finish(
+        line_of_blocks(points, block.columns as u32),
+        [threads, 1, 1],
+        0,
+    ))
+}

@@ -1,0 +1,354 @@
+//! Kernels with reductions: some threads of a block share the inner points of a row.
+
+use super::rows_shape::{Order, Shape};
+use super::scalar::{ctype, identity};
+use super::source::{Index, Source};
+use super::values::Values;
+use super::walk::{Walk, combine, first};
+use crate::kir::{Expr, Kernel, Store, Val};
+use crate::tile::{self, Plan, Step};
+use kiln_base::cuda::{Blocks, CudaKernel};
+use kiln_base::{Dim, numel};
+
+/// The kernel, and the pairs of arguments among `in_place` that may share memory.
+pub(super) fn print(
+    kernel: &Kernel,
+    in_place: &[(usize, usize)],
+) -> (CudaKernel, Vec<(usize, usize)>) {
+    let shape = Shape::of(kernel);
+    let (plans, slots) = tile::plan(kernel, &shape.keep);
+    let mut pairs = tile::in_place(kernel, &plans);
+    pairs.retain(|p| in_place.contains(p) && shape.may_share(kernel, p.1));
+    let mut source = Source::new(
+        &kernel.name,
+        &kernel.args,
+        kernel.sites,
+        Values::index_type(kernel),
+    );
+    for (a, b) in &pairs {
+        source.share(*a, *b);
+    }
+    let mut rows = Rows {
+        kernel,
+        shape: &shape,
+        keeps: slots.iter().map(Option::is_some).collect(),
+        values: Values::new(kernel),
+        source,
+    };
+    rows.begin();
+    for plan in &plans {
+        match plan.over_inner {
+            false => rows.by_row(plan),
+            true => rows.inside(plan),
+        }
+    }
+    let grid = Blocks {
+        points: numel(&kernel.axes),
+        each: shape.rows,
+    };
+    let block = [shape.rows * shape.lanes, 1, 1];
+    let source = rows.source;
+    (
+        source.finish([grid, Blocks::one(), Blocks::one()], block, 0),
+        pairs,
+    )
+}
+
+struct Rows<'a> {
+    kernel: &'a Kernel,
+    shape: &'a Shape,
+    /// For each value whether it is kept for later walks.
+    keeps: Vec<bool>,
+    values: Values<'a>,
+    source: Source,
+}
+
+impl Rows<'_> {
+    fn line(&mut self, text: impl AsRef<str>) {
+        self.source.line(text);
+    }
+
+    /// Says which row and lane a thread is.
+    fn begin(&mut self) {
+        let Shape { rows, lanes, .. } = *self.shape;
+        let index = self.source.index;
+        let count = self.source.dim(&numel(&self.kernel.axes));
+        let (lane, within) = match self.shape.order {
+            Order::InnerFirst => (
+                format!("threadIdx.x % {lanes}"),
+                format!("threadIdx.x / {lanes}"),
+            ),
+            Order::RowsFirst => (
+                format!("threadIdx.x / {rows}"),
+                format!("threadIdx.x % {rows}"),
+            ),
+        };
+        if lanes > 1 {
+            self.line(format!("const int lane = {lane};"));
+        }
+        let at = match (rows, lanes, index) {
+            (1, ..) => "(int)blockIdx.x".into(),
+            (_, 1, Index::Int) => format!("(int)(blockIdx.x * {rows} + threadIdx.x)"),
+            (_, 1, Index::Long) => format!("(long long)blockIdx.x * {rows} + threadIdx.x"),
+            (_, _, Index::Int) => format!("(int)(blockIdx.x * {rows} + {within})"),
+            (_, _, Index::Long) => format!("(long long)blockIdx.x * {rows} + {within}"),
+        };
+        let index = index.name();
+        if self.shape.pads() {
+            self.line(format!("const {index} place = {at};"));
+            self.line(format!("const bool live = place < {count};"));
+            self.line(format!("const {index} row = live ? place : {count} - 1;"));
+        } else {
+            self.line(format!("const {index} row = {at};"));
+            if rows > 1 {
+                self.line(format!("if (row >= {count}) return;"));
+            }
+        }
+        let Rows { values, source, .. } = self;
+        values.decompose(source, "row");
+        for (v, keeps) in self.keeps.clone().into_iter().enumerate() {
+            if keeps {
+                let ty = ctype(self.kernel.body[v].dtype.compute());
+                let vector = &self.shape.vector;
+                let lanes = match vector.width > 1 && vector.varies[v] {
+                    true => format!("[{}]", vector.width),
+                    false => String::new(),
+                };
+                let trips = self.shape.trips.expect("kept values have places");
+                self.line(format!("{ty} kept{v}[{trips}]{lanes};"));
+            }
+        }
+    }
+
+    /// What has one value a row.
+    fn by_row(&mut self, plan: &Plan) {
+        for d in &plan.defs {
+            if let Step::Compute(v) = d {
+                self.values.define(&mut self.source, *v);
+            }
+        }
+        self.row_stores(&plan.stores);
+    }
+
+    fn row_stores(&mut self, stores: &[Store]) {
+        if stores.is_empty() {
+            return;
+        }
+        let guarded = match (self.shape.lanes > 1, self.shape.pads()) {
+            (true, false) => Some("if (lane == 0) {"),
+            (_, true) => Some("if (lane == 0 && live) {"),
+            (false, false) => None,
+        };
+        if let Some(open) = guarded {
+            self.line(open);
+        }
+        for s in stores {
+            self.values.store(&mut self.source, s);
+        }
+        if guarded.is_some() {
+            self.line("}");
+        }
+    }
+
+    /// A walk over the inner points, and the reductions that it ends.
+    fn inside(&mut self, plan: &Plan) {
+        let reductions: Vec<Val> = (plan.defs.iter())
+            .filter_map(|d| match d {
+                Step::Compute(v) => self.kernel.body[v.index()]
+                    .expr
+                    .is_reduction()
+                    .then_some(*v),
+                Step::Kept(_) => None,
+            })
+            .collect();
+        for v in &reductions {
+            self.accumulator(*v);
+        }
+        let width = self.shape.vector.width;
+        let lanes = self.shape.lanes;
+        let index = self.source.index.name();
+        let count = self.source.dim(&numel(&self.kernel.inner));
+        let lane = if lanes > 1 { "lane" } else { "0" };
+        let mut closing = 1;
+        if let Some(trips) = self.shape.trips {
+            let points = i64::from(trips * lanes * width);
+            let exact = numel(&self.kernel.inner).is(points);
+            self.line("#pragma unroll");
+            self.line(format!("for (int t = 0; t < {trips}; ++t) {{"));
+            let at = match lanes {
+                1 => "t".into(),
+                _ => format!("(t * {lanes} + lane)"),
+            };
+            let at = if width > 1 {
+                format!("{at} * {width}")
+            } else {
+                at
+            };
+            self.line(format!("const {index} i = {at};"));
+            if !exact {
+                self.line(format!("if (i < {count}) {{"));
+                closing += 1;
+            }
+        } else {
+            let start = if width > 1 {
+                format!("{lane} * {width}")
+            } else {
+                lane.into()
+            };
+            if plan.defs.len() <= 24 {
+                self.line("#pragma unroll 4");
+            }
+            self.line(format!(
+                "for ({index} i = {start}; i < {count}; i += {}) {{",
+                lanes * width
+            ));
+        }
+        let Rows { values, source, .. } = self;
+        values.decompose_inner(source, "i");
+        let stores_guarded = self.shape.pads() && !plan.stores.is_empty();
+        let walk = Walk {
+            kernel: self.kernel,
+            vector: &self.shape.vector,
+            defs: &plan.defs,
+            stores: &plan.stores,
+            keeps: &self.keeps,
+            live: stores_guarded,
+        };
+        walk.print(source, values);
+        for _ in 0..closing {
+            self.line("}");
+        }
+        self.finish(&reductions);
+    }
+
+    /// The C type that a reduction accumulates in, and what it begins with.
+    fn accumulates(&self, v: Val) -> (String, String, String) {
+        match &self.kernel.body[v.index()].expr {
+            Expr::Reduce { op, .. } => {
+                let compute = self.kernel.body[v.index()].dtype.compute();
+                let by = combine(*op).to_string();
+                (ctype(compute).into(), identity(*op, compute), by)
+            }
+            Expr::ArgReduce { op, a } => {
+                let compute = self.kernel.body[a.index()].dtype.compute();
+                let ty = format!("kiln_place<{}>", ctype(compute));
+                let start = format!("{ty}{{{}, kiln_nowhere}}", identity(*op, compute));
+                (ty, start, first(*op).into())
+            }
+            _ => unreachable!("called for reductions"),
+        }
+    }
+
+    fn accumulator(&mut self, v: Val) {
+        let (ty, start, _) = self.accumulates(v);
+        match self.shape.vector.width {
+            1 => self.line(format!("{ty} {v} = {start};")),
+            width => {
+                let each = vec![start; width as usize].join(", ");
+                self.line(format!("{ty} {v}[{width}] = {{{each}}};"));
+            }
+        }
+    }
+
+    /// Combines what the lanes have accumulated, for every lane.
+    fn finish(&mut self, reductions: &[Val]) {
+        let Shape { lanes, rows, .. } = *self.shape;
+        let width = self.shape.vector.width;
+        let mut shared = Vec::new();
+        for v in reductions {
+            let (ty, _, by) = self.accumulates(*v);
+            let mut all: Vec<String> = match width {
+                1 => vec![v.to_string()],
+                width => (0..width).map(|k| format!("{v}[{k}]")).collect(),
+            };
+            while all.len() > 1 {
+                let pair = |p: &[String]| format!("{by}::of({}, {})", p[0], p[1]);
+                all = all.chunks(2).map(pair).collect();
+            }
+            let mine = all.remove(0);
+            match self.shape.order {
+                Order::InnerFirst if lanes > 1 => {
+                    let warp = lanes.min(32);
+                    self.line(format!("{ty} r{} = kiln_lanes<{by}, {warp}>({mine});", v.0));
+                    if lanes > 32 {
+                        self.line(format!("__shared__ {ty} shared{}[{}];", v.0, lanes / 32));
+                        shared.push(format!(
+                            "if (lane % 32 == 0) shared{0}[lane / 32] = r{0};",
+                            v.0
+                        ));
+                    }
+                }
+                Order::RowsFirst if lanes > 1 => {
+                    self.line(format!("{ty} r{} = {mine};", v.0));
+                    self.line(format!("__shared__ {ty} shared{}[{lanes}][{rows}];", v.0));
+                    shared.push(format!(
+                        "shared{0}[lane][threadIdx.x % {rows}] = r{0};",
+                        v.0
+                    ));
+                }
+                _ => self.line(format!("{ty} r{} = {mine};", v.0)),
+            }
+        }
+        if !shared.is_empty() {
+            for line in shared {
+                self.line(line);
+            }
+            self.line("__syncthreads();");
+            for v in reductions {
+                self.gather(*v);
+            }
+        }
+        for v in reductions {
+            let name = format!("r{}", v.0);
+            match self.kernel.body[v.index()].expr {
+                Expr::ArgReduce { .. } => {
+                    let at = format!("({name}.at == kiln_nowhere ? 0 : {name}.at)");
+                    self.line(format!("const long long at{} = {at};", v.0));
+                    self.values.set(*v, format!("at{}", v.0));
+                }
+                _ => self.values.set(*v, name),
+            }
+        }
+    }
+
+    /// Reads what the others have left in shared memory.
+    fn gather(&mut self, v: Val) {
+        let Shape { lanes, rows, .. } = *self.shape;
+        let (_, _, by) = self.accumulates(v);
+        let n = v.0;
+        match self.shape.order {
+            Order::InnerFirst => {
+                let warps = lanes / 32;
+                self.line(format!(
+                    "r{n} = kiln_lanes<{by}, {warps}>(shared{n}[lane % {warps}]);"
+                ));
+            }
+            Order::RowsFirst => {
+                self.line(format!("r{n} = shared{n}[0][threadIdx.x % {rows}];"));
+                self.line("#pragma unroll");
+                self.line(format!(
+                    "for (int l = 1; l < {lanes}; ++l) r{n} = {by}::of(r{n}, shared{n}[l][threadIdx.x % {rows}]);"
+                ));
+            }
+        }
+    }
+}
+
+impl Shape {
+    /// Whether threads beyond the last row stay, because others wait for them.
+    fn pads(&self) -> bool {
+        self.order == Order::RowsFirst && self.lanes > 1
+    }
+
+    /// Whether a result may lie over what a row reads at the same addresses: the thread that writes must
+    /// be the only one that reads.
+    fn may_share(&self, kernel: &Kernel, written: usize) -> bool {
+        let outer = kernel.axes.len();
+        let inside = |s: &&Store| kernel.accesses[s.access as usize].arg as usize == written;
+        let moves = kernel.stores.iter().find(inside).is_some_and(|s| {
+            let strides = &kernel.accesses[s.access as usize].strides;
+            strides[outer..].iter().any(|s: &Dim| !s.is(0))
+        });
+        self.lanes == 1 || (moves && !self.pads())
+    }
+}

@@ -1,0 +1,157 @@
+//! How the threads of a block share rows and inner points.
+
+use super::vector::Vector;
+use crate::affine::estimate;
+use crate::kir::{Expr, Kernel};
+use crate::tile::{Keep, dear};
+use kiln_base::numel;
+
+/// Which of its two coordinates a thread's number counts first.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The lane: neighbouring threads read neighbouring inner points.
+    InnerFirst,
+    /// The row: neighbouring threads read neighbouring rows.
+    RowsFirst,
+}
+
+/// The shape of a block: `rows` times `lanes` threads, where the lanes of a row share its inner points.
+pub(super) struct Shape {
+    pub order: Order,
+    pub rows: u32,
+    /// A power of 2.
+    pub lanes: u32,
+    /// Inner points that a thread takes at once.
+    pub vector: Vector,
+    /// How often a thread goes on to its next points, where that is known and small.
+    pub trips: Option<u32>,
+    /// What is kept in registers between walks.
+    pub keep: Keep,
+}
+
+/// Threads that fill a device.
+const FILL: i64 = 1 << 17;
+/// The most trips of an unrolled walk.
+const MOST_TRIPS: i64 = 8;
+/// Threads of a block of short rows.
+const THREADS: u32 = 256;
+/// Rows of a block whose neighbouring threads read neighbouring rows.
+const COLUMNS: u32 = 32;
+/// Bytes of shared memory that every device has for a block.
+const MOST_SHARED: u32 = 48 << 10;
+
+impl Shape {
+    pub fn of(kernel: &Kernel) -> Shape {
+        let rows = estimate(&numel(&kernel.axes)).max(1);
+        let length = estimate(&numel(&kernel.inner)).max(1);
+        let order = order(kernel);
+        let vector = match order {
+            Order::InnerFirst => Vector::along(kernel, kernel.axes.len() + kernel.inner.len() - 1),
+            Order::RowsFirst => Vector::scalar(kernel),
+        };
+        let steps = (length + i64::from(vector.width) - 1) / i64::from(vector.width);
+        let (rows, lanes) = match order {
+            Order::InnerFirst => {
+                let lanes = inner_lanes(kernel, rows, steps);
+                ((THREADS / lanes).max(1), lanes)
+            }
+            Order::RowsFirst => {
+                let wanted = power(FILL / rows).min(power(steps / 4)).clamp(1, 32) as u32;
+                let room = MOST_SHARED / (COLUMNS * shared_bytes(kernel).max(1));
+                let lanes = wanted.min(power(i64::from(room) + 1) as u32 / 2).max(1);
+                (if lanes == 1 { THREADS } else { COLUMNS }, lanes)
+            }
+        };
+        // A block of more than a warp a row has no second row: its threads wait for each other.
+        let rows = if order == Order::InnerFirst && lanes > 32 {
+            1
+        } else {
+            rows
+        };
+        let trips = trips(kernel, lanes, vector.width);
+        let keep = keep(kernel, &vector, trips, rows * lanes);
+        Shape {
+            order,
+            rows,
+            lanes,
+            vector,
+            trips,
+            keep,
+        }
+    }
+}
+
+/// Neighbouring threads take what more accesses have side by side.
+fn order(kernel: &Kernel) -> Order {
+    let outer = kernel.axes.len();
+    if outer == 0 {
+        return Order::InnerFirst;
+    }
+    let (mut along_inner, mut along_rows) = (0, 0);
+    for a in &kernel.accesses {
+        if a.strides[outer..].iter().all(|s| s.is(0)) {
+            continue;
+        }
+        along_inner += a.strides.last().is_some_and(|s| s.is(1)) as usize;
+        along_rows += a.strides[outer - 1].is(1) as usize;
+    }
+    match along_rows > along_inner {
+        true => Order::RowsFirst,
+        false => Order::InnerFirst,
+    }
+}
+
+/// Lanes of a row whose threads go `steps` steps in all.
+fn inner_lanes(kernel: &Kernel, rows: i64, steps: i64) -> u32 {
+    if numel(&kernel.inner).as_const().is_none() {
+        return 128;
+    }
+    if steps <= 4 && rows * steps >= FILL {
+        return 1;
+    }
+    let mut lanes = power(steps).min(32).max(power((steps + 3) / 4)).min(1024);
+    while rows * lanes < FILL && lanes < power(steps) && lanes < 1024 {
+        lanes *= 2;
+    }
+    lanes as u32
+}
+
+/// The smallest power of 2 that is not below `n`.
+fn power(n: i64) -> i64 {
+    (n.max(1) as u64).next_power_of_two() as i64
+}
+
+/// Bytes that a lane leaves in shared memory.
+fn shared_bytes(kernel: &Kernel) -> u32 {
+    let bytes = kernel.body.iter().map(|def| match def.expr {
+        Expr::Reduce { .. } => def.dtype.compute().size(),
+        Expr::ArgReduce { .. } => 16,
+        _ => 0,
+    });
+    bytes.sum::<usize>() as u32
+}
+
+/// The trips of a thread over the inner points, if an unrolled loop is not too long.
+fn trips(kernel: &Kernel, lanes: u32, width: u32) -> Option<u32> {
+    let points = numel(&kernel.inner).as_const()?;
+    let each = i64::from(lanes * width);
+    let trips = (points + each - 1) / each;
+    let text = trips * i64::from(width) * kernel.body.len() as i64;
+    ((1..=MOST_TRIPS).contains(&trips) && text <= 1024).then_some(trips as u32)
+}
+
+/// Loads and costly values are kept, as far as the registers go.
+fn keep(kernel: &Kernel, vector: &Vector, trips: Option<u32>, threads: u32) -> Keep {
+    let varies = kernel.varies_inside();
+    let mut dear = dear(kernel);
+    for (i, def) in kernel.body.iter().enumerate() {
+        let load = matches!(def.expr, Expr::Load { .. } | Expr::LoadAt { .. });
+        dear[i] |= load && varies[i];
+    }
+    let budget = if threads > 512 { 32 } else { 64 };
+    let most = trips.map_or(0, |trips| budget / (trips * vector.width));
+    Keep {
+        dear,
+        most: most as u16,
+    }
+}

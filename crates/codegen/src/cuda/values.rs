@@ -1,0 +1,322 @@
+//! The values of a Kernel IR kernel as C statements, whatever runs around them.
+
+use super::scalar;
+use super::source::{Index, Source};
+use crate::kir::{Access, Dynamic, Expr, Kernel, Store, Val};
+use crate::tile::same;
+use kiln_base::Dim;
+
+/// Prints values and stores of a kernel. The caller says what the index of each axis is
+/// ([`Values::indices`]), in which order and scope values are defined, and which loads don't read memory.
+///
+/// A point of an epilogue, whose raw result is the C expression `acc`:
+/// ```text
+/// let mut values = Values::new(kernel);
+/// values.replace(raw_argument, "acc");
+/// values.decompose(source, "p"); // declares the indices of the point of that number
+/// values.point(source);          // declares every value, and stores
+/// ```
+pub(super) struct Values<'a> {
+    kernel: &'a Kernel,
+    /// A C expression for the index of each of `axes`, then of each of `inner`.
+    pub indices: Vec<String>,
+    /// The C expression that each value is to be used by, where it has one.
+    names: Vec<Option<String>>,
+    /// For each argument, the expression that stands for a load of it.
+    replaced: Vec<Option<String>>,
+}
+
+impl<'a> Values<'a> {
+    /// No value is defined yet, and every index is 0.
+    pub fn new(kernel: &'a Kernel) -> Values<'a> {
+        Values {
+            kernel,
+            indices: vec!["0".into(); kernel.axes.len() + kernel.inner.len()],
+            names: vec![None; kernel.body.len()],
+            replaced: vec![None; kernel.args.len()],
+        }
+    }
+
+    /// Whether the kernel's addresses and numbers of points fit into an `int`.
+    pub fn index_type(kernel: &Kernel) -> Index {
+        match fits_int(kernel) {
+            true => Index::Int,
+            false => Index::Long,
+        }
+    }
+
+    /// Makes loads of an argument be an expression of its dtype's compute type.
+    pub fn replace(&mut self, arg: usize, expression: impl Into<String>) {
+        self.replaced[arg] = Some(expression.into());
+    }
+
+    /// Declares the indices of `axes` from the row-major number of a point.
+    pub fn decompose(&mut self, source: &mut Source, point: &str) {
+        let extents = &self.kernel.axes;
+        let names = decomposed(source, 'a', extents, point, &|a| self.uses(a));
+        self.indices[..extents.len()].clone_from_slice(&names);
+    }
+
+    /// Declares the indices of `inner` from the row-major number of an inner point.
+    pub fn decompose_inner(&mut self, source: &mut Source, point: &str) {
+        let outer = self.kernel.axes.len();
+        let extents = &self.kernel.inner;
+        let names = decomposed(source, 'i', extents, point, &|a| self.uses(outer + a));
+        self.indices[outer..].clone_from_slice(&names);
+    }
+
+    /// Whether anything depends on the index of an axis.
+    fn uses(&self, axis: usize) -> bool {
+        let k = self.kernel;
+        let moves = |s: &[Dim]| !s[axis].is(0);
+        let access = |a: &Access| moves(&a.strides) || a.bounds.iter().any(|b| moves(&b.strides));
+        k.accesses.iter().any(access)
+            || k.body.iter().any(|d| match &d.expr {
+                Expr::Index { strides, .. } => moves(strides),
+                _ => false,
+            })
+    }
+
+    /// Declares every value and performs every store, at one point of a kernel without inner axes.
+    pub fn point(&mut self, source: &mut Source) {
+        for v in 0..self.kernel.body.len() as u32 {
+            self.define(source, Val(v));
+        }
+        for store in &self.kernel.stores {
+            self.store(source, store);
+        }
+    }
+
+    /// The C expression of a value: a name or a literal.
+    ///
+    /// # Panics
+    /// If the value has not been defined.
+    pub fn name(&self, v: Val) -> String {
+        let v = same(self.kernel, v);
+        let def = &self.kernel.body[v.index()];
+        if let Expr::Const(c) = def.expr {
+            return scalar::literal(c, def.dtype.compute());
+        }
+        let name = self.names[v.index()].clone();
+        name.expect("values are defined before they are used")
+    }
+
+    /// Makes a value be a C expression: a name, or something in parentheses.
+    pub fn set(&mut self, v: Val, name: impl Into<String>) {
+        self.names[v.index()] = Some(name.into());
+    }
+
+    /// Declares a value as a constant by its definition. It may be declared again in another scope.
+    ///
+    /// # Panics
+    /// If it is a reduction: these are the caller's, see [`Values::set`].
+    pub fn define(&mut self, source: &mut Source, v: Val) {
+        let def = &self.kernel.body[v.index()];
+        if same(self.kernel, v) != v || matches!(def.expr, Expr::Const(_)) {
+            return;
+        }
+        let expression = self.expression(source, v);
+        let compute = scalar::ctype(def.dtype.compute());
+        source.line(format!("const {compute} {v} = {expression};"));
+        self.set(v, v.to_string());
+    }
+
+    /// Declares a value that the caller has read itself where the bounds of its access hold: `raw` is
+    /// what memory holds.
+    pub fn define_loaded(&mut self, source: &mut Source, v: Val, access: u16, raw: &str) {
+        let dtype = self.kernel.body[v.index()].dtype;
+        let compute = scalar::ctype(dtype.compute());
+        let value = self.or_fill(source, access, scalar::loaded(raw, dtype));
+        source.line(format!("const {compute} {v} = {value};"));
+        self.set(v, v.to_string());
+    }
+
+    /// The definition of a value as a C expression.
+    fn expression(&self, source: &mut Source, v: Val) -> String {
+        let def = &self.kernel.body[v.index()];
+        let compute_of = |v: Val| self.kernel.body[v.index()].dtype.compute();
+        match &def.expr {
+            Expr::Load { access } | Expr::LoadAt { access, .. } => self.load(source, v, *access),
+            Expr::Index { offset, strides } => {
+                let text = source.affine(offset, strides, &self.indices);
+                match source.index {
+                    Index::Int => format!("(long long)({text})"),
+                    Index::Long => text,
+                }
+            }
+            Expr::Const(c) => scalar::literal(*c, def.dtype.compute()),
+            Expr::Unary(op, a) => scalar::unary(*op, &self.name(*a), compute_of(*a)),
+            Expr::Binary { op, a, b, site } => {
+                scalar::binary(*op, &self.name(*a), &self.name(*b), compute_of(*a), *site)
+            }
+            Expr::Select { mask, a, b } => {
+                let [mask, a, b] = [mask, a, b].map(|v| self.name(*v));
+                format!("{mask} ? {a} : {b}")
+            }
+            Expr::Convert { a, from } => scalar::convert(&self.name(*a), *from, def.dtype),
+            Expr::Random {
+                kind,
+                seed,
+                offset,
+                index,
+            } => {
+                let counter = format!("kiln_add({}, {})", self.name(*offset), self.name(*index));
+                scalar::random(*kind, &self.name(*seed), &counter, def.dtype)
+            }
+            Expr::Reduce { .. } | Expr::ArgReduce { .. } => {
+                unreachable!("reductions are written by the schedule")
+            }
+        }
+    }
+
+    /// A load as an expression of the compute type.
+    fn load(&self, source: &mut Source, v: Val, access: u16) -> String {
+        let arg = self.kernel.accesses[access as usize].arg as usize;
+        if let Some(text) = &self.replaced[arg] {
+            return text.clone();
+        }
+        let address = self.load_address(source, v);
+        let dtype = self.kernel.args[arg].dtype;
+        let value = scalar::loaded(&format!("arg{arg}[{address}]"), dtype);
+        self.or_fill(source, access, value)
+    }
+
+    /// A loaded value, or the fill value of its access outside the bounds.
+    fn or_fill(&self, source: &mut Source, access: u16, value: String) -> String {
+        let a = &self.kernel.accesses[access as usize];
+        let compute = self.kernel.args[a.arg as usize].dtype.compute();
+        match self.inside(source, access) {
+            Some(inside) => format!("{inside} ? {value} : {}", scalar::literal(a.fill, compute)),
+            None => value,
+        }
+    }
+
+    /// The element offset that a load reads at, data-dependent parts and their checks among it.
+    pub fn load_address(&self, source: &mut Source, v: Val) -> String {
+        let (access, dynamic): (u16, &[Dynamic]) = match &self.kernel.body[v.index()].expr {
+            Expr::Load { access } => (*access, &[]),
+            Expr::LoadAt { access, dynamic } => (*access, dynamic),
+            _ => unreachable!("only loads have addresses"),
+        };
+        let mut address = self.address(source, access);
+        for d in dynamic {
+            let index = self.name(d.index);
+            let extent = source.dim(&d.extent);
+            let stride = source.dim(&d.stride);
+            let checked = format!("kiln_checked({index}, {extent}, errors, site{})", d.site);
+            address += &format!(" + {checked} * {stride}");
+        }
+        address
+    }
+
+    /// The element offset of an access at the point.
+    pub fn address(&self, source: &mut Source, access: u16) -> String {
+        let a = &self.kernel.accesses[access as usize];
+        source.affine(&a.offset, &a.strides, &self.indices)
+    }
+
+    /// Whether the bounds of an access hold, where it has any.
+    pub fn inside(&self, source: &mut Source, access: u16) -> Option<String> {
+        let a = &self.kernel.accesses[access as usize];
+        let unsigned = match source.index {
+            Index::Int => "unsigned",
+            Index::Long => "unsigned long long",
+        };
+        let conditions: Vec<String> = a
+            .bounds
+            .iter()
+            .map(|b| {
+                let index = source.affine(&b.offset, &b.strides, &self.indices);
+                let extent = source.dim(&b.extent);
+                format!("({unsigned})({index}) < ({unsigned}){extent}")
+            })
+            .collect();
+        match conditions.len() {
+            0 => None,
+            1 => Some(format!("({})", conditions[0])),
+            _ => Some(format!("({})", conditions.join(" && "))),
+        }
+    }
+
+    /// Performs a store.
+    pub fn store(&self, source: &mut Source, store: &Store) {
+        let a = &self.kernel.accesses[store.access as usize];
+        let dtype = self.kernel.args[a.arg as usize].dtype;
+        let value = scalar::stored(&self.name(store.value), dtype);
+        let address = self.address(source, store.access);
+        let statement = format!("arg{}[{address}] = {value};", a.arg);
+        match self.inside(source, store.access) {
+            Some(inside) => source.line(format!("if {inside} {statement}")),
+            None => source.line(statement),
+        }
+    }
+}
+
+/// Declares the indices into `extents` of the row-major number `point` as `<prefix>0`, …
+fn decomposed(
+    source: &mut Source,
+    prefix: char,
+    extents: &[Dim],
+    point: &str,
+    used: &dyn Fn(usize) -> bool,
+) -> Vec<String> {
+    let index = source.index.name();
+    if extents.len() == 1 {
+        return vec![point.into()];
+    }
+    let mut names = Vec::with_capacity(extents.len());
+    let mut size = Dim::ONE;
+    for (axis, extent) in extents.iter().enumerate().rev() {
+        let name = format!("{prefix}{axis}");
+        let by = match size.is(1) {
+            true => point.to_string(),
+            false => format!("{point} / {}", source.dim(&size)),
+        };
+        size = &size * extent;
+        if !used(axis) {
+            names.push("0".into());
+            continue;
+        }
+        let value = match axis {
+            0 => by,
+            _ => format!("{by} % {}", source.dim(extent)),
+        };
+        source.line(format!("const {index} {name} = {value};"));
+        names.push(name);
+    }
+    names.reverse();
+    names
+}
+
+/// Whether every number of points, and every part of an affine expression at any point, is small.
+fn fits_int(kernel: &Kernel) -> bool {
+    const LIMIT: i64 = 1 << 30;
+    let reach = |offset: &Dim, strides: &[Dim]| -> Option<i64> {
+        let extents = kernel.axes.iter().chain(&kernel.inner);
+        strides
+            .iter()
+            .zip(extents)
+            .try_fold(offset.as_const()?.checked_abs()?, |sum, (s, e)| {
+                let last = (e.as_const()? - 1).max(0);
+                sum.checked_add(s.as_const()?.checked_mul(last)?.checked_abs()?)
+            })
+    };
+    let small = |n: Option<i64>| n.is_some_and(|n| n < LIMIT);
+    let product = |dims: &[Dim]| {
+        dims.iter()
+            .try_fold(1i64, |n, d| n.checked_mul(d.as_const()?.max(1)))
+    };
+    let access = |a: &Access| {
+        let bound = |b: &kiln_base::tile::Bound| {
+            small(reach(&b.offset, &b.strides)) && small(b.extent.as_const())
+        };
+        small(reach(&a.offset, &a.strides)) && a.bounds.iter().all(bound)
+    };
+    small(product(&kernel.axes))
+        && small(product(&kernel.inner))
+        && kernel.accesses.iter().all(access)
+        && kernel.body.iter().all(|d| match &d.expr {
+            Expr::Index { offset, strides } => small(reach(offset, strides)),
+            _ => true,
+        })
+}

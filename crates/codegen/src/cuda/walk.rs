@@ -1,0 +1,196 @@
+//! One step of a thread: the values and stores of one point, or of a vector of neighbouring points.
+
+use super::scalar;
+use super::source::{Source, memory};
+use super::values::Values;
+use super::vector::Vector;
+use crate::kir::{Expr, Kernel, Store, Val};
+use crate::tile::{Step, same};
+
+/// What a step does.
+pub(super) struct Walk<'a> {
+    pub kernel: &'a Kernel,
+    pub vector: &'a Vector,
+    /// Values to define, ascending.
+    pub defs: &'a [Step],
+    pub stores: &'a [Store],
+    /// For each value whether it is kept for later steps.
+    pub keeps: &'a [bool],
+    /// Whether stores happen only where `live` is true.
+    pub live: bool,
+}
+
+impl Walk<'_> {
+    /// Prints the step. The indices of the first point are those of `values`.
+    pub fn print(&self, source: &mut Source, values: &mut Values) {
+        let (still, moving): (Vec<Step>, Vec<Step>) =
+            self.defs.iter().partition(|d| !self.moves(val(d)));
+        for d in &still {
+            self.define(source, values, d, None);
+        }
+        let width = self.vector.width;
+        if width == 1 {
+            if self.live {
+                source.line("if (live) {");
+            }
+            for s in self.stores {
+                values.store(source, s);
+            }
+            if self.live {
+                source.line("}");
+            }
+            return;
+        }
+        for d in &moving {
+            self.load_vector(source, values, d);
+        }
+        let whole_stores: Vec<&Store> = self
+            .stores
+            .iter()
+            .filter(|s| self.whole(s.access))
+            .collect();
+        for s in &whole_stores {
+            let access = &self.kernel.accesses[s.access as usize];
+            let ty = memory(self.kernel.args[access.arg as usize].dtype);
+            source.line(format!("kiln_vec<{ty}, {width}> out{};", access.arg));
+        }
+        source.line("#pragma unroll");
+        source.line(format!("for (int k = 0; k < {width}; ++k) {{"));
+        let first = values.indices[self.vector.axis].clone();
+        values.indices[self.vector.axis] = match first.as_str() {
+            "0" => "k".into(),
+            first => format!("({first} + k)"),
+        };
+        for d in &moving {
+            self.define(source, values, d, Some("k"));
+        }
+        for s in self.stores {
+            let access = &self.kernel.accesses[s.access as usize];
+            if self.whole(s.access) {
+                let dtype = self.kernel.args[access.arg as usize].dtype;
+                let value = scalar::stored(&values.name(s.value), dtype);
+                source.line(format!("out{}.v[k] = {value};", access.arg));
+            } else {
+                values.store(source, s);
+            }
+        }
+        values.indices[self.vector.axis] = first;
+        source.line("}");
+        for s in whole_stores {
+            let arg = self.kernel.accesses[s.access as usize].arg;
+            let address = values.address(source, s.access);
+            let statement = format!("kiln_store(arg{arg} + ({address}), out{arg});");
+            match values.inside(source, s.access) {
+                Some(inside) => source.line(format!("if {inside} {statement}")),
+                None => source.line(statement),
+            }
+        }
+    }
+
+    fn whole(&self, access: u16) -> bool {
+        self.vector.whole[access as usize]
+    }
+
+    /// Whether a value is written for each point of the vector.
+    fn moves(&self, v: Val) -> bool {
+        let reduction = self.kernel.body[v.index()].expr.is_reduction();
+        self.vector.width > 1 && (reduction || self.vector.varies[v.index()])
+    }
+
+    /// The access of a load that is one vector.
+    fn vector_load(&self, d: &Step) -> Option<u16> {
+        let Step::Compute(v) = d else { return None };
+        match &self.kernel.body[v.index()].expr {
+            Expr::Load { access } | Expr::LoadAt { access, .. } => {
+                self.whole(*access).then_some(*access)
+            }
+            _ => None,
+        }
+    }
+
+    /// Declares the vector that a load reads.
+    fn load_vector(&self, source: &mut Source, values: &Values, d: &Step) {
+        let Some(access) = self.vector_load(d) else {
+            return;
+        };
+        let v = val(d);
+        let arg = self.kernel.accesses[access as usize].arg as usize;
+        let (ty, width) = (memory(self.kernel.args[arg].dtype), self.vector.width);
+        let address = values.load_address(source, v);
+        let load = format!("kiln_load<{width}>(arg{arg} + ({address}))");
+        match values.inside(source, access) {
+            None => source.line(format!("const kiln_vec<{ty}, {width}> in{} = {load};", v.0)),
+            Some(inside) => {
+                source.line(format!("kiln_vec<{ty}, {width}> in{};", v.0));
+                source.line(format!("if {inside} in{} = {load};", v.0));
+            }
+        }
+    }
+
+    /// Defines a value at the point, or at point `k` of the vector.
+    fn define(&self, source: &mut Source, values: &mut Values, d: &Step, k: Option<&str>) {
+        let v = val(d);
+        if same(self.kernel, v) != v {
+            return;
+        }
+        let def = &self.kernel.body[v.index()];
+        let at = k.map_or(String::new(), |k| format!("[{k}]"));
+        match (d, &def.expr) {
+            (Step::Kept(_), _) => return values.set(v, format!("kept{}[t]{at}", v.0)),
+            (_, Expr::Reduce { op, a }) => {
+                let (acc, a) = (format!("{v}{at}"), values.name(*a));
+                source.line(format!("{acc} = {}::of({acc}, {a});", combine(*op)));
+                return;
+            }
+            (_, Expr::ArgReduce { op, a }) => {
+                let (acc, a) = (format!("{v}{at}"), values.name(*a));
+                let place = k.map_or("i".into(), |k| format!("i + {k}"));
+                let ty = scalar::ctype(self.kernel.body[a_dtype(def)].dtype.compute());
+                let here = format!("kiln_place<{ty}>{{{a}, {place}}}");
+                source.line(format!("{acc} = {}::of({acc}, {here});", first(*op)));
+                return;
+            }
+            _ => {}
+        }
+        match (self.vector_load(d), k) {
+            (Some(access), Some(k)) => {
+                values.define_loaded(source, v, access, &format!("in{}.v[{k}]", v.0))
+            }
+            _ => values.define(source, v),
+        }
+        if self.keeps[v.index()] {
+            source.line(format!("kept{}[t]{at} = {};", v.0, values.name(v)));
+        }
+    }
+}
+
+fn a_dtype(def: &crate::kir::Def) -> usize {
+    match &def.expr {
+        Expr::ArgReduce { a, .. } => a.index(),
+        _ => unreachable!("called for arg-reductions"),
+    }
+}
+
+fn val(d: &Step) -> Val {
+    let (Step::Compute(v) | Step::Kept(v)) = *d;
+    v
+}
+
+/// The prelude's way to combine two values.
+pub(super) fn combine(op: kiln_base::prim::Reduction) -> &'static str {
+    use kiln_base::prim::Reduction::*;
+    match op {
+        Sum => "kiln_sum",
+        Prod => "kiln_prod",
+        Max => "kiln_maximum",
+        Min => "kiln_minimum",
+    }
+}
+
+/// The prelude's way to choose of two places.
+pub(super) fn first(op: kiln_base::prim::Reduction) -> &'static str {
+    match op {
+        kiln_base::prim::Reduction::Min => "kiln_first<false>",
+        _ => "kiln_first<true>",
+    }
+}

@@ -1,0 +1,155 @@
+//! Runs kernels in CUDA C++: compiled by NVRTC, executed by the emulator.
+
+use kiln_base::DType;
+use kiln_base::cuda::{CudaKernel, ErrorRecord, PRELUDE};
+use kiln_base::plan::Kernel;
+use kiln_codegen::{Launch, Program};
+use kiln_gpu_emulator as emulator;
+use kiln_ir::eval::{Array, Data};
+use kiln_runtime::cuda::{Code, Nvrtc};
+use std::collections::HashSet;
+use std::sync::{Arc, Once};
+
+/// The compiler; `None`, with a line that says so, where there is none.
+pub fn nvrtc() -> Option<&'static Nvrtc> {
+    static SKIPPED: Once = Once::new();
+    match Nvrtc::get() {
+        Ok(nvrtc) => Some(nvrtc),
+        Err(e) => {
+            SKIPPED.call_once(|| eprintln!("skipped: CUDA C++ is not compiled here: {e}"));
+            None
+        }
+    }
+}
+
+/// The kernels of a program as one translation unit.
+pub fn unit(program: &Program) -> String {
+    let mut text = String::from(PRELUDE);
+    let mut seen = HashSet::new();
+    for l in &program.launches {
+        if let Kernel::Cuda(k) = &l.kernel
+            && seen.insert(&k.entry)
+        {
+            text += "\n";
+            text += &k.source;
+        }
+    }
+    text
+}
+
+/// The kernels of a program on the emulated device.
+pub struct Compiled {
+    program: emulator::Program,
+    memory: Arc<emulator::Memory>,
+}
+
+/// Compiles the kernels of a program together.
+pub fn compile(program: &Program) -> Compiled {
+    let text = unit(program);
+    let nvrtc = nvrtc().expect("the caller has asked whether there is a compiler");
+    let compiled = nvrtc
+        .compile(&text, Code::Ptx(90))
+        .unwrap_or_else(|e| panic!("{e}\n{}", &text[PRELUDE.len()..]));
+    let ptx = String::from_utf8(compiled.image).expect("PTX is text");
+    let memory = Arc::new(emulator::Memory::new(true));
+    let loaded = emulator::Program::load(ptx.trim_end_matches('\0'), &memory);
+    let program = loaded.unwrap_or_else(|e| panic!("{e}\n{}", &text[PRELUDE.len()..]));
+    Compiled { program, memory }
+}
+
+impl Compiled {
+    /// Runs a launch, with results in place wherever that is said to be possible. The state of its error
+    /// record.
+    pub fn run(
+        &self,
+        launch: &Launch,
+        dtypes: &[DType],
+        memory: &mut [Data],
+        symbols: &[i64],
+    ) -> u32 {
+        let Kernel::Cuda(kernel) = &launch.kernel else {
+            panic!("{} is not for a GPU", launch.kernel.name());
+        };
+        let args: Vec<usize> = launch.args.iter().map(|a| a.0 as usize).collect();
+        let mut at: Vec<usize> = (0..args.len()).collect();
+        let mut taken = Vec::new();
+        for (r, w) in &launch.in_place {
+            if !taken.contains(r) && at[*w] == *w {
+                taken.push(*r);
+                at[*w] = *r;
+            }
+        }
+        let len = |d: &Data| match d {
+            Data::Float(v) => v.len(),
+            Data::Int(v) => v.len(),
+        };
+        let array = |a: usize, memory: &[Data]| {
+            let shape = [len(&memory[a])];
+            Array::new(dtypes[a], &shape, memory[a].clone()).expect("as long as its shape says")
+        };
+        let own: Vec<u64> = (args.iter().zip(&launch.written))
+            .map(|(a, written)| {
+                let bytes = array(*a, memory).to_bytes();
+                let address = self.memory.allocate(bytes.len());
+                if !written {
+                    self.memory.write(address, &bytes).expect("it fits");
+                }
+                address
+            })
+            .collect();
+        let pointers: Vec<u64> = at.iter().map(|a| own[*a]).collect();
+        let errors = self.memory.allocate(size_of::<ErrorRecord>());
+        let zeros = [0; size_of::<ErrorRecord>()];
+        self.memory.write(errors, &zeros).expect("it fits");
+        self.execute(kernel, &pointers, symbols, errors);
+        let mut state = [0; 4];
+        self.memory
+            .read(errors, &mut state)
+            .expect("it was written");
+        for (i, a) in args.iter().enumerate().filter(|(i, _)| launch.written[*i]) {
+            let mut bytes = vec![0; array(*a, memory).to_bytes().len()];
+            if let Some(at) = self.memory.first_unwritten(pointers[i], bytes.len()) {
+                panic!("argument {i} is not written at {at}\n{}", kernel.source);
+            }
+            self.memory
+                .read(pointers[i], &mut bytes)
+                .expect("it was written");
+            let shape = [len(&memory[*a])];
+            let result = Array::from_bytes(dtypes[*a], &shape, &bytes).expect("as many bytes");
+            memory[*a] = result.data().clone();
+        }
+        own.iter()
+            .chain([&errors])
+            .for_each(|a| assert!(self.memory.free(*a)));
+        u32::from_le_bytes(state)
+    }
+
+    fn execute(&self, kernel: &CudaKernel, pointers: &[u64], symbols: &[i64], errors: u64) {
+        let grid = [0, 1, 2].map(|i| kernel.grid[i].count(symbols) as u32);
+        if grid.contains(&0) {
+            return;
+        }
+        let mut parameters: Vec<u8> = Vec::new();
+        let words = pointers.iter().copied();
+        let scalars = kernel.scalars.iter().map(|s| s.eval(symbols) as u64);
+        words
+            .chain(scalars)
+            .for_each(|w| parameters.extend(w.to_le_bytes()));
+        (0..kernel.sites).for_each(|s| parameters.extend(s.to_le_bytes()));
+        parameters.resize(parameters.len().next_multiple_of(8), 0);
+        parameters.extend(errors.to_le_bytes());
+        parameters.extend(0i32.to_le_bytes());
+        let entry = self.program.kernel(&kernel.entry).expect("it was compiled");
+        let launch = emulator::Launch {
+            kernel: entry,
+            grid,
+            block: kernel.block,
+            dynamic_shared: kernel.shared,
+            parameters: &parameters,
+            options: emulator::Options::default(),
+        };
+        if let Err(fault) = launch.run(&self.memory) {
+            panic!("{fault}\n{}", kernel.source);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The C types of the driver's interface, as types that safe code can use.
+
+use crate::status::{Failure, INVALID_VALUE};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+/// Where a function writes a result.
+#[repr(transparent)]
+pub struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// Writes `value`; an error if there is nowhere to.
+    pub(crate) fn set(&self, value: T) -> Result<(), Failure> {
+        if self.0.is_null() {
+            return Err(INVALID_VALUE.into());
+        }
+        // SAFETY: the caller of the driver passes a place for a `T`.
+        unsafe { self.0.write(value) };
+        Ok(())
+    }
+
+    /// Writes `value` unless there is nowhere to.
+    pub(crate) fn set_if_wanted(&self, value: T) {
+        let _ = self.set(value);
+    }
+
+    /// The place itself.
+    pub(crate) fn pointer(&self) -> *mut T {
+        self.0
+    }
+}
+
+/// A struct that a function reads.
+#[repr(transparent)]
+pub struct In<T>(*const T);
+
+impl<T: Copy> In<T> {
+    /// The value; an error if there is none.
+    pub(crate) fn get(&self) -> Result<T, Failure> {
+        if self.0.is_null() {
+            return Err(INVALID_VALUE.into());
+        }
+        // SAFETY: the caller of the driver passes a valid `T`.
+        Ok(unsafe { self.0.read() })
+    }
+
+    /// `n` values.
+    pub(crate) fn several(&self, n: usize) -> Result<Vec<T>, Failure> {
+        if n == 0 {
+            return Ok(Vec::new());
+        }
+        if self.0.is_null() {
+            return Err(INVALID_VALUE.into());
+        }
+        // SAFETY: the caller of the driver passes `n` valid values.
+        Ok(unsafe { std::slice::from_raw_parts(self.0, n) }.to_vec())
+    }
+}
+
+/// A text that a function reads.
+#[repr(transparent)]
+pub struct Text(*const c_char);
+
+impl Text {
+    pub(crate) fn get(&self) -> Result<String, Failure> {
+        if self.0.is_null() {
+            return Err(INVALID_VALUE.into());
+        }
+        // SAFETY: the caller of the driver passes a string that ends with 0.
+        let text = unsafe { CStr::from_ptr(self.0) };
+        Ok(text.to_str().map_err(|_| INVALID_VALUE)?.to_string())
+    }
+}
+
+/// The pointers to a kernel's arguments.
+#[derive(Copy, Clone)]
+#[repr(transparent)]
+pub struct Arguments(pub(crate) *mut *mut c_void);
+
+impl Arguments {
+    /// Copies `size` bytes of argument `index`.
+    pub(crate) fn copy(self, index: usize, to: &mut [u8]) -> Result<(), Failure> {
+        if self.0.is_null() {
+            return Err(INVALID_VALUE.into());
+        }
+        // SAFETY: the caller of the driver passes a pointer for each parameter of the kernel, to a value of its
+        // size.
+        unsafe {
+            let from = *self.0.add(index) as *const u8;
+            if from.is_null() {
+                return Err(INVALID_VALUE.into());
+            }
+            std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len());
+        }
+        Ok(())
+    }
+}
+
+/// What `cuLaunchHostFunc` calls.
+pub type HostFunction = extern "C" fn(*mut c_void);
+
+/// `CUDA_KERNEL_NODE_PARAMS_v2`
+#[allow(missing_docs)]
+#[derive(Copy, Clone)]
+#[repr(C)]
+pub struct KernelNodeParams {
+    pub func: usize,
+    pub grid: [c_uint; 3],
+    pub block: [c_uint; 3],
+    pub shared: c_uint,
+    pub params: Arguments,
+    pub extra: *mut *mut c_void,
+    pub kern: usize,
+    pub ctx: usize,
+}
+
+/// `CUDA_MEMSET_NODE_PARAMS`
+#[allow(missing_docs)]
+#[derive(Copy, Clone)]
+#[repr(C)]
+pub struct MemsetNodeParams {
+    pub dst: u64,
+    pub pitch: usize,
+    pub value: c_uint,
+    pub element: c_uint,
+    pub width: usize,
+    pub height: usize,
+}
+
+/// One side of a `CUDA_MEMCPY3D`.
+#[allow(missing_docs)]
+#[derive(Copy, Clone)]
+#[repr(C)]
+pub struct MemcpySide {
+    pub x: usize,
+    pub y: usize,
+    pub z: usize,
+    pub lod: usize,
+    pub kind: c_uint,
+    pub host: usize,
+    pub device: u64,
+    pub array: usize,
+    pub reserved: usize,
+    pub pitch: usize,
+    pub height: usize,
+}
+
+/// `CUDA_MEMCPY3D`
+#[allow(missing_docs)]
+#[derive(Copy, Clone)]
+#[repr(C)]
+pub struct Memcpy3d {
+    pub src: MemcpySide,
+    pub dst: MemcpySide,
+    pub width: usize,
+    pub height: usize,
+    pub depth: usize,
+}
+
+/// `CUlaunchConfig`
+#[allow(missing_docs)]
+#[derive(Copy, Clone)]
+#[repr(C)]
+pub struct LaunchConfig {
+    pub grid: [c_uint; 3],
+    pub block: [c_uint; 3],
+    pub shared: c_uint,
+    pub stream: usize,
+    pub attrs: *const LaunchAttribute,
+    pub count: c_uint,
+}
+
+/// `CUlaunchAttribute`
+#[allow(missing_docs)]
+#[derive(Copy, Clone)]
+#[repr(C)]
+pub struct LaunchAttribute {
+    pub id: c_int,
+    pub pad: [u8; 4],
+    pub value: [u32; 16],
+}
+
+/// `CUmemPoolProps`, of which the device counts.
+#[allow(missing_docs)]
+#[derive(Copy, Clone)]
+#[repr(C)]
+pub struct PoolProps {
+    pub kind: c_int,
+    pub handles: c_int,
+    pub location: c_int,
+    pub device: c_int,
+    pub security: *mut c_void,
+    pub reserved: [u8; 64],
+}

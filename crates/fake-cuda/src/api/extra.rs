@@ -1,0 +1,75 @@
+//! Initialisation, errors, looking functions up, and what only this driver has.
+
+use crate::abi::{Out, Text};
+use crate::driver::{Counters, driver};
+use crate::status::{INVALID_VALUE, NO_DEVICE, NOT_FOUND, describe};
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+exports! {
+    fn cuInit(_flags: c_uint) {
+        let driver = driver();
+        if driver.config.devices == 0 {
+            return Err(NO_DEVICE.into());
+        }
+        driver.state().initialised = true;
+        Ok(())
+    }
+
+    fn cuDriverGetVersion(version: Out<c_int>) {
+        version.set(13000)
+    }
+
+    fn cuGetErrorName(status: c_int, name: Out<*const c_char>) {
+        let (text, _) = describe(status).ok_or(INVALID_VALUE)?;
+        name.set(text.as_ptr())
+    }
+
+    fn cuGetErrorString(status: c_int, description: Out<*const c_char>) {
+        let (_, text) = describe(status).ok_or(INVALID_VALUE)?;
+        description.set(text.as_ptr())
+    }
+
+    fn cuGetProcAddress_v2(
+        name: Text,
+        function: Out<*const c_void>,
+        _version: c_int,
+        _flags: u64,
+        found: Out<c_int>,
+    ) {
+        let address = super::find(&name.get()?);
+        found.set_if_wanted(if address.is_some() { 0 } else { 1 });
+        function.set(address.unwrap_or(std::ptr::null()))?;
+        if address.is_some() { Ok(()) } else { Err(NOT_FOUND.into()) }
+    }
+
+    fn cuProfilerStart() {
+        Ok(())
+    }
+
+    fn cuProfilerStop() {
+        Ok(())
+    }
+
+    fn kiln_fake_cuda_last_fault(text: Out<c_char>, room: usize, length: Out<usize>) {
+        let state = driver().state();
+        let fault = state.fault.as_deref().unwrap_or("").as_bytes();
+        length.set(fault.len())?;
+        if !text.pointer().is_null() {
+            let count = fault.len().min(room);
+            // SAFETY: the caller passes room for `room` bytes.
+            unsafe { std::ptr::copy_nonoverlapping(fault.as_ptr(), text.pointer().cast(), count) };
+        }
+        Ok(())
+    }
+
+    fn kiln_fake_cuda_reset() {
+        let mut state = driver().state();
+        state.sticky = 0;
+        state.fault = None;
+        Ok(())
+    }
+
+    fn kiln_fake_cuda_counters(counters: Out<Counters>) {
+        counters.set(driver().state().counters)
+    }
+}

@@ -1,0 +1,288 @@
+//! Graphs.
+
+use super::launch::kernel_node;
+use crate::abi::{Arguments, In, KernelNodeParams, Memcpy3d, MemcpySide, MemsetNodeParams, Out};
+use crate::driver::{Graph, driver};
+use crate::status::{Failure, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, failure};
+use crate::work::{Node, Place, Work};
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+/// Adds a node to a graph. Nodes are in the order in which they are added, so dependencies are respected.
+fn add(out: Out<usize>, graph: usize, node: Node) -> Result<(), Failure> {
+    let mut state = driver().state();
+    let handle = state.new_handle();
+    state
+        .graphs
+        .get_mut(&graph)
+        .ok_or(INVALID_HANDLE)?
+        .nodes
+        .push((handle, node));
+    out.set(handle)
+}
+
+/// Calls `with` on the node called `handle` of any graph.
+fn of_graph<T>(
+    handle: usize,
+    with: impl FnOnce(&mut Node) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let mut state = driver().state();
+    let nodes = state.graphs.values_mut().flat_map(|g| &mut g.nodes);
+    let (_, node) = nodes
+        .into_iter()
+        .find(|(h, _)| *h == handle)
+        .ok_or(INVALID_HANDLE)?;
+    with(node)
+}
+
+/// Replaces a node of an executable graph by one of the same kind.
+fn replace(executable: usize, handle: usize, new: Node) -> Result<(), Failure> {
+    let mut state = driver().state();
+    let nodes = state
+        .executables
+        .get_mut(&executable)
+        .ok_or(INVALID_HANDLE)?;
+    // Launches that are queued keep the old node.
+    let nodes = Arc::make_mut(nodes);
+    let (_, node) = nodes
+        .iter_mut()
+        .find(|(h, _)| *h == handle)
+        .ok_or(INVALID_HANDLE)?;
+    if kind(node) != kind(&new) {
+        return Err(INVALID_VALUE.into());
+    }
+    *node = new;
+    Ok(())
+}
+
+/// The `CUgraphNodeType`.
+fn kind(node: &Node) -> c_int {
+    match node {
+        Node::Kernel(_) => 0,
+        Node::Copy { .. } => 1,
+        Node::Fill { .. } => 2,
+        Node::Host(_) => 3,
+        Node::Empty => 5,
+    }
+}
+
+fn fill(params: In<MemsetNodeParams>) -> Result<Node, Failure> {
+    let p = params.get()?;
+    if p.height > 1 || !matches!(p.element, 1 | 2 | 4) {
+        return Err(failure(NOT_SUPPORTED, "memset nodes of more than one row"));
+    }
+    Ok(Node::Fill {
+        to: p.dst,
+        value: p.value,
+        element: p.element as usize,
+        count: p.width,
+    })
+}
+
+fn copy(params: In<Memcpy3d>) -> Result<Node, Failure> {
+    let p = params.get()?;
+    if p.height > 1 || p.depth > 1 {
+        return Err(failure(NOT_SUPPORTED, "memcpy nodes of more than one row"));
+    }
+    let place = |side: &MemcpySide| match side.kind {
+        1 => Ok(Place::Host(side.host + side.x)),
+        2 => Ok(Place::Device(side.device + side.x as u64)),
+        4 => Ok(Place::Device(side.device + side.x as u64)),
+        _ => Err(failure(NOT_SUPPORTED, "memcpy nodes of arrays")),
+    };
+    Ok(Node::Copy {
+        to: place(&p.dst)?,
+        from: place(&p.src)?,
+        len: p.width,
+    })
+}
+
+fn instantiate(out: Out<usize>, graph: usize) -> Result<(), Failure> {
+    let mut state = driver().state();
+    let nodes = state
+        .graphs
+        .get(&graph)
+        .ok_or(INVALID_HANDLE)?
+        .nodes
+        .clone();
+    let handle = state.new_handle();
+    state.executables.insert(handle, Arc::new(nodes));
+    out.set(handle)
+}
+
+exports! {
+    fn cuGraphCreate(graph: Out<usize>, _flags: c_uint) {
+        let mut state = driver().state();
+        let handle = state.new_handle();
+        state.graphs.insert(handle, Graph::default());
+        graph.set(handle)
+    }
+
+    fn cuGraphDestroy(graph: usize) {
+        driver().state().graphs.remove(&graph).map(drop).ok_or_else(|| INVALID_HANDLE.into())
+    }
+
+    fn cuGraphAddKernelNode_v2(
+        node: Out<usize>,
+        graph: usize,
+        _dependencies: *const usize,
+        _count: usize,
+        params: In<KernelNodeParams>,
+    ) {
+        let kernel = kernel_node(&params.get()?)?;
+        add(node, graph, Node::Kernel(kernel))
+    }
+
+    fn cuGraphAddMemcpyNode(
+        node: Out<usize>,
+        graph: usize,
+        _dependencies: *const usize,
+        _count: usize,
+        params: In<Memcpy3d>,
+        _context: usize,
+    ) {
+        add(node, graph, copy(params)?)
+    }
+
+    fn cuGraphAddMemsetNode(
+        node: Out<usize>,
+        graph: usize,
+        _dependencies: *const usize,
+        _count: usize,
+        params: In<MemsetNodeParams>,
+        _context: usize,
+    ) {
+        add(node, graph, fill(params)?)
+    }
+
+    fn cuGraphAddEmptyNode(
+        node: Out<usize>,
+        graph: usize,
+        _dependencies: *const usize,
+        _count: usize,
+    ) {
+        add(node, graph, Node::Empty)
+    }
+
+    fn cuGraphGetNodes(graph: usize, nodes: Out<usize>, count: Out<usize>) {
+        let state = driver().state();
+        let graph = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?;
+        if nodes.pointer().is_null() {
+            return count.set(graph.nodes.len());
+        }
+        // SAFETY: the caller passes the room that `count` says.
+        let room = unsafe { count.pointer().read() };
+        let written = room.min(graph.nodes.len());
+        for (i, (handle, _)) in graph.nodes.iter().take(written).enumerate() {
+            // SAFETY: as above.
+            unsafe { nodes.pointer().add(i).write(*handle) };
+        }
+        count.set(written)
+    }
+
+    fn cuGraphNodeGetType(node: usize, out: Out<c_int>) {
+        let kind = of_graph(node, |node| Ok(kind(node)))?;
+        out.set(kind)
+    }
+
+    fn cuGraphKernelNodeGetParams_v2(node: usize, out: Out<KernelNodeParams>) {
+        let params = of_graph(node, |node| match node {
+            Node::Kernel(k) => Ok(KernelNodeParams {
+                func: k.function,
+                grid: k.grid,
+                block: k.block,
+                shared: k.shared,
+                // The arguments are bytes here, without an array of pointers to them.
+                params: Arguments(std::ptr::null_mut()),
+                extra: std::ptr::null_mut(),
+                kern: 0,
+                ctx: 0,
+            }),
+            _ => Err(INVALID_VALUE.into()),
+        })?;
+        out.set(params)
+    }
+
+    fn cuGraphKernelNodeSetParams_v2(node: usize, params: In<KernelNodeParams>) {
+        let kernel = kernel_node(&params.get()?)?;
+        of_graph(node, |node| {
+            if kind(node) != 0 {
+                return Err(INVALID_VALUE.into());
+            }
+            *node = Node::Kernel(kernel);
+            Ok(())
+        })
+    }
+
+    fn cuGraphInstantiateWithFlags(executable: Out<usize>, graph: usize, _flags: u64) {
+        instantiate(executable, graph)
+    }
+
+    fn cuGraphInstantiateWithParams(executable: Out<usize>, graph: usize, _params: *mut c_void) {
+        instantiate(executable, graph)
+    }
+
+    fn cuGraphUpload(executable: usize, _stream: usize) {
+        let state = driver().state();
+        state.executables.get(&executable).map(drop).ok_or_else(|| INVALID_HANDLE.into())
+    }
+
+    fn cuGraphLaunch(executable: usize, stream: usize) {
+        let driver = driver();
+        let stream = driver.stream(stream)?;
+        let nodes = {
+            let mut state = driver.state();
+            let nodes = state.executables.get(&executable).ok_or(INVALID_HANDLE)?.clone();
+            state.counters.graphs += 1;
+            nodes
+        };
+        driver.enqueue(stream, Work::Graph(nodes))
+    }
+
+    fn cuGraphExecDestroy(executable: usize) {
+        driver().state().executables.remove(&executable).map(drop).ok_or_else(|| INVALID_HANDLE.into())
+    }
+
+    fn cuGraphExecKernelNodeSetParams_v2(
+        executable: usize,
+        node: usize,
+        params: In<KernelNodeParams>,
+    ) {
+        let kernel = kernel_node(&params.get()?)?;
+        replace(executable, node, Node::Kernel(kernel))
+    }
+
+    fn cuGraphExecMemcpyNodeSetParams(
+        executable: usize,
+        node: usize,
+        params: In<Memcpy3d>,
+        _context: usize,
+    ) {
+        replace(executable, node, copy(params)?)
+    }
+
+    fn cuGraphExecMemsetNodeSetParams(
+        executable: usize,
+        node: usize,
+        params: In<MemsetNodeParams>,
+        _context: usize,
+    ) {
+        replace(executable, node, fill(params)?)
+    }
+
+    fn cuGraphExecUpdate_v2(executable: usize, graph: usize, _result: *mut c_void) {
+        let mut state = driver().state();
+        let nodes = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.nodes.clone();
+        let old = state.executables.get_mut(&executable).ok_or(INVALID_HANDLE)?;
+        let same = old.len() == nodes.len()
+            && old.iter().zip(&nodes).all(|((_, a), (_, b))| kind(a) == kind(b));
+        if !same {
+            // CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
+            return Err(910.into());
+        }
+        // The executable keeps the handles of the graph that it was made from.
+        let handles: Vec<usize> = old.iter().map(|(handle, _)| *handle).collect();
+        *old = Arc::new(handles.into_iter().zip(nodes.into_iter().map(|(_, n)| n)).collect());
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! Launches.
+
+use crate::abi::{
+    Arguments, HostFunction, In, KernelNodeParams, LaunchAttribute, LaunchConfig, Out,
+};
+use crate::driver::driver;
+use crate::status::{Failure, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_RESOURCES, failure};
+use crate::work::{Callback, KernelNode, Node};
+use kiln_gpu_emulator::TensorMap;
+use std::ffi::{c_int, c_uint, c_void};
+
+/// Shared memory that needs no request.
+const SHARED_WITHOUT_REQUEST: u64 = 48 << 10;
+
+/// The node of a launch, if hardware would accept it.
+pub(super) fn kernel_node(params: &KernelNodeParams) -> Result<KernelNode, Failure> {
+    let function = driver().function(params.func)?;
+    let kernel = &function.kernel;
+    let name = kernel.name();
+    if !params.extra.is_null() {
+        return Err(failure(
+            NOT_SUPPORTED,
+            format!("{name}: arguments by `extra`"),
+        ));
+    }
+    let [x, y, z] = params.block;
+    let threads = x as u64 * y as u64 * z as u64;
+    if threads == 0 || threads > 1024 || z > 64 {
+        return Err(failure(
+            INVALID_VALUE,
+            format!("{name}: a block of {:?}", params.block),
+        ));
+    }
+    if kernel
+        .max_threads()
+        .is_some_and(|most| threads > most as u64)
+    {
+        return Err(failure(
+            OUT_OF_RESOURCES,
+            format!("{name}: {threads} threads a block"),
+        ));
+    }
+    let [gx, gy, gz] = params.grid;
+    if gx == 0 || gy == 0 || gz == 0 || gx > i32::MAX as u32 || gy > 65535 || gz > 65535 {
+        return Err(failure(
+            INVALID_VALUE,
+            format!("{name}: a grid of {:?}", params.grid),
+        ));
+    }
+    let shared = kernel.static_shared() as u64 + params.shared as u64;
+    if shared > SHARED_WITHOUT_REQUEST && params.shared > function.max_dynamic {
+        let why = format!(
+            "{name}: {shared} bytes of shared memory without \
+             CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
+        );
+        return Err(failure(INVALID_VALUE, why));
+    }
+    let mut parameters = vec![0; kernel.parameter_bytes()];
+    for (i, p) in kernel.parameters().iter().enumerate() {
+        params
+            .params
+            .copy(i, &mut parameters[p.offset..p.offset + p.size])?;
+    }
+    Ok(KernelNode {
+        function: params.func,
+        kernel: function.kernel.clone(),
+        _program: function.program.clone(),
+        grid: params.grid,
+        block: params.block,
+        shared: params.shared,
+        parameters,
+    })
+}
+
+fn launch(params: KernelNodeParams, stream: usize) -> Result<(), Failure> {
+    let driver = driver();
+    driver.state().check_healthy()?;
+    let node = kernel_node(&params)?;
+    driver.submit(driver.stream(stream)?, Node::Kernel(node))
+}
+
+/// Whether a launch attribute changes nothing here: priorities, memory synchronisation domains, and clusters of
+/// one block.
+fn is_harmless(attribute: &LaunchAttribute) -> bool {
+    match attribute.id {
+        // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        4 => attribute.value[..3].iter().all(|&n| n <= 1),
+        // CU_LAUNCH_ATTRIBUTE_COOPERATIVE: blocks don't run at the same time here.
+        2 => attribute.value[0] == 0,
+        _ => true,
+    }
+}
+
+exports! {
+    fn cuLaunchKernel(
+        func: usize,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        shared: c_uint,
+        stream: usize,
+        params: Arguments,
+        extra: *mut *mut c_void,
+    ) {
+        let grid = [grid_x, grid_y, grid_z];
+        let block = [block_x, block_y, block_z];
+        launch(KernelNodeParams { func, grid, block, shared, params, extra, kern: 0, ctx: 0 }, stream)
+    }
+
+    fn cuLaunchKernelEx(
+        config: In<LaunchConfig>,
+        func: usize,
+        params: Arguments,
+        extra: *mut *mut c_void,
+    ) {
+        let config = config.get()?;
+        if config.count > 0 {
+            // SAFETY: the caller passes as many attributes.
+            let attributes =
+                unsafe { std::slice::from_raw_parts(config.attrs, config.count as usize) };
+            if let Some(odd) = attributes.iter().find(|a| !is_harmless(a)) {
+                return Err(failure(NOT_SUPPORTED, format!("launch attribute {}", odd.id)));
+            }
+        }
+        let (grid, block, shared) = (config.grid, config.block, config.shared);
+        let params = KernelNodeParams { func, grid, block, shared, params, extra, kern: 0, ctx: 0 };
+        launch(params, config.stream)
+    }
+
+    fn cuLaunchHostFunc(stream: usize, function: HostFunction, data: *mut c_void) {
+        let driver = driver();
+        driver.submit(driver.stream(stream)?, Node::Host(Callback { function, data }))
+    }
+
+    fn cuTensorMapEncodeTiled(
+        map: Out<TensorMap>,
+        kind: c_int,
+        rank: c_uint,
+        base: u64,
+        sizes: In<u64>,
+        strides: In<u64>,
+        boxes: In<u32>,
+        element_strides: In<u32>,
+        interleave: c_int,
+        swizzle: c_int,
+        _promotion: c_int,
+        fill: c_int,
+    ) {
+        let element = match kind {
+            0 => 1,
+            1 | 6 | 9 => 2,
+            2 | 3 | 7 | 10 | 11 | 12 => 4,
+            4 | 5 | 8 => 8,
+            _ => return Err(INVALID_VALUE.into()),
+        };
+        let rank = rank as usize;
+        if rank == 0 || interleave != 0 || fill != 0 || !(0..=3).contains(&swizzle) {
+            return Err(failure(NOT_SUPPORTED, "tensor maps with interleaving or a fill of NaN"));
+        }
+        if element_strides.several(rank)?.iter().any(|&s| s != 1) {
+            return Err(failure(NOT_SUPPORTED, "tensor maps with element strides"));
+        }
+        let (sizes, strides) = (sizes.several(rank)?, strides.several(rank - 1)?);
+        let boxes = boxes.several(rank)?;
+        let made = TensorMap::new(base, element, &sizes, &strides, &boxes, swizzle as u8);
+        map.set(made.map_err(|why| failure(INVALID_VALUE, why))?)
+    }
+}

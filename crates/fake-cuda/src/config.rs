@@ -1,0 +1,45 @@
+//! What the environment says about the fake devices.
+
+use kiln_gpu_emulator::Options;
+use std::path::PathBuf;
+
+/// The settings, read when the library is first used.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub devices: usize,
+    pub memory: u64,
+    pub capability: (i32, i32),
+    pub options: Options,
+    pub fault_file: Option<PathBuf>,
+    pub print_statistics: bool,
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    match std::env::var(name) {
+        Err(_) => otherwise,
+        Ok(text) => text
+            .trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("{name}={text} is not a number")),
+    }
+}
+
+impl Config {
+    pub fn from_environment() -> Config {
+        let defaults = Options::default();
+        let capability = number("KILN_FAKE_CUDA_CAPABILITY", 90) as i32;
+        Config {
+            devices: number("KILN_FAKE_CUDA_DEVICES", 1) as usize,
+            memory: number("KILN_FAKE_CUDA_MEMORY", 4 << 30),
+            capability: (capability / 10, capability % 10),
+            options: Options {
+                threads: number("KILN_FAKE_CUDA_THREADS", defaults.threads as u64) as usize,
+                shared_races: number("KILN_FAKE_CUDA_CHECKS", 1) != 0,
+                seed: number("KILN_FAKE_CUDA_SEED", 0),
+                instruction_limit: number("KILN_FAKE_CUDA_LIMIT", defaults.instruction_limit),
+            },
+            fault_file: std::env::var_os("KILN_FAKE_CUDA_FAULT_FILE").map(PathBuf::from),
+            print_statistics: number("KILN_FAKE_CUDA_STATISTICS", 0) != 0,
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The state of the driver: one per process.
+
+use crate::config::Config;
+use crate::pool::Accounts;
+use crate::status::{
+    Failure, INVALID_CONTEXT, INVALID_HANDLE, NOT_INITIALIZED, OUT_OF_MEMORY, Status, failure,
+};
+use crate::stream::{Captures, Event, Stream};
+use crate::work::{Node, Nodes};
+use kiln_gpu_emulator::{Kernel, Memory, Program, Statistics};
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+/// A function of a module.
+#[derive(Clone, Debug)]
+pub(crate) struct Function {
+    pub kernel: Arc<Kernel>,
+    pub program: Arc<Program>,
+    pub module: usize,
+    /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
+    pub max_dynamic: u32,
+}
+
+/// A graph that was captured or built.
+#[derive(Debug, Default)]
+pub(crate) struct Graph {
+    pub nodes: Vec<(usize, Node)>,
+}
+
+/// What was executed, for tests that count.
+#[derive(Copy, Clone, Debug, Default)]
+#[repr(C)]
+pub struct Counters {
+    /// Kernels that ran.
+    pub kernels: u64,
+    /// Graphs that were launched.
+    pub graphs: u64,
+    /// Instructions of warps.
+    pub instructions: u64,
+}
+
+/// Everything that calls change.
+#[derive(Debug)]
+pub(crate) struct State {
+    next: usize,
+    pub initialised: bool,
+    /// The status that a fault left.
+    pub sticky: Status,
+    pub fault: Option<String>,
+    pub streams: HashMap<usize, Stream>,
+    pub events: HashMap<usize, Event>,
+    pub captures: Captures,
+    pub graphs: HashMap<usize, Graph>,
+    pub executables: HashMap<usize, Nodes>,
+    pub modules: HashMap<usize, Arc<Program>>,
+    pub functions: HashMap<usize, Function>,
+    pub accounts: Accounts,
+    /// Pinned memory of the host: address → storage and length. Registered memory has no storage.
+    pub pinned: BTreeMap<usize, (Vec<u128>, usize)>,
+    /// Pairs of devices, the second of which the first may access.
+    pub peers: Vec<(usize, usize)>,
+    pub counters: Counters,
+}
+
+/// The driver.
+pub(crate) struct Driver {
+    pub config: Config,
+    pub memory: Arc<Memory>,
+    state: Mutex<State>,
+    /// Held while work is carried out.
+    engine: Mutex<()>,
+}
+
+/// Handles of contexts: this plus the device.
+const CONTEXTS: usize = 0x1000;
+
+/// Handles of null streams: this plus the device.
+const NULL_STREAMS: usize = 0x2000;
+
+/// The first handle of everything else.
+const FIRST_HANDLE: usize = 0x1_0000;
+
+thread_local! {
+    /// The current context of the thread.
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The driver of this process.
+pub(crate) fn driver() -> &'static Driver {
+    static DRIVER: OnceLock<Driver> = OnceLock::new();
+    DRIVER.get_or_init(|| {
+        let config = Config::from_environment();
+        let null_stream = |device| Stream {
+            device,
+            ..Stream::default()
+        };
+        Driver {
+            memory: Arc::new(Memory::default()),
+            state: Mutex::new(State {
+                next: FIRST_HANDLE,
+                initialised: false,
+                sticky: 0,
+                fault: None,
+                streams: (0..config.devices)
+                    .map(|d| (NULL_STREAMS + d, null_stream(d)))
+                    .collect(),
+                events: HashMap::new(),
+                captures: HashMap::new(),
+                graphs: HashMap::new(),
+                executables: HashMap::new(),
+                modules: HashMap::new(),
+                functions: HashMap::new(),
+                accounts: Accounts::new(config.devices, config.memory),
+                pinned: BTreeMap::new(),
+                peers: Vec::new(),
+                counters: Counters::default(),
+            }),
+            engine: Mutex::new(()),
+            config,
+        }
+    })
+}
+
+/// Whether a handle from [`Driver::stream`] is a null stream.
+pub(crate) fn is_null_stream(stream: usize) -> bool {
+    (NULL_STREAMS..FIRST_HANDLE).contains(&stream)
+}
+
+impl State {
+    /// A handle that was never used.
+    pub fn new_handle(&mut self) -> usize {
+        self.next += 16;
+        self.next
+    }
+
+    /// An error after a fault.
+    pub fn check_healthy(&self) -> Result<(), Failure> {
+        if self.sticky == 0 {
+            Ok(())
+        } else {
+            Err(self.sticky.into())
+        }
+    }
+
+    /// The pinned allocation that holds `len` bytes at `address`.
+    pub fn pinned_at(&self, address: usize, len: usize) -> bool {
+        let below = self.pinned.range(..=address).next_back();
+        below.is_some_and(|(start, (_, size))| address + len <= start + size)
+    }
+}
+
+impl Driver {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub fn engine(&self) -> MutexGuard<'_, ()> {
+        self.engine
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// An error before `cuInit`.
+    pub fn check_initialised(&self) -> Result<(), Failure> {
+        if self.state().initialised {
+            Ok(())
+        } else {
+            Err(NOT_INITIALIZED.into())
+        }
+    }
+
+    /// The index of a device.
+    pub fn device(&self, device: i32) -> Result<usize, Failure> {
+        self.check_initialised()?;
+        match usize::try_from(device) {
+            Ok(index) if index < self.config.devices => Ok(index),
+            _ => Err(crate::status::INVALID_DEVICE.into()),
+        }
+    }
+
+    /// The context of a device.
+    pub fn context_of(device: usize) -> usize {
+        CONTEXTS + device
+    }
+
+    /// The device of a context.
+    pub fn device_of(&self, context: usize) -> Result<usize, Failure> {
+        match context.checked_sub(CONTEXTS) {
+            Some(device) if device < self.config.devices => Ok(device),
+            _ => Err(INVALID_CONTEXT.into()),
+        }
+    }
+
+    /// Makes a context current for this thread; 0 is none.
+    pub fn set_current(&self, context: usize) -> Result<(), Failure> {
+        if context != 0 {
+            self.device_of(context)?;
+        }
+        CURRENT.set(context);
+        Ok(())
+    }
+
+    /// The current context, or 0.
+    pub fn current(&self) -> usize {
+        CURRENT.get()
+    }
+
+    /// The device of the current context.
+    pub fn current_device(&self) -> Result<usize, Failure> {
+        self.device_of(CURRENT.get())
+    }
+
+    /// The stream that a program means: 0, 1 and 2 are the null stream of the current device.
+    pub fn stream(&self, stream: usize) -> Result<usize, Failure> {
+        if stream > 2 {
+            return Ok(stream);
+        }
+        Ok(NULL_STREAMS + self.current_device()?)
+    }
+
+    /// Allocates device memory. If there is none, what is queued to be freed is waited for.
+    pub fn allocate(
+        &self,
+        device: usize,
+        size: usize,
+        pool: Option<usize>,
+    ) -> Result<u64, Failure> {
+        let reserve = || self.state().accounts.reserve(device, size as u64, pool);
+        let block = match reserve() {
+            Err(error) if error.status == OUT_OF_MEMORY => {
+                self.drain_device(device)?;
+                reserve()?
+            }
+            found => found?,
+        };
+        let address = self.memory.allocate(size);
+        self.state().accounts.blocks.insert(address, block);
+        Ok(address)
+    }
+
+    /// Whether `address` is a live allocation.
+    pub fn is_allocated(&self, address: u64) -> bool {
+        self.state().accounts.blocks.contains_key(&address)
+    }
+
+    /// Frees device memory at once.
+    pub fn release(&self, address: u64) {
+        let mut state = self.state();
+        if let Some(block) = state.accounts.blocks.remove(&address) {
+            state.accounts.release(block);
+            self.memory.free(address);
+        }
+    }
+
+    /// Checks that pinned memory which a queued copy uses is still there.
+    pub fn check_host(&self, address: usize, len: usize) -> Result<(), String> {
+        let state = self.state();
+        let below = state.pinned.range(..=address).next_back();
+        match below {
+            Some((start, (_, size))) if address < start + size && address + len > start + size => {
+                Err(format!(
+                    "a copy of {len} bytes passes the end of pinned memory at {start:#x}"
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The function called `handle`.
+    pub fn function(&self, handle: usize) -> Result<Function, Failure> {
+        let state = self.state();
+        let function = state.functions.get(&handle).cloned();
+        function.ok_or_else(|| failure(INVALID_HANDLE, "no such function"))
+    }
+
+    /// Adds to the counters.
+    pub fn count(&self, statistics: &Statistics) {
+        let counters = &mut self.state().counters;
+        counters.kernels += 1;
+        counters.instructions += statistics.instructions;
+    }
+}

@@ -1,0 +1,41 @@
+//! A CUDA driver without a GPU: a `libcuda.so` whose kernels run on [`kiln_gpu_emulator`], so that an engine runs
+//! unchanged, down to streams, events, memory pools and graphs. It loads PTX; machine code is refused.
+//!
+//! # Using it
+//!
+//! Depend on this crate under `[dev-dependencies]`: Cargo then builds the shared library beside the tests. Before
+//! the first call of cudarc, a test calls [`install`], which loads the library. It is named `libcuda.so`, as
+//! cudarc asks for it, and the loader gives what is loaded under that name.
+//!
+//! Work is queued, and carried out when someone waits for it. A program that forgets to wait sees old data.
+//! Anything that the emulator finds wrong, a race say, makes this and every later call fail, as a fault does on
+//! hardware; [`last_fault`] tells what it was, and it is printed.
+//!
+//! # Environment
+//!
+//! | variable | meaning | default |
+//! |---|---|---|
+//! | `KILN_FAKE_CUDA_DEVICES` | number of devices | 1 |
+//! | `KILN_FAKE_CUDA_MEMORY` | bytes of memory of each | 4 GiB |
+//! | `KILN_FAKE_CUDA_CAPABILITY` | compute capability, without the dot | 90 |
+//! | `KILN_FAKE_CUDA_CHECKS` | 0: don't check shared memory for races, missing waits and uninitialised reads | 1 |
+//! | `KILN_FAKE_CUDA_SEED` | order of warps and blocks, and how early queued work is carried out; 0: natural | 0 |
+//! | `KILN_FAKE_CUDA_THREADS` | threads of the host for a kernel | all |
+//! | `KILN_FAKE_CUDA_LIMIT` | instructions of a block before it is taken for endless | 2³¹ |
+//! | `KILN_FAKE_CUDA_FAULT_FILE` | where to write the last fault | – |
+//! | `KILN_FAKE_CUDA_STATISTICS` | 1: print what each kernel took | 0 |
+//!
+//! They are read at the first call; a test may set them before it.
+
+pub mod abi;
+pub mod api;
+mod config;
+mod driver;
+mod find;
+mod pool;
+mod status;
+mod stream;
+mod work;
+
+pub use driver::Counters;
+pub use find::{counters, install, last_fault, library, reset};

@@ -1,0 +1,313 @@
+//! Streams: queues that are worked off when someone waits for them, so that a program that forgets to wait sees
+//! old data, as it may on hardware.
+
+use crate::driver::{Driver, State};
+use crate::status::{CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, Failure, INVALID_HANDLE, Status};
+use crate::work::{Broken, Node, Work};
+use std::collections::{HashMap, VecDeque};
+use std::thread::ThreadId;
+use std::time::Instant;
+
+/// A queue longer than this is worked off by the one who appends, as hardware's queues are finite too.
+const LONGEST_QUEUE: usize = 1024;
+
+/// A stream.
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    pub device: usize,
+    /// Whether it waits for the null stream and the null stream for it.
+    pub blocking: bool,
+    pub queue: VecDeque<Work>,
+    /// The capture that it takes part in.
+    pub capture: Option<u64>,
+    /// Whether its part of a capture still has to be joined.
+    pub unjoined: bool,
+}
+
+/// An event.
+#[derive(Debug, Default)]
+pub(crate) struct Event {
+    pub timing: bool,
+    /// How often it was recorded, and the last recording that was reached.
+    pub recorded: u64,
+    pub reached: u64,
+    /// The stream of the last recording.
+    pub stream: usize,
+    pub at: Option<Instant>,
+    /// The capture and its stream that recorded it last.
+    pub captured: Option<(u64, usize)>,
+}
+
+/// How a capture forbids other calls.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CaptureMode {
+    Global,
+    ThreadLocal,
+    Relaxed,
+}
+
+/// A capture under way.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    pub origin: usize,
+    pub mode: CaptureMode,
+    pub thread: ThreadId,
+    pub graph: usize,
+    pub nodes: Vec<(usize, Node)>,
+    pub broken: bool,
+}
+
+/// The captures of a process.
+pub(crate) type Captures = HashMap<u64, Capture>;
+
+impl State {
+    /// The stream called `handle`.
+    pub fn stream(&mut self, handle: usize) -> Result<&mut Stream, Failure> {
+        self.streams
+            .get_mut(&handle)
+            .ok_or_else(|| INVALID_HANDLE.into())
+    }
+
+    /// An error if a capture forbids calls that could touch captured work.
+    pub fn check_captures(&mut self) -> Result<(), Failure> {
+        let this = std::thread::current().id();
+        let forbidden = self.captures.values_mut().find(|c| match c.mode {
+            CaptureMode::Global => true,
+            CaptureMode::ThreadLocal => c.thread == this,
+            CaptureMode::Relaxed => false,
+        });
+        match forbidden {
+            Some(capture) => {
+                capture.broken = true;
+                Err(CAPTURE_UNSUPPORTED.into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// An error if work in the null stream `null` would wait for a capture.
+    fn check_not_implied(&mut self, null: usize) -> Result<(), Failure> {
+        let device = self.stream(null)?.device;
+        let mut streams = self
+            .streams
+            .values()
+            .filter(|s| s.device == device && s.blocking);
+        match streams.find_map(|s| s.capture) {
+            Some(id) => {
+                self.captures.get_mut(&id).ok_or(INVALID_HANDLE)?.broken = true;
+                Err(CAPTURE_IMPLICIT.into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// An error, which breaks the capture, if the stream is capturing.
+    pub fn check_not_capturing(&mut self, stream: usize) -> Result<(), Failure> {
+        if let Some(id) = self.stream(stream)?.capture {
+            self.captures.get_mut(&id).ok_or(INVALID_HANDLE)?.broken = true;
+            return Err(CAPTURE_UNSUPPORTED.into());
+        }
+        Ok(())
+    }
+}
+
+impl Driver {
+    /// Appends `node` to the stream or to the graph that it captures.
+    pub fn submit(&self, stream: usize, node: Node) -> Result<(), Failure> {
+        let mut state = self.state();
+        state.check_healthy()?;
+        if let Some(id) = state.stream(stream)?.capture {
+            state.stream(stream)?.unjoined = true;
+            let handle = state.new_handle();
+            let capture = state.captures.get_mut(&id).ok_or(INVALID_HANDLE)?;
+            capture.nodes.push((handle, node));
+            return Ok(());
+        }
+        drop(state);
+        self.enqueue(stream, Work::Node(node))
+    }
+
+    /// Appends `work` to the stream's queue.
+    pub fn enqueue(&self, stream: usize, work: Work) -> Result<(), Failure> {
+        let mut state = self.state();
+        state.check_healthy()?;
+        state.check_not_capturing(stream)?;
+        if crate::driver::is_null_stream(stream) {
+            state.check_not_implied(stream)?;
+        }
+        let queue = &mut state.stream(stream)?.queue;
+        queue.push_back(work);
+        let is_long = queue.len() > LONGEST_QUEUE;
+        let seed = self.config.options.seed;
+        // Under a seed, some work is carried out early: a program must not rely on delays either.
+        let is_early = seed != 0
+            && (state.new_handle() as u64 ^ seed)
+                .count_ones()
+                .is_multiple_of(3);
+        drop(state);
+        if crate::driver::is_null_stream(stream) {
+            self.drain_blocking(stream)
+        } else if is_long || is_early {
+            self.drain(stream)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The null stream works off all blocking streams, then itself.
+    fn drain_blocking(&self, null: usize) -> Result<(), Failure> {
+        let device = self.state().stream(null)?.device;
+        for stream in self.streams_of(device, |s| s.blocking) {
+            self.drain(stream)?;
+        }
+        self.drain(null)
+    }
+
+    /// The streams of a device that are `wanted`, oldest first.
+    pub fn streams_of(&self, device: usize, wanted: impl Fn(&Stream) -> bool) -> Vec<usize> {
+        let state = self.state();
+        let mut streams: Vec<usize> = state
+            .streams
+            .iter()
+            .filter(|(_, s)| s.device == device && wanted(s))
+            .map(|(&handle, _)| handle)
+            .collect();
+        streams.sort_unstable();
+        streams
+    }
+
+    /// Works off everything that was queued in `stream`.
+    pub fn drain(&self, stream: usize) -> Result<(), Failure> {
+        let _engine = self.engine();
+        self.run_until(stream, |state| {
+            state
+                .streams
+                .get(&stream)
+                .is_none_or(|s| s.queue.is_empty())
+        });
+        self.state().check_healthy()
+    }
+
+    /// Works off every stream of a device.
+    pub fn drain_device(&self, device: usize) -> Result<(), Failure> {
+        for stream in self.streams_of(device, |_| true) {
+            self.drain(stream)?;
+        }
+        self.state().accounts.synchronised(device);
+        self.state().check_healthy()
+    }
+
+    /// Waits until the last recording of `event` is reached.
+    pub fn wait_event(&self, event: usize) -> Result<(), Failure> {
+        let _engine = self.engine();
+        let (stream, recorded) = {
+            let state = self.state();
+            let event = state.events.get(&event).ok_or(INVALID_HANDLE)?;
+            (event.stream, event.recorded)
+        };
+        self.reach(stream, event, recorded);
+        self.state().check_healthy()
+    }
+
+    /// Works off `stream` until recording `number` of `event` is reached. Under the engine's lock.
+    fn reach(&self, stream: usize, event: usize, number: u64) {
+        self.run_until(stream, |state| {
+            let is_over = state.events.get(&event).is_none_or(|e| e.reached >= number);
+            is_over
+                || state
+                    .streams
+                    .get(&stream)
+                    .is_none_or(|s| s.queue.is_empty())
+        });
+    }
+
+    /// Works off `stream` until `done`. Under the engine's lock.
+    fn run_until(&self, stream: usize, done: impl Fn(&State) -> bool) {
+        loop {
+            let work = {
+                let mut state = self.state();
+                if done(&state) || state.check_healthy().is_err() {
+                    return;
+                }
+                match state
+                    .streams
+                    .get_mut(&stream)
+                    .and_then(|s| s.queue.pop_front())
+                {
+                    Some(work) => work,
+                    None => return,
+                }
+            };
+            if let Err(broken) = self.carry_out(work) {
+                self.break_down(broken);
+                return;
+            }
+        }
+    }
+
+    /// One step of a stream that someone polls; whether the queue is empty now.
+    pub fn step(&self, stream: usize) -> Result<bool, Failure> {
+        let _engine = self.engine();
+        let length = self.state().stream(stream)?.queue.len();
+        self.run_until(stream, |state| {
+            state
+                .streams
+                .get(&stream)
+                .is_none_or(|s| s.queue.len() < length.max(1))
+        });
+        let mut state = self.state();
+        state.check_healthy()?;
+        Ok(state.stream(stream)?.queue.is_empty())
+    }
+
+    fn carry_out(&self, work: Work) -> Result<(), Broken> {
+        match work {
+            Work::Node(node) => node.execute(self),
+            Work::Graph(nodes) => nodes.iter().try_for_each(|(_, node)| node.execute(self)),
+            Work::Free(address) => {
+                self.release(address);
+                Ok(())
+            }
+            Work::Record(event, number) => {
+                if let Some(event) = self.state().events.get_mut(&event) {
+                    event.reached = event.reached.max(number);
+                    event.at = Some(Instant::now());
+                }
+                Ok(())
+            }
+            Work::Wait(event, number) => {
+                let recorded_in = self.state().events.get(&event).map(|e| e.stream);
+                if let Some(stream) = recorded_in {
+                    self.reach(stream, event, number);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Notes a fault: from now on every call fails, as after one on hardware.
+    fn break_down(&self, broken: Broken) {
+        eprintln!("[fake cuda] {}", broken.text);
+        if let Some(path) = &self.config.fault_file
+            && let Err(error) = std::fs::write(path, &broken.text)
+        {
+            eprintln!("[fake cuda] {}: {error}", path.display());
+        }
+        let mut state = self.state();
+        state.sticky = broken.status;
+        state.fault = Some(broken.text);
+        for stream in state.streams.values_mut() {
+            stream.queue.clear();
+        }
+    }
+}
+
+/// The mode of a `CUstreamCaptureMode`.
+pub(crate) fn capture_mode(mode: u32) -> Result<CaptureMode, Status> {
+    Ok(match mode {
+        0 => CaptureMode::Global,
+        1 => CaptureMode::ThreadLocal,
+        2 => CaptureMode::Relaxed,
+        _ => return Err(crate::status::INVALID_VALUE),
+    })
+}

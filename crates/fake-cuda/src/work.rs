@@ -1,0 +1,191 @@
+//! What streams and graphs execute.
+
+use crate::abi::HostFunction;
+use crate::driver::Driver;
+use crate::status::{ILLEGAL_ADDRESS, LAUNCH_FAILED, LAUNCH_TIMEOUT, MISALIGNED_ADDRESS, Status};
+use kiln_gpu_emulator::{Fault, FaultKind, Kernel, Launch, Program};
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A kernel with its arguments.
+#[derive(Clone, Debug)]
+pub(crate) struct KernelNode {
+    pub function: usize,
+    pub kernel: Arc<Kernel>,
+    /// Keeps the global variables alive.
+    pub _program: Arc<Program>,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared: u32,
+    pub parameters: Vec<u8>,
+}
+
+/// One end of a copy.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    Device(u64),
+    Host(usize),
+    /// What pageable memory held when the copy was asked for.
+    Bytes(Arc<[u8]>),
+}
+
+/// A host function and its argument.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Callback {
+    pub function: HostFunction,
+    pub data: *mut c_void,
+}
+
+// SAFETY: the program passes the pointer for use on another thread.
+unsafe impl Send for Callback {}
+// SAFETY: as above.
+unsafe impl Sync for Callback {}
+
+/// An operation that graphs hold too.
+#[derive(Clone, Debug)]
+pub(crate) enum Node {
+    Kernel(KernelNode),
+    Copy {
+        to: Place,
+        from: Place,
+        len: usize,
+    },
+    Fill {
+        to: u64,
+        value: u32,
+        element: usize,
+        count: usize,
+    },
+    Host(Callback),
+    Empty,
+}
+
+/// The nodes of a graph in an order that respects their dependencies.
+pub(crate) type Nodes = Arc<Vec<(usize, Node)>>;
+
+/// An item of a stream's queue.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Node(Node),
+    Graph(Nodes),
+    Free(u64),
+    /// An event and which of its recordings.
+    Record(usize, u64),
+    Wait(usize, u64),
+}
+
+/// What went wrong, and what the driver reports of it.
+pub(crate) struct Broken {
+    pub status: Status,
+    pub text: String,
+}
+
+impl From<Fault> for Broken {
+    fn from(fault: Fault) -> Broken {
+        let status = match fault.kind {
+            FaultKind::OutOfBounds => ILLEGAL_ADDRESS,
+            FaultKind::Misaligned => MISALIGNED_ADDRESS,
+            FaultKind::Endless | FaultKind::Deadlock => LAUNCH_TIMEOUT,
+            _ => LAUNCH_FAILED,
+        };
+        Broken {
+            status,
+            text: fault.to_string(),
+        }
+    }
+}
+
+fn illegal(text: impl ToString) -> Broken {
+    Broken {
+        status: ILLEGAL_ADDRESS,
+        text: text.to_string(),
+    }
+}
+
+impl Node {
+    /// Executes the operation.
+    pub fn execute(&self, driver: &Driver) -> Result<(), Broken> {
+        match self {
+            Node::Kernel(node) => node.execute(driver),
+            Node::Copy { to, from, len } => copy(driver, to, from, *len),
+            Node::Fill {
+                to,
+                value,
+                element,
+                count,
+            } => {
+                let pattern = &value.to_le_bytes()[..*element];
+                driver
+                    .memory
+                    .fill(*to, pattern, element * count)
+                    .map_err(illegal)
+            }
+            Node::Host(callback) => {
+                (callback.function)(callback.data);
+                Ok(())
+            }
+            Node::Empty => Ok(()),
+        }
+    }
+}
+
+impl KernelNode {
+    fn execute(&self, driver: &Driver) -> Result<(), Broken> {
+        let launch = Launch {
+            kernel: &self.kernel,
+            grid: self.grid,
+            block: self.block,
+            dynamic_shared: self.shared,
+            parameters: &self.parameters,
+            options: driver.config.options,
+        };
+        let start = Instant::now();
+        let statistics = launch.run(&driver.memory).map_err(|fault| *fault)?;
+        driver.count(&statistics);
+        if driver.config.print_statistics {
+            let seconds = start.elapsed().as_secs_f64();
+            eprintln!(
+                "[fake cuda] {} grid {:?} block {:?}: {} instructions, {:.1} M/s, {:.1} ms",
+                self.kernel.name(),
+                self.grid,
+                self.block,
+                statistics.instructions,
+                statistics.instructions as f64 / seconds / 1e6,
+                seconds * 1e3
+            );
+        }
+        Ok(())
+    }
+}
+
+fn copy(driver: &Driver, to: &Place, from: &Place, len: usize) -> Result<(), Broken> {
+    if len == 0 {
+        return Ok(());
+    }
+    for host in [to, from] {
+        if let Place::Host(address) = host {
+            driver.check_host(*address, len).map_err(illegal)?;
+        }
+    }
+    // SAFETY: memory of the host that a program passes stays valid until the copy is over; pinned memory was
+    // checked above.
+    let host = |address: usize| unsafe { std::slice::from_raw_parts_mut(address as *mut u8, len) };
+    match (to, from) {
+        (Place::Device(to), Place::Device(from)) => driver.memory.copy(*to, *from, len),
+        (Place::Device(to), Place::Host(from)) => driver.memory.write(*to, host(*from)),
+        (Place::Device(to), Place::Bytes(from)) => driver.memory.write(*to, from),
+        (Place::Host(to), Place::Device(from)) => driver.memory.read(*from, host(*to)),
+        (Place::Host(to), Place::Host(from)) => {
+            // SAFETY: as above; the ranges may overlap.
+            unsafe { std::ptr::copy(*from as *const u8, *to as *mut u8, len) };
+            Ok(())
+        }
+        (Place::Host(to), Place::Bytes(from)) => {
+            host(*to).copy_from_slice(from);
+            Ok(())
+        }
+        (Place::Bytes(_), _) => unreachable!("copies go to memory"),
+    }
+    .map_err(illegal)
+}

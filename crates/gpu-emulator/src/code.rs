@@ -1,0 +1,399 @@
+//! Decoded instructions: what a block executes.
+
+use crate::lanes::{Operands, Predicate, Run, Slot};
+use crate::ptx::{SourceLine, Space, Type};
+
+/// An instruction with its guard and the index of its [`Origin`].
+#[derive(Debug)]
+pub(crate) struct Inst {
+    pub guard: Predicate,
+    pub negated: bool,
+    pub origin: u32,
+    pub op: Op,
+}
+
+/// Where an instruction comes from.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Origin {
+    pub line: u32,
+    pub source: SourceLine,
+}
+
+/// `[base + offset]`
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Address {
+    pub base: Slot,
+    pub wide: bool,
+    pub offset: i64,
+}
+
+/// A load or store of `count` values of `size` bytes a lane.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Access {
+    pub space: Space,
+    pub address: Address,
+    pub size: u8,
+    pub count: u8,
+    /// Narrow values are widened with their sign.
+    pub signed: bool,
+    pub registers: [Slot; 4],
+}
+
+/// The operation of an atomic.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AtomicOp {
+    Add,
+    Min,
+    Max,
+    And,
+    Or,
+    Xor,
+    Exchange,
+    CompareExchange,
+    Increment,
+    Decrement,
+}
+
+/// `atom` or `red`.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Atomic {
+    pub op: AtomicOp,
+    pub ty: Type,
+    pub space: Space,
+    pub address: Address,
+    pub d: Slot,
+    pub a: Slot,
+    pub b: Slot,
+}
+
+/// The pattern of a shuffle.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ShuffleKind {
+    Up,
+    Down,
+    Butterfly,
+    Index,
+}
+
+/// `shfl.sync`
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Shuffle {
+    pub kind: ShuffleKind,
+    pub d: Slot,
+    pub in_range: Predicate,
+    pub a: Slot,
+    pub b: Slot,
+    pub c: Slot,
+    pub members: Slot,
+}
+
+/// What a vote asks.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum VoteKind {
+    All,
+    Any,
+    Uniform,
+    Ballot,
+}
+
+/// `vote.sync`; `d` is a register for ballots and a predicate otherwise.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Vote {
+    pub kind: VoteKind,
+    pub d: u32,
+    pub source: Predicate,
+    pub negated: bool,
+    pub members: Slot,
+}
+
+/// `match.sync`
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Match {
+    pub all: bool,
+    pub wide: bool,
+    pub d: Slot,
+    pub equal: Predicate,
+    pub a: Slot,
+    pub members: Slot,
+}
+
+/// `redux.sync`
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Redux {
+    pub op: AtomicOp,
+    pub ty: Type,
+    pub d: Slot,
+    pub a: Slot,
+    pub members: Slot,
+}
+
+/// What a barrier computes from a predicate of every thread.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum BarrierReduction {
+    Count,
+    And,
+    Or,
+}
+
+/// `bar.sync`, `bar.red` and `bar.arrive`.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Barrier {
+    pub id: Slot,
+    /// The number of threads; `None`: the whole block.
+    pub threads: Option<Slot>,
+    /// Whether the warp waits.
+    pub waits: bool,
+    /// Operation, destination (register or predicate), source and whether that is negated.
+    pub reduction: Option<(BarrierReduction, u32, Predicate, bool)>,
+}
+
+/// `cp.async`
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct AsyncCopy {
+    pub to: Address,
+    pub from: Address,
+    pub size: u8,
+    /// How many bytes to read; the rest is zero.
+    pub read: Option<Slot>,
+}
+
+/// What an `mma` multiplies.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MatrixType {
+    F16,
+    Bf16,
+    Tf32,
+}
+
+/// `mma.sync.m16n8k…`
+#[derive(Clone, Debug)]
+pub(crate) struct Mma {
+    pub k: u8,
+    pub ty: MatrixType,
+    /// The accumulator is f32, otherwise f16.
+    pub wide_sum: bool,
+    pub d: Vec<Slot>,
+    pub a: Vec<Slot>,
+    pub b: Vec<Slot>,
+    pub c: Vec<Slot>,
+}
+
+/// `ldmatrix` and `stmatrix` of 8×8 tiles of 16 bits.
+#[derive(Clone, Debug)]
+pub(crate) struct MatrixAccess {
+    pub registers: Vec<Slot>,
+    pub address: Address,
+    pub transposed: bool,
+}
+
+/// Operations on an mbarrier in shared memory.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Mbarrier {
+    Init {
+        at: Address,
+        count: Slot,
+    },
+    Invalidate {
+        at: Address,
+    },
+    /// Adds to the bytes that are expected.
+    Expect {
+        at: Address,
+        bytes: Slot,
+    },
+    /// `count` threads arrive; `bytes` are expected besides.
+    Arrive {
+        at: Address,
+        state: Slot,
+        count: Option<Slot>,
+        bytes: Option<Slot>,
+    },
+    /// Whether the phase of `phase` is over; by parity or by state.
+    Test {
+        at: Address,
+        done: Predicate,
+        phase: Slot,
+        parity: bool,
+    },
+}
+
+/// A bulk copy between global and shared memory.
+#[derive(Clone, Debug)]
+pub(crate) enum Bulk {
+    /// `bytes` bytes to shared memory; `barrier` is told.
+    Load {
+        to: Address,
+        from: Address,
+        bytes: Slot,
+        barrier: Address,
+    },
+    /// A box of a tensor to shared memory.
+    LoadTensor {
+        to: Address,
+        map: Address,
+        at: Vec<Slot>,
+        barrier: Address,
+    },
+    /// A box of a tensor from shared memory.
+    StoreTensor {
+        from: Address,
+        map: Address,
+        at: Vec<Slot>,
+    },
+    Commit,
+    Wait,
+}
+
+/// `wgmma.mma_async`
+#[derive(Clone, Debug)]
+pub(crate) struct WarpgroupMma {
+    pub n: u16,
+    pub ty: MatrixType,
+    pub d: Vec<Slot>,
+    /// Registers of A, or the descriptor of A in shared memory.
+    pub a: Vec<Slot>,
+    pub a_descriptor: Slot,
+    pub b_descriptor: Slot,
+    /// Whether the sum is added to.
+    pub accumulate: Predicate,
+    pub negate_a: bool,
+    pub negate_b: bool,
+    pub transpose_a: bool,
+    pub transpose_b: bool,
+}
+
+/// What an instruction does.
+#[derive(Debug)]
+pub(crate) enum Op {
+    /// A loop over the lanes.
+    Lanes {
+        run: Run,
+        operands: Operands,
+    },
+    Load(Access),
+    Store(Access),
+    Atomic(Box<Atomic>),
+    Branch(u32),
+    BranchTable {
+        index: Slot,
+        targets: Box<[u32]>,
+    },
+    Exit,
+    Trap,
+    Clock {
+        d: Slot,
+        wide: bool,
+    },
+    Barrier(Box<Barrier>),
+    WarpBarrier {
+        members: Slot,
+    },
+    Shuffle(Box<Shuffle>),
+    Vote(Box<Vote>),
+    Match(Box<Match>),
+    Redux(Box<Redux>),
+    ActiveMask {
+        d: Slot,
+    },
+    Elect {
+        d: Slot,
+        elected: Predicate,
+        members: Slot,
+    },
+    AsyncCopy(Box<AsyncCopy>),
+    AsyncCommit,
+    /// Waits until at most so many of the newest groups are pending; `None`: for every copy.
+    AsyncWait {
+        pending: Option<Slot>,
+    },
+    LoadMatrix(Box<MatrixAccess>),
+    StoreMatrix(Box<MatrixAccess>),
+    Mma(Box<Mma>),
+    Mbarrier(Box<Mbarrier>),
+    Bulk(Box<Bulk>),
+    WarpgroupMma(Box<WarpgroupMma>),
+    WarpgroupCommit,
+    WarpgroupWait {
+        pending: u32,
+    },
+}
+
+/// A value that every instruction may read: constant over a launch, a block or a lane.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Constant {
+    Value(u64),
+    /// Bytes of the parameters.
+    Parameter {
+        offset: u32,
+        size: u8,
+        signed: bool,
+    },
+    /// The offset of a parameter.
+    ParameterAddress(u32),
+    /// An offset in static shared memory.
+    Shared(u32),
+    /// The start of dynamic shared memory.
+    SharedDynamic,
+    /// An offset in local memory.
+    Local(u32),
+    Special(Special),
+}
+
+/// Special registers.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Special {
+    Thread(u8),
+    Threads(u8),
+    Block(u8),
+    Blocks(u8),
+    Lane,
+    Warp,
+    Warps,
+    MaskEqual,
+    MaskLess,
+    MaskLessEqual,
+    MaskGreater,
+    MaskGreaterEqual,
+    DynamicShared,
+    TotalShared,
+    Zero,
+    One,
+}
+
+impl Special {
+    /// The special register called `name`, without its `%`.
+    pub fn parse(name: &str) -> Option<Special> {
+        if let Some((register, axis)) = name.split_once('.') {
+            let axis = ["x", "y", "z"].iter().position(|&a| a == axis)? as u8;
+            return Some(match register {
+                "tid" => Special::Thread(axis),
+                "ntid" => Special::Threads(axis),
+                "ctaid" | "clusterid" => Special::Block(axis),
+                "nctaid" | "nclusterid" => Special::Blocks(axis),
+                "cluster_ctaid" => Special::Zero,
+                "cluster_nctaid" => Special::One,
+                _ => return None,
+            });
+        }
+        Some(match name {
+            "laneid" => Special::Lane,
+            "warpid" => Special::Warp,
+            "nwarpid" => Special::Warps,
+            "lanemask_eq" => Special::MaskEqual,
+            "lanemask_lt" => Special::MaskLess,
+            "lanemask_le" => Special::MaskLessEqual,
+            "lanemask_gt" => Special::MaskGreater,
+            "lanemask_ge" => Special::MaskGreaterEqual,
+            "dynamic_smem_size" => Special::DynamicShared,
+            "total_smem_size" => Special::TotalShared,
+            "smid" | "cluster_ctarank" | "is_explicit_cluster" => Special::Zero,
+            "nsmid" | "cluster_nctarank" => Special::One,
+            _ => return None,
+        })
+    }
+
+    /// Whether it is the same for every block of a launch.
+    pub fn is_of_launch(self) -> bool {
+        !matches!(self, Special::Block(_))
+    }
+}

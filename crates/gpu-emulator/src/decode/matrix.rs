@@ -1,0 +1,169 @@
+//! Matrix instructions: of a warp (`mma`) and of a warpgroup (`wgmma`).
+
+use super::opcode::Opcode;
+use super::operand::{immediate, operand};
+use super::{Decoder, Frame, Result};
+use crate::code::{MatrixAccess, MatrixType, Mma, Op, WarpgroupMma};
+use crate::lanes::{ALWAYS, NEVER};
+use crate::ptx::{Operand, Type};
+
+fn matrix_type(ty: Type) -> Result<MatrixType> {
+    match ty {
+        Type::F16 => Ok(MatrixType::F16),
+        Type::Bf16 => Ok(MatrixType::Bf16),
+        Type::Tf32 => Ok(MatrixType::Tf32),
+        other => Err(format!("matrices of {other:?}")),
+    }
+}
+
+impl<'m> Decoder<'m> {
+    /// Decodes an instruction of this family.
+    pub(super) fn matrix(
+        &mut self,
+        frame: &mut Frame,
+        opcode: &Opcode,
+        o: &[Operand],
+    ) -> Result<()> {
+        let _ = (opcode.has("sync"), opcode.has("aligned"));
+        match opcode.name {
+            "mma" => self.mma(frame, opcode, o),
+            "wgmma" => self.warpgroup(frame, opcode, o),
+            name => {
+                let loads = name == "ldmatrix";
+                let count = opcode.take(|p| p.strip_prefix('x').and_then(|n| n.parse().ok()));
+                let transposed = opcode.has("trans");
+                let _ = (self.space(opcode), opcode.has("m8n8"), opcode.ty()?);
+                let (list, address) = if loads { (0, 1) } else { (1, 0) };
+                let registers = match loads {
+                    true => self.destinations(frame, operand(o, list)?, Type::U32)?,
+                    false => self.sources(frame, operand(o, list)?, Type::U32)?,
+                };
+                if count != Some(registers.len()) {
+                    return Err("the number of registers is not that of the opcode".into());
+                }
+                let address = self.address(frame, operand(o, address)?)?;
+                let access = Box::new(MatrixAccess {
+                    registers,
+                    address,
+                    transposed,
+                });
+                self.push(if loads {
+                    Op::LoadMatrix(access)
+                } else {
+                    Op::StoreMatrix(access)
+                });
+                Ok(())
+            }
+        }
+    }
+
+    fn mma(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
+        let k = opcode.take(|p| p.strip_prefix("m16n8k").and_then(|k| k.parse::<u8>().ok()));
+        let k = k.ok_or("unsupported shape")?;
+        if !(opcode.has("row") && opcode.has("col")) {
+            return Err("unsupported layout".into());
+        }
+        let (sum, a, b, c) = (opcode.ty()?, opcode.ty()?, opcode.ty()?, opcode.ty()?);
+        let ty = matrix_type(a)?;
+        let shapes: &[u8] = if ty == MatrixType::Tf32 {
+            &[4, 8]
+        } else {
+            &[8, 16]
+        };
+        if a != b || sum != c || !matches!(sum, Type::F32 | Type::F16) || !shapes.contains(&k) {
+            return Err("unsupported form".into());
+        }
+        let wide_sum = sum == Type::F32;
+        if !wide_sum && ty != MatrixType::F16 {
+            return Err("unsupported form".into());
+        }
+        let mma = Mma {
+            k,
+            ty,
+            wide_sum,
+            d: self.destinations(frame, operand(o, 0)?, Type::U32)?,
+            a: self.sources(frame, operand(o, 1)?, Type::U32)?,
+            b: self.sources(frame, operand(o, 2)?, Type::U32)?,
+            c: self.sources(
+                frame,
+                operand(o, 3)?,
+                if wide_sum { Type::F32 } else { Type::U32 },
+            )?,
+        };
+        let words = (shapes[1] / k) as usize;
+        let sums = if wide_sum { 4 } else { 2 };
+        let counts = [mma.d.len(), mma.a.len(), mma.b.len(), mma.c.len()];
+        if counts != [sums, 4 / words, 2 / words, sums] {
+            return Err("the number of registers is not that of the shape".into());
+        }
+        self.push(Op::Mma(Box::new(mma)));
+        Ok(())
+    }
+
+    fn warpgroup(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
+        if opcode.has("fence") {
+            return Ok(());
+        }
+        if opcode.has("commit_group") {
+            self.push(Op::WarpgroupCommit);
+            return Ok(());
+        }
+        if opcode.has("wait_group") {
+            let pending = immediate(operand(o, 0)?)? as u32;
+            self.push(Op::WarpgroupWait { pending });
+            return Ok(());
+        }
+        if !opcode.has("mma_async") {
+            return Err("unsupported form".into());
+        }
+        let n = opcode.take(|p| {
+            p.strip_prefix("m64n")?
+                .strip_suffix("k16")?
+                .parse::<u16>()
+                .ok()
+        });
+        let n = n.ok_or("unsupported shape")?;
+        let (sum, a_ty, b_ty) = (opcode.ty()?, opcode.ty()?, opcode.ty()?);
+        if sum != Type::F32 || a_ty != b_ty || !matches!(a_ty, Type::F16 | Type::Bf16) {
+            return Err("unsupported form".into());
+        }
+        let d = self.destinations(frame, operand(o, 0)?, Type::F32)?;
+        if d.len() != n as usize / 2 {
+            return Err("the number of registers is not that of the shape".into());
+        }
+        let b_descriptor = self.source(frame, operand(o, 2)?, Type::U64)?;
+        let (a, a_descriptor) = match operand(o, 1)? {
+            registers @ Operand::Vector(_) => {
+                (self.sources(frame, registers, Type::U32)?, b_descriptor)
+            }
+            descriptor => (Vec::new(), self.source(frame, descriptor, Type::U64)?),
+        };
+        let accumulate = match self.predicate(frame, operand(o, 3)?)? {
+            (ALWAYS, _) => ALWAYS,
+            (NEVER, _) => NEVER,
+            (_, true) => return Err("a negated scale".into()),
+            (predicate, false) => predicate,
+        };
+        let flag = |index: usize| match o.get(index) {
+            Some(o) => immediate(o).map(|v| v as i64),
+            None => Ok(0),
+        };
+        // A in registers has no transposition.
+        let first = if a.is_empty() { 6 } else { 5 };
+        let mma = WarpgroupMma {
+            n,
+            ty: matrix_type(a_ty)?,
+            d,
+            negate_a: flag(4)? < 0,
+            negate_b: flag(5)? < 0,
+            transpose_a: a.is_empty() && flag(first)? != 0,
+            transpose_b: flag(first + 1)? != 0,
+            a,
+            a_descriptor,
+            b_descriptor,
+            accumulate,
+        };
+        self.push(Op::WarpgroupMma(Box::new(mma)));
+        Ok(())
+    }
+}

@@ -1,0 +1,350 @@
+//! Functions → [`Kernel`]s: registers get slots, variables get offsets, calls are inlined, and each instruction
+//! becomes an [`Op`]. An instruction that is not emulated is an error here, never skipped.
+
+mod arithmetic;
+mod asynchronous;
+mod carry;
+mod collective;
+mod control;
+mod matrix;
+mod memory;
+mod moves;
+mod opcode;
+mod operand;
+
+use crate::code::{Constant, Inst, Op, Origin};
+use crate::lanes::{ALWAYS, Operands, Predicate, Run, Slot, UNUSED};
+use crate::program::{Global, Kernel, LoadError, Parameter, SHARED_START, Text};
+use crate::ptx::{Function, Instruction, Module, Operand, Register, Space, Variable};
+use opcode::{Opcode, Unsupported};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+type Result<T, E = Unsupported> = std::result::Result<T, E>;
+
+/// Calls nested deeper than this are taken for recursion.
+const MAX_DEPTH: usize = 32;
+
+/// Decodes the kernel `function` of `module`.
+pub(crate) fn kernel(
+    module: &Module,
+    function: &Function,
+    globals: &BTreeMap<String, Global>,
+    text: &Arc<Text>,
+) -> Result<Kernel, LoadError> {
+    let mut offset = 0;
+    let mut parameters = Vec::new();
+    for p in &function.parameters {
+        offset = usize::next_multiple_of(offset, p.align);
+        parameters.push(Parameter {
+            offset,
+            size: p.size,
+        });
+        offset += p.size;
+    }
+    let mut decoder = Decoder {
+        module,
+        globals,
+        parameters: function
+            .parameters
+            .iter()
+            .zip(&parameters)
+            .map(|(v, p)| (v.name.as_str(), p.offset as u32))
+            .collect(),
+        code: Vec::new(),
+        origins: Vec::new(),
+        guard: (ALWAYS, false),
+        after: Vec::new(),
+        words: 0,
+        predicates: UNUSED + 1,
+        constants: HashMap::new(),
+        carry: None,
+        shared: HashMap::new(),
+        shared_end: SHARED_START,
+        dynamic_align: 16,
+        local_bytes: 0,
+        shared_granule: 16,
+        has_global_atomics: false,
+    };
+    let mut frame = Frame::new(function, 0);
+    decoder.function(&mut frame).map_err(|(line, why)| {
+        let text = text.line(line);
+        LoadError::Unsupported { line, why, text }
+    })?;
+    decoder.push(Op::Exit);
+    let mut constants: Vec<_> = decoder
+        .constants
+        .into_iter()
+        .map(|((c, wide), slot)| (slot, wide, c))
+        .collect();
+    constants.sort_by_key(|c| c.0);
+    Ok(Kernel {
+        name: function.name.clone(),
+        code: decoder.code,
+        origins: decoder.origins,
+        words: decoder.words,
+        predicates: decoder.predicates,
+        constants,
+        parameters,
+        parameter_bytes: offset,
+        shared_end: decoder.shared_end,
+        dynamic_align: decoder.dynamic_align,
+        local_bytes: decoder.local_bytes,
+        max_threads: function.max_threads,
+        shared_granule: decoder.shared_granule,
+        has_global_atomics: decoder.has_global_atomics,
+        text: text.clone(),
+    })
+}
+
+/// A kernel while it is decoded.
+struct Decoder<'m> {
+    module: &'m Module,
+    globals: &'m BTreeMap<String, Global>,
+    /// Offsets of the kernel's parameters.
+    parameters: HashMap<&'m str, u32>,
+    code: Vec<Inst>,
+    origins: Vec<Origin>,
+    /// The guard of the instruction at hand.
+    guard: (Predicate, bool),
+    /// What follows the instruction at hand: widening of its results.
+    after: Vec<Op>,
+    words: u32,
+    predicates: u32,
+    constants: HashMap<(Constant, bool), Slot>,
+    /// The carry flag, once an instruction names it.
+    carry: Option<Slot>,
+    /// Offsets of the shared variables that are used.
+    shared: HashMap<String, u32>,
+    shared_end: usize,
+    dynamic_align: usize,
+    local_bytes: usize,
+    shared_granule: usize,
+    has_global_atomics: bool,
+}
+
+/// One use of a function: the kernel, or a call.
+struct Frame<'m> {
+    function: &'m Function,
+    /// The slot or predicate of each register.
+    slots: Vec<Option<u32>>,
+    /// Offsets in local memory of `.local` variables and of arguments.
+    locals: HashMap<String, u32>,
+    depth: usize,
+    /// Branches to fix: code index → index of the instruction they go to.
+    jumps: Vec<(usize, usize)>,
+}
+
+impl<'m> Frame<'m> {
+    fn new(function: &'m Function, depth: usize) -> Frame<'m> {
+        Frame {
+            function,
+            slots: vec![None; function.registers.len()],
+            locals: HashMap::new(),
+            depth,
+            jumps: Vec::new(),
+        }
+    }
+}
+
+impl<'m> Decoder<'m> {
+    /// Appends the code of a function. An error comes with the line of its instruction.
+    fn function(&mut self, frame: &mut Frame<'m>) -> Result<(), (u32, Unsupported)> {
+        let function = frame.function;
+        for variable in &function.variables {
+            if matches!(variable.space, Space::Local | Space::Param) {
+                let offset = self.local(variable);
+                frame.locals.insert(variable.name.clone(), offset);
+            }
+        }
+        let mut starts = Vec::with_capacity(function.instructions.len() + 1);
+        for instruction in &function.instructions {
+            starts.push(self.code.len() as u32);
+            self.origins.push(Origin {
+                line: instruction.line,
+                source: instruction.source,
+            });
+            self.instruction(frame, instruction)?;
+        }
+        starts.push(self.code.len() as u32);
+        for &(at, to) in &frame.jumps {
+            match &mut self.code[at].op {
+                Op::Branch(target) => *target = starts[to],
+                Op::BranchTable { targets, .. } => {
+                    for target in targets.iter_mut() {
+                        *target = starts[*target as usize];
+                    }
+                }
+                _ => unreachable!("only branches are recorded"),
+            }
+        }
+        Ok(())
+    }
+
+    fn instruction(
+        &mut self,
+        frame: &mut Frame<'m>,
+        instruction: &'m Instruction,
+    ) -> Result<(), (u32, Unsupported)> {
+        let fail = |why| (instruction.line, why);
+        self.guard = match instruction.guard {
+            Some((register, negated)) => {
+                (self.predicate_slot(frame, register).map_err(fail)?, negated)
+            }
+            None => (ALWAYS, false),
+        };
+        let opcode = Opcode::new(&instruction.opcode);
+        if opcode.name == "call" {
+            return self.call(frame, instruction);
+        }
+        self.operation(frame, &opcode, instruction).map_err(fail)?;
+        for op in std::mem::take(&mut self.after) {
+            self.push(op);
+        }
+        opcode.finish().map_err(fail)
+    }
+
+    /// Decodes everything but calls, by families.
+    fn operation(
+        &mut self,
+        frame: &mut Frame<'m>,
+        opcode: &Opcode,
+        instruction: &'m Instruction,
+    ) -> Result<()> {
+        let operands = instruction.operands.as_slice();
+        match opcode.name {
+            "mov" | "selp" | "cvt" | "cvta" | "setp" | "set" | "isspacep" => {
+                self.moves(frame, opcode, operands)
+            }
+            "ld" | "ldu" | "st" | "atom" | "red" => self.memory(frame, opcode, operands),
+            "bra" | "brx" | "ret" | "exit" | "trap" | "bar" | "barrier" | "membar" | "fence"
+            | "nanosleep" | "prefetch" | "prefetchu" | "griddepcontrol" | "setmaxnreg"
+            | "discard" | "applypriority" | "createpolicy" => {
+                self.control(frame, opcode, instruction)
+            }
+            "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => {
+                self.collective(frame, opcode, operands)
+            }
+            "cp" | "mbarrier" => self.asynchronous(frame, opcode, operands),
+            "ldmatrix" | "stmatrix" | "mma" | "wgmma" => self.matrix(frame, opcode, operands),
+            _ => self.arithmetic(frame, opcode, operands),
+        }
+    }
+
+    /// Inlines a call. Arguments live in local memory, where the caller put them.
+    fn call(
+        &mut self,
+        frame: &mut Frame<'m>,
+        instruction: &'m Instruction,
+    ) -> Result<(), (u32, Unsupported)> {
+        let fail = |why: String| (instruction.line, why);
+        if self.guard.0 != ALWAYS {
+            return Err(fail("a call under a predicate".into()));
+        }
+        if frame.depth == MAX_DEPTH {
+            return Err(fail("calls nest too deeply: is it recursion?".into()));
+        }
+        let mut operands = instruction.operands.as_slice();
+        let mut list = || match operands.first() {
+            Some(Operand::List(items)) => {
+                operands = &operands[1..];
+                items.as_slice()
+            }
+            _ => &[],
+        };
+        let returns = list();
+        let Some((Operand::Symbol(name, 0), rest)) = operands.split_first() else {
+            return Err(fail("a call through a pointer".into()));
+        };
+        operands = rest;
+        let list = || match operands.first() {
+            Some(Operand::List(items)) => items.as_slice(),
+            _ => &[],
+        };
+        let arguments = list();
+        let callee = self
+            .module
+            .functions
+            .iter()
+            .find(|f| !f.is_entry && &f.name == name);
+        let callee = callee.ok_or_else(|| fail(format!("call of `{name}`, which is not here")))?;
+        let mut inner = Frame::new(callee, frame.depth + 1);
+        let formals = callee.parameters.iter().zip(arguments);
+        for (formal, actual) in formals.chain(callee.returns.iter().zip(returns)) {
+            let offset = match actual {
+                Operand::Symbol(name, 0) => frame.locals.get(name),
+                _ => None,
+            };
+            let &offset = offset.ok_or_else(|| fail("an argument that is no .param".into()))?;
+            inner.locals.insert(formal.name.clone(), offset);
+        }
+        self.function(&mut inner)
+    }
+
+    /// Room for `variable` in local memory.
+    fn local(&mut self, variable: &Variable) -> u32 {
+        let offset = self.local_bytes.next_multiple_of(variable.align.max(1));
+        self.local_bytes = offset + variable.size;
+        offset as u32
+    }
+
+    fn push(&mut self, op: Op) {
+        let (guard, negated) = self.guard;
+        let origin = self.origins.len().saturating_sub(1) as u32;
+        self.code.push(Inst {
+            guard,
+            negated,
+            origin,
+            op,
+        });
+    }
+
+    fn lanes(&mut self, run: Run, operands: Operands) {
+        self.push(Op::Lanes { run, operands });
+    }
+
+    /// A fresh register.
+    fn fresh(&mut self, wide: bool) -> Slot {
+        let slot = self.words;
+        self.words += if wide { 64 } else { 32 };
+        slot
+    }
+
+    /// The register that holds `constant`.
+    fn constant(&mut self, constant: Constant, wide: bool) -> Slot {
+        if let Some(&slot) = self.constants.get(&(constant, wide)) {
+            return slot;
+        }
+        let slot = self.fresh(wide);
+        self.constants.insert((constant, wide), slot);
+        slot
+    }
+
+    /// The slot of a data register and whether it is 64 bits wide.
+    fn register_slot(&mut self, frame: &mut Frame, register: Register) -> Result<(Slot, bool)> {
+        let ty = frame.function.registers[register.0 as usize];
+        let wide = match ty.size() {
+            _ if ty == crate::ptx::Type::Pred => return Err("a predicate for a number".into()),
+            16 => return Err("128-bit registers".into()),
+            size => size == 8,
+        };
+        let known = &mut frame.slots[register.0 as usize];
+        if known.is_none() {
+            *known = Some(self.words);
+            self.words += if wide { 64 } else { 32 };
+        }
+        Ok((known.expect("it was just set"), wide))
+    }
+
+    fn predicate_slot(&mut self, frame: &mut Frame, register: Register) -> Result<Predicate> {
+        if frame.function.registers[register.0 as usize] != crate::ptx::Type::Pred {
+            return Err("a number for a predicate".into());
+        }
+        let known = &mut frame.slots[register.0 as usize];
+        if known.is_none() {
+            *known = Some(self.predicates);
+            self.predicates += 1;
+        }
+        Ok(known.expect("it was just set"))
+    }
+}

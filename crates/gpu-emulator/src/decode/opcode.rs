@@ -1,0 +1,122 @@
+//! The parts of an opcode. Each must be asked for: what is left over is an unsupported form.
+
+use crate::lanes::float::Mode;
+use crate::lanes::rounding::Rounding;
+use crate::ptx::Type;
+use std::cell::RefCell;
+
+/// Why an instruction is not decoded.
+pub(super) type Unsupported = String;
+
+/// An opcode such as `ld.global.nc.v4.f32`.
+pub(super) struct Opcode<'a> {
+    pub name: &'a str,
+    /// The modifiers that were not asked for yet.
+    rest: RefCell<Vec<&'a str>>,
+}
+
+impl<'a> Opcode<'a> {
+    pub fn new(text: &'a str) -> Opcode<'a> {
+        let mut parts = text.split('.');
+        let name = parts.next().expect("a split has a first part");
+        Opcode {
+            name,
+            rest: RefCell::new(parts.collect()),
+        }
+    }
+
+    /// Takes the modifier `word`, if it is there.
+    pub fn has(&self, word: &str) -> bool {
+        let mut rest = self.rest.borrow_mut();
+        let found = rest.iter().position(|&part| part == word);
+        found.map(|i| rest.remove(i)).is_some()
+    }
+
+    /// Takes the first modifier that `choose` maps to something.
+    pub fn take<T>(&self, choose: impl Fn(&str) -> Option<T>) -> Option<T> {
+        let mut rest = self.rest.borrow_mut();
+        let (index, value) = rest
+            .iter()
+            .enumerate()
+            .find_map(|(i, part)| choose(part).map(|v| (i, v)))?;
+        rest.remove(index);
+        Some(value)
+    }
+
+    /// Takes the first type.
+    pub fn ty(&self) -> Result<Type, Unsupported> {
+        self.take(Type::parse)
+            .ok_or_else(|| "an opcode without a type".into())
+    }
+
+    /// Drops modifiers without an effect here: caching, ordering and scope.
+    pub fn ignore_hints(&self) {
+        self.rest.borrow_mut().retain(|part| {
+            let is_hint = matches!(
+                *part,
+                "nc" | "volatile"
+                    | "weak"
+                    | "relaxed"
+                    | "acquire"
+                    | "release"
+                    | "acq_rel"
+                    | "ca"
+                    | "cg"
+                    | "cs"
+                    | "cv"
+                    | "lu"
+                    | "wb"
+                    | "wt"
+                    | "cta"
+                    | "cluster"
+                    | "gpu"
+                    | "sys"
+                    | "aligned"
+                    | "uni"
+            );
+            !is_hint && !part.starts_with("L1::") && !part.starts_with("L2::")
+        });
+    }
+
+    /// Whether a modifier of `first` stands before one of `second`; `None` unless there is one of each.
+    pub fn order(&self, first: &[&str], second: &[&str]) -> Option<bool> {
+        let rest = self.rest.borrow();
+        let place = |of: &[&str]| rest.iter().position(|part| of.contains(part));
+        Some(place(first)? < place(second)?)
+    }
+
+    /// Whether the rounding, still to be taken, is one to whole numbers.
+    pub fn rounds_to_whole(&self) -> bool {
+        let rest = self.rest.borrow();
+        rest.iter()
+            .any(|part| matches!(*part, "rni" | "rzi" | "rmi" | "rpi"))
+    }
+
+    /// Rounding and the other modes of floating-point arithmetic.
+    pub fn mode(&self) -> Mode {
+        let rounding = self.take(|part| {
+            Some(match part {
+                "rn" | "rni" => Rounding::Nearest,
+                "rz" | "rzi" => Rounding::Zero,
+                "rm" | "rmi" => Rounding::Down,
+                "rp" | "rpi" => Rounding::Up,
+                _ => return None,
+            })
+        });
+        let _ = self.has("approx") || self.has("full");
+        Mode {
+            rounding: rounding.unwrap_or(Rounding::Nearest),
+            flush: self.has("ftz"),
+            saturate: self.has("sat"),
+            propagate_nan: self.has("NaN"),
+        }
+    }
+
+    /// An error if a modifier was not asked for.
+    pub fn finish(&self) -> Result<(), Unsupported> {
+        match self.rest.borrow().first() {
+            None => Ok(()),
+            Some(part) => Err(format!("unsupported modifier `.{part}`")),
+        }
+    }
+}

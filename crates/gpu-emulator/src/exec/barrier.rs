@@ -1,0 +1,132 @@
+//! Barriers of a block.
+
+use super::block::Block;
+use super::warp::State;
+use crate::code::{Barrier, BarrierReduction, Op};
+use crate::fault::{FaultKind, Outcome, Raised};
+use crate::lanes::LANES;
+
+/// One of the 16 barriers of a block.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BarrierState {
+    /// Warps that have arrived, and the instruction at which.
+    arrived: Vec<(usize, u32)>,
+    /// Threads to wait for; `None`: all.
+    threads: Option<u32>,
+    /// Threads whose predicate holds.
+    count: u32,
+    /// Threads that gave a predicate.
+    voters: u32,
+}
+
+impl Block<'_> {
+    /// The group `group` of `warp`, all of its living lanes, arrives at the barrier at `pc`.
+    pub(super) fn arrive(
+        &mut self,
+        warp: usize,
+        group: usize,
+        pc: u32,
+        b: &Barrier,
+    ) -> Outcome<()> {
+        let w = &mut self.warps[warp];
+        let lane = w.alive.trailing_zeros() as usize;
+        let id = w.registers.word(b.id)[lane];
+        let threads = b.threads.map(|slot| w.registers.word(slot)[lane]);
+        if id >= 16 {
+            return Err(Raised::new(
+                FaultKind::Misuse,
+                format!("barrier {id}, of 16"),
+            ));
+        }
+        if threads.is_some_and(|n| n == 0 || n % 32 != 0) {
+            let why = format!("a barrier of {threads:?} threads, which are no whole warps");
+            return Err(Raised::new(FaultKind::Misuse, why));
+        }
+        let barrier = &mut self.barriers[id as usize];
+        let elsewhere = barrier.arrived.iter().find(|(_, at)| *at != pc);
+        if let (None, Some(&(other, at))) = (threads, elsewhere) {
+            let kernel = self.core.kernel;
+            let line = kernel.origins[kernel.code[at as usize].origin as usize].line;
+            let why = format!(
+                "warp {warp} is at this barrier while warp {other} waits at the one of PTX line {line}"
+            );
+            return Err(Raised::new(FaultKind::Divergence, why));
+        }
+        if let Some((_, _, source, negated)) = b.reduction {
+            let holds = w.registers.predicates[source as usize];
+            let holds = if negated { !holds } else { holds } & w.alive;
+            barrier.count += holds.count_ones();
+            barrier.voters += w.alive.count_ones();
+        }
+        barrier.threads = threads;
+        barrier.arrived.push((warp, pc));
+        if b.waits {
+            w.groups[group].state = State::Arrived(id);
+        } else {
+            w.groups[group].pc = pc + 1;
+        }
+        self.release_barriers();
+        Ok(())
+    }
+
+    /// Lets warps go on whose barriers are complete.
+    pub(super) fn release_barriers(&mut self) {
+        let alive = self.warps.iter().filter(|w| w.alive != 0).count();
+        for id in 0..self.barriers.len() {
+            let barrier = &self.barriers[id];
+            let needed = barrier.threads.map_or(alive, |n| n as usize / LANES);
+            // A warp that exited after it arrived no longer counts when all are waited for.
+            let arrived = match barrier.threads {
+                None => barrier
+                    .arrived
+                    .iter()
+                    .filter(|(w, _)| self.warps[*w].alive != 0)
+                    .count(),
+                Some(_) => barrier.arrived.len(),
+            };
+            if !barrier.arrived.is_empty() && arrived >= needed {
+                let barrier = std::mem::take(&mut self.barriers[id]);
+                self.release(id as u32, &barrier);
+            }
+        }
+    }
+
+    fn release(&mut self, id: u32, barrier: &BarrierState) {
+        if let Some(races) = &mut self.core.races {
+            let mut warps: Vec<_> = barrier.arrived.iter().map(|(w, _)| *w).collect();
+            warps.sort_unstable();
+            warps.dedup();
+            if barrier.threads.is_none() {
+                races.everyone_met();
+            } else {
+                races.met(&warps);
+            }
+        }
+        let kernel = self.core.kernel;
+        for &(warp, _) in &barrier.arrived {
+            let w = &mut self.warps[warp];
+            for group in &mut w.groups {
+                if group.state != State::Arrived(id) {
+                    continue;
+                }
+                if let Op::Barrier(b) = &kernel.code[group.pc as usize].op
+                    && let Some((kind, d, ..)) = b.reduction
+                {
+                    let holds = match kind {
+                        BarrierReduction::Count => false,
+                        BarrierReduction::And => barrier.count == barrier.voters,
+                        BarrierReduction::Or => barrier.count > 0,
+                    };
+                    if kind == BarrierReduction::Count {
+                        w.registers.word_mut(d).fill(barrier.count);
+                    } else {
+                        w.registers
+                            .set_predicate(d, if holds { !0 } else { 0 }, group.mask);
+                    }
+                }
+                group.state = State::Running;
+                group.pc += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! One block: its warps, barriers and memory.
+
+use super::barrier::BarrierState;
+use super::core::Core;
+use super::warp::{State, Warp};
+use crate::code::{Constant, Special};
+use crate::fault::{Fault, FaultKind, Outcome, Raised};
+use crate::lanes::{LANES, Registers};
+use crate::launch::{Launch, Statistics};
+use crate::memory::View;
+use crate::program::SHARED_START;
+
+/// What a warp did in its turn.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It waits for others.
+    Blocked,
+    /// It could go on.
+    Yielded,
+    /// Its lanes have exited.
+    Done,
+}
+
+/// A block, used for one block index after the other.
+pub(crate) struct Block<'a> {
+    pub(super) launch: &'a Launch<'a>,
+    pub(super) core: Core<'a>,
+    pub(super) warps: Vec<Warp>,
+    pub(super) barriers: [BarrierState; 16],
+    index: [u32; 3],
+    random: Random,
+    pub statistics: Statistics,
+    /// The instruction and warp at hand, for faults.
+    pub(super) pc: u32,
+    pub(super) warp: usize,
+}
+
+/// xorshift64; seed 0 asks for the natural order.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Random(pub u64);
+
+impl Random {
+    /// A number below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % n.max(1)
+    }
+
+    /// Shuffles `items`.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.below(i + 1));
+        }
+    }
+}
+
+impl<'a> Block<'a> {
+    pub fn new(launch: &'a Launch<'a>, parameters: &'a [u8], view: &'a View) -> Block<'a> {
+        let kernel = launch.kernel;
+        let threads: u32 = launch.block.iter().product();
+        let warps = threads.div_ceil(LANES as u32) as usize;
+        let dynamic = kernel.shared_end.next_multiple_of(kernel.dynamic_align);
+        let shared_len = match launch.dynamic_shared {
+            0 => kernel.shared_end,
+            bytes => dynamic + bytes as usize,
+        };
+        let check = launch.options.shared_races;
+        let core = Core::new(kernel, parameters, view, shared_len, warps, check);
+        let warp = |id| {
+            let registers = Registers::new(kernel.words, kernel.predicates);
+            Warp::new(id, registers, kernel.local_bytes)
+        };
+        let mut block = Block {
+            launch,
+            core,
+            warps: (0..warps).map(warp).collect(),
+            barriers: Default::default(),
+            index: [0; 3],
+            random: Random(launch.options.seed),
+            statistics: Statistics::default(),
+            pc: 0,
+            warp: 0,
+        };
+        for warp in 0..warps {
+            block.fill_constants(
+                warp,
+                |c| !matches!(c, Constant::Special(s) if !s.is_of_launch()),
+            );
+        }
+        block
+    }
+
+    /// Runs the block `index` to its end.
+    pub fn run(&mut self, index: [u32; 3]) -> Result<(), Box<Fault>> {
+        self.index = index;
+        self.core.start();
+        self.barriers = Default::default();
+        let threads: u32 = self.launch.block.iter().product();
+        for warp in 0..self.warps.len() {
+            self.warps[warp].start(threads - (warp * LANES) as u32);
+            self.fill_constants(
+                warp,
+                |c| matches!(c, Constant::Special(s) if !s.is_of_launch()),
+            );
+        }
+        self.statistics.blocks += 1;
+        self.take_turns()
+            .map_err(|raised| Box::new(self.locate(raised)))
+    }
+
+    fn take_turns(&mut self) -> Outcome<()> {
+        let mut order: Vec<usize> = (0..self.warps.len()).collect();
+        let end = self.statistics.instructions + self.launch.options.instruction_limit;
+        loop {
+            if self.launch.options.seed != 0 {
+                self.random.shuffle(&mut order);
+            }
+            let (mut living, mut stuck) = (false, true);
+            for &warp in &order {
+                if self.warps[warp].alive == 0 {
+                    continue;
+                }
+                living = true;
+                let before = self.statistics.instructions;
+                let fuel = match self.launch.options.seed {
+                    0 => 100_000,
+                    _ => 1 + self.random.below(200) as u64,
+                };
+                self.warp = warp;
+                let turn = self.run_warp(warp, fuel)?;
+                stuck &= turn == Turn::Blocked && self.statistics.instructions == before;
+            }
+            if !living {
+                return self.check_finished();
+            }
+            if stuck {
+                return Err(self.deadlock());
+            }
+            if self.statistics.instructions > end {
+                let limit = self.launch.options.instruction_limit;
+                let why = format!("a block ran {limit} instructions without an end");
+                return Err(Raised::new(FaultKind::Endless, why));
+            }
+        }
+    }
+
+    /// Nothing may be left over when a block ends.
+    fn check_finished(&mut self) -> Outcome<()> {
+        for warp in 0..self.warps.len() {
+            self.warp = warp;
+            if let Some(lane) = self.warps[warp].copies.unfinished() {
+                let why = "the thread exits with a cp.async that was not waited for";
+                return Err(Raised::new(FaultKind::MissingWait, why).of_lane(lane));
+            }
+            if self.warps[warp].products.are_unfinished() {
+                let why = "the warp exits with a wgmma that was not waited for";
+                return Err(Raised::new(FaultKind::MissingWait, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every warp waits: says for what.
+    fn deadlock(&mut self) -> Raised {
+        let kernel = self.core.kernel;
+        let mut places = Vec::new();
+        for warp in self.warps.iter().filter(|w| w.alive != 0) {
+            for group in &warp.groups {
+                let origin = kernel.code[group.pc as usize].origin;
+                let line = kernel.origins[origin as usize].line;
+                let lanes = if group.mask == !0 {
+                    String::new()
+                } else {
+                    format!(" lanes {:#010x}", group.mask)
+                };
+                places.push(format!("warp {}{lanes} at PTX line {line}", warp.id));
+            }
+        }
+        places.truncate(8);
+        if let Some(warp) = self.warps.iter().position(|w| w.alive != 0) {
+            self.warp = warp;
+            self.pc = self.warps[warp].groups[0].pc;
+        }
+        let why = format!("no warp can go on: {}", places.join(", "));
+        Raised::new(FaultKind::Deadlock, why)
+    }
+
+    /// Adds the place to a fault.
+    fn locate(&self, raised: Raised) -> Fault {
+        let kernel = self.core.kernel;
+        let origin = kernel
+            .code
+            .get(self.pc as usize)
+            .map(|i| kernel.origins[i.origin as usize]);
+        let lane = raised
+            .lane
+            .unwrap_or(self.warps[self.warp].alive.trailing_zeros() as usize % 32);
+        let thread = (self.warp * LANES + lane) as u32;
+        let [x, y, _] = self.launch.block;
+        Fault {
+            kind: raised.kind,
+            message: raised.message,
+            kernel: kernel.name.clone(),
+            block: Some(self.index),
+            thread: Some([thread % x, thread / x % y, thread / x / y]),
+            ptx: origin.map(|o| (o.line, kernel.text.line(o.line))),
+            source: origin.and_then(|o| kernel.text.source(o)),
+        }
+    }
+
+    /// Sets the registers of the constants that are `wanted`.
+    fn fill_constants(&mut self, warp: usize, wanted: impl Fn(&Constant) -> bool) {
+        let kernel = self.core.kernel;
+        for (slot, wide, constant) in kernel.constants.iter().filter(|c| wanted(&c.2)) {
+            let values: [u64; LANES] =
+                std::array::from_fn(|lane| self.constant(*constant, warp as u32, lane as u32));
+            let registers = &mut self.warps[warp].registers;
+            if *wide {
+                *registers.wide_mut(*slot) = values;
+            } else {
+                *registers.word_mut(*slot) = values.map(|v| v as u32);
+            }
+        }
+    }
+
+    fn constant(&self, constant: Constant, warp: u32, lane: u32) -> u64 {
+        let kernel = self.core.kernel;
+        match constant {
+            Constant::Value(value) => value,
+            Constant::Parameter {
+                offset,
+                size,
+                signed,
+            } => {
+                let bytes = &self.core.parameters[offset as usize..][..size as usize];
+                let fill = if signed && bytes[bytes.len() - 1] & 0x80 != 0 {
+                    0xff
+                } else {
+                    0
+                };
+                let mut word = [fill; 8];
+                word[..bytes.len()].copy_from_slice(bytes);
+                u64::from_le_bytes(word)
+            }
+            Constant::ParameterAddress(offset) | Constant::Local(offset) => offset as u64,
+            Constant::Shared(offset) => offset as u64,
+            Constant::SharedDynamic => {
+                kernel.shared_end.next_multiple_of(kernel.dynamic_align) as u64
+            }
+            Constant::Special(special) => self.special(special, warp, lane) as u64,
+        }
+    }
+
+    fn special(&self, special: Special, warp: u32, lane: u32) -> u32 {
+        let [x, y, z] = self.launch.block;
+        let thread = warp * LANES as u32 + lane;
+        let bit = 1u32 << lane;
+        match special {
+            Special::Thread(0) => thread % x,
+            Special::Thread(1) => thread / x % y,
+            Special::Thread(_) => thread / x / y,
+            Special::Threads(axis) => [x, y, z][axis as usize],
+            Special::Block(axis) => self.index[axis as usize],
+            Special::Blocks(axis) => self.launch.grid[axis as usize],
+            Special::Lane => lane,
+            Special::Warp => warp,
+            Special::Warps => self.warps.len() as u32,
+            Special::MaskEqual => bit,
+            Special::MaskLess => bit - 1,
+            Special::MaskLessEqual => bit | (bit - 1),
+            Special::MaskGreater => !(bit | (bit - 1)),
+            Special::MaskGreaterEqual => !(bit - 1),
+            Special::DynamicShared => self.launch.dynamic_shared,
+            Special::TotalShared => (self.core.shared_len - SHARED_START) as u32,
+            Special::Zero => 0,
+            Special::One => 1,
+        }
+    }
+
+    /// Why a warp none of whose groups can run doesn't go on; an error unless it waits for other warps.
+    pub(super) fn why_blocked(&mut self, warp: usize) -> Outcome<Turn> {
+        let w = &self.warps[warp];
+        let kernel = self.core.kernel;
+        let waits = |state| w.groups.iter().find(|g| g.state == state);
+        let Some(group) = waits(State::AtBarrier).or(waits(State::AtCollective)) else {
+            return Ok(Turn::Blocked);
+        };
+        self.pc = group.pc;
+        let others: Vec<String> = w
+            .groups
+            .iter()
+            .filter(|g| g.pc != group.pc)
+            .map(|g| {
+                let origin = kernel.code[g.pc as usize].origin as usize;
+                format!(
+                    "lanes {:#010x} are at PTX line {}",
+                    g.mask, kernel.origins[origin].line
+                )
+            })
+            .collect();
+        let why = format!(
+            "only the lanes {:#010x} of the warp arrive here; {}",
+            group.mask,
+            if others.is_empty() {
+                "the others never do".to_string()
+            } else {
+                others.join(", ")
+            }
+        );
+        let lane = group.mask.trailing_zeros() as usize;
+        Err(Raised::new(FaultKind::Divergence, why).of_lane(lane))
+    }
+}

@@ -1,0 +1,245 @@
+//! Bulk copies (TMA), of bytes and of boxes of tensors.
+
+use super::access::addresses;
+use super::core::Core;
+use super::lanes_of;
+use super::matrix::swizzle;
+use super::races::Kind;
+use super::warp::Warp;
+use crate::code::Bulk;
+use crate::fault::{FaultKind, Outcome, Raised};
+
+/// What [`TensorMap`]s begin with.
+pub(crate) const TENSOR_MAGIC: u32 = 0x4b54_4d31;
+
+/// A tensor as `cuTensorMapEncodeTiled` describes it, in the 128 opaque bytes of a `CUtensorMap`.
+#[repr(C, align(64))]
+#[derive(Copy, Clone, Debug)]
+pub struct TensorMap {
+    magic: u32,
+    element: u8,
+    rank: u8,
+    /// 0: none, 1: 32 bytes, 2: 64 bytes, 3: 128 bytes.
+    swizzle: u8,
+    base: u64,
+    sizes: [u32; 5],
+    box_sizes: [u16; 5],
+    strides: [u64; 4],
+}
+
+const _: () = assert!(size_of::<TensorMap>() == 128);
+
+impl TensorMap {
+    /// A map of a tensor at `base` with elements of `element` bytes; `sizes` and `box_sizes` from the fastest
+    /// dimension on, `strides` in bytes without the fastest.
+    ///
+    /// # Errors
+    /// What hardware does not allow.
+    pub fn new(
+        base: u64,
+        element: usize,
+        sizes: &[u64],
+        strides: &[u64],
+        box_sizes: &[u32],
+        swizzle: u8,
+    ) -> Result<TensorMap, String> {
+        let rank = sizes.len();
+        if !(1..=5).contains(&rank) || box_sizes.len() != rank || strides.len() + 1 != rank {
+            return Err(format!("a tensor map of rank {rank}"));
+        }
+        if !base.is_multiple_of(16) || strides.iter().any(|s| s % 16 != 0) {
+            return Err("the base and the strides of a tensor map are multiples of 16".into());
+        }
+        if box_sizes.iter().any(|&n| n == 0 || n > 256) {
+            return Err("a box of a tensor map has 1 to 256 elements a dimension".into());
+        }
+        let row = box_sizes[0] as usize * element;
+        let span = [usize::MAX, 32, 64, 128][swizzle as usize & 3];
+        if !row.is_multiple_of(16) || row > span {
+            return Err(format!("a box row of {row} bytes with a swizzle of {span}"));
+        }
+        let mut map = TensorMap {
+            magic: TENSOR_MAGIC,
+            element: element as u8,
+            rank: rank as u8,
+            swizzle,
+            base,
+            sizes: [1; 5],
+            box_sizes: [1; 5],
+            strides: [0; 4],
+        };
+        for i in 0..rank {
+            map.sizes[i] = sizes[i] as u32;
+            map.box_sizes[i] = box_sizes[i] as u16;
+        }
+        map.strides[..rank - 1].copy_from_slice(strides);
+        Ok(map)
+    }
+
+    fn bytes(&self) -> usize {
+        self.box_sizes
+            .iter()
+            .map(|&n| n as usize)
+            .product::<usize>()
+            * self.element as usize
+    }
+
+    /// The address of element `at`, if it lies inside.
+    fn address(&self, at: &[i64]) -> Option<u64> {
+        let mut address = self.base + (at[0] * self.element as i64) as u64;
+        for (i, &x) in at.iter().enumerate() {
+            if x < 0 || x >= self.sizes[i] as i64 {
+                return None;
+            }
+            if i > 0 {
+                address += x as u64 * self.strides[i - 1];
+            }
+        }
+        Some(address)
+    }
+}
+
+impl Core<'_> {
+    /// Executes a bulk copy, for each lane of the mask.
+    pub fn bulk(&mut self, warp: &mut Warp, op: &Bulk, mask: u32) -> Outcome<()> {
+        for l in lanes_of(mask) {
+            self.bulk_of_lane(warp, op, l).map_err(|e| e.of_lane(l))?;
+        }
+        Ok(())
+    }
+
+    fn bulk_of_lane(&mut self, warp: &mut Warp, op: &Bulk, l: usize) -> Outcome<()> {
+        let registers = &warp.registers;
+        match op {
+            Bulk::Load {
+                to,
+                from,
+                bytes,
+                barrier,
+            } => {
+                let to = Self::to_shared(addresses(registers, *to)[l]);
+                let from = addresses(registers, *from)[l];
+                let len = registers.word(*bytes)[l] as usize;
+                let barrier = Self::to_shared(addresses(registers, *barrier)[l]);
+                if !(to | from | len as u64).is_multiple_of(16) {
+                    let why = "a bulk copy whose addresses and size are not multiples of 16";
+                    return Err(Raised::new(FaultKind::Misaligned, why));
+                }
+                let start = self.shared_bounds(to, len, "bulk copy")?;
+                let source = self.global_read(from, len, "bulk copy")?;
+                self.bulk_begins(warp.id, start, len, barrier)?;
+                // SAFETY: both ranges were checked.
+                unsafe { std::ptr::copy_nonoverlapping(source, self.shared_pointer(start), len) };
+                self.mbarrier_update(barrier, 0, -(len as i64))
+            }
+            Bulk::LoadTensor {
+                to,
+                map,
+                at,
+                barrier,
+            } => {
+                let to = Self::to_shared(addresses(registers, *to)[l]);
+                let corner: Vec<i64> = at
+                    .iter()
+                    .map(|&s| registers.word(s)[l] as i32 as i64)
+                    .collect();
+                let map = addresses(registers, *map)[l];
+                let barrier = Self::to_shared(addresses(registers, *barrier)[l]);
+                let map = self.tensor_map(map, corner.len())?;
+                let start = self.tensor_tile(&map, to)?;
+                self.bulk_begins(warp.id, start, map.bytes(), barrier)?;
+                self.tensor_copy(&map, start, &corner, true)?;
+                self.mbarrier_update(barrier, 0, -(map.bytes() as i64))
+            }
+            Bulk::StoreTensor { from, map, at } => {
+                let from = Self::to_shared(addresses(registers, *from)[l]);
+                let corner: Vec<i64> = at
+                    .iter()
+                    .map(|&s| registers.word(s)[l] as i32 as i64)
+                    .collect();
+                let map = addresses(registers, *map)[l];
+                let map = self.tensor_map(map, corner.len())?;
+                let start = self.tensor_tile(&map, from)?;
+                if let Some(races) = &mut self.races {
+                    races.access(warp.id, start, map.bytes(), Kind::Read)?;
+                }
+                self.tensor_copy(&map, start, &corner, false)
+            }
+            // Stores are carried out at once.
+            Bulk::Commit | Bulk::Wait => Ok(()),
+        }
+    }
+
+    fn bulk_begins(&mut self, warp: usize, at: usize, len: usize, barrier: u64) -> Outcome<()> {
+        match &mut self.races {
+            Some(races) => races.bulk_begins(warp, at, len, barrier as usize),
+            None => Ok(()),
+        }
+    }
+
+    fn tensor_map(&mut self, address: u64, rank: usize) -> Outcome<TensorMap> {
+        let wrong = |why: String| Raised::new(FaultKind::Misuse, why);
+        let (space, at) = Self::narrow(address);
+        let bytes = match space {
+            crate::ptx::Space::Param if at as usize + 128 <= self.parameters.len() => {
+                self.parameters[at as usize..].as_ptr()
+            }
+            _ => self.global_read(at, 128, "tensor map")? as *const u8,
+        };
+        // SAFETY: 128 readable bytes; every bit pattern is a `TensorMap`.
+        let map: TensorMap = unsafe { std::ptr::read_unaligned(bytes.cast()) };
+        if map.magic != TENSOR_MAGIC || !address.is_multiple_of(64) {
+            return Err(wrong(format!("no tensor map at {address:#x}")));
+        }
+        if map.rank as usize != rank {
+            return Err(wrong(format!(
+                "a tensor map of rank {} for {rank} coordinates",
+                map.rank
+            )));
+        }
+        Ok(map)
+    }
+
+    /// Checks the tile at `address` in shared memory.
+    fn tensor_tile(&mut self, map: &TensorMap, address: u64) -> Outcome<usize> {
+        Self::aligned(address, 128, "a tile in shared memory")?;
+        self.shared_bounds(address, map.bytes(), "tensor copy")
+    }
+
+    /// Copies the box at `corner`; outside of the tensor are zeros.
+    fn tensor_copy(
+        &mut self,
+        map: &TensorMap,
+        start: usize,
+        corner: &[i64],
+        loads: bool,
+    ) -> Outcome<()> {
+        let element = map.element as usize;
+        for i in 0..map.bytes() / element {
+            let mut rest = i;
+            let mut at = [0i64; 5];
+            for (d, x) in at.iter_mut().enumerate().take(corner.len()) {
+                *x = corner[d] + (rest % map.box_sizes[d] as usize) as i64;
+                rest /= map.box_sizes[d] as usize;
+            }
+            let shared = self.shared_pointer(swizzle(start + i * element, map.swizzle));
+            let address = map.address(&at[..corner.len()]);
+            // SAFETY: the tile and each element were checked; a swizzle stays inside the aligned tile.
+            unsafe {
+                match address {
+                    Some(address) if loads => {
+                        let from = self.global_read(address, element, "tensor copy")?;
+                        std::ptr::copy_nonoverlapping(from, shared, element);
+                    }
+                    Some(address) => {
+                        let to = self.global_write(address, element, "tensor copy")?;
+                        std::ptr::copy_nonoverlapping(shared, to, element);
+                    }
+                    None if loads => std::ptr::write_bytes(shared, 0, element),
+                    None => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+//! What the warps of a block share: memory and its checks.
+
+use super::races::Races;
+use super::{LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW};
+use crate::fault::{FaultKind, Outcome, Raised};
+use crate::memory::{Allocation, View, describe};
+use crate::program::{Kernel, SHARED_START};
+use crate::ptx::Space;
+use std::sync::Arc;
+
+/// Memory as one block sees it.
+pub(crate) struct Core<'a> {
+    pub kernel: &'a Kernel,
+    pub parameters: &'a [u8],
+    view: &'a View,
+    /// The allocation of the last access.
+    last: usize,
+    /// Shared memory, from address 0 on.
+    pub shared: Vec<u128>,
+    pub shared_len: usize,
+    pub races: Option<Races>,
+}
+
+impl<'a> Core<'a> {
+    pub fn new(
+        kernel: &'a Kernel,
+        parameters: &'a [u8],
+        view: &'a View,
+        shared_len: usize,
+        warps: usize,
+        check: bool,
+    ) -> Core<'a> {
+        Core {
+            kernel,
+            parameters,
+            view,
+            last: 0,
+            shared: vec![0; shared_len.div_ceil(16) + 1],
+            shared_len,
+            races: check.then(|| Races::new(warps, shared_len, kernel.shared_granule)),
+        }
+    }
+
+    /// Shared memory of a new block: garbage, as on hardware.
+    pub fn start(&mut self) {
+        if self.shared_len > SHARED_START {
+            self.shared.fill(0xffff_dead_ffff_dead_ffff_dead_ffff_dead);
+        }
+        if let Some(races) = &mut self.races {
+            races.start();
+        }
+    }
+
+    /// The allocation that holds `len` bytes at `address`.
+    #[inline(always)]
+    pub fn allocation(
+        &mut self,
+        address: u64,
+        len: u64,
+        what: &str,
+    ) -> Outcome<&'a Arc<Allocation>> {
+        let view: &'a View = self.view;
+        if let Some(last) = view.get(self.last)
+            && last.holds(address, len)
+        {
+            return Ok(last);
+        }
+        let above = view.partition_point(|a| a.base <= address);
+        if above > 0 && view[above - 1].holds(address, len) {
+            self.last = above - 1;
+            return Ok(&view[above - 1]);
+        }
+        Err(self.outside(address, len, above, what))
+    }
+
+    #[cold]
+    fn outside(&self, address: u64, len: u64, above: usize, what: &str) -> Raised {
+        let near = match above {
+            0 => "; no allocation lies below".to_string(),
+            _ => describe(&self.view[above - 1], address),
+        };
+        Raised::new(
+            FaultKind::OutOfBounds,
+            format!(
+                "global {what} of {len} bytes at {address:#x} is outside every allocation{near}"
+            ),
+        )
+    }
+
+    /// The host's pointer to `len` bytes of global memory that are read.
+    pub fn global_read(&mut self, address: u64, len: usize, what: &str) -> Outcome<*mut u8> {
+        let allocation = self.allocation(address, len as u64, what)?;
+        if let Some(at) = allocation.first_unwritten(address, len) {
+            return Err(Raised::new(
+                FaultKind::Uninitialised,
+                format!(
+                    "global {what} of {len} bytes at {address:#x}: nothing was written to {at:#x}, \
+                     {} bytes into an allocation of {}",
+                    at - allocation.base,
+                    allocation.len
+                ),
+            ));
+        }
+        Ok(allocation.pointer(address))
+    }
+
+    /// The host's pointer to `len` bytes of global memory that are written.
+    pub fn global_write(&mut self, address: u64, len: usize, what: &str) -> Outcome<*mut u8> {
+        let allocation = self.allocation(address, len as u64, what)?;
+        allocation.mark_written(address, len);
+        Ok(allocation.pointer(address))
+    }
+
+    /// The host's pointer to shared memory, which callers have checked.
+    #[inline(always)]
+    pub fn shared_pointer(&mut self, at: usize) -> *mut u8 {
+        debug_assert!(at <= self.shared_len);
+        // SAFETY: inside the storage, which is longer than `shared_len`.
+        unsafe { (self.shared.as_mut_ptr() as *mut u8).add(at) }
+    }
+
+    /// Checks that `len` bytes at `at` are in shared memory.
+    #[inline(always)]
+    pub fn shared_bounds(&self, at: u64, len: usize, what: &str) -> Outcome<usize> {
+        let start = at as usize;
+        if at >= SHARED_START as u64 && at < u32::MAX as u64 && start + len <= self.shared_len {
+            return Ok(start);
+        }
+        Err(self.outside_shared(at, len, what))
+    }
+
+    #[cold]
+    fn outside_shared(&self, at: u64, len: usize, what: &str) -> Raised {
+        let offset = at as i64 - SHARED_START as i64;
+        let size = self.shared_len - SHARED_START;
+        let why = format!(
+            "shared {what} of {len} bytes at offset {offset}, but the block has {size} bytes"
+        );
+        Raised::new(FaultKind::OutOfBounds, why)
+    }
+
+    /// Address and space of a generic address.
+    #[inline(always)]
+    pub fn narrow(address: u64) -> (Space, u64) {
+        match address & (0xff << 56) {
+            SHARED_WINDOW => (Space::Shared, address - SHARED_WINDOW),
+            LOCAL_WINDOW => (Space::Local, address - LOCAL_WINDOW),
+            PARAMETER_WINDOW => (Space::Param, address - PARAMETER_WINDOW),
+            _ => (Space::Global, address),
+        }
+    }
+
+    /// The address in shared memory, of a generic or a shared one.
+    pub fn to_shared(address: u64) -> u64 {
+        if address & (0xff << 56) == SHARED_WINDOW {
+            address - SHARED_WINDOW
+        } else {
+            address
+        }
+    }
+
+    /// Checks the alignment of an access.
+    #[inline(always)]
+    pub fn aligned(address: u64, len: usize, what: &str) -> Outcome<()> {
+        if address & (len as u64 - 1) == 0 {
+            return Ok(());
+        }
+        Err(Raised::new(
+            FaultKind::Misaligned,
+            format!("{what} of {len} bytes at {address:#x}, which is no multiple of {len}"),
+        ))
+    }
+}

@@ -1,0 +1,190 @@
+//! `ldmatrix`, `stmatrix` and `mma.sync`.
+
+use super::access::addresses;
+use super::core::Core;
+use super::races::Kind;
+use super::warp::Warp;
+use crate::code::{MatrixAccess, MatrixType, Mma};
+use crate::fault::{FaultKind, Outcome, Raised};
+use crate::lanes::half::{bf16_to_f32, f16_to_f32, f32_to_f16};
+use crate::lanes::{LANES, Registers, Slot};
+
+/// An error unless every lane takes part.
+pub(super) fn whole_warp(mask: u32, what: &str) -> Outcome<()> {
+    if mask == !0 {
+        return Ok(());
+    }
+    let why = format!("{what} with only the lanes {mask:#010x}");
+    Err(Raised::new(FaultKind::Divergence, why))
+}
+
+/// The value of a 16-bit element.
+#[inline(always)]
+pub(super) fn widen(ty: MatrixType, bits: u32) -> f32 {
+    if ty == MatrixType::Bf16 {
+        bf16_to_f32(bits & 0xffff)
+    } else {
+        f16_to_f32(bits)
+    }
+}
+
+/// Moves the 16-byte units of shared memory as the hardware's swizzle does. 1: 32 bytes, 2: 64, 3: 128.
+pub(super) fn swizzle(at: usize, mode: u8) -> usize {
+    let bits = [0, 1, 3, 7][mode as usize & 3];
+    at ^ (at >> 7 & bits) << 4
+}
+
+impl Core<'_> {
+    /// Rows of the 8×8 tiles, checked.
+    fn rows(&mut self, warp: &Warp, access: &MatrixAccess, kind: Kind) -> Outcome<Vec<usize>> {
+        let at = addresses(&warp.registers, access.address);
+        let row = |core: &mut Self, l: usize| {
+            let at = Self::to_shared(at[l]);
+            Self::aligned(at, 16, "a row of a matrix")?;
+            let start = core.shared_bounds(at, 16, "matrix access")?;
+            if let Some(races) = &mut core.races {
+                races.access(warp.id, start, 16, kind)?;
+            }
+            Ok(start)
+        };
+        let rows = 8 * access.registers.len();
+        (0..rows)
+            .map(|l| row(self, l).map_err(|e: Raised| e.of_lane(l)))
+            .collect()
+    }
+
+    /// Row and column, in a tile, of half `h` of the register of `lane`.
+    fn place(lane: usize, h: usize, transposed: bool) -> (usize, usize) {
+        let (row, column) = (lane / 4, lane % 4 * 2 + h);
+        if transposed {
+            (column, row)
+        } else {
+            (row, column)
+        }
+    }
+
+    pub fn load_matrix(
+        &mut self,
+        warp: &mut Warp,
+        access: &MatrixAccess,
+        mask: u32,
+    ) -> Outcome<()> {
+        whole_warp(mask, "ldmatrix")?;
+        let rows = self.rows(warp, access, Kind::Read)?;
+        for (tile, &register) in access.registers.iter().enumerate() {
+            let rows = &rows[8 * tile..];
+            let out: [u32; LANES] = std::array::from_fn(|lane| {
+                let half = |h| {
+                    let (row, column) = Self::place(lane, h, access.transposed);
+                    let pointer = self.shared_pointer(rows[row] + 2 * column) as *const u16;
+                    // SAFETY: inside the row that was checked.
+                    unsafe { pointer.read() as u32 }
+                };
+                [0, 1]
+                    .map(half)
+                    .into_iter()
+                    .rev()
+                    .fold(0, |word, h| word << 16 | h)
+            });
+            *warp.registers.word_mut(register) = out;
+        }
+        Ok(())
+    }
+
+    pub fn store_matrix(
+        &mut self,
+        warp: &mut Warp,
+        access: &MatrixAccess,
+        mask: u32,
+    ) -> Outcome<()> {
+        whole_warp(mask, "stmatrix")?;
+        let rows = self.rows(warp, access, Kind::Write)?;
+        for (tile, &register) in access.registers.iter().enumerate() {
+            for (lane, word) in warp.registers.word(register).iter().enumerate() {
+                for h in 0..2 {
+                    let (row, column) = Self::place(lane, h, access.transposed);
+                    let pointer = self.shared_pointer(rows[8 * tile + row] + 2 * column);
+                    // SAFETY: inside the row that was checked.
+                    unsafe { (pointer as *mut u16).write((word >> (16 * h)) as u16) };
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `d = a·b + c` for a 16×k times k×8 product, its operands spread over the lanes as the PTX manual draws them.
+pub(super) fn mma(registers: &mut Registers, m: &Mma) {
+    let k = m.k as usize;
+    let (a, b) = match m.ty {
+        MatrixType::Tf32 => tf32_operands(registers, m),
+        ty => half_operands(registers, m, ty),
+    };
+    let mut sums = [[0f32; 8]; 16];
+    for (row, sums) in sums.iter_mut().enumerate() {
+        for (kk, column) in b.iter().enumerate().take(k) {
+            for (sum, y) in sums.iter_mut().zip(column) {
+                *sum += a[row][kk] * y;
+            }
+        }
+    }
+    store_sums(registers, m, &sums);
+}
+
+type A = [[f32; 16]; 16];
+type B = [[f32; 8]; 16];
+
+fn half_operands(registers: &Registers, m: &Mma, ty: MatrixType) -> (A, B) {
+    let (mut a, mut b) = ([[0.0; 16]; 16], [[0.0; 8]; 16]);
+    let words = |slots: &[Slot], i: usize| *registers.word(slots[i]);
+    for i in 0..m.a.len() {
+        for (lane, word) in words(&m.a, i).into_iter().enumerate() {
+            let (row, column) = (lane / 4 + (i & 1) * 8, lane % 4 * 2 + (i >> 1) * 8);
+            a[row][column] = widen(ty, word);
+            a[row][column + 1] = widen(ty, word >> 16);
+        }
+    }
+    for i in 0..m.b.len() {
+        for (lane, word) in words(&m.b, i).into_iter().enumerate() {
+            let row = lane % 4 * 2 + i * 8;
+            b[row][lane / 4] = widen(ty, word);
+            b[row + 1][lane / 4] = widen(ty, word >> 16);
+        }
+    }
+    (a, b)
+}
+
+fn tf32_operands(registers: &Registers, m: &Mma) -> (A, B) {
+    let (mut a, mut b) = ([[0.0; 16]; 16], [[0.0; 8]; 16]);
+    let value = |bits: u32| f32::from_bits(bits & 0xffff_e000);
+    for (i, &slot) in m.a.iter().enumerate() {
+        for (lane, &word) in registers.word(slot).iter().enumerate() {
+            a[lane / 4 + (i & 1) * 8][lane % 4 + (i >> 1) * 4] = value(word);
+        }
+    }
+    for (i, &slot) in m.b.iter().enumerate() {
+        for (lane, &word) in registers.word(slot).iter().enumerate() {
+            b[lane % 4 + i * 4][lane / 4] = value(word);
+        }
+    }
+    (a, b)
+}
+
+/// Adds `c` and spreads the result.
+fn store_sums(registers: &mut Registers, m: &Mma, sums: &[[f32; 8]; 16]) {
+    for i in 0..m.d.len() {
+        let c = *registers.word(m.c[i]);
+        let out: [u32; LANES] = std::array::from_fn(|lane| {
+            let (row, column) = (lane / 4, lane % 4 * 2);
+            if m.wide_sum {
+                let sum = sums[row + (i >> 1) * 8][column + (i & 1)];
+                return (f32::from_bits(c[lane]) + sum).to_bits();
+            }
+            let sums = &sums[row + i * 8];
+            let low = f32_to_f16(f16_to_f32(c[lane]) + sums[column]);
+            let high = f32_to_f16(f16_to_f32(c[lane] >> 16) + sums[column + 1]);
+            low | high << 16
+        });
+        *registers.word_mut(m.d[i]) = out;
+    }
+}

@@ -1,0 +1,40 @@
+//! Executing a block: its warps take turns, the lanes of a warp go in lockstep and meet again at the lowest
+//! program counter.
+
+mod access;
+mod atomic;
+mod barrier;
+mod block;
+mod bulk;
+mod collective;
+mod copy;
+mod core;
+mod matrix;
+mod mbarrier;
+mod races;
+mod step;
+mod warp;
+mod warpgroup;
+
+pub(crate) use atomic::is_atomic;
+pub(crate) use block::{Block, Random};
+pub use bulk::TensorMap;
+
+/// Generic addresses of shared memory start here.
+pub(crate) const SHARED_WINDOW: u64 = 1 << 56;
+/// Generic addresses of local memory start here.
+pub(crate) const LOCAL_WINDOW: u64 = 2 << 56;
+/// Generic addresses of parameters start here.
+pub(crate) const PARAMETER_WINDOW: u64 = 3 << 56;
+
+/// The lanes of a mask, lowest first.
+#[inline(always)]
+pub(crate) fn lanes_of(mut mask: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        (mask != 0).then(|| {
+            let lane = mask.trailing_zeros() as usize;
+            mask &= mask - 1;
+            lane
+        })
+    })
+}

@@ -1,0 +1,383 @@
+//! Races in shared memory, reads of what was never written and of what is still being copied.
+//!
+//! Time advances at synchronisation. Each granule of memory remembers who wrote it last and when, and who read it
+//! since; each warp knows up to which time it has seen every other. An access is a race unless the accesses
+//! before it are seen (FastTrack, Flanagan and Freund 2009, with warps for threads).
+
+use crate::fault::{FaultKind, Outcome, Raised};
+use crate::lanes::LANES;
+use std::collections::HashMap;
+
+/// How shared memory is accessed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    Atomic,
+}
+
+/// The readers' times differ: they are in [`Races::reads`].
+const SEVERAL: u32 = u32::MAX;
+
+#[derive(Copy, Clone, Default)]
+struct Granule {
+    /// 0: never.
+    write_time: u32,
+    read_time: u32,
+    /// Warps that read since the last write.
+    readers: u32,
+    writer: u8,
+    atomic: bool,
+    /// Target of a copy that is not known to be finished.
+    pending: bool,
+}
+
+/// The state of the checks of one block.
+pub(crate) struct Races {
+    granule: usize,
+    granules: Vec<Granule>,
+    /// The times of several reads of a granule, by warp.
+    reads: HashMap<usize, [u32; LANES]>,
+    /// Each warp's time.
+    now: Vec<u32>,
+    /// What each warp has seen of each other.
+    seen: Vec<[u32; LANES]>,
+    /// Everything up to here has been seen by all.
+    floor: u32,
+    clock: u32,
+    /// What was seen by those who arrived at an mbarrier.
+    mbarriers: HashMap<usize, [u32; LANES]>,
+    /// Copies that an mbarrier will report: its address and the range.
+    in_flight: Vec<(usize, usize, usize)>,
+}
+
+impl Races {
+    pub fn new(warps: usize, bytes: usize, granule: usize) -> Races {
+        Races {
+            granule,
+            granules: vec![Granule::default(); bytes.div_ceil(granule) + 1],
+            reads: HashMap::new(),
+            now: vec![1; warps],
+            seen: vec![[0; LANES]; warps],
+            floor: 0,
+            clock: 1,
+            mbarriers: HashMap::new(),
+            in_flight: Vec::new(),
+        }
+    }
+
+    /// Forgets everything: a new block.
+    pub fn start(&mut self) {
+        self.granules.fill(Granule::default());
+        self.reads.clear();
+        self.now.fill(1);
+        self.seen.fill([0; LANES]);
+        (self.floor, self.clock) = (0, 1);
+        self.mbarriers.clear();
+        self.in_flight.clear();
+    }
+
+    #[inline(always)]
+    fn has_seen(&self, warp: usize, other: usize, time: u32) -> bool {
+        time <= self.floor || warp == other || self.seen[warp][other] >= time
+    }
+
+    /// Checks and notes an access of `warp` to `len` bytes at `at`.
+    #[inline(always)]
+    pub fn access(&mut self, warp: usize, at: usize, len: usize, kind: Kind) -> Outcome<()> {
+        for x in at / self.granule..(at + len).div_ceil(self.granule) {
+            match kind {
+                Kind::Read => self.read(warp, x)?,
+                _ => self.write(warp, x, kind)?,
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn read(&mut self, warp: usize, x: usize) -> Outcome<()> {
+        let g = self.granules[x];
+        if g.pending || g.write_time == 0 || !self.has_seen(warp, g.writer as usize, g.write_time) {
+            return Err(self.wrong_read(warp, x));
+        }
+        let (now, bit) = (self.now[warp], 1 << warp);
+        let g = &mut self.granules[x];
+        if g.read_time == now {
+            g.readers |= bit;
+        } else if g.readers & !bit == 0 || g.read_time <= self.floor {
+            (g.read_time, g.readers) = (now, bit);
+        } else {
+            self.read_at_several_times(warp, x);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn read_at_several_times(&mut self, warp: usize, x: usize) {
+        let g = &mut self.granules[x];
+        let times = self.reads.entry(x).or_insert([0; LANES]);
+        if g.read_time != SEVERAL {
+            *times = std::array::from_fn(|u| {
+                if g.readers >> u & 1 != 0 {
+                    g.read_time
+                } else {
+                    0
+                }
+            });
+            g.read_time = SEVERAL;
+        }
+        g.readers |= 1 << warp;
+        times[warp] = self.now[warp];
+    }
+
+    #[inline(always)]
+    fn write(&mut self, warp: usize, x: usize, kind: Kind) -> Outcome<()> {
+        let g = self.granules[x];
+        let both_atomic = g.atomic && kind == Kind::Atomic;
+        let after_write = g.write_time == 0
+            || both_atomic
+            || self.has_seen(warp, g.writer as usize, g.write_time);
+        if g.pending || !after_write || kind == Kind::Atomic && g.write_time == 0 {
+            return Err(self.wrong_write(warp, x, kind));
+        }
+        if g.readers & !(1 << warp) != 0 && g.read_time > self.floor {
+            self.after_reads(warp, x)?;
+        }
+        let g = &mut self.granules[x];
+        (g.write_time, g.writer, g.atomic) = (self.now[warp], warp as u8, kind == Kind::Atomic);
+        (g.read_time, g.readers) = (0, 0);
+        Ok(())
+    }
+
+    fn after_reads(&mut self, warp: usize, x: usize) -> Outcome<()> {
+        let g = self.granules[x];
+        let times = if g.read_time == SEVERAL {
+            self.reads.get(&x).copied()
+        } else {
+            None
+        };
+        for reader in super::lanes_of(g.readers) {
+            let time = times.map_or(g.read_time, |t| t[reader]);
+            if !self.has_seen(warp, reader, time) {
+                let why = format!(
+                    "warp {warp} writes shared memory at {} that warp {reader} reads, with no \
+                     barrier between",
+                    self.place(x)
+                );
+                return Err(Raised::new(FaultKind::SharedRace, why));
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&self, x: usize) -> String {
+        format!(
+            "offset {}",
+            (x * self.granule) as i64 - crate::program::SHARED_START as i64
+        )
+    }
+
+    #[cold]
+    fn wrong_read(&self, warp: usize, x: usize) -> Raised {
+        let (g, place) = (self.granules[x], self.place(x));
+        if g.pending {
+            let why = format!(
+                "shared memory at {place} is the target of an asynchronous copy that was not waited for"
+            );
+            Raised::new(FaultKind::MissingWait, why)
+        } else if g.write_time == 0 {
+            let why = format!("nothing was written to shared memory at {place}");
+            Raised::new(FaultKind::Uninitialised, why)
+        } else {
+            let why = format!(
+                "warp {warp} reads shared memory at {place} that warp {} writes, with no barrier between",
+                g.writer
+            );
+            Raised::new(FaultKind::SharedRace, why)
+        }
+    }
+
+    #[cold]
+    fn wrong_write(&self, warp: usize, x: usize, kind: Kind) -> Raised {
+        let (g, place) = (self.granules[x], self.place(x));
+        if g.pending || kind == Kind::Atomic && g.write_time == 0 {
+            return self.wrong_read(warp, x);
+        }
+        let why = format!(
+            "warps {} and {warp} write shared memory at {place}, with no barrier between",
+            g.writer
+        );
+        Raised::new(FaultKind::SharedRace, why)
+    }
+
+    fn range(&self, at: usize, len: usize) -> std::ops::Range<usize> {
+        at / self.granule..(at + len).div_ceil(self.granule)
+    }
+
+    /// An asynchronous copy of `warp` to `len` bytes at `at` begins.
+    pub fn copy_begins(&mut self, warp: usize, at: usize, len: usize) -> Outcome<()> {
+        self.access(warp, at, len, Kind::Write)?;
+        for x in self.range(at, len) {
+            self.granules[x].pending = true;
+        }
+        Ok(())
+    }
+
+    /// An asynchronous copy of `warp` was waited for.
+    pub fn copy_ends(&mut self, warp: usize, at: usize, len: usize) -> Outcome<()> {
+        for x in self.range(at, len) {
+            self.granules[x].pending = false;
+        }
+        self.access(warp, at, len, Kind::Write)
+    }
+
+    /// A copy begins whose end the mbarrier at `mbarrier` will report.
+    pub fn bulk_begins(
+        &mut self,
+        warp: usize,
+        at: usize,
+        len: usize,
+        mbarrier: usize,
+    ) -> Outcome<()> {
+        self.copy_begins(warp, at, len)?;
+        self.in_flight.push((mbarrier, at, len));
+        self.release(warp, mbarrier);
+        Ok(())
+    }
+
+    /// All `warps` have met, and no others are left.
+    pub fn everyone_met(&mut self) {
+        self.floor = self.clock;
+        self.clock += 1;
+        self.now.fill(self.clock);
+    }
+
+    /// `warps` have met; others go on.
+    pub fn met(&mut self, warps: &[usize]) {
+        let mut joint = [0; LANES];
+        for &w in warps {
+            for u in 0..self.now.len() {
+                joint[u] = joint[u].max(self.seen[w][u]);
+            }
+            joint[w] = joint[w].max(self.now[w]);
+        }
+        self.clock += 1;
+        for &w in warps {
+            self.seen[w] = joint;
+            self.now[w] = self.clock;
+        }
+    }
+
+    /// The mbarrier at `at` is new.
+    pub fn mbarrier_init(&mut self, at: usize) {
+        self.mbarriers.remove(&at);
+        for x in self.range(at, 8) {
+            self.granules[x].write_time = 1;
+        }
+    }
+
+    /// `warp` arrives at the mbarrier.
+    pub fn release(&mut self, warp: usize, mbarrier: usize) {
+        let times = self.mbarriers.entry(mbarrier).or_insert([0; LANES]);
+        for u in 0..self.now.len() {
+            times[u] = times[u].max(self.seen[warp][u]);
+        }
+        times[warp] = self.now[warp];
+        self.clock += 1;
+        self.now[warp] = self.clock;
+    }
+
+    /// `warp` saw a phase of the mbarrier end.
+    pub fn acquire(&mut self, warp: usize, mbarrier: usize) {
+        if let Some(times) = self.mbarriers.get(&mbarrier) {
+            for u in 0..self.now.len() {
+                self.seen[warp][u] = self.seen[warp][u].max(times[u]);
+            }
+        }
+        let granule = self.granule;
+        let granules = &mut self.granules;
+        self.in_flight.retain(|&(reporter, at, len)| {
+            if reporter == mbarrier {
+                for g in &mut granules[at / granule..(at + len).div_ceil(granule)] {
+                    g.pending = false;
+                }
+            }
+            reporter != mbarrier
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(result: Outcome<()>) -> Option<FaultKind> {
+        result.err().map(|raised| raised.kind)
+    }
+
+    #[test]
+    fn a_barrier_orders_and_nothing_else_does() {
+        let mut races = Races::new(2, 64, 4);
+        races.access(0, 0, 4, Kind::Write).unwrap();
+        races.access(0, 0, 4, Kind::Read).unwrap();
+        assert_eq!(
+            kind(races.access(1, 0, 4, Kind::Read)),
+            Some(FaultKind::SharedRace)
+        );
+        races.everyone_met();
+        races.access(1, 0, 4, Kind::Read).unwrap();
+        races.access(0, 0, 4, Kind::Read).unwrap();
+        assert_eq!(
+            kind(races.access(0, 0, 4, Kind::Write)),
+            Some(FaultKind::SharedRace)
+        );
+        assert_eq!(
+            kind(races.access(0, 4, 4, Kind::Read)),
+            Some(FaultKind::Uninitialised)
+        );
+    }
+
+    #[test]
+    fn an_mbarrier_orders_those_who_use_it() {
+        let mut races = Races::new(3, 64, 4);
+        races.access(0, 0, 4, Kind::Write).unwrap();
+        races.release(0, 32);
+        races.acquire(1, 32);
+        races.access(1, 0, 4, Kind::Read).unwrap();
+        races.access(1, 4, 4, Kind::Write).unwrap();
+        assert_eq!(
+            kind(races.access(2, 0, 4, Kind::Read)),
+            Some(FaultKind::SharedRace)
+        );
+        // Readers at different times: the writer must have seen each.
+        races.release(1, 40);
+        races.access(0, 0, 4, Kind::Read).unwrap();
+        races.acquire(2, 40);
+        assert_eq!(
+            kind(races.access(2, 0, 4, Kind::Write)),
+            Some(FaultKind::SharedRace)
+        );
+        races.release(0, 40);
+        races.acquire(2, 40);
+        races.access(2, 0, 4, Kind::Write).unwrap();
+    }
+
+    #[test]
+    fn a_copy_must_be_waited_for() {
+        let mut races = Races::new(1, 64, 4);
+        races.copy_begins(0, 0, 16).unwrap();
+        assert_eq!(
+            kind(races.access(0, 8, 4, Kind::Read)),
+            Some(FaultKind::MissingWait)
+        );
+        races.copy_ends(0, 0, 16).unwrap();
+        races.access(0, 8, 4, Kind::Read).unwrap();
+        races.bulk_begins(0, 0, 16, 48).unwrap();
+        assert_eq!(
+            kind(races.access(0, 8, 4, Kind::Read)),
+            Some(FaultKind::MissingWait)
+        );
+        races.acquire(0, 48);
+        races.access(0, 8, 4, Kind::Read).unwrap();
+    }
+}

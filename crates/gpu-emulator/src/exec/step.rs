@@ -1,0 +1,269 @@
+//! The interpreter's loop.
+
+use super::block::{Block, Turn};
+use super::matrix;
+use super::warp::{Group, State, Warp};
+use crate::code::{Inst, Op};
+use crate::fault::{FaultKind, Outcome, Raised};
+use crate::lanes::LANES;
+
+/// So many failed waits in a row are taken for a wait without an end.
+const PATIENCE: u32 = 200_000;
+
+/// What comes after an instruction.
+enum After {
+    Next,
+    Jump(u32),
+    /// The groups of the warp have changed.
+    Regroup,
+    /// The warp lets others run before its next instruction.
+    Yield,
+}
+
+impl<'a> Block<'a> {
+    /// Runs a warp for up to `fuel` instructions.
+    pub(super) fn run_warp(&mut self, warp: usize, mut fuel: u64) -> Outcome<Turn> {
+        let code: &'a [Inst] = &self.core.kernel.code;
+        loop {
+            self.warps[warp].merge();
+            let Some(group) = self.warps[warp].next() else {
+                return match self.warps[warp].groups.is_empty() {
+                    true => Ok(Turn::Done),
+                    false => self.why_blocked(warp),
+                };
+            };
+            let w = &self.warps[warp];
+            let Group { mut pc, mask, .. } = w.groups[group];
+            let meeting = w.next_meeting(group);
+            let others_wait =
+                w.groups.len() > 1 && w.groups.iter().any(|g| g.state != State::Running);
+            loop {
+                if pc >= meeting || others_wait && self.warps[warp].is_awaited(group, pc) {
+                    self.warps[warp].groups[group].pc = pc;
+                    break;
+                }
+                if fuel == 0 {
+                    self.warps[warp].groups[group].pc = pc;
+                    return Ok(Turn::Yielded);
+                }
+                fuel -= 1;
+                let inst = &code[pc as usize];
+                let w = &mut self.warps[warp];
+                let guard = w.registers.predicates[inst.guard as usize];
+                let active = mask & if inst.negated { !guard } else { guard };
+                self.statistics.instructions += 1;
+                if active == 0 {
+                    pc += 1;
+                    continue;
+                }
+                self.statistics.lane_instructions += active.count_ones() as u64;
+                if let Op::Lanes { run, operands } = &inst.op {
+                    // SAFETY: the loop was compiled for this machine.
+                    unsafe { run(&mut w.registers, operands, active) };
+                    pc += 1;
+                    continue;
+                }
+                self.pc = pc;
+                match self.execute(warp, group, pc, mask, active, &inst.op)? {
+                    After::Next => pc += 1,
+                    After::Jump(to) => pc = to,
+                    After::Regroup => break,
+                    After::Yield => {
+                        self.warps[warp].groups[group].pc = pc + 1;
+                        return Ok(Turn::Yielded);
+                    }
+                }
+            }
+            if self.warps[warp].alive == 0 {
+                return Ok(Turn::Done);
+            }
+        }
+    }
+
+    /// Executes everything but lane loops.
+    #[inline(always)]
+    fn execute(
+        &mut self,
+        warp: usize,
+        group: usize,
+        pc: u32,
+        mask: u32,
+        active: u32,
+        op: &'a Op,
+    ) -> Outcome<After> {
+        let core = &mut self.core;
+        let w = &mut self.warps[warp];
+        match op {
+            Op::Lanes { .. } => unreachable!("the loop runs these itself"),
+            Op::Load(access) => core.load(w, access, active)?,
+            Op::Store(access) => core.store(w, access, active)?,
+            Op::Branch(to) => return Ok(w.branch(group, pc, mask, active, |_| *to)),
+            Op::BranchTable { index, targets } => {
+                let index = *w.registers.word(*index);
+                let to = |lane: usize| {
+                    targets
+                        .get(index[lane] as usize)
+                        .copied()
+                        .unwrap_or(u32::MAX)
+                };
+                if super::lanes_of(active).any(|l| to(l) == u32::MAX) {
+                    return Err(Raised::new(FaultKind::Misuse, "a jump beyond its table"));
+                }
+                return Ok(w.branch(group, pc, mask, active, to));
+            }
+            Op::Exit => {
+                self.exit(warp, group, pc, mask, active);
+                return Ok(After::Regroup);
+            }
+            Op::Trap => {
+                let lane = active.trailing_zeros() as usize;
+                return Err(
+                    Raised::new(FaultKind::Trap, "the kernel gave up by `trap`").of_lane(lane)
+                );
+            }
+            Op::Atomic(atomic) => core.atomic(w, atomic, active)?,
+            Op::Clock { d, wide } => {
+                let now = self.statistics.instructions;
+                match wide {
+                    true => w.registers.wide_mut(*d).fill(now),
+                    false => w.registers.word_mut(*d).fill(now as u32),
+                }
+            }
+            Op::Barrier(barrier) => {
+                if active != mask {
+                    let skip = mask & !active;
+                    let why = format!("the lanes {skip:#010x} skip a barrier that others take");
+                    return Err(Raised::new(FaultKind::Divergence, why));
+                }
+                w.groups[group].pc = pc;
+                if mask == w.alive {
+                    self.arrive(warp, group, pc, barrier)?;
+                } else {
+                    w.groups[group].state = State::AtBarrier;
+                }
+                return Ok(After::Regroup);
+            }
+            Op::AsyncCopy(copy) => core.begin_copies(w, copy, active)?,
+            Op::AsyncCommit => w.copies.commit(active),
+            Op::AsyncWait { pending } => {
+                let lane = active.trailing_zeros() as usize;
+                let keep = pending.map(|slot| w.registers.word(slot)[lane]);
+                core.end_copies(w, keep, active)?;
+            }
+            Op::LoadMatrix(access) => core.load_matrix(w, access, active)?,
+            Op::StoreMatrix(access) => core.store_matrix(w, access, active)?,
+            Op::Mma(mma) => {
+                matrix::whole_warp(active, "mma")?;
+                matrix::mma(&mut w.registers, mma);
+            }
+            Op::Mbarrier(op) => {
+                if !core.mbarrier(w, op, active)? {
+                    w.failed_waits += 1;
+                    if w.failed_waits > PATIENCE {
+                        let why = "waiting for an mbarrier whose phase does not end";
+                        return Err(Raised::new(FaultKind::Deadlock, why));
+                    }
+                    return Ok(After::Yield);
+                }
+                w.failed_waits = 0;
+            }
+            Op::Bulk(op) => core.bulk(w, op, active)?,
+            Op::WarpgroupMma(mma) => core.begin_product(w, mma, pc, active)?,
+            Op::WarpgroupCommit => w.products.commit(),
+            Op::WarpgroupWait { pending } => core.end_products(w, *pending)?,
+            collective => return w.collective(group, pc, active, collective),
+        }
+        Ok(After::Next)
+    }
+
+    fn exit(&mut self, warp: usize, group: usize, pc: u32, mask: u32, active: u32) {
+        let w = &mut self.warps[warp];
+        w.alive &= !active;
+        if mask == active {
+            w.groups.swap_remove(group);
+        } else {
+            w.groups[group] = Group {
+                pc: pc + 1,
+                mask: mask & !active,
+                state: State::Running,
+            };
+        }
+        w.retry();
+        if w.alive == 0 {
+            self.release_barriers();
+        }
+    }
+}
+
+impl Warp {
+    /// Sends the lanes of `active` where `target` says; the rest of `mask` goes on.
+    #[inline(always)]
+    fn branch(
+        &mut self,
+        group: usize,
+        pc: u32,
+        mask: u32,
+        active: u32,
+        target: impl Fn(usize) -> u32,
+    ) -> After {
+        let first = target(active.trailing_zeros() as usize);
+        if active == mask && super::lanes_of(active).all(|l| target(l) == first) {
+            return After::Jump(first);
+        }
+        let mut parts: Vec<(u32, u32)> = Vec::new();
+        if active != mask {
+            parts.push((pc + 1, mask & !active));
+        }
+        for lane in super::lanes_of(active) {
+            let to = target(lane);
+            match parts.iter_mut().find(|(at, _)| *at == to) {
+                Some((_, lanes)) => *lanes |= 1 << lane,
+                None => parts.push((to, 1 << lane)),
+            }
+        }
+        self.groups.swap_remove(group);
+        let state = State::Running;
+        self.groups.extend(
+            parts
+                .into_iter()
+                .map(|(pc, mask)| Group { pc, mask, state }),
+        );
+        After::Regroup
+    }
+
+    /// Executes an instruction of the whole warp once all the lanes that it names are there.
+    fn collective(&mut self, group: usize, pc: u32, active: u32, op: &Op) -> Outcome<After> {
+        let members = match op {
+            Op::WarpBarrier { members } | Op::Elect { members, .. } => *members,
+            Op::Shuffle(s) => s.members,
+            Op::Vote(v) => v.members,
+            Op::Match(m) => m.members,
+            Op::Redux(r) => r.members,
+            Op::ActiveMask { d } => {
+                self.set_words(*d, active, &[active; LANES]);
+                return Ok(After::Next);
+            }
+            other => unreachable!("{other:?} is no collective"),
+        };
+        let lane = active.trailing_zeros() as usize;
+        let members = self.registers.word(members)[lane];
+        if members >> lane & 1 == 0 {
+            let why = format!("a lane that its own mask {members:#010x} does not name");
+            return Err(Raised::new(FaultKind::Divergence, why).of_lane(lane));
+        }
+        if members & self.alive & !active != 0 {
+            self.groups[group].pc = pc;
+            self.groups[group].state = State::AtCollective;
+            return Ok(After::Regroup);
+        }
+        match op {
+            Op::Shuffle(s) => self.shuffle(s, active),
+            Op::Vote(v) => self.vote(v, active),
+            Op::Match(m) => self.matches(m, active),
+            Op::Redux(r) => self.redux(r, active),
+            Op::Elect { d, elected, .. } => self.elect(*d, *elected, active),
+            _ => {}
+        }
+        Ok(After::Next)
+    }
+}

@@ -1,0 +1,118 @@
+//! What can be wrong with a kernel.
+
+use std::fmt;
+
+/// The kind of a [`Fault`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum FaultKind {
+    /// An access outside every live allocation, shared memory or local memory.
+    OutOfBounds,
+    /// An address that is not a multiple of the access's size.
+    Misaligned,
+    /// A read of memory that nothing was written to.
+    Uninitialised,
+    /// Two warps access the same shared memory, one of them writing, with no barrier between.
+    SharedRace,
+    /// Two blocks access the same global memory, one of them writing, and not both atomically.
+    GlobalRace,
+    /// Data of an asynchronous copy or product that was not waited for.
+    MissingWait,
+    /// Threads that should act together don't arrive together.
+    Divergence,
+    /// No warp can go on.
+    Deadlock,
+    /// The kernel runs longer than allowed.
+    Endless,
+    /// `trap`, an assertion of the kernel's own.
+    Trap,
+    /// An instruction used against its rules.
+    Misuse,
+    /// A launch that hardware would refuse.
+    Launch,
+}
+
+/// A fault of a kernel: what, where in the code, and which thread.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fault {
+    /// What kind of fault.
+    pub kind: FaultKind,
+    /// What happened.
+    pub message: String,
+    /// The kernel.
+    pub kernel: String,
+    /// The block, where known.
+    pub block: Option<[u32; 3]>,
+    /// The thread in its block, where known.
+    pub thread: Option<[u32; 3]>,
+    /// The line of the PTX and its text.
+    pub ptx: Option<(u32, String)>,
+    /// File and line of the CUDA source, if the PTX has line information.
+    pub source: Option<(String, u32)>,
+}
+
+impl Fault {
+    /// A fault of the whole launch.
+    pub(crate) fn launch(kernel: &str, message: String) -> Fault {
+        Fault {
+            kind: FaultKind::Launch,
+            message,
+            kernel: kernel.to_string(),
+            block: None,
+            thread: None,
+            ptx: None,
+            source: None,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(
+            f,
+            "{:?} in kernel {}: {}",
+            self.kind, self.kernel, self.message
+        )?;
+        if let Some([x, y, z]) = self.block {
+            write!(f, "\n  block ({x}, {y}, {z})")?;
+        }
+        if let Some([x, y, z]) = self.thread {
+            write!(f, ", thread ({x}, {y}, {z})")?;
+        }
+        if let Some((line, text)) = &self.ptx {
+            write!(f, "\n  at PTX line {line}: {text}")?;
+        }
+        if let Some((file, line)) = &self.source {
+            write!(f, "\n  from {file}:{line}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// A fault before the place is added: kind, message and perhaps the lane.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Raised {
+    pub kind: FaultKind,
+    pub message: String,
+    pub lane: Option<usize>,
+}
+
+impl Raised {
+    pub fn new(kind: FaultKind, message: impl Into<String>) -> Raised {
+        Raised {
+            kind,
+            message: message.into(),
+            lane: None,
+        }
+    }
+
+    /// The same, of one lane.
+    pub fn of_lane(mut self, lane: usize) -> Raised {
+        self.lane = Some(lane);
+        self
+    }
+}
+
+/// The result of executing a piece of a kernel.
+pub(crate) type Outcome<T> = Result<T, Raised>;

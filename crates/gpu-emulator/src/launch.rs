@@ -1,0 +1,172 @@
+//! Launches: blocks over threads of the host.
+
+use crate::exec::Block;
+use crate::fault::Fault;
+use crate::memory::Memory;
+use crate::program::Kernel;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How a kernel is executed.
+#[derive(Copy, Clone, Debug)]
+pub struct Options {
+    /// Threads of the host to use. A kernel with atomics on global memory runs on one, so that results are the
+    /// same every time.
+    pub threads: usize,
+    /// Whether races, uninitialised reads and missing waits in shared memory are looked for.
+    pub shared_races: bool,
+    /// 0: warps and blocks run in their natural order; otherwise in an order drawn from the seed.
+    pub seed: u64,
+    /// A block that executes more warp instructions than this is taken for endless.
+    pub instruction_limit: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Options {
+            threads,
+            shared_races: true,
+            seed: 0,
+            instruction_limit: 1 << 31,
+        }
+    }
+}
+
+/// What a launch did.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Blocks that ran.
+    pub blocks: u64,
+    /// Instructions of warps.
+    pub instructions: u64,
+    /// Instructions of lanes.
+    pub lane_instructions: u64,
+}
+
+/// A kernel with a grid and parameters.
+#[derive(Clone, Debug)]
+pub struct Launch<'a> {
+    /// The kernel.
+    pub kernel: &'a Kernel,
+    /// Blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y and z.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub dynamic_shared: u32,
+    /// The bytes of all parameters, laid out as [`Kernel::parameters`] says.
+    pub parameters: &'a [u8],
+    /// How to execute it.
+    pub options: Options,
+}
+
+impl Launch<'_> {
+    /// Runs every block against `memory`.
+    ///
+    /// # Errors
+    /// The first fault that is found.
+    pub fn run(&self, memory: &Memory) -> Result<Statistics, Box<Fault>> {
+        self.check()?;
+        let view = memory.view();
+        let [gx, gy, gz] = self.grid.map(|n| n as usize);
+        let total = gx * gy * gz;
+        let order = self.order(total);
+        let (next, result) = (
+            AtomicUsize::new(0),
+            Mutex::new((Statistics::default(), None)),
+        );
+        let work = || {
+            let mut block = Block::new(self, self.parameters, &view);
+            let mut fault = None;
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                if i >= total {
+                    break;
+                }
+                let i = order.as_ref().map_or(i, |order| order[i]);
+                let index = [i % gx, i / gx % gy, i / gx / gy].map(|n| n as u32);
+                if let Err(found) = block.run(index) {
+                    // Nobody needs to start another block.
+                    next.store(total, Ordering::Relaxed);
+                    fault = Some(found);
+                    break;
+                }
+            }
+            let mut result = result
+                .lock()
+                .expect("no worker panics while it holds the lock");
+            result.0.add(&block.statistics);
+            result.1 = result.1.take().or(fault);
+        };
+        let threads = if self.kernel.has_global_atomics {
+            1
+        } else {
+            self.options.threads
+        };
+        let threads = threads.min(total);
+        if threads <= 1 {
+            work();
+        } else {
+            std::thread::scope(|scope| {
+                for _ in 0..threads {
+                    scope.spawn(work);
+                }
+            });
+        }
+        match result.into_inner().expect("no worker panicked") {
+            (_, Some(fault)) => Err(fault),
+            (statistics, None) => Ok(statistics),
+        }
+    }
+
+    /// What hardware refuses.
+    fn check(&self) -> Result<(), Box<Fault>> {
+        let wrong = |why: String| Err(Box::new(Fault::launch(&self.kernel.name, why)));
+        let threads: u64 = self.block.iter().map(|&n| n as u64).product();
+        let [bx, by, bz] = self.block;
+        if threads == 0 || threads > 1024 || bx > 1024 || by > 1024 || bz > 64 {
+            return wrong(format!("a block of {bx} × {by} × {bz} threads"));
+        }
+        let [gx, gy, gz] = self.grid;
+        if gx == 0 || gy == 0 || gz == 0 || gx > i32::MAX as u32 || gy > 65535 || gz > 65535 {
+            return wrong(format!("a grid of {gx} × {gy} × {gz} blocks"));
+        }
+        if let Some(most) = self.kernel.max_threads
+            && threads > most as u64
+        {
+            return wrong(format!(
+                "a block of {threads} threads, but the kernel allows {most}"
+            ));
+        }
+        if self.parameters.len() != self.kernel.parameter_bytes {
+            let (given, wanted) = (self.parameters.len(), self.kernel.parameter_bytes);
+            return wrong(format!("{given} bytes of parameters for {wanted}"));
+        }
+        let shared = self.kernel.static_shared() as u64 + self.dynamic_shared as u64;
+        if shared > MAX_SHARED {
+            return wrong(format!("{shared} bytes of shared memory, of {MAX_SHARED}"));
+        }
+        Ok(())
+    }
+
+    /// The order of blocks under a seed.
+    fn order(&self, total: usize) -> Option<Vec<usize>> {
+        (self.options.seed != 0).then(|| {
+            let mut order: Vec<usize> = (0..total).collect();
+            crate::exec::Random(self.options.seed).shuffle(&mut order);
+            order
+        })
+    }
+}
+
+/// The most shared memory of a block, static and dynamic (sm_90).
+pub const MAX_SHARED: u64 = 227 * 1024;
+
+impl Statistics {
+    fn add(&mut self, other: &Statistics) {
+        self.blocks += other.blocks;
+        self.instructions += other.instructions;
+        self.lane_instructions += other.lane_instructions;
+    }
+}

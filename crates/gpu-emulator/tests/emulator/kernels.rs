@@ -1,0 +1,297 @@
+//! Sample kernels against f64 on the host: every result, under several orders of warps.
+
+use crate::support::{Gpu, Random, assert_close};
+use half::{bf16, f16};
+use kiln_gpu_emulator::TensorMap;
+
+/// erf by its series, or by the continued fraction of its complement.
+fn erf(x: f64) -> f64 {
+    if x.abs() > 6.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum) = (x, x);
+    for n in 1..200 {
+        term *= -x * x / n as f64;
+        sum += term / (2 * n + 1) as f64;
+    }
+    sum * std::f64::consts::FRAC_2_SQRT_PI
+}
+
+#[test]
+fn pointwise() {
+    let (mut gpu, mut random) = (Gpu::load("kernels/ew.ptx"), Random::new());
+    let n = 10_007;
+    let [a, b, c] = [3.0, 2.0, 1.0].map(|scale| random.floats(n, scale));
+    gpu.array(&a);
+    gpu.array(&b);
+    gpu.array(&c);
+    let out = gpu.empty::<f32>(n);
+    gpu.number((n as i32).to_le_bytes());
+    gpu.run("ew", [16, 1, 1], 256, 0).unwrap();
+    let want: Vec<f64> = (0..n)
+        .map(|i| {
+            let x = (a[i] * b[i] + c[i]) as f64;
+            0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2))
+                + (-x * x).exp()
+                + x.tanh()
+                + (x.abs() + 1.0).ln()
+                + 1.0 / (x * x + 1.0).sqrt()
+                + x.sin() / (1.0 + x * x)
+        })
+        .collect();
+    assert_close(&gpu.read(out, n), &want, 3e-6, 1e-5);
+}
+
+#[test]
+fn pointwise_of_halves() {
+    let (mut gpu, mut random) = (Gpu::load("kernels/ew_bf16.ptx"), Random::new());
+    let (n, columns) = (8 * 1000, 80);
+    let a: Vec<bf16> = random
+        .floats(n, 4.0)
+        .into_iter()
+        .map(bf16::from_f32)
+        .collect();
+    let bias: Vec<bf16> = random
+        .floats(columns, 1.0)
+        .into_iter()
+        .map(bf16::from_f32)
+        .collect();
+    gpu.array(&a);
+    gpu.array(&bias);
+    let out = gpu.empty::<f16>(n);
+    gpu.number((n as i32 / 8).to_le_bytes())
+        .number((columns as i32).to_le_bytes());
+    gpu.run("ew_bf16", [(n as u32 / 8).div_ceil(128), 1, 1], 128, 0)
+        .unwrap();
+    let got: Vec<f32> = gpu
+        .read::<f16>(out, n)
+        .into_iter()
+        .map(f16::to_f32)
+        .collect();
+    let want: Vec<f64> = (0..n)
+        .map(|i| {
+            let x = a[i].to_f64() + bias[i % columns].to_f64();
+            f16::from_f64(x / (1.0 + (-x).exp())).to_f64() * 0.5 + 0.25
+        })
+        .collect();
+    assert_close(&got, &want, 1e-3, 1.5e-3);
+}
+
+#[test]
+fn softmax() {
+    for seed in 0..4 {
+        let (mut gpu, mut random) = (Gpu::load("kernels/softmax.ptx"), Random::new());
+        gpu.options.seed = seed;
+        let (rows, columns) = (16, 1031);
+        let x = random.floats(rows * columns, 5.0);
+        gpu.array(&x);
+        let out = gpu.empty::<f32>(rows * columns);
+        gpu.number((columns as i32).to_le_bytes());
+        gpu.run("softmax", [rows as u32, 1, 1], 256, 0).unwrap();
+        let mut want = Vec::new();
+        for row in x.chunks(columns) {
+            let largest = row.iter().fold(f32::MIN, |m, &v| m.max(v)) as f64;
+            let sum: f64 = row.iter().map(|&v| (v as f64 - largest).exp()).sum();
+            want.extend(row.iter().map(|&v| (v as f64 - largest).exp() / sum));
+        }
+        assert_close(&gpu.read(out, rows * columns), &want, 1e-9, 1e-5);
+    }
+}
+
+/// `a[m, k] · b[k, n]`, with `b` transposed if so.
+fn product(a: &[f64], b: &[f64], [m, n, k]: [usize; 3], transposed: bool) -> Vec<f64> {
+    let b_at = |q: usize, j: usize| {
+        if transposed {
+            b[j * k + q]
+        } else {
+            b[q * n + j]
+        }
+    };
+    (0..m * n)
+        .map(|i| (0..k).map(|q| a[i / n * k + q] * b_at(q, i % n)).sum())
+        .collect()
+}
+
+#[test]
+fn product_through_shared_memory() {
+    for seed in 0..3 {
+        let (mut gpu, mut random) = (Gpu::load("kernels/matmul_smem.ptx"), Random::new());
+        gpu.options.seed = seed;
+        let [m, n, k] = [130, 150, 70];
+        let (a, b) = (random.floats(m * k, 1.0), random.floats(k * n, 1.0));
+        gpu.array(&a);
+        gpu.array(&b);
+        let out = gpu.empty::<f32>(m * n);
+        for size in [m, n, k] {
+            gpu.number((size as i32).to_le_bytes());
+        }
+        gpu.run("matmul_smem", [3, 3, 1], 256, 0).unwrap();
+        let wide = |v: &[f32]| v.iter().map(|&x| x as f64).collect::<Vec<_>>();
+        let want = product(&wide(&a), &wide(&b), [m, n, k], false);
+        assert_close(&gpu.read(out, m * n), &want, 1e-5, 1e-5);
+    }
+}
+
+/// Sizes of the tensor-core products, and their operands.
+const SIZES: [usize; 3] = [128, 256, 192];
+
+fn halves(random: &mut Random, n: usize) -> (Vec<bf16>, Vec<f64>) {
+    let values: Vec<bf16> = random
+        .floats(n, 1.0)
+        .into_iter()
+        .map(bf16::from_f32)
+        .collect();
+    let wide = values.iter().map(|v| v.to_f64()).collect();
+    (values, wide)
+}
+
+#[test]
+fn product_on_tensor_cores_of_a_warp() {
+    for seed in 0..3 {
+        let (mut gpu, mut random) = (Gpu::load("kernels/mma_bf16.ptx"), Random::new());
+        gpu.options.seed = seed;
+        let [m, n, k] = SIZES;
+        let ((a, a_wide), (b, b_wide)) = (halves(&mut random, m * k), halves(&mut random, k * n));
+        gpu.array(&a);
+        gpu.array(&b);
+        let out = gpu.empty::<f32>(m * n);
+        for size in SIZES {
+            gpu.number((size as i32).to_le_bytes());
+        }
+        let shared = 2 * 64 * 40 * 2 + 2 * 32 * 72 * 2;
+        gpu.run("mma_bf16", [n as u32 / 64, m as u32 / 64, 1], 128, shared)
+            .unwrap();
+        let want = product(&a_wide, &b_wide, SIZES, false);
+        assert_close(&gpu.read(out, m * n), &want, 1e-4, 1e-5);
+    }
+}
+
+#[test]
+fn product_on_tensor_cores_of_a_warpgroup() {
+    for seed in 0..3 {
+        let (mut gpu, mut random) = (Gpu::load("kernels/wgmma.ptx"), Random::new());
+        gpu.options.seed = seed;
+        let want = run_warpgroup_product(&mut gpu, &mut random).unwrap();
+        assert_close(&want.0, &want.1, 1e-4, 1e-5);
+    }
+}
+
+/// The result and what it should be.
+pub fn run_warpgroup_product(
+    gpu: &mut Gpu,
+    random: &mut Random,
+) -> Result<(Vec<f32>, Vec<f64>), Box<kiln_gpu_emulator::Fault>> {
+    let [m, n, k] = SIZES;
+    let ((a, a_wide), (b, b_wide)) = (halves(random, m * k), halves(random, n * k));
+    let map = |gpu: &mut Gpu, values: &[bf16], rows: usize, box_rows: u32| {
+        let address = gpu.memory.allocate(2 * values.len());
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        gpu.memory.write(address, &bytes).unwrap();
+        let sizes = [k as u64, rows as u64];
+        let map = TensorMap::new(address, 2, &sizes, &[2 * k as u64], &[64, box_rows], 3).unwrap();
+        // SAFETY: reading the bytes of a plain struct.
+        let bytes: [u8; 128] = unsafe { std::mem::transmute(map) };
+        gpu.bytes(&bytes, 64);
+    };
+    map(gpu, &a, m, 64);
+    map(gpu, &b, n, 128);
+    let out = gpu.empty::<f32>(m * n);
+    gpu.number((n as i32).to_le_bytes())
+        .number((k as i32).to_le_bytes());
+    gpu.run(
+        "wgmma",
+        [n as u32 / 128, m as u32 / 64, 1],
+        128,
+        2 * (8192 + 16384),
+    )?;
+    Ok((gpu.read(out, m * n), product(&a_wide, &b_wide, SIZES, true)))
+}
+
+#[test]
+fn atomics_votes_divergence_and_bytes() {
+    for seed in 0..3 {
+        let (mut gpu, mut random) = (Gpu::load("kernels/misc.ptx"), Random::new());
+        gpu.options.seed = seed;
+        let n = 2000;
+        let x = random.integers(n, 1000);
+        gpu.array(&x);
+        gpu.number((n as i32).to_le_bytes());
+        let histogram = gpu.array(&[0i32; 64]);
+        let sum = gpu.array(&[0f32]);
+        let odd = gpu.array(&[0u64]);
+        let steps = gpu.array(&[0f64]);
+        let pair = gpu.array(&[0u32]);
+        let bytes = gpu.empty::<u8>(n);
+        let reversed = gpu.empty::<i32>(n);
+        let blocks = n.div_ceil(256) as u32;
+        gpu.run("misc", [blocks, 1, 1], 256, 0).unwrap();
+
+        let mut want_histogram = vec![0; 64];
+        let collatz = |v: i32| {
+            let (mut z, mut count) = (v as i64 + 1, 0);
+            while z != 1 {
+                z = if z % 2 == 1 { 3 * z + 1 } else { z / 2 };
+                count += 1;
+            }
+            count
+        };
+        for &v in &x {
+            want_histogram[v as usize % 64] += 1;
+        }
+        assert_eq!(gpu.read::<i32>(histogram, 64), want_histogram);
+        let want_sum = x.iter().map(|&v| 1.0 / (v + 1) as f64).sum();
+        assert_close(&gpu.read(sum, 1), &[want_sum], 0.0, 1e-5);
+        assert_eq!(
+            gpu.read::<u64>(odd, 1)[0],
+            x.iter().filter(|&&v| v % 2 == 1).count() as u64
+        );
+        let want_steps: i32 = x.iter().map(|&v| collatz(v)).sum();
+        assert_eq!(gpu.read::<f64>(steps, 1)[0], want_steps as f64);
+        let halves = gpu.read::<u32>(pair, 1)[0];
+        assert_eq!(f16::from_bits(halves as u16).to_f32(), blocks as f32);
+        assert_eq!(
+            f16::from_bits((halves >> 16) as u16).to_f32(),
+            2.0 * blocks as f32
+        );
+        let want: Vec<u8> = x
+            .iter()
+            .map(|&v| (collatz(v) * (v & 7) % 7 + collatz(v)) as u8)
+            .collect();
+        assert_eq!(gpu.read::<u8>(bytes, n), want);
+        let want: Vec<i32> = x
+            .iter()
+            .map(|&v| (v as u32).reverse_bits() as i32 >> 3)
+            .collect();
+        assert_eq!(gpu.read::<i32>(reversed, n), want);
+    }
+}
+
+#[test]
+fn carries_and_products_of_halves() {
+    let mut gpu = Gpu::from_text(
+        ".visible .entry k(.param .u64 p) {
+            .reg .b32 %a, %b, %c, %d, %e; .reg .b64 %p;
+            ld.param.u64 %p, [p];
+            mov.u32 %a, 0xffffffff;
+            mov.u32 %b, 3;
+            mad.lo.cc.u32 %c, %a, %b, 7;
+            madc.hi.cc.u32 %d, %a, %b, %a;
+            addc.u32 %e, %a, 5;
+            st.global.u32 [%p], %c;
+            st.global.u32 [%p+4], %d;
+            st.global.u32 [%p+8], %e;
+            mov.u32 %a, 0xfffe0003;
+            mov.u32 %b, 0x04030201;
+            dp2a.lo.s32.u32 %c, %a, %b, 100;
+            dp2a.hi.u32.u32 %d, %a, %b, 100;
+            st.global.u32 [%p+12], %c;
+            st.global.u32 [%p+16], %d;
+            ret;
+        }",
+    );
+    let out = gpu.empty::<u32>(5);
+    gpu.run("k", [1, 1, 1], 1, 0).unwrap();
+    // 0xffffffff * 3 = 0x2_fffffffd; + 7 carries one; 2 + 0xffffffff + 1 carries one; 0xffffffff + 5 + 1.
+    let want = [4, 2, 5, 100 + 3 - 4, 100 + 3 * 3 + 0xfffe * 4];
+    assert_eq!(gpu.read::<u32>(out, 5), want);
+}

@@ -1,0 +1,337 @@
+//! Training that can go on after a stop.
+
+use crate::file::{self, named};
+use crate::optim::{GroupDict, Optimizer, Scheduler, SchedulerState, StateDict as OptimizerState};
+use crate::state_dict::{StateDict, plan};
+use crate::{LoadReport, Module};
+use kiln_tensor::{Error, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+/// Everything that a training needs to go on, in one file: models, optimisers, schedules, and values of
+/// the user's own, each under a name.
+///
+/// The file is a safetensors file, whose tensors are called `model.conv.weight` and the like, with the
+/// rest as JSON in its header. Saving replaces it whole: whatever happens meanwhile, the file is the
+/// last checkpoint that was complete.
+///
+/// ```
+/// use kiln_nn::optim::{AdamW, Optimizer, Scheduler, StepLr};
+/// use kiln_nn::{Checkpoint, Linear, Module};
+///
+/// # let folder = std::env::temp_dir().join(format!("kiln-checkpoint-doc-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder).unwrap();
+/// # let path = folder.join("last.safetensors");
+/// let model = Linear::new(3, 2)?;
+/// let mut optimizer = Optimizer::new(&model.parameters(), AdamW::default())?;
+/// let mut schedule = Scheduler::new(&mut optimizer, StepLr { step_size: 30, gamma: 0.1 })?;
+/// Checkpoint::new()
+///     .module("model", &model)
+///     .optimizer("optimizer", &optimizer)
+///     .scheduler("schedule", &schedule)
+///     .value("epoch", &7)
+///     .save(&path)?;
+///
+/// let checkpoint = Checkpoint::load(&path)?;
+/// checkpoint
+///     .restore()
+///     .module("model", &model)
+///     .optimizer("optimizer", &mut optimizer)
+///     .scheduler("schedule", &mut schedule)
+///     .finish()?;
+/// let epoch: u64 = checkpoint.get("epoch")?;
+/// assert_eq!(epoch, 7);
+/// # std::fs::remove_dir_all(&folder).unwrap();
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[derive(Default)]
+pub struct Checkpoint {
+    tensors: StateDict,
+    header: Header,
+    /// The first thing that went wrong.
+    error: Option<Error>,
+}
+
+/// What is no tensor.
+#[derive(Default, Serialize, Deserialize)]
+struct Header {
+    parts: BTreeMap<String, Part>,
+}
+
+/// Something that was saved under a name.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Part {
+    Module,
+    Optimizer(Vec<GroupDict>),
+    Scheduler(SchedulerState),
+    Value(Value),
+}
+
+impl Part {
+    fn kind(&self) -> &'static str {
+        match self {
+            Part::Module => "a module",
+            Part::Optimizer(_) => "an optimiser",
+            Part::Scheduler(_) => "a schedule",
+            Part::Value(_) => "a value",
+        }
+    }
+}
+
+/// The key of the header's JSON in the file.
+const KEY: &str = "kiln_checkpoint";
+
+impl Checkpoint {
+    /// Nothing yet.
+    pub fn new() -> Checkpoint {
+        Checkpoint::default()
+    }
+
+    /// Adds a model's parameters and buffers as they are now.
+    #[track_caller]
+    pub fn module(mut self, name: &str, module: &dyn Module) -> Checkpoint {
+        for (key, value) in module.state_dict() {
+            self.tensors.insert(format!("{name}.{key}"), &value);
+        }
+        self.add(name, Part::Module)
+    }
+
+    /// Adds an optimiser's moments, counts and numbers as they are now.
+    #[track_caller]
+    pub fn optimizer(mut self, name: &str, optimizer: &Optimizer) -> Checkpoint {
+        match optimizer.state_dict() {
+            Ok(state) => {
+                for (id, moments) in &state.state {
+                    for (key, value) in moments {
+                        self.tensors.insert(format!("{name}.{id}.{key}"), value);
+                    }
+                }
+                self.add(name, Part::Optimizer(state.param_groups))
+            }
+            Err(e) => self.failed(e),
+        }
+    }
+
+    /// Adds where a schedule stands.
+    #[track_caller]
+    pub fn scheduler(self, name: &str, scheduler: &Scheduler) -> Checkpoint {
+        self.add(name, Part::Scheduler(scheduler.state_dict()))
+    }
+
+    /// Adds anything that can be written as JSON and read back. NaN and infinities can't.
+    #[track_caller]
+    pub fn value<T: Serialize + DeserializeOwned>(self, name: &str, value: &T) -> Checkpoint {
+        // What would not come back is refused here, not when it is needed.
+        let json = serde_json::to_value(value).and_then(|json| {
+            T::deserialize(&json)?;
+            Ok(json)
+        });
+        match json {
+            Ok(json) => self.add(name, Part::Value(json)),
+            Err(e) => {
+                let message = format!("`{name}` can't be written as JSON and read back: {e}");
+                self.failed(Error::invalid("Checkpoint", message))
+            }
+        }
+    }
+
+    #[track_caller]
+    fn add(mut self, name: &str, part: Part) -> Checkpoint {
+        let problem = match name {
+            "" => "a part needs a name".to_string(),
+            _ if name.contains('.') => format!("`{name}`: the name of a part has no dots"),
+            _ => match self.header.parts.insert(name.to_string(), part) {
+                None => return self,
+                Some(_) => format!("there are two parts called `{name}`"),
+            },
+        };
+        self.failed(Error::invalid("Checkpoint", problem))
+    }
+
+    fn failed(mut self, error: Error) -> Checkpoint {
+        self.error.get_or_insert(error);
+        self
+    }
+
+    /// Writes the file, in place of an older one.
+    ///
+    /// # Errors
+    /// If a value can't be computed, a name is used twice, or the file can't be written. The older one
+    /// then stays.
+    #[track_caller]
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        if let Some(e) = &self.error {
+            return Err(e.clone());
+        }
+        let path = path.as_ref();
+        let json = named("save", path, serde_json::to_string(&self.header))?;
+        let metadata = HashMap::from([(KEY.to_string(), json)]);
+        file::write(&self.tensors, Some(metadata), path)
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it can't be read, is damaged or is no checkpoint.
+    #[track_caller]
+    pub fn load(path: impl AsRef<Path>) -> Result<Checkpoint> {
+        let path = path.as_ref();
+        let (tensors, metadata) = file::read(path)?;
+        let json = metadata.as_ref().and_then(|m| m.get(KEY));
+        let problem = "holds tensors but no checkpoint; read it with StateDict::load";
+        let json = named("load", path, json.ok_or(problem))?;
+        Ok(Checkpoint {
+            tensors,
+            header: named("load", path, serde_json::from_str(json))?,
+            error: None,
+        })
+    }
+
+    /// The names of what was saved.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.header.parts.keys().map(String::as_str)
+    }
+
+    /// The parameters and buffers of a model, to load some of them.
+    pub fn state_dict(&self, name: &str) -> StateDict {
+        self.tensors.part(&format!("{name}."))
+    }
+
+    /// A value.
+    ///
+    /// # Errors
+    /// If there is none of this name, or it is of another type.
+    #[track_caller]
+    pub fn get<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        let value = self.part(name, "a value").and_then(|part| match part {
+            Part::Value(json) => T::deserialize(json).map_err(|e| format!("`{name}`: {e}")),
+            other => Err(wrong(name, other, "a value")),
+        });
+        value.map_err(|text| Error::invalid("Checkpoint", text))
+    }
+
+    /// Puts what was saved back where it came from, all of it or nothing.
+    pub fn restore(&self) -> Restore<'_> {
+        Restore {
+            checkpoint: self,
+            problems: Vec::new(),
+            error: None,
+            apply: Vec::new(),
+        }
+    }
+
+    fn part(&self, name: &str, kind: &str) -> Result<&Part, String> {
+        let names: Vec<&str> = self.names().collect();
+        let missing = || format!("there is no `{name}`, {kind}, among {names:?}");
+        self.header.parts.get(name).ok_or_else(missing)
+    }
+}
+
+fn wrong(name: &str, part: &Part, wanted: &str) -> String {
+    format!("`{name}` is {}, not {wanted}", part.kind())
+}
+
+/// What [`Checkpoint::restore`] will change once everything is known to fit.
+#[must_use = "nothing is restored before `finish`"]
+pub struct Restore<'a> {
+    checkpoint: &'a Checkpoint,
+    problems: Vec<String>,
+    /// What went wrong beside that.
+    error: Option<Error>,
+    apply: Vec<Box<dyn FnOnce() -> Result<()> + 'a>>,
+}
+
+impl<'a> Restore<'a> {
+    /// A model, whose parameters and buffers must be those that were saved.
+    pub fn module(mut self, name: &str, module: &'a dyn Module) -> Restore<'a> {
+        match self.checkpoint.part(name, "a module") {
+            Ok(Part::Module) => match plan(module, &self.checkpoint.state_dict(name), true) {
+                Ok(plan) if plan.problems.is_empty() => {
+                    let apply = || plan.apply().map(|_: LoadReport| ());
+                    self.apply.push(Box::new(apply));
+                }
+                Ok(plan) => {
+                    let lines = plan.problems.into_iter().map(|p| format!("{name}.{p}"));
+                    self.problems.extend(lines);
+                }
+                Err(e) => self.error = self.error.or(Some(e)),
+            },
+            Ok(other) => self.problems.push(wrong(name, other, "a module")),
+            Err(problem) => self.problems.push(problem),
+        }
+        self
+    }
+
+    /// An optimiser, whose groups must be those that were saved.
+    pub fn optimizer(mut self, name: &str, optimizer: &'a mut Optimizer) -> Restore<'a> {
+        let groups = match self.checkpoint.part(name, "an optimiser") {
+            Ok(Part::Optimizer(groups)) => Ok(groups.clone()),
+            Ok(other) => Err(wrong(name, other, "an optimiser")),
+            Err(problem) => Err(problem),
+        };
+        let loads = groups.and_then(|param_groups| {
+            let mut state = OptimizerState {
+                param_groups,
+                ..OptimizerState::default()
+            };
+            for (key, value) in self.checkpoint.state_dict(name) {
+                if let Some((id, moment)) = key.split_once('.')
+                    && let Ok(id) = id.parse()
+                {
+                    let moments = state.state.entry(id).or_default();
+                    moments.insert(moment.to_string(), value);
+                }
+            }
+            let loads = optimizer.plan_load(&state);
+            loads.map_err(|problem| format!("{name}: {problem}"))
+        });
+        match loads {
+            Ok(loads) => self
+                .apply
+                .push(Box::new(move || optimizer.apply_load(loads))),
+            Err(problem) => self.problems.push(problem),
+        }
+        self
+    }
+
+    /// A schedule of an optimiser with as many groups.
+    pub fn scheduler(mut self, name: &str, scheduler: &'a mut Scheduler) -> Restore<'a> {
+        match self.checkpoint.part(name, "a schedule") {
+            Ok(Part::Scheduler(state)) => {
+                let (given, here) = (state.base_lrs.len(), scheduler.last_lr().len());
+                if given != here {
+                    let problem = format!("{name}: a schedule of {given} groups, not {here}");
+                    self.problems.push(problem);
+                }
+                self.apply.push(Box::new(|| {
+                    scheduler.load_state_dict(state);
+                    Ok(())
+                }));
+            }
+            Ok(other) => self.problems.push(wrong(name, other, "a schedule")),
+            Err(problem) => self.problems.push(problem),
+        }
+        self
+    }
+
+    /// Restores everything.
+    ///
+    /// # Errors
+    /// Lists all that is missing or does not fit. Nothing is then changed.
+    #[track_caller]
+    pub fn finish(self) -> Result<()> {
+        if let Some(e) = self.error {
+            return Err(e);
+        }
+        if !self.problems.is_empty() {
+            let title = "the checkpoint does not fit; nothing was changed";
+            let error = Error::invalid("Checkpoint::restore", title);
+            return Err(self.problems.into_iter().fold(error, Error::with_note));
+        }
+        self.apply.into_iter().try_for_each(|apply| apply())
+    }
+}

@@ -1,0 +1,293 @@
+//! Checkpoints: whole, or not there.
+
+use crate::support::values;
+use kiln_nn::optim::{AdamW, Optimizer, Scheduler, Sgd, StepLr};
+use kiln_nn::*;
+use kiln_tensor::{DType, ErrorKind, Tensor, get_rng_state, set_rng_state, with_seed};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+struct Training {
+    model: Sequential,
+    optimizer: Optimizer,
+    schedule: Scheduler,
+}
+
+impl Training {
+    fn new(width: usize) -> Training {
+        let model = Sequential::new()
+            .named("body", Linear::new(3, width).unwrap())
+            .named("norm", BatchNorm1d::new(width).unwrap())
+            .named("drop", Dropout::new(0.3))
+            .named("head", Linear::new(width, 2).unwrap());
+        let mut optimizer = Optimizer::new(&model.parameters(), AdamW::default()).unwrap();
+        let step = StepLr {
+            step_size: 2,
+            gamma: 0.5,
+        };
+        let schedule = Scheduler::new(&mut optimizer, step).unwrap();
+        Training {
+            model,
+            optimizer,
+            schedule,
+        }
+    }
+
+    fn steps(&mut self, steps: usize) {
+        for i in 0..steps {
+            let x = with_seed(i as u64, || Tensor::rand([4, 3], DType::F32));
+            self.optimizer.zero_grad();
+            let loss = self.model.forward(&x).square().sum((), false);
+            loss.backward().unwrap();
+            self.optimizer.step().unwrap();
+            self.schedule.step(&mut self.optimizer).unwrap();
+        }
+    }
+
+    fn weights(&self) -> Vec<Vec<f64>> {
+        let state = self.model.state_dict();
+        state.iter().map(|(_, t)| values(t)).collect()
+    }
+
+    fn save(&self, step: u64, path: &Path) {
+        Checkpoint::new()
+            .module("model", &self.model)
+            .optimizer("optimizer", &self.optimizer)
+            .scheduler("schedule", &self.schedule)
+            .value("step", &step)
+            .value("rng", &get_rng_state())
+            .save(path)
+            .unwrap();
+    }
+
+    fn load(&mut self, path: &Path) -> Result<u64> {
+        let checkpoint = Checkpoint::load(path)?;
+        let restore = checkpoint
+            .restore()
+            .module("model", &self.model)
+            .optimizer("optimizer", &mut self.optimizer)
+            .scheduler("schedule", &mut self.schedule);
+        restore.finish()?;
+        set_rng_state(checkpoint.get("rng")?);
+        checkpoint.get("step")
+    }
+}
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let name = format!("kiln-checkpoint-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("last.safetensors")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn training_goes_on_as_if_it_had_not_stopped() {
+    let folder = Folder::new("resume");
+    with_seed(5, || {
+        let mut first = Training::new(8);
+        first.steps(3);
+        first.save(3, &folder.file());
+        first.steps(3);
+
+        let mut second = Training::new(8);
+        assert_eq!(second.load(&folder.file()).unwrap(), 3);
+        assert_ne!(second.weights(), first.weights());
+        second.steps(3);
+        assert_eq!(second.weights(), first.weights());
+        assert_eq!(second.optimizer.lr(), first.optimizer.lr());
+    });
+}
+
+#[test]
+fn what_does_not_fit_changes_nothing_and_is_listed() {
+    let folder = Folder::new("misfit");
+    let mut saved = Training::new(8);
+    saved.steps(1);
+    saved.save(1, &folder.file());
+
+    // The model fits, the optimiser doesn't; then the other way round.
+    let mut other = Training::new(8);
+    let before = other.weights();
+    let half = &other.model.parameters()[..2];
+    other.optimizer = Optimizer::new(half, Sgd::default()).unwrap();
+    let e = other.load(&folder.file()).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Value);
+    let text = e.to_string();
+    assert!(text.contains("optimizer: a group of 6 parameters can't be loaded into one of 2"));
+    assert!(text.contains("checkpoint.rs"), "{text}");
+    assert_eq!(other.weights(), before);
+
+    let mut other = Training::new(9);
+    let before = other.weights();
+    let text = other.load(&folder.file()).unwrap_err().to_string();
+    let shape = "model.body.weight: the module's shape is [9, 3], the given one [8, 3]";
+    assert!(text.contains(shape), "{text}");
+    assert!(text.contains("optimizer: exp_avg of parameter 0"), "{text}");
+    assert_eq!(other.weights(), before);
+    assert!(other.optimizer.state_dict().unwrap().state.is_empty());
+
+    let checkpoint = Checkpoint::load(folder.file()).unwrap();
+    let names: Vec<&str> = checkpoint.names().collect();
+    assert_eq!(names, ["model", "optimizer", "rng", "schedule", "step"]);
+    let restore = checkpoint.restore().module("net", &other.model);
+    let restore = restore.module("schedule", &other.model);
+    let text = restore.finish().unwrap_err().to_string();
+    assert!(
+        text.contains("there is no `net`, a module, among [\"model\""),
+        "{text}"
+    );
+    assert!(
+        text.contains("`schedule` is a schedule, not a module"),
+        "{text}"
+    );
+    let e = checkpoint.get::<String>("step").unwrap_err();
+    assert!(e.message().contains("`step`: invalid type"), "{e}");
+    assert!(checkpoint.get::<u64>("epoch").is_err());
+    // Parts of a model by the ordinary way.
+    let body = checkpoint.state_dict("model").part("body.");
+    Linear::new(3, 8)
+        .unwrap()
+        .load_state_dict(&body, true)
+        .unwrap();
+}
+
+#[test]
+fn values_come_back_exactly_or_are_refused() {
+    let folder = Folder::new("values");
+    let history: Vec<f64> = (1..500).map(|i| (i as f64).sqrt().ln() / 3.0).collect();
+    let named = HashMap::from([("best".to_string(), 0.1f32)]);
+    let checkpoint = Checkpoint::new()
+        .value("history", &history)
+        .value("named", &named);
+    checkpoint.save(folder.file()).unwrap();
+    let loaded = Checkpoint::load(folder.file()).unwrap();
+    assert_eq!(loaded.get::<Vec<f64>>("history").unwrap(), history);
+    assert_eq!(loaded.get::<HashMap<String, f32>>("named").unwrap(), named);
+
+    let refused = |c: Checkpoint, text: &str| {
+        let e = c.save(folder.file()).unwrap_err();
+        assert!(e.message().contains(text), "{e}");
+        assert!(e.loc().to_string().contains("checkpoint.rs"), "{e}");
+        assert!(Checkpoint::load(folder.file()).is_ok());
+    };
+    let new = Checkpoint::new;
+    refused(
+        new().value("best", &f64::INFINITY),
+        "`best` can't be written",
+    );
+    refused(new().value("a", &1).value("a", &2), "two parts called `a`");
+    refused(new().value("a.b", &1), "no dots");
+    refused(new().value("", &1), "needs a name");
+
+    StateDict::new().save(folder.file()).unwrap();
+    let e = Checkpoint::load(folder.file()).err().unwrap();
+    assert!(e.message().contains("no checkpoint"), "{e}");
+}
+
+const CHILD: &str = "KILN_TEST_CHECKPOINT_CHILD";
+
+/// The values that belong to a step, in every part.
+fn check(t: &Training, step: u64) {
+    let weights = t.weights();
+    assert!(weights.iter().flatten().all(|w| *w == step as f64));
+    let state = t.optimizer.state_dict().unwrap();
+    assert_eq!(t.optimizer.lr(), [step as f64 / 1024.0]);
+    for moments in state.state.values() {
+        let moment = values(&moments["exp_avg"]);
+        assert!(moment.iter().all(|m| *m == step as f64));
+    }
+}
+
+fn set(t: &mut Training, step: u64) {
+    let full = |t: &Tensor| t.zeros_like() + step as i64;
+    for v in t.model.parameters().into_iter().chain(t.model.buffers()) {
+        v.assign(&full(&v.get())).unwrap();
+    }
+    let mut state = t.optimizer.state_dict().unwrap();
+    for moments in state.state.values_mut() {
+        let moment = full(&moments["exp_avg"]);
+        moments.insert("exp_avg".into(), moment);
+    }
+    t.optimizer.load_state_dict(&state).unwrap();
+    t.optimizer.set_lr(step as f64 / 1024.0).unwrap();
+}
+
+/// The child of the next test: writes checkpoints until it is killed.
+#[test]
+#[ignore = "a process that the next test kills"]
+fn writes_checkpoints_until_it_is_killed() {
+    let Some(path) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let path = PathBuf::from(path);
+    let mut t = Training::new(40_000);
+    let mut step = match path.exists() {
+        true => t.load(&path).unwrap(),
+        false => {
+            t.steps(1);
+            0
+        }
+    };
+    loop {
+        step += 1;
+        set(&mut t, step);
+        t.save(step, &path);
+    }
+}
+
+#[test]
+fn a_writer_that_is_killed_leaves_a_whole_checkpoint() {
+    let folder = Folder::new("kill");
+    let path = folder.file();
+    let spawn = || -> Child {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let name = "checkpoint::writes_checkpoints_until_it_is_killed";
+        child.args([name, "--exact", "--ignored", "--quiet"]);
+        child.env(CHILD, &path).stdout(std::process::Stdio::null());
+        child.spawn().unwrap()
+    };
+    let modified = || std::fs::metadata(&path).and_then(|m| m.modified()).ok();
+    let mut reader = Training::new(40_000);
+    let (mut last, mut torn) = (0, 0);
+    for round in 0..20u64 {
+        let mut child = spawn();
+        let (before, start) = (modified(), Instant::now());
+        // Once it writes, it dies at a moment that differs from round to round.
+        while modified() == before && start.elapsed() < Duration::from_secs(120) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(round * 7919 % 20_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let half = |e: std::io::Result<std::fs::DirEntry>| e.unwrap().path() != path;
+        torn += std::fs::read_dir(&folder.0)
+            .unwrap()
+            .map(half)
+            .filter(|h| *h)
+            .count();
+        let step = reader.load(&path).unwrap();
+        check(&reader, step);
+        assert!(step > last, "the child wrote nothing");
+        last = step;
+    }
+    // Some died while they wrote, and what they left is gone with the next checkpoint.
+    assert!(torn > 0);
+    reader.save(last, &path);
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
+}

@@ -1,0 +1,281 @@
+//! Sums over axes in a normal form, in which sums that are zero whatever the data show it.
+//!
+//! What is constant along the summed axes is a *row*: a polynomial over rows that no rule looks into and
+//! over sums of such values as change along the axes. Equal terms are collected:
+//!
+//! ```text
+//! Σ (a · x + b) = a · Σx + n · b        for rows a and b, and n summed elements
+//! ```
+
+use crate::View;
+use kiln_base::prim::Reduction;
+use kiln_ir::{DType, Dim, Op, Pw, Value};
+
+/// The most terms of a polynomial; a longer one is not worked out.
+const MOST_TERMS: usize = 32;
+/// How many operations deep a sum is followed.
+const DEPTH: usize = 24;
+
+/// A factor of a term.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Atom {
+    /// A row.
+    Row(Value),
+    /// The sum of a value that changes along the axes.
+    Sum(Value),
+}
+
+/// A number times powers of atoms, ascending.
+#[derive(Clone, Debug)]
+struct Term {
+    number: f64,
+    atoms: Vec<(Atom, i32)>,
+}
+
+/// A sum of terms.
+#[derive(Clone, Debug, Default)]
+struct Polynomial(Vec<Term>);
+
+/// Σ rows · value, where a missing value is 1.
+type Linear = Vec<(Polynomial, Option<Value>)>;
+
+/// Sums over some axes of values of one shape.
+pub(crate) struct Sums<'a> {
+    view: View<'a>,
+    shape: &'a [Dim],
+    axes: &'a [usize],
+    /// Elements of one sum.
+    count: f64,
+}
+
+impl<'a> Sums<'a> {
+    /// Sums of values of the shape of `like` over `axes`; `None` for symbolic extents of theirs and for
+    /// dtypes that round or wrap on the way.
+    pub fn new(view: View<'a>, like: Value, axes: &'a [usize]) -> Option<Sums<'a>> {
+        let fact = view.fact(like);
+        let count = axes
+            .iter()
+            .try_fold(1i64, |n, a| Some(n * fact.shape[*a].as_const()?))?;
+        let float = matches!(fact.dtype, DType::F32 | DType::F64);
+        (float && count > 0).then_some(Sums {
+            view,
+            shape: &fact.shape,
+            axes,
+            count: count as f64,
+        })
+    }
+
+    /// Elements of one sum.
+    pub fn count(&self) -> f64 {
+        self.count
+    }
+
+    /// Whether the sum of `v` is zero for all finite data.
+    pub fn is_zero(&self, v: Value) -> bool {
+        self.sum(v, DEPTH).is_some_and(|p| p.0.is_empty())
+    }
+
+    /// Whether `v`, of one number a row, is the sum of `x` divided by how many there are.
+    pub fn is_mean(&self, v: Value, x: Value) -> bool {
+        let difference = || {
+            let mean = self.sum(x, DEPTH)?.scaled(-1.0 / self.count);
+            self.row(v, DEPTH)?.plus(mean)
+        };
+        difference().is_some_and(|d| d.0.is_empty())
+    }
+
+    /// What is stretched to `v`, if that is constant along the axes and so has one number a row.
+    pub fn row_of(&self, v: Value) -> Option<Value> {
+        let producer = self.view.producer(v);
+        if !matches!(producer.op, Op::Broadcast(_)) || self.view.fact(v).shape[..] != *self.shape {
+            return None;
+        }
+        let source = producer.inputs[0];
+        let from = &self.view.fact(source).shape;
+        let added = self.shape.len() - from.len();
+        let constant = |axis: &usize| *axis < added || from[axis - added].is(1);
+        let whole = |axis: usize| axis >= added && from[axis - added] == self.shape[axis];
+        let rest = (0..self.shape.len()).filter(|a| !self.axes.contains(a));
+        (self.axes.iter().all(constant) && rest.clone().all(whole)).then_some(source)
+    }
+
+    /// The finite number that `v` holds everywhere.
+    fn number(&self, v: Value) -> Option<f64> {
+        let number = self.view.as_full(v)?.value.as_f64();
+        number.is_finite().then_some(number)
+    }
+
+    fn sum(&self, v: Value, depth: usize) -> Option<Polynomial> {
+        let mut sum = Polynomial::default();
+        for (rows, value) in self.linear(v, depth)? {
+            let factor = match value {
+                Some(x) => Polynomial::atom(Atom::Sum(x)),
+                None => Polynomial::number(self.count),
+            };
+            sum = sum.plus(rows.times(&factor)?)?;
+        }
+        Some(sum)
+    }
+
+    /// A value of the whole shape.
+    fn linear(&self, v: Value, depth: usize) -> Option<Linear> {
+        let depth = depth.checked_sub(1)?;
+        let opaque = || Some(vec![(Polynomial::number(1.0), Some(v))]);
+        if let Some(number) = self.number(v) {
+            return Some(vec![(Polynomial::number(number), None)]);
+        }
+        if let Some(source) = self.row_of(v) {
+            return Some(vec![(self.row(source, depth)?, None)]);
+        }
+        let node = self.view.producer(v);
+        let Op::Pointwise(p) = &node.op else {
+            return opaque();
+        };
+        let operand = |i: usize| self.linear(node.inputs[i], depth);
+        let scaled = |linear: Linear, by: &Polynomial| -> Option<Linear> {
+            (linear.into_iter())
+                .map(|(rows, x)| Some((rows.times(by)?, x)))
+                .collect()
+        };
+        let rows = |linear: &Linear| match &linear[..] {
+            [(rows, None)] => Some(rows.clone()),
+            _ => None,
+        };
+        match p.0 {
+            Pw::Neg => scaled(operand(0)?, &Polynomial::number(-1.0)),
+            Pw::Add | Pw::Sub => {
+                let sign = if p.0 == Pw::Add { 1.0 } else { -1.0 };
+                let mut sum = operand(0)?;
+                sum.extend(scaled(operand(1)?, &Polynomial::number(sign))?);
+                (sum.len() <= MOST_TERMS).then_some(sum)
+            }
+            Pw::Mul => {
+                let (a, b) = (operand(0)?, operand(1)?);
+                match (rows(&a), rows(&b)) {
+                    (_, Some(by)) => scaled(a, &by),
+                    (Some(by), None) => scaled(b, &by),
+                    (None, None) => opaque(),
+                }
+            }
+            Pw::Div => match rows(&operand(1)?).and_then(|by| by.inverse()) {
+                Some(by) => scaled(operand(0)?, &by),
+                None => opaque(),
+            },
+            _ => opaque(),
+        }
+    }
+
+    /// A value with one number a row, in whatever shape.
+    fn row(&self, v: Value, depth: usize) -> Option<Polynomial> {
+        let depth = depth.checked_sub(1)?;
+        if let Some(number) = self.number(v) {
+            return Some(Polynomial::number(number));
+        }
+        let node = self.view.producer(v);
+        let operand = |i: usize| self.row(node.inputs[i], depth);
+        let opaque = || Some(Polynomial::atom(Atom::Row(v)));
+        match &node.op {
+            // Rows keep their order in every shape.
+            Op::Reshape(_) => operand(0),
+            Op::Reduce(r) if r.kind == Reduction::Sum && r.axes[..] == *self.axes => {
+                match self.view.fact(node.inputs[0]).shape[..] == *self.shape {
+                    true => self.sum(node.inputs[0], depth),
+                    false => opaque(),
+                }
+            }
+            Op::Pointwise(p) => match p.0 {
+                Pw::Neg => Some(operand(0)?.scaled(-1.0)),
+                Pw::Add => operand(0)?.plus(operand(1)?),
+                Pw::Sub => operand(0)?.plus(operand(1)?.scaled(-1.0)),
+                Pw::Mul => operand(0)?.times(&operand(1)?),
+                Pw::Div => match operand(1)?.inverse() {
+                    Some(by) => operand(0)?.times(&by),
+                    None => opaque(),
+                },
+                _ => opaque(),
+            },
+            _ => opaque(),
+        }
+    }
+}
+
+impl Polynomial {
+    fn number(number: f64) -> Polynomial {
+        let atoms = Vec::new();
+        Polynomial(match number {
+            0.0 => Vec::new(),
+            _ => vec![Term { number, atoms }],
+        })
+    }
+
+    fn atom(atom: Atom) -> Polynomial {
+        Polynomial(vec![Term {
+            number: 1.0,
+            atoms: vec![(atom, 1)],
+        }])
+    }
+
+    fn scaled(mut self, by: f64) -> Polynomial {
+        self.0.iter_mut().for_each(|t| t.number *= by);
+        self
+    }
+
+    /// Terms that cancel but for the rounding of their numbers are gone.
+    fn plus(mut self, other: Polynomial) -> Option<Polynomial> {
+        for term in other.0 {
+            match self.0.iter().position(|t| t.atoms == term.atoms) {
+                None => self.0.push(term),
+                Some(at) => {
+                    let (a, b) = (self.0[at].number, term.number);
+                    self.0[at].number = a + b;
+                    if (a + b).abs() <= 1e-14 * (a.abs() + b.abs()) {
+                        self.0.swap_remove(at);
+                    }
+                }
+            }
+        }
+        (self.0.len() <= MOST_TERMS).then_some(self)
+    }
+
+    fn times(&self, other: &Polynomial) -> Option<Polynomial> {
+        let mut product = Polynomial::default();
+        for a in &self.0 {
+            for b in &other.0 {
+                product = product.plus(Polynomial(vec![a.times(b)]))?;
+            }
+        }
+        Some(product)
+    }
+
+    /// Of a single term.
+    fn inverse(&self) -> Option<Polynomial> {
+        let [term] = &self.0[..] else { return None };
+        (term.number != 0.0 && term.number.is_finite()).then(|| {
+            Polynomial(vec![Term {
+                number: 1.0 / term.number,
+                atoms: term.atoms.iter().map(|(a, n)| (*a, -n)).collect(),
+            }])
+        })
+    }
+}
+
+impl Term {
+    fn times(&self, other: &Term) -> Term {
+        let mut atoms = self.atoms.clone();
+        for (atom, power) in &other.atoms {
+            match atoms.binary_search_by(|(a, _)| a.cmp(atom)) {
+                Err(at) => atoms.insert(at, (*atom, *power)),
+                Ok(at) => {
+                    atoms[at].1 += power;
+                    if atoms[at].1 == 0 {
+                        atoms.remove(at);
+                    }
+                }
+            }
+        }
+        Term {
+            number: self.number * other.number,
+            atoms,
+        }
+    }
+}

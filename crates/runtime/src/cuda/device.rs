@@ -1,0 +1,253 @@
+//! Devices: their context, their figures, and the lanes that work goes through.
+
+use super::driver::{Driver, Handle};
+use super::memory::Figures;
+use super::module::Modules;
+use super::stream::{Lane, Staging, Stream};
+use crate::error::{Error, Result};
+use crate::memory::MemoryStats;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// An NVIDIA GPU. May be used from any number of threads.
+pub struct Device {
+    pub(super) driver: &'static Driver,
+    ordinal: u32,
+    context: Handle,
+    name: String,
+    capability: (u32, u32),
+    total_memory: usize,
+    pub(super) pool: Handle,
+    pub(super) figures: Mutex<Figures>,
+    pub(super) modules: Mutex<Modules>,
+    /// Lanes that no run holds; the most recently used last.
+    pub(super) lanes: Mutex<Vec<Lane>>,
+    /// Carries data to the device.
+    pub(super) copies: Arc<Stream>,
+    pub(super) staging: Mutex<Vec<Staging>>,
+    graphs: AtomicBool,
+}
+
+pub(super) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How many devices there are; `CUDA_VISIBLE_DEVICES` restricts them.
+///
+/// # Errors
+/// [`Error::Cuda`] if there is no driver, with the places where it was looked for.
+pub fn count() -> Result<u32> {
+    Ok(Driver::get()?.devices)
+}
+
+/// Attributes by the driver's numbers.
+const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
+const COMPUTE_CAPABILITY_MINOR: c_int = 76;
+const MEMORY_POOLS_SUPPORTED: c_int = 115;
+const POOL_RELEASE_THRESHOLD: c_int = 4;
+const POOL_RESERVED: c_int = 5;
+
+impl Device {
+    /// The device of this number, opened at the first call.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] if there is no driver, no such device, or it can't be opened.
+    pub fn get(ordinal: u32) -> Result<Arc<Device>> {
+        static OPEN: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
+        let mut open = lock(&OPEN);
+        if let Some(device) = open.iter().find(|d| d.ordinal == ordinal) {
+            return Ok(device.clone());
+        }
+        let device = Arc::new(Device::open(ordinal)?);
+        open.push(device.clone());
+        Ok(device)
+    }
+
+    fn open(ordinal: u32) -> Result<Device> {
+        let driver = Driver::get()?;
+        if ordinal >= driver.devices {
+            let visible = std::env::var("CUDA_VISIBLE_DEVICES");
+            let visible = visible.map_or(String::new(), |v| format!(" (CUDA_VISIBLE_DEVICES={v})"));
+            return Err(Error::Cuda(format!(
+                "there is no cuda:{ordinal}: the driver shows {} devices{visible}",
+                driver.devices
+            )));
+        }
+        let f = &driver.functions;
+        let (mut device, mut context, mut pool) = (0, Handle::NULL, Handle::NULL);
+        let (mut total, mut name) = (0usize, [0 as c_char; 256]);
+        // SAFETY: every place is writable and as large as said.
+        let (context, pool) = unsafe {
+            driver.check("cuDeviceGet", (f.device_get)(&mut device, ordinal as c_int))?;
+            let status = (f.device_name)(name.as_mut_ptr(), name.len() as c_int - 1, device);
+            driver.check("cuDeviceGetName", status)?;
+            driver.check("cuDeviceTotalMem", (f.device_memory)(&mut total, device))?;
+            let status = (f.context_retain)(&mut context, device);
+            driver.check("cuDevicePrimaryCtxRetain", status)?;
+            driver.check("cuCtxSetCurrent", (f.context_set)(context))?;
+            (context, &mut pool)
+        };
+        let attribute = |which: c_int| {
+            let mut value = 0;
+            // SAFETY: the place is writable.
+            let status = unsafe { (f.device_attribute)(&mut value, which, device) };
+            driver
+                .check("cuDeviceGetAttribute", status)
+                .map(|()| value as u32)
+        };
+        let name = name
+            .iter()
+            .take_while(|c| **c != 0)
+            .map(|c| *c as u8)
+            .collect();
+        let name = String::from_utf8_lossy(&Vec::from_iter::<Vec<u8>>(name)).into_owned();
+        if attribute(MEMORY_POOLS_SUPPORTED)? == 0 {
+            return Err(Error::Cuda(format!(
+                "cuda:{ordinal} ({name}) has no memory pools"
+            )));
+        }
+        let mut keep = u64::MAX;
+        // SAFETY: the pool outlives the process's use of the device, and the attribute is a 64-bit
+        // number.
+        unsafe {
+            let status = (f.pool_default)(pool, device);
+            driver.check("cuDeviceGetDefaultMemPool", status)?;
+            let value = (&raw mut keep).cast::<c_void>();
+            let status = (f.pool_set)(*pool, POOL_RELEASE_THRESHOLD, value);
+            driver.check("cuMemPoolSetAttribute", status)?;
+        }
+        Ok(Device {
+            driver,
+            ordinal,
+            context,
+            name,
+            capability: (
+                attribute(COMPUTE_CAPABILITY_MAJOR)?,
+                attribute(COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            total_memory: total,
+            pool: *pool,
+            figures: Mutex::default(),
+            modules: Mutex::default(),
+            lanes: Mutex::default(),
+            copies: Arc::new(Stream::new(driver, context)?),
+            staging: Mutex::default(),
+            graphs: AtomicBool::new(std::env::var_os("KILN_CUDA_GRAPHS").is_none_or(|v| v != "0")),
+        })
+    }
+
+    /// Makes the context that of the calling thread.
+    pub(super) fn activate(&self) -> Result<()> {
+        // SAFETY: the context is retained for the process's lifetime.
+        let status = unsafe { (self.driver.functions.context_set)(self.context) };
+        self.driver.check("cuCtxSetCurrent", status)
+    }
+
+    pub(super) fn context(&self) -> Handle {
+        self.context
+    }
+
+    /// Its number.
+    pub fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    /// Its name, such as `NVIDIA H200`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its compute capability, such as (9, 0).
+    pub fn capability(&self) -> (u32, u32) {
+        self.capability
+    }
+
+    /// Bytes of its memory.
+    pub fn total_memory(&self) -> usize {
+        self.total_memory
+    }
+
+    /// Bytes of its memory that nobody on the machine uses.
+    ///
+    /// # Errors
+    /// If the driver gives none.
+    pub fn free_memory(&self) -> Result<usize> {
+        self.activate()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the places are writable.
+        let status = unsafe { (self.driver.functions.memory_info)(&mut free, &mut total) };
+        self.driver.check("cuMemGetInfo", status)?;
+        Ok(free)
+    }
+
+    /// What this process holds of its memory.
+    pub fn memory(&self) -> MemoryStats {
+        let mut reserved = 0u64;
+        // SAFETY: the pool is alive and the attribute a 64-bit number.
+        let status = unsafe {
+            let value = (&raw mut reserved).cast::<c_void>();
+            (self.driver.functions.pool_get)(self.pool, POOL_RESERVED, value)
+        };
+        let mut stats = lock(&self.figures).stats;
+        stats.reserved = if status == 0 { reserved as usize } else { 0 }.max(stats.allocated);
+        stats
+    }
+
+    /// Makes the peak start again from what is in use now.
+    pub fn reset_peak(&self) {
+        let mut figures = lock(&self.figures);
+        figures.stats.peak = figures.stats.allocated;
+    }
+
+    /// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`].
+    pub fn set_limit(&self, limit: Option<usize>) {
+        lock(&self.figures).stats.limit = limit;
+    }
+
+    /// Gives unused memory back to the system.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn empty_cache(&self) -> Result<()> {
+        self.synchronize()?;
+        // SAFETY: the pool is alive.
+        let status = unsafe { (self.driver.functions.pool_trim)(self.pool, 0) };
+        self.driver.check("cuMemPoolTrimTo", status)
+    }
+
+    /// Waits for everything that was given to the device.
+    ///
+    /// # Errors
+    /// If something of it failed.
+    pub fn synchronize(&self) -> Result<()> {
+        self.activate()?;
+        self.copies.synchronize()?;
+        // Those of runs in flight are waited for by these.
+        let streams: Vec<Arc<Stream>> =
+            lock(&self.lanes).iter().map(|l| l.stream.clone()).collect();
+        streams.iter().try_for_each(|s| s.synchronize())
+    }
+
+    /// Whether repeated runs of a plan are replayed as CUDA graphs. On unless `KILN_CUDA_GRAPHS=0`.
+    pub fn set_graphs(&self, on: bool) {
+        self.graphs.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether repeated runs of a plan are replayed as CUDA graphs.
+    pub fn graphs(&self) -> bool {
+        self.graphs.load(Ordering::Relaxed)
+    }
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cuda:{}", self.ordinal)
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device(cuda:{} {:?})", self.ordinal, self.name)
+    }
+}

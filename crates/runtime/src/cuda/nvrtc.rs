@@ -1,0 +1,255 @@
+//! NVRTC, NVIDIA's compiler as a library.
+
+use super::library::{Search, functions, nvrtc_candidates};
+use crate::error::{Error, Result};
+use libloading::Library;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr::null;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+type Program = *mut c_void;
+
+functions! {
+    /// What is used of it.
+    Functions {
+        version = "nvrtcVersion"(*mut c_int, *mut c_int);
+        create = "nvrtcCreateProgram"(*mut Program, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char);
+        compile = "nvrtcCompileProgram"(Program, c_int, *const *const c_char);
+        destroy = "nvrtcDestroyProgram"(*mut Program);
+        log_size = "nvrtcGetProgramLogSize"(Program, *mut usize);
+        log = "nvrtcGetProgramLog"(Program, *mut c_char);
+        ptx_size = "nvrtcGetPTXSize"(Program, *mut usize);
+        ptx = "nvrtcGetPTX"(Program, *mut c_char);
+        cubin_size = "nvrtcGetCUBINSize"(Program, *mut usize);
+        cubin = "nvrtcGetCUBIN"(Program, *mut c_char);
+    }
+}
+
+/// The opened compiler. May be used from any number of threads.
+pub struct Nvrtc {
+    functions: Functions,
+    path: PathBuf,
+    version: (i32, i32),
+    _libraries: Vec<Library>,
+}
+
+/// What is compiled for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// PTX for a compute capability such as 80 or 90: text, compiled on by the driver.
+    Ptx(u32),
+    /// Machine code for exactly that compute capability.
+    Cubin(u32),
+}
+
+impl Code {
+    /// The flag, in which 90 and newer name the features of that architecture alone too.
+    fn flag(self) -> String {
+        let suffix = |c: u32| if c >= 90 { "a" } else { "" };
+        match self {
+            Code::Ptx(c) => format!("--gpu-architecture=compute_{c}{}", suffix(c)),
+            Code::Cubin(c) => format!("--gpu-architecture=sm_{c}{}", suffix(c)),
+        }
+    }
+
+    /// The flags of a compilation. Arithmetic is exactly what the source says, but for contraction
+    /// to fused multiply-adds.
+    pub fn flags(self) -> Vec<String> {
+        let mut flags = vec![self.flag(), "--std=c++17".into()];
+        if let Code::Cubin(_) = self {
+            flags.push("--ptxas-options=-v".into());
+        }
+        flags
+    }
+}
+
+/// A compiled translation unit.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// PTX (ending in a zero byte) or machine code.
+    pub image: Vec<u8>,
+    /// What the compiler said: with machine code, registers, spills and shared memory of each kernel.
+    pub log: String,
+}
+
+static COMPILATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// How many translation units this process has compiled.
+pub fn compilations() -> u64 {
+    COMPILATIONS.load(Ordering::Relaxed)
+}
+
+impl Nvrtc {
+    /// The library of this machine: `KILN_NVRTC` (a file or folder), then CUDA's home, Python's
+    /// environments, the usual folders and the system's loader. Looked for once.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`], listing the places and why each failed.
+    pub fn get() -> Result<&'static Nvrtc> {
+        static FOUND: OnceLock<Result<Nvrtc>> = OnceLock::new();
+        FOUND
+            .get_or_init(Nvrtc::find)
+            .as_ref()
+            .map_err(Error::clone)
+    }
+
+    fn find() -> Result<Nvrtc> {
+        let mut search = Search::default();
+        for path in nvrtc_candidates() {
+            // Opened first: wheels' libraries have no path to them, and stay loaded in any case.
+            let mut libraries = builtins(&path);
+            let Some(library) = search.open(&path) else {
+                continue;
+            };
+            match Functions::load(&library) {
+                Ok(functions) => {
+                    let (mut major, mut minor) = (0, 0);
+                    // SAFETY: both places are writable.
+                    unsafe { (functions.version)(&mut major, &mut minor) };
+                    libraries.push(library);
+                    return Ok(Nvrtc {
+                        functions,
+                        path,
+                        version: (major, minor),
+                        _libraries: libraries,
+                    });
+                }
+                Err(why) => search.failed(&path, why),
+            }
+        }
+        Err(search.error(
+            "NVRTC, the compiler of CUDA kernels,",
+            "install CUDA 12 or 13 or `pip install nvidia-cuda-nvrtc`, or set KILN_NVRTC to the \
+             library or its folder",
+        ))
+    }
+
+    /// Where it was found.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Major and minor version.
+    pub fn version(&self) -> (i32, i32) {
+        self.version
+    }
+
+    /// Compiles a translation unit.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] with the compiler's messages, each with its line of the source.
+    pub fn compile(&self, source: &str, code: Code) -> Result<Compiled> {
+        COMPILATIONS.fetch_add(1, Ordering::Relaxed);
+        let text = |s: &str| {
+            CString::new(s).map_err(|_| Error::Cuda("a kernel's source holds a zero byte".into()))
+        };
+        let source_text = text(source)?;
+        let f = &self.functions;
+        let mut program: Program = std::ptr::null_mut();
+        // SAFETY: the strings end in zero and outlive the call; there are no headers.
+        let created = unsafe {
+            (f.create)(
+                &mut program,
+                source_text.as_ptr(),
+                c"kernels.cu".as_ptr(),
+                0,
+                null(),
+                null(),
+            )
+        };
+        if created != 0 {
+            return Err(Error::Cuda(format!(
+                "NVRTC gives error {created} for a new program"
+            )));
+        }
+        let flags = code
+            .flags()
+            .iter()
+            .map(|f| text(f))
+            .collect::<Result<Vec<_>>>()?;
+        let pointers: Vec<*const c_char> = flags.iter().map(|f| f.as_ptr()).collect();
+        // SAFETY: the program is alive and the flags end in zero.
+        let status = unsafe { (f.compile)(program, pointers.len() as c_int, pointers.as_ptr()) };
+        let log = self.bytes(program, f.log_size, f.log);
+        let image = match code {
+            Code::Ptx(_) => self.bytes(program, f.ptx_size, f.ptx),
+            Code::Cubin(_) => self.bytes(program, f.cubin_size, f.cubin),
+        };
+        // SAFETY: the program is alive and not used after this.
+        unsafe { (f.destroy)(&mut program) };
+        let log = CStr::from_bytes_until_nul(&log).unwrap_or_default();
+        let log = log.to_string_lossy().into_owned();
+        if status != 0 || image.is_empty() {
+            return Err(Error::Cuda(format!(
+                "NVRTC {}.{} can't compile a kernel (error {status}):\n{}",
+                self.version.0,
+                self.version.1,
+                with_lines(&log, source)
+            )));
+        }
+        Ok(Compiled { image, log })
+    }
+
+    /// What one of the getters gives; nothing if it gives an error.
+    fn bytes(
+        &self,
+        program: Program,
+        size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
+        get: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
+    ) -> Vec<u8> {
+        let mut n = 0;
+        // SAFETY: the program is alive and the place writable.
+        if unsafe { size(program, &mut n) } != 0 || n == 0 {
+            return Vec::new();
+        }
+        let mut bytes = vec![0u8; n];
+        // SAFETY: the bytes are as many as the library asked for.
+        let status = unsafe { get(program, bytes.as_mut_ptr().cast()) };
+        if status == 0 { bytes } else { Vec::new() }
+    }
+}
+
+/// Opens the compiler's builtins from its own folder.
+fn builtins(nvrtc: &Path) -> Vec<Library> {
+    let folder = nvrtc.parent().filter(|f| f.is_absolute());
+    let entries = folder.and_then(|f| std::fs::read_dir(f).ok());
+    let paths = entries.into_iter().flatten().flatten().map(|e| e.path());
+    let builtins = paths.filter(|p| {
+        let name = p.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("libnvrtc-builtins.so.") || name.starts_with("nvrtc-builtins64_")
+    });
+    builtins
+        .filter_map(|p| Search::default().open(&p))
+        .collect()
+}
+
+/// The messages, with the source line behind each that names one.
+fn with_lines(log: &str, source: &str) -> String {
+    let lines: Vec<&str> = source.lines().collect();
+    let mut out = String::new();
+    for message in log.lines() {
+        out.push_str(message);
+        out.push('\n');
+        let number = message
+            .strip_prefix("kernels.cu(")
+            .and_then(|m| m.split(')').next());
+        let line = number.and_then(|n| lines.get(n.parse::<usize>().ok()?.checked_sub(1)?));
+        if let (Some(line), true) = (line, message.contains("error")) {
+            out.push_str(&format!("    in: {}\n", line.trim()));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_show_the_line_of_the_source() {
+        let shown = with_lines("kernels.cu(2): error: no", "one\n  two\nthree");
+        assert_eq!(shown, "kernels.cu(2): error: no\n    in: two\n");
+    }
+}

@@ -1,0 +1,213 @@
+//! Streams, events, and page-locked memory for copies.
+
+use super::device::{Device, lock};
+use super::driver::{Address, Driver, Handle, NOT_READY};
+use super::memory::Memory;
+use crate::error::Result;
+use kiln_base::cuda::ErrorRecord;
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A queue of work: what is given to it happens in order.
+pub(super) struct Stream {
+    driver: &'static Driver,
+    context: Handle,
+    handle: Handle,
+    id: u64,
+}
+
+const NON_BLOCKING: u32 = 1;
+const DISABLE_TIMING: u32 = 2;
+
+impl Stream {
+    pub(super) fn new(driver: &'static Driver, context: Handle) -> Result<Stream> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let mut handle = Handle::NULL;
+        // SAFETY: the context is current and the place writable.
+        let status = unsafe { (driver.functions.stream_create)(&mut handle, NON_BLOCKING) };
+        driver.check("cuStreamCreate", status)?;
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(Stream {
+            driver,
+            context,
+            handle,
+            id,
+        })
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn handle(&self) -> Handle {
+        self.handle
+    }
+
+    /// Waits, on the host, for everything that was given to it.
+    pub(super) fn synchronize(&self) -> Result<()> {
+        // SAFETY: the stream is alive.
+        let status = unsafe { (self.driver.functions.stream_synchronize)(self.handle) };
+        self.driver.check("the GPU's work failed", status)
+    }
+
+    /// Makes what follows wait for an event of another stream.
+    pub(super) fn wait(&self, event: &Event) -> Result<()> {
+        if event.stream == self.id {
+            return Ok(());
+        }
+        // SAFETY: both are alive.
+        let status = unsafe { (self.driver.functions.stream_wait)(self.handle, event.handle, 0) };
+        self.driver.check("cuStreamWaitEvent", status)
+    }
+
+    /// An event that happens once everything given so far is done.
+    pub(super) fn event(&self) -> Result<Arc<Event>> {
+        let f = &self.driver.functions;
+        let mut handle = Handle::NULL;
+        // SAFETY: the context is current and the place writable.
+        let status = unsafe { (f.event_create)(&mut handle, DISABLE_TIMING) };
+        self.driver.check("cuEventCreate", status)?;
+        let event = Event {
+            driver: self.driver,
+            handle,
+            stream: self.id,
+        };
+        // SAFETY: both are alive.
+        let status = unsafe { (f.event_record)(event.handle, self.handle) };
+        self.driver.check("cuEventRecord", status)?;
+        Ok(Arc::new(event))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: nobody holds the stream any more; the driver finishes what was given to it.
+        unsafe {
+            (self.driver.functions.context_set)(self.context);
+            (self.driver.functions.stream_destroy)(self.handle);
+        }
+    }
+}
+
+/// A point in a stream.
+pub(super) struct Event {
+    driver: &'static Driver,
+    handle: Handle,
+    pub(super) stream: u64,
+}
+
+impl Event {
+    /// Whether it has happened.
+    pub(super) fn happened(&self) -> bool {
+        // SAFETY: the event is alive.
+        unsafe { (self.driver.functions.event_query)(self.handle) != NOT_READY }
+    }
+
+    /// Waits for it on the host.
+    pub(super) fn synchronize(&self) -> Result<()> {
+        // SAFETY: the event is alive.
+        let status = unsafe { (self.driver.functions.event_synchronize)(self.handle) };
+        self.driver.check("the GPU's work failed", status)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: nobody holds the event any more; waits that were given to streams stay.
+        unsafe { (self.driver.functions.event_destroy)(self.handle) };
+    }
+}
+
+/// Page-locked memory of the host, which copies to and from a device go through.
+pub(super) struct Pinned {
+    driver: &'static Driver,
+    pub(super) ptr: *mut c_void,
+    pub(super) len: usize,
+}
+
+// SAFETY: plain memory that its owner alone uses.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    pub(super) fn new(driver: &'static Driver, len: usize) -> Result<Pinned> {
+        let mut ptr = std::ptr::null_mut();
+        // SAFETY: a context is current and the place writable.
+        let status = unsafe { (driver.functions.host_alloc)(&mut ptr, len, 0) };
+        driver.check("cuMemHostAlloc", status)?;
+        Ok(Pinned { driver, ptr, len })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: allocated by the driver, and no copy uses it any more.
+        unsafe { (self.driver.functions.host_free)(self.ptr) };
+    }
+}
+
+/// Page-locked memory, and the end of the copy that last used it.
+pub(super) struct Staging {
+    pub(super) memory: Pinned,
+    pub(super) done: Option<Arc<Event>>,
+}
+
+/// What a run works through: a stream, and the record of data errors that its kernels write to. The
+/// record is zero while no run holds the lane.
+pub(super) struct Lane {
+    pub(super) stream: Arc<Stream>,
+    record: Memory,
+    host: Pinned,
+}
+
+impl Device {
+    /// A lane that nobody holds, with the context current.
+    pub(super) fn lane(self: &Arc<Device>) -> Result<Lane> {
+        self.activate()?;
+        if let Some(lane) = lock(&self.lanes).pop() {
+            return Ok(lane);
+        }
+        let stream = Arc::new(Stream::new(self.driver, self.context())?);
+        let size = size_of::<ErrorRecord>();
+        let lane = Lane {
+            record: Memory::new(self, size, &stream, &"an error record".into())?,
+            host: Pinned::new(self.driver, size)?,
+            stream,
+        };
+        lane.clear()?;
+        Ok(lane)
+    }
+}
+
+impl Lane {
+    pub(super) fn record(&self) -> Address {
+        self.record.address()
+    }
+
+    /// Makes the record zero again.
+    fn clear(&self) -> Result<()> {
+        let driver = self.host.driver;
+        let (at, len) = (self.record(), self.host.len);
+        // SAFETY: the record has that many bytes.
+        let status = unsafe { (driver.functions.fill)(at, 0, len, self.stream.handle()) };
+        driver.check("cuMemsetD8Async", status)
+    }
+
+    /// Waits for the run and gives the data error it recorded, if any.
+    pub(super) fn failure(&self) -> Result<Option<ErrorRecord>> {
+        let driver = self.host.driver;
+        let (at, len) = (self.record(), self.host.len);
+        // SAFETY: both sides have that many bytes, and the stream is waited for below.
+        let status =
+            unsafe { (driver.functions.download)(self.host.ptr, at, len, self.stream.handle()) };
+        driver.check("cuMemcpyDtoHAsync", status)?;
+        self.stream.synchronize()?;
+        // SAFETY: the copy has filled the place, which is aligned to pages, with plain numbers.
+        let record = unsafe { self.host.ptr.cast::<ErrorRecord>().read() };
+        if record.state == 0 {
+            return Ok(None);
+        }
+        self.clear()?;
+        Ok(Some(record))
+    }
+}

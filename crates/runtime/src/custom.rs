@@ -1,0 +1,76 @@
+//! Calls of registered operators.
+
+use crate::error::{Error, Result, damaged};
+use kiln_base::custom::{ArrayView, ArrayViewMut, CustomKernels, find};
+use kiln_base::{DType, plan};
+use std::sync::Arc;
+
+/// A call with known sizes.
+pub(crate) struct Custom {
+    kernels: Arc<CustomKernels>,
+    operands: Vec<Array>,
+    out: Array,
+}
+
+struct Array {
+    arg: usize,
+    dtype: DType,
+    shape: Vec<usize>,
+    bytes: usize,
+}
+
+/// The kernels that a plan calls by this name.
+///
+/// # Errors
+/// [`Error::NotRegistered`].
+pub(crate) fn registered(name: &str) -> Result<Arc<CustomKernels>> {
+    find(name).map_err(Error::NotRegistered)
+}
+
+impl Custom {
+    /// `lens` are the elements of each argument.
+    pub fn new(p: &plan::Custom, values: &[i64], lens: &[i64]) -> Result<Custom> {
+        let array = |a: &plan::Array| {
+            let dims = a.shape.iter().map(|d| d.eval_checked(values));
+            let shape: Option<Vec<i64>> = dims.map(|d| d.filter(|d| *d >= 0)).collect();
+            let shape = shape.ok_or_else(|| damaged!("{} has a dim without a size", p.name))?;
+            let len = shape.iter().try_fold(1i64, |n, d| n.checked_mul(*d));
+            if len.is_none() || len != lens.get(a.arg as usize).copied() {
+                return Err(damaged!(
+                    "{} takes {shape:?} in a buffer of another size",
+                    p.name
+                ));
+            }
+            Ok(Array {
+                arg: a.arg as usize,
+                dtype: a.dtype,
+                bytes: len.unwrap_or(0) as usize * a.dtype.size(),
+                shape: shape.into_iter().map(|d| d as usize).collect(),
+            })
+        };
+        Ok(Custom {
+            kernels: registered(&p.name)?,
+            operands: p.operands.iter().map(array).collect::<Result<_>>()?,
+            out: array(&p.out)?,
+        })
+    }
+
+    /// Runs the user's kernel on this thread; the text says how it failed.
+    ///
+    /// # Safety
+    /// Each argument is aligned memory of the length that `new` was told, bools are 0 or 1, and
+    /// nothing else touches the result's memory meanwhile.
+    pub unsafe fn run(&self, args: &[*mut u8]) -> std::result::Result<(), String> {
+        let inputs = self.operands.iter().map(|a| {
+            // SAFETY: as promised by the caller; nobody writes operands.
+            let bytes = unsafe { std::slice::from_raw_parts(args[a.arg], a.bytes) };
+            ArrayView::new(a.dtype, &a.shape, bytes)
+        });
+        let inputs: Vec<ArrayView<'_>> = inputs.collect();
+        // SAFETY: as promised by the caller.
+        let out = unsafe { std::slice::from_raw_parts_mut(args[self.out.arg], self.out.bytes) };
+        out.fill(0);
+        let mut out = ArrayViewMut::new(self.out.dtype, &self.out.shape, out);
+        self.kernels.run(&inputs, &mut out)
+    }
+}

@@ -1,0 +1,170 @@
+//! What needs a process of its own: the environment, and figures of the whole device.
+
+use super::build::*;
+use kiln_runtime::cuda::{Device, cache_hits, compilations};
+use kiln_runtime::{Buffer, Error, Executable};
+use std::process::{Command, Output};
+
+/// Runs one of this binary's ignored tests by itself.
+fn alone(test: &str, environment: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([
+        "--exact",
+        "--ignored",
+        "--nocapture",
+        &format!("cuda::alone::{test}"),
+    ]);
+    command.envs(environment.iter().copied());
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{test}: {text}"
+    );
+    output
+}
+
+#[test]
+fn a_missing_driver_is_an_error_that_lists_where_it_was_looked_for() {
+    alone(
+        "without_a_driver",
+        &[("KILN_CUDA_DRIVER", "/nowhere/libcuda.so.1")],
+    );
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn without_a_driver() {
+    let error = Device::get(0).unwrap_err().to_string();
+    assert!(error.contains("the CUDA driver was not found"), "{error}");
+    assert!(
+        error.contains("/nowhere/libcuda.so.1: no such file"),
+        "{error}"
+    );
+    assert_eq!(kiln_runtime::cuda::count().unwrap_err().to_string(), error);
+}
+
+#[test]
+fn a_warm_start_compiles_nothing_and_needs_no_compiler() {
+    if device().is_none() {
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("kiln-warm-{}", std::process::id()));
+    let cache = folder.to_str().unwrap();
+    alone("cold", &[("KILN_CACHE_DIR", cache)]);
+    alone("warm", &[("KILN_CACHE_DIR", cache)]);
+    alone(
+        "warm",
+        &[
+            ("KILN_CACHE_DIR", cache),
+            ("KILN_NVRTC", "/nowhere"),
+            ("PATH", "/nowhere"),
+        ],
+    );
+    // Damaged entries are compiled again.
+    for entry in std::fs::read_dir(folder.join("cuda")).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    }
+    alone("cold", &[("KILN_CACHE_DIR", cache)]);
+    alone("warm", &[("KILN_CACHE_DIR", cache)]);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+fn run_chain() {
+    kiln_runtime::cuda::set_driver(kiln_fake_cuda::library());
+    let device = Device::get(0).unwrap();
+    let exe = Executable::on_gpu(chain(), &device).unwrap();
+    let scale = Buffer::from_slice(&[1.0f32], &[]).unwrap();
+    let out = exe
+        .run_shared(&[numbers(&device, &[1.0, 2.0]).unwrap(), scale])
+        .unwrap();
+    assert_eq!(out[0].to_vec::<f32>().unwrap(), [9.0, 25.0]);
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn cold() {
+    run_chain();
+    assert!(compilations() >= 2);
+    let compiled = compilations();
+    run_chain();
+    assert_eq!(
+        compilations(),
+        compiled,
+        "a loaded kernel is not compiled again"
+    );
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn warm() {
+    run_chain();
+    assert_eq!(compilations(), 0);
+    assert!(cache_hits() >= 2);
+}
+
+#[test]
+fn a_full_device_is_an_error_and_names_what_holds_it() {
+    if device().is_some() {
+        alone("full", &[]);
+    }
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn full() {
+    let device = device().unwrap();
+    let exe = Executable::on_gpu(chain(), &device).unwrap();
+    let inputs = [
+        numbers(&device, &[1.0; 4096]).unwrap(),
+        Buffer::from_slice(&[1.0f32], &[])
+            .unwrap()
+            .to_gpu(&device)
+            .unwrap(),
+    ];
+    let held = exe.run_shared(&inputs).unwrap();
+    let before = device.memory();
+    // The lane's record, inputs, what was prepared, the result.
+    assert_eq!(before.allocated, 24 + 4 * 4096 + 4 + 4 + 4 * 4096);
+    assert!(before.peak >= before.allocated + 2 * 4 * 4096 && before.reserved >= before.allocated);
+    device.set_limit(Some(before.allocated + 20_000));
+    let error = exe.run_shared(&inputs).unwrap_err();
+    let Error::OutOfMemory {
+        requested,
+        ref holders,
+        ..
+    } = error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!(requested, 2 * 4 * 4096);
+    assert_eq!(holders[0].1, 2 * 4 * 4096); // both results: the second run has its own by now
+    assert!(
+        error
+            .to_string()
+            .contains("results of the program that ends in square"),
+        "{error}"
+    );
+    assert_eq!(
+        device.memory().allocated,
+        before.allocated,
+        "a failed run holds nothing"
+    );
+    device.set_limit(None);
+    assert!(exe.run_shared(&inputs).is_ok());
+    drop((held, inputs, exe));
+    device.empty_cache().unwrap();
+    assert_eq!(device.memory().allocated, 24);
+    device.reset_peak();
+    assert_eq!(device.memory().peak, 24);
+    assert!(device.free_memory().unwrap() <= device.total_memory());
+    assert!(!device.name().is_empty() && device.capability().0 > 0);
+    let error = Device::get(99).unwrap_err().to_string();
+    assert!(
+        error.starts_with("there is no cuda:99: the driver shows"),
+        "{error}"
+    );
+}

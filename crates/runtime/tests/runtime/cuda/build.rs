@@ -1,0 +1,187 @@
+//! Kernels and plans written by hand, and the device that runs them.
+
+use kiln_base::cuda::{Blocks, CudaKernel};
+use kiln_base::plan::*;
+use kiln_base::tile::Arg;
+use kiln_base::{DType, Dim};
+use kiln_runtime::cuda::{self, Device, Nvrtc};
+use kiln_runtime::{Buffer, Result};
+use std::sync::Arc;
+
+/// The first device of the emulated driver (or of `KILN_CUDA_DRIVER`'s), or a line that says what is skipped.
+pub fn device() -> Option<Arc<Device>> {
+    cuda::set_driver(kiln_fake_cuda::library());
+    let found = Nvrtc::get().and_then(|_| Device::get(0));
+    if let Err(e) = &found {
+        let message = e.to_string();
+        eprintln!("skipped: {}", message.lines().next().unwrap_or_default());
+    }
+    found.ok()
+}
+
+/// A kernel over the `n` elements of arrays: `body` for the element `i`. The last argument is written.
+pub fn kernel(name: &str, body: &str, dtypes: &[DType], n: &Dim, sites: u32) -> Kernel {
+    let mut parameters = Vec::new();
+    for (i, dtype) in dtypes.iter().enumerate() {
+        let ty = match dtype {
+            DType::F32 => "float",
+            DType::I64 => "long long",
+            other => panic!("no {other} here"),
+        };
+        parameters.push(format!("{ty}* x{i}"));
+    }
+    parameters.push("long long n".into());
+    parameters.extend((0..sites).map(|s| format!("unsigned site{s}")));
+    let source = format!(
+        "extern \"C\" __global__ void {name}({}, kiln_errors* errors, int guarded) {{\n\
+         if (guarded && errors->state) return;\n\
+         long long i = blockIdx.x * 64ll + threadIdx.x;\n\
+         if (i < n) {{ {body} }}\n}}\n",
+        parameters.join(", ")
+    );
+    let arg = |(i, dtype): (usize, &DType)| Arg {
+        dtype: *dtype,
+        written: i + 1 == dtypes.len(),
+    };
+    Kernel::Cuda(CudaKernel {
+        name: name.into(),
+        entry: name.into(),
+        source,
+        args: dtypes.iter().enumerate().map(arg).collect(),
+        scalars: vec![n.clone()],
+        grid: [
+            Blocks {
+                points: n.clone(),
+                each: 64,
+            },
+            Blocks::one(),
+            Blocks::one(),
+        ],
+        block: [64, 1, 1],
+        shared: 0,
+        sites,
+    })
+}
+
+pub fn buffer(dtype: DType, len: &Dim, place: Place) -> kiln_base::plan::Buffer {
+    kiln_base::plan::Buffer {
+        dtype,
+        len: len.clone(),
+        place,
+    }
+}
+
+pub fn step(kernel: u32, args: &[u32], sites: &[u32]) -> Step {
+    Step {
+        kernel,
+        args: args.iter().map(|a| BufferId(*a)).collect(),
+        sites: sites.to_vec(),
+        joined: false,
+    }
+}
+
+pub fn input(dtype: DType, shape: &[Dim], role: Role, buffer: u32) -> Input {
+    Input {
+        dtype,
+        shape: shape.to_vec(),
+        role,
+        buffer: BufferId(buffer),
+    }
+}
+
+pub fn output(dtype: DType, shape: &[Dim], buffer: u32, donor: Option<u32>) -> Output {
+    Output {
+        dtype,
+        shape: shape.to_vec(),
+        buffer: BufferId(buffer),
+        donor,
+    }
+}
+
+/// `(x · scale + 1)²` of n numbers, where `scale` is prepared as twice the parameter; through two
+/// temporaries.
+pub fn chain() -> Plan {
+    let n = Plan::symbol(0);
+    let one = Dim::Const(1);
+    let f = DType::F32;
+    Plan {
+        symbols: vec![Symbol {
+            name: "n".into(),
+            min: 2,
+            input: 0,
+            axis: 0,
+        }],
+        inputs: vec![
+            input(f, std::slice::from_ref(&n), Role::Data, 0),
+            input(f, &[], Role::Parameter, 1),
+        ],
+        outputs: vec![output(f, std::slice::from_ref(&n), 5, None)],
+        constants: vec![],
+        buffers: vec![
+            buffer(f, &n, Place::Input),
+            buffer(f, &one, Place::Input),
+            buffer(f, &one, Place::Prepared),
+            buffer(f, &n, Place::Temporary),
+            buffer(f, &n, Place::Temporary),
+            buffer(f, &n, Place::Output),
+        ],
+        kernels: vec![
+            kernel("twice", "x1[i] = 2.0f * x0[i];", &[f, f], &one, 0),
+            kernel("scaled", "x2[i] = x0[i] * x1[0];", &[f, f, f], &n, 0),
+            kernel("plus_one", "x1[i] = x0[i] + 1.0f;", &[f, f], &n, 0),
+            kernel("square", "x1[i] = x0[i] * x0[i];", &[f, f], &n, 0),
+        ],
+        prepare: vec![step(0, &[1, 2], &[])],
+        run: vec![
+            step(1, &[0, 2, 3], &[]),
+            step(2, &[3, 4], &[]),
+            step(3, &[4, 5], &[]),
+        ],
+        commit: 3,
+        sites: vec![],
+    }
+}
+
+/// Takes `x[index]` for 3 indices, and adds 1 to x in its own memory unless an index is wrong.
+pub fn take_and_update() -> Plan {
+    let (four, three) = (Dim::Const(4), Dim::Const(3));
+    let (f, i) = (DType::F32, DType::I64);
+    let take = "long long at = x1[i];\n\
+                if (at < 0 || at >= 4) { kiln_report(errors, site0, at, 4); at = 0; }\n\
+                x2[i] = x0[at];";
+    Plan {
+        symbols: vec![],
+        inputs: vec![
+            input(f, std::slice::from_ref(&four), Role::Data, 0),
+            input(i, std::slice::from_ref(&three), Role::Data, 1),
+        ],
+        outputs: vec![
+            output(f, std::slice::from_ref(&three), 2, None),
+            output(f, std::slice::from_ref(&four), 3, Some(0)),
+        ],
+        constants: vec![],
+        buffers: vec![
+            buffer(f, &four, Place::Input),
+            buffer(i, &three, Place::Input),
+            buffer(f, &three, Place::Output),
+            buffer(f, &four, Place::Output),
+        ],
+        kernels: vec![
+            kernel("take", take, &[f, i, f], &three, 1),
+            kernel("update", "x1[i] = x0[i] + 1.0f;", &[f, f], &four, 0),
+        ],
+        prepare: vec![],
+        run: vec![step(0, &[0, 1, 2], &[0]), step(1, &[0, 3], &[])],
+        commit: 1,
+        sites: vec![Site {
+            op: "gather".into(),
+            kind: SiteKind::IndexOutOfRange,
+            node: 42,
+        }],
+    }
+}
+
+/// Numbers on the device.
+pub fn numbers(device: &Arc<Device>, values: &[f32]) -> Result<Buffer> {
+    Buffer::from_slice(values, &[values.len() as i64])?.to_gpu(device)
+}

@@ -1,0 +1,6 @@
+//! The CUDA engine, on whatever driver there is.
+
+mod alone;
+mod build;
+mod compile;
+mod run;

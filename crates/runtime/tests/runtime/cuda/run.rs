@@ -1,0 +1,133 @@
+//! Running on a device.
+
+use super::build::*;
+use kiln_base::plan::SiteKind;
+use kiln_runtime::{Buffer, Error, Executable};
+
+fn scalar(x: f32) -> Buffer {
+    Buffer::from_slice(&[x], &[]).unwrap()
+}
+
+#[test]
+fn chains_run_at_any_size_and_again_as_graphs() {
+    let Some(device) = device() else { return };
+    let exe = Executable::on_gpu(chain(), &device).unwrap();
+    let scale = scalar(1.5).to_gpu(&device).unwrap();
+    for graphs in [true, false] {
+        device.set_graphs(graphs);
+        for n in [2, 63, 64, 65, 1000] {
+            for round in 0..5 {
+                let x: Vec<f32> = (0..n).map(|i| (i + round) as f32).collect();
+                let inputs = [numbers(&device, &x).unwrap(), scale.clone()];
+                let out = exe.run_shared(&inputs).unwrap();
+                let want: Vec<f32> = x.iter().map(|x| (x * 3.0 + 1.0).powi(2)).collect();
+                assert_eq!(out[0].to_vec::<f32>().unwrap(), want, "{n} {round}");
+            }
+        }
+    }
+    device.set_graphs(true);
+    assert_eq!(exe.stats().prepares, 1);
+    assert_eq!(exe.stats().kernels, 1 + 2 * 5 * 5 * 3);
+    // Another parameter prepares again.
+    let inputs = [numbers(&device, &[1.0, 2.0]).unwrap(), scalar(0.5)];
+    let out = exe.run_shared(&inputs).unwrap();
+    assert_eq!(out[0].to_vec::<f32>().unwrap(), [4.0, 9.0]);
+    assert_eq!(exe.stats().prepares, 2);
+}
+
+#[test]
+fn an_index_out_of_range_is_named_and_leaves_donated_memory_alone() {
+    let Some(device) = device() else { return };
+    let exe = Executable::on_gpu(take_and_update(), &device).unwrap();
+    let x = numbers(&device, &[10.0, 20.0, 30.0, 40.0]).unwrap();
+    let id = x.storage().id();
+    let index = |values: [i64; 3]| {
+        Buffer::from_slice(&values, &[3])
+            .unwrap()
+            .to_gpu(&device)
+            .unwrap()
+    };
+    let mut inputs = [x, index([0, 7, 1])];
+    for _ in 0..3 {
+        let error = exe.run(&mut inputs, &[true]).unwrap_err();
+        let want = Error::Data {
+            site: 0,
+            op: "gather".into(),
+            kind: SiteKind::IndexOutOfRange,
+            node: 42,
+            index: 7,
+            bound: 4,
+        };
+        assert_eq!(error, want);
+        assert_eq!(inputs[0].storage().id(), id);
+        assert_eq!(inputs[0].to_vec::<f32>().unwrap(), [10.0, 20.0, 30.0, 40.0]);
+    }
+    for round in 0..4 {
+        inputs[1] = index([0, 3, 1]);
+        let out = exe.run(&mut inputs, &[true]).unwrap();
+        let r = round as f32;
+        assert_eq!(
+            out[0].to_vec::<f32>().unwrap(),
+            [10.0 + r, 40.0 + r, 20.0 + r]
+        );
+        assert!(inputs[0].is_empty(), "its memory was taken");
+        inputs[0] = out[1].clone();
+        assert_eq!(out[1].to_vec::<f32>().unwrap()[0], 11.0 + r);
+        drop(out);
+    }
+}
+
+#[test]
+fn threads_share_a_device() {
+    let Some(device) = device() else { return };
+    let exe = Executable::on_gpu(chain(), &device).unwrap();
+    let x = numbers(&device, &[1.0; 300]).unwrap();
+    std::thread::scope(|scope| {
+        for t in 0..4 {
+            let (exe, device, x) = (&exe, &device, &x);
+            scope.spawn(move || {
+                let scale = scalar(t as f32).to_gpu(device).unwrap();
+                let mut at = x.clone();
+                for _ in 0..6 {
+                    // What one run gives, the next reads.
+                    at = exe.run_shared(&[at, scale.clone()]).unwrap().remove(0);
+                }
+                let mut want = 1.0f32;
+                for _ in 0..6 {
+                    want = (want * 2.0 * t as f32 + 1.0).powi(2);
+                }
+                assert!(at.to_vec::<f32>().unwrap().iter().all(|v| *v == want));
+            });
+        }
+    });
+}
+
+#[test]
+fn buffers_copy_both_ways_and_say_where_they_are() {
+    let Some(device) = device() else { return };
+    for len in [0usize, 1, 5, 3 << 20] {
+        let values: Vec<f32> = (0..len).map(|i| i as f32).collect();
+        let host = Buffer::from_slice(&values, &[len as i64]).unwrap();
+        let there = host.to_gpu(&device).unwrap();
+        assert_eq!(there.to_vec::<f32>().unwrap(), values);
+        assert_eq!(there.gpu().unwrap().ordinal(), 0);
+        let error = there.bytes().unwrap_err().to_string();
+        assert_eq!(error, "the values are on cuda:0; copy them with to_host()");
+    }
+    let exe = Executable::on_gpu(chain(), &device).unwrap();
+    let x = Buffer::from_slice(&[1.0f32; 3], &[3]).unwrap();
+    let error = exe.run_shared(&[x, scalar(1.0)]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "input 0 is on cpu, the plan runs on cuda:0"
+    );
+    let error = Executable::new(chain())
+        .unwrap()
+        .run_shared(&[Buffer::from_slice(&[1.0f32; 3], &[3]).unwrap(), scalar(1.0)]);
+    assert!(
+        error
+            .unwrap_err()
+            .to_string()
+            .contains("GPU kernel in a plan for the CPU")
+    );
+}

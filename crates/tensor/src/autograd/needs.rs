@@ -1,0 +1,109 @@
+//! What a backward pass will need, so that a read before it can keep that.
+
+use super::engine::{Entry, Trace};
+use crate::Tensor;
+use crate::node::{Node, Operand};
+use kiln_autodiff::{Place, Rule, Step};
+use kiln_ir::{Builder, Fact, Op, OpError};
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// The values that the gradients of `t` are computed from. Derivatives are only walked through:
+/// nothing is recorded, and hooks and the derivatives of users' functions don't run.
+pub(crate) fn needed(t: &Tensor, loc: &'static Location<'static>) -> Vec<Operand> {
+    let Ok(trace) = Trace::of(&[t], loc) else {
+        return Vec::new(); // released: there is no backward pass to come
+    };
+    let Some(root) = trace.place(&t.edge) else {
+        return Vec::new();
+    };
+    let mut b = Probe::default();
+    let users = RefCell::new(Vec::new());
+    // A user's function may need all it was given and all it gave.
+    let opaque = |x: &[Value], y: &[Value], _: &[Option<Value>], _: &[bool]| {
+        let all = x.iter().chain(y);
+        users.borrow_mut().extend(all.filter_map(|v| v.of.clone()));
+        let computed = |x: &Value| Some(Value::computed(x.fact.clone()));
+        Ok::<_, OpError>(x.iter().map(computed).collect())
+    };
+    let steps: Vec<Step<'_, Value>> = trace
+        .entries
+        .iter()
+        .map(|entry| match entry {
+            Entry::Leaf(_) => Step {
+                rule: Rule::Leaf,
+                inputs: SmallVec::new(),
+                outputs: SmallVec::new(),
+            },
+            Entry::Node(node, saved) => Step {
+                rule: match &saved.custom {
+                    None => Rule::Op(&saved.held.node().op),
+                    Some(_) => Rule::Custom(&opaque),
+                },
+                inputs: saved
+                    .inputs
+                    .iter()
+                    .map(|(o, edge)| (Value::of(&o.node, o.output), trace.place(edge)))
+                    .collect(),
+                outputs: (0..node.facts.len() as u32)
+                    .map(|o| Value::of(saved.held.node(), o))
+                    .collect(),
+            },
+        })
+        .collect();
+    let leaf = |(i, e): (usize, &Entry)| matches!(e, Entry::Leaf(_)).then_some((i, 0));
+    let leaves: Vec<Place> = trace.entries.iter().enumerate().filter_map(leaf).collect();
+    let seed = Value::computed(t.fact().clone());
+    // An op without derivative is the backward pass's to report.
+    let _ = kiln_autodiff::backward(&mut b, &steps, vec![(root, seed)], &leaves, &mut ());
+    drop(steps);
+    b.needed.extend(users.into_inner());
+    b.needed
+}
+
+/// A value of the forward pass, or something computed in the backward pass.
+#[derive(Clone)]
+struct Value {
+    fact: Fact,
+    of: Option<Operand>,
+}
+
+impl Value {
+    fn of(node: &Arc<Node>, output: u32) -> Value {
+        Value {
+            fact: node.facts[output as usize].clone(),
+            of: Some(Operand {
+                node: node.clone(),
+                output,
+            }),
+        }
+    }
+
+    fn computed(fact: Fact) -> Value {
+        Value { fact, of: None }
+    }
+}
+
+/// Notes the values of the forward pass that ops are emitted on.
+#[derive(Default)]
+struct Probe {
+    needed: Vec<Operand>,
+}
+
+impl Builder for Probe {
+    type Value = Value;
+
+    fn emit(&mut self, op: Op, inputs: &[Value]) -> Result<SmallVec<[Value; 1]>, OpError> {
+        let facts: SmallVec<[&Fact; 3]> = inputs.iter().map(|v| &v.fact).collect();
+        let facts = op.infer(&facts)?;
+        self.needed
+            .extend(inputs.iter().filter_map(|v| v.of.clone()));
+        Ok(facts.into_iter().map(Value::computed).collect())
+    }
+
+    fn fact(&self, value: &Value) -> Fact {
+        value.fact.clone()
+    }
+}

@@ -1,0 +1,104 @@
+//! Operators with a kernel of the user's own.
+
+use crate::autograd::{Backward, differentiated, no_grad};
+use crate::record::compose;
+use crate::{Error, Result, Tensor};
+use kiln_base::custom::{ArrayView, ArrayViewMut, KernelError, register};
+use kiln_ir::{Builder, Fact, OpError, ensure, ops};
+use std::sync::Arc;
+
+/// An operator with a kernel of the user's own, as `torch.library.custom_op`. It is recorded like any
+/// other, lazily and inside [`compile`](crate::compile), and is a launch of its own.
+///
+/// ```
+/// use kiln_tensor::{CustomOp, Tensor};
+/// use std::sync::LazyLock;
+///
+/// static CUBE: LazyLock<CustomOp> = LazyLock::new(|| {
+///     let cube = CustomOp::new(
+///         "mine::cube",
+///         |inputs| Ok(inputs[0].clone()), // dtype and shape of the result
+///         |inputs, output| {
+///             let x = inputs[0].as_slice::<f32>()?;
+///             for (y, x) in output.as_mut_slice::<f32>()?.iter_mut().zip(x) {
+///                 *y = x * x * x;
+///             }
+///             Ok(())
+///         },
+///     );
+///     let cube = cube.expect("the name is registered nowhere else");
+///     cube.backward(|inputs, _, g| vec![Some(g * inputs[0].square() * 3.0)])
+/// });
+///
+/// let x = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
+/// let y = CUBE.call(&[&x]);
+/// y.sum((), false).backward()?;
+/// assert_eq!(y.to_vec::<f32>()?, [1.0, 8.0]);
+/// assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [3.0, 12.0]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+pub struct CustomOp {
+    name: &'static str,
+    infer: Box<Infer>,
+    backward: Option<Arc<Backward>>,
+}
+
+/// From the operands' dtypes and shapes to the result's.
+type Infer = dyn Fn(&[Fact]) -> Result<Fact, KernelError> + Send + Sync;
+
+impl CustomOp {
+    /// Registers an operator under a name that nobody else takes, such as `"mine::cube"`, for the rest
+    /// of the process. Compiled plans hold the name, so a program that loads one registers the same
+    /// kernel first.
+    ///
+    /// `infer` gives the result's dtype and shape, or says why the operator does not apply; inside
+    /// `compile`, dims may be symbols. `cpu` computes the result, which begins as zeros, from contiguous
+    /// operands; it must depend on nothing else, since equal calls may run once and unused ones never.
+    /// Numbers that differ from call to call are operands too, of rank 0.
+    ///
+    /// # Errors
+    /// If the name is empty or taken.
+    #[track_caller]
+    pub fn new(
+        name: &'static str,
+        infer: impl Fn(&[Fact]) -> Result<Fact, KernelError> + Send + Sync + 'static,
+        cpu: impl Fn(&[ArrayView<'_>], &mut ArrayViewMut<'_>) -> Result<(), KernelError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Result<CustomOp> {
+        register(name, cpu).map_err(|text| Error::invalid("CustomOp", text))?;
+        Ok(CustomOp {
+            name,
+            infer: Box::new(infer),
+            backward: None,
+        })
+    }
+
+    /// The operator with a derivative: from the inputs, the result and the gradient of the result to one
+    /// gradient for each input (`None` for zero). It may call this or another custom operator.
+    pub fn backward(
+        mut self,
+        f: impl Fn(&[Tensor], &Tensor, &Tensor) -> Vec<Option<Tensor>> + Send + Sync + 'static,
+    ) -> CustomOp {
+        self.backward = Some(Arc::new(f));
+        self
+    }
+
+    /// The operator on these tensors, whose dtypes are not promoted.
+    #[track_caller]
+    pub fn call(&self, inputs: &[&Tensor]) -> Tensor {
+        compose(self.name, inputs, |b| {
+            ensure!(!inputs.is_empty(), "a custom op takes at least one tensor");
+            let facts: Vec<Fact> = inputs.iter().map(|t| t.fact().clone()).collect();
+            let output = (self.infer)(&facts).map_err(|e| OpError(e.to_string()))?;
+            let name = self.name.into();
+            let operands: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
+            let record = || b.op(ops::Custom { name, output }, &operands);
+            match &self.backward {
+                None => record(),
+                Some(f) => Ok(differentiated(&no_grad(record)?, inputs, || f.clone())),
+            }
+        })
+    }
+}
