@@ -94,6 +94,14 @@ const BUGS: &[(&str, Bug)] = &[
         p.commit = p.run.len() as u32;
         p.run.len() > 1
     }),
+    ("a step starts before what it reads is written", |p| {
+        let reads = |p: &Plan, i: usize| {
+            let written = |a: &&kiln_base::plan::BufferId| p.run[i].args.contains(a);
+            p.run[i - 1].args.last().iter().any(written)
+        };
+        let dependent = (1..p.run.len()).find(|i| !p.run[*i].joined && reads(p, *i));
+        dependent.map(|i| p.run[i].joined = true).is_some()
+    }),
     ("a step is missing", |p| p.run.pop().is_some()),
     ("two buffers share memory while both live", |p| {
         let temporary = |p: &Plan, i: usize| p.buffers[i].place == Place::Temporary;

@@ -140,6 +140,9 @@ pub struct Step {
     pub args: Vec<BufferId>,
     /// The plan's site for each of the kernel's.
     pub sites: Vec<u32>,
+    /// Whether it starts together with the step before it. Such steps are tile kernels that report no
+    /// data error, and none touches what another writes.
+    pub joined: bool,
 }
 
 /// A place that can report a data error.

@@ -1,6 +1,7 @@
 //! What the compiler did, for people.
 
-use kiln_base::plan::{Place, Plan};
+use crate::place::Placed;
+use kiln_base::plan::Place;
 use kiln_codegen::Program;
 use kiln_ir::{Graph, Loc, Op};
 use kiln_optimize::Report;
@@ -50,6 +51,8 @@ pub struct KernelInfo {
     pub name: String,
     /// Whether it runs only when a parameter has changed.
     pub prepared: bool,
+    /// Whether it starts together with another, as one launch.
+    pub joined: bool,
     /// The ops that it computes, with the user's lines.
     pub ops: Vec<String>,
     /// Why neighbours were not fused into it.
@@ -64,7 +67,7 @@ impl Explain {
     pub(crate) fn new(
         graph: &Graph,
         program: &Program,
-        plan: &Plan,
+        placed: &Placed,
         fired: &Report,
         locs: &[Loc],
     ) -> Explain {
@@ -80,7 +83,7 @@ impl Explain {
         Explain {
             rewrites: rewrites.collect(),
             counts: fired.counts(),
-            kernels: kernels(graph, program, Some(plan), &resolve),
+            kernels: kernels(graph, program, Some(placed), &resolve),
             memory: None,
             time: Duration::ZERO,
             graph: graph.to_string(),
@@ -118,9 +121,10 @@ impl Explain {
         bytes
     }
 
-    /// Number of kernels that every run launches.
+    /// Number of kernels that every run launches; those that start together count as one.
     pub fn kernels_run(&self) -> usize {
-        self.kernels.iter().filter(|k| !k.prepared).count()
+        let launched = |k: &&KernelInfo| !k.prepared && !k.joined;
+        self.kernels.iter().filter(launched).count()
     }
 
     /// Number of kernels that run only when a parameter has changed.
@@ -132,21 +136,23 @@ impl Explain {
 fn kernels(
     graph: &Graph,
     program: &Program,
-    plan: Option<&Plan>,
+    placed: Option<&Placed>,
     resolve: &dyn Fn(&Loc) -> Loc,
 ) -> Vec<KernelInfo> {
     let prepared = |launch: &kiln_codegen::Launch| {
-        let Some(plan) = plan else { return false };
+        let Some(placed) = placed else { return false };
         let mut written = launch.args.iter().zip(&launch.written).filter(|(_, w)| **w);
-        written.all(|(b, _)| plan.buffers[b.0 as usize].place == Place::Prepared)
+        written.all(|(b, _)| placed.plan.buffers[b.0 as usize].place == Place::Prepared)
     };
     let mut kernels: Vec<KernelInfo> = program
         .launches
         .iter()
         .zip(&program.groups)
-        .map(|(launch, group)| KernelInfo {
+        .enumerate()
+        .map(|(i, (launch, group))| KernelInfo {
             name: launch.kernel.name().to_string(),
             prepared: prepared(launch),
+            joined: placed.is_some_and(|p| p.joined[i]),
             ops: group
                 .nodes
                 .iter()
@@ -184,7 +190,11 @@ fn inner(
 
 impl KernelInfo {
     fn write(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
-        let when = if self.prepared { " (prepare)" } else { "" };
+        let when = match (self.prepared, self.joined) {
+            (true, _) => " (prepare)",
+            (_, true) => " (with another)",
+            _ => "",
+        };
         writeln!(f, "{:indent$}{}{when}", "", self.name)?;
         for op in &self.ops {
             writeln!(f, "{:indent$}  {op}", "")?;

@@ -82,8 +82,9 @@ pub fn compile(
     let graph = written_inputs_are_data(graph);
     let (optimized, fired) = run_passes(graph.clone(), options)?;
     let program = lower(&optimized, options)?;
-    let (plan, outputs) = place::place(&optimized, &program)?;
-    let mut explain = Explain::new(&optimized, &program, &plan, &fired, locs);
+    let placed = place::place(&optimized, &program)?;
+    let mut explain = Explain::new(&optimized, &program, &placed, &fired, locs);
+    let (plan, outputs) = (placed.plan, placed.outputs);
     let internal = |e: RunError| match e {
         RunError::Cuda(text) => CompileError::Device(text),
         e => CompileError::Internal(e.to_string()),

@@ -8,20 +8,27 @@
 
 use crate::CompileError;
 use crate::explain::marked;
+use crate::join::Joiner;
 use kiln_base::plan::{Buffer, BufferId, Constant, Input, Output, Place, Plan, Step, Symbol};
 use kiln_codegen::{BufId, Launch, Origin, Program};
 use kiln_ir::{Graph, NodeId, Op, Target};
 
-/// The plan of a lowered program, and for each graph output its position among the plan's outputs.
-/// Sites name the position that their node's location marks, where it marks one.
-pub(crate) fn place(
-    graph: &Graph,
-    program: &Program,
-) -> Result<(Plan, Vec<Option<usize>>), CompileError> {
+/// The plan of a lowered program. Sites name the position that their node's location marks, where it marks
+/// one.
+pub(crate) struct Placed {
+    pub plan: Plan,
+    /// For each graph output its position among the plan's outputs.
+    pub outputs: Vec<Option<usize>>,
+    /// Which launches start together with another.
+    pub joined: Vec<bool>,
+}
+
+/// Decides when launches run and where buffers live.
+pub(crate) fn place(graph: &Graph, program: &Program) -> Result<Placed, CompileError> {
     let order = Order::new(program);
-    let (mut plan, positions) = arrange(graph, program, order);
-    plan.symbols = symbols(graph)?;
-    Ok((plan, positions))
+    let mut placed = arrange(graph, program, order);
+    placed.plan.symbols = symbols(graph)?;
+    Ok(placed)
 }
 
 /// The plan of a body: its sizes use the symbols of the program, and every step runs every time.
@@ -32,11 +39,12 @@ fn body(graph: &Graph, program: &Program) -> Plan {
         commit: Vec::new(),
         commit_from: program.launches.len(),
     };
-    arrange(graph, program, order).0
+    arrange(graph, program, order).plan
 }
 
-fn arrange(graph: &Graph, program: &Program, mut order: Order) -> (Plan, Vec<Option<usize>>) {
+fn arrange(graph: &Graph, program: &Program, mut order: Order) -> Placed {
     let donors = order.donate(graph, program);
+    let groups = order.join(graph, program, &donors);
     let mut plan = Plan {
         buffers: program
             .buffers
@@ -63,13 +71,26 @@ fn arrange(graph: &Graph, program: &Program, mut order: Order) -> (Plan, Vec<Opt
         let step = step(graph, &program.launches[l], &mut plan);
         plan.prepare.push(step);
     }
-    for &l in order.run.iter().chain(&order.commit) {
-        let step = step(graph, &program.launches[l], &mut plan);
-        plan.run.push(step);
+    for group in &groups {
+        for (i, &l) in group.iter().enumerate() {
+            let step = step(graph, &program.launches[l], &mut plan);
+            plan.run.push(Step {
+                joined: i > 0,
+                ..step
+            });
+        }
     }
     plan.commit = order.commit_from as u32;
-    in_place(program, &order, &mut plan);
-    (plan, positions)
+    in_place(program, &groups, &mut plan);
+    let mut joined = vec![false; program.launches.len()];
+    for l in groups.iter().flat_map(|g| &g[1..]) {
+        joined[*l] = true;
+    }
+    Placed {
+        plan,
+        outputs: positions,
+        joined,
+    }
 }
 
 /// Each symbol is given by the first input dim that is exactly this symbol.
@@ -187,6 +208,7 @@ fn step(graph: &Graph, launch: &Launch, plan: &mut Plan) -> Step {
         kernel: at as u32,
         sites: (first..plan.sites.len() as u32).collect(),
         args: launch.args.iter().map(|b| BufferId(b.0)).collect(),
+        joined: false,
     }
 }
 
@@ -225,6 +247,19 @@ impl Order {
             run,
             commit: Vec::new(),
         }
+    }
+
+    /// The run and the commit in groups of launches that start together.
+    fn join(&self, graph: &Graph, program: &Program, donors: &[Option<u32>]) -> Vec<Vec<usize>> {
+        let buffer = |input: u32| {
+            let origin = |b: &kiln_codegen::BufferInfo| b.origin == Origin::Input(input);
+            program.buffers.iter().position(origin)
+        };
+        let donors = donors.iter().map(|d| d.and_then(buffer));
+        let joiner = Joiner::new(graph, program, donors);
+        let all: Vec<usize> = self.run.iter().chain(&self.commit).copied().collect();
+        let (run, commit) = all.split_at(self.commit_from);
+        [joiner.groups(run), joiner.groups(commit)].concat()
     }
 
     /// Moves the launches of donated outputs to the end where they are not safe already; gives each
@@ -323,27 +358,32 @@ impl Order {
 }
 
 /// Lets a temporary take over the memory of one that dies where it is written.
-fn in_place(program: &Program, order: &Order, plan: &mut Plan) {
-    let steps: Vec<usize> = order.run.iter().chain(&order.commit).copied().collect();
+fn in_place(program: &Program, groups: &[Vec<usize>], plan: &mut Plan) {
     let mut last_read = vec![0; plan.buffers.len()];
-    for (at, &l) in steps.iter().enumerate() {
-        for b in read(&program.launches[l]) {
+    for (at, group) in groups.iter().enumerate() {
+        for b in group.iter().flat_map(|l| read(&program.launches[*l])) {
             last_read[ix(b)] = at;
         }
     }
     let mut taken = vec![false; plan.buffers.len()];
-    for (at, &l) in steps.iter().enumerate() {
-        let launch = &program.launches[l];
-        for &(r, w) in &launch.in_place {
-            let (from, to) = (ix(launch.args[r]), ix(launch.args[w]));
-            let temporary = |p: Place| matches!(p, Place::Temporary | Place::InPlace(_));
-            let fits = temporary(plan.buffers[from].place)
-                && plan.buffers[to].place == Place::Temporary
-                && plan.buffers[from].len == plan.buffers[to].len
-                && plan.buffers[from].dtype.size() == plan.buffers[to].dtype.size();
-            if fits && last_read[from] == at && !taken[from] {
-                plan.buffers[to].place = Place::InPlace(BufferId(from as u32));
-                taken[from] = true;
+    for (at, group) in groups.iter().enumerate() {
+        for &l in group {
+            let launch = &program.launches[l];
+            // What another launch reads at the same time must stay.
+            let others = || group.iter().filter(|o| **o != l);
+            let read_beside =
+                |b: usize| others().any(|o| read(&program.launches[*o]).any(|r| ix(r) == b));
+            for &(r, w) in &launch.in_place {
+                let (from, to) = (ix(launch.args[r]), ix(launch.args[w]));
+                let temporary = |p: Place| matches!(p, Place::Temporary | Place::InPlace(_));
+                let fits = temporary(plan.buffers[from].place)
+                    && plan.buffers[to].place == Place::Temporary
+                    && plan.buffers[from].len == plan.buffers[to].len
+                    && plan.buffers[from].dtype.size() == plan.buffers[to].dtype.size();
+                if fits && last_read[from] == at && !taken[from] && !read_beside(from) {
+                    plan.buffers[to].place = Place::InPlace(BufferId(from as u32));
+                    taken[from] = true;
+                }
             }
         }
     }
@@ -362,14 +402,14 @@ fn args(launch: &Launch, written: bool) -> impl Iterator<Item = BufId> {
         .map(|(b, _)| *b)
 }
 
-fn written(launch: &Launch) -> impl Iterator<Item = BufId> {
+pub(crate) fn written(launch: &Launch) -> impl Iterator<Item = BufId> {
     args(launch, true)
 }
 
-fn read(launch: &Launch) -> impl Iterator<Item = BufId> {
+pub(crate) fn read(launch: &Launch) -> impl Iterator<Item = BufId> {
     args(launch, false)
 }
 
-fn ix(b: BufId) -> usize {
+pub(crate) fn ix(b: BufId) -> usize {
     b.0 as usize
 }

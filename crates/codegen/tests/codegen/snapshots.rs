@@ -23,6 +23,7 @@ fn launches(p: &Program) -> String {
             Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) => "library",
             Kernel::Custom(_) => "custom",
             Kernel::Cuda(_) => "cuda",
+            Kernel::Loop(_) | Kernel::If(_) => "control",
         };
         let args: Vec<String> = l
             .args

@@ -230,6 +230,34 @@ fn new_nodes_stand_where_the_old_one_stood() {
 }
 
 #[test]
+fn a_transposed_product_reads_transposed_operands() {
+    let run = |perm: [usize; 3], shared: bool| {
+        let mut graph = Graph::default();
+        let mut b = GraphBuilder::new(&mut graph, loc(1));
+        let x = b.input(f32s(&[2, 3, 3]), Role::Data);
+        let y = b.input(f32s(&[2, 3, 3]), Role::Data);
+        let product = b.op(ops::MatMul {}, &[x, y]).unwrap();
+        let perm = perm.into_iter().collect();
+        let turned = b.op(ops::Permute { perm }, &[product]).unwrap();
+        graph.add_output(turned);
+        if shared {
+            graph.add_output(product);
+        }
+        let (after, _) = optimize(graph.clone(), &Options::default()).unwrap();
+        let inputs = kiln_ir::fuzz::random_inputs(&graph, 3);
+        let mode = kiln_ir::eval::Mode::Rounded;
+        let values = |g: &Graph| kiln_ir::eval::evaluate(g, &inputs, &[], mode).unwrap();
+        assert_eq!(values(&graph)[0].floats(), values(&after)[0].floats());
+        let names: Vec<&str> = after.iter().map(|(_, n)| n.op.name()).collect();
+        names[names.len() - 1].to_string()
+    };
+    assert_eq!(run([0, 2, 1], false), "matmul");
+    // Where somebody else reads the product, it stays, and so it does under other permutations.
+    assert_eq!(run([0, 2, 1], true), "permute");
+    assert_eq!(run([1, 0, 2], false), "permute");
+}
+
+#[test]
 fn decompose_leaves_no_composite_in_graph_or_bodies() {
     let softmax = ops::Softmax {
         axis: 1,

@@ -69,6 +69,8 @@ pub(super) struct BoundStep {
     pub sites: SmallVec<[u32; 2]>,
     /// Whether its parts may run at the same time.
     pub parallel: bool,
+    /// Whether it runs at the same time as the step before it.
+    pub joined: bool,
 }
 
 /// Memory that outlives a run.
@@ -251,7 +253,12 @@ impl Binder<'_> {
         let mut blocks: Vec<Block> = Vec::new();
         let works = steps.iter().map(|s| self.link(s));
         let works = works.collect::<Result<Vec<_>>>()?;
+        // Joined steps run at the same time.
+        let mut times = Vec::with_capacity(steps.len());
+        let mut time = 0;
         for (i, step) in steps.iter().enumerate() {
+            time += (i > 0 && !step.joined) as usize;
+            times.push(time);
             for id in &step.args {
                 let at = id.0 as usize;
                 if !matches!(self.fixed[at], Loc::Arena(_)) {
@@ -262,22 +269,23 @@ impl Binder<'_> {
                 let block = *block_of[root].get_or_insert_with(|| {
                     blocks.push(Block {
                         size: 0,
-                        first: i,
-                        last: i,
+                        first: time,
+                        last: time,
                     });
                     blocks.len() - 1
                 });
-                blocks[block].last = i;
+                blocks[block].last = time;
                 blocks[block].size = blocks[block].size.max(bytes);
             }
         }
         let mut scratch: Vec<Option<usize>> = vec![None; works.len()];
         for (i, work) in works.iter().enumerate().filter(|(_, w)| w.scratch() > 0) {
+            let time = times[i];
             scratch[i] = Some(blocks.len());
             blocks.push(Block {
                 size: work.scratch(),
-                first: i,
-                last: i,
+                first: time,
+                last: time,
             });
         }
         let total = blocks
@@ -301,9 +309,50 @@ impl Binder<'_> {
                 step: i,
                 sites: step.sites.iter().copied().collect(),
                 parallel,
+                joined: step.joined,
             });
         }
+        steps
+            .chunk_by(|_, next| next.joined)
+            .try_for_each(|group| self.apart(group))?;
         Ok((bound, (layout.peak, layout.lower_bound)))
+    }
+
+    /// Checks that steps which run together are tile kernels, of which none touches what another
+    /// writes.
+    fn apart(&self, group: &[Step]) -> Result<()> {
+        // For each place in memory the steps that touch it, and whether they write.
+        let mut touched: HashMap<usize, (usize, bool)> = HashMap::new();
+        for (i, step) in group.iter().enumerate().filter(|_| group.len() > 1) {
+            let Kernel::Tile(program) = &self.plan.kernels[step.kernel as usize] else {
+                return Err(damaged!("a joined step is no tile kernel"));
+            };
+            if program.sites > 0 {
+                return Err(damaged!("a joined step can report a data error"));
+            }
+            for (id, arg) in step.args.iter().zip(&program.args) {
+                let (place, writes) = (self.memory(*id), arg.written);
+                let (other, written) = touched.entry(place).or_insert((i, writes));
+                if *other != i && (writes || *written) {
+                    return Err(damaged!("joined steps write what the others touch"));
+                }
+                *written |= writes;
+            }
+        }
+        Ok(())
+    }
+
+    /// One name for all buffers that may be the same memory.
+    fn memory(&self, id: BufferId) -> usize {
+        let at = id.0 as usize;
+        let donors = self.plan.outputs.iter().zip(&self.facts.donors);
+        let donor = donors
+            .filter(|(o, _)| o.buffer == id)
+            .find_map(|(_, donor)| *donor);
+        match donor {
+            Some(input) => self.plan.inputs[input].buffer.0 as usize,
+            None => self.facts.root[at],
+        }
     }
 
     fn link(&mut self, step: &Step) -> Result<Arc<Work>> {

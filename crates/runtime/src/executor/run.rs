@@ -7,7 +7,7 @@ use crate::buffer::Buffer;
 use crate::cuda::{Call, Session};
 use crate::error::{Error, Result};
 use crate::memory::Storage;
-use crate::tile::{Failure, Failures, run_all};
+use crate::tile::{Failure, Failures, Launch, run_all};
 use kiln_base::plan::Site;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -187,41 +187,95 @@ pub(super) fn run_steps(
     profile: Option<&Profile>,
 ) -> Result<Option<Failure>> {
     let failures = Failures::default();
-    for step in steps {
-        let args: SmallVec<[*mut u8; 12]> = step.args.iter().map(|a| place(*a)).collect();
+    for group in steps.chunk_by(|_, next| next.joined) {
+        let args = |step: &BoundStep| -> SmallVec<[*mut u8; 12]> {
+            step.args.iter().map(|a| place(*a)).collect()
+        };
         let mut inner = None;
         let start = profile.is_some().then(Instant::now);
         // SAFETY: binding proved that the work stays within its arguments' lengths; inputs, constants
-        // and prepared results are only read; outputs and the arena belong to this run; and
-        // `parallel` says when parts would disturb each other.
+        // and prepared results are only read; outputs and the arena belong to this run; `parallel`
+        // says when parts would disturb each other, and joined steps don't.
         unsafe {
-            match &*step.work {
-                Work::Tile(l) => run_all(l, &args, step.parallel, &failures),
-                Work::MatMul(m) => m.run(&args, step.parallel, &failures),
-                Work::Conv(c) => c.run(&args, step.parallel, &failures),
-                Work::Scan(s) => s.run(&args, step.parallel),
-                Work::ArgSort(s) => s.run(&args, step.parallel, &failures),
-                Work::Scatter(s) => s.run(&args, step.parallel, &failures),
-                Work::Custom(c) => c.run(&args).map_err(|text| {
-                    let site = step.sites.first().and_then(|s| sites.get(*s as usize));
-                    Error::Custom {
-                        op: site.map_or_else(String::new, |s| s.op.clone()),
-                        text,
-                        node: site.map_or(0, |s| s.node),
-                    }
-                })?,
-                Work::Cuda(_) => return Err(Error::Internal("a GPU kernel for the CPU".into())),
-                Work::Loop(l) => inner = l.run(&args, place(Loc::Arena(step.scratch)), counts)?,
-                Work::If(i) => inner = i.run(&args, place(Loc::Arena(step.scratch)), counts)?,
+            match group {
+                [step] => {
+                    let scratch = place(Loc::Arena(step.scratch));
+                    inner = run_step(step, &args(step), scratch, sites, counts, &failures)?;
+                }
+                _ => {
+                    let args: Vec<_> = group.iter().map(args).collect();
+                    let launch = |(step, args)| tile_launch(step, args);
+                    let launches: Vec<Launch> =
+                        group.iter().zip(&args).filter_map(launch).collect();
+                    run_all(&launches, &failures);
+                }
             }
         }
         if let (Some(start), Some(profile)) = (start, profile) {
-            profile.add(step.step, start.elapsed());
+            profile.add(group[0].step, start.elapsed());
         }
         counts.kernels.fetch_add(1, Ordering::Relaxed);
         if let Some(mut failure) = inner.or(failures.take()?) {
-            failure.site = step.sites.get(failure.site as usize).copied().unwrap_or(0);
+            let site = group[0].sites.get(failure.site as usize);
+            failure.site = site.copied().unwrap_or(0);
             return Ok(Some(failure));
+        }
+    }
+    Ok(None)
+}
+
+/// A step of a tile kernel, to run with others.
+fn tile_launch<'a>(step: &'a BoundStep, args: &'a SmallVec<[*mut u8; 12]>) -> Option<Launch<'a>> {
+    match &*step.work {
+        Work::Tile(program) => Some(Launch {
+            program,
+            args,
+            parallel: step.parallel,
+        }),
+        _ => None,
+    }
+}
+
+/// Runs a step by itself; gives the data error of a body in it.
+///
+/// # Safety
+/// The arguments and the scratch memory are those it was linked for, and `parallel` is right.
+unsafe fn run_step(
+    step: &BoundStep,
+    args: &[*mut u8],
+    scratch: *mut u8,
+    sites: &[Site],
+    counts: &Counts,
+    failures: &Failures,
+) -> Result<Option<Failure>> {
+    let parallel = step.parallel;
+    // SAFETY: the caller's.
+    unsafe {
+        match &*step.work {
+            Work::Tile(program) => {
+                let launch = Launch {
+                    program,
+                    args,
+                    parallel,
+                };
+                run_all(&[launch], failures);
+            }
+            Work::MatMul(m) => m.run(args, parallel, failures),
+            Work::Conv(c) => c.run(args, parallel, failures),
+            Work::Scan(s) => s.run(args, parallel),
+            Work::ArgSort(s) => s.run(args, parallel, failures),
+            Work::Scatter(s) => s.run(args, parallel, failures),
+            Work::Custom(c) => c.run(args).map_err(|text| {
+                let site = step.sites.first().and_then(|s| sites.get(*s as usize));
+                Error::Custom {
+                    op: site.map_or_else(String::new, |s| s.op.clone()),
+                    text,
+                    node: site.map_or(0, |s| s.node),
+                }
+            })?,
+            Work::Cuda(_) => return Err(Error::Internal("a GPU kernel for the CPU".into())),
+            Work::Loop(l) => return l.run(args, scratch, counts),
+            Work::If(i) => return i.run(args, scratch, counts),
         }
     }
     Ok(None)
