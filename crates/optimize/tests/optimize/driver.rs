@@ -27,7 +27,7 @@ fn an_unknown_pass_is_an_error_that_lists_the_passes() {
         ..Options::default()
     };
     let error = optimize(Graph::default(), &options).unwrap_err();
-    insta::assert_snapshot!(error, @r#"there is no pass "magic"; the passes are dead_code, views, constant_fold, common_subexpressions, conv_batch_norm, centring"#);
+    insta::assert_snapshot!(error, @r#"there is no pass "magic"; the passes are dead_code, views, products, constant_fold, common_subexpressions, conv_batch_norm, centring"#);
 }
 
 #[test]
