@@ -70,8 +70,10 @@ pub fn scan_with<C: Nest, X: Nest, Y: Nest>(
             );
         }
     };
-    let mut facts: Vec<(Fact, Option<Device>)> =
-        first.iter().map(|t| (t.fact().clone(), t.node.device)).collect();
+    let mut facts: Vec<(Fact, Option<Device>)> = first
+        .iter()
+        .map(|t| (t.fact().clone(), t.node.device))
+        .collect();
     facts.extend(scanned.iter().map(|t| {
         let slice = Fact::new(t.dtype(), t.dims()[1..].iter().cloned());
         (slice, t.node.device)

@@ -121,7 +121,13 @@ pub(crate) fn random(
             let pair = reserve_default(count as u64);
             let buffer =
                 Buffer::from_slice(&pair, &[2]).map_err(|e| OpError::new(e.to_string()))?;
-            Ok(Tensor::leaf(buffer, Role::RandomKey, None, loc, "random key"))
+            Ok(Tensor::leaf(
+                buffer,
+                Role::RandomKey,
+                None,
+                loc,
+                "random key",
+            ))
         }
     })?;
     if kind == RandomKind::Uniform && dtype.size() == 2 {

@@ -119,14 +119,16 @@ pub(crate) fn trace<T>(
     loc: &'static Location<'static>,
     f: impl FnOnce(&[Tensor]) -> T,
 ) -> Traced<T> {
-    let placeholder =
-        |f: Fact, device| scope::placeholder(f, Role::Data, device, loc, called);
+    let placeholder = |f: Fact, device| scope::placeholder(f, Role::Data, device, loc, called);
     let start = crate::node::serial();
     let step = trips.map(|trips| {
         let number = Fact::new(DType::I64, [0i64; 0]);
         (placeholder(number, None), trips.clone())
     });
-    let given: Vec<Tensor> = facts.iter().map(|(f, device)| placeholder(f.clone(), *device)).collect();
+    let given: Vec<Tensor> = facts
+        .iter()
+        .map(|(f, device)| placeholder(f.clone(), *device))
+        .collect();
     let mut inputs: Vec<Tensor> = step.iter().map(|(t, _)| t.clone()).collect();
     inputs.extend(given.iter().cloned());
     let trace = Trace {

@@ -79,7 +79,8 @@ pub fn checkpoint<I: Nest, T: Nest>(f: impl FnOnce(I) -> T, inputs: I) -> T {
     let plain: Vec<Tensor> = outputs.iter().map(Tensor::plain).collect();
     let refs: Vec<&Tensor> = plain.iter().collect();
     let joined = compose_many("checkpoint", &refs, plain.len(), |b| {
-        Ok(b.emit(ops::Barrier { detach: false }.into(), &plain)?.into_vec())
+        Ok(b.emit(ops::Barrier { detach: false }.into(), &plain)?
+            .into_vec())
     });
     if joined.iter().any(|t| t.error().is_some()) {
         return result.with(&mut joined.into_iter());
