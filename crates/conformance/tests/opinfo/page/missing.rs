@@ -73,13 +73,12 @@ pub(super) const MISSING: &[Missing] = &[
             "torch.autograd.functional.jacobian",
             "torch.autograd.functional.hessian",
             "torch.func.vmap",
-            "torch.utils.checkpoint.checkpoint",
         ],
         why: "not written",
     },
     Missing {
-        torch: &["torch.cond", "torch.while_loop"],
-        why: "branches and loops are Rust's; recorded ones have no kernels",
+        torch: &["torch.while_loop"],
+        why: "a recorded loop has a number of steps; see `scan`",
     },
     Missing {
         torch: &["Tensor.cuda"],
