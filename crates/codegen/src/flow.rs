@@ -153,11 +153,7 @@ impl Node {
     pub fn is_alone(&self) -> bool {
         matches!(
             self.op,
-            Op::Scan { .. }
-                | Op::ArgSort { .. }
-                | Op::Scatter(..)
-                | Op::Custom(_)
-                | Op::Control(_)
+            Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) | Op::Custom(_) | Op::Control(_)
         )
     }
 

@@ -1,7 +1,7 @@
 //! Library kernels in CUDA C++, executed on an emulated device, equal the reference.
 
 use crate::cuda::elements::values;
-use crate::cuda::{check, lowered, sources};
+use crate::cuda::{check, lowered};
 use crate::device;
 use crate::run::{Engine, run};
 use kiln_base::prim::{ScanKind, ScatterKind};
