@@ -1,7 +1,7 @@
 //! Tensors on a GPU: the emulated one, or that of the driver which `KILN_CUDA_DRIVER` names.
 
 use crate::{assert_close, matrix, vector};
-use kiln::nn::optim::Adam;
+use kiln::nn::optim::{Adam, Optimizer};
 use kiln::nn::{Forward, Linear, Module, ReLU, Sequential};
 use kiln::{DType, Device, ErrorKind, Spec, Tensor, Var, compile};
 use kiln_runtime::cuda;
@@ -116,7 +116,11 @@ fn cells_move_and_train_as_on_the_cpu() {
             .add(ReLU::new())
             .add(Linear::new(8, 3).unwrap());
         net.to(device).unwrap();
-        let mut optimizer = Adam::new(net.parameters()).lr(0.05).build().unwrap();
+        let rule = Adam {
+            lr: 0.05,
+            ..Adam::default()
+        };
+        let mut optimizer = Optimizer::new(&net.parameters(), rule).unwrap();
         let x = matrix(6, 5).to(device);
         let labels = Tensor::from_slice(&[0i64, 1, 2, 0, 1, 2], [6]).to(device);
         let mut losses = Vec::new();

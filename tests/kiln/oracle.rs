@@ -187,7 +187,7 @@ fn nudge(inputs: &[Array], rng: &mut Rng) -> Vec<Array> {
         .collect()
 }
 
-/// A compiled graph.
+/// A compiled graph: for the CPU, or with `KILN_TEST_DEVICE=cuda` for a GPU.
 pub struct Engine {
     pub executable: Executable,
     pub outputs: Vec<Option<usize>>,
@@ -196,7 +196,13 @@ pub struct Engine {
 
 impl Engine {
     pub fn new(graph: &Graph, options: &Options) -> Result<Engine, CompileError> {
-        let compilation = compile(graph, &[], options)?;
+        let mut options = options.clone();
+        if std::env::var("KILN_TEST_DEVICE").is_ok_and(|d| d == "cuda")
+            && crate::cuda::device().is_some()
+        {
+            options.gpu = Some(0);
+        }
+        let compilation = compile(graph, &[], &options)?;
         Ok(Engine {
             executable: compilation.executable,
             outputs: compilation.outputs,
@@ -219,13 +225,14 @@ pub fn run(executable: &Executable, inputs: &[Array]) -> Result<Vec<Buffer>, kil
     let mut buffers = Vec::new();
     for array in inputs {
         let shape: Vec<i64> = array.shape().iter().map(|d| *d as i64).collect();
-        buffers.push(Buffer::from_bytes(
-            array.dtype(),
-            &shape,
-            &array.to_bytes(),
-        )?);
+        let buffer = Buffer::from_bytes(array.dtype(), &shape, &array.to_bytes())?;
+        buffers.push(match executable.gpu() {
+            None => buffer,
+            Some(gpu) => buffer.to_gpu(gpu)?,
+        });
     }
-    executable.run(&mut buffers, &vec![false; inputs.len()])
+    let outputs = executable.run(&mut buffers, &vec![false; inputs.len()])?;
+    outputs.iter().map(Buffer::to_host).collect()
 }
 
 /// Whether the engine has kernels for every op.
