@@ -28,7 +28,6 @@
 //! They are read at the first call; a test may set them before it.
 
 pub mod abi;
-#[allow(missing_docs)]
 pub mod api;
 mod config;
 mod driver;

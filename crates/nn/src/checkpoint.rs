@@ -236,6 +236,7 @@ fn wrong(name: &str, part: &Part, wanted: &str) -> String {
 }
 
 /// What [`Checkpoint::restore`] will change once everything is known to fit.
+#[must_use = "nothing is restored before `finish`"]
 pub struct Restore<'a> {
     checkpoint: &'a Checkpoint,
     problems: Vec<String>,

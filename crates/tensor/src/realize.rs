@@ -104,20 +104,21 @@ fn realize_on(
             .filter(|t| t.device() == device && !t.is_realized());
         lazy.map(|t| (*t).clone()).collect()
     };
-    let targets = lazy().into_iter();
-    let saved: Vec<Operand> = targets.flat_map(|t| needed(&t, loc)).collect();
     loop {
         let targets = lazy();
         if targets.is_empty() {
             return Ok(());
         }
+        // What has one element may be a loss, whose gradients are asked for next.
+        let losses = targets.iter().filter(|t| t.fact().numel().is(1));
+        let saved: Vec<Operand> = losses.flat_map(|t| needed(t, loc)).collect();
         let pending = Pending::lock(&targets, device);
         // Another thread may have computed some meanwhile.
         let targets = lazy();
         if targets.is_empty() {
             return Ok(());
         }
-        match Run::new(device, targets, &saved, pending, on_failure) {
+        match Run::new(device, targets, saved, pending, on_failure) {
             Ok(run) => return run.run(loc),
             // Another thread is writing over a value that this one needs, and computes what depends
             // on it in the same run: wait for that run.
@@ -279,7 +280,7 @@ impl Run {
     fn new(
         device: Device,
         targets: Vec<Tensor>,
-        saved: &[Operand],
+        saved: Vec<Operand>,
         pending: Pending,
         on_failure: OnFailure,
     ) -> Result<Run, Missing> {
@@ -310,7 +311,7 @@ impl Run {
     }
 
     /// Asks for what is costly behind these values: from that, a backward pass computes the rest again.
-    fn keep_costly(&mut self, saved: &[Operand]) {
+    fn keep_costly(&mut self, saved: Vec<Operand>) {
         let entries = &self.gather.entries;
         let mut is_read = vec![false; entries.len()];
         for entry in entries.iter().filter(|e| is_product(&e.node.op)) {
@@ -323,13 +324,14 @@ impl Run {
         let mut costly = Vec::new();
         while let Some(v) = stack.pop() {
             let at = v.node.index();
-            if entries[at].is_input || std::mem::replace(&mut seen[at], true) {
+            if entries[at].is_input {
                 continue;
             }
             // The operands of products are written anyway.
-            match is_cheap(&entries[at].node.op) && !is_read[at] {
-                true => stack.extend(self.gather.operands(&entries[at])),
-                false => costly.push(v),
+            if is_read[at] || !is_cheap(&entries[at].node.op) {
+                costly.push(v);
+            } else if !std::mem::replace(&mut seen[at], true) {
+                stack.extend(self.gather.operands(&entries[at]));
             }
         }
         for v in costly {

@@ -78,14 +78,12 @@ KILN_CALL double kiln_digamma_right(double x) {
     return log(x) - 0.5 / x - square * sum;
 }
 KILN_CALL double kiln_digamma(double x) {
-    const double pi = 3.14159265358979323846;
     if (x != x) return x;
     if (x == 0.0) return copysign((double)kiln_inf, -x);
     if (x > 0.0) return x == kiln_inf ? x : kiln_digamma_right(x);
     if (x == floor(x)) return kiln_nan;
     double f = x - rint(x);
-    double cot = fabs(f) > 0.25 ? copysign(tan(pi * (0.5 - fabs(f))), f) : 1.0 / tan(pi * f);
-    return kiln_digamma_right(1.0 - x) - pi * cot;
+    return kiln_digamma_right(1.0 - x) - 3.14159265358979323846 * (cospi(f) / sinpi(f));
 }
 
 // zeta for s > 1 and q > 0.

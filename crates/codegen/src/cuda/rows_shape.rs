@@ -35,6 +35,10 @@ const FILL: i64 = 1 << 17;
 const MOST_TRIPS: i64 = 8;
 /// Threads of a block of short rows.
 const THREADS: u32 = 256;
+/// Rows of a block whose neighbouring threads read neighbouring rows.
+const COLUMNS: u32 = 32;
+/// Bytes of shared memory that every device has for a block.
+const MOST_SHARED: u32 = 48 << 10;
 
 impl Shape {
     pub fn of(kernel: &Kernel) -> Shape {
@@ -52,8 +56,10 @@ impl Shape {
                 ((THREADS / lanes).max(1), lanes)
             }
             Order::RowsFirst => {
-                let lanes = power(FILL / rows).min(power(steps / 4)).clamp(1, 32) as u32;
-                (if lanes == 1 { THREADS } else { 32 }, lanes)
+                let wanted = power(FILL / rows).min(power(steps / 4)).clamp(1, 32) as u32;
+                let room = MOST_SHARED / (COLUMNS * shared_bytes(kernel).max(1));
+                let lanes = wanted.min(power(i64::from(room) + 1) as u32 / 2).max(1);
+                (if lanes == 1 { THREADS } else { COLUMNS }, lanes)
             }
         };
         // A block of more than a warp a row has no second row: its threads wait for each other.
@@ -113,6 +119,16 @@ fn inner_lanes(kernel: &Kernel, rows: i64, steps: i64) -> u32 {
 /// The smallest power of 2 that is not below `n`.
 fn power(n: i64) -> i64 {
     (n.max(1) as u64).next_power_of_two() as i64
+}
+
+/// Bytes that a lane leaves in shared memory.
+fn shared_bytes(kernel: &Kernel) -> u32 {
+    let bytes = kernel.body.iter().map(|def| match def.expr {
+        Expr::Reduce { .. } => def.dtype.compute().size(),
+        Expr::ArgReduce { .. } => 16,
+        _ => 0,
+    });
+    bytes.sum::<usize>() as u32
 }
 
 /// The trips of a thread over the inner points, if an unrolled loop is not too long.

@@ -98,6 +98,7 @@ pub(super) fn unary(op: Unary, x: &str, compute: Compute) -> String {
         Abs => format!("fabs{f}({x})"),
         Not => format!("({})({x} == 0)", ctype(compute)),
         Recip => format!("{one} / {x}"),
+        Rsqrt if compute == Compute::F64 => format!("{one} / sqrt({x})"),
         Sigmoid => format!("{one} / ({one} + exp{f}(-{x}))"),
         Round => format!("rint{f}({x})"),
         IsNan => format!("{x} != {x}"),

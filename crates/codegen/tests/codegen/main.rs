@@ -2,6 +2,7 @@
 
 mod cuda;
 mod device;
+mod families;
 mod fuzz;
 mod run;
 mod snapshots;

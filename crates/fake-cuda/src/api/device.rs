@@ -9,23 +9,23 @@ use std::ffi::{c_char, c_int};
 fn attribute(attribute: c_int) -> c_int {
     let (major, minor) = driver().config.capability;
     match attribute {
-        1 | 2 | 3 => [1024, 1024, 1024][attribute as usize - 1], // threads of a block, its x and y
-        4 => 64,                                                 // its z
-        5 => c_int::MAX,                                         // blocks in x
-        6 | 7 => 65535,                                          // in y and z
-        8 => 48 << 10,                                           // shared memory of a block
-        9 => 64 << 10,                                           // constant memory
-        10 => 32,                                                // threads of a warp
-        12 => 65536,                                             // registers of a block
-        13 => 1_980_000,                                         // kHz
-        16 => 132,                                               // multiprocessors
-        31 => 1,                                                 // concurrent kernels
-        36 => 2_619_000,                                         // kHz of memory
-        37 => 5120,                                              // bits of its bus
-        38 => 50 << 20,                                          // second-level cache
-        39 => 2048,                                              // threads of a multiprocessor
-        40 => 3,                                                 // copy engines
-        41 => 1,                                                 // unified addressing
+        1..=3 => 1024,   // threads of a block, its x and y
+        4 => 64,         // its z
+        5 => c_int::MAX, // blocks in x
+        6 | 7 => 65535,  // in y and z
+        8 => 48 << 10,   // shared memory of a block
+        9 => 64 << 10,   // constant memory
+        10 => 32,        // threads of a warp
+        12 => 65536,     // registers of a block
+        13 => 1_980_000, // kHz
+        16 => 132,       // multiprocessors
+        31 => 1,         // concurrent kernels
+        36 => 2_619_000, // kHz of memory
+        37 => 5120,      // bits of its bus
+        38 => 50 << 20,  // second-level cache
+        39 => 2048,      // threads of a multiprocessor
+        40 => 3,         // copy engines
+        41 => 1,         // unified addressing
         75 => major,
         76 => minor,
         81 => 228 << 10,           // shared memory of a multiprocessor

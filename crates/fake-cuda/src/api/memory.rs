@@ -98,7 +98,7 @@ fn between(to: u64, from: u64, len: usize, stream: usize) -> Result<(), Failure>
 fn fill(to: u64, value: u32, element: usize, count: usize, stream: usize) -> Result<(), Failure> {
     let driver = driver();
     check_device(driver, to, element * count)?;
-    if to % element as u64 != 0 {
+    if !to.is_multiple_of(element as u64) {
         return Err(failure(
             INVALID_VALUE,
             format!("memset at {to:#x} with elements of {element}"),

@@ -1,7 +1,12 @@
 //! The functions of the driver, as the CUDA driver API manual describes them.
 
 // The manual documents the functions, and C callers pass the pointers that it asks for.
-#![allow(missing_docs, non_snake_case, clippy::too_many_arguments)]
+#![allow(
+    missing_docs,
+    non_snake_case,
+    clippy::too_many_arguments,
+    clippy::not_unsafe_ptr_arg_deref
+)]
 
 /// Defines exported functions, and `table`, their names with their addresses.
 macro_rules! exports {

@@ -3,7 +3,7 @@
 use super::opcode::Opcode;
 use super::operand::{immediate, operand};
 use super::{Decoder, Frame, Result};
-use crate::lanes::{Operands, Run, Slot, bits, float, integer, moves, packed};
+use crate::lanes::{Operands, Run, Slot, bits, carry, float, integer, moves, packed};
 use crate::ptx::{Operand, Type};
 
 /// The types of the operands of a loop.
@@ -33,16 +33,43 @@ impl<'m> Decoder<'m> {
         opcode: &Opcode,
         o: &[Operand],
     ) -> Result<()> {
+        let (takes, sets) = (
+            matches!(opcode.name, "addc" | "subc" | "madc"),
+            opcode.has("cc"),
+        );
+        if takes || sets {
+            return self.with_carry(frame, opcode, o, carry::number(takes, sets));
+        }
         match opcode.name {
+            "addc" | "madc" => {
+                let writes = opcode.has("cc");
+                self.carried(frame, opcode, o, writes)
+            }
+            "add" | "mad" if opcode.has("cc") => self.carried(frame, opcode, o, true),
             "add" | "sub" | "mul" | "mul24" | "div" | "rem" | "min" | "max" | "and" | "or"
             | "xor" | "shl" | "shr" | "copysign" => self.binary(frame, opcode, o),
-            "mad" | "fma" | "sad" | "dp4a" | "bfe" | "shf" | "prmt" | "lop3" | "bfi" => {
+            "mad" | "fma" | "sad" | "dp4a" | "dp2a" | "bfe" | "shf" | "prmt" | "lop3" | "bfi" => {
                 self.ternary(frame, opcode, o)
             }
             "abs" | "neg" | "not" | "cnot" | "sqrt" | "rcp" | "rsqrt" | "ex2" | "lg2" | "sin"
             | "cos" | "tanh" | "popc" | "clz" | "brev" | "bfind" => self.unary(frame, opcode, o),
             name => Err(format!("unsupported instruction `{name}`")),
         }
+    }
+
+    /// `add.cc`, `addc`, `mad.lo.cc` and the like.
+    fn with_carry(
+        &mut self,
+        frame: &mut Frame,
+        opcode: &Opcode,
+        o: &[Operand],
+        number: u32,
+    ) -> Result<()> {
+        let part = opcode.take(|p| ["lo", "hi"].into_iter().find(|&w| w == p));
+        let base = opcode.name.get(..3).unwrap_or(opcode.name);
+        let name = part.map_or(base.to_string(), |part| format!("{base}.{part}"));
+        let ty = opcode.ty()?;
+        self.emit(frame, carry::pick(&name, ty), o, Types::all(ty), number)
     }
 
     /// Emits a loop with the operands in `o`, destination first.
@@ -138,6 +165,12 @@ impl<'m> Decoder<'m> {
             "dp4a" => {
                 let (x, y) = (opcode.ty()?, opcode.ty()?);
                 return self.emit(frame, bits::pick_dp4a(x, y), o, Types::all(Type::U32), 0);
+            }
+            "dp2a" => {
+                let upper = part == Some("hi");
+                let (x, y) = (opcode.ty()?, opcode.ty()?);
+                let run = bits::pick_dp2a(x, y, upper);
+                return self.emit(frame, run, o, Types::all(Type::U32), 0);
             }
             "lop3" => {
                 let ty = opcode.ty()?;

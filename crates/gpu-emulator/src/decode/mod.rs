@@ -3,6 +3,7 @@
 
 mod arithmetic;
 mod asynchronous;
+mod carry;
 mod collective;
 mod control;
 mod matrix;
@@ -57,6 +58,7 @@ pub(crate) fn kernel(
         words: 0,
         predicates: UNUSED + 1,
         constants: HashMap::new(),
+        carry: None,
         shared: HashMap::new(),
         shared_end: SHARED_START,
         dynamic_align: 16,
@@ -110,6 +112,8 @@ struct Decoder<'m> {
     words: u32,
     predicates: u32,
     constants: HashMap<(Constant, bool), Slot>,
+    /// The carry flag, once an instruction names it.
+    carry: Option<Slot>,
     /// Offsets of the shared variables that are used.
     shared: HashMap<String, u32>,
     shared_end: usize,

@@ -136,6 +136,34 @@ pub(crate) fn pick_insert(ty: Type) -> Option<Run> {
     })
 }
 
+/// The loop of `dp2a.lo.x.y` or `dp2a.hi.x.y`: two products of halves by bytes, summed up.
+pub(crate) fn pick_dp2a(x: Type, y: Type, upper: bool) -> Option<Run> {
+    macro_rules! dot {
+        ($x:ty, $y:ty, $from:literal) => {
+            ternary(|a: u32, b: u32, c: u32| {
+                let mut sum = c;
+                for i in 0..2 {
+                    let (half, byte) = (a >> (16 * i), b >> (8 * i + $from));
+                    let product = half as $x as i32 * byte as $y as i32;
+                    sum = sum.wrapping_add(product as u32);
+                }
+                sum
+            })
+        };
+    }
+    Some(match (x, y, upper) {
+        (U32, U32, false) => dot!(u16, u8, 0),
+        (U32, S32, false) => dot!(u16, i8, 0),
+        (S32, U32, false) => dot!(i16, u8, 0),
+        (S32, S32, false) => dot!(i16, i8, 0),
+        (U32, U32, true) => dot!(u16, u8, 16),
+        (U32, S32, true) => dot!(u16, i8, 16),
+        (S32, U32, true) => dot!(i16, u8, 16),
+        (S32, S32, true) => dot!(i16, i8, 16),
+        _ => return None,
+    })
+}
+
 /// The loop of `dp4a.x.y`: four products of bytes, summed up.
 pub(crate) fn pick_dp4a(x: Type, y: Type) -> Option<Run> {
     macro_rules! dot {

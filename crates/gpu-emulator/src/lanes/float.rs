@@ -193,12 +193,13 @@ pub(crate) fn pick_unary(name: &str, ty: Type, mode: &Mode) -> Option<Run> {
         ("sqrt", F64) => rounded!(mode, f64::sqrt, sqrt64, |f| unary(f)),
         ("rcp", F64) if mode.flush => unary(|x: f64| upper_half(1.0 / upper_half(x))),
         ("rcp", F64) => rounded!(mode, |x: f64| 1.0 / x, rcp64, |f| unary(f)),
+        ("rsqrt", F64) if !mode.flush => unary(|x: f64| 1.0 / x.sqrt()),
         ("rsqrt", F64) => unary(|x: f64| upper_half(1.0 / upper_half(x).sqrt())),
         _ => return None,
     })
 }
 
-/// The approximate f64 functions see and give only the upper word; they flush subnormals.
+/// The f64 approximations with `.ftz` see and give only the upper word; without, they are done in software.
 #[inline(always)]
 fn upper_half(x: f64) -> f64 {
     let bits = x.to_bits() & 0xffff_ffff_0000_0000;

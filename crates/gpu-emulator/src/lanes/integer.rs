@@ -35,6 +35,12 @@ mod rest {
     remainder!(u16 i16 u32 i32 u64 i64);
 }
 
+/// `f` of the low and of the high halves.
+#[inline(always)]
+fn pairwise(x: u32, y: u32, f: impl Fn(u16, u16) -> u16) -> u32 {
+    f(x as u16, y as u16) as u32 | (f((x >> 16) as u16, (y >> 16) as u16) as u32) << 16
+}
+
 /// The loop of a two-operand instruction.
 pub(crate) fn pick_binary(name: &str, ty: Type, saturate: bool) -> Option<Run> {
     Some(match (name, ty) {
@@ -44,6 +50,7 @@ pub(crate) fn pick_binary(name: &str, ty: Type, saturate: bool) -> Option<Run> {
         ("add", U16 | S16) => binary(u16::wrapping_add),
         ("add", U32 | S32) => binary(u32::wrapping_add),
         ("add", U64 | S64) => binary(u64::wrapping_add),
+        ("add", U16x2 | S16x2) => binary(|x, y| pairwise(x, y, u16::wrapping_add)),
         ("sub", U16 | S16) => binary(u16::wrapping_sub),
         ("sub", U32 | S32) => binary(u32::wrapping_sub),
         ("sub", U64 | S64) => binary(u64::wrapping_sub),
@@ -76,6 +83,10 @@ pub(crate) fn pick_binary(name: &str, ty: Type, saturate: bool) -> Option<Run> {
         ("rem", S64) => binary(rest::i64),
         ("min", U16) => binary(|x: u16, y: u16| x.min(y)),
         ("min", S16) => binary(|x: i16, y: i16| x.min(y)),
+        ("min", U16x2) => binary(|x, y| pairwise(x, y, u16::min)),
+        ("min", S16x2) => binary(|x, y| pairwise(x, y, |x, y| (x as i16).min(y as i16) as u16)),
+        ("max", U16x2) => binary(|x, y| pairwise(x, y, u16::max)),
+        ("max", S16x2) => binary(|x, y| pairwise(x, y, |x, y| (x as i16).max(y as i16) as u16)),
         ("min", U32) => binary(|x: u32, y: u32| x.min(y)),
         ("min", S32) => binary(|x: i32, y: i32| x.min(y)),
         ("min", U64) => binary(|x: u64, y: u64| x.min(y)),

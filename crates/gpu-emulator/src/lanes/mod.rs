@@ -3,6 +3,7 @@
 
 pub(crate) mod approx;
 pub(crate) mod bits;
+pub(crate) mod carry;
 pub(crate) mod compare;
 pub(crate) mod convert;
 pub(crate) mod float;
@@ -31,8 +32,10 @@ pub(crate) type Predicate = u32;
 pub(crate) const ALWAYS: Predicate = 0;
 /// The predicate that is always false.
 pub(crate) const NEVER: Predicate = 1;
-/// Where unwanted predicates are written.
-pub(crate) const UNUSED: Predicate = 2;
+/// The carry flag.
+pub(crate) const CARRY: Predicate = 2;
+/// Where unwanted predicates are written. Those of the program come behind it.
+pub(crate) const UNUSED: Predicate = 3;
 
 /// 64 bytes, so that registers are aligned for every instruction set.
 #[derive(Copy, Clone, Debug)]

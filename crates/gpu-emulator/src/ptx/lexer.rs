@@ -79,10 +79,13 @@ pub(crate) fn tokenize(source: &str) -> Result<Vec<Token<'_>>, SyntaxError> {
     Ok(tokens)
 }
 
-/// The end of the word at `at`; `::` belongs to a word, a single `:` ends it.
-fn word_end(bytes: &[u8], mut at: usize) -> usize {
+/// The end of the word at `at`; `::` belongs to a word, a single `:` ends it, and so does a second dot of what
+/// begins with one (`.reg.b32`).
+fn word_end(bytes: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
     loop {
         match bytes.get(at) {
+            Some(b'.') if bytes[start] == b'.' => return at,
             Some(&b) if is_word_byte(b) => at += 1,
             Some(b':')
                 if bytes.get(at + 1) == Some(&b':')

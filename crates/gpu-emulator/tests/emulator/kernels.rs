@@ -265,3 +265,33 @@ fn atomics_votes_divergence_and_bytes() {
         assert_eq!(gpu.read::<i32>(reversed, n), want);
     }
 }
+
+#[test]
+fn carries_and_products_of_halves() {
+    let mut gpu = Gpu::from_text(
+        ".visible .entry k(.param .u64 p) {
+            .reg .b32 %a, %b, %c, %d, %e; .reg .b64 %p;
+            ld.param.u64 %p, [p];
+            mov.u32 %a, 0xffffffff;
+            mov.u32 %b, 3;
+            mad.lo.cc.u32 %c, %a, %b, 7;
+            madc.hi.cc.u32 %d, %a, %b, %a;
+            addc.u32 %e, %a, 5;
+            st.global.u32 [%p], %c;
+            st.global.u32 [%p+4], %d;
+            st.global.u32 [%p+8], %e;
+            mov.u32 %a, 0xfffe0003;
+            mov.u32 %b, 0x04030201;
+            dp2a.lo.s32.u32 %c, %a, %b, 100;
+            dp2a.hi.u32.u32 %d, %a, %b, 100;
+            st.global.u32 [%p+12], %c;
+            st.global.u32 [%p+16], %d;
+            ret;
+        }",
+    );
+    let out = gpu.empty::<u32>(5);
+    gpu.run("k", [1, 1, 1], 1, 0).unwrap();
+    // 0xffffffff * 3 = 0x2_fffffffd; + 7 carries one; 2 + 0xffffffff + 1 carries one; 0xffffffff + 5 + 1.
+    let want = [4, 2, 5, 100 + 3 - 4, 100 + 3 * 3 + 0xfffe * 4];
+    assert_eq!(gpu.read::<u32>(out, 5), want);
+}

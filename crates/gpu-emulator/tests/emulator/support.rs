@@ -4,11 +4,16 @@ use kiln_gpu_emulator::{Fault, Launch, Memory, Options, Program, Statistics};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// Where a fixture is.
+pub fn fixture_path(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures")
+        .join(path)
+}
+
 /// The text of a fixture.
 pub fn fixture(path: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/fixtures")
-        .join(path);
+    let path = fixture_path(path);
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 

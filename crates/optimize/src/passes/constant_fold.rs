@@ -84,7 +84,10 @@ impl Rule for ConstantFold {
 
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
         let node = view.node(id);
-        let folds = !matches!(node.op, Op::Random(_) | Op::If(_) | Op::Loop(_));
+        let folds = !matches!(
+            node.op,
+            Op::Random(_) | Op::If(_) | Op::Loop(_) | Op::Custom(_)
+        );
         if node.inputs.is_empty() || !folds || !is_small(node.fact()) {
             return None;
         }

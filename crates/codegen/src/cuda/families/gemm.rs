@@ -27,7 +27,7 @@ pub(super) struct Gemm<'a> {
     /// The launch's arguments that are multiplied.
     pub reads: [u16; 2],
     /// Classes of operands beside `Strided`.
-    pub operands: &'static str,
+    pub operands: String,
 }
 
 /// An operand's C++: a class that gives lines, how it is made in the kernel, and how it is best read.
@@ -128,7 +128,7 @@ impl Gemm<'_> {
             let _ = writeln!(scope, "#define MMA_TYPE \"{}\"", self.dtype);
         }
         scope += include_str!("gemm_operands.cu");
-        scope += self.operands;
+        scope += &self.operands;
         scope += match half {
             true => include_str!("gemm_mma.cu"),
             false => include_str!("gemm_fma.cu"),

@@ -34,7 +34,7 @@ pub(super) fn print(launch: &Launch, m: &MatMul) -> Printed {
         at: "(batch * m + i) * n + j".into(),
         store: Store::of(launch, m.out, m.dtype),
         reads: [m.lhs.arg, m.rhs.arg],
-        operands: "",
+        operands: String::new(),
     };
     gemm.print(|source, call| {
         [

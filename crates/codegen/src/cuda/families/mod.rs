@@ -11,6 +11,7 @@ use kiln_base::plan::Kernel;
 use kiln_base::tile::Arg;
 use kiln_base::{DType, Dim};
 
+mod conv;
 mod gemm;
 mod matmul;
 mod scan;
@@ -24,6 +25,7 @@ mod sort;
 pub(super) fn print(launch: &Launch) -> Result<Printed, String> {
     match &launch.kernel {
         Kernel::MatMul(m) => Ok(matmul::print(launch, m)),
+        Kernel::Conv(c) => Ok(conv::print(launch, c)),
         Kernel::Scan(s) => Ok(scan::print(launch, s)),
         Kernel::ArgSort(s) => Ok(sort::print(launch, s)),
         Kernel::Scatter(s) => Ok(scatter::print(launch, s)),

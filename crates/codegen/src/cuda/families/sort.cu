@@ -24,16 +24,21 @@ __device__ __forceinline__ void sort_shared(Record* records) {
     __syncthreads();
 }
 
-// Where the record at `at` of a lane goes when sorted runs of `run` records become runs of twice as many.
-__device__ __forceinline__ Index merged_place(const Record* lane, Index len, Index run, Index at) {
+// Where the record at `at` of a lane goes when neighbouring sorted runs of `run` records, `span` records
+// together, become one: behind those before it in its run, and the smaller ones of the other runs.
+__device__ __forceinline__ Index merged_place(const Record* lane, Index len, Index run, Index span, Index at) {
     const Record own = lane[at];
-    const Index number = at / run, other = (number ^ 1) * run;
-    Index low = other < len ? other : len, high = other + run < len ? other + run : len;
-    while (low < high) {
-        const Index middle = (low + high) / 2;
-        if (less(lane[middle], own)) low = middle + 1;
-        else high = middle;
+    const Index first = at / span * span, end = first + span < len ? first + span : len;
+    Index place = first + at % run;
+    for (Index other = first; other < end; other += run) {
+        if (other == at - at % run) continue;
+        Index low = other, high = other + run < end ? other + run : end;
+        while (low < high) {
+            const Index middle = (low + high) / 2;
+            if (less(lane[middle], own)) low = middle + 1;
+            else high = middle;
+        }
+        place += low - other;
     }
-    const Index before = low - (other < len ? other : len);
-    return number / 2 * 2 * run + at % run + before;
+    return place;
 }

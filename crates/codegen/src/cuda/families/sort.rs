@@ -1,6 +1,6 @@
-//! Sorting. A block sorts a few short lanes, or a part of a long one, in shared memory; the parts are
-//! merged run by run, each record finding its place by binary search. Where the length of lanes is not
-//! known, one block a lane does all the merging.
+//! Sorting. A block sorts a few short lanes, or a part of a long one, in shared memory. The sorted parts
+//! are merged, several at once and all where their number is not known: each record finds its place by
+//! binary search in the other parts.
 
 use super::{Call, few, line_of_blocks, lines, scope};
 use crate::cuda::source::{Index, Source, memory};
@@ -14,29 +14,28 @@ const WIDTH: i64 = 1024;
 /// Threads of a block at least.
 const THREADS: i64 = 64;
 
+/// Runs that are merged at once.
+const WAYS: i64 = 16;
+
 pub(super) fn print(launch: &Launch, s: &ArgSort) -> Printed {
     let sort = Sort { launch, s };
-    let steps = match s.len.as_const() {
-        Some(len) if len <= WIDTH => vec![sort.parts(false)],
+    let mut steps = Vec::new();
+    match s.len.as_const() {
+        Some(len) if len <= WIDTH => steps.push(sort.parts(false)),
         Some(len) => {
-            let mut steps = vec![sort.parts(true)];
+            steps.push(sort.parts(true));
             let mut run = WIDTH;
             while run < len {
-                steps.push(sort.merge(run, steps.len() % 2 == 0, 2 * run >= len));
-                run *= 2;
+                let span = run.saturating_mul(WAYS).min(len);
+                steps.push(sort.merge(steps.len(), run, &Dim::Const(span), span >= len));
+                run = span;
             }
-            steps
         }
-        None => vec![sort.parts(true), sort.merge_all()],
-    };
-    let scratch = match (steps.len(), s.len.as_const()) {
-        (1, _) => 0,
-        (2, Some(_)) => 1,
-        _ => 2,
-    };
+        None => steps.extend([sort.parts(true), sort.merge(1, WIDTH, &s.len, true)]),
+    }
     Printed {
+        scratch: vec![sort.scratch(); steps.len() - 1],
         steps,
-        scratch: vec![sort.scratch(); scratch],
         in_place: Vec::new(),
     }
 }
@@ -157,64 +156,38 @@ const Index at = part % parts * WIDTH + e % WIDTH;",
         call.step(source.finish(grid, [(width * together / 2) as u32, 1, 1], 0))
     }
 
-    /// One pass over all lanes, from the first scratch memory to the second or back.
-    fn merge(&self, run: i64, back: bool, last: bool) -> Step {
+    /// The pass of this number, which merges sorted runs, `span` records together.
+    fn merge(&self, pass: usize, run: i64, span: &Dim, last: bool) -> Step {
         let s = self.s;
-        let (from, to) = if back { (1, 0) } else { (0, 1) };
+        let (from, to) = (Slot::Scratch(pass - 1), Slot::Scratch(pass));
+        let out = Slot::Arg(s.out as usize);
         let mut call = Call::new(self.launch);
-        call.push(Slot::Scratch(from), DType::I64, false);
-        match last {
-            true => call.push(Slot::Arg(s.out as usize), DType::I64, true),
-            false => call.push(Slot::Scratch(to), DType::I64, true),
-        }
+        call.push(from, DType::I64, false);
+        call.push(if last { out } else { to }, DType::I64, true);
         let mut source = self.source(&call, if last { "sort" } else { "sort_merge" }, WIDTH);
-        let from = call.pointer(Slot::Scratch(from));
+        let span = source.dim(span);
         lines(
             &mut source,
             &format!(
                 "\
 const Index point = (Index)blockIdx.x * 256 + threadIdx.x, lane = point / len, at = point % len;
 if (lane >= lanes) return;
-const Record* records = (const Record*){from} + lane * len;
-const Index place = merged_place(records, len, {run}, at);"
+const Record* records = (const Record*){} + lane * len;
+const Index place = merged_place(records, len, {run}, {span}, at);",
+                call.pointer(from)
             ),
         );
         source.line(match last {
             true => format!(
                 "if (place < kept) {}[lane * kept + place] = index_of(records[at]);",
-                call.pointer(Slot::Arg(s.out as usize))
+                call.pointer(out)
             ),
             false => format!(
                 "((Record*){})[lane * len + place] = records[at];",
-                call.pointer(Slot::Scratch(to))
+                call.pointer(to)
             ),
         });
         let grid = line_of_blocks(&s.lanes * &s.len, 256);
-        call.step(source.finish(grid, [256, 1, 1], 0))
-    }
-
-    /// All passes over a lane by one block.
-    fn merge_all(&self) -> Step {
-        let s = self.s;
-        let mut call = Call::new(self.launch);
-        call.push(Slot::Scratch(0), DType::I64, true);
-        call.push(Slot::Scratch(1), DType::I64, true);
-        call.push(Slot::Arg(s.out as usize), DType::I64, true);
-        let mut source = self.source(&call, "sort", WIDTH);
-        let [a, b] = [0, 1].map(|i| call.pointer(Slot::Scratch(i)));
-        let out = call.pointer(Slot::Arg(s.out as usize));
-        lines(&mut source, &format!("\
-const Index lane = blockIdx.x;
-Record *from = (Record*){a} + lane * len, *to = (Record*){b} + lane * len;
-for (Index run = WIDTH; run < len; run *= 2) {{
-for (Index at = threadIdx.x; at < len; at += blockDim.x) to[merged_place(from, len, run, at)] = from[at];
-__syncthreads();
-Record* const sorted = to;
-to = from;
-from = sorted;
-}}
-for (Index at = threadIdx.x; at < kept; at += blockDim.x) {out}[lane * kept + at] = index_of(from[at]);"));
-        let grid = line_of_blocks(s.lanes.clone(), 1);
         call.step(source.finish(grid, [256, 1, 1], 0))
     }
 }

@@ -1,0 +1,112 @@
+//! Kernels in CUDA C++, compiled by NVRTC and executed on an emulated device, equal the reference.
+
+use crate::device;
+use crate::fuzz::{coarsest, config, difference, show};
+use crate::run::{Engine, decomposed, run};
+use kiln_base::plan::Kernel;
+use kiln_codegen::{Options, Program, Target, lower};
+use kiln_ir::Graph;
+use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
+use kiln_ir::fuzz::random_inputs;
+
+pub mod elements;
+mod schedules;
+mod sources;
+
+/// Lowered for the device; `None` where a kernel has no printer.
+pub fn lowered(graph: &Graph, fuse: bool) -> Option<Program> {
+    let options = Options {
+        fuse,
+        target: Target::Cuda,
+        ..Options::default()
+    };
+    match lower(graph, &options) {
+        Ok(p) => Some(p),
+        Err(e) if e.text.contains("has no CUDA kernel yet") => None,
+        Err(e) => panic!("{e}\n{graph}"),
+    }
+}
+
+pub fn sources(program: &Program) -> String {
+    let mut text = String::new();
+    for l in &program.launches {
+        if let Kernel::Cuda(k) = &l.kernel {
+            text += &format!(
+                "// grid {:?} block {:?} in place {:?}\n{}\n",
+                k.grid, k.block, l.in_place, k.source
+            );
+        }
+    }
+    text
+}
+
+/// Runs a graph fused, with `both` also unfused, and compares with the reference.
+pub fn check(graph: &Graph, inputs: &[Array], both: bool) -> Result<bool, String> {
+    let symbols = symbol_values(graph, inputs).unwrap();
+    let rounded = evaluate(graph, inputs, &symbols, Mode::Rounded).unwrap();
+    let exact = evaluate(graph, inputs, &symbols, Mode::Exact).unwrap();
+    let lower_me = decomposed(graph);
+    let eps = coarsest(&lower_me);
+    let steps = evaluate(&lower_me, inputs, &symbols, Mode::Rounded).map_err(|e| e.to_string())?;
+    for fuse in if both { &[true, false][..] } else { &[true] } {
+        let Some(program) = lowered(&lower_me, *fuse) else {
+            return Ok(false);
+        };
+        let got = run(&program, inputs, &symbols, Engine::Device).ok_or("a false data error")?;
+        for (o, g) in got.iter().enumerate() {
+            let Some(g) = g else { continue };
+            if let Some(d) = difference(g, &rounded[o], &steps[o], &exact[o], eps) {
+                if std::env::var("KILN_SHOW").is_ok() {
+                    show(&lower_me, &program);
+                    println!("{}", sources(&program));
+                }
+                return Err(format!("fuse {fuse}, output {o}: {d}"));
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn parsed(text: &str) -> Graph {
+    let graph =
+        Graph::parse(&format!("graph {{\n{text}\n}}")).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    assert!(kiln_ir::verify::verify(&graph).is_ok(), "{graph}");
+    graph
+}
+
+#[test]
+fn random_programs_on_the_device() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let number = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
+    let first = number("KILN_SEED").unwrap_or(0);
+    let (mut failures, mut ran) = (Vec::new(), 0);
+    for seed in first..first + number("KILN_FUZZ").unwrap_or(60) {
+        let graph = config().graph(seed);
+        let result = std::panic::catch_unwind(|| check(&graph, &random_inputs(&graph, seed), true));
+        let text = match result {
+            Ok(Ok(r)) => {
+                ran += r as u32;
+                continue;
+            }
+            Ok(Err(text)) => text,
+            Err(p) => {
+                let text = p.downcast_ref::<String>().cloned().unwrap_or_default();
+                if text.contains("unsupported") {
+                    continue;
+                }
+                format!("panic: {text}")
+            }
+        };
+        failures.push(format!("seed {seed}: {}", &text[..text.len().min(2000)]));
+    }
+    println!("{ran} ran");
+    let shown: Vec<&str> = failures.iter().take(4).map(String::as_str).collect();
+    assert!(
+        failures.is_empty(),
+        "{} fail\n{}",
+        failures.len(),
+        shown.join("\n")
+    );
+}

@@ -1,0 +1,108 @@
+//! The text of kernels, and what becomes of it on real architectures.
+
+use super::{lowered, parsed, sources};
+use crate::device;
+use crate::run::decomposed;
+use kiln_runtime::cuda::Code;
+
+fn printed(text: &str) -> String {
+    let graph = decomposed(&parsed(text));
+    sources(&lowered(&graph, true).expect("these have a printer"))
+}
+
+const POINTWISE: &str = "%0: bf16[8, 16] = input(index: 0, role: Data)
+     %1: bf16[16] = input(index: 1, role: Data)
+     %2: bf16[8, 16] = broadcast %1
+     %3: bf16[8, 16] = mul %0, %2
+     %4: bf16[8, 16] = relu %3
+     return %4";
+
+const SOFTMAX: &str = "%0: f32[32, 1000] = input(index: 0, role: Data)
+     %1: f32[32, 1000] = softmax(axis: 1, log: false) %0
+     return %1";
+
+const LAYER_NORM: &str = "%0: bf16[512, 768] = input(index: 0, role: Data)
+     %1: bf16[768] = input(index: 1, role: Data)
+     %2: f32[512, 768] = cast %0
+     %3: f32[512] = reduce(kind: Sum, axes: [1]) %2
+     %4: f32[] = full(value: Float(0.0013020833721384406))
+     %5: f32[512] = broadcast %4
+     %6: f32[512] = mul %3, %5
+     %7: f32[512, 1] = reshape %6
+     %8: f32[512, 768] = broadcast %7
+     %9: f32[512, 768] = sub %2, %8
+     %10: f32[512, 768] = square %9
+     %11: f32[512] = reduce(kind: Sum, axes: [1]) %10
+     %12: f32[512] = mul %11, %5
+     %13: f32[512] = rsqrt %12
+     %14: f32[512, 1] = reshape %13
+     %15: f32[512, 768] = broadcast %14
+     %16: f32[512, 768] = mul %9, %15
+     %17: f32[768] = cast %1
+     %18: f32[512, 768] = broadcast %17
+     %19: f32[512, 768] = mul %16, %18
+     %20: bf16[512, 768] = cast %19
+     return %20, %6, %13";
+
+const COLUMNS: &str = "%0: f32[256, 100] = input(index: 0, role: Data)
+     %1: f32[100] = reduce(kind: Sum, axes: [0]) %0
+     %2: i64[100] = arg_reduce(kind: Max, axis: 0) %0
+     return %1, %2";
+
+const SYMBOLIC: &str = "symbols s0 >= 2 \"rows\"
+     %0: i64[s0] = input(index: 0, role: Data)
+     %1: f32[100, 16] = input(index: 1, role: Parameter)
+     %2: i64[s0, 1] = reshape %0
+     %3: i64[s0, 16] = broadcast %2
+     %4: f32[s0, 16] = gather(axis: 0) %1, %3
+     %5: f32[s0, 18] = pad(low: [0, 1], high: [0, 1], value: Float(0.0)) %4
+     return %5";
+
+#[test]
+fn pointwise() {
+    insta::assert_snapshot!(printed(POINTWISE));
+}
+
+#[test]
+fn softmax() {
+    insta::assert_snapshot!(printed(SOFTMAX));
+}
+
+#[test]
+fn layer_norm() {
+    insta::assert_snapshot!(printed(LAYER_NORM));
+}
+
+#[test]
+fn columns() {
+    insta::assert_snapshot!(printed(COLUMNS));
+}
+
+#[test]
+fn symbolic() {
+    insta::assert_snapshot!(printed(SYMBOLIC));
+}
+
+/// Machine code of two architectures holds every value in registers.
+#[test]
+fn nothing_spills() {
+    let Some(nvrtc) = device::nvrtc() else { return };
+    for text in [POINTWISE, SOFTMAX, LAYER_NORM, COLUMNS, SYMBOLIC] {
+        let program = lowered(&decomposed(&parsed(text)), true).unwrap();
+        for capability in [80, 90] {
+            let compiled = nvrtc
+                .compile(&device::unit(&program), Code::Cubin(capability))
+                .unwrap();
+            let spills: Vec<&str> = (compiled.log.lines())
+                .filter(|l| {
+                    l.contains("spill") && !l.contains("0 bytes spill stores, 0 bytes spill loads")
+                })
+                .collect();
+            assert!(
+                spills.is_empty() && compiled.log.contains("registers"),
+                "{}",
+                compiled.log
+            );
+        }
+    }
+}

@@ -1,0 +1,530 @@
+//! Library kernels in CUDA C++, executed on an emulated device, equal the reference.
+
+use crate::cuda::elements::values;
+use crate::cuda::{check, lowered, sources};
+use crate::device;
+use crate::run::{Engine, run};
+use kiln_base::prim::{ScanKind, ScatterKind};
+use kiln_base::{DType, Dim, Sym};
+use kiln_ir::eval::{Array, symbol_values};
+use kiln_ir::fuzz::Rng;
+use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, Pw, Role, SymbolInfo, Value, ops};
+use kiln_runtime::cuda::Code;
+
+const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
+
+/// How many random cases of a family.
+fn cases() -> usize {
+    let set = std::env::var("KILN_FUZZ").ok();
+    set.and_then(|n| n.parse().ok()).unwrap_or(16)
+}
+
+/// A graph in the making, and what its inputs are.
+#[derive(Default)]
+struct Case {
+    graph: Graph,
+    inputs: Vec<Array>,
+}
+
+impl Case {
+    fn input(&mut self, x: Array) -> Value {
+        let shape: Vec<Dim> = x.shape().iter().map(|d| Dim::from(*d)).collect();
+        self.shaped(x, shape)
+    }
+
+    /// An input whose shape may be symbolic.
+    fn shaped(&mut self, x: Array, shape: Vec<Dim>) -> Value {
+        let fact = Fact::new(x.dtype(), shape);
+        self.inputs.push(x);
+        self.builder().input(fact, Role::Data)
+    }
+
+    fn builder(&mut self) -> GraphBuilder<'_> {
+        GraphBuilder::new(&mut self.graph, Loc::UNKNOWN)
+    }
+
+    fn symbol(&mut self) -> Dim {
+        let (name, min) = ("size".into(), 2);
+        self.graph.symbols.push(SymbolInfo { name, min });
+        Dim::symbol(Sym(self.graph.symbols.len() as u32 - 1))
+    }
+
+    fn op(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Value {
+        self.builder().op(op, inputs).unwrap()
+    }
+
+    /// Checks what was computed, and that the kernel is the family's.
+    fn check(mut self, results: &[Value], what: &str) {
+        results.iter().for_each(|r| self.graph.add_output(*r));
+        match check(&self.graph, &self.inputs, false) {
+            Ok(ran) => assert!(ran, "{what} has no kernel"),
+            Err(e) => panic!("{what}: {e}\n{}", self.graph),
+        }
+    }
+}
+
+/// Finite numbers around 0, of which sums don't cancel badly.
+fn finite(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
+    let count: usize = shape.iter().product();
+    let data: Vec<f64> = (0..count).map(|_| rng.unit() * 2.0 - 1.0).collect();
+    let array = Array::from_f64(dtype, shape, &data).unwrap();
+    Array::from_bytes(dtype, shape, &array.to_bytes()).unwrap()
+}
+
+/// What follows a product: nothing, a bias and an activation, or several results.
+fn epilogue(case: &mut Case, y: Value, rng: &mut Rng) -> Vec<Value> {
+    let shape = case.graph.fact(y).shape.to_vec();
+    let dtype = case.graph.fact(y).dtype;
+    let sizes: Option<Vec<usize>> = shape
+        .iter()
+        .map(|d| d.as_const().map(|n| n as usize))
+        .collect();
+    let (Some(sizes), Some(last)) = (sizes, shape.last()) else {
+        return vec![case.builder().pointwise(Pw::Relu, &[y]).unwrap()];
+    };
+    match rng.below(3) {
+        0 => vec![y],
+        1 => {
+            let bias = case.input(finite(dtype, &[last.as_const().unwrap() as usize], rng));
+            let mut b = case.builder();
+            let bias = b.broadcast_to(&bias, &shape).unwrap();
+            let sum = b.pointwise(Pw::Add, &[y, bias]).unwrap();
+            vec![b.pointwise(Pw::Relu, &[sum]).unwrap()]
+        }
+        _ => {
+            let residual = case.input(finite(dtype, &sizes, rng));
+            let mut b = case.builder();
+            let sum = b.pointwise(Pw::Add, &[y, residual]).unwrap();
+            vec![b.pointwise(Pw::Tanh, &[sum]).unwrap(), y]
+        }
+    }
+}
+
+/// A product of operands that may be transposed, and of which the left may be one for all batches.
+fn product(dtype: DType, batch: &[usize], size: [usize; 3], rng: &mut Rng) {
+    let [m, k, n] = size;
+    let mut case = Case::default();
+    let mut operand = |rows: usize, columns: usize, shared: bool, rng: &mut Rng| {
+        let transposed = rng.chance(0.5);
+        let own = if shared { &[] } else { batch };
+        let matrix = if transposed {
+            [columns, rows]
+        } else {
+            [rows, columns]
+        };
+        let x = case.input(finite(dtype, &[own, &matrix].concat(), rng));
+        let mut b = case.builder();
+        let rank = own.len() + 2;
+        let mut perm: Vec<usize> = (0..rank).collect();
+        if transposed {
+            perm.swap(rank - 2, rank - 1);
+        }
+        let x = b.permute(&x, &perm).unwrap();
+        let whole: Vec<Dim> = [batch, &[rows, columns]]
+            .concat()
+            .into_iter()
+            .map(Dim::from)
+            .collect();
+        b.broadcast_to(&x, &whole).unwrap()
+    };
+    let a = operand(m, k, rng.chance(0.3), rng);
+    let b = operand(k, n, false, rng);
+    let y = case.op(ops::MatMul {}, &[a, b]);
+    let results = epilogue(&mut case, y, rng);
+    case.check(&results, &format!("{dtype} {batch:?} {size:?}"));
+}
+
+#[test]
+fn matrix_products() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(1);
+    for i in 0..cases() {
+        let mut size = || rng.one([0, 1, 2, 7, 16, 31, 33, 64, 65]);
+        let size = [size(), size(), size()];
+        let batch: Vec<usize> = (0..rng.below(3)).map(|_| rng.one([1, 2, 3])).collect();
+        product(FLOATS[i % 4], &batch, size, &mut rng);
+    }
+    for dtype in FLOATS {
+        product(dtype, &[], [5, 2050, 9], &mut rng); // blocks share the sums
+        product(dtype, &[2], [520, 9, 520], &mut rng); // a larger tile
+    }
+    product(DType::F16, &[], [40, 64, 48], &mut rng); // copied by eights
+}
+
+#[test]
+fn matrix_products_of_symbolic_sizes() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(2);
+    for (dtype, [m, k, n]) in [(DType::F32, [37, 20, 9]), (DType::BF16, [33, 70, 41])] {
+        let mut case = Case::default();
+        let (rows, inner) = (case.symbol(), case.symbol());
+        let a = finite(dtype, &[m, k], &mut rng);
+        let a = case.shaped(a, vec![rows, inner.clone()]);
+        let b = finite(dtype, &[k, n], &mut rng);
+        let b = case.shaped(b, vec![inner, Dim::from(n)]);
+        let y = case.op(ops::MatMul {}, &[a, b]);
+        let results = epilogue(&mut case, y, &mut rng);
+        case.check(&results, &format!("{dtype} {m} {k} {n}"));
+    }
+}
+
+/// A convolution, or one of its gradients, of random shapes.
+fn convolution(dtype: DType, role: usize, rng: &mut Rng) {
+    let axes = 1 + rng.below(3);
+    let groups = rng.one([1, 1, 2, 3]);
+    let batch = rng.one([0, 1, 2, 3]);
+    let (ins, outs) = (rng.one([1, 2, 3, 8, 17]), rng.one([1, 2, 5, 8, 33]));
+    let mut each = |of: [usize; 3]| -> Vec<usize> { (0..axes).map(|_| rng.one(of)).collect() };
+    let (kernel, stride, dilation) = (each([1, 2, 3]), each([1, 2, 3]), each([1, 1, 2]));
+    let (front, back) = (each([0, 1, 2]), each([0, 1, 2]));
+    let size = each([1, 5, if axes == 1 { 65 } else { 9 }]);
+    let reach = |a: usize| dilation[a] * (kernel[a] - 1) + 1;
+    let input: Vec<usize> = (0..axes)
+        .map(|a| size[a].max(reach(a).saturating_sub(front[a] + back[a])))
+        .collect();
+    let output: Vec<usize> = (0..axes)
+        .map(|a| (input[a] + front[a] + back[a] - reach(a)) / stride[a] + 1)
+        .collect();
+    let x = [&[batch, groups * ins], &input[..]].concat();
+    let w = [&[groups * outs, ins], &kernel[..]].concat();
+    let y = [&[batch, groups * outs], &output[..]].concat();
+    let what = format!("{role} of {dtype} x {x:?} w {w:?} y {y:?}");
+    let conv = ops::Conv {
+        stride: stride.into_iter().collect(),
+        padding: front.into_iter().zip(back).collect(),
+        dilation: dilation.into_iter().collect(),
+        groups,
+    };
+    let (op, shapes): (Op, _) = match role {
+        0 => (conv.into(), [&x, &w]),
+        1 => {
+            let input = input.into_iter().map(Dim::from).collect();
+            (ops::ConvTranspose { conv, input }.into(), [&y, &w])
+        }
+        _ => {
+            let kernel = kernel.into_iter().collect();
+            (ops::ConvWeight { conv, kernel }.into(), [&x, &y])
+        }
+    };
+    let mut case = Case::default();
+    let operands = shapes.map(|s| case.input(finite(dtype, s, rng)));
+    let result = case.op(op, &operands);
+    let results = epilogue(&mut case, result, rng);
+    case.check(&results, &what);
+}
+
+#[test]
+fn convolutions_and_their_gradients() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(8);
+    for i in 0..cases() {
+        convolution(FLOATS[i % 4], i % 3, &mut rng);
+    }
+}
+
+#[test]
+fn scans() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    use ScanKind::*;
+    let mut rng = Rng::new(3);
+    let numbers: Vec<DType> = DType::ALL.into_iter().filter(|d| d.computes()).collect();
+    for i in 0..cases() {
+        let kind = rng.one([Sum, Prod, Max, Min, LogSumExp]);
+        let dtype = match kind {
+            LogSumExp => rng.one(FLOATS),
+            _ => numbers[rng.below(numbers.len())],
+        };
+        if dtype == DType::Bool {
+            continue; // has no running results
+        }
+        let shape = match i % 4 {
+            0 => vec![2, rng.one([513, 4100, 9000])],
+            1 => vec![rng.one([40, 600]), 3],
+            _ => (0..1 + rng.below(3))
+                .map(|_| rng.one([0, 1, 2, 5, 33, 70]))
+                .collect(),
+        };
+        let axis = if i % 4 < 2 {
+            i % 4 ^ 1
+        } else {
+            rng.below(shape.len())
+        };
+        let x = match kind {
+            Max | Min | LogSumExp => values(dtype, &shape, &mut rng),
+            Sum if !dtype.is_float() => values(dtype, &shape, &mut rng),
+            _ if dtype.is_float() => {
+                let steps = finite(DType::F64, &shape, &mut rng).to_f64();
+                let near_one: Vec<f64> = steps.iter().map(|x| 1.0 + x / 64.0).collect();
+                Array::from_f64(dtype, &shape, &near_one).unwrap()
+            }
+            _ => values(dtype, &shape, &mut rng),
+        };
+        let mut case = Case::default();
+        let x = case.input(x);
+        let reverse = rng.chance(0.5);
+        let y = case.op(
+            ops::Scan {
+                kind,
+                axis,
+                reverse,
+            },
+            &[x],
+        );
+        case.check(&[y], &format!("{kind:?} of {dtype}{shape:?} along {axis}"));
+    }
+}
+
+#[test]
+fn sorts() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(4);
+    let dtypes: Vec<DType> = DType::ALL.into_iter().filter(|d| d.computes()).collect();
+    for i in 0..cases() {
+        let dtype = dtypes[i % dtypes.len()];
+        let len = match i % 4 {
+            0 => rng.one([1025, 2500]),
+            _ => rng.one([0, 1, 2, 3, 17, 64, 100, 513, 1024]),
+        };
+        let shape = [rng.one([0, 1, 2, 5]), len];
+        let first = rng.chance(0.5).then(|| rng.below(len + 1));
+        let mut case = Case::default();
+        let x = case.input(values(dtype, &shape, &mut rng));
+        let (axis, descending) = (1, rng.chance(0.5));
+        let op = ops::ArgSort {
+            axis,
+            descending,
+            first,
+        };
+        let y = case.op(op, &[x]);
+        case.check(&[y], &format!("{dtype}{shape:?} {first:?}"));
+    }
+    for (dtype, len) in [(DType::F32, 17_000), (DType::I64, 17_000)] {
+        let mut case = Case::default();
+        let x = case.input(values(dtype, &[1, len], &mut rng));
+        let (axis, descending, first) = (1, false, None);
+        let y = case.op(
+            ops::ArgSort {
+                axis,
+                descending,
+                first,
+            },
+            &[x],
+        );
+        case.check(&[y], &format!("{dtype} {len}"));
+    }
+}
+
+#[test]
+fn scans_and_sorts_of_symbolic_sizes() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(5);
+    for (lanes, len) in [(3, 40), (2, 3000)] {
+        let mut case = Case::default();
+        let shape = vec![case.symbol(), case.symbol()];
+        let x = values(DType::F64, &[lanes, len], &mut rng);
+        let x = case.shaped(x, shape);
+        let (axis, descending, first) = (1, true, None);
+        let order = case.op(
+            ops::ArgSort {
+                axis,
+                descending,
+                first,
+            },
+            &[x],
+        );
+        let (kind, reverse) = (ScanKind::Max, false);
+        let highest = case.op(
+            ops::Scan {
+                kind,
+                axis,
+                reverse,
+            },
+            &[x],
+        );
+        case.check(&[order, highest], &format!("{lanes} {len}"));
+    }
+}
+
+/// x, an index in its bounds, and a source of random shapes.
+fn scattered(kind: ScatterKind, dtype: DType, rng: &mut Rng) -> (Case, ops::Scatter, Vec<usize>) {
+    let rank = 1 + rng.below(3);
+    let axis = rng.below(rank);
+    let shape: Vec<usize> = (0..rank).map(|_| rng.one([1, 2, 3, 5, 33])).collect();
+    let mut from: Vec<usize> = (shape.iter())
+        .map(|n| n - rng.below(2).min(n - 1))
+        .collect();
+    from[axis] = rng.one([0, 1, 7, 40, 200]);
+    let count: usize = from.iter().product();
+    let index: Vec<i64> = (0..count).map(|_| rng.below(shape[axis]) as i64).collect();
+    let mut case = Case::default();
+    case.input(values(dtype, &shape, rng));
+    case.input(Array::from_i64(DType::I64, &from, &index).unwrap());
+    let source = match dtype.is_float() {
+        true => finite(dtype, &from, rng),
+        false => values(dtype, &from, rng),
+    };
+    case.input(source);
+    (case, ops::Scatter { axis, kind }, shape)
+}
+
+fn operands(case: &Case) -> Vec<Value> {
+    case.graph.inputs().iter().map(|id| id.value()).collect()
+}
+
+#[test]
+fn scatters() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    use ScatterKind::*;
+    let mut rng = Rng::new(6);
+    for i in 0..cases() {
+        let kind = [Set, Sum, Prod, Max, Min][i % 5];
+        let dtype = match kind {
+            Set => rng.one(DType::ALL),
+            _ => rng.one([DType::F32, DType::F64, DType::F16, DType::I64, DType::U8]),
+        };
+        let (mut case, op, shape) = scattered(kind, dtype, &mut rng);
+        let what = format!("{kind:?} of {dtype}{shape:?} along {}", op.axis);
+        let y = case.op(op, &operands(&case));
+        case.check(&[y], &what);
+    }
+}
+
+/// An index out of range is reported, and nothing is written outside the result.
+#[test]
+fn scatters_report_indices_out_of_range() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(7);
+    for outside in [-1, 33, i64::MIN, i64::MAX] {
+        let (mut case, op, shape) = scattered(ScatterKind::Sum, DType::F32, &mut rng);
+        let bound = shape[op.axis] as i64;
+        let mut index = case.inputs[1].ints().unwrap().to_vec();
+        let count = index.len();
+        let Some(at) = index.get_mut(rng.below(count)) else {
+            continue;
+        };
+        *at = if outside == 33 { bound } else { outside };
+        case.inputs[1] = Array::from_i64(DType::I64, case.inputs[1].shape(), &index).unwrap();
+        let y = case.op(op, &operands(&case));
+        case.graph.add_output(y);
+        let program = lowered(&case.graph, true).unwrap();
+        let symbols = symbol_values(&case.graph, &case.inputs).unwrap();
+        assert!(run(&program, &case.inputs, &symbols, Engine::Device).is_none());
+    }
+}
+
+/// One program of each family and of each way to read memory.
+fn samples() -> Vec<(&'static str, Graph)> {
+    let graph = |text: &str| Graph::parse(&format!("graph {{\n{text}\n}}")).unwrap();
+    let product = |dtype: &str| {
+        graph(&format!(
+            "%0: {dtype}[1024, 256] = input(index: 0, role: Data)
+             %1: {dtype}[256, 2048] = input(index: 1, role: Data)
+             %2: {dtype}[1024, 2048] = matmul %0, %1
+             %3: {dtype}[1024, 2048] = relu %2
+             return %3"
+        ))
+    };
+    vec![
+        ("matmul_f32", product("f32")),
+        ("matmul_f64", product("f64")),
+        ("matmul_f16", product("f16")),
+        ("matmul_bf16", product("bf16")),
+        (
+            "conv_f16",
+            graph(
+                "%0: f16[8, 64, 56, 56] = input(index: 0, role: Data)
+                 %1: f16[64, 64, 3, 3] = input(index: 1, role: Data)
+                 %2: f16[8, 64, 56, 56] = conv(stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1) %0, %1
+                 return %2",
+            ),
+        ),
+        (
+            "conv_weight_f32",
+            graph(
+                "%0: f32[8, 64, 56, 56] = input(index: 0, role: Data)
+                 %1: f32[8, 64, 56, 56] = input(index: 1, role: Data)
+                 %2: f32[64, 64, 3, 3] = conv_weight(conv: Conv { stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1 }, kernel: [3, 3]) %0, %1
+                 return %2",
+            ),
+        ),
+        (
+            "scan_f16",
+            graph(
+                "%0: f16[8, 70000] = input(index: 0, role: Data)
+                 %1: f16[8, 70000] = scan(kind: Sum, axis: 1, reverse: false) %0
+                 return %1",
+            ),
+        ),
+        (
+            "sort_f32",
+            graph(
+                "%0: f32[8, 5000] = input(index: 0, role: Data)
+                 %1: i64[8, 10] = arg_sort(axis: 1, descending: true, first: Some(10)) %0
+                 return %1",
+            ),
+        ),
+        (
+            "scatter_f32",
+            graph(
+                "%0: f32[1000, 64] = input(index: 0, role: Data)
+                 %1: i64[512, 64] = input(index: 1, role: Data)
+                 %2: f32[512, 64] = input(index: 2, role: Data)
+                 %3: f32[1000, 64] = scatter(axis: 0, kind: Sum) %0, %1, %2
+                 return %3",
+            ),
+        ),
+    ]
+}
+
+#[test]
+fn sources_are_as_reviewed() {
+    for (name, graph) in samples() {
+        let program = lowered(&graph, true).unwrap();
+        insta::assert_snapshot!(format!("family_{name}"), sources(&program));
+    }
+}
+
+/// Registers suffice on both architectures, and tensor cores do what they are for.
+#[test]
+fn machine_code() {
+    let Some(nvrtc) = device::nvrtc() else {
+        return;
+    };
+    for (name, graph) in samples() {
+        let program = lowered(&graph, true).unwrap();
+        let text = device::unit(&program);
+        for capability in [80, 90] {
+            let compiled = nvrtc.compile(&text, Code::Cubin(capability));
+            let log = compiled.unwrap_or_else(|e| panic!("{name}: {e}")).log;
+            let spills: Vec<&str> = log.lines().filter(|l| l.contains("spill")).collect();
+            let clean = |l: &&&str| l.contains(" 0 bytes spill stores, 0 bytes spill loads");
+            assert_eq!(
+                spills.iter().filter(clean).count(),
+                spills.len(),
+                "{name}: {log}"
+            );
+            assert_eq!(spills.len(), program.launches.len(), "{name}: {log}");
+        }
+        let ptx = nvrtc.compile(&text, Code::Ptx(80)).unwrap().image;
+        let ptx = String::from_utf8_lossy(&ptx);
+        let half = matches!(name, "matmul_f16" | "matmul_bf16" | "conv_f16");
+        assert_eq!(half, ptx.contains("mma.sync.aligned.m16n8k16"), "{name}");
+        assert_eq!(half, ptx.contains("cp.async.cg"), "{name}");
+    }
+}

@@ -1,0 +1,174 @@
+//! Bugs seeded into the sample kernels: each is found, and its place named.
+
+use crate::kernels;
+use crate::support::{Gpu, Random};
+use half::bf16;
+use kiln_gpu_emulator::{Fault, FaultKind};
+
+/// A bug: `wrong` in place of `right`.
+pub struct Bug {
+    pub name: &'static str,
+    pub kernel: &'static str,
+    pub right: &'static str,
+    pub wrong: &'static str,
+    /// What it may be found as: that depends on which warp comes first.
+    found: &'static [FaultKind],
+}
+
+macro_rules! bugs {
+    ($($name:ident in $kernel:ident, $($found:ident)|+: $right:literal => $wrong:literal;)*) => {
+        /// The bugs.
+        pub const BUGS: &[Bug] = &[$(Bug {
+            name: stringify!($name),
+            kernel: stringify!($kernel),
+            right: $right,
+            wrong: $wrong,
+            found: &[$(FaultKind::$found),+],
+        }),*];
+    };
+}
+
+bugs! {
+    no_barrier_before_reading in softmax, SharedRace | Uninitialised:
+        "red[wid]=m; __syncthreads();" => "red[wid]=m;";
+    no_barrier_before_reuse in softmax, SharedRace:
+        "m=wmax(m); __syncthreads();" => "m=wmax(m);";
+    row_overrun in softmax, OutOfBounds:
+        "i<cols;i+=blockDim.x) w[i]=" => "i<=cols;i+=blockDim.x) w[i]=";
+    unwritten_partial_sums in softmax, Uninitialised:
+        "s = lane<nw? red[lane] : 0.f;" => "s = red[lane];";
+    shuffle_of_half_a_warp in softmax, Divergence:
+        "s=wsum(s); if(lane==0) red[wid]=s;" => "if(lane<16) s=wsum(s); if(lane==0) red[wid]=s;";
+    barrier_of_one_lane in softmax, Divergence:
+        "red[wid]=s; __syncthreads();" => "{ red[wid]=s; __syncthreads(); }";
+    barrier_of_some_warps in softmax, Divergence:
+        "if(lane==0) red[wid]=s; __syncthreads();" =>
+        "if(lane==0) red[wid]=s; if(wid<4) __syncthreads(); __syncthreads();";
+    no_barrier_after_loading in matmul_smem, SharedRace | Uninitialised:
+        "B[(size_t)(k0+k)*N+col0+c]:0.f; }\n    __syncthreads();" =>
+        "B[(size_t)(k0+k)*N+col0+c]:0.f; }";
+    no_barrier_before_the_next_tile in matmul_smem, SharedRace:
+        "acc[i][j]+=av[i]*bv[j]; }\n    __syncthreads();" => "acc[i][j]+=av[i]*bv[j]; }";
+    no_row_check in matmul_smem, OutOfBounds:
+        "As[k][r]=(row0+r<M&&k0+k<K)?" => "As[k][r]=(k0+k<K)?";
+    half_a_tile in matmul_smem, Uninitialised:
+        "i<BK*BN;i+=256" => "i<BK*BN/2;i+=256";
+    tile_too_small in matmul_smem, OutOfBounds:
+        "__shared__ float Bs[BK][BN];" => "__shared__ float Bs[BK-1][BN];";
+    misaligned_vector in matmul_smem, Misaligned:
+        "*(float4*)&As[k][ty*4];" => "*(float4*)&As[k][ty*4+1];";
+    no_wait_for_copies in mma_bf16, MissingWait:
+        "waitg<1>(); } else waitg<0>();" => "waitg<2>(); } else waitg<1>();";
+    no_barrier_after_waiting in mma_bf16, SharedRace | MissingWait | Uninitialised:
+        "else waitg<0>();\n    __syncthreads();" => "else waitg<0>();";
+    no_barrier_before_overwriting in mma_bf16, SharedRace | MissingWait | Uninitialised:
+        "    __syncthreads(); s^=1;" => "    s^=1;";
+    misaligned_copy in mma_bf16, Misaligned:
+        "#define LDA 40" => "#define LDA 36";
+    wait_for_the_wrong_phase in wgmma, MissingWait | Uninitialised | Deadlock:
+        "mbar_wait(b0+8*s,(k>>1)&1);" => "mbar_wait(b0+8*s,((k>>1)&1)^1);";
+    too_few_bytes_expected in wgmma, Deadlock:
+        "mbar_expect(b,(64+128)*64*2);" => "mbar_expect(b,128*64*2);";
+    no_wait_for_products in wgmma, MissingWait:
+        "asm volatile(\"wgmma.wait_group.sync.aligned 0;\":::\"memory\");" => "";
+    no_barrier_before_atomics in misc, SharedRace | Uninitialised:
+        "if(t<64) sh[t]=0; __syncthreads();" => "if(t<64) sh[t]=0;";
+    unwritten_counters in misc, Uninitialised:
+        "if(t<64) sh[t]=0;" => "if(t<32) sh[t]=0;";
+    local_overrun in misc, OutOfBounds:
+        "int q=tmp[(v&7)];" => "int q=tmp[(v&15)];";
+    no_bounds_check in ew, OutOfBounds:
+        "i < n;" => "i <= n;";
+}
+
+/// Runs a kernel at a size that is no multiple of its tiles where it allows that.
+fn run(gpu: &mut Gpu, kernel: &str) -> Result<(), Box<Fault>> {
+    let random = &mut Random::new();
+    let number = |gpu: &mut Gpu, n: usize| {
+        gpu.number((n as i32).to_le_bytes());
+    };
+    match kernel {
+        "softmax" => {
+            gpu.array(&random.floats(4 * 301, 5.0));
+            gpu.empty::<f32>(4 * 301);
+            number(gpu, 301);
+            gpu.run("softmax", [4, 1, 1], 256, 0)?;
+        }
+        "matmul_smem" => {
+            let [m, n, k] = [70, 70, 40];
+            gpu.array(&random.floats(m * k, 1.0));
+            gpu.array(&random.floats(k * n, 1.0));
+            gpu.empty::<f32>(m * n);
+            for size in [m, n, k] {
+                number(gpu, size);
+            }
+            gpu.run("matmul_smem", [2, 2, 1], 256, 0)?;
+        }
+        "mma_bf16" => {
+            let [m, n, k] = [64, 64, 96];
+            gpu.array(&vec![bf16::ONE; m * k]);
+            gpu.array(&vec![bf16::ONE; k * n]);
+            gpu.empty::<f32>(m * n);
+            for size in [m, n, k] {
+                number(gpu, size);
+            }
+            let shared = 2 * 64 * 40 * 2 + 2 * 32 * 72 * 2;
+            gpu.run("mma_bf16", [1, 1, 1], 128, shared)?;
+        }
+        "wgmma" => drop(kernels::run_warpgroup_product(gpu, random)?),
+        "misc" => {
+            let n = 300;
+            gpu.array(&random.integers(n, 1000));
+            number(gpu, n);
+            gpu.array(&[0i32; 64]);
+            gpu.array(&[0f32]);
+            gpu.array(&[0u64]);
+            gpu.array(&[0f64]);
+            gpu.array(&[0u32]);
+            gpu.empty::<u8>(n);
+            gpu.empty::<i32>(n);
+            gpu.run("misc", [2, 1, 1], 256, 0)?;
+        }
+        _ => {
+            let n = 1000;
+            for _ in 0..3 {
+                gpu.array(&random.floats(n, 1.0));
+            }
+            gpu.empty::<f32>(n);
+            number(gpu, n);
+            gpu.run("ew", [2, 1, 1], 256, 0)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_bug_is_found() {
+    let mut missed = Vec::new();
+    for bug in BUGS {
+        for seed in 0..4 {
+            let mut gpu = Gpu::load(&format!("bugs/{}.ptx", bug.name));
+            gpu.options.seed = seed;
+            match run(&mut gpu, bug.kernel) {
+                Err(fault) if bug.found.contains(&fault.kind) => {
+                    let source = fault.source.as_ref().map(|(file, _)| file.clone());
+                    assert_eq!(source, Some(format!("{}.cu", bug.kernel)), "{fault}");
+                    assert!(fault.ptx.is_some() && fault.thread.is_some(), "{fault}");
+                }
+                other => missed.push(format!("{} under seed {seed}: {other:?}", bug.name)),
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[test]
+fn the_kernels_without_bugs_have_no_fault() {
+    for kernel in ["softmax", "matmul_smem", "mma_bf16", "wgmma", "misc", "ew"] {
+        for seed in 0..4 {
+            let mut gpu = Gpu::load(&format!("kernels/{kernel}.ptx"));
+            gpu.options.seed = seed;
+            run(&mut gpu, kernel).unwrap_or_else(|fault| panic!("{kernel}: {fault}"));
+        }
+    }
+}
