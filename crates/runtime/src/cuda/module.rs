@@ -62,7 +62,7 @@ impl Device {
     fn load(&self, modules: &mut Modules, missing: Vec<&CudaKernel>) -> Result<()> {
         let cache = Cache::of_user();
         // Without NVRTC, code of any version is welcome.
-        let version = Nvrtc::get().ok().map(Nvrtc::version);
+        let version = cache.compiler_version();
         let code = self.code(modules, &cache, version)?;
         let mut left: Vec<(&CudaKernel, Key)> = Vec::new();
         for kernel in missing {

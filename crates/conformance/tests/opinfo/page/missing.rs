@@ -81,8 +81,4 @@ pub(super) const MISSING: &[Missing] = &[
         torch: &["torch.cond", "torch.while_loop"],
         why: "branches and loops are Rust's; recorded ones have no kernels",
     },
-    Missing {
-        torch: &["Tensor.cuda"],
-        why: "there is no GPU engine",
-    },
 ];
