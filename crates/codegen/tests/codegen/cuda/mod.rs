@@ -93,15 +93,12 @@ fn random_programs_on_the_device() {
             Ok(Err(text)) => text,
             Err(p) => {
                 let text = p.downcast_ref::<String>().cloned().unwrap_or_default();
-                if text.contains("unsupported") {
-                    continue;
-                }
                 format!("panic: {text}")
             }
         };
         failures.push(format!("seed {seed}: {}", &text[..text.len().min(2000)]));
     }
-    println!("{ran} ran");
+    assert!(ran > 0, "no program is printed whole");
     let shown: Vec<&str> = failures.iter().take(4).map(String::as_str).collect();
     assert!(
         failures.is_empty(),
