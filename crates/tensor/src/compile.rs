@@ -101,7 +101,7 @@ impl Builder<'_> {
         for &v in &written {
             values.push(gather.add(self.scope.vars[v].current.check()?)?);
         }
-        let device = gather.device();
+        let device = self.device(&gather)?;
         let bindings = self.bindings(&mut gather, device)?;
         let mut writes = Vec::new();
         for (&var, value) in written.iter().zip(values) {
@@ -164,6 +164,19 @@ impl Builder<'_> {
             gather: gather.without_values(),
             loc: self.loc,
         })
+    }
+
+    /// Where the program runs: one device for all of it.
+    fn device(&self, gather: &Gather) -> Result<Device> {
+        let device = gather.device();
+        let elsewhere = |d: Option<Device>| d.filter(|d| *d != device);
+        let Some((i, other)) = (gather.entries.iter().enumerate())
+            .find_map(|(i, e)| Some((i, elsewhere(e.node.device)?)))
+        else {
+            return Ok(device);
+        };
+        let message = format!("the function computes on {device} and on {other}; use one device");
+        Err(Error::new(ErrorKind::Op, "compile", message, gather.loc(i)))
     }
 
     /// What each input of the program is; captured tensors become parameters.

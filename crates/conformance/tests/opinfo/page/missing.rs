@@ -80,8 +80,4 @@ pub(super) const MISSING: &[Missing] = &[
         torch: &["torch.while_loop"],
         why: "a recorded loop has a number of steps; see `scan`",
     },
-    Missing {
-        torch: &["Tensor.cuda"],
-        why: "there is no GPU engine",
-    },
 ];
