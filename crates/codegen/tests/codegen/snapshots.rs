@@ -24,7 +24,6 @@ fn launches(p: &Program) -> String {
             Kernel::Custom(_) => "custom",
             Kernel::Loop(_) | Kernel::If(_) => "control flow",
             Kernel::Cuda(_) => "cuda",
-            Kernel::Loop(_) | Kernel::If(_) => "control",
         };
         let args: Vec<String> = l
             .args
