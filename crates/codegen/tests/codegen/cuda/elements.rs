@@ -66,7 +66,7 @@ pub fn every_row(dtype: DType) -> (Graph, Vec<Array>, Vec<Pw>) {
             .collect();
         results.push(b.op(ops::Pointwise(*row), &operands).unwrap());
     }
-    results.into_iter().for_each(|r| drop(graph.add_output(r)));
+    results.into_iter().for_each(|r| graph.add_output(r));
     (graph, inputs, rows)
 }
 
