@@ -1,7 +1,7 @@
 //! Library kernels in CUDA C++, executed on an emulated device, equal the reference.
 
-use crate::cuda::elements::values;
-use crate::cuda::{check, lowered};
+use super::elements::values;
+use super::{check, lowered};
 use crate::device;
 use crate::run::{Engine, run};
 use kiln_base::prim::{ScanKind, ScatterKind};
@@ -260,7 +260,7 @@ fn scans() {
                 .collect(),
         };
         let axis = if i % 4 < 2 {
-            i % 4 ^ 1
+            1 - i % 4
         } else {
             rng.below(shape.len())
         };
