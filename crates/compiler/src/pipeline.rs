@@ -121,8 +121,13 @@ fn written_inputs_are_data(graph: &Graph) -> Graph {
 
 /// Optimises, takes composites apart, and optimises what that leaves.
 fn run_passes(graph: Graph, options: &Options) -> Result<(Graph, optimize::Report), CompileError> {
+    let engine = match options.gpu {
+        None => optimize::Engine::Cpu,
+        Some(_) => optimize::Engine::Gpu,
+    };
     if !options.optimize {
-        return Ok((optimize::decompose(graph), optimize::Report::default()));
+        let graph = optimize::decompose(graph, engine);
+        return Ok((graph, optimize::Report::default()));
     }
     let internal = |e: optimize::OptimizeError| CompileError::Internal(e.to_string());
     let mut passes = optimize::Options {
@@ -132,8 +137,8 @@ fn run_passes(graph: Graph, options: &Options) -> Result<(Graph, optimize::Repor
     };
     let (graph, mut report) = optimize::optimize(graph, &passes).map_err(internal)?;
     passes.max_patches = options.max_patches.map(|n| n - report.fired.len().min(n));
-    let (graph, rest) =
-        optimize::optimize(optimize::decompose(graph), &passes).map_err(internal)?;
+    let graph = optimize::decompose(graph, engine);
+    let (graph, rest) = optimize::optimize(graph, &passes).map_err(internal)?;
     report.fired.extend(rest.fired);
     report.stopped |= rest.stopped;
     report.nodes_after = rest.nodes_after;

@@ -67,11 +67,6 @@ impl Source {
         self.shares[b] = true;
     }
 
-    /// The arguments.
-    pub fn args(&self) -> &[Arg] {
-        &self.args
-    }
-
     /// Adds a line to the body. One that ends in `{` indents those after it, up to one that begins with
     /// `}`.
     pub fn line(&mut self, text: impl AsRef<str>) {

@@ -2,7 +2,6 @@
 
 mod cuda;
 mod device;
-mod families;
 mod fuzz;
 mod run;
 mod snapshots;

@@ -41,11 +41,6 @@ impl<'m> Decoder<'m> {
             return self.with_carry(frame, opcode, o, carry::number(takes, sets));
         }
         match opcode.name {
-            "addc" | "madc" => {
-                let writes = opcode.has("cc");
-                self.carried(frame, opcode, o, writes)
-            }
-            "add" | "mad" if opcode.has("cc") => self.carried(frame, opcode, o, true),
             "add" | "sub" | "mul" | "mul24" | "div" | "rem" | "min" | "max" | "and" | "or"
             | "xor" | "shl" | "shr" | "copysign" => self.binary(frame, opcode, o),
             "mad" | "fma" | "sad" | "dp4a" | "dp2a" | "bfe" | "shf" | "prmt" | "lop3" | "bfi" => {

@@ -3,7 +3,6 @@
 
 mod arithmetic;
 mod asynchronous;
-mod carry;
 mod collective;
 mod control;
 mod matrix;
@@ -15,7 +14,7 @@ mod operand;
 use crate::code::{Constant, Inst, Op, Origin};
 use crate::lanes::{ALWAYS, Operands, Predicate, Run, Slot, UNUSED};
 use crate::program::{Global, Kernel, LoadError, Parameter, SHARED_START, Text};
-use crate::ptx::{Function, Instruction, Module, Operand, Register, Space, Variable};
+use crate::ptx::{Function, Instruction, Module, Operand, Register, Space};
 use opcode::{Opcode, Unsupported};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -58,7 +57,6 @@ pub(crate) fn kernel(
         words: 0,
         predicates: UNUSED + 1,
         constants: HashMap::new(),
-        carry: None,
         shared: HashMap::new(),
         shared_end: SHARED_START,
         dynamic_align: 16,
@@ -112,8 +110,6 @@ struct Decoder<'m> {
     words: u32,
     predicates: u32,
     constants: HashMap<(Constant, bool), Slot>,
-    /// The carry flag, once an instruction names it.
-    carry: Option<Slot>,
     /// Offsets of the shared variables that are used.
     shared: HashMap<String, u32>,
     shared_end: usize,
@@ -151,11 +147,18 @@ impl<'m> Decoder<'m> {
     /// Appends the code of a function. An error comes with the line of its instruction.
     fn function(&mut self, frame: &mut Frame<'m>) -> Result<(), (u32, Unsupported)> {
         let function = frame.function;
+        // Scopes that follow each other declare arguments of one name; the largest has room for each.
+        let mut rooms: BTreeMap<&String, (usize, usize)> = BTreeMap::new();
         for variable in &function.variables {
             if matches!(variable.space, Space::Local | Space::Param) {
-                let offset = self.local(variable);
-                frame.locals.insert(variable.name.clone(), offset);
+                let (size, align) = rooms.entry(&variable.name).or_default();
+                *size = variable.size.max(*size);
+                *align = variable.align.max(*align);
             }
+        }
+        for (name, (size, align)) in rooms {
+            let offset = self.local(size, align);
+            frame.locals.insert(name.clone(), offset);
         }
         let mut starts = Vec::with_capacity(function.instructions.len() + 1);
         for instruction in &function.instructions {
@@ -281,10 +284,10 @@ impl<'m> Decoder<'m> {
         self.function(&mut inner)
     }
 
-    /// Room for `variable` in local memory.
-    fn local(&mut self, variable: &Variable) -> u32 {
-        let offset = self.local_bytes.next_multiple_of(variable.align.max(1));
-        self.local_bytes = offset + variable.size;
+    /// Room in local memory.
+    fn local(&mut self, size: usize, align: usize) -> u32 {
+        let offset = self.local_bytes.next_multiple_of(align.max(1));
+        self.local_bytes = offset + size;
         offset as u32
     }
 

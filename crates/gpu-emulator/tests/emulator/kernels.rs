@@ -267,31 +267,59 @@ fn atomics_votes_divergence_and_bytes() {
 }
 
 #[test]
-fn carries_and_products_of_halves() {
+fn products_of_halves_by_bytes() {
     let mut gpu = Gpu::from_text(
         ".visible .entry k(.param .u64 p) {
-            .reg .b32 %a, %b, %c, %d, %e; .reg .b64 %p;
+            .reg .b32 %a, %b, %c, %d; .reg .b64 %p;
             ld.param.u64 %p, [p];
-            mov.u32 %a, 0xffffffff;
-            mov.u32 %b, 3;
-            mad.lo.cc.u32 %c, %a, %b, 7;
-            madc.hi.cc.u32 %d, %a, %b, %a;
-            addc.u32 %e, %a, 5;
-            st.global.u32 [%p], %c;
-            st.global.u32 [%p+4], %d;
-            st.global.u32 [%p+8], %e;
             mov.u32 %a, 0xfffe0003;
             mov.u32 %b, 0x04030201;
             dp2a.lo.s32.u32 %c, %a, %b, 100;
             dp2a.hi.u32.u32 %d, %a, %b, 100;
-            st.global.u32 [%p+12], %c;
-            st.global.u32 [%p+16], %d;
+            st.global.u32 [%p], %c;
+            st.global.u32 [%p+4], %d;
             ret;
         }",
     );
-    let out = gpu.empty::<u32>(5);
+    let out = gpu.empty::<u32>(2);
     gpu.run("k", [1, 1, 1], 1, 0).unwrap();
-    // 0xffffffff * 3 = 0x2_fffffffd; + 7 carries one; 2 + 0xffffffff + 1 carries one; 0xffffffff + 5 + 1.
-    let want = [4, 2, 5, 100 + 3 - 4, 100 + 3 * 3 + 0xfffe * 4];
-    assert_eq!(gpu.read::<u32>(out, 5), want);
+    let want = [100 + 3 - 4, 100 + 3 * 3 + 0xfffe * 4];
+    assert_eq!(gpu.read::<u32>(out, 2), want);
+}
+
+/// Calls that follow each other declare arguments of one name and different sizes.
+#[test]
+fn arguments_of_one_name() {
+    let call = |name: &str, ty: &str| {
+        format!(
+            "{{ .param .{ty} param0; .param .{ty} retval0;
+               st.param.{ty} [param0], %{ty}; call.uni (retval0), {name}, (param0);
+               ld.param.{ty} %{ty}, [retval0]; }}"
+        )
+    };
+    let function = |name: &str, ty: &str| {
+        format!(
+            ".func (.param .{ty} r) {name}(.param .{ty} a) {{ .reg .{ty} %x;
+               ld.param.{ty} %x, [a]; add.{ty} %x, %x, 1; st.param.{ty} [r], %x; ret; }}"
+        )
+    };
+    let mut gpu = Gpu::from_text(&format!(
+        "{}\n{}\n.visible .entry k(.param .u64 p) {{
+            .reg .u32 %u32; .reg .u64 %u64, %p;
+            ld.param.u64 %p, [p];
+            mov.u64 %u64, 0x1ffffffff;
+            mov.u32 %u32, 7;
+            {}\n{}
+            st.global.u64 [%p], %u64;
+            st.global.u32 [%p+8], %u32;
+            ret;
+        }}",
+        function("long", "u64"),
+        function("short", "u32"),
+        call("long", "u64"),
+        call("short", "u32"),
+    ));
+    let out = gpu.empty::<u32>(3);
+    gpu.run("k", [1, 1, 1], 1, 0).unwrap();
+    assert_eq!(gpu.read::<u32>(out, 3), [0, 2, 8]);
 }

@@ -7,22 +7,39 @@
 use crate::{Options, Pass, Patch, Rule, Run, View, optimize_with};
 use kiln_ir::{DType, Graph, NodeId, Op};
 
+/// What a graph is taken apart for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Computes the gradients of convolutions of f32 and f64 whole.
+    Cpu,
+    /// Those of f16 and bf16 too.
+    Gpu,
+}
+
 /// The pass. Not part of [`crate::passes()`].
-pub const PASS: Pass = Pass {
-    name: "decompose",
-    about: "writes composites in terms of primitives",
-    exact: false,
-    run: Run::Rules(&[&Decompose]),
-};
+const fn pass(run: Run) -> Pass {
+    Pass {
+        name: "decompose",
+        about: "writes composites in terms of primitives",
+        exact: false,
+        run,
+    }
+}
+const FOR_CPU: Pass = pass(Run::Rules(&[&Decompose(Engine::Cpu)]));
+const FOR_GPU: Pass = pass(Run::Rules(&[&Decompose(Engine::Gpu)]));
 
 /// Writes the composites of a graph and of its bodies in terms of primitives. A composite that can't
 /// be written so is left.
-pub fn decompose(graph: Graph) -> Graph {
+pub fn decompose(graph: Graph, engine: Engine) -> Graph {
+    let pass = match engine {
+        Engine::Cpu => FOR_CPU,
+        Engine::Gpu => FOR_GPU,
+    };
     let options = Options {
         verify: cfg!(debug_assertions),
         ..Options::default()
     };
-    match optimize_with(graph.clone(), &[PASS], &options) {
+    match optimize_with(graph.clone(), &[pass], &options) {
         Ok((graph, _)) => graph,
         Err(e) => {
             debug_assert!(false, "decompose: {e}");
@@ -31,7 +48,7 @@ pub fn decompose(graph: Graph) -> Graph {
     }
 }
 
-struct Decompose;
+struct Decompose(Engine);
 
 impl Rule for Decompose {
     fn name(&self) -> &'static str {
@@ -40,7 +57,7 @@ impl Rule for Decompose {
 
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
         let node = view.node(id);
-        if has_kernel(&node.op, node.facts[0].dtype) {
+        if self.0.has_kernel(&node.op, node.facts[0].dtype) {
             return None;
         }
         let mut patch = view.patch(id);
@@ -49,8 +66,14 @@ impl Rule for Decompose {
     }
 }
 
-/// Whether engines compute the op whole: the gradients of convolutions of f32 and f64.
-fn has_kernel(op: &Op, dtype: DType) -> bool {
-    matches!(op, Op::ConvTranspose(_) | Op::ConvWeight(_))
-        && matches!(dtype, DType::F32 | DType::F64)
+impl Engine {
+    /// Whether it computes the op whole.
+    fn has_kernel(self, op: &Op, dtype: DType) -> bool {
+        matches!(op, Op::ConvTranspose(_) | Op::ConvWeight(_))
+            && match dtype {
+                DType::F32 | DType::F64 => true,
+                DType::F16 | DType::BF16 => self == Engine::Gpu,
+                _ => false,
+            }
+    }
 }

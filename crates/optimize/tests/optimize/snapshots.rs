@@ -6,7 +6,7 @@ use kiln_ir::ops::{self, SliceAxis};
 use kiln_ir::{
     Builder, DType, Dim, Fact, Graph, GraphBuilder, OpError, Output, Pw, Role, Target, Value,
 };
-use kiln_optimize::{Options, Select, decompose, optimize};
+use kiln_optimize::{Engine, Options, Select, decompose, optimize};
 
 /// The graph, what a pass does to it, and the graph that it makes.
 fn before_and_after(pass: &str, build: fn(&mut GraphBuilder<'_>) -> Result<Vec<Value>, OpError>) {
@@ -136,5 +136,5 @@ fn conv_batch_norm() {
 
 #[test]
 fn decomposed() {
-    insta::assert_snapshot!("decompose", decompose(norm().graph(false)));
+    insta::assert_snapshot!("decompose", decompose(norm().graph(false), Engine::Cpu));
 }

@@ -5,7 +5,7 @@
 use super::{Call, Store, line_of_blocks};
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
-use crate::cuda::{Printed, Slot};
+use crate::cuda::{Printed, Slot, Step};
 use crate::program::Launch;
 use kiln_base::{DType, Dim};
 use std::fmt::Write;
@@ -69,91 +69,163 @@ const fn tile(m: i64, n: i64, part: [i64; 2], threads: u32) -> Tile {
     }
 }
 
+/// Where blocks that share a sum leave their parts.
+const PARTS: Slot = Slot::Scratch(0);
 /// Blocks that keep a GPU busy.
 const BUSY: i64 = 128;
 /// The fewest products that are worth a block of their own.
 const SHARE: i64 = 512;
 
+/// How a product is cut into blocks.
+struct Shape {
+    tile: Tile,
+    /// Into how many parts sums are cut, and the length of one.
+    splits: i64,
+    chunk: i64,
+    /// Elements of the result.
+    total: Dim,
+    index: Index,
+    /// What sums are carried in.
+    acc: DType,
+}
+
 impl Gemm<'_> {
     /// The kernels, given what prints the operands into the first.
     pub fn print(self, operands: impl FnOnce(&mut Source, &Call) -> [Operand; 2]) -> Printed {
-        let half = matches!(self.dtype, DType::F16 | DType::BF16);
-        let acc = if half { DType::F32 } else { self.dtype };
-        let tile = self.tile(half);
-        let depth = if half { 32 } else { 8 };
-        let (splits, chunk) = self.splits(tile, depth);
+        let tile = self.tile();
+        let (splits, chunk) = self.splits(tile);
         let total = &(&self.batches * &self.m) * &self.n;
-        let index = self.index(&(&total * &Dim::Const(splits)));
-        let types = format!(
-            "typedef {} Elem;\ntypedef {} Acc;\ntypedef {} Index;\n",
-            memory(self.dtype),
-            memory(acc),
-            index.name()
-        );
-
-        let mut call = Call::new(self.launch);
-        match splits {
-            1 => self.store.push(&mut call),
-            _ => call.push(Slot::Scratch(0), acc, true),
+        let shape = Shape {
+            tile,
+            splits,
+            chunk,
+            index: self.index(&(&total * &Dim::Const(splits))),
+            total,
+            acc: if self.half() { DType::F32 } else { self.dtype },
+        };
+        let mut steps = vec![self.product(&shape, operands)];
+        let mut scratch = Vec::new();
+        if splits > 1 {
+            steps.push(self.sum(&shape));
+            scratch.push((shape.acc, vec![Dim::Const(splits), shape.total]));
         }
+        Printed {
+            steps,
+            scratch,
+            in_place: self.launch.in_place.clone(),
+        }
+    }
+
+    /// Whether tensor cores multiply.
+    fn half(&self) -> bool {
+        matches!(self.dtype, DType::F16 | DType::BF16)
+    }
+
+    /// How many products pass through shared memory at a time.
+    fn depth(&self) -> i64 {
+        if self.half() { 32 } else { 8 }
+    }
+
+    /// The kernel that multiplies. It stores the result, or parts of its sums.
+    fn product(
+        &self,
+        shape: &Shape,
+        operands: impl FnOnce(&mut Source, &Call) -> [Operand; 2],
+    ) -> Step {
+        let Shape { tile, splits, .. } = *shape;
+        let mut call = Call::new(self.launch);
+        let name = match splits {
+            1 => {
+                self.store.push(&mut call);
+                self.name.to_string()
+            }
+            _ => {
+                call.push(PARTS, shape.acc, true);
+                format!("{}_parts", self.name)
+            }
+        };
         for arg in self.reads {
             call.push(Slot::Arg(arg as usize), self.dtype, false);
         }
-        let name = match splits {
-            1 => self.name.to_string(),
-            _ => format!("{}_parts", self.name),
-        };
-        let mut source = call.source(&name, index);
+        let mut source = call.source(&name, shape.index);
         let [a, b] = operands(&mut source, &call);
-        let [pm, pn] = tile.part;
-        let mut scope = types.clone();
-        let _ = writeln!(
-            scope,
-            "constexpr int BM = {}, BN = {}, BK = {depth};",
-            tile.m, tile.n
-        );
-        let part = if half { 'W' } else { 'T' };
-        let _ = writeln!(scope, "constexpr int {part}M = {pm}, {part}N = {pn};");
-        let _ = writeln!(
-            scope,
-            "constexpr bool A_ALONG_K = {}, B_ALONG_K = {};",
-            a.along_k, b.along_k
-        );
-        if half {
-            let _ = writeln!(
-                scope,
-                "constexpr bool A_VECTOR = {}, B_VECTOR = {};",
-                a.vector, b.vector
-            );
-            let _ = writeln!(scope, "#define MMA_TYPE \"{}\"", self.dtype);
+        super::scope(&mut source, &self.scope(shape, &a, &b));
+        self.block(&mut source, shape, [&a, &b]);
+        match splits {
+            1 => self.store.print(&mut source, &call),
+            _ => {
+                let (parts, total) = (call.pointer(PARTS), source.dim(&shape.total));
+                source.line(format!("{parts}[split * {total} + at] = raw;"));
+            }
         }
-        scope += include_str!("gemm_operands.cu");
-        scope += &self.operands;
-        scope += match half {
-            true => include_str!("gemm_mma.cu"),
-            false => include_str!("gemm_fma.cu"),
+        source.line("}");
+        let tiles = |d: &Dim, each: i64| match d.as_const() {
+            Some(n) => Dim::Const((n + each - 1) / each * each),
+            None => d + &Dim::Const(each - 1),
         };
-        if half {
-            scope += "#undef MMA_TYPE\n";
+        let points = &tiles(&self.m, tile.m) * &tiles(&self.n, tile.n);
+        let points = &(&points * &self.batches) * &Dim::Const(splits);
+        let grid = line_of_blocks(points, (tile.m * tile.n) as u32);
+        call.step(source.finish(grid, [tile.threads, 1, 1], 0))
+    }
+
+    /// What stands in front of the kernel that multiplies.
+    fn scope(&self, shape: &Shape, a: &Operand, b: &Operand) -> String {
+        let Tile { m, n, part, .. } = shape.tile;
+        let [pm, pn] = part;
+        let letter = if self.half() { 'W' } else { 'T' };
+        let mut text = format!(
+            "{}constexpr int BM = {m}, BN = {n}, BK = {};\n\
+             constexpr int {letter}M = {pm}, {letter}N = {pn};\n\
+             constexpr bool A_ALONG_K = {}, B_ALONG_K = {};\n",
+            self.types(shape),
+            self.depth(),
+            a.along_k,
+            b.along_k
+        );
+        if self.half() {
+            let _ = write!(
+                text,
+                "constexpr bool A_VECTOR = {}, B_VECTOR = {};\n#define MMA_TYPE \"{}\"\n",
+                a.vector, b.vector, self.dtype
+            );
         }
-        super::scope(&mut source, &scope);
-        for (name, dim) in [
+        text += include_str!("gemm_operands.cu");
+        text += &self.operands;
+        match self.half() {
+            true => text + include_str!("gemm_mma.cu") + "#undef MMA_TYPE\n",
+            false => text + include_str!("gemm_fma.cu"),
+        }
+    }
+
+    fn types(&self, shape: &Shape) -> String {
+        format!(
+            "typedef {} Elem;\ntypedef {} Acc;\ntypedef {} Index;\n",
+            memory(self.dtype),
+            memory(shape.acc),
+            shape.index.name()
+        )
+    }
+
+    /// A block's work, up to where element `raw` of the result goes to `at`.
+    fn block(&self, source: &mut Source, shape: &Shape, operands: [&Operand; 2]) {
+        let sizes = [
             ("m", &self.m),
             ("n", &self.n),
             ("k", &self.k),
             ("batches", &self.batches),
-        ] {
+        ];
+        for (name, dim) in sizes {
             let value = source.dim(dim);
             source.line(format!("const Index {name} = {value};"));
         }
+        let Shape { splits, chunk, .. } = shape;
         let end = match splits {
             1 => "k".into(),
             _ => format!("k < first + {chunk} ? k : first + {chunk}"),
         };
-        super::lines(
-            &mut source,
-            &format!(
-                "\
+        let text = format!(
+            "\
 if (m <= 0 || n <= 0 || batches <= 0) return;
 const Index rows = (m + BM - 1) / BM, columns = (n + BN - 1) / BN;
 Index tile = blockIdx.x;
@@ -172,56 +244,31 @@ const Index i = i0 + e / BN, j = j0 + e % BN;
 if (i >= m || j >= n) continue;
 const Acc raw = shared.out[e / BN][e % BN];
 const Index at = {};",
-                a.text, b.text, self.at
-            ),
+            operands[0].text, operands[1].text, self.at
         );
-        let tiles = |d: &Dim, each: i64| match d.as_const() {
-            Some(n) => Dim::Const((n + each - 1) / each * each),
-            None => d + &Dim::Const(each - 1),
-        };
-        let points = &tiles(&self.m, tile.m) * &tiles(&self.n, tile.n);
-        let points = &(&points * &self.batches) * &Dim::Const(splits);
-        let grid = line_of_blocks(points, (tile.m * tile.n) as u32);
-        if splits == 1 {
-            self.store.print(&mut source, &call);
-            source.line("}");
-            return Printed {
-                steps: vec![call.step(source.finish(grid, [tile.threads, 1, 1], 0))],
-                scratch: Vec::new(),
-                in_place: self.launch.in_place.clone(),
-            };
-        }
-        let count = source.dim(&total);
-        source.line(format!(
-            "{}[split * {count} + at] = raw;",
-            call.pointer(Slot::Scratch(0))
-        ));
-        source.line("}");
-        let product = call.step(source.finish(grid, [tile.threads, 1, 1], 0));
+        super::lines(source, &text);
+    }
 
+    /// The kernel that adds the parts of sums and stores the result.
+    fn sum(&self, shape: &Shape) -> Step {
         let mut call = Call::new(self.launch);
         self.store.push(&mut call);
-        call.push(Slot::Scratch(0), acc, false);
-        let mut source = call.source(self.name, index);
-        super::scope(&mut source, &types);
-        let (parts, count) = (call.pointer(Slot::Scratch(0)), source.dim(&total));
-        super::lines(
-            &mut source,
-            &format!(
-                "\
+        call.push(PARTS, shape.acc, false);
+        let mut source = call.source(self.name, shape.index);
+        super::scope(&mut source, &self.types(shape));
+        let (parts, total) = (call.pointer(PARTS), source.dim(&shape.total));
+        let text = format!(
+            "\
 const Index at = (Index)blockIdx.x * 256 + threadIdx.x;
-if (at >= {count}) return;
+if (at >= {total}) return;
 Acc raw = {parts}[at];
-for (int split = 1; split < {splits}; split++) raw += {parts}[split * {count} + at];"
-            ),
+for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
+            shape.splits
         );
+        super::lines(&mut source, &text);
         self.store.print(&mut source, &call);
-        let grid = line_of_blocks(total.clone(), 256);
-        Printed {
-            steps: vec![product, call.step(source.finish(grid, [256, 1, 1], 0))],
-            scratch: vec![(acc, vec![Dim::Const(splits), total])],
-            in_place: self.launch.in_place.clone(),
-        }
+        let grid = line_of_blocks(shape.total.clone(), 256);
+        call.step(source.finish(grid, [256, 1, 1], 0))
     }
 
     /// The type of indices: 32 bits where everything is known to be small.
@@ -237,8 +284,8 @@ for (int split = 1; split < {splits}; split++) raw += {parts}[split * {count} + 
     }
 
     /// The largest tile of which the result has enough to keep a GPU busy, without much beside it.
-    fn tile(&self, half: bool) -> Tile {
-        let tiles = if half { MMA } else { FMA };
+    fn tile(&self) -> Tile {
+        let tiles = if self.half() { MMA } else { FMA };
         let tiles = if self.dtype == DType::F64 {
             &tiles[1..]
         } else {
@@ -261,7 +308,7 @@ for (int split = 1; split < {splits}; split++) raw += {parts}[split * {count} + 
     }
 
     /// Into how many parts sums are cut, and the length of one.
-    fn splits(&self, tile: Tile, depth: i64) -> (i64, i64) {
+    fn splits(&self, tile: Tile) -> (i64, i64) {
         let sizes = [&self.m, &self.n, &self.batches, &self.k].map(Dim::as_const);
         let [Some(m), Some(n), Some(batches), Some(k)] = sizes else {
             return (1, 0);
@@ -272,6 +319,7 @@ for (int split = 1; split < {splits}; split++) raw += {parts}[split * {count} + 
             return (1, 0);
         }
         let splits = (BUSY / blocks).min(k / SHARE);
+        let depth = self.depth();
         let chunk = ((k + splits - 1) / splits + depth - 1) / depth * depth;
         ((k + chunk - 1) / chunk, chunk)
     }

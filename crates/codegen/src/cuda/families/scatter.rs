@@ -1,7 +1,11 @@
 //! Scattering. A thread owns part of a lane of the result: it copies that part of x and then walks the
 //! lane's source elements in order, so the result is that of one thread. Where lanes are few, several
 //! threads share a lane, and each walks its whole source for what falls into its part.
+//!
+//! Where all lanes share one long index, as in the gradient of an embedding, the index is sorted first.
+//! A thread then owns one element of the result, and finds what goes there side by side and in order.
 
+use super::sort::Sort;
 use super::{Call, elements, few, line_of_blocks, lines, scope};
 use crate::cuda::source::Index;
 use crate::cuda::{Printed, Slot};
@@ -17,7 +21,131 @@ const BUSY: i64 = 128 * THREADS;
 /// The most threads that share a lane.
 const PARTS: i64 = 1024;
 
+/// The fewest indices that are worth sorting.
+const LONG: i64 = 2048;
+
 pub(super) fn print(launch: &Launch, s: &Scatter) -> Printed {
+    let axis = s.axis as usize;
+    let long = s.index_shape[axis].as_const().is_some_and(|n| n >= LONG);
+    let shared = |a: usize| a == axis || s.index.strides[a].is(0) || s.index_shape[a].is(1);
+    match long && (0..s.shape.len()).all(shared) {
+        true => sorted(launch, s),
+        false => walked(launch, s),
+    }
+}
+
+/// The type of indices into all that is read and written.
+fn index_type(s: &Scatter) -> Index {
+    let reach = [&s.index, &s.src].map(|o| {
+        let steps = o.strides.iter().zip(&s.index_shape);
+        steps.fold(o.offset.clone(), |sum, (a, b)| &sum + &(a * b))
+    });
+    match few(&numel(&s.shape)) && reach.iter().chain(&s.index_shape).all(few) {
+        true => Index::Int,
+        false => Index::Long,
+    }
+}
+
+/// What stands in front of a kernel that combines.
+fn combining(s: &Scatter) -> String {
+    let combine = match s.kind {
+        ScatterKind::Set => "b",
+        ScatterKind::Sum => "store(kiln_sum::of(load(a), load(b)))",
+        ScatterKind::Prod => "store(kiln_prod::of(load(a), load(b)))",
+        ScatterKind::Max => "store(kiln_maximum::of(load(a), load(b)))",
+        ScatterKind::Min => "store(kiln_minimum::of(load(a), load(b)))",
+    };
+    format!(
+        "{}__device__ __forceinline__ Elem combine(Elem a, Elem b) {{ return {combine}; }}\n",
+        elements(s.dtype, index_type(s))
+    )
+}
+
+/// Each element of the result finds its source elements in the sorted index.
+fn sorted(launch: &Launch, s: &Scatter) -> Printed {
+    let axis = s.axis as usize;
+    let sort = Sort {
+        launch,
+        dtype: DType::I64,
+        descending: false,
+        lanes: Dim::ONE,
+        len: s.index_shape[axis].clone(),
+        kept: Dim::ZERO,
+        x: s.index.arg,
+        place: Some((s.index.offset.clone(), s.index.strides[axis].clone())),
+        bound: Some(s.shape[axis].clone()),
+        out: None,
+    };
+    let (mut steps, scratch) = sort.print();
+    let records = Slot::Scratch(scratch.len() - 1);
+    let [x, src, out] = [s.x, s.src.arg, s.out].map(|a| Slot::Arg(a as usize));
+    let mut call = Call::new(launch);
+    call.push(x, s.dtype, false);
+    call.push(src, s.dtype, false);
+    call.push(out, s.dtype, true);
+    call.push(records, DType::I64, false);
+    let name = format!("scatter_{}_{}", s.kind.name(), s.dtype);
+    let mut source = call.source(&name, index_type(s));
+    scope(&mut source, &(combining(s) + include_str!("sort_wide.cu")));
+    let total = numel(&s.shape);
+    let (total_text, offset) = (source.dim(&total), source.dim(&s.src.offset));
+    lines(
+        &mut source,
+        &format!(
+            "\
+const Index point = (Index)blockIdx.x * {THREADS} + threadIdx.x;
+if (point >= {total_text}) return;
+Index src_at = {offset}, d = 0, rest = point;
+bool has_source = true;"
+        ),
+    );
+    for a in (0..s.shape.len()).rev() {
+        let [extent, from] = [&s.shape[a], &s.index_shape[a]].map(|d| source.dim(d));
+        let step = source.dim(&s.src.strides[a]);
+        let use_index = match a == axis {
+            true => "d = i;".into(),
+            false => format!("src_at += i * {step};\nhas_source = has_source && i < {from};"),
+        };
+        let text =
+            format!("{{\nconst Index i = rest % {extent};\nrest /= {extent};\n{use_index}\n}}");
+        lines(&mut source, &text);
+    }
+    let [x, src, out, records] = [x, src, out, records].map(|slot| call.pointer(slot));
+    let (count, step) = (
+        source.dim(&s.index_shape[axis]),
+        source.dim(&s.src.strides[axis]),
+    );
+    lines(
+        &mut source,
+        &format!(
+            "\
+Elem value = {x}[point];
+if (has_source) {{
+const Record* records = (const Record*){records};
+const unsigned long long key = (unsigned long long)d ^ 1ull << 63;
+Index low = 0, high = {count};
+while (low < high) {{
+const Index middle = (low + high) / 2;
+if (records[middle].key < key) low = middle + 1;
+else high = middle;
+}}
+for (; low < {count} && records[low].key == key; low++) value = combine(value, {src}[src_at + (Index)records[low].index * {step}]);
+}}
+{out}[point] = value;"
+        ),
+    );
+    let grid = line_of_blocks(total, THREADS as u32);
+    steps.push(call.step(source.finish(grid, [THREADS as u32, 1, 1], 0)));
+    Printed {
+        steps,
+        scratch,
+        in_place: launch.in_place.clone(),
+    }
+}
+
+/// Each part of a lane walks the lane's source.
+fn walked(launch: &Launch, s: &Scatter) -> Printed {
+    let axis = s.axis as usize;
     let [x, index, src, out] = [s.x, s.index.arg, s.src.arg, s.out].map(|a| Slot::Arg(a as usize));
     let mut call = Call::new(launch);
     call.sites = vec![0];
@@ -25,34 +153,9 @@ pub(super) fn print(launch: &Launch, s: &Scatter) -> Printed {
     call.push(index, DType::I64, false);
     call.push(src, s.dtype, false);
     call.push(out, s.dtype, true);
-    let axis = s.axis as usize;
-    let reach = [&s.index, &s.src].map(|o| {
-        let steps = o.strides.iter().zip(&s.index_shape);
-        steps.fold(o.offset.clone(), |sum, (a, b)| &sum + &(a * b))
-    });
-    let total = numel(&s.shape);
-    let index_type = match few(&total) && reach.iter().all(few) && s.index_shape.iter().all(few) {
-        true => Index::Int,
-        false => Index::Long,
-    };
-    let mut source = call.source(
-        &format!("scatter_{}_{}", s.kind.name(), s.dtype),
-        index_type,
-    );
-    let combine = match s.kind {
-        ScatterKind::Set => "b".into(),
-        ScatterKind::Sum => "store(kiln_sum::of(load(a), load(b)))".to_string(),
-        ScatterKind::Prod => "store(kiln_prod::of(load(a), load(b)))".into(),
-        ScatterKind::Max => "store(kiln_maximum::of(load(a), load(b)))".into(),
-        ScatterKind::Min => "store(kiln_minimum::of(load(a), load(b)))".into(),
-    };
-    scope(
-        &mut source,
-        &format!(
-            "{}__device__ __forceinline__ Elem combine(Elem a, Elem b) {{ return {combine}; }}\n",
-            elements(s.dtype, index_type)
-        ),
-    );
+    let name = format!("scatter_{}_{}", s.kind.name(), s.dtype);
+    let mut source = call.source(&name, index_type(s));
+    scope(&mut source, &combining(s));
     let lanes = numel(&[&s.shape[..axis], &s.shape[axis + 1..]].concat());
     let parts = match (lanes.as_const(), s.shape[axis].as_const()) {
         (Some(lanes), Some(bound)) => (BUSY / lanes.max(1)).min(PARTS).min(bound).max(1),

@@ -13,42 +13,78 @@ use kiln_base::{DType, Dim};
 const WIDTH: i64 = 1024;
 /// Threads of a block at least.
 const THREADS: i64 = 64;
-
 /// Runs that are merged at once.
 const WAYS: i64 = 16;
 
 pub(super) fn print(launch: &Launch, s: &ArgSort) -> Printed {
-    let sort = Sort { launch, s };
-    let mut steps = Vec::new();
-    match s.len.as_const() {
-        Some(len) if len <= WIDTH => steps.push(sort.parts(false)),
-        Some(len) => {
-            steps.push(sort.parts(true));
-            let mut run = WIDTH;
-            while run < len {
-                let span = run.saturating_mul(WAYS).min(len);
-                steps.push(sort.merge(steps.len(), run, &Dim::Const(span), span >= len));
-                run = span;
-            }
-        }
-        None => steps.extend([sort.parts(true), sort.merge(1, WIDTH, &s.len, true)]),
-    }
+    let sort = Sort {
+        launch,
+        dtype: s.dtype,
+        descending: s.descending,
+        lanes: s.lanes.clone(),
+        len: s.len.clone(),
+        kept: s.kept.clone(),
+        x: s.x,
+        place: None,
+        bound: None,
+        out: Some(Slot::Arg(s.out as usize)),
+    };
+    let (steps, scratch) = sort.print();
     Printed {
-        scratch: vec![sort.scratch(); steps.len() - 1],
         steps,
+        scratch,
         in_place: Vec::new(),
     }
 }
 
-struct Sort<'a> {
-    launch: &'a Launch,
-    s: &'a ArgSort,
+/// Lanes to be sorted.
+pub(super) struct Sort<'a> {
+    pub launch: &'a Launch,
+    pub dtype: DType,
+    pub descending: bool,
+    pub lanes: Dim,
+    pub len: Dim,
+    pub kept: Dim,
+    pub x: u16,
+    /// Offset and stride of the one lane, where lanes are not contiguous.
+    pub place: Option<(Dim, Dim)>,
+    /// The bound of elements that are indices; others are reported.
+    pub bound: Option<Dim>,
+    /// Where indices go; where to none, sorted records stay in the last scratch memory.
+    pub out: Option<Slot>,
 }
 
 impl Sort<'_> {
+    /// The kernels and their scratch memory.
+    pub fn print(&self) -> (Vec<Step>, Vec<(DType, Vec<Dim>)>) {
+        let mut steps = Vec::new();
+        let out = |last: bool, pass: usize| match self.out {
+            Some(out) if last => out,
+            _ => Slot::Scratch(pass),
+        };
+        match self.len.as_const() {
+            Some(len) => {
+                let mut run = WIDTH.min(len);
+                steps.push(self.parts(out(run >= len, 0)));
+                while run < len {
+                    let span = run.saturating_mul(WAYS).min(len);
+                    let to = out(span >= len, steps.len());
+                    steps.push(self.merge(steps.len(), run, &Dim::Const(span), to));
+                    run = span;
+                }
+            }
+            None => {
+                steps.push(self.parts(Slot::Scratch(0)));
+                steps.push(self.merge(1, WIDTH, &self.len, out(true, 1)));
+            }
+        }
+        let scratch = steps.len() - usize::from(self.out.is_some());
+        (steps, vec![self.scratch(); scratch])
+    }
+
     /// A record is two words where one does not hold a key and an index.
     fn is_wide(&self) -> bool {
-        self.s.dtype.size() == 8
+        self.dtype.size() == 8
     }
 
     /// Records in memory.
@@ -56,13 +92,13 @@ impl Sort<'_> {
         let words = if self.is_wide() { 2 } else { 1 };
         (
             DType::I64,
-            vec![self.s.lanes.clone(), self.s.len.clone(), Dim::Const(words)],
+            vec![self.lanes.clone(), self.len.clone(), Dim::Const(words)],
         )
     }
 
     /// A kernel that names these records, and the sizes of the sort.
     fn source(&self, call: &Call, name: &str, width: i64) -> Source {
-        let s = self.s;
+        let s = self;
         let words = &(&s.lanes * &s.len) * &Dim::Const(2);
         let index = if few(&words) { Index::Int } else { Index::Long };
         let mut source = call.source(&format!("{name}_{}", s.dtype), index);
@@ -85,30 +121,42 @@ impl Sort<'_> {
     }
 
     /// Sorts lanes, or the parts of lanes that are merged later.
-    fn parts(&self, merged: bool) -> Step {
-        let s = self.s;
+    fn parts(&self, to: Slot) -> Step {
+        let s = self;
         let mut width = 2;
-        let len = if merged {
-            WIDTH
-        } else {
-            s.len.as_const().unwrap_or(WIDTH)
-        };
+        let len = s.len.as_const().unwrap_or(WIDTH).min(WIDTH);
         while width < len {
             width *= 2;
         }
         let together = (2 * THREADS / width).max(1);
         let mut call = Call::new(self.launch);
         call.push(Slot::Arg(s.x as usize), s.dtype, false);
-        match merged {
-            true => call.push(Slot::Scratch(0), DType::I64, true),
-            false => call.push(Slot::Arg(s.out as usize), DType::I64, true),
-        }
-        let mut source = self.source(&call, if merged { "sort_parts" } else { "sort" }, width);
+        call.push(to, DType::I64, true);
+        let mut source = match &s.bound {
+            Some(_) => {
+                call.sites = vec![0];
+                self.source(&call, "sort_indices", width)
+            }
+            None => self.source(&call, "sort", width),
+        };
         let x = call.pointer(Slot::Arg(s.x as usize));
         let (key, bits) = key(s.dtype);
         let flip = match s.descending {
             true => format!(" ^ ~0ull >> {}", 64 - bits),
             false => String::new(),
+        };
+        let place = match &s.place {
+            Some((offset, stride)) => {
+                format!("{} + at * {}", source.dim(offset), source.dim(stride))
+            }
+            None => "lane * len + at".into(),
+        };
+        let check = match &s.bound {
+            Some(bound) => format!(
+                "if (x < 0 || x >= {0}) kiln_report(errors, site0, x, {0});\n",
+                source.dim(bound)
+            ),
+            None => String::new(),
         };
         lines(
             &mut source,
@@ -120,8 +168,8 @@ for (int e = threadIdx.x; e < WIDTH * {together}; e += blockDim.x) {{
 const Index part = (Index)blockIdx.x * {together} + e / WIDTH, lane = part / parts;
 const Index at = part % parts * WIDTH + e % WIDTH;
 if (lane < lanes && at < len) {{
-const {} x = {x}[lane * len + at];
-records[e] = record(({key}){flip}, at);
+const {} x = {x}[{place}];
+{check}records[e] = record(({key}){flip}, at);
 }} else records[e] = last_record();
 }}
 sort_shared(records);
@@ -131,21 +179,9 @@ const Index at = part % parts * WIDTH + e % WIDTH;",
                 memory(s.dtype)
             ),
         );
-        let to = match merged {
-            true => {
-                let scratch = call.pointer(Slot::Scratch(0));
-                format!(
-                    "if (lane < lanes && at < len) ((Record*){scratch})[lane * len + at] = records[e];"
-                )
-            }
-            false => {
-                let out = call.pointer(Slot::Arg(s.out as usize));
-                format!(
-                    "if (lane < lanes && at < kept) {out}[lane * kept + at] = index_of(records[e]);"
-                )
-            }
-        };
-        source.line(to);
+        let end = if self.out == Some(to) { "kept" } else { "len" };
+        let store = self.store(&call, to, "at", "records[e]");
+        source.line(format!("if (lane < lanes && at < {end}) {store}"));
         source.line("}");
         let padded = match s.len.as_const() {
             Some(len) => Dim::Const((len + width - 1) / width * width),
@@ -157,14 +193,13 @@ const Index at = part % parts * WIDTH + e % WIDTH;",
     }
 
     /// The pass of this number, which merges sorted runs, `span` records together.
-    fn merge(&self, pass: usize, run: i64, span: &Dim, last: bool) -> Step {
-        let s = self.s;
-        let (from, to) = (Slot::Scratch(pass - 1), Slot::Scratch(pass));
-        let out = Slot::Arg(s.out as usize);
+    fn merge(&self, pass: usize, run: i64, span: &Dim, to: Slot) -> Step {
+        let s = self;
+        let from = Slot::Scratch(pass - 1);
         let mut call = Call::new(self.launch);
         call.push(from, DType::I64, false);
-        call.push(if last { out } else { to }, DType::I64, true);
-        let mut source = self.source(&call, if last { "sort" } else { "sort_merge" }, WIDTH);
+        call.push(to, DType::I64, true);
+        let mut source = self.source(&call, "sort_merge", WIDTH);
         let span = source.dim(span);
         lines(
             &mut source,
@@ -177,18 +212,22 @@ const Index place = merged_place(records, len, {run}, {span}, at);",
                 call.pointer(from)
             ),
         );
-        source.line(match last {
-            true => format!(
-                "if (place < kept) {}[lane * kept + place] = index_of(records[at]);",
-                call.pointer(out)
-            ),
-            false => format!(
-                "((Record*){})[lane * len + place] = records[at];",
-                call.pointer(to)
-            ),
-        });
+        let end = if self.out == Some(to) { "kept" } else { "len" };
+        let store = self.store(&call, to, "place", "records[at]");
+        source.line(format!("if (place < {end}) {store}"));
         let grid = line_of_blocks(&s.lanes * &s.len, 256);
         call.step(source.finish(grid, [256, 1, 1], 0))
+    }
+}
+
+impl Sort<'_> {
+    /// The statement that puts a record at its place in a lane.
+    fn store(&self, call: &Call, to: Slot, place: &str, record: &str) -> String {
+        let pointer = call.pointer(to);
+        match self.out == Some(to) {
+            true => format!("{pointer}[lane * kept + {place}] = index_of({record});"),
+            false => format!("((Record*){pointer})[lane * len + {place}] = {record};"),
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! The text of kernels, and what becomes of it on real architectures.
 
+use super::elements::every_row;
 use super::{lowered, parsed, sources};
 use crate::device;
 use crate::run::decomposed;
+use kiln_base::DType;
 use kiln_runtime::cuda::Code;
 
 fn printed(text: &str) -> String {
@@ -87,22 +89,22 @@ fn symbolic() {
 #[test]
 fn nothing_spills() {
     let Some(nvrtc) = device::nvrtc() else { return };
-    for text in [POINTWISE, SOFTMAX, LAYER_NORM, COLUMNS, SYMBOLIC] {
-        let program = lowered(&decomposed(&parsed(text)), true).unwrap();
+    let graphs = [POINTWISE, SOFTMAX, LAYER_NORM, COLUMNS, SYMBOLIC].map(parsed);
+    let rows = [DType::F32, DType::I64].map(|d| every_row(d).0);
+    for (graph, fuse) in graphs
+        .iter()
+        .map(|g| (g, true))
+        .chain(rows.iter().map(|g| (g, false)))
+    {
+        let program = lowered(&decomposed(graph), fuse).expect("these have a printer");
         for capability in [80, 90] {
-            let compiled = nvrtc
-                .compile(&device::unit(&program), Code::Cubin(capability))
-                .unwrap();
-            let spills: Vec<&str> = (compiled.log.lines())
-                .filter(|l| {
-                    l.contains("spill") && !l.contains("0 bytes spill stores, 0 bytes spill loads")
-                })
-                .collect();
-            assert!(
-                spills.is_empty() && compiled.log.contains("registers"),
-                "{}",
-                compiled.log
-            );
+            let unit = device::unit(&program);
+            let log = nvrtc.compile(&unit, Code::Cubin(capability)).unwrap().log;
+            let spills = |l: &&str| {
+                l.contains("spill") && !l.contains("0 bytes spill stores, 0 bytes spill loads")
+            };
+            assert_eq!(log.lines().find(spills), None);
+            assert!(log.contains("registers"), "{log}");
         }
     }
 }

@@ -1,0 +1,106 @@
+//! The text of library kernels, and what becomes of it on real architectures.
+
+use super::{lowered, parsed, sources};
+use crate::device;
+use kiln_ir::Graph;
+use kiln_runtime::cuda::Code;
+
+/// One program of each family and of each way to read memory.
+fn samples() -> Vec<(&'static str, Graph)> {
+    let product = |dtype: &str| {
+        parsed(&format!(
+            "%0: {dtype}[1024, 256] = input(index: 0, role: Data)
+             %1: {dtype}[256, 2048] = input(index: 1, role: Data)
+             %2: {dtype}[1024, 2048] = matmul %0, %1
+             %3: {dtype}[1024, 2048] = relu %2
+             return %3"
+        ))
+    };
+    vec![
+        ("matmul_f32", product("f32")),
+        ("matmul_f64", product("f64")),
+        ("matmul_f16", product("f16")),
+        ("matmul_bf16", product("bf16")),
+        (
+            "conv_f16",
+            parsed(
+                "%0: f16[8, 64, 56, 56] = input(index: 0, role: Data)
+                 %1: f16[64, 64, 3, 3] = input(index: 1, role: Data)
+                 %2: f16[8, 64, 56, 56] = conv(stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1) %0, %1
+                 return %2",
+            ),
+        ),
+        (
+            "conv_weight_f32",
+            parsed(
+                "%0: f32[8, 64, 56, 56] = input(index: 0, role: Data)
+                 %1: f32[8, 64, 56, 56] = input(index: 1, role: Data)
+                 %2: f32[64, 64, 3, 3] = conv_weight(conv: (stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1), kernel: [3, 3]) %0, %1
+                 return %2",
+            ),
+        ),
+        (
+            "scan_f16",
+            parsed(
+                "%0: f16[8, 70000] = input(index: 0, role: Data)
+                 %1: f16[8, 70000] = scan(kind: Sum, axis: 1, reverse: false) %0
+                 return %1",
+            ),
+        ),
+        (
+            "sort_f32",
+            parsed(
+                "%0: f32[8, 5000] = input(index: 0, role: Data)
+                 %1: i64[8, 10] = arg_sort(axis: 1, descending: true, first: Some(10)) %0
+                 return %1",
+            ),
+        ),
+        (
+            "scatter_f32",
+            parsed(
+                "%0: f32[1000, 64] = input(index: 0, role: Data)
+                 %1: i64[512, 64] = input(index: 1, role: Data)
+                 %2: f32[512, 64] = input(index: 2, role: Data)
+                 %3: f32[1000, 64] = scatter(axis: 0, kind: Sum) %0, %1, %2
+                 return %3",
+            ),
+        ),
+    ]
+}
+
+#[test]
+fn sources_are_as_reviewed() {
+    for (name, graph) in samples() {
+        let program = lowered(&graph, true).unwrap();
+        insta::assert_snapshot!(format!("family_{name}"), sources(&program));
+    }
+}
+
+/// Registers suffice on both architectures, and tensor cores do what they are for.
+#[test]
+fn machine_code() {
+    let Some(nvrtc) = device::nvrtc() else {
+        return;
+    };
+    for (name, graph) in samples() {
+        let program = lowered(&graph, true).unwrap();
+        let text = device::unit(&program);
+        for capability in [80, 90] {
+            let compiled = nvrtc.compile(&text, Code::Cubin(capability));
+            let log = compiled.unwrap_or_else(|e| panic!("{name}: {e}")).log;
+            let spills: Vec<&str> = log.lines().filter(|l| l.contains("spill")).collect();
+            let clean = |l: &&&str| l.contains(" 0 bytes spill stores, 0 bytes spill loads");
+            assert_eq!(
+                spills.iter().filter(clean).count(),
+                spills.len(),
+                "{name}: {log}"
+            );
+            assert_eq!(spills.len(), program.launches.len(), "{name}: {log}");
+        }
+        let ptx = nvrtc.compile(&text, Code::Ptx(80)).unwrap().image;
+        let ptx = String::from_utf8_lossy(&ptx);
+        let half = matches!(name, "matmul_f16" | "matmul_bf16" | "conv_f16");
+        assert_eq!(half, ptx.contains("mma.sync.aligned.m16n8k16"), "{name}");
+        assert_eq!(half, ptx.contains("cp.async.cg"), "{name}");
+    }
+}
