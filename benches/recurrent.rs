@@ -39,7 +39,8 @@ fn main() -> kiln::Result<()> {
             }
             kiln::realize_all().unwrap();
         };
-        let mut rows: [(&str, Box<dyn Fn()>); 2] = [
+        type Row<'a> = (&'a str, Box<dyn Fn()>);
+        let mut rows: [Row; 2] = [
             (
                 "forward",
                 Box::new(move || {

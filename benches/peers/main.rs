@@ -190,7 +190,8 @@ fn compare(name: &str, threads: usize, profile: bool) -> Result<(), Failure> {
             return Err(format!("the losses {a} and {b} differ").into());
         }
     }
-    (kiln.times.clear(), torch.times.clear());
+    kiln.times.clear();
+    torch.times.clear();
     for _ in 0..ROUNDS {
         for side in [&mut kiln, &mut torch] {
             let before = side.processor_time()?;

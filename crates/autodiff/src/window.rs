@@ -137,6 +137,9 @@ fn inside<B: Builder>(
     b.pointwise(Pw::Add, &[start.clone(), skipped])
 }
 
+/// The values of an element of a window in all windows, and its place from the window's start.
+type Tap<V> = (V, Vec<i64>);
+
 /// For each element of a window its values in all windows and its place from the window's start, in
 /// row-major order.
 fn taps<B: Builder>(
@@ -144,7 +147,7 @@ fn taps<B: Builder>(
     op: &WindowReduce,
     x: &B::Value,
     out: &Shape,
-) -> Result<Vec<(B::Value, Vec<i64>)>, OpError> {
+) -> Result<Vec<Tap<B::Value>>, OpError> {
     let fact = b.fact(x);
     let first = fact.rank() - op.kernel.len();
     let mut low = Shape::from_elem(Dim::ZERO, fact.rank());

@@ -9,7 +9,7 @@ mod network;
 
 use data::Digits;
 use indicatif::{ProgressBar, ProgressStyle};
-use kiln::data::{DataLoader, Dataset, TensorDataset, random_split};
+use kiln::data::{DataLoader, TensorDataset, random_split};
 use kiln::nn::optim::{AdamW, OneCycleLr, Optimizer, Scheduler};
 use kiln::nn::{Forward, Module, StateDict};
 use kiln::{Compiled, DType, DimSpec, Reduction, Spec, compile};

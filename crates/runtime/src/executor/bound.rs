@@ -42,8 +42,8 @@ pub(super) enum Work {
     Scatter(Scatter),
     Custom(Custom),
     Cuda(Arc<Launch>),
-    Loop(control::Loop),
-    If(control::If),
+    Loop(Box<control::Loop>),
+    If(Box<control::If>),
 }
 
 impl Work {
@@ -370,8 +370,18 @@ impl Binder<'_> {
             Kernel::Scan(s) => Work::Scan(Scan::new(s, values, &key.1, level)?),
             Kernel::ArgSort(s) => Work::ArgSort(ArgSort::new(s, values, &key.1, level)?),
             Kernel::Scatter(s) => Work::Scatter(Scatter::new(s, values, &key.1, level)?),
-            Kernel::Loop(l) => Work::Loop(control::Loop::new(l, values, &self.bytes(step), level)?),
-            Kernel::If(i) => Work::If(control::If::new(i, values, &self.bytes(step), level)?),
+            Kernel::Loop(l) => Work::Loop(Box::new(control::Loop::new(
+                l,
+                values,
+                &self.bytes(step),
+                level,
+            )?)),
+            Kernel::If(i) => Work::If(Box::new(control::If::new(
+                i,
+                values,
+                &self.bytes(step),
+                level,
+            )?)),
             Kernel::Custom(c) => Work::Custom(Custom::new(c, values, &key.1)?),
             Kernel::Cuda(k) => match self.launches.get(step.kernel as usize) {
                 Some(launch) => Work::Cuda(launch.clone()),

@@ -452,7 +452,8 @@ pub(crate) unsafe fn run_all(launches: &[Launch], failures: &Failures) {
     let busy = launches.iter().filter(|l| l.program.points > 0);
     // The first part of each launch among the parts of all.
     let mut parts = 0;
-    let mut shared: SmallVec<[(i64, &Launch, (i64, i64)); 4]> = SmallVec::new();
+    type Share<'a> = (i64, &'a Launch<'a>, (i64, i64));
+    let mut shared: SmallVec<[Share; 4]> = SmallVec::new();
     let mut cost = 0.0;
     for l in busy {
         let cut = l.parts(threads);
