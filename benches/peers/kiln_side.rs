@@ -54,7 +54,7 @@ pub fn serve(name: &str, path: &str, threads: usize) -> Result<(), Failure> {
 fn print_times(step: &kiln::Compiled) {
     let mut times = step.executable().step_times();
     times.sort_by_key(|t| std::cmp::Reverse(t.least));
-    for t in times {
+    for t in times.iter().filter(|t| t.runs > 0) {
         let each = t.least.as_secs_f64() * 1e3;
         eprintln!("{each:>9.3} ms  {:>4} {}", t.step, t.kernel);
     }

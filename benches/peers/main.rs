@@ -1,7 +1,12 @@
 //! Training steps beside PyTorch's, in alternating rounds, from the same weights on the same data.
 //!
-//! `benches/peers/setup` installs PyTorch, `cargo bench --bench peers` prints the table. With
-//! `-- --profile` only Kiln runs, and prints the time of each kernel.
+//! `benches/peers/setup` installs PyTorch, `cargo bench --bench peers` prints the table. Behind `--`,
+//! `resnet18` or `encoder` picks one workload and `--threads N` the threads of both sides; with
+//! `--profile` only Kiln runs, and prints the time of each kernel.
+//!
+//! Beside the time on the clock stands the time on all processors, which other programs on the machine
+//! disturb less. Peak memory is the most resident memory of the process during the steps, above what was
+//! resident before the model was made.
 
 mod kiln_side;
 mod models;
@@ -13,7 +18,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// Rounds; each is [`STEPS`] steps of one side, then as many of the other.
 const ROUNDS: usize = 11;
-const STEPS: usize = 5;
+const STEPS: usize = 3;
 /// Steps before the rounds, whose losses must agree.
 const WARM_UP: usize = 5;
 /// How far losses may be apart, relatively: f32 sums of other orders, over a few steps.
@@ -30,10 +35,17 @@ fn main() -> Result<(), Failure> {
                 .iter()
                 .find(|w| models::NAMES.iter().any(|n| n.0 == **w));
             let profile = words.contains(&"--profile");
+            let threads = match words.iter().position(|w| *w == "--threads") {
+                Some(at) => words
+                    .get(at + 1)
+                    .ok_or("--threads takes a number")?
+                    .parse()?,
+                None => std::thread::available_parallelism()?.get(),
+            };
             for (name, title) in models::NAMES {
                 if only.is_none_or(|o| *o == name) {
                     println!("{title}");
-                    compare(name, profile)?;
+                    compare(name, threads, profile)?;
                 }
             }
             Ok(())
@@ -49,6 +61,8 @@ struct Side {
     stdout: BufReader<ChildStdout>,
     times: Vec<f64>,
     losses: Vec<f64>,
+    /// Time on all processors, in milliseconds.
+    busy: f64,
 }
 
 impl Side {
@@ -69,6 +83,7 @@ impl Side {
             stdout: BufReader::new(stdout),
             times: Vec::new(),
             losses: Vec::new(),
+            busy: 0.0,
         };
         let ready = side.line()?;
         let words: Vec<&str> = ready.split_whitespace().collect();
@@ -104,6 +119,15 @@ impl Side {
         Ok(())
     }
 
+    /// The time that the process has spent on all processors, in milliseconds. Linux counts it in
+    /// hundredths of a second.
+    fn processor_time(&self) -> Result<f64, Failure> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
+        let ticks = fields.skip(11).take(2).map(str::parse::<f64>);
+        Ok(ticks.sum::<Result<f64, _>>()? * 10.0)
+    }
+
     /// Median and least time of a step, in milliseconds.
     fn summary(&self) -> (f64, f64) {
         let mut times = self.times.clone();
@@ -119,7 +143,7 @@ impl Drop for Side {
     }
 }
 
-fn compare(name: &str, profile: bool) -> Result<(), Failure> {
+fn compare(name: &str, threads: usize, profile: bool) -> Result<(), Failure> {
     let start: PathBuf = std::env::temp_dir().join(format!("kiln-peers-{}", std::process::id()));
     let this = std::env::current_exe()?;
     let made = Command::new(&this)
@@ -129,7 +153,7 @@ fn compare(name: &str, profile: bool) -> Result<(), Failure> {
     if !made.success() {
         return Err("no start to train from".into());
     }
-    let threads = std::thread::available_parallelism()?.to_string();
+    let threads = threads.to_string();
     let mut command = Command::new(&this);
     let mut kiln = Side::new(
         "Kiln",
@@ -169,28 +193,28 @@ fn compare(name: &str, profile: bool) -> Result<(), Failure> {
     (kiln.times.clear(), torch.times.clear());
     for _ in 0..ROUNDS {
         for side in [&mut kiln, &mut torch] {
+            let before = side.processor_time()?;
             for _ in 0..STEPS {
                 side.step()?;
             }
+            side.busy += side.processor_time()? - before;
         }
     }
-    println!(
-        "  {:<28} {:>10} {:>10} {:>12}",
-        "", "median", "least", "peak memory"
-    );
+    let names = ["median", "least", "processors", "peak memory"];
+    let [a, b, c, d] = names;
+    println!("  {:<34} {a:>10} {b:>10} {c:>13} {d:>12}", "");
     let mut figures = Vec::new();
     for side in [&mut kiln, &mut torch] {
         let (median, least) = side.summary();
+        let busy = side.busy / side.times.len() as f64;
         let memory = side.ask("memory")?[0] / 1e6;
-        println!(
-            "  {:<28} {median:>7.1} ms {least:>7.1} ms {memory:>9.1} MB",
-            side.name
-        );
-        figures.push([median, least, memory]);
+        let name = &side.name;
+        println!("  {name:<34} {median:>7.1} ms {least:>7.1} ms {busy:>10.1} ms {memory:>9.1} MB");
+        figures.push([median, least, busy, memory]);
     }
-    let [time, least, memory] = [0, 1, 2].map(|i| figures[0][i] / figures[1][i]);
+    let [a, b, c, d] = [0, 1, 2, 3].map(|i| figures[0][i] / figures[1][i]);
     println!(
-        "  {:<28} {time:>10.2} {least:>10.2} {memory:>12.2}\n",
+        "  {:<34} {a:>10.2} {b:>10.2} {c:>13.2} {d:>12.2}\n",
         "ratio"
     );
     Ok(())

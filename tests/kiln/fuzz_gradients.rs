@@ -47,7 +47,7 @@ fn differentiated(mut graph: Graph) -> Option<Graph> {
 #[test]
 fn gradients_of_random_programs_give_what_the_reference_gives() {
     let config = Config {
-        control_flow: false,
+        control_flow: true,
         ..Config::default()
     };
     let mut checked = 0;

@@ -3,7 +3,9 @@
 mod access;
 mod autograd;
 mod bias_before_norm;
+mod checkpointing;
 mod compiled;
+mod control_flow;
 mod cuda;
 mod custom_ops;
 mod determinism;

@@ -3,7 +3,7 @@
 use kiln_compiler::{CompileError, Explain, Options, compile};
 use kiln_ir::eval::{Array, Data, Mode, evaluate, symbol_values};
 use kiln_ir::fuzz::Rng;
-use kiln_ir::{DType, Graph, Op, Value};
+use kiln_ir::{DType, Graph, Value};
 use kiln_runtime::{Buffer, Executable};
 
 /// What the reference says of a graph with these inputs.
@@ -233,11 +233,4 @@ pub fn run(executable: &Executable, inputs: &[Array]) -> Result<Vec<Buffer>, kil
     }
     let outputs = executable.run(&mut buffers, &vec![false; inputs.len()])?;
     outputs.iter().map(Buffer::to_host).collect()
-}
-
-/// Whether the engine has kernels for every op.
-pub fn is_supported(graph: &Graph) -> bool {
-    graph
-        .iter()
-        .all(|(_, n)| !matches!(n.op, Op::If(_) | Op::Loop(_)))
 }

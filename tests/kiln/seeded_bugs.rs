@@ -2,7 +2,7 @@
 //! from the reference on random programs.
 
 use crate::oracle::{Engine, Oracle, run};
-use kiln_base::plan::{Kernel, Place, Plan};
+use kiln_base::plan::{Kernel, Loop, Place, Plan};
 use kiln_base::prim::{Binary, Reduction, ScatterKind, Unary};
 use kiln_base::tile::{Inst, Stage, TileProgram};
 use kiln_base::{Dim, Scalar};
@@ -93,6 +93,14 @@ const BUGS: &[(&str, Bug)] = &[
         p.run.reverse();
         p.commit = p.run.len() as u32;
         p.run.len() > 1
+    }),
+    ("a step starts before what it reads is written", |p| {
+        let reads = |p: &Plan, i: usize| {
+            let written = |a: &&kiln_base::plan::BufferId| p.run[i].args.contains(a);
+            p.run[i - 1].args.last().iter().any(written)
+        };
+        let dependent = (1..p.run.len()).find(|i| !p.run[*i].joined && reads(p, *i));
+        dependent.map(|i| p.run[i].joined = true).is_some()
     }),
     ("a step is missing", |p| p.run.pop().is_some()),
     ("two buffers share memory while both live", |p| {
@@ -191,6 +199,48 @@ const BUGS: &[(&str, Bug)] = &[
             _ => false,
         })
     }),
+    ("a loop runs the other way", |p| {
+        change_loop(p, |l| {
+            l.reverse = !l.reverse;
+            !l.scanned.is_empty()
+        })
+    }),
+    ("a loop misses a step", |p| {
+        change_loop(p, |l| {
+            l.trips = &l.trips - &Dim::ONE;
+            true
+        })
+    }),
+    ("two carried values change places", |p| {
+        change_loop(p, |l| {
+            let two = l.last.len() > 1;
+            if two {
+                l.last.swap(0, 1);
+            }
+            two
+        })
+    }),
+    ("a step is missing in a loop", |p| {
+        change_loop(p, |l| l.body.run.pop().is_some())
+    }),
+    ("a branch is taken for the other", |p| {
+        p.kernels.iter_mut().any(|k| match k {
+            Kernel::If(i) => {
+                i.branches.reverse();
+                true
+            }
+            _ => false,
+        })
+    }),
+    ("a branch gets its inputs in another order", |p| {
+        p.kernels.iter_mut().any(|k| match k {
+            Kernel::If(i) => {
+                i.inputs.reverse();
+                i.inputs.len() > 1
+            }
+            _ => false,
+        })
+    }),
     ("prepared values run never", |p| {
         !std::mem::take(&mut p.prepare).is_empty()
     }),
@@ -201,11 +251,14 @@ fn programs(plan: &mut Plan) -> impl Iterator<Item = &mut TileProgram> {
         Kernel::Tile(t) => Some(t),
         Kernel::MatMul(m) => m.epilogue.as_mut().map(|e| &mut e.program),
         Kernel::Conv(c) => c.epilogue.as_mut().map(|e| &mut e.program),
-        Kernel::Scan(_)
-        | Kernel::ArgSort(_)
-        | Kernel::Scatter(_)
-        | Kernel::Custom(_)
-        | Kernel::Cuda(_) => None,
+        _ => None,
+    })
+}
+
+fn change_loop(plan: &mut Plan, mut f: impl FnMut(&mut Loop) -> bool) -> bool {
+    plan.kernels.iter_mut().any(|k| match k {
+        Kernel::Loop(l) => f(l),
+        _ => false,
     })
 }
 
@@ -265,7 +318,7 @@ fn swap_select(inst: &mut Inst) -> bool {
 #[test]
 fn every_bug_is_caught() {
     let config = Config {
-        control_flow: false,
+        control_flow: true,
         ..Config::default()
     };
     let mut caught = vec![0; BUGS.len()];

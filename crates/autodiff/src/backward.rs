@@ -1,7 +1,7 @@
 //! The chain rule over a program.
 
 use crate::{Call, Gradients, pullback};
-use kiln_ir::{Builder, Graph, GraphBuilder, Loc, Op, OpError, Pw, Value};
+use kiln_ir::{Builder, Graph, GraphBuilder, Loc, NodeId, Op, OpError, Pw, Value};
 use smallvec::SmallVec;
 
 /// One result of a program: (step, output).
@@ -13,7 +13,7 @@ pub struct Step<'a, V> {
     pub rule: Rule<'a, V>,
     /// The operands, and the earlier step that each is a result of, if any.
     pub inputs: SmallVec<[(V, Option<Place>); 3]>,
-    /// The results. Where `rule` is [`Rule::Leaf`] they need not be given.
+    /// The results. Only those of a [`Rule::Op`] need be given.
     pub outputs: SmallVec<[V; 1]>,
 }
 
@@ -82,7 +82,7 @@ pub fn backward<B: Builder>(
     }
     let problem = |step: usize| move |error: OpError| Problem { step, error };
     for ((step, output), g) in seeds {
-        add(b, &mut sums[step][output as usize], g).map_err(problem(step))?;
+        add(b, &mut sums[step], output, g).map_err(problem(step))?;
     }
     for (i, step) in steps.iter().enumerate().rev() {
         if !wanted[i] || sums[i].iter().all(Option::is_none) {
@@ -110,7 +110,7 @@ pub fn backward<B: Builder>(
         let gradients = through(b, step, &cotangents, &needs).map_err(problem(i))?;
         for (((_, from), g), needs) in step.inputs.iter().zip(gradients).zip(&needs) {
             if let (Some((at, output)), Some(g), true) = (from, g, needs) {
-                add(b, &mut sums[*at][*output as usize], g).map_err(problem(i))?;
+                add(b, &mut sums[*at], *output, g).map_err(problem(i))?;
             }
         }
     }
@@ -144,7 +144,18 @@ fn through<B: Builder>(
     }
 }
 
-fn add<B: Builder>(b: &mut B, sum: &mut Option<B::Value>, g: B::Value) -> Result<(), OpError> {
+/// Adds to the gradient of an output.
+fn add<B: Builder>(
+    b: &mut B,
+    sums: &mut SmallVec<[Option<B::Value>; 1]>,
+    output: u32,
+    g: B::Value,
+) -> Result<(), OpError> {
+    let output = output as usize;
+    if sums.len() <= output {
+        sums.resize(output + 1, None);
+    }
+    let sum = &mut sums[output];
     *sum = Some(match sum.take() {
         None => g,
         Some(so_far) => b.pointwise(Pw::Add, &[so_far, g])?,
@@ -177,5 +188,14 @@ pub fn gradients(
     let seeds = seeds.iter().map(|(y, g)| (at(y), *g)).collect();
     let targets: Vec<Place> = inputs.iter().map(at).collect();
     let mut b = GraphBuilder::new(graph, Loc::UNKNOWN);
-    backward(&mut b, &steps, seeds, &targets, &mut ())
+    backward(&mut b, &steps, seeds, &targets, &mut Lines(&forward))
+}
+
+/// Records derivatives at the lines of what they belong to.
+struct Lines<'a>(&'a Graph);
+
+impl<'g> Observer<GraphBuilder<'g>> for Lines<'_> {
+    fn enter(&mut self, b: &mut GraphBuilder<'g>, step: usize) {
+        b.at(self.0.node(NodeId(step as u32)).loc.clone());
+    }
 }

@@ -23,8 +23,10 @@
 //! ```
 
 mod backward;
+mod branch;
 mod expr;
 mod index;
+mod loops;
 mod norm;
 mod pointwise;
 mod product;
@@ -35,6 +37,7 @@ mod views;
 mod window;
 
 pub use backward::{Custom, Observer, Place, Problem, Rule, Step, backward, gradients};
+pub use loops::with_residuals;
 
 use kiln_ir::{Builder, Op, OpError};
 use smallvec::{SmallVec, smallvec};
@@ -64,10 +67,17 @@ pub fn pullback<B: Builder>(
     call: &Call<'_, B::Value>,
     cotangents: &[Option<B::Value>],
 ) -> Result<Gradients<B::Value>, OpError> {
+    if cotangents.iter().all(Option::is_none) {
+        return Ok(call.inputs.iter().map(|_| None).collect());
+    }
+    match call.op {
+        Op::If(op) => return branch::pullback(b, op, call, cotangents),
+        Op::Loop(op) => return loops::pullback(b, op, call, cotangents),
+        Op::Barrier(op) if op.detach => return Ok(call.inputs.iter().map(|_| None).collect()),
+        Op::Barrier(_) => return Ok(cotangents.iter().cloned().collect()),
+        _ => {}
+    }
     let Some(Some(g)) = cotangents.first() else {
-        if cotangents.iter().all(Option::is_none) {
-            return Ok(call.inputs.iter().map(|_| None).collect());
-        }
         return Err(no_derivative(call.op));
     };
     let (x, y) = (call.inputs, call.outputs);
@@ -110,7 +120,7 @@ pub fn pullback<B: Builder>(
             let text = "this custom op has no derivative; give it one with `backward`";
             return Err(OpError::new(text));
         }
-        Op::If(_) | Op::Loop(_) => return Err(no_derivative(call.op)),
+        Op::If(_) | Op::Loop(_) | Op::Barrier(_) => unreachable!("handled above"),
     })
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub struct BufferId(pub u32);
 
 /// A program.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The symbols that sizes use.
     pub symbols: Vec<Symbol>,
@@ -140,6 +140,9 @@ pub struct Step {
     pub args: Vec<BufferId>,
     /// The plan's site for each of the kernel's.
     pub sites: Vec<u32>,
+    /// Whether it starts together with the step before it. Such steps are tile kernels that report no
+    /// data error, and none touches what another writes.
+    pub joined: bool,
 }
 
 /// A place that can report a data error.
@@ -179,6 +182,10 @@ pub enum Kernel {
     ArgSort(ArgSort),
     /// Elements placed by index.
     Scatter(Scatter),
+    /// A program run a number of times.
+    Loop(Loop),
+    /// One of two programs.
+    If(If),
     /// A user's kernel.
     Custom(Custom),
     /// Any of these, for a GPU. A plan has either these alone or none.
@@ -198,6 +205,8 @@ impl Kernel {
             Kernel::Scan(_) => "scan",
             Kernel::ArgSort(_) => "arg_sort",
             Kernel::Scatter(_) => "scatter",
+            Kernel::Loop(_) => "loop",
+            Kernel::If(_) => "if",
             Kernel::Custom(c) => &c.name,
             Kernel::Cuda(k) => &k.name,
         }
@@ -210,11 +219,25 @@ impl Kernel {
             Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => {
                 epilogue.as_ref().map(|e| &e.program)
             }
-            Kernel::Scan(_)
-            | Kernel::ArgSort(_)
-            | Kernel::Scatter(_)
-            | Kernel::Custom(_)
-            | Kernel::Cuda(_) => None,
+            _ => None,
+        }
+    }
+
+    /// The programs that it runs.
+    pub fn bodies(&self) -> &[Plan] {
+        match self {
+            Kernel::Loop(l) => std::slice::from_ref(&l.body),
+            Kernel::If(i) => &i.branches[..],
+            _ => &[],
+        }
+    }
+
+    /// The programs that it runs, to change.
+    pub fn bodies_mut(&mut self) -> &mut [Plan] {
+        match self {
+            Kernel::Loop(l) => std::slice::from_mut(&mut l.body),
+            Kernel::If(i) => &mut i.branches[..],
+            _ => &mut [],
         }
     }
 
@@ -223,6 +246,9 @@ impl Kernel {
         match self {
             Kernel::Scatter(_) | Kernel::Custom(_) => 1,
             Kernel::Cuda(k) => k.sites,
+            Kernel::Loop(_) | Kernel::If(_) => {
+                self.bodies().iter().map(|b| b.sites.len() as u32).sum()
+            }
             other => other.program().map_or(0, |p| p.sites),
         }
     }
@@ -406,6 +432,46 @@ pub struct Scatter {
     pub out: u16,
 }
 
+/// A program run for each step 0, 1, …, or from the last step to the first.
+///
+/// The body is a plan without symbols of its own (sizes use those of the plan around it), parameters,
+/// *prepare* and donors. Its inputs are the rank-0 i64 number of the step, the carried values, one
+/// slice of each scanned argument, and what all steps get alike. Its outputs are the next carried
+/// values, then one slice of each stacked argument. The kernel's sites are the body's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Loop {
+    /// How many steps.
+    pub trips: Dim,
+    /// Whether the last step comes first.
+    pub reverse: bool,
+    /// The arguments of the first carried values.
+    pub first: Vec<u16>,
+    /// Those that are read slice by slice.
+    pub scanned: Vec<u16>,
+    /// Those that every step reads.
+    pub alike: Vec<u16>,
+    /// The arguments of the carried values after the last step.
+    pub last: Vec<u16>,
+    /// Those that are written slice by slice.
+    pub stacked: Vec<u16>,
+    /// One step.
+    pub body: Box<Plan>,
+}
+
+/// One of two programs, which are plans as in [`Loop`]. The kernel's sites are those of the first,
+/// then those of the second.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct If {
+    /// The argument of one bool.
+    pub condition: u16,
+    /// The arguments of the inputs of both.
+    pub inputs: Vec<u16>,
+    /// The arguments of the outputs of both.
+    pub outputs: Vec<u16>,
+    /// Where the condition is true, and where it is not.
+    pub branches: Box<[Plan; 2]>,
+}
+
 /// A call of a registered operator; see [`crate::custom`]. Its failure is reported at the kernel's one
 /// site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -462,7 +528,7 @@ pub enum DecodeError {
 
 const MAGIC: &[u8; 8] = b"kilnplan";
 /// The format that [`Plan::to_bytes`] writes.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 impl Plan {
     /// The plan as bytes: a header with format and checksum, then the contents.

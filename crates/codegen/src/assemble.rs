@@ -1,17 +1,19 @@
 //! Groups as launches over buffers.
 
+mod control;
+mod order;
+
 use crate::emit::{ArgOf, Emitted, emit};
 use crate::flow::{Flow, Nid, Op};
 use crate::fuse::{Anchor, Group, Operand};
 use crate::{
-    BufId, BufferInfo, Cost, GroupReport, Launch, LowerError, Origin, Program, Target, cuda, kir,
-    tile,
+    BufId, BufferInfo, Cost, GroupReport, Launch, LowerError, Options, Origin, Program, Target,
+    cuda, kir, tile,
 };
 use kiln_base::plan::{self, Epilogue, Kernel, Matrix};
 use kiln_base::{Dim, numel};
 use kiln_ir::NodeId;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use order::order;
 
 /// The program of a grouped flow.
 ///
@@ -20,11 +22,11 @@ use std::collections::BinaryHeap;
 pub(crate) fn assemble(
     flow: &Flow,
     groups: &[Group],
-    target: Target,
+    options: &Options,
 ) -> Result<Program, LowerError> {
     let mut a = Assembler {
         flow,
-        target,
+        options,
         program: Program {
             buffers: Vec::new(),
             launches: Vec::new(),
@@ -34,44 +36,16 @@ pub(crate) fn assemble(
         buffer: vec![None; flow.nodes.len()],
     };
     a.leaves(groups);
-    for g in order(groups) {
+    for g in order(flow, groups) {
         a.launch(&groups[g])?;
     }
     a.outputs();
     Ok(a.program)
 }
 
-/// An order in which groups can run; among those that can, the one that comes first in the program.
-fn order(groups: &[Group]) -> Vec<usize> {
-    let mut waiting: Vec<usize> = groups.iter().map(|g| g.deps.len()).collect();
-    let mut users: Vec<Vec<usize>> = vec![Vec::new(); groups.len()];
-    for (g, group) in groups.iter().enumerate() {
-        for d in &group.deps {
-            users[*d].push(g);
-        }
-    }
-    let key = |g: usize| groups[g].roots.iter().map(|r| r.0).max().unwrap_or(0);
-    let mut ready: BinaryHeap<Reverse<(Nid, usize)>> = (0..groups.len())
-        .filter(|g| waiting[*g] == 0)
-        .map(|g| Reverse((key(g), g)))
-        .collect();
-    let mut out = Vec::with_capacity(groups.len());
-    while let Some(Reverse((_, g))) = ready.pop() {
-        out.push(g);
-        for &u in &users[g] {
-            waiting[u] -= 1;
-            if waiting[u] == 0 {
-                ready.push(Reverse((key(u), u)));
-            }
-        }
-    }
-    debug_assert_eq!(out.len(), groups.len(), "groups depend on each other");
-    out
-}
-
 struct Assembler<'a> {
     flow: &'a Flow,
-    target: Target,
+    options: &'a Options,
     program: Program,
     buffer: Vec<Option<BufId>>,
 }
@@ -142,6 +116,9 @@ impl Assembler<'_> {
         }
         let alone = |a: &Anchor| group.members == [a.node] && group.roots.len() == 1;
         let mut launch = match &group.anchor {
+            Some(anchor) if matches!(self.flow.nodes[anchor.node].op, Op::Control(_)) => {
+                self.control(group, anchor)?
+            }
             Some(anchor) if alone(anchor) => self.plain_library(group, anchor),
             _ => self.tiled(group)?,
         };
@@ -152,7 +129,7 @@ impl Assembler<'_> {
             .collect();
         launch.nodes.sort();
         launch.nodes.dedup();
-        match self.target {
+        match self.options.target {
             Target::Cpu => self.push(group, launch),
             Target::Cuda => self.on_cuda(group, launch)?,
         }
@@ -209,13 +186,18 @@ impl Assembler<'_> {
                 },
                 kir: if i == last { launch.kir.clone() } else { None },
                 kernel: Kernel::Cuda(step.kernel),
+                bodies: Vec::new(),
             };
             self.push(group, launch);
         }
         Ok(())
     }
 
-    fn buffer(&self, n: Nid) -> BufId {
+    fn buffer(&self, mut n: Nid) -> BufId {
+        // What lies behind a barrier lies where it lay before.
+        while self.buffer[n].is_none() && matches!(self.flow.nodes[n].op, Op::After | Op::Reshape) {
+            n = self.flow.nodes[n].inputs[0];
+        }
         self.buffer[n].expect("buffers are written before they are read")
     }
 
@@ -288,6 +270,13 @@ impl Assembler<'_> {
                 self.library(anchor, &position, u16::MAX, Some(epilogue))
             }
         };
+        let readers = |n: Nid| {
+            nodes
+                .iter()
+                .filter(|o| self.buffer(**o) == self.buffer(n))
+                .count()
+        };
+        in_place.retain(|p| readers(nodes[p.0]) == 1);
         in_place.retain(|p| self.flow.numel(nodes[p.0]) == self.flow.numel(nodes[p.1]));
         let mut launch = self.empty(kernel);
         launch.args = nodes.iter().map(|n| self.buffer(*n)).collect();
@@ -308,6 +297,7 @@ impl Assembler<'_> {
             kir: None,
             args: Vec::new(),
             written: Vec::new(),
+            bodies: Vec::new(),
             sites: Vec::new(),
             nodes: Vec::<NodeId>::new(),
             in_place: Vec::new(),
@@ -448,10 +438,15 @@ impl Assembler<'_> {
         if let Some(k) = kernel {
             flops = &flops + &kir::flops(k);
         }
-        let bytes = launch.args.iter().fold(Dim::ZERO, |sum, b| {
+        let bytes = self.bytes(launch);
+        Cost { flops, bytes }
+    }
+
+    /// Bytes of the buffers touched.
+    fn bytes(&self, launch: &Launch) -> Dim {
+        launch.args.iter().fold(Dim::ZERO, |sum, b| {
             let info = &self.program.buffers[b.0 as usize];
             &sum + &(&numel(&info.shape) * &Dim::from(info.dtype.size()))
-        });
-        Cost { flops, bytes }
+        })
     }
 }

@@ -52,6 +52,12 @@ pub(crate) enum Op {
         descending: bool,
     },
     Scatter(ScatterKind, usize),
+    /// A loop or branch, whose outputs are its [`Op::Part`]s.
+    Control(Arc<kiln_ir::Op>),
+    /// An output of the operand.
+    Part,
+    /// The first operand, where it lies, once all operands are computed.
+    After,
     /// The registered operator of this name.
     Custom(Arc<str>),
 }
@@ -127,7 +133,7 @@ impl Flow {
 impl Node {
     /// Whether the value lies in memory without a launch.
     pub fn is_leaf(&self) -> bool {
-        matches!(self.op, Op::Input(_) | Op::Data(_))
+        matches!(self.op, Op::Input(_) | Op::Data(_) | Op::After)
     }
 
     /// Whether it only says where or which number, so that it is computed where it is read.
@@ -147,7 +153,7 @@ impl Node {
     pub fn is_alone(&self) -> bool {
         matches!(
             self.op,
-            Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) | Op::Custom(_)
+            Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) | Op::Custom(_) | Op::Control(_)
         )
     }
 
@@ -175,6 +181,9 @@ impl Node {
             Op::Scan { .. } => "scan",
             Op::ArgSort { .. } => "arg_sort",
             Op::Scatter(..) => "scatter",
+            Op::Control(op) => op.name(),
+            Op::Part => "output",
+            Op::After => "barrier",
             Op::Custom(_) => "custom",
         }
     }

@@ -29,5 +29,5 @@ use kiln_ir::Graph;
 pub fn lower(graph: &Graph, options: &Options) -> Result<Program, LowerError> {
     let flow = flow::build(graph, options)?;
     let groups = fuse::group(&flow, options);
-    assemble::assemble(&flow, &groups, options.target)
+    assemble::assemble(&flow, &groups, options)
 }

@@ -115,6 +115,8 @@ pub struct Launch {
     pub args: Vec<BufId>,
     /// Which of `args` are written.
     pub written: Vec<bool>,
+    /// The programs that a loop or branch runs; their plans are still missing in `kernel`.
+    pub bodies: Vec<Program>,
     /// The data-error sites that the kernel names by position.
     pub sites: Vec<plan::Site>,
     /// The graph nodes computed here, ascending.

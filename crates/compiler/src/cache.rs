@@ -104,6 +104,16 @@ impl Recording<'_> {
         self.nodes.iter().filter_map(|n| n.op.scalar()).collect()
     }
 
+    /// The user's lines: of the nodes, then of the nodes in their bodies, as [`Op::inner_nodes`] gives
+    /// them.
+    pub fn locs(&self) -> Vec<Loc> {
+        let mut locs: Vec<Loc> = self.nodes.iter().map(|n| n.loc.clone()).collect();
+        for n in &self.nodes {
+            n.op.inner_nodes(&mut |n| locs.push(n.loc.clone()));
+        }
+        locs
+    }
+
     fn hash(&self) -> u128 {
         let mut h = StructureHasher::default();
         for n in &self.nodes {
@@ -234,7 +244,7 @@ impl Cache {
         let graph = recording
             .build(Some(expects))
             .map_err(|e| CompileError::Internal(e.to_string()))?;
-        let locs: Vec<Loc> = recording.nodes.iter().map(|n| n.loc.clone()).collect();
+        let locs = recording.locs();
         let compilation = pipeline::compile(&graph, &locs, &self.options)?;
         let is_input = |(i, s): (usize, &Option<Scalar>)| s.is_none().then_some(i);
         Ok(Found {

@@ -1,6 +1,7 @@
 //! What the compiler did, for people.
 
-use kiln_base::plan::{Place, Plan};
+use crate::place::Placed;
+use kiln_base::plan::Place;
 use kiln_codegen::Program;
 use kiln_ir::{Graph, Loc, Op};
 use kiln_optimize::Report;
@@ -50,19 +51,23 @@ pub struct KernelInfo {
     pub name: String,
     /// Whether it runs only when a parameter has changed.
     pub prepared: bool,
+    /// Whether it starts together with another, as one launch.
+    pub joined: bool,
     /// The ops that it computes, with the user's lines.
     pub ops: Vec<String>,
     /// Why neighbours were not fused into it.
     pub why_not: Vec<String>,
     /// Its Kernel IR, where it has one.
     pub kir: Option<String>,
+    /// The kernels of a loop's step, or of both branches.
+    pub inner: Vec<KernelInfo>,
 }
 
 impl Explain {
     pub(crate) fn new(
         graph: &Graph,
         program: &Program,
-        plan: &Plan,
+        placed: &Placed,
         fired: &Report,
         locs: &[Loc],
     ) -> Explain {
@@ -78,7 +83,7 @@ impl Explain {
         Explain {
             rewrites: rewrites.collect(),
             counts: fired.counts(),
-            kernels: kernels(graph, program, plan, resolve),
+            kernels: kernels(graph, program, Some(placed), &resolve),
             memory: None,
             time: Duration::ZERO,
             graph: graph.to_string(),
@@ -107,13 +112,19 @@ impl Explain {
         let kernel = |k: &KernelInfo| {
             k.name.len() + texts(&k.ops) + texts(&k.why_not) + k.kir.as_ref().map_or(0, String::len)
         };
-        let kernels: usize = self.kernels.iter().map(kernel).sum();
-        self.graph.len() + texts(&self.rewrites) + kernels
+        let mut kernels: Vec<&KernelInfo> = self.kernels.iter().collect();
+        let mut bytes = self.graph.len() + texts(&self.rewrites);
+        while let Some(k) = kernels.pop() {
+            bytes += kernel(k);
+            kernels.extend(&k.inner);
+        }
+        bytes
     }
 
-    /// Number of kernels that every run launches.
+    /// Number of kernels that every run launches; those that start together count as one.
     pub fn kernels_run(&self) -> usize {
-        self.kernels.iter().filter(|k| !k.prepared).count()
+        let launched = |k: &&KernelInfo| !k.prepared && !k.joined;
+        self.kernels.iter().filter(launched).count()
     }
 
     /// Number of kernels that run only when a parameter has changed.
@@ -125,20 +136,23 @@ impl Explain {
 fn kernels(
     graph: &Graph,
     program: &Program,
-    plan: &Plan,
-    resolve: impl Fn(&Loc) -> Loc,
+    placed: Option<&Placed>,
+    resolve: &dyn Fn(&Loc) -> Loc,
 ) -> Vec<KernelInfo> {
     let prepared = |launch: &kiln_codegen::Launch| {
+        let Some(placed) = placed else { return false };
         let mut written = launch.args.iter().zip(&launch.written).filter(|(_, w)| **w);
-        written.all(|(b, _)| plan.buffers[b.0 as usize].place == Place::Prepared)
+        written.all(|(b, _)| placed.plan.buffers[b.0 as usize].place == Place::Prepared)
     };
     let mut kernels: Vec<KernelInfo> = program
         .launches
         .iter()
         .zip(&program.groups)
-        .map(|(launch, group)| KernelInfo {
+        .enumerate()
+        .map(|(i, (launch, group))| KernelInfo {
             name: launch.kernel.name().to_string(),
             prepared: prepared(launch),
+            joined: placed.is_some_and(|p| p.joined[i]),
             ops: group
                 .nodes
                 .iter()
@@ -151,10 +165,45 @@ fn kernels(
                 .collect(),
             why_not: group.why_not.clone(),
             kir: launch.kir.as_ref().map(|k| k.to_string()),
+            inner: inner(graph, launch, resolve),
         })
         .collect();
     kernels.sort_by_key(|k| !k.prepared);
     kernels
+}
+
+/// The kernels in the bodies of a launch.
+fn inner(
+    graph: &Graph,
+    launch: &kiln_codegen::Launch,
+    resolve: &dyn Fn(&Loc) -> Loc,
+) -> Vec<KernelInfo> {
+    let bodies = launch
+        .nodes
+        .first()
+        .map_or(&[][..], |id| graph.node(*id).op.bodies());
+    let pairs = bodies.iter().zip(&launch.bodies);
+    pairs
+        .flat_map(|(graph, program)| kernels(graph, program, None, resolve))
+        .collect()
+}
+
+impl KernelInfo {
+    fn write(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
+        let when = match (self.prepared, self.joined) {
+            (true, _) => " (prepare)",
+            (_, true) => " (with another)",
+            _ => "",
+        };
+        writeln!(f, "{:indent$}{}{when}", "", self.name)?;
+        for op in &self.ops {
+            writeln!(f, "{:indent$}  {op}", "")?;
+        }
+        for why in &self.why_not {
+            writeln!(f, "{:indent$}  not fused: {why}", "")?;
+        }
+        self.inner.iter().try_for_each(|k| k.write(f, indent + 4))
+    }
 }
 
 impl fmt::Display for Explain {
@@ -170,14 +219,7 @@ impl fmt::Display for Explain {
             self.kernels_prepared()
         )?;
         for k in &self.kernels {
-            let when = if k.prepared { " (prepare)" } else { "" };
-            writeln!(f, "  {}{when}", k.name)?;
-            for op in &k.ops {
-                writeln!(f, "    {op}")?;
-            }
-            for why in &k.why_not {
-                writeln!(f, "    not fused: {why}")?;
-            }
+            k.write(f, 2)?;
         }
         match &self.memory {
             Some(m) => writeln!(

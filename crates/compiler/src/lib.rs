@@ -2,6 +2,7 @@
 
 mod cache;
 mod explain;
+mod join;
 mod pipeline;
 mod place;
 mod variant;

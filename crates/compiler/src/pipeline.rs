@@ -3,7 +3,7 @@
 use crate::explain::{Explain, marked};
 use crate::place;
 use kiln_codegen as codegen;
-use kiln_ir::{Graph, Loc, NodeId, Op, Role, Target};
+use kiln_ir::{Graph, Loc, Op, Role, Target};
 use kiln_optimize as optimize;
 use kiln_runtime::{Error as RunError, Executable, cuda};
 use std::time::Instant;
@@ -82,13 +82,9 @@ pub fn compile(
     let graph = written_inputs_are_data(graph);
     let (optimized, fired) = run_passes(graph.clone(), options)?;
     let program = lower(&optimized, options)?;
-    let (mut plan, outputs) = place::place(&optimized, &program)?;
-    let mut explain = Explain::new(&optimized, &program, &plan, &fired, locs);
-    for site in &mut plan.sites {
-        if let Some(position) = marked(&optimized.node(NodeId(site.node)).loc) {
-            site.node = position as u32;
-        }
-    }
+    let placed = place::place(&optimized, &program)?;
+    let mut explain = Explain::new(&optimized, &program, &placed, &fired, locs);
+    let (plan, outputs) = (placed.plan, placed.outputs);
     let internal = |e: RunError| match e {
         RunError::Cuda(text) => CompileError::Device(text),
         e => CompileError::Internal(e.to_string()),

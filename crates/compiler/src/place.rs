@@ -7,22 +7,45 @@
 //! [`kiln_base::memory::solve`], which runs when sizes are known.
 
 use crate::CompileError;
+use crate::explain::marked;
+use crate::join::Joiner;
 use kiln_base::plan::{Buffer, BufferId, Constant, Input, Output, Place, Plan, Step, Symbol};
 use kiln_codegen::{BufId, Launch, Origin, Program};
-use kiln_ir::{Graph, Op, Target};
+use kiln_ir::{Graph, NodeId, Op, Target};
 
-/// The plan of a lowered program, and for each graph output its position among the plan's outputs.
-pub(crate) fn place(
-    graph: &Graph,
-    program: &Program,
-) -> Result<(Plan, Vec<Option<usize>>), CompileError> {
-    let mut order = Order::new(program);
+/// The plan of a lowered program. Sites name the position that their node's location marks, where it marks
+/// one.
+pub(crate) struct Placed {
+    pub plan: Plan,
+    /// For each graph output its position among the plan's outputs.
+    pub outputs: Vec<Option<usize>>,
+    /// Which launches start together with another.
+    pub joined: Vec<bool>,
+}
+
+/// Decides when launches run and where buffers live.
+pub(crate) fn place(graph: &Graph, program: &Program) -> Result<Placed, CompileError> {
+    let order = Order::new(program);
+    let mut placed = arrange(graph, program, order);
+    placed.plan.symbols = symbols(graph)?;
+    Ok(placed)
+}
+
+/// The plan of a body: its sizes use the symbols of the program, and every step runs every time.
+fn body(graph: &Graph, program: &Program) -> Plan {
+    let order = Order {
+        prepare: Vec::new(),
+        run: (0..program.launches.len()).collect(),
+        commit: Vec::new(),
+        commit_from: program.launches.len(),
+    };
+    arrange(graph, program, order).plan
+}
+
+fn arrange(graph: &Graph, program: &Program, mut order: Order) -> Placed {
     let donors = order.donate(graph, program);
+    let groups = order.join(graph, program, &donors);
     let mut plan = Plan {
-        symbols: symbols(graph)?,
-        inputs: Vec::new(),
-        outputs: Vec::new(),
-        constants: Vec::new(),
         buffers: program
             .buffers
             .iter()
@@ -32,11 +55,7 @@ pub(crate) fn place(
                 place: Place::Temporary,
             })
             .collect(),
-        kernels: Vec::new(),
-        prepare: Vec::new(),
-        run: Vec::new(),
-        commit: 0,
-        sites: Vec::new(),
+        ..Plan::default()
     };
     inputs_and_constants(graph, program, &mut plan);
     let positions = outputs(program, &donors, &mut plan);
@@ -49,16 +68,29 @@ pub(crate) fn place(
         }
     }
     for &l in &order.prepare {
-        let step = step(&program.launches[l], &mut plan);
+        let step = step(graph, &program.launches[l], &mut plan);
         plan.prepare.push(step);
     }
-    for &l in order.run.iter().chain(&order.commit) {
-        let step = step(&program.launches[l], &mut plan);
-        plan.run.push(step);
+    for group in &groups {
+        for (i, &l) in group.iter().enumerate() {
+            let step = step(graph, &program.launches[l], &mut plan);
+            plan.run.push(Step {
+                joined: i > 0,
+                ..step
+            });
+        }
     }
     plan.commit = order.commit_from as u32;
-    in_place(program, &order, &mut plan);
-    Ok((plan, positions))
+    in_place(program, &groups, &mut plan);
+    let mut joined = vec![false; program.launches.len()];
+    for l in groups.iter().flat_map(|g| &g[1..]) {
+        joined[*l] = true;
+    }
+    Placed {
+        plan,
+        outputs: positions,
+        joined,
+    }
 }
 
 /// Each symbol is given by the first input dim that is exactly this symbol.
@@ -146,23 +178,37 @@ fn outputs(program: &Program, donors: &[Option<u32>], plan: &mut Plan) -> Vec<Op
     positions
 }
 
-fn step(launch: &Launch, plan: &mut Plan) -> Step {
-    let kernel = plan
-        .kernels
-        .iter()
-        .position(|k| *k == launch.kernel)
-        .unwrap_or_else(|| {
-            plan.kernels.push(launch.kernel.clone());
-            plan.kernels.len() - 1
-        });
-    let sites = launch.sites.iter().map(|s| {
-        plan.sites.push(s.clone());
-        plan.sites.len() as u32 - 1
+fn step(graph: &Graph, launch: &Launch, plan: &mut Plan) -> Step {
+    let mut kernel = launch.kernel.clone();
+    let mut sites = launch.sites.clone();
+    for s in &mut sites {
+        let at = marked(&graph.node(NodeId(s.node)).loc);
+        s.node = at.map_or(s.node, |at| at as u32);
+    }
+    if let [node] = launch.nodes[..] {
+        let graphs = graph.node(node).op.bodies().iter();
+        for ((plan, graph), program) in kernel
+            .bodies_mut()
+            .iter_mut()
+            .zip(graphs)
+            .zip(&launch.bodies)
+        {
+            *plan = body(graph, program);
+            sites.extend(plan.sites.iter().cloned());
+        }
+    }
+    let at = plan.kernels.iter().position(|k| *k == kernel);
+    let at = at.unwrap_or_else(|| {
+        plan.kernels.push(kernel);
+        plan.kernels.len() - 1
     });
+    let first = plan.sites.len() as u32;
+    plan.sites.extend(sites);
     Step {
-        kernel: kernel as u32,
-        sites: sites.collect(),
+        kernel: at as u32,
+        sites: (first..plan.sites.len() as u32).collect(),
         args: launch.args.iter().map(|b| BufferId(b.0)).collect(),
+        joined: false,
     }
 }
 
@@ -203,6 +249,19 @@ impl Order {
         }
     }
 
+    /// The run and the commit in groups of launches that start together.
+    fn join(&self, graph: &Graph, program: &Program, donors: &[Option<u32>]) -> Vec<Vec<usize>> {
+        let buffer = |input: u32| {
+            let origin = |b: &kiln_codegen::BufferInfo| b.origin == Origin::Input(input);
+            program.buffers.iter().position(origin)
+        };
+        let donors = donors.iter().map(|d| d.and_then(buffer));
+        let joiner = Joiner::new(graph, program, donors);
+        let all: Vec<usize> = self.run.iter().chain(&self.commit).copied().collect();
+        let (run, commit) = all.split_at(self.commit_from);
+        [joiner.groups(run), joiner.groups(commit)].concat()
+    }
+
     /// Moves the launches of donated outputs to the end where they are not safe already; gives each
     /// output's donor.
     fn donate(&mut self, graph: &Graph, program: &Program) -> Vec<Option<u32>> {
@@ -230,7 +289,7 @@ impl Order {
         // A launch may move if nothing reads what it writes and it cannot fail.
         let movable = |l: usize| {
             let launch = &program.launches[l];
-            launch.sites.is_empty()
+            !can_fail(launch)
                 && written(launch).all(|b| {
                     program
                         .launches
@@ -239,7 +298,7 @@ impl Order {
                 })
         };
         // A launch may stay if nothing behind it can fail or reads the input.
-        let fallible = |l: &usize| !program.launches[*l].sites.is_empty();
+        let fallible = |l: &usize| can_fail(&program.launches[*l]);
         let safe = self.run.iter().rposition(fallible).map_or(0, |at| at + 1);
         let stays = |l: usize, buffer: usize| {
             let behind = self.run.iter().skip_while(|o| **o != l).skip(1);
@@ -299,30 +358,41 @@ impl Order {
 }
 
 /// Lets a temporary take over the memory of one that dies where it is written.
-fn in_place(program: &Program, order: &Order, plan: &mut Plan) {
-    let steps: Vec<usize> = order.run.iter().chain(&order.commit).copied().collect();
+fn in_place(program: &Program, groups: &[Vec<usize>], plan: &mut Plan) {
     let mut last_read = vec![0; plan.buffers.len()];
-    for (at, &l) in steps.iter().enumerate() {
-        for b in read(&program.launches[l]) {
+    for (at, group) in groups.iter().enumerate() {
+        for b in group.iter().flat_map(|l| read(&program.launches[*l])) {
             last_read[ix(b)] = at;
         }
     }
     let mut taken = vec![false; plan.buffers.len()];
-    for (at, &l) in steps.iter().enumerate() {
-        let launch = &program.launches[l];
-        for &(r, w) in &launch.in_place {
-            let (from, to) = (ix(launch.args[r]), ix(launch.args[w]));
-            let temporary = |p: Place| matches!(p, Place::Temporary | Place::InPlace(_));
-            let fits = temporary(plan.buffers[from].place)
-                && plan.buffers[to].place == Place::Temporary
-                && plan.buffers[from].len == plan.buffers[to].len
-                && plan.buffers[from].dtype.size() == plan.buffers[to].dtype.size();
-            if fits && last_read[from] == at && !taken[from] {
-                plan.buffers[to].place = Place::InPlace(BufferId(from as u32));
-                taken[from] = true;
+    for (at, group) in groups.iter().enumerate() {
+        for &l in group {
+            let launch = &program.launches[l];
+            // What another launch reads at the same time must stay.
+            let others = || group.iter().filter(|o| **o != l);
+            let read_beside =
+                |b: usize| others().any(|o| read(&program.launches[*o]).any(|r| ix(r) == b));
+            for &(r, w) in &launch.in_place {
+                let (from, to) = (ix(launch.args[r]), ix(launch.args[w]));
+                let temporary = |p: Place| matches!(p, Place::Temporary | Place::InPlace(_));
+                let fits = temporary(plan.buffers[from].place)
+                    && plan.buffers[to].place == Place::Temporary
+                    && plan.buffers[from].len == plan.buffers[to].len
+                    && plan.buffers[from].dtype.size() == plan.buffers[to].dtype.size();
+                if fits && last_read[from] == at && !taken[from] && !read_beside(from) {
+                    plan.buffers[to].place = Place::InPlace(BufferId(from as u32));
+                    taken[from] = true;
+                }
             }
         }
     }
+}
+
+/// Whether a launch may report a data error.
+fn can_fail(launch: &Launch) -> bool {
+    let inner = launch.bodies.iter().flat_map(|b| &b.launches);
+    !launch.sites.is_empty() || inner.into_iter().any(can_fail)
 }
 
 fn args(launch: &Launch, written: bool) -> impl Iterator<Item = BufId> {
@@ -332,14 +402,14 @@ fn args(launch: &Launch, written: bool) -> impl Iterator<Item = BufId> {
         .map(|(b, _)| *b)
 }
 
-fn written(launch: &Launch) -> impl Iterator<Item = BufId> {
+pub(crate) fn written(launch: &Launch) -> impl Iterator<Item = BufId> {
     args(launch, true)
 }
 
-fn read(launch: &Launch) -> impl Iterator<Item = BufId> {
+pub(crate) fn read(launch: &Launch) -> impl Iterator<Item = BufId> {
     args(launch, false)
 }
 
-fn ix(b: BufId) -> usize {
+pub(crate) fn ix(b: BufId) -> usize {
     b.0 as usize
 }

@@ -136,6 +136,7 @@ impl Recording<'_> {
         }
         let mut dims = expects.map(|e| e.dims.iter());
         let mut scalars = expects.map(|e| e.scalars.iter());
+        let mut next_inner = self.nodes.len();
         let mut next_input = 0;
         let mut next_scalar = self.input_count() as u32;
         let mut map: Vec<NodeId> = Vec::with_capacity(self.nodes.len());
@@ -147,6 +148,15 @@ impl Recording<'_> {
             let mut op = node.op.clone();
             if let Some(dims) = &mut dims {
                 op.dims_mut(&mut |d| *d = dims.next().cloned().unwrap_or(Dim::ZERO));
+            }
+            if !op.bodies().is_empty() {
+                op.inner_nodes_mut(&mut |n| {
+                    n.loc = marker(next_inner);
+                    next_inner += 1;
+                });
+                for body in op.bodies_mut() {
+                    Arc::make_mut(body).bind(&graph.symbols)?;
+                }
             }
             if let Op::Input(input) = &mut op {
                 input.index = next_input;

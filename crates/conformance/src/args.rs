@@ -1,7 +1,7 @@
 //! The arguments of a case, by position or name.
 
 use crate::engine::Array;
-use kiln_tensor::{DType, Other, Scalar, Tensor};
+use kiln_tensor::{DType, Device, Other, Scalar, Tensor};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -102,6 +102,14 @@ impl Arg {
                 *t = array.tensor();
             }
             Arg::List(items) => items.iter_mut().for_each(Arg::in_f64),
+            _ => {}
+        }
+    }
+
+    fn on(&mut self, device: Device) {
+        match self {
+            Arg::Tensor(_, t, _) => *t = t.to(device),
+            Arg::List(items) => items.iter_mut().for_each(|item| item.on(device)),
             _ => {}
         }
     }
@@ -214,6 +222,13 @@ impl Args {
     pub(crate) fn in_f64(&mut self) {
         for arg in self.positional.iter_mut().chain(self.keywords.values_mut()) {
             arg.in_f64();
+        }
+    }
+
+    /// Moves every tensor.
+    pub(crate) fn on(&mut self, device: Device) {
+        for arg in self.positional.iter_mut().chain(self.keywords.values_mut()) {
+            arg.on(device);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::args::{Arg, Args};
 use crate::engine::Array;
-use kiln_tensor::{DType, Tensor};
+use kiln_tensor::{DType, Device, Tensor};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use serde_json::Value;
@@ -84,6 +84,12 @@ impl Case {
 }
 
 impl Case {
+    /// The same call on a device. Gradients flow back to leaves on the CPU.
+    pub fn on(mut self, device: Device) -> Case {
+        self.args.on(device);
+        self
+    }
+
     /// The same call with every float tensor as f64, without gradients: what the call gives but for
     /// rounding.
     pub fn in_f64(mut self) -> Case {

@@ -1,6 +1,8 @@
 //! What computes the outputs.
 
-use kiln_tensor::{CompileOptions, DType, Result, Tensor, compile_with, evaluate_reference};
+use kiln_tensor::{
+    CompileOptions, DType, Device, Result, Tensor, compile_with, evaluate_reference,
+};
 
 /// What computes the outputs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -11,6 +13,8 @@ pub enum Engine {
     Plain,
     /// The reference evaluation.
     Reference,
+    /// A GPU.
+    Cuda(Device),
 }
 
 /// A tensor's elements on the host, little-endian and row-major.
@@ -25,6 +29,14 @@ pub struct Array {
 }
 
 impl Engine {
+    /// Where it computes.
+    pub fn device(self) -> Device {
+        match self {
+            Engine::Cuda(device) => device,
+            _ => Device::Cpu,
+        }
+    }
+
     /// The values of these tensors.
     ///
     /// # Errors
@@ -32,6 +44,7 @@ impl Engine {
     pub fn read(self, tensors: &[Tensor]) -> Result<Vec<Array>> {
         let computed = match self {
             Engine::Cpu => tensors.to_vec(),
+            Engine::Cuda(device) => tensors.iter().map(|t| t.to(device)).collect(),
             Engine::Plain => {
                 let options = CompileOptions {
                     optimize: false,

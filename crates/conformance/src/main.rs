@@ -1,16 +1,17 @@
-//! `kiln-conformance opinfo --root R --cases LIST --out D [--engine cpu|plain|reference]` runs cases and
+//! `kiln-conformance opinfo --root R --cases LIST --out D [--engine cpu|plain|reference|cuda]` runs cases and
 //! writes their outputs; `kiln-conformance compare --root R [--cases LIST] [--engine …]` runs cases and
 //! compares with the expected outputs; `kiln-conformance train RUN_DIR --out F` trains a run and writes its
 //! losses, first gradients and final values.
 
 use kiln_conformance::{Case, Engine, Run, Verdict, ids, judge, run, write_tensors};
+use kiln_tensor::Device;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: kiln-conformance opinfo --root DIR --cases LIST --out DIR [--engine cpu|plain|reference]
-       kiln-conformance compare --root DIR [--cases LIST] [--engine cpu|plain|reference]
+    "usage: kiln-conformance opinfo --root DIR --cases LIST --out DIR [--engine cpu|plain|reference|cuda]
+       kiln-conformance compare --root DIR [--cases LIST] [--engine cpu|plain|reference|cuda]
        kiln-conformance train RUN_DIR --out FILE";
 
 type Failed = Box<dyn std::error::Error>;
@@ -71,6 +72,7 @@ fn parse() -> Result<Options, Failed> {
                     "cpu" => Engine::Cpu,
                     "plain" => Engine::Plain,
                     "reference" => Engine::Reference,
+                    "cuda" => Engine::Cuda(Device::cuda(0)?),
                     other => return Err(format!("unknown engine {other:?}\n{USAGE}").into()),
                 }
             }
@@ -96,7 +98,7 @@ fn parse() -> Result<Options, Failed> {
 fn opinfo(options: &Options, cases: &[String]) -> Result<ExitCode, Failed> {
     let out: &Path = options.out.as_deref().ok_or(USAGE)?;
     for id in cases {
-        let case = Case::load(&options.root, id)?;
+        let case = Case::load(&options.root, id)?.on(options.engine.device());
         run(&case, options.engine).write(out, id)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -113,7 +115,7 @@ fn compare(options: &Options, cases: &[String]) -> Result<ExitCode, Failed> {
     let mut by_op: BTreeMap<String, Counts> = BTreeMap::new();
     let mut total = Counts::default();
     for id in cases {
-        let case = Case::load(&options.root, id)?;
+        let case = Case::load(&options.root, id)?.on(options.engine.device());
         let op = id.split('/').next().unwrap_or(id);
         let counts = by_op.entry(op.to_string()).or_default();
         match judge(&case, &run(&case, options.engine)) {

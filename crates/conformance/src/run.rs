@@ -67,7 +67,7 @@ fn gradients(case: &Case, outputs: &[Tensor]) -> Result<Vec<(String, Tensor)>, F
             && (t.requires_grad() || t.error().is_some())
         {
             roots.push(t);
-            options.grad_outputs.push(array.tensor());
+            options.grad_outputs.push(array.tensor().to(t.device()));
         }
     }
     let leaves: Vec<&Tensor> = wanted.leaves.values().collect();

@@ -13,8 +13,6 @@ pub enum FaultKind {
     Uninitialised,
     /// Two warps access the same shared memory, one of them writing, with no barrier between.
     SharedRace,
-    /// Two blocks access the same global memory, one of them writing, and not both atomically.
-    GlobalRace,
     /// Data of an asynchronous copy or product that was not waited for.
     MissingWait,
     /// Threads that should act together don't arrive together.

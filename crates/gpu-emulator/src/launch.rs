@@ -40,8 +40,6 @@ pub struct Statistics {
     pub blocks: u64,
     /// Instructions of warps.
     pub instructions: u64,
-    /// Instructions of lanes.
-    pub lane_instructions: u64,
 }
 
 /// A kernel with a grid and parameters.
@@ -167,6 +165,5 @@ impl Statistics {
     fn add(&mut self, other: &Statistics) {
         self.blocks += other.blocks;
         self.instructions += other.instructions;
-        self.lane_instructions += other.lane_instructions;
     }
 }

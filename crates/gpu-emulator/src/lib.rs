@@ -44,8 +44,8 @@
 //! The way of a text: `ptx` parses it, `decode` turns it into loops over lanes (`lanes`) and operations, `exec`
 //! runs the blocks of a [`Launch`]. An instruction that is not emulated is an error when the text is loaded.
 //!
-//! What is not modelled: caches and weak memory ordering, timing, clusters of more than one block, and races
-//! between the lanes of one warp, which run in lockstep.
+//! What is not modelled: caches and weak memory ordering, timing, clusters of more than one block. Races
+//! between the lanes of one warp, which run in lockstep, and between blocks in global memory are not found.
 
 #![allow(clippy::needless_range_loop)] // lanes are indices into several registers at once
 
@@ -58,6 +58,7 @@ mod launch;
 mod memory;
 mod program;
 mod ptx;
+mod vectors;
 
 pub use exec::TensorMap;
 pub use fault::{Fault, FaultKind};
@@ -65,3 +66,4 @@ pub use launch::{Launch, MAX_SHARED, Options, Statistics};
 pub use memory::{Memory, NotAllocated};
 pub use program::{Global, Kernel, LoadError, Parameter, Program};
 pub use ptx::SyntaxError;
+pub use vectors::{Argument, Elements, Vector, vectors};

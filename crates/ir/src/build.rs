@@ -297,6 +297,11 @@ impl<'g> GraphBuilder<'g> {
         GraphBuilder { graph, loc }
     }
 
+    /// Lets new nodes carry another location.
+    pub fn at(&mut self, loc: Loc) {
+        self.loc = loc;
+    }
+
     /// The graph being built.
     pub fn graph(&self) -> &Graph {
         self.graph

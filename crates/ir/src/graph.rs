@@ -4,11 +4,12 @@
 //! the same program. [`Graph::to_petgraph`] gives the dependency graph to petgraph's algorithms.
 
 use crate::{Fact, Facts, Op, OpError};
-use kiln_base::Loc;
+use kiln_base::{Dim, Loc};
 use petgraph::graph::DiGraph;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::fmt;
+use std::sync::Arc;
 
 /// A node of a graph.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -161,6 +162,31 @@ impl Graph {
     /// The fact of a value.
     pub fn fact(&self, v: Value) -> &Fact {
         &self.nodes[v.node.index()].facts[v.output as usize]
+    }
+
+    /// Visits every size among the attributes of its ops, in a fixed order. Facts stay; see
+    /// [`Graph::bind`].
+    pub fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+        self.nodes.iter_mut().for_each(|n| n.op.dims_mut(f));
+    }
+
+    /// Makes facts what inference gives, and the symbols those of `program`, after sizes changed; in
+    /// bodies too.
+    ///
+    /// # Errors
+    /// If an op no longer applies to its operands.
+    pub fn bind(&mut self, symbols: &[SymbolInfo]) -> Result<(), OpError> {
+        self.symbols = symbols.to_vec();
+        for i in 0..self.nodes.len() {
+            for body in self.nodes[i].op.bodies_mut() {
+                Arc::make_mut(body).bind(symbols)?;
+            }
+            let node = &self.nodes[i];
+            let operands = node.inputs.iter().map(|v| self.fact(*v));
+            let facts = node.op.infer(&operands.collect::<SmallVec<[&Fact; 4]>>())?;
+            self.nodes[i].facts = facts;
+        }
+        Ok(())
     }
 
     /// Number of nodes.

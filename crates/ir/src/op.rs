@@ -3,7 +3,7 @@
 //! Each op is a struct in its own file under [`crate::ops`] that implements [`OpDef`]; the list at the
 //! end of this file makes them one enum. Adding an op is one file and one line.
 
-use crate::{Builder, Fact, Graph, ops::*};
+use crate::{Builder, Fact, Graph, Node, ops::*};
 use kiln_base::{Dim, Scalar};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -137,7 +137,7 @@ ops! {
     Reduce, ArgReduce, Scan, ArgSort, Gather, Scatter,
     MatMul, Conv, ConvTranspose, ConvWeight, WindowReduce,
     Softmax, BatchNorm, Attention,
-    If, Loop, Custom,
+    If, Loop, Barrier, Custom,
 }
 
 impl Op {
@@ -163,6 +163,7 @@ impl Op {
                 | Op::Slice(_)
                 | Op::Pad(_)
                 | Op::ConvTranspose(_)
+                | Op::If(_)
                 | Op::Loop(_)
                 | Op::Custom(_)
         )
@@ -193,6 +194,36 @@ impl Op {
             self.skeleton() == other.skeleton()
         } else {
             self == other
+        }
+    }
+
+    /// Graphs that the op owns, to change.
+    pub fn bodies_mut(&mut self) -> Vec<&mut Arc<Graph>> {
+        match self {
+            Op::If(op) => op.branches.iter_mut().collect(),
+            Op::Loop(op) => vec![&mut op.body],
+            _ => vec![],
+        }
+    }
+
+    /// Calls `f` with every node of the op's bodies and of theirs, in a fixed order.
+    pub fn inner_nodes<'a>(&'a self, f: &mut dyn FnMut(&'a Node)) {
+        for body in self.bodies() {
+            for (_, node) in body.iter() {
+                f(node);
+                node.op.inner_nodes(f);
+            }
+        }
+    }
+
+    /// Like [`Op::inner_nodes`], to change them.
+    pub fn inner_nodes_mut(&mut self, f: &mut dyn FnMut(&mut Node)) {
+        for body in self.bodies_mut() {
+            let body = Arc::make_mut(body);
+            for id in body.ids() {
+                f(body.node_mut(id));
+                body.node_mut(id).op.inner_nodes_mut(f);
+            }
         }
     }
 

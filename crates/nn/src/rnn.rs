@@ -126,7 +126,7 @@ macro_rules! recurrent {
         /// `[gates · hidden, hidden]`, `bias_ih_l{k}` and `bias_hh_l{k}` `[gates · hidden]` of layer k,
         /// those of the second direction with `_reverse`. All start uniform within ±1/√hidden.
         ///
-        /// The length of the sequence must be known: the steps are recorded one by one.
+        /// The steps are one loop, whatever the length of the sequence is (at least 1).
         pub struct $name(Recurrent);
 
         impl $name {

@@ -2,7 +2,7 @@
 
 use crate::rewriter::violations;
 use crate::{OptimizeError, Options, Pass, Report, Rewriter, Run, passes};
-use kiln_ir::{Fact, Graph, Node, Op, Target};
+use kiln_ir::{Fact, Graph, Op, Target};
 use std::sync::Arc;
 
 /// Walks of the list after which the graph is left as it is. Each walk runs every pass to its own
@@ -62,7 +62,7 @@ fn run_list(
     depth: usize,
 ) -> Result<Graph, OptimizeError> {
     for id in graph.ids() {
-        for body in bodies_mut(graph.node_mut(id)) {
+        for body in graph.node_mut(id).op.bodies_mut() {
             let before = report.fired.len();
             let inner = run_list(Graph::clone(body), passes, options, report, depth + 1)?;
             if report.fired.len() > before {
@@ -129,14 +129,5 @@ impl Interface {
                 .map(|o| (o.target, graph.fact(o.value).clone()))
                 .collect(),
         }
-    }
-}
-
-/// The graphs that a node owns, to change.
-fn bodies_mut(node: &mut Node) -> Vec<&mut Arc<Graph>> {
-    match &mut node.op {
-        Op::If(op) => op.branches.iter_mut().collect(),
-        Op::Loop(op) => vec![&mut op.body],
-        _ => vec![],
     }
 }

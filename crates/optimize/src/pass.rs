@@ -1,7 +1,8 @@
 //! The list of passes, and what a pass is made of.
 
 use crate::passes::{
-    centring, common_subexpressions, constant_fold, conv_batch_norm, dead_code, products, views,
+    centring, common_subexpressions, constant_fold, conv_batch_norm, dead_code, loop_values,
+    products, views,
 };
 use crate::{OptimizeError, Patch, Rewriter, View};
 use kiln_ir::NodeId;
@@ -42,6 +43,7 @@ pub enum Run {
 pub fn passes() -> &'static [Pass] {
     &[
         dead_code::PASS,
+        loop_values::PASS,
         views::PASS,
         products::PASS,
         constant_fold::PASS,

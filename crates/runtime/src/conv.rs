@@ -34,7 +34,7 @@ pub(crate) struct Conv {
 /// Elements of the columns of a block.
 const COLUMN_ELEMENTS: i64 = 1 << 17;
 /// Blocks that there must be at least, so that threads can share them.
-const LEAST_BLOCKS: i64 = 16;
+const LEAST_BLOCKS: i64 = 8;
 
 impl Conv {
     /// Checks and links a convolution whose arguments have these lengths.

@@ -2,6 +2,7 @@
 
 mod bound;
 mod check;
+mod control;
 mod profile;
 mod run;
 

@@ -2,7 +2,7 @@
 
 use crate::node::{Node, State};
 use crate::realize::{OnFailure, realize_with};
-use crate::{Result, Tensor, scope};
+use crate::{Result, Tensor, scope, trace};
 use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ struct Recorded {
 
 /// Notes a newly recorded node; realises what this thread holds when that has become much.
 pub(crate) fn recorded(node: &Arc<Node>) {
-    if scope::is_recording() {
+    if scope::is_recording() || trace::is_tracing() {
         return;
     }
     let full = RECORDED.with_borrow_mut(|r| {
@@ -50,7 +50,7 @@ pub(crate) fn recorded(node: &Arc<Node>) {
 /// when they are read.
 #[track_caller]
 pub fn realize_all() -> Result<()> {
-    if scope::is_recording() {
+    if scope::is_recording() || trace::is_tracing() {
         return Ok(());
     }
     let nodes = RECORDED.with_borrow_mut(|r| std::mem::take(&mut r.nodes));

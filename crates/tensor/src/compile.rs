@@ -101,7 +101,7 @@ impl Builder<'_> {
         for &v in &written {
             values.push(gather.add(self.scope.vars[v].current.check()?)?);
         }
-        let device = gather.device();
+        let device = self.device(&gather)?;
         let bindings = self.bindings(&mut gather, device)?;
         let mut writes = Vec::new();
         for (&var, value) in written.iter().zip(values) {
@@ -116,11 +116,13 @@ impl Builder<'_> {
             });
             asked.push(Output { value, target });
         }
-        let mut graph = gather
-            .recording(asked)
+        let recording = gather.recording(asked);
+        let locs = recording.locs();
+        let mut graph = recording
             .to_graph()
             .map_err(|e| self.internal(e.to_string()))?;
-        graph.symbols = self
+        drop(recording);
+        let symbols: Vec<SymbolInfo> = self
             .names
             .iter()
             .map(|n| SymbolInfo {
@@ -128,7 +130,9 @@ impl Builder<'_> {
                 min: 2,
             })
             .collect();
-        let locs: Vec<Loc> = (0..gather.entries.len()).map(|i| gather.loc(i)).collect();
+        graph
+            .bind(&symbols)
+            .map_err(|e| self.internal(e.to_string()))?;
         let options = Options {
             gpu: device.ordinal(),
             ..options.clone()
@@ -160,6 +164,19 @@ impl Builder<'_> {
             gather: gather.without_values(),
             loc: self.loc,
         })
+    }
+
+    /// Where the program runs: one device for all of it.
+    fn device(&self, gather: &Gather) -> Result<Device> {
+        let device = gather.device();
+        let elsewhere = |d: Option<Device>| d.filter(|d| *d != device);
+        let Some((i, other)) = (gather.entries.iter().enumerate())
+            .find_map(|(i, e)| Some((i, elsewhere(e.node.device)?)))
+        else {
+            return Ok(device);
+        };
+        let message = format!("the function computes on {device} and on {other}; use one device");
+        Err(Error::new(ErrorKind::Op, "compile", message, gather.loc(i)))
     }
 
     /// What each input of the program is; captured tensors become parameters.

@@ -218,11 +218,36 @@ impl Gather {
         &self.operands[entry.inputs.clone()]
     }
 
-    /// The line of the user's call that recorded an entry.
+    /// The line of the user's call that recorded an entry; behind the entries stand the nodes in their
+    /// bodies.
     pub(crate) fn loc(&self, entry: usize) -> Loc {
-        self.entries
-            .get(entry)
-            .map_or(Loc::UNKNOWN, |e| Loc::from(e.node.loc))
+        match self.entries.get(entry) {
+            Some(e) => Loc::from(e.node.loc),
+            None => self.inner(entry).map_or(Loc::UNKNOWN, |n| n.loc.clone()),
+        }
+    }
+
+    /// The function that the user called for an entry.
+    pub(crate) fn called(&self, entry: usize) -> &'static str {
+        match self.entries.get(entry) {
+            Some(e) => e.node.called,
+            None => self.inner(entry).map_or("run", |n| n.op.name()),
+        }
+    }
+
+    /// The node of a body that stands at `entry` in [`Recording::locs`].
+    fn inner(&self, entry: usize) -> Option<&kiln_ir::Node> {
+        let mut at = self.entries.len();
+        let mut found = None;
+        for e in &self.entries {
+            e.node.op.inner_nodes(&mut |n| {
+                if at == entry {
+                    found = Some(n);
+                }
+                at += 1;
+            });
+        }
+        found
     }
 }
 
@@ -237,8 +262,8 @@ pub(crate) fn leaked(node: &Node) -> Error {
     Error::new(
         ErrorKind::ReadWhileCompiling,
         node.called,
-        "this tensor was recorded inside a function given to compile and has no value outside it; \
-         return it from the function instead",
+        "this tensor was recorded inside a function given to compile, scan or cond, and has no value \
+         there or outside it; return it from the function instead",
         Loc::from(node.loc),
     )
 }

@@ -9,6 +9,7 @@ mod boundary;
 mod caller;
 mod compile;
 mod compiled;
+mod control;
 mod convert;
 mod create;
 mod custom;
@@ -20,6 +21,7 @@ mod in_place;
 mod names;
 #[cfg(feature = "ndarray")]
 mod ndarray;
+mod nest;
 mod node;
 mod ops;
 mod print;
@@ -32,16 +34,18 @@ mod reference;
 mod scope;
 mod spec;
 mod strides;
+mod trace;
 mod var;
 
 pub use autograd::{
-    GradMode, GradOptions, HookHandle, custom_function, enable_grad, grad, grad_with, gradcheck,
-    is_grad_enabled, jvp, no_grad, set_grad_enabled, vjp,
+    GradMode, GradOptions, HookHandle, checkpoint, custom_function, enable_grad, grad, grad_with,
+    gradcheck, is_grad_enabled, jvp, no_grad, set_grad_enabled, vjp,
 };
 pub use boundary::realize_all;
 pub use caller::on_behalf_of_caller;
 pub use compile::{compile, compile_with};
 pub use compiled::Compiled;
+pub use control::{ScanOptions, cond, scan, scan_with};
 pub use create::Element;
 pub use custom::CustomOp;
 pub use device::{Device, set_threads, threads};
@@ -52,6 +56,7 @@ pub use kiln_compiler::{CacheStats, Explain, KernelInfo, Options as CompileOptio
 pub use kiln_ir::Fact;
 pub use kiln_runtime::{Executable, Level, MemoryReport, StepTime, memory};
 pub use names::DimNames;
+pub use nest::Nest;
 pub use node::Tensor;
 pub use ops::*;
 pub use print::{PrintOptions, printoptions, set_printoptions};

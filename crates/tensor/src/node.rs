@@ -10,7 +10,7 @@ use kiln_ir::{Fact, Facts, Op, Role};
 use kiln_runtime::Buffer;
 use smallvec::SmallVec;
 use std::panic::Location;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A tensor: a handle to one output of a recorded operation.
@@ -41,6 +41,8 @@ pub(crate) struct Node {
     pub(crate) error: Option<Error>,
     /// The function that the user called, where it isn't the op's own name.
     pub(crate) called: &'static str,
+    /// Later nodes have larger ones.
+    pub(crate) serial: u64,
     /// Tensor handles, as opposed to operands of other nodes.
     pub(crate) handles: AtomicUsize,
     /// Recorded derivatives that may ask for a value.
@@ -92,6 +94,7 @@ impl Node {
             loc,
             error: None,
             called,
+            serial: serial(),
             handles: AtomicUsize::new(0),
             saved: AtomicUsize::new(0),
             state: Mutex::new(state),
@@ -110,6 +113,12 @@ impl Node {
             _ => None,
         }
     }
+}
+
+/// A number that is larger than every one given before.
+pub(crate) fn serial() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 fn structure_hash(op: &Op) -> u64 {

@@ -2,7 +2,7 @@
 
 use crate::create::dims;
 use crate::record::{Recorder, compose};
-use crate::{DType, Tensor, scope};
+use crate::{DType, Tensor, scope, trace};
 use kiln_base::Dim;
 use kiln_base::prim::RandomKind;
 use kiln_ir::{Builder, OpError, Pw, Role, Shape, ops};
@@ -112,8 +112,8 @@ pub(crate) fn random(
 ) -> Result<Tensor, OpError> {
     let shape = Shape::from(shape);
     let count = kiln_base::numel(&shape);
-    let key = match scope::random_key(&count) {
-        Some(key) => key,
+    let key = trace::random_key(b, &count, |count| match scope::random_key(count) {
+        Some(key) => Ok(key),
         None => {
             let count = count
                 .as_const()
@@ -121,9 +121,15 @@ pub(crate) fn random(
             let pair = reserve_default(count as u64);
             let buffer =
                 Buffer::from_slice(&pair, &[2]).map_err(|e| OpError::new(e.to_string()))?;
-            Tensor::leaf(buffer, Role::RandomKey, None, loc, "random key")
+            Ok(Tensor::leaf(
+                buffer,
+                Role::RandomKey,
+                None,
+                loc,
+                "random key",
+            ))
         }
-    };
+    })?;
     if kind == RandomKind::Uniform && dtype.size() == 2 {
         // Rounding an f32 just below 1 would give 1; as many bits as the dtype has can't.
         let dtype_bits = if dtype == DType::F16 { 11.0 } else { 8.0 };

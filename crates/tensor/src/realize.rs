@@ -583,10 +583,7 @@ pub(crate) fn run_error(e: RunError, gather: &Gather, loc: &'static Location<'st
                 .strip_prefix(&format!("{op}: "))
                 .unwrap_or(&text)
                 .to_string();
-            let called = gather
-                .entries
-                .get(node as usize)
-                .map_or("run", |e| e.node.called);
+            let called = gather.called(node as usize);
             Error::new(ErrorKind::Data, called, message, gather.loc(node as usize))
         }
         RunError::Custom { node, op, text } => {

@@ -5,7 +5,10 @@ use crate::caller::user_line;
 use crate::node::{Node, Operands, State};
 use crate::ops::record::Recorded;
 use crate::recording::Recording;
-use crate::{Device, Error, ErrorKind, Tensor, boundary, names, promote, scope, strides};
+use crate::{
+    Device, Error, ErrorKind, Tensor, boundary, is_grad_enabled, names, promote, scope, strides,
+    trace,
+};
 use kiln_base::prim::Reduction;
 use kiln_base::{Dim, Loc};
 use kiln_ir::{Builder, Fact, Facts, Op, OpError, Shape, ops};
@@ -34,7 +37,17 @@ impl Builder for Recorder {
         let device = common_device(inputs)?;
         let moved = on_device(inputs, device);
         let inputs = moved.as_deref().unwrap_or(inputs);
+        let count = facts.len();
+        let (op, facts) = match op {
+            Op::Loop(op) => with_residuals(op, facts, inputs)?,
+            op => (op, facts),
+        };
         let mut outputs = self.push(op, facts, inputs, device.or(self.device));
+        outputs.truncate(count);
+        if trace::detaches() && inputs.iter().any(|t| t.dtype().is_float()) {
+            let cut = |t: &Tensor| self.cut(t);
+            outputs = outputs.iter().map(cut).collect::<Result<_, _>>()?;
+        }
         if names.is_some() || strides.is_some() {
             for t in &mut outputs {
                 t.names = names.clone();
@@ -85,6 +98,20 @@ impl Recorder {
         *self = Recorder::new(loc, called, device);
     }
 
+    /// The same value, through which no gradient flows in the body being recorded.
+    pub(crate) fn cut(&mut self, t: &Tensor) -> Result<Tensor, OpError> {
+        if !t.dtype().is_float() {
+            return Ok(t.clone());
+        }
+        let facts = Facts::from_elem(t.fact().clone(), 1);
+        let op = ops::Barrier { detach: true };
+        let mut cut = self
+            .push(op.into(), facts, std::slice::from_ref(t), t.node.device)
+            .swap_remove(0);
+        cut.edge = Edge::None;
+        Ok(cut)
+    }
+
     /// What follows is computed on a device.
     pub(crate) fn place_on(&mut self, device: Device) {
         self.device = Some(device);
@@ -105,6 +132,7 @@ impl Recorder {
         };
         let node = Arc::new(Node::new(op, facts, device, self.loc, self.called, state));
         boundary::recorded(&node);
+        trace::saw(inputs);
         let history = GradNode::of_op(&node, inputs);
         let output = |o: u32| {
             let mut t = Tensor::output_of(&node, o);
@@ -121,6 +149,25 @@ impl Recorder {
         let dtype = promote::common(&[a, b])?;
         Ok((self.cast(a, dtype)?, self.cast(b, dtype)?))
     }
+}
+
+/// A loop that stacks what its derivative needs, where gradients may be asked for.
+fn with_residuals(op: ops::Loop, facts: Facts, inputs: &[Tensor]) -> Result<(Op, Facts), OpError> {
+    let flows = |t: &Tensor| {
+        is_grad_enabled() && t.dtype().is_float() && (t.edge.is_some() || trace::may_flow())
+    };
+    let wanted: Vec<bool> = inputs.iter().map(flows).collect();
+    if !wanted.contains(&true) {
+        return Ok((op.into(), facts));
+    }
+    // A body without derivative is an error once somebody asks for it.
+    let Ok(op) = kiln_autodiff::with_residuals(&op, &wanted) else {
+        return Ok((op.into(), facts));
+    };
+    let op = Op::from(op);
+    let facts: SmallVec<[&Fact; 3]> = inputs.iter().map(|t| t.fact()).collect();
+    let facts = op.infer(&facts)?;
+    Ok((op, facts))
 }
 
 /// The device that the operands are on, if any of them is on one.
@@ -226,6 +273,21 @@ fn attempt<T>(
     let loc = user_line(loc);
     let mut recorder = Recorder::new(loc, called, device);
     f(&mut recorder).map_err(|e| Tensor::poisoned(op_error(called, operands, e, loc), loc))
+}
+
+/// An error at the user's line, with the names of symbols.
+pub(crate) fn user_error(
+    kind: ErrorKind,
+    called: &str,
+    message: String,
+    loc: &'static Location<'static>,
+) -> Error {
+    Error::new(
+        kind,
+        called,
+        scope::with_symbol_names(&message),
+        Loc::from(loc),
+    )
 }
 
 fn op_error(

@@ -2,7 +2,7 @@
 
 use crate::autograd::edge::{Edge, Leaf};
 use crate::node::State;
-use crate::{DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor, scope};
+use crate::{DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor, scope, trace};
 use kiln_ir::{Fact, Role};
 use kiln_runtime::Buffer;
 use std::panic::Location;
@@ -130,6 +130,11 @@ impl Var {
     pub fn assign(&self, value: &Tensor) -> Result<()> {
         let loc = Location::caller();
         value.check()?;
+        if trace::is_tracing() {
+            let message = "a Var can't be assigned inside scan and cond; return the value and assign it \
+                           behind them";
+            return Err(Error::new(ErrorKind::Assign, "assign", message, loc));
+        }
         let home = self.device();
         let anywhere = value.node.device.is_none();
         let placed = (anywhere && home != Device::Cpu).then(|| value.to(home));

@@ -20,13 +20,14 @@ use std::time::{Duration, Instant};
 
 type Failure = Box<dyn std::error::Error>;
 
-const USAGE: &str = "usage: digits [--seed N] [--epochs N] [--out FOLDER]
+const USAGE: &str = "usage: digits [--seed N] [--epochs N] [--out FOLDER] [--seeds N]
 
 Trains a convolutional network on 1,437 of 1,797 handwritten digits and tests it on the others.
 
   --seed N      of the split, the weights and the order of the batches (default 0)
   --epochs N    passes over the training digits (default 12)
-  --out FOLDER  where the weights and the curve of the loss go (default: a folder for temporary files)";
+  --out FOLDER  where the weights and the curve of the loss go (default: a folder for temporary files)
+  --seeds N     only trains and tests, with each of the seeds below N, and prints the median";
 
 /// Images in a batch.
 const BATCH: usize = 64;
@@ -35,10 +36,15 @@ struct Options {
     seed: u64,
     epochs: usize,
     out: PathBuf,
+    seeds: Option<u64>,
 }
 
 fn main() -> ExitCode {
-    match options().and_then(|o| o.map_or(Ok(true), |o| run(&o))) {
+    let job = |o: Options| match o.seeds {
+        Some(n) => seeds(&o, n),
+        None => run(&o),
+    };
+    match options().and_then(|o| o.map_or(Ok(true), job)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
@@ -55,6 +61,7 @@ fn options() -> Result<Option<Options>, Failure> {
         seed: 0,
         epochs: 12,
         out: std::env::temp_dir().join("kiln-digits"),
+        seeds: None,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
@@ -62,6 +69,7 @@ fn options() -> Result<Option<Options>, Failure> {
             Long("seed") => options.seed = parser.value()?.parse()?,
             Long("epochs") => options.epochs = parser.value()?.parse()?,
             Long("out") => options.out = parser.value()?.into(),
+            Long("seeds") => options.seeds = Some(parser.value()?.parse()?),
             Long("help") | Short('h') => {
                 println!("{USAGE}");
                 return Ok(None);
@@ -74,19 +82,12 @@ fn options() -> Result<Option<Options>, Failure> {
 
 /// Whether the loaded network predicts what the trained one does.
 fn run(options: &Options) -> Result<bool, Failure> {
-    kiln::manual_seed(options.seed);
-    let digits = Digits::read()?;
-    let all = TensorDataset::new(digits.tensors())?;
-    let parts = random_split(all, [0.8, 0.2], options.seed)?;
-    let (train, test) = (
-        digits.part(parts[0].indices()),
-        digits.part(parts[1].indices()),
-    );
+    let (train, test) = parts(options.seed)?;
     println!(
         "{} handwritten digits (UCI, CC BY 4.0): {} to train on, {} to test\n",
-        digits.labels.len(),
-        parts[0].len(),
-        parts[1].len()
+        train.labels.len() + test.labels.len(),
+        train.labels.len(),
+        test.labels.len()
     );
 
     let network = Network::new()?;
@@ -95,15 +96,8 @@ fn run(options: &Options) -> Result<bool, Failure> {
         Training::new(&network, options, train.labels.len() / BATCH)?.run(&train, options)?;
 
     network.eval();
-    let scores = classifier(&network)?;
-    let (images, _) = test.tensors();
-    let predictions = scores.run(&[&images])?[0].to_vec::<i64>()?;
-    let right = predictions
-        .iter()
-        .zip(&test.labels)
-        .filter(|(p, l)| p == l)
-        .count();
-    let accuracy = 100.0 * right as f64 / test.labels.len() as f64;
+    let predictions = predict(&network, &test)?;
+    let (right, accuracy) = score(&predictions, &test);
     println!(
         "\ntested: {right} of {} right, {accuracy:.2} %",
         test.labels.len()
@@ -115,7 +109,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
     let again = Network::new()?;
     again.load_state_dict(&StateDict::load(&file)?, true)?;
     again.eval();
-    let reloaded = classifier(&again)?.run(&[&images])?[0].to_vec::<i64>()?;
+    let reloaded = predict(&again, &test)?;
     let differ = predictions
         .iter()
         .zip(&reloaded)
@@ -134,6 +128,57 @@ fn run(options: &Options) -> Result<bool, Failure> {
     println!();
     test.draw(&predictions);
     Ok(differ == 0)
+}
+
+/// Trains and tests with each of the seeds below `n`.
+fn seeds(options: &Options, n: u64) -> Result<bool, Failure> {
+    let mut accuracies = Vec::new();
+    for seed in 0..n {
+        let (train, test) = parts(seed)?;
+        let network = Network::new()?;
+        let options = Options {
+            seed,
+            out: options.out.clone(),
+            ..*options
+        };
+        Training::new(&network, &options, train.labels.len() / BATCH)?.run(&train, &options)?;
+        network.eval();
+        let (right, accuracy) = score(&predict(&network, &test)?, &test);
+        println!(
+            "seed {seed}: {right} of {} right, {accuracy:.2} %\n",
+            test.labels.len()
+        );
+        accuracies.push(accuracy);
+    }
+    accuracies.sort_by(f64::total_cmp);
+    if let Some(median) = accuracies.get(accuracies.len() / 2) {
+        println!("median of {n} seeds: {median:.2} %");
+    }
+    Ok(true)
+}
+
+/// The digits to train on and those to test on; seeds everything that is random.
+fn parts(seed: u64) -> Result<(Digits, Digits), Failure> {
+    kiln::manual_seed(seed);
+    let digits = Digits::read()?;
+    let all = TensorDataset::new(digits.tensors())?;
+    let parts = random_split(all, [0.8, 0.2], seed)?;
+    Ok((
+        digits.part(parts[0].indices()),
+        digits.part(parts[1].indices()),
+    ))
+}
+
+fn predict(network: &Network, test: &Digits) -> Result<Vec<i64>, Failure> {
+    let (images, _) = test.tensors();
+    Ok(classifier(network)?.run(&[&images])?[0].to_vec::<i64>()?)
+}
+
+/// How many predictions are right, and how many percent these are.
+fn score(predictions: &[i64], test: &Digits) -> (usize, f64) {
+    let pairs = predictions.iter().zip(&test.labels);
+    let right = pairs.filter(|(p, l)| p == l).count();
+    (right, 100.0 * right as f64 / test.labels.len() as f64)
 }
 
 /// The predicted digits `[n]` of images `[n, 1, 8, 8]`, compiled for any n.

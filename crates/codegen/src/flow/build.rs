@@ -7,6 +7,7 @@ use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Kind, Scalar};
 use kiln_ir::{Graph, NodeId, Op as IrOp, Role, Value};
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// Which reductions run in two steps, so that threads can share the work.
 #[derive(Copy, Clone, Debug)]
@@ -56,15 +57,23 @@ pub(crate) fn build(graph: &Graph, options: &Options) -> Result<Flow> {
         two_steps: options.fuse.then(|| TwoSteps::of(options.target)),
         target: options.target,
     };
-    let mut of_node: Vec<Nid> = Vec::with_capacity(graph.len());
+    let mut of_node: Vec<SmallVec<[Nid; 1]>> = Vec::with_capacity(graph.len());
     for (id, node) in graph.iter() {
         b.at = id.value();
         let inputs: SmallVec<[Nid; 3]> = node
             .inputs
             .iter()
-            .map(|v| of_node[v.node.index()])
+            .map(|v| of_node[v.node.index()][v.output as usize])
             .collect();
-        of_node.push(b.node(graph, id, &inputs)?);
+        of_node.push(match &node.op {
+            IrOp::If(_) | IrOp::Loop(_) if options.target != Target::Cpu => {
+                let text = format!("the GPU engine has no {} yet", node.op.name());
+                return Err(LowerError::new(id, text));
+            }
+            IrOp::If(_) | IrOp::Loop(_) => b.control(node, &inputs),
+            IrOp::Barrier(_) => b.barrier(&inputs),
+            _ => SmallVec::from_iter([b.node(graph, id, &inputs)?]),
+        });
     }
     b.outputs(graph, &of_node);
     Ok(b.flow)
@@ -130,10 +139,6 @@ impl FlowBuilder {
                 let shape = node.fact().shape.iter().cloned();
                 self.helper(Op::Custom(c.name.clone()), inputs, node.fact().dtype, shape)
             }
-            IrOp::If(_) | IrOp::Loop(_) => {
-                let text = format!("the CPU engine has no {} yet", node.op.name());
-                return Err(LowerError::new(id, text));
-            }
             op => {
                 let fact = fact.expect("all other ops have one output");
                 let op = self.plain(op, inputs, &fact.shape);
@@ -151,6 +156,43 @@ impl FlowBuilder {
             last.parameter_only = i.role == Role::Parameter;
         }
         Ok(n)
+    }
+
+    /// A loop or branch, and its outputs.
+    fn control(&mut self, node: &kiln_ir::Node, inputs: &[Nid]) -> SmallVec<[Nid; 1]> {
+        let call = self.helper(
+            Op::Control(Arc::new(node.op.clone())),
+            inputs,
+            DType::Bool,
+            [],
+        );
+        let facts = node.facts.iter().enumerate();
+        facts
+            .map(|(i, f)| {
+                self.at.output = i as u32;
+                let part = self.helper(Op::Part, &[call], f.dtype, f.shape.iter().cloned());
+                self.flow.nodes[part].helper = false;
+                part
+            })
+            .collect()
+    }
+
+    /// What a barrier gives. One of a single operand orders nothing.
+    fn barrier(&mut self, inputs: &[Nid]) -> SmallVec<[Nid; 1]> {
+        if let [one] = inputs {
+            return SmallVec::from_iter([*one]);
+        }
+        let mut outputs = SmallVec::new();
+        for i in 0..inputs.len() {
+            self.at.output = i as u32;
+            let mut operands: SmallVec<[Nid; 3]> = inputs.into();
+            operands.swap(0, i);
+            let (dtype, shape) = (self.dtype(inputs[i]), self.shape(inputs[i]));
+            let after = self.helper(Op::After, &operands, dtype, shape);
+            self.flow.nodes[after].helper = false;
+            outputs.push(after);
+        }
+        outputs
     }
 
     /// Ops that are one node.
@@ -212,7 +254,8 @@ impl FlowBuilder {
             | IrOp::Scatter(_)
             | IrOp::Custom(_)
             | IrOp::If(_)
-            | IrOp::Loop(_) => unreachable!("handled by `node`"),
+            | IrOp::Loop(_)
+            | IrOp::Barrier(_) => unreachable!("handled by `build` and `node`"),
         }
     }
 
@@ -273,10 +316,10 @@ impl FlowBuilder {
 
     /// The outputs, each with a buffer of its own: inputs, constants and values that already are an
     /// output are copied.
-    fn outputs(&mut self, graph: &Graph, of_node: &[Nid]) {
+    fn outputs(&mut self, graph: &Graph, of_node: &[SmallVec<[Nid; 1]>]) {
         let mut taken = vec![false; self.flow.nodes.len()];
         for o in &graph.outputs {
-            let n = of_node[o.value.node.index()];
+            let n = of_node[o.value.node.index()][o.value.output as usize];
             if o.target == kiln_ir::Target::Kept {
                 let output = FlowOutput {
                     node: n,

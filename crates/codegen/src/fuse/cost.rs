@@ -35,6 +35,7 @@ impl NodeFacts {
             let operands: u32 = node.inputs.iter().map(|i| f.cost[*i]).sum();
             f.cost.push(match &node.op {
                 Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota => 0,
+                Op::Part | Op::After => 0,
                 Op::Reduce(..) | Op::ArgReduce(..) => 0,
                 _ if node.has_library() => 0,
                 Op::Random(_) => 2 * EXPENSIVE,

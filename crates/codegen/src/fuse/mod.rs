@@ -101,6 +101,7 @@ pub(crate) fn group(flow: &Flow, options: &Options) -> Vec<Group> {
         groups: Vec::new(),
         demands: vec![Vec::new(); n],
         required,
+        control: HashMap::new(),
     };
     for v in (0..n).rev() {
         fuser.visit(v);
@@ -115,6 +116,8 @@ struct Fuser<'a> {
     groups: Vec<Group>,
     demands: Vec<Vec<Demand>>,
     required: Vec<bool>,
+    /// The groups of loops and branches of which an output is needed.
+    control: HashMap<Nid, usize>,
 }
 
 impl<'a> Fuser<'a> {
@@ -132,6 +135,9 @@ impl<'a> Fuser<'a> {
 
     fn visit(&mut self, v: Nid) {
         let mut uses = self.uses(v);
+        if let Op::Control(_) = self.node(v).op {
+            return self.place_control(v);
+        }
         if uses.is_empty() && !self.required[v] {
             return;
         }
@@ -140,12 +146,17 @@ impl<'a> Fuser<'a> {
         }
         let node = self.node(v);
         let may_fuse = self.options.fuse || node.helper;
-        if node.is_leaf() {
+        if let Op::Part = node.op {
+            self.place_part(v, &uses);
+        } else if node.is_leaf() {
             if self.options.fuse {
                 self.merge_readers(v, &mut uses);
             }
             for u in &uses {
                 self.groups[u.group].loaded.insert(v);
+                if let Op::After = node.op {
+                    self.await_all(v, u.group);
+                }
             }
         } else if node.is_index_map() && may_fuse {
             self.place_index_map(v, &uses);
@@ -265,6 +276,50 @@ impl<'a> Fuser<'a> {
         for why in reasons.iter().filter(|_| self.options.fuse) {
             let text = format!("{} ({}) is stored: {why}", node.source, node.name());
             self.groups[own].why_not.push(text);
+        }
+    }
+
+    /// Makes the launch of a loop or branch store one of its outputs.
+    fn place_part(&mut self, v: Nid, uses: &[Use]) {
+        let call = self.node(v).inputs[0];
+        let own = match self.control.get(&call) {
+            Some(own) => *own,
+            None => {
+                self.groups.push(Group {
+                    parameter_only: self.node(call).parameter_only,
+                    ..Group::default()
+                });
+                self.control.insert(call, self.groups.len() - 1);
+                self.groups.len() - 1
+            }
+        };
+        self.groups[own].roots.push((v, Map::new()));
+        let readers: Vec<usize> = uses.iter().map(|u| u.group).collect();
+        self.load_from(v, own, &readers);
+    }
+
+    /// A loop or branch runs where one of its outputs is needed, and writes all of them.
+    fn place_control(&mut self, v: Nid) {
+        let Some(own) = self.control.get(&v).copied() else {
+            return;
+        };
+        for (at, node) in self.flow.nodes.iter().enumerate().skip(v) {
+            let stored = |g: &Group| g.roots.iter().any(|(r, _)| *r == at);
+            let part = matches!(node.op, Op::Part) && node.inputs[0] == v;
+            if part && !stored(&self.groups[own]) {
+                self.groups[own].roots.push((at, Map::new()));
+            }
+        }
+        self.groups[own].roots.sort_by_key(|(at, _)| *at);
+        self.groups[own].members.push(v);
+        self.set_anchor(v, own);
+    }
+
+    /// Makes a group that reads what lies behind a barrier wait for everything before it.
+    fn await_all(&mut self, v: Nid, g: usize) {
+        for &i in &self.node(v).inputs {
+            let held = self.whole(i).held;
+            self.demand(held, g, None);
         }
     }
 

@@ -95,7 +95,7 @@ impl<'a> Fuser<'a> {
         let node = self.node(v);
         match &node.op {
             Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota => {}
-            Op::MatMul | Op::Conv(_) => {}
+            Op::MatMul | Op::Conv(_) | Op::Control(_) | Op::Part | Op::After => {}
             Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) | Op::Custom(_) => {}
             Op::Pw(_) | Op::Cast | Op::Copy => {
                 for &i in &node.inputs {
@@ -176,7 +176,7 @@ impl<'a> Fuser<'a> {
     }
 
     /// A contiguous operand.
-    fn whole(&self, n: Nid) -> Operand {
+    pub(super) fn whole(&self, n: Nid) -> Operand {
         let stop = self.stop();
         let (held, _) = behind_reshapes(self.flow, n, Affine::zero(), &*stop);
         Operand {

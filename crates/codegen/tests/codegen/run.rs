@@ -147,6 +147,9 @@ pub fn run(
                 let compiled = compiled.as_ref().expect("compiled for the device");
                 ok &= compiled.run(launch, &dtypes, &mut memory, symbols) == 0;
             }
+            Kernel::Loop(_) | Kernel::If(_) => {
+                panic!("{} is not lowered to a launch", launch.kernel.name())
+            }
             Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) | Kernel::Custom(_) => {
                 ok &= alone(&launch.kernel, program, &mut memory, launch, symbols);
             }

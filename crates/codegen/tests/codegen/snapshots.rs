@@ -22,6 +22,7 @@ fn launches(p: &Program) -> String {
             Kernel::Conv(_) => "conv",
             Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) => "library",
             Kernel::Custom(_) => "custom",
+            Kernel::Loop(_) | Kernel::If(_) => "control flow",
             Kernel::Cuda(_) => "cuda",
         };
         let args: Vec<String> = l

@@ -3,6 +3,7 @@
 
 mod examples;
 mod extremes;
+mod gpu;
 mod heads;
 mod margins;
 mod numbers;

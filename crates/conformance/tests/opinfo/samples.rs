@@ -40,7 +40,7 @@ pub(crate) fn listed() -> BTreeSet<&'static str> {
 }
 
 fn verdict(root: &Path, id: &str, engine: Engine) -> (Case, Verdict) {
-    let case = Case::load(root, id).unwrap();
+    let case = Case::load(root, id).unwrap().on(engine.device());
     let outcome = run(&case, engine);
     let verdict = if ROUNDED_INSIDE.contains(&id) {
         as_exact(root, id, &outcome)
@@ -69,7 +69,12 @@ fn as_exact(root: &Path, id: &str, outcome: &Outcome) -> Verdict {
 }
 
 fn check(engine: Engine) {
-    let (_folder, root) = goldens(&format!("{engine:?}"));
+    let (_folder, root) = goldens(match engine {
+        Engine::Cpu => "cpu",
+        Engine::Plain => "plain",
+        Engine::Reference => "reference",
+        Engine::Cuda(_) => "cuda",
+    });
     let listed = listed();
     let mut passed: BTreeMap<String, bool> = BTreeMap::new();
     let mut tiers: BTreeMap<(String, &str), usize> = BTreeMap::new();
@@ -126,6 +131,13 @@ fn the_cpu_engine_agrees_with_pytorch() {
 #[test]
 fn the_cpu_engine_agrees_without_optimisation() {
     check(Engine::Plain);
+}
+
+#[test]
+fn the_cuda_engine_agrees_with_pytorch() {
+    if let Some(device) = crate::gpu::device() {
+        check(Engine::Cuda(device));
+    }
 }
 
 #[test]

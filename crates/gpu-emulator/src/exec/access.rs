@@ -27,34 +27,80 @@ pub(super) fn addresses(registers: &Registers, address: Address) -> [u64; LANES]
     out
 }
 
-/// How the addresses of a warp lie.
-#[derive(Copy, Clone, PartialEq)]
-enum Shape {
-    /// One behind the other, all lanes.
-    Row,
-    /// All the same, all lanes.
-    Point,
-    Scattered,
+/// The addresses of a warp as offsets from the lowest.
+struct Span {
+    lowest: u64,
+    /// From the lowest address to the end of the highest access.
+    len: usize,
+    /// 0 for lanes that are off.
+    offsets: [u32; LANES],
+    /// Whether all lanes are on and lie one behind the other.
+    is_row: bool,
 }
 
+/// The span of `mask`'s lanes; `None` if they are too far apart or an address is misaligned.
 #[inline(always)]
-fn shape(at: &[u64; LANES], mask: u32, len: usize) -> Shape {
-    if mask != !0 {
-        return Shape::Scattered;
-    }
-    let (mut row, mut point) = (0, 0);
+fn span(at: &[u64; LANES], mask: u32, len: usize) -> Option<Span> {
+    let first = at[mask.trailing_zeros() as usize & 31];
+    let (mut lowest, mut highest, mut bits) = (first, first, first);
     for l in 0..LANES {
-        row |= at[l] ^ at[0].wrapping_add((l * len) as u64);
-        point |= at[l] ^ at[0];
+        let address = if mask >> l & 1 != 0 { at[l] } else { first };
+        lowest = lowest.min(address);
+        highest = highest.max(address);
+        bits |= address;
     }
-    match (row, point) {
-        (0, _) => Shape::Row,
-        (_, 0) => Shape::Point,
-        _ => Shape::Scattered,
+    if highest - lowest > u32::MAX as u64 / 2 || bits & (len as u64 - 1) != 0 {
+        return None;
     }
+    let mut offsets = [0; LANES];
+    let mut differs = !mask;
+    for l in 0..LANES {
+        offsets[l] = if mask >> l & 1 != 0 {
+            (at[l] - lowest) as u32
+        } else {
+            0
+        };
+        differs |= offsets[l] ^ (l * len) as u32;
+    }
+    Some(Span {
+        lowest,
+        len: (highest - lowest) as usize + len,
+        offsets,
+        is_row: differs == 0,
+    })
 }
 
-type Pointers = [*mut u8; LANES];
+/// Where the lanes of an access find their values: a base and offsets from it.
+struct Pointers {
+    base: *mut u8,
+    offsets: [i64; LANES],
+    is_row: bool,
+}
+
+impl Pointers {
+    #[inline(always)]
+    fn of_span(base: *mut u8, span: &Span) -> Pointers {
+        Pointers {
+            base,
+            offsets: span.offsets.map(i64::from),
+            is_row: span.is_row,
+        }
+    }
+
+    /// Pointers that have nothing to do with each other.
+    fn of_lanes(pointers: [*mut u8; LANES], mask: u32) -> Pointers {
+        let base = pointers[mask.trailing_zeros() as usize & 31];
+        let offset = |l: usize| match mask >> l & 1 {
+            0 => 0,
+            _ => (pointers[l] as i64).wrapping_sub(base as i64),
+        };
+        Pointers {
+            base,
+            offsets: std::array::from_fn(offset),
+            is_row: false,
+        }
+    }
+}
 
 impl Core<'_> {
     /// Executes a load.
@@ -85,92 +131,101 @@ impl Core<'_> {
         mask: u32,
     ) -> Outcome<Pointers> {
         let len = (access.size * access.count) as usize;
-        match access.space {
-            Space::Global => self.global::<STORE>(at, len, mask),
-            Space::Shared => self.shared::<STORE>(warp.id, at, len, mask),
-            _ => self.one_by_one::<STORE>(warp, access.space, at, len, mask),
+        let mut space = access.space;
+        if space == Space::Generic && lanes_of(mask).all(|l| Self::narrow(at[l]).0 == Space::Global)
+        {
+            space = Space::Global;
+        }
+        let together = match (space, span(at, mask, len)) {
+            (Space::Global, Some(span)) => self.global_span::<STORE>(&span, len, mask),
+            (Space::Shared, Some(span)) => self.shared_span::<STORE>(warp.id, &span, len, mask),
+            _ => None,
+        };
+        match together {
+            Some(pointers) => Ok(pointers),
+            None => self.one_by_one::<STORE>(warp, space, at, len, mask),
         }
     }
 
+    /// Global memory, if all lanes are in one allocation and nothing is wrong.
     #[inline(always)]
-    fn global<const STORE: bool>(
+    fn global_span<const STORE: bool>(
         &mut self,
-        at: &[u64; LANES],
+        span: &Span,
         len: usize,
         mask: u32,
-    ) -> Outcome<Pointers> {
-        let shape = shape(at, mask, len);
-        if shape != Shape::Scattered && at[0] & (len as u64 - 1) == 0 {
-            let (span, step) = if shape == Shape::Row {
-                (LANES * len, len)
+    ) -> Option<Pointers> {
+        let allocation = self
+            .allocation(span.lowest, span.len as u64, "access")
+            .ok()?;
+        if STORE {
+            if span.is_row {
+                allocation.mark_written(span.lowest, span.len);
             } else {
-                (len, 0)
-            };
-            if let Ok(base) = self.global_pointer::<STORE>(at[0], span) {
-                // SAFETY: inside the range that was checked.
-                return Ok(std::array::from_fn(|l| unsafe { base.add(l * step) }));
+                for l in lanes_of(mask) {
+                    allocation.mark_written(span.lowest + span.offsets[l] as u64, len);
+                }
             }
-            // Some lane is at fault: find out which.
+        } else {
+            // Lanes rarely leave gaps; where they do, what lies between may be unwritten.
+            let is_dense = span.len <= 4 * LANES * len;
+            let is_written = |at, len| allocation.first_unwritten(at, len).is_none();
+            let all = is_dense && is_written(span.lowest, span.len);
+            if !all
+                && !lanes_of(mask).all(|l| is_written(span.lowest + span.offsets[l] as u64, len))
+            {
+                return None;
+            }
         }
-        let mut pointers = [std::ptr::null_mut(); LANES];
-        for l in lanes_of(mask) {
-            pointers[l] = self
-                .global_one::<STORE>(at[l], len)
-                .map_err(|e| e.of_lane(l))?;
+        Some(Pointers::of_span(allocation.pointer(span.lowest), span))
+    }
+
+    /// Shared memory, if nothing is wrong.
+    #[inline(always)]
+    fn shared_span<const STORE: bool>(
+        &mut self,
+        warp: usize,
+        span: &Span,
+        len: usize,
+        mask: u32,
+    ) -> Option<Pointers> {
+        let start = self.shared_bounds(span.lowest, span.len, "access").ok()?;
+        if let Some(races) = &mut self.races {
+            let kind = if STORE { Kind::Write } else { Kind::Read };
+            if span.is_row {
+                races.access(warp, start, span.len, kind).ok()?;
+            } else {
+                let mut before = u32::MAX;
+                for l in lanes_of(mask) {
+                    let offset = span.offsets[l];
+                    if offset != before {
+                        races
+                            .access(warp, start + offset as usize, len, kind)
+                            .ok()?;
+                    }
+                    before = offset;
+                }
+            }
         }
-        Ok(pointers)
+        Some(Pointers::of_span(self.shared_pointer(start), span))
     }
 
     #[inline(always)]
-    fn global_pointer<const STORE: bool>(&mut self, at: u64, len: usize) -> Outcome<*mut u8> {
+    fn global_one<const STORE: bool>(&mut self, at: u64, len: usize) -> Outcome<*mut u8> {
+        Self::aligned(at, len, if STORE { "global write" } else { "global read" })?;
         match STORE {
             true => self.global_write(at, len, "write"),
             false => self.global_read(at, len, "read"),
         }
     }
 
-    #[inline(always)]
-    fn global_one<const STORE: bool>(&mut self, at: u64, len: usize) -> Outcome<*mut u8> {
-        Self::aligned(at, len, if STORE { "global write" } else { "global read" })?;
-        self.global_pointer::<STORE>(at, len)
-    }
-
-    #[inline(always)]
-    fn shared<const STORE: bool>(
-        &mut self,
-        warp: usize,
-        at: &[u64; LANES],
-        len: usize,
-        mask: u32,
-    ) -> Outcome<Pointers> {
-        let shape = shape(at, mask, len);
-        if shape != Shape::Scattered && at[0] & (len as u64 - 1) == 0 {
-            let (span, step) = if shape == Shape::Row {
-                (LANES * len, len)
-            } else {
-                (len, 0)
-            };
-            if let Ok(base) = self.shared_range::<STORE>(warp, at[0], span) {
-                // SAFETY: inside the range that was checked.
-                return Ok(std::array::from_fn(|l| unsafe { base.add(l * step) }));
-            }
-        }
-        let mut pointers = [std::ptr::null_mut(); LANES];
-        for l in lanes_of(mask) {
-            pointers[l] = self
-                .shared_one::<STORE>(warp, at[l], len)
-                .map_err(|e| e.of_lane(l))?;
-        }
-        Ok(pointers)
-    }
-
-    #[inline(always)]
-    fn shared_range<const STORE: bool>(
+    fn shared_one<const STORE: bool>(
         &mut self,
         warp: usize,
         at: u64,
         len: usize,
     ) -> Outcome<*mut u8> {
+        Self::aligned(at, len, if STORE { "shared write" } else { "shared read" })?;
         let start = self.shared_bounds(at, len, if STORE { "write" } else { "read" })?;
         if let Some(races) = &mut self.races {
             races.access(
@@ -183,18 +238,7 @@ impl Core<'_> {
         Ok(self.shared_pointer(start))
     }
 
-    #[inline(always)]
-    fn shared_one<const STORE: bool>(
-        &mut self,
-        warp: usize,
-        at: u64,
-        len: usize,
-    ) -> Outcome<*mut u8> {
-        Self::aligned(at, len, if STORE { "shared write" } else { "shared read" })?;
-        self.shared_range::<STORE>(warp, at, len)
-    }
-
-    /// Local, parameter and generic addresses.
+    /// Lane after lane: for local, parameter and mixed addresses, and to find the lane that is at fault.
     fn one_by_one<const STORE: bool>(
         &mut self,
         warp: &mut Warp,
@@ -203,16 +247,11 @@ impl Core<'_> {
         len: usize,
         mask: u32,
     ) -> Outcome<Pointers> {
-        if space == Space::Generic && lanes_of(mask).all(|l| Self::narrow(at[l]).0 == Space::Global)
-        {
-            return self.global::<STORE>(at, len, mask);
-        }
         let mut pointers = [std::ptr::null_mut(); LANES];
         for l in lanes_of(mask) {
-            let (space, address) = if space == Space::Generic {
-                Self::narrow(at[l])
-            } else {
-                (space, at[l])
+            let (space, address) = match space {
+                Space::Generic => Self::narrow(at[l]),
+                _ => (space, at[l]),
             };
             let pointer = match space {
                 Space::Shared => self.shared_one::<STORE>(warp.id, address, len),
@@ -222,7 +261,7 @@ impl Core<'_> {
             };
             pointers[l] = pointer.map_err(|e| e.of_lane(l))?;
         }
-        Ok(pointers)
+        Ok(Pointers::of_lanes(pointers, mask))
     }
 
     fn local(&mut self, warp: &mut Warp, lane: usize, at: u64, len: usize) -> Outcome<*mut u8> {
@@ -250,21 +289,38 @@ impl Core<'_> {
 /// Moves values from memory to registers.
 ///
 /// # Safety
-/// On the lanes of `mask`, `pointers` are valid for the access.
+/// On the lanes of `mask`, `pointers` are valid for the access; on others, their offset is 0.
 #[inline(always)]
 unsafe fn read(registers: &mut Registers, access: &Access, pointers: &Pointers, mask: u32) {
     /// Reads one value per lane and widens it.
     macro_rules! read {
         ($from:ty, $extended:ty, $to:ty, $lanes:ident) => {
             for (i, &slot) in access.registers[..access.count as usize].iter().enumerate() {
+                let mut values: [$to; LANES] = [0; LANES];
+                for l in 0..LANES {
+                    // SAFETY: as the caller promises; lanes that are off read what another reads.
+                    let value = unsafe {
+                        let from = pointers.base.wrapping_offset(pointers.offsets[l] as isize);
+                        (from as *const $from).add(i).read_unaligned()
+                    };
+                    values[l] = value as $extended as $to;
+                }
                 let out = registers.$lanes(slot);
-                for l in lanes_of(mask) {
-                    // SAFETY: as the caller promises; parameters are less aligned.
-                    let value = unsafe { (pointers[l] as *const $from).add(i).read_unaligned() };
-                    out[l] = value as $extended as $to;
+                for l in 0..LANES {
+                    out[l] = if mask >> l & 1 != 0 {
+                        values[l]
+                    } else {
+                        out[l]
+                    };
                 }
             }
         };
+    }
+    if pointers.is_row && access.size == 4 && access.count == 1 {
+        // SAFETY: a row is 32 values one behind the other.
+        let row = unsafe { (pointers.base as *const [u32; LANES]).read_unaligned() };
+        *registers.word_mut(access.registers[0]) = row;
+        return;
     }
     match (access.size, access.signed) {
         (4, _) => read!(u32, u32, u32, word_mut),
@@ -290,13 +346,18 @@ unsafe fn write(registers: &Registers, access: &Access, pointers: &Pointers, mas
                 for l in lanes_of(mask) {
                     // SAFETY: as the caller promises.
                     unsafe {
-                        (pointers[l] as *mut $to)
-                            .add(i)
-                            .write_unaligned(values[l] as $to)
-                    };
+                        let to = pointers.base.wrapping_offset(pointers.offsets[l] as isize);
+                        (to as *mut $to).add(i).write_unaligned(values[l] as $to);
+                    }
                 }
             }
         };
+    }
+    if pointers.is_row && access.size == 4 && access.count == 1 {
+        let row = *registers.word(access.registers[0]);
+        // SAFETY: a row is room for 32 values one behind the other.
+        unsafe { (pointers.base as *mut [u32; LANES]).write_unaligned(row) };
+        return;
     }
     match access.size {
         4 => write!(u32, word),

@@ -34,7 +34,8 @@ struct Granule {
 
 /// The state of the checks of one block.
 pub(crate) struct Races {
-    granule: usize,
+    /// A granule is 2 to the power of this many bytes.
+    shift: u32,
     granules: Vec<Granule>,
     /// The times of several reads of a granule, by warp.
     reads: HashMap<usize, [u32; LANES]>,
@@ -54,7 +55,7 @@ pub(crate) struct Races {
 impl Races {
     pub fn new(warps: usize, bytes: usize, granule: usize) -> Races {
         Races {
-            granule,
+            shift: granule.trailing_zeros(),
             granules: vec![Granule::default(); bytes.div_ceil(granule) + 1],
             reads: HashMap::new(),
             now: vec![1; warps],
@@ -85,7 +86,7 @@ impl Races {
     /// Checks and notes an access of `warp` to `len` bytes at `at`.
     #[inline(always)]
     pub fn access(&mut self, warp: usize, at: usize, len: usize, kind: Kind) -> Outcome<()> {
-        for x in at / self.granule..(at + len).div_ceil(self.granule) {
+        for x in self.range(at, len) {
             match kind {
                 Kind::Read => self.read(warp, x)?,
                 _ => self.write(warp, x, kind)?,
@@ -173,7 +174,7 @@ impl Races {
     fn place(&self, x: usize) -> String {
         format!(
             "offset {}",
-            (x * self.granule) as i64 - crate::program::SHARED_START as i64
+            (x << self.shift) as i64 - crate::program::SHARED_START as i64
         )
     }
 
@@ -210,8 +211,10 @@ impl Races {
         Raised::new(FaultKind::SharedRace, why)
     }
 
+    /// The granules of `len` bytes at `at`; `len` is not 0.
+    #[inline(always)]
     fn range(&self, at: usize, len: usize) -> std::ops::Range<usize> {
-        at / self.granule..(at + len).div_ceil(self.granule)
+        at >> self.shift..((at + len - 1) >> self.shift) + 1
     }
 
     /// An asynchronous copy of `warp` to `len` bytes at `at` begins.
@@ -294,11 +297,10 @@ impl Races {
                 self.seen[warp][u] = self.seen[warp][u].max(times[u]);
             }
         }
-        let granule = self.granule;
-        let granules = &mut self.granules;
+        let (shift, granules) = (self.shift, &mut self.granules);
         self.in_flight.retain(|&(reporter, at, len)| {
             if reporter == mbarrier {
-                for g in &mut granules[at / granule..(at + len).div_ceil(granule)] {
+                for g in &mut granules[at >> shift..((at + len - 1) >> shift) + 1] {
                     g.pending = false;
                 }
             }

@@ -56,7 +56,6 @@ impl<'a> Block<'a> {
                     pc += 1;
                     continue;
                 }
-                self.statistics.lane_instructions += active.count_ones() as u64;
                 if let Op::Lanes { run, operands } = &inst.op {
                     // SAFETY: the loop was compiled for this machine.
                     unsafe { run(&mut w.registers, operands, active) };

@@ -1,6 +1,50 @@
 //! The approximate functions of the special-function unit, computed closely in f64 by polynomials that vectorise.
 //! Hardware is allowed a few units in the last place; these are nearer.
 
+/// Coefficients of e^t.
+const EXP: [f64; 12] = inverse_factorials(0, 1, false);
+/// Coefficients of artanh(s)/s in s².
+const ATANH: [f64; 12] = {
+    let mut out = [0.0; 12];
+    let mut k = 0;
+    while k < 12 {
+        out[k] = 1.0 / (2 * k + 1) as f64;
+        k += 1;
+    }
+    out
+};
+/// Coefficients of sin(r)/r in r².
+const SIN: [f64; 12] = inverse_factorials(1, 2, true);
+/// Coefficients of cos(r) in r².
+const COS: [f64; 12] = inverse_factorials(0, 2, true);
+
+/// 1/first!, 1/(first + step)!, …, with alternating signs if so.
+const fn inverse_factorials(first: usize, step: usize, alternate: bool) -> [f64; 12] {
+    let mut out = [0.0; 12];
+    let (mut value, mut n, mut k) = (1.0, 1, 0);
+    while k < 12 {
+        while n <= first + k * step {
+            value /= n as f64;
+            n += 1;
+        }
+        out[k] = if alternate && k % 2 == 1 {
+            -value
+        } else {
+            value
+        };
+        k += 1;
+    }
+    out
+}
+
+/// Σ cₖ xᵏ, written out so that the loop over lanes around it vectorises.
+#[inline(always)]
+fn polynomial(x: f64, c: &[f64; 12]) -> f64 {
+    let [c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11] = *c;
+    let high = c6 + x * (c7 + x * (c8 + x * (c9 + x * (c10 + x * c11))));
+    c0 + x * (c1 + x * (c2 + x * (c3 + x * (c4 + x * (c5 + x * high)))))
+}
+
 /// `2^x`.
 #[inline(always)]
 pub(crate) fn ex2(x: f32) -> f32 {
@@ -14,10 +58,7 @@ fn exp2(x: f64) -> f64 {
     let whole = clamped.round_ties_even();
     let t = (clamped - whole) * std::f64::consts::LN_2;
     // e^t by Taylor; |t| <= ln 2 / 2.
-    let mut sum = 1.0;
-    for k in (1..=11).rev() {
-        sum = 1.0 + sum * t / k as f64;
-    }
+    let sum = polynomial(t, &EXP);
     // `whole` is in the exponent's range, so that adding it to the exponent scales exactly.
     let exponent = (whole + 1023.0 + 4503599627370496.0).to_bits() << 52;
     let value = sum * f64::from_bits(exponent);
@@ -36,10 +77,7 @@ pub(crate) fn lg2(x: f32) -> f32 {
         f64::from_bits((shifted & 0x000f_ffff_ffff_ffff).wrapping_add(0x3fe6_a09e_667f_3bcd));
     let s = (mantissa - 1.0) / (mantissa + 1.0);
     let square = s * s;
-    let mut sum = 0.0;
-    for k in (0..9).rev() {
-        sum = sum * square + 1.0 / (2 * k + 1) as f64;
-    }
+    let sum = polynomial(square, &ATANH);
     let value = exponent + 2.0 * s * sum * std::f64::consts::LOG2_E;
     if wide > 0.0 && wide < f64::INFINITY {
         value as f32
@@ -73,12 +111,7 @@ fn sine_of_quarter(x: f32, turn: u64) -> f32 {
     // The low bits of the whole number `quarters`, negative ones included.
     let quadrant = (quarters + 6755399441055744.0).to_bits().wrapping_add(turn);
     let square = r * r;
-    let (mut sine, mut cosine) = (1.0, 1.0);
-    for k in (1..=8).rev() {
-        let k = k as f64;
-        sine = 1.0 - sine * square / (2.0 * k * (2.0 * k + 1.0));
-        cosine = 1.0 - cosine * square / ((2.0 * k - 1.0) * 2.0 * k);
-    }
+    let (sine, cosine) = (polynomial(square, &SIN), polynomial(square, &COS));
     let value = if quadrant & 1 == 0 { sine * r } else { cosine };
     let value = if quadrant & 2 == 0 { value } else { -value };
     if x.is_finite() {

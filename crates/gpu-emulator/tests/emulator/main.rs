@@ -6,3 +6,4 @@ mod fixtures;
 mod kernels;
 mod nvrtc;
 mod support;
+mod vectors;

@@ -1,4 +1,4 @@
-use super::{Array, EvalError, Mode, Problem, evaluate};
+use super::{Array, Data, EvalError, Mode, Problem, evaluate};
 use crate::ops::{If, Loop};
 use kiln_base::DType;
 
@@ -18,7 +18,7 @@ pub(super) fn branch(
     evaluate(body, &inputs, symbols, mode)
 }
 
-/// The carried values after the last step.
+/// The carried values after the last step, and what the steps give beside them.
 pub(super) fn repeat(
     op: &Loop,
     x: &[&Array],
@@ -28,21 +28,80 @@ pub(super) fn repeat(
     let Some(trips) = op.trips.eval_checked(symbols) else {
         return Err(wrong("loop", "the number of steps has no value"));
     };
-    let mut carried: Vec<Array> = x.iter().map(|a| (*a).clone()).collect();
+    if x.len() < op.carried + op.scanned || op.body.outputs.len() < op.carried {
+        return Err(wrong("loop", "operands are missing"));
+    }
+    let (first, rest) = x.split_at(op.carried);
+    let (scanned, alike) = rest.split_at(op.scanned);
+    if scanned
+        .iter()
+        .any(|a| a.shape().first() != Some(&(trips as usize)))
+    {
+        return Err(wrong("loop", "what is scanned has another length"));
+    }
+    let mut carried: Vec<Array> = first.iter().map(|a| (*a).clone()).collect();
+    let mut stacked: Vec<Vec<Array>> = vec![vec![]; op.body.outputs.len() - op.carried];
     for step in 0..trips {
+        let step = if op.reverse { trips - 1 - step } else { step };
         let number = Array::from_i64(DType::I64, &[], &[step]);
         let mut inputs = vec![number.map_err(|e| wrong("loop", &e.to_string()))?];
         inputs.append(&mut carried);
+        inputs.extend(scanned.iter().map(|a| row(a, step)));
+        inputs.extend(alike.iter().map(|a| (*a).clone()));
         carried = evaluate(&op.body, &inputs, symbols, mode)?;
+        let slices = carried.split_off(op.carried);
         let keeps = |(a, b): (&Array, &&Array)| a.dtype() == b.dtype() && a.shape() == b.shape();
-        if carried.len() != x.len() || !carried.iter().zip(x).all(keeps) {
+        if !carried.iter().zip(first).all(keeps) {
             return Err(wrong(
                 "loop",
                 "the body changes the facts of carried values",
             ));
         }
+        for (all, one) in stacked.iter_mut().zip(slices) {
+            all.push(one);
+        }
+    }
+    for (i, mut slices) in stacked.into_iter().enumerate() {
+        if op.reverse {
+            slices.reverse();
+        }
+        let fact = op.body.fact(op.body.outputs[op.carried + i].value);
+        let shape = fact.shape.iter().map(|d| d.eval_checked(symbols));
+        let shape: Option<Vec<i64>> = shape.collect();
+        let shape = shape.ok_or_else(|| wrong("loop", "a size has no value"))?;
+        carried.push(stack(fact.dtype, &shape, &slices));
     }
     Ok(carried)
+}
+
+/// One slice along the first dim.
+fn row(x: &Array, at: i64) -> Array {
+    let shape = x.shape()[1..].to_vec();
+    let len: usize = shape.iter().product();
+    let first = at as usize * len;
+    let positions: Vec<usize> = (first..first + len).collect();
+    Array::settled(x.dtype(), shape, x.data().pick(&positions), false)
+}
+
+/// Slices one after the other along a new first dim.
+fn stack(dtype: DType, shape: &[i64], slices: &[Array]) -> Array {
+    let mut whole: Vec<usize> = vec![slices.len()];
+    whole.extend(shape.iter().map(|d| *d as usize));
+    let data = match dtype.is_float() {
+        true => Data::Float(
+            slices
+                .iter()
+                .flat_map(|a| a.floats().unwrap_or(&[]).to_vec())
+                .collect(),
+        ),
+        false => Data::Int(
+            slices
+                .iter()
+                .flat_map(|a| a.ints().unwrap_or(&[]).to_vec())
+                .collect(),
+        ),
+    };
+    Array::settled(dtype, whole, data, false)
 }
 
 fn wrong(op: &'static str, text: &str) -> EvalError {

@@ -243,6 +243,7 @@ pub fn eval_op(
     match op {
         Op::If(op) => return control::branch(op, inputs, symbols, mode),
         Op::Loop(op) => return control::repeat(op, inputs, symbols, mode),
+        Op::Barrier(_) => return Ok(inputs.iter().map(|a| (*a).clone()).collect()),
         _ => {}
     }
     let bound = bind(op, symbols).map_err(named)?;
@@ -298,7 +299,9 @@ fn dispatch(op: &Op, x: &[&Array], cx: &Context) -> Result<Data, Problem> {
         Op::BatchNorm(op) => Ok(batch_norm::eval(op, x)),
         Op::Attention(op) => Ok(attention::eval(op, x)),
         Op::Custom(op) => custom::eval(op, x, cx),
-        Op::If(_) | Op::Loop(_) => Err(Problem::Inputs("bodies are run by eval_op".into())),
+        Op::If(_) | Op::Loop(_) | Op::Barrier(_) => Err(Problem::Inputs(
+            "ops of several outputs are run by eval_op".into(),
+        )),
     }
 }
 

@@ -60,6 +60,66 @@ impl Generator {
     }
 
     pub fn random_loop(&mut self) -> Option<Value> {
+        match self.rng.chance(0.5) {
+            true => self.carrying_loop(),
+            false => self.scanning_loop(),
+        }
+    }
+
+    /// A loop along the first axis of a value: a running mean, and a product of each step.
+    fn scanning_loop(&mut self) -> Option<Value> {
+        let x = self.any(|f, _| f.dtype.computes() && f.dtype != DType::Bool && f.rank() > 0)?;
+        let x = self.tame(x)?;
+        let fact = self.fact(x);
+        let row = Fact::new(fact.dtype, fact.shape[1..].iter().cloned());
+        let first = self.full(1.0, fact.dtype, &row.shape)?;
+        let weight = self.like(fact.dtype, &row.shape, true)?;
+        let weight = self.tame(weight)?;
+        let alike = self.fact(weight);
+        let detach = self.rng.chance(0.2);
+        let body = self.body(|b| {
+            b.input(Fact::new(DType::I64, [0i64; 0]), Role::Data);
+            let mean = b.input(row.clone(), Role::Data);
+            let x = b.input(row.clone(), Role::Data);
+            let weight = b.input(alike, Role::Data);
+            let mean = b.op(ops::Barrier { detach }, &[mean]).ok()?;
+            let half = b
+                .scalar_like(if row.dtype.is_float() { 0.5 } else { 3.0 }, &x)
+                .ok()?;
+            let sum = b.pointwise(Pw::Add, &[mean, x]).ok()?;
+            let next = b.pointwise(Pw::Mul, &[sum, half]).ok()?;
+            let weight = b.broadcast_to(&weight, &row.shape).ok()?;
+            let y = b.pointwise(Pw::Mul, &[next, weight]).ok()?;
+            Some(vec![next, y, mean])
+        })?;
+        let (size, other) = (self.meta(x).size.max(1.0), self.meta(weight).size.max(1.0));
+        let meta = Meta {
+            size: size * other,
+            exact: !fact.dtype.is_float(),
+        };
+        let op = ops::Loop {
+            trips: fact.shape[0].clone(),
+            carried: 1,
+            scanned: 1,
+            reverse: self.rng.chance(0.5),
+            body,
+        };
+        let last = self.emit(op, &[first, x, weight], meta)?;
+        // What was stacked is as good a value as any.
+        let output = self.rng.below(3) as u32;
+        let one = Value { output, ..last };
+        let fact = self.fact(one);
+        let held = self.like(fact.dtype, &fact.shape, true)?;
+        let results = self.emit(
+            ops::Barrier { detach: false },
+            &[one, held],
+            self.meta(last),
+        )?;
+        Some(results)
+    }
+
+    /// A loop that carries everything.
+    fn carrying_loop(&mut self) -> Option<Value> {
         let x = self.any(|f, _| f.dtype.computes() && f.dtype != DType::Bool)?;
         let x = self.tame(x)?;
         let fact = self.fact(x);
@@ -85,6 +145,6 @@ impl Generator {
             size: 8.0 * self.meta(x).size + 64.0,
             exact: !fact.dtype.is_float(),
         };
-        self.emit(ops::Loop { trips, body }, &[x, total], meta)
+        self.emit(ops::Loop::repeat(trips, body), &[x, total], meta)
     }
 }

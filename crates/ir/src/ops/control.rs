@@ -2,11 +2,12 @@
 
 use super::prelude::*;
 use crate::Graph;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// Runs one of two graphs. Operands are a rank-0 bool and the inputs of both graphs; the outputs are
 /// those of the graph that runs. Both graphs have the same facts.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Eq, Serialize, Deserialize)]
 pub struct If {
     /// `[then, else]`.
     pub branches: [Arc<Graph>; 2],
@@ -31,9 +32,17 @@ impl OpDef for If {
         let other = body_facts(&self.branches[1], &inputs[1..])?;
         ensure!(
             then == other,
-            "the branches give different facts: {then:?} and {other:?}"
+            "the branches give different facts: {} and {}",
+            list(&then),
+            list(&other)
         );
         Ok(then)
+    }
+
+    fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+        for branch in &mut self.branches {
+            Arc::make_mut(branch).dims_mut(f);
+        }
     }
 
     fn bodies(&self) -> &[Arc<Graph>] {
@@ -41,15 +50,39 @@ impl OpDef for If {
     }
 }
 
-/// Runs a graph a number of times. Operands are the carried values' first values; the body takes the
-/// i64 step number and the carried values, and gives the next carried values, which are also the
-/// outputs after the last step.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// Runs a graph a number of times: PyTorch's and JAX's `scan`.
+///
+/// Operands are the first values of what is *carried* from step to step, then what is *scanned* (first
+/// dim `trips`, of which each step gets its slice), then what every step gets alike. The body takes
+/// the rank-0 i64 number of the step and these three; it gives the next carried values and then what
+/// is *stacked*. The outputs are the carried values after the last step and the stacked ones (first
+/// dim `trips`), where slice i is that of step i.
+#[derive(Clone, Debug, Eq, Serialize, Deserialize)]
 pub struct Loop {
-    /// How many times.
+    /// How many steps.
     pub trips: Dim,
+    /// How many operands, and outputs, are carried.
+    pub carried: usize,
+    /// How many operands are scanned.
+    pub scanned: usize,
+    /// Whether the step of the last number comes first.
+    pub reverse: bool,
     /// One step.
     pub body: Arc<Graph>,
+}
+
+impl Loop {
+    /// A loop in which every operand and every output is carried.
+    pub fn repeat(trips: Dim, body: impl Into<Arc<Graph>>) -> Loop {
+        let body = body.into();
+        Loop {
+            trips,
+            carried: body.outputs.len(),
+            scanned: 0,
+            reverse: false,
+            body,
+        }
+    }
 }
 
 impl OpDef for Loop {
@@ -67,24 +100,87 @@ impl OpDef for Loop {
             "can't run {} times",
             self.trips
         );
-        let step = Fact::new(DType::I64, [0i64; 0]);
-        let mut given = vec![&step];
-        given.extend(inputs);
-        let facts = body_facts(&self.body, &given)?;
-        let carried: Facts = inputs.iter().map(|f| (*f).clone()).collect();
+        let (carried, scanned) = (self.carried, self.scanned);
         ensure!(
-            facts == carried,
-            "the body turns {carried:?} into {facts:?}; carried values keep their facts"
+            inputs.len() >= carried + scanned && self.body.outputs.len() >= carried,
+            "{carried} carried and {scanned} scanned values, but {} operands and {} outputs",
+            inputs.len(),
+            self.body.outputs.len()
         );
+        let mut given = vec![Fact::new(DType::I64, [0i64; 0])];
+        for (i, f) in inputs.iter().enumerate() {
+            let mut f = (*f).clone();
+            if (carried..carried + scanned).contains(&i) {
+                ensure!(
+                    f.shape.first() == Some(&self.trips),
+                    "what is scanned must have {} as its first dim, not {f}",
+                    self.trips
+                );
+                f.shape.remove(0);
+            }
+            given.push(f);
+        }
+        let given: Vec<&Fact> = given.iter().collect();
+        let mut facts = body_facts(&self.body, &given)?;
+        for (i, (f, first)) in facts.iter().take(carried).zip(inputs).enumerate() {
+            ensure!(
+                f == *first,
+                "carried value {i} begins as {first}, but a step makes it {f}; carried values keep dtype and shape"
+            );
+        }
+        for f in &mut facts[carried..] {
+            f.shape.insert(0, self.trips.clone());
+        }
+        ensure!(!facts.is_empty(), "the body gives nothing");
         Ok(facts)
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         f(&mut self.trips);
+        Arc::make_mut(&mut self.body).dims_mut(f);
     }
 
     fn bodies(&self) -> &[Arc<Graph>] {
         std::slice::from_ref(&self.body)
+    }
+}
+
+// Ops are equal where they mean the same: lines do not count, and facts follow from the rest.
+
+impl PartialEq for If {
+    fn eq(&self, other: &If) -> bool {
+        let mut pairs = self.branches.iter().zip(&other.branches);
+        pairs.all(|(a, b)| same_program(a, b))
+    }
+}
+
+impl PartialEq for Loop {
+    fn eq(&self, other: &Loop) -> bool {
+        self.trips == other.trips
+            && (self.carried, self.scanned, self.reverse)
+                == (other.carried, other.scanned, other.reverse)
+            && same_program(&self.body, &other.body)
+    }
+}
+
+fn same_program(a: &Arc<Graph>, b: &Arc<Graph>) -> bool {
+    let mut nodes = a.iter().zip(b.iter());
+    Arc::ptr_eq(a, b)
+        || a.len() == b.len()
+            && a.outputs == b.outputs
+            && nodes.all(|((_, x), (_, y))| x.inputs == y.inputs && x.op == y.op)
+}
+
+impl Hash for If {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.branches.hash(state);
+    }
+}
+
+impl Hash for Loop {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.trips, self.carried, self.scanned, self.reverse).hash(state);
+        self.body.hash(state);
     }
 }
 
@@ -109,4 +205,9 @@ fn body_facts(body: &Graph, inputs: &[&Fact]) -> Result<Facts, OpError> {
         .iter()
         .map(|o| body.fact(o.value).clone())
         .collect())
+}
+
+fn list(facts: &[Fact]) -> String {
+    let texts: Vec<String> = facts.iter().map(|f| f.to_string()).collect();
+    texts.join(", ")
 }

@@ -4,6 +4,7 @@
 mod arg_reduce;
 mod arg_sort;
 mod attention;
+mod barrier;
 mod batch_norm;
 mod broadcast;
 mod cast;
@@ -33,6 +34,7 @@ mod window_reduce;
 pub use arg_reduce::ArgReduce;
 pub use arg_sort::ArgSort;
 pub use attention::Attention;
+pub use barrier::Barrier;
 pub use batch_norm::BatchNorm;
 pub use broadcast::Broadcast;
 pub use cast::Cast;

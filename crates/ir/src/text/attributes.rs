@@ -39,6 +39,17 @@ struct Custom {
 #[derive(Serialize, Deserialize)]
 struct Loop {
     trips: Dim,
+    /// All outputs of the body where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    carried: Option<usize>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    scanned: usize,
+    #[serde(default, skip_serializing_if = "is_default")]
+    reverse: bool,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// The attributes in parentheses; empty where there are none.
@@ -62,6 +73,9 @@ pub(super) fn print(op: &Op) -> Result<String, ron::Error> {
         })?,
         Op::Loop(op) => write(&Loop {
             trips: op.trips.clone(),
+            carried: (op.carried != op.body.outputs.len()).then_some(op.carried),
+            scanned: op.scanned,
+            reverse: op.reverse,
         })?,
         op => write(op)?,
     };
@@ -149,12 +163,18 @@ pub(super) fn parse(
             ops::If { branches }.into()
         }
         "loop" => {
-            let Loop { trips } = read(attributes)?;
+            let from: Loop = read(attributes)?;
             let [body]: [Graph; 1] = bodies
                 .try_into()
                 .map_err(|_| "loop needs one body".to_string())?;
-            let body = Arc::new(body);
-            ops::Loop { trips, body }.into()
+            ops::Loop {
+                trips: from.trips,
+                carried: from.carried.unwrap_or(body.outputs.len()),
+                scanned: from.scanned,
+                reverse: from.reverse,
+                body: Arc::new(body),
+            }
+            .into()
         }
         _ => {
             // `arg_reduce` is the variant `ArgReduce`.

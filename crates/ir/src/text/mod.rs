@@ -30,9 +30,8 @@ mod print;
 
 pub use parse::ParseError;
 
-use crate::{Graph, Op};
+use crate::Graph;
 use kiln_base::Loc;
-use std::sync::Arc;
 
 impl Graph {
     /// The graph with every location unknown, as parsing gives it.
@@ -41,16 +40,8 @@ impl Graph {
         for id in self.ids() {
             let node = out.node_mut(id);
             node.loc = Loc::UNKNOWN;
-            match &mut node.op {
-                Op::If(op) => op.branches.iter_mut().for_each(strip),
-                Op::Loop(op) => strip(&mut op.body),
-                _ => {}
-            }
+            node.op.inner_nodes_mut(&mut |n| n.loc = Loc::UNKNOWN);
         }
         out
     }
-}
-
-fn strip(body: &mut Arc<Graph>) {
-    *body = Arc::new(body.without_locs());
 }

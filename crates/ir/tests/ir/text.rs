@@ -62,7 +62,7 @@ fn sample() -> Graph {
         Arc::new(body)
     };
     let trips = &n * &Dim::Const(2);
-    let updated = b.op(ops::Loop { trips, body }, &[w]).unwrap();
+    let updated = b.op(ops::Loop::repeat(trips, body), &[w]).unwrap();
     for value in [s, c, nan] {
         graph.add_output(value);
     }

@@ -15,7 +15,7 @@ pub(super) enum Cell {
 #[derive(Clone)]
 pub(super) struct State {
     pub(super) hidden: Tensor,
-    pub(super) cell: Tensor,
+    pub(super) cell: Option<Tensor>,
 }
 
 /// The recurrent weights of one layer in one direction.
@@ -51,12 +51,13 @@ impl Cell {
             Cell::Relu => state.with_hidden((x + &h).relu()),
             Cell::Lstm => {
                 let all = (x + &h).chunk(gates, 1);
-                let [i, f, g, o] = &all[..] else {
+                let ([i, f, g, o], Some(cell)) = (&all[..], &state.cell) else {
                     return state.clone();
                 };
-                let kept = &f.sigmoid() * &state.cell;
+                let kept = &f.sigmoid() * cell;
                 let cell = &kept + &(&i.sigmoid() * &g.tanh());
                 let hidden = &o.sigmoid() * &cell.tanh();
+                let cell = Some(cell);
                 State { hidden, cell }
             }
             Cell::Gru => {
@@ -76,10 +77,7 @@ impl Cell {
 
 impl State {
     fn with_hidden(&self, hidden: Tensor) -> State {
-        State {
-            hidden,
-            cell: self.cell.clone(),
-        }
+        State { hidden, cell: None }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Running a recurrent network over a sequence.
 
 use super::Recurrent;
-use super::cell::{State, Weights};
+use super::cell::{Cell, State, Weights};
 use crate::layer::fact;
-use kiln_tensor::{Tensor, Var, cat, stack};
+use kiln_tensor::{Device, ScanOptions, Tensor, Var, cat, scan_with, stack};
 
 impl Recurrent {
     /// Outputs, last hidden states and last cells, or what is wrong with the input.
@@ -30,6 +30,9 @@ impl Recurrent {
             false if self.batch_first => x.transpose(0, 1),
             false => x.clone(),
         };
+        if first.dims()[0].is(0) {
+            return Err("the sequence has no steps".to_string());
+        }
         let zeros = self.zeros(&first);
         let given = |t: Option<&Tensor>, what: &str| match t {
             None => Ok(zeros.clone()),
@@ -58,19 +61,24 @@ impl Recurrent {
                 let at = layer * self.directions() + direction;
                 let state = State {
                     hidden: h0.select(0, at as i64),
-                    cell: c0.select(0, at as i64),
+                    cell: (self.cell == Cell::Lstm).then(|| c0.select(0, at as i64)),
                 };
-                let (outputs, state) = self.direction(at, direction == 1, &y, state)?;
+                let (outputs, state) = self.direction(at, direction == 1, &y, state);
                 sides.push(outputs);
                 last.push(state);
             }
             y = cat(&sides.iter().collect::<Vec<_>>(), 2);
         }
-        let stacked = |part: fn(&State) -> &Tensor| {
-            let t = stack(&last.iter().map(part).collect::<Vec<_>>(), 0);
+        let stacked = |part: fn(&State) -> Option<&Tensor>| {
+            let parts: Vec<&Tensor> = last.iter().filter_map(part).collect();
+            let t = stack(&parts, 0);
             if unbatched { t.squeeze(1) } else { t }
         };
-        let (h, c) = (stacked(|s| &s.hidden), stacked(|s| &s.cell));
+        let h = stacked(|s| Some(&s.hidden));
+        let c = match self.cell {
+            Cell::Lstm => stacked(|s| s.cell.as_ref()),
+            _ => h.clone(),
+        };
         let y = match unbatched {
             true => y.squeeze(1),
             false if self.batch_first => y.transpose(0, 1),
@@ -90,38 +98,54 @@ impl Recurrent {
 
     /// One layer in one direction over `[l, n, input]`: the outputs `[l, n, hidden]` and the last state.
     ///
-    /// The inputs of all steps are projected at once; only the recurrent product is left to the steps,
-    /// which are recorded one after the other.
-    fn direction(
-        &self,
-        at: usize,
-        reverse: bool,
-        x: &Tensor,
-        mut state: State,
-    ) -> Result<(Tensor, State), String> {
-        let length = x.dims()[0].as_const();
-        let length = length.filter(|n| *n > 0).ok_or_else(|| {
-            format!(
-                "the length of the sequence must be known and not 0, not {}",
-                x.dims()[0]
-            )
-        })?;
+    /// The inputs of all steps are projected at once; only the recurrent product is left to the steps.
+    fn direction(&self, at: usize, reverse: bool, x: &Tensor, state: State) -> (Tensor, State) {
         let vars: Vec<&Var> = self.weights[at * self.parts()..][..self.parts()]
             .iter()
             .map(|(_, var)| var)
             .collect();
-        let input_bias = vars.get(2).map(|b| b.get());
+        let mut weights = Weights::new(vars[1], vars.get(3).copied());
+        let mut input_bias = vars.get(2).map(|b| b.get());
+        if self.cell != Cell::Gru
+            && let (Some(b), Some(c)) = (&input_bias, weights.hidden_bias.take())
+        {
+            input_bias = Some(b + &c);
+        }
         let projected = x.linear(&vars[0].get(), input_bias.as_ref());
-        let weights = Weights::new(vars[1], vars.get(3).copied());
-        let mut outputs = Vec::with_capacity(length as usize);
+        let options = ScanOptions {
+            reverse,
+            ..ScanOptions::default()
+        };
+        if x.device() != Device::Cpu {
+            return self.unrolled(reverse, &projected, state, &weights);
+        }
+        let first = (state.hidden, state.cell);
+        let ((hidden, cell), outputs) =
+            scan_with(&options, first, projected, |(hidden, cell), x| {
+                let next = self.cell.step(&x, &State { hidden, cell }, &weights);
+                ((next.hidden.clone(), next.cell), next.hidden)
+            });
+        (outputs, State { hidden, cell })
+    }
+
+    /// The steps one after the other, for engines without loops.
+    fn unrolled(
+        &self,
+        reverse: bool,
+        projected: &Tensor,
+        mut state: State,
+        weights: &Weights,
+    ) -> (Tensor, State) {
+        let length = projected.dims()[0].as_const().unwrap_or(0);
+        let mut outputs = Vec::new();
         for step in 0..length {
             let t = if reverse { length - 1 - step } else { step };
-            state = self.cell.step(&projected.select(0, t), &state, &weights);
+            state = self.cell.step(&projected.select(0, t), &state, weights);
             outputs.push(state.hidden.clone());
         }
         if reverse {
             outputs.reverse();
         }
-        Ok((stack(&outputs.iter().collect::<Vec<_>>(), 0), state))
+        (stack(&outputs.iter().collect::<Vec<_>>(), 0), state)
     }
 }

@@ -6,5 +6,6 @@ pub mod constant_fold;
 pub mod conv_batch_norm;
 pub mod dead_code;
 pub mod decompose;
+pub mod loop_values;
 pub mod products;
 pub mod views;

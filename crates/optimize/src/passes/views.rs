@@ -6,6 +6,7 @@
 //! broadcast(broadcast(x, _), s) = broadcast(x, s)
 //! permute(x, identity) = x                    permute(permute(x, p), q)[i] = permute(x, p[q[i]])
 //! slice(x, everything) = x                    pad(x, no border) = x     concat(x) = x
+//! barrier(x) = x
 //! ```
 //!
 //! They move no element and round nothing, so they hold for every dtype and every number. Casts to
@@ -28,7 +29,7 @@ pub const PASS: Pass = Pass {
     ]),
 };
 
-/// A cast, view, pad or concatenation that gives its operand.
+/// A cast, view, pad, concatenation or barrier that gives its operand.
 pub struct IdentityView;
 
 impl Rule for IdentityView {
@@ -47,7 +48,7 @@ impl Rule for IdentityView {
                 (s.axes.iter().zip(extents)).all(|(a, extent)| takes_all(a, extent))
             }
             Op::Pad(p) => p.low.iter().chain(&p.high).all(|d| d.is(0)),
-            Op::Concat(_) => node.inputs.len() == 1,
+            Op::Concat(_) | Op::Barrier(_) => node.inputs.len() == 1,
             _ => false,
         };
         if same { view.replace(id, x) } else { None }

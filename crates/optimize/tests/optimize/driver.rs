@@ -27,7 +27,7 @@ fn an_unknown_pass_is_an_error_that_lists_the_passes() {
         ..Options::default()
     };
     let error = optimize(Graph::default(), &options).unwrap_err();
-    insta::assert_snapshot!(error, @r#"there is no pass "magic"; the passes are dead_code, views, constant_fold, common_subexpressions, conv_batch_norm, centring"#);
+    insta::assert_snapshot!(error, @r#"there is no pass "magic"; the passes are dead_code, views, products, constant_fold, common_subexpressions, conv_batch_norm, centring"#);
 }
 
 #[test]
@@ -140,10 +140,7 @@ fn values_of_ops_with_several_outputs_merge_output_by_output() {
     let mut b = GraphBuilder::new(&mut graph, loc(1));
     let x = b.input(f32s(&[4]), Role::Data);
     let y = b.input(f32s(&[2]), Role::Data);
-    let op = Op::from(Loop {
-        trips: Dim::from(3),
-        body: body.into(),
-    });
+    let op = Op::from(Loop::repeat(Dim::from(3), body));
     let one = b.emit(op.clone(), &[x, y]).unwrap();
     let two = b.emit(op, &[x, y]).unwrap();
     for v in [one[0], two[1], two[0]] {
@@ -199,10 +196,7 @@ fn bodies_of_bodies_and_bodies_with_symbols_are_optimised() {
     });
     let mut b = GraphBuilder::new(&mut graph, loc(1));
     let x = b.input(x_fact.clone(), Role::Data);
-    let op = Loop {
-        trips: Dim::from(3),
-        body: body.into(),
-    };
+    let op = Loop::repeat(Dim::from(3), body);
     let y = b.op(op, &[x]).unwrap();
     graph.add_output(y);
     let options = Options {
@@ -236,6 +230,34 @@ fn new_nodes_stand_where_the_old_one_stood() {
 }
 
 #[test]
+fn a_transposed_product_reads_transposed_operands() {
+    let run = |perm: [usize; 3], shared: bool| {
+        let mut graph = Graph::default();
+        let mut b = GraphBuilder::new(&mut graph, loc(1));
+        let x = b.input(f32s(&[2, 3, 3]), Role::Data);
+        let y = b.input(f32s(&[2, 3, 3]), Role::Data);
+        let product = b.op(ops::MatMul {}, &[x, y]).unwrap();
+        let perm = perm.into_iter().collect();
+        let turned = b.op(ops::Permute { perm }, &[product]).unwrap();
+        graph.add_output(turned);
+        if shared {
+            graph.add_output(product);
+        }
+        let (after, _) = optimize(graph.clone(), &Options::default()).unwrap();
+        let inputs = kiln_ir::fuzz::random_inputs(&graph, 3);
+        let mode = kiln_ir::eval::Mode::Rounded;
+        let values = |g: &Graph| kiln_ir::eval::evaluate(g, &inputs, &[], mode).unwrap();
+        assert_eq!(values(&graph)[0].floats(), values(&after)[0].floats());
+        let names: Vec<&str> = after.iter().map(|(_, n)| n.op.name()).collect();
+        names[names.len() - 1].to_string()
+    };
+    assert_eq!(run([0, 2, 1], false), "matmul");
+    // Where somebody else reads the product, it stays, and so it does under other permutations.
+    assert_eq!(run([0, 2, 1], true), "permute");
+    assert_eq!(run([1, 0, 2], false), "permute");
+}
+
+#[test]
 fn decompose_leaves_no_composite_in_graph_or_bodies() {
     let softmax = ops::Softmax {
         axis: 1,
@@ -251,10 +273,7 @@ fn decompose_leaves_no_composite_in_graph_or_bodies() {
     let mut b = GraphBuilder::new(&mut graph, loc(1));
     let x = b.input(f32s(&[2, 3]), Role::Data);
     let y = b.op(softmax, &[x]).unwrap();
-    let op = Loop {
-        trips: Dim::from(2),
-        body: body.into(),
-    };
+    let op = Loop::repeat(Dim::from(2), body);
     let y = b.op(op, &[y]).unwrap();
     graph.add_output(y);
     let text = decompose(graph, Engine::Cpu).to_string();

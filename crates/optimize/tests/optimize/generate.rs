@@ -447,10 +447,7 @@ impl Generator {
         let quarter = b.pointwise(Pw::Mul, &[half, half]).ok()?;
         let next = b.pointwise(Pw::Mul, &[sum, quarter]).ok()?;
         body.add_output(next);
-        let op = ops::Loop {
-            trips: Dim::from(self.rng.below(3)),
-            body: body.into(),
-        };
+        let op = ops::Loop::repeat(Dim::from(self.rng.below(3)), body);
         self.emit(op, &[x])
     }
 }

@@ -21,15 +21,26 @@ enum How {
         channels: i64,
         in_place: bool,
     },
-    /// Products of the columns of several small images: how many a block has, and its output
-    /// channels.
+    /// Products of the columns of several small images, which are gathered before: how many a block has,
+    /// and its output channels.
     Images { images: i64, channels: i64 },
 }
 
 /// Channel pairs of a group up to which sums are taken directly.
 const DIRECT_PAIRS: i64 = 4;
+/// Multiply-adds of a block, where it can be divided.
+const BLOCK_WORK: i64 = 1 << 24;
 /// Output positions of an image up to which several images share a block.
 const SMALL_PLANE: i64 = 256;
+/// Elements of the columns that are gathered for several blocks.
+const SHARED_ELEMENTS: i64 = 1 << 20;
+/// What gathering an element costs, in multiply-adds.
+const GATHER_WORK: i64 = 16;
+
+/// Columns that all threads read, or write parts of.
+struct Columns<T>(*mut T);
+// SAFETY: the pointer is only passed on; who writes where is said where it is used.
+unsafe impl<T> Sync for Columns<T> {}
 
 impl Conv {
     /// Runs it.
@@ -48,23 +59,26 @@ impl Conv {
             return;
         }
         let how = self.how();
-        let (images, positions, channels) = match how {
-            How::Direct => (1, g.outputs(), 1),
+        let (positions, channels) = match how {
+            How::Direct => (g.outputs(), 1),
             How::Product {
                 positions,
                 channels,
                 ..
-            } => (1, positions, channels),
-            How::Images { images, channels } => (images, g.outputs(), channels),
+            } => (positions, channels),
+            How::Images { images, channels } => {
+                // SAFETY: the caller's.
+                return unsafe { self.shared::<T>(args, images, channels, parallel, failures) };
+            }
         };
         let across = (g.outputs() + positions - 1) / positions;
         let down = (self.cout + channels - 1) / channels;
-        let items = (self.batch + images - 1) / images * self.groups * down * across;
+        let items = self.batch * self.groups * down * across;
         let args = Args(args);
         // SAFETY: the caller's; blocks write different places.
         split(
             items,
-            images * positions * channels * depth.max(1),
+            positions * channels * depth.max(1),
             parallel,
             |from, to| unsafe {
                 let args = &args;
@@ -75,20 +89,12 @@ impl Conv {
                 let mut columns: Option<Storage> = None;
                 for i in from..to {
                     let block = Block {
-                        image: i / (across * down * self.groups) * images,
+                        image: i / (across * down * self.groups),
                         group: i / (across * down) % self.groups,
                         channel: i / across % down * channels,
                         position: i % across * positions,
                     };
-                    let done = match how {
-                        How::Images { images, channels } => {
-                            let images = images.min(self.batch - block.image);
-                            let channels = channels.min(self.cout - block.channel);
-                            let sizes = (images, channels);
-                            self.images::<T>(args.0, &block, sizes, &mut columns, &mut work)
-                        }
-                        _ => self.block::<T>(args.0, how, &block, &mut columns, &mut work),
-                    };
+                    let done = self.block::<T>(args.0, how, &block, &mut columns, &mut work);
                     if let Err(e) = done {
                         return failures.broken(e);
                     }
@@ -176,64 +182,120 @@ impl Conv {
 }
 
 impl Conv {
-    /// A block of several images: their columns side by side, one product, and its rows taken apart
-    /// into `[image, channel, position]`.
+    /// Gathers the columns of all images, or of as many as there is room for, then multiplies.
+    unsafe fn shared<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        images: i64,
+        channels: i64,
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        let g = &self.geometry;
+        let (all, taps) = (g.outputs(), g.kernels());
+        let depth = self.cin * taps;
+        let most = (SHARED_ELEMENTS / (depth * all).max(1)).clamp(1, self.batch);
+        let mut storage = None;
+        let columns = match room::<T>(&mut storage, depth * most * all) {
+            Ok(columns) => Columns(columns),
+            Err(e) => return failures.broken(e),
+        };
+        let args = Args(args);
+        for i in 0..self.groups * ceil(self.batch, most) {
+            let (group, first) = (i % self.groups, i / self.groups * most);
+            let count = most.min(self.batch - first);
+            let width = count * all;
+            let work = taps * width * GATHER_WORK;
+            // SAFETY: linking checked the buffers' lengths against the geometry; each channel has rows of
+            // its own.
+            split(self.cin, work, parallel, |from, to| unsafe {
+                let (args, columns) = (&args, &columns);
+                for i in 0..count {
+                    let channel = ((first + i) * self.groups + group) * self.cin + from;
+                    compiled::<FillColumns<T>, _>(self.level)(Fill {
+                        geometry: g,
+                        x: self.operand::<T>(args.0, 0, channel * g.inputs()),
+                        cin: to - from,
+                        from: 0,
+                        count: all,
+                        pitch: width,
+                        dst: columns.0.offset((from * taps * width + i * all) as isize),
+                    });
+                }
+            });
+            let (across, down) = (ceil(count, images), ceil(self.cout, channels));
+            let work = images * all * channels * depth;
+            // SAFETY: the caller's; blocks write different places, and none writes the columns.
+            split(across * down, work, parallel, |from, to| unsafe {
+                let (args, columns) = (&args, &columns);
+                let mut raw = None;
+                let mut work = match Work::new(self.epilogue.as_ref(), args.0, failures) {
+                    Ok(work) => work,
+                    Err(e) => return failures.broken(e),
+                };
+                for i in from..to {
+                    let (image, channel) = (i / down * images, i % down * channels);
+                    let block = Block {
+                        image: first + image,
+                        group,
+                        channel,
+                        position: 0,
+                    };
+                    let size = (images.min(count - image), channels.min(self.cout - channel));
+                    let columns = columns.0.offset((image * all) as isize).cast_const();
+                    let operand = (columns, width);
+                    let done = self.images(args.0, &block, size, operand, &mut raw, &mut work);
+                    if let Err(e) = done {
+                        return failures.broken(e);
+                    }
+                }
+            });
+        }
+    }
+
+    /// A block of several images: one product with their columns, which lie side by side in rows that
+    /// far apart, and its rows taken apart into `[image, channel, position]`.
     unsafe fn images<T: Lane>(
         &self,
         args: &[*mut u8],
         b: &Block,
         (images, channels): (i64, i64),
-        columns: &mut Option<Storage>,
+        (columns, pitch): (*const T, i64),
+        raw: &mut Option<Storage>,
         work: &mut Work,
     ) -> Result<()> {
-        let g = &self.geometry;
-        let (all, taps) = (g.outputs(), g.kernels());
-        let depth = self.cin * taps;
+        let all = self.geometry.outputs();
+        let depth = self.cin * self.geometry.kernels();
         let width = images * all;
-        // The columns, and behind them the raw product.
-        let cols = room::<T>(columns, (depth + channels) * width)?;
-        let raw = cols.wrapping_offset((depth * width) as isize);
+        let raw = room::<T>(raw, channels * width)?;
         let weights = (b.group * self.cout + b.channel) * depth;
         let weights = self.operand::<T>(args, 1, weights);
         let first_row = (b.image * self.groups + b.group) * self.cout + b.channel;
         let first = first_row * all;
         let step = self.groups * self.cout * all;
-        let (dst, pitch) = if self.epilogue.is_some() {
+        let (dst, distance) = if self.epilogue.is_some() {
             (work.scratch::<T>(images * channels * all)?, channels * all)
         } else {
             let out = args[self.out].cast::<T>();
             (out.wrapping_offset(first as isize), step)
         };
-        // SAFETY: linking checked the buffers' lengths against the geometry; the columns and the raw
-        // product have the room reserved above.
+        // SAFETY: linking checked the buffers' lengths against the geometry; the columns are there, and
+        // the raw product has the room reserved above.
         unsafe {
-            let fill = compiled::<FillColumns<T>, _>(self.level);
-            for i in 0..images {
-                let image = ((b.image + i) * self.groups + b.group) * self.cin * g.inputs();
-                fill(Fill {
-                    geometry: g,
-                    x: self.operand::<T>(args, 0, image),
-                    cin: self.cin,
-                    from: 0,
-                    count: all,
-                    pitch: width,
-                    dst: cols.wrapping_offset((i * all) as isize),
-                });
-            }
             product_of(
                 (channels, width, depth),
                 (raw, width, 1),
                 (weights, depth, 1),
-                (cols.cast_const(), width, 1),
+                (columns, pitch, 1),
             );
             for i in 0..images {
                 for c in 0..channels {
                     let from = raw.wrapping_offset((c * width + i * all) as isize);
-                    let to = dst.wrapping_offset((i * pitch + c * all) as isize);
+                    let to = dst.wrapping_offset((i * distance + c * all) as isize);
                     std::ptr::copy_nonoverlapping(from, to, all as usize);
                 }
             }
-            work.finish((dst, pitch), first, (images, step), channels * all);
+            work.finish((dst, distance), first, (images, step), channels * all);
         }
         Ok(())
     }
@@ -257,66 +319,52 @@ impl Conv {
         let g = &self.geometry;
         let depth = (cin * g.kernels()).max(1);
         let outputs = g.outputs();
+        if outputs <= SMALL_PLANE && self.batch > 1 {
+            return self.small_images(outputs);
+        }
         let plain =
             |a: &Axis| a.kernel == 1 && a.stride == 1 && a.padding == 0 && a.input == a.output;
         let in_place = g.axes.iter().all(plain);
-        let mut best: Option<(i64, How)> = None;
-        let mut consider = |images: i64, positions: i64, channels: i64, how: How| {
-            let across = ceil(self.batch, images) * ceil(outputs, positions);
-            let down = ceil(cout, channels);
-            let width = images * positions;
-            let (elements, weights) = (depth * self.batch * outputs, depth * cout);
-            // Every element of the columns is gathered once for each block of channels, every weight
-            // packed once for each block of positions; narrow products leave registers idle.
-            let gather = if in_place && images == 1 { 1 } else { 2 };
-            let sums = elements * cout / 64;
-            let cost = gather * elements * down + weights * across + sums + sums * 24 / width;
-            let room = if in_place && images == 1 {
-                0
-            } else {
-                depth * width
-            };
-            let few = across * down * self.groups < LEAST_BLOCKS / 2;
-            let large = room > 4 * COLUMN_ELEMENTS;
-            let cost = cost.saturating_mul(1 + 2 * few as i64 + 8 * large as i64);
-            if best.as_ref().is_none_or(|b| cost < b.0) {
-                best = Some((cost, how));
-            }
+        let most = if in_place {
+            4096
+        } else {
+            (COLUMN_ELEMENTS / depth).max(48) / 16 * 16
         };
-        let mut channels = cout;
-        loop {
-            let mut parts = 1;
-            while parts == 1 || ceil(outputs, parts) >= 48 {
-                // Whole registers, and equal blocks rather than a small last one.
-                let positions = (ceil(ceil(outputs, parts), 16) * 16).min(outputs);
-                let product = How::Product {
-                    positions,
-                    channels,
-                    in_place,
-                };
-                consider(1, positions, channels, product);
-                parts *= 2;
-            }
-            let mut images = 2;
-            while images <= self.batch && outputs <= SMALL_PLANE {
-                let even = ceil(self.batch, ceil(self.batch, images));
-                consider(
-                    even,
-                    outputs,
-                    channels,
-                    How::Images {
-                        images: even,
-                        channels,
-                    },
-                );
-                images *= 2;
-            }
-            if channels < 64 {
-                break;
-            }
-            channels = ceil(ceil(channels, 2), 16) * 16;
+        // Equal blocks rather than a small last one.
+        let blocks = ceil(outputs, most);
+        let positions = (ceil(ceil(outputs, blocks), 16) * 16).min(outputs);
+        let mut channels = cout.max(1);
+        while channels >= 128 && channels * depth * positions > BLOCK_WORK {
+            channels = ceil(channels / 2, 16) * 16;
         }
-        best.map_or(How::Direct, |b| b.1)
+        How::Product {
+            positions,
+            channels,
+            in_place,
+        }
+    }
+
+    /// Blocks of several images and some channels, of which each packs its part of the columns and of
+    /// the weights once.
+    fn small_images(&self, outputs: i64) -> How {
+        let mut best = (i64::MAX, self.batch, self.cout);
+        let mut across = 1;
+        while across <= LEAST_BLOCKS.min(self.batch) {
+            let images = ceil(self.batch, across);
+            let channels = ceil(ceil(self.cout * across, LEAST_BLOCKS), 16) * 16;
+            let down = ceil(self.cout, channels);
+            let packed = self.batch * outputs * down + self.cout * across;
+            // Few blocks leave threads idle.
+            let cost = packed * ceil(LEAST_BLOCKS, across * down);
+            if cost < best.0 {
+                best = (cost, images, channels);
+            }
+            across *= 2;
+        }
+        How::Images {
+            images: best.1,
+            channels: best.2,
+        }
     }
 }
 

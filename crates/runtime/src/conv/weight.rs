@@ -100,9 +100,11 @@ impl Conv {
         // SAFETY: linking checked the buffers' lengths against the geometry; gathered gradients and
         // columns have the room reserved for them.
         unsafe {
-            for o in 0..self.cout {
-                let row = dst.wrapping_offset((o * pitch) as isize);
-                (0..width).for_each(|e| *row.offset(e as isize) = T::ZERO);
+            if self.batch * outputs == 0 {
+                for o in 0..self.cout {
+                    let row = dst.wrapping_offset((o * pitch) as isize);
+                    (0..width).for_each(|e| *row.offset(e as isize) = T::ZERO);
+                }
             }
             let fill = compiled::<FillColumns<T>, _>(self.level);
             let mut image = 0;
@@ -142,7 +144,7 @@ impl Conv {
                         (dst, pitch, 1),
                         (y, y_row, 1),
                         (columns.cast_const(), 1, depth),
-                        true,
+                        image > 0 || from > 0,
                     );
                     from += count;
                 }

@@ -4,8 +4,8 @@
 //! reader finds all of it or nothing. A kernel's key names the unit it was compiled in, and the unit's
 //! key names its code.
 
-use super::library::variable;
-use super::nvrtc::Code;
+use super::library::{nvrtc_candidates, variable};
+use super::nvrtc::{Code, Nvrtc};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
@@ -75,6 +75,26 @@ impl Cache {
                 let _ = self.write(&name, &unit.to_le_bytes(), version);
             }
         }
+    }
+
+    /// The version of this machine's NVRTC, if it has one. Opening that large library takes longer than
+    /// loading a program's kernels, so the version of a file that was seen before is remembered.
+    pub(super) fn compiler_version(&self) -> Option<(i32, i32)> {
+        let name = nvrtc_candidates().into_iter().find_map(|path| {
+            let file = path.is_absolute().then(|| path.metadata().ok()).flatten()?;
+            let seen = format!("{path:?} {} {:?}", file.len(), file.modified().ok()?);
+            Some(format!("{:032x}.nvrtc", xxh3_128(seen.as_bytes())))
+        });
+        let known = name.as_ref().and_then(|name| self.read(name, None));
+        if let Some(Ok(version)) = known.map(<[u8; 8]>::try_from) {
+            let version = u64::from_le_bytes(version);
+            return Some(((version >> 32) as i32, version as i32));
+        }
+        let version = Nvrtc::get().ok()?.version();
+        if let Some(name) = name {
+            let _ = self.write(&name, &version_bytes(version), version);
+        }
+        Some(version)
     }
 
     /// What a file holds, if it is whole and of this compiler's version (of any, without one).

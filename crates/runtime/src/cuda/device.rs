@@ -6,7 +6,7 @@ use super::module::Modules;
 use super::stream::{Lane, Staging, Stream};
 use crate::error::{Error, Result};
 use crate::memory::MemoryStats;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -76,45 +76,40 @@ impl Device {
         }
         let f = &driver.functions;
         let (mut device, mut context, mut pool) = (0, Handle::NULL, Handle::NULL);
-        let (mut total, mut name) = (0usize, [0 as c_char; 256]);
+        let (mut total, mut name) = (0usize, [0u8; 256]);
         // SAFETY: every place is writable and as large as said.
-        let (context, pool) = unsafe {
-            driver.check("cuDeviceGet", (f.device_get)(&mut device, ordinal as c_int))?;
-            let status = (f.device_name)(name.as_mut_ptr(), name.len() as c_int - 1, device);
+        unsafe {
+            let status = (f.device_get)(&mut device, ordinal as c_int);
+            driver.check("cuDeviceGet", status)?;
+            let status = (f.device_name)(name.as_mut_ptr().cast(), name.len() as c_int - 1, device);
             driver.check("cuDeviceGetName", status)?;
-            driver.check("cuDeviceTotalMem", (f.device_memory)(&mut total, device))?;
+            let status = (f.device_memory)(&mut total, device);
+            driver.check("cuDeviceTotalMem", status)?;
             let status = (f.context_retain)(&mut context, device);
             driver.check("cuDevicePrimaryCtxRetain", status)?;
             driver.check("cuCtxSetCurrent", (f.context_set)(context))?;
-            (context, &mut pool)
-        };
+        }
+        let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+        let name = name.to_string_lossy().into_owned();
         let attribute = |which: c_int| {
             let mut value = 0;
             // SAFETY: the place is writable.
             let status = unsafe { (f.device_attribute)(&mut value, which, device) };
-            driver
-                .check("cuDeviceGetAttribute", status)
-                .map(|()| value as u32)
+            let checked = driver.check("cuDeviceGetAttribute", status);
+            checked.map(|()| value as u32)
         };
-        let name = name
-            .iter()
-            .take_while(|c| **c != 0)
-            .map(|c| *c as u8)
-            .collect();
-        let name = String::from_utf8_lossy(&Vec::from_iter::<Vec<u8>>(name)).into_owned();
         if attribute(MEMORY_POOLS_SUPPORTED)? == 0 {
-            return Err(Error::Cuda(format!(
-                "cuda:{ordinal} ({name}) has no memory pools"
-            )));
+            let message = format!("cuda:{ordinal} ({name}) has no memory pools");
+            return Err(Error::Cuda(message));
         }
         let mut keep = u64::MAX;
         // SAFETY: the pool outlives the process's use of the device, and the attribute is a 64-bit
         // number.
         unsafe {
-            let status = (f.pool_default)(pool, device);
+            let status = (f.pool_default)(&mut pool, device);
             driver.check("cuDeviceGetDefaultMemPool", status)?;
             let value = (&raw mut keep).cast::<c_void>();
-            let status = (f.pool_set)(*pool, POOL_RELEASE_THRESHOLD, value);
+            let status = (f.pool_set)(pool, POOL_RELEASE_THRESHOLD, value);
             driver.check("cuMemPoolSetAttribute", status)?;
         }
         Ok(Device {
@@ -127,7 +122,7 @@ impl Device {
                 attribute(COMPUTE_CAPABILITY_MINOR)?,
             ),
             total_memory: total,
-            pool: *pool,
+            pool,
             figures: Mutex::default(),
             modules: Mutex::default(),
             lanes: Mutex::default(),

@@ -130,7 +130,7 @@ impl Memory {
             uses.written = Some(event.clone());
             uses.all.clear(); // this event is behind all of them
         } else {
-            uses.all.retain(|e| e.stream != event.stream);
+            uses.all.retain(|e| e.stream.id() != event.stream.id());
         }
         uses.all.push(event.clone());
     }
@@ -139,7 +139,7 @@ impl Memory {
     pub(super) fn settled(&self, stream: &Stream) {
         let mut uses = lock(&self.uses);
         uses.written = None;
-        uses.all.retain(|e| e.stream != stream.id());
+        uses.all.retain(|e| e.stream.id() != stream.id());
     }
 }
 
@@ -157,10 +157,13 @@ impl Drop for Memory {
         if self.address == 0 || self.device.activate().is_err() {
             return;
         }
+        // Freed where it was used last, so that the stream of copies waits for no run.
+        let last = lock(&self.uses).all.last().map(|e| e.stream.clone());
+        let stream = last.as_ref().unwrap_or(&self.home);
         // A failing device has no use for its memory any more.
-        let _ = self.before_writing(&self.home);
+        let _ = self.before_writing(stream);
         // SAFETY: the block came from this pool; every use of it comes before in the stream.
-        unsafe { (self.device.driver.functions.memory_free)(self.address, self.home.handle()) };
+        unsafe { (self.device.driver.functions.memory_free)(self.address, stream.handle()) };
     }
 }
 

@@ -26,7 +26,8 @@ pub(super) struct Modules {
 /// other threads from helping.
 const UNIT: usize = 8;
 
-/// The driver's number of the attribute that allows more dynamic shared memory than 48 KiB.
+/// The driver's number of the attribute that allows more shared memory than 48 KiB, of which static memory is a
+/// part.
 const MAX_DYNAMIC_SHARED: c_int = 8;
 
 /// A kernel that does nothing, by which a device shows what it loads.
@@ -62,7 +63,7 @@ impl Device {
     fn load(&self, modules: &mut Modules, missing: Vec<&CudaKernel>) -> Result<()> {
         let cache = Cache::of_user();
         // Without NVRTC, code of any version is welcome.
-        let version = Nvrtc::get().ok().map(Nvrtc::version);
+        let version = cache.compiler_version();
         let code = self.code(modules, &cache, version)?;
         let mut left: Vec<(&CudaKernel, Key)> = Vec::new();
         for kernel in missing {
@@ -174,7 +175,7 @@ impl Device {
         let status = unsafe { (f.module_function)(&mut function, module, entry.as_ptr()) };
         self.driver
             .check(&format!("no kernel {}", kernel.entry), status)?;
-        if kernel.shared > 48 << 10 {
+        if kernel.shared > 0 {
             let bytes = kernel.shared as c_int;
             // SAFETY: the function is loaded.
             let status = unsafe { (f.function_set)(function, MAX_DYNAMIC_SHARED, bytes) };

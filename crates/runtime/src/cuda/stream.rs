@@ -53,7 +53,7 @@ impl Stream {
 
     /// Makes what follows wait for an event of another stream.
     pub(super) fn wait(&self, event: &Event) -> Result<()> {
-        if event.stream == self.id {
+        if event.stream.id == self.id {
             return Ok(());
         }
         // SAFETY: both are alive.
@@ -62,7 +62,7 @@ impl Stream {
     }
 
     /// An event that happens once everything given so far is done.
-    pub(super) fn event(&self) -> Result<Arc<Event>> {
+    pub(super) fn event(self: &Arc<Stream>) -> Result<Arc<Event>> {
         let f = &self.driver.functions;
         let mut handle = Handle::NULL;
         // SAFETY: the context is current and the place writable.
@@ -71,7 +71,7 @@ impl Stream {
         let event = Event {
             driver: self.driver,
             handle,
-            stream: self.id,
+            stream: self.clone(),
         };
         // SAFETY: both are alive.
         let status = unsafe { (f.event_record)(event.handle, self.handle) };
@@ -94,7 +94,7 @@ impl Drop for Stream {
 pub(super) struct Event {
     driver: &'static Driver,
     handle: Handle,
-    pub(super) stream: u64,
+    pub(super) stream: Arc<Stream>,
 }
 
 impl Event {

@@ -2,6 +2,7 @@
 
 use super::MemoryReport;
 use super::check::{self, Facts};
+use super::control;
 use crate::conv::Conv;
 use crate::cuda::{self, Graphs, Launch};
 use crate::custom::Custom;
@@ -41,16 +42,35 @@ pub(super) enum Work {
     Scatter(Scatter),
     Custom(Custom),
     Cuda(Arc<Launch>),
+    Loop(control::Loop),
+    If(control::If),
+}
+
+impl Work {
+    /// Bytes of memory that it needs beside its arguments.
+    fn scratch(&self) -> usize {
+        match self {
+            Work::Loop(l) => l.scratch(),
+            Work::If(i) => i.scratch(),
+            _ => 0,
+        }
+    }
 }
 
 /// A step with known sizes.
 pub(super) struct BoundStep {
     pub work: Arc<Work>,
     pub args: SmallVec<[Loc; 6]>,
+    /// The byte offset of its scratch memory in the arena.
+    pub scratch: usize,
     /// Index into the plan's steps.
     pub step: usize,
+    /// The plan's site for each of the kernel's.
+    pub sites: SmallVec<[u32; 2]>,
     /// Whether its parts may run at the same time.
     pub parallel: bool,
+    /// Whether it runs at the same time as the step before it.
+    pub joined: bool,
 }
 
 /// Memory that outlives a run.
@@ -231,7 +251,14 @@ impl Binder<'_> {
     fn steps(&mut self, steps: &[Step]) -> Result<(Vec<BoundStep>, (usize, usize))> {
         let mut block_of: Vec<Option<usize>> = vec![None; self.plan.buffers.len()];
         let mut blocks: Vec<Block> = Vec::new();
+        let works = steps.iter().map(|s| self.link(s));
+        let works = works.collect::<Result<Vec<_>>>()?;
+        // Joined steps run at the same time.
+        let mut times = Vec::with_capacity(steps.len());
+        let mut time = 0;
         for (i, step) in steps.iter().enumerate() {
+            time += (i > 0 && !step.joined) as usize;
+            times.push(time);
             for id in &step.args {
                 let at = id.0 as usize;
                 if !matches!(self.fixed[at], Loc::Arena(_)) {
@@ -242,14 +269,24 @@ impl Binder<'_> {
                 let block = *block_of[root].get_or_insert_with(|| {
                     blocks.push(Block {
                         size: 0,
-                        first: i,
-                        last: i,
+                        first: time,
+                        last: time,
                     });
                     blocks.len() - 1
                 });
-                blocks[block].last = i;
+                blocks[block].last = time;
                 blocks[block].size = blocks[block].size.max(bytes);
             }
+        }
+        let mut scratch: Vec<Option<usize>> = vec![None; works.len()];
+        for (i, work) in works.iter().enumerate().filter(|(_, w)| w.scratch() > 0) {
+            let time = times[i];
+            scratch[i] = Some(blocks.len());
+            blocks.push(Block {
+                size: work.scratch(),
+                first: time,
+                last: time,
+            });
         }
         let total = blocks
             .iter()
@@ -258,22 +295,64 @@ impl Binder<'_> {
         let layout = solve(&blocks);
         let offset = |root: usize| block_of[root].map_or(0, |b| layout.offsets[b]);
         let mut bound = Vec::with_capacity(steps.len());
-        for (i, step) in steps.iter().enumerate() {
+        for (i, ((step, work), scratch)) in steps.iter().zip(works).zip(scratch).enumerate() {
             let place = |id: &BufferId| match self.fixed[id.0 as usize] {
                 Loc::Arena(_) => Loc::Arena(offset(self.facts.root[id.0 as usize])),
                 fixed => fixed,
             };
             let args = step.args.iter().map(place).collect();
-            let work = self.link(step)?;
             let parallel = self.parallel(step, &work)?;
             bound.push(BoundStep {
                 work,
                 args,
+                scratch: scratch.map_or(0, |b| layout.offsets[b]),
                 step: i,
+                sites: step.sites.iter().copied().collect(),
                 parallel,
+                joined: step.joined,
             });
         }
+        steps
+            .chunk_by(|_, next| next.joined)
+            .try_for_each(|group| self.apart(group))?;
         Ok((bound, (layout.peak, layout.lower_bound)))
+    }
+
+    /// Checks that steps which run together are tile kernels, of which none touches what another
+    /// writes.
+    fn apart(&self, group: &[Step]) -> Result<()> {
+        // For each place in memory the steps that touch it, and whether they write.
+        let mut touched: HashMap<usize, (usize, bool)> = HashMap::new();
+        for (i, step) in group.iter().enumerate().filter(|_| group.len() > 1) {
+            let Kernel::Tile(program) = &self.plan.kernels[step.kernel as usize] else {
+                return Err(damaged!("a joined step is no tile kernel"));
+            };
+            if program.sites > 0 {
+                return Err(damaged!("a joined step can report a data error"));
+            }
+            for (id, arg) in step.args.iter().zip(&program.args) {
+                let (place, writes) = (self.memory(*id), arg.written);
+                let (other, written) = touched.entry(place).or_insert((i, writes));
+                if *other != i && (writes || *written) {
+                    return Err(damaged!("joined steps write what the others touch"));
+                }
+                *written |= writes;
+            }
+        }
+        Ok(())
+    }
+
+    /// One name for all buffers that may be the same memory.
+    fn memory(&self, id: BufferId) -> usize {
+        let at = id.0 as usize;
+        let donors = self.plan.outputs.iter().zip(&self.facts.donors);
+        let donor = donors
+            .filter(|(o, _)| o.buffer == id)
+            .find_map(|(_, donor)| *donor);
+        match donor {
+            Some(input) => self.plan.inputs[input].buffer.0 as usize,
+            None => self.facts.root[at],
+        }
     }
 
     fn link(&mut self, step: &Step) -> Result<Arc<Work>> {
@@ -291,6 +370,8 @@ impl Binder<'_> {
             Kernel::Scan(s) => Work::Scan(Scan::new(s, values, &key.1, level)?),
             Kernel::ArgSort(s) => Work::ArgSort(ArgSort::new(s, values, &key.1, level)?),
             Kernel::Scatter(s) => Work::Scatter(Scatter::new(s, values, &key.1, level)?),
+            Kernel::Loop(l) => Work::Loop(control::Loop::new(l, values, &self.bytes(step), level)?),
+            Kernel::If(i) => Work::If(control::If::new(i, values, &self.bytes(step), level)?),
             Kernel::Custom(c) => Work::Custom(Custom::new(c, values, &key.1)?),
             Kernel::Cuda(k) => match self.launches.get(step.kernel as usize) {
                 Some(launch) => Work::Cuda(launch.clone()),
@@ -300,6 +381,13 @@ impl Binder<'_> {
         let work = Arc::new(work);
         self.linked.insert(key, work.clone());
         Ok(work)
+    }
+
+    /// Bytes of each argument.
+    fn bytes(&self, step: &Step) -> Vec<usize> {
+        let args = step.args.iter().map(|id| id.0 as usize);
+        args.map(|i| self.lens[i] as usize * self.plan.buffers[i].dtype.size())
+            .collect()
     }
 
     /// Whether the parts of a step may run at the same time. They may where each place in memory
@@ -313,11 +401,7 @@ impl Binder<'_> {
             Work::Tile(l) => Some(l),
             Work::MatMul(m) => m.epilogue.as_ref(),
             Work::Conv(c) => c.epilogue.as_ref(),
-            Work::Scan(_)
-            | Work::ArgSort(_)
-            | Work::Scatter(_)
-            | Work::Custom(_)
-            | Work::Cuda(_) => None,
+            _ => None,
         };
         // Operands that are read after a part of the result is written.
         let operands: SmallVec<[u16; 4]> = match kernel {
@@ -327,6 +411,9 @@ impl Binder<'_> {
             Kernel::ArgSort(s) => smallvec![s.x],
             Kernel::Scatter(s) => smallvec![s.index.arg, s.src.arg],
             Kernel::Custom(c) => c.operands.iter().map(|o| o.arg).collect(),
+            Kernel::Loop(_) | Kernel::If(_) => (0..step.args.len() as u16)
+                .filter(|a| access.reads[*a as usize])
+                .collect(),
         };
         let mut parallel = linked.is_none_or(|l| l.parallel);
         for w in (0..step.args.len()).filter(|w| access.writes[*w]) {

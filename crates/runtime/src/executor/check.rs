@@ -8,6 +8,7 @@
 //! * prepare steps that depend on parameters only;
 //! * in-place chains that end in a temporary.
 
+use super::control::check_body;
 use crate::buffer::Buffer;
 use crate::custom::registered;
 use crate::error::{Error, Result, damaged};
@@ -167,6 +168,7 @@ fn check_step(plan: &Plan, step: &Step, written: &mut [bool], preparing: bool) -
     for id in &step.args {
         buffer(plan, *id)?;
     }
+    kernel.bodies().iter().try_for_each(check_body)?;
     let dtypes = step.args.iter().map(|id| plan.buffers[id.0 as usize].dtype);
     let dtypes: Vec<DType> = dtypes.collect();
     let access = access(kernel, &dtypes)?;
@@ -210,6 +212,7 @@ pub(super) fn access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
     let (operands, out, dtype, epilogue) = match kernel {
         Kernel::Tile(p) => return tile_access(p, dtypes, None),
         Kernel::MatMul(m) => ([m.lhs.arg, m.rhs.arg], m.out, m.dtype, &m.epilogue),
+        Kernel::Loop(_) | Kernel::If(_) => return control_access(kernel, dtypes),
         Kernel::Conv(c) => (c.operands, c.out, c.dtype, &c.epilogue),
         other => return alone_access(other, dtypes),
     };
@@ -297,6 +300,64 @@ fn alone_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
             return Err(damaged!("a {name} writes its own operand"));
         }
         access.reads[i] = true;
+    }
+    Ok(access)
+}
+
+/// The access of a loop or branch, whose arguments and body must have the same dtypes.
+fn control_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
+    let (inputs, outputs): (Vec<u16>, Vec<u16>) = match kernel {
+        Kernel::Loop(l) if l.first.len() == l.last.len() => (
+            l.first
+                .iter()
+                .chain(&l.scanned)
+                .chain(&l.alike)
+                .copied()
+                .collect(),
+            l.last.iter().chain(&l.stacked).copied().collect(),
+        ),
+        Kernel::If(i) => (i.inputs.clone(), i.outputs.clone()),
+        other => return Err(damaged!("a {} whose carried values differ", other.name())),
+    };
+    let name = kernel.name();
+    let is = |list: &[u16], wanted: Vec<DType>| {
+        let found = list.iter().map(|a| dtypes.get(*a as usize).copied());
+        found.eq(wanted.into_iter().map(Some))
+    };
+    let numbers = matches!(kernel, Kernel::Loop(_)) as usize; // the step's number is no argument
+    for body in kernel.bodies() {
+        let given: Vec<DType> = body.inputs.iter().map(|i| i.dtype).collect();
+        let number = given[..numbers.min(given.len())]
+            .iter()
+            .all(|d| *d == DType::I64);
+        if given.len() < numbers
+            || !number
+            || !is(&inputs, given[numbers..].to_vec())
+            || !is(&outputs, body.outputs.iter().map(|o| o.dtype).collect())
+        {
+            return Err(damaged!(
+                "a {name} whose body takes or gives something else"
+            ));
+        }
+    }
+    let mut access = Access {
+        reads: vec![false; dtypes.len()],
+        writes: vec![false; dtypes.len()],
+    };
+    inputs.iter().for_each(|a| access.reads[*a as usize] = true);
+    if let Kernel::If(i) = kernel {
+        match dtypes.get(i.condition as usize) {
+            Some(DType::Bool) => access.reads[i.condition as usize] = true,
+            _ => return Err(damaged!("the condition of a branch is no bool")),
+        }
+    }
+    for a in outputs {
+        let a = a as usize;
+        if access.reads[a] || std::mem::replace(&mut access.writes[a], true) {
+            return Err(damaged!(
+                "a {name} writes its own operand, or one argument twice"
+            ));
+        }
     }
     Ok(access)
 }

@@ -15,7 +15,8 @@ pub(super) struct Profile {
 /// How often a step ran, the time of all its runs together, and the least.
 type Times = (u64, Duration, Duration);
 
-/// The time of one step of the *run* part.
+/// The time of one step of the *run* part. The first of steps that start together has the time of all;
+/// the others have no runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepTime {
     /// Index into [`Plan::run`](kiln_base::plan::Plan::run).

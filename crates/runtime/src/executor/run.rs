@@ -1,13 +1,14 @@
 //! Running a bound plan.
 
-use super::Executable;
 use super::bound::{Bound, BoundStep, Loc, Work};
+use super::profile::Profile;
+use super::{Counts, Executable};
 use crate::buffer::Buffer;
 use crate::cuda::{Call, Session};
 use crate::error::{Error, Result};
 use crate::memory::Storage;
-use crate::tile::{Failures, run_all};
-use kiln_base::plan::Step;
+use crate::tile::{Failure, Failures, Launch, run_all};
+use kiln_base::plan::Site;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -117,17 +118,21 @@ impl<'a> Part<'a> {
     /// they can't have one.
     fn run<'s>(self, storage: impl Fn(Loc) -> &'s Storage) -> Result<()> {
         let (exe, bound) = (self.exe, self.bound);
-        let (steps, source) = match self.preparing {
-            true => (&bound.prepare, &exe.plan.prepare),
-            false => (&bound.run, &exe.plan.run),
+        let steps = match self.preparing {
+            true => &bound.prepare,
+            false => &bound.run,
         };
         let place = |loc: Loc| match loc {
             Loc::Arena(offset) => storage(loc).ptr().wrapping_add(offset),
             _ => storage(loc).ptr(),
         };
         let Some(session) = self.session else {
-            let profile = !self.preparing && exe.profile.on();
-            return run_steps(exe, steps, source, profile, place);
+            let profile = (!self.preparing && exe.profile.on()).then_some(&exe.profile);
+            let (sites, counts) = (&exe.plan.sites, &exe.counts);
+            return match run_steps(steps, place, sites, counts, profile)? {
+                Some(found) => Err(data_error(exe, found.site, found.index, found.bound)),
+                None => Ok(()),
+            };
         };
         let mut calls = Vec::with_capacity(steps.len());
         let (mut read, mut written): (Vec<&Storage>, Vec<&Storage>) = (Vec::new(), Vec::new());
@@ -138,7 +143,7 @@ impl<'a> Part<'a> {
             calls.push(Call {
                 launch,
                 args: step.args.iter().map(|a| place(*a)).collect(),
-                sites: &source[step.step].sites,
+                sites: &step.sites,
                 guarded: !self.preparing && step.step >= exe.plan.commit as usize,
             });
             for (loc, writes) in step.args.iter().zip(launch.writes()) {
@@ -173,56 +178,107 @@ fn data_error(exe: &Executable, site: u32, index: i64, bound: i64) -> Error {
     }
 }
 
-/// Runs steps one after the other on the CPU, up to the first data error.
-fn run_steps(
-    exe: &Executable,
+/// Runs steps one after the other on the CPU, up to the first data error, which names one of `sites`.
+pub(super) fn run_steps(
     steps: &[BoundStep],
-    source: &[Step],
-    profile: bool,
     place: impl Fn(Loc) -> *mut u8,
-) -> Result<()> {
+    sites: &[Site],
+    counts: &Counts,
+    profile: Option<&Profile>,
+) -> Result<Option<Failure>> {
     let failures = Failures::default();
-    for step in steps {
-        let args: SmallVec<[*mut u8; 12]> = step.args.iter().map(|a| place(*a)).collect();
-        let site = |i: u32| {
-            let sites = &source[step.step].sites;
-            let site = sites.get(i as usize).copied().unwrap_or(0);
-            (site, &exe.plan.sites[site as usize])
+    for group in steps.chunk_by(|_, next| next.joined) {
+        let args = |step: &BoundStep| -> SmallVec<[*mut u8; 12]> {
+            step.args.iter().map(|a| place(*a)).collect()
         };
-        let start = profile.then(Instant::now);
+        let mut inner = None;
+        let start = profile.is_some().then(Instant::now);
         // SAFETY: binding proved that the work stays within its arguments' lengths; inputs, constants
-        // and prepared results are only read; outputs and the arena belong to this run; and
-        // `parallel` says when parts would disturb each other.
+        // and prepared results are only read; outputs and the arena belong to this run; `parallel`
+        // says when parts would disturb each other, and joined steps don't.
         unsafe {
-            match &*step.work {
-                Work::Tile(l) => run_all(l, &args, step.parallel, &failures),
-                Work::MatMul(m) => m.run(&args, step.parallel, &failures),
-                Work::Conv(c) => c.run(&args, step.parallel, &failures),
-                Work::Scan(s) => s.run(&args, step.parallel),
-                Work::ArgSort(s) => s.run(&args, step.parallel, &failures),
-                Work::Scatter(s) => s.run(&args, step.parallel, &failures),
-                Work::Custom(c) => c.run(&args).map_err(|text| Error::Custom {
-                    op: site(0).1.op.clone(),
-                    text,
-                    node: site(0).1.node,
-                })?,
-                Work::Cuda(_) => return Err(Error::Internal("a GPU kernel for the CPU".into())),
+            match group {
+                [step] => {
+                    let scratch = place(Loc::Arena(step.scratch));
+                    inner = run_step(step, &args(step), scratch, sites, counts, &failures)?;
+                }
+                _ => {
+                    let args: Vec<_> = group.iter().map(args).collect();
+                    let launch = |(step, args)| tile_launch(step, args);
+                    let launches: Vec<Launch> =
+                        group.iter().zip(&args).filter_map(launch).collect();
+                    run_all(&launches, &failures);
+                }
             }
         }
-        if let Some(start) = start {
-            exe.profile.add(step.step, start.elapsed());
+        if let (Some(start), Some(profile)) = (start, profile) {
+            profile.add(group[0].step, start.elapsed());
         }
-        exe.counts.kernels.fetch_add(1, Ordering::Relaxed);
-        if let Some(failure) = failures.take()? {
-            return Err(data_error(
-                exe,
-                site(failure.site).0,
-                failure.index,
-                failure.bound,
-            ));
+        counts.kernels.fetch_add(1, Ordering::Relaxed);
+        if let Some(mut failure) = inner.or(failures.take()?) {
+            let site = group[0].sites.get(failure.site as usize);
+            failure.site = site.copied().unwrap_or(0);
+            return Ok(Some(failure));
         }
     }
-    Ok(())
+    Ok(None)
+}
+
+/// A step of a tile kernel, to run with others.
+fn tile_launch<'a>(step: &'a BoundStep, args: &'a SmallVec<[*mut u8; 12]>) -> Option<Launch<'a>> {
+    match &*step.work {
+        Work::Tile(program) => Some(Launch {
+            program,
+            args,
+            parallel: step.parallel,
+        }),
+        _ => None,
+    }
+}
+
+/// Runs a step by itself; gives the data error of a body in it.
+///
+/// # Safety
+/// The arguments and the scratch memory are those it was linked for, and `parallel` is right.
+unsafe fn run_step(
+    step: &BoundStep,
+    args: &[*mut u8],
+    scratch: *mut u8,
+    sites: &[Site],
+    counts: &Counts,
+    failures: &Failures,
+) -> Result<Option<Failure>> {
+    let parallel = step.parallel;
+    // SAFETY: the caller's.
+    unsafe {
+        match &*step.work {
+            Work::Tile(program) => {
+                let launch = Launch {
+                    program,
+                    args,
+                    parallel,
+                };
+                run_all(&[launch], failures);
+            }
+            Work::MatMul(m) => m.run(args, parallel, failures),
+            Work::Conv(c) => c.run(args, parallel, failures),
+            Work::Scan(s) => s.run(args, parallel),
+            Work::ArgSort(s) => s.run(args, parallel, failures),
+            Work::Scatter(s) => s.run(args, parallel, failures),
+            Work::Custom(c) => c.run(args).map_err(|text| {
+                let site = step.sites.first().and_then(|s| sites.get(*s as usize));
+                Error::Custom {
+                    op: site.map_or_else(String::new, |s| s.op.clone()),
+                    text,
+                    node: site.map_or(0, |s| s.node),
+                }
+            })?,
+            Work::Cuda(_) => return Err(Error::Internal("a GPU kernel for the CPU".into())),
+            Work::Loop(l) => return l.run(args, scratch, counts),
+            Work::If(i) => return i.run(args, scratch, counts),
+        }
+    }
+    Ok(None)
 }
 
 fn finish(

@@ -29,7 +29,7 @@ pub(crate) use bind::bind;
 pub(crate) use lanes::Elem;
 pub(crate) use link::link;
 pub(crate) use linked::Linked;
-pub(crate) use run::{Code, Ctx, Failure, Failures, Runner, run_all};
+pub(crate) use run::{Code, Ctx, Failure, Failures, Launch, Runner, run_all};
 
 use kiln_base::Compute;
 

@@ -9,6 +9,7 @@ use crate::memory::Storage;
 use crate::pool::Pool;
 use crate::simd::copy;
 use kiln_base::tile::Schedule;
+use smallvec::SmallVec;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -397,44 +398,76 @@ pub(crate) unsafe fn run_range(
 /// Nanoseconds of work that make it worth waking another thread.
 const PART_NS: f64 = 30_000.0;
 
-/// Runs the whole program, on several threads where that pays and `parallel` allows it.
+/// A program with its arguments, and whether its points may be computed at the same time.
+pub(crate) struct Launch<'a> {
+    pub program: &'a Linked,
+    pub args: &'a [*mut u8],
+    pub parallel: bool,
+}
+// SAFETY: the pointers are only passed on; what may be done with them is the caller's promise.
+unsafe impl Sync for Launch<'_> {}
+
+impl Launch<'_> {
+    /// How many parts its points are shared out in, and how many points a part is a multiple of.
+    fn parts(&self, threads: i64) -> (i64, i64) {
+        let points = self.program.points;
+        let wanted = (self.program.cost * points as f64 / PART_NS) as i64;
+        let most = 4 * threads;
+        if !self.parallel || wanted < 2 || threads <= 1 {
+            return (1, points);
+        }
+        let unit = match self.program.schedule {
+            Schedule::Rows => 1,
+            // Whole tiles where there are enough of them, else whole cache lines.
+            Schedule::Lanes if points >= 2 * most * self.program.tile as i64 => {
+                self.program.tile as i64
+            }
+            Schedule::Lanes => 64,
+        };
+        (wanted.min(most).min((points + unit - 1) / unit), unit)
+    }
+
+    /// Runs one of its parts.
+    ///
+    /// # Safety
+    /// See [`run_all`].
+    unsafe fn run(&self, part: i64, (parts, unit): (i64, i64), failures: &Failures) {
+        let points = self.program.points;
+        let units = (points + unit - 1) / unit.max(1);
+        let edge = |i: i64| ((units * i / parts) * unit).min(points);
+        let range = (edge(part), edge(part + 1));
+        // SAFETY: the caller's.
+        unsafe { run_range(self.program, self.args.as_ptr(), range, failures) }
+    }
+}
+
+/// Runs all points of some programs that don't touch what the others write, on several threads where
+/// that pays.
 ///
 /// # Safety
-/// As for [`Runner::new`].
-pub(crate) unsafe fn run_all(
-    program: &Linked,
-    args: &[*mut u8],
-    parallel: bool,
-    failures: &Failures,
-) {
-    struct Args(*const *mut u8);
-    // SAFETY: the pointers are only passed on; what may be done with them is the caller's promise.
-    unsafe impl Sync for Args {}
-    let points = program.points;
-    if points == 0 {
-        return;
-    }
-    let args = Args(args.as_ptr());
+/// As [`Runner::new`]; where a launch is `parallel`, its points write different places.
+pub(crate) unsafe fn run_all(launches: &[Launch], failures: &Failures) {
     let pool = Pool::global();
-    let wanted = (program.cost * points as f64 / PART_NS) as i64;
-    let most = 4 * pool.threads() as i64;
-    if !parallel || wanted < 2 || most <= 4 {
-        // SAFETY: the caller's.
-        return unsafe { run_range(program, args.0, (0, points), failures) };
+    let threads = pool.threads() as i64;
+    let busy = launches.iter().filter(|l| l.program.points > 0);
+    // The first part of each launch among the parts of all.
+    let mut parts = 0;
+    let mut shared: SmallVec<[(i64, &Launch, (i64, i64)); 4]> = SmallVec::new();
+    let mut cost = 0.0;
+    for l in busy {
+        let cut = l.parts(threads);
+        shared.push((parts, l, cut));
+        parts += cut.0;
+        cost += l.program.cost * l.program.points as f64;
     }
-    let unit = match program.schedule {
-        Schedule::Rows => 1,
-        // Whole tiles where there are enough of them, else whole cache lines.
-        Schedule::Lanes if points >= 2 * most * program.tile as i64 => program.tile as i64,
-        Schedule::Lanes => 64,
-    };
-    let units = (points + unit - 1) / unit;
-    let parts = wanted.min(most).min(units);
-    pool.run(parts as usize, |part| {
-        let args = &args;
-        let edge = |i: i64| ((units * i / parts) * unit).min(points);
-        let range = (edge(part as i64), edge(part as i64 + 1));
+    let run = |part: usize| {
+        let at = shared.partition_point(|(first, ..)| *first <= part as i64) - 1;
+        let (first, launch, cut) = &shared[at];
         // SAFETY: the caller's; parts write different places.
-        unsafe { run_range(program, args.0, range, failures) }
-    });
+        unsafe { launch.run(part as i64 - first, *cut, failures) }
+    };
+    match cost < 2.0 * PART_NS {
+        true => (0..parts as usize).for_each(run),
+        false => pool.run(parts as usize, run),
+    }
 }

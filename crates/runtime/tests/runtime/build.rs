@@ -205,6 +205,7 @@ pub fn plan_of(kernel: Kernel, args: &[(DType, i64, bool)]) -> Plan {
         kernel: 0,
         args: (0..args.len() as u32).map(BufferId).collect(),
         sites: (0..sites).collect(),
+        joined: false,
     });
     plan.kernels.push(kernel);
     plan.commit = 1;

@@ -61,6 +61,7 @@ fn step(kernel: u32, args: &[BufferId]) -> Step {
         kernel,
         args: args.to_vec(),
         sites: vec![],
+        joined: false,
     }
 }
 
@@ -178,6 +179,7 @@ fn a_data_error_leaves_donated_memory_alone() {
         kernel: 0,
         args: vec![a, b, q],
         sites: vec![0],
+        joined: false,
     });
     p.run.push(step(1, &[a, q, out]));
     p.commit = 1;

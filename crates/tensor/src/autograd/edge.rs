@@ -2,7 +2,7 @@
 
 use super::hook::Hooks;
 use crate::device::Home;
-use crate::node::{Node, Operand};
+use crate::node::{Node, Operand, serial};
 use crate::{Device, Tensor, scope};
 use kiln_ir::{Fact, Facts, OpError};
 use smallvec::SmallVec;
@@ -71,6 +71,8 @@ type PerOutput<T> = Mutex<SmallVec<[(u32, Arc<T>); 1]>>;
 
 /// A recorded operation, as gradients see it.
 pub(crate) struct GradNode {
+    /// Larger than those of earlier nodes.
+    pub(crate) serial: u64,
     pub(crate) facts: Facts,
     pub(crate) device: Option<Device>,
     pub(crate) loc: &'static Location<'static>,
@@ -142,6 +144,7 @@ impl GradNode {
     ) -> Arc<GradNode> {
         let operand = |t: &Tensor| (t.operand(), t.edge.clone());
         let new = Arc::new(GradNode {
+            serial: serial(),
             facts: node.facts.clone(),
             device: node.device,
             loc: node.loc,
@@ -212,6 +215,19 @@ impl GradNode {
         new
     }
 
+    /// The complete gradient of an output, once hooks have seen it and a leaf keeps it.
+    ///
+    /// # Errors
+    /// If a hook gave something else than a gradient.
+    pub(crate) fn observe(&self, output: u32, g: Tensor) -> Result<Tensor, OpError> {
+        let fact = g.fact().clone();
+        let g = self.hooks(output).apply(g);
+        if let Some(leaf) = self.retained(output, false) {
+            leaf.set_grad(Some(g.clone()));
+        }
+        fitting(g, &fact)
+    }
+
     /// The leaf that keeps the gradient of an output, if one does (made where `make` is set).
     pub(crate) fn retained(&self, output: u32, make: bool) -> Option<Arc<Leaf>> {
         let mut retained = self.retained.lock().unwrap_or_else(|e| e.into_inner());
@@ -231,6 +247,23 @@ impl GradNode {
     fn lock(&self) -> MutexGuard<'_, Option<Saved>> {
         self.saved.lock().unwrap_or_else(|e| e.into_inner())
     }
+}
+
+/// What a hook gave, if it is a gradient of this fact.
+pub(crate) fn fitting(g: Tensor, fact: &Fact) -> Result<Tensor, OpError> {
+    if let Some(e) = g.error() {
+        return Err(OpError(format!(
+            "a hook gave an invalid tensor: {}",
+            e.message()
+        )));
+    }
+    if g.fact() != fact {
+        return Err(OpError(format!(
+            "a hook turned the gradient {fact} into {}; dtype and shape must stay",
+            g.fact()
+        )));
+    }
+    Ok(g)
 }
 
 // A chain of a million operations must not overflow the stack when it is dropped.

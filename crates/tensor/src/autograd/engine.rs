@@ -1,6 +1,6 @@
 //! The backward pass over recorded tensors.
 
-use super::edge::{Edge, GradNode, Leaf, Saved};
+use super::edge::{Edge, GradNode, Leaf, Saved, fitting};
 use super::{enable_grad, no_grad};
 use crate::record::Recorder;
 use crate::{Error, ErrorKind, Result, Tensor};
@@ -159,29 +159,10 @@ impl Observer<Recorder> for Watch<'_> {
 
     fn gradient(&mut self, _: &mut Recorder, of: Place, g: Tensor) -> Result<Tensor, OpError> {
         let fact = g.fact().clone();
-        let g = match &self.trace.entries[of.0] {
-            Entry::Leaf(leaf) => leaf.hooks.apply(g),
-            Entry::Node(node, _) => {
-                let g = node.hooks(of.1).apply(g);
-                if let Some(leaf) = node.retained(of.1, false) {
-                    leaf.set_grad(Some(g.clone()));
-                }
-                g
-            }
-        };
-        if let Some(e) = g.error() {
-            return Err(OpError(format!(
-                "a hook gave an invalid tensor: {}",
-                e.message()
-            )));
+        match &self.trace.entries[of.0] {
+            Entry::Leaf(leaf) => fitting(leaf.hooks.apply(g), &fact),
+            Entry::Node(node, _) => node.observe(of.1, g),
         }
-        if *g.fact() != fact {
-            return Err(OpError(format!(
-                "a hook turned the gradient {fact} into {}; dtype and shape must stay",
-                g.fact()
-            )));
-        }
-        Ok(g)
     }
 }
 

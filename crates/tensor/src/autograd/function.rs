@@ -3,7 +3,7 @@
 use super::edge::{CustomRule, Edge, GradNode};
 use super::no_grad;
 use crate::record::compose;
-use crate::{Result, Tensor};
+use crate::{Result, Tensor, trace};
 use kiln_ir::{OpError, ensure};
 use std::sync::Arc;
 
@@ -27,6 +27,11 @@ pub fn custom_function(
     backward: impl Fn(&[Tensor], &Tensor, &Tensor) -> Vec<Option<Tensor>> + Send + Sync + 'static,
 ) -> Tensor {
     compose("custom_function", inputs, |_| {
+        ensure!(
+            !trace::may_flow(),
+            "the derivative of a custom function is lost inside scan and cond; call it outside, or \
+             under no_grad"
+        );
         let plain: Vec<Tensor> = inputs.iter().map(|t| t.detach()).collect();
         let y = no_grad(|| forward(&plain));
         Ok(differentiated(&y, inputs, || Arc::new(backward)))

@@ -4,6 +4,7 @@
 //! leaf ([`Tensor::requires_grad_`], a [`Var`] that requires it) that keeps it. So `detach` is free, and
 //! derivatives are ordinary recorded operations, compiled together with what they belong to.
 
+mod checkpoint;
 pub(crate) mod edge;
 mod engine;
 mod function;
@@ -12,6 +13,7 @@ mod hook;
 mod mode;
 mod needs;
 
+pub use checkpoint::checkpoint;
 pub use function::custom_function;
 pub(crate) use function::{Backward, differentiated};
 pub use functional::{GradOptions, grad, grad_with, gradcheck, jvp, vjp};
@@ -20,7 +22,7 @@ pub use mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 pub(crate) use needs::needed;
 
 use crate::record::compose;
-use crate::{Error, ErrorKind, Result, Tensor, Var, boundary, scope};
+use crate::{Error, ErrorKind, Result, Tensor, Var, boundary, scope, trace};
 use edge::{Edge, Leaf};
 use engine::Keep;
 use kiln_base::Loc;
@@ -76,7 +78,11 @@ impl Tensor {
     }
 
     /// The same value, through which no gradient flows. Free: the value is shared.
+    #[track_caller]
     pub fn detach(&self) -> Tensor {
+        if trace::is_tracing() && self.error().is_none() {
+            return compose("detach", &[self], |b| b.cut(self));
+        }
         let mut t = self.clone();
         t.edge = Edge::None;
         t

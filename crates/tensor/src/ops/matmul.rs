@@ -354,8 +354,10 @@ pub(crate) fn matmul(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
             y.fact()
         ))
     })?;
-    if right.is_empty() && !left.is_empty() {
-        // One matrix on the right: the rows of all on the left make one product.
+    let named = x.names.is_some() || y.names.is_some();
+    if right.is_empty() && !left.is_empty() && !named {
+        // One matrix on the right: the rows of all on the left make one product. (Names of dims would be
+        // lost in the reshapes.)
         let rows = &numel(&left) * &l[0];
         let x2 = b.reshape(&x2, &[rows, l[1].clone()])?;
         let product = b.product(&x2, &y2)?;

@@ -2,9 +2,10 @@
 
 use super::rows;
 use kiln_tensor::{
-    Compiled, CustomOp, GradOptions, HookHandle, Result, Spec, Tensor, Var, compile,
-    custom_function, enable_grad, explain, grad, grad_with, gradcheck, is_grad_enabled, jvp,
-    no_grad, realize_all, set_grad_enabled, set_threads, threads, vjp,
+    Compiled, CustomOp, GradOptions, HookHandle, Result, ScanOptions, Spec, Tensor, Var,
+    checkpoint, compile, cond, custom_function, enable_grad, explain, grad, grad_with, gradcheck,
+    is_grad_enabled, jvp, no_grad, realize_all, scan, scan_with, set_grad_enabled, set_threads,
+    threads, vjp,
 };
 
 rows! {
@@ -31,6 +32,10 @@ rows! {
     "torch.autograd.functional.vjp" = { vjp(f, &[x], y)? };
     "torch.autograd.functional.jvp" = { jvp(f, &[x], &[y])? };
     "torch.autograd.gradcheck" = { gradcheck(f, &[x], 1e-6, 1e-5, 1e-3)? };
+    "torch.utils.checkpoint.checkpoint" = { checkpoint(|x: Tensor| x.exp(), x.clone()) } "the inputs: a tensor, a tuple, a list";
+    "torch.cond" = { cond(loss, || x * 2.0, || x.exp()) } "the branches capture their operands";
+    "torch._higher_order_ops.scan" = { scan(y.clone(), x.clone(), |s, x| (&s + &x, s)) } "the last state, and the results stacked; one compiled loop";
+    "torch._higher_order_ops.scan(reverse=)" = { scan_with(&ScanOptions { reverse: true, length: None }, y.clone(), x.clone(), |s, x| (&s + &x, s)) };
     "torch.no_grad" = { no_grad(|| x * 2.0) };
     "torch.enable_grad" = { enable_grad(|| x * 2.0) };
     "torch.set_grad_enabled" = { set_grad_enabled(false) } "until the guard is dropped";

@@ -73,16 +73,11 @@ pub(super) const MISSING: &[Missing] = &[
             "torch.autograd.functional.jacobian",
             "torch.autograd.functional.hessian",
             "torch.func.vmap",
-            "torch.utils.checkpoint.checkpoint",
         ],
         why: "not written",
     },
     Missing {
-        torch: &["torch.cond", "torch.while_loop"],
-        why: "branches and loops are Rust's; recorded ones have no kernels",
-    },
-    Missing {
-        torch: &["Tensor.cuda"],
-        why: "there is no GPU engine",
+        torch: &["torch.while_loop"],
+        why: "a recorded loop has a number of steps; see `scan`",
     },
 ];

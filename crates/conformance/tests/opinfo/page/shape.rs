@@ -2,7 +2,7 @@
 
 use super::rows;
 use kiln_tensor::{
-    Dim, Result, Tensor, block_diag, cat, column_stack, dstack, hstack, stack, vstack,
+    Device, Dim, Result, Tensor, block_diag, cat, column_stack, dstack, hstack, stack, vstack,
 };
 
 rows! {
@@ -12,6 +12,7 @@ rows! {
     "Tensor.numel", "torch.numel" = { x.numel()? };
     "Tensor.dtype" = { x.dtype() };
     "Tensor.device" = { x.device() };
+    "Tensor.to(device)", "Tensor.cuda", "Tensor.cpu" = { x.to(Device::cuda(0)?) } "`Device::best()` is the first GPU, else the CPU";
     "Tensor.stride" = { x.stride()? };
     "Tensor.is_contiguous" = { x.is_contiguous() };
     "Tensor.contiguous" = { x.contiguous() } "costs nothing; it makes `view` accept the shape";

@@ -5,14 +5,14 @@ use kiln_runtime::cuda::{Device, cache_hits, compilations};
 use kiln_runtime::{Buffer, Error, Executable};
 use std::process::{Command, Output};
 
-/// Runs one of this binary's ignored tests by itself.
+/// Runs one of these tests by itself.
 fn alone(test: &str, environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([
         "--exact",
-        "--ignored",
+        "--include-ignored",
         "--nocapture",
-        &format!("cuda::alone::{test}"),
+        &format!("cuda::{test}"),
     ]);
     command.envs(environment.iter().copied());
     let output = command.output().unwrap();
@@ -28,7 +28,7 @@ fn alone(test: &str, environment: &[(&str, &str)]) -> Output {
 #[test]
 fn a_missing_driver_is_an_error_that_lists_where_it_was_looked_for() {
     alone(
-        "without_a_driver",
+        "alone::without_a_driver",
         &[("KILN_CUDA_DRIVER", "/nowhere/libcuda.so.1")],
     );
 }
@@ -52,10 +52,10 @@ fn a_warm_start_compiles_nothing_and_needs_no_compiler() {
     }
     let folder = std::env::temp_dir().join(format!("kiln-warm-{}", std::process::id()));
     let cache = folder.to_str().unwrap();
-    alone("cold", &[("KILN_CACHE_DIR", cache)]);
-    alone("warm", &[("KILN_CACHE_DIR", cache)]);
+    alone("alone::cold", &[("KILN_CACHE_DIR", cache)]);
+    alone("alone::warm", &[("KILN_CACHE_DIR", cache)]);
     alone(
-        "warm",
+        "alone::warm",
         &[
             ("KILN_CACHE_DIR", cache),
             ("KILN_NVRTC", "/nowhere"),
@@ -68,8 +68,8 @@ fn a_warm_start_compiles_nothing_and_needs_no_compiler() {
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
     }
-    alone("cold", &[("KILN_CACHE_DIR", cache)]);
-    alone("warm", &[("KILN_CACHE_DIR", cache)]);
+    alone("alone::cold", &[("KILN_CACHE_DIR", cache)]);
+    alone("alone::warm", &[("KILN_CACHE_DIR", cache)]);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -109,7 +109,7 @@ fn warm() {
 #[test]
 fn a_full_device_is_an_error_and_names_what_holds_it() {
     if device().is_some() {
-        alone("full", &[]);
+        alone("alone::full", &[]);
     }
 }
 
@@ -167,4 +167,58 @@ fn full() {
         error.starts_with("there is no cuda:99: the driver shows"),
         "{error}"
     );
+}
+
+#[test]
+fn work_is_in_order_however_early_or_late_the_device_does_it() {
+    if device().is_none() {
+        return;
+    }
+    for seed in ["1", "2", "3"] {
+        for test in [
+            "chains_run_at_any_size_and_again_as_graphs",
+            "threads_share_a_device",
+            "an_index_out_of_range_is_named_and_leaves_donated_memory_alone",
+        ] {
+            alone(&format!("run::{test}"), &[("KILN_FAKE_CUDA_SEED", seed)]);
+        }
+    }
+}
+
+#[test]
+fn several_devices_work_in_one_process() {
+    if device().is_some() {
+        alone("alone::two", &[("KILN_FAKE_CUDA_DEVICES", "2")]);
+    }
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn two() {
+    let first = device().unwrap();
+    let Ok(second) = Device::get(1) else {
+        return eprintln!("skipped: there is one GPU alone");
+    };
+    let x = numbers(&first, &[1.0, 2.0]).unwrap();
+    let scale = Buffer::from_slice(&[1.0f32], &[]).unwrap();
+    let on = |device| Executable::on_gpu(chain(), device).unwrap();
+    let y = on(&first)
+        .run_shared(&[x.clone(), scale.clone()])
+        .unwrap()
+        .remove(0);
+    // From one to the other while the first may still be at it.
+    let there = y.to_gpu(&second).unwrap();
+    assert_eq!(there.gpu().unwrap().ordinal(), 1);
+    let z = on(&second)
+        .run_shared(&[there, scale.clone()])
+        .unwrap()
+        .remove(0);
+    assert_eq!(y.to_vec::<f32>().unwrap(), [9.0, 25.0]);
+    assert_eq!(z.to_vec::<f32>().unwrap(), [361.0, 2601.0]);
+    let error = on(&second).run_shared(&[x, scale]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "input 0 is on cuda:0, the plan runs on cuda:1"
+    );
+    assert!(first.memory().allocated > 0 && second.memory().allocated > 0);
 }

@@ -76,6 +76,7 @@ pub fn step(kernel: u32, args: &[u32], sites: &[u32]) -> Step {
         kernel,
         args: args.iter().map(|a| BufferId(*a)).collect(),
         sites: sites.to_vec(),
+        joined: false,
     }
 }
 

@@ -1,0 +1,83 @@
+//! The derivative of a branch: a branch over the pullbacks of its graphs, which compute again what
+//! they need of the forward values.
+
+use crate::{Call, Gradients, gradients};
+use kiln_ir::{Builder, Graph, GraphBuilder, Loc, OpError, Role, Value, ops};
+use std::sync::Arc;
+
+pub(crate) fn pullback<B: Builder>(
+    b: &mut B,
+    op: &ops::If,
+    call: &Call<'_, B::Value>,
+    cotangents: &[Option<B::Value>],
+) -> Result<Gradients<B::Value>, OpError> {
+    let seeded: Vec<usize> = (0..cotangents.len())
+        .filter(|i| cotangents[*i].is_some())
+        .collect();
+    let wanted: Vec<usize> = (1..call.inputs.len()).filter(|i| call.wanted[*i]).collect();
+    let mut graphs = Vec::new();
+    let mut found: Vec<Vec<Option<Value>>> = Vec::new();
+    for branch in &op.branches {
+        let (graph, grads) = branch_pullback(branch, &seeded, &wanted)?;
+        graphs.push(graph);
+        found.push(grads);
+    }
+    // What neither branch depends on has no gradient; what one depends on is zero in the other.
+    let given: Vec<usize> = (0..wanted.len())
+        .filter(|i| found.iter().any(|grads| grads[*i].is_some()))
+        .collect();
+    let mut gradient = Gradients::from_elem(None, call.inputs.len());
+    if given.is_empty() {
+        return Ok(gradient);
+    }
+    for (graph, grads) in graphs.iter_mut().zip(found) {
+        for &i in &given {
+            let fact = graph.node(graph.inputs()[wanted[i] - 1]).fact().clone();
+            let g = match grads[i] {
+                Some(g) => g,
+                None => {
+                    GraphBuilder::new(graph, Loc::UNKNOWN).full(0.0, fact.dtype, &fact.shape)?
+                }
+            };
+            graph.add_output(g);
+        }
+    }
+    let [then, other] = [graphs.remove(0), graphs.remove(0)].map(Arc::new);
+    let mut operands = call.inputs.to_vec();
+    operands.extend(cotangents.iter().flatten().cloned());
+    let results = b.emit(
+        ops::If {
+            branches: [then, other],
+        }
+        .into(),
+        &operands,
+    )?;
+    for (i, g) in given.into_iter().zip(results) {
+        gradient[wanted[i]] = Some(g);
+    }
+    Ok(gradient)
+}
+
+/// A branch's graph with one more input for each output that has a cotangent, and the gradients of
+/// its inputs, whose positions among the op's operands are given.
+fn branch_pullback(
+    branch: &Graph,
+    seeded: &[usize],
+    wanted: &[usize],
+) -> Result<(Graph, Vec<Option<Value>>), OpError> {
+    let mut graph = branch.clone();
+    let outputs: Vec<Value> = std::mem::take(&mut graph.outputs)
+        .iter()
+        .map(|o| o.value)
+        .collect();
+    let inputs = graph.inputs();
+    let mut seeds = Vec::new();
+    for &i in seeded {
+        let fact = graph.fact(outputs[i]).clone();
+        let g = GraphBuilder::new(&mut graph, Loc::UNKNOWN).input(fact, Role::Data);
+        seeds.push((outputs[i], g));
+    }
+    let targets: Vec<Value> = wanted.iter().map(|i| inputs[i - 1].value()).collect();
+    let grads = gradients(&mut graph, &seeds, &targets).map_err(|p| p.error)?;
+    Ok((graph, grads))
+}

@@ -1,0 +1,531 @@
+//! The derivative of a loop: a loop over the steps in the opposite order, which carries the gradients
+//! of what the loop carries.
+//!
+//! A step of it needs forward values of the same step. Those that are cheap are computed again; the
+//! others (what is carried, and the results of all but pointwise work and views) are *residuals*: the
+//! forward loop stacks them. [`with_residuals`] makes it do so when it is recorded; a loop that does
+//! not is run once more.
+//!
+//! The gradient of what all steps get alike is a sum over the steps. Where a step's share is a matrix
+//! product, or the sum of something that is stacked anyway, the factors are stacked and the sum is one
+//! product, or one reduction, behind the loop; else the sum is carried.
+
+use crate::{Call, Gradients, gradients};
+use kiln_base::prim::Reduction;
+use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, OpError, Pw, Role, Value, ops};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The loop with its residuals for the gradients of the wanted operands as further stacked outputs.
+///
+/// # Errors
+/// If an op of the body has no derivative.
+pub fn with_residuals(op: &ops::Loop, wanted: &[bool]) -> Result<ops::Loop, OpError> {
+    let seeded: Vec<bool> = op
+        .body
+        .outputs
+        .iter()
+        .map(|o| is_float(&op.body, o.value))
+        .collect();
+    let step = Step::new(op, wanted, &seeded)?;
+    let missing: Vec<Value> = step
+        .residuals()
+        .into_iter()
+        .filter(|r| stacked(op, *r).is_none())
+        .collect();
+    Ok(stacking(op, &missing))
+}
+
+fn is_float(graph: &Graph, v: Value) -> bool {
+    graph.fact(v).dtype.is_float()
+}
+
+/// Which output of the loop stacks a value of its body.
+fn stacked(op: &ops::Loop, v: Value) -> Option<usize> {
+    let outputs = op.body.outputs.iter().enumerate().skip(op.carried);
+    outputs
+        .into_iter()
+        .find(|(_, o)| o.value == v)
+        .map(|(i, _)| i)
+}
+
+/// The loop with more values stacked.
+fn stacking(op: &ops::Loop, values: &[Value]) -> ops::Loop {
+    let mut op = op.clone();
+    if !values.is_empty() {
+        let body = Arc::make_mut(&mut op.body);
+        values.iter().for_each(|v| body.add_output(*v));
+    }
+    op
+}
+
+/// One step, differentiated.
+struct Step<'a> {
+    op: &'a ops::Loop,
+    /// The body, then its pullback.
+    joint: Graph,
+    /// Number of nodes of the body.
+    forward: usize,
+    /// The carried values that have gradients, with the inputs and results of the step's pullback.
+    carried: Vec<(usize, Value, Option<Value>)>,
+    /// The stacked outputs that have cotangents, with their inputs.
+    stacked: Vec<(usize, Value)>,
+    /// The scanned operands that have gradients (by position among the operands), with the gradients.
+    scanned: Vec<(usize, Value)>,
+    /// The same for what all steps get alike.
+    alike: Vec<(usize, Value)>,
+}
+
+impl<'a> Step<'a> {
+    fn new(op: &'a ops::Loop, wanted: &[bool], seeded: &[bool]) -> Result<Step<'a>, OpError> {
+        let mut joint = Graph::clone(&op.body);
+        let outputs: Vec<Value> = std::mem::take(&mut joint.outputs)
+            .iter()
+            .map(|o| o.value)
+            .collect();
+        let inputs = joint.inputs();
+        let active = active(op, wanted);
+        let forward = joint.len();
+        let mut seeds = Vec::new();
+        let mut seed = |joint: &mut Graph, at: usize| {
+            let fact = joint.fact(outputs[at]).clone();
+            let g = GraphBuilder::new(joint, Loc::UNKNOWN).input(fact, Role::Data);
+            seeds.push((outputs[at], g));
+            g
+        };
+        let mut carried: Vec<(usize, Value, Option<Value>)> = Vec::new();
+        for i in (0..op.carried).filter(|i| active[*i]) {
+            carried.push((i, seed(&mut joint, i), None));
+        }
+        let mut stacked = Vec::new();
+        for i in (op.carried..outputs.len()).filter(|i| seeded[*i]) {
+            stacked.push((i, seed(&mut joint, i)));
+        }
+        let others: Vec<usize> = (op.carried..wanted.len()).filter(|i| wanted[*i]).collect();
+        let operands = carried.iter().map(|c| c.0).chain(others.iter().copied());
+        let targets: Vec<Value> = operands.map(|i| inputs[i + 1].value()).collect();
+        let found = gradients(&mut joint, &seeds, &targets).map_err(|p| p.error)?;
+        let mut found = found.into_iter();
+        for c in &mut carried {
+            c.2 = found.next().flatten();
+        }
+        let (mut scanned, mut alike) = (Vec::new(), Vec::new());
+        for (i, g) in others.into_iter().zip(found) {
+            let list = if i < op.carried + op.scanned {
+                &mut scanned
+            } else {
+                &mut alike
+            };
+            list.extend(g.map(|g| (i, g)));
+        }
+        Ok(Step {
+            op,
+            joint,
+            forward,
+            carried,
+            stacked,
+            scanned,
+            alike,
+        })
+    }
+
+    /// The gradients that a step computes.
+    fn results(&self) -> impl Iterator<Item = Value> {
+        let carried = self.carried.iter().filter_map(|c| c.2);
+        carried.chain(self.scanned.iter().chain(&self.alike).map(|(_, g)| *g))
+    }
+
+    /// The forward values that the pullback needs and does not compute again, ascending.
+    fn residuals(&self) -> Vec<Value> {
+        let mut found = Vec::new();
+        self.residuals_of(&self.results().collect::<Vec<_>>(), &mut found);
+        found.sort();
+        found
+    }
+
+    fn residuals_of(&self, values: &[Value], found: &mut Vec<Value>) {
+        let mut seen = vec![false; self.joint.len()];
+        let mut stack = values.to_vec();
+        while let Some(v) = stack.pop() {
+            if self.is_residual(v) {
+                if !found.contains(&v) {
+                    found.push(v);
+                }
+            } else if !std::mem::replace(&mut seen[v.node.index()], true) {
+                stack.extend(&self.joint.node(v.node).inputs);
+            }
+        }
+    }
+
+    fn is_residual(&self, v: Value) -> bool {
+        if v.node.index() >= self.forward {
+            return false;
+        }
+        match &self.joint.node(v.node).op {
+            Op::Input(i) => (1..=self.op.carried).contains(&(i.index as usize)),
+            op => !is_cheap(op),
+        }
+    }
+}
+
+/// Whether an op is computed again rather than kept.
+fn is_cheap(op: &Op) -> bool {
+    let plain = matches!(
+        op,
+        Op::Pointwise(_)
+            | Op::Cast(_)
+            | Op::Pad(_)
+            | Op::Concat(_)
+            | Op::Random(_)
+            | Op::Barrier(_)
+    );
+    plain || op.is_view() || matches!(op, Op::Full(_) | Op::Constant(_) | Op::Iota(_))
+}
+
+/// The carried values through which gradients flow to wanted operands.
+fn active(op: &ops::Loop, wanted: &[bool]) -> Vec<bool> {
+    let body = &op.body;
+    let mut active: Vec<bool> = (0..op.carried).map(|i| wanted[i]).collect();
+    loop {
+        let mut reached = vec![false; body.len()];
+        for (id, node) in body.iter() {
+            reached[id.index()] = match &node.op {
+                Op::Input(i) => match (i.index as usize).checked_sub(1) {
+                    Some(at) if at < op.carried => active[at],
+                    Some(at) => wanted[at],
+                    None => false,
+                },
+                _ => node
+                    .inputs
+                    .iter()
+                    .any(|v| reached[v.node.index()] && is_float(body, *v)),
+            };
+        }
+        let before = active.clone();
+        for (a, o) in active.iter_mut().zip(&body.outputs) {
+            *a |= reached[o.value.node.index()] && is_float(body, o.value);
+        }
+        if active == before {
+            return active;
+        }
+    }
+}
+
+/// How the shares of the steps in the gradient of something alike are added up.
+enum Sum {
+    /// As a further carried value.
+    Carried,
+    /// Behind the loop: the product of the stacked factors, then these views.
+    Product {
+        left: Value,
+        /// Whether the factor is `left` with its axes swapped.
+        swapped: bool,
+        right: Value,
+        views: Vec<ops::Permute>,
+    },
+    /// Behind the loop: a reduction of something stacked, then a reshape.
+    Reduced { term: Value, axes: ops::Axes },
+}
+
+impl Sum {
+    /// What must be stacked.
+    fn terms(&self) -> Vec<Value> {
+        match self {
+            Sum::Carried => vec![],
+            Sum::Product { left, right, .. } => vec![*left, *right],
+            Sum::Reduced { term, .. } => vec![*term],
+        }
+    }
+}
+
+impl Step<'_> {
+    /// How the gradients of what all steps get alike are summed.
+    fn sums(&self) -> Vec<Sum> {
+        let mut sums: Vec<Sum> = self.alike.iter().map(|(_, g)| self.product(*g)).collect();
+        let stacked: Vec<Value> = sums.iter().flat_map(Sum::terms).collect();
+        for (sum, (_, g)) in sums.iter_mut().zip(&self.alike) {
+            let mut node = self.joint.node(g.node);
+            while let Op::Reshape(_) = node.op {
+                node = self.joint.node(node.inputs[0].node);
+            }
+            if let Op::Reduce(r) = &node.op
+                && r.kind == Reduction::Sum
+                && stacked.contains(&node.inputs[0])
+            {
+                *sum = Sum::Reduced {
+                    term: node.inputs[0],
+                    axes: r.axes.clone(),
+                };
+            }
+        }
+        sums
+    }
+
+    fn product(&self, g: Value) -> Sum {
+        let mut views = Vec::new();
+        let mut node = self.joint.node(g.node);
+        while let Op::Permute(p) = &node.op {
+            views.push(p.clone());
+            node = self.joint.node(node.inputs[0].node);
+        }
+        if !matches!(node.op, Op::MatMul(_)) || node.fact().rank() != 2 {
+            return Sum::Carried;
+        }
+        views.reverse();
+        let factor = self.joint.node(node.inputs[0].node);
+        let swapped = matches!(factor.op, Op::Permute(_));
+        Sum::Product {
+            left: if swapped {
+                factor.inputs[0]
+            } else {
+                node.inputs[0]
+            },
+            swapped,
+            right: node.inputs[1],
+            views,
+        }
+    }
+}
+
+/// The residuals, each stacked by the loop, or by another run of it.
+fn kept<B: Builder>(
+    b: &mut B,
+    op: &ops::Loop,
+    call: &Call<'_, B::Value>,
+    residuals: &[Value],
+) -> Result<Vec<B::Value>, OpError> {
+    let lacks = |r: &Value| stacked(op, *r).is_none();
+    let missing: Vec<Value> = residuals.iter().copied().filter(lacks).collect();
+    let again = match missing.is_empty() {
+        true => Default::default(),
+        false => b.emit(stacking(op, &missing).into(), call.inputs)?,
+    };
+    let mut again = again.into_iter().skip(op.body.outputs.len());
+    let stack = |r: &Value| match stacked(op, *r) {
+        Some(at) => Some(call.outputs[at].clone()),
+        None => again.next(),
+    };
+    let found: Option<Vec<B::Value>> = residuals.iter().map(stack).collect();
+    found.ok_or_else(|| OpError::new("a residual is missing"))
+}
+
+/// The body of the loop over the steps' pullbacks, in the making.
+struct Backward<'a> {
+    step: &'a Step<'a>,
+    graph: Graph,
+    /// From the values of the joint graph.
+    map: BTreeMap<Value, Value>,
+    /// What it stacks for sums.
+    stacks: Vec<Value>,
+}
+
+impl Backward<'_> {
+    /// The next input.
+    fn fresh(&mut self, fact: Fact) -> Value {
+        GraphBuilder::new(&mut self.graph, Loc::UNKNOWN).input(fact, Role::Data)
+    }
+
+    /// The next input, in place of a value of the joint graph.
+    fn input(&mut self, v: Value) {
+        let fact = self.step.joint.fact(v).clone();
+        let input = self.fresh(fact);
+        self.map.insert(v, input);
+    }
+
+    /// Copies what these values need.
+    fn copy(&mut self, values: &[Value]) {
+        let joint = &self.step.joint;
+        let mut needed = vec![false; joint.len()];
+        let mut stack = values.to_vec();
+        while let Some(v) = stack.pop() {
+            let known = self.map.contains_key(&v);
+            if !known && !std::mem::replace(&mut needed[v.node.index()], true) {
+                stack.extend(&joint.node(v.node).inputs);
+            }
+        }
+        for (id, node) in joint.iter().filter(|(id, _)| needed[id.index()]) {
+            let mut node = node.clone();
+            for v in &mut node.inputs {
+                *v = self.map[v];
+            }
+            let outputs = node.facts.len() as u32;
+            let new = self.graph.push(node);
+            for output in 0..outputs {
+                let old = Value { node: id, output };
+                self.map.entry(old).or_insert(Value { node: new, output });
+            }
+        }
+    }
+
+    /// Adds the outputs: the next carried gradients and sums, the gradients of what is scanned, what
+    /// sums need.
+    fn outputs(&mut self, sums: &[Sum], totals: &[Value]) -> Result<(), OpError> {
+        let step = self.step;
+        let carried = step
+            .alike
+            .iter()
+            .zip(sums)
+            .filter(|(_, s)| matches!(s, Sum::Carried));
+        let shares: Vec<Value> = carried.map(|((_, g), _)| *g).collect();
+        let mut wanted: Vec<Value> = step.carried.iter().filter_map(|c| c.2).collect();
+        wanted.extend(step.scanned.iter().map(|(_, g)| *g));
+        wanted.extend(shares.iter().chain(&self.stacks));
+        self.copy(&wanted);
+        let zeros = |graph: &mut Graph, like: &Fact| {
+            GraphBuilder::new(graph, Loc::UNKNOWN).full(0.0, like.dtype, &like.shape)
+        };
+        let mut outputs = Vec::new();
+        for (_, input, g) in &step.carried {
+            outputs.push(match g {
+                Some(g) => self.map[g],
+                None => zeros(&mut self.graph, step.joint.fact(*input))?,
+            });
+        }
+        for (share, total) in shares.iter().zip(totals) {
+            let operands = [*total, self.map[share]];
+            outputs.push(
+                GraphBuilder::new(&mut self.graph, Loc::UNKNOWN).pointwise(Pw::Add, &operands)?,
+            );
+        }
+        outputs.extend(step.scanned.iter().map(|(_, g)| self.map[g]));
+        outputs.extend(self.stacks.iter().map(|v| self.map[v]));
+        outputs.into_iter().for_each(|v| self.graph.add_output(v));
+        Ok(())
+    }
+}
+
+/// The gradients of the operands of a loop.
+pub(crate) fn pullback<B: Builder>(
+    b: &mut B,
+    op: &ops::Loop,
+    call: &Call<'_, B::Value>,
+    cotangents: &[Option<B::Value>],
+) -> Result<Gradients<B::Value>, OpError> {
+    let seeded: Vec<bool> = cotangents.iter().map(Option::is_some).collect();
+    let step = Step::new(op, call.wanted, &seeded)?;
+    let residuals = step.residuals();
+    let inputs: Vec<Value> = op.body.inputs().iter().map(|id| id.value()).collect();
+    let others = &inputs[1 + op.carried..];
+    let sums = step.sums();
+    let mut back = Backward {
+        step: &step,
+        graph: Graph::default(),
+        map: BTreeMap::new(),
+        stacks: Vec::new(),
+    };
+    for v in sums.iter().flat_map(Sum::terms) {
+        let known = residuals.contains(&v) || others[..op.scanned].contains(&v);
+        if !known && !back.stacks.contains(&v) {
+            back.stacks.push(v);
+        }
+    }
+    back.graph.symbols.clone_from(&op.body.symbols);
+    // Operands and inputs alike: what is carried, what is scanned, what all steps get.
+    back.input(inputs[0]);
+    let mut operands: Vec<B::Value> = Vec::new();
+    for (i, g, _) in &step.carried {
+        back.input(*g);
+        operands.push(match &cotangents[*i] {
+            Some(g) => g.clone(),
+            None => zeros(b, step.joint.fact(*g))?,
+        });
+    }
+    let mut totals = Vec::new();
+    for (_, (_, g)) in sums
+        .iter()
+        .zip(&step.alike)
+        .filter(|(s, _)| matches!(s, Sum::Carried))
+    {
+        let fact = step.joint.fact(*g).clone();
+        operands.push(zeros(b, &fact)?);
+        totals.push(back.fresh(fact));
+    }
+    let carried = operands.len();
+    let kept = kept(b, op, call, &residuals)?;
+    operands.extend(kept.iter().cloned());
+    residuals.iter().for_each(|v| back.input(*v));
+    for (i, g) in &step.stacked {
+        operands.extend(cotangents[*i].clone());
+        back.input(*g);
+    }
+    operands.extend(call.inputs[op.carried..].iter().cloned());
+    others.iter().for_each(|v| back.input(*v));
+    back.outputs(&sums, &totals)?;
+    let (stacks, graph) = (back.stacks, back.graph);
+    let mut gradient = Gradients::from_elem(None, call.inputs.len());
+    if graph.outputs.is_empty() {
+        return Ok(gradient);
+    }
+    let backward = ops::Loop {
+        trips: op.trips.clone(),
+        carried,
+        scanned: residuals.len() + step.stacked.len() + op.scanned,
+        reverse: !op.reverse,
+        body: Arc::new(graph),
+    };
+    let results = b.emit(backward.into(), &operands)?;
+    let mut results = results.into_iter();
+    for (i, _, _) in &step.carried {
+        let g = results.next();
+        gradient[*i] = g.filter(|_| call.wanted[*i]);
+    }
+    let totals: Vec<B::Value> = results.by_ref().take(totals.len()).collect();
+    for (i, _) in &step.scanned {
+        gradient[*i] = results.next();
+    }
+    let stacked: Vec<B::Value> = results.collect();
+    let stack = |v: &Value| {
+        let at = |list: &[Value]| list.iter().position(|x| x == v);
+        let new = at(&stacks).map(|i| stacked[i].clone());
+        let new = new.or_else(|| at(&residuals).map(|i| kept[i].clone()));
+        let new = new.or_else(|| at(others).map(|i| call.inputs[op.carried + i].clone()));
+        new.ok_or_else(|| OpError::new("a term of a sum is missing"))
+    };
+    let mut totals = totals.into_iter();
+    for (sum, (i, g)) in sums.iter().zip(&step.alike) {
+        gradient[*i] = match sum {
+            Sum::Carried => totals.next(),
+            Sum::Product {
+                left,
+                right,
+                views,
+                swapped,
+            } => Some(product(b, (stack(left)?, *swapped), stack(right)?, views)?),
+            Sum::Reduced { term, axes } => {
+                let axes = std::iter::once(0).chain(axes.iter().map(|a| a + 1));
+                let sum = b.sum(&stack(term)?, &axes.collect::<Vec<_>>())?;
+                Some(b.reshape(&sum, &step.joint.fact(*g).shape)?)
+            }
+        };
+    }
+    Ok(gradient)
+}
+
+fn zeros<B: Builder>(b: &mut B, like: &Fact) -> Result<B::Value, OpError> {
+    b.full(0.0, like.dtype, &like.shape)
+}
+
+/// `Σ left[t] · right[t]` under permutations, for `[t, m, k]` (or `[t, k, m]`, swapped) and `[t, k, n]`.
+fn product<B: Builder>(
+    b: &mut B,
+    (left, swapped): (B::Value, bool),
+    right: B::Value,
+    views: &[ops::Permute],
+) -> Result<B::Value, OpError> {
+    let left = match swapped {
+        true => left,
+        false => b.permute(&left, &[0, 2, 1])?,
+    };
+    let rows = |b: &mut B, v: &B::Value| {
+        let shape = b.fact(v).shape;
+        let flat = [&shape[0] * &shape[1], shape[2].clone()];
+        b.reshape(v, &flat)
+    };
+    let (left, right) = (rows(b, &left)?, rows(b, &right)?);
+    let left = b.permute(&left, &[1, 0])?;
+    let mut sum = b.op(ops::MatMul {}, &[left, right])?;
+    for view in views {
+        sum = b.permute(&sum, &view.perm)?;
+    }
+    Ok(sum)
+}

@@ -1,0 +1,71 @@
+//! Loops and branches: launches that run programs.
+
+use super::Assembler;
+use crate::flow::{Nid, Op};
+use crate::fuse::{Anchor, Group};
+use crate::{Cost, Launch, LowerError, Program};
+use kiln_base::Dim;
+use kiln_base::plan::{self, Kernel, Plan};
+use kiln_ir::Op as IrOp;
+
+impl Assembler<'_> {
+    /// The launch of a loop or branch. Its bodies become plans when memory is planned.
+    pub(super) fn control(&self, group: &Group, anchor: &Anchor) -> Result<Launch, LowerError> {
+        let node = &self.flow.nodes[anchor.node];
+        let mut nodes: Vec<Nid> = Vec::new();
+        let operands = anchor.operands.iter().map(|o| {
+            let at = nodes.iter().position(|n| *n == o.held);
+            at.unwrap_or_else(|| {
+                nodes.push(o.held);
+                nodes.len() - 1
+            }) as u16
+        });
+        let operands: Vec<u16> = operands.collect();
+        let reads = nodes.len();
+        nodes.extend(group.roots.iter().map(|(n, _)| *n));
+        let outputs: Vec<u16> = (reads as u16..nodes.len() as u16).collect();
+        let Op::Control(op) = &node.op else {
+            return Err(LowerError::new(node.source.node, "not a loop or branch"));
+        };
+        let lowered = op.bodies().iter().map(|b| crate::lower(b, self.options));
+        let bodies: Result<Vec<Program>, LowerError> = lowered.collect();
+        let bodies = bodies.map_err(|e| LowerError::new(node.source.node, e.to_string()))?;
+        let mut flops = bodies
+            .iter()
+            .flat_map(|b| &b.launches)
+            .fold(Dim::ZERO, |n, l| &n + &l.cost.flops);
+        let kernel = match &**op {
+            IrOp::Loop(l) => {
+                flops = &flops * &l.trips;
+                let (first, rest) = operands.split_at(l.carried);
+                let (scanned, alike) = rest.split_at(l.scanned);
+                let (last, stacked) = outputs.split_at(l.carried);
+                Kernel::Loop(plan::Loop {
+                    trips: l.trips.clone(),
+                    reverse: l.reverse,
+                    first: first.to_vec(),
+                    scanned: scanned.to_vec(),
+                    alike: alike.to_vec(),
+                    last: last.to_vec(),
+                    stacked: stacked.to_vec(),
+                    body: Box::default(),
+                })
+            }
+            _ => Kernel::If(plan::If {
+                condition: operands[0],
+                inputs: operands[1..].to_vec(),
+                outputs,
+                branches: Box::new([Plan::default(), Plan::default()]),
+            }),
+        };
+        let mut launch = self.empty(kernel);
+        launch.args = nodes.iter().map(|n| self.buffer(*n)).collect();
+        launch.written = (0..nodes.len()).map(|i| i >= reads).collect();
+        launch.bodies = bodies;
+        launch.cost = Cost {
+            flops,
+            bytes: self.bytes(&launch),
+        };
+        Ok(launch)
+    }
+}

@@ -1,0 +1,97 @@
+//! Which launches start together: small ones and updates, of which none touches what another writes.
+//!
+//! A step of training updates every parameter by a launch of its own, most of them of some hundred
+//! elements. Run together, all share the threads, and waking these is paid once.
+
+use crate::place::{ix, read, written};
+use kiln_base::plan::Kernel;
+use kiln_codegen::{Launch, Program};
+use kiln_ir::{Graph, Target};
+
+/// Launches that start together.
+const MOST: usize = 64;
+/// Bytes that a small launch touches at most.
+const SMALL: i64 = 1 << 18;
+/// How many groups a launch may be moved over.
+const REACH: usize = 64;
+
+/// What decides whether launches are in each other's way.
+pub(crate) struct Joiner<'a> {
+    program: &'a Program,
+    /// For each buffer the input whose memory it may take over.
+    donor: Vec<Option<usize>>,
+    /// The buffers that cells are assigned from.
+    assigned: Vec<bool>,
+}
+
+impl<'a> Joiner<'a> {
+    /// `donors` are the inputs' buffers that the graph's outputs may be written over.
+    pub(crate) fn new(
+        graph: &Graph,
+        program: &'a Program,
+        donors: impl Iterator<Item = Option<usize>>,
+    ) -> Joiner<'a> {
+        let mut joiner = Joiner {
+            program,
+            donor: vec![None; program.buffers.len()],
+            assigned: vec![false; program.buffers.len()],
+        };
+        for ((out, donor), output) in program.outputs.iter().zip(donors).zip(&graph.outputs) {
+            let Some(out) = out.map(ix) else { continue };
+            joiner.donor[out] = donor;
+            joiner.assigned[out] |= matches!(output.target, Target::Assign(_));
+        }
+        joiner
+    }
+
+    /// The launches in groups that start together, in an order that keeps every launch behind those it
+    /// depends on.
+    pub(crate) fn groups(&self, launches: &[usize]) -> Vec<Vec<usize>> {
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for &l in launches {
+            match self.host(&groups, l) {
+                Some(g) => groups[g].push(l),
+                None => groups.push(vec![l]),
+            }
+        }
+        groups
+    }
+
+    /// The nearest group behind which nothing is in the way of the launch and which it can join.
+    fn host(&self, groups: &[Vec<usize>], l: usize) -> Option<usize> {
+        if !self.joins(l) {
+            return None;
+        }
+        for (g, group) in groups.iter().enumerate().rev().take(REACH) {
+            if group.iter().any(|other| self.conflict(l, *other)) {
+                return None;
+            }
+            if group.len() < MOST && self.joins(group[0]) {
+                return Some(g);
+            }
+        }
+        None
+    }
+
+    fn joins(&self, l: usize) -> bool {
+        let launch = &self.program.launches[l];
+        let small = || launch.cost.bytes.as_const().is_some_and(|b| b <= SMALL);
+        let update = || written(launch).all(|b| self.assigned[ix(b)]);
+        matches!(launch.kernel, Kernel::Tile(_)) && launch.sites.is_empty() && (update() || small())
+    }
+
+    /// Whether one launch touches what the other writes.
+    fn conflict(&self, a: usize, b: usize) -> bool {
+        let [a, b] = [a, b].map(|l| &self.program.launches[l]);
+        self.disturbs(a, b) || self.disturbs(b, a)
+    }
+
+    fn disturbs(&self, writer: &Launch, other: &Launch) -> bool {
+        let places = |b| [Some(ix(b)), self.donor[ix(b)]];
+        let mut touched = read(other).chain(written(other)).map(places);
+        touched.any(|t| {
+            let mut places = written(writer).flat_map(places).flatten();
+            places.any(|w| t.contains(&Some(w)))
+        })
+    }
+}

@@ -1,0 +1,26 @@
+//! Order without data.
+
+use super::prelude::*;
+
+/// Its operands, once all of them are computed. So what follows from an output is computed after every
+/// operand, and is never merged with what follows from the operand itself: a recomputation behind a
+/// barrier with a cotangent stays one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Barrier {
+    /// Whether gradients end here (PyTorch's `detach`, inside the body of an op).
+    pub detach: bool,
+}
+
+impl OpDef for Barrier {
+    fn name(&self) -> &'static str {
+        "barrier"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        1..=usize::MAX
+    }
+
+    fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
+        Ok(inputs.iter().map(|f| (*f).clone()).collect())
+    }
+}

@@ -1,0 +1,157 @@
+//! Loops compute what is read: a stacked output that nothing reads goes, and with it what only it
+//! needed, whether carried, scanned or given to all steps.
+//!
+//! A carried value stays while it is read behind the loop or by what stays of a step. The steps that
+//! stay compute what they did. A data error that only a removed part could report goes too, as with
+//! dead code. One walk over the loops and their bodies.
+
+use crate::{OptimizeError, Pass, Rewriter, Run, View};
+use kiln_ir::{Builder, Graph, Node, NodeId, Op, Value, ops};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "loop_values",
+    about: "removes what loops carry, scan and stack but nothing reads",
+    exact: true,
+    run: Run::Walk(shrink),
+};
+
+fn shrink(rewriter: &mut Rewriter<'_>) -> Result<(), OptimizeError> {
+    for id in rewriter.ids() {
+        if !rewriter.is_live(id) || rewriter.view().use_count(id) == 0 {
+            continue;
+        }
+        let view = rewriter.view();
+        let Op::Loop(op) = &view.node(id).op else {
+            continue;
+        };
+        let Some((kept, smaller, inputs)) = smaller(op, &read(&view, id)) else {
+            continue;
+        };
+        let mut patch = view.patch(id);
+        let operands: Vec<Value> = inputs.iter().map(|i| view.node(id).inputs[*i]).collect();
+        let Ok(new) = patch.emit(smaller.into(), &operands) else {
+            continue;
+        };
+        for (output, new) in kept.into_iter().zip(new) {
+            let output = output as u32;
+            patch.replace(Value { node: id, output }, new);
+        }
+        if !rewriter.apply("unread_loop_value", id, patch.finish())? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Which outputs are read.
+fn read(view: &View<'_>, id: NodeId) -> Vec<bool> {
+    let mut read = vec![false; view.node(id).facts.len()];
+    let inputs = view.users(id).iter().flat_map(|u| &view.node(*u).inputs);
+    let all = inputs.chain(view.outputs().iter().map(|o| &o.value));
+    for v in all.filter(|v| v.node == id) {
+        read[v.output as usize] = true;
+    }
+    read
+}
+
+/// The outputs that stay, the loop with only these, and the operands that it takes; `None` where
+/// everything stays.
+fn smaller(op: &ops::Loop, read: &[bool]) -> Option<(Vec<usize>, ops::Loop, Vec<usize>)> {
+    let body = &op.body;
+    let mut live = read.to_vec();
+    let reached = loop {
+        let reached = reached(body, &live);
+        let mut grown = live.clone();
+        for (grown, input) in grown.iter_mut().zip(&body.inputs()[1..]).take(op.carried) {
+            *grown |= reached[input.index()];
+        }
+        if grown == live {
+            break reached;
+        }
+        live = grown;
+    };
+    let taken = |i: &usize| {
+        let input = body.inputs()[i + 1];
+        if *i < op.carried {
+            live[*i]
+        } else {
+            reached[input.index()]
+        }
+    };
+    let operands: Vec<usize> = (0..body.inputs().len() - 1).filter(taken).collect();
+    let outputs: Vec<usize> = (0..live.len()).filter(|o| live[*o]).collect();
+    if operands.len() + 1 == body.inputs().len() && outputs.len() == live.len() {
+        return None;
+    }
+    let count =
+        |from: usize, to: usize| operands.iter().filter(|i| (from..to).contains(*i)).count();
+    let smaller = ops::Loop {
+        trips: op.trips.clone(),
+        carried: count(0, op.carried),
+        scanned: count(op.carried, op.carried + op.scanned),
+        reverse: op.reverse,
+        body: Arc::new(part(body, &reached, &operands, &outputs)),
+    };
+    Some((outputs, smaller, operands))
+}
+
+/// The nodes that live outputs need.
+fn reached(body: &Graph, live: &[bool]) -> Vec<bool> {
+    let mut reached = vec![false; body.len()];
+    for (o, _) in body.outputs.iter().zip(live).filter(|(_, live)| **live) {
+        reached[o.value.node.index()] = true;
+    }
+    for (id, node) in body.iter().rev() {
+        if reached[id.index()] {
+            node.inputs
+                .iter()
+                .for_each(|v| reached[v.node.index()] = true);
+        }
+    }
+    reached
+}
+
+/// The body with these inputs (behind the number of the step) and outputs.
+fn part(body: &Graph, reached: &[bool], operands: &[usize], outputs: &[usize]) -> Graph {
+    let mut part = Graph::default();
+    part.symbols.clone_from(&body.symbols);
+    let mut map: Vec<NodeId> = vec![NodeId(u32::MAX); body.len()];
+    for (id, node) in body.iter() {
+        let mut op = node.op.clone();
+        if let Op::Input(input) = &mut op {
+            let at = match input.index.checked_sub(1) {
+                None => Some(0),
+                Some(i) => operands
+                    .iter()
+                    .position(|o| *o == i as usize)
+                    .map(|at| at + 1),
+            };
+            let Some(at) = at else { continue };
+            input.index = at as u32;
+        } else if !reached[id.index()] {
+            continue;
+        }
+        let moved = |v: &Value| Value {
+            node: map[v.node.index()],
+            ..*v
+        };
+        let inputs: SmallVec<[Value; 3]> = node.inputs.iter().map(moved).collect();
+        map[id.index()] = part.push(Node {
+            op,
+            inputs,
+            facts: node.facts.clone(),
+            loc: node.loc.clone(),
+        });
+    }
+    for o in outputs {
+        let v = body.outputs[*o].value;
+        part.add_output(Value {
+            node: map[v.node.index()],
+            ..v
+        });
+    }
+    part
+}

@@ -1,0 +1,440 @@
+//! Loops and branches on values: `scan` and `cond`.
+
+use crate::{assert_close, assert_reference, matrix, vector};
+use kiln::{
+    DType, ScanOptions, Spec, Tensor, Var, compile, cond, grad, gradcheck, no_grad, scan, scan_with,
+};
+
+fn random(shape: &[usize], seed: u64) -> Tensor {
+    kiln::with_seed(seed, || Tensor::randn(shape, DType::F64))
+}
+
+/// A recurrent network of one layer: `h' = tanh(x W + h U + b)`.
+fn recurrent(h: &Tensor, xs: &Tensor, w: &Tensor, u: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
+    scan(h.clone(), xs.clone(), |h, x| {
+        let h = (x.matmul(w) + h.matmul(u) + b).tanh();
+        (h.clone(), h)
+    })
+}
+
+/// The same, step by step.
+fn unrolled(h: &Tensor, xs: &Tensor, w: &Tensor, u: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
+    let mut h = h.clone();
+    let mut all = Vec::new();
+    for t in 0..xs.shape().unwrap()[0] {
+        h = (xs.select(0, t as i64).matmul(w) + h.matmul(u) + b).tanh();
+        all.push(h.clone());
+    }
+    (h, kiln::stack(&all.iter().collect::<Vec<_>>(), 0))
+}
+
+fn parts(length: usize) -> Vec<Tensor> {
+    let shapes: [&[usize]; 5] = [&[2, 3], &[length, 2, 4], &[4, 3], &[3, 3], &[3]];
+    let each = shapes.iter().enumerate();
+    each.map(|(i, s)| random(s, 10 + i as u64) * 0.5).collect()
+}
+
+/// A tensor to differentiate by, with what history it has.
+fn tracked(x: &Tensor) -> Tensor {
+    match x.requires_grad() {
+        true => x.clone(),
+        false => x.requires_grad_(true),
+    }
+}
+
+fn assert_equal(a: &Tensor, b: &Tensor) {
+    assert_eq!(a.shape().unwrap(), b.shape().unwrap());
+    let (a, b) = (a.to_vec::<f64>().unwrap(), b.to_vec::<f64>().unwrap());
+    for (x, y) in a.iter().zip(&b) {
+        assert!((x - y).abs() <= 1e-12 * (1.0 + y.abs()), "{a:?}\n{b:?}");
+    }
+}
+
+#[test]
+fn a_scan_is_its_steps() {
+    for length in [1, 2, 5] {
+        let p = parts(length);
+        let (last, all) = recurrent(&p[0], &p[1], &p[2], &p[3], &p[4]);
+        let (wanted, each) = unrolled(&p[0], &p[1], &p[2], &p[3], &p[4]);
+        assert_equal(&last, &wanted);
+        assert_equal(&all, &each);
+    }
+}
+
+#[test]
+fn a_scan_of_no_steps_gives_its_start() {
+    let xs = Tensor::zeros([0, 2], DType::F32);
+    let (last, all) = scan(vector(&[1.0, 2.0]), xs, |h, x| (&h + &x, &h * 2.0));
+    assert_eq!(last.to_vec::<f32>().unwrap(), [1.0, 2.0]);
+    assert_eq!(all.shape().unwrap(), [0, 2]);
+}
+
+#[test]
+fn states_results_and_slices_may_be_nested() {
+    let xs = (vector(&[1.0, 2.0, 3.0]), matrix(3, 2));
+    let init = (
+        Tensor::full([], 0.0, DType::F32),
+        [matrix(1, 2), matrix(1, 2)],
+    );
+    let ((count, [a, b]), rows) = scan(init, xs, |(count, [a, b]), (x, row)| {
+        // The state changes places at every step.
+        let next = (count + &x, [b, &a + &row]);
+        (next, vec![row * x])
+    });
+    assert_eq!(count.item::<f32>().unwrap(), 6.0);
+    let m = |r: usize| matrix(3, 2).i(r as i64).unsqueeze(0);
+    let wanted = matrix(1, 2) + m(1);
+    assert_close(
+        &a.to_vec::<f32>().unwrap(),
+        &wanted.to_vec::<f32>().unwrap(),
+    );
+    let wanted = matrix(1, 2) + m(0) + m(2);
+    assert_close(
+        &b.to_vec::<f32>().unwrap(),
+        &wanted.to_vec::<f32>().unwrap(),
+    );
+    assert_eq!(rows[0].shape().unwrap(), [3, 2]);
+    assert_reference(&rows[0]);
+}
+
+#[test]
+fn a_reversed_scan_begins_at_the_end_and_lengths_stand_alone() {
+    let reverse = ScanOptions {
+        reverse: true,
+        ..ScanOptions::default()
+    };
+    let zero = || Tensor::full([], 0.0, DType::F32);
+    let (_, sums) = scan_with(&reverse, zero(), vector(&[1.0, 2.0, 4.0]), |s, x| {
+        let s = s + x;
+        (s.clone(), s)
+    });
+    assert_eq!(sums.to_vec::<f32>().unwrap(), [7.0, 6.0, 4.0]);
+    let ten = ScanOptions {
+        length: Some(10),
+        ..ScanOptions::default()
+    };
+    let (doubled, ()) = scan_with(&ten, zero() + 1.0, (), |x, ()| (x * 2.0, ()));
+    assert_eq!(doubled.item::<f32>().unwrap(), 1024.0);
+}
+
+#[test]
+fn gradients_flow_through_time_once_and_twice() {
+    let p = parts(4);
+    let inputs: Vec<&Tensor> = p.iter().collect();
+    let run = |x: &[Tensor]| {
+        let (last, all) = recurrent(&x[0], &x[1], &x[2], &x[3], &x[4]);
+        (all.square().sum((), false) + last.sin().sum((), false)) * 0.5
+    };
+    gradcheck(run, &inputs, 1e-6, 1e-7, 1e-6).unwrap();
+    let once = |x: &[Tensor]| {
+        let x: Vec<Tensor> = x.iter().map(tracked).collect();
+        let refs: Vec<&Tensor> = x.iter().collect();
+        let grads = grad(&[&run(&x)], &refs, true).unwrap();
+        let sum = |g: &Option<Tensor>| g.as_ref().unwrap().square().sum((), false);
+        grads.iter().map(sum).reduce(|a, b| a + b).unwrap()
+    };
+    gradcheck(once, &inputs, 1e-6, 1e-6, 1e-5).unwrap();
+}
+
+#[test]
+fn gradients_are_those_of_the_steps() {
+    let grads = |run: fn(&Tensor, &Tensor, &Tensor, &Tensor, &Tensor) -> (Tensor, Tensor),
+                 read: bool| {
+        let p: Vec<Tensor> = parts(5).iter().map(|t| t.requires_grad_(true)).collect();
+        let (last, all) = run(&p[0], &p[1], &p[2], &p[3], &p[4]);
+        let loss = all.square().sum((), false) + last.sum((), false);
+        if read {
+            loss.item::<f64>().unwrap();
+        }
+        loss.backward().unwrap();
+        p.iter().map(|t| t.grad().unwrap()).collect::<Vec<_>>()
+    };
+    let wanted = grads(unrolled, false);
+    for read in [false, true] {
+        for (a, b) in grads(recurrent, read).iter().zip(&wanted) {
+            assert_equal(a, b);
+        }
+    }
+}
+
+#[test]
+fn only_what_is_wanted_has_gradients() {
+    let xs = random(&[3, 2], 1);
+    let (w, offset) = (random(&[2], 2).requires_grad_(true), random(&[2], 3));
+    // An integer counts along, and a state that nothing flows through.
+    let zero = Tensor::full([], 0i64, DType::I64);
+    let ((total, _, _), ()) = scan((offset.clone(), zero, xs.i(0)), xs, |(s, n, last), x| {
+        let n = n + 1;
+        (
+            (s + &w * &x * n.to_dtype(DType::F64) + last.detach(), n, x),
+            (),
+        )
+    });
+    total.sum((), false).backward().unwrap();
+    let xs = random(&[3, 2], 1);
+    let wanted = xs.i(0) + xs.i(1) * 2.0 + xs.i(2) * 3.0;
+    assert_equal(&w.grad().unwrap(), &wanted);
+}
+
+#[test]
+fn detach_and_no_grad_hold_inside_bodies() {
+    let x = random(&[4], 5).requires_grad_(true);
+    let start = || Tensor::full([], 0.0, DType::F64);
+    let (sum, ()) = scan(start(), x.clone(), |s, x| {
+        (s + x.square() + x.detach() * 5.0, ())
+    });
+    sum.backward().unwrap();
+    let wanted = x.detach() * 2.0;
+    assert_equal(&x.grad().unwrap(), &wanted);
+    x.zero_grad();
+    let (sum, ()) = scan(start(), x.clone(), |s, x| {
+        (s + x.square() + no_grad(|| x.exp()), ())
+    });
+    sum.backward().unwrap();
+    assert_equal(&x.grad().unwrap(), &wanted);
+}
+
+#[test]
+fn scans_nest() {
+    let x = random(&[3, 4], 6);
+    let run = |x: &[Tensor]| {
+        let zero = Tensor::full([], 0.0, DType::F64);
+        let (total, sums) = scan(zero.clone(), x[0].clone(), |total, row| {
+            let (sum, parts) = scan(zero.clone(), row, |s, x| {
+                let s = (s + &x * &total).sin();
+                (s.clone(), s * x)
+            });
+            (&total + &sum + 1.0, parts)
+        });
+        total * sums.sum((), false)
+    };
+    gradcheck(run, &[&x], 1e-6, 1e-7, 1e-6).unwrap();
+}
+
+#[test]
+fn a_branch_is_one_of_two() {
+    let x = vector(&[1.0, -2.0, 3.0]);
+    for limit in [0.0, 5.0] {
+        let (y, z) = cond(
+            &x.sum((), false).gt(limit),
+            || (&x * 2.0, x.sum((), false)),
+            || (x.exp(), Tensor::full([], 7.0, DType::F32)),
+        );
+        assert_reference(&y);
+        assert_reference(&z);
+        let wanted = if limit == 0.0 { 2.0 } else { 7.0 };
+        assert_eq!(z.item::<f32>().unwrap(), wanted);
+    }
+}
+
+#[test]
+fn gradients_flow_through_the_branch_that_ran() {
+    let (x, w) = (random(&[3], 7), random(&[3], 8));
+    for bias in [-100.0, 100.0] {
+        let run = |x: &[Tensor]| {
+            let y = cond(
+                &x[0].detach().sum((), false).gt(bias),
+                || (&x[0] * &x[1]).sin(),
+                || x[0].square() + 1.0,
+            );
+            y.sum((), false)
+        };
+        gradcheck(run, &[&x, &w], 1e-6, 1e-7, 1e-6).unwrap();
+        let once = |x: &[Tensor]| {
+            let x: Vec<Tensor> = x.iter().map(tracked).collect();
+            let grads = grad(&[&run(&x)], &[&x[0]], true).unwrap();
+            grads[0].as_ref().unwrap().square().sum((), false)
+        };
+        gradcheck(once, &[&x, &w], 1e-6, 1e-6, 1e-5).unwrap();
+    }
+}
+
+#[test]
+fn branches_stand_in_loops() {
+    let x = random(&[6], 9);
+    let run = |x: &[Tensor]| {
+        let one = Tensor::full([], 1.0, DType::F64);
+        scan(one, x[0].clone(), |s, x| {
+            let y = cond(&x.detach().gt(0.0), || &s * &x, || &s + x.square());
+            (y.clone(), y)
+        })
+        .1
+        .sum((), false)
+    };
+    gradcheck(run, &[&x], 1e-6, 1e-7, 1e-6).unwrap();
+}
+
+#[test]
+fn states_that_change_are_named() {
+    let e = scan(matrix(2, 3), vector(&[1.0, 2.0]), |h, x| {
+        (h.to_dtype(DType::F64), x)
+    });
+    let text = e.0.error().unwrap().to_string();
+    assert!(
+        text.contains("f32[2, 3]") && text.contains("f64[2, 3]"),
+        "{text}"
+    );
+    assert!(
+        text.contains("control_flow.rs") && text.contains("scan"),
+        "{text}"
+    );
+    let text = e.1.error().unwrap().to_string();
+    assert!(text.contains("f64[2, 3]"), "{text}");
+    let uneven = scan((), (matrix(2, 3), matrix(4, 3)), |(), (a, b)| ((), a + b));
+    let text = uneven.1.error().unwrap().to_string();
+    assert!(
+        text.contains("f32[4, 3]") && text.contains("2 steps"),
+        "{text}"
+    );
+    let sides = cond(&vector(&[1.0]).gt(0.0), || matrix(2, 3), || matrix(3, 2));
+    let text = sides.error().unwrap().to_string();
+    assert!(
+        text.contains("f32[2, 3]") && text.contains("f32[3, 2]"),
+        "{text}"
+    );
+    let number = cond(
+        &vector(&[1.0, 2.0]).gt(0.0),
+        || matrix(2, 3),
+        || matrix(2, 3),
+    );
+    assert!(number.error().unwrap().to_string().contains("one bool"));
+    // The first invalid operation in a body, at its own line.
+    let bad = scan((), matrix(2, 3), |(), x| ((), x.matmul(&matrix(5, 5)))); // here
+    assert!(bad.1.error().unwrap().to_string().contains("// here"));
+}
+
+#[test]
+fn data_errors_in_bodies_name_their_lines() {
+    let pick = |at: &[i64]| {
+        let index = Tensor::from_slice(at, [at.len(), 1]);
+        let table = vector(&[1.0, 2.0, 3.0]);
+        let picked = scan((), index, |(), i| {
+            let row = table.index_select(0, &i); // this line
+            ((), row * 2.0)
+        });
+        picked.1.to_vec::<f32>()
+    };
+    assert_eq!(pick(&[0, 2]).unwrap(), [2.0, 6.0]);
+    let text = pick(&[1, 3, 7]).unwrap_err().to_string();
+    assert!(
+        text.contains("// this line") && text.contains('3'),
+        "{text}"
+    );
+    // The second branch's site is not the first one's.
+    let index = Tensor::from_slice(&[9i64], [1]);
+    let table = vector(&[1.0, 2.0]);
+    let e = cond(
+        &vector(&[1.0]).gt(2.0),
+        || table.index_select(0, &index),
+        || table.exp().index_select(0, &index), // that line
+    );
+    let text = e.to_vec::<f32>().unwrap_err().to_string();
+    assert!(text.contains("// that line"), "{text}");
+}
+
+#[test]
+fn a_failing_loop_leaves_cells_alone() {
+    let cell = Var::new(&vector(&[1.0])).unwrap();
+    let index = Tensor::from_slice(&[0i64, 5], [2, 1]);
+    let table = vector(&[1.0, 2.0]);
+    let (sum, ()) = scan(cell.get(), index, |s, i| {
+        (s + table.index_select(0, &i), ())
+    });
+    cell.assign(&sum).unwrap();
+    assert!(sum.realize().is_err());
+    assert_eq!(cell.get().to_vec::<f32>().unwrap(), [1.0]);
+}
+
+#[test]
+fn random_numbers_differ_from_step_to_step() {
+    let draws = || {
+        let ten = ScanOptions {
+            length: Some(3),
+            ..ScanOptions::default()
+        };
+        kiln::with_seed(3, || {
+            let inner = || scan_with(&ten, (), (), |(), ()| ((), Tensor::rand([2], DType::F64))).1;
+            scan_with(&ten, (), (), |(), ()| ((), inner()))
+                .1
+                .to_vec::<f64>()
+                .unwrap()
+        })
+    };
+    let all = draws();
+    assert_eq!(all, draws());
+    let mut sorted = all.clone();
+    sorted.sort_by(f64::total_cmp);
+    sorted.dedup();
+    assert_eq!(sorted.len(), 18, "{all:?}");
+}
+
+#[test]
+fn cells_are_read_but_not_assigned_in_bodies() {
+    let cell = Var::parameter(&vector(&[2.0])).unwrap();
+    let (product, ()) = scan(vector(&[1.0]), vector(&[1.0, 2.0]), |s, x| {
+        assert!(cell.assign(&s).is_err());
+        (s * cell.get() * x, ())
+    });
+    product.sum((), false).backward().unwrap();
+    assert_eq!(cell.grad().unwrap().to_vec::<f32>().unwrap(), [8.0]);
+}
+
+#[test]
+fn loops_compile_with_symbolic_sizes_and_lengths() {
+    let p = parts(5);
+    let spec = Spec::new(DType::F64, ["length".into(), "batch".into(), 4.into()]);
+    let compiled = compile(&[spec], |x| {
+        let h = x[0].select(0, 0).narrow(1, 0, 3) * 0.0;
+        let (last, all) = recurrent(&h, &x[0], &p[2], &p[3], &p[4]);
+        [last, all]
+    })
+    .unwrap();
+    for (length, batch) in [(5, 2), (2, 3), (7, 4)] {
+        let xs = random(&[length, batch, 4], 20);
+        let found = compiled.run(&[&xs]).unwrap();
+        let zeros = Tensor::zeros([batch, 3], DType::F64);
+        let (last, all) = unrolled(&zeros, &xs, &p[2], &p[3], &p[4]);
+        assert_equal(&found[0], &last);
+        assert_equal(&found[1], &all);
+    }
+    assert!(compiled.explain().to_string().contains("loop"));
+}
+
+#[test]
+fn other_lengths_need_no_new_plan() {
+    let run = |length: usize| {
+        let xs = Tensor::ones([length, 3], DType::F32) * 0.125;
+        let (last, ()) = scan(vector(&[0.0, 1.0, 2.0]), xs, |s, x| {
+            (s * 0.5 + x.cosh(), ())
+        });
+        last.to_vec::<f32>().unwrap()
+    };
+    for length in [4, 6] {
+        run(length);
+    }
+    // The third length runs the plan of the second, whose length is a symbol.
+    let before = kiln::explain(&[&Tensor::ones([1], DType::F32)]).map(|_| ());
+    assert!(before.is_ok());
+    let steps: Vec<f32> = (0..9).fold(vec![0.0, 1.0, 2.0], |s, _| {
+        s.iter().map(|s| s * 0.5 + 0.125f32.cosh()).collect()
+    });
+    assert_close(&run(9), &steps);
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    let run = || {
+        let p: Vec<Tensor> = parts(6).iter().map(|t| t.requires_grad_(true)).collect();
+        let (last, all) = recurrent(&p[0], &p[1], &p[2], &p[3], &p[4]);
+        (all.sum((), false) + last.sum((), false))
+            .backward()
+            .unwrap();
+        let bits = |t: &Tensor| t.grad().unwrap().to_vec::<f64>().unwrap();
+        p.iter().map(bits).collect::<Vec<_>>()
+    };
+    kiln::set_threads(1);
+    let one = run();
+    kiln::set_threads(2);
+    assert_eq!(one, run());
+    kiln::set_threads(std::thread::available_parallelism().map_or(1, |n| n.get()));
+}
