@@ -27,7 +27,7 @@ fn main() -> kiln::Result<()> {
         x.realize()?;
         let forward = || {
             let y = no_grad(|| lstm.forward(&x, None).0.sum((), false));
-            y.item::<f32>().unwrap()
+            y.item::<f32>().unwrap();
         };
         let train = || {
             let loss = lstm.forward(&x, None).0.square().mean((), false);
@@ -39,17 +39,8 @@ fn main() -> kiln::Result<()> {
             }
             kiln::realize_all().unwrap();
         };
-        type Row<'a> = (&'a str, Box<dyn Fn()>);
-        let mut rows: [Row; 2] = [
-            (
-                "forward",
-                Box::new(move || {
-                    forward();
-                }),
-            ),
-            ("train", Box::new(train)),
-        ];
-        for (what, run) in &mut rows {
+        let rows: [(&str, &dyn Fn()); 2] = [("forward", &forward), ("train", &train)];
+        for (what, run) in rows {
             let start = Instant::now();
             run();
             let first = start.elapsed().as_secs_f64();
