@@ -42,6 +42,8 @@ pub trait Builder {
         if facts.iter().all(|f| f.shape == facts[0].shape) {
             return self.op(ops::Pointwise(op), inputs);
         }
+        let beside = self.beside(inputs)?;
+        let inputs = beside.as_deref().unwrap_or(inputs);
         let shape =
             crate::broadcast_shapes(facts.iter().map(|f| &f.shape[..])).ok_or_else(|| {
                 let shapes: Vec<String> = facts.iter().map(|f| f.to_string()).collect();
@@ -55,6 +57,14 @@ pub trait Builder {
             .map(|v| self.broadcast_to(v, &shape))
             .collect::<Result<_, _>>()?;
         self.op(ops::Pointwise(op), &stretched)
+    }
+
+    /// The operands where they can be combined, if that is somewhere else; called before they are stretched.
+    ///
+    /// # Errors
+    /// If they can't be combined.
+    fn beside(&mut self, _inputs: &[Self::Value]) -> Result<Option<Vec<Self::Value>>, OpError> {
+        Ok(None)
     }
 
     /// The value stretched to `shape`; itself where it already has that shape.

@@ -49,7 +49,8 @@ fn aligned(loss: &dyn Module, input: &Tensor, target: &Tensor) -> Tensor {
         let (a, mut b) = (a.dims().iter().rev(), b.dims().iter().rev());
         let mut stretched = false;
         for d in a {
-            stretched |= !d.is(1) && b.next().is_none_or(|d| d.is(1));
+            let beside = b.next();
+            stretched |= !d.is(1) && beside.is_none_or(|d| d.is(1));
         }
         stretched
     };

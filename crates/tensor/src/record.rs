@@ -61,6 +61,10 @@ impl Builder for Recorder {
         value.fact().clone()
     }
 
+    fn beside(&mut self, inputs: &[Tensor]) -> Result<Option<Vec<Tensor>>, OpError> {
+        Ok(on_device(inputs, common_device(inputs)?))
+    }
+
     fn reduce_keepdim(&mut self, kind: Reduction, x: &Tensor, axes: &[usize]) -> Recorded {
         let mut shape = Shape::from(x.dims());
         for &a in axes {

@@ -213,6 +213,9 @@ impl Var {
     #[track_caller]
     pub fn to_(&self, device: Device) -> Result<()> {
         let loc = Location::caller();
+        if self.device() == device {
+            return Ok(());
+        }
         if scope::is_recording() {
             return Err(Error::new(
                 ErrorKind::ReadWhileCompiling,
@@ -220,9 +223,6 @@ impl Var {
                 "a Var can't be moved while recording inside compile; move it before",
                 loc,
             ));
-        }
-        if self.device() == device {
-            return Ok(());
         }
         let value = self.get().detach().to(device);
         value.check()?;

@@ -116,7 +116,7 @@ fn custom_ops_print_their_names_and_need_their_kernels() {
     kiln_ir::verify::verify(&graph).unwrap();
     let text = graph.to_string();
     assert!(
-        text.contains(r#"%1: i64[3, 1] = custom(name:"test::absent") %0"#),
+        text.contains(r#"%1: i64[3, 1] = custom(name: "test::absent") %0"#),
         "{text}"
     );
     assert_eq!(Graph::parse(&text).unwrap(), graph);

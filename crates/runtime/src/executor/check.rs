@@ -458,12 +458,22 @@ fn donor(plan: &Plan, output: usize) -> Option<usize> {
     let safe = first >= plan.commit as usize
         && last_read.is_none_or(|r| r <= first)
         && plan.run[first..].iter().all(|s| s.sites.is_empty());
-    // Other kernels read their operands many times; what CUDA kernels do is the compiler's word.
-    let streams = matches!(
-        plan.kernels[plan.run[first].kernel as usize],
-        Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_)
-    ) || last_read.is_none_or(|r| r < first);
+    let streams = streams(plan, &plan.run[first], input.buffer);
+    let streams = streams || last_read.is_none_or(|r| r < first);
     (safe && streams).then_some(donor)
+}
+
+/// Whether a step reads each element of a buffer before it writes there: fused work does, library kernels
+/// read their operands many times, and what CUDA kernels do is the compiler's word.
+fn streams(plan: &Plan, step: &Step, buffer: BufferId) -> bool {
+    let operands = match &plan.kernels[step.kernel as usize] {
+        Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => return true,
+        Kernel::MatMul(m) => [m.lhs.arg, m.rhs.arg],
+        Kernel::Conv(c) => c.operands,
+        _ => return false,
+    };
+    let is = |arg: &u16| step.args.get(*arg as usize) == Some(&buffer);
+    !operands.iter().any(is)
 }
 
 /// The constants as buffers.

@@ -46,6 +46,7 @@ rows! {
     "isinstance(w, torch.nn.Parameter)" = { w.is_parameter() } "a frozen one, too";
     "id(w)" = { w.id() };
     "Parameter.data" = { w.get() } "a snapshot, which later updates don't change; gradients flow to the cell";
+    "Parameter.data = parameter.to(device)" = { w.to_(kiln_tensor::Device::best())? } "`Module::to` moves a whole module";
     "Parameter.data = value" = { w.assign(x)? } "of the same dtype and shape";
     "Tensor.__setitem__ on a parameter" = { w.set((0, ..), x)? };
     "Tensor.add_" = { w.add_(x)? };
