@@ -1,6 +1,6 @@
 //! Words that every Kiln crate shares: [`DType`]s, [`Scalar`]s, [`Dim`]s, source locations ([`Loc`]),
 //! the scalar primitives of kernels ([`prim`], [`special`]), the serialisable [`Plan`](plan::Plan) with its kernels,
-//! the registry of [`custom`] operators, and [`file`]s that are replaced whole.
+//! the registry of [`custom`] operators, and [files](mod@file) that are replaced whole.
 
 pub mod cuda;
 pub mod custom;

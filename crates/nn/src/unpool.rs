@@ -143,10 +143,10 @@ macro_rules! unpools {
 }
 
 unpools! {
-    /// The partial inverse of [`MaxPool1d`] (`torch.nn.MaxUnpool1d`).
+    /// The partial inverse of [`MaxPool1d`](crate::MaxPool1d) (`torch.nn.MaxUnpool1d`).
     MaxUnpool1d max_unpool1d;
-    /// The partial inverse of [`MaxPool2d`] (`torch.nn.MaxUnpool2d`).
+    /// The partial inverse of [`MaxPool2d`](crate::MaxPool2d) (`torch.nn.MaxUnpool2d`).
     MaxUnpool2d max_unpool2d;
-    /// The partial inverse of [`MaxPool3d`] (`torch.nn.MaxUnpool3d`).
+    /// The partial inverse of [`MaxPool3d`](crate::MaxPool3d) (`torch.nn.MaxUnpool3d`).
     MaxUnpool3d max_unpool3d;
 }
