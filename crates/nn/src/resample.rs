@@ -1,6 +1,7 @@
 //! Layers that change the size of images.
 
 use crate::layer::{fact, run, wrong};
+use crate::pool::given;
 use crate::print::{float, python, sizes};
 use crate::{Forward, Module};
 use kiln_tensor::{IntList, InterpolateMode, InterpolateSize, PadMode, Tensor};
@@ -166,10 +167,6 @@ impl Fold {
     }
 
     fn extra_repr(&self) -> String {
-        let given = |list: &IntList| match &list.0[..] {
-            [one] => one.to_string(),
-            all => sizes(all, all.len()),
-        };
         format!(
             "output_size={}, kernel_size={}, dilation={}, padding={}, stride={}",
             given(&self.output_size),

@@ -1,6 +1,7 @@
 //! Layers that rearrange.
 
 use crate::layer::run;
+use crate::pool::given;
 use crate::print::sizes;
 use crate::{Forward, Module};
 use kiln_tensor::{IntList, Tensor};
@@ -129,10 +130,6 @@ impl Unfold {
     }
 
     fn extra_repr(&self) -> String {
-        let given = |list: &IntList| match &list.0[..] {
-            [one] => one.to_string(),
-            all => sizes(all, all.len()),
-        };
         format!(
             "kernel_size={}, dilation={}, padding={}, stride={}",
             given(&self.kernel_size),

@@ -141,6 +141,13 @@ impl Conv {
     }
 }
 
+/// Memory that a thread keeps from block to block of a gradient.
+#[derive(Default)]
+struct Scratch {
+    gathered: Option<Storage>,
+    columns: Option<Storage>,
+}
+
 /// Memory for `len` elements, kept from block to block.
 fn room<T>(storage: &mut Option<Storage>, len: i64) -> Result<*mut T> {
     let bytes = len as usize * size_of::<T>();

@@ -126,26 +126,13 @@ impl MatMul {
         if blocks == 0 {
             return;
         }
-        let args = Args(args);
+        let cost = self.block.0 * self.block.1 * self.k.max(1);
+        let launch = (self.epilogue.as_ref(), args, parallel, failures);
         // SAFETY: the caller's; blocks write different places.
-        split(
-            blocks,
-            self.block.0 * self.block.1 * self.k.max(1),
-            parallel,
-            |from, to| unsafe {
-                let args = &args;
-                let mut work = match Work::new(self.epilogue.as_ref(), args.0, failures) {
-                    Ok(work) => work,
-                    Err(e) => return failures.broken(e),
-                };
-                for i in from..to {
-                    let (b, r, c) = (i / (rows * cols), i / cols % rows, i % cols);
-                    if let Err(e) = self.block::<T>(args.0, b, r, c, &mut work) {
-                        return failures.broken(e);
-                    }
-                }
-            },
-        );
+        run_blocks((blocks, cost), launch, |i, args, _: &mut (), work| unsafe {
+            let (b, r, c) = (i / (rows * cols), i / cols % rows, i % cols);
+            self.block::<T>(args, b, r, c, work)
+        });
     }
 
     unsafe fn block<T: Number>(
@@ -241,6 +228,26 @@ pub(crate) fn split(items: i64, work: i64, parallel: bool, run: impl Fn(i64, i64
     });
 }
 
+/// Runs blocks, how many and of what cost each, up to the first that fails. Each thread has its [`Work`] for
+/// the epilogue and a scratch of its own, which it keeps from block to block.
+pub(crate) fn run_blocks<S: Default>(
+    (items, cost): (i64, i64),
+    (epilogue, args, parallel, failures): (Option<&Linked>, &[*mut u8], bool, &Failures),
+    block: impl Fn(i64, &[*mut u8], &mut S, &mut Work) -> Result<()> + Sync,
+) {
+    let args = Args(args);
+    split(items, cost, parallel, |from, to| {
+        let args = &args;
+        let mut work = Work::new(epilogue, args.0, failures);
+        let mut scratch = S::default();
+        for i in from..to {
+            if let Err(e) = block(i, args.0, &mut scratch, &mut work) {
+                return failures.broken(e);
+            }
+        }
+    });
+}
+
 /// Links an epilogue over `total` results.
 pub(crate) fn epilogue(
     epilogue: &Option<Epilogue>,
@@ -284,19 +291,15 @@ pub(crate) struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    pub(crate) fn new(
-        epilogue: Option<&'a Linked>,
-        args: &[*mut u8],
-        failures: &'a Failures,
-    ) -> Result<Work<'a>> {
+    fn new(epilogue: Option<&'a Linked>, args: &[*mut u8], failures: &'a Failures) -> Work<'a> {
         let mut args = SmallVec::from_slice(args);
         args.push(std::ptr::null_mut());
-        Ok(Work {
+        Work {
             epilogue,
             args,
             failures,
             scratch: None,
-        })
+        }
     }
 
     /// Memory for `len` raw results.

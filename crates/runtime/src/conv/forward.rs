@@ -4,7 +4,7 @@
 use super::columns::{Axis, Direct, DirectSum, Fill, FillColumns, Lane};
 use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS, room};
 use crate::error::Result;
-use crate::matmul::{Args, Work, product_of, split};
+use crate::matmul::{Args, Work, product_of, run_blocks, split};
 use crate::memory::Storage;
 use crate::simd::compiled;
 use crate::tile::Failures;
@@ -74,33 +74,18 @@ impl Conv {
         let across = (g.outputs() + positions - 1) / positions;
         let down = (self.cout + channels - 1) / channels;
         let items = self.batch * self.groups * down * across;
-        let args = Args(args);
+        let cost = positions * channels * depth.max(1);
+        let launch = (self.epilogue.as_ref(), args, parallel, failures);
         // SAFETY: the caller's; blocks write different places.
-        split(
-            items,
-            positions * channels * depth.max(1),
-            parallel,
-            |from, to| unsafe {
-                let args = &args;
-                let mut work = match Work::new(self.epilogue.as_ref(), args.0, failures) {
-                    Ok(work) => work,
-                    Err(e) => return failures.broken(e),
-                };
-                let mut columns: Option<Storage> = None;
-                for i in from..to {
-                    let block = Block {
-                        image: i / (across * down * self.groups),
-                        group: i / (across * down) % self.groups,
-                        channel: i / across % down * channels,
-                        position: i % across * positions,
-                    };
-                    let done = self.block::<T>(args.0, how, &block, &mut columns, &mut work);
-                    if let Err(e) = done {
-                        return failures.broken(e);
-                    }
-                }
-            },
-        );
+        run_blocks((items, cost), launch, |i, args, columns, work| unsafe {
+            let block = Block {
+                image: i / (across * down * self.groups),
+                group: i / (across * down) % self.groups,
+                channel: i / across % down * channels,
+                position: i % across * positions,
+            };
+            self.block::<T>(args, how, &block, columns, work)
+        });
     }
 
     unsafe fn block<T: Lane>(
@@ -225,30 +210,20 @@ impl Conv {
             });
             let (across, down) = (ceil(count, images), ceil(self.cout, channels));
             let work = images * all * channels * depth;
+            let launch = (self.epilogue.as_ref(), args.0, parallel, failures);
             // SAFETY: the caller's; blocks write different places, and none writes the columns.
-            split(across * down, work, parallel, |from, to| unsafe {
-                let (args, columns) = (&args, &columns);
-                let mut raw = None;
-                let mut work = match Work::new(self.epilogue.as_ref(), args.0, failures) {
-                    Ok(work) => work,
-                    Err(e) => return failures.broken(e),
+            run_blocks((across * down, work), launch, |i, args, raw, work| unsafe {
+                let columns = &columns;
+                let (image, channel) = (i / down * images, i % down * channels);
+                let block = Block {
+                    image: first + image,
+                    group,
+                    channel,
+                    position: 0,
                 };
-                for i in from..to {
-                    let (image, channel) = (i / down * images, i % down * channels);
-                    let block = Block {
-                        image: first + image,
-                        group,
-                        channel,
-                        position: 0,
-                    };
-                    let size = (images.min(count - image), channels.min(self.cout - channel));
-                    let columns = columns.0.offset((image * all) as isize).cast_const();
-                    let operand = (columns, width);
-                    let done = self.images(args.0, &block, size, operand, &mut raw, &mut work);
-                    if let Err(e) = done {
-                        return failures.broken(e);
-                    }
-                }
+                let size = (images.min(count - image), channels.min(self.cout - channel));
+                let columns = columns.0.offset((image * all) as isize).cast_const();
+                self.images(args, &block, size, (columns, width), raw, work)
             });
         }
     }

@@ -2,10 +2,9 @@
 //! columns, which are added up to images.
 
 use super::columns::{AddColumns, Fill, Lane};
-use super::{COLUMN_ELEMENTS, Conv, room};
+use super::{COLUMN_ELEMENTS, Conv, Scratch, room};
 use crate::error::Result;
-use crate::matmul::{Args, Work, product_of, split};
-use crate::memory::Storage;
+use crate::matmul::{Work, product_of, run_blocks};
 use crate::simd::compiled;
 use crate::tile::Failures;
 
@@ -19,13 +18,6 @@ struct Block {
     images: i64,
     channel: i64,
     channels: i64,
-}
-
-/// Memory that a thread keeps from block to block.
-#[derive(Default)]
-struct Scratch {
-    gathered: Option<Storage>,
-    columns: Option<Storage>,
 }
 
 impl Conv {
@@ -51,32 +43,22 @@ impl Conv {
         let channels = self.cut_channels(self.cin, taps * width, across * self.groups);
         let down = (self.cin + channels - 1) / channels;
         let work = images * channels * taps * self.cout * outputs;
-        let args = Args(args);
+        let items = across * self.groups * down;
+        let launch = (self.epilogue.as_ref(), args, parallel, failures);
         // SAFETY: the caller's; blocks write different places.
-        split(
-            across * self.groups * down,
-            work.max(1),
-            parallel,
-            |from, to| unsafe {
-                let args = &args;
-                let mut work = match Work::new(self.epilogue.as_ref(), args.0, failures) {
-                    Ok(work) => work,
-                    Err(e) => return failures.broken(e),
+        run_blocks(
+            (items, work.max(1)),
+            launch,
+            |i, args, scratch, work| unsafe {
+                let (image, channel) = (i / (self.groups * down) * images, i % down * channels);
+                let block = Block {
+                    group: i / down % self.groups,
+                    image,
+                    images: images.min(self.batch - image),
+                    channel,
+                    channels: channels.min(self.cin - channel),
                 };
-                let mut scratch = Scratch::default();
-                for i in from..to {
-                    let (image, channel) = (i / (self.groups * down) * images, i % down * channels);
-                    let block = Block {
-                        group: i / down % self.groups,
-                        image,
-                        images: images.min(self.batch - image),
-                        channel,
-                        channels: channels.min(self.cin - channel),
-                    };
-                    if let Err(e) = self.input_block::<T>(args.0, &block, &mut scratch, &mut work) {
-                        return failures.broken(e);
-                    }
-                }
+                self.input_block::<T>(args, &block, scratch, work)
             },
         );
     }

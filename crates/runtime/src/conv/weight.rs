@@ -2,10 +2,9 @@
 //! summed over images and positions.
 
 use super::columns::{Fill, FillColumns, Lane};
-use super::{COLUMN_ELEMENTS, Conv, room};
+use super::{COLUMN_ELEMENTS, Conv, Scratch, room};
 use crate::error::Result;
-use crate::matmul::{Args, Work, add_product_of, split};
-use crate::memory::Storage;
+use crate::matmul::{Work, add_product_of, run_blocks};
 use crate::simd::compiled;
 use crate::tile::Failures;
 
@@ -17,13 +16,6 @@ struct Block {
     group: i64,
     channel: i64,
     channels: i64,
-}
-
-/// Memory that a thread keeps from block to block.
-#[derive(Default)]
-struct Scratch {
-    gathered: Option<Storage>,
-    columns: Option<Storage>,
 }
 
 impl Conv {
@@ -46,31 +38,20 @@ impl Conv {
         let channels = self.cut_channels(self.cin, taps * depth, self.groups);
         let down = (self.cin + channels - 1) / channels;
         let work = channels * taps * self.cout * self.batch * g.outputs();
-        let args = Args(args);
+        let items = self.groups * down;
+        let launch = (self.epilogue.as_ref(), args, parallel, failures);
         // SAFETY: the caller's; blocks write different places.
-        split(
-            self.groups * down,
-            work.max(1),
-            parallel,
-            |from, to| unsafe {
-                let args = &args;
-                let mut work = match Work::new(self.epilogue.as_ref(), args.0, failures) {
-                    Ok(work) => work,
-                    Err(e) => return failures.broken(e),
+        run_blocks(
+            (items, work.max(1)),
+            launch,
+            |i, args, scratch, work| unsafe {
+                let channel = i % down * channels;
+                let block = Block {
+                    group: i / down,
+                    channel,
+                    channels: channels.min(self.cin - channel),
                 };
-                let mut scratch = Scratch::default();
-                for i in from..to {
-                    let channel = i % down * channels;
-                    let block = Block {
-                        group: i / down,
-                        channel,
-                        channels: channels.min(self.cin - channel),
-                    };
-                    if let Err(e) = self.weight_block::<T>(args.0, &block, &mut scratch, &mut work)
-                    {
-                        return failures.broken(e);
-                    }
-                }
+                self.weight_block::<T>(args, &block, scratch, work)
             },
         );
     }

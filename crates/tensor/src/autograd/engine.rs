@@ -1,11 +1,12 @@
 //! The backward pass over recorded tensors.
 
-use super::edge::{Edge, GradNode, Leaf, Saved, fitting};
+use super::edge::{CustomRule, Edge, GradNode, Leaf, Saved, fitting};
 use super::{enable_grad, no_grad};
+use crate::node::Node;
 use crate::record::Recorder;
 use crate::{Error, ErrorKind, Result, Tensor};
 use hashbrown::HashMap;
-use kiln_autodiff::{Observer, Place, Rule, Step};
+use kiln_autodiff::{Custom, Observer, Place, Rule, Step};
 use kiln_base::Loc;
 use kiln_ir::OpError;
 use smallvec::SmallVec;
@@ -112,36 +113,39 @@ impl Trace {
             }
             t
         };
-        self.entries
-            .iter()
-            .map(|entry| match entry {
-                Entry::Leaf(_) => Step {
-                    rule: Rule::Leaf,
-                    inputs: SmallVec::new(),
-                    outputs: SmallVec::new(),
+        self.steps_of(
+            |f| f,
+            |node, output, edge| with(Tensor::output_of(node, output), edge),
+        )
+    }
+
+    /// The steps over other values: `custom` stands for a user's derivative, and `value` makes an output
+    /// of a node, whose gradient flows along the edge.
+    pub(super) fn steps_of<'a, V>(
+        &'a self,
+        custom: impl Fn(&'a CustomRule) -> &'a Custom<'a, V>,
+        value: impl Fn(&Arc<Node>, u32, &Edge) -> V,
+    ) -> Vec<Step<'a, V>> {
+        let step = |entry: &'a Entry| match entry {
+            Entry::Leaf(_) => Step {
+                rule: Rule::Leaf,
+                inputs: SmallVec::new(),
+                outputs: SmallVec::new(),
+            },
+            Entry::Node(node, saved) => Step {
+                rule: match &saved.custom {
+                    None => Rule::Op(&saved.held.node().op),
+                    Some(f) => Rule::Custom(custom(&**f)),
                 },
-                Entry::Node(node, saved) => Step {
-                    rule: match &saved.custom {
-                        None => Rule::Op(&saved.held.node().op),
-                        Some(f) => Rule::Custom(&**f),
-                    },
-                    inputs: saved
-                        .inputs
-                        .iter()
-                        .map(|(o, edge)| {
-                            let t = Tensor::output_of(&o.node, o.output);
-                            (with(t, edge), self.place(edge))
-                        })
-                        .collect(),
-                    outputs: (0..node.facts.len() as u32)
-                        .map(|o| {
-                            let t = Tensor::output_of(saved.held.node(), o);
-                            with(t, &Edge::Node(node.clone(), o))
-                        })
-                        .collect(),
-                },
-            })
-            .collect()
+                inputs: (saved.inputs.iter())
+                    .map(|(o, edge)| (value(&o.node, o.output, edge), self.place(edge)))
+                    .collect(),
+                outputs: (0..node.facts.len() as u32)
+                    .map(|o| value(saved.held.node(), o, &Edge::Node(node.clone(), o)))
+                    .collect(),
+            },
+        };
+        self.entries.iter().map(step).collect()
     }
 }
 

@@ -3,7 +3,7 @@
 use super::engine::{Entry, Trace};
 use crate::Tensor;
 use crate::node::{Node, Operand};
-use kiln_autodiff::{Place, Rule, Step};
+use kiln_autodiff::Place;
 use kiln_ir::{Builder, Fact, Op, OpError};
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -28,31 +28,7 @@ pub(crate) fn needed(t: &Tensor, loc: &'static Location<'static>) -> Vec<Operand
         let computed = |x: &Value| Some(Value::computed(x.fact.clone()));
         Ok::<_, OpError>(x.iter().map(computed).collect())
     };
-    let steps: Vec<Step<'_, Value>> = trace
-        .entries
-        .iter()
-        .map(|entry| match entry {
-            Entry::Leaf(_) => Step {
-                rule: Rule::Leaf,
-                inputs: SmallVec::new(),
-                outputs: SmallVec::new(),
-            },
-            Entry::Node(node, saved) => Step {
-                rule: match &saved.custom {
-                    None => Rule::Op(&saved.held.node().op),
-                    Some(_) => Rule::Custom(&opaque),
-                },
-                inputs: saved
-                    .inputs
-                    .iter()
-                    .map(|(o, edge)| (Value::of(&o.node, o.output), trace.place(edge)))
-                    .collect(),
-                outputs: (0..node.facts.len() as u32)
-                    .map(|o| Value::of(saved.held.node(), o))
-                    .collect(),
-            },
-        })
-        .collect();
+    let steps = trace.steps_of(|_| &opaque, |node, output, _| Value::of(node, output));
     let leaf = |(i, e): (usize, &Entry)| matches!(e, Entry::Leaf(_)).then_some((i, 0));
     let leaves: Vec<Place> = trace.entries.iter().enumerate().filter_map(leaf).collect();
     let seed = Value::computed(t.fact().clone());
