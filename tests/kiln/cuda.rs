@@ -17,6 +17,33 @@ pub fn device() -> Option<Device> {
     Some(Device::cuda(0).unwrap())
 }
 
+/// Where suites run that any device passes: with `KILN_TEST_DEVICE=cuda` on a GPU.
+pub fn test_device() -> Device {
+    let wanted = std::env::var("KILN_TEST_DEVICE").is_ok_and(|d| d == "cuda");
+    let found = if wanted { device() } else { None };
+    found.unwrap_or_default()
+}
+
+/// Runs tests of this binary whose names contain this with `KILN_TEST_DEVICE=cuda`.
+fn runs_on_a_gpu(tests: &str) {
+    if device().is_none() {
+        return;
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = command.arg(tests).env("KILN_TEST_DEVICE", "cuda").output();
+    let output = output.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && !text.contains(" 0 passed"),
+        "{text}"
+    );
+}
+
+#[test]
+fn loops_and_branches_run_there() {
+    runs_on_a_gpu("control_flow::");
+}
+
 fn floats(t: &Tensor) -> Vec<f32> {
     t.to_vec::<f32>().unwrap()
 }

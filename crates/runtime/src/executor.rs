@@ -3,6 +3,7 @@
 mod bound;
 mod check;
 mod control;
+mod gpu;
 mod profile;
 mod run;
 

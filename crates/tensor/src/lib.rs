@@ -50,7 +50,7 @@ pub use create::Element;
 pub use custom::CustomOp;
 pub use device::{Device, set_threads, threads};
 pub use error::{Error, ErrorKind, Result};
-pub use kiln_base::custom::{ArrayView, ArrayViewMut, KernelError};
+pub use kiln_base::custom::{ArrayView, ArrayViewMut, CudaFunction, CudaGrid, KernelError};
 pub use kiln_base::{DType, Dim, Scalar};
 pub use kiln_compiler::{CacheStats, Explain, KernelInfo, Options as CompileOptions};
 pub use kiln_ir::Fact;

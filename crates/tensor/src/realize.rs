@@ -569,6 +569,9 @@ pub(crate) fn compile_error(
             let at = at.map_or(Loc::from(loc), |at| gather.loc(at));
             Error::new(ErrorKind::Unsupported, "compile", message, at)
         }
+        CompileError::Custom { at, op, text } => {
+            Error::new(ErrorKind::Data, &op, text, gather.loc(at))
+        }
         CompileError::Device(text) => Error::new(ErrorKind::Device, "compile", text, loc),
         e => Error::new(ErrorKind::Internal, "compile", e.to_string(), loc),
     }

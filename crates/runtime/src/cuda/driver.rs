@@ -28,6 +28,21 @@ pub(super) const OUT_OF_MEMORY: c_int = 2;
 pub(super) const NO_BINARY_FOR_GPU: c_int = 209;
 pub(super) const NOT_READY: c_int = 600;
 
+/// `CUDA_KERNEL_NODE_PARAMS`: a launch in a graph.
+#[repr(C)]
+pub(super) struct KernelNode {
+    pub(super) function: Handle,
+    pub(super) grid: [c_uint; 3],
+    pub(super) block: [c_uint; 3],
+    pub(super) shared: c_uint,
+    pub(super) parameters: *mut *mut c_void,
+    pub(super) extra: *mut *mut c_void,
+    /// Instead of `function`; null.
+    pub(super) kernel: Handle,
+    /// Null: the current one.
+    pub(super) context: Handle,
+}
+
 functions! {
     /// What is used of the driver, under the names that its header gives to CUDA 12 and later.
     Functions {
@@ -57,8 +72,9 @@ functions! {
         stream_destroy = "cuStreamDestroy_v2"(Handle);
         stream_wait = "cuStreamWaitEvent"(Handle, Handle, c_uint);
         stream_synchronize = "cuStreamSynchronize"(Handle);
-        stream_capture = "cuStreamBeginCapture_v2"(Handle, c_int);
-        stream_captured = "cuStreamEndCapture"(Handle, *mut Handle);
+        graph_create = "cuGraphCreate"(*mut Handle, c_uint);
+        graph_add_kernel = "cuGraphAddKernelNode_v2"(*mut Handle, Handle, *const Handle, usize, *const KernelNode);
+        graph_set_kernel = "cuGraphExecKernelNodeSetParams_v2"(Handle, Handle, *const KernelNode);
         graph_instantiate = "cuGraphInstantiateWithFlags"(*mut Handle, Handle, u64);
         graph_launch = "cuGraphLaunch"(Handle, Handle);
         graph_destroy = "cuGraphDestroy"(Handle);

@@ -17,18 +17,25 @@
 //! device, unless it can report a data error: then it is waited for, and its error record is read.
 
 mod cache;
+mod control;
+mod custom;
 mod device;
 mod driver;
+mod graph;
 mod launch;
 mod library;
 mod memory;
 mod module;
 mod nvrtc;
+mod session;
 mod stream;
 
 pub use cache::cache_hits;
+pub(crate) use control::{SIDES, branch, copy, joined};
 pub use device::{Device, count};
 pub use driver::set_driver;
-pub(crate) use launch::{Call, Graphs, Launch, Session};
+pub(crate) use graph::Graphs;
+pub(crate) use launch::{Call, Launch};
 pub(crate) use memory::Memory;
 pub use nvrtc::{Code, Compiled, Nvrtc, compilations};
+pub(crate) use session::{Job, Session};

@@ -2,9 +2,9 @@
 
 use super::bound::{Bound, BoundStep, Loc, Work};
 use super::profile::Profile;
-use super::{Counts, Executable};
+use super::{Counts, Executable, gpu};
 use crate::buffer::Buffer;
-use crate::cuda::{Call, Session};
+use crate::cuda::{Job, Session};
 use crate::error::{Error, Result};
 use crate::memory::Storage;
 use crate::tile::{Failure, Failures, Launch, run_all};
@@ -134,28 +134,31 @@ impl<'a> Part<'a> {
                 None => Ok(()),
             };
         };
-        let mut calls = Vec::with_capacity(steps.len());
-        let (mut read, mut written): (Vec<&Storage>, Vec<&Storage>) = (Vec::new(), Vec::new());
-        for step in steps {
-            let Work::Cuda(launch) = &*step.work else {
-                return Err(Error::Internal("a CPU kernel for a GPU".into()));
-            };
-            calls.push(Call {
-                launch,
-                args: step.args.iter().map(|a| place(*a)).collect(),
-                sites: &step.sites,
-                guarded: !self.preparing && step.step >= exe.plan.commit as usize,
-            });
-            for (loc, writes) in step.args.iter().zip(launch.writes()) {
-                let (list, at) = (if writes { &mut written } else { &mut read }, storage(*loc));
-                if !list.iter().any(|s| std::ptr::eq(*s, at)) {
-                    list.push(at);
-                }
-            }
-        }
-        let graphs = (!self.preparing).then_some(&bound.graphs);
-        let failure = session.run(&calls, graphs, &read, &written)?;
-        let count = steps.len() as u64;
+        let (on_gpu, guarded_from) = match self.preparing {
+            true => (&bound.prepare_on_gpu, usize::MAX),
+            false => (&bound.run_on_gpu, exe.plan.commit as usize),
+        };
+        let held = on_gpu.held.iter().map(|b| &**b.storage());
+        let read: Vec<&Storage> = (on_gpu.read.iter().map(|l| storage(*l)))
+            .chain(held)
+            .collect();
+        let written: Vec<&Storage> = on_gpu.written.iter().map(|l| storage(*l)).collect();
+        let failure = session.run(&Job {
+            calls: &|record, sink| {
+                let around = gpu::Around {
+                    record: record as *mut u8,
+                    guarded_from,
+                    sites: None,
+                };
+                gpu::expand(steps, &place, around, sink)
+            },
+            count: on_gpu.calls,
+            fallible: on_gpu.fallible,
+            graphs: (!self.preparing).then_some(&on_gpu.graphs),
+            read: &read,
+            written: &written,
+        })?;
+        let count = on_gpu.calls as u64;
         exe.counts.kernels.fetch_add(count, Ordering::Relaxed);
         match failure {
             Some(found) => Err(data_error(exe, found.state - 1, found.index, found.bound)),

@@ -1,0 +1,112 @@
+//! A run on a device: memory for it, what it waits for, and who waits for it.
+
+use super::device::{Device, lock};
+use super::driver::Address;
+use super::graph::Graphs;
+use super::launch::Call;
+use super::memory::Memory;
+use super::stream::Lane;
+use crate::error::{Error, Result};
+use crate::memory::Storage;
+use kiln_base::cuda::ErrorRecord;
+use std::sync::Arc;
+
+/// A part of a plan being run on a device.
+pub(crate) struct Session {
+    device: Arc<Device>,
+    lane: Option<Lane>,
+}
+
+/// What a part of a plan gives to a device.
+pub(crate) struct Job<'a> {
+    /// Gives its calls, in order, for an error record.
+    pub(crate) calls: &'a Expand<'a>,
+    /// How many there are.
+    pub(crate) count: usize,
+    /// Whether one of them may report a data error.
+    pub(crate) fallible: bool,
+    pub(crate) graphs: Option<&'a Graphs>,
+    /// The memory from which all addresses follow.
+    pub(crate) read: &'a [&'a Storage],
+    pub(crate) written: &'a [&'a Storage],
+}
+
+pub(crate) type Expand<'a> = dyn Fn(Address, &mut dyn FnMut(Call) -> Result<()>) -> Result<()> + 'a;
+
+/// A graph holds at most so many launches; longer runs gain nothing by it.
+const LONGEST: usize = 1 << 14;
+
+impl Session {
+    pub(crate) fn new(device: &Arc<Device>) -> Result<Session> {
+        Ok(Session {
+            device: device.clone(),
+            lane: Some(device.lane()?),
+        })
+    }
+
+    fn lane(&self) -> Result<&Lane> {
+        self.lane
+            .as_ref()
+            .ok_or_else(|| Error::Internal("a session without a lane".into()))
+    }
+
+    /// Memory for this run.
+    pub(crate) fn allocate(&self, bytes: usize, what: &Arc<str>) -> Result<Storage> {
+        let memory = Memory::new(&self.device, bytes, &self.lane()?.stream, what)?;
+        Ok(Storage::on_gpu(memory, bytes))
+    }
+
+    /// Runs a job. One that can fail is waited for, and gives the data error it recorded.
+    pub(crate) fn run(mut self, job: &Job) -> Result<Option<ErrorRecord>> {
+        let enqueued = self.enqueue(job);
+        let lane = self.lane()?;
+        if let Err(e) = enqueued {
+            // Nothing of this run may go on behind the caller's back. The lane is not used again.
+            let _ = lane.stream.synchronize();
+            self.lane = None;
+            return Err(e);
+        }
+        fn memories<'a>(list: &'a [&Storage]) -> impl Iterator<Item = &'a Memory> {
+            list.iter().filter_map(|s| s.gpu())
+        }
+        if job.fallible {
+            let failure = lane.failure()?;
+            memories(job.read)
+                .chain(memories(job.written))
+                .for_each(|m| m.settled(&lane.stream));
+            return Ok(failure);
+        }
+        let event = lane.stream.event()?;
+        memories(job.read).for_each(|m| m.used(&event, false));
+        memories(job.written).for_each(|m| m.used(&event, true));
+        Ok(None)
+    }
+
+    fn enqueue(&self, job: &Job) -> Result<()> {
+        let lane = self.lane()?;
+        for memory in job.read.iter().filter_map(|s| s.gpu()) {
+            memory.before_reading(&lane.stream)?;
+        }
+        for memory in job.written.iter().filter_map(|s| s.gpu()) {
+            memory.before_writing(&lane.stream)?;
+        }
+        let (driver, record) = (self.device.driver, lane.record());
+        let graphs = job.graphs.filter(|_| self.device.graphs());
+        match graphs.filter(|_| (2..=LONGEST).contains(&job.count)) {
+            Some(graphs) => {
+                let touched = job.read.iter().chain(job.written);
+                let key = touched.map(|s| s.ptr() as u64).chain([record]).collect();
+                graphs.run(driver, &lane.stream, key, &|sink| (job.calls)(record, sink))
+            }
+            None => (job.calls)(record, &mut |call| call.launch(driver, &lane.stream)),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane.take() {
+            lock(&self.device.lanes).push(lane);
+        }
+    }
+}
