@@ -12,7 +12,7 @@ use crate::cuda;
 use crate::error::{Error, Result};
 use crate::simd::Level;
 use bound::Bound;
-use kiln_base::plan::{Plan, Role};
+use kiln_base::plan::{Plan, Role, Site};
 pub use profile::StepTime;
 use run::Prepared;
 use std::borrow::Cow;
@@ -30,6 +30,8 @@ const PREPARED: usize = 4;
 /// of the plan's *prepare* part, as long as the parameters' storages keep their identity.
 pub struct Executable {
     plan: Plan,
+    /// The plan's, for errors that are found when it may be gone.
+    sites: Arc<[Site]>,
     facts: check::Facts,
     level: Level,
     /// The GPU it runs on, if it does.
@@ -149,6 +151,7 @@ impl Executable {
             prepared: Mutex::default(),
             counts: Counts::default(),
             profile: profile::Profile::default(),
+            sites: plan.sites.clone().into(),
             plan,
         };
         if exe.plan.symbols.is_empty() {
@@ -175,7 +178,9 @@ impl Executable {
     /// Runs the plan: one buffer an input in, one an output out.
     ///
     /// Inputs must be where the plan runs. On a GPU, numbers (rank 0) and random keys may come from the
-    /// host; outputs are there before they are computed, and reading them waits.
+    /// host. Outputs are there before they are computed, and reading them waits. A data error is found
+    /// later too: by reading an output that it spoils, or by a run that takes one as an input (see
+    /// [`Buffer::outcome`]); donated memory then still holds what it held.
     ///
     /// `donate[i]` offers the memory of input `i` to an output; it is taken where the plan can use
     /// it and the caller holds the only reference. The input's place then holds an empty buffer.
@@ -186,6 +191,7 @@ impl Executable {
     pub fn run(&self, inputs: &mut [Buffer], donate: &[bool]) -> Result<Vec<Buffer>> {
         guarded(|| {
             let bound = self.bind(inputs)?;
+            inputs.iter().try_for_each(Buffer::settled)?;
             for (i, input) in inputs.iter_mut().enumerate() {
                 if let Some(moved) = self.bring(i, input)? {
                     *input = moved;
@@ -202,6 +208,7 @@ impl Executable {
     pub fn run_shared(&self, inputs: &[Buffer]) -> Result<Vec<Buffer>> {
         guarded(|| {
             let bound = self.bind(inputs)?;
+            inputs.iter().try_for_each(Buffer::settled)?;
             let mut inputs = Cow::Borrowed(inputs);
             for i in 0..inputs.len() {
                 if let Some(moved) = self.bring(i, &inputs[i])? {

@@ -24,6 +24,7 @@ mod ndarray;
 mod nest;
 mod node;
 mod ops;
+mod outcome;
 mod print;
 mod promote;
 mod random;

@@ -3,6 +3,7 @@
 use super::driver::{Driver, Handle};
 use super::memory::Figures;
 use super::module::Modules;
+use super::outcome::{Outcome, Slots};
 use super::stream::{Lane, Staging, Stream};
 use crate::error::{Error, Result};
 use crate::memory::MemoryStats;
@@ -26,6 +27,9 @@ pub struct Device {
     /// Carries data to the device.
     pub(super) copies: Arc<Stream>,
     pub(super) staging: Mutex<Vec<Staging>>,
+    /// Places for records that no run uses, and runs of which nobody has waited for the end.
+    pub(super) slots: Mutex<Slots>,
+    pub(super) outcomes: Mutex<Vec<Arc<Outcome>>>,
     graphs: AtomicBool,
 }
 
@@ -128,6 +132,8 @@ impl Device {
             lanes: Mutex::default(),
             copies: Arc::new(Stream::new(driver, context)?),
             staging: Mutex::default(),
+            slots: Mutex::default(),
+            outcomes: Mutex::default(),
             graphs: AtomicBool::new(std::env::var_os("KILN_CUDA_GRAPHS").is_none_or(|v| v != "0")),
         })
     }
@@ -211,10 +217,11 @@ impl Device {
         self.driver.check("cuMemPoolTrimTo", status)
     }
 
-    /// Waits for everything that was given to the device.
+    /// Waits for everything that was given to the device. What data errors there were,
+    /// [`Device::outcomes`] tells.
     ///
     /// # Errors
-    /// If something of it failed.
+    /// If the device failed.
     pub fn synchronize(&self) -> Result<()> {
         self.activate()?;
         self.copies.synchronize()?;

@@ -134,13 +134,6 @@ impl Memory {
         }
         uses.all.push(event.clone());
     }
-
-    /// Forgets what `stream` did with the block: it is done, and so is what it waited for.
-    pub(super) fn settled(&self, stream: &Stream) {
-        let mut uses = lock(&self.uses);
-        uses.written = None;
-        uses.all.retain(|e| e.stream.id() != stream.id());
-    }
 }
 
 impl Drop for Memory {

@@ -5,6 +5,7 @@ use super::driver::Address;
 use super::graph::Graphs;
 use super::launch::Call;
 use super::memory::Memory;
+use super::outcome::Outcome;
 use super::stream::Lane;
 use crate::error::{Error, Result};
 use crate::memory::Storage;
@@ -56,8 +57,12 @@ impl Session {
         Ok(Storage::on_gpu(memory, bytes))
     }
 
-    /// Runs a job. One that can fail is waited for, and gives the data error it recorded.
-    pub(crate) fn run(mut self, job: &Job) -> Result<Option<ErrorRecord>> {
+    /// Runs a job. One that can fail gives its outcome, whose error `explain` makes of the record.
+    pub(crate) fn run(
+        mut self,
+        job: &Job,
+        explain: impl Fn(ErrorRecord) -> Error + Send + Sync + 'static,
+    ) -> Result<Option<Arc<Outcome>>> {
         let enqueued = self.enqueue(job);
         let lane = self.lane()?;
         if let Err(e) = enqueued {
@@ -66,20 +71,18 @@ impl Session {
             self.lane = None;
             return Err(e);
         }
-        fn memories<'a>(list: &'a [&Storage]) -> impl Iterator<Item = &'a Memory> {
-            list.iter().filter_map(|s| s.gpu())
-        }
-        if job.fallible {
-            let failure = lane.failure()?;
-            memories(job.read)
-                .chain(memories(job.written))
-                .for_each(|m| m.settled(&lane.stream));
-            return Ok(failure);
+        let slot = job.fallible.then(|| self.device.slot()).transpose()?;
+        if let Some(slot) = &slot {
+            lane.hand_over(slot)?;
         }
         let event = lane.stream.event()?;
-        memories(job.read).for_each(|m| m.used(&event, false));
-        memories(job.written).for_each(|m| m.used(&event, true));
-        Ok(None)
+        let memories = |list: &[&Storage], written| {
+            let list = list.iter().filter_map(|s| s.gpu());
+            list.for_each(|m| m.used(&event, written));
+        };
+        memories(job.read, false);
+        memories(job.written, true);
+        Ok(slot.map(|slot| Outcome::new(&self.device, event, slot, Box::new(explain))))
     }
 
     fn enqueue(&self, job: &Job) -> Result<()> {

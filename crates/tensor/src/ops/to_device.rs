@@ -1,7 +1,7 @@
 //! Moving tensors between devices.
 
 use crate::record::compose;
-use crate::{Device, Error, ErrorKind, Tensor, custom_function, realize};
+use crate::{Device, Error, ErrorKind, Tensor, custom_function, outcome, realize};
 use kiln_ir::{Builder, Role, ops};
 use std::panic::Location;
 
@@ -52,6 +52,7 @@ fn copied(x: &Tensor, device: Device, loc: &'static Location<'static>) -> crate:
     }
     let lost = || Error::new(ErrorKind::Internal, "to", "the value is gone", loc);
     let buffer = x.node.ready(x.output).ok_or_else(lost)?;
+    outcome::settle(&buffer)?;
     let buffer = device.bring(buffer).map_err(|e| {
         let kind = match e {
             kiln_runtime::Error::OutOfMemory { .. } => ErrorKind::Memory,
