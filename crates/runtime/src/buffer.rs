@@ -166,7 +166,16 @@ impl Buffer {
         self.settled()?;
         match self.gpu() {
             Some(at) if Arc::ptr_eq(at, device) => Ok(self.clone()),
-            Some(_) => self.to_host()?.to_gpu(device),
+            Some(_) => {
+                let memory = self.storage.gpu().map(|m| m.copy_to(device)).transpose()?;
+                let lost = || Error::Internal("a buffer without its device".into());
+                let storage = Storage::on_gpu(memory.ok_or_else(lost)?, self.storage.len());
+                Ok(Buffer::new(
+                    self.dtype,
+                    self.shape.clone(),
+                    Arc::new(storage),
+                ))
+            }
             None => {
                 let memory = device.upload(self.storage.bytes())?;
                 let storage = Arc::new(Storage::on_gpu(memory, self.storage.len()));

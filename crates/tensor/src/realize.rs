@@ -9,7 +9,7 @@ use crate::var::Busy;
 use crate::{Device, Error, ErrorKind, Result, scope};
 use kiln_base::{DType, Loc, Scalar};
 use kiln_compiler::{Cache, CacheStats, CompileError, Found, Options};
-use kiln_ir::{Op, Output, Target, Value};
+use kiln_ir::{Op, Output, Role, Target, Value};
 use kiln_runtime::{Buffer, Error as RunError};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -485,9 +485,14 @@ impl Run {
             inputs.push(number_buffer(value, dtype)?);
             donate.push(false);
         }
-        // Data that belongs to no device, such as random keys, follows the program.
+        // Data that belongs to no device follows the program; numbers and random keys go with the run.
         let device = self.device;
-        let brought = inputs.iter_mut().try_for_each(|buffer| {
+        let roles = found.executable.plan().inputs.iter().map(|i| i.role);
+        let brought = inputs.iter_mut().zip(roles).try_for_each(|(buffer, role)| {
+            let small = buffer.shape().is_empty() || role == Role::RandomKey;
+            if small && buffer.gpu().is_none() {
+                return Ok(());
+            }
             if buffer.gpu().map(|gpu| gpu.ordinal()) != device.ordinal() {
                 *buffer = device.bring(buffer.clone())?;
             }

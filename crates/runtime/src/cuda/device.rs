@@ -184,15 +184,21 @@ impl Device {
 
     /// What this process holds of its memory.
     pub fn memory(&self) -> MemoryStats {
+        let reserved = self.reserved();
+        let mut stats = lock(&self.figures).stats;
+        stats.reserved = reserved.max(stats.allocated);
+        stats
+    }
+
+    /// Bytes that the pool has taken from the device.
+    pub(super) fn reserved(&self) -> usize {
         let mut reserved = 0u64;
         // SAFETY: the pool is alive and the attribute a 64-bit number.
         let status = unsafe {
             let value = (&raw mut reserved).cast::<c_void>();
             (self.driver.functions.pool_get)(self.pool, POOL_RESERVED, value)
         };
-        let mut stats = lock(&self.figures).stats;
-        stats.reserved = if status == 0 { reserved as usize } else { 0 }.max(stats.allocated);
-        stats
+        if status == 0 { reserved as usize } else { 0 }
     }
 
     /// Makes the peak start again from what is in use now.
@@ -201,9 +207,12 @@ impl Device {
         figures.stats.peak = figures.stats.allocated;
     }
 
-    /// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`].
+    /// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`]. Memory that is kept for
+    /// reuse beyond the limit is given back, so that other programs have the rest of the device.
     pub fn set_limit(&self, limit: Option<usize>) {
-        lock(&self.figures).stats.limit = limit;
+        let mut figures = lock(&self.figures);
+        figures.stats.limit = limit;
+        figures.floor = 0;
     }
 
     /// Gives unused memory back to the system.

@@ -56,6 +56,7 @@ functions! {
         device_memory = "cuDeviceTotalMem_v2"(*mut usize, c_int);
         context_retain = "cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
         context_set = "cuCtxSetCurrent"(Handle);
+        context_synchronize = "cuCtxSynchronize"();
         memory_info = "cuMemGetInfo_v2"(*mut usize, *mut usize);
         pool_default = "cuDeviceGetDefaultMemPool"(*mut Handle, c_int);
         pool_set = "cuMemPoolSetAttribute"(Handle, c_int, *mut c_void);
@@ -67,6 +68,7 @@ functions! {
         host_free = "cuMemFreeHost"(*mut c_void);
         upload = "cuMemcpyHtoDAsync_v2"(Address, *const c_void, usize, Handle);
         download = "cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, Handle);
+        copy_between = "cuMemcpyPeerAsync"(Address, Handle, Address, Handle, usize, Handle);
         fill = "cuMemsetD8Async"(Address, u8, usize, Handle);
         stream_create = "cuStreamCreate"(*mut Handle, c_uint);
         stream_destroy = "cuStreamDestroy_v2"(Handle);
@@ -83,8 +85,10 @@ functions! {
         event_destroy = "cuEventDestroy_v2"(Handle);
         event_record = "cuEventRecord"(Handle, Handle);
         event_query = "cuEventQuery"(Handle);
+        event_elapsed = "cuEventElapsedTime"(*mut f32, Handle, Handle);
         event_synchronize = "cuEventSynchronize"(Handle);
         module_load = "cuModuleLoadData"(*mut Handle, *const c_void);
+        module_unload = "cuModuleUnload"(Handle);
         module_function = "cuModuleGetFunction"(*mut Handle, Handle, *const c_char);
         function_set = "cuFuncSetAttribute"(Handle, c_int, c_int);
         launch = "cuLaunchKernel"(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);

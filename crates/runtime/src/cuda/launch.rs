@@ -2,8 +2,9 @@
 
 use super::device::Device;
 use super::driver::{Address, Driver, Handle, KernelNode};
+use super::module::Function;
 use super::stream::Stream;
-use crate::error::{Result, damaged};
+use crate::error::{Error, Result, damaged};
 use kiln_base::cuda::CudaKernel;
 use kiln_base::plan::{Kernel, Plan};
 use smallvec::SmallVec;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 
 /// A kernel with known sizes.
 pub(crate) struct Launch {
-    function: Handle,
+    function: Function,
     grid: [u32; 3],
     block: [u32; 3],
     shared: u32,
@@ -24,7 +25,7 @@ pub(crate) struct Launch {
 pub(super) const GRID: [i64; 3] = [i32::MAX as i64, 65535, 65535];
 
 impl Launch {
-    fn new(kernel: &CudaKernel, function: Handle, values: &[i64]) -> Result<Launch> {
+    fn new(kernel: &CudaKernel, function: Function, values: &[i64]) -> Result<Launch> {
         let mut grid = [0; 3];
         for (i, blocks) in kernel.grid.iter().enumerate() {
             let points = blocks.points.eval_checked(values).filter(|p| *p >= 0);
@@ -54,7 +55,7 @@ impl Launch {
 
     /// A kernel that is no plan's, linked.
     pub(super) fn of(device: &Device, kernel: &CudaKernel, values: &[i64]) -> Result<Arc<Launch>> {
-        let function = device.functions(&[kernel])?[0];
+        let function = device.functions(&[kernel])?.swap_remove(0); // as many as kernels
         Ok(Arc::new(Launch::new(kernel, function, values)?))
     }
 
@@ -67,8 +68,10 @@ impl Launch {
         let mut functions = device.functions(&cuda_kernels(plan, false))?.into_iter();
         let link = |kernel: &Kernel| match kernel {
             Kernel::Cuda(k) => {
-                let function = functions.next().unwrap_or(Handle::NULL); // as many as kernels
-                Launch::new(k, function, values).map(|l| Some(Arc::new(l)))
+                let function = functions.next();
+                let lost = || Error::Internal("fewer functions than kernels".into());
+                let launch = Launch::new(k, function.ok_or_else(lost)?, values)?;
+                Ok(Some(Arc::new(launch)))
             }
             _ => Ok(None),
         };
@@ -90,9 +93,9 @@ fn cuda_kernels(plan: &Plan, bodies: bool) -> Vec<&CudaKernel> {
 }
 
 impl Device {
-    /// Compiles or loads every kernel of a plan.
-    pub(crate) fn prepare(&self, plan: &Plan) -> Result<()> {
-        self.functions(&cuda_kernels(plan, true)).map(drop)
+    /// Compiles or loads every kernel of a plan; they are loaded as long as somebody holds them.
+    pub(crate) fn prepare(&self, plan: &Plan) -> Result<Vec<Function>> {
+        self.functions(&cuda_kernels(plan, true))
     }
 }
 
@@ -106,6 +109,8 @@ pub(crate) struct Call<'a> {
     pub(crate) record: Address,
     /// Whether an error before leaves out its effect.
     pub(crate) guarded: bool,
+    /// The plan's step that it belongs to.
+    pub(crate) step: usize,
 }
 
 /// Every parameter of a call in 8 bytes; narrow ones are read from the low end.
@@ -134,7 +139,7 @@ impl Call<'_> {
         let mut parameters: SmallVec<[*mut c_void; 16]> =
             words.iter_mut().map(|w| (&raw mut *w).cast()).collect();
         with(&KernelNode {
-            function: l.function,
+            function: l.function.handle,
             grid: l.grid,
             block: l.block,
             shared: l.shared,

@@ -6,6 +6,7 @@
 //! | `KILN_CUDA_DRIVER` | the file of the driver (`libcuda`), in place of the system's |
 //! | `KILN_NVRTC` | the file or folder of NVRTC, before the usual places |
 //! | `KILN_CACHE_DIR` | where compiled kernels are kept; empty: nowhere |
+//! | `KILN_CACHE_SIZE` | how many MiB of them are kept, those used last; 1024 unless set |
 //! | `KILN_CUDA_GRAPHS` | `0`: kernels are launched one by one |
 //! | `CUDA_VISIBLE_DEVICES` | which devices there are, as the driver understands it |
 //!
@@ -45,6 +46,7 @@ pub use driver::set_driver;
 pub(crate) use graph::Graphs;
 pub(crate) use launch::{Call, Launch};
 pub(crate) use memory::Memory;
+pub(crate) use module::Function;
 pub use nvrtc::{Code, Compiled, Nvrtc, compilations};
 pub use outcome::{Note, Outcome};
 pub(crate) use session::{Job, Session};

@@ -6,11 +6,12 @@ use super::graph::Graphs;
 use super::launch::Call;
 use super::memory::Memory;
 use super::outcome::Outcome;
-use super::stream::Lane;
+use super::stream::{Event, Lane};
 use crate::error::{Error, Result};
 use crate::memory::Storage;
 use kiln_base::cuda::ErrorRecord;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A part of a plan being run on a device.
 pub(crate) struct Session {
@@ -27,6 +28,8 @@ pub(crate) struct Job<'a> {
     /// Whether one of them may report a data error.
     pub(crate) fallible: bool,
     pub(crate) graphs: Option<&'a Graphs>,
+    /// Takes the time of each step, where that is wanted; then the run is waited for.
+    pub(crate) profile: Option<&'a dyn Fn(usize, Duration)>,
     /// The memory from which all addresses follow.
     pub(crate) read: &'a [&'a Storage],
     pub(crate) written: &'a [&'a Storage],
@@ -94,6 +97,9 @@ impl Session {
             memory.before_writing(&lane.stream)?;
         }
         let (driver, record) = (self.device.driver, lane.record());
+        if let Some(profile) = job.profile {
+            return self.profiled(job, profile);
+        }
         let graphs = job.graphs.filter(|_| self.device.graphs());
         match graphs.filter(|_| (2..=LONGEST).contains(&job.count)) {
             Some(graphs) => {
@@ -103,6 +109,26 @@ impl Session {
             }
             None => (job.calls)(record, &mut |call| call.launch(driver, &lane.stream)),
         }
+    }
+}
+
+impl Session {
+    fn profiled(&self, job: &Job, profile: &dyn Fn(usize, Duration)) -> Result<()> {
+        let lane = self.lane()?;
+        let mut starts: Vec<(usize, Arc<Event>)> = Vec::new();
+        (job.calls)(lane.record(), &mut |call| {
+            if starts.last().is_none_or(|(step, _)| *step != call.step) {
+                starts.push((call.step, lane.stream.timed_event()?));
+            }
+            call.launch(self.device.driver, &lane.stream)
+        })?;
+        let end = lane.stream.timed_event()?;
+        end.synchronize()?;
+        let ends = starts.iter().skip(1).map(|(_, event)| event).chain([&end]);
+        for ((step, start), end) in starts.iter().zip(ends) {
+            profile(*step, start.until(end)?);
+        }
+        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@ use kiln_base::cuda::ErrorRecord;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A queue of work: what is given to it happens in order.
 pub(super) struct Stream {
@@ -64,10 +65,19 @@ impl Stream {
 
     /// An event that happens once everything given so far is done.
     pub(super) fn event(self: &Arc<Stream>) -> Result<Arc<Event>> {
+        self.record(DISABLE_TIMING)
+    }
+
+    /// The same, that knows when it happens.
+    pub(super) fn timed_event(self: &Arc<Stream>) -> Result<Arc<Event>> {
+        self.record(0)
+    }
+
+    fn record(self: &Arc<Stream>, flags: u32) -> Result<Arc<Event>> {
         let f = &self.driver.functions;
         let mut handle = Handle::NULL;
         // SAFETY: the context is current and the place writable.
-        let status = unsafe { (f.event_create)(&mut handle, DISABLE_TIMING) };
+        let status = unsafe { (f.event_create)(&mut handle, flags) };
         self.driver.check("cuEventCreate", status)?;
         let event = Event {
             driver: self.driver,
@@ -103,6 +113,18 @@ impl Event {
     pub(super) fn happened(&self) -> bool {
         // SAFETY: the event is alive.
         unsafe { (self.driver.functions.event_query)(self.handle) != NOT_READY }
+    }
+
+    /// The time from this timed event to another that has happened.
+    pub(super) fn until(&self, end: &Event) -> Result<Duration> {
+        let mut milliseconds = 0.0;
+        let elapsed = self.driver.functions.event_elapsed;
+        // SAFETY: both events are alive and the place is writable.
+        let status = unsafe { elapsed(&mut milliseconds, self.handle, end.handle) };
+        self.driver.check("cuEventElapsedTime", status)?;
+        Ok(Duration::from_secs_f64(
+            f64::from(milliseconds.max(0.0)) / 1e3,
+        ))
     }
 
     /// Waits for it on the host.

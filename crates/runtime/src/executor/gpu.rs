@@ -93,8 +93,9 @@ pub(super) struct Around<'a> {
     pub record: *mut u8,
     /// The step from which on an error before leaves out the effect.
     pub guarded_from: usize,
-    /// In a body, the numbers of its sites in the plan around all.
+    /// In a body, the numbers of its sites in the plan around all, and the step there.
     pub sites: Option<&'a [u32]>,
+    pub step: Option<usize>,
 }
 
 /// Gives the calls of these steps to the sink.
@@ -113,6 +114,7 @@ pub(super) fn expand(
             record: around.record,
             guarded_from: if guarded { 0 } else { usize::MAX },
             sites: Some(&sites),
+            step: around.step.or(Some(step.step)),
         };
         let scratch = || place(Loc::Arena(step.scratch));
         match &*step.work {
@@ -122,6 +124,7 @@ pub(super) fn expand(
                 sites,
                 record: around.record as u64,
                 guarded,
+                step: around.step.unwrap_or(step.step),
             })?,
             Work::Loop(l) => l.expand(&args, scratch(), within, sink)?,
             Work::If(i) => i.expand(&args, scratch(), within, sink)?,
@@ -167,6 +170,7 @@ impl Loop {
                 sites: SmallVec::new(),
                 record: around.record as u64,
                 guarded: around.guarded(),
+                step: around.step.unwrap_or(0),
             })?;
         }
         let numbers = self.numbers.as_ref().map(|n| n.storage().ptr());
@@ -201,6 +205,7 @@ impl If {
             sites: SmallVec::new(),
             record: around.record as u64,
             guarded: around.guarded(),
+            step: around.step.unwrap_or(0),
         };
         sink(call(branch, smallvec![args[self.condition], scratch]))?;
         let at = self.places(args, scratch);
@@ -211,6 +216,7 @@ impl If {
                 record: scratch.wrapping_add(i * size_of::<ErrorRecord>()),
                 guarded_from: 0,
                 sites: Some(sites),
+                step: around.step,
             };
             body.expand(&at, side, sink)?;
         }

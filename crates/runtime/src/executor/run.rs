@@ -147,17 +147,21 @@ impl<'a> Part<'a> {
             .chain(held)
             .collect();
         let written: Vec<&Storage> = on_gpu.written.iter().map(|l| storage(*l)).collect();
+        let add = |step, time| exe.profile.add(step, time);
+        let profiled = !self.preparing && exe.profile.on();
         let job = Job {
             calls: &|record, sink| {
                 let around = gpu::Around {
                     record: record as *mut u8,
                     guarded_from,
                     sites: None,
+                    step: None,
                 };
                 gpu::expand(steps, &place, around, sink)
             },
             count: on_gpu.calls,
             fallible: on_gpu.fallible,
+            profile: profiled.then_some(&add),
             graphs: (!self.preparing).then_some(&on_gpu.graphs),
             read: &read,
             written: &written,

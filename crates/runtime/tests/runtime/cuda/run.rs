@@ -188,3 +188,41 @@ fn buffers_copy_both_ways_and_say_where_they_are() {
             .contains("GPU kernel in a plan for the CPU")
     );
 }
+
+#[test]
+fn steps_are_timed_by_the_device() {
+    let Some(device) = device() else { return };
+    let exe = Executable::on_gpu(chain(), &device).unwrap();
+    let inputs = [numbers(&device, &[1.0; 5000]).unwrap(), scalar(1.0)];
+    exe.run_shared(&inputs).unwrap();
+    exe.profile(true);
+    for _ in 0..3 {
+        let out = exe.run_shared(&inputs).unwrap();
+        assert_eq!(out[0].to_vec::<f32>().unwrap()[4999], 9.0);
+    }
+    let times = exe.step_times();
+    let seen: Vec<(usize, &str, u64)> = times
+        .iter()
+        .map(|t| (t.step, t.kernel.as_str(), t.runs))
+        .collect();
+    assert_eq!(
+        seen,
+        [(0, "scaled", 3), (1, "plus_one", 3), (2, "square", 3)]
+    );
+    assert!(times.iter().all(|t| t.total >= t.least * 3));
+    exe.profile(false);
+    exe.run_shared(&inputs).unwrap();
+    assert!(exe.step_times().is_empty());
+}
+
+#[test]
+fn numbers_of_the_host_go_along() {
+    let Some(device) = device() else { return };
+    let exe = Executable::on_gpu(chain(), &device).unwrap();
+    let x = numbers(&device, &[1.0, 2.0, 3.0]).unwrap();
+    for scale in [1.0, 2.0, 0.5] {
+        let out = exe.run_shared(&[x.clone(), scalar(scale)]).unwrap();
+        let want = [1.0f32, 2.0, 3.0].map(|x| (2.0 * scale * x + 1.0).powi(2));
+        assert_eq!(out[0].to_vec::<f32>().unwrap(), want);
+    }
+}
