@@ -45,6 +45,39 @@ fn loops_and_branches_run_there() {
 }
 
 #[test]
+fn recurrent_layers_are_loops_there() {
+    let Some(gpu) = device() else { return };
+    let run = |device: Device| {
+        kiln::manual_seed(11);
+        let lstm = kiln::nn::LSTM::new(3, 5).unwrap();
+        let lstm = lstm.bidirectional(true).unwrap();
+        let gru = kiln::nn::GRU::new(10, 4).unwrap();
+        lstm.to(device).unwrap();
+        gru.to(device).unwrap();
+        let x = (matrix(6 * 2, 3) * 0.2).reshape([6, 2, 3]).to(device);
+        let (y, (h, c)) = lstm.forward(&x, None);
+        let (y, last) = gru.forward(&y, None);
+        let loss = y.square().sum((), false) + last.sum((), false) + (h * c).sum((), false);
+        if device == gpu {
+            let kernels = kiln::explain(&[&loss]).unwrap();
+            assert!(kernels.contains("\n  loop\n"), "{kernels}");
+        }
+        loss.backward().unwrap();
+        let parameters = [lstm.parameters(), gru.parameters()].concat();
+        let mut all = vec![floats(&loss)];
+        all.extend(parameters.iter().map(|p| floats(&p.grad().unwrap())));
+        all
+    };
+    for (there, here) in run(gpu).iter().zip(run(Device::Cpu)) {
+        let scale = here.iter().fold(0f32, |m, x| m.max(x.abs()));
+        assert_eq!(there.len(), here.len());
+        for (a, b) in there.iter().zip(here) {
+            assert!((a - b).abs() <= 1e-5 * scale, "{a} {b} of {scale}");
+        }
+    }
+}
+
+#[test]
 fn custom_operators_run_there() {
     let Some(gpu) = device() else { return };
     let source = "template <class T>

@@ -233,11 +233,9 @@ impl Device {
     /// If the device failed.
     pub fn synchronize(&self) -> Result<()> {
         self.activate()?;
-        self.copies.synchronize()?;
-        // Those of runs in flight are waited for by these.
-        let streams: Vec<Arc<Stream>> =
-            lock(&self.lanes).iter().map(|l| l.stream.clone()).collect();
-        streams.iter().try_for_each(|s| s.synchronize())
+        // SAFETY: the context is current.
+        let status = unsafe { (self.driver.functions.context_synchronize)() };
+        self.driver.check("the GPU's work failed", status)
     }
 
     /// Whether repeated runs of a plan are replayed as CUDA graphs. On unless `KILN_CUDA_GRAPHS=0`.

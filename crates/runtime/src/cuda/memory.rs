@@ -98,14 +98,7 @@ impl Memory {
         }
         device.driver.check("cuMemAllocAsync", status)?;
         memory.address = address;
-        // Others get what the pool holds back beyond the limit.
-        if lock(&device.figures)
-            .stats
-            .limit
-            .is_some_and(|l| device.reserved() > l)
-        {
-            device.empty_cache()?;
-        }
+        device.keep_within_limit()?;
         Ok(memory)
     }
 

@@ -66,17 +66,15 @@ impl Session {
         job: &Job,
         explain: impl Fn(ErrorRecord) -> Error + Send + Sync + 'static,
     ) -> Result<Option<Arc<Outcome>>> {
-        let enqueued = self.enqueue(job);
+        let slot = job.fallible.then(|| self.device.slot()).transpose()?;
         let lane = self.lane()?;
+        let handed_over = || slot.as_ref().map_or(Ok(()), |slot| lane.hand_over(slot));
+        let enqueued = self.enqueue(job).and_then(|()| handed_over());
         if let Err(e) = enqueued {
             // Nothing of this run may go on behind the caller's back. The lane is not used again.
             let _ = lane.stream.synchronize();
             self.lane = None;
             return Err(e);
-        }
-        let slot = job.fallible.then(|| self.device.slot()).transpose()?;
-        if let Some(slot) = &slot {
-            lane.hand_over(slot)?;
         }
         let event = lane.stream.event()?;
         let memories = |list: &[&Storage], written| {

@@ -35,11 +35,14 @@ impl Tensor {
             Ok(copy) => copy,
             Err(e) => Tensor::poisoned(e, loc),
         };
-        let mut moved = custom_function(
-            &[self],
-            |x| copy(&x[0]),
-            move |_, _, g| vec![Some(g.to(back))],
-        );
+        let mut moved = match self.requires_grad() {
+            true => custom_function(
+                &[self],
+                |x| copy(&x[0]),
+                move |_, _, g| vec![Some(g.to(back))],
+            ),
+            false => copy(self),
+        };
         moved.names = self.names.clone();
         moved
     }
