@@ -249,12 +249,12 @@ mod tests {
             version,
             architectures,
         };
+        assert!(Compiler::from_bytes(&written.bytes()[..9]).is_none());
         let read = Compiler::from_bytes(&written.bytes()).unwrap();
         assert_eq!(
             (read.version, read.architectures),
             (written.version, written.architectures)
         );
-        assert!(Compiler::from_bytes(&written.bytes()[..9]).is_none());
     }
 
     #[test]
