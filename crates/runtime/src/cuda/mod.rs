@@ -24,6 +24,7 @@ mod library;
 mod memory;
 mod module;
 mod nvrtc;
+mod resources;
 mod stream;
 
 pub use cache::cache_hits;
@@ -31,4 +32,6 @@ pub use device::{Device, count};
 pub use driver::set_driver;
 pub(crate) use launch::{Call, Graphs, Launch, Session};
 pub(crate) use memory::Memory;
+pub use module::compile_units;
 pub use nvrtc::{Code, Compiled, Nvrtc, compilations};
+pub use resources::Resources;
