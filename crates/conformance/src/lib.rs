@@ -21,5 +21,5 @@ pub use case::{Case, CaseError, Kind, read_tensors, write_tensors};
 pub use compare::{Verdict, judge};
 pub use engine::{Array, Engine};
 pub use golden::{GoldenError, ids, unpack};
-pub use run::{Outcome, run};
+pub use run::{Outcome, record, run};
 pub use train::{Run, TrainError};
