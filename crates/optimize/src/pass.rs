@@ -2,7 +2,7 @@
 
 use crate::passes::{
     broadcasts, centring, common_subexpressions, constant_fold, dead_code, folding, identities,
-    loop_values, padding, products, reductions, slices, views,
+    loop_values, merging, padding, products, reductions, slices, views,
 };
 use crate::{OptimizeError, Patch, Rewriter, View};
 use kiln_ir::NodeId;
@@ -53,6 +53,7 @@ pub fn passes() -> &'static [Pass] {
         constant_fold::PASS,
         common_subexpressions::PASS,
         folding::PASS,
+        merging::PASS,
         reductions::PASS,
         centring::PASS,
     ]

@@ -9,6 +9,7 @@ pub mod decompose;
 pub mod folding;
 pub mod identities;
 pub mod loop_values;
+pub mod merging;
 pub mod padding;
 pub mod products;
 pub mod reductions;

@@ -6,6 +6,7 @@ mod compare;
 mod driver;
 mod folding;
 mod generate;
+mod merging;
 mod norms;
 mod planted;
 mod random;
