@@ -12,3 +12,4 @@ mod planted;
 mod random;
 mod rng;
 mod snapshots;
+mod wrong_rules;

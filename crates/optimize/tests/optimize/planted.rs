@@ -27,7 +27,11 @@ pub const STEPS: &[fn(&mut Generator) -> Option<Value>] = &[
 ];
 
 fn signs(g: &mut Generator) -> Option<Value> {
-    let a = g.any();
+    let mut a = g.any();
+    if g.rng.coin(30) {
+        a = g.b().cast(&a, DType::U8).ok()?;
+        g.values.push(a);
+    }
     let b = g.partner(a);
     let minus_one = g.b().scalar_like(-1.0, &a).ok()?;
     let at = g.rng.below(10);
@@ -111,6 +115,11 @@ fn choice(g: &mut Generator) -> Option<Value> {
 
 fn power(g: &mut Generator) -> Option<Value> {
     let x = g.any_of(DType::F32);
+    if g.rng.coin(20) {
+        // Zeros of both signs, and 0 more.
+        let zeros = g.b().with(Pw::Mul, &x, 0.0).ok()?;
+        return g.b().with(Pw::Add, &zeros, 0.0).ok();
+    }
     let number = g.rng.pick(&[
         2.0,
         -4.0,

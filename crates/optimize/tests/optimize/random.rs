@@ -94,11 +94,15 @@ fn each_pass_alone_changes_no_bit() {
 fn stopping_after_any_patch_is_right() {
     for seed in 0..seeds() / 20 {
         let graph = random_graph(seed);
-        let (_, report) = optimize(graph.clone(), &Options::default()).unwrap();
+        let exact = Options {
+            exact: true,
+            ..Options::default()
+        };
+        let (_, report) = optimize(graph.clone(), &exact).unwrap();
         for n in 0..report.fired.len() {
             let options = Options {
                 max_patches: Some(n),
-                ..Options::default()
+                ..exact.clone()
             };
             let stopped = flaw(&graph, passes(), &options, seed).unwrap();
             assert!(stopped.stopped);
