@@ -68,10 +68,10 @@ fn source<'a>(view: &View<'a>, v: Value) -> Option<Source<'a>> {
 /// The shape that all sources stretch to, if it is smaller than `shape` and one of them is no number.
 fn joint(view: &View<'_>, sources: &[Source<'_>], shape: &[Dim]) -> Option<Shape> {
     let mut small = Shape::from_elem(Dim::ONE, shape.len());
-    let mut any = false;
+    let mut rank = None;
     for s in sources {
         let Source::Value(v) = s else { continue };
-        any = true;
+        rank = rank.max(Some(view.fact(*v).rank()));
         let from = &view.fact(*v).shape;
         let added = shape.len() - from.len();
         for (a, d) in from.iter().enumerate().filter(|(_, d)| !d.is(1)) {
@@ -79,8 +79,8 @@ fn joint(view: &View<'_>, sources: &[Source<'_>], shape: &[Dim]) -> Option<Shape
         }
     }
     let smaller = small.iter().zip(shape).any(|(s, d)| s.is(1) && !d.is(1));
-    let added = small.iter().take_while(|d| d.is(1)).count();
-    (any && smaller).then(|| small.drain(added..).collect())
+    let added = shape.len() - rank?;
+    smaller.then(|| small.drain(added..).collect())
 }
 
 /// max(broadcast(x), the stretched axes) = x.

@@ -1,8 +1,7 @@
-//! Sums of sums, and sums with zero:
+//! Reductions of reductions:
 //!
 //! ```text
 //! reduce_of_reduce   f(f(x, A), B) = f(x, A ∪ B)    Σ (c · Σ x) = c · ΣΣ x, and the same with / c
-//! zero_term          x + 0 = x    0 + x = x    0 − x = −x
 //! ```
 //!
 //! f is a sum, a product or an extreme. Between the two may stand reshapes that add or remove dims of one
@@ -10,7 +9,7 @@
 //! x is left, in one kernel.
 //!
 //! Changes rounding: the order of the terms is another one, and in f16 and bf16 the inner result is not
-//! rounded. `x + 0` differs from x in the sign of a zero.
+//! rounded.
 
 use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
 use kiln_base::prim::Reduction;
@@ -20,9 +19,9 @@ use kiln_ir::{Builder, Dim, NodeId, Op, OpError, Pw, Value};
 /// The pass.
 pub const PASS: Pass = Pass {
     name: "reductions",
-    about: "merges reductions of reductions and drops zeros from sums",
+    about: "merges reductions of reductions",
     exact: false,
-    run: Run::Rules(&[&ReduceOfReduce, &ZeroTerm]),
+    run: Run::Rules(&[&ReduceOfReduce]),
 };
 
 /// f(f(x, A), B) = f(x, A ∪ B).
@@ -123,32 +122,4 @@ fn written(
         y = patch.pointwise(*op, &[y, number])?;
     }
     Ok(y)
-}
-
-/// x + 0 = x.
-pub struct ZeroTerm;
-
-impl Rule for ZeroTerm {
-    fn name(&self) -> &'static str {
-        "zero_term"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::Pointwise(p) = &node.op else {
-            return None;
-        };
-        let zero = |i: usize| {
-            view.as_full(node.inputs[i])
-                .is_some_and(|f| f.value.as_f64() == 0.0)
-        };
-        match p.0 {
-            Pw::Add if zero(1) => view.replace(id, node.inputs[0]),
-            Pw::Add if zero(0) => view.replace(id, node.inputs[1]),
-            Pw::Sub if zero(0) => {
-                view.replace_with(id, kiln_ir::ops::Pointwise(Pw::Neg), &node.inputs[1..])
-            }
-            _ => None,
-        }
-    }
 }

@@ -55,7 +55,7 @@ fn the_list_of_passes_reads_well() {
     common_subexpressions: computes equal expressions once
     folding: folds scales, shifts and batch norms beside a product into its weight (rounds)
     merging: merges products that share an operand (rounds)
-    reductions: merges reductions of reductions and drops zeros from sums (rounds)
+    reductions: merges reductions of reductions (rounds)
     centring: drops what a mean takes away, such as the bias in front of a batch norm (rounds)
     ");
 }

@@ -5,7 +5,7 @@ use crate::rng::{Rng, loc, random_inputs};
 use kiln_base::prim::Reduction;
 use kiln_ir::eval::{Mode, evaluate};
 use kiln_ir::ops::{MatMul, Reduce};
-use kiln_ir::{Builder, DType, Dim, Fact, Graph, GraphBuilder, OpError, Pw, Role, Value};
+use kiln_ir::{Builder, DType, Dim, Fact, Graph, GraphBuilder, OpError, Pw, Role};
 use kiln_optimize::{Options, Report, optimize};
 
 /// Optimises, and compares where nothing but f64 rounds.
@@ -200,24 +200,4 @@ fn a_factor_stays_between_extremes() {
         let (_, report) = same(&graph, &mut rng);
         assert_eq!(report.count("reduce_of_reduce"), 0, "{report}");
     }
-}
-
-#[test]
-fn zeros_leave_sums() {
-    let mut graph = Graph::default();
-    let mut b = GraphBuilder::new(&mut graph, loc(1));
-    let x = b.input(Fact::new(DType::F32, [3]), Role::Data);
-    let zero = b.scalar_like(0.0, &x).expect("a number");
-    let mut op = |pw: Pw, operands: &[Value]| b.pointwise(pw, operands).expect("broadcasts");
-    let (left, right, minus) = (
-        op(Pw::Add, &[zero, x]),
-        op(Pw::Add, &[x, zero]),
-        op(Pw::Sub, &[zero, x]),
-    );
-    for v in [left, right, minus] {
-        graph.add_output(v);
-    }
-    let (after, report) = optimize(graph, &Options::default()).expect("a legal program");
-    assert!(report.count("zero_term") >= 2, "{report}");
-    assert_eq!(after.len(), 2, "{after}");
 }
