@@ -19,7 +19,6 @@ mod named;
 mod numbers;
 mod operators;
 mod ops;
-mod oracle;
 mod plan_cache;
 mod pretrained;
 mod printing;
@@ -30,6 +29,7 @@ mod vars;
 mod views;
 mod worked_examples;
 
+use kiln_conformance::oracle;
 use kiln::{DType, Tensor};
 
 /// An f32 tensor of these values, shape `[n]`.
