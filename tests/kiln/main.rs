@@ -7,6 +7,7 @@ mod checkpointing;
 mod compiled;
 mod control_flow;
 mod cuda;
+mod cuda_sweep;
 mod custom_ops;
 mod determinism;
 mod embedded;
@@ -29,8 +30,8 @@ mod vars;
 mod views;
 mod worked_examples;
 
-use kiln_conformance::oracle;
 use kiln::{DType, Tensor};
+use kiln_conformance::oracle;
 
 /// An f32 tensor of these values, shape `[n]`.
 #[track_caller]

@@ -9,7 +9,7 @@ use std::process::Command;
 const SUITES: [(&str, &[&str], bool); 3] = [
     ("runtime", &["cuda::"], false),
     ("kiln", &["cuda"], false),
-    ("kiln", &["ops::", "operators::"], true),
+    ("kiln", &["ops::"], true),
 ];
 
 pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
@@ -61,7 +61,11 @@ fn suite(
         let errors = String::from_utf8_lossy(&output.stderr);
         let lines: Vec<&str> = text.lines().chain(errors.lines()).collect();
         let end = &lines[lines.len().saturating_sub(15)..];
-        report.wrong(format!("{name} ended with {}: {}", output.status, end.join(" | ")));
+        report.wrong(format!(
+            "{name} ended with {}: {}",
+            output.status,
+            end.join(" | ")
+        ));
     } else if done == 0 {
         report.wrong(format!("{name} has no tests named {filters:?}"));
     }

@@ -49,7 +49,10 @@ fn train(device: Device, epochs: usize) -> std::result::Result<(Vec<f32>, i64, u
     let part = |i: usize| {
         let places: Vec<i64> = parts[i].indices().iter().map(|p| *p as i64).collect();
         let places = Tensor::from_slice(&places, [places.len()]);
-        (images.index_select(0, &places), labels.index_select(0, &places))
+        (
+            images.index_select(0, &places),
+            labels.index_select(0, &places),
+        )
     };
     let network = network()?;
     network.to(device)?;

@@ -179,7 +179,17 @@ impl Driver {
             let places = places.as_mut_ptr();
             let nothing = std::ptr::null_mut();
             (f.launch)(
-                function, x, y, z, vector.block, 1, 1, shared, null, places, nothing,
+                function,
+                x,
+                y,
+                z,
+                vector.block,
+                1,
+                1,
+                shared,
+                null,
+                places,
+                nothing,
             )
         };
         check("cuLaunchKernel", status)?;

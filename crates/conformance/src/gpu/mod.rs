@@ -31,6 +31,8 @@ pub struct Settings {
     pub device: Device,
     /// Random programs to run.
     pub seeds: u64,
+    /// The first of them.
+    pub first: u64,
     /// Whether parts that check a long run take a small share of it.
     pub short: bool,
     /// Where outputs of hardware are stored, if anywhere.
@@ -47,6 +49,7 @@ impl Settings {
         Settings {
             device,
             seeds: 1000,
+            first: 0,
             short: false,
             out: None,
             tests: None,

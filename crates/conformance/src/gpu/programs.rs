@@ -3,6 +3,7 @@
 use super::{Failed, Report, Settings};
 use crate::programs::{RULES, check, differentiated, excused, plain};
 use kiln_compiler::Options;
+use kiln_ir::Graph;
 use kiln_ir::fuzz::{Config, coverage, features};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,10 +49,10 @@ pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
     let mut rules: BTreeMap<&str, u64> = BTreeMap::new();
     let mut covered: BTreeSet<String> = BTreeSet::new();
     let wanted = wanted(settings.seeds);
-    for seed in 0..settings.seeds {
-        progress(seed, settings.seeds);
+    for seed in settings.first..settings.first + settings.seeds {
+        progress(seed - settings.first, settings.seeds);
         let graph = config().graph(seed);
-        let result = check(&graph, seed, &ways(seed));
+        let result = run_one(&graph, seed, settings);
         if let Ok(fired) = &result {
             fired
                 .iter()
@@ -65,27 +66,33 @@ pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
     for rule in RULES.iter().filter(|r| !r.contains("loop")) {
         let fired = rules.get(rule).copied().unwrap_or(0);
         if settings.seeds >= MANY && share(fired) < 0.01 {
-            report.wrong(format!("{rule} fired in {fired} of {} programs", settings.seeds));
+            report.wrong(format!(
+                "{rule} fired in {fired} of {} programs",
+                settings.seeds
+            ));
         }
     }
     let missing: Vec<&String> = wanted.difference(&covered).collect();
     if !missing.is_empty() {
         report.wrong(format!("no program has {missing:?}"));
     }
-    report.note(format!("{} features of programs are covered", covered.len()));
+    report.note(format!(
+        "{} features of programs are covered",
+        covered.len()
+    ));
     Ok(())
 }
 
 pub(super) fn run_gradients(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
     let seeds = settings.seeds.div_ceil(2);
     let mut without = 0;
-    for seed in 0..seeds {
-        progress(seed, seeds);
+    for seed in settings.first..settings.first + seeds {
+        progress(seed - settings.first, seeds);
         let Some(graph) = differentiated(config().graph(seed)) else {
             without += 1;
             continue;
         };
-        let result = check(&graph, seed, &ways(seed)).map(drop);
+        let result = run_one(&graph, seed, settings).map(drop);
         let result = result.or_else(|e| match excused(&graph, seed, &e) {
             true => Ok(()),
             false => Err(e),
@@ -96,6 +103,18 @@ pub(super) fn run_gradients(settings: &Settings, report: &mut Report) -> Result<
         report.wrong(format!("{without} of {seeds} programs have no gradients"));
     }
     Ok(())
+}
+
+/// Runs a program; of one that is wrong the message says whether the CPU's engine is too. A single program is
+/// printed.
+fn run_one(graph: &Graph, seed: u64, settings: &Settings) -> Result<Vec<&'static str>, String> {
+    if settings.seeds == 1 {
+        eprintln!("{graph}");
+    }
+    check(graph, seed, &ways(seed)).map_err(|e| match check(graph, seed, &[Options::default()]) {
+        Ok(_) => format!("{e}; on the CPU it is right"),
+        Err(here) => format!("{e}; on the CPU {here}"),
+    })
 }
 
 fn progress(seed: u64, seeds: u64) {

@@ -68,7 +68,8 @@ impl Report {
 
     /// As JSON.
     pub fn to_json(&self) -> Value {
-        let figure = |f: &Figure| json!({"name": f.name, "unit": f.unit, "kiln": f.kiln, "torch": f.torch});
+        let figure =
+            |f: &Figure| json!({"name": f.name, "unit": f.unit, "kiln": f.kiln, "torch": f.torch});
         json!({
             "held": self.held,
             "wrong": self.wrong,
@@ -110,15 +111,17 @@ impl Report {
             (true, n) => format!(" {n} checks hold."),
             (false, n) => format!(" **{} wrong**, {n} checks hold.", self.wrong.len()),
         };
-        let mut text = format!(
-            "## {name}\n\n{claim}.{state} {:.0} s.\n\n",
-            self.seconds
-        );
+        let mut text = format!("## {name}\n\n{claim}.{state} {:.0} s.\n\n", self.seconds);
         if !self.figures.is_empty() {
             text += "| | Kiln | PyTorch | unit |\n|---|---:|---:|---|\n";
             for f in &self.figures {
                 let torch = f.torch.map_or("–".to_string(), number);
-                text += &format!("| {} | {} | {torch} | {} |\n", f.name, number(f.kiln), f.unit);
+                text += &format!(
+                    "| {} | {} | {torch} | {} |\n",
+                    f.name,
+                    number(f.kiln),
+                    f.unit
+                );
             }
             text.push('\n');
         }
@@ -158,6 +161,9 @@ mod tests {
         assert!(text.contains("**1 wrong**, 1 checks hold."), "{text}");
         assert!(text.contains("- WRONG product: 3 is not 4\n"), "{text}");
         assert!(text.contains("| copy | 1235 | – | GB/s |"), "{text}");
-        assert!(text.contains("| softmax | 0.0123 | 98.8 | GB/s |"), "{text}");
+        assert!(
+            text.contains("| softmax | 0.0123 | 98.8 | GB/s |"),
+            "{text}"
+        );
     }
 }

@@ -23,7 +23,9 @@ pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
         }
     }
     if unsupported > 0 {
-        report.note(format!("{unsupported} samples are of operators that Kiln has not"));
+        report.note(format!(
+            "{unsupported} samples are of operators that Kiln has not"
+        ));
     }
     Ok(())
 }

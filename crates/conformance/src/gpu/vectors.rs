@@ -16,7 +16,10 @@ pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
     for vector in vectors() {
         // Code for `sm_90a` runs on that alone.
         if vector.architecture.ends_with('a') && (major, minor) != (9, 0) {
-            report.note(format!("skipped: {} is for {}", vector.name, vector.architecture));
+            report.note(format!(
+                "skipped: {} is for {}",
+                vector.name, vector.architecture
+            ));
             continue;
         }
         let found = match driver.outputs(&vector) {

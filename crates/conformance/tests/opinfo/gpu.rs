@@ -77,7 +77,11 @@ fn the_command_proves_the_emulated_device() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}\n{errors}");
     let page = std::fs::read_to_string(out.join("gpu.md")).unwrap();
-    for line in ["Nothing is wrong.", "- commit: abc", "none: the device is emulated"] {
+    for line in [
+        "Nothing is wrong.",
+        "- commit: abc",
+        "none: the device is emulated",
+    ] {
         assert!(page.contains(line), "{page}");
     }
     let json = std::fs::read(out.join("gpu.json")).unwrap();
@@ -99,5 +103,8 @@ fn the_command_says_what_is_wrong() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(errors.contains("no part nothing; there are vectors"), "{errors}");
+    assert!(
+        errors.contains("no part nothing; there are vectors"),
+        "{errors}"
+    );
 }

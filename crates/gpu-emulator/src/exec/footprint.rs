@@ -146,3 +146,60 @@ fn meeting(mine: &Page, theirs: &Page, word: usize) -> Option<(usize, &'static s
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Memory;
+
+    /// What is wrong with two blocks that touch these bytes of an allocation.
+    fn race(first: (usize, usize, Touch), second: (usize, usize, Touch)) -> Option<String> {
+        let memory = Memory::default();
+        memory.allocate(3 * PAGE);
+        let view = memory.view();
+        let (footprint, mut touched) = (Footprint::default(), Touched::default());
+        for (i, (offset, len, how)) in [first, second].into_iter().enumerate() {
+            touched.touch(0, offset, len, how);
+            // A block may touch its own bytes in any way.
+            touched.touch(0, 3 * PAGE - 8 + 4 * i, 4, Touch::Write);
+            touched.touch(0, 3 * PAGE - 8 + 4 * i, 4, Touch::Read);
+            if let Err(raised) = footprint.add(&mut touched, &view) {
+                assert_eq!((i, raised.kind), (1, FaultKind::GlobalRace));
+                return Some(raised.message);
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn bytes_that_one_block_writes_are_its_own() {
+        use Touch::{Atomic, Read, Write};
+        for (a, b, wrong) in [
+            (Read, Read, false),
+            (Atomic, Atomic, false),
+            (Write, Write, true),
+            (Read, Write, true),
+            (Write, Read, true),
+            (Atomic, Read, true),
+            (Write, Atomic, true),
+        ] {
+            // Inside a word, over words and over pages; the last byte alone is shared.
+            for (offset, len) in [(0, 1), (62, 4), (100, 300), (PAGE - 70, 2 * PAGE - 100)] {
+                let last = offset + len - 1;
+                let found = race((offset, len, a), (last, 9, b));
+                assert_eq!(
+                    found.is_some(),
+                    wrong,
+                    "{a:?} {b:?} {offset} {len}: {found:?}"
+                );
+                if let Some(message) = found {
+                    assert!(
+                        message.contains(&format!(", {last} bytes into")),
+                        "{message}"
+                    );
+                }
+                assert_eq!(race((offset, len, a), (last + 1, 9, b)), None);
+            }
+        }
+    }
+}

@@ -49,7 +49,11 @@ impl Case {
     fn check(&self, report: &mut Report) -> Result<()> {
         for result in self.once()? {
             let finite = result.sum((), false).isfinite().item::<bool>()?;
-            let result = if finite { Ok(()) } else { Err("is not finite".into()) };
+            let result = if finite {
+                Ok(())
+            } else {
+                Err("is not finite".into())
+            };
             report.check(&self.name, result);
         }
         Ok(())

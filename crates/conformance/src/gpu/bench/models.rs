@@ -94,7 +94,11 @@ fn resnet(settings: &Settings, dtype: DType, name: &str) -> std::result::Result<
     let blocks = if small { [1, 1, 0, 0] } else { [3, 4, 6, 3] };
     let network = with_dtype(dtype, || ResNet50::new(blocks))?;
     network.prepare(settings.device)?;
-    let shape = if small { [1, 3, 32, 32] } else { [32, 3, 224, 224] };
+    let shape = if small {
+        [1, 3, 32, 32]
+    } else {
+        [32, 3, 224, 224]
+    };
     let images = randn(shape, dtype, settings.device)?;
     Ok(Case::new(
         format!("ResNet-50, 32 images of 224x224, {name}"),
@@ -115,7 +119,11 @@ fn encoder(settings: &Settings, dtype: DType, name: &str) -> std::result::Result
     })?;
     layer.eval();
     layer.to(settings.device)?;
-    let shape = if small { [1, 5, width] } else { [8, 512, width] };
+    let shape = if small {
+        [1, 5, width]
+    } else {
+        [8, 512, width]
+    };
     let tokens = randn(shape, dtype, settings.device)?;
     Ok(Case::new(
         format!("encoder block, d 1024, 16 heads, 8x512 tokens, {name}"),
@@ -150,5 +158,7 @@ pub(in super::super) fn run(
         ]
     });
     let cases = cases.map(|case| Ok((case?, 1.0)));
-    table(settings, report, "models", "ms", cases, |time, _| time * 1e3)
+    table(settings, report, "models", "ms", cases, |time, _| {
+        time * 1e3
+    })
 }

@@ -28,14 +28,21 @@ pub(in super::super) fn run(
     let products = matrices.map(|((dtype, name), [m, n, k])| {
         let name = format!("matmul {m}x{n}x{k} {name}");
         let [m, n, k] = if small { [65, 33, 40] } else { [m, n, k] };
-        let inputs = vec![randn([m, k], *dtype, device)?, randn([k, n], *dtype, device)?];
+        let inputs = vec![
+            randn([m, k], *dtype, device)?,
+            randn([k, n], *dtype, device)?,
+        ];
         let case = Case::new(name, inputs, |x| Ok(vec![x[0].matmul(&x[1])]))?;
         Ok((case, 2.0 * (m * n * k) as f64))
     });
     let convolutions = TYPES.iter().flat_map(|t| CONVOLUTIONS.map(|c| (t, c)));
     let convolutions = convolutions.map(|((dtype, name), [n, c, o, size, kernel])| {
         let name = format!("conv2d {n}x{c}x{size}x{size}, {o} of {kernel}x{kernel}, {name}");
-        let [n, c, o, size] = if small { [1, 6, 10, 7] } else { [n, c, o, size] };
+        let [n, c, o, size] = if small {
+            [1, 6, 10, 7]
+        } else {
+            [n, c, o, size]
+        };
         let inputs = vec![
             randn([n, c, size, size], *dtype, device)?,
             randn([o, c, kernel, kernel], *dtype, device)?,
@@ -43,7 +50,10 @@ pub(in super::super) fn run(
         let padding = (kernel / 2) as i64;
         let conv = |x: &[Tensor]| Ok(vec![x[0].conv2d(&x[1], None, 1, padding, 1, 1)]);
         let case = Case::new(name, inputs, conv)?;
-        Ok((case, 2.0 * (n * o * size * size * c * kernel * kernel) as f64))
+        Ok((
+            case,
+            2.0 * (n * o * size * size * c * kernel * kernel) as f64,
+        ))
     });
     let rate = |time: f64, flops: f64| flops / time / 1e12;
     let cases = products.chain(convolutions);

@@ -82,21 +82,15 @@ fn cases(small: bool) -> Vec<Row> {
             3.0,
             |x| {
                 let width = x[0].shape()?[1];
-                let leaves: Vec<Tensor> =
-                    x[..3].iter().map(|t| t.requires_grad_(true)).collect();
+                let leaves: Vec<Tensor> = x[..3].iter().map(|t| t.requires_grad_(true)).collect();
                 let y = layer_norm(&leaves, width);
                 gradients(&y, &x[3], &leaves.iter().collect::<Vec<_>>())
             },
         ),
-        (
-            "softmax backward",
-            vec![matrix.clone(), matrix],
-            3.0,
-            |x| {
-                let leaf = x[0].requires_grad_(true);
-                gradients(&leaf.softmax(-1), &x[1], &[&leaf])
-            },
-        ),
+        ("softmax backward", vec![matrix.clone(), matrix], 3.0, |x| {
+            let leaf = x[0].requires_grad_(true);
+            gradients(&leaf.softmax(-1), &x[1], &[&leaf])
+        }),
         (
             "batch norm",
             vec![images.clone(), channels.clone(), channels.clone()],
@@ -108,8 +102,7 @@ fn cases(small: bool) -> Vec<Row> {
             vec![images.clone(), channels.clone(), channels, images],
             5.0,
             |x| {
-                let leaves: Vec<Tensor> =
-                    x[..3].iter().map(|t| t.requires_grad_(true)).collect();
+                let leaves: Vec<Tensor> = x[..3].iter().map(|t| t.requires_grad_(true)).collect();
                 let y = batch_norm(&leaves[0], &leaves[1], &leaves[2]);
                 gradients(&y, &x[3], &leaves.iter().collect::<Vec<_>>())
             },
@@ -125,7 +118,12 @@ pub(in super::super) fn bandwidth(
     let mut peak = f64::NAN;
     if !settings.emulated() {
         peak = copies(&Driver::open()?, 256 << 20)?;
-        report.figure("copies on the device, read and written", "GB/s", peak / 1e9, None);
+        report.figure(
+            "copies on the device, read and written",
+            "GB/s",
+            peak / 1e9,
+            None,
+        );
         report.note(
             "the bytes of a kernel are those of tensors that it must read and write at least once; a batch norm \
              reads its input twice, its backward pass both of its inputs",
@@ -180,7 +178,12 @@ pub(in super::super) fn launches(
     let (short, long) = (host(&few)?, host(&many)?);
     let added = (long - short) / (kernels(&many) - kernels(&few));
     report.figure("host, a run of a few kernels", "µs", short * 1e6, None);
-    report.figure("host, added for each replayed kernel", "µs", added * 1e6, None);
+    report.figure(
+        "host, added for each replayed kernel",
+        "µs",
+        added * 1e6,
+        None,
+    );
     let all = seconds(device, || many.once().map(drop))?;
     report.figure(
         "device, each of 288 small products one after the other",

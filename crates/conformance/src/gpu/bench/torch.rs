@@ -8,11 +8,7 @@ const SCRIPT: &str = include_str!("torch.py");
 
 /// PyTorch's seconds of each case of a part by name; none where it is not installed or sees no GPU, which the
 /// report then says.
-pub(super) fn times(
-    settings: &Settings,
-    part: &str,
-    report: &mut Report,
-) -> BTreeMap<String, f64> {
+pub(super) fn times(settings: &Settings, part: &str, report: &mut Report) -> BTreeMap<String, f64> {
     let mut command = Command::new(&settings.python);
     command.args(["-c", SCRIPT, part]).stderr(Stdio::piped());
     let output = match command.output() {
