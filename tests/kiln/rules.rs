@@ -5,7 +5,7 @@ use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Scalar};
 use kiln_compiler::Options;
 use kiln_ir::fuzz::{Rng, random_inputs};
-use kiln_ir::ops::{self, SliceAxis};
+use kiln_ir::ops;
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, OpError, Pw, Role, Value};
 
 type Made = Result<Value, OpError>;

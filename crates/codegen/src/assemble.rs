@@ -151,12 +151,16 @@ impl Assembler<'_> {
         let fail = |text| LowerError::new(value.node, text);
         match &launch.kernel {
             // Their bodies are on the GPU already.
-            Kernel::Loop(_) | Kernel::If(_) => return Ok(self.push(group, launch)),
+            Kernel::Loop(_) | Kernel::If(_) => {
+                self.push(group, launch);
+                return Ok(());
+            }
             // What it brings along is looked for by name when sizes are known.
             Kernel::Custom(c) => {
                 let kernels = custom::find(&c.name).map_err(fail)?;
                 kernels.cuda().map_err(fail)?;
-                return Ok(self.push(group, launch));
+                self.push(group, launch);
+                return Ok(());
             }
             _ => {}
         }

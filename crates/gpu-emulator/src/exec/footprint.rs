@@ -45,6 +45,8 @@ fn place(pages: &mut Pages, allocation: usize, page: usize) -> &mut Option<Box<P
 pub(crate) struct Touched {
     pages: Pages,
     used: Vec<(usize, usize)>,
+    // Boxes, so that a page is handed over without a copy.
+    #[allow(clippy::vec_box)]
     empty: Vec<Box<Page>>,
 }
 
