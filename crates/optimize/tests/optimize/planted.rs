@@ -380,7 +380,10 @@ fn scattered(g: &mut Generator) -> Option<Value> {
         .reshape(&x, &[Dim::from(2usize), Dim::from(n / 2)])
         .ok()?;
     let index: Vec<i64> = (0..2)
-        .map(|_| g.rng.below(n / 2 + g.rng.below(2)) as i64)
+        .map(|_| {
+            let bound = n / 2 + g.rng.below(2);
+            g.rng.below(bound) as i64
+        })
         .collect();
     let bytes: Vec<u8> = index.iter().flat_map(|i| i.to_le_bytes()).collect();
     let index = ops::Constant {
