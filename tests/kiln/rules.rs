@@ -218,7 +218,9 @@ const CASES: &[Case] = &[
             m.b.full(c as i64 - 1, DType::I64, &[Dim::from(n), Dim::ONE])?;
         let read = m.b.op(ops::Gather { axis: 1 }, &[x, index])?;
         let kind = ScatterKind::Sum;
-        let y = m.b.op(ops::Scatter { axis: 1, kind }, &[x, index, read])?;
+        let zeros = m.b.full(0.0, DType::F32, &[Dim::from(n), Dim::from(c)])?;
+        let y =
+            m.b.op(ops::Scatter { axis: 1, kind }, &[zeros, index, read])?;
         m.pw(Pw::Mul, &[y, read])
     }),
     ("scaled_product", |m| {

@@ -1,15 +1,17 @@
 //! One element of each lane is changed, such as the gradient of a loss at the label's place:
 //!
 //! ```text
-//! scatter_of_one   scatter_add(x, index, src)[.., i, ..] = i = index ? x + src : x
+//! scatter_of_one   scatter_add(0, index, src)[.., i, ..] = i = index ? 0 + src : 0
 //! ```
 //!
-//! for an index of one element along the axis. It is pointwise work, so it joins what reads it, where a
+//! for an index of one element along the axis. (A scatter of sums starts each at 0, so beside a −0 in place
+//! of the zeros it may give another zero than one addition.) It is pointwise work, so it joins what reads it, where a
 //! scatter is a kernel of its own between two trips to memory. What must hold: index and source are as
 //! large as x off the axis, and a gather in the program reads the same index along an axis of the same
 //! extent, so that an index out of range is still reported.
 
 use crate::{Pass, Patch, Rule, Run, View};
+use kiln_base::Scalar;
 use kiln_base::prim::ScatterKind;
 use kiln_ir::ops::Iota;
 use kiln_ir::{Builder, Dim, NodeId, Op, OpError, Pw, Shape, Value};
@@ -22,7 +24,7 @@ pub const PASS: Pass = Pass {
     run: Run::Rules(&[&ScatterOfOne]),
 };
 
-/// scatter_add(x, index, src) = i = index ? x + src : x.
+/// scatter_add(0, index, src) = i = index ? 0 + src : 0.
 pub struct ScatterOfOne;
 
 impl Rule for ScatterOfOne {
@@ -42,7 +44,11 @@ impl Rule for ScatterOfOne {
         let axis = scatter.axis;
         let fits = (0..shape.len()).all(|a| a == axis || shape[a] == lanes[a]);
         let one = scatter.kind == ScatterKind::Sum && lanes[axis].is(1) && fits;
-        if !one || !is_checked(view, index, &shape[axis]) {
+        let zeros = view.as_full(x).is_some_and(|f| match f.value {
+            Scalar::Float(x) => x.to_bits() == 0,
+            other => other.as_f64() == 0.0,
+        });
+        if !one || !zeros || !is_checked(view, index, &shape[axis]) {
             return None;
         }
         let mut patch = view.patch(id);

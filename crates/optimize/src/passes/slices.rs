@@ -254,7 +254,7 @@ impl Rule for ConcatOfConcat {
                 inner => operands.extend(inner),
             }
         }
-        view.replace_with(id, outer.clone(), &operands)
+        view.replace_with(id, *outer, &operands)
     }
 }
 

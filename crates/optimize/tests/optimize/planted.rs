@@ -20,6 +20,8 @@ pub const STEPS: &[fn(&mut Generator) -> Option<Value>] = &[
     part,
     joined,
     joined,
+    joined,
+    scattered,
     padded_conv,
     cropped,
     window,
@@ -396,8 +398,14 @@ fn scattered(g: &mut Generator) -> Option<Value> {
     if g.rng.coin(80) {
         g.values.push(read);
     }
-    let kind = g
-        .rng
-        .pick(&[ScatterKind::Sum, ScatterKind::Sum, ScatterKind::Prod]);
-    g.emit(ops::Scatter { axis: 1, kind }, &[x, index, read])
+    let base = match g.rng.coin(80) {
+        true => {
+            let shape = g.graph.fact(x).shape.clone();
+            g.b().full(0.0, DType::F32, &shape).ok()?
+        }
+        false => x,
+    };
+    let kinds = [ScatterKind::Sum, ScatterKind::Sum, ScatterKind::Prod];
+    let kind = g.rng.pick(&kinds);
+    g.emit(ops::Scatter { axis: 1, kind }, &[base, index, read])
 }
