@@ -7,6 +7,7 @@ mod checkpointing;
 mod compiled;
 mod control_flow;
 mod cuda;
+mod cuda_sweep;
 mod custom_ops;
 mod determinism;
 mod embedded;
@@ -20,7 +21,6 @@ mod named;
 mod numbers;
 mod operators;
 mod ops;
-mod oracle;
 mod plan_cache;
 mod pretrained;
 mod printing;
@@ -33,6 +33,7 @@ mod views;
 mod worked_examples;
 
 use kiln::{DType, Tensor};
+use kiln_conformance::oracle;
 
 /// An f32 tensor of these values, shape `[n]`.
 #[track_caller]

@@ -1,8 +1,9 @@
 //! The text of a CUDA kernel while it is written.
 
+use kiln_base::Dim;
+pub(super) use kiln_base::cuda::memory;
 use kiln_base::cuda::{Blocks, CudaKernel};
 use kiln_base::tile::Arg;
-use kiln_base::{DType, Dim};
 
 /// The integer type that indices and addresses are computed in.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -41,6 +42,10 @@ pub(super) struct Source {
     body: String,
     depth: usize,
 }
+
+/// Threads of a multiprocessor that a kernel leaves room for, by taking at most 128 registers each. Without a
+/// number the compiler aims at more, and spills.
+const RESIDENT: u32 = 512;
 
 /// The place of the entry's name in [`Source::global`] texts.
 pub(super) const ENTRY: &str = "@entry@";
@@ -139,8 +144,9 @@ impl Source {
         params.push("kiln_errors* errors".into());
         params.push("int guarded".into());
         let threads: u32 = block.iter().product();
+        let blocks = (RESIDENT / threads).max(1);
         let text = format!(
-            "{}extern \"C\" __global__ void __launch_bounds__({threads}) {ENTRY}({}) {{\n    \
+            "{}extern \"C\" __global__ void __launch_bounds__({threads}, {blocks}) {ENTRY}({}) {{\n    \
              if (guarded && errors->state) return;\n{}}}\n",
             self.globals,
             params.join(", "),
@@ -158,22 +164,6 @@ impl Source {
             shared,
             sites: self.sites,
         }
-    }
-}
-
-/// The C type of a dtype in memory.
-pub(super) fn memory(dtype: DType) -> &'static str {
-    match dtype {
-        DType::Bool | DType::U8 => "unsigned char",
-        DType::I8 => "signed char",
-        DType::I16 => "short",
-        DType::U16 | DType::F16 | DType::BF16 => "unsigned short",
-        DType::I32 => "int",
-        DType::U32 => "unsigned",
-        DType::I64 => "long long",
-        DType::U64 => "unsigned long long",
-        DType::F32 => "float",
-        DType::F64 => "double",
     }
 }
 

@@ -66,10 +66,6 @@ pub(crate) fn build(graph: &Graph, options: &Options) -> Result<Flow> {
             .map(|v| of_node[v.node.index()][v.output as usize])
             .collect();
         of_node.push(match &node.op {
-            IrOp::If(_) | IrOp::Loop(_) if options.target != Target::Cpu => {
-                let text = format!("the GPU engine has no {} yet", node.op.name());
-                return Err(LowerError::new(id, text));
-            }
             IrOp::If(_) | IrOp::Loop(_) => b.control(node, &inputs),
             IrOp::Barrier(_) => b.barrier(&inputs),
             _ => SmallVec::from_iter([b.node(graph, id, &inputs)?]),
@@ -127,6 +123,12 @@ impl FlowBuilder {
             IrOp::ConvWeight(c) => {
                 let result = &node.fact().shape;
                 self.conv_gradient(id, &c.conv, ConvRole::Weight, inputs, result)?
+            }
+            IrOp::Attention(a) if self.target == Target::Cuda => {
+                let (scale, causal) = (a.scale, a.causal);
+                let shape = node.fact().shape.iter().cloned();
+                let op = Op::Attention { scale, causal };
+                self.helper(op, inputs, node.fact().dtype, shape)
             }
             IrOp::Softmax(_) | IrOp::BatchNorm(_) | IrOp::Attention(_) => {
                 let text = format!("{} is a composite; decompose it first", node.op.name());

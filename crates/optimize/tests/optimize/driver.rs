@@ -297,6 +297,39 @@ fn decompose_leaves_no_composite_in_graph_or_bodies() {
 }
 
 #[test]
+fn attention_stays_whole_for_a_gpu_unless_its_weights_are_read() {
+    let graph = |trained: bool| {
+        let mut graph = Graph::default();
+        let mut b = GraphBuilder::new(&mut graph, loc(1));
+        let [q, k, v] = [0; 3].map(|_| b.input(f32s(&[5, 3]), Role::Data));
+        let op = ops::Attention {
+            scale: kiln_ir::Scalar::Float(0.5),
+            causal: false,
+        };
+        let y = b.op(op, &[q, k, v]).unwrap();
+        let weights = op.weights(&mut b, &q, &k, None).unwrap();
+        graph.add_output(y);
+        if trained {
+            graph.add_output(weights);
+        }
+        graph
+    };
+    let text = |trained: bool, engine: Engine| {
+        let (graph, _) = optimize(graph(trained), &Options::default()).unwrap();
+        let graph = decompose(graph, engine);
+        optimize(graph, &Options::default()).unwrap().0.to_string()
+    };
+    let products = |text: &str| text.matches("matmul").count();
+    assert!(text(false, Engine::Gpu).contains("attention"));
+    for text in [text(false, Engine::Cpu), text(true, Engine::Gpu)] {
+        assert!(
+            !text.contains("attention") && products(&text) == 2,
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn reports_name_the_users_lines() {
     let mut graph = Graph::default();
     let mut b = GraphBuilder::new(&mut graph, loc(12));

@@ -165,7 +165,8 @@ fn flaw(list: &[Pass], before: &Graph, rng: &mut Rng) -> Result<Report, String> 
     let (old, new) = (run(before), run(&after));
     let size = old.iter().fold(1.0f64, |m, x| m.max(x.abs()));
     for (a, b) in old.iter().zip(&new) {
-        if a != b && !((a - b).abs() <= 1e-11 * size) {
+        let close = a == b || (a - b).abs() <= 1e-11 * size;
+        if !close {
             return Err(format!("{a} became {b}\n{report}\n{before}\n{after}"));
         }
     }
@@ -310,7 +311,7 @@ fn what_is_before_a_product_folds_in_every_slot() {
         let report = folded(&before, &mut rng);
         let bordered = product == Product::Transposed
             || (product == Product::Conv { padding: 1 } && case.spatial > 0);
-        let times = !rule.is_empty() && !(bordered && rule == "shifted_data");
+        let times = !(rule.is_empty() || bordered && rule == "shifted_data");
         let what = format!("{name} of {product:?}: {report}\n{before}");
         assert_eq!(report.fired.len(), times as usize, "{what}");
         assert!(!times || report.count(rule) == 1, "{what}");
