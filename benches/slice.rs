@@ -5,7 +5,7 @@
 #[path = "models/resnet50.rs"]
 mod resnet50;
 
-use kiln::{DType, Device, Result, Spec, Tensor, Var, compile};
+use kiln::{DType, Device, Result, Spec, Tensor, compile};
 use resnet50::ResNet;
 use std::hint::black_box;
 use std::time::Instant;

@@ -98,7 +98,7 @@ fn check(unit: &[CudaKernel], most: &Mutex<BTreeMap<&str, (u32, String)>>) -> Ve
         assert_eq!(resources.len(), unit.len(), "{}", compiled.log);
         for r in resources {
             let kernel = unit.iter().find(|k| k.entry == r.entry).unwrap();
-            let mut note = |what, number| {
+            let note = |what, number| {
                 let mut most = most.lock().unwrap();
                 let entry = most.entry(what).or_insert((0, String::new()));
                 *entry = entry.clone().max((number, r.entry.clone()));
