@@ -7,6 +7,7 @@ mod checkpointing;
 mod compiled;
 mod control_flow;
 mod cuda;
+mod cuda_sweep;
 mod custom_ops;
 mod determinism;
 mod embedded;
@@ -15,22 +16,24 @@ mod explain;
 mod fuzz;
 mod fuzz_gradients;
 mod indexing;
+mod kernel_counts;
 mod named;
 mod numbers;
 mod operators;
 mod ops;
-mod oracle;
 mod plan_cache;
 mod pretrained;
 mod printing;
 mod random;
 mod reading;
+mod rules;
 mod seeded_bugs;
 mod vars;
 mod views;
 mod worked_examples;
 
 use kiln::{DType, Tensor};
+use kiln_conformance::oracle;
 
 /// An f32 tensor of these values, shape `[n]`.
 #[track_caller]

@@ -2,12 +2,13 @@
 
 use super::bound::{Bound, BoundStep, Loc, Work};
 use super::profile::Profile;
-use super::{Counts, Executable};
+use super::{Counts, Executable, gpu};
 use crate::buffer::Buffer;
-use crate::cuda::{Call, Session};
+use crate::cuda::{Job, Outcome, Session};
 use crate::error::{Error, Result};
 use crate::memory::Storage;
 use crate::tile::{Failure, Failures, Launch, run_all};
+use kiln_base::cuda::ErrorRecord;
 use kiln_base::plan::Site;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -83,8 +84,8 @@ pub(super) fn run(exe: &Executable, bound: &Bound, mut inputs: Inputs) -> Result
         Loc::Prepared(p) => &prepared[p],
         Loc::Arena(_) => &arena,
     };
-    part.run(storage)?;
-    finish(exe, bound, inputs, slots, prepared)
+    let outcome = part.run(storage)?;
+    finish(exe, bound, inputs, slots, prepared, outcome)
 }
 
 /// A part of a plan being run: *prepare* or the rest.
@@ -114,9 +115,9 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Runs the steps up to the first data error. On a GPU they may still be running afterwards if
-    /// they can't have one.
-    fn run<'s>(self, storage: impl Fn(Loc) -> &'s Storage) -> Result<()> {
+    /// Runs the steps up to the first data error. On a GPU they may still be running afterwards; if they
+    /// can have one, that is the outcome.
+    fn run<'s>(self, storage: impl Fn(Loc) -> &'s Storage) -> Result<Option<Arc<Outcome>>> {
         let (exe, bound) = (self.exe, self.bound);
         let steps = match self.preparing {
             true => &bound.prepare,
@@ -130,42 +131,52 @@ impl<'a> Part<'a> {
             let profile = (!self.preparing && exe.profile.on()).then_some(&exe.profile);
             let (sites, counts) = (&exe.plan.sites, &exe.counts);
             return match run_steps(steps, place, sites, counts, profile)? {
-                Some(found) => Err(data_error(exe, found.site, found.index, found.bound)),
-                None => Ok(()),
+                Some(found) => {
+                    let sites = &exe.plan.sites;
+                    Err(data_error(sites, found.site, found.index, found.bound))
+                }
+                None => Ok(None),
             };
         };
-        let mut calls = Vec::with_capacity(steps.len());
-        let (mut read, mut written): (Vec<&Storage>, Vec<&Storage>) = (Vec::new(), Vec::new());
-        for step in steps {
-            let Work::Cuda(launch) = &*step.work else {
-                return Err(Error::Internal("a CPU kernel for a GPU".into()));
-            };
-            calls.push(Call {
-                launch,
-                args: step.args.iter().map(|a| place(*a)).collect(),
-                sites: &step.sites,
-                guarded: !self.preparing && step.step >= exe.plan.commit as usize,
-            });
-            for (loc, writes) in step.args.iter().zip(launch.writes()) {
-                let (list, at) = (if writes { &mut written } else { &mut read }, storage(*loc));
-                if !list.iter().any(|s| std::ptr::eq(*s, at)) {
-                    list.push(at);
-                }
-            }
-        }
-        let graphs = (!self.preparing).then_some(&bound.graphs);
-        let failure = session.run(&calls, graphs, &read, &written)?;
-        let count = steps.len() as u64;
+        let (on_gpu, guarded_from) = match self.preparing {
+            true => (&bound.prepare_on_gpu, usize::MAX),
+            false => (&bound.run_on_gpu, exe.plan.commit as usize),
+        };
+        let held = on_gpu.held.iter().map(|b| &**b.storage());
+        let read: Vec<&Storage> = (on_gpu.read.iter().map(|l| storage(*l)))
+            .chain(held)
+            .collect();
+        let written: Vec<&Storage> = on_gpu.written.iter().map(|l| storage(*l)).collect();
+        let add = |step, time| exe.profile.add(step, time);
+        let profiled = !self.preparing && exe.profile.on();
+        let job = Job {
+            calls: &|record, sink| {
+                let around = gpu::Around {
+                    record: record as *mut u8,
+                    guarded_from,
+                    sites: None,
+                    step: None,
+                };
+                gpu::expand(steps, &place, around, sink)
+            },
+            count: on_gpu.calls,
+            fallible: on_gpu.fallible,
+            profile: profiled.then_some(&add),
+            graphs: (!self.preparing).then_some(&on_gpu.graphs),
+            read: &read,
+            written: &written,
+        };
+        let sites = exe.sites.clone();
+        let explain = move |r: ErrorRecord| data_error(&sites, r.state - 1, r.index, r.bound);
+        let outcome = session.run(&job, explain)?;
+        let count = on_gpu.calls as u64;
         exe.counts.kernels.fetch_add(count, Ordering::Relaxed);
-        match failure {
-            Some(found) => Err(data_error(exe, found.state - 1, found.index, found.bound)),
-            None => Ok(()),
-        }
+        Ok(outcome)
     }
 }
 
-fn data_error(exe: &Executable, site: u32, index: i64, bound: i64) -> Error {
-    let Some(info) = exe.plan.sites.get(site as usize) else {
+fn data_error(sites: &[Site], site: u32, index: i64, bound: i64) -> Error {
+    let Some(info) = sites.get(site as usize) else {
         return Error::Internal(format!("a kernel reports an error at site {site}"));
     };
     Error::Data {
@@ -287,6 +298,7 @@ fn finish(
     mut inputs: Inputs,
     slots: SmallVec<[Memory; 4]>,
     prepared: &[Arc<Storage>],
+    outcome: Option<Arc<Outcome>>,
 ) -> Result<Vec<Buffer>> {
     let slots = slots.into_iter().map(|memory| match memory {
         Memory::Fresh(storage) => Arc::new(storage),
@@ -313,7 +325,9 @@ fn finish(
             Loc::Prepared(p) => &prepared[p],
             Loc::Arena(_) => return Err(Error::Internal("an output in the arena".into())),
         };
-        Ok(Buffer::new(o.dtype, shape.clone(), storage.clone()))
+        let buffer = Buffer::new(o.dtype, shape.clone(), storage.clone());
+        let doubtful = exe.facts.doubtful[o.buffer.0 as usize];
+        Ok(buffer.with_outcome(outcome.clone().filter(|_| doubtful)))
     });
     outputs.collect()
 }
@@ -331,11 +345,13 @@ pub(super) fn prepare(
         .map(|bytes| part.allocate(*bytes, &bound.holders.prepared));
     let storages = storages.collect::<Result<Vec<_>>>()?;
     let arena = part.allocate(bound.prepare_arena, &bound.holders.arena)?;
-    part.run(|loc| match loc {
+    let outcome = part.run(|loc| match loc {
         Loc::Input(i) => inputs[i].storage(),
         Loc::Constant(c) => exe.constants[c].storage(),
         Loc::Prepared(p) => &storages[p],
         Loc::Arena(_) | Loc::Slot(_) => &arena, // checking allows no output here
     })?;
+    // The results are kept, so they must be right.
+    outcome.map_or(Ok(()), |o| o.wait())?;
     Ok(storages.into_iter().map(Arc::new).collect())
 }
