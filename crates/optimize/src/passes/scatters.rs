@@ -10,7 +10,7 @@
 //! large as x off the axis, and a gather in the program reads the same index along an axis of the same
 //! extent, so that an index out of range is still reported.
 
-use crate::{Pass, Patch, Rule, Run, View};
+use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
 use kiln_base::Scalar;
 use kiln_base::prim::ScatterKind;
 use kiln_ir::ops::Iota;
@@ -52,21 +52,24 @@ impl Rule for ScatterOfOne {
             return None;
         }
         let mut patch = view.patch(id);
-        let mut write = || -> Result<Value, OpError> {
-            let b = &mut patch;
-            let mut column = Shape::from_elem(Dim::ONE, shape.len() - axis);
-            column[0] = shape[axis].clone();
-            let len = shape[axis].clone();
-            let place = b.op(Iota { len }, &[])?;
-            let place = b.reshape(&place, &column)?;
-            let place = b.broadcast_to(&place, shape)?;
-            let hit = b.pointwise(Pw::Eq, &[place, index])?;
-            let sum = b.pointwise(Pw::Add, &[x, src])?;
-            b.pointwise(Pw::Select, &[hit, sum, x])
-        };
-        let new = write().ok()?;
+        let new = written(&mut patch, [x, index, src], axis).ok()?;
         Some(patch.replacing(id.value(), new))
     }
+}
+
+/// `i = index ? x + src : x`.
+fn written(b: &mut PatchBuilder<'_>, operands: [Value; 3], axis: usize) -> Result<Value, OpError> {
+    let [x, index, src] = operands;
+    let shape = b.fact(&x).shape;
+    let mut column = Shape::from_elem(Dim::ONE, shape.len() - axis);
+    column[0] = shape[axis].clone();
+    let len = shape[axis].clone();
+    let place = b.op(Iota { len }, &[])?;
+    let place = b.reshape(&place, &column)?;
+    let place = b.broadcast_to(&place, &shape)?;
+    let hit = b.pointwise(Pw::Eq, &[place, index])?;
+    let sum = b.pointwise(Pw::Add, &[x, src])?;
+    b.pointwise(Pw::Select, &[hit, sum, x])
 }
 
 /// Whether a gather checks the index against an extent.
