@@ -1,7 +1,7 @@
 //! Running a compiled function.
 
 use crate::gather::Gather;
-use crate::outcome::{Blame, Stored};
+use crate::outcome::{self, Blame, Stored};
 use crate::var::Busy;
 use crate::{Device, DimSpec, Error, ErrorKind, Result, Spec, Tensor, Var, random, realize};
 use kiln_base::plan::Plan;
@@ -245,7 +245,8 @@ impl Compiled {
     ) {
         let mut stored = Vec::new();
         for w in &self.writes {
-            let (cell, new) = (&self.vars[w.var].cell, &values[w.output]);
+            let cell = &self.vars[w.var].cell;
+            let new = outcome::assigned(&values[w.output], values);
             let Some(b) = busy.iter().find(|b| b.cell().id == cell.id) else {
                 continue;
             };
@@ -254,7 +255,7 @@ impl Compiled {
             let input = w.input.filter(|i| donated.contains(i));
             let left = input.map(|input| &left[input]);
             let old = state.realized.clone();
-            stored.extend(Stored::new(cell, new, &leaf, old, left));
+            stored.extend(Stored::new(cell, &new, &leaf, old, left));
             state.set(leaf);
         }
         let called = |node: u32| {

@@ -524,12 +524,12 @@ impl Run {
             let Some(position) = found.outputs[i] else {
                 continue;
             };
-            let (cell, new) = (busy.cell(), &values[position]);
+            let (cell, new) = (busy.cell(), outcome::assigned(&values[position], &values));
             let leaf = cell.leaf(new.clone(), value.node.loc);
             let mut state = busy.state();
             let left = self.donors[i].map(|input| &left[input]);
             let old = state.realized.clone();
-            stored.extend(Stored::new(cell, new, &leaf, old, left));
+            stored.extend(Stored::new(cell, &new, &leaf, old, left));
             state.set(leaf);
         }
         let called = |node: u32| {
