@@ -5,6 +5,7 @@ mod check;
 mod control;
 mod profile;
 mod run;
+mod trace;
 
 use crate::buffer::Buffer;
 use crate::cuda;
@@ -12,8 +13,10 @@ use crate::error::{Error, Result};
 use crate::simd::Level;
 use bound::Bound;
 use kiln_base::plan::{Plan, Role};
-pub use profile::StepTime;
+pub use bound::MemoryBlock;
+pub use profile::{StepEvent, StepTime};
 use run::Prepared;
+pub use trace::{Traced, Tracer};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -190,7 +193,7 @@ impl Executable {
                     *input = moved;
                 }
             }
-            run::run(self, &bound, run::Inputs::Owned { inputs, donate })
+            run::run(self, &bound, run::Inputs::Owned { inputs, donate }, None)
         })
     }
 
@@ -199,6 +202,14 @@ impl Executable {
     /// # Errors
     /// As for [`Executable::run`].
     pub fn run_shared(&self, inputs: &[Buffer]) -> Result<Vec<Buffer>> {
+        self.shared(inputs, None)
+    }
+
+    fn shared(
+        &self,
+        inputs: &[Buffer],
+        tracer: Option<&mut dyn Tracer>,
+    ) -> Result<Vec<Buffer>> {
         guarded(|| {
             let bound = self.bind(inputs)?;
             let mut inputs = Cow::Borrowed(inputs);
@@ -207,7 +218,7 @@ impl Executable {
                     inputs.to_mut()[i] = moved;
                 }
             }
-            run::run(self, &bound, run::Inputs::Shared(&inputs))
+            run::run(self, &bound, run::Inputs::Shared(&inputs), tracer)
         })
     }
 
@@ -225,6 +236,15 @@ impl Executable {
             }
             Ok(self.bound(values)?.report)
         })
+    }
+
+    /// The temporaries of runs with these symbol values, in the order of their first use.
+    ///
+    /// # Errors
+    /// If the values do not fit the plan.
+    pub fn temporaries(&self, values: &[i64]) -> Result<Vec<MemoryBlock>> {
+        self.memory(values)?;
+        guarded(|| Ok(self.bound(values)?.blocks.clone()))
     }
 
     /// What has been done so far.
@@ -313,7 +333,7 @@ impl Executable {
             return Ok(found);
         }
         self.counts.prepares.fetch_add(1, Ordering::Relaxed);
-        let storages = run::prepare(self, bound, inputs)?;
+        let storages = run::prepare(self, bound, inputs, None)?;
         let made = Arc::new(Prepared {
             ids,
             values: values.to_vec(),

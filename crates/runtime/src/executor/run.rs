@@ -2,9 +2,10 @@
 
 use super::bound::{Bound, BoundStep, Loc, Work};
 use super::profile::Profile;
+use super::trace::{self, Tracer};
 use super::{Counts, Executable};
 use crate::buffer::Buffer;
-use crate::cuda::{Call, Session};
+use crate::cuda::{Call, Graphs, Session};
 use crate::error::{Error, Result};
 use crate::memory::Storage;
 use crate::tile::{Failure, Failures, Launch, run_all};
@@ -57,11 +58,17 @@ enum Memory {
     Donated(usize, Buffer),
 }
 
-pub(super) fn run(exe: &Executable, bound: &Bound, mut inputs: Inputs) -> Result<Vec<Buffer>> {
+pub(super) fn run(
+    exe: &Executable,
+    bound: &Bound,
+    mut inputs: Inputs,
+    mut tracer: Option<&mut dyn Tracer>,
+) -> Result<Vec<Buffer>> {
     exe.counts.runs.fetch_add(1, Ordering::Relaxed);
-    let prepared = match bound.prepared.is_empty() && bound.prepare.is_empty() {
-        true => None,
-        false => Some(exe.prepared(bound, inputs.all())?),
+    let prepared = match (bound.prepared.is_empty(), &mut tracer) {
+        (true, _) if bound.prepare.is_empty() => None,
+        (_, None) => Some(exe.prepared(bound, inputs.all())?),
+        (_, Some(t)) => Some(Arc::new(trace::prepare(exe, bound, inputs.all(), *t)?)),
     };
     let prepared: &[Arc<Storage>] = prepared.as_ref().map_or(&[], |p| &p.storages);
     let part = Part::new(exe, bound, false)?;
@@ -83,15 +90,15 @@ pub(super) fn run(exe: &Executable, bound: &Bound, mut inputs: Inputs) -> Result
         Loc::Prepared(p) => &prepared[p],
         Loc::Arena(_) => &arena,
     };
-    part.run(storage)?;
+    part.run(storage, tracer)?;
     finish(exe, bound, inputs, slots, prepared)
 }
 
 /// A part of a plan being run: *prepare* or the rest.
-struct Part<'a> {
-    exe: &'a Executable,
-    bound: &'a Bound,
-    preparing: bool,
+pub(super) struct Part<'a> {
+    pub(super) exe: &'a Executable,
+    pub(super) bound: &'a Bound,
+    pub(super) preparing: bool,
     /// On a GPU, what the part goes through.
     session: Option<Session>,
 }
@@ -116,24 +123,47 @@ impl<'a> Part<'a> {
 
     /// Runs the steps up to the first data error. On a GPU they may still be running afterwards if
     /// they can't have one.
-    fn run<'s>(self, storage: impl Fn(Loc) -> &'s Storage) -> Result<()> {
-        let (exe, bound) = (self.exe, self.bound);
+    fn run<'s>(
+        mut self,
+        storage: impl Fn(Loc) -> &'s Storage,
+        tracer: Option<&mut dyn Tracer>,
+    ) -> Result<()> {
         let steps = match self.preparing {
-            true => &bound.prepare,
-            false => &bound.run,
+            true => &self.bound.prepare,
+            false => &self.bound.run,
         };
-        let place = |loc: Loc| match loc {
-            Loc::Arena(offset) => storage(loc).ptr().wrapping_add(offset),
-            _ => storage(loc).ptr(),
+        if let Some(tracer) = tracer {
+            return self.trace(steps, &storage, tracer);
+        }
+        let Some(session) = self.session.take() else {
+            let profile = (!self.preparing && self.exe.profile.on()).then_some(&self.exe.profile);
+            return self.on_cpu(steps, &storage, profile);
         };
-        let Some(session) = self.session else {
-            let profile = (!self.preparing && exe.profile.on()).then_some(&exe.profile);
-            let (sites, counts) = (&exe.plan.sites, &exe.counts);
-            return match run_steps(steps, place, sites, counts, profile)? {
-                Some(found) => Err(data_error(exe, found.site, found.index, found.bound)),
-                None => Ok(()),
-            };
-        };
+        let graphs = (!self.preparing).then_some(&self.bound.graphs);
+        self.on_gpu(session, steps, &storage, graphs)
+    }
+
+    pub(super) fn on_cpu<'s>(
+        &self,
+        steps: &[BoundStep],
+        storage: &impl Fn(Loc) -> &'s Storage,
+        profile: Option<&Profile>,
+    ) -> Result<()> {
+        let (sites, counts) = (&self.exe.plan.sites, &self.exe.counts);
+        match run_steps(steps, |loc| address(storage, loc), sites, counts, profile)? {
+            Some(found) => Err(data_error(self.exe, found.site, found.index, found.bound)),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn on_gpu<'s>(
+        &self,
+        session: Session,
+        steps: &[BoundStep],
+        storage: &impl Fn(Loc) -> &'s Storage,
+        graphs: Option<&Graphs>,
+    ) -> Result<()> {
+        let exe = self.exe;
         let mut calls = Vec::with_capacity(steps.len());
         let (mut read, mut written): (Vec<&Storage>, Vec<&Storage>) = (Vec::new(), Vec::new());
         for step in steps {
@@ -142,7 +172,7 @@ impl<'a> Part<'a> {
             };
             calls.push(Call {
                 launch,
-                args: step.args.iter().map(|a| place(*a)).collect(),
+                args: step.args.iter().map(|a| address(storage, *a)).collect(),
                 sites: &step.sites,
                 guarded: !self.preparing && step.step >= exe.plan.commit as usize,
             });
@@ -153,7 +183,6 @@ impl<'a> Part<'a> {
                 }
             }
         }
-        let graphs = (!self.preparing).then_some(&bound.graphs);
         let failure = session.run(&calls, graphs, &read, &written)?;
         let count = steps.len() as u64;
         exe.counts.kernels.fetch_add(count, Ordering::Relaxed);
@@ -161,6 +190,13 @@ impl<'a> Part<'a> {
             Some(found) => Err(data_error(exe, found.state - 1, found.index, found.bound)),
             None => Ok(()),
         }
+    }
+}
+
+fn address<'s>(storage: &impl Fn(Loc) -> &'s Storage, loc: Loc) -> *mut u8 {
+    match loc {
+        Loc::Arena(offset) => storage(loc).ptr().wrapping_add(offset),
+        _ => storage(loc).ptr(),
     }
 }
 
@@ -212,7 +248,7 @@ pub(super) fn run_steps(
             }
         }
         if let (Some(start), Some(profile)) = (start, profile) {
-            profile.add(group[0].step, start.elapsed());
+            profile.add(group[0].step, start, start.elapsed());
         }
         counts.kernels.fetch_add(1, Ordering::Relaxed);
         if let Some(mut failure) = inner.or(failures.take()?) {
@@ -323,6 +359,7 @@ pub(super) fn prepare(
     exe: &Executable,
     bound: &Bound,
     inputs: &[Buffer],
+    tracer: Option<&mut dyn Tracer>,
 ) -> Result<Vec<Arc<Storage>>> {
     let part = Part::new(exe, bound, true)?;
     let storages = bound
@@ -331,11 +368,12 @@ pub(super) fn prepare(
         .map(|bytes| part.allocate(*bytes, &bound.holders.prepared));
     let storages = storages.collect::<Result<Vec<_>>>()?;
     let arena = part.allocate(bound.prepare_arena, &bound.holders.arena)?;
-    part.run(|loc| match loc {
+    let storage = |loc: Loc| match loc {
         Loc::Input(i) => inputs[i].storage(),
         Loc::Constant(c) => exe.constants[c].storage(),
         Loc::Prepared(p) => &storages[p],
         Loc::Arena(_) | Loc::Slot(_) => &arena, // checking allows no output here
-    })?;
+    };
+    part.run(storage, tracer)?;
     Ok(storages.into_iter().map(Arc::new).collect())
 }
