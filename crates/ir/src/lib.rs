@@ -15,6 +15,7 @@
 mod build;
 pub mod eval;
 mod fact;
+#[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod graph;
 mod op;

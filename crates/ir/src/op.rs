@@ -79,6 +79,7 @@ macro_rules! ops {
 
         impl Op {
             /// Names of all ops but the pointwise rows, for the text form.
+            #[cfg(feature = "parse")]
             pub(crate) const VARIANTS: &'static [&'static str] = &[$(stringify!($name)),*];
 
             /// The name in the text form.

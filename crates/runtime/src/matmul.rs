@@ -6,6 +6,7 @@ use crate::pool::Pool;
 use crate::simd::Level;
 use crate::tile::affine::{Affine, eval, extent, product};
 use crate::tile::{self, Failures, Linked, Runner};
+use gemm_common::Parallelism;
 use kiln_base::DType;
 use kiln_base::plan::{self, Epilogue};
 use smallvec::SmallVec;
@@ -352,17 +353,52 @@ impl<'a> Work<'a> {
 }
 
 /// A type that products exist for.
+/// A matrix product of the `gemm` crates: sizes; pointer, column stride and row stride of the result,
+/// of which the rows lie closer together; whether it is read; the same of both operands; both factors.
+type Gemm<T> = unsafe fn(
+    usize,
+    usize,
+    usize,
+    *mut T,
+    isize,
+    isize,
+    bool,
+    *const T,
+    isize,
+    isize,
+    *const T,
+    isize,
+    isize,
+    T,
+    T,
+    bool,
+    bool,
+    bool,
+    Parallelism,
+);
+
 pub(crate) trait Number: Copy + PartialEq + 'static {
     const ZERO: Self;
     const ONE: Self;
+
+    /// `dst = alpha · dst + beta · lhs · rhs` for the instruction set of this machine.
+    fn gemm() -> Gemm<Self>;
 }
 impl Number for f32 {
     const ZERO: f32 = 0.0;
     const ONE: f32 = 1.0;
+
+    fn gemm() -> Gemm<f32> {
+        gemm_f32::gemm::f32::get_gemm_fn()
+    }
 }
 impl Number for f64 {
     const ZERO: f64 = 0.0;
     const ONE: f64 = 1.0;
+
+    fn gemm() -> Gemm<f64> {
+        gemm_f64::gemm::f64::get_gemm_fn()
+    }
 }
 
 /// `dst = lhs · rhs` for matrices given as pointer, row stride and column stride.
@@ -400,7 +436,16 @@ pub(crate) unsafe fn add_product_of<T: Number>(
             }
             return;
         }
-        gemm::gemm(
+        // The result lies in columns there; where it lies in rows, its transpose does.
+        let (left, right) = ((m, lhs, lhs_col, lhs_row), (n, rhs, rhs_col, rhs_row));
+        let transpose = |(n, from, col, row)| (n, from, row, col);
+        let ((m, lhs, lhs_col, lhs_row), (n, rhs, rhs_col, rhs_row), dst_col, dst_row) =
+            if dst_col < dst_row {
+                (transpose(right), transpose(left), dst_row, dst_col)
+            } else {
+                (left, right, dst_col, dst_row)
+            };
+        T::gemm()(
             m as usize,
             n as usize,
             k as usize,
@@ -419,7 +464,7 @@ pub(crate) unsafe fn add_product_of<T: Number>(
             false,
             false,
             false,
-            gemm::Parallelism::None,
+            Parallelism::None,
         );
     }
 }

@@ -22,12 +22,14 @@
 //! of input 1. `#` starts a comment. The alternate form `{:#}` ends lines in comments with the source locations;
 //! parsing ignores these.
 //!
-//! Parsing checks the grammar only; [`crate::verify`] finds what is wrong with the program.
+//! Parsing (feature `parse`) checks the grammar only; [`crate::verify`] finds what is wrong with the program.
 
 mod attributes;
+#[cfg(feature = "parse")]
 mod parse;
 mod print;
 
+#[cfg(feature = "parse")]
 pub use parse::ParseError;
 
 use crate::Graph;

@@ -1,6 +1,7 @@
 //! Parsing.
 
-use super::attributes;
+mod attributes;
+
 use crate::{Fact, Facts, Graph, Node, NodeId, Output, SymbolInfo, Target, Value};
 use kiln_base::{DType, Dim, Loc};
 use smallvec::SmallVec;
@@ -139,7 +140,7 @@ impl<'t> Parser<'t> {
                 bodies.push(self.block(depth + 1)?);
             }
         }
-        let op = attributes::parse(name, attributes, facts.first(), bodies);
+        let op = attributes::op(name, attributes, facts.first(), bodies);
         let op = op.map_err(|message| Failure {
             at: op_start,
             message,
