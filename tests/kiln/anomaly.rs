@@ -24,7 +24,12 @@ fn names_forward(device: Device) {
     assert_eq!(e.message(), "produced -inf at [1] of [3]");
     assert!(e.to_string().contains("an operand from 0 to 4"), "{e}");
     // Without the mode the program runs, and the same tensors can be read again.
-    assert!(w.to_vec::<f32>().unwrap()[0].is_nan());
+    assert!(
+        w.to_vec::<f32>().unwrap()[0].is_nan(),
+        "{:?} {:?}",
+        w.to_vec::<f32>(),
+        z.to_vec::<f32>()
+    );
 }
 
 #[test]
@@ -50,7 +55,10 @@ fn a_derivative_is_named_by_the_line_it_is_of() {
     let gradient = x.grad().unwrap();
     let e = anomaly(detect_anomaly(|| gradient.to_vec::<f32>()));
     assert_eq!((e.op(), e.loc().line), ("sqrt", line), "{e}");
-    assert!(e.message().starts_with("its derivative produced inf"), "{e}");
+    assert!(
+        e.message().starts_with("its derivative produced inf"),
+        "{e}"
+    );
     let place = format!("recorded by backward at tests/kiln/anomaly.rs:{backward}");
     assert!(e.to_string().contains(&place), "{e}");
 }
@@ -64,7 +72,6 @@ fn optimised_programs_are_named_as_they_were_recorded() {
     let b = x.exp();
     let e = anomaly(detect_anomaly(|| (b + &a).to_vec::<f32>()));
     assert_eq!((e.op(), e.loc().line), ("exp", line), "{e}");
-    // The reading order of the program decides, not that of the values.
     let (n, d) = (vector(&[0.0]), vector(&[0.0]));
     let line = line!() + 1;
     let q = &n / &d;
@@ -118,10 +125,12 @@ fn what_was_there_or_is_stated_is_left_alone() {
 #[test]
 fn narrow_types_overflow_where_they_are_cast() {
     for dtype in [kiln::DType::F16, kiln::DType::BF16] {
-        let x = vector(&[1e3, 3.39e38]) * 1.0;
+        let x = vector(&[1e3, 3.4e38]) * 1.0;
         let line = line!() + 1;
         let y = x.to_dtype(dtype);
-        let e = anomaly(detect_anomaly(|| y.to_dtype(kiln::DType::F32).to_vec::<f32>()));
+        let e = anomaly(detect_anomaly(|| {
+            y.to_dtype(kiln::DType::F32).to_vec::<f32>()
+        }));
         assert_eq!(e.loc().line, line, "{e}");
         assert!(e.message().ends_with("inf at [1] of [2]"), "{e}");
     }

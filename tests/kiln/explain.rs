@@ -2,7 +2,9 @@
 
 use crate::{matrix, vector};
 use kiln::nn::{Conv2d, Forward};
-use kiln::{CompileOptions, Compiled, DType, Explain, Spec, Tensor, Var, compile, compile_with, memory};
+use kiln::{
+    CompileOptions, Compiled, DType, Explain, Spec, Tensor, Var, compile, compile_with, memory,
+};
 
 /// Times and lines of this file left out.
 fn shown(text: &str) -> String {
@@ -119,7 +121,9 @@ fn balanced(page: &str) -> Result<(), String> {
 }
 
 fn text(name: &str) -> String {
-    name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    name.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }
 
 fn has_everything(page: &str, explain: &Explain) {
@@ -172,7 +176,14 @@ fn graphviz_sees_every_node_and_edge() {
         assert!(dot.contains(&format!("  n{} [label=", id.0)));
     }
     // Quotes in strings are escaped, so their number in a line is even.
-    let even = |l: &str| l.replace("\\\\", "").replace("\\\"", "").matches('"').count() % 2 == 0;
+    let even = |l: &str| {
+        l.replace("\\\\", "")
+            .replace("\\\"", "")
+            .matches('"')
+            .count()
+            % 2
+            == 0
+    };
     assert!(dot.lines().all(even));
 }
 
@@ -207,7 +218,9 @@ fn in_a_process(test: &str, dump: &std::path::Path) -> bool {
 #[test]
 #[ignore = "run by the test of dumps, in a process of its own"]
 fn compiles_on_four_threads() {
-    let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(|| drop(network()))).collect();
+    let threads: Vec<_> = (0..4)
+        .map(|_| std::thread::spawn(|| drop(network())))
+        .collect();
     assert!(threads.into_iter().all(|t| t.join().is_ok()));
 }
 
@@ -217,7 +230,9 @@ fn every_stage_is_dumped_where_the_environment_asks_for_it() {
     let test = "explain::compiles_on_four_threads";
     assert!(in_a_process(test, &folder));
     let list = |p: &std::path::Path| -> Vec<String> {
-        let entries = std::fs::read_dir(p).unwrap().map(|e| e.unwrap().file_name());
+        let entries = std::fs::read_dir(p)
+            .unwrap()
+            .map(|e| e.unwrap().file_name());
         let mut names: Vec<String> = entries.map(|n| n.into_string().unwrap()).collect();
         names.sort();
         names
@@ -237,10 +252,17 @@ fn every_stage_is_dumped_where_the_environment_asks_for_it() {
             "explain.html",
             "graph.dot",
         ] {
-            assert!(files.iter().any(|f| f.ends_with(stage)), "{stage} in {files:?}");
+            assert!(
+                files.iter().any(|f| f.ends_with(stage)),
+                "{stage} in {files:?}"
+            );
         }
         let read = |f: &str| std::fs::read_to_string(folder.join(c).join(f)).unwrap();
-        assert!(files.iter().all(|f| !f.starts_with('.') && !read(f).is_empty()));
+        assert!(
+            files
+                .iter()
+                .all(|f| !f.starts_with('.') && !read(f).is_empty())
+        );
         let recorded = kiln_ir::Graph::parse(&read("00-recorded.txt"));
         assert!(recorded.is_ok(), "{recorded:?}");
         balanced(&read(files.iter().find(|f| f.ends_with(".html")).unwrap())).unwrap();
@@ -250,4 +272,81 @@ fn every_stage_is_dumped_where_the_environment_asks_for_it() {
     std::fs::write(&folder, "a file").unwrap();
     assert!(!in_a_process(test, &folder));
     std::fs::remove_file(&folder).unwrap();
+}
+
+/// Convolutions, batch norms and residual sums of ResNet-50's arrangement, narrow.
+fn residual_network() -> Compiled {
+    let conv = |from: usize, to: usize, size: usize| {
+        let weight = Tensor::ones([to, from, size, size], DType::F32) * 0.01;
+        let vector = |x: f64| Var::new(&(Tensor::ones([to], DType::F32) * x)).unwrap();
+        let statistics = [vector(0.0), vector(1.0), vector(1.0), vector(0.0)];
+        let (weight, pad) = (Var::new(&weight).unwrap(), size / 2);
+        move |x: &Tensor, stride: usize| {
+            let y = x.conv2d(&weight.get(), None, [stride; 2], [pad; 2], [1, 1], 1);
+            let [mean, variance, scale, shift] = &statistics;
+            let (scale, shift) = (scale.get(), shift.get());
+            let (scale, shift) = (Some(&scale), Some(&shift));
+            y.batch_norm(Some(mean), Some(variance), scale, shift, false, 0.1, 1e-5)
+        }
+    };
+    compile(&[Spec::fixed(DType::F32, [1, 3, 32, 32])], |x| {
+        let mut y = conv(3, 4, 7)(&x[0], 2).relu();
+        let mut channels = 4;
+        for (stage, blocks) in [3, 4, 6, 3].into_iter().enumerate() {
+            for block in 0..blocks {
+                let (inner, outer) = (2 << stage, 8 << stage);
+                let stride = if block == 0 && stage > 0 { 2 } else { 1 };
+                let z = conv(channels, inner, 1)(&y, 1).relu();
+                let z = conv(inner, inner, 3)(&z, stride).relu();
+                let z = conv(inner, outer, 1)(&z, 1);
+                let beside = match block {
+                    0 => conv(channels, outer, 1)(&y, stride),
+                    _ => y.clone(),
+                };
+                (y, channels) = ((z + beside).relu(), outer);
+            }
+        }
+        y.mean([2, 3], false)
+    })
+    .unwrap()
+}
+
+/// The boxes of nodes in a drawing: left, top, right, bottom.
+fn boxes(drawing: &str) -> Vec<[f64; 4]> {
+    let number = |text: &str, name: &str| -> f64 {
+        let (_, after) = text.split_once(&format!(" {name}=\"")).expect(name);
+        after[..after.find('"').unwrap()].parse().unwrap()
+    };
+    let rects = drawing.split("<rect").skip(1);
+    rects
+        .map(|r| {
+            let (x, y) = (number(r, "x"), number(r, "y"));
+            [x, y, x + number(r, "width"), y + number(r, "height")]
+        })
+        .collect()
+}
+
+#[test]
+fn nodes_of_a_deep_network_are_drawn_apart() {
+    let f = residual_network();
+    assert_eq!(f.explain().folded(), 53);
+    let page = f.explain().to_html();
+    has_everything(&page, f.explain());
+    let drawings = page.split("<svg").skip(1).take(2);
+    for drawing in drawings.map(|d| &d[..d.find("</svg>").unwrap()]) {
+        let boxes = boxes(drawing);
+        assert!(boxes.len() > 250, "{}", boxes.len());
+        for (i, a) in boxes.iter().enumerate() {
+            let apart = |b: &[f64; 4]| a[2] <= b[0] || b[2] <= a[0] || a[3] <= b[1] || b[3] <= a[1];
+            assert!(boxes[..i].iter().all(apart), "{a:?}");
+        }
+        // Wide rows would make it unreadable.
+        let right = boxes.iter().map(|b| b[2]).fold(0.0, f64::max);
+        let left = boxes.iter().map(|b| b[0]).fold(0.0, f64::min);
+        assert!(right - left < 6000.0, "{left} to {right}");
+    }
+    if let Some(folder) = std::env::var_os("KILN_TEST_PAGES") {
+        f.explain().save(std::path::Path::new(&folder).join("residual.html")).unwrap();
+        network().explain().save(std::path::Path::new(&folder).join("network.html")).unwrap();
+    }
 }

@@ -42,14 +42,19 @@ fn kernels_of_reads_and_of_compiled_functions_are_counted() {
         // Two operations for each multiplication, at least, and both operands are read.
         assert!(p.flops >= 2.0 * 48.0 * 32.0 * 40.0, "{p:?}");
         assert!(p.bytes >= 4.0 * (48.0 * 32.0 + 32.0 * 40.0), "{p:?}");
-        assert!(p.ops.iter().any(|o| o.contains("tests/kiln/profile.rs:")), "{p:?}");
+        assert!(
+            p.ops.iter().any(|o| o.contains("tests/kiln/profile.rs:")),
+            "{p:?}"
+        );
     }
     assert_eq!(named(&found, "exp").len(), 1);
     assert_eq!(found.runs().len(), 4);
     assert!(found.total_time() <= found.wall_time());
     assert!(found.events().is_sorted_by_key(|e| e.start));
     let rows = found.key_averages().rows;
-    let product = rows.iter().find(|r| r.ops.iter().any(|o| o.starts_with("matmul")));
+    let product = rows
+        .iter()
+        .find(|r| r.ops.iter().any(|o| o.starts_with("matmul")));
     let product = product.expect("a row of the product");
     assert_eq!(product.count, 3);
     assert_eq!(product.flops, 3.0 * products[0].flops);
@@ -61,7 +66,10 @@ fn nothing_is_collected_outside_of_a_profile() {
     let ((), outer) = profile(|| {
         matrix(3, 3).exp().to_vec::<f32>().unwrap();
         let ((), inner) = profile(|| drop(matrix(3, 3).sin().to_vec::<f32>().unwrap()));
-        assert_eq!((named(&inner, "sin").len(), named(&inner, "exp").len()), (1, 0));
+        assert_eq!(
+            (named(&inner, "sin").len(), named(&inner, "exp").len()),
+            (1, 0)
+        );
     });
     matrix(3, 3).cos().to_vec::<f32>().unwrap();
     let counts = ["exp", "sin", "cos"].map(|op| named(&outer, op).len());
@@ -84,15 +92,25 @@ fn tables_and_traces_can_be_read() {
     let all = found.key_averages();
     let table = all.table(1);
     assert!(table.starts_with(" share"), "{table}");
-    assert_eq!(table.lines().count(), 2 + (all.rows.len() > 1) as usize, "{table}");
-    assert!(all.to_string().contains("softmax") || all.to_string().contains("exp"), "{all}");
+    assert_eq!(
+        table.lines().count(),
+        2 + (all.rows.len() > 1) as usize,
+        "{table}"
+    );
+    assert!(
+        all.to_string().contains("softmax") || all.to_string().contains("exp"),
+        "{all}"
+    );
     well_formed(&found.to_chrome_trace()).unwrap();
 
     let folder = std::env::temp_dir().join(format!("kiln-profile-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("trace.json");
     found.export_chrome_trace(&path).unwrap();
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), found.to_chrome_trace());
+    assert_eq!(
+        std::fs::read_to_string(&path).unwrap(),
+        found.to_chrome_trace()
+    );
     std::fs::remove_dir_all(&folder).unwrap();
     let e = found.export_chrome_trace(&path).unwrap_err();
     assert_eq!(e.kind(), kiln::ErrorKind::Io);

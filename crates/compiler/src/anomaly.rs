@@ -1,7 +1,7 @@
 //! Finding the op that makes the first NaN or infinity.
 
-use crate::explain::marked;
 use crate::Stages;
+use crate::explain::marked;
 use half::{bf16, f16};
 use kiln_base::DType;
 use kiln_codegen::{Launch, Origin};
@@ -23,16 +23,22 @@ pub struct Anomaly {
     pub operands: Vec<String>,
 }
 
-/// Runs an executable step by step and gives the anomaly of the op that was recorded first, or what the
-/// run gave. The program should have been compiled without fusion and rewrites, so that each step is
-/// one recorded op, and every location be a marker. Infinities that the program states are left alone.
+/// Runs an executable step by step and gives the anomaly whose op has the lowest rank. The program should
+/// have been compiled without fusion and rewrites, so that each step is one recorded op, and every
+/// location be a marker; `rank` takes a marked position. Infinities that the program states are left
+/// alone.
+///
+/// # Errors
+/// As [`Executable::run`], if there is no anomaly.
 pub fn first_anomaly(
     stages: &Stages,
     executable: &Executable,
     inputs: &[Buffer],
+    rank: &dyn Fn(usize) -> u64,
 ) -> Result<Option<Anomaly>, Error> {
     let mut watcher = Watcher {
         stages,
+        rank,
         symbols: crate::verify::symbols(executable.plan(), inputs)?,
         read: Vec::new(),
         first: None,
@@ -46,6 +52,7 @@ pub fn first_anomaly(
 
 struct Watcher<'a> {
     stages: &'a Stages,
+    rank: &'a dyn Fn(usize) -> u64,
     symbols: Vec<i64>,
     /// What the running step reads.
     read: Vec<Contents>,
@@ -100,7 +107,11 @@ impl<'a> Watcher<'a> {
         let Some(at) = marked(&graph.node(value.node).loc).filter(|_| !had_nan) else {
             return;
         };
-        if self.first.as_ref().is_none_or(|f| at < f.at) {
+        if self
+            .first
+            .as_ref()
+            .is_none_or(|f| (self.rank)(at) < (self.rank)(f.at))
+        {
             self.first = Some(Anomaly {
                 at,
                 value: made,

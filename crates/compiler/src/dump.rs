@@ -123,7 +123,12 @@ fn code(stages: &Stages, of: impl Fn(&kiln_codegen::Launch) -> Option<String>) -
     let mut out = String::new();
     for (i, launch) in stages.program.launches.iter().enumerate() {
         if let Some(text) = of(launch) {
-            let _ = writeln!(out, "# {i}: {}\n{}\n", launch.kernel.name(), text.trim_end());
+            let _ = writeln!(
+                out,
+                "# {i}: {}\n{}\n",
+                launch.kernel.name(),
+                text.trim_end()
+            );
         }
     }
     out
@@ -138,7 +143,9 @@ fn memory(explain: &Explain) -> String {
         None => out.push_str("the sizes are symbolic\n"),
     }
     for b in &explain.temporaries {
-        let what = b.buffer.map_or("scratch".to_string(), |id| format!("buffer {id}"));
+        let what = b
+            .buffer
+            .map_or("scratch".to_string(), |id| format!("buffer {id}"));
         let _ = writeln!(
             out,
             "{what}: offset {}, {} bytes, steps {} to {}",

@@ -1,8 +1,8 @@
 //! Graph in, plan out.
 
+use crate::dump::Dump;
 use crate::explain::{Explain, marked};
 use crate::place;
-use crate::dump::Dump;
 use crate::stages::{Stages, with_lines};
 use kiln_codegen as codegen;
 use kiln_ir::{Graph, Loc, Op, Role, Target};

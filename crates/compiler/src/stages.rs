@@ -2,9 +2,9 @@
 
 use crate::explain::{marked, resolved};
 use crate::place::Placed;
+use hashbrown::HashMap;
 use kiln_codegen::Program;
 use kiln_ir::{Graph, Loc, Op};
-use hashbrown::HashMap;
 
 /// What the stages of one compilation gave. Locations are the user's lines.
 #[derive(Clone, Debug)]

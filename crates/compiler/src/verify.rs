@@ -348,7 +348,11 @@ impl fmt::Display for Verification {
             _ => writeln!(f, "{n} results of kernels, {wrong} outside their tolerance")?,
         }
         let of = "of tolerance";
-        writeln!(f, "{of:>12}  {:>9}  {:>9}  {:>9}  kernel", "max abs", "max rel", "max ulp")?;
+        writeln!(
+            f,
+            "{of:>12}  {:>9}  {:>9}  {:>9}  kernel",
+            "max abs", "max rel", "max ulp"
+        )?;
         self.checks.iter().try_for_each(|c| writeln!(f, "{c}"))
     }
 }

@@ -12,14 +12,14 @@ use crate::cuda;
 use crate::error::{Error, Result};
 use crate::simd::Level;
 use bound::Bound;
-use kiln_base::plan::{Plan, Role};
 pub use bound::MemoryBlock;
+use kiln_base::plan::{Plan, Role};
 pub use profile::{StepEvent, StepTime};
 use run::Prepared;
-pub use trace::{Traced, Tracer};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+pub use trace::{Traced, Tracer};
 
 /// Bindings kept for reuse.
 const BINDINGS: usize = 16;
@@ -205,11 +205,7 @@ impl Executable {
         self.shared(inputs, None)
     }
 
-    fn shared(
-        &self,
-        inputs: &[Buffer],
-        tracer: Option<&mut dyn Tracer>,
-    ) -> Result<Vec<Buffer>> {
+    fn shared(&self, inputs: &[Buffer], tracer: Option<&mut dyn Tracer>) -> Result<Vec<Buffer>> {
         guarded(|| {
             let bound = self.bind(inputs)?;
             let mut inputs = Cow::Borrowed(inputs);

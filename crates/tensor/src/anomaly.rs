@@ -84,7 +84,8 @@ pub(crate) fn check(
     let markers: Vec<Loc> = graph.ids().map(|id| marker(id.index())).collect();
     let c = compile(&graph, &markers, &options);
     let c = c.map_err(|e| realize::compile_error(e, gather, loc))?;
-    let found = first_anomaly(&c.stages, &c.executable, inputs);
+    let recorded = |at: usize| gather.entries.get(at).map_or(u64::MAX, |e| e.node.serial);
+    let found = first_anomaly(&c.stages, &c.executable, inputs, &recorded);
     match found.map_err(|e| realize::run_error(e, gather, loc))? {
         Some(anomaly) => Err(named(anomaly, gather)),
         None => Ok(()),

@@ -3,7 +3,8 @@
 use crate::gather::Gather;
 use crate::var::Busy;
 use crate::{
-    Device, DimSpec, Error, ErrorKind, Result, Spec, Tensor, Var, anomaly, profiler, random, realize,
+    Device, DimSpec, Error, ErrorKind, Result, Spec, Tensor, Var, anomaly, profiler, random,
+    realize,
 };
 use kiln_base::plan::Plan;
 use kiln_base::{Dim, Loc};
@@ -77,7 +78,10 @@ impl Compiled {
         let counts = self.draws(arguments);
         let keys = match counts.is_empty() {
             true => SmallVec::new(),
-            false => keys(random::reserve_default(counts.iter().sum::<i64>() as u64), &counts),
+            false => keys(
+                random::reserve_default(counts.iter().sum::<i64>() as u64),
+                &counts,
+            ),
         };
         let mut inputs: SmallVec<[Option<Buffer>; 8]> = SmallVec::new();
         for binding in &self.bindings {
@@ -210,7 +214,10 @@ impl Compiled {
     ) -> Result<Vec<Buffer>> {
         self.check(arguments, loc)?;
         realize::realize_at(arguments, loc)?;
-        let keys = keys(random::get_rng_state().map(|w| w as i64), &self.draws(arguments));
+        let keys = keys(
+            random::get_rng_state().map(|w| w as i64),
+            &self.draws(arguments),
+        );
         let bindings = self.bindings.iter();
         let input = |binding: &Binding| match binding {
             Binding::Var(v) => {

@@ -142,7 +142,10 @@ fn kernel_event(
     symbols: &[i64],
 ) -> KernelEvent {
     let at = |step: usize| -> Option<&KernelInfo> {
-        explain.kernels.iter().find(|k| !k.prepared && k.step == step)
+        explain
+            .kernels
+            .iter()
+            .find(|k| !k.prepared && k.step == step)
     };
     let first = at(event.step);
     let rest = (event.step + 1..).map_while(|s| at(s).filter(|k| k.joined));

@@ -459,7 +459,9 @@ impl Run {
         let wrong = |e: RunError| run_error(e, &self.gather, loc);
         let graph = graph.map_err(|e| wrong(RunError::Internal(e.to_string())))?;
         let known = self.gather.inputs.iter().filter_map(|s| s.buffer.clone());
-        let inputs = known.map(|b| self.device.bring(b)).collect::<Result<Vec<_>, _>>();
+        let inputs = known
+            .map(|b| self.device.bring(b))
+            .collect::<Result<Vec<_>, _>>();
         let inputs = inputs.map_err(wrong)?;
         anomaly::check(&self.gather, graph, self.device.ordinal(), &inputs, loc)
     }
@@ -497,9 +499,13 @@ impl Run {
             Ok(())
         });
         let result = brought.and_then(|()| {
-            profiler::watched(&found.executable, &found.explain, &mut inputs, loc, |inputs| {
-                found.executable.run(inputs, &donate)
-            })
+            profiler::watched(
+                &found.executable,
+                &found.explain,
+                &mut inputs,
+                loc,
+                |inputs| found.executable.run(inputs, &donate),
+            )
         });
         if result.is_err() {
             for (source, buffer) in self.gather.inputs.iter_mut().zip(inputs) {

@@ -1,8 +1,8 @@
 //! The reference evaluation of tensors, to check engines against.
 
 use crate::gather::Gather;
-use crate::{Device, Error, ErrorKind, Result, Tensor};
 use crate::verify::array;
+use crate::{Device, Error, ErrorKind, Result, Tensor};
 use kiln_ir::eval::{Mode, evaluate};
 use kiln_ir::{Output, Role, Target};
 use kiln_runtime::Buffer;

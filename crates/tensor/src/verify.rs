@@ -50,7 +50,10 @@ impl Compiled {
         let arrays = arrays.map_err(|e| realize::run_error(e, &self.gather, loc))?;
         let graph = &self.stages.recorded;
         let floats = arrays.iter().filter_map(Array::floats).flatten();
-        let largest = floats.fold(0.0, |m: f64, x| if x.is_finite() { m.max(x.abs()) } else { m });
+        let largest = floats.fold(
+            0.0,
+            |m: f64, x| if x.is_finite() { m.max(x.abs()) } else { m },
+        );
         let oracle = |least| {
             let oracle = Oracle::new(graph, &arrays, least);
             let message = |e: kiln_ir::eval::EvalError| format!("the reference: {e}");

@@ -21,7 +21,11 @@ pub(super) fn dot(stages: &Stages) -> String {
             false => String::new(),
         };
         // Writing to a string does not fail.
-        let _ = writeln!(text, "  n{} [label=\"{name}\", tooltip=\"{tip}{at}\"{fill}];", id.0);
+        let _ = writeln!(
+            text,
+            "  n{} [label=\"{name}\", tooltip=\"{tip}{at}\"{fill}];",
+            id.0
+        );
         for v in &node.inputs {
             let _ = writeln!(text, "  n{} -> n{};", v.node.0, id.0);
         }

@@ -82,7 +82,12 @@ fn layers(graph: &Graph) -> Vec<Vec<usize>> {
     }
     for (n, users) in graph.users().iter().enumerate() {
         let leaf = graph.node(kiln_ir::NodeId(n as u32)).inputs.is_empty();
-        if let Some(first) = users.iter().map(|u| depth[u.index()]).min().filter(|_| leaf) {
+        if let Some(first) = users
+            .iter()
+            .map(|u| depth[u.index()])
+            .min()
+            .filter(|_| leaf)
+        {
             depth[n] = first - 1;
         }
     }

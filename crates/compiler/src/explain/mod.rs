@@ -124,7 +124,9 @@ impl Explain {
     /// The optimised graph in the language of Graphviz, nodes coloured by kernel. Empty for programs of
     /// the plan cache, which keeps no graphs.
     pub fn to_dot(&self) -> String {
-        self.stages.as_ref().map_or_else(String::new, |s| dot::dot(s))
+        self.stages
+            .as_ref()
+            .map_or_else(String::new, |s| dot::dot(s))
     }
 
     /// Writes the explanation as what the name of the file ends in: a page (`.html`), Graphviz (`.dot`,

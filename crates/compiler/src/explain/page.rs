@@ -81,12 +81,17 @@ fn scaled(mut n: f64, base: f64, units: &[&str]) -> String {
         unit += 1;
     }
     let digits = usize::from(unit > 0 && n < 100.0);
-    format!("{n:.digits$} {}", units[unit]).trim_end().to_string()
+    format!("{n:.digits$} {}", units[unit])
+        .trim_end()
+        .to_string()
 }
 
 /// The name of a node in drawings.
 pub(super) fn label(node: &Node) -> String {
-    let fact = node.facts.first().map_or_else(String::new, |f| f.to_string());
+    let fact = node
+        .facts
+        .first()
+        .map_or_else(String::new, |f| f.to_string());
     match &node.op {
         Op::Input(i) => match i.role {
             Role::Parameter => format!("parameter {} {fact}", i.index),
@@ -116,7 +121,10 @@ fn facts(explain: &Explain) -> String {
         fact(bytes(m.outputs as f64), "of outputs");
         fact(bytes(m.prepared as f64), "prepared");
     }
-    fact(format!("{:.1} ms", explain.time.as_secs_f64() * 1e3), "to compile");
+    fact(
+        format!("{:.1} ms", explain.time.as_secs_f64() * 1e3),
+        "to compile",
+    );
     out.push_str("</ul>\n");
     out
 }
@@ -170,7 +178,9 @@ fn drawing(graph: &Graph, kernels: &[Vec<usize>]) -> String {
     for (id, node) in graph.iter() {
         let ((x, y), list) = (at.places[id.index()], &kernels[id.index()]);
         let names: Vec<String> = list.iter().map(usize::to_string).collect();
-        let fill = list.first().map(|k| format!(" style=\"fill:{}\"", colour(*k)));
+        let fill = list
+            .first()
+            .map(|k| format!(" style=\"fill:{}\"", colour(*k)));
         let line = match node.loc.is_known() {
             true => format!("\n{}", node.loc),
             false => String::new(),
@@ -217,7 +227,10 @@ fn row(kernel: &KernelInfo, launch: Option<(usize, &Launch)>) -> String {
         _ => "",
     };
     let (id, swatch) = match launch {
-        Some((at, _)) => (format!(" id=\"k{at}\""), format!(" style=\"background:{}\"", colour(at))),
+        Some((at, _)) => (
+            format!(" id=\"k{at}\""),
+            format!(" style=\"background:{}\"", colour(at)),
+        ),
         None => (String::new(), String::new()),
     };
     let (flops, size) = (&kernel.cost.flops, &kernel.cost.bytes);

@@ -26,7 +26,9 @@ pub(super) fn timeline(explain: &Explain) -> String {
     );
     let mut alive = vec![0usize; steps];
     for (i, b) in explain.temporaries.iter().enumerate() {
-        alive[b.first..=b.last].iter_mut().for_each(|n| *n += b.bytes);
+        alive[b.first..=b.last]
+            .iter_mut()
+            .for_each(|n| *n += b.bytes);
         let what = match b.buffer {
             Some(id) => format!("buffer {id}"),
             None => "scratch memory".to_string(),

@@ -7,7 +7,6 @@
 //! index of a maximum among two near-equal values, the truncation of a float next to an integer.
 
 use super::{Array, Data, EvalError, Mode, evaluate, symbol_values};
-use crate::fuzz::Rng;
 use crate::{Graph, Value};
 use kiln_base::DType;
 
@@ -89,27 +88,29 @@ impl Oracle {
         let eval = |inputs: &[Array], mode| evaluate(graph, inputs, symbols, mode);
         let exact = eval(inputs, Mode::Exact)?;
         let rounded = eval(inputs, Mode::Rounded)?;
-        let mut rng = Rng::new(1);
+        let mut random = Random(1);
         let mut nudged: Vec<Vec<Array>> = vec![Vec::new(); exact.len()];
         for _ in 0..3 {
             // A nudge may make a data error of data that is right at an edge.
-            if let Ok(outputs) = eval(&nudge(inputs, &mut rng), Mode::Exact) {
+            if let Ok(outputs) = eval(&nudge(inputs, &mut random), Mode::Exact) {
                 for (list, output) in nudged.iter_mut().zip(outputs) {
                     list.push(output);
                 }
             }
         }
         let parts = exact.into_iter().zip(rounded).zip(nudged);
-        let expected = parts.zip(&graph.outputs).map(|(((exact, rounded), nudged), o)| {
-            let values = exact.floats().unwrap_or(&[]);
-            Expected {
-                scale: values.iter().fold(least, |m, x| m.max(finite(x.abs()))),
-                compute: coarsest(graph, o.value),
-                rounded,
-                exact,
-                nudged,
-            }
-        });
+        let expected = parts
+            .zip(&graph.outputs)
+            .map(|(((exact, rounded), nudged), o)| {
+                let values = exact.floats().unwrap_or(&[]);
+                Expected {
+                    scale: values.iter().fold(least, |m, x| m.max(finite(x.abs()))),
+                    compute: coarsest(graph, o.value),
+                    rounded,
+                    exact,
+                    nudged,
+                }
+            });
         Ok(Oracle {
             outputs: expected.collect(),
         })
@@ -145,7 +146,13 @@ impl Expected {
             let settled = |other: &Array| other.ints().is_some_and(|o| o[i] == *w);
             let right = g == w || !self.nudged.iter().chain([&self.exact]).all(settled);
             let error = (*g as f64 - *w as f64).abs();
-            found.add(i, *g as f64, *w as f64, error, if right { 0.0 } else { f64::INFINITY });
+            found.add(
+                i,
+                *g as f64,
+                *w as f64,
+                error,
+                if right { 0.0 } else { f64::INFINITY },
+            );
             found.max_ulp = found.max_ulp.max(error);
         }
         found
@@ -167,7 +174,9 @@ impl Expected {
                 found.add(i, *g, *e, error, error);
                 continue;
             }
-            let moved = nudged.iter().fold(0.0, |m: f64, n| m.max(finite((n[i] - e).abs())));
+            let moved = nudged
+                .iter()
+                .fold(0.0, |m: f64, n| m.max(finite((n[i] - e).abs())));
             let floor = unit * e.abs() + 32.0 * self.compute * self.scale;
             let tolerance = 8.0 * ((r - e).abs() + moved) + 4.0 * worst + floor + 1e-30;
             let error = (g - e).abs();
@@ -234,13 +243,26 @@ fn compute_unit(dtype: DType) -> f64 {
 }
 
 /// The inputs with every float off by up to two roundings of its compute type.
-fn nudge(inputs: &[Array], rng: &mut Rng) -> Vec<Array> {
+fn nudge(inputs: &[Array], random: &mut Random) -> Vec<Array> {
     let mut moved = |array: &Array| {
         let size = 2.0 * compute_unit(array.dtype());
         let floats = array.floats()?.iter();
-        let data = floats.map(|x| x * (1.0 + size * (2.0 * rng.unit() - 1.0)));
+        let data = floats.map(|x| x * (1.0 + size * (2.0 * random.unit() - 1.0)));
         Array::new(array.dtype(), array.shape(), Data::Float(data.collect())).ok()
     };
     let moved = inputs.iter().map(|a| moved(a).unwrap_or_else(|| a.clone()));
     moved.collect()
+}
+
+/// A stream of numbers that is the same every time (SplitMix64: Steele et al., 2014).
+struct Random(u64);
+
+impl Random {
+    /// A number from 0 up to but not including 1.
+    fn unit(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((x ^ (x >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
 }
