@@ -289,22 +289,30 @@ fn residual_network() -> Compiled {
             y.batch_norm(Some(mean), Some(variance), scale, shift, false, 0.1, 1e-5)
         }
     };
+    let stem = conv(3, 4, 7);
+    let mut blocks = Vec::new();
+    let mut channels = 4;
+    for (stage, count) in [3, 4, 6, 3].into_iter().enumerate() {
+        let (inner, outer) = (2 << stage, 8 << stage);
+        for block in 0..count {
+            let beside = (block == 0).then(|| conv(channels, outer, 1));
+            let parts = (
+                conv(channels, inner, 1),
+                conv(inner, inner, 3),
+                conv(inner, outer, 1),
+            );
+            blocks.push((parts, beside, if block == 0 && stage > 0 { 2 } else { 1 }));
+            channels = outer;
+        }
+    }
     compile(&[Spec::fixed(DType::F32, [1, 3, 32, 32])], |x| {
-        let mut y = conv(3, 4, 7)(&x[0], 2).relu();
-        let mut channels = 4;
-        for (stage, blocks) in [3, 4, 6, 3].into_iter().enumerate() {
-            for block in 0..blocks {
-                let (inner, outer) = (2 << stage, 8 << stage);
-                let stride = if block == 0 && stage > 0 { 2 } else { 1 };
-                let z = conv(channels, inner, 1)(&y, 1).relu();
-                let z = conv(inner, inner, 3)(&z, stride).relu();
-                let z = conv(inner, outer, 1)(&z, 1);
-                let beside = match block {
-                    0 => conv(channels, outer, 1)(&y, stride),
-                    _ => y.clone(),
-                };
-                (y, channels) = ((z + beside).relu(), outer);
-            }
+        let mut y = stem(&x[0], 2).relu();
+        for ((narrow, middle, wide), beside, stride) in &blocks {
+            let z = middle(&narrow(&y, 1).relu(), *stride).relu();
+            let beside = beside
+                .as_ref()
+                .map_or_else(|| y.clone(), |b| b(&y, *stride));
+            y = (wide(&z, 1) + beside).relu();
         }
         y.mean([2, 3], false)
     })
@@ -346,7 +354,12 @@ fn nodes_of_a_deep_network_are_drawn_apart() {
         assert!(right - left < 6000.0, "{left} to {right}");
     }
     if let Some(folder) = std::env::var_os("KILN_TEST_PAGES") {
-        f.explain().save(std::path::Path::new(&folder).join("residual.html")).unwrap();
-        network().explain().save(std::path::Path::new(&folder).join("network.html")).unwrap();
+        f.explain()
+            .save(std::path::Path::new(&folder).join("residual.html"))
+            .unwrap();
+        network()
+            .explain()
+            .save(std::path::Path::new(&folder).join("network.html"))
+            .unwrap();
     }
 }

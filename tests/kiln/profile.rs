@@ -2,7 +2,7 @@
 
 use crate::matrix;
 use kiln::profiler::{Profile, profile};
-use kiln::{DType, Spec, Tensor, compile};
+use kiln::{DType, Spec, compile};
 
 /// Enough JSON to see that a trace is well formed: strings, numbers, lists and objects.
 fn well_formed(text: &str) -> Result<(), String> {
@@ -85,7 +85,7 @@ fn nothing_is_collected_outside_of_a_profile() {
 #[test]
 fn tables_and_traces_can_be_read() {
     let ((), found) = profile(|| {
-        let x = Tensor::ones([33, 7], DType::F32);
+        let x = matrix(33, 7);
         drop(x.exp().softmax(1).to_vec::<f32>().unwrap());
         drop(x.tril(0).cumsum(0).to_vec::<f32>().unwrap());
     });

@@ -1,10 +1,9 @@
 //! Where the nodes of a graph are drawn: in layers by depth, operands above users.
 //!
 //! Within a layer a node stands near the mean of its neighbours; a few sweeps down and up settle that
-//! (the barycentre method: Sugiyama, Tagawa and Toda, 1981). Nodes without operands stand just above
-//! their first user.
+//! (the barycentre method: Sugiyama, Tagawa and Toda, 1981).
 
-use kiln_ir::Graph;
+use kiln_ir::{Graph, Op, Role};
 
 /// The height of a node.
 pub(super) const HEIGHT: f64 = 20.0;
@@ -75,26 +74,25 @@ pub(super) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
 
 /// The nodes of each depth.
 fn layers(graph: &Graph) -> Vec<Vec<usize>> {
-    let mut depth = vec![1usize; graph.len()];
+    let mut depth = vec![0i64; graph.len()];
+    let mut varies = vec![false; graph.len()];
     for (id, node) in graph.iter() {
         let above = node.inputs.iter().map(|v| depth[v.node.index()] + 1);
-        depth[id.index()] = above.max().unwrap_or(1);
+        depth[id.index()] = above.max().unwrap_or(0);
+        varies[id.index()] = node.inputs.iter().any(|v| varies[v.node.index()])
+            || matches!(&node.op, Op::Input(i) if i.role == Role::Data);
     }
-    for (n, users) in graph.users().iter().enumerate() {
-        let leaf = graph.node(kiln_ir::NodeId(n as u32)).inputs.is_empty();
-        if let Some(first) = users
-            .iter()
-            .map(|u| depth[u.index()])
-            .min()
-            .filter(|_| leaf)
-        {
-            depth[n] = first - 1;
-        }
+    // What depends on no data stands where it is needed: whole columns of prepared parameters would
+    // make the first layers wide.
+    let users = graph.users();
+    for (id, _) in graph.iter().rev().filter(|(id, _)| !varies[id.index()]) {
+        let first = users[id.index()].iter().map(|u| depth[u.index()]).min();
+        depth[id.index()] = first.map_or(depth[id.index()], |d| d - 1);
     }
     let top = depth.iter().copied().min().unwrap_or(0);
     let mut layers: Vec<Vec<usize>> = Vec::new();
     for (n, d) in depth.iter().enumerate() {
-        let at = d - top;
+        let at = (d - top) as usize;
         if layers.len() <= at {
             layers.resize(at + 1, Vec::new());
         }

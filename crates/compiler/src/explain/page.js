@@ -7,8 +7,8 @@ for (const box of document.querySelectorAll(".graph")) {
   // How many units of the drawing a pixel is.
   const unit = () => Math.max(view[2] / svg.clientWidth, view[3] / svg.clientHeight);
   const fit = () => {
-    const scale = Math.max(1, 700 / start[2]);
-    view = [start[0], start[1], start[2] * scale, Math.min(start[3], start[2] * scale)];
+    const width = Math.min(Math.max(start[2], 700), 1600);
+    view = [start[0] + (start[2] - width) / 2, start[1], width, Math.min(start[3], 0.4 * width)];
     show();
   };
   svg.addEventListener("wheel", (e) => {
