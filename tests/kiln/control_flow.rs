@@ -1,12 +1,27 @@
-//! Loops and branches on values: `scan` and `cond`.
+//! Loops and branches on values: `scan` and `cond`. With `KILN_TEST_DEVICE=cuda` on a GPU.
 
-use crate::{assert_close, assert_reference, matrix, vector};
+use crate::{assert_close, assert_reference, cuda};
 use kiln::{
     DType, ScanOptions, Spec, Tensor, Var, compile, cond, grad, gradcheck, no_grad, scan, scan_with,
 };
 
 fn random(shape: &[usize], seed: u64) -> Tensor {
-    kiln::with_seed(seed, || Tensor::randn(shape, DType::F64))
+    kiln::with_seed(seed, || Tensor::randn(shape, DType::F64)).to(cuda::test_device())
+}
+
+#[track_caller]
+fn vector(values: &[f32]) -> Tensor {
+    crate::vector(values).to(cuda::test_device())
+}
+
+#[track_caller]
+fn matrix(rows: usize, columns: usize) -> Tensor {
+    crate::matrix(rows, columns).to(cuda::test_device())
+}
+
+#[track_caller]
+fn indices(values: &[i64], shape: &[usize]) -> Tensor {
+    Tensor::from_slice(values, shape).to(cuda::test_device())
 }
 
 /// A recurrent network of one layer: `h' = tanh(x W + h U + b)`.
@@ -286,27 +301,25 @@ fn states_that_change_are_named() {
         text.contains("f32[4, 3]") && text.contains("2 steps"),
         "{text}"
     );
-    let sides = cond(&vector(&[1.0]).gt(0.0), || matrix(2, 3), || matrix(3, 2));
+    let (a, b) = (matrix(2, 3), matrix(3, 2));
+    let sides = cond(&vector(&[1.0]).gt(0.0), || a.clone(), || b);
     let text = sides.error().unwrap().to_string();
     assert!(
         text.contains("f32[2, 3]") && text.contains("f32[3, 2]"),
         "{text}"
     );
-    let number = cond(
-        &vector(&[1.0, 2.0]).gt(0.0),
-        || matrix(2, 3),
-        || matrix(2, 3),
-    );
+    let number = cond(&vector(&[1.0, 2.0]).gt(0.0), || a.clone(), || a.clone());
     assert!(number.error().unwrap().to_string().contains("one bool"));
     // The first invalid operation in a body, at its own line.
-    let bad = scan((), matrix(2, 3), |(), x| ((), x.matmul(&matrix(5, 5)))); // here
+    let b = matrix(5, 5);
+    let bad = scan((), matrix(2, 3), |(), x| ((), x.matmul(&b))); // here
     assert!(bad.1.error().unwrap().to_string().contains("// here"));
 }
 
 #[test]
 fn data_errors_in_bodies_name_their_lines() {
     let pick = |at: &[i64]| {
-        let index = Tensor::from_slice(at, [at.len(), 1]);
+        let index = indices(at, &[at.len(), 1]);
         let table = vector(&[1.0, 2.0, 3.0]);
         let picked = scan((), index, |(), i| {
             let row = table.index_select(0, &i); // this line
@@ -321,7 +334,7 @@ fn data_errors_in_bodies_name_their_lines() {
         "{text}"
     );
     // The second branch's site is not the first one's.
-    let index = Tensor::from_slice(&[9i64], [1]);
+    let index = indices(&[9], &[1]);
     let table = vector(&[1.0, 2.0]);
     let e = cond(
         &vector(&[1.0]).gt(2.0),
@@ -335,13 +348,13 @@ fn data_errors_in_bodies_name_their_lines() {
 #[test]
 fn a_failing_loop_leaves_cells_alone() {
     let cell = Var::new(&vector(&[1.0])).unwrap();
-    let index = Tensor::from_slice(&[0i64, 5], [2, 1]);
+    let index = indices(&[0, 5], &[2, 1]);
     let table = vector(&[1.0, 2.0]);
     let (sum, ()) = scan(cell.get(), index, |s, i| {
         (s + table.index_select(0, &i), ())
     });
     cell.assign(&sum).unwrap();
-    assert!(sum.realize().is_err());
+    assert!(sum.to_vec::<f32>().is_err());
     assert_eq!(cell.get().to_vec::<f32>().unwrap(), [1.0]);
 }
 
@@ -383,6 +396,7 @@ fn cells_are_read_but_not_assigned_in_bodies() {
 fn loops_compile_with_symbolic_sizes_and_lengths() {
     let p = parts(5);
     let spec = Spec::new(DType::F64, ["length".into(), "batch".into(), 4.into()]);
+    let spec = spec.on(cuda::test_device());
     let compiled = compile(&[spec], |x| {
         let h = x[0].select(0, 0).narrow(1, 0, 3) * 0.0;
         let (last, all) = recurrent(&h, &x[0], &p[2], &p[3], &p[4]);

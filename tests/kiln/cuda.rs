@@ -3,7 +3,7 @@
 use crate::{assert_close, matrix, vector};
 use kiln::nn::optim::{Adam, Optimizer};
 use kiln::nn::{Forward, Linear, Module, ReLU, Sequential};
-use kiln::{DType, Device, ErrorKind, Spec, Tensor, Var, compile};
+use kiln::{CudaGrid, CustomOp, DType, Device, ErrorKind, Spec, Tensor, Var, compile, cond, scan};
 use kiln_runtime::cuda;
 
 /// The device, or a line that says what is skipped.
@@ -15,6 +15,187 @@ pub fn device() -> Option<Device> {
         return None;
     }
     Some(Device::cuda(0).unwrap())
+}
+
+/// Where suites run that any device passes: with `KILN_TEST_DEVICE=cuda` on a GPU.
+pub fn test_device() -> Device {
+    let wanted = std::env::var("KILN_TEST_DEVICE").is_ok_and(|d| d == "cuda");
+    let found = if wanted { device() } else { None };
+    found.unwrap_or_default()
+}
+
+/// Runs tests of this binary whose names contain this with `KILN_TEST_DEVICE=cuda`.
+fn runs_on_a_gpu(tests: &str) {
+    if device().is_none() {
+        return;
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = command.arg(tests).env("KILN_TEST_DEVICE", "cuda").output();
+    let output = output.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && !text.contains(" 0 passed"),
+        "{text}"
+    );
+}
+
+#[test]
+fn loops_and_branches_run_there() {
+    runs_on_a_gpu("control_flow::");
+}
+
+#[test]
+fn recurrent_layers_are_loops_there() {
+    let Some(gpu) = device() else { return };
+    let run = |device: Device| {
+        kiln::manual_seed(11);
+        let lstm = kiln::nn::LSTM::new(3, 5).unwrap();
+        let lstm = lstm.bidirectional(true).unwrap();
+        let gru = kiln::nn::GRU::new(10, 4).unwrap();
+        lstm.to(device).unwrap();
+        gru.to(device).unwrap();
+        let x = (matrix(6 * 2, 3) * 0.2).reshape([6, 2, 3]).to(device);
+        let (y, (h, c)) = lstm.forward(&x, None);
+        let (y, last) = gru.forward(&y, None);
+        let loss = y.square().sum((), false) + last.sum((), false) + (h * c).sum((), false);
+        if device == gpu {
+            let kernels = kiln::explain(&[&loss]).unwrap();
+            assert!(kernels.contains("\n  loop\n"), "{kernels}");
+        }
+        loss.backward().unwrap();
+        let parameters = [lstm.parameters(), gru.parameters()].concat();
+        let mut all = vec![floats(&loss)];
+        all.extend(parameters.iter().map(|p| floats(&p.grad().unwrap())));
+        all
+    };
+    for (there, here) in run(gpu).iter().zip(run(Device::Cpu)) {
+        let scale = here.iter().fold(0f32, |m, x| m.max(x.abs()));
+        assert_eq!(there.len(), here.len());
+        for (a, b) in there.iter().zip(here) {
+            assert!((a - b).abs() <= 1e-5 * scale, "{a} {b} of {scale}");
+        }
+    }
+}
+
+#[test]
+fn custom_operators_run_there() {
+    let Some(gpu) = device() else { return };
+    let source = "template <class T>
+        __device__ void scaled(const T* x, const T* factor, T* y, long long n) {
+            long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+            if (i < n) y[i] = x[i] * factor[0];
+        }";
+    let made = |name, source: Option<&str>| {
+        let op = CustomOp::new(
+            name,
+            |inputs| Ok(inputs[0].clone()),
+            |inputs, output| {
+                let factor = inputs[1].as_slice::<f64>()?[0];
+                let scaled = inputs[0].as_slice::<f64>()?.iter().map(|x| x * factor);
+                output.write(&scaled.collect::<Vec<f64>>())
+            },
+        );
+        let points = |_: &[&[usize]], out: &[usize]| CudaGrid::points(out.iter().product());
+        match source {
+            Some(source) => op.unwrap().cuda(source, "scaled", points).unwrap(),
+            None => op.unwrap(),
+        }
+    };
+    let op = made("test::scaled", Some(source));
+    for (rows, columns) in [(1, 1), (13, 37), (0, 5)] {
+        for dtype in [DType::F64, DType::F32, DType::I32] {
+            let x = matrix(rows, columns).to_dtype(dtype).to(gpu);
+            let factor = Tensor::scalar(3i64).to_dtype(dtype);
+            let y = op.call(&[&(&x + 1), &factor]) - &x;
+            let want = (&x + 1) * 3 - &x;
+            let of = |t: &Tensor| t.to_dtype(DType::F64).to_vec::<f64>().unwrap();
+            assert_eq!(of(&y), of(&want));
+        }
+    }
+    // For any size, in a loop, and in the branch that is taken alone.
+    let f = compile(&[Spec::new(DType::F64, ["n".into()]).on(gpu)], |x| {
+        let two = Tensor::scalar(2.0f64);
+        let (last, ()) = scan(x[0].clone(), Tensor::ones([3], DType::F64), |s, _| {
+            (op.call(&[&s, &two]), ())
+        });
+        cond(
+            &x[0].sum((), false).gt(0.0),
+            || op.call(&[&last, &two]),
+            || last.clone(),
+        )
+    });
+    let f = f.unwrap();
+    for x in [vec![1.0, 2.0], vec![-1.0, -2.0, 0.5]] {
+        let sign = if x.iter().sum::<f64>() > 0.0 {
+            16.0
+        } else {
+            8.0
+        };
+        let want: Vec<f64> = x.iter().map(|x| x * sign).collect();
+        let x = Tensor::from_slice(&x, [x.len()]).to(gpu);
+        assert_eq!(f.run(&[&x]).unwrap()[0].to_vec::<f64>().unwrap(), want);
+    }
+    // Without a kernel for the device, or with a wrong one, at the line of the call.
+    let x = matrix(2, 3).to_dtype(DType::F64).to(gpu);
+    let wrong = source.replace("factor[0]", "facto[0]");
+    let cases = [
+        (made("test::host_only", None), "has no CUDA kernel"),
+        (
+            made("test::wrong", Some(&wrong)),
+            "identifier \"facto\" is undefined",
+        ),
+    ];
+    for (op, text) in &cases {
+        let (y, line) = (op.call(&[&x, &Tensor::scalar(1.0f64)]), line!());
+        let e = y.to_vec::<f64>().unwrap_err();
+        assert!(e.to_string().contains(text), "{e}");
+        assert_eq!(e.loc().line, line, "{e}");
+    }
+    assert!(
+        made("test::twice", Some(source))
+            .cuda(source, "scaled", |_, _| CudaGrid::points(0))
+            .is_err()
+    );
+}
+
+#[test]
+fn an_error_is_told_by_what_depends_on_it_and_by_synchronize() {
+    let Some(gpu) = device() else { return };
+    let table = matrix(4, 3).to(gpu);
+    let index = Tensor::from_slice(&[1i64, 9], [2]).to(gpu);
+    let cell = Var::new(&matrix(1, 3).to(gpu)).unwrap();
+    let before = floats(&cell.get());
+    let held = cell.get();
+    for snapshot in [false, true] {
+        let kept = snapshot.then(|| cell.get());
+        let (rows, line) = (table.index_select(0, &index), line!());
+        let sum = &rows.sum([0], true) + cell.get();
+        cell.assign(&sum).unwrap();
+        // Given to the device, where nobody has looked at it yet.
+        sum.realize().unwrap();
+        // What does not depend on it goes on, in the same run too.
+        assert_close(&floats(&(&table * 2.0)), &floats(&(matrix(4, 3) * 2.0)));
+        let next = cell.get() * 2.0;
+        let errors = [
+            next.realize().map(drop).unwrap_err(),
+            sum.to_vec::<f32>().unwrap_err(),
+            Var::new(&sum).map(drop).unwrap_err(),
+            sum.to(Device::Cpu).to_vec::<f32>().unwrap_err(),
+        ];
+        for e in errors {
+            assert_eq!((e.kind(), e.loc().line), (ErrorKind::Data, line), "{e}");
+            assert!(e.message().contains("index 9 is outside 0..4"), "{e}");
+        }
+        assert_eq!(floats(&cell.get()), before);
+        assert!(kept.is_none_or(|k| floats(&k) == before));
+        gpu.synchronize().unwrap();
+    }
+    assert_eq!(floats(&held), before);
+    let (rows, line) = (table.index_select(0, &index), line!());
+    rows.realize().unwrap();
+    let e = gpu.synchronize().unwrap_err();
+    assert_eq!((e.kind(), e.loc().line), (ErrorKind::Data, line), "{e}");
+    gpu.synchronize().unwrap();
 }
 
 fn floats(t: &Tensor) -> Vec<f32> {

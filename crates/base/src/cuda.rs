@@ -15,8 +15,8 @@
 //! 5. `int guarded`: whether this step writes memory that an error must leave untouched. Such a kernel
 //!    begins with `if (guarded && errors->state) return;`.
 
-use crate::Dim;
 use crate::tile::Arg;
+use crate::{DType, Dim};
 use serde::{Deserialize, Serialize};
 
 /// What every kernel's source may use.
@@ -46,6 +46,22 @@ pub struct CudaKernel {
     pub shared: u32,
     /// How many data-error sites the source names.
     pub sites: u32,
+}
+
+/// The C type of a dtype in memory.
+pub fn memory(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool | DType::U8 => "unsigned char",
+        DType::I8 => "signed char",
+        DType::I16 => "short",
+        DType::U16 | DType::F16 | DType::BF16 => "unsigned short",
+        DType::I32 => "int",
+        DType::U32 => "unsigned",
+        DType::I64 => "long long",
+        DType::U64 => "unsigned long long",
+        DType::F32 => "float",
+        DType::F64 => "double",
+    }
 }
 
 /// A number of blocks: ⌈points / each⌉.

@@ -6,7 +6,7 @@ use crate::{DType, Element};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// What a user's kernel gives back when it fails: any error, or `"a text".into()`.
 pub type KernelError = Box<dyn Error + Send + Sync>;
@@ -16,10 +16,61 @@ pub type KernelError = Box<dyn Error + Send + Sync>;
 pub type CpuKernel =
     dyn Fn(&[ArrayView<'_>], &mut ArrayViewMut<'_>) -> Result<(), KernelError> + Send + Sync;
 
+/// A kernel on NVIDIA GPUs: CUDA C++ with a function that every thread of a grid calls.
+///
+/// # How the function is called
+/// It is a `__device__` function (or a template of one) that gives nothing. Its arguments are
+///
+/// 1. a pointer to each operand in order, contiguous and row-major, `const T*`;
+/// 2. a pointer `T*` to the result, all of whose elements it must write;
+/// 3. the grid's [`numbers`](CudaGrid::numbers), each a `long long`.
+///
+/// `T` is `bool`'s `unsigned char`, `signed char`, `short`, `int`, `long long` and their unsigned
+/// kinds, `float`, `double`, and for f16 and bf16 the `unsigned short` of their bits. The kernel's
+/// source is compiled behind [`PRELUDE`](crate::cuda::PRELUDE), without headers, in a unit of its own.
+pub struct CudaFunction {
+    /// CUDA C++.
+    pub source: String,
+    /// The name of the function in it.
+    pub function: String,
+    /// The grid for operands and a result of these shapes.
+    pub grid: Box<GridOf>,
+}
+
+/// From the shapes of the operands and of the result to the threads that compute it.
+pub type GridOf = dyn Fn(&[&[usize]], &[usize]) -> CudaGrid + Send + Sync;
+
+/// The threads of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaGrid {
+    /// Blocks along x, y and z; none where one of them is 0.
+    pub blocks: [u32; 3],
+    /// Threads of a block along x, y and z.
+    pub threads: [u32; 3],
+    /// Bytes of dynamic shared memory of a block.
+    pub shared: u32,
+    /// What the function gets behind the pointers, such as sizes.
+    pub numbers: Vec<i64>,
+}
+
+impl CudaGrid {
+    /// At least a thread for each of `n` points along x, in blocks of 256. The function gets `n`, since the last
+    /// block may have threads without a point.
+    pub fn points(n: usize) -> CudaGrid {
+        CudaGrid {
+            blocks: [n.div_ceil(256).min(u32::MAX as usize) as u32, 1, 1],
+            threads: [256, 1, 1],
+            shared: 0,
+            numbers: vec![n as i64],
+        }
+    }
+}
+
 /// The kernels of one operator, one for each kind of device.
 pub struct CustomKernels {
     name: String,
     cpu: Box<CpuKernel>,
+    cuda: OnceLock<CudaFunction>,
 }
 
 static REGISTRY: RwLock<BTreeMap<String, Arc<CustomKernels>>> = RwLock::new(BTreeMap::new());
@@ -47,9 +98,23 @@ pub fn register(
     let kernels = CustomKernels {
         name: name.into(),
         cpu: Box::new(cpu),
+        cuda: OnceLock::new(),
     };
     registry.insert(name.into(), Arc::new(kernels));
     Ok(())
+}
+
+/// Gives a registered operator its kernel on NVIDIA GPUs, for the rest of the process.
+///
+/// # Errors
+/// If no such operator is registered, or it has one already.
+pub fn register_cuda(name: &str, cuda: CudaFunction) -> Result<(), String> {
+    let kernels = find(name)?;
+    let taken = kernels.cuda.set(cuda).is_err();
+    match taken {
+        true => Err(format!("the custom op `{name}` has a CUDA kernel already")),
+        false => Ok(()),
+    }
 }
 
 /// The kernels of a custom operator.
@@ -64,6 +129,17 @@ pub fn find(name: &str) -> Result<Arc<CustomKernels>, String> {
 }
 
 impl CustomKernels {
+    /// The kernel on NVIDIA GPUs.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub fn cuda(&self) -> Result<&CudaFunction, String> {
+        self.cuda.get().ok_or_else(|| {
+            let name = &self.name;
+            format!("the custom op `{name}` has no CUDA kernel; give it one, or call it on the CPU")
+        })
+    }
+
     /// Runs the kernel on the CPU. The result must hold zeros.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::{
     cuda, kir, tile,
 };
 use kiln_base::plan::{self, Epilogue, Kernel, Matrix};
-use kiln_base::{Dim, numel};
+use kiln_base::{Dim, custom, numel};
 use kiln_ir::NodeId;
 use order::order;
 
@@ -149,6 +149,17 @@ impl Assembler<'_> {
     fn on_cuda(&mut self, group: &Group, launch: Launch) -> Result<(), LowerError> {
         let value = self.flow.nodes[group.roots[0].0].source;
         let fail = |text| LowerError::new(value.node, text);
+        match &launch.kernel {
+            // Their bodies are on the GPU already.
+            Kernel::Loop(_) | Kernel::If(_) => return Ok(self.push(group, launch)),
+            // What it brings along is looked for by name when sizes are known.
+            Kernel::Custom(c) => {
+                let kernels = custom::find(&c.name).map_err(fail)?;
+                kernels.cuda().map_err(fail)?;
+                return Ok(self.push(group, launch));
+            }
+            _ => {}
+        }
         let printed = cuda::print(&launch).map_err(fail)?;
         let scratch: Vec<BufId> = (printed.scratch.into_iter())
             .map(|(dtype, shape)| {

@@ -49,6 +49,16 @@ pub enum CompileError {
         /// What can't be done.
         message: String,
     },
+    /// The kernel of a custom op can't be compiled.
+    #[error("{op}: {text}")]
+    Custom {
+        /// The marked position of the call, or its node.
+        at: usize,
+        /// The op's name.
+        op: String,
+        /// What is wrong.
+        text: String,
+    },
     /// The device, its driver or its compiler is missing or failed.
     #[error("{0}")]
     Device(String),
@@ -113,6 +123,11 @@ pub fn compile_with(
     let (plan, outputs) = (placed.plan, placed.outputs);
     let internal = |e: RunError| match e {
         RunError::Cuda(text) => CompileError::Device(text),
+        RunError::Custom { node, op, text } => CompileError::Custom {
+            at: node as usize,
+            op,
+            text,
+        },
         e => CompileError::Internal(e.to_string()),
     };
     let sized = plan.symbols.is_empty();

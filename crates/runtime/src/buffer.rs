@@ -1,6 +1,6 @@
 //! Tensors as the caller sees them.
 
-use crate::cuda::Device;
+use crate::cuda::{Device, Outcome};
 use crate::error::{Error, Result};
 use crate::memory::Storage;
 use kiln_base::{DType, Element};
@@ -12,6 +12,8 @@ pub struct Buffer {
     dtype: DType,
     shape: Vec<i64>,
     storage: Arc<Storage>,
+    /// The run after whose data error the values would be wrong.
+    outcome: Option<Arc<Outcome>>,
 }
 
 /// The number of elements of a shape, or an error if a dim is negative or the bytes overflow.
@@ -72,7 +74,34 @@ impl Buffer {
             dtype,
             shape,
             storage,
+            outcome: None,
         }
+    }
+
+    /// The run that computes the values, where a data error of it may still be found: reading them, or
+    /// running a program on them, waits for it.
+    pub fn outcome(&self) -> Option<&Arc<Outcome>> {
+        self.outcome.as_ref()
+    }
+
+    pub(crate) fn with_outcome(mut self, outcome: Option<Arc<Outcome>>) -> Buffer {
+        self.outcome = outcome;
+        self
+    }
+
+    /// What the memory holds if its [`outcome`](Buffer::outcome) is a data error: the values from before
+    /// the run if the memory was donated to it, else nothing meaningful.
+    pub fn after_failure(mut self) -> Buffer {
+        self.outcome = None;
+        self
+    }
+
+    /// Waits until it is known that no data error has spoilt the values.
+    ///
+    /// # Errors
+    /// The data error of the run that computed them.
+    pub fn settled(&self) -> Result<()> {
+        self.outcome.as_ref().map_or(Ok(()), |o| o.wait())
     }
 
     /// What stands in a donated buffer's place after the run: no elements, no memory.
@@ -132,11 +161,21 @@ impl Buffer {
     /// The same tensor on a GPU: itself if it is there, else a copy.
     ///
     /// # Errors
-    /// If memory is short or the device fails.
+    /// If memory is short, the device fails, or a data error has spoilt the values.
     pub fn to_gpu(&self, device: &Arc<Device>) -> Result<Buffer> {
+        self.settled()?;
         match self.gpu() {
             Some(at) if Arc::ptr_eq(at, device) => Ok(self.clone()),
-            Some(_) => self.to_host()?.to_gpu(device),
+            Some(_) => {
+                let memory = self.storage.gpu().map(|m| m.copy_to(device)).transpose()?;
+                let lost = || Error::Internal("a buffer without its device".into());
+                let storage = Storage::on_gpu(memory.ok_or_else(lost)?, self.storage.len());
+                Ok(Buffer::new(
+                    self.dtype,
+                    self.shape.clone(),
+                    Arc::new(storage),
+                ))
+            }
             None => {
                 let memory = device.upload(self.storage.bytes())?;
                 let storage = Arc::new(Storage::on_gpu(memory, self.storage.len()));
@@ -148,8 +187,9 @@ impl Buffer {
     /// The same tensor on the host: itself if it is there, else a copy.
     ///
     /// # Errors
-    /// If memory is short or the device fails.
+    /// If memory is short, the device fails, or a data error has spoilt the values.
     pub fn to_host(&self) -> Result<Buffer> {
+        self.settled()?;
         let Some(memory) = self.storage.gpu() else {
             return Ok(self.clone());
         };

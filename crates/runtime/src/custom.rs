@@ -1,5 +1,6 @@
 //! Calls of registered operators.
 
+use crate::cuda::{Device, Launch};
 use crate::error::{Error, Result, damaged};
 use kiln_base::custom::{ArrayView, ArrayViewMut, CustomKernels, find};
 use kiln_base::{DType, plan};
@@ -7,15 +8,16 @@ use std::sync::Arc;
 
 /// A call with known sizes.
 pub(crate) struct Custom {
+    name: String,
     kernels: Arc<CustomKernels>,
     operands: Vec<Array>,
     out: Array,
 }
 
-struct Array {
-    arg: usize,
-    dtype: DType,
-    shape: Vec<usize>,
+pub(crate) struct Array {
+    pub(crate) arg: usize,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Vec<usize>,
     bytes: usize,
 }
 
@@ -49,10 +51,20 @@ impl Custom {
             })
         };
         Ok(Custom {
+            name: p.name.clone(),
             kernels: registered(&p.name)?,
             operands: p.operands.iter().map(array).collect::<Result<_>>()?,
             out: array(&p.out)?,
         })
+    }
+
+    /// The user's kernel for a GPU.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] if there is none or it can't be compiled.
+    pub fn on_gpu(&self, device: &Device) -> Result<Arc<Launch>> {
+        let function = self.kernels.cuda().map_err(Error::Cuda)?;
+        Launch::custom(device, &self.name, function, &self.operands, &self.out)
     }
 
     /// Runs the user's kernel on this thread; the text says how it failed.

@@ -3,6 +3,7 @@
 mod bound;
 mod check;
 mod control;
+mod gpu;
 mod profile;
 mod run;
 mod trace;
@@ -10,10 +11,11 @@ mod trace;
 use crate::buffer::Buffer;
 use crate::cuda;
 use crate::error::{Error, Result};
+use crate::memory::{ALIGN, Storage};
 use crate::simd::Level;
 use bound::Bound;
 pub use bound::MemoryBlock;
-use kiln_base::plan::{Plan, Role};
+use kiln_base::plan::{Plan, Role, Site};
 pub use profile::{StepEvent, StepTime};
 use run::Prepared;
 use std::borrow::Cow;
@@ -32,10 +34,14 @@ const PREPARED: usize = 4;
 /// of the plan's *prepare* part, as long as the parameters' storages keep their identity.
 pub struct Executable {
     plan: Plan,
+    /// The plan's, for errors that are found when it may be gone.
+    sites: Arc<[Site]>,
     facts: check::Facts,
     level: Level,
     /// The GPU it runs on, if it does.
     gpu: Option<Arc<cuda::Device>>,
+    /// The kernels there, which stay loaded for later sizes.
+    _functions: Vec<cuda::Function>,
     constants: Vec<Buffer>,
     /// Most recently used last.
     bindings: Mutex<Vec<Arc<Bound>>>,
@@ -136,8 +142,9 @@ impl Executable {
     fn load(plan: Plan, gpu: Option<Arc<cuda::Device>>) -> Result<Executable> {
         let facts = check::check(&plan)?;
         let mut constants = check::constants(&plan)?;
+        let mut functions = Vec::new();
         if let Some(device) = &gpu {
-            device.prepare(&plan)?;
+            functions = device.prepare(&plan)?;
             for constant in &mut constants {
                 *constant = constant.to_gpu(device)?;
             }
@@ -146,11 +153,13 @@ impl Executable {
             facts,
             level: Level::current()?,
             gpu,
+            _functions: functions,
             constants,
             bindings: Mutex::default(),
             prepared: Mutex::default(),
             counts: Counts::default(),
             profile: profile::Profile::default(),
+            sites: plan.sites.clone().into(),
             plan,
         };
         if exe.plan.symbols.is_empty() {
@@ -177,7 +186,9 @@ impl Executable {
     /// Runs the plan: one buffer an input in, one an output out.
     ///
     /// Inputs must be where the plan runs. On a GPU, numbers (rank 0) and random keys may come from the
-    /// host; outputs are there before they are computed, and reading them waits.
+    /// host. Outputs are there before they are computed, and reading them waits. A data error is found
+    /// later too: by reading an output that it spoils, or by a run that takes one as an input (see
+    /// [`Buffer::outcome`]); donated memory then still holds what it held.
     ///
     /// `donate[i]` offers the memory of input `i` to an output; it is taken where the plan can use
     /// it and the caller holds the only reference. The input's place then holds an empty buffer.
@@ -188,10 +199,9 @@ impl Executable {
     pub fn run(&self, inputs: &mut [Buffer], donate: &[bool]) -> Result<Vec<Buffer>> {
         guarded(|| {
             let bound = self.bind(inputs)?;
-            for (i, input) in inputs.iter_mut().enumerate() {
-                if let Some(moved) = self.bring(i, input)? {
-                    *input = moved;
-                }
+            inputs.iter().try_for_each(Buffer::settled)?;
+            for (i, moved) in self.bring(inputs)? {
+                inputs[i] = moved;
             }
             run::run(self, &bound, run::Inputs::Owned { inputs, donate }, None)
         })
@@ -208,11 +218,10 @@ impl Executable {
     fn shared(&self, inputs: &[Buffer], tracer: Option<&mut dyn Tracer>) -> Result<Vec<Buffer>> {
         guarded(|| {
             let bound = self.bind(inputs)?;
+            inputs.iter().try_for_each(Buffer::settled)?;
             let mut inputs = Cow::Borrowed(inputs);
-            for i in 0..inputs.len() {
-                if let Some(moved) = self.bring(i, &inputs[i])? {
-                    inputs.to_mut()[i] = moved;
-                }
+            for (i, moved) in self.bring(&inputs)? {
+                inputs.to_mut()[i] = moved;
             }
             run::run(self, &bound, run::Inputs::Shared(&inputs), tracer)
         })
@@ -260,33 +269,40 @@ impl Executable {
         lock(&self.prepared).clear();
     }
 
-    /// Input `i` where the plan runs, if it is elsewhere.
-    fn bring(&self, i: usize, input: &Buffer) -> Result<Option<Buffer>> {
-        let here = match (&self.gpu, input.gpu()) {
+    /// Numbers and random keys of the host where the plan runs, in one copy.
+    fn bring(&self, inputs: &[Buffer]) -> Result<Vec<(usize, Buffer)>> {
+        let here = |b: &Buffer| match (&self.gpu, b.gpu()) {
             (None, None) => true,
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
             _ => false,
         };
-        if here {
-            return Ok(None);
-        }
-        let role = self.plan.inputs[i].role;
-        match &self.gpu {
-            Some(device)
-                if input.gpu().is_none()
-                    && (role == Role::RandomKey || input.shape().is_empty()) =>
-            {
-                input.to_gpu(device).map(Some)
-            }
-            _ => {
+        let mut bytes: Vec<u8> = Vec::new();
+        let mut places: Vec<(usize, usize)> = Vec::new();
+        for (i, input) in inputs.iter().enumerate().filter(|(_, b)| !here(b)) {
+            let key = self.plan.inputs[i].role == Role::RandomKey;
+            if self.gpu.is_none() || input.gpu().is_some() || !key && !input.shape().is_empty() {
                 let name =
                     |d: Option<&Arc<cuda::Device>>| d.map_or("cpu".into(), |d| d.to_string());
                 let (found, runs) = (name(input.gpu()), name(self.gpu.as_ref()));
-                Err(Error::Buffer(format!(
+                return Err(Error::Buffer(format!(
                     "input {i} is on {found}, the plan runs on {runs}"
-                )))
+                )));
             }
+            bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
+            places.push((i, bytes.len()));
+            bytes.extend_from_slice(input.storage().bytes());
         }
+        let (Some(device), false) = (&self.gpu, places.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        let memory = Arc::new(device.upload(&bytes)?);
+        let brought = places.into_iter().map(|(i, offset)| {
+            let (memory, len) = (memory.clone(), inputs[i].storage().len());
+            let storage = Arc::new(Storage::part_on_gpu(memory, offset, len));
+            let (dtype, shape) = (inputs[i].dtype(), inputs[i].shape().to_vec());
+            (i, Buffer::new(dtype, shape, storage))
+        });
+        Ok(brought.collect())
     }
 
     /// Checks the inputs and finds or makes the programs for their sizes.

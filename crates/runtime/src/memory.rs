@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use block::Block;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Every storage begins at a multiple of this many bytes.
 pub const ALIGN: usize = 64;
@@ -29,7 +29,8 @@ pub struct Storage {
 #[derive(Debug)]
 enum Home {
     Host(Block),
-    Gpu(GpuMemory),
+    /// A part of a block, which begins so many bytes behind it.
+    Gpu(Arc<GpuMemory>, usize),
 }
 
 /// Bytes of all storages.
@@ -194,7 +195,12 @@ impl Storage {
 
     /// Memory of a GPU.
     pub(crate) fn on_gpu(memory: GpuMemory, len: usize) -> Storage {
-        let home = Home::Gpu(memory);
+        Storage::part_on_gpu(Arc::new(memory), 0, len)
+    }
+
+    /// So many bytes of a GPU's memory.
+    pub(crate) fn part_on_gpu(memory: Arc<GpuMemory>, offset: usize, len: usize) -> Storage {
+        let home = Home::Gpu(memory, offset);
         let id = next_id();
         Storage { id, len, home }
     }
@@ -203,7 +209,7 @@ impl Storage {
     pub(crate) fn gpu(&self) -> Option<&GpuMemory> {
         match &self.home {
             Home::Host(_) => None,
-            Home::Gpu(memory) => Some(memory),
+            Home::Gpu(memory, _) => Some(memory),
         }
     }
 
@@ -262,7 +268,7 @@ impl Storage {
     pub(crate) fn ptr(&self) -> *mut u8 {
         match &self.home {
             Home::Host(block) => block.ptr(),
-            Home::Gpu(memory) => memory.ptr(),
+            Home::Gpu(memory, offset) => memory.ptr().wrapping_add(*offset),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Running a compiled function.
 
 use crate::gather::Gather;
+use crate::outcome::{Blame, Stored};
 use crate::var::Busy;
 use crate::{
     Device, DimSpec, Error, ErrorKind, Result, Spec, Tensor, Var, anomaly, profiler, random,
@@ -101,12 +102,7 @@ impl Compiled {
                 return Err(realize::run_error(e, &self.gather, loc));
             }
         };
-        for w in &self.writes {
-            let cell = &self.vars[w.var].cell;
-            if let Some(b) = busy.iter().find(|b| b.cell().id == cell.id) {
-                b.state().set(cell.leaf(values[w.output].clone(), loc));
-            }
-        }
+        self.store(&busy, &values, &inputs, &donated, loc);
         let result = |at: &usize| {
             Tensor::leaf(
                 values[*at].clone(),
@@ -271,6 +267,36 @@ impl Compiled {
             }
         }
         donated
+    }
+
+    /// Gives cells their new values. `left` are the inputs, those whose memory was taken without elements.
+    fn store(
+        &self,
+        busy: &[Busy],
+        values: &[Buffer],
+        left: &[Buffer],
+        donated: &[usize],
+        loc: &'static Location<'static>,
+    ) {
+        let mut stored = Vec::new();
+        for w in &self.writes {
+            let (cell, new) = (&self.vars[w.var].cell, &values[w.output]);
+            let Some(b) = busy.iter().find(|b| b.cell().id == cell.id) else {
+                continue;
+            };
+            let leaf = cell.leaf(new.clone(), loc);
+            let mut state = b.state();
+            let input = w.input.filter(|i| donated.contains(i));
+            let left = input.map(|input| &left[input]);
+            let old = state.realized.clone();
+            stored.extend(Stored::new(cell, new, &leaf, old, left));
+            state.set(leaf);
+        }
+        let called = |node: u32| {
+            let node = node as usize;
+            (self.gather.called(node), self.gather.loc(node))
+        };
+        Blame::keep(values, &self.plan().sites, called, stored);
     }
 
     fn take_back(&self, busy: &[Busy], donated: &[usize], inputs: &[Buffer]) {

@@ -3,7 +3,9 @@
 use crate::autograd::{Backward, differentiated, no_grad};
 use crate::record::compose;
 use crate::{Error, Result, Tensor};
-use kiln_base::custom::{ArrayView, ArrayViewMut, KernelError, register};
+use kiln_base::custom::{
+    ArrayView, ArrayViewMut, CudaFunction, CudaGrid, KernelError, register, register_cuda,
+};
 use kiln_ir::{Builder, Fact, OpError, ensure, ops};
 use std::sync::Arc;
 
@@ -73,6 +75,55 @@ impl CustomOp {
             infer: Box::new(infer),
             backward: None,
         })
+    }
+
+    /// The operator with a kernel on NVIDIA GPUs too: CUDA C++ with a `__device__` function that every
+    /// thread of a grid calls with a pointer to each operand, one to the result (which it writes whole),
+    /// and the numbers of the grid; [`CudaFunction`] says it precisely. `grid` gives the threads, and
+    /// numbers such as sizes, from the shapes of the operands and of the result. The source is compiled
+    /// when a program with the operator is first compiled for a GPU; what is wrong in it is an error at
+    /// the line of the call.
+    ///
+    /// ```no_run
+    /// use kiln_tensor::{CudaGrid, CustomOp, DType, Device, Tensor};
+    /// let cube = CustomOp::new(
+    ///     "mine::cube",
+    ///     |inputs| Ok(inputs[0].clone()),
+    ///     |inputs, output| {
+    ///         let x = inputs[0].as_slice::<f32>()?;
+    ///         output.write(&x.iter().map(|x| x * x * x).collect::<Vec<f32>>())
+    ///     },
+    /// )?
+    /// .cuda(
+    ///     "__device__ void cube(const float* x, float* y, long long n) {
+    ///         long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    ///         if (i < n) y[i] = x[i] * x[i] * x[i];
+    ///     }",
+    ///     "cube",
+    ///     |_, output| CudaGrid::points(output.iter().product()),
+    /// )?;
+    /// let x = Tensor::rand([1000], DType::F32).to(Device::cuda(0)?);
+    /// println!("{}", cube.call(&[&x]).sum((), false));
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If it has such a kernel already.
+    #[track_caller]
+    pub fn cuda(
+        self,
+        source: &str,
+        function: &str,
+        grid: impl Fn(&[&[usize]], &[usize]) -> CudaGrid + Send + Sync + 'static,
+    ) -> Result<CustomOp> {
+        let cuda = CudaFunction {
+            source: source.into(),
+            function: function.into(),
+            grid: Box::new(grid),
+        };
+        let registered = register_cuda(self.name, cuda);
+        registered.map_err(|text| Error::invalid("CustomOp", text))?;
+        Ok(self)
     }
 
     /// The operator with a derivative: from the inputs, the result and the gradient of the result to one

@@ -1,6 +1,6 @@
 //! Where tensors live.
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, outcome};
 use kiln_runtime::memory::{self, MemoryStats};
 use kiln_runtime::{Buffer, Error as RunError, cuda};
 use std::fmt;
@@ -97,11 +97,13 @@ impl Device {
     /// Waits until everything that was given to the device is done.
     ///
     /// # Errors
-    /// If the device failed.
+    /// If the device failed, or a program had a data error (such as an index out of range) that no read
+    /// has told of: that error, at the line of the operation.
     #[track_caller]
     pub fn synchronize(self) -> Result<()> {
         let done = self.gpu().map_or(Ok(()), |gpu| gpu.synchronize());
-        done.map_err(|e| device_error("Device::synchronize", e, Location::caller()))
+        done.map_err(|e| device_error("Device::synchronize", e, Location::caller()))?;
+        outcome::settle_all(self)
     }
 
     /// The runtime's handle of a GPU.

@@ -25,6 +25,7 @@ mod ndarray;
 mod nest;
 mod node;
 mod ops;
+mod outcome;
 mod print;
 pub mod profiler;
 mod promote;
@@ -54,7 +55,7 @@ pub use create::Element;
 pub use custom::CustomOp;
 pub use device::{Device, set_threads, threads};
 pub use error::{Error, ErrorKind, Result};
-pub use kiln_base::custom::{ArrayView, ArrayViewMut, KernelError};
+pub use kiln_base::custom::{ArrayView, ArrayViewMut, CudaFunction, CudaGrid, KernelError};
 pub use kiln_base::{DType, Dim, Scalar};
 pub use kiln_compiler::{
     Bisection, CacheStats, Explain, KernelCheck, KernelInfo, Options as CompileOptions,

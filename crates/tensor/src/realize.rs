@@ -3,12 +3,13 @@
 use crate::autograd::needed;
 use crate::gather::{Gather, Missing, leaked};
 use crate::node::{Operand, State, Tensor};
+use crate::outcome::{self, Blame, Stored};
 use crate::recording::Recording;
 use crate::var::Busy;
 use crate::{Device, Error, ErrorKind, Result, anomaly, profiler, scope};
 use kiln_base::{DType, Loc, Scalar};
 use kiln_compiler::{Cache, CacheStats, CompileError, Found, Options};
-use kiln_ir::{Op, Output, Target, Value};
+use kiln_ir::{Op, Output, Role, Target, Value};
 use kiln_runtime::{Buffer, Error as RunError};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -143,14 +144,24 @@ pub(crate) fn value(t: &Tensor, loc: &'static Location<'static>) -> Result<Buffe
     t.check()?;
     forbid_while_compiling(loc)?;
     realize_at(&[t], loc)?;
-    t.node.ready(t.output).ok_or_else(|| {
+    let found = t.node.ready(t.output).ok_or_else(|| {
         Error::new(
             ErrorKind::Internal,
             "read",
             "a run did not give the value",
             loc,
         )
-    })
+    })?;
+    outcome::settle(&found)?;
+    Ok(found)
+}
+
+impl Tensor {
+    /// Waits for what may still be wrong with a computed value.
+    pub(crate) fn settled(&self) -> Result<()> {
+        let found = self.node.ready(self.output);
+        found.map_or(Ok(()), |found| outcome::settle(&found))
+    }
 }
 
 fn forbid_while_compiling(loc: &'static Location<'static>) -> Result<()> {
@@ -415,6 +426,13 @@ impl Run {
     }
 
     fn run(mut self, loc: &'static Location<'static>) -> Result<()> {
+        // Values of an earlier run that failed: nothing is computed from them.
+        let given = self.gather.inputs.iter().filter_map(|s| s.buffer.as_ref());
+        let settled: Result<()> = given.map(outcome::settle).collect();
+        if settled.is_err() {
+            self.roll_back();
+            return settled;
+        }
         let recording = self.gather.recording(self.outputs.clone());
         let found = match plan(self.device, &recording) {
             Ok(found) => found,
@@ -439,8 +457,8 @@ impl Run {
         }
         let result = self.execute(&found, &numbers, loc);
         match result {
-            Ok(values) => {
-                self.store(&found, values);
+            Ok((values, left)) => {
+                self.store(&found, values, left);
                 Ok(())
             }
             Err(e) => {
@@ -466,12 +484,13 @@ impl Run {
         anomaly::check(&self.gather, graph, self.device.ordinal(), &inputs, loc)
     }
 
+    /// The values, and what is left of the inputs.
     fn execute(
         &mut self,
         found: &Found,
         numbers: &[(Scalar, DType)],
         loc: &'static Location<'static>,
-    ) -> Result<Vec<Buffer>, RunError> {
+    ) -> Result<(Vec<Buffer>, Vec<Buffer>), RunError> {
         let mut inputs: Vec<Buffer> = Vec::with_capacity(self.gather.inputs.len());
         let mut donate = Vec::with_capacity(self.gather.inputs.len());
         for (i, source) in self.gather.inputs.iter_mut().enumerate() {
@@ -490,9 +509,14 @@ impl Run {
             inputs.push(number_buffer(value, dtype)?);
             donate.push(false);
         }
-        // Data that belongs to no device, such as random keys, follows the program.
+        // Data that belongs to no device follows the program; numbers and random keys go with the run.
         let device = self.device;
-        let brought = inputs.iter_mut().try_for_each(|buffer| {
+        let roles = found.executable.plan().inputs.iter().map(|i| i.role);
+        let brought = inputs.iter_mut().zip(roles).try_for_each(|(buffer, role)| {
+            let small = buffer.shape().is_empty() || role == Role::RandomKey;
+            if small && buffer.gpu().is_none() {
+                return Ok(());
+            }
             if buffer.gpu().map(|gpu| gpu.ordinal()) != device.ordinal() {
                 *buffer = device.bring(buffer.clone())?;
             }
@@ -508,19 +532,21 @@ impl Run {
             )
         });
         if result.is_err() {
-            for (source, buffer) in self.gather.inputs.iter_mut().zip(inputs) {
+            for (source, buffer) in self.gather.inputs.iter_mut().zip(&inputs) {
                 let node = &self.gather.entries[source.entry].node;
                 let mut state = node.state();
                 if matches!(*state, State::Donated) {
-                    *state = State::Ready(SmallVec::from_elem(buffer, 1));
+                    *state = State::Ready(SmallVec::from_elem(buffer.clone(), 1));
                 }
             }
         }
-        result
+        result.map(|values| (values, inputs))
     }
 
-    /// Gives every value to its node, and the assigned ones to their cells.
-    fn store(&mut self, found: &Found, values: Vec<Buffer>) {
+    /// Gives every value to its node, and the assigned ones to their cells. `left` are the inputs, those
+    /// whose memory was taken without elements.
+    fn store(&mut self, found: &Found, values: Vec<Buffer>, left: Vec<Buffer>) {
+        let mut stored = Vec::new();
         for (output, position) in self.outputs.iter().zip(&found.outputs) {
             let Some(position) = position else { continue };
             let entry = &self.gather.entries[output.value.node.index()];
@@ -530,9 +556,19 @@ impl Run {
             let Some(position) = found.outputs[i] else {
                 continue;
             };
-            let leaf = busy.cell().leaf(values[position].clone(), value.node.loc);
-            busy.state().set(leaf);
+            let (cell, new) = (busy.cell(), &values[position]);
+            let leaf = cell.leaf(new.clone(), value.node.loc);
+            let mut state = busy.state();
+            let left = self.donors[i].map(|input| &left[input]);
+            let old = state.realized.clone();
+            stored.extend(Stored::new(cell, new, &leaf, old, left));
+            state.set(leaf);
         }
+        let called = |node: u32| {
+            let node = node as usize;
+            (self.gather.called(node), self.gather.loc(node))
+        };
+        Blame::keep(&values, &found.executable.plan().sites, called, stored);
         self.pending.settle();
         self.targets.clear();
     }
@@ -601,6 +637,9 @@ pub(crate) fn compile_error(
             let at = at.map_or(Loc::from(loc), |at| gather.loc(at));
             Error::new(ErrorKind::Unsupported, "compile", message, at)
         }
+        CompileError::Custom { at, op, text } => {
+            Error::new(ErrorKind::Data, &op, text, gather.loc(at))
+        }
         CompileError::Device(text) => Error::new(ErrorKind::Device, "compile", text, loc),
         CompileError::Dump(text) => Error::new(ErrorKind::Io, "compile", text, loc),
         e => Error::new(ErrorKind::Internal, "compile", e.to_string(), loc),
@@ -611,13 +650,9 @@ pub(crate) fn compile_error(
 pub(crate) fn run_error(e: RunError, gather: &Gather, loc: &'static Location<'static>) -> Error {
     let text = e.to_string();
     match e {
-        RunError::Data { node, op, .. } => {
-            let message = text
-                .strip_prefix(&format!("{op}: "))
-                .unwrap_or(&text)
-                .to_string();
-            let called = gather.called(node as usize);
-            Error::new(ErrorKind::Data, called, message, gather.loc(node as usize))
+        RunError::Data { node, .. } => {
+            let node = node as usize;
+            outcome::data_error(e, gather.called(node), gather.loc(node))
         }
         RunError::Custom { node, op, text } => {
             Error::new(ErrorKind::Data, &op, text, gather.loc(node as usize))

@@ -1,13 +1,13 @@
 //! Cells that hold a tensor.
 
 use crate::autograd::edge::{Edge, Leaf};
-use crate::node::State;
+use crate::node::{Node, State};
 use crate::{DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor, scope, trace};
 use kiln_ir::{Fact, Role};
 use kiln_runtime::Buffer;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 
 /// A parameter, running statistic or optimiser moment: a cell that holds a tensor.
 ///
@@ -69,6 +69,7 @@ impl Var {
     fn with_role(value: &Tensor, role: Role) -> Result<Var> {
         let loc = Location::caller();
         value.shape()?;
+        value.settled()?;
         if scope::is_recording() {
             return Err(Error::new(
                 ErrorKind::ReadWhileCompiling,
@@ -154,6 +155,8 @@ impl Var {
         if scope::assign_var(self, value) {
             return Ok(());
         }
+        // A computed value that turned out wrong could not be taken back.
+        value.settled()?;
         self.cell.hold(value, loc);
         Ok(())
     }
@@ -292,6 +295,22 @@ impl Cell {
     /// A computed value of the cell.
     pub(crate) fn leaf(&self, buffer: Buffer, loc: &'static Location<'static>) -> Tensor {
         Tensor::leaf(buffer, self.role, Some(self.leaf.device.get()), loc, "Var")
+    }
+}
+
+impl Cell {
+    /// Takes back that the cell was given the leaf `new`, whose run failed; `old` is its last computed value.
+    pub(crate) fn roll_back(&self, new: &Weak<Node>, old: Option<Tensor>) {
+        let is_new = |t: &Tensor| std::ptr::eq(Arc::as_ptr(&t.node), new.as_ptr());
+        let mut state = self.lock();
+        if let Some(old) = &old
+            && is_new(&state.current)
+        {
+            state.current = old.clone();
+        }
+        if state.realized.as_ref().is_some_and(is_new) {
+            state.realized = old;
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! The text of a CUDA kernel while it is written.
 
+use kiln_base::Dim;
+pub(super) use kiln_base::cuda::memory;
 use kiln_base::cuda::{Blocks, CudaKernel};
 use kiln_base::tile::Arg;
-use kiln_base::{DType, Dim};
 
 /// The integer type that indices and addresses are computed in.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -158,22 +159,6 @@ impl Source {
             shared,
             sites: self.sites,
         }
-    }
-}
-
-/// The C type of a dtype in memory.
-pub(super) fn memory(dtype: DType) -> &'static str {
-    match dtype {
-        DType::Bool | DType::U8 => "unsigned char",
-        DType::I8 => "signed char",
-        DType::I16 => "short",
-        DType::U16 | DType::F16 | DType::BF16 => "unsigned short",
-        DType::I32 => "int",
-        DType::U32 => "unsigned",
-        DType::I64 => "long long",
-        DType::U64 => "unsigned long long",
-        DType::F32 => "float",
-        DType::F64 => "double",
     }
 }
 

@@ -66,10 +66,6 @@ pub(crate) fn build(graph: &Graph, options: &Options) -> Result<Flow> {
             .map(|v| of_node[v.node.index()][v.output as usize])
             .collect();
         of_node.push(match &node.op {
-            IrOp::If(_) | IrOp::Loop(_) if options.target != Target::Cpu => {
-                let text = format!("the GPU engine has no {} yet", node.op.name());
-                return Err(LowerError::new(id, text));
-            }
             IrOp::If(_) | IrOp::Loop(_) => b.control(node, &inputs),
             IrOp::Barrier(_) => b.barrier(&inputs),
             _ => SmallVec::from_iter([b.node(graph, id, &inputs)?]),

@@ -3,7 +3,7 @@
 use super::Recurrent;
 use super::cell::{Cell, State, Weights};
 use crate::layer::fact;
-use kiln_tensor::{Device, ScanOptions, Tensor, Var, cat, scan_with, stack};
+use kiln_tensor::{ScanOptions, Tensor, Var, cat, scan_with, stack};
 
 impl Recurrent {
     /// Outputs, last hidden states and last cells, or what is wrong with the input.
@@ -116,9 +116,6 @@ impl Recurrent {
             reverse,
             ..ScanOptions::default()
         };
-        if x.device() != Device::Cpu {
-            return self.unrolled(reverse, &projected, state, &weights);
-        }
         let first = (state.hidden, state.cell);
         let ((hidden, cell), outputs) =
             scan_with(&options, first, projected, |(hidden, cell), x| {
@@ -126,26 +123,5 @@ impl Recurrent {
                 ((next.hidden.clone(), next.cell), next.hidden)
             });
         (outputs, State { hidden, cell })
-    }
-
-    /// The steps one after the other, for engines without loops.
-    fn unrolled(
-        &self,
-        reverse: bool,
-        projected: &Tensor,
-        mut state: State,
-        weights: &Weights,
-    ) -> (Tensor, State) {
-        let length = projected.dims()[0].as_const().unwrap_or(0);
-        let mut outputs = Vec::new();
-        for step in 0..length {
-            let t = if reverse { length - 1 - step } else { step };
-            state = self.cell.step(&projected.select(0, t), &state, weights);
-            outputs.push(state.hidden.clone());
-        }
-        if reverse {
-            outputs.reverse();
-        }
-        (stack(&outputs.iter().collect::<Vec<_>>(), 0), state)
     }
 }

@@ -3,15 +3,19 @@
 //! A file is written whole under another name and then renamed, and begins with a checksum, so that a
 //! reader finds all of it or nothing. A kernel's key names the unit it was compiled in, and the unit's
 //! key names its code.
+//!
+//! Files carry the time of their last use. Who adds some removes those that were not used for longest
+//! where all are too many bytes; who looks for one of these meanwhile compiles it again.
 
 use super::library::{nvrtc_candidates, variable};
 use super::nvrtc::{Code, Nvrtc};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 /// Changes when files of earlier versions must not be read.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Names a kernel or a unit.
 pub(super) type Key = u128;
@@ -27,6 +31,36 @@ pub(super) fn key(source: &str, code: Code) -> Key {
     h.update(source.as_bytes());
     h.digest128()
 }
+
+/// What is known of this machine's NVRTC.
+pub(super) struct Compiler {
+    pub(super) version: (i32, i32),
+    /// The compute capabilities that it compiles for.
+    pub(super) architectures: Vec<u32>,
+}
+
+impl Compiler {
+    fn bytes(&self) -> Vec<u8> {
+        let known = self.architectures.iter().flat_map(|a| a.to_le_bytes());
+        version_bytes(self.version)
+            .into_iter()
+            .chain(known)
+            .collect()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Compiler> {
+        let (version, known) = bytes.split_first_chunk::<8>()?;
+        let version = u64::from_le_bytes(*version);
+        let (known, rest) = known.as_chunks::<4>();
+        rest.is_empty().then(|| Compiler {
+            version: ((version >> 32) as i32, version as i32),
+            architectures: known.iter().map(|a| u32::from_le_bytes(*a)).collect(),
+        })
+    }
+}
+
+/// Bytes that are kept unless `KILN_CACHE_SIZE` says otherwise.
+const LIMIT: u64 = 1 << 30;
 
 /// A folder of compiled code; without one, nothing is kept.
 pub(super) struct Cache(Option<PathBuf>);
@@ -77,35 +111,72 @@ impl Cache {
         }
     }
 
-    /// The version of this machine's NVRTC, if it has one. Opening that large library takes longer than
-    /// loading a program's kernels, so the version of a file that was seen before is remembered.
-    pub(super) fn compiler_version(&self) -> Option<(i32, i32)> {
+    /// This machine's NVRTC, if it has one. Opening that large library takes longer than loading a
+    /// program's kernels, so what a file that was seen before knows is remembered.
+    pub(super) fn compiler(&self) -> Option<Compiler> {
         let name = nvrtc_candidates().into_iter().find_map(|path| {
             let file = path.is_absolute().then(|| path.metadata().ok()).flatten()?;
             let seen = format!("{path:?} {} {:?}", file.len(), file.modified().ok()?);
             Some(format!("{:032x}.nvrtc", xxh3_128(seen.as_bytes())))
         });
         let known = name.as_ref().and_then(|name| self.read(name, None));
-        if let Some(Ok(version)) = known.map(<[u8; 8]>::try_from) {
-            let version = u64::from_le_bytes(version);
-            return Some(((version >> 32) as i32, version as i32));
+        if let Some(known) = known.as_deref().and_then(Compiler::from_bytes) {
+            return Some(known);
         }
-        let version = Nvrtc::get().ok()?.version();
+        let nvrtc = Nvrtc::get().ok()?;
+        let found = Compiler {
+            version: nvrtc.version(),
+            architectures: nvrtc.architectures(),
+        };
         if let Some(name) = name {
-            let _ = self.write(&name, &version_bytes(version), version);
+            let _ = self.write(&name, &found.bytes(), found.version);
         }
-        Some(version)
+        Some(found)
+    }
+
+    /// Removes the files that were not used for longest until all are within the limit.
+    pub(super) fn shrink(&self) {
+        let limit = std::env::var("KILN_CACHE_SIZE").ok();
+        let limit = limit.and_then(|mib| mib.trim().parse::<u64>().ok());
+        self.shrink_to(limit.map_or(LIMIT, |mib| mib.saturating_mul(1 << 20)));
+    }
+
+    fn shrink_to(&self, limit: u64) {
+        let entries = self.0.as_ref().and_then(|f| std::fs::read_dir(f).ok());
+        let entries = entries.into_iter().flatten().flatten();
+        // What another process removes meanwhile is no longer of interest.
+        let file = |e: std::fs::DirEntry| {
+            let about = e.metadata().ok().filter(|m| m.is_file())?;
+            Some((about.modified().ok()?, about.len(), e.path()))
+        };
+        let mut files: Vec<_> = entries.filter_map(file).collect();
+        let mut bytes: u64 = files.iter().map(|f| f.1).sum();
+        if bytes <= limit {
+            return;
+        }
+        files.sort();
+        for (_, len, path) in files {
+            if bytes <= limit / 4 * 3 {
+                return; // some room, so that not every addition removes one
+            }
+            let _ = std::fs::remove_file(path);
+            bytes -= len;
+        }
     }
 
     /// What a file holds, if it is whole and of this compiler's version (of any, without one).
     fn read(&self, name: &str, version: Option<(i32, i32)>) -> Option<Vec<u8>> {
-        let mut bytes = std::fs::read(self.0.as_ref()?.join(name)).ok()?;
+        let path = self.0.as_ref()?.join(name);
+        let mut bytes = std::fs::read(&path).ok()?;
         let (head, body) = bytes.split_at_checked(16)?;
         let (by, contents) = body.split_at_checked(8)?;
         let fits = version.is_none_or(|v| by == version_bytes(v));
         if !fits || xxh3_128(body).to_le_bytes() != head || contents.is_empty() {
             return None;
         }
+        // A cache that can't be written is no error.
+        let used = std::fs::File::options().append(true).open(path);
+        let _ = used.and_then(|file| file.set_modified(SystemTime::now()));
         Some(bytes.split_off(24))
     }
 
@@ -135,6 +206,56 @@ fn version_bytes((major, minor): (i32, i32)) -> [u8; 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_was_not_used_for_longest_is_removed_first() {
+        let folder = std::env::temp_dir().join(format!("kiln-cuda-lru-{}", std::process::id()));
+        let cache = Cache(Some(folder.clone()));
+        let hour = |n: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(n * 3600);
+        for unit in 1..=8 {
+            cache.keep(unit, &[100 + unit], &[unit as u8; 1000], (13, 0));
+            for name in [
+                format!("{unit:032x}.code"),
+                format!("{:032x}.kernel", 100 + unit),
+            ] {
+                let file = std::fs::File::options()
+                    .append(true)
+                    .open(folder.join(name));
+                file.unwrap().set_modified(hour(unit as u64)).unwrap();
+            }
+        }
+        let left = || {
+            (1..=8)
+                .filter(|u| folder.join(format!("{u:032x}.code")).exists())
+                .collect::<Vec<Key>>()
+        };
+        cache.shrink_to(1 << 20);
+        assert_eq!(left().len(), 8);
+        // The first was used again.
+        assert!(cache.code(1, None).is_some());
+        std::thread::scope(|s| (0..2).for_each(|_| drop(s.spawn(|| cache.shrink_to(5000)))));
+        assert_eq!(left(), [1, 7, 8]);
+        assert!(cache.unit_of(107, None).is_some() && cache.unit_of(102, None).is_none());
+        cache.shrink_to(0);
+        assert!(left().is_empty());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_a_compiler_knows_is_read_as_it_was_written() {
+        let (version, architectures) = ((13, 1), vec![75, 90, 121]);
+        let written = Compiler {
+            version,
+            architectures,
+        };
+        assert!(Compiler::from_bytes(&written.bytes()[..9]).is_none());
+        let read = Compiler::from_bytes(&written.bytes()).unwrap();
+        assert_eq!(
+            (read.version, read.architectures),
+            (written.version, written.architectures)
+        );
+    }
 
     #[test]
     fn damaged_files_and_other_compilers_code_are_not_found() {

@@ -3,6 +3,7 @@
 use super::driver::{Driver, Handle};
 use super::memory::Figures;
 use super::module::Modules;
+use super::outcome::{Outcome, Slots};
 use super::stream::{Lane, Staging, Stream};
 use crate::error::{Error, Result};
 use crate::memory::MemoryStats;
@@ -26,6 +27,9 @@ pub struct Device {
     /// Carries data to the device.
     pub(super) copies: Arc<Stream>,
     pub(super) staging: Mutex<Vec<Staging>>,
+    /// Places for records that no run uses, and runs of which nobody has waited for the end.
+    pub(super) slots: Mutex<Slots>,
+    pub(super) outcomes: Mutex<Vec<Arc<Outcome>>>,
     graphs: AtomicBool,
 }
 
@@ -128,6 +132,8 @@ impl Device {
             lanes: Mutex::default(),
             copies: Arc::new(Stream::new(driver, context)?),
             staging: Mutex::default(),
+            slots: Mutex::default(),
+            outcomes: Mutex::default(),
             graphs: AtomicBool::new(std::env::var_os("KILN_CUDA_GRAPHS").is_none_or(|v| v != "0")),
         })
     }
@@ -178,15 +184,21 @@ impl Device {
 
     /// What this process holds of its memory.
     pub fn memory(&self) -> MemoryStats {
+        let reserved = self.reserved();
+        let mut stats = lock(&self.figures).stats;
+        stats.reserved = reserved.max(stats.allocated);
+        stats
+    }
+
+    /// Bytes that the pool has taken from the device.
+    pub(super) fn reserved(&self) -> usize {
         let mut reserved = 0u64;
         // SAFETY: the pool is alive and the attribute a 64-bit number.
         let status = unsafe {
             let value = (&raw mut reserved).cast::<c_void>();
             (self.driver.functions.pool_get)(self.pool, POOL_RESERVED, value)
         };
-        let mut stats = lock(&self.figures).stats;
-        stats.reserved = if status == 0 { reserved as usize } else { 0 }.max(stats.allocated);
-        stats
+        if status == 0 { reserved as usize } else { 0 }
     }
 
     /// Makes the peak start again from what is in use now.
@@ -195,9 +207,12 @@ impl Device {
         figures.stats.peak = figures.stats.allocated;
     }
 
-    /// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`].
+    /// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`]. Memory that is kept for
+    /// reuse beyond the limit is given back, so that other programs have the rest of the device.
     pub fn set_limit(&self, limit: Option<usize>) {
-        lock(&self.figures).stats.limit = limit;
+        let mut figures = lock(&self.figures);
+        figures.stats.limit = limit;
+        figures.floor = 0;
     }
 
     /// Gives unused memory back to the system.
@@ -211,17 +226,16 @@ impl Device {
         self.driver.check("cuMemPoolTrimTo", status)
     }
 
-    /// Waits for everything that was given to the device.
+    /// Waits for everything that was given to the device. What data errors there were,
+    /// [`Device::outcomes`] tells.
     ///
     /// # Errors
-    /// If something of it failed.
+    /// If the device failed.
     pub fn synchronize(&self) -> Result<()> {
         self.activate()?;
-        self.copies.synchronize()?;
-        // Those of runs in flight are waited for by these.
-        let streams: Vec<Arc<Stream>> =
-            lock(&self.lanes).iter().map(|l| l.stream.clone()).collect();
-        streams.iter().try_for_each(|s| s.synchronize())
+        // SAFETY: the context is current.
+        let status = unsafe { (self.driver.functions.context_synchronize)() };
+        self.driver.check("the GPU's work failed", status)
     }
 
     /// Whether repeated runs of a plan are replayed as CUDA graphs. On unless `KILN_CUDA_GRAPHS=0`.

@@ -28,6 +28,21 @@ pub(super) const OUT_OF_MEMORY: c_int = 2;
 pub(super) const NO_BINARY_FOR_GPU: c_int = 209;
 pub(super) const NOT_READY: c_int = 600;
 
+/// `CUDA_KERNEL_NODE_PARAMS`: a launch in a graph.
+#[repr(C)]
+pub(super) struct KernelNode {
+    pub(super) function: Handle,
+    pub(super) grid: [c_uint; 3],
+    pub(super) block: [c_uint; 3],
+    pub(super) shared: c_uint,
+    pub(super) parameters: *mut *mut c_void,
+    pub(super) extra: *mut *mut c_void,
+    /// Instead of `function`; null.
+    pub(super) kernel: Handle,
+    /// Null: the current one.
+    pub(super) context: Handle,
+}
+
 functions! {
     /// What is used of the driver, under the names that its header gives to CUDA 12 and later.
     Functions {
@@ -41,6 +56,7 @@ functions! {
         device_memory = "cuDeviceTotalMem_v2"(*mut usize, c_int);
         context_retain = "cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
         context_set = "cuCtxSetCurrent"(Handle);
+        context_synchronize = "cuCtxSynchronize"();
         memory_info = "cuMemGetInfo_v2"(*mut usize, *mut usize);
         pool_default = "cuDeviceGetDefaultMemPool"(*mut Handle, c_int);
         pool_set = "cuMemPoolSetAttribute"(Handle, c_int, *mut c_void);
@@ -52,13 +68,15 @@ functions! {
         host_free = "cuMemFreeHost"(*mut c_void);
         upload = "cuMemcpyHtoDAsync_v2"(Address, *const c_void, usize, Handle);
         download = "cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, Handle);
+        copy_between = "cuMemcpyPeerAsync"(Address, Handle, Address, Handle, usize, Handle);
         fill = "cuMemsetD8Async"(Address, u8, usize, Handle);
         stream_create = "cuStreamCreate"(*mut Handle, c_uint);
         stream_destroy = "cuStreamDestroy_v2"(Handle);
         stream_wait = "cuStreamWaitEvent"(Handle, Handle, c_uint);
         stream_synchronize = "cuStreamSynchronize"(Handle);
-        stream_capture = "cuStreamBeginCapture_v2"(Handle, c_int);
-        stream_captured = "cuStreamEndCapture"(Handle, *mut Handle);
+        graph_create = "cuGraphCreate"(*mut Handle, c_uint);
+        graph_add_kernel = "cuGraphAddKernelNode_v2"(*mut Handle, Handle, *const Handle, usize, *const KernelNode);
+        graph_set_kernel = "cuGraphExecKernelNodeSetParams_v2"(Handle, Handle, *const KernelNode);
         graph_instantiate = "cuGraphInstantiateWithFlags"(*mut Handle, Handle, u64);
         graph_launch = "cuGraphLaunch"(Handle, Handle);
         graph_destroy = "cuGraphDestroy"(Handle);
@@ -67,8 +85,10 @@ functions! {
         event_destroy = "cuEventDestroy_v2"(Handle);
         event_record = "cuEventRecord"(Handle, Handle);
         event_query = "cuEventQuery"(Handle);
+        event_elapsed = "cuEventElapsedTime"(*mut f32, Handle, Handle);
         event_synchronize = "cuEventSynchronize"(Handle);
         module_load = "cuModuleLoadData"(*mut Handle, *const c_void);
+        module_unload = "cuModuleUnload"(Handle);
         module_function = "cuModuleGetFunction"(*mut Handle, Handle, *const c_char);
         function_set = "cuFuncSetAttribute"(Handle, c_int, c_int);
         launch = "cuLaunchKernel"(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);

@@ -15,6 +15,8 @@ pub(super) struct Figures {
     pub(super) stats: MemoryStats,
     /// Bytes by what they are for.
     holders: BTreeMap<Arc<str>, usize>,
+    /// What the pool was left with when it last held more than the limit and gave back what it could.
+    pub(super) floor: usize,
 }
 
 /// A block of a device's memory; given back, in order of the streams that use it, when dropped.
@@ -96,7 +98,38 @@ impl Memory {
         }
         device.driver.check("cuMemAllocAsync", status)?;
         memory.address = address;
+        device.keep_within_limit()?;
         Ok(memory)
+    }
+
+    /// The same bytes on another device, copied there when the contents are.
+    pub(crate) fn copy_to(&self, device: &Arc<Device>) -> Result<Memory> {
+        device.activate()?;
+        let stream = &device.copies;
+        let copy = Memory::new(device, self.len, stream, &self.what)?;
+        if self.len == 0 {
+            return Ok(copy);
+        }
+        self.before_reading(stream)?;
+        let (to, from) = (device.context(), self.device.context());
+        // SAFETY: both blocks have that many bytes on the devices of these contexts, and are freed behind
+        // this use of them. Devices that don't reach each other copy through the host.
+        let status = unsafe {
+            let f = device.driver.functions.copy_between;
+            f(
+                copy.address,
+                to,
+                self.address,
+                from,
+                self.len,
+                stream.handle(),
+            )
+        };
+        device.driver.check("cuMemcpyPeerAsync", status)?;
+        let done = stream.event()?;
+        copy.used(&done, true);
+        self.used(&done, false);
+        Ok(copy)
     }
 
     pub(super) fn address(&self) -> Address {
@@ -134,13 +167,6 @@ impl Memory {
         }
         uses.all.push(event.clone());
     }
-
-    /// Forgets what `stream` did with the block: it is done, and so is what it waited for.
-    pub(super) fn settled(&self, stream: &Stream) {
-        let mut uses = lock(&self.uses);
-        uses.written = None;
-        uses.all.retain(|e| e.stream.id() != stream.id());
-    }
 }
 
 impl Drop for Memory {
@@ -174,6 +200,19 @@ impl std::fmt::Debug for Memory {
 }
 
 impl Device {
+    /// Gives other programs what the pool holds back beyond the limit.
+    fn keep_within_limit(&self) -> Result<()> {
+        let (limit, floor) = {
+            let figures = lock(&self.figures);
+            (figures.stats.limit, figures.floor)
+        };
+        if limit.is_some_and(|l| self.reserved() > l.max(floor)) {
+            self.empty_cache()?;
+            lock(&self.figures).floor = self.reserved();
+        }
+        Ok(())
+    }
+
     fn out_of_memory(&self, figures: &Figures, requested: usize) -> Error {
         let holders = figures
             .holders

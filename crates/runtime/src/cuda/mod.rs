@@ -6,6 +6,7 @@
 //! | `KILN_CUDA_DRIVER` | the file of the driver (`libcuda`), in place of the system's |
 //! | `KILN_NVRTC` | the file or folder of NVRTC, before the usual places |
 //! | `KILN_CACHE_DIR` | where compiled kernels are kept; empty: nowhere |
+//! | `KILN_CACHE_SIZE` | how many MiB of them are kept, those used last; 1024 unless set |
 //! | `KILN_CUDA_GRAPHS` | `0`: kernels are launched one by one |
 //! | `CUDA_VISIBLE_DEVICES` | which devices there are, as the driver understands it |
 //!
@@ -14,21 +15,38 @@
 //! device; runs one after the other use the same lane, runs at the same time different ones. Memory
 //! knows the events of its last uses: whoever reads it on another stream waits, on the device, for what
 //! wrote it, and whoever writes or frees it for all of them. A run returns as soon as it is given to the
-//! device, unless it can report a data error: then it is waited for, and its error record is read.
+//! device.
+//!
+//! # Data errors
+//! What a run recorded is copied to the host behind it. The buffers that would be wrong after an error
+//! hold the run's [`Outcome`]: reading one waits and gives the error, and so does a run that takes one as
+//! an input, before it begins. Which buffers these are follows from the plan: what is computed from a
+//! step that can fail, and what is written behind `commit`, whose steps do nothing after an error.
+//! *Prepare* is waited for, since its results are kept.
 
 mod cache;
+mod control;
+mod custom;
 mod device;
 mod driver;
+mod graph;
 mod launch;
 mod library;
 mod memory;
 mod module;
 mod nvrtc;
+mod outcome;
+mod session;
 mod stream;
 
 pub use cache::cache_hits;
+pub(crate) use control::{SIDES, branch, copy, joined};
 pub use device::{Device, count};
 pub use driver::set_driver;
-pub(crate) use launch::{Call, Graphs, Launch, Session};
+pub(crate) use graph::Graphs;
+pub(crate) use launch::{Call, Launch};
 pub(crate) use memory::Memory;
+pub(crate) use module::Function;
 pub use nvrtc::{Code, Compiled, Nvrtc, compilations};
+pub use outcome::{Note, Outcome};
+pub(crate) use session::{Job, Session};

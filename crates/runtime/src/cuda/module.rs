@@ -1,25 +1,74 @@
 //! From sources to functions: several kernels a translation unit, compiled in parallel, kept on disk.
 
-use super::cache::{Cache, Key, key};
+use super::cache::{Cache, Compiler, Key, key};
 use super::device::{Device, lock};
-use super::driver::{Handle, NO_BINARY_FOR_GPU};
+use super::driver::{Driver, Handle, NO_BINARY_FOR_GPU};
 use super::nvrtc::{Code, Nvrtc};
 use crate::error::{Error, Result};
 use hashbrown::HashMap;
 use kiln_base::cuda::{CudaKernel, PRELUDE};
 use std::ffi::{CString, c_int};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-/// What a device has loaded. It stays loaded: queued work and graphs may use it.
+/// What a device has loaded: what somebody still holds of it.
 #[derive(Default)]
 pub(super) struct Modules {
     /// By entry.
-    functions: HashMap<String, Handle>,
+    functions: HashMap<String, (Weak<Module>, Handle)>,
     /// Loaded units of the cache.
-    units: HashMap<Key, Handle>,
+    units: HashMap<Key, Weak<Module>>,
     /// What kind of code the device takes, once known.
     code: Option<Code>,
+}
+
+/// A loaded unit; unloaded when dropped, once the device has done what may use it.
+pub(crate) struct Module {
+    driver: &'static Driver,
+    context: Handle,
+    handle: Handle,
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        let f = &self.driver.functions;
+        // SAFETY: nobody holds a function of the module, and what was launched is waited for.
+        unsafe {
+            if (f.context_set)(self.context) == 0 && (f.context_synchronize)() == 0 {
+                (f.module_unload)(self.handle);
+            }
+        }
+    }
+}
+
+/// A kernel's function, which its module keeps loaded.
+#[derive(Clone)]
+pub(crate) struct Function {
+    pub(super) handle: Handle,
+    module: Arc<Module>,
+}
+
+impl Modules {
+    fn function(&self, entry: &str) -> Option<Function> {
+        let (module, handle) = self.functions.get(entry)?;
+        Some(Function {
+            handle: *handle,
+            module: module.upgrade()?,
+        })
+    }
+
+    fn keep(&mut self, entry: &str, function: &Function) {
+        let module = Arc::downgrade(&function.module);
+        self.functions
+            .insert(entry.into(), (module, function.handle));
+    }
+
+    /// Forgets what is no longer loaded.
+    fn forget(&mut self) {
+        self.functions
+            .retain(|_, (module, _)| module.strong_count() > 0);
+        self.units.retain(|_, module| module.strong_count() > 0);
+    }
 }
 
 /// The most kernels of a translation unit: each unit costs NVRTC a fixed time, and a long one keeps
@@ -39,39 +88,49 @@ impl Device {
     ///
     /// # Errors
     /// If a kernel can't be compiled, or NVRTC is needed and missing.
-    pub(super) fn functions(&self, kernels: &[&CudaKernel]) -> Result<Vec<Handle>> {
+    pub(super) fn functions(&self, kernels: &[&CudaKernel]) -> Result<Vec<Function>> {
         let mut modules = lock(&self.modules);
+        let mut found: HashMap<&str, Function> = HashMap::new();
         let mut missing: Vec<&CudaKernel> = Vec::new();
         for k in kernels {
-            let known = modules.functions.contains_key(&k.entry);
-            if !known && missing.iter().all(|m| m.entry != k.entry) {
-                missing.push(k);
+            match modules.function(&k.entry) {
+                Some(function) => drop(found.insert(&k.entry, function)),
+                None if missing.iter().any(|m| m.entry == k.entry) => {}
+                None => missing.push(k),
             }
         }
         if !missing.is_empty() {
             self.activate()?;
-            self.load(&mut modules, missing)?;
+            modules.forget();
+            self.load(&mut modules, missing, &mut found)?;
         }
-        let function = |k: &&CudaKernel| modules.functions.get(&k.entry).copied();
         let lost = || Error::Internal("a loaded kernel is gone".into());
+        let function = |k: &&CudaKernel| found.get(k.entry.as_str()).cloned();
         kernels
             .iter()
             .map(|k| function(k).ok_or_else(lost))
             .collect()
     }
 
-    fn load(&self, modules: &mut Modules, missing: Vec<&CudaKernel>) -> Result<()> {
+    fn load<'k>(
+        &self,
+        modules: &mut Modules,
+        missing: Vec<&'k CudaKernel>,
+        found: &mut HashMap<&'k str, Function>,
+    ) -> Result<()> {
         let cache = Cache::of_user();
         // Without NVRTC, code of any version is welcome.
-        let version = cache.compiler_version();
-        let code = self.code(modules, &cache, version)?;
+        let compiler = cache.compiler();
+        let version = compiler.as_ref().map(|c| c.version);
+        let code = self.code(modules, &cache, compiler.as_ref())?;
         let mut left: Vec<(&CudaKernel, Key)> = Vec::new();
         for kernel in missing {
             let key = key(&format!("{PRELUDE}{}", kernel.source), code);
-            let found = self.cached(modules, &cache, key, version);
-            match found.and_then(|module| self.function(module, kernel).ok()) {
+            let module = self.cached(modules, &cache, key, version);
+            match module.and_then(|module| self.function(&module, kernel).ok()) {
                 Some(function) => {
-                    modules.functions.insert(kernel.entry.clone(), function);
+                    modules.keep(&kernel.entry, &function);
+                    found.insert(&kernel.entry, function);
                 }
                 None => left.push((kernel, key)),
             }
@@ -97,12 +156,14 @@ impl Device {
             let keys: Vec<Key> = unit.iter().map(|(_, key)| *key).collect();
             let unit_key = key(source, code);
             cache.keep(unit_key, &keys, &image, nvrtc.version());
-            modules.units.insert(unit_key, module);
+            modules.units.insert(unit_key, Arc::downgrade(&module));
             for (kernel, _) in *unit {
-                let function = self.function(module, kernel)?;
-                modules.functions.insert(kernel.entry.clone(), function);
+                let function = self.function(&module, kernel)?;
+                modules.keep(&kernel.entry, &function);
+                found.insert(&kernel.entry, function);
             }
         }
+        cache.shrink();
         Ok(())
     }
 
@@ -111,34 +172,40 @@ impl Device {
         &self,
         modules: &mut Modules,
         cache: &Cache,
-        version: Option<(i32, i32)>,
+        compiler: Option<&Compiler>,
     ) -> Result<Code> {
         if let Some(code) = modules.code {
             return Ok(code);
         }
         let (major, minor) = self.capability();
         let capability = 10 * major + minor;
-        let cubin = Code::Cubin(capability);
-        let probe = key(PROBE, cubin);
+        let known = compiler.map_or(&[][..], |c| &c.architectures);
+        let version = compiler.map(|c| c.version);
+        let code = match Code::best(capability, known) {
+            code @ Code::Cubin(_) if !self.takes(cache, version, code)? => Code::Ptx(capability),
+            code => code,
+        };
+        modules.code = Some(code);
+        Ok(code)
+    }
+
+    /// Whether this device loads machine code.
+    fn takes(&self, cache: &Cache, version: Option<(i32, i32)>, code: Code) -> Result<bool> {
+        let probe = key(PROBE, code);
         let image = match cache.code(probe, version) {
             Some(image) => image,
             None => {
                 let nvrtc = Nvrtc::get()?;
-                let image = nvrtc.compile(PROBE, cubin)?.image;
+                let image = nvrtc.compile(PROBE, code)?.image;
                 cache.keep(probe, &[], &image, nvrtc.version());
                 image
             }
         };
-        let code = match self.load_image(&image) {
-            Err(NO_BINARY_FOR_GPU) => Code::Ptx(capability),
-            Err(status) => {
-                self.driver.check("cuModuleLoadData", status)?;
-                cubin
-            }
-            Ok(_) => cubin,
-        };
-        modules.code = Some(code);
-        Ok(code)
+        match self.load_image(&image) {
+            Err(NO_BINARY_FOR_GPU) => Ok(false),
+            Err(status) => self.driver.check("cuModuleLoadData", status).map(|()| true),
+            Ok(_) => Ok(true),
+        }
     }
 
     /// The module of the unit that the cache has for a kernel; nothing if anything of it is damaged.
@@ -148,31 +215,38 @@ impl Device {
         cache: &Cache,
         kernel: Key,
         version: Option<(i32, i32)>,
-    ) -> Option<Handle> {
+    ) -> Option<Arc<Module>> {
         let unit = cache.unit_of(kernel, version)?;
-        if let Some(module) = modules.units.get(&unit) {
-            return Some(*module);
+        if let Some(module) = modules.units.get(&unit).and_then(Weak::upgrade) {
+            return Some(module);
         }
         let module = self.load_image(&cache.code(unit, version)?).ok()?;
-        modules.units.insert(unit, module);
+        modules.units.insert(unit, Arc::downgrade(&module));
         Some(module)
     }
 
-    fn load_image(&self, image: &[u8]) -> std::result::Result<Handle, c_int> {
-        let mut module = Handle::NULL;
+    fn load_image(&self, image: &[u8]) -> std::result::Result<Arc<Module>, c_int> {
+        let mut handle = Handle::NULL;
         // SAFETY: the image is machine code, or PTX that ends in a zero byte.
         let status =
-            unsafe { (self.driver.functions.module_load)(&mut module, image.as_ptr().cast()) };
-        if status == 0 { Ok(module) } else { Err(status) }
+            unsafe { (self.driver.functions.module_load)(&mut handle, image.as_ptr().cast()) };
+        match status {
+            0 => Ok(Arc::new(Module {
+                driver: self.driver,
+                context: self.context(),
+                handle,
+            })),
+            status => Err(status),
+        }
     }
 
-    fn function(&self, module: Handle, kernel: &CudaKernel) -> Result<Handle> {
+    fn function(&self, module: &Arc<Module>, kernel: &CudaKernel) -> Result<Function> {
         let entry = CString::new(kernel.entry.as_str());
         let entry = entry.map_err(|_| Error::Cuda("a kernel's name holds a zero byte".into()))?;
         let mut function = Handle::NULL;
         let f = &self.driver.functions;
         // SAFETY: the module is loaded and the name ends in zero.
-        let status = unsafe { (f.module_function)(&mut function, module, entry.as_ptr()) };
+        let status = unsafe { (f.module_function)(&mut function, module.handle, entry.as_ptr()) };
         self.driver
             .check(&format!("no kernel {}", kernel.entry), status)?;
         if kernel.shared > 0 {
@@ -182,7 +256,10 @@ impl Device {
             let what = format!("{bytes} bytes of shared memory for {}", kernel.name);
             self.driver.check(&what, status)?;
         }
-        Ok(function)
+        Ok(Function {
+            handle: function,
+            module: module.clone(),
+        })
     }
 }
 

@@ -15,6 +15,8 @@ functions! {
     /// What is used of it.
     Functions {
         version = "nvrtcVersion"(*mut c_int, *mut c_int);
+        architecture_count = "nvrtcGetNumSupportedArchs"(*mut c_int);
+        architectures = "nvrtcGetSupportedArchs"(*mut c_int);
         create = "nvrtcCreateProgram"(*mut Program, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char);
         compile = "nvrtcCompileProgram"(Program, c_int, *const *const c_char);
         destroy = "nvrtcDestroyProgram"(*mut Program);
@@ -40,16 +42,29 @@ pub struct Nvrtc {
 pub enum Code {
     /// PTX for a compute capability such as 80 or 90: text, compiled on by the driver.
     Ptx(u32),
+    /// PTX that newer devices take too: without the features of one architecture alone.
+    Portable(u32),
     /// Machine code for exactly that compute capability.
     Cubin(u32),
 }
 
 impl Code {
+    /// What to compile for a device of a compute capability with a compiler that knows these: machine
+    /// code, or for a newer device PTX of the newest one before it.
+    pub(super) fn best(capability: u32, known: &[u32]) -> Code {
+        let older = known.iter().copied().filter(|k| *k <= capability).max();
+        match older {
+            Some(older) if older < capability => Code::Portable(older),
+            _ => Code::Cubin(capability),
+        }
+    }
+
     /// The flag, in which 90 and newer name the features of that architecture alone too.
     fn flag(self) -> String {
         let suffix = |c: u32| if c >= 90 { "a" } else { "" };
         match self {
             Code::Ptx(c) => format!("--gpu-architecture=compute_{c}{}", suffix(c)),
+            Code::Portable(c) => format!("--gpu-architecture=compute_{c}"),
             Code::Cubin(c) => format!("--gpu-architecture=sm_{c}{}", suffix(c)),
         }
     }
@@ -136,6 +151,28 @@ impl Nvrtc {
         self.version
     }
 
+    /// The compute capabilities that it compiles for, such as 90; none if it doesn't say.
+    pub fn architectures(&self) -> Vec<u32> {
+        let mut count = 0;
+        // SAFETY: the place is writable.
+        let status = unsafe { (self.functions.architecture_count)(&mut count) };
+        let mut known = vec![
+            0;
+            if status == 0 {
+                count.max(0) as usize
+            } else {
+                0
+            }
+        ];
+        if known.is_empty() {
+            return Vec::new();
+        }
+        // SAFETY: the places are as many as the library asked for.
+        let status = unsafe { (self.functions.architectures)(known.as_mut_ptr()) };
+        let known = known.into_iter().filter(|_| status == 0);
+        known.map(|c| c as u32).collect()
+    }
+
     /// Compiles a translation unit.
     ///
     /// # Errors
@@ -174,7 +211,7 @@ impl Nvrtc {
         let status = unsafe { (f.compile)(program, pointers.len() as c_int, pointers.as_ptr()) };
         let log = self.bytes(program, f.log_size, f.log);
         let image = match code {
-            Code::Ptx(_) => self.bytes(program, f.ptx_size, f.ptx),
+            Code::Ptx(_) | Code::Portable(_) => self.bytes(program, f.ptx_size, f.ptx),
             Code::Cubin(_) => self.bytes(program, f.cubin_size, f.cubin),
         };
         // SAFETY: the program is alive and not used after this.
@@ -246,6 +283,18 @@ fn with_lines(log: &str, source: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_older_compiler_does_not_know_gets_older_ptx() {
+        let known = [75, 80, 86, 90];
+        assert_eq!(Code::best(86, &known), Code::Cubin(86));
+        assert_eq!(Code::best(89, &known), Code::Portable(86));
+        assert_eq!(Code::best(120, &known), Code::Portable(90));
+        assert!(Code::Portable(90).flags()[0].ends_with("compute_90"));
+        // Older than all, and unknown: the compiler's own message says it best.
+        assert_eq!(Code::best(70, &known), Code::Cubin(70));
+        assert_eq!(Code::best(90, &[]), Code::Cubin(90));
+    }
 
     #[test]
     fn messages_show_the_line_of_the_source() {

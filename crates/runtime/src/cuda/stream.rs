@@ -3,11 +3,13 @@
 use super::device::{Device, lock};
 use super::driver::{Address, Driver, Handle, NOT_READY};
 use super::memory::Memory;
+use super::outcome::Slot;
 use crate::error::Result;
 use kiln_base::cuda::ErrorRecord;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A queue of work: what is given to it happens in order.
 pub(super) struct Stream {
@@ -63,10 +65,19 @@ impl Stream {
 
     /// An event that happens once everything given so far is done.
     pub(super) fn event(self: &Arc<Stream>) -> Result<Arc<Event>> {
+        self.record(DISABLE_TIMING)
+    }
+
+    /// The same, that knows when it happens.
+    pub(super) fn timed_event(self: &Arc<Stream>) -> Result<Arc<Event>> {
+        self.record(0)
+    }
+
+    fn record(self: &Arc<Stream>, flags: u32) -> Result<Arc<Event>> {
         let f = &self.driver.functions;
         let mut handle = Handle::NULL;
         // SAFETY: the context is current and the place writable.
-        let status = unsafe { (f.event_create)(&mut handle, DISABLE_TIMING) };
+        let status = unsafe { (f.event_create)(&mut handle, flags) };
         self.driver.check("cuEventCreate", status)?;
         let event = Event {
             driver: self.driver,
@@ -104,6 +115,18 @@ impl Event {
         unsafe { (self.driver.functions.event_query)(self.handle) != NOT_READY }
     }
 
+    /// The time from this timed event to another that has happened.
+    pub(super) fn until(&self, end: &Event) -> Result<Duration> {
+        let mut milliseconds = 0.0;
+        let elapsed = self.driver.functions.event_elapsed;
+        // SAFETY: both events are alive and the place is writable.
+        let status = unsafe { elapsed(&mut milliseconds, self.handle, end.handle) };
+        self.driver.check("cuEventElapsedTime", status)?;
+        Ok(Duration::from_secs_f64(
+            f64::from(milliseconds.max(0.0)) / 1e3,
+        ))
+    }
+
     /// Waits for it on the host.
     pub(super) fn synchronize(&self) -> Result<()> {
         // SAFETY: the event is alive.
@@ -123,11 +146,12 @@ impl Drop for Event {
 pub(super) struct Pinned {
     driver: &'static Driver,
     pub(super) ptr: *mut c_void,
-    pub(super) len: usize,
 }
 
-// SAFETY: plain memory that its owner alone uses.
+// SAFETY: plain memory, of which each part has one owner.
 unsafe impl Send for Pinned {}
+// SAFETY: as above.
+unsafe impl Sync for Pinned {}
 
 impl Pinned {
     pub(super) fn new(driver: &'static Driver, len: usize) -> Result<Pinned> {
@@ -135,7 +159,7 @@ impl Pinned {
         // SAFETY: a context is current and the place writable.
         let status = unsafe { (driver.functions.host_alloc)(&mut ptr, len, 0) };
         driver.check("cuMemHostAlloc", status)?;
-        Ok(Pinned { driver, ptr, len })
+        Ok(Pinned { driver, ptr })
     }
 }
 
@@ -156,8 +180,8 @@ pub(super) struct Staging {
 /// record is zero while no run holds the lane.
 pub(super) struct Lane {
     pub(super) stream: Arc<Stream>,
+    driver: &'static Driver,
     record: Memory,
-    host: Pinned,
 }
 
 impl Device {
@@ -171,7 +195,7 @@ impl Device {
         let size = size_of::<ErrorRecord>();
         let lane = Lane {
             record: Memory::new(self, size, &stream, &"an error record".into())?,
-            host: Pinned::new(self.driver, size)?,
+            driver: self.driver,
             stream,
         };
         lane.clear()?;
@@ -186,28 +210,20 @@ impl Lane {
 
     /// Makes the record zero again.
     fn clear(&self) -> Result<()> {
-        let driver = self.host.driver;
-        let (at, len) = (self.record(), self.host.len);
+        let driver = self.driver;
+        let (at, len) = (self.record(), size_of::<ErrorRecord>());
         // SAFETY: the record has that many bytes.
         let status = unsafe { (driver.functions.fill)(at, 0, len, self.stream.handle()) };
         driver.check("cuMemsetD8Async", status)
     }
 
-    /// Waits for the run and gives the data error it recorded, if any.
-    pub(super) fn failure(&self) -> Result<Option<ErrorRecord>> {
-        let driver = self.host.driver;
-        let (at, len) = (self.record(), self.host.len);
-        // SAFETY: both sides have that many bytes, and the stream is waited for below.
-        let status =
-            unsafe { (driver.functions.download)(self.host.ptr, at, len, self.stream.handle()) };
+    /// Copies what was recorded so far to a place of the host, and makes the record zero again.
+    pub(super) fn hand_over(&self, slot: &Slot) -> Result<()> {
+        let (at, len) = (self.record(), size_of::<ErrorRecord>());
+        let (driver, stream) = (self.driver, self.stream.handle());
+        // SAFETY: both sides have that many bytes, and the place is nobody else's until the copy is done.
+        let status = unsafe { (driver.functions.download)(slot.ptr().cast(), at, len, stream) };
         driver.check("cuMemcpyDtoHAsync", status)?;
-        self.stream.synchronize()?;
-        // SAFETY: the copy has filled the place, which is aligned to pages, with plain numbers.
-        let record = unsafe { self.host.ptr.cast::<ErrorRecord>().read() };
-        if record.state == 0 {
-            return Ok(None);
-        }
-        self.clear()?;
-        Ok(Some(record))
+        self.clear()
     }
 }

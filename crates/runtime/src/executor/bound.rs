@@ -3,10 +3,12 @@
 use super::MemoryReport;
 use super::check::{self, Facts};
 use super::control;
+use super::gpu::OnGpu;
+use crate::buffer::Buffer;
 use crate::conv::Conv;
-use crate::cuda::{self, Graphs, Launch};
+use crate::cuda::{self, Launch};
 use crate::custom::Custom;
-use crate::error::{Result, damaged};
+use crate::error::{Error, Result, damaged};
 use crate::matmul::MatMul;
 use crate::memory::ALIGN;
 use crate::scan::Scan;
@@ -55,12 +57,23 @@ impl Work {
             _ => 0,
         }
     }
+
+    /// What it holds on a GPU.
+    pub fn held(&self) -> Vec<&Buffer> {
+        match self {
+            Work::Loop(l) => l.held(),
+            Work::If(i) => i.held(),
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// A step with known sizes.
 pub(super) struct BoundStep {
     pub work: Arc<Work>,
     pub args: SmallVec<[Loc; 6]>,
+    /// Which of these it writes.
+    pub writes: SmallVec<[bool; 6]>,
     /// The byte offset of its scratch memory in the arena.
     pub scratch: usize,
     /// Index into the plan's steps.
@@ -95,8 +108,9 @@ pub(super) struct Bound {
     pub report: MemoryReport,
     /// The temporaries of the run part.
     pub blocks: Vec<MemoryBlock>,
-    /// Graphs of the run part, for a GPU.
-    pub graphs: Graphs,
+    /// What a GPU needs to know of *prepare* and of the run.
+    pub prepare_on_gpu: OnGpu,
+    pub run_on_gpu: OnGpu,
     pub holders: Holders,
 }
 
@@ -148,8 +162,9 @@ struct Binder<'a> {
     facts: &'a Facts,
     values: &'a [i64],
     level: Level,
-    /// The kernels, for a GPU.
-    launches: Vec<Arc<Launch>>,
+    gpu: Option<&'a Arc<cuda::Device>>,
+    /// The CUDA kernels, by kernel.
+    launches: Vec<Option<Arc<Launch>>>,
     lens: Vec<i64>,
     /// Places of all buffers but temporaries.
     fixed: Vec<Loc>,
@@ -202,6 +217,7 @@ impl Bound {
             facts,
             values,
             level,
+            gpu,
             launches: match gpu {
                 Some(device) => Launch::all(device, plan, values)?,
                 None => Vec::new(),
@@ -225,6 +241,8 @@ impl Bound {
         };
         Ok(Bound {
             values: values.to_vec(),
+            prepare_on_gpu: OnGpu::new(&prepare.steps),
+            run_on_gpu: OnGpu::new(&run.steps),
             prepare: prepare.steps,
             run: run.steps,
             slots,
@@ -234,7 +252,6 @@ impl Bound {
             prepare_arena: prepare.peak,
             report,
             blocks: run.blocks,
-            graphs: Graphs::default(),
             holders: Holders::new(plan),
         })
     }
@@ -327,10 +344,11 @@ impl Binder<'_> {
                 fixed => fixed,
             };
             let args = step.args.iter().map(place).collect();
-            let parallel = self.parallel(step, &work)?;
+            let (parallel, writes) = self.parallel(step, &work)?;
             bound.push(BoundStep {
                 work,
                 args,
+                writes,
                 scratch: scratch.map_or(0, |b| layout.offsets[b]),
                 step: i,
                 sites: step.sites.iter().copied().collect(),
@@ -402,8 +420,19 @@ impl Binder<'_> {
         if let Some(work) = self.linked.get(&key) {
             return Ok(work.clone());
         }
-        let (values, level) = (self.values, self.level);
-        let work = match &self.plan.kernels[step.kernel as usize] {
+        let (values, level, gpu) = (self.values, self.level, self.gpu);
+        let kernel = &self.plan.kernels[step.kernel as usize];
+        let anywhere = matches!(
+            kernel,
+            Kernel::Cuda(_) | Kernel::Loop(_) | Kernel::If(_) | Kernel::Custom(_)
+        );
+        if gpu.is_some() && !anywhere {
+            return Err(damaged!(
+                "{} is a CPU kernel in a plan for a GPU",
+                kernel.name()
+            ));
+        }
+        let work = match kernel {
             Kernel::Tile(p) => Work::Tile(tile::link(&tile::bind(p, values, &key.1)?, level)?),
             Kernel::MatMul(m) => Work::MatMul(MatMul::new(m, values, &key.1, level)?),
             Kernel::Conv(c) => Work::Conv(Conv::new(c, values, &key.1, level)?),
@@ -414,23 +443,46 @@ impl Binder<'_> {
                 l,
                 values,
                 &self.bytes(step),
-                level,
+                (level, gpu),
             )?)),
             Kernel::If(i) => Work::If(Box::new(control::If::new(
                 i,
                 values,
                 &self.bytes(step),
-                level,
+                (level, gpu),
             )?)),
-            Kernel::Custom(c) => Work::Custom(Custom::new(c, values, &key.1)?),
+            Kernel::Custom(c) => {
+                let custom = Custom::new(c, values, &key.1)?;
+                match gpu {
+                    None => Work::Custom(custom),
+                    Some(device) => {
+                        let linked = custom.on_gpu(device);
+                        Work::Cuda(linked.map_err(|e| self.failed(step, e))?)
+                    }
+                }
+            }
             Kernel::Cuda(k) => match self.launches.get(step.kernel as usize) {
-                Some(launch) => Work::Cuda(launch.clone()),
-                None => return Err(damaged!("{} is a GPU kernel in a plan for the CPU", k.name)),
+                Some(Some(launch)) => Work::Cuda(launch.clone()),
+                _ => return Err(damaged!("{} is a GPU kernel in a plan for the CPU", k.name)),
             },
         };
         let work = Arc::new(work);
         self.linked.insert(key, work.clone());
         Ok(work)
+    }
+
+    /// Why a custom op can't run, at its node.
+    fn failed(&self, step: &Step, e: Error) -> Error {
+        let site = step.sites.first();
+        let site = site.and_then(|s| self.plan.sites.get(*s as usize));
+        match (site, e) {
+            (Some(site), Error::Cuda(text)) => Error::Custom {
+                op: site.op.clone(),
+                text,
+                node: site.node,
+            },
+            (_, e) => e,
+        }
     }
 
     /// Bytes of each argument.
@@ -440,9 +492,9 @@ impl Binder<'_> {
             .collect()
     }
 
-    /// Whether the parts of a step may run at the same time. They may where each place in memory
-    /// that the step writes is touched by one part only.
-    fn parallel(&self, step: &Step, work: &Work) -> Result<bool> {
+    /// Whether the parts of a step may run at the same time, and which arguments it writes. They may
+    /// where each place in memory that the step writes is touched by one part only.
+    fn parallel(&self, step: &Step, work: &Work) -> Result<(bool, SmallVec<[bool; 6]>)> {
         let kernel = &self.plan.kernels[step.kernel as usize];
         let dtype = |id: &BufferId| self.plan.buffers[id.0 as usize].dtype;
         let dtypes: Vec<_> = step.args.iter().map(dtype).collect();
@@ -476,7 +528,7 @@ impl Binder<'_> {
             let sizes_differ = same.iter().any(|a| dtypes[*a].size() != dtypes[w].size());
             parallel &= !sizes_differ && linked.is_none_or(|l| l.keeps_apart(&same));
         }
-        Ok(parallel)
+        Ok((parallel, access.writes.into()))
     }
 
     /// Whether two buffers may be the same memory.

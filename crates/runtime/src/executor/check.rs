@@ -30,6 +30,8 @@ pub(super) struct Facts {
     pub prepare_is_symbolic: bool,
     /// For each output, the donor whose memory it may safely take.
     pub donors: Vec<Option<usize>>,
+    /// The buffers that are wrong if the run has a data error.
+    pub doubtful: Vec<bool>,
 }
 
 /// Which of a kernel's arguments it reads and writes.
@@ -75,6 +77,7 @@ pub(super) fn check(plan: &Plan) -> Result<Facts> {
         }
     }
     Ok(Facts {
+        doubtful: doubtful(plan, &root)?,
         root,
         prepare_is_symbolic: prepare_is_symbolic(plan),
         donors: (0..plan.outputs.len()).map(|o| donor(plan, o)).collect(),
@@ -400,6 +403,25 @@ fn tile_access(p: &TileProgram, dtypes: &[DType], raw: Option<DType>) -> Result<
         reads,
         writes: writes.collect(),
     })
+}
+
+/// What is computed from a step that can fail, and what is written behind `commit` if one can.
+fn doubtful(plan: &Plan, root: &[usize]) -> Result<Vec<bool>> {
+    let mut doubtful = vec![false; root.len()];
+    let fallible = plan.run.iter().any(|s| !s.sites.is_empty());
+    for (i, step) in plan.run.iter().enumerate().filter(|_| fallible) {
+        let dtypes = step.args.iter().map(|a| plan.buffers[a.0 as usize].dtype);
+        let dtypes: Vec<DType> = dtypes.collect();
+        let access = access(&plan.kernels[step.kernel as usize], &dtypes)?;
+        let at = |id: &BufferId| root[id.0 as usize];
+        let spoils = !step.sites.is_empty()
+            || i >= plan.commit as usize
+            || step.args.iter().any(|id| doubtful[at(id)]);
+        for (id, writes) in step.args.iter().zip(&access.writes) {
+            doubtful[at(id)] |= spoils && *writes;
+        }
+    }
+    Ok(root.iter().map(|r| doubtful[*r]).collect())
 }
 
 /// Whether any size that *prepare* uses is symbolic. Kernels are asked as a whole.

@@ -5,6 +5,7 @@ use super::bound::{Bound, Loc};
 use super::check;
 use super::run::run_steps;
 use crate::buffer::Buffer;
+use crate::cuda::{self, Launch};
 use crate::error::{Result, damaged};
 use crate::memory::ALIGN;
 use crate::simd::Level;
@@ -12,11 +13,15 @@ use crate::tile::Failure;
 use crate::tile::affine::extent;
 use kiln_base::plan::{self, Plan, Site};
 use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// What a program is linked for: a CPU level, or a GPU.
+pub(super) type Engine<'a> = (Level, Option<&'a Arc<cuda::Device>>);
 
 /// A program with known sizes whose inputs and outputs the step around it places.
-struct Body {
-    bound: Bound,
-    constants: Vec<Buffer>,
+pub(super) struct Body {
+    pub bound: Bound,
+    pub constants: Vec<Buffer>,
     sites: Vec<Site>,
     /// Bytes of each input and output.
     inputs: Vec<usize>,
@@ -25,18 +30,24 @@ struct Body {
     slots: Vec<usize>,
 }
 
-type Pointers = SmallVec<[*mut u8; 12]>;
+pub(super) type Pointers = SmallVec<[*mut u8; 12]>;
 
 impl Body {
-    fn new(plan: &Plan, values: &[i64], level: Level) -> Result<Body> {
+    fn new(plan: &Plan, values: &[i64], (level, gpu): Engine) -> Result<Body> {
         let facts = check::check(plan)?;
-        let bound = Bound::new(plan, &facts, values, level, None)?;
+        let bound = Bound::new(plan, &facts, values, level, gpu)?;
+        let mut constants = check::constants(plan)?;
+        if let Some(device) = gpu {
+            for constant in &mut constants {
+                *constant = constant.to_gpu(device)?;
+            }
+        }
         let slot = |(loc, _): &(Loc, Vec<i64>)| match loc {
             Loc::Slot(s) => Ok(*s),
             _ => Err(damaged!("a body's output has no buffer of its own")),
         };
         Ok(Body {
-            constants: check::constants(plan)?,
+            constants,
             sites: plan.sites.clone(),
             inputs: plan
                 .inputs
@@ -67,28 +78,42 @@ impl Body {
         }
     }
 
-    /// Runs the program. The pointers of the inputs and outputs have the sizes it was bound for, and
-    /// `arena` has the bytes of its arena.
-    fn run(
-        &self,
-        inputs: &[*mut u8],
-        outputs: &[*mut u8],
-        arena: *mut u8,
-        counts: &Counts,
-    ) -> Result<Option<Failure>> {
-        let mut slots: Pointers = SmallVec::from_elem(std::ptr::null_mut(), outputs.len());
-        for (slot, output) in self.slots.iter().zip(outputs) {
+    /// Where its buffers are. The pointers of the inputs and outputs have the sizes it was bound for,
+    /// and `arena` has the bytes of its arena.
+    pub fn places<'a>(&'a self, at: &'a Places) -> impl Fn(Loc) -> *mut u8 + 'a {
+        let mut slots: Pointers = SmallVec::from_elem(std::ptr::null_mut(), at.outputs.len());
+        for (slot, output) in self.slots.iter().zip(&at.outputs) {
             slots[*slot] = *output;
         }
-        let place = |loc: Loc| match loc {
-            Loc::Input(i) => inputs[i],
+        move |loc: Loc| match loc {
+            Loc::Input(i) => at.inputs[i],
             Loc::Slot(s) => slots[s],
             Loc::Constant(c) => self.constants[c].storage().ptr(),
-            Loc::Arena(offset) => arena.wrapping_add(offset),
+            Loc::Arena(offset) => at.arena.wrapping_add(offset),
             Loc::Prepared(_) => std::ptr::null_mut(), // checking allows none here
-        };
-        run_steps(&self.bound.run, place, &self.sites, counts, None)
+        }
     }
+
+    /// Runs the program.
+    fn run(&self, at: &Places, counts: &Counts) -> Result<Option<Failure>> {
+        run_steps(&self.bound.run, self.places(at), &self.sites, counts, None)
+    }
+
+    /// Whether it may report a data error.
+    pub fn can_fail(&self) -> bool {
+        !self.sites.is_empty()
+    }
+
+    pub fn sites(&self) -> usize {
+        self.sites.len()
+    }
+}
+
+/// What a body is run on.
+pub(super) struct Places {
+    pub inputs: Pointers,
+    pub outputs: Pointers,
+    pub arena: *mut u8,
 }
 
 /// Errs unless a plan may be a body.
@@ -109,29 +134,33 @@ pub(super) fn check_body(plan: &Plan) -> Result<()> {
 
 /// A linked loop.
 pub(crate) struct Loop {
-    trips: i64,
+    pub(super) trips: i64,
     reverse: bool,
     first: Vec<usize>,
     scanned: Vec<usize>,
     alike: Vec<usize>,
     last: Vec<usize>,
     stacked: Vec<usize>,
-    body: Body,
+    pub(super) body: Body,
     /// In the scratch memory: each carried value's second buffer, and the body's arena. The step's
     /// number stands in front.
     second: Vec<usize>,
     arena: usize,
     scratch: usize,
+    /// On a GPU, the numbers of all steps, and without steps what copies each carried value.
+    pub(super) numbers: Option<Buffer>,
+    pub(super) copies: Vec<Arc<Launch>>,
 }
 
 /// A linked branch.
 pub(crate) struct If {
-    condition: usize,
+    pub(super) condition: usize,
     inputs: Vec<usize>,
     outputs: Vec<usize>,
-    branches: [Body; 2],
-    /// How many sites the first branch has.
-    sites: u32,
+    pub(super) branches: [Body; 2],
+    /// On a GPU, what tells the sides which of them runs, and what looks at their data errors.
+    pub(super) branch: Option<Arc<Launch>>,
+    pub(super) joined: Option<Arc<Launch>>,
 }
 
 fn positions(args: &[u16]) -> Vec<usize> {
@@ -144,10 +173,10 @@ impl Loop {
         p: &plan::Loop,
         values: &[i64],
         bytes: &[usize],
-        level: Level,
+        engine: Engine,
     ) -> Result<Loop> {
         let trips = extent(&p.trips, values)?;
-        let body = Body::new(&p.body, values, level)?;
+        let body = Body::new(&p.body, values, engine)?;
         let (carried, scanned) = (p.first.len(), p.scanned.len());
         let inputs = &body.inputs[1..];
         Body::fits(&inputs[..carried], &p.first, bytes, 1)?;
@@ -167,7 +196,18 @@ impl Loop {
             second.push(scratch);
             scratch += bytes.next_multiple_of(ALIGN);
         }
+        let (mut numbers, mut copies) = (None, Vec::new());
+        if let Some(device) = engine.1 {
+            let all: Vec<i64> = (0..trips).collect();
+            numbers = Some(Buffer::from_slice(&all, &[trips])?.to_gpu(device)?);
+            let bytes = inputs[..carried].iter().filter(|_| trips == 0);
+            copies = bytes
+                .map(|b| cuda::copy(device, *b))
+                .collect::<Result<_>>()?;
+        }
         Ok(Loop {
+            numbers,
+            copies,
             trips,
             reverse: p.reverse,
             first: positions(&p.first),
@@ -187,8 +227,23 @@ impl Loop {
         self.scratch
     }
 
-    /// Runs every step. The carried values change places between two buffers so that the last step
-    /// writes the result.
+    /// What it gives without steps: from where, to where and how many bytes.
+    pub(super) fn unchanged<'a>(
+        &'a self,
+        args: &'a [*mut u8],
+    ) -> impl Iterator<Item = (*mut u8, *mut u8, usize)> + 'a {
+        let pairs = self
+            .first
+            .iter()
+            .zip(&self.last)
+            .filter(|_| self.trips == 0);
+        let bytes = &self.body.inputs[1..];
+        pairs
+            .zip(bytes)
+            .map(|((from, to), bytes)| (args[*from], args[*to], *bytes))
+    }
+
+    /// Runs every step.
     ///
     /// # Safety
     /// The arguments have the sizes that the loop was linked for and the scratch memory has its size;
@@ -199,44 +254,55 @@ impl Loop {
         scratch: *mut u8,
         counts: &Counts,
     ) -> Result<Option<Failure>> {
+        for (from, to, bytes) in self.unchanged(args) {
+            // SAFETY: both have this size, and the result shares memory with no operand.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+        }
+        self.steps(args, scratch, |number, at| {
+            // SAFETY: the scratch memory begins with a place for the number.
+            unsafe { scratch.cast::<i64>().write(number) };
+            self.body.run(at, counts)
+        })
+    }
+
+    /// Calls `step` for each step with its number and places, of which the number's is the beginning of
+    /// the scratch memory, up to the first that gives something. The carried values change places
+    /// between two buffers so that the last step writes the result.
+    pub(super) fn steps<T>(
+        &self,
+        args: &[*mut u8],
+        scratch: *mut u8,
+        mut step: impl FnMut(i64, &mut Places) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
         let carried = self.first.len();
         let bytes = &self.body.inputs[1..];
-        if self.trips == 0 {
-            for ((from, to), bytes) in self.first.iter().zip(&self.last).zip(bytes) {
-                // SAFETY: both have this size, and the result shares memory with no operand.
-                unsafe { std::ptr::copy_nonoverlapping(args[*from], args[*to], *bytes) };
-            }
-        }
         let of_step = |j: usize, step: i64| match (self.trips - 1 - step) % 2 {
             0 => args[self.last[j]],
             _ => scratch.wrapping_add(self.second[j]),
         };
-        let mut inputs: Pointers = SmallVec::new();
-        let mut outputs: Pointers = SmallVec::new();
-        for step in 0..self.trips {
-            let number = if self.reverse {
-                self.trips - 1 - step
-            } else {
-                step
-            };
-            // SAFETY: the scratch memory begins with a place for the number.
-            unsafe { scratch.cast::<i64>().write(number) };
+        let mut at = Places {
+            inputs: Pointers::new(),
+            outputs: Pointers::new(),
+            arena: scratch.wrapping_add(self.arena),
+        };
+        for i in 0..self.trips {
+            let number = if self.reverse { self.trips - 1 - i } else { i };
+            let (inputs, outputs) = (&mut at.inputs, &mut at.outputs);
             inputs.clear();
             inputs.push(scratch);
-            inputs.extend((0..carried).map(|j| match step {
+            inputs.extend((0..carried).map(|j| match i {
                 0 => args[self.first[j]],
-                _ => of_step(j, step - 1),
+                _ => of_step(j, i - 1),
             }));
             let slices = self.scanned.iter().zip(&bytes[carried..]);
             inputs.extend(slices.map(|(a, b)| args[*a].wrapping_add(number as usize * b)));
             inputs.extend(self.alike.iter().map(|a| args[*a]));
             outputs.clear();
-            outputs.extend((0..carried).map(|j| of_step(j, step)));
+            outputs.extend((0..carried).map(|j| of_step(j, i)));
             let slices = self.stacked.iter().zip(&self.body.outputs[carried..]);
             outputs.extend(slices.map(|(a, b)| args[*a].wrapping_add(number as usize * b)));
-            let arena = scratch.wrapping_add(self.arena);
-            if let Some(failure) = self.body.run(&inputs, &outputs, arena, counts)? {
-                return Ok(Some(failure));
+            if let Some(found) = step(number, &mut at)? {
+                return Ok(Some(found));
             }
         }
         Ok(None)
@@ -245,11 +311,11 @@ impl Loop {
 
 impl If {
     /// Links a branch whose arguments have these sizes in bytes.
-    pub(super) fn new(p: &plan::If, values: &[i64], bytes: &[usize], level: Level) -> Result<If> {
+    pub(super) fn new(p: &plan::If, values: &[i64], bytes: &[usize], engine: Engine) -> Result<If> {
         let [then, other] = &*p.branches;
         let branches = [
-            Body::new(then, values, level)?,
-            Body::new(other, values, level)?,
+            Body::new(then, values, engine)?,
+            Body::new(other, values, engine)?,
         ];
         for body in &branches {
             Body::fits(&body.inputs, &p.inputs, bytes, 1)?;
@@ -258,19 +324,37 @@ impl If {
         if bytes[p.condition as usize] != 1 {
             return Err(damaged!("a condition of several elements"));
         }
+        let can_fail = branches.iter().any(Body::can_fail);
+        let joins = engine.1.filter(|_| can_fail);
         Ok(If {
             condition: p.condition as usize,
             inputs: positions(&p.inputs),
             outputs: positions(&p.outputs),
             branches,
-            sites: then.sites.len() as u32,
+            branch: engine.1.map(|d| cuda::branch(d)).transpose()?,
+            joined: joins.map(|d| cuda::joined(d)).transpose()?,
         })
     }
 
-    /// Bytes of scratch memory.
+    /// Bytes of scratch memory: on a GPU both sides' error records, then a side's arena.
     pub(super) fn scratch(&self) -> usize {
         let [then, other] = &self.branches;
-        then.bound.arena.max(other.bound.arena)
+        self.records() + then.bound.arena.max(other.bound.arena)
+    }
+
+    fn records(&self) -> usize {
+        let bytes = self.branch.as_ref().map_or(0, |_| cuda::SIDES);
+        bytes.next_multiple_of(ALIGN)
+    }
+
+    /// What its sides are run on.
+    pub(super) fn places(&self, args: &[*mut u8], scratch: *mut u8) -> Places {
+        let at = |list: &[usize]| list.iter().map(|a| args[*a]).collect();
+        Places {
+            inputs: at(&self.inputs),
+            outputs: at(&self.outputs),
+            arena: scratch.wrapping_add(self.records()),
+        }
     }
 
     /// Runs one of the programs.
@@ -285,11 +369,14 @@ impl If {
     ) -> Result<Option<Failure>> {
         // SAFETY: the condition is one bool byte.
         let holds = unsafe { args[self.condition].read() } != 0;
-        let at = |list: &[usize]| list.iter().map(|a| args[*a]).collect::<Pointers>();
         let body = &self.branches[!holds as usize];
-        let failure = body.run(&at(&self.inputs), &at(&self.outputs), scratch, counts)?;
+        let failure = body.run(&self.places(args, scratch), counts)?;
         Ok(failure.map(|mut f| {
-            f.site += if holds { 0 } else { self.sites };
+            f.site += if holds {
+                0
+            } else {
+                self.branches[0].sites() as u32
+            };
             f
         }))
     }

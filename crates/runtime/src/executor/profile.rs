@@ -68,7 +68,7 @@ impl Profile {
 
 impl Executable {
     /// Switches the collection of [`step_times`](Executable::step_times) on or off; what was collected
-    /// before is forgotten.
+    /// before is forgotten. On a GPU the times are the device's, and runs are waited for meanwhile.
     pub fn profile(&self, on: bool) {
         lock(&self.profile.times).clear();
         self.profile.on.store(on, Ordering::Relaxed);

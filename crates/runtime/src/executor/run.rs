@@ -3,14 +3,16 @@
 use super::bound::{Bound, BoundStep, Loc, Work};
 use super::profile::Profile;
 use super::trace::{self, Tracer};
-use super::{Counts, Executable};
+use super::{Counts, Executable, gpu};
 use crate::buffer::Buffer;
-use crate::cuda::{Call, Graphs, Session};
+use crate::cuda::{Job, Outcome, Session};
 use crate::error::{Error, Result};
 use crate::memory::Storage;
 use crate::tile::{Failure, Failures, Launch, run_all};
+use kiln_base::cuda::ErrorRecord;
 use kiln_base::plan::Site;
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -90,8 +92,8 @@ pub(super) fn run(
         Loc::Prepared(p) => &prepared[p],
         Loc::Arena(_) => &arena,
     };
-    part.run(storage, tracer)?;
-    finish(exe, bound, inputs, slots, prepared)
+    let outcome = part.run(storage, tracer)?;
+    finish(exe, bound, inputs, slots, prepared, outcome)
 }
 
 /// A part of a plan being run: *prepare* or the rest.
@@ -121,26 +123,29 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Runs the steps up to the first data error. On a GPU they may still be running afterwards if
-    /// they can't have one.
+    /// Runs the steps up to the first data error. On a GPU they may still be running afterwards; if they
+    /// can have one, that is the outcome.
     fn run<'s>(
         mut self,
         storage: impl Fn(Loc) -> &'s Storage,
         tracer: Option<&mut dyn Tracer>,
-    ) -> Result<()> {
-        let steps = match self.preparing {
-            true => &self.bound.prepare,
-            false => &self.bound.run,
+    ) -> Result<Option<Arc<Outcome>>> {
+        let (steps, on_gpu) = match self.preparing {
+            true => (&self.bound.prepare, &self.bound.prepare_on_gpu),
+            false => (&self.bound.run, &self.bound.run_on_gpu),
         };
         if let Some(tracer) = tracer {
-            return self.trace(steps, &storage, tracer);
+            self.trace(steps, &storage, tracer)?;
+            return Ok(None);
         }
-        let Some(session) = self.session.take() else {
-            let profile = (!self.preparing && self.exe.profile.on()).then_some(&self.exe.profile);
-            return self.on_cpu(steps, &storage, profile);
-        };
-        let graphs = (!self.preparing).then_some(&self.bound.graphs);
-        self.on_gpu(session, steps, &storage, graphs)
+        match self.session.take() {
+            Some(session) => self.on_gpu(session, steps, on_gpu, &storage),
+            None => {
+                let profile = Some(&self.exe.profile).filter(|p| !self.preparing && p.on());
+                self.on_cpu(steps, &storage, profile)?;
+                Ok(None)
+            }
+        }
     }
 
     pub(super) fn on_cpu<'s>(
@@ -151,45 +156,60 @@ impl<'a> Part<'a> {
     ) -> Result<()> {
         let (sites, counts) = (&self.exe.plan.sites, &self.exe.counts);
         match run_steps(steps, |loc| address(storage, loc), sites, counts, profile)? {
-            Some(found) => Err(data_error(self.exe, found.site, found.index, found.bound)),
+            Some(found) => Err(data_error(sites, found.site, found.index, found.bound)),
             None => Ok(()),
         }
     }
 
+    /// `on_gpu` is what a GPU needs to know of the steps.
     pub(super) fn on_gpu<'s>(
         &self,
         session: Session,
         steps: &[BoundStep],
+        on_gpu: &gpu::OnGpu,
         storage: &impl Fn(Loc) -> &'s Storage,
-        graphs: Option<&Graphs>,
-    ) -> Result<()> {
+    ) -> Result<Option<Arc<Outcome>>> {
         let exe = self.exe;
-        let mut calls = Vec::with_capacity(steps.len());
-        let (mut read, mut written): (Vec<&Storage>, Vec<&Storage>) = (Vec::new(), Vec::new());
-        for step in steps {
-            let Work::Cuda(launch) = &*step.work else {
-                return Err(Error::Internal("a CPU kernel for a GPU".into()));
-            };
-            calls.push(Call {
-                launch,
-                args: step.args.iter().map(|a| address(storage, *a)).collect(),
-                sites: &step.sites,
-                guarded: !self.preparing && step.step >= exe.plan.commit as usize,
-            });
-            for (loc, writes) in step.args.iter().zip(launch.writes()) {
-                let (list, at) = (if writes { &mut written } else { &mut read }, storage(*loc));
-                if !list.iter().any(|s| std::ptr::eq(*s, at)) {
-                    list.push(at);
-                }
-            }
-        }
-        let failure = session.run(&calls, graphs, &read, &written)?;
-        let count = steps.len() as u64;
+        let guarded_from = match self.preparing {
+            true => usize::MAX,
+            false => exe.plan.commit as usize,
+        };
+        let place = |loc: Loc| address(storage, loc);
+        let held = on_gpu.held.iter().map(|b| &**b.storage());
+        let read: Vec<&Storage> = (on_gpu.read.iter().map(|l| storage(*l)))
+            .chain(held)
+            .collect();
+        let written: Vec<&Storage> = on_gpu.written.iter().map(|l| storage(*l)).collect();
+        // The device says how long each step took, and they run one after the other.
+        let start = Cell::new(Instant::now());
+        let add = |step, time| {
+            exe.profile.add(step, start.get(), time);
+            start.set(start.get() + time);
+        };
+        let profiled = !self.preparing && exe.profile.on();
+        let job = Job {
+            calls: &|record, sink| {
+                let around = gpu::Around {
+                    record: record as *mut u8,
+                    guarded_from,
+                    sites: None,
+                    step: None,
+                };
+                gpu::expand(steps, &place, around, sink)
+            },
+            count: on_gpu.calls,
+            fallible: on_gpu.fallible,
+            profile: profiled.then_some(&add),
+            graphs: (!self.preparing).then_some(&on_gpu.graphs),
+            read: &read,
+            written: &written,
+        };
+        let sites = exe.sites.clone();
+        let explain = move |r: ErrorRecord| data_error(&sites, r.state - 1, r.index, r.bound);
+        let outcome = session.run(&job, explain)?;
+        let count = on_gpu.calls as u64;
         exe.counts.kernels.fetch_add(count, Ordering::Relaxed);
-        match failure {
-            Some(found) => Err(data_error(exe, found.state - 1, found.index, found.bound)),
-            None => Ok(()),
-        }
+        Ok(outcome)
     }
 }
 
@@ -200,8 +220,8 @@ fn address<'s>(storage: &impl Fn(Loc) -> &'s Storage, loc: Loc) -> *mut u8 {
     }
 }
 
-fn data_error(exe: &Executable, site: u32, index: i64, bound: i64) -> Error {
-    let Some(info) = exe.plan.sites.get(site as usize) else {
+fn data_error(sites: &[Site], site: u32, index: i64, bound: i64) -> Error {
+    let Some(info) = sites.get(site as usize) else {
         return Error::Internal(format!("a kernel reports an error at site {site}"));
     };
     Error::Data {
@@ -323,6 +343,7 @@ fn finish(
     mut inputs: Inputs,
     slots: SmallVec<[Memory; 4]>,
     prepared: &[Arc<Storage>],
+    outcome: Option<Arc<Outcome>>,
 ) -> Result<Vec<Buffer>> {
     let slots = slots.into_iter().map(|memory| match memory {
         Memory::Fresh(storage) => Arc::new(storage),
@@ -349,7 +370,9 @@ fn finish(
             Loc::Prepared(p) => &prepared[p],
             Loc::Arena(_) => return Err(Error::Internal("an output in the arena".into())),
         };
-        Ok(Buffer::new(o.dtype, shape.clone(), storage.clone()))
+        let buffer = Buffer::new(o.dtype, shape.clone(), storage.clone());
+        let doubtful = exe.facts.doubtful[o.buffer.0 as usize];
+        Ok(buffer.with_outcome(outcome.clone().filter(|_| doubtful)))
     });
     outputs.collect()
 }
@@ -374,6 +397,8 @@ pub(super) fn prepare(
         Loc::Prepared(p) => &storages[p],
         Loc::Arena(_) | Loc::Slot(_) => &arena, // checking allows no output here
     };
-    part.run(storage, tracer)?;
+    let outcome = part.run(storage, tracer)?;
+    // The results are kept, so they must be right.
+    outcome.map_or(Ok(()), |o| o.wait())?;
     Ok(storages.into_iter().map(Arc::new).collect())
 }

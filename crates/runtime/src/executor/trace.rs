@@ -1,6 +1,7 @@
 //! Looking on while a plan runs.
 
 use super::bound::{BoundStep, Loc};
+use super::gpu::OnGpu;
 use super::run::Part;
 use super::{Executable, run};
 use crate::buffer::Buffer;
@@ -98,7 +99,11 @@ impl Part<'_> {
             let one = std::slice::from_ref(step);
             match &self.exe.gpu {
                 None => self.on_cpu(one, storage, None)?,
-                Some(gpu) => self.on_gpu(Session::new(gpu)?, one, storage, None)?,
+                Some(gpu) => {
+                    let alone = OnGpu::new(one);
+                    let outcome = self.on_gpu(Session::new(gpu)?, one, &alone, storage)?;
+                    outcome.map_or(Ok(()), |o| o.wait())?;
+                }
             }
             tracer.after(&traced)?;
         }
@@ -110,7 +115,10 @@ impl Part<'_> {
 fn copied(storage: &Storage, offset: usize, len: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; len];
     match storage.gpu() {
-        Some(memory) => memory.device().download(memory, offset, &mut bytes)?,
+        Some(memory) => {
+            let first = storage.ptr() as usize - memory.ptr() as usize;
+            memory.device().download(memory, first + offset, &mut bytes)?;
+        }
         // SAFETY: binding proved that the buffer lies within the storage, and no step is running.
         None => unsafe {
             let from = storage.ptr().wrapping_add(offset);

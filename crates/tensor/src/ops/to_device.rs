@@ -1,7 +1,7 @@
 //! Moving tensors between devices.
 
 use crate::record::compose;
-use crate::{Device, Error, ErrorKind, Tensor, custom_function, realize};
+use crate::{Device, Error, ErrorKind, Tensor, custom_function, outcome, realize};
 use kiln_ir::{Builder, Role, ops};
 use std::panic::Location;
 
@@ -35,11 +35,14 @@ impl Tensor {
             Ok(copy) => copy,
             Err(e) => Tensor::poisoned(e, loc),
         };
-        let mut moved = custom_function(
-            &[self],
-            |x| copy(&x[0]),
-            move |_, _, g| vec![Some(g.to(back))],
-        );
+        let mut moved = match self.requires_grad() {
+            true => custom_function(
+                &[self],
+                |x| copy(&x[0]),
+                move |_, _, g| vec![Some(g.to(back))],
+            ),
+            false => copy(self),
+        };
         moved.names = self.names.clone();
         moved
     }
@@ -52,6 +55,7 @@ fn copied(x: &Tensor, device: Device, loc: &'static Location<'static>) -> crate:
     }
     let lost = || Error::new(ErrorKind::Internal, "to", "the value is gone", loc);
     let buffer = x.node.ready(x.output).ok_or_else(lost)?;
+    outcome::settle(&buffer)?;
     let buffer = device.bring(buffer).map_err(|e| {
         let kind = match e {
             kiln_runtime::Error::OutOfMemory { .. } => ErrorKind::Memory,

@@ -222,3 +222,83 @@ fn two() {
     );
     assert!(first.memory().allocated > 0 && second.memory().allocated > 0);
 }
+
+#[test]
+fn kernels_are_unloaded_with_their_last_plan() {
+    if device().is_some() {
+        let folder = std::env::temp_dir().join(format!("kiln-unload-{}", std::process::id()));
+        let cache = folder.to_str().unwrap();
+        alone("alone::unloaded", &[("KILN_CACHE_DIR", cache)]);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn unloaded() {
+    let device = device().unwrap();
+    let load = || Executable::on_gpu(chain(), &device).unwrap();
+    let scale = Buffer::from_slice(&[1.0f32], &[]).unwrap();
+    let run = |exe: &Executable| {
+        let x = numbers(&device, &[1.0, 2.0]).unwrap();
+        exe.run_shared(&[x, scale.clone()]).unwrap().remove(0)
+    };
+    let (first, second) = (load(), load());
+    let loaded = cache_hits();
+    drop(first);
+    // The other plan's are still there.
+    let third = load();
+    assert_eq!(cache_hits(), loaded);
+    // What is under way is finished before they go.
+    let outs = [run(&second), run(&third)];
+    drop((second, third));
+    for out in outs {
+        assert_eq!(out.to_vec::<f32>().unwrap(), [9.0, 25.0]);
+    }
+    assert_eq!(run(&load()).to_vec::<f32>().unwrap(), [9.0, 25.0]);
+    assert!(cache_hits() > loaded);
+}
+
+#[test]
+fn a_limit_holds_for_what_the_pool_keeps() {
+    if device().is_some() {
+        alone("alone::polite", &[]);
+    }
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn polite() {
+    let device = device().unwrap();
+    let exe = Executable::on_gpu(chain(), &device).unwrap();
+    let scale = Buffer::from_slice(&[1.0f32], &[]).unwrap();
+    let scale = scale.to_gpu(&device).unwrap();
+    let run = |n: usize| {
+        let x = numbers(&device, &vec![1.0; n]).unwrap();
+        exe.run_shared(&[x, scale.clone()]).unwrap();
+    };
+    // Freed memory that the device has not come to yet is held too.
+    (0..8).for_each(|_| run(60_000));
+    assert!(device.memory().reserved > 1 << 20);
+    device.set_limit(Some(1 << 20));
+    for n in [60_000, 10, 50_000, 60_000, 55_000, 60_000] {
+        run(n);
+        let reserved = device.memory().reserved;
+        assert!(reserved <= 1 << 20, "{reserved} after {n}");
+    }
+}
+
+#[test]
+fn a_device_that_the_compiler_does_not_know_gets_ptx() {
+    if device().is_some() {
+        let folder = std::env::temp_dir().join(format!("kiln-newer-{}", std::process::id()));
+        let cache = folder.to_str().unwrap();
+        let newer = [
+            ("KILN_CACHE_DIR", cache),
+            ("KILN_FAKE_CUDA_CAPABILITY", "990"),
+        ];
+        alone("alone::cold", &newer);
+        alone("alone::warm", &newer);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

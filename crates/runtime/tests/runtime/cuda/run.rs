@@ -40,7 +40,6 @@ fn an_index_out_of_range_is_named_and_leaves_donated_memory_alone() {
     let Some(device) = device() else { return };
     let exe = Executable::on_gpu(take_and_update(), &device).unwrap();
     let x = numbers(&device, &[10.0, 20.0, 30.0, 40.0]).unwrap();
-    let id = x.storage().id();
     let index = |values: [i64; 3]| {
         Buffer::from_slice(&values, &[3])
             .unwrap()
@@ -49,7 +48,7 @@ fn an_index_out_of_range_is_named_and_leaves_donated_memory_alone() {
     };
     let mut inputs = [x, index([0, 7, 1])];
     for _ in 0..3 {
-        let error = exe.run(&mut inputs, &[true]).unwrap_err();
+        let out = exe.run(&mut inputs, &[true]).unwrap();
         let want = Error::Data {
             site: 0,
             op: "gather".into(),
@@ -58,8 +57,16 @@ fn an_index_out_of_range_is_named_and_leaves_donated_memory_alone() {
             index: 7,
             bound: 4,
         };
-        assert_eq!(error, want);
-        assert_eq!(inputs[0].storage().id(), id);
+        // Whoever depends on the run is told, every time.
+        for o in &out {
+            assert_eq!(o.to_vec::<f32>().unwrap_err(), want);
+            assert_eq!(o.settled().unwrap_err(), want);
+        }
+        let next = [out[1].clone(), index([0, 1, 2])];
+        assert_eq!(exe.run_shared(&next).unwrap_err(), want);
+        drop(next);
+        assert!(inputs[0].is_empty());
+        inputs[0] = out[1].clone().after_failure();
         assert_eq!(inputs[0].to_vec::<f32>().unwrap(), [10.0, 20.0, 30.0, 40.0]);
     }
     for round in 0..4 {
@@ -74,6 +81,56 @@ fn an_index_out_of_range_is_named_and_leaves_donated_memory_alone() {
         inputs[0] = out[1].clone();
         assert_eq!(out[1].to_vec::<f32>().unwrap()[0], 11.0 + r);
         drop(out);
+    }
+}
+
+#[test]
+fn a_run_with_an_error_is_not_waited_for_and_not_forgotten() {
+    let Some(device) = device() else { return };
+    let exe = Executable::on_gpu(take_and_update(), &device).unwrap();
+    let x = numbers(&device, &[1.0, 2.0, 3.0, 4.0]).unwrap();
+    let index = Buffer::from_slice(&[0i64, -2, 1], &[3]).unwrap();
+    let out = exe
+        .run_shared(&[x, index.to_gpu(&device).unwrap()])
+        .unwrap();
+    let outcome = out[0].outcome().unwrap().clone();
+    drop(out);
+    let open = device.outcomes();
+    let found = open.iter().find(|o| std::ptr::eq(&***o, &*outcome));
+    let error = found.unwrap().wait().unwrap_err();
+    assert!(matches!(
+        error,
+        Error::Data {
+            index: -2,
+            bound: 4,
+            ..
+        }
+    ));
+    assert!(outcome.reported());
+    let open = device.outcomes();
+    assert!(open.iter().all(|o| !std::ptr::eq(&**o, &*outcome)));
+}
+
+#[test]
+fn graphs_are_given_addresses_that_never_came_before() {
+    let Some(device) = device() else { return };
+    let exe = Executable::on_gpu(chain(), &device).unwrap();
+    let scale = scalar(1.0).to_gpu(&device).unwrap();
+    let mut held = Vec::new();
+    for round in 0..12 {
+        let x = round as f32;
+        let inputs = [numbers(&device, &[x; 70]).unwrap(), scale.clone()];
+        let out = exe.run_shared(&inputs).unwrap().remove(0);
+        held.push((inputs, out));
+        // Every third run has the addresses of the first.
+        if round % 3 == 2 {
+            held.truncate(1);
+        }
+        for (i, (inputs, out)) in held.iter().enumerate() {
+            let x = inputs[0].to_vec::<f32>().unwrap()[0];
+            let want = (2.0 * x + 1.0).powi(2);
+            assert_eq!(out.to_vec::<f32>().unwrap(), [want; 70], "{round} {i}");
+        }
     }
 }
 
@@ -130,4 +187,42 @@ fn buffers_copy_both_ways_and_say_where_they_are() {
             .to_string()
             .contains("GPU kernel in a plan for the CPU")
     );
+}
+
+#[test]
+fn steps_are_timed_by_the_device() {
+    let Some(device) = device() else { return };
+    let exe = Executable::on_gpu(chain(), &device).unwrap();
+    let inputs = [numbers(&device, &[1.0; 5000]).unwrap(), scalar(1.0)];
+    exe.run_shared(&inputs).unwrap();
+    exe.profile(true);
+    for _ in 0..3 {
+        let out = exe.run_shared(&inputs).unwrap();
+        assert_eq!(out[0].to_vec::<f32>().unwrap()[4999], 9.0);
+    }
+    let times = exe.step_times();
+    let seen: Vec<(usize, &str, u64)> = times
+        .iter()
+        .map(|t| (t.step, t.kernel.as_str(), t.runs))
+        .collect();
+    assert_eq!(
+        seen,
+        [(0, "scaled", 3), (1, "plus_one", 3), (2, "square", 3)]
+    );
+    assert!(times.iter().all(|t| t.total >= t.least * 3));
+    exe.profile(false);
+    exe.run_shared(&inputs).unwrap();
+    assert!(exe.step_times().is_empty());
+}
+
+#[test]
+fn numbers_of_the_host_go_along() {
+    let Some(device) = device() else { return };
+    let exe = Executable::on_gpu(chain(), &device).unwrap();
+    let x = numbers(&device, &[1.0, 2.0, 3.0]).unwrap();
+    for scale in [1.0, 2.0, 0.5] {
+        let out = exe.run_shared(&[x.clone(), scalar(scale)]).unwrap();
+        let want = [1.0f32, 2.0, 3.0].map(|x| (2.0 * scale * x + 1.0).powi(2));
+        assert_eq!(out[0].to_vec::<f32>().unwrap(), want);
+    }
 }

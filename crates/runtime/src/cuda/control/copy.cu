@@ -1,0 +1,6 @@
+// What a loop without steps gives.
+extern "C" __global__ void kiln_copy(const unsigned char* from, unsigned char* to, long long bytes, kiln_errors* errors, int guarded) {
+    if (guarded && errors->state) return;
+    long long i = blockIdx.x * 256ll + threadIdx.x;
+    if (i < bytes) to[i] = from[i];
+}

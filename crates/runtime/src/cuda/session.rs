@@ -1,0 +1,139 @@
+//! A run on a device: memory for it, what it waits for, and who waits for it.
+
+use super::device::{Device, lock};
+use super::driver::Address;
+use super::graph::Graphs;
+use super::launch::Call;
+use super::memory::Memory;
+use super::outcome::Outcome;
+use super::stream::{Event, Lane};
+use crate::error::{Error, Result};
+use crate::memory::Storage;
+use kiln_base::cuda::ErrorRecord;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A part of a plan being run on a device.
+pub(crate) struct Session {
+    device: Arc<Device>,
+    lane: Option<Lane>,
+}
+
+/// What a part of a plan gives to a device.
+pub(crate) struct Job<'a> {
+    /// Gives its calls, in order, for an error record.
+    pub(crate) calls: &'a Expand<'a>,
+    /// How many there are.
+    pub(crate) count: usize,
+    /// Whether one of them may report a data error.
+    pub(crate) fallible: bool,
+    pub(crate) graphs: Option<&'a Graphs>,
+    /// Takes the time of each step, where that is wanted; then the run is waited for.
+    pub(crate) profile: Option<&'a dyn Fn(usize, Duration)>,
+    /// The memory from which all addresses follow.
+    pub(crate) read: &'a [&'a Storage],
+    pub(crate) written: &'a [&'a Storage],
+}
+
+pub(crate) type Expand<'a> = dyn Fn(Address, &mut dyn FnMut(Call) -> Result<()>) -> Result<()> + 'a;
+
+/// A graph holds at most so many launches; longer runs gain nothing by it.
+const LONGEST: usize = 1 << 14;
+
+impl Session {
+    pub(crate) fn new(device: &Arc<Device>) -> Result<Session> {
+        Ok(Session {
+            device: device.clone(),
+            lane: Some(device.lane()?),
+        })
+    }
+
+    fn lane(&self) -> Result<&Lane> {
+        self.lane
+            .as_ref()
+            .ok_or_else(|| Error::Internal("a session without a lane".into()))
+    }
+
+    /// Memory for this run.
+    pub(crate) fn allocate(&self, bytes: usize, what: &Arc<str>) -> Result<Storage> {
+        let memory = Memory::new(&self.device, bytes, &self.lane()?.stream, what)?;
+        Ok(Storage::on_gpu(memory, bytes))
+    }
+
+    /// Runs a job. One that can fail gives its outcome, whose error `explain` makes of the record.
+    pub(crate) fn run(
+        mut self,
+        job: &Job,
+        explain: impl Fn(ErrorRecord) -> Error + Send + Sync + 'static,
+    ) -> Result<Option<Arc<Outcome>>> {
+        let slot = job.fallible.then(|| self.device.slot()).transpose()?;
+        let lane = self.lane()?;
+        let handed_over = || slot.as_ref().map_or(Ok(()), |slot| lane.hand_over(slot));
+        let enqueued = self.enqueue(job).and_then(|()| handed_over());
+        if let Err(e) = enqueued {
+            // Nothing of this run may go on behind the caller's back. The lane is not used again.
+            let _ = lane.stream.synchronize();
+            self.lane = None;
+            return Err(e);
+        }
+        let event = lane.stream.event()?;
+        let memories = |list: &[&Storage], written| {
+            let list = list.iter().filter_map(|s| s.gpu());
+            list.for_each(|m| m.used(&event, written));
+        };
+        memories(job.read, false);
+        memories(job.written, true);
+        Ok(slot.map(|slot| Outcome::new(&self.device, event, slot, Box::new(explain))))
+    }
+
+    fn enqueue(&self, job: &Job) -> Result<()> {
+        let lane = self.lane()?;
+        for memory in job.read.iter().filter_map(|s| s.gpu()) {
+            memory.before_reading(&lane.stream)?;
+        }
+        for memory in job.written.iter().filter_map(|s| s.gpu()) {
+            memory.before_writing(&lane.stream)?;
+        }
+        let (driver, record) = (self.device.driver, lane.record());
+        if let Some(profile) = job.profile {
+            return self.profiled(job, profile);
+        }
+        let graphs = job.graphs.filter(|_| self.device.graphs());
+        match graphs.filter(|_| (2..=LONGEST).contains(&job.count)) {
+            Some(graphs) => {
+                let touched = job.read.iter().chain(job.written);
+                let key = touched.map(|s| s.ptr() as u64).chain([record]).collect();
+                graphs.run(driver, &lane.stream, key, &|sink| (job.calls)(record, sink))
+            }
+            None => (job.calls)(record, &mut |call| call.launch(driver, &lane.stream)),
+        }
+    }
+}
+
+impl Session {
+    fn profiled(&self, job: &Job, profile: &dyn Fn(usize, Duration)) -> Result<()> {
+        let lane = self.lane()?;
+        let mut starts: Vec<(usize, Arc<Event>)> = Vec::new();
+        (job.calls)(lane.record(), &mut |call| {
+            if starts.last().is_none_or(|(step, _)| *step != call.step) {
+                starts.push((call.step, lane.stream.timed_event()?));
+            }
+            call.launch(self.device.driver, &lane.stream)
+        })?;
+        let end = lane.stream.timed_event()?;
+        end.synchronize()?;
+        let ends = starts.iter().skip(1).map(|(_, event)| event).chain([&end]);
+        for ((step, start), end) in starts.iter().zip(ends) {
+            profile(*step, start.until(end)?);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane.take() {
+            lock(&self.device.lanes).push(lane);
+        }
+    }
+}
