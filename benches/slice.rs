@@ -2,7 +2,11 @@
 //!
 //! `cargo bench` prints them; nothing is asserted.
 
-use kiln::{DType, Result, Spec, Tensor, Var, compile};
+#[path = "models/resnet50.rs"]
+mod resnet50;
+
+use kiln::{DType, Device, Result, Spec, Tensor, compile};
+use resnet50::ResNet;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -167,7 +171,7 @@ fn record_hash_bind() -> Result<()> {
 
 /// Compiling the layers of ResNet-50 for inference at 224 x 224.
 fn compile_resnet() -> Result<()> {
-    let resnet = ResNet::new()?;
+    let resnet = ResNet::new(Device::Cpu)?;
     let image = Spec::fixed(DType::F32, [1, 3, 224, 224]);
     let mut times = Vec::new();
     let mut described = String::new();
@@ -186,86 +190,4 @@ fn compile_resnet() -> Result<()> {
     row("compiling ResNet-50", times[2]);
     println!("{described}");
     Ok(())
-}
-
-/// The parameters of ResNet-50, by layer in order.
-struct ResNet {
-    layers: Vec<Layer>,
-}
-
-struct Layer {
-    weight: Var,
-    mean: Var,
-    variance: Var,
-    stride: usize,
-}
-
-/// Blocks of each stage with the width of their middle convolution.
-const STAGES: [(usize, usize); 4] = [(3, 64), (4, 128), (6, 256), (3, 512)];
-
-impl ResNet {
-    fn new() -> Result<ResNet> {
-        let mut layers = vec![Layer::new(3, 64, 7, 2)?];
-        let mut channels = 64;
-        for (stage, (blocks, width)) in STAGES.into_iter().enumerate() {
-            for block in 0..blocks {
-                let stride = if block == 0 && stage > 0 { 2 } else { 1 };
-                layers.push(Layer::new(channels, width, 1, 1)?);
-                layers.push(Layer::new(width, width, 3, stride)?);
-                layers.push(Layer::new(width, width * 4, 1, 1)?);
-                if block == 0 {
-                    layers.push(Layer::new(channels, width * 4, 1, stride)?);
-                }
-                channels = width * 4;
-            }
-        }
-        Ok(ResNet { layers })
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let mut layers = self.layers.iter();
-        let mut next = |x: &Tensor| layers.next().map_or_else(|| x.clone(), |l| l.forward(x));
-        let mut x = next(x)
-            .relu()
-            .max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false);
-        for (blocks, _) in STAGES {
-            for block in 0..blocks {
-                let y = next(&x).relu();
-                let y = next(&y).relu();
-                let y = next(&y);
-                let shortcut = if block == 0 { next(&x) } else { x };
-                x = (y + shortcut).relu();
-            }
-        }
-        let pooled = x.mean([2, 3], false);
-        let head = Tensor::full([1000, 2048], 0.01, DType::F32);
-        pooled.linear(&head, None)
-    }
-}
-
-impl Layer {
-    fn new(inputs: usize, outputs: usize, kernel: usize, stride: usize) -> Result<Layer> {
-        let var = |shape: &[usize], value: f64| Var::new(&Tensor::full(shape, value, DType::F32));
-        Ok(Layer {
-            weight: var(&[outputs, inputs, kernel, kernel], 0.01)?,
-            mean: var(&[outputs], 0.1)?,
-            variance: var(&[outputs], 1.5)?,
-            stride,
-        })
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let pad = self.weight.shape()[2] / 2;
-        let stride = [self.stride; 2];
-        let y = x.conv2d(&self.weight.get(), None, stride, [pad; 2], [1, 1], 1);
-        y.batch_norm(
-            Some(&self.mean),
-            Some(&self.variance),
-            None,
-            None,
-            false,
-            0.1,
-            1e-5,
-        )
-    }
 }

@@ -13,7 +13,7 @@ pub fn write_start(name: &str, path: &str) -> Result<(), Failure> {
     kiln::manual_seed(0);
     let w = workload(name)?;
     let mut state = w.model.state_dict();
-    for (i, t) in w.batch.iter().enumerate() {
+    for (i, t) in w.inputs.iter().enumerate() {
         state.insert(format!("batch.{i}"), t);
     }
     Ok(state.save(path)?)
@@ -38,11 +38,11 @@ pub fn serve(name: &str, path: &str, threads: usize) -> Result<(), Failure> {
     for line in std::io::stdin().lock().lines() {
         match line?.trim() {
             "memory" => println!("{}", status("VmHWM")? - base),
-            "profile" => w.step.executable().profile(true),
-            "times" => print_times(&w.step),
+            "profile" => w.program.executable().profile(true),
+            "times" => print_times(&w.program),
             _ => {
                 let start = Instant::now();
-                let loss = w.step.run(&[&x, &y])?[0].item::<f32>()?;
+                let loss = w.program.run(&[&x, &y])?[0].item::<f32>()?;
                 println!("{}\t{loss}", start.elapsed().as_secs_f64());
             }
         }

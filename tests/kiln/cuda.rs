@@ -377,3 +377,27 @@ fn the_device_tells_what_it_is() {
     gpu.empty_cache().unwrap();
     assert_eq!(floats(&x), vec![0.0; 1000]);
 }
+
+#[test]
+fn attention_is_one_kernel_unless_it_is_trained() {
+    let Some(gpu) = device() else { return };
+    kiln::manual_seed(3);
+    let x = [37, 41, 41].map(|rows| Tensor::randn([2, 3, rows, 16], DType::F32));
+    let attend = |x: &[Tensor]| {
+        x[0].scaled_dot_product_attention(&x[1], &x[2], None, 0.0, true, None, false)
+    };
+    let there = x.each_ref().map(|t| t.to(gpu));
+    assert_close(&floats(&attend(&there)), &floats(&attend(&x)));
+    let specs = there.each_ref().map(|t| Spec::like(t).unwrap());
+    let compiled = compile(&specs, |x| attend(x)).unwrap();
+    assert_eq!(compiled.explain().kernels_run(), 1);
+
+    let gradients = |x: &[Tensor; 3]| {
+        let leaves = x.each_ref().map(|t| t.detach().requires_grad_(true));
+        attend(&leaves).square().sum((), false).backward().unwrap();
+        leaves.map(|t| floats(&t.grad().unwrap()))
+    };
+    for (a, b) in gradients(&there).iter().zip(gradients(&x)) {
+        assert_close(a, &b);
+    }
+}

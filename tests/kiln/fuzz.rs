@@ -1,9 +1,9 @@
 //! Random programs: the engine, with and without rewrites and fusion and at every instruction set,
 //! gives what the reference gives.
 
-use crate::oracle::{Engine, Oracle};
 use kiln_compiler::Options;
-use kiln_ir::fuzz::{Config, random_inputs};
+use kiln_conformance::programs::{RULES, check, plain};
+use kiln_ir::fuzz::Config;
 use kiln_runtime::Level;
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ fn random_programs_give_what_the_reference_gives() {
     let mut wrong = Vec::new();
     for seed in 0..seeds() {
         Level::force(Some(levels[seed as usize % levels.len()])).unwrap();
-        match check(&config, seed) {
+        match check(&config.graph(seed), seed, &[Options::default(), plain()]) {
             Ok(fired) => fired
                 .into_iter()
                 .for_each(|rule| *rules.entry(rule).or_default() += 1),
@@ -60,43 +60,4 @@ fn random_programs_give_what_the_reference_gives() {
             seeds()
         );
     }
-}
-
-/// Every rule must fire in at least 1% of the programs.
-const RULES: [&str; 10] = [
-    "dead_code",
-    "unread_loop_value",
-    "identity_view",
-    "reshape_of_reshape",
-    "broadcast_of_broadcast",
-    "permute_of_permute",
-    "full_fold",
-    "constant_fold",
-    "common_subexpression",
-    "conv_batch_norm",
-];
-
-/// The rules that fired, or what is wrong.
-fn check(config: &Config, seed: u64) -> Result<Vec<&'static str>, String> {
-    let graph = config.graph(seed);
-    let oracle = Oracle::new(&graph, random_inputs(&graph, seed));
-    let plain = Options {
-        optimize: false,
-        fuse: false,
-        ..Options::default()
-    };
-    let mut fired = Vec::new();
-    for options in [Options::default(), plain] {
-        let how = if options.fuse { "fused" } else { "plain" };
-        let engine = Engine::new(&graph, &options).map_err(|e| format!("{how}: {e}"))?;
-        // The second run meets prepared values and a used arena.
-        for _ in 0..2 {
-            let outputs = engine
-                .run(&oracle.inputs)
-                .map_err(|e| format!("{how}: {e}"))?;
-            oracle.check(&outputs).map_err(|e| format!("{how}: {e}"))?;
-        }
-        fired.extend(engine.explain.counts.iter().map(|(rule, _)| *rule));
-    }
-    Ok(fired)
 }

@@ -8,6 +8,7 @@ mod checkpointing;
 mod compiled;
 mod control_flow;
 mod cuda;
+mod cuda_sweep;
 mod custom_ops;
 mod determinism;
 mod embedded;
@@ -16,17 +17,18 @@ mod explain;
 mod fuzz;
 mod fuzz_gradients;
 mod indexing;
+mod kernel_counts;
 mod named;
 mod numbers;
 mod operators;
 mod ops;
-mod oracle;
 mod plan_cache;
 mod pretrained;
 mod printing;
 mod profile;
 mod random;
 mod reading;
+mod rules;
 mod seeded_bugs;
 mod vars;
 mod verify;
@@ -34,6 +36,7 @@ mod views;
 mod worked_examples;
 
 use kiln::{DType, Tensor};
+use kiln_conformance::oracle;
 
 /// An f32 tensor of these values, shape `[n]`.
 #[track_caller]

@@ -2,11 +2,12 @@
 //! from the reference on random programs.
 
 use crate::oracle::{Engine, Oracle, run};
-use kiln_base::plan::{Kernel, Loop, Place, Plan};
+use kiln_base::plan::{Conv, ConvRole, Kernel, Loop, Place, Plan};
 use kiln_base::prim::{Binary, Reduction, ScatterKind, Unary};
 use kiln_base::tile::{Inst, Stage, TileProgram};
 use kiln_base::{Dim, Scalar};
 use kiln_compiler::Options;
+use kiln_conformance::programs::differentiated;
 use kiln_ir::fuzz::{Config, random_inputs};
 use kiln_runtime::Executable;
 
@@ -141,6 +142,24 @@ const BUGS: &[(&str, Bug)] = &[
             _ => false,
         })
     }),
+    (
+        "the gradient of a convolution's input is a pixel off",
+        |p| {
+            change_conv(p, ConvRole::Input, |c| {
+                let first = c.padding.first_mut();
+                first.map(|p| *p = &*p + &Dim::ONE).is_some()
+            })
+        },
+    ),
+    (
+        "the gradient of a convolution's filter takes stride for dilation",
+        |p| {
+            change_conv(p, ConvRole::Weight, |c| {
+                std::mem::swap(&mut c.stride, &mut c.dilation);
+                c.stride != c.dilation
+            })
+        },
+    ),
     ("a scan loses what its second half starts from", |p| {
         p.kernels.iter_mut().any(|k| match k {
             // Lanes cut in two that both start from nothing.
@@ -255,6 +274,13 @@ fn programs(plan: &mut Plan) -> impl Iterator<Item = &mut TileProgram> {
     })
 }
 
+fn change_conv(plan: &mut Plan, role: ConvRole, mut f: impl FnMut(&mut Conv) -> bool) -> bool {
+    plan.kernels.iter_mut().any(|k| match k {
+        Kernel::Conv(c) if c.role == role => f(c),
+        _ => false,
+    })
+}
+
 fn change_loop(plan: &mut Plan, mut f: impl FnMut(&mut Loop) -> bool) -> bool {
     plan.kernels.iter_mut().any(|k| match k {
         Kernel::Loop(l) => f(l),
@@ -323,8 +349,10 @@ fn every_bug_is_caught() {
     };
     let mut caught = vec![0; BUGS.len()];
     let mut planted = vec![0; BUGS.len()];
-    for seed in 0..250 {
-        let graph = config.graph(seed);
+    let forward = (0..250).map(|seed| (seed, config.graph(seed)));
+    // The roles of convolutions that only gradients have.
+    let backward = (0..80).map(|seed| Some((seed, differentiated(config.graph(seed))?)));
+    for (seed, graph) in forward.chain(backward.flatten()) {
         let oracle = Oracle::new(&graph, random_inputs(&graph, seed));
         let engine = Engine::new(&graph, &Options::default()).unwrap();
         for (i, (_, bug)) in BUGS.iter().enumerate() {

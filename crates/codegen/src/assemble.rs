@@ -151,12 +151,16 @@ impl Assembler<'_> {
         let fail = |text| LowerError::new(value.node, text);
         match &launch.kernel {
             // Their bodies are on the GPU already.
-            Kernel::Loop(_) | Kernel::If(_) => return Ok(self.push(group, launch)),
+            Kernel::Loop(_) | Kernel::If(_) => {
+                self.push(group, launch);
+                return Ok(());
+            }
             // What it brings along is looked for by name when sizes are known.
             Kernel::Custom(c) => {
                 let kernels = custom::find(&c.name).map_err(fail)?;
                 kernels.cuda().map_err(fail)?;
-                return Ok(self.push(group, launch));
+                self.push(group, launch);
+                return Ok(());
             }
             _ => {}
         }
@@ -397,30 +401,37 @@ impl Assembler<'_> {
                 out,
                 epilogue,
             }),
+            Op::Attention { scale, causal } => {
+                let batch = shape.len() - 2;
+                let matrix = |i: usize| matrix(&anchor.operands[i], position);
+                let mask = node.inputs.get(3).map(|n| self.flow.nodes[*n].dtype);
+                Kernel::Attention(Box::new(plan::Attention {
+                    dtype: node.dtype,
+                    scale: scale.as_f64(),
+                    causal: *causal,
+                    batch: shape[..batch].to_vec(),
+                    length: shape[batch].clone(),
+                    keys: operand(1)[batch].clone(),
+                    width: operand(1)[batch + 1].clone(),
+                    columns: shape[batch + 1].clone(),
+                    query: matrix(0),
+                    key: matrix(1),
+                    value: matrix(2),
+                    mask: mask.map(|dtype| (matrix(3), dtype)),
+                    out,
+                    epilogue,
+                }))
+            }
             _ => {
                 let batch = shape.len() - 2;
-                let matrix = |i: usize| {
-                    let Operand {
-                        held,
-                        offset,
-                        strides,
-                    } = &anchor.operands[i];
-                    Matrix {
-                        arg: position(*held),
-                        offset: offset.clone(),
-                        batch_strides: strides[..batch].to_vec(),
-                        row: strides[batch].clone(),
-                        col: strides[batch + 1].clone(),
-                    }
-                };
                 Kernel::MatMul(plan::MatMul {
                     dtype: node.dtype,
                     batch: shape[..batch].to_vec(),
                     m: shape[batch].clone(),
                     k: operand(0)[batch + 1].clone(),
                     n: shape[batch + 1].clone(),
-                    lhs: matrix(0),
-                    rhs: matrix(1),
+                    lhs: matrix(&anchor.operands[0], position),
+                    rhs: matrix(&anchor.operands[1], position),
                     out,
                     epilogue,
                 })
@@ -442,6 +453,12 @@ impl Assembler<'_> {
                     sizes.iter().fold(products, |n, s| &n * *s)
                 }
                 Op::MatMul => sums(x[x.len() - 1].clone()),
+                Op::Attention { .. } => {
+                    let keys = &self.flow.nodes[node.inputs[1]].shape;
+                    let (s, e) = (&keys[keys.len() - 2], &keys[keys.len() - 1]);
+                    let scores = &numel(&x[..x.len() - 1]) * s;
+                    &sums(s.clone()) + &(&scores * &(e * &Dim::Const(2)))
+                }
                 Op::Scatter(..) => self.flow.numel(node.inputs[2]),
                 _ => numel(x),
             };
@@ -459,5 +476,22 @@ impl Assembler<'_> {
             let info = &self.program.buffers[b.0 as usize];
             &sum + &(&numel(&info.shape) * &Dim::from(info.dtype.size()))
         })
+    }
+}
+
+/// An operand whose last two axes are a matrix's.
+fn matrix(operand: &Operand, position: &dyn Fn(Nid) -> u16) -> Matrix {
+    let Operand {
+        held,
+        offset,
+        strides,
+    } = operand;
+    let batch = strides.len() - 2;
+    Matrix {
+        arg: position(*held),
+        offset: offset.clone(),
+        batch_strides: strides[..batch].to_vec(),
+        row: strides[batch].clone(),
+        col: strides[batch + 1].clone(),
     }
 }

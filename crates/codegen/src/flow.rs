@@ -42,6 +42,11 @@ pub(crate) enum Op {
     ArgReduce(Reduction, usize),
     MatMul,
     Conv(Box<ConvSpec>),
+    /// Of query, key, value and perhaps a mask.
+    Attention {
+        scale: Scalar,
+        causal: bool,
+    },
     Scan {
         kind: ScanKind,
         axis: usize,
@@ -146,7 +151,12 @@ impl Node {
 
     /// Whether a library kernel computes it.
     pub fn has_library(&self) -> bool {
-        matches!(self.op, Op::MatMul | Op::Conv(_)) || self.is_alone()
+        self.is_product() || self.is_alone()
+    }
+
+    /// Whether its library kernel takes work on the result.
+    pub fn is_product(&self) -> bool {
+        matches!(self.op, Op::MatMul | Op::Conv(_) | Op::Attention { .. })
     }
 
     /// Whether its library kernel takes no work on the result.
@@ -178,6 +188,7 @@ impl Node {
             Op::ArgReduce(..) => "argmax",
             Op::MatMul => "matmul",
             Op::Conv(c) => c.role.name(),
+            Op::Attention { .. } => "attention",
             Op::Scan { .. } => "scan",
             Op::ArgSort { .. } => "arg_sort",
             Op::Scatter(..) => "scatter",

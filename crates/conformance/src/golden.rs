@@ -1,7 +1,7 @@
-//! The archive of cases.
+//! The archives of samples and training runs, which are part of the program.
 
-use std::io::BufReader;
-use std::path::Path;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 /// Why an archive or a folder of cases can't be read.
 #[derive(Debug, thiserror::Error)]
@@ -14,16 +14,64 @@ pub enum GoldenError {
     Xz(#[from] lzma_rs::error::Error),
 }
 
+const OPINFO: &[u8] = include_bytes!("../../../tests/goldens/opinfo.tar.xz");
+const TRAINING: &[u8] = include_bytes!("../../../tests/goldens/training.tar.xz");
+
 /// Unpacks a `.tar.xz` into a folder.
 ///
 /// # Errors
 /// If the archive is damaged or the folder can't be written.
-pub fn unpack(archive: &Path, into: &Path) -> Result<(), GoldenError> {
+pub fn unpack(archive: impl Read, into: &Path) -> Result<(), GoldenError> {
     let mut tar = Vec::new();
-    let mut file = BufReader::new(std::fs::File::open(archive)?);
-    lzma_rs::xz_decompress(&mut file, &mut tar)?;
+    lzma_rs::xz_decompress(&mut std::io::BufReader::new(archive), &mut tar)?;
     tar::Archive::new(&tar[..]).unpack(into)?;
     Ok(())
+}
+
+/// A folder of goldens among the temporary files, which is removed when dropped.
+pub struct Folder {
+    top: PathBuf,
+    path: PathBuf,
+}
+
+impl Folder {
+    /// PyTorch's operator samples. `name` tells folders of one process apart.
+    ///
+    /// # Errors
+    /// If the folder can't be written.
+    pub fn opinfo(name: &str) -> Result<Folder, GoldenError> {
+        Folder::of(name, "opinfo", OPINFO)
+    }
+
+    /// PyTorch's training runs. `name` tells folders of one process apart.
+    ///
+    /// # Errors
+    /// If the folder can't be written.
+    pub fn training(name: &str) -> Result<Folder, GoldenError> {
+        Folder::of(name, "training", TRAINING)
+    }
+
+    fn of(name: &str, inner: &str, archive: &[u8]) -> Result<Folder, GoldenError> {
+        let name = format!("kiln-{inner}-{name}-{}", std::process::id());
+        let top = std::env::temp_dir().join(name);
+        let folder = Folder {
+            path: top.join(inner),
+            top,
+        };
+        unpack(archive, &folder.top)?;
+        Ok(folder)
+    }
+
+    /// Where the goldens are.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.top);
+    }
 }
 
 /// The ids of every case in a folder of folders, sorted.

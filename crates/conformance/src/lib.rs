@@ -4,22 +4,27 @@
 //! the runner: one case id a line (`add/f32_00`); for each case an output `<id>.safetensors`, or an
 //! `<id>.status` of one line, `unsupported: why` or `error: message`.
 //!
-//! A [`Run`] trains a small network from given weights on given batches.
+//! [`programs`] are random ones, which an [`oracle`] judges. A [`Run`] trains a small network from given weights on given batches. [`gpu`] is the proof of a GPU, and `kiln-conformance gpu` its command.
 
 mod args;
 mod case;
 mod compare;
 mod engine;
 mod golden;
+pub mod gpu;
 mod network;
 mod ops;
+pub mod oracle;
+pub mod programs;
 mod run;
+pub mod samples;
 mod train;
+pub mod training;
 
 pub use args::{Arg, Args};
 pub use case::{Case, CaseError, Kind, read_tensors, write_tensors};
 pub use compare::{Verdict, judge};
 pub use engine::{Array, Engine};
-pub use golden::{GoldenError, ids, unpack};
-pub use run::{Outcome, run};
+pub use golden::{Folder, GoldenError, ids, unpack};
+pub use run::{Outcome, record, run};
 pub use train::{Run, TrainError};

@@ -1,9 +1,9 @@
 //! `kiln-conformance opinfo --root R --cases LIST --out D [--engine cpu|plain|reference|cuda]` runs cases and
 //! writes their outputs; `kiln-conformance compare --root R [--cases LIST] [--engine …]` runs cases and
 //! compares with the expected outputs; `kiln-conformance train RUN_DIR --out F` trains a run and writes its
-//! losses, first gradients and final values.
+//! losses, first gradients and final values; `kiln-conformance gpu` proves the GPU of this machine.
 
-use kiln_conformance::{Case, Engine, Run, Verdict, ids, judge, run, write_tensors};
+use kiln_conformance::{Case, Engine, Run, Verdict, gpu, ids, judge, run, write_tensors};
 use kiln_tensor::Device;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use std::process::ExitCode;
 const USAGE: &str =
     "usage: kiln-conformance opinfo --root DIR --cases LIST --out DIR [--engine cpu|plain|reference|cuda]
        kiln-conformance compare --root DIR [--cases LIST] [--engine cpu|plain|reference|cuda]
-       kiln-conformance train RUN_DIR --out FILE";
+       kiln-conformance train RUN_DIR --out FILE
+       kiln-conformance gpu [options], which --help lists";
 
 type Failed = Box<dyn std::error::Error>;
 
@@ -35,10 +36,18 @@ struct Options {
 }
 
 fn command() -> Result<ExitCode, Failed> {
-    let options = parse()?;
+    let mut parser = lexopt::Parser::from_env();
+    if std::env::args().nth(1).is_some_and(|a| a == "gpu") {
+        parser.next()?;
+        return Ok(match gpu::command::run(parser)? {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        });
+    }
+    let options = parse(parser)?;
     if options.command == "train" {
         let out = options.out.as_deref().ok_or(USAGE)?;
-        write_tensors(out, &Run::load(&options.root)?.train()?)?;
+        write_tensors(out, &Run::load(&options.root)?.train(Device::Cpu)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let cases = match &options.cases {
@@ -56,9 +65,8 @@ fn command() -> Result<ExitCode, Failed> {
     }
 }
 
-fn parse() -> Result<Options, Failed> {
+fn parse(mut parser: lexopt::Parser) -> Result<Options, Failed> {
     use lexopt::prelude::*;
-    let mut parser = lexopt::Parser::from_env();
     let mut command = None;
     let (mut root, mut cases, mut out) = (None, None, None);
     let mut engine = Engine::Cpu;

@@ -2,7 +2,7 @@
 
 use crate::engine::Array;
 use crate::train::TrainError;
-use kiln_tensor::{DType, Result, Tensor, Var};
+use kiln_tensor::{DType, Device, Result, Tensor, Var};
 use std::collections::BTreeMap;
 
 /// Named parameters and buffers. Those of the convolutional network include `conv1.weight`, those of
@@ -15,12 +15,12 @@ const HEADS: i64 = 4;
 const EPS: f64 = 1e-5;
 
 impl Network {
-    pub(crate) fn new(init: &BTreeMap<String, Array>) -> Result<Network> {
+    pub(crate) fn new(init: &BTreeMap<String, Array>, device: Device) -> Result<Network> {
         let cell = |(name, a): (&String, &Array)| {
             let buffer = name.contains(".running_") || a.dtype == DType::I64;
             let cell = match buffer {
-                true => Var::new(&a.tensor()),
-                false => Var::parameter(&a.tensor()),
+                true => Var::new(&a.tensor().to(device)),
+                false => Var::parameter(&a.tensor().to(device)),
             };
             Ok((name.clone(), cell?))
         };

@@ -29,7 +29,20 @@ pub fn run(case: &Case, engine: Engine) -> Outcome {
     }
 }
 
+/// What a case computes, recorded and not yet computed: outputs, inputs after the call, gradients. Nothing
+/// for a call that is rejected or not supported.
+pub fn record(case: &Case) -> Vec<Tensor> {
+    recorded(case).map_or_else(|_| Vec::new(), |(_, tensors)| tensors)
+}
+
 fn values(case: &Case, engine: Engine) -> Result<BTreeMap<String, Array>, Failure> {
+    let (names, tensors) = recorded(case)?;
+    let arrays = engine.read(&tensors).map_err(rejected)?;
+    Ok(names.into_iter().zip(arrays).collect())
+}
+
+/// Names and values.
+fn recorded(case: &Case) -> Result<(Vec<String>, Vec<Tensor>), Failure> {
     if case.args.writes_input() {
         let why = "the output can't be written to an input, which never changes";
         return Err(Failure::Rejected(why.into()));
@@ -51,8 +64,7 @@ fn values(case: &Case, engine: Engine) -> Result<BTreeMap<String, Array>, Failur
         names.push(format!("grad_{input}"));
         tensors.push(g);
     }
-    let arrays = engine.read(&tensors).map_err(rejected)?;
-    Ok(names.into_iter().zip(arrays).collect())
+    Ok((names, tensors))
 }
 
 /// The gradients of the inputs for the given cotangents.

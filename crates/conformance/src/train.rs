@@ -6,7 +6,7 @@ use crate::network::Network;
 use kiln_nn::optim::{
     Adagrad, Adam, AdamW, ClipNorm, LambdaLr, Optimizer, RmsProp, Scheduler, Sgd, clip_grad_norm_,
 };
-use kiln_tensor::{Reduction, Tensor, Var};
+use kiln_tensor::{Device, Reduction, Tensor, Var};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
@@ -42,13 +42,13 @@ impl Run {
         })
     }
 
-    /// Trains; gives `losses` of each step, `grad0.<parameter>` of the first step before clipping, and
+    /// Trains on a device; gives `losses` of each step, `grad0.<parameter>` of the first step before clipping, and
     /// `final.<name>` of parameters and buffers.
     ///
     /// # Errors
     /// If the settings are unknown or a step fails.
-    pub fn train(&self) -> Result<BTreeMap<String, Array>, TrainError> {
-        let network = Network::new(&self.init)?;
+    pub fn train(&self, device: Device) -> Result<BTreeMap<String, Array>, TrainError> {
+        let network = Network::new(&self.init, device)?;
         let parameters = network.parameters();
         let mut optimizer = self.optimizer(parameters.iter().map(|(_, p)| *p))?;
         let rates = self.rates(optimizer.lr()[0])?;
@@ -61,6 +61,7 @@ impl Run {
         let mut losses = Vec::new();
         for (step, chosen) in self.order.iter().enumerate() {
             let (inputs, labels) = self.batch(chosen)?;
+            let (inputs, labels) = (inputs.to(device), labels.to(device));
             optimizer.zero_grad();
             let scores = network.forward(&inputs)?;
             let loss = scores.cross_entropy(&labels, None, -100, Reduction::Mean, smoothing);

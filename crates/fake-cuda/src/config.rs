@@ -35,6 +35,7 @@ impl Config {
             options: Options {
                 threads: number("KILN_FAKE_CUDA_THREADS", defaults.threads as u64) as usize,
                 shared_races: number("KILN_FAKE_CUDA_CHECKS", 1) != 0,
+                global_races: number("KILN_FAKE_CUDA_CHECKS", 1) != 0,
                 seed: number("KILN_FAKE_CUDA_SEED", 0),
                 instruction_limit: number("KILN_FAKE_CUDA_LIMIT", defaults.instruction_limit),
             },

@@ -10,11 +10,14 @@ use std::sync::OnceLock;
 const FILE: &str = "libkiln_fake_cuda.so";
 
 /// The path of the shared library, which Cargo builds as part of this crate: beside the running test, or in the
-/// folder above.
+/// folder above. Where `KILN_CUDA_DRIVER` names another driver, tests run on that, and this is its path.
 ///
 /// # Panics
 /// If it is not there.
 pub fn library() -> PathBuf {
+    if let Some(driver) = std::env::var_os("KILN_CUDA_DRIVER").filter(|v| !v.is_empty()) {
+        return driver.into();
+    }
     let program = std::env::current_exe().expect("a running program has a path");
     let mut folders = Vec::new();
     for folder in program.ancestors().skip(1).take(3) {

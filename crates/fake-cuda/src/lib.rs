@@ -18,7 +18,7 @@
 //! | `KILN_FAKE_CUDA_DEVICES` | number of devices | 1 |
 //! | `KILN_FAKE_CUDA_MEMORY` | bytes of memory of each | 4 GiB |
 //! | `KILN_FAKE_CUDA_CAPABILITY` | compute capability, without the dot | 90 |
-//! | `KILN_FAKE_CUDA_CHECKS` | 0: don't check shared memory for races, missing waits and uninitialised reads | 1 |
+//! | `KILN_FAKE_CUDA_CHECKS` | 0: don't look for races, nor for missing waits and uninitialised reads in shared memory | 1 |
 //! | `KILN_FAKE_CUDA_SEED` | order of warps and blocks, and how early queued work is carried out; 0: natural | 0 |
 //! | `KILN_FAKE_CUDA_THREADS` | threads of the host for a kernel | all |
 //! | `KILN_FAKE_CUDA_LIMIT` | instructions of a block before it is taken for endless | 2³¹ |

@@ -13,6 +13,8 @@ pub enum FaultKind {
     Uninitialised,
     /// Two warps access the same shared memory, one of them writing, with no barrier between.
     SharedRace,
+    /// Two blocks of a launch access the same global memory, one of them writing.
+    GlobalRace,
     /// Data of an asynchronous copy or product that was not waited for.
     MissingWait,
     /// Threads that should act together don't arrive together.

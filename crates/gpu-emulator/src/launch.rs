@@ -1,6 +1,6 @@
 //! Launches: blocks over threads of the host.
 
-use crate::exec::Block;
+use crate::exec::{Block, Footprint};
 use crate::fault::Fault;
 use crate::memory::Memory;
 use crate::program::Kernel;
@@ -15,6 +15,8 @@ pub struct Options {
     pub threads: usize,
     /// Whether races, uninitialised reads and missing waits in shared memory are looked for.
     pub shared_races: bool,
+    /// Whether races between blocks in global memory are looked for.
+    pub global_races: bool,
     /// 0: warps and blocks run in their natural order; otherwise in an order drawn from the seed.
     pub seed: u64,
     /// A block that executes more warp instructions than this is taken for endless.
@@ -27,6 +29,7 @@ impl Default for Options {
         Options {
             threads,
             shared_races: true,
+            global_races: true,
             seed: 0,
             instruction_limit: 1 << 31,
         }
@@ -70,12 +73,13 @@ impl Launch<'_> {
         let [gx, gy, gz] = self.grid.map(|n| n as usize);
         let total = gx * gy * gz;
         let order = self.order(total);
+        let footprint = (self.options.global_races && total > 1).then(Footprint::default);
         let (next, result) = (
             AtomicUsize::new(0),
             Mutex::new((Statistics::default(), None)),
         );
         let work = || {
-            let mut block = Block::new(self, self.parameters, &view);
+            let mut block = Block::new(self, self.parameters, &view, footprint.as_ref());
             let mut fault = None;
             loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);

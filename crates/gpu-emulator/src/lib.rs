@@ -1,6 +1,6 @@
 //! Executes the PTX that NVRTC makes of Kiln's CUDA kernels, on the CPU, and checks what hardware does not:
-//! races in shared memory, accesses out of bounds or of what was never written, asynchronous copies that were not
-//! waited for, barriers that only some threads reach, misaligned addresses.
+//! races in shared memory and between blocks in global memory, accesses out of bounds or of what was never written,
+//! asynchronous copies that were not waited for, barriers that only some threads reach, misaligned addresses.
 //!
 //! ```
 //! use kiln_gpu_emulator::{Launch, Memory, Options, Program};
@@ -45,7 +45,8 @@
 //! runs the blocks of a [`Launch`]. An instruction that is not emulated is an error when the text is loaded.
 //!
 //! What is not modelled: caches and weak memory ordering, timing, clusters of more than one block. Races
-//! between the lanes of one warp, which run in lockstep, and between blocks in global memory are not found.
+//! between the lanes of one warp, which run in lockstep, are not found; an order that blocks make among themselves by
+//! atomics is not followed.
 
 #![allow(clippy::needless_range_loop)] // lanes are indices into several registers at once
 

@@ -1,8 +1,8 @@
 //! The list of passes, and what a pass is made of.
 
 use crate::passes::{
-    centring, common_subexpressions, constant_fold, conv_batch_norm, dead_code, loop_values,
-    products, views,
+    broadcasts, centring, common_subexpressions, constant_fold, dead_code, folding, identities,
+    loop_values, merging, padding, products, reductions, slices, views,
 };
 use crate::{OptimizeError, Patch, Rewriter, View};
 use kiln_ir::NodeId;
@@ -45,10 +45,16 @@ pub fn passes() -> &'static [Pass] {
         dead_code::PASS,
         loop_values::PASS,
         views::PASS,
+        identities::PASS,
+        slices::PASS,
+        padding::PASS,
+        broadcasts::PASS,
         products::PASS,
         constant_fold::PASS,
         common_subexpressions::PASS,
-        conv_batch_norm::PASS,
+        folding::PASS,
+        merging::PASS,
+        reductions::PASS,
         centring::PASS,
     ]
 }

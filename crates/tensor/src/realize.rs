@@ -427,8 +427,8 @@ impl Run {
 
     fn run(mut self, loc: &'static Location<'static>) -> Result<()> {
         // Values of an earlier run that failed: nothing is computed from them.
-        let given = self.gather.inputs.iter().filter_map(|s| s.buffer.as_ref());
-        let settled: Result<()> = given.map(outcome::settle).collect();
+        let mut given = self.gather.inputs.iter().filter_map(|s| s.buffer.as_ref());
+        let settled = given.try_for_each(outcome::settle);
         if settled.is_err() {
             self.roll_back();
             return settled;

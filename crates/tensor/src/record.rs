@@ -283,6 +283,17 @@ fn attempt<T>(
     loc: &'static Location<'static>,
     f: impl FnOnce(&mut Recorder) -> Result<T, OpError>,
 ) -> Result<T, Tensor> {
+    let mut recorder = recorder_for(called, operands, loc)?;
+    f(&mut recorder).map_err(|e| failed(called, operands, e, loc))
+}
+
+/// Apart from [`attempt`], of which there is a copy for each function it is called with.
+#[inline(never)]
+fn recorder_for(
+    called: &'static str,
+    operands: &[&Tensor],
+    loc: &'static Location<'static>,
+) -> Result<Recorder, Tensor> {
     if let Some(bad) = operands.iter().find(|t| t.error().is_some()) {
         return Err((*bad).clone());
     }
@@ -290,9 +301,19 @@ fn attempt<T>(
         .iter()
         .find_map(|t| t.node.device.filter(|_| !is_number(t)));
     let device = device.or_else(|| operands.first().and_then(|t| t.node.device));
+    Ok(Recorder::new(user_line(loc), called, device))
+}
+
+/// The poisoned tensor that stands for what could not be recorded.
+#[cold]
+fn failed(
+    called: &'static str,
+    operands: &[&Tensor],
+    error: OpError,
+    loc: &'static Location<'static>,
+) -> Tensor {
     let loc = user_line(loc);
-    let mut recorder = Recorder::new(loc, called, device);
-    f(&mut recorder).map_err(|e| Tensor::poisoned(op_error(called, operands, e, loc), loc))
+    Tensor::poisoned(op_error(called, operands, error, loc), loc)
 }
 
 /// An error at the user's line, with the names of symbols.

@@ -43,6 +43,10 @@ pub(super) struct Source {
     depth: usize,
 }
 
+/// Threads of a multiprocessor that a kernel leaves room for, by taking at most 128 registers each. Without a
+/// number the compiler aims at more, and spills.
+const RESIDENT: u32 = 512;
+
 /// The place of the entry's name in [`Source::global`] texts.
 pub(super) const ENTRY: &str = "@entry@";
 
@@ -140,8 +144,9 @@ impl Source {
         params.push("kiln_errors* errors".into());
         params.push("int guarded".into());
         let threads: u32 = block.iter().product();
+        let blocks = (RESIDENT / threads).max(1);
         let text = format!(
-            "{}extern \"C\" __global__ void __launch_bounds__({threads}) {ENTRY}({}) {{\n    \
+            "{}extern \"C\" __global__ void __launch_bounds__({threads}, {blocks}) {ENTRY}({}) {{\n    \
              if (guarded && errors->state) return;\n{}}}\n",
             self.globals,
             params.join(", "),

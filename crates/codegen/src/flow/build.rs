@@ -124,6 +124,12 @@ impl FlowBuilder {
                 let result = &node.fact().shape;
                 self.conv_gradient(id, &c.conv, ConvRole::Weight, inputs, result)?
             }
+            IrOp::Attention(a) if self.target == Target::Cuda => {
+                let (scale, causal) = (a.scale, a.causal);
+                let shape = node.fact().shape.iter().cloned();
+                let op = Op::Attention { scale, causal };
+                self.helper(op, inputs, node.fact().dtype, shape)
+            }
             IrOp::Softmax(_) | IrOp::BatchNorm(_) | IrOp::Attention(_) => {
                 let text = format!("{} is a composite; decompose it first", node.op.name());
                 return Err(LowerError::new(id, text));

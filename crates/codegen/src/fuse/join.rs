@@ -76,7 +76,7 @@ impl Fuser<'_> {
         }
         match &node.op {
             Op::Reduce(..) | Op::ArgReduce(..) => self.can_reduce(v, u),
-            Op::MatMul | Op::Conv(_) => self.can_anchor(v, u),
+            _ if node.is_product() => self.can_anchor(v, u),
             _ if node.is_alone() => Err(format!("{} is a kernel of its own", node.name())),
             _ => self.can_inline(v, u),
         }

@@ -252,13 +252,17 @@ impl<'a> Fuser<'a> {
         } else if all_can && self.required[v] && !uses.is_empty() {
             reasons.push("it is an output".into());
         }
-        let host = (0..uses.len()).find(|i| {
+        let can_host = |i: &usize| {
             let u = &uses[*i];
-            let others = uses.iter().filter(|o| o.group != u.group);
+            let mut others = uses.iter().filter(|o| o.group != u.group);
             plans[*i].is_ok()
                 && self.can_store(v, u)
-                && others.into_iter().all(|o| !self.depends(u.group, o.group))
-        });
+                && others.all(|o| !self.depends(u.group, o.group))
+        };
+        // A group that walks over all that a reduction needs can have the result in passing; a smaller one
+        // would be one more walk.
+        let points = |i: &usize| self.groups[uses[*i].group].space.points();
+        let host = (0..uses.len()).rev().filter(can_host).max_by_key(points);
         let own = match host {
             Some(i) => {
                 let plan = plans.swap_remove(i).expect("hosts can be joined");

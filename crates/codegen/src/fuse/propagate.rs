@@ -95,7 +95,8 @@ impl<'a> Fuser<'a> {
         let node = self.node(v);
         match &node.op {
             Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota => {}
-            Op::MatMul | Op::Conv(_) | Op::Control(_) | Op::Part | Op::After => {}
+            Op::MatMul | Op::Conv(_) | Op::Attention { .. } => {}
+            Op::Control(_) | Op::Part | Op::After => {}
             Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) | Op::Custom(_) => {}
             Op::Pw(_) | Op::Cast | Op::Copy => {
                 for &i in &node.inputs {
@@ -162,6 +163,7 @@ impl<'a> Fuser<'a> {
         let node = self.node(v);
         let operands = match &node.op {
             Op::MatMul => self.matrices(v),
+            Op::Attention { .. } => node.inputs.iter().map(|n| self.strided(*n)).collect(),
             Op::Scatter(..) => vec![
                 self.whole(node.inputs[0]),
                 self.strided(node.inputs[1]),

@@ -20,16 +20,26 @@ pub enum Engine {
 
 /// The graph with composites decomposed.
 pub fn decomposed(graph: &Graph) -> Graph {
-    let is_composite = |op: &Op| matches!(op, Op::Softmax(_) | Op::BatchNorm(_) | Op::Attention(_));
-    let mut graph = expanded(graph);
+    without(graph, |op| {
+        matches!(op, Op::Softmax(_) | Op::BatchNorm(_) | Op::Attention(_))
+    })
+}
+
+/// The graph with those composites decomposed that have no CUDA kernel.
+pub fn decomposed_for_cuda(graph: &Graph) -> Graph {
+    without(graph, |op| matches!(op, Op::Softmax(_) | Op::BatchNorm(_)))
+}
+
+fn without(graph: &Graph, composite: fn(&Op) -> bool) -> Graph {
+    let mut graph = expanded(graph, composite);
     // Composites are made of composites.
-    while graph.iter().any(|(_, n)| is_composite(&n.op)) {
-        graph = expanded(&graph);
+    while graph.iter().any(|(_, n)| composite(&n.op)) {
+        graph = expanded(&graph, composite);
     }
     graph
 }
 
-fn expanded(graph: &Graph) -> Graph {
+fn expanded(graph: &Graph, composite: fn(&Op) -> bool) -> Graph {
     let mut out = Graph::default();
     out.symbols.clone_from(&graph.symbols);
     let mut map: Vec<Vec<Value>> = Vec::new();
@@ -41,9 +51,7 @@ fn expanded(graph: &Graph) -> Graph {
             .collect();
         let mut b = GraphBuilder::new(&mut out, Loc::UNKNOWN);
         let expanded = match &node.op {
-            Op::Softmax(_) | Op::BatchNorm(_) | Op::Attention(_) => {
-                node.op.decompose(&mut b, &inputs)
-            }
+            op if composite(op) => op.decompose(&mut b, &inputs),
             _ => None,
         };
         map.push(match expanded {
@@ -143,7 +151,7 @@ pub fn run(
                     engine,
                 );
             }
-            Kernel::Cuda(_) => {
+            Kernel::Cuda(_) | Kernel::Attention(_) => {
                 let compiled = compiled.as_ref().expect("compiled for the device");
                 ok &= compiled.run(launch, &dtypes, &mut memory, symbols) == 0;
             }

@@ -24,6 +24,7 @@ fn launches(p: &Program) -> String {
             Kernel::Custom(_) => "custom",
             Kernel::Loop(_) | Kernel::If(_) => "control flow",
             Kernel::Cuda(_) => "cuda",
+            Kernel::Attention(_) => "attention",
         };
         let args: Vec<String> = l
             .args

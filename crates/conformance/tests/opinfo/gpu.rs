@@ -1,5 +1,6 @@
 //! The GPU of the tests.
 
+use kiln_conformance::gpu::{Part, Settings};
 use kiln_runtime::cuda;
 use kiln_tensor::Device;
 
@@ -13,4 +14,97 @@ pub(crate) fn device() -> Option<Device> {
         return None;
     }
     Some(Device::cuda(0).expect("the driver has a device"))
+}
+
+/// Whether tests run all of what they usually take a share of.
+fn full_sweep() -> bool {
+    std::env::var("KILN_FULL_SWEEP").is_ok_and(|v| v == "1")
+}
+
+/// Runs a part of the proof on a share that every run of the tests can afford, or on all of it.
+fn prove(part: &str, seeds: u64, short: bool) {
+    let Some(device) = device() else { return };
+    let settings = Settings {
+        seeds: if full_sweep() { 2000 } else { seeds },
+        short: short && !full_sweep(),
+        ..Settings::new(device)
+    };
+    let report = Part::named(part).unwrap().run(&settings);
+    println!("{part}: {} hold; {:?}", report.held, report.notes);
+    assert!(report.wrong.is_empty(), "{}", report.wrong.join("\n"));
+    assert!(report.held > 0, "nothing was checked");
+}
+
+#[test]
+fn random_programs_give_what_the_reference_gives() {
+    prove("programs", 60, true);
+}
+
+#[test]
+fn gradients_of_random_programs_give_what_the_reference_gives() {
+    prove("gradients", 30, true);
+}
+
+#[test]
+fn training_runs_follow_pytorch() {
+    prove("training", 0, false);
+}
+
+#[test]
+fn a_transformer_trains_as_on_the_cpu() {
+    prove("transformer", 0, false);
+}
+
+#[test]
+fn a_classifier_trains_as_on_the_cpu() {
+    prove("digits", 0, true);
+}
+
+#[test]
+fn the_command_proves_the_emulated_device() {
+    if device().is_none() {
+        return;
+    }
+    let out = std::env::temp_dir().join(format!("kiln-gpu-{}", std::process::id()));
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_kiln-conformance"))
+        .args(["gpu", "--short", "--commit", "abc", "--out"])
+        .arg(&out)
+        .args(["--parts", "-training,-transformer,-digits"])
+        .env("KILN_CUDA_DRIVER", kiln_fake_cuda::library())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}\n{errors}");
+    let page = std::fs::read_to_string(out.join("gpu.md")).unwrap();
+    for line in [
+        "Nothing is wrong.",
+        "- commit: abc",
+        "none: the device is emulated",
+    ] {
+        assert!(page.contains(line), "{page}");
+    }
+    let json = std::fs::read(out.join("gpu.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let held = |part: &str| json["parts"][part]["held"].as_u64().unwrap();
+    assert!(held("vectors") > 100 && held("samples") > 50 && held("programs") == 5);
+    assert!(held("bandwidth") > 6 && held("products") == 18 && held("models") == 4);
+    // The emulator's outputs are no goldens, and its time is no figure.
+    assert!(!out.join("hardware").exists());
+    assert_eq!(json["parts"]["bandwidth"]["figures"], serde_json::json!([]));
+    std::fs::remove_dir_all(out).unwrap();
+}
+
+#[test]
+fn the_command_says_what_is_wrong() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_kiln-conformance"))
+        .args(["gpu", "--parts", "nothing"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        errors.contains("no part nothing; there are vectors"),
+        "{errors}"
+    );
 }

@@ -1,6 +1,7 @@
 //! Loads and stores.
 
 use super::core::Core;
+use super::footprint::Touch;
 use super::lanes_of;
 use super::races::Kind;
 use super::warp::Warp;
@@ -177,7 +178,26 @@ impl Core<'_> {
                 return None;
             }
         }
+        if self.touched.is_some() {
+            let how = if STORE { Touch::Write } else { Touch::Read };
+            self.touch_span(span, len, mask, how);
+        }
         Some(Pointers::of_span(allocation.pointer(span.lowest), span))
+    }
+
+    /// Notes what the lanes touch.
+    #[inline(always)]
+    fn touch_span(&mut self, span: &Span, len: usize, mask: u32, how: Touch) {
+        if span.is_row || span.len == len {
+            return self.touch(span.lowest, span.len, how);
+        }
+        let mut before = u32::MAX;
+        for l in lanes_of(mask) {
+            if span.offsets[l] != before {
+                self.touch(span.lowest + span.offsets[l] as u64, len, how);
+            }
+            before = span.offsets[l];
+        }
     }
 
     /// Shared memory, if nothing is wrong.

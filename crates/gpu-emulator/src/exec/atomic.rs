@@ -116,7 +116,7 @@ impl Core<'_> {
         };
         Self::aligned(at, len, "atomic")?;
         match space {
-            Space::Global => self.global_read(at, len, "atomic"),
+            Space::Global => self.global_atomic(at, len),
             Space::Shared => {
                 let start = self.shared_bounds(at, len, "atomic")?;
                 if let Some(races) = &mut self.races {

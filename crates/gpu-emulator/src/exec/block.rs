@@ -2,6 +2,7 @@
 
 use super::barrier::BarrierState;
 use super::core::Core;
+use super::footprint::{Footprint, Touched};
 use super::warp::{State, Warp};
 use crate::code::{Constant, Special};
 use crate::fault::{Fault, FaultKind, Outcome, Raised};
@@ -29,6 +30,8 @@ pub(crate) struct Block<'a> {
     pub(super) barriers: [BarrierState; 16],
     index: [u32; 3],
     random: Random,
+    /// What other blocks touched, where there are any and they are checked.
+    others: Option<(&'a Footprint, &'a View)>,
     pub statistics: Statistics,
     /// The instruction and warp at hand, for faults.
     pub(super) pc: u32,
@@ -57,7 +60,12 @@ impl Random {
 }
 
 impl<'a> Block<'a> {
-    pub fn new(launch: &'a Launch<'a>, parameters: &'a [u8], view: &'a View) -> Block<'a> {
+    pub fn new(
+        launch: &'a Launch<'a>,
+        parameters: &'a [u8],
+        view: &'a View,
+        others: Option<&'a Footprint>,
+    ) -> Block<'a> {
         let kernel = launch.kernel;
         let threads: u32 = launch.block.iter().product();
         let warps = threads.div_ceil(LANES as u32) as usize;
@@ -67,7 +75,8 @@ impl<'a> Block<'a> {
             bytes => dynamic + bytes as usize,
         };
         let check = launch.options.shared_races;
-        let core = Core::new(kernel, parameters, view, shared_len, warps, check);
+        let mut core = Core::new(kernel, parameters, view, shared_len, warps, check);
+        core.touched = others.map(|_| Touched::default());
         let warp = |id| {
             let registers = Registers::new(kernel.words, kernel.predicates);
             Warp::new(id, registers, kernel.local_bytes)
@@ -79,6 +88,7 @@ impl<'a> Block<'a> {
             barriers: Default::default(),
             index: [0; 3],
             random: Random(launch.options.seed),
+            others: others.map(|o| (o, view)),
             statistics: Statistics::default(),
             pc: 0,
             warp: 0,
@@ -107,7 +117,26 @@ impl<'a> Block<'a> {
         }
         self.statistics.blocks += 1;
         self.take_turns()
-            .map_err(|raised| Box::new(self.locate(raised)))
+            .map_err(|raised| Box::new(self.locate(raised)))?;
+        match (self.others, &mut self.core.touched) {
+            (Some((others, view)), Some(touched)) => others
+                .add(touched, view)
+                .map_err(|raised| Box::new(self.of_block(raised))),
+            _ => Ok(()),
+        }
+    }
+
+    /// A fault of the block as a whole.
+    fn of_block(&self, raised: Raised) -> Fault {
+        Fault {
+            kind: raised.kind,
+            message: raised.message,
+            kernel: self.core.kernel.name.clone(),
+            block: Some(self.index),
+            thread: None,
+            ptx: None,
+            source: None,
+        }
     }
 
     fn take_turns(&mut self) -> Outcome<()> {

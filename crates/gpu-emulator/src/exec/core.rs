@@ -1,5 +1,6 @@
 //! What the warps of a block share: memory and its checks.
 
+use super::footprint::{Touch, Touched};
 use super::races::Races;
 use super::{LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW};
 use crate::fault::{FaultKind, Outcome, Raised};
@@ -19,6 +20,8 @@ pub(crate) struct Core<'a> {
     pub shared: Vec<u128>,
     pub shared_len: usize,
     pub races: Option<Races>,
+    /// What the block touches of global memory, where blocks are checked against each other.
+    pub touched: Option<Touched>,
 }
 
 impl<'a> Core<'a> {
@@ -38,6 +41,7 @@ impl<'a> Core<'a> {
             shared: vec![0; shared_len.div_ceil(16) + 1],
             shared_len,
             races: check.then(|| Races::new(warps, shared_len, kernel.shared_granule)),
+            touched: None,
         }
     }
 
@@ -87,9 +91,35 @@ impl<'a> Core<'a> {
         )
     }
 
+    /// Notes an access to the allocation of the last [`allocation`](Core::allocation).
+    #[inline(always)]
+    pub fn touch(&mut self, address: u64, len: usize, how: Touch) {
+        if let Some(touched) = &mut self.touched {
+            let offset = (address - self.view[self.last].base) as usize;
+            touched.touch(self.last, offset, len, how);
+        }
+    }
+
     /// The host's pointer to `len` bytes of global memory that are read.
     pub fn global_read(&mut self, address: u64, len: usize, what: &str) -> Outcome<*mut u8> {
+        self.global_written(address, len, what, Touch::Read)
+    }
+
+    /// The host's pointer to `len` bytes of global memory that an atomic changes.
+    pub fn global_atomic(&mut self, address: u64, len: usize) -> Outcome<*mut u8> {
+        self.global_written(address, len, "atomic", Touch::Atomic)
+    }
+
+    /// The host's pointer to `len` bytes of global memory that must have been written to.
+    fn global_written(
+        &mut self,
+        address: u64,
+        len: usize,
+        what: &str,
+        how: Touch,
+    ) -> Outcome<*mut u8> {
         let allocation = self.allocation(address, len as u64, what)?;
+        self.touch(address, len, how);
         if let Some(at) = allocation.first_unwritten(address, len) {
             return Err(Raised::new(
                 FaultKind::Uninitialised,
@@ -107,6 +137,7 @@ impl<'a> Core<'a> {
     /// The host's pointer to `len` bytes of global memory that are written.
     pub fn global_write(&mut self, address: u64, len: usize, what: &str) -> Outcome<*mut u8> {
         let allocation = self.allocation(address, len as u64, what)?;
+        self.touch(address, len, Touch::Write);
         allocation.mark_written(address, len);
         Ok(allocation.pointer(address))
     }

@@ -113,8 +113,34 @@ impl Core<'_> {
     }
 }
 
-/// `d = a·b + c` for a 16×k times k×8 product, its operands spread over the lanes as the PTX manual draws them.
+/// `d = a·b + c` for a 16×k times k×8 product, compiled for each instruction set.
 pub(super) fn mma(registers: &mut Registers, m: &Mma) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use crate::lanes::{Level, level};
+        #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+        fn avx512(registers: &mut Registers, m: &Mma) {
+            product(registers, m);
+        }
+        #[target_feature(enable = "avx2")]
+        fn avx2(registers: &mut Registers, m: &Mma) {
+            product(registers, m);
+        }
+        match level() {
+            // SAFETY: the machine has the instructions of its level.
+            Level::Avx512 => unsafe { avx512(registers, m) },
+            // SAFETY: as above.
+            Level::Avx2 => unsafe { avx2(registers, m) },
+            Level::Baseline => product(registers, m),
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    product(registers, m);
+}
+
+/// [`mma`], its operands spread over the lanes as the PTX manual draws them.
+#[inline(always)]
+fn product(registers: &mut Registers, m: &Mma) {
     let k = m.k as usize;
     let (a, b) = match m.ty {
         MatrixType::Tf32 => tf32_operands(registers, m),
@@ -134,6 +160,7 @@ pub(super) fn mma(registers: &mut Registers, m: &Mma) {
 type A = [[f32; 16]; 16];
 type B = [[f32; 8]; 16];
 
+#[inline(always)]
 fn half_operands(registers: &Registers, m: &Mma, ty: MatrixType) -> (A, B) {
     let (mut a, mut b) = ([[0.0; 16]; 16], [[0.0; 8]; 16]);
     let words = |slots: &[Slot], i: usize| *registers.word(slots[i]);
@@ -154,6 +181,7 @@ fn half_operands(registers: &Registers, m: &Mma, ty: MatrixType) -> (A, B) {
     (a, b)
 }
 
+#[inline(always)]
 fn tf32_operands(registers: &Registers, m: &Mma) -> (A, B) {
     let (mut a, mut b) = ([[0.0; 16]; 16], [[0.0; 8]; 16]);
     let value = |bits: u32| f32::from_bits(bits & 0xffff_e000);
@@ -171,6 +199,7 @@ fn tf32_operands(registers: &Registers, m: &Mma) -> (A, B) {
 }
 
 /// Adds `c` and spreads the result.
+#[inline(always)]
 fn store_sums(registers: &mut Registers, m: &Mma, sums: &[[f32; 8]; 16]) {
     for i in 0..m.d.len() {
         let c = *registers.word(m.c[i]);

@@ -9,6 +9,7 @@ mod bulk;
 mod collective;
 mod copy;
 mod core;
+mod footprint;
 mod matrix;
 mod mbarrier;
 mod races;
@@ -19,6 +20,7 @@ mod warpgroup;
 pub(crate) use atomic::is_atomic;
 pub(crate) use block::{Block, Random};
 pub use bulk::TensorMap;
+pub(crate) use footprint::Footprint;
 
 /// Generic addresses of shared memory start here.
 pub(crate) const SHARED_WINDOW: u64 = 1 << 56;

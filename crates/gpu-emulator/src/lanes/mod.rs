@@ -164,14 +164,15 @@ pub(crate) fn compiled<L: Loop>() -> Run {
 /// The instruction sets that loops are compiled for.
 #[derive(Copy, Clone)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-enum Level {
+pub(crate) enum Level {
     Baseline,
     Avx2,
     Avx512,
 }
 
+/// The best instruction set of this machine.
 #[cfg(target_arch = "x86_64")]
-fn level() -> Level {
+pub(crate) fn level() -> Level {
     use std::sync::OnceLock;
     static LEVEL: OnceLock<Level> = OnceLock::new();
     *LEVEL.get_or_init(|| {

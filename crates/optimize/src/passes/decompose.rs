@@ -12,7 +12,7 @@ use kiln_ir::{DType, Graph, NodeId, Op};
 pub enum Engine {
     /// Computes the gradients of convolutions of f32 and f64 whole.
     Cpu,
-    /// Those of f16 and bf16 too.
+    /// Those of f16 and bf16 too, and attention.
     Gpu,
 }
 
@@ -57,13 +57,28 @@ impl Rule for Decompose {
 
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
         let node = view.node(id);
-        if self.0.has_kernel(&node.op, node.facts[0].dtype) {
+        let whole = match &node.op {
+            Op::Attention(_) => self.0 == Engine::Gpu && !weights_are_read(view, id),
+            op => self.0.has_kernel(op, node.facts[0].dtype),
+        };
+        if whole {
             return None;
         }
         let mut patch = view.patch(id);
         let value = node.op.decompose(&mut patch, &node.inputs)?.ok()?;
         (value != id.value()).then(|| patch.replacing(id.value(), value))
     }
+}
+
+/// Whether something beside attention reads the query or the key: its derivative, which works on the
+/// weights. Then they are computed once for both, where attention as one kernel would compute them for
+/// itself alone.
+fn weights_are_read(view: &View<'_>, id: NodeId) -> bool {
+    let attention = |user: &NodeId| matches!(view.node(*user).op, Op::Attention(_));
+    let operands = &view.node(id).inputs[..2];
+    !operands
+        .iter()
+        .all(|v| view.users(v.node).iter().all(attention))
 }
 
 impl Engine {

@@ -1,11 +1,17 @@
 //! One file a pass: its equation, what must hold, what it costs.
 
+pub mod broadcasts;
 pub mod centring;
 pub mod common_subexpressions;
 pub mod constant_fold;
-pub mod conv_batch_norm;
 pub mod dead_code;
 pub mod decompose;
+pub mod folding;
+pub mod identities;
 pub mod loop_values;
+pub mod merging;
+pub mod padding;
 pub mod products;
+pub mod reductions;
+pub mod slices;
 pub mod views;

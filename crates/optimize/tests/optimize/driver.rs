@@ -27,7 +27,7 @@ fn an_unknown_pass_is_an_error_that_lists_the_passes() {
         ..Options::default()
     };
     let error = optimize(Graph::default(), &options).unwrap_err();
-    insta::assert_snapshot!(error, @r#"there is no pass "magic"; the passes are dead_code, loop_values, views, products, constant_fold, common_subexpressions, conv_batch_norm, centring"#);
+    insta::assert_snapshot!(error, @r#"there is no pass "magic"; the passes are dead_code, loop_values, views, identities, slices, padding, broadcasts, products, constant_fold, common_subexpressions, folding, merging, reductions, centring"#);
 }
 
 #[test]
@@ -46,10 +46,16 @@ fn the_list_of_passes_reads_well() {
     dead_code: removes nodes that nothing reads
     loop_values: removes what loops carry, scan and stack but nothing reads
     views: removes views and casts that do nothing and merges adjacent ones
-    products: moves transpositions of products to their operands
+    identities: removes pointwise operations that do nothing
+    slices: takes parts from what is nearest to memory
+    padding: lets convolutions and pooling make borders themselves
+    broadcasts: computes before values are stretched, not after
+    products: moves transpositions of products to their operands, and biases to their products
     constant_fold: computes what depends on constants only
     common_subexpressions: computes equal expressions once
-    conv_batch_norm: folds the batch norm behind a convolution into its weight (rounds)
+    folding: folds scales, shifts and batch norms beside a product into its weight (rounds)
+    merging: merges products that share an operand (rounds)
+    reductions: merges reductions of reductions (rounds)
     centring: drops what a mean takes away, such as the bias in front of a batch norm (rounds)
     ");
 }
@@ -287,6 +293,39 @@ fn decompose_leaves_no_composite_in_graph_or_bodies() {
         !text.contains("softmax") && text.matches("exp").count() == 2,
         "{text}"
     );
+}
+
+#[test]
+fn attention_stays_whole_for_a_gpu_unless_its_weights_are_read() {
+    let graph = |trained: bool| {
+        let mut graph = Graph::default();
+        let mut b = GraphBuilder::new(&mut graph, loc(1));
+        let [q, k, v] = [0; 3].map(|_| b.input(f32s(&[5, 3]), Role::Data));
+        let op = ops::Attention {
+            scale: kiln_ir::Scalar::Float(0.5),
+            causal: false,
+        };
+        let y = b.op(op, &[q, k, v]).unwrap();
+        let weights = op.weights(&mut b, &q, &k, None).unwrap();
+        graph.add_output(y);
+        if trained {
+            graph.add_output(weights);
+        }
+        graph
+    };
+    let text = |trained: bool, engine: Engine| {
+        let (graph, _) = optimize(graph(trained), &Options::default()).unwrap();
+        let graph = decompose(graph, engine);
+        optimize(graph, &Options::default()).unwrap().0.to_string()
+    };
+    let products = |text: &str| text.matches("matmul").count();
+    assert!(text(false, Engine::Gpu).contains("attention"));
+    for text in [text(false, Engine::Cpu), text(true, Engine::Gpu)] {
+        assert!(
+            !text.contains("attention") && products(&text) == 2,
+            "{text}"
+        );
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Random graphs with the patterns that the rules look for planted in them.
 
+use crate::planted;
 use crate::rng::{Rng, loc, shape_of};
 use kiln_base::prim::{RandomKind, Reduction};
 use kiln_ir::eval::Array;
@@ -24,10 +25,11 @@ pub fn random_graph(seed: u64) -> Graph {
     g.graph
 }
 
-struct Generator {
-    graph: Graph,
-    values: Vec<Value>,
-    rng: Rng,
+/// A graph in the making.
+pub struct Generator {
+    pub graph: Graph,
+    pub values: Vec<Value>,
+    pub rng: Rng,
 }
 
 /// The ops that a step draws from.
@@ -64,12 +66,12 @@ const STEPS: &[fn(&mut Generator) -> Option<Value>] = &[
 ];
 
 impl Generator {
-    fn b(&mut self) -> GraphBuilder<'_> {
+    pub fn b(&mut self) -> GraphBuilder<'_> {
         let line = self.graph.len() as u32 + 1;
         GraphBuilder::new(&mut self.graph, loc(line))
     }
 
-    fn emit(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Option<Value> {
+    pub fn emit(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Option<Value> {
         self.b().op(op, inputs).ok()
     }
 
@@ -87,8 +89,9 @@ impl Generator {
     }
 
     fn step(&mut self) {
-        let at = self.rng.below(STEPS.len());
-        if let Some(v) = STEPS[at](self) {
+        let at = self.rng.below(STEPS.len() + planted::STEPS.len());
+        let step = STEPS.iter().chain(planted::STEPS).nth(at);
+        if let Some(v) = step.and_then(|step| step(self)) {
             let n: usize = shape_of(&self.graph, v).iter().product();
             if n <= 256 {
                 self.values.push(v);
@@ -120,12 +123,12 @@ impl Generator {
         }
     }
 
-    fn any(&mut self) -> Value {
+    pub fn any(&mut self) -> Value {
         let at = self.rng.below(self.values.len());
         self.values[at]
     }
 
-    fn any_of(&mut self, dtype: DType) -> Value {
+    pub fn any_of(&mut self, dtype: DType) -> Value {
         let of: Vec<Value> = (self.values.iter().copied())
             .filter(|v| self.graph.fact(*v).dtype == dtype)
             .collect();
@@ -133,7 +136,7 @@ impl Generator {
     }
 
     /// A value with the dtype of `like` that broadcasts with it.
-    fn partner(&mut self, like: Value) -> Value {
+    pub fn partner(&mut self, like: Value) -> Value {
         let fact = self.graph.fact(like).clone();
         let fits: Vec<Value> = (self.values.iter().copied())
             .filter(|v| {

@@ -239,7 +239,7 @@ impl Case {
 
 fn only_norms() -> Options {
     Options {
-        passes: Select::only(["conv_batch_norm"]),
+        passes: Select::only(["folding"]),
         verify: true,
         ..Options::default()
     }

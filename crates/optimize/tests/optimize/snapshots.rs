@@ -130,8 +130,8 @@ fn norm() -> Case {
 }
 
 #[test]
-fn conv_batch_norm() {
-    show("conv_batch_norm", norm().graph(false));
+fn folding() {
+    show("folding", norm().graph(false));
 }
 
 #[test]

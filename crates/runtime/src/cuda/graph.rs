@@ -141,8 +141,8 @@ impl Graph {
     }
 
     fn launch(&self, stream: &Stream) -> Result<()> {
-        // SAFETY: graph and stream are alive.
         let launch = self.driver.functions.graph_launch;
+        // SAFETY: graph and stream are alive.
         let status = unsafe { launch(self.executable, stream.handle()) };
         self.driver.check("cuGraphLaunch", status)
     }

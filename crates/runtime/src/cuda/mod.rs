@@ -36,6 +36,7 @@ mod memory;
 mod module;
 mod nvrtc;
 mod outcome;
+mod resources;
 mod session;
 mod stream;
 
@@ -47,6 +48,8 @@ pub(crate) use graph::Graphs;
 pub(crate) use launch::{Call, Launch};
 pub(crate) use memory::Memory;
 pub(crate) use module::Function;
+pub use module::compile_units;
 pub use nvrtc::{Code, Compiled, Nvrtc, compilations};
 pub use outcome::{Note, Outcome};
+pub use resources::Resources;
 pub(crate) use session::{Job, Session};

@@ -140,10 +140,9 @@ impl Device {
         }
         let nvrtc = Nvrtc::get()?;
         let units: Vec<&[(&CudaKernel, Key)]> = left.chunks(unit_size(left.len())).collect();
-        let sources = units.iter().map(|unit| {
-            let sources = unit.iter().map(|(k, _)| k.source.as_str());
-            std::iter::once(PRELUDE).chain(sources).collect::<String>()
-        });
+        let sources = units
+            .iter()
+            .map(|unit| unit_source(unit.iter().map(|u| u.0)));
         let sources: Vec<String> = sources.collect();
         let images = compile(nvrtc, &sources, code)?;
         for ((unit, source), image) in units.iter().zip(&sources).zip(images) {
@@ -270,6 +269,23 @@ fn threads() -> usize {
 /// Kernels a unit, so that every thread has one.
 fn unit_size(kernels: usize) -> usize {
     kernels.div_ceil(threads()).clamp(1, UNIT)
+}
+
+/// Compiles kernels as a device would that has none of them: several a unit, on all cores. The code of each
+/// unit.
+///
+/// # Errors
+/// If NVRTC is missing or a kernel can't be compiled.
+pub fn compile_units(kernels: &[&CudaKernel], code: Code) -> Result<Vec<Vec<u8>>> {
+    let units = kernels.chunks(unit_size(kernels.len()));
+    let sources: Vec<String> = units.map(|u| unit_source(u.iter().copied())).collect();
+    compile(Nvrtc::get()?, &sources, code)
+}
+
+/// The text of a unit.
+fn unit_source<'k>(kernels: impl Iterator<Item = &'k CudaKernel>) -> String {
+    let sources = kernels.map(|k| k.source.as_str());
+    std::iter::once(PRELUDE).chain(sources).collect()
 }
 
 /// Compiles units on all cores, up to the first error.

@@ -465,6 +465,7 @@ impl Binder<'_> {
                 Some(Some(launch)) => Work::Cuda(launch.clone()),
                 _ => return Err(damaged!("{} is a GPU kernel in a plan for the CPU", k.name)),
             },
+            Kernel::Attention(_) => return Err(damaged!("attention has no kernel for the CPU")),
         };
         let work = Arc::new(work);
         self.linked.insert(key, work.clone());
@@ -507,7 +508,9 @@ impl Binder<'_> {
         };
         // Operands that are read after a part of the result is written.
         let operands: SmallVec<[u16; 4]> = match kernel {
-            Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => smallvec![],
+            Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) | Kernel::Attention(_) => {
+                smallvec![]
+            }
             Kernel::MatMul(m) => smallvec![m.lhs.arg, m.rhs.arg],
             Kernel::Conv(c) => c.operands.iter().copied().collect(),
             Kernel::ArgSort(s) => smallvec![s.x],

@@ -39,7 +39,8 @@ impl Tensor {
         if dropout_p == 0.0 {
             return compose("scaled_dot_product_attention", &all, |b| {
                 let (op, operands) = call.prepared(b)?;
-                b.op(op, &operands)
+                let y = b.op(op, &operands)?;
+                call.finished(b, &y)
             });
         }
         let weights = compose("scaled_dot_product_attention", &all, |b| {
@@ -52,7 +53,8 @@ impl Tensor {
             let (_, x) = call.prepared(b)?;
             let value = b.widened(&x[2])?;
             let y = matmul(b, &dropped, &value)?;
-            b.cast(&y, self.dtype())
+            let y = b.cast(&y, self.dtype())?;
+            call.finished(b, &y)
         })
     }
 }
@@ -68,7 +70,8 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// The op, and its operands with one batch shape.
+    /// The op, and its operands with one batch shape. Grouped heads are two dims, along the second of which
+    /// keys and values are the same.
     fn prepared(&self, b: &mut Recorder) -> Result<(Attention, Vec<Tensor>), OpError> {
         let [query, key, value] = self.operands;
         needs_float(query, "query")?;
@@ -87,12 +90,10 @@ impl Call<'_> {
             None => 1.0 / (known_dim(&query.dims()[query.ndim() - 1], query)? as f64).sqrt(),
         };
         let mut operands = self.operands.map(Tensor::clone).to_vec();
-        if self.grouped {
-            for x in &mut operands[1..] {
-                *x = for_each_head(b, x, query)?;
-            }
-        }
         operands.extend(self.mask.cloned());
+        if self.grouped {
+            operands = grouped(b, &operands)?;
+        }
         let batch = operands.iter().map(|t| &t.dims()[..t.ndim().max(2) - 2]);
         let batch = broadcast_shapes(batch)
             .ok_or_else(|| OpError::new("the batch dims of the operands do not broadcast"))?;
@@ -114,27 +115,62 @@ impl Call<'_> {
         };
         Ok((op, operands))
     }
+
+    /// The result, with one dim of heads.
+    fn finished(&self, b: &mut Recorder, y: &Tensor) -> Result<Tensor, OpError> {
+        if !self.grouped {
+            return Ok(y.clone());
+        }
+        let mut shape = Shape::from(y.dims());
+        let group = shape.remove(y.ndim() - 3);
+        let own = &mut shape[y.ndim() - 4];
+        *own = &*own * &group;
+        b.reshape(y, &shape)
+    }
 }
 
-/// Keys or values `[.., h, s, _]` repeated for as many heads as the query has.
-fn for_each_head(b: &mut Recorder, x: &Tensor, query: &Tensor) -> Result<Tensor, OpError> {
+/// The operands with heads `[.., own, group, _, _]`, of which keys and values have `[.., own, 1, _, _]`.
+fn grouped(b: &mut Recorder, operands: &[Tensor]) -> Result<Vec<Tensor>, OpError> {
+    let (query, key) = (&operands[0], &operands[1]);
     ensure!(
-        x.ndim() >= 3 && query.ndim() >= 3,
-        "grouped heads need tensors with a dim of heads, not {} and {}",
+        operands[..3].iter().all(|x| x.ndim() >= 3),
+        "grouped heads need tensors with a dim of heads, not {}, {} and {}",
         query.fact(),
-        x.fact()
+        key.fact(),
+        operands[2].fact()
     );
-    let at = x.ndim() - 3;
-    let (heads, own) = (known(query, query.ndim() - 3)?, known(x, at)?);
+    let heads = |x: &Tensor| known(x, x.ndim() - 3);
+    let (all, own) = (heads(query)?, heads(key)?);
     ensure!(
-        own > 0 && heads % own == 0,
-        "{heads} heads of the query are no multiple of {own} heads"
+        own > 0 && all % own == 0,
+        "{all} heads of the query are no multiple of {own} heads"
     );
-    let mut shape = Shape::from(x.dims());
-    let x = b.unsqueeze(x, at + 1)?;
-    let mut grown = Shape::from(x.dims());
-    grown[at + 1] = Dim::Const(heads / own);
-    shape[at] = Dim::Const(heads);
-    let x = b.broadcast_to(&x, &grown)?;
-    b.reshape(&x, &shape)
+    ensure!(
+        heads(&operands[2])? == own,
+        "the value {} has not as many heads as the key {}",
+        operands[2].fact(),
+        key.fact()
+    );
+    if let Some(mask) = operands.get(3).filter(|m| m.ndim() >= 3) {
+        ensure!(
+            [1, all].contains(&heads(mask)?),
+            "the mask {} has not as many heads as the query {}",
+            mask.fact(),
+            query.fact()
+        );
+    }
+    let mut split = |x: &Tensor| {
+        if x.ndim() < 3 {
+            return Ok(x.clone()); // a mask for all heads
+        }
+        let at = x.ndim() - 3;
+        if heads(x)? != all || all == own {
+            return b.unsqueeze(x, at + 1);
+        }
+        let mut shape = Shape::from(x.dims());
+        shape[at] = Dim::Const(own);
+        shape.insert(at + 1, Dim::Const(all / own));
+        b.reshape(x, &shape)
+    };
+    operands.iter().map(&mut split).collect()
 }

@@ -76,6 +76,53 @@ const BUSY: i64 = 128;
 /// The fewest products that are worth a block of their own.
 const SHARE: i64 = 512;
 
+/// Whether tensor cores multiply.
+pub(super) fn half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
+}
+
+/// How many products pass through shared memory at a time.
+fn depth(dtype: DType) -> i64 {
+    if half(dtype) { 32 } else { 8 }
+}
+
+/// The constants in front of [`tile_text`]: a block's tile, the part of a thread (or warp), and how the two
+/// operands are best read.
+pub(super) fn tile_constants(
+    [m, n]: [i64; 2],
+    part: [i64; 2],
+    dtype: DType,
+    [a, b]: [&Operand; 2],
+) -> String {
+    let letter = if half(dtype) { 'W' } else { 'T' };
+    let mut text = format!(
+        "constexpr int BM = {m}, BN = {n}, BK = {};\n\
+         constexpr int {letter}M = {}, {letter}N = {};\n\
+         constexpr bool A_ALONG_K = {}, B_ALONG_K = {};\n",
+        depth(dtype),
+        part[0],
+        part[1],
+        a.along_k,
+        b.along_k
+    );
+    if half(dtype) {
+        let _ = write!(
+            text,
+            "constexpr bool A_VECTOR = {}, B_VECTOR = {};\n#define MMA_TYPE \"{dtype}\"\n",
+            a.vector, b.vector
+        );
+    }
+    text
+}
+
+/// The product of a block's tile.
+pub(super) fn tile_text(dtype: DType) -> &'static str {
+    match half(dtype) {
+        true => concat!(include_str!("gemm_mma.cu"), "#undef MMA_TYPE\n"),
+        false => include_str!("gemm_fma.cu"),
+    }
+}
+
 /// How a product is cut into blocks.
 struct Shape {
     tile: Tile,
@@ -101,7 +148,11 @@ impl Gemm<'_> {
             chunk,
             index: self.index(&(&total * &Dim::Const(splits))),
             total,
-            acc: if self.half() { DType::F32 } else { self.dtype },
+            acc: if half(self.dtype) {
+                DType::F32
+            } else {
+                self.dtype
+            },
         };
         let mut steps = vec![self.product(&shape, operands)];
         let mut scratch = Vec::new();
@@ -114,16 +165,6 @@ impl Gemm<'_> {
             scratch,
             in_place: self.launch.in_place.clone(),
         }
-    }
-
-    /// Whether tensor cores multiply.
-    fn half(&self) -> bool {
-        matches!(self.dtype, DType::F16 | DType::BF16)
-    }
-
-    /// How many products pass through shared memory at a time.
-    fn depth(&self) -> i64 {
-        if self.half() { 32 } else { 8 }
     }
 
     /// The kernel that multiplies. It stores the result, or parts of its sums.
@@ -172,30 +213,11 @@ impl Gemm<'_> {
     /// What stands in front of the kernel that multiplies.
     fn scope(&self, shape: &Shape, a: &Operand, b: &Operand) -> String {
         let Tile { m, n, part, .. } = shape.tile;
-        let [pm, pn] = part;
-        let letter = if self.half() { 'W' } else { 'T' };
-        let mut text = format!(
-            "{}constexpr int BM = {m}, BN = {n}, BK = {};\n\
-             constexpr int {letter}M = {pm}, {letter}N = {pn};\n\
-             constexpr bool A_ALONG_K = {}, B_ALONG_K = {};\n",
-            self.types(shape),
-            self.depth(),
-            a.along_k,
-            b.along_k
-        );
-        if self.half() {
-            let _ = write!(
-                text,
-                "constexpr bool A_VECTOR = {}, B_VECTOR = {};\n#define MMA_TYPE \"{}\"\n",
-                a.vector, b.vector, self.dtype
-            );
-        }
+        let mut text = self.types(shape);
+        text += &tile_constants([m, n], part, self.dtype, [a, b]);
         text += include_str!("gemm_operands.cu");
         text += &self.operands;
-        match self.half() {
-            true => text + include_str!("gemm_mma.cu") + "#undef MMA_TYPE\n",
-            false => text + include_str!("gemm_fma.cu"),
-        }
+        text + tile_text(self.dtype)
     }
 
     fn types(&self, shape: &Shape) -> String {
@@ -285,7 +307,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
 
     /// The largest tile of which the result has enough to keep a GPU busy, without much beside it.
     fn tile(&self) -> Tile {
-        let tiles = if self.half() { MMA } else { FMA };
+        let tiles = if half(self.dtype) { MMA } else { FMA };
         let tiles = if self.dtype == DType::F64 {
             &tiles[1..]
         } else {
@@ -319,7 +341,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
             return (1, 0);
         }
         let splits = (BUSY / blocks).min(k / SHARE);
-        let depth = self.depth();
+        let depth = depth(self.dtype);
         let chunk = ((k + splits - 1) / splits + depth - 1) / depth * depth;
         ((k + chunk - 1) / chunk, chunk)
     }

@@ -50,15 +50,19 @@ __device__ __forceinline__ void multiply(Shared& shared, const A& a, const B& b,
     for (int i = 0; i < TM; i++)
 #pragma unroll
         for (int j = 0; j < TN; j++) sum[i][j] = 0;
-    load(first);
-    for (Index k0 = first; k0 < end; k0 += BK) {
+    // The first round only loads, so that loading is compiled once.
+    for (Index k0 = first - BK; k0 < end; k0 += BK) {
+        const bool loaded = k0 >= first;
+        if (loaded) {
 #pragma unroll
-        for (int x = 0; x < A_LOADS; x++) shared.in.a[k_of<BM, A_ALONG_K>(x)][line_of<BM, A_ALONG_K>(x)] = a_next[x];
+            for (int x = 0; x < A_LOADS; x++) shared.in.a[k_of<BM, A_ALONG_K>(x)][line_of<BM, A_ALONG_K>(x)] = a_next[x];
 #pragma unroll
-        for (int x = 0; x < B_LOADS; x++) shared.in.b[k_of<BN, B_ALONG_K>(x)][line_of<BN, B_ALONG_K>(x)] = b_next[x];
-        __syncthreads();
+            for (int x = 0; x < B_LOADS; x++) shared.in.b[k_of<BN, B_ALONG_K>(x)][line_of<BN, B_ALONG_K>(x)] = b_next[x];
+            __syncthreads();
+        }
         load(k0 + BK);
-#pragma unroll
+        if (!loaded) continue;
+#pragma unroll 2 // more costs compile time and registers
         for (int k = 0; k < BK; k++) {
             Elem x[TM], y[TN];
 #pragma unroll

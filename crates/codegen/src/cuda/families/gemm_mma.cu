@@ -9,6 +9,7 @@ static_assert(THREADS % BM == 0 && THREADS % BN == 0, "threads stay in their lin
 // LINES x BK elements as they lie in memory: k next to k, or line next to line. Rows are padded, so that
 // ldmatrix reads eight of them without a bank conflict.
 template <int LINES, bool ALONG_K> struct Stage {
+    static constexpr bool along_k = ALONG_K;
     static constexpr int PITCH = (ALONG_K ? BK : LINES) + 8;
     Elem at[(ALONG_K ? LINES : BK) * PITCH];
     __device__ __forceinline__ Elem* place(int line, int k) { return at + (ALONG_K ? line * PITCH + k : k * PITCH + line); }
@@ -28,28 +29,23 @@ __device__ __forceinline__ void copy8(Elem* to, const Elem* from, int count) {
 
 __device__ __forceinline__ int within8(Index left) { return left <= 0 ? 0 : left < 8 ? (int)left : 8; }
 
-// Where a thread reads: the lines that it keeps to.
+// Reads lines from `line0` on. A thread keeps to its line where lines lie side by side, else to its k.
 template <int LINES, bool ALONG_K, bool VECTOR, class Operand> struct Reader {
-    static constexpr int LOADS = LINES * BK / THREADS, KEPT = ALONG_K ? LOADS : 1;
+    static constexpr int LOADS = LINES * BK / THREADS;
     static_assert(LINES * BK % THREADS == 0, "threads load equally much");
-    typename Operand::Line kept[KEPT];
-    __device__ __forceinline__ int line(int x) const {
-        const int e = threadIdx.x + x * THREADS;
-        return ALONG_K ? e / BK : e % LINES;
-    }
-    __device__ __forceinline__ int k(int x) const {
-        const int e = threadIdx.x + x * THREADS;
-        return ALONG_K ? e % BK : e / LINES;
-    }
-    __device__ __forceinline__ Reader(const Operand& from, Index line0) {
-#pragma unroll
-        for (int x = 0; x < KEPT; x++) kept[x] = from.line(line0 + line(x));
-    }
-    __device__ __forceinline__ void read(Stage<LINES, ALONG_K>& to, const Operand& from, Index, Index k0, Index end) const {
-#pragma unroll
+    typename Operand::Line kept;
+    __device__ __forceinline__ Reader(const Operand& from, Index line0) : kept(from.line(line0 + threadIdx.x % LINES)) {}
+    __device__ __forceinline__ void read(Stage<LINES, ALONG_K>& to, const Operand& from, Index line0, Index k0, Index end) const {
+#pragma unroll 4 // as many reads are on their way
         for (int x = 0; x < LOADS; x++) {
-            const Index at = k0 + k(x);
-            *to.place(line(x), k(x)) = at < end ? from.at(kept[ALONG_K ? x : 0], at) : Elem(0);
+            const int e = threadIdx.x + x * THREADS;
+            const int line = ALONG_K ? e / BK : e % LINES, k = ALONG_K ? e % BK : e / LINES;
+            Elem element = 0;
+            if (k0 + k < end) {
+                if constexpr (ALONG_K) element = from.at(from.line(line0 + line), k0 + k);
+                else element = from.at(kept, k0 + k);
+            }
+            *to.place(line, k) = element;
         }
     }
 };
@@ -84,12 +80,31 @@ __device__ __forceinline__ void mma(float (&c)[4], const unsigned (&a)[4], unsig
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Adds the products along BK to a warp's WM x 8 N sums, whose corner is (wi, wj).
+template <int N, class A, class B>
+__device__ __forceinline__ void add_products(float (&sum)[WM / 16][N][4], A& a, B& b, int wi, int wj) {
+    const int part = threadIdx.x % 32 / 8, row = threadIdx.x % 8;
+#pragma unroll
+    for (int k = 0; k < BK; k += 16) {
+        unsigned x[WM / 16][4], y[N / 2][4];
+#pragma unroll
+        for (int i = 0; i < WM / 16; i++)
+            load_matrices(x[i], a.place(wi + i * 16 + part % 2 * 8 + (A::along_k ? row : 0), k + part / 2 * 8 + (A::along_k ? 0 : row)), !A::along_k);
+#pragma unroll
+        for (int j = 0; j < N / 2; j++)
+            load_matrices(y[j], b.place(wj + j * 16 + part / 2 * 8 + (B::along_k ? row : 0), k + part % 2 * 8 + (B::along_k ? 0 : row)), !B::along_k);
+#pragma unroll
+        for (int i = 0; i < WM / 16; i++)
+#pragma unroll
+            for (int j = 0; j < N; j++) mma(sum[i][j], x[i], y[j / 2][j % 2 * 2], y[j / 2][j % 2 * 2 + 1]);
+    }
+}
+
 // Leaves the sums over first <= k < end in shared.out.
 template <class A, class B>
 __device__ __forceinline__ void multiply(Shared& shared, const A& a, const B& b, Index i0, Index j0, Index first, Index end) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int wi = warp / (BN / WN) * WM, wj = warp % (BN / WN) * WN;
-    const int part = lane / 8, row = lane % 8;
     const Reader<BM, A_ALONG_K, A_VECTOR, A> a_reader(a, i0);
     const Reader<BN, B_ALONG_K, B_VECTOR, B> b_reader(b, j0);
     auto read = [&](int stage, Index k0) {
@@ -106,28 +121,15 @@ __device__ __forceinline__ void multiply(Shared& shared, const A& a, const B& b,
         for (int j = 0; j < WN / 8; j++)
 #pragma unroll
             for (int x = 0; x < 4; x++) sum[i][j][x] = 0.0f;
-    read(0, first);
     int stage = 0;
-    for (Index k0 = first; k0 < end; k0 += BK) {
+    // The first round only reads, so that reading is compiled once.
+    for (Index k0 = first - BK; k0 < end; k0 += BK, stage ^= 1) {
         read(stage ^ 1, k0 + BK);
+        if (k0 < first) continue;
         asm volatile("cp.async.wait_group 1;" ::: "memory");
         __syncthreads();
-#pragma unroll
-        for (int k = 0; k < BK; k += 16) {
-            unsigned x[WM / 16][4], y[WN / 16][4];
-#pragma unroll
-            for (int i = 0; i < WM / 16; i++)
-                load_matrices(x[i], shared.in[stage].a.place(wi + i * 16 + part % 2 * 8 + (A_ALONG_K ? row : 0), k + part / 2 * 8 + (A_ALONG_K ? 0 : row)), !A_ALONG_K);
-#pragma unroll
-            for (int j = 0; j < WN / 16; j++)
-                load_matrices(y[j], shared.in[stage].b.place(wj + j * 16 + part / 2 * 8 + (B_ALONG_K ? row : 0), k + part % 2 * 8 + (B_ALONG_K ? 0 : row)), !B_ALONG_K);
-#pragma unroll
-            for (int i = 0; i < WM / 16; i++)
-#pragma unroll
-                for (int j = 0; j < WN / 8; j++) mma(sum[i][j], x[i], y[j / 2][j % 2 * 2], y[j / 2][j % 2 * 2 + 1]);
-        }
+        add_products(sum, shared.in[stage].a, shared.in[stage].b, wi, wj);
         __syncthreads();
-        stage ^= 1;
     }
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads();

@@ -14,14 +14,6 @@ pub(super) fn print(launch: &Launch, m: &MatMul) -> Printed {
         Some(kir) => kir.name.clone(),
         None => format!("matmul_{}", m.dtype),
     };
-    let extent = |x: &Matrix, row: &Dim, col: &Dim| {
-        let ends = m.batch.iter().chain([row, col]);
-        let strides = x.batch_strides.iter().chain([&x.row, &x.col]);
-        ends.zip(strides)
-            .fold(x.offset.clone(), |sum, (end, stride)| {
-                &sum + &(end * stride)
-            })
-    };
     let gemm = Gemm {
         launch,
         name: &name,
@@ -30,35 +22,40 @@ pub(super) fn print(launch: &Launch, m: &MatMul) -> Printed {
         m: m.m.clone(),
         n: m.n.clone(),
         k: m.k.clone(),
-        reach: vec![extent(&m.lhs, &m.m, &m.k), extent(&m.rhs, &m.k, &m.n)],
+        reach: vec![
+            reach(&m.batch, &m.lhs, &m.m, &m.k),
+            reach(&m.batch, &m.rhs, &m.k, &m.n),
+        ],
         at: "(batch * m + i) * n + j".into(),
         store: Store::of(launch, m.out, m.dtype),
         reads: [m.lhs.arg, m.rhs.arg],
         operands: String::new(),
     };
+    let (b, lhs, rhs) = (&m.batch, &m.lhs, &m.rhs);
     gemm.print(|source, call| {
         [
-            operand(source, call, m, &m.lhs, 'a', [&m.lhs.row, &m.lhs.col]),
-            operand(source, call, m, &m.rhs, 'b', [&m.rhs.col, &m.rhs.row]),
+            strided(source, call, b, lhs, ["a", "m"], [&lhs.row, &lhs.col]),
+            strided(source, call, b, rhs, ["b", "n"], [&rhs.col, &rhs.row]),
         ]
     })
 }
 
-/// An operand of which these are the strides from line to line and along k.
-fn operand(
-    source: &mut Source,
-    call: &Call,
-    m: &MatMul,
-    x: &Matrix,
-    name: char,
-    strides: [&Dim; 2],
-) -> Operand {
-    let [line, along] = strides;
-    let pointer = call.pointer(Slot::Arg(x.arg as usize));
+/// How far the elements of a matrix of these extents reach.
+pub(super) fn reach(batch: &[Dim], x: &Matrix, rows: &Dim, columns: &Dim) -> Dim {
+    let ends = batch.iter().chain([rows, columns]);
+    let strides = x.batch_strides.iter().chain([&x.row, &x.col]);
+    ends.zip(strides)
+        .fold(x.offset.clone(), |sum, (end, stride)| {
+            &sum + &(end * stride)
+        })
+}
+
+/// Declares `{name}_at`, where the matrix of number `batch` begins.
+pub(super) fn place(source: &mut Source, batch: &[Dim], x: &Matrix, name: &str) -> String {
     let mut text = format!("Index {name}_at = {};\n", source.dim(&x.offset));
-    if !m.batch.is_empty() {
+    if !batch.is_empty() {
         text += "{\nIndex rest = batch;\n";
-        for (extent, stride) in m.batch.iter().zip(&x.batch_strides).rev() {
+        for (extent, stride) in batch.iter().zip(&x.batch_strides).rev() {
             let (extent, stride) = (source.dim(extent), source.dim(stride));
             let _ = write!(
                 text,
@@ -67,7 +64,21 @@ fn operand(
         }
         text += "}\n";
     }
-    let lines = if name == 'a' { "m" } else { "n" };
+    text
+}
+
+/// An operand, given its name and that of the number of its lines, and the strides from line to line and
+/// along k.
+pub(super) fn strided(
+    source: &mut Source,
+    call: &Call,
+    batch: &[Dim],
+    x: &Matrix,
+    [name, lines]: [&str; 2],
+    [line, along]: [&Dim; 2],
+) -> Operand {
+    let pointer = call.pointer(Slot::Arg(x.arg as usize));
+    let mut text = place(source, batch, x, name);
     let (l, k) = (source.dim(line), source.dim(along));
     let _ = writeln!(
         text,

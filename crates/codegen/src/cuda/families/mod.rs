@@ -11,6 +11,7 @@ use kiln_base::plan::Kernel;
 use kiln_base::tile::Arg;
 use kiln_base::{DType, Dim};
 
+mod attention;
 mod conv;
 mod gemm;
 mod matmul;
@@ -26,6 +27,7 @@ pub(super) fn print(launch: &Launch) -> Result<Printed, String> {
     match &launch.kernel {
         Kernel::MatMul(m) => Ok(matmul::print(launch, m)),
         Kernel::Conv(c) => Ok(conv::print(launch, c)),
+        Kernel::Attention(a) => Ok(attention::print(launch, a)),
         Kernel::Scan(s) => Ok(scan::print(launch, s)),
         Kernel::ArgSort(s) => Ok(sort::print(launch, s)),
         Kernel::Scatter(s) => Ok(scatter::print(launch, s)),

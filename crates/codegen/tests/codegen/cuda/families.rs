@@ -10,45 +10,45 @@ use kiln_ir::eval::{Array, symbol_values};
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, Pw, Role, SymbolInfo, Value, ops};
 
-const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
+pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 
 /// How many random cases of a family.
-fn cases() -> usize {
+pub fn cases() -> usize {
     let set = std::env::var("KILN_FUZZ").ok();
     set.and_then(|n| n.parse().ok()).unwrap_or(16)
 }
 
 /// A graph in the making, and what its inputs are.
 #[derive(Default)]
-struct Case {
-    graph: Graph,
+pub struct Case {
+    pub graph: Graph,
     inputs: Vec<Array>,
 }
 
 impl Case {
-    fn input(&mut self, x: Array) -> Value {
+    pub fn input(&mut self, x: Array) -> Value {
         let shape: Vec<Dim> = x.shape().iter().map(|d| Dim::from(*d)).collect();
         self.shaped(x, shape)
     }
 
     /// An input whose shape may be symbolic.
-    fn shaped(&mut self, x: Array, shape: Vec<Dim>) -> Value {
+    pub fn shaped(&mut self, x: Array, shape: Vec<Dim>) -> Value {
         let fact = Fact::new(x.dtype(), shape);
         self.inputs.push(x);
         self.builder().input(fact, Role::Data)
     }
 
-    fn builder(&mut self) -> GraphBuilder<'_> {
+    pub fn builder(&mut self) -> GraphBuilder<'_> {
         GraphBuilder::new(&mut self.graph, Loc::UNKNOWN)
     }
 
-    fn symbol(&mut self) -> Dim {
+    pub fn symbol(&mut self) -> Dim {
         let (name, min) = ("size".into(), 2);
         self.graph.symbols.push(SymbolInfo { name, min });
         Dim::symbol(Sym(self.graph.symbols.len() as u32 - 1))
     }
 
-    fn op(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Value {
+    pub fn op(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Value {
         self.builder().op(op, inputs).unwrap()
     }
 
@@ -61,7 +61,7 @@ impl Case {
     }
 
     /// Checks what was computed, and that the kernel is the family's.
-    fn check(mut self, results: &[Value], what: &str) {
+    pub fn check(mut self, results: &[Value], what: &str) {
         results.iter().for_each(|r| self.graph.add_output(*r));
         match check(&self.graph, &self.inputs, false) {
             Ok(ran) => assert!(ran, "{what} has no kernel"),
@@ -71,7 +71,7 @@ impl Case {
 }
 
 /// Finite numbers around 0, of which sums don't cancel badly.
-fn finite(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
+pub fn finite(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     let count: usize = shape.iter().product();
     let data: Vec<f64> = (0..count).map(|_| rng.unit() * 2.0 - 1.0).collect();
     let array = Array::from_f64(dtype, shape, &data).unwrap();
@@ -79,7 +79,7 @@ fn finite(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
 }
 
 /// What follows a product: nothing, a bias and an activation, or several results.
-fn epilogue(case: &mut Case, y: Value, rng: &mut Rng) -> Vec<Value> {
+pub fn epilogue(case: &mut Case, y: Value, rng: &mut Rng) -> Vec<Value> {
     let shape = case.graph.fact(y).shape.to_vec();
     let dtype = case.graph.fact(y).dtype;
     let sizes: Option<Vec<usize>> = shape

@@ -2,11 +2,24 @@
 
 use super::{lowered, parsed, sources};
 use crate::device;
+use kiln_base::plan::Kernel;
 use kiln_ir::Graph;
 use kiln_runtime::cuda::Code;
 
 /// One program of each family and of each way to read memory.
 fn samples() -> Vec<(&'static str, Graph)> {
+    let attention = |dtype: &str| {
+        parsed(&format!(
+            "%0: {dtype}[8, 512, 12, 64] = input(index: 0, role: Data)
+             %1: {dtype}[8, 512, 12, 64] = input(index: 1, role: Data)
+             %2: {dtype}[8, 512, 12, 64] = input(index: 2, role: Data)
+             %3: {dtype}[8, 12, 512, 64] = permute(perm: [0, 2, 1, 3]) %0
+             %4: {dtype}[8, 12, 512, 64] = permute(perm: [0, 2, 1, 3]) %1
+             %5: {dtype}[8, 12, 512, 64] = permute(perm: [0, 2, 1, 3]) %2
+             %6: {dtype}[8, 12, 512, 64] = attention(scale: Float(0.125), causal: true) %3, %4, %5
+             return %6"
+        ))
+    };
     let product = |dtype: &str| {
         parsed(&format!(
             "%0: {dtype}[1024, 256] = input(index: 0, role: Data)
@@ -17,6 +30,8 @@ fn samples() -> Vec<(&'static str, Graph)> {
         ))
     };
     vec![
+        ("attention_f32", attention("f32")),
+        ("attention_bf16", attention("bf16")),
         ("matmul_f32", product("f32")),
         ("matmul_f64", product("f64")),
         ("matmul_f16", product("f16")),
@@ -87,19 +102,26 @@ fn machine_code() {
         let text = device::unit(&program);
         for capability in [80, 90] {
             let compiled = nvrtc.compile(&text, Code::Cubin(capability));
-            let log = compiled.unwrap_or_else(|e| panic!("{name}: {e}")).log;
-            let spills: Vec<&str> = log.lines().filter(|l| l.contains("spill")).collect();
-            let clean = |l: &&&str| l.contains(" 0 bytes spill stores, 0 bytes spill loads");
-            assert_eq!(
-                spills.iter().filter(clean).count(),
-                spills.len(),
-                "{name}: {log}"
-            );
-            assert_eq!(spills.len(), program.launches.len(), "{name}: {log}");
+            let resources = compiled
+                .unwrap_or_else(|e| panic!("{name}: {e}"))
+                .resources();
+            assert_eq!(resources.len(), program.launches.len(), "{name}");
+            for (launch, r) in program.launches.iter().zip(resources) {
+                let Kernel::Cuda(kernel) = &launch.kernel else {
+                    unreachable!("everything runs as CUDA kernels")
+                };
+                // A multiprocessor holds two blocks at least.
+                let threads: u32 = kernel.block.iter().product();
+                let fits = 2 * threads * r.registers <= 65536 && 2 * r.shared <= 160 << 10;
+                assert!(fits && r.spilled == 0 && r.stack == 0, "{name}: {r:?}");
+            }
         }
         let ptx = nvrtc.compile(&text, Code::Ptx(80)).unwrap().image;
         let ptx = String::from_utf8_lossy(&ptx);
-        let half = matches!(name, "matmul_f16" | "matmul_bf16" | "conv_f16");
+        let half = matches!(
+            name,
+            "matmul_f16" | "matmul_bf16" | "conv_f16" | "attention_bf16"
+        );
         assert_eq!(half, ptx.contains("mma.sync.aligned.m16n8k16"), "{name}");
         assert_eq!(half, ptx.contains("cp.async.cg"), "{name}");
     }

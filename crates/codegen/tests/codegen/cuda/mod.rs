@@ -2,13 +2,14 @@
 
 use crate::device;
 use crate::fuzz::{coarsest, config, difference, show};
-use crate::run::{Engine, decomposed, run};
+use crate::run::{Engine, decomposed, decomposed_for_cuda, run};
 use kiln_base::plan::Kernel;
 use kiln_codegen::{Options, Program, Target, lower};
 use kiln_ir::Graph;
 use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
 use kiln_ir::fuzz::random_inputs;
 
+mod attention;
 pub mod elements;
 mod families;
 mod library;
@@ -47,9 +48,10 @@ pub fn check(graph: &Graph, inputs: &[Array], both: bool) -> Result<bool, String
     let symbols = symbol_values(graph, inputs).unwrap();
     let rounded = evaluate(graph, inputs, &symbols, Mode::Rounded).unwrap();
     let exact = evaluate(graph, inputs, &symbols, Mode::Exact).unwrap();
-    let lower_me = decomposed(graph);
+    let lower_me = decomposed_for_cuda(graph);
     let eps = coarsest(&lower_me);
-    let steps = evaluate(&lower_me, inputs, &symbols, Mode::Rounded).map_err(|e| e.to_string())?;
+    let steps =
+        evaluate(&decomposed(graph), inputs, &symbols, Mode::Rounded).map_err(|e| e.to_string())?;
     for fuse in if both { &[true, false][..] } else { &[true] } {
         let Some(program) = lowered(&lower_me, *fuse) else {
             return Ok(false);

@@ -16,8 +16,8 @@ mod scan;
 mod shape;
 mod sorting;
 
-use crate::samples::{goldens, listed};
-use kiln_conformance::{Case, ids};
+use kiln_conformance::samples::listed;
+use kiln_conformance::{Case, Folder, ids};
 use missing::MISSING;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -86,15 +86,16 @@ struct Samples {
 
 /// By the operator's name without `torch.`.
 static SAMPLES: LazyLock<BTreeMap<String, Samples>> = LazyLock::new(|| {
-    let (_folder, root) = goldens("page");
+    let goldens = Folder::opinfo("page").unwrap();
+    let root = goldens.path();
     let mut out = BTreeMap::new();
     let mut seen = BTreeSet::new();
-    for id in ids(&root).unwrap() {
+    for id in ids(root).unwrap() {
         let folder = id.split('/').next().unwrap().to_string();
         if !seen.insert(folder.clone()) {
             continue;
         }
-        let case = Case::load(&root, &id).unwrap();
+        let case = Case::load(root, &id).unwrap();
         let op = case.op.strip_prefix("promo.").unwrap_or(&case.op);
         let found = out.entry(op.to_string()).or_insert(Samples {
             core: false,

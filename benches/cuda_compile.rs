@@ -1,0 +1,114 @@
+//! What ResNet-50 for inference costs to compile for a GPU: its kernels, their compilation by NVRTC on all
+//! cores and one by one, and a start from the disk cache.
+//!
+//! `cargo bench --bench cuda_compile`, with NVRTC where it is found (`KILN_NVRTC`). Without a GPU's driver in
+//! `KILN_CUDA_DRIVER` the emulated one loads the kernels: it takes PTX and decodes it, which is most of its
+//! start from the cache.
+
+#[path = "models/resnet50.rs"]
+mod resnet50;
+
+use kiln::{Compiled, DType, Device, Spec, compile};
+use kiln_base::cuda::{CudaKernel, PRELUDE};
+use kiln_base::plan::Kernel;
+use kiln_runtime::cuda::{self, Code, Nvrtc};
+use resnet50::ResNet;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+type Failed = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failed> {
+    cuda::set_driver(kiln_fake_cuda::library());
+    if let Err(e) = Nvrtc::get() {
+        println!(
+            "skipped: {}",
+            e.to_string().lines().next().unwrap_or_default()
+        );
+        return Ok(());
+    }
+    // A process of its own has loaded nothing yet.
+    if std::env::args().any(|a| a == "--once") {
+        return once();
+    }
+    let cache = std::env::temp_dir().join(format!("kiln-cuda-compile-{}", std::process::id()));
+    let result = starts(&cache);
+    let _ = std::fs::remove_dir_all(cache);
+    result?;
+    kernels()
+}
+
+fn resnet() -> kiln::Result<Compiled> {
+    let gpu = Device::cuda(0)?;
+    let model = ResNet::new(gpu)?;
+    let image = Spec::fixed(DType::F32, [1, 3, 224, 224]).on(gpu);
+    compile(&[image], |x| model.forward(&x[0]))
+}
+
+/// Compiles once and says how long it took.
+fn once() -> Result<(), Failed> {
+    let before = cuda::compilations();
+    let start = Instant::now();
+    resnet()?;
+    let time = start.elapsed().as_secs_f64();
+    let (units, read) = (cuda::compilations() - before, cuda::cache_hits());
+    println!(
+        "{:.3} s, {units} units compiled, {read} read from the cache",
+        time
+    );
+    Ok(())
+}
+
+/// A start with an empty cache, and one with what it left there.
+fn starts(cache: &Path) -> Result<(), Failed> {
+    for what in ["cold start", "warm start"] {
+        let child = Command::new(std::env::current_exe()?)
+            .arg("--once")
+            .env("KILN_CACHE_DIR", cache)
+            .output()?;
+        let said = String::from_utf8_lossy(&child.stdout);
+        println!("{what}, model and optimiser included: {}", said.trim());
+    }
+    Ok(())
+}
+
+/// The kernels as machine code.
+fn kernels() -> Result<(), Failed> {
+    let compiled = resnet()?;
+    let explain = compiled.explain();
+    let mut kernels: Vec<&CudaKernel> = Vec::new();
+    for k in &compiled.plan().kernels {
+        if let Kernel::Cuda(k) = k
+            && kernels.iter().all(|other| other.entry != k.entry)
+        {
+            kernels.push(k);
+        }
+    }
+    println!(
+        "{} launches and {} to prepare, of {} kernels",
+        explain.kernels_run(),
+        explain.kernels_prepared(),
+        kernels.len()
+    );
+    let code = Code::Cubin(90);
+    let start = Instant::now();
+    cuda::compile_units(&kernels, code)?;
+    println!(
+        "as machine code, on all cores: {:.3} s",
+        start.elapsed().as_secs_f64()
+    );
+    let mut alone = Vec::new();
+    for k in &kernels {
+        let start = Instant::now();
+        Nvrtc::get()?.compile(&format!("{PRELUDE}{}", k.source), code)?;
+        alone.push((start.elapsed().as_secs_f64(), &k.name));
+    }
+    alone.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let sum: f64 = alone.iter().map(|a| a.0).sum();
+    println!("one by one: {sum:.3} s; the slowest:");
+    for (time, name) in alone.iter().take(5) {
+        println!("    {:>6.1} ms {name}", time * 1e3);
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+// A block computes BM rows and BV columns of attention. It walks the keys, BN at a time: scores are products
+// like any other, weights are exponentials relative to the best score so far, and what was summed before a
+// better score came fades by as much (Milakov and Gimelshein, "Online normalizer calculation for softmax").
+
+struct Block {
+    union {
+        Weighted in;
+        Acc out[BM][BV + 1];
+    };
+    // Of each row: the best score, the sum of weights, and by how much earlier sums fade.
+    Acc best[BM], total[BM], fade[BM];
+};
+
+struct Scores {
+    Acc scale;
+    const MaskElem* mask;
+    Index row, column;
+    __device__ __forceinline__ Acc at(Acc product, Index i, Index j) const {
+        Acc x = product * scale;
+        if constexpr (MASK == KEEPS) x = mask[i * row + j * column] != 0 ? x : Acc(-kiln_inf);
+        if constexpr (MASK == ADDS) x += load_mask(mask[i * row + j * column]);
+        return CAUSAL && j > i ? Acc(-kiln_inf) : x;
+    }
+};
+
+// Makes the scores of keys j0 <= j < end weights. A warp takes whole rows.
+__device__ __forceinline__ void weigh(Block& block, const Scores& scores, Index i0, Index j0, Index length, Index end) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int r = threadIdx.x / 32; r < BM; r += THREADS / 32) {
+        const Index i = i0 + r;
+        const Acc before = block.best[r];
+        Acc x[BN / 32], best = before;
+#pragma unroll
+        for (int c = 0; c < BN / 32; c++) {
+            const Index j = j0 + c * 32 + lane;
+            x[c] = i < length && j < end ? scores.at(block.in.scores.out[r][c * 32 + lane], i, j) : Acc(-kiln_inf);
+            best = fmax(best, x[c]);
+        }
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) best = fmax(best, __shfl_xor_sync(0xffffffffu, best, step));
+        // While no key was seen, every weight is exp(-inf).
+        const Acc base = best == Acc(-kiln_inf) ? Acc(0) : best;
+        Acc sum = 0;
+#pragma unroll
+        for (int c = 0; c < BN / 32; c++) {
+            const Acc weight = exp(x[c] - base);
+            sum += weight;
+            block.in.keep(r, c * 32 + lane, weight);
+        }
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        __syncwarp();
+        if (lane == 0) {
+            const Acc fade = exp(before - base);
+            block.best[r] = best;
+            block.fade[r] = fade;
+            block.total[r] = block.total[r] * fade + sum;
+        }
+    }
+}
+
+// Leaves the weighted sums of values in block.out, and the sums of weights in block.total.
+template <class Q, class K, class V>
+__device__ __forceinline__ void attend(Block& block, const Q& q, const K& k, const V& v, const Scores& scores, Index i0, Index c0, Index length, Index keys, Index width) {
+    for (int r = threadIdx.x; r < BM; r += THREADS) {
+        block.best[r] = -kiln_inf;
+        block.total[r] = 0;
+    }
+    Sums sums;
+    const Index end = CAUSAL && keys > i0 + BM ? i0 + BM : keys;
+#pragma unroll 1
+    for (Index j0 = 0; j0 < end; j0 += BN) {
+        multiply(block.in.scores, q, k, i0, j0, 0, width);
+        sums.read(block.in, v, c0, j0, end);
+        weigh(block, scores, i0, j0, length, end);
+        sums.wait();
+        __syncthreads();
+        sums.fade(block.fade);
+        sums.add(block.in, v, c0, j0, end);
+        __syncthreads();
+    }
+    __syncthreads();
+    sums.leave(block.out);
+    __syncthreads();
+}

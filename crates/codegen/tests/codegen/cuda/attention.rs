@@ -1,0 +1,167 @@
+//! Attention in CUDA C++, executed on an emulated device, equals the reference.
+
+use super::families::{Case, FLOATS, cases, epilogue, finite};
+use super::lowered;
+use crate::device;
+use kiln_base::{DType, Dim, Scalar};
+use kiln_ir::eval::Array;
+use kiln_ir::fuzz::Rng;
+use kiln_ir::{Builder, Value, ops};
+
+/// What hides keys.
+#[derive(Copy, Clone, Debug, PartialEq)]
+enum Mask {
+    None,
+    /// One for all batches.
+    Keeps,
+    Adds,
+    Causal,
+}
+
+const MASKS: [Mask; 4] = [Mask::None, Mask::Keeps, Mask::Adds, Mask::Causal];
+
+/// Sizes of a case.
+#[derive(Copy, Clone, Debug)]
+struct Sizes {
+    length: usize,
+    keys: usize,
+    width: usize,
+    columns: usize,
+}
+
+/// `[2, 3, rows, columns]` as projections of heads lie in memory: `[2, rows, 3, columns]`, permuted.
+fn heads(case: &mut Case, x: Array) -> Value {
+    let x = case.input(x);
+    case.builder().permute(&x, &[0, 2, 1, 3]).unwrap()
+}
+
+fn mask(case: &mut Case, kind: Mask, dtype: DType, s: Sizes, rng: &mut Rng) -> Option<Value> {
+    let hidden = |rng: &mut Rng, i: usize| rng.chance(0.3) || i == 1; // one row sees nothing
+    let rows = |rng: &mut Rng, hide: f64, keep: f64| -> Vec<f64> {
+        (0..s.length * s.keys)
+            .map(|at| if hidden(rng, at / s.keys) { hide } else { keep })
+            .collect()
+    };
+    let all = |shape: &[usize]| shape.iter().map(|d| Dim::from(*d)).collect::<Vec<Dim>>();
+    let whole = all(&[2, 3, s.length, s.keys]);
+    let (dtype, data) = match kind {
+        Mask::None | Mask::Causal => return None,
+        Mask::Keeps => (DType::Bool, rows(rng, 0.0, 1.0)),
+        Mask::Adds => (dtype, rows(rng, f64::NEG_INFINITY, 0.5)),
+    };
+    let x = Array::from_f64(dtype, &[s.length, s.keys], &data).unwrap();
+    let x = case.input(x);
+    Some(case.builder().broadcast_to(&x, &whole).unwrap())
+}
+
+fn attention(dtype: DType, kind: Mask, s: Sizes, rng: &mut Rng) {
+    let mut case = Case::default();
+    let mut array = |rows: usize, columns: usize| finite(dtype, &[2, rows, 3, columns], rng);
+    let operands = [
+        array(s.length, s.width),
+        array(s.keys, s.width),
+        array(s.keys, s.columns),
+    ];
+    let mut operands = operands.map(|x| heads(&mut case, x)).to_vec();
+    operands.extend(mask(&mut case, kind, dtype, s, rng));
+    let op = ops::Attention {
+        scale: Scalar::Float(rng.one([0.3, 1.0, -0.5])),
+        causal: kind == Mask::Causal,
+    };
+    let y = case.op(op, &operands);
+    let results = epilogue(&mut case, y, rng);
+    case.check(&results, &format!("{dtype} {kind:?} {s:?}"));
+}
+
+#[test]
+fn any_size_and_mask() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(11);
+    for i in 0..cases() {
+        let s = Sizes {
+            length: rng.one([0, 1, 2, 31, 33, 65]),
+            keys: rng.one([0, 1, 3, 32, 63, 65, 130]),
+            width: rng.one([0, 1, 5, 16, 33]),
+            columns: rng.one([0, 1, 7, 16, 40, 65]),
+        };
+        attention(FLOATS[i % 4], MASKS[i / 4 % 4], s, &mut rng);
+    }
+    // Copied by eights, and in strips.
+    let s = Sizes {
+        length: 40,
+        keys: 72,
+        width: 64,
+        columns: 136,
+    };
+    for (dtype, kind) in [(DType::F16, Mask::Causal), (DType::F32, Mask::None)] {
+        attention(dtype, kind, s, &mut rng);
+    }
+}
+
+#[test]
+fn symbolic_sizes() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(12);
+    for dtype in [DType::F32, DType::BF16] {
+        let mut case = Case::default();
+        let (length, keys) = (case.symbol(), case.symbol());
+        let mut input = |rows: &Dim, n: usize| {
+            let shape = vec![Dim::from(2usize), rows.clone(), Dim::from(24usize)];
+            case.shaped(finite(dtype, &[2, n, 24], &mut rng), shape)
+        };
+        let operands = [input(&length, 37), input(&keys, 70), input(&keys, 70)];
+        let op = ops::Attention {
+            scale: Scalar::Float(0.2),
+            causal: true,
+        };
+        let y = case.op(op, &operands);
+        case.check(&[y], &format!("{dtype}"));
+    }
+}
+
+/// NaN and infinities reach the rows that see them, and no others.
+#[test]
+fn extreme_numbers() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    for dtype in [DType::F32, DType::F16] {
+        for extreme in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let mut case = Case::default();
+            let mut operand = |rows: usize, at: Option<usize>| {
+                let mut data: Vec<f64> = (0..rows * 8).map(|i| (i % 7) as f64 / 4.0).collect();
+                if let Some(at) = at {
+                    data[at] = extreme;
+                }
+                case.input(Array::from_f64(dtype, &[rows, 8], &data).unwrap())
+            };
+            let operands = [operand(5, Some(17)), operand(9, None), operand(9, Some(70))];
+            let op = ops::Attention {
+                scale: Scalar::Float(1.0),
+                causal: false,
+            };
+            let y = case.op(op, &operands);
+            case.check(&[y], &format!("{dtype} {extreme}"));
+        }
+    }
+}
+
+#[test]
+fn scores_stay_on_chip() {
+    let mut case = Case::default();
+    let mut rng = Rng::new(13);
+    let x = [0; 3].map(|_| case.input(finite(DType::F32, &[2, 100, 16], &mut rng)));
+    let op = ops::Attention {
+        scale: Scalar::Float(0.25),
+        causal: false,
+    };
+    let y = case.op(op, &x);
+    case.graph.add_output(y);
+    let program = lowered(&case.graph, true).unwrap();
+    assert_eq!(program.launches.len(), 1);
+    assert_eq!(program.buffers.len(), 4);
+}

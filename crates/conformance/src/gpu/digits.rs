@@ -1,0 +1,118 @@
+//! The classifier of the README trained on the device and on the CPU, from the same weights on the same batches.
+
+use super::{Failed, Report, Settings};
+use flate2::read::GzDecoder;
+use kiln_data::{CsvOptions, CsvTable, DataLoader, TensorDataset, random_split};
+use kiln_nn::optim::{AdamW, OneCycleLr, Optimizer, Scheduler};
+use kiln_nn::{BatchNorm2d, Conv2d, Flatten, Forward, Linear, MaxPool2d, Module, ReLU, Sequential};
+use kiln_tensor::{DType, Device, Reduction, Result, Spec, Tensor, compile};
+
+const DIGITS: &[u8] = include_bytes!("../../../../data/digits.csv.gz");
+/// Images in a batch.
+const BATCH: usize = 64;
+/// Test images that one device may get right and the other wrong.
+const APART: i64 = 3;
+
+/// Images `[n, 1, 8, 8]` with pixels in 0..=1, and labels `[n]`.
+fn digits() -> std::result::Result<(Tensor, Tensor), Failed> {
+    let options = CsvOptions {
+        has_headers: false,
+        ..CsvOptions::default()
+    };
+    let table = CsvTable::from_reader(GzDecoder::new(DIGITS), &options)?;
+    let all = table.tensor::<f32>(table.headers().to_vec())?;
+    let images = all.narrow(1, 0, 64) / 16.0;
+    let labels = all.narrow(1, 64, 1).to_dtype(DType::I64);
+    Ok((images.reshape([-1, 1, 8, 8]), labels.flatten(0, 1)))
+}
+
+fn network() -> Result<Sequential> {
+    Ok(Sequential::new()
+        .add(Conv2d::new(1, 16, 3)?.padding(1))
+        .add(BatchNorm2d::new(16)?)
+        .add(ReLU::new())
+        .add(Conv2d::new(16, 32, 3)?.padding(1))
+        .add(BatchNorm2d::new(32)?)
+        .add(ReLU::new())
+        .add(MaxPool2d::new(2))
+        .add(Flatten::new())
+        .add(Linear::new(32 * 4 * 4, 64)?)
+        .add(ReLU::new())
+        .add(Linear::new(64, 10)?))
+}
+
+/// Trains for so many passes, and gives the losses and how many test digits are right.
+fn train(device: Device, epochs: usize) -> std::result::Result<(Vec<f32>, i64, usize), Failed> {
+    kiln_tensor::manual_seed(0);
+    let parts = random_split(TensorDataset::new(digits()?)?, [0.8, 0.2], 0)?;
+    let (images, labels) = digits()?;
+    let part = |i: usize| {
+        let places: Vec<i64> = parts[i].indices().iter().map(|p| *p as i64).collect();
+        let places = Tensor::from_slice(&places, [places.len()]);
+        (
+            images.index_select(0, &places),
+            labels.index_select(0, &places),
+        )
+    };
+    let network = network()?;
+    network.to(device)?;
+    let mut optimizer = Optimizer::new(&network.parameters(), AdamW::default())?;
+    let batches = parts[0].indices().len() / BATCH;
+    let steps = (epochs * batches) as u64;
+    let mut schedule = Scheduler::new(&mut optimizer, OneCycleLr::new(1e-2, steps + 1))?;
+    let specs = [
+        Spec::fixed(DType::F32, [BATCH, 1, 8, 8]).on(device),
+        Spec::fixed(DType::I64, [BATCH]).on(device),
+    ];
+    let step = compile(&specs, |x| {
+        optimizer.zero_grad();
+        let scores = network.forward(&x[0]);
+        let loss = scores.cross_entropy(&x[1], None, -100, Reduction::Mean, 0.05);
+        loss.backward()?;
+        optimizer.step()?;
+        Result::Ok(loss)
+    })?;
+    let loader = DataLoader::new(TensorDataset::new(part(0))?)
+        .batch_size(BATCH)
+        .shuffle(true)
+        .drop_last(true)
+        .seed(0)
+        .build()?;
+    let mut losses = Vec::new();
+    for _ in 0..epochs {
+        for batch in &loader {
+            let (images, labels) = batch?;
+            let loss = step.run(&[&images.to(device), &labels.to(device)])?;
+            schedule.step(&mut optimizer)?;
+            losses.push(loss[0].item::<f32>()?);
+        }
+    }
+    network.eval();
+    let (images, labels) = part(1);
+    let found = network.forward(&images.to(device)).argmax(1, false);
+    let right = found.eq(&labels.to(device)).sum((), false);
+    Ok((losses, right.item::<i64>()?, parts[1].indices().len()))
+}
+
+pub(super) fn run(settings: &Settings, report: &mut Report) -> std::result::Result<(), Failed> {
+    let epochs = if settings.short { 1 } else { 12 };
+    let (losses, there, of) = train(settings.device, epochs)?;
+    let (expected, here, _) = train(Device::Cpu, epochs)?;
+    report.note(format!(
+        "after {} steps {there} of {of} test digits are right, on the CPU {here}",
+        losses.len()
+    ));
+    // Later losses drift apart, since training amplifies rounding.
+    for (i, (a, b)) in losses.iter().zip(&expected).enumerate().take(5) {
+        let near = (a - b).abs() <= 1e-3 * b.abs();
+        let apart = format!("{a}, on the CPU {b}");
+        report.check(&format!("loss {i}"), if near { Ok(()) } else { Err(apart) });
+    }
+    let near = (there - here).abs() <= APART;
+    let apart = format!("{there} right, on the CPU {here}");
+    // One pass over the digits is too little for figures that agree.
+    if !settings.short {
+        report.check("accuracy", if near { Ok(()) } else { Err(apart) });
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Random programs and their gradients on the device.
+
+use super::{Failed, Report, Settings};
+use crate::programs::{RULES, check, differentiated, excused, plain};
+use kiln_compiler::Options;
+use kiln_ir::Graph;
+use kiln_ir::fuzz::{Config, coverage, features};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Every so many programs one runs without fusion too, where each of its nodes is a kernel.
+const PLAIN: u64 = 10;
+
+/// So many programs show every rewrite.
+const MANY: u64 = 500;
+
+/// Programs that are for the engine.
+fn config() -> Config {
+    Config {
+        control_flow: false,
+        ..Config::default()
+    }
+}
+
+/// The ways in which a program is compiled.
+fn ways(seed: u64) -> Vec<Options> {
+    let fused = Options {
+        gpu: Some(0),
+        ..Options::default()
+    };
+    let plain = Options {
+        gpu: Some(0),
+        ..plain()
+    };
+    match seed % PLAIN {
+        0 => vec![fused, plain],
+        _ => vec![fused],
+    }
+}
+
+/// The features of programs that so many of them must have: those of which they hold ten on average.
+fn wanted(seeds: u64) -> BTreeSet<String> {
+    let graphs: Vec<_> = (0..MANY).map(|seed| config().graph(seed)).collect();
+    let counts = coverage(&graphs).into_iter();
+    let common = counts.filter(|(_, n)| *n as u64 * seeds >= 10 * MANY);
+    common.map(|(feature, _)| feature).collect()
+}
+
+pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
+    let mut rules: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut covered: BTreeSet<String> = BTreeSet::new();
+    let wanted = wanted(settings.seeds);
+    for seed in settings.first..settings.first + settings.seeds {
+        progress(seed - settings.first, settings.seeds);
+        let graph = config().graph(seed);
+        let result = run_one(&graph, seed, settings);
+        if let Ok(fired) = &result {
+            fired
+                .iter()
+                .for_each(|rule| *rules.entry(rule).or_default() += 1);
+            covered.extend(features(&graph));
+        }
+        report.check(&format!("seed {seed}"), result.map(drop));
+    }
+    let share = |count: u64| count as f64 / settings.seeds as f64;
+    // Rare rewrites need many programs to show.
+    for rule in RULES.iter().filter(|r| !r.contains("loop")) {
+        let fired = rules.get(rule).copied().unwrap_or(0);
+        if settings.seeds >= MANY && share(fired) < 0.01 {
+            report.wrong(format!(
+                "{rule} fired in {fired} of {} programs",
+                settings.seeds
+            ));
+        }
+    }
+    let missing: Vec<&String> = wanted.difference(&covered).collect();
+    if !missing.is_empty() {
+        report.wrong(format!("no program has {missing:?}"));
+    }
+    report.note(format!(
+        "{} features of programs are covered",
+        covered.len()
+    ));
+    Ok(())
+}
+
+pub(super) fn run_gradients(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
+    let seeds = settings.seeds.div_ceil(2);
+    let mut without = 0;
+    for seed in settings.first..settings.first + seeds {
+        progress(seed - settings.first, seeds);
+        let Some(graph) = differentiated(config().graph(seed)) else {
+            without += 1;
+            continue;
+        };
+        let result = run_one(&graph, seed, settings).map(drop);
+        let result = result.or_else(|e| match excused(&graph, seed, &e) {
+            true => Ok(()),
+            false => Err(e),
+        });
+        report.check(&format!("seed {seed}"), result);
+    }
+    if without * 2 > seeds {
+        report.wrong(format!("{without} of {seeds} programs have no gradients"));
+    }
+    Ok(())
+}
+
+/// Runs a program; of one that is wrong the message says whether the CPU's engine is too. A single program is
+/// printed.
+fn run_one(graph: &Graph, seed: u64, settings: &Settings) -> Result<Vec<&'static str>, String> {
+    if settings.seeds == 1 {
+        eprintln!("{graph}");
+    }
+    check(graph, seed, &ways(seed)).map_err(|e| match check(graph, seed, &[Options::default()]) {
+        Ok(_) => format!("{e}; on the CPU it is right"),
+        Err(here) => format!("{e}; on the CPU {here}"),
+    })
+}
+
+fn progress(seed: u64, seeds: u64) {
+    if seed % 100 == 0 {
+        eprintln!("  program {seed} of {seeds}");
+    }
+}

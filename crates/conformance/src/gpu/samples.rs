@@ -1,0 +1,31 @@
+//! PyTorch's operator samples on the device.
+
+use super::{Failed, Report, Settings};
+use crate::samples::{listed, verdict};
+use crate::{Engine, Folder, Verdict, ids};
+
+pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
+    let folder = Folder::opinfo("gpu")?;
+    let listed = listed();
+    let engine = Engine::Cuda(settings.device);
+    let all = ids(folder.path())?;
+    let share = if settings.short { 25 } else { 1 };
+    let mut unsupported = 0;
+    for (i, id) in all.iter().step_by(share).enumerate() {
+        if i % 500 == 0 {
+            eprintln!("  sample {} of {}", i * share, all.len());
+        }
+        let op = id.split('/').next().unwrap_or(id);
+        match verdict(folder.path(), id, engine)?.1 {
+            Verdict::Pass => report.held += 1,
+            Verdict::Unsupported(_) if !listed.contains(op) => unsupported += 1,
+            Verdict::Unsupported(why) | Verdict::Wrong(why) => report.wrong(format!("{id}: {why}")),
+        }
+    }
+    if unsupported > 0 {
+        report.note(format!(
+            "{unsupported} samples are of operators that Kiln has not"
+        ));
+    }
+    Ok(())
+}

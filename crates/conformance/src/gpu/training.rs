@@ -1,0 +1,19 @@
+//! PyTorch's training runs on the device.
+
+use super::{Failed, Report, Settings};
+use crate::Folder;
+use crate::training::{RUNS, differences};
+
+pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
+    let folder = Folder::training("gpu")?;
+    for name in RUNS {
+        eprintln!("  {name}");
+        let wrong = differences(&folder.path().join(name), settings.device)?;
+        let result = match wrong.is_empty() {
+            true => Ok(()),
+            false => Err(wrong.join("; ")),
+        };
+        report.check(name, result);
+    }
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! PyTorch's training runs, judged.
+
+use crate::{Array, Run, TrainError, read_tensors};
+use kiln_tensor::Device;
+use serde_json::Value;
+use std::path::Path;
+
+/// The runs.
+pub const RUNS: [&str; 4] = ["cnn_adamw_cosine", "cnn_sgd", "lm_adamw", "lm_sgd"];
+
+/// Trains a run on a device; gives what differs from PyTorch's: losses, first gradients, and final weights and
+/// running statistics.
+///
+/// # Errors
+/// If a file is missing or a step fails.
+pub fn differences(folder: &Path, device: Device) -> Result<Vec<String>, TrainError> {
+    let run = Run::load(folder)?;
+    let found = run.train(device)?;
+    let settings = &run.settings;
+    let list = |key: &str| -> Vec<f64> {
+        let values = settings[key].as_array().into_iter().flatten();
+        values.filter_map(Value::as_f64).collect()
+    };
+    let mut wrong = Vec::new();
+    let (tolerances, expected) = (list("loss_tol"), list("losses"));
+    let losses = found["losses"].to_f64();
+    if losses.len() != expected.len() || losses.len() != tolerances.len() || losses.is_empty() {
+        wrong.push(format!("{} losses, not {}", losses.len(), expected.len()));
+    }
+    for (i, ((a, b), most)) in losses.iter().zip(expected).zip(tolerances).enumerate() {
+        if !((a - b).abs() <= most) {
+            wrong.push(format!("loss {i} is {a}, not {b} ± {most:e}"));
+        }
+    }
+    let gradients = read_tensors(&folder.join("grad0.safetensors"))?;
+    for (key, expected) in &gradients {
+        let key = format!("grad0.{key}");
+        wrong.extend(compare(&key, found.get(&key), expected, 1e-6, 1e-4));
+    }
+    let finals = read_tensors(&folder.join("final.safetensors"))?;
+    for (name, expected) in &finals {
+        let most = settings["final_tol"][name].as_f64();
+        let most = most.ok_or_else(|| format!("{name} has no tolerance"))?;
+        let key = format!("final.{name}");
+        wrong.extend(compare(&key, found.get(&key), expected, most, 1e-5));
+    }
+    let expected = 1 + gradients.len() + finals.len();
+    if found.len() != expected {
+        wrong.push(format!("{} results, not {expected}", found.len()));
+    }
+    Ok(wrong)
+}
+
+fn compare(
+    what: &str,
+    found: Option<&Array>,
+    expected: &Array,
+    absolute: f64,
+    relative: f64,
+) -> Option<String> {
+    let Some(found) = found else {
+        return Some(format!("there is no {what}"));
+    };
+    if (found.dtype, &found.shape) != (expected.dtype, &expected.shape) {
+        return Some(format!(
+            "{what} is {}{:?} instead of {}{:?}",
+            found.dtype, found.shape, expected.dtype, expected.shape
+        ));
+    }
+    let mut pairs = found.to_f64().into_iter().zip(expected.to_f64());
+    let far = |a: f64, b: f64| !((a - b).abs() <= absolute + relative * b.abs());
+    let (a, b) = pairs.find(|(a, b)| far(*a, *b))?;
+    Some(format!(
+        "{what} has {a} instead of {b} ± {:e}",
+        absolute + relative * b.abs()
+    ))
+}

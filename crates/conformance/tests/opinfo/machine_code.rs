@@ -1,0 +1,157 @@
+//! Machine code of the kernels that the samples run as: it fits the architectures it is made for, and
+//! products of 16-bit floats use tensor cores.
+
+use super::samples::goldens;
+use kiln_base::cuda::{CudaKernel, PRELUDE};
+use kiln_base::plan::{Kernel, Plan};
+use kiln_conformance::{Case, ids, record};
+use kiln_runtime::cuda::{Code, Nvrtc, Resources};
+use kiln_tensor::{CompileOptions, Device, compile_with};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// By entry.
+type Kernels = BTreeMap<String, CudaKernel>;
+
+/// Kernels of a translation unit.
+const UNIT: usize = 8;
+/// Of how many cases one is compiled, unless all are.
+const EVERY: usize = 23;
+
+/// What a multiprocessor has.
+const REGISTERS: u32 = 65536;
+const SHARED: u32 = 160 << 10;
+
+/// All kernels with `KILN_FULL_SWEEP=1`, else those of some samples.
+#[test]
+fn machine_code_fits() {
+    let Some(device) = crate::gpu::device() else {
+        return;
+    };
+    let all = std::env::var("KILN_FULL_SWEEP").is_ok_and(|v| v == "1");
+    let kernels: Vec<CudaKernel> = kernels(device, if all { 1 } else { EVERY })
+        .into_values()
+        .collect();
+    assert!(!kernels.is_empty());
+    let units: Vec<&[CudaKernel]> = kernels.chunks(UNIT).collect();
+    let next = AtomicUsize::new(0);
+    let wrong = Mutex::new(Vec::new());
+    let most = Mutex::new(BTreeMap::new());
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    wrong.lock().unwrap().extend(check(unit, &most));
+                }
+            });
+        }
+    });
+    for (what, (number, entry)) in most.into_inner().unwrap() {
+        println!("most {what}: {number} in {entry}");
+    }
+    println!("{} kernels", kernels.len());
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The kernels of one of every so many cases.
+fn kernels(device: Device, every: usize) -> Kernels {
+    let (_folder, root) = goldens("machine-code");
+    let mut kernels = Kernels::new();
+    for id in ids(&root).unwrap().iter().step_by(every) {
+        let case = Case::load(&root, id).unwrap().on(device);
+        let tensors = record(&case);
+        if tensors.is_empty() || tensors.iter().any(|t| t.error().is_some()) {
+            continue;
+        }
+        let tensors: Vec<_> = tensors.iter().map(|t| t.to(device)).collect();
+        let options = CompileOptions::default();
+        if let Ok(compiled) = compile_with(&[], &options, |_| tensors) {
+            collect(compiled.plan(), &mut kernels);
+        }
+    }
+    kernels
+}
+
+fn collect(plan: &Plan, kernels: &mut Kernels) {
+    for k in &plan.kernels {
+        if let Kernel::Cuda(k) = k {
+            kernels.insert(k.entry.clone(), k.clone());
+        }
+    }
+}
+
+/// What is wrong with the kernels of a unit.
+fn check(unit: &[CudaKernel], most: &Mutex<BTreeMap<&str, (u32, String)>>) -> Vec<String> {
+    let mut text = String::from(PRELUDE);
+    unit.iter().for_each(|k| text += &k.source);
+    let nvrtc = Nvrtc::get().unwrap();
+    let mut wrong = Vec::new();
+    for capability in [80, 90] {
+        let compiled = match nvrtc.compile(&text, Code::Cubin(capability)) {
+            Ok(compiled) => compiled,
+            Err(e) => return vec![e.to_string()],
+        };
+        let resources = compiled.resources();
+        assert_eq!(resources.len(), unit.len(), "{}", compiled.log);
+        for r in resources {
+            let kernel = unit.iter().find(|k| k.entry == r.entry).unwrap();
+            let note = |what, number| {
+                let mut most = most.lock().unwrap();
+                let entry = most.entry(what).or_insert((0, String::new()));
+                *entry = entry.clone().max((number, r.entry.clone()));
+            };
+            note("registers", r.registers);
+            note("shared memory", r.shared);
+            note("local memory", r.stack);
+            wrong.extend(
+                over_budget(kernel, &r).map(|why| format!("sm_{capability} {}: {why}", r.entry)),
+            );
+        }
+    }
+    wrong.extend(without_tensor_cores(unit));
+    wrong
+}
+
+/// Nothing spills, and a multiprocessor holds at least two blocks and 512 threads.
+fn over_budget(kernel: &CudaKernel, r: &Resources) -> Option<String> {
+    let threads: u32 = kernel.block.iter().product();
+    let warps = threads.div_ceil(32);
+    // Registers are given to warps in units of 8 a thread.
+    let by_registers = REGISTERS / (r.registers.next_multiple_of(8) * 32 * warps).max(1);
+    let by_shared = SHARED / (r.shared + kernel.shared).max(1);
+    let blocks = by_registers.min(by_shared);
+    let few = blocks < 2 || blocks * threads < 512;
+    (r.spilled > 0 || few).then(|| format!("{blocks} blocks of {threads} threads, {r:?}"))
+}
+
+/// Products of 16-bit floats that don't use tensor cores, or don't copy asynchronously where rows are
+/// aligned.
+fn without_tensor_cores(unit: &[CudaKernel]) -> Vec<String> {
+    let product = |k: &&CudaKernel| {
+        k.source.contains("constexpr int BM =") && k.source.contains("typedef unsigned short Elem;")
+    };
+    let halves: Vec<&CudaKernel> = unit.iter().filter(product).collect();
+    if halves.is_empty() {
+        return Vec::new();
+    }
+    let mut text = String::from(PRELUDE);
+    halves.iter().for_each(|k| text += &k.source);
+    let ptx = Nvrtc::get().unwrap().compile(&text, Code::Ptx(80)).unwrap();
+    let ptx = String::from_utf8_lossy(&ptx.image).into_owned();
+    let mut wrong = Vec::new();
+    for k in halves {
+        let body = ptx.split(&format!(".entry {}(", k.entry)).nth(1).unwrap();
+        let body = body.split(".entry ").next().unwrap();
+        let vector = k.source.contains("_VECTOR = true");
+        for (instruction, wanted) in [("mma.sync.aligned.m16n8k16", true), ("cp.async.cg", vector)]
+        {
+            if body.contains(instruction) != wanted {
+                wrong.push(format!("{}: {instruction} is wanted: {wanted}", k.entry));
+            }
+        }
+    }
+    wrong
+}

@@ -1,0 +1,207 @@
+//! Races between blocks in global memory.
+//!
+//! The blocks of a launch run in no order, so no other may touch what one writes. Each block notes what it touches,
+//! a bit for a byte; when it ends, its bits are held against those of the blocks before it. What is found depends
+//! neither on the order of the blocks nor on the threads of the host.
+//!
+//! An order that blocks make among themselves, by atomics and fences, is not followed.
+
+use crate::fault::{FaultKind, Raised};
+use crate::memory::View;
+use std::sync::{Mutex, PoisonError};
+
+/// How memory is touched.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Touch {
+    Read,
+    Write,
+    Atomic,
+}
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+const WORDS: usize = PAGE / 64;
+
+/// Bits of a page's bytes: read, written, changed by atomics.
+#[derive(Clone)]
+struct Page([[u64; WORDS]; 3]);
+
+/// Pages by allocation and by position in it.
+type Pages = Vec<Vec<Option<Box<Page>>>>;
+
+fn place(pages: &mut Pages, allocation: usize, page: usize) -> &mut Option<Box<Page>> {
+    if pages.len() <= allocation {
+        pages.resize(allocation + 1, Vec::new());
+    }
+    let pages = &mut pages[allocation];
+    if pages.len() <= page {
+        pages.resize(page + 1, None);
+    }
+    &mut pages[page]
+}
+
+/// What a block has touched.
+#[derive(Default)]
+pub(crate) struct Touched {
+    pages: Pages,
+    used: Vec<(usize, usize)>,
+    // Boxes, so that a page is handed over without a copy.
+    #[allow(clippy::vec_box)]
+    empty: Vec<Box<Page>>,
+}
+
+impl Touched {
+    /// Notes `len` bytes at `offset` of an allocation.
+    #[inline(always)]
+    pub fn touch(&mut self, allocation: usize, offset: usize, len: usize, how: Touch) {
+        let (first, bit) = (offset / 64, offset % 64);
+        let known = self.pages.get_mut(allocation);
+        let known = known.and_then(|pages| pages.get_mut(offset / PAGE)?.as_mut());
+        match known {
+            Some(page) if bit + len <= 64 => {
+                page.0[how as usize][first % WORDS] |= (!0 >> (64 - len)) << bit;
+            }
+            _ => self.touch_words(allocation, offset, offset + len, how),
+        }
+    }
+
+    fn touch_words(&mut self, allocation: usize, mut at: usize, end: usize, how: Touch) {
+        while at < end {
+            let page = at / PAGE;
+            let stop = end.min((page + 1) * PAGE);
+            let bits = &mut self.page(allocation, page).0[how as usize];
+            while at < stop {
+                let len = (64 - at % 64).min(stop - at);
+                bits[at / 64 % WORDS] |= (!0 >> (64 - len)) << (at % 64);
+                at += len;
+            }
+        }
+    }
+
+    fn page(&mut self, allocation: usize, page: usize) -> &mut Page {
+        let found = place(&mut self.pages, allocation, page);
+        if found.is_none() {
+            self.used.push((allocation, page));
+        }
+        let empty = &mut self.empty;
+        found.get_or_insert_with(|| {
+            let page = empty.pop();
+            page.unwrap_or_else(|| Box::new(Page([[0; WORDS]; 3])))
+        })
+    }
+}
+
+/// What the blocks of a launch that have ended touched.
+#[derive(Default)]
+pub(crate) struct Footprint(Mutex<Pages>);
+
+impl Footprint {
+    /// Adds what a block touched, which is empty afterwards; a fault if another block's writes are among it, or its
+    /// own among another's.
+    pub fn add(&self, touched: &mut Touched, view: &View) -> Result<(), Raised> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut race = None;
+        for (allocation, page) in std::mem::take(&mut touched.used) {
+            let Some(mut mine) = place(&mut touched.pages, allocation, page).take() else {
+                continue;
+            };
+            let theirs = place(&mut all, allocation, page);
+            let Some(theirs) = theirs else {
+                *theirs = Some(mine);
+                continue;
+            };
+            let found = (0..WORDS).find_map(|w| meeting(&mine, theirs, w));
+            if let (None, Some((offset, ours, other))) = (&race, found) {
+                let allocation = &view[allocation];
+                let offset = page * PAGE + offset;
+                race = Some(format!(
+                    "the block {ours} {:#x}, {offset} bytes into an allocation of {}, which another block {other}; \
+                     blocks run in no order",
+                    allocation.base + offset as u64,
+                    allocation.len
+                ));
+            }
+            for (mine, theirs) in mine.0.iter_mut().zip(&mut theirs.0) {
+                for (mine, theirs) in mine.iter_mut().zip(theirs) {
+                    *theirs |= std::mem::take(mine);
+                }
+            }
+            touched.empty.push(mine);
+        }
+        race.map_or(Ok(()), |why| Err(Raised::new(FaultKind::GlobalRace, why)))
+    }
+}
+
+/// The first byte of a word that both touch, one of them writing, and how each does.
+fn meeting(mine: &Page, theirs: &Page, word: usize) -> Option<(usize, &'static str, &'static str)> {
+    const HOW: [&str; 3] = ["reads", "writes", "changes by atomics"];
+    for ours in [1, 0, 2] {
+        for other in [1, 0, 2] {
+            let both = mine.0[ours][word] & theirs.0[other][word];
+            // Reads may meet, and so may atomics.
+            let may_meet = ours == other && ours != Touch::Write as usize;
+            if both != 0 && !may_meet {
+                let offset = 64 * word + both.trailing_zeros() as usize;
+                return Some((offset, HOW[ours], HOW[other]));
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Memory;
+
+    /// What is wrong with two blocks that touch these bytes of an allocation.
+    fn race(first: (usize, usize, Touch), second: (usize, usize, Touch)) -> Option<String> {
+        let memory = Memory::default();
+        memory.allocate(3 * PAGE);
+        let view = memory.view();
+        let (footprint, mut touched) = (Footprint::default(), Touched::default());
+        for (i, (offset, len, how)) in [first, second].into_iter().enumerate() {
+            touched.touch(0, offset, len, how);
+            // A block may touch its own bytes in any way.
+            touched.touch(0, 3 * PAGE - 8 + 4 * i, 4, Touch::Write);
+            touched.touch(0, 3 * PAGE - 8 + 4 * i, 4, Touch::Read);
+            if let Err(raised) = footprint.add(&mut touched, &view) {
+                assert_eq!((i, raised.kind), (1, FaultKind::GlobalRace));
+                return Some(raised.message);
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn bytes_that_one_block_writes_are_its_own() {
+        use Touch::{Atomic, Read, Write};
+        for (a, b, wrong) in [
+            (Read, Read, false),
+            (Atomic, Atomic, false),
+            (Write, Write, true),
+            (Read, Write, true),
+            (Write, Read, true),
+            (Atomic, Read, true),
+            (Write, Atomic, true),
+        ] {
+            // Inside a word, over words and over pages; the last byte alone is shared.
+            for (offset, len) in [(0, 1), (62, 4), (100, 300), (PAGE - 70, 2 * PAGE - 100)] {
+                let last = offset + len - 1;
+                let found = race((offset, len, a), (last, 9, b));
+                assert_eq!(
+                    found.is_some(),
+                    wrong,
+                    "{a:?} {b:?} {offset} {len}: {found:?}"
+                );
+                if let Some(message) = found {
+                    assert!(
+                        message.contains(&format!(", {last} bytes into")),
+                        "{message}"
+                    );
+                }
+                assert_eq!(race((offset, len, a), (last + 1, 9, b)), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Work on what is stretched, before it is stretched:
+//!
+//! ```text
+//! f(broadcast(a), broadcast(b), …) = broadcast(f(a, b, …))
+//! max(broadcast(x), the stretched axes) = x, and the same for min
+//! ```
+//!
+//! Each element is computed once instead of once for every place that it is stretched to, equal
+//! computations before and after a broadcast become one, and what depends on parameters alone is seen to
+//! do so. Holds for every pointwise row and every cast, for every number. The operands need to be constant
+//! along one axis at least of known extent other than 1.
+
+use crate::{Pass, Patch, Rule, Run, View};
+use kiln_base::prim::Reduction;
+use kiln_ir::ops::Full;
+use kiln_ir::{Builder, Dim, NodeId, Op, Shape, Value};
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "broadcasts",
+    about: "computes before values are stretched, not after",
+    exact: true,
+    run: Run::Rules(&[&PointwiseOfBroadcast, &ExtremeOfBroadcast]),
+};
+
+/// f(broadcast(a), broadcast(b), …) = broadcast(f(a, b, …)).
+pub struct PointwiseOfBroadcast;
+
+impl Rule for PointwiseOfBroadcast {
+    fn name(&self) -> &'static str {
+        "pointwise_of_broadcast"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        if !matches!(node.op, Op::Pointwise(_) | Op::Cast(_)) {
+            return None;
+        }
+        let shape = &node.fact().shape;
+        let sources = (node.inputs.iter()).map(|v| source(view, *v));
+        let sources: Vec<Source> = sources.collect::<Option<_>>()?;
+        let small = joint(view, &sources, shape)?;
+        let mut patch = view.patch(id);
+        let operands = sources.iter().map(|s| match s {
+            Source::Value(v) => patch.broadcast_to(v, &small),
+            Source::Number(f) => patch.full(f.value, f.dtype, &small),
+        });
+        let operands: Vec<Value> = operands.collect::<Result<_, _>>().ok()?;
+        let new = patch.op(node.op.clone(), &operands).ok()?;
+        let new = patch.broadcast_to(&new, shape).ok()?;
+        Some(patch.replacing(id.value(), new))
+    }
+}
+
+/// What is stretched to an operand.
+enum Source<'a> {
+    Value(Value),
+    Number(&'a Full),
+}
+
+fn source<'a>(view: &View<'a>, v: Value) -> Option<Source<'a>> {
+    match &view.producer(v).op {
+        Op::Broadcast(_) => Some(Source::Value(view.producer(v).inputs[0])),
+        _ => view.as_full(v).map(Source::Number),
+    }
+}
+
+/// The shape that all sources stretch to, if it is smaller than `shape` and one of them is no number.
+fn joint(view: &View<'_>, sources: &[Source<'_>], shape: &[Dim]) -> Option<Shape> {
+    let mut small = Shape::from_elem(Dim::ONE, shape.len());
+    let mut rank = None;
+    for s in sources {
+        let Source::Value(v) = s else { continue };
+        rank = rank.max(Some(view.fact(*v).rank()));
+        let from = &view.fact(*v).shape;
+        let added = shape.len() - from.len();
+        for (a, d) in from.iter().enumerate().filter(|(_, d)| !d.is(1)) {
+            small[a + added] = d.clone();
+        }
+    }
+    let smaller = small.iter().zip(shape).any(|(s, d)| s.is(1) && !d.is(1));
+    let added = shape.len() - rank?;
+    smaller.then(|| small.drain(added..).collect())
+}
+
+/// max(broadcast(x), the stretched axes) = x.
+pub struct ExtremeOfBroadcast;
+
+impl Rule for ExtremeOfBroadcast {
+    fn name(&self) -> &'static str {
+        "extreme_of_broadcast"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        let Op::Reduce(reduce) = &node.op else {
+            return None;
+        };
+        let below = view.producer(node.inputs[0]);
+        if !matches!(reduce.kind, Reduction::Max | Reduction::Min)
+            || !matches!(below.op, Op::Broadcast(_))
+        {
+            return None;
+        }
+        let x = below.inputs[0];
+        let (from, to) = (&view.fact(x).shape, &below.fact().shape);
+        let added = to.len() - from.len();
+        // Of an empty axis the extreme is the identity, not x.
+        let stretched = |a: &usize| (*a < added || from[a - added].is(1)) && !to[*a].is(0);
+        if !reduce.axes.iter().all(stretched) {
+            return None;
+        }
+        let shape = &node.fact().shape;
+        let mut patch = view.patch(id);
+        let kept: Shape = (added..to.len())
+            .filter(|a| !reduce.axes.contains(a))
+            .map(|a| from[a - added].clone())
+            .collect();
+        let new = patch.reshape(&x, &kept).ok()?;
+        let new = patch.broadcast_to(&new, shape).ok()?;
+        Some(patch.replacing(id.value(), new))
+    }
+}

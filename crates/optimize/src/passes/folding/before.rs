@@ -1,0 +1,140 @@
+//! What is before a product: scales, shifts and batch norms of its data.
+
+use super::behind::{known_norm, row, scale_of_norm, shift_of_norm};
+use super::product::{Channel, Product, column};
+use crate::{Patch, PatchBuilder, Rule, View};
+use kiln_ir::{Builder, NodeId, OpError, Pw, Value};
+
+/// The product of a node, whose data nothing else reads.
+fn product_of<'a>(view: &View<'a>, id: NodeId) -> Option<Product<'a>> {
+    let product = Product::of(view, id.value())?;
+    let data = product.data();
+    (view.use_count(data.node) == 1).then_some(product)
+}
+
+/// P(x · c, w) = P(x, w · c).
+pub(super) struct ScaledData;
+
+impl Rule for ScaledData {
+    fn name(&self) -> &'static str {
+        "scaled_data"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let product = product_of(view, id)?;
+        let (op @ (Pw::Mul | Pw::Div), &[a, b]) = row(view, product.data().node)? else {
+            return None;
+        };
+        let channel = |v: Value| Channel::of(view, v, product.terms());
+        let (x, by) = match (channel(b), channel(a)) {
+            (Some(by), _) => (a, by),
+            (None, Some(by)) if op == Pw::Mul => (b, by),
+            _ => return None,
+        };
+        let mut patch = view.patch(id);
+        let by = by.vector(&mut patch, view).ok()?;
+        let weight = product.weight_by_term(&mut patch, op, &by).ok()?;
+        let new = product.with(&mut patch, x, weight).ok()?;
+        Some(patch.replacing(id.value(), new))
+    }
+}
+
+/// P(x ± b, w) = P(x, w) + (P of ±b).
+pub(super) struct ShiftedData;
+
+impl Rule for ShiftedData {
+    fn name(&self) -> &'static str {
+        "shifted_data"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let product = product_of(view, id).filter(Product::is_whole)?;
+        let (op @ (Pw::Add | Pw::Sub), &[a, b]) = row(view, product.data().node)? else {
+            return None;
+        };
+        let channel = |v: Value| Channel::of(view, v, product.terms());
+        let (x, by) = match (channel(b), channel(a)) {
+            (Some(by), _) => (a, by),
+            (None, Some(by)) if op == Pw::Add => (b, by),
+            _ => return None,
+        };
+        let mut patch = view.patch(id);
+        let new = shifted(&mut patch, view, &product, x, op, by).ok()?;
+        Some(patch.replacing(id.value(), new))
+    }
+}
+
+/// `P(x, w) op (P of b)`.
+fn shifted(
+    patch: &mut PatchBuilder<'_>,
+    view: &View<'_>,
+    product: &Product<'_>,
+    x: Value,
+    op: Pw,
+    by: Channel,
+) -> Result<Value, OpError> {
+    let by = by.vector(patch, view)?;
+    let sum = product.sum_of_terms(patch, &by)?;
+    let y = product.with(patch, x, product.weight())?;
+    add(patch, product, y, op, sum)
+}
+
+/// A result and a `[c]` that is added to its channels.
+fn add(
+    patch: &mut PatchBuilder<'_>,
+    product: &Product<'_>,
+    y: Value,
+    op: Pw,
+    by: Value,
+) -> Result<Value, OpError> {
+    let fact = patch.fact(&by);
+    // The weight of a batch of products has sums of its own for each.
+    let by = match fact.rank() {
+        1 => {
+            let rank = patch.fact(&y).rank();
+            column(patch, &by, product.channels(), rank)?
+        }
+        _ => {
+            let mut shape = fact.shape.clone();
+            let at = match product.channels() + 1 == patch.fact(&y).rank() {
+                true => shape.len() - 1,
+                false => shape.len(),
+            };
+            shape.insert(at, kiln_ir::Dim::ONE);
+            patch.reshape(&by, &shape)?
+        }
+    };
+    patch.pointwise(op, &[y, by])
+}
+
+/// P(batch_norm(x, …), w) = P(x, w · s) + (P of the shift).
+pub(super) struct NormBeforeProduct;
+
+impl Rule for NormBeforeProduct {
+    fn name(&self) -> &'static str {
+        "norm_before_product"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let product = product_of(view, id).filter(Product::is_whole)?;
+        let data = product.data().node;
+        let norm = known_norm(view, data)?;
+        let operands = &view.node(data).inputs;
+        if product.terms() != 1 {
+            return None;
+        }
+        let mut patch = view.patch(id);
+        let mut fold = || {
+            let patch = &mut patch;
+            let statistics = &operands[1..];
+            let scale = scale_of_norm(patch, norm, statistics)?;
+            let shift = shift_of_norm(patch, norm, statistics, scale, None)?;
+            let sum = product.sum_of_terms(patch, &shift)?;
+            let weight = product.weight_by_term(patch, Pw::Mul, &scale)?;
+            let y = product.with(patch, operands[0], weight)?;
+            add(patch, &product, y, Pw::Add, sum)
+        };
+        let new: Result<Value, OpError> = fold();
+        Some(patch.replacing(id.value(), new.ok()?))
+    }
+}

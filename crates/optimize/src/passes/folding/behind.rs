@@ -1,0 +1,295 @@
+//! What is behind a product: scales, shifts and batch norms of its result.
+
+use super::product::{Channel, Product, column};
+use crate::{Patch, PatchBuilder, Rule, View};
+use kiln_ir::ops::BatchNorm;
+use kiln_ir::{Builder, NodeId, Op, OpError, Pw, Value};
+
+/// A product, and one number a channel that is added to it.
+struct Affine<'a> {
+    product: Product<'a>,
+    shift: Option<(Pw, Channel)>,
+}
+
+/// The row of a node and its operands.
+pub(super) fn row<'a>(view: &View<'a>, id: NodeId) -> Option<(Pw, &'a [Value])> {
+    let node = view.node(id);
+    match &node.op {
+        Op::Pointwise(p) => Some((p.0, &node.inputs)),
+        _ => None,
+    }
+}
+
+impl<'a> Affine<'a> {
+    /// What makes a value, if nothing else reads it.
+    fn of(view: &View<'a>, v: Value) -> Option<Affine<'a>> {
+        if let Some(product) = Product::only(view, v) {
+            let shift = None;
+            return Some(Affine { product, shift });
+        }
+        let (op @ (Pw::Add | Pw::Sub), &[a, b]) = row(view, v.node)? else {
+            return None;
+        };
+        if view.use_count(v.node) != 1 {
+            return None;
+        }
+        let shifted = |y: Value, by: Value| {
+            let product = Product::only(view, y)?;
+            let by = Channel::of(view, by, product.channels())?;
+            let shift = Some((op, by));
+            Some(Affine { product, shift })
+        };
+        let swapped = || (op == Pw::Add).then(|| shifted(b, a)).flatten();
+        shifted(a, b).or_else(swapped)
+    }
+
+    /// The shift as a `[c]`.
+    fn shift(
+        &self,
+        patch: &mut PatchBuilder<'_>,
+        view: &View<'_>,
+    ) -> Result<Option<Value>, OpError> {
+        let Some((op, by)) = &self.shift else {
+            return Ok(None);
+        };
+        let by = by.vector(patch, view)?;
+        Ok(Some(match op {
+            Pw::Sub => patch.pointwise(Pw::Neg, &[by])?,
+            _ => by,
+        }))
+    }
+
+    /// `P(x, w op by) + shift`.
+    fn folded(
+        &self,
+        patch: &mut PatchBuilder<'_>,
+        op: Pw,
+        by: &Value,
+        shift: Option<Value>,
+    ) -> Result<Value, OpError> {
+        let weight = self.product.weight_by_result(patch, op, by)?;
+        let y = self.product.with(patch, self.product.data(), weight)?;
+        let Some(shift) = shift else { return Ok(y) };
+        let rank = patch.fact(&y).rank();
+        let shift = column(patch, &shift, self.product.channels(), rank)?;
+        patch.pointwise(Pw::Add, &[y, shift])
+    }
+}
+
+/// (P(x, w) + b) · c = P(x, w · c) + b · c.
+pub(super) struct ScaledProduct;
+
+impl Rule for ScaledProduct {
+    fn name(&self) -> &'static str {
+        "scaled_product"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let (op, operands) = row(view, id)?;
+        let scaled = |y: Value, by: Value| {
+            let affine = Affine::of(view, y)?;
+            let by = Channel::of(view, by, affine.product.channels())?;
+            Some((affine, Some(by)))
+        };
+        let (affine, by) = match (op, operands) {
+            (Pw::Mul, &[a, b]) => scaled(a, b).or_else(|| scaled(b, a))?,
+            (Pw::Div, &[a, b]) => scaled(a, b)?,
+            (Pw::Neg, &[a]) => (Affine::of(view, a)?, None),
+            _ => return None,
+        };
+        let mut patch = view.patch(id);
+        let new = scale(&mut patch, view, &affine, op, by).ok()?;
+        Some(patch.replacing(id.value(), new))
+    }
+}
+
+/// The product and its shift with `op` applied to both; −1 without a factor.
+fn scale(
+    patch: &mut PatchBuilder<'_>,
+    view: &View<'_>,
+    affine: &Affine<'_>,
+    op: Pw,
+    by: Option<Channel>,
+) -> Result<Value, OpError> {
+    let (op, by) = match by {
+        Some(by) => (op, by.vector(patch, view)?),
+        None => (Pw::Mul, minus_one(patch, affine)?),
+    };
+    let shift = match affine.shift(patch, view)? {
+        Some(shift) => Some(patch.pointwise(op, &[shift, by])?),
+        None => None,
+    };
+    affine.folded(patch, op, &by, shift)
+}
+
+/// −1 for each channel.
+fn minus_one(patch: &mut PatchBuilder<'_>, affine: &Affine<'_>) -> Result<Value, OpError> {
+    let fact = affine.product.fact();
+    let channels = affine.product.channels();
+    patch.full(-1.0, fact.dtype, &fact.shape[channels..=channels])
+}
+
+/// (P(x, w) + a) ± b = P(x, w) + (a ± b), and c − P(x, w) = P(x, −w) + c.
+pub(super) struct ShiftedProduct;
+
+impl Rule for ShiftedProduct {
+    fn name(&self) -> &'static str {
+        "shifted_product"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let (op @ (Pw::Add | Pw::Sub), &[a, b]) = row(view, id)? else {
+            return None;
+        };
+        let shifted = |y: Value, by: Value| {
+            let affine = Affine::of(view, y)?;
+            let by = Channel::of(view, by, affine.product.channels())?;
+            Some((affine, by))
+        };
+        let in_front = |y: Value, by: Value| shifted(y, by).filter(|(a, _)| a.shift.is_some());
+        let mut patch = view.patch(id);
+        let new = if let Some((affine, by)) = in_front(a, b) {
+            add(&mut patch, view, &affine, op, by).ok()?
+        } else if op == Pw::Add {
+            let (affine, by) = in_front(b, a)?;
+            add(&mut patch, view, &affine, op, by).ok()?
+        } else {
+            let (affine, by) = shifted(b, a)?;
+            take(&mut patch, view, &affine, by).ok()?
+        };
+        Some(patch.replacing(id.value(), new))
+    }
+}
+
+/// `P(x, w) + (a op b)`.
+fn add(
+    patch: &mut PatchBuilder<'_>,
+    view: &View<'_>,
+    affine: &Affine<'_>,
+    op: Pw,
+    by: Channel,
+) -> Result<Value, OpError> {
+    let by = by.vector(patch, view)?;
+    let shift = match affine.shift(patch, view)? {
+        Some(shift) => patch.pointwise(op, &[shift, by])?,
+        None => by,
+    };
+    let y = affine.product.value();
+    let rank = patch.fact(&y).rank();
+    let shift = column(patch, &shift, affine.product.channels(), rank)?;
+    patch.pointwise(Pw::Add, &[y, shift])
+}
+
+/// `P(x, −w) + (c − a)`.
+fn take(
+    patch: &mut PatchBuilder<'_>,
+    view: &View<'_>,
+    affine: &Affine<'_>,
+    from: Channel,
+) -> Result<Value, OpError> {
+    let from = from.vector(patch, view)?;
+    let shift = match affine.shift(patch, view)? {
+        Some(shift) => patch.pointwise(Pw::Sub, &[from, shift])?,
+        None => from,
+    };
+    let minus = minus_one(patch, affine)?;
+    affine.folded(patch, Pw::Mul, &minus, Some(shift))
+}
+
+/// batch_norm(P(x, w) + b, …) = P(x, w · s) + ….
+pub(super) struct BatchNormBehind {
+    name: &'static str,
+    of_conv: bool,
+}
+
+/// The batch norm behind a convolution.
+pub(super) const CONV_BATCH_NORM: BatchNormBehind = BatchNormBehind {
+    name: "conv_batch_norm",
+    of_conv: true,
+};
+/// The batch norm behind a matrix product.
+pub(super) const LINEAR_BATCH_NORM: BatchNormBehind = BatchNormBehind {
+    name: "linear_batch_norm",
+    of_conv: false,
+};
+
+impl Rule for BatchNormBehind {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let norm = known_norm(view, id)?;
+        let operands = &view.node(id).inputs;
+        let affine = Affine::of(view, operands[0])?;
+        if affine.product.is_conv() != self.of_conv || affine.product.channels() != 1 {
+            return None;
+        }
+        let mut patch = view.patch(id);
+        let new = fold_norm(&mut patch, view, &affine, norm, &operands[1..]).ok()?;
+        Some(patch.replacing(id.value(), new))
+    }
+}
+
+/// A batch norm whose statistics and affine parameters depend on parameters and constants only.
+pub(super) fn known_norm<'a>(view: &View<'a>, id: NodeId) -> Option<&'a BatchNorm> {
+    let node = view.node(id);
+    let Op::BatchNorm(norm) = &node.op else {
+        return None;
+    };
+    let eps = norm.eps.as_f64();
+    let known = node.inputs[1..].iter().all(|v| view.is_prepared(*v));
+    (eps > 0.0 && eps.is_finite() && known).then_some(norm)
+}
+
+/// `s = weight / √(var + eps)`, from mean, variance and what follows them.
+pub(super) fn scale_of_norm(
+    patch: &mut PatchBuilder<'_>,
+    norm: &BatchNorm,
+    statistics: &[Value],
+) -> Result<Value, OpError> {
+    let spread = patch.with(Pw::Add, &statistics[1], norm.eps)?;
+    let scale = patch.pointwise(Pw::Rsqrt, &[spread])?;
+    match norm.affine {
+        true => patch.pointwise(Pw::Mul, &[scale, statistics[2]]),
+        false => Ok(scale),
+    }
+}
+
+/// `(shift − mean) · s + bias`, of a missing shift too.
+pub(super) fn shift_of_norm(
+    patch: &mut PatchBuilder<'_>,
+    norm: &BatchNorm,
+    statistics: &[Value],
+    scale: Value,
+    shift: Option<Value>,
+) -> Result<Value, OpError> {
+    let mean = statistics[0];
+    let scaled = match shift {
+        Some(shift) => {
+            let centred = patch.pointwise(Pw::Sub, &[shift, mean])?;
+            patch.pointwise(Pw::Mul, &[centred, scale])?
+        }
+        None => {
+            let scaled = patch.pointwise(Pw::Mul, &[mean, scale])?;
+            patch.pointwise(Pw::Neg, &[scaled])?
+        }
+    };
+    match norm.affine {
+        true => patch.pointwise(Pw::Add, &[scaled, statistics[3]]),
+        false => Ok(scaled),
+    }
+}
+
+fn fold_norm(
+    patch: &mut PatchBuilder<'_>,
+    view: &View<'_>,
+    affine: &Affine<'_>,
+    norm: &BatchNorm,
+    statistics: &[Value],
+) -> Result<Value, OpError> {
+    let scale = scale_of_norm(patch, norm, statistics)?;
+    let shift = affine.shift(patch, view)?;
+    let shift = shift_of_norm(patch, norm, statistics, scale, shift)?;
+    affine.folded(patch, Pw::Mul, &scale, Some(shift))
+}

@@ -1,0 +1,54 @@
+//! Folding of what scales and shifts channels into the weight of a product, for inference. P(x, w) is a
+//! convolution, a transposed one or a matrix product whose weight w depends on parameters and constants
+//! only:
+//!
+//! ```text
+//! scaled_product    (P(x, w) + b) · c = P(x, w · c) + b · c    either order; / c, and −(…) as · (−1)
+//! shifted_product   (P(x, w) + a) ± b = P(x, w) + (a ± b)      c − P(x, w) = P(x, −w) + c
+//! conv_batch_norm   batch_norm(P(x, w) + b, mean, var, weight, bias) = P(x, w · s) + ((b − mean) · s + bias)
+//!                   where s = weight / √(var + eps), one number a channel; of a convolution
+//! linear_batch_norm the same of a matrix product
+//! scaled_data       P(x · c, w) = P(x, w · c)                  either order, and / c
+//! shifted_data      P(x ± b, w) = P(x, w) + (P of ±b)          of a product without padding
+//! norm_before_product   P(batch_norm(x, …), w), as the two rules before
+//! ```
+//!
+//! The b may be missing. c, a and b hold one number a channel of the product's result (of its data, for
+//! the last three), or one number in all. `c / P(x, w)` is no such form. Any number of groups and spatial
+//! axes.
+//!
+//! What must hold: weight, factors and statistics depend on parameters and constants only, so that the new
+//! ones land in *prepare*; nothing else reads what is folded; eps is positive and finite, so that s is
+//! finite whatever non-negative variance it gets; the dtype is f32 or f64, since f16 and bf16 would round
+//! the new weight where the program computes in f32.
+//!
+//! Changes rounding. With unit roundoff u and K products a sum, the old and the new result of
+//! `conv_batch_norm` differ by at most `(2K + 13) · u · (Σ|x·w|·|s| + (|b| + |mean|)·|s| + |bias|)` to
+//! first order: the old one has K + 7 roundings on a path, the new one K + 6. The other rules have fewer
+//! on both sides. The bound is for finite parameters and w · s within range: an infinite weight, or a
+//! factor that made infinities of finite data, may make NaN. Infinities and NaN in x come out as before.
+//!
+//! Saves work on every element of the result or of the data, and lets a chain of such forms fold to its
+//! end; constant cost a match.
+
+mod before;
+mod behind;
+mod product;
+
+use crate::{Pass, Run};
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "folding",
+    about: "folds scales, shifts and batch norms beside a product into its weight",
+    exact: false,
+    run: Run::Rules(&[
+        &behind::ScaledProduct,
+        &behind::ShiftedProduct,
+        &behind::CONV_BATCH_NORM,
+        &behind::LINEAR_BATCH_NORM,
+        &before::ScaledData,
+        &before::ShiftedData,
+        &before::NormBeforeProduct,
+    ]),
+};

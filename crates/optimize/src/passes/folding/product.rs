@@ -1,0 +1,259 @@
+//! Products with a weight that is known before the program runs, and what scales and shifts them.
+
+use crate::{PatchBuilder, View};
+use kiln_ir::{Builder, DType, Dim, Fact, Node, Op, OpError, Pw, Shape, Value};
+
+/// A convolution, a transposed one or a matrix product of which one operand, the weight, depends on
+/// parameters and constants only and the other does not.
+pub(super) struct Product<'a> {
+    value: Value,
+    node: &'a Node,
+    kind: Kind,
+}
+
+#[derive(Copy, Clone, PartialEq)]
+enum Kind {
+    /// Of a weight `[groups · o, c, kernel..]`.
+    Conv { groups: usize },
+    /// Of a weight `[groups · o, c, kernel..]`, where c are a group's channels of the result.
+    Transposed { groups: usize },
+    /// x · w.
+    Right,
+    /// w · x.
+    Left,
+}
+
+impl<'a> Product<'a> {
+    /// The product that makes a value, of a dtype in which the new weight loses nothing that the old
+    /// program kept.
+    pub fn of(view: &View<'a>, v: Value) -> Option<Product<'a>> {
+        let node = view.producer(v);
+        let first = match &node.op {
+            Op::Conv(_) | Op::ConvTranspose(_) | Op::MatMul(_) => node.inputs[0],
+            _ => return None,
+        };
+        let known = [first, node.inputs[1]].map(|v| view.is_prepared(v));
+        let kind = match (&node.op, known) {
+            (Op::Conv(c), [false, true]) => Kind::Conv { groups: c.groups },
+            (Op::ConvTranspose(c), [false, true]) => Kind::Transposed {
+                groups: c.conv.groups,
+            },
+            (Op::MatMul(_), [false, true]) => Kind::Right,
+            (Op::MatMul(_), [true, false]) => Kind::Left,
+            _ => return None,
+        };
+        let exact = matches!(node.fact().dtype, DType::F32 | DType::F64);
+        exact.then_some(Product {
+            value: v,
+            node,
+            kind,
+        })
+    }
+
+    /// [`Product::of`], if nothing else reads it.
+    pub fn only(view: &View<'a>, v: Value) -> Option<Product<'a>> {
+        let product = Product::of(view, v)?;
+        (view.use_count(v.node) == 1).then_some(product)
+    }
+
+    /// The result.
+    pub fn value(&self) -> Value {
+        self.value
+    }
+
+    /// Dtype and shape of the result.
+    pub fn fact(&self) -> &'a Fact {
+        self.node.fact()
+    }
+
+    /// Whether it is a convolution, transposed or not.
+    pub fn is_conv(&self) -> bool {
+        matches!(self.kind, Kind::Conv { .. } | Kind::Transposed { .. })
+    }
+
+    /// The axis of the result along which the weight's results lie.
+    pub fn channels(&self) -> usize {
+        match self.kind {
+            Kind::Right => self.node.fact().rank() - 1,
+            Kind::Left => self.node.fact().rank() - 2,
+            _ => 1,
+        }
+    }
+
+    /// The operand that is no weight.
+    pub fn data(&self) -> Value {
+        self.node.inputs[(self.kind == Kind::Left) as usize]
+    }
+
+    /// The axis of the data along which the weight's terms lie.
+    pub fn terms(&self) -> usize {
+        match self.kind {
+            Kind::Right => self.node.fact().rank() - 1,
+            Kind::Left => self.node.fact().rank() - 2,
+            _ => 1,
+        }
+    }
+
+    /// Whether every result has all its terms, so that adding to the data adds to each result alike.
+    pub fn is_whole(&self) -> bool {
+        match &self.node.op {
+            Op::Conv(c) => c.padding.iter().all(|p| *p == (0, 0)),
+            Op::ConvTranspose(_) => false,
+            _ => true,
+        }
+    }
+
+    /// The operand that is known.
+    pub fn weight(&self) -> Value {
+        self.node.inputs[(self.kind != Kind::Left) as usize]
+    }
+
+    /// The product with another weight, and other data.
+    pub fn with(
+        &self,
+        patch: &mut PatchBuilder<'_>,
+        data: Value,
+        weight: Value,
+    ) -> Result<Value, OpError> {
+        let operands = match self.kind {
+            Kind::Left => [weight, data],
+            _ => [data, weight],
+        };
+        patch.op(self.node.op.clone(), &operands)
+    }
+
+    /// The weight with `op` applied to it and a `[c]` that has a number for each of the product's channels.
+    pub fn weight_by_result(
+        &self,
+        patch: &mut PatchBuilder<'_>,
+        op: Pw,
+        by: &Value,
+    ) -> Result<Value, OpError> {
+        let rank = patch.fact(&self.weight()).rank();
+        match self.kind {
+            Kind::Conv { .. } => self.along(patch, op, by, 0, 1),
+            Kind::Transposed { groups } => self.along(patch, op, by, 1, groups),
+            Kind::Right => self.along(patch, op, by, rank - 1, 1),
+            Kind::Left => self.along(patch, op, by, rank - 2, 1),
+        }
+    }
+
+    /// The weight with `op` applied to it and a `[c]` that has a number for each of its terms' channels.
+    pub fn weight_by_term(
+        &self,
+        patch: &mut PatchBuilder<'_>,
+        op: Pw,
+        by: &Value,
+    ) -> Result<Value, OpError> {
+        let rank = patch.fact(&self.weight()).rank();
+        match self.kind {
+            Kind::Conv { groups } => self.along(patch, op, by, 1, groups),
+            Kind::Transposed { .. } => self.along(patch, op, by, 0, 1),
+            Kind::Right => self.along(patch, op, by, rank - 2, 1),
+            Kind::Left => self.along(patch, op, by, rank - 1, 1),
+        }
+    }
+
+    /// What a `[c]` that is added to the data adds to each channel of the result, as `[c]`; of a whole
+    /// product.
+    pub fn sum_of_terms(
+        &self,
+        patch: &mut PatchBuilder<'_>,
+        added: &Value,
+    ) -> Result<Value, OpError> {
+        let terms = self.weight_by_term(patch, Pw::Mul, added)?;
+        let rank = patch.fact(&terms).rank();
+        let axes: Vec<usize> = match self.kind {
+            Kind::Right => vec![rank - 2],
+            Kind::Left => vec![rank - 1],
+            _ => (1..rank).collect(),
+        };
+        patch.sum(&terms, &axes)
+    }
+
+    /// Applies `op` to the weight and a vector that lies along `axis`. Where that axis holds the channels
+    /// of one group, axis 0 is a group's after the other's, each with a part of the vector.
+    fn along(
+        &self,
+        patch: &mut PatchBuilder<'_>,
+        op: Pw,
+        by: &Value,
+        axis: usize,
+        groups: usize,
+    ) -> Result<Value, OpError> {
+        let weight = self.weight();
+        let shape = patch.fact(&weight).shape;
+        let mut column = Shape::from_elem(Dim::ONE, shape.len());
+        column[axis] = shape[axis].clone();
+        if groups == 1 {
+            let by = patch.reshape(by, &column)?;
+            return patch.pointwise(op, &[weight, by]);
+        }
+        let groups = Dim::from(groups);
+        let each = shape[0]
+            .div_exact(&groups)
+            .map_err(|e| OpError(e.to_string()))?;
+        let mut split = shape.clone();
+        split[0] = each;
+        split.insert(0, groups.clone());
+        column.insert(0, groups);
+        let by = patch.reshape(by, &column)?;
+        let weight = patch.reshape(&weight, &split)?;
+        let new = patch.pointwise(op, &[weight, by])?;
+        patch.reshape(&new, &shape)
+    }
+}
+
+/// One number for each index of an axis, as a `[c]` in the making.
+#[derive(Copy, Clone)]
+pub(super) struct Channel {
+    source: Value,
+    /// Of how many elements it becomes: the value's shape and the axis.
+    of: Value,
+    axis: usize,
+}
+
+impl Channel {
+    /// Of a value that has one number for each index of an axis of `like`, whose shape it is stretched to,
+    /// and depends on parameters and constants only.
+    pub fn of(view: &View<'_>, stretched: Value, axis: usize) -> Option<Channel> {
+        let whole = &view.fact(stretched).shape;
+        let source = match &view.producer(stretched).op {
+            Op::Broadcast(_) => view.producer(stretched).inputs[0],
+            _ => stretched,
+        };
+        let shape = &view.fact(source).shape;
+        let added = whole.len() - shape.len();
+        let along = (shape.iter().enumerate())
+            .all(|(i, d)| d.is(1) || (i + added == axis && *d == whole[axis]));
+        let known = view.is_prepared(source) && (along || view.as_full(source).is_some());
+        known.then_some(Channel {
+            source,
+            of: stretched,
+            axis,
+        })
+    }
+
+    /// As `[c]`.
+    pub fn vector(self, patch: &mut PatchBuilder<'_>, view: &View<'_>) -> Result<Value, OpError> {
+        let count = &view.fact(self.of).shape[self.axis..=self.axis];
+        if let Some(f) = view.as_full(self.source) {
+            return patch.full(f.value, f.dtype, count);
+        }
+        let n = view.fact(self.source).numel();
+        let vector = patch.reshape(&self.source, &[n])?;
+        patch.broadcast_to(&vector, count)
+    }
+}
+
+/// A `[c]` in a shape that stretches along `axis` of a value of this rank.
+pub(super) fn column(
+    patch: &mut PatchBuilder<'_>,
+    vector: &Value,
+    axis: usize,
+    rank: usize,
+) -> Result<Value, OpError> {
+    let mut shape = Shape::from_elem(Dim::ONE, rank - axis);
+    shape[0] = patch.fact(vector).shape[0].clone();
+    patch.reshape(vector, &shape)
+}

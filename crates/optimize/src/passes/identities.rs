@@ -1,0 +1,252 @@
+//! Pointwise operations that do nothing, or less than they say:
+//!
+//! ```text
+//! neutral_number   x · 1 = x    x / 1 = x    x − 0 = x    x + (−0) = x    pow(x, 1) = x
+//!                  max(x, −∞) = x    min(x, ∞) = x    clamp(x, −∞, ∞) = x
+//!                  of integers also x + 0, x | 0, x ^ 0, x << 0 and x >> 0; of bool x & true and x | false
+//! signs            −(−x) = x    a + (−b) = a − b    a − (−b) = a + b    (−a) · (−b) = a · b
+//!                  (−a) / (−b) = a / b    |−x| = |x|    (−x)² = x²    |x|² = x²    x · (−1) = −x
+//! idempotent       f(f(x)) = f(x) for |·|, sign, relu, relu6 and rounding    max(x, x) = x    x & x = x
+//!                  ¬¬x = x
+//! choice           c ? x : x = x    ¬c ? a : b = c ? b : a    c ? (c ? a : _) : b = c ? a : b
+//! power            pow(x, 2) = x²    x / 2ᵏ = x · 2⁻ᵏ
+//! exact_cast       cast(cast(x, wider), t) = cast(x, t)
+//! ```
+//!
+//! They hold for every number, NaN, infinities and −0 among them; that is why `x + 0` (which makes 0 of
+//! −0), `x · 0` and `x − x` are not here. The sign of a NaN has no meaning. A cast is wider if it keeps
+//! every value of its operand's dtype; a cast to a narrower one always rounds or wraps.
+
+use crate::{Pass, Patch, Rule, Run, View};
+use kiln_base::Scalar;
+use kiln_ir::ops::{Cast, Pointwise};
+use kiln_ir::{Builder, DType, Kind, NodeId, Op, Pw, Value};
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "identities",
+    about: "removes pointwise operations that do nothing",
+    exact: true,
+    run: Run::Rules(&[
+        &Identity("neutral_number", neutral_number),
+        &Identity("signs", signs),
+        &Identity("idempotent", idempotent),
+        &Identity("choice", choice),
+        &Identity("power", power),
+        &Identity("exact_cast", exact_cast),
+    ]),
+};
+
+/// Equations of one kind.
+struct Identity(&'static str, fn(&View<'_>, NodeId) -> Option<Patch>);
+
+impl Rule for Identity {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn apply(&self, view: &View<'_>, node: NodeId) -> Option<Patch> {
+        (self.1)(view, node)
+    }
+}
+
+/// The row of a node and its operands.
+fn row<'a>(view: &View<'a>, id: NodeId) -> Option<(Pw, &'a [Value])> {
+    let node = view.node(id);
+    match &node.op {
+        Op::Pointwise(p) => Some((p.0, &node.inputs)),
+        _ => None,
+    }
+}
+
+/// The operand of a row of one operand.
+fn under(view: &View<'_>, v: Value, which: Pw) -> Option<Value> {
+    let (pw, operands) = row(view, v.node)?;
+    (pw == which).then(|| operands[0])
+}
+
+/// Whether a value holds this number everywhere; zeros must have the same sign.
+fn holds(view: &View<'_>, v: Value, number: f64) -> bool {
+    view.as_full(v).is_some_and(|f| match f.value {
+        Scalar::Float(x) => x.to_bits() == number.to_bits(),
+        other => other.as_f64() == number,
+    })
+}
+
+fn neutral_number(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let (pw, x) = row(view, id)?;
+    let kind = view.fact(x[0]).dtype.kind();
+    let float = kind == Kind::Float;
+    let left = |number: f64| holds(view, x[0], number);
+    let right = |number: f64| holds(view, x[1], number);
+    let (right_is, left_is) = match pw {
+        Pw::Mul => (right(1.0), left(1.0)),
+        Pw::Div | Pw::Pow => (right(1.0), false),
+        Pw::Sub => (right(0.0), false),
+        Pw::Add if float => (right(-0.0), left(-0.0)),
+        Pw::Add | Pw::Or | Pw::Xor => (right(0.0), left(0.0)),
+        Pw::And if kind == Kind::Bool => (right(1.0), left(1.0)),
+        Pw::Shl | Pw::Shr => (right(0.0), false),
+        Pw::Maximum if float => (right(f64::NEG_INFINITY), left(f64::NEG_INFINITY)),
+        Pw::Minimum if float => (right(f64::INFINITY), left(f64::INFINITY)),
+        Pw::Clamp if float => {
+            let open = right(f64::NEG_INFINITY) && holds(view, x[2], f64::INFINITY);
+            (open, false)
+        }
+        _ => return None,
+    };
+    match (right_is, left_is) {
+        (true, _) => view.replace(id, x[0]),
+        (_, true) => view.replace(id, x[1]),
+        _ => None,
+    }
+}
+
+fn signs(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let (pw, x) = row(view, id)?;
+    let minus = |i: usize| under(view, x[i], Pw::Neg);
+    let dtype = view.fact(x[0]).dtype;
+    let as_op = |pw: Pw, operands: &[Value]| view.replace_with(id, Pointwise(pw), operands);
+    match pw {
+        Pw::Neg => view.replace(id, minus(0)?),
+        Pw::Add => match (minus(0), minus(1)) {
+            (_, Some(b)) => as_op(Pw::Sub, &[x[0], b]),
+            (Some(a), None) => as_op(Pw::Sub, &[x[1], a]),
+            (None, None) => None,
+        },
+        Pw::Sub => as_op(Pw::Add, &[x[0], minus(1)?]),
+        Pw::Mul if holds(view, x[1], -1.0) => as_op(Pw::Neg, &[x[0]]),
+        Pw::Mul if holds(view, x[0], -1.0) => as_op(Pw::Neg, &[x[1]]),
+        Pw::Mul => as_op(pw, &[minus(0)?, minus(1)?]),
+        Pw::Div if dtype.is_float() => as_op(pw, &[minus(0)?, minus(1)?]),
+        Pw::Abs if dtype.is_float() => as_op(pw, &[minus(0)?]),
+        Pw::Square => as_op(pw, &[minus(0).or_else(|| under(view, x[0], Pw::Abs))?]),
+        _ => None,
+    }
+}
+
+fn idempotent(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    const ROUNDS: [Pw; 4] = [Pw::Floor, Pw::Ceil, Pw::Round, Pw::Trunc];
+    let (pw, x) = row(view, id)?;
+    let again = match pw {
+        Pw::Abs | Pw::Sign | Pw::Relu | Pw::Relu6 => under(view, x[0], pw).is_some(),
+        Pw::Floor | Pw::Ceil | Pw::Round | Pw::Trunc => {
+            row(view, x[0].node).is_some_and(|(below, _)| ROUNDS.contains(&below))
+        }
+        Pw::Maximum | Pw::Minimum | Pw::Fmax | Pw::Fmin | Pw::And | Pw::Or => x[0] == x[1],
+        Pw::Not => return view.replace(id, under(view, x[0], Pw::Not)?),
+        _ => false,
+    };
+    if again { view.replace(id, x[0]) } else { None }
+}
+
+fn choice(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let (Pw::Select, &[c, a, b]) = row(view, id)? else {
+        return None;
+    };
+    let select = |operands: &[Value]| view.replace_with(id, Pointwise(Pw::Select), operands);
+    if a == b || holds(view, c, 1.0) {
+        return view.replace(id, a);
+    }
+    if holds(view, c, 0.0) {
+        return view.replace(id, b);
+    }
+    if let Some(c) = under(view, c, Pw::Not) {
+        return select(&[c, b, a]);
+    }
+    let same = |v: Value| match row(view, v.node) {
+        Some((Pw::Select, inner)) if inner[0] == c => Some((inner[1], inner[2])),
+        _ => None,
+    };
+    match (same(a), same(b)) {
+        (Some((a, _)), _) => select(&[c, a, b]),
+        (_, Some((_, b))) => select(&[c, a, b]),
+        _ => None,
+    }
+}
+
+fn power(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let (pw, x) = row(view, id)?;
+    let dtype = view.fact(x[0]).dtype;
+    if !dtype.is_float() {
+        return None;
+    }
+    match pw {
+        Pw::Pow if holds(view, x[1], 2.0) => view.replace_with(id, Pointwise(Pw::Square), &x[..1]),
+        Pw::Div => {
+            let number = view.as_full(x[1])?;
+            let inverse = inverse_of_power(number.value.as_f64(), dtype)?;
+            let mut patch = view.patch(id);
+            let inverse = patch.full(inverse, dtype, &number.shape).ok()?;
+            let product = patch.pointwise(Pw::Mul, &[x[0], inverse]).ok()?;
+            Some(patch.replacing(id.value(), product))
+        }
+        _ => None,
+    }
+}
+
+/// 1 / x for a power of two other than ±1 whose inverse is a normal number of the dtype.
+fn inverse_of_power(x: f64, dtype: DType) -> Option<f64> {
+    const FRACTION: u64 = (1 << 52) - 1;
+    let lowest = match dtype {
+        DType::F16 => -14,
+        DType::F64 => -1022,
+        _ => -126,
+    };
+    let inverse = 1.0 / x;
+    let power = x.is_normal() && x.to_bits() & FRACTION == 0 && x.abs() != 1.0;
+    (power && inverse.is_normal() && inverse.abs() >= 2f64.powi(lowest)).then_some(inverse)
+}
+
+fn exact_cast(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let below = view.producer(*node.inputs.first()?);
+    let (Op::Cast(_), Op::Cast(_)) = (&node.op, &below.op) else {
+        return None;
+    };
+    let (from, over, to) = (
+        view.fact(below.inputs[0]).dtype,
+        below.fact().dtype,
+        node.fact().dtype,
+    );
+    if !keeps_all(from, over) {
+        return None;
+    }
+    if from == to {
+        return view.replace(id, below.inputs[0]);
+    }
+    // A float saturates where an integer wraps, and an integer goes to a half through f32.
+    let same = match (from.kind(), over.kind()) {
+        (Kind::Float, _) => to.is_float(),
+        (_, Kind::Float) => to.is_float() || keeps_all(from, to),
+        _ => true,
+    };
+    let half = matches!(to, DType::F16 | DType::BF16);
+    if !same || (over == DType::F64 && half) {
+        return None;
+    }
+    view.replace_with(id, Cast { dtype: to }, &below.inputs)
+}
+
+/// Whether every value of a dtype is one of another.
+fn keeps_all(from: DType, to: DType) -> bool {
+    let bits = |d: DType| match d {
+        DType::F16 => Some((11, 15)),
+        DType::BF16 => Some((8, 127)),
+        DType::F32 => Some((24, 127)),
+        DType::F64 => Some((53, 1023)),
+        _ => None,
+    };
+    match (bits(from), bits(to)) {
+        (Some(from), Some(to)) => from.0 <= to.0 && from.1 <= to.1,
+        (Some(_), None) => false,
+        (None, float) => {
+            let (low, high) = from.int_range().unwrap_or((i128::MIN, i128::MAX));
+            match (float, to.int_range()) {
+                (Some((digits, _)), _) => low >= -(1 << digits) && high <= (1 << digits),
+                (None, Some(range)) => range.0 <= low && high <= range.1,
+                (None, None) => false,
+            }
+        }
+    }
+}

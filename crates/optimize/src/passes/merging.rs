@@ -1,0 +1,311 @@
+//! Matrix products of one operand with several others, such as the projections of query, key and value:
+//!
+//! ```text
+//! shared_operand         x · w₁ + b₁, x · w₂ + b₂, … = parts of x · [w₁ w₂ …] + [b₁ b₂ …]
+//! factor_behind_product  (x · c) · y = (x · y) · c    for a number c, in either operand
+//! ```
+//!
+//! Each element of a merged product has the same terms. It is one kernel in place of several, with a larger
+//! product to share among threads. Weights and biases must be there side by side at no cost: because they
+//! depend on parameters and constants only, so that putting them together lands in *prepare*, or because
+//! they are neighbouring parts of one value. What reads the results reads memory through strides anyway:
+//! other products and attention, directly or through views; anything else could have been part of the
+//! product's own kernel.
+//!
+//! A factor stands in the way of merging when it is on one of the results. So it moves behind the products
+//! that read that result, where it joins what reads them. That changes rounding, unless c is a power of
+//! two.
+
+use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
+use kiln_ir::ops::{Broadcast, Concat, MatMul, Permute, Slice};
+use kiln_ir::{Builder, Dim, NodeId, Op, Pw, Value};
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "merging",
+    about: "merges products that share an operand",
+    exact: false,
+    run: Run::Rules(&[&FactorBehindProduct, &SharedOperand]),
+};
+
+/// More readers of one value than this are not looked at.
+const MOST: usize = 32;
+
+/// Whether every reader of a value, behind views, is a product or attention; their ids are collected.
+fn read_by_products(view: &View<'_>, id: NodeId, found: &mut Vec<NodeId>) -> bool {
+    let users = view.users(id);
+    if view.is_output(id) || users.len() + found.len() > MOST {
+        return false;
+    }
+    users.iter().all(|u| match &view.node(*u).op {
+        Op::Reshape(_) | Op::Permute(_) | Op::Slice(_) => read_by_products(view, *u, found),
+        Op::MatMul(_) | Op::Attention(_) => {
+            if !found.contains(u) {
+                found.push(*u);
+            }
+            true
+        }
+        _ => false,
+    })
+}
+
+/// The product that makes a value, with or without a bias, behind reshapes and permutations.
+fn is_product(view: &View<'_>, mut v: Value) -> bool {
+    loop {
+        let node = view.producer(v);
+        match &node.op {
+            Op::Reshape(_) | Op::Permute(_) => v = node.inputs[0],
+            Op::MatMul(_) => return true,
+            Op::Pointwise(p) if p.0 == Pw::Add => {
+                return node.inputs.iter().any(|i| {
+                    let below = view.producer(*i);
+                    matches!(below.op, Op::MatMul(_))
+                });
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// (x · c) · y = (x · y) · c.
+pub struct FactorBehindProduct;
+
+impl Rule for FactorBehindProduct {
+    fn name(&self) -> &'static str {
+        "factor_behind_product"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        if !matches!(&node.op, Op::Pointwise(p) if p.0 == Pw::Mul) {
+            return None;
+        }
+        let (x, number) = match [0, 1].map(|i| view.as_full(node.inputs[i])) {
+            [None, Some(number)] => (node.inputs[0], number),
+            [Some(number), None] => (node.inputs[1], number),
+            _ => return None,
+        };
+        let mut readers = Vec::new();
+        let float = number.dtype.is_float() && number.value.as_f64().is_finite();
+        if !float || !is_product(view, x) || !read_by_products(view, id, &mut readers) {
+            return None;
+        }
+        let mut patch = view.patch(id);
+        for &r in &readers {
+            let reader = view.node(r);
+            if !matches!(reader.op, Op::MatMul(_)) {
+                return None;
+            }
+            let mut operands = reader.inputs.clone();
+            let mut factors = 0;
+            for operand in &mut operands {
+                let Some(through) = views_of(view, *operand, id) else {
+                    continue;
+                };
+                *operand = x;
+                for op in through.into_iter().rev() {
+                    *operand = patch.op(op, &[*operand]).ok()?;
+                }
+                factors += 1;
+            }
+            let mut product = patch.op(MatMul {}, &operands).ok()?;
+            for _ in 0..factors {
+                product = patch.with(Pw::Mul, &product, number.value).ok()?;
+            }
+            patch.replace(r.value(), product);
+        }
+        (!readers.is_empty()).then(|| patch.finish())
+    }
+}
+
+/// The views between a value and a node that it is made of, the last one first.
+fn views_of(view: &View<'_>, mut v: Value, of: NodeId) -> Option<Vec<Op>> {
+    let mut views = Vec::new();
+    while v.node != of {
+        let node = view.producer(v);
+        if !matches!(node.op, Op::Reshape(_) | Op::Permute(_) | Op::Slice(_)) {
+            return None;
+        }
+        views.push(node.op.clone());
+        v = node.inputs[0];
+    }
+    Some(views)
+}
+
+/// A product `x · w`, perhaps with a bias.
+struct Part {
+    /// The node of the result.
+    result: NodeId,
+    weight: Value,
+    /// `[n]`.
+    bias: Option<Value>,
+}
+
+/// x · w₁ + b₁, x · w₂ + b₂, … = parts of x · [w₁ w₂ …] + [b₁ b₂ …].
+pub struct SharedOperand;
+
+impl Rule for SharedOperand {
+    fn name(&self) -> &'static str {
+        "shared_operand"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        if !matches!(node.op, Op::MatMul(_)) {
+            return None;
+        }
+        let x = node.inputs[0];
+        let users = view.users(x.node);
+        if users.len() < 2 || users.len() > MOST {
+            return None;
+        }
+        let parts = (users.iter()).filter_map(|u| part(view, *u, x).map(|p| (*u, p)));
+        let mut parts: Vec<(NodeId, Part)> = parts.collect();
+        parts.sort_by_key(|p| p.0);
+        parts.dedup_by_key(|p| p.0);
+        let mine = parts.iter().find(|p| p.0 == id)?.1.bias.is_some();
+        parts.retain(|(_, p)| p.bias.is_some() == mine);
+        if parts.len() < 2 || parts[0].0 != id {
+            return None;
+        }
+        let parts: Vec<Part> = parts.into_iter().map(|p| p.1).collect();
+        merged(view, id, x, &parts)
+    }
+}
+
+/// A product of `x` that can be merged with others.
+fn part(view: &View<'_>, id: NodeId, x: Value) -> Option<Part> {
+    let node = view.node(id);
+    let product = matches!(node.op, Op::MatMul(_)) && node.inputs[0] == x;
+    if !product || node.inputs[1] == x || view.is_prepared(x) {
+        return None;
+    }
+    let weight = node.inputs[1];
+    let (result, bias) = match (view.use_count(id), view.users(id)) {
+        (1, &[user]) => match biased(view, user, id) {
+            Some(bias) => (user, Some(bias)),
+            None => (id, None),
+        },
+        _ => (id, None),
+    };
+    let strided = read_by_products(view, result, &mut Vec::new());
+    strided.then_some(Part {
+        result,
+        weight,
+        bias,
+    })
+}
+
+/// The `[n]` that a node adds to each row of a product.
+fn biased(view: &View<'_>, id: NodeId, product: NodeId) -> Option<Value> {
+    let node = view.node(id);
+    if !matches!(&node.op, Op::Pointwise(p) if p.0 == Pw::Add) {
+        return None;
+    }
+    let other = node.inputs.iter().find(|v| v.node != product)?;
+    let below = view.producer(*other);
+    let row = matches!(below.op, Op::Broadcast(_))
+        && view.fact(below.inputs[0]).shape[..] == node.fact().shape[node.fact().rank() - 1..];
+    row.then(|| below.inputs[0])
+}
+
+fn merged(view: &View<'_>, id: NodeId, x: Value, parts: &[Part]) -> Option<Patch> {
+    let mut patch = view.patch(id);
+    let last = view.node(id).fact().rank() - 1;
+    let weights: Vec<Value> = parts.iter().map(|p| p.weight).collect();
+    let weight = side_by_side(view, &mut patch, &weights, last)?;
+    let mut y = patch.op(MatMul {}, &[x, weight]).ok()?;
+    let biases: Option<Vec<Value>> = parts.iter().map(|p| p.bias).collect();
+    if let Some(biases) = biases {
+        let bias = side_by_side(view, &mut patch, &biases, 0)?;
+        y = patch.pointwise(Pw::Add, &[y, bias]).ok()?;
+    }
+    let mut at = Dim::ZERO;
+    for p in parts {
+        let n = view.node(p.result).fact().shape[last].clone();
+        let part = patch.narrow(&y, last, at.clone(), n.clone()).ok()?;
+        patch.replace(p.result.value(), part);
+        at = &at + &n;
+    }
+    Some(patch.finish())
+}
+
+/// Values put together along an axis, at no cost when the program runs.
+fn side_by_side(
+    view: &View<'_>,
+    patch: &mut PatchBuilder<'_>,
+    values: &[Value],
+    axis: usize,
+) -> Option<Value> {
+    if let Some(whole) = neighbours(view, patch, values, axis) {
+        return Some(whole);
+    }
+    let known = values.iter().all(|v| view.is_prepared(*v));
+    match known {
+        true => patch.op(Concat { axis }, values).ok(),
+        false => None,
+    }
+}
+
+/// The part of one value of which all these are neighbouring parts.
+fn neighbours(
+    view: &View<'_>,
+    patch: &mut PatchBuilder<'_>,
+    values: &[Value],
+    axis: usize,
+) -> Option<Value> {
+    let nodes: Vec<_> = values.iter().map(|v| view.producer(*v)).collect();
+    let operands: Vec<Value> = nodes
+        .iter()
+        .map(|n| n.inputs.first().copied())
+        .collect::<Option<_>>()?;
+    match &nodes[0].op {
+        Op::Permute(Permute { perm }) => {
+            if nodes.iter().any(|n| n.op != nodes[0].op) {
+                return None;
+            }
+            let whole = neighbours(view, patch, &operands, perm[axis])?;
+            patch.permute(&whole, perm).ok()
+        }
+        // A batch of products with one weight.
+        Op::Broadcast(_) => {
+            let mut shape = nodes[0].fact().shape.clone();
+            let rank = view.fact(operands[0]).rank();
+            let axis_below = (axis + rank).checked_sub(shape.len())?;
+            let alike = (nodes.iter().zip(&operands)).all(|(n, v)| {
+                let from = view.fact(*v);
+                matches!(n.op, Op::Broadcast(_))
+                    && from.rank() == rank
+                    && !from.shape[axis_below].is(1)
+            });
+            if !alike {
+                return None;
+            }
+            shape[axis] = nodes
+                .iter()
+                .fold(Dim::ZERO, |sum, n| &sum + &n.fact().shape[axis]);
+            let whole = neighbours(view, patch, &operands, axis_below)?;
+            patch.op(Broadcast { shape }, &[whole]).ok()
+        }
+        Op::Slice(first) => {
+            let mut axes = first.axes.clone();
+            for (node, operand) in nodes.iter().zip(&operands).skip(1) {
+                let Op::Slice(next) = &node.op else {
+                    return None;
+                };
+                let end = &axes[axis].start + &axes[axis].len;
+                let same = |a: usize| a == axis || axes[a] == next.axes[a];
+                let beside = *operand == operands[0]
+                    && (axes[axis].step, next.axes[axis].step) == (1, 1)
+                    && next.axes[axis].start == end
+                    && (0..axes.len()).all(same);
+                if !beside {
+                    return None;
+                }
+                axes[axis].len = &axes[axis].len + &next.axes[axis].len;
+            }
+            patch.op(Slice { axes }, &operands[..1]).ok()
+        }
+        _ => None,
+    }
+}

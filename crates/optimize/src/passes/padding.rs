@@ -1,0 +1,168 @@
+//! Borders that an op can make itself, and parts of a result that it need not compute:
+//!
+//! ```text
+//! pad_in_conv      conv(pad(x), w) = conv(x, w) with more padding, where the borders hold 0
+//! pad_in_window    window(pad(x)) = window(x) with more padding, where they hold what changes nothing
+//! crop_in_conv     part of conv_transpose(y, w) = conv_transpose(y, w) of a smaller result
+//! ```
+//!
+//! Padding of a convolution is literal zeros, so each sum has the same terms; the gradient by the weight
+//! is such a sum too. The padded value need not be written to memory. Borders are along spatial axes and
+//! known; the last rule is for a result that nothing else reads.
+
+use crate::{Pass, Patch, Rule, Run, View};
+use kiln_base::Scalar;
+use kiln_ir::ops::{Conv, ConvTranspose, ConvWeight, Pad, SliceAxis, WindowReduce};
+use kiln_ir::{DType, Dim, Kind, Node, NodeId, Op, Value};
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "padding",
+    about: "lets convolutions and pooling make borders themselves",
+    exact: true,
+    run: Run::Rules(&[&PadInConv, &PadInWindow, &CropInConv]),
+};
+
+type Borders = Vec<(usize, usize)>;
+
+/// The operand of a pad and its known borders, which lie along the last `spatial` axes.
+fn padded<'a>(view: &View<'a>, v: Value, spatial: usize) -> Option<(Value, Borders, &'a Pad)> {
+    let node = view.producer(v);
+    let Op::Pad(pad) = &node.op else {
+        return None;
+    };
+    let leading = pad.low.len() - spatial;
+    let zero = |a: usize| pad.low[a].is(0) && pad.high[a].is(0);
+    if !(0..leading).all(zero) {
+        return None;
+    }
+    let size = |d: &Dim| usize::try_from(d.as_const()?).ok();
+    let borders = pad.low[leading..].iter().zip(&pad.high[leading..]);
+    let borders = borders.map(|(l, h)| Some((size(l)?, size(h)?)));
+    Some((node.inputs[0], borders.collect::<Option<_>>()?, pad))
+}
+
+fn sum(a: &[(usize, usize)], b: &[(usize, usize)]) -> Borders {
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (a.0 + b.0, a.1 + b.1))
+        .collect()
+}
+
+/// conv(pad(x), w) = conv(x, w) with more padding, for a convolution and its gradient by the weight.
+pub struct PadInConv;
+
+impl Rule for PadInConv {
+    fn name(&self) -> &'static str {
+        "pad_in_conv"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        let conv = match &node.op {
+            Op::Conv(conv) => conv,
+            Op::ConvWeight(gradient) => &gradient.conv,
+            _ => return None,
+        };
+        let (x, borders, pad) = padded(view, node.inputs[0], conv.stride.len())?;
+        let zero = match pad.value {
+            Scalar::Float(x) => x.to_bits() == 0,
+            other => other.as_f64() == 0.0,
+        };
+        if !zero {
+            return None;
+        }
+        let conv = Conv {
+            padding: sum(&conv.padding, &borders),
+            ..conv.clone()
+        };
+        let op: Op = match &node.op {
+            Op::ConvWeight(gradient) => ConvWeight {
+                conv,
+                kernel: gradient.kernel.clone(),
+            }
+            .into(),
+            _ => conv.into(),
+        };
+        view.replace_with(id, op, &[x, node.inputs[1]])
+    }
+}
+
+/// window(pad(x)) = window(x) with more padding.
+pub struct PadInWindow;
+
+impl Rule for PadInWindow {
+    fn name(&self) -> &'static str {
+        "pad_in_window"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        let Op::WindowReduce(window) = &node.op else {
+            return None;
+        };
+        let (x, borders, pad) = padded(view, node.inputs[0], window.kernel.len())?;
+        let neutral = match (node.fact().dtype.kind(), pad.value) {
+            (Kind::Float, Scalar::Float(x)) => x.to_bits() == window.kind.identity_f64().to_bits(),
+            _ => false,
+        };
+        let window = WindowReduce {
+            padding: sum(&window.padding, &borders),
+            ..window.clone()
+        };
+        if neutral {
+            view.replace_with(id, window, &[x])
+        } else {
+            None
+        }
+    }
+}
+
+/// Part of conv_transpose(y, w) = conv_transpose(y, w) of a smaller result: what is cut off in front is
+/// padding of the convolution, what is cut off behind too.
+pub struct CropInConv;
+
+impl Rule for CropInConv {
+    fn name(&self) -> &'static str {
+        "crop_in_conv"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        let Op::Slice(slice) = &node.op else {
+            return None;
+        };
+        let below = view.producer(node.inputs[0]);
+        let Op::ConvTranspose(transpose) = &below.op else {
+            return None;
+        };
+        let library = matches!(node.fact().dtype, DType::F32 | DType::F64);
+        if !library || view.use_count(node.inputs[0].node) != 1 {
+            return None;
+        }
+        let cut = cut(below, &slice.axes)?;
+        let input = node.fact().shape[2..].iter().cloned().collect();
+        let conv = Conv {
+            padding: sum(&transpose.conv.padding, &cut),
+            ..transpose.conv.clone()
+        };
+        view.replace_with(id, ConvTranspose { conv, input }, &below.inputs)
+    }
+}
+
+/// What a slice cuts off the spatial axes in front and behind, if it keeps everything else.
+fn cut(below: &Node, axes: &[SliceAxis]) -> Option<Borders> {
+    let shape = &below.fact().shape;
+    let all = |a: usize| axes[a] == SliceAxis::all(&shape[a]);
+    if !all(0) || !all(1) {
+        return None;
+    }
+    let cut = axes.iter().zip(shape).skip(2).map(|(axis, extent)| {
+        let (start, len) = (axis.start.as_const()?, axis.len.as_const()?);
+        let behind = extent.as_const()? - start - len;
+        let front = usize::try_from(start).ok()?;
+        (axis.step == 1 && len > 0).then_some((front, usize::try_from(behind).ok()?))
+    });
+    let cut: Borders = cut.collect::<Option<_>>()?;
+    cut.iter().any(|c| *c != (0, 0)).then_some(cut)
+}

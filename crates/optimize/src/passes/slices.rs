@@ -1,0 +1,342 @@
+//! Parts of what was just put together:
+//!
+//! ```text
+//! slice_of_slice       x[a + s·i][b + t·i] = x[a + s·b + s·t·i]
+//! slice_of_pad         a part of pad(x) = pad(the part of x in it)
+//! slice_of_concat      a part of concat(x, y, …) = concat of the operands that it lies in
+//! slice_of_broadcast   a part of broadcast(x) = broadcast(the part of x)
+//! slice_of_product     rows and columns of a · b = (rows of a) · (columns of b)
+//! concat_of_concat     concat(x, concat(y, z)) = concat(x, y, z)
+//! concat_of_slices     concat(x[a..b], x[b..c]) = x[a..c]
+//! pad_of_pad           pad(pad(x)) = pad(x) with both borders, where they hold the same number
+//! ```
+//!
+//! They move elements and compute none, so they hold for every number. A product loses the rows and
+//! columns that nothing reads, so the rule is for products that nothing else reads.
+
+use crate::{Pass, Patch, Rule, Run, View};
+use kiln_base::Scalar;
+use kiln_ir::ops::{Broadcast, Concat, MatMul, Pad, Slice, SliceAxis};
+use kiln_ir::{Builder, Dim, Node, NodeId, Op, Shape, Value};
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "slices",
+    about: "takes parts from what is nearest to memory",
+    exact: true,
+    run: Run::Rules(&[
+        &SliceOf("slice_of_slice", slice_of_slice),
+        &SliceOf("slice_of_pad", slice_of_pad),
+        &SliceOf("slice_of_concat", slice_of_concat),
+        &SliceOf("slice_of_broadcast", slice_of_broadcast),
+        &SliceOf("slice_of_product", slice_of_product),
+        &ConcatOfConcat,
+        &ConcatOfSlices,
+        &PadOfPad,
+    ]),
+};
+
+/// A slice of what one kind of op makes.
+struct SliceOf(
+    &'static str,
+    fn(&View<'_>, NodeId, &[SliceAxis], &Node) -> Option<Patch>,
+);
+
+impl Rule for SliceOf {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        let Op::Slice(slice) = &node.op else {
+            return None;
+        };
+        let below = view.producer(node.inputs[0]);
+        (self.1)(view, id, &slice.axes, below)
+    }
+}
+
+/// The lowest and the highest index that an axis takes, if known and any.
+fn span(axis: &SliceAxis) -> Option<(i64, i64)> {
+    let (start, len) = (axis.start.as_const()?, axis.len.as_const()?);
+    let last = (len > 0).then(|| start + (len - 1) * axis.step)?;
+    Some((start.min(last), start.max(last)))
+}
+
+fn takes_all(axis: &SliceAxis, extent: &Dim) -> bool {
+    *axis == SliceAxis::all(extent)
+}
+
+fn slice_of_slice(view: &View<'_>, id: NodeId, axes: &[SliceAxis], below: &Node) -> Option<Patch> {
+    let Op::Slice(inner) = &below.op else {
+        return None;
+    };
+    let both = inner.axes.iter().zip(axes).map(|(inner, outer)| {
+        let step = inner.step.checked_mul(outer.step)?;
+        let start = &inner.start + &(&outer.start * &Dim::Const(inner.step));
+        let len = outer.len.clone();
+        Some(SliceAxis { start, len, step })
+    });
+    let axes = both.collect::<Option<Vec<_>>>()?;
+    view.replace_with(id, Slice { axes }, &below.inputs)
+}
+
+fn slice_of_pad(view: &View<'_>, id: NodeId, axes: &[SliceAxis], below: &Node) -> Option<Patch> {
+    let Op::Pad(pad) = &below.op else {
+        return None;
+    };
+    let x = below.inputs[0];
+    let mut inner = Vec::with_capacity(axes.len());
+    let (mut low, mut high) = (pad.low.clone(), pad.high.clone());
+    let mut smaller = false;
+    for (a, axis) in axes.iter().enumerate() {
+        if pad.low[a].is(0) && pad.high[a].is(0) {
+            inner.push(axis.clone());
+            continue;
+        }
+        if takes_all(axis, &below.fact().shape[a]) {
+            inner.push(SliceAxis::all(&view.fact(x).shape[a]));
+            continue;
+        }
+        let (from, to) = span(axis)?;
+        let first = pad.low[a].as_const()?;
+        let last = first + view.fact(x).shape[a].as_const()? - 1;
+        let outside = from < first || to > last;
+        if from > last || to < first || (outside && axis.step != 1) {
+            return None;
+        }
+        let front = (first - from).max(0);
+        let behind = (to - last).max(0);
+        smaller |= front < first || pad.high[a].as_const().is_none_or(|h| behind < h);
+        let start = match axis.step > 0 {
+            true => from.max(first) - first,
+            false => to - first,
+        };
+        let len = Dim::Const(axis.len.as_const()? - front - behind);
+        let (start, step) = (Dim::Const(start), axis.step);
+        inner.push(SliceAxis { start, len, step });
+        (low[a], high[a]) = (Dim::Const(front), Dim::Const(behind));
+    }
+    if !smaller {
+        return None;
+    }
+    let mut patch = view.patch(id);
+    let part = patch.op(Slice { axes: inner }, &[x]).ok()?;
+    let value = pad.value;
+    let new = patch.op(Pad { low, high, value }, &[part]).ok()?;
+    Some(patch.replacing(id.value(), new))
+}
+
+fn slice_of_concat(view: &View<'_>, id: NodeId, axes: &[SliceAxis], below: &Node) -> Option<Patch> {
+    let Op::Concat(Concat { axis }) = below.op else {
+        return None;
+    };
+    let (from, to) = span(&axes[axis])?;
+    let step = axes[axis].step;
+    let mut patch = view.patch(id);
+    let mut parts: Vec<Value> = Vec::new();
+    let mut at = 0;
+    for &x in &below.inputs {
+        let extent = view.fact(x).shape[axis].as_const()?;
+        let (first, last) = (at, at + extent - 1);
+        at += extent;
+        if extent == 0 || to < first || from > last {
+            continue;
+        }
+        let whole = from >= first && to <= last;
+        if !whole && step != 1 {
+            return None;
+        }
+        let (low, high) = (from.max(first), to.min(last));
+        let mut axes = axes.to_vec();
+        axes[axis] = match whole {
+            true => SliceAxis {
+                start: &axes[axis].start - &Dim::Const(first),
+                ..axes[axis].clone()
+            },
+            false => SliceAxis {
+                start: Dim::Const(low - first),
+                len: Dim::Const(high - low + 1),
+                step: 1,
+            },
+        };
+        parts.push(patch.op(Slice { axes }, &[x]).ok()?);
+    }
+    if parts.is_empty() || parts.len() == below.inputs.len() {
+        return None;
+    }
+    let new = match parts[..] {
+        [one] => one,
+        _ => patch.op(Concat { axis }, &parts).ok()?,
+    };
+    Some(patch.replacing(id.value(), new))
+}
+
+fn slice_of_broadcast(
+    view: &View<'_>,
+    id: NodeId,
+    axes: &[SliceAxis],
+    below: &Node,
+) -> Option<Patch> {
+    let Op::Broadcast(_) = &below.op else {
+        return None;
+    };
+    let x = below.inputs[0];
+    let from = &view.fact(x).shape;
+    let added = axes.len() - from.len();
+    let part = from.iter().zip(&axes[added..]).map(|(d, axis)| {
+        if d.is(1) {
+            SliceAxis::all(d)
+        } else {
+            axis.clone()
+        }
+    });
+    let part = Slice {
+        axes: part.collect(),
+    };
+    let mut patch = view.patch(id);
+    let part = patch.op(part, &[x]).ok()?;
+    let shape = view.node(id).fact().shape.clone();
+    let new = patch.op(Broadcast { shape }, &[part]).ok()?;
+    Some(patch.replacing(id.value(), new))
+}
+
+fn slice_of_product(
+    view: &View<'_>,
+    id: NodeId,
+    axes: &[SliceAxis],
+    below: &Node,
+) -> Option<Patch> {
+    let shape = &below.fact().shape;
+    let product = view.node(id).inputs[0].node;
+    let whole = axes.iter().zip(shape).all(|(a, d)| takes_all(a, d));
+    if !matches!(below.op, Op::MatMul(_)) || whole || view.use_count(product) != 1 {
+        return None;
+    }
+    let rank = axes.len();
+    let mut patch = view.patch(id);
+    let mut operand = |at: usize, kept: usize| {
+        let x = below.inputs[at];
+        let mut axes = axes.to_vec();
+        axes[kept] = SliceAxis::all(&view.fact(x).shape[kept]);
+        patch.op(Slice { axes }, &[x]).ok()
+    };
+    let (a, b) = (operand(0, rank - 1)?, operand(1, rank - 2)?);
+    let new = patch.op(MatMul {}, &[a, b]).ok()?;
+    Some(patch.replacing(id.value(), new))
+}
+
+/// concat(x, concat(y, z)) = concat(x, y, z).
+pub struct ConcatOfConcat;
+
+impl Rule for ConcatOfConcat {
+    fn name(&self) -> &'static str {
+        "concat_of_concat"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        let Op::Concat(outer) = &node.op else {
+            return None;
+        };
+        let inner = |v: &Value| match &view.producer(*v).op {
+            Op::Concat(c) if c.axis == outer.axis => &view.producer(*v).inputs[..],
+            _ => &[],
+        };
+        if node.inputs.iter().all(|v| inner(v).is_empty()) {
+            return None;
+        }
+        let mut operands: Vec<Value> = Vec::new();
+        for v in &node.inputs {
+            match inner(v) {
+                [] => operands.push(*v),
+                inner => operands.extend(inner),
+            }
+        }
+        view.replace_with(id, *outer, &operands)
+    }
+}
+
+/// concat(x[a..b], x[b..c]) = x[a..c], for neighbouring operands.
+pub struct ConcatOfSlices;
+
+impl Rule for ConcatOfSlices {
+    fn name(&self) -> &'static str {
+        "concat_of_slices"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        let Op::Concat(Concat { axis }) = node.op else {
+            return None;
+        };
+        let pairs = node.inputs.windows(2).enumerate();
+        let mut joined = pairs.filter_map(|(i, p)| Some((i, joined(view, p[0], p[1], axis)?)));
+        let (at, (x, axes)) = joined.next()?;
+        let mut patch = view.patch(id);
+        let part = patch.op(Slice { axes }, &[x]).ok()?;
+        let mut operands = node.inputs.to_vec();
+        operands.splice(at..at + 2, [part]);
+        let new = match operands[..] {
+            [one] => one,
+            _ => patch.op(Concat { axis }, &operands).ok()?,
+        };
+        Some(patch.replacing(id.value(), new))
+    }
+}
+
+/// The slice that two slices of one value are side by side.
+fn joined(view: &View<'_>, a: Value, b: Value, axis: usize) -> Option<(Value, Vec<SliceAxis>)> {
+    let (left, right) = (view.producer(a), view.producer(b));
+    let (Op::Slice(l), Op::Slice(r)) = (&left.op, &right.op) else {
+        return None;
+    };
+    let same = |i: usize| i == axis || l.axes[i] == r.axes[i];
+    let (first, second) = (&l.axes[axis], &r.axes[axis]);
+    let next = &first.start + &first.len;
+    let beside = left.inputs == right.inputs
+        && (0..l.axes.len()).all(same)
+        && (first.step, second.step) == (1, 1)
+        && second.start == next;
+    beside.then(|| {
+        let mut axes = l.axes.clone();
+        axes[axis].len = &first.len + &second.len;
+        (left.inputs[0], axes)
+    })
+}
+
+/// pad(pad(x)) = pad(x) with both borders.
+pub struct PadOfPad;
+
+impl Rule for PadOfPad {
+    fn name(&self) -> &'static str {
+        "pad_of_pad"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        let Op::Pad(outer) = &node.op else {
+            return None;
+        };
+        let below = view.producer(node.inputs[0]);
+        let Op::Pad(inner) = &below.op else {
+            return None;
+        };
+        let same = match (outer.value, inner.value) {
+            (Scalar::Float(a), Scalar::Float(b)) => a.to_bits() == b.to_bits(),
+            (a, b) => a == b,
+        };
+        let sum = |a: &Shape, b: &Shape| a.iter().zip(b).map(|(a, b)| a + b).collect();
+        let both = Pad {
+            low: sum(&outer.low, &inner.low),
+            high: sum(&outer.high, &inner.high),
+            value: outer.value,
+        };
+        if same {
+            view.replace_with(id, both, &below.inputs)
+        } else {
+            None
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Merged products and merged reductions compute the same, and what must not merge does not.
+
+use crate::random::seeds;
+use crate::rng::{Rng, loc, random_inputs};
+use kiln_base::prim::Reduction;
+use kiln_ir::eval::{Mode, evaluate};
+use kiln_ir::ops::{MatMul, Reduce};
+use kiln_ir::{Builder, DType, Dim, Fact, Graph, GraphBuilder, OpError, Pw, Role};
+use kiln_optimize::{Options, Report, optimize};
+
+/// Optimises, and compares where nothing but f64 rounds.
+fn same(before: &Graph, rng: &mut Rng) -> (Graph, Report) {
+    let options = Options {
+        verify: true,
+        ..Options::default()
+    };
+    let (after, report) = optimize(before.clone(), &options).expect("a legal program");
+    let inputs = random_inputs(before, rng);
+    let finite = inputs
+        .iter()
+        .all(|a| a.to_f64().iter().all(|x| x.abs() < 1e3));
+    if !finite {
+        return (after, report);
+    }
+    let run = |g: &Graph| evaluate(g, &inputs, &[], Mode::Exact).expect("no data errors");
+    for (old, new) in run(before).iter().zip(&run(&after)) {
+        let (old, new) = (old.to_f64(), new.to_f64());
+        let size = old.iter().fold(1.0f64, |m, x| m.max(x.abs()));
+        for (a, b) in old.iter().zip(&new) {
+            let within = (a - b).abs() <= 1e-11 * size;
+            assert!(within, "{a} became {b}\n{report}\n{before}\n{after}");
+        }
+    }
+    (after, report)
+}
+
+/// Projections of one value.
+struct Projections {
+    widths: Vec<usize>,
+    bias: bool,
+    /// Whether the weights are parts of one value, as they lie in it.
+    parts: bool,
+    role: Role,
+    /// A number that the first result is multiplied by.
+    factor: Option<f64>,
+    /// Whether something other than a product reads a result.
+    pointwise: bool,
+}
+
+impl Projections {
+    fn graph(&self) -> Result<Graph, OpError> {
+        let mut graph = Graph::default();
+        let mut b = GraphBuilder::new(&mut graph, loc(1));
+        let total: usize = self.widths.iter().sum();
+        let f64s = |shape: &[usize]| Fact::new(DType::F64, shape.iter().copied());
+        let x = b.input(f64s(&[1, 5, 3]), Role::Data);
+        let weight = b.input(f64s(&[total, 3]), self.role);
+        let bias = b.input(f64s(&[total]), self.role);
+        let (mut at, mut results) = (0, Vec::new());
+        for (i, &n) in self.widths.iter().enumerate() {
+            let (w, c) = match self.parts {
+                true => (b.narrow(&weight, 0, at, n)?, b.narrow(&bias, 0, at, n)?),
+                false => (
+                    b.input(f64s(&[n, 3]), self.role),
+                    b.input(f64s(&[n]), self.role),
+                ),
+            };
+            at += n;
+            let rows = b.reshape(&x, &[Dim::from(5usize), Dim::from(3usize)])?;
+            let w = b.permute(&w, &[1, 0])?;
+            let mut y = b.op(MatMul {}, &[rows, w])?;
+            y = b.reshape(&y, &[Dim::ONE, Dim::from(5usize), Dim::from(n)])?;
+            if self.bias {
+                y = b.pointwise(Pw::Add, &[y, c])?;
+            }
+            match self.factor {
+                Some(c) if i == 0 => y = b.with(Pw::Mul, &y, c)?,
+                _ => {}
+            }
+            results.push(y);
+        }
+        let mut outputs = Vec::new();
+        for y in results {
+            let out = match self.pointwise {
+                true => b.pointwise(Pw::Exp, &[y])?,
+                false => {
+                    let t = b.permute(&y, &[0, 2, 1])?;
+                    b.op(MatMul {}, &[t, y])?
+                }
+            };
+            outputs.push(out);
+        }
+        outputs.into_iter().for_each(|v| graph.add_output(v));
+        Ok(graph)
+    }
+}
+
+fn products_of_data(graph: &Graph) -> usize {
+    let data = graph.inputs()[0];
+    let mut depends = vec![false; graph.len()];
+    depends[data.index()] = true;
+    let mut count = 0;
+    for (id, node) in graph.iter().filter(|(id, _)| *id != data) {
+        depends[id.index()] = node.inputs.iter().any(|v| depends[v.node.index()]);
+        count += (depends[id.index()] && node.op.name() == "matmul") as usize;
+    }
+    count
+}
+
+#[test]
+fn projections_of_one_value_become_one_product() {
+    let mut rng = Rng::new(21);
+    for _ in 0..seeds() / 4 {
+        let parts = rng.coin(50);
+        let case = Projections {
+            widths: (0..2 + rng.below(3)).map(|_| 1 + rng.below(4)).collect(),
+            bias: rng.coin(60),
+            parts,
+            role: if parts && rng.coin(50) {
+                Role::Data
+            } else {
+                Role::Parameter
+            },
+            factor: rng.pick(&[None, Some(0.5), Some(-0.3)]),
+            pointwise: false,
+        };
+        let (after, report) = same(&case.graph().expect("a legal program"), &mut rng);
+        assert_eq!(report.count("shared_operand"), 1, "{report}");
+        assert_eq!(products_of_data(&after), 1 + case.widths.len(), "{after}");
+    }
+}
+
+#[test]
+fn weights_that_are_apart_and_results_that_are_fused_stay() {
+    let mut rng = Rng::new(22);
+    for apart in [true, false] {
+        let case = Projections {
+            widths: vec![2, 3],
+            bias: true,
+            parts: !apart,
+            role: Role::Data,
+            factor: None,
+            pointwise: !apart,
+        };
+        let (_, report) = same(&case.graph().expect("a legal program"), &mut rng);
+        assert_eq!(report.count("shared_operand"), 0, "{report}");
+    }
+}
+
+/// A reduction of a reduction, with what may stand between.
+fn twice(rng: &mut Rng, kind: Reduction, between: bool) -> Result<Graph, OpError> {
+    let mut graph = Graph::default();
+    let mut b = GraphBuilder::new(&mut graph, loc(1));
+    let shape: Vec<usize> = (0..4).map(|_| 1 + rng.below(3)).collect();
+    let x = b.input(Fact::new(DType::F64, shape), Role::Data);
+    let first: Vec<usize> = (0..4).filter(|_| rng.coin(50)).collect();
+    let mut y = b.reduce_keepdim(kind, &x, &first)?;
+    if rng.coin(30) {
+        let wide: Vec<Dim> = b
+            .fact(&y)
+            .shape
+            .iter()
+            .filter(|d| !d.is(1))
+            .cloned()
+            .collect();
+        y = b.reshape(&y, &wide)?;
+    }
+    if between {
+        y = b.with(rng.pick(&[Pw::Mul, Pw::Div]), &y, 3.0)?;
+    }
+    let axes = (0..b.fact(&y).rank()).filter(|_| rng.coin(60)).collect();
+    let y = b.op(Reduce { kind, axes }, &[y])?;
+    graph.add_output(y);
+    Ok(graph)
+}
+
+#[test]
+fn reductions_of_reductions_become_one() {
+    let mut rng = Rng::new(23);
+    let reductions = |g: &Graph| g.iter().filter(|(_, n)| n.op.name() == "reduce").count();
+    for i in 0..seeds() {
+        let kind = rng.pick(&[
+            Reduction::Sum,
+            Reduction::Max,
+            Reduction::Min,
+            Reduction::Prod,
+        ]);
+        let between = kind == Reduction::Sum && i % 2 == 0;
+        let graph = twice(&mut rng, kind, between).expect("a legal program");
+        let (after, _) = same(&graph, &mut rng);
+        assert!(reductions(&after) <= 1, "{after}");
+    }
+}
+
+#[test]
+fn a_factor_stays_between_extremes() {
+    let mut rng = Rng::new(24);
+    for _ in 0..50 {
+        let graph = twice(&mut rng, Reduction::Max, true).expect("a legal program");
+        let (_, report) = same(&graph, &mut rng);
+        assert_eq!(report.count("reduce_of_reduce"), 0, "{report}");
+    }
+}

@@ -1,0 +1,92 @@
+//! What compiled kernels take of a multiprocessor.
+
+use super::nvrtc::Compiled;
+
+/// What a kernel takes of a multiprocessor while it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// The name of the function.
+    pub entry: String,
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes of local memory of a thread: arrays that are indexed at run time, and what is spilled.
+    pub stack: u32,
+    /// Bytes that a thread stores and loads because registers do not suffice.
+    pub spilled: u32,
+    /// Bytes of static shared memory of a block.
+    pub shared: u32,
+}
+
+impl Compiled {
+    /// What each kernel of the unit takes, in the compiler's order; empty for PTX.
+    pub fn resources(&self) -> Vec<Resources> {
+        let mut all: Vec<Resources> = Vec::new();
+        for line in self.log.lines() {
+            if let Some(rest) = line.split("Compiling entry function '").nth(1) {
+                let entry = rest.split('\'').next().unwrap_or_default().to_string();
+                all.push(Resources {
+                    entry,
+                    ..Resources::default()
+                });
+            }
+            let Some(kernel) = all.last_mut() else {
+                continue;
+            };
+            // Functions that are called have lines of their own.
+            kernel.stack += before(line, " bytes stack frame");
+            kernel.spilled += before(line, " bytes spill stores");
+            kernel.spilled += before(line, " bytes spill loads");
+            kernel.registers = kernel.registers.max(before(line, " registers"));
+            kernel.shared = kernel.shared.max(before(line, " bytes smem"));
+        }
+        all
+    }
+}
+
+/// The number in front of `unit`; 0 if the line has none.
+fn before(line: &str, unit: &str) -> u32 {
+    let Some(at) = line.find(unit) else {
+        return 0;
+    };
+    let digits = line[..at].rsplit(|c: char| !c.is_ascii_digit());
+    digits
+        .map(str::parse)
+        .next()
+        .and_then(Result::ok)
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_says_what_each_kernel_takes() {
+        let log = "\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'kiln_a' for 'sm_90a'
+ptxas info    : Function properties for kiln_a
+    40 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 128 registers, used 1 barriers, 40 bytes cumulative stack size, 8448 bytes smem
+ptxas info    : Compiling entry function 'kiln_b' for 'sm_90a'
+ptxas info    : Function properties for kiln_b
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 16 registers, used 0 barriers";
+        let compiled = Compiled {
+            image: Vec::new(),
+            log: log.into(),
+        };
+        let kernel = |entry: &str, [registers, stack, spilled, shared]: [u32; 4]| Resources {
+            entry: entry.into(),
+            registers,
+            stack,
+            spilled,
+            shared,
+        };
+        let expected = [
+            kernel("kiln_a", [128, 40, 20, 8448]),
+            kernel("kiln_b", [16, 0, 0, 0]),
+        ];
+        assert_eq!(compiled.resources(), expected);
+    }
+}

@@ -1,0 +1,191 @@
+//! Networks and training steps, written as any user of Kiln would.
+
+mod lstm;
+mod mobilenet;
+mod resnet;
+mod unet;
+
+use kiln::nn::optim::{AdamW, Optimizer, Sgd};
+use kiln::nn::{AttentionMasks, Forward, Module, TransformerDecoderLayer, TransformerEncoderLayer};
+use kiln::{
+    CompileOptions, Compiled, DType, Reduction, Result, Spec, Tensor, compile_with, no_grad,
+};
+
+use lstm::LstmCell;
+use mobilenet::MobileNetV3;
+use resnet::ResNet;
+use unet::UNet;
+
+/// A compiled program.
+#[allow(dead_code)] // whoever includes this module reads what it needs
+pub struct Workload {
+    /// Holds the weights.
+    pub model: Box<dyn Module>,
+    /// What the program is run on.
+    pub inputs: Vec<Tensor>,
+    /// The program.
+    pub program: Compiled,
+}
+
+/// Makes and compiles a workload, with random weights.
+type Make = fn(&CompileOptions) -> Result<Workload>;
+
+/// A workload's name, what it is, and how it is made.
+pub type Entry = (&'static str, &'static str, Make);
+
+/// All of them.
+pub const WORKLOADS: &[Entry] = &[
+    ("resnet50", "ResNet-50, inference, 224x224", resnet50),
+    (
+        "mobilenet",
+        "MobileNetV3-Small, inference, 224x224",
+        mobilenet,
+    ),
+    ("unet", "U-Net, inference, 128x128, 4 levels", unet),
+    (
+        "encoder",
+        "encoder block, inference, d 768, 12 heads, 256 tokens",
+        encoder,
+    ),
+    (
+        "decoder",
+        "decoder block, inference, d 768, 12 heads, 64 of 256 tokens",
+        decoder,
+    ),
+    (
+        "lstm",
+        "LSTM step, inference, 128 features, 256 hidden",
+        lstm,
+    ),
+    (
+        "resnet18-step",
+        "ResNet-18, training step, 16 images of 64x64, 1000 classes, SGD with momentum",
+        resnet18_step,
+    ),
+    (
+        "encoder-step",
+        "encoder block, training step, d 768, 12 heads, 256 tokens, batch 4, AdamW",
+        encoder_step,
+    ),
+];
+
+/// Compiles a function of `inputs` that does not change the weights.
+fn inference<M: Module + 'static>(
+    model: M,
+    inputs: Vec<Tensor>,
+    options: &CompileOptions,
+    f: impl FnOnce(&M, &[Tensor]) -> Vec<Tensor>,
+) -> Result<Workload> {
+    model.eval();
+    let specs = inputs.iter().map(Spec::like).collect::<Result<Vec<_>>>()?;
+    let program = compile_with(&specs, options, |x| no_grad(|| f(&model, x)))?;
+    Ok(Workload {
+        model: Box::new(model),
+        inputs,
+        program,
+    })
+}
+
+/// Compiles a step that gives the loss.
+fn training<M: Module + 'static>(
+    model: M,
+    mut optimizer: Optimizer,
+    inputs: Vec<Tensor>,
+    options: &CompileOptions,
+    loss: impl FnOnce(&M, &[Tensor]) -> Tensor,
+) -> Result<Workload> {
+    let specs = inputs.iter().map(Spec::like).collect::<Result<Vec<_>>>()?;
+    let program = compile_with(&specs, options, |x| {
+        optimizer.zero_grad();
+        let loss = loss(&model, x);
+        loss.backward()?;
+        optimizer.step()?;
+        Result::Ok(loss)
+    })?;
+    Ok(Workload {
+        model: Box::new(model),
+        inputs,
+        program,
+    })
+}
+
+fn images<M: Forward + 'static>(
+    model: M,
+    size: usize,
+    options: &CompileOptions,
+) -> Result<Workload> {
+    let images = Tensor::randn([1, 3, size, size], DType::F32);
+    inference(model, vec![images], options, |m, x| vec![m.forward(&x[0])])
+}
+
+fn resnet50(options: &CompileOptions) -> Result<Workload> {
+    images(ResNet::resnet50(1000)?, 224, options)
+}
+
+fn mobilenet(options: &CompileOptions) -> Result<Workload> {
+    images(MobileNetV3::small(1000)?, 224, options)
+}
+
+fn unet(options: &CompileOptions) -> Result<Workload> {
+    images(UNet::new(3, 16, 4, 2)?, 128, options)
+}
+
+fn encoder_layer() -> Result<TransformerEncoderLayer> {
+    let layer = TransformerEncoderLayer::new(768, 12)?.dim_feedforward(3072)?;
+    Ok(layer.dropout(0.0)?.batch_first(true)?.gelu())
+}
+
+fn encoder(options: &CompileOptions) -> Result<Workload> {
+    let tokens = Tensor::randn([1, 256, 768], DType::F32);
+    inference(encoder_layer()?, vec![tokens], options, |m, x| {
+        vec![m.forward(&x[0])]
+    })
+}
+
+fn decoder(options: &CompileOptions) -> Result<Workload> {
+    let layer = TransformerDecoderLayer::new(768, 12)?.dim_feedforward(3072)?;
+    let layer = layer.dropout(0.0)?.batch_first(true)?.gelu();
+    let tokens = Tensor::randn([1, 64, 768], DType::F32);
+    let memory = Tensor::randn([1, 256, 768], DType::F32);
+    let causal = AttentionMasks {
+        is_causal: true,
+        ..AttentionMasks::default()
+    };
+    inference(layer, vec![tokens, memory], options, |m, x| {
+        let none = AttentionMasks::default();
+        vec![m.forward_with(&x[0], &x[1], causal, none)]
+    })
+}
+
+fn lstm(options: &CompileOptions) -> Result<Workload> {
+    let sizes = [[4, 128], [4, 256], [4, 256]];
+    let inputs = sizes.map(|s| Tensor::randn(s, DType::F32)).to_vec();
+    inference(LstmCell::new(128, 256)?, inputs, options, |m, x| {
+        m.forward(&x[0], &x[1], &x[2]).to_vec()
+    })
+}
+
+fn resnet18_step(options: &CompileOptions) -> Result<Workload> {
+    let model = ResNet::resnet18(1000)?;
+    let images = Tensor::randn([16, 3, 64, 64], DType::F32);
+    let labels = Tensor::arange(0, 16, 1) * 61;
+    let rule = Sgd {
+        lr: 0.01,
+        momentum: 0.9,
+        ..Sgd::default()
+    };
+    let optimizer = Optimizer::new(&model.parameters(), rule)?;
+    training(model, optimizer, vec![images, labels], options, |m, x| {
+        let scores = m.forward(&x[0]);
+        scores.cross_entropy(&x[1], None, -100, Reduction::Mean, 0.0)
+    })
+}
+
+fn encoder_step(options: &CompileOptions) -> Result<Workload> {
+    let model = encoder_layer()?;
+    let batch = [0, 1].map(|_| Tensor::randn([4, 256, 768], DType::F32));
+    let optimizer = Optimizer::new(&model.parameters(), AdamW::default())?;
+    training(model, optimizer, batch.to_vec(), options, |m, x| {
+        m.forward(&x[0]).mse_loss(&x[1], Reduction::Mean)
+    })
+}
