@@ -200,7 +200,7 @@ impl Buffer {
             return Ok(self.clone());
         };
         let mut storage = Storage::new(self.storage.len())?;
-        memory.device().download(memory, storage.bytes_mut())?;
+        memory.device().download(memory, 0, storage.bytes_mut())?;
         Ok(Buffer::new(
             self.dtype,
             self.shape.clone(),
