@@ -118,7 +118,7 @@ fn run_one(graph: &Graph, seed: u64, settings: &Settings) -> Result<Vec<&'static
 }
 
 fn progress(seed: u64, seeds: u64) {
-    if seed % 100 == 0 {
+    if seed.is_multiple_of(100) {
         eprintln!("  program {seed} of {seeds}");
     }
 }

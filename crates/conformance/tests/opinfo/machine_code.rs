@@ -1,10 +1,9 @@
 //! Machine code of the kernels that the samples run as: it fits the architectures it is made for, and
 //! products of 16-bit floats use tensor cores.
 
-use super::samples::goldens;
 use kiln_base::cuda::{CudaKernel, PRELUDE};
 use kiln_base::plan::{Kernel, Plan};
-use kiln_conformance::{Case, ids, record};
+use kiln_conformance::{Case, Folder, ids, record};
 use kiln_runtime::cuda::{Code, Nvrtc, Resources};
 use kiln_tensor::{CompileOptions, Device, compile_with};
 use std::collections::BTreeMap;
@@ -58,10 +57,11 @@ fn machine_code_fits() {
 
 /// The kernels of one of every so many cases.
 fn kernels(device: Device, every: usize) -> Kernels {
-    let (_folder, root) = goldens("machine-code");
+    let folder = Folder::opinfo("machine-code").unwrap();
+    let root = folder.path();
     let mut kernels = Kernels::new();
-    for id in ids(&root).unwrap().iter().step_by(every) {
-        let case = Case::load(&root, id).unwrap().on(device);
+    for id in ids(root).unwrap().iter().step_by(every) {
+        let case = Case::load(root, id).unwrap().on(device);
         let tensors = record(&case);
         if tensors.is_empty() || tensors.iter().any(|t| t.error().is_some()) {
             continue;

@@ -124,7 +124,7 @@ fn table(
 
 /// The CPU's generator draws the same numbers everywhere; `x` on the device.
 fn randn(shape: impl AsRef<[usize]>, dtype: kiln_tensor::DType, device: Device) -> Result<Tensor> {
-    let x = Tensor::randn(shape.as_ref().to_vec(), kiln_tensor::DType::F32);
+    let x = Tensor::randn(shape.as_ref(), kiln_tensor::DType::F32);
     let x = x.to_dtype(dtype).to(device);
     x.realize()?;
     Ok(x)
