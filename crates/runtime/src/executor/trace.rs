@@ -117,7 +117,9 @@ fn copied(storage: &Storage, offset: usize, len: usize) -> Result<Vec<u8>> {
     match storage.gpu() {
         Some(memory) => {
             let first = storage.ptr() as usize - memory.ptr() as usize;
-            memory.device().download(memory, first + offset, &mut bytes)?;
+            memory
+                .device()
+                .download(memory, first + offset, &mut bytes)?;
         }
         // SAFETY: binding proved that the buffer lies within the storage, and no step is running.
         None => unsafe {
