@@ -177,12 +177,8 @@ fn graphviz_sees_every_node_and_edge() {
     }
     // Quotes in strings are escaped, so their number in a line is even.
     let even = |l: &str| {
-        l.replace("\\\\", "")
-            .replace("\\\"", "")
-            .matches('"')
-            .count()
-            % 2
-            == 0
+        let bare = l.replace("\\\\", "").replace("\\\"", "");
+        bare.matches('"').count().is_multiple_of(2)
     };
     assert!(dot.lines().all(even));
 }

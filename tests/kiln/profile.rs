@@ -26,7 +26,8 @@ fn named<'p>(found: &'p Profile, op: &str) -> Vec<&'p kiln::profiler::KernelEven
 #[test]
 fn kernels_of_reads_and_of_compiled_functions_are_counted() {
     let (a, b) = (matrix(48, 32), matrix(32, 40));
-    (a.realize().unwrap(), b.realize().unwrap());
+    a.realize().unwrap();
+    b.realize().unwrap();
     let spec = Spec::new(DType::F32, ["n".into(), 32.into()]);
     let f = compile(&[spec], |x| x[0].matmul(&b).relu().sum([1], false)).unwrap();
     let (out, found) = profile(|| {
