@@ -159,6 +159,49 @@ fn custom_operators_run_there() {
 }
 
 #[test]
+fn a_step_after_a_failed_one_gives_its_error_and_training_goes_on() {
+    let Some(gpu) = device() else { return };
+    let train = |labels: &[[i64; 4]]| {
+        kiln::manual_seed(5);
+        let net = Linear::new(3, 2).unwrap();
+        net.to(gpu).unwrap();
+        let rule = Adam {
+            lr: 0.1,
+            ..Adam::default()
+        };
+        let mut optimizer = Optimizer::new(&net.parameters(), rule).unwrap();
+        let x = matrix(4, 3).to(gpu);
+        let mut errors = Vec::new();
+        for labels in labels {
+            optimizer.zero_grad();
+            let y = Tensor::from_slice(labels, [4]).to(gpu);
+            let logits = net.forward(&x);
+            let loss = logits.cross_entropy(&y, None, -100, kiln::Reduction::Mean, 0.0);
+            loss.backward().unwrap();
+            errors.push(optimizer.step().err());
+        }
+        let parameters: Vec<Vec<f32>> = net.parameters().iter().map(|p| floats(&p.get())).collect();
+        (errors, parameters)
+    };
+    let (good, bad) = ([0, 1, 1, 0], [0, 1, 7, 0]);
+    // The step behind the bad one is lost with it; the others are as if neither had been.
+    let (errors, found) = train(&[good, good, bad, good, good, good]);
+    let kinds: Vec<Option<ErrorKind>> = errors
+        .iter()
+        .map(|e| e.as_ref().map(|e| e.kind()))
+        .collect();
+    assert_eq!(kinds, [None, None, None, Some(ErrorKind::Data), None, None]);
+    let text = errors[3].as_ref().unwrap().to_string();
+    assert!(
+        text.contains("index 7 is outside 0..2") && text.contains("cross_entropy"),
+        "{text}"
+    );
+    let (errors, wanted) = train(&[good, good, good, good]);
+    assert!(errors.iter().all(Option::is_none));
+    assert_eq!(found, wanted);
+}
+
+#[test]
 fn an_error_is_told_by_what_depends_on_it_and_by_synchronize() {
     let Some(gpu) = device() else { return };
     let table = matrix(4, 3).to(gpu);

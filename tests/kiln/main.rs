@@ -1,6 +1,7 @@
 //! Whole-system tests: one binary, a module for each claim about the whole.
 
 mod access;
+mod anomaly;
 mod autograd;
 mod bias_before_norm;
 mod checkpointing;
@@ -24,11 +25,13 @@ mod ops;
 mod plan_cache;
 mod pretrained;
 mod printing;
+mod profile;
 mod random;
 mod reading;
 mod rules;
 mod seeded_bugs;
 mod vars;
+mod verify;
 mod views;
 mod worked_examples;
 

@@ -1,7 +1,7 @@
 //! Every rewrite rule on the engine: programs made for a rule fire it, and give what the reference gives.
 
 use crate::oracle::{Engine, Oracle};
-use kiln_base::prim::Reduction;
+use kiln_base::prim::{Reduction, ScatterKind};
 use kiln_base::{DType, Dim, Scalar};
 use kiln_compiler::Options;
 use kiln_ir::fuzz::{Rng, random_inputs};
@@ -210,6 +210,18 @@ const CASES: &[Case] = &[
         let wide = m.b.broadcast_to(&x, &[Dim::from(3usize), Dim::from(c)])?;
         let y = m.b.reduce_keepdim(Reduction::Max, &wide, &[0])?;
         m.pw(Pw::Exp, &[y])
+    }),
+    ("scatter_of_one", |m| {
+        let (n, c) = (m.size(), m.size());
+        let x = m.data(&[n, c]);
+        let index =
+            m.b.full(c as i64 - 1, DType::I64, &[Dim::from(n), Dim::ONE])?;
+        let read = m.b.op(ops::Gather { axis: 1 }, &[x, index])?;
+        let kind = ScatterKind::Sum;
+        let zeros = m.b.full(0.0, DType::F32, &[Dim::from(n), Dim::from(c)])?;
+        let y =
+            m.b.op(ops::Scatter { axis: 1, kind }, &[zeros, index, read])?;
+        m.pw(Pw::Mul, &[y, read])
     }),
     ("scaled_product", |m| {
         let (x, w, conv, o) = m.conv();

@@ -256,7 +256,10 @@ impl Cache {
                 .enumerate()
                 .filter_map(is_input)
                 .collect(),
-            explain: compilation.explain,
+            explain: Explain {
+                stages: None,
+                ..compilation.explain
+            },
         })
     }
 

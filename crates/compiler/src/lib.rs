@@ -1,15 +1,24 @@
 //! The compiler driver: the pipeline as one readable list, the memory plan and the plan cache.
 
+mod anomaly;
+mod bisect;
 mod cache;
+mod dump;
 mod explain;
 mod join;
 mod pipeline;
 mod place;
+mod stages;
 mod variant;
+mod verify;
 
+pub use anomaly::{Anomaly, first_anomaly};
+pub use bisect::{Bisection, bisect, bisect_with};
 pub use cache::{Cache, CacheStats, Found, Recorded, Recording};
 pub use explain::{Explain, KernelInfo, marker};
-pub use pipeline::{Compilation, CompileError, Options, compile};
+pub use pipeline::{Compilation, CompileError, Options, compile, compile_with};
+pub use stages::Stages;
+pub use verify::{KernelCheck, Verification, verify};
 
 /// The hasher of structures: fast, and the same in every process.
 pub type StructureHasher = xxhash_rust::xxh3::Xxh3Default;

@@ -1,11 +1,14 @@
 //! Graph in, plan out.
 
+use crate::dump::Dump;
 use crate::explain::{Explain, marked};
 use crate::place;
+use crate::stages::{Stages, with_lines};
 use kiln_codegen as codegen;
 use kiln_ir::{Graph, Loc, Op, Role, Target};
 use kiln_optimize as optimize;
 use kiln_runtime::{Error as RunError, Executable, cuda};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// How to compile.
@@ -59,6 +62,9 @@ pub enum CompileError {
     /// The device, its driver or its compiler is missing or failed.
     #[error("{0}")]
     Device(String),
+    /// What the stages gave can't be written where the environment asks for it.
+    #[error("{0}")]
+    Dump(String),
     /// A defect in the compiler.
     #[error("internal error of the compiler: {0}")]
     Internal(String),
@@ -73,6 +79,8 @@ pub struct Compilation {
     pub outputs: Vec<Option<usize>>,
     /// What was done and why.
     pub explain: Explain,
+    /// What the stages gave.
+    pub stages: Arc<Stages>,
 }
 
 /// Compiles a graph: the whole pipeline.
@@ -88,12 +96,30 @@ pub fn compile(
     locs: &[Loc],
     options: &Options,
 ) -> Result<Compilation, CompileError> {
+    compile_with(graph, locs, options, optimize::passes())
+}
+
+/// [`compile`] with another list of passes, for tests and experiments.
+///
+/// # Errors
+/// As for [`compile`].
+pub fn compile_with(
+    graph: &Graph,
+    locs: &[Loc],
+    options: &Options,
+    passes: &[optimize::Pass],
+) -> Result<Compilation, CompileError> {
     let start = Instant::now();
     let graph = written_inputs_are_data(graph);
-    let (optimized, fired) = run_passes(graph.clone(), options)?;
+    let mut dump = Dump::new()?;
+    if dump.on() {
+        dump.graph("recorded", &with_lines(graph.clone(), locs))?;
+    }
+    let (optimized, fired) = run_passes(graph.clone(), options, passes, &mut dump, locs)?;
     let program = lower(&optimized, options)?;
     let placed = place::place(&optimized, &program)?;
     let mut explain = Explain::new(&optimized, &program, &placed, &fired, locs);
+    let stages = Arc::new(Stages::new(graph, optimized, program, &placed, locs));
     let (plan, outputs) = (placed.plan, placed.outputs);
     let internal = |e: RunError| match e {
         RunError::Cuda(text) => CompileError::Device(text),
@@ -112,12 +138,16 @@ pub fn compile(
     let executable = executable.map_err(internal)?;
     if sized {
         explain.memory = Some(executable.memory(&[]).map_err(internal)?);
+        explain.temporaries = executable.temporaries(&[]).map_err(internal)?;
     }
+    explain.stages = Some(stages.clone());
     explain.time = start.elapsed();
+    dump.lowered(&stages, &explain)?;
     Ok(Compilation {
         executable,
         outputs,
         explain,
+        stages,
     })
 }
 
@@ -136,7 +166,13 @@ fn written_inputs_are_data(graph: &Graph) -> Graph {
 }
 
 /// Optimises, takes composites apart, and optimises what that leaves.
-fn run_passes(graph: Graph, options: &Options) -> Result<(Graph, optimize::Report), CompileError> {
+fn run_passes(
+    graph: Graph,
+    options: &Options,
+    list: &[optimize::Pass],
+    dump: &mut Dump,
+    locs: &[Loc],
+) -> Result<(Graph, optimize::Report), CompileError> {
     let engine = match options.gpu {
         None => optimize::Engine::Cpu,
         Some(_) => optimize::Engine::Gpu,
@@ -145,16 +181,25 @@ fn run_passes(graph: Graph, options: &Options) -> Result<(Graph, optimize::Repor
         let graph = optimize::decompose(graph, engine);
         return Ok((graph, optimize::Report::default()));
     }
-    let internal = |e: optimize::OptimizeError| CompileError::Internal(e.to_string());
     let mut passes = optimize::Options {
         exact: options.exact,
         max_patches: options.max_patches,
         ..optimize::Options::default()
     };
-    let (graph, mut report) = optimize::optimize(graph, &passes).map_err(internal)?;
+    let mut run = |graph: Graph, passes: &optimize::Options| {
+        let mut dumped = Ok(());
+        let mut seen = |pass: &optimize::Pass, graph: &Graph| {
+            if dump.on() && dumped.is_ok() {
+                dumped = dump.graph(pass.name, &with_lines(graph.clone(), locs));
+            }
+        };
+        let done = optimize::optimize_seen(graph, list, passes, &mut seen);
+        dumped?;
+        done.map_err(|e| CompileError::Internal(e.to_string()))
+    };
+    let (graph, mut report) = run(graph, &passes)?;
     passes.max_patches = options.max_patches.map(|n| n - report.fired.len().min(n));
-    let graph = optimize::decompose(graph, engine);
-    let (graph, rest) = optimize::optimize(graph, &passes).map_err(internal)?;
+    let (graph, rest) = run(optimize::decompose(graph, engine), &passes)?;
     report.fired.extend(rest.fired);
     report.stopped |= rest.stopped;
     report.nodes_after = rest.nodes_after;

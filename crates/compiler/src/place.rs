@@ -21,6 +21,19 @@ pub(crate) struct Placed {
     pub outputs: Vec<Option<usize>>,
     /// Which launches start together with another.
     pub joined: Vec<bool>,
+    /// The launches of the *prepare* steps, in order.
+    pub prepare: Vec<usize>,
+    /// The launches of the *run* steps, in order.
+    pub run: Vec<usize>,
+}
+
+impl Placed {
+    /// The position of a launch among the steps of its part.
+    pub(crate) fn step(&self, launch: usize) -> usize {
+        let mut lists = [&self.prepare, &self.run].into_iter();
+        let found = lists.find_map(|list| list.iter().position(|l| *l == launch));
+        found.unwrap_or(launch)
+    }
 }
 
 /// Decides when launches run and where buffers live.
@@ -90,6 +103,8 @@ fn arrange(graph: &Graph, program: &Program, mut order: Order) -> Placed {
         plan,
         outputs: positions,
         joined,
+        run: groups.concat(),
+        prepare: order.prepare,
     }
 }
 

@@ -34,13 +34,26 @@ pub fn bisect_with(
     if all_right || !run(Some(0))?.0 {
         return None;
     }
-    let (mut right, mut wrong) = (0, fired.len());
+    let first = first_wrong(fired.len(), |n| run(Some(n)).map(|r| r.0).ok_or(()));
+    fired.into_iter().nth(first.ok()?)
+}
+
+/// The position of the first of `patches` patches after which `is_right` says no, where it says yes
+/// after none and no after all of them.
+///
+/// # Errors
+/// What `is_right` returns.
+pub fn first_wrong<E>(
+    patches: usize,
+    mut is_right: impl FnMut(usize) -> Result<bool, E>,
+) -> Result<usize, E> {
+    let (mut right, mut wrong) = (0, patches);
     while wrong - right > 1 {
         let middle = right + (wrong - right) / 2;
-        match run(Some(middle))? {
-            (true, _) => right = middle,
-            (false, _) => wrong = middle,
+        match is_right(middle)? {
+            true => right = middle,
+            false => wrong = middle,
         }
     }
-    fired.into_iter().nth(right)
+    Ok(right)
 }

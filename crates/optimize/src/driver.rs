@@ -28,6 +28,19 @@ pub fn optimize_with(
     passes: &[Pass],
     options: &Options,
 ) -> Result<(Graph, Report), OptimizeError> {
+    optimize_seen(graph, passes, options, &mut |_, _| {})
+}
+
+/// [`optimize_with`], showing `seen` each pass that changed the graph and what it became.
+///
+/// # Errors
+/// As for [`optimize`].
+pub fn optimize_seen(
+    graph: Graph,
+    passes: &[Pass],
+    options: &Options,
+    seen: &mut dyn FnMut(&Pass, &Graph),
+) -> Result<(Graph, Report), OptimizeError> {
     let names: Vec<&str> = passes.iter().map(|p| p.name).collect();
     for name in options.passes.names() {
         if !names.contains(&name.as_str()) {
@@ -49,7 +62,7 @@ pub fn optimize_with(
         nodes_before: graph.len(),
         ..Report::default()
     };
-    let graph = run_list(graph, &selected, options, &mut report, 0)?;
+    let graph = run_list(graph, &selected, options, &mut report, 0, seen)?;
     report.nodes_after = graph.len();
     Ok((graph, report))
 }
@@ -60,11 +73,13 @@ fn run_list(
     options: &Options,
     report: &mut Report,
     depth: usize,
+    seen: &mut dyn FnMut(&Pass, &Graph),
 ) -> Result<Graph, OptimizeError> {
     for id in graph.ids() {
         for body in graph.node_mut(id).op.bodies_mut() {
             let before = report.fired.len();
-            let inner = run_list(Graph::clone(body), passes, options, report, depth + 1)?;
+            let body_of = Graph::clone(body);
+            let inner = run_list(body_of, passes, options, report, depth + 1, &mut |_, _| {})?;
             if report.fired.len() > before {
                 *body = Arc::new(inner);
             }
@@ -76,7 +91,11 @@ fn run_list(
         }
         let before = report.fired.len();
         for pass in passes {
+            let fired = report.fired.len();
             graph = run_pass(graph, pass, options, report, depth)?;
+            if report.fired.len() > fired {
+                seen(pass, &graph);
+            }
         }
         if report.fired.len() == before || report.stopped {
             break;

@@ -36,8 +36,8 @@ mod rewriter;
 mod sums;
 mod view;
 
-pub use bisect::{bisect, bisect_with};
-pub use driver::{optimize, optimize_with};
+pub use bisect::{bisect, bisect_with, first_wrong};
+pub use driver::{optimize, optimize_seen, optimize_with};
 pub use error::OptimizeError;
 pub use options::{Options, Select};
 pub use pass::{Pass, Rule, Run, passes};

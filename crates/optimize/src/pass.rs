@@ -2,7 +2,7 @@
 
 use crate::passes::{
     broadcasts, centring, common_subexpressions, constant_fold, dead_code, folding, identities,
-    loop_values, merging, padding, products, reductions, slices, views,
+    loop_values, merging, padding, products, reductions, scatters, slices, views,
 };
 use crate::{OptimizeError, Patch, Rewriter, View};
 use kiln_ir::NodeId;
@@ -49,6 +49,7 @@ pub fn passes() -> &'static [Pass] {
         slices::PASS,
         padding::PASS,
         broadcasts::PASS,
+        scatters::PASS,
         products::PASS,
         constant_fold::PASS,
         common_subexpressions::PASS,

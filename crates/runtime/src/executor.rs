@@ -6,6 +6,7 @@ mod control;
 mod gpu;
 mod profile;
 mod run;
+mod trace;
 
 use crate::buffer::Buffer;
 use crate::cuda;
@@ -13,12 +14,14 @@ use crate::error::{Error, Result};
 use crate::memory::{ALIGN, Storage};
 use crate::simd::Level;
 use bound::Bound;
+pub use bound::MemoryBlock;
 use kiln_base::plan::{Plan, Role, Site};
-pub use profile::StepTime;
+pub use profile::{StepEvent, StepTime};
 use run::Prepared;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+pub use trace::{Traced, Tracer};
 
 /// Bindings kept for reuse.
 const BINDINGS: usize = 16;
@@ -200,7 +203,7 @@ impl Executable {
             for (i, moved) in self.bring(inputs)? {
                 inputs[i] = moved;
             }
-            run::run(self, &bound, run::Inputs::Owned { inputs, donate })
+            run::run(self, &bound, run::Inputs::Owned { inputs, donate }, None)
         })
     }
 
@@ -209,6 +212,10 @@ impl Executable {
     /// # Errors
     /// As for [`Executable::run`].
     pub fn run_shared(&self, inputs: &[Buffer]) -> Result<Vec<Buffer>> {
+        self.shared(inputs, None)
+    }
+
+    fn shared(&self, inputs: &[Buffer], tracer: Option<&mut dyn Tracer>) -> Result<Vec<Buffer>> {
         guarded(|| {
             let bound = self.bind(inputs)?;
             inputs.iter().try_for_each(Buffer::settled)?;
@@ -216,7 +223,7 @@ impl Executable {
             for (i, moved) in self.bring(&inputs)? {
                 inputs.to_mut()[i] = moved;
             }
-            run::run(self, &bound, run::Inputs::Shared(&inputs))
+            run::run(self, &bound, run::Inputs::Shared(&inputs), tracer)
         })
     }
 
@@ -234,6 +241,15 @@ impl Executable {
             }
             Ok(self.bound(values)?.report)
         })
+    }
+
+    /// The temporaries of runs with these symbol values, in the order of their first use.
+    ///
+    /// # Errors
+    /// If the values do not fit the plan.
+    pub fn temporaries(&self, values: &[i64]) -> Result<Vec<MemoryBlock>> {
+        self.memory(values)?;
+        guarded(|| Ok(self.bound(values)?.blocks.clone()))
     }
 
     /// What has been done so far.
@@ -329,7 +345,7 @@ impl Executable {
             return Ok(found);
         }
         self.counts.prepares.fetch_add(1, Ordering::Relaxed);
-        let storages = run::prepare(self, bound, inputs)?;
+        let storages = run::prepare(self, bound, inputs, None)?;
         let made = Arc::new(Prepared {
             ids,
             values: values.to_vec(),

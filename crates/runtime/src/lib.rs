@@ -32,6 +32,8 @@ mod tile;
 
 pub use buffer::Buffer;
 pub use error::{Error, Result};
-pub use executor::{Executable, MemoryReport, Stats, StepTime};
+pub use executor::{
+    Executable, MemoryBlock, MemoryReport, Stats, StepEvent, StepTime, Traced, Tracer,
+};
 pub use kiln_base::{Element, custom as custom_ops};
 pub use simd::Level;

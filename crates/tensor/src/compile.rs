@@ -149,6 +149,8 @@ impl Builder<'_> {
             results: (0..outputs.len()).map(position).collect::<Result<_>>()?,
             executable: compilation.executable,
             explain: compilation.explain,
+            stages: compilation.stages,
+            options,
             device,
             specs: self.specs.to_vec(),
             bindings,

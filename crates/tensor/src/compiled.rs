@@ -1,16 +1,20 @@
 //! Running a compiled function.
 
 use crate::gather::Gather;
-use crate::outcome::{Blame, Stored};
+use crate::outcome::{self, Blame, Stored};
 use crate::var::Busy;
-use crate::{Device, DimSpec, Error, ErrorKind, Result, Spec, Tensor, Var, random, realize};
+use crate::{
+    Device, DimSpec, Error, ErrorKind, Result, Spec, Tensor, Var, anomaly, profiler, random,
+    realize,
+};
 use kiln_base::plan::Plan;
 use kiln_base::{Dim, Loc};
-use kiln_compiler::Explain;
+use kiln_compiler::{Explain, Options, Stages};
 use kiln_ir::Role;
 use kiln_runtime::{Buffer, Executable};
 use smallvec::SmallVec;
 use std::panic::Location;
+use std::sync::Arc;
 
 /// Where a plan input comes from at each run.
 pub(crate) enum Binding {
@@ -28,6 +32,8 @@ pub(crate) enum Binding {
 pub struct Compiled {
     pub(crate) executable: Executable,
     pub(crate) explain: Explain,
+    pub(crate) stages: Arc<Stages>,
+    pub(crate) options: Options,
     pub(crate) device: Device,
     pub(crate) specs: Vec<Spec>,
     pub(crate) bindings: Vec<Binding>,
@@ -61,11 +67,23 @@ impl Compiled {
     #[track_caller]
     pub fn run(&self, arguments: &[&Tensor]) -> Result<Vec<Tensor>> {
         let loc = Location::caller();
+        if anomaly::is_anomaly_enabled() {
+            let (graph, gpu) = (self.stages.recorded.clone(), self.options.gpu);
+            let inputs = self.inputs(arguments, loc)?;
+            anomaly::check(&self.gather, graph, gpu, &inputs, loc)?;
+        }
         self.check(arguments, loc)?;
         realize::realize_at(arguments, loc)?;
         // Everything but the cells that are written is read before those are locked: a run that waits
         // for a cell holds none.
-        let keys = self.reserve(arguments);
+        let counts = self.draws(arguments);
+        let keys = match counts.is_empty() {
+            true => SmallVec::new(),
+            false => keys(
+                random::reserve_default(counts.iter().sum::<i64>() as u64),
+                &counts,
+            ),
+        };
         let mut inputs: SmallVec<[Option<Buffer>; 8]> = SmallVec::new();
         for binding in &self.bindings {
             inputs.push(self.input(binding, arguments, &keys, loc)?);
@@ -74,7 +92,9 @@ impl Compiled {
         let mut inputs = self.with_written(inputs, loc)?;
         let donated = self.donate(&busy);
         let donate: SmallVec<[bool; 8]> = (0..inputs.len()).map(|i| donated.contains(&i)).collect();
-        let result = self.executable.run(&mut inputs, &donate);
+        let result = profiler::watched(&self.executable, &self.explain, &mut inputs, loc, |i| {
+            self.executable.run(i, &donate)
+        });
         let values = match result {
             Ok(values) => values,
             Err(e) => {
@@ -171,24 +191,46 @@ impl Compiled {
         buffer.map_err(|e| realize::run_error(e, &self.gather, loc))
     }
 
-    /// Seed and offset of each use of a generator: consecutive ranges in recording order, as if the
-    /// function had been recorded lazily.
-    fn reserve(&self, arguments: &[&Tensor]) -> SmallVec<[[i64; 2]; 2]> {
-        if self.keys.is_empty() {
-            return SmallVec::new();
-        }
+    /// How many numbers each use of a generator draws.
+    fn draws(&self, arguments: &[&Tensor]) -> SmallVec<[i64; 2]> {
         let values: SmallVec<[i64; 4]> = self
             .symbols
             .iter()
             .map(|(a, axis)| arguments[*a].dims()[*axis].as_const().unwrap_or(0))
             .collect();
-        let counts: SmallVec<[i64; 2]> = self.keys.iter().map(|c| c.eval(&values)).collect();
-        let [seed, mut offset] = random::reserve_default(counts.iter().sum::<i64>() as u64);
-        let take = |count: &i64| {
-            offset = offset.wrapping_add(*count);
-            [seed, offset.wrapping_sub(*count)]
+        self.keys.iter().map(|c| c.eval(&values)).collect()
+    }
+
+    /// The inputs of a run that changes nothing: values of cells as they are, random numbers as the
+    /// next run draws them.
+    pub(crate) fn inputs(
+        &self,
+        arguments: &[&Tensor],
+        loc: &'static Location<'static>,
+    ) -> Result<Vec<Buffer>> {
+        self.check(arguments, loc)?;
+        realize::realize_at(arguments, loc)?;
+        let keys = keys(
+            random::get_rng_state().map(|w| w as i64),
+            &self.draws(arguments),
+        );
+        let bindings = self.bindings.iter();
+        let input = |binding: &Binding| match binding {
+            Binding::Var(v) => {
+                let current = self.vars[*v].cell.idle().current.clone();
+                self.value(&current, loc)
+            }
+            binding => {
+                let known = self.input(binding, arguments, &keys, loc)?;
+                known.ok_or_else(|| self.missing(loc))
+            }
         };
-        counts.iter().map(take).collect()
+        bindings.map(input).collect()
+    }
+
+    fn missing(&self, loc: &'static Location<'static>) -> Error {
+        let text = "an input has no value";
+        Error::new(ErrorKind::Internal, "Compiled::run", text, loc)
     }
 
     /// The inputs with the values of the locked cells filled in.
@@ -205,14 +247,7 @@ impl Compiled {
                     Binding::Var(v) if buffer.is_none() => {
                         self.value(&self.vars[*v].cell.now(), loc)
                     }
-                    _ => buffer.ok_or_else(|| {
-                        Error::new(
-                            ErrorKind::Internal,
-                            "Compiled::run",
-                            "an input has no value",
-                            loc,
-                        )
-                    }),
+                    _ => buffer.ok_or_else(|| self.missing(loc)),
                 });
         filled.collect()
     }
@@ -245,7 +280,8 @@ impl Compiled {
     ) {
         let mut stored = Vec::new();
         for w in &self.writes {
-            let (cell, new) = (&self.vars[w.var].cell, &values[w.output]);
+            let cell = &self.vars[w.var].cell;
+            let new = outcome::assigned(&values[w.output], values);
             let Some(b) = busy.iter().find(|b| b.cell().id == cell.id) else {
                 continue;
             };
@@ -254,7 +290,7 @@ impl Compiled {
             let input = w.input.filter(|i| donated.contains(i));
             let left = input.map(|input| &left[input]);
             let old = state.realized.clone();
-            stored.extend(Stored::new(cell, new, &leaf, old, left));
+            stored.extend(Stored::new(cell, &new, &leaf, old, left));
             state.set(leaf);
         }
         let called = |node: u32| {
@@ -301,6 +337,16 @@ impl Compiled {
     pub fn loc(&self) -> Loc {
         Loc::from(self.loc)
     }
+}
+
+/// Seed and offset of each use of a generator: consecutive ranges in recording order, as if the function
+/// had been recorded lazily.
+fn keys([seed, mut offset]: [i64; 2], counts: &[i64]) -> SmallVec<[[i64; 2]; 2]> {
+    let take = |count: &i64| {
+        offset = offset.wrapping_add(*count);
+        [seed, offset.wrapping_sub(*count)]
+    };
+    counts.iter().map(take).collect()
 }
 
 impl std::fmt::Debug for Compiled {

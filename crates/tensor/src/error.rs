@@ -31,6 +31,9 @@ pub enum ErrorKind {
     Op,
     /// Values were wrong when the program ran: an index out of range, an integer division by zero.
     Data,
+    /// An operation made a NaN or an infinity, where these are looked for; see
+    /// [`detect_anomaly`](crate::detect_anomaly).
+    Anomaly,
     /// A value was asked for while recording inside `compile`.
     ReadWhileCompiling,
     /// A `Var` can't take a value.

@@ -4,6 +4,7 @@
 //! [`Var`] is a cell that holds a tensor and can be assigned another one. See the crate `kiln` for the
 //! guide.
 
+mod anomaly;
 mod autograd;
 mod boundary;
 mod caller;
@@ -26,6 +27,7 @@ mod node;
 mod ops;
 mod outcome;
 mod print;
+pub mod profiler;
 mod promote;
 mod random;
 mod realize;
@@ -37,7 +39,9 @@ mod spec;
 mod strides;
 mod trace;
 mod var;
+mod verify;
 
+pub use anomaly::{AnomalyMode, detect_anomaly, is_anomaly_enabled, set_detect_anomaly};
 pub use autograd::{
     GradMode, GradOptions, HookHandle, checkpoint, custom_function, enable_grad, grad, grad_with,
     gradcheck, is_grad_enabled, jvp, no_grad, set_grad_enabled, vjp,
@@ -53,7 +57,10 @@ pub use device::{Device, set_threads, threads};
 pub use error::{Error, ErrorKind, Result};
 pub use kiln_base::custom::{ArrayView, ArrayViewMut, CudaFunction, CudaGrid, KernelError};
 pub use kiln_base::{DType, Dim, Scalar};
-pub use kiln_compiler::{CacheStats, Explain, KernelInfo, Options as CompileOptions};
+pub use kiln_compiler::{
+    Bisection, CacheStats, Explain, KernelCheck, KernelInfo, Options as CompileOptions,
+    Verification,
+};
 pub use kiln_ir::Fact;
 pub use kiln_runtime::{Executable, Level, MemoryReport, StepTime, memory};
 pub use names::DimNames;

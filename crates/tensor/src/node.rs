@@ -41,6 +41,8 @@ pub(crate) struct Node {
     pub(crate) error: Option<Error>,
     /// The function that the user called, where it isn't the op's own name.
     pub(crate) called: &'static str,
+    /// Where `backward` was called, for what it recorded.
+    pub(crate) backward: Option<&'static Location<'static>>,
     /// Later nodes have larger ones.
     pub(crate) serial: u64,
     /// Tensor handles, as opposed to operands of other nodes.
@@ -94,6 +96,7 @@ impl Node {
             loc,
             error: None,
             called,
+            backward: None,
             serial: serial(),
             handles: AtomicUsize::new(0),
             saved: AtomicUsize::new(0),

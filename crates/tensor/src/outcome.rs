@@ -53,6 +53,15 @@ impl Stored {
     }
 }
 
+/// A value that a run gives to a cell: it is taken back with the others if the run fails, so whoever
+/// depends on it waits too.
+pub(crate) fn assigned(value: &Buffer, values: &[Buffer]) -> Buffer {
+    match values.iter().find_map(Buffer::outcome) {
+        Some(outcome) => value.clone().depending_on(outcome),
+        None => value.clone(),
+    }
+}
+
 impl Blame {
     /// Keeps what is needed with the outcome of the run that gave these values, if it may still have a
     /// data error. `called` gives the function and the line of a node.

@@ -6,7 +6,7 @@ use crate::node::{Operand, State, Tensor};
 use crate::outcome::{self, Blame, Stored};
 use crate::recording::Recording;
 use crate::var::Busy;
-use crate::{Device, Error, ErrorKind, Result, scope};
+use crate::{Device, Error, ErrorKind, Result, anomaly, profiler, scope};
 use kiln_base::{DType, Loc, Scalar};
 use kiln_compiler::{Cache, CacheStats, CompileError, Found, Options};
 use kiln_ir::{Op, Output, Role, Target, Value};
@@ -447,8 +447,15 @@ impl Run {
             _ => None,
         });
         let numbers: Vec<(Scalar, DType)> = numbers.collect();
+        let graph = anomaly::is_anomaly_enabled().then(|| recording.to_graph());
         drop(recording);
-        let result = self.execute(&found, &numbers);
+        if let Some(graph) = graph
+            && let Err(e) = self.look_for_anomalies(graph, loc)
+        {
+            self.roll_back();
+            return Err(e);
+        }
+        let result = self.execute(&found, &numbers, loc);
         match result {
             Ok((values, left)) => {
                 self.store(&found, values, left);
@@ -461,11 +468,28 @@ impl Run {
         }
     }
 
+    /// The error of the first operation that makes a NaN or an infinity, if one does.
+    fn look_for_anomalies(
+        &self,
+        graph: Result<kiln_ir::Graph, kiln_ir::OpError>,
+        loc: &'static Location<'static>,
+    ) -> Result<()> {
+        let wrong = |e: RunError| run_error(e, &self.gather, loc);
+        let graph = graph.map_err(|e| wrong(RunError::Internal(e.to_string())))?;
+        let known = self.gather.inputs.iter().filter_map(|s| s.buffer.clone());
+        let inputs = known
+            .map(|b| self.device.bring(b))
+            .collect::<Result<Vec<_>, _>>();
+        let inputs = inputs.map_err(wrong)?;
+        anomaly::check(&self.gather, graph, self.device.ordinal(), &inputs, loc)
+    }
+
     /// The values, and what is left of the inputs.
     fn execute(
         &mut self,
         found: &Found,
         numbers: &[(Scalar, DType)],
+        loc: &'static Location<'static>,
     ) -> Result<(Vec<Buffer>, Vec<Buffer>), RunError> {
         let mut inputs: Vec<Buffer> = Vec::with_capacity(self.gather.inputs.len());
         let mut donate = Vec::with_capacity(self.gather.inputs.len());
@@ -498,7 +522,15 @@ impl Run {
             }
             Ok(())
         });
-        let result = brought.and_then(|()| found.executable.run(&mut inputs, &donate));
+        let result = brought.and_then(|()| {
+            profiler::watched(
+                &found.executable,
+                &found.explain,
+                &mut inputs,
+                loc,
+                |inputs| found.executable.run(inputs, &donate),
+            )
+        });
         if result.is_err() {
             for (source, buffer) in self.gather.inputs.iter_mut().zip(&inputs) {
                 let node = &self.gather.entries[source.entry].node;
@@ -524,12 +556,12 @@ impl Run {
             let Some(position) = found.outputs[i] else {
                 continue;
             };
-            let (cell, new) = (busy.cell(), &values[position]);
+            let (cell, new) = (busy.cell(), outcome::assigned(&values[position], &values));
             let leaf = cell.leaf(new.clone(), value.node.loc);
             let mut state = busy.state();
             let left = self.donors[i].map(|input| &left[input]);
             let old = state.realized.clone();
-            stored.extend(Stored::new(cell, new, &leaf, old, left));
+            stored.extend(Stored::new(cell, &new, &leaf, old, left));
             state.set(leaf);
         }
         let called = |node: u32| {
@@ -609,6 +641,7 @@ pub(crate) fn compile_error(
             Error::new(ErrorKind::Data, &op, text, gather.loc(at))
         }
         CompileError::Device(text) => Error::new(ErrorKind::Device, "compile", text, loc),
+        CompileError::Dump(text) => Error::new(ErrorKind::Io, "compile", text, loc),
         e => Error::new(ErrorKind::Internal, "compile", e.to_string(), loc),
     }
 }

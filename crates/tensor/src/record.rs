@@ -22,6 +22,8 @@ pub(crate) struct Recorder {
     called: &'static str,
     /// Where what has no operands is computed; `None` for anywhere.
     device: Option<Device>,
+    /// Where `backward` was called, for its recorder.
+    backward: Option<&'static Location<'static>>,
 }
 
 impl Builder for Recorder {
@@ -89,6 +91,15 @@ impl Recorder {
             loc,
             called,
             device,
+            backward: None,
+        }
+    }
+
+    /// The recorder of a backward pass that was called at `loc`.
+    pub(crate) fn backward(loc: &'static Location<'static>, device: Option<Device>) -> Recorder {
+        Recorder {
+            backward: Some(loc),
+            ..Recorder::new(loc, "backward", device)
         }
     }
 
@@ -99,7 +110,10 @@ impl Recorder {
         called: &'static str,
         device: Option<Device>,
     ) {
-        *self = Recorder::new(loc, called, device);
+        *self = Recorder {
+            backward: self.backward,
+            ..Recorder::new(loc, called, device)
+        };
     }
 
     /// The same value, through which no gradient flows in the body being recorded.
@@ -134,7 +148,9 @@ impl Recorder {
             recording: Some(joined_recording(inputs)),
             kept: SmallVec::new(),
         };
-        let node = Arc::new(Node::new(op, facts, device, self.loc, self.called, state));
+        let mut node = Node::new(op, facts, device, self.loc, self.called, state);
+        node.backward = self.backward;
+        let node = Arc::new(node);
         boundary::recorded(&node);
         trace::saw(inputs);
         let history = GradNode::of_op(&node, inputs);

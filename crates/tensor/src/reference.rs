@@ -1,8 +1,9 @@
 //! The reference evaluation of tensors, to check engines against.
 
 use crate::gather::Gather;
+use crate::verify::array;
 use crate::{Device, Error, ErrorKind, Result, Tensor};
-use kiln_ir::eval::{Array, Mode, evaluate};
+use kiln_ir::eval::{Mode, evaluate};
 use kiln_ir::{Output, Role, Target};
 use kiln_runtime::Buffer;
 use std::panic::Location;
@@ -34,11 +35,7 @@ pub fn evaluate_reference(tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
             .buffer
             .as_ref()
             .ok_or_else(|| wrong("a placeholder has no value".into()))?;
-        let shape: Vec<usize> = buffer.shape().iter().map(|d| *d as usize).collect();
-        let host = buffer.to_host().map_err(|e| wrong(e.to_string()))?;
-        let bytes = host.bytes().map_err(|e| wrong(e.to_string()))?;
-        let array = Array::from_bytes(buffer.dtype(), &shape, bytes);
-        inputs.push(array.map_err(|e| wrong(e.to_string()))?);
+        inputs.push(array(buffer).map_err(|e| wrong(e.to_string()))?);
     }
     let values = evaluate(&graph, &inputs, &[], Mode::Rounded)
         .map_err(|e| Error::new(ErrorKind::Data, "evaluate_reference", e.to_string(), loc))?;

@@ -39,6 +39,7 @@ mod index;
 mod input;
 mod iota;
 mod matmul;
+mod oracle;
 mod pad;
 mod permute;
 mod pointwise;
@@ -52,6 +53,7 @@ mod softmax;
 mod window_reduce;
 
 pub use array::{Array, ArrayError, Data, MAX_ELEMENTS};
+pub use oracle::{Deviation, Oracle};
 
 use crate::{Fact, Graph, NodeId, Op, OpError, Value};
 use kiln_base::{DType, Dim};

@@ -42,17 +42,28 @@ fn print_block(graph: &Graph, f: &mut Formatter<'_>, depth: usize) -> fmt::Resul
     indent(f, depth)?.write_str("}")
 }
 
-fn print_node(id: NodeId, node: &Node, f: &mut Formatter<'_>, depth: usize) -> fmt::Result {
-    indent(f, depth)?;
+impl Graph {
+    /// A node as one line of the text form, without bodies.
+    pub fn line(&self, id: NodeId) -> String {
+        let node = self.node(id);
+        let name = || format!("{id}: {}", node.op.name());
+        line(id, node).unwrap_or_else(|_| name())
+    }
+}
+
+fn line(id: NodeId, node: &Node) -> Result<String, fmt::Error> {
     let attributes = attributes::print(&node.op).map_err(|_| fmt::Error)?;
-    let mut line = format!(
-        "{id}: {} = {}{attributes}",
-        print_facts(&node.facts),
-        node.op.name()
-    );
+    let (facts, name) = (print_facts(&node.facts), node.op.name());
+    let mut line = format!("{id}: {facts} = {name}{attributes}");
     for (i, v) in node.inputs.iter().enumerate() {
         write!(line, "{}{v}", if i > 0 { ", " } else { " " })?;
     }
+    Ok(line)
+}
+
+fn print_node(id: NodeId, node: &Node, f: &mut Formatter<'_>, depth: usize) -> fmt::Result {
+    indent(f, depth)?;
+    let line = line(id, node)?;
     f.write_str(&line)?;
     let mut end = line.chars().count() + depth * 2;
     let bodies = match &node.op {

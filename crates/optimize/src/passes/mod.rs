@@ -13,5 +13,6 @@ pub mod merging;
 pub mod padding;
 pub mod products;
 pub mod reductions;
+pub mod scatters;
 pub mod slices;
 pub mod views;

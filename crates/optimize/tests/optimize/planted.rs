@@ -3,7 +3,7 @@
 use crate::generate::Generator;
 use crate::rng::shape_of;
 use kiln_base::Scalar;
-use kiln_base::prim::Reduction;
+use kiln_base::prim::{Reduction, ScatterKind};
 use kiln_ir::ops::{self, SliceAxis};
 use kiln_ir::{Builder, DType, Dim, Pw, Value};
 
@@ -20,10 +20,13 @@ pub const STEPS: &[fn(&mut Generator) -> Option<Value>] = &[
     part,
     joined,
     joined,
+    joined,
+    scattered,
     padded_conv,
     cropped,
     window,
     casts,
+    scattered,
 ];
 
 fn signs(g: &mut Generator) -> Option<Value> {
@@ -364,4 +367,45 @@ fn casts(g: &mut Generator) -> Option<Value> {
     let narrow = g.b().cast(&x, first).ok()?;
     let wide = g.b().cast(&narrow, over).ok()?;
     g.b().cast(&wide, to).ok()
+}
+
+/// One element of each row is added to, and read; sometimes out of range, or more than one.
+fn scattered(g: &mut Generator) -> Option<Value> {
+    let x = g.any_of(DType::F32);
+    let n = shape_of(&g.graph, x).iter().product::<usize>();
+    if n == 0 || n % 2 == 1 {
+        return None;
+    }
+    let lanes = g.rng.pick(&[[1, 2], [2, 1], [2, 1], [2, 1]]);
+    let x = g
+        .b()
+        .reshape(&x, &[Dim::from(2usize), Dim::from(n / 2)])
+        .ok()?;
+    let index: Vec<i64> = (0..2)
+        .map(|_| {
+            let bound = n / 2 + g.rng.below(2);
+            g.rng.below(bound) as i64
+        })
+        .collect();
+    let bytes: Vec<u8> = index.iter().flat_map(|i| i.to_le_bytes()).collect();
+    let index = ops::Constant {
+        dtype: DType::I64,
+        shape: lanes.to_vec(),
+        bytes: bytes.into(),
+    };
+    let index = g.emit(index, &[])?;
+    let read = g.emit(ops::Gather { axis: 1 }, &[x, index])?;
+    if g.rng.coin(80) {
+        g.values.push(read);
+    }
+    let base = match g.rng.coin(80) {
+        true => {
+            let shape = g.graph.fact(x).shape.clone();
+            g.b().full(0.0, DType::F32, &shape).ok()?
+        }
+        false => x,
+    };
+    let kinds = [ScatterKind::Sum, ScatterKind::Sum, ScatterKind::Prod];
+    let kind = g.rng.pick(&kinds);
+    g.emit(ops::Scatter { axis: 1, kind }, &[base, index, read])
 }

@@ -40,6 +40,7 @@ const EXACT_RULES: &[&str] = &[
     "crop_in_conv",
     "pointwise_of_broadcast",
     "extreme_of_broadcast",
+    "scatter_of_one",
 ];
 
 #[test]

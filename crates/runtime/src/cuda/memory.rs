@@ -277,13 +277,18 @@ impl Device {
         Ok(memory)
     }
 
-    /// Copies a block's contents, waiting for them.
-    pub(crate) fn download(self: &Arc<Device>, memory: &Memory, bytes: &mut [u8]) -> Result<()> {
+    /// Copies a block's contents from `offset` on, waiting for them.
+    pub(crate) fn download(
+        self: &Arc<Device>,
+        memory: &Memory,
+        offset: usize,
+        bytes: &mut [u8],
+    ) -> Result<()> {
         let lane = self.lane()?;
         memory.before_reading(&lane.stream)?;
         for (i, chunk) in bytes.chunks_mut(STAGING).enumerate() {
             let staging = self.staging()?;
-            let from = memory.address + (i * STAGING) as u64;
+            let from = memory.address + (offset + i * STAGING) as u64;
             // SAFETY: the staging memory has room for a chunk, the block has that many bytes behind
             // the address, and the copy is waited for before the bytes are read.
             unsafe {

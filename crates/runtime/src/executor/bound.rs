@@ -106,10 +106,35 @@ pub(super) struct Bound {
     pub arena: usize,
     pub prepare_arena: usize,
     pub report: MemoryReport,
+    /// The temporaries of the run part.
+    pub blocks: Vec<MemoryBlock>,
     /// What a GPU needs to know of *prepare* and of the run.
     pub prepare_on_gpu: OnGpu,
     pub run_on_gpu: OnGpu,
     pub holders: Holders,
+}
+
+/// A part of the arena and the steps that use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryBlock {
+    /// The first buffer of the plan that it holds; `None` for scratch memory of a step.
+    pub buffer: Option<u32>,
+    /// Where it begins in the arena, in bytes.
+    pub offset: usize,
+    /// Its size in bytes.
+    pub bytes: usize,
+    /// The first step that uses it; steps that start together are one.
+    pub first: usize,
+    /// The last step that uses it.
+    pub last: usize,
+}
+
+/// The steps of a part, its arena and what is in that.
+struct Laid {
+    steps: Vec<BoundStep>,
+    peak: usize,
+    lower_bound: usize,
+    blocks: Vec<MemoryBlock>,
 }
 
 /// What a GPU's memory is held for.
@@ -202,30 +227,31 @@ impl Bound {
             linked: HashMap::new(),
         };
         b.check_lens()?;
-        let (prepare, prepare_layout) = b.steps(&plan.prepare)?;
-        let (run, layout) = b.steps(&plan.run)?;
+        let prepare = b.steps(&plan.prepare)?;
+        let run = b.steps(&plan.run)?;
         let outputs = b.outputs()?;
         let undonated = slots.iter().filter(|s| s.donor.is_none());
         let report = MemoryReport {
-            peak: layout.0,
-            lower_bound: layout.1,
-            prepare_peak: prepare_layout.0,
+            peak: run.peak,
+            lower_bound: run.lower_bound,
+            prepare_peak: prepare.peak,
             prepared: prepared.iter().sum(),
             outputs: undonated.map(|s| s.bytes).sum(),
             constants: plan.constants.iter().map(|c| c.bytes.len()).sum(),
         };
         Ok(Bound {
             values: values.to_vec(),
-            prepare_on_gpu: OnGpu::new(&prepare),
-            run_on_gpu: OnGpu::new(&run),
-            prepare,
-            run,
+            prepare_on_gpu: OnGpu::new(&prepare.steps),
+            run_on_gpu: OnGpu::new(&run.steps),
+            prepare: prepare.steps,
+            run: run.steps,
             slots,
             prepared,
             outputs,
-            arena: layout.0,
-            prepare_arena: prepare_layout.0,
+            arena: run.peak,
+            prepare_arena: prepare.peak,
             report,
+            blocks: run.blocks,
             holders: Holders::new(plan),
         })
     }
@@ -264,8 +290,8 @@ impl Binder<'_> {
         outputs.collect()
     }
 
-    /// Links the steps of one part and lays out its temporaries: arena size and lower bound.
-    fn steps(&mut self, steps: &[Step]) -> Result<(Vec<BoundStep>, (usize, usize))> {
+    /// Links the steps of one part and lays out its temporaries.
+    fn steps(&mut self, steps: &[Step]) -> Result<Laid> {
         let mut block_of: Vec<Option<usize>> = vec![None; self.plan.buffers.len()];
         let mut blocks: Vec<Block> = Vec::new();
         let works = steps.iter().map(|s| self.link(s));
@@ -333,7 +359,21 @@ impl Binder<'_> {
         steps
             .chunk_by(|_, next| next.joined)
             .try_for_each(|group| self.apart(group))?;
-        Ok((bound, (layout.peak, layout.lower_bound)))
+        let held = |block: usize| block_of.iter().position(|b| *b == Some(block));
+        let placed = blocks.iter().zip(&layout.offsets).enumerate();
+        let blocks = placed.map(|(i, (block, offset))| MemoryBlock {
+            buffer: held(i).map(|b| b as u32),
+            offset: *offset,
+            bytes: block.size,
+            first: block.first,
+            last: block.last,
+        });
+        Ok(Laid {
+            blocks: blocks.collect(),
+            steps: bound,
+            peak: layout.peak,
+            lower_bound: layout.lower_bound,
+        })
     }
 
     /// Checks that steps which run together are tile kernels, of which none touches what another

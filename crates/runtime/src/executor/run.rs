@@ -2,6 +2,7 @@
 
 use super::bound::{Bound, BoundStep, Loc, Work};
 use super::profile::Profile;
+use super::trace::{self, Tracer};
 use super::{Counts, Executable, gpu};
 use crate::buffer::Buffer;
 use crate::cuda::{Job, Outcome, Session};
@@ -11,6 +12,7 @@ use crate::tile::{Failure, Failures, Launch, run_all};
 use kiln_base::cuda::ErrorRecord;
 use kiln_base::plan::Site;
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -58,11 +60,17 @@ enum Memory {
     Donated(usize, Buffer),
 }
 
-pub(super) fn run(exe: &Executable, bound: &Bound, mut inputs: Inputs) -> Result<Vec<Buffer>> {
+pub(super) fn run(
+    exe: &Executable,
+    bound: &Bound,
+    mut inputs: Inputs,
+    mut tracer: Option<&mut dyn Tracer>,
+) -> Result<Vec<Buffer>> {
     exe.counts.runs.fetch_add(1, Ordering::Relaxed);
-    let prepared = match bound.prepared.is_empty() && bound.prepare.is_empty() {
-        true => None,
-        false => Some(exe.prepared(bound, inputs.all())?),
+    let prepared = match (bound.prepared.is_empty(), &mut tracer) {
+        (true, _) if bound.prepare.is_empty() => None,
+        (_, None) => Some(exe.prepared(bound, inputs.all())?),
+        (_, Some(t)) => Some(Arc::new(trace::prepare(exe, bound, inputs.all(), *t)?)),
     };
     let prepared: &[Arc<Storage>] = prepared.as_ref().map_or(&[], |p| &p.storages);
     let part = Part::new(exe, bound, false)?;
@@ -84,15 +92,15 @@ pub(super) fn run(exe: &Executable, bound: &Bound, mut inputs: Inputs) -> Result
         Loc::Prepared(p) => &prepared[p],
         Loc::Arena(_) => &arena,
     };
-    let outcome = part.run(storage)?;
+    let outcome = part.run(storage, tracer)?;
     finish(exe, bound, inputs, slots, prepared, outcome)
 }
 
 /// A part of a plan being run: *prepare* or the rest.
-struct Part<'a> {
-    exe: &'a Executable,
-    bound: &'a Bound,
-    preparing: bool,
+pub(super) struct Part<'a> {
+    pub(super) exe: &'a Executable,
+    pub(super) bound: &'a Bound,
+    pub(super) preparing: bool,
     /// On a GPU, what the part goes through.
     session: Option<Session>,
 }
@@ -117,37 +125,67 @@ impl<'a> Part<'a> {
 
     /// Runs the steps up to the first data error. On a GPU they may still be running afterwards; if they
     /// can have one, that is the outcome.
-    fn run<'s>(self, storage: impl Fn(Loc) -> &'s Storage) -> Result<Option<Arc<Outcome>>> {
-        let (exe, bound) = (self.exe, self.bound);
-        let steps = match self.preparing {
-            true => &bound.prepare,
-            false => &bound.run,
+    fn run<'s>(
+        mut self,
+        storage: impl Fn(Loc) -> &'s Storage,
+        tracer: Option<&mut dyn Tracer>,
+    ) -> Result<Option<Arc<Outcome>>> {
+        let (steps, on_gpu) = match self.preparing {
+            true => (&self.bound.prepare, &self.bound.prepare_on_gpu),
+            false => (&self.bound.run, &self.bound.run_on_gpu),
         };
-        let place = |loc: Loc| match loc {
-            Loc::Arena(offset) => storage(loc).ptr().wrapping_add(offset),
-            _ => storage(loc).ptr(),
+        if let Some(tracer) = tracer {
+            self.trace(steps, &storage, tracer)?;
+            return Ok(None);
+        }
+        match self.session.take() {
+            Some(session) => self.on_gpu(session, steps, on_gpu, &storage),
+            None => {
+                let profile = Some(&self.exe.profile).filter(|p| !self.preparing && p.on());
+                self.on_cpu(steps, &storage, profile)?;
+                Ok(None)
+            }
+        }
+    }
+
+    pub(super) fn on_cpu<'s>(
+        &self,
+        steps: &[BoundStep],
+        storage: &impl Fn(Loc) -> &'s Storage,
+        profile: Option<&Profile>,
+    ) -> Result<()> {
+        let (sites, counts) = (&self.exe.plan.sites, &self.exe.counts);
+        match run_steps(steps, |loc| address(storage, loc), sites, counts, profile)? {
+            Some(found) => Err(data_error(sites, found.site, found.index, found.bound)),
+            None => Ok(()),
+        }
+    }
+
+    /// `on_gpu` is what a GPU needs to know of the steps.
+    pub(super) fn on_gpu<'s>(
+        &self,
+        session: Session,
+        steps: &[BoundStep],
+        on_gpu: &gpu::OnGpu,
+        storage: &impl Fn(Loc) -> &'s Storage,
+    ) -> Result<Option<Arc<Outcome>>> {
+        let exe = self.exe;
+        let guarded_from = match self.preparing {
+            true => usize::MAX,
+            false => exe.plan.commit as usize,
         };
-        let Some(session) = self.session else {
-            let profile = (!self.preparing && exe.profile.on()).then_some(&exe.profile);
-            let (sites, counts) = (&exe.plan.sites, &exe.counts);
-            return match run_steps(steps, place, sites, counts, profile)? {
-                Some(found) => {
-                    let sites = &exe.plan.sites;
-                    Err(data_error(sites, found.site, found.index, found.bound))
-                }
-                None => Ok(None),
-            };
-        };
-        let (on_gpu, guarded_from) = match self.preparing {
-            true => (&bound.prepare_on_gpu, usize::MAX),
-            false => (&bound.run_on_gpu, exe.plan.commit as usize),
-        };
+        let place = |loc: Loc| address(storage, loc);
         let held = on_gpu.held.iter().map(|b| &**b.storage());
         let read: Vec<&Storage> = (on_gpu.read.iter().map(|l| storage(*l)))
             .chain(held)
             .collect();
         let written: Vec<&Storage> = on_gpu.written.iter().map(|l| storage(*l)).collect();
-        let add = |step, time| exe.profile.add(step, time);
+        // The device says how long each step took, and they run one after the other.
+        let start = Cell::new(Instant::now());
+        let add = |step, time| {
+            exe.profile.add(step, start.get(), time);
+            start.set(start.get() + time);
+        };
         let profiled = !self.preparing && exe.profile.on();
         let job = Job {
             calls: &|record, sink| {
@@ -172,6 +210,13 @@ impl<'a> Part<'a> {
         let count = on_gpu.calls as u64;
         exe.counts.kernels.fetch_add(count, Ordering::Relaxed);
         Ok(outcome)
+    }
+}
+
+fn address<'s>(storage: &impl Fn(Loc) -> &'s Storage, loc: Loc) -> *mut u8 {
+    match loc {
+        Loc::Arena(offset) => storage(loc).ptr().wrapping_add(offset),
+        _ => storage(loc).ptr(),
     }
 }
 
@@ -223,7 +268,7 @@ pub(super) fn run_steps(
             }
         }
         if let (Some(start), Some(profile)) = (start, profile) {
-            profile.add(group[0].step, start.elapsed());
+            profile.add(group[0].step, start, start.elapsed());
         }
         counts.kernels.fetch_add(1, Ordering::Relaxed);
         if let Some(mut failure) = inner.or(failures.take()?) {
@@ -337,6 +382,7 @@ pub(super) fn prepare(
     exe: &Executable,
     bound: &Bound,
     inputs: &[Buffer],
+    tracer: Option<&mut dyn Tracer>,
 ) -> Result<Vec<Arc<Storage>>> {
     let part = Part::new(exe, bound, true)?;
     let storages = bound
@@ -345,12 +391,13 @@ pub(super) fn prepare(
         .map(|bytes| part.allocate(*bytes, &bound.holders.prepared));
     let storages = storages.collect::<Result<Vec<_>>>()?;
     let arena = part.allocate(bound.prepare_arena, &bound.holders.arena)?;
-    let outcome = part.run(|loc| match loc {
+    let storage = |loc: Loc| match loc {
         Loc::Input(i) => inputs[i].storage(),
         Loc::Constant(c) => exe.constants[c].storage(),
         Loc::Prepared(p) => &storages[p],
         Loc::Arena(_) | Loc::Slot(_) => &arena, // checking allows no output here
-    })?;
+    };
+    let outcome = part.run(storage, tracer)?;
     // The results are kept, so they must be right.
     outcome.map_or(Ok(()), |o| o.wait())?;
     Ok(storages.into_iter().map(Arc::new).collect())

@@ -214,7 +214,7 @@ pub(crate) fn run(
     let wanted: Vec<Place> = places.iter().flatten().copied().collect();
     let chain = || {
         let steps = trace.steps(keep.create);
-        let mut recorder = Recorder::new(loc, "backward", roots[0].node.device);
+        let mut recorder = Recorder::backward(loc, roots[0].node.device);
         let mut watch = Watch { trace: &trace };
         kiln_autodiff::backward(&mut recorder, &steps, seeds, &wanted, &mut watch)
     };

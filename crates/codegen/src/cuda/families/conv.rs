@@ -6,13 +6,16 @@
 //! | y | out | batch, output | in, kernel |
 //! | gradient of x | in | batch, input | out, kernel |
 //! | gradient of w | out | in, kernel | batch, output |
+//!
+//! Where a filter has one tap that falls on every position, nothing needs to be gathered: images are then
+//! a batch of plain products.
 
 use super::gemm::{Gemm, Operand};
 use super::{Call, Store};
 use crate::cuda::source::Source;
 use crate::cuda::{Printed, Slot};
 use crate::program::Launch;
-use kiln_base::plan::{Conv, ConvRole};
+use kiln_base::plan::{Conv, ConvRole, MatMul, Matrix};
 use kiln_base::{Dim, numel};
 
 /// Sizes of a convolution.
@@ -28,6 +31,9 @@ struct Sizes {
 }
 
 pub(super) fn print(launch: &Launch, c: &Conv) -> Printed {
+    if let Some(product) = plain_product(c) {
+        return super::matmul::print(launch, &product);
+    }
     let (input, kernel, output) = (numel(&c.input), numel(&c.kernel), numel(&c.output));
     let product = |dims: &[&Dim]| dims.iter().fold(Dim::ONE, |n, d| &n * *d);
     let sizes = Sizes {
@@ -93,6 +99,48 @@ pub(super) fn print(launch: &Launch, c: &Conv) -> Printed {
             channels(source, call, c, &sizes),
             windows(source, call, c, &sizes),
         ]
+    })
+}
+
+/// Positions of an image that fill a good part of a tile.
+const MANY: i64 = 32;
+
+/// The convolution as products of a filter matrix and images, if that is all it is.
+fn plain_product(c: &Conv) -> Option<MatMul> {
+    let all = |dims: &[Dim], n: i64| dims.iter().all(|d| d.is(n));
+    let plane = numel(&c.output);
+    let many = c.batch.is(1) || plane.as_const().is_some_and(|n| n >= MANY);
+    if !(all(&c.kernel, 1) && all(&c.stride, 1) && all(&c.padding, 0) && many) {
+        return None;
+    }
+    let (ins, outs) = (&c.in_channels, &c.out_channels);
+    let (m, k, row, col) = match c.role {
+        ConvRole::Result => (outs, ins, ins, &Dim::ONE),
+        ConvRole::Input => (ins, outs, &Dim::ONE, ins),
+        ConvRole::Weight => return None, // its sums run over images too
+    };
+    Some(MatMul {
+        dtype: c.dtype,
+        batch: vec![c.batch.clone(), c.groups.clone()],
+        m: m.clone(),
+        k: k.clone(),
+        n: plane.clone(),
+        lhs: Matrix {
+            arg: c.operands[1],
+            offset: Dim::ZERO,
+            batch_strides: vec![Dim::ZERO, ins * outs],
+            row: row.clone(),
+            col: col.clone(),
+        },
+        rhs: Matrix {
+            arg: c.operands[0],
+            offset: Dim::ZERO,
+            batch_strides: vec![&(&c.groups * k) * &plane, k * &plane],
+            row: plane,
+            col: Dim::ONE,
+        },
+        out: c.out,
+        epilogue: None,
     })
 }
 

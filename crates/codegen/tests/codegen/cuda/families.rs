@@ -236,6 +236,40 @@ fn convolutions_and_their_gradients() {
 }
 
 #[test]
+fn convolutions_of_one_tap() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(9);
+    for (i, dtype) in FLOATS.into_iter().cycle().take(8).enumerate() {
+        let (groups, ins, outs) = (1 + i % 3, rng.one([3, 8, 17]), rng.one([1, 8, 33]));
+        let (batch, plane) = (1 + i % 2, [rng.one([2, 5, 8]), 8]);
+        let shape =
+            |first: usize, second: usize, rest: [usize; 2]| [first, second, rest[0], rest[1]];
+        let conv = ops::Conv {
+            stride: [1, 1].into_iter().collect(),
+            padding: [(0, 0), (0, 0)].into_iter().collect(),
+            dilation: [1, 1].into_iter().collect(),
+            groups,
+        };
+        let w = shape(groups * outs, ins, [1, 1]);
+        let (op, x): (Op, _) = match i / 4 {
+            0 => (conv.into(), shape(batch, groups * ins, plane)),
+            _ => {
+                let input = plane.into_iter().map(Dim::from).collect();
+                let op = ops::ConvTranspose { conv, input };
+                (op.into(), shape(batch, groups * outs, plane))
+            }
+        };
+        let mut case = Case::default();
+        let operands = [x, w].map(|s| case.input(finite(dtype, &s, &mut rng)));
+        let y = case.op(op, &operands);
+        let results = epilogue(&mut case, y, &mut rng);
+        case.check(&results, &format!("{dtype} x {x:?} w {w:?}"));
+    }
+}
+
+#[test]
 fn scans() {
     if device::nvrtc().is_none() {
         return;

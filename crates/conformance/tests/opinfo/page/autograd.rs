@@ -3,13 +3,13 @@
 use super::rows;
 use kiln_tensor::{
     Compiled, CustomOp, GradOptions, HookHandle, Result, ScanOptions, Spec, Tensor, Var,
-    checkpoint, compile, cond, custom_function, enable_grad, explain, grad, grad_with, gradcheck,
-    is_grad_enabled, jvp, no_grad, realize_all, scan, scan_with, set_grad_enabled, set_threads,
-    threads, vjp,
+    checkpoint, compile, cond, custom_function, detect_anomaly, enable_grad, explain, grad,
+    grad_with, gradcheck, is_anomaly_enabled, is_grad_enabled, jvp, no_grad, profiler, realize_all,
+    scan, scan_with, set_detect_anomaly, set_grad_enabled, set_threads, threads, vjp,
 };
 
 rows! {
-    (x: &Tensor, y: &Tensor, loss: &Tensor, w: &Var, f: fn(&[Tensor]) -> Tensor, options: &GradOptions, handle: &HookHandle, specs: &[Spec], step: &Compiled, op: CustomOp, custom: &CustomOp);
+    (x: &Tensor, y: &Tensor, loss: &Tensor, w: &Var, f: fn(&[Tensor]) -> Tensor, options: &GradOptions, handle: &HookHandle, specs: &[Spec], step: &Compiled, op: CustomOp, custom: &CustomOp, profile: &profiler::Profile);
     "Tensor.requires_grad_" = { x.requires_grad_(true) } "a new handle; the old one stays data";
     "Tensor.requires_grad" = { x.requires_grad() };
     "Tensor.is_leaf" = { x.is_leaf() };
@@ -59,6 +59,15 @@ rows! {
     "torch.compile" = { compile(specs, f)? } "compiles at once; sizes left open are named in the `Spec`s";
     "calling a compiled function" = { step.run(&[x, y])? };
     "torch._dynamo.explain" = { explain(&[x])? };
+    "torch._dynamo.explain of a compiled function" = { step.explain().to_html() } "a page; `to_dot`, `save`, and text";
+    "torch._dynamo.repro (accuracy)" = { step.verify(&[x, y])? } "the error of every kernel against the f64 reference";
+    "torch._dynamo.repro (bisecting)" = { step.bisect(&[x, y])? } "the rewrite that makes a result wrong";
+    "torch.autograd.detect_anomaly" = { detect_anomaly(|| x.to_vec::<f32>())? } "forward too, and infinities";
+    "torch.autograd.set_detect_anomaly" = { set_detect_anomaly(true) } "until the guard is dropped";
+    "torch.is_anomaly_enabled" = { is_anomaly_enabled() };
+    "torch.profiler.profile" = { profiler::profile(|| x.realize()) } "kernels with their cost and the lines that they come from";
+    "profile.key_averages().table" = { profile.key_averages().table(10) };
+    "profile.export_chrome_trace" = { profile.export_chrome_trace("trace.json")? };
     "torch_xla.sync" = { x.realize()? } "computes it; reading does so by itself";
     "torch.cuda.synchronize" = { realize_all()? } "computes what this thread still holds unrealised";
     "torch.set_num_threads" = { set_threads(4) } "results don't depend on it";

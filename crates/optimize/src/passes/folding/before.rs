@@ -3,7 +3,8 @@
 use super::behind::{known_norm, row, scale_of_norm, shift_of_norm};
 use super::product::{Channel, Product, column};
 use crate::{Patch, PatchBuilder, Rule, View};
-use kiln_ir::{Builder, NodeId, OpError, Pw, Value};
+use kiln_ir::ops::BatchNorm;
+use kiln_ir::{Builder, Dim, NodeId, OpError, Pw, Value};
 
 /// The product of a node, whose data nothing else reads.
 fn product_of<'a>(view: &View<'a>, id: NodeId) -> Option<Product<'a>> {
@@ -100,7 +101,7 @@ fn add(
                 true => shape.len() - 1,
                 false => shape.len(),
             };
-            shape.insert(at, kiln_ir::Dim::ONE);
+            shape.insert(at, Dim::ONE);
             patch.reshape(&by, &shape)?
         }
     };
@@ -124,17 +125,22 @@ impl Rule for NormBeforeProduct {
             return None;
         }
         let mut patch = view.patch(id);
-        let mut fold = || {
-            let patch = &mut patch;
-            let statistics = &operands[1..];
-            let scale = scale_of_norm(patch, norm, statistics)?;
-            let shift = shift_of_norm(patch, norm, statistics, scale, None)?;
-            let sum = product.sum_of_terms(patch, &shift)?;
-            let weight = product.weight_by_term(patch, Pw::Mul, &scale)?;
-            let y = product.with(patch, operands[0], weight)?;
-            add(patch, &product, y, Pw::Add, sum)
-        };
-        let new: Result<Value, OpError> = fold();
-        Some(patch.replacing(id.value(), new.ok()?))
+        let new = fold_norm(&mut patch, &product, norm, operands).ok()?;
+        Some(patch.replacing(id.value(), new))
     }
+}
+
+fn fold_norm(
+    patch: &mut PatchBuilder<'_>,
+    product: &Product<'_>,
+    norm: &BatchNorm,
+    operands: &[Value],
+) -> Result<Value, OpError> {
+    let statistics = &operands[1..];
+    let scale = scale_of_norm(patch, norm, statistics)?;
+    let shift = shift_of_norm(patch, norm, statistics, scale, None)?;
+    let sum = product.sum_of_terms(patch, &shift)?;
+    let weight = product.weight_by_term(patch, Pw::Mul, &scale)?;
+    let y = product.with(patch, operands[0], weight)?;
+    add(patch, product, y, Pw::Add, sum)
 }

@@ -1,13 +1,22 @@
-//! What the compiler did, for people.
+//! What the compiler did, for people: as text, as a page, as drawings of the graph.
 
+mod dot;
+mod layout;
+mod page;
+mod timeline;
+
+use crate::Stages;
 use crate::place::Placed;
 use kiln_base::plan::Place;
-use kiln_codegen::Program;
+use kiln_codegen::{Cost, Program};
 use kiln_ir::{Graph, Loc, Op};
-use kiln_optimize::Report;
-use kiln_runtime::MemoryReport;
+use kiln_optimize::{Fired, Report};
+use kiln_runtime::{MemoryBlock, MemoryReport};
 use std::borrow::Cow;
 use std::fmt;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The file name of locations that are markers.
@@ -22,16 +31,25 @@ pub fn marker(index: usize) -> Loc {
     }
 }
 
+/// The user's line: the one that a marker stands for, any other as it is.
+pub(crate) fn resolved(loc: &Loc, locs: &[Loc]) -> Loc {
+    match marked(loc) {
+        Some(at) => locs.get(at).cloned().unwrap_or(Loc::UNKNOWN),
+        None => loc.clone(),
+    }
+}
+
 /// The position that a location stands for, if it is a marker.
 pub(crate) fn marked(loc: &Loc) -> Option<usize> {
     (loc.file == MARKER).then(|| loc.line as usize - 1)
 }
 
-/// What the compiler did: passes that fired, kernels, memory. Displays as text.
+/// What the compiler did: passes that fired, kernels, memory. Displays as text; [`Explain::to_html`] is
+/// a page with the graphs, [`Explain::to_dot`] the optimised graph for Graphviz.
 #[derive(Clone, Debug)]
 pub struct Explain {
     /// Rewrites, in order: rule, what it looked at, the user's line.
-    pub rewrites: Vec<String>,
+    pub rewrites: Vec<Fired>,
     /// How often each rule fired.
     pub counts: Vec<(&'static str, usize)>,
     /// Kernels, prepare steps first.
@@ -42,6 +60,10 @@ pub struct Explain {
     pub time: Duration,
     /// The optimised graph as text.
     pub graph: String,
+    /// The temporaries of a run, where all sizes are known.
+    pub temporaries: Vec<MemoryBlock>,
+    /// What the stages gave; the plan cache of lazy programs drops it.
+    pub stages: Option<Arc<Stages>>,
 }
 
 /// One kernel launch.
@@ -49,6 +71,10 @@ pub struct Explain {
 pub struct KernelInfo {
     /// The kernel's name.
     pub name: String,
+    /// Its position among the steps of its part of the plan.
+    pub step: usize,
+    /// What it costs, as an estimate: arithmetic operations, and bytes of the buffers it touches.
+    pub cost: Cost,
     /// Whether it runs only when a parameter has changed.
     pub prepared: bool,
     /// Whether it starts together with another, as one launch.
@@ -71,14 +97,10 @@ impl Explain {
         fired: &Report,
         locs: &[Loc],
     ) -> Explain {
-        let resolve = |loc: &Loc| match marked(loc) {
-            Some(at) => locs.get(at).cloned().unwrap_or(Loc::UNKNOWN),
-            None => loc.clone(),
-        };
-        let rewrites = fired.fired.iter().map(|f| {
-            let mut f = f.clone();
-            f.loc = resolve(&f.loc);
-            f.to_string()
+        let resolve = |loc: &Loc| resolved(loc, locs);
+        let rewrites = fired.fired.iter().map(|f| Fired {
+            loc: resolve(&f.loc),
+            ..f.clone()
         });
         Explain {
             rewrites: rewrites.collect(),
@@ -87,7 +109,39 @@ impl Explain {
             memory: None,
             time: Duration::ZERO,
             graph: graph.to_string(),
+            temporaries: Vec::new(),
+            stages: None,
         }
+    }
+
+    /// A page that needs no other file and no network: the graph as it was recorded and as it was
+    /// lowered, coloured by kernel; kernels with their cost, Kernel IR and code; rewrites; memory over
+    /// the steps of a run.
+    pub fn to_html(&self) -> String {
+        page::page(self)
+    }
+
+    /// The optimised graph in the language of Graphviz, nodes coloured by kernel. Empty for programs of
+    /// the plan cache, which keeps no graphs.
+    pub fn to_dot(&self) -> String {
+        self.stages
+            .as_ref()
+            .map_or_else(String::new, |s| dot::dot(s))
+    }
+
+    /// Writes the explanation as what the name of the file ends in: a page (`.html`), Graphviz (`.dot`,
+    /// `.gv`), else text. A file that is there is replaced whole.
+    ///
+    /// # Errors
+    /// If the file can't be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let path = path.as_ref();
+        let text = match path.extension().and_then(|e| e.to_str()) {
+            Some("html" | "htm") => self.to_html(),
+            Some("dot" | "gv") => self.to_dot(),
+            _ => self.to_string(),
+        };
+        kiln_base::file::replace(path, |f| f.write_all(text.as_bytes()))
     }
 
     /// How often a rule fired.
@@ -113,7 +167,9 @@ impl Explain {
             k.name.len() + texts(&k.ops) + texts(&k.why_not) + k.kir.as_ref().map_or(0, String::len)
         };
         let mut kernels: Vec<&KernelInfo> = self.kernels.iter().collect();
-        let mut bytes = self.graph.len() + texts(&self.rewrites);
+        let rewrites = self.rewrites.iter().map(|f| f.node.len() + 96);
+        let temporaries = std::mem::size_of_val(&self.temporaries[..]);
+        let mut bytes = self.graph.len() + temporaries + rewrites.sum::<usize>();
         while let Some(k) = kernels.pop() {
             bytes += kernel(k);
             kernels.extend(&k.inner);
@@ -151,6 +207,8 @@ fn kernels(
         .enumerate()
         .map(|(i, (launch, group))| KernelInfo {
             name: launch.kernel.name().to_string(),
+            step: placed.map_or(i, |p| p.step(i)),
+            cost: launch.cost.clone(),
             prepared: prepared(launch),
             joined: placed.is_some_and(|p| p.joined[i]),
             ops: group

@@ -1,0 +1,206 @@
+//! Finding the op that makes the first NaN or infinity.
+
+use crate::Stages;
+use crate::explain::marked;
+use half::{bf16, f16};
+use kiln_base::DType;
+use kiln_codegen::{Launch, Origin};
+use kiln_ir::{Graph, NodeId, Op, Value};
+use kiln_runtime::{Buffer, Error, Executable, Traced, Tracer};
+
+/// An op that made a NaN of operands without one, or an infinity of finite operands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Anomaly {
+    /// The position that the op's location marks (see [`crate::marker`]).
+    pub at: usize,
+    /// The NaN or infinity.
+    pub value: f64,
+    /// Its row-major position.
+    pub element: usize,
+    /// The shape of the result.
+    pub shape: Vec<i64>,
+    /// What the op read, one line an operand.
+    pub operands: Vec<String>,
+}
+
+/// Runs an executable step by step and gives the anomaly whose op has the lowest rank. The program should
+/// have been compiled without fusion and rewrites, so that each step is one recorded op, and every
+/// location be a marker; `rank` takes a marked position. Infinities that the program states are left
+/// alone.
+///
+/// # Errors
+/// As [`Executable::run`], if there is no anomaly.
+pub fn first_anomaly(
+    stages: &Stages,
+    executable: &Executable,
+    inputs: &[Buffer],
+    rank: &dyn Fn(usize) -> u64,
+) -> Result<Option<Anomaly>, Error> {
+    let mut watcher = Watcher {
+        stages,
+        rank,
+        symbols: crate::verify::symbols(executable.plan(), inputs)?,
+        read: Vec::new(),
+        first: None,
+    };
+    let run = executable.trace(inputs, &mut watcher);
+    match watcher.first {
+        Some(anomaly) => Ok(Some(anomaly)),
+        None => run.map(|_| None),
+    }
+}
+
+struct Watcher<'a> {
+    stages: &'a Stages,
+    rank: &'a dyn Fn(usize) -> u64,
+    symbols: Vec<i64>,
+    /// What the running step reads.
+    read: Vec<Contents>,
+    first: Option<Anomaly>,
+}
+
+impl Tracer for Watcher<'_> {
+    fn before(&mut self, step: &Traced) -> Result<(), Error> {
+        self.read.clear();
+        let launch = self.launch(step);
+        for (i, id) in launch.args.iter().enumerate() {
+            let dtype = self.stages.program.buffers[id.0 as usize].dtype;
+            if !launch.written[i] && dtype.is_float() {
+                self.read.push(Contents::of(dtype, &step.bytes(i)?));
+            }
+        }
+        Ok(())
+    }
+
+    fn after(&mut self, step: &Traced) -> Result<(), Error> {
+        let launch = self.launch(step);
+        for (i, id) in launch.args.iter().enumerate() {
+            let info = &self.stages.program.buffers[id.0 as usize];
+            let (Origin::Value(value) | Origin::Derived(value)) = info.origin else {
+                continue;
+            };
+            if launch.written[i] && info.dtype.is_float() {
+                let found = Contents::of(info.dtype, &step.bytes(i)?);
+                let shape = info.shape.iter().map(|d| d.eval(&self.symbols));
+                self.judge(launch, value, found, shape.collect());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Watcher<'a> {
+    fn launch(&self, step: &Traced) -> &'a Launch {
+        &self.stages.program.launches[self.stages.launch(step.prepare, step.step)]
+    }
+
+    fn judge(&mut self, launch: &Launch, value: Value, found: Contents, shape: Vec<i64>) {
+        let graph = &self.stages.optimized;
+        let finite = self.read.iter().all(|r| r.infinity.is_none())
+            && !launch.nodes.iter().any(|n| states_infinity(graph, *n));
+        let infinity = found.infinity.filter(|_| finite);
+        let Some((element, made)) = found.nan.map(|i| (i, f64::NAN)).or(infinity) else {
+            return;
+        };
+        let had_nan = self.read.iter().any(|r| r.nan.is_some())
+            || launch.nodes.iter().any(|n| states_nan(graph, *n));
+        let Some(at) = marked(&graph.node(value.node).loc).filter(|_| !had_nan) else {
+            return;
+        };
+        if self
+            .first
+            .as_ref()
+            .is_none_or(|f| (self.rank)(at) < (self.rank)(f.at))
+        {
+            self.first = Some(Anomaly {
+                at,
+                value: made,
+                element,
+                shape,
+                operands: self.read.iter().map(Contents::text).collect(),
+            });
+        }
+    }
+}
+
+/// The number that a value is made of, behind views.
+fn stated(graph: &Graph, value: Value) -> Option<f64> {
+    let mut node = graph.node(value.node);
+    while node.op.is_view() || matches!(node.op, Op::Cast(_)) {
+        node = graph.node(node.inputs[0].node);
+    }
+    match &node.op {
+        Op::Full(full) => Some(full.value.as_f64()),
+        Op::Constant(constant) => {
+            let found = Contents::of(constant.dtype, &constant.bytes);
+            let infinity = found.infinity.map(|(_, x)| x);
+            found.nan.map(|_| f64::NAN).or(infinity)
+        }
+        _ => None,
+    }
+}
+
+fn states_infinity(graph: &Graph, node: NodeId) -> bool {
+    let inputs = graph.node(node).inputs.iter().copied();
+    let mut values = inputs.chain([node.value()]);
+    values.any(|v| stated(graph, v).is_some_and(f64::is_infinite))
+}
+
+fn states_nan(graph: &Graph, node: NodeId) -> bool {
+    let inputs = graph.node(node).inputs.iter().copied();
+    let mut values = inputs.chain([node.value()]);
+    values.any(|v| stated(graph, v).is_some_and(f64::is_nan))
+}
+
+/// What is in a tensor.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Contents {
+    /// The position of the first NaN.
+    nan: Option<usize>,
+    /// That of the first infinity, and which.
+    infinity: Option<(usize, f64)>,
+    /// The smallest and the largest of the finite values.
+    range: Option<[f64; 2]>,
+}
+
+impl Contents {
+    fn of(dtype: DType, bytes: &[u8]) -> Contents {
+        match dtype {
+            DType::F16 => scan(bytes, |b| f16::from_le_bytes(b).to_f64()),
+            DType::BF16 => scan(bytes, |b| bf16::from_le_bytes(b).to_f64()),
+            DType::F32 => scan(bytes, |b| f32::from_le_bytes(b) as f64),
+            DType::F64 => scan(bytes, f64::from_le_bytes),
+            _ => Contents::default(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = match self.range {
+            Some([low, high]) => format!("an operand from {low} to {high}"),
+            None => "an operand without finite values".to_string(),
+        };
+        if let Some((_, x)) = self.infinity {
+            text += &format!(", with {x}");
+        }
+        if self.nan.is_some() {
+            text += ", with NaN";
+        }
+        text
+    }
+}
+
+fn scan<const N: usize>(bytes: &[u8], number: impl Fn([u8; N]) -> f64) -> Contents {
+    let mut found = Contents::default();
+    let (elements, _) = bytes.as_chunks::<N>();
+    for (i, x) in elements.iter().map(|b| number(*b)).enumerate() {
+        if x.is_nan() {
+            found.nan.get_or_insert(i);
+        } else if x.is_infinite() {
+            found.infinity.get_or_insert((i, x));
+        } else {
+            let [low, high] = found.range.unwrap_or([x, x]);
+            found.range = Some([low.min(x), high.max(x)]);
+        }
+    }
+    found
+}

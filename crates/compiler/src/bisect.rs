@@ -1,0 +1,83 @@
+//! Finding the rewrite that makes a compiled result wrong.
+
+use crate::pipeline::{Compilation, CompileError, Options, compile_with};
+use kiln_ir::{Graph, Loc};
+use kiln_optimize::{Fired, Pass, first_wrong, passes};
+
+/// What a search for the rewrite behind a wrong result found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bisection {
+    /// The optimised program is right.
+    Right,
+    /// The program is wrong already without any rewrite: not the optimiser's fault.
+    WrongBefore,
+    /// The first rewrite after which the program is wrong, and how many were before it.
+    Rewrite {
+        /// The rewrite.
+        fired: Fired,
+        /// Its position among the rewrites.
+        at: usize,
+    },
+}
+
+/// Compiles a graph with fewer and fewer rewrites until the one is found behind which `is_right` says
+/// no: about log₂(rewrites) compilations. Where later rewrites put right what it broke, another that
+/// does the same may be found.
+///
+/// # Errors
+/// If the graph can't be compiled.
+pub fn bisect(
+    graph: &Graph,
+    options: &Options,
+    is_right: impl FnMut(&Compilation) -> bool,
+) -> Result<Bisection, CompileError> {
+    bisect_with(graph, options, passes(), is_right)
+}
+
+/// [`bisect`] over another list of passes.
+///
+/// # Errors
+/// As for [`bisect`].
+pub fn bisect_with(
+    graph: &Graph,
+    options: &Options,
+    passes: &[Pass],
+    mut is_right: impl FnMut(&Compilation) -> bool,
+) -> Result<Bisection, CompileError> {
+    let mut run = |max_patches: Option<usize>| {
+        let options = Options {
+            max_patches,
+            ..options.clone()
+        };
+        let locs: &[Loc] = &[];
+        let compilation = compile_with(graph, locs, &options, passes)?;
+        let right = is_right(&compilation);
+        Ok((right, compilation.explain.rewrites))
+    };
+    let (right, fired) = run(options.max_patches)?;
+    if right {
+        return Ok(Bisection::Right);
+    }
+    if !run(Some(0))?.0 {
+        return Ok(Bisection::WrongBefore);
+    }
+    let at = first_wrong(fired.len(), |n| Ok(run(Some(n))?.0))?;
+    Ok(match fired.into_iter().nth(at) {
+        Some(fired) => Bisection::Rewrite { fired, at },
+        None => Bisection::WrongBefore,
+    })
+}
+
+impl std::fmt::Display for Bisection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Bisection::Right => f.write_str("the optimised program is right"),
+            Bisection::WrongBefore => {
+                f.write_str("the program is wrong without any rewrite: verify its kernels")
+            }
+            Bisection::Rewrite { fired, at } => {
+                write!(f, "wrong since rewrite {}, {}: {fired}", at + 1, fired.pass)
+            }
+        }
+    }
+}

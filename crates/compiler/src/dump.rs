@@ -1,0 +1,156 @@
+//! What every stage gave, written to files where the environment asks for it.
+
+use crate::{CompileError, Explain, Stages};
+use kiln_base::plan::Kernel;
+use kiln_codegen::tile_text;
+use kiln_ir::Graph;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The folder that compilations are dumped into.
+const VARIABLE: &str = "KILN_DUMP";
+
+/// The dump of one compilation: a folder of its own, named by the process and the compilation, with a
+/// file for each stage. Each file appears whole, when its stage is done.
+pub(crate) struct Dump {
+    folder: Option<PathBuf>,
+    files: usize,
+}
+
+impl Dump {
+    /// A dump into a new folder, or none where the environment names no place for it.
+    pub(crate) fn new() -> Result<Dump, CompileError> {
+        static COMPILATIONS: AtomicU64 = AtomicU64::new(0);
+        let Some(place) = std::env::var_os(VARIABLE).filter(|p| !p.is_empty()) else {
+            return Ok(Dump {
+                folder: None,
+                files: 0,
+            });
+        };
+        let place = PathBuf::from(place);
+        let process = std::process::id();
+        loop {
+            let n = COMPILATIONS.fetch_add(1, Ordering::Relaxed);
+            let folder = place.join(format!("{process}-{n:04}"));
+            let made = std::fs::create_dir_all(&place).and_then(|()| std::fs::create_dir(&folder));
+            match made {
+                Ok(()) => {
+                    return Ok(Dump {
+                        folder: Some(folder),
+                        files: 0,
+                    });
+                }
+                // Left by an earlier process of this number.
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && place.is_dir() => {}
+                Err(e) => return Err(failed(&folder, &e)),
+            }
+        }
+    }
+
+    pub(crate) fn on(&self) -> bool {
+        self.folder.is_some()
+    }
+
+    /// Writes a stage's file, numbered in the order of the stages.
+    pub(crate) fn stage(
+        &mut self,
+        name: &str,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), CompileError> {
+        let Some(folder) = &self.folder else {
+            return Ok(());
+        };
+        let path = folder.join(format!("{:02}-{name}", self.files));
+        self.files += 1;
+        let text = text();
+        let written = kiln_base::file::replace(&path, |f| f.write_all(text.as_bytes()));
+        written.map_err(|e: std::io::Error| failed(&path, &e))
+    }
+
+    /// Writes a graph, with lines.
+    pub(crate) fn graph(&mut self, name: &str, graph: &Graph) -> Result<(), CompileError> {
+        self.stage(&format!("{name}.txt"), || format!("{graph:#}"))
+    }
+
+    /// Writes what follows the passes.
+    pub(crate) fn lowered(
+        &mut self,
+        stages: &Stages,
+        explain: &Explain,
+    ) -> Result<(), CompileError> {
+        if !self.on() {
+            return Ok(());
+        }
+        self.stage("groups.txt", || groups(stages))?;
+        self.stage("kernel-ir.txt", || {
+            code(stages, |l| l.kir.as_ref().map(|k| k.to_string()))
+        })?;
+        self.stage("kernels.txt", || {
+            code(stages, |l| match &l.kernel {
+                Kernel::Cuda(k) => Some(k.source.clone()),
+                other => other.program().map(tile_text),
+            })
+        })?;
+        self.stage("memory.txt", || memory(explain))?;
+        self.stage("explain.txt", || explain.to_string())?;
+        self.stage("explain.html", || explain.to_html())?;
+        self.stage("graph.dot", || explain.to_dot())
+    }
+}
+
+fn failed(path: &std::path::Path, e: &std::io::Error) -> CompileError {
+    CompileError::Dump(format!("{VARIABLE}: {}: {e}", path.display()))
+}
+
+fn groups(stages: &Stages) -> String {
+    let mut out = String::new();
+    for (i, group) in stages.program.groups.iter().enumerate() {
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "{i}: {}", group.name);
+        for id in &group.nodes {
+            let _ = writeln!(out, "  {}", stages.optimized.line(*id));
+        }
+        for why in &group.why_not {
+            let _ = writeln!(out, "  not fused: {why}");
+        }
+    }
+    out
+}
+
+fn code(stages: &Stages, of: impl Fn(&kiln_codegen::Launch) -> Option<String>) -> String {
+    let mut out = String::new();
+    for (i, launch) in stages.program.launches.iter().enumerate() {
+        if let Some(text) = of(launch) {
+            let _ = writeln!(
+                out,
+                "# {i}: {}\n{}\n",
+                launch.kernel.name(),
+                text.trim_end()
+            );
+        }
+    }
+    out
+}
+
+fn memory(explain: &Explain) -> String {
+    let mut out = String::new();
+    match &explain.memory {
+        Some(m) => {
+            let _ = writeln!(out, "{m:#?}");
+        }
+        None => out.push_str("the sizes are symbolic\n"),
+    }
+    for b in &explain.temporaries {
+        let what = b
+            .buffer
+            .map_or("scratch".to_string(), |id| format!("buffer {id}"));
+        let _ = writeln!(
+            out,
+            "{what}: offset {}, {} bytes, steps {} to {}",
+            b.offset, b.bytes, b.first, b.last
+        );
+    }
+    out
+}

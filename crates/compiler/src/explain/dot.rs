@@ -1,0 +1,53 @@
+//! The graph in the language of Graphviz.
+
+use crate::Stages;
+use crate::explain::page::{colour, label};
+use std::fmt::Write;
+
+/// The optimised graph, nodes coloured by the kernel that computes them.
+pub(super) fn dot(stages: &Stages) -> String {
+    let graph = &stages.optimized;
+    let kernels = stages.kernels();
+    let mut text = String::from(
+        "digraph kiln {\n  node [shape=box, style=filled, fontname=\"sans-serif\", fillcolor=white];\n",
+    );
+    for (id, node) in graph.iter() {
+        let name = quoted(&label(node));
+        let fill = kernels[id.index()].first().map(|k| colour(*k));
+        let fill = fill.map_or_else(String::new, |c| format!(", fillcolor=\"{c}\""));
+        let tip = quoted(&graph.line(id));
+        let at = match node.loc.is_known() {
+            true => quoted(&format!("\n{}", node.loc)),
+            false => String::new(),
+        };
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "  n{} [label=\"{name}\", tooltip=\"{tip}{at}\"{fill}];",
+            id.0
+        );
+        for v in &node.inputs {
+            let _ = writeln!(text, "  n{} -> n{};", v.node.0, id.0);
+        }
+    }
+    for (i, o) in graph.outputs.iter().enumerate() {
+        let _ = writeln!(text, "  out{i} [label=\"output {i}\", shape=oval];");
+        let _ = writeln!(text, "  n{} -> out{i};", o.value.node.0);
+    }
+    text.push_str("}\n");
+    text
+}
+
+/// Text between double quotes.
+fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            c => out.push(c),
+        }
+    }
+    out
+}

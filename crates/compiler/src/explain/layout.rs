@@ -1,0 +1,124 @@
+//! Where the nodes of a graph are drawn: in layers by depth, operands above users.
+//!
+//! Within a layer a node stands near the mean of its neighbours; a few sweeps down and up settle that
+//! (the barycentre method: Sugiyama, Tagawa and Toda, 1981).
+
+use kiln_ir::{Graph, Op, Role};
+
+/// The height of a node.
+pub(super) const HEIGHT: f64 = 20.0;
+/// The distance between layers.
+const LAYER: f64 = 46.0;
+/// The least distance between neighbours in a layer.
+const GAP: f64 = 12.0;
+const SWEEPS: usize = 6;
+
+/// A drawing of a graph.
+pub(super) struct Layout {
+    /// For each node the middle of its box.
+    pub(super) places: Vec<(f64, f64)>,
+    /// The left edge of everything.
+    pub(super) left: f64,
+    /// The width of everything.
+    pub(super) width: f64,
+    /// The height of everything.
+    pub(super) height: f64,
+}
+
+/// Places nodes of these widths.
+pub(super) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
+    let layers = layers(graph);
+    let users = graph.users();
+    let mut x = vec![0.0; graph.len()];
+    for sweep in 0..SWEEPS {
+        let down = sweep % 2 == 0;
+        let order: Vec<&Vec<usize>> = match down {
+            true => layers.iter().collect(),
+            false => layers.iter().rev().collect(),
+        };
+        for layer in order {
+            let wanted = layer.iter().map(|&n| {
+                let node = graph.node(kiln_ir::NodeId(n as u32));
+                let above = node.inputs.iter().map(|v| v.node.index());
+                let below = users[n].iter().map(|u| u.index());
+                let known = |down: bool| match down {
+                    true => mean(above.clone().map(|m| x[m])),
+                    false => mean(below.clone().map(|m| x[m])),
+                };
+                (n, known(down).or(known(!down)).unwrap_or(0.0))
+            });
+            for (n, at) in spread(wanted.collect(), widths) {
+                x[n] = at;
+            }
+        }
+    }
+    let mut places = vec![(0.0, 0.0); graph.len()];
+    for (depth, layer) in layers.iter().enumerate() {
+        for &n in layer {
+            places[n] = (x[n], depth as f64 * LAYER + HEIGHT);
+        }
+    }
+    let edges = |side: f64| {
+        let ends = places.iter().zip(widths);
+        ends.map(move |(p, w)| p.0 + side * w / 2.0)
+    };
+    let left = edges(-1.0).fold(0.0, f64::min) - GAP;
+    let right = edges(1.0).fold(0.0, f64::max) + GAP;
+    Layout {
+        places,
+        left,
+        width: right - left,
+        height: layers.len() as f64 * LAYER + HEIGHT,
+    }
+}
+
+/// The nodes of each depth.
+fn layers(graph: &Graph) -> Vec<Vec<usize>> {
+    let mut depth = vec![0i64; graph.len()];
+    let mut varies = vec![false; graph.len()];
+    for (id, node) in graph.iter() {
+        let above = node.inputs.iter().map(|v| depth[v.node.index()] + 1);
+        depth[id.index()] = above.max().unwrap_or(0);
+        varies[id.index()] = node.inputs.iter().any(|v| varies[v.node.index()])
+            || matches!(&node.op, Op::Input(i) if i.role == Role::Data);
+    }
+    // What depends on no data stands where it is needed: whole columns of prepared parameters would
+    // make the first layers wide.
+    let users = graph.users();
+    for (id, _) in graph.iter().rev().filter(|(id, _)| !varies[id.index()]) {
+        let first = users[id.index()].iter().map(|u| depth[u.index()]).min();
+        depth[id.index()] = first.map_or(depth[id.index()], |d| d - 1);
+    }
+    let top = depth.iter().copied().min().unwrap_or(0);
+    let mut layers: Vec<Vec<usize>> = Vec::new();
+    for (n, d) in depth.iter().enumerate() {
+        let at = (d - top) as usize;
+        if layers.len() <= at {
+            layers.resize(at + 1, Vec::new());
+        }
+        layers[at].push(n);
+    }
+    layers
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, n) = values.fold((0.0, 0.0), |(s, n), x| (s + x, n + 1.0));
+    (n > 0.0).then_some(sum / n)
+}
+
+/// Neighbours in the order of where they want to be, apart from each other.
+fn spread(mut wanted: Vec<(usize, f64)>, widths: &[f64]) -> Vec<(usize, f64)> {
+    wanted.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
+    let mut right = f64::NEG_INFINITY;
+    let placed: Vec<(usize, f64)> = wanted
+        .iter()
+        .map(|&(n, at)| {
+            let x = at.max(right + widths[n] / 2.0);
+            right = x + widths[n] / 2.0 + GAP;
+            (n, x)
+        })
+        .collect();
+    let moved = placed.iter().zip(&wanted).map(|(p, w)| p.1 - w.1);
+    let moved = mean(moved).unwrap_or(0.0);
+    placed.into_iter().map(|(n, x)| (n, x - moved)).collect()
+}

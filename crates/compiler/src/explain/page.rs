@@ -1,0 +1,301 @@
+//! One page that shows a compilation, with nothing outside it.
+
+use super::layout::{HEIGHT, layout};
+use super::timeline::timeline;
+use super::{Explain, KernelInfo};
+use crate::Stages;
+use kiln_base::Dim;
+use kiln_base::plan::Kernel;
+use kiln_codegen::{Launch, tile_text};
+use kiln_ir::{Graph, Node, Op, Role};
+use std::fmt::Write;
+
+/// The page.
+pub(super) fn page(explain: &Explain) -> String {
+    let mut out = String::from(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>Kiln: what was \
+         compiled</title>\n<style>\n",
+    );
+    out.push_str(include_str!("page.css"));
+    out.push_str("</style>\n</head>\n<body>\n<h1>What was compiled</h1>\n");
+    out.push_str(&facts(explain));
+    out.push_str("<h2>Graph</h2>\n");
+    match &explain.stages {
+        Some(stages) => out.push_str(&graphs(stages)),
+        None => out.push_str("<p>The plan cache keeps no graphs.</p>\n"),
+    }
+    out.push_str(&kernels(explain));
+    out.push_str("<h2>Memory of a run</h2>\n");
+    out.push_str(&timeline(explain));
+    out.push_str("\n<h2>Rewrites</h2>\n");
+    out.push_str(&rewrites(explain));
+    out.push_str("<script>\n");
+    out.push_str(include_str!("page.js"));
+    out.push_str("</script>\n</body>\n</html>\n");
+    out
+}
+
+/// Text between tags or quotes.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// A light colour for a kernel; neighbours in the list are far apart in hue.
+pub(super) fn colour(kernel: usize) -> String {
+    let hue = (kernel as f64 * 137.508) % 360.0;
+    let lightness = [0.80, 0.70, 0.86][kernel % 3];
+    // Conversion from HSL with a saturation of 0.62.
+    let a = 0.62 * f64::min(lightness, 1.0 - lightness);
+    let part = |n: f64| {
+        let k = (n + hue / 30.0) % 12.0;
+        let x = lightness - a * f64::min(k - 3.0, 9.0 - k).clamp(-1.0, 1.0);
+        (x * 255.0).round() as u8
+    };
+    format!("#{:02x}{:02x}{:02x}", part(0.0), part(8.0), part(4.0))
+}
+
+/// A number of bytes for people.
+pub(super) fn bytes(n: f64) -> String {
+    scaled(n, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"])
+}
+
+fn count(n: f64) -> String {
+    scaled(n, 1000.0, &["", "k", "M", "G", "T"])
+}
+
+fn scaled(mut n: f64, base: f64, units: &[&str]) -> String {
+    let mut unit = 0;
+    while n >= base && unit + 1 < units.len() {
+        n /= base;
+        unit += 1;
+    }
+    let digits = usize::from(unit > 0 && n < 100.0);
+    format!("{n:.digits$} {}", units[unit])
+        .trim_end()
+        .to_string()
+}
+
+/// The name of a node in drawings.
+pub(super) fn label(node: &Node) -> String {
+    let fact = node
+        .facts
+        .first()
+        .map_or_else(String::new, |f| f.to_string());
+    match &node.op {
+        Op::Input(i) => match i.role {
+            Role::Parameter => format!("parameter {} {fact}", i.index),
+            Role::RandomKey => format!("random key {}", i.index),
+            Role::Data => format!("input {} {fact}", i.index),
+        },
+        Op::Full(full) => format!("{} {fact}", full.value.as_f64()),
+        op => format!("{} {fact}", op.name()),
+    }
+}
+
+fn facts(explain: &Explain) -> String {
+    let mut out = String::from("<ul class=\"facts\">\n");
+    let mut fact = |number: String, of: &str| {
+        let _ = writeln!(out, "<li><b>{}</b> {}</li>", escaped(&number), escaped(of));
+    };
+    if let Some(stages) = &explain.stages {
+        fact(stages.recorded.len().to_string(), "nodes recorded");
+        fact(stages.optimized.len().to_string(), "nodes after rewrites");
+    }
+    fact(explain.rewrites.len().to_string(), "rewrites");
+    fact(explain.kernels_run().to_string(), "kernels in every run");
+    let prepared = explain.kernels_prepared().to_string();
+    fact(prepared, "kernels when a parameter has changed");
+    if let Some(m) = &explain.memory {
+        fact(bytes(m.peak as f64), "of temporaries");
+        fact(bytes(m.outputs as f64), "of outputs");
+        fact(bytes(m.prepared as f64), "prepared");
+    }
+    fact(
+        format!("{:.1} ms", explain.time.as_secs_f64() * 1e3),
+        "to compile",
+    );
+    out.push_str("</ul>\n");
+    out
+}
+
+fn graphs(stages: &Stages) -> String {
+    let lowered = stages.kernels();
+    let mut recorded = vec![Vec::new(); stages.recorded.len()];
+    for (from, kernels) in stages.came_from.iter().zip(&lowered) {
+        if let Some(at) = from {
+            recorded[*at].extend(kernels.iter().copied());
+        }
+    }
+    for list in &mut recorded {
+        list.sort_unstable();
+        list.dedup();
+    }
+    format!(
+        "<p>Scroll to zoom, drag to move; a double click on a node opens its kernel, one beside the \
+         nodes shows the beginning. Colours are kernels.</p>\n<div class=\"tabs\"><button class=\"on\" \
+         data-of=\"lowered\">as lowered</button><button data-of=\"recorded\">as \
+         recorded</button></div>\n<div class=\"graph\" id=\"lowered\">\n{}</div>\n<div class=\"graph\" \
+         id=\"recorded\" hidden>\n{}</div>\n<div id=\"info\"></div>\n",
+        drawing(&stages.optimized, &lowered),
+        drawing(&stages.recorded, &recorded),
+    )
+}
+
+/// A graph, with the kernels of each node.
+fn drawing(graph: &Graph, kernels: &[Vec<usize>]) -> String {
+    let labels: Vec<String> = graph.iter().map(|(_, n)| label(n)).collect();
+    let widths: Vec<f64> = (labels.iter())
+        .map(|l| 12.0 + 6.2 * l.chars().count() as f64)
+        .collect();
+    let at = layout(graph, &widths);
+    let mut out = format!(
+        "<svg viewBox=\"{:.0} 0 {:.0} {:.0}\" preserveAspectRatio=\"xMidYMin meet\">\n",
+        at.left, at.width, at.height
+    );
+    for (id, node) in graph.iter() {
+        let (x, y) = at.places[id.index()];
+        for v in &node.inputs {
+            let (fx, fy) = at.places[v.node.index()];
+            let (fy, y) = (fy + HEIGHT / 2.0, y - HEIGHT / 2.0);
+            let middle = (fy + y) / 2.0;
+            let _ = writeln!(
+                out,
+                "<path d=\"M{fx:.0} {fy:.0}C{fx:.0} {middle:.0} {x:.0} {middle:.0} {x:.0} {y:.0}\"/>"
+            );
+        }
+    }
+    for (id, node) in graph.iter() {
+        let ((x, y), list) = (at.places[id.index()], &kernels[id.index()]);
+        let names: Vec<String> = list.iter().map(usize::to_string).collect();
+        let fill = list
+            .first()
+            .map(|k| format!(" style=\"fill:{}\"", colour(*k)));
+        let line = match node.loc.is_known() {
+            true => format!("\n{}", node.loc),
+            false => String::new(),
+        };
+        let width = widths[id.index()];
+        let _ = writeln!(
+            out,
+            "<g class=\"n\" data-k=\"{}\"><title>{}{}</title><rect x=\"{:.0}\" y=\"{:.0}\" \
+             width=\"{width:.0}\" height=\"{HEIGHT}\" rx=\"3\"{}/><text x=\"{x:.0}\" \
+             y=\"{:.0}\">{}</text></g>",
+            names.join(" "),
+            escaped(&graph.line(id)),
+            escaped(&line),
+            x - width / 2.0,
+            y - HEIGHT / 2.0,
+            fill.unwrap_or_default(),
+            y + 4.0,
+            escaped(&labels[id.index()]),
+        );
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+fn kernels(explain: &Explain) -> String {
+    let mut out = String::from(
+        "<h2>Kernels</h2>\n<div class=\"head\"><span></span><span>kernel</span><span></span>\
+         <span>operations</span><span>bytes</span><span>per byte</span><span>ops</span></div>\n",
+    );
+    for kernel in &explain.kernels {
+        let launch = explain.stages.as_ref().map(|s| {
+            let at = s.launch(kernel.prepared, kernel.step);
+            (at, &s.program.launches[at])
+        });
+        out.push_str(&row(kernel, launch));
+    }
+    out
+}
+
+fn row(kernel: &KernelInfo, launch: Option<(usize, &Launch)>) -> String {
+    let when = match (kernel.prepared, kernel.joined) {
+        (true, _) => "prepare",
+        (_, true) => "with another",
+        _ => "",
+    };
+    let (id, swatch) = match launch {
+        Some((at, _)) => (
+            format!(" id=\"k{at}\""),
+            format!(" style=\"background:{}\"", colour(at)),
+        ),
+        None => (String::new(), String::new()),
+    };
+    let (flops, size) = (&kernel.cost.flops, &kernel.cost.bytes);
+    let intensity = match (flops.as_const(), size.as_const()) {
+        (Some(f), Some(b)) if b > 0 => format!("{:.2}", f as f64 / b as f64),
+        _ => String::new(),
+    };
+    let mut out = format!(
+        "<details class=\"k\"{id}><summary><span class=\"swatch\"{swatch}></span><span>{}</span>\
+         <span>{when}</span><span>{}</span><span>{}</span><span>{intensity}</span><span>{}</span>\
+         </summary>\n<div class=\"in\">\n<ul class=\"ops\">\n",
+        escaped(&kernel.name),
+        amount(flops, count),
+        amount(size, bytes),
+        kernel.ops.len(),
+    );
+    for op in &kernel.ops {
+        let _ = writeln!(out, "<li>{}</li>", escaped(op));
+    }
+    for why in &kernel.why_not {
+        let _ = writeln!(out, "<li>not fused: {}</li>", escaped(why));
+    }
+    out.push_str("</ul>\n");
+    let mut code = |title: &str, text: &str| {
+        let text = escaped(text);
+        let _ = writeln!(
+            out,
+            "<details><summary style=\"display:block\">{title}</summary><pre>{text}</pre></details>"
+        );
+    };
+    if let Some(kir) = &kernel.kir {
+        code("Kernel IR", kir);
+    }
+    if let Some((_, launch)) = launch {
+        match &launch.kernel {
+            Kernel::Cuda(k) => code("CUDA C++", &k.source),
+            other => {
+                if let Some(program) = other.program() {
+                    code("tile program", &tile_text(program));
+                }
+            }
+        }
+    }
+    for inner in &kernel.inner {
+        out.push_str(&row(inner, None));
+    }
+    out.push_str("</div></details>\n");
+    out
+}
+
+fn amount(n: &Dim, text: impl Fn(f64) -> String) -> String {
+    match n.as_const() {
+        Some(n) => text(n as f64),
+        None => escaped(&n.to_string()),
+    }
+}
+
+fn rewrites(explain: &Explain) -> String {
+    if explain.rewrites.is_empty() {
+        return "<p>None.</p>\n".to_string();
+    }
+    let mut out = String::from("<ol>\n");
+    for fired in &explain.rewrites {
+        let _ = writeln!(out, "<li>{}</li>", escaped(fired.to_string().trim()));
+    }
+    out.push_str("</ol>\n");
+    out
+}

@@ -1,0 +1,79 @@
+//! What the stages of one compilation gave, for whoever looks at it afterwards.
+
+use crate::explain::{marked, resolved};
+use crate::place::Placed;
+use hashbrown::HashMap;
+use kiln_codegen::Program;
+use kiln_ir::{Graph, Loc, Op};
+
+/// What the stages of one compilation gave. Locations are the user's lines.
+#[derive(Clone, Debug)]
+pub struct Stages {
+    /// The program as it was recorded.
+    pub recorded: Graph,
+    /// The program that was lowered: optimised, and without composites.
+    pub optimized: Graph,
+    /// Its launches.
+    pub program: Program,
+    /// For each step of the plan's *prepare* part the launch it is.
+    pub prepare: Vec<usize>,
+    /// For each step of the plan's *run* part the launch it is.
+    pub run: Vec<usize>,
+    /// For each node of the optimised graph the recorded node that it came from, where that is known.
+    pub came_from: Vec<Option<usize>>,
+}
+
+impl Stages {
+    pub(crate) fn new(
+        recorded: Graph,
+        optimized: Graph,
+        program: Program,
+        placed: &Placed,
+        locs: &[Loc],
+    ) -> Stages {
+        let marks = recorded.iter().map(|(id, n)| (marked(&n.loc), id.index()));
+        let marks: HashMap<Option<usize>, usize> = marks.collect();
+        let origin = |loc: &Loc| marks.get(&Some(marked(loc)?)).copied();
+        Stages {
+            came_from: optimized.iter().map(|(_, n)| origin(&n.loc)).collect(),
+            recorded: with_lines(recorded, locs),
+            optimized: with_lines(optimized, locs),
+            program,
+            prepare: placed.prepare.clone(),
+            run: placed.run.clone(),
+        }
+    }
+
+    /// For each node of the optimised graph the launches that compute it, ascending.
+    pub fn kernels(&self) -> Vec<Vec<usize>> {
+        let mut kernels = vec![Vec::new(); self.optimized.len()];
+        for (l, launch) in self.program.launches.iter().enumerate() {
+            for id in &launch.nodes {
+                let is_input = matches!(self.optimized.node(*id).op, Op::Input(_));
+                if !is_input {
+                    kernels[id.index()].push(l);
+                }
+            }
+        }
+        kernels
+    }
+
+    /// The launch of a step.
+    pub(crate) fn launch(&self, prepare: bool, step: usize) -> usize {
+        match prepare {
+            true => self.prepare[step],
+            false => self.run[step],
+        }
+    }
+}
+
+/// The graph with the user's lines in place of markers.
+pub(crate) fn with_lines(mut graph: Graph, locs: &[Loc]) -> Graph {
+    for id in graph.ids() {
+        let node = graph.node_mut(id);
+        node.loc = resolved(&node.loc, locs);
+        node.op
+            .inner_nodes_mut(&mut |n| n.loc = resolved(&n.loc, locs));
+    }
+    graph
+}

@@ -1,0 +1,381 @@
+//! Checking every kernel of a plan against the reference, on what the plan itself computed before it.
+//!
+//! The plan runs step by step. What a step writes is compared with the reference evaluation, in f64, of
+//! the same values from what the step read: an error is that of one kernel, and the first kernel to
+//! go wrong is not lost among those that only pass it on. A value that is no longer there when it is
+//! read was overwritten: that would be the memory plan's fault.
+
+use crate::{Stages, StructureHasher};
+use hashbrown::HashMap;
+use kiln_base::Loc;
+use kiln_base::plan::Plan;
+use kiln_codegen::{Launch, Origin};
+use kiln_ir::eval::{Array, Deviation, Oracle};
+use kiln_ir::{Graph, Node, NodeId, Op, Target, Value, ops};
+use kiln_runtime::{Buffer, Error, Executable, Traced, Tracer};
+use std::fmt;
+
+/// How far one result of a kernel is from the reference.
+#[derive(Clone, Debug)]
+pub struct KernelCheck {
+    /// The kernel's name.
+    pub kernel: String,
+    /// Whether it runs only when a parameter has changed.
+    pub prepared: bool,
+    /// Its position among the steps of its part.
+    pub step: usize,
+    /// The op that the result is of, and its type.
+    pub value: String,
+    /// Where the user recorded it.
+    pub loc: Loc,
+    /// The error of the result.
+    pub error: Deviation,
+    /// Why it could not be compared, or what else is wrong with it.
+    pub problem: Option<String>,
+}
+
+/// How far every kernel of a plan is from the reference, the worst first.
+#[derive(Clone, Debug)]
+pub struct Verification {
+    /// One entry for each result of a kernel.
+    pub checks: Vec<KernelCheck>,
+}
+
+impl KernelCheck {
+    /// Whether the result was compared and is within its tolerance.
+    pub fn is_right(&self) -> bool {
+        self.problem.is_none() && self.error.is_right()
+    }
+}
+
+impl Verification {
+    /// Whether every kernel is within its tolerance.
+    pub fn is_right(&self) -> bool {
+        self.checks.iter().all(KernelCheck::is_right)
+    }
+
+    /// The result that is furthest out of its tolerance.
+    pub fn worst(&self) -> Option<&KernelCheck> {
+        self.checks.first()
+    }
+}
+
+/// Runs an executable of the plan that `stages` led to and compares what each kernel writes with the
+/// reference.
+///
+/// # Errors
+/// As [`Executable::run`].
+pub fn verify(
+    stages: &Stages,
+    executable: &Executable,
+    inputs: &[Buffer],
+) -> Result<Verification, Error> {
+    let mut verifier = Verifier {
+        stages,
+        symbols: symbols(executable.plan(), inputs)?,
+        known: HashMap::new(),
+        seen: HashMap::new(),
+        read: Vec::new(),
+        checks: Vec::new(),
+        inputs,
+    };
+    executable.trace(inputs, &mut verifier)?;
+    let mut checks = verifier.checks;
+    let rank = |c: &KernelCheck| match c.problem {
+        Some(_) => f64::INFINITY,
+        None => c.error.ratio,
+    };
+    checks.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
+    Ok(Verification { checks })
+}
+
+/// The values of a plan's symbols, as the shapes of its inputs give them.
+pub(crate) fn symbols(plan: &Plan, inputs: &[Buffer]) -> Result<Vec<i64>, Error> {
+    let dim = |s: &kiln_base::plan::Symbol| {
+        let input = inputs.get(s.input as usize)?;
+        input.shape().get(s.axis as usize).copied()
+    };
+    let missing = || Error::Buffer("the inputs don't give every symbol a value".to_string());
+    let values = plan.symbols.iter().map(|s| dim(s).ok_or_else(missing));
+    values.collect()
+}
+
+struct Verifier<'a> {
+    stages: &'a Stages,
+    inputs: &'a [Buffer],
+    symbols: Vec<i64>,
+    /// For each buffer with an intermediate of a value, what that was computed from.
+    known: HashMap<u32, Vec<(Value, Array)>>,
+    /// A hash of what was written to each buffer.
+    seen: HashMap<u32, u64>,
+    /// What the running step reads.
+    read: Vec<(Value, Array)>,
+    checks: Vec<KernelCheck>,
+}
+
+impl Tracer for Verifier<'_> {
+    fn before(&mut self, step: &Traced) -> Result<(), Error> {
+        let launch = self.launch(step);
+        let mut read = Vec::new();
+        for (i, id) in launch.args.iter().enumerate() {
+            if launch.written[i] {
+                continue;
+            }
+            let bytes = step.bytes(i)?;
+            let now = hash(&bytes);
+            if self.seen.insert(id.0, now).is_some_and(|then| then != now) {
+                let found = self.check(step, None);
+                let text = format!("what it reads was overwritten: argument {i}");
+                self.checks.push(KernelCheck {
+                    problem: Some(text),
+                    ..found
+                });
+            }
+            if let Some(from) = self.known.get(&id.0) {
+                read.extend(from.iter().cloned());
+            } else if let Some(value) = self.value(id.0) {
+                read.extend(self.array(value, &bytes).map(|a| (value, a)));
+            }
+        }
+        self.read = read;
+        Ok(())
+    }
+
+    fn after(&mut self, step: &Traced) -> Result<(), Error> {
+        let launch = self.launch(step);
+        let read = std::mem::take(&mut self.read);
+        for (i, id) in launch.args.iter().enumerate() {
+            if !launch.written[i] {
+                continue;
+            }
+            let bytes = step.bytes(i)?;
+            self.seen.insert(id.0, hash(&bytes));
+            match self.stages.program.buffers[id.0 as usize].origin {
+                Origin::Value(value) => {
+                    let check = self.compare(step, value, &bytes, &read);
+                    self.checks.push(check);
+                }
+                _ => {
+                    self.known.insert(id.0, read.clone());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Verifier<'a> {
+    fn launch(&self, step: &Traced) -> &'a Launch {
+        &self.stages.program.launches[self.stages.launch(step.prepare, step.step)]
+    }
+
+    /// The value of the graph that a buffer holds.
+    fn value(&self, buffer: u32) -> Option<Value> {
+        match self.stages.program.buffers[buffer as usize].origin {
+            Origin::Value(value) => Some(value),
+            Origin::Input(i) => Some(self.stages.optimized.inputs()[i as usize].value()),
+            _ => None,
+        }
+    }
+
+    fn array(&self, value: Value, bytes: &[u8]) -> Option<Array> {
+        let fact = self.stages.optimized.fact(value);
+        let shape: Vec<usize> = (fact.shape.iter())
+            .map(|d| d.eval(&self.symbols) as usize)
+            .collect();
+        Array::from_bytes(fact.dtype, &shape, bytes).ok()
+    }
+
+    fn check(&self, step: &Traced, value: Option<Value>) -> KernelCheck {
+        let (launch, graph) = (self.launch(step), &self.stages.optimized);
+        let node = value.map(|v| v.node).or(launch.nodes.last().copied());
+        let node = node.map(|n| graph.node(n));
+        let output = value.map_or(0, |v| v.output as usize);
+        KernelCheck {
+            kernel: launch.kernel.name().to_string(),
+            prepared: step.prepare,
+            step: step.step,
+            value: node.map_or_else(String::new, |n| {
+                format!("{} {}", n.op.name(), n.facts[output])
+            }),
+            loc: node.map_or(Loc::UNKNOWN, |n| n.loc.clone()),
+            error: Deviation::default(),
+            problem: None,
+        }
+    }
+
+    /// Compares a result with the reference from what was read.
+    fn compare(
+        &self,
+        step: &Traced,
+        value: Value,
+        bytes: &[u8],
+        read: &[(Value, Array)],
+    ) -> KernelCheck {
+        let mut check = self.check(step, Some(value));
+        let compared = (|| {
+            let got = self.array(value, bytes).ok_or("it has another size")?;
+            let (graph, arrays) = self.cut(value, read)?;
+            let largest = arrays.iter().filter_map(Array::floats).flatten();
+            let least = largest.fold(0.0, |m: f64, x| match x.is_finite() {
+                true => m.max(x.abs()),
+                false => m,
+            });
+            let oracle = Oracle::with_symbols(&graph, &arrays, &self.symbols, least);
+            oracle.map_err(|e| e.to_string())?.compare(0, &got)
+        })();
+        match compared {
+            Ok(error) => check.error = error,
+            Err(problem) => check.problem = Some(problem),
+        }
+        check
+    }
+
+    /// The part of the graph between a value and what was read, and its inputs.
+    fn cut(&self, value: Value, read: &[(Value, Array)]) -> Result<(Graph, Vec<Array>), String> {
+        let mut cut = Cut {
+            from: &self.stages.optimized,
+            graph: Graph::default(),
+            of: HashMap::new(),
+            arrays: Vec::new(),
+        };
+        cut.graph.symbols = self.stages.optimized.symbols.clone();
+        for (v, array) in read.iter().filter(|(v, _)| *v != value) {
+            cut.input(*v, array.clone());
+        }
+        let graph = &self.stages.optimized;
+        let mut stack = vec![value];
+        while let Some(&v) = stack.last() {
+            let node = graph.node(v.node);
+            if cut.of.contains_key(&v) {
+                stack.pop();
+                continue;
+            }
+            if let Op::Input(i) = &node.op {
+                let buffer = &self.inputs[i.index as usize];
+                let host = buffer.to_host().map_err(|e| e.to_string())?;
+                let bytes = host.bytes().map_err(|e| e.to_string())?;
+                let array = self.array(v, bytes).ok_or("an input has another size")?;
+                cut.input(v, array);
+                continue;
+            }
+            let needed = operands(node, v);
+            let missing = needed.iter().filter(|o| !cut.of.contains_key(*o));
+            let before = stack.len();
+            stack.extend(missing);
+            if stack.len() == before {
+                cut.node(v);
+            }
+        }
+        cut.graph.outputs.push(kiln_ir::Output {
+            value: cut.of[&value],
+            target: Target::Result,
+        });
+        Ok((cut.graph, cut.arrays))
+    }
+}
+
+/// What a value is computed from. A barrier hands each operand on by itself.
+fn operands(node: &Node, v: Value) -> Vec<Value> {
+    match node.op {
+        Op::Barrier(_) => vec![node.inputs[v.output as usize]],
+        _ => node.inputs.to_vec(),
+    }
+}
+
+/// A part of a graph as a graph of its own.
+struct Cut<'a> {
+    from: &'a Graph,
+    graph: Graph,
+    of: HashMap<Value, Value>,
+    arrays: Vec<Array>,
+}
+
+impl Cut<'_> {
+    /// A value that is given.
+    fn input(&mut self, v: Value, array: Array) {
+        if self.of.contains_key(&v) {
+            return;
+        }
+        let fact = self.from.fact(v).clone();
+        let input = ops::Input {
+            index: self.arrays.len() as u32,
+            fact: fact.clone(),
+            role: kiln_ir::Role::Data,
+        };
+        let id = self.graph.push(Node {
+            op: input.into(),
+            inputs: Default::default(),
+            facts: kiln_ir::Facts::from_elem(fact, 1),
+            loc: Loc::UNKNOWN,
+        });
+        self.arrays.push(array);
+        self.of.insert(v, id.value());
+    }
+
+    /// A value whose operands are there.
+    fn node(&mut self, v: Value) {
+        let node = self.from.node(v.node);
+        if let Op::Barrier(_) = node.op {
+            let operand = self.of[&node.inputs[v.output as usize]];
+            self.of.insert(v, operand);
+            return;
+        }
+        let id = self.graph.push(Node {
+            inputs: node.inputs.iter().map(|o| self.of[o]).collect(),
+            ..node.clone()
+        });
+        for output in 0..node.facts.len() as u32 {
+            let (old, new) = (v.node, id);
+            let of = |node: NodeId| Value { node, output };
+            self.of.entry(of(old)).or_insert(of(new));
+        }
+    }
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut h = StructureHasher::default();
+    h.update(bytes);
+    h.digest()
+}
+
+impl fmt::Display for Verification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wrong = self.checks.iter().filter(|c| !c.is_right()).count();
+        let n = self.checks.len();
+        match wrong {
+            0 => writeln!(f, "{n} results of kernels, all within their tolerance")?,
+            _ => writeln!(f, "{n} results of kernels, {wrong} outside their tolerance")?,
+        }
+        let of = "of tolerance";
+        writeln!(
+            f,
+            "{of:>12}  {:>9}  {:>9}  {:>9}  kernel",
+            "max abs", "max rel", "max ulp"
+        )?;
+        self.checks.iter().try_for_each(|c| writeln!(f, "{c}"))
+    }
+}
+
+impl fmt::Display for KernelCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let e = &self.error;
+        write!(
+            f,
+            "{:>12.3}  {:>9.2e}  {:>9.2e}  {:>9.1}  {}: {}",
+            e.ratio, e.max_abs, e.max_rel, e.max_ulp, self.kernel, self.value
+        )?;
+        if self.loc.is_known() {
+            write!(f, " at {}", self.loc)?;
+        }
+        if let Some(problem) = &self.problem {
+            return write!(f, "; {problem}");
+        }
+        match e.worst {
+            Some((i, got, want)) if !e.is_right() => {
+                write!(f, "; element {i} is {got} instead of {want}")
+            }
+            _ => Ok(()),
+        }
+    }
+}

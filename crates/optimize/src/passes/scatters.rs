@@ -1,0 +1,84 @@
+//! One element of each lane is changed, such as the gradient of a loss at the label's place:
+//!
+//! ```text
+//! scatter_of_one   scatter_add(0, index, src)[.., i, ..] = i = index ? 0 + src : 0
+//! ```
+//!
+//! for an index of one element along the axis. (A scatter of sums starts each at 0, so beside a −0 in place
+//! of the zeros it may give another zero than one addition.) It is pointwise work, so it joins what reads it, where a
+//! scatter is a kernel of its own between two trips to memory. What must hold: index and source are as
+//! large as x off the axis, and a gather in the program reads the same index along an axis of the same
+//! extent, so that an index out of range is still reported.
+
+use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
+use kiln_base::Scalar;
+use kiln_base::prim::ScatterKind;
+use kiln_ir::ops::Iota;
+use kiln_ir::{Builder, Dim, NodeId, Op, OpError, Pw, Shape, Value};
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "scatters",
+    about: "writes scatters of one element a lane as pointwise work",
+    exact: true,
+    run: Run::Rules(&[&ScatterOfOne]),
+};
+
+/// scatter_add(0, index, src) = i = index ? 0 + src : 0.
+pub struct ScatterOfOne;
+
+impl Rule for ScatterOfOne {
+    fn name(&self) -> &'static str {
+        "scatter_of_one"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        let Op::Scatter(scatter) = &node.op else {
+            return None;
+        };
+        let [x, index, src] = node.inputs[..] else {
+            return None;
+        };
+        let (shape, lanes) = (&view.fact(x).shape, &view.fact(index).shape);
+        let axis = scatter.axis;
+        let fits = (0..shape.len()).all(|a| a == axis || shape[a] == lanes[a]);
+        let one = scatter.kind == ScatterKind::Sum && lanes[axis].is(1) && fits;
+        let zeros = view.as_full(x).is_some_and(|f| match f.value {
+            Scalar::Float(x) => x.to_bits() == 0,
+            other => other.as_f64() == 0.0,
+        });
+        if !one || !zeros || !is_checked(view, index, &shape[axis]) {
+            return None;
+        }
+        let mut patch = view.patch(id);
+        let new = written(&mut patch, [x, index, src], axis).ok()?;
+        Some(patch.replacing(id.value(), new))
+    }
+}
+
+/// `i = index ? x + src : x`.
+fn written(b: &mut PatchBuilder<'_>, operands: [Value; 3], axis: usize) -> Result<Value, OpError> {
+    let [x, index, src] = operands;
+    let shape = b.fact(&x).shape;
+    let mut column = Shape::from_elem(Dim::ONE, shape.len() - axis);
+    column[0] = shape[axis].clone();
+    let len = shape[axis].clone();
+    let place = b.op(Iota { len }, &[])?;
+    let place = b.reshape(&place, &column)?;
+    let place = b.broadcast_to(&place, &shape)?;
+    let hit = b.pointwise(Pw::Eq, &[place, index])?;
+    let sum = b.pointwise(Pw::Add, &[x, src])?;
+    b.pointwise(Pw::Select, &[hit, sum, x])
+}
+
+/// Whether a gather checks the index against an extent.
+fn is_checked(view: &View<'_>, index: Value, extent: &Dim) -> bool {
+    view.users(index.node).iter().any(|u| {
+        let node = view.node(*u);
+        let Op::Gather(gather) = &node.op else {
+            return false;
+        };
+        node.inputs[1] == index && view.fact(node.inputs[0]).shape[gather.axis] == *extent
+    })
+}

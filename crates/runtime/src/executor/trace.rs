@@ -1,0 +1,145 @@
+//! Looking on while a plan runs.
+
+use super::bound::{BoundStep, Loc};
+use super::gpu::OnGpu;
+use super::run::Part;
+use super::{Executable, run};
+use crate::buffer::Buffer;
+use crate::cuda::Session;
+use crate::error::{Error, Result};
+use crate::memory::Storage;
+
+/// What a traced run shows its steps to. An error ends the run.
+pub trait Tracer {
+    /// A step is about to run: what it reads is there.
+    ///
+    /// # Errors
+    /// Whatever should end the run.
+    fn before(&mut self, step: &Traced) -> Result<()> {
+        let _ = step;
+        Ok(())
+    }
+
+    /// A step has run: what it writes is there.
+    ///
+    /// # Errors
+    /// Whatever should end the run.
+    fn after(&mut self, step: &Traced) -> Result<()>;
+}
+
+/// A step of a traced run.
+pub struct Traced<'a> {
+    /// Whether the step belongs to the plan's *prepare* part.
+    pub prepare: bool,
+    /// Index into [`Plan::prepare`](kiln_base::plan::Plan::prepare) or
+    /// [`Plan::run`](kiln_base::plan::Plan::run).
+    pub step: usize,
+    contents: &'a dyn Fn(usize) -> Result<Vec<u8>>,
+}
+
+impl Traced<'_> {
+    /// What the step's argument of this position holds now: little-endian elements, row-major.
+    ///
+    /// # Errors
+    /// If they can't be copied from a GPU.
+    pub fn bytes(&self, arg: usize) -> Result<Vec<u8>> {
+        (self.contents)(arg)
+    }
+}
+
+impl Executable {
+    /// Runs the plan one step after the other and shows each to `tracer`, those of the *prepare* part
+    /// first. Kernels, memory layout and results are those of a run that is given nothing.
+    ///
+    /// # Errors
+    /// As for [`Executable::run`], and what the tracer returns.
+    pub fn trace(&self, inputs: &[Buffer], tracer: &mut dyn Tracer) -> Result<Vec<Buffer>> {
+        self.shared(inputs, Some(tracer))
+    }
+
+    /// What the buffers of a step's arguments take, in bytes.
+    fn sizes(&self, step: &BoundStep, prepare: bool, values: &[i64]) -> Vec<usize> {
+        let steps = match prepare {
+            true => &self.plan.prepare,
+            false => &self.plan.run,
+        };
+        let args = steps[step.step].args.iter();
+        let buffers = args.map(|id| &self.plan.buffers[id.0 as usize]);
+        buffers
+            .map(|b| b.len.eval(values) as usize * b.dtype.size())
+            .collect()
+    }
+}
+
+impl Part<'_> {
+    /// Runs the steps one by one under the eyes of a tracer.
+    pub(super) fn trace<'s>(
+        &self,
+        steps: &[BoundStep],
+        storage: &impl Fn(Loc) -> &'s Storage,
+        tracer: &mut dyn Tracer,
+    ) -> Result<()> {
+        for step in steps {
+            let sizes = self.exe.sizes(step, self.preparing, &self.bound.values);
+            let contents = |arg: usize| {
+                let outside = || Error::Internal(format!("a step has no argument {arg}"));
+                let loc = *step.args.get(arg).ok_or_else(outside)?;
+                let offset = match loc {
+                    Loc::Arena(offset) => offset,
+                    _ => 0,
+                };
+                copied(storage(loc), offset, sizes[arg])
+            };
+            let traced = Traced {
+                prepare: self.preparing,
+                step: step.step,
+                contents: &contents,
+            };
+            tracer.before(&traced)?;
+            let one = std::slice::from_ref(step);
+            match &self.exe.gpu {
+                None => self.on_cpu(one, storage, None)?,
+                Some(gpu) => {
+                    let alone = OnGpu::new(one);
+                    let outcome = self.on_gpu(Session::new(gpu)?, one, &alone, storage)?;
+                    outcome.map_or(Ok(()), |o| o.wait())?;
+                }
+            }
+            tracer.after(&traced)?;
+        }
+        Ok(())
+    }
+}
+
+/// A copy of a part of some memory, once it is computed.
+fn copied(storage: &Storage, offset: usize, len: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    match storage.gpu() {
+        Some(memory) => {
+            let first = storage.ptr() as usize - memory.ptr() as usize;
+            memory
+                .device()
+                .download(memory, first + offset, &mut bytes)?;
+        }
+        // SAFETY: binding proved that the buffer lies within the storage, and no step is running.
+        None => unsafe {
+            let from = storage.ptr().wrapping_add(offset);
+            std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), len);
+        },
+    }
+    Ok(bytes)
+}
+
+/// The prepared results of a traced run, which are computed anew.
+pub(super) fn prepare(
+    exe: &Executable,
+    bound: &super::bound::Bound,
+    inputs: &[Buffer],
+    tracer: &mut dyn Tracer,
+) -> Result<run::Prepared> {
+    Ok(run::Prepared {
+        ids: Vec::new(),
+        values: Vec::new(),
+        storages: run::prepare(exe, bound, inputs, Some(tracer))?,
+    })
+}

@@ -1,0 +1,119 @@
+//! The profiler: which kernels ran, how often, what they cost.
+
+use crate::matrix;
+use kiln::profiler::{Profile, profile};
+use kiln::{DType, Spec, compile};
+
+/// Enough JSON to see that a trace is well formed: strings, numbers, lists and objects.
+fn well_formed(text: &str) -> Result<(), String> {
+    let value: serde_json::Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let events = value["traceEvents"].as_array().ok_or("no events")?;
+    for e in events {
+        let kind = e["ph"].as_str().ok_or("no kind")?;
+        let spans = e["ts"].is_f64() && e["dur"].is_f64();
+        if !(kind == "M" || kind == "X" && spans) || !e["name"].is_string() {
+            return Err(format!("{e}"));
+        }
+    }
+    Ok(())
+}
+
+fn named<'p>(found: &'p Profile, op: &str) -> Vec<&'p kiln::profiler::KernelEvent> {
+    let does = |ops: &[String]| ops.iter().any(|o| o.starts_with(op));
+    found.events().iter().filter(|e| does(&e.ops)).collect()
+}
+
+#[test]
+fn kernels_of_reads_and_of_compiled_functions_are_counted() {
+    let (a, b) = (matrix(48, 32), matrix(32, 40));
+    a.realize().unwrap();
+    b.realize().unwrap();
+    let spec = Spec::new(DType::F32, ["n".into(), 32.into()]);
+    let f = compile(&[spec], |x| x[0].matmul(&b).relu().sum([1], false)).unwrap();
+    let (out, found) = profile(|| {
+        for _ in 0..3 {
+            f.run(&[&a]).unwrap();
+        }
+        (a.exp() + 1.0).to_vec::<f32>().unwrap().len()
+    });
+    assert_eq!(out, 48 * 32);
+    let products = named(&found, "matmul");
+    assert_eq!(products.len(), 3);
+    for p in &products {
+        // Two operations for each multiplication, at least, and both operands are read.
+        assert!(p.flops >= 2.0 * 48.0 * 32.0 * 40.0, "{p:?}");
+        assert!(p.bytes >= 4.0 * (48.0 * 32.0 + 32.0 * 40.0), "{p:?}");
+        assert!(
+            p.ops.iter().any(|o| o.contains("tests/kiln/profile.rs:")),
+            "{p:?}"
+        );
+    }
+    assert_eq!(named(&found, "exp").len(), 1);
+    assert_eq!(found.runs().len(), 4);
+    assert!(found.total_time() <= found.wall_time());
+    assert!(found.events().is_sorted_by_key(|e| e.start));
+    let rows = found.key_averages().rows;
+    let product = rows
+        .iter()
+        .find(|r| r.ops.iter().any(|o| o.starts_with("matmul")));
+    let product = product.expect("a row of the product");
+    assert_eq!(product.count, 3);
+    assert_eq!(product.flops, 3.0 * products[0].flops);
+    assert!(rows.is_sorted_by_key(|r| std::cmp::Reverse(r.total)));
+}
+
+#[test]
+fn nothing_is_collected_outside_of_a_profile() {
+    let ((), outer) = profile(|| {
+        matrix(3, 3).exp().to_vec::<f32>().unwrap();
+        let ((), inner) = profile(|| drop(matrix(3, 3).sin().to_vec::<f32>().unwrap()));
+        assert_eq!(
+            (named(&inner, "sin").len(), named(&inner, "exp").len()),
+            (1, 0)
+        );
+    });
+    matrix(3, 3).cos().to_vec::<f32>().unwrap();
+    let counts = ["exp", "sin", "cos"].map(|op| named(&outer, op).len());
+    assert_eq!(counts, [1, 1, 0]);
+    // Errors and panics leave no collection behind.
+    let panicked = std::panic::catch_unwind(|| profile(|| panic!("on purpose")).1);
+    assert!(panicked.is_err());
+    let ((), after) = profile(|| ());
+    assert!(after.events().is_empty());
+    assert_eq!(after.key_averages().table(10).lines().count(), 1);
+}
+
+#[test]
+fn tables_and_traces_can_be_read() {
+    let ((), found) = profile(|| {
+        let x = matrix(33, 7);
+        drop(x.exp().softmax(1).to_vec::<f32>().unwrap());
+        drop(x.tril(0).cumsum(0).to_vec::<f32>().unwrap());
+    });
+    let all = found.key_averages();
+    let table = all.table(1);
+    assert!(table.starts_with(" share"), "{table}");
+    assert_eq!(
+        table.lines().count(),
+        2 + (all.rows.len() > 1) as usize,
+        "{table}"
+    );
+    assert!(
+        all.to_string().contains("softmax") || all.to_string().contains("exp"),
+        "{all}"
+    );
+    well_formed(&found.to_chrome_trace()).unwrap();
+
+    let folder = std::env::temp_dir().join(format!("kiln-profile-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("trace.json");
+    found.export_chrome_trace(&path).unwrap();
+    assert_eq!(
+        std::fs::read_to_string(&path).unwrap(),
+        found.to_chrome_trace()
+    );
+    std::fs::remove_dir_all(&folder).unwrap();
+    let e = found.export_chrome_trace(&path).unwrap_err();
+    assert_eq!(e.kind(), kiln::ErrorKind::Io);
+    assert!(e.to_string().contains("trace.json"), "{e}");
+}
