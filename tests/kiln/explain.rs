@@ -239,7 +239,7 @@ fn every_stage_is_dumped_where_the_environment_asks_for_it() {
         let files = list(&folder.join(c));
         assert_eq!(files[0], "00-recorded.txt");
         for stage in [
-            "conv_batch_norm.txt",
+            "folding.txt",
             "groups.txt",
             "kernel-ir.txt",
             "kernels.txt",

@@ -27,7 +27,7 @@ pub(super) struct Layout {
 
 /// Places nodes of these widths.
 pub(super) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
-    let layers = layers(graph);
+    let (layers, varies) = layers(graph);
     let users = graph.users();
     let mut x = vec![0.0; graph.len()];
     for sweep in 0..SWEEPS {
@@ -40,6 +40,7 @@ pub(super) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
             let wanted = layer.iter().map(|&n| {
                 let node = graph.node(kiln_ir::NodeId(n as u32));
                 let above = node.inputs.iter().map(|v| v.node.index());
+                let above = above.filter(|m| varies[*m]);
                 let below = users[n].iter().map(|u| u.index());
                 let known = |down: bool| match down {
                     true => mean(above.clone().map(|m| x[m])),
@@ -47,7 +48,7 @@ pub(super) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
                 };
                 (n, known(down).or(known(!down)).unwrap_or(0.0))
             });
-            for (n, at) in spread(wanted.collect(), widths) {
+            for (n, at) in spread(wanted.collect(), widths, &varies) {
                 x[n] = at;
             }
         }
@@ -72,8 +73,8 @@ pub(super) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
     }
 }
 
-/// The nodes of each depth.
-fn layers(graph: &Graph) -> Vec<Vec<usize>> {
+/// The nodes of each depth, and which of all depend on data.
+fn layers(graph: &Graph) -> (Vec<Vec<usize>>, Vec<bool>) {
     let mut depth = vec![0i64; graph.len()];
     let mut varies = vec![false; graph.len()];
     for (id, node) in graph.iter() {
@@ -98,7 +99,7 @@ fn layers(graph: &Graph) -> Vec<Vec<usize>> {
         }
         layers[at].push(n);
     }
-    layers
+    (layers, varies)
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
@@ -106,8 +107,9 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (n > 0.0).then_some(sum / n)
 }
 
-/// Neighbours in the order of where they want to be, apart from each other.
-fn spread(mut wanted: Vec<(usize, f64)>, widths: &[f64]) -> Vec<(usize, f64)> {
+/// Neighbours in the order of where they want to be, apart from each other. What depends on data stays in
+/// place as a whole, so that a chain is a straight line whatever parameters stand beside it.
+fn spread(mut wanted: Vec<(usize, f64)>, widths: &[f64], varies: &[bool]) -> Vec<(usize, f64)> {
     wanted.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
     let mut right = f64::NEG_INFINITY;
     let placed: Vec<(usize, f64)> = wanted
@@ -118,7 +120,11 @@ fn spread(mut wanted: Vec<(usize, f64)>, widths: &[f64]) -> Vec<(usize, f64)> {
             (n, x)
         })
         .collect();
-    let moved = placed.iter().zip(&wanted).map(|(p, w)| p.1 - w.1);
-    let moved = mean(moved).unwrap_or(0.0);
+    let moved = |all: bool| {
+        let pairs = placed.iter().zip(&wanted);
+        let counted = pairs.filter(|(p, _)| all || varies[p.0]);
+        mean(counted.map(|(p, w)| p.1 - w.1))
+    };
+    let moved = moved(false).or(moved(true)).unwrap_or(0.0);
     placed.into_iter().map(|(n, x)| (n, x - moved)).collect()
 }
