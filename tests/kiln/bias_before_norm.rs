@@ -142,3 +142,13 @@ fn running_statistics_fold_instead() -> Outcome {
     );
     Ok(())
 }
+
+#[test]
+fn sums_of_zeros_show_what_is_not_a_number() -> Outcome {
+    let x = Tensor::from_slice(&[-1.0f32, f32::INFINITY, f32::NAN], [3]);
+    let row = x.sum([0], true);
+    for zeros in [&x * 0.0, &x - &x, &x * 2.0 - &x - &x, &row - &row + &x - &x] {
+        assert!(zeros.sum([0], false).item::<f32>()?.is_nan());
+    }
+    Ok(())
+}

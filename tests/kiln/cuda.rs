@@ -5,6 +5,7 @@ use kiln::nn::optim::{Adam, Optimizer};
 use kiln::nn::{Forward, Linear, Module, ReLU, Sequential};
 use kiln::{CudaGrid, CustomOp, DType, Device, ErrorKind, Spec, Tensor, Var, compile, cond, scan};
 use kiln_runtime::cuda;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The device, or a line that says what is skipped.
 pub fn device() -> Option<Device> {
@@ -160,6 +161,7 @@ fn custom_operators_run_there() {
 
 #[test]
 fn a_step_after_a_failed_one_gives_its_error_and_training_goes_on() {
+    let _alone = errors();
     let Some(gpu) = device() else { return };
     let train = |labels: &[[i64; 4]]| {
         kiln::manual_seed(5);
@@ -203,6 +205,7 @@ fn a_step_after_a_failed_one_gives_its_error_and_training_goes_on() {
 
 #[test]
 fn an_error_is_told_by_what_depends_on_it_and_by_synchronize() {
+    let _alone = errors();
     let Some(gpu) = device() else { return };
     let table = matrix(4, 3).to(gpu);
     let index = Tensor::from_slice(&[1i64, 9], [2]).to(gpu);
@@ -239,6 +242,12 @@ fn an_error_is_told_by_what_depends_on_it_and_by_synchronize() {
     let e = gpu.synchronize().unwrap_err();
     assert_eq!((e.kind(), e.loc().line), (ErrorKind::Data, line), "{e}");
     gpu.synchronize().unwrap();
+}
+
+/// Held where errors of a device are made or asked for: whoever synchronises is told those of all.
+fn errors() -> MutexGuard<'static, ()> {
+    static ERRORS: Mutex<()> = Mutex::new(());
+    ERRORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn floats(t: &Tensor) -> Vec<f32> {
@@ -314,6 +323,7 @@ fn operands_on_different_devices_are_an_error_that_names_both() {
 
 #[test]
 fn a_bad_index_names_the_users_line_and_cells_keep_their_values() {
+    let _alone = errors();
     let Some(gpu) = device() else { return };
     let table = Var::new(&matrix(4, 3).to(gpu)).unwrap();
     let before = floats(&table.get());
@@ -409,6 +419,7 @@ fn compiled_functions_run_where_their_arguments_are() {
 
 #[test]
 fn the_device_tells_what_it_is() {
+    let _alone = errors();
     let Some(gpu) = device() else { return };
     assert!(Device::cuda_count() >= 1 && Device::best() == gpu);
     assert!(!gpu.name().is_empty() && gpu.capability().is_some());

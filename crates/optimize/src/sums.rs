@@ -70,9 +70,26 @@ impl<'a> Sums<'a> {
         self.count
     }
 
-    /// Whether the sum of `v` is zero for all finite data.
+    /// Whether `v` sums to zero for all finite data, as `x − mean(x)` does. Not where each element is
+    /// zero, as those of `x − x` and `0 · x` are, of which a program means the NaN that they show.
     pub fn is_zero(&self, v: Value) -> bool {
-        self.sum(v, DEPTH).is_some_and(|p| p.0.is_empty())
+        let zero = || {
+            let linear = self.linear(v, DEPTH)?;
+            let mut factors: Vec<(Value, Polynomial)> = Vec::new();
+            for (rows, value) in &linear {
+                let Some(x) = value else { continue };
+                match factors.iter().position(|(value, _)| value == x) {
+                    None => factors.push((*x, rows.clone())),
+                    Some(at) => {
+                        let (_, factor) = factors.swap_remove(at);
+                        factors.push((*x, factor.plus(rows.clone())?));
+                    }
+                }
+            }
+            let varies = !factors.is_empty() && factors.iter().all(|(_, f)| !f.0.is_empty());
+            Some(varies && self.total(linear)?.0.is_empty())
+        };
+        zero().unwrap_or(false)
     }
 
     /// Whether `v`, of one number a row, is the sum of `x` divided by how many there are.
@@ -106,8 +123,12 @@ impl<'a> Sums<'a> {
     }
 
     fn sum(&self, v: Value, depth: usize) -> Option<Polynomial> {
+        self.total(self.linear(v, depth)?)
+    }
+
+    fn total(&self, linear: Linear) -> Option<Polynomial> {
         let mut sum = Polynomial::default();
-        for (rows, value) in self.linear(v, depth)? {
+        for (rows, value) in linear {
             let factor = match value {
                 Some(x) => Polynomial::atom(Atom::Sum(x)),
                 None => Polynomial::number(self.count),

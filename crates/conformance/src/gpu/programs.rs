@@ -16,14 +16,6 @@ const GRADIENTS: u64 = 400;
 /// So many programs show every rewrite.
 const MANY: u64 = 500;
 
-/// Programs without loops and branches.
-fn config() -> Config {
-    Config {
-        control_flow: false,
-        ..Config::default()
-    }
-}
-
 /// The ways in which a program is compiled.
 fn ways(seed: u64) -> Vec<Options> {
     let fused = Options {
@@ -42,7 +34,9 @@ fn ways(seed: u64) -> Vec<Options> {
 
 /// The features of programs that so many of them must have: those of which they hold ten on average.
 fn wanted(seeds: u64) -> BTreeSet<String> {
-    let graphs: Vec<_> = (0..MANY).map(|seed| config().graph(seed)).collect();
+    let graphs: Vec<_> = (0..MANY)
+        .map(|seed| Config::default().graph(seed))
+        .collect();
     let counts = coverage(&graphs).into_iter();
     let common = counts.filter(|(_, n)| *n as u64 * seeds >= 10 * MANY);
     common.map(|(feature, _)| feature).collect()
@@ -54,7 +48,7 @@ pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
     let wanted = wanted(settings.seeds);
     for seed in settings.first..settings.first + settings.seeds {
         progress(seed - settings.first, settings.seeds);
-        let graph = config().graph(seed);
+        let graph = Config::default().graph(seed);
         let result = run_one(&graph, seed, settings);
         if let Ok(fired) = &result {
             fired
@@ -66,7 +60,7 @@ pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
     }
     let share = |count: u64| count as f64 / settings.seeds as f64;
     // Rare rewrites need many programs to show.
-    for rule in RULES.into_iter().filter(|r| !r.contains("loop")) {
+    for rule in RULES {
         let fired = rules.get(rule).copied().unwrap_or(0);
         if settings.seeds >= MANY && share(fired) < 0.01 {
             report.wrong(format!(
@@ -91,7 +85,7 @@ pub(super) fn run_gradients(settings: &Settings, report: &mut Report) -> Result<
     let mut without = 0;
     for seed in settings.first..settings.first + seeds {
         progress(seed - settings.first, seeds);
-        let Some(graph) = differentiated(config().graph(seed)) else {
+        let Some(graph) = differentiated(Config::default().graph(seed)) else {
             without += 1;
             continue;
         };
