@@ -1,7 +1,7 @@
 //! Running a compiled function.
 
 use crate::gather::Gather;
-use crate::outcome::{self, Blame, Stored};
+use crate::outcome::Storing;
 use crate::var::Busy;
 use crate::{
     Device, DimSpec, Error, ErrorKind, Result, Spec, Tensor, Var, anomaly, profiler, random,
@@ -278,26 +278,15 @@ impl Compiled {
         donated: &[usize],
         loc: &'static Location<'static>,
     ) {
-        let mut stored = Vec::new();
+        let mut storing = Storing::new(values);
         for w in &self.writes {
-            let cell = &self.vars[w.var].cell;
-            let new = outcome::assigned(&values[w.output], values);
-            let Some(b) = busy.iter().find(|b| b.cell().id == cell.id) else {
-                continue;
-            };
-            let leaf = cell.leaf(new.clone(), loc);
-            let mut state = b.state();
-            let input = w.input.filter(|i| donated.contains(i));
-            let left = input.map(|input| &left[input]);
-            let old = state.realized.clone();
-            stored.extend(Stored::new(cell, &new, &leaf, old, left));
-            state.set(leaf);
+            let id = self.vars[w.var].cell.id;
+            if let Some(b) = busy.iter().find(|b| b.cell().id == id) {
+                let input = w.input.filter(|i| donated.contains(i));
+                storing.give(b, w.output, input.map(|input| &left[input]), loc);
+            }
         }
-        let called = |node: u32| {
-            let node = node as usize;
-            (self.gather.called(node), self.gather.loc(node))
-        };
-        Blame::keep(values, &self.plan().sites, called, stored);
+        storing.finish(&self.plan().sites, &self.gather);
     }
 
     fn take_back(&self, busy: &[Busy], donated: &[usize], inputs: &[Buffer]) {

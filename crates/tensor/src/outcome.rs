@@ -5,24 +5,26 @@
 //! line. So a step that depends on a failed one gives that one's error, and cells hold what they held
 //! before it.
 
+use crate::gather::Gather;
 use crate::node::Node;
-use crate::var::Cell;
+use crate::var::{Busy, Cell};
 use crate::{Device, Error, ErrorKind, Result, Tensor};
 use kiln_base::Loc;
 use kiln_base::plan::Site;
 use kiln_runtime::cuda::Outcome;
 use kiln_runtime::{Buffer, Error as RunError};
+use std::panic::Location;
 use std::sync::{Arc, Mutex, Weak};
 
 /// What is kept of a run until it is known how it ended.
-pub(crate) struct Blame {
+struct Blame {
     /// For each site its node, the function that the user called, and the line.
     sites: Vec<(u32, &'static str, Loc)>,
     cells: Mutex<Vec<Stored>>,
 }
 
 /// A cell that was given a value of the run.
-pub(crate) struct Stored {
+struct Stored {
     cell: Weak<Cell>,
     /// The value's leaf.
     new: Weak<Node>,
@@ -30,60 +32,69 @@ pub(crate) struct Stored {
     old: Option<Tensor>,
 }
 
-impl Stored {
-    /// What to keep of storing a value as `new` in a cell, whose last computed value was `old`; nothing
-    /// if the value is sure. `left` is what the run has left of the old value's buffer, if that was
-    /// donated: all, or nothing.
-    pub(crate) fn new(
-        cell: &Arc<Cell>,
-        value: &Buffer,
-        new: &Tensor,
-        old: Option<Tensor>,
-        left: Option<&Buffer>,
-    ) -> Option<Stored> {
-        value.outcome()?;
-        // Memory that the run took still holds the old value if it fails.
-        let given = left.map(|left| if left.is_empty() { value } else { left });
-        let given = given.map(|b| cell.leaf(b.clone().after_failure(), new.node.loc));
-        Some(Stored {
-            cell: Arc::downgrade(cell),
-            new: Arc::downgrade(&new.node),
-            old: given.or(old),
-        })
-    }
+/// Gives cells the values of a run, and keeps what is needed to take them back if it may still fail.
+pub(crate) struct Storing<'a> {
+    values: &'a [Buffer],
+    outcome: Option<&'a Arc<Outcome>>,
+    cells: Vec<Stored>,
 }
 
-/// A value that a run gives to a cell: it is taken back with the others if the run fails, so whoever
-/// depends on it waits too.
-pub(crate) fn assigned(value: &Buffer, values: &[Buffer]) -> Buffer {
-    match values.iter().find_map(Buffer::outcome) {
-        Some(outcome) => value.clone().depending_on(outcome),
-        None => value.clone(),
+impl<'a> Storing<'a> {
+    /// Of a run that gave these values.
+    pub(crate) fn new(values: &'a [Buffer]) -> Storing<'a> {
+        Storing {
+            values,
+            outcome: values.iter().find_map(Buffer::outcome),
+            cells: Vec::new(),
+        }
+    }
+
+    /// Gives a cell the value at this position. It is taken back with the others if the run fails, so
+    /// whoever depends on it waits too. `left` is what the run has left of the old value's buffer, if
+    /// that was donated: all, or nothing.
+    pub(crate) fn give(
+        &mut self,
+        busy: &Busy,
+        position: usize,
+        left: Option<&Buffer>,
+        loc: &'static Location<'static>,
+    ) {
+        let (cell, mut value) = (busy.cell(), self.values[position].clone());
+        if let Some(outcome) = self.outcome {
+            value = value.depending_on(outcome);
+        }
+        let new = cell.leaf(value.clone(), loc);
+        let mut state = busy.state();
+        if self.outcome.is_some() {
+            // Memory that the run took still holds the old value if it fails.
+            let given = left.map(|left| if left.is_empty() { &value } else { left });
+            let given = given.map(|b| cell.leaf(b.clone().after_failure(), loc));
+            self.cells.push(Stored {
+                cell: Arc::downgrade(cell),
+                new: Arc::downgrade(&new.node),
+                old: given.or(state.realized.clone()),
+            });
+        }
+        state.set(new);
+    }
+
+    /// All values are given; the functions and lines of the sites are those of `gather`.
+    pub(crate) fn finish(self, sites: &[Site], gather: &Gather) {
+        let Some(outcome) = self.outcome else {
+            return;
+        };
+        let site = |s: &Site| {
+            let node = s.node as usize;
+            (s.node, gather.called(node), gather.loc(node))
+        };
+        outcome.keep(Arc::new(Blame {
+            sites: sites.iter().map(site).collect(),
+            cells: Mutex::new(self.cells),
+        }));
     }
 }
 
 impl Blame {
-    /// Keeps what is needed with the outcome of the run that gave these values, if it may still have a
-    /// data error. `called` gives the function and the line of a node.
-    pub(crate) fn keep(
-        values: &[Buffer],
-        sites: &[Site],
-        called: impl Fn(u32) -> (&'static str, Loc),
-        cells: Vec<Stored>,
-    ) {
-        let Some(outcome) = values.iter().find_map(Buffer::outcome) else {
-            return;
-        };
-        let site = |s: &Site| {
-            let (called, loc) = called(s.node);
-            (s.node, called, loc)
-        };
-        outcome.keep(Arc::new(Blame {
-            sites: sites.iter().map(site).collect(),
-            cells: Mutex::new(cells),
-        }));
-    }
-
     /// Cells return to their last computed values.
     fn roll_back(&self) {
         let cells = std::mem::take(&mut *self.cells.lock().unwrap_or_else(|e| e.into_inner()));

@@ -3,7 +3,7 @@
 use crate::autograd::needed;
 use crate::gather::{Gather, Missing, leaked};
 use crate::node::{Operand, State, Tensor};
-use crate::outcome::{self, Blame, Stored};
+use crate::outcome::{self, Storing};
 use crate::recording::Recording;
 use crate::var::Busy;
 use crate::{Device, Error, ErrorKind, Result, anomaly, profiler, scope};
@@ -546,29 +546,19 @@ impl Run {
     /// Gives every value to its node, and the assigned ones to their cells. `left` are the inputs, those
     /// whose memory was taken without elements.
     fn store(&mut self, found: &Found, values: Vec<Buffer>, left: Vec<Buffer>) {
-        let mut stored = Vec::new();
         for (output, position) in self.outputs.iter().zip(&found.outputs) {
             let Some(position) = position else { continue };
             let entry = &self.gather.entries[output.value.node.index()];
             keep_value(&entry.node, output.value.output, values[*position].clone());
         }
+        let mut storing = Storing::new(&values);
         for (i, (busy, value)) in self.pending.cells.iter().enumerate() {
-            let Some(position) = found.outputs[i] else {
-                continue;
-            };
-            let (cell, new) = (busy.cell(), outcome::assigned(&values[position], &values));
-            let leaf = cell.leaf(new.clone(), value.node.loc);
-            let mut state = busy.state();
-            let left = self.donors[i].map(|input| &left[input]);
-            let old = state.realized.clone();
-            stored.extend(Stored::new(cell, &new, &leaf, old, left));
-            state.set(leaf);
+            if let Some(position) = found.outputs[i] {
+                let left = self.donors[i].map(|input| &left[input]);
+                storing.give(busy, position, left, value.node.loc);
+            }
         }
-        let called = |node: u32| {
-            let node = node as usize;
-            (self.gather.called(node), self.gather.loc(node))
-        };
-        Blame::keep(&values, &found.executable.plan().sites, called, stored);
+        storing.finish(&found.executable.plan().sites, &self.gather);
         self.pending.settle();
         self.targets.clear();
     }

@@ -8,11 +8,10 @@
 use super::bound::{BoundStep, Loc, Work};
 use super::control::{Body, If, Loop, Places};
 use crate::buffer::Buffer;
-use crate::cuda::{Call, Graphs};
+use crate::cuda::{Call, Graphs, Launch};
 use crate::error::{Error, Result};
 use kiln_base::cuda::ErrorRecord;
 use smallvec::{SmallVec, smallvec};
-use std::sync::Arc;
 
 /// What a part of a plan does on a GPU, apart from the calls.
 #[derive(Default)]
@@ -138,6 +137,18 @@ impl Around<'_> {
     fn guarded(&self) -> bool {
         self.guarded_from == 0
     }
+
+    /// A launch of the engine's own, which has no site.
+    fn call<'l>(&self, launch: &'l Launch, args: SmallVec<[*mut u8; 12]>) -> Call<'l> {
+        Call {
+            launch,
+            args,
+            sites: SmallVec::new(),
+            record: self.record as u64,
+            guarded: self.guarded(),
+            step: self.step.unwrap_or(0),
+        }
+    }
 }
 
 impl Body {
@@ -164,14 +175,7 @@ impl Loop {
         sink: &mut Sink,
     ) -> Result<()> {
         for ((from, to, _), copy) in self.unchanged(args).zip(&self.copies) {
-            sink(Call {
-                launch: copy,
-                args: smallvec![from, to],
-                sites: SmallVec::new(),
-                record: around.record as u64,
-                guarded: around.guarded(),
-                step: around.step.unwrap_or(0),
-            })?;
+            sink(around.call(copy, smallvec![from, to]))?;
         }
         let numbers = self.numbers.as_ref().map(|n| n.storage().ptr());
         let numbers = numbers.ok_or_else(|| Error::Internal("a loop for the CPU".into()))?;
@@ -197,17 +201,9 @@ impl If {
         around: Around,
         sink: &mut Sink,
     ) -> Result<()> {
-        let branch: &Arc<_> =
-            (self.branch.as_ref()).ok_or_else(|| Error::Internal("a branch for the CPU".into()))?;
-        let call = |launch, args| Call {
-            launch,
-            args,
-            sites: SmallVec::new(),
-            record: around.record as u64,
-            guarded: around.guarded(),
-            step: around.step.unwrap_or(0),
-        };
-        sink(call(branch, smallvec![args[self.condition], scratch]))?;
+        let branch = self.branch.as_ref();
+        let branch = branch.ok_or_else(|| Error::Internal("a branch for the CPU".into()))?;
+        sink(around.call(branch, smallvec![args[self.condition], scratch]))?;
         let at = self.places(args, scratch);
         let sites = around.sites.unwrap_or_default();
         let (of_then, of_other) = sites.split_at(self.branches[0].sites().min(sites.len()));
@@ -221,7 +217,7 @@ impl If {
             body.expand(&at, side, sink)?;
         }
         match &self.joined {
-            Some(joined) => sink(call(joined, smallvec![scratch])),
+            Some(joined) => sink(around.call(joined, smallvec![scratch])),
             None => Ok(()),
         }
     }

@@ -26,7 +26,7 @@ impl Rule for ScaledData {
         let (op @ (Pw::Mul | Pw::Div), &[a, b]) = row(view, product.data().node)? else {
             return None;
         };
-        let channel = |v: Value| Channel::of(view, v, product.terms());
+        let channel = |v: Value| Channel::of(view, v, product.channels());
         let (x, by) = match (channel(b), channel(a)) {
             (Some(by), _) => (a, by),
             (None, Some(by)) if op == Pw::Mul => (b, by),
@@ -53,7 +53,7 @@ impl Rule for ShiftedData {
         let (op @ (Pw::Add | Pw::Sub), &[a, b]) = row(view, product.data().node)? else {
             return None;
         };
-        let channel = |v: Value| Channel::of(view, v, product.terms());
+        let channel = |v: Value| Channel::of(view, v, product.channels());
         let (x, by) = match (channel(b), channel(a)) {
             (Some(by), _) => (a, by),
             (None, Some(by)) if op == Pw::Add => (b, by),
@@ -121,7 +121,7 @@ impl Rule for NormBeforeProduct {
         let data = product.data().node;
         let norm = known_norm(view, data)?;
         let operands = &view.node(data).inputs;
-        if product.terms() != 1 {
+        if product.channels() != 1 {
             return None;
         }
         let mut patch = view.patch(id);

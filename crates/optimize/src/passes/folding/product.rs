@@ -71,7 +71,7 @@ impl<'a> Product<'a> {
         matches!(self.kind, Kind::Conv { .. } | Kind::Transposed { .. })
     }
 
-    /// The axis of the result along which the weight's results lie.
+    /// The axis along which the weight's results lie in the result, and its terms in the data.
     pub fn channels(&self) -> usize {
         match self.kind {
             Kind::Right => self.node.fact().rank() - 1,
@@ -83,15 +83,6 @@ impl<'a> Product<'a> {
     /// The operand that is no weight.
     pub fn data(&self) -> Value {
         self.node.inputs[(self.kind == Kind::Left) as usize]
-    }
-
-    /// The axis of the data along which the weight's terms lie.
-    pub fn terms(&self) -> usize {
-        match self.kind {
-            Kind::Right => self.node.fact().rank() - 1,
-            Kind::Left => self.node.fact().rank() - 2,
-            _ => 1,
-        }
     }
 
     /// Whether every result has all its terms, so that adding to the data adds to each result alike.
