@@ -1,14 +1,13 @@
-//! The Kiln side of the comparison: trains a workload, one step a line of its input.
+//! The Kiln side of the comparison: runs a workload, once a line of its input.
 
-use crate::models::workload;
+use crate::Failure;
+use crate::workloads::workload;
+use kiln::Tensor;
 use kiln::nn::{Module, StateDict};
 use std::io::BufRead;
 use std::time::Instant;
 
-/// What stops the comparison.
-pub type Failure = Box<dyn std::error::Error>;
-
-/// Writes random weights and a batch to a file, for both sides.
+/// Writes random weights and inputs to a file, for all sides.
 pub fn write_start(name: &str, path: &str) -> Result<(), Failure> {
     kiln::manual_seed(0);
     let w = workload(name)?;
@@ -19,18 +18,20 @@ pub fn write_start(name: &str, path: &str) -> Result<(), Failure> {
     Ok(state.save(path)?)
 }
 
-/// Answers the lines of the standard input: `step` with its time and loss, `memory` with the peak of
-/// the resident memory above what was resident before the model was made, in bytes, and `profile`
-/// with the time of each kernel over the steps that follow, on the standard error.
+/// Answers the lines of the standard input: `step` with its time and the loss, or the mean of the
+/// result's absolute values; `memory` with the peak of the resident memory above what was resident
+/// before the model was made, in bytes; and `profile` with the time of each kernel over the steps that
+/// follow, on the standard error.
 pub fn serve(name: &str, path: &str, threads: usize) -> Result<(), Failure> {
     kiln::set_threads(threads);
     let base = status("VmRSS")?;
     let w = workload(name)?;
     let mut state = StateDict::load(path)?;
-    let batch = [0, 1].map(|i| state.remove(&format!("batch.{i}")));
-    let [Some(x), Some(y)] = batch else {
-        return Err("the file holds no batch".into());
-    };
+    let inputs: Option<Vec<Tensor>> = (0..w.inputs.len())
+        .map(|i| state.remove(&format!("batch.{i}")))
+        .collect();
+    let inputs = inputs.ok_or("the file holds no inputs")?;
+    let inputs: Vec<&Tensor> = inputs.iter().collect();
     w.model.load_state_dict(&state, true)?;
     drop(state);
     std::fs::write("/proc/self/clear_refs", "5")?;
@@ -42,12 +43,23 @@ pub fn serve(name: &str, path: &str, threads: usize) -> Result<(), Failure> {
             "times" => print_times(&w.program),
             _ => {
                 let start = Instant::now();
-                let loss = w.program.run(&[&x, &y])?[0].item::<f32>()?;
-                println!("{}\t{loss}", start.elapsed().as_secs_f64());
+                let results = w.program.run(&inputs)?;
+                for t in &results {
+                    t.realize()?;
+                }
+                let time = start.elapsed().as_secs_f64();
+                println!("{time}\t{}", value(&results[0])?);
             }
         }
     }
     Ok(())
+}
+
+/// A loss as it is; of other results the mean of their absolute values.
+fn value(t: &Tensor) -> Result<f64, Failure> {
+    let numbers = t.to_vec::<f32>()?;
+    let sum: f64 = numbers.iter().map(|v| f64::from(*v).abs()).sum();
+    Ok(sum / numbers.len() as f64)
 }
 
 /// Every kernel of a step with its least time, slowest first.

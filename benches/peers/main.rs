@@ -1,51 +1,69 @@
-//! Training steps beside PyTorch's, in alternating rounds, from the same weights on the same data.
+//! Operations, networks and training steps beside other libraries, in alternating rounds, from the same
+//! weights on the same data.
 //!
-//! `benches/peers/setup` installs PyTorch, `cargo bench --bench peers` prints the table. Behind `--`,
-//! `resnet18` or `encoder` picks one workload and `--threads N` the threads of both sides; with
-//! `--profile` only Kiln runs, and prints the time of each kernel.
+//! `benches/peers/setup` installs the others, `cargo bench --bench peers` prints the table. Behind `--`
+//! stand the workloads to compare (all otherwise); `--threads N` sets the threads of every side,
+//! `--only SIDE` compares Kiln with one side alone (`torch`, `compiled`, `onnxruntime`, `candle`,
+//! `tract`, `burn`), and with `--profile` only Kiln runs, and prints the time of each kernel.
 //!
-//! Beside the time on the clock stands the time on all processors, which other programs on the machine
-//! disturb less. Peak memory is the most resident memory of the process during the steps, above what was
-//! resident before the model was made.
+//! Sides must agree on their results. Beside the time on the clock stands the time on all processors,
+//! which other programs on the machine disturb less. Peak memory is the most resident memory of the
+//! process during the runs, above what was resident before the model was made. Every side runs with
+//! the system's defaults but `compiled`: that is torch.compile with an allocator that keeps its memory
+//! and asks for huge pages, so that page faults are no part of the comparison.
 
 mod kiln_side;
-mod models;
+mod side;
+mod workloads;
 
-use kiln_side::Failure;
-use std::io::{BufRead, BufReader, Write};
+use lexopt::prelude::*;
+use side::Side;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 
-/// Rounds; each is [`STEPS`] steps of one side, then as many of the other.
+/// What stops the comparison.
+type Failure = Box<dyn std::error::Error>;
+
+/// Rounds; each is [`STEPS`] runs of every side.
 const ROUNDS: usize = 11;
 const STEPS: usize = 3;
-/// Steps before the rounds, whose losses must agree.
+/// Runs before the rounds, whose results must agree.
 const WARM_UP: usize = 5;
-/// How far losses may be apart, relatively: f32 sums of other orders, over a few steps.
+/// How far results may be apart, relatively: f32 sums of other orders, over a few training steps.
 const AGREE: f64 = 1e-3;
+/// An allocator that gives nothing back to the system, with huge pages.
+const KEEPS_MEMORY: &str = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184:\
+                            glibc.malloc.top_pad=67108864:glibc.malloc.hugetlb=1";
+
+/// The other sides: what they are called on the command line and in the table.
+const PEERS: [(&str, &str); 6] = [
+    ("torch", "PyTorch"),
+    ("compiled", "torch.compile"),
+    ("onnxruntime", "onnxruntime"),
+    ("candle", "candle"),
+    ("tract", "tract"),
+    ("burn", "burn"),
+];
+
+struct Arguments {
+    names: Vec<String>,
+    threads: usize,
+    only: Option<String>,
+    profile: bool,
+}
 
 fn main() -> Result<(), Failure> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         ["serve", name, path, threads] => kiln_side::serve(name, path, threads.parse()?),
         ["start", name, path] => kiln_side::write_start(name, path),
         _ => {
-            let only = words
-                .iter()
-                .find(|w| models::NAMES.iter().any(|n| n.0 == **w));
-            let profile = words.contains(&"--profile");
-            let threads = match words.iter().position(|w| *w == "--threads") {
-                Some(at) => words
-                    .get(at + 1)
-                    .ok_or("--threads takes a number")?
-                    .parse()?,
-                None => std::thread::available_parallelism()?.get(),
-            };
-            for (name, title) in models::NAMES {
-                if only.is_none_or(|o| *o == name) {
-                    println!("{title}");
-                    compare(name, threads, profile)?;
+            let arguments = arguments()?;
+            for (name, title) in workloads::names() {
+                if arguments.names.is_empty() || arguments.names.iter().any(|n| n == name) {
+                    println!("{name}: {title}");
+                    compare(name, &arguments)?;
                 }
             }
             Ok(())
@@ -53,171 +71,170 @@ fn main() -> Result<(), Failure> {
     }
 }
 
-/// One side: a process that trains.
-struct Side {
-    name: String,
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-    times: Vec<f64>,
-    losses: Vec<f64>,
-    /// Time on all processors, in milliseconds.
-    busy: f64,
-}
-
-impl Side {
-    fn new(name: &str, command: &mut Command) -> Result<Side, Failure> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let (stdin, stdout) = child
-            .stdin
-            .take()
-            .zip(child.stdout.take())
-            .ok_or("no pipes")?;
-        let mut side = Side {
-            name: name.to_string(),
-            child,
-            stdin,
-            stdout: BufReader::new(stdout),
-            times: Vec::new(),
-            losses: Vec::new(),
-            busy: 0.0,
-        };
-        let ready = side.line()?;
-        let words: Vec<&str> = ready.split_whitespace().collect();
-        let ["ready", version, threads] = words[..] else {
-            return Err(format!("{name} does not start: {ready}").into());
-        };
-        side.name = format!("{name} {version}, {threads} threads");
-        Ok(side)
-    }
-
-    fn line(&mut self) -> Result<String, Failure> {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line)?;
-        match line.is_empty() {
-            true => Err(format!("{} ended early", self.name).into()),
-            false => Ok(line),
+fn arguments() -> Result<Arguments, Failure> {
+    let mut arguments = Arguments {
+        names: Vec::new(),
+        threads: std::thread::available_parallelism()?.get(),
+        only: None,
+        profile: false,
+    };
+    let mut words = lexopt::Parser::from_env();
+    while let Some(word) = words.next()? {
+        match word {
+            Long("threads") => arguments.threads = words.value()?.parse()?,
+            Long("only") => {
+                let only = words.value()?.string()?;
+                if PEERS.iter().all(|p| p.0 != only) {
+                    return Err(format!("there is no side {only}").into());
+                }
+                arguments.only = Some(only);
+            }
+            Long("profile") => arguments.profile = true,
+            Long("bench") => {} // from cargo
+            Value(name) => {
+                let name = name.string()?;
+                if workloads::names().all(|w| w.0 != name) {
+                    return Err(format!("there is no workload {name}").into());
+                }
+                arguments.names.push(name);
+            }
+            _ => return Err(word.unexpected().into()),
         }
     }
-
-    fn ask(&mut self, what: &str) -> Result<Vec<f64>, Failure> {
-        writeln!(self.stdin, "{what}")?;
-        let line = self.line()?;
-        Ok(line
-            .split_whitespace()
-            .map(str::parse)
-            .collect::<Result<_, _>>()?)
-    }
-
-    fn step(&mut self) -> Result<(), Failure> {
-        let answer = self.ask("step")?;
-        self.times.push(answer[0]);
-        self.losses.push(answer[1]);
-        Ok(())
-    }
-
-    /// The time that the process has spent on all processors, in milliseconds. Linux counts it in
-    /// hundredths of a second.
-    fn processor_time(&self) -> Result<f64, Failure> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
-        let ticks = fields.skip(11).take(2).map(str::parse::<f64>);
-        Ok(ticks.sum::<Result<f64, _>>()? * 10.0)
-    }
-
-    /// Median and least time of a step, in milliseconds.
-    fn summary(&self) -> (f64, f64) {
-        let mut times = self.times.clone();
-        times.sort_by(f64::total_cmp);
-        (times[times.len() / 2] * 1e3, times[0] * 1e3)
-    }
+    Ok(arguments)
 }
 
-impl Drop for Side {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn here() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peers")
 }
 
-fn compare(name: &str, threads: usize, profile: bool) -> Result<(), Failure> {
-    let start: PathBuf = std::env::temp_dir().join(format!("kiln-peers-{}", std::process::id()));
-    let this = std::env::current_exe()?;
-    let made = Command::new(&this)
-        .args(["start", name])
-        .arg(&start)
-        .status()?;
-    if !made.success() {
-        return Err("no start to train from".into());
-    }
-    let threads = threads.to_string();
-    let mut command = Command::new(&this);
-    let mut kiln = Side::new(
-        "Kiln",
-        command.args(["serve", name]).arg(&start).arg(&threads),
-    )?;
-    if profile {
-        let result = profiled(&mut kiln);
-        std::fs::remove_file(&start)?;
-        return result;
-    }
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peers");
-    let python = here.join(".venv/bin/python");
-    if !python.exists() {
-        return Err("PyTorch is not there: run benches/peers/setup first".into());
-    }
-    let mut command = Command::new(python);
+/// A Python program of this folder.
+fn python(script: &str) -> Command {
+    let mut command = Command::new(here().join(".venv/bin/python"));
+    command.arg(here().join(script));
     command
-        .arg(here.join("torch_side.py"))
-        .arg(name)
-        .arg(&start)
-        .arg(&threads);
-    let mut torch = Side::new("PyTorch", &mut command)?;
-    std::fs::remove_file(&start)?;
-    for _ in 0..WARM_UP {
-        kiln.step()?;
-        torch.step()?;
+}
+
+/// The command that starts a side, but for its arguments; `None` where it is not installed.
+fn command(peer: &str) -> Option<Command> {
+    let mut command = match peer {
+        "candle" | "tract" | "burn" => Command::new(here().join("rust/target/release/rust-peers")),
+        "onnxruntime" => python("onnx_side.py"),
+        _ => python("torch_side.py"),
+    };
+    if peer != "onnxruntime" {
+        command.arg(peer);
     }
-    println!(
-        "  losses        {:.6?}\n  PyTorch's     {:.6?}",
-        kiln.losses, torch.losses
-    );
-    for (a, b) in kiln.losses.iter().zip(&torch.losses) {
-        if (a - b).abs() > AGREE * b.abs() {
-            return Err(format!("the losses {a} and {b} differ").into());
+    if peer == "compiled" {
+        command.env("GLIBC_TUNABLES", KEEPS_MEMORY);
+    }
+    Path::new(command.get_program()).exists().then_some(command)
+}
+
+/// Writes the workload as ONNX, for the sides that read that.
+fn export(name: &str, start: &Path) -> Result<(), Failure> {
+    let mut command = python("onnx_side.py");
+    if !Path::new(command.get_program()).exists() {
+        return Ok(());
+    }
+    command.args(["export", name]).arg(start);
+    let done = command.stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
+    match done.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&done.stderr).into()),
+    }
+}
+
+/// A file that is removed at the end, whatever that is.
+struct Start(PathBuf);
+
+impl Drop for Start {
+    fn drop(&mut self) {
+        for end in ["", ".onnx"] {
+            let _ = std::fs::remove_file(format!("{}{end}", self.0.display()));
         }
+    }
+}
+
+fn compare(name: &str, arguments: &Arguments) -> Result<(), Failure> {
+    let start = format!("kiln-peers-{}", std::process::id());
+    let start = Start(std::env::temp_dir().join(start));
+    let this = std::env::current_exe()?;
+    let mut made = Command::new(&this);
+    if !made.args(["start", name]).arg(&start.0).status()?.success() {
+        return Err("no start to run from".into());
+    }
+    let threads = arguments.threads.to_string();
+    let begin = |title: &str, mut command: Command| {
+        command.arg(name).arg(&start.0).arg(&threads);
+        Side::start(title, &mut command)
+    };
+    let mut kiln = Command::new(&this);
+    kiln.arg("serve");
+    let mut kiln = begin("Kiln", kiln)?.ok_or("Kiln lacks the workload")?;
+    if arguments.profile {
+        return profiled(&mut kiln);
+    }
+    let mut sides = vec![kiln];
+    if arguments.only.as_ref().is_none_or(|o| ["onnxruntime", "tract"].contains(&&o[..])) {
+        export(name, &start.0)?;
+    }
+    for (peer, title) in PEERS {
+        if arguments.only.as_ref().is_some_and(|o| o != peer) {
+            continue;
+        }
+        match command(peer) {
+            Some(command) => sides.extend(begin(title, command)?),
+            None => println!("  {title} is not installed: see benches/peers/setup"),
+        }
+    }
+    warm_up(&mut sides)?;
+    for _ in 0..ROUNDS {
+        for side in &mut sides {
+            side.round(STEPS)?;
+        }
+    }
+    print_table(&mut sides)
+}
+
+/// The first runs of every side, which must agree.
+fn warm_up(sides: &mut [Side]) -> Result<(), Failure> {
+    for _ in 0..WARM_UP {
+        for side in sides.iter_mut() {
+            side.step()?;
+        }
+    }
+    let (kiln, others) = sides.split_first_mut().ok_or("no sides")?;
+    for other in others {
+        for (a, b) in kiln.values.iter().zip(&other.values) {
+            if !((a - b).abs() <= AGREE * b.abs()) {
+                return Err(format!("Kiln gives {a}, {} {b}", other.name).into());
+            }
+        }
+        other.times.clear();
     }
     kiln.times.clear();
-    torch.times.clear();
-    for _ in 0..ROUNDS {
-        for side in [&mut kiln, &mut torch] {
-            let before = side.processor_time()?;
-            for _ in 0..STEPS {
-                side.step()?;
-            }
-            side.busy += side.processor_time()? - before;
-        }
-    }
-    let names = ["median", "least", "processors", "peak memory"];
-    let [a, b, c, d] = names;
-    println!("  {:<34} {a:>10} {b:>10} {c:>13} {d:>12}", "");
-    let mut figures = Vec::new();
-    for side in [&mut kiln, &mut torch] {
+    Ok(())
+}
+
+/// Times of every side, and Kiln's least as a share of the other's.
+fn print_table(sides: &mut [Side]) -> Result<(), Failure> {
+    println!(
+        "  {:<38} {:>10} {:>10} {:>13} {:>12} {:>7}",
+        "", "median", "least", "processors", "peak memory", "ratio"
+    );
+    let (_, kiln) = sides[0].summary();
+    for side in sides {
         let (median, least) = side.summary();
         let busy = side.busy / side.times.len() as f64;
         let memory = side.ask("memory")?[0] / 1e6;
-        let name = &side.name;
-        println!("  {name:<34} {median:>7.1} ms {least:>7.1} ms {busy:>10.1} ms {memory:>9.1} MB");
-        figures.push([median, least, busy, memory]);
+        println!(
+            "  {:<38} {median:>7.2} ms {least:>7.2} ms {busy:>10.1} ms {memory:>9.1} MB {:>7.2}",
+            side.name,
+            kiln / least
+        );
     }
-    let [a, b, c, d] = [0, 1, 2, 3].map(|i| figures[0][i] / figures[1][i]);
-    println!(
-        "  {:<34} {a:>10.2} {b:>10.2} {c:>13.2} {d:>12.2}\n",
-        "ratio"
-    );
+    println!();
     Ok(())
 }
 
@@ -225,13 +242,13 @@ fn compare(name: &str, threads: usize, profile: bool) -> Result<(), Failure> {
 fn profiled(kiln: &mut Side) -> Result<(), Failure> {
     for round in 0..2 {
         if round == 1 {
-            writeln!(kiln.stdin, "profile")?;
+            kiln.tell("profile")?;
         }
         for _ in 0..WARM_UP {
             kiln.step()?;
         }
     }
-    writeln!(kiln.stdin, "times")?;
+    kiln.tell("times")?;
     kiln.ask("memory")?;
     let (median, least) = kiln.summary();
     println!(

@@ -2,6 +2,7 @@
 
 mod access;
 mod anomaly;
+mod attention;
 mod autograd;
 mod bias_before_norm;
 mod checkpointing;

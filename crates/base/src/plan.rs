@@ -348,6 +348,15 @@ pub struct Attention {
     pub epilogue: Option<Epilogue>,
 }
 
+impl Attention {
+    /// The arguments that it reads, and their dtypes.
+    pub fn operands(&self) -> impl Iterator<Item = (u16, DType)> {
+        let own = [&self.query, &self.key, &self.value].map(|m| (m.arg, self.dtype));
+        let mask = self.mask.as_ref().map(|(m, dtype)| (m.arg, *dtype));
+        own.into_iter().chain(mask)
+    }
+}
+
 /// Which of the three tensors of a convolution y = x * w a kernel computes from the other two. Each
 /// function is linear in both its operands, and the derivative of the others.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

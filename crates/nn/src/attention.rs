@@ -203,6 +203,7 @@ impl MultiheadAttention {
             (false, false) => t.transpose(0, 1),
         };
         let [q, mut k, mut v] = self.projected([batched(query), batched(key), batched(value)]);
+        let mask = self.mask(masks, &q, &k)?;
         if let (Some(bias_k), Some(bias_v)) = (&self.bias_k, &self.bias_v) {
             let n = k.narrow(1, 0, 1);
             let further = |b: &Var| &b.get() + &n.zeros_like();
@@ -210,12 +211,15 @@ impl MultiheadAttention {
             v = cat(&[&v, &further(bias_v)], 1);
         }
         let [q, k, v] = [q, k, v].map(|t| self.split(&t));
-        let head = (self.embed_dim / self.num_heads) as f64;
-        let scores = (&q * (1.0 / head.sqrt())).matmul(&k.transpose(-2, -1));
-        let scores = self.masked(scores, masks)?;
-        let weights = scores.softmax(-1);
-        let kept = weights.dropout(self.dropout, self.mode.is_training());
-        let y = kept.matmul(&v).transpose(1, 2).flatten(2, 3);
+        let causal = masks.is_causal && mask.is_none();
+        let p = match self.mode.is_training() {
+            true => self.dropout,
+            false => 0.0,
+        };
+        let y = q.scaled_dot_product_attention(&k, &v, mask.as_ref(), p, causal, None, false);
+        // Computed only if somebody reads them.
+        let weights = self.weights(&q, &k, mask.as_ref(), causal);
+        let y = y.transpose(1, 2).flatten(2, 3);
         let bias = self.out_proj.bias.as_ref().map(Var::get);
         let y = y.linear(&self.out_proj.weight.get(), bias.as_ref());
         let y = match (unbatched, self.batch_first) {
@@ -278,13 +282,14 @@ impl MultiheadAttention {
         x.unflatten(2, heads).transpose(1, 2)
     }
 
-    /// The scores `[n, heads, l, s]`, −∞ where a mask says so.
-    fn masked(&self, scores: Tensor, masks: AttentionMasks) -> Result<Tensor, Tensor> {
-        let mut scores = scores;
-        let causal = masks.is_causal.then(|| {
-            let square = scores.detach().narrow(0, 0, 1).narrow(1, 0, 1);
-            square.ones_like().triu(1).to_dtype(DType::Bool)
-        });
+    /// All masks as one: which keys take part, or numbers to add to the scores. None where there is none, or
+    /// where being causal says all.
+    fn mask(
+        &self,
+        masks: AttentionMasks,
+        query: &Tensor,
+        key: &Tensor,
+    ) -> Result<Option<Tensor>, Tensor> {
         let attn = masks.attn_mask.map(|m| match m.ndim() {
             3 => m.unflatten(0, [-1, self.num_heads as i64]),
             _ => m.clone(),
@@ -293,18 +298,47 @@ impl MultiheadAttention {
             1 => m.unsqueeze(0).unsqueeze(1).unsqueeze(1),
             _ => m.unsqueeze(1).unsqueeze(1),
         });
+        let alone = attn.is_none() && padding.is_none() && self.bias_k.is_none();
+        let causal = (masks.is_causal && !alone).then(|| {
+            // The further key comes behind these.
+            behind(query, key)
+        });
+        let dtype = query.dtype();
+        let mut hidden: Option<Tensor> = None;
+        let mut added: Option<Tensor> = None;
         for mask in [causal, attn, padding].into_iter().flatten() {
             let mask = self.with_further_key(mask);
-            scores = match mask.dtype() {
-                DType::Bool => where_(&mask, f64::NEG_INFINITY, &scores),
-                d if d == scores.dtype() => &scores + &mask,
+            match mask.dtype() {
+                DType::Bool => {
+                    hidden = Some(hidden.map_or(mask.clone(), |h| h.logical_or(&mask)));
+                }
+                d if d == dtype => added = Some(added.map_or(mask.clone(), |a| a + &mask)),
                 d => {
-                    let message = format!("a mask must be bool or {}, not {d}", scores.dtype());
+                    let message = format!("a mask must be bool or {dtype}, not {d}");
                     return Err(wrong(self, message));
                 }
-            };
+            }
         }
-        Ok(scores)
+        Ok(match (hidden, added) {
+            (Some(hidden), None) => Some(hidden.logical_not()),
+            (Some(hidden), Some(added)) => Some(where_(&hidden, f64::NEG_INFINITY, &added)),
+            (None, added) => added,
+        })
+    }
+
+    /// The weights `[n, heads, l, s]` of the keys.
+    fn weights(&self, q: &Tensor, k: &Tensor, mask: Option<&Tensor>, causal: bool) -> Tensor {
+        let head = (self.embed_dim / self.num_heads) as f64;
+        let scores = (q * (1.0 / head.sqrt())).matmul(&k.transpose(-2, -1));
+        let scores = match mask {
+            Some(seen) if seen.dtype() == DType::Bool => {
+                where_(&seen.logical_not(), f64::NEG_INFINITY, &scores)
+            }
+            Some(added) => &scores + added,
+            None if causal => where_(&behind(q, k), f64::NEG_INFINITY, &scores),
+            None => scores,
+        };
+        scores.softmax(-1)
     }
 
     /// A mask that leaves the further key in.
@@ -338,4 +372,15 @@ impl MultiheadAttention {
         }
         Ok(())
     }
+}
+
+/// Which keys `[.., s, _]` lie behind the rows `[.., l, _]` of a query: `[l, s]`.
+fn behind(query: &Tensor, key: &Tensor) -> Tensor {
+    let column = |t: &Tensor| {
+        let batch = t.ndim() as i64 - 3;
+        let t = t.detach().narrow(-1, 0, 1).flatten(0, batch);
+        t.select(0, 0)
+    };
+    let square = column(query).matmul(&column(key).transpose(0, 1));
+    square.ones_like().triu(1).to_dtype(DType::Bool)
 }

@@ -150,7 +150,7 @@ struct Scratch {
 }
 
 /// Memory for `len` elements, kept from block to block.
-fn room<T>(storage: &mut Option<Storage>, len: i64) -> Result<*mut T> {
+pub(crate) fn room<T>(storage: &mut Option<Storage>, len: i64) -> Result<*mut T> {
     let bytes = len as usize * size_of::<T>();
     if storage.as_ref().is_none_or(|s| s.len() < bytes) {
         *storage = Some(Storage::new(bytes)?);

@@ -14,6 +14,7 @@
 //! # Ok::<(), kiln_runtime::Error>(())
 //! ```
 
+mod attention;
 mod buffer;
 mod combine;
 mod conv;

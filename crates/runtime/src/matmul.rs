@@ -12,12 +12,57 @@ use kiln_base::plan::{self, Algorithm, Epilogue};
 use smallvec::SmallVec;
 
 /// A matrix operand with known numbers, in elements.
-struct Operand {
+pub(crate) struct Operand {
     arg: usize,
     offset: i64,
     batch: Vec<i64>,
-    row: i64,
-    col: i64,
+    pub(crate) row: i64,
+    pub(crate) col: i64,
+}
+
+impl Operand {
+    /// Checks a batch of matrices of so many rows and columns, in buffers of these lengths.
+    pub(crate) fn new(
+        x: &plan::Matrix,
+        (batch, rows, cols): (&[i64], i64, i64),
+        values: &[i64],
+        lens: &[i64],
+    ) -> Result<Operand> {
+        let strides = x.batch_strides.iter().chain([&x.row, &x.col]);
+        let strides: Vec<_> = strides.cloned().collect();
+        let rank = batch.len();
+        let map = Affine::new(&x.offset, &strides, rank + 2, values)?;
+        let extents: Vec<i64> = batch.iter().copied().chain([rows, cols]).collect();
+        let (low, high) = map.range(&extents);
+        let len = lens[x.arg as usize] as i128;
+        if !extents.contains(&0) && (low < 0 || high >= len) {
+            return Err(damaged!("a matrix reaches outside its buffer"));
+        }
+        Ok(Operand {
+            arg: x.arg as usize,
+            offset: eval(&x.offset, values)?,
+            batch: map.strides[..rank].to_vec(),
+            row: map.strides[rank],
+            col: map.strides[rank + 1],
+        })
+    }
+
+    /// The address of element (i, j) of matrix number `b` of a batch of these extents.
+    pub(crate) fn at<T>(
+        &self,
+        args: &[*mut u8],
+        batch: &[i64],
+        mut b: i64,
+        i: i64,
+        j: i64,
+    ) -> *const T {
+        let mut at = self.offset + i * self.row + j * self.col;
+        for (stride, extent) in self.batch.iter().zip(batch).rev() {
+            at += b % extent * stride;
+            b /= extent;
+        }
+        args[self.arg].cast::<T>().wrapping_offset(at as isize)
+    }
 }
 
 /// A linked matrix product.
@@ -66,27 +111,7 @@ impl MatMul {
         let all: Vec<i64> = batch.iter().copied().chain([m, n]).collect();
         let total = product(&all)?;
         let operand = |x: &plan::Matrix, rows: i64, cols: i64| {
-            let strides: Vec<_> = x
-                .batch_strides
-                .iter()
-                .chain([&x.row, &x.col])
-                .cloned()
-                .collect();
-            let map = Affine::new(&x.offset, &strides, batch.len() + 2, values)?;
-            let extents: Vec<i64> = batch.iter().copied().chain([rows, cols]).collect();
-            let (low, high) = map.range(&extents);
-            let len = lens[x.arg as usize] as i128;
-            if !extents.contains(&0) && (low < 0 || high >= len) {
-                return Err(damaged!("a matrix reaches outside its buffer"));
-            }
-            let rank = batch.len();
-            Ok(Operand {
-                arg: x.arg as usize,
-                offset: eval(&x.offset, values)?,
-                batch: map.strides[..rank].to_vec(),
-                row: map.strides[rank],
-                col: map.strides[rank + 1],
-            })
+            Operand::new(x, (&batch, rows, cols), values, lens)
         };
         chosen(p.algorithm, &p.algorithms(values))?;
         let epilogue = epilogue(&p.epilogue, values, lens, total, level)?;
@@ -177,13 +202,8 @@ impl MatMul {
     }
 
     /// The address of element (i, j) of an operand's matrix number `b`.
-    fn at<T>(&self, x: &Operand, args: &[*mut u8], mut b: i64, i: i64, j: i64) -> *const T {
-        let mut at = x.offset + i * x.row + j * x.col;
-        for (stride, extent) in x.batch.iter().zip(&self.batch).rev() {
-            at += b % extent * stride;
-            b /= extent;
-        }
-        args[x.arg].cast::<T>().wrapping_offset(at as isize)
+    fn at<T>(&self, x: &Operand, args: &[*mut u8], b: i64, i: i64, j: i64) -> *const T {
+        x.at(args, &self.batch, b, i, j)
     }
 }
 

@@ -124,7 +124,9 @@ impl FlowBuilder {
                 let result = &node.fact().shape;
                 self.conv_gradient(id, &c.conv, ConvRole::Weight, inputs, result)?
             }
-            IrOp::Attention(a) if self.target == Target::Cuda => {
+            IrOp::Attention(a)
+                if self.target == Target::Cuda || node.fact().dtype == DType::F32 =>
+            {
                 let (scale, causal) = (a.scale, a.causal);
                 let shape = node.fact().shape.iter().cloned();
                 let op = Op::Attention { scale, causal };

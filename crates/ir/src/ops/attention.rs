@@ -109,19 +109,14 @@ impl Attention {
             _ => DType::F32,
         };
         let r = b.fact(query).rank();
-        // Half of the scale on each side keeps the products in range.
-        let scale = self.scale.as_f64();
-        let part = scale.abs().sqrt();
-        let mut halves = Vec::with_capacity(2);
-        for (x, factor) in [(query, part.copysign(scale)), (key, part)] {
-            let x = b.cast(x, wide)?;
-            let factor = b.scalar_like(factor, &x)?;
-            halves.push(b.pointwise(Pw::Mul, &[x, factor])?);
-        }
+        let query = b.cast(query, wide)?;
+        let scale = b.scalar_like(self.scale.as_f64(), &query)?;
+        let query = b.pointwise(Pw::Mul, &[query, scale])?;
+        let key = b.cast(key, wide)?;
         let mut perm: Axes = (0..r).collect();
         perm.swap(r - 2, r - 1);
-        halves[1] = b.op(super::Permute { perm }, &halves[1..])?;
-        let mut scores = b.op(super::MatMul {}, &halves)?;
+        let key = b.op(super::Permute { perm }, &[key])?;
+        let mut scores = b.op(super::MatMul {}, &[query, key])?;
         let shape = b.fact(&scores).shape;
         let (l, s) = (&shape[r - 2], &shape[r - 1]);
         if s.is(0) {

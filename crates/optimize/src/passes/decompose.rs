@@ -10,9 +10,9 @@ use kiln_ir::{DType, Graph, NodeId, Op};
 /// What a graph is taken apart for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// Computes the gradients of convolutions of f32 and f64 whole.
+    /// Computes whole the gradients of convolutions of f32 and f64, and attention of f32.
     Cpu,
-    /// Those of f16 and bf16 too, and attention.
+    /// The same of f16 and bf16 too, and attention of f64.
     Gpu,
 }
 
@@ -58,10 +58,10 @@ impl Rule for Decompose {
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
         let node = view.node(id);
         let whole = match &node.op {
-            Op::Attention(_) => self.0 == Engine::Gpu && !weights_are_read(view, id),
-            op => self.0.has_kernel(op, node.facts[0].dtype),
+            Op::Attention(_) => !weights_are_read(view, id),
+            _ => true,
         };
-        if whole {
+        if whole && self.0.has_kernel(&node.op, node.facts[0].dtype) {
             return None;
         }
         let mut patch = view.patch(id);
@@ -84,11 +84,14 @@ fn weights_are_read(view: &View<'_>, id: NodeId) -> bool {
 impl Engine {
     /// Whether it computes the op whole.
     fn has_kernel(self, op: &Op, dtype: DType) -> bool {
-        matches!(op, Op::ConvTranspose(_) | Op::ConvWeight(_))
-            && match dtype {
+        match op {
+            Op::ConvTranspose(_) | Op::ConvWeight(_) => match dtype {
                 DType::F32 | DType::F64 => true,
                 DType::F16 | DType::BF16 => self == Engine::Gpu,
                 _ => false,
-            }
+            },
+            Op::Attention(_) => dtype == DType::F32 || self == Engine::Gpu,
+            _ => false,
+        }
     }
 }

@@ -9,6 +9,7 @@ use crate::conv::Conv;
 use crate::cuda::{self, Launch};
 use crate::custom::Custom;
 use crate::error::{Error, Result, damaged};
+use crate::attention::Attention;
 use crate::matmul::MatMul;
 use crate::memory::ALIGN;
 use crate::scan::Scan;
@@ -39,6 +40,7 @@ pub(super) enum Work {
     Tile(Linked),
     MatMul(MatMul),
     Conv(Conv),
+    Attention(Box<Attention>),
     Scan(Scan),
     ArgSort(ArgSort),
     Scatter(Scatter),
@@ -465,7 +467,9 @@ impl Binder<'_> {
                 Some(Some(launch)) => Work::Cuda(launch.clone()),
                 _ => return Err(damaged!("{} is a GPU kernel in a plan for the CPU", k.name)),
             },
-            Kernel::Attention(_) => return Err(damaged!("attention has no kernel for the CPU")),
+            Kernel::Attention(a) => {
+                Work::Attention(Box::new(Attention::new(a, values, &key.1, level)?))
+            }
         };
         let work = Arc::new(work);
         self.linked.insert(key, work.clone());
@@ -504,13 +508,13 @@ impl Binder<'_> {
             Work::Tile(l) => Some(l),
             Work::MatMul(m) => m.epilogue.as_ref(),
             Work::Conv(c) => c.epilogue.as_ref(),
+            Work::Attention(a) => a.epilogue.as_ref(),
             _ => None,
         };
         // Operands that are read after a part of the result is written.
         let operands: SmallVec<[u16; 4]> = match kernel {
-            Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) | Kernel::Attention(_) => {
-                smallvec![]
-            }
+            Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => smallvec![],
+            Kernel::Attention(a) => a.operands().map(|(arg, _)| arg).collect(),
             Kernel::MatMul(m) => smallvec![m.lhs.arg, m.rhs.arg],
             Kernel::Conv(c) => c.operands.iter().copied().collect(),
             Kernel::ArgSort(s) => smallvec![s.x],

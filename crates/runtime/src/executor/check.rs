@@ -212,15 +212,28 @@ fn check_step(plan: &Plan, step: &Step, written: &mut [bool], preparing: bool) -
 
 /// What a kernel does with its arguments, whose dtypes must be as given.
 pub(super) fn access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
-    let (operands, out, dtype, epilogue) = match kernel {
+    type Operands = SmallVec<[(u16, DType); 4]>;
+    let of = |dtype: DType, args: [u16; 2]| args.map(|arg| (arg, dtype)).into_iter().collect();
+    let (operands, out, dtype, epilogue): (Operands, _, _, _) = match kernel {
         Kernel::Tile(p) => return tile_access(p, dtypes, None),
-        Kernel::MatMul(m) => ([m.lhs.arg, m.rhs.arg], m.out, m.dtype, &m.epilogue),
+        Kernel::MatMul(m) => {
+            let operands = of(m.dtype, [m.lhs.arg, m.rhs.arg]);
+            (operands, m.out, m.dtype, &m.epilogue)
+        }
         Kernel::Loop(_) | Kernel::If(_) => return control_access(kernel, dtypes),
-        Kernel::Conv(c) => (c.operands, c.out, c.dtype, &c.epilogue),
+        Kernel::Conv(c) => (of(c.dtype, c.operands), c.out, c.dtype, &c.epilogue),
+        Kernel::Attention(a) => (a.operands().collect(), a.out, a.dtype, &a.epilogue),
         other => return alone_access(other, dtypes),
     };
-    if !matches!(dtype, DType::F32 | DType::F64) {
-        return Err(damaged!("a product of {dtype}"));
+    let computes = match kernel {
+        Kernel::Attention(a) => {
+            let mask = a.mask.as_ref().map(|m| m.1);
+            dtype == DType::F32 && mask.is_none_or(|m| m == DType::F32 || m == DType::Bool)
+        }
+        _ => matches!(dtype, DType::F32 | DType::F64),
+    };
+    if !computes {
+        return Err(damaged!("a {} of {dtype}", kernel.name()));
     }
     let mut access = match epilogue {
         Some(e) => tile_access(&e.program, dtypes, Some(dtype))?,
@@ -229,19 +242,19 @@ pub(super) fn access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
             writes: vec![false; dtypes.len()],
         },
     };
-    let arg = |i: u16| match dtypes.get(i as usize) {
+    let arg = |(i, dtype): (u16, DType)| match dtypes.get(i as usize) {
         Some(d) if *d == dtype => Ok(i as usize),
         _ => Err(damaged!(
             "argument {i} of a product is missing or of another dtype"
         )),
     };
-    for i in operands {
-        access.reads[arg(i)?] = true;
+    for operand in &operands {
+        access.reads[arg(*operand)?] = true;
     }
     if epilogue.is_none() {
-        access.writes[arg(out)?] = true;
+        access.writes[arg((out, dtype))?] = true;
     }
-    if operands.iter().any(|i| access.writes[*i as usize]) {
+    if operands.iter().any(|(i, _)| access.writes[*i as usize]) {
         return Err(damaged!("a product writes its own operand"));
     }
     Ok(access)
@@ -488,14 +501,14 @@ fn donor(plan: &Plan, output: usize) -> Option<usize> {
 /// Whether a step reads each element of a buffer before it writes there: fused work does, library kernels
 /// read their operands many times, and what CUDA kernels do is the compiler's word.
 fn streams(plan: &Plan, step: &Step, buffer: BufferId) -> bool {
-    let operands = match &plan.kernels[step.kernel as usize] {
-        Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => return true,
-        Kernel::MatMul(m) => [m.lhs.arg, m.rhs.arg],
-        Kernel::Conv(c) => c.operands,
-        _ => return false,
-    };
-    let is = |arg: &u16| step.args.get(*arg as usize) == Some(&buffer);
-    !operands.iter().any(is)
+    let is = |arg: u16| step.args.get(arg as usize) == Some(&buffer);
+    match &plan.kernels[step.kernel as usize] {
+        Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => true,
+        Kernel::MatMul(m) => !is(m.lhs.arg) && !is(m.rhs.arg),
+        Kernel::Conv(c) => !c.operands.into_iter().any(is),
+        Kernel::Attention(a) => !a.operands().any(|(arg, _)| is(arg)),
+        _ => false,
+    }
 }
 
 /// The constants as buffers.

@@ -318,6 +318,7 @@ unsafe fn run_step(
             }
             Work::MatMul(m) => m.run(args, parallel, failures),
             Work::Conv(c) => c.run(args, parallel, failures),
+            Work::Attention(a) => a.run(args, parallel, failures),
             Work::Scan(s) => s.run(args, parallel),
             Work::ArgSort(s) => s.run(args, parallel, failures),
             Work::Scatter(s) => s.run(args, parallel, failures),

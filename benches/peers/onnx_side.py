@@ -1,0 +1,46 @@
+"""The onnxruntime side of the comparison: runs a workload's inference, once a line of its input.
+
+onnx_side.py export <workload> <start>: writes <start>.onnx, where the workload has one
+onnx_side.py <workload> <start> <threads>
+"""
+
+import os
+import sys
+
+from serving import read_start, serve, status
+
+
+def export(name, path):
+    import torch
+
+    import torch_models
+
+    if name.endswith("-step") or name == "batch-norm-relu":
+        return  # training
+    state, inputs = read_start(path)
+    made = torch_models.model(name)
+    made.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
+    torch.backends.mha.set_fastpath_enabled(False)
+    inputs = tuple(torch.from_numpy(x) for x in inputs)
+    torch.onnx.export(made, inputs, path + ".onnx", dynamo=True, verbose=False, external_data=False)
+
+
+def run(name, path, threads):
+    import onnxruntime
+
+    if not os.path.exists(path + ".onnx"):
+        print("absent", flush=True)
+        return
+    base = status("VmRSS")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(path + ".onnx", options, ["CPUExecutionProvider"])
+    _, inputs = read_start(path)
+    feeds = {i.name: x for i, x in zip(session.get_inputs(), inputs)}
+    serve(onnxruntime.__version__, threads, base, lambda: session.run(None, feeds)[0])
+
+
+if sys.argv[1] == "export":
+    export(*sys.argv[2:])
+else:
+    run(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,266 @@
+"""The networks and operations of the comparison for PyTorch, with the names of Kiln's parameters."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+def conv(before, after, kernel, stride):
+    return nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False)
+
+
+def shortcut(before, after, stride):
+    if (before, stride) == (after, 1):
+        return None
+    return nn.Sequential(conv(before, after, 1, stride), nn.BatchNorm2d(after))
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, before, after, stride):
+        super().__init__()
+        self.conv1 = conv(before, after, 3, stride)
+        self.bn1 = nn.BatchNorm2d(after)
+        self.conv2 = conv(after, after, 3, 1)
+        self.bn2 = nn.BatchNorm2d(after)
+        self.downsample = shortcut(before, after, stride)
+
+    def forward(self, x):
+        y = self.bn1(self.conv1(x)).relu()
+        y = self.bn2(self.conv2(y))
+        return (y + (x if self.downsample is None else self.downsample(x))).relu()
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, before, width, stride):
+        super().__init__()
+        self.conv1 = conv(before, width, 1, 1)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = conv(width, width, 3, stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = conv(width, 4 * width, 1, 1)
+        self.bn3 = nn.BatchNorm2d(4 * width)
+        self.downsample = shortcut(before, 4 * width, stride)
+
+    def forward(self, x):
+        y = self.bn1(self.conv1(x)).relu()
+        y = self.bn2(self.conv2(y)).relu()
+        y = self.bn3(self.conv3(y))
+        return (y + (x if self.downsample is None else self.downsample(x))).relu()
+
+
+class ResNet(nn.Module):
+    def __init__(self, block, depths, growth, classes):
+        super().__init__()
+        before = 64
+
+        def layer(width, depth, stride):
+            nonlocal before
+            blocks = []
+            for i in range(depth):
+                blocks.append(block(before, width, stride if i == 0 else 1))
+                before = growth * width
+            return nn.Sequential(*blocks)
+
+        self.conv1 = conv(3, 64, 7, 2)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.layer1 = layer(64, depths[0], 1)
+        self.layer2 = layer(128, depths[1], 2)
+        self.layer3 = layer(256, depths[2], 2)
+        self.layer4 = layer(512, depths[3], 2)
+        self.fc = nn.Linear(512 * growth, classes)
+
+    def forward(self, x):
+        x = self.bn1(self.conv1(x)).relu()
+        x = functional.max_pool2d(x, 3, 2, 1)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(functional.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+class ConvNorm(nn.Module):
+    def __init__(self, before, after, kernel, stride, groups, activation):
+        super().__init__()
+        self.conv = nn.Conv2d(
+            before, after, kernel, stride, kernel // 2, groups=groups, bias=False
+        )
+        self.norm = nn.BatchNorm2d(after, eps=1e-3)
+        self.activation = activation
+
+    def forward(self, x):
+        return self.activation(self.norm(self.conv(x)))
+
+
+class SqueezeExcitation(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        squeezed = max((channels // 4 + 4) // 8 * 8, 8)
+        self.fc1 = nn.Conv2d(channels, squeezed, 1)
+        self.fc2 = nn.Conv2d(squeezed, channels, 1)
+
+    def forward(self, x):
+        y = self.fc1(functional.adaptive_avg_pool2d(x, 1)).relu()
+        return x * functional.hardsigmoid(self.fc2(y))
+
+
+class InvertedResidual(nn.Module):
+    def __init__(self, before, kernel, expanded, after, weighs, activation, stride):
+        super().__init__()
+        layers = []
+        if expanded != before:
+            layers.append(ConvNorm(before, expanded, 1, 1, 1, activation))
+        layers.append(ConvNorm(expanded, expanded, kernel, stride, expanded, activation))
+        if weighs:
+            layers.append(SqueezeExcitation(expanded))
+        layers.append(ConvNorm(expanded, after, 1, 1, 1, nn.Identity()))
+        self.block = nn.Sequential(*layers)
+        self.shortcut = stride == 1 and before == after
+
+    def forward(self, x):
+        y = self.block(x)
+        return y + x if self.shortcut else y
+
+
+class MobileNetV3(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        r, h = functional.relu, functional.hardswish
+        rows = [
+            (16, 3, 16, 16, True, r, 2),
+            (16, 3, 72, 24, False, r, 2),
+            (24, 3, 88, 24, False, r, 1),
+            (24, 5, 96, 40, True, h, 2),
+            (40, 5, 240, 40, True, h, 1),
+            (40, 5, 240, 40, True, h, 1),
+            (40, 5, 120, 48, True, h, 1),
+            (48, 5, 144, 48, True, h, 1),
+            (48, 5, 288, 96, True, h, 2),
+            (96, 5, 576, 96, True, h, 1),
+            (96, 5, 576, 96, True, h, 1),
+        ]
+        blocks = [InvertedResidual(*row) for row in rows]
+        first, last = ConvNorm(3, 16, 3, 2, 1, h), ConvNorm(96, 576, 1, 1, 1, h)
+        self.features = nn.Sequential(first, *blocks, last)
+        self.fc1 = nn.Linear(576, 1024)
+        self.fc2 = nn.Linear(1024, classes)
+
+    def forward(self, x):
+        x = functional.adaptive_avg_pool2d(self.features(x), 1).flatten(1)
+        return self.fc2(functional.hardswish(self.fc1(x)))
+
+
+def double(before, after):
+    layers = []
+    for channels in [before, after]:
+        layers += [nn.Conv2d(channels, after, 3, 1, 1), nn.BatchNorm2d(after), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+class UNet(nn.Module):
+    def __init__(self, channels, width, levels, classes):
+        super().__init__()
+        widths = [width << level for level in range(levels)]
+        down = [double(a, b) for a, b in zip([channels] + widths, widths)]
+        up = [nn.ConvTranspose2d(2 * w, w, 2, 2) for w in reversed(widths)]
+        self.down = nn.ModuleList(down)
+        self.bottom = double(widths[-1], 2 * widths[-1])
+        self.up = nn.ModuleList(up)
+        self.merge = nn.ModuleList([double(2 * w, w) for w in reversed(widths)])
+        self.head = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x):
+        skipped = []
+        for level in self.down:
+            x = level(x)
+            skipped.append(x)
+            x = functional.max_pool2d(x, 2)
+        x = self.bottom(x)
+        for up, merge in zip(self.up, self.merge):
+            x = merge(torch.cat([skipped.pop(), up(x)], 1))
+        return self.head(x)
+
+
+class LstmCell(nn.Module):
+    def __init__(self, features, hidden):
+        super().__init__()
+        self.ih = nn.Linear(features, 4 * hidden)
+        self.hh = nn.Linear(hidden, 4 * hidden)
+
+    def forward(self, x, h, c):
+        i, f, g, o = (self.ih(x) + self.hh(h)).chunk(4, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
+
+
+class Decoder(nn.TransformerDecoderLayer):
+    """One whose tokens don't see those behind them."""
+
+    def forward(self, x, memory):
+        n = x.shape[1]
+        mask = torch.ones(n, n, dtype=torch.bool, device=x.device).triu(1)
+        return super().forward(x, memory, mask, tgt_is_causal=True)
+
+
+class Function(nn.Module):
+    def __init__(self, f):
+        super().__init__()
+        self.f = f
+
+    def forward(self, *x):
+        return self.f(*x)
+
+
+class BatchNormRelu(nn.BatchNorm2d):
+    def forward(self, x):
+        return super().forward(x).relu()
+
+
+def transformer(kind):
+    return kind(768, 12, 3072, dropout=0.0, activation="gelu", batch_first=True)
+
+
+MODELS = {
+    "softmax": lambda: Function(lambda x: x.softmax(1)),
+    "layer-norm": lambda: nn.LayerNorm(1024),
+    "batch-norm-relu": lambda: BatchNormRelu(64),
+    "gelu-chain": lambda: Function(lambda x, a, b, c: functional.gelu(x * a + b) * c),
+    "matmul": lambda: Function(torch.matmul),
+    "resnet50": lambda: ResNet(Bottleneck, [3, 4, 6, 3], 4, 1000),
+    "mobilenet": lambda: MobileNetV3(1000),
+    "unet": lambda: UNet(3, 16, 4, 2),
+    "encoder": lambda: transformer(nn.TransformerEncoderLayer),
+    "decoder": lambda: transformer(Decoder),
+    "lstm": lambda: LstmCell(128, 256),
+    "resnet18-step": lambda: ResNet(BasicBlock, [2, 2, 2, 2], 1, 1000),
+    "encoder-step": lambda: transformer(nn.TransformerEncoderLayer),
+}
+
+
+def model(name):
+    """A network with random weights, in the mode that it is compared in."""
+    made = MODELS[name]()
+    return made.train(name.endswith("-step") or name == "batch-norm-relu")
+
+
+def step(name, made, compiled=False):
+    """A training step: a function of a batch that gives the loss."""
+    if name == "resnet18-step":
+        optimizer = torch.optim.SGD(made.parameters(), lr=0.01, momentum=0.9)
+        loss_of = functional.cross_entropy
+    else:
+        optimizer = torch.optim.AdamW(made.parameters())
+        loss_of = functional.mse_loss
+
+    def forward(x, y):
+        return loss_of(made(x), y)
+
+    update = optimizer.step
+    if compiled:
+        forward, update = torch.compile(forward), torch.compile(update)
+
+    def run(x, y):
+        optimizer.zero_grad()
+        loss = forward(x, y)
+        loss.backward()
+        update()
+        return loss.detach()
+
+    return run

@@ -1,0 +1,70 @@
+//! What is compared: single operations, and the networks and training steps of the example `kernels`.
+
+#[path = "../../examples/kernels/models/mod.rs"]
+mod models;
+
+use kiln::nn::{BatchNorm2d, Forward, LayerNorm, Module, Sequential};
+use kiln::{CompileOptions, DType, Error, Result, Spec, Tensor, compile, no_grad};
+
+pub use models::Workload;
+
+/// The operations: names and what they are.
+const OPERATIONS: [(&str, &str); 5] = [
+    ("softmax", "softmax of rows, 4096x4096"),
+    ("layer-norm", "layer norm, 8192x1024"),
+    ("batch-norm-relu", "batch norm in training and ReLU, 32x64x56x56"),
+    ("gelu-chain", "gelu(x * a + b) * c, four arrays of 4096x4096"),
+    ("matmul", "matrix product, 1024x1024x1024"),
+];
+
+/// Every workload: its name and what it is.
+pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let models = models::WORKLOADS.iter();
+    OPERATIONS.into_iter().chain(models.map(|(name, about, _)| (*name, *about)))
+}
+
+/// Makes a workload with random weights.
+///
+/// # Errors
+/// If there is none of that name.
+pub fn workload(name: &str) -> Result<Workload> {
+    if let Some((.., make)) = models::WORKLOADS.iter().find(|(n, ..)| *n == name) {
+        return make(&CompileOptions::default());
+    }
+    let random = |shape: &[usize]| Tensor::randn(shape, DType::F32);
+    let large = || random(&[4096, 4096]);
+    let none = Sequential::new;
+    match name {
+        "softmax" => operation(none(), vec![large()], |_, x| x[0].softmax(1)),
+        "layer-norm" => operation(LayerNorm::new([1024])?, vec![random(&[8192, 1024])], |m, x| {
+            m.forward(&x[0])
+        }),
+        "batch-norm-relu" => {
+            let x = random(&[32, 64, 56, 56]);
+            operation(BatchNorm2d::new(64)?, vec![x], |m, x| m.forward(&x[0]).relu())
+        }
+        "gelu-chain" => {
+            let x = (0..4).map(|_| large()).collect();
+            operation(none(), x, |_, x| (&x[0] * &x[1] + &x[2]).gelu() * &x[3])
+        }
+        "matmul" => {
+            let x = [0, 1].map(|_| random(&[1024, 1024])).to_vec();
+            operation(none(), x, |_, x| x[0].matmul(&x[1]))
+        }
+        _ => Err(Error::invalid("workload", format!("there is no {name}"))),
+    }
+}
+
+fn operation<M: Module + 'static>(
+    model: M,
+    inputs: Vec<Tensor>,
+    f: impl FnOnce(&M, &[Tensor]) -> Tensor,
+) -> Result<Workload> {
+    let specs = inputs.iter().map(Spec::like).collect::<Result<Vec<_>>>()?;
+    let program = compile(&specs, |x| no_grad(|| vec![f(&model, x)]))?;
+    Ok(Workload {
+        model: Box::new(model),
+        inputs,
+        program,
+    })
+}

@@ -1,0 +1,199 @@
+//! Measuring workloads.
+
+mod peaks;
+mod program;
+
+pub use peaks::Peaks;
+pub use program::{Program, program};
+
+use crate::spec::Workload;
+use kiln::{CompileOptions, DType, Device, Explain, Result, Tensor};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct Effort {
+    /// The time for each workload, all rounds together.
+    pub time: Duration,
+    /// Rounds over all workloads, so that what disturbs the machine for a while disturbs all of them.
+    pub rounds: usize,
+}
+
+impl Default for Effort {
+    fn default() -> Effort {
+        Effort {
+            time: Duration::from_millis(500),
+            rounds: 5,
+        }
+    }
+}
+
+/// What was measured of a workload.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// The workload, as text.
+    pub workload: String,
+    /// Element type.
+    pub dtype: String,
+    /// The algorithms of its kernels, where there are several to choose from.
+    pub algorithms: Vec<String>,
+    /// Kernel launches a run.
+    pub kernels: usize,
+    /// Arithmetic operations a run, as estimated by the compiler.
+    pub flops: f64,
+    /// Bytes that the kernels of a run touch, as estimated by the compiler.
+    pub bytes: f64,
+    /// Seconds of every run, in the order in which they were measured.
+    pub times: Vec<f64>,
+}
+
+impl Measured {
+    /// The least, the quartiles and the most, in seconds.
+    pub fn quartiles(&self) -> [f64; 5] {
+        let mut times = self.times.clone();
+        times.sort_by(f64::total_cmp);
+        let last = times.len().saturating_sub(1);
+        let at = |quarter: usize| times.get(last * quarter / 4).copied().unwrap_or(f64::NAN);
+        [0, 1, 2, 3, 4].map(at)
+    }
+
+    /// The median, in seconds.
+    pub fn median(&self) -> f64 {
+        self.quartiles()[2]
+    }
+
+    /// The interquartile range as a part of the median.
+    pub fn spread(&self) -> f64 {
+        let [_, low, median, high, _] = self.quartiles();
+        (high - low) / median
+    }
+
+    /// Operations a second at the median.
+    pub fn flops_per_second(&self) -> f64 {
+        self.flops / self.median()
+    }
+
+    /// Bytes a second at the median.
+    pub fn bytes_per_second(&self) -> f64 {
+        self.bytes / self.median()
+    }
+
+    /// The time that the device's peaks allow, as a part of the median: 1 is the roofline.
+    pub fn share(&self, peaks: &Peaks) -> f64 {
+        let least = (self.flops / peaks.flops).max(self.bytes / peaks.bandwidth);
+        least / self.median()
+    }
+}
+
+/// A workload that is ready to run.
+pub struct Ready {
+    program: Program,
+    device: Device,
+    measured: Measured,
+}
+
+impl Ready {
+    /// Compiles a workload for a device and runs it once.
+    ///
+    /// # Errors
+    /// If the sizes don't go together, or the run fails.
+    pub fn new(
+        workload: &Workload,
+        dtype: DType,
+        device: Device,
+        options: &CompileOptions,
+    ) -> Result<Ready> {
+        let program = program(workload, dtype, device, options)?;
+        let explain = program.program.explain();
+        let (flops, bytes) = cost(explain);
+        let mut algorithms: Vec<String> = Vec::new();
+        for kernel in &explain.kernels {
+            if let Some(a) = kernel.algorithm.map(|a| a.to_string())
+                && !algorithms.contains(&a)
+            {
+                algorithms.push(a);
+            }
+        }
+        let dtype = match workload {
+            Workload::Model(_) => DType::F32,
+            _ => dtype,
+        };
+        let measured = Measured {
+            workload: workload.to_string(),
+            dtype: dtype.to_string(),
+            algorithms,
+            kernels: explain.kernels_run(),
+            flops,
+            bytes,
+            times: Vec::new(),
+        };
+        let mut ready = Ready {
+            program,
+            device,
+            measured,
+        };
+        ready.run(1)?;
+        Ok(ready)
+    }
+
+    /// Runs it some times; gives the seconds of one run.
+    fn run(&mut self, times: usize) -> Result<f64> {
+        let inputs: Vec<&Tensor> = self.program.inputs.iter().collect();
+        let start = Instant::now();
+        for _ in 0..times {
+            for t in self.program.program.run(&inputs)? {
+                t.realize()?;
+            }
+        }
+        self.device.synchronize()?;
+        Ok(start.elapsed().as_secs_f64() / times as f64)
+    }
+
+    /// Measures for some time, at least once. Runs that are too short for the clock, or for waiting for a
+    /// GPU after each, are measured several at once.
+    fn measure(&mut self, time: Duration) -> Result<()> {
+        let one = self.run(1)?;
+        let least = if self.device.gpu().is_some() { 1e-3 } else { 2e-6 };
+        let batch = (least / one.max(1e-9)).ceil().clamp(1.0, 1000.0) as usize;
+        let start = Instant::now();
+        loop {
+            let seconds = self.run(batch)?;
+            self.measured.times.push(seconds);
+            if start.elapsed() >= time {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Operations and bytes of a run.
+fn cost(explain: &Explain) -> (f64, f64) {
+    let mut total = (0.0, 0.0);
+    for kernel in explain.kernels.iter().filter(|k| !k.prepared) {
+        let number = |d: &kiln::Dim| d.as_const().unwrap_or(0) as f64;
+        total.0 += number(&kernel.cost.flops);
+        total.1 += number(&kernel.cost.bytes);
+    }
+    total
+}
+
+/// Measures workloads in rounds; `progress` is told after each part how many of how many are done.
+///
+/// # Errors
+/// What goes wrong in a run.
+pub fn measure(
+    mut ready: Vec<Ready>,
+    effort: &Effort,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Vec<Measured>> {
+    let rounds = effort.rounds.max(1);
+    let (parts, each) = (rounds * ready.len(), effort.time / rounds as u32);
+    for round in 0..rounds {
+        for i in 0..ready.len() {
+            ready[i].measure(each)?;
+            progress(round * ready.len() + i + 1, parts);
+        }
+    }
+    Ok(ready.into_iter().map(|r| r.measured).collect())
+}

@@ -1,0 +1,86 @@
+//! A workload as a compiled program with its inputs.
+
+use crate::models;
+use crate::spec::{Conv2d, Unary, Workload};
+use kiln::nn::{Conv2d as Conv2dLayer, Forward, Module, Sequential};
+use kiln::{CompileOptions, DType, Device, Result, Spec, Tensor, compile_with, no_grad};
+
+pub use models::Program;
+
+/// Makes and compiles a workload, with random data of a dtype on a device. Models are f32 and choose their
+/// own.
+///
+/// # Errors
+/// If the sizes don't go together, or the device fails.
+pub fn program(
+    workload: &Workload,
+    dtype: DType,
+    device: Device,
+    options: &CompileOptions,
+) -> Result<Program> {
+    let random = |shape: &[usize]| Tensor::randn(shape, dtype).to(device);
+    match workload {
+        Workload::Model(name) => models::make(name, options),
+        Workload::MatMul(sizes) => {
+            let (batch, [m, k, n]) = sizes.split_last_chunk().unwrap_or((&[], &[1, 1, 1]));
+            let shape = |rows: usize, columns: usize| [batch, &[rows, columns]].concat();
+            let inputs = vec![random(&shape(*m, *k)), random(&shape(*k, *n))];
+            compiled(Sequential::new(), inputs, options, |_, x| x[0].matmul(&x[1]))
+        }
+        Workload::Conv2d(conv) => convolution(conv, random(&conv.input), options),
+        Workload::Unary(op, shape) => {
+            let count = match op {
+                Unary::Add => 2,
+                Unary::Gelu => 4,
+                _ => 1,
+            };
+            let inputs = (0..count).map(|_| random(shape)).collect();
+            compiled(Sequential::new(), inputs, options, |_, x| unary(*op, x))
+        }
+        Workload::Attention(shape) => {
+            let inputs = (0..3).map(|_| random(shape)).collect();
+            compiled(Sequential::new(), inputs, options, |_, x| {
+                x[0].scaled_dot_product_attention(&x[1], &x[2], None, 0.0, false, None, false)
+            })
+        }
+    }
+}
+
+/// The weight is a parameter, as in a network: what depends on it alone is prepared once.
+fn convolution(conv: &Conv2d, input: Tensor, options: &CompileOptions) -> Result<Program> {
+    let [out, height, width] = conv.weight;
+    let layer = Conv2dLayer::new(conv.input[1], out, [height as i64, width as i64])?;
+    let layer = layer.stride(conv.stride as i64).padding(conv.padding as i64);
+    let layer = layer.bias(false).groups(conv.groups)?;
+    layer.to(input.device())?;
+    compiled(layer, vec![input], options, |layer, x| layer.forward(&x[0]))
+}
+
+fn unary(op: Unary, x: &[Tensor]) -> Tensor {
+    let last = || x[0].shape().ok().and_then(|s| s.last().copied()).unwrap_or(1);
+    match op {
+        Unary::Copy => -&x[0],
+        Unary::Add => &x[0] + &x[1],
+        Unary::Gelu => (&x[0] * &x[1] + &x[2]).gelu() * &x[3],
+        Unary::Sum => x[0].sum(-1, false),
+        Unary::ColumnSum => x[0].sum(0, false),
+        Unary::Softmax => x[0].softmax(-1),
+        Unary::LayerNorm => x[0].layer_norm([last()], None, None, 1e-5),
+        Unary::BatchNorm => x[0].batch_norm(None, None, None, None, true, 0.1, 1e-5).relu(),
+    }
+}
+
+fn compiled<M: Module + 'static>(
+    model: M,
+    inputs: Vec<Tensor>,
+    options: &CompileOptions,
+    f: impl FnOnce(&M, &[Tensor]) -> Tensor,
+) -> Result<Program> {
+    let specs = inputs.iter().map(Spec::like).collect::<Result<Vec<_>>>()?;
+    let program = compile_with(&specs, options, |x| no_grad(|| vec![f(&model, x)]))?;
+    Ok(Program {
+        model: Box::new(model),
+        inputs,
+        program,
+    })
+}

@@ -1,0 +1,29 @@
+//! The `kiln` command, and the same as functions: [`bench`] measures workloads given as text ([`spec`]),
+//! [`report`] writes what was measured, [`tuning`] fills and looks after the store of measurements that
+//! algorithms are chosen by.
+//!
+//! ```no_run
+//! use kiln::{CompileOptions, DType, Device};
+//! use kiln_cli::bench::{Effort, Ready, measure};
+//!
+//! let options = CompileOptions::default();
+//! let workloads = kiln_cli::spec::parse("matmul:256,512x512x512")?;
+//! let ready = workloads.iter().map(|w| Ready::new(w, DType::F32, Device::Cpu, &options));
+//! let results = measure(ready.collect::<Result<_, _>>()?, &Effort::default(), |_, _| {})?;
+//! println!("{}: {:.1} GFLOP/s", results[0].workload, results[0].flops_per_second() / 1e9);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod bench;
+mod command;
+pub mod devices;
+pub mod groups;
+pub mod models;
+pub mod report;
+pub mod spec;
+pub mod tuning;
+
+pub use command::{command, run};
+
+/// What stops a command.
+pub type Failure = Box<dyn std::error::Error>;

@@ -1,0 +1,341 @@
+//! What to measure, as text: `matmul:512x512x512`, `conv2d:8x64x56x56:64x3x3:p1`, `softmax:4096x4096`, `resnet50`.
+//!
+//! Sizes stand in the order of the op's shape, with `x` between them. Where a size is a list (`64,128`) or a range that
+//! doubles (`64..1024`), every combination is meant.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// One thing to measure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// `[batch.., m, k] · [batch.., k, n]`, sizes `batch.. m k n`.
+    MatMul(Vec<usize>),
+    /// A 2-D convolution.
+    Conv2d(Conv2d),
+    /// An op of one tensor of this shape.
+    Unary(Unary, Vec<usize>),
+    /// Scaled dot-product attention: batch, heads, length, width of a head.
+    Attention([usize; 4]),
+    /// A network or training step of [`models`](crate::models).
+    Model(&'static str),
+}
+
+/// A 2-D convolution of `[batch, channels, height, width]` by `[out, channels / groups, kernel..]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conv2d {
+    /// Batch, channels, height and width of the input.
+    pub input: [usize; 4],
+    /// Output channels, height and width of the kernel.
+    pub weight: [usize; 3],
+    /// Step of the kernel.
+    pub stride: usize,
+    /// Zeros at every border.
+    pub padding: usize,
+    /// Groups of channels.
+    pub groups: usize,
+}
+
+macro_rules! unary {
+    ($($variant:ident = $name:literal, $about:literal, $rank:literal;)*) => {
+        /// An op of one tensor.
+        #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+        pub enum Unary {
+            $(#[doc = $about] $variant,)*
+        }
+
+        impl Unary {
+            /// All of them, with what they are.
+            pub const ALL: &[(Unary, &str)] = &[$((Unary::$variant, $about)),*];
+
+            /// Its name in a text.
+            pub fn name(self) -> &'static str {
+                match self { $(Unary::$variant => $name),* }
+            }
+
+            /// How many sizes its shape has at least.
+            fn rank(self) -> usize {
+                match self { $(Unary::$variant => $rank),* }
+            }
+        }
+    };
+}
+
+unary! {
+    Copy = "copy", "negation: one read and one write", 1;
+    Add = "add", "the sum of two tensors", 1;
+    Gelu = "gelu", "gelu(x * a + b) * c, of four tensors", 1;
+    Sum = "sum", "sums of rows", 2;
+    ColumnSum = "column_sum", "sums of columns", 2;
+    Softmax = "softmax", "softmax of rows", 2;
+    LayerNorm = "layer_norm", "layer norm of rows", 2;
+    BatchNorm = "batch_norm", "batch norm in training, and ReLU; shape batch, channels, size..", 3;
+}
+
+/// Why a text is no workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecError(String);
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+/// Every workload that a text stands for: a group (`@pointwise`), a model, or an op with its sizes.
+///
+/// # Errors
+/// If it stands for none, or for more than 10,000.
+pub fn parse(text: &str) -> Result<Vec<Workload>, SpecError> {
+    if let Some(name) = text.strip_prefix('@') {
+        let group = crate::groups::GROUPS.iter().find(|g| g.0 == name);
+        let (.., members) = group.ok_or_else(|| unknown("group", name, crate::groups::names()))?;
+        let all = members.iter().map(|m| parse(m));
+        return Ok(all.collect::<Result<Vec<_>, _>>()?.concat());
+    }
+    let mut texts = vec![String::new()];
+    let mut first = true;
+    for part in text.split(':') {
+        // Names have no lists; options (`s2`) begin with a letter.
+        let choices = sizes(part)?;
+        let mut longer = Vec::new();
+        for text in &texts {
+            for choice in &choices {
+                let colon = if first { "" } else { ":" };
+                longer.push(format!("{text}{colon}{choice}"));
+            }
+        }
+        first = false;
+        texts = longer;
+        if texts.len() > 10_000 {
+            return Err(SpecError(format!("{text} stands for more than 10,000 workloads")));
+        }
+    }
+    texts.iter().map(|t| t.parse()).collect()
+}
+
+/// The combinations of a part's sizes.
+fn sizes(part: &str) -> Result<Vec<String>, SpecError> {
+    if !part.starts_with(|c: char| c.is_ascii_digit()) {
+        return Ok(vec![part.to_string()]);
+    }
+    let mut all = vec![String::new()];
+    for (i, size) in part.split('x').enumerate() {
+        let mut choices = Vec::new();
+        for choice in size.split(',') {
+            match choice.split_once("..") {
+                None => choices.push(number(choice)?),
+                Some((from, to)) => {
+                    let (from, to) = (number(from)?, number(to)?);
+                    let doubled = std::iter::successors(Some(from.max(1)), |n| n.checked_mul(2));
+                    choices.extend(doubled.take_while(|n| *n <= to));
+                }
+            }
+        }
+        let cross = if i == 0 { "" } else { "x" };
+        let longer = all.iter().flat_map(|a| choices.iter().map(move |c| format!("{a}{cross}{c}")));
+        all = longer.collect();
+        if all.len() > 10_000 {
+            return Err(SpecError(format!("{part} stands for more than 10,000 shapes")));
+        }
+    }
+    Ok(all)
+}
+
+fn number(text: &str) -> Result<usize, SpecError> {
+    let n = text.parse();
+    n.map_err(|_| SpecError(format!("{text:?} is no size: sizes look like 64, 64,128 or 64..1024")))
+}
+
+fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> SpecError {
+    let known: Vec<&str> = known.collect();
+    SpecError(format!("there is no {what} {name:?}; there are {}", known.join(", ")))
+}
+
+fn list(text: &str) -> Result<Vec<usize>, SpecError> {
+    text.split('x').map(number).collect()
+}
+
+fn exactly<const N: usize>(text: &str, what: &str) -> Result<[usize; N], SpecError> {
+    let sizes = list(text)?;
+    let count = sizes.len();
+    sizes.try_into().map_err(|_| SpecError(format!("{what} takes {N} sizes, not {count}: {text}")))
+}
+
+impl FromStr for Workload {
+    type Err = SpecError;
+
+    /// Reads one workload; [`parse`] also takes lists and groups.
+    fn from_str(text: &str) -> Result<Workload, SpecError> {
+        let mut parts = text.split(':');
+        let name = parts.next().unwrap_or_default();
+        if let Some((model, _)) = crate::models::all().find(|m| m.0 == name) {
+            return match parts.next() {
+                None => Ok(Workload::Model(model)),
+                Some(more) => Err(SpecError(format!("{model} takes no sizes: {more}"))),
+            };
+        }
+        let shape = parts.next().ok_or_else(|| match ops().any(|o| o == name) {
+            true => SpecError(format!("{name} needs sizes, as in {name}:{}", example(name))),
+            false => unknown("op or model", name, ops().chain(crate::models::all().map(|m| m.0))),
+        })?;
+        let workload = match name {
+            "matmul" => {
+                let sizes = list(shape)?;
+                if sizes.len() < 3 {
+                    return Err(SpecError(format!("matmul takes [batch x] m x k x n: {shape}")));
+                }
+                Workload::MatMul(sizes)
+            }
+            "conv2d" => return conv2d(shape, parts).map(Workload::Conv2d),
+            "attention" => Workload::Attention(exactly(shape, "attention")?),
+            _ => {
+                let unary = Unary::ALL.iter().find(|u| u.0.name() == name);
+                let (op, about) = unary.ok_or_else(|| unknown("op", name, ops()))?;
+                let sizes = list(shape)?;
+                if sizes.len() < op.rank() {
+                    let least = op.rank();
+                    let text = format!("{name} ({about}) takes {least} sizes or more: {shape}");
+                    return Err(SpecError(text));
+                }
+                Workload::Unary(*op, sizes)
+            }
+        };
+        match parts.next() {
+            None => Ok(workload),
+            Some(more) => Err(SpecError(format!("{name} takes no {more:?}"))),
+        }
+    }
+}
+
+fn conv2d<'a>(input: &str, mut parts: impl Iterator<Item = &'a str>) -> Result<Conv2d, SpecError> {
+    let weight = parts.next().ok_or_else(|| {
+        SpecError(format!("conv2d needs its weight's sizes, as in conv2d:{input}:64x3x3"))
+    })?;
+    let mut conv = Conv2d {
+        input: exactly(input, "the input of conv2d")?,
+        weight: exactly(weight, "the weight of conv2d")?,
+        stride: 1,
+        padding: 0,
+        groups: 1,
+    };
+    for option in parts {
+        let split = option.split_at_checked(1).unwrap_or_default();
+        match split {
+            ("s", n) => conv.stride = number(n)?,
+            ("p", n) => conv.padding = number(n)?,
+            ("g", n) => conv.groups = number(n)?,
+            _ => {
+                let text = format!("conv2d takes s2 (stride), p1 (padding), g32 (groups), not {option:?}");
+                return Err(SpecError(text));
+            }
+        }
+    }
+    Ok(conv)
+}
+
+/// The names of all ops.
+pub fn ops() -> impl Iterator<Item = &'static str> {
+    let others = ["matmul", "conv2d", "attention"];
+    others.into_iter().chain(Unary::ALL.iter().map(|u| u.0.name()))
+}
+
+/// Sizes that an op can have.
+pub fn example(op: &str) -> &'static str {
+    match op {
+        "matmul" => "512x512x512",
+        "conv2d" => "1x64x56x56:64x3x3:p1",
+        "attention" => "1x12x256x64",
+        "batch_norm" => "32x64x56x56",
+        "copy" | "add" | "gelu" => "16777216",
+        _ => "4096x4096",
+    }
+}
+
+/// Sizes with `x` between them.
+fn sizes_text(sizes: &[usize]) -> String {
+    let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
+    sizes.join("x")
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Workload::MatMul(sizes) => write!(f, "matmul:{}", sizes_text(sizes)),
+            Workload::Unary(op, sizes) => write!(f, "{}:{}", op.name(), sizes_text(sizes)),
+            Workload::Attention(sizes) => write!(f, "attention:{}", sizes_text(sizes)),
+            Workload::Model(name) => f.write_str(name),
+            Workload::Conv2d(c) => {
+                write!(f, "conv2d:{}:{}", sizes_text(&c.input), sizes_text(&c.weight))?;
+                for (letter, n, usual) in [('s', c.stride, 1), ('p', c.padding, 0), ('g', c.groups, 1)] {
+                    if n != usual {
+                        write!(f, ":{letter}{n}")?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_read_back() {
+        for text in [
+            "matmul:2x3x5x7",
+            "conv2d:1x64x56x56:64x3x3:s2:p1:g32",
+            "conv2d:1x3x8x8:4x1x1",
+            "softmax:3x5",
+            "attention:1x2x3x4",
+            "resnet50",
+        ] {
+            assert_eq!(text.parse::<Workload>().map(|w| w.to_string()), Ok(text.to_string()));
+        }
+    }
+
+    #[test]
+    fn lists_and_ranges_are_all_combinations() {
+        let all = parse("matmul:1,8x64..256x5").expect("a sweep");
+        let texts: Vec<String> = all.iter().map(Workload::to_string).collect();
+        let expected = ["1x64x5", "1x128x5", "1x256x5", "8x64x5", "8x128x5", "8x256x5"];
+        assert_eq!(texts, expected.map(|s| format!("matmul:{s}")));
+    }
+
+    #[test]
+    fn every_group_op_and_model_can_be_named() {
+        for (name, ..) in crate::groups::GROUPS {
+            assert!(!parse(&format!("@{name}")).expect(name).is_empty());
+        }
+        for op in ops() {
+            assert_eq!(parse(&format!("{op}:{}", example(op))).map(|w| w.len()), Ok(1), "{op}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_workload_is_told_why() {
+        for (text, why) in [
+            ("matmull:1x2x3", "there is no op"),
+            ("matmul", "needs sizes"),
+            ("matmul:1x2", "takes [batch x] m x k x n"),
+            ("matmul:1x2xa", "is no size"),
+            ("softmax:8", "takes 2 sizes or more"),
+            ("softmax:8x8:p1", "takes no \"p1\""),
+            ("conv2d:1x3x8x8", "needs its weight's sizes"),
+            ("conv2d:1x3x8:4x1x1", "takes 4 sizes, not 3"),
+            ("conv2d:1x3x8x8:4x1x1:q3", "conv2d takes s2"),
+            ("resnet50:3", "takes no sizes"),
+            ("@nothing", "there is no group"),
+            ("copy:1..9999999x1..9999999x1..9999999x1..99999999", "more than 10,000"),
+            ("", "there is no op or model"),
+            ("matmul:99999999999999999999x1x1", "is no size"),
+        ] {
+            let error = parse(text).expect_err(text).to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}
