@@ -166,3 +166,177 @@ impl Subject for KernelSubject {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::search::Subject as _;
+    use super::*;
+    use kiln_base::plan::{Conv, ConvRole, MatMul, Matrix};
+    use kiln_base::{DType, Dim};
+
+    fn dims(list: &[i64]) -> Vec<Dim> {
+        list.iter().map(|d| Dim::Const(*d)).collect()
+    }
+
+    fn matmul(dtype: DType, [m, k, n]: [i64; 3]) -> (MatMul, Vec<Arg>) {
+        let matrix = |arg, width: i64| Matrix {
+            arg,
+            offset: Dim::ZERO,
+            batch_strides: Vec::new(),
+            row: Dim::Const(width),
+            col: Dim::ONE,
+        };
+        let product = MatMul {
+            dtype,
+            batch: Vec::new(),
+            m: Dim::Const(m),
+            k: Dim::Const(k),
+            n: Dim::Const(n),
+            lhs: matrix(0, k),
+            rhs: matrix(1, n),
+            out: 2,
+            epilogue: None,
+            algorithm: Algorithm::Auto,
+        };
+        let arg = |len, written| Arg {
+            dtype,
+            len: Dim::Const(len),
+            written,
+        };
+        let args = vec![arg(m * k, false), arg(k * n, false), arg(m * n, true)];
+        (product, args)
+    }
+
+    fn conv(role: ConvRole) -> (Conv, Vec<Arg>) {
+        let [x, w, y] = [2 * 6 * 9 * 8, 2 * 5 * 3 * 9, 2 * 10 * 9 * 8];
+        let lens = match role {
+            ConvRole::Result => [x, w, y],
+            ConvRole::Input => [y, w, x],
+            ConvRole::Weight => [x, y, w],
+        };
+        let conv = Conv {
+            dtype: DType::F32,
+            role,
+            batch: Dim::Const(2),
+            groups: Dim::Const(2),
+            in_channels: Dim::Const(3),
+            out_channels: Dim::Const(5),
+            input: dims(&[9, 8]),
+            output: dims(&[9, 8]),
+            kernel: dims(&[3, 3]),
+            stride: dims(&[1, 1]),
+            padding: dims(&[1, 1]),
+            dilation: dims(&[1, 1]),
+            operands: [0, 1],
+            out: 2,
+            epilogue: None,
+            algorithm: Algorithm::Auto,
+        };
+        let arg = |(i, len): (usize, &i64)| Arg {
+            dtype: DType::F32,
+            len: Dim::Const(*len),
+            written: i == 2,
+        };
+        (conv, lens.iter().enumerate().map(arg).collect())
+    }
+
+    /// What becomes of each of these kernels, of which the first is right.
+    fn tried(kernels: Vec<Kernel>, args: Vec<Arg>) -> Vec<Result<bool, Rejected>> {
+        let candidate = |kernel: Kernel| {
+            let candidate = Candidate {
+                name: "made up".into(),
+                workspace: 0,
+                predicted: None,
+            };
+            (candidate, kernel)
+        };
+        let list: Vec<_> = kernels.into_iter().map(candidate).collect();
+        let count = list.len();
+        let subject = KernelSubject::new(list, args, Vec::new(), None);
+        let start = |i| subject.start(i).map(|checked| checked.same_bits);
+        (0..count).map(start).collect()
+    }
+
+    #[test]
+    fn products_that_are_wrong_in_one_element_or_one_term_are_found() {
+        for (dtype, sizes) in [
+            (DType::F32, [7, 300, 5]),
+            (DType::F32, [3, 4000, 2]),
+            (DType::F64, [7, 300, 5]),
+            (DType::F32, [1, 1, 1]),
+        ] {
+            let (right, args) = matmul(dtype, sizes);
+            let change = |f: fn(&mut MatMul)| {
+                let mut wrong = right.clone();
+                f(&mut wrong);
+                Kernel::MatMul(wrong)
+            };
+            let all = tried(
+                vec![
+                    Kernel::MatMul(right.clone()),
+                    change(|m| m.k = &m.k - &Dim::ONE),
+                    change(|m| m.m = &m.m - &Dim::ONE), // leaves a row of old memory
+                    change(|m| m.lhs.row = Dim::ZERO),
+                ],
+                args,
+            );
+            assert_eq!(all[0], Ok(true), "{sizes:?}");
+            for wrong in &all[1..3] {
+                assert!(
+                    matches!(wrong, Err(Rejected::Wrong(_))),
+                    "{sizes:?}: {wrong:?}"
+                );
+            }
+            let one_row = sizes[0] == 1;
+            assert_eq!(all[3].is_ok(), one_row, "{sizes:?}: {:?}", all[3]);
+        }
+    }
+
+    #[test]
+    fn convolutions_and_their_gradients_that_are_wrong_are_found() {
+        for role in [ConvRole::Result, ConvRole::Input, ConvRole::Weight] {
+            let (right, args) = conv(role);
+            let mut list = vec![Kernel::Conv(right.clone())];
+            let legal = Kernel::Conv(right.clone()).algorithms(&[]);
+            list.extend(legal.iter().map(|a| {
+                Kernel::Conv(Conv {
+                    algorithm: *a,
+                    ..right.clone()
+                })
+            }));
+            // Shifted by one, and taps further apart.
+            list.push(Kernel::Conv(Conv {
+                padding: dims(&[1, 0]),
+                ..right.clone()
+            }));
+            list.push(Kernel::Conv(Conv {
+                dilation: dims(&[1, 2]),
+                ..right.clone()
+            }));
+            let all = tried(list, args);
+            for (i, found) in all.iter().enumerate() {
+                let right = i <= legal.len();
+                assert_eq!(found.is_ok(), right, "{role:?} {i}: {found:?}");
+            }
+            assert_eq!(all[0], Ok(true));
+        }
+    }
+
+    #[test]
+    fn times_are_taken_and_memory_beside_the_arguments_is_counted() {
+        let (product, args) = matmul(DType::F32, [64, 64, 64]);
+        let list = vec![(
+            Candidate {
+                name: "auto".into(),
+                workspace: 0,
+                predicted: None,
+            },
+            Kernel::MatMul(product),
+        )];
+        let subject = KernelSubject::new(list, args, Vec::new(), None);
+        let mut checked = subject.start(0).unwrap_or_else(|e| panic!("{e:?}"));
+        for input in 0..300 {
+            assert!((checked.run)(input).unwrap().as_nanos() > 0);
+        }
+    }
+}
