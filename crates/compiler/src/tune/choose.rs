@@ -287,7 +287,7 @@ pub struct Tuning {
     /// What went wrong beside the candidates: lines of the store that were skipped, or that it can't be
     /// written.
     pub notes: Vec<String>,
-    /// The time spent on measuring.
+    /// The time that choosing took, measuring included.
     pub time: Duration,
 }
 

@@ -8,8 +8,8 @@ use kiln_base::{Dim, custom, numel};
 /// A size that stands for every large one.
 const LARGE: i64 = 1 << 20;
 
-/// The ways to compute a kernel, each as a kernel with the same arguments; the first is the default, which is
-/// the kernel as it is. Those that need a size that is not known, or are too inaccurate, are not
+/// The ways to compute a kernel, each as a kernel with the same arguments; the first is the default, whatever
+/// the kernel is computed by now. Those that need a size that is not known, or are too inaccurate, are not
 /// among them. Empty if there is no choice.
 pub fn candidates(
     kernel: &Kernel,
@@ -18,6 +18,7 @@ pub fn candidates(
     gpu: bool,
 ) -> Vec<(Candidate, Kernel)> {
     let values = super::key::typical(symbols);
+    let kernel = &by_default(kernel);
     let mut list = vec![(candidate(kernel, &values), kernel.clone())];
     if let Kernel::Custom(c) = kernel {
         for name in alternatives(&c.name, gpu) {
@@ -42,6 +43,17 @@ pub fn candidates(
         list.clear();
     }
     list
+}
+
+fn by_default(kernel: &Kernel) -> Kernel {
+    let mut kernel = kernel.clone();
+    if let Some(algorithm) = kernel.algorithm_mut() {
+        *algorithm = Algorithm::Auto;
+    }
+    if let Kernel::Custom(c) = &mut kernel {
+        c.kernel = None;
+    }
+    kernel
 }
 
 /// The names of the further kernels of a custom op.

@@ -34,6 +34,7 @@ mod subject;
 pub use choose::{Choice, Chooser, Tuning, Why};
 pub use kernel::candidates;
 pub use key::{device, key};
+pub use program::measure;
 pub(crate) use program::{Tuned, tune};
 pub use record::{Limits, Outcome, Record, SCHEMA, Trial};
 pub use search::{

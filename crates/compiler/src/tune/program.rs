@@ -3,7 +3,8 @@
 use super::alone::Arg;
 use super::choose::{Choice, Chooser, Tuning};
 use super::kernel::candidates;
-use super::search::{Candidate, SystemClock};
+use super::record::{Limits, Trial};
+use super::search::{Candidate, Effort, Subject, SystemClock, search};
 use super::settings::Precision;
 use super::subject::KernelSubject;
 use super::{Mode, Settings, Why, key};
@@ -12,6 +13,7 @@ use kiln_base::plan::Kernel;
 use kiln_codegen::{Launch, Program};
 use kiln_runtime::{cuda, memory};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What was chosen for the launches of a program.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +35,7 @@ pub(crate) fn tune(
     if settings.mode == Mode::Off {
         return Default::default();
     }
+    let start = Instant::now();
     let clock = SystemClock::default();
     let emulated = gpu.is_some_and(|gpu| gpu.is_emulated());
     let mut tuner = Tuner {
@@ -43,7 +46,7 @@ pub(crate) fn tune(
         gpu,
     };
     let tuned = tuner.program(program);
-    let tuning = tuner.chooser.finish();
+    let mut tuning = tuner.chooser.finish();
     if tuning.choices.iter().any(|c| c.why == Why::Measured) {
         // What measuring took is for the run to have. A GPU that can't give it back says so there.
         match gpu {
@@ -51,7 +54,32 @@ pub(crate) fn tune(
             Some(gpu) => drop(gpu.empty_cache()),
         }
     }
+    tuning.time = start.elapsed();
     (tuned, tuning)
+}
+
+/// Tries the candidates of a launch as long as `effort` says, whatever the store knows, and remembers
+/// nothing. Empty if there is no choice.
+pub fn measure(
+    program: &Program,
+    launch: usize,
+    symbols: usize,
+    precision: Precision,
+    effort: &Effort,
+) -> Vec<Trial> {
+    let launch = &program.launches[launch];
+    let list = candidates(&launch.kernel, symbols, precision, false);
+    if list.is_empty() {
+        return Vec::new();
+    }
+    let (args, values) = (args(program, launch), key::typical(symbols));
+    let subject: Arc<dyn Subject> = Arc::new(KernelSubject::new(list, args, values, None));
+    search(
+        &subject,
+        &Limits::default(),
+        effort,
+        &SystemClock::default(),
+    )
 }
 
 struct Tuner<'a> {
