@@ -3,9 +3,11 @@
 use crate::matrix;
 use kiln::tuning::{Mode, Outcome, Precision, Settings, Store, Why};
 use kiln::{
-    ArrayView, ArrayViewMut, CompileOptions, Compiled, CustomOp, DType, Result, Spec, Tensor, Var,
-    cache_stats, compile_with, tuning,
+    ArrayView, ArrayViewMut, CompileOptions, Compiled, CudaGrid, CustomOp, DType, Result, Spec,
+    Tensor, Var, cache_stats, compile_with, tuning,
 };
+use kiln_base::plan::Kernel;
+use kiln_runtime::{Buffer, Executable};
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -314,4 +316,63 @@ fn settings_of_the_process() {
     tuning::set_mode(Mode::Frozen);
     kiln::set_precision(Precision::Fast);
     assert_eq!(compiled(&product), 0, "the first is still there");
+}
+
+#[test]
+fn on_an_emulated_gpu_nothing_is_timed_and_further_kernels_run() {
+    let Some(gpu) = crate::cuda::device() else {
+        return;
+    };
+    let source = |by: i32| {
+        format!(
+            "__device__ void add(const float* x, float* y, long long n) {{
+                long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+                if (i < n) y[i] = x[i] + {by};
+            }}"
+        )
+    };
+    let grid = |_: &[&[usize]], output: &[usize]| CudaGrid::points(output.iter().product());
+    let op = CustomOp::new("test::add_there", |x| Ok(x[0].clone()), |_, _| Ok(()));
+    let op = op.unwrap().cuda(&source(1), "add", grid).unwrap();
+    let op = op
+        .cuda_alternative("other", &source(2), "add", grid)
+        .unwrap();
+    let specs = [Spec::new(DType::F32, [5.into(), 7.into()]).on(gpu)];
+    let on = options(Mode::On, &store("gpu"));
+    let made = compile_with(&specs, &on, |x| op.call(&[&x[0]])).unwrap();
+    let device = gpu.gpu().unwrap();
+    let choice = &made.explain().tuning.choices[0];
+    assert_eq!(choice.candidates, ["default", "other"]);
+    assert_eq!(
+        choice.why == Why::Emulated,
+        device.is_emulated(),
+        "{choice}"
+    );
+    assert_eq!(choice.chosen, "default", "the other one is wrong");
+    let mut plan = made.plan().clone();
+    let Kernel::Custom(call) = &mut plan.kernels[0] else {
+        panic!("{plan:?}");
+    };
+    call.kernel = Some("other".into());
+    let x = Buffer::from_slice(&[0f32; 35], &[5, 7]).unwrap();
+    let other = Executable::on_gpu(plan, &device).unwrap();
+    let y = other.run_shared(&[x.to_gpu(&device).unwrap()]).unwrap();
+    assert_eq!(y[0].to_vec::<f32>().unwrap(), [2.0; 35]);
+}
+
+#[test]
+fn a_setting_that_cannot_be_read_is_an_error() {
+    if std::env::var_os("KILN_ALONE").is_none() {
+        let me = std::env::current_exe().unwrap();
+        let status = std::process::Command::new(me)
+            .args(["a_setting_that_cannot_be_read", "--quiet"])
+            .envs([("KILN_ALONE", "1"), ("KILN_TUNE", "onn")])
+            .status()
+            .unwrap();
+        assert!(status.success());
+        return;
+    }
+    let e = (matrix(2, 3) + 1.0).to_vec::<f32>().unwrap_err();
+    let text = "KILN_TUNE=onn: \"onn\" is none of off, on, frozen, deterministic";
+    assert!(e.to_string().contains(text), "{e}");
 }

@@ -83,6 +83,9 @@ pub enum CompileError {
     /// What the stages gave can't be written where the environment asks for it.
     #[error("{0}")]
     Dump(String),
+    /// A setting in the environment can't be read.
+    #[error("{0}")]
+    Environment(String),
     /// A defect in the compiler.
     #[error("internal error of the compiler: {0}")]
     Internal(String),
@@ -127,6 +130,9 @@ pub fn compile_with(
     options: &Options,
     passes: &[optimize::Pass],
 ) -> Result<Compilation, CompileError> {
+    if let Some(problem) = tune::problem() {
+        return Err(CompileError::Environment(problem));
+    }
     let start = Instant::now();
     let graph = written_inputs_are_data(graph);
     let mut dump = Dump::new()?;

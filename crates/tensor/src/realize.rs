@@ -636,6 +636,7 @@ pub(crate) fn compile_error(
             Error::new(ErrorKind::Data, &op, text, gather.loc(at))
         }
         CompileError::Device(text) => Error::new(ErrorKind::Device, "compile", text, loc),
+        CompileError::Environment(text) => Error::new(ErrorKind::Value, "compile", text, loc),
         CompileError::Dump(text) => Error::new(ErrorKind::Io, "compile", text, loc),
         e => Error::new(ErrorKind::Internal, "compile", e.to_string(), loc),
     }

@@ -40,5 +40,6 @@ pub use record::{Limits, Outcome, Record, SCHEMA, Trial};
 pub use search::{
     Answer, Candidate, Checked, Clock, Effort, Rejected, Subject, SystemClock, search,
 };
+pub(crate) use settings::problem;
 pub use settings::{Mode, Precision, Settings, UnknownWord, set, set_precision, store_path};
 pub use store::{Damage, Measuring, Merged, Store};

@@ -30,7 +30,8 @@ pub enum Precision {
     /// engine's.
     Exact,
     /// Rewrites that are known to be harmless (a batch norm folded into a convolution), and algorithms whose
-    /// error bound is at most [`Precision::growth`] times that of a sum: Winograd's F(2×2, 3×3), times 64/9.
+    /// error bound is at most [`Precision::growth`] times that of a sum: Winograd's F(2×2, 3×3), times 64/9,
+    /// where it is measured to be faster. That carries NaN and infinities to the other results of a tile too.
     #[default]
     Default,
     /// Algorithms with larger bounds too: Winograd's F(4×4, 3×3), times 256.
@@ -80,11 +81,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The process's: what was last [set](set), at first what the environment says. `KILN_TUNE` is the mode (`off`, `on`,
-    /// `frozen`, `deterministic`), `KILN_TUNE_WORKSPACE` the bytes of workspace, `KILN_TUNE_BUDGET` the
-    /// seconds of a compilation. What it does not understand there is as if it were not set.
+    /// The process's: what was last [set](set), at first what the environment says. `KILN_TUNE` is the mode
+    /// (`off`, `on`, `frozen`, `deterministic`), `KILN_TUNE_WORKSPACE` the bytes of workspace,
+    /// `KILN_TUNE_BUDGET` the seconds of a compilation. A value that can't be read is an error of the next
+    /// compilation.
     pub fn current() -> Settings {
-        lock().get_or_insert_with(from_environment).0.clone()
+        process(|p| p.settings.clone())
     }
 
     /// The file of the store; empty for the one in memory.
@@ -100,18 +102,23 @@ impl Precision {
     /// The process's: what was last [set](set_precision), at first what `KILN_PRECISION` says (`exact`,
     /// `default`, `fast`).
     pub fn current() -> Precision {
-        lock().get_or_insert_with(from_environment).1
+        process(|p| p.precision)
     }
 }
 
 /// Sets how algorithms are chosen, for programs compiled from now on.
 pub fn set(settings: Settings) {
-    lock().get_or_insert_with(from_environment).0 = settings;
+    process(|p| p.settings = settings);
 }
 
 /// Sets which approximations may be used, for programs compiled from now on.
 pub fn set_precision(precision: Precision) {
-    lock().get_or_insert_with(from_environment).1 = precision;
+    process(|p| p.precision = precision);
+}
+
+/// What can't be read in the environment.
+pub(crate) fn problem() -> Option<String> {
+    process(|p| p.problem.clone())
 }
 
 /// The user's store: `KILN_TUNE_STORE`, else `tune.jsonl` in [`kiln_base::file::cache_folder`]. `None` if
@@ -123,26 +130,39 @@ pub fn store_path() -> Option<PathBuf> {
     }
 }
 
-type Process = Mutex<Option<(Settings, Precision)>>;
-static PROCESS: Process = Mutex::new(None);
-
-fn lock() -> std::sync::MutexGuard<'static, Option<(Settings, Precision)>> {
-    PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
+/// The settings of the process.
+#[derive(Default)]
+struct Process {
+    settings: Settings,
+    precision: Precision,
+    problem: Option<String>,
 }
 
-fn from_environment() -> (Settings, Precision) {
-    let settings = Settings::default();
-    let settings = Settings {
-        mode: variable("KILN_TUNE").unwrap_or_default(),
-        workspace: variable("KILN_TUNE_WORKSPACE"),
-        budget: variable("KILN_TUNE_BUDGET").map_or(settings.budget, Duration::from_secs),
-        ..settings
-    };
-    (settings, variable("KILN_PRECISION").unwrap_or_default())
+fn process<T>(f: impl FnOnce(&mut Process) -> T) -> T {
+    static PROCESS: Mutex<Option<Process>> = Mutex::new(None);
+    let mut process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    f(process.get_or_insert_with(from_environment))
 }
 
-fn variable<T: FromStr>(name: &str) -> Option<T> {
-    std::env::var(name).ok()?.parse().ok()
+fn from_environment() -> Process {
+    let mut process = Process::default();
+    let (settings, problem) = (&mut process.settings, &mut process.problem);
+    settings.mode = read("KILN_TUNE", problem).unwrap_or_default();
+    process.precision = read("KILN_PRECISION", problem).unwrap_or_default();
+    settings.workspace = read("KILN_TUNE_WORKSPACE", problem);
+    if let Some(seconds) = read("KILN_TUNE_BUDGET", problem) {
+        settings.budget = Duration::from_secs(seconds);
+    }
+    process
+}
+
+/// The value of a variable that is set and not empty.
+fn read<T: FromStr<Err: std::fmt::Display>>(name: &str, problem: &mut Option<String>) -> Option<T> {
+    let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
+    let value = text.parse();
+    value
+        .map_err(|e| *problem = Some(format!("{name}={text}: {e}")))
+        .ok()
 }
 
 /// A word that names no [`Mode`] or [`Precision`].
