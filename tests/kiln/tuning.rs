@@ -243,7 +243,10 @@ fn custom_ops_bring_candidates_and_bad_ones_never_win() {
     insta::assert_snapshot!(
         choice.faults().map(|t| format!("{t}\n")).collect::<String>(),
         @r"
-    wrong is wrong: element 0 is 1.7644, not 1.7544
+    wrong is wrong: element 0 is 1.7267191410064697, not 1.716719150543213
+    fails failed: test::next: out of order
+    panics failed: test::next: its kernel panicked: at once
+    hangs did not answer for 4000 ms
     "
     );
     // Bit for bit the operator's own.

@@ -1,7 +1,7 @@
 //! A kernel of a plan as something that can be computed in several ways.
 
 use super::alone::{self, Arg, Numbers, load, symbol_inputs};
-use super::expect::{Expected, expected, far, multiplied};
+use super::expect::{Product, far, multiplied, product};
 use super::search::{Candidate, Checked, Rejected, Subject};
 use kiln_base::plan::{Algorithm, Kernel};
 use kiln_runtime::{Buffer, Error, cuda, memory};
@@ -32,7 +32,8 @@ struct Trial {
     symbols: Vec<Buffer>,
     /// Inputs of the program, several times, where it runs.
     inputs: Arc<Vec<Vec<Buffer>>>,
-    expected: Expected,
+    /// The product that they must give; `None` where the default says what is right.
+    product: Option<Product>,
     /// The default's results on the host.
     default: Vec<Buffer>,
 }
@@ -89,7 +90,7 @@ impl KernelSubject {
             let elements = || random.elements(arg.dtype, len, signed);
             given.push((!arg.written).then(elements).transpose()?);
         }
-        let expected = expected(&self.kernels[0], &self.args, &given, &symbols)?;
+        let product = product(&self.kernels[0], &self.args, &given, &symbols)?;
         let mut inputs = vec![self.bring(&symbols, &given)?];
         let bytes: usize = given
             .iter()
@@ -106,18 +107,18 @@ impl KernelSubject {
             given,
             symbols,
             inputs: Arc::new(inputs),
-            expected,
+            product,
             default: default.collect::<Result<_, _>>()?,
         })
     }
 
     fn compare(&self, i: usize, trial: &Trial, got: &[Buffer]) -> Result<Option<String>, Error> {
-        match &trial.expected {
-            Expected::Product(product) => {
+        match &trial.product {
+            Some(product) => {
                 let algorithm = self.kernels[i].algorithm().unwrap_or(Algorithm::Auto);
                 product.compare(algorithm, got, &trial.given, &trial.symbols)
             }
-            Expected::Default => {
+            None => {
                 for (got, expected) in got.iter().zip(&trial.default) {
                     if let Some(text) = far(got, expected)? {
                         return Ok(Some(text));
