@@ -138,7 +138,10 @@ fn export(name: &str, start: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     command.args(["export", name]).arg(start);
-    let done = command.stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
+    let done = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()?;
     match done.status.success() {
         true => Ok(()),
         false => Err(String::from_utf8_lossy(&done.stderr).into()),
@@ -176,7 +179,11 @@ fn compare(name: &str, arguments: &Arguments) -> Result<(), Failure> {
         return profiled(&mut kiln);
     }
     let mut sides = vec![kiln];
-    if arguments.only.as_ref().is_none_or(|o| ["onnxruntime", "tract"].contains(&&o[..])) {
+    if arguments
+        .only
+        .as_ref()
+        .is_none_or(|o| ["onnxruntime", "tract"].contains(&&o[..]))
+    {
         export(name, &start.0)?;
     }
     for (peer, title) in PEERS {

@@ -12,15 +12,23 @@ pub use models::Workload;
 const OPERATIONS: [(&str, &str); 5] = [
     ("softmax", "softmax of rows, 4096x4096"),
     ("layer-norm", "layer norm, 8192x1024"),
-    ("batch-norm-relu", "batch norm in training and ReLU, 32x64x56x56"),
-    ("gelu-chain", "gelu(x * a + b) * c, four arrays of 4096x4096"),
+    (
+        "batch-norm-relu",
+        "batch norm in training and ReLU, 32x64x56x56",
+    ),
+    (
+        "gelu-chain",
+        "gelu(x * a + b) * c, four arrays of 4096x4096",
+    ),
     ("matmul", "matrix product, 1024x1024x1024"),
 ];
 
 /// Every workload: its name and what it is.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     let models = models::WORKLOADS.iter();
-    OPERATIONS.into_iter().chain(models.map(|(name, about, _)| (*name, *about)))
+    OPERATIONS
+        .into_iter()
+        .chain(models.map(|(name, about, _)| (*name, *about)))
 }
 
 /// Makes a workload with random weights.
@@ -36,12 +44,16 @@ pub fn workload(name: &str) -> Result<Workload> {
     let none = Sequential::new;
     match name {
         "softmax" => operation(none(), vec![large()], |_, x| x[0].softmax(1)),
-        "layer-norm" => operation(LayerNorm::new([1024])?, vec![random(&[8192, 1024])], |m, x| {
-            m.forward(&x[0])
-        }),
+        "layer-norm" => operation(
+            LayerNorm::new([1024])?,
+            vec![random(&[8192, 1024])],
+            |m, x| m.forward(&x[0]),
+        ),
         "batch-norm-relu" => {
             let x = random(&[32, 64, 56, 56]);
-            operation(BatchNorm2d::new(64)?, vec![x], |m, x| m.forward(&x[0]).relu())
+            operation(BatchNorm2d::new(64)?, vec![x], |m, x| {
+                m.forward(&x[0]).relu()
+            })
         }
         "gelu-chain" => {
             let x = (0..4).map(|_| large()).collect();

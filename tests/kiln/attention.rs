@@ -28,7 +28,10 @@ const MASKS: [Case; 4] = {
     };
     [
         none,
-        Case { causal: true, ..none },
+        Case {
+            causal: true,
+            ..none
+        },
         Case { mask: 1, ..none },
         Case { mask: 2, ..none },
     ]
@@ -56,7 +59,9 @@ fn operands([b, h, l, s, e, w]: Sizes, case: Case) -> Vec<Tensor> {
     let seen = || Tensor::rand([b, 1, l, s], DType::F32).gt(0.6);
     match case.mask {
         1 => x.push(seen()),
-        2 => x.push(Tensor::randn([l, s], DType::F32).masked_fill(&seen().i(0).i(0), -f32::INFINITY)),
+        2 => {
+            x.push(Tensor::randn([l, s], DType::F32).masked_fill(&seen().i(0).i(0), -f32::INFINITY))
+        }
         _ => {}
     }
     x

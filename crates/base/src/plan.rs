@@ -248,6 +248,16 @@ impl Kernel {
         }
     }
 
+    /// Whether steps of it can start together with others: it runs on the CPU, in parts, and can't report
+    /// a data error.
+    pub fn can_join(&self) -> bool {
+        let parts = matches!(
+            self,
+            Kernel::Tile(_) | Kernel::MatMul(_) | Kernel::Conv(_) | Kernel::Attention(_)
+        );
+        parts && self.sites() == 0
+    }
+
     /// How many places in it can report a data error.
     pub fn sites(&self) -> u32 {
         match self {

@@ -22,6 +22,8 @@ Examples:
   kiln bench conv2d:1,8x64x56x56:64x3x3:p1      a convolution, for 1 and 8 images
   kiln bench @resnet50 --html resnet50.html     a group, with a page of plots
   kiln bench resnet50 encoder-step --json       a network and a training step
+  kiln bench conv2d:8x64x56x56:64x3x3:p1 --candidates
+                                                every algorithm that it could be computed by
   kiln bench --list                             everything that can be measured";
 
 const TUNE_EXAMPLES: &str = "\
@@ -47,52 +49,110 @@ pub fn command() -> Command {
             .help("Ops with sizes, networks, training steps, or @groups; see --list")
     };
     let store = || {
-        path("store", "The store's file [default: KILN_TUNE_STORE, or the user's cache folder]")
+        path(
+            "store",
+            "The store's file [default: KILN_TUNE_STORE, or the user's cache folder]",
+        )
     };
     let measured = |c: Command| {
         c.arg(workloads())
-            .arg(flag("list", "Lists the ops, groups, networks and training steps"))
+            .arg(flag(
+                "list",
+                "Lists the ops, groups, networks and training steps",
+            ))
             .arg(option("dtype", "Element type of ops").default_value("f32"))
             .arg(option("device", "cpu or cuda:N").default_value("cpu"))
-            .arg(option("threads", "Threads of the CPU engine").value_parser(value_parser!(u32).range(1..=4096)))
-            .arg(option("precision", "exact, default or fast: which approximations may be used").value_parser(value_parser!(Precision)))
+            .arg(
+                option("threads", "Threads of the CPU engine")
+                    .value_parser(value_parser!(u32).range(1..=4096)),
+            )
+            .arg(
+                option(
+                    "precision",
+                    "exact, default or fast: which approximations may be used",
+                )
+                .value_parser(value_parser!(Precision)),
+            )
             .arg(json())
     };
     let bench = measured(Command::new("bench"))
         .about("Measures ops, networks and training steps")
         .after_help(BENCH_EXAMPLES)
-        .arg(option("time", "Milliseconds for each workload").default_value("500").value_parser(value_parser!(u64).range(1..)))
-        .arg(option("rounds", "Rounds over all workloads").default_value("5").value_parser(value_parser!(u32).range(1..1000)))
-        .arg(flag("no-peaks", "Does not measure what the device can do at most"))
+        .arg(
+            option("time", "Milliseconds for each workload")
+                .default_value("500")
+                .value_parser(value_parser!(u64).range(1..)),
+        )
+        .arg(
+            option("rounds", "Rounds over all workloads")
+                .default_value("5")
+                .value_parser(value_parser!(u32).range(1..1000)),
+        )
+        .arg(flag(
+            "no-peaks",
+            "Does not measure what the device can do at most",
+        ))
+        .arg(flag(
+            "candidates",
+            "Times every candidate algorithm of each kernel instead, and remembers nothing",
+        ))
         .arg(path("csv", "Writes a CSV file"))
         .arg(path("html", "Writes a page with a roofline and bars"));
     let tune = measured(Command::new("tune"))
         .about("Measures the candidates of every kernel and remembers the fastest")
         .after_help(TUNE_EXAMPLES)
         .arg(store())
-        .arg(option("budget", "Seconds for each workload").default_value("60").value_parser(value_parser!(u64)))
-        .arg(option("workspace", "Most bytes that a candidate may need beside its arguments").value_parser(value_parser!(u64)));
-    let key = |required| Arg::new("key").required(required).help("A part of the records' keys");
+        .arg(
+            option("budget", "Seconds for each workload")
+                .default_value("60")
+                .value_parser(value_parser!(u64)),
+        )
+        .arg(
+            option(
+                "workspace",
+                "Most bytes that a candidate may need beside its arguments",
+            )
+            .value_parser(value_parser!(u64)),
+        );
+    let key = |required| {
+        Arg::new("key")
+            .required(required)
+            .help("A part of the records' keys")
+    };
     let cache = Command::new("cache")
         .about("Looks after the store of measurements")
         .after_help(CACHE_EXAMPLES)
         .subcommand_required(true)
         .arg(store().global(true))
         .arg(json().global(true))
-        .subcommand(Command::new("list").about("A line a record: what was measured, and the fastest"))
-        .subcommand(Command::new("show").about("Every candidate and its times").arg(key(false)))
-        .subcommand(Command::new("verify").about("Checks the file; exits with 1 if lines are damaged"))
         .subcommand(
-            Command::new("merge").about("Takes the records of other stores").arg(
-                Arg::new("file")
-                    .required(true)
-                    .num_args(1..)
-                    .value_parser(value_parser!(PathBuf))
-                    .value_hint(ValueHint::FilePath)
-                    .help("Stores of machines with the same or other traits"),
-            ),
+            Command::new("list").about("A line a record: what was measured, and the fastest"),
         )
-        .subcommand(Command::new("clear").about("Forgets records; all of them without a key").arg(key(false)));
+        .subcommand(
+            Command::new("show")
+                .about("Every candidate and its times")
+                .arg(key(false)),
+        )
+        .subcommand(
+            Command::new("verify").about("Checks the file; exits with 1 if lines are damaged"),
+        )
+        .subcommand(
+            Command::new("merge")
+                .about("Takes the records of other stores")
+                .arg(
+                    Arg::new("file")
+                        .required(true)
+                        .num_args(1..)
+                        .value_parser(value_parser!(PathBuf))
+                        .value_hint(ValueHint::FilePath)
+                        .help("Stores of machines with the same or other traits"),
+                ),
+        )
+        .subcommand(
+            Command::new("clear")
+                .about("Forgets records; all of them without a key")
+                .arg(key(false)),
+        );
     Command::new("kiln")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Benchmarks and tunes Kiln's kernels on this machine")
@@ -111,7 +171,10 @@ pub fn command() -> Command {
 }
 
 fn flag(name: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+    Arg::new(name)
+        .long(name)
+        .action(ArgAction::SetTrue)
+        .help(help)
 }
 
 fn option(name: &'static str, help: &'static str) -> Arg {
@@ -119,7 +182,9 @@ fn option(name: &'static str, help: &'static str) -> Arg {
 }
 
 fn path(name: &'static str, help: &'static str) -> Arg {
-    let arg = option(name, help).value_name("FILE").value_parser(value_parser!(PathBuf));
+    let arg = option(name, help)
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf));
     arg.value_hint(ValueHint::FilePath)
 }
 
@@ -163,7 +228,6 @@ struct Job {
     workloads: Vec<Workload>,
     dtype: DType,
     device: Device,
-    options: CompileOptions,
     json: bool,
 }
 
@@ -193,7 +257,6 @@ fn job(m: &ArgMatches, usual: &[&str]) -> Result<Option<Job>, Failure> {
         workloads,
         dtype: dtype(text("dtype"))?,
         device: device(text("device"))?,
-        options: CompileOptions::default(),
         json: m.get_flag("json"),
     }))
 }
@@ -219,7 +282,10 @@ fn device(name: &str) -> Result<Device, Failure> {
 fn listed() -> String {
     let mut text = "ops, with sizes such as\n".to_string();
     for op in spec::ops() {
-        let about = Unary::ALL.iter().find(|u| u.0.name() == op).map_or("", |u| u.1);
+        let about = Unary::ALL
+            .iter()
+            .find(|u| u.0.name() == op)
+            .map_or("", |u| u.1);
         text += &format!("  {op}:{:<28} {about}\n", spec::example(op));
     }
     text += "networks and training steps\n";
@@ -245,16 +311,26 @@ fn bench(m: &ArgMatches) -> Result<ExitCode, Failure> {
     let Some(job) = job(m, &["@pointwise", "@reductions", "@matmul"])? else {
         return Ok(ExitCode::SUCCESS);
     };
+    if m.get_flag("candidates") {
+        tune::set(Settings {
+            mode: Mode::On,
+            store: Some(Arc::from(Path::new(""))),
+            ..Settings::default()
+        });
+        tune_all(&job)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let number = |name: &str| m.get_one::<u64>(name).copied().unwrap_or(500);
     let effort = Effort {
         time: Duration::from_millis(number("time")),
         rounds: m.get_one::<u32>("rounds").copied().unwrap_or(5) as usize,
     };
+    let options = CompileOptions::default();
     let compiling = bar(job.workloads.len(), "compiling");
     let mut ready = Vec::new();
     for workload in &job.workloads {
         compiling.set_message(workload.to_string());
-        let made = Ready::new(workload, job.dtype, job.device, &job.options);
+        let made = Ready::new(workload, job.dtype, job.device, &options);
         ready.push(made.map_err(|e| format!("{workload}: {e}"))?);
         compiling.inc(1);
     }
@@ -301,6 +377,15 @@ fn tune_command(m: &ArgMatches) -> Result<ExitCode, Failure> {
         budget: Duration::from_secs(m.get_one::<u64>("budget").copied().unwrap_or(60)),
         ..Settings::default()
     });
+    tune_all(&job)?;
+    if !job.json {
+        println!("store: {}", file.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Compiles all workloads by the process's settings and prints what was chosen for their kernels.
+fn tune_all(job: &Job) -> Result<(), Failure> {
     let options = CompileOptions::default();
     let progress = bar(job.workloads.len(), "tuning");
     let mut all = Vec::new();
@@ -315,11 +400,10 @@ fn tune_command(m: &ArgMatches) -> Result<ExitCode, Failure> {
         progress.inc(1);
     }
     progress.finish_and_clear();
-    match job.json {
-        true => println!("{}", serde_json::to_string_pretty(&all)?),
-        false => println!("store: {}", file.display()),
+    if job.json {
+        println!("{}", serde_json::to_string_pretty(&all)?);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn store_file(m: &ArgMatches) -> Result<PathBuf, Failure> {
@@ -370,9 +454,16 @@ fn verify(store: &Store, file: &Path, json: bool) -> Result<ExitCode, Failure> {
     let (records, damage) = (store.records().len(), store.damage());
     if json {
         let lines: Vec<usize> = damage.iter().map(|d| d.line).collect();
-        println!("{}", serde_json::json!({ "records": records, "damaged_lines": lines }));
+        println!(
+            "{}",
+            serde_json::json!({ "records": records, "damaged_lines": lines })
+        );
     } else {
-        println!("{}: {records} records, {} damaged lines", file.display(), damage.len());
+        println!(
+            "{}: {records} records, {} damaged lines",
+            file.display(),
+            damage.len()
+        );
         for d in &damage {
             println!("  line {}: {}", d.line, d.text);
         }
@@ -381,12 +472,20 @@ fn verify(store: &Store, file: &Path, json: bool) -> Result<ExitCode, Failure> {
 }
 
 fn merge(store: &Store, other: &Path, json: bool) -> Result<(), Failure> {
-    let merged = store.merge(other).map_err(|e| format!("{}: {e}", other.display()))?;
+    let merged = store
+        .merge(other)
+        .map_err(|e| format!("{}: {e}", other.display()))?;
     let (added, older, damaged) = (merged.added, merged.older, merged.damage.len());
     if json {
-        println!("{}", serde_json::json!({ "added": added, "older": older, "damaged_lines": damaged }));
+        println!(
+            "{}",
+            serde_json::json!({ "added": added, "older": older, "damaged_lines": damaged })
+        );
     } else {
-        println!("{}: {added} records taken, {older} older ones left, {damaged} damaged lines skipped", other.display());
+        println!(
+            "{}: {added} records taken, {older} older ones left, {damaged} damaged lines skipped",
+            other.display()
+        );
     }
     Ok(())
 }

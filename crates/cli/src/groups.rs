@@ -2,13 +2,32 @@
 
 /// Groups: their names, what they are and the texts of their members (see [`crate::spec`]).
 pub const GROUPS: &[(&str, &str, &[&str])] = &[
-    ("pointwise", "elementwise ops on 64 MiB", &["copy:16777216", "add:16777216", "gelu:16777216"]),
+    (
+        "pointwise",
+        "elementwise ops on 64 MiB",
+        &["copy:16777216", "add:16777216", "gelu:16777216"],
+    ),
     (
         "reductions",
         "sums, softmax and norms",
-        &["sum:4096x4096", "column_sum:4096x4096", "softmax:4096x4096", "layer_norm:8192x1024", "batch_norm:32x64x56x56"],
+        &[
+            "sum:4096x4096",
+            "column_sum:4096x4096",
+            "softmax:4096x4096",
+            "layer_norm:8192x1024",
+            "batch_norm:32x64x56x56",
+        ],
     ),
-    ("matmul", "square products", &["matmul:256x256x256", "matmul:512x512x512", "matmul:1024x1024x1024", "matmul:2048x2048x2048"]),
+    (
+        "matmul",
+        "square products",
+        &[
+            "matmul:256x256x256",
+            "matmul:512x512x512",
+            "matmul:1024x1024x1024",
+            "matmul:2048x2048x2048",
+        ],
+    ),
     (
         "transformer",
         "the products of a transformer block of width 768, and its attention, for 1 and 8 sequences",
@@ -55,8 +74,23 @@ pub const GROUPS: &[(&str, &str, &[&str])] = &[
             "conv2d:1,8x96x7x7:576x1x1",
         ],
     ),
-    ("models", "networks, inference", &["resnet50", "mobilenet", "unet", "encoder", "decoder", "lstm"]),
-    ("training", "training steps", &["resnet18-step", "encoder-step"]),
+    (
+        "models",
+        "networks, inference",
+        &[
+            "resnet50",
+            "mobilenet",
+            "unet",
+            "encoder",
+            "decoder",
+            "lstm",
+        ],
+    ),
+    (
+        "training",
+        "training steps",
+        &["resnet18-step", "encoder-step"],
+    ),
 ];
 
 /// The names of the groups.

@@ -7,13 +7,18 @@ pub use networks::Workload as Program;
 
 /// Their names and what they are.
 pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
-    networks::WORKLOADS.iter().map(|(name, about, _)| (*name, *about))
+    networks::WORKLOADS
+        .iter()
+        .map(|(name, about, _)| (*name, *about))
 }
 
 /// Makes and compiles one, with random weights.
 pub(crate) fn make(name: &str, options: &kiln::CompileOptions) -> kiln::Result<Program> {
     match networks::WORKLOADS.iter().find(|w| w.0 == name) {
         Some((.., make)) => make(options),
-        None => Err(kiln::Error::invalid("kiln", format!("there is no model {name}"))),
+        None => Err(kiln::Error::invalid(
+            "kiln",
+            format!("there is no model {name}"),
+        )),
     }
 }

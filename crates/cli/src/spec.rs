@@ -110,7 +110,9 @@ pub fn parse(text: &str) -> Result<Vec<Workload>, SpecError> {
         first = false;
         texts = longer;
         if texts.len() > 10_000 {
-            return Err(SpecError(format!("{text} stands for more than 10,000 workloads")));
+            return Err(SpecError(format!(
+                "{text} stands for more than 10,000 workloads"
+            )));
         }
     }
     texts.iter().map(|t| t.parse()).collect()
@@ -135,10 +137,14 @@ fn sizes(part: &str) -> Result<Vec<String>, SpecError> {
             }
         }
         let cross = if i == 0 { "" } else { "x" };
-        let longer = all.iter().flat_map(|a| choices.iter().map(move |c| format!("{a}{cross}{c}")));
+        let longer = all
+            .iter()
+            .flat_map(|a| choices.iter().map(move |c| format!("{a}{cross}{c}")));
         all = longer.collect();
         if all.len() > 10_000 {
-            return Err(SpecError(format!("{part} stands for more than 10,000 shapes")));
+            return Err(SpecError(format!(
+                "{part} stands for more than 10,000 shapes"
+            )));
         }
     }
     Ok(all)
@@ -146,12 +152,19 @@ fn sizes(part: &str) -> Result<Vec<String>, SpecError> {
 
 fn number(text: &str) -> Result<usize, SpecError> {
     let n = text.parse();
-    n.map_err(|_| SpecError(format!("{text:?} is no size: sizes look like 64, 64,128 or 64..1024")))
+    n.map_err(|_| {
+        SpecError(format!(
+            "{text:?} is no size: sizes look like 64, 64,128 or 64..1024"
+        ))
+    })
 }
 
 fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> SpecError {
     let known: Vec<&str> = known.collect();
-    SpecError(format!("there is no {what} {name:?}; there are {}", known.join(", ")))
+    SpecError(format!(
+        "there is no {what} {name:?}; there are {}",
+        known.join(", ")
+    ))
 }
 
 fn list(text: &str) -> Result<Vec<usize>, SpecError> {
@@ -161,7 +174,9 @@ fn list(text: &str) -> Result<Vec<usize>, SpecError> {
 fn exactly<const N: usize>(text: &str, what: &str) -> Result<[usize; N], SpecError> {
     let sizes = list(text)?;
     let count = sizes.len();
-    sizes.try_into().map_err(|_| SpecError(format!("{what} takes {N} sizes, not {count}: {text}")))
+    sizes
+        .try_into()
+        .map_err(|_| SpecError(format!("{what} takes {N} sizes, not {count}: {text}")))
 }
 
 impl FromStr for Workload {
@@ -178,14 +193,23 @@ impl FromStr for Workload {
             };
         }
         let shape = parts.next().ok_or_else(|| match ops().any(|o| o == name) {
-            true => SpecError(format!("{name} needs sizes, as in {name}:{}", example(name))),
-            false => unknown("op or model", name, ops().chain(crate::models::all().map(|m| m.0))),
+            true => SpecError(format!(
+                "{name} needs sizes, as in {name}:{}",
+                example(name)
+            )),
+            false => unknown(
+                "op or model",
+                name,
+                ops().chain(crate::models::all().map(|m| m.0)),
+            ),
         })?;
         let workload = match name {
             "matmul" => {
                 let sizes = list(shape)?;
                 if sizes.len() < 3 {
-                    return Err(SpecError(format!("matmul takes [batch x] m x k x n: {shape}")));
+                    return Err(SpecError(format!(
+                        "matmul takes [batch x] m x k x n: {shape}"
+                    )));
                 }
                 Workload::MatMul(sizes)
             }
@@ -212,7 +236,9 @@ impl FromStr for Workload {
 
 fn conv2d<'a>(input: &str, mut parts: impl Iterator<Item = &'a str>) -> Result<Conv2d, SpecError> {
     let weight = parts.next().ok_or_else(|| {
-        SpecError(format!("conv2d needs its weight's sizes, as in conv2d:{input}:64x3x3"))
+        SpecError(format!(
+            "conv2d needs its weight's sizes, as in conv2d:{input}:64x3x3"
+        ))
     })?;
     let mut conv = Conv2d {
         input: exactly(input, "the input of conv2d")?,
@@ -228,7 +254,8 @@ fn conv2d<'a>(input: &str, mut parts: impl Iterator<Item = &'a str>) -> Result<C
             ("p", n) => conv.padding = number(n)?,
             ("g", n) => conv.groups = number(n)?,
             _ => {
-                let text = format!("conv2d takes s2 (stride), p1 (padding), g32 (groups), not {option:?}");
+                let text =
+                    format!("conv2d takes s2 (stride), p1 (padding), g32 (groups), not {option:?}");
                 return Err(SpecError(text));
             }
         }
@@ -239,7 +266,9 @@ fn conv2d<'a>(input: &str, mut parts: impl Iterator<Item = &'a str>) -> Result<C
 /// The names of all ops.
 pub fn ops() -> impl Iterator<Item = &'static str> {
     let others = ["matmul", "conv2d", "attention"];
-    others.into_iter().chain(Unary::ALL.iter().map(|u| u.0.name()))
+    others
+        .into_iter()
+        .chain(Unary::ALL.iter().map(|u| u.0.name()))
 }
 
 /// Sizes that an op can have.
@@ -268,8 +297,15 @@ impl fmt::Display for Workload {
             Workload::Attention(sizes) => write!(f, "attention:{}", sizes_text(sizes)),
             Workload::Model(name) => f.write_str(name),
             Workload::Conv2d(c) => {
-                write!(f, "conv2d:{}:{}", sizes_text(&c.input), sizes_text(&c.weight))?;
-                for (letter, n, usual) in [('s', c.stride, 1), ('p', c.padding, 0), ('g', c.groups, 1)] {
+                write!(
+                    f,
+                    "conv2d:{}:{}",
+                    sizes_text(&c.input),
+                    sizes_text(&c.weight)
+                )?;
+                for (letter, n, usual) in
+                    [('s', c.stride, 1), ('p', c.padding, 0), ('g', c.groups, 1)]
+                {
                     if n != usual {
                         write!(f, ":{letter}{n}")?;
                     }
@@ -294,7 +330,10 @@ mod tests {
             "attention:1x2x3x4",
             "resnet50",
         ] {
-            assert_eq!(text.parse::<Workload>().map(|w| w.to_string()), Ok(text.to_string()));
+            assert_eq!(
+                text.parse::<Workload>().map(|w| w.to_string()),
+                Ok(text.to_string())
+            );
         }
     }
 
@@ -302,7 +341,9 @@ mod tests {
     fn lists_and_ranges_are_all_combinations() {
         let all = parse("matmul:1,8x64..256x5").expect("a sweep");
         let texts: Vec<String> = all.iter().map(Workload::to_string).collect();
-        let expected = ["1x64x5", "1x128x5", "1x256x5", "8x64x5", "8x128x5", "8x256x5"];
+        let expected = [
+            "1x64x5", "1x128x5", "1x256x5", "8x64x5", "8x128x5", "8x256x5",
+        ];
         assert_eq!(texts, expected.map(|s| format!("matmul:{s}")));
     }
 
@@ -312,7 +353,11 @@ mod tests {
             assert!(!parse(&format!("@{name}")).expect(name).is_empty());
         }
         for op in ops() {
-            assert_eq!(parse(&format!("{op}:{}", example(op))).map(|w| w.len()), Ok(1), "{op}");
+            assert_eq!(
+                parse(&format!("{op}:{}", example(op))).map(|w| w.len()),
+                Ok(1),
+                "{op}"
+            );
         }
     }
 
@@ -330,7 +375,10 @@ mod tests {
             ("conv2d:1x3x8x8:4x1x1:q3", "conv2d takes s2"),
             ("resnet50:3", "takes no sizes"),
             ("@nothing", "there is no group"),
-            ("copy:1..9999999x1..9999999x1..9999999x1..99999999", "more than 10,000"),
+            (
+                "copy:1..9999999x1..9999999x1..9999999x1..99999999",
+                "more than 10,000",
+            ),
             ("", "there is no op or model"),
             ("matmul:99999999999999999999x1x1", "is no size"),
         ] {

@@ -86,7 +86,9 @@ impl Tuned {
             self.kernels.len()
         );
         for k in &self.kernels {
-            let gain = k.speedup.map_or(String::new(), |s| format!(", {s:.2}x the default's speed"));
+            let gain = k
+                .speedup
+                .map_or(String::new(), |s| format!(", {s:.2}x the default's speed"));
             let _ = writeln!(text, "  {}\n    {} ({}){gain}", k.key, k.chosen, k.why);
             text += &trials(&k.trials, "      ");
         }

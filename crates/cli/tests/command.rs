@@ -50,12 +50,29 @@ fn json(words: &[&str]) -> Value {
 fn bench_reports_every_workload_in_every_form() {
     let folder = Folder::new("bench");
     let (csv, html) = (folder.file("b.csv"), folder.file("b.html"));
-    let words = ["bench", "matmul:8,16x8x8", "softmax:3x5", "conv2d:1x2x5x5:4x3x3:p1", "lstm"];
-    let options = ["--time", "5", "--rounds", "2", "--json", "--csv", &csv, "--html", &html];
+    let words = [
+        "bench",
+        "matmul:8,16x8x8",
+        "softmax:3x5",
+        "conv2d:1x2x5x5:4x3x3:p1",
+        "lstm",
+    ];
+    let options = [
+        "--time", "5", "--rounds", "2", "--json", "--csv", &csv, "--html", &html,
+    ];
     let report = json(&[&words[..], &options].concat());
     let results = report["results"].as_array().expect("a list");
-    let names: Vec<&str> = results.iter().filter_map(|r| r["workload"].as_str()).collect();
-    let expected = ["matmul:8x8x8", "matmul:16x8x8", "softmax:3x5", "conv2d:1x2x5x5:4x3x3:p1", "lstm"];
+    let names: Vec<&str> = results
+        .iter()
+        .filter_map(|r| r["workload"].as_str())
+        .collect();
+    let expected = [
+        "matmul:8x8x8",
+        "matmul:16x8x8",
+        "softmax:3x5",
+        "conv2d:1x2x5x5:4x3x3:p1",
+        "lstm",
+    ];
     assert_eq!(names, expected);
     for r in results {
         assert!(r["times"].as_array().is_some_and(|t| t.len() >= 2), "{r}");
@@ -75,16 +92,39 @@ fn bench_reports_every_workload_in_every_form() {
 
 #[test]
 fn bench_prints_a_table_and_other_dtypes() {
-    let text = done(&["bench", "add:100", "--time", "2", "--dtype", "f64", "--no-peaks"]);
-    assert!(text.lines().any(|l| l.starts_with("add:100") && l.contains("f64")), "{text}");
+    let text = done(&[
+        "bench",
+        "add:100",
+        "--time",
+        "2",
+        "--dtype",
+        "f64",
+        "--no-peaks",
+    ]);
+    assert!(
+        text.lines()
+            .any(|l| l.starts_with("add:100") && l.contains("f64")),
+        "{text}"
+    );
     assert!(done(&["bench", "--list"]).contains("@resnet50"));
+    let text = done(&["bench", "conv2d:1x4x9x9:4x3x3:p1", "--candidates"]);
+    assert!(
+        text.lines().filter(|l| l.contains("spread")).count() >= 2,
+        "{text}"
+    );
 }
 
 #[test]
 fn what_was_tuned_is_in_the_store_and_not_measured_again() {
     let folder = Folder::new("tune");
     let store = folder.file("tune.jsonl");
-    let words = ["tune", "conv2d:1x4x9x9:4x3x3:p1", "--store", &store, "--json"];
+    let words = [
+        "tune",
+        "conv2d:1x4x9x9:4x3x3:p1",
+        "--store",
+        &store,
+        "--json",
+    ];
     let kernels = |report: &Value| -> (usize, usize) {
         let kernels = report[0]["kernels"].as_array().expect("a list");
         let measured = kernels.iter().filter(|k| k["measured"] == true);
@@ -96,7 +136,11 @@ fn what_was_tuned_is_in_the_store_and_not_measured_again() {
 
     let cache = |words: &[&str]| done(&[&["cache", "--store", &store], words].concat());
     assert_eq!(cache(&["list"]).lines().count(), first.0);
-    assert!(cache(&["show", "conv"]).contains("spread"), "{}", cache(&["show"]));
+    assert!(
+        cache(&["show", "conv"]).contains("spread"),
+        "{}",
+        cache(&["show"])
+    );
     assert!(cache(&["verify"]).contains("0 damaged"));
     let other = folder.file("other.jsonl");
     let merged = ["cache", "--store", &other, "--json", "merge", &store];
@@ -108,7 +152,10 @@ fn what_was_tuned_is_in_the_store_and_not_measured_again() {
     std::fs::write(&store, text).expect("the store");
     let damaged = kiln(&["cache", "--store", &store, "verify"]);
     assert_eq!(damaged.status.code(), Some(1));
-    assert_eq!(json(&["cache", "--store", &other, "--json", "clear", "conv"])["removed"], first.0);
+    assert_eq!(
+        json(&["cache", "--store", &other, "--json", "clear", "conv"])["removed"],
+        first.0
+    );
     assert!(!Path::new(&other).exists() || done(&["cache", "--store", &other, "list"]).is_empty());
 }
 
@@ -130,7 +177,11 @@ fn mistakes_are_told_with_the_right_exit_code() {
         (&["bench", "add:8", "--dtype", "i8"], 1, "--dtype takes"),
         (&["bench", "add:8", "--device", "tpu"], 1, "--device takes"),
         (&["bench", "add:8", "--time", "soon"], 2, "invalid value"),
-        (&["bench", "add:8", "--csv", "/nowhere/b.csv", "--time", "1"], 1, "nowhere"),
+        (
+            &["bench", "add:8", "--csv", "/nowhere/b.csv", "--time", "1"],
+            1,
+            "nowhere",
+        ),
         (&["cache", "merge", "/nowhere.jsonl"], 1, "nowhere"),
         (&["cache"], 2, "subcommand"),
         (&["bake"], 2, "unrecognized"),

@@ -1,7 +1,10 @@
-//! Which launches start together: small ones and updates, of which none touches what another writes.
+//! Which launches start together, of which none touches what another writes.
 //!
 //! A step of training updates every parameter by a launch of its own, most of them of some hundred
-//! elements. Run together, all share the threads, and waking these is paid once.
+//! elements. Run together, all share the threads, and waking these is paid once. Products and
+//! convolutions start with others that are ready at nearly the same time, such as the two gradients of
+//! a layer, or the two ways around a block: where the last parts of one leave threads idle, the other's
+//! fill in.
 
 use crate::place::{ix, read, written};
 use kiln_base::plan::Kernel;
@@ -12,8 +15,19 @@ use kiln_ir::{Graph, Target};
 const MOST: usize = 64;
 /// Bytes that a small launch touches at most.
 const SMALL: i64 = 1 << 18;
-/// How many groups a launch may be moved over.
+/// How many groups a launch may be moved over...
 const REACH: usize = 64;
+/// ...and how many if what it writes is large, which takes memory until it is read.
+const NEAR: usize = 4;
+
+/// Whether a launch may start together with others at all.
+pub(crate) fn can_join(launch: &Launch) -> bool {
+    launch.kernel.can_join() && launch.sites.is_empty()
+}
+
+fn is_small(launch: &Launch) -> bool {
+    launch.cost.bytes.as_const().is_some_and(|b| b <= SMALL)
+}
 
 /// What decides whether launches are in each other's way.
 pub(crate) struct Joiner<'a> {
@@ -62,7 +76,11 @@ impl<'a> Joiner<'a> {
         if !self.joins(l) {
             return None;
         }
-        for (g, group) in groups.iter().enumerate().rev().take(REACH) {
+        let reach = match self.is_update(l) || is_small(&self.program.launches[l]) {
+            true => REACH,
+            false => NEAR,
+        };
+        for (g, group) in groups.iter().enumerate().rev().take(reach) {
             if group.iter().any(|other| self.conflict(l, *other)) {
                 return None;
             }
@@ -75,9 +93,12 @@ impl<'a> Joiner<'a> {
 
     fn joins(&self, l: usize) -> bool {
         let launch = &self.program.launches[l];
-        let small = || launch.cost.bytes.as_const().is_some_and(|b| b <= SMALL);
-        let update = || written(launch).all(|b| self.assigned[ix(b)]);
-        matches!(launch.kernel, Kernel::Tile(_)) && launch.sites.is_empty() && (update() || small())
+        let product = !matches!(launch.kernel, Kernel::Tile(_));
+        can_join(launch) && (product || self.is_update(l) || is_small(launch))
+    }
+
+    fn is_update(&self, l: usize) -> bool {
+        written(&self.program.launches[l]).all(|b| self.assigned[ix(b)])
     }
 
     /// Whether one launch touches what the other writes.

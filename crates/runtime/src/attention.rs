@@ -109,17 +109,16 @@ impl Attention {
         args: &[*mut u8],
         b: i64,
         first: i64,
-        scratch: &mut Scratch,
+        scratch: &mut Option<Storage>,
         work: &mut Work,
     ) -> Result<()> {
         let rows = self.rows.min(self.length - first);
-        // The keys behind the last row's are seen by none.
+        // Keys behind the last row are seen by none.
         let seen = match self.causal {
             true => self.keys.min(first + rows),
             false => self.keys,
         };
-        let scores: *mut f32 = room(&mut scratch.scores, rows * self.keys)?;
-        let query: *mut f32 = room(&mut scratch.query, rows * self.width)?;
+        let scores: *mut f32 = room(scratch, rows * self.keys)?;
         let at = |x: &Operand, row: i64| x.at::<f32>(args, &self.batch, b, row, 0);
         let total = (b * self.length + first) * self.columns;
         let dst = match self.epilogue {
@@ -129,12 +128,11 @@ impl Attention {
         // SAFETY: linking proved the operands within their buffers; the block lies within the result or
         // the scratch memory.
         unsafe {
-            self.scaled(at(&self.query, first), query, rows);
-            let key = at(&self.key, 0);
+            let (query, key) = (at(&self.query, first), at(&self.key, 0));
             product_of(
                 (rows, seen, self.width),
                 (scores, self.keys, 1),
-                (query, self.width, 1),
+                (query, self.query.row, self.query.col),
                 (key, self.key.col, self.key.row),
             );
             for i in 0..rows {
@@ -169,24 +167,19 @@ impl Attention {
             if seen < self.keys && !self.finite(value, seen) {
                 product(seen, self.keys, true);
             }
-            work.finish((dst, self.columns), total, (rows, self.columns), self.columns);
+            work.finish(
+                (dst, self.columns),
+                total,
+                (rows, self.columns),
+                self.columns,
+            );
         }
         Ok(())
     }
 
-    /// Copies rows of the query, times the scale.
-    unsafe fn scaled(&self, query: *const f32, to: *mut f32, rows: i64) {
-        for i in 0..rows {
-            for c in 0..self.width {
-                let from = query.wrapping_offset((i * self.query.row + c * self.query.col) as isize);
-                // SAFETY: the caller's; both lie within what they are for.
-                unsafe { *to.offset((i * self.width + c) as isize) = *from * self.scale };
-            }
-        }
-    }
-
-    /// Applies the mask's row to scores.
+    /// Scales scores and applies the mask's row to them.
     unsafe fn masked(&self, args: &[*mut u8], b: i64, row: i64, scores: &mut [f32]) {
+        scores.iter_mut().for_each(|score| *score *= self.scale);
         let Some((mask, dtype)) = &self.mask else {
             return;
         };
@@ -214,13 +207,6 @@ impl Attention {
             })
         })
     }
-}
-
-/// Memory that a thread keeps from block to block.
-#[derive(Default)]
-struct Scratch {
-    scores: Option<Storage>,
-    query: Option<Storage>,
 }
 
 /// A row of scores: where and how many.

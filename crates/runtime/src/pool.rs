@@ -4,8 +4,9 @@
 //! threads, so results cannot either.
 
 use std::any::Any;
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
@@ -55,6 +56,16 @@ pub struct Pool {
     shared: Arc<Shared>,
     /// Held while a job runs.
     workers: Mutex<Vec<Worker>>,
+}
+
+/// The parts of a run.
+type Parts<'a> = dyn Fn(usize) + Sync + 'a;
+/// What a run gives its parts to in place of the pool.
+type Gather<'a> = dyn FnMut(usize, &Parts<'_>) + 'a;
+
+thread_local! {
+    /// What the next run on this thread gives its parts to.
+    static GATHER: Cell<Option<NonNull<Gather<'static>>>> = const { Cell::new(None) };
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -125,6 +136,10 @@ impl Pool {
     /// # Panics
     /// If a part does, after the others have ended.
     pub fn run<F: Fn(usize) + Sync>(&self, parts: usize, part: F) {
+        if let Some(mut gather) = GATHER.take() {
+            // SAFETY: it belongs to a call of `gathered` further up on this thread's stack.
+            return unsafe { gather.as_mut()(parts, &part) };
+        }
         if parts <= 1 || self.threads() == 1 {
             return (0..parts).for_each(part);
         }
@@ -169,6 +184,51 @@ impl Pool {
         drop(workers);
         if let Some(panic) = panic {
             resume_unwind(panic);
+        }
+    }
+}
+
+impl Pool {
+    /// Does jobs that each end in a run at the same time: the parts of the first run of each are parts of
+    /// one run. What a job does in front of its first run happens before that, one job after the
+    /// other, and what it does behind it afterwards.
+    ///
+    /// # Panics
+    /// If a job or a part does.
+    pub fn together(&self, jobs: &mut [Box<dyn FnMut() + '_>]) {
+        self.gathered(jobs, 0, &|_| {});
+    }
+
+    /// Does jobs together with parts that were gathered already.
+    fn gathered(&self, jobs: &mut [Box<dyn FnMut() + '_>], count: usize, ahead: &Parts<'_>) {
+        struct Restore;
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                GATHER.set(None);
+            }
+        }
+        let Some((job, rest)) = jobs.split_first_mut() else {
+            return self.run(count, ahead);
+        };
+        let mut ran = false;
+        let mut gather = |parts: usize, part: &Parts<'_>| {
+            ran = true;
+            let all = |i: usize| match i.checked_sub(count) {
+                None => ahead(i),
+                Some(i) => part(i),
+            };
+            self.gathered(rest, count + parts, &all);
+        };
+        let gather: NonNull<Gather<'_>> = NonNull::from(&mut gather);
+        // SAFETY: only the lifetime changes; the guard takes the pointer away before `gather` ends.
+        let gather = unsafe { std::mem::transmute::<NonNull<Gather<'_>>, _>(gather) };
+        {
+            let _restore = Restore;
+            GATHER.set(Some(gather));
+            job();
+        }
+        if !ran {
+            self.gathered(rest, count, ahead);
         }
     }
 }
@@ -257,6 +317,45 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn jobs_share_their_first_run() {
+        let pool = Pool::new(3);
+        for sizes in [&[][..], &[0], &[5], &[3, 0, 4], &[1, 1, 1, 9]] {
+            // Jobs of no runs, one and two; what is around the runs is in order.
+            let hits: Vec<AtomicUsize> = sizes.iter().map(|_| 0.into()).collect();
+            let order = Mutex::new(Vec::new());
+            let mut jobs: Vec<Box<dyn FnMut() + '_>> = Vec::new();
+            for (j, parts) in sizes.iter().enumerate() {
+                let (hits, order, pool) = (&hits, &order, &pool);
+                jobs.push(Box::new(move || {
+                    lock(order).push(j);
+                    for _ in 0..j % 3 {
+                        pool.run(*parts, |i| {
+                            pool.run(2, |_| {
+                                hits[j].fetch_add(i + 1, Ordering::Relaxed);
+                            });
+                        });
+                    }
+                }));
+            }
+            pool.together(&mut jobs);
+            drop(jobs);
+            assert!(lock(&order).iter().copied().eq(0..sizes.len()));
+            for (j, (hits, parts)) in hits.iter().zip(sizes).enumerate() {
+                assert_eq!(hits.load(Ordering::Relaxed), j % 3 * parts * (parts + 1));
+            }
+        }
+        let panics = catch_unwind(AssertUnwindSafe(|| {
+            pool.together(&mut [Box::new(|| pool.run(4, |i| assert!(i != 2, "part two")))]);
+        }));
+        assert!(panics.is_err());
+        let sum = AtomicUsize::new(0);
+        pool.run(3, |i| {
+            sum.fetch_add(i, Ordering::Relaxed);
+        });
+        assert_eq!(sum.into_inner(), 3);
     }
 
     #[test]

@@ -154,7 +154,11 @@ impl Ready {
     /// GPU after each, are measured several at once.
     fn measure(&mut self, time: Duration) -> Result<()> {
         let one = self.run(1)?;
-        let least = if self.device.gpu().is_some() { 1e-3 } else { 2e-6 };
+        let least = if self.device.gpu().is_some() {
+            1e-3
+        } else {
+            2e-6
+        };
         let batch = (least / one.max(1e-9)).ceil().clamp(1.0, 1000.0) as usize;
         let start = Instant::now();
         loop {

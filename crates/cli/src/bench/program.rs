@@ -25,7 +25,9 @@ pub fn program(
             let (batch, [m, k, n]) = sizes.split_last_chunk().unwrap_or((&[], &[1, 1, 1]));
             let shape = |rows: usize, columns: usize| [batch, &[rows, columns]].concat();
             let inputs = vec![random(&shape(*m, *k)), random(&shape(*k, *n))];
-            compiled(Sequential::new(), inputs, options, |_, x| x[0].matmul(&x[1]))
+            compiled(Sequential::new(), inputs, options, |_, x| {
+                x[0].matmul(&x[1])
+            })
         }
         Workload::Conv2d(conv) => convolution(conv, random(&conv.input), options),
         Workload::Unary(op, shape) => {
@@ -50,14 +52,21 @@ pub fn program(
 fn convolution(conv: &Conv2d, input: Tensor, options: &CompileOptions) -> Result<Program> {
     let [out, height, width] = conv.weight;
     let layer = Conv2dLayer::new(conv.input[1], out, [height as i64, width as i64])?;
-    let layer = layer.stride(conv.stride as i64).padding(conv.padding as i64);
+    let layer = layer
+        .stride(conv.stride as i64)
+        .padding(conv.padding as i64);
     let layer = layer.bias(false).groups(conv.groups)?;
     layer.to(input.device())?;
     compiled(layer, vec![input], options, |layer, x| layer.forward(&x[0]))
 }
 
 fn unary(op: Unary, x: &[Tensor]) -> Tensor {
-    let last = || x[0].shape().ok().and_then(|s| s.last().copied()).unwrap_or(1);
+    let last = || {
+        x[0].shape()
+            .ok()
+            .and_then(|s| s.last().copied())
+            .unwrap_or(1)
+    };
     match op {
         Unary::Copy => -&x[0],
         Unary::Add => &x[0] + &x[1],
@@ -66,7 +75,9 @@ fn unary(op: Unary, x: &[Tensor]) -> Tensor {
         Unary::ColumnSum => x[0].sum(0, false),
         Unary::Softmax => x[0].softmax(-1),
         Unary::LayerNorm => x[0].layer_norm([last()], None, None, 1e-5),
-        Unary::BatchNorm => x[0].batch_norm(None, None, None, None, true, 0.1, 1e-5).relu(),
+        Unary::BatchNorm => x[0]
+            .batch_norm(None, None, None, None, true, 0.1, 1e-5)
+            .relu(),
     }
 }
 

@@ -28,8 +28,17 @@ pub struct Report {
 impl Report {
     /// A table for the terminal.
     pub fn table(&self) -> String {
-        let wide = self.results.iter().map(|r| r.workload.len()).max().unwrap_or(0).max(8);
-        let mut text = format!("{}, {} threads, Kiln {}\n", self.device, self.threads, self.version);
+        let wide = self
+            .results
+            .iter()
+            .map(|r| r.workload.len())
+            .max()
+            .unwrap_or(0)
+            .max(8);
+        let mut text = format!(
+            "{}, {} threads, Kiln {}\n",
+            self.device, self.threads, self.version
+        );
         if let Some(p) = &self.peaks {
             let (flops, bytes) = (p.flops / 1e9, p.bandwidth / 1e9);
             let _ = writeln!(text, "peaks: {flops:.0} GFLOP/s, {bytes:.1} GB/s");
@@ -71,11 +80,22 @@ impl Report {
     pub fn save_csv(&self, path: &Path) -> Result<(), Failure> {
         let mut file = csv::Writer::from_path(path)?;
         file.write_record([
-            "workload", "dtype", "algorithms", "kernels", "runs", "least_s", "median_s", "spread",
-            "gflop_per_s", "gb_per_s", "share_of_peak",
+            "workload",
+            "dtype",
+            "algorithms",
+            "kernels",
+            "runs",
+            "least_s",
+            "median_s",
+            "spread",
+            "gflop_per_s",
+            "gb_per_s",
+            "share_of_peak",
         ])?;
         for r in &self.results {
-            let share = self.peaks.map_or(String::new(), |p| r.share(&p).to_string());
+            let share = self
+                .peaks
+                .map_or(String::new(), |p| r.share(&p).to_string());
             file.write_record([
                 r.workload.clone(),
                 r.dtype.clone(),

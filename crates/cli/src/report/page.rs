@@ -18,13 +18,28 @@ const STYLE: &str = "body{font:14px/1.5 sans-serif;max-width:1000px;margin:2em a
 pub fn page(report: &Report) -> Result<String, Failure> {
     let mut body = String::new();
     let (device, threads) = (escaped(&report.device), report.threads);
-    let _ = write!(body, "<h1>Kiln benchmark</h1><p>{device}, {threads} threads, Kiln {}", report.version);
+    let _ = write!(
+        body,
+        "<h1>Kiln benchmark</h1><p>{device}, {threads} threads, Kiln {}",
+        report.version
+    );
     if let Some(peaks) = &report.peaks {
         let (flops, bytes) = (peaks.flops / 1e9, peaks.bandwidth / 1e9);
-        let _ = write!(body, "; measured peaks: {flops:.0} GFLOP/s, {bytes:.1} GB/s</p>");
+        let _ = write!(
+            body,
+            "; measured peaks: {flops:.0} GFLOP/s, {bytes:.1} GB/s</p>"
+        );
         if !report.results.is_empty() {
-            let _ = write!(body, "<h2>Roofline</h2>{}", roofline(&report.results, peaks)?);
-            let _ = write!(body, "<h2>Share of what the peaks allow</h2>{}", bars(&report.results, peaks)?);
+            let _ = write!(
+                body,
+                "<h2>Roofline</h2>{}",
+                roofline(&report.results, peaks)?
+            );
+            let _ = write!(
+                body,
+                "<h2>Share of what the peaks allow</h2>{}",
+                bars(&report.results, peaks)?
+            );
         }
     }
     let _ = write!(body, "<h2>Results</h2>{}", table(report));
@@ -52,11 +67,28 @@ fn table(report: &Report) -> String {
         ];
         let _ = write!(rows, "<tr><td>{}</td></tr>", cells.join("</td><td>"));
     }
-    let heads = ["workload", "dtype", "median", "spread", "GFLOP/s", "GB/s", "share", "kernels", "runs", "algorithms"];
-    format!("<table><tr><th>{}</th></tr>{rows}</table>", heads.join("</th><th>"))
+    let heads = [
+        "workload",
+        "dtype",
+        "median",
+        "spread",
+        "GFLOP/s",
+        "GB/s",
+        "share",
+        "kernels",
+        "runs",
+        "algorithms",
+    ];
+    format!(
+        "<table><tr><th>{}</th></tr>{rows}</table>",
+        heads.join("</th><th>")
+    )
 }
 
-fn drawn(size: (u32, u32), draw: impl FnOnce(&DrawingArea<SVGBackend, Shift>) -> Result<(), Failure>) -> Result<String, Failure> {
+fn drawn(
+    size: (u32, u32),
+    draw: impl FnOnce(&DrawingArea<SVGBackend, Shift>) -> Result<(), Failure>,
+) -> Result<String, Failure> {
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
@@ -83,8 +115,15 @@ fn roofline(results: &[Measured], peaks: &Peaks) -> Result<String, Failure> {
             .margin(12)
             .x_label_area_size(40)
             .y_label_area_size(70)
-            .build_cartesian_2d((left..right).log_scale(), (lowest..peaks.flops / 1e9 * 2.0).log_scale())?;
-        chart.configure_mesh().x_desc("FLOP a byte").y_desc("GFLOP/s").draw()?;
+            .build_cartesian_2d(
+                (left..right).log_scale(),
+                (lowest..peaks.flops / 1e9 * 2.0).log_scale(),
+            )?;
+        chart
+            .configure_mesh()
+            .x_desc("FLOP a byte")
+            .y_desc("GFLOP/s")
+            .draw()?;
         let corners = [left, ridge, right].map(|x| (x, roof(x)));
         chart.draw_series(LineSeries::new(corners, &RED))?;
         let points = results.iter().map(|r| {
@@ -108,7 +147,12 @@ fn bars(results: &[Measured], peaks: &Peaks) -> Result<String, Failure> {
             .x_label_area_size(36)
             .y_label_area_size(0)
             .build_cartesian_2d(0.0..most * 100.0, 0..rows)?;
-        chart.configure_mesh().disable_y_mesh().disable_y_axis().x_desc("%").draw()?;
+        chart
+            .configure_mesh()
+            .disable_y_mesh()
+            .disable_y_axis()
+            .x_desc("%")
+            .draw()?;
         for (i, r) in results.iter().enumerate() {
             let (row, share) = (rows - 1 - i, r.share(peaks) * 100.0);
             let mut bar = Rectangle::new([(0.0, row), (share, row + 1)], BLUE.mix(0.4).filled());
@@ -123,5 +167,7 @@ fn bars(results: &[Measured], peaks: &Peaks) -> Result<String, Failure> {
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }

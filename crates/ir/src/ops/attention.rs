@@ -110,13 +110,13 @@ impl Attention {
         };
         let r = b.fact(query).rank();
         let query = b.cast(query, wide)?;
-        let scale = b.scalar_like(self.scale.as_f64(), &query)?;
-        let query = b.pointwise(Pw::Mul, &[query, scale])?;
         let key = b.cast(key, wide)?;
         let mut perm: Axes = (0..r).collect();
         perm.swap(r - 2, r - 1);
         let key = b.op(super::Permute { perm }, &[key])?;
-        let mut scores = b.op(super::MatMul {}, &[query, key])?;
+        let scores = b.op(super::MatMul {}, &[query, key])?;
+        let scale = b.scalar_like(self.scale.as_f64(), &scores)?;
+        let mut scores = b.pointwise(Pw::Mul, &[scores, scale])?;
         let shape = b.fact(&scores).shape;
         let (l, s) = (&shape[r - 2], &shape[r - 1]);
         if s.is(0) {

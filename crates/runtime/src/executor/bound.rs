@@ -4,12 +4,12 @@ use super::MemoryReport;
 use super::check::{self, Facts};
 use super::control;
 use super::gpu::OnGpu;
+use crate::attention::Attention;
 use crate::buffer::Buffer;
 use crate::conv::Conv;
 use crate::cuda::{self, Launch};
 use crate::custom::Custom;
 use crate::error::{Error, Result, damaged};
-use crate::attention::Attention;
 use crate::matmul::MatMul;
 use crate::memory::ALIGN;
 use crate::scan::Scan;
@@ -378,20 +378,23 @@ impl Binder<'_> {
         })
     }
 
-    /// Checks that steps which run together are tile kernels, of which none touches what another
-    /// writes.
+    /// Checks that steps which run together can, and that none touches what another writes.
     fn apart(&self, group: &[Step]) -> Result<()> {
         // For each place in memory the steps that touch it, and whether they write.
         let mut touched: HashMap<usize, (usize, bool)> = HashMap::new();
         for (i, step) in group.iter().enumerate().filter(|_| group.len() > 1) {
-            let Kernel::Tile(program) = &self.plan.kernels[step.kernel as usize] else {
-                return Err(damaged!("a joined step is no tile kernel"));
-            };
-            if program.sites > 0 {
-                return Err(damaged!("a joined step can report a data error"));
+            let kernel = &self.plan.kernels[step.kernel as usize];
+            if !kernel.can_join() {
+                let name = kernel.name();
+                return Err(damaged!(
+                    "{name} is joined with others but can only run alone"
+                ));
             }
-            for (id, arg) in step.args.iter().zip(&program.args) {
-                let (place, writes) = (self.memory(*id), arg.written);
+            let dtype = |id: &BufferId| self.plan.buffers[id.0 as usize].dtype;
+            let dtypes: Vec<_> = step.args.iter().map(dtype).collect();
+            let access = check::access(kernel, &dtypes)?;
+            for (id, writes) in step.args.iter().zip(access.writes) {
+                let place = self.memory(*id);
                 let (other, written) = touched.entry(place).or_insert((i, writes));
                 if *other != i && (writes || *written) {
                     return Err(damaged!("joined steps write what the others touch"));

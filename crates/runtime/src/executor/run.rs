@@ -8,6 +8,7 @@ use crate::buffer::Buffer;
 use crate::cuda::{Job, Outcome, Session};
 use crate::error::{Error, Result};
 use crate::memory::Storage;
+use crate::pool::Pool;
 use crate::tile::{Failure, Failures, Launch, run_all};
 use kiln_base::cuda::ErrorRecord;
 use kiln_base::plan::Site;
@@ -260,10 +261,7 @@ pub(super) fn run_steps(
                 }
                 _ => {
                     let args: Vec<_> = group.iter().map(args).collect();
-                    let launch = |(step, args)| tile_launch(step, args);
-                    let launches: Vec<Launch> =
-                        group.iter().zip(&args).filter_map(launch).collect();
-                    run_all(&launches, &failures);
+                    run_group(group, &args, &failures);
                 }
             }
         }
@@ -280,16 +278,41 @@ pub(super) fn run_steps(
     Ok(None)
 }
 
-/// A step of a tile kernel, to run with others.
-fn tile_launch<'a>(step: &'a BoundStep, args: &'a SmallVec<[*mut u8; 12]>) -> Option<Launch<'a>> {
-    match &*step.work {
-        Work::Tile(program) => Some(Launch {
-            program,
-            args,
-            parallel: step.parallel,
-        }),
-        _ => None,
+/// Runs steps at the same time.
+///
+/// # Safety
+/// As [`run_step`]; no step touches what another writes.
+unsafe fn run_group(group: &[BoundStep], args: &[SmallVec<[*mut u8; 12]>], failures: &Failures) {
+    let mut launches: Vec<Launch> = Vec::new();
+    let mut jobs: Vec<Box<dyn FnMut() + '_>> = Vec::new();
+    for (step, args) in group.iter().zip(args) {
+        let parallel = step.parallel;
+        match &*step.work {
+            Work::Tile(program) => launches.push(Launch {
+                program,
+                args,
+                parallel,
+            }),
+            // SAFETY: the caller's.
+            work => jobs.push(Box::new(move || unsafe {
+                match work {
+                    Work::MatMul(m) => m.run(args, parallel, failures),
+                    Work::Conv(c) => c.run(args, parallel, failures),
+                    Work::Attention(a) => a.run(args, parallel, failures),
+                    _ => failures.broken(Error::Internal("a step can't be joined".into())),
+                }
+            })),
+        }
     }
+    // SAFETY: the caller's.
+    let tiles = || unsafe { run_all(&launches, failures) };
+    if jobs.is_empty() {
+        return tiles();
+    }
+    if !launches.is_empty() {
+        jobs.push(Box::new(tiles));
+    }
+    Pool::global().together(&mut jobs);
 }
 
 /// Runs a step by itself; gives the data error of a body in it.
