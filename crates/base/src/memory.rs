@@ -1,7 +1,10 @@
 //! Offsets of temporary buffers in one arena.
 
 mod place;
+mod plan;
 mod search;
+
+pub use plan::{Temporaries, planned};
 
 /// A buffer that lives from the step that writes it to the last step that reads it, both inclusive.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -122,6 +125,68 @@ mod tests {
             }
         }
         None
+    }
+
+    /// A layout, broken on purpose.
+    type Bug = fn(&[Block]) -> Layout;
+
+    /// The layout of other blocks, with the right bound.
+    fn of_others(blocks: &[Block], change: fn(&Block) -> Block) -> Layout {
+        let others: Vec<Block> = blocks.iter().map(change).collect();
+        Layout {
+            lower_bound: solve(blocks).lower_bound,
+            ..solve(&others)
+        }
+    }
+
+    const BUGS: [(&str, Bug); 6] = [
+        ("the last reader is forgotten", |blocks| {
+            of_others(blocks, |b| Block {
+                last: b.last.max(b.first + 1) - 1,
+                ..*b
+            })
+        }),
+        ("a block is there one step too late", |blocks| {
+            of_others(blocks, |b| Block {
+                first: (b.first + 1).min(b.last),
+                ..*b
+            })
+        }),
+        ("half a block", |blocks| {
+            of_others(blocks, |b| Block {
+                size: b.size / 2,
+                ..*b
+            })
+        }),
+        ("two blocks changed places", |blocks| {
+            let mut layout = solve(blocks);
+            let other = (1..blocks.len()).find(|i| blocks[*i].size != blocks[0].size);
+            layout.offsets.swap(0, other.unwrap_or(0));
+            layout
+        }),
+        ("a peak without the last block", |blocks| {
+            let mut layout = solve(blocks);
+            layout.peak -= ALIGN;
+            layout
+        }),
+        ("offsets are not aligned", |blocks| {
+            let mut layout = solve(blocks);
+            layout.offsets.iter_mut().for_each(|o| *o += 8);
+            layout.peak += ALIGN;
+            layout
+        }),
+    ];
+
+    #[test]
+    fn broken_layouts_are_flagged() {
+        for (name, bug) in BUGS {
+            let mut random = Random(5);
+            let flagged = (0..50).any(|_| {
+                let blocks = random.blocks(12, 10, 6);
+                fault(&blocks, &bug(&blocks)).is_some()
+            });
+            assert!(flagged, "{name}");
+        }
     }
 
     fn alive_at(blocks: &[Block], step: usize) -> usize {

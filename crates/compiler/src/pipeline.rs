@@ -2,8 +2,9 @@
 
 use crate::dump::Dump;
 use crate::explain::{Explain, marked};
-use crate::place;
+use crate::place::{self, Placed};
 use crate::stages::{Stages, with_lines};
+use crate::{lean, recompute};
 use kiln_codegen as codegen;
 use kiln_ir::{Graph, Loc, Op, Role, Target};
 use kiln_optimize as optimize;
@@ -24,6 +25,11 @@ pub struct Options {
     pub fuse: bool,
     /// Stops after this many rewrites, to find the one that makes a result wrong.
     pub max_patches: Option<usize>,
+    /// The most bytes of temporaries that a run may need. Values that live long and are cheap to compute
+    /// again from what is in memory anyway are then computed again instead of being kept, as many as it
+    /// takes; [`Explain::recomputed`] lists them. Parameters, inputs and results do not count. Sizes must
+    /// be known.
+    pub memory_budget: Option<usize>,
 }
 
 impl Default for Options {
@@ -34,6 +40,21 @@ impl Default for Options {
             optimize: true,
             fuse: true,
             max_patches: None,
+            memory_budget: None,
+        }
+    }
+}
+
+impl Options {
+    /// How to lower.
+    pub(crate) fn codegen(&self) -> codegen::Options {
+        codegen::Options {
+            target: match self.gpu {
+                None => codegen::Target::Cpu,
+                Some(_) => codegen::Target::Cuda,
+            },
+            fuse: self.fuse,
+            ..codegen::Options::default()
         }
     }
 }
@@ -62,6 +83,9 @@ pub enum CompileError {
     /// The device, its driver or its compiler is missing or failed.
     #[error("{0}")]
     Device(String),
+    /// The memory budget can't be kept.
+    #[error("{0}")]
+    Memory(String),
     /// What the stages gave can't be written where the environment asks for it.
     #[error("{0}")]
     Dump(String),
@@ -83,6 +107,27 @@ pub struct Compilation {
     pub stages: Arc<Stages>,
 }
 
+/// A graph that is lowered, with its memory plan.
+pub(crate) struct Lowered {
+    pub graph: Graph,
+    pub program: codegen::Program,
+    pub placed: Placed,
+}
+
+impl Lowered {
+    /// # Errors
+    /// If an op is not supported by the engine.
+    pub fn with(graph: Graph, options: &codegen::Options) -> Result<Lowered, CompileError> {
+        let program = codegen::lower(&graph, options).map_err(|e| lower_error(&graph, e))?;
+        let placed = place::place(&graph, &program)?;
+        Ok(Lowered {
+            graph,
+            program,
+            placed,
+        })
+    }
+}
+
 /// Compiles a graph: the whole pipeline.
 ///
 /// Locations of `graph` may be markers (see [`crate::marker`]) that stand for positions in `locs`; then the
@@ -90,7 +135,7 @@ pub struct Compilation {
 /// lines.
 ///
 /// # Errors
-/// If an op is not supported by the engine.
+/// If an op is not supported by the engine, or a memory budget can't be kept.
 pub fn compile(
     graph: &Graph,
     locs: &[Loc],
@@ -116,9 +161,20 @@ pub fn compile_with(
         dump.graph("recorded", &with_lines(graph.clone(), locs))?;
     }
     let (optimized, fired) = run_passes(graph.clone(), options, passes, &mut dump, locs)?;
-    let program = lower(&optimized, options)?;
-    let placed = place::place(&optimized, &program)?;
+    let lowered = Lowered::with(optimized, &options.codegen())?;
+    let (lowered, limited) = lean::no_more_than_unfused(lowered, options)?;
+    let (lowered, recomputed) = match options.memory_budget {
+        Some(budget) => recompute::within(lowered, budget, &options.codegen(), locs)?,
+        None => (lowered, Vec::new()),
+    };
+    let Lowered {
+        graph: optimized,
+        program,
+        placed,
+    } = lowered;
     let mut explain = Explain::new(&optimized, &program, &placed, &fired, locs);
+    explain.recomputed = recomputed;
+    explain.limited = limited;
     let stages = Arc::new(Stages::new(graph, optimized, program, &placed, locs));
     let (plan, outputs) = (placed.plan, placed.outputs);
     let internal = |e: RunError| match e {
@@ -137,7 +193,12 @@ pub fn compile_with(
     };
     let executable = executable.map_err(internal)?;
     if sized {
-        explain.memory = Some(executable.memory(&[]).map_err(internal)?);
+        let memory = executable.memory(&[]).map_err(internal)?;
+        explain.memory = Some(memory);
+        if let Some(budget) = options.memory_budget.filter(|b| memory.peak > *b) {
+            let text = format!("the plan needs {} bytes of {budget}", memory.peak);
+            return Err(CompileError::Memory(text));
+        }
         explain.temporaries = executable.temporaries(&[]).map_err(internal)?;
     }
     explain.stages = Some(stages.clone());
@@ -206,17 +267,11 @@ fn run_passes(
     Ok((graph, report))
 }
 
-fn lower(graph: &Graph, options: &Options) -> Result<codegen::Program, CompileError> {
-    let options = codegen::Options {
-        target: match options.gpu {
-            None => codegen::Target::Cpu,
-            Some(_) => codegen::Target::Cuda,
-        },
-        fuse: options.fuse,
-        ..codegen::Options::default()
-    };
-    codegen::lower(graph, &options).map_err(|e| CompileError::Unsupported {
-        at: marked(&graph.node(e.node).loc),
-        message: format!("{}: {}", graph.node(e.node).op.name(), e.text),
-    })
+/// Why a graph can't be lowered, at the op's marked position.
+pub(crate) fn lower_error(graph: &Graph, e: codegen::LowerError) -> CompileError {
+    let node = graph.node(e.node);
+    CompileError::Unsupported {
+        at: marked(&node.loc),
+        message: format!("{}: {}", node.op.name(), e.text),
+    }
 }

@@ -58,7 +58,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use kiln_base::custom::{ArrayView, ArrayViewMut, CudaFunction, CudaGrid, KernelError};
 pub use kiln_base::{DType, Dim, Scalar};
 pub use kiln_compiler::{
-    Bisection, CacheStats, Explain, KernelCheck, KernelInfo, Options as CompileOptions,
+    Bisection, CacheStats, Explain, KernelCheck, KernelInfo, Options as CompileOptions, Recomputed,
     Verification,
 };
 pub use kiln_ir::Fact;
