@@ -402,6 +402,7 @@ impl Assembler<'_> {
                 operands: [whole(0), whole(1)],
                 out,
                 epilogue,
+                algorithm: Default::default(),
             }),
             Op::Attention { scale, causal } => {
                 let batch = shape.len() - 2;
@@ -436,6 +437,7 @@ impl Assembler<'_> {
                     rhs: matrix(&anchor.operands[1], position),
                     out,
                     epilogue,
+                    algorithm: Default::default(),
                 })
             }
         }

@@ -141,6 +141,7 @@ fn plain_product(c: &Conv) -> Option<MatMul> {
         },
         out: c.out,
         epilogue: None,
+        algorithm: Default::default(),
     })
 }
 
