@@ -259,9 +259,9 @@ fn random_programs_compute_the_same() {
         let Some(peak) = memory.map(|m| m.peak).filter(|p| *p > 0) else {
             continue;
         };
-        for quarters in [3, 2] {
+        for bytes in [peak - 1, peak / 4 * 3] {
             let options = Options {
-                memory_budget: Some(peak / 4 * quarters),
+                memory_budget: Some(bytes),
                 ..plain.clone()
             };
             match check(&graph, seed, &[options]) {
@@ -273,7 +273,8 @@ fn random_programs_compute_the_same() {
             }
         }
     }
-    assert!(kept * 20 > SEEDS, "only {kept} budgets were kept");
+    // Most are too short for a value to pause.
+    assert!(kept * 100 >= SEEDS, "only {kept} budgets were kept");
 }
 
 /// In a process of its own, since the figures are the process's.
@@ -316,4 +317,24 @@ fn a_run_takes_what_is_planned() {
         taken.push(used);
     }
     assert!(taken[1] + most / 4 <= taken[0], "{taken:?} of {most}");
+}
+
+/// Products of one operand are one product where memory is not short.
+#[test]
+fn products_stay_apart_where_one_would_hold_too_much() {
+    let layer = with_seed(3, || {
+        TransformerEncoderLayer::new(32, 2)?.dim_feedforward(32)
+    })
+    .unwrap();
+    let layer = layer.dropout(0.0).unwrap().batch_first(true).unwrap();
+    layer.eval();
+    let make = |options: &CompileOptions| {
+        let spec = Spec::fixed(DType::F32, [1, 64, 32]);
+        compile_with(&[spec], options, |x| kiln::no_grad(|| layer.forward(&x[0])))
+    };
+    let merged = make(&CompileOptions::default()).unwrap();
+    assert!(merged.explain().count("shared_operand") > 0);
+    let apart = make(&budget(peak(&merged) - 1)).unwrap();
+    assert_eq!(apart.explain().count("shared_operand"), 0);
+    assert!(peak(&apart) < peak(&merged) && apart.explain().recomputed.is_empty());
 }

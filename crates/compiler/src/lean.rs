@@ -6,7 +6,6 @@
 
 use crate::CompileError;
 use crate::pipeline::{Lowered, Options, lower_error};
-use kiln_base::memory::planned;
 use kiln_codegen as codegen;
 
 /// Bytes of temporaries below which memory is not looked at.
@@ -19,8 +18,7 @@ pub(crate) fn no_more_than_unfused(
     lowered: Lowered,
     options: &Options,
 ) -> Result<(Lowered, Option<String>), CompileError> {
-    let peak = |l: &Lowered| planned(&l.placed.plan, &[]).map(|(_, layout)| layout.peak);
-    let Some(fused) = peak(&lowered).filter(|p| options.fuse && *p >= WORTH) else {
+    let Some(fused) = lowered.peak().filter(|p| options.fuse && *p >= WORTH) else {
         return Ok((lowered, None));
     };
     let with = options.codegen();
@@ -34,7 +32,7 @@ pub(crate) fn no_more_than_unfused(
         return Ok((lowered, None));
     }
     let unfused = Lowered::with(graph.clone(), &plain)?;
-    let Some(most) = peak(&unfused).filter(|p| *p < fused) else {
+    let Some(most) = unfused.peak().filter(|p| *p < fused) else {
         return Ok((lowered, None));
     };
     let note = |what: &str| {
@@ -49,7 +47,7 @@ pub(crate) fn no_more_than_unfused(
             ..with
         };
         let found = Lowered::with(graph.clone(), &smaller)?;
-        if peak(&found).is_some_and(|p| p <= most) {
+        if found.peak().is_some_and(|p| p <= most) {
             let what = format!("kernels of at most {max_ops} operations and {max_buffers} buffers");
             return Ok((found, note(&what)));
         }

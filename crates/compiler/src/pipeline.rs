@@ -5,12 +5,16 @@ use crate::explain::{Explain, marked};
 use crate::place::{self, Placed};
 use crate::stages::{Stages, with_lines};
 use crate::{lean, recompute};
+use kiln_base::memory::planned;
 use kiln_codegen as codegen;
 use kiln_ir::{Graph, Loc, Op, Role, Target};
 use kiln_optimize as optimize;
 use kiln_runtime::{Error as RunError, Executable, cuda};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// The pass that merges products.
+const MERGING: &str = optimize::passes::merging::PASS.name;
 
 /// How to compile.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -126,6 +130,11 @@ impl Lowered {
             placed,
         })
     }
+
+    /// Bytes of temporaries that a run needs, where sizes are known.
+    pub fn peak(&self) -> Option<usize> {
+        planned(&self.placed.plan, &[]).map(|(_, layout)| layout.peak)
+    }
 }
 
 /// Compiles a graph: the whole pipeline.
@@ -160,8 +169,23 @@ pub fn compile_with(
     if dump.on() {
         dump.graph("recorded", &with_lines(graph.clone(), locs))?;
     }
-    let (optimized, fired) = run_passes(graph.clone(), options, passes, &mut dump, locs)?;
-    let lowered = Lowered::with(optimized, &options.codegen())?;
+    let (optimized, mut fired) = run_passes(graph.clone(), options, passes, &mut dump, locs)?;
+    let mut lowered = Lowered::with(optimized, &options.codegen())?;
+    // Products that were made one hold all their results until the last is read.
+    if lowered
+        .peak()
+        .zip(options.memory_budget)
+        .is_some_and(|(peak, budget)| peak > budget)
+        && fired.fired.iter().any(|f| f.pass == MERGING)
+    {
+        let apart = passes.iter().copied().filter(|p| p.name != MERGING);
+        let apart: Vec<optimize::Pass> = apart.collect();
+        let (graph, report) = run_passes(graph.clone(), options, &apart, &mut dump, locs)?;
+        let apart = Lowered::with(graph, &options.codegen())?;
+        if apart.peak() < lowered.peak() {
+            (lowered, fired) = (apart, report);
+        }
+    }
     let (lowered, limited) = lean::no_more_than_unfused(lowered, options)?;
     let (lowered, recomputed) = match options.memory_budget {
         Some(budget) => recompute::within(lowered, budget, &options.codegen(), locs)?,

@@ -118,7 +118,7 @@ impl Search<'_> {
                 Err(needs) => target = target.saturating_sub((needs - budget).max(target / 64)),
             }
         }
-        self.least = None;
+        (self.least, self.tried) = (None, Vec::new());
         for rung in 1..RUNGS {
             let choice = self.model.choose(peak / RUNGS * (RUNGS - rung));
             if let Ok(found) = self.attempt(choice, budget)? {
@@ -134,15 +134,13 @@ impl Search<'_> {
         choice: Choice,
         budget: usize,
     ) -> Result<Result<(Lowered, Choice), usize>, CompileError> {
-        let seen = self.tried.iter().find(|(c, _)| *c == choice);
-        if let Some((_, peak)) = seen.filter(|_| self.least.is_some()) {
+        if let Some((_, peak)) = self.tried.iter().find(|(c, _)| *c == choice) {
             return Ok(Err(*peak));
         }
         let graph = rewrite::rewrite(&self.base.graph, &self.model, &choice)
             .ok_or_else(|| CompileError::Internal("recomputation made a cycle".into()))?;
         let lowered = Lowered::with(graph, self.options)?;
-        let layout = planned(&lowered.placed.plan, &[]).map(|(_, layout)| layout);
-        let peak = layout.map_or(usize::MAX, |l| l.peak);
+        let peak = lowered.peak().unwrap_or(usize::MAX);
         if peak <= budget {
             return Ok(Ok((lowered, choice)));
         }
