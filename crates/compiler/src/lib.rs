@@ -1,4 +1,5 @@
-//! The compiler driver: the pipeline as one readable list, the memory plan and the plan cache.
+//! The compiler driver: the pipeline as one readable list, the tuner, the memory plan and
+//! the plan cache.
 
 mod anomaly;
 mod bisect;
@@ -11,6 +12,7 @@ mod pipeline;
 mod place;
 mod recompute;
 mod stages;
+pub mod tune;
 mod variant;
 mod verify;
 
