@@ -2,9 +2,12 @@
 //! added up to images, a block at a time.
 
 mod columns;
+mod direct;
 mod forward;
 mod input;
+mod padded;
 mod weight;
+mod winograd;
 
 use crate::error::{Result, damaged};
 use crate::matmul::{chosen, epilogue};
@@ -13,7 +16,7 @@ use crate::simd::Level;
 use crate::tile::affine::{eval, extent, product};
 use crate::tile::{Failures, Linked};
 use columns::{Axis, Geometry, Lane};
-use kiln_base::plan::{self, ConvRole};
+use kiln_base::plan::{self, Algorithm, ConvRole};
 use kiln_base::{DType, Dim};
 
 /// A linked convolution or gradient of one.
@@ -28,6 +31,7 @@ pub(crate) struct Conv {
     operands: [usize; 2],
     out: usize,
     level: Level,
+    algorithm: Algorithm,
     pub(crate) epilogue: Option<Linked>,
 }
 
@@ -97,6 +101,7 @@ impl Conv {
             operands: p.operands.map(|a| a as usize),
             out: p.out as usize,
             level,
+            algorithm: p.algorithm,
             epilogue: epilogue(&p.epilogue, values, lens, total, level)?,
         })
     }
@@ -157,4 +162,8 @@ fn room<T>(storage: &mut Option<Storage>, len: i64) -> Result<*mut T> {
     }
     let start = storage.as_ref().map_or(std::ptr::null_mut(), |s| s.ptr());
     Ok(start.cast())
+}
+
+fn ceil(a: i64, b: i64) -> i64 {
+    (a + b - 1) / b.max(1)
 }

@@ -132,14 +132,14 @@ impl Conv {
             let steps = |n: &[i64]| n.iter().all(|s| *s == 1);
             let result = self.role == ConvRole::Result;
             let mut legal = vec![Algorithm::Columns];
-            if READY && (result || self.role == ConvRole::Input && steps(&stride)) {
+            if result {
                 legal.push(Algorithm::Direct);
             }
-            if READY && result && cin == 1 && cout == 1 {
+            if result && cin == 1 && cout == 1 {
                 legal.push(Algorithm::Depthwise);
             }
             let plain = kernel == [3, 3] && steps(&stride) && steps(&dilation);
-            if READY && result && self.dtype == DType::F32 && plain {
+            if result && self.dtype == DType::F32 && plain {
                 legal.extend([Algorithm::Winograd2, Algorithm::Winograd4]);
             }
             Some(legal)

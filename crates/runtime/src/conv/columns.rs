@@ -1,6 +1,7 @@
 //! The loops of a convolution: gathering columns, and sums over taps.
 
 use crate::matmul::Number;
+use crate::simd::vector::Vector;
 use crate::simd::{Isa, Kernel, fma32, fma64};
 use std::marker::PhantomData;
 
@@ -71,11 +72,15 @@ impl Geometry {
 
 /// A number of the loops below.
 pub(super) trait Lane: Number + std::ops::Add<Output = Self> {
+    /// A level's widest vector of it.
+    type Vector<I: Isa>: Vector<Lane = Self>;
     fn mul_add<I: Isa>(self, b: Self, c: Self) -> Self;
     /// Zero, or NaN where it is infinite or NaN.
     fn times_zero(self) -> Self;
 }
 impl Lane for f32 {
+    type Vector<I: Isa> = I::F32;
+
     #[inline(always)]
     fn times_zero(self) -> f32 {
         self * 0.0
@@ -86,6 +91,8 @@ impl Lane for f32 {
     }
 }
 impl Lane for f64 {
+    type Vector<I: Isa> = I::F64;
+
     #[inline(always)]
     fn times_zero(self) -> f64 {
         self * 0.0

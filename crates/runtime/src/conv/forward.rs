@@ -2,12 +2,14 @@
 //! the weights; few channels a group are summed directly.
 
 use super::columns::{Axis, Direct, DirectSum, Fill, FillColumns, Lane};
-use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS, room};
+use super::winograd::{Four, Two};
+use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS, ceil, room};
 use crate::error::Result;
 use crate::matmul::{Args, Work, product_of, run_blocks, split};
 use crate::memory::Storage;
 use crate::simd::compiled;
 use crate::tile::Failures;
+use kiln_base::plan::Algorithm;
 
 /// How a block is computed.
 #[derive(Copy, Clone)]
@@ -57,6 +59,20 @@ impl Conv {
         let depth = self.cin * g.kernels();
         if self.batch * self.groups * self.cout * g.outputs() == 0 {
             return;
+        }
+        match self.algorithm {
+            // SAFETY: the caller's, here and below.
+            Algorithm::Direct => return unsafe { self.direct::<T>(args, parallel, failures) },
+            Algorithm::Winograd2 => {
+                return unsafe { self.winograd::<Two>(args, parallel, failures) };
+            }
+            Algorithm::Winograd4 => {
+                return unsafe { self.winograd::<Four>(args, parallel, failures) };
+            }
+            Algorithm::Depthwise => {
+                return unsafe { self.depthwise::<T>(args, parallel, failures) };
+            }
+            _ => {}
         }
         let how = self.how();
         let (positions, channels) = match how {
@@ -341,8 +357,4 @@ impl Conv {
             channels: best.2,
         }
     }
-}
-
-fn ceil(a: i64, b: i64) -> i64 {
-    (a + b - 1) / b.max(1)
 }

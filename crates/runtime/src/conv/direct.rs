@@ -1,0 +1,430 @@
+//! The result of a convolution as sums in register tiles: some output channels by some vectors of positions,
+//! over all input channels and taps, read from a padded copy of image rows.
+
+use super::columns::Lane;
+use super::padded::Padded;
+use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS, ceil, room};
+use crate::error::Result;
+use crate::matmul::{Work, run_blocks};
+use crate::memory::Storage;
+use crate::simd::vector::Vector;
+use crate::simd::{Isa, Kernel, Level, compiled};
+use crate::tile::Failures;
+use std::marker::PhantomData;
+
+/// Output channels that share a walk over the images, at any level.
+pub(super) const ROWS: i64 = 8;
+/// Elements behind the last position that are read and written: no vector has more lanes.
+pub(super) const SLACK: i64 = 16;
+/// Elements of several depthwise channels that pass through an epilogue together.
+const CHUNK: i64 = 1 << 13;
+
+/// What a thread keeps from block to block.
+#[derive(Default)]
+struct Scratch {
+    /// The padded copy, and whose it is: image and group, depth, first row.
+    padded: Option<Storage>,
+    holds: Option<(i64, i64, i64)>,
+    /// Raw results at their positions.
+    flat: Option<Storage>,
+}
+
+/// Some output channels over all positions of some rows.
+pub(super) struct Sums<'a, T> {
+    /// The padded copy and the distance of its channels.
+    pub x: *const T,
+    pub x_pitch: isize,
+    pub channels: isize,
+    pub taps: &'a [isize],
+    /// The weights of the first output channel, and the distance of output channels.
+    pub weights: *const T,
+    pub weight_row: isize,
+    /// How many output channels, up to [`ROWS`].
+    pub rows: usize,
+    /// Positions, and where they go: rows `pitch` apart, with room for whole vectors.
+    pub positions: usize,
+    pub dst: *mut T,
+    pub pitch: usize,
+}
+
+pub(super) struct DirectSums<T>(PhantomData<T>);
+impl<T: Lane> Kernel<Sums<'_, T>> for DirectSums<T> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(s: Sums<'_, T>) {
+        let lanes = T::Vector::<I>::LANES;
+        let vectors = s.positions.div_ceil(lanes);
+        let mut at = 0;
+        // SAFETY: the caller's; the copy has slack for the lanes behind the last position.
+        unsafe {
+            while at < vectors {
+                let left = vectors - at;
+                let from = at * lanes;
+                at += match (I::LEVEL, s.rows) {
+                    (_, 1) if left >= 8 => tile::<T, T::Vector<I>, 1, 8>(&s, from, 0),
+                    (_, 1) if left >= 4 => tile::<T, T::Vector<I>, 1, 4>(&s, from, 0),
+                    (_, 1) => tile::<T, T::Vector<I>, 1, 1>(&s, from, 0),
+                    (Level::Avx512, _) if left >= 3 => tile::<T, T::Vector<I>, 8, 3>(&s, from, 0),
+                    (Level::Avx512, _) if left >= 2 => tile::<T, T::Vector<I>, 8, 2>(&s, from, 0),
+                    (Level::Avx512, _) => tile::<T, T::Vector<I>, 8, 1>(&s, from, 0),
+                    (_, rows) => {
+                        for row in (4..rows).step_by(4) {
+                            match left {
+                                1 | 2 => tile::<T, T::Vector<I>, 4, 1>(&s, from, row),
+                                _ => tile::<T, T::Vector<I>, 4, 3>(&s, from, row),
+                            };
+                        }
+                        match left {
+                            1 | 2 => tile::<T, T::Vector<I>, 4, 1>(&s, from, 0),
+                            _ => tile::<T, T::Vector<I>, 4, 3>(&s, from, 0),
+                        }
+                    }
+                };
+            }
+        }
+    }
+}
+
+/// `R` output channels from `row` on by `N` vectors of positions from `from` on. Where there are fewer
+/// channels, the last one is computed again. Gives `N`.
+///
+/// # Safety
+/// As [`Vector::load`] for everything that is read, and room for what is written.
+#[inline(always)]
+unsafe fn tile<T: Lane, V: Vector<Lane = T>, const R: usize, const N: usize>(
+    s: &Sums<'_, T>,
+    from: usize,
+    row: usize,
+) -> usize {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut sums = [[V::splat(T::ZERO); N]; R];
+        let mut weights = [s.weights; R];
+        for r in 0..R {
+            let row = (row + r).min(s.rows - 1);
+            weights[r] = s.weights.offset(row as isize * s.weight_row);
+        }
+        let mut x = s.x.add(from);
+        let mut w = 0;
+        for _ in 0..s.channels {
+            for tap in s.taps {
+                let x = x.offset(*tap);
+                let mut values = [V::splat(T::ZERO); N];
+                for n in 0..N {
+                    values[n] = V::load(x.add(n * V::LANES));
+                }
+                for r in 0..R {
+                    let weight = V::splat(*weights[r].add(w));
+                    for n in 0..N {
+                        sums[r][n] = values[n].mul_add(weight, sums[r][n]);
+                    }
+                }
+                w += 1;
+            }
+            x = x.offset(s.x_pitch);
+        }
+        for r in 0..R {
+            if row + r < s.rows {
+                for n in 0..N {
+                    let dst = s.dst.add((row + r) * s.pitch + from + n * V::LANES);
+                    sums[r][n].store(dst);
+                }
+            }
+        }
+    }
+    N
+}
+
+/// Copies of the rows of some channels.
+struct Fill<'a, T> {
+    conv: &'a Conv,
+    padded: &'a Padded,
+    x: *const T,
+    channels: i64,
+    /// Depth, first row, rows.
+    part: (i64, i64, i64),
+    dst: *mut T,
+}
+
+struct FillPadded<T>(PhantomData<T>);
+impl<T: Lane> Kernel<Fill<'_, T>> for FillPadded<T> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(f: Fill<'_, T>) {
+        let g = &f.conv.geometry;
+        let pitch = f.padded.channel(g, f.part.2);
+        for c in 0..f.channels {
+            // SAFETY: the caller's.
+            unsafe {
+                let x = f.x.offset((c * g.inputs()) as isize);
+                f.padded
+                    .fill(g, x, f.part, f.dst.offset((c * pitch) as isize));
+            }
+        }
+    }
+}
+
+/// How a direct convolution is cut.
+struct Cut {
+    padded: Padded,
+    /// Result rows of a block, and output channels.
+    rows: i64,
+    channels: i64,
+    taps: Vec<isize>,
+}
+
+/// Some output channels over some rows.
+struct Block {
+    image: i64,
+    group: i64,
+    depth: i64,
+    row: i64,
+    rows: i64,
+    channel: i64,
+    channels: i64,
+}
+
+impl Conv {
+    /// The blocks of a direct convolution; they depend on the shapes alone.
+    fn cut(&self) -> Cut {
+        let g = &self.geometry;
+        let padded = Padded::new(g);
+        let height = g.axes[1].output.max(1);
+        let others = self.batch * self.groups * g.axes[0].output;
+        let mut rows = height;
+        let large = |rows| self.cin * padded.channel(g, rows) > COLUMN_ELEMENTS;
+        while rows > 1 && large(rows) {
+            rows = (rows + 1) / 2;
+        }
+        let down = others * ceil(height, rows);
+        // Channels are cut where rows alone give threads too little to share; each such block
+        // copies its rows again.
+        let parts = (LEAST_BLOCKS / down.max(1)).clamp(1, ceil(self.cout, ROWS).max(1));
+        let channels = ceil(ceil(self.cout, parts), ROWS) * ROWS;
+        Cut {
+            taps: padded.taps(g, rows),
+            padded,
+            rows,
+            channels,
+        }
+    }
+
+    /// Runs a convolution by [`kiln_base::plan::Algorithm::Direct`].
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    pub(super) unsafe fn direct<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        let g = &self.geometry;
+        let (cut, [deep, height, width]) = (self.cut(), g.axes.map(|a| a.output));
+        let across = ceil(height, cut.rows);
+        let down = ceil(self.cout, cut.channels);
+        let items = self.batch * self.groups * deep * across * down;
+        let cost = cut.channels * self.cin * g.kernels() * cut.rows * width;
+        let launch = (self.epilogue.as_ref(), args, parallel, failures);
+        // SAFETY: the caller's; blocks write different places.
+        run_blocks(
+            (items, cost.max(1)),
+            launch,
+            |i, args, scratch, work| unsafe {
+                let (channel, row) = (i % down * cut.channels, i / down % across * cut.rows);
+                let plane = i / (down * across);
+                let image = plane / deep;
+                let block = Block {
+                    image: image / self.groups,
+                    group: image % self.groups,
+                    depth: plane % deep,
+                    row,
+                    rows: cut.rows.min(height - row),
+                    channel,
+                    channels: cut.channels.min(self.cout - channel),
+                };
+                self.direct_block::<T>(args, &cut, &block, scratch, work)
+            },
+        );
+    }
+
+    unsafe fn direct_block<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        b: &Block,
+        scratch: &mut Scratch,
+        work: &mut Work,
+    ) -> Result<()> {
+        let g = &self.geometry;
+        let depth = self.cin * g.kernels();
+        let image = b.image * self.groups + b.group;
+        let pitch = cut.padded.channel(g, cut.rows);
+        let holds = Some((image, b.depth, b.row));
+        let x = room::<T>(&mut scratch.padded, self.cin * pitch + SLACK)?;
+        let positions = cut.padded.positions(g, b.rows);
+        let flat_pitch = positions + SLACK;
+        let flat = room::<T>(&mut scratch.flat, ROWS * flat_pitch)?;
+        let width = b.rows * g.axes[2].output;
+        // SAFETY: linking checked the buffers' lengths against the geometry; the copy has room for all
+        // channels and slack for the lanes behind, the raw results for whole vectors.
+        unsafe {
+            if scratch.holds != holds {
+                compiled::<FillPadded<T>, _>(self.level)(Fill {
+                    conv: self,
+                    padded: &cut.padded,
+                    x: self.operand::<T>(args, 0, image * self.cin * g.inputs()),
+                    channels: self.cin,
+                    part: (b.depth, b.row, cut.rows),
+                    dst: x,
+                });
+                scratch.holds = holds;
+            }
+            let sums = compiled::<DirectSums<T>, _>(self.level);
+            for channel in (0..b.channels).step_by(ROWS as usize) {
+                let rows = ROWS.min(b.channels - channel);
+                let row = b.group * self.cout + b.channel + channel;
+                sums(Sums {
+                    x,
+                    x_pitch: pitch as isize,
+                    channels: self.cin as isize,
+                    taps: &cut.taps,
+                    weights: self.operand::<T>(args, 1, row * depth),
+                    weight_row: depth as isize,
+                    rows: rows as usize,
+                    positions: positions as usize,
+                    dst: flat,
+                    pitch: flat_pitch as usize,
+                });
+                let row = image * self.cout + b.channel + channel;
+                let first = row * g.outputs() + self.row_at(b.depth, b.row);
+                let (dst, to) = match self.epilogue {
+                    // What follows takes rows side by side, in their place.
+                    Some(_) => (flat, flat_pitch),
+                    None => (self.result_at::<T>(args, first), g.outputs()),
+                };
+                self.close_gaps((flat, flat_pitch), (dst, to), cut, (rows, b.rows));
+                work.finish((dst, to), first, (rows, g.outputs()), width);
+            }
+        }
+        Ok(())
+    }
+
+    /// The offset of a result row within its channel.
+    fn row_at(&self, depth: i64, row: i64) -> i64 {
+        let [_, height, width] = &self.geometry.axes;
+        (depth * height.output + row) * width.output
+    }
+
+    /// The address of an element of the result.
+    pub(super) fn result_at<T>(&self, args: &[*mut u8], at: i64) -> *mut T {
+        args[self.out].cast::<T>().wrapping_offset(at as isize)
+    }
+
+    /// Moves result rows from their positions to where they lie side by side, channel by channel.
+    ///
+    /// # Safety
+    /// Both sides have the rows; where they overlap, they begin at the same place.
+    unsafe fn close_gaps<T: Lane>(
+        &self,
+        (from, from_pitch): (*const T, i64),
+        (to, to_pitch): (*mut T, i64),
+        cut: &Cut,
+        (channels, rows): (i64, i64),
+    ) {
+        let width = self.geometry.axes[2].output;
+        for c in 0..channels {
+            for r in 0..rows {
+                // SAFETY: the caller's; a row never moves backwards past one that is still to move.
+                unsafe {
+                    let from = from.offset((c * from_pitch + r * cut.padded.width) as isize);
+                    let to = to.offset((c * to_pitch + r * width) as isize);
+                    std::ptr::copy(from, to, width as usize);
+                }
+            }
+        }
+    }
+
+    /// Runs a convolution by [`kiln_base::plan::Algorithm::Depthwise`]: some channels of an image a block.
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    pub(super) unsafe fn depthwise<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        let g = &self.geometry;
+        let mut cut = self.cut();
+        // Channels that pass through an epilogue together; of large planes some rows of one.
+        cut.channels = (CHUNK / g.outputs().max(1)).clamp(1, self.groups.max(1));
+        let down = ceil(self.groups, cut.channels);
+        let cost = cut.channels * g.kernels() * g.outputs();
+        let launch = (self.epilogue.as_ref(), args, parallel, failures);
+        // SAFETY: the caller's; blocks write different places.
+        run_blocks(
+            (self.batch * down, cost.max(1)),
+            launch,
+            |i, args, scratch, work| unsafe {
+                let group = i % down * cut.channels;
+                let first = i / down * self.groups + group;
+                let channels = cut.channels.min(self.groups - group);
+                self.channels::<T>(args, &cut, (first, group, channels), scratch, work)
+            },
+        );
+    }
+
+    /// Channels of an image: the first of all images', the first of its image, how many.
+    unsafe fn channels<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        (first, group, channels): (i64, i64, i64),
+        scratch: &mut Scratch,
+        work: &mut Work,
+    ) -> Result<()> {
+        let g = &self.geometry;
+        let [deep, height, _] = g.axes.map(|a| a.output);
+        let pitch = cut.padded.channel(g, cut.rows);
+        let x = room::<T>(&mut scratch.padded, pitch + SLACK)?;
+        let flat = room::<T>(&mut scratch.flat, cut.padded.positions(g, cut.rows) + SLACK)?;
+        let all = g.outputs();
+        let dst = match self.epilogue {
+            Some(_) => work.scratch::<T>(channels * all)?,
+            None => self.result_at::<T>(args, first * all),
+        };
+        // SAFETY: as for a direct block.
+        unsafe {
+            for c in 0..channels {
+                for (d, row) in (0..deep)
+                    .flat_map(|d| (0..height).step_by(cut.rows as usize).map(move |r| (d, r)))
+                {
+                    let rows = cut.rows.min(height - row);
+                    compiled::<FillPadded<T>, _>(self.level)(Fill {
+                        conv: self,
+                        padded: &cut.padded,
+                        x: self.operand::<T>(args, 0, (first + c) * g.inputs()),
+                        channels: 1,
+                        part: (d, row, cut.rows),
+                        dst: x,
+                    });
+                    compiled::<DirectSums<T>, _>(self.level)(Sums {
+                        x,
+                        x_pitch: 0,
+                        channels: 1,
+                        taps: &cut.taps,
+                        weights: self.operand::<T>(args, 1, (group + c) * g.kernels()),
+                        weight_row: 0,
+                        rows: 1,
+                        positions: cut.padded.positions(g, rows) as usize,
+                        dst: flat,
+                        pitch: 0,
+                    });
+                    let to = dst.offset((c * all + self.row_at(d, row)) as isize);
+                    self.close_gaps((flat, 0), (to, 0), cut, (1, rows));
+                }
+            }
+            work.finish((dst, all), first * all, (channels, all), all);
+        }
+        Ok(())
+    }
+}
