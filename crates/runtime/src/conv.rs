@@ -1,5 +1,5 @@
-//! Convolutions and their gradients, as products of matrices whose columns are gathered from images, or
-//! added up to images, a block at a time.
+//! Convolutions and their gradients: products of matrices whose columns are gathered from images, or added up
+//! to images, a block at a time; for the result also sums in register tiles and Winograd's algorithms.
 
 mod columns;
 mod direct;
@@ -13,11 +13,14 @@ use crate::error::{Result, damaged};
 use crate::matmul::{chosen, epilogue};
 use crate::memory::Storage;
 use crate::simd::Level;
+use crate::sums::{Lane, SLACK};
 use crate::tile::affine::{eval, extent, product};
 use crate::tile::{Failures, Linked};
-use columns::{Axis, Geometry, Lane};
+use columns::{Axis, Geometry};
 use kiln_base::plan::{self, Algorithm, ConvRole};
 use kiln_base::{DType, Dim};
+use padded::Padded;
+use winograd::{Four, Two};
 
 /// A linked convolution or gradient of one.
 pub(crate) struct Conv {
@@ -101,7 +104,10 @@ impl Conv {
             operands: p.operands.map(|a| a as usize),
             out: p.out as usize,
             level,
-            algorithm: p.algorithm,
+            algorithm: match p.algorithm {
+                Algorithm::Auto => usual(p.role, &g, cin, cout),
+                chosen => chosen,
+            },
             epilogue: epilogue(&p.epilogue, values, lens, total, level)?,
         })
     }
@@ -124,7 +130,14 @@ impl Conv {
         // SAFETY: the caller's.
         unsafe {
             match self.role {
-                ConvRole::Result => self.result::<T>(args, parallel, failures),
+                ConvRole::Result => match self.algorithm {
+                    _ if self.batch * self.groups * self.cout * self.geometry.outputs() == 0 => {}
+                    Algorithm::Direct => self.direct::<T>(args, parallel, failures),
+                    Algorithm::Depthwise => self.depthwise::<T>(args, parallel, failures),
+                    Algorithm::Winograd2 => self.winograd::<Two>(args, parallel, failures),
+                    Algorithm::Winograd4 => self.winograd::<Four>(args, parallel, failures),
+                    _ => self.columns::<T>(args, parallel, failures),
+                },
                 ConvRole::Input => self.input::<T>(args, parallel, failures),
                 ConvRole::Weight => self.weight::<T>(args, parallel, failures),
             }
@@ -154,14 +167,22 @@ struct Scratch {
     columns: Option<Storage>,
 }
 
-/// Memory for `len` elements, kept from block to block.
-fn room<T>(storage: &mut Option<Storage>, len: i64) -> Result<*mut T> {
-    let bytes = len as usize * size_of::<T>();
-    if storage.as_ref().is_none_or(|s| s.len() < bytes) {
-        *storage = Some(Storage::new(bytes)?);
+/// The algorithm without tuning, by the sizes: sums in register tiles, unless results would fill less than
+/// half of the vectors, or the columns are the images themselves.
+fn usual(role: ConvRole, g: &Geometry, cin: i64, cout: i64) -> Algorithm {
+    if role != ConvRole::Result {
+        return Algorithm::Columns;
     }
-    let start = storage.as_ref().map_or(std::ptr::null_mut(), |s| s.ptr());
-    Ok(start.cast())
+    if cin == 1 && cout == 1 {
+        return Algorithm::Depthwise;
+    }
+    let positions = Padded::new(g).positions(g, g.axes[1].output);
+    let plane = g.axes[1].output * g.axes[2].output;
+    let filled = 2 * plane >= ceil(positions, SLACK) * SLACK;
+    match filled && !g.is_pointwise() {
+        true => Algorithm::Direct,
+        false => Algorithm::Columns,
+    }
 }
 
 fn ceil(a: i64, b: i64) -> i64 {

@@ -28,6 +28,7 @@ mod scan;
 mod scatter;
 mod simd;
 mod sort;
+mod sums;
 mod tile;
 
 pub use buffer::Buffer;

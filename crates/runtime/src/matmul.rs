@@ -1,9 +1,13 @@
 //! Batched matrix products: blocks of a size that depends on the shapes alone, spread over the pool.
 
+mod small;
+mod vector;
+
 use crate::error::{Result, damaged};
 use crate::memory::Storage;
 use crate::pool::Pool;
 use crate::simd::Level;
+use crate::sums::Lane;
 use crate::tile::affine::{Affine, eval, extent, product};
 use crate::tile::{self, Failures, Linked, Runner};
 use gemm_common::Parallelism;
@@ -32,6 +36,8 @@ pub(crate) struct MatMul {
     out: usize,
     /// Rows and columns of a block.
     block: (i64, i64),
+    algorithm: Algorithm,
+    level: Level,
     pub(crate) epilogue: Option<Linked>,
 }
 
@@ -103,6 +109,11 @@ impl MatMul {
             rhs: operand(&p.rhs, k, n)?,
             out: p.out as usize,
             block: block((m, k, n), epilogue.is_some(), 1 << most),
+            algorithm: match p.algorithm {
+                Algorithm::Auto if m == 1 || n == 1 => Algorithm::Vector,
+                chosen => chosen,
+            },
+            level,
             batch,
             m,
             k,
@@ -125,12 +136,18 @@ impl MatMul {
         }
     }
 
-    unsafe fn run_typed<T: Number>(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
+    unsafe fn run_typed<T: Lane>(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
         let batch: i64 = self.batch.iter().product();
         let (rows, cols) = (ceil(self.m, self.block.0), ceil(self.n, self.block.1));
         let blocks = batch * rows * cols;
         if blocks == 0 {
             return;
+        }
+        match self.algorithm {
+            // SAFETY: the caller's, here and below.
+            Algorithm::Vector => return unsafe { self.vector::<T>(args, parallel, failures) },
+            Algorithm::Small => return unsafe { self.small::<T>(args, parallel, failures) },
+            _ => {}
         }
         let cost = self.block.0 * self.block.1 * self.k.max(1);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);

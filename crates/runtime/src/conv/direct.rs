@@ -1,21 +1,16 @@
 //! The result of a convolution as sums in register tiles: some output channels by some vectors of positions,
 //! over all input channels and taps, read from a padded copy of image rows.
 
-use super::columns::Lane;
 use super::padded::Padded;
-use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS, ceil, room};
+use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS, ceil};
 use crate::error::Result;
 use crate::matmul::{Work, run_blocks};
-use crate::memory::Storage;
-use crate::simd::vector::Vector;
-use crate::simd::{Isa, Kernel, Level, compiled};
+use crate::memory::{Storage, room};
+use crate::simd::{Isa, Kernel, compiled};
+use crate::sums::{Lane, ROWS, RegisterSums, SLACK, Sums};
 use crate::tile::Failures;
 use std::marker::PhantomData;
 
-/// Output channels that share a walk over the images, at any level.
-pub(super) const ROWS: i64 = 8;
-/// Elements behind the last position that are read and written: no vector has more lanes.
-pub(super) const SLACK: i64 = 16;
 /// Elements of several depthwise channels that pass through an epilogue together.
 const CHUNK: i64 = 1 << 13;
 
@@ -27,111 +22,6 @@ struct Scratch {
     holds: Option<(i64, i64, i64)>,
     /// Raw results at their positions.
     flat: Option<Storage>,
-}
-
-/// Some output channels over all positions of some rows.
-pub(super) struct Sums<'a, T> {
-    /// The padded copy and the distance of its channels.
-    pub x: *const T,
-    pub x_pitch: isize,
-    pub channels: isize,
-    pub taps: &'a [isize],
-    /// The weights of the first output channel, and the distance of output channels.
-    pub weights: *const T,
-    pub weight_row: isize,
-    /// How many output channels, up to [`ROWS`].
-    pub rows: usize,
-    /// Positions, and where they go: rows `pitch` apart, with room for whole vectors.
-    pub positions: usize,
-    pub dst: *mut T,
-    pub pitch: usize,
-}
-
-pub(super) struct DirectSums<T>(PhantomData<T>);
-impl<T: Lane> Kernel<Sums<'_, T>> for DirectSums<T> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(s: Sums<'_, T>) {
-        let lanes = T::Vector::<I>::LANES;
-        let vectors = s.positions.div_ceil(lanes);
-        let mut at = 0;
-        // SAFETY: the caller's; the copy has slack for the lanes behind the last position.
-        unsafe {
-            while at < vectors {
-                let left = vectors - at;
-                let from = at * lanes;
-                at += match (I::LEVEL, s.rows) {
-                    (_, 1) if left >= 8 => tile::<T, T::Vector<I>, 1, 8>(&s, from, 0),
-                    (_, 1) if left >= 4 => tile::<T, T::Vector<I>, 1, 4>(&s, from, 0),
-                    (_, 1) => tile::<T, T::Vector<I>, 1, 1>(&s, from, 0),
-                    (Level::Avx512, _) if left >= 3 => tile::<T, T::Vector<I>, 8, 3>(&s, from, 0),
-                    (Level::Avx512, _) if left >= 2 => tile::<T, T::Vector<I>, 8, 2>(&s, from, 0),
-                    (Level::Avx512, _) => tile::<T, T::Vector<I>, 8, 1>(&s, from, 0),
-                    (_, rows) => {
-                        for row in (4..rows).step_by(4) {
-                            match left {
-                                1 | 2 => tile::<T, T::Vector<I>, 4, 1>(&s, from, row),
-                                _ => tile::<T, T::Vector<I>, 4, 3>(&s, from, row),
-                            };
-                        }
-                        match left {
-                            1 | 2 => tile::<T, T::Vector<I>, 4, 1>(&s, from, 0),
-                            _ => tile::<T, T::Vector<I>, 4, 3>(&s, from, 0),
-                        }
-                    }
-                };
-            }
-        }
-    }
-}
-
-/// `R` output channels from `row` on by `N` vectors of positions from `from` on. Where there are fewer
-/// channels, the last one is computed again. Gives `N`.
-///
-/// # Safety
-/// As [`Vector::load`] for everything that is read, and room for what is written.
-#[inline(always)]
-unsafe fn tile<T: Lane, V: Vector<Lane = T>, const R: usize, const N: usize>(
-    s: &Sums<'_, T>,
-    from: usize,
-    row: usize,
-) -> usize {
-    // SAFETY: the caller's.
-    unsafe {
-        let mut sums = [[V::splat(T::ZERO); N]; R];
-        let mut weights = [s.weights; R];
-        for r in 0..R {
-            let row = (row + r).min(s.rows - 1);
-            weights[r] = s.weights.offset(row as isize * s.weight_row);
-        }
-        let mut x = s.x.add(from);
-        let mut w = 0;
-        for _ in 0..s.channels {
-            for tap in s.taps {
-                let x = x.offset(*tap);
-                let mut values = [V::splat(T::ZERO); N];
-                for n in 0..N {
-                    values[n] = V::load(x.add(n * V::LANES));
-                }
-                for r in 0..R {
-                    let weight = V::splat(*weights[r].add(w));
-                    for n in 0..N {
-                        sums[r][n] = values[n].mul_add(weight, sums[r][n]);
-                    }
-                }
-                w += 1;
-            }
-            x = x.offset(s.x_pitch);
-        }
-        for r in 0..R {
-            if row + r < s.rows {
-                for n in 0..N {
-                    let dst = s.dst.add((row + r) * s.pitch + from + n * V::LANES);
-                    sums[r][n].store(dst);
-                }
-            }
-        }
-    }
-    N
 }
 
 /// Copies of the rows of some channels.
@@ -165,6 +55,9 @@ impl<T: Lane> Kernel<Fill<'_, T>> for FillPadded<T> {
 /// How a direct convolution is cut.
 struct Cut {
     padded: Padded,
+    /// Whether positions are those of the images themselves, so that only the last ones are copied, which
+    /// do not fill a vector.
+    in_place: bool,
     /// Result rows of a block, and output channels.
     rows: i64,
     channels: i64,
@@ -202,6 +95,7 @@ impl Conv {
         Cut {
             taps: padded.taps(g, rows),
             padded,
+            in_place: g.is_pointwise(),
             rows,
             channels,
         }
@@ -255,57 +149,92 @@ impl Conv {
         work: &mut Work,
     ) -> Result<()> {
         let g = &self.geometry;
-        let depth = self.cin * g.kernels();
         let image = b.image * self.groups + b.group;
-        let pitch = cut.padded.channel(g, cut.rows);
-        let holds = Some((image, b.depth, b.row));
-        let x = room::<T>(&mut scratch.padded, self.cin * pitch + SLACK)?;
+        let x = self.operand::<T>(args, 0, image * self.cin * g.inputs());
+        let row = self.row_at(b.depth, b.row);
         let positions = cut.padded.positions(g, b.rows);
+        // Positions up to here are read in place, the others in the copy.
+        let (whole, pitch) = match cut.in_place {
+            true => (positions / SLACK * SLACK, SLACK),
+            false => (0, cut.padded.channel(g, cut.rows)),
+        };
+        let copy = room::<T>(&mut scratch.padded, self.cin * pitch + SLACK)?;
+        let holds = Some((image, b.depth, b.row));
+        if scratch.holds != holds {
+            // SAFETY: linking checked the operand's length; the copy has room for all channels.
+            unsafe {
+                match cut.in_place {
+                    true => self.copy_rest(x, row + whole, positions - whole, copy),
+                    false => compiled::<FillPadded<T>, _>(self.level)(Fill {
+                        conv: self,
+                        padded: &cut.padded,
+                        x,
+                        channels: self.cin,
+                        part: (b.depth, b.row, cut.rows),
+                        dst: copy,
+                    }),
+                }
+            }
+            scratch.holds = holds;
+        }
         let flat_pitch = positions + SLACK;
         let flat = room::<T>(&mut scratch.flat, ROWS * flat_pitch)?;
         let width = b.rows * g.axes[2].output;
-        // SAFETY: linking checked the buffers' lengths against the geometry; the copy has room for all
-        // channels and slack for the lanes behind, the raw results for whole vectors.
-        unsafe {
-            if scratch.holds != holds {
-                compiled::<FillPadded<T>, _>(self.level)(Fill {
-                    conv: self,
-                    padded: &cut.padded,
-                    x: self.operand::<T>(args, 0, image * self.cin * g.inputs()),
-                    channels: self.cin,
-                    part: (b.depth, b.row, cut.rows),
-                    dst: x,
-                });
-                scratch.holds = holds;
-            }
-            let sums = compiled::<DirectSums<T>, _>(self.level);
-            for channel in (0..b.channels).step_by(ROWS as usize) {
-                let rows = ROWS.min(b.channels - channel);
-                let row = b.group * self.cout + b.channel + channel;
-                sums(Sums {
-                    x,
-                    x_pitch: pitch as isize,
-                    channels: self.cin as isize,
-                    taps: &cut.taps,
-                    weights: self.operand::<T>(args, 1, row * depth),
-                    weight_row: depth as isize,
-                    rows: rows as usize,
-                    positions: positions as usize,
-                    dst: flat,
-                    pitch: flat_pitch as usize,
-                });
-                let row = image * self.cout + b.channel + channel;
-                let first = row * g.outputs() + self.row_at(b.depth, b.row);
-                let (dst, to) = match self.epilogue {
-                    // What follows takes rows side by side, in their place.
-                    Some(_) => (flat, flat_pitch),
-                    None => (self.result_at::<T>(args, first), g.outputs()),
-                };
+        for channel in (0..b.channels).step_by(ROWS as usize) {
+            let rows = ROWS.min(b.channels - channel);
+            let sums = |x: *const T, x_pitch: i64, from: i64, to: i64| Sums {
+                x,
+                x_pitch: x_pitch as isize,
+                channels: self.cin as isize,
+                taps: &cut.taps,
+                weights: self.weights_of(args, b.group * self.cout + b.channel + channel),
+                weight_row: (self.cin * g.kernels()) as isize,
+                weight_step: 1,
+                rows: rows as usize,
+                positions: (to - from) as usize,
+                dst: flat.wrapping_offset(from as isize),
+                pitch: flat_pitch as usize,
+            };
+            let first = image * self.cout + b.channel + channel;
+            let first = first * g.outputs() + row;
+            let (dst, to) = match self.epilogue {
+                // What follows takes rows side by side, in their place.
+                Some(_) => (flat, flat_pitch),
+                None => (self.result_at::<T>(args, first), g.outputs()),
+            };
+            // SAFETY: linking checked the buffers' lengths against the geometry; the copy has slack for the
+            // lanes behind the last position, the raw results room for whole vectors.
+            unsafe {
+                let run = compiled::<RegisterSums<T>, _>(self.level);
+                if whole > 0 {
+                    run(sums(x.offset(row as isize), g.inputs(), 0, whole));
+                }
+                run(sums(copy, pitch, whole, positions));
                 self.close_gaps((flat, flat_pitch), (dst, to), cut, (rows, b.rows));
                 work.finish((dst, to), first, (rows, g.outputs()), width);
             }
         }
         Ok(())
+    }
+
+    /// The weights of an output channel.
+    fn weights_of<T>(&self, args: &[*mut u8], channel: i64) -> *const T {
+        self.operand(args, 1, channel * self.cin * self.geometry.kernels())
+    }
+
+    /// Copies some elements of every channel, fewer than the slack.
+    ///
+    /// # Safety
+    /// They exist; `to` has [`SLACK`] elements a channel.
+    unsafe fn copy_rest<T: Lane>(&self, x: *const T, from: i64, count: i64, to: *mut T) {
+        for c in 0..self.cin {
+            // SAFETY: the caller's.
+            unsafe {
+                let from = x.offset((c * self.geometry.inputs() + from) as isize);
+                let to = to.offset((c * SLACK) as isize);
+                std::ptr::copy_nonoverlapping(from, to, count as usize);
+            }
+        }
     }
 
     /// The offset of a result row within its channel.
@@ -331,6 +260,11 @@ impl Conv {
         (channels, rows): (i64, i64),
     ) {
         let width = self.geometry.axes[2].output;
+        // Without gaps a channel is one row.
+        let (width, rows) = match cut.padded.width == width {
+            true => (width * rows, 1),
+            false => (width, rows),
+        };
         for c in 0..channels {
             for r in 0..rows {
                 // SAFETY: the caller's; a row never moves backwards past one that is still to move.
@@ -407,13 +341,14 @@ impl Conv {
                         part: (d, row, cut.rows),
                         dst: x,
                     });
-                    compiled::<DirectSums<T>, _>(self.level)(Sums {
+                    compiled::<RegisterSums<T>, _>(self.level)(Sums {
                         x,
                         x_pitch: 0,
                         channels: 1,
                         taps: &cut.taps,
                         weights: self.operand::<T>(args, 1, (group + c) * g.kernels()),
                         weight_row: 0,
+                        weight_step: 1,
                         rows: 1,
                         positions: cut.padded.positions(g, rows) as usize,
                         dst: flat,

@@ -5,12 +5,13 @@
 //! Tiles lie side by side in vectors. A chunk of tile rows goes through all three steps, so that what
 //! lies between them stays in the cache.
 
-use super::direct::{DirectSums, ROWS, SLACK, Sums};
-use super::{Conv, ceil, room};
+use super::{Conv, ceil};
 use crate::error::Result;
 use crate::matmul::{Args, Work, run_blocks, split};
+use crate::memory::{Storage, room};
 use crate::simd::vector::Vector;
 use crate::simd::{Isa, Kernel, compiled};
+use crate::sums::{ROWS, RegisterSums, SLACK, Sums};
 use crate::tile::Failures;
 use std::marker::PhantomData;
 
@@ -156,7 +157,8 @@ macro_rules! both_axes {
     }};
 }
 
-/// Transforms the weights of one output channel: `[channels, 3, 3]` to a² rows, `pitch` apart.
+/// Transforms the weights of one output channel: `[channels, 3, 3]` to a² rows of whole vectors, `pitch`
+/// apart.
 struct Weights {
     from: *const f32,
     channels: usize,
@@ -188,9 +190,7 @@ impl<W: Transform> Kernel<Weights> for TransformWeights<W> {
                 let tile = both_axes!(tile, 3, W::A, W::weights);
                 for i in 0..W::A {
                     for j in 0..W::A {
-                        tile[i][j].store(taps[0].as_mut_ptr());
-                        let to = w.to.add((i * W::A + j) * w.pitch + first);
-                        std::ptr::copy_nonoverlapping(taps[0].as_ptr(), to, n);
+                        tile[i][j].store(w.to.add((i * W::A + j) * w.pitch + first));
                     }
                 }
             }
@@ -364,14 +364,35 @@ impl<W: Transform> Kernel<Outputs<'_>> for TransformOutputs<W> {
     }
 }
 
-/// Memory that all threads read, or write parts of.
+/// The a² elements of transformed tiles, of which each is a matrix, in memory that all threads read, or
+/// write parts of.
 #[derive(Copy, Clone)]
-struct Shared(*mut f32);
+struct Elements {
+    start: *mut f32,
+    /// Distance of two rows of a matrix.
+    row: i64,
+    /// Distance of two matrices.
+    element: i64,
+}
 // SAFETY: the pointer is only passed on; who writes where is said where it is used.
-unsafe impl Sync for Shared {}
-impl Shared {
-    fn at(&self, i: i64) -> *mut f32 {
-        self.0.wrapping_offset(i as isize)
+unsafe impl Sync for Elements {}
+
+impl Elements {
+    /// Room for so many matrices of so many rows, of `len` elements and slack.
+    fn new(storage: &mut Option<Storage>, count: i64, rows: i64, len: i64) -> Result<Elements> {
+        let row = len + SLACK;
+        // The elements of a tile must not fall on the same lines of the cache.
+        let element = rows * row + 3 * SLACK;
+        Ok(Elements {
+            start: room(storage, count * element)?,
+            row,
+            element,
+        })
+    }
+
+    fn at(&self, element: i64, row: i64, i: i64) -> *mut f32 {
+        let at = element * self.element + row * self.row + i;
+        self.start.wrapping_offset(at as isize)
     }
 }
 
@@ -379,13 +400,14 @@ impl Shared {
 struct Chunk {
     group: i64,
     parts: Vec<Part>,
-    /// How many tiles, and the distance of two rows of them.
+    /// How many tiles.
     tiles: i64,
-    pitch: i64,
-    /// Transformed `[a², cout, cin]`, `[a², cin, pitch]` and `[a², cout, pitch]`.
-    weights: Shared,
-    inputs: Shared,
-    products: Shared,
+    /// Rows of output channels, of input channels.
+    weights: Elements,
+    /// Rows of input channels, of tiles.
+    inputs: Elements,
+    /// Rows of output channels, of tiles.
+    products: Elements,
 }
 
 impl Conv {
@@ -404,14 +426,14 @@ impl Conv {
         let (down, across) = (ceil(height, m), ceil(width, m));
         let both = (self.cin + self.cout) * elements;
         let most = (CHUNK / (both * across)).clamp(1, self.batch * down);
-        let pitch = most * across + SLACK;
+        let tiles = most * across;
         let mut storage = [None, None, None];
         let [weights, inputs, products] = &mut storage;
-        let rooms = || -> Result<[Shared; 3]> {
+        let rooms = || -> Result<[Elements; 3]> {
             Ok([
-                Shared(room(weights, elements * self.cout * self.cin)?),
-                Shared(room(inputs, elements * self.cin * pitch)?),
-                Shared(room(products, elements * self.cout * pitch)?),
+                Elements::new(weights, elements, self.cout, self.cin)?,
+                Elements::new(inputs, elements, self.cin, tiles)?,
+                Elements::new(products, elements, self.cout, tiles)?,
             ])
         };
         let [weights, inputs, products] = match { rooms }() {
@@ -429,7 +451,6 @@ impl Conv {
                         group,
                         parts: parts(row, rows, down, across),
                         tiles: rows * across,
-                        pitch,
                         weights,
                         inputs,
                         products,
@@ -447,7 +468,7 @@ impl Conv {
         &self,
         args: &[*mut u8],
         group: i64,
-        to: Shared,
+        to: Elements,
         parallel: bool,
     ) {
         let args = Args(args);
@@ -461,8 +482,8 @@ impl Conv {
                     compiled::<TransformWeights<W>, _>(self.level)(Weights {
                         from: self.operand(args.0, 1, row),
                         channels: self.cin as usize,
-                        to: to.at(o * self.cin),
-                        pitch: (self.cout * self.cin) as usize,
+                        to: to.at(0, o, 0),
+                        pitch: to.element as usize,
                     });
                 }
             }
@@ -496,8 +517,8 @@ impl Conv {
                             x: self.operand(args.0, 0, channel * g.inputs()),
                             part: *part,
                             phases,
-                            to: chunk.inputs.at(c * chunk.pitch + part.tile),
-                            pitch: (self.cin * chunk.pitch) as usize,
+                            to: chunk.inputs.at(0, c, part.tile),
+                            pitch: chunk.inputs.element as usize,
                         });
                     }
                 }
@@ -514,22 +535,20 @@ impl Conv {
             for item in from..until {
                 let (element, row) = (item / down, item % down * ROWS);
                 let sums = Sums {
-                    x: chunk
-                        .inputs
-                        .at(element * self.cin * chunk.pitch)
-                        .cast_const(),
-                    x_pitch: chunk.pitch as isize,
+                    x: chunk.inputs.at(element, 0, 0),
+                    x_pitch: chunk.inputs.row as isize,
                     channels: self.cin as isize,
                     taps: &[0],
-                    weights: chunk.weights.at((element * self.cout + row) * self.cin),
-                    weight_row: self.cin as isize,
+                    weights: chunk.weights.at(element, row, 0),
+                    weight_row: chunk.weights.row as isize,
+                    weight_step: 1,
                     rows: ROWS.min(self.cout - row) as usize,
                     positions: chunk.tiles as usize,
-                    dst: chunk.products.at((element * self.cout + row) * chunk.pitch),
-                    pitch: chunk.pitch as usize,
+                    dst: chunk.products.at(element, row, 0),
+                    pitch: chunk.products.row as usize,
                 };
                 // SAFETY: the rooms have their sizes; each item writes rows of its own.
-                unsafe { compiled::<DirectSums<f32>, _>(self.level)(sums) }
+                unsafe { compiled::<RegisterSums<f32>, _>(self.level)(sums) }
             }
         });
     }
@@ -574,14 +593,14 @@ impl Conv {
             None => (self.result_at::<f32>(args, first), all),
         };
         for c in 0..channels {
-            let from = chunk.products.at((channel + c) * chunk.pitch + part.tile);
+            let from = chunk.products.at(0, channel + c, part.tile);
             // SAFETY: the products are there; the result or the scratch memory has the rows.
             unsafe {
                 compiled::<TransformOutputs<W>, _>(self.level)(Outputs {
                     conv: self,
                     part: *part,
                     from,
-                    pitch: (self.cout * chunk.pitch) as usize,
+                    pitch: chunk.products.element as usize,
                     to: dst.wrapping_offset((c * pitch) as isize),
                 });
             }
