@@ -10,7 +10,7 @@
 mod build;
 
 use build::*;
-use kiln_base::plan::{Algorithm, Conv, ConvRole, Kernel, MatMul, Matrix};
+use kiln_base::plan::{Algorithm, Conv, ConvRole, Kernel, MatMul, Matrix, Role};
 use kiln_base::{DType, Dim};
 use kiln_runtime::pool::Pool;
 use kiln_runtime::{Buffer, Executable};
@@ -219,7 +219,9 @@ fn measure(case: &mut Case, torch: &mut Option<Torch>, rounds: usize) {
     let args = [0, 1, 2].map(|i| (DType::F32, case.lens[i], i == 2));
     let executables = algorithms.iter().map(|a| {
         *case.kernel.algorithm_mut().unwrap() = *a;
-        Executable::new(plan_of(case.kernel.clone(), &args)).unwrap()
+        let mut plan = plan_of(case.kernel.clone(), &args);
+        plan.inputs[1].role = Role::Parameter;
+        Executable::new(plan).unwrap()
     });
     let executables: Vec<Executable> = executables.collect();
     let mut least = vec![f64::MAX; algorithms.len() + 1];

@@ -122,6 +122,15 @@ impl MatMul {
         })
     }
 
+    /// Elements that it takes beside its arguments, on so many threads.
+    pub(crate) fn workspace(&self, threads: i64) -> i64 {
+        match self.algorithm {
+            Algorithm::Vector => threads * self.k,
+            Algorithm::Small => threads * self.small_workspace(),
+            _ => 0,
+        }
+    }
+
     /// Runs it.
     ///
     /// # Safety

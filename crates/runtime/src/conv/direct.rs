@@ -9,6 +9,7 @@ use crate::memory::{Storage, room};
 use crate::simd::{Isa, Kernel, compiled};
 use crate::sums::{Lane, ROWS, RegisterSums, SLACK, Sums};
 use crate::tile::Failures;
+use kiln_base::plan::Algorithm;
 use std::marker::PhantomData;
 
 /// Elements of several depthwise channels that pass through an epilogue together.
@@ -52,16 +53,71 @@ impl<T: Lane> Kernel<Fill<'_, T>> for FillPadded<T> {
     }
 }
 
-/// How a direct convolution is cut.
-struct Cut {
+/// How a direct or depthwise convolution is cut; it follows from the shapes alone.
+#[derive(Debug)]
+pub(super) struct Cut {
     padded: Padded,
     /// Whether positions are those of the images themselves, so that only the last ones are copied, which
     /// do not fill a vector.
     in_place: bool,
-    /// Result rows of a block, and output channels.
+    /// Result rows of a block, and channels.
     rows: i64,
     channels: i64,
     taps: Vec<isize>,
+}
+
+impl Cut {
+    /// None where the padding is too large for a copy. Nothing is empty.
+    pub(super) fn new(c: &Conv) -> Option<Cut> {
+        let g = &c.geometry;
+        let padded = Padded::new(g, c.cin)?;
+        let [deep, height, _] = g.axes.map(|a| a.output);
+        let mut rows = height;
+        while rows > 1 && c.cin * padded.channel(g, rows) > COLUMN_ELEMENTS {
+            rows = (rows + 1) / 2;
+        }
+        let channels = if c.algorithm == Algorithm::Depthwise {
+            // Channels that pass through an epilogue together.
+            (CHUNK / g.outputs()).clamp(1, c.groups)
+        } else {
+            // Channels are cut where rows alone give threads too little to share; each such block
+            // copies its rows again.
+            let others = c.batch * c.groups * deep * ceil(height, rows);
+            let parts = (LEAST_BLOCKS / others).clamp(1, ceil(c.cout, ROWS));
+            ceil(ceil(c.cout, parts), ROWS) * ROWS
+        };
+        Some(Cut {
+            in_place: g.is_pointwise(),
+            taps: padded.taps(g, rows),
+            padded,
+            rows,
+            channels,
+        })
+    }
+
+    /// Elements of the copies of a thread and of its raw results.
+    pub(super) fn workspace(&self, c: &Conv) -> i64 {
+        let depthwise = c.algorithm == Algorithm::Depthwise;
+        let (channels, rows) = if depthwise { (1, 1) } else { (c.cin, ROWS) };
+        let pitch = match self.in_place && !depthwise {
+            true => SLACK,
+            false => self.padded.channel(&c.geometry, self.rows),
+        };
+        let positions = self.padded.positions(&c.geometry, self.rows);
+        channels * pitch + SLACK + rows * (positions + SLACK)
+    }
+
+    /// Whether vectors are filled by results, at least half of them, and the copy is not much larger than the
+    /// images.
+    pub(super) fn pays(&self, c: &Conv) -> bool {
+        let [depth, height, width] = &c.geometry.axes;
+        let plane = height.output * width.output;
+        let positions = self.padded.positions(&c.geometry, height.output);
+        let copy = self.padded.channel(&c.geometry, height.output) / depth.kernel;
+        let depthwise = c.algorithm == Algorithm::Depthwise;
+        (depthwise || !self.in_place && 2 * plane >= ceil(positions, SLACK) * SLACK)
+            && copy <= 4 * (height.input * width.input + plane)
+    }
 }
 
 /// Some output channels over some rows.
@@ -76,43 +132,19 @@ struct Block {
 }
 
 impl Conv {
-    /// The blocks of a direct convolution; they depend on the shapes alone.
-    fn cut(&self) -> Cut {
-        let g = &self.geometry;
-        let padded = Padded::new(g);
-        let height = g.axes[1].output.max(1);
-        let others = self.batch * self.groups * g.axes[0].output;
-        let mut rows = height;
-        let large = |rows| self.cin * padded.channel(g, rows) > COLUMN_ELEMENTS;
-        while rows > 1 && large(rows) {
-            rows = (rows + 1) / 2;
-        }
-        let down = others * ceil(height, rows);
-        // Channels are cut where rows alone give threads too little to share; each such block
-        // copies its rows again.
-        let parts = (LEAST_BLOCKS / down.max(1)).clamp(1, ceil(self.cout, ROWS).max(1));
-        let channels = ceil(ceil(self.cout, parts), ROWS) * ROWS;
-        Cut {
-            taps: padded.taps(g, rows),
-            padded,
-            in_place: g.is_pointwise(),
-            rows,
-            channels,
-        }
-    }
-
-    /// Runs a convolution by [`kiln_base::plan::Algorithm::Direct`].
+    /// Runs a convolution by [`Algorithm::Direct`].
     ///
     /// # Safety
     /// As [`Conv::run`].
     pub(super) unsafe fn direct<T: Lane>(
         &self,
         args: &[*mut u8],
+        cut: &Cut,
         parallel: bool,
         failures: &Failures,
     ) {
         let g = &self.geometry;
-        let (cut, [deep, height, width]) = (self.cut(), g.axes.map(|a| a.output));
+        let [deep, height, width] = g.axes.map(|a| a.output);
         let across = ceil(height, cut.rows);
         let down = ceil(self.cout, cut.channels);
         let items = self.batch * self.groups * deep * across * down;
@@ -135,7 +167,7 @@ impl Conv {
                     channel,
                     channels: cut.channels.min(self.cout - channel),
                 };
-                self.direct_block::<T>(args, &cut, &block, scratch, work)
+                self.direct_block::<T>(args, cut, &block, scratch, work)
             },
         );
     }
@@ -277,20 +309,18 @@ impl Conv {
         }
     }
 
-    /// Runs a convolution by [`kiln_base::plan::Algorithm::Depthwise`]: some channels of an image a block.
+    /// Runs a convolution by [`Algorithm::Depthwise`]: some channels of an image a block.
     ///
     /// # Safety
     /// As [`Conv::run`].
     pub(super) unsafe fn depthwise<T: Lane>(
         &self,
         args: &[*mut u8],
+        cut: &Cut,
         parallel: bool,
         failures: &Failures,
     ) {
         let g = &self.geometry;
-        let mut cut = self.cut();
-        // Channels that pass through an epilogue together; of large planes some rows of one.
-        cut.channels = (CHUNK / g.outputs().max(1)).clamp(1, self.groups.max(1));
         let down = ceil(self.groups, cut.channels);
         let cost = cut.channels * g.kernels() * g.outputs();
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
@@ -302,7 +332,7 @@ impl Conv {
                 let group = i % down * cut.channels;
                 let first = i / down * self.groups + group;
                 let channels = cut.channels.min(self.groups - group);
-                self.channels::<T>(args, &cut, (first, group, channels), scratch, work)
+                self.channels::<T>(args, cut, (first, group, channels), scratch, work)
             },
         );
     }

@@ -85,6 +85,17 @@ impl Conv {
         });
     }
 
+    /// Elements of the columns that exist at a time.
+    pub(super) fn column_workspace(&self, threads: i64) -> i64 {
+        let depth = self.cin * self.geometry.kernels();
+        match self.how() {
+            How::Product(cut) if cut.in_place => 0,
+            How::Product(cut) => threads * depth * cut.positions,
+            How::Images { .. } => (depth * self.geometry.outputs() * self.batch)
+                .min(SHARED_ELEMENTS.max(depth * self.geometry.outputs())),
+        }
+    }
+
     unsafe fn block<T: Lane>(
         &self,
         args: &[*mut u8],

@@ -37,7 +37,8 @@ fn inside(a: &Axis, phase: i64, len: i64) -> (i64, i64) {
 }
 
 impl Padded {
-    pub(super) fn new(g: &Geometry) -> Padded {
+    /// None if the copies of `channels` channels would be too large to index.
+    pub(super) fn new(g: &Geometry, channels: i64) -> Option<Padded> {
         let [_, height, width] = &g.axes;
         let ((row_phases, halo), (columns, reach)) = (phases(height), phases(width));
         let row = width.output + reach;
@@ -45,12 +46,20 @@ impl Padded {
             let (low, high) = inside(width, p, row);
             low.min(row - high)
         });
-        Padded {
+        let planes = [g.axes[0].kernel, row_phases, columns];
+        let sizes = planes
+            .into_iter()
+            .chain([channels, height.output + halo, row]);
+        let mut sizes = sizes.map(i128::from);
+        if sizes.try_fold(1, i128::checked_mul)? >= 1 << 46 {
+            return None;
+        }
+        Some(Padded {
             width: row - zeros.min().unwrap_or(0).min(reach),
             row,
             halo,
             phases: (row_phases, columns),
-        }
+        })
     }
 
     /// Elements of one plane that holds what some result rows need.

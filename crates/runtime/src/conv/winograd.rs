@@ -13,6 +13,7 @@ use crate::simd::vector::Vector;
 use crate::simd::{Isa, Kernel, compiled};
 use crate::sums::{ROWS, RegisterSums, SLACK, Sums};
 use crate::tile::Failures;
+use kiln_base::plan::Algorithm;
 use std::marker::PhantomData;
 
 /// The elements of a row of the largest tile.
@@ -378,16 +379,23 @@ struct Elements {
 unsafe impl Sync for Elements {}
 
 impl Elements {
-    /// Room for so many matrices of so many rows, of `len` elements and slack.
-    fn new(storage: &mut Option<Storage>, count: i64, rows: i64, len: i64) -> Result<Elements> {
+    /// The distances for so many rows of `len` elements and slack.
+    fn sized(start: *mut f32, rows: i64, len: i64) -> Elements {
         let row = len + SLACK;
         // The elements of a tile must not fall on the same lines of the cache.
         let element = rows * row + 3 * SLACK;
-        Ok(Elements {
-            start: room(storage, count * element)?,
+        Elements {
+            start,
             row,
             element,
-        })
+        }
+    }
+
+    /// The same, with room for `count` matrices.
+    fn new(storage: &mut Option<Storage>, count: i64, rows: i64, len: i64) -> Result<Elements> {
+        let sized = Elements::sized(std::ptr::null_mut(), rows, len);
+        let start = room(storage, count * sized.element)?;
+        Ok(Elements { start, ..sized })
     }
 
     fn at(&self, element: i64, row: i64, i: i64) -> *mut f32 {
@@ -411,27 +419,95 @@ struct Chunk {
 }
 
 impl Conv {
-    /// Runs a convolution by [`kiln_base::plan::Algorithm::Winograd2`] or its sibling.
+    /// Elements of a transformed tile; none for algorithms that read the weights as they are.
+    fn tile_elements(&self) -> Option<i64> {
+        match self.algorithm {
+            Algorithm::Winograd2 => Some(16),
+            Algorithm::Winograd4 => Some(36),
+            _ => None,
+        }
+    }
+
+    /// Rows of tiles of an image, tiles of a row, and rows of a chunk.
+    fn tile_rows(&self, m: i64, elements: i64) -> (i64, i64, i64) {
+        let [_, height, width] = self.geometry.axes.map(|a| a.output);
+        let (down, across) = (ceil(height, m), ceil(width, m));
+        let row = (self.cin + self.cout) * elements * across;
+        (down, across, (CHUNK / row).clamp(1, self.batch * down))
+    }
+
+    /// Elements between the steps, and of the packed weights of a group.
+    pub(super) fn winograd_workspace(&self) -> i64 {
+        let elements = self.tile_elements().unwrap_or(0);
+        let m = if elements == 36 { 4 } else { 2 };
+        let (_, across, most) = self.tile_rows(m, elements);
+        let sizes = [
+            (self.cout, self.cin),
+            (self.cin, most * across),
+            (self.cout, most * across),
+        ];
+        let room = |(rows, len)| Elements::sized(std::ptr::null_mut(), rows, len).element;
+        elements * sizes.map(room).iter().sum::<i64>()
+    }
+
+    /// Bytes of the weights once they are packed; none for algorithms that read them as they are.
+    pub(crate) fn packed_bytes(&self) -> Option<usize> {
+        let group = self.packed(std::ptr::null_mut(), 0).element * self.tile_elements()?;
+        Some((self.groups * group) as usize * size_of::<f32>())
+    }
+
+    /// Where the packed weights of a group are.
+    fn packed(&self, start: *mut f32, group: i64) -> Elements {
+        let packed = Elements::sized(start, self.cout, self.cin);
+        let group = group * self.tile_elements().unwrap_or(0) * packed.element;
+        Elements {
+            start: start.wrapping_offset(group as isize),
+            ..packed
+        }
+    }
+
+    /// Packs the weights, which depend on no other operand.
+    ///
+    /// # Safety
+    /// `weights` is the operand that it was linked for; `to` has room for [`Conv::packed_bytes`].
+    pub(crate) unsafe fn pack(&self, weights: *mut u8, to: *mut u8, parallel: bool) {
+        for group in 0..self.groups {
+            let (weights, to) = (weights.cast::<f32>(), self.packed(to.cast(), group));
+            // SAFETY: the caller's.
+            unsafe {
+                match self.algorithm {
+                    Algorithm::Winograd2 => {
+                        self.transform_weights::<Two>(weights, group, to, parallel);
+                    }
+                    _ => self.transform_weights::<Four>(weights, group, to, parallel),
+                }
+            }
+        }
+    }
+
+    /// Runs a convolution by [`Algorithm::Winograd2`] or its sibling.
     ///
     /// # Safety
     /// As [`Conv::run`].
     pub(super) unsafe fn winograd<W: Transform>(
         &self,
         args: &[*mut u8],
+        packed: Option<*mut u8>,
         parallel: bool,
         failures: &Failures,
     ) {
-        let [_, height, width] = self.geometry.axes.map(|a| a.output);
-        let (m, elements) = (W::M as i64, (W::A * W::A) as i64);
-        let (down, across) = (ceil(height, m), ceil(width, m));
-        let both = (self.cin + self.cout) * elements;
-        let most = (CHUNK / (both * across)).clamp(1, self.batch * down);
+        let elements = (W::A * W::A) as i64;
+        let (down, across, most) = self.tile_rows(W::M as i64, elements);
         let tiles = most * across;
         let mut storage = [None, None, None];
         let [weights, inputs, products] = &mut storage;
         let rooms = || -> Result<[Elements; 3]> {
+            let weights = match packed {
+                Some(packed) => self.packed(packed.cast(), 0),
+                None => Elements::new(weights, elements, self.cout, self.cin)?,
+            };
             Ok([
-                Elements::new(weights, elements, self.cout, self.cin)?,
+                weights,
                 Elements::new(inputs, elements, self.cin, tiles)?,
                 Elements::new(products, elements, self.cout, tiles)?,
             ])
@@ -443,7 +519,14 @@ impl Conv {
         for group in 0..self.groups {
             // SAFETY: the caller's; all rooms have their sizes.
             unsafe {
-                self.transform_weights::<W>(args, group, weights, parallel);
+                let weights = match packed {
+                    Some(packed) => self.packed(packed.cast(), group),
+                    None => {
+                        let raw = args[self.operands[1]].cast::<f32>();
+                        self.transform_weights::<W>(raw, group, weights, parallel);
+                        weights
+                    }
+                };
                 let mut row = 0;
                 while row < self.batch * down {
                     let rows = most.min(self.batch * down - row);
@@ -466,12 +549,12 @@ impl Conv {
 
     unsafe fn transform_weights<W: Transform>(
         &self,
-        args: &[*mut u8],
+        weights: *const f32,
         group: i64,
         to: Elements,
         parallel: bool,
     ) {
-        let args = Args(args);
+        let args = Args(&[weights.cast_mut().cast()]);
         let work = self.cin * TRANSFORM_WORK * 9;
         split(self.cout, work, parallel, |from, until| {
             let (args, to) = (&args, &to);
@@ -480,7 +563,7 @@ impl Conv {
                 // SAFETY: linking checked the weights' length; each output channel has rows of its own.
                 unsafe {
                     compiled::<TransformWeights<W>, _>(self.level)(Weights {
-                        from: self.operand(args.0, 1, row),
+                        from: args.0[0].cast::<f32>().wrapping_offset(row as isize),
                         channels: self.cin as usize,
                         to: to.at(0, o, 0),
                         pitch: to.element as usize,

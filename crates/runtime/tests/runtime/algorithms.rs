@@ -2,10 +2,10 @@
 //! error bounds, and those that a plan must not name.
 
 use super::build::*;
-use kiln_base::plan::{Algorithm, Conv, ConvRole, Kernel, MatMul, Matrix, Plan};
+use kiln_base::plan::{Algorithm, Conv, ConvRole, Kernel, MatMul, Matrix, Plan, Role};
 use kiln_base::{DType, Dim};
 use kiln_runtime::pool::Pool;
-use kiln_runtime::{Buffer, Error, Level};
+use kiln_runtime::{Buffer, Error, Level, Traced, Tracer};
 
 fn dims(d: &[i64]) -> Vec<Dim> {
     d.iter().map(|d| Dim::Const(*d)).collect()
@@ -117,36 +117,105 @@ fn reference(p: &Conv, x: &[f64], w: &[f64]) -> (Vec<f64>, f64) {
     (y, (cin * kernel[0] * kernel[1]) as f64)
 }
 
-/// What `Algorithm::error_growth` states, for values up to 2.
-fn bound(dtype: DType, algorithm: Algorithm, terms: f64) -> f64 {
-    let u = if dtype == DType::F64 {
-        f64::EPSILON
+/// What `Algorithm::error_growth` states, for values up to 2; and what errors hardly reach, since they are not
+/// all of one sign.
+fn bounds(dtype: DType, algorithm: Algorithm, terms: f64) -> (f64, f64) {
+    let u = match dtype {
+        DType::F64 => f64::EPSILON / 2.0,
+        _ => f32::EPSILON as f64 / 2.0,
+    };
+    let most = if algorithm.only_sums() {
+        terms
     } else {
-        f32::EPSILON as f64
-    } / 2.0;
-    let more = if algorithm.only_sums() { 0.0 } else { 28.0 };
-    algorithm.error_growth() * (terms + more) * u * terms * 4.0
+        terms + 28.0
+    };
+    let per_term = algorithm.error_growth() * u * 4.0;
+    (per_term * most * terms, per_term * 16.0 * most.sqrt())
 }
 
-fn check(dtype: DType, shape: &Shape, r: &mut Random) -> f64 {
+/// The largest errors of an algorithm over all levels, in terms of the bounds.
+fn errors(p: &Conv, inputs: &[Buffer], want: &[f64], terms: f64) -> (f64, f64) {
+    let (strict, usual) = bounds(p.dtype, p.algorithm, terms);
+    let mut worst: f64 = 0.0;
+    for result in run(&plan(p), inputs) {
+        let got = floats(&result.unwrap()[0]);
+        assert_eq!(got.len(), want.len());
+        let errors = got.iter().zip(want).map(|(g, w)| (g - w).abs());
+        worst = errors.fold(worst, f64::max);
+    }
+    (worst / strict.max(1e-300), worst / usual.max(1e-300))
+}
+
+fn check(dtype: DType, shape: &Shape, r: &mut Random) {
     let mut p = conv(dtype, shape);
     let [x, w, _] = lens(&p);
     let inputs = [random(dtype, x, r), random(dtype, w, r)];
     let (want, terms) = reference(&p, &floats(&inputs[0]), &floats(&inputs[1]));
-    let mut worst: f64 = 0.0;
     for algorithm in p.algorithms(&[]) {
         p.algorithm = algorithm;
-        for result in run(&plan(&p), &inputs) {
-            let got = floats(&result.unwrap()[0]);
-            assert_eq!(got.len(), want.len());
-            for (g, w) in got.iter().zip(&want) {
-                let error = (g - w).abs() / bound(dtype, algorithm, terms).max(1e-300);
-                assert!(error <= 1.0, "{algorithm} {g} {w} {p:?}");
-                worst = worst.max(error);
-            }
+        let (strict, usual) = errors(&p, &inputs, &want, terms);
+        assert!(strict <= 1.0 && usual <= 1.0, "{strict} {usual} {p:?}");
+    }
+}
+
+#[test]
+fn two_weights_in_each_others_place_are_noticed() {
+    let mut r = Random(11);
+    for shape in &LARGER {
+        let mut p = conv(DType::F32, shape);
+        let [x, w, _] = lens(&p);
+        let (x, w) = (random(DType::F32, x, &mut r), random(DType::F32, w, &mut r));
+        let (want, terms) = reference(&p, &floats(&x), &floats(&w));
+        let mut swapped = floats(&w);
+        swapped.swap(1, 2);
+        let inputs = [x, buffer(DType::F32, &swapped)];
+        for algorithm in p.algorithms(&[]) {
+            p.algorithm = algorithm;
+            assert!(errors(&p, &inputs, &want, terms).1 > 1.0, "{algorithm}");
         }
     }
-    worst
+}
+
+/// Sees nothing.
+struct Blind;
+impl Tracer for Blind {
+    fn after(&mut self, _: &Traced) -> kiln_runtime::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn weights_that_are_parameters_are_packed_once() {
+    let mut r = Random(23);
+    for algorithm in [Algorithm::Winograd2, Algorithm::Winograd4] {
+        let mut p = conv(DType::F32, &LARGER[0]);
+        p.algorithm = algorithm;
+        let [x, w, _] = lens(&p);
+        let x = random(DType::F32, x, &mut r);
+        let weights = [0, 1].map(|_| random(DType::F32, w, &mut r));
+        let plain = plan(&p);
+        let mut packed = plain.clone();
+        packed.inputs[1].role = Role::Parameter;
+        for level in levels() {
+            let plain = executable(&plain, level).unwrap();
+            let packed = executable(&packed, level).unwrap();
+            for i in [0, 0, 1, 0] {
+                let inputs = [x.clone(), weights[i].clone()];
+                let want = floats(&plain.run_shared(&inputs).unwrap()[0]);
+                assert!(floats(&packed.run_shared(&inputs).unwrap()[0]) == want);
+                let traced = packed.trace(&inputs, &mut Blind).unwrap();
+                assert!(floats(&traced[0]) == want);
+            }
+            assert_eq!(packed.stats().prepares, 2);
+            let tile = if algorithm == Algorithm::Winograd2 {
+                16
+            } else {
+                36
+            };
+            assert!(packed.memory(&[]).unwrap().prepared >= tile * 4 * w as usize / 9);
+            assert_eq!(plain.memory(&[]).unwrap().prepared, 0);
+        }
+    }
 }
 
 #[test]
@@ -335,4 +404,41 @@ fn a_plan_with_an_illegal_algorithm_is_damaged() {
             algorithm,
         );
     }
+}
+
+#[test]
+fn what_the_algorithms_need_beside_their_arguments() {
+    let mut p = conv(DType::F32, &LARGER[0]);
+    let bytes = |p: &Conv, threads| {
+        let bytes = kiln_runtime::workspace(&Kernel::Conv(p.clone()), &[], threads);
+        bytes.unwrap().unwrap() as i64
+    };
+    for algorithm in p.algorithms(&[]) {
+        p.algorithm = algorithm;
+        let (one, four) = (bytes(&p, 1), bytes(&p, 4));
+        match algorithm {
+            // Weights, inputs and products of transformed tiles are shared.
+            Algorithm::Winograd4 => {
+                assert_eq!(one, four);
+                let tiles = 3 * 10 * 9;
+                assert!(one >= 36 * 4 * (40 * 44 + (40 + 44) * tiles), "{one}");
+            }
+            Algorithm::Winograd2 => assert_eq!(one, four),
+            // A thread copies at least the images that a block reads, as they are or as columns.
+            _ => assert!(
+                four == 4 * one && one >= 4 * 40 * 35 * 19,
+                "{algorithm} {one}"
+            ),
+        }
+    }
+    let product = |algorithm| {
+        Kernel::MatMul(MatMul {
+            algorithm,
+            ..product(1, 500, 300)
+        })
+    };
+    let of = |algorithm| kiln_runtime::workspace(&product(algorithm), &[], 2).unwrap();
+    assert_eq!(of(Algorithm::Vector), Some(2 * 500 * 4));
+    assert_eq!(of(Algorithm::Panels(25)), Some(0));
+    assert!(kiln_runtime::workspace(&product(Algorithm::Direct), &[], 2).is_err());
 }
