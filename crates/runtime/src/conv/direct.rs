@@ -15,6 +15,9 @@ use std::marker::PhantomData;
 /// Elements of several depthwise channels that pass through an epilogue together.
 const CHUNK: i64 = 1 << 13;
 
+/// Positions that fill vectors well: rows are not cut below, only so that threads have something to share.
+const LEAST_POSITIONS: i64 = 192;
+
 /// What a thread keeps from block to block.
 #[derive(Default)]
 struct Scratch {
@@ -72,8 +75,14 @@ impl Cut {
         let g = &c.geometry;
         let padded = Padded::new(g, c.cin)?;
         let [deep, height, _] = g.axes.map(|a| a.output);
+        let others = c.batch * c.groups * deep;
+        let large = |rows| c.cin * padded.channel(g, rows) > COLUMN_ELEMENTS;
+        let few = |rows| {
+            let half = padded.positions(g, rows) / 2;
+            others * ceil(height, rows) < LEAST_BLOCKS && half >= LEAST_POSITIONS
+        };
         let mut rows = height;
-        while rows > 1 && c.cin * padded.channel(g, rows) > COLUMN_ELEMENTS {
+        while rows > 1 && (large(rows) || few(rows)) {
             rows = (rows + 1) / 2;
         }
         let channels = if c.algorithm == Algorithm::Depthwise {
@@ -82,8 +91,8 @@ impl Cut {
         } else {
             // Channels are cut where rows alone give threads too little to share; each such block
             // copies its rows again.
-            let others = c.batch * c.groups * deep * ceil(height, rows);
-            let parts = (LEAST_BLOCKS / others).clamp(1, ceil(c.cout, ROWS));
+            let blocks = others * ceil(height, rows);
+            let parts = (LEAST_BLOCKS / blocks).clamp(1, ceil(c.cout, ROWS));
             ceil(ceil(c.cout, parts), ROWS) * ROWS
         };
         Some(Cut {

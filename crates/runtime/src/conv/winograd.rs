@@ -500,19 +500,8 @@ impl Conv {
         let (down, across, most) = self.tile_rows(W::M as i64, elements);
         let tiles = most * across;
         let mut storage = [None, None, None];
-        let [weights, inputs, products] = &mut storage;
-        let rooms = || -> Result<[Elements; 3]> {
-            let weights = match packed {
-                Some(packed) => self.packed(packed.cast(), 0),
-                None => Elements::new(weights, elements, self.cout, self.cin)?,
-            };
-            Ok([
-                weights,
-                Elements::new(inputs, elements, self.cin, tiles)?,
-                Elements::new(products, elements, self.cout, tiles)?,
-            ])
-        };
-        let [weights, inputs, products] = match { rooms }() {
+        let [weights, inputs, products] = match self.elements(packed, elements, tiles, &mut storage)
+        {
             Ok(rooms) => rooms,
             Err(e) => return failures.broken(e),
         };
@@ -545,6 +534,23 @@ impl Conv {
                 }
             }
         }
+    }
+
+    /// Places for transformed weights, if they are not packed, for inputs and for products.
+    fn elements(
+        &self,
+        packed: Option<*mut u8>,
+        count: i64,
+        tiles: i64,
+        [weights, inputs, products]: &mut [Option<Storage>; 3],
+    ) -> Result<[Elements; 3]> {
+        let weights = match packed {
+            Some(packed) => self.packed(packed.cast(), 0),
+            None => Elements::new(weights, count, self.cout, self.cin)?,
+        };
+        let inputs = Elements::new(inputs, count, self.cin, tiles)?;
+        let products = Elements::new(products, count, self.cout, tiles)?;
+        Ok([weights, inputs, products])
     }
 
     unsafe fn transform_weights<W: Transform>(
