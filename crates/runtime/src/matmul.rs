@@ -146,17 +146,22 @@ impl MatMul {
     }
 
     unsafe fn run_typed<T: Lane>(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
+        // SAFETY: the caller's.
+        unsafe {
+            match self.algorithm {
+                Algorithm::Vector => self.vector::<T>(args, parallel, failures),
+                Algorithm::Small => self.small::<T>(args, parallel, failures),
+                _ => self.panels::<T>(args, parallel, failures),
+            }
+        }
+    }
+
+    unsafe fn panels<T: Number>(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
         let batch: i64 = self.batch.iter().product();
         let (rows, cols) = (ceil(self.m, self.block.0), ceil(self.n, self.block.1));
         let blocks = batch * rows * cols;
         if blocks == 0 {
             return;
-        }
-        match self.algorithm {
-            // SAFETY: the caller's, here and below.
-            Algorithm::Vector => return unsafe { self.vector::<T>(args, parallel, failures) },
-            Algorithm::Small => return unsafe { self.small::<T>(args, parallel, failures) },
-            _ => {}
         }
         let cost = self.block.0 * self.block.1 * self.k.max(1);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);

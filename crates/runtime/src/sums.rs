@@ -4,6 +4,8 @@
 //! small products and those with a vector all come down to this loop. An element is summed in order, whatever
 //! the tile.
 
+#![allow(clippy::needless_range_loop)] // register tiles are indexed
+
 use crate::matmul::Number;
 use crate::simd::vector::Vector;
 use crate::simd::{Isa, Kernel, Level, fma32, fma64};

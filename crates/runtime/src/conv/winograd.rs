@@ -5,6 +5,8 @@
 //! Tiles lie side by side in vectors. A chunk of tile rows goes through all three steps, so that what
 //! lies between them stays in the cache.
 
+#![allow(clippy::needless_range_loop)] // register tiles are indexed
+
 use super::{Conv, ceil};
 use crate::error::Result;
 use crate::matmul::{Args, Work, run_blocks, split};

@@ -1,5 +1,7 @@
 //! Products with a vector: one walk over the matrix, in the order in which it lies in memory.
 
+#![allow(clippy::needless_range_loop)] // register tiles are indexed
+
 use super::{MatMul, Operand, Work, ceil, run_blocks};
 use crate::error::Result;
 use crate::memory::{Storage, room};

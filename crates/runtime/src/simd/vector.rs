@@ -56,10 +56,8 @@ macro_rules! four {
             #[inline(always)]
             unsafe fn load(from: *const $lane) -> Self {
                 // SAFETY: the caller's.
-                Four(
-                    unsafe { from.cast::<[$lane; 4]>().read_unaligned() },
-                    std::marker::PhantomData,
-                )
+                let lanes = unsafe { from.cast::<[$lane; 4]>().read_unaligned() };
+                Four(lanes, std::marker::PhantomData)
             }
             #[inline(always)]
             unsafe fn store(self, to: *mut $lane) {
