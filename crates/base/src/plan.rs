@@ -4,10 +4,13 @@
 //! parameters and run again only when one of those changes; the *run* steps run every time. Sizes
 //! may be symbolic; binding the inputs' shapes gives every symbol a value.
 
+mod algorithm;
+
 use crate::cuda::CudaKernel;
 use crate::prim::{ScanKind, ScatterKind};
 use crate::tile::TileProgram;
 use crate::{DType, Dim, Sym};
+pub use algorithm::{Algorithm, UnknownAlgorithm};
 use serde::{Deserialize, Serialize};
 
 /// A buffer of a plan.
@@ -306,6 +309,8 @@ pub struct MatMul {
     pub out: u16,
     /// Work on the result.
     pub epilogue: Option<Epilogue>,
+    /// How the CPU computes it.
+    pub algorithm: Algorithm,
 }
 
 /// `out[b, i, c] = Σ_j weight[b, i, j] · value[b, j, c]`, where the weights of row i are the softmax over j of
@@ -401,6 +406,8 @@ pub struct Conv {
     pub out: u16,
     /// Work on the result.
     pub epilogue: Option<Epilogue>,
+    /// How the CPU computes it.
+    pub algorithm: Algorithm,
 }
 
 /// `out[o, i, j] = x[o, 0, j] ∘ … ∘ x[o, i, j]`, or from the end; all of one dtype. f16 and bf16
@@ -567,7 +574,7 @@ pub enum DecodeError {
 
 const MAGIC: &[u8; 8] = b"kilnplan";
 /// The format that [`Plan::to_bytes`] writes.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 
 impl Plan {
     /// The plan as bytes: a header with format and checksum, then the contents.

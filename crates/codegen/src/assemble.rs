@@ -400,6 +400,7 @@ impl Assembler<'_> {
                 operands: [whole(0), whole(1)],
                 out,
                 epilogue,
+                algorithm: Default::default(),
             }),
             Op::Attention { scale, causal } => {
                 let batch = shape.len() - 2;
@@ -434,6 +435,7 @@ impl Assembler<'_> {
                     rhs: matrix(&anchor.operands[1], position),
                     out,
                     epilogue,
+                    algorithm: Default::default(),
                 })
             }
         }

@@ -251,6 +251,7 @@ fn products() {
             rhs: matrix(1, n),
             out: 2,
             epilogue: None,
+            algorithm: Default::default(),
         };
         let args = [
             (DType::F32, m * k, false),
@@ -291,6 +292,7 @@ fn products() {
             operands: [0, 1],
             out: 2,
             epilogue: None,
+            algorithm: Default::default(),
         };
         let (nx, nw, ny) = (b * g * ci * s * s, g * ci * k * k * co, b * g * co * s * s);
         let args = [

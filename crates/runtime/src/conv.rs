@@ -7,7 +7,7 @@ mod input;
 mod weight;
 
 use crate::error::{Result, damaged};
-use crate::matmul::epilogue;
+use crate::matmul::{chosen, epilogue};
 use crate::memory::Storage;
 use crate::simd::Level;
 use crate::tile::affine::{eval, extent, product};
@@ -84,6 +84,7 @@ impl Conv {
         {
             return Err(damaged!("a convolution is larger than its buffers"));
         }
+        chosen(p.algorithm, &p.algorithms(values))?;
         product(&[cin.max(1), k.max(1), o.max(1), cout.max(1), batch.max(1)])?;
         Ok(Conv {
             dtype: p.dtype,

@@ -8,7 +8,7 @@ use crate::tile::affine::{Affine, eval, extent, product};
 use crate::tile::{self, Failures, Linked, Runner};
 use gemm_common::Parallelism;
 use kiln_base::DType;
-use kiln_base::plan::{self, Epilogue};
+use kiln_base::plan::{self, Algorithm, Epilogue};
 use smallvec::SmallVec;
 
 /// A matrix operand with known numbers, in elements.
@@ -35,8 +35,8 @@ pub(crate) struct MatMul {
     pub(crate) epilogue: Option<Linked>,
 }
 
-/// Blocks are halved down to this much work...
-const BLOCK_WORK: i64 = 1 << 25;
+/// Blocks are halved down to this power of two of multiply-adds, unless the algorithm says another...
+const BLOCK_WORK: u8 = 25;
 /// ...and this many elements, where an epilogue wants them hot...
 const BLOCK_ELEMENTS: i64 = 1 << 17;
 /// ...but not below this many rows or columns.
@@ -88,16 +88,21 @@ impl MatMul {
                 col: map.strides[rank + 1],
             })
         };
+        chosen(p.algorithm, &p.algorithms(values))?;
         let epilogue = epilogue(&p.epilogue, values, lens, total, level)?;
         if epilogue.is_none() && lens[p.out as usize] < total {
             return Err(damaged!("a matrix product is larger than its buffer"));
         }
+        let most = match p.algorithm {
+            Algorithm::Panels(most) => most,
+            _ => BLOCK_WORK,
+        };
         Ok(MatMul {
             dtype: p.dtype,
             lhs: operand(&p.lhs, m, k)?,
             rhs: operand(&p.rhs, k, n)?,
             out: p.out as usize,
-            block: block(m, k, n, epilogue.is_some()),
+            block: block((m, k, n), epilogue.is_some(), 1 << most),
             batch,
             m,
             k,
@@ -182,16 +187,24 @@ impl MatMul {
     }
 }
 
+/// Refuses an algorithm that is none of the legal ones.
+pub(crate) fn chosen(algorithm: Algorithm, legal: &[Algorithm]) -> Result<()> {
+    if algorithm == Algorithm::Auto || legal.contains(&algorithm) {
+        return Ok(());
+    }
+    Err(damaged!("{algorithm} can't compute this kernel"))
+}
+
 fn ceil(a: i64, b: i64) -> i64 {
     (a + b - 1) / b
 }
 
 /// The rows and columns of a block.
-fn block(m: i64, k: i64, n: i64, hot: bool) -> (i64, i64) {
+fn block((m, k, n): (i64, i64, i64), hot: bool, most: i64) -> (i64, i64) {
     let (mut rows, mut cols) = (m.max(1), n.max(1));
     let large = |rows: i64, cols: i64| {
         let elements = rows.saturating_mul(cols);
-        elements.saturating_mul(k.max(1)) > BLOCK_WORK || hot && elements > BLOCK_ELEMENTS
+        elements.saturating_mul(k.max(1)) > most || hot && elements > BLOCK_ELEMENTS
     };
     // Halves are rounded up to whole register tiles of the kernels behind.
     let half = |x: i64| (x / 2 + 47) / 48 * 48;

@@ -7,7 +7,7 @@ mod timeline;
 
 use crate::Stages;
 use crate::place::Placed;
-use kiln_base::plan::Place;
+use kiln_base::plan::{Algorithm, Place};
 use kiln_codegen::{Cost, Program};
 use kiln_ir::{Graph, Loc, Op};
 use kiln_optimize::{Fired, Report};
@@ -71,6 +71,8 @@ pub struct Explain {
 pub struct KernelInfo {
     /// The kernel's name.
     pub name: String,
+    /// How it is computed, where there are several ways.
+    pub algorithm: Option<Algorithm>,
     /// Its position among the steps of its part of the plan.
     pub step: usize,
     /// What it costs, as an estimate: arithmetic operations, and bytes of the buffers it touches.
@@ -207,6 +209,7 @@ fn kernels(
         .enumerate()
         .map(|(i, (launch, group))| KernelInfo {
             name: launch.kernel.name().to_string(),
+            algorithm: launch.kernel.algorithm(),
             step: placed.map_or(i, |p| p.step(i)),
             cost: launch.cost.clone(),
             prepared: prepared(launch),
@@ -253,7 +256,11 @@ impl KernelInfo {
             (_, true) => " (with another)",
             _ => "",
         };
-        writeln!(f, "{:indent$}{}{when}", "", self.name)?;
+        let how = match self.algorithm {
+            None | Some(Algorithm::Auto) => String::new(),
+            Some(algorithm) => format!(" by {algorithm}"),
+        };
+        writeln!(f, "{:indent$}{}{how}{when}", "", self.name)?;
         for op in &self.ops {
             writeln!(f, "{:indent$}  {op}", "")?;
         }

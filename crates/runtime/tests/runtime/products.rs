@@ -151,6 +151,7 @@ fn matrix_products_of_odd_sizes_strides_and_batches() {
                     rhs,
                     out: 2,
                     epilogue: None,
+                    algorithm: Default::default(),
                 };
                 check_matmul(
                     dtype,
@@ -199,6 +200,7 @@ fn products_propagate_nan_and_infinity() {
             rhs: matrix(1, 0, &[], n, 1),
             out: 2,
             epilogue: None,
+            algorithm: Default::default(),
         };
         let plan = plan_of(
             Kernel::MatMul(p),
@@ -243,6 +245,7 @@ fn matrices_outside_their_buffer_are_refused() {
             rhs: matrix(1, 0, &[], 5, 1),
             out: 2,
             epilogue: None,
+            algorithm: Default::default(),
         };
         let plan = plan_of(
             Kernel::MatMul(p),
@@ -341,6 +344,7 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
         operands: [0, 1],
         out,
         epilogue,
+        algorithm: Default::default(),
     };
     for result in run(&plan_of(Kernel::Conv(conv), &args), &inputs) {
         let got = floats(&result.unwrap()[0]);
@@ -466,6 +470,7 @@ fn an_epilogue_must_read_the_raw_result_in_place() {
         rhs: matrix(1, 0, &[], 6, 1),
         out: 3,
         epilogue: Some(e),
+        algorithm: Default::default(),
     };
     let args = [
         (DType::F32, 20, false),

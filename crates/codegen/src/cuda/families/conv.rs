@@ -185,6 +185,7 @@ fn plain_product(c: &Conv) -> Option<MatMul> {
         },
         out: c.out,
         epilogue: None,
+        algorithm: Default::default(),
     })
 }
 
