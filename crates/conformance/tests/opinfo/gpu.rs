@@ -93,7 +93,7 @@ fn the_command_proves_the_emulated_device() {
     assert!(held("vectors") > 100 && held("samples") > 50 && held("programs") == 5);
     assert!(held("bandwidth") > 6 && held("products") == 18 && held("models") == 4);
     // The emulator's outputs are no goldens, and its time is no figure.
-    assert!(!out.join("hardware").exists());
+    assert!(!out.join("hardware.tar").exists());
     assert_eq!(json["parts"]["bandwidth"]["figures"], serde_json::json!([]));
     std::fs::remove_dir_all(out).unwrap();
 }

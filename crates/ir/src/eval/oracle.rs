@@ -116,20 +116,24 @@ impl Oracle {
                 }
             }
         }
-        let parts = exact.into_iter().zip(rounded).zip(strewn.into_iter().zip(nudged));
-        let expected = parts
-            .zip(&graph.outputs)
-            .map(|(((exact, rounded), (strewn, nudged)), o)| {
-                let values = exact.floats().unwrap_or(&[]);
-                Expected {
-                    scale: values.iter().fold(least, |m, x| m.max(finite(x.abs()))),
-                    compute: coarsest(graph, o.value),
-                    rounded,
-                    exact,
-                    strewn,
-                    nudged,
-                }
-            });
+        let parts = exact
+            .into_iter()
+            .zip(rounded)
+            .zip(strewn.into_iter().zip(nudged));
+        let expected =
+            parts
+                .zip(&graph.outputs)
+                .map(|(((exact, rounded), (strewn, nudged)), o)| {
+                    let values = exact.floats().unwrap_or(&[]);
+                    Expected {
+                        scale: values.iter().fold(least, |m, x| m.max(finite(x.abs()))),
+                        compute: coarsest(graph, o.value),
+                        rounded,
+                        exact,
+                        strewn,
+                        nudged,
+                    }
+                });
         Ok(Oracle {
             outputs: expected.collect(),
         })
@@ -163,7 +167,13 @@ impl Expected {
         let mut found = Deviation::default();
         for (i, (g, w)) in got.iter().zip(want).enumerate() {
             let settled = |other: &Array| other.ints().is_some_and(|o| o[i] == *w);
-            let right = g == w || !self.nudged.iter().chain(&self.strewn).chain([&self.exact]).all(settled);
+            let right = g == w
+                || !self
+                    .nudged
+                    .iter()
+                    .chain(&self.strewn)
+                    .chain([&self.exact])
+                    .all(settled);
             let error = (*g as f64 - *w as f64).abs();
             found.add(
                 i,
