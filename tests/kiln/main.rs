@@ -30,6 +30,7 @@ mod random;
 mod reading;
 mod rules;
 mod seeded_bugs;
+mod tuning;
 mod vars;
 mod verify;
 mod views;

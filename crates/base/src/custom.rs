@@ -66,11 +66,19 @@ impl CudaGrid {
     }
 }
 
-/// The kernels of one operator, one for each kind of device.
+/// The kernels of one operator: one for each kind of device, and others that compute the same.
 pub struct CustomKernels {
     name: String,
-    cpu: Box<CpuKernel>,
-    cuda: OnceLock<CudaFunction>,
+    cpu: Arc<CpuKernel>,
+    cuda: OnceLock<Arc<CudaFunction>>,
+    alternatives: RwLock<Vec<(String, Alternative)>>,
+}
+
+/// A further kernel of an operator, which may be faster on some sizes or devices.
+#[derive(Clone)]
+enum Alternative {
+    Cpu(Arc<CpuKernel>),
+    Cuda(Arc<CudaFunction>),
 }
 
 static REGISTRY: RwLock<BTreeMap<String, Arc<CustomKernels>>> = RwLock::new(BTreeMap::new());
@@ -97,8 +105,9 @@ pub fn register(
     }
     let kernels = CustomKernels {
         name: name.into(),
-        cpu: Box::new(cpu),
+        cpu: Arc::new(cpu),
         cuda: OnceLock::new(),
+        alternatives: RwLock::default(),
     };
     registry.insert(name.into(), Arc::new(kernels));
     Ok(())
@@ -110,11 +119,35 @@ pub fn register(
 /// If no such operator is registered, or it has one already.
 pub fn register_cuda(name: &str, cuda: CudaFunction) -> Result<(), String> {
     let kernels = find(name)?;
-    let taken = kernels.cuda.set(cuda).is_err();
+    let taken = kernels.cuda.set(Arc::new(cuda)).is_err();
     match taken {
         true => Err(format!("the custom op `{name}` has a CUDA kernel already")),
         false => Ok(()),
     }
+}
+
+/// Gives a registered operator another kernel on the CPU, which the tuner may choose where it is faster.
+///
+/// # Errors
+/// If no such operator is registered, or the kernel's name is taken.
+pub fn register_alternative(
+    op: &str,
+    name: &str,
+    cpu: impl Fn(&[ArrayView<'_>], &mut ArrayViewMut<'_>) -> Result<(), KernelError>
+    + Send
+    + Sync
+    + 'static,
+) -> Result<(), String> {
+    find(op)?.add(name, Alternative::Cpu(Arc::new(cpu)))
+}
+
+/// Gives a registered operator another kernel on NVIDIA GPUs, which the tuner may choose where it is
+/// faster.
+///
+/// # Errors
+/// If no such operator is registered, or the kernel's name is taken.
+pub fn register_cuda_alternative(op: &str, name: &str, cuda: CudaFunction) -> Result<(), String> {
+    find(op)?.add(name, Alternative::Cuda(Arc::new(cuda)))
 }
 
 /// The kernels of a custom operator.
@@ -129,15 +162,79 @@ pub fn find(name: &str) -> Result<Arc<CustomKernels>, String> {
 }
 
 impl CustomKernels {
-    /// The kernel on NVIDIA GPUs.
+    fn add(&self, name: &str, kernel: Alternative) -> Result<(), String> {
+        let mut list = self
+            .alternatives
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if name.is_empty() || name == "default" || list.iter().any(|(n, _)| n == name) {
+            let op = &self.name;
+            return Err(format!(
+                "the custom op `{op}` can't have another kernel {name:?}"
+            ));
+        }
+        list.push((name.into(), kernel));
+        Ok(())
+    }
+
+    /// The names of its further kernels for GPUs, or for the CPU.
+    pub fn alternatives(&self, gpu: bool) -> Vec<String> {
+        let list = self
+            .alternatives
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let fits = |kernel: &Alternative| matches!(kernel, Alternative::Cuda(_)) == gpu;
+        list.iter()
+            .filter(|(_, k)| fits(k))
+            .map(|(n, _)| n.clone())
+            .collect()
+    }
+
+    fn alternative(&self, name: &str) -> Result<Alternative, String> {
+        let list = self
+            .alternatives
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let found = list.iter().find(|(n, _)| n == name).map(|(_, k)| k.clone());
+        found.ok_or_else(|| {
+            let op = &self.name;
+            format!(
+                "the custom op `{op}` has no kernel {name:?} in this program; register it first"
+            )
+        })
+    }
+
+    /// The kernel on NVIDIA GPUs, or the further one of this name.
     ///
     /// # Errors
-    /// If it has none.
-    pub fn cuda(&self) -> Result<&CudaFunction, String> {
-        self.cuda.get().ok_or_else(|| {
+    /// If there is none.
+    pub fn cuda(&self, kernel: Option<&str>) -> Result<Arc<CudaFunction>, String> {
+        let found = match kernel {
+            None => self.cuda.get().cloned(),
+            Some(name) => match self.alternative(name)? {
+                Alternative::Cuda(function) => Some(function),
+                Alternative::Cpu(_) => None,
+            },
+        };
+        found.ok_or_else(|| {
             let name = &self.name;
             format!("the custom op `{name}` has no CUDA kernel; give it one, or call it on the CPU")
         })
+    }
+
+    /// The kernel on the CPU, or the further one of this name.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn cpu(&self, kernel: Option<&str>) -> Result<Arc<CpuKernel>, String> {
+        match kernel.map(|name| self.alternative(name)).transpose()? {
+            None => Ok(self.cpu.clone()),
+            Some(Alternative::Cpu(kernel)) => Ok(kernel),
+            Some(Alternative::Cuda(_)) => Err(format!(
+                "that kernel of the custom op `{}` is for GPUs",
+                self.name
+            )),
+        }
     }
 
     /// Runs the kernel on the CPU. The result must hold zeros.
@@ -149,16 +246,28 @@ impl CustomKernels {
         inputs: &[ArrayView<'_>],
         output: &mut ArrayViewMut<'_>,
     ) -> Result<(), String> {
-        match catch_unwind(AssertUnwindSafe(|| (self.cpu)(inputs, output))) {
-            Ok(result) => result.map_err(|e| e.to_string()),
-            Err(panic) => {
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-                Err(format!(
-                    "its kernel panicked: {}",
-                    text.unwrap_or("no text")
-                ))
-            }
+        run(&*self.cpu, inputs, output)
+    }
+}
+
+/// Runs a kernel. The result must hold zeros.
+///
+/// # Errors
+/// What the kernel says went wrong, or its panic.
+pub fn run(
+    kernel: &CpuKernel,
+    inputs: &[ArrayView<'_>],
+    output: &mut ArrayViewMut<'_>,
+) -> Result<(), String> {
+    match catch_unwind(AssertUnwindSafe(|| kernel(inputs, output))) {
+        Ok(result) => result.map_err(|e| e.to_string()),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            Err(format!(
+                "its kernel panicked: {}",
+                text.unwrap_or("no text")
+            ))
         }
     }
 }

@@ -1,10 +1,24 @@
-//! Files that are replaced whole.
+//! Files that are replaced whole, and the folder for what can be made again.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Error, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The user's folder for what can be made again: `KILN_CACHE_DIR`, or `kiln` in the system's cache folder.
+/// `None` if the variable is empty, or nothing says where that is.
+pub fn cache_folder() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty());
+    match std::env::var_os("KILN_CACHE_DIR") {
+        Some(folder) => Some(PathBuf::from(folder)).filter(|f| !f.as_os_str().is_empty()),
+        None => variable("XDG_CACHE_HOME")
+            .or_else(|| variable("LOCALAPPDATA"))
+            .map(PathBuf::from)
+            .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache")))
+            .map(|folder| folder.join("kiln")),
+    }
+}
 
 /// Writes the file at `path` by `write`: readers, and whoever comes after a crash, see the old file or
 /// the whole new one, never a part. The new one is written beside its place, under a name that begins

@@ -524,6 +524,8 @@ pub struct If {
 pub struct Custom {
     /// The name that it is registered under.
     pub name: String,
+    /// The name of the kernel, where it is another than the operator's own.
+    pub kernel: Option<String>,
     /// The operands, in order.
     pub operands: Vec<Array>,
     /// The result.
@@ -574,7 +576,7 @@ pub enum DecodeError {
 
 const MAGIC: &[u8; 8] = b"kilnplan";
 /// The format that [`Plan::to_bytes`] writes.
-pub const FORMAT: u32 = 5;
+pub const FORMAT: u32 = 6;
 
 impl Plan {
     /// The plan as bytes: a header with format and checksum, then the contents.

@@ -158,7 +158,7 @@ impl Assembler<'_> {
             // What it brings along is looked for by name when sizes are known.
             Kernel::Custom(c) => {
                 let kernels = custom::find(&c.name).map_err(fail)?;
-                kernels.cuda().map_err(fail)?;
+                kernels.cuda(c.kernel.as_deref()).map_err(fail)?;
                 self.push(group, launch);
                 return Ok(());
             }
@@ -380,6 +380,7 @@ impl Assembler<'_> {
                 let operands = node.inputs.iter().enumerate();
                 Kernel::Custom(plan::Custom {
                     name: name.to_string(),
+                    kernel: None,
                     operands: operands.map(|(i, n)| array(*n, whole(i))).collect(),
                     out: array(anchor.node, out),
                 })

@@ -1,4 +1,5 @@
-//! The compiler driver: the pipeline as one readable list, the memory plan and the plan cache.
+//! The compiler driver: the pipeline as one readable list, the tuner, the memory plan and
+//! the plan cache.
 
 mod anomaly;
 mod bisect;
@@ -9,6 +10,7 @@ mod join;
 mod pipeline;
 mod place;
 mod stages;
+pub mod tune;
 mod variant;
 mod verify;
 

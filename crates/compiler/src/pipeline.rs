@@ -4,6 +4,7 @@ use crate::dump::Dump;
 use crate::explain::{Explain, marked};
 use crate::place;
 use crate::stages::{Stages, with_lines};
+use crate::tune::{self, Precision, Settings};
 use kiln_codegen as codegen;
 use kiln_ir::{Graph, Loc, Op, Role, Target};
 use kiln_optimize as optimize;
@@ -14,8 +15,12 @@ use std::time::Instant;
 /// How to compile.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
-    /// Whether rewrites may not change rounding (batch-norm folding is then off).
+    /// Which approximations may be used.
+    pub precision: Precision,
+    /// The same as [`Precision::Exact`], whatever `precision` says.
     pub exact: bool,
+    /// How algorithms are chosen.
+    pub tune: Settings,
     /// The number of the GPU to compile for; `None` for the CPU.
     pub gpu: Option<u32>,
     /// Whether to optimise the graph at all.
@@ -26,10 +31,23 @@ pub struct Options {
     pub max_patches: Option<usize>,
 }
 
+impl Options {
+    /// Which approximations may be used.
+    pub fn precision(&self) -> Precision {
+        match self.exact {
+            true => Precision::Exact,
+            false => self.precision,
+        }
+    }
+}
+
+/// Precision and tuning are those of the process; see [`tune::set_precision`] and [`tune::set`].
 impl Default for Options {
     fn default() -> Options {
         Options {
+            precision: Precision::current(),
             exact: false,
+            tune: Settings::current(),
             gpu: None,
             optimize: true,
             fuse: true,
@@ -65,6 +83,9 @@ pub enum CompileError {
     /// What the stages gave can't be written where the environment asks for it.
     #[error("{0}")]
     Dump(String),
+    /// A setting in the environment can't be read.
+    #[error("{0}")]
+    Environment(String),
     /// A defect in the compiler.
     #[error("internal error of the compiler: {0}")]
     Internal(String),
@@ -109,6 +130,9 @@ pub fn compile_with(
     options: &Options,
     passes: &[optimize::Pass],
 ) -> Result<Compilation, CompileError> {
+    if let Some(problem) = tune::problem() {
+        return Err(CompileError::Environment(problem));
+    }
     let start = Instant::now();
     let graph = written_inputs_are_data(graph);
     let mut dump = Dump::new()?;
@@ -116,24 +140,25 @@ pub fn compile_with(
         dump.graph("recorded", &with_lines(graph.clone(), locs))?;
     }
     let (optimized, fired) = run_passes(graph.clone(), options, passes, &mut dump, locs)?;
-    let program = lower(&optimized, options)?;
+    let mut program = lower(&optimized, options)?;
+    let gpu = options.gpu.map(cuda::Device::get).transpose();
+    let gpu = gpu.map_err(internal)?;
+    let (tuned, tuning) = tune::tune(
+        &mut program,
+        optimized.symbols.len(),
+        &options.tune,
+        options.precision(),
+        gpu.as_ref(),
+    );
     let placed = place::place(&optimized, &program)?;
-    let mut explain = Explain::new(&optimized, &program, &placed, &fired, locs);
+    let mut explain = Explain::new(&optimized, &program, &placed, &fired, locs, &tuned);
+    explain.tuning = tuning;
     let stages = Arc::new(Stages::new(graph, optimized, program, &placed, locs));
     let (plan, outputs) = (placed.plan, placed.outputs);
-    let internal = |e: RunError| match e {
-        RunError::Cuda(text) => CompileError::Device(text),
-        RunError::Custom { node, op, text } => CompileError::Custom {
-            at: node as usize,
-            op,
-            text,
-        },
-        e => CompileError::Internal(e.to_string()),
-    };
     let sized = plan.symbols.is_empty();
-    let executable = match options.gpu {
+    let executable = match &gpu {
         None => Executable::new(plan),
-        Some(gpu) => cuda::Device::get(gpu).and_then(|d| Executable::on_gpu(plan, &d)),
+        Some(gpu) => Executable::on_gpu(plan, gpu),
     };
     let executable = executable.map_err(internal)?;
     if sized {
@@ -149,6 +174,18 @@ pub fn compile_with(
         explain,
         stages,
     })
+}
+
+fn internal(e: RunError) -> CompileError {
+    match e {
+        RunError::Cuda(text) => CompileError::Device(text),
+        RunError::Custom { node, op, text } => CompileError::Custom {
+            at: node as usize,
+            op,
+            text,
+        },
+        e => CompileError::Internal(e.to_string()),
+    }
 }
 
 /// What depends on a cell that the program writes runs every time, so such an input is no parameter.
@@ -182,7 +219,7 @@ fn run_passes(
         return Ok((graph, optimize::Report::default()));
     }
     let mut passes = optimize::Options {
-        exact: options.exact,
+        exact: options.precision() == Precision::Exact,
         max_patches: options.max_patches,
         ..optimize::Options::default()
     };

@@ -2,13 +2,15 @@
 
 use crate::cuda::{Device, Launch};
 use crate::error::{Error, Result, damaged};
-use kiln_base::custom::{ArrayView, ArrayViewMut, CustomKernels, find};
+use kiln_base::custom::{self, ArrayView, ArrayViewMut, CustomKernels, find};
 use kiln_base::{DType, plan};
 use std::sync::Arc;
 
 /// A call with known sizes.
 pub(crate) struct Custom {
     name: String,
+    /// Which of the kernels, where it is not the operator's own.
+    kernel: Option<String>,
     kernels: Arc<CustomKernels>,
     operands: Vec<Array>,
     out: Array,
@@ -52,6 +54,7 @@ impl Custom {
         };
         Ok(Custom {
             name: p.name.clone(),
+            kernel: p.kernel.clone(),
             kernels: registered(&p.name)?,
             operands: p.operands.iter().map(array).collect::<Result<_>>()?,
             out: array(&p.out)?,
@@ -63,8 +66,9 @@ impl Custom {
     /// # Errors
     /// [`Error::Cuda`] if there is none or it can't be compiled.
     pub fn on_gpu(&self, device: &Device) -> Result<Arc<Launch>> {
-        let function = self.kernels.cuda().map_err(Error::Cuda)?;
-        Launch::custom(device, &self.name, function, &self.operands, &self.out)
+        let function = self.kernels.cuda(self.kernel.as_deref());
+        let function = function.map_err(Error::Cuda)?;
+        Launch::custom(device, &self.name, &function, &self.operands, &self.out)
     }
 
     /// Runs the user's kernel on this thread; the text says how it failed.
@@ -83,6 +87,7 @@ impl Custom {
         let out = unsafe { std::slice::from_raw_parts_mut(args[self.out.arg], self.out.bytes) };
         out.fill(0);
         let mut out = ArrayViewMut::new(self.out.dtype, &self.out.shape, out);
-        self.kernels.run(&inputs, &mut out)
+        let kernel = self.kernels.cpu(self.kernel.as_deref())?;
+        custom::run(&*kernel, &inputs, &mut out)
     }
 }

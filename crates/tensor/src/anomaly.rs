@@ -79,6 +79,7 @@ pub(crate) fn check(
         gpu,
         optimize: false,
         fuse: false,
+        tune: Default::default(), // not worth measuring
         ..Options::default()
     };
     let markers: Vec<Loc> = graph.ids().map(|id| marker(id.index())).collect();

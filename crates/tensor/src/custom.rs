@@ -4,7 +4,8 @@ use crate::autograd::{Backward, differentiated, no_grad};
 use crate::record::compose;
 use crate::{Error, Result, Tensor};
 use kiln_base::custom::{
-    ArrayView, ArrayViewMut, CudaFunction, CudaGrid, KernelError, register, register_cuda,
+    ArrayView, ArrayViewMut, CudaFunction, CudaGrid, KernelError, register, register_alternative,
+    register_cuda, register_cuda_alternative,
 };
 use kiln_ir::{Builder, Fact, OpError, ensure, ops};
 use std::sync::Arc;
@@ -122,6 +123,49 @@ impl CustomOp {
             grid: Box::new(grid),
         };
         let registered = register_cuda(self.name, cuda);
+        registered.map_err(|text| Error::invalid("CustomOp", text))?;
+        Ok(self)
+    }
+
+    /// The operator with another kernel on the CPU, under a name of its own. It computes the same as the
+    /// first; where [tuning](crate::tuning) is on, the one that is faster for the sizes at hand is used.
+    /// Before that, its result is compared with the first's on random operands: integers and bools must be
+    /// equal, floats as close as `torch.testing.assert_close` asks.
+    ///
+    /// # Errors
+    /// If the name is empty or taken.
+    #[track_caller]
+    pub fn alternative(
+        self,
+        kernel: &str,
+        cpu: impl Fn(&[ArrayView<'_>], &mut ArrayViewMut<'_>) -> Result<(), KernelError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Result<CustomOp> {
+        let registered = register_alternative(self.name, kernel, cpu);
+        registered.map_err(|text| Error::invalid("CustomOp", text))?;
+        Ok(self)
+    }
+
+    /// As [`CustomOp::alternative`], on NVIDIA GPUs; the rest is as for [`CustomOp::cuda`].
+    ///
+    /// # Errors
+    /// If the name is empty or taken.
+    #[track_caller]
+    pub fn cuda_alternative(
+        self,
+        kernel: &str,
+        source: &str,
+        function: &str,
+        grid: impl Fn(&[&[usize]], &[usize]) -> CudaGrid + Send + Sync + 'static,
+    ) -> Result<CustomOp> {
+        let cuda = CudaFunction {
+            source: source.into(),
+            function: function.into(),
+            grid: Box::new(grid),
+        };
+        let registered = register_cuda_alternative(self.name, kernel, cuda);
         registered.map_err(|text| Error::invalid("CustomOp", text))?;
         Ok(self)
     }

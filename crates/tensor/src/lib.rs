@@ -6,6 +6,7 @@
 
 mod anomaly;
 mod autograd;
+pub mod backends;
 mod boundary;
 mod caller;
 mod compile;
@@ -38,6 +39,7 @@ mod scope;
 mod spec;
 mod strides;
 mod trace;
+pub mod tuning;
 mod var;
 mod verify;
 
@@ -57,6 +59,7 @@ pub use device::{Device, set_threads, threads};
 pub use error::{Error, ErrorKind, Result};
 pub use kiln_base::custom::{ArrayView, ArrayViewMut, CudaFunction, CudaGrid, KernelError};
 pub use kiln_base::{DType, Dim, Scalar};
+pub use kiln_compiler::tune::{Precision, set_precision};
 pub use kiln_compiler::{
     Bisection, CacheStats, Explain, KernelCheck, KernelInfo, Options as CompileOptions,
     Verification,

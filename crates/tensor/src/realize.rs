@@ -12,43 +12,48 @@ use kiln_compiler::{Cache, CacheStats, CompileError, Found, Options};
 use kiln_ir::{Op, Output, Role, Target, Value};
 use kiln_runtime::{Buffer, Error as RunError};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
 use std::panic::Location;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The plans of everything that is read lazily on the CPU.
-static CPU: OnceLock<Cache> = OnceLock::new();
-/// Those of GPUs, by ordinal.
-static GPUS: Mutex<BTreeMap<u32, Arc<Cache>>> = Mutex::new(BTreeMap::new());
+/// The plans of what is read lazily, by device and by how programs were compiled; those used last at the
+/// end.
+static CACHES: Mutex<Vec<(Options, Arc<Cache>)>> = Mutex::new(Vec::new());
+/// So many caches are kept: a program uses few devices and settings.
+const CACHES_KEPT: usize = 16;
 
-fn gpus() -> MutexGuard<'static, BTreeMap<u32, Arc<Cache>>> {
-    GPUS.lock().unwrap_or_else(|e| e.into_inner())
+fn caches() -> MutexGuard<'static, Vec<(Options, Arc<Cache>)>> {
+    CACHES.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// A plan that fits the program, for a device.
 fn plan(device: Device, recording: &kiln_compiler::Recording) -> Result<Arc<Found>, CompileError> {
-    let made = |gpu| {
-        let options = Options {
-            gpu,
-            ..Options::default()
-        };
-        Cache::new(options, 64 << 20)
+    let options = Options {
+        gpu: device.ordinal(),
+        ..Options::default()
     };
-    let Some(gpu) = device.ordinal() else {
-        return CPU.get_or_init(|| made(None)).get(recording);
+    let mut caches = caches();
+    let at = caches.iter().rposition(|(o, _)| *o == options);
+    let entry = match at {
+        Some(at) => caches.remove(at),
+        None => {
+            let cache = Cache::new(options.clone(), 64 << 20);
+            (options, Arc::new(cache))
+        }
     };
-    let cache = gpus()
-        .entry(gpu)
-        .or_insert_with(|| Arc::new(made(Some(gpu))))
-        .clone();
+    let cache = entry.1.clone();
+    caches.push(entry);
+    if caches.len() > CACHES_KEPT {
+        caches.remove(0);
+    }
+    drop(caches);
     cache.get(recording)
 }
 
-/// What the plan caches of all devices have done so far in this process.
+/// What the plan caches of all devices and settings have done so far in this process.
 pub fn cache_stats() -> CacheStats {
-    let mut sum = CPU.get().map(Cache::stats).unwrap_or_default();
-    for stats in gpus().values().map(|cache| cache.stats()) {
+    let mut sum = CacheStats::default();
+    for stats in caches().iter().map(|(_, cache)| cache.stats()) {
         sum.hits += stats.hits;
         sum.compiled += stats.compiled;
         sum.evicted += stats.evicted;
@@ -631,6 +636,7 @@ pub(crate) fn compile_error(
             Error::new(ErrorKind::Data, &op, text, gather.loc(at))
         }
         CompileError::Device(text) => Error::new(ErrorKind::Device, "compile", text, loc),
+        CompileError::Environment(text) => Error::new(ErrorKind::Value, "compile", text, loc),
         CompileError::Dump(text) => Error::new(ErrorKind::Io, "compile", text, loc),
         e => Error::new(ErrorKind::Internal, "compile", e.to_string(), loc),
     }

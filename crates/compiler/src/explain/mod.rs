@@ -7,6 +7,7 @@ mod timeline;
 
 use crate::Stages;
 use crate::place::Placed;
+use crate::tune::{Choice, Mode, Tuned, Tuning};
 use kiln_base::plan::{Algorithm, Place};
 use kiln_codegen::{Cost, Program};
 use kiln_ir::{Graph, Loc, Op};
@@ -56,6 +57,8 @@ pub struct Explain {
     pub kernels: Vec<KernelInfo>,
     /// What the plan needs, where all sizes are known.
     pub memory: Option<MemoryReport>,
+    /// How algorithms were chosen.
+    pub tuning: Tuning,
     /// How long compiling took.
     pub time: Duration,
     /// The optimised graph as text.
@@ -73,6 +76,8 @@ pub struct KernelInfo {
     pub name: String,
     /// How it is computed, where there are several ways.
     pub algorithm: Option<Algorithm>,
+    /// Why it is computed like that, where the tuner had a choice.
+    pub choice: Option<Arc<Choice>>,
     /// Its position among the steps of its part of the plan.
     pub step: usize,
     /// What it costs, as an estimate: arithmetic operations, and bytes of the buffers it touches.
@@ -98,6 +103,7 @@ impl Explain {
         placed: &Placed,
         fired: &Report,
         locs: &[Loc],
+        tuned: &Tuned,
     ) -> Explain {
         let resolve = |loc: &Loc| resolved(loc, locs);
         let rewrites = fired.fired.iter().map(|f| Fired {
@@ -107,8 +113,9 @@ impl Explain {
         Explain {
             rewrites: rewrites.collect(),
             counts: fired.counts(),
-            kernels: kernels(graph, program, Some(placed), &resolve),
+            kernels: kernels(graph, (program, tuned), Some(placed), &resolve),
             memory: None,
+            tuning: Tuning::default(),
             time: Duration::ZERO,
             graph: graph.to_string(),
             temporaries: Vec::new(),
@@ -193,7 +200,7 @@ impl Explain {
 
 fn kernels(
     graph: &Graph,
-    program: &Program,
+    (program, tuned): (&Program, &Tuned),
     placed: Option<&Placed>,
     resolve: &dyn Fn(&Loc) -> Loc,
 ) -> Vec<KernelInfo> {
@@ -210,6 +217,7 @@ fn kernels(
         .map(|(i, (launch, group))| KernelInfo {
             name: launch.kernel.name().to_string(),
             algorithm: launch.kernel.algorithm(),
+            choice: tuned.launches.get(i).cloned().flatten(),
             step: placed.map_or(i, |p| p.step(i)),
             cost: launch.cost.clone(),
             prepared: prepared(launch),
@@ -226,7 +234,7 @@ fn kernels(
                 .collect(),
             why_not: group.why_not.clone(),
             kir: launch.kir.as_ref().map(|k| k.to_string()),
-            inner: inner(graph, launch, resolve),
+            inner: inner(graph, launch, tuned.bodies.get(i), resolve),
         })
         .collect();
     kernels.sort_by_key(|k| !k.prepared);
@@ -237,15 +245,20 @@ fn kernels(
 fn inner(
     graph: &Graph,
     launch: &kiln_codegen::Launch,
+    tuned: Option<&Vec<Tuned>>,
     resolve: &dyn Fn(&Loc) -> Loc,
 ) -> Vec<KernelInfo> {
     let bodies = launch
         .nodes
         .first()
         .map_or(&[][..], |id| graph.node(*id).op.bodies());
-    let pairs = bodies.iter().zip(&launch.bodies);
+    let pairs = bodies.iter().zip(&launch.bodies).enumerate();
+    let plain = Tuned::default();
     pairs
-        .flat_map(|(graph, program)| kernels(graph, program, None, resolve))
+        .flat_map(|(i, (graph, program))| {
+            let tuned = tuned.and_then(|list| list.get(i)).unwrap_or(&plain);
+            kernels(graph, (program, tuned), None, resolve)
+        })
         .collect()
 }
 
@@ -256,9 +269,10 @@ impl KernelInfo {
             (_, true) => " (with another)",
             _ => "",
         };
-        let how = match self.algorithm {
-            None | Some(Algorithm::Auto) => String::new(),
-            Some(algorithm) => format!(" by {algorithm}"),
+        let how = match (&self.choice, self.algorithm) {
+            (Some(choice), _) => format!(" by {choice}"),
+            (_, None | Some(Algorithm::Auto)) => String::new(),
+            (_, Some(algorithm)) => format!(" by {algorithm}"),
         };
         writeln!(f, "{:indent$}{}{how}{when}", "", self.name)?;
         for op in &self.ops {
@@ -285,6 +299,9 @@ impl fmt::Display for Explain {
         )?;
         for k in &self.kernels {
             k.write(f, 2)?;
+        }
+        if self.tuning.mode != Mode::Off {
+            write!(f, "{}", self.tuning)?;
         }
         match &self.memory {
             Some(m) => writeln!(

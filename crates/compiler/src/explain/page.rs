@@ -250,6 +250,9 @@ fn row(kernel: &KernelInfo, launch: Option<(usize, &Launch)>) -> String {
     for op in &kernel.ops {
         let _ = writeln!(out, "<li>{}</li>", escaped(op));
     }
+    if let Some(choice) = &kernel.choice {
+        let _ = writeln!(out, "<li>by {}</li>", escaped(&choice.to_string()));
+    }
     for why in &kernel.why_not {
         let _ = writeln!(out, "<li>not fused: {}</li>", escaped(why));
     }

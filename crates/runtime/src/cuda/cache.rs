@@ -7,7 +7,7 @@
 //! Files carry the time of their last use. Who adds some removes those that were not used for longest
 //! where all are too many bytes; who looks for one of these meanwhile compiles it again.
 
-use super::library::{nvrtc_candidates, variable};
+use super::library::nvrtc_candidates;
 use super::nvrtc::{Code, Nvrtc};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,18 +73,9 @@ pub fn cache_hits() -> u64 {
 }
 
 impl Cache {
-    /// `KILN_CACHE_DIR`, or `kiln` in the user's cache folder. An empty `KILN_CACHE_DIR` turns it off.
+    /// The one in the user's cache folder, if there is that.
     pub(super) fn of_user() -> Cache {
-        let folder = match std::env::var_os("KILN_CACHE_DIR") {
-            Some(folder) if folder.is_empty() => None,
-            Some(folder) => Some(PathBuf::from(folder)),
-            None => variable("XDG_CACHE_HOME")
-                .or_else(|| variable("LOCALAPPDATA"))
-                .map(PathBuf::from)
-                .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache")))
-                .map(|folder| folder.join("kiln")),
-        };
-        Cache(folder.map(|f| f.join("cuda")))
+        Cache(kiln_base::file::cache_folder().map(|f| f.join("cuda")))
     }
 
     /// The unit that a kernel was compiled in.

@@ -159,6 +159,11 @@ impl Device {
         &self.name
     }
 
+    /// Whether it is the emulated one of the test suites, whose times mean nothing.
+    pub fn is_emulated(&self) -> bool {
+        self.name.starts_with("Kiln GPU emulator")
+    }
+
     /// Its compute capability, such as (9, 0).
     pub fn capability(&self) -> (u32, u32) {
         self.capability

@@ -14,6 +14,7 @@ fn plan(name: &str) -> Plan {
     };
     let custom = plan::Custom {
         name: name.into(),
+        kernel: None,
         operands: vec![
             array(0, DType::F32, &[3]),
             array(1, DType::Bool, &[2]),

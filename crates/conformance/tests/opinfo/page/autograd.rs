@@ -2,7 +2,7 @@
 
 use super::rows;
 use kiln_tensor::{
-    Compiled, CustomOp, GradOptions, HookHandle, Result, ScanOptions, Spec, Tensor, Var,
+    Compiled, CustomOp, GradOptions, HookHandle, Result, ScanOptions, Spec, Tensor, Var, backends,
     checkpoint, compile, cond, custom_function, detect_anomaly, enable_grad, explain, grad,
     grad_with, gradcheck, is_anomaly_enabled, is_grad_enabled, jvp, no_grad, profiler, realize_all,
     scan, scan_with, set_detect_anomaly, set_grad_enabled, set_threads, threads, vjp,
@@ -70,6 +70,8 @@ rows! {
     "profile.export_chrome_trace" = { profile.export_chrome_trace("trace.json")? };
     "torch_xla.sync" = { x.realize()? } "computes it; reading does so by itself";
     "torch.cuda.synchronize" = { realize_all()? } "computes what this thread still holds unrealised";
+    "torch.backends.cudnn.benchmark = True" = { backends::cudnn::set_benchmark(true) } "for products and custom ops too, on every device, remembered for the next program; more in `tuning`";
+    "torch.backends.cudnn.deterministic = True" = { backends::cudnn::set_deterministic(true) } "results are deterministic anyway; then they are those of the default algorithms";
     "torch.set_num_threads" = { set_threads(4) } "results don't depend on it";
     "torch.get_num_threads" = { threads() };
 }

@@ -1,0 +1,161 @@
+//! A kernel as a program of its own, and operands to run it on.
+
+use super::key::bytes;
+use kiln_base::plan::{
+    Buffer as PlanBuffer, BufferId, Input, Kernel, Output, Place, Plan, Role, Site, SiteKind, Step,
+    Symbol,
+};
+use kiln_base::{DType, Dim};
+use kiln_ir::eval::Array;
+use kiln_runtime::{Buffer, Error, Executable, cuda};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An argument of a kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Arg {
+    pub dtype: DType,
+    /// Number of elements.
+    pub len: Dim,
+    pub written: bool,
+}
+
+/// The program that runs a kernel alone. Its inputs are a tensor for each symbol, which gives it its value,
+/// and the arguments that are read; its outputs are those that are written.
+pub(super) fn plan(kernel: Kernel, args: &[Arg], symbols: usize) -> Plan {
+    let mut plan = Plan::default();
+    let buffer = |plan: &mut Plan, dtype, len: &Dim, place| {
+        plan.buffers.push(PlanBuffer {
+            dtype,
+            len: len.clone(),
+            place,
+        });
+        BufferId(plan.buffers.len() as u32 - 1)
+    };
+    let input = |plan: &mut Plan, dtype, len: &Dim| {
+        let buffer = buffer(plan, dtype, len, Place::Input);
+        plan.inputs.push(Input {
+            dtype,
+            shape: vec![len.clone()],
+            role: Role::Data,
+            buffer,
+        });
+        buffer
+    };
+    for s in 0..symbols {
+        input(&mut plan, DType::U8, &Plan::symbol(s));
+        plan.symbols.push(Symbol {
+            name: format!("s{s}"),
+            min: 2,
+            input: s as u32,
+            axis: 0,
+        });
+    }
+    let mut ids = Vec::new();
+    for arg in args {
+        ids.push(match arg.written {
+            false => input(&mut plan, arg.dtype, &arg.len),
+            true => {
+                let buffer = buffer(&mut plan, arg.dtype, &arg.len, Place::Output);
+                plan.outputs.push(Output {
+                    dtype: arg.dtype,
+                    shape: vec![arg.len.clone()],
+                    buffer,
+                    donor: None,
+                });
+                buffer
+            }
+        });
+    }
+    let sites = 0..kernel.sites();
+    plan.sites = (sites.clone())
+        .map(|_| Site {
+            op: kernel.name().to_string(),
+            kind: match kernel {
+                Kernel::Custom(_) => SiteKind::Custom,
+                _ => SiteKind::IndexOutOfRange,
+            },
+            node: 0,
+        })
+        .collect();
+    plan.run.push(Step {
+        kernel: 0,
+        args: ids,
+        sites: sites.collect(),
+        joined: false,
+    });
+    plan.commit = 1;
+    plan.kernels.push(kernel);
+    plan
+}
+
+/// The program, ready to run.
+pub(super) fn load(plan: Plan, gpu: Option<&Arc<cuda::Device>>) -> Result<Executable, Error> {
+    match gpu {
+        None => Executable::new(plan),
+        Some(device) => Executable::on_gpu(plan, device),
+    }
+}
+
+/// What the kernel of such a program takes on these inputs, by the device's clock.
+pub(super) fn time(executable: &Executable, inputs: &[Buffer]) -> Result<Duration, Error> {
+    executable.record_events(true);
+    let ran = executable.run_shared(inputs);
+    let events = executable.take_events();
+    executable.record_events(false);
+    ran?;
+    Ok(events.iter().map(|e| e.time).sum())
+}
+
+/// Operands: the numbers of a sequence that is the same every time.
+pub(super) struct Numbers(pub u64);
+
+impl Numbers {
+    /// A random number in 0..1.
+    fn next(&mut self) -> f64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ z >> 31) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Elements of an argument: floats of size 1/2 to 1, of either sign if `signed`; zeros, which are
+    /// legal indices, for integers.
+    pub fn elements(&mut self, dtype: DType, len: i64, signed: bool) -> Result<Buffer, Error> {
+        let mut one = || match dtype.is_float() {
+            true if signed && self.next() < 0.5 => -1.0 + self.next() / 2.0,
+            true => 1.0 - self.next() / 2.0,
+            false if dtype == DType::Bool => f64::from(self.next() < 0.5),
+            false => 0.0,
+        };
+        let values: Vec<f64> = (0..len).map(|_| one()).collect();
+        buffer(dtype, &values)
+    }
+}
+
+/// A tensor of these numbers, rounded to the dtype.
+pub(super) fn buffer(dtype: DType, values: &[f64]) -> Result<Buffer, Error> {
+    let failed = |e: String| Error::Buffer(e);
+    let array = match dtype.is_float() {
+        true => Array::from_f64(dtype, &[values.len()], values),
+        false => {
+            let whole: Vec<i64> = values.iter().map(|v| *v as i64).collect();
+            Array::from_i64(dtype, &[values.len()], &whole)
+        }
+    };
+    let array = array.map_err(|e| failed(e.to_string()))?;
+    Buffer::from_bytes(dtype, &[values.len() as i64], &array.to_bytes())
+}
+
+/// The elements of a tensor on the host.
+pub(super) fn numbers(buffer: &Buffer) -> Result<Vec<f64>, Error> {
+    let array = Array::from_bytes(buffer.dtype(), &[buffer.len()], buffer.bytes()?);
+    Ok(array.map_err(|e| Error::Buffer(e.to_string()))?.to_f64())
+}
+
+/// The inputs that give symbols their values.
+pub(super) fn symbol_inputs(values: &[i64]) -> Result<Vec<Buffer>, Error> {
+    let zeros = |v: &i64| Buffer::from_bytes(DType::U8, &[*v], &vec![0; bytes(DType::U8, *v)]);
+    values.iter().map(zeros).collect()
+}

@@ -1,0 +1,330 @@
+//! Choosing among candidates: from the store, else by measuring, else the default.
+
+use super::record::{Limits, Outcome, Record, Trial};
+use super::search::{Candidate, Clock, Effort, Subject, search};
+use super::settings::{Mode, Settings};
+use super::store::Store;
+use hashbrown::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What was chosen for a kernel, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// What stands for the kernel in the store.
+    pub key: String,
+    /// The names of its candidates, the default first.
+    pub candidates: Vec<String>,
+    /// The name of the chosen one.
+    pub chosen: String,
+    /// Why it was chosen.
+    pub why: Why,
+    /// What is known of the candidates; empty where nothing was measured.
+    pub trials: Vec<Trial>,
+}
+
+/// Why a candidate was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The default: tuning is off.
+    Off,
+    /// It was measured earlier.
+    Store,
+    /// It was measured now.
+    Measured,
+    /// The default: the store does not know the kernel, and nothing is measured in [`Mode::Frozen`].
+    Missing,
+    /// The default: none of the candidates that are right fits the limit of workspace, or has the default's
+    /// bits where these are asked for.
+    NothingFits,
+    /// The default: none of the candidates could be run, or was right.
+    NothingRight,
+    /// The default: the time for measuring was spent.
+    OutOfTime,
+    /// The default: times on an emulated device mean nothing.
+    Emulated,
+}
+
+impl Why {
+    /// A phrase for it.
+    pub fn text(&self) -> &'static str {
+        match self {
+            Why::Off => "the default; tuning is off",
+            Why::Store => "from the store",
+            Why::Measured => "measured now",
+            Why::Missing => "the default; the store does not know it",
+            Why::NothingFits => "the default; nothing fits the limits",
+            Why::NothingRight => "the default; no candidate is right",
+            Why::OutOfTime => "the default; the time for measuring was spent",
+            Why::Emulated => "the default; nothing is timed on an emulated device",
+        }
+    }
+}
+
+impl Choice {
+    /// The trials that ended otherwise than with times: wrong candidates, failed ones, those that
+    /// never answered.
+    pub fn faults(&self) -> impl Iterator<Item = &Trial> {
+        let is_fault = |t: &&Trial| {
+            let fault = |o: &Outcome| {
+                matches!(o, Outcome::Wrong(_) | Outcome::Failed(_) | Outcome::Hung(_))
+            };
+            fault(&t.outcome)
+        };
+        self.trials.iter().filter(is_fault)
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}", self.chosen, self.why.text())?;
+        for (i, trial) in self.trials.iter().enumerate() {
+            write!(f, "{}{trial}", if i == 0 { ": " } else { ", " })?;
+        }
+        f.write_str(")")
+    }
+}
+
+impl fmt::Display for Trial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.name;
+        match (&self.outcome, self.time()) {
+            (Outcome::Timed(_), Some(time)) => write!(f, "{name} {time:.1?}"),
+            (Outcome::Timed(_), None) => write!(f, "{name} not timed"),
+            (Outcome::Wrong(text), _) => write!(f, "{name} is wrong: {text}"),
+            (Outcome::Failed(text), _) => write!(f, "{name} failed: {text}"),
+            (Outcome::Hung(ms), _) => write!(f, "{name} did not answer for {ms} ms"),
+            (Outcome::Pruned(ratio), _) => write!(f, "{name} not tried, {ratio:.0} times the cost"),
+            (Outcome::TooLarge(limit), _) => {
+                write!(
+                    f,
+                    "{name} needs more than {limit} bytes beside its arguments"
+                )
+            }
+        }
+    }
+}
+
+/// How the kernels of one compilation are chosen.
+pub struct Chooser<'a> {
+    settings: &'a Settings,
+    store: Arc<Store>,
+    effort: Effort,
+    clock: &'a dyn Clock,
+    emulated: bool,
+    /// What was chosen already in this compilation.
+    known: HashMap<String, Arc<Choice>>,
+    /// What was spent on measuring.
+    spent: Duration,
+    notes: Vec<String>,
+}
+
+/// How long another process that measures is waited for, as a multiple of the time for measuring.
+const WAIT: u32 = 2;
+
+impl<'a> Chooser<'a> {
+    /// Nothing is chosen yet. On an emulated device nothing is measured.
+    pub fn new(settings: &'a Settings, clock: &'a dyn Clock, emulated: bool) -> Chooser<'a> {
+        Chooser {
+            store: Store::of(&settings.store_path()),
+            effort: Effort {
+                least: 5,
+                most: 25,
+                time: Duration::from_millis(300),
+                patience: settings.patience,
+            },
+            settings,
+            clock,
+            emulated,
+            known: HashMap::new(),
+            spent: Duration::ZERO,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Chooses among the candidates of a key, the default first.
+    pub fn choose(
+        &mut self,
+        key: String,
+        candidates: &[Candidate],
+        subject: impl FnOnce() -> Arc<dyn Subject>,
+    ) -> Arc<Choice> {
+        if let Some(known) = self.known.get(&key) {
+            return known.clone();
+        }
+        let (record, why) = self.record(&key, candidates, subject);
+        let choice = self.choice(key, candidates, record, why);
+        let choice = Arc::new(choice);
+        self.known.insert(choice.key.clone(), choice.clone());
+        choice
+    }
+
+    /// What was measured, and where that comes from; or why the default it is.
+    fn record(
+        &mut self,
+        key: &str,
+        candidates: &[Candidate],
+        subject: impl FnOnce() -> Arc<dyn Subject>,
+    ) -> (Option<Record>, Why) {
+        let mode = self.settings.mode;
+        if mode == Mode::Off {
+            return (None, Why::Off);
+        }
+        let limits = self.limits();
+        let needed: Vec<(&str, u64)> = (candidates.iter())
+            .map(|c| (&c.name[..], c.workspace))
+            .collect();
+        let known = |store: &Store| store.get(key).filter(|r| r.covers(&needed, &limits));
+        if let Some(record) = known(&self.store) {
+            return (Some(record), Why::Store);
+        }
+        if mode == Mode::Frozen {
+            return (self.store.get(key), Why::Missing);
+        }
+        if self.emulated {
+            return (None, Why::Emulated);
+        }
+        if self.spent >= self.settings.budget {
+            return (None, Why::OutOfTime);
+        }
+        let start = self.clock.now();
+        let store = self.store.clone();
+        let held = store.measuring(self.settings.budget * WAIT);
+        // Whoever was waited for may have measured it.
+        if let Some(record) = known(&store) {
+            return (Some(record), Why::Store);
+        }
+        let trials = search(&subject(), &limits, &self.effort, self.clock);
+        let mut record = Record::new(key.to_string(), trials);
+        if let Some(earlier) = store.get(key) {
+            record.adopt(&earlier);
+        }
+        if let Err(e) = store.put(record.clone()) {
+            let path = store.path().unwrap_or(std::path::Path::new("")).display();
+            self.notes.push(format!("{path} can't be written: {e}"));
+        }
+        drop(held);
+        self.spent += self.clock.now().saturating_sub(start);
+        (Some(record), Why::Measured)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            workspace: self.settings.workspace,
+            same_bits: self.settings.mode == Mode::Deterministic,
+        }
+    }
+
+    fn choice(
+        &self,
+        key: String,
+        candidates: &[Candidate],
+        record: Option<Record>,
+        why: Why,
+    ) -> Choice {
+        let names: Vec<&str> = candidates.iter().map(|c| &c.name[..]).collect();
+        let best = record.as_ref().and_then(|r| r.best(&names, &self.limits()));
+        let (chosen, why) = match (&record, best) {
+            // What a frozen store knows of some of the candidates is better than nothing.
+            (Some(_), Some(best)) if why == Why::Missing => (best.name.clone(), Why::Store),
+            (Some(_), Some(best)) => (best.name.clone(), why),
+            (Some(record), None) if why != Why::Missing => {
+                let timed = record.trials.iter().any(|t| t.time().is_some());
+                let why = if timed || record.trials.iter().any(beyond) {
+                    Why::NothingFits
+                } else {
+                    Why::NothingRight
+                };
+                (names[0].to_string(), why)
+            }
+            _ => (names[0].to_string(), why),
+        };
+        Choice {
+            key,
+            candidates: names.into_iter().map(String::from).collect(),
+            chosen,
+            why,
+            trials: record.map_or_else(Vec::new, |r| r.trials),
+        }
+    }
+
+    /// What was chosen and what is to say about it.
+    pub fn finish(self) -> Tuning {
+        let mut choices: Vec<Arc<Choice>> = self.known.into_values().collect();
+        choices.sort_by(|a, b| a.key.cmp(&b.key));
+        let mut notes = self.notes;
+        if self.settings.mode != Mode::Off {
+            let path = self.store.path().map(|p| p.display().to_string());
+            let path = path.unwrap_or_default();
+            let damage = self.store.damage();
+            notes.extend(
+                damage
+                    .iter()
+                    .map(|d| format!("{path}:{}: {}", d.line, d.text)),
+            );
+        }
+        Tuning {
+            mode: self.settings.mode,
+            choices,
+            notes,
+            time: self.spent,
+        }
+    }
+}
+
+fn beyond(trial: &Trial) -> bool {
+    matches!(trial.outcome, Outcome::TooLarge(_))
+}
+
+/// What the tuner did in one compilation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tuning {
+    /// The mode.
+    pub mode: Mode,
+    /// One choice for each key, by key.
+    pub choices: Vec<Arc<Choice>>,
+    /// What went wrong beside the candidates: lines of the store that were skipped, or that it can't be
+    /// written.
+    pub notes: Vec<String>,
+    /// The time that choosing took, measuring included.
+    pub time: Duration,
+}
+
+impl Tuning {
+    /// The keys that the store does not know, where nothing is measured.
+    pub fn missing(&self) -> impl Iterator<Item = &str> {
+        let missing = self.choices.iter().filter(|c| c.why == Why::Missing);
+        missing.map(|c| &c.key[..])
+    }
+
+    /// The keys that were measured in this compilation.
+    pub fn measured(&self) -> impl Iterator<Item = &str> {
+        let measured = self.choices.iter().filter(|c| c.why == Why::Measured);
+        measured.map(|c| &c.key[..])
+    }
+
+    /// Candidates that are wrong, failed or never answered, each with its key.
+    pub fn faults(&self) -> impl Iterator<Item = (&str, &Trial)> {
+        let all = self.choices.iter();
+        all.flat_map(|c| c.faults().map(|t| (&c.key[..], t)))
+    }
+}
+
+impl fmt::Display for Tuning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mode, kinds) = (self.mode.name(), self.choices.len());
+        write!(f, "tuning: {mode}, {kinds} kinds of kernels with a choice")?;
+        let measured = self.measured().count();
+        if measured > 0 {
+            write!(f, ", {measured} measured in {:.1?}", self.time)?;
+        }
+        writeln!(f)?;
+        self.notes.iter().try_for_each(|n| writeln!(f, "  {n}"))?;
+        for (key, trial) in self.faults() {
+            writeln!(f, "  {trial}: {key}")?;
+        }
+        self.missing()
+            .try_for_each(|key| writeln!(f, "  not in the store: {key}"))
+    }
+}

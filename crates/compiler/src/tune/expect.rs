@@ -1,0 +1,271 @@
+//! What the results of a kernel must be.
+//!
+//! A product or convolution is computed once more in f64. A sum of k products of numbers up to 1, in
+//! floating-point arithmetic of unit roundoff u and in any order, is off by at most λ · √k · u · k with a
+//! probability of at least 1 − 2k · exp(−λ² / 2) (Higham and Mary, "A New Approach to Probabilistic
+//! Rounding Error Analysis", 2019); λ is 8. Algorithms that do more than sum have the bound times their
+//! [`error_growth`](kiln_base::plan::Algorithm::error_growth). Work fused behind the product is run on
+//! the f64 result and on that moved by the bound to either side: what this does to an element is how far the
+//! kernel's may be off.
+//!
+//! Kernels of custom operators are compared with the operator's own, as closely as
+//! `torch.testing.assert_close` asks.
+
+use super::alone::{self, Arg, buffer, load, numbers};
+use kiln_base::plan::{Algorithm, Conv, ConvRole, Kernel, MatMul};
+use kiln_base::{DType, Dim, numel};
+use kiln_runtime::{Buffer, Error};
+
+/// λ in the bound of a sum's error.
+const LAMBDA: f64 = 8.0;
+/// Products in a sum that Winograd's transforms count as.
+const TRANSFORMS: f64 = 28.0;
+/// How many units in the last place a result may be off by itself, and how many times as far as the moved
+/// ones.
+const ULPS: f64 = 4.0;
+const MOVED: f64 = 2.0;
+
+/// A product in f64, and what happens to its elements.
+pub(super) struct Product {
+    dtype: DType,
+    /// In f64.
+    raw: Vec<f64>,
+    /// Products in a sum.
+    terms: f64,
+    /// What is done with the raw result: a kernel whose last argument it is.
+    epilogue: Option<(Kernel, Vec<Arg>)>,
+}
+
+/// The operands of a product, its result, and the products in one of its sums.
+struct Parts {
+    operands: [u16; 2],
+    dtype: DType,
+    total: Dim,
+    terms: Dim,
+}
+
+fn parts(kernel: &Kernel) -> Option<Parts> {
+    match kernel {
+        Kernel::MatMul(m) => Some(Parts {
+            operands: [m.lhs.arg, m.rhs.arg],
+            dtype: m.dtype,
+            total: &(&numel(&m.batch) * &m.m) * &m.n,
+            terms: m.k.clone(),
+        }),
+        Kernel::Conv(c) => Some(conv_parts(c)),
+        _ => None,
+    }
+}
+
+fn conv_parts(c: &Conv) -> Parts {
+    let of = |dims: &[&Dim]| dims.iter().fold(Dim::ONE, |n, d| &n * *d);
+    let (x, y, taps) = (numel(&c.input), numel(&c.output), numel(&c.kernel));
+    let (total, terms) = match c.role {
+        ConvRole::Result => (
+            of(&[&c.batch, &c.groups, &c.out_channels, &y]),
+            of(&[&c.in_channels, &taps]),
+        ),
+        ConvRole::Input => (
+            of(&[&c.batch, &c.groups, &c.in_channels, &x]),
+            of(&[&c.out_channels, &taps]),
+        ),
+        ConvRole::Weight => (
+            of(&[&c.groups, &c.out_channels, &c.in_channels, &taps]),
+            of(&[&c.batch, &y]),
+        ),
+    };
+    Parts {
+        operands: c.operands,
+        dtype: c.dtype,
+        total,
+        terms,
+    }
+}
+
+/// The arguments that are multiplied.
+pub(super) fn multiplied(kernel: &Kernel) -> Vec<u16> {
+    parts(kernel).map_or_else(Vec::new, |p| p.operands.to_vec())
+}
+
+/// The product that a kernel computes of these arguments (of which those that it writes are `None`), where
+/// `symbols` are the inputs that give symbols their values. `None` for kernels of which only the default
+/// says what is right.
+///
+/// # Errors
+/// If the reference can't be run.
+pub(super) fn product(
+    kernel: &Kernel,
+    args: &[Arg],
+    given: &[Option<Buffer>],
+    symbols: &[Buffer],
+) -> Result<Option<Product>, Error> {
+    let Some(parts) = parts(kernel) else {
+        return Ok(None);
+    };
+    let values: Vec<i64> = symbols.iter().map(|b| b.len() as i64).collect();
+    let mut inputs = symbols.to_vec();
+    let mut reference_args = Vec::new();
+    for operand in parts.operands.map(usize::from) {
+        let operand_of = given.get(operand).and_then(Option::as_ref);
+        let operand_of = operand_of.ok_or_else(|| Error::Internal("no operand".into()))?;
+        inputs.push(buffer(DType::F64, &numbers(operand_of)?)?);
+        reference_args.push(Arg {
+            dtype: DType::F64,
+            ..args[operand].clone()
+        });
+    }
+    reference_args.push(Arg {
+        dtype: DType::F64,
+        len: parts.total.clone(),
+        written: true,
+    });
+    let plan = alone::plan(in_f64(kernel), &reference_args, values.len());
+    let raw = load(plan, None)?.run_shared(&inputs)?;
+    let epilogue = match kernel {
+        Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => epilogue,
+        _ => &None,
+    };
+    let epilogue = epilogue.as_ref().map(|e| {
+        let raw = Arg {
+            dtype: parts.dtype,
+            len: parts.total.clone(),
+            written: false,
+        };
+        let args = args.iter().cloned().chain([raw]).collect();
+        (Kernel::Tile(e.program.clone()), args)
+    });
+    Ok(Some(Product {
+        dtype: parts.dtype,
+        raw: numbers(&raw[0])?,
+        terms: parts.terms.eval(&values) as f64,
+        epilogue,
+    }))
+}
+
+/// The kernel in f64, without what happens to its result: the operands are arguments 0 and 1, the result
+/// is argument 2.
+fn in_f64(kernel: &Kernel) -> Kernel {
+    let mut kernel = kernel.clone();
+    match &mut kernel {
+        Kernel::MatMul(m) => {
+            (m.dtype, m.epilogue, m.algorithm) = (DType::F64, None, Algorithm::Auto);
+            (m.lhs.arg, m.rhs.arg, m.out) = (0, 1, 2);
+        }
+        Kernel::Conv(c) => {
+            (c.dtype, c.epilogue, c.algorithm) = (DType::F64, None, Algorithm::Auto);
+            (c.operands, c.out) = ([0, 1], 2);
+        }
+        _ => {}
+    }
+    kernel
+}
+
+impl Product {
+    /// Compares the results of a kernel with this algorithm; the text says where one is wrong.
+    ///
+    /// # Errors
+    /// If the work behind the product can't be run.
+    pub fn compare(
+        &self,
+        algorithm: Algorithm,
+        got: &[Buffer],
+        given: &[Option<Buffer>],
+        symbols: &[Buffer],
+    ) -> Result<Option<String>, Error> {
+        let growth = algorithm.error_growth();
+        let terms = match algorithm.only_sums() {
+            true => self.terms,
+            false => self.terms + TRANSFORMS,
+        };
+        // The reference in f64 is off too.
+        let unit = (epsilon(self.dtype) + epsilon(DType::F64)) / 2.0;
+        let bound = LAMBDA * terms.sqrt() * unit * terms * growth;
+        let sides = [0.0, -bound, bound].map(|by| self.behind(by, given, symbols));
+        let [middle, low, high] = sides;
+        let (middle, low, high) = (middle?, low?, high?);
+        for (o, got) in got.iter().enumerate() {
+            let moved = [
+                &numbers(&middle[o])?,
+                &numbers(&low[o])?,
+                &numbers(&high[o])?,
+            ];
+            if let Some(text) = differs(got.dtype(), &numbers(got)?, moved.map(|v| &v[..])) {
+                return Ok(Some(text));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The kernel's results if every sum is off by so much.
+    fn behind(
+        &self,
+        by: f64,
+        given: &[Option<Buffer>],
+        symbols: &[Buffer],
+    ) -> Result<Vec<Buffer>, Error> {
+        let moved: Vec<f64> = self.raw.iter().map(|x| x + by).collect();
+        let raw = buffer(self.dtype, &moved)?;
+        let Some((kernel, args)) = &self.epilogue else {
+            return Ok(vec![raw]);
+        };
+        let mut inputs = symbols.to_vec();
+        inputs.extend(given.iter().flatten().cloned());
+        inputs.push(raw);
+        let plan = alone::plan(kernel.clone(), args, symbols.len());
+        load(plan, None)?.run_shared(&inputs)
+    }
+}
+
+/// Where results differ from the expected ones by more than these move.
+fn differs(dtype: DType, got: &[f64], [middle, low, high]: [&[f64]; 3]) -> Option<String> {
+    (0..got.len()).find_map(|i| {
+        let (x, m, l, h) = (got[i], middle[i], low[i], high[i]);
+        let same = |a: f64, b: f64| a == b || a.is_nan() && b.is_nan();
+        if [m, l, h].iter().any(|e| same(x, *e)) {
+            return None;
+        }
+        let moved = (m - l).abs().max((m - h).abs());
+        let size = [m, l, h].iter().fold(0.0, |s: f64, e| s.max(e.abs()));
+        let most = MOVED * moved + ULPS * epsilon(dtype) * size;
+        // Where the expected ones are not numbers, or not all of them, anything near says nothing.
+        let off = (x - m).abs();
+        let right = off <= most || m.is_nan() != l.is_nan() || m.is_nan() != h.is_nan();
+        (!right).then(|| format!("element {i} is {x}, not {m} (within {most:.1e})"))
+    })
+}
+
+/// Where results are further from the default's than `torch.testing.assert_close` lets them be.
+pub(super) fn far(got: &Buffer, expected: &Buffer) -> Result<Option<String>, Error> {
+    let dtype = got.dtype();
+    let (relative, absolute) = match dtype {
+        DType::F16 => (1e-3, 1e-5),
+        DType::BF16 => (1.6e-2, 1e-5),
+        DType::F32 => (1.3e-6, 1e-5),
+        DType::F64 => (1e-7, 1e-7),
+        _ => {
+            let (a, b) = (got.bytes()?, expected.bytes()?);
+            let at = a.iter().zip(b).position(|(a, b)| a != b);
+            return Ok(at.map(|at| format!("element {} is another", at / dtype.size())));
+        }
+    };
+    let (got, expected) = (numbers(got)?, numbers(expected)?);
+    let pairs = got.iter().zip(&expected).enumerate();
+    let wrong = pairs.filter(|(_, (x, e))| {
+        let equal = x == e || x.is_nan() && e.is_nan();
+        let near = (*x - *e).abs() <= absolute + relative * e.abs(); // not where one is NaN
+        !equal && !near
+    });
+    let mut texts = wrong.map(|(i, (x, e))| format!("element {i} is {x}, not {e}"));
+    Ok(texts.next())
+}
+
+/// The distance from 1 to the next number.
+fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => f64::powi(2.0, -10),
+        DType::BF16 => f64::powi(2.0, -7),
+        DType::F32 => f64::powi(2.0, -23),
+        DType::F64 => f64::EPSILON,
+        _ => 0.0,
+    }
+}

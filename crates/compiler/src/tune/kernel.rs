@@ -1,0 +1,142 @@
+//! The candidates of a kernel, and what the cost model makes of them.
+
+use super::search::Candidate;
+use super::settings::Precision;
+use kiln_base::plan::{Algorithm, Conv, Kernel, MatMul};
+use kiln_base::{Dim, custom, numel};
+
+/// A size that stands for every large one.
+const LARGE: i64 = 1 << 20;
+
+/// The ways to compute a kernel, each as a kernel with the same arguments; the first is the default, whatever
+/// the kernel is computed by now. Those that need a size that is not known, or are too inaccurate, are not
+/// among them. Empty if there is no choice.
+pub fn candidates(
+    kernel: &Kernel,
+    symbols: usize,
+    precision: Precision,
+    gpu: bool,
+) -> Vec<(Candidate, Kernel)> {
+    let values = super::key::typical(symbols);
+    let kernel = &by_default(kernel);
+    let mut list = vec![(candidate(kernel, &values), kernel.clone())];
+    if let Kernel::Custom(c) = kernel {
+        for name in alternatives(&c.name, gpu) {
+            let other = Kernel::Custom(kiln_base::plan::Custom {
+                kernel: Some(name.clone()),
+                ..c.clone()
+            });
+            list.push((candidate(&other, &values), other));
+        }
+    }
+    for algorithm in algorithms(kernel, symbols, &values) {
+        if algorithm.error_growth() > precision.growth() {
+            continue;
+        }
+        let mut other = kernel.clone();
+        if let Some(place) = other.algorithm_mut() {
+            *place = algorithm;
+        }
+        list.push((candidate(&other, &values), other));
+    }
+    if list.len() == 1 {
+        list.clear();
+    }
+    list
+}
+
+fn by_default(kernel: &Kernel) -> Kernel {
+    let mut kernel = kernel.clone();
+    if let Some(algorithm) = kernel.algorithm_mut() {
+        *algorithm = Algorithm::Auto;
+    }
+    if let Kernel::Custom(c) = &mut kernel {
+        c.kernel = None;
+    }
+    kernel
+}
+
+/// The names of the further kernels of a custom op.
+fn alternatives(op: &str, gpu: bool) -> Vec<String> {
+    custom::find(op).map_or_else(|_| Vec::new(), |kernels| kernels.alternatives(gpu))
+}
+
+/// The algorithms that are legal whatever values symbols have, and differ.
+fn algorithms(kernel: &Kernel, symbols: usize, values: &[i64]) -> Vec<Algorithm> {
+    let mut legal = kernel.algorithms(values);
+    if symbols > 0 {
+        for extreme in [2, LARGE] {
+            let also = kernel.algorithms(&vec![extreme; symbols]);
+            legal.retain(|a| also.contains(a));
+        }
+    }
+    // Panels of more than the whole product are one panel.
+    if let Kernel::MatMul(m) = kernel {
+        let work = product(values, &[&m.m, &m.k, &m.n]);
+        let whole = |p: &Algorithm| matches!(p, Algorithm::Panels(p) if f64::powi(2.0, (*p).into()) >= work);
+        let first = legal.iter().copied().find(whole);
+        legal.retain(|a| !whole(a) || Some(*a) == first);
+    }
+    legal
+}
+
+fn candidate(kernel: &Kernel, values: &[i64]) -> Candidate {
+    let (name, predicted) = match kernel {
+        Kernel::MatMul(m) => (m.algorithm.to_string(), matmul_cost(m, values)),
+        Kernel::Conv(c) => (c.algorithm.to_string(), conv_cost(c, values)),
+        Kernel::Custom(c) => (c.kernel.clone().unwrap_or_else(|| "default".into()), None),
+        other => (other.name().to_string(), None),
+    };
+    Candidate {
+        name,
+        workspace: 0,
+        predicted,
+    }
+}
+
+fn product(values: &[i64], dims: &[&Dim]) -> f64 {
+    let size = |d: &&Dim| d.eval_checked(values).unwrap_or(1) as f64;
+    dims.iter().map(size).product()
+}
+
+/// Multiply-adds that take as long as packing or gathering an element does.
+const MOVE: f64 = 8.0;
+
+/// The cost of a product in multiply-adds; `None` for the default, which is always tried.
+fn matmul_cost(m: &MatMul, values: &[i64]) -> Option<f64> {
+    let [work, lhs, rhs] = [
+        product(values, &[&m.m, &m.k, &m.n]),
+        product(values, &[&m.m, &m.k]),
+        product(values, &[&m.k, &m.n]),
+    ];
+    match m.algorithm {
+        Algorithm::Panels(_) => Some(work + MOVE * (lhs + rhs)),
+        // Memory is what it waits for, and nothing is used twice.
+        Algorithm::Vector => Some(4.0 * work),
+        Algorithm::Small => Some(work),
+        _ => None,
+    }
+}
+
+/// The cost of a convolution in multiply-adds; `None` for the default.
+fn conv_cost(c: &Conv, values: &[i64]) -> Option<f64> {
+    let (outputs, taps) = (numel(&c.output), numel(&c.kernel));
+    let images = [&c.batch, &c.groups];
+    let columns = product(
+        values,
+        &[images[0], images[1], &c.in_channels, &taps, &outputs],
+    );
+    let work = columns * product(values, &[&c.out_channels]);
+    // Additions of the transforms of a tile with so many results, an input and an output channel.
+    let tiles = |results: f64, x: f64, y: f64| {
+        let tiles = product(values, &[images[0], images[1], &outputs]) / results;
+        tiles * (x * product(values, &[&c.in_channels]) + y * product(values, &[&c.out_channels]))
+    };
+    match c.algorithm {
+        Algorithm::Columns => Some(work + MOVE * columns),
+        Algorithm::Direct | Algorithm::Depthwise => Some(work),
+        Algorithm::Winograd2 => Some(work * 16.0 / 36.0 + tiles(4.0, 32.0, 24.0)),
+        Algorithm::Winograd4 => Some(work * 36.0 / 144.0 + tiles(16.0, 156.0, 100.0)),
+        _ => None,
+    }
+}

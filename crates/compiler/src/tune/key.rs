@@ -1,0 +1,210 @@
+//! What stands for a kernel in the store: everything that its best algorithm depends on.
+
+use kiln_base::plan::{Array, Conv, Custom, Epilogue, FORMAT, Kernel, MatMul, Matrix};
+use kiln_base::tile::TileProgram;
+use kiln_base::{DType, Dim};
+use kiln_runtime::{Level, cuda, pool::Pool};
+use std::fmt::Write;
+use std::sync::OnceLock;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Changes when kernels become faster or slower without their algorithms getting other names.
+const GENERATION: u32 = 1;
+
+/// The key of a kernel on a device: the op with its sizes, what is fused with it, the device, the
+/// engine. `None` for a kernel that has one candidate only.
+///
+/// Sizes that change from run to run (batches, lengths, images) count by quarter octaves (1 to 8, 10, 12,
+/// 14, 16, 20, …), so that a new length is rarely a new key; channels count exactly. What is legal is
+/// decided by the exact sizes all the same.
+pub fn key(kernel: &Kernel, values: &[i64], device: &str) -> Option<String> {
+    let sizes = Sizes(values);
+    let op = match kernel {
+        Kernel::MatMul(m) => sizes.matmul(m),
+        Kernel::Conv(c) => sizes.conv(c),
+        Kernel::Custom(c) => sizes.custom(c),
+        _ => return None,
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    Some(format!(
+        "{op} | {device} | kiln {version} plan {FORMAT} kernels {GENERATION}"
+    ))
+}
+
+/// What of the CPU, or of the GPU, decides how fast kernels are. Two machines of one name share
+/// measurements.
+///
+/// # Errors
+/// If the device can't be opened.
+pub fn device(gpu: Option<&cuda::Device>) -> String {
+    match gpu {
+        None => {
+            let level = Level::current().map_or("unknown", Level::name);
+            let threads = Pool::global().threads();
+            plain(&format!("cpu {} {level} {threads} threads", processor()))
+        }
+        Some(gpu) => {
+            let (major, minor) = gpu.capability();
+            plain(&format!("cuda {} sm_{major}{minor}", gpu.name()))
+        }
+    }
+}
+
+/// The model of the processor.
+fn processor() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = info.lines().find(|line| line.starts_with("model name"));
+        let model = model.and_then(|line| Some(line.split_once(':')?.1.trim().to_string()));
+        let model = model.or_else(|| std::env::var("PROCESSOR_IDENTIFIER").ok());
+        model.unwrap_or_else(|| std::env::consts::ARCH.into())
+    })
+}
+
+/// The text without what a key may not hold.
+fn plain(text: &str) -> String {
+    let fit = |c: char| match c {
+        '"' | '\\' | '|' => '_',
+        c if c.is_control() => '_',
+        c => c,
+    };
+    text.chars().map(fit).collect()
+}
+
+/// A size by quarter octaves, rounded up.
+fn bucket(n: i64) -> i64 {
+    if n <= 8 {
+        return n;
+    }
+    let step = 1i64 << (61 - (n - 1).leading_zeros() as i64);
+    n.div_euclid(step).saturating_add((n % step != 0) as i64) * step
+}
+
+/// The values of symbols.
+struct Sizes<'a>(&'a [i64]);
+
+impl Sizes<'_> {
+    fn exact(&self, d: &Dim) -> i64 {
+        d.eval_checked(self.0).unwrap_or(-1)
+    }
+
+    fn rough(&self, d: &Dim) -> i64 {
+        bucket(self.exact(d))
+    }
+
+    fn list(&self, dims: &[Dim], size: impl Fn(&Self, &Dim) -> i64) -> String {
+        let sizes = dims.iter().map(|d| size(self, d).to_string());
+        sizes.collect::<Vec<_>>().join("x")
+    }
+
+    fn matmul(&self, m: &MatMul) -> String {
+        let [rows, sum, columns] = [&m.m, &m.k, &m.n].map(|d| self.rough(d));
+        let batch = self.list(&m.batch, Sizes::rough);
+        let [lhs, rhs] = [&m.lhs, &m.rhs].map(|x| self.layout(x));
+        let fused = fused(&m.epilogue);
+        format!(
+            "matmul {} [{batch}] {rows}x{sum}x{columns} {lhs} {rhs}{fused}",
+            m.dtype
+        )
+    }
+
+    /// Which index of a matrix runs along memory, and which batch dims share it.
+    fn layout(&self, x: &Matrix) -> String {
+        let order = match (x.col.is(1), x.row.is(1)) {
+            (true, _) => "rows",
+            (_, true) => "columns",
+            _ => "strided",
+        };
+        let shared = x.batch_strides.iter().map(|s| s.is(0));
+        let shared: String = shared.map(|s| if s { '=' } else { '.' }).collect();
+        format!("{order}{shared}")
+    }
+
+    fn conv(&self, c: &Conv) -> String {
+        let rough = |dims: &[Dim]| self.list(dims, Sizes::rough);
+        let exact = |dims: &[Dim]| self.list(dims, Sizes::exact);
+        format!(
+            "{} {} {} x {}:{}->{} [{}] -> [{}] filter {} step {} zeros {} spread {}{}",
+            c.role.name(),
+            c.dtype,
+            self.rough(&c.batch),
+            self.exact(&c.groups),
+            self.exact(&c.in_channels),
+            self.exact(&c.out_channels),
+            rough(&c.input),
+            rough(&c.output),
+            exact(&c.kernel),
+            exact(&c.stride),
+            exact(&c.padding),
+            exact(&c.dilation),
+            fused(&c.epilogue)
+        )
+    }
+
+    fn custom(&self, c: &Custom) -> String {
+        let array = |a: &Array| format!("{}[{}]", a.dtype, self.list(&a.shape, Sizes::rough));
+        let operands: Vec<String> = c.operands.iter().map(array).collect();
+        let (name, operands, out) = (plain(&c.name), operands.join(" "), array(&c.out));
+        format!("custom {name} {operands} -> {out}")
+    }
+}
+
+/// The work on a product's result: a name, and what tells it from other work, but for sizes.
+fn fused(epilogue: &Option<Epilogue>) -> String {
+    let Some(Epilogue { program }) = epilogue else {
+        return String::new();
+    };
+    let TileProgram {
+        name,
+        args,
+        accesses,
+        registers,
+        constants,
+        stages,
+        ..
+    } = program;
+    let mut text = format!("{registers:?} {constants:?} {stages:?}");
+    for arg in args {
+        let _ = write!(text, " {:?} {}", arg.dtype, arg.written);
+    }
+    for access in accesses {
+        let moving = access.strides.iter().map(|s| !s.is(0)).collect::<Vec<_>>();
+        let _ = write!(text, " {} {moving:?} {}", access.arg, access.bounds.len());
+    }
+    format!(" + {} {:08x}", plain(name), xxh3_64(text.as_bytes()) as u32)
+}
+
+/// The values that symbols count as where a kernel is for all of them.
+pub(super) fn typical(symbols: usize) -> Vec<i64> {
+    vec![64; symbols]
+}
+
+/// The bytes of a dtype's elements.
+pub(super) fn bytes(dtype: DType, len: i64) -> usize {
+    len.max(0) as usize * dtype.size()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_quarter_octaves_and_no_size_is_above_its_own() {
+        let list: Vec<i64> = (1..=64).map(bucket).collect();
+        let mut distinct = list.clone();
+        distinct.dedup();
+        let expected = [
+            1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64,
+        ];
+        assert_eq!(distinct, expected);
+        for n in (1..100_000).chain([1 << 40, (1 << 40) + 1]) {
+            assert!((n..=n + n / 4).contains(&bucket(n)), "{n}: {}", bucket(n));
+            assert_eq!(bucket(bucket(n)), bucket(n));
+        }
+        for common in [28, 56, 112, 224, 384, 512, 768, 1024, 1536, 2048] {
+            assert_eq!(bucket(common), common);
+        }
+        assert_eq!([-1, 0].map(bucket), [-1, 0]);
+    }
+}

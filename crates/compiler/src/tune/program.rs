@@ -1,0 +1,153 @@
+//! The kernels of a lowered program.
+
+use super::alone::Arg;
+use super::choose::{Choice, Chooser, Tuning};
+use super::kernel::candidates;
+use super::record::{Limits, Trial};
+use super::search::{Candidate, Effort, Subject, SystemClock, search};
+use super::settings::Precision;
+use super::subject::KernelSubject;
+use super::{Mode, Settings, Why, key};
+use kiln_base::numel;
+use kiln_base::plan::Kernel;
+use kiln_codegen::{Launch, Program};
+use kiln_runtime::{cuda, memory};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What was chosen for the launches of a program.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tuned {
+    /// For each launch; `None` where there is no choice.
+    pub launches: Vec<Option<Arc<Choice>>>,
+    /// For each launch the choices of the programs that it runs.
+    pub bodies: Vec<Vec<Tuned>>,
+}
+
+/// Chooses the algorithms of a program's kernels.
+pub(crate) fn tune(
+    program: &mut Program,
+    symbols: usize,
+    settings: &Settings,
+    precision: Precision,
+    gpu: Option<&Arc<cuda::Device>>,
+) -> (Tuned, Tuning) {
+    if settings.mode == Mode::Off {
+        return Default::default();
+    }
+    let start = Instant::now();
+    let clock = SystemClock::default();
+    let emulated = gpu.is_some_and(|gpu| gpu.is_emulated());
+    let mut tuner = Tuner {
+        chooser: Chooser::new(settings, &clock, emulated),
+        device: key::device(gpu.map(|gpu| &**gpu)),
+        symbols,
+        precision,
+        gpu,
+    };
+    let tuned = tuner.program(program);
+    let mut tuning = tuner.chooser.finish();
+    if tuning.choices.iter().any(|c| c.why == Why::Measured) {
+        // What measuring took is for the run to have. A GPU that can't give it back says so there.
+        match gpu {
+            None => memory::empty_cache(),
+            Some(gpu) => drop(gpu.empty_cache()),
+        }
+    }
+    tuning.time = start.elapsed();
+    (tuned, tuning)
+}
+
+/// Tries the candidates of a launch as long as `effort` says, whatever the store knows, and remembers
+/// nothing. Empty if there is no choice.
+pub fn measure(
+    program: &Program,
+    launch: usize,
+    symbols: usize,
+    precision: Precision,
+    effort: &Effort,
+) -> Vec<Trial> {
+    let launch = &program.launches[launch];
+    let list = candidates(&launch.kernel, symbols, precision, false);
+    if list.is_empty() {
+        return Vec::new();
+    }
+    let (args, values) = (args(program, launch), key::typical(symbols));
+    let subject: Arc<dyn Subject> = Arc::new(KernelSubject::new(list, args, values, None));
+    search(
+        &subject,
+        &Limits::default(),
+        effort,
+        &SystemClock::default(),
+    )
+}
+
+struct Tuner<'a> {
+    chooser: Chooser<'a>,
+    device: String,
+    symbols: usize,
+    precision: Precision,
+    gpu: Option<&'a Arc<cuda::Device>>,
+}
+
+impl Tuner<'_> {
+    fn program(&mut self, program: &mut Program) -> Tuned {
+        let mut tuned = Tuned::default();
+        for l in 0..program.launches.len() {
+            let chosen = self.launch(program, l);
+            let launch = &mut program.launches[l];
+            tuned.launches.push(chosen.map(|(choice, kernel)| {
+                launch.kernel = kernel;
+                choice
+            }));
+            let bodies = launch.bodies.iter_mut().map(|body| self.program(body));
+            tuned.bodies.push(bodies.collect());
+        }
+        tuned
+    }
+
+    /// What was chosen for a launch, and the kernel that it is.
+    fn launch(&mut self, program: &Program, l: usize) -> Option<(Arc<Choice>, Kernel)> {
+        let launch = &program.launches[l];
+        let list = candidates(
+            &launch.kernel,
+            self.symbols,
+            self.precision,
+            self.gpu.is_some(),
+        );
+        if list.is_empty() {
+            return None;
+        }
+        let values = key::typical(self.symbols);
+        let key = key::key(&launch.kernel, &values, &self.device)?;
+        let kernels: Vec<(Candidate, Kernel)> = list.clone();
+        let names: Vec<Candidate> = list.into_iter().map(|(c, _)| c).collect();
+        let gpu = self.gpu.cloned();
+        let choice = self.chooser.choose(key, &names, || {
+            let args = args(program, launch);
+            Arc::new(KernelSubject::new(
+                kernels.clone(),
+                args,
+                values.clone(),
+                gpu,
+            ))
+        });
+        let chosen = kernels.into_iter().find(|(c, _)| c.name == choice.chosen);
+        // Kernels of one key may differ in what is legal.
+        let kernel = chosen.map_or_else(|| launch.kernel.clone(), |(_, kernel)| kernel);
+        Some((choice, kernel))
+    }
+}
+
+fn args(program: &Program, launch: &Launch) -> Vec<Arg> {
+    let pairs = launch.args.iter().zip(&launch.written);
+    let arg = |(id, written): (&kiln_codegen::BufId, &bool)| {
+        let buffer = &program.buffers[id.0 as usize];
+        Arg {
+            dtype: buffer.dtype,
+            len: numel(&buffer.shape),
+            written: *written,
+        }
+    };
+    pairs.map(arg).collect()
+}

@@ -1,0 +1,209 @@
+//! What was measured for one key, as a line of the store.
+
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Changes when lines of earlier versions must not be read.
+pub const SCHEMA: u32 = 1;
+
+/// The candidates of one key, as they were tried.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// What they are candidates for: the op with its sizes, the work fused with it, the device's traits, and
+    /// the engine's version. See [`key()`](super::key()).
+    pub key: String,
+    /// [`SCHEMA`].
+    pub version: u32,
+    /// When, in seconds since 1970.
+    pub at: u64,
+    /// What was tried, the default first.
+    pub trials: Vec<Trial>,
+}
+
+/// One candidate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// Its name, unique among the candidates of a key.
+    pub name: String,
+    /// Bytes of memory that it needs beside its arguments.
+    pub workspace: u64,
+    /// Whether it gave the default's results bit for bit.
+    pub same_bits: bool,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What came of trying a candidate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It is right, and took these times, in nanoseconds, in the order in which they were taken.
+    Timed(Vec<u64>),
+    /// It computes something else; the text says where.
+    Wrong(String),
+    /// It can't be run, or panicked.
+    Failed(String),
+    /// It did not answer for so many milliseconds.
+    Hung(u64),
+    /// The cost model says that it takes so many times as long as the best.
+    Pruned(f64),
+    /// Its workspace was beyond the limit of so many bytes.
+    TooLarge(u64),
+}
+
+impl Trial {
+    /// The time that it is chosen by: the lower quartile of its times. What interrupts a run only ever
+    /// makes it longer, so the upper times say more of the machine than of the candidate.
+    pub fn time(&self) -> Option<Duration> {
+        let Outcome::Timed(times) = &self.outcome else {
+            return None;
+        };
+        let mut times = times.clone();
+        times.sort_unstable();
+        times
+            .get(times.len() / 4)
+            .copied()
+            .map(Duration::from_nanos)
+    }
+
+    /// How far its times lie apart: the interquartile range as a part of the lower quartile.
+    pub fn spread(&self) -> Option<f64> {
+        let Outcome::Timed(times) = &self.outcome else {
+            return None;
+        };
+        let mut times = times.clone();
+        times.sort_unstable();
+        let at = |part: usize| times.get(times.len() * part / 4).copied();
+        let (low, high) = (at(1)?, at(3)?);
+        Some((high - low) as f64 / low.max(1) as f64)
+    }
+}
+
+/// Times this close, as a part of the best, are a tie.
+const TIE: f64 = 0.02;
+
+/// What may be chosen.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Limits {
+    /// The most bytes of workspace.
+    pub workspace: Option<u64>,
+    /// Only what gives the default's results bit for bit.
+    pub same_bits: bool,
+}
+
+impl Limits {
+    /// Whether a candidate that needs so much workspace may be chosen.
+    pub fn fits(&self, workspace: u64) -> bool {
+        self.workspace.is_none_or(|most| workspace <= most)
+    }
+}
+
+impl Record {
+    /// A record of now.
+    pub fn new(key: String, trials: Vec<Trial>) -> Record {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Record {
+            key,
+            version: SCHEMA,
+            at: since.map_or(0, |d| d.as_secs()),
+            trials,
+        }
+    }
+
+    /// The trial of a candidate.
+    pub fn trial(&self, name: &str) -> Option<&Trial> {
+        self.trials.iter().find(|t| t.name == name)
+    }
+
+    /// The fastest among the candidates of these names, the default first, that is right and within the
+    /// limits. Of those that tie, the one with the least workspace; then one with the default's bits;
+    /// then the first.
+    pub fn best<'a>(&'a self, names: &[&str], limits: &Limits) -> Option<&'a Trial> {
+        let fits = |t: &&Trial| limits.fits(t.workspace) && (t.same_bits || !limits.same_bits);
+        let named = names
+            .iter()
+            .filter_map(|name| self.trial(name))
+            .filter(fits);
+        let timed: Vec<(&Trial, Duration)> = named.filter_map(|t| Some((t, t.time()?))).collect();
+        let least = timed.iter().map(|(_, time)| *time).min()?;
+        let ties = timed.iter().map(|(t, time)| (*t, *time));
+        let ties = ties.filter(|(_, time)| time.as_secs_f64() <= least.as_secs_f64() * (1.0 + TIE));
+        ties.map(|(t, _)| t)
+            .min_by_key(|t| (t.workspace, !t.same_bits))
+    }
+
+    /// Whether it says all there is to know to choose among candidates of these names and workspaces: each
+    /// was tried, or had no chance.
+    pub fn covers(&self, candidates: &[(&str, u64)], limits: &Limits) -> bool {
+        candidates
+            .iter()
+            .all(|(name, workspace)| match self.trial(name) {
+                None => !limits.fits(*workspace),
+                Some(t) => !matches!(t.outcome, Outcome::TooLarge(_)) || !limits.fits(*workspace),
+            })
+    }
+
+    /// What an earlier record knows of candidates that this one does not.
+    pub(super) fn adopt(&mut self, earlier: &Record) {
+        for trial in &earlier.trials {
+            let known = self.trial(&trial.name).map(|t| &t.outcome);
+            match known {
+                None => self.trials.push(trial.clone()),
+                Some(Outcome::TooLarge(_)) if !matches!(trial.outcome, Outcome::TooLarge(_)) => {
+                    self.trials.retain(|t| t.name != trial.name);
+                    self.trials.push(trial.clone());
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// The record as a line: a JSON object whose last member, `sum`, is a checksum of what is in front
+    /// of it.
+    pub(super) fn line(&self) -> String {
+        // Records hold plain data only, which always encodes.
+        let mut text = serde_json::to_string(self).unwrap_or_default();
+        text.pop();
+        let sum = xxh3_64(text.as_bytes());
+        text + &format!("{SUM}{sum:016x}\"}}")
+    }
+
+    /// Reads a line whose checksum was found right.
+    pub(super) fn read(line: &str) -> Option<Record> {
+        serde_json::from_str::<Record>(line).ok()
+    }
+}
+
+/// What stands in front of the checksum.
+const SUM: &str = ",\"sum\":\"";
+
+/// What a line of the store is.
+#[derive(Debug, PartialEq)]
+pub(super) enum Line<'a> {
+    /// A record of this key.
+    Record(&'a str),
+    /// A record of another version.
+    Other,
+    /// Damaged: why.
+    Damaged(&'static str),
+}
+
+/// Looks at a line without reading all of it.
+pub(super) fn look(line: &str) -> Line<'_> {
+    let Some((body, sum)) = line.rsplit_once(SUM) else {
+        return Line::Damaged("it ends early");
+    };
+    if sum.strip_suffix("\"}") != Some(format!("{:016x}", xxh3_64(body.as_bytes())).as_str()) {
+        return Line::Damaged("its checksum is wrong");
+    }
+    let key = body
+        .strip_prefix("{\"key\":\"")
+        .and_then(|rest| rest.split_once('"'));
+    match key {
+        Some((key, rest)) if rest.starts_with(&format!(",\"version\":{SCHEMA},")) => {
+            Line::Record(key)
+        }
+        _ => Line::Other,
+    }
+}

@@ -1,0 +1,328 @@
+//! Trying candidates: which are right, and how long they take.
+//!
+//! Each candidate runs on a thread of its own, one at a time, so that one that never answers can be left
+//! behind and one that panics ends nothing but itself. Right ones are timed in rounds, each of which
+//! times every candidate once, so that whatever slows the machine down for a while slows all of them.
+
+use super::record::{Limits, Outcome, Trial};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A way to compute something, before it is tried.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// Its name.
+    pub name: String,
+    /// Bytes of memory that it needs beside its arguments, as far as that is known before it runs.
+    pub workspace: u64,
+    /// What the cost model makes of it, in any unit that the candidates share.
+    pub predicted: Option<f64>,
+}
+
+/// Something that can be computed in several ways.
+pub trait Subject: Send + Sync + 'static {
+    /// The ways, the default first.
+    fn candidates(&self) -> &[Candidate];
+
+    /// Prepares a candidate and checks it: runs it, and compares its results with what is right. May take
+    /// as long as [`Settings::patience`](super::Settings::patience).
+    ///
+    /// # Errors
+    /// Why the candidate is out.
+    fn start(&self, candidate: usize) -> Result<Checked, Rejected>;
+}
+
+/// A candidate whose results are right.
+pub struct Checked {
+    /// Whether they are the default's bit for bit.
+    pub same_bits: bool,
+    /// Bytes of memory that it needed beside its arguments.
+    pub workspace: u64,
+    /// Runs it on the inputs of this number, cold, and gives the time that took.
+    pub run: Box<dyn FnMut(usize) -> Result<Duration, String>>,
+}
+
+/// Why a candidate is out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rejected {
+    /// Its results are wrong: where.
+    Wrong(String),
+    /// It can't be run: why.
+    Failed(String),
+}
+
+/// How long to try.
+#[derive(Clone, Debug)]
+pub struct Effort {
+    /// Rounds in which every candidate is timed.
+    pub least: usize,
+    /// Rounds in all.
+    pub most: usize,
+    /// No round begins once this much time was spent on timing, but for the least.
+    pub time: Duration,
+    /// How long to wait for one answer.
+    pub patience: Duration,
+}
+
+/// The time, which tests make up.
+pub trait Clock {
+    /// How much of it has passed.
+    fn now(&self) -> Duration;
+
+    /// The answer of a candidate's thread; `None` if it does not come in time.
+    fn wait(
+        &self,
+        candidate: &str,
+        answers: &Receiver<Answer>,
+        patience: Duration,
+    ) -> Option<Answer>;
+}
+
+/// What a candidate's thread says.
+pub enum Answer {
+    /// The candidate is right; whether its bits are the default's, and its workspace.
+    Right(bool, u64),
+    /// It is out.
+    Out(Rejected),
+    /// It ran, and took so long.
+    Took(Duration),
+}
+
+/// The system's clock.
+pub struct SystemClock(Instant);
+
+impl Default for SystemClock {
+    fn default() -> SystemClock {
+        SystemClock(Instant::now())
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn wait(&self, _: &str, answers: &Receiver<Answer>, patience: Duration) -> Option<Answer> {
+        match answers.recv_timeout(patience) {
+            Ok(answer) => Some(answer),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(failed("its thread ended")),
+        }
+    }
+}
+
+/// The cost model rules out what it says takes more than so many times as long as the best.
+const PRUNE: f64 = 8.0;
+/// What takes so many times as long as the best is not timed beyond the least number of rounds.
+const BEHIND: f64 = 1.5;
+
+/// Tries the candidates; gives what came of each, in their order.
+pub fn search(
+    subject: &Arc<dyn Subject>,
+    limits: &Limits,
+    effort: &Effort,
+    clock: &dyn Clock,
+) -> Vec<Trial> {
+    let candidates = subject.candidates();
+    let predicted = candidates.iter().filter_map(|c| c.predicted);
+    let least = predicted.fold(f64::INFINITY, f64::min);
+    let mut racers: Vec<Racer> = Vec::new();
+    for (i, candidate) in candidates.iter().enumerate() {
+        let mut racer = Racer::new(candidate);
+        let ratio = candidate.predicted.map_or(1.0, |p| p / least);
+        if !limits.fits(candidate.workspace) {
+            racer.trial.outcome = too_large(limits);
+        } else if i > 0 && ratio > PRUNE {
+            racer.trial.outcome = Outcome::Pruned(ratio);
+        } else {
+            racer.start(subject.clone(), i, effort, clock);
+            if !limits.fits(racer.trial.workspace) {
+                racer.stop(too_large(limits));
+            }
+        }
+        racers.push(racer);
+    }
+    race(&mut racers, effort, clock);
+    racers.iter_mut().for_each(Racer::end);
+    racers.into_iter().map(|r| r.trial).collect()
+}
+
+fn too_large(limits: &Limits) -> Outcome {
+    Outcome::TooLarge(limits.workspace.unwrap_or(u64::MAX))
+}
+
+/// Times those that run, in rounds that begin with another one each.
+fn race(racers: &mut [Racer], effort: &Effort, clock: &dyn Clock) {
+    let start = clock.now();
+    let mut input = 0;
+    for round in 0..effort.most {
+        let late = clock.now().saturating_sub(start) > effort.time;
+        let running: Vec<usize> = (0..racers.len())
+            .filter(|i| racers[*i].is_running())
+            .collect();
+        if running.is_empty() || round >= effort.least && (late || running.len() == 1) {
+            return;
+        }
+        for i in 0..running.len() {
+            let at = running[(i + round) % running.len()];
+            racers[at].time(input, effort, clock);
+            input += 1;
+        }
+        if round + 1 >= effort.least {
+            drop_slow(racers);
+        }
+    }
+}
+
+/// Stops those that are far behind. What was measured of them is kept.
+fn drop_slow(racers: &mut [Racer]) {
+    let best = racers.iter().filter_map(|r| r.trial.time()).min();
+    let Some(best) = best else { return };
+    for racer in racers.iter_mut().filter(|r| r.is_running()) {
+        let behind = |time: Duration| time.as_secs_f64() > BEHIND * best.as_secs_f64();
+        if racer.trial.time().is_some_and(behind) {
+            racer.end();
+        }
+    }
+}
+
+/// A candidate and its thread.
+struct Racer {
+    trial: Trial,
+    thread: Option<Thread>,
+}
+
+struct Thread {
+    /// Asks for a run on the inputs of a number.
+    ask: Sender<usize>,
+    answers: Receiver<Answer>,
+    handle: JoinHandle<()>,
+}
+
+impl Racer {
+    fn new(candidate: &Candidate) -> Racer {
+        Racer {
+            trial: Trial {
+                name: candidate.name.clone(),
+                workspace: candidate.workspace,
+                same_bits: false,
+                outcome: Outcome::Timed(Vec::new()),
+            },
+            thread: None,
+        }
+    }
+
+    fn is_running(&self) -> bool {
+        self.thread.is_some()
+    }
+
+    /// Ends the thread, which waits to be asked, and with it what it holds.
+    fn end(&mut self) {
+        if let Some(Thread { ask, handle, .. }) = self.thread.take() {
+            drop(ask);
+            // Its panics are caught and reported.
+            let _ = handle.join();
+        }
+    }
+
+    fn stop(&mut self, outcome: Outcome) {
+        match outcome {
+            // What never answers is left behind.
+            Outcome::Hung(_) => self.thread = None,
+            _ => self.end(),
+        }
+        self.trial.outcome = outcome;
+    }
+
+    /// Prepares and checks the candidate.
+    fn start(&mut self, subject: Arc<dyn Subject>, i: usize, effort: &Effort, clock: &dyn Clock) {
+        let ((ask, asked), (answer, answers)) = (channel(), channel());
+        let spawned = std::thread::Builder::new()
+            .name(format!("kiln-try-{}", self.trial.name))
+            .spawn(move || work(&*subject, i, &asked, &answer));
+        match spawned {
+            Ok(handle) => {
+                self.thread = Some(Thread {
+                    ask,
+                    answers,
+                    handle,
+                })
+            }
+            Err(e) => return self.stop(Outcome::Failed(format!("it has no thread: {e}"))),
+        }
+        if let Some(Answer::Right(same_bits, workspace)) = self.answer(effort, clock) {
+            self.trial.same_bits = same_bits;
+            self.trial.workspace = self.trial.workspace.max(workspace);
+        }
+    }
+
+    /// Runs the candidate once.
+    fn time(&mut self, input: usize, effort: &Effort, clock: &dyn Clock) {
+        if let Some(thread) = &self.thread {
+            // Where the thread has ended, there is no answer.
+            let _ = thread.ask.send(input);
+        }
+        let answer = self.answer(effort, clock);
+        if let (Some(Answer::Took(time)), Outcome::Timed(times)) = (answer, &mut self.trial.outcome)
+        {
+            times.push(time.as_nanos() as u64);
+        }
+    }
+
+    /// Waits for an answer. If there is none, or a bad one, the candidate is out.
+    fn answer(&mut self, effort: &Effort, clock: &dyn Clock) -> Option<Answer> {
+        let answers = &self.thread.as_ref()?.answers;
+        match clock.wait(&self.trial.name, answers, effort.patience) {
+            Some(Answer::Out(rejected)) => {
+                self.stop(match rejected {
+                    Rejected::Wrong(text) => Outcome::Wrong(text),
+                    Rejected::Failed(text) => Outcome::Failed(text),
+                });
+                None
+            }
+            None => {
+                self.stop(Outcome::Hung(effort.patience.as_millis() as u64));
+                None
+            }
+            answer => answer,
+        }
+    }
+}
+
+fn failed(text: impl Into<String>) -> Answer {
+    Answer::Out(Rejected::Failed(text.into()))
+}
+
+/// The life of a candidate's thread. It ends when nobody asks any more, or with the first failure.
+fn work(subject: &dyn Subject, i: usize, asked: &Receiver<usize>, answer: &Sender<Answer>) {
+    let guarded = catch_unwind(AssertUnwindSafe(|| {
+        let mut checked = match subject.start(i) {
+            Ok(checked) => checked,
+            Err(rejected) => return Some(Answer::Out(rejected)),
+        };
+        let right = Answer::Right(checked.same_bits, checked.workspace);
+        answer.send(right).ok()?;
+        for input in asked {
+            match (checked.run)(input) {
+                Ok(time) => answer.send(Answer::Took(time)).ok()?,
+                Err(text) => return Some(failed(text)),
+            }
+        }
+        None
+    }));
+    let last = guarded.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Some(failed(format!(
+            "it panicked: {}",
+            text.unwrap_or("no text")
+        )))
+    });
+    if let Some(last) = last {
+        // Whoever waited may have given up.
+        let _ = answer.send(last);
+    }
+}

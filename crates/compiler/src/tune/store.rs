@@ -1,0 +1,384 @@
+//! The file of measurements: one record a line, shared by threads and processes.
+//!
+//! A record is appended as one line under a lock, and a later line of a key stands for it from then on.
+//! Whoever dies while writing leaves a line without an end, which its checksum gives away: it is skipped and
+//! reported, and the next writer begins a line of its own. Once most lines stand for nothing any more, the
+//! file is written anew and replaced in one step. Readers need no lock.
+//!
+//! Beside the file `tune.jsonl` lie `tune.jsonl.lock`, held while writing, and `tune.jsonl.measuring`, held
+//! while measuring, so that processes neither measure a key twice nor disturb each other's times.
+
+use super::record::{Line, Record, look};
+use hashbrown::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Measurements, in a file or in memory alone. May be used from any number of threads.
+#[derive(Debug)]
+pub struct Store {
+    path: Option<PathBuf>,
+    contents: Mutex<Contents>,
+    /// Held while measuring.
+    measuring: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Contents {
+    /// What the file held when it was read.
+    text: String,
+    seen: Option<Seen>,
+    /// Where the record of each key lies in the text.
+    index: HashMap<String, Range<usize>>,
+    /// Records that are in no file, or could not be written.
+    unwritten: HashMap<String, Record>,
+    damage: Vec<Damage>,
+    /// Lines that stand for nothing any more.
+    dead: usize,
+}
+
+/// What tells one state of the file from another.
+#[derive(Clone, Debug, PartialEq)]
+struct Seen {
+    len: u64,
+    modified: Option<SystemTime>,
+}
+
+/// A line that was skipped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Its number in the file, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub text: String,
+}
+
+/// What merging another file into a store did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// Records of keys that were new, or measured later than those that were here.
+    pub added: usize,
+    /// Records of keys that were measured later here.
+    pub older: usize,
+    /// Lines of the other file that were skipped.
+    pub damage: Vec<Damage>,
+}
+
+/// Lines that stand for nothing before the file is written anew; as many as there are records are left
+/// alone too.
+const DEAD: usize = 256;
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held while measuring; see [`Store::measuring`].
+pub struct Measuring<'a> {
+    _thread: MutexGuard<'a, ()>,
+    _process: Option<File>,
+}
+
+impl Store {
+    /// The store in a file, which need not exist yet.
+    pub fn new(path: impl Into<PathBuf>) -> Store {
+        Store {
+            path: Some(path.into()),
+            ..Store::in_memory()
+        }
+    }
+
+    /// A store that ends with the process.
+    pub fn in_memory() -> Store {
+        Store {
+            path: None,
+            contents: Mutex::default(),
+            measuring: Mutex::new(()),
+        }
+    }
+
+    /// The process's store in this file; an empty path gives the one in memory. Whoever asks for one path gets
+    /// one store.
+    pub fn of(path: &Path) -> Arc<Store> {
+        static OPEN: Mutex<Vec<(PathBuf, Arc<Store>)>> = Mutex::new(Vec::new());
+        let mut open = lock(&OPEN);
+        if let Some((_, store)) = open.iter().find(|(p, _)| p == path) {
+            return store.clone();
+        }
+        let store = Arc::new(match path.as_os_str().is_empty() {
+            true => Store::in_memory(),
+            false => Store::new(path),
+        });
+        open.push((path.into(), store.clone()));
+        store
+    }
+
+    /// Its file.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// The record of a key.
+    pub fn get(&self, key: &str) -> Option<Record> {
+        let contents = self.fresh();
+        if let Some(record) = contents.unwritten.get(key) {
+            return Some(record.clone());
+        }
+        let line = contents.index.get(key)?.clone();
+        Record::read(&contents.text[line])
+    }
+
+    /// All records, by key.
+    pub fn records(&self) -> Vec<Record> {
+        let contents = self.fresh();
+        let written = contents.index.iter();
+        let written = written.filter(|(key, _)| !contents.unwritten.contains_key(*key));
+        let written = written.filter_map(|(_, line)| Record::read(&contents.text[line.clone()]));
+        let mut records: Vec<Record> = written
+            .chain(contents.unwritten.values().cloned())
+            .collect();
+        records.sort_by(|a, b| a.key.cmp(&b.key));
+        records
+    }
+
+    /// Lines of the file that were skipped.
+    pub fn damage(&self) -> Vec<Damage> {
+        self.fresh().damage.clone()
+    }
+
+    /// Keeps a record, in place of an earlier one of its key. If the file can't be written, the record is
+    /// kept until the process ends.
+    ///
+    /// # Errors
+    /// Why the file can't be written.
+    pub fn put(&self, record: Record) -> io::Result<()> {
+        let written = match &self.path {
+            Some(path) => self.append(path, &[&record]),
+            None => Err(io::Error::other("no file")),
+        };
+        if written.is_err() {
+            let mut contents = lock(&self.contents);
+            contents.unwritten.insert(record.key.clone(), record);
+        }
+        match self.path {
+            Some(_) => written,
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the records of which `gone` holds, and with them every line that stands for nothing; says
+    /// how many records.
+    ///
+    /// # Errors
+    /// If the file can't be written.
+    pub fn remove(&self, gone: impl Fn(&Record) -> bool) -> io::Result<usize> {
+        let all = self.records();
+        let doomed: Vec<&str> = all.iter().filter(|r| gone(r)).map(|r| &r.key[..]).collect();
+        lock(&self.contents)
+            .unwritten
+            .retain(|key, _| !doomed.contains(&&key[..]));
+        if let Some(path) = &self.path {
+            let _lock = hold(path, "lock")?;
+            self.rewrite(path, &doomed)?;
+        }
+        Ok(doomed.len())
+    }
+
+    /// Takes the records of another file: of keys in both, those that were measured later.
+    ///
+    /// # Errors
+    /// If the other file can't be read or the own one can't be written.
+    pub fn merge(&self, other: &Path) -> io::Result<Merged> {
+        let mut theirs = Contents::default();
+        theirs.read(fs::read(other)?);
+        let mut merged = Merged {
+            damage: theirs.damage.clone(),
+            ..Merged::default()
+        };
+        let mut taken = Vec::new();
+        for line in theirs.index.values() {
+            let Some(record) = Record::read(&theirs.text[line.clone()]) else {
+                continue;
+            };
+            // By time, then by text, so that the order of merging does not matter.
+            let later = |own: Record| (record.at, record.line()) > (own.at, own.line());
+            match self.get(&record.key).is_none_or(later) {
+                true => taken.push(record),
+                false => merged.older += 1,
+            }
+        }
+        merged.added = taken.len();
+        taken.sort_by(|a, b| a.key.cmp(&b.key));
+        match &self.path {
+            Some(path) => self.append(path, &taken.iter().collect::<Vec<_>>())?,
+            None => {
+                let named = taken.into_iter().map(|r| (r.key.clone(), r));
+                lock(&self.contents).unwritten.extend(named);
+            }
+        }
+        Ok(merged)
+    }
+
+    /// Waits until nobody else measures for this store, but for no longer than `patience` on other processes:
+    /// one that takes longer than that is not waited for. What was missing may be there afterwards.
+    pub fn measuring(&self, patience: Duration) -> Measuring<'_> {
+        let thread = lock(&self.measuring);
+        let process = self.path.as_ref().and_then(|path| {
+            let file = beside(path, "measuring").ok()?;
+            let start = Instant::now();
+            while file.try_lock().is_err() && start.elapsed() < patience {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Some(file)
+        });
+        Measuring {
+            _thread: thread,
+            _process: process,
+        }
+    }
+
+    /// Appends lines under the lock; writes the file anew where most of it stands for nothing.
+    fn append(&self, path: &Path, records: &[&Record]) -> io::Result<()> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let _lock = hold(path, "lock")?;
+        let mut file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .read(true)
+            .open(path)?;
+        let mut text = match ends_a_line(&mut file)? {
+            true => String::new(),
+            false => "\n".into(), // whoever wrote the last line died meanwhile
+        };
+        for record in records {
+            text += &record.line();
+            text.push('\n');
+        }
+        file.write_all(text.as_bytes())?;
+        drop(file);
+        let dead = self.fresh_dead();
+        if dead.is_some_and(|(dead, live)| dead > DEAD.max(live)) {
+            self.rewrite(path, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Lines that stand for nothing, and records.
+    fn fresh_dead(&self) -> Option<(usize, usize)> {
+        let contents = self.fresh();
+        Some((contents.dead, contents.index.len()))
+    }
+
+    /// Writes the file anew without lines that stand for nothing and without the records of some keys. The
+    /// caller holds the lock.
+    fn rewrite(&self, path: &Path, without: &[&str]) -> io::Result<()> {
+        if !path.exists() {
+            return Ok(());
+        }
+        let mut contents = self.fresh();
+        let lines = contents.text.lines().filter(|line| match look(line) {
+            Line::Record(key) => {
+                let newest = contents.index.get(key);
+                let is_newest = newest.is_some_and(|r| contents.text[r.clone()] == **line);
+                is_newest && !without.contains(&key)
+            }
+            Line::Other => true, // of another version, which still reads it
+            Line::Damaged(_) => false,
+        });
+        let mut kept: Vec<&str> = lines.collect();
+        kept.dedup();
+        kiln_base::file::replace(path, |f| {
+            kept.iter().try_for_each(|line| writeln!(f, "{line}"))
+        })?;
+        contents.seen = None;
+        Ok(())
+    }
+
+    /// The contents, read again if the file is another than when it was last read.
+    fn fresh(&self) -> MutexGuard<'_, Contents> {
+        let mut contents = lock(&self.contents);
+        let Some(path) = &self.path else {
+            return contents;
+        };
+        let seen = fs::metadata(path).ok().map(|m| Seen {
+            len: m.len(),
+            modified: m.modified().ok(),
+        });
+        if contents.seen != seen || seen.is_none() {
+            contents.read(fs::read(path).unwrap_or_default());
+            contents.seen = seen;
+        }
+        contents
+    }
+}
+
+impl Contents {
+    /// Takes the bytes of a file in place of what was read before.
+    fn read(&mut self, bytes: Vec<u8>) {
+        let (mut damage, mut index, mut dead) = (Vec::new(), HashMap::new(), 0);
+        // Bytes that are no text make their lines' checksums wrong.
+        let text = match String::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(e) => String::from_utf8_lossy(e.as_bytes()).into_owned(),
+        };
+        let mut at = 0;
+        for (number, whole) in text.split_inclusive('\n').enumerate() {
+            let line = whole.trim_end_matches('\n');
+            let range = at..at + line.len();
+            at += whole.len();
+            match look(line) {
+                Line::Record(key) => {
+                    let earlier = index.insert(key.to_string(), range);
+                    dead += earlier.is_some() as usize;
+                }
+                Line::Other => {}
+                // Somebody may be writing it.
+                Line::Damaged(_) if line.len() == whole.len() => {}
+                Line::Damaged(_) if line.is_empty() => dead += 1,
+                Line::Damaged(why) => {
+                    dead += 1;
+                    damage.push(Damage {
+                        line: number + 1,
+                        text: why.into(),
+                    });
+                }
+            }
+        }
+        (self.text, self.index) = (text, index);
+        (self.damage, self.dead) = (damage, dead);
+    }
+}
+
+/// Whether a file ends with the end of a line, or is empty.
+fn ends_a_line(file: &mut File) -> io::Result<bool> {
+    use std::io::{Read, Seek, SeekFrom};
+    if file.metadata()?.len() == 0 {
+        return Ok(true);
+    }
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last == *b"\n")
+}
+
+/// A file beside the store's.
+fn beside(path: &Path, ending: &str) -> io::Result<File> {
+    if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
+        fs::create_dir_all(folder)?;
+    }
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".");
+    name.push(ending);
+    OpenOptions::new().create(true).append(true).open(name)
+}
+
+/// The same, locked until it is dropped or the process ends.
+fn hold(path: &Path, ending: &str) -> io::Result<File> {
+    let file = beside(path, ending)?;
+    file.lock()?;
+    Ok(file)
+}

@@ -1,0 +1,343 @@
+//! A kernel of a plan as something that can be computed in several ways.
+
+use super::alone::{self, Arg, Numbers, load, symbol_inputs};
+use super::expect::{Product, far, multiplied, product};
+use super::search::{Candidate, Checked, Rejected, Subject};
+use kiln_base::plan::{Algorithm, Kernel};
+use kiln_runtime::{Buffer, Error, cuda, memory};
+use std::sync::{Arc, OnceLock};
+
+/// Operands take at least so many bytes in all, so that they are cold when a run begins: more than the
+/// second-level cache of a CPU holds, or the one of a GPU.
+const COLD: [usize; 2] = [32 << 20, 256 << 20];
+/// The most copies of the operands.
+const COPIES: usize = 256;
+
+/// A kernel and its candidates.
+pub(super) struct KernelSubject {
+    candidates: Vec<Candidate>,
+    /// The same, as kernels with the same arguments.
+    kernels: Vec<Kernel>,
+    args: Vec<Arg>,
+    /// The values of symbols.
+    values: Vec<i64>,
+    gpu: Option<Arc<cuda::Device>>,
+    trial: OnceLock<Result<Trial, String>>,
+}
+
+/// What candidates are run on, and what they must give.
+struct Trial {
+    /// The arguments on the host; `None` for those that are written.
+    given: Vec<Option<Buffer>>,
+    symbols: Vec<Buffer>,
+    /// Inputs of the program, several times, where it runs.
+    inputs: Arc<Vec<Vec<Buffer>>>,
+    /// The product that they must give; `None` where the default says what is right.
+    product: Option<Product>,
+    /// The default's results on the host.
+    default: Vec<Buffer>,
+}
+
+impl KernelSubject {
+    pub fn new(
+        list: Vec<(Candidate, Kernel)>,
+        args: Vec<Arg>,
+        values: Vec<i64>,
+        gpu: Option<Arc<cuda::Device>>,
+    ) -> KernelSubject {
+        let (candidates, kernels) = list.into_iter().unzip();
+        KernelSubject {
+            candidates,
+            kernels,
+            args,
+            values,
+            gpu,
+            trial: OnceLock::new(),
+        }
+    }
+
+    fn load(&self, candidate: usize) -> Result<kiln_runtime::Executable, Error> {
+        let kernel = self.kernels[candidate].clone();
+        let plan = alone::plan(kernel, &self.args, self.values.len());
+        load(plan, self.gpu.as_ref())
+    }
+
+    /// The program's inputs where it runs.
+    fn bring(&self, symbols: &[Buffer], given: &[Option<Buffer>]) -> Result<Vec<Buffer>, Error> {
+        let inputs = symbols.iter().chain(given.iter().flatten());
+        let brought = inputs.map(|b| match &self.gpu {
+            None => Buffer::from_bytes(b.dtype(), b.shape(), b.bytes()?),
+            Some(gpu) => b.to_gpu(gpu),
+        });
+        brought.collect()
+    }
+
+    fn trial(&self) -> Result<&Trial, String> {
+        let made = self
+            .trial
+            .get_or_init(|| self.prepare().map_err(|e| e.to_string()));
+        made.as_ref().map_err(Clone::clone)
+    }
+
+    fn prepare(&self) -> Result<Trial, Error> {
+        let symbols = symbol_inputs(&self.values)?;
+        let signed = multiplied(&self.kernels[0]);
+        let mut random = Numbers(1);
+        let mut given = Vec::new();
+        for (i, arg) in self.args.iter().enumerate() {
+            let len = arg.len.eval(&self.values);
+            let signed = signed.contains(&(i as u16));
+            let elements = || random.elements(arg.dtype, len, signed);
+            given.push((!arg.written).then(elements).transpose()?);
+        }
+        let product = product(&self.kernels[0], &self.args, &given, &symbols)?;
+        let mut inputs = vec![self.bring(&symbols, &given)?];
+        let bytes: usize = given
+            .iter()
+            .flatten()
+            .map(|b| b.len() * b.dtype().size())
+            .sum();
+        let cold = COLD[self.gpu.is_some() as usize];
+        for _ in 1..(cold / bytes.max(1)).clamp(2, COPIES) {
+            inputs.push(self.bring(&symbols, &given)?);
+        }
+        let default = self.load(0)?.run_shared(&inputs[0])?;
+        let default = default.iter().map(Buffer::to_host);
+        Ok(Trial {
+            given,
+            symbols,
+            inputs: Arc::new(inputs),
+            product,
+            default: default.collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn compare(&self, i: usize, trial: &Trial, got: &[Buffer]) -> Result<Option<String>, Error> {
+        match &trial.product {
+            Some(product) => {
+                let algorithm = self.kernels[i].algorithm().unwrap_or(Algorithm::Auto);
+                product.compare(algorithm, got, &trial.given, &trial.symbols)
+            }
+            None => {
+                for (got, expected) in got.iter().zip(&trial.default) {
+                    if let Some(text) = far(got, expected)? {
+                        return Ok(Some(text));
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Subject for KernelSubject {
+    fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+
+    fn start(&self, i: usize) -> Result<Checked, Rejected> {
+        let failed = |e: Error| Rejected::Failed(e.to_string());
+        let trial = self.trial().map_err(Rejected::Failed)?;
+        let executable = self.load(i).map_err(failed)?;
+        let (ran, peak) = memory::peak_during(|| executable.run_shared(&trial.inputs[0]));
+        let got: Result<Vec<Buffer>, Error> = ran.and_then(|list| {
+            let list = list.iter().map(Buffer::to_host);
+            list.collect()
+        });
+        let got = got.map_err(failed)?;
+        if let Some(text) = self.compare(i, trial, &got).map_err(failed)? {
+            return Err(Rejected::Wrong(text));
+        }
+        let results: usize = got.iter().map(|b| b.len() * b.dtype().size()).sum();
+        // Blocks of the results are rounded up by a quarter at most. On a GPU only what a plan asks for
+        // is taken.
+        let beside = match self.gpu {
+            None => peak.saturating_sub(results + results / 4),
+            Some(_) => 0,
+        };
+        let same = |(a, b): (&Buffer, &Buffer)| a.bytes().ok() == b.bytes().ok();
+        let inputs = trial.inputs.clone();
+        Ok(Checked {
+            same_bits: got.iter().zip(&trial.default).all(same),
+            workspace: beside as u64,
+            run: Box::new(move |at| {
+                let time = alone::time(&executable, &inputs[at % inputs.len()]);
+                time.map_err(|e| e.to_string())
+            }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::search::Subject as _;
+    use super::*;
+    use kiln_base::plan::{Conv, ConvRole, MatMul, Matrix};
+    use kiln_base::{DType, Dim};
+
+    fn dims(list: &[i64]) -> Vec<Dim> {
+        list.iter().map(|d| Dim::Const(*d)).collect()
+    }
+
+    fn matmul(dtype: DType, [m, k, n]: [i64; 3]) -> (MatMul, Vec<Arg>) {
+        let matrix = |arg, width: i64| Matrix {
+            arg,
+            offset: Dim::ZERO,
+            batch_strides: Vec::new(),
+            row: Dim::Const(width),
+            col: Dim::ONE,
+        };
+        let product = MatMul {
+            dtype,
+            batch: Vec::new(),
+            m: Dim::Const(m),
+            k: Dim::Const(k),
+            n: Dim::Const(n),
+            lhs: matrix(0, k),
+            rhs: matrix(1, n),
+            out: 2,
+            epilogue: None,
+            algorithm: Algorithm::Auto,
+        };
+        let arg = |len, written| Arg {
+            dtype,
+            len: Dim::Const(len),
+            written,
+        };
+        let args = vec![arg(m * k, false), arg(k * n, false), arg(m * n, true)];
+        (product, args)
+    }
+
+    fn conv(role: ConvRole) -> (Conv, Vec<Arg>) {
+        let [x, w, y] = [2 * 6 * 9 * 8, 2 * 5 * 3 * 9, 2 * 10 * 9 * 8];
+        let lens = match role {
+            ConvRole::Result => [x, w, y],
+            ConvRole::Input => [y, w, x],
+            ConvRole::Weight => [x, y, w],
+        };
+        let conv = Conv {
+            dtype: DType::F32,
+            role,
+            batch: Dim::Const(2),
+            groups: Dim::Const(2),
+            in_channels: Dim::Const(3),
+            out_channels: Dim::Const(5),
+            input: dims(&[9, 8]),
+            output: dims(&[9, 8]),
+            kernel: dims(&[3, 3]),
+            stride: dims(&[1, 1]),
+            padding: dims(&[1, 1]),
+            dilation: dims(&[1, 1]),
+            operands: [0, 1],
+            out: 2,
+            epilogue: None,
+            algorithm: Algorithm::Auto,
+        };
+        let arg = |(i, len): (usize, &i64)| Arg {
+            dtype: DType::F32,
+            len: Dim::Const(*len),
+            written: i == 2,
+        };
+        (conv, lens.iter().enumerate().map(arg).collect())
+    }
+
+    /// What becomes of each of these kernels, of which the first is right.
+    fn tried(kernels: Vec<Kernel>, args: Vec<Arg>) -> Vec<Result<bool, Rejected>> {
+        let candidate = |kernel: Kernel| {
+            let candidate = Candidate {
+                name: "made up".into(),
+                workspace: 0,
+                predicted: None,
+            };
+            (candidate, kernel)
+        };
+        let list: Vec<_> = kernels.into_iter().map(candidate).collect();
+        let count = list.len();
+        let subject = KernelSubject::new(list, args, Vec::new(), None);
+        let start = |i| subject.start(i).map(|checked| checked.same_bits);
+        (0..count).map(start).collect()
+    }
+
+    #[test]
+    fn products_that_are_wrong_in_one_element_or_one_term_are_found() {
+        for (dtype, sizes) in [
+            (DType::F32, [7, 300, 5]),
+            (DType::F32, [3, 4000, 2]),
+            (DType::F64, [7, 300, 5]),
+            (DType::F32, [1, 1, 1]),
+        ] {
+            let (right, args) = matmul(dtype, sizes);
+            let change = |f: fn(&mut MatMul)| {
+                let mut wrong = right.clone();
+                f(&mut wrong);
+                Kernel::MatMul(wrong)
+            };
+            let all = tried(
+                vec![
+                    Kernel::MatMul(right.clone()),
+                    change(|m| m.k = &m.k - &Dim::ONE),
+                    change(|m| m.m = &m.m - &Dim::ONE), // leaves a row of old memory
+                    change(|m| m.lhs.row = Dim::ZERO),
+                ],
+                args,
+            );
+            assert_eq!(all[0], Ok(true), "{sizes:?}");
+            for wrong in &all[1..3] {
+                assert!(
+                    matches!(wrong, Err(Rejected::Wrong(_))),
+                    "{sizes:?}: {wrong:?}"
+                );
+            }
+            let one_row = sizes[0] == 1;
+            assert_eq!(all[3].is_ok(), one_row, "{sizes:?}: {:?}", all[3]);
+        }
+    }
+
+    #[test]
+    fn convolutions_and_their_gradients_that_are_wrong_are_found() {
+        for role in [ConvRole::Result, ConvRole::Input, ConvRole::Weight] {
+            let (right, args) = conv(role);
+            let mut list = vec![Kernel::Conv(right.clone())];
+            let legal = Kernel::Conv(right.clone()).algorithms(&[]);
+            list.extend(legal.iter().map(|a| {
+                Kernel::Conv(Conv {
+                    algorithm: *a,
+                    ..right.clone()
+                })
+            }));
+            // Shifted by one, and taps further apart.
+            list.push(Kernel::Conv(Conv {
+                padding: dims(&[1, 0]),
+                ..right.clone()
+            }));
+            list.push(Kernel::Conv(Conv {
+                dilation: dims(&[1, 2]),
+                ..right.clone()
+            }));
+            let all = tried(list, args);
+            for (i, found) in all.iter().enumerate() {
+                let right = i <= legal.len();
+                assert_eq!(found.is_ok(), right, "{role:?} {i}: {found:?}");
+            }
+            assert_eq!(all[0], Ok(true));
+        }
+    }
+
+    #[test]
+    fn times_are_taken_and_memory_beside_the_arguments_is_counted() {
+        let (product, args) = matmul(DType::F32, [64, 64, 64]);
+        let list = vec![(
+            Candidate {
+                name: "auto".into(),
+                workspace: 0,
+                predicted: None,
+            },
+            Kernel::MatMul(product),
+        )];
+        let subject = KernelSubject::new(list, args, Vec::new(), None);
+        let mut checked = subject.start(0).unwrap_or_else(|e| panic!("{e:?}"));
+        for input in 0..300 {
+            assert!((checked.run)(input).unwrap().as_nanos() > 0);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Measuring which algorithm is the fastest, once for a device.
+//!
+//! Off unless asked for, as `torch.backends.cudnn.benchmark` is: kernels then use the algorithm that rules on
+//! their sizes give. With [`Mode::On`] the candidates of each convolution, matrix product and custom op are
+//! checked and timed when a program is compiled, and what was found is remembered in one file for all
+//! programs of the user ([`store_path`]), so that a later compilation measures nothing.
+//!
+//! ```
+//! use kiln_tensor::tuning::{self, Mode};
+//! use kiln_tensor::{CompileOptions, DType, Spec, Tensor, compile_with};
+//!
+//! # let folder = std::env::temp_dir().join(format!("kiln-doc-tuning-{}", std::process::id()));
+//! // For one function, with a store of its own:
+//! let options = CompileOptions {
+//!     tune: tuning::Settings {
+//!         mode: Mode::On,
+//!         store: Some(folder.join("tune.jsonl").into()),
+//!         ..Default::default()
+//!     },
+//!     ..Default::default()
+//! };
+//! let a = Tensor::rand([64, 300], DType::F32);
+//! let product = compile_with(&[Spec::new(DType::F32, [300.into(), 40.into()])], &options, |x| {
+//!     a.matmul(&x[0])
+//! })?;
+//! let tuning = &product.explain().tuning;
+//! for choice in &tuning.choices {
+//!     println!("{choice}"); // the chosen algorithm, why, and all times
+//! }
+//! # assert_eq!(tuning.choices.len(), 1);
+//! # std::fs::remove_dir_all(folder).unwrap();
+//!
+//! // For everything that is compiled from now on:
+//! tuning::set_mode(Mode::Frozen); // by the store alone
+//! assert_eq!(tuning::mode(), Mode::Frozen);
+//! # tuning::set_mode(Mode::Off);
+//! # Ok::<(), kiln_tensor::Error>(())
+//! ```
+//!
+//! The environment says the same: `KILN_TUNE=on`, `KILN_TUNE_STORE=file`, `KILN_TUNE_WORKSPACE=bytes`,
+//! `KILN_TUNE_BUDGET=seconds`; see [`Settings::current`]. Which approximations may be candidates is
+//! [`Precision`]'s to say.
+
+pub use kiln_compiler::tune::{
+    Choice, Damage, Merged, Mode, Outcome, Precision, Record, Settings, Store, Trial, Tuning, Why,
+    set, store_path,
+};
+use std::path::Path;
+use std::time::Duration;
+
+/// The mode of programs that are compiled from now on.
+pub fn mode() -> Mode {
+    Settings::current().mode
+}
+
+/// Sets the mode of programs that are compiled from now on.
+pub fn set_mode(mode: Mode) {
+    set(Settings {
+        mode,
+        ..Settings::current()
+    });
+}
+
+/// Sets the file of the store; an empty path for one that ends with the process, `None` for the user's.
+pub fn set_store(path: Option<&Path>) {
+    set(Settings {
+        store: path.map(Into::into),
+        ..Settings::current()
+    });
+}
+
+/// Limits the bytes that a candidate may need beside its arguments. Where none fits, the default is used and
+/// the report says so.
+pub fn set_workspace_limit(bytes: Option<u64>) {
+    set(Settings {
+        workspace: bytes,
+        ..Settings::current()
+    });
+}
+
+/// Sets the time that one compilation may spend on measuring.
+pub fn set_budget(budget: Duration) {
+    set(Settings {
+        budget,
+        ..Settings::current()
+    });
+}

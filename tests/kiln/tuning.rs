@@ -1,0 +1,381 @@
+//! Choosing algorithms by measuring them: whatever is chosen, the results are right.
+
+use crate::matrix;
+use kiln::tuning::{Mode, Outcome, Precision, Settings, Store, Why};
+use kiln::{
+    ArrayView, ArrayViewMut, CompileOptions, Compiled, CudaGrid, CustomOp, DType, Result, Spec,
+    Tensor, Var, cache_stats, compile_with, tuning,
+};
+use kiln_base::plan::Kernel;
+use kiln_runtime::{Buffer, Executable};
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+/// A store that no other test has.
+fn store(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("kiln-tuning-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder.join("tune.jsonl")
+}
+
+fn options(mode: Mode, store: &std::path::Path) -> CompileOptions {
+    CompileOptions {
+        tune: Settings {
+            mode,
+            store: Some(Arc::from(store)),
+            patience: Duration::from_secs(4),
+            ..Settings::default()
+        },
+        ..CompileOptions::default()
+    }
+}
+
+/// Asserts that two slices agree to a part of their largest element.
+#[track_caller]
+fn assert_close(a: &[f32], b: &[f32], part: f32) {
+    assert_eq!(a.len(), b.len());
+    let scale = b.iter().fold(0f32, |m, x| m.max(x.abs()));
+    let near = |(x, y): (&f32, &f32)| (x - y).abs() <= part * scale;
+    assert!(a.iter().zip(b).all(near), "{a:?}\n{b:?}");
+}
+
+/// A network of a convolution, work behind it, another one, and a product.
+fn network(options: &CompileOptions) -> Result<Compiled> {
+    let w = Var::new(&(Tensor::rand([6, 3, 3, 3], DType::F32) - 0.5))?;
+    let depthwise = Var::new(&(Tensor::rand([6, 1, 3, 3], DType::F32) - 0.5))?;
+    let head = Var::new(&(Tensor::rand([6, 10], DType::F32) - 0.5))?;
+    compile_with(
+        &[Spec::new(
+            DType::F32,
+            [2.into(), 3.into(), 17.into(), 13.into()],
+        )],
+        options,
+        |x| {
+            let y = x[0].conv2d(&w.get(), None, 1, 1, 1, 1).relu();
+            let y = y.conv2d(&depthwise.get(), None, 1, 1, 1, 6).sigmoid();
+            y.mean([2, 3], false).matmul(&head.get())
+        },
+    )
+}
+
+fn image() -> Tensor {
+    kiln::with_seed(5, || Tensor::rand([2, 3, 17, 13], DType::F32))
+}
+
+fn run(network: &Compiled) -> Vec<f32> {
+    network.run(&[&image()]).unwrap()[0].to_vec().unwrap()
+}
+
+fn seeded(options: &CompileOptions) -> Compiled {
+    kiln::with_seed(3, || network(options)).unwrap()
+}
+
+#[test]
+fn tuned_programs_are_right_and_say_what_they_use() {
+    let store = store("network");
+    let plain = run(&seeded(&options(Mode::Off, &store)));
+    let on = options(Mode::On, &store);
+    let tuned = seeded(&on);
+    assert_close(&run(&tuned), &plain, 1e-4);
+    let report = &tuned.explain().tuning;
+    assert!(!report.choices.is_empty());
+    assert_eq!(report.faults().count(), 0, "{report}");
+    for choice in &report.choices {
+        assert_eq!(choice.why, Why::Measured);
+        let chosen = choice.trials.iter().find(|t| t.name == choice.chosen);
+        assert!(matches!(chosen.unwrap().outcome, Outcome::Timed(_)));
+    }
+    let text = tuned.explain().to_string();
+    assert!(
+        text.contains("measured now") && text.contains("tuning: on"),
+        "{text}"
+    );
+    assert!(tuned.explain().to_html().contains("measured now"));
+    // Every record is in the file, under a key that holds the sizes.
+    let keys: Vec<String> = Store::new(&store)
+        .records()
+        .into_iter()
+        .map(|r| r.key)
+        .collect();
+    assert_eq!(keys.len(), report.choices.len());
+    assert!(
+        keys.iter().any(|k| k.starts_with("conv f32 2 x 1:3->6 ")),
+        "{keys:?}"
+    );
+    let again = seeded(&on);
+    assert!(
+        again
+            .explain()
+            .tuning
+            .choices
+            .iter()
+            .all(|c| c.why == Why::Store)
+    );
+    assert_eq!(run(&again), run(&tuned), "one store gives one program");
+}
+
+#[test]
+fn deterministic_choices_change_no_bit() {
+    let store = store("deterministic");
+    let plain = run(&seeded(&options(Mode::Off, &store)));
+    // Whoever filled the store.
+    for mode in [Mode::On, Mode::Deterministic] {
+        seeded(&options(mode, &store));
+        assert_eq!(run(&seeded(&options(Mode::Deterministic, &store))), plain);
+    }
+}
+
+#[test]
+fn a_frozen_store_is_only_read() {
+    let store = store("frozen");
+    let frozen = seeded(&options(Mode::Frozen, &store));
+    let missing: Vec<&str> = frozen.explain().tuning.missing().collect();
+    assert!(
+        missing.iter().any(|key| key.starts_with("conv f32")),
+        "{missing:?}"
+    );
+    assert!(!store.exists());
+    assert!(
+        frozen
+            .explain()
+            .to_string()
+            .contains("not in the store: conv")
+    );
+    seeded(&options(Mode::On, &store));
+    let frozen = seeded(&options(Mode::Frozen, &store));
+    assert_eq!(frozen.explain().tuning.missing().count(), 0);
+}
+
+#[test]
+fn precision_says_which_algorithms_are_candidates() {
+    let store = store("precision");
+    let names = |precision, exact| -> Vec<String> {
+        let options = CompileOptions {
+            precision,
+            exact,
+            ..options(Mode::Frozen, &store)
+        };
+        let choices = seeded(&options).explain().tuning.choices.clone();
+        let conv = choices.iter().find(|c| c.key.contains("1:3->6"));
+        conv.map_or_else(Vec::new, |c| c.candidates.clone())
+    };
+    let has = |list: &[String], name: &str| list.iter().any(|n| n == name);
+    let [exact, default, fast] = [Precision::Exact, Precision::Default, Precision::Fast]
+        .map(|precision| names(precision, false));
+    assert!(
+        !has(&exact, "winograd_2") && !has(&exact, "winograd_4"),
+        "{exact:?}"
+    );
+    assert!(!has(&default, "winograd_4"), "{default:?}");
+    // What is legal grows with what is allowed.
+    assert!(exact.len() <= default.len() && default.len() <= fast.len());
+    assert!(exact.iter().all(|n| has(&default, n)) && default.iter().all(|n| has(&fast, n)));
+    assert_eq!(
+        names(Precision::Fast, true),
+        exact,
+        "`exact` is the same as before"
+    );
+}
+
+#[test]
+fn sizes_left_open_are_tuned_once_and_run_at_every_size() {
+    let store = store("open");
+    let w = matrix(37, 11);
+    let on = options(Mode::On, &store);
+    let specs = [Spec::new(DType::F32, ["n".into(), 37.into()])];
+    let product = compile_with(&specs, &on, |x| x[0].matmul(&w).relu()).unwrap();
+    assert_eq!(product.explain().tuning.measured().count(), 1);
+    for n in [2, 3, 64, 1000] {
+        let x = matrix(n, 37);
+        let got = product.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap();
+        assert_close(&got, &x.matmul(&w).relu().to_vec::<f32>().unwrap(), 1e-4);
+    }
+}
+
+/// x + 1, with further kernels of which two are right.
+static NEXT: LazyLock<CustomOp> = LazyLock::new(|| {
+    let add = |by: f32| {
+        move |inputs: &[ArrayView<'_>], output: &mut ArrayViewMut<'_>| {
+            let x = inputs[0].as_slice::<f32>()?;
+            output.write(&x.iter().map(|x| x + by).collect::<Vec<f32>>())
+        }
+    };
+    let make = || {
+        CustomOp::new("test::next", |inputs| Ok(inputs[0].clone()), add(1.0))?
+            .alternative("same", add(1.0))?
+            .alternative("near", add(1.0 + 3e-7))?
+            .alternative("wrong", add(1.01))?
+            .alternative("fails", |_, _| Err("out of order".into()))?
+            .alternative("panics", |_, _| panic!("at once"))?
+            .alternative("hangs", |_, _| {
+                loop {
+                    std::thread::park();
+                }
+            })
+    };
+    make().unwrap()
+});
+
+#[test]
+fn custom_ops_bring_candidates_and_bad_ones_never_win() {
+    let store = store("custom");
+    let x = matrix(5, 7);
+    let make = |mode| {
+        let specs = [Spec::new(DType::F32, [5.into(), 7.into()])];
+        compile_with(&specs, &options(mode, &store), |x| NEXT.call(&[&x[0]])).unwrap()
+    };
+    let expected: Vec<f32> = x.to_vec::<f32>().unwrap().iter().map(|x| x + 1.0).collect();
+    let tuned = make(Mode::On);
+    assert_close(
+        &tuned.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap(),
+        &expected,
+        1e-6,
+    );
+    let choice = &tuned.explain().tuning.choices[0];
+    assert!(
+        ["default", "same", "near"].contains(&&choice.chosen[..]),
+        "{choice}"
+    );
+    let faults: Vec<&str> = choice.faults().map(|t| &t.name[..]).collect();
+    assert_eq!(faults, ["wrong", "fails", "panics", "hangs"]);
+    insta::assert_snapshot!(
+        choice.faults().map(|t| format!("{t}\n")).collect::<String>(),
+        @r"
+    wrong is wrong: element 0 is 1.7267191410064697, not 1.716719150543213
+    fails failed: test::next: out of order
+    panics failed: test::next: its kernel panicked: at once
+    hangs did not answer for 4000 ms
+    "
+    );
+    // Bit for bit the operator's own.
+    let same = make(Mode::Deterministic);
+    assert!(["default", "same"].contains(&&same.explain().tuning.choices[0].chosen[..]));
+    assert_eq!(
+        same.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap(),
+        expected
+    );
+    assert_eq!(make(Mode::Off).plan(), make(Mode::Off).plan());
+    // A name stands for one kernel.
+    let twice = kiln_base::custom::register_alternative("test::next", "same", |_, _| Ok(()));
+    assert!(twice.unwrap_err().contains("can't have another kernel"));
+}
+
+#[test]
+fn other_lengths_are_rarely_other_keys() {
+    let store = store("lengths");
+    let on = options(Mode::On, &store);
+    let w = matrix(16, 24);
+    let mut measured = 0;
+    for n in 129..=256 {
+        let specs = [Spec::new(DType::F32, [n.into(), 16.into()])];
+        let product = compile_with(&specs, &on, |x| x[0].matmul(&w)).unwrap();
+        measured += product.explain().tuning.measured().count();
+    }
+    assert_eq!(measured, 4, "a key a quarter octave");
+    assert_eq!(Store::new(&store).records().len(), 4);
+}
+
+/// Settings of the process, in a process of its own.
+#[test]
+fn settings_of_the_process() {
+    if std::env::var_os("KILN_ALONE").is_none() {
+        let me = std::env::current_exe().unwrap();
+        let status = std::process::Command::new(me)
+            .args(["tuning::settings_of_the_process", "--exact", "--quiet"])
+            .env("KILN_ALONE", "1")
+            .env("KILN_TUNE", "frozen")
+            .env("KILN_TUNE_STORE", store("process"))
+            .env("KILN_PRECISION", "fast")
+            .status()
+            .unwrap();
+        assert!(status.success());
+        return;
+    }
+    assert_eq!(tuning::mode(), Mode::Frozen);
+    assert_eq!(CompileOptions::default().precision, Precision::Fast);
+    let compiled = |f: &dyn Fn()| {
+        let before = cache_stats().compiled;
+        f();
+        cache_stats().compiled - before
+    };
+    let product = || {
+        let x = matrix(40, 50);
+        let y = x.matmul(&x.transpose(0, 1)).to_vec::<f32>();
+        drop(y.unwrap());
+    };
+    assert_eq!(compiled(&product), 1);
+    let store = tuning::store_path().unwrap();
+    assert!(!store.exists(), "frozen");
+    // Another mode is another program.
+    tuning::set_mode(Mode::On);
+    assert_eq!([compiled(&product), compiled(&product)], [1, 0]);
+    assert_eq!(Store::new(&store).records().len(), 1);
+    kiln::backends::cudnn::set_benchmark(false);
+    assert_eq!(tuning::mode(), Mode::Off);
+    kiln::set_precision(Precision::Exact);
+    assert_eq!([compiled(&product), compiled(&product)], [1, 0]);
+    tuning::set_mode(Mode::Frozen);
+    kiln::set_precision(Precision::Fast);
+    assert_eq!(compiled(&product), 0, "the first is still there");
+}
+
+#[test]
+fn on_an_emulated_gpu_nothing_is_timed_and_further_kernels_run() {
+    let Some(gpu) = crate::cuda::device() else {
+        return;
+    };
+    let source = |by: i32| {
+        format!(
+            "__device__ void add(const float* x, float* y, long long n) {{
+                long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+                if (i < n) y[i] = x[i] + {by};
+            }}"
+        )
+    };
+    let grid = |_: &[&[usize]], output: &[usize]| CudaGrid::points(output.iter().product());
+    let op = CustomOp::new("test::add_there", |x| Ok(x[0].clone()), |_, _| Ok(()));
+    let op = op.unwrap().cuda(&source(1), "add", grid).unwrap();
+    let op = op
+        .cuda_alternative("other", &source(2), "add", grid)
+        .unwrap();
+    let specs = [Spec::new(DType::F32, [5.into(), 7.into()]).on(gpu)];
+    let on = options(Mode::On, &store("gpu"));
+    let made = compile_with(&specs, &on, |x| op.call(&[&x[0]])).unwrap();
+    let device = gpu.gpu().unwrap();
+    let choice = &made.explain().tuning.choices[0];
+    assert_eq!(choice.candidates, ["default", "other"]);
+    assert_eq!(
+        choice.why == Why::Emulated,
+        device.is_emulated(),
+        "{choice}"
+    );
+    assert_eq!(choice.chosen, "default", "the other one is wrong");
+    let mut plan = made.plan().clone();
+    let Kernel::Custom(call) = &mut plan.kernels[0] else {
+        panic!("{plan:?}");
+    };
+    call.kernel = Some("other".into());
+    let x = Buffer::from_slice(&[0f32; 35], &[5, 7]).unwrap();
+    let other = Executable::on_gpu(plan, &device).unwrap();
+    let y = other.run_shared(&[x.to_gpu(&device).unwrap()]).unwrap();
+    assert_eq!(y[0].to_vec::<f32>().unwrap(), [2.0; 35]);
+}
+
+#[test]
+fn a_setting_that_cannot_be_read_is_an_error() {
+    if std::env::var_os("KILN_ALONE").is_none() {
+        let me = std::env::current_exe().unwrap();
+        let status = std::process::Command::new(me)
+            .args(["a_setting_that_cannot_be_read", "--quiet"])
+            .envs([("KILN_ALONE", "1"), ("KILN_TUNE", "onn")])
+            .status()
+            .unwrap();
+        assert!(status.success());
+        return;
+    }
+    let e = (matrix(2, 3) + 1.0).to_vec::<f32>().unwrap_err();
+    let text = "KILN_TUNE=onn: \"onn\" is none of off, on, frozen, deterministic";
+    assert!(e.to_string().contains(text), "{e}");
+}
