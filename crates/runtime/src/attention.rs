@@ -1,10 +1,9 @@
 //! Attention: scores, their softmax and the weighted sum of the values, a block of rows at a time, so that
 //! no more scores exist than fit into a cache.
 
-use crate::conv::room;
 use crate::error::{Result, damaged};
 use crate::matmul::{Operand, Work, add_product_of, epilogue, product_of, run_blocks};
-use crate::memory::Storage;
+use crate::memory::{Storage, room};
 use crate::simd::{Isa, Kernel, Level, compiled, math};
 use crate::tile::affine::{extent, product};
 use crate::tile::{Failures, Linked};

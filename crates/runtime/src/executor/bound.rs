@@ -18,8 +18,8 @@ use crate::simd::Level;
 use crate::sort::ArgSort;
 use crate::tile::{self, Linked};
 use hashbrown::HashMap;
-use kiln_base::memory::{Block, solve};
-use kiln_base::plan::{BufferId, Kernel, Place, Plan, Step};
+use kiln_base::memory::{Temporaries, solve};
+use kiln_base::plan::{BufferId, Kernel, Place, Plan, Role, Step};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
@@ -41,6 +41,8 @@ pub(super) enum Work {
     MatMul(MatMul),
     Conv(Conv),
     Attention(Box<Attention>),
+    /// Weights in the form that a convolution reads them in: its operand, then the packed weights.
+    Pack(Arc<Work>),
     Scan(Scan),
     ArgSort(ArgSort),
     Scatter(Scatter),
@@ -73,7 +75,9 @@ impl Work {
 /// A step with known sizes.
 pub(super) struct BoundStep {
     pub work: Arc<Work>,
+    /// The arguments, and behind them the weights that were packed in *prepare*, if `packed` says so.
     pub args: SmallVec<[Loc; 6]>,
+    pub packed: bool,
     /// Which of these it writes.
     pub writes: SmallVec<[bool; 6]>,
     /// The byte offset of its scratch memory in the arena.
@@ -229,8 +233,11 @@ impl Bound {
             linked: HashMap::new(),
         };
         b.check_lens()?;
-        let prepare = b.steps(&plan.prepare)?;
-        let run = b.steps(&plan.run)?;
+        let mut prepare = b.steps(&plan.prepare)?;
+        let mut run = b.steps(&plan.run)?;
+        for step in &mut run.steps {
+            prepare.steps.extend(b.pack(step, &mut prepared));
+        }
         let outputs = b.outputs()?;
         let undonated = slots.iter().filter(|s| s.donor.is_none());
         let report = MemoryReport {
@@ -294,45 +301,14 @@ impl Binder<'_> {
 
     /// Links the steps of one part and lays out its temporaries.
     fn steps(&mut self, steps: &[Step]) -> Result<Laid> {
-        let mut block_of: Vec<Option<usize>> = vec![None; self.plan.buffers.len()];
-        let mut blocks: Vec<Block> = Vec::new();
         let works = steps.iter().map(|s| self.link(s));
         let works = works.collect::<Result<Vec<_>>>()?;
-        // Joined steps run at the same time.
-        let mut times = Vec::with_capacity(steps.len());
-        let mut time = 0;
-        for (i, step) in steps.iter().enumerate() {
-            time += (i > 0 && !step.joined) as usize;
-            times.push(time);
-            for id in &step.args {
-                let at = id.0 as usize;
-                if !matches!(self.fixed[at], Loc::Arena(_)) {
-                    continue;
-                }
-                let bytes = self.lens[at] as usize * self.plan.buffers[at].dtype.size();
-                let root = self.facts.root[at];
-                let block = *block_of[root].get_or_insert_with(|| {
-                    blocks.push(Block {
-                        size: 0,
-                        first: time,
-                        last: time,
-                    });
-                    blocks.len() - 1
-                });
-                blocks[block].last = time;
-                blocks[block].size = blocks[block].size.max(bytes);
-            }
-        }
-        let mut scratch: Vec<Option<usize>> = vec![None; works.len()];
-        for (i, work) in works.iter().enumerate().filter(|(_, w)| w.scratch() > 0) {
-            let time = times[i];
-            scratch[i] = Some(blocks.len());
-            blocks.push(Block {
-                size: work.scratch(),
-                first: time,
-                last: time,
-            });
-        }
+        let sizes: Vec<usize> = (self.lens.iter().zip(&self.plan.buffers))
+            .map(|(len, b)| *len as usize * b.dtype.size())
+            .collect();
+        let scratch = |i: usize| works[i].scratch();
+        let found = Temporaries::new(self.plan, steps, &sizes, &self.facts.root, scratch);
+        let (blocks, block_of) = (found.blocks, found.of);
         let total = blocks
             .iter()
             .try_fold(0usize, |n, b| n.checked_add(b.size + ALIGN));
@@ -340,7 +316,7 @@ impl Binder<'_> {
         let layout = solve(&blocks);
         let offset = |root: usize| block_of[root].map_or(0, |b| layout.offsets[b]);
         let mut bound = Vec::with_capacity(steps.len());
-        for (i, ((step, work), scratch)) in steps.iter().zip(works).zip(scratch).enumerate() {
+        for (i, ((step, work), scratch)) in steps.iter().zip(works).zip(found.scratch).enumerate() {
             let place = |id: &BufferId| match self.fixed[id.0 as usize] {
                 Loc::Arena(_) => Loc::Arena(offset(self.facts.root[id.0 as usize])),
                 fixed => fixed,
@@ -350,6 +326,7 @@ impl Binder<'_> {
             bound.push(BoundStep {
                 work,
                 args,
+                packed: false,
                 writes,
                 scratch: scratch.map_or(0, |b| layout.offsets[b]),
                 step: i,
@@ -375,6 +352,38 @@ impl Binder<'_> {
             steps: bound,
             peak: layout.peak,
             lower_bound: layout.lower_bound,
+        })
+    }
+
+    /// Lets a convolution read weights that depend on parameters alone from a packed copy; gives the step of
+    /// *prepare* that makes it.
+    fn pack(&self, step: &mut BoundStep, prepared: &mut Vec<usize>) -> Option<BoundStep> {
+        let Work::Conv(conv) = &*step.work else {
+            return None;
+        };
+        let (bytes, weights) = (conv.packed_bytes()?, step.args[conv.weights()]);
+        let known = match weights {
+            Loc::Input(i) => self.plan.inputs[i].role == Role::Parameter,
+            Loc::Constant(_) | Loc::Prepared(_) => true,
+            Loc::Slot(_) | Loc::Arena(_) => false,
+        };
+        if !known {
+            return None;
+        }
+        let to = Loc::Prepared(prepared.len());
+        prepared.push(bytes);
+        step.args.push(to);
+        step.packed = true;
+        Some(BoundStep {
+            work: Arc::new(Work::Pack(step.work.clone())),
+            args: smallvec![weights, to],
+            packed: false,
+            writes: smallvec![false, true],
+            scratch: 0,
+            step: self.plan.prepare.len(),
+            sites: smallvec![],
+            parallel: true,
+            joined: false,
         })
     }
 

@@ -5,6 +5,7 @@ use super::profile::Profile;
 use super::trace::{self, Tracer};
 use super::{Counts, Executable, gpu};
 use crate::buffer::Buffer;
+use crate::conv::Conv;
 use crate::cuda::{Job, Outcome, Session};
 use crate::error::{Error, Result};
 use crate::memory::Storage;
@@ -297,7 +298,7 @@ unsafe fn run_group(group: &[BoundStep], args: &[SmallVec<[*mut u8; 12]>], failu
             work => jobs.push(Box::new(move || unsafe {
                 match work {
                     Work::MatMul(m) => m.run(args, parallel, failures),
-                    Work::Conv(c) => c.run(args, parallel, failures),
+                    Work::Conv(c) => run_conv(c, step, args, failures),
                     Work::Attention(a) => a.run(args, parallel, failures),
                     _ => failures.broken(Error::Internal("a step can't be joined".into())),
                 }
@@ -313,6 +314,19 @@ unsafe fn run_group(group: &[BoundStep], args: &[SmallVec<[*mut u8; 12]>], failu
         jobs.push(Box::new(tiles));
     }
     Pool::global().together(&mut jobs);
+}
+
+/// Runs a convolution, whose weights may be packed.
+///
+/// # Safety
+/// As [`run_step`].
+unsafe fn run_conv(conv: &Conv, step: &BoundStep, args: &[*mut u8], failures: &Failures) {
+    let (args, packed) = match args.split_last() {
+        Some((packed, args)) if step.packed => (args, Some(*packed)),
+        _ => (args, None),
+    };
+    // SAFETY: the caller's.
+    unsafe { conv.run(args, packed, step.parallel, failures) }
 }
 
 /// Runs a step by itself; gives the data error of a body in it.
@@ -340,8 +354,13 @@ unsafe fn run_step(
                 run_all(&[launch], failures);
             }
             Work::MatMul(m) => m.run(args, parallel, failures),
-            Work::Conv(c) => c.run(args, parallel, failures),
+            Work::Conv(c) => run_conv(c, step, args, failures),
             Work::Attention(a) => a.run(args, parallel, failures),
+            Work::Pack(work) => {
+                if let Work::Conv(c) = &**work {
+                    c.pack(args[0], args[1], parallel);
+                }
+            }
             Work::Scan(s) => s.run(args, parallel),
             Work::ArgSort(s) => s.run(args, parallel, failures),
             Work::Scatter(s) => s.run(args, parallel, failures),
