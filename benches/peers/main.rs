@@ -214,7 +214,8 @@ fn warm_up(sides: &mut [Side]) -> Result<(), Failure> {
     let (kiln, others) = sides.split_first_mut().ok_or("no sides")?;
     for other in others {
         for (a, b) in kiln.values.iter().zip(&other.values) {
-            if !((a - b).abs() <= AGREE * b.abs()) {
+            let agree = (a - b).abs() <= AGREE * b.abs();
+            if !agree {
                 return Err(format!("Kiln gives {a}, {} {b}", other.name).into());
             }
         }

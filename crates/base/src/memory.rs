@@ -113,7 +113,7 @@ mod tests {
         }
         for (i, a) in blocks.iter().enumerate() {
             let at = layout.offsets[i];
-            if at % ALIGN != 0 || (a.size > 0 && at + a.size > layout.peak) {
+            if !at.is_multiple_of(ALIGN) || (a.size > 0 && at + a.size > layout.peak) {
                 return Some(format!("{a:?} at {at}"));
             }
             for (j, b) in blocks[..i].iter().enumerate() {

@@ -221,7 +221,8 @@ impl Pool {
         };
         let gather: NonNull<Gather<'_>> = NonNull::from(&mut gather);
         // SAFETY: only the lifetime changes; the guard takes the pointer away before `gather` ends.
-        let gather = unsafe { std::mem::transmute::<NonNull<Gather<'_>>, _>(gather) };
+        let gather =
+            unsafe { std::mem::transmute::<NonNull<Gather<'_>>, NonNull<Gather<'static>>>(gather) };
         {
             let _restore = Restore;
             GATHER.set(Some(gather));

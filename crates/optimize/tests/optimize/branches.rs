@@ -5,7 +5,7 @@ use crate::rng::loc;
 use kiln_ir::eval::{Array, Mode, evaluate};
 use kiln_ir::ops::{Barrier, If};
 use kiln_ir::{Builder, DType, Fact, Graph, GraphBuilder, NodeId, Op, Pw, Role, Value};
-use kiln_optimize::{Options, Pass, Patch, Rule, Run, View, optimize_with, passes};
+use kiln_optimize::{Options, Pass, Patch, Run, View, optimize_with, passes};
 
 fn f32s(shape: &[i64]) -> Fact {
     Fact::new(DType::F32, shape.iter().copied())
