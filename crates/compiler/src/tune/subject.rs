@@ -2,6 +2,7 @@
 
 use super::alone::{self, Arg, Numbers, load, symbol_inputs};
 use super::expect::{Product, far, multiplied, product};
+use super::key::bytes;
 use super::search::{Candidate, Checked, Rejected, Subject};
 use kiln_base::plan::{Algorithm, Kernel};
 use kiln_runtime::{Buffer, Error, cuda, memory};
@@ -10,6 +11,8 @@ use std::sync::{Arc, OnceLock};
 /// Operands take at least so many bytes in all, so that they are cold when a run begins: more than the
 /// second-level cache of a CPU holds, or the one of a GPU.
 const COLD: [usize; 2] = [32 << 20, 256 << 20];
+/// Arguments of more bytes are not tried: with the reference, trying takes about ten times as many.
+const MOST: usize = 256 << 20;
 /// The most copies of the operands.
 const COPIES: usize = 256;
 
@@ -80,6 +83,12 @@ impl KernelSubject {
     }
 
     fn prepare(&self) -> Result<Trial, Error> {
+        let size = |arg: &Arg| bytes(arg.dtype, arg.len.eval(&self.values));
+        let all: usize = self.args.iter().map(size).sum();
+        if all > MOST {
+            let text = format!("arguments of {all} bytes are not tried, only up to {MOST}");
+            return Err(Error::Buffer(text));
+        }
         let symbols = symbol_inputs(&self.values)?;
         let signed = multiplied(&self.kernels[0]);
         let mut random = Numbers(1);
@@ -92,13 +101,10 @@ impl KernelSubject {
         }
         let product = product(&self.kernels[0], &self.args, &given, &symbols)?;
         let mut inputs = vec![self.bring(&symbols, &given)?];
-        let bytes: usize = given
-            .iter()
-            .flatten()
-            .map(|b| b.len() * b.dtype().size())
-            .sum();
+        let read = self.args.iter().filter(|arg| !arg.written);
+        let read: usize = read.map(size).sum();
         let cold = COLD[self.gpu.is_some() as usize];
-        for _ in 1..(cold / bytes.max(1)).clamp(2, COPIES) {
+        for _ in 1..(cold / read.max(1)).clamp(2, COPIES) {
             inputs.push(self.bring(&symbols, &given)?);
         }
         let default = self.load(0)?.run_shared(&inputs[0])?;
