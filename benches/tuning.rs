@@ -188,7 +188,8 @@ fn programs(options: &CompileOptions) -> kiln::Result<Vec<Compiled>> {
         let x = Spec::fixed(DType::F32, [1, channels, size, size]);
         let w = Spec::fixed(DType::F32, [outputs, channels / groups, kernel, kernel]);
         programs.push(compile_with(&[x, w], options, |x| {
-            x[0].conv2d(&x[1], None, 1, kernel / 2, 1, groups).relu()
+            x[0].conv2d(&x[1], None, 1, kernel / 2, 1, groups as i64)
+                .relu()
         })?);
     }
     Ok(programs)

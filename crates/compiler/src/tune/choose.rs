@@ -127,7 +127,7 @@ impl<'a> Chooser<'a> {
             effort: Effort {
                 least: 5,
                 most: 25,
-                time: Duration::from_millis(300),
+                time: Duration::from_millis(200),
                 patience: settings.patience,
             },
             settings,
