@@ -1,20 +1,26 @@
-//! Convolutions and their gradients, as products of matrices whose columns are gathered from images, or
-//! added up to images, a block at a time.
+//! Convolutions and their gradients: products of matrices whose columns are gathered from images, or added up
+//! to images, a block at a time; for the result also sums in register tiles and Winograd's algorithms.
 
 mod columns;
+mod direct;
 mod forward;
 mod input;
+mod padded;
 mod weight;
+mod winograd;
 
 use crate::error::{Result, damaged};
 use crate::matmul::{chosen, epilogue};
 use crate::memory::Storage;
 use crate::simd::Level;
+use crate::sums::Lane;
 use crate::tile::affine::{eval, extent, product};
 use crate::tile::{Failures, Linked};
-use columns::{Axis, Geometry, Lane};
-use kiln_base::plan::{self, ConvRole};
+use columns::{Axis, Geometry};
+use direct::Cut;
+use kiln_base::plan::{self, Algorithm, ConvRole};
 use kiln_base::{DType, Dim};
+use winograd::{Four, Two};
 
 /// A linked convolution or gradient of one.
 pub(crate) struct Conv {
@@ -28,6 +34,9 @@ pub(crate) struct Conv {
     operands: [usize; 2],
     out: usize,
     level: Level,
+    algorithm: Algorithm,
+    /// How sums in register tiles are cut, where the algorithm is one of those.
+    cut: Option<Cut>,
     pub(crate) epilogue: Option<Linked>,
 }
 
@@ -86,7 +95,7 @@ impl Conv {
         }
         chosen(p.algorithm, &p.algorithms(values))?;
         product(&[cin.max(1), k.max(1), o.max(1), cout.max(1), batch.max(1)])?;
-        Ok(Conv {
+        let mut conv = Conv {
             dtype: p.dtype,
             role: p.role,
             batch,
@@ -97,39 +106,124 @@ impl Conv {
             operands: p.operands.map(|a| a as usize),
             out: p.out as usize,
             level,
+            algorithm: p.algorithm,
+            cut: None,
             epilogue: epilogue(&p.epilogue, values, lens, total, level)?,
-        })
+        };
+        conv.choose()?;
+        Ok(conv)
     }
 
-    /// Runs it.
+    /// Decides how it is computed where the plan leaves that open: in register tiles, unless results would
+    /// fill less than half of the vectors, padding would multiply the images, or the columns are the images
+    /// themselves. Where there is nothing to sum, columns know what to do.
+    fn choose(&mut self) -> Result<()> {
+        let g = &self.geometry;
+        let sums = [
+            self.batch,
+            self.groups,
+            self.cin,
+            self.cout,
+            g.outputs(),
+            g.kernels(),
+        ];
+        let open = self.algorithm == Algorithm::Auto;
+        if sums.contains(&0) || open && self.role != ConvRole::Result {
+            self.algorithm = Algorithm::Columns;
+        } else if open {
+            self.algorithm = match (self.cin, self.cout) {
+                (1, 1) => Algorithm::Depthwise,
+                _ => Algorithm::Direct,
+            };
+        }
+        match self.algorithm {
+            Algorithm::Direct | Algorithm::Depthwise => self.cut = Cut::new(self),
+            Algorithm::Winograd2 | Algorithm::Winograd4 => {
+                product(&[36, self.cin + self.cout, g.outputs()])?;
+            }
+            _ => return Ok(()),
+        }
+        let poor = open && !self.cut.as_ref().is_some_and(|cut| cut.pays(self));
+        if poor {
+            (self.algorithm, self.cut) = (Algorithm::Columns, None);
+        } else if self.cut.is_none() && self.packed_bytes().is_none() {
+            return Err(damaged!("a direct convolution with too much padding"));
+        }
+        Ok(())
+    }
+
+    /// Runs it, with weights that [`Conv::pack`] packed before, if there are any.
     ///
     /// # Safety
-    /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`].
-    pub(crate) unsafe fn run(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
+    /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`]. What is packed are their
+    /// weights.
+    pub(crate) unsafe fn run(
+        &self,
+        args: &[*mut u8],
+        packed: Option<*mut u8>,
+        parallel: bool,
+        failures: &Failures,
+    ) {
         // SAFETY: the caller's; the dtype was checked.
         unsafe {
             match self.dtype {
-                DType::F64 => self.run_typed::<f64>(args, parallel, failures),
-                _ => self.run_typed::<f32>(args, parallel, failures),
+                DType::F64 => self.run_typed::<f64>(args, packed, parallel, failures),
+                _ => self.run_typed::<f32>(args, packed, parallel, failures),
             }
         }
     }
 
-    unsafe fn run_typed<T: Lane>(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
+    unsafe fn run_typed<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        packed: Option<*mut u8>,
+        parallel: bool,
+        failures: &Failures,
+    ) {
         // SAFETY: the caller's.
         unsafe {
             match self.role {
-                ConvRole::Result => self.result::<T>(args, parallel, failures),
+                ConvRole::Result => match (self.algorithm, &self.cut) {
+                    (Algorithm::Direct, Some(cut)) => {
+                        self.direct::<T>(args, cut, parallel, failures);
+                    }
+                    (Algorithm::Depthwise, Some(cut)) => {
+                        self.depthwise::<T>(args, cut, parallel, failures);
+                    }
+                    (Algorithm::Winograd2, _) => {
+                        self.winograd::<Two>(args, packed, parallel, failures)
+                    }
+                    (Algorithm::Winograd4, _) => {
+                        self.winograd::<Four>(args, packed, parallel, failures)
+                    }
+                    _ => self.columns::<T>(args, parallel, failures),
+                },
                 ConvRole::Input => self.input::<T>(args, parallel, failures),
                 ConvRole::Weight => self.weight::<T>(args, parallel, failures),
             }
         }
     }
 
+    /// The argument of the weights, when they are an operand.
+    pub(crate) fn weights(&self) -> usize {
+        self.operands[1]
+    }
+
     /// The address of element `at` of an operand.
     fn operand<T>(&self, args: &[*mut u8], i: usize, at: i64) -> *const T {
         let first = args[self.operands[i]].cast::<T>().cast_const();
         first.wrapping_offset(at as isize)
+    }
+
+    /// Elements that it takes beside its arguments, on so many threads.
+    pub(crate) fn workspace(&self, threads: i64) -> i64 {
+        match (self.role, &self.cut) {
+            (ConvRole::Result, Some(cut)) => threads * cut.workspace(self),
+            (ConvRole::Result, _) if self.packed_bytes().is_some() => self.winograd_workspace(),
+            (ConvRole::Result, _) => self.column_workspace(threads),
+            // Columns and gathered gradients.
+            _ => 2 * threads * COLUMN_ELEMENTS,
+        }
     }
 
     /// How many blocks a number of channels is cut into, of how many each, where `per_channel` elements
@@ -149,12 +243,6 @@ struct Scratch {
     columns: Option<Storage>,
 }
 
-/// Memory for `len` elements, kept from block to block.
-fn room<T>(storage: &mut Option<Storage>, len: i64) -> Result<*mut T> {
-    let bytes = len as usize * size_of::<T>();
-    if storage.as_ref().is_none_or(|s| s.len() < bytes) {
-        *storage = Some(Storage::new(bytes)?);
-    }
-    let start = storage.as_ref().map_or(std::ptr::null_mut(), |s| s.ptr());
-    Ok(start.cast())
+fn ceil(a: i64, b: i64) -> i64 {
+    (a + b - 1) / b.max(1)
 }

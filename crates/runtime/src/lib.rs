@@ -28,7 +28,9 @@ mod scan;
 mod scatter;
 mod simd;
 mod sort;
+mod sums;
 mod tile;
+mod workspace;
 
 pub use buffer::Buffer;
 pub use error::{Error, Result};
@@ -37,3 +39,4 @@ pub use executor::{
 };
 pub use kiln_base::{Element, custom as custom_ops};
 pub use simd::Level;
+pub use workspace::workspace;

@@ -1,9 +1,13 @@
 //! Batched matrix products: blocks of a size that depends on the shapes alone, spread over the pool.
 
+mod small;
+mod vector;
+
 use crate::error::{Result, damaged};
 use crate::memory::Storage;
 use crate::pool::Pool;
 use crate::simd::Level;
+use crate::sums::Lane;
 use crate::tile::affine::{Affine, eval, extent, product};
 use crate::tile::{self, Failures, Linked, Runner};
 use gemm_common::Parallelism;
@@ -32,6 +36,8 @@ pub(crate) struct MatMul {
     out: usize,
     /// Rows and columns of a block.
     block: (i64, i64),
+    algorithm: Algorithm,
+    level: Level,
     pub(crate) epilogue: Option<Linked>,
 }
 
@@ -103,12 +109,26 @@ impl MatMul {
             rhs: operand(&p.rhs, k, n)?,
             out: p.out as usize,
             block: block((m, k, n), epilogue.is_some(), 1 << most),
+            algorithm: match p.algorithm {
+                Algorithm::Auto if m == 1 || n == 1 => Algorithm::Vector,
+                chosen => chosen,
+            },
+            level,
             batch,
             m,
             k,
             n,
             epilogue,
         })
+    }
+
+    /// Elements that it takes beside its arguments, on so many threads.
+    pub(crate) fn workspace(&self, threads: i64) -> i64 {
+        match self.algorithm {
+            Algorithm::Vector => threads * self.k,
+            Algorithm::Small => threads * self.small_workspace(),
+            _ => 0,
+        }
     }
 
     /// Runs it.
@@ -125,7 +145,18 @@ impl MatMul {
         }
     }
 
-    unsafe fn run_typed<T: Number>(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
+    unsafe fn run_typed<T: Lane>(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
+        // SAFETY: the caller's.
+        unsafe {
+            match self.algorithm {
+                Algorithm::Vector => self.vector::<T>(args, parallel, failures),
+                Algorithm::Small => self.small::<T>(args, parallel, failures),
+                _ => self.panels::<T>(args, parallel, failures),
+            }
+        }
+    }
+
+    unsafe fn panels<T: Number>(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
         let batch: i64 = self.batch.iter().product();
         let (rows, cols) = (ceil(self.m, self.block.0), ceil(self.n, self.block.1));
         let blocks = batch * rows * cols;

@@ -309,6 +309,16 @@ impl Drop for Storage {
     }
 }
 
+/// Memory for `len` elements, kept from block to block.
+pub(crate) fn room<T>(storage: &mut Option<Storage>, len: i64) -> Result<*mut T> {
+    let bytes = len as usize * size_of::<T>();
+    if storage.as_ref().is_none_or(|s| s.len() < bytes) {
+        *storage = Some(Storage::new(bytes)?);
+    }
+    let start = storage.as_ref().map_or(std::ptr::null_mut(), |s| s.ptr());
+    Ok(start.cast())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

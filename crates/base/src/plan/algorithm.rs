@@ -9,9 +9,6 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Whether the engine has all of them yet.
-const READY: bool = false;
-
 /// How a [`MatMul`] or a [`Conv`] is computed on the CPU. Whatever it is, results do not depend on the
 /// number of threads: how work is cut follows from the algorithm and the sizes.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -24,7 +21,7 @@ pub enum Algorithm {
     Panels(u8),
     /// A product with a vector: one walk over the matrix, nothing is packed.
     Vector,
-    /// A small product in register tiles, nothing is packed.
+    /// A product of few rows, or a small one, in register tiles: nothing is packed.
     Small,
     /// A convolution as products with columns that are gathered from the images (im2col).
     Columns,
@@ -42,8 +39,11 @@ impl Algorithm {
     /// The sizes of [`Algorithm::Panels`] that are worth trying.
     pub const PANELS: [u8; 4] = [21, 23, 25, 27];
 
-    /// Multiply-adds up to which [`Algorithm::Small`] is legal, as a power of two.
+    /// Multiply-adds up to which [`Algorithm::Small`] is legal, as a power of two...
     pub const SMALL: u32 = 21;
+
+    /// ...and rows of the result up to which it is, whatever the other sizes.
+    pub const FEW: i64 = 32;
 
     /// By how much the bound of the error exceeds that of a plain sum.
     ///
@@ -107,11 +107,11 @@ impl MatMul {
             let size = |d: &Dim| d.eval_checked(values);
             let (m, k, n) = (size(&self.m)?, size(&self.k)?, size(&self.n)?);
             let mut legal = Algorithm::PANELS.map(Algorithm::Panels).to_vec();
-            if READY && (m == 1 || n == 1) {
+            if m == 1 || n == 1 {
                 legal.push(Algorithm::Vector);
             }
             let work = m.checked_mul(k).and_then(|w| w.checked_mul(n));
-            if READY && work.is_some_and(|w| w <= 1 << Algorithm::SMALL) {
+            if m <= Algorithm::FEW || work.is_some_and(|w| w <= 1 << Algorithm::SMALL) {
                 legal.push(Algorithm::Small);
             }
             Some(legal)
@@ -132,14 +132,14 @@ impl Conv {
             let steps = |n: &[i64]| n.iter().all(|s| *s == 1);
             let result = self.role == ConvRole::Result;
             let mut legal = vec![Algorithm::Columns];
-            if READY && (result || self.role == ConvRole::Input && steps(&stride)) {
+            if result {
                 legal.push(Algorithm::Direct);
             }
-            if READY && result && cin == 1 && cout == 1 {
+            if result && cin == 1 && cout == 1 {
                 legal.push(Algorithm::Depthwise);
             }
             let plain = kernel == [3, 3] && steps(&stride) && steps(&dilation);
-            if READY && result && self.dtype == DType::F32 && plain {
+            if result && self.dtype == DType::F32 && plain {
                 legal.extend([Algorithm::Winograd2, Algorithm::Winograd4]);
             }
             Some(legal)

@@ -1,7 +1,7 @@
 //! The loops of a convolution: gathering columns, and sums over taps.
 
-use crate::matmul::Number;
-use crate::simd::{Isa, Kernel, fma32, fma64};
+use crate::simd::{Isa, Kernel};
+use crate::sums::Lane;
 use std::marker::PhantomData;
 
 /// One spatial axis.
@@ -59,6 +59,13 @@ impl Geometry {
         self.axes.iter().map(|a| a.kernel).product()
     }
 
+    /// Whether each position of the result reads its own of the input, and nothing else.
+    pub(super) fn is_pointwise(&self) -> bool {
+        let plain =
+            |a: &Axis| a.kernel == 1 && a.stride == 1 && a.padding == 0 && a.input == a.output;
+        self.axes.iter().all(plain)
+    }
+
     /// The offset of the input row that output row (d, h) reads at taps (kd, kh), if there is one.
     #[inline(always)]
     fn row(&self, (d, h): (i64, i64), (kd, kh): (i64, i64)) -> Option<i64> {
@@ -66,33 +73,6 @@ impl Geometry {
         let (z, y) = (depth.source(d, kd), height.source(h, kh));
         let inside = (0..depth.input).contains(&z) && (0..height.input).contains(&y);
         inside.then(|| (z * height.input + y) * width.input)
-    }
-}
-
-/// A number of the loops below.
-pub(super) trait Lane: Number + std::ops::Add<Output = Self> {
-    fn mul_add<I: Isa>(self, b: Self, c: Self) -> Self;
-    /// Zero, or NaN where it is infinite or NaN.
-    fn times_zero(self) -> Self;
-}
-impl Lane for f32 {
-    #[inline(always)]
-    fn times_zero(self) -> f32 {
-        self * 0.0
-    }
-    #[inline(always)]
-    fn mul_add<I: Isa>(self, b: f32, c: f32) -> f32 {
-        fma32::<I>(self, b, c)
-    }
-}
-impl Lane for f64 {
-    #[inline(always)]
-    fn times_zero(self) -> f64 {
-        self * 0.0
-    }
-    #[inline(always)]
-    fn mul_add<I: Isa>(self, b: f64, c: f64) -> f64 {
-        fma64::<I>(self, b, c)
     }
 }
 
@@ -263,97 +243,6 @@ unsafe fn row_run<T: Lane>(
         } else {
             for i in 0..n {
                 *dst.add(i) = *source.add(i * width.stride as usize);
-            }
-        }
-    }
-}
-
-/// One output channel of one image: all its positions.
-pub(super) struct Direct<'a, T> {
-    pub geometry: &'a Geometry,
-    pub x: *const T,
-    /// The channel's weights.
-    pub weights: *const T,
-    pub cin: i64,
-    pub dst: *mut T,
-}
-
-/// Sums over channels and taps.
-pub(super) struct DirectSum<T>(PhantomData<T>);
-impl<T: Lane> Kernel<Direct<'_, T>> for DirectSum<T> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(p: Direct<'_, T>) {
-        let g = p.geometry;
-        let [depth, height, width] = &g.axes;
-        for d in 0..depth.output {
-            for h in 0..height.output {
-                let row = (d * height.output + h) * width.output;
-                let dst = p.dst.wrapping_offset(row as isize);
-                // SAFETY: the result has a place for every output position; the weights one for
-                // every channel and tap; reads stay within the input by `row` and `inside`.
-                unsafe {
-                    for i in 0..width.output {
-                        *dst.add(i as usize) = T::ZERO;
-                    }
-                    let mut weights = p.weights;
-                    for c in 0..p.cin {
-                        let x = p.x.wrapping_offset((c * g.inputs()) as isize);
-                        for kd in 0..depth.kernel {
-                            for kh in 0..height.kernel {
-                                let source = g.row((d, h), (kd, kh));
-                                for kw in 0..width.kernel {
-                                    let weight = *weights;
-                                    weights = weights.wrapping_add(1);
-                                    let row = source.map(|s| x.offset(s as isize));
-                                    add_tap::<T, I>(dst, row, width, kw, weight);
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Adds one tap to a row of outputs.
-///
-/// # Safety
-/// `dst` is a whole output row, `row` a whole input row.
-#[inline(always)]
-unsafe fn add_tap<T: Lane, I: Isa>(
-    dst: *mut T,
-    row: Option<*const T>,
-    width: &Axis,
-    kw: i64,
-    weight: T,
-) {
-    let (low, high) = match row {
-        Some(_) => width.inside(kw, 0, width.output),
-        None => (0, 0),
-    };
-    // SAFETY: the caller's; `inside` keeps the reads within the row.
-    unsafe {
-        // A padding zero adds nothing unless the weight is infinite or NaN.
-        let padding = weight.times_zero();
-        if padding != T::ZERO {
-            for i in (0..low).chain(high..width.output) {
-                *dst.add(i as usize) = padding;
-            }
-        }
-        let Some(row) = row.filter(|_| low < high) else {
-            return;
-        };
-        let source = row.offset(width.source(low, kw) as isize);
-        let (dst, n) = (dst.add(low as usize), (high - low) as usize);
-        if width.stride == 1 {
-            for i in 0..n {
-                *dst.add(i) = (*source.add(i)).mul_add::<I>(weight, *dst.add(i));
-            }
-        } else {
-            for i in 0..n {
-                let value = *source.add(i * width.stride as usize);
-                *dst.add(i) = value.mul_add::<I>(weight, *dst.add(i));
             }
         }
     }

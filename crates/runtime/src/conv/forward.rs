@@ -1,33 +1,35 @@
 //! The result of a convolution: blocks of output positions are gathered into columns and multiplied with
-//! the weights; few channels a group are summed directly.
+//! the weights.
 
-use super::columns::{Axis, Direct, DirectSum, Fill, FillColumns, Lane};
-use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS, room};
+use super::columns::{Fill, FillColumns};
+use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS, ceil};
 use crate::error::Result;
 use crate::matmul::{Args, Work, product_of, run_blocks, split};
-use crate::memory::Storage;
+use crate::memory::{Storage, room};
 use crate::simd::compiled;
+use crate::sums::Lane;
 use crate::tile::Failures;
 
-/// How a block is computed.
+/// A block of one image.
 #[derive(Copy, Clone)]
+struct Cut {
+    /// Output positions.
+    positions: i64,
+    /// Output channels.
+    channels: i64,
+    /// Whether the columns are the input itself.
+    in_place: bool,
+}
+
+/// How blocks are computed.
 enum How {
-    /// Sums over taps, one output channel of one image a block.
-    Direct,
-    /// Products of columns: output positions and output channels of a block, and whether the
-    /// columns are the input itself.
-    Product {
-        positions: i64,
-        channels: i64,
-        in_place: bool,
-    },
+    /// Each gathers the columns of one image.
+    Product(Cut),
     /// Products of the columns of several small images, which are gathered before: how many a block has,
     /// and its output channels.
     Images { images: i64, channels: i64 },
 }
 
-/// Channel pairs of a group up to which sums are taken directly.
-const DIRECT_PAIRS: i64 = 4;
 /// Multiply-adds of a block, where it can be divided.
 const BLOCK_WORK: i64 = 1 << 24;
 /// Output positions of an image up to which several images share a block.
@@ -43,11 +45,11 @@ struct Columns<T>(*mut T);
 unsafe impl<T> Sync for Columns<T> {}
 
 impl Conv {
-    /// Runs it.
+    /// Runs it by [`kiln_base::plan::Algorithm::Columns`].
     ///
     /// # Safety
     /// As [`Conv::run`].
-    pub(super) unsafe fn result<T: Lane>(
+    pub(super) unsafe fn columns<T: Lane>(
         &self,
         args: &[*mut u8],
         parallel: bool,
@@ -59,39 +61,45 @@ impl Conv {
             return;
         }
         let how = self.how();
-        let (positions, channels) = match how {
-            How::Direct => (g.outputs(), 1),
-            How::Product {
-                positions,
-                channels,
-                ..
-            } => (positions, channels),
+        let cut = match how {
+            How::Product(cut) => cut,
             How::Images { images, channels } => {
                 // SAFETY: the caller's.
                 return unsafe { self.shared::<T>(args, images, channels, parallel, failures) };
             }
         };
-        let across = (g.outputs() + positions - 1) / positions;
-        let down = (self.cout + channels - 1) / channels;
+        let across = ceil(g.outputs(), cut.positions);
+        let down = ceil(self.cout, cut.channels);
         let items = self.batch * self.groups * down * across;
-        let cost = positions * channels * depth.max(1);
+        let cost = cut.positions * cut.channels * depth.max(1);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
         // SAFETY: the caller's; blocks write different places.
         run_blocks((items, cost), launch, |i, args, columns, work| unsafe {
             let block = Block {
                 image: i / (across * down * self.groups),
                 group: i / (across * down) % self.groups,
-                channel: i / across % down * channels,
-                position: i % across * positions,
+                channel: i / across % down * cut.channels,
+                position: i % across * cut.positions,
             };
-            self.block::<T>(args, how, &block, columns, work)
+            self.block::<T>(args, cut, &block, columns, work)
         });
+    }
+
+    /// Elements of the columns that exist at a time.
+    pub(super) fn column_workspace(&self, threads: i64) -> i64 {
+        let depth = self.cin * self.geometry.kernels();
+        match self.how() {
+            How::Product(cut) if cut.in_place => 0,
+            How::Product(cut) => threads * depth * cut.positions,
+            How::Images { .. } => (depth * self.geometry.outputs() * self.batch)
+                .min(SHARED_ELEMENTS.max(depth * self.geometry.outputs())),
+        }
     }
 
     unsafe fn block<T: Lane>(
         &self,
         args: &[*mut u8],
-        how: How,
+        cut: Cut,
         b: &Block,
         columns: &mut Option<Storage>,
         work: &mut Work,
@@ -105,17 +113,8 @@ impl Conv {
         let weights = self.operand::<T>(args, 1, row * depth);
         let row = (b.image * self.groups + b.group) * self.cout + b.channel;
         let first = row * all + b.position;
-        let (h, w) = match how {
-            How::Product {
-                positions,
-                channels,
-                ..
-            } => (
-                channels.min(self.cout - b.channel),
-                positions.min(all - b.position),
-            ),
-            _ => (1, all),
-        };
+        let h = cut.channels.min(self.cout - b.channel);
+        let w = cut.positions.min(all - b.position);
         let (dst, pitch) = if self.epilogue.is_some() {
             (work.scratch::<T>(h * w)?, w)
         } else {
@@ -124,42 +123,27 @@ impl Conv {
         };
         // SAFETY: linking checked the buffers' lengths against the geometry.
         unsafe {
-            match how {
-                How::Direct | How::Images { .. } => {
-                    let f = compiled::<DirectSum<T>, _>(self.level);
-                    f(Direct {
-                        geometry: g,
-                        x,
-                        weights,
-                        cin: self.cin,
-                        dst,
-                    });
-                }
-                How::Product { in_place, .. } => {
-                    let (cols, cols_row) = if in_place {
-                        (x.wrapping_offset(b.position as isize), all)
-                    } else {
-                        let cols = room::<T>(columns, depth * w)?;
-                        let f = compiled::<FillColumns<T>, _>(self.level);
-                        f(Fill {
-                            geometry: g,
-                            x,
-                            cin: self.cin,
-                            from: b.position,
-                            count: w,
-                            pitch: w,
-                            dst: cols,
-                        });
-                        (cols.cast_const(), w)
-                    };
-                    product_of(
-                        (h, w, depth),
-                        (dst, pitch, 1),
-                        (weights, depth, 1),
-                        (cols, cols_row, 1),
-                    );
-                }
-            }
+            let (cols, cols_row) = if cut.in_place {
+                (x.wrapping_offset(b.position as isize), all)
+            } else {
+                let cols = room::<T>(columns, depth * w)?;
+                compiled::<FillColumns<T>, _>(self.level)(Fill {
+                    geometry: g,
+                    x,
+                    cin: self.cin,
+                    from: b.position,
+                    count: w,
+                    pitch: w,
+                    dst: cols,
+                });
+                (cols.cast_const(), w)
+            };
+            product_of(
+                (h, w, depth),
+                (dst, pitch, 1),
+                (weights, depth, 1),
+                (cols, cols_row, 1),
+            );
             work.finish((dst, pitch), first, (h, all), w);
         }
         Ok(())
@@ -288,18 +272,13 @@ impl Conv {
     /// Chooses how to compute a block; depends on the shapes alone.
     fn how(&self) -> How {
         let (cin, cout) = (self.cin, self.cout);
-        if cin * cout <= DIRECT_PAIRS {
-            return How::Direct;
-        }
         let g = &self.geometry;
         let depth = (cin * g.kernels()).max(1);
         let outputs = g.outputs();
         if outputs <= SMALL_PLANE && self.batch > 1 {
             return self.small_images(outputs);
         }
-        let plain =
-            |a: &Axis| a.kernel == 1 && a.stride == 1 && a.padding == 0 && a.input == a.output;
-        let in_place = g.axes.iter().all(plain);
+        let in_place = g.is_pointwise();
         let most = if in_place {
             4096
         } else {
@@ -312,11 +291,11 @@ impl Conv {
         while channels >= 128 && channels * depth * positions > BLOCK_WORK {
             channels = ceil(channels / 2, 16) * 16;
         }
-        How::Product {
+        How::Product(Cut {
             positions,
             channels,
             in_place,
-        }
+        })
     }
 
     /// Blocks of several images and some channels, of which each packs its part of the columns and of
@@ -341,8 +320,4 @@ impl Conv {
             channels: best.2,
         }
     }
-}
-
-fn ceil(a: i64, b: i64) -> i64 {
-    (a + b - 1) / b.max(1)
 }

@@ -1,11 +1,13 @@
 //! The gradient of a convolution's input: products of the weights with the gradient of the result give
 //! columns, which are added up to images.
 
-use super::columns::{AddColumns, Fill, Lane};
-use super::{COLUMN_ELEMENTS, Conv, Scratch, room};
+use super::columns::{AddColumns, Fill};
+use super::{COLUMN_ELEMENTS, Conv, Scratch};
 use crate::error::Result;
 use crate::matmul::{Work, product_of, run_blocks};
+use crate::memory::room;
 use crate::simd::compiled;
+use crate::sums::Lane;
 use crate::tile::Failures;
 
 /// Columns of a product that is not narrow.

@@ -1,11 +1,13 @@
 //! The gradient of a convolution's weights: products of the gradient of the result with gathered columns,
 //! summed over images and positions.
 
-use super::columns::{Fill, FillColumns, Lane};
-use super::{COLUMN_ELEMENTS, Conv, Scratch, room};
+use super::columns::{Fill, FillColumns};
+use super::{COLUMN_ELEMENTS, Conv, Scratch};
 use crate::error::Result;
 use crate::matmul::{Work, add_product_of, run_blocks};
+use crate::memory::room;
 use crate::simd::compiled;
+use crate::sums::Lane;
 use crate::tile::Failures;
 
 /// Positions that one product sums over.

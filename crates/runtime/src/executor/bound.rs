@@ -18,7 +18,7 @@ use crate::sort::ArgSort;
 use crate::tile::{self, Linked};
 use hashbrown::HashMap;
 use kiln_base::memory::{Block, solve};
-use kiln_base::plan::{BufferId, Kernel, Place, Plan, Step};
+use kiln_base::plan::{BufferId, Kernel, Place, Plan, Role, Step};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
@@ -39,6 +39,8 @@ pub(super) enum Work {
     Tile(Linked),
     MatMul(MatMul),
     Conv(Conv),
+    /// Weights in the form that a convolution reads them in: its operand, then the packed weights.
+    Pack(Arc<Work>),
     Scan(Scan),
     ArgSort(ArgSort),
     Scatter(Scatter),
@@ -71,7 +73,9 @@ impl Work {
 /// A step with known sizes.
 pub(super) struct BoundStep {
     pub work: Arc<Work>,
+    /// The arguments, and behind them the weights that were packed in *prepare*, if `packed` says so.
     pub args: SmallVec<[Loc; 6]>,
+    pub packed: bool,
     /// Which of these it writes.
     pub writes: SmallVec<[bool; 6]>,
     /// The byte offset of its scratch memory in the arena.
@@ -227,8 +231,11 @@ impl Bound {
             linked: HashMap::new(),
         };
         b.check_lens()?;
-        let prepare = b.steps(&plan.prepare)?;
-        let run = b.steps(&plan.run)?;
+        let mut prepare = b.steps(&plan.prepare)?;
+        let mut run = b.steps(&plan.run)?;
+        for step in &mut run.steps {
+            prepare.steps.extend(b.pack(step, &mut prepared));
+        }
         let outputs = b.outputs()?;
         let undonated = slots.iter().filter(|s| s.donor.is_none());
         let report = MemoryReport {
@@ -348,6 +355,7 @@ impl Binder<'_> {
             bound.push(BoundStep {
                 work,
                 args,
+                packed: false,
                 writes,
                 scratch: scratch.map_or(0, |b| layout.offsets[b]),
                 step: i,
@@ -373,6 +381,38 @@ impl Binder<'_> {
             steps: bound,
             peak: layout.peak,
             lower_bound: layout.lower_bound,
+        })
+    }
+
+    /// Lets a convolution read weights that depend on parameters alone from a packed copy; gives the step of
+    /// *prepare* that makes it.
+    fn pack(&self, step: &mut BoundStep, prepared: &mut Vec<usize>) -> Option<BoundStep> {
+        let Work::Conv(conv) = &*step.work else {
+            return None;
+        };
+        let (bytes, weights) = (conv.packed_bytes()?, step.args[conv.weights()]);
+        let known = match weights {
+            Loc::Input(i) => self.plan.inputs[i].role == Role::Parameter,
+            Loc::Constant(_) | Loc::Prepared(_) => true,
+            Loc::Slot(_) | Loc::Arena(_) => false,
+        };
+        if !known {
+            return None;
+        }
+        let to = Loc::Prepared(prepared.len());
+        prepared.push(bytes);
+        step.args.push(to);
+        step.packed = true;
+        Some(BoundStep {
+            work: Arc::new(Work::Pack(step.work.clone())),
+            args: smallvec![weights, to],
+            packed: false,
+            writes: smallvec![false, true],
+            scratch: 0,
+            step: self.plan.prepare.len(),
+            sites: smallvec![],
+            parallel: true,
+            joined: false,
         })
     }
 

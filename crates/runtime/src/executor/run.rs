@@ -317,7 +317,18 @@ unsafe fn run_step(
                 run_all(&[launch], failures);
             }
             Work::MatMul(m) => m.run(args, parallel, failures),
-            Work::Conv(c) => c.run(args, parallel, failures),
+            Work::Conv(c) => {
+                let (args, packed) = match args.split_last() {
+                    Some((packed, args)) if step.packed => (args, Some(*packed)),
+                    _ => (args, None),
+                };
+                c.run(args, packed, parallel, failures);
+            }
+            Work::Pack(work) => {
+                if let Work::Conv(c) = &**work {
+                    c.pack(args[0], args[1], parallel);
+                }
+            }
             Work::Scan(s) => s.run(args, parallel),
             Work::ArgSort(s) => s.run(args, parallel, failures),
             Work::Scatter(s) => s.run(args, parallel, failures),

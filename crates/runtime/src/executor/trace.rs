@@ -1,6 +1,6 @@
 //! Looking on while a plan runs.
 
-use super::bound::{BoundStep, Loc};
+use super::bound::{BoundStep, Loc, Work};
 use super::gpu::OnGpu;
 use super::run::Part;
 use super::{Executable, run};
@@ -80,6 +80,11 @@ impl Part<'_> {
         tracer: &mut dyn Tracer,
     ) -> Result<()> {
         for step in steps {
+            if let Work::Pack(_) = &*step.work {
+                // No step of the plan: what it makes shows in what the convolution gives.
+                self.on_cpu(std::slice::from_ref(step), storage, None)?;
+                continue;
+            }
             let sizes = self.exe.sizes(step, self.preparing, &self.bound.values);
             let contents = |arg: usize| {
                 let outside = || Error::Internal(format!("a step has no argument {arg}"));

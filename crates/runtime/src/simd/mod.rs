@@ -7,10 +7,12 @@ pub(crate) mod convert;
 pub(crate) mod copy;
 pub(crate) mod erf;
 pub(crate) mod math;
+pub(crate) mod vector;
 
 use crate::error::{Error, Result};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
+use vector::{Four, Vector};
 
 /// An instruction set that kernels are compiled for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,6 +121,10 @@ pub(crate) trait Isa {
     const FMA: bool;
     /// The level.
     const LEVEL: Level;
+    /// Its widest vector of f32.
+    type F32: Vector<Lane = f32>;
+    /// Its widest vector of f64.
+    type F64: Vector<Lane = f64>;
 }
 
 pub(crate) struct Baseline;
@@ -130,16 +136,22 @@ pub(crate) struct Avx512;
 impl Isa for Baseline {
     const FMA: bool = cfg!(target_feature = "fma") || cfg!(target_arch = "aarch64");
     const LEVEL: Level = Level::Baseline;
+    type F32 = Four<Baseline, f32>;
+    type F64 = Four<Baseline, f64>;
 }
 #[cfg(target_arch = "x86_64")]
 impl Isa for Avx2 {
     const FMA: bool = true;
     const LEVEL: Level = Level::Avx2;
+    type F32 = std::arch::x86_64::__m256;
+    type F64 = std::arch::x86_64::__m256d;
 }
 #[cfg(target_arch = "x86_64")]
 impl Isa for Avx512 {
     const FMA: bool = true;
     const LEVEL: Level = Level::Avx512;
+    type F32 = std::arch::x86_64::__m512;
+    type F64 = std::arch::x86_64::__m512d;
 }
 
 /// A loop over the operands `A`.

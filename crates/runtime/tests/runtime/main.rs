@@ -1,6 +1,7 @@
 //! Hand-built plans against straightforward reference loops, at every CPU level of this machine.
 
 mod accesses;
+mod algorithms;
 mod build;
 mod compiled;
 mod concurrency;

@@ -1,7 +1,7 @@
 //! Matrix products and convolutions against plain loops.
 
 use super::build::*;
-use kiln_base::plan::{Conv, ConvRole, Epilogue, Kernel, MatMul, Matrix};
+use kiln_base::plan::{Algorithm, Conv, ConvRole, Epilogue, Kernel, MatMul, Matrix};
 use kiln_base::prim::Binary;
 use kiln_base::{DType, Dim};
 use kiln_runtime::{Buffer, Error};
@@ -117,10 +117,14 @@ fn check_matmul(dtype: DType, mut p: MatMul, with_epilogue: bool) {
     }
     p.out = args.len() as u16;
     args.push((dtype, total, true));
-    let plan = plan_of(Kernel::MatMul(p), &args);
-    for result in run(&plan, &inputs) {
-        // Small integers: every order of summation is exact.
-        assert!(floats(&result.unwrap()[0]) == want, "{m} {k} {n} {batch:?}");
+    for algorithm in with_auto(p.algorithms(&[])) {
+        p.algorithm = algorithm;
+        let plan = plan_of(Kernel::MatMul(p.clone()), &args);
+        for result in run(&plan, &inputs) {
+            // Small integers: every order of summation is exact.
+            let got = floats(&result.unwrap()[0]);
+            assert!(got == want, "{algorithm} {m} {k} {n} {batch:?}");
+        }
     }
 }
 
@@ -261,6 +265,7 @@ fn matrices_outside_their_buffer_are_refused() {
     }
 }
 
+#[derive(Debug)]
 struct Case {
     batch: i64,
     groups: i64,
@@ -346,16 +351,36 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
         epilogue,
         algorithm: Default::default(),
     };
-    for result in run(&plan_of(Kernel::Conv(conv), &args), &inputs) {
-        let got = floats(&result.unwrap()[0]);
-        let same = |(g, w): (&f64, &f64)| g == w || g.is_nan() && w.is_nan();
-        assert!(
-            got.len() == want.len() && got.iter().zip(&want).all(same),
-            "{role:?} {:?} {:?} epilogue {with_epilogue} wild {wild}",
-            c.input,
-            c.kernel
-        );
+    for algorithm in with_auto(conv.algorithms(&[])) {
+        if wild && !algorithm.only_sums() {
+            continue; // what is not a number reaches the other results of a tile
+        }
+        let conv = Conv {
+            algorithm,
+            ..conv.clone()
+        };
+        for result in run(&plan_of(Kernel::Conv(conv), &args), &inputs) {
+            let got = floats(&result.unwrap()[0]);
+            // Small integers: every order of summation is exact, but not every weight of Winograd's.
+            let most = want.iter().fold(1.0, |most: f64, v| most.max(v.abs()));
+            let slack = match algorithm {
+                Algorithm::Winograd4 => 1e-4 * most,
+                _ => 0.0,
+            };
+            let same =
+                |(g, w): (&f64, &f64)| g == w || g.is_nan() && w.is_nan() || (g - w).abs() <= slack;
+            assert!(
+                got.len() == want.len() && got.iter().zip(&want).all(same),
+                "{algorithm} {role:?} {c:?} epilogue {with_epilogue} wild {wild}"
+            );
+        }
     }
+}
+
+/// These and what the engine chooses.
+pub fn with_auto(mut algorithms: Vec<Algorithm>) -> Vec<Algorithm> {
+    algorithms.push(Algorithm::Auto);
+    algorithms
 }
 
 /// Every product of the convolution, added up where the role says. Padding counts, as zeros.

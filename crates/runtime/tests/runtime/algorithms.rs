@@ -1,0 +1,444 @@
+//! The algorithms of products and convolutions beside each other: random geometry, any number of threads,
+//! error bounds, and those that a plan must not name.
+
+use super::build::*;
+use kiln_base::plan::{Algorithm, Conv, ConvRole, Kernel, MatMul, Matrix, Plan, Role};
+use kiln_base::{DType, Dim};
+use kiln_runtime::pool::Pool;
+use kiln_runtime::{Buffer, Error, Level, Traced, Tracer};
+
+fn dims(d: &[i64]) -> Vec<Dim> {
+    d.iter().map(|d| Dim::Const(*d)).collect()
+}
+
+fn floats(b: &Buffer) -> Vec<f64> {
+    super::oracle::read(b).into_iter().map(|v| v.f()).collect()
+}
+
+fn c(d: &Dim) -> i64 {
+    d.as_const().unwrap()
+}
+
+fn numel(d: &[Dim]) -> i64 {
+    d.iter().map(c).product()
+}
+
+/// A result of two axes; `padding` in front, and outputs as many as fit with `behind` zeros behind.
+struct Shape {
+    batch: i64,
+    groups: i64,
+    cin: i64,
+    cout: i64,
+    input: [i64; 2],
+    kernel: [i64; 2],
+    stride: [i64; 2],
+    padding: [i64; 2],
+    behind: [i64; 2],
+    dilation: [i64; 2],
+}
+
+fn conv(dtype: DType, s: &Shape) -> Conv {
+    let output = [0, 1].map(|i| {
+        let room = s.input[i] + s.padding[i] + s.behind[i] - s.dilation[i] * (s.kernel[i] - 1) - 1;
+        (room.div_euclid(s.stride[i]) + 1).max(0)
+    });
+    Conv {
+        dtype,
+        role: ConvRole::Result,
+        batch: s.batch.into(),
+        groups: s.groups.into(),
+        in_channels: s.cin.into(),
+        out_channels: s.cout.into(),
+        input: dims(&s.input),
+        output: dims(&output),
+        kernel: dims(&s.kernel),
+        stride: dims(&s.stride),
+        padding: dims(&s.padding),
+        dilation: dims(&s.dilation),
+        operands: [0, 1],
+        out: 2,
+        epilogue: None,
+        algorithm: Algorithm::Auto,
+    }
+}
+
+/// Elements of x, w and y.
+fn lens(c_: &Conv) -> [i64; 3] {
+    let channels = [&c_.in_channels, &c_.out_channels].map(|d| c(d) * c(&c_.groups));
+    [
+        c(&c_.batch) * channels[0] * numel(&c_.input),
+        channels[1] * c(&c_.in_channels) * numel(&c_.kernel),
+        c(&c_.batch) * channels[1] * numel(&c_.output),
+    ]
+}
+
+fn plan(conv: &Conv) -> Plan {
+    let [x, w, y] = lens(conv);
+    let args = [
+        (conv.dtype, x, false),
+        (conv.dtype, w, false),
+        (conv.dtype, y, true),
+    ];
+    plan_of(Kernel::Conv(conv.clone()), &args)
+}
+
+fn random(dtype: DType, n: i64, r: &mut Random) -> Buffer {
+    buffer(
+        dtype,
+        &(0..n).map(|_| r.float() as f32 as f64).collect::<Vec<_>>(),
+    )
+}
+
+/// The convolution in f64, and how many products an element sums.
+fn reference(p: &Conv, x: &[f64], w: &[f64]) -> (Vec<f64>, f64) {
+    let pair = |d: &[Dim]| [c(&d[0]), c(&d[1])];
+    let (input, output, kernel) = (pair(&p.input), pair(&p.output), pair(&p.kernel));
+    let (cin, cout, groups) = (c(&p.in_channels), c(&p.out_channels), c(&p.groups));
+    let (stride, padding, dilation) = (pair(&p.stride), pair(&p.padding), pair(&p.dilation));
+    let mut y = Vec::new();
+    for i in 0..c(&p.batch) * groups * cout {
+        let group = i / cout;
+        for at in 0..output[0] * output[1] {
+            let at = [at / output[1], at % output[1]];
+            let mut sum = 0.0;
+            for k in 0..cin * kernel[0] * kernel[1] {
+                let tap = [k / kernel[1] % kernel[0], k % kernel[1]];
+                let from = [0, 1].map(|a| at[a] * stride[a] + tap[a] * dilation[a] - padding[a]);
+                if (0..2).all(|a| (0..input[a]).contains(&from[a])) {
+                    let channel = group * cin + k / (kernel[0] * kernel[1]);
+                    let x = x[((channel * input[0] + from[0]) * input[1] + from[1]) as usize];
+                    let depth = cin * kernel[0] * kernel[1];
+                    sum += x * w[(i % (groups * cout) * depth + k) as usize];
+                }
+            }
+            y.push(sum);
+        }
+    }
+    (y, (cin * kernel[0] * kernel[1]) as f64)
+}
+
+/// What `Algorithm::error_growth` states, for values up to 2; and what errors hardly reach, since they are not
+/// all of one sign.
+fn bounds(dtype: DType, algorithm: Algorithm, terms: f64) -> (f64, f64) {
+    let u = match dtype {
+        DType::F64 => f64::EPSILON / 2.0,
+        _ => f32::EPSILON as f64 / 2.0,
+    };
+    let most = if algorithm.only_sums() {
+        terms
+    } else {
+        terms + 28.0
+    };
+    let per_term = algorithm.error_growth() * u * 4.0;
+    (per_term * most * terms, per_term * 16.0 * most.sqrt())
+}
+
+/// The largest errors of an algorithm over all levels, in terms of the bounds.
+fn errors(p: &Conv, inputs: &[Buffer], want: &[f64], terms: f64) -> (f64, f64) {
+    let (strict, usual) = bounds(p.dtype, p.algorithm, terms);
+    let mut worst: f64 = 0.0;
+    for result in run(&plan(p), inputs) {
+        let got = floats(&result.unwrap()[0]);
+        assert_eq!(got.len(), want.len());
+        let errors = got.iter().zip(want).map(|(g, w)| (g - w).abs());
+        worst = errors.fold(worst, f64::max);
+    }
+    (worst / strict.max(1e-300), worst / usual.max(1e-300))
+}
+
+fn check(dtype: DType, shape: &Shape, r: &mut Random) {
+    let mut p = conv(dtype, shape);
+    let [x, w, _] = lens(&p);
+    let inputs = [random(dtype, x, r), random(dtype, w, r)];
+    let (want, terms) = reference(&p, &floats(&inputs[0]), &floats(&inputs[1]));
+    for algorithm in p.algorithms(&[]) {
+        p.algorithm = algorithm;
+        let (strict, usual) = errors(&p, &inputs, &want, terms);
+        assert!(strict <= 1.0 && usual <= 1.0, "{strict} {usual} {p:?}");
+    }
+}
+
+#[test]
+fn two_weights_in_each_others_place_are_noticed() {
+    let mut r = Random(11);
+    for shape in &LARGER {
+        let mut p = conv(DType::F32, shape);
+        let [x, w, _] = lens(&p);
+        let (x, w) = (random(DType::F32, x, &mut r), random(DType::F32, w, &mut r));
+        let (want, terms) = reference(&p, &floats(&x), &floats(&w));
+        let mut swapped = floats(&w);
+        swapped.swap(1, 2);
+        let inputs = [x, buffer(DType::F32, &swapped)];
+        for algorithm in p.algorithms(&[]) {
+            p.algorithm = algorithm;
+            assert!(errors(&p, &inputs, &want, terms).1 > 1.0, "{algorithm}");
+        }
+    }
+}
+
+/// Sees nothing.
+struct Blind;
+impl Tracer for Blind {
+    fn after(&mut self, _: &Traced) -> kiln_runtime::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn weights_that_are_parameters_are_packed_once() {
+    let mut r = Random(23);
+    for algorithm in [Algorithm::Winograd2, Algorithm::Winograd4] {
+        let mut p = conv(DType::F32, &LARGER[0]);
+        p.algorithm = algorithm;
+        let [x, w, _] = lens(&p);
+        let x = random(DType::F32, x, &mut r);
+        let weights = [0, 1].map(|_| random(DType::F32, w, &mut r));
+        let plain = plan(&p);
+        let mut packed = plain.clone();
+        packed.inputs[1].role = Role::Parameter;
+        for level in levels() {
+            let plain = executable(&plain, level).unwrap();
+            let packed = executable(&packed, level).unwrap();
+            for i in [0, 0, 1, 0] {
+                let inputs = [x.clone(), weights[i].clone()];
+                let want = floats(&plain.run_shared(&inputs).unwrap()[0]);
+                assert!(floats(&packed.run_shared(&inputs).unwrap()[0]) == want);
+                let traced = packed.trace(&inputs, &mut Blind).unwrap();
+                assert!(floats(&traced[0]) == want);
+            }
+            assert_eq!(packed.stats().prepares, 2);
+            let tile = if algorithm == Algorithm::Winograd2 {
+                16
+            } else {
+                36
+            };
+            assert!(packed.memory(&[]).unwrap().prepared >= tile * 4 * w as usize / 9);
+            assert_eq!(plain.memory(&[]).unwrap().prepared, 0);
+        }
+    }
+}
+
+#[test]
+fn convolutions_of_random_geometry_stay_within_their_error_bounds() {
+    let mut r = Random(0x5eed);
+    let seeds = std::env::var("KILN_FUZZ_SEEDS")
+        .ok()
+        .and_then(|s| s.parse().ok());
+    for seed in 0..seeds.unwrap_or(150) {
+        let three = seed % 3 == 0;
+        let size = |r: &mut Random, n: u64| r.below(n) as i64;
+        let depthwise = seed % 4 == 1;
+        let channels = |r: &mut Random| if depthwise { 1 } else { size(r, 20) };
+        let pair = |f: &mut dyn FnMut() -> i64| [f(), f()];
+        let steps = |r: &mut Random| match three {
+            true => [1, 1],
+            false => [1 + size(r, 3), 1 + size(r, 3)],
+        };
+        let shape = Shape {
+            batch: [0, 1, 1, 2, 5, 9][r.below(6) as usize],
+            groups: [1, 1, 2, 3, 17][r.below(5) as usize],
+            cin: channels(&mut r),
+            cout: channels(&mut r),
+            input: pair(&mut || [0, 1, 2, 3, 5, 7, 13, 16, 31][r.below(9) as usize]),
+            kernel: if three {
+                [3, 3]
+            } else {
+                pair(&mut || 1 + size(&mut r, 5))
+            },
+            stride: steps(&mut r),
+            padding: pair(&mut || [0, 1, 1, 2, 6, -1, -2][r.below(7) as usize]),
+            behind: pair(&mut || [0, 1, 1, 2, 7, -1][r.below(6) as usize]),
+            dilation: steps(&mut r),
+        };
+        let dtype = if seed % 5 == 0 {
+            DType::F64
+        } else {
+            DType::F32
+        };
+        check(dtype, &shape, &mut r);
+    }
+}
+
+const LARGER: [Shape; 3] = [
+    Shape {
+        batch: 3,
+        groups: 2,
+        cin: 40,
+        cout: 44,
+        input: [37, 35],
+        kernel: [3, 3],
+        stride: [1, 1],
+        padding: [1, 1],
+        behind: [1, 1],
+        dilation: [1, 1],
+    },
+    Shape {
+        batch: 2,
+        groups: 70,
+        cin: 1,
+        cout: 1,
+        input: [61, 60],
+        kernel: [5, 5],
+        stride: [2, 2],
+        padding: [2, 2],
+        behind: [2, 2],
+        dilation: [1, 1],
+    },
+    Shape {
+        batch: 1,
+        groups: 1,
+        cin: 130,
+        cout: 100,
+        input: [29, 31],
+        kernel: [3, 3],
+        stride: [2, 2],
+        padding: [1, 1],
+        behind: [1, 1],
+        dilation: [1, 1],
+    },
+];
+
+#[test]
+fn no_algorithm_depends_on_the_number_of_threads() {
+    let mut r = Random(77);
+    let mut check = |name: String, plan: Plan| {
+        let lens = plan.inputs.iter().map(|i| numel(&i.shape));
+        let inputs: Vec<Buffer> = lens.map(|n| random(DType::F32, n, &mut r)).collect();
+        let exe = executable(&plan, Level::current().unwrap()).unwrap();
+        let results = [1, 2, 3, 7].map(|threads| {
+            Pool::global().set_threads(threads);
+            floats(&exe.run_shared(&inputs).unwrap()[0])
+        });
+        assert!(results.iter().all(|x| *x == results[0]), "{name}");
+    };
+    for shape in &LARGER {
+        let mut p = conv(DType::F32, shape);
+        for algorithm in super::products::with_auto(p.algorithms(&[])) {
+            p.algorithm = algorithm;
+            check(format!("{p:?}"), plan(&p));
+        }
+    }
+    for (m, k, n) in [
+        (300, 500, 400),
+        (1, 3000, 2000),
+        (3000, 2000, 1),
+        (100, 90, 110),
+    ] {
+        let mut p = product(m, k, n);
+        for algorithm in super::products::with_auto(p.algorithms(&[])) {
+            p.algorithm = algorithm;
+            let lens = [(m * k, false), (k * n, false), (m * n, true)];
+            let args = lens.map(|(len, written)| (DType::F32, len, written));
+            check(format!("{p:?}"), plan_of(Kernel::MatMul(p.clone()), &args));
+        }
+    }
+}
+
+fn product(m: i64, k: i64, n: i64) -> MatMul {
+    let matrix = |arg, row: i64| Matrix {
+        arg,
+        offset: Dim::ZERO,
+        batch_strides: vec![],
+        row: row.into(),
+        col: Dim::ONE,
+    };
+    MatMul {
+        dtype: DType::F32,
+        batch: vec![],
+        m: m.into(),
+        k: k.into(),
+        n: n.into(),
+        lhs: matrix(0, k),
+        rhs: matrix(1, n),
+        out: 2,
+        epilogue: None,
+        algorithm: Algorithm::Auto,
+    }
+}
+
+#[test]
+fn a_plan_with_an_illegal_algorithm_is_damaged() {
+    let refused = |plan: &Plan, inputs: &[Buffer], algorithm: Algorithm| {
+        for result in run(plan, inputs) {
+            let Err(Error::Plan(text)) = result else {
+                panic!("{algorithm} ran");
+            };
+            assert!(text.contains(&algorithm.to_string()), "{text}");
+        }
+    };
+    let mut r = Random(3);
+    let all = [
+        Algorithm::Panels(200),
+        Algorithm::Vector,
+        Algorithm::Small,
+        Algorithm::Columns,
+        Algorithm::Direct,
+        Algorithm::Depthwise,
+        Algorithm::Winograd2,
+        Algorithm::Winograd4,
+    ];
+    // Two channels, of which the filter steps by 2.
+    let shape = Shape {
+        stride: [2, 2],
+        ..LARGER[0]
+    };
+    let mut p = conv(DType::F32, &shape);
+    let [x, w, _] = lens(&p);
+    let inputs = [random(DType::F32, x, &mut r), random(DType::F32, w, &mut r)];
+    let legal = p.algorithms(&[]);
+    assert_eq!(legal, [Algorithm::Columns, Algorithm::Direct]);
+    for algorithm in all.into_iter().filter(|a| !legal.contains(a)) {
+        p.algorithm = algorithm;
+        refused(&plan(&p), &inputs, algorithm);
+    }
+    let mut p = product(200, 200, 200);
+    let args = [false, false, true].map(|written| (DType::F32, 40_000, written));
+    let inputs = [0, 1].map(|_| random(DType::F32, 40_000, &mut r));
+    let legal = p.algorithms(&[]);
+    assert_eq!(legal, Algorithm::PANELS.map(Algorithm::Panels));
+    for algorithm in all.into_iter().filter(|a| !legal.contains(a)) {
+        p.algorithm = algorithm;
+        refused(
+            &plan_of(Kernel::MatMul(p.clone()), &args),
+            &inputs,
+            algorithm,
+        );
+    }
+}
+
+#[test]
+fn what_the_algorithms_need_beside_their_arguments() {
+    let mut p = conv(DType::F32, &LARGER[0]);
+    let bytes = |p: &Conv, threads| {
+        let bytes = kiln_runtime::workspace(&Kernel::Conv(p.clone()), &[], threads);
+        bytes.unwrap().unwrap() as i64
+    };
+    for algorithm in p.algorithms(&[]) {
+        p.algorithm = algorithm;
+        let (one, four) = (bytes(&p, 1), bytes(&p, 4));
+        match algorithm {
+            // Weights, inputs and products of transformed tiles are shared.
+            Algorithm::Winograd4 => {
+                assert_eq!(one, four);
+                let tiles = 3 * 10 * 9;
+                assert!(one >= 36 * 4 * (40 * 44 + (40 + 44) * tiles), "{one}");
+            }
+            Algorithm::Winograd2 => assert_eq!(one, four),
+            // A thread copies at least the images that a block reads, as they are or as columns.
+            _ => assert!(
+                four == 4 * one && one >= 4 * 40 * 35 * 19,
+                "{algorithm} {one}"
+            ),
+        }
+    }
+    let product = |algorithm| {
+        Kernel::MatMul(MatMul {
+            algorithm,
+            ..product(1, 500, 300)
+        })
+    };
+    let of = |algorithm| kiln_runtime::workspace(&product(algorithm), &[], 2).unwrap();
+    assert_eq!(of(Algorithm::Vector), Some(2 * 500 * 4));
+    assert_eq!(of(Algorithm::Panels(25)), Some(0));
+    assert!(kiln_runtime::workspace(&product(Algorithm::Direct), &[], 2).is_err());
+}
