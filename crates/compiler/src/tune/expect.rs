@@ -124,6 +124,7 @@ pub(super) fn product(
         dtype: DType::F64,
         len: parts.total.clone(),
         written: true,
+        parameter: false,
     });
     let plan = alone::plan(in_f64(kernel), &reference_args, values.len());
     let raw = load(plan, None)?.run_shared(&inputs)?;
@@ -136,6 +137,7 @@ pub(super) fn product(
             dtype: parts.dtype,
             len: parts.total.clone(),
             written: false,
+            parameter: false,
         };
         let args = args.iter().cloned().chain([raw]).collect();
         (Kernel::Tile(e.program.clone()), args)
