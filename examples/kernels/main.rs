@@ -6,8 +6,9 @@
 //! ```
 //!
 //! A kernel is a launch of the plan, and updates that start together are one launch. What depends on
-//! weights alone is computed once per change of the weights, and counted apart. The time is the least of
-//! a few runs.
+//! weights alone is computed once per change of the weights, and counted apart. The peak is what the memory
+//! plan of a run needs for temporaries, beside the least that any layout of them needs. The time is the least
+//! of a few runs.
 
 mod models;
 
@@ -24,8 +25,8 @@ fn main() -> Result<()> {
     let only = std::env::args().nth(1);
     if only.is_none() {
         println!(
-            "{:>7}  {:>8}  {:>7}  {:>8}",
-            "kernels", "prepared", "patches", "ms"
+            "{:>7}  {:>8}  {:>7}  {:>10}  {:>9}  {:>8}  {:>5}  {:>8}",
+            "kernels", "prepared", "patches", "parameters", "peak (MB)", "bound", "ratio", "ms"
         );
     }
     for (name, about, make) in WORKLOADS {
@@ -50,12 +51,15 @@ fn row(workload: &Workload) -> Result<String> {
         }
         least = least.min(start.elapsed());
     }
+    let memory = explain.memory.unwrap_or_default();
+    let [peak, bound] = [memory.peak, memory.lower_bound].map(|bytes| bytes as f64 / 1e6);
     Ok(format!(
-        "{:>7}  {:>8}  {:>7}  {:>7}  {:>8.2}",
+        "{:>7}  {:>8}  {:>7}  {:>10}  {peak:>9.3}  {bound:>8.3}  {:>5.3}  {:>8.2}",
         explain.kernels_run(),
         explain.kernels_prepared(),
         explain.rewrites.len(),
         workload.model.parameters().len(),
+        peak / bound,
         least.as_secs_f64() * 1e3,
     ))
 }

@@ -1,4 +1,5 @@
-//! How many kernels networks and training steps become, and that these compute what the program says.
+//! How many kernels networks and training steps become and how much memory these need, and that they
+//! compute what the program says.
 
 #[path = "../../examples/kernels/models/mod.rs"]
 mod models;
@@ -44,6 +45,28 @@ fn programs_have_few_kernels() -> Outcome {
             kinds(&program)
         );
         assert!(run <= *most, "{name} has {run} kernels:\n{explain}");
+    }
+    Ok(())
+}
+
+/// Bytes of temporaries are within 2% of what no layout can do without, and no more than without fusion.
+#[test]
+fn memory_is_planned_tightly() -> Outcome {
+    let unfused = CompileOptions {
+        fuse: false,
+        ..CompileOptions::default()
+    };
+    for (name, _, make) in WORKLOADS {
+        let memory = |options: &CompileOptions| -> kiln::Result<_> {
+            Ok(make(options)?.program.explain().memory.unwrap_or_default())
+        };
+        let (fused, unfused) = (memory(&CompileOptions::default())?, memory(&unfused)?);
+        println!("{name}: {fused:?}, without fusion {unfused:?}");
+        assert!(fused.lower_bound > 0);
+        for m in [fused, unfused] {
+            assert!(m.peak * 100 <= m.lower_bound * 102, "{name}: {m:?}");
+        }
+        assert!(fused.peak <= unfused.peak, "{name}: {fused:?} {unfused:?}");
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ mod fuzz;
 mod fuzz_gradients;
 mod indexing;
 mod kernel_counts;
+mod memory_budget;
 mod named;
 mod numbers;
 mod operators;

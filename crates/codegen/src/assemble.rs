@@ -3,6 +3,8 @@
 mod control;
 mod order;
 
+pub(crate) use order::peak;
+
 use crate::emit::{ArgOf, Emitted, emit};
 use crate::flow::{Flow, Nid, Op};
 use crate::fuse::{Anchor, Group, Operand};

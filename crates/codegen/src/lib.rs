@@ -31,3 +31,13 @@ pub fn lower(graph: &Graph, options: &Options) -> Result<Program, LowerError> {
     let groups = fuse::group(&flow, options);
     assemble::assemble(&flow, &groups, options)
 }
+
+/// About the most bytes of temporaries that are alive at one step of what [`lower`] gives, for typical
+/// values of symbols; not more than its plan needs. No kernel is made for it.
+///
+/// # Errors
+/// As for [`lower`].
+pub fn live_bytes(graph: &Graph, options: &Options) -> Result<i64, LowerError> {
+    let flow = flow::build(graph, options)?;
+    Ok(assemble::peak(&flow, &fuse::group(&flow, options)))
+}

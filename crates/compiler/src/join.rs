@@ -15,6 +15,15 @@ const SMALL: i64 = 1 << 18;
 /// How many groups a launch may be moved over.
 const REACH: usize = 64;
 
+/// Whether a launch may start together with others at all.
+pub(crate) fn can_join(launch: &Launch) -> bool {
+    matches!(launch.kernel, Kernel::Tile(_)) && launch.sites.is_empty()
+}
+
+fn is_small(launch: &Launch) -> bool {
+    launch.cost.bytes.as_const().is_some_and(|b| b <= SMALL)
+}
+
 /// What decides whether launches are in each other's way.
 pub(crate) struct Joiner<'a> {
     program: &'a Program,
@@ -75,9 +84,8 @@ impl<'a> Joiner<'a> {
 
     fn joins(&self, l: usize) -> bool {
         let launch = &self.program.launches[l];
-        let small = || launch.cost.bytes.as_const().is_some_and(|b| b <= SMALL);
         let update = || written(launch).all(|b| self.assigned[ix(b)]);
-        matches!(launch.kernel, Kernel::Tile(_)) && launch.sites.is_empty() && (update() || small())
+        can_join(launch) && (update() || is_small(launch))
     }
 
     /// Whether one launch touches what the other writes.

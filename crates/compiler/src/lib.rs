@@ -7,8 +7,10 @@ mod cache;
 mod dump;
 mod explain;
 mod join;
+mod lean;
 mod pipeline;
 mod place;
+mod recompute;
 mod stages;
 pub mod tune;
 mod variant;
@@ -19,6 +21,7 @@ pub use bisect::{Bisection, bisect, bisect_with};
 pub use cache::{Cache, CacheStats, Found, Recorded, Recording};
 pub use explain::{Explain, KernelInfo, marker};
 pub use pipeline::{Compilation, CompileError, Options, compile, compile_with};
+pub use recompute::Recomputed;
 pub use stages::Stages;
 pub use verify::{KernelCheck, Verification, verify};
 

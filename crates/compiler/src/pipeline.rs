@@ -2,15 +2,20 @@
 
 use crate::dump::Dump;
 use crate::explain::{Explain, marked};
-use crate::place;
+use crate::place::{self, Placed};
 use crate::stages::{Stages, with_lines};
 use crate::tune::{self, Precision, Settings};
+use crate::{lean, recompute};
+use kiln_base::memory::planned;
 use kiln_codegen as codegen;
 use kiln_ir::{Graph, Loc, Op, Role, Target};
 use kiln_optimize as optimize;
 use kiln_runtime::{Error as RunError, Executable, cuda};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// The pass that merges products.
+const MERGING: &str = optimize::passes::merging::PASS.name;
 
 /// How to compile.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +34,11 @@ pub struct Options {
     pub fuse: bool,
     /// Stops after this many rewrites, to find the one that makes a result wrong.
     pub max_patches: Option<usize>,
+    /// The most bytes of temporaries that a run may need. Values that live long and are cheap to compute
+    /// again from what is in memory anyway are then computed again instead of being kept, as many as it
+    /// takes; [`Explain::recomputed`] lists them. Parameters, inputs and results do not count. Sizes must
+    /// be known.
+    pub memory_budget: Option<usize>,
 }
 
 impl Options {
@@ -52,6 +62,21 @@ impl Default for Options {
             optimize: true,
             fuse: true,
             max_patches: None,
+            memory_budget: None,
+        }
+    }
+}
+
+impl Options {
+    /// How to lower.
+    pub(crate) fn codegen(&self) -> codegen::Options {
+        codegen::Options {
+            target: match self.gpu {
+                None => codegen::Target::Cpu,
+                Some(_) => codegen::Target::Cuda,
+            },
+            fuse: self.fuse,
+            ..codegen::Options::default()
         }
     }
 }
@@ -80,6 +105,9 @@ pub enum CompileError {
     /// The device, its driver or its compiler is missing or failed.
     #[error("{0}")]
     Device(String),
+    /// The memory budget can't be kept.
+    #[error("{0}")]
+    Memory(String),
     /// What the stages gave can't be written where the environment asks for it.
     #[error("{0}")]
     Dump(String),
@@ -104,6 +132,32 @@ pub struct Compilation {
     pub stages: Arc<Stages>,
 }
 
+/// A graph that is lowered, with its memory plan.
+pub(crate) struct Lowered {
+    pub graph: Graph,
+    pub program: codegen::Program,
+    pub placed: Placed,
+}
+
+impl Lowered {
+    /// # Errors
+    /// If an op is not supported by the engine.
+    pub fn with(graph: Graph, options: &codegen::Options) -> Result<Lowered, CompileError> {
+        let program = codegen::lower(&graph, options).map_err(|e| lower_error(&graph, e))?;
+        let placed = place::place(&graph, &program)?;
+        Ok(Lowered {
+            graph,
+            program,
+            placed,
+        })
+    }
+
+    /// Bytes of temporaries that a run needs, where sizes are known.
+    pub fn peak(&self) -> Option<usize> {
+        planned(&self.placed.plan, &[]).map(|(_, layout)| layout.peak)
+    }
+}
+
 /// Compiles a graph: the whole pipeline.
 ///
 /// Locations of `graph` may be markers (see [`crate::marker`]) that stand for positions in `locs`; then the
@@ -111,7 +165,7 @@ pub struct Compilation {
 /// lines.
 ///
 /// # Errors
-/// If an op is not supported by the engine.
+/// If an op is not supported by the engine, or a memory budget can't be kept.
 pub fn compile(
     graph: &Graph,
     locs: &[Loc],
@@ -139,8 +193,33 @@ pub fn compile_with(
     if dump.on() {
         dump.graph("recorded", &with_lines(graph.clone(), locs))?;
     }
-    let (optimized, fired) = run_passes(graph.clone(), options, passes, &mut dump, locs)?;
-    let mut program = lower(&optimized, options)?;
+    let (optimized, mut fired) = run_passes(graph.clone(), options, passes, &mut dump, locs)?;
+    let mut lowered = Lowered::with(optimized, &options.codegen())?;
+    // Products that were made one hold all their results until the last is read.
+    if lowered
+        .peak()
+        .zip(options.memory_budget)
+        .is_some_and(|(peak, budget)| peak > budget)
+        && fired.fired.iter().any(|f| f.pass == MERGING)
+    {
+        let apart = passes.iter().copied().filter(|p| p.name != MERGING);
+        let apart: Vec<optimize::Pass> = apart.collect();
+        let (graph, report) = run_passes(graph.clone(), options, &apart, &mut dump, locs)?;
+        let apart = Lowered::with(graph, &options.codegen())?;
+        if apart.peak() < lowered.peak() {
+            (lowered, fired) = (apart, report);
+        }
+    }
+    let (lowered, limited) = lean::no_more_than_unfused(lowered, options)?;
+    let (lowered, recomputed) = match options.memory_budget {
+        Some(budget) => recompute::within(lowered, budget, &options.codegen(), locs)?,
+        None => (lowered, Vec::new()),
+    };
+    let Lowered {
+        graph: optimized,
+        mut program,
+        ..
+    } = lowered;
     let gpu = options.gpu.map(cuda::Device::get).transpose();
     let gpu = gpu.map_err(internal)?;
     let (tuned, tuning) = tune::tune(
@@ -152,6 +231,8 @@ pub fn compile_with(
     );
     let placed = place::place(&optimized, &program)?;
     let mut explain = Explain::new(&optimized, &program, &placed, &fired, locs, &tuned);
+    explain.recomputed = recomputed;
+    explain.limited = limited;
     explain.tuning = tuning;
     let stages = Arc::new(Stages::new(graph, optimized, program, &placed, locs));
     let (plan, outputs) = (placed.plan, placed.outputs);
@@ -162,7 +243,12 @@ pub fn compile_with(
     };
     let executable = executable.map_err(internal)?;
     if sized {
-        explain.memory = Some(executable.memory(&[]).map_err(internal)?);
+        let memory = executable.memory(&[]).map_err(internal)?;
+        explain.memory = Some(memory);
+        if let Some(budget) = options.memory_budget.filter(|b| memory.peak > *b) {
+            let text = format!("the plan needs {} bytes of {budget}", memory.peak);
+            return Err(CompileError::Memory(text));
+        }
         explain.temporaries = executable.temporaries(&[]).map_err(internal)?;
     }
     explain.stages = Some(stages.clone());
@@ -243,17 +329,11 @@ fn run_passes(
     Ok((graph, report))
 }
 
-fn lower(graph: &Graph, options: &Options) -> Result<codegen::Program, CompileError> {
-    let options = codegen::Options {
-        target: match options.gpu {
-            None => codegen::Target::Cpu,
-            Some(_) => codegen::Target::Cuda,
-        },
-        fuse: options.fuse,
-        ..codegen::Options::default()
-    };
-    codegen::lower(graph, &options).map_err(|e| CompileError::Unsupported {
-        at: marked(&graph.node(e.node).loc),
-        message: format!("{}: {}", graph.node(e.node).op.name(), e.text),
-    })
+/// Why a graph can't be lowered, at the op's marked position.
+pub(crate) fn lower_error(graph: &Graph, e: codegen::LowerError) -> CompileError {
+    let node = graph.node(e.node);
+    CompileError::Unsupported {
+        at: marked(&node.loc),
+        message: format!("{}: {}", node.op.name(), e.text),
+    }
 }

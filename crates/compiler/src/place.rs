@@ -8,7 +8,7 @@
 
 use crate::CompileError;
 use crate::explain::marked;
-use crate::join::Joiner;
+use crate::join::{Joiner, can_join};
 use kiln_base::plan::{Buffer, BufferId, Constant, Input, Output, Place, Plan, Step, Symbol};
 use kiln_codegen::{BufId, Launch, Origin, Program};
 use kiln_ir::{Graph, NodeId, Op, Target};
@@ -349,26 +349,60 @@ impl Order {
                 donors[slot] = Some(input);
             }
         }
-        let moved: Vec<usize> = wanted
-            .iter()
-            .zip(&donors)
+        let donated = wanted.iter().zip(&donors);
+        let moved: Vec<(usize, usize)> = donated
             .filter(|(_, d)| d.is_some())
-            .filter_map(|(w, _)| w.map(|w| w.1))
+            .filter_map(|(w, _)| w.map(|w| (w.1, w.2)))
             .collect();
-        let staying = moved.iter().any(|l| !movable(*l));
-        let moved: Vec<usize> = moved.into_iter().filter(|l| movable(*l)).collect();
-        let before = self.run[..safe].iter().filter(|l| !moved.contains(l));
-        let before = before.count();
-        let (commit, run) = std::mem::take(&mut self.run)
-            .into_iter()
-            .partition(|l| moved.contains(l));
-        self.commit = commit;
-        self.run = run;
-        self.commit_from = match staying {
-            true => before,
-            false => self.run.len(),
-        };
+        let staying = moved.iter().any(|(l, _)| !movable(*l));
+        let moved: Vec<(usize, usize)> = moved.into_iter().filter(|m| movable(m.0)).collect();
+        self.commit_moved(program, safe, &moved, staying);
         donors
+    }
+
+    /// Moves launches, each with the buffer that it writes over: to the end, where small ones start together;
+    /// but those that hold more memory than that is worth only behind the last that reads the buffer, if
+    /// nothing behind `safe` can fail.
+    fn commit_moved(
+        &mut self,
+        program: &Program,
+        safe: usize,
+        moved: &[(usize, usize)],
+        staying: bool,
+    ) {
+        let is_moved = |l: &usize| moved.iter().any(|m| m.0 == *l);
+        let early = |l: &usize| !can_join(&program.launches[*l]);
+        let from = self.run[..safe].iter().filter(|l| !is_moved(l)).count();
+        let mut run: Vec<usize> = Vec::with_capacity(self.run.len());
+        // What waits until its buffer is read no more.
+        let mut waiting: Vec<(usize, usize)> = Vec::new();
+        let last_read = |buffer: usize| {
+            let reads =
+                |l: &usize| !is_moved(l) && read(&program.launches[*l]).any(|r| ix(r) == buffer);
+            self.run.iter().rposition(reads)
+        };
+        for (at, l) in self.run.iter().enumerate() {
+            match is_moved(l) {
+                false => run.push(*l),
+                true if early(l) => {
+                    let buffers = moved.iter().filter(|m| m.0 == *l).map(|m| m.1);
+                    let until = buffers.filter_map(last_read).chain([at]).max();
+                    waiting.push((until.unwrap_or(at).max(safe.saturating_sub(1)), *l));
+                }
+                true => self.commit.push(*l),
+            }
+            waiting.retain(|(until, l)| {
+                if *until <= at {
+                    run.push(*l);
+                }
+                *until > at
+            });
+        }
+        let inside = run.len() + self.commit.len() == self.run.len();
+        debug_assert!(inside, "every launch runs once");
+        let alone = staying || moved.iter().any(|m| early(&m.0));
+        self.commit_from = if alone { from } else { run.len() };
+        self.run = run;
     }
 }
 

@@ -18,6 +18,7 @@ pub mod oracle;
 pub mod programs;
 mod run;
 pub mod samples;
+pub mod sweep;
 mod train;
 pub mod training;
 

@@ -1,8 +1,8 @@
 //! The list of passes, and what a pass is made of.
 
 use crate::passes::{
-    broadcasts, centring, common_subexpressions, constant_fold, dead_code, folding, identities,
-    loop_values, merging, padding, products, reductions, scatters, slices, views,
+    branch_values, broadcasts, centring, common_subexpressions, constant_fold, dead_code, folding,
+    identities, loop_values, merging, padding, products, reductions, scatters, slices, views,
 };
 use crate::{OptimizeError, Patch, Rewriter, View};
 use kiln_ir::NodeId;
@@ -44,6 +44,7 @@ pub fn passes() -> &'static [Pass] {
     &[
         dead_code::PASS,
         loop_values::PASS,
+        branch_values::PASS,
         views::PASS,
         identities::PASS,
         slices::PASS,

@@ -638,6 +638,7 @@ pub(crate) fn compile_error(
         CompileError::Device(text) => Error::new(ErrorKind::Device, "compile", text, loc),
         CompileError::Environment(text) => Error::new(ErrorKind::Value, "compile", text, loc),
         CompileError::Dump(text) => Error::new(ErrorKind::Io, "compile", text, loc),
+        CompileError::Memory(text) => Error::new(ErrorKind::Memory, "compile", text, loc),
         e => Error::new(ErrorKind::Internal, "compile", e.to_string(), loc),
     }
 }

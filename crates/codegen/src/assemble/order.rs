@@ -7,72 +7,93 @@ use hashbrown::HashMap;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+/// More groups than this are not ordered by what each takes and frees, which looks at all that can run.
+const MOST: usize = 2048;
+
 /// An order in which groups can run. Among those that can, one that frees more temporary memory than it
 /// takes comes first (a weight's gradient as soon as the activation that it needs has no other reader);
-/// then the one that comes first in the program.
+/// then the one that comes first in the program. If an order that always goes on with what takes least
+/// needs clearly less memory, it is that one.
 pub(super) fn order(flow: &Flow, groups: &[Group]) -> Vec<usize> {
-    let key = |g: usize| groups[g].roots.iter().map(|r| r.0).max().unwrap_or(0);
-    let mut s = Scheduler::new(flow, groups);
-    let mut waiting: Vec<usize> = groups.iter().map(|g| g.deps.len()).collect();
-    let mut users: Vec<Vec<usize>> = vec![Vec::new(); groups.len()];
-    for (g, group) in groups.iter().enumerate() {
-        for d in &group.deps {
-            users[*d].push(g);
-        }
+    let program = freeing_first(Scheduler::new(flow, groups));
+    if groups.len() > MOST {
+        return program;
     }
-    let mut done = vec![false; groups.len()];
+    let least = least_first(Scheduler::new(flow, groups));
+    let [needed, less] = [&program, &least].map(|o| Scheduler::new(flow, groups).peak(o));
+    match less < needed - needed / 64 {
+        true => least,
+        false => program,
+    }
+}
+
+/// The most bytes of temporaries that are alive in a run of the groups, if every operand that dies is
+/// written over by a result of its size.
+pub(crate) fn peak(flow: &Flow, groups: &[Group]) -> i64 {
+    Scheduler::new(flow, groups).peak(&order(flow, groups))
+}
+
+fn freeing_first(mut s: Scheduler) -> Vec<usize> {
+    let n = s.groups.len();
+    let mut done = vec![false; n];
     let mut ready: BinaryHeap<Reverse<(Nid, usize)>> = BinaryHeap::new();
     let mut freeing: BinaryHeap<Reverse<(Nid, usize)>> = BinaryHeap::new();
-    ready.extend(
-        (0..groups.len())
-            .filter(|g| waiting[*g] == 0)
-            .map(|g| Reverse((key(g), g))),
-    );
-    let mut out = Vec::with_capacity(groups.len());
+    ready.extend(s.ready().map(|g| Reverse((s.key(g), g))));
+    let mut out = Vec::with_capacity(n);
     while let Some(Reverse((_, g))) = freeing.pop().or_else(|| ready.pop()) {
         if std::mem::replace(&mut done[g], true) {
             continue;
         }
         out.push(g);
-        let mut look = s.run(g);
-        for &u in &users[g] {
-            waiting[u] -= 1;
-            if waiting[u] == 0 {
-                ready.push(Reverse((key(u), u)));
-                look.push(u);
-            }
-        }
-        let frees = |g: &usize| waiting[*g] == 0 && !done[*g] && s.frees(*g);
-        freeing.extend(look.into_iter().filter(frees).map(|g| Reverse((key(g), g))));
+        let (mut look, next) = s.run(g);
+        ready.extend(next.iter().map(|u| Reverse((s.key(*u), *u))));
+        look.extend(next);
+        let frees = |g: &usize| s.waiting[*g] == 0 && !done[*g] && s.takes(*g) < 0;
+        freeing.extend(
+            look.into_iter()
+                .filter(frees)
+                .map(|g| Reverse((s.key(g), g))),
+        );
     }
-    debug_assert_eq!(out.len(), groups.len(), "groups depend on each other");
+    debug_assert_eq!(out.len(), n, "groups depend on each other");
+    out
+}
+
+fn least_first(mut s: Scheduler) -> Vec<usize> {
+    let mut ready: Vec<usize> = s.ready().collect();
+    let mut out = Vec::with_capacity(s.groups.len());
+    while let Some(at) = (0..ready.len()).min_by_key(|i| (s.takes(ready[*i]), s.key(ready[*i]))) {
+        let g = ready.swap_remove(at);
+        out.push(g);
+        ready.extend(s.run(g).1);
+    }
     out
 }
 
 struct Scheduler<'a> {
     flow: &'a Flow,
     groups: &'a [Group],
-    /// The groups that read each temporary and have not run.
+    /// The groups that read each temporary of the run and have not run.
     readers: HashMap<Nid, Vec<usize>>,
     /// The temporaries that each group reads.
     reads: Vec<Vec<Nid>>,
-    is_output: Vec<bool>,
+    /// How many groups each group waits for, and which wait for it.
+    waiting: Vec<usize>,
+    users: Vec<Vec<usize>>,
 }
 
 impl Scheduler<'_> {
     fn new<'a>(flow: &'a Flow, groups: &'a [Group]) -> Scheduler<'a> {
         let mut is_output = vec![false; flow.nodes.len()];
         flow.outputs.iter().for_each(|o| is_output[o.node] = true);
+        let in_run = groups.iter().filter(|g| !g.parameter_only);
+        let roots = in_run.flat_map(|g| &g.roots).map(|(n, _)| *n);
         let mut readers: HashMap<Nid, Vec<usize>> = HashMap::new();
-        for (n, _) in groups
-            .iter()
-            .flat_map(|g| &g.roots)
-            .filter(|(n, _)| !is_output[*n])
-        {
-            readers.insert(*n, Vec::new());
-        }
+        readers.extend(roots.filter(|n| !is_output[*n]).map(|n| (n, Vec::new())));
         let mut reads = vec![Vec::new(); groups.len()];
+        let mut users: Vec<Vec<usize>> = vec![Vec::new(); groups.len()];
         for (g, group) in groups.iter().enumerate() {
+            group.deps.iter().for_each(|d| users[*d].push(g));
             for n in &group.loaded {
                 let mut n = *n;
                 while !readers.contains_key(&n)
@@ -93,12 +114,24 @@ impl Scheduler<'_> {
             groups,
             readers,
             reads,
-            is_output,
+            waiting: groups.iter().map(|g| g.deps.len()).collect(),
+            users,
         }
     }
 
-    /// Notes that a group has run; gives those that became the last readers of something.
-    fn run(&mut self, g: usize) -> Vec<usize> {
+    /// What comes first in the program.
+    fn key(&self, g: usize) -> Nid {
+        self.groups[g].roots.iter().map(|r| r.0).max().unwrap_or(0)
+    }
+
+    /// The groups that wait for no other.
+    fn ready(&self) -> impl Iterator<Item = usize> {
+        (0..self.groups.len()).filter(|g| self.waiting[*g] == 0)
+    }
+
+    /// Notes that a group has run; gives those that became the last readers of something, and those that
+    /// can run now.
+    fn run(&mut self, g: usize) -> (Vec<usize>, Vec<usize>) {
         let mut last = Vec::new();
         for n in &self.reads[g] {
             let Some(list) = self.readers.get_mut(n) else {
@@ -109,22 +142,59 @@ impl Scheduler<'_> {
                 last.push(one);
             }
         }
-        last
+        let mut ready = Vec::new();
+        for &u in &self.users[g] {
+            self.waiting[u] -= 1;
+            if self.waiting[u] == 0 {
+                ready.push(u);
+            }
+        }
+        (last, ready)
     }
 
-    /// Whether running a group frees more temporary memory than it takes.
-    fn frees(&self, g: usize) -> bool {
-        let bytes = |n: Nid| {
-            let size = self.flow.nodes[n].dtype.size() as i64;
-            estimate(&self.flow.numel(n)).saturating_mul(size)
-        };
-        let freed = self.reads[g].iter().filter(|n| self.readers[*n] == [g]);
-        let freed: i64 = freed.map(|n| bytes(*n)).sum();
-        let roots = self.groups[g]
-            .roots
+    fn bytes(&self, n: Nid) -> i64 {
+        let size = self.flow.nodes[n].dtype.size() as i64;
+        estimate(&self.flow.numel(n)).saturating_mul(size)
+    }
+
+    /// The temporaries of which a group is the last reader.
+    fn frees(&self, g: usize) -> impl Iterator<Item = i64> {
+        let freed = self.reads[g]
             .iter()
-            .filter(|(n, _)| !self.is_output[*n]);
-        let taken: i64 = roots.map(|(n, _)| bytes(*n)).sum();
-        freed > taken
+            .filter(move |n| self.readers[*n] == [g]);
+        freed.map(|n| self.bytes(*n))
+    }
+
+    /// The temporaries that a group writes and another reads.
+    fn writes(&self, g: usize) -> impl Iterator<Item = i64> {
+        let roots = self.groups[g].roots.iter().map(|(n, _)| *n);
+        let read = |n: &Nid| self.readers.get(n).is_some_and(|r| !r.is_empty());
+        roots.filter(read).map(|n| self.bytes(n))
+    }
+
+    /// The bytes of temporary memory that running a group takes more than it frees.
+    fn takes(&self, g: usize) -> i64 {
+        let freed = self.frees(g).fold(0, i64::saturating_add);
+        let taken = self.writes(g).fold(0, i64::saturating_add);
+        taken.saturating_sub(freed)
+    }
+
+    /// The most bytes of temporaries that are alive if groups run in this order.
+    fn peak(mut self, order: &[usize]) -> i64 {
+        let (mut alive, mut most) = (0i64, 0i64);
+        for &g in order {
+            let mut freed: Vec<i64> = self.frees(g).collect();
+            let mut beside = 0i64;
+            for bytes in self.writes(g) {
+                match freed.iter().position(|f| *f == bytes) {
+                    Some(at) => drop(freed.swap_remove(at)),
+                    None => beside = beside.saturating_add(bytes),
+                }
+            }
+            most = most.max(alive.saturating_add(beside));
+            alive = alive.saturating_add(self.takes(g));
+            self.run(g);
+        }
+        most
     }
 }

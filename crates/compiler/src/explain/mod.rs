@@ -5,12 +5,12 @@ mod layout;
 mod page;
 mod timeline;
 
-use crate::Stages;
 use crate::place::Placed;
 use crate::tune::{Choice, Mode, Tuned, Tuning};
+use crate::{Recomputed, Stages};
 use kiln_base::plan::{Algorithm, Place};
 use kiln_codegen::{Cost, Program};
-use kiln_ir::{Graph, Loc, Op};
+use kiln_ir::{Fact, Graph, Loc, Op};
 use kiln_optimize::{Fired, Report};
 use kiln_runtime::{MemoryBlock, MemoryReport};
 use std::borrow::Cow;
@@ -40,6 +40,14 @@ pub(crate) fn resolved(loc: &Loc, locs: &[Loc]) -> Loc {
     }
 }
 
+/// An op, what it gives, and the user's line where that is known.
+pub(crate) fn place_of(op: &str, fact: &Fact, loc: &Loc) -> String {
+    match loc.is_known() {
+        true => format!("{op} {fact} at {loc}"),
+        false => format!("{op} {fact}"),
+    }
+}
+
 /// The position that a location stands for, if it is a marker.
 pub(crate) fn marked(loc: &Loc) -> Option<usize> {
     (loc.file == MARKER).then(|| loc.line as usize - 1)
@@ -55,6 +63,10 @@ pub struct Explain {
     pub counts: Vec<(&'static str, usize)>,
     /// Kernels, prepare steps first.
     pub kernels: Vec<KernelInfo>,
+    /// What is computed again instead of being kept, to stay within a memory budget.
+    pub recomputed: Vec<Recomputed>,
+    /// Why kernels are smaller than they could be, where that saves memory.
+    pub limited: Option<String>,
     /// What the plan needs, where all sizes are known.
     pub memory: Option<MemoryReport>,
     /// How algorithms were chosen.
@@ -114,6 +126,8 @@ impl Explain {
             rewrites: rewrites.collect(),
             counts: fired.counts(),
             kernels: kernels(graph, (program, tuned), Some(placed), &resolve),
+            recomputed: Vec::new(),
+            limited: None,
             memory: None,
             tuning: Tuning::default(),
             time: Duration::ZERO,
@@ -227,10 +241,7 @@ fn kernels(
                 .iter()
                 .map(|id| graph.node(*id))
                 .filter(|n| !matches!(n.op, Op::Input(_)))
-                .map(|n| match resolve(&n.loc) {
-                    loc if loc.is_known() => format!("{} {} at {loc}", n.op.name(), n.facts[0]),
-                    _ => format!("{} {}", n.op.name(), n.facts[0]),
-                })
+                .map(|n| place_of(n.op.name(), &n.facts[0], &resolve(&n.loc)))
                 .collect(),
             why_not: group.why_not.clone(),
             kir: launch.kir.as_ref().map(|k| k.to_string()),
@@ -299,6 +310,21 @@ impl fmt::Display for Explain {
         )?;
         for k in &self.kernels {
             k.write(f, 2)?;
+        }
+        if let Some(limited) = &self.limited {
+            writeln!(f, "{limited}")?;
+        }
+        if !self.recomputed.is_empty() {
+            let (bytes, flops) =
+                (self.recomputed.iter()).fold((0, 0), |(b, f), r| (b + r.bytes, f + r.flops));
+            let many = self.recomputed.len();
+            writeln!(
+                f,
+                "recomputed: {many} values, {bytes} bytes that are not kept, {flops} operations more"
+            )?;
+            for r in &self.recomputed {
+                writeln!(f, "  {r}")?;
+            }
         }
         if self.tuning.mode != Mode::Off {
             write!(f, "{}", self.tuning)?;

@@ -29,6 +29,7 @@ pub(super) fn page(explain: &Explain) -> String {
     out.push_str(&timeline(explain));
     out.push_str("\n<h2>Rewrites</h2>\n");
     out.push_str(&rewrites(explain));
+    out.push_str(&recomputed(explain));
     out.push_str("<script>\n");
     out.push_str(include_str!("page.js"));
     out.push_str("</script>\n</body>\n</html>\n");
@@ -301,4 +302,15 @@ fn rewrites(explain: &Explain) -> String {
     }
     out.push_str("</ol>\n");
     out
+}
+
+fn recomputed(explain: &Explain) -> String {
+    if explain.recomputed.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from("<h2>Computed again</h2>\n<ul>\n");
+    for r in &explain.recomputed {
+        let _ = writeln!(out, "<li>{}</li>", escaped(&r.to_string()));
+    }
+    out + "</ul>\n"
 }

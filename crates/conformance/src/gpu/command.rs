@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 pub const USAGE: &str = "usage: kiln-conformance gpu [options]
 
 Proves the GPU that the CUDA driver shows first, and writes DIR/gpu.md, DIR/gpu.json and the hardware's
-outputs, DIR/hardware/NAME.bin. It exits with 1 if anything is wrong. On the emulated driver nothing is timed.
+outputs, DIR/hardware.tar. It exits with 1 if anything is wrong. On the emulated driver nothing is timed.
 
   --out DIR       where results go (default: gpu-report)
   --parts A,B     only these parts, or all but these with a minus: -models,-products

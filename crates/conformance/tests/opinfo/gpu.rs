@@ -1,6 +1,7 @@
 //! The GPU of the tests.
 
 use kiln_conformance::gpu::{Part, Settings};
+use kiln_conformance::sweep::Sweep;
 use kiln_runtime::cuda;
 use kiln_tensor::Device;
 
@@ -16,17 +17,19 @@ pub(crate) fn device() -> Option<Device> {
     Some(Device::cuda(0).expect("the driver has a device"))
 }
 
-/// Whether tests run all of what they usually take a share of.
-fn full_sweep() -> bool {
-    std::env::var("KILN_FULL_SWEEP").is_ok_and(|v| v == "1")
-}
-
-/// Runs a part of the proof on a share that every run of the tests can afford, or on all of it.
-fn prove(part: &str, seeds: u64, short: bool) {
+/// Runs a part of the proof on a share that every run of the tests can afford, or on all of it: these numbers
+/// of seeds, 1 for a part without.
+fn prove(part: &str, [few, all]: [usize; 2]) {
     let Some(device) = device() else { return };
+    let sweep = Sweep::wanted();
+    let seeds = sweep.map_or(0..few, |s| s.share(all));
+    if seeds.is_empty() {
+        return;
+    }
     let settings = Settings {
-        seeds: if full_sweep() { 2000 } else { seeds },
-        short: short && !full_sweep(),
+        first: seeds.start as u64,
+        seeds: seeds.len() as u64,
+        short: sweep.is_none(),
         ..Settings::new(device)
     };
     let report = Part::named(part).unwrap().run(&settings);
@@ -37,27 +40,27 @@ fn prove(part: &str, seeds: u64, short: bool) {
 
 #[test]
 fn random_programs_give_what_the_reference_gives() {
-    prove("programs", 60, true);
+    prove("programs", [60, 2000]);
 }
 
 #[test]
 fn gradients_of_random_programs_give_what_the_reference_gives() {
-    prove("gradients", 30, true);
+    prove("gradients", [15, 2000]);
 }
 
 #[test]
 fn training_runs_follow_pytorch() {
-    prove("training", 0, false);
+    prove("training", [1, 1]);
 }
 
 #[test]
 fn a_transformer_trains_as_on_the_cpu() {
-    prove("transformer", 0, false);
+    prove("transformer", [1, 1]);
 }
 
 #[test]
 fn a_classifier_trains_as_on_the_cpu() {
-    prove("digits", 0, true);
+    prove("digits", [1, 1]);
 }
 
 #[test]
@@ -90,7 +93,7 @@ fn the_command_proves_the_emulated_device() {
     assert!(held("vectors") > 100 && held("samples") > 50 && held("programs") == 5);
     assert!(held("bandwidth") > 6 && held("products") == 18 && held("models") == 4);
     // The emulator's outputs are no goldens, and its time is no figure.
-    assert!(!out.join("hardware").exists());
+    assert!(!out.join("hardware.tar").exists());
     assert_eq!(json["parts"]["bandwidth"]["figures"], serde_json::json!([]));
     std::fs::remove_dir_all(out).unwrap();
 }

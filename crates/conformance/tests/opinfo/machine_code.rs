@@ -3,6 +3,7 @@
 
 use kiln_base::cuda::{CudaKernel, PRELUDE};
 use kiln_base::plan::{Kernel, Plan};
+use kiln_conformance::sweep::Sweep;
 use kiln_conformance::{Case, Folder, ids, record};
 use kiln_runtime::cuda::{Code, Nvrtc, Resources};
 use kiln_tensor::{CompileOptions, Device, compile_with};
@@ -28,10 +29,7 @@ fn machine_code_fits() {
     let Some(device) = crate::gpu::device() else {
         return;
     };
-    let all = std::env::var("KILN_FULL_SWEEP").is_ok_and(|v| v == "1");
-    let kernels: Vec<CudaKernel> = kernels(device, if all { 1 } else { EVERY })
-        .into_values()
-        .collect();
+    let kernels: Vec<CudaKernel> = kernels(device).into_values().collect();
     assert!(!kernels.is_empty());
     let units: Vec<&[CudaKernel]> = kernels.chunks(UNIT).collect();
     let next = AtomicUsize::new(0);
@@ -55,12 +53,17 @@ fn machine_code_fits() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The kernels of one of every so many cases.
-fn kernels(device: Device, every: usize) -> Kernels {
+/// The kernels of some cases, or of those of the sweep.
+fn kernels(device: Device) -> Kernels {
     let folder = Folder::opinfo("machine-code").unwrap();
     let root = folder.path();
     let mut kernels = Kernels::new();
-    for id in ids(root).unwrap().iter().step_by(every) {
+    let ids = ids(root).unwrap();
+    let ids: Vec<&String> = match Sweep::wanted() {
+        Some(sweep) => ids[sweep.share(ids.len())].iter().collect(),
+        None => ids.iter().step_by(EVERY).collect(),
+    };
+    for id in ids {
         let case = Case::load(root, id).unwrap().on(device);
         let tensors = record(&case);
         if tensors.is_empty() || tensors.iter().any(|t| t.error().is_some()) {

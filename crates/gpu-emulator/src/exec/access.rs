@@ -7,6 +7,8 @@ use super::races::Kind;
 use super::warp::Warp;
 use crate::code::{Access, Address};
 use crate::fault::{FaultKind, Outcome, Raised};
+#[cfg(target_arch = "x86_64")]
+use crate::lanes::Level;
 use crate::lanes::{LANES, Registers};
 use crate::ptx::Space;
 
@@ -28,101 +30,161 @@ pub(super) fn addresses(registers: &Registers, address: Address) -> [u64; LANES]
     out
 }
 
-/// The addresses of a warp as offsets from the lowest.
+/// An access of a warp: the addresses of its lanes as offsets from the lowest.
 struct Span {
     lowest: u64,
-    /// From the lowest address to the end of the highest access.
+    /// From the lowest address to the end of the highest access; 0 where lanes have nothing to do with
+    /// each other.
     len: usize,
     /// 0 for lanes that are off.
-    offsets: [u32; LANES],
+    offsets: [i64; LANES],
     /// Whether all lanes are on and lie one behind the other.
     is_row: bool,
 }
 
-/// The span of `mask`'s lanes; `None` if they are too far apart or an address is misaligned.
-#[inline(always)]
-fn span(at: &[u64; LANES], mask: u32, len: usize) -> Option<Span> {
-    let first = at[mask.trailing_zeros() as usize & 31];
-    let (mut lowest, mut highest, mut bits) = (first, first, first);
-    for l in 0..LANES {
-        let address = if mask >> l & 1 != 0 { at[l] } else { first };
-        lowest = lowest.min(address);
-        highest = highest.max(address);
-        bits |= address;
-    }
-    if highest - lowest > u32::MAX as u64 / 2 || bits & (len as u64 - 1) != 0 {
-        return None;
-    }
-    let mut offsets = [0; LANES];
-    let mut differs = !mask;
-    for l in 0..LANES {
-        offsets[l] = if mask >> l & 1 != 0 {
-            (at[l] - lowest) as u32
-        } else {
-            0
-        };
-        differs |= offsets[l] ^ (l * len) as u32;
-    }
-    Some(Span {
-        lowest,
-        len: (highest - lowest) as usize + len,
-        offsets,
-        is_row: differs == 0,
-    })
-}
-
-/// Where the lanes of an access find their values: a base and offsets from it.
-struct Pointers {
-    base: *mut u8,
-    offsets: [i64; LANES],
-    is_row: bool,
-}
-
-impl Pointers {
+impl Span {
+    /// The span of `mask`'s lanes; `None` if they are too far apart or an address is misaligned.
     #[inline(always)]
-    fn of_span(base: *mut u8, span: &Span) -> Pointers {
-        Pointers {
-            base,
-            offsets: span.offsets.map(i64::from),
-            is_row: span.is_row,
+    fn of(at: &[u64; LANES], mask: u32, len: usize) -> Option<Span> {
+        let first = at[mask.trailing_zeros() as usize & 31];
+        let (mut lowest, mut highest, mut bits) = (0, 0, first);
+        let mut offsets = [0; LANES];
+        for l in 0..LANES {
+            let on = mask >> l & 1 != 0;
+            offsets[l] = if on {
+                at[l].wrapping_sub(first) as i64
+            } else {
+                0
+            };
+            lowest = lowest.min(offsets[l]);
+            highest = highest.max(offsets[l]);
+            bits |= first.wrapping_add(offsets[l] as u64);
         }
+        let far = u32::MAX as i64 / 2;
+        if lowest < -far || highest > far || bits & (len as u64 - 1) != 0 {
+            return None;
+        }
+        let mut differs = !mask as i64;
+        for l in 0..LANES {
+            let on = mask >> l & 1 != 0;
+            offsets[l] = if on { offsets[l] - lowest } else { 0 };
+            differs |= offsets[l] ^ (l * len) as i64;
+        }
+        Some(Span {
+            lowest: first.wrapping_add(lowest as u64),
+            len: (highest - lowest) as usize + len,
+            offsets,
+            is_row: differs == 0,
+        })
     }
 
     /// Pointers that have nothing to do with each other.
-    fn of_lanes(pointers: [*mut u8; LANES], mask: u32) -> Pointers {
+    fn of_lanes(pointers: [*mut u8; LANES], mask: u32) -> (*mut u8, Span) {
         let base = pointers[mask.trailing_zeros() as usize & 31];
         let offset = |l: usize| match mask >> l & 1 {
             0 => 0,
             _ => (pointers[l] as i64).wrapping_sub(base as i64),
         };
-        Pointers {
-            base,
+        let span = Span {
+            lowest: 0,
+            len: 0,
             offsets: std::array::from_fn(offset),
             is_row: false,
+        };
+        (base, span)
+    }
+
+    /// Calls `each` with the offset and length of every stretch that lanes of `mask` touch, in accesses of
+    /// `len` bytes; whether it always said yes.
+    #[inline(always)]
+    fn all(&self, mask: u32, len: usize, mut each: impl FnMut(usize, usize) -> bool) -> bool {
+        if self.is_row || self.len == len {
+            return each(0, self.len);
         }
+        const WORDS: usize = 4;
+        let shift = len.trailing_zeros();
+        let words = (self.len >> shift).div_ceil(64);
+        if words > WORDS {
+            return lanes_of(mask).all(|l| each(self.offsets[l] as usize, len));
+        }
+        for w in 0..words {
+            // A bit for each access that some lane makes.
+            let mut touched = 0u64;
+            for l in 0..LANES {
+                let place = (self.offsets[l] as u64 >> shift).wrapping_sub(64 * w as u64);
+                let bit = if place < 64 { 1u64 << (place & 63) } else { 0 };
+                touched |= if mask >> l & 1 != 0 { bit } else { 0 };
+            }
+            while touched != 0 {
+                let first = touched.trailing_zeros();
+                let count = (!(touched >> first)).trailing_zeros();
+                let from = 64 * w + first as usize;
+                if !each(from << shift, (count as usize) << shift) {
+                    return false;
+                }
+                touched &= !(((1u128 << count) - 1) << first) as u64;
+            }
+        }
+        true
     }
 }
 
+/// Functions of a core, compiled for each instruction set.
+macro_rules! compiled {
+    ($name:ident, $avx512:ident, $avx2:ident, $body:ident) => {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(
+            enable = "avx,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512dq,avx512vl"
+        )]
+        fn $avx512(&mut self, warp: &mut Warp, access: &Access, mask: u32) -> Outcome<()> {
+            self.$body(warp, access, mask)
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+        fn $avx2(&mut self, warp: &mut Warp, access: &Access, mask: u32) -> Outcome<()> {
+            self.$body(warp, access, mask)
+        }
+
+        pub fn $name(&mut self, warp: &mut Warp, access: &Access, mask: u32) -> Outcome<()> {
+            #[cfg(target_arch = "x86_64")]
+            match crate::lanes::level() {
+                // SAFETY: the machine has these instructions.
+                Level::Avx512 => return unsafe { self.$avx512(warp, access, mask) },
+                // SAFETY: as above.
+                Level::Avx2 => return unsafe { self.$avx2(warp, access, mask) },
+                Level::Baseline => {}
+            }
+            self.$body(warp, access, mask)
+        }
+    };
+}
+
 impl Core<'_> {
+    compiled!(load, load_avx512, load_avx2, load_lanes);
+    compiled!(store, store_avx512, store_avx2, store_lanes);
+
     /// Executes a load.
-    pub fn load(&mut self, warp: &mut Warp, access: &Access, mask: u32) -> Outcome<()> {
+    #[inline(always)]
+    fn load_lanes(&mut self, warp: &mut Warp, access: &Access, mask: u32) -> Outcome<()> {
         let at = addresses(&warp.registers, access.address);
-        let pointers = self.pointers::<false>(warp, access, &at, mask)?;
-        // SAFETY: `pointers` are valid for the access on the lanes of the mask.
-        unsafe { read(&mut warp.registers, access, &pointers, mask) };
+        let (base, span) = self.pointers::<false>(warp, access, &at, mask)?;
+        // SAFETY: the pointers are valid for the access on the lanes of the mask.
+        unsafe { read(&mut warp.registers, access, base, &span, mask) };
         Ok(())
     }
 
     /// Executes a store.
-    pub fn store(&mut self, warp: &mut Warp, access: &Access, mask: u32) -> Outcome<()> {
+    #[inline(always)]
+    fn store_lanes(&mut self, warp: &mut Warp, access: &Access, mask: u32) -> Outcome<()> {
         let at = addresses(&warp.registers, access.address);
-        let pointers = self.pointers::<true>(warp, access, &at, mask)?;
-        // SAFETY: as for `load`.
-        unsafe { write(&warp.registers, access, &pointers, mask) };
+        let (base, span) = self.pointers::<true>(warp, access, &at, mask)?;
+        // SAFETY: as for `load_lanes`.
+        unsafe { write(&warp.registers, access, base, &span, mask) };
         Ok(())
     }
 
-    /// The host's pointers for the lanes of `mask`, after all checks.
+    /// The host's pointers for the lanes of `mask`, after all checks: a base, and offsets from it.
     #[inline(always)]
     fn pointers<const STORE: bool>(
         &mut self,
@@ -130,22 +192,24 @@ impl Core<'_> {
         access: &Access,
         at: &[u64; LANES],
         mask: u32,
-    ) -> Outcome<Pointers> {
+    ) -> Outcome<(*mut u8, Span)> {
         let len = (access.size * access.count) as usize;
         let mut space = access.space;
         if space == Space::Generic && lanes_of(mask).all(|l| Self::narrow(at[l]).0 == Space::Global)
         {
             space = Space::Global;
         }
-        let together = match (space, span(at, mask, len)) {
-            (Space::Global, Some(span)) => self.global_span::<STORE>(&span, len, mask),
-            (Space::Shared, Some(span)) => self.shared_span::<STORE>(warp.id, &span, len, mask),
-            _ => None,
-        };
-        match together {
-            Some(pointers) => Ok(pointers),
-            None => self.one_by_one::<STORE>(warp, space, at, len, mask),
+        if let Some(span) = Span::of(at, mask, len) {
+            let together = match space {
+                Space::Global => self.global_span::<STORE>(&span, len, mask),
+                Space::Shared => self.shared_span::<STORE>(warp.id, &span, len, mask),
+                _ => None,
+            };
+            if let Some(base) = together {
+                return Ok((base, span));
+            }
         }
+        self.one_by_one::<STORE>(warp, space, at, len, mask)
     }
 
     /// Global memory, if all lanes are in one allocation and nothing is wrong.
@@ -155,49 +219,30 @@ impl Core<'_> {
         span: &Span,
         len: usize,
         mask: u32,
-    ) -> Option<Pointers> {
+    ) -> Option<*mut u8> {
         let allocation = self
             .allocation(span.lowest, span.len as u64, "access")
             .ok()?;
+        let place = |offset: usize| span.lowest + offset as u64;
         if STORE {
-            if span.is_row {
-                allocation.mark_written(span.lowest, span.len);
-            } else {
-                for l in lanes_of(mask) {
-                    allocation.mark_written(span.lowest + span.offsets[l] as u64, len);
-                }
-            }
+            span.all(mask, len, |at, len| {
+                allocation.mark_written(place(at), len);
+                true
+            });
         } else {
-            // Lanes rarely leave gaps; where they do, what lies between may be unwritten.
-            let is_dense = span.len <= 4 * LANES * len;
-            let is_written = |at, len| allocation.first_unwritten(at, len).is_none();
-            let all = is_dense && is_written(span.lowest, span.len);
-            if !all
-                && !lanes_of(mask).all(|l| is_written(span.lowest + span.offsets[l] as u64, len))
-            {
+            let is_written = |at, len| allocation.first_unwritten(place(at), len).is_none();
+            if !span.all(mask, len, is_written) {
                 return None;
             }
         }
         if self.touched.is_some() {
             let how = if STORE { Touch::Write } else { Touch::Read };
-            self.touch_span(span, len, mask, how);
+            span.all(mask, len, |at, len| {
+                self.touch(place(at), len, how);
+                true
+            });
         }
-        Some(Pointers::of_span(allocation.pointer(span.lowest), span))
-    }
-
-    /// Notes what the lanes touch.
-    #[inline(always)]
-    fn touch_span(&mut self, span: &Span, len: usize, mask: u32, how: Touch) {
-        if span.is_row || span.len == len {
-            return self.touch(span.lowest, span.len, how);
-        }
-        let mut before = u32::MAX;
-        for l in lanes_of(mask) {
-            if span.offsets[l] != before {
-                self.touch(span.lowest + span.offsets[l] as u64, len, how);
-            }
-            before = span.offsets[l];
-        }
+        Some(allocation.pointer(span.lowest))
     }
 
     /// Shared memory, if nothing is wrong.
@@ -208,26 +253,16 @@ impl Core<'_> {
         span: &Span,
         len: usize,
         mask: u32,
-    ) -> Option<Pointers> {
+    ) -> Option<*mut u8> {
         let start = self.shared_bounds(span.lowest, span.len, "access").ok()?;
         if let Some(races) = &mut self.races {
             let kind = if STORE { Kind::Write } else { Kind::Read };
-            if span.is_row {
-                races.access(warp, start, span.len, kind).ok()?;
-            } else {
-                let mut before = u32::MAX;
-                for l in lanes_of(mask) {
-                    let offset = span.offsets[l];
-                    if offset != before {
-                        races
-                            .access(warp, start + offset as usize, len, kind)
-                            .ok()?;
-                    }
-                    before = offset;
-                }
+            let is_right = |at, len| races.access(warp, start + at, len, kind).is_ok();
+            if !span.all(mask, len, is_right) {
+                return None;
             }
         }
-        Some(Pointers::of_span(self.shared_pointer(start), span))
+        Some(self.shared_pointer(start))
     }
 
     #[inline(always)]
@@ -259,6 +294,7 @@ impl Core<'_> {
     }
 
     /// Lane after lane: for local, parameter and mixed addresses, and to find the lane that is at fault.
+    #[cold]
     fn one_by_one<const STORE: bool>(
         &mut self,
         warp: &mut Warp,
@@ -266,7 +302,7 @@ impl Core<'_> {
         at: &[u64; LANES],
         len: usize,
         mask: u32,
-    ) -> Outcome<Pointers> {
+    ) -> Outcome<(*mut u8, Span)> {
         let mut pointers = [std::ptr::null_mut(); LANES];
         for l in lanes_of(mask) {
             let (space, address) = match space {
@@ -281,7 +317,7 @@ impl Core<'_> {
             };
             pointers[l] = pointer.map_err(|e| e.of_lane(l))?;
         }
-        Ok(Pointers::of_lanes(pointers, mask))
+        Ok(Span::of_lanes(pointers, mask))
     }
 
     fn local(&mut self, warp: &mut Warp, lane: usize, at: u64, len: usize) -> Outcome<*mut u8> {
@@ -309,38 +345,38 @@ impl Core<'_> {
 /// Moves values from memory to registers.
 ///
 /// # Safety
-/// On the lanes of `mask`, `pointers` are valid for the access; on others, their offset is 0.
+/// On the lanes of `mask`, `base` and the span's offsets give pointers that are valid for the access; on others,
+/// offsets are 0.
 #[inline(always)]
-unsafe fn read(registers: &mut Registers, access: &Access, pointers: &Pointers, mask: u32) {
+unsafe fn read(registers: &mut Registers, access: &Access, base: *mut u8, span: &Span, mask: u32) {
     /// Reads one value per lane and widens it.
     macro_rules! read {
-        ($from:ty, $extended:ty, $to:ty, $lanes:ident) => {
+        ($from:ty, $extended:ty, $to:ty, $lanes:ident) => {{
+            let row = span.is_row && access.count == 1;
             for (i, &slot) in access.registers[..access.count as usize].iter().enumerate() {
-                let mut values: [$to; LANES] = [0; LANES];
-                for l in 0..LANES {
-                    // SAFETY: as the caller promises; lanes that are off read what another reads.
-                    let value = unsafe {
-                        let from = pointers.base.wrapping_offset(pointers.offsets[l] as isize);
-                        (from as *const $from).add(i).read_unaligned()
-                    };
-                    values[l] = value as $extended as $to;
+                let mut values: [$from; LANES] = [0; LANES];
+                if row {
+                    // SAFETY: a row is 32 values one behind the other.
+                    values = unsafe { (base as *const [$from; LANES]).read_unaligned() };
+                } else {
+                    for l in 0..LANES {
+                        // SAFETY: as the caller promises; lanes that are off read what another reads.
+                        values[l] = unsafe {
+                            let from = base.wrapping_offset(span.offsets[l] as isize);
+                            (from as *const $from).add(i).read_unaligned()
+                        };
+                    }
                 }
                 let out = registers.$lanes(slot);
                 for l in 0..LANES {
                     out[l] = if mask >> l & 1 != 0 {
-                        values[l]
+                        values[l] as $extended as $to
                     } else {
                         out[l]
                     };
                 }
             }
-        };
-    }
-    if pointers.is_row && access.size == 4 && access.count == 1 {
-        // SAFETY: a row is 32 values one behind the other.
-        let row = unsafe { (pointers.base as *const [u32; LANES]).read_unaligned() };
-        *registers.word_mut(access.registers[0]) = row;
-        return;
+        }};
     }
     match (access.size, access.signed) {
         (4, _) => read!(u32, u32, u32, word_mut),
@@ -355,29 +391,29 @@ unsafe fn read(registers: &mut Registers, access: &Access, pointers: &Pointers, 
 /// Moves values from registers to memory.
 ///
 /// # Safety
-/// On the lanes of `mask`, `pointers` are valid for the access.
+/// As for [`read`].
 #[inline(always)]
-unsafe fn write(registers: &Registers, access: &Access, pointers: &Pointers, mask: u32) {
+unsafe fn write(registers: &Registers, access: &Access, base: *mut u8, span: &Span, mask: u32) {
     /// Narrows and writes one value per lane.
     macro_rules! write {
         ($to:ty, $lanes:ident) => {
             for (i, &slot) in access.registers[..access.count as usize].iter().enumerate() {
                 let values = registers.$lanes(slot);
+                if span.is_row && access.count == 1 {
+                    let row: [$to; LANES] = std::array::from_fn(|l| values[l] as $to);
+                    // SAFETY: a row is room for 32 values one behind the other.
+                    unsafe { (base as *mut [$to; LANES]).write_unaligned(row) };
+                    continue;
+                }
                 for l in lanes_of(mask) {
                     // SAFETY: as the caller promises.
                     unsafe {
-                        let to = pointers.base.wrapping_offset(pointers.offsets[l] as isize);
+                        let to = base.wrapping_offset(span.offsets[l] as isize);
                         (to as *mut $to).add(i).write_unaligned(values[l] as $to);
                     }
                 }
             }
         };
-    }
-    if pointers.is_row && access.size == 4 && access.count == 1 {
-        let row = *registers.word(access.registers[0]);
-        // SAFETY: a row is room for 32 values one behind the other.
-        unsafe { (pointers.base as *mut [u32; LANES]).write_unaligned(row) };
-        return;
     }
     match access.size {
         4 => write!(u32, word),

@@ -1,5 +1,6 @@
 //! Tensors of the reference: wide numbers with the dtype that they stand for.
 
+use super::{Mode, stochastic};
 use kiln_base::{DType, float_to_int, round_float, wrap_int};
 
 /// The most elements that the reference gives one tensor; larger ones are an error rather than an
@@ -98,7 +99,7 @@ impl Array {
                 shape: shape.to_vec(),
             });
         }
-        Ok(Array::settled(dtype, shape.to_vec(), data, false))
+        Ok(Array::settled(dtype, shape.to_vec(), data, Mode::Exact))
     }
 
     /// A tensor of these numbers, converted to `dtype` by the rules of casts.
@@ -245,13 +246,17 @@ impl Array {
     }
 
     /// A tensor whose data has the right kind and length: integers wrap into the dtype, and floats
-    /// round to it where `round` is set.
-    pub(super) fn settled(dtype: DType, shape: Vec<usize>, mut data: Data, round: bool) -> Array {
-        match &mut data {
-            Data::Float(v) if round && dtype != DType::F64 => {
+    /// round to it as the mode says.
+    pub(super) fn settled(dtype: DType, shape: Vec<usize>, mut data: Data, mode: Mode) -> Array {
+        match (&mut data, mode) {
+            (Data::Float(v), Mode::Rounded) if dtype != DType::F64 => {
                 v.iter_mut().for_each(|x| *x = round_float(*x, dtype));
             }
-            Data::Int(v) if dtype.size() < 8 => {
+            (Data::Float(v), Mode::Stochastic { seed }) if dtype != DType::F64 => {
+                let places = v.iter_mut().enumerate();
+                places.for_each(|(i, x)| *x = stochastic::round(*x, dtype, i, seed));
+            }
+            (Data::Int(v), _) if dtype.size() < 8 => {
                 v.iter_mut().for_each(|x| *x = wrap_int(*x, dtype));
             }
             _ => {}

@@ -6,7 +6,7 @@ pub(super) fn eval(x: &Array, cx: &Context) -> Data {
     let to = cx.dtype;
     let width = match cx.mode {
         Mode::Rounded => to,
-        Mode::Exact => DType::F64,
+        Mode::Exact | Mode::Stochastic { .. } => DType::F64,
     };
     match (x.data(), to.is_float()) {
         (Data::Float(v), true) => Data::Float(v.clone()),

@@ -80,7 +80,7 @@ fn row(x: &Array, at: i64) -> Array {
     let len: usize = shape.iter().product();
     let first = at as usize * len;
     let positions: Vec<usize> = (first..first + len).collect();
-    Array::settled(x.dtype(), shape, x.data().pick(&positions), false)
+    Array::settled(x.dtype(), shape, x.data().pick(&positions), Mode::Exact)
 }
 
 /// Slices one after the other along a new first dim.
@@ -101,7 +101,7 @@ fn stack(dtype: DType, shape: &[i64], slices: &[Array]) -> Array {
                 .collect(),
         ),
     };
-    Array::settled(dtype, whole, data, false)
+    Array::settled(dtype, whole, data, Mode::Exact)
 }
 
 fn wrong(op: &'static str, text: &str) -> EvalError {

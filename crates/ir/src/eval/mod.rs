@@ -50,6 +50,7 @@ mod scan;
 mod scatter;
 mod slice;
 mod softmax;
+mod stochastic;
 mod window_reduce;
 
 pub use array::{Array, ArrayError, Data, MAX_ELEMENTS};
@@ -68,6 +69,12 @@ pub enum Mode {
     /// Floats stay f64 whatever their dtype, to bound the error of the others. Integers are exact in
     /// both modes.
     Exact,
+    /// Each node's result is rounded to its dtype, up or down at random: the nearer, the likelier (stochastic
+    /// rounding). Runs of several seeds show what roundings do to a result.
+    Stochastic {
+        /// Of the random choices.
+        seed: u64,
+    },
 }
 
 /// Why a program could not be evaluated.
@@ -258,8 +265,7 @@ pub fn eval_op(
         shape: shape_of(&results[0], symbols).map_err(named)?,
     };
     let data = dispatch(&bound, inputs, &cx).map_err(named)?;
-    let round = mode == Mode::Rounded;
-    Ok(vec![Array::settled(cx.dtype, cx.shape, data, round)])
+    Ok(vec![Array::settled(cx.dtype, cx.shape, data, mode)])
 }
 
 /// What an op file gets besides the op and its operands, which inference has accepted.
@@ -325,12 +331,11 @@ fn run(
         let result = match &node.op {
             Op::Input(op) => {
                 let x = inputs[op.index as usize].clone();
-                let round = mode == Mode::Rounded;
                 vec![Array::settled(
                     x.dtype(),
                     x.shape().to_vec(),
                     x.data().clone(),
-                    round,
+                    mode,
                 )]
             }
             op => {

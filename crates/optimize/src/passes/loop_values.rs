@@ -47,7 +47,7 @@ fn shrink(rewriter: &mut Rewriter<'_>) -> Result<(), OptimizeError> {
 }
 
 /// Which outputs are read.
-fn read(view: &View<'_>, id: NodeId) -> Vec<bool> {
+pub(super) fn read(view: &View<'_>, id: NodeId) -> Vec<bool> {
     let mut read = vec![false; view.node(id).facts.len()];
     let inputs = view.users(id).iter().flat_map(|u| &view.node(*u).inputs);
     let all = inputs.chain(view.outputs().iter().map(|o| &o.value));
@@ -93,13 +93,13 @@ fn smaller(op: &ops::Loop, read: &[bool]) -> Option<(Vec<usize>, ops::Loop, Vec<
         carried: count(0, op.carried),
         scanned: count(op.carried, op.carried + op.scanned),
         reverse: op.reverse,
-        body: Arc::new(part(body, &reached, &operands, &outputs)),
+        body: Arc::new(part(body, 1, &reached, &operands, &outputs)),
     };
     Some((outputs, smaller, operands))
 }
 
 /// The nodes that live outputs need.
-fn reached(body: &Graph, live: &[bool]) -> Vec<bool> {
+pub(super) fn reached(body: &Graph, live: &[bool]) -> Vec<bool> {
     let mut reached = vec![false; body.len()];
     for (o, _) in body.outputs.iter().zip(live).filter(|(_, live)| **live) {
         reached[o.value.node.index()] = true;
@@ -114,20 +114,24 @@ fn reached(body: &Graph, live: &[bool]) -> Vec<bool> {
     reached
 }
 
-/// The body with these inputs (behind the number of the step) and outputs.
-fn part(body: &Graph, reached: &[bool], operands: &[usize], outputs: &[usize]) -> Graph {
+/// The body with these inputs (behind the first `fixed`, which stay) and outputs.
+pub(super) fn part(
+    body: &Graph,
+    fixed: usize,
+    reached: &[bool],
+    operands: &[usize],
+    outputs: &[usize],
+) -> Graph {
     let mut part = Graph::default();
     part.symbols.clone_from(&body.symbols);
     let mut map: Vec<NodeId> = vec![NodeId(u32::MAX); body.len()];
     for (id, node) in body.iter() {
         let mut op = node.op.clone();
         if let Op::Input(input) = &mut op {
-            let at = match input.index.checked_sub(1) {
-                None => Some(0),
-                Some(i) => operands
-                    .iter()
-                    .position(|o| *o == i as usize)
-                    .map(|at| at + 1),
+            let index = input.index as usize;
+            let at = match index.checked_sub(fixed) {
+                None => Some(index),
+                Some(i) => operands.iter().position(|o| *o == i).map(|at| at + fixed),
             };
             let Some(at) = at else { continue };
             input.index = at as u32;

@@ -1,5 +1,6 @@
 //! One file a pass: its equation, what must hold, what it costs.
 
+pub mod branch_values;
 pub mod broadcasts;
 pub mod centring;
 pub mod common_subexpressions;

@@ -27,7 +27,7 @@ fn an_unknown_pass_is_an_error_that_lists_the_passes() {
         ..Options::default()
     };
     let error = optimize(Graph::default(), &options).unwrap_err();
-    insta::assert_snapshot!(error, @r#"there is no pass "magic"; the passes are dead_code, loop_values, views, identities, slices, padding, broadcasts, scatters, products, constant_fold, common_subexpressions, folding, merging, reductions, centring"#);
+    insta::assert_snapshot!(error, @r#"there is no pass "magic"; the passes are dead_code, loop_values, branch_values, views, identities, slices, padding, broadcasts, scatters, products, constant_fold, common_subexpressions, folding, merging, reductions, centring"#);
 }
 
 #[test]
@@ -45,6 +45,7 @@ fn the_list_of_passes_reads_well() {
     insta::assert_snapshot!(lines.join("\n"), @r"
     dead_code: removes nodes that nothing reads
     loop_values: removes what loops carry, scan and stack but nothing reads
+    branch_values: removes what branches and barriers give but nothing reads
     views: removes views and casts that do nothing and merges adjacent ones
     identities: removes pointwise operations that do nothing
     slices: takes parts from what is nearest to memory

@@ -1,5 +1,6 @@
 //! The passes against the reference evaluation.
 
+mod branches;
 mod bugs;
 mod centring;
 mod compare;

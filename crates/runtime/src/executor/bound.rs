@@ -17,7 +17,7 @@ use crate::simd::Level;
 use crate::sort::ArgSort;
 use crate::tile::{self, Linked};
 use hashbrown::HashMap;
-use kiln_base::memory::{Block, solve};
+use kiln_base::memory::{Temporaries, solve};
 use kiln_base::plan::{BufferId, Kernel, Place, Plan, Role, Step};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
@@ -299,45 +299,14 @@ impl Binder<'_> {
 
     /// Links the steps of one part and lays out its temporaries.
     fn steps(&mut self, steps: &[Step]) -> Result<Laid> {
-        let mut block_of: Vec<Option<usize>> = vec![None; self.plan.buffers.len()];
-        let mut blocks: Vec<Block> = Vec::new();
         let works = steps.iter().map(|s| self.link(s));
         let works = works.collect::<Result<Vec<_>>>()?;
-        // Joined steps run at the same time.
-        let mut times = Vec::with_capacity(steps.len());
-        let mut time = 0;
-        for (i, step) in steps.iter().enumerate() {
-            time += (i > 0 && !step.joined) as usize;
-            times.push(time);
-            for id in &step.args {
-                let at = id.0 as usize;
-                if !matches!(self.fixed[at], Loc::Arena(_)) {
-                    continue;
-                }
-                let bytes = self.lens[at] as usize * self.plan.buffers[at].dtype.size();
-                let root = self.facts.root[at];
-                let block = *block_of[root].get_or_insert_with(|| {
-                    blocks.push(Block {
-                        size: 0,
-                        first: time,
-                        last: time,
-                    });
-                    blocks.len() - 1
-                });
-                blocks[block].last = time;
-                blocks[block].size = blocks[block].size.max(bytes);
-            }
-        }
-        let mut scratch: Vec<Option<usize>> = vec![None; works.len()];
-        for (i, work) in works.iter().enumerate().filter(|(_, w)| w.scratch() > 0) {
-            let time = times[i];
-            scratch[i] = Some(blocks.len());
-            blocks.push(Block {
-                size: work.scratch(),
-                first: time,
-                last: time,
-            });
-        }
+        let sizes: Vec<usize> = (self.lens.iter().zip(&self.plan.buffers))
+            .map(|(len, b)| *len as usize * b.dtype.size())
+            .collect();
+        let scratch = |i: usize| works[i].scratch();
+        let found = Temporaries::new(self.plan, steps, &sizes, &self.facts.root, scratch);
+        let (blocks, block_of) = (found.blocks, found.of);
         let total = blocks
             .iter()
             .try_fold(0usize, |n, b| n.checked_add(b.size + ALIGN));
@@ -345,7 +314,7 @@ impl Binder<'_> {
         let layout = solve(&blocks);
         let offset = |root: usize| block_of[root].map_or(0, |b| layout.offsets[b]);
         let mut bound = Vec::with_capacity(steps.len());
-        for (i, ((step, work), scratch)) in steps.iter().zip(works).zip(scratch).enumerate() {
+        for (i, ((step, work), scratch)) in steps.iter().zip(works).zip(found.scratch).enumerate() {
             let place = |id: &BufferId| match self.fixed[id.0 as usize] {
                 Loc::Arena(_) => Loc::Arena(offset(self.facts.root[id.0 as usize])),
                 fixed => fixed,

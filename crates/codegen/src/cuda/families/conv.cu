@@ -1,56 +1,12 @@
-// Element (line, k) at p + line * inner + k / inner * outer + k % inner: a contiguous tensor
-// [k / inner, line, k % inner], or part of one.
-struct Interleaved {
-    const Elem* p;
-    Index lines, inner, outer;
-    struct Line { const Elem* p; };
-    __device__ __forceinline__ Line line(Index i) const { return {i < lines ? p + i * inner : nullptr}; }
-    __device__ __forceinline__ Elem at(Line l, Index k) const { return l.p ? l.p[k / inner * outer + k % inner] : Elem(0); }
-};
-
-// What a place of the one tensor and a tap of the filter meet in the other, whose spatial extents are
-// `source`. Places are numbered by image and position, taps by channel and position in the filter.
-struct Windows {
-    const Elem* p;
-    Index lines, image, channel;
-    Index source[AXES], places[AXES], taps[AXES], stride[AXES], padding[AXES], dilation[AXES];
-
-    // A number taken apart; `outer` is the image or the channel, or -1.
-    struct Line { Index outer, at[AXES]; };
-    __device__ __forceinline__ Line apart(Index i, const Index (&extents)[AXES]) const {
-        Line l;
+// A number taken apart: positions in extents, and what is left of it, the image or the channel.
+struct Parts { Index outer, at[AXES]; };
+__device__ __forceinline__ Parts apart(Index i, const Index (&extents)[AXES]) {
+    Parts parts;
 #pragma unroll
-        for (int d = AXES - 1; d >= 0; d--) {
-            l.at[d] = i % extents[d];
-            i /= extents[d];
-        }
-        l.outer = i;
-        return l;
+    for (int d = AXES - 1; d >= 0; d--) {
+        parts.at[d] = i % extents[d];
+        i /= extents[d];
     }
-    __device__ __forceinline__ Line line(Index i) const {
-        Line l = apart(i, TAPS_ARE_LINES ? taps : places);
-        if (i >= lines) l.outer = -1;
-        return l;
-    }
-    __device__ __forceinline__ Elem at(const Line& line, Index k) const {
-        if (line.outer < 0) return Elem(0);
-        const Line other = apart(k, TAPS_ARE_LINES ? places : taps);
-        const Line &place = TAPS_ARE_LINES ? other : line, &tap = TAPS_ARE_LINES ? line : other;
-        const Elem* from = p + place.outer * image + tap.outer * channel;
-        Index offset = 0;
-#pragma unroll
-        for (int d = 0; d < AXES; d++) {
-            Index i;
-            if (TRANSPOSED) {
-                i = place.at[d] + padding[d] - tap.at[d] * dilation[d];
-                if (i < 0 || i % stride[d] != 0) return Elem(0);
-                i /= stride[d];
-            } else {
-                i = place.at[d] * stride[d] + tap.at[d] * dilation[d] - padding[d];
-            }
-            if (i < 0 || i >= source[d]) return Elem(0);
-            offset = offset * source[d] + i;
-        }
-        return from[offset];
-    }
-};
+    parts.outer = i;
+    return parts;
+}

@@ -4,30 +4,33 @@
 //! | computed | rows | columns | summed over |
 //! |---|---|---|---|
 //! | y | out | batch, output | in, kernel |
-//! | gradient of x | in | batch, input | out, kernel |
+//! | gradient of x | in | batch, input of a phase | out, kernel of a phase |
 //! | gradient of w | out | in, kernel | batch, output |
+//!
+//! The gradient of x is such a product for each phase of the stride ([`Phases`]).
 //!
 //! Where a filter has one tap that falls on every position, nothing needs to be gathered: images are then
 //! a batch of plain products.
 
+use super::conv_phases::Phases;
 use super::gemm::{Gemm, Operand};
 use super::{Call, Store};
 use crate::cuda::source::Source;
-use crate::cuda::{Printed, Slot};
+use crate::cuda::{Printed, Slot, scalar};
 use crate::program::Launch;
 use kiln_base::plan::{Conv, ConvRole, MatMul, Matrix};
 use kiln_base::{Dim, numel};
 
 /// Sizes of a convolution.
-struct Sizes {
+pub(super) struct Sizes {
     /// Elements of a channel of x, of a filter's channel, and of a channel of y.
-    input: Dim,
-    kernel: Dim,
-    output: Dim,
+    pub input: Dim,
+    pub kernel: Dim,
+    pub output: Dim,
     /// Elements from image to image of x and y, and from group to group of w.
-    x_image: Dim,
-    y_image: Dim,
-    w_group: Dim,
+    pub x_image: Dim,
+    pub y_image: Dim,
+    pub w_group: Dim,
 }
 
 pub(super) fn print(launch: &Launch, c: &Conv) -> Printed {
@@ -44,62 +47,102 @@ pub(super) fn print(launch: &Launch, c: &Conv) -> Printed {
         kernel,
         output,
     };
-    let (m, n, k) = match c.role {
+    let phases = Phases::of(c);
+    let reach = [
+        &sizes.x_image * &c.batch,
+        &sizes.y_image * &c.batch,
+        &sizes.w_group * &c.groups,
+    ];
+    let (m, n, k, total) = match c.role {
         ConvRole::Result => (
-            c.out_channels.clone(),
+            &c.out_channels,
             &c.batch * &sizes.output,
             &c.in_channels * &sizes.kernel,
+            &reach[1],
         ),
         ConvRole::Input => (
-            c.in_channels.clone(),
-            &c.batch * &sizes.input,
-            &c.out_channels * &sizes.kernel,
+            &c.in_channels,
+            &c.batch * &numel(&phases.places),
+            &c.out_channels * &numel(&phases.turns),
+            &reach[0],
         ),
         ConvRole::Weight => (
-            c.out_channels.clone(),
+            &c.out_channels,
             &c.in_channels * &sizes.kernel,
             &c.batch * &sizes.output,
+            &reach[2],
         ),
     };
     let name = match &launch.kir {
         Some(kir) => kir.name.clone(),
         None => format!("{}_{}", c.role.name(), c.dtype),
     };
-    let parameters = [
-        format!("constexpr int AXES = {};", c.kernel.len().max(1)),
-        format!("constexpr bool TRANSPOSED = {};", c.role == ConvRole::Input),
-        format!(
-            "constexpr bool TAPS_ARE_LINES = {};\n",
-            c.role == ConvRole::Weight
-        ),
-    ];
     let gemm = Gemm {
         launch,
         name: &name,
         dtype: c.dtype,
-        batches: c.groups.clone(),
-        m,
+        batches: match c.role {
+            ConvRole::Input => &c.groups * &Dim::Const(phases.count),
+            _ => c.groups.clone(),
+        },
+        m: m.clone(),
         n,
         k,
-        reach: vec![
-            &sizes.x_image * &c.batch,
-            &sizes.y_image * &c.batch,
-            &sizes.w_group * &c.groups,
-        ],
-        at: match c.role {
-            ConvRole::Weight => "(batch * m + i) * n + j".into(),
-            _ => "((j / plane * batches + batch) * m + i) * plane + j % plane".into(),
-        },
+        total: total.clone(),
+        reach: reach.to_vec(),
+        at: at(c.role).into(),
         store: Store::of(launch, c.out, c.dtype),
         reads: c.operands,
-        operands: parameters.join("\n") + include_str!("conv.cu"),
+        operands: classes(c, &phases),
     };
-    gemm.print(|source, call| {
-        [
+    gemm.print(|source, call| match c.role {
+        ConvRole::Input => phases.operands(source, call, c, &sizes),
+        _ => [
             channels(source, call, c, &sizes),
             windows(source, call, c, &sizes),
-        ]
+        ],
     })
+}
+
+/// The place of an element in the result.
+fn at(role: ConvRole) -> &'static str {
+    match role {
+        ConvRole::Result => {
+            "const Index at = ((j / plane * batches + batch) * m + i) * plane + j % plane;"
+        }
+        ConvRole::Input => {
+            "\
+const Parts place = b.line(j);
+if (place.outer < 0) continue;
+if (raw != raw) raw = sum_inside(a, b, i, place, first, end);
+const Index at = ((place.outer * (batches / PHASES) + group) * m + i) * plane + b.position(place);"
+        }
+        ConvRole::Weight => "const Index at = (batch * m + i) * n + j;",
+    }
+}
+
+/// The classes of the operands, behind what they are compiled for.
+fn classes(c: &Conv, phases: &Phases) -> String {
+    let axes = format!("constexpr int AXES = {};\n", c.kernel.len().max(1));
+    let [own, classes] = match c.role {
+        ConvRole::Input => [
+            format!(
+                "constexpr int PHASES = {};\n\
+                 __device__ __forceinline__ Acc load(Elem x) {{ return {}; }}\n",
+                phases.count,
+                scalar::loaded("x", c.dtype)
+            ),
+            include_str!("conv_phases.cu").into(),
+        ],
+        role => [
+            format!(
+                "constexpr bool TAPS_ARE_LINES = {};\n",
+                role == ConvRole::Weight
+            ),
+            include_str!("conv_windows.cu").into(),
+        ],
+    };
+    axes + &own + include_str!("conv.cu") + &classes
 }
 
 /// Positions of an image that fill a good part of a tile.
@@ -110,7 +153,8 @@ fn plain_product(c: &Conv) -> Option<MatMul> {
     let all = |dims: &[Dim], n: i64| dims.iter().all(|d| d.is(n));
     let plane = numel(&c.output);
     let many = c.batch.is(1) || plane.as_const().is_some_and(|n| n >= MANY);
-    if !(all(&c.kernel, 1) && all(&c.stride, 1) && all(&c.padding, 0) && many) {
+    let unpadded = all(&c.padding, 0) && c.input == c.output;
+    if !(all(&c.kernel, 1) && all(&c.stride, 1) && unpadded && many) {
         return None;
     }
     let (ins, outs) = (&c.in_channels, &c.out_channels);
@@ -148,18 +192,14 @@ fn plain_product(c: &Conv) -> Option<MatMul> {
 /// The operand whose lines are channels of the result: w, or for the gradient of w that of y.
 fn channels(source: &mut Source, call: &Call, c: &Conv, s: &Sizes) -> Operand {
     let p = call.pointer(Slot::Arg(c.operands[1] as usize));
-    let sizes = [&s.w_group, &s.kernel, &(&c.in_channels * &s.kernel)];
-    let [w_group, kernel, filter] = sizes.map(|d| source.dim(d));
+    let w_group = source.dim(&s.w_group);
     let sizes = [&s.output, &s.y_image, &(&c.out_channels * &s.output)];
     let [output, y_image, y_group] = sizes.map(|d| source.dim(d));
     let text = match c.role {
-        ConvRole::Result => format!("const Strided a = {{{p} + batch * {w_group}, m, k, 1}};\n"),
-        ConvRole::Input => {
-            format!("const Interleaved a = {{{p} + batch * {w_group}, m, {kernel}, {filter}}};\n")
-        }
         ConvRole::Weight => {
             format!("const Interleaved a = {{{p} + batch * {y_group}, m, {output}, {y_image}}};\n")
         }
+        _ => format!("const Strided a = {{{p} + batch * {w_group}, m, k, 1}};\n"),
     };
     let filter = &c.in_channels * &s.kernel;
     let eights = filter.as_const().is_some_and(|n| n % 8 == 0);
@@ -170,32 +210,24 @@ fn channels(source: &mut Source, call: &Call, c: &Conv, s: &Sizes) -> Operand {
     }
 }
 
-/// The operand that is gathered: x, or for the gradient of x that of y.
+/// The operand that is gathered: x.
 fn windows(source: &mut Source, call: &Call, c: &Conv, s: &Sizes) -> Operand {
     let p = call.pointer(Slot::Arg(c.operands[0] as usize));
-    let (channels, from, places, image) = match c.role {
-        ConvRole::Input => (&c.out_channels, &c.output, &c.input, &s.y_image),
-        _ => (&c.in_channels, &c.input, &c.output, &s.x_image),
-    };
-    let channel = numel(from);
-    let sizes = [&(channels * &channel), image, &channel];
-    let [group, image, channel] = sizes.map(|d| source.dim(d));
-    // Without spatial axes there is one position.
-    let mut list = |dims: &[Dim], none: i64| {
-        let none = [Dim::Const(none)];
-        let dims = if dims.is_empty() { &none } else { dims };
-        let dims: Vec<String> = dims.iter().map(|d| source.dim(d)).collect();
-        format!("{{{}}}", dims.join(", "))
-    };
-    let lists = [
-        list(from, 1),
-        list(places, 1),
-        list(&c.kernel, 1),
-        list(&c.stride, 1),
-        list(&c.padding, 0),
-        list(&c.dilation, 1),
+    let sizes = [
+        &(&c.in_channels * &s.input),
+        &s.x_image,
+        &s.input,
+        &s.output,
     ];
-    let plane = source.dim(&numel(places));
+    let [group, image, channel, plane] = sizes.map(|d| source.dim(d));
+    let lists = [
+        list(source, &c.input, 1),
+        list(source, &c.output, 1),
+        list(source, &c.kernel, 1),
+        list(source, &c.stride, 1),
+        list(source, &c.padding, 0),
+        list(source, &c.dilation, 1),
+    ];
     Operand {
         text: format!(
             "const Index plane = {plane};\nconst Windows b = {{{p} + batch * {group}, n, {image}, {channel}, {}}};\n",
@@ -204,4 +236,12 @@ fn windows(source: &mut Source, call: &Call, c: &Conv, s: &Sizes) -> Operand {
         along_k: c.role == ConvRole::Weight,
         vector: false,
     }
+}
+
+/// One number an axis, as C++. Without spatial axes there is one position, and `none` is its number.
+pub(super) fn list(source: &mut Source, dims: &[Dim], none: i64) -> String {
+    let none = [Dim::Const(none)];
+    let dims = if dims.is_empty() { &none } else { dims };
+    let dims: Vec<String> = dims.iter().map(|d| source.dim(d)).collect();
+    format!("{{{}}}", dims.join(", "))
 }

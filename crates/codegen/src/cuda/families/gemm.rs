@@ -19,9 +19,12 @@ pub(super) struct Gemm<'a> {
     pub m: Dim,
     pub n: Dim,
     pub k: Dim,
+    /// Elements of the result.
+    pub total: Dim,
     /// How far the operands' elements reach, for the choice of the index type.
     pub reach: Vec<Dim>,
-    /// The place in the result of row `i` and column `j` of product `batch`.
+    /// Declares `at`, the place in the result of row `i` and column `j` of product `batch`, whose sum is
+    /// `raw`.
     pub at: String,
     pub store: Store<'a>,
     /// The launch's arguments that are multiplied.
@@ -32,7 +35,7 @@ pub(super) struct Gemm<'a> {
 
 /// An operand's C++: a class that gives lines, how it is made in the kernel, and how it is best read.
 pub(super) struct Operand {
-    /// Declarations and, last, the operand's object, named `a` or `b`.
+    /// Declarations and, last, the operand's object, named `a` or `b`. They may lower `k`.
     pub text: String,
     /// Whether neighbours along k lie side by side, and not neighbouring lines.
     pub along_k: bool,
@@ -129,8 +132,6 @@ struct Shape {
     /// Into how many parts sums are cut, and the length of one.
     splits: i64,
     chunk: i64,
-    /// Elements of the result.
-    total: Dim,
     index: Index,
     /// What sums are carried in.
     acc: DType,
@@ -141,13 +142,11 @@ impl Gemm<'_> {
     pub fn print(self, operands: impl FnOnce(&mut Source, &Call) -> [Operand; 2]) -> Printed {
         let tile = self.tile();
         let (splits, chunk) = self.splits(tile);
-        let total = &(&self.batches * &self.m) * &self.n;
         let shape = Shape {
             tile,
             splits,
             chunk,
-            index: self.index(&(&total * &Dim::Const(splits))),
-            total,
+            index: self.index(&(&self.total * &Dim::Const(splits))),
             acc: if half(self.dtype) {
                 DType::F32
             } else {
@@ -158,7 +157,7 @@ impl Gemm<'_> {
         let mut scratch = Vec::new();
         if splits > 1 {
             steps.push(self.sum(&shape));
-            scratch.push((shape.acc, vec![Dim::Const(splits), shape.total]));
+            scratch.push((shape.acc, vec![Dim::Const(splits), self.total.clone()]));
         }
         Printed {
             steps,
@@ -195,7 +194,7 @@ impl Gemm<'_> {
         match splits {
             1 => self.store.print(&mut source, &call),
             _ => {
-                let (parts, total) = (call.pointer(PARTS), source.dim(&shape.total));
+                let (parts, total) = (call.pointer(PARTS), source.dim(&self.total));
                 source.line(format!("{parts}[split * {total} + at] = raw;"));
             }
         }
@@ -239,7 +238,8 @@ impl Gemm<'_> {
         ];
         for (name, dim) in sizes {
             let value = source.dim(dim);
-            source.line(format!("const Index {name} = {value};"));
+            let fixed = if name == "k" { "" } else { "const " };
+            source.line(format!("{fixed}Index {name} = {value};"));
         }
         let Shape { splits, chunk, .. } = shape;
         let end = match splits {
@@ -257,15 +257,15 @@ const Index i0 = tile % rows * BM;
 tile /= rows;
 const Index batch = tile % batches, split = tile / batches;
 if (split >= {splits}) return;
-const Index first = split * {chunk}, end = {end};
-{}{}__shared__ Shared shared;
+{}{}const Index first = split * {chunk}, end = {end};
+__shared__ Shared shared;
 multiply(shared, a, b, i0, j0, first, end);
 #pragma unroll 1 // the text below may be long
 for (int e = threadIdx.x; e < BM * BN; e += THREADS) {{
 const Index i = i0 + e / BN, j = j0 + e % BN;
 if (i >= m || j >= n) continue;
-const Acc raw = shared.out[e / BN][e % BN];
-const Index at = {};",
+Acc raw = shared.out[e / BN][e % BN];
+{}",
             operands[0].text, operands[1].text, self.at
         );
         super::lines(source, &text);
@@ -278,7 +278,7 @@ const Index at = {};",
         call.push(PARTS, shape.acc, false);
         let mut source = call.source(self.name, shape.index);
         super::scope(&mut source, &self.types(shape));
-        let (parts, total) = (call.pointer(PARTS), source.dim(&shape.total));
+        let (parts, total) = (call.pointer(PARTS), source.dim(&self.total));
         let text = format!(
             "\
 const Index at = (Index)blockIdx.x * 256 + threadIdx.x;
@@ -289,7 +289,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         );
         super::lines(&mut source, &text);
         self.store.print(&mut source, &call);
-        let grid = line_of_blocks(shape.total.clone(), 256);
+        let grid = line_of_blocks(self.total.clone(), 256);
         call.step(source.finish(grid, [256, 1, 1], 0))
     }
 

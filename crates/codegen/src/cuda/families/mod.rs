@@ -13,6 +13,7 @@ use kiln_base::{DType, Dim};
 
 mod attention;
 mod conv;
+mod conv_phases;
 mod gemm;
 mod matmul;
 mod scan;

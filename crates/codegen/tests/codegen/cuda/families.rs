@@ -179,8 +179,24 @@ fn matrix_products_of_symbolic_sizes() {
     }
 }
 
-/// A convolution, or one of its gradients, of random shapes.
-fn convolution(dtype: DType, role: usize, rng: &mut Rng) {
+/// The same with a few infinities and NaN among them.
+fn wild(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
+    let mut data = finite(dtype, shape, rng).to_f64();
+    for x in &mut data {
+        if rng.chance(0.03) {
+            *x = rng.one([f64::INFINITY, f64::NEG_INFINITY, f64::NAN]);
+        }
+    }
+    Array::from_f64(dtype, shape, &data).unwrap()
+}
+
+/// A convolution, or one of its gradients, of random shapes and of these numbers.
+fn convolution(
+    dtype: DType,
+    role: usize,
+    numbers: fn(DType, &[usize], &mut Rng) -> Array,
+    rng: &mut Rng,
+) {
     let axes = 1 + rng.below(3);
     let groups = rng.one([1, 1, 2, 3]);
     let batch = rng.one([0, 1, 2, 3]);
@@ -218,7 +234,7 @@ fn convolution(dtype: DType, role: usize, rng: &mut Rng) {
         }
     };
     let mut case = Case::default();
-    let operands = shapes.map(|s| case.input(finite(dtype, s, rng)));
+    let operands = shapes.map(|s| case.input(numbers(dtype, s, rng)));
     let result = case.op(op, &operands);
     let results = epilogue(&mut case, result, rng);
     case.check(&results, &what);
@@ -231,7 +247,58 @@ fn convolutions_and_their_gradients() {
     }
     let mut rng = Rng::new(8);
     for i in 0..cases() {
-        convolution(FLOATS[i % 4], i % 3, &mut rng);
+        convolution(FLOATS[i % 4], i % 3, finite, &mut rng);
+    }
+}
+
+/// What the zeros of a padding make of them, and that there are no others.
+#[test]
+fn convolutions_of_infinities() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(10);
+    for i in 0..cases() {
+        convolution(FLOATS[i % 4], [1, 0, 1, 2, 1][i % 5], wild, &mut rng);
+    }
+}
+
+/// Few places, so that blocks share the sums, in sizes that are known when it runs.
+#[test]
+fn gradients_of_strided_convolutions() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(11);
+    for (i, dtype) in FLOATS.into_iter().enumerate() {
+        let symbolic = i % 2 == 1;
+        let (batch, ins, outs) = (2, 3, [700, 5][i % 2]);
+        let (height, width) = ([3, 8][i % 2], 5);
+        let mut case = Case::default();
+        let w = case.input(wild(dtype, &[outs, ins, 2, 3], &mut rng));
+        let y = wild(dtype, &[batch, outs, height / 2, 3], &mut rng);
+        // An even number of rows, that of y's doubled.
+        let rows = if symbolic {
+            case.symbol()
+        } else {
+            Dim::from(height / 2)
+        };
+        let sizes = [batch, outs, height / 2, 3].map(Dim::from);
+        let [n, c, _, columns] = sizes;
+        let y = case.shaped(y, vec![n, c, rows.clone(), columns]);
+        let conv = ops::Conv {
+            stride: [2, 2].into_iter().collect(),
+            padding: [(0, 0), (1, 1)].into_iter().collect(),
+            dilation: [1, 1].into_iter().collect(),
+            groups: 1,
+        };
+        let rows = match symbolic {
+            true => &rows * &Dim::Const(2),
+            false => Dim::from(height),
+        };
+        let input = [rows, Dim::from(width)].into_iter().collect();
+        let x = case.op(ops::ConvTranspose { conv, input }, &[y, w]);
+        case.check(&[x], &format!("{dtype} of {outs} channels"));
     }
 }
 

@@ -46,6 +46,15 @@ fn samples() -> Vec<(&'static str, Graph)> {
             ),
         ),
         (
+            "conv_transpose_f32",
+            parsed(
+                "%0: f32[8, 64, 28, 28] = input(index: 0, role: Data)
+                 %1: f32[64, 64, 3, 3] = input(index: 1, role: Data)
+                 %2: f32[8, 64, 56, 56] = conv_transpose(conv: (stride: [2, 2], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1), input: [56, 56]) %0, %1
+                 return %2",
+            ),
+        ),
+        (
             "conv_weight_f32",
             parsed(
                 "%0: f32[8, 64, 56, 56] = input(index: 0, role: Data)

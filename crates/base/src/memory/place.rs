@@ -1,0 +1,152 @@
+//! Placing blocks one after the other.
+
+use super::Block;
+
+/// Which of the gaps that a block fits into it takes.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// The lowest.
+    First,
+    /// The smallest; the lowest of several.
+    Best,
+}
+
+/// The lowest gap in program order: blocks are placed when they come alive, among those that are.
+/// `blocks` are sorted by their first step. Linear in the blocks that are alive together.
+pub(super) fn in_program_order(blocks: &[Block]) -> (Vec<usize>, usize) {
+    let mut offsets = vec![0; blocks.len()];
+    let mut alive: Vec<usize> = Vec::new(); // by ascending offset
+    let mut peak = 0;
+    for (i, b) in blocks.iter().enumerate() {
+        alive.retain(|j| blocks[*j].last >= b.first);
+        let mut at = 0;
+        let gap = alive.iter().position(|&j| {
+            let fits = offsets[j] >= at + b.size;
+            if !fits {
+                at = offsets[j] + blocks[j].size;
+            }
+            fits
+        });
+        alive.insert(gap.unwrap_or(alive.len()), i);
+        offsets[i] = at;
+        peak = peak.max(at + b.size);
+    }
+    (offsets, peak)
+}
+
+/// How many pairs of blocks are alive together. `blocks` are sorted by their first step.
+pub(super) fn pairs(blocks: &[Block]) -> usize {
+    let mut ends: Vec<usize> = blocks.iter().map(|b| b.last).collect();
+    ends.sort();
+    let (mut dead, mut pairs) = (0, 0);
+    for (i, b) in blocks.iter().enumerate() {
+        while ends[dead] < b.first {
+            dead += 1;
+        }
+        pairs += i - dead;
+    }
+    pairs
+}
+
+/// Blocks and which of them are alive together.
+pub(super) struct Placer<'a> {
+    blocks: &'a [Block],
+    /// The others that are alive with each, as a part of `list`.
+    from: Vec<usize>,
+    list: Vec<u32>,
+    placed: Vec<bool>,
+    /// Scratch: offset and end of what is in the way of a block.
+    taken: Vec<(usize, usize)>,
+    pub offsets: Vec<usize>,
+    /// Pairs of blocks looked at.
+    pub work: usize,
+}
+
+impl<'a> Placer<'a> {
+    /// `blocks` are sorted by their first step.
+    pub fn new(blocks: &'a [Block]) -> Placer<'a> {
+        let mut alive: Vec<u32> = Vec::new();
+        let mut beside: Vec<(u32, u32)> = Vec::new();
+        for (i, b) in blocks.iter().enumerate() {
+            alive.retain(|j| blocks[*j as usize].last >= b.first);
+            beside.extend(alive.iter().map(|j| (i as u32, *j)));
+            alive.push(i as u32);
+        }
+        let mut from = vec![0; blocks.len() + 1];
+        for (i, j) in &beside {
+            from[*i as usize + 1] += 1;
+            from[*j as usize + 1] += 1;
+        }
+        for i in 0..blocks.len() {
+            from[i + 1] += from[i];
+        }
+        let mut next = from.clone();
+        let mut list = vec![0; 2 * beside.len()];
+        for (i, j) in beside {
+            for (of, other) in [(i, j), (j, i)] {
+                list[next[of as usize]] = other;
+                next[of as usize] += 1;
+            }
+        }
+        Placer {
+            blocks,
+            from,
+            list,
+            placed: vec![false; blocks.len()],
+            taken: Vec::new(),
+            offsets: vec![0; blocks.len()],
+            work: 0,
+        }
+    }
+
+    /// The others that are alive with a block.
+    pub fn beside(&self, i: usize) -> &[u32] {
+        &self.list[self.from[i]..self.from[i + 1]]
+    }
+
+    /// Places all blocks in this order. Gives the peak, or nothing as soon as it is above `most`.
+    pub fn place(&mut self, order: &[u32], fit: Fit, most: usize) -> Option<usize> {
+        self.placed.fill(false);
+        let mut peak = 0;
+        for &i in order {
+            let i = i as usize;
+            let at = self.gap(i, fit);
+            peak = peak.max(at + self.blocks[i].size);
+            if peak > most {
+                return None;
+            }
+            self.offsets[i] = at;
+            self.placed[i] = true;
+        }
+        Some(peak)
+    }
+
+    /// Where a block goes among those that are placed.
+    fn gap(&mut self, i: usize, fit: Fit) -> usize {
+        let beside = &self.list[self.from[i]..self.from[i + 1]];
+        self.work += beside.len() + 1;
+        self.taken.clear();
+        for &j in beside {
+            let j = j as usize;
+            if self.placed[j] {
+                let at = self.offsets[j];
+                self.taken.push((at, at + self.blocks[j].size));
+            }
+        }
+        self.work += 4 * self.taken.len(); // sorting them costs more
+        self.taken.sort_unstable();
+        let size = self.blocks[i].size;
+        let mut end = 0;
+        let mut best: Option<(usize, usize)> = None; // room, offset
+        for &(from, to) in &self.taken {
+            if from >= end + size && best.is_none_or(|(room, _)| from - end < room) {
+                best = Some((from - end, end));
+                if fit == Fit::First {
+                    break;
+                }
+            }
+            end = end.max(to);
+        }
+        best.map_or(end, |(_, at)| at)
+    }
+}

@@ -1,0 +1,116 @@
+//! The temporaries of a plan.
+
+use super::{ALIGN, Block, Layout, solve};
+use crate::plan::{Kernel, Place, Plan, Step};
+
+/// The temporaries of one part of a plan.
+#[derive(Clone, Debug, Default)]
+pub struct Temporaries {
+    /// In the order of their first use, then scratch memory. Steps that start together are one.
+    pub blocks: Vec<Block>,
+    /// For each buffer that is the root of temporaries, its block.
+    pub of: Vec<Option<usize>>,
+    /// For each step the block of its scratch memory.
+    pub scratch: Vec<Option<usize>>,
+    /// When each step runs.
+    pub times: Vec<usize>,
+}
+
+impl Temporaries {
+    /// What `steps` need. `bytes` are the sizes of all buffers, `root` is for each buffer the one whose
+    /// memory it is, and `scratch` the bytes that a step needs beside its arguments.
+    pub fn new(
+        plan: &Plan,
+        steps: &[Step],
+        bytes: &[usize],
+        root: &[usize],
+        scratch: impl Fn(usize) -> usize,
+    ) -> Temporaries {
+        let mut t = Temporaries {
+            of: vec![None; plan.buffers.len()],
+            ..Temporaries::default()
+        };
+        let mut time = 0;
+        for (i, step) in steps.iter().enumerate() {
+            time += (i > 0 && !step.joined) as usize;
+            t.times.push(time);
+            for at in step.args.iter().map(|id| id.0 as usize) {
+                if plan.buffers[root[at]].place != Place::Temporary {
+                    continue;
+                }
+                let block = match t.of[root[at]] {
+                    Some(block) => block,
+                    None => t.add(0, time),
+                };
+                t.of[root[at]] = Some(block);
+                t.blocks[block].last = time;
+                t.blocks[block].size = t.blocks[block].size.max(bytes[at]);
+            }
+        }
+        for i in 0..steps.len() {
+            let bytes = scratch(i);
+            let block = (bytes > 0).then(|| t.add(bytes, t.times[i]));
+            t.scratch.push(block);
+        }
+        t
+    }
+
+    fn add(&mut self, size: usize, time: usize) -> usize {
+        self.blocks.push(Block {
+            size,
+            first: time,
+            last: time,
+        });
+        self.blocks.len() - 1
+    }
+}
+
+/// Bytes of all buffers of a plan with these symbol values; `None` where one has no size.
+fn sizes(plan: &Plan, values: &[i64]) -> Option<Vec<usize>> {
+    let bytes = |b: &crate::plan::Buffer| {
+        let len = usize::try_from(b.len.eval_checked(values)?).ok()?;
+        len.checked_mul(b.dtype.size())
+    };
+    plan.buffers.iter().map(bytes).collect()
+}
+
+/// For each buffer of a checked plan the one whose memory it is.
+fn roots(plan: &Plan) -> Vec<usize> {
+    let follow = |mut at: usize| {
+        while let Place::InPlace(next) = plan.buffers[at].place {
+            at = next.0 as usize;
+        }
+        at
+    };
+    (0..plan.buffers.len()).map(follow).collect()
+}
+
+/// The temporaries of a checked plan's run and where they lie, with these symbol values, as the runtime
+/// plans them on the CPU; `None` where a buffer has no size.
+pub fn planned(plan: &Plan, values: &[i64]) -> Option<(Temporaries, Layout)> {
+    let bytes = sizes(plan, values)?;
+    let scratch: Option<Vec<usize>> = (plan.run.iter())
+        .map(|step| scratch(plan, step, &bytes, values))
+        .collect();
+    let scratch = scratch?;
+    let found = Temporaries::new(plan, &plan.run, &bytes, &roots(plan), |i| scratch[i]);
+    let layout = solve(&found.blocks);
+    Some((found, layout))
+}
+
+/// What a loop or branch needs beside its arguments: a loop the number of its step, the second buffers of
+/// what it carries, and its body's arena; a branch the larger arena.
+fn scratch(plan: &Plan, step: &Step, bytes: &[usize], values: &[i64]) -> Option<usize> {
+    let peak = |body: &Plan| Some(planned(body, values)?.1.peak);
+    Some(match &plan.kernels[step.kernel as usize] {
+        Kernel::Loop(l) => {
+            let of = |a: &u16| bytes[step.args[*a as usize].0 as usize].next_multiple_of(ALIGN);
+            ALIGN + l.first.iter().map(of).sum::<usize>() + peak(&l.body)?
+        }
+        Kernel::If(i) => {
+            let [then, other] = &*i.branches;
+            peak(then)?.max(peak(other)?)
+        }
+        _ => 0,
+    })
+}

@@ -1,0 +1,202 @@
+//! Which order of placing blocks needs the least memory.
+//!
+//! No order is best for all programs: large blocks first leaves no holes that only large ones fill, long
+//! lives first keeps what stays out of the way of what comes and goes, and what is alive when memory is
+//! scarcest must fit without a hole. So each of these is tried. What then still sticks out above the lower
+//! bound is moved in front of something that is in its way, again and again: changes that make nothing
+//! worse are kept.
+
+use super::Block;
+use super::place::{Fit, Placer, in_program_order, pairs};
+use std::cmp::Reverse;
+
+/// The most pairs of blocks that are alive together for which orders are tried.
+const MOST_PAIRS: usize = 1 << 22;
+/// The most pairs that are looked at in all.
+const MOST_WORK: usize = 1 << 23;
+/// The most changes that are tried in the local search.
+const MOST_CHANGES: usize = 600;
+/// The local search begins again behind so many changes in a row that did not help.
+const PATIENCE: usize = 150;
+
+/// The offsets of the best layout found, and its peak. `blocks` are sorted by their first step.
+pub(super) fn best(blocks: &[Block], lower_bound: usize) -> (Vec<usize>, usize) {
+    let (offsets, peak) = in_program_order(blocks);
+    if peak == lower_bound || pairs(blocks) > MOST_PAIRS {
+        return (offsets, peak);
+    }
+    let mut search = Search {
+        blocks,
+        placer: Placer::new(blocks),
+        lower_bound,
+        offsets,
+        peak,
+    };
+    search.run();
+    (search.offsets, search.peak)
+}
+
+struct Search<'a> {
+    blocks: &'a [Block],
+    placer: Placer<'a>,
+    lower_bound: usize,
+    /// Of the best layout so far.
+    offsets: Vec<usize>,
+    peak: usize,
+}
+
+impl Search<'_> {
+    fn run(&mut self) {
+        let mut starts = Vec::new();
+        for order in orders(self.blocks) {
+            for fit in [Fit::First, Fit::Best] {
+                let peak = self.placer.place(&order, fit, usize::MAX);
+                let Some(peak) = peak else { continue };
+                self.keep(peak);
+                if self.done() {
+                    return;
+                }
+                starts.push((peak, starts.len(), fit, order.clone()));
+            }
+        }
+        starts.sort_by_key(|(peak, at, ..)| (*peak, *at));
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut changes = 0;
+        for (peak, _, fit, order) in starts.into_iter().cycle() {
+            self.improve(order, fit, peak, &mut random, &mut changes);
+            if self.done() || changes >= MOST_CHANGES {
+                return;
+            }
+        }
+    }
+
+    fn done(&self) -> bool {
+        self.peak == self.lower_bound || self.placer.work > MOST_WORK
+    }
+
+    /// Keeps the layout of the placer if it is the best so far.
+    fn keep(&mut self, peak: usize) {
+        if peak < self.peak {
+            self.peak = peak;
+            self.offsets.clone_from(&self.placer.offsets);
+        }
+    }
+
+    /// Moves what sticks out in front of what is in its way, until that has not helped for a while.
+    fn improve(
+        &mut self,
+        mut order: Vec<u32>,
+        fit: Fit,
+        mut peak: usize,
+        random: &mut Random,
+        changes: &mut usize,
+    ) {
+        self.placer.place(&order, fit, usize::MAX);
+        let mut offsets = self.placer.offsets.clone();
+        let mut since = 0;
+        while since < PATIENCE && *changes < MOST_CHANGES && !self.done() {
+            (*changes, since) = (*changes + 1, since + 1);
+            let next = self.change(&order, &offsets, random);
+            let Some(found) = self.placer.place(&next, fit, peak) else {
+                continue;
+            };
+            if found < peak {
+                since = 0;
+            }
+            (order, peak) = (next, found);
+            offsets.clone_from(&self.placer.offsets);
+            self.keep(peak);
+        }
+    }
+
+    /// The order with a block that sticks out moved in front of one that is in its way, or to the front.
+    fn change(&self, order: &[u32], offsets: &[usize], random: &mut Random) -> Vec<u32> {
+        let mut rank = vec![0; order.len()];
+        for (at, i) in order.iter().enumerate() {
+            rank[*i as usize] = at;
+        }
+        // What lies below a block while that is alive, and was placed before it.
+        let in_the_way = |i: u32| -> Vec<u32> {
+            let i = i as usize;
+            let lower = |j: &usize| offsets[*j] < offsets[i] && rank[*j] < rank[i];
+            let beside = self.placer.beside(i).iter().map(|j| *j as usize);
+            beside.filter(lower).map(|j| j as u32).collect()
+        };
+        let end = |i: u32| offsets[i as usize] + self.blocks[i as usize].size;
+        let sticking = order.iter().filter(|i| end(**i) > self.lower_bound);
+        let sticking: Vec<u32> = sticking.copied().collect();
+        let mut moved = sticking[random.below(sticking.len())];
+        let mut below = in_the_way(moved);
+        // One level further down: what is in the way of what is in the way.
+        if random.below(2) == 0 && !below.is_empty() {
+            let other = below[random.below(below.len())];
+            let further = in_the_way(other);
+            if !further.is_empty() {
+                (moved, below) = (other, further);
+            }
+        }
+        let to = match below.is_empty() || random.below(4) == 0 {
+            true => 0,
+            false => rank[below[random.below(below.len())] as usize],
+        };
+        let mut next = order.to_vec();
+        next[to..=rank[moved as usize]].rotate_right(1);
+        next
+    }
+}
+
+/// The orders that are tried, each of all blocks.
+fn orders(blocks: &[Block]) -> Vec<Vec<u32>> {
+    let life = |i: u32| {
+        let b = &blocks[i as usize];
+        b.last - b.first + 1
+    };
+    let size = |i: u32| blocks[i as usize].size;
+    let pressure = pressure(blocks);
+    let by = |key: &dyn Fn(u32) -> (usize, usize)| {
+        let mut order: Vec<u32> = (0..blocks.len() as u32).collect();
+        order.sort_by_key(|i| (Reverse(key(*i)), *i));
+        order
+    };
+    vec![
+        by(&|i| (size(i), life(i))),
+        by(&|i| (size(i).saturating_mul(life(i)), size(i))),
+        by(&|i| (life(i), size(i))),
+        by(&|i| (pressure[i as usize], size(i))),
+        by(&|i| (pressure[i as usize], life(i))),
+        by(&|i| (blocks[i as usize].last, size(i))),
+        by(&|i| (usize::MAX - blocks[i as usize].first, size(i))),
+    ]
+}
+
+/// For each block the most bytes that are alive at one of its steps. `blocks` are sorted by their first
+/// step.
+fn pressure(blocks: &[Block]) -> Vec<usize> {
+    // There may be many more steps than blocks; memory is scarcest where a block begins.
+    let mut starts: Vec<usize> = blocks.iter().map(|b| b.first).collect();
+    starts.dedup();
+    let mut alive = vec![0usize; starts.len()];
+    let span = |b: &Block| {
+        let from = starts.partition_point(|s| *s < b.first);
+        from..starts.partition_point(|s| *s <= b.last)
+    };
+    for b in blocks {
+        alive[span(b)].iter_mut().for_each(|a| *a += b.size);
+    }
+    let most = |b: &Block| alive[span(b)].iter().copied().max().unwrap_or(0);
+    blocks.iter().map(most).collect()
+}
+
+/// Numbers that look random and are the same every time (Vigna's xorshift64*).
+struct Random(u64);
+
+impl Random {
+    /// A number below `n`.
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let high = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33;
+        high as usize % n.max(1)
+    }
+}

@@ -1,0 +1,99 @@
+//! The gradient of a convolution's input, by phases of its stride: along an axis of stride s, the places
+//! q · s + r of one phase r meet only every so many taps of the filter, and no other phase meets these.
+
+use super::Call;
+use super::conv::{Sizes, list};
+use super::gemm::Operand;
+use crate::cuda::Slot;
+use crate::cuda::source::Source;
+use kiln_base::Dim;
+use kiln_base::plan::Conv;
+
+/// How the places and taps of a convolution fall into phases.
+pub(super) struct Phases {
+    /// How many there are.
+    pub count: i64,
+    /// Places of a phase at most, one number an axis.
+    pub places: Vec<Dim>,
+    /// From a tap that a phase meets to the next.
+    hop: Vec<Dim>,
+    /// Taps that a phase meets at most.
+    pub turns: Vec<Dim>,
+}
+
+impl Phases {
+    pub fn of(c: &Conv) -> Phases {
+        let number = |d: &Dim| d.as_const().expect("strides and dilations are numbers");
+        let strides: Vec<i64> = c.stride.iter().map(number).collect();
+        let steps = strides.iter().zip(c.dilation.iter().map(number));
+        let hops: Vec<i64> = steps.map(|(s, d)| s / gcd(*s, d)).collect();
+        let shared = |whole: &[Dim], by: &[i64]| -> Vec<Dim> {
+            let each = whole.iter().zip(by);
+            each.map(|(n, by)| shares(n, *by)).collect()
+        };
+        Phases {
+            count: strides.iter().product(),
+            places: shared(&c.input, &strides),
+            turns: shared(&c.kernel, &hops),
+            hop: hops.into_iter().map(Dim::Const).collect(),
+        }
+    }
+
+    /// The filters, and what of y the places of a phase meet.
+    pub fn operands(&self, source: &mut Source, call: &Call, c: &Conv, s: &Sizes) -> [Operand; 2] {
+        let [y, w] = c.operands.map(|o| call.pointer(Slot::Arg(o as usize)));
+        let sizes = [&s.w_group, &s.kernel, &(&c.in_channels * &s.kernel)];
+        let [w_group, kernel, filter] = sizes.map(|d| source.dim(d));
+        let phase = [
+            list(source, &c.stride, 1),
+            list(source, &c.padding, 0),
+            list(source, &c.dilation, 1),
+            list(source, &c.kernel, 1),
+            list(source, &self.hop, 1),
+            list(source, &self.turns, 1),
+        ];
+        let filters = format!(
+            "const Index group = batch / PHASES;\n\
+             Phase phase = {{{}}};\n\
+             if (!phase.enter(batch % PHASES)) k = 0;\n\
+             const Filters a = {{{w} + group * {w_group}, m, {kernel}, {filter}, phase}};\n",
+            phase.join(", ")
+        );
+        let sizes = [
+            &(&c.out_channels * &s.output),
+            &s.y_image,
+            &s.output,
+            &s.input,
+        ];
+        let [y_group, image, channel, plane] = sizes.map(|d| source.dim(d));
+        let extents = [
+            list(source, &c.output, 1),
+            list(source, &c.input, 1),
+            list(source, &self.places, 1),
+        ];
+        let places = format!(
+            "const Index plane = {plane};\n\
+             const Places b = {{{y} + group * {y_group}, n, {image}, {channel}, {}, phase}};\n",
+            extents.join(", ")
+        );
+        let operand = |text, along_k| Operand {
+            text,
+            along_k,
+            vector: false,
+        };
+        [operand(filters, true), operand(places, false)]
+    }
+}
+
+/// `n / by`, rounded up; `n` where that is not known. Shares beyond the end are empty.
+fn shares(n: &Dim, by: i64) -> Dim {
+    let whole = (0..by).find_map(|more| (n + &Dim::Const(more)).div_exact(&Dim::Const(by)).ok());
+    whole.unwrap_or_else(|| n.clone())
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    match b {
+        0 => a,
+        _ => gcd(b, a % b),
+    }
+}

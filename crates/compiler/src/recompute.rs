@@ -1,0 +1,206 @@
+//! Computing values again instead of keeping them, where a plan may need only so much memory.
+//!
+//! A value that is read soon and then not for a long time, as activations of a forward pass are until the
+//! backward pass, holds memory in between. Its later readers can read a copy of it that is computed
+//! shortly before, from values that are in memory then. The copy stands behind a [barrier](kiln_ir::ops::Barrier)
+//! of what it is computed from and of something that is computed late, so that it is not computed early.
+//!
+//! Which values pays most is decided on a model of the plan ([`model`]): bytes and steps against
+//! operations. What the choice is worth is then what the plan of the rewritten graph ([`rewrite`]) needs,
+//! and nothing else: the model may err, the plan does not.
+
+mod model;
+mod rewrite;
+
+use crate::CompileError;
+use crate::explain::{place_of, resolved};
+use crate::pipeline::Lowered;
+use kiln_base::memory::{Layout, Temporaries, planned};
+use kiln_codegen::{self as codegen, Origin};
+use kiln_ir::Loc;
+use model::{Choice, Model};
+use std::fmt;
+
+/// Plans that are made while the choice is adapted to what plans of it need.
+const ADAPTATIONS: usize = 6;
+/// Plans that are made, from what is needed without recomputation downwards, to find what is reachable.
+const RUNGS: usize = 16;
+/// The largest holders that an error names.
+const HOLDERS: usize = 5;
+
+/// A value that is computed again instead of being kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recomputed {
+    /// The op, what it gives, and the user's line.
+    pub value: String,
+    /// The bytes that it would hold.
+    pub bytes: usize,
+    /// For how many steps it does not hold them.
+    pub steps: usize,
+    /// The arithmetic operations of computing it again.
+    pub flops: u64,
+}
+
+impl fmt::Display for Recomputed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} is computed again: frees {} bytes for {} steps, costs {} operations",
+            self.value, self.bytes, self.steps, self.flops
+        )
+    }
+}
+
+/// A plan of the graph that needs at most `budget` bytes of temporaries, and what it computes again.
+///
+/// # Errors
+/// If sizes are not known, or no such plan is found; the error names the least peak that is, and what
+/// holds most of it.
+pub(crate) fn within(
+    base: Lowered,
+    budget: usize,
+    options: &codegen::Options,
+    locs: &[Loc],
+) -> Result<(Lowered, Vec<Recomputed>), CompileError> {
+    let Some((temporaries, layout)) = planned(&base.placed.plan, &[]) else {
+        let text = "a memory budget needs sizes that are known when the program is compiled";
+        return Err(CompileError::Memory(text.into()));
+    };
+    if layout.peak <= budget {
+        return Ok((base, Vec::new()));
+    }
+    let mut search = Search {
+        model: Model::new(&base, &temporaries),
+        base: &base,
+        options,
+        tried: Vec::new(),
+        least: None,
+    };
+    if let Some((lowered, choice)) = search.run(layout.peak, budget)? {
+        let computed = choice
+            .iter()
+            .map(|c| search.model.report(c, &base.graph, locs));
+        return Ok((lowered, computed.collect()));
+    }
+    let (least, peak) = match search.least.take() {
+        Some((peak, lowered)) if peak < layout.peak => (lowered, peak),
+        _ => (base, layout.peak),
+    };
+    Err(CompileError::Memory(unreachable(
+        &least, peak, budget, locs,
+    )))
+}
+
+struct Search<'a> {
+    base: &'a Lowered,
+    model: Model,
+    options: &'a codegen::Options,
+    /// The choices whose plans were made, with what these need.
+    tried: Vec<(Choice, usize)>,
+    /// The plan that needs least.
+    least: Option<(usize, Lowered)>,
+}
+
+impl Search<'_> {
+    /// First the choice is adapted: a plan that needs more than the model said is asked for less. Where
+    /// that does not help, targets are walked down that do not depend on the budget, so that the least
+    /// peak that one budget's error names is reached with that budget.
+    fn run(
+        &mut self,
+        peak: usize,
+        budget: usize,
+    ) -> Result<Option<(Lowered, Choice)>, CompileError> {
+        let mut target = budget;
+        for _ in 0..ADAPTATIONS {
+            let choice = self.model.choose(target);
+            match self.attempt(choice, budget)? {
+                Ok(found) => return Ok(Some(found)),
+                Err(needs) => target = target.saturating_sub((needs - budget).max(target / 64)),
+            }
+        }
+        (self.least, self.tried) = (None, Vec::new());
+        for rung in 1..RUNGS {
+            let choice = self.model.choose(peak / RUNGS * (RUNGS - rung));
+            if let Ok(found) = self.attempt(choice, budget)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The plan of a choice, if it needs no more than the budget; else what it needs.
+    fn attempt(
+        &mut self,
+        choice: Choice,
+        budget: usize,
+    ) -> Result<Result<(Lowered, Choice), usize>, CompileError> {
+        if let Some((_, peak)) = self.tried.iter().find(|(c, _)| *c == choice) {
+            return Ok(Err(*peak));
+        }
+        let graph = rewrite::rewrite(&self.base.graph, &self.model, &choice)
+            .ok_or_else(|| CompileError::Internal("recomputation made a cycle".into()))?;
+        let lowered = Lowered::with(graph, self.options)?;
+        let peak = lowered.peak().unwrap_or(usize::MAX);
+        if peak <= budget {
+            return Ok(Ok((lowered, choice)));
+        }
+        self.tried.push((choice, peak));
+        if self.least.as_ref().is_none_or(|(least, _)| peak < *least) {
+            self.least = Some((peak, lowered));
+        }
+        Ok(Err(peak))
+    }
+}
+
+/// Why a budget can't be reached.
+fn unreachable(lowered: &Lowered, peak: usize, budget: usize, locs: &[Loc]) -> String {
+    let mut text = format!(
+        "a run needs at least {peak} bytes of temporaries, more than the memory budget of {budget}"
+    );
+    let Some((temporaries, layout)) = planned(&lowered.placed.plan, &[]) else {
+        return text;
+    };
+    let holders = holders(lowered, &temporaries, &layout, locs);
+    if !holders.is_empty() {
+        text += &format!(". Most of it is held by {}", holders.join(", "));
+    }
+    text
+}
+
+/// The largest temporaries of the step at which most is alive, with the user's lines.
+fn holders(
+    lowered: &Lowered,
+    temporaries: &Temporaries,
+    layout: &Layout,
+    locs: &[Loc],
+) -> Vec<String> {
+    let blocks = &temporaries.blocks;
+    let alive = |step: usize| {
+        (0..blocks.len()).filter(move |b| blocks[*b].first <= step && step <= blocks[*b].last)
+    };
+    let bytes = |step: usize| alive(step).map(|b| blocks[b].size).sum::<usize>();
+    let steps = temporaries.times.iter().copied();
+    let Some(worst) = steps.max_by_key(|s| (bytes(*s), std::cmp::Reverse(*s))) else {
+        return Vec::new();
+    };
+    debug_assert!(bytes(worst) <= layout.peak);
+    let mut held: Vec<usize> = alive(worst).collect();
+    held.sort_by_key(|b| (std::cmp::Reverse(blocks[*b].size), *b));
+    let describe = |b: &usize| {
+        let size = blocks[*b].size;
+        let buffer = temporaries.of.iter().position(|of| *of == Some(*b));
+        let Some(buffer) = buffer else {
+            return format!("{size} bytes inside a loop or branch");
+        };
+        match &lowered.program.buffers[buffer].origin {
+            Origin::Value(v) | Origin::Derived(v) => {
+                let node = lowered.graph.node(v.node);
+                let loc = resolved(&node.loc, locs);
+                let what = place_of(node.op.name(), lowered.graph.fact(*v), &loc);
+                format!("{size} bytes of {what}")
+            }
+            _ => format!("{size} bytes"),
+        }
+    };
+    held.iter().take(HOLDERS).map(describe).collect()
+}

@@ -1,0 +1,446 @@
+//! A model of what a plan's temporaries need, and the choice of what to compute again.
+//!
+//! Time is the plan's steps. A value lives from the step that writes it to the last that reads it. A value
+//! that is computed again lives twice: up to the last reader before its longest pause, and from the first
+//! reader behind that. What it is computed from must be there then, too: what is kept lives longer for it,
+//! and what is itself computed again is needed at that step.
+//!
+//! The choice climbs: of the changes (computing one more value again, or one less) it makes the one that
+//! takes most off the bytes above the target, summed over steps, for each operation that it costs. So
+//! pointwise work goes before products, and large values with long pauses before others.
+
+use super::Recomputed;
+use crate::explain::{place_of, resolved};
+use crate::pipeline::Lowered;
+use crate::place::{ix, read, written};
+use hashbrown::HashMap;
+use kiln_base::memory::Temporaries;
+use kiln_base::plan::{Place, Plan};
+use kiln_base::{numel, plan::Role};
+use kiln_codegen::{Launch, Origin};
+use kiln_ir::{Graph, Loc, NodeId, Op, Value};
+use std::cmp::Reverse;
+
+/// What is computed again: positions of values in the model, ascending by when they are first written.
+pub(super) type Choice = Vec<Pick>;
+
+/// A value that is computed again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pick {
+    pub item: usize,
+    /// The step that needs it again.
+    pub need: usize,
+}
+
+/// Most values that are weighed against each other.
+const MOST: usize = 384;
+/// Most nodes that computing a value again takes.
+const MOST_NODES: usize = 48;
+/// The fewest steps that a pause is worth something.
+const SHORTEST: usize = 3;
+
+/// A temporary.
+pub(super) struct Item {
+    pub size: usize,
+    /// The step that writes it.
+    pub first: usize,
+    /// The steps that read it, ascending.
+    pub uses: Vec<usize>,
+    /// The step that writes another temporary over it.
+    handed_over: Option<usize>,
+    /// How it can be computed again.
+    pub again: Option<Again>,
+}
+
+/// How a value can be computed again.
+pub(super) struct Again {
+    pub value: Value,
+    /// Readers up to this step read the value itself.
+    pub split: usize,
+    /// The nodes that compute it, from what is in memory.
+    pub nodes: Vec<NodeId>,
+    /// What these read from memory.
+    pub leaves: Vec<Value>,
+    /// The temporaries among the leaves.
+    items: Vec<usize>,
+    flops: u64,
+    /// Operations, and what moving the operands is worth in operations.
+    cost: f64,
+}
+
+/// What is in memory during a run.
+pub(super) struct Held {
+    /// The step that writes it; none for what is there before.
+    pub written: Option<usize>,
+    pub item: Option<usize>,
+    /// Whether a program that reads it later may wait for it: it depends on data and is no random key.
+    pub waits: bool,
+}
+
+pub(super) struct Model {
+    pub items: Vec<Item>,
+    steps: usize,
+    pub held: HashMap<Value, Held>,
+    /// For each step the values in memory that it reads.
+    pub reads: Vec<Vec<Value>>,
+    /// The items that can be computed again, last written first: users before operands.
+    order: Vec<usize>,
+}
+
+/// When items are alive.
+struct Lives {
+    /// The end of the first life.
+    early: Vec<usize>,
+    /// The second life, where there is one.
+    late: Vec<Option<(usize, usize)>>,
+}
+
+impl Model {
+    pub fn new(base: &Lowered, temporaries: &Temporaries) -> Model {
+        let steps = temporaries.times.last().map_or(0, |t| t + 1);
+        let mut model = Model {
+            items: Vec::new(),
+            steps,
+            held: HashMap::new(),
+            reads: vec![Vec::new(); steps],
+            order: Vec::new(),
+        };
+        let of = model.buffers(base, temporaries);
+        for (block, time) in temporaries.scratch.iter().zip(&temporaries.times) {
+            if let Some(block) = block {
+                model.item(temporaries.blocks[*block].size, *time);
+            }
+        }
+        model.hold(base, &of);
+        let launches = base.placed.run.iter().map(|l| &base.program.launches[*l]);
+        let fallible: Vec<&Launch> = launches.filter(|l| !l.sites.is_empty()).collect();
+        for (buffer, item) in of.iter().enumerate() {
+            let Some(item) = *item else { continue };
+            let fails = |l: &&Launch| written(l).any(|b| ix(b) == buffer);
+            if let Origin::Value(v) = base.program.buffers[buffer].origin
+                && !fallible.iter().any(fails)
+            {
+                model.items[item].again = model.again(&base.graph, v, item);
+            }
+        }
+        let mut order: Vec<usize> = (0..model.items.len())
+            .filter(|i| model.items[*i].again.is_some())
+            .collect();
+        let worth = |i: usize| {
+            let item = &model.items[i];
+            let split = item.again.as_ref().map_or(0, |a| a.split);
+            let next = item.uses.iter().find(|u| **u > split);
+            item.size.saturating_mul(next.map_or(0, |n| n - split))
+        };
+        order.sort_by_key(|i| (Reverse(worth(*i)), *i));
+        order.truncate(MOST);
+        // Of two values of one step the later node may be computed from the other.
+        let node = |i: usize| model.items[i].again.as_ref().map(|a| a.value);
+        order.sort_by_key(|i| Reverse((model.items[*i].first, node(*i))));
+        model.order = order;
+        model
+    }
+
+    fn item(&mut self, size: usize, first: usize) -> usize {
+        self.items.push(Item {
+            size: size.next_multiple_of(kiln_base::memory::ALIGN),
+            first,
+            uses: Vec::new(),
+            handed_over: None,
+            again: None,
+        });
+        self.items.len() - 1
+    }
+
+    /// An item for each temporary of the run; gives the item of each buffer.
+    fn buffers(&mut self, base: &Lowered, temporaries: &Temporaries) -> Vec<Option<usize>> {
+        let plan = &base.placed.plan;
+        let bytes = |b: usize| bytes(plan, b);
+        let temporary = |b: usize| {
+            let place = plan.buffers[b].place;
+            matches!(place, Place::Temporary | Place::InPlace(_))
+        };
+        let mut of: Vec<Option<usize>> = vec![None; plan.buffers.len()];
+        for (&l, &time) in base.placed.run.iter().zip(&temporaries.times) {
+            let launch = &base.program.launches[l];
+            for b in read(launch).map(ix) {
+                if let Some(item) = of[b] {
+                    self.items[item].uses.push(time);
+                }
+            }
+            for b in written(launch).map(ix).filter(|b| temporary(*b)) {
+                of[b].get_or_insert_with(|| self.item(bytes(b), time));
+                if let Place::InPlace(from) = plan.buffers[b].place
+                    && let Some(from) = of[from.0 as usize]
+                {
+                    self.items[from].handed_over = Some(time);
+                }
+            }
+        }
+        of
+    }
+
+    /// Notes what is in memory, and which step reads it.
+    fn hold(&mut self, base: &Lowered, of: &[Option<usize>]) {
+        let (program, plan) = (&base.program, &base.placed.plan);
+        let inputs = base.graph.inputs();
+        let value = |b: usize| match &program.buffers[b].origin {
+            Origin::Value(v) => Some(*v),
+            Origin::Input(i) => Some(inputs[*i as usize].value()),
+            _ => None,
+        };
+        for (b, info) in program.buffers.iter().enumerate() {
+            let Some(v) = value(b) else { continue };
+            let key = match &info.origin {
+                Origin::Input(i) => plan.inputs[*i as usize].role == Role::RandomKey,
+                _ => false,
+            };
+            let held = Held {
+                written: None,
+                item: of[b],
+                waits: !info.parameter_only && !key,
+            };
+            self.held.insert(v, held);
+        }
+        let mut time = 0;
+        for (i, &l) in base.placed.run.iter().enumerate() {
+            time += (i > 0 && !plan.run[i].joined) as usize;
+            let launch = &program.launches[l];
+            self.reads[time].extend(read(launch).filter_map(|b| value(ix(b))));
+            for v in written(launch).filter_map(|b| value(ix(b))) {
+                if let Some(held) = self.held.get_mut(&v) {
+                    held.written = Some(time);
+                }
+            }
+        }
+    }
+
+    /// How the value of an item can be computed again, if it pauses.
+    fn again(&self, graph: &Graph, v: Value, at: usize) -> Option<Again> {
+        let item = &self.items[at];
+        let held = self.held.get(&v)?;
+        if held.item != Some(at) || graph.node(v.node).facts.len() != 1 {
+            return None;
+        }
+        let before = std::iter::once(&item.first).chain(&item.uses);
+        let pauses = before.zip(&item.uses).map(|(a, b)| (b - a, *a));
+        let (pause, split) = pauses.max_by_key(|(pause, at)| (*pause, Reverse(*at)))?;
+        if pause < SHORTEST {
+            return None;
+        }
+        let (nodes, leaves) = self.expression(graph, v)?;
+        let flops: u64 = nodes
+            .iter()
+            .map(|n| flops(graph, *n))
+            .sum::<Option<u64>>()?;
+        let moved = leaves.iter().filter_map(|l| self.held.get(l)?.item);
+        let items: Vec<usize> = moved.collect();
+        let bytes: usize = items.iter().map(|i| self.items[*i].size).sum();
+        Some(Again {
+            value: v,
+            split,
+            nodes,
+            leaves,
+            items,
+            flops,
+            cost: flops as f64 + (bytes + item.size) as f64 + 1.0,
+        })
+    }
+
+    /// The nodes that compute a value from what is in memory, operands first, and what they read there.
+    fn expression(&self, graph: &Graph, v: Value) -> Option<(Vec<NodeId>, Vec<Value>)> {
+        let (mut nodes, mut leaves) = (Vec::new(), Vec::new());
+        let mut front = vec![v];
+        while let Some(at) = front.pop() {
+            if nodes.contains(&at.node) || leaves.contains(&at) {
+                continue;
+            }
+            let node = graph.node(at.node);
+            if at != v && (self.held.contains_key(&at) || is_leaf(&node.op)) {
+                leaves.push(at);
+                continue;
+            }
+            if !can_repeat(&node.op) || nodes.len() == MOST_NODES {
+                return None;
+            }
+            nodes.push(at.node);
+            front.extend(&node.inputs);
+        }
+        nodes.sort();
+        leaves.sort();
+        Some((nodes, leaves))
+    }
+
+    /// When items are alive if some are computed again.
+    fn lives(&self, chosen: &[bool]) -> Lives {
+        let mut lives = Lives {
+            early: self.items.iter().map(|i| i.first).collect(),
+            late: vec![None; self.items.len()],
+        };
+        for (i, item) in self.items.iter().enumerate() {
+            item.uses
+                .iter()
+                .for_each(|u| self.read(&mut lives, chosen, i, *u));
+        }
+        // Users come before operands.
+        for &i in self.order.iter().filter(|i| chosen[**i]) {
+            if let (Some((need, _)), Some(again)) = (lives.late[i], &self.items[i].again) {
+                for &leaf in &again.items {
+                    self.read(&mut lives, chosen, leaf, need);
+                }
+            }
+        }
+        lives
+    }
+
+    /// Makes an item be there at a step.
+    fn read(&self, lives: &mut Lives, chosen: &[bool], i: usize, step: usize) {
+        match &self.items[i].again {
+            Some(again) if chosen[i] && step > again.split => {
+                let (first, last) = lives.late[i].unwrap_or((step, step));
+                lives.late[i] = Some((first.min(step), last.max(step)));
+            }
+            _ => lives.early[i] = lives.early[i].max(step),
+        }
+    }
+
+    /// The bytes above the target, summed over steps.
+    fn excess(&self, chosen: &[bool], target: usize) -> f64 {
+        let lives = self.lives(chosen);
+        let mut change = vec![0i64; self.steps + 1];
+        for (i, item) in self.items.iter().enumerate() {
+            let size = item.size as i64;
+            let mut end = lives.early[i];
+            if item.handed_over == Some(end) && end > item.first {
+                end -= 1;
+            }
+            change[item.first] += size;
+            change[end + 1] -= size;
+            if let Some((first, last)) = lives.late[i] {
+                change[first] += size;
+                change[last + 1] -= size;
+            }
+        }
+        let mut alive = 0i64;
+        let over = change.iter().map(|c| {
+            alive += c;
+            (alive - target as i64).max(0) as f64
+        });
+        over.sum()
+    }
+
+    /// What to compute again so that no step needs more than the target, or as close to it as is found.
+    pub fn choose(&self, target: usize) -> Choice {
+        let mut chosen = vec![false; self.items.len()];
+        let mut excess = self.excess(&chosen, target);
+        let cost = |i: usize| self.items[i].again.as_ref().map_or(1.0, |a| a.cost);
+        for _ in 0..2 * self.order.len() {
+            if excess == 0.0 {
+                break;
+            }
+            let mut best: Option<(f64, usize, f64)> = None; // worth, item, excess
+            for &i in &self.order {
+                chosen[i] = !chosen[i];
+                let found = self.excess(&chosen, target);
+                // Computing less again costs nothing.
+                let price = if chosen[i] { cost(i) } else { 1.0 };
+                chosen[i] = !chosen[i];
+                let worth = (excess - found) / price;
+                if worth > best.map_or(0.0, |b| b.0) {
+                    best = Some((worth, i, found));
+                }
+            }
+            let Some((_, i, found)) = best else { break };
+            chosen[i] = !chosen[i];
+            excess = found;
+        }
+        self.without_useless(&mut chosen, target, excess);
+        let lives = self.lives(&chosen);
+        let picks = self.order.iter().rev().filter(|i| chosen[**i]);
+        let pick = |i: &usize| {
+            Some(Pick {
+                item: *i,
+                need: lives.late[*i]?.0,
+            })
+        };
+        picks.filter_map(pick).collect()
+    }
+
+    /// Takes back, dearest first, what later choices made needless.
+    fn without_useless(&self, chosen: &mut [bool], target: usize, excess: f64) {
+        let cost = |i: usize| self.items[i].again.as_ref().map_or(0.0, |a| a.cost);
+        let mut dearest: Vec<usize> = self.order.iter().copied().filter(|i| chosen[*i]).collect();
+        dearest.sort_by(|a, b| cost(*b).total_cmp(&cost(*a)).then(a.cmp(b)));
+        for i in dearest {
+            chosen[i] = false;
+            if self.excess(chosen, target) > excess {
+                chosen[i] = true;
+            }
+        }
+    }
+
+    /// What to tell about a choice.
+    pub fn report(&self, pick: &Pick, graph: &Graph, locs: &[Loc]) -> Recomputed {
+        let item = &self.items[pick.item];
+        let again = item.again.as_ref().expect("only such items are picked");
+        let node = graph.node(again.value.node);
+        let loc = resolved(&node.loc, locs);
+        Recomputed {
+            value: place_of(node.op.name(), node.fact(), &loc),
+            bytes: item.size,
+            steps: pick.need.saturating_sub(again.split + 1),
+            flops: again.flops,
+        }
+    }
+}
+
+/// Bytes of a buffer whose size is known.
+fn bytes(plan: &Plan, b: usize) -> usize {
+    let buffer = &plan.buffers[b];
+    buffer.len.as_const().unwrap_or(0) as usize * buffer.dtype.size()
+}
+
+/// Whether a value is there without being computed.
+fn is_leaf(op: &Op) -> bool {
+    matches!(op, Op::Input(_) | Op::Constant(_))
+}
+
+/// Whether computing an op again gives the same, reports nothing and waits for nothing.
+fn can_repeat(op: &Op) -> bool {
+    !matches!(
+        op,
+        Op::Input(_)
+            | Op::Barrier(_)
+            | Op::Loop(_)
+            | Op::If(_)
+            | Op::Custom(_)
+            | Op::Gather(_)
+            | Op::Scatter(_)
+            | Op::ArgSort(_)
+    )
+}
+
+/// Arithmetic operations of a node, as an estimate.
+fn flops(graph: &Graph, id: NodeId) -> Option<u64> {
+    let node = graph.node(id);
+    let size = |v: Value| numel(&graph.fact(v).shape).as_const().map(|n| n as u64);
+    let out = size(id.value())?;
+    let shape = |i: usize| &graph.fact(node.inputs[i]).shape;
+    let last = |i: usize| shape(i).last().and_then(|d| d.as_const()).map(|d| d as u64);
+    Some(match &node.op {
+        Op::Broadcast(_) | Op::Reshape(_) | Op::Permute(_) | Op::Slice(_) | Op::Full(_) => 0,
+        Op::MatMul(_) => 2 * out * last(0)?,
+        Op::Conv(_) => {
+            let channels = shape(1)[0].as_const()?.max(1) as u64;
+            2 * out * (size(node.inputs[1])? / channels)
+        }
+        // Each element of the operand meets the whole kernel.
+        Op::ConvTranspose(_) | Op::ConvWeight(_) => {
+            2 * size(node.inputs[0])? * size(node.inputs[1])?.min(1 << 20)
+        }
+        Op::Attention(_) => 4 * out * (numel(&shape(1)[..]).as_const()? as u64 / last(1)?.max(1)),
+        Op::Reduce(_) | Op::ArgReduce(_) | Op::Scan(_) => size(node.inputs[0])?,
+        Op::Random(_) => 16 * out,
+        _ => out,
+    })
+}

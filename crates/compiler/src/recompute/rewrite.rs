@@ -1,0 +1,214 @@
+//! The graph that computes a choice of values again.
+//!
+//! Values are taken users first. Each gets a copy of the nodes that compute it, whose operands stand behind
+//! a barrier together with an *anchor*: a value that is computed late, but before the first late reader, so
+//! that the copy is computed behind it. Then late readers read the copy. A node between a value and its
+//! readers that is in no memory is computed where it is read; if both kinds of readers need it, the late
+//! ones get a copy of it as well.
+
+use super::model::{Again, Model, Pick};
+use hashbrown::HashMap;
+use kiln_ir::{Graph, Node, NodeId, Value, ops};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// The graph that computes `choice` again; `None` if that made a cycle, which would be a bug.
+pub(super) fn rewrite(graph: &Graph, model: &Model, choice: &[Pick]) -> Option<Graph> {
+    let mut rewriter = Rewriter {
+        nodes: graph.iter().map(|(_, n)| n.clone()).collect(),
+        when: when(graph, model),
+        outputs: graph,
+    };
+    let picked: Vec<Value> = (choice.iter())
+        .filter_map(|p| Some(model.items[p.item].again.as_ref()?.value))
+        .collect();
+    for pick in choice.iter().rev() {
+        let Some(again) = &model.items[pick.item].again else {
+            continue;
+        };
+        if let Some(anchor) = anchor(model, again, pick.need, &picked) {
+            let copy = rewriter.copy(model, again, pick.need, anchor);
+            rewriter.redirect(again.value, copy, again.split);
+        }
+    }
+    rewriter.finish()
+}
+
+/// A value that is computed behind the early readers and before the step that needs a value again:
+/// the last of those that this step reads, else the last of all.
+fn anchor(model: &Model, again: &Again, need: usize, picked: &[Value]) -> Option<Value> {
+    let late = |v: &Value| {
+        let held = model.held.get(v)?;
+        let written = held.written.filter(|w| again.split < *w && *w < need)?;
+        (!picked.contains(v)).then_some((written, *v))
+    };
+    let read = model.reads[need].iter().filter_map(late).max();
+    read.or_else(|| model.held.keys().filter_map(late).max())
+        .map(|(_, v)| v)
+}
+
+/// For each node the first and last step that computes it: the one that writes it, or those that compute
+/// what reads it.
+fn when(graph: &Graph, model: &Model) -> Vec<(usize, usize)> {
+    let mut when: Vec<Option<(usize, usize)>> = vec![None; graph.len()];
+    for (id, node) in graph.iter().rev() {
+        let outputs = 0..node.facts.len() as u32;
+        let mut steps = outputs.filter_map(|output| {
+            model
+                .held
+                .get(&Value { node: id, output })
+                .map(|h| h.written.unwrap_or(0))
+        });
+        if let Some(step) = steps.next() {
+            when[id.index()] = Some((step, step));
+        }
+        let Some((first, last)) = when[id.index()] else {
+            continue;
+        };
+        for v in &node.inputs {
+            // What is in memory is computed once, whoever reads it.
+            let at = &mut when[v.node.index()];
+            let (a, b) = at.unwrap_or((first, last));
+            *at = Some((a.min(first), b.max(last)));
+        }
+    }
+    when.into_iter().map(|w| w.unwrap_or((0, 0))).collect()
+}
+
+struct Rewriter<'a> {
+    /// Those of the graph, then new ones, in no particular order.
+    nodes: Vec<Node>,
+    /// For each node the first and last step that computes it.
+    when: Vec<(usize, usize)>,
+    outputs: &'a Graph,
+}
+
+impl Rewriter<'_> {
+    fn push(&mut self, node: Node, when: (usize, usize)) -> NodeId {
+        self.nodes.push(node);
+        self.when.push(when);
+        NodeId(self.nodes.len() as u32 - 1)
+    }
+
+    /// A copy of what computes a value, at the step that needs it.
+    fn copy(&mut self, model: &Model, again: &Again, need: usize, anchor: Value) -> Value {
+        let waits = |v: &&Value| model.held.get(*v).is_some_and(|h| h.waits);
+        let mut behind: Vec<Value> = again.leaves.iter().filter(waits).copied().collect();
+        let mut new: HashMap<Value, Value> = HashMap::new();
+        if !behind.is_empty() {
+            behind.push(anchor);
+            let fact = |v: &Value| self.nodes[v.node.index()].facts[v.output as usize].clone();
+            let barrier = Node {
+                op: ops::Barrier { detach: false }.into(),
+                facts: behind.iter().map(fact).collect(),
+                loc: self.nodes[again.value.node.index()].loc.clone(),
+                inputs: behind.iter().copied().collect(),
+            };
+            let node = self.push(barrier, (need, need));
+            let outputs = (0..).map(|output| Value { node, output });
+            new.extend(behind.into_iter().zip(outputs));
+        }
+        for id in &again.nodes {
+            let mut node = self.nodes[id.index()].clone();
+            for v in &mut node.inputs {
+                *v = new.get(v).copied().unwrap_or(*v);
+            }
+            let copy = self.push(node, (need, need));
+            new.insert(id.value(), copy.value());
+        }
+        new[&again.value]
+    }
+
+    /// Makes what is computed behind `split` read `to` in place of `from`.
+    fn redirect(&mut self, from: Value, to: Value, split: usize) {
+        let mut list = vec![(from, to)];
+        while let Some((from, to)) = list.pop() {
+            for u in 0..self.nodes.len() {
+                let (first, last) = self.when[u];
+                if last <= split || !self.nodes[u].inputs.contains(&from) {
+                    continue;
+                }
+                let mut node = u;
+                if first <= split {
+                    let copy = self.nodes[u].clone();
+                    node = self.push(copy, (split + 1, last)).index();
+                    self.when[u].1 = split;
+                    for output in 0..self.nodes[u].facts.len() as u32 {
+                        let of = |n: usize| Value {
+                            node: NodeId(n as u32),
+                            output,
+                        };
+                        list.push((of(u), of(node)));
+                    }
+                }
+                for v in self.nodes[node].inputs.iter_mut().filter(|v| **v == from) {
+                    *v = to;
+                }
+            }
+        }
+    }
+
+    /// The nodes in an order in which operands come first: those of the graph as they were, each new one
+    /// right in front of the first that reads it.
+    fn finish(self) -> Option<Graph> {
+        let old = self.outputs.len();
+        let keys: Vec<usize> = (0..self.nodes.len()).collect();
+        let mut keys: Vec<usize> = keys.into_iter().map(|k| k.min(old)).collect();
+        for at in self.order(&keys)?.into_iter().rev() {
+            let key = keys[at];
+            for v in &self.nodes[at].inputs {
+                let of = v.node.index();
+                if of >= old {
+                    keys[of] = keys[of].min(key);
+                }
+            }
+        }
+        let order = self.order(&keys)?;
+        let mut place = vec![NodeId(0); self.nodes.len()];
+        let mut graph = Graph::default();
+        graph.symbols.clone_from(&self.outputs.symbols);
+        let moved = |place: &[NodeId], v: Value| Value {
+            node: place[v.node.index()],
+            ..v
+        };
+        for at in order {
+            let mut node = self.nodes[at].clone();
+            for v in &mut node.inputs {
+                *v = moved(&place, *v);
+            }
+            place[at] = graph.push(node);
+        }
+        graph.outputs.clone_from(&self.outputs.outputs);
+        for o in &mut graph.outputs {
+            o.value = moved(&place, o.value);
+        }
+        Some(graph)
+    }
+
+    /// The topological order that takes the least (key, whether it is of the graph, number) first; `None`
+    /// for a cycle.
+    fn order(&self, keys: &[usize]) -> Option<Vec<usize>> {
+        let key = |n: usize| Reverse((keys[n], n < self.outputs.len(), n));
+        let mut users: Vec<Vec<usize>> = vec![Vec::new(); self.nodes.len()];
+        let mut waiting = vec![0usize; self.nodes.len()];
+        for (n, node) in self.nodes.iter().enumerate() {
+            waiting[n] = node.inputs.len();
+            node.inputs
+                .iter()
+                .for_each(|v| users[v.node.index()].push(n));
+        }
+        let ready = (0..self.nodes.len()).filter(|n| waiting[*n] == 0);
+        let mut ready: BinaryHeap<_> = ready.map(key).collect();
+        let mut order = Vec::with_capacity(self.nodes.len());
+        while let Some(Reverse((_, _, n))) = ready.pop() {
+            order.push(n);
+            for &u in &users[n] {
+                waiting[u] -= 1;
+                if waiting[u] == 0 {
+                    ready.push(key(u));
+                }
+            }
+        }
+        (order.len() == self.nodes.len()).then_some(order)
+    }
+}

@@ -1,0 +1,96 @@
+//! Branches compute what is read, and barriers hold what is waited for: an output of a branch that nothing
+//! reads goes, and with it what only it needed, on both sides; so does an output of a barrier that nothing
+//! reads, if its operand is there from the start or is held by the barrier anyway.
+//!
+//! Any other unread output of a barrier stays: what is behind it waits for the operand. A data error that
+//! only a removed part could report goes too, as with dead code. One walk over the branches and barriers.
+
+use super::loop_values::{part, reached, read};
+use crate::{OptimizeError, Pass, Patch, Rewriter, Run, View};
+use kiln_ir::{Builder, NodeId, Op, Value, ops};
+use std::sync::Arc;
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "branch_values",
+    about: "removes what branches and barriers give but nothing reads",
+    exact: true,
+    run: Run::Walk(shrink),
+};
+
+fn shrink(rewriter: &mut Rewriter<'_>) -> Result<(), OptimizeError> {
+    for id in rewriter.ids() {
+        if !rewriter.is_live(id) || rewriter.view().use_count(id) == 0 {
+            continue;
+        }
+        let view = rewriter.view();
+        let (rule, patch) = match &view.node(id).op {
+            Op::If(op) => ("unread_branch_value", branch(&view, id, op)),
+            Op::Barrier(op) => ("unread_barrier_value", barrier(&view, id, op)),
+            _ => continue,
+        };
+        if let Some(patch) = patch
+            && !rewriter.apply(rule, id, patch)?
+        {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The branch with only the outputs that are read and the operands that these need.
+fn branch(view: &View<'_>, id: NodeId, op: &ops::If) -> Option<Patch> {
+    let live = read(view, id);
+    let reached = op.branches.each_ref().map(|b| reached(b, &live));
+    let count = view.node(id).inputs.len() - 1;
+    let taken = |i: &usize| {
+        let sides = op.branches.iter().zip(&reached);
+        sides.into_iter().any(|(b, r)| r[b.inputs()[*i].index()])
+    };
+    let operands: Vec<usize> = (0..count).filter(taken).collect();
+    let outputs: Vec<usize> = (0..live.len()).filter(|o| live[*o]).collect();
+    if operands.len() == count && outputs.len() == live.len() {
+        return None;
+    }
+    let side = |s: usize| Arc::new(part(&op.branches[s], 0, &reached[s], &operands, &outputs));
+    let branches = [side(0), side(1)];
+    let inputs = &view.node(id).inputs;
+    let kept = operands.iter().map(|i| inputs[i + 1]);
+    let inputs: Vec<Value> = std::iter::once(inputs[0]).chain(kept).collect();
+    replaced(view, id, ops::If { branches }.into(), &inputs, &outputs)
+}
+
+/// The barrier without what nothing reads and nothing waits for.
+fn barrier(view: &View<'_>, id: NodeId, op: &ops::Barrier) -> Option<Patch> {
+    let live = read(view, id);
+    let inputs = &view.node(id).inputs;
+    let there = |v: Value| matches!(view.producer(v).op, Op::Input(_) | Op::Constant(_));
+    let again = |i: usize| {
+        let others = (0..inputs.len()).filter(|o| inputs[*o] == inputs[i] && *o != i);
+        others.into_iter().any(|o| live[o] || o < i)
+    };
+    let kept = |i: &usize| live[*i] || !(there(inputs[*i]) || again(*i));
+    let kept: Vec<usize> = (0..inputs.len()).filter(kept).collect();
+    if kept.len() == inputs.len() {
+        return None;
+    }
+    let operands: Vec<Value> = kept.iter().map(|i| inputs[*i]).collect();
+    replaced(view, id, op.clone().into(), &operands, &kept)
+}
+
+/// The patch for a node whose outputs become those of another op, one after the other.
+fn replaced(
+    view: &View<'_>,
+    id: NodeId,
+    op: Op,
+    operands: &[Value],
+    outputs: &[usize],
+) -> Option<Patch> {
+    let mut patch = view.patch(id);
+    let new = patch.emit(op, operands).ok()?;
+    for (output, new) in outputs.iter().zip(new) {
+        let output = *output as u32;
+        patch.replace(Value { node: id, output }, new);
+    }
+    Some(patch.finish())
+}

@@ -1,0 +1,340 @@
+//! A memory budget is kept by computing values again, and changes no result.
+
+use crate::cuda;
+use kiln::nn::optim::{Optimizer, Sgd};
+use kiln::nn::{BatchNorm2d, Conv2d, Forward, Linear, Module, ModuleList, TransformerEncoderLayer};
+use kiln::{
+    CompileOptions, Compiled, DType, Device, ErrorKind, Reduction, Spec, Tensor, compile_with,
+    memory, with_seed,
+};
+use kiln_compiler::Options;
+use kiln_conformance::programs::{check, differentiated, excused};
+use kiln_ir::fuzz::Config;
+
+/// Random programs.
+const SEEDS: u64 = 300;
+
+/// A program that gives a loss and gradients, or commits a step, for a seed that its weights come from.
+type Make = fn(&CompileOptions, Device) -> kiln::Result<(Compiled, Tensor)>;
+
+const PROGRAMS: [(&str, Make); 3] = [
+    ("deep stack", stack),
+    ("residual network", residual),
+    ("transformer", transformer),
+];
+
+fn layers<M>(n: usize, make: fn(usize) -> kiln::Result<M>) -> kiln::Result<ModuleList<M>> {
+    let made: kiln::Result<Vec<M>> = (0..n).map(make).collect();
+    Ok(ModuleList(made?))
+}
+
+fn budget(bytes: usize) -> CompileOptions {
+    CompileOptions {
+        memory_budget: Some(bytes),
+        ..CompileOptions::default()
+    }
+}
+
+/// Compiles `loss` of an input with the gradients of all parameters.
+fn gradients<M: Module>(
+    model: &M,
+    shape: &[usize],
+    options: &CompileOptions,
+    device: Device,
+    loss: impl FnOnce(&M, &Tensor) -> Tensor,
+) -> kiln::Result<(Compiled, Tensor)> {
+    model.to(device)?;
+    let spec = Spec::fixed(DType::F32, shape).on(device);
+    let program = compile_with(&[spec], options, |x| {
+        let loss = loss(model, &x[0]);
+        loss.backward()?;
+        let grads = model.named_parameters().into_iter();
+        let mut results: Vec<Tensor> = grads.filter_map(|(_, p)| p.grad()).collect();
+        results.push(loss);
+        kiln::Result::Ok(results)
+    })?;
+    let x = with_seed(8, || Tensor::randn(shape, DType::F32)).to(device);
+    Ok((program, x))
+}
+
+/// Sixteen layers with dropout, whose masks must be the same again.
+fn stack(options: &CompileOptions, device: Device) -> kiln::Result<(Compiled, Tensor)> {
+    let layer = |_| Linear::new(32, 32);
+    let layers = with_seed(7, || layers(16, layer))?;
+    gradients(&layers, &[64, 32], options, device, |layers, x| {
+        let run = |y: Tensor, l: &Linear| l.forward(&y).tanh().dropout(0.1, true);
+        layers.iter().fold(x.clone(), run).square().mean((), false)
+    })
+}
+
+#[derive(Module)]
+struct Block {
+    conv: Conv2d,
+    norm: BatchNorm2d,
+}
+
+/// Blocks of convolution, batch norm and a shortcut.
+fn residual(options: &CompileOptions, device: Device) -> kiln::Result<(Compiled, Tensor)> {
+    let block = |_| {
+        Ok(Block {
+            conv: Conv2d::new(8, 8, 3)?.padding(1),
+            norm: BatchNorm2d::new(8)?,
+        })
+    };
+    let blocks = with_seed(7, || layers(8, block))?;
+    gradients(&blocks, &[2, 8, 13, 13], options, device, |blocks, x| {
+        let run = |y: Tensor, b: &Block| (b.norm.forward(&b.conv.forward(&y)) + &y).relu();
+        blocks.iter().fold(x.clone(), run).square().mean((), false)
+    })
+}
+
+/// Encoder blocks with dropout.
+fn transformer(options: &CompileOptions, device: Device) -> kiln::Result<(Compiled, Tensor)> {
+    let layer = |_| {
+        let layer = TransformerEncoderLayer::new(16, 2)?.dim_feedforward(48)?;
+        Ok(layer.dropout(0.1)?.batch_first(true)?.gelu())
+    };
+    let layers = with_seed(7, || layers(3, layer))?;
+    gradients(&layers, &[2, 24, 16], options, device, |layers, x| {
+        layers
+            .iter()
+            .fold(x.clone(), |y, l| l.forward(&y))
+            .square()
+            .mean((), false)
+    })
+}
+
+fn peak(program: &Compiled) -> usize {
+    program.explain().memory.unwrap().peak
+}
+
+/// What a run gives, with the same random numbers every time.
+fn results(program: &Compiled, x: &Tensor) -> Vec<Vec<f32>> {
+    let results = with_seed(5, || program.run(&[x])).unwrap();
+    results.iter().map(|t| t.to_vec().unwrap()).collect()
+}
+
+/// The bytes that an error says are needed at least.
+fn needed(message: &str) -> usize {
+    let behind = message.split("at least ").nth(1).unwrap();
+    behind.split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn plans_stay_within_the_budget_and_compute_the_same() {
+    for (name, make) in PROGRAMS {
+        let (program, x) = make(&CompileOptions::default(), Device::Cpu).unwrap();
+        let (most, wanted) = (peak(&program), results(&program, &x));
+        assert!(program.explain().recomputed.is_empty());
+        let mut last = most;
+        for sixteenths in (1..16).rev() {
+            let bytes = most / 16 * sixteenths;
+            let (program, x) = match make(&budget(bytes), Device::Cpu) {
+                Ok(made) => made,
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::Memory, "{name}: {e}");
+                    let least = needed(&e.to_string());
+                    assert!(bytes < least && least <= most, "{name}: {e}");
+                    assert!(e.to_string().contains("memory_budget.rs:"), "{name}: {e}");
+                    let (program, _) = make(&budget(least), Device::Cpu).unwrap();
+                    assert!(peak(&program) <= least, "{name}");
+                    println!("{name}: {most} bytes, at least {least}");
+                    break;
+                }
+            };
+            let found = peak(&program);
+            println!(
+                "{name}: {found} of {bytes}, {} again, the same bits: {}",
+                program.explain().recomputed.len(),
+                results(&program, &x) == wanted
+            );
+            assert!(
+                found <= bytes && found <= last,
+                "{name}: {found} of {bytes}"
+            );
+            last = found;
+            assert!(!program.explain().recomputed.is_empty());
+            for (a, b) in results(&program, &x).iter().zip(&wanted) {
+                let size = b.iter().fold(1e-30f32, |m, x| m.max(x.abs()));
+                for (a, b) in a.iter().zip(b) {
+                    assert!((a - b).abs() <= 1e-5 * size, "{name}: {a} {b}");
+                }
+            }
+        }
+        assert!(last <= most * 3 / 4, "{name}: {last} of {most}");
+    }
+}
+
+#[test]
+fn the_explanation_says_what_it_saves_and_costs() {
+    let (program, _) = stack(&CompileOptions::default(), Device::Cpu).unwrap();
+    let (program, _) = stack(&budget(peak(&program) / 4 * 3), Device::Cpu).unwrap();
+    let recomputed = &program.explain().recomputed;
+    assert!(
+        recomputed
+            .iter()
+            .all(|r| r.bytes == 64 * 32 * 4 && r.steps > 0)
+    );
+    let text = program.explain().to_string();
+    let line = text
+        .lines()
+        .find(|l| l.contains("is computed again"))
+        .unwrap();
+    assert!(
+        line.contains("f32[64, 32]") && line.contains("memory_budget.rs:"),
+        "{line}"
+    );
+}
+
+#[test]
+fn weights_change_as_without_a_budget() {
+    let train = |options: &CompileOptions| -> kiln::Result<(usize, Vec<f32>)> {
+        let layer = |_| Linear::new(24, 24);
+        let layers = with_seed(3, || layers(12, layer))?;
+        let mut optimizer = Optimizer::new(&layers.parameters(), Sgd::default())?;
+        let shapes = [[32, 24], [32, 24]];
+        let specs = shapes.map(|s| Spec::fixed(DType::F32, s));
+        let step = compile_with(&specs, options, |x| {
+            optimizer.zero_grad();
+            let y = layers
+                .iter()
+                .fold(x[0].clone(), |y, l| l.forward(&y).gelu());
+            let loss = y.mse_loss(&x[1], Reduction::Mean);
+            loss.backward()?;
+            optimizer.step()?;
+            kiln::Result::Ok(loss)
+        })?;
+        let batch = with_seed(4, || shapes.map(|s| Tensor::randn(s, DType::F32)));
+        let mut losses = Vec::new();
+        for _ in 0..5 {
+            losses.push(step.run(&[&batch[0], &batch[1]])?[0].item()?);
+        }
+        Ok((peak(&step), losses))
+    };
+    let (most, wanted) = train(&CompileOptions::default()).unwrap();
+    let (found, losses) = train(&budget(most / 3 * 2)).unwrap();
+    assert!(found <= most / 3 * 2 && wanted[4] < wanted[0]);
+    for (a, b) in losses.iter().zip(&wanted) {
+        assert!((a - b).abs() <= 1e-5 * b.abs(), "{losses:?} {wanted:?}");
+    }
+}
+
+#[test]
+fn sizes_must_be_known() {
+    let spec = Spec::new(DType::F32, ["n".into()]);
+    let e = compile_with(&[spec], &budget(64), |x| x[0].exp().cumsum(0)).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Memory);
+    assert!(e.to_string().contains("sizes that are known"), "{e}");
+}
+
+#[test]
+fn a_gpu_keeps_it_too() {
+    let Some(gpu) = cuda::device() else { return };
+    let (program, x) = stack(&CompileOptions::default(), gpu).unwrap();
+    let (most, wanted) = (peak(&program), results(&program, &x));
+    let (program, x) = stack(&budget(most / 4 * 3), gpu).unwrap();
+    assert!(peak(&program) <= most / 4 * 3);
+    for (a, b) in results(&program, &x).iter().zip(&wanted) {
+        let size = b.iter().fold(1e-30f32, |m, x| m.max(x.abs()));
+        assert!(a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-5 * size));
+    }
+}
+
+#[test]
+fn random_programs_compute_the_same() {
+    let config = Config {
+        control_flow: true,
+        ..Config::default()
+    };
+    let mut kept = 0;
+    for seed in 0..SEEDS {
+        let Some(graph) = differentiated(config.graph(seed)) else {
+            continue;
+        };
+        let plain = Options::default();
+        let memory = kiln_compiler::compile(&graph, &[], &plain)
+            .unwrap()
+            .explain
+            .memory;
+        let Some(peak) = memory.map(|m| m.peak).filter(|p| *p > 0) else {
+            continue;
+        };
+        for bytes in [peak - 1, peak / 4 * 3] {
+            let options = Options {
+                memory_budget: Some(bytes),
+                ..plain.clone()
+            };
+            match check(&graph, seed, &[options]) {
+                Ok(_) => kept += 1,
+                Err(e) => assert!(
+                    e.contains("memory budget") || excused(&graph, seed, &e),
+                    "seed {seed}: {e}"
+                ),
+            }
+        }
+    }
+    // Most are too short for a value to pause.
+    assert!(kept * 100 >= SEEDS, "only {kept} budgets were kept");
+}
+
+/// In a process of its own, since the figures are the process's.
+#[test]
+fn a_run_takes_what_is_planned() {
+    const INSIDE: &str = "KILN_TEST_MEMORY";
+    if std::env::var_os(INSIDE).is_none() {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let name = "memory_budget::a_run_takes_what_is_planned";
+        let output = command
+            .args([name, "--exact"])
+            .env(INSIDE, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && text.contains("1 passed"),
+            "{text}"
+        );
+        return;
+    }
+    let (program, _) = stack(&CompileOptions::default(), Device::Cpu).unwrap();
+    let most = peak(&program);
+    let mut taken = Vec::new();
+    for options in [CompileOptions::default(), budget(most / 2)] {
+        let (program, x) = stack(&options, Device::Cpu).unwrap();
+        drop(program.run(&[&x]).unwrap());
+        let before = memory::stats().allocated;
+        memory::reset_peak();
+        let results = program.run(&[&x]).unwrap();
+        let report = program.explain().memory.unwrap();
+        let used = memory::stats().peak - before;
+        // Sizes are rounded up, each result's too.
+        let about = report.peak + report.outputs;
+        let rounding = 4096 * (results.len() + 2);
+        assert!(
+            (about / 4 * 3..about + rounding).contains(&used),
+            "{used} for {report:?}"
+        );
+        taken.push(used);
+    }
+    assert!(taken[1] + most / 4 <= taken[0], "{taken:?} of {most}");
+}
+
+/// Products of one operand are one product where memory is not short.
+#[test]
+fn products_stay_apart_where_one_would_hold_too_much() {
+    let layer = with_seed(3, || {
+        TransformerEncoderLayer::new(32, 2)?.dim_feedforward(32)
+    })
+    .unwrap();
+    let layer = layer.dropout(0.0).unwrap().batch_first(true).unwrap();
+    layer.eval();
+    let make = |options: &CompileOptions| {
+        let spec = Spec::fixed(DType::F32, [1, 64, 32]);
+        compile_with(&[spec], options, |x| kiln::no_grad(|| layer.forward(&x[0])))
+    };
+    let merged = make(&CompileOptions::default()).unwrap();
+    assert!(merged.explain().count("shared_operand") > 0);
+    let apart = make(&budget(peak(&merged) - 1)).unwrap();
+    assert_eq!(apart.explain().count("shared_operand"), 0);
+    assert!(peak(&apart) < peak(&merged) && apart.explain().recomputed.is_empty());
+}
