@@ -353,7 +353,8 @@ fn bench(m: &ArgMatches) -> Result<ExitCode, Failure> {
         results,
     };
     if let Some(file) = m.get_one::<PathBuf>("csv") {
-        report.save_csv(file)?;
+        let saved = report.save_csv(file);
+        saved.map_err(|e| format!("{}: {e}", file.display()))?;
     }
     if let Some(file) = m.get_one::<PathBuf>("html") {
         std::fs::write(file, page(&report)?).map_err(|e| format!("{}: {e}", file.display()))?;

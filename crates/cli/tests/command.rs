@@ -147,8 +147,8 @@ fn what_was_tuned_is_in_the_store_and_not_measured_again() {
     assert_eq!(json(&merged)["added"], first.0);
     assert_eq!(json(&merged)["added"], 0);
 
-    let mut text = std::fs::read_to_string(&store).expect("the store");
-    text.truncate(text.len() / 2);
+    let text = std::fs::read_to_string(&store).expect("the store");
+    let text = text.replacen("trials", "tria1s", 1);
     std::fs::write(&store, text).expect("the store");
     let damaged = kiln(&["cache", "--store", &store, "verify"]);
     assert_eq!(damaged.status.code(), Some(1));

@@ -36,6 +36,8 @@ pub(crate) struct Joiner<'a> {
     donor: Vec<Option<usize>>,
     /// The buffers that cells are assigned from.
     assigned: Vec<bool>,
+    /// Whether products and convolutions start with others.
+    products: bool,
 }
 
 impl<'a> Joiner<'a> {
@@ -44,11 +46,13 @@ impl<'a> Joiner<'a> {
         graph: &Graph,
         program: &'a Program,
         donors: impl Iterator<Item = Option<usize>>,
+        products: bool,
     ) -> Joiner<'a> {
         let mut joiner = Joiner {
             program,
             donor: vec![None; program.buffers.len()],
             assigned: vec![false; program.buffers.len()],
+            products,
         };
         for ((out, donor), output) in program.outputs.iter().zip(donors).zip(&graph.outputs) {
             let Some(out) = out.map(ix) else { continue };
@@ -94,7 +98,11 @@ impl<'a> Joiner<'a> {
     fn joins(&self, l: usize) -> bool {
         let launch = &self.program.launches[l];
         let product = !matches!(launch.kernel, Kernel::Tile(_));
-        can_join(launch) && (product || self.is_update(l) || is_small(launch))
+        let wanted = match product {
+            true => self.products,
+            false => self.is_update(l) || is_small(launch),
+        };
+        can_join(launch) && wanted
     }
 
     fn is_update(&self, l: usize) -> bool {

@@ -9,7 +9,10 @@
 use crate::CompileError;
 use crate::explain::marked;
 use crate::join::{Joiner, can_join};
-use kiln_base::plan::{Buffer, BufferId, Constant, Input, Output, Place, Plan, Step, Symbol};
+use kiln_base::memory::planned;
+use kiln_base::plan::{
+    Buffer, BufferId, Constant, Input, Kernel, Output, Place, Plan, Step, Symbol,
+};
 use kiln_codegen::{BufId, Launch, Origin, Program};
 use kiln_ir::{Graph, NodeId, Op, Target};
 
@@ -38,11 +41,29 @@ impl Placed {
 
 /// Decides when launches run and where buffers live.
 pub(crate) fn place(graph: &Graph, program: &Program) -> Result<Placed, CompileError> {
-    let order = Order::new(program);
-    let mut placed = arrange(graph, program, order);
-    placed.plan.symbols = symbols(graph)?;
-    Ok(placed)
+    let symbols = symbols(graph)?;
+    let arranged = |products: bool| {
+        let mut placed = arrange(graph, program, Order::new(program), products);
+        placed.plan.symbols.clone_from(&symbols);
+        placed
+    };
+    let placed = arranged(true);
+    let product = |l: usize| !matches!(program.launches[l].kernel, Kernel::Tile(_));
+    if !(0..program.launches.len()).any(|l| placed.joined[l] && product(l)) {
+        return Ok(placed);
+    }
+    // What runs at the same time is in memory at the same time.
+    let apart = arranged(false);
+    let peak = |p: &Placed| planned(&p.plan, &[]).map_or(0, |(_, layout)| layout.peak);
+    let (together, alone) = (peak(&placed), peak(&apart));
+    Ok(match together <= alone + alone / MORE {
+        true => placed,
+        false => apart,
+    })
 }
+
+/// Products start together with others if the peak of memory grows by no more than this part of it.
+const MORE: usize = 50;
 
 /// The plan of a body: its sizes use the symbols of the program, and every step runs every time.
 fn body(graph: &Graph, program: &Program) -> Plan {
@@ -52,12 +73,12 @@ fn body(graph: &Graph, program: &Program) -> Plan {
         commit: Vec::new(),
         commit_from: program.launches.len(),
     };
-    arrange(graph, program, order).plan
+    arrange(graph, program, order, true).plan
 }
 
-fn arrange(graph: &Graph, program: &Program, mut order: Order) -> Placed {
+fn arrange(graph: &Graph, program: &Program, mut order: Order, products: bool) -> Placed {
     let donors = order.donate(graph, program);
-    let groups = order.join(graph, program, &donors);
+    let groups = order.join(graph, program, &donors, products);
     let mut plan = Plan {
         buffers: program
             .buffers
@@ -265,13 +286,19 @@ impl Order {
     }
 
     /// The run and the commit in groups of launches that start together.
-    fn join(&self, graph: &Graph, program: &Program, donors: &[Option<u32>]) -> Vec<Vec<usize>> {
+    fn join(
+        &self,
+        graph: &Graph,
+        program: &Program,
+        donors: &[Option<u32>],
+        products: bool,
+    ) -> Vec<Vec<usize>> {
         let buffer = |input: u32| {
             let origin = |b: &kiln_codegen::BufferInfo| b.origin == Origin::Input(input);
             program.buffers.iter().position(origin)
         };
         let donors = donors.iter().map(|d| d.and_then(buffer));
-        let joiner = Joiner::new(graph, program, donors);
+        let joiner = Joiner::new(graph, program, donors, products);
         let all: Vec<usize> = self.run.iter().chain(&self.commit).copied().collect();
         let (run, commit) = all.split_at(self.commit_from);
         [joiner.groups(run), joiner.groups(commit)].concat()

@@ -329,11 +329,9 @@ impl MultiheadAttention {
     /// The weights `[n, heads, l, s]` of the keys.
     fn weights(&self, q: &Tensor, k: &Tensor, mask: Option<&Tensor>, causal: bool) -> Tensor {
         let head = (self.embed_dim / self.num_heads) as f64;
-        let scores = (q * (1.0 / head.sqrt())).matmul(&k.transpose(-2, -1));
+        let scores = q.matmul(&k.transpose(-2, -1)) * (1.0 / head.sqrt());
         let scores = match mask {
-            Some(seen) if seen.dtype() == DType::Bool => {
-                where_(&seen.logical_not(), f64::NEG_INFINITY, &scores)
-            }
+            Some(seen) if seen.dtype() == DType::Bool => where_(seen, &scores, f64::NEG_INFINITY),
             Some(added) => &scores + added,
             None if causal => where_(&behind(q, k), f64::NEG_INFINITY, &scores),
             None => scores,

@@ -52,15 +52,12 @@ struct Cache {
     free_bytes: usize,
     free_limit: usize,
     stats: MemoryStats,
-    /// The most bytes in use since [`peak_during`] was last called.
-    lap: usize,
 }
 
 static CACHE: Mutex<Cache> = Mutex::new(Cache {
     free: BTreeMap::new(),
     free_bytes: 0,
     free_limit: 1 << 30,
-    lap: 0,
     stats: MemoryStats {
         allocated: 0,
         peak: 0,
@@ -87,18 +84,6 @@ pub fn stats() -> MemoryStats {
 pub fn reset_peak() {
     let mut c = cache();
     c.stats.peak = c.stats.allocated;
-}
-
-/// Runs `f`; gives also by how many bytes what is in use rose meanwhile, at most. What other threads take
-/// counts too.
-pub fn peak_during<T>(f: impl FnOnce() -> T) -> (T, usize) {
-    let before = {
-        let mut c = cache();
-        c.lap = c.stats.allocated;
-        c.lap
-    };
-    let value = f();
-    (value, cache().lap.saturating_sub(before))
 }
 
 /// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`]. Without a limit the
@@ -194,7 +179,6 @@ fn obtain(bytes: usize) -> Result<Block> {
     };
     c.stats.allocated += class;
     c.stats.peak = c.stats.peak.max(c.stats.allocated);
-    c.lap = c.lap.max(c.stats.allocated);
     Ok(block)
 }
 

@@ -18,6 +18,8 @@ pub(super) struct Arg {
     /// Number of elements.
     pub len: Dim,
     pub written: bool,
+    /// Whether it depends on parameters alone, so that what is made of it is kept from run to run.
+    pub parameter: bool,
 }
 
 /// The program that runs a kernel alone. Its inputs are a tensor for each symbol, which gives it its value,
@@ -32,18 +34,18 @@ pub(super) fn plan(kernel: Kernel, args: &[Arg], symbols: usize) -> Plan {
         });
         BufferId(plan.buffers.len() as u32 - 1)
     };
-    let input = |plan: &mut Plan, dtype, len: &Dim| {
+    let input = |plan: &mut Plan, dtype, len: &Dim, role| {
         let buffer = buffer(plan, dtype, len, Place::Input);
         plan.inputs.push(Input {
             dtype,
             shape: vec![len.clone()],
-            role: Role::Data,
+            role,
             buffer,
         });
         buffer
     };
     for s in 0..symbols {
-        input(&mut plan, DType::U8, &Plan::symbol(s));
+        input(&mut plan, DType::U8, &Plan::symbol(s), Role::Data);
         plan.symbols.push(Symbol {
             name: format!("s{s}"),
             min: 2,
@@ -54,7 +56,13 @@ pub(super) fn plan(kernel: Kernel, args: &[Arg], symbols: usize) -> Plan {
     let mut ids = Vec::new();
     for arg in args {
         ids.push(match arg.written {
-            false => input(&mut plan, arg.dtype, &arg.len),
+            false => {
+                let role = match arg.parameter {
+                    true => Role::Parameter,
+                    false => Role::Data,
+                };
+                input(&mut plan, arg.dtype, &arg.len, role)
+            }
             true => {
                 let buffer = buffer(&mut plan, arg.dtype, &arg.len, Place::Output);
                 plan.outputs.push(Output {

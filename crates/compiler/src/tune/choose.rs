@@ -55,7 +55,7 @@ impl Why {
             Why::Measured => "measured now",
             Why::Missing => "the default; the store does not know it",
             Why::NothingFits => "the default; nothing fits the limits",
-            Why::NothingRight => "the default; no candidate is right",
+            Why::NothingRight => "the default; no candidate could be run and was right",
             Why::OutOfTime => "the default; the time for measuring was spent",
             Why::Emulated => "the default; nothing is timed on an emulated device",
         }
@@ -66,12 +66,8 @@ impl Choice {
     /// The trials that ended otherwise than with times: wrong candidates, failed ones, those that
     /// never answered.
     pub fn faults(&self) -> impl Iterator<Item = &Trial> {
-        let is_fault = |t: &&Trial| {
-            let fault = |o: &Outcome| {
-                matches!(o, Outcome::Wrong(_) | Outcome::Failed(_) | Outcome::Hung(_))
-            };
-            fault(&t.outcome)
-        };
+        use Outcome::{Failed, Hung, Wrong};
+        let is_fault = |t: &&Trial| matches!(t.outcome, Wrong(_) | Failed(_) | Hung(_));
         self.trials.iter().filter(is_fault)
     }
 }
@@ -131,7 +127,7 @@ impl<'a> Chooser<'a> {
             effort: Effort {
                 least: 5,
                 most: 25,
-                time: Duration::from_millis(300),
+                time: Duration::from_millis(200),
                 patience: settings.patience,
             },
             settings,

@@ -4,6 +4,7 @@ use super::search::Candidate;
 use super::settings::Precision;
 use kiln_base::plan::{Algorithm, Conv, Kernel, MatMul};
 use kiln_base::{Dim, custom, numel};
+use kiln_runtime::pool::Pool;
 
 /// A size that stands for every large one.
 const LARGE: i64 = 1 << 20;
@@ -87,9 +88,12 @@ fn candidate(kernel: &Kernel, values: &[i64]) -> Candidate {
         Kernel::Custom(c) => (c.kernel.clone().unwrap_or_else(|| "default".into()), None),
         other => (other.name().to_string(), None),
     };
+    let threads = Pool::global().threads();
+    // What is impossible fails when it is tried.
+    let workspace = kiln_runtime::workspace(kernel, values, threads);
     Candidate {
         name,
-        workspace: 0,
+        workspace: workspace.ok().flatten().unwrap_or(0) as u64,
         predicted,
     }
 }

@@ -17,11 +17,16 @@ const GENERATION: u32 = 1;
 /// Sizes that change from run to run (batches, lengths, images) count by quarter octaves (1 to 8, 10, 12,
 /// 14, 16, 20, …), so that a new length is rarely a new key; channels count exactly. What is legal is
 /// decided by the exact sizes all the same.
-pub fn key(kernel: &Kernel, values: &[i64], device: &str) -> Option<String> {
+///
+/// `fixed` says of each argument whether it depends on parameters alone: such weights are packed once.
+pub fn key(kernel: &Kernel, values: &[i64], fixed: &[bool], device: &str) -> Option<String> {
     let sizes = Sizes(values);
     let op = match kernel {
         Kernel::MatMul(m) => sizes.matmul(m),
-        Kernel::Conv(c) => sizes.conv(c),
+        Kernel::Conv(c) => {
+            let weights = fixed.get(usize::from(c.operands[1]));
+            sizes.conv(c) + if weights == Some(&true) { " fixed" } else { "" }
+        }
         Kernel::Custom(c) => sizes.custom(c),
         _ => return None,
     };

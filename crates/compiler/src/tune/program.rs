@@ -119,18 +119,14 @@ impl Tuner<'_> {
             return None;
         }
         let values = key::typical(self.symbols);
-        let key = key::key(&launch.kernel, &values, &self.device)?;
+        let args = args(program, launch);
+        let fixed: Vec<bool> = args.iter().map(|a| a.parameter).collect();
+        let key = key::key(&launch.kernel, &values, &fixed, &self.device)?;
         let kernels: Vec<(Candidate, Kernel)> = list.clone();
         let names: Vec<Candidate> = list.into_iter().map(|(c, _)| c).collect();
         let gpu = self.gpu.cloned();
         let choice = self.chooser.choose(key, &names, || {
-            let args = args(program, launch);
-            Arc::new(KernelSubject::new(
-                kernels.clone(),
-                args,
-                values.clone(),
-                gpu,
-            ))
+            Arc::new(KernelSubject::new(kernels.clone(), args, values, gpu))
         });
         let chosen = kernels.into_iter().find(|(c, _)| c.name == choice.chosen);
         // Kernels of one key may differ in what is legal.
@@ -147,6 +143,7 @@ fn args(program: &Program, launch: &Launch) -> Vec<Arg> {
             dtype: buffer.dtype,
             len: numel(&buffer.shape),
             written: *written,
+            parameter: buffer.parameter_only && !*written,
         }
     };
     pairs.map(arg).collect()

@@ -53,18 +53,16 @@ pub enum Outcome {
 }
 
 impl Trial {
-    /// The time that it is chosen by: the lower quartile of its times. What interrupts a run only ever
-    /// makes it longer, so the upper times say more of the machine than of the candidate.
+    /// The time that it is chosen by: its second least. What interrupts a run only ever makes it longer, so
+    /// larger times say more of the machine than of the candidate; the least may be luck.
     pub fn time(&self) -> Option<Duration> {
         let Outcome::Timed(times) = &self.outcome else {
             return None;
         };
         let mut times = times.clone();
         times.sort_unstable();
-        times
-            .get(times.len() / 4)
-            .copied()
-            .map(Duration::from_nanos)
+        let time = times.get(1).or(times.first());
+        time.copied().map(Duration::from_nanos)
     }
 
     /// How far its times lie apart: the interquartile range as a part of the lower quartile.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub struct Candidate {
     /// Its name.
     pub name: String,
-    /// Bytes of memory that it needs beside its arguments, as far as that is known before it runs.
+    /// Bytes of memory that it needs beside its arguments.
     pub workspace: u64,
     /// What the cost model makes of it, in any unit that the candidates share.
     pub predicted: Option<f64>,
@@ -39,8 +39,6 @@ pub trait Subject: Send + Sync + 'static {
 pub struct Checked {
     /// Whether they are the default's bit for bit.
     pub same_bits: bool,
-    /// Bytes of memory that it needed beside its arguments.
-    pub workspace: u64,
     /// Runs it on the inputs of this number, cold, and gives the time that took.
     pub run: Box<dyn FnMut(usize) -> Result<Duration, String>>,
 }
@@ -83,8 +81,8 @@ pub trait Clock {
 
 /// What a candidate's thread says.
 pub enum Answer {
-    /// The candidate is right; whether its bits are the default's, and its workspace.
-    Right(bool, u64),
+    /// The candidate is right; whether its bits are the default's.
+    Right(bool),
     /// It is out.
     Out(Rejected),
     /// It ran, and took so long.
@@ -134,24 +132,17 @@ pub fn search(
         let mut racer = Racer::new(candidate);
         let ratio = candidate.predicted.map_or(1.0, |p| p / least);
         if !limits.fits(candidate.workspace) {
-            racer.trial.outcome = too_large(limits);
+            racer.trial.outcome = Outcome::TooLarge(limits.workspace.unwrap_or(u64::MAX));
         } else if i > 0 && ratio > PRUNE {
             racer.trial.outcome = Outcome::Pruned(ratio);
         } else {
             racer.start(subject.clone(), i, effort, clock);
-            if !limits.fits(racer.trial.workspace) {
-                racer.stop(too_large(limits));
-            }
         }
         racers.push(racer);
     }
     race(&mut racers, effort, clock);
     racers.iter_mut().for_each(Racer::end);
     racers.into_iter().map(|r| r.trial).collect()
-}
-
-fn too_large(limits: &Limits) -> Outcome {
-    Outcome::TooLarge(limits.workspace.unwrap_or(u64::MAX))
 }
 
 /// Times those that run, in rounds that begin with another one each.
@@ -253,9 +244,8 @@ impl Racer {
             }
             Err(e) => return self.stop(Outcome::Failed(format!("it has no thread: {e}"))),
         }
-        if let Some(Answer::Right(same_bits, workspace)) = self.answer(effort, clock) {
+        if let Some(Answer::Right(same_bits)) = self.answer(effort, clock) {
             self.trial.same_bits = same_bits;
-            self.trial.workspace = self.trial.workspace.max(workspace);
         }
     }
 
@@ -303,7 +293,7 @@ fn work(subject: &dyn Subject, i: usize, asked: &Receiver<usize>, answer: &Sende
             Ok(checked) => checked,
             Err(rejected) => return Some(Answer::Out(rejected)),
         };
-        let right = Answer::Right(checked.same_bits, checked.workspace);
+        let right = Answer::Right(checked.same_bits);
         answer.send(right).ok()?;
         for input in asked {
             match (checked.run)(input) {

@@ -2,14 +2,17 @@
 
 use super::alone::{self, Arg, Numbers, load, symbol_inputs};
 use super::expect::{Product, far, multiplied, product};
+use super::key::bytes;
 use super::search::{Candidate, Checked, Rejected, Subject};
 use kiln_base::plan::{Algorithm, Kernel};
-use kiln_runtime::{Buffer, Error, cuda, memory};
+use kiln_runtime::{Buffer, Error, Executable, cuda};
 use std::sync::{Arc, OnceLock};
 
 /// Operands take at least so many bytes in all, so that they are cold when a run begins: more than the
 /// second-level cache of a CPU holds, or the one of a GPU.
 const COLD: [usize; 2] = [32 << 20, 256 << 20];
+/// Arguments of more bytes are not tried: with the reference, trying takes about ten times as many.
+const MOST: usize = 256 << 20;
 /// The most copies of the operands.
 const COPIES: usize = 256;
 
@@ -25,17 +28,23 @@ pub(super) struct KernelSubject {
     trial: OnceLock<Result<Trial, String>>,
 }
 
+/// So many results are compared bit by bit, on several operands where one run has fewer: two orders of a sum
+/// often give the same bits.
+const RESULTS: usize = 1024;
+/// The most operands for that.
+const OPERANDS: usize = 16;
+
 /// What candidates are run on, and what they must give.
 struct Trial {
-    /// The arguments on the host; `None` for those that are written.
+    /// The first arguments on the host; `None` for those that are written.
     given: Vec<Option<Buffer>>,
     symbols: Vec<Buffer>,
-    /// Inputs of the program, several times, where it runs.
+    /// Inputs of the program where it runs: of different elements, then copies of these.
     inputs: Arc<Vec<Vec<Buffer>>>,
     /// The product that they must give; `None` where the default says what is right.
     product: Option<Product>,
-    /// The default's results on the host.
-    default: Vec<Buffer>,
+    /// The default's results on the host, for each of the inputs that differ.
+    default: Vec<Vec<Buffer>>,
 }
 
 impl KernelSubject {
@@ -56,7 +65,7 @@ impl KernelSubject {
         }
     }
 
-    fn load(&self, candidate: usize) -> Result<kiln_runtime::Executable, Error> {
+    fn load(&self, candidate: usize) -> Result<Executable, Error> {
         let kernel = self.kernels[candidate].clone();
         let plan = alone::plan(kernel, &self.args, self.values.len());
         load(plan, self.gpu.as_ref())
@@ -80,36 +89,49 @@ impl KernelSubject {
     }
 
     fn prepare(&self) -> Result<Trial, Error> {
+        let size = |arg: &Arg| bytes(arg.dtype, arg.len.eval(&self.values));
+        let all: usize = self.args.iter().map(size).sum();
+        if all > MOST {
+            let text = format!("arguments of {all} bytes are not tried, only up to {MOST}");
+            return Err(Error::Buffer(text));
+        }
         let symbols = symbol_inputs(&self.values)?;
-        let signed = multiplied(&self.kernels[0]);
+        let results = self.args.iter().filter(|arg| arg.written);
+        let results = results.map(|arg| arg.len.eval(&self.values) as usize);
+        let different = RESULTS.div_ceil(results.min().unwrap_or(1).max(1));
+        let different = different.clamp(1, OPERANDS);
         let mut random = Numbers(1);
-        let mut given = Vec::new();
-        for (i, arg) in self.args.iter().enumerate() {
-            let len = arg.len.eval(&self.values);
-            let signed = signed.contains(&(i as u16));
-            let elements = || random.elements(arg.dtype, len, signed);
-            given.push((!arg.written).then(elements).transpose()?);
-        }
-        let product = product(&self.kernels[0], &self.args, &given, &symbols)?;
-        let mut inputs = vec![self.bring(&symbols, &given)?];
-        let bytes: usize = given
-            .iter()
-            .flatten()
-            .map(|b| b.len() * b.dtype().size())
-            .sum();
+        let all = (0..different).map(|_| self.operands(&mut random));
+        let all = all.collect::<Result<Vec<_>, Error>>()?;
+        let read = self.args.iter().filter(|arg| !arg.written);
+        let read: usize = read.map(size).sum();
         let cold = COLD[self.gpu.is_some() as usize];
-        for _ in 1..(cold / bytes.max(1)).clamp(2, COPIES) {
-            inputs.push(self.bring(&symbols, &given)?);
-        }
-        let default = self.load(0)?.run_shared(&inputs[0])?;
-        let default = default.iter().map(Buffer::to_host);
+        let copies = (cold / read.max(1)).clamp(2, COPIES).max(different);
+        let inputs = (0..copies).map(|i| self.bring(&symbols, &all[i % different]));
+        let inputs = inputs.collect::<Result<Vec<_>, Error>>()?;
+        let default = self.load(0)?;
+        let default = inputs[..different].iter().map(|i| run(&default, i));
+        let default = default.collect::<Result<_, Error>>()?;
+        let given = all.into_iter().next().unwrap_or_default();
         Ok(Trial {
+            product: product(&self.kernels[0], &self.args, &given, &symbols)?,
             given,
             symbols,
             inputs: Arc::new(inputs),
-            product,
-            default: default.collect::<Result<_, _>>()?,
+            default,
         })
+    }
+
+    /// Random elements for the arguments; `None` for those that are written.
+    fn operands(&self, random: &mut Numbers) -> Result<Vec<Option<Buffer>>, Error> {
+        let signed = multiplied(&self.kernels[0]);
+        let arg = |(i, arg): (usize, &Arg)| {
+            let len = arg.len.eval(&self.values);
+            let signed = signed.contains(&(i as u16));
+            let elements = || random.elements(arg.dtype, len, signed);
+            (!arg.written).then(elements).transpose()
+        };
+        self.args.iter().enumerate().map(arg).collect()
     }
 
     fn compare(&self, i: usize, trial: &Trial, got: &[Buffer]) -> Result<Option<String>, Error> {
@@ -119,7 +141,7 @@ impl KernelSubject {
                 product.compare(algorithm, got, &trial.given, &trial.symbols)
             }
             None => {
-                for (got, expected) in got.iter().zip(&trial.default) {
+                for (got, expected) in got.iter().zip(&trial.default[0]) {
                     if let Some(text) = far(got, expected)? {
                         return Ok(Some(text));
                     }
@@ -128,6 +150,17 @@ impl KernelSubject {
             }
         }
     }
+}
+
+/// Results on the host.
+fn run(executable: &Executable, inputs: &[Buffer]) -> Result<Vec<Buffer>, Error> {
+    let results = executable.run_shared(inputs)?;
+    results.iter().map(Buffer::to_host).collect()
+}
+
+fn same(a: &[Buffer], b: &[Buffer]) -> bool {
+    let same = |(a, b): (&Buffer, &Buffer)| a.bytes().ok() == b.bytes().ok();
+    a.iter().zip(b).all(same)
 }
 
 impl Subject for KernelSubject {
@@ -139,27 +172,17 @@ impl Subject for KernelSubject {
         let failed = |e: Error| Rejected::Failed(e.to_string());
         let trial = self.trial().map_err(Rejected::Failed)?;
         let executable = self.load(i).map_err(failed)?;
-        let (ran, peak) = memory::peak_during(|| executable.run_shared(&trial.inputs[0]));
-        let got: Result<Vec<Buffer>, Error> = ran.and_then(|list| {
-            let list = list.iter().map(Buffer::to_host);
-            list.collect()
-        });
-        let got = got.map_err(failed)?;
+        let got = run(&executable, &trial.inputs[0]).map_err(failed)?;
         if let Some(text) = self.compare(i, trial, &got).map_err(failed)? {
             return Err(Rejected::Wrong(text));
         }
-        let results: usize = got.iter().map(|b| b.len() * b.dtype().size()).sum();
-        // Blocks of the results are rounded up by a quarter at most. On a GPU only what a plan asks for
-        // is taken.
-        let beside = match self.gpu {
-            None => peak.saturating_sub(results + results / 4),
-            Some(_) => 0,
-        };
-        let same = |(a, b): (&Buffer, &Buffer)| a.bytes().ok() == b.bytes().ok();
+        let mut same_bits = same(&got, &trial.default[0]);
+        for (inputs, default) in trial.inputs.iter().zip(&trial.default).skip(1) {
+            same_bits = same_bits && same(&run(&executable, inputs).map_err(failed)?, default);
+        }
         let inputs = trial.inputs.clone();
         Ok(Checked {
-            same_bits: got.iter().zip(&trial.default).all(same),
-            workspace: beside as u64,
+            same_bits,
             run: Box::new(move |at| {
                 let time = alone::time(&executable, &inputs[at % inputs.len()]);
                 time.map_err(|e| e.to_string())
@@ -203,6 +226,7 @@ mod tests {
             dtype,
             len: Dim::Const(len),
             written,
+            parameter: false,
         };
         let args = vec![arg(m * k, false), arg(k * n, false), arg(m * n, true)];
         (product, args)
@@ -237,6 +261,7 @@ mod tests {
             dtype: DType::F32,
             len: Dim::Const(*len),
             written: i == 2,
+            parameter: i == 1,
         };
         (conv, lens.iter().enumerate().map(arg).collect())
     }
@@ -324,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_taken_and_memory_beside_the_arguments_is_counted() {
+    fn times_are_taken() {
         let (product, args) = matmul(DType::F32, [64, 64, 64]);
         let list = vec![(
             Candidate {

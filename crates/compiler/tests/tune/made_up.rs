@@ -91,7 +91,6 @@ impl Subject for MadeUp {
         let mut run = 0;
         Ok(Checked {
             same_bits: !matches!(does, Does::Rounds(_)),
-            workspace: 0,
             run: Box::new(move |_| {
                 run += 1;
                 match does {
