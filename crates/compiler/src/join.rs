@@ -15,10 +15,8 @@ use kiln_ir::{Graph, Target};
 const MOST: usize = 64;
 /// Bytes that a small launch touches at most.
 const SMALL: i64 = 1 << 18;
-/// How many groups a launch may be moved over...
+/// How many groups a small launch or an update may be moved over.
 const REACH: usize = 64;
-/// ...and how many if what it writes is large, which takes memory until it is read.
-const NEAR: usize = 4;
 
 /// Whether a launch may start together with others at all.
 pub(crate) fn can_join(launch: &Launch) -> bool {
@@ -36,8 +34,9 @@ pub(crate) struct Joiner<'a> {
     donor: Vec<Option<usize>>,
     /// The buffers that cells are assigned from.
     assigned: Vec<bool>,
-    /// Whether products and convolutions start with others.
-    products: bool,
+    /// How many groups other products and convolutions may be moved over, whose results take memory until
+    /// they are read; 0: none starts with others.
+    near: usize,
 }
 
 impl<'a> Joiner<'a> {
@@ -46,13 +45,13 @@ impl<'a> Joiner<'a> {
         graph: &Graph,
         program: &'a Program,
         donors: impl Iterator<Item = Option<usize>>,
-        products: bool,
+        near: usize,
     ) -> Joiner<'a> {
         let mut joiner = Joiner {
             program,
             donor: vec![None; program.buffers.len()],
             assigned: vec![false; program.buffers.len()],
-            products,
+            near,
         };
         for ((out, donor), output) in program.outputs.iter().zip(donors).zip(&graph.outputs) {
             let Some(out) = out.map(ix) else { continue };
@@ -82,7 +81,7 @@ impl<'a> Joiner<'a> {
         }
         let reach = match self.is_update(l) || is_small(&self.program.launches[l]) {
             true => REACH,
-            false => NEAR,
+            false => self.near,
         };
         for (g, group) in groups.iter().enumerate().rev().take(reach) {
             if group.iter().any(|other| self.conflict(l, *other)) {
@@ -99,7 +98,7 @@ impl<'a> Joiner<'a> {
         let launch = &self.program.launches[l];
         let product = !matches!(launch.kernel, Kernel::Tile(_));
         let wanted = match product {
-            true => self.products,
+            true => self.near > 0,
             false => self.is_update(l) || is_small(launch),
         };
         can_join(launch) && wanted

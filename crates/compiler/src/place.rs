@@ -42,27 +42,28 @@ impl Placed {
 /// Decides when launches run and where buffers live.
 pub(crate) fn place(graph: &Graph, program: &Program) -> Result<Placed, CompileError> {
     let symbols = symbols(graph)?;
-    let arranged = |products: bool| {
-        let mut placed = arrange(graph, program, Order::new(program), products);
+    let arranged = |near: usize| {
+        let mut placed = arrange(graph, program, Order::new(program), near);
         placed.plan.symbols.clone_from(&symbols);
         placed
     };
-    let placed = arranged(true);
+    let placed = arranged(NEAR);
     let product = |l: usize| !matches!(program.launches[l].kernel, Kernel::Tile(_));
     if !(0..program.launches.len()).any(|l| placed.joined[l] && product(l)) {
         return Ok(placed);
     }
     // What runs at the same time is in memory at the same time.
-    let apart = arranged(false);
     let peak = |p: &Placed| planned(&p.plan, &[]).map_or(0, |(_, layout)| layout.peak);
-    let (together, alone) = (peak(&placed), peak(&apart));
-    Ok(match together <= alone + alone / MORE {
-        true => placed,
-        false => apart,
-    })
+    let apart = arranged(0);
+    let most = peak(&apart) + peak(&apart) / MORE;
+    let closer = || Some(arranged(1)).filter(|p| peak(p) <= most);
+    let found = Some(placed).filter(|p| peak(p) <= most).or_else(closer);
+    Ok(found.unwrap_or(apart))
 }
 
-/// Products start together with others if the peak of memory grows by no more than this part of it.
+/// How many groups a product or convolution may be moved over to start with another.
+const NEAR: usize = 4;
+/// They do if the peak of memory grows by no more than this part of it.
 const MORE: usize = 50;
 
 /// The plan of a body: its sizes use the symbols of the program, and every step runs every time.
@@ -73,12 +74,12 @@ fn body(graph: &Graph, program: &Program) -> Plan {
         commit: Vec::new(),
         commit_from: program.launches.len(),
     };
-    arrange(graph, program, order, true).plan
+    arrange(graph, program, order, NEAR).plan
 }
 
-fn arrange(graph: &Graph, program: &Program, mut order: Order, products: bool) -> Placed {
+fn arrange(graph: &Graph, program: &Program, mut order: Order, near: usize) -> Placed {
     let donors = order.donate(graph, program);
-    let groups = order.join(graph, program, &donors, products);
+    let groups = order.join(graph, program, &donors, near);
     let mut plan = Plan {
         buffers: program
             .buffers
@@ -291,14 +292,14 @@ impl Order {
         graph: &Graph,
         program: &Program,
         donors: &[Option<u32>],
-        products: bool,
+        near: usize,
     ) -> Vec<Vec<usize>> {
         let buffer = |input: u32| {
             let origin = |b: &kiln_codegen::BufferInfo| b.origin == Origin::Input(input);
             program.buffers.iter().position(origin)
         };
         let donors = donors.iter().map(|d| d.and_then(buffer));
-        let joiner = Joiner::new(graph, program, donors, products);
+        let joiner = Joiner::new(graph, program, donors, near);
         let all: Vec<usize> = self.run.iter().chain(&self.commit).copied().collect();
         let (run, commit) = all.split_at(self.commit_from);
         [joiner.groups(run), joiner.groups(commit)].concat()
@@ -398,7 +399,8 @@ impl Order {
         staying: bool,
     ) {
         let is_moved = |l: &usize| moved.iter().any(|m| m.0 == *l);
-        let early = |l: &usize| !can_join(&program.launches[*l]);
+        let waits = |l: &Launch| matches!(l.kernel, Kernel::Tile(_)) && can_join(l);
+        let early = |l: &usize| !waits(&program.launches[*l]);
         let from = self.run[..safe].iter().filter(|l| !is_moved(l)).count();
         let mut run: Vec<usize> = Vec::with_capacity(self.run.len());
         // What waits until its buffer is read no more.
