@@ -1,4 +1,4 @@
-//! The `kiln` command, and the same as functions: [`bench`] measures workloads given as text ([`spec`]),
+//! The `kiln` command, and the same as functions: [`mod@bench`] measures workloads given as text ([`spec`]),
 //! [`report`] writes what was measured, [`tuning`] fills and looks after the store of measurements that
 //! algorithms are chosen by.
 //!
