@@ -39,7 +39,7 @@ fn aligned(size: usize) -> usize {
 /// the same peak.
 ///
 /// Greedy orders are tried first, then a bounded local search that begins at the best of them (see
-/// [`search`]); no more once a layout needs no more than the lower bound. How much is tried is counted, not
+/// `search`); no more once a layout needs no more than the lower bound. How much is tried is counted, not
 /// timed, so a layout depends on the blocks alone.
 pub fn solve(blocks: &[Block]) -> Layout {
     // Blocks that differ in nothing else keep their order: which of them lies where changes nothing.
