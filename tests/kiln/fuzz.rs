@@ -1,8 +1,9 @@
 //! Random programs: the engine, with and without rewrites and fusion and at every instruction set,
 //! gives what the reference gives.
 
-use kiln_compiler::Options;
+use kiln_compiler::{Layout, Options};
 use kiln_conformance::programs::{RULES, check, plain};
+use kiln_ir::Op;
 use kiln_ir::fuzz::Config;
 use kiln_runtime::Level;
 use std::collections::BTreeMap;
@@ -35,10 +36,20 @@ fn random_programs_give_what_the_reference_gives() {
         .filter(|l| l.is_supported())
         .collect();
     let mut rules: BTreeMap<&'static str, u64> = BTreeMap::new();
-    let mut wrong = Vec::new();
+    let (mut wrong, mut convolutions) = (Vec::new(), 0);
     for seed in 0..seeds() {
         Level::force(Some(levels[seed as usize % levels.len()])).unwrap();
-        match check(&config.graph(seed), seed, &[Options::default(), plain()]) {
+        let graph = config.graph(seed);
+        let convolves = |id| matches!(graph.node(id).op, Op::Conv(_) | Op::ConvTranspose(_));
+        let mut ways = vec![Options::default(), plain()];
+        if graph.ids().any(convolves) {
+            convolutions += 1;
+            ways.push(Options {
+                layout: Layout::ChannelsLast,
+                ..Options::default()
+            });
+        }
+        match check(&graph, seed, &ways) {
             Ok(fired) => fired
                 .into_iter()
                 .for_each(|rule| *rules.entry(rule).or_default() += 1),
@@ -51,6 +62,10 @@ fn random_programs_give_what_the_reference_gives() {
         "{} wrong:\n{}",
         wrong.len(),
         wrong[..wrong.len().min(20)].join("\n")
+    );
+    assert!(
+        convolutions * 20 >= seeds(),
+        "{convolutions} programs convolve"
     );
     for rule in RULES {
         let seen = rules.get(rule).copied().unwrap_or(0);

@@ -4,7 +4,7 @@
 #[path = "../../examples/kernels/models/mod.rs"]
 mod models;
 
-use kiln::{CompileOptions, Compiled, Tensor, with_seed};
+use kiln::{CompileOptions, Compiled, Layout, Tensor, with_seed};
 use models::{Entry, WORKLOADS};
 use std::collections::BTreeMap;
 
@@ -40,6 +40,15 @@ fn programs_have_few_kernels() -> Outcome {
         let program = make(&CompileOptions::default())?.program;
         let explain = program.explain();
         let (run, prepared) = (explain.kernels_run(), explain.kernels_prepared());
+        if explain.layout.convolutions > 0 {
+            let last = CompileOptions {
+                layout: Layout::ChannelsLast,
+                ..CompileOptions::default()
+            };
+            let last = make(&last)?.program;
+            println!("{name}: {}; {}", explain.layout, last.explain().layout);
+            assert_eq!(last.explain().kernels_run(), run, "{name}");
+        }
         println!(
             "{name}: {run} kernels and {prepared} prepared, {}",
             kinds(&program)
@@ -89,14 +98,20 @@ fn results(entry: &Entry, options: &CompileOptions) -> kiln::Result<Vec<Vec<f32>
 fn optimised_programs_compute_the_same() -> Outcome {
     let plain = CompileOptions {
         optimize: false,
+        layout: Layout::ChannelsFirst,
+        ..CompileOptions::default()
+    };
+    let last = CompileOptions {
+        layout: Layout::ChannelsLast,
         ..CompileOptions::default()
     };
     for entry in WORKLOADS {
-        let (old, new) = (
-            results(entry, &plain)?,
-            results(entry, &CompileOptions::default())?,
-        );
-        for (old, new) in old.iter().zip(&new) {
+        let old = results(entry, &plain)?;
+        let mut new = results(entry, &CompileOptions::default())?;
+        if entry.2(&last)?.program.explain().layout.convolutions > 0 {
+            new.extend(results(entry, &last)?);
+        }
+        for (old, new) in old.iter().cycle().zip(&new) {
             let size = old.iter().fold(1e-30f32, |m, x| m.max(x.abs()));
             for (a, b) in old.iter().zip(new) {
                 let within = (a - b).abs() <= 2e-4 * size;

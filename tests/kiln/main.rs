@@ -19,6 +19,7 @@ mod fuzz;
 mod fuzz_gradients;
 mod indexing;
 mod kernel_counts;
+mod layout;
 mod memory_budget;
 mod named;
 mod numbers;

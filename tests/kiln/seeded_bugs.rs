@@ -2,11 +2,11 @@
 //! from the reference on random programs.
 
 use crate::oracle::{Engine, Oracle, run};
-use kiln_base::plan::{Conv, ConvRole, Kernel, Loop, Place, Plan};
+use kiln_base::plan::{Conv, ConvRole, Images, Kernel, Loop, Place, Plan};
 use kiln_base::prim::{Binary, Reduction, ScatterKind, Unary};
 use kiln_base::tile::{Inst, Stage, TileProgram};
 use kiln_base::{Dim, Scalar};
-use kiln_compiler::Options;
+use kiln_compiler::{Layout, Options};
 use kiln_conformance::programs::differentiated;
 use kiln_ir::fuzz::{Config, random_inputs};
 use kiln_runtime::Executable;
@@ -70,6 +70,33 @@ const BUGS: &[(&str, Bug)] = &[
                     }
                 })
                 .is_some()
+        })
+    }),
+    ("images lie in memory otherwise", |p| {
+        change_conv(p, ConvRole::Result, |c| {
+            c.images = match c.images {
+                Images::ChannelsFirst => Images::ChannelsLast,
+                _ => Images::ChannelsFirst,
+            };
+            true
+        })
+    }),
+    ("a turned image is taken for one with channels last", |p| {
+        change_conv(p, ConvRole::Result, |c| {
+            let turned = c.images == Images::Turned;
+            c.images = if turned {
+                Images::ChannelsLast
+            } else {
+                c.images
+            };
+            turned
+        })
+    }),
+    ("an image with channels last is turned", |p| {
+        change_conv(p, ConvRole::Result, |c| {
+            let last = c.images == Images::ChannelsLast;
+            c.images = if last { Images::Turned } else { c.images };
+            last
         })
     }),
     ("a stage is missing", |p| {
@@ -354,7 +381,11 @@ fn every_bug_is_caught() {
     let backward = (0..80).map(|seed| Some((seed, differentiated(config.graph(seed))?)));
     for (seed, graph) in forward.chain(backward.flatten()) {
         let oracle = Oracle::new(&graph, random_inputs(&graph, seed));
-        let engine = Engine::new(&graph, &Options::default()).unwrap();
+        let options = Options {
+            layout: [Layout::Auto, Layout::ChannelsLast][seed as usize % 2],
+            ..Options::default()
+        };
+        let engine = Engine::new(&graph, &options).unwrap();
         for (i, (_, bug)) in BUGS.iter().enumerate() {
             let mut plan = engine.executable.plan().clone();
             if !bug(&mut plan) {

@@ -390,9 +390,21 @@ impl ConvRole {
     }
 }
 
+/// How the images of a convolution lie in memory.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Images {
+    /// `[batch, channels, spatial..]`.
+    #[default]
+    ChannelsFirst,
+    /// `[batch, spatial.., channels]`.
+    ChannelsLast,
+    /// x with channels first, y with channels last.
+    Turned,
+}
+
 /// A convolution (cross-correlation) or one of its two gradients, over contiguous
 /// x `[batch, groups · in, input..]`, w `[groups · out, in, kernel..]` and
-/// y `[batch, groups · out, output..]`.
+/// y `[batch, groups · out, output..]`; x and y may lie in memory otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Conv {
     /// f32 or f64.
@@ -427,6 +439,9 @@ pub struct Conv {
     pub epilogue: Option<Epilogue>,
     /// How the CPU computes it.
     pub algorithm: Algorithm,
+    /// How x and y lie in memory. Only results of f32 and f64 on the CPU have channels last, and by one
+    /// algorithm. An epilogue's linear space is that of y as it lies.
+    pub images: Images,
 }
 
 /// `out[o, i, j] = x[o, 0, j] ∘ … ∘ x[o, i, j]`, or from the end; all of one dtype. f16 and bf16
@@ -595,7 +610,7 @@ pub enum DecodeError {
 
 const MAGIC: &[u8; 8] = b"kilnplan";
 /// The format that [`Plan::to_bytes`] writes.
-pub const FORMAT: u32 = 6;
+pub const FORMAT: u32 = 7;
 
 impl Plan {
     /// The plan as bytes: a header with format and checksum, then the contents.

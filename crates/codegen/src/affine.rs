@@ -98,6 +98,18 @@ pub(crate) fn flatten(map: &[Affine], shape: &[Dim]) -> Affine {
     flat
 }
 
+/// The index into the memory of `[batch, channels, spatial..]`, of which the channels may come last.
+pub(crate) fn stored(map: &[Affine], shape: &[Dim], channels_last: bool) -> Affine {
+    if !channels_last {
+        return flatten(map, shape);
+    }
+    let turned = |i: usize| (i != 1).then_some(i);
+    let order = (0..shape.len()).filter_map(turned).chain([1]);
+    let (map, shape): (Map, SmallVec<[Dim; 4]>) =
+        order.map(|i| (map[i].clone(), shape[i].clone())).unzip();
+    flatten(&map, &shape)
+}
+
 /// An axis of a space.
 #[derive(Clone, Debug)]
 struct Axis {

@@ -9,8 +9,8 @@ use crate::emit::{ArgOf, Emitted, emit};
 use crate::flow::{Flow, Nid, Op};
 use crate::fuse::{Anchor, Group, Operand};
 use crate::{
-    BufId, BufferInfo, Cost, GroupReport, Launch, LowerError, Options, Origin, Program, Target,
-    cuda, kir, tile,
+    BufId, BufferInfo, Cost, GroupReport, Launch, LayoutReport, LowerError, Options, Origin,
+    Program, Target, cuda, kir, tile,
 };
 use kiln_base::plan::{self, Epilogue, Kernel, Matrix};
 use kiln_base::{Dim, custom, numel};
@@ -25,6 +25,7 @@ pub(crate) fn assemble(
     flow: &Flow,
     groups: &[Group],
     options: &Options,
+    layout: LayoutReport,
 ) -> Result<Program, LowerError> {
     let mut a = Assembler {
         flow,
@@ -34,6 +35,7 @@ pub(crate) fn assemble(
             launches: Vec::new(),
             outputs: Vec::new(),
             groups: Vec::new(),
+            layout,
         },
         buffer: vec![None; flow.nodes.len()],
     };
@@ -60,6 +62,7 @@ impl Assembler<'_> {
             shape: node.shape.to_vec(),
             origin,
             parameter_only: node.parameter_only,
+            channels_last: node.channels_last,
         });
         let id = BufId(self.program.buffers.len() as u32 - 1);
         self.buffer[n] = Some(id);
@@ -174,6 +177,7 @@ impl Assembler<'_> {
                     shape,
                     origin: Origin::Derived(value),
                     parameter_only: group.parameter_only,
+                    channels_last: false,
                 });
                 BufId(self.program.buffers.len() as u32 - 1)
             })
@@ -404,6 +408,7 @@ impl Assembler<'_> {
                 out,
                 epilogue,
                 algorithm: Default::default(),
+                images: c.images,
             }),
             Op::Attention { scale, causal } => {
                 let batch = shape.len() - 2;

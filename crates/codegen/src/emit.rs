@@ -64,7 +64,7 @@ pub(crate) fn emit(flow: &Flow, group: &Group) -> Result<Emitted, LowerError> {
     }
     for ((n, _), (v, map)) in group.roots.iter().zip(values) {
         let arg = e.buffer(*n, true);
-        let flat = flatten(&map, &flow.nodes[*n].shape);
+        let flat = flow.nodes[*n].address(&map);
         let access = e.access(arg, &flat, &Predicates::new(), flow.nodes[*n].dtype);
         e.k.store(access, v);
     }
@@ -218,9 +218,8 @@ impl<'a> Emitter<'a> {
 
     fn compute(&mut self, v: Nid, map: &Map, predicates: &Predicates) -> Result<Val, LowerError> {
         let node = self.node(v);
-        let flat = || flatten(map, &node.shape);
         if node.is_leaf() || self.group.loaded.contains(&v) {
-            return Ok(self.load(v, &flat(), predicates));
+            return Ok(self.load(v, &node.address(map), predicates));
         }
         Ok(match &node.op {
             Op::Input(_) | Op::Data(_) | Op::After => unreachable!("leaves are loaded"),
@@ -240,7 +239,7 @@ impl<'a> Emitter<'a> {
                     self.value(node.inputs[0], m, Predicates::new())
                 };
                 let (seed, offset) = (word(0)?, word(1)?);
-                let index = self.index(&flat());
+                let index = self.index(&flatten(map, &node.shape));
                 let dtype = match node.dtype {
                     DType::F16 | DType::BF16 => DType::F32,
                     other => other,
@@ -285,7 +284,8 @@ impl<'a> Emitter<'a> {
                 }
                 let arg = self.raw(node.dtype);
                 // Every point of the space has its element, whatever the predicates.
-                let access = self.access(arg, &flat(), &Predicates::new(), node.dtype);
+                let flat = node.raw_address(map);
+                let access = self.access(arg, &flat, &Predicates::new(), node.dtype);
                 let access = self.k.access(access);
                 self.k.def(Expr::Load { access }, node.dtype)
             }

@@ -5,7 +5,8 @@
 //! node remembers the value of the graph it stands for.
 
 use crate::LowerError;
-use kiln_base::plan::ConvRole;
+use crate::affine::{Affine, flatten, stored};
+use kiln_base::plan::{ConvRole, Images};
 use kiln_base::prim::{RandomKind, Reduction, ScanKind, ScatterKind};
 use kiln_base::{DType, Dim, Scalar};
 use kiln_ir::{Pw, Value};
@@ -97,6 +98,7 @@ pub(crate) struct ConvSpec {
     pub stride: Vec<usize>,
     pub padding: Vec<usize>,
     pub dilation: Vec<usize>,
+    pub images: Images,
 }
 
 /// A node.
@@ -112,6 +114,8 @@ pub(crate) struct Node {
     pub helper: bool,
     /// Whether it depends on parameters and constants only.
     pub parameter_only: bool,
+    /// Whether it lies in memory as `[batch, spatial.., channels]`, where it is stored.
+    pub channels_last: bool,
 }
 
 /// A graph output.
@@ -136,6 +140,19 @@ impl Flow {
 }
 
 impl Node {
+    /// Where an element lies in the value's memory.
+    pub fn address(&self, map: &[Affine]) -> Affine {
+        stored(map, &self.shape, self.channels_last)
+    }
+
+    /// Where an element lies in what the node's library kernel writes.
+    pub fn raw_address(&self, map: &[Affine]) -> Affine {
+        match &self.op {
+            Op::Conv(c) => stored(map, &self.shape, c.images != Images::ChannelsFirst),
+            _ => flatten(map, &self.shape),
+        }
+    }
+
     /// Whether the value lies in memory without a launch.
     pub fn is_leaf(&self) -> bool {
         matches!(self.op, Op::Input(_) | Op::Data(_) | Op::After)

@@ -2,7 +2,7 @@
 //!
 //! [`lower`] turns a decomposed [`Graph`] into a [`Program`]: buffers and kernel launches. The stages
 //! are, in order: `flow` (the op set cut down to what index maps and reductions express), `fuse`
-//! (which nodes share a launch), `emit` (groups as [`kir`]) and `tile` (Kernel IR printed as a
+//! (which nodes share a launch), `layout` (how images lie in memory), `emit` (groups as [`kir`]) and `tile` (Kernel IR printed as a
 //! tile program).
 
 mod affine;
@@ -12,11 +12,13 @@ mod emit;
 mod flow;
 mod fuse;
 pub mod kir;
+mod layout;
 mod program;
 mod tile;
 
 pub use program::{
-    BufId, BufferInfo, Cost, GroupReport, Launch, LowerError, Options, Origin, Program, Target,
+    BufId, BufferInfo, Cost, GroupReport, Launch, Layout, LayoutReport, LowerError, Options,
+    Origin, Program, Target,
 };
 pub use tile::tile_text;
 
@@ -27,9 +29,10 @@ use kiln_ir::Graph;
 /// # Errors
 /// If the graph holds composites (decompose them first) or ops that have no kernel yet.
 pub fn lower(graph: &Graph, options: &Options) -> Result<Program, LowerError> {
-    let flow = flow::build(graph, options)?;
-    let groups = fuse::group(&flow, options);
-    assemble::assemble(&flow, &groups, options)
+    let mut flow = flow::build(graph, options)?;
+    let mut groups = fuse::group(&flow, options);
+    let layout = layout::assign(&mut flow, &mut groups, options);
+    assemble::assemble(&flow, &groups, options, layout)
 }
 
 /// About the most bytes of temporaries that are alive at one step of what [`lower`] gives, for typical

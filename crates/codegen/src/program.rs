@@ -4,7 +4,11 @@ use crate::kir;
 use kiln_base::plan::{self, Kernel};
 use kiln_base::{DType, Dim};
 use kiln_ir::{NodeId, Value};
+use std::fmt;
 use std::sync::Arc;
+
+/// A cost of what is not possible.
+pub(crate) const NEVER: u64 = 1 << 50;
 
 /// A buffer of a [`Program`]: an index into [`Program::buffers`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,6 +35,21 @@ pub struct Options {
     pub max_ops: usize,
     /// The most buffers one kernel may touch; small ones count less.
     pub max_buffers: usize,
+    /// How images lie in memory.
+    pub layout: Layout,
+}
+
+/// How the images of convolutions of f32 and f64 lie in memory between kernels. Results, and what a GPU
+/// computes, always have channels first (NCHW).
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// As costs least over the whole program.
+    #[default]
+    Auto,
+    /// Channels first (NCHW), everywhere.
+    ChannelsFirst,
+    /// Channels last (NHWC), where convolutions can.
+    ChannelsLast,
 }
 
 impl Default for Options {
@@ -40,6 +59,7 @@ impl Default for Options {
             fuse: true,
             max_ops: 128,
             max_buffers: 12,
+            layout: Layout::Auto,
         }
     }
 }
@@ -75,9 +95,53 @@ pub struct Program {
     pub outputs: Vec<Option<BufId>>,
     /// What was fused, one entry a launch, and why not more.
     pub groups: Vec<GroupReport>,
+    /// How images lie in memory, and why.
+    pub layout: LayoutReport,
 }
 
-/// A contiguous row-major buffer.
+/// How the images of a program's convolutions lie in memory, and why. Costs are in thousandths of a
+/// multiply-add of a matrix product.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayoutReport {
+    /// Convolutions that could have channels last.
+    pub convolutions: usize,
+    /// Those that have.
+    pub channels_last: usize,
+    /// Reads of images in a launch of the other layout.
+    pub conversions: usize,
+    /// What the chosen layouts cost by the model.
+    pub cost: u64,
+    /// What channels first cost everywhere...
+    pub first_cost: u64,
+    /// ...and channels last wherever possible.
+    pub last_cost: u64,
+}
+
+impl fmt::Display for LayoutReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (n, all, k) = (self.channels_last, self.convolutions, self.conversions);
+        write!(
+            f,
+            "layout: {n} of {all} convolutions with channels last, {k} conversions"
+        )?;
+        if self.cost == 0 {
+            return Ok(());
+        }
+        let millions = |cost: u64| match cost {
+            c if c >= NEVER => "impossible".to_string(),
+            c => format!("{:.1}", c as f64 / 1e9),
+        };
+        write!(
+            f,
+            "; by the model {} million operations, {} with channels first everywhere, {} with channels last",
+            millions(self.cost),
+            millions(self.first_cost),
+            millions(self.last_cost)
+        )
+    }
+}
+
+/// A contiguous buffer: row-major, or with channels last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BufferInfo {
     /// Element type.
@@ -88,6 +152,9 @@ pub struct BufferInfo {
     pub origin: Origin,
     /// Whether it depends on parameters and constants only.
     pub parameter_only: bool,
+    /// Whether it lies in memory as `[batch, spatial.., channels]`, where the shape is
+    /// `[batch, channels, spatial..]`.
+    pub channels_last: bool,
 }
 
 /// Where a buffer's contents come from.

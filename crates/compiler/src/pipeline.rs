@@ -32,6 +32,8 @@ pub struct Options {
     pub optimize: bool,
     /// Whether to fuse ops into common kernels.
     pub fuse: bool,
+    /// How images lie in memory between the kernels of the CPU engine.
+    pub layout: codegen::Layout,
     /// Stops after this many rewrites, to find the one that makes a result wrong.
     pub max_patches: Option<usize>,
     /// The most bytes of temporaries that a run may need. Values that live long and are cheap to compute
@@ -61,6 +63,7 @@ impl Default for Options {
             gpu: None,
             optimize: true,
             fuse: true,
+            layout: codegen::Layout::Auto,
             max_patches: None,
             memory_budget: None,
         }
@@ -76,6 +79,7 @@ impl Options {
                 Some(_) => codegen::Target::Cuda,
             },
             fuse: self.fuse,
+            layout: self.layout,
             ..codegen::Options::default()
         }
     }

@@ -13,6 +13,7 @@ use kiln_codegen::{Launch, Origin};
 use kiln_ir::eval::{Array, Deviation, Oracle};
 use kiln_ir::{Graph, Node, NodeId, Op, Target, Value, ops};
 use kiln_runtime::{Buffer, Error, Executable, Traced, Tracer};
+use std::borrow::Cow;
 use std::fmt;
 
 /// How far one result of a kernel is from the reference.
@@ -134,6 +135,7 @@ impl Tracer for Verifier<'_> {
             if let Some(from) = self.known.get(&id.0) {
                 read.extend(from.iter().cloned());
             } else if let Some(value) = self.value(id.0) {
+                let bytes = self.row_major(id.0, &bytes);
                 read.extend(self.array(value, &bytes).map(|a| (value, a)));
             }
         }
@@ -152,6 +154,7 @@ impl Tracer for Verifier<'_> {
             self.seen.insert(id.0, hash(&bytes));
             match self.stages.program.buffers[id.0 as usize].origin {
                 Origin::Value(value) => {
+                    let bytes = self.row_major(id.0, &bytes);
                     let check = self.compare(step, value, &bytes, &read);
                     self.checks.push(check);
                 }
@@ -176,6 +179,27 @@ impl<'a> Verifier<'a> {
             Origin::Input(i) => Some(self.stages.optimized.inputs()[i as usize].value()),
             _ => None,
         }
+    }
+
+    /// What a buffer holds, in row-major order.
+    fn row_major<'b>(&self, buffer: u32, bytes: &'b [u8]) -> Cow<'b, [u8]> {
+        let info = &self.stages.program.buffers[buffer as usize];
+        if !info.channels_last {
+            return bytes.into();
+        }
+        let shape = info.shape.iter().map(|d| d.eval(&self.symbols) as usize);
+        let shape: Vec<usize> = shape.collect();
+        let (channels, positions) = (shape[1], shape[2..].iter().product::<usize>());
+        let size = info.dtype.size();
+        let mut out = Vec::with_capacity(bytes.len());
+        for image in bytes.chunks((channels * positions * size).max(1)) {
+            for c in 0..channels {
+                for element in image.chunks(size).skip(c).step_by(channels) {
+                    out.extend_from_slice(element);
+                }
+            }
+        }
+        out.into()
     }
 
     fn array(&self, value: Value, bytes: &[u8]) -> Option<Array> {

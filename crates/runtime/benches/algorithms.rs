@@ -10,7 +10,7 @@
 mod build;
 
 use build::*;
-use kiln_base::plan::{Algorithm, Conv, ConvRole, Kernel, MatMul, Matrix, Role};
+use kiln_base::plan::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul, Matrix, Role};
 use kiln_base::{DType, Dim};
 use kiln_runtime::pool::Pool;
 use kiln_runtime::{Buffer, Executable};
@@ -95,6 +95,7 @@ fn convolution(batch: i64, (name, cin, cout, groups, extent, kernel, stride): La
         out: 2,
         epilogue: None,
         algorithm: Algorithm::Auto,
+        images: Images::default(),
     };
     let (w, y) = (
         cout * cin / groups * kernel * kernel,
@@ -214,17 +215,24 @@ fn measure(case: &mut Case, torch: &mut Option<Torch>, rounds: usize) {
         Buffer::from_slice(&x, &[n]).unwrap()
     };
     let inputs = [floats(case.lens[0]), floats(case.lens[1])];
-    let mut algorithms = vec![Algorithm::Auto];
-    algorithms.extend(case.kernel.algorithms(&[]));
+    let mut ways = vec![("auto".to_string(), case.kernel.clone())];
+    for a in case.kernel.algorithms(&[]) {
+        *case.kernel.algorithm_mut().unwrap() = a;
+        ways.push((a.to_string(), case.kernel.clone()));
+    }
+    if let Kernel::Conv(c) = &ways[0].1 {
+        let mut last = c.clone();
+        last.images = Images::ChannelsLast;
+        ways.push(("channels last".to_string(), Kernel::Conv(last)));
+    }
     let args = [0, 1, 2].map(|i| (DType::F32, case.lens[i], i == 2));
-    let executables = algorithms.iter().map(|a| {
-        *case.kernel.algorithm_mut().unwrap() = *a;
-        let mut plan = plan_of(case.kernel.clone(), &args);
+    let executables = ways.iter().map(|(_, kernel)| {
+        let mut plan = plan_of(kernel.clone(), &args);
         plan.inputs[1].role = Role::Parameter;
         Executable::new(plan).unwrap()
     });
     let executables: Vec<Executable> = executables.collect();
-    let mut least = vec![f64::MAX; algorithms.len() + 1];
+    let mut least = vec![f64::MAX; ways.len() + 1];
     if let Some(torch) = torch {
         torch.prepare(case);
     }
@@ -239,12 +247,12 @@ fn measure(case: &mut Case, torch: &mut Option<Torch>, rounds: usize) {
     let peer = least.pop().filter(|_| torch.is_some());
     let rate = |t: f64| case.operations / t / 1e9;
     print!("{:28}", case.name);
-    for (a, t) in algorithms.iter().zip(&least) {
-        print!("  {a} {:.3} ms {:.0}", t * 1e3, rate(*t));
+    for ((way, _), t) in ways.iter().zip(&least) {
+        print!("  {way} {:.3} ms {:.0}", t * 1e3, rate(*t));
     }
     let best = (1..least.len()).min_by(|a, b| least[*a].total_cmp(&least[*b]));
     let best = best.map_or(0, |b| b);
-    print!("  | best {}", algorithms[best]);
+    print!("  | best {}", ways[best].0);
     if let Some(peer) = peer {
         let ratio = least[best] / peer;
         print!(

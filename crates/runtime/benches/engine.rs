@@ -5,7 +5,9 @@
 mod build;
 
 use build::*;
-use kiln_base::plan::{ArgSort, Conv, ConvRole, Kernel, MatMul, Matrix, Scan, Scatter, Strided};
+use kiln_base::plan::{
+    ArgSort, Conv, ConvRole, Images, Kernel, MatMul, Matrix, Scan, Scatter, Strided,
+};
 use kiln_base::prim::{Binary, Reduction, ScanKind, ScatterKind, Unary};
 use kiln_base::tile::*;
 use kiln_base::{Compute, DType, Dim};
@@ -293,6 +295,7 @@ fn products() {
             out: 2,
             epilogue: None,
             algorithm: Default::default(),
+            images: Images::default(),
         };
         let (nx, nw, ny) = (b * g * ci * s * s, g * ci * k * k * co, b * g * co * s * s);
         let args = [

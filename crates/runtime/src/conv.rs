@@ -5,6 +5,7 @@ mod columns;
 mod direct;
 mod forward;
 mod input;
+mod last;
 mod padded;
 mod weight;
 mod winograd;
@@ -18,7 +19,7 @@ use crate::tile::affine::{eval, extent, product};
 use crate::tile::{Failures, Linked};
 use columns::{Axis, Geometry};
 use direct::Cut;
-use kiln_base::plan::{self, Algorithm, ConvRole};
+use kiln_base::plan::{self, Algorithm, ConvRole, Images};
 use kiln_base::{DType, Dim};
 use winograd::{Four, Two};
 
@@ -37,6 +38,9 @@ pub(crate) struct Conv {
     algorithm: Algorithm,
     /// How sums in register tiles are cut, where the algorithm is one of those.
     cut: Option<Cut>,
+    /// How it is cut where the result has channels last, and whether the images are still to be turned.
+    last: Option<last::Cut>,
+    turned: bool,
     pub(crate) epilogue: Option<Linked>,
 }
 
@@ -108,9 +112,17 @@ impl Conv {
             level,
             algorithm: p.algorithm,
             cut: None,
+            last: None,
+            turned: p.images == Images::Turned,
             epilogue: epilogue(&p.epilogue, values, lens, total, level)?,
         };
-        conv.choose()?;
+        if p.images == Images::ChannelsFirst {
+            conv.choose()?;
+        } else if p.role != ConvRole::Result {
+            return Err(damaged!("a gradient of images with channels last"));
+        } else {
+            conv.last = Some(last::Cut::new(&conv));
+        }
         Ok(conv)
     }
 
@@ -182,6 +194,9 @@ impl Conv {
     ) {
         // SAFETY: the caller's.
         unsafe {
+            if let Some(cut) = &self.last {
+                return self.last::<T>(args, cut, packed, parallel, failures);
+            }
             match self.role {
                 ConvRole::Result => match (self.algorithm, &self.cut) {
                     (Algorithm::Direct, Some(cut)) => {
@@ -204,6 +219,32 @@ impl Conv {
         }
     }
 
+    /// Bytes of the weights once they are packed; none for algorithms that read them as they are.
+    pub(crate) fn packed_bytes(&self) -> Option<usize> {
+        let elements = match &self.last {
+            Some(cut) => cut.packed(self),
+            None => self.winograd_packed()?,
+        };
+        Some(elements as usize * self.dtype.size())
+    }
+
+    /// Packs the weights, which depend on no other operand.
+    ///
+    /// # Safety
+    /// `weights` is the operand that it was linked for; `to` has room for [`Conv::packed_bytes`].
+    pub(crate) unsafe fn pack(&self, weights: *mut u8, to: *mut u8, parallel: bool) {
+        // SAFETY: the caller's; the dtype was checked.
+        unsafe {
+            match (&self.last, self.dtype) {
+                (None, _) => self.winograd_pack(weights, to, parallel),
+                (Some(cut), DType::F64) => {
+                    self.pack_last::<f64>(cut, weights.cast(), to.cast(), parallel);
+                }
+                (Some(cut), _) => self.pack_last::<f32>(cut, weights.cast(), to.cast(), parallel),
+            }
+        }
+    }
+
     /// The argument of the weights, when they are an operand.
     pub(crate) fn weights(&self) -> usize {
         self.operands[1]
@@ -217,6 +258,9 @@ impl Conv {
 
     /// Elements that it takes beside its arguments, on so many threads.
     pub(crate) fn workspace(&self, threads: i64) -> i64 {
+        if let Some(cut) = &self.last {
+            return self.last_workspace(cut);
+        }
         match (self.role, &self.cut) {
             (ConvRole::Result, Some(cut)) => threads * cut.workspace(self),
             (ConvRole::Result, _) if self.packed_bytes().is_some() => self.winograd_workspace(),

@@ -93,7 +93,7 @@ const BLOCK_ELEMENTS: i64 = 1 << 17;
 /// ...but not below this many rows or columns.
 const BLOCK_SIDE: i64 = 192;
 /// Multiply-adds that make it worth waking another thread.
-const PART_WORK: i64 = 1 << 20;
+const PART_WORK: i64 = 1 << 18;
 
 impl MatMul {
     /// Checks and links a product whose arguments have these lengths.

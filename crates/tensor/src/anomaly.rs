@@ -7,7 +7,7 @@
 use crate::gather::Gather;
 use crate::{Error, ErrorKind, Result, realize};
 use kiln_base::Loc;
-use kiln_compiler::{Anomaly, Options, compile, first_anomaly, marker};
+use kiln_compiler::{Anomaly, Layout, Options, compile, first_anomaly, marker};
 use kiln_ir::Graph;
 use kiln_runtime::Buffer;
 use std::cell::Cell;
@@ -79,7 +79,8 @@ pub(crate) fn check(
         gpu,
         optimize: false,
         fuse: false,
-        tune: Default::default(), // not worth measuring
+        tune: Default::default(),      // not worth measuring
+        layout: Layout::ChannelsFirst, // elements are numbered in row-major order
         ..Options::default()
     };
     let markers: Vec<Loc> = graph.ids().map(|id| marker(id.index())).collect();

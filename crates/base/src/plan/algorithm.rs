@@ -3,7 +3,7 @@
 //! All ways of one kernel read and write the same arguments. They differ in time, in scratch memory and,
 //! where [`Algorithm::error_growth`] is above 1, in the bound of their rounding error.
 
-use super::{Conv, ConvRole, Kernel, MatMul};
+use super::{Conv, ConvRole, Images, Kernel, MatMul};
 use crate::{DType, Dim};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -123,6 +123,9 @@ impl MatMul {
 impl Conv {
     /// Every algorithm that can compute it where symbols have these values.
     pub fn algorithms(&self, values: &[i64]) -> Vec<Algorithm> {
+        if self.images != Images::ChannelsFirst {
+            return Vec::new();
+        }
         let all = || {
             let size = |d: &Dim| d.eval_checked(values);
             let (cin, cout) = (size(&self.in_channels)?, size(&self.out_channels)?);

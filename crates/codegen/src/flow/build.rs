@@ -104,6 +104,7 @@ impl FlowBuilder {
             source: self.at,
             helper: true,
             parameter_only,
+            channels_last: false,
         });
         self.flow.nodes.len() - 1
     }

@@ -6,7 +6,7 @@
 use super::build::FlowBuilder;
 use super::{ConvSpec, DimIndex, Nid, Op, Result, View};
 use crate::{LowerError, Target};
-use kiln_base::plan::ConvRole;
+use kiln_base::plan::{ConvRole, Images};
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Scalar};
 use kiln_ir::{NodeId, Pw, ops};
@@ -111,6 +111,7 @@ impl FlowBuilder {
             stride: conv.stride.to_vec(),
             padding: conv.padding.iter().map(|p| p.0).collect(),
             dilation: conv.dilation.to_vec(),
+            images: Images::ChannelsFirst,
         };
         let op = Op::Conv(Box::new(spec));
         self.helper(op, &operands, dtype, result.iter().cloned())

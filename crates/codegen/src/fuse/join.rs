@@ -287,7 +287,7 @@ impl Fuser<'_> {
         match plan {
             Join::Anchor { space } => {
                 group.space = *space;
-                self.set_anchor(v, u.group);
+                self.set_anchor(v, u.group, &u.maps[0]);
             }
             Join::Reduce { inner, space } => {
                 group.space = *space;

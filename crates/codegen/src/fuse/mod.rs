@@ -58,6 +58,8 @@ pub(crate) struct Group {
 pub(crate) struct Anchor {
     pub node: Nid,
     pub operands: Vec<Operand>,
+    /// The map under which the group reads the result.
+    pub map: Map,
 }
 
 /// An operand of a library kernel.
@@ -316,7 +318,7 @@ impl<'a> Fuser<'a> {
         }
         self.groups[own].roots.sort_by_key(|(at, _)| *at);
         self.groups[own].members.push(v);
-        self.set_anchor(v, own);
+        self.set_anchor(v, own, &[]);
     }
 
     /// Makes a group that reads what lies behind a barrier wait for everything before it.

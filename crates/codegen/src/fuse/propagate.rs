@@ -53,7 +53,7 @@ pub(crate) fn storage(
     loop {
         let node = &flow.nodes[v];
         if stop(v) {
-            return (v, flatten(&map, &node.shape));
+            return (v, node.address(&map));
         }
         match &node.op {
             Op::View(view) if view.fill.is_none() => {
@@ -71,7 +71,7 @@ pub(crate) fn storage(
                     None => return behind_reshapes(flow, v, flatten(&map, &node.shape), stop),
                 }
             }
-            _ => return (v, flatten(&map, &node.shape)),
+            _ => return (v, node.address(&map)),
         }
     }
 }
@@ -158,8 +158,8 @@ impl<'a> Fuser<'a> {
         Box::new(move |n: Nid| !fuse && !flow.nodes[n].helper)
     }
 
-    /// Makes `v` the library kernel of group `g`.
-    pub(super) fn set_anchor(&mut self, v: Nid, g: usize) {
+    /// Makes `v` the library kernel of group `g`, which reads its result under `map`.
+    pub(super) fn set_anchor(&mut self, v: Nid, g: usize, map: &[Affine]) {
         let node = self.node(v);
         let operands = match &node.op {
             Op::MatMul => self.matrices(v),
@@ -174,7 +174,11 @@ impl<'a> Fuser<'a> {
         for o in &operands {
             self.demand(o.held, g, None);
         }
-        self.groups[g].anchor = Some(Anchor { node: v, operands });
+        self.groups[g].anchor = Some(Anchor {
+            node: v,
+            operands,
+            map: map.into(),
+        });
     }
 
     /// A contiguous operand.

@@ -9,7 +9,7 @@ use crate::place::Placed;
 use crate::tune::{Choice, Mode, Tuned, Tuning};
 use crate::{Recomputed, Stages};
 use kiln_base::plan::{Algorithm, Place};
-use kiln_codegen::{Cost, Program};
+use kiln_codegen::{Cost, LayoutReport, Program};
 use kiln_ir::{Fact, Graph, Loc, Op};
 use kiln_optimize::{Fired, Report};
 use kiln_runtime::{MemoryBlock, MemoryReport};
@@ -67,6 +67,8 @@ pub struct Explain {
     pub recomputed: Vec<Recomputed>,
     /// Why kernels are smaller than they could be, where that saves memory.
     pub limited: Option<String>,
+    /// How images lie in memory, and why.
+    pub layout: LayoutReport,
     /// What the plan needs, where all sizes are known.
     pub memory: Option<MemoryReport>,
     /// How algorithms were chosen.
@@ -128,6 +130,7 @@ impl Explain {
             kernels: kernels(graph, (program, tuned), Some(placed), &resolve),
             recomputed: Vec::new(),
             limited: None,
+            layout: program.layout.clone(),
             memory: None,
             tuning: Tuning::default(),
             time: Duration::ZERO,
@@ -310,6 +313,9 @@ impl fmt::Display for Explain {
         )?;
         for k in &self.kernels {
             k.write(f, 2)?;
+        }
+        if self.layout.convolutions > 0 {
+            writeln!(f, "{}", self.layout)?;
         }
         if let Some(limited) = &self.limited {
             writeln!(f, "{limited}")?;

@@ -256,6 +256,7 @@ mod tests {
             out: 2,
             epilogue: None,
             algorithm: Algorithm::Auto,
+            images: Default::default(),
         };
         let arg = |(i, len): (usize, &i64)| Arg {
             dtype: DType::F32,

@@ -28,7 +28,7 @@ impl Axis {
 
     /// Where tap `k` of output `o` reads.
     #[inline(always)]
-    fn source(&self, o: i64, k: i64) -> i64 {
+    pub(super) fn source(&self, o: i64, k: i64) -> i64 {
         o * self.stride + k * self.dilation - self.padding
     }
 
@@ -68,7 +68,7 @@ impl Geometry {
 
     /// The offset of the input row that output row (d, h) reads at taps (kd, kh), if there is one.
     #[inline(always)]
-    fn row(&self, (d, h): (i64, i64), (kd, kh): (i64, i64)) -> Option<i64> {
+    pub(super) fn row(&self, (d, h): (i64, i64), (kd, kh): (i64, i64)) -> Option<i64> {
         let [depth, height, width] = &self.axes;
         let (z, y) = (depth.source(d, kd), height.source(h, kh));
         let inside = (0..depth.input).contains(&z) && (0..height.input).contains(&y);

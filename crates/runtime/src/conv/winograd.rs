@@ -110,10 +110,10 @@ impl Conv {
         elements * sizes.map(room).iter().sum::<i64>()
     }
 
-    /// Bytes of the weights once they are packed; none for algorithms that read them as they are.
-    pub(crate) fn packed_bytes(&self) -> Option<usize> {
+    /// Elements of the transformed weights; none for other algorithms.
+    pub(super) fn winograd_packed(&self) -> Option<i64> {
         let group = self.packed(std::ptr::null_mut(), 0).element * self.tile_elements()?;
-        Some((self.groups * group) as usize * size_of::<f32>())
+        Some(self.groups * group)
     }
 
     /// Where the packed weights of a group are.
@@ -126,11 +126,11 @@ impl Conv {
         }
     }
 
-    /// Packs the weights, which depend on no other operand.
+    /// Transforms the weights.
     ///
     /// # Safety
-    /// `weights` is the operand that it was linked for; `to` has room for [`Conv::packed_bytes`].
-    pub(crate) unsafe fn pack(&self, weights: *mut u8, to: *mut u8, parallel: bool) {
+    /// As [`Conv::pack`].
+    pub(super) unsafe fn winograd_pack(&self, weights: *mut u8, to: *mut u8, parallel: bool) {
         for group in 0..self.groups {
             let (weights, to) = (weights.cast::<f32>(), self.packed(to.cast(), group));
             // SAFETY: the caller's.

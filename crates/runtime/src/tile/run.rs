@@ -396,7 +396,7 @@ pub(crate) unsafe fn run_range(
 }
 
 /// Nanoseconds of work that make it worth waking another thread.
-const PART_NS: f64 = 30_000.0;
+const PART_NS: f64 = 5_000.0;
 
 /// A program with its arguments, and whether its points may be computed at the same time.
 pub(crate) struct Launch<'a> {

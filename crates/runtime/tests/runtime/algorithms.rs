@@ -2,7 +2,8 @@
 //! error bounds, and those that a plan must not name.
 
 use super::build::*;
-use kiln_base::plan::{Algorithm, Conv, ConvRole, Kernel, MatMul, Matrix, Plan, Role};
+use super::products::turned;
+use kiln_base::plan::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul, Matrix, Plan, Role};
 use kiln_base::{DType, Dim};
 use kiln_runtime::pool::Pool;
 use kiln_runtime::{Buffer, Error, Level, Traced, Tracer};
@@ -59,6 +60,7 @@ fn conv(dtype: DType, s: &Shape) -> Conv {
         out: 2,
         epilogue: None,
         algorithm: Algorithm::Auto,
+        images: Images::default(),
     }
 }
 
@@ -156,6 +158,22 @@ fn check(dtype: DType, shape: &Shape, r: &mut Random) {
         let (strict, usual) = errors(&p, &inputs, &want, terms);
         assert!(strict <= 1.0 && usual <= 1.0, "{strict} {usual} {p:?}");
     }
+    let (p, inputs, want) = channels_last(&conv(dtype, shape), &inputs, &want);
+    let (strict, usual) = errors(&p, &inputs, &want, terms);
+    assert!(strict <= 1.0 && usual <= 1.0, "{strict} {usual} {p:?}");
+}
+
+/// The same with channels last.
+fn channels_last(p: &Conv, inputs: &[Buffer], want: &[f64]) -> (Conv, [Buffer; 2], Vec<f64>) {
+    let [cin, cout] = [&p.in_channels, &p.out_channels].map(|d| c(d) * c(&p.groups));
+    let x = turned(&floats(&inputs[0]), c(&p.batch), cin);
+    let last = Conv {
+        images: Images::ChannelsLast,
+        algorithm: Algorithm::Auto,
+        ..p.clone()
+    };
+    let inputs = [buffer(p.dtype, &x), inputs[1].clone()];
+    (last, inputs, turned(want, c(&p.batch), cout))
 }
 
 #[test]
@@ -173,6 +191,8 @@ fn two_weights_in_each_others_place_are_noticed() {
             p.algorithm = algorithm;
             assert!(errors(&p, &inputs, &want, terms).1 > 1.0, "{algorithm}");
         }
+        let (p, inputs, want) = channels_last(&p, &inputs, &want);
+        assert!(errors(&p, &inputs, &want, terms).1 > 1.0, "{p:?}");
     }
 }
 
@@ -315,6 +335,11 @@ fn no_algorithm_depends_on_the_number_of_threads() {
         let mut p = conv(DType::F32, shape);
         for algorithm in super::products::with_auto(p.algorithms(&[])) {
             p.algorithm = algorithm;
+            check(format!("{p:?}"), plan(&p));
+        }
+        p.algorithm = Algorithm::Auto;
+        for images in [Images::ChannelsLast, Images::Turned] {
+            p.images = images;
             check(format!("{p:?}"), plan(&p));
         }
     }

@@ -1,7 +1,7 @@
 //! Matrix products and convolutions against plain loops.
 
 use super::build::*;
-use kiln_base::plan::{Algorithm, Conv, ConvRole, Epilogue, Kernel, MatMul, Matrix};
+use kiln_base::plan::{Algorithm, Conv, ConvRole, Epilogue, Images, Kernel, MatMul, Matrix};
 use kiln_base::prim::Binary;
 use kiln_base::{DType, Dim};
 use kiln_runtime::{Buffer, Error};
@@ -350,7 +350,33 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
         out,
         epilogue,
         algorithm: Default::default(),
+        images: Images::default(),
     };
+    for images in [Images::ChannelsLast, Images::Turned] {
+        if role != ConvRole::Result {
+            break;
+        }
+        let last: Vec<i64> = [&y[..1], &y[2..], &y[1..2]].concat();
+        let epilogue = bias_relu(dtype, &last, last.len() - 1);
+        let conv = Conv {
+            images,
+            epilogue: with_epilogue.then_some(epilogue),
+            ..conv.clone()
+        };
+        let mut inputs = inputs.clone();
+        if images == Images::ChannelsLast {
+            inputs[0] = buffer(dtype, &turned(&floats(&inputs[0]), x[0], x[1]));
+        }
+        let want = turned(&want, y[0], y[1]);
+        for result in run(&plan_of(Kernel::Conv(conv), &args), &inputs) {
+            let got = floats(&result.unwrap()[0]);
+            let same = |(g, w): (&f64, &f64)| g == w || g.is_nan() && w.is_nan();
+            assert!(
+                got.len() == want.len() && got.iter().zip(&want).all(same),
+                "{images:?} {c:?} epilogue {with_epilogue} wild {wild}"
+            );
+        }
+    }
     for algorithm in with_auto(conv.algorithms(&[])) {
         if wild && !algorithm.only_sums() {
             continue; // what is not a number reaches the other results of a tile
@@ -375,6 +401,17 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
             );
         }
     }
+}
+
+/// `[batch, channels, positions]` as `[batch, positions, channels]`.
+pub fn turned<T: Copy>(x: &[T], batch: i64, channels: i64) -> Vec<T> {
+    let positions = x.len() / ((batch * channels) as usize).max(1);
+    let element = |i: usize| {
+        let (image, at) = (i / positions.max(1), i % positions.max(1));
+        (0..channels as usize).map(move |c| (image * channels as usize + c) * positions + at)
+    };
+    let elements = (0..batch as usize * positions).flat_map(element);
+    elements.map(|i| x[i]).collect()
 }
 
 /// These and what the engine chooses.

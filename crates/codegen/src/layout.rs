@@ -1,0 +1,393 @@
+//! Which images hold the channels of a position side by side in memory (NHWC).
+//!
+//! In the graph an image is `[batch, channels, spatial..]`, whatever its layout: views are index maps, and a
+//! kernel reads and writes through strides what lies in either layout. So a layout is an attribute of what is
+//! stored, no kernel is added for one, and it is chosen once it is known which kernels there are.
+//!
+//! Each launch gets one of two labels, channels first or last. It walks over its values, and stores them,
+//! in that order; a convolution also reads its image in it. The labels are those of least cost:
+//!
+//! * a convolution costs what its kernel takes in that layout ([`conv_cost`]);
+//! * a launch that reads or writes an image of the other layout steps through memory, [`STRIDED`] an element;
+//! * a convolution with channels last turns an image with channels first into a copy, [`TURNED`] an element,
+//!   and one with channels first can't read another.
+//!
+//! Costs of two labels each: the labels of least cost are a minimum cut between the launches with channels
+//! first and those with channels last. A value keeps channels first if it is a result, is read by a
+//! reshape, or by a library kernel that is no convolution.
+
+use crate::affine::estimate;
+use crate::flow::{ConvSpec, Flow, Nid, Op};
+use crate::fuse::Group;
+use crate::program::NEVER;
+use crate::{Layout, LayoutReport, Options, Target};
+use hashbrown::{HashMap, HashSet};
+use kiln_base::plan::{ConvRole, Images};
+use kiln_base::{DType, Dim, numel};
+use petgraph::algo::maximum_flow::dinics;
+use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::visit::EdgeRef;
+
+/// What it costs, in thousandths of a multiply-add of a matrix product, to step through memory...
+const STRIDED: u64 = 60_000;
+/// ...and to copy an element to where the channels lie side by side...
+const TURNED: u64 = 48_000;
+
+/// Chooses layouts and writes them into the flow and the groups' spaces.
+pub(crate) fn assign(flow: &mut Flow, groups: &mut [Group], options: &Options) -> LayoutReport {
+    let convs: Vec<Option<ConvSpec>> = groups.iter().map(|g| image_conv(flow, g)).collect();
+    let mut report = LayoutReport {
+        convolutions: convs.iter().flatten().count(),
+        ..LayoutReport::default()
+    };
+    if options.target != Target::Cpu
+        || options.layout == Layout::ChannelsFirst
+        || report.convolutions == 0
+    {
+        return report;
+    }
+    let network = Network::new(flow, groups, convs, options.layout);
+    let last = network.labels();
+    report.cost = network.cost(&last);
+    report.first_cost = network.cost(&vec![false; groups.len()]);
+    report.last_cost = network.cost(&network.most());
+    let stored =
+        |n: &Nid| network.storer.get(n).is_some_and(|g| last[*g]) && network.free.contains(n);
+    for n in network.free.iter().filter(|n| stored(n)) {
+        flow.nodes[*n].channels_last = true;
+    }
+    for (g, group) in groups.iter_mut().enumerate() {
+        let read = read(group).filter(|n| network.free.contains(n));
+        report.conversions += read
+            .filter(|n| flow.nodes[*n].channels_last != last[g])
+            .count();
+        if !last[g] {
+            continue;
+        }
+        if let (Some(_), Some(anchor)) = (&network.convs[g], &group.anchor) {
+            report.channels_last += 1;
+            let held = anchor.operands[0].held;
+            let x = flow.nodes[held].channels_last || !differs(flow, held);
+            report.conversions += usize::from(!x);
+            if let Op::Conv(spec) = &mut flow.nodes[anchor.node].op {
+                spec.images = if x {
+                    Images::ChannelsLast
+                } else {
+                    Images::Turned
+                };
+            }
+        }
+        sort_axes(flow, group);
+    }
+    report
+}
+
+/// Puts a group's axes into the order in which it writes: that of its convolution's result, else of the first
+/// value with channels last.
+fn sort_axes(flow: &Flow, group: &mut Group) {
+    let flat = match &group.anchor {
+        Some(anchor) => {
+            let map = group.space.resolve_map(&anchor.map);
+            flow.nodes[anchor.node].raw_address(&map)
+        }
+        None => {
+            let mut roots = group
+                .roots
+                .iter()
+                .filter(|(n, _)| flow.nodes[*n].channels_last);
+            let Some((n, map)) = roots.next() else { return };
+            flow.nodes[*n].address(&group.space.resolve_map(map))
+        }
+    };
+    let mut space = group.space.clone();
+    space.sort_axes(&flat);
+    if space.axes.len() == group.space.axes.len() {
+        group.space = space;
+    }
+}
+
+/// The convolution of a launch that has kernels for both layouts.
+fn image_conv(flow: &Flow, group: &Group) -> Option<ConvSpec> {
+    let node = &flow.nodes[group.anchor.as_ref()?.node];
+    let Op::Conv(spec) = &node.op else {
+        return None;
+    };
+    let float = matches!(node.dtype, DType::F32 | DType::F64);
+    (spec.role == ConvRole::Result && float && !group.parameter_only).then(|| (**spec).clone())
+}
+
+/// The launches, and what labels cost.
+struct Network {
+    /// The launch that stores a value.
+    storer: HashMap<Nid, usize>,
+    /// The values that may have channels last.
+    free: HashSet<Nid>,
+    convs: Vec<Option<ConvSpec>>,
+    /// What a launch costs with channels first, and last.
+    own: Vec<(u64, u64)>,
+    /// What two launches cost if the first has channels first and the second has channels last, and the
+    /// other way round.
+    pairs: Vec<(usize, usize, u64, u64)>,
+}
+
+impl Network {
+    fn new(flow: &Flow, groups: &[Group], convs: Vec<Option<ConvSpec>>, layout: Layout) -> Network {
+        let roots = groups.iter().enumerate();
+        let storer: HashMap<Nid, usize> = roots
+            .flat_map(|(g, group)| group.roots.iter().map(move |(n, _)| (*n, g)))
+            .collect();
+        let mut network = Network {
+            free: free(flow, groups, &convs),
+            storer,
+            own: vec![(0, 0); groups.len()],
+            pairs: Vec::new(),
+            convs,
+        };
+        for (g, group) in groups.iter().enumerate() {
+            network.own[g] = network.own_cost(flow, group, g, layout);
+            for n in read(group) {
+                network.read(flow, group, g, n);
+            }
+            if let (Some(_), Some(anchor)) = (&network.convs[g], &group.anchor) {
+                network.image(flow, g, anchor.operands[0].held);
+            }
+        }
+        network
+    }
+
+    /// What a launch costs beside what it reads.
+    fn own_cost(&self, flow: &Flow, group: &Group, g: usize, layout: Layout) -> (u64, u64) {
+        let pinned = group.roots.iter().map(|(n, _)| *n);
+        let pinned = pinned.filter(|n| differs(flow, *n) && !self.free.contains(n));
+        let pinned: u64 = pinned.map(|n| elements(flow, n)).sum();
+        let Some(conv) = &self.convs[g] else {
+            let plain =
+                group.anchor.is_none() && group.roots.iter().any(|(n, _)| self.free.contains(n));
+            return (0, if plain { pinned * STRIDED } else { NEVER });
+        };
+        let [first, last] = conv_cost(conv);
+        let alone = group.members.len() == 1 && pinned > 0;
+        match layout {
+            // A result that nothing follows is written by the convolution itself, in its own layout.
+            _ if alone => (first, NEVER),
+            Layout::ChannelsLast => (NEVER, last),
+            _ => (first, last + pinned * STRIDED),
+        }
+    }
+
+    /// What a launch costs for a value that it reads through strides.
+    fn read(&mut self, flow: &Flow, group: &Group, g: usize, n: Nid) {
+        // Where whole images are reduced, rows and columns of positions and channels are walked equally well.
+        if differs(flow, n) && group.roots.iter().any(|(r, _)| differs(flow, *r)) {
+            let points = group.space.points().clamp(0, 1 << 32) as u64;
+            let cost = points.max(elements(flow, n)) * STRIDED;
+            self.differ(n, g, cost, cost);
+        }
+    }
+
+    /// What a convolution costs for its image.
+    fn image(&mut self, flow: &Flow, g: usize, n: Nid) {
+        if differs(flow, n) {
+            self.differ(n, g, elements(flow, n) * TURNED, NEVER);
+        }
+    }
+
+    /// Adds what it costs if a reader has channels last and the value first, and the other way round.
+    fn differ(&mut self, n: Nid, reader: usize, turn: u64, back: u64) {
+        match self.storer.get(&n).filter(|_| self.free.contains(&n)) {
+            Some(g) if *g != reader => self.pairs.push((*g, reader, turn, back)),
+            Some(_) => {}
+            None => self.own[reader].1 = (self.own[reader].1 + turn).min(NEVER),
+        }
+    }
+
+    /// For each launch whether it has channels last, at the least cost.
+    fn labels(&self) -> Vec<bool> {
+        let mut graph: DiGraph<(), u64> = DiGraph::new();
+        let nodes: Vec<NodeIndex> = self.own.iter().map(|_| graph.add_node(())).collect();
+        let (first, last) = (graph.add_node(()), graph.add_node(()));
+        for (node, own) in nodes.iter().zip(&self.own) {
+            graph.add_edge(first, *node, own.1);
+            graph.add_edge(*node, last, own.0);
+        }
+        for (a, b, turn, back) in &self.pairs {
+            graph.add_edge(nodes[*a], nodes[*b], *turn);
+            graph.add_edge(nodes[*b], nodes[*a], *back);
+        }
+        let (_, flows) = dinics(&graph, first, last);
+        // What can't be reached any more has channels last; on a tie, first.
+        let mut reached = vec![false; graph.node_count()];
+        let mut stack = vec![last];
+        reached[last.index()] = true;
+        while let Some(n) = stack.pop() {
+            let mut visit = |n: NodeIndex| {
+                if !std::mem::replace(&mut reached[n.index()], true) {
+                    stack.push(n);
+                }
+            };
+            for e in graph.edges_directed(n, petgraph::Direction::Incoming) {
+                if flows[e.id().index()] < *e.weight() {
+                    visit(e.source());
+                }
+            }
+            for e in graph.edges(n).filter(|e| flows[e.id().index()] > 0) {
+                visit(e.target());
+            }
+        }
+        nodes.iter().map(|n| reached[n.index()]).collect()
+    }
+
+    /// The labels with as many channels last as possible.
+    fn most(&self) -> Vec<bool> {
+        self.own.iter().map(|own| own.1 < NEVER).collect()
+    }
+
+    /// What labels cost.
+    fn cost(&self, last: &[bool]) -> u64 {
+        let own = self.own.iter().zip(last);
+        let own: u64 = own.map(|((f, l), last)| if *last { *l } else { *f }).sum();
+        let pairs = self
+            .pairs
+            .iter()
+            .map(|(a, b, turn, back)| match (last[*a], last[*b]) {
+                (false, true) => *turn,
+                (true, false) => *back,
+                _ => 0,
+            });
+        own + pairs.sum::<u64>()
+    }
+}
+
+/// The values that may have channels last.
+fn free(flow: &Flow, groups: &[Group], convs: &[Option<ConvSpec>]) -> HashSet<Nid> {
+    let mut pinned: HashSet<Nid> = flow.outputs.iter().map(|o| o.node).collect();
+    for node in &flow.nodes {
+        if matches!(node.op, Op::Reshape | Op::After) {
+            pinned.extend(&node.inputs);
+        }
+    }
+    for (group, conv) in groups.iter().zip(convs) {
+        if let Some(anchor) = &group.anchor {
+            let others = anchor.operands.iter().skip(usize::from(conv.is_some()));
+            pinned.extend(others.map(|o| o.held));
+            if conv.is_none() {
+                pinned.extend(group.roots.iter().map(|(n, _)| *n));
+            }
+        }
+    }
+    let roots = groups.iter().filter(|g| !g.parameter_only);
+    let roots = roots.flat_map(|g| g.roots.iter().map(|(n, _)| *n));
+    roots
+        .filter(|n| differs(flow, *n) && !pinned.contains(n))
+        .collect()
+}
+
+/// Whether a value lies in memory otherwise with channels last.
+fn differs(flow: &Flow, n: Nid) -> bool {
+    let shape = &flow.nodes[n].shape;
+    shape.len() >= 3 && !shape[1].is(1) && shape[2..].iter().any(|d| !d.is(1))
+}
+
+/// What a launch reads through strides.
+fn read(group: &Group) -> impl Iterator<Item = Nid> {
+    let held = |n: &Nid| {
+        group
+            .anchor
+            .iter()
+            .flat_map(|a| &a.operands)
+            .any(|o| o.held == *n)
+    };
+    group.loaded.iter().copied().filter(move |n| !held(n))
+}
+
+fn elements(flow: &Flow, n: Nid) -> u64 {
+    estimate(&flow.numel(n)).clamp(0, 1 << 32) as u64
+}
+
+/// What a convolution costs with channels first, and last, in thousandths of a multiply-add of a matrix
+/// product.
+///
+/// With channels first, positions fill vectors, of which those at the end of an image's rows are lost; a filter
+/// for each channel copies it first. With channels last, channels fill vectors, and an address is found for
+/// each position and tap.
+fn conv_cost(c: &ConvSpec) -> [u64; 2] {
+    const ADDRESS: f64 = 110.0;
+    let size = |d: &[Dim]| estimate(&numel(d)).max(1) as f64;
+    let whole = |n: f64| (n / 16.0).ceil() * 16.0;
+    let (inputs, outputs, taps) = (size(&c.input), size(&c.output), size(&c.kernel));
+    let (cin, cout) = (
+        size(&[c.in_channels.clone()]),
+        size(&[c.out_channels.clone()]),
+    );
+    let (groups, batch) = (c.groups as f64, size(&[c.batch.clone()]));
+    let steps = c.stride.iter().any(|s| *s > 1);
+    let addresses = outputs * taps * ADDRESS;
+    let [first, last] = if (cin, cout) == (1.0, 1.0) {
+        let copy = inputs * if steps { 45.0 } else { 15.0 };
+        let sums = outputs * taps * 2.6;
+        [groups * (9000.0 + copy + sums), addresses + groups * sums]
+    } else {
+        let (weights, sums) = (cin * cout * taps, outputs * cin * cout * taps);
+        let rows = outputs / estimate(&c.output[c.output.len() - 1]).max(1) as f64;
+        let gaps = (rows - 1.0) * (estimate(&c.kernel[c.kernel.len() - 1]) - 1) as f64;
+        let filled = whole(outputs + gaps) / outputs;
+        let [pointwise, stepped] = [taps == 1.0 && !steps, steps];
+        let extra = 1.0 + if pointwise { 0.08 } else { 0.0 } + if stepped { 0.25 } else { 0.0 };
+        let panels = (cout / 48.0).ceil();
+        let starts = outputs * taps * panels * 28.0;
+        let first = sums * filled * extra + weights * 8.0;
+        let last = sums * 0.95 * whole(cout) / cout + addresses + starts;
+        [groups * first, groups * last]
+    };
+    [first, last].map(|cost| (batch * cost * 1e3).min(1e14) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers that look random.
+    fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        move |below| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 11) % below
+        }
+    }
+
+    #[test]
+    fn labels_cost_least_and_have_channels_first_on_a_tie() {
+        for seed in 0..300 {
+            let mut r = numbers(seed);
+            let n = 1 + r(8) as usize;
+            let mut cost = || match r(6) {
+                0 => NEVER,
+                1 => 0,
+                _ => r(40),
+            };
+            let own = (0..n).map(|_| (cost().min(1000), cost())).collect();
+            let pairs = (0..2 * n).map(|i| (i % n, (i * 7 + 1) % n, cost(), cost()));
+            let network = Network {
+                storer: HashMap::new(),
+                free: HashSet::new(),
+                convs: Vec::new(),
+                own,
+                pairs: pairs.filter(|(a, b, ..)| a != b).collect(),
+            };
+            let all = (0..1u32 << n).map(|bits| (0..n).map(|i| bits >> i & 1 == 1).collect());
+            let all: Vec<Vec<bool>> = all.collect();
+            let least = all.iter().map(|l| network.cost(l)).min().unwrap();
+            let labels = network.labels();
+            assert_eq!(network.cost(&labels), least, "seed {seed}");
+            let count = |l: &[bool]| l.iter().filter(|l| **l).count();
+            let fewest = all.iter().filter(|l| network.cost(l) == least);
+            assert_eq!(
+                fewest.map(|l| count(l)).min(),
+                Some(count(&labels)),
+                "seed {seed}"
+            );
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Images with channels last: the same results, the same kernels, and what is said of them.
+
+use kiln::nn::{BatchNorm2d, Conv2d, Forward, MaxPool2d, Module};
+use kiln::{CompileOptions, Compiled, DType, Layout, Result, Spec, Tensor, cat, compile_with};
+
+const LAYOUTS: [Layout; 3] = [Layout::Auto, Layout::ChannelsFirst, Layout::ChannelsLast];
+
+/// Layers of every kind that has images on both sides.
+struct Layers {
+    stem: Conv2d,
+    norm: BatchNorm2d,
+    expand: Conv2d,
+    depthwise: Conv2d,
+    squeeze: Conv2d,
+    excite: Conv2d,
+    project: Conv2d,
+    grouped: Conv2d,
+    dilated: Conv2d,
+}
+
+impl Layers {
+    fn new() -> Result<Layers> {
+        let conv = |cin: usize, cout: usize, kernel: i64| Conv2d::new(cin, cout, kernel);
+        let layers = Layers {
+            stem: conv(3, 10, 3)?.stride(2).padding(1),
+            norm: BatchNorm2d::new(10)?,
+            expand: conv(10, 36, 1)?,
+            depthwise: conv(36, 36, 5)?.groups(36)?.padding(2),
+            squeeze: conv(36, 9, 1)?,
+            excite: conv(9, 36, 1)?,
+            project: conv(36, 10, 1)?,
+            grouped: conv(20, 12, 3)?.groups(2)?.padding(1).stride(2),
+            dilated: conv(12, 7, 3)?.dilation(2).padding(1),
+        };
+        layers.norm.eval();
+        Ok(layers)
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let x = self.norm.forward(&self.stem.forward(x)).hardswish();
+        let y = self
+            .depthwise
+            .forward(&self.expand.forward(&x).relu())
+            .hardswish();
+        let scale = self.squeeze.forward(&y.mean([2, 3], true)).relu();
+        let scale = self.excite.forward(&scale).hardsigmoid();
+        let y = self.project.forward(&(y * scale)) + &x;
+        let y = cat(&[&y, &x], 1);
+        let y = self
+            .grouped
+            .forward(&MaxPool2d::new(3).stride(1).padding(1).forward(&y));
+        self.dilated.forward(&y.relu())
+    }
+}
+
+fn compiled(layers: &Layers, x: &Tensor, layout: Layout) -> Result<Compiled> {
+    let options = CompileOptions {
+        layout,
+        ..CompileOptions::default()
+    };
+    compile_with(&[Spec::like(x)?], &options, |x| {
+        let y = layers.forward(&x[0]);
+        // One result is an image, one is what a reshape makes of one.
+        vec![y.clone(), (&y * 2.0).flatten(1, 3).softmax(1)]
+    })
+}
+
+#[test]
+fn every_kernel_is_right_in_every_layout() -> Result<()> {
+    let layers = Layers::new()?;
+    for (batch, size) in [(1, 29), (3, 17)] {
+        let x = Tensor::randn([batch, 3, size, size + 4], DType::F32);
+        let mut kernels = Vec::new();
+        for layout in LAYOUTS {
+            let f = compiled(&layers, &x, layout)?;
+            let explain = f.explain();
+            let found = f.verify(&[&x])?;
+            assert!(found.is_right(), "{layout:?}: {found}\n{explain}");
+            kernels.push((explain.kernels_run(), explain.kernels_prepared()));
+            let report = &explain.layout;
+            assert_eq!(report.convolutions, 8, "{explain}");
+            assert!(
+                report.cost <= report.first_cost.min(report.last_cost),
+                "{report}"
+            );
+            match layout {
+                Layout::ChannelsFirst => assert_eq!(report.channels_last, 0, "{report}"),
+                // The last one writes a result of the program.
+                Layout::ChannelsLast => assert!(report.channels_last >= 7, "{report}"),
+                Layout::Auto => {}
+            }
+        }
+        assert!(kernels.iter().all(|k| *k == kernels[1]), "{kernels:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_wide_depthwise_network_has_channels_last_but_for_its_ends() -> Result<()> {
+    let conv = |cin: usize, cout: usize, kernel: i64, groups: usize| {
+        Conv2d::new(cin, cout, kernel)?
+            .padding(kernel / 2)
+            .groups(groups)
+    };
+    let blocks: Vec<[Conv2d; 3]> = (0..3)
+        .map(|_| {
+            Ok([
+                conv(96, 384, 1, 1)?,
+                conv(384, 384, 5, 384)?,
+                conv(384, 96, 1, 1)?,
+            ])
+        })
+        .collect::<Result<_>>()?;
+    let x = Tensor::randn([1, 96, 14, 14], DType::F32);
+    let f = compile_with(&[Spec::like(&x)?], &CompileOptions::default(), |x| {
+        let mut y = x[0].clone();
+        for [expand, depthwise, project] in &blocks {
+            let inner = depthwise.forward(&expand.forward(&y).relu()).relu();
+            y = project.forward(&inner) + &y;
+        }
+        y.mean([2, 3], false)
+    })?;
+    let report = f.explain().layout.clone();
+    assert_eq!(
+        (report.convolutions, report.channels_last),
+        (9, 9),
+        "{report}"
+    );
+    // The image is read by the first convolution, and added to its block's result.
+    assert!(report.conversions <= 2, "{report}");
+    let text = f.explain().to_string();
+    assert!(
+        text.contains("layout: 9 of 9 convolutions with channels last"),
+        "{text}"
+    );
+    assert!(f.verify(&[&x])?.is_right());
+    Ok(())
+}
