@@ -328,8 +328,8 @@ fn conv_cost(c: &ConvSpec) -> [u64; 2] {
         [groups * (9000.0 + copy + sums), addresses + groups * sums]
     } else {
         let (weights, sums) = (cin * cout * taps, outputs * cin * cout * taps);
-        let rows = outputs / estimate(&c.output[c.output.len() - 1]).max(1) as f64;
-        let gaps = (rows - 1.0) * (estimate(&c.kernel[c.kernel.len() - 1]) - 1) as f64;
+        let width = |d: &[Dim]| d.last().map_or(1.0, |d| size(&[d.clone()]));
+        let gaps = (outputs / width(&c.output) - 1.0) * (width(&c.kernel) - 1.0);
         let filled = whole(outputs + gaps) / outputs;
         let [pointwise, stepped] = [taps == 1.0 && !steps, steps];
         let extra = 1.0 + if pointwise { 0.08 } else { 0.0 } + if stepped { 0.25 } else { 0.0 };

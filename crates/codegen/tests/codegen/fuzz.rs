@@ -2,7 +2,7 @@
 
 use crate::run::{Engine, decomposed, lowered, run};
 use kiln_base::DType;
-use kiln_codegen::Options;
+use kiln_codegen::{Layout, Options};
 use kiln_ir::Graph;
 use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
 use kiln_ir::fuzz::{Config, random_inputs};
@@ -96,9 +96,14 @@ fn check(seed: u64) -> Result<(), String> {
     let lower_me = decomposed(&graph);
     let eps = coarsest(&lower_me);
     let steps = evaluate(&lower_me, &inputs, &symbols, Mode::Rounded).map_err(|e| e.to_string())?;
-    for fuse in [true, false] {
+    for (fuse, layout) in [
+        (true, Layout::Auto),
+        (true, Layout::ChannelsLast),
+        (false, Layout::ChannelsLast),
+    ] {
         let options = Options {
             fuse,
+            layout,
             ..Options::default()
         };
         let program = lowered(&lower_me, &options);
@@ -114,7 +119,9 @@ fn check(seed: u64) -> Result<(), String> {
                     if std::env::var("KILN_SHOW").is_ok() {
                         show(&lower_me, &program);
                     }
-                    return Err(format!("fuse {fuse}, {engine:?}, output {o}: {d}"));
+                    return Err(format!(
+                        "fuse {fuse}, {layout:?}, {engine:?}, output {o}: {d}"
+                    ));
                 }
             }
         }

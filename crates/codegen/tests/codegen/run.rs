@@ -1,7 +1,7 @@
 //! Runs lowered programs: kernels by an interpreter, library kernels by plain loops.
 
 use crate::tiles;
-use kiln_base::plan::{Conv, ConvRole, Kernel, MatMul};
+use kiln_base::plan::{Conv, ConvRole, Images, Kernel, MatMul};
 use kiln_base::{DType, Dim, round_float};
 use kiln_codegen::{Options, Origin, Program, kir, lower};
 use kiln_ir::eval::{Array, Data, Mode, evaluate};
@@ -358,6 +358,12 @@ fn matmul(m: &MatMul, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f
 fn conv(c: &Conv, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f64> {
     let e = |d: &Dim| d.eval(symbols);
     let [a, b] = c.operands.map(|o| floats(&memory[args[o as usize]]));
+    let channels = |each: &Dim| (e(&c.groups) * e(each)) as usize;
+    let a = &match c.images {
+        // What turns channels to the end turns positions back.
+        Images::ChannelsLast => turned(a, e(&c.batch), a.len() / channels(&c.in_channels).max(1)),
+        _ => a.to_vec(),
+    };
     let (input, output, kernel) = (
         evaluated(&c.input, symbols),
         evaluated(&c.output, symbols),
@@ -402,5 +408,25 @@ fn conv(c: &Conv, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f64> 
             }
         });
     });
+    if c.images != Images::ChannelsFirst {
+        sums = turned(
+            &sums,
+            e(&c.batch),
+            channels(&c.out_channels) * e(&c.batch) as usize,
+        );
+    }
     sums.iter().map(|s| round_float(*s, c.dtype)).collect()
+}
+
+/// `batch` matrices with `rows` rows together, each transposed.
+fn turned(x: &[f64], batch: i64, rows: usize) -> Vec<f64> {
+    let matrix = (x.len() / batch.max(1) as usize).max(1);
+    let rows = rows / batch.max(1) as usize;
+    let columns = matrix / rows.max(1);
+    let transposed = |m: &[f64]| -> Vec<f64> {
+        (0..m.len())
+            .map(|i| m[i % rows * columns + i / rows])
+            .collect()
+    };
+    x.chunks(matrix).flat_map(transposed).collect()
 }
