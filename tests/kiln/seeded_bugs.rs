@@ -92,13 +92,6 @@ const BUGS: &[(&str, Bug)] = &[
             turned
         })
     }),
-    ("an image with channels last is turned", |p| {
-        change_conv(p, ConvRole::Result, |c| {
-            let last = c.images == Images::ChannelsLast;
-            c.images = if last { Images::Turned } else { c.images };
-            last
-        })
-    }),
     ("a stage is missing", |p| {
         change_program(p, |t| {
             let many = t.stages.len() > 1;

@@ -48,6 +48,7 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut [Group], options: &Options) -
     }
     let network = Network::new(flow, groups, convs, options.layout);
     let last = network.labels();
+    report.conversions = network.conversions(&last);
     report.cost = network.cost(&last);
     report.first_cost = network.cost(&vec![false; groups.len()]);
     report.last_cost = network.cost(&network.most());
@@ -57,10 +58,6 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut [Group], options: &Options) -
         flow.nodes[*n].channels_last = true;
     }
     for (g, group) in groups.iter_mut().enumerate() {
-        let read = read(group).filter(|n| network.free.contains(n));
-        report.conversions += read
-            .filter(|n| flow.nodes[*n].channels_last != last[g])
-            .count();
         if !last[g] {
             continue;
         }
@@ -68,7 +65,6 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut [Group], options: &Options) -
             report.channels_last += 1;
             let held = anchor.operands[0].held;
             let x = flow.nodes[held].channels_last || !differs(flow, held);
-            report.conversions += usize::from(!x);
             if let Op::Conv(spec) = &mut flow.nodes[anchor.node].op {
                 spec.images = if x {
                     Images::ChannelsLast
@@ -128,6 +124,8 @@ struct Network {
     /// What two launches cost if the first has channels first and the second has channels last, and the
     /// other way round.
     pairs: Vec<(usize, usize, u64, u64)>,
+    /// Who reads a value that keeps channels first, once a value.
+    pinned: Vec<usize>,
 }
 
 impl Network {
@@ -141,6 +139,7 @@ impl Network {
             storer,
             own: vec![(0, 0); groups.len()],
             pairs: Vec::new(),
+            pinned: Vec::new(),
             convs,
         };
         for (g, group) in groups.iter().enumerate() {
@@ -197,7 +196,10 @@ impl Network {
         match self.storer.get(&n).filter(|_| self.free.contains(&n)) {
             Some(g) if *g != reader => self.pairs.push((*g, reader, turn, back)),
             Some(_) => {}
-            None => self.own[reader].1 = (self.own[reader].1 + turn).min(NEVER),
+            None => {
+                self.own[reader].1 = (self.own[reader].1 + turn).min(NEVER);
+                self.pinned.push(reader);
+            }
         }
     }
 
@@ -240,6 +242,12 @@ impl Network {
     /// The labels with as many channels last as possible.
     fn most(&self) -> Vec<bool> {
         self.own.iter().map(|own| own.1 < NEVER).collect()
+    }
+
+    /// Reads of images in a launch of the other layout.
+    fn conversions(&self, last: &[bool]) -> usize {
+        let pairs = self.pairs.iter().filter(|(a, b, ..)| last[*a] != last[*b]);
+        pairs.count() + self.pinned.iter().filter(|r| last[**r]).count()
     }
 
     /// What labels cost.
@@ -327,15 +335,25 @@ fn conv_cost(c: &ConvSpec) -> [u64; 2] {
         let sums = outputs * taps * 2.6;
         [groups * (9000.0 + copy + sums), addresses + groups * sums]
     } else {
-        let (weights, sums) = (cin * cout * taps, outputs * cin * cout * taps);
+        let sums = outputs * cin * cout * taps;
         let width = |d: &[Dim]| d.last().map_or(1.0, |d| size(&[d.clone()]));
         let gaps = (outputs / width(&c.output) - 1.0) * (width(&c.kernel) - 1.0);
         let filled = whole(outputs + gaps) / outputs;
-        let [pointwise, stepped] = [taps == 1.0 && !steps, steps];
-        let extra = 1.0 + if pointwise { 0.08 } else { 0.0 } + if stepped { 0.25 } else { 0.0 };
-        let panels = (cout / 48.0).ceil();
-        let starts = outputs * taps * panels * 28.0;
-        let first = sums * filled * extra + weights * 8.0;
+        let pointwise = taps == 1.0 && !steps;
+        let first = if pointwise || filled > 2.0 {
+            // By columns, of several small images together.
+            let images = if outputs <= 256.0 { batch } else { 1.0 };
+            let filled = whole(outputs * images) / (outputs * images);
+            let gather = if pointwise {
+                0.0
+            } else {
+                outputs * cin * taps * 16.0
+            };
+            sums * filled * 1.08 + gather + cin * cout * taps * 8.0 / images
+        } else {
+            sums * filled * if steps { 1.25 } else { 1.0 }
+        };
+        let starts = outputs * taps * (cout / 48.0).ceil() * 28.0;
         let last = sums * 0.95 * whole(cout) / cout + addresses + starts;
         [groups * first, groups * last]
     };
@@ -375,6 +393,7 @@ mod tests {
                 convs: Vec::new(),
                 own,
                 pairs: pairs.filter(|(a, b, ..)| a != b).collect(),
+                pinned: Vec::new(),
             };
             let all = (0..1u32 << n).map(|bits| (0..n).map(|i| bits >> i & 1 == 1).collect());
             let all: Vec<Vec<bool>> = all.collect();

@@ -4,7 +4,7 @@
 //! row of zeros. So no image is copied, whatever the filter, its steps and its padding. Vectors run over
 //! channels: of the result, by weights that are packed into panels, or, with a channel a group, of both.
 
-use super::{Conv, LEAST_BLOCKS, ceil};
+use super::{Conv, LEAST_BLOCKS};
 use crate::error::Result;
 use crate::matmul::{Args, Work, run_blocks, split};
 use crate::memory::{Storage, room};
@@ -12,6 +12,7 @@ use crate::simd::vector::Vector;
 use crate::simd::{Isa, Kernel, Level, compiled};
 use crate::sums::Lane;
 use crate::tile::Failures;
+use crate::tile::affine::ceil;
 use std::marker::PhantomData;
 
 /// Positions that share a walk over the weights, with a channel a group and else.
