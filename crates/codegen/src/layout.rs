@@ -30,8 +30,10 @@ use petgraph::visit::EdgeRef;
 
 /// What it costs, in thousandths of a multiply-add of a matrix product, to step through memory...
 const STRIDED: u64 = 60_000;
-/// ...and to copy an element to where the channels lie side by side...
+/// ...to copy an element to where the channels lie side by side...
 const TURNED: u64 = 48_000;
+/// ...and to lay a weight into its panel.
+const PACKED: u64 = 100_000;
 
 /// Chooses layouts and writes them into the flow and the groups' spaces.
 pub(crate) fn assign(flow: &mut Flow, groups: &mut [Group], options: &Options) -> LayoutReport {
@@ -164,7 +166,11 @@ impl Network {
                 group.anchor.is_none() && group.roots.iter().any(|(n, _)| self.free.contains(n));
             return (0, if plain { pinned * STRIDED } else { NEVER });
         };
-        let [first, last] = conv_cost(conv);
+        let [first, mut last] = conv_cost(conv);
+        // Weights that are no parameters are laid into panels in every run.
+        let weights = group.anchor.iter().map(|a| a.operands[1].held);
+        let packed = weights.filter(|w| !flow.nodes[*w].parameter_only);
+        last += packed.map(|w| elements(flow, w) * PACKED).sum::<u64>();
         let alone = group.members.len() == 1 && pinned > 0;
         match layout {
             // A result that nothing follows is written by the convolution itself, in its own layout.
