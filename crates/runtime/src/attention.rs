@@ -5,7 +5,7 @@ use crate::error::{Result, damaged};
 use crate::matmul::{Operand, Work, add_product_of, epilogue, product_of, run_blocks};
 use crate::memory::{Storage, room};
 use crate::simd::{Isa, Kernel, Level, compiled, math};
-use crate::tile::affine::{extent, product};
+use crate::tile::affine::{ceil, extent, product};
 use crate::tile::{Failures, Linked};
 use kiln_base::plan;
 use kiln_base::{DType, Dim};
@@ -86,7 +86,7 @@ impl Attention {
     /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`].
     pub(crate) unsafe fn run(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
         let batch: i64 = self.batch.iter().product();
-        let blocks = (self.length + self.rows - 1) / self.rows;
+        let blocks = ceil(self.length, self.rows);
         if self.columns == 0 {
             return;
         }
