@@ -326,14 +326,12 @@ fn elements(flow: &Flow, n: Nid) -> u64 {
 /// each position and tap.
 fn conv_cost(c: &ConvSpec) -> [u64; 2] {
     const ADDRESS: f64 = 110.0;
-    let size = |d: &[Dim]| estimate(&numel(d)).max(1) as f64;
+    let size = |d: &Dim| estimate(d).max(1) as f64;
+    let all = |d: &[Dim]| size(&numel(d));
     let whole = |n: f64| (n / 16.0).ceil() * 16.0;
-    let (inputs, outputs, taps) = (size(&c.input), size(&c.output), size(&c.kernel));
-    let (cin, cout) = (
-        size(&[c.in_channels.clone()]),
-        size(&[c.out_channels.clone()]),
-    );
-    let (groups, batch) = (c.groups as f64, size(&[c.batch.clone()]));
+    let (inputs, outputs, taps) = (all(&c.input), all(&c.output), all(&c.kernel));
+    let (cin, cout) = (size(&c.in_channels), size(&c.out_channels));
+    let (groups, batch) = (c.groups as f64, size(&c.batch));
     let steps = c.stride.iter().any(|s| *s > 1);
     let addresses = outputs * taps * ADDRESS;
     let [first, last] = if (cin, cout) == (1.0, 1.0) {
@@ -342,7 +340,7 @@ fn conv_cost(c: &ConvSpec) -> [u64; 2] {
         [groups * (9000.0 + copy + sums), addresses + groups * sums]
     } else {
         let sums = outputs * cin * cout * taps;
-        let width = |d: &[Dim]| d.last().map_or(1.0, |d| size(&[d.clone()]));
+        let width = |d: &[Dim]| d.last().map_or(1.0, size);
         let gaps = (outputs / width(&c.output) - 1.0) * (width(&c.kernel) - 1.0);
         let filled = whole(outputs + gaps) / outputs;
         let pointwise = taps == 1.0 && !steps;
