@@ -14,8 +14,11 @@ use kiln_runtime::{Error as RunError, Executable, cuda};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The pass that merges products.
-const MERGING: &str = optimize::passes::merging::PASS.name;
+/// The passes that make one product of several.
+const MERGING: [&str; 2] = [
+    optimize::passes::merging::PASS.name,
+    optimize::passes::stacking::PASS.name,
+];
 
 /// How to compile.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -200,9 +203,12 @@ pub fn compile_with(
         .peak()
         .zip(options.memory_budget)
         .is_some_and(|(peak, budget)| peak > budget)
-        && fired.fired.iter().any(|f| f.pass == MERGING)
+        && fired.fired.iter().any(|f| MERGING.contains(&f.pass))
     {
-        let apart = passes.iter().copied().filter(|p| p.name != MERGING);
+        let apart = passes
+            .iter()
+            .copied()
+            .filter(|p| !MERGING.contains(&p.name));
         let apart: Vec<optimize::Pass> = apart.collect();
         let (graph, report) = run_passes(graph.clone(), options, &apart, &mut dump, locs)?;
         let apart = Lowered::with(graph, &options.codegen())?;
