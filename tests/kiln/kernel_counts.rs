@@ -217,11 +217,11 @@ fn a_gpu_runs_few_kernels_too() -> Outcome {
     let Some(gpu) = cuda::device() else {
         return Ok(());
     };
-    let layer = TransformerEncoderLayer::new(64, 4)?.dim_feedforward(256)?;
+    let layer = TransformerEncoderLayer::new(768, 12)?.dim_feedforward(3072)?;
     let model = layer.dropout(0.0)?.batch_first(true)?.gelu();
     model.to(gpu)?;
     let mut optimizer = Optimizer::new(&model.parameters(), AdamW::default())?;
-    let spec = || Spec::fixed(DType::F32, [2, 32, 64]).on(gpu);
+    let spec = || Spec::fixed(DType::F32, [4, 256, 768]).on(gpu);
     let program = compile_with(&[spec(), spec()], &CompileOptions::default(), |x| {
         optimizer.zero_grad();
         let loss = model.forward(&x[0]).mse_loss(&x[1], Reduction::Mean);
@@ -232,6 +232,6 @@ fn a_gpu_runs_few_kernels_too() -> Outcome {
     let explain = program.explain();
     let kernels = explain.kernels_run();
     println!("{kernels} kernels: {}", kinds(&program));
-    assert!(kernels <= 29, "{kernels} kernels:\n{explain}");
+    assert!(kernels <= 33, "{kernels} kernels:\n{explain}");
     Ok(())
 }

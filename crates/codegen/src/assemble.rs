@@ -36,16 +36,12 @@ pub(crate) fn assemble(
             groups: Vec::new(),
         },
         buffer: vec![None; flow.nodes.len()],
-        fused: Vec::new(),
     };
     a.leaves(groups);
     for g in order(flow, groups) {
         a.launch(&groups[g])?;
     }
     a.outputs();
-    if options.fuse && options.target == Target::Cuda {
-        cuda::merge(&mut a.program, &a.fused);
-    }
     Ok(a.program)
 }
 
@@ -54,8 +50,6 @@ struct Assembler<'a> {
     options: &'a Options,
     program: Program,
     buffer: Vec<Option<BufId>>,
-    /// The launches of fused groups without a library kernel that are in CUDA C++.
-    fused: Vec<usize>,
 }
 
 impl Assembler<'_> {
@@ -173,9 +167,6 @@ impl Assembler<'_> {
             _ => {}
         }
         let printed = cuda::print(&launch).map_err(fail)?;
-        if matches!(launch.kernel, Kernel::Tile(_)) {
-            self.fused.push(self.program.launches.len());
-        }
         let scratch: Vec<BufId> = (printed.scratch.into_iter())
             .map(|(dtype, shape)| {
                 self.program.buffers.push(BufferInfo {

@@ -148,11 +148,22 @@ impl Lowered {
     pub fn with(graph: Graph, options: &codegen::Options) -> Result<Lowered, CompileError> {
         let program = codegen::lower(&graph, options).map_err(|e| lower_error(&graph, e))?;
         let placed = place::place(&graph, &program)?;
-        Ok(Lowered {
+        let merged = codegen::side_by_side(&program).filter(|_| options.fuse);
+        let mut lowered = Lowered {
             graph,
             program,
             placed,
-        })
+        };
+        if let Some(program) = merged {
+            let placed = place::place(&lowered.graph, &program)?;
+            let most = lowered.peak().map(|peak| peak + peak / place::MORE);
+            let apart = std::mem::replace(&mut lowered.placed, placed);
+            match lowered.peak() <= most {
+                true => lowered.program = program,
+                false => lowered.placed = apart,
+            }
+        }
+        Ok(lowered)
     }
 
     /// Bytes of temporaries that a run needs, where sizes are known.

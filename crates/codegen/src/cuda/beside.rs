@@ -5,8 +5,8 @@
 //! blocks of one launch are shared out, some to each kernel, whose code stays as it is.
 
 use super::source::merged;
-use crate::Cost;
 use crate::program::{BufId, GroupReport, Launch, Program};
+use crate::{Cost, kir};
 use kiln_base::Dim;
 use kiln_base::cuda::{Blocks, CudaKernel};
 use kiln_base::plan::Kernel;
@@ -19,8 +19,9 @@ const MOST_ARGS: usize = 256;
 /// The bytes that a kernel touches at most: no more than what is done before another launch would start.
 const SMALL: i64 = 1 << 18;
 
-/// Merges small launches among `fused` of which nothing reads the results, in place of the last of them.
-pub(crate) fn merge(program: &mut Program, fused: &[usize]) {
+/// The program with small launches for a GPU, of which nothing reads the results, merged in place of the last
+/// of them; nothing where there are none. What they read is held until then, so a plan may need more memory.
+pub fn side_by_side(program: &Program) -> Option<Program> {
     let mut read = vec![false; program.buffers.len()];
     for launch in &program.launches {
         for (b, _) in launch.args.iter().zip(&launch.written).filter(|a| !a.1) {
@@ -33,8 +34,7 @@ pub(crate) fn merge(program: &mut Program, fused: &[usize]) {
         written.all(|(b, _)| !read[b.0 as usize] && !prepared(b))
     };
     let mut sets: Vec<Vec<usize>> = Vec::new();
-    for &i in fused {
-        let launch = &program.launches[i];
+    for (i, launch) in program.launches.iter().enumerate() {
         let Some(kernel) = small(launch).filter(|_| ends(launch)) else {
             continue;
         };
@@ -50,18 +50,24 @@ pub(crate) fn merge(program: &mut Program, fused: &[usize]) {
             None => sets.push(vec![i]),
         }
     }
+    sets.retain(|set| set.len() > 1);
+    if sets.is_empty() {
+        return None;
+    }
+    let mut merged = program.clone();
     let mut gone = vec![false; program.launches.len()];
-    for set in sets.iter().filter(|set| set.len() > 1) {
+    for set in &sets {
         let (launch, report) = together(program, set);
         let (last, others) = set.split_last().expect("more than one");
         others.iter().for_each(|l| gone[*l] = true);
-        program.launches[*last] = launch;
-        program.groups[*last] = report;
+        merged.launches[*last] = launch;
+        merged.groups[*last] = report;
     }
     let mut keep = gone.iter().map(|g| !g);
-    program.launches.retain(|_| keep.next().unwrap_or(true));
+    merged.launches.retain(|_| keep.next().unwrap_or(true));
     let mut keep = gone.iter().map(|g| !g);
-    program.groups.retain(|_| keep.next().unwrap_or(true));
+    merged.groups.retain(|_| keep.next().unwrap_or(true));
+    Some(merged)
 }
 
 /// The kernel of a launch that is small, of a known size, and can't fail.
@@ -70,7 +76,9 @@ fn small(launch: &Launch) -> Option<&CudaKernel> {
         return None;
     };
     let row = kernel.grid[1..].iter().all(|b| *b == Blocks::one());
-    let plain = kernel.sites == 0 && kernel.shared == 0;
+    // The Kernel IR of an epilogue has one argument more, the raw result.
+    let fused = |k: &kir::Kernel| k.args.len() == launch.args.len();
+    let plain = launch.kir.as_ref().is_some_and(fused) && kernel.sites == 0 && kernel.shared == 0;
     let known = kernel.scalars.is_empty() && kernel.grid[0].points.as_const().is_some();
     let few = launch.cost.bytes.as_const().is_some_and(|b| b <= SMALL);
     (row && plain && known && few).then_some(kernel)

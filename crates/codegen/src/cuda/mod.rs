@@ -20,7 +20,7 @@ mod values;
 mod vector;
 mod walk;
 
-pub(crate) use beside::merge;
+pub use beside::side_by_side;
 
 /// A launch in CUDA C++.
 #[derive(Debug, Default)]
