@@ -1,5 +1,6 @@
 //! What stands for a kernel in the store: everything that its best algorithm depends on.
 
+use super::kernel::fixed_weights;
 use kiln_base::plan::{Array, Conv, Custom, Epilogue, FORMAT, Kernel, MatMul, Matrix};
 use kiln_base::tile::TileProgram;
 use kiln_base::{DType, Dim};
@@ -9,7 +10,7 @@ use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Changes when kernels become faster or slower without their algorithms getting other names.
-const GENERATION: u32 = 1;
+const GENERATION: u32 = 2;
 
 /// The key of a kernel on a device: the op with its sizes, what is fused with it, the device, the
 /// engine. `None` for a kernel that has one candidate only.
@@ -23,16 +24,17 @@ pub fn key(kernel: &Kernel, values: &[i64], fixed: &[bool], device: &str) -> Opt
     let sizes = Sizes(values);
     let op = match kernel {
         Kernel::MatMul(m) => sizes.matmul(m),
-        Kernel::Conv(c) => {
-            let weights = fixed.get(usize::from(c.operands[1]));
-            sizes.conv(c) + if weights == Some(&true) { " fixed" } else { "" }
-        }
+        Kernel::Conv(c) => sizes.conv(c),
         Kernel::Custom(c) => sizes.custom(c),
         _ => return None,
     };
+    let weights = match fixed_weights(kernel, fixed) {
+        true => " fixed",
+        false => "",
+    };
     let version = env!("CARGO_PKG_VERSION");
     Some(format!(
-        "{op} | {device} | kiln {version} plan {FORMAT} kernels {GENERATION}"
+        "{op}{weights} | {device} | kiln {version} plan {FORMAT} kernels {GENERATION}"
     ))
 }
 
