@@ -48,6 +48,8 @@ struct State<B> {
     closed: bool,
     /// Workers that have not ended.
     alive: usize,
+    /// Workers whose `worker_init_fn` has not returned, without which a pass does not end: it may fail.
+    starting: usize,
     /// Why a worker could not start.
     failed: Option<Error>,
 }
@@ -88,6 +90,7 @@ impl<B: Send + 'static> Crew<B> {
                 taken: 0,
                 closed: false,
                 alive: 0,
+                starting: workers,
                 failed: None,
             }),
             arrived: Condvar::new(),
@@ -134,7 +137,7 @@ impl<B: Send + 'static> Crew<B> {
                 self.shared.room.notify_all();
                 return Some(batch);
             }
-            if state.closed && number == state.issued {
+            if state.closed && number == state.issued && state.starting == 0 {
                 self.over = true;
                 return None;
             }
@@ -190,6 +193,8 @@ fn work<B>(shared: &Shared<B>, id: usize, pass: Pass, settings: &Settings) {
             return shared.close(Some(e));
         }
     }
+    shared.state().starting -= 1;
+    shared.arrived.notify_all();
     loop {
         let mut feed = shared.feed.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = shared.state();

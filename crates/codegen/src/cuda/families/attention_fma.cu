@@ -38,7 +38,7 @@ struct Sums {
                 from.values[e / BV][e % BV] = j < end ? v.at(v.line(c0 + e % BV), j) : Elem(0);
             }
             __syncthreads();
-#pragma unroll 2
+#pragma unroll 1 // more costs compile time
             for (int k = 0; k < VK; k++) {
                 Acc x[TM], y[VN];
 #pragma unroll

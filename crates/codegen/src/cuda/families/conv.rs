@@ -94,6 +94,7 @@ pub(super) fn print(launch: &Launch, c: &Conv) -> Printed {
         store: Store::of(launch, c.out, c.dtype),
         reads: c.operands,
         operands: classes(c, &phases),
+        costly: c.role == ConvRole::Input,
     };
     gemm.print(|source, call| match c.role {
         ConvRole::Input => phases.operands(source, call, c, &sizes),

@@ -5,6 +5,8 @@
 // A phase: its places, and the taps first + u * hop that they meet.
 struct Phase {
     Index stride[AXES], padding[AXES], dilation[AXES], taps[AXES], hop[AXES], turns[AXES];
+    // The divisor that stride and dilation share, and what dilation / unit times gives 1 modulo hop.
+    Index unit[AXES], inverse[AXES];
     Index at[AXES], first[AXES];
     // Makes it phase `number`; whether its places meet a tap.
     __device__ __forceinline__ bool enter(Index number) {
@@ -13,9 +15,10 @@ struct Phase {
 #pragma unroll
         for (int d = 0; d < AXES; d++) {
             at[d] = phase.at[d];
-            for (first[d] = 0; first[d] < hop[d]; first[d]++)
-                if ((at[d] + padding[d] - first[d] * dilation[d]) % stride[d] == 0) break;
-            any = any && first[d] < hop[d] && first[d] < taps[d];
+            Index to = (at[d] + padding[d]) % stride[d];
+            if (to < 0) to += stride[d];
+            first[d] = to / unit[d] * inverse[d] % hop[d];
+            any = any && to % unit[d] == 0 && first[d] < taps[d];
         }
         return any;
     }

@@ -17,6 +17,10 @@ pub(super) struct Phases {
     pub places: Vec<Dim>,
     /// From a tap that a phase meets to the next.
     hop: Vec<Dim>,
+    /// The divisor that stride and dilation share.
+    unit: Vec<Dim>,
+    /// What `dilation / unit` has to be multiplied by to be 1 modulo `hop`.
+    inverse: Vec<Dim>,
     /// Taps that a phase meets at most.
     pub turns: Vec<Dim>,
 }
@@ -25,8 +29,12 @@ impl Phases {
     pub fn of(c: &Conv) -> Phases {
         let number = |d: &Dim| d.as_const().expect("strides and dilations are numbers");
         let strides: Vec<i64> = c.stride.iter().map(number).collect();
-        let steps = strides.iter().zip(c.dilation.iter().map(number));
-        let hops: Vec<i64> = steps.map(|(s, d)| s / gcd(*s, d)).collect();
+        let dilations: Vec<i64> = c.dilation.iter().map(number).collect();
+        let steps = || strides.iter().copied().zip(dilations.iter().copied());
+        let units: Vec<i64> = steps().map(|(s, d)| gcd(s, d)).collect();
+        let hops: Vec<i64> = steps().zip(&units).map(|((s, _), g)| s / g).collect();
+        let inverses = steps().zip(&units).map(|((s, d), g)| inverse(d / g, s / g));
+        let inverse = inverses.map(Dim::Const).collect();
         let shared = |whole: &[Dim], by: &[i64]| -> Vec<Dim> {
             let each = whole.iter().zip(by);
             each.map(|(n, by)| shares(n, *by)).collect()
@@ -36,6 +44,8 @@ impl Phases {
             places: shared(&c.input, &strides),
             turns: shared(&c.kernel, &hops),
             hop: hops.into_iter().map(Dim::Const).collect(),
+            unit: units.into_iter().map(Dim::Const).collect(),
+            inverse,
         }
     }
 
@@ -51,6 +61,8 @@ impl Phases {
             list(source, &c.kernel, 1),
             list(source, &self.hop, 1),
             list(source, &self.turns, 1),
+            list(source, &self.unit, 1),
+            list(source, &self.inverse, 1),
         ];
         let filters = format!(
             "const Index group = batch / PHASES;\n\
@@ -89,6 +101,11 @@ impl Phases {
 fn shares(n: &Dim, by: i64) -> Dim {
     let whole = (0..by).find_map(|more| (n + &Dim::Const(more)).div_exact(&Dim::Const(by)).ok());
     whole.unwrap_or_else(|| n.clone())
+}
+
+/// `x` with `a * x` = 1 modulo `m`, of numbers that share no divisor.
+fn inverse(a: i64, m: i64) -> i64 {
+    (1..m).find(|x| a % m * x % m == 1).unwrap_or(0)
 }
 
 fn gcd(a: i64, b: i64) -> i64 {

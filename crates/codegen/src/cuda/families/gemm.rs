@@ -31,6 +31,8 @@ pub(super) struct Gemm<'a> {
     pub reads: [u16; 2],
     /// Classes of operands beside `Strided`.
     pub operands: String,
+    /// Whether an element takes many instructions to find; threads then load few each.
+    pub costly: bool,
 }
 
 /// An operand's C++: a class that gives lines, how it is made in the kernel, and how it is best read.
@@ -308,10 +310,9 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
     /// The largest tile of which the result has enough to keep a GPU busy, without much beside it.
     fn tile(&self) -> Tile {
         let tiles = if half(self.dtype) { MMA } else { FMA };
-        let tiles = if self.dtype == DType::F64 {
-            &tiles[1..]
-        } else {
-            &tiles[..]
+        let tiles = match self.dtype == DType::F64 || self.costly {
+            true => &tiles[1..],
+            false => &tiles[..],
         };
         let (m, n) = (
             self.m.as_const().unwrap_or(BUSY),

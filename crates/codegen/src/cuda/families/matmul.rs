@@ -31,6 +31,7 @@ pub(super) fn print(launch: &Launch, m: &MatMul) -> Printed {
         store: Store::of(launch, m.out, m.dtype),
         reads: [m.lhs.arg, m.rhs.arg],
         operands: String::new(),
+        costly: false,
     };
     let (b, lhs, rhs) = (&m.batch, &m.lhs, &m.rhs);
     gemm.print(|source, call| {
