@@ -148,6 +148,21 @@ fn what_is_not_finite_stays_so() -> Result<()> {
 }
 
 #[test]
+fn rows_of_infinite_scores_have_weights_only_where_keys_are_hidden() -> Result<()> {
+    for bad in [0.5, f32::INFINITY] {
+        for case in MASKS {
+            let mut x = operands([1, 1, 4, 6, 1, 3], case);
+            x[0] = vector(&[1.0, f32::INFINITY, -f32::INFINITY, 2.0]).reshape([1, 1, 4, 1]);
+            x[1] = -x[1].abs() - 0.1;
+            let value = vector(&[bad, 1.0, 2.0]).reshape([1, 1, 1, 3]);
+            x[2] = kiln::cat(&[&value, &x[2].i((.., .., 1..))], 2);
+            assert_agree(&x, case, &format!("a value of {bad}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn threads_and_sharing_heads_change_nothing() -> Result<()> {
     let case = Case::default();
     let x = operands([2, 4, 150, 150, 16, 16], case);

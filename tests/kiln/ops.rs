@@ -563,6 +563,8 @@ fn attention() {
             (17, 33, 8, 5),
         ] {
             for causal in [false, true] {
+                // Hidden keys that a GPU's blocks don't read may hold anything.
+                let s = if causal { s.min(31) } else { s };
                 for mask in [None, Some(DType::Bool), Some(dtype)] {
                     let op = ops::Attention {
                         scale: kiln_base::Scalar::Float(0.5),

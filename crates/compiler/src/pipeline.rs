@@ -218,7 +218,7 @@ pub fn compile_with(
     let Lowered {
         graph: optimized,
         mut program,
-        ..
+        mut placed,
     } = lowered;
     let gpu = options.gpu.map(cuda::Device::get).transpose();
     let gpu = gpu.map_err(internal)?;
@@ -229,7 +229,9 @@ pub fn compile_with(
         options.precision(),
         gpu.as_ref(),
     );
-    let placed = place::place(&optimized, &program)?;
+    if !tuned.launches.is_empty() {
+        placed = place::place(&optimized, &program)?;
+    }
     let mut explain = Explain::new(&optimized, &program, &placed, &fired, locs, &tuned);
     explain.recomputed = recomputed;
     explain.limited = limited;

@@ -55,7 +55,8 @@ pub(crate) fn place(graph: &Graph, program: &Program) -> Result<Placed, CompileE
     // What runs at the same time is in memory at the same time.
     let peak = |p: &Placed| planned(&p.plan, &[]).map_or(0, |(_, layout)| layout.peak);
     let apart = arranged(0);
-    let most = peak(&apart) + peak(&apart) / MORE;
+    let least = peak(&apart);
+    let most = least + least / MORE;
     let closer = || Some(arranged(1)).filter(|p| peak(p) <= most);
     let found = Some(placed).filter(|p| peak(p) <= most).or_else(closer);
     Ok(found.unwrap_or(apart))

@@ -5,7 +5,7 @@
 mod build;
 
 use build::*;
-use kiln_base::plan::{ArgSort, Conv, ConvRole, Kernel, MatMul, Matrix, Scan, Scatter, Strided};
+use kiln_base::plan::{ArgSort, Conv, ConvRole, Kernel, Scan, Scatter, Strided};
 use kiln_base::prim::{Binary, Reduction, ScanKind, ScatterKind, Unary};
 use kiln_base::tile::*;
 use kiln_base::{Compute, DType, Dim};
@@ -234,31 +234,12 @@ fn products() {
         (1024, 768, 3072),
         (1, 4096, 4096),
     ] {
-        let matrix = |arg, row: i64| Matrix {
-            arg,
-            offset: Dim::ZERO,
-            batch_strides: vec![],
-            row: row.into(),
-            col: Dim::ONE,
-        };
-        let p = MatMul {
-            dtype: DType::F32,
-            batch: vec![],
-            m: m.into(),
-            k: k.into(),
-            n: n.into(),
-            lhs: matrix(0, k),
-            rhs: matrix(1, n),
-            out: 2,
-            epilogue: None,
-            algorithm: Default::default(),
-        };
         let args = [
             (DType::F32, m * k, false),
             (DType::F32, k * n, false),
             (DType::F32, m * n, true),
         ];
-        let exe = Executable::new(plan_of(Kernel::MatMul(p), &args)).unwrap();
+        let exe = Executable::new(plan_of(Kernel::MatMul(product(m, k, n)), &args)).unwrap();
         let flops = 2.0 * (m * k * n) as f64;
         report(
             &format!("matmul {m}x{k}x{n}"),

@@ -5,7 +5,7 @@ use crate::error::{Result, damaged};
 use crate::matmul::{Operand, Work, add_product_of, epilogue, product_of, run_blocks};
 use crate::memory::{Storage, room};
 use crate::simd::{Isa, Kernel, Level, compiled, math};
-use crate::tile::affine::{extent, product};
+use crate::tile::affine::{ceil, extent, product};
 use crate::tile::{Failures, Linked};
 use kiln_base::plan;
 use kiln_base::{DType, Dim};
@@ -86,7 +86,7 @@ impl Attention {
     /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`].
     pub(crate) unsafe fn run(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
         let batch: i64 = self.batch.iter().product();
-        let blocks = (self.length + self.rows - 1) / self.rows;
+        let blocks = ceil(self.length, self.rows);
         if self.columns == 0 {
             return;
         }
@@ -145,7 +145,11 @@ impl Attention {
                 };
                 self.masked(args, b, first + i, &mut row[..visible as usize]);
                 row[visible as usize..].fill(0.0);
-                (self.softmax)(Row(row.as_mut_ptr(), visible as usize));
+                (self.softmax)(Row {
+                    start: row.as_mut_ptr(),
+                    len: visible as usize,
+                    hidden: self.causal || self.mask.is_some(),
+                });
             }
             let value = at(&self.value, 0);
             let product = |from: i64, to: i64, add: bool| {
@@ -208,10 +212,15 @@ impl Attention {
     }
 }
 
-/// A row of scores: where and how many.
-struct Row(*mut f32, usize);
+/// A row of scores: where and how many, and whether keys may be hidden from it.
+struct Row {
+    start: *mut f32,
+    len: usize,
+    hidden: bool,
+}
 
-/// Scores to weights: `exp(score - max)` by their sum. Where every score is -inf, all weights are zero.
+/// Scores to weights: `exp(score - max)` by their sum. Where keys may be hidden and every score is -inf, all
+/// weights are zero.
 struct Softmax;
 
 /// Numbers that are worked on at once.
@@ -219,9 +228,9 @@ const LANES: usize = 16;
 
 impl Kernel<Row> for Softmax {
     #[inline(always)]
-    unsafe fn run<I: Isa>(Row(start, len): Row) {
+    unsafe fn run<I: Isa>(row: Row) {
         // SAFETY: the caller's.
-        let scores = unsafe { std::slice::from_raw_parts_mut(start, len) };
+        let scores = unsafe { std::slice::from_raw_parts_mut(row.start, row.len) };
         let mut most = [f32::NEG_INFINITY; LANES];
         for chunk in scores.chunks(LANES) {
             for (m, s) in most.iter_mut().zip(chunk) {
@@ -229,7 +238,7 @@ impl Kernel<Row> for Softmax {
             }
         }
         let most = most.iter().fold(f32::NEG_INFINITY, |m, s| m.max(*s));
-        if most == f32::NEG_INFINITY && scores.iter().all(|s| *s == most) {
+        if row.hidden && most == f32::NEG_INFINITY && scores.iter().all(|s| *s == most) {
             scores.fill(0.0);
             return;
         }

@@ -14,7 +14,7 @@ use crate::matmul::{chosen, epilogue};
 use crate::memory::Storage;
 use crate::simd::Level;
 use crate::sums::Lane;
-use crate::tile::affine::{eval, extent, product};
+use crate::tile::affine::{ceil, eval, extent, product};
 use crate::tile::{Failures, Linked};
 use columns::{Axis, Geometry};
 use direct::Cut;
@@ -234,10 +234,10 @@ impl Conv {
     /// How many blocks a number of channels is cut into, of how many each, where `per_channel` elements
     /// are gathered for each one and `others` says how many blocks there are beside.
     fn cut_channels(&self, channels: i64, per_channel: i64, others: i64) -> i64 {
-        let least = (LEAST_BLOCKS + others - 1) / others.max(1);
+        let least = ceil(LEAST_BLOCKS, others);
         let most = (COLUMN_ELEMENTS / per_channel.max(1)).max(1);
-        let blocks = least.max((channels + most - 1) / most).min(channels.max(1));
-        (channels + blocks - 1) / blocks
+        let blocks = least.max(ceil(channels, most)).min(channels.max(1));
+        ceil(channels, blocks)
     }
 }
 
@@ -246,8 +246,4 @@ impl Conv {
 struct Scratch {
     gathered: Option<Storage>,
     columns: Option<Storage>,
-}
-
-fn ceil(a: i64, b: i64) -> i64 {
-    (a + b - 1) / b.max(1)
 }

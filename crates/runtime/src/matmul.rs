@@ -9,7 +9,7 @@ use crate::memory::Storage;
 use crate::pool::Pool;
 use crate::simd::Level;
 use crate::sums::Lane;
-use crate::tile::affine::{Affine, eval, extent, product};
+use crate::tile::affine::{Affine, ceil, eval, extent, product};
 use crate::tile::{self, Failures, Linked, Runner};
 use gemm_common::Parallelism;
 use kiln_base::DType;
@@ -280,10 +280,6 @@ pub(crate) fn chosen(algorithm: Algorithm, legal: &[Algorithm]) -> Result<()> {
         return Ok(());
     }
     Err(damaged!("{algorithm} can't compute this kernel"))
-}
-
-fn ceil(a: i64, b: i64) -> i64 {
-    (a + b - 1) / b
 }
 
 /// The rows and columns of a block.

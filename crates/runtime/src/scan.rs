@@ -9,7 +9,7 @@ use crate::error::{Result, damaged};
 use crate::matmul::{Args, split};
 use crate::simd::convert::{self as c, Mem};
 use crate::simd::{Isa, Kernel, Level, baseline, compiled};
-use crate::tile::affine::{extent, product};
+use crate::tile::affine::{ceil, extent, product};
 use kiln_base::DType;
 use kiln_base::plan;
 use kiln_base::prim::ScanKind;
@@ -39,10 +39,6 @@ const PARTS: i64 = 64;
 const CHUNK: i64 = 1 << 15;
 /// How many of [`split`]'s multiply-adds an element is worth.
 const WORK: i64 = 8;
-
-fn ceil(a: i64, b: i64) -> i64 {
-    (a + b - 1) / b
-}
 
 impl Scan {
     /// Checks and links a scan whose arguments have these lengths.

@@ -10,7 +10,7 @@ use crate::matmul::{Args, split};
 use crate::pool::Pool;
 use crate::simd::convert::{self as c, Mem};
 use crate::simd::{Isa, Kernel, Level, baseline, compiled};
-use crate::tile::affine::{Affine, extent, product};
+use crate::tile::affine::{Affine, ceil, extent, product};
 use crate::tile::{Failure, Failures};
 use kiln_base::DType;
 use kiln_base::plan;
@@ -143,7 +143,7 @@ impl Scatter {
         }
         let size = self.dtype.size() as isize;
         let run = link(self.dtype, self.kind, self.level);
-        let across = (columns + COLUMNS - 1) / COLUMNS;
+        let across = ceil(columns, COLUMNS);
         let part = |o: i64, column: (i64, i64), range: (i64, i64)| {
             let args = &args;
             let mut at = [0, self.offsets[0], self.offsets[1]];
@@ -195,7 +195,7 @@ impl Scatter {
         if args.0[self.x] == args.0[self.out] || self.bytes == 0 {
             return;
         }
-        let blocks = (self.bytes as i64 + COPY - 1) / COPY;
+        let blocks = ceil(self.bytes as i64, COPY);
         split(blocks, COPY, parallel, |from, to| {
             let args = &args;
             let first = (from * COPY) as usize;

@@ -70,7 +70,7 @@ impl CustomOp {
         + Sync
         + 'static,
     ) -> Result<CustomOp> {
-        register(name, cpu).map_err(|text| Error::invalid("CustomOp", text))?;
+        registered(register(name, cpu))?;
         Ok(CustomOp {
             name,
             infer: Box::new(infer),
@@ -117,13 +117,8 @@ impl CustomOp {
         function: &str,
         grid: impl Fn(&[&[usize]], &[usize]) -> CudaGrid + Send + Sync + 'static,
     ) -> Result<CustomOp> {
-        let cuda = CudaFunction {
-            source: source.into(),
-            function: function.into(),
-            grid: Box::new(grid),
-        };
-        let registered = register_cuda(self.name, cuda);
-        registered.map_err(|text| Error::invalid("CustomOp", text))?;
+        let cuda = cuda_function(source, function, grid);
+        registered(register_cuda(self.name, cuda))?;
         Ok(self)
     }
 
@@ -143,8 +138,7 @@ impl CustomOp {
         + Sync
         + 'static,
     ) -> Result<CustomOp> {
-        let registered = register_alternative(self.name, kernel, cpu);
-        registered.map_err(|text| Error::invalid("CustomOp", text))?;
+        registered(register_alternative(self.name, kernel, cpu))?;
         Ok(self)
     }
 
@@ -160,13 +154,8 @@ impl CustomOp {
         function: &str,
         grid: impl Fn(&[&[usize]], &[usize]) -> CudaGrid + Send + Sync + 'static,
     ) -> Result<CustomOp> {
-        let cuda = CudaFunction {
-            source: source.into(),
-            function: function.into(),
-            grid: Box::new(grid),
-        };
-        let registered = register_cuda_alternative(self.name, kernel, cuda);
-        registered.map_err(|text| Error::invalid("CustomOp", text))?;
+        let cuda = cuda_function(source, function, grid);
+        registered(register_cuda_alternative(self.name, kernel, cuda))?;
         Ok(self)
     }
 
@@ -196,4 +185,22 @@ impl CustomOp {
             }
         })
     }
+}
+
+fn cuda_function(
+    source: &str,
+    function: &str,
+    grid: impl Fn(&[&[usize]], &[usize]) -> CudaGrid + Send + Sync + 'static,
+) -> CudaFunction {
+    CudaFunction {
+        source: source.into(),
+        function: function.into(),
+        grid: Box::new(grid),
+    }
+}
+
+/// What the registry answered, as an error at the user's line.
+#[track_caller]
+fn registered(answer: std::result::Result<(), String>) -> Result<()> {
+    answer.map_err(|text| Error::invalid("CustomOp", text))
 }

@@ -40,9 +40,6 @@ pub fn key(kernel: &Kernel, values: &[i64], fixed: &[bool], device: &str) -> Opt
 
 /// What of the CPU, or of the GPU, decides how fast kernels are. Two machines of one name share
 /// measurements.
-///
-/// # Errors
-/// If the device can't be opened.
 pub fn device(gpu: Option<&cuda::Device>) -> String {
     match gpu {
         None => {

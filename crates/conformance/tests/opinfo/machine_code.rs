@@ -130,11 +130,13 @@ fn over_budget(kernel: &CudaKernel, r: &Resources) -> Option<String> {
     (r.spilled > 0 || few).then(|| format!("{blocks} blocks of {threads} threads, {r:?}"))
 }
 
-/// Products of 16-bit floats that don't use tensor cores, or don't copy asynchronously where rows are
+/// Products of 16-bit floats, of at least one number, that don't use tensor cores, or don't copy asynchronously where rows are
 /// aligned.
 fn without_tensor_cores(unit: &[CudaKernel]) -> Vec<String> {
     let product = |k: &&CudaKernel| {
-        k.source.contains("constexpr int BM =") && k.source.contains("typedef unsigned short Elem;")
+        let has = |text: &str| k.source.contains(text);
+        let empty = ["m", "n", "k", "batches"].map(|size| has(&format!("Index {size} = 0;")));
+        has("constexpr int BM =") && has("typedef unsigned short Elem;") && !empty.contains(&true)
     };
     let halves: Vec<&CudaKernel> = unit.iter().filter(product).collect();
     if halves.is_empty() {

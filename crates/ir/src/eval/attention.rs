@@ -35,7 +35,7 @@ pub(super) fn eval(op: &Attention, x: &[&Array]) -> Data {
                 if x.is_nan() || *x > m { *x } else { m }
             },
         );
-        let blind = max == f64::NEG_INFINITY;
+        let blind = max == f64::NEG_INFINITY && (op.causal || mask.is_some());
         let weights: Vec<f64> = scores.iter().map(|x| (x - max).exp()).collect();
         let mut total = Sum::default();
         weights.iter().for_each(|x| total.add(*x));

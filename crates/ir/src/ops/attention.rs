@@ -6,8 +6,8 @@ use kiln_base::prim::Reduction;
 
 /// `softmax(query · keyᵀ · scale + mask) · value` over the keys. Operands are the query
 /// `[batch.., l, e]`, the key `[batch.., s, e]`, the value `[batch.., s, v]` and perhaps a mask
-/// `[batch.., l, s]`: bool (which keys take part) or of the query's dtype (added). A query that sees
-/// no key gives zeros. Computed in f32, or f64 for f64. A composite that patterns need whole.
+/// `[batch.., l, s]`: bool (which keys take part) or of the query's dtype (added). Where keys are hidden, a
+/// query all of whose scores are -inf has weights of zero; otherwise they are NaN, as a softmax's. Computed in f32, or f64 for f64. A composite that patterns need whole.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Attention {
     /// What the products are multiplied by; a [`Scalar::Float`].

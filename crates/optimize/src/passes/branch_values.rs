@@ -5,9 +5,9 @@
 //! Any other unread output of a barrier stays: what is behind it waits for the operand. A data error that
 //! only a removed part could report goes too, as with dead code. One walk over the branches and barriers.
 
-use super::loop_values::{part, reached, read};
+use super::loop_values::{part, reached, read, replaced, shrink_each};
 use crate::{OptimizeError, Pass, Patch, Rewriter, Run, View};
-use kiln_ir::{Builder, NodeId, Op, Value, ops};
+use kiln_ir::{NodeId, Op, Value, ops};
 use std::sync::Arc;
 
 /// The pass.
@@ -19,23 +19,11 @@ pub const PASS: Pass = Pass {
 };
 
 fn shrink(rewriter: &mut Rewriter<'_>) -> Result<(), OptimizeError> {
-    for id in rewriter.ids() {
-        if !rewriter.is_live(id) || rewriter.view().use_count(id) == 0 {
-            continue;
-        }
-        let view = rewriter.view();
-        let (rule, patch) = match &view.node(id).op {
-            Op::If(op) => ("unread_branch_value", branch(&view, id, op)),
-            Op::Barrier(op) => ("unread_barrier_value", barrier(&view, id, op)),
-            _ => continue,
-        };
-        if let Some(patch) = patch
-            && !rewriter.apply(rule, id, patch)?
-        {
-            break;
-        }
-    }
-    Ok(())
+    shrink_each(rewriter, |view, id| match &view.node(id).op {
+        Op::If(op) => Some(("unread_branch_value", branch(view, id, op)?)),
+        Op::Barrier(op) => Some(("unread_barrier_value", barrier(view, id, op)?)),
+        _ => None,
+    })
 }
 
 /// The branch with only the outputs that are read and the operands that these need.
@@ -76,21 +64,4 @@ fn barrier(view: &View<'_>, id: NodeId, op: &ops::Barrier) -> Option<Patch> {
     }
     let operands: Vec<Value> = kept.iter().map(|i| inputs[*i]).collect();
     replaced(view, id, op.clone().into(), &operands, &kept)
-}
-
-/// The patch for a node whose outputs become those of another op, one after the other.
-fn replaced(
-    view: &View<'_>,
-    id: NodeId,
-    op: Op,
-    operands: &[Value],
-    outputs: &[usize],
-) -> Option<Patch> {
-    let mut patch = view.patch(id);
-    let new = patch.emit(op, operands).ok()?;
-    for (output, new) in outputs.iter().zip(new) {
-        let output = *output as u32;
-        patch.replace(Value { node: id, output }, new);
-    }
-    Some(patch.finish())
 }

@@ -5,7 +5,7 @@
 //! stay compute what they did. A data error that only a removed part could report goes too, as with
 //! dead code. One walk over the loops and their bodies.
 
-use crate::{OptimizeError, Pass, Rewriter, Run, View};
+use crate::{OptimizeError, Pass, Patch, Rewriter, Run, View};
 use kiln_ir::{Builder, Graph, Node, NodeId, Op, Value, ops};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -19,31 +19,50 @@ pub const PASS: Pass = Pass {
 };
 
 fn shrink(rewriter: &mut Rewriter<'_>) -> Result<(), OptimizeError> {
+    shrink_each(rewriter, |view, id| {
+        let Op::Loop(op) = &view.node(id).op else {
+            return None;
+        };
+        let (kept, smaller, inputs) = smaller(op, &read(view, id))?;
+        let operands: Vec<Value> = inputs.iter().map(|i| view.node(id).inputs[*i]).collect();
+        let patch = replaced(view, id, smaller.into(), &operands, &kept)?;
+        Some(("unread_loop_value", patch))
+    })
+}
+
+/// Applies what `smaller` finds, the name of a rule and its patch, at each node that something reads.
+pub(super) fn shrink_each(
+    rewriter: &mut Rewriter<'_>,
+    smaller: impl Fn(&View<'_>, NodeId) -> Option<(&'static str, Patch)>,
+) -> Result<(), OptimizeError> {
     for id in rewriter.ids() {
         if !rewriter.is_live(id) || rewriter.view().use_count(id) == 0 {
             continue;
         }
-        let view = rewriter.view();
-        let Op::Loop(op) = &view.node(id).op else {
-            continue;
-        };
-        let Some((kept, smaller, inputs)) = smaller(op, &read(&view, id)) else {
-            continue;
-        };
-        let mut patch = view.patch(id);
-        let operands: Vec<Value> = inputs.iter().map(|i| view.node(id).inputs[*i]).collect();
-        let Ok(new) = patch.emit(smaller.into(), &operands) else {
-            continue;
-        };
-        for (output, new) in kept.into_iter().zip(new) {
-            let output = output as u32;
-            patch.replace(Value { node: id, output }, new);
-        }
-        if !rewriter.apply("unread_loop_value", id, patch.finish())? {
+        if let Some((rule, patch)) = smaller(&rewriter.view(), id)
+            && !rewriter.apply(rule, id, patch)?
+        {
             break;
         }
     }
     Ok(())
+}
+
+/// The patch for a node of which some outputs become those of another op, one after the other.
+pub(super) fn replaced(
+    view: &View<'_>,
+    id: NodeId,
+    op: Op,
+    operands: &[Value],
+    outputs: &[usize],
+) -> Option<Patch> {
+    let mut patch = view.patch(id);
+    let new = patch.emit(op, operands).ok()?;
+    for (output, new) in outputs.iter().zip(new) {
+        let output = *output as u32;
+        patch.replace(Value { node: id, output }, new);
+    }
+    Some(patch.finish())
 }
 
 /// Which outputs are read.

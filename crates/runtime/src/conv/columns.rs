@@ -32,10 +32,10 @@ impl Axis {
         o * self.stride + k * self.dilation - self.padding
     }
 
-    /// The outputs within `from..to` whose tap `k` reads inside the input.
+    /// The outputs within `from..to` that read inside the input at `offset` from their first place.
     #[inline(always)]
-    fn inside(&self, k: i64, from: i64, to: i64) -> (i64, i64) {
-        let shift = k * self.dilation - self.padding;
+    pub(super) fn inside(&self, offset: i64, from: i64, to: i64) -> (i64, i64) {
+        let shift = offset - self.padding;
         let ceil = |a: i64| -(-a).div_euclid(self.stride);
         let low = ceil(-shift).clamp(from, to);
         (low, ceil(self.input - shift).clamp(low, to))
@@ -176,7 +176,7 @@ fn walk(
             for kh in 0..height.kernel {
                 for kw in 0..width.kernel {
                     // Runs are short: no division in their loop.
-                    let inside = width.inside(kw, 0, width.output);
+                    let inside = width.inside(kw * width.dilation, 0, width.output);
                     let mut left = count;
                     let mut at = row_start;
                     row_start += pitch;

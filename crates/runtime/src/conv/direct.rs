@@ -2,13 +2,14 @@
 //! over all input channels and taps, read from a padded copy of image rows.
 
 use super::padded::Padded;
-use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS, ceil};
+use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS};
 use crate::error::Result;
 use crate::matmul::{Work, run_blocks};
 use crate::memory::{Storage, room};
 use crate::simd::{Isa, Kernel, compiled};
 use crate::sums::{Lane, ROWS, RegisterSums, SLACK, Sums};
 use crate::tile::Failures;
+use crate::tile::affine::ceil;
 use kiln_base::plan::Algorithm;
 use std::marker::PhantomData;
 

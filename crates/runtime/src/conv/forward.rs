@@ -2,13 +2,14 @@
 //! the weights.
 
 use super::columns::{Fill, FillColumns};
-use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS, ceil};
+use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS};
 use crate::error::Result;
 use crate::matmul::{Args, Work, product_of, run_blocks, split};
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
 use crate::sums::Lane;
 use crate::tile::Failures;
+use crate::tile::affine::ceil;
 
 /// A block of one image.
 #[derive(Copy, Clone)]

@@ -9,6 +9,7 @@ use crate::memory::room;
 use crate::simd::compiled;
 use crate::sums::Lane;
 use crate::tile::Failures;
+use crate::tile::affine::ceil;
 
 /// Columns of a product that is not narrow.
 const WIDE: i64 = 256;
@@ -40,10 +41,10 @@ impl Conv {
         let (taps, outputs) = (g.kernels(), g.outputs());
         // Small images share a block, so that its product is not narrow.
         let images = (WIDE / outputs.max(1)).clamp(1, self.batch);
-        let across = (self.batch + images - 1) / images;
+        let across = ceil(self.batch, images);
         let width = (images * outputs).min(COLUMN_ELEMENTS / taps.max(1)).max(1);
         let channels = self.cut_channels(self.cin, taps * width, across * self.groups);
-        let down = (self.cin + channels - 1) / channels;
+        let down = ceil(self.cin, channels);
         let work = images * channels * taps * self.cout * outputs;
         let items = across * self.groups * down;
         let launch = (self.epilogue.as_ref(), args, parallel, failures);

@@ -28,14 +28,6 @@ fn phases(a: &Axis) -> (i64, i64) {
     (phases, taps().map(|t| t / a.stride).max().unwrap_or(0))
 }
 
-/// The elements of a row of `len` of a phase that lie inside the input: from and to.
-#[inline(always)]
-fn inside(a: &Axis, phase: i64, len: i64) -> (i64, i64) {
-    let ceil = |v: i64| -(-v).div_euclid(a.stride);
-    let low = ceil(a.padding - phase).clamp(0, len);
-    (low, ceil(a.input + a.padding - phase).clamp(low, len))
-}
-
 impl Padded {
     /// None if the copies of `channels` channels would be too large to index.
     pub(super) fn new(g: &Geometry, channels: i64) -> Option<Padded> {
@@ -43,7 +35,7 @@ impl Padded {
         let ((row_phases, halo), (columns, reach)) = (phases(height), phases(width));
         let row = width.output + reach;
         let zeros = (0..columns).map(|p| {
-            let (low, high) = inside(width, p, row);
+            let (low, high) = width.inside(p, 0, row);
             low.min(row - high)
         });
         let planes = [g.axes[0].kernel, row_phases, columns];
@@ -112,7 +104,7 @@ impl Padded {
             let z = d * depth.stride + kd * depth.dilation - depth.padding;
             for row_phase in 0..self.phases.0 {
                 for phase in 0..self.phases.1 {
-                    let (low, high) = inside(width, phase, self.row);
+                    let (low, high) = width.inside(phase, 0, self.row);
                     let first = phase - width.padding;
                     for j in 0..rows + self.halo {
                         let y = (from + j) * height.stride + row_phase - height.padding;

@@ -9,6 +9,7 @@ use crate::memory::room;
 use crate::simd::compiled;
 use crate::sums::Lane;
 use crate::tile::Failures;
+use crate::tile::affine::ceil;
 
 /// Positions that one product sums over.
 const DEPTH: i64 = 1024;
@@ -38,7 +39,7 @@ impl Conv {
         }
         let depth = (self.batch * g.outputs()).clamp(1, DEPTH);
         let channels = self.cut_channels(self.cin, taps * depth, self.groups);
-        let down = (self.cin + channels - 1) / channels;
+        let down = ceil(self.cin, channels);
         let work = channels * taps * self.cout * self.batch * g.outputs();
         let items = self.groups * down;
         let launch = (self.epilogue.as_ref(), args, parallel, failures);

@@ -7,13 +7,14 @@
 
 mod transform;
 
-use super::{Conv, ceil};
+use super::Conv;
 use crate::error::Result;
 use crate::matmul::{Args, Work, run_blocks, split};
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
 use crate::sums::{ROWS, RegisterSums, SLACK, Sums};
 use crate::tile::Failures;
+use crate::tile::affine::ceil;
 use kiln_base::plan::Algorithm;
 pub(super) use transform::{Four, Transform, Two};
 use transform::{

@@ -2,13 +2,14 @@
 
 #![allow(clippy::needless_range_loop)] // register tiles are indexed
 
-use super::{MatMul, Operand, Work, ceil, run_blocks};
+use super::{MatMul, Operand, Work, run_blocks};
 use crate::error::Result;
 use crate::memory::{Storage, room};
 use crate::simd::vector::Vector;
 use crate::simd::{Isa, Kernel, compiled};
 use crate::sums::Lane;
 use crate::tile::Failures;
+use crate::tile::affine::ceil;
 use std::marker::PhantomData;
 
 /// Elements of the result of a block.

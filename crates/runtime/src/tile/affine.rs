@@ -22,6 +22,12 @@ pub(crate) fn extent(dim: &Dim, values: &[i64]) -> Result<i64> {
     Ok(v)
 }
 
+/// `a / b`, rounded up, for `a` of 0 and more; a `b` of 0 counts as 1.
+#[inline]
+pub(crate) fn ceil(a: i64, b: i64) -> i64 {
+    (a + b - 1) / b.max(1)
+}
+
 /// The product of extents.
 pub(crate) fn product(extents: &[i64]) -> Result<i64> {
     if extents.contains(&0) {

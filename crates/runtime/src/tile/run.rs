@@ -1,5 +1,6 @@
 //! The interpreter.
 
+use super::affine::ceil;
 use super::bind::BoundDynamic;
 use super::linked::{Linked, Stage};
 use super::walk::Walk;
@@ -424,7 +425,7 @@ impl Launch<'_> {
             }
             Schedule::Lanes => 64,
         };
-        (wanted.min(most).min((points + unit - 1) / unit), unit)
+        (wanted.min(most).min(ceil(points, unit)), unit)
     }
 
     /// Runs one of its parts.
@@ -433,7 +434,7 @@ impl Launch<'_> {
     /// See [`run_all`].
     unsafe fn run(&self, part: i64, (parts, unit): (i64, i64), failures: &Failures) {
         let points = self.program.points;
-        let units = (points + unit - 1) / unit.max(1);
+        let units = ceil(points, unit);
         let edge = |i: i64| ((units * i / parts) * unit).min(points);
         let range = (edge(part), edge(part + 1));
         // SAFETY: the caller's.

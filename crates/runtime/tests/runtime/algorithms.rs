@@ -2,7 +2,7 @@
 //! error bounds, and those that a plan must not name.
 
 use super::build::*;
-use kiln_base::plan::{Algorithm, Conv, ConvRole, Kernel, MatMul, Matrix, Plan, Role};
+use kiln_base::plan::{Algorithm, Conv, ConvRole, Kernel, MatMul, Plan, Role};
 use kiln_base::{DType, Dim};
 use kiln_runtime::pool::Pool;
 use kiln_runtime::{Buffer, Error, Level, Traced, Tracer};
@@ -381,28 +381,6 @@ fn no_algorithm_depends_on_the_number_of_threads() {
             let args = lens.map(|(len, written)| (DType::F32, len, written));
             check(format!("{p:?}"), plan_of(Kernel::MatMul(p.clone()), &args));
         }
-    }
-}
-
-fn product(m: i64, k: i64, n: i64) -> MatMul {
-    let matrix = |arg, row: i64| Matrix {
-        arg,
-        offset: Dim::ZERO,
-        batch_strides: vec![],
-        row: row.into(),
-        col: Dim::ONE,
-    };
-    MatMul {
-        dtype: DType::F32,
-        batch: vec![],
-        m: m.into(),
-        k: k.into(),
-        n: n.into(),
-        lhs: matrix(0, k),
-        rhs: matrix(1, n),
-        out: 2,
-        epilogue: None,
-        algorithm: Algorithm::Auto,
     }
 }
 

@@ -1,6 +1,8 @@
 //! Builders for programs and plans, and runs at every level.
 
-use kiln_base::plan::{self, BufferId, Input, Kernel, Output, Place, Plan, Role, Step};
+use kiln_base::plan::{
+    self, Algorithm, BufferId, Input, Kernel, MatMul, Matrix, Output, Place, Plan, Role, Step,
+};
 use kiln_base::prim::{Binary, Reduction, Unary};
 use kiln_base::tile::*;
 use kiln_base::{Compute, DType, Dim, Scalar};
@@ -302,4 +304,27 @@ pub fn buffer(dtype: DType, data: &[f64]) -> Buffer {
         }
     };
     made.unwrap()
+}
+
+/// `x[m, k] · y[k, n]` of f32, contiguous, by the default algorithm.
+pub fn product(m: i64, k: i64, n: i64) -> MatMul {
+    let matrix = |arg, row: i64| Matrix {
+        arg,
+        offset: Dim::ZERO,
+        batch_strides: vec![],
+        row: row.into(),
+        col: Dim::ONE,
+    };
+    MatMul {
+        dtype: DType::F32,
+        batch: vec![],
+        m: m.into(),
+        k: k.into(),
+        n: n.into(),
+        lhs: matrix(0, k),
+        rhs: matrix(1, n),
+        out: 2,
+        epilogue: None,
+        algorithm: Algorithm::Auto,
+    }
 }

@@ -167,7 +167,8 @@ fn block(source: &mut Source, a: &Attention, operands: &Operands) {
         let value = source.dim(dim);
         source.line(format!("const Index {name} = {value};"));
     }
-    // Without a mask every row sees a key, if there is one.
+    // Without a mask every row sees a key, if there is one. The weights of a row that sees none are zeros, with
+    // which values that are not finite still make NaN.
     let blind = match a.causal || a.mask.is_some() {
         true => "total == 0",
         false => "keys == 0",
@@ -189,8 +190,8 @@ attend(block, q, k, v, scores, i0, c0, length, keys, width);
 for (int e = threadIdx.x; e < BM * BV; e += THREADS) {{
 const Index i = i0 + e / BV, c = c0 + e % BV;
 if (i >= length || c >= columns) continue;
-const Acc total = block.total[e / BV];
-const Acc raw = {blind} ? Acc(0) : block.out[e / BV][e % BV] / total;
+const Acc total = block.total[e / BV], sum = block.out[e / BV][e % BV];
+const Acc raw = {blind} ? sum : sum / total;
 const Index at = (batch * length + i) * columns + c;",
         operands.query.text,
         operands.key.text,

@@ -2,10 +2,11 @@
 
 #![allow(clippy::needless_range_loop)] // register tiles are indexed
 
-use crate::conv::{Conv, ceil};
+use crate::conv::Conv;
 use crate::simd::vector::Vector;
 use crate::simd::{Isa, Kernel};
 use crate::sums::SLACK;
+use crate::tile::affine::ceil;
 use std::marker::PhantomData;
 
 /// The elements of a row of the largest tile.
