@@ -46,7 +46,8 @@ pub fn candidates(
     list
 }
 
-fn with(kernel: &Kernel, by: Algorithm) -> Kernel {
+/// The kernel by an algorithm, where it has several.
+pub(super) fn with(kernel: &Kernel, by: Algorithm) -> Kernel {
     let mut kernel = kernel.clone();
     if let Some(algorithm) = kernel.algorithm_mut() {
         *algorithm = by;

@@ -1,12 +1,13 @@
 //! Products whose right matrix is packed: panels of columns, each of which lies in memory in the order in which
 //! register tiles read it. A right matrix that depends on parameters alone is packed in *prepare*.
 
-use super::{Args, MatMul, Work, ceil, run_blocks, split};
+use super::{Args, MatMul, Work, run_blocks, split};
 use crate::error::Result;
 use crate::memory::room;
 use crate::simd::compiled;
 use crate::sums::{Lane, ROWS, RegisterSums, Sums};
 use crate::tile::Failures;
+use crate::tile::affine::ceil;
 use kiln_base::plan::{self, Algorithm};
 use kiln_base::{DType, Dim};
 
@@ -18,6 +19,8 @@ const BLOCK_WORK: i64 = 1 << 19;
 const BLOCK_ROWS: i64 = 64;
 /// Rows that reading an element of the right matrix costs as much as, where there are fewer.
 const READ_ROWS: i64 = 8;
+/// With more rows, packing in every run costs next to nothing and no memory.
+const MOST_ROWS: i64 = 512;
 /// Fewer columns would leave most of a panel empty.
 const LEAST_COLUMNS: i64 = 32;
 
@@ -31,7 +34,10 @@ pub(super) fn packable(p: &plan::MatMul) -> bool {
         && size(&p.k) > 0
         && match p.algorithm {
             Algorithm::Packed => size(&p.n) > 0,
-            Algorithm::Auto => size(&p.n) >= LEAST_COLUMNS && !p.m.is(1),
+            Algorithm::Auto => {
+                let rows = p.m.as_const().unwrap_or(MOST_ROWS);
+                size(&p.n) >= LEAST_COLUMNS && (2..=MOST_ROWS).contains(&rows)
+            }
             _ => false,
         }
 }
@@ -57,11 +63,8 @@ impl MatMul {
 
     /// Bytes of the right matrix once it is packed; none where it is not packed in *prepare*.
     pub(crate) fn packed_bytes(&self) -> Option<usize> {
-        let size = match self.dtype {
-            DType::F64 => 8,
-            _ => 4,
-        };
-        (self.packable).then(|| self.packed_elements() as usize * size)
+        let bytes = self.packed_elements() as usize * self.dtype.size();
+        self.packable.then_some(bytes)
     }
 
     /// The argument that is packed.
