@@ -94,8 +94,10 @@ fn inference<M: Module + 'static>(
     f: impl FnOnce(&M, &[Tensor]) -> Vec<Tensor>,
 ) -> Result<Workload> {
     model.eval();
+    model.to(setup.device)?;
+    let inputs: Vec<Tensor> = inputs.iter().map(|t| t.to(setup.device)).collect();
     let specs = inputs.iter().map(Spec::like).collect::<Result<Vec<_>>>()?;
-    let program = compile_with(&specs, setup, |x| no_grad(|| f(&model, x)))?;
+    let program = compile_with(&specs, setup.options, |x| no_grad(|| f(&model, x)))?;
     Ok(Workload {
         model: Box::new(model),
         inputs,
@@ -111,8 +113,9 @@ fn training<M: Module + 'static>(
     setup: Setup,
     loss: impl FnOnce(&M, &[Tensor]) -> Tensor,
 ) -> Result<Workload> {
+    let inputs: Vec<Tensor> = inputs.iter().map(|t| t.to(setup.device)).collect();
     let specs = inputs.iter().map(Spec::like).collect::<Result<Vec<_>>>()?;
-    let program = compile_with(&specs, setup, |x| {
+    let program = compile_with(&specs, setup.options, |x| {
         optimizer.zero_grad();
         let loss = loss(&model, x);
         loss.backward()?;
