@@ -2,9 +2,10 @@
 //! weights on the same data.
 //!
 //! `benches/peers/setup` installs the others, `cargo bench --bench peers` prints the table. Behind `--`
-//! stand the workloads to compare (all otherwise); `--threads N` sets the threads of every side,
-//! `--only SIDE` compares Kiln with one side alone (`torch`, `compiled`, `onnxruntime`, `candle`,
-//! `tract`, `burn`), and with `--profile` only Kiln runs, and prints the time of each kernel.
+//! stand the workloads to compare (all otherwise); `--threads N` sets the threads of every side, `--rounds N`
+//! how many rounds there are, `--only SIDE` compares Kiln with one side alone (`torch`, `compiled`,
+//! `onnxruntime`, `candle`, `tract`, `burn`), and with `--profile` only Kiln runs, and prints the time of
+//! each kernel.
 //!
 //! Sides must agree on their results. Beside the time on the clock stands the time on all processors,
 //! which other programs on the machine disturb less. Peak memory is the most resident memory of the
@@ -24,7 +25,7 @@ use std::process::{Command, Stdio};
 /// What stops the comparison.
 type Failure = Box<dyn std::error::Error>;
 
-/// Rounds; each is [`STEPS`] runs of every side.
+/// Rounds, where nothing else is asked for; each is [`STEPS`] runs of every side.
 const ROUNDS: usize = 11;
 const STEPS: usize = 3;
 /// Runs before the rounds, whose results must agree.
@@ -48,6 +49,7 @@ const PEERS: [(&str, &str); 6] = [
 struct Arguments {
     names: Vec<String>,
     threads: usize,
+    rounds: usize,
     only: Option<String>,
     profile: bool,
 }
@@ -75,6 +77,7 @@ fn arguments() -> Result<Arguments, Failure> {
     let mut arguments = Arguments {
         names: Vec::new(),
         threads: std::thread::available_parallelism()?.get(),
+        rounds: ROUNDS,
         only: None,
         profile: false,
     };
@@ -82,6 +85,7 @@ fn arguments() -> Result<Arguments, Failure> {
     while let Some(word) = words.next()? {
         match word {
             Long("threads") => arguments.threads = words.value()?.parse()?,
+            Long("rounds") => arguments.rounds = words.value()?.parse::<usize>()?.max(1),
             Long("only") => {
                 let only = words.value()?.string()?;
                 if PEERS.iter().all(|p| p.0 != only) {
@@ -196,7 +200,7 @@ fn compare(name: &str, arguments: &Arguments) -> Result<(), Failure> {
         }
     }
     warm_up(&mut sides)?;
-    for _ in 0..ROUNDS {
+    for _ in 0..arguments.rounds {
         for side in &mut sides {
             side.round(STEPS)?;
         }

@@ -1,6 +1,7 @@
 //! A memory budget is kept by computing values again, and changes no result.
 
 use crate::cuda;
+use crate::oracle::{Engine, Oracle};
 use kiln::nn::optim::{Optimizer, Sgd};
 use kiln::nn::{BatchNorm2d, Conv2d, Forward, Linear, Module, ModuleList, TransformerEncoderLayer};
 use kiln::{
@@ -9,7 +10,9 @@ use kiln::{
 };
 use kiln_compiler::Options;
 use kiln_conformance::programs::{check, differentiated};
-use kiln_ir::fuzz::Config;
+use kiln_ir::fuzz::{Config, random_inputs};
+use kiln_ir::ops::MatMul;
+use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, NodeId, Op, Pw, Role, Value};
 
 /// Random programs.
 const SEEDS: u64 = 300;
@@ -337,4 +340,129 @@ fn products_stay_apart_where_one_would_hold_too_much() {
     let apart = make(&budget(peak(&merged) - 1)).unwrap();
     assert_eq!(apart.explain().count("shared_operand"), 0);
     assert!(peak(&apart) < peak(&merged) && apart.explain().recomputed.is_empty());
+}
+
+/// The gradients of layers `tanh(y · w / 4)`.
+fn deep_graph() -> Graph {
+    let mut graph = Graph::default();
+    let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+    let data =
+        |b: &mut GraphBuilder, shape: [usize; 2]| b.input(Fact::new(DType::F32, shape), Role::Data);
+    let mut y = data(&mut b, [24, 16]);
+    for _ in 0..8 {
+        let w = data(&mut b, [16, 16]);
+        let product = b.op(MatMul {}, &[y, w]).unwrap();
+        let product = b.with(Pw::Mul, &product, 0.25).unwrap();
+        y = b.pointwise(Pw::Tanh, &[product]).unwrap();
+    }
+    graph.add_output(y);
+    differentiated(graph).unwrap()
+}
+
+/// A bug of the rewrite: changes a graph that computes values again, or leaves it alone where it does not
+/// apply.
+type Bug = fn(&mut Graph) -> bool;
+
+const BUGS: [(&str, Bug); 4] = [
+    ("operands behind a barrier change places", |g| {
+        let found = barriers(g).into_iter().find_map(|id| {
+            let inputs = &g.node(id).inputs;
+            let same =
+                |i: &usize| inputs[*i] != inputs[0] && g.fact(inputs[*i]) == g.fact(inputs[0]);
+            Some((id, (1..inputs.len()).find(same)?))
+        });
+        found
+            .map(|(id, i)| g.node_mut(id).inputs.swap(0, i))
+            .is_some()
+    }),
+    ("an op of a copy is left out", |g| {
+        let copy = copies(g).into_iter().find(|id| {
+            let node = g.node(*id);
+            node.inputs.iter().any(|v| g.fact(*v) == node.fact())
+        });
+        copy.map(|id| {
+            let node = g.node(id);
+            let operand = node.inputs.iter().find(|v| g.fact(**v) == node.fact());
+            read_instead(g, id, *operand.unwrap());
+        })
+        .is_some()
+    }),
+    ("a late reader reads what another copy is of", |g| {
+        let copies = copies(g);
+        let pair = copies.iter().find_map(|id| {
+            let alike = |o: &&NodeId| *o < id && g.node(**o).facts == g.node(*id).facts;
+            Some((*id, *copies.iter().find(alike)?))
+        });
+        pair.map(|(id, other)| read_instead(g, id, other.value()))
+            .is_some()
+    }),
+    (
+        "a copy waits for its operand and reads what it waits with",
+        |g| {
+            let found = barriers(g).into_iter().find(|id| {
+                let inputs = &g.node(*id).inputs;
+                let last = inputs[inputs.len() - 1];
+                last != inputs[0] && g.fact(last) == g.fact(inputs[0])
+            });
+            found
+                .map(|id| {
+                    let inputs = &mut g.node_mut(id).inputs;
+                    inputs[0] = inputs[inputs.len() - 1];
+                })
+                .is_some()
+        },
+    ),
+];
+
+fn barriers(graph: &Graph) -> Vec<NodeId> {
+    let found = graph.iter().filter(|(_, n)| matches!(n.op, Op::Barrier(_)));
+    found.map(|(id, _)| id).collect()
+}
+
+/// What is computed from what stands behind barriers.
+fn copies(graph: &Graph) -> Vec<NodeId> {
+    let barriers = barriers(graph);
+    let found = graph
+        .iter()
+        .filter(|(_, n)| n.inputs.iter().any(|v| barriers.contains(&v.node)));
+    found.map(|(id, _)| id).collect()
+}
+
+/// Makes all that read a node read another value.
+fn read_instead(graph: &mut Graph, of: NodeId, other: Value) {
+    for id in (0..graph.len() as u32).map(NodeId) {
+        for v in &mut graph.node_mut(id).inputs {
+            if *v == of.value() {
+                *v = other;
+            }
+        }
+    }
+    for o in &mut graph.outputs {
+        if o.value == of.value() {
+            o.value = other;
+        }
+    }
+}
+
+#[test]
+fn broken_recomputation_is_caught() {
+    let graph = deep_graph();
+    let oracle = Oracle::new(&graph, random_inputs(&graph, 3));
+    let plain = Engine::new(&graph, &Options::default()).unwrap();
+    let most = plain.explain.memory.unwrap().peak;
+    let options = Options {
+        memory_budget: Some(most / 4 * 3),
+        ..Options::default()
+    };
+    let engine = Engine::new(&graph, &options).unwrap();
+    assert!(!engine.explain.recomputed.is_empty());
+    oracle.check(&engine.run(&oracle.inputs).unwrap()).unwrap();
+    let rewritten = &engine.explain.stages.as_ref().unwrap().optimized;
+    for (name, bug) in BUGS {
+        let mut broken = rewritten.clone();
+        assert!(bug(&mut broken), "{name}: does not apply to {rewritten}");
+        let outputs = Engine::new(&broken, &Options::default()).unwrap();
+        let outputs = outputs.run(&oracle.inputs).unwrap();
+        assert!(oracle.check(&outputs).is_err(), "{name}: not caught");
+    }
 }

@@ -268,6 +268,36 @@ const CASES: &[Case] = &[
         let scores = m.pw(Pw::Tanh, &[scores])?;
         m.b.op(ops::MatMul {}, &[scores, results[2]])
     }),
+    ("pads_side_by_side", |m| {
+        let (n, k) = (m.size(), m.size());
+        let parts = [m.data(&[3, n]), m.data(&[3, k])];
+        let first = m.pad(parts[0], [0, k], 0.0)?;
+        let second = m.pad(parts[1], [n, 0], 0.0)?;
+        let whole = m.pw(Pw::Add, &[second, first])?;
+        m.pw(Pw::Exp, &[whole])
+    }),
+    ("stacked_products", |m| {
+        let (n, k) = (m.size(), m.size());
+        let x = m.data(&[k, 13]);
+        let parts = [m.data(&[k, n]), m.data(&[k, 2])];
+        let mut results = Vec::new();
+        for g in parts {
+            let g = m.b.permute(&g, &[1, 0])?;
+            results.push(m.b.op(ops::MatMul {}, &[g, x])?);
+        }
+        let whole = m.b.op(ops::Concat { axis: 0 }, &results)?;
+        m.pw(Pw::Tanh, &[whole])
+    }),
+    ("stacked_sums", |m| {
+        let (n, k) = (m.size(), m.size());
+        let parts = [m.data(&[2, k, n]), m.data(&[2, k, 3])];
+        let mut sums = Vec::new();
+        for x in parts {
+            sums.push(m.b.sum(&x, &[0, 1])?);
+        }
+        let whole = m.b.op(ops::Concat { axis: 0 }, &sums)?;
+        m.pw(Pw::Tanh, &[whole])
+    }),
     ("reduce_of_reduce", |m| {
         let sizes = [m.size(), m.size(), m.size()];
         let x = m.data(&sizes);

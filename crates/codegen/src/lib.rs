@@ -15,6 +15,7 @@ pub mod kir;
 mod program;
 mod tile;
 
+pub use cuda::side_by_side;
 pub use program::{
     BufId, BufferInfo, Cost, GroupReport, Launch, LowerError, Options, Origin, Program, Target,
 };

@@ -66,16 +66,28 @@ impl<'a> Joiner<'a> {
     pub(crate) fn groups(&self, launches: &[usize]) -> Vec<Vec<usize>> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for &l in launches {
-            match self.host(&groups, l) {
+            match self.host(groups.iter().enumerate().rev(), l) {
                 Some(g) => groups[g].push(l),
                 None => groups.push(vec![l]),
             }
         }
+        for g in 0..groups.len() {
+            if let Some(hosts) = self.other_hosts(&groups, g) {
+                for (l, host) in std::mem::take(&mut groups[g]).into_iter().zip(hosts) {
+                    groups[host].push(l);
+                }
+            }
+        }
+        groups.retain(|g| !g.is_empty());
         groups
     }
 
     /// The nearest group behind which nothing is in the way of the launch and which it can join.
-    fn host(&self, groups: &[Vec<usize>], l: usize) -> Option<usize> {
+    fn host<'g>(
+        &self,
+        groups: impl Iterator<Item = (usize, &'g Vec<usize>)>,
+        l: usize,
+    ) -> Option<usize> {
         if !self.joins(l) {
             return None;
         }
@@ -83,7 +95,7 @@ impl<'a> Joiner<'a> {
             true => REACH,
             false => self.near,
         };
-        for (g, group) in groups.iter().enumerate().rev().take(reach) {
+        for (g, group) in groups.filter(|(_, g)| !g.is_empty()).take(reach) {
             if group.iter().any(|other| self.conflict(l, *other)) {
                 return None;
             }
@@ -92,6 +104,19 @@ impl<'a> Joiner<'a> {
             }
         }
         None
+    }
+
+    /// For each launch of a group of small ones alone, the group before or behind that it starts with
+    /// instead; nothing if one of them has none.
+    fn other_hosts(&self, groups: &[Vec<usize>], g: usize) -> Option<Vec<usize>> {
+        let small = |l: &usize| is_small(&self.program.launches[*l]);
+        if !groups[g].iter().all(small) {
+            return None;
+        }
+        let behind = |l: usize| self.host(groups.iter().enumerate().skip(g + 1), l);
+        let before = |l: usize| self.host(groups.iter().enumerate().take(g).rev(), l);
+        let hosts = groups[g].iter().map(|l| before(*l).or_else(|| behind(*l)));
+        hosts.collect()
     }
 
     fn joins(&self, l: usize) -> bool {

@@ -14,8 +14,11 @@ use kiln_runtime::{Error as RunError, Executable, cuda};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The pass that merges products.
-const MERGING: &str = optimize::passes::merging::PASS.name;
+/// The passes that make one product of several.
+const MERGING: [&str; 2] = [
+    optimize::passes::merging::PASS.name,
+    optimize::passes::stacking::PASS.name,
+];
 
 /// How to compile.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -145,11 +148,22 @@ impl Lowered {
     pub fn with(graph: Graph, options: &codegen::Options) -> Result<Lowered, CompileError> {
         let program = codegen::lower(&graph, options).map_err(|e| lower_error(&graph, e))?;
         let placed = place::place(&graph, &program)?;
-        Ok(Lowered {
+        let merged = codegen::side_by_side(&program).filter(|_| options.fuse);
+        let mut lowered = Lowered {
             graph,
             program,
             placed,
-        })
+        };
+        if let Some(program) = merged {
+            let placed = place::place(&lowered.graph, &program)?;
+            let most = lowered.peak().map(|peak| peak + peak / place::MORE);
+            let apart = std::mem::replace(&mut lowered.placed, placed);
+            match lowered.peak() <= most {
+                true => lowered.program = program,
+                false => lowered.placed = apart,
+            }
+        }
+        Ok(lowered)
     }
 
     /// Bytes of temporaries that a run needs, where sizes are known.
@@ -200,9 +214,12 @@ pub fn compile_with(
         .peak()
         .zip(options.memory_budget)
         .is_some_and(|(peak, budget)| peak > budget)
-        && fired.fired.iter().any(|f| f.pass == MERGING)
+        && fired.fired.iter().any(|f| MERGING.contains(&f.pass))
     {
-        let apart = passes.iter().copied().filter(|p| p.name != MERGING);
+        let apart = passes
+            .iter()
+            .copied()
+            .filter(|p| !MERGING.contains(&p.name));
         let apart: Vec<optimize::Pass> = apart.collect();
         let (graph, report) = run_passes(graph.clone(), options, &apart, &mut dump, locs)?;
         let apart = Lowered::with(graph, &options.codegen())?;

@@ -64,8 +64,8 @@ pub(crate) fn place(graph: &Graph, program: &Program) -> Result<Placed, CompileE
 
 /// How many groups a product or convolution may be moved over to start with another.
 const NEAR: usize = 4;
-/// They do if the peak of memory grows by no more than this part of it.
-const MORE: usize = 50;
+/// Launches start together if the peak of memory grows by no more than this part of it.
+pub(crate) const MORE: usize = 50;
 
 /// The plan of a body: its sizes use the symbols of the program, and every step runs every time.
 fn body(graph: &Graph, program: &Program) -> Plan {

@@ -2,7 +2,8 @@
 
 use crate::passes::{
     branch_values, broadcasts, centring, common_subexpressions, constant_fold, dead_code, folding,
-    identities, loop_values, merging, padding, products, reductions, scatters, slices, views,
+    identities, loop_values, merging, padding, products, reductions, scatters, slices, stacking,
+    views,
 };
 use crate::{OptimizeError, Patch, Rewriter, View};
 use kiln_ir::NodeId;
@@ -56,6 +57,7 @@ pub fn passes() -> &'static [Pass] {
         common_subexpressions::PASS,
         folding::PASS,
         merging::PASS,
+        stacking::PASS,
         reductions::PASS,
         centring::PASS,
     ]

@@ -1,20 +1,17 @@
 //! burn: the operations, on its CPU backend in Rust.
 
 use crate::{Array, Done, Failure, Run, Start};
-use burn::backend::Flex;
 use burn::tensor::{Tensor, TensorData, activation};
 
-type T<const D: usize> = Tensor<Flex, D>;
-
-fn tensor<const D: usize>(a: Array) -> T<D> {
+fn tensor<const D: usize>(a: Array) -> Tensor<D> {
     Tensor::from_data(TensorData::new(a.values, a.shape), &Default::default())
 }
 
 /// The workload, if it is there.
 pub fn workload(name: &str, mut start: Start) -> Result<Option<(String, usize, Run)>, Failure> {
-    let x: Vec<T<2>> = start.inputs.drain(..).filter(|a| a.shape.len() == 2).map(tensor).collect();
+    let x: Vec<Tensor<2>> = start.inputs.drain(..).filter(|a| a.shape.len() == 2).map(tensor).collect();
     let mut weight = |name: &str| start.weights.remove(name).ok_or("no such weight").map(tensor::<1>);
-    let mut f: Box<dyn FnMut() -> T<2>> = match name {
+    let mut f: Box<dyn FnMut() -> Tensor<2>> = match name {
         "softmax" => Box::new(move || activation::softmax(x[0].clone(), 1)),
         "layer-norm" => {
             let (gamma, beta) = (weight("weight")?, weight("bias")?);

@@ -19,7 +19,7 @@ pub fn workload(name: &str, mut start: Start) -> Result<Option<(String, usize, R
             let norm = LayerNorm::new(weight("weight")?, weight("bias")?, 1e-5);
             Box::new(move || norm.forward(&x[0]))
         }
-        "gelu-chain" => Box::new(move || (((&x[0] * &x[1])? + &x[2])?.gelu_erf()? * &x[3])),
+        "gelu-chain" => Box::new(move || ((&x[0] * &x[1])? + &x[2])?.gelu_erf()? * &x[3]),
         "matmul" => Box::new(move || x[0].matmul(&x[1])),
         _ => return Ok(None),
     };

@@ -9,6 +9,7 @@ use kiln_base::cuda::CudaKernel;
 use kiln_base::plan::Kernel;
 use kiln_base::{DType, Dim};
 
+mod beside;
 mod families;
 mod points;
 mod rows;
@@ -18,6 +19,8 @@ mod source;
 mod values;
 mod vector;
 mod walk;
+
+pub use beside::side_by_side;
 
 /// A launch in CUDA C++.
 #[derive(Debug, Default)]

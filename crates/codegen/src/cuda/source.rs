@@ -47,6 +47,9 @@ pub(super) struct Source {
 /// number the compiler aims at more, and spills.
 const RESIDENT: u32 = 512;
 
+/// How a kernel begins.
+const KERNEL: &str = "extern \"C\" __global__ void __launch_bounds__";
+
 /// The place of the entry's name in [`Source::global`] texts.
 pub(super) const ENTRY: &str = "@entry@";
 
@@ -135,9 +138,8 @@ impl Source {
     pub fn finish(self, grid: [Blocks; 3], block: [u32; 3], shared: u32) -> CudaKernel {
         let mut params: Vec<String> = Vec::new();
         for (i, arg) in self.args.iter().enumerate() {
-            let constant = if arg.written { "" } else { "const " };
             let restrict = if self.shares[i] { "" } else { " __restrict__" };
-            params.push(format!("{constant}{}*{restrict} arg{i}", memory(arg.dtype)));
+            params.push(format!("{}{restrict} arg{i}", pointer(arg)));
         }
         params.extend((0..self.scalars.len()).map(|i| format!("long long s{i}")));
         params.extend((0..self.sites).map(|i| format!("unsigned site{i}")));
@@ -146,7 +148,7 @@ impl Source {
         let threads: u32 = block.iter().product();
         let blocks = (RESIDENT / threads).max(1);
         let text = format!(
-            "{}extern \"C\" __global__ void __launch_bounds__({threads}, {blocks}) {ENTRY}({}) {{\n    \
+            "{}{KERNEL}({threads}, {blocks}) {ENTRY}({}) {{\n    \
              if (guarded && errors->state) return;\n{}}}\n",
             self.globals,
             params.join(", "),
@@ -164,6 +166,77 @@ impl Source {
             shared,
             sites: self.sites,
         }
+    }
+}
+
+/// The C type of an argument.
+fn pointer(arg: &Arg) -> String {
+    let constant = if arg.written { "" } else { "const " };
+    format!("{constant}{}*", memory(arg.dtype))
+}
+
+/// Kernels of equal blocks, known grids along x, no numbers and no sites as one: its blocks are shared out
+/// among them in order. Each is a function that is told which of its own blocks it is.
+pub(super) fn merged(kernels: &[&CudaKernel]) -> CudaKernel {
+    let args: Vec<Arg> = kernels.iter().flat_map(|k| k.args.clone()).collect();
+    let (mut functions, mut calls) = (String::new(), String::new());
+    let (mut first, mut end) = (0, 0i64);
+    let mut named: Vec<&str> = Vec::new();
+    for k in kernels {
+        let known = named.iter().position(|n| *n == k.entry);
+        let part = known.unwrap_or(named.len());
+        if known.is_none() {
+            named.push(&k.entry);
+            let (globals, function) = k.source.split_at(k.source.rfind(KERNEL).unwrap_or(0));
+            let name = format!("{ENTRY}_{part}");
+            let parameters = function.split_once('(').map_or("", |(_, bounds)| bounds);
+            let parameters = parameters.split_once('(').map_or("", |(_, list)| list);
+            let text = format!(
+                "{globals}static __device__ void {}(const uint3 blockIdx, {parameters}",
+                k.entry
+            );
+            functions += &text.replace(&k.entry, &name);
+        }
+        let pointers: String = (first..first + k.args.len())
+            .map(|i| format!("arg{i}, "))
+            .collect();
+        let begin = end;
+        end += k.grid[0].count(&[]);
+        calls += &format!(
+            "    if (at < {end}u) return {ENTRY}_{part}(uint3{{at - {begin}u, 0u, 0u}}, {pointers}errors, guarded);\n"
+        );
+        first += k.args.len();
+    }
+    let declared = args.iter().enumerate();
+    let params: String = declared
+        .map(|(i, a)| format!("{} arg{i}, ", pointer(a)))
+        .collect();
+    let block = kernels[0].block;
+    let threads: u32 = block.iter().product();
+    let blocks = (RESIDENT / threads).max(1);
+    let text = format!(
+        "{functions}{KERNEL}({threads}, {blocks}) {ENTRY}({params}kiln_errors* errors, int guarded) {{\n    \
+         const unsigned at = blockIdx.x;\n{calls}}}\n"
+    );
+    let name = format!("{}_beside_{}_more", kernels[0].name, kernels.len() - 1);
+    let entry = format!("{}_{:016x}", identifier(&name), hash(&text));
+    CudaKernel {
+        name,
+        source: text.replace(ENTRY, &entry),
+        entry,
+        args,
+        scalars: Vec::new(),
+        grid: [
+            Blocks {
+                points: Dim::Const(end),
+                each: 1,
+            },
+            Blocks::one(),
+            Blocks::one(),
+        ],
+        block,
+        shared: 0,
+        sites: 0,
     }
 }
 

@@ -23,6 +23,20 @@ struct TwoSteps {
     large: i64,
 }
 
+/// The first of two steps.
+#[derive(Copy, Clone)]
+enum Cut {
+    /// Rows along the last axis, of a reduction of everything: a kernel that reduces the rows of the same
+    /// value has these in passing.
+    Rows,
+    /// So many chunks of an axis.
+    Chunks(usize, i64),
+}
+
+/// The least elements of rows, and the number of rows from which on they are too many for the second step.
+const ROW: i64 = 256;
+const MOST_ROWS: i64 = 1 << 13;
+
 impl TwoSteps {
     /// The ones that a target runs in two steps.
     fn of(target: Target) -> TwoSteps {
@@ -263,8 +277,8 @@ impl FlowBuilder {
         }
     }
 
-    /// A reduction; one with few results and many elements runs in two steps over a chunking that
-    /// depends on the shape only, so that threads can share the work.
+    /// A reduction; one with few results and many elements runs in two steps that depend on the shape only,
+    /// so that threads can share the work.
     fn reduce(&mut self, kind: Reduction, axes: &[usize], x: Nid) -> Nid {
         let (dtype, shape) = {
             let x = &self.flow.nodes[x];
@@ -280,8 +294,7 @@ impl FlowBuilder {
         }
         let one_step =
             |b: &mut Self| b.helper(Op::Reduce(kind, axes.into()), &[x], dtype, kept.clone());
-        let chunking = |by: TwoSteps| by.chunking(&shape, axes, &kept);
-        let Some((axis, chunks)) = self.two_steps.and_then(chunking) else {
+        let Some(cut) = self.two_steps.and_then(|by| by.cut(&shape, axes, &kept)) else {
             return one_step(self);
         };
         let wide = match dtype {
@@ -292,25 +305,27 @@ impl FlowBuilder {
         if wide != dtype {
             x = self.helper(Op::Cast, &[x], wide, shape.clone());
         }
-        let mut split = shape.clone();
-        split[axis] = Dim::Const(chunks);
-        split.insert(
-            axis + 1,
-            Dim::Const(shape[axis].as_const().expect("chunked axes are known") / chunks),
-        );
-        let reshaped = self.helper(Op::Reshape, &[x], wide, split.clone());
-        // In the split shape the axes after `axis` moved by one; `axis` itself stays for step two.
-        let first: SmallVec<[usize; 4]> = axes
-            .iter()
-            .map(|a| if *a >= axis { a + 1 } else { *a })
-            .collect();
-        let partial_shape: SmallVec<[Dim; 4]> = (0..split.len())
-            .filter(|a| !first.contains(a))
-            .map(|a| split[a].clone())
-            .collect();
-        let second = (0..axis).filter(|a| !first.contains(a)).count();
-        let partial = self.helper(Op::Reduce(kind, first), &[reshaped], wide, partial_shape);
-        let second = SmallVec::from_iter([second]);
+        let last = shape.len() - 1;
+        let (x, split, first) = match cut {
+            Cut::Rows => (x, shape, SmallVec::from_iter([last])),
+            Cut::Chunks(axis, chunks) => {
+                let mut split = shape;
+                let extent = split[axis].as_const().expect("chunked axes are known");
+                split[axis] = Dim::Const(chunks);
+                split.insert(axis + 1, Dim::Const(extent / chunks));
+                let x = self.helper(Op::Reshape, &[x], wide, split.clone());
+                // Axes behind `axis` moved by one; `axis` itself stays for step two.
+                let moved = axes.iter().map(|a| a + usize::from(*a >= axis));
+                (x, split, moved.collect::<SmallVec<[usize; 4]>>())
+            }
+        };
+        let rest = (0..split.len()).filter(|a| !first.contains(a));
+        let partial_shape: SmallVec<[Dim; 4]> = rest.clone().map(|a| split[a].clone()).collect();
+        let second = match cut {
+            Cut::Rows => (0..last).collect(),
+            Cut::Chunks(axis, _) => SmallVec::from_iter([rest.filter(|a| *a < axis).count()]),
+        };
+        let partial = self.helper(Op::Reduce(kind, first), &[x], wide, partial_shape);
         let whole = self.helper(Op::Reduce(kind, second), &[partial], wide, kept.clone());
         if wide != dtype {
             return self.helper(Op::Cast, &[whole], dtype, kept);
@@ -379,12 +394,21 @@ pub(super) fn broadcast(from: &[Dim], to: &[Dim]) -> View {
 }
 
 impl TwoSteps {
-    /// Which axis of a long reduction is cut into how many chunks.
-    fn chunking(self, shape: &[Dim], axes: &[usize], kept: &[Dim]) -> Option<(usize, i64)> {
+    /// How a long reduction is cut.
+    fn cut(self, shape: &[Dim], axes: &[usize], kept: &[Dim]) -> Option<Cut> {
         let results = kiln_base::numel(kept).as_const()?;
         let elements = axes
             .iter()
             .try_fold(1i64, |n, a| n.checked_mul(shape[*a].as_const()?))?;
+        let row = shape.last()?.as_const()?;
+        let rows = elements / row.max(1);
+        if kept.is_empty()
+            && elements >= self.long
+            && row >= ROW
+            && (self.few..MOST_ROWS).contains(&rows)
+        {
+            return Some(Cut::Rows);
+        }
         let columns = shape.len() > 1 && !axes.contains(&(shape.len() - 1)) && results > 1;
         let (few, long_enough) = match columns {
             true => (
@@ -401,7 +425,7 @@ impl TwoSteps {
             let enough = (few / results).max(2);
             let most = (4 * enough).min(extent / 8).min(4 * self.few);
             let chunks = (enough.min(most).max(2)..=most).find(|c| extent % c == 0)?;
-            Some((*a, chunks))
+            Some(Cut::Chunks(*a, chunks))
         })
     }
 }

@@ -16,4 +16,5 @@ pub mod products;
 pub mod reductions;
 pub mod scatters;
 pub mod slices;
+pub mod stacking;
 pub mod views;

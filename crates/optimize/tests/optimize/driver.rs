@@ -27,7 +27,7 @@ fn an_unknown_pass_is_an_error_that_lists_the_passes() {
         ..Options::default()
     };
     let error = optimize(Graph::default(), &options).unwrap_err();
-    insta::assert_snapshot!(error, @r#"there is no pass "magic"; the passes are dead_code, loop_values, branch_values, views, identities, slices, padding, broadcasts, scatters, products, constant_fold, common_subexpressions, folding, merging, reductions, centring"#);
+    insta::assert_snapshot!(error, @r#"there is no pass "magic"; the passes are dead_code, loop_values, branch_values, views, identities, slices, padding, broadcasts, scatters, products, constant_fold, common_subexpressions, folding, merging, stacking, reductions, centring"#);
 }
 
 #[test]
@@ -57,6 +57,7 @@ fn the_list_of_passes_reads_well() {
     common_subexpressions: computes equal expressions once
     folding: folds scales, shifts and batch norms beside a product into its weight (rounds)
     merging: merges products that share an operand (rounds)
+    stacking: merges products and sums whose results are put side by side (rounds)
     reductions: merges reductions of reductions (rounds)
     centring: drops what a mean takes away, such as the bias in front of a batch norm (rounds)
     ");

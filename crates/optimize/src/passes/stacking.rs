@@ -1,0 +1,203 @@
+//! Results that are put side by side, as the gradients of the parts of one weight are:
+//!
+//! ```text
+//! pads_side_by_side   pad(a) + pad(b) + … = pad(concat(a, b, …))             zeros around neighbours
+//! stacked_products    concat(a · x, b · x, …) = concat(a, b, …) · x          and x · a, x · b, …
+//! stacked_sums        concat(Σ a, Σ b, …) = Σ concat(a, b, …)                over all axes but the last
+//! ```
+//!
+//! One product, and one sum, in place of several, and what reads the whole becomes part of its kernel: the
+//! update of the projections of query, key and value, whose weights are parts of one. Putting operands
+//! side by side copies them, so products are left alone where the operands are much larger than the results,
+//! and where something else reads a result.
+//!
+//! Each element keeps its terms. Rounding changes with the order in which a larger product sums, and −0 in
+//! a part stays where adding zeros made it 0.
+
+use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
+use kiln_base::prim::Reduction;
+use kiln_ir::ops::{Concat, MatMul, Pad, Permute};
+use kiln_ir::{Builder, Dim, Node, NodeId, Op, Pw, Value};
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "stacking",
+    about: "merges products and sums whose results are put side by side",
+    exact: false,
+    run: Run::Rules(&[&PadsSideBySide, &StackedProducts, &StackedSums]),
+};
+
+/// The most parts of one value.
+const MOST: usize = 32;
+/// Operands of products may have so many times the elements of the results.
+const LARGER: i64 = 2;
+
+/// pad(a) + pad(b) + … = pad(concat(a, b, …)).
+pub struct PadsSideBySide;
+
+impl Rule for PadsSideBySide {
+    fn name(&self) -> &'static str {
+        "pads_side_by_side"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let mut pads = Vec::new();
+        if !is_sum(view.node(id)) || !terms(view, id, &mut pads) {
+            return None;
+        }
+        let [(first, _), (second, _), ..] = pads[..] else {
+            return None;
+        };
+        let axis = (0..first.low.len()).find(|a| first.low[*a] != second.low[*a])?;
+        if pads.iter().any(|(p, _)| p.low[axis].as_const().is_none()) {
+            return None;
+        }
+        pads.sort_by_key(|(p, _)| p.low[axis].as_const());
+        let neighbours = pads.windows(2).all(|pair| {
+            let [(a, x), (b, _)] = [pair[0], pair[1]];
+            let end = &a.low[axis] + &view.fact(x).shape[axis];
+            let alike = |i| i == axis || (&a.low[i], &a.high[i]) == (&b.low[i], &b.high[i]);
+            b.low[axis] == end && (0..a.low.len()).all(alike)
+        });
+        if !neighbours {
+            return None;
+        }
+        let mut whole = pads[0].0.clone();
+        whole.high[axis] = pads.last()?.0.high[axis].clone();
+        let parts: Vec<Value> = pads.iter().map(|(_, x)| *x).collect();
+        let mut patch = view.patch(id);
+        let stacked = patch.op(Concat { axis }, &parts).ok()?;
+        let new = patch.op(whole, &[stacked]).ok()?;
+        Some(patch.replacing(id.value(), new))
+    }
+}
+
+fn is_sum(node: &Node) -> bool {
+    matches!(&node.op, Op::Pointwise(p) if p.0 == Pw::Add) && node.fact().dtype.is_float()
+}
+
+/// Collects the pads with zeros, each with its operand, that a sum is of; whether it is of these alone and
+/// nothing else reads them.
+fn terms<'a>(view: &View<'a>, sum: NodeId, pads: &mut Vec<(&'a Pad, Value)>) -> bool {
+    view.node(sum).inputs.iter().all(|v| {
+        let node = view.producer(*v);
+        if view.use_count(v.node) != 1 || pads.len() == MOST {
+            return false;
+        }
+        match &node.op {
+            Op::Pad(pad) if pad.value.as_f64() == 0.0 => {
+                pads.push((pad, node.inputs[0]));
+                true
+            }
+            _ => is_sum(node) && terms(view, v.node, pads),
+        }
+    })
+}
+
+/// The operands of the ops whose results a concatenation is of, if all are of one kind and read by nothing
+/// else.
+fn stacked<'a>(
+    view: &View<'a>,
+    id: NodeId,
+    is: impl Fn(&Node) -> bool,
+) -> Option<(usize, Vec<&'a Node>)> {
+    let node = view.node(id);
+    let Op::Concat(Concat { axis }) = node.op else {
+        return None;
+    };
+    let nodes = node.inputs.iter().map(|v| {
+        let below = view.producer(*v);
+        (view.use_count(v.node) == 1 && is(below)).then_some(below)
+    });
+    Some((axis, nodes.collect::<Option<_>>()?))
+}
+
+/// concat(a · x, b · x, …) = concat(a, b, …) · x.
+pub struct StackedProducts;
+
+impl Rule for StackedProducts {
+    fn name(&self) -> &'static str {
+        "stacked_products"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let (axis, nodes) = stacked(view, id, |n| matches!(n.op, Op::MatMul(_)))?;
+        let result = view.node(id).fact();
+        // Rows are of the left operand, columns of the right one.
+        let side = (axis + 2).checked_sub(result.rank())?;
+        let shared = nodes[0].inputs[1 - side];
+        if nodes.iter().any(|n| n.inputs[1 - side] != shared) {
+            return None;
+        }
+        let parts: Vec<Value> = nodes.iter().map(|n| n.inputs[side]).collect();
+        let elements = parts.iter().map(|v| view.fact(*v).numel().as_const());
+        let elements: i64 = elements.sum::<Option<i64>>()?;
+        if elements > LARGER * result.numel().as_const()? {
+            return None;
+        }
+        let mut patch = view.patch(id);
+        let mut operands = [shared; 2];
+        operands[side] = side_by_side(view, &mut patch, &parts, axis)?;
+        let new = patch.op(MatMul {}, &operands).ok()?;
+        Some(patch.replacing(id.value(), new))
+    }
+}
+
+/// The concatenation, in front of a permutation that all have.
+fn side_by_side(
+    view: &View<'_>,
+    patch: &mut PatchBuilder<'_>,
+    parts: &[Value],
+    axis: usize,
+) -> Option<Value> {
+    let nodes: Vec<&Node> = parts.iter().map(|v| view.producer(*v)).collect();
+    match &nodes[0].op {
+        Op::Permute(Permute { perm }) if nodes.iter().all(|n| n.op == nodes[0].op) => {
+            let below: Vec<Value> = nodes.iter().map(|n| n.inputs[0]).collect();
+            let axis = perm[axis];
+            let whole = patch.op(Concat { axis }, &below).ok()?;
+            patch.permute(&whole, perm).ok()
+        }
+        _ => patch.op(Concat { axis }, parts).ok(),
+    }
+}
+
+/// concat(Σ a, Σ b, …) = Σ concat(a, b, …), over all axes but the last.
+pub struct StackedSums;
+
+impl Rule for StackedSums {
+    fn name(&self) -> &'static str {
+        "stacked_sums"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let (_, nodes) = stacked(view, id, |n| {
+            let Op::Reduce(r) = &n.op else { return false };
+            let rank = view.fact(n.inputs[0]).rank();
+            r.kind == Reduction::Sum && n.fact().dtype.is_float() && r.axes[..] == leading(rank)
+        })?;
+        if view.node(id).fact().rank() != 1 {
+            return None;
+        }
+        let mut patch = view.patch(id);
+        let mut parts = Vec::new();
+        for x in nodes.iter().map(|n| n.inputs[0]) {
+            let (n, rows) = view.fact(x).shape.split_last()?;
+            let shape = [kiln_base::numel(rows), n.clone()];
+            parts.push(patch.reshape(&x, &shape).ok()?);
+        }
+        // Only rows that are as many can lie side by side.
+        let rows: &Dim = &patch.fact(&parts[0]).shape[0].clone();
+        if parts.iter().any(|v| patch.fact(v).shape[0] != *rows) {
+            return None;
+        }
+        let whole = patch.op(Concat { axis: 1 }, &parts).ok()?;
+        let new = patch.sum(&whole, &[0]).ok()?;
+        Some(patch.replacing(id.value(), new))
+    }
+}
+
+/// All axes but the last.
+fn leading(rank: usize) -> Vec<usize> {
+    (0..rank.saturating_sub(1)).collect()
+}
