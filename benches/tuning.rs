@@ -1,13 +1,14 @@
 //! What tuning costs, and how good its picks are: ResNet-50 tuned from nothing and compiled with a filled
 //! store, and picks beside the best of a much longer measurement.
 //!
-//! `cargo bench --bench tuning` prints it; nothing is asserted.
+//! `cargo bench --bench tuning` prints it; nothing is asserted. `KILN_BENCH_PART=network` or `picks` asks for
+//! one of the two.
 
 #[path = "models/resnet50.rs"]
 mod resnet50;
 
 use kiln::tuning::{Mode, Settings, Trial};
-use kiln::{CompileOptions, Compiled, DType, Device, Spec, Tensor, compile_with, memory};
+use kiln::{CompileOptions, Compiled, DType, Device, Spec, Tensor, Var, compile_with, memory};
 use kiln_compiler::tune::{Effort, Precision, measure};
 use resnet50::ResNet;
 use std::path::Path;
@@ -23,8 +24,14 @@ fn main() -> Result<(), Failed> {
         return start(Path::new(&store));
     }
     let store = folder.join("tune.jsonl");
-    network(&store)?;
-    picks(&folder.join("picks.jsonl"))?;
+    std::fs::create_dir_all(&folder)?;
+    let part = std::env::var("KILN_BENCH_PART").unwrap_or_default();
+    if part != "picks" {
+        network(&store)?;
+    }
+    if part != "network" {
+        picks(&folder)?;
+    }
     std::fs::remove_dir_all(folder)?;
     Ok(())
 }
@@ -110,87 +117,158 @@ fn start(store: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Products and convolutions of many shapes: what was picked beside what is best by a longer measurement.
-fn picks(store: &Path) -> Result<(), Failed> {
+/// How often each shape is tuned from nothing.
+const REPEATS: usize = 3;
+/// The largest ratio to the best at which a pick counts as right.
+const NEAR: f64 = 1.03;
+
+/// Products and convolutions of networks: what is picked in tunings from nothing, and what the rules pick,
+/// beside what is best by a longer measurement. `KILN_BENCH_ONLY` selects shapes by a part of their names,
+/// `KILN_BENCH_DUMP` names a file for all times of the longer measurements, a JSON line each.
+fn picks(folder: &Path) -> Result<(), Failed> {
     let long = Effort {
         least: 30,
-        most: 60,
-        time: Duration::from_secs(1),
+        most: 80,
+        time: Duration::from_secs(2),
+        burst: Duration::from_millis(1),
         patience: Duration::from_secs(60),
     };
-    let (mut shapes, mut near, mut worst) = (0, 0, (1.0, String::new()));
-    for compiled in programs(&options(Mode::On, store))? {
-        let stages = compiled.explain().stages.as_ref().ok_or("no stages")?;
-        for info in &compiled.explain().kernels {
-            let Some(choice) = &info.choice else { continue };
-            let launch = match info.prepared {
-                true => stages.prepare[info.step],
-                false => stages.run[info.step],
-            };
-            let trials = measure(&stages.program, launch, 0, Precision::Default, &long);
-            let best = trials.iter().filter_map(Trial::time).min();
-            let picked = trials.iter().find(|t| t.name == choice.chosen);
-            let (Some(best), Some(picked)) = (best, picked.and_then(Trial::time)) else {
-                continue;
-            };
-            let ratio = picked.as_secs_f64() / best.as_secs_f64();
-            shapes += 1;
-            near += (ratio <= 1.03) as usize;
-            if ratio > worst.0 {
-                worst = (ratio, choice.key.clone());
-            }
+    let only = std::env::var("KILN_BENCH_ONLY").unwrap_or_default();
+    let mut dump = match std::env::var_os("KILN_BENCH_DUMP") {
+        Some(path) => Some(std::fs::File::create(path)?),
+        None => None,
+    };
+    let (mut near, mut by_rule, mut all) = ([0; REPEATS], 0, 0);
+    println!(
+        "shape, the best and its time; time of the default and of {REPEATS} picks as a part of it"
+    );
+    for (name, compile) in shapes()? {
+        if !name.contains(&only) {
+            continue;
+        }
+        let plain = compile(&options(Mode::Off, Path::new("")))?;
+        let trials = exhaustive(&plain, &long)?;
+        let timed = trials
+            .iter()
+            .filter_map(|t| Some((t, t.time()?.as_secs_f64())));
+        let Some((best, least)) = timed.min_by(|a, b| a.1.total_cmp(&b.1)) else {
+            continue;
+        };
+        let ratio = |name: &str| {
+            let time = trials.iter().find(|t| t.name == name).and_then(Trial::time);
+            time.map_or(f64::INFINITY, |t| t.as_secs_f64() / least)
+        };
+        let default = ratio(&trials[0].name);
+        print!(
+            "{name:44} {:10} {:8.3} ms  {default:5.2} ",
+            best.name,
+            least * 1e3
+        );
+        all += 1;
+        by_rule += (default <= NEAR) as usize;
+        for (repeat, near) in near.iter_mut().enumerate() {
+            let store = folder.join(format!("picks-{repeat}.jsonl"));
+            let tuned = compile(&options(Mode::On, &store))?;
+            let choice = tuned
+                .explain()
+                .kernels
+                .iter()
+                .find_map(|k| k.choice.clone());
+            let pick = ratio(&choice.ok_or("no choice")?.chosen);
+            *near += (pick <= NEAR) as usize;
+            print!(" {pick:5.2}");
+        }
+        println!();
+        if let Some(file) = &mut dump {
+            use std::io::Write;
+            writeln!(file, "{}", serde_json::to_string(&(&name, &trials))?)?;
         }
     }
-    println!(
-        "{near} of {shapes} picks are within 3% of the best; the worst takes {:.2} times as long:",
-        worst.0
-    );
-    println!("  {}", worst.1);
+    println!("within 3% of the best: {near:?} of {all} picks, {by_rule} by rule");
     Ok(())
 }
 
-fn programs(options: &CompileOptions) -> kiln::Result<Vec<Compiled>> {
-    let mut programs = Vec::new();
-    for [m, k, n] in [
-        [1, 512, 512],
-        [1, 2048, 1000],
-        [7, 64, 64],
-        [16, 16, 16],
-        [64, 64, 64],
-        [100, 30, 70],
-        [128, 768, 768],
-        [197, 768, 3072],
-        [256, 256, 256],
-        [512, 512, 512],
-        [1000, 3, 1000],
-        [3000, 64, 10],
-    ] {
-        let specs = [
-            Spec::fixed(DType::F32, [m, k]),
-            Spec::fixed(DType::F32, [k, n]),
-        ];
-        programs.push(compile_with(&specs, options, |x| x[0].matmul(&x[1]))?);
-    }
-    for [channels, outputs, size, kernel, groups] in [
-        [3, 64, 112, 7, 1],
-        [64, 64, 56, 1, 1],
-        [64, 64, 56, 3, 1],
-        [64, 256, 56, 1, 1],
-        [128, 128, 28, 3, 1],
-        [256, 256, 14, 3, 1],
-        [256, 1024, 14, 1, 1],
-        [512, 512, 7, 3, 1],
-        [32, 32, 112, 3, 32],
-        [96, 96, 56, 3, 96],
-        [240, 240, 28, 5, 240],
-        [16, 8, 30, 3, 4],
-    ] {
-        let x = Spec::fixed(DType::F32, [1, channels, size, size]);
-        let w = Spec::fixed(DType::F32, [outputs, channels / groups, kernel, kernel]);
-        programs.push(compile_with(&[x, w], options, |x| {
-            x[0].conv2d(&x[1], None, 1, kernel / 2, 1, groups as i64)
-                .relu()
-        })?);
-    }
-    Ok(programs)
+/// All candidates of a program's kernel that has some.
+fn exhaustive(program: &Compiled, effort: &Effort) -> Result<Vec<Trial>, Failed> {
+    let stages = program.explain().stages.as_ref().ok_or("no stages")?;
+    let launches = 0..stages.program.launches.len();
+    let tried = launches.map(|l| measure(&stages.program, l, 0, Precision::Default, effort));
+    Ok(tried.max_by_key(Vec::len).unwrap_or_default())
 }
+
+type Compile = Box<dyn Fn(&CompileOptions) -> kiln::Result<Compiled>>;
+
+/// Layers of ResNet-50, MobileNetV3-Small and a transformer of width 768, for 1 and 8 images or sequences.
+fn shapes() -> kiln::Result<Vec<(String, Compile)>> {
+    let mut shapes = Vec::new();
+    for batch in [1, 8] {
+        for (channels, size, outputs, kernel, stride, groups) in CONVOLUTIONS {
+            let x = Spec::fixed(DType::F32, [batch, channels, size, size]);
+            let w = Tensor::randn([outputs, channels / groups, kernel, kernel], DType::F32);
+            let w = Var::new(&w)?;
+            let name = format!(
+                "conv {batch}x{channels}x{size}x{size} to {outputs}, {kernel}x{kernel}, step {stride}, {groups} groups"
+            );
+            let compile = move |options: &CompileOptions| {
+                compile_with(std::slice::from_ref(&x), options, |x| {
+                    let padding = kernel as i64 / 2;
+                    x[0].conv2d(&w.get(), None, stride, padding, 1, groups as i64)
+                        .relu()
+                })
+            };
+            shapes.push((name, Box::new(compile) as Compile));
+        }
+        for (rows, sum, columns) in PRODUCTS {
+            let rows = batch * rows;
+            let x = Spec::fixed(DType::F32, [rows, sum]);
+            // As a linear layer has it: transposed.
+            let w = Var::new(&Tensor::randn([columns, sum], DType::F32))?;
+            let name = format!("product {rows}x{sum}x{columns}");
+            let compile = move |options: &CompileOptions| {
+                compile_with(std::slice::from_ref(&x), options, |x| {
+                    x[0].matmul(&w.get().t()).relu()
+                })
+            };
+            shapes.push((name, Box::new(compile) as Compile));
+        }
+    }
+    Ok(shapes)
+}
+
+/// Channels, size of the image, output channels, size of the filter, step, groups.
+const CONVOLUTIONS: [(usize, usize, usize, usize, i64, usize); 22] = [
+    (3, 224, 64, 7, 2, 1),
+    (64, 56, 64, 1, 1, 1),
+    (64, 56, 64, 3, 1, 1),
+    (64, 56, 256, 1, 1, 1),
+    (256, 56, 128, 1, 1, 1),
+    (128, 56, 128, 3, 2, 1),
+    (128, 28, 512, 1, 1, 1),
+    (128, 28, 128, 3, 1, 1),
+    (256, 14, 256, 3, 1, 1),
+    (1024, 14, 256, 1, 1, 1),
+    (512, 7, 512, 3, 1, 1),
+    (512, 7, 2048, 1, 1, 1),
+    (3, 224, 16, 3, 2, 1),
+    (16, 112, 16, 3, 2, 16),
+    (16, 56, 72, 1, 1, 1),
+    (72, 56, 72, 3, 2, 72),
+    (96, 28, 96, 5, 2, 96),
+    (240, 14, 240, 5, 1, 240),
+    (40, 14, 240, 1, 1, 1),
+    (240, 14, 40, 1, 1, 1),
+    (576, 7, 576, 5, 1, 576),
+    (96, 7, 576, 1, 1, 1),
+];
+
+/// Rows, products in a sum, columns.
+const PRODUCTS: [(usize, usize, usize); 8] = [
+    (1, 768, 768),
+    (1, 768, 3072),
+    (1, 3072, 768),
+    (4, 384, 1024),
+    (128, 768, 2304),
+    (128, 768, 768),
+    (128, 768, 3072),
+    (128, 3072, 768),
+];

@@ -37,7 +37,7 @@ pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// If there is none of that name.
 pub fn workload(name: &str) -> Result<Workload> {
     if let Some((.., make)) = models::WORKLOADS.iter().find(|(n, ..)| *n == name) {
-        return make(&CompileOptions::default());
+        return make((&CompileOptions::default()).into());
     }
     let random = |shape: &[usize]| Tensor::randn(shape, DType::F32);
     let large = || random(&[4096, 4096]);

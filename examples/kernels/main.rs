@@ -31,9 +31,9 @@ fn main() -> Result<()> {
     }
     for (name, about, make) in WORKLOADS {
         match &only {
-            Some(only) if only == name => print!("{}", make(&options)?.program.explain()),
+            Some(only) if only == name => print!("{}", make((&options).into())?.program.explain()),
             Some(_) => {}
-            None => println!("{}  {name}: {about}", row(&make(&options)?)?),
+            None => println!("{}  {name}: {about}", row(&make((&options).into())?)?),
         }
     }
     Ok(())

@@ -43,7 +43,7 @@ fn kinds(program: &Compiled) -> String {
 fn programs_have_few_kernels() -> Outcome {
     for ((name, most), (found, _, make)) in MOST.iter().zip(WORKLOADS) {
         assert_eq!(name, found);
-        let program = make(&CompileOptions::default())?.program;
+        let program = make((&CompileOptions::default()).into())?.program;
         let explain = program.explain();
         let (run, prepared) = (explain.kernels_run(), explain.kernels_prepared());
         println!(
@@ -69,7 +69,11 @@ fn memory_is_planned_tightly() -> Outcome {
     };
     for (name, _, make) in WORKLOADS {
         let memory = |options: &CompileOptions| -> kiln::Result<_> {
-            Ok(make(options)?.program.explain().memory.unwrap_or_default())
+            Ok(make(options.into())?
+                .program
+                .explain()
+                .memory
+                .unwrap_or_default())
         };
         let (fused, unfused) = (memory(&CompileOptions::default())?, memory(&unfused)?);
         let recorded = memory(&recorded)?;
@@ -89,7 +93,7 @@ fn memory_is_planned_tightly() -> Outcome {
 
 /// What a program gives in two runs.
 fn results(entry: &Entry, options: &CompileOptions) -> kiln::Result<Vec<Vec<f32>>> {
-    let w = with_seed(7, || entry.2(options))?;
+    let w = with_seed(7, || entry.2(options.into()))?;
     assert!(!w.model.parameters().is_empty());
     let inputs: Vec<&Tensor> = w.inputs.iter().collect();
     let mut results = Vec::new();

@@ -3,7 +3,7 @@
 #[path = "../../../examples/kernels/models/mod.rs"]
 mod networks;
 
-pub use networks::Workload as Program;
+pub use networks::{Setup, Workload as Program};
 
 /// Their names and what they are.
 pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
@@ -13,9 +13,9 @@ pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 /// Makes and compiles one, with random weights.
-pub(crate) fn make(name: &str, options: &kiln::CompileOptions) -> kiln::Result<Program> {
+pub(crate) fn make(name: &str, setup: Setup) -> kiln::Result<Program> {
     match networks::WORKLOADS.iter().find(|w| w.0 == name) {
-        Some((.., make)) => make(options),
+        Some((.., make)) => make(setup),
         None => Err(kiln::Error::invalid(
             "kiln",
             format!("there is no model {name}"),

@@ -91,6 +91,33 @@ fn bench_reports_every_workload_in_every_form() {
 }
 
 #[test]
+fn bench_measures_ops_and_networks_on_a_gpu() {
+    if let Err(e) = kiln_runtime::cuda::Nvrtc::get() {
+        eprintln!("skipped: {e}");
+        return;
+    }
+    let words = ["bench", "softmax:3x5", "lstm", "--device", "cuda:0"];
+    let options = ["--time", "1", "--rounds", "1", "--no-peaks", "--json"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
+    command.args(words).args(options);
+    command.env("KILN_CUDA_DRIVER", kiln_fake_cuda::library());
+    let out = command.output().expect("the command runs");
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{error}");
+    let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let device = report["device"].as_str().unwrap_or_default();
+    assert!(
+        !device.contains("CPU") && !device.contains("cpu"),
+        "{device}"
+    );
+    for r in report["results"].as_array().expect("a list") {
+        assert!(r["times"].as_array().is_some_and(|t| !t.is_empty()), "{r}");
+        // On the CPU the products have algorithms.
+        assert_eq!(r["algorithms"].as_array().map(Vec::len), Some(0), "{r}");
+    }
+}
+
+#[test]
 fn bench_prints_a_table_and_other_dtypes() {
     let text = done(&[
         "bench",

@@ -240,8 +240,8 @@ pub fn compile_with(
     let gpu = options.gpu.map(cuda::Device::get).transpose();
     let gpu = gpu.map_err(internal)?;
     let (tuned, tuning) = tune::tune(
+        &optimized,
         &mut program,
-        optimized.symbols.len(),
         &options.tune,
         options.precision(),
         gpu.as_ref(),

@@ -113,6 +113,19 @@ fn convolution(batch: i64, (name, cin, cout, groups, extent, kernel, stride): La
     }
 }
 
+/// A linear layer: the right matrix is a transposed weight.
+fn linear(m: i64, k: i64, n: i64) -> Case {
+    let mut case = product(1, m, k, n);
+    case.name = format!("linear {m}·{k}·{n}");
+    if let Kernel::MatMul(p) = &mut case.kernel {
+        (p.rhs.row, p.rhs.col) = (Dim::ONE, k.into());
+    }
+    case.torch = format!(
+        "x = torch.randn({m}, {k}); w = torch.randn({n}, {k}); f = lambda: torch.nn.functional.linear(x, w)"
+    );
+    case
+}
+
 fn product(batch: i64, m: i64, k: i64, n: i64) -> Case {
     let matrix = |arg, size: i64, row: i64| Matrix {
         arg,
@@ -271,6 +284,21 @@ fn main() {
         (12, 128, 64, 128), (12, 128, 128, 64), (96, 32, 32, 32), (1, 64, 64, 64), (1, 8, 1024, 1024),
         (1, 1, 768, 768), (1, 1, 4096, 4096), (1, 4096, 4096, 1), (12, 1, 64, 512), (12, 1, 512, 64),
     ].map(|(b, m, k, n)| product(b, m, k, n));
+    let linear = [
+        (1, 768, 768),
+        (2, 768, 768),
+        (4, 128, 1024),
+        (4, 256, 1024),
+        (4, 384, 1024),
+        (8, 1024, 1024),
+        (16, 768, 768),
+        (128, 768, 768),
+        (128, 768, 3072),
+        (128, 3072, 768),
+        (1024, 768, 768),
+        (1, 1024, 1000),
+    ]
+    .map(|(m, k, n)| linear(m, k, n));
     println!(
         "{} threads; GFLOP/s behind each time",
         Pool::global().threads()
@@ -282,6 +310,7 @@ fn main() {
     let mut torch = Torch::start();
     for mut case in convolutions
         .chain(products)
+        .chain(linear)
         .filter(|c| c.name.contains(&wanted))
     {
         measure(&mut case, &mut torch, rounds.unwrap_or(10));

@@ -204,6 +204,11 @@ impl Conv {
         }
     }
 
+    /// The algorithm that was chosen.
+    pub(crate) fn computed_by(&self) -> Algorithm {
+        self.algorithm
+    }
+
     /// The argument of the weights, when they are an operand.
     pub(crate) fn weights(&self) -> usize {
         self.operands[1]

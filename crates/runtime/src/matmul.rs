@@ -1,5 +1,6 @@
 //! Batched matrix products: blocks of a size that depends on the shapes alone, spread over the pool.
 
+mod packed;
 mod small;
 mod vector;
 
@@ -79,6 +80,8 @@ pub(crate) struct MatMul {
     lhs: Operand,
     rhs: Operand,
     out: usize,
+    /// Whether its right matrix is to be packed in *prepare*, where that can be.
+    packable: bool,
     /// Rows and columns of a block.
     block: (i64, i64),
     algorithm: Algorithm,
@@ -133,6 +136,7 @@ impl MatMul {
             lhs: operand(&p.lhs, m, k)?,
             rhs: operand(&p.rhs, k, n)?,
             out: p.out as usize,
+            packable: packed::packable(p),
             block: block((m, k, n), epilogue.is_some(), 1 << most),
             algorithm: match p.algorithm {
                 Algorithm::Auto if m == 1 || n == 1 => Algorithm::Vector,
@@ -152,30 +156,62 @@ impl MatMul {
         match self.algorithm {
             Algorithm::Vector => threads * self.k,
             Algorithm::Small => threads * self.small_workspace(),
+            Algorithm::Packed => self.packed_elements(),
             _ => 0,
         }
     }
 
-    /// Runs it.
+    /// The algorithm that it is computed by, if its result is to be kept hot or not; of panels that are the same,
+    /// the smallest.
+    pub(crate) fn computed_by(&self, hot: bool, fixed: bool) -> Algorithm {
+        let most = match self.algorithm {
+            Algorithm::Auto if fixed && self.packable => return Algorithm::Packed,
+            Algorithm::Auto => BLOCK_WORK,
+            Algorithm::Panels(most) => most,
+            chosen => return chosen,
+        };
+        let sizes = (self.m, self.k, self.n);
+        let cut = |most: u8| block(sizes, hot, 1 << most);
+        let same = Algorithm::PANELS.into_iter().find(|p| cut(*p) == cut(most));
+        Algorithm::Panels(same.unwrap_or(most))
+    }
+
+    /// Runs it, with the right matrix that [`MatMul::pack`] packed before, if there is one.
     ///
     /// # Safety
-    /// `args` are the buffers it was linked for; see [`tile::Runner::new`].
-    pub(crate) unsafe fn run(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
+    /// `args` are the buffers it was linked for; see [`tile::Runner::new`]. What is packed is their right
+    /// matrix.
+    pub(crate) unsafe fn run(
+        &self,
+        args: &[*mut u8],
+        packed: Option<*mut u8>,
+        parallel: bool,
+        failures: &Failures,
+    ) {
         // SAFETY: the caller's; the dtype was checked.
         unsafe {
             match self.dtype {
-                DType::F64 => self.run_typed::<f64>(args, parallel, failures),
-                _ => self.run_typed::<f32>(args, parallel, failures),
+                DType::F64 => self.run_typed::<f64>(args, packed, parallel, failures),
+                _ => self.run_typed::<f32>(args, packed, parallel, failures),
             }
         }
     }
 
-    unsafe fn run_typed<T: Lane>(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
+    unsafe fn run_typed<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        packed: Option<*mut u8>,
+        parallel: bool,
+        failures: &Failures,
+    ) {
         // SAFETY: the caller's.
         unsafe {
-            match self.algorithm {
-                Algorithm::Vector => self.vector::<T>(args, parallel, failures),
-                Algorithm::Small => self.small::<T>(args, parallel, failures),
+            match (self.algorithm, packed) {
+                (Algorithm::Packed, _) | (_, Some(_)) => {
+                    self.by_packed::<T>(args, packed, parallel, failures);
+                }
+                (Algorithm::Vector, _) => self.vector::<T>(args, parallel, failures),
+                (Algorithm::Small, _) => self.small::<T>(args, parallel, failures),
                 _ => self.panels::<T>(args, parallel, failures),
             }
         }

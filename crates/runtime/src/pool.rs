@@ -7,7 +7,7 @@ use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
 
@@ -58,6 +58,9 @@ pub struct Pool {
     workers: Mutex<Vec<Worker>>,
 }
 
+/// The pool that took the place of the first, if one did.
+static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
+
 /// The parts of a run.
 type Parts<'a> = dyn Fn(usize) + Sync + 'a;
 /// What a run gives its parts to in place of the pool.
@@ -75,8 +78,23 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Pool {
     /// The pool of the process, with as many threads as the machine offers.
     pub fn global() -> &'static Pool {
-        static POOL: OnceLock<Pool> = OnceLock::new();
-        POOL.get_or_init(|| Pool::new(std::thread::available_parallelism().map_or(1, |n| n.get())))
+        static FIRST: OnceLock<Pool> = OnceLock::new();
+        // SAFETY: it is null or points to a pool that was leaked.
+        let current = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
+        current.unwrap_or_else(|| {
+            let threads = || std::thread::available_parallelism().map_or(1, |n| n.get());
+            FIRST.get_or_init(|| Pool::new(threads()))
+        })
+    }
+
+    /// Leaves the pool of the process, with its threads, to whoever never gives it back: what runs from now on
+    /// has one of its own, with as many threads. Does nothing while the pool is free.
+    pub fn abandon() {
+        let held = Pool::global();
+        if matches!(held.workers.try_lock(), Err(TryLockError::WouldBlock)) {
+            let fresh = Box::leak(Box::new(Pool::new(held.threads())));
+            CURRENT.store(fresh, Ordering::Release);
+        }
     }
 
     fn new(threads: usize) -> Pool {
@@ -357,6 +375,38 @@ mod tests {
             sum.fetch_add(i, Ordering::Relaxed);
         });
         assert_eq!(sum.into_inner(), 3);
+    }
+
+    #[test]
+    fn a_pool_that_is_never_given_back_is_replaced() {
+        let threads = Pool::global().threads();
+        Pool::abandon();
+        let began = Arc::new(AtomicBool::new(false));
+        let begin = began.clone();
+        std::thread::spawn(move || {
+            Pool::global().run(2, |_| {
+                begin.store(true, Ordering::SeqCst);
+                loop {
+                    std::thread::park();
+                }
+            });
+        });
+        while !began.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let held: *const Pool = Pool::global();
+        Pool::abandon();
+        assert!(!std::ptr::eq(held, Pool::global()));
+        Pool::global().set_threads(2);
+        // Both parts wait for the other one.
+        let inside = AtomicUsize::new(0);
+        Pool::global().run(2, |_| {
+            inside.fetch_add(1, Ordering::SeqCst);
+            while inside.load(Ordering::SeqCst) < 2 {
+                std::thread::yield_now();
+            }
+        });
+        Pool::global().set_threads(threads);
     }
 
     #[test]

@@ -1,10 +1,43 @@
-//! How much memory the algorithms of a kernel take beside its arguments.
+//! What the algorithms of a kernel are, and how much memory they take beside its arguments.
 
 use crate::conv::Conv;
 use crate::error::Result;
 use crate::matmul::MatMul;
 use crate::simd::Level;
-use kiln_base::plan::{self, Kernel};
+use kiln_base::plan::{self, Algorithm, Kernel};
+
+/// A kernel without what happens to its result, linked to arguments of any size.
+enum Alone {
+    MatMul(MatMul),
+    Conv(Conv),
+}
+
+fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
+    let (lens, level) = ([i64::MAX; 3], Level::current()?);
+    Ok(match kernel {
+        Kernel::MatMul(m) => {
+            let matrix = |x: &plan::Matrix, arg| plan::Matrix { arg, ..x.clone() };
+            let alone = plan::MatMul {
+                lhs: matrix(&m.lhs, 0),
+                rhs: matrix(&m.rhs, 1),
+                out: 2,
+                epilogue: None,
+                ..m.clone()
+            };
+            Some(Alone::MatMul(MatMul::new(&alone, values, &lens, level)?))
+        }
+        Kernel::Conv(c) => {
+            let alone = plan::Conv {
+                operands: [0, 1],
+                out: 2,
+                epilogue: None,
+                ..c.clone()
+            };
+            Some(Alone::Conv(Conv::new(&alone, values, &lens, level)?))
+        }
+        _ => None,
+    })
+}
 
 /// Bytes that a matrix product or convolution takes beside its arguments, by its algorithm, on so many threads
 /// and where symbols have these values: copies of operands and what lies between its steps, but neither what
@@ -14,36 +47,31 @@ use kiln_base::plan::{self, Kernel};
 /// # Errors
 /// If the kernel's sizes or its algorithm are impossible.
 pub fn workspace(kernel: &Kernel, values: &[i64], threads: usize) -> Result<Option<usize>> {
-    let lens = [i64::MAX; 3];
-    let elements = match kernel {
-        Kernel::MatMul(m) => {
-            let alone = plan::MatMul {
-                lhs: plan::Matrix {
-                    arg: 0,
-                    ..m.lhs.clone()
-                },
-                rhs: plan::Matrix {
-                    arg: 1,
-                    ..m.rhs.clone()
-                },
-                out: 2,
-                epilogue: None,
-                ..m.clone()
-            };
-            let linked = MatMul::new(&alone, values, &lens, Level::current()?)?;
-            linked.workspace(threads as i64) * m.dtype.size() as i64
+    let threads = threads as i64;
+    let elements = match (alone(kernel, values)?, kernel) {
+        (Some(Alone::MatMul(linked)), Kernel::MatMul(m)) => {
+            linked.workspace(threads) * m.dtype.size() as i64
         }
-        Kernel::Conv(c) => {
-            let alone = plan::Conv {
-                operands: [0, 1],
-                out: 2,
-                epilogue: None,
-                ..c.clone()
-            };
-            let linked = Conv::new(&alone, values, &lens, Level::current()?)?;
-            linked.workspace(threads as i64) * c.dtype.size() as i64
+        (Some(Alone::Conv(linked)), Kernel::Conv(c)) => {
+            linked.workspace(threads) * c.dtype.size() as i64
         }
         _ => return Ok(None),
     };
     Ok(Some(elements as usize))
+}
+
+/// The algorithm that a matrix product or convolution is computed by where symbols have these values: what
+/// [`Algorithm::Auto`] stands for, and one name for those that do the same. `fixed` says whether weights,
+/// or the right matrix, depend on parameters alone. None for other kernels.
+///
+/// # Errors
+/// If the kernel's sizes or its algorithm are impossible.
+pub fn computed_by(kernel: &Kernel, values: &[i64], fixed: bool) -> Result<Option<Algorithm>> {
+    Ok(match (alone(kernel, values)?, kernel) {
+        (Some(Alone::MatMul(linked)), Kernel::MatMul(m)) => {
+            Some(linked.computed_by(m.epilogue.is_some(), fixed))
+        }
+        (Some(Alone::Conv(linked)), _) => Some(linked.computed_by()),
+        _ => None,
+    })
 }

@@ -8,7 +8,7 @@ mod unet;
 use kiln::nn::optim::{AdamW, Optimizer, Sgd};
 use kiln::nn::{AttentionMasks, Forward, Module, TransformerDecoderLayer, TransformerEncoderLayer};
 use kiln::{
-    CompileOptions, Compiled, DType, Reduction, Result, Spec, Tensor, compile_with, no_grad,
+    CompileOptions, Compiled, DType, Device, Reduction, Result, Spec, Tensor, compile_with, no_grad,
 };
 
 use lstm::LstmCell;
@@ -27,8 +27,25 @@ pub struct Workload {
     pub program: Compiled,
 }
 
+/// How a workload is compiled.
+#[derive(Copy, Clone)]
+pub struct Setup<'a> {
+    /// The compiler's options.
+    pub options: &'a CompileOptions,
+    /// Where it runs.
+    pub device: Device,
+}
+
+impl<'a> From<&'a CompileOptions> for Setup<'a> {
+    /// For the CPU.
+    fn from(options: &'a CompileOptions) -> Setup<'a> {
+        let device = Device::Cpu;
+        Setup { options, device }
+    }
+}
+
 /// Makes and compiles a workload, with random weights.
-type Make = fn(&CompileOptions) -> Result<Workload>;
+type Make = fn(Setup) -> Result<Workload>;
 
 /// A workload's name, what it is, and how it is made.
 pub type Entry = (&'static str, &'static str, Make);
@@ -73,12 +90,14 @@ pub const WORKLOADS: &[Entry] = &[
 fn inference<M: Module + 'static>(
     model: M,
     inputs: Vec<Tensor>,
-    options: &CompileOptions,
+    setup: Setup,
     f: impl FnOnce(&M, &[Tensor]) -> Vec<Tensor>,
 ) -> Result<Workload> {
     model.eval();
+    model.to(setup.device)?;
+    let inputs: Vec<Tensor> = inputs.iter().map(|t| t.to(setup.device)).collect();
     let specs = inputs.iter().map(Spec::like).collect::<Result<Vec<_>>>()?;
-    let program = compile_with(&specs, options, |x| no_grad(|| f(&model, x)))?;
+    let program = compile_with(&specs, setup.options, |x| no_grad(|| f(&model, x)))?;
     Ok(Workload {
         model: Box::new(model),
         inputs,
@@ -91,11 +110,12 @@ fn training<M: Module + 'static>(
     model: M,
     mut optimizer: Optimizer,
     inputs: Vec<Tensor>,
-    options: &CompileOptions,
+    setup: Setup,
     loss: impl FnOnce(&M, &[Tensor]) -> Tensor,
 ) -> Result<Workload> {
+    let inputs: Vec<Tensor> = inputs.iter().map(|t| t.to(setup.device)).collect();
     let specs = inputs.iter().map(Spec::like).collect::<Result<Vec<_>>>()?;
-    let program = compile_with(&specs, options, |x| {
+    let program = compile_with(&specs, setup.options, |x| {
         optimizer.zero_grad();
         let loss = loss(&model, x);
         loss.backward()?;
@@ -109,25 +129,21 @@ fn training<M: Module + 'static>(
     })
 }
 
-fn images<M: Forward + 'static>(
-    model: M,
-    size: usize,
-    options: &CompileOptions,
-) -> Result<Workload> {
+fn images<M: Forward + 'static>(model: M, size: usize, setup: Setup) -> Result<Workload> {
     let images = Tensor::randn([1, 3, size, size], DType::F32);
-    inference(model, vec![images], options, |m, x| vec![m.forward(&x[0])])
+    inference(model, vec![images], setup, |m, x| vec![m.forward(&x[0])])
 }
 
-fn resnet50(options: &CompileOptions) -> Result<Workload> {
-    images(ResNet::resnet50(1000)?, 224, options)
+fn resnet50(setup: Setup) -> Result<Workload> {
+    images(ResNet::resnet50(1000)?, 224, setup)
 }
 
-fn mobilenet(options: &CompileOptions) -> Result<Workload> {
-    images(MobileNetV3::small(1000)?, 224, options)
+fn mobilenet(setup: Setup) -> Result<Workload> {
+    images(MobileNetV3::small(1000)?, 224, setup)
 }
 
-fn unet(options: &CompileOptions) -> Result<Workload> {
-    images(UNet::new(3, 16, 4, 2)?, 128, options)
+fn unet(setup: Setup) -> Result<Workload> {
+    images(UNet::new(3, 16, 4, 2)?, 128, setup)
 }
 
 fn encoder_layer() -> Result<TransformerEncoderLayer> {
@@ -135,14 +151,14 @@ fn encoder_layer() -> Result<TransformerEncoderLayer> {
     Ok(layer.dropout(0.0)?.batch_first(true)?.gelu())
 }
 
-fn encoder(options: &CompileOptions) -> Result<Workload> {
+fn encoder(setup: Setup) -> Result<Workload> {
     let tokens = Tensor::randn([1, 256, 768], DType::F32);
-    inference(encoder_layer()?, vec![tokens], options, |m, x| {
+    inference(encoder_layer()?, vec![tokens], setup, |m, x| {
         vec![m.forward(&x[0])]
     })
 }
 
-fn decoder(options: &CompileOptions) -> Result<Workload> {
+fn decoder(setup: Setup) -> Result<Workload> {
     let layer = TransformerDecoderLayer::new(768, 12)?.dim_feedforward(3072)?;
     let layer = layer.dropout(0.0)?.batch_first(true)?.gelu();
     let tokens = Tensor::randn([1, 64, 768], DType::F32);
@@ -151,22 +167,23 @@ fn decoder(options: &CompileOptions) -> Result<Workload> {
         is_causal: true,
         ..AttentionMasks::default()
     };
-    inference(layer, vec![tokens, memory], options, |m, x| {
+    inference(layer, vec![tokens, memory], setup, |m, x| {
         let none = AttentionMasks::default();
         vec![m.forward_with(&x[0], &x[1], causal, none)]
     })
 }
 
-fn lstm(options: &CompileOptions) -> Result<Workload> {
+fn lstm(setup: Setup) -> Result<Workload> {
     let sizes = [[4, 128], [4, 256], [4, 256]];
     let inputs = sizes.map(|s| Tensor::randn(s, DType::F32)).to_vec();
-    inference(LstmCell::new(128, 256)?, inputs, options, |m, x| {
+    inference(LstmCell::new(128, 256)?, inputs, setup, |m, x| {
         m.forward(&x[0], &x[1], &x[2]).to_vec()
     })
 }
 
-fn resnet18_step(options: &CompileOptions) -> Result<Workload> {
+fn resnet18_step(setup: Setup) -> Result<Workload> {
     let model = ResNet::resnet18(1000)?;
+    model.to(setup.device)?;
     let images = Tensor::randn([16, 3, 64, 64], DType::F32);
     let labels = Tensor::arange(0, 16, 1) * 61;
     let rule = Sgd {
@@ -175,17 +192,18 @@ fn resnet18_step(options: &CompileOptions) -> Result<Workload> {
         ..Sgd::default()
     };
     let optimizer = Optimizer::new(&model.parameters(), rule)?;
-    training(model, optimizer, vec![images, labels], options, |m, x| {
+    training(model, optimizer, vec![images, labels], setup, |m, x| {
         let scores = m.forward(&x[0]);
         scores.cross_entropy(&x[1], None, -100, Reduction::Mean, 0.0)
     })
 }
 
-fn encoder_step(options: &CompileOptions) -> Result<Workload> {
+fn encoder_step(setup: Setup) -> Result<Workload> {
     let model = encoder_layer()?;
+    model.to(setup.device)?;
     let batch = [0, 1].map(|_| Tensor::randn([4, 256, 768], DType::F32));
     let optimizer = Optimizer::new(&model.parameters(), AdamW::default())?;
-    training(model, optimizer, batch.to_vec(), options, |m, x| {
+    training(model, optimizer, batch.to_vec(), setup, |m, x| {
         m.forward(&x[0]).mse_loss(&x[1], Reduction::Mean)
     })
 }

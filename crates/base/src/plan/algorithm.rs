@@ -23,6 +23,9 @@ pub enum Algorithm {
     Vector,
     /// A product of few rows, or a small one, in register tiles: nothing is packed.
     Small,
+    /// A product whose right matrix, which the whole batch shares, is packed into panels of columns: once, if
+    /// it depends on parameters alone.
+    Packed,
     /// A convolution as products with columns that are gathered from the images (im2col).
     Columns,
     /// A convolution as sums in register tiles over a padded copy of some image rows.
@@ -114,9 +117,18 @@ impl MatMul {
             if m <= Algorithm::FEW || work.is_some_and(|w| w <= 1 << Algorithm::SMALL) {
                 legal.push(Algorithm::Small);
             }
+            if self.shares_right() {
+                legal.push(Algorithm::Packed);
+            }
             Some(legal)
         };
         all().unwrap_or_default()
+    }
+
+    /// Whether all products of the batch have one right matrix.
+    pub fn shares_right(&self) -> bool {
+        let mut strides = self.rhs.batch_strides.iter().zip(&self.batch);
+        strides.all(|(stride, extent)| stride.is(0) || extent.is(1))
     }
 }
 
@@ -155,6 +167,7 @@ impl fmt::Display for Algorithm {
             Algorithm::Panels(work) => return write!(f, "panels_{work}"),
             Algorithm::Vector => "vector",
             Algorithm::Small => "small",
+            Algorithm::Packed => "packed",
             Algorithm::Columns => "columns",
             Algorithm::Direct => "direct",
             Algorithm::Depthwise => "depthwise",
@@ -179,6 +192,7 @@ impl FromStr for Algorithm {
             Algorithm::Auto,
             Algorithm::Vector,
             Algorithm::Small,
+            Algorithm::Packed,
             Algorithm::Columns,
             Algorithm::Direct,
             Algorithm::Depthwise,
@@ -258,6 +272,7 @@ mod tests {
             Algorithm::Panels(23),
             Algorithm::Vector,
             Algorithm::Small,
+            Algorithm::Packed,
             Algorithm::Columns,
             Algorithm::Direct,
             Algorithm::Depthwise,

@@ -1,14 +1,13 @@
 //! A workload as a compiled program with its inputs.
 
-use crate::models;
+use crate::models::{self, Setup};
 use crate::spec::{Conv2d, Unary, Workload};
 use kiln::nn::{Conv2d as Conv2dLayer, Forward, Module, Sequential};
 use kiln::{CompileOptions, DType, Device, Result, Spec, Tensor, compile_with, no_grad};
 
 pub use models::Program;
 
-/// Makes and compiles a workload, with random data of a dtype on a device. Models are f32 and choose their
-/// own.
+/// Makes and compiles a workload, with random data of a dtype on a device. Models are f32.
 ///
 /// # Errors
 /// If the sizes don't go together, or the device fails.
@@ -20,7 +19,7 @@ pub fn program(
 ) -> Result<Program> {
     let random = |shape: &[usize]| Tensor::randn(shape, dtype).to(device);
     match workload {
-        Workload::Model(name) => models::make(name, options),
+        Workload::Model(name) => models::make(name, Setup { options, device }),
         Workload::MatMul(sizes) => {
             let (batch, [m, k, n]) = sizes.split_last_chunk().unwrap_or((&[], &[1, 1, 1]));
             let shape = |rows: usize, columns: usize| [batch, &[rows, columns]].concat();

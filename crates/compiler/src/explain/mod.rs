@@ -6,7 +6,7 @@ mod page;
 mod timeline;
 
 use crate::place::Placed;
-use crate::tune::{Choice, Mode, Tuned, Tuning};
+use crate::tune::{Choice, Mode, Tuned, Tuning, algorithm};
 use crate::{Recomputed, Stages};
 use kiln_base::plan::{Algorithm, Place};
 use kiln_codegen::{Cost, Program};
@@ -230,7 +230,7 @@ fn kernels(
         .enumerate()
         .map(|(i, (launch, group))| KernelInfo {
             name: launch.kernel.name().to_string(),
-            algorithm: launch.kernel.algorithm(),
+            algorithm: algorithm(graph, program, launch),
             choice: tuned.launches.get(i).cloned().flatten(),
             step: placed.map_or(i, |p| p.step(i)),
             cost: launch.cost.clone(),

@@ -9,6 +9,8 @@ for (const box of document.querySelectorAll(".graph")) {
   const fit = () => {
     const width = Math.min(Math.max(start[2], 700), 1600);
     view = [start[0] + (start[2] - width) / 2, start[1], width, Math.min(start[3], 0.4 * width)];
+    // As high as what it shows first, up to the style's limit.
+    box.style.aspectRatio = `${view[2]} / ${view[3]}`;
     show();
   };
   svg.addEventListener("wheel", (e) => {

@@ -253,6 +253,8 @@ fn row(kernel: &KernelInfo, launch: Option<(usize, &Launch)>) -> String {
     }
     if let Some(choice) = &kernel.choice {
         let _ = writeln!(out, "<li>by {}</li>", escaped(&choice.to_string()));
+    } else if let Some(algorithm) = &kernel.algorithm {
+        let _ = writeln!(out, "<li>by {algorithm}</li>");
     }
     for why in &kernel.why_not {
         let _ = writeln!(out, "<li>not fused: {}</li>", escaped(why));

@@ -126,8 +126,9 @@ impl<'a> Chooser<'a> {
             store: Store::of(&settings.store_path()),
             effort: Effort {
                 least: 5,
-                most: 25,
-                time: Duration::from_millis(200),
+                most: 50,
+                time: Duration::from_millis(300),
+                burst: Duration::from_millis(1),
                 patience: settings.patience,
             },
             settings,

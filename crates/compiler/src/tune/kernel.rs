@@ -12,33 +12,33 @@ const LARGE: i64 = 1 << 20;
 /// The ways to compute a kernel, each as a kernel with the same arguments; the first is the default, whatever
 /// the kernel is computed by now. Those that need a size that is not known, or are too inaccurate, are not
 /// among them. Empty if there is no choice.
+///
+/// `fixed` says of each argument whether it depends on parameters alone: such weights are packed once.
 pub fn candidates(
     kernel: &Kernel,
     symbols: usize,
+    fixed: &[bool],
     precision: Precision,
     gpu: bool,
 ) -> Vec<(Candidate, Kernel)> {
     let values = super::key::typical(symbols);
-    let kernel = &by_default(kernel);
-    let mut list = vec![(candidate(kernel, &values), kernel.clone())];
+    let kernel = &by_default(kernel, symbols, fixed);
+    let mut list = vec![(candidate(kernel, &values, fixed), kernel.clone())];
     if let Kernel::Custom(c) = kernel {
         for name in alternatives(&c.name, gpu) {
             let other = Kernel::Custom(kiln_base::plan::Custom {
                 kernel: Some(name.clone()),
                 ..c.clone()
             });
-            list.push((candidate(&other, &values), other));
+            list.push((candidate(&other, &values, fixed), other));
         }
     }
-    for algorithm in algorithms(kernel, symbols, &values) {
-        if algorithm.error_growth() > precision.growth() {
+    for algorithm in algorithms(kernel, symbols, &values, fixed) {
+        if algorithm.error_growth() > precision.growth() || kernel.algorithm() == Some(algorithm) {
             continue;
         }
-        let mut other = kernel.clone();
-        if let Some(place) = other.algorithm_mut() {
-            *place = algorithm;
-        }
-        list.push((candidate(&other, &values), other));
+        let other = with(kernel, algorithm);
+        list.push((candidate(&other, &values, fixed), other));
     }
     if list.len() == 1 {
         list.clear();
@@ -46,15 +46,43 @@ pub fn candidates(
     list
 }
 
-fn by_default(kernel: &Kernel) -> Kernel {
+/// The kernel by an algorithm, where it has several.
+pub(super) fn with(kernel: &Kernel, by: Algorithm) -> Kernel {
     let mut kernel = kernel.clone();
     if let Some(algorithm) = kernel.algorithm_mut() {
-        *algorithm = Algorithm::Auto;
+        *algorithm = by;
+    }
+    kernel
+}
+
+/// The default, by its own name where sizes are known.
+fn by_default(kernel: &Kernel, symbols: usize, fixed: &[bool]) -> Kernel {
+    let mut kernel = with(kernel, Algorithm::Auto);
+    if symbols == 0
+        && let Some(named) = named(&kernel, &[], fixed)
+    {
+        kernel = with(&kernel, named);
     }
     if let Kernel::Custom(c) = &mut kernel {
         c.kernel = None;
     }
     kernel
+}
+
+/// Whether the weights of a convolution, or the right matrix of a product, depend on parameters alone.
+pub(super) fn fixed_weights(kernel: &Kernel, fixed: &[bool]) -> bool {
+    let arg = match kernel {
+        Kernel::MatMul(m) => m.rhs.arg,
+        Kernel::Conv(c) => c.operands[1],
+        _ => return false,
+    };
+    fixed.get(usize::from(arg)) == Some(&true)
+}
+
+/// What a kernel is computed by: one name for algorithms that do the same.
+pub(super) fn named(kernel: &Kernel, values: &[i64], fixed: &[bool]) -> Option<Algorithm> {
+    let named = kiln_runtime::computed_by(kernel, values, fixed_weights(kernel, fixed));
+    named.ok().flatten()
 }
 
 /// The names of the further kernels of a custom op.
@@ -63,7 +91,7 @@ fn alternatives(op: &str, gpu: bool) -> Vec<String> {
 }
 
 /// The algorithms that are legal whatever values symbols have, and differ.
-fn algorithms(kernel: &Kernel, symbols: usize, values: &[i64]) -> Vec<Algorithm> {
+fn algorithms(kernel: &Kernel, symbols: usize, values: &[i64], fixed: &[bool]) -> Vec<Algorithm> {
     let mut legal = kernel.algorithms(values);
     if symbols > 0 {
         for extreme in [2, LARGE] {
@@ -71,19 +99,16 @@ fn algorithms(kernel: &Kernel, symbols: usize, values: &[i64]) -> Vec<Algorithm>
             legal.retain(|a| also.contains(a));
         }
     }
-    // Panels of more than the whole product are one panel.
-    if let Kernel::MatMul(m) = kernel {
-        let work = product(values, &[&m.m, &m.k, &m.n]);
-        let whole = |p: &Algorithm| matches!(p, Algorithm::Panels(p) if f64::powi(2.0, (*p).into()) >= work);
-        let first = legal.iter().copied().find(whole);
-        legal.retain(|a| !whole(a) || Some(*a) == first);
-    }
+    legal.retain(|a| named(&with(kernel, *a), values, fixed).is_none_or(|name| name == *a));
     legal
 }
 
-fn candidate(kernel: &Kernel, values: &[i64]) -> Candidate {
+fn candidate(kernel: &Kernel, values: &[i64], fixed: &[bool]) -> Candidate {
     let (name, predicted) = match kernel {
-        Kernel::MatMul(m) => (m.algorithm.to_string(), matmul_cost(m, values)),
+        Kernel::MatMul(m) => {
+            let cost = matmul_cost(m, values, fixed_weights(kernel, fixed));
+            (m.algorithm.to_string(), cost)
+        }
         Kernel::Conv(c) => (c.algorithm.to_string(), conv_cost(c, values)),
         Kernel::Custom(c) => (c.kernel.clone().unwrap_or_else(|| "default".into()), None),
         other => (other.name().to_string(), None),
@@ -106,8 +131,8 @@ fn product(values: &[i64], dims: &[&Dim]) -> f64 {
 /// Multiply-adds that take as long as packing or gathering an element does.
 const MOVE: f64 = 8.0;
 
-/// The cost of a product in multiply-adds; `None` for the default, which is always tried.
-fn matmul_cost(m: &MatMul, values: &[i64]) -> Option<f64> {
+/// The cost of a product in multiply-adds; `None` where it is left open how it is computed.
+fn matmul_cost(m: &MatMul, values: &[i64], fixed: bool) -> Option<f64> {
     let [work, lhs, rhs] = [
         product(values, &[&m.m, &m.k, &m.n]),
         product(values, &[&m.m, &m.k]),
@@ -118,11 +143,13 @@ fn matmul_cost(m: &MatMul, values: &[i64]) -> Option<f64> {
         // Memory is what it waits for, and nothing is used twice.
         Algorithm::Vector => Some(4.0 * work),
         Algorithm::Small => Some(work),
+        Algorithm::Packed if fixed => Some(work),
+        Algorithm::Packed => Some(work + MOVE * rhs),
         _ => None,
     }
 }
 
-/// The cost of a convolution in multiply-adds; `None` for the default.
+/// The cost of a convolution in multiply-adds; `None` where it is left open how it is computed.
 fn conv_cost(c: &Conv, values: &[i64]) -> Option<f64> {
     let (outputs, taps) = (numel(&c.output), numel(&c.kernel));
     let images = [&c.batch, &c.groups];

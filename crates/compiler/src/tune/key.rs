@@ -1,6 +1,7 @@
 //! What stands for a kernel in the store: everything that its best algorithm depends on.
 
-use kiln_base::plan::{Array, Conv, Custom, Epilogue, FORMAT, Kernel, MatMul, Matrix};
+use super::kernel::{fixed_weights, named, with};
+use kiln_base::plan::{Algorithm, Array, Conv, Custom, Epilogue, FORMAT, Kernel, MatMul, Matrix};
 use kiln_base::tile::TileProgram;
 use kiln_base::{DType, Dim};
 use kiln_runtime::{Level, cuda, pool::Pool};
@@ -9,10 +10,10 @@ use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Changes when kernels become faster or slower without their algorithms getting other names.
-const GENERATION: u32 = 1;
+const GENERATION: u32 = 2;
 
-/// The key of a kernel on a device: the op with its sizes, what is fused with it, the device, the
-/// engine. `None` for a kernel that has one candidate only.
+/// The key of a kernel on a device: the op with its sizes, what is fused with it, its default, the device,
+/// the engine. `None` for a kernel that has one candidate only.
 ///
 /// Sizes that change from run to run (batches, lengths, images) count by quarter octaves (1 to 8, 10, 12,
 /// 14, 16, 20, …), so that a new length is rarely a new key; channels count exactly. What is legal is
@@ -23,16 +24,20 @@ pub fn key(kernel: &Kernel, values: &[i64], fixed: &[bool], device: &str) -> Opt
     let sizes = Sizes(values);
     let op = match kernel {
         Kernel::MatMul(m) => sizes.matmul(m),
-        Kernel::Conv(c) => {
-            let weights = fixed.get(usize::from(c.operands[1]));
-            sizes.conv(c) + if weights == Some(&true) { " fixed" } else { "" }
-        }
+        Kernel::Conv(c) => sizes.conv(c),
         Kernel::Custom(c) => sizes.custom(c),
         _ => return None,
     };
+    let weights = match fixed_weights(kernel, fixed) {
+        true => " fixed",
+        false => "",
+    };
+    // Bits are compared with the default's.
+    let default = named(&with(kernel, Algorithm::Auto), values, fixed);
+    let default = default.map_or_else(String::new, |by| format!(" default {by}"));
     let version = env!("CARGO_PKG_VERSION");
     Some(format!(
-        "{op} | {device} | kiln {version} plan {FORMAT} kernels {GENERATION}"
+        "{op}{weights}{default} | {device} | kiln {version} plan {FORMAT} kernels {GENERATION}"
     ))
 }
 

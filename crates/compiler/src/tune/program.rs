@@ -2,15 +2,16 @@
 
 use super::alone::Arg;
 use super::choose::{Choice, Chooser, Tuning};
-use super::kernel::candidates;
+use super::kernel::{candidates, named};
 use super::record::{Limits, Trial};
 use super::search::{Candidate, Effort, Subject, SystemClock, search};
 use super::settings::Precision;
 use super::subject::KernelSubject;
 use super::{Mode, Settings, Why, key};
 use kiln_base::numel;
-use kiln_base::plan::Kernel;
-use kiln_codegen::{Launch, Program};
+use kiln_base::plan::{Algorithm, Kernel};
+use kiln_codegen::{Launch, Origin, Program};
+use kiln_ir::{Graph, Target};
 use kiln_runtime::{cuda, memory};
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,10 +25,10 @@ pub(crate) struct Tuned {
     pub bodies: Vec<Vec<Tuned>>,
 }
 
-/// Chooses the algorithms of a program's kernels.
+/// Chooses the algorithms of a graph's kernels.
 pub(crate) fn tune(
+    graph: &Graph,
     program: &mut Program,
-    symbols: usize,
     settings: &Settings,
     precision: Precision,
     gpu: Option<&Arc<cuda::Device>>,
@@ -41,7 +42,8 @@ pub(crate) fn tune(
     let mut tuner = Tuner {
         chooser: Chooser::new(settings, &clock, emulated),
         device: key::device(gpu.map(|gpu| &**gpu)),
-        symbols,
+        symbols: graph.symbols.len(),
+        assigned: assigned(graph),
         precision,
         gpu,
     };
@@ -58,6 +60,27 @@ pub(crate) fn tune(
     (tuned, tuning)
 }
 
+/// The inputs that a graph assigns to.
+fn assigned(graph: &Graph) -> Vec<u32> {
+    let targets = graph.outputs.iter().map(|o| o.target);
+    let inputs = targets.filter_map(|t| match t {
+        Target::Assign(input) => Some(input),
+        _ => None,
+    });
+    inputs.collect()
+}
+
+/// How a launch of a graph's program is computed, where there are several ways: where the sizes decide that
+/// and are known, what they decide on.
+pub(crate) fn algorithm(graph: &Graph, program: &Program, launch: &Launch) -> Option<Algorithm> {
+    let algorithm = launch.kernel.algorithm();
+    if algorithm != Some(Algorithm::Auto) || !graph.symbols.is_empty() {
+        return algorithm;
+    }
+    let fixed = fixed(&args(program, launch, &assigned(graph)));
+    named(&launch.kernel, &[], &fixed).or(algorithm)
+}
+
 /// Tries the candidates of a launch as long as `effort` says, whatever the store knows, and remembers
 /// nothing. Empty if there is no choice.
 pub fn measure(
@@ -68,11 +91,11 @@ pub fn measure(
     effort: &Effort,
 ) -> Vec<Trial> {
     let launch = &program.launches[launch];
-    let list = candidates(&launch.kernel, symbols, precision, false);
+    let (args, values) = (args(program, launch, &[]), key::typical(symbols));
+    let list = candidates(&launch.kernel, symbols, &fixed(&args), precision, false);
     if list.is_empty() {
         return Vec::new();
     }
-    let (args, values) = (args(program, launch), key::typical(symbols));
     let subject: Arc<dyn Subject> = Arc::new(KernelSubject::new(list, args, values, None));
     search(
         &subject,
@@ -86,6 +109,8 @@ struct Tuner<'a> {
     chooser: Chooser<'a>,
     device: String,
     symbols: usize,
+    /// The inputs that the program assigns to.
+    assigned: Vec<u32>,
     precision: Precision,
     gpu: Option<&'a Arc<cuda::Device>>,
 }
@@ -109,9 +134,12 @@ impl Tuner<'_> {
     /// What was chosen for a launch, and the kernel that it is.
     fn launch(&mut self, program: &Program, l: usize) -> Option<(Arc<Choice>, Kernel)> {
         let launch = &program.launches[l];
+        let args = args(program, launch, &self.assigned);
+        let fixed = fixed(&args);
         let list = candidates(
             &launch.kernel,
             self.symbols,
+            &fixed,
             self.precision,
             self.gpu.is_some(),
         );
@@ -119,8 +147,6 @@ impl Tuner<'_> {
             return None;
         }
         let values = key::typical(self.symbols);
-        let args = args(program, launch);
-        let fixed: Vec<bool> = args.iter().map(|a| a.parameter).collect();
         let key = key::key(&launch.kernel, &values, &fixed, &self.device)?;
         let kernels: Vec<(Candidate, Kernel)> = list.clone();
         let names: Vec<Candidate> = list.into_iter().map(|(c, _)| c).collect();
@@ -135,15 +161,22 @@ impl Tuner<'_> {
     }
 }
 
-fn args(program: &Program, launch: &Launch) -> Vec<Arg> {
+/// Which arguments depend on parameters alone.
+fn fixed(args: &[Arg]) -> Vec<bool> {
+    args.iter().map(|a| a.parameter).collect()
+}
+
+/// The arguments of a launch. What is made of inputs that the program assigns to is not kept.
+fn args(program: &Program, launch: &Launch, assigned: &[u32]) -> Vec<Arg> {
     let pairs = launch.args.iter().zip(&launch.written);
+    let changes = |origin: &Origin| matches!(origin, Origin::Input(i) if assigned.contains(i));
     let arg = |(id, written): (&kiln_codegen::BufId, &bool)| {
         let buffer = &program.buffers[id.0 as usize];
         Arg {
             dtype: buffer.dtype,
             len: numel(&buffer.shape),
             written: *written,
-            parameter: buffer.parameter_only && !*written,
+            parameter: buffer.parameter_only && !*written && !changes(&buffer.origin),
         }
     };
     pairs.map(arg).collect()

@@ -38,7 +38,8 @@ pub struct Trial {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It is right, and took these times, in nanoseconds, in the order in which they were taken.
+    /// It is right, and took these times, in nanoseconds, in the order in which they were taken: each the least
+    /// of a burst of runs.
     Timed(Vec<u64>),
     /// It computes something else; the text says where.
     Wrong(String),
@@ -53,15 +54,15 @@ pub enum Outcome {
 }
 
 impl Trial {
-    /// The time that it is chosen by: its second least. What interrupts a run only ever makes it longer, so
-    /// larger times say more of the machine than of the candidate; the least may be luck.
+    /// The time that it is chosen by: the lower quartile. What interrupts a run only ever makes it longer, so
+    /// larger times say more of the machine than of the candidate; on a busy machine the least ones are luck.
     pub fn time(&self) -> Option<Duration> {
         let Outcome::Timed(times) = &self.outcome else {
             return None;
         };
         let mut times = times.clone();
         times.sort_unstable();
-        let time = times.get(1).or(times.first());
+        let time = times.get(times.len() / 4);
         time.copied().map(Duration::from_nanos)
     }
 
@@ -79,7 +80,7 @@ impl Trial {
 }
 
 /// Times this close, as a part of the best, are a tie.
-const TIE: f64 = 0.02;
+const TIE: f64 = 0.01;
 
 /// What may be chosen.
 #[derive(Copy, Clone, Debug, Default)]

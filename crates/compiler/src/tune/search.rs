@@ -5,6 +5,8 @@
 //! times every candidate once, so that whatever slows the machine down for a while slows all of them.
 
 use super::record::{Limits, Outcome, Trial};
+use kiln_runtime::pool::Pool;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -61,6 +63,9 @@ pub struct Effort {
     pub most: usize,
     /// No round begins once this much time was spent on timing, but for the least.
     pub time: Duration,
+    /// In a round a candidate runs as often as fits into this, and its least time counts: the first run also
+    /// wakes threads and brings code into the caches, which a program that is running does not have to.
+    pub burst: Duration,
     /// How long to wait for one answer.
     pub patience: Duration,
 }
@@ -85,7 +90,7 @@ pub enum Answer {
     Right(bool),
     /// It is out.
     Out(Rejected),
-    /// It ran, and took so long.
+    /// It ran, and the fastest run took so long.
     Took(Duration),
 }
 
@@ -114,8 +119,11 @@ impl Clock for SystemClock {
 
 /// The cost model rules out what it says takes more than so many times as long as the best.
 const PRUNE: f64 = 8.0;
-/// What takes so many times as long as the best is not timed beyond the least number of rounds.
-const BEHIND: f64 = 1.5;
+/// What takes so much longer than the best, as a part of that, is not timed beyond the least number of
+/// rounds; after twice as many rounds, half of it. So the time there is goes to those that are close.
+const BEHIND: f64 = 0.5;
+/// The most runs of a burst.
+const BURST: u128 = 32;
 
 /// Tries the candidates; gives what came of each, in their order.
 pub fn search(
@@ -159,21 +167,21 @@ fn race(racers: &mut [Racer], effort: &Effort, clock: &dyn Clock) {
         }
         for i in 0..running.len() {
             let at = running[(i + round) % running.len()];
-            racers[at].time(input, effort, clock);
-            input += 1;
+            input += racers[at].time(input, effort, clock);
         }
         if round + 1 >= effort.least {
-            drop_slow(racers);
+            let rounds = (round + 1) as f64 / effort.least.max(1) as f64;
+            drop_slow(racers, 1.0 + BEHIND / rounds);
         }
     }
 }
 
-/// Stops those that are far behind. What was measured of them is kept.
-fn drop_slow(racers: &mut [Racer]) {
+/// Stops those that take more than so many times as long as the best. What was measured of them is kept.
+fn drop_slow(racers: &mut [Racer], most: f64) {
     let best = racers.iter().filter_map(|r| r.trial.time()).min();
     let Some(best) = best else { return };
     for racer in racers.iter_mut().filter(|r| r.is_running()) {
-        let behind = |time: Duration| time.as_secs_f64() > BEHIND * best.as_secs_f64();
+        let behind = |time: Duration| time.as_secs_f64() > most * best.as_secs_f64();
         if racer.trial.time().is_some_and(behind) {
             racer.end();
         }
@@ -187,8 +195,8 @@ struct Racer {
 }
 
 struct Thread {
-    /// Asks for a run on the inputs of a number.
-    ask: Sender<usize>,
+    /// Asks for runs on the inputs of these numbers.
+    ask: Sender<Range<usize>>,
     answers: Receiver<Answer>,
     handle: JoinHandle<()>,
 }
@@ -221,8 +229,11 @@ impl Racer {
 
     fn stop(&mut self, outcome: Outcome) {
         match outcome {
-            // What never answers is left behind.
-            Outcome::Hung(_) => self.thread = None,
+            // What never answers is left behind, and the pool with it if it holds that.
+            Outcome::Hung(_) => {
+                self.thread = None;
+                Pool::abandon();
+            }
             _ => self.end(),
         }
         self.trial.outcome = outcome;
@@ -249,17 +260,23 @@ impl Racer {
         }
     }
 
-    /// Runs the candidate once.
-    fn time(&mut self, input: usize, effort: &Effort, clock: &dyn Clock) {
+    /// Times a burst of the candidate from these inputs on; gives the number of runs.
+    fn time(&mut self, input: usize, effort: &Effort, clock: &dyn Clock) -> usize {
+        let one = self.trial.time().map_or(0, |t| t.as_nanos());
+        let runs = match one {
+            0 => 1,
+            one => (effort.burst.as_nanos() / one).clamp(1, BURST) as usize,
+        };
         if let Some(thread) = &self.thread {
             // Where the thread has ended, there is no answer.
-            let _ = thread.ask.send(input);
+            let _ = thread.ask.send(input..input + runs);
         }
         let answer = self.answer(effort, clock);
         if let (Some(Answer::Took(time)), Outcome::Timed(times)) = (answer, &mut self.trial.outcome)
         {
             times.push(time.as_nanos() as u64);
         }
+        runs
     }
 
     /// Waits for an answer. If there is none, or a bad one, the candidate is out.
@@ -287,7 +304,7 @@ fn failed(text: impl Into<String>) -> Answer {
 }
 
 /// The life of a candidate's thread. It ends when nobody asks any more, or with the first failure.
-fn work(subject: &dyn Subject, i: usize, asked: &Receiver<usize>, answer: &Sender<Answer>) {
+fn work(subject: &dyn Subject, i: usize, asked: &Receiver<Range<usize>>, answer: &Sender<Answer>) {
     let guarded = catch_unwind(AssertUnwindSafe(|| {
         let mut checked = match subject.start(i) {
             Ok(checked) => checked,
@@ -295,8 +312,11 @@ fn work(subject: &dyn Subject, i: usize, asked: &Receiver<usize>, answer: &Sende
         };
         let right = Answer::Right(checked.same_bits);
         answer.send(right).ok()?;
-        for input in asked {
-            match (checked.run)(input) {
+        for mut inputs in asked {
+            let burst = inputs.try_fold(Duration::MAX, |least, input| {
+                (checked.run)(input).map(|time| least.min(time))
+            });
+            match burst {
                 Ok(time) => answer.send(Answer::Took(time)).ok()?,
                 Err(text) => return Some(failed(text)),
             }

@@ -131,6 +131,7 @@ pub fn effort() -> Effort {
         least: 5,
         most: 9,
         time: Duration::from_secs(1),
+        burst: Duration::ZERO,
         patience: Duration::from_millis(77),
     }
 }

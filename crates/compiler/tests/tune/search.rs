@@ -75,10 +75,10 @@ fn ties_go_to_less_workspace_then_to_the_defaults_bits_then_to_the_first() {
     let takes = Does::Takes(&[1000]);
     let list = [
         ("a", 8, takes.clone()),
-        ("b", 4, Does::Rounds(&[1010])),
-        ("c", 4, Does::Takes(&[1015])),
-        ("d", 4, Does::Takes(&[1005])),
-        ("e", 0, Does::Takes(&[1021])), // no tie any more
+        ("b", 4, Does::Rounds(&[1005])),
+        ("c", 4, Does::Takes(&[1008])),
+        ("d", 4, Does::Takes(&[1002])),
+        ("e", 0, Does::Takes(&[1011])), // no tie any more
     ];
     assert_eq!(best(&tried(&list, &none), &none), Some("c"));
     assert_eq!(best(&tried(&list[..2], &none), &none), Some("b"));

@@ -41,7 +41,7 @@ pub(super) enum Work {
     MatMul(MatMul),
     Conv(Conv),
     Attention(Box<Attention>),
-    /// Weights in the form that a convolution reads them in: its operand, then the packed weights.
+    /// Weights in the form that a convolution or a product reads them in: its operand, then the packed weights.
     Pack(Arc<Work>),
     Scan(Scan),
     ArgSort(ArgSort),
@@ -355,15 +355,20 @@ impl Binder<'_> {
         })
     }
 
-    /// Lets a convolution read weights that depend on parameters alone from a packed copy; gives the step of
-    /// *prepare* that makes it.
+    /// Lets a convolution or a product read weights that depend on parameters alone, and that the run does not
+    /// write over, from a packed copy; gives the step of *prepare* that makes it.
     fn pack(&self, step: &mut BoundStep, prepared: &mut Vec<usize>) -> Option<BoundStep> {
-        let Work::Conv(conv) = &*step.work else {
-            return None;
+        let (bytes, weights) = match &*step.work {
+            Work::Conv(conv) => (conv.packed_bytes()?, conv.weights()),
+            Work::MatMul(product) => (product.packed_bytes()?, product.right()),
+            _ => return None,
         };
-        let (bytes, weights) = (conv.packed_bytes()?, step.args[conv.weights()]);
+        let weights = step.args[weights];
         let known = match weights {
-            Loc::Input(i) => self.plan.inputs[i].role == Role::Parameter,
+            Loc::Input(i) => {
+                let written = self.facts.donors.contains(&Some(i));
+                self.plan.inputs[i].role == Role::Parameter && !written
+            }
             Loc::Constant(_) | Loc::Prepared(_) => true,
             Loc::Slot(_) | Loc::Arena(_) => false,
         };

@@ -5,7 +5,6 @@ use super::profile::Profile;
 use super::trace::{self, Tracer};
 use super::{Counts, Executable, gpu};
 use crate::buffer::Buffer;
-use crate::conv::Conv;
 use crate::cuda::{Job, Outcome, Session};
 use crate::error::{Error, Result};
 use crate::memory::Storage;
@@ -297,8 +296,7 @@ unsafe fn run_group(group: &[BoundStep], args: &[SmallVec<[*mut u8; 12]>], failu
             // SAFETY: the caller's.
             work => jobs.push(Box::new(move || unsafe {
                 match work {
-                    Work::MatMul(m) => m.run(args, parallel, failures),
-                    Work::Conv(c) => run_conv(c, step, args, failures),
+                    Work::MatMul(_) | Work::Conv(_) => run_packed(step, args, failures),
                     Work::Attention(a) => a.run(args, parallel, failures),
                     _ => failures.broken(Error::Internal("a step can't be joined".into())),
                 }
@@ -316,17 +314,24 @@ unsafe fn run_group(group: &[BoundStep], args: &[SmallVec<[*mut u8; 12]>], failu
     Pool::global().together(&mut jobs);
 }
 
-/// Runs a convolution, whose weights may be packed.
+/// Runs a convolution or a product, whose weights may be packed.
 ///
 /// # Safety
 /// As [`run_step`].
-unsafe fn run_conv(conv: &Conv, step: &BoundStep, args: &[*mut u8], failures: &Failures) {
+unsafe fn run_packed(step: &BoundStep, args: &[*mut u8], failures: &Failures) {
     let (args, packed) = match args.split_last() {
         Some((packed, args)) if step.packed => (args, Some(*packed)),
         _ => (args, None),
     };
+    let parallel = step.parallel;
     // SAFETY: the caller's.
-    unsafe { conv.run(args, packed, step.parallel, failures) }
+    unsafe {
+        match &*step.work {
+            Work::Conv(c) => c.run(args, packed, parallel, failures),
+            Work::MatMul(m) => m.run(args, packed, parallel, failures),
+            _ => failures.broken(Error::Internal("a step has no packed weights".into())),
+        }
+    }
 }
 
 /// Runs a step by itself; gives the data error of a body in it.
@@ -353,14 +358,13 @@ unsafe fn run_step(
                 };
                 run_all(&[launch], failures);
             }
-            Work::MatMul(m) => m.run(args, parallel, failures),
-            Work::Conv(c) => run_conv(c, step, args, failures),
+            Work::MatMul(_) | Work::Conv(_) => run_packed(step, args, failures),
             Work::Attention(a) => a.run(args, parallel, failures),
-            Work::Pack(work) => {
-                if let Work::Conv(c) = &**work {
-                    c.pack(args[0], args[1], parallel);
-                }
-            }
+            Work::Pack(work) => match &**work {
+                Work::Conv(c) => c.pack(args[0], args[1], parallel),
+                Work::MatMul(m) => m.pack(args[0], args[1], parallel),
+                _ => return Err(Error::Internal("there is nothing to pack".into())),
+            },
             Work::Scan(s) => s.run(args, parallel),
             Work::ArgSort(s) => s.run(args, parallel, failures),
             Work::Scatter(s) => s.run(args, parallel, failures),

@@ -219,6 +219,55 @@ fn weights_that_are_parameters_are_packed_once() {
 }
 
 #[test]
+fn right_matrices_that_are_parameters_are_packed_once() {
+    let mut r = Random(29);
+    for (m, k, n, packs) in [
+        (4, 70, 100, true),
+        (130, 33, 96, true),
+        (5, 40, 31, false),
+        (1, 40, 90, false),
+        (4, 0, 50, false),
+    ] {
+        for (algorithm, transposed) in [
+            (Algorithm::Auto, false),
+            (Algorithm::Auto, true),
+            (Algorithm::Packed, false),
+            (Algorithm::Packed, true),
+        ] {
+            let mut p = product(m, k, n);
+            p.algorithm = algorithm;
+            if transposed {
+                (p.rhs.row, p.rhs.col) = (Dim::ONE, k.into());
+            }
+            let lens = [(m * k, false), (k * n, false), (m * n, true)];
+            let args = lens.map(|(len, written)| (DType::F32, len, written));
+            let plain = plan_of(Kernel::MatMul(p.clone()), &args);
+            let mut packed = plain.clone();
+            packed.inputs[1].role = Role::Parameter;
+            let x = random(DType::F32, m * k, &mut r);
+            let weights = [0, 1].map(|_| random(DType::F32, k * n, &mut r));
+            for level in levels() {
+                let plain = executable(&plain, level).unwrap();
+                let packed = executable(&packed, level).unwrap();
+                for i in [0, 0, 1, 0] {
+                    let inputs = [x.clone(), weights[i].clone()];
+                    let want = floats(&plain.run_shared(&inputs).unwrap()[0]);
+                    let got = floats(&packed.run_shared(&inputs).unwrap()[0]);
+                    let traced = packed.trace(&inputs, &mut Blind).unwrap();
+                    assert!(floats(&traced[0]) == got);
+                    let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-4;
+                    assert!(got.iter().zip(&want).all(close), "{p:?}");
+                }
+                let packs = packs || algorithm == Algorithm::Packed && k > 0;
+                let bytes = packed.memory(&[]).unwrap().prepared;
+                assert_eq!(bytes > 0, packs, "{p:?}");
+                assert_eq!(plain.memory(&[]).unwrap().prepared, 0);
+            }
+        }
+    }
+}
+
+#[test]
 fn convolutions_of_random_geometry_stay_within_their_error_bounds() {
     let mut r = Random(0x5eed);
     let seeds = std::env::var("KILN_FUZZ_SEEDS")
@@ -323,6 +372,7 @@ fn no_algorithm_depends_on_the_number_of_threads() {
         (1, 3000, 2000),
         (3000, 2000, 1),
         (100, 90, 110),
+        (4, 384, 1024),
     ] {
         let mut p = product(m, k, n);
         for algorithm in super::products::with_auto(p.algorithms(&[])) {
@@ -349,6 +399,7 @@ fn a_plan_with_an_illegal_algorithm_is_damaged() {
         Algorithm::Panels(200),
         Algorithm::Vector,
         Algorithm::Small,
+        Algorithm::Packed,
         Algorithm::Columns,
         Algorithm::Direct,
         Algorithm::Depthwise,
@@ -373,7 +424,8 @@ fn a_plan_with_an_illegal_algorithm_is_damaged() {
     let args = [false, false, true].map(|written| (DType::F32, 40_000, written));
     let inputs = [0, 1].map(|_| random(DType::F32, 40_000, &mut r));
     let legal = p.algorithms(&[]);
-    assert_eq!(legal, Algorithm::PANELS.map(Algorithm::Panels));
+    let panels = Algorithm::PANELS.map(Algorithm::Panels);
+    assert_eq!(legal, [&panels[..], &[Algorithm::Packed]].concat());
     for algorithm in all.into_iter().filter(|a| !legal.contains(a)) {
         p.algorithm = algorithm;
         refused(
@@ -418,5 +470,6 @@ fn what_the_algorithms_need_beside_their_arguments() {
     let of = |algorithm| kiln_runtime::workspace(&product(algorithm), &[], 2).unwrap();
     assert_eq!(of(Algorithm::Vector), Some(2 * 500 * 4));
     assert_eq!(of(Algorithm::Panels(25)), Some(0));
+    assert_eq!(of(Algorithm::Packed), Some(500 * 336 * 4));
     assert!(kiln_runtime::workspace(&product(Algorithm::Direct), &[], 2).is_err());
 }

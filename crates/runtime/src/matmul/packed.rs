@@ -1,0 +1,218 @@
+//! Products whose right matrix is packed: panels of columns, each of which lies in memory in the order in which
+//! register tiles read it. A right matrix that depends on parameters alone is packed in *prepare*.
+
+use super::{Args, MatMul, Work, run_blocks, split};
+use crate::error::Result;
+use crate::memory::room;
+use crate::simd::compiled;
+use crate::sums::{Lane, ROWS, RegisterSums, Sums};
+use crate::tile::Failures;
+use crate::tile::affine::ceil;
+use kiln_base::plan::{self, Algorithm};
+use kiln_base::{DType, Dim};
+
+/// Columns of a panel: whole vectors at every level, and as many as a register tile has.
+const PANEL: i64 = 48;
+/// Multiply-adds of a block.
+const BLOCK_WORK: i64 = 1 << 19;
+/// The most rows of a block: these and a panel stay in the second-level cache.
+const BLOCK_ROWS: i64 = 64;
+/// Rows that reading an element of the right matrix costs as much as, where there are fewer.
+const READ_ROWS: i64 = 8;
+/// With more rows, packing in every run costs next to nothing and no memory.
+const MOST_ROWS: i64 = 512;
+/// Fewer columns would leave most of a panel empty.
+const LEAST_COLUMNS: i64 = 32;
+
+/// Whether a product's right matrix is packed in *prepare* where it depends on parameters alone. What symbols
+/// are does not matter, since the packed matrix serves all runs.
+pub(super) fn packable(p: &plan::MatMul) -> bool {
+    let rhs = [&p.k, &p.n, &p.rhs.offset, &p.rhs.row, &p.rhs.col];
+    let size = |d: &Dim| d.as_const().unwrap_or(0);
+    p.shares_right()
+        && rhs.iter().all(|d| d.as_const().is_some())
+        && size(&p.k) > 0
+        && match p.algorithm {
+            Algorithm::Packed => size(&p.n) > 0,
+            Algorithm::Auto => {
+                let rows = p.m.as_const().unwrap_or(MOST_ROWS);
+                size(&p.n) >= LEAST_COLUMNS && (2..=MOST_ROWS).contains(&rows)
+            }
+            _ => false,
+        }
+}
+
+/// A block of one product.
+struct Block {
+    batch: i64,
+    row: i64,
+    rows: i64,
+    panel: i64,
+    panels: i64,
+}
+
+impl MatMul {
+    fn panels_across(&self) -> i64 {
+        ceil(self.n, PANEL)
+    }
+
+    /// Elements of the packed matrix.
+    pub(super) fn packed_elements(&self) -> i64 {
+        self.panels_across() * PANEL * self.k
+    }
+
+    /// Bytes of the right matrix once it is packed; none where it is not packed in *prepare*.
+    pub(crate) fn packed_bytes(&self) -> Option<usize> {
+        let bytes = self.packed_elements() as usize * self.dtype.size();
+        self.packable.then_some(bytes)
+    }
+
+    /// The argument that is packed.
+    pub(crate) fn right(&self) -> usize {
+        self.rhs.arg
+    }
+
+    /// Packs the right matrix.
+    ///
+    /// # Safety
+    /// `from` is the operand that it was linked for; `to` has room for [`MatMul::packed_bytes`].
+    pub(crate) unsafe fn pack(&self, from: *mut u8, to: *mut u8, parallel: bool) {
+        // SAFETY: the caller's; the dtype was checked.
+        unsafe {
+            match self.dtype {
+                DType::F64 => self.pack_typed::<f64>(from, to, parallel),
+                _ => self.pack_typed::<f32>(from, to, parallel),
+            }
+        }
+    }
+
+    unsafe fn pack_typed<T: Lane>(&self, from: *mut u8, to: *mut u8, parallel: bool) {
+        let args = Args(&[from, to]);
+        let work = PANEL * self.k * READ_ROWS;
+        split(self.panels_across(), work, parallel, |first, until| {
+            let args = &args;
+            let [from, to] = [args.0[0], args.0[1]].map(|p| p.cast::<T>());
+            let from = from.wrapping_offset(self.rhs.offset as isize);
+            for panel in first..until {
+                let to = to.wrapping_offset((panel * PANEL * self.k) as isize);
+                for at in 0..self.k * PANEL {
+                    let (k, j) = (at / PANEL, panel * PANEL + at % PANEL);
+                    // SAFETY: linking proved the operand within its buffer; panels are apart.
+                    unsafe {
+                        *to.offset(at as isize) = match j < self.n {
+                            true => *from.offset((k * self.rhs.row + j * self.rhs.col) as isize),
+                            false => T::ZERO,
+                        };
+                    }
+                }
+            }
+        });
+    }
+
+    /// Runs a product by [`Algorithm::Packed`].
+    ///
+    /// # Safety
+    /// As [`MatMul::run`].
+    pub(super) unsafe fn by_packed<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        packed: Option<*mut u8>,
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        let mut storage = None;
+        let packed = match packed {
+            Some(packed) => packed,
+            None => match room::<T>(&mut storage, self.packed_elements()) {
+                Ok(room) => {
+                    // SAFETY: the caller's; there is room.
+                    unsafe { self.pack(args[self.rhs.arg], room.cast(), parallel) };
+                    room.cast()
+                }
+                Err(e) => return failures.broken(e),
+            },
+        };
+        let rows = self.m.clamp(1, BLOCK_ROWS);
+        let panel_work = rows.max(READ_ROWS) * PANEL * self.k.max(1);
+        let across = self.panels_across();
+        let panels = (BLOCK_WORK / panel_work).clamp(1, across.max(1));
+        let (down, across) = (ceil(self.m, rows), ceil(across, panels));
+        let items = self.batch.iter().product::<i64>() * down * across;
+        let launch = (self.epilogue.as_ref(), args, parallel, failures);
+        let packed = Args(&[packed]);
+        // SAFETY: the caller's; blocks write different places.
+        run_blocks(
+            (items, panels * panel_work),
+            launch,
+            |i, args, flat, work| unsafe {
+                let packed = &packed;
+                // Rows change first: a panel is read for all of them while it is hot.
+                let (row, panel) = (i % down * rows, i / down % across * panels);
+                let block = Block {
+                    batch: i / (down * across),
+                    row,
+                    rows: rows.min(self.m - row),
+                    panel,
+                    panels: panels.min(self.panels_across() - panel),
+                };
+                self.packed_block::<T>(args, packed.0[0].cast(), &block, flat, work)
+            },
+        );
+    }
+
+    unsafe fn packed_block<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        packed: *const T,
+        b: &Block,
+        flat: &mut Option<crate::memory::Storage>,
+        work: &mut Work,
+    ) -> Result<()> {
+        let col = b.panel * PANEL;
+        let cols = (b.panels * PANEL).min(self.n - col);
+        let first = (b.batch * self.m + b.row) * self.n + col;
+        // Where the results belong, unless more follows.
+        let out = match self.epilogue {
+            Some(_) => None,
+            None => Some(args[self.out].cast::<T>().wrapping_offset(first as isize)),
+        };
+        let (dst, pitch) = match out {
+            Some(out) if cols % PANEL == 0 => (out, self.n),
+            _ => {
+                let pitch = b.panels * PANEL;
+                (room::<T>(flat, b.rows * pitch)?, pitch)
+            }
+        };
+        // SAFETY: linking proved the operands within their buffers; the results have room for whole panels.
+        unsafe {
+            let run = compiled::<RegisterSums<T>, _>(self.level);
+            for panel in 0..b.panels {
+                let at = (b.panel + panel) * PANEL * self.k;
+                for row in (0..b.rows).step_by(ROWS as usize) {
+                    run(Sums {
+                        x: packed.wrapping_offset(at as isize),
+                        x_pitch: PANEL as isize,
+                        channels: self.k as isize,
+                        taps: &[0],
+                        weights: self.at(&self.lhs, args, b.batch, b.row + row, 0),
+                        weight_row: self.lhs.row as isize,
+                        weight_step: self.lhs.col as isize,
+                        rows: ROWS.min(b.rows - row) as usize,
+                        positions: PANEL as usize,
+                        dst: dst.wrapping_offset((row * pitch + panel * PANEL) as isize),
+                        pitch: pitch as usize,
+                    });
+                }
+            }
+            if let Some(out) = out.filter(|out| *out != dst) {
+                for row in 0..b.rows {
+                    let from = dst.offset((row * pitch) as isize);
+                    let to = out.offset((row * self.n) as isize);
+                    std::ptr::copy_nonoverlapping(from, to, cols as usize);
+                }
+            }
+            work.finish((dst, pitch), first, (b.rows, self.n), cols);
+        }
+        Ok(())
+    }
+}
