@@ -68,6 +68,8 @@ pub struct Stats {
     pub kernels: u64,
     /// Times *prepare* was run.
     pub prepares: u64,
+    /// For how many sets of parameters results of *prepare* are kept.
+    pub prepared: usize,
     /// Times the plan was bound to new sizes.
     pub bindings: u64,
 }
@@ -259,6 +261,7 @@ impl Executable {
             runs: get(&self.counts.runs),
             kernels: get(&self.counts.kernels),
             prepares: get(&self.counts.prepares),
+            prepared: lock(&self.prepared).len(),
             bindings: get(&self.counts.bindings),
         }
     }
@@ -332,8 +335,9 @@ impl Executable {
     /// The prepared results for the parameters among the inputs, computed if need be.
     fn prepared(&self, bound: &Bound, inputs: &[Buffer]) -> Result<Arc<Prepared>> {
         let roles = self.plan.inputs.iter().zip(inputs);
-        let ids = roles.filter(|(i, _)| i.role == Role::Parameter);
-        let ids: Vec<u64> = ids.map(|(_, b)| b.storage().id()).collect();
+        let parameters = roles.filter(|(i, _)| i.role == Role::Parameter);
+        let parameters: Vec<&Storage> = parameters.map(|(_, b)| &**b.storage()).collect();
+        let ids: Vec<u64> = parameters.iter().map(|s| s.id()).collect();
         let values = if self.facts.prepare_is_symbolic {
             &bound.values[..]
         } else {
@@ -344,10 +348,13 @@ impl Executable {
         if let Some(found) = recent(&mut list, |p| p.ids == ids && p.values == values) {
             return Ok(found);
         }
+        // What was made from contents that are gone is asked for by nobody.
+        list.retain(|p| p.contents.iter().all(|c| c.strong_count() > 0));
         self.counts.prepares.fetch_add(1, Ordering::Relaxed);
         let storages = run::prepare(self, bound, inputs, None)?;
         let made = Arc::new(Prepared {
             ids,
+            contents: parameters.iter().map(|s| s.contents()).collect(),
             values: values.to_vec(),
             storages,
         });

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use block::Block;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// Every storage begins at a multiple of this many bytes.
 pub const ALIGN: usize = 64;
@@ -21,7 +21,7 @@ pub const ALIGN: usize = 64;
 /// gets new contents.
 #[derive(Debug)]
 pub struct Storage {
-    id: u64,
+    id: Arc<u64>,
     len: usize,
     home: Home,
 }
@@ -189,7 +189,7 @@ impl Storage {
     /// [`Error::OutOfMemory`].
     pub fn new(len: usize) -> Result<Storage> {
         let home = Home::Host(obtain(len)?);
-        let id = next_id();
+        let id = Arc::new(next_id());
         Ok(Storage { id, len, home })
     }
 
@@ -201,7 +201,7 @@ impl Storage {
     /// So many bytes of a GPU's memory.
     pub(crate) fn part_on_gpu(memory: Arc<GpuMemory>, offset: usize, len: usize) -> Storage {
         let home = Home::Gpu(memory, offset);
-        let id = next_id();
+        let id = Arc::new(next_id());
         Storage { id, len, home }
     }
 
@@ -225,7 +225,12 @@ impl Storage {
 
     /// The identity of the contents.
     pub fn id(&self) -> u64 {
-        self.id
+        *self.id
+    }
+
+    /// Something that lives as long as the contents.
+    pub(crate) fn contents(&self) -> Weak<u64> {
+        Arc::downgrade(&self.id)
     }
 
     /// Number of bytes.
@@ -261,7 +266,7 @@ impl Storage {
 
     /// Gives the memory a new identity, because its contents have changed.
     pub(crate) fn renew(&mut self) {
-        self.id = next_id();
+        self.id = Arc::new(next_id());
     }
 
     /// Its address, on the device where it is.

@@ -14,13 +14,15 @@ use kiln_base::cuda::ErrorRecord;
 use kiln_base::plan::Site;
 use smallvec::SmallVec;
 use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 /// Results of *prepare* for one set of parameters.
 pub(super) struct Prepared {
     pub ids: Vec<u64>,
+    /// The contents that it was made from.
+    pub contents: Vec<Weak<u64>>,
     pub values: Vec<i64>,
     pub storages: Vec<Arc<Storage>>,
 }

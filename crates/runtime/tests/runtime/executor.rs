@@ -212,6 +212,12 @@ fn prepared_results_follow_the_identity_of_the_parameters() {
     exe.clear();
     exe.run(&mut given, &[]).unwrap();
     assert_eq!(exe.stats().prepares, 3);
+    // What was made of parameters that are gone is not kept.
+    for value in 0..5 {
+        given[1] = tensor(&[value as f32; 4]);
+        exe.run(&mut given, &[]).unwrap();
+        assert_eq!(exe.stats().prepared, 1);
+    }
 }
 
 #[test]
