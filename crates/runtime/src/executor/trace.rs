@@ -144,6 +144,7 @@ pub(super) fn prepare(
 ) -> Result<run::Prepared> {
     Ok(run::Prepared {
         ids: Vec::new(),
+        contents: Vec::new(),
         values: Vec::new(),
         storages: run::prepare(exe, bound, inputs, Some(tracer))?,
     })
