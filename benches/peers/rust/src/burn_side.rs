@@ -32,7 +32,7 @@ pub fn workload(name: &str, mut start: Start) -> Result<Option<(String, usize, R
         let y = f();
         Ok(Box::new(move || {
             let data = y.into_data();
-            data.to_vec::<f32>().map_err(|e| format!("{e:?}").into())
+            data.try_to_vec::<f32>().map_err(|e| format!("{e:?}").into())
         }))
     };
     let threads = rayon::current_num_threads();
