@@ -51,7 +51,7 @@ fn programs_have_few_kernels() -> Outcome {
                 layout: Layout::ChannelsLast,
                 ..CompileOptions::default()
             };
-            let last = make(&last)?.program;
+            let last = make((&last).into())?.program;
             println!("{name}: {}; {}", explain.layout, last.explain().layout);
             assert_eq!(last.explain().kernels_run(), run, "{name}");
         }
@@ -128,7 +128,7 @@ fn optimised_programs_compute_the_same() -> Outcome {
     for entry in WORKLOADS {
         let old = results(entry, &plain)?;
         let mut new = results(entry, &CompileOptions::default())?;
-        if entry.2(&last)?.program.explain().layout.convolutions > 0 {
+        if entry.2((&last).into())?.program.explain().layout.convolutions > 0 {
             new.extend(results(entry, &last)?);
         }
         for (old, new) in old.iter().cycle().zip(&new) {
