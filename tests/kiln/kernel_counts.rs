@@ -128,7 +128,13 @@ fn optimised_programs_compute_the_same() -> Outcome {
     for entry in WORKLOADS {
         let old = results(entry, &plain)?;
         let mut new = results(entry, &CompileOptions::default())?;
-        if entry.2((&last).into())?.program.explain().layout.convolutions > 0 {
+        if entry.2((&last).into())?
+            .program
+            .explain()
+            .layout
+            .convolutions
+            > 0
+        {
             new.extend(results(entry, &last)?);
         }
         for (old, new) in old.iter().cycle().zip(&new) {
