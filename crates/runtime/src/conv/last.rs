@@ -4,6 +4,9 @@
 //! row of zeros. So no image is copied, whatever the filter, its steps and its padding. Vectors run over
 //! channels: of the result, by weights that are packed into panels, or, with a channel a group, of both.
 
+// Register tiles are indexed: a loop of a known length is unrolled, and only then do sums stay in registers.
+#![allow(clippy::needless_range_loop)]
+
 use super::{Conv, LEAST_BLOCKS};
 use crate::error::Result;
 use crate::matmul::{Args, Work, run_blocks, split};
@@ -174,37 +177,39 @@ unsafe fn dense<T: Lane, V: Vector<Lane = T>, const R: usize, const N: usize>(
     unsafe {
         let mut sums = [[V::splat(T::ZERO); N]; R];
         let mut weights = t.weights.add(at);
-        for tap in 0..t.taps {
+        let taps = if t.channels == 0 { 0 } else { t.taps };
+        for tap in 0..taps {
             let mut x = [std::ptr::null(); R];
             for (r, x) in x.iter_mut().enumerate() {
                 *x = (*t.sources.add(tap * DENSE + row + r)).add(t.first);
             }
-            for c in 0..t.channels {
+            // A walk of at least one step: its sums have one way in, so none is moved or spilled.
+            let mut c = 0;
+            loop {
                 let mut values = [V::splat(T::ZERO); N];
-                for (n, v) in values.iter_mut().enumerate() {
-                    *v = V::load(weights.add(n * V::LANES));
+                for n in 0..N {
+                    values[n] = V::load(weights.add(n * V::LANES));
                 }
-                for (x, sums) in x.iter().zip(&mut sums) {
-                    let x = V::splat(*x.add(c));
-                    for (v, sum) in values.iter().zip(sums) {
-                        *sum = v.mul_add(x, *sum);
+                for r in 0..R {
+                    let x = V::splat(*x[r].add(c));
+                    for n in 0..N {
+                        sums[r][n] = values[n].mul_add(x, sums[r][n]);
                     }
                 }
                 weights = weights.add(t.pitch);
+                c += 1;
+                if c >= t.channels {
+                    break;
+                }
             }
         }
-        for (r, sums) in sums
-            .iter()
-            .enumerate()
-            .take_while(|(r, _)| row + r < t.rows)
-        {
-            for (n, sum) in sums.iter().enumerate() {
-                let column = at + n * V::LANES;
-                store(
-                    *sum,
-                    t.dst.add((row + r) * t.step + column),
-                    t.columns - column,
-                );
+        for r in 0..R {
+            if row + r < t.rows {
+                for n in 0..N {
+                    let column = at + n * V::LANES;
+                    let dst = t.dst.add((row + r) * t.step + column);
+                    store(sums[r][n], dst, t.columns - column);
+                }
             }
         }
     }
@@ -264,9 +269,11 @@ unsafe fn depthwise<T: Lane, V: Vector<Lane = T>, const N: usize>(t: &Tile<T>, a
                 }
             }
         }
-        for (r, sums) in sums.iter().enumerate().take(t.rows) {
-            for (n, sum) in sums.iter().enumerate() {
-                sum.store(t.dst.add(r * t.step + at + n * V::LANES));
+        for r in 0..DEPTHWISE {
+            if r < t.rows {
+                for n in 0..N {
+                    sums[r][n].store(t.dst.add(r * t.step + at + n * V::LANES));
+                }
             }
         }
     }
