@@ -37,6 +37,8 @@ pub struct Options {
     pub max_buffers: usize,
     /// How images lie in memory.
     pub layout: Layout,
+    /// Whether launches come with other ways to run their kernels.
+    pub variants: bool,
 }
 
 /// How the images of convolutions of f32 and f64 lie in memory between kernels. Results, and what a GPU
@@ -60,6 +62,7 @@ impl Default for Options {
             max_ops: 128,
             max_buffers: 12,
             layout: Layout::Auto,
+            variants: false,
         }
     }
 }
@@ -176,6 +179,9 @@ pub enum Origin {
 pub struct Launch {
     /// The kernel.
     pub kernel: Kernel,
+    /// Other ways to run the kernel, each with a name: kernels with the same arguments. None unless
+    /// [`Options::variants`] asks for them.
+    pub variants: Vec<(String, Kernel)>,
     /// The Kernel IR of a tile kernel, or of the epilogue of a library kernel.
     pub kir: Option<kir::Kernel>,
     /// The buffer of each kernel argument (the raw result that an epilogue reads is not among them).

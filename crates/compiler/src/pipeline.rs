@@ -83,6 +83,7 @@ impl Options {
             },
             fuse: self.fuse,
             layout: self.layout,
+            variants: self.tune.mode != tune::Mode::Off,
             ..codegen::Options::default()
         }
     }

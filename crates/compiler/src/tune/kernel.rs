@@ -4,26 +4,32 @@ use super::search::Candidate;
 use super::settings::Precision;
 use kiln_base::plan::{Algorithm, Conv, Kernel, MatMul};
 use kiln_base::{Dim, custom, numel};
+use kiln_codegen::Launch;
 use kiln_runtime::pool::Pool;
 
 /// A size that stands for every large one.
 const LARGE: i64 = 1 << 20;
 
-/// The ways to compute a kernel, each as a kernel with the same arguments; the first is the default, whatever
+/// The ways to compute a launch, each as a kernel with the same arguments; the first is the default, whatever
 /// the kernel is computed by now. Those that need a size that is not known, or are too inaccurate, are not
 /// among them. Empty if there is no choice.
 ///
 /// `fixed` says of each argument whether it depends on parameters alone: such weights are packed once.
 pub fn candidates(
-    kernel: &Kernel,
+    launch: &Launch,
     symbols: usize,
     fixed: &[bool],
     precision: Precision,
     gpu: bool,
 ) -> Vec<(Candidate, Kernel)> {
     let values = super::key::typical(symbols);
-    let kernel = &by_default(kernel, symbols, fixed);
+    let kernel = &by_default(&launch.kernel, symbols, fixed);
     let mut list = vec![(candidate(kernel, &values, fixed), kernel.clone())];
+    for (name, other) in &launch.variants {
+        let candidate = candidate(other, &values, fixed);
+        let name = name.clone();
+        list.push((Candidate { name, ..candidate }, other.clone()));
+    }
     if let Kernel::Custom(c) = kernel {
         for name in alternatives(&c.name, gpu) {
             let other = Kernel::Custom(kiln_base::plan::Custom {
@@ -111,7 +117,7 @@ fn candidate(kernel: &Kernel, values: &[i64], fixed: &[bool]) -> Candidate {
         }
         Kernel::Conv(c) => (c.algorithm.to_string(), conv_cost(c, values)),
         Kernel::Custom(c) => (c.kernel.clone().unwrap_or_else(|| "default".into()), None),
-        other => (other.name().to_string(), None),
+        _ => ("default".into(), None),
     };
     let threads = Pool::global().threads();
     // What is impossible fails when it is tried.

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Changes when kernels become faster or slower without their algorithms getting other names.
-const GENERATION: u32 = 2;
+const GENERATION: u32 = 3;
 
 /// The key of a kernel on a device: the op with its sizes, what is fused with it, its default, the device,
 /// the engine. `None` for a kernel that has one candidate only.
@@ -26,6 +26,7 @@ pub fn key(kernel: &Kernel, values: &[i64], fixed: &[bool], device: &str) -> Opt
         Kernel::MatMul(m) => sizes.matmul(m),
         Kernel::Conv(c) => sizes.conv(c),
         Kernel::Custom(c) => sizes.custom(c),
+        Kernel::Tile(p) => sizes.tile(p),
         _ => return None,
     };
     let weights = match fixed_weights(kernel, fixed) {
@@ -109,7 +110,7 @@ impl Sizes<'_> {
         let [rows, sum, columns] = [&m.m, &m.k, &m.n].map(|d| self.rough(d));
         let batch = self.list(&m.batch, Sizes::rough);
         let [lhs, rhs] = [&m.lhs, &m.rhs].map(|x| self.layout(x));
-        let fused = fused(&m.epilogue);
+        let fused = behind(&m.epilogue);
         format!(
             "matmul {} [{batch}] {rows}x{sum}x{columns} {lhs} {rhs}{fused}",
             m.dtype
@@ -145,8 +146,14 @@ impl Sizes<'_> {
             exact(&c.stride),
             exact(&c.padding),
             exact(&c.dilation),
-            fused(&c.epilogue)
+            behind(&c.epilogue)
         )
+    }
+
+    fn tile(&self, p: &TileProgram) -> String {
+        let [axes, inner] = [&p.axes, &p.inner].map(|d| self.list(d, Sizes::rough));
+        let schedule = format!("{:?}", p.schedule).to_lowercase();
+        format!("{schedule} [{axes}] [{inner}]{}", fused(p))
     }
 
     fn custom(&self, c: &Custom) -> String {
@@ -157,11 +164,14 @@ impl Sizes<'_> {
     }
 }
 
-/// The work on a product's result: a name, and what tells it from other work, but for sizes.
-fn fused(epilogue: &Option<Epilogue>) -> String {
-    let Some(Epilogue { program }) = epilogue else {
-        return String::new();
-    };
+/// The work on a product's result.
+fn behind(epilogue: &Option<Epilogue>) -> String {
+    let program = epilogue.as_ref().map(|e| fused(&e.program));
+    program.unwrap_or_default()
+}
+
+/// Fused work: a name, and what tells it from other work, but for sizes.
+fn fused(program: &TileProgram) -> String {
     let TileProgram {
         name,
         args,
@@ -176,8 +186,13 @@ fn fused(epilogue: &Option<Epilogue>) -> String {
         let _ = write!(text, " {:?} {}", arg.dtype, arg.written);
     }
     for access in accesses {
-        let moving = access.strides.iter().map(|s| !s.is(0)).collect::<Vec<_>>();
-        let _ = write!(text, " {} {moving:?} {}", access.arg, access.bounds.len());
+        let steps = access.strides.iter().map(|s| match s {
+            s if s.is(0) => '=',
+            s if s.is(1) => '+',
+            _ => '*',
+        });
+        let (steps, bounds) = (steps.collect::<String>(), access.bounds.len());
+        let _ = write!(text, " {} {steps} {bounds}", access.arg);
     }
     format!(" + {} {:08x}", plain(name), xxh3_64(text.as_bytes()) as u32)
 }

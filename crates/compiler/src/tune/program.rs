@@ -97,7 +97,7 @@ pub fn measure(
 ) -> Vec<Trial> {
     let launch = &program.launches[launch];
     let (args, values) = (args(program, launch, &[]), key::typical(symbols));
-    let list = candidates(&launch.kernel, symbols, &fixed(&args), precision, false);
+    let list = candidates(launch, symbols, &fixed(&args), precision, false);
     if list.is_empty() {
         return Vec::new();
     }
@@ -142,7 +142,7 @@ impl Tuner<'_> {
         let args = args(program, launch, &self.assigned);
         let fixed = fixed(&args);
         let list = candidates(
-            &launch.kernel,
+            launch,
             self.symbols,
             &fixed,
             self.precision,
