@@ -1,6 +1,7 @@
 //! What lowering gives: buffers, launches and the fusion report.
 
 use crate::kir;
+use hashbrown::HashMap;
 use kiln_base::plan::{self, Kernel};
 use kiln_base::{DType, Dim};
 use kiln_ir::{NodeId, Value};
@@ -66,6 +67,21 @@ impl Default for Options {
         }
     }
 }
+
+/// How a node is lowered, against the rules.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Hint {
+    /// A reduction in about so many parts, which a second launch puts together; with 1 in one launch.
+    Parts(i64),
+    /// The value in a launch of its own: what reads it does not compute it.
+    Apart,
+    /// A convolution takes so long with channels first, and last, in thousandths of what the model says of
+    /// channels first.
+    Images(u32, u32),
+}
+
+/// Nodes that are lowered otherwise than by the rules.
+pub type Hints = HashMap<NodeId, Hint>;
 
 /// Why a graph can't be lowered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

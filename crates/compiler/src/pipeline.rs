@@ -7,7 +7,7 @@ use crate::stages::{Stages, with_lines};
 use crate::tune::{self, Precision, Settings};
 use crate::{lean, recompute};
 use kiln_base::memory::planned;
-use kiln_codegen as codegen;
+use kiln_codegen::{self as codegen, Hints};
 use kiln_ir::{Graph, Loc, Op, Role, Target};
 use kiln_optimize as optimize;
 use kiln_runtime::{Error as RunError, Executable, cuda};
@@ -151,7 +151,18 @@ impl Lowered {
     /// # Errors
     /// If an op is not supported by the engine.
     pub fn with(graph: Graph, options: &codegen::Options) -> Result<Lowered, CompileError> {
-        let program = codegen::lower(&graph, options).map_err(|e| lower_error(&graph, e))?;
+        Lowered::hinted(graph, options, &Hints::default())
+    }
+
+    /// # Errors
+    /// If an op is not supported by the engine.
+    pub fn hinted(
+        graph: Graph,
+        options: &codegen::Options,
+        hints: &Hints,
+    ) -> Result<Lowered, CompileError> {
+        let program = codegen::lower_with(&graph, options, hints);
+        let program = program.map_err(|e| lower_error(&graph, e))?;
         let placed = place::place(&graph, &program)?;
         let merged = codegen::side_by_side(&program).filter(|_| options.fuse);
         let mut lowered = Lowered {
@@ -237,23 +248,16 @@ pub fn compile_with(
         Some(budget) => recompute::within(lowered, budget, &options.codegen(), locs)?,
         None => (lowered, Vec::new()),
     };
-    let Lowered {
-        graph: optimized,
-        mut program,
-        mut placed,
-    } = lowered;
     let gpu = options.gpu.map(cuda::Device::get).transpose();
     let gpu = gpu.map_err(internal)?;
-    let (tuned, tuning) = tune::tune(
-        &optimized,
-        &mut program,
-        &options.tune,
-        options.precision(),
-        gpu.as_ref(),
-    );
-    if !tuned.launches.is_empty() {
-        placed = place::place(&optimized, &program)?;
-    }
+    // What keeps memory small is left as it is.
+    let may_change = options.fuse && limited.is_none() && options.memory_budget.is_none();
+    let (lowered, tuned, tuning) = tune::tune(lowered, options, may_change, gpu.as_ref())?;
+    let Lowered {
+        graph: optimized,
+        program,
+        placed,
+    } = lowered;
     let mut explain = Explain::new(&optimized, &program, &placed, &fired, locs, &tuned);
     explain.recomputed = recomputed;
     explain.limited = limited;

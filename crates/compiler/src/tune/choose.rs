@@ -125,9 +125,9 @@ impl<'a> Chooser<'a> {
         Chooser {
             store: Store::of(&settings.store_path()),
             effort: Effort {
-                least: 5,
-                most: 50,
-                time: Duration::from_millis(300),
+                least: 7,
+                most: 60,
+                time: Duration::from_millis(400),
                 burst: Duration::from_millis(1),
                 patience: settings.patience,
             },

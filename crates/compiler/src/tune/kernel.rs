@@ -2,7 +2,7 @@
 
 use super::search::Candidate;
 use super::settings::Precision;
-use kiln_base::plan::{Algorithm, Conv, Kernel, MatMul};
+use kiln_base::plan::{Algorithm, Conv, Images, Kernel, MatMul};
 use kiln_base::{Dim, custom, numel};
 use kiln_codegen::Launch;
 use kiln_runtime::pool::Pool;
@@ -12,7 +12,8 @@ const LARGE: i64 = 1 << 20;
 
 /// The ways to compute a launch, each as a kernel with the same arguments; the first is the default, whatever
 /// the kernel is computed by now. Those that need a size that is not known, or are too inaccurate, are not
-/// among them. Empty if there is no choice.
+/// among them. Empty if there is no choice, but for a convolution with channels last: how long it takes is for
+/// the layout to know.
 ///
 /// `fixed` says of each argument whether it depends on parameters alone: such weights are packed once.
 pub fn candidates(
@@ -46,10 +47,15 @@ pub fn candidates(
         let other = with(kernel, algorithm);
         list.push((candidate(&other, &values, fixed), other));
     }
-    if list.len() == 1 {
+    if list.len() == 1 && !is_last(kernel) {
         list.clear();
     }
     list
+}
+
+/// Whether a kernel is a convolution with channels last.
+pub(super) fn is_last(kernel: &Kernel) -> bool {
+    matches!(kernel, Kernel::Conv(c) if c.images != Images::ChannelsFirst)
 }
 
 /// The kernel by an algorithm, where it has several.
@@ -115,6 +121,7 @@ fn candidate(kernel: &Kernel, values: &[i64], fixed: &[bool]) -> Candidate {
             let cost = matmul_cost(m, values, fixed_weights(kernel, fixed));
             (m.algorithm.to_string(), cost)
         }
+        Kernel::Conv(_) if is_last(kernel) => ("channels_last".into(), None),
         Kernel::Conv(c) => (c.algorithm.to_string(), conv_cost(c, values)),
         Kernel::Custom(c) => (c.kernel.clone().unwrap_or_else(|| "default".into()), None),
         _ => ("default".into(), None),

@@ -1,7 +1,9 @@
 //! What stands for a kernel in the store: everything that its best algorithm depends on.
 
 use super::kernel::{fixed_weights, named, with};
-use kiln_base::plan::{Algorithm, Array, Conv, Custom, Epilogue, FORMAT, Kernel, MatMul, Matrix};
+use kiln_base::plan::{
+    Algorithm, Array, Conv, Custom, Epilogue, FORMAT, Images, Kernel, MatMul, Matrix,
+};
 use kiln_base::tile::TileProgram;
 use kiln_base::{DType, Dim};
 use kiln_runtime::{Level, cuda, pool::Pool};
@@ -36,10 +38,13 @@ pub fn key(kernel: &Kernel, values: &[i64], fixed: &[bool], device: &str) -> Opt
     // Bits are compared with the default's.
     let default = named(&with(kernel, Algorithm::Auto), values, fixed);
     let default = default.map_or_else(String::new, |by| format!(" default {by}"));
+    Some(format!("{op}{weights}{default} | {}", stamp(device)))
+}
+
+/// The end of every key: the device and the engine.
+pub(super) fn stamp(device: &str) -> String {
     let version = env!("CARGO_PKG_VERSION");
-    Some(format!(
-        "{op}{weights}{default} | {device} | kiln {version} plan {FORMAT} kernels {GENERATION}"
-    ))
+    format!("{device} | kiln {version} plan {FORMAT} kernels {GENERATION}")
 }
 
 /// What of the CPU, or of the GPU, decides how fast kernels are. Two machines of one name share
@@ -71,7 +76,7 @@ fn processor() -> &'static str {
 }
 
 /// The text without what a key may not hold.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     let fit = |c: char| match c {
         '"' | '\\' | '|' => '_',
         c if c.is_control() => '_',
@@ -81,7 +86,7 @@ fn plain(text: &str) -> String {
 }
 
 /// A size by quarter octaves, rounded up.
-fn bucket(n: i64) -> i64 {
+pub(super) fn bucket(n: i64) -> i64 {
     if n <= 8 {
         return n;
     }
@@ -133,9 +138,14 @@ impl Sizes<'_> {
         let rough = |dims: &[Dim]| self.list(dims, Sizes::rough);
         let exact = |dims: &[Dim]| self.list(dims, Sizes::exact);
         format!(
-            "{} {} {} x {}:{}->{} [{}] -> [{}] filter {} step {} zeros {} spread {}{}",
+            "{} {}{} {} x {}:{}->{} [{}] -> [{}] filter {} step {} zeros {} spread {}{}",
             c.role.name(),
             c.dtype,
+            match c.images {
+                Images::ChannelsFirst => "",
+                Images::ChannelsLast => " channels last",
+                Images::Turned => " channels last of first",
+            },
             self.rough(&c.batch),
             self.exact(&c.groups),
             self.exact(&c.in_channels),

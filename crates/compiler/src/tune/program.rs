@@ -2,19 +2,23 @@
 
 use super::alone::Arg;
 use super::choose::{Choice, Chooser, Tuning};
-use super::kernel::{candidates, named};
+use super::fusion::Region;
+use super::kernel::{candidates, is_last, named};
 use super::record::{Limits, Trial};
 use super::search::{Candidate, Effort, Subject, SystemClock, search};
 use super::settings::Precision;
 use super::subject::KernelSubject;
-use super::{Mode, Settings, Why, key};
+use super::{Mode, Why, key};
+use crate::pipeline::{CompileError, Lowered, Options, lower_error};
+use crate::place;
+use hashbrown::HashMap;
 use kiln_base::numel;
-use kiln_base::plan::{Algorithm, Kernel};
-use kiln_codegen::{Launch, Origin, Program};
-use kiln_ir::{Graph, Target};
+use kiln_base::plan::{Algorithm, ConvRole, Images, Kernel};
+use kiln_codegen::{Hint, Hints, Launch, Layout, Origin, Program};
+use kiln_ir::{Graph, NodeId, Op, Target, Value};
 use kiln_runtime::{cuda, memory};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What was chosen for the launches of a program.
 #[derive(Clone, Debug, Default)]
@@ -23,18 +27,23 @@ pub(crate) struct Tuned {
     pub launches: Vec<Option<Arc<Choice>>>,
     /// For each launch the choices of the programs that it runs.
     pub bodies: Vec<Vec<Tuned>>,
+    /// How the launches are cut that give these values, where there was a choice.
+    pub fusion: HashMap<Value, Arc<Choice>>,
 }
 
-/// Chooses the algorithms of a graph's kernels.
+/// Chooses what is fused, where that may change, and then the algorithms of the kernels.
+///
+/// # Errors
+/// If the program can't be lowered in another way; that would be a bug.
 pub(crate) fn tune(
-    graph: &Graph,
-    program: &mut Program,
-    settings: &Settings,
-    precision: Precision,
+    mut lowered: Lowered,
+    options: &Options,
+    may_change: bool,
     gpu: Option<&Arc<cuda::Device>>,
-) -> (Tuned, Tuning) {
+) -> Result<(Lowered, Tuned, Tuning), CompileError> {
+    let settings = &options.tune;
     if settings.mode == Mode::Off {
-        return Default::default();
+        return Ok((lowered, Tuned::default(), Tuning::default()));
     }
     let start = Instant::now();
     let clock = SystemClock::default();
@@ -42,12 +51,24 @@ pub(crate) fn tune(
     let mut tuner = Tuner {
         chooser: Chooser::new(settings, &clock, emulated),
         device: key::device(gpu.map(|gpu| &**gpu)),
-        symbols: graph.symbols.len(),
-        assigned: assigned(graph),
-        precision,
+        symbols: lowered.graph.symbols.len(),
+        assigned: assigned(&lowered.graph),
+        precision: options.precision(),
         gpu,
     };
-    let tuned = tuner.program(program);
+    let mut fusion = HashMap::new();
+    if may_change && lowered.graph.symbols.is_empty() {
+        let mut hints = tuner.fusion(&lowered, &options.codegen(), &mut fusion)?;
+        if gpu.is_none() && lowered.program.layout.convolutions > 0 {
+            hints.extend(tuner.images(&lowered.graph, options)?);
+        }
+        if !hints.is_empty() {
+            lowered = Lowered::hinted(lowered.graph, &options.codegen(), &hints)?;
+        }
+    }
+    let mut tuned = tuner.program(&mut lowered.program);
+    tuned.fusion = fusion;
+    lowered.placed = place::place(&lowered.graph, &lowered.program)?;
     let mut tuning = tuner.chooser.finish();
     if tuning.choices.iter().any(|c| c.why == Why::Measured) {
         // What measuring took is for the run to have. A GPU that can't give it back says so there.
@@ -57,7 +78,7 @@ pub(crate) fn tune(
         }
     }
     tuning.time = start.elapsed();
-    (tuned, tuning)
+    Ok((lowered, tuned, tuning))
 }
 
 /// The inputs that a graph assigns to.
@@ -121,10 +142,81 @@ struct Tuner<'a> {
 }
 
 impl Tuner<'_> {
+    /// What is lowered otherwise than by the rules. Notes the choices by the values that they are of.
+    fn fusion(
+        &mut self,
+        lowered: &Lowered,
+        options: &kiln_codegen::Options,
+        choices: &mut HashMap<Value, Arc<Choice>>,
+    ) -> Result<Hints, CompileError> {
+        let plain = kiln_codegen::Options {
+            variants: false,
+            ..*options
+        };
+        let mut hints = Hints::default();
+        for launch in 0..lowered.program.launches.len() {
+            let region = Region::of(&lowered.graph, &lowered.program, launch, &plain)?;
+            let Some(region) = region else { continue };
+            let (choice, chosen) = region.choose(&mut self.chooser, &self.device, self.gpu);
+            hints.extend(chosen);
+            choices.extend(region.values.iter().map(|v| (*v, choice.clone())));
+        }
+        Ok(hints)
+    }
+
+    /// What convolutions take with channels first, by their best algorithms, and last.
+    fn images(&mut self, graph: &Graph, options: &Options) -> Result<Hints, CompileError> {
+        // Other sums in other orders: in a layout of its own no convolution has the default's bits.
+        if options.layout != Layout::Auto || options.tune.mode == Mode::Deterministic {
+            return Ok(Hints::default());
+        }
+        let mut times: HashMap<NodeId, [Option<[Duration; 2]>; 2]> = HashMap::new();
+        for (at, layout) in [Layout::ChannelsFirst, Layout::ChannelsLast]
+            .into_iter()
+            .enumerate()
+        {
+            let with = kiln_codegen::Options {
+                layout,
+                ..options.codegen()
+            };
+            let program = kiln_codegen::lower(graph, &with);
+            let program = program.map_err(|e| lower_error(graph, e))?;
+            for launch in &program.launches {
+                let Some(node) = convolution(graph, launch) else {
+                    continue;
+                };
+                if is_last(&launch.kernel) == (layout == Layout::ChannelsLast) {
+                    times.entry(node).or_default()[at] = self.times(&program, launch);
+                }
+            }
+        }
+        let hint = |(node, times): (NodeId, [Option<[Duration; 2]>; 2])| {
+            let [[default, first], [_, last]] = [times[0]?, times[1]?];
+            let part =
+                |t: Duration| (1e3 * t.as_secs_f64() / default.as_secs_f64()).min(1e6) as u32;
+            Some((node, Hint::Images(part(first), part(last))))
+        };
+        Ok(times.into_iter().filter_map(hint).collect())
+    }
+
+    /// What a launch takes by default, and as it is chosen; none where that is not known.
+    fn times(&mut self, program: &Program, launch: &Launch) -> Option<[Duration; 2]> {
+        let mut launch = launch.clone();
+        if let Kernel::Conv(c) = &mut launch.kernel
+            && c.images == Images::Turned
+        {
+            // What it costs to turn the image is known apart from that.
+            c.images = Images::ChannelsLast;
+        }
+        let (choice, _) = self.choose(program, &launch)?;
+        let time = |name: &str| choice.trials.iter().find(|t| t.name == name)?.time();
+        Some([time(choice.candidates.first()?)?, time(&choice.chosen)?])
+    }
+
     fn program(&mut self, program: &mut Program) -> Tuned {
         let mut tuned = Tuned::default();
         for l in 0..program.launches.len() {
-            let chosen = self.launch(program, l);
+            let chosen = self.choose(program, &program.launches[l]);
             let launch = &mut program.launches[l];
             tuned.launches.push(chosen.map(|(choice, kernel)| {
                 launch.kernel = kernel;
@@ -137,8 +229,7 @@ impl Tuner<'_> {
     }
 
     /// What was chosen for a launch, and the kernel that it is.
-    fn launch(&mut self, program: &Program, l: usize) -> Option<(Arc<Choice>, Kernel)> {
-        let launch = &program.launches[l];
+    fn choose(&mut self, program: &Program, launch: &Launch) -> Option<(Arc<Choice>, Kernel)> {
         let args = args(program, launch, &self.assigned);
         let fixed = fixed(&args);
         let list = candidates(
@@ -163,6 +254,15 @@ impl Tuner<'_> {
         // Kernels of one key may differ in what is legal.
         let kernel = chosen.map_or_else(|| launch.kernel.clone(), |(_, kernel)| kernel);
         Some((choice, kernel))
+    }
+}
+
+/// The convolution that a launch computes.
+fn convolution(graph: &Graph, launch: &Launch) -> Option<NodeId> {
+    let is_conv = |id: &&NodeId| matches!(graph.node(**id).op, Op::Conv(_));
+    match &launch.kernel {
+        Kernel::Conv(c) if c.role == ConvRole::Result => launch.nodes.iter().find(is_conv).copied(),
+        _ => None,
     }
 }
 

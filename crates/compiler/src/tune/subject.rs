@@ -4,7 +4,7 @@ use super::alone::{self, Arg, Numbers, load, symbol_inputs};
 use super::expect::{Product, far, multiplied, product};
 use super::key::bytes;
 use super::search::{Candidate, Checked, Rejected, Subject};
-use kiln_base::plan::{Algorithm, Kernel};
+use kiln_base::plan::{Algorithm, Kernel, Plan};
 use kiln_runtime::{Buffer, Error, Executable, cuda};
 use std::sync::{Arc, OnceLock};
 
@@ -16,10 +16,12 @@ const MOST: usize = 256 << 20;
 /// The most copies of the operands.
 const COPIES: usize = 256;
 
-/// A kernel and its candidates.
+/// Candidates that compute the same of the same arguments.
 pub(super) struct KernelSubject {
     candidates: Vec<Candidate>,
-    /// The same, as kernels with the same arguments.
+    /// The candidates as programs.
+    plans: Vec<Plan>,
+    /// The candidates as kernels, if each is one.
     kernels: Vec<Kernel>,
     args: Vec<Arg>,
     /// The values of symbols.
@@ -48,15 +50,18 @@ struct Trial {
 }
 
 impl KernelSubject {
+    /// Of kernels with the same arguments.
     pub fn new(
         list: Vec<(Candidate, Kernel)>,
         args: Vec<Arg>,
         values: Vec<i64>,
         gpu: Option<Arc<cuda::Device>>,
     ) -> KernelSubject {
-        let (candidates, kernels) = list.into_iter().unzip();
+        let (candidates, kernels): (_, Vec<Kernel>) = list.into_iter().unzip();
+        let plans = kernels.iter().cloned();
         KernelSubject {
             candidates,
+            plans: plans.map(|k| alone::plan(k, &args, values.len())).collect(),
             kernels,
             args,
             values,
@@ -65,10 +70,22 @@ impl KernelSubject {
         }
     }
 
+    /// Of programs with the same inputs and outputs, each of one dim, whose sizes are known.
+    pub fn of_plans(list: Vec<(Candidate, Plan)>, gpu: Option<Arc<cuda::Device>>) -> KernelSubject {
+        let (candidates, plans): (_, Vec<Plan>) = list.into_iter().unzip();
+        KernelSubject {
+            candidates,
+            args: plans.first().map_or_else(Vec::new, alone::args),
+            plans,
+            kernels: Vec::new(),
+            values: Vec::new(),
+            gpu,
+            trial: OnceLock::new(),
+        }
+    }
+
     fn load(&self, candidate: usize) -> Result<Executable, Error> {
-        let kernel = self.kernels[candidate].clone();
-        let plan = alone::plan(kernel, &self.args, self.values.len());
-        load(plan, self.gpu.as_ref())
+        load(self.plans[candidate].clone(), self.gpu.as_ref())
     }
 
     /// The program's inputs where it runs.
@@ -113,8 +130,12 @@ impl KernelSubject {
         let default = inputs[..different].iter().map(|i| run(&default, i));
         let default = default.collect::<Result<_, Error>>()?;
         let given = all.into_iter().next().unwrap_or_default();
+        let product = match self.kernels.first() {
+            Some(kernel) => product(kernel, &self.args, &given, &symbols)?,
+            None => None,
+        };
         Ok(Trial {
-            product: product(&self.kernels[0], &self.args, &given, &symbols)?,
+            product,
             given,
             symbols,
             inputs: Arc::new(inputs),
@@ -124,7 +145,7 @@ impl KernelSubject {
 
     /// Random elements for the arguments; `None` for those that are written.
     fn operands(&self, random: &mut Numbers) -> Result<Vec<Option<Buffer>>, Error> {
-        let signed = multiplied(&self.kernels[0]);
+        let signed = self.kernels.first().map_or_else(Vec::new, multiplied);
         let arg = |(i, arg): (usize, &Arg)| {
             let len = arg.len.eval(&self.values);
             let signed = signed.contains(&(i as u16));

@@ -128,7 +128,8 @@ impl Linker<'_> {
             _ => false,
         };
         let large = || bytes >= STREAM_BYTES;
-        program.cut.stream.unwrap_or_else(large) && !program.stages.iter().flat_map(|s| &s.code).any(reads)
+        program.cut.stream.unwrap_or_else(large)
+            && !program.stages.iter().flat_map(|s| &s.code).any(reads)
     }
 
     fn stage(&mut self, index: usize) -> Result<Stage> {
