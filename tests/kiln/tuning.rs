@@ -271,7 +271,11 @@ fn what_is_fused_and_how_sums_are_cut_are_choices() {
     assert!(text.contains(&format!("  fused {fusion}")), "{text}");
     let x = matrix(1040, 263);
     let expected = x.exp().sum([0], false).to_vec::<f32>().unwrap();
-    assert_close(&tuned.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap(), &expected, 1e-5);
+    assert_close(
+        &tuned.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap(),
+        &expected,
+        1e-5,
+    );
     let again = make(&on);
     assert_eq!(again.plan(), tuned.plan(), "one store gives one program");
 }

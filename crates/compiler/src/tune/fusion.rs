@@ -34,28 +34,14 @@ pub(super) struct Region {
     part: Part,
     /// The values of the whole graph that it gives.
     pub values: Vec<Value>,
-    /// Ways that differ, the rules' first.
-    pub ways: Vec<Way>,
-}
-
-/// A way to lower a region.
-pub(super) struct Way {
-    pub name: String,
-    hints: Hints,
-    pub lowered: Lowered,
+    /// Ways that may differ, each with a name, the rules' first.
+    ways: Vec<(String, Hints)>,
 }
 
 impl Region {
     /// The region of a launch; none where there is no choice.
-    pub fn of(
-        graph: &Graph,
-        program: &Program,
-        launch: usize,
-        options: &Options,
-    ) -> Result<Option<Region>, CompileError> {
-        let Some((values, given)) = borders(program, launch) else {
-            return Ok(None);
-        };
+    pub fn of(graph: &Graph, program: &Program, launch: usize) -> Option<Region> {
+        let (values, given) = borders(program, launch)?;
         let inputs = graph.inputs();
         let value = |origin: &Origin| match origin {
             Origin::Value(v) => Some(*v),
@@ -65,90 +51,101 @@ impl Region {
         let given: HashSet<Value> = given.iter().filter_map(value).collect();
         let values: Vec<Value> = values.iter().filter_map(value).collect();
         let part = part(graph, &values, |v| given.contains(&v));
-        let mut ways: Vec<Way> = Vec::new();
-        for (name, hints) in ways_of(&part.graph) {
-            let lowered = Lowered::hinted(part.graph.clone(), options, &hints)?;
-            let known = |w: &Way| w.lowered.placed.plan == lowered.placed.plan;
-            if !ways.iter().any(known) {
-                ways.push(Way {
-                    name,
-                    hints,
-                    lowered,
-                });
-            }
-        }
         let region = Region {
             name: program.launches[launch].kernel.name().to_string(),
+            ways: ways(&part.graph),
             part,
             values,
-            ways,
         };
-        Ok(Some(region).filter(|r| r.ways.len() > 1))
+        (region.ways.len() > 1).then_some(region)
     }
 
     /// What stands for the region in the store: its ops with their sizes by quarter octaves.
     fn key(&self, device: &str) -> String {
-        let mut graph = self.part.graph.clone();
         let rough = |d: &Dim| d.as_const().map_or_else(|| d.clone(), |n| bucket(n).into());
-        graph.dims_mut(&mut |d| *d = rough(d));
-        let (mut text, mut sizes) = (String::new(), Vec::new());
-        for (_, node) in graph.iter() {
-            let shape = |shape: &[Dim]| {
-                let list: Vec<String> = shape.iter().map(|d| rough(d).to_string()).collect();
-                list.join("x")
-            };
-            let facts = node.facts.iter().map(|f| (f.dtype, shape(&f.shape)));
-            let facts: Vec<_> = facts.collect();
-            let inputs = node.inputs.iter().map(|v| (v.node.index(), v.output));
-            let inputs: Vec<_> = inputs.collect();
-            match &node.op {
-                Op::Constant(_) => drop(write!(text, "constant {facts:?};")),
-                op => drop(write!(text, "{op:?} {inputs:?} {facts:?};")),
-            }
-            if let Op::Input(_) = node.op {
-                sizes.push(format!("{}[{}]", facts[0].0, facts[0].1));
-            }
-        }
-        let (name, sizes) = (key::plain(&self.name), sizes.join(" "));
-        let hash = xxh3_64(text.as_bytes()) as u32;
+        let sizes = self.part.inputs.iter().zip(self.part.graph.inputs());
+        let sizes = sizes.map(|(_, id)| {
+            let fact = self.part.graph.node(id).fact();
+            let dims: Vec<String> = fact.shape.iter().map(|d| rough(d).to_string()).collect();
+            format!("{}[{}]", fact.dtype, dims.join("x"))
+        });
+        let (name, sizes) = (key::plain(&self.name), sizes.collect::<Vec<_>>().join(" "));
+        let hash = structure(&self.part.graph, &rough) as u32;
         format!("fusion {name} {sizes} {hash:08x} | {}", stamp(device))
     }
 
-    fn candidates(&self) -> Vec<(Candidate, Plan)> {
-        let candidate = |way: &Way| {
+    /// Programs that differ, the rules' first.
+    fn candidates(&self, options: &Options) -> Result<Vec<(Candidate, Plan)>, CompileError> {
+        let mut all: Vec<(Candidate, Plan)> = Vec::new();
+        for (name, hints) in &self.ways {
+            let lowered = Lowered::hinted(self.part.graph.clone(), options, hints)?;
             let candidate = Candidate {
-                name: way.name.clone(),
-                workspace: way.lowered.peak().unwrap_or(0) as u64,
+                name: name.clone(),
+                workspace: lowered.peak().unwrap_or(0) as u64,
                 predicted: None,
             };
-            (candidate, flat(way.lowered.placed.plan.clone()))
-        };
-        self.ways.iter().map(candidate).collect()
+            let plan = flat(lowered.placed.plan);
+            if all.iter().all(|(_, known)| *known != plan) {
+                all.push((candidate, plan));
+            }
+        }
+        Ok(all)
     }
 
     /// Chooses a way, and says which nodes of the whole graph are lowered otherwise than by the rules.
+    ///
+    /// # Errors
+    /// If the region can't be lowered; that would be a bug.
     pub fn choose(
         &self,
         chooser: &mut Chooser,
+        options: &Options,
         device: &str,
         gpu: Option<&Arc<cuda::Device>>,
-    ) -> (Arc<Choice>, Hints) {
-        let list = self.candidates();
-        let names: Vec<Candidate> = list.iter().map(|(c, _)| c.clone()).collect();
-        let choice = chooser.choose(self.key(device), &names, || {
-            Arc::new(KernelSubject::of_plans(list, gpu.cloned()))
-        });
-        let way = self.ways.iter().find(|w| w.name == choice.chosen);
-        let here: HashMap<NodeId, NodeId> = (self
+    ) -> Result<(Arc<Choice>, Hints), CompileError> {
+        let key = self.key(device);
+        let choice = match chooser.known(&key) {
+            Some(choice) => choice,
+            None => {
+                let list = self.candidates(options)?;
+                let names: Vec<Candidate> = list.iter().map(|(c, _)| c.clone()).collect();
+                chooser.choose(key, &names, || {
+                    Arc::new(KernelSubject::of_plans(list, gpu.cloned()))
+                })
+            }
+        };
+        let way = self.ways.iter().find(|(name, _)| *name == choice.chosen);
+        let whole: HashMap<NodeId, NodeId> = (self
             .part
             .of
             .iter()
             .map(|(whole, here)| (here.node, whole.node)))
         .collect();
-        let hints = way.into_iter().flat_map(|w| &w.hints);
-        let hints = hints.filter_map(|(id, hint)| Some((*here.get(id)?, *hint)));
-        (choice, hints.collect())
+        let hints = way.into_iter().flat_map(|(_, hints)| hints);
+        let hints = hints.filter_map(|(id, hint)| Some((*whole.get(id)?, *hint)));
+        Ok((choice, hints.collect()))
     }
+}
+
+/// A hash of a graph's ops with their sizes as `size` has them, whatever constants hold and wherever it was
+/// recorded.
+pub(super) fn structure(graph: &Graph, size: &dyn Fn(&Dim) -> Dim) -> u64 {
+    let mut graph = graph.clone();
+    graph.dims_mut(&mut |d| *d = size(d));
+    let mut text = String::new();
+    for (_, node) in graph.iter() {
+        let shape = |shape: &[Dim]| shape.iter().map(size).collect::<Vec<Dim>>();
+        let facts = node.facts.iter().map(|f| (f.dtype, shape(&f.shape)));
+        let facts: Vec<_> = facts.collect();
+        let inputs = node.inputs.iter().map(|v| (v.node.index(), v.output));
+        let inputs: Vec<_> = inputs.collect();
+        // Writing to a string never fails.
+        let _ = match &node.op {
+            Op::Constant(_) => write!(text, "constant {facts:?};"),
+            op => write!(text, "{op:?} {inputs:?} {facts:?};"),
+        };
+    }
+    xxh3_64(text.as_bytes())
 }
 
 /// What a launch gives, and what it is computed from. What exists only on the way to it, such as partial
@@ -198,7 +195,7 @@ fn is_fused(launch: &Launch) -> bool {
 }
 
 /// The ways to lower a region that may differ, the rules' first.
-fn ways_of(graph: &Graph) -> Vec<(String, Hints)> {
+fn ways(graph: &Graph) -> Vec<(String, Hints)> {
     let mut ways = vec![("by rule".to_string(), Hints::default())];
     let users = graph.users();
     let size = |v: Value| numel(&graph.fact(v).shape).as_const().unwrap_or(0);
@@ -271,12 +268,11 @@ mod tests {
     }
 
     /// The names of the ways to lower the regions of a graph, all of which give what the reference does.
-    fn ways(graph: &Graph) -> Vec<String> {
+    fn tried(graph: &Graph) -> Vec<String> {
         let compiled = compile(graph, &[], &Options::default()).unwrap();
         let (whole, program) = (&compiled.stages.optimized, &compiled.stages.program);
         let options = Options::default().codegen();
-        let regions = (0..program.launches.len())
-            .filter_map(|l| Region::of(whole, program, l, &options).unwrap());
+        let regions = (0..program.launches.len()).filter_map(|l| Region::of(whole, program, l));
         let mut names = Vec::new();
         for region in regions {
             let mut random = super::super::alone::Numbers(7);
@@ -298,7 +294,7 @@ mod tests {
             });
             let arrays: Vec<Array> = arrays.collect();
             let oracle = Oracle::new(&region.part.graph, &arrays, 1.0).unwrap();
-            for (candidate, plan) in region.candidates() {
+            for (candidate, plan) in region.candidates(&options).unwrap() {
                 let kernels = plan.kernels.len();
                 let got = Executable::new(plan).unwrap().run_shared(&inputs).unwrap();
                 for (i, got) in got.iter().enumerate() {
@@ -329,7 +325,7 @@ mod tests {
         let first = |name: &'static str| [[name].as_slice(), &cut].concat();
         let apart = |name: &'static str| [name].as_slice().to_vec();
         assert_eq!(
-            ways(&columns),
+            tried(&columns),
             [first("by rule (1)"), apart("exp 1 apart (2)")].concat()
         );
         let all = graph(&[[1040, 263]], |b, x| {
@@ -347,7 +343,7 @@ mod tests {
             b.pointwise(Pw::Tanh, &[y])
         });
         assert_eq!(
-            ways(&all),
+            tried(&all),
             [
                 apart("by rule (2)"),
                 first("reduce 2 in 1 (1)"),
@@ -355,7 +351,7 @@ mod tests {
             ]
             .concat()
         );
-        assert_eq!(ways(&rows), ["by rule (1)", "exp 1 apart (2)"]);
-        assert_eq!(ways(&product), ["by rule (1)", "matmul 2 apart (2)"]);
+        assert_eq!(tried(&rows), ["by rule (1)", "exp 1 apart (2)"]);
+        assert_eq!(tried(&product), ["by rule (1)", "matmul 2 apart (2)"]);
     }
 }

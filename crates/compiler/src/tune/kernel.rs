@@ -26,7 +26,12 @@ pub fn candidates(
     let values = super::key::typical(symbols);
     let kernel = &by_default(&launch.kernel, symbols, fixed);
     let mut list = vec![(candidate(kernel, &values, fixed), kernel.clone())];
+    let tile = |kernel: &Kernel| kiln_runtime::tile_elements(kernel, &values).ok().flatten();
     for (name, other) in &launch.variants {
+        // Of that size the tiles are anyway.
+        if matches!(other, Kernel::Tile(p) if p.cut.tile.is_some()) && tile(other) == tile(kernel) {
+            continue;
+        }
         let candidate = candidate(other, &values, fixed);
         let name = name.clone();
         list.push((Candidate { name, ..candidate }, other.clone()));

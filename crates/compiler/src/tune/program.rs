@@ -2,9 +2,9 @@
 
 use super::alone::Arg;
 use super::choose::{Choice, Chooser, Tuning};
-use super::fusion::Region;
+use super::fusion::{Region, structure};
 use super::kernel::{candidates, is_last, named};
-use super::record::{Limits, Trial};
+use super::record::{Limits, Outcome, Record, Trial};
 use super::search::{Candidate, Effort, Subject, SystemClock, search};
 use super::settings::Precision;
 use super::subject::KernelSubject;
@@ -12,9 +12,9 @@ use super::{Mode, Why, key};
 use crate::pipeline::{CompileError, Lowered, Options, lower_error};
 use crate::place;
 use hashbrown::HashMap;
-use kiln_base::numel;
 use kiln_base::plan::{Algorithm, ConvRole, Images, Kernel};
-use kiln_codegen::{Hint, Hints, Launch, Layout, Origin, Program};
+use kiln_base::{Dim, numel};
+use kiln_codegen::{BufId, Hint, Hints, Launch, Layout, Origin, Program};
 use kiln_ir::{Graph, NodeId, Op, Target, Value};
 use kiln_runtime::{cuda, memory};
 use std::sync::Arc;
@@ -131,6 +131,9 @@ pub fn measure(
     )
 }
 
+/// What is known of a convolution's times.
+const LAYOUTS: [&str; 3] = ["default", "channels first", "channels last"];
+
 struct Tuner<'a> {
     chooser: Chooser<'a>,
     device: String,
@@ -155,9 +158,11 @@ impl Tuner<'_> {
         };
         let mut hints = Hints::default();
         for launch in 0..lowered.program.launches.len() {
-            let region = Region::of(&lowered.graph, &lowered.program, launch, &plain)?;
-            let Some(region) = region else { continue };
-            let (choice, chosen) = region.choose(&mut self.chooser, &self.device, self.gpu);
+            let Some(region) = Region::of(&lowered.graph, &lowered.program, launch) else {
+                continue;
+            };
+            let (choice, chosen) =
+                region.choose(&mut self.chooser, &plain, &self.device, self.gpu)?;
             hints.extend(chosen);
             choices.extend(region.values.iter().map(|v| (*v, choice.clone())));
         }
@@ -170,11 +175,41 @@ impl Tuner<'_> {
         if options.layout != Layout::Auto || options.tune.mode == Mode::Deterministic {
             return Ok(Hints::default());
         }
-        let mut times: HashMap<NodeId, [Option<[Duration; 2]>; 2]> = HashMap::new();
-        for (at, layout) in [Layout::ChannelsFirst, Layout::ChannelsLast]
-            .into_iter()
-            .enumerate()
-        {
+        let hash = structure(graph, &Dim::clone);
+        let key = format!("layouts {hash:016x} | {}", key::stamp(&self.device));
+        let known = self.chooser.stored(&key);
+        let trials = match known {
+            Some(record) => record.trials,
+            None => {
+                let (trials, all) = self.layouts(graph, options)?;
+                if all && options.tune.mode != Mode::Frozen {
+                    self.chooser.keep(Record::new(key, trials.clone()));
+                }
+                trials
+            }
+        };
+        let time = |id: NodeId, of: &str| {
+            let name = format!("{} {of}", id.index());
+            trials.iter().find(|t| t.name == name)?.time()
+        };
+        let hint = |id: NodeId| {
+            let [default, first, last] = LAYOUTS.map(|of| time(id, of));
+            let default = default?.as_secs_f64();
+            let part = |t: Duration| (1e3 * t.as_secs_f64() / default).min(1e6) as u32;
+            Some((id, Hint::Images(part(first?), part(last?))))
+        };
+        Ok(graph.ids().filter_map(hint).collect())
+    }
+
+    /// Times convolutions: by default with channels first, by the best algorithm so, and with channels last.
+    /// Says as well whether all have times.
+    fn layouts(
+        &mut self,
+        graph: &Graph,
+        options: &Options,
+    ) -> Result<(Vec<Trial>, bool), CompileError> {
+        let (mut trials, mut all) = (Vec::new(), true);
+        for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
             let with = kiln_codegen::Options {
                 layout,
                 ..options.codegen()
@@ -182,21 +217,34 @@ impl Tuner<'_> {
             let program = kiln_codegen::lower(graph, &with);
             let program = program.map_err(|e| lower_error(graph, e))?;
             for launch in &program.launches {
-                let Some(node) = convolution(graph, launch) else {
+                let last = layout == Layout::ChannelsLast;
+                let Some(id) =
+                    convolution(graph, launch).filter(|_| is_last(&launch.kernel) == last)
+                else {
                     continue;
                 };
-                if is_last(&launch.kernel) == (layout == Layout::ChannelsLast) {
-                    times.entry(node).or_default()[at] = self.times(&program, launch);
+                let Some([default, best]) = self.times(&program, launch) else {
+                    all = false;
+                    continue;
+                };
+                let mut trial = |of: &str, time: Duration| {
+                    trials.push(Trial {
+                        name: format!("{} {of}", id.index()),
+                        workspace: 0,
+                        same_bits: false,
+                        outcome: Outcome::Timed(vec![time.as_nanos() as u64]),
+                    });
+                };
+                match last {
+                    true => trial(LAYOUTS[2], best),
+                    false => {
+                        trial(LAYOUTS[0], default);
+                        trial(LAYOUTS[1], best);
+                    }
                 }
             }
         }
-        let hint = |(node, times): (NodeId, [Option<[Duration; 2]>; 2])| {
-            let [[default, first], [_, last]] = [times[0]?, times[1]?];
-            let part =
-                |t: Duration| (1e3 * t.as_secs_f64() / default.as_secs_f64()).min(1e6) as u32;
-            Some((node, Hint::Images(part(first), part(last))))
-        };
-        Ok(times.into_iter().filter_map(hint).collect())
+        Ok((trials, all))
     }
 
     /// What a launch takes by default, and as it is chosen; none where that is not known.
@@ -232,6 +280,12 @@ impl Tuner<'_> {
     fn choose(&mut self, program: &Program, launch: &Launch) -> Option<(Arc<Choice>, Kernel)> {
         let args = args(program, launch, &self.assigned);
         let fixed = fixed(&args);
+        let once = |(b, _): (&BufId, &bool)| program.buffers[b.0 as usize].parameter_only;
+        let mut written = launch.args.iter().zip(&launch.written).filter(|a| *a.1);
+        if !launch.variants.is_empty() && written.all(once) {
+            // It runs once for all runs.
+            return None;
+        }
         let list = candidates(
             launch,
             self.symbols,
@@ -275,7 +329,7 @@ fn fixed(args: &[Arg]) -> Vec<bool> {
 fn args(program: &Program, launch: &Launch, assigned: &[u32]) -> Vec<Arg> {
     let pairs = launch.args.iter().zip(&launch.written);
     let changes = |origin: &Origin| matches!(origin, Origin::Input(i) if assigned.contains(i));
-    let arg = |(id, written): (&kiln_codegen::BufId, &bool)| {
+    let arg = |(id, written): (&BufId, &bool)| {
         let buffer = &program.buffers[id.0 as usize];
         Arg {
             dtype: buffer.dtype,
