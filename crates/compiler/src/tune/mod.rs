@@ -30,6 +30,7 @@ mod search;
 mod settings;
 mod store;
 mod subject;
+mod ways;
 
 pub use choose::{Choice, Chooser, Tuning, Why};
 pub use kernel::candidates;
