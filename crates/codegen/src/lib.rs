@@ -2,8 +2,8 @@
 //!
 //! [`lower`] turns a decomposed [`Graph`] into a [`Program`]: buffers and kernel launches. The stages
 //! are, in order: `flow` (the op set cut down to what index maps and reductions express), `fuse`
-//! (which nodes share a launch), `layout` (how images lie in memory), `emit` (groups as [`kir`]) and `tile` (Kernel IR printed as a
-//! tile program).
+//! (which nodes share a launch), `layout` (how images lie in memory), `emit` (groups as [`kir`]) and
+//! `tile` (Kernel IR printed as a tile program).
 
 mod affine;
 mod assemble;

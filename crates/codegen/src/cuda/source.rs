@@ -145,19 +145,18 @@ impl Source {
         params.extend((0..self.sites).map(|i| format!("unsigned site{i}")));
         params.push("kiln_errors* errors".into());
         params.push("int guarded".into());
-        let threads: u32 = block.iter().product();
-        let blocks = (RESIDENT / threads).max(1);
         let text = format!(
-            "{}{KERNEL}({threads}, {blocks}) {ENTRY}({}) {{\n    \
+            "{}{}({}) {{\n    \
              if (guarded && errors->state) return;\n{}}}\n",
             self.globals,
+            header(block),
             params.join(", "),
             self.body
         );
-        let entry = format!("{}_{:016x}", identifier(&self.name), hash(&text));
+        let (entry, source) = with_entry(&self.name, &text);
         CudaKernel {
             name: self.name,
-            source: text.replace(ENTRY, &entry),
+            source,
             entry,
             args: self.args,
             scalars: self.scalars,
@@ -167,6 +166,20 @@ impl Source {
             sites: self.sites,
         }
     }
+}
+
+/// A kernel of so many threads up to its parameters.
+fn header(block: [u32; 3]) -> String {
+    let threads: u32 = block.iter().product();
+    let blocks = (RESIDENT / threads).max(1);
+    format!("{KERNEL}({threads}, {blocks}) {ENTRY}")
+}
+
+/// The entry of a kernel, which stands for its text, and the text with it.
+fn with_entry(name: &str, text: &str) -> (String, String) {
+    let entry = format!("{}_{:016x}", identifier(name), hash(text));
+    let source = text.replace(ENTRY, &entry);
+    (entry, source)
 }
 
 /// The C type of an argument.
@@ -212,17 +225,16 @@ pub(super) fn merged(kernels: &[&CudaKernel]) -> CudaKernel {
         .map(|(i, a)| format!("{} arg{i}, ", pointer(a)))
         .collect();
     let block = kernels[0].block;
-    let threads: u32 = block.iter().product();
-    let blocks = (RESIDENT / threads).max(1);
     let text = format!(
-        "{functions}{KERNEL}({threads}, {blocks}) {ENTRY}({params}kiln_errors* errors, int guarded) {{\n    \
-         const unsigned at = blockIdx.x;\n{calls}}}\n"
+        "{functions}{}({params}kiln_errors* errors, int guarded) {{\n    \
+         const unsigned at = blockIdx.x;\n{calls}}}\n",
+        header(block)
     );
     let name = format!("{}_beside_{}_more", kernels[0].name, kernels.len() - 1);
-    let entry = format!("{}_{:016x}", identifier(&name), hash(&text));
+    let (entry, source) = with_entry(&name, &text);
     CudaKernel {
         name,
-        source: text.replace(ENTRY, &entry),
+        source,
         entry,
         args,
         scalars: Vec::new(),

@@ -61,7 +61,7 @@ pub(crate) fn tune(
 }
 
 /// The inputs that a graph assigns to.
-fn assigned(graph: &Graph) -> Vec<u32> {
+pub(crate) fn assigned(graph: &Graph) -> Vec<u32> {
     let targets = graph.outputs.iter().map(|o| o.target);
     let inputs = targets.filter_map(|t| match t {
         Target::Assign(input) => Some(input),
@@ -70,14 +70,19 @@ fn assigned(graph: &Graph) -> Vec<u32> {
     inputs.collect()
 }
 
-/// How a launch of a graph's program is computed, where there are several ways: where the sizes decide that
-/// and are known, what they decide on.
-pub(crate) fn algorithm(graph: &Graph, program: &Program, launch: &Launch) -> Option<Algorithm> {
+/// How a launch of the program of a graph, which assigns to some inputs, is computed, where there are several
+/// ways: where the sizes decide that and are known, what they decide on.
+pub(crate) fn algorithm(
+    graph: &Graph,
+    assigned: &[u32],
+    program: &Program,
+    launch: &Launch,
+) -> Option<Algorithm> {
     let algorithm = launch.kernel.algorithm();
     if algorithm != Some(Algorithm::Auto) || !graph.symbols.is_empty() {
         return algorithm;
     }
-    let fixed = fixed(&args(program, launch, &assigned(graph)));
+    let fixed = fixed(&args(program, launch, assigned));
     named(&launch.kernel, &[], &fixed).or(algorithm)
 }
 

@@ -20,8 +20,7 @@ use std::time::Instant;
 
 /// Results of *prepare* for one set of parameters.
 pub(super) struct Prepared {
-    pub ids: Vec<u64>,
-    /// The contents that it was made from.
+    /// The parameters' contents that it was made from.
     pub contents: Vec<Weak<u64>>,
     pub values: Vec<i64>,
     pub storages: Vec<Arc<Storage>>,
