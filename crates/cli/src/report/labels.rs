@@ -90,7 +90,8 @@ mod tests {
         ];
         for at in clusters {
             let points: Vec<(i32, i32)> = (0..40).map(at).collect();
-            let sizes: Vec<(i32, i32)> = (0..40).map(|i| (if i < 9 { 8 } else { 15 }, 12)).collect();
+            let sizes: Vec<(i32, i32)> =
+                (0..40).map(|i| (if i < 9 { 8 } else { 15 }, 12)).collect();
             let areas = beside(&points, &sizes, INSIDE);
             assert_eq!(areas.len(), 40);
             for (i, a) in areas.iter().enumerate() {

@@ -60,7 +60,7 @@ fn table(report: &Report) -> String {
     let mut rows = String::new();
     let roofs = report.roofs();
     for (i, r) in report.results.iter().enumerate() {
-        let share = roofs.map_or(String::new(), |p| share(r.share(&p)));
+        let share = roofs.map_or(String::new(), |p| escaped(&share(r.share(&p))));
         let cells = [
             (i + 1).to_string(),
             escaped(&r.workload),
@@ -210,4 +210,58 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A workload of so many operations and bytes that took a second.
+    fn measured(i: usize, flops: f64, bytes: f64) -> Measured {
+        Measured {
+            workload: format!("matmul:{i}x<{i}"),
+            dtype: "f32".into(),
+            algorithms: vec!["tile 64x64 by 128 threads".into()],
+            kernels: 1,
+            flops,
+            bytes,
+            times: vec![1.0, 1.0, 1.0],
+        }
+    }
+
+    #[test]
+    fn points_are_numbered_and_nothing_is_beyond_its_roof() {
+        let near = |i: usize| measured(i, 3e9 + i as f64 * 1e7, 1e8);
+        let mut results: Vec<Measured> = (0..38).map(near).collect();
+        results.push(measured(38, 9e9, 1e9)); // above the measured peak
+        results.push(measured(39, 1e3, 3e7)); // above the bandwidth, from caches
+        let report = Report {
+            device: "a device".into(),
+            threads: 2,
+            version: "1".into(),
+            peaks: Some(Peaks {
+                flops: 8e9,
+                bandwidth: 1e7,
+            }),
+            results,
+        };
+        let roofs = report.roofs().unwrap();
+        assert_eq!((roofs.flops, roofs.bandwidth), (9e9, 1e9));
+        let large = report.results.iter().filter(|r| r.bytes > 3e7);
+        large.for_each(|r| assert!(r.share(&roofs) <= 1.0));
+        let page = page(&report).unwrap();
+        let svg = &page[page.find("<svg").unwrap()..page.find("</svg>").unwrap()];
+        let texts: Vec<&str> = svg.lines().map(str::trim).collect();
+        let all = (1..=40).all(|i| texts.contains(&&i.to_string()[..]));
+        assert!(all, "{svg}");
+        assert!(page.contains("<td>39</td><td>matmul:38x&lt;38</td>"));
+        assert!(page.contains("in the same run"));
+        // Where caches give more than memory can.
+        let narrow = Report {
+            results: vec![measured(0, 1e3, 3e7)],
+            ..report
+        };
+        assert_eq!(narrow.roofs().unwrap().bandwidth, 1e7);
+        assert!(super::page(&narrow).unwrap().contains("&gt; 100 %"));
+    }
 }

@@ -43,11 +43,7 @@ fn name(width: u32) -> String {
 }
 
 /// The kernel, with pairs of arguments that may share memory.
-pub(super) fn print(
-    kernel: &Kernel,
-    in_place: &[(usize, usize)],
-    vector: &Vector,
-) -> CudaKernel {
+pub(super) fn print(kernel: &Kernel, in_place: &[(usize, usize)], vector: &Vector) -> CudaKernel {
     let index = Values::index_type(kernel);
     let mut source = Source::new(&kernel.name, &kernel.args, kernel.sites, index);
     for (a, b) in in_place {

@@ -196,7 +196,9 @@ impl Sizes<'_> {
 
 /// The work on a product's result.
 fn fused(epilogue: &Option<Epilogue>) -> String {
-    epilogue.as_ref().map_or_else(String::new, |e| work(&e.program))
+    epilogue
+        .as_ref()
+        .map_or_else(String::new, |e| work(&e.program))
 }
 
 /// What a program does: a name, and what tells it from other work, but for sizes.

@@ -461,7 +461,9 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         let small = tile.part[0] * tile.part[1] <= 16;
         match half(self.dtype) {
             true => !self.costly || tile.m.max(tile.n) <= 64,
-            false => (small || self.dtype != DType::F64 && !self.costly) && (loads <= 4 || !self.costly),
+            false => {
+                (small || self.dtype != DType::F64 && !self.costly) && (loads <= 4 || !self.costly)
+            }
         }
     }
 

@@ -128,9 +128,11 @@ fn names() {
         let names = all(&lowered(&graph)).into_iter().map(|(name, _)| name);
         names.collect()
     };
-    insta::assert_debug_snapshot!(
-        [names(4096, 4096, 4096, "f32"), names(4096, 4096, 1, "f32"), names(8, 4096, 4096, "bf16")]
-    );
+    insta::assert_debug_snapshot!([
+        names(4096, 4096, 4096, "f32"),
+        names(4096, 4096, 1, "f32"),
+        names(8, 4096, 4096, "bf16")
+    ]);
 }
 
 #[test]
@@ -187,7 +189,10 @@ fn convolutions() {
             let operands = shapes.map(|s| case.input(finite(dtype, &s, &mut rng)));
             let result = case.op(op, &operands);
             let results = epilogue(&mut case, result, &mut rng);
-            case.check_ways(&results, &format!("role {role} of {dtype}, groups {groups}"));
+            case.check_ways(
+                &results,
+                &format!("role {role} of {dtype}, groups {groups}"),
+            );
         }
     }
 }
@@ -218,7 +223,10 @@ fn rows() {
     ] {
         let names = agrees(&softmax(dtype, &rows.to_string(), &len.to_string(), 1));
         let again = names.iter().filter(|n| n.ends_with("read again")).count();
-        assert!(again <= 1 && (names.len() > 2 || names.is_empty()), "{names:?}");
+        assert!(
+            again <= 1 && (names.len() > 2 || names.is_empty()),
+            "{names:?}"
+        );
     }
     agrees(&softmax("f32", "130", "33", 0));
     agrees(&softmax("f16", "600", "7", 0));
@@ -245,7 +253,12 @@ fn rows() {
 
 #[test]
 fn points() {
-    for (dtype, len, widths) in [("f32", 48, 4), ("bf16", 32, 5), ("f64", 6, 2), ("u8", 16, 5)] {
+    for (dtype, len, widths) in [
+        ("f32", 48, 4),
+        ("bf16", 32, 5),
+        ("f64", 6, 2),
+        ("u8", 16, 5),
+    ] {
         let names = agrees(&format!(
             "%0: {dtype}[5, {len}] = input(index: 0, role: Data)
              %1: {dtype}[{len}] = input(index: 1, role: Data)
@@ -254,7 +267,10 @@ fn points() {
              %4: {dtype}[5, {len}] = maximum %3, %0
              return %4, %3"
         ));
-        assert!(names.len() == widths || names.is_empty(), "{dtype}: {names:?}");
+        assert!(
+            names.len() == widths || names.is_empty(),
+            "{dtype}: {names:?}"
+        );
     }
     // No vector, no choice.
     let graph = parsed(
@@ -287,7 +303,10 @@ fn machine_code() {
         ))
     };
     let more = ["f32", "f64", "bf16"].map(|dtype| ("vector", vector(dtype)));
-    let products = samples().into_iter().chain(more).chain([("softmax", softmax)]);
+    let products = samples()
+        .into_iter()
+        .chain(more)
+        .chain([("softmax", softmax)]);
     let mut seen = 0;
     for (name, graph) in products {
         let ways = all(&lowered(&decomposed_for_cuda(&graph)));
@@ -295,7 +314,10 @@ fn machine_code() {
         let text = device::unit(&together(&ways));
         for capability in [80, 90] {
             let compiled = nvrtc.compile(&text, Code::Cubin(capability));
-            for r in compiled.unwrap_or_else(|e| panic!("{name}: {e}")).resources() {
+            for r in compiled
+                .unwrap_or_else(|e| panic!("{name}: {e}"))
+                .resources()
+            {
                 assert!(r.spilled == 0 && r.stack == 0, "{name}: {r:?}");
                 seen += 1;
             }
