@@ -1,5 +1,6 @@
 //! What lowering gives: buffers, launches and the fusion report.
 
+use crate::cuda::Ways;
 use crate::kir;
 use hashbrown::HashMap;
 use kiln_base::plan::{self, Kernel};
@@ -38,8 +39,9 @@ pub struct Options {
     pub max_buffers: usize,
     /// How images lie in memory.
     pub layout: Layout,
-    /// Whether launches come with other ways to run their kernels.
-    pub variants: bool,
+    /// Whether launches say every way to compute them, for a tuner to choose: [`Launch::variants`] on the CPU,
+    /// [`Program::choose`] on a GPU.
+    pub ways: bool,
 }
 
 /// How the images of convolutions of f32 and f64 lie in memory between kernels. Results, and what a GPU
@@ -63,7 +65,7 @@ impl Default for Options {
             max_ops: 128,
             max_buffers: 12,
             layout: Layout::Auto,
-            variants: false,
+            ways: false,
         }
     }
 }
@@ -195,8 +197,8 @@ pub enum Origin {
 pub struct Launch {
     /// The kernel.
     pub kernel: Kernel,
-    /// Other ways to run the kernel, each with a name: kernels with the same arguments. None unless
-    /// [`Options::variants`] asks for them.
+    /// Other ways to run a kernel of the CPU, each with a name: kernels with the same arguments. None unless
+    /// [`Options::ways`] asks for them.
     pub variants: Vec<(String, Kernel)>,
     /// The Kernel IR of a tile kernel, or of the epilogue of a library kernel.
     pub kir: Option<kir::Kernel>,
@@ -215,6 +217,9 @@ pub struct Launch {
     pub in_place: Vec<(usize, usize)>,
     /// What the launch costs.
     pub cost: Cost,
+    /// The ways to compute what this launch computes, with those behind it that belong to the same; see
+    /// [`Options::ways`].
+    pub ways: Option<Box<Ways>>,
 }
 
 /// An estimate of work.

@@ -83,7 +83,8 @@ impl Options {
             },
             fuse: self.fuse,
             layout: self.layout,
-            variants: self.tune.mode != tune::Mode::Off,
+            // Ways differ in the memory that they take, which a budget is kept without.
+            ways: self.tune.mode != tune::Mode::Off && self.memory_budget.is_none(),
             ..codegen::Options::default()
         }
     }

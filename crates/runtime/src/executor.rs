@@ -5,6 +5,7 @@ mod check;
 mod control;
 mod gpu;
 mod profile;
+mod replay;
 mod run;
 mod trace;
 
@@ -17,6 +18,7 @@ use bound::Bound;
 pub use bound::MemoryBlock;
 use kiln_base::plan::{Plan, Role, Site};
 pub use profile::{StepEvent, StepTime};
+pub use replay::Replays;
 use run::Prepared;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};

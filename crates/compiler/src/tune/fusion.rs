@@ -1,6 +1,7 @@
 //! What is fused, and in how many parts sums run: a fused launch as a program of its own, lowered in several
 //! ways.
 
+use super::alone;
 use super::choose::{Choice, Chooser};
 use super::key::{self, bucket, stamp};
 use super::search::Candidate;
@@ -110,7 +111,11 @@ impl Region {
                 let list = self.candidates(options)?;
                 let names: Vec<Candidate> = list.iter().map(|(c, _)| c.clone()).collect();
                 chooser.choose(key, &names, || {
-                    Arc::new(KernelSubject::of_plans(list, gpu.cloned()))
+                    let args = list
+                        .first()
+                        .map_or_else(Vec::new, |(_, plan)| alone::args(plan));
+                    let gpu = gpu.cloned();
+                    Arc::new(KernelSubject::of_plans(None, list, args, Vec::new(), gpu))
                 })
             }
         };

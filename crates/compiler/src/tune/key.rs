@@ -23,14 +23,7 @@ const GENERATION: u32 = 3;
 ///
 /// `fixed` says of each argument whether it depends on parameters alone: such weights are packed once.
 pub fn key(kernel: &Kernel, values: &[i64], fixed: &[bool], device: &str) -> Option<String> {
-    let sizes = Sizes(values);
-    let op = match kernel {
-        Kernel::MatMul(m) => sizes.matmul(m),
-        Kernel::Conv(c) => sizes.conv(c),
-        Kernel::Custom(c) => sizes.custom(c),
-        Kernel::Tile(p) => sizes.tile(p),
-        _ => return None,
-    };
+    let op = op(kernel, values)?;
     let weights = match fixed_weights(kernel, fixed) {
         true => " fixed",
         false => "",
@@ -39,6 +32,29 @@ pub fn key(kernel: &Kernel, values: &[i64], fixed: &[bool], device: &str) -> Opt
     let default = named(&with(kernel, Algorithm::Auto), values, fixed);
     let default = default.map_or_else(String::new, |by| format!(" default {by}"));
     Some(format!("{op}{weights}{default} | {}", stamp(device)))
+}
+
+/// The key of what a launch computes on a GPU, whose default has this name.
+pub(super) fn of_way(
+    kernel: &Kernel,
+    values: &[i64],
+    default: &str,
+    device: &str,
+) -> Option<String> {
+    let op = op(kernel, values)?;
+    Some(format!("{op} default {default} | {}", stamp(device)))
+}
+
+/// An op with its sizes, and what is fused with it.
+fn op(kernel: &Kernel, values: &[i64]) -> Option<String> {
+    let sizes = Sizes(values);
+    match kernel {
+        Kernel::MatMul(m) => Some(sizes.matmul(m)),
+        Kernel::Conv(c) => Some(sizes.conv(c)),
+        Kernel::Custom(c) => Some(sizes.custom(c)),
+        Kernel::Tile(p) => Some(sizes.tile(p)),
+        _ => None,
+    }
 }
 
 /// The end of every key: the device and the engine.

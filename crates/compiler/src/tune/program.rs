@@ -8,7 +8,7 @@ use super::record::{Limits, Outcome, Record, Trial};
 use super::search::{Candidate, Effort, Subject, SystemClock, search};
 use super::settings::Precision;
 use super::subject::KernelSubject;
-use super::{Mode, Why, key};
+use super::{Mode, Why, key, ways};
 use crate::pipeline::{CompileError, Lowered, Options, lower_error};
 use crate::place;
 use hashbrown::HashMap;
@@ -115,14 +115,22 @@ pub fn measure(
     symbols: usize,
     precision: Precision,
     effort: &Effort,
+    gpu: Option<&Arc<cuda::Device>>,
 ) -> Vec<Trial> {
-    let launch = &program.launches[launch];
-    let (args, values) = (args(program, launch, &[]), key::typical(symbols));
-    let list = candidates(launch, symbols, &fixed(&args), precision, false);
-    if list.is_empty() {
+    let (launch, values) = (&program.launches[launch], key::typical(symbols));
+    let subject = match &launch.ways {
+        Some(w) => ways::subject(w, args(program, &w.launch, &[]), values, gpu),
+        None => {
+            let args = args(program, launch, &[]);
+            let fixed = fixed(&args);
+            let list = candidates(launch, symbols, &fixed, precision, gpu.is_some());
+            KernelSubject::new(list, args, values, gpu.cloned())
+        }
+    };
+    if subject.candidates().is_empty() {
         return Vec::new();
     }
-    let subject: Arc<dyn Subject> = Arc::new(KernelSubject::new(list, args, values, None));
+    let subject: Arc<dyn Subject> = Arc::new(subject);
     search(
         &subject,
         &Limits::default(),
@@ -134,14 +142,14 @@ pub fn measure(
 /// What is known of a convolution's times.
 const LAYOUTS: [&str; 3] = ["default", "channels first", "channels last"];
 
-struct Tuner<'a> {
-    chooser: Chooser<'a>,
-    device: String,
-    symbols: usize,
+pub(super) struct Tuner<'a> {
+    pub chooser: Chooser<'a>,
+    pub device: String,
+    pub symbols: usize,
     /// The inputs that the program assigns to.
-    assigned: Vec<u32>,
+    pub assigned: Vec<u32>,
     precision: Precision,
-    gpu: Option<&'a Arc<cuda::Device>>,
+    pub gpu: Option<&'a Arc<cuda::Device>>,
 }
 
 impl Tuner<'_> {
@@ -153,7 +161,7 @@ impl Tuner<'_> {
         choices: &mut HashMap<Value, Arc<Choice>>,
     ) -> Result<Hints, CompileError> {
         let plain = kiln_codegen::Options {
-            variants: false,
+            ways: false,
             ..*options
         };
         let mut hints = Hints::default();
@@ -263,7 +271,15 @@ impl Tuner<'_> {
 
     fn program(&mut self, program: &mut Program) -> Tuned {
         let mut tuned = Tuned::default();
-        for l in 0..program.launches.len() {
+        let mut l = 0;
+        while l < program.launches.len() {
+            if let Some(ways) = program.launches[l].ways.clone() {
+                let (choice, count) = self.way(program, l, &ways);
+                tuned.launches.extend(vec![choice; count]);
+                tuned.bodies.extend(vec![Vec::new(); count]);
+                l += count;
+                continue;
+            }
             let chosen = self.choose(program, &program.launches[l]);
             let launch = &mut program.launches[l];
             tuned.launches.push(chosen.map(|(choice, kernel)| {
@@ -272,6 +288,7 @@ impl Tuner<'_> {
             }));
             let bodies = launch.bodies.iter_mut().map(|body| self.program(body));
             tuned.bodies.push(bodies.collect());
+            l += 1;
         }
         tuned
     }
@@ -326,7 +343,7 @@ fn fixed(args: &[Arg]) -> Vec<bool> {
 }
 
 /// The arguments of a launch. What is made of inputs that the program assigns to is not kept.
-fn args(program: &Program, launch: &Launch, assigned: &[u32]) -> Vec<Arg> {
+pub(super) fn args(program: &Program, launch: &Launch, assigned: &[u32]) -> Vec<Arg> {
     let pairs = launch.args.iter().zip(&launch.written);
     let changes = |origin: &Origin| matches!(origin, Origin::Input(i) if assigned.contains(i));
     let arg = |(id, written): (&BufId, &bool)| {

@@ -4,9 +4,11 @@ use super::alone::{self, Arg, Numbers, load, symbol_inputs};
 use super::expect::{Product, far, multiplied, product};
 use super::key::bytes;
 use super::search::{Candidate, Checked, Rejected, Subject};
+use kiln_base::numel;
 use kiln_base::plan::{Algorithm, Kernel, Plan};
 use kiln_runtime::{Buffer, Error, Executable, cuda};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Operands take at least so many bytes in all, so that they are cold when a run begins: more than the
 /// second-level cache of a CPU holds, or the one of a GPU.
@@ -15,14 +17,17 @@ const COLD: [usize; 2] = [32 << 20, 256 << 20];
 const MOST: usize = 256 << 20;
 /// The most copies of the operands.
 const COPIES: usize = 256;
+/// Runs that a GPU is given and timed at once, each on a copy of its own: its clock, and the launch of a graph, are
+/// too coarse for a kernel of some microseconds.
+const REPLAYS: usize = 32;
 
 /// Candidates that compute the same of the same arguments.
 pub(super) struct KernelSubject {
     candidates: Vec<Candidate>,
-    /// The candidates as programs.
-    plans: Vec<Plan>,
-    /// The candidates as kernels, if each is one.
+    /// What each computes, and by which algorithm; none of programs that only the default says is right of.
     kernels: Vec<Kernel>,
+    /// The programs that run them.
+    plans: Vec<Plan>,
     args: Vec<Arg>,
     /// The values of symbols.
     values: Vec<i64>,
@@ -57,11 +62,11 @@ impl KernelSubject {
         values: Vec<i64>,
         gpu: Option<Arc<cuda::Device>>,
     ) -> KernelSubject {
-        let (candidates, kernels): (_, Vec<Kernel>) = list.into_iter().unzip();
-        let plans = kernels.iter().cloned();
+        let (candidates, kernels): (Vec<Candidate>, Vec<Kernel>) = list.into_iter().unzip();
+        let plan = |kernel: &Kernel| alone::plan(kernel.clone(), &args, values.len());
         KernelSubject {
+            plans: kernels.iter().map(plan).collect(),
             candidates,
-            plans: plans.map(|k| alone::plan(k, &args, values.len())).collect(),
             kernels,
             args,
             values,
@@ -70,15 +75,22 @@ impl KernelSubject {
         }
     }
 
-    /// Of programs with the same inputs and outputs, each of one dim, whose sizes are known.
-    pub fn of_plans(list: Vec<(Candidate, Plan)>, gpu: Option<Arc<cuda::Device>>) -> KernelSubject {
-        let (candidates, plans): (_, Vec<Plan>) = list.into_iter().unzip();
+    /// Of programs of these arguments, which all compute what the kernel does; without one only the first says
+    /// what is right.
+    pub fn of_plans(
+        kernel: Option<&Kernel>,
+        list: Vec<(Candidate, Plan)>,
+        args: Vec<Arg>,
+        values: Vec<i64>,
+        gpu: Option<Arc<cuda::Device>>,
+    ) -> KernelSubject {
+        let (candidates, plans): (Vec<Candidate>, Vec<Plan>) = list.into_iter().unzip();
         KernelSubject {
+            kernels: kernel.map_or_else(Vec::new, |k| vec![k.clone(); plans.len()]),
             candidates,
-            args: plans.first().map_or_else(Vec::new, alone::args),
             plans,
-            kernels: Vec::new(),
-            values: Vec::new(),
+            args,
+            values,
             gpu,
             trial: OnceLock::new(),
         }
@@ -162,8 +174,12 @@ impl KernelSubject {
                 product.compare(algorithm, got, &trial.given, &trial.symbols)
             }
             None => {
+                let terms = match &self.kernels[i] {
+                    Kernel::Tile(t) if !t.inner.is_empty() => numel(&t.inner).eval(&self.values),
+                    _ => 0,
+                };
                 for (got, expected) in got.iter().zip(&trial.default[0]) {
-                    if let Some(text) = far(got, expected)? {
+                    if let Some(text) = far(got, expected, terms as f64)? {
                         return Ok(Some(text));
                     }
                 }
@@ -202,12 +218,17 @@ impl Subject for KernelSubject {
             same_bits = same_bits && same(&run(&executable, inputs).map_err(failed)?, default);
         }
         let inputs = trial.inputs.clone();
+        let mut time: Box<dyn FnMut(usize) -> Result<Duration, Error>> = match &self.gpu {
+            None => Box::new(move |at| alone::time(&executable, &inputs[at % inputs.len()])),
+            Some(_) => {
+                let replays = Arc::new(executable).replays(&inputs, REPLAYS);
+                let replays = replays.map_err(failed)?;
+                Box::new(move |at| replays.time(at))
+            }
+        };
         Ok(Checked {
             same_bits,
-            run: Box::new(move |at| {
-                let time = alone::time(&executable, &inputs[at % inputs.len()]);
-                time.map_err(|e| e.to_string())
-            }),
+            run: Box::new(move |at| time(at).map_err(|e| e.to_string())),
         })
     }
 }
