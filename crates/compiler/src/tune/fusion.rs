@@ -93,6 +93,23 @@ impl Region {
         Ok(all)
     }
 
+    /// The most terms of a sum.
+    fn terms(&self) -> i64 {
+        let graph = &self.part.graph;
+        let size = |v: Value| numel(&graph.fact(v).shape).as_const().unwrap_or(0);
+        let nodes = graph.iter().map(|(id, node)| match &node.op {
+            Op::Reduce(_) => size(node.inputs[0]) / size(id.value()).max(1),
+            Op::MatMul(_) => graph
+                .fact(node.inputs[0])
+                .shape
+                .last()
+                .and_then(Dim::as_const)
+                .unwrap_or(0),
+            _ => 0,
+        });
+        nodes.max().unwrap_or(0)
+    }
+
     /// Chooses a way, and says which nodes of the whole graph are lowered otherwise than by the rules.
     ///
     /// # Errors
@@ -114,8 +131,8 @@ impl Region {
                     let args = list
                         .first()
                         .map_or_else(Vec::new, |(_, plan)| alone::args(plan));
-                    let gpu = gpu.cloned();
-                    Arc::new(KernelSubject::of_plans(None, list, args, Vec::new(), gpu))
+                    let (terms, gpu) = (self.terms(), gpu.cloned());
+                    Arc::new(KernelSubject::of_plans(list, terms, args, Vec::new(), gpu))
                 })
             }
         };

@@ -28,6 +28,8 @@ pub(super) struct KernelSubject {
     kernels: Vec<Kernel>,
     /// The programs that run them.
     plans: Vec<Plan>,
+    /// Terms in the sums of fused work.
+    terms: i64,
     args: Vec<Arg>,
     /// The values of symbols.
     values: Vec<i64>,
@@ -66,6 +68,7 @@ impl KernelSubject {
         let plan = |kernel: &Kernel| alone::plan(kernel.clone(), &args, values.len());
         KernelSubject {
             plans: kernels.iter().map(plan).collect(),
+            terms: kernels.first().map_or(0, |k| terms(k, &values)),
             candidates,
             kernels,
             args,
@@ -75,18 +78,32 @@ impl KernelSubject {
         }
     }
 
-    /// Of programs of these arguments, which all compute what the kernel does; without one only the first says
-    /// what is right.
-    pub fn of_plans(
-        kernel: Option<&Kernel>,
+    /// Of programs of these arguments, which all compute what the kernel does.
+    pub fn of_ways(
+        kernel: &Kernel,
         list: Vec<(Candidate, Plan)>,
+        args: Vec<Arg>,
+        values: Vec<i64>,
+        gpu: Option<Arc<cuda::Device>>,
+    ) -> KernelSubject {
+        KernelSubject {
+            kernels: vec![kernel.clone(); list.len()],
+            ..KernelSubject::of_plans(list, terms(kernel, &values), args, values, gpu)
+        }
+    }
+
+    /// Of programs of these arguments, with so many terms in their sums.
+    pub fn of_plans(
+        list: Vec<(Candidate, Plan)>,
+        terms: i64,
         args: Vec<Arg>,
         values: Vec<i64>,
         gpu: Option<Arc<cuda::Device>>,
     ) -> KernelSubject {
         let (candidates, plans): (Vec<Candidate>, Vec<Plan>) = list.into_iter().unzip();
         KernelSubject {
-            kernels: kernel.map_or_else(Vec::new, |k| vec![k.clone(); plans.len()]),
+            kernels: Vec::new(),
+            terms,
             candidates,
             plans,
             args,
@@ -174,18 +191,22 @@ impl KernelSubject {
                 product.compare(algorithm, got, &trial.given, &trial.symbols)
             }
             None => {
-                let terms = match &self.kernels[i] {
-                    Kernel::Tile(t) if !t.inner.is_empty() => numel(&t.inner).eval(&self.values),
-                    _ => 0,
-                };
                 for (got, expected) in got.iter().zip(&trial.default[0]) {
-                    if let Some(text) = far(got, expected, terms as f64)? {
+                    if let Some(text) = far(got, expected, self.terms as f64)? {
                         return Ok(Some(text));
                     }
                 }
                 Ok(None)
             }
         }
+    }
+}
+
+/// Terms in the sums of a fused kernel.
+fn terms(kernel: &Kernel, values: &[i64]) -> i64 {
+    match kernel {
+        Kernel::Tile(t) if !t.inner.is_empty() => numel(&t.inner).eval(values),
+        _ => 0,
     }
 }
 
