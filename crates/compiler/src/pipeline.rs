@@ -225,7 +225,8 @@ pub fn compile_with(
         dump.graph("recorded", &with_lines(graph.clone(), locs))?;
     }
     let (optimized, mut fired) = run_passes(graph.clone(), options, passes, &mut dump, locs)?;
-    let mut lowered = Lowered::with(optimized, &options.codegen())?;
+    let known = tune::known(&optimized, options);
+    let mut lowered = Lowered::hinted(optimized, &options.codegen(), &known)?;
     // Products that were made one hold all their results until the last is read.
     if lowered
         .peak()
@@ -253,7 +254,7 @@ pub fn compile_with(
     let gpu = gpu.map_err(internal)?;
     // What keeps memory small is left as it is.
     let may_change = options.fuse && limited.is_none() && options.memory_budget.is_none();
-    let (lowered, tuned, tuning) = tune::tune(lowered, options, may_change, gpu.as_ref())?;
+    let (lowered, tuned, tuning) = tune::tune(lowered, &known, options, may_change, gpu.as_ref())?;
     let Lowered {
         graph: optimized,
         program,

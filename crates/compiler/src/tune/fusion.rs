@@ -14,9 +14,9 @@ use kiln_base::{Dim, numel};
 use kiln_codegen::{Hint, Hints, Launch, Options, Origin, Program};
 use kiln_ir::{Graph, NodeId, Op, Value};
 use kiln_runtime::cuda;
-use std::fmt::Write;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::Xxh3Default;
 
 /// What touches fewer bytes is left to the rules.
 const LEAST_BYTES: i64 = 1 << 20;
@@ -71,7 +71,13 @@ impl Region {
             format!("{}[{}]", fact.dtype, dims.join("x"))
         });
         let (name, sizes) = (key::plain(&self.name), sizes.collect::<Vec<_>>().join(" "));
-        let hash = structure(&self.part.graph, &rough) as u32;
+        let mut graph = self.part.graph.clone();
+        graph.dims_mut(&mut |d| *d = rough(d));
+        for id in graph.ids() {
+            let facts = graph.node_mut(id).facts.iter_mut();
+            facts.flat_map(|f| &mut f.shape).for_each(|d| *d = rough(d));
+        }
+        let hash = structure(&graph) as u32;
         format!("fusion {name} {sizes} {hash:08x} | {}", stamp(device))
     }
 
@@ -149,25 +155,13 @@ impl Region {
     }
 }
 
-/// A hash of a graph's ops with their sizes as `size` has them, whatever constants hold and wherever it was
-/// recorded.
-pub(super) fn structure(graph: &Graph, size: &dyn Fn(&Dim) -> Dim) -> u64 {
-    let mut graph = graph.clone();
-    graph.dims_mut(&mut |d| *d = size(d));
-    let mut text = String::new();
+/// A hash of a graph's ops and sizes, wherever it was recorded.
+pub(super) fn structure(graph: &Graph) -> u64 {
+    let mut hasher = Xxh3Default::new();
     for (_, node) in graph.iter() {
-        let shape = |shape: &[Dim]| shape.iter().map(size).collect::<Vec<Dim>>();
-        let facts = node.facts.iter().map(|f| (f.dtype, shape(&f.shape)));
-        let facts: Vec<_> = facts.collect();
-        let inputs = node.inputs.iter().map(|v| (v.node.index(), v.output));
-        let inputs: Vec<_> = inputs.collect();
-        // Writing to a string never fails.
-        let _ = match &node.op {
-            Op::Constant(_) => write!(text, "constant {facts:?};"),
-            op => write!(text, "{op:?} {inputs:?} {facts:?};"),
-        };
+        (&node.op, &node.inputs, &node.facts).hash(&mut hasher);
     }
-    xxh3_64(text.as_bytes())
+    hasher.finish()
 }
 
 /// What a launch gives, and what it is computed from. What exists only on the way to it, such as partial

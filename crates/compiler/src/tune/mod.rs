@@ -37,7 +37,7 @@ pub use choose::{Choice, Chooser, Tuning, Why};
 pub use kernel::candidates;
 pub use key::{device, key};
 pub use program::measure;
-pub(crate) use program::{Tuned, algorithm, assigned, tune};
+pub(crate) use program::{Tuned, algorithm, assigned, known, tune};
 pub use record::{Limits, Outcome, Record, SCHEMA, Trial};
 pub use search::{
     Answer, Candidate, Checked, Clock, Effort, Rejected, Subject, SystemClock, search,

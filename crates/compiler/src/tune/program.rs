@@ -7,13 +7,14 @@ use super::kernel::{candidates, is_last, named};
 use super::record::{Limits, Outcome, Record, Trial};
 use super::search::{Candidate, Effort, Subject, SystemClock, search};
 use super::settings::Precision;
+use super::store::Store;
 use super::subject::KernelSubject;
 use super::{Mode, Why, key, ways};
 use crate::pipeline::{CompileError, Lowered, Options, lower_error};
 use crate::place;
 use hashbrown::HashMap;
+use kiln_base::numel;
 use kiln_base::plan::{Algorithm, ConvRole, Images, Kernel};
-use kiln_base::{Dim, numel};
 use kiln_codegen::{BufId, Hint, Hints, Launch, Layout, Origin, Program};
 use kiln_ir::{Graph, NodeId, Op, Target, Value};
 use kiln_runtime::{cuda, memory};
@@ -31,12 +32,53 @@ pub(crate) struct Tuned {
     pub fusion: HashMap<Value, Arc<Choice>>,
 }
 
-/// Chooses what is fused, where that may change, and then the algorithms of the kernels.
+/// What the store knows of the layouts of a graph.
+pub(crate) fn known(graph: &Graph, options: &Options) -> Hints {
+    let may = options.tune.mode != Mode::Off && options.gpu.is_none() && graph.symbols.is_empty();
+    if !may || !measures_layouts(options) {
+        return Hints::default();
+    }
+    let store = Store::of(&options.tune.store_path());
+    let record = store.get(&layouts_key(graph, &key::device(None)));
+    record.map_or_else(Hints::default, |r| images(graph, &r.trials))
+}
+
+/// Whether layouts follow from measurements: not where one is asked for, and not where bits are to stay, since
+/// in another layout no convolution has them.
+fn measures_layouts(options: &Options) -> bool {
+    let free = options.fuse && options.memory_budget.is_none();
+    free && options.layout == Layout::Auto && options.tune.mode != Mode::Deterministic
+}
+
+/// What stands for the layouts of a graph in the store.
+fn layouts_key(graph: &Graph, device: &str) -> String {
+    format!("layouts {:016x} | {}", structure(graph), key::stamp(device))
+}
+
+/// What convolutions take with channels first, by their best algorithms, and last, where that was measured.
+fn images(graph: &Graph, trials: &[Trial]) -> Hints {
+    let time = |id: NodeId, of: &str| {
+        let name = format!("{} {of}", id.index());
+        trials.iter().find(|t| t.name == name)?.time()
+    };
+    let hint = |id: NodeId| {
+        let [default, first, last] = LAYOUTS.map(|of| time(id, of));
+        let default = default?.as_secs_f64();
+        let part = |t: Duration| (1e3 * t.as_secs_f64() / default).min(1e6) as u32;
+        Some((id, Hint::Images(part(first?), part(last?))))
+    };
+    let convs = graph.iter().filter(|(_, n)| matches!(n.op, Op::Conv(_)));
+    convs.filter_map(|(id, _)| hint(id)).collect()
+}
+
+/// Chooses what is fused, where that may change, and then the algorithms of the kernels. The program was
+/// lowered with what is [`known`].
 ///
 /// # Errors
 /// If the program can't be lowered in another way; that would be a bug.
 pub(crate) fn tune(
     mut lowered: Lowered,
+    known: &Hints,
     options: &Options,
     may_change: bool,
     gpu: Option<&Arc<cuda::Device>>,
@@ -59,10 +101,12 @@ pub(crate) fn tune(
     let mut fusion = HashMap::new();
     if may_change && lowered.graph.symbols.is_empty() {
         let mut hints = tuner.fusion(&lowered, &options.codegen(), &mut fusion)?;
-        if gpu.is_none() && lowered.program.layout.convolutions > 0 {
+        hints.extend(known);
+        let unknown = known.is_empty() && lowered.program.layout.convolutions > 0;
+        if gpu.is_none() && unknown && measures_layouts(options) {
             hints.extend(tuner.images(&lowered.graph, options)?);
         }
-        if !hints.is_empty() {
+        if hints != *known {
             lowered = Lowered::hinted(lowered.graph, &options.codegen(), &hints)?;
         }
     }
@@ -177,36 +221,14 @@ impl Tuner<'_> {
         Ok(hints)
     }
 
-    /// What convolutions take with channels first, by their best algorithms, and last.
+    /// Measures what convolutions take with channels first, by their best algorithms, and last.
     fn images(&mut self, graph: &Graph, options: &Options) -> Result<Hints, CompileError> {
-        // Other sums in other orders: in a layout of its own no convolution has the default's bits.
-        if options.layout != Layout::Auto || options.tune.mode == Mode::Deterministic {
-            return Ok(Hints::default());
+        let (trials, all) = self.layouts(graph, options)?;
+        if all && options.tune.mode != Mode::Frozen {
+            let key = layouts_key(graph, &self.device);
+            self.chooser.keep(Record::new(key, trials.clone()));
         }
-        let hash = structure(graph, &Dim::clone);
-        let key = format!("layouts {hash:016x} | {}", key::stamp(&self.device));
-        let known = self.chooser.stored(&key);
-        let trials = match known {
-            Some(record) => record.trials,
-            None => {
-                let (trials, all) = self.layouts(graph, options)?;
-                if all && options.tune.mode != Mode::Frozen {
-                    self.chooser.keep(Record::new(key, trials.clone()));
-                }
-                trials
-            }
-        };
-        let time = |id: NodeId, of: &str| {
-            let name = format!("{} {of}", id.index());
-            trials.iter().find(|t| t.name == name)?.time()
-        };
-        let hint = |id: NodeId| {
-            let [default, first, last] = LAYOUTS.map(|of| time(id, of));
-            let default = default?.as_secs_f64();
-            let part = |t: Duration| (1e3 * t.as_secs_f64() / default).min(1e6) as u32;
-            Some((id, Hint::Images(part(first?), part(last?))))
-        };
-        Ok(graph.ids().filter_map(hint).collect())
+        Ok(images(graph, &trials))
     }
 
     /// Times convolutions: by default with channels first, by the best algorithm so, and with channels last.
@@ -216,41 +238,46 @@ impl Tuner<'_> {
         graph: &Graph,
         options: &Options,
     ) -> Result<(Vec<Trial>, bool), CompileError> {
-        let (mut trials, mut all) = (Vec::new(), true);
-        for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+        let lowered = |layout| {
             let with = kiln_codegen::Options {
                 layout,
                 ..options.codegen()
             };
-            let program = kiln_codegen::lower(graph, &with);
-            let program = program.map_err(|e| lower_error(graph, e))?;
-            for launch in &program.launches {
-                let last = layout == Layout::ChannelsLast;
-                let Some(id) =
-                    convolution(graph, launch).filter(|_| is_last(&launch.kernel) == last)
-                else {
-                    continue;
-                };
-                let Some([default, best]) = self.times(&program, launch) else {
-                    all = false;
-                    continue;
-                };
-                let mut trial = |of: &str, time: Duration| {
-                    trials.push(Trial {
+            kiln_codegen::lower(graph, &with).map_err(|e| lower_error(graph, e))
+        };
+        let programs = [
+            lowered(Layout::ChannelsFirst)?,
+            lowered(Layout::ChannelsLast)?,
+        ];
+        let (mut trials, mut all) = (Vec::new(), true);
+        for first in &programs[0].launches {
+            let Some(id) = convolution(graph, first) else {
+                continue;
+            };
+            let same = |l: &&Launch| convolution(graph, l) == Some(id) && is_last(&l.kernel);
+            let Some(last) = programs[1].launches.iter().find(same) else {
+                continue;
+            };
+            // One after the other, since a machine is not as fast at all times.
+            let times = [
+                self.times(&programs[0], first),
+                self.times(&programs[1], last),
+            ];
+            let [Some([default, first]), Some([_, last])] = times else {
+                all = false;
+                continue;
+            };
+            trials.extend(
+                LAYOUTS
+                    .iter()
+                    .zip([default, first, last])
+                    .map(|(of, time)| Trial {
                         name: format!("{} {of}", id.index()),
                         workspace: 0,
                         same_bits: false,
                         outcome: Outcome::Timed(vec![time.as_nanos() as u64]),
-                    });
-                };
-                match last {
-                    true => trial(LAYOUTS[2], best),
-                    false => {
-                        trial(LAYOUTS[0], default);
-                        trial(LAYOUTS[1], best);
-                    }
-                }
-            }
+                    }),
+            );
         }
         Ok((trials, all))
     }
