@@ -20,6 +20,9 @@ const MERGING: [&str; 2] = [
     optimize::passes::stacking::PASS.name,
 ];
 
+/// Bytes of temporaries that do not matter to a GPU.
+const HARDLY: usize = 1 << 16;
+
 /// How to compile.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
@@ -152,28 +155,48 @@ impl Lowered {
     pub fn with(graph: Graph, options: &codegen::Options) -> Result<Lowered, CompileError> {
         let program = codegen::lower(&graph, options).map_err(|e| lower_error(&graph, e))?;
         let placed = place::place(&graph, &program)?;
-        let merged = codegen::side_by_side(&program).filter(|_| options.fuse);
         let mut lowered = Lowered {
             graph,
             program,
             placed,
         };
-        if let Some(program) = merged {
-            let placed = place::place(&lowered.graph, &program)?;
-            let most = lowered.peak().map(|peak| peak + peak / place::MORE);
-            let apart = std::mem::replace(&mut lowered.placed, placed);
-            match lowered.peak() <= most {
-                true => lowered.program = program,
-                false => lowered.placed = apart,
-            }
+        if options.target == codegen::Target::Cuda && options.fuse {
+            lowered.merge()?;
         }
         Ok(lowered)
     }
 
+    /// Makes one launch of several for a GPU, if that needs hardly more memory and every cell that is written
+    /// over its old value still is.
+    fn merge(&mut self) -> Result<(), CompileError> {
+        let most = (self.peak()).map(|peak| peak + (peak / place::MORE).max(HARDLY));
+        let donated = |placed: &Placed| {
+            let outputs = placed.plan.outputs.iter();
+            outputs.filter(|o| o.donor.is_some()).count()
+        };
+        for near in [place::NEAR, 1, 0] {
+            let groups = place::groups(&self.graph, &self.program, near);
+            if groups.iter().all(|g| g.len() == 1) {
+                break;
+            }
+            let program = codegen::side_by_side(&self.program, &groups);
+            let placed = place::place(&self.graph, &program)?;
+            if peak(&placed) <= most && donated(&placed) >= donated(&self.placed) {
+                (self.program, self.placed) = (program, placed);
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Bytes of temporaries that a run needs, where sizes are known.
     pub fn peak(&self) -> Option<usize> {
-        planned(&self.placed.plan, &[]).map(|(_, layout)| layout.peak)
+        peak(&self.placed)
     }
+}
+
+fn peak(placed: &Placed) -> Option<usize> {
+    planned(&placed.plan, &[]).map(|(_, layout)| layout.peak)
 }
 
 /// Compiles a graph: the whole pipeline.

@@ -11,6 +11,7 @@ use kiln_base::{DType, Dim};
 
 mod beside;
 mod families;
+mod parts;
 mod points;
 mod rows;
 mod rows_shape;
@@ -20,7 +21,7 @@ mod values;
 mod vector;
 mod walk;
 
-pub use beside::side_by_side;
+pub use beside::{fit_in_a_launch, shares_a_launch, side_by_side};
 
 /// A launch in CUDA C++.
 #[derive(Debug, Default)]

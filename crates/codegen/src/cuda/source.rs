@@ -45,13 +45,16 @@ pub(super) struct Source {
 
 /// Threads of a multiprocessor that a kernel leaves room for, by taking at most 128 registers each. Without a
 /// number the compiler aims at more, and spills.
-const RESIDENT: u32 = 512;
+pub(super) const RESIDENT: u32 = 512;
 
 /// How a kernel begins.
-const KERNEL: &str = "extern \"C\" __global__ void __launch_bounds__";
+pub(super) const KERNEL: &str = "extern \"C\" __global__ void __launch_bounds__";
 
 /// The place of the entry's name in [`Source::global`] texts.
 pub(super) const ENTRY: &str = "@entry@";
+/// How a kernel declares its static shared memory, if it has any: one object, whose class is in its
+/// [scope](Source::scope).
+pub(super) const SHARED: &str = "__shared__ Shared shared;";
 
 impl Source {
     /// A kernel without a body. `sites` is the number of data-error sites that it names.
@@ -96,6 +99,15 @@ impl Source {
     pub fn global(&mut self, text: &str) {
         self.globals += text;
         self.globals += "\n";
+    }
+
+    /// Puts text at file scope, where its names are the kernel's own.
+    pub fn scope(&mut self, text: &str) {
+        self.global(&format!(
+            "namespace {ENTRY}_scope {{\n{}\n}}",
+            text.trim_end()
+        ));
+        self.line(format!("using namespace {ENTRY}_scope;"));
     }
 
     /// A number as a C expression: a literal, or a parameter.
@@ -145,19 +157,16 @@ impl Source {
         params.extend((0..self.sites).map(|i| format!("unsigned site{i}")));
         params.push("kiln_errors* errors".into());
         params.push("int guarded".into());
-        let threads: u32 = block.iter().product();
-        let blocks = (RESIDENT / threads).max(1);
         let text = format!(
-            "{}{KERNEL}({threads}, {blocks}) {ENTRY}({}) {{\n    \
-             if (guarded && errors->state) return;\n{}}}\n",
+            "{}{} {{\n    if (guarded && errors->state) return;\n{}}}\n",
             self.globals,
-            params.join(", "),
+            head(block, &params.join(", ")),
             self.body
         );
-        let entry = format!("{}_{:016x}", identifier(&self.name), hash(&text));
+        let (entry, source) = named(&self.name, &text);
         CudaKernel {
             name: self.name,
-            source: text.replace(ENTRY, &entry),
+            source,
             entry,
             args: self.args,
             scalars: self.scalars,
@@ -169,75 +178,24 @@ impl Source {
     }
 }
 
-/// The C type of an argument.
-fn pointer(arg: &Arg) -> String {
-    let constant = if arg.written { "" } else { "const " };
-    format!("{constant}{}*", memory(arg.dtype))
-}
-
-/// Kernels of equal blocks, known grids along x, no numbers and no sites as one: its blocks are shared out
-/// among them in order. Each is a function that is told which of its own blocks it is.
-pub(super) fn merged(kernels: &[&CudaKernel]) -> CudaKernel {
-    let args: Vec<Arg> = kernels.iter().flat_map(|k| k.args.clone()).collect();
-    let (mut functions, mut calls) = (String::new(), String::new());
-    let (mut first, mut end) = (0, 0i64);
-    let mut named: Vec<&str> = Vec::new();
-    for k in kernels {
-        let known = named.iter().position(|n| *n == k.entry);
-        let part = known.unwrap_or(named.len());
-        if known.is_none() {
-            named.push(&k.entry);
-            let (globals, function) = k.source.split_at(k.source.rfind(KERNEL).unwrap_or(0));
-            let name = format!("{ENTRY}_{part}");
-            let parameters = function.split_once('(').map_or("", |(_, bounds)| bounds);
-            let parameters = parameters.split_once('(').map_or("", |(_, list)| list);
-            let text = format!(
-                "{globals}static __device__ void {}(const uint3 blockIdx, {parameters}",
-                k.entry
-            );
-            functions += &text.replace(&k.entry, &name);
-        }
-        let pointers: String = (first..first + k.args.len())
-            .map(|i| format!("arg{i}, "))
-            .collect();
-        let begin = end;
-        end += k.grid[0].count(&[]);
-        calls += &format!(
-            "    if (at < {end}u) return {ENTRY}_{part}(uint3{{at - {begin}u, 0u, 0u}}, {pointers}errors, guarded);\n"
-        );
-        first += k.args.len();
-    }
-    let declared = args.iter().enumerate();
-    let params: String = declared
-        .map(|(i, a)| format!("{} arg{i}, ", pointer(a)))
-        .collect();
-    let block = kernels[0].block;
+/// The declaration of a kernel.
+pub(super) fn head(block: [u32; 3], params: &str) -> String {
     let threads: u32 = block.iter().product();
     let blocks = (RESIDENT / threads).max(1);
-    let text = format!(
-        "{functions}{KERNEL}({threads}, {blocks}) {ENTRY}({params}kiln_errors* errors, int guarded) {{\n    \
-         const unsigned at = blockIdx.x;\n{calls}}}\n"
-    );
-    let name = format!("{}_beside_{}_more", kernels[0].name, kernels.len() - 1);
-    let entry = format!("{}_{:016x}", identifier(&name), hash(&text));
-    CudaKernel {
-        name,
-        source: text.replace(ENTRY, &entry),
-        entry,
-        args,
-        scalars: Vec::new(),
-        grid: [
-            Blocks {
-                points: Dim::Const(end),
-                each: 1,
-            },
-            Blocks::one(),
-            Blocks::one(),
-        ],
-        block,
-        shared: 0,
-        sites: 0,
-    }
+    format!("{KERNEL}({threads}, {blocks}) {ENTRY}({params})")
+}
+
+/// The entry of a text in which it is called [`ENTRY`], and the text with its name.
+pub(super) fn named(name: &str, text: &str) -> (String, String) {
+    let entry = format!("{}_{:016x}", identifier(name), hash(text));
+    let text = text.replace(ENTRY, &entry);
+    (entry, text)
+}
+
+/// The C type of an argument.
+pub(super) fn pointer(arg: &Arg) -> String {
+    let constant = if arg.written { "" } else { "const " };
+    format!("{constant}{}*", memory(arg.dtype))
 }
 
 /// A literal of type `long long`.

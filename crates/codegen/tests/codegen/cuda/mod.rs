@@ -10,6 +10,7 @@ use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
 use kiln_ir::fuzz::random_inputs;
 
 mod attention;
+mod beside;
 pub mod elements;
 mod families;
 mod library;
@@ -45,6 +46,16 @@ pub fn sources(program: &Program) -> String {
 
 /// Runs a graph fused, with `both` also unfused, and compares with the reference.
 pub fn check(graph: &Graph, inputs: &[Array], both: bool) -> Result<bool, String> {
+    check_as(graph, inputs, both, |program| program)
+}
+
+/// [`check`] of what is made of the program.
+pub fn check_as(
+    graph: &Graph,
+    inputs: &[Array],
+    both: bool,
+    made: impl Fn(Program) -> Program,
+) -> Result<bool, String> {
     let symbols = symbol_values(graph, inputs).unwrap();
     let rounded = evaluate(graph, inputs, &symbols, Mode::Rounded).unwrap();
     let exact = evaluate(graph, inputs, &symbols, Mode::Exact).unwrap();
@@ -53,7 +64,7 @@ pub fn check(graph: &Graph, inputs: &[Array], both: bool) -> Result<bool, String
     let steps =
         evaluate(&decomposed(graph), inputs, &symbols, Mode::Rounded).map_err(|e| e.to_string())?;
     for fuse in if both { &[true, false][..] } else { &[true] } {
-        let Some(program) = lowered(&lower_me, *fuse) else {
+        let Some(program) = lowered(&lower_me, *fuse).map(&made) else {
             return Ok(false);
         };
         let got = run(&program, inputs, &symbols, Engine::Device).ok_or("a false data error")?;
