@@ -192,7 +192,7 @@ fn picks(folder: &Path) -> Result<(), Failed> {
 fn exhaustive(program: &Compiled, effort: &Effort) -> Result<Vec<Trial>, Failed> {
     let stages = program.explain().stages.as_ref().ok_or("no stages")?;
     let launches = 0..stages.program.launches.len();
-    let tried = launches.map(|l| measure(&stages.program, l, 0, Precision::Default, effort));
+    let tried = launches.map(|l| measure(&stages.program, l, 0, Precision::Default, effort, None));
     Ok(tried.max_by_key(Vec::len).unwrap_or_default())
 }
 

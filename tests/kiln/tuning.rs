@@ -1,12 +1,13 @@
 //! Choosing algorithms by measuring them: whatever is chosen, the results are right.
 
 use crate::matrix;
-use kiln::tuning::{Mode, Outcome, Precision, Settings, Store, Why};
+use kiln::tuning::{Mode, Outcome, Precision, Settings, Store, Trial, Why};
 use kiln::{
-    ArrayView, ArrayViewMut, CompileOptions, Compiled, CudaGrid, CustomOp, DType, Result, Spec,
-    Tensor, Var, cache_stats, compile_with, tuning,
+    ArrayView, ArrayViewMut, CompileOptions, Compiled, CudaGrid, CustomOp, DType, Device, Result,
+    Spec, Tensor, Var, cache_stats, compile_with, tuning,
 };
 use kiln_base::plan::Kernel;
+use kiln_compiler::tune::{Effort, Record, measure};
 use kiln_runtime::{Buffer, Executable};
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
@@ -378,4 +379,144 @@ fn a_setting_that_cannot_be_read_is_an_error() {
     let e = (matrix(2, 3) + 1.0).to_vec::<f32>().unwrap_err();
     let text = "KILN_TUNE=onn: \"onn\" is none of off, on, frozen, deterministic";
     assert!(e.to_string().contains(text), "{e}");
+}
+
+/// A product with work behind it, a softmax of its rows, and sums of its columns.
+fn on_a_gpu(gpu: Device, options: &CompileOptions) -> Compiled {
+    let specs = [[5, 2000], [2000, 33], [1, 33]];
+    let specs = specs.map(|s: [usize; 2]| Spec::new(DType::F32, s.map(Into::into)).on(gpu));
+    let made = compile_with(&specs, options, |x| {
+        let y = (x[0].matmul(&x[1]) + &x[2]).relu();
+        [y.softmax(1), (&y * 0.01).exp().sum([0], false)]
+    });
+    made.unwrap()
+}
+
+fn operands(gpu: Device) -> [Tensor; 3] {
+    let [x, w] = [matrix(5, 2000), matrix(2000, 33)];
+    [x * 0.05, w * 0.05, matrix(1, 33)].map(|t| t.to(gpu))
+}
+
+fn results(made: &Compiled, gpu: Device) -> Vec<Vec<f32>> {
+    let [x, w, b] = operands(gpu);
+    let results = made.run(&[&x, &w, &b]).unwrap();
+    results.iter().map(|t| t.to_vec().unwrap()).collect()
+}
+
+#[test]
+fn what_the_store_says_of_a_gpu_is_used() {
+    let Some(gpu) = crate::cuda::device() else {
+        return;
+    };
+    if !gpu.gpu().unwrap().is_emulated() {
+        return;
+    }
+    let path = store("ways");
+    let off = on_a_gpu(gpu, &options(Mode::Off, &path));
+    assert!(off.explain().tuning.choices.is_empty());
+    let expected = results(&off, gpu);
+    let on = options(Mode::On, &path);
+    let default = on_a_gpu(gpu, &on);
+    assert_eq!(default.plan(), off.plan());
+    let choices = default.explain().tuning.choices.clone();
+    assert!(choices.len() >= 2, "{choices:?}");
+    assert!(choices.iter().all(|c| c.why == Why::Emulated));
+    let most = choices.iter().map(|c| c.candidates.len()).max().unwrap();
+    for way in 0..most {
+        let file = Store::new(&path);
+        for choice in &choices {
+            let trial = |(i, name): (usize, &String)| Trial {
+                name: name.clone(),
+                workspace: 0,
+                same_bits: false,
+                outcome: Outcome::Timed(vec![if i == way { 10 } else { 20 + i as u64 }]),
+            };
+            let trials = choice.candidates.iter().enumerate().map(trial);
+            let record = Record::new(choice.key.clone(), trials.collect());
+            file.put(record).unwrap();
+        }
+        drop(file);
+        let tuned = on_a_gpu(gpu, &on);
+        for choice in &tuned.explain().tuning.choices {
+            let wanted = choice.candidates.get(way).unwrap_or(&choice.candidates[0]);
+            assert_eq!((&choice.chosen, &choice.why), (wanted, &Why::Store));
+        }
+        for (got, expected) in results(&tuned, gpu).iter().zip(&expected) {
+            assert_close(got, expected, 1e-5);
+        }
+        let text = tuned.explain().to_string();
+        assert!(
+            text.contains("tile 32x32") && text.contains("threads a row"),
+            "{text}"
+        );
+        if way > 0 {
+            assert_ne!(tuned.plan(), off.plan());
+        }
+    }
+    // What a budget holds is the default.
+    let budget = CompileOptions {
+        memory_budget: Some(1 << 30),
+        ..on
+    };
+    assert!(on_a_gpu(gpu, &budget).explain().tuning.choices.is_empty());
+}
+
+#[test]
+fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
+    let Some(gpu) = crate::cuda::device() else {
+        return;
+    };
+    let made = on_a_gpu(gpu, &options(Mode::Off, &store("ways-checked")));
+    let graph = &made.explain().stages.as_ref().unwrap().optimized;
+    let lowering = kiln_codegen::Options {
+        target: kiln_codegen::Target::Cuda,
+        ways: true,
+        ..Default::default()
+    };
+    let mut program = kiln_codegen::lower(graph, &lowering).unwrap();
+    let effort = Effort {
+        least: 1,
+        most: 1,
+        time: Duration::ZERO,
+        burst: Duration::ZERO,
+        patience: Duration::from_secs(300),
+    };
+    let device = gpu.gpu().unwrap();
+    let tried = |program: &kiln_codegen::Program, l: usize| {
+        measure(program, l, 0, Precision::Default, &effort, Some(&device))
+    };
+    let mut trials = 0;
+    for l in 0..program.launches.len() {
+        for trial in tried(&program, l) {
+            let right = matches!(trial.outcome, Outcome::Timed(_) | Outcome::Pruned(_));
+            assert!(right, "{trial}");
+            assert!(trial.time().is_none_or(|t| t.as_nanos() > 0), "{trial}");
+            trials += 1;
+        }
+    }
+    assert!(trials > 10, "{trials}");
+    let is_product = |l: &kiln_codegen::Launch| {
+        let of = l.ways.as_ref().map(|w| &w.launch.kernel);
+        matches!(of, Some(Kernel::MatMul(_)))
+    };
+    let product = program.launches.iter().position(is_product).unwrap();
+    let ways = program.launches[product].ways.as_mut().unwrap();
+    for way in &mut ways.list[1..] {
+        let kernel = &mut way.printed.steps[0].kernel;
+        let (right, entry) = ("fma(x[i], y[j], ", format!("{}_wrong", kernel.entry));
+        assert!(kernel.source.contains(right));
+        kernel.source = kernel
+            .source
+            .replace(right, "fma(x[i], y[j] * Elem(0.99), ");
+        kernel.source = kernel.source.replace(&kernel.entry, &entry);
+        kernel.entry = entry;
+    }
+    let trials = tried(&program, product);
+    let (default, others) = trials.split_first().unwrap();
+    assert!(matches!(default.outcome, Outcome::Timed(_)), "{default}");
+    let wrong = |t: &&Trial| matches!(t.outcome, Outcome::Wrong(_));
+    assert!(others.iter().filter(wrong).count() > 1);
+    for trial in others {
+        assert!(trial.time().is_none(), "{trial}");
+    }
 }

@@ -169,46 +169,19 @@ impl Assembler<'_> {
             }
             _ => {}
         }
-        let printed = cuda::print(&launch).map_err(fail)?;
-        let scratch: Vec<BufId> = (printed.scratch.into_iter())
-            .map(|(dtype, shape)| {
-                self.program.buffers.push(BufferInfo {
-                    dtype,
-                    shape,
-                    origin: Origin::Derived(value),
-                    parameter_only: group.parameter_only,
-                    channels_last: false,
-                });
-                BufId(self.program.buffers.len() as u32 - 1)
-            })
-            .collect();
-        let last = printed.steps.len().saturating_sub(1);
-        for (i, step) in printed.steps.into_iter().enumerate() {
-            let of = |a: usize| step.args.iter().position(|s| *s == cuda::Slot::Arg(a));
-            let together = |(r, w): &(usize, usize)| Some((of(*r)?, of(*w)?));
-            let args = step.args.iter().map(|slot| match slot {
-                cuda::Slot::Arg(a) => launch.args[*a],
-                cuda::Slot::Scratch(s) => scratch[*s],
-            });
-            let launch = Launch {
-                args: args.collect(),
-                written: step.kernel.args.iter().map(|a| a.written).collect(),
-                sites: step
-                    .sites
-                    .iter()
-                    .map(|s| launch.sites[*s].clone())
-                    .collect(),
-                nodes: launch.nodes.clone(),
-                in_place: printed.in_place.iter().filter_map(together).collect(),
-                cost: if i == last {
-                    launch.cost.clone()
-                } else {
-                    Cost::default()
-                },
-                kir: if i == last { launch.kir.clone() } else { None },
-                kernel: Kernel::Cuda(step.kernel),
-                bodies: Vec::new(),
-            };
+        let list = cuda::print(&launch, self.options.ways).map_err(fail)?;
+        let ways = (list.len() > 1).then(|| cuda::Ways {
+            launch: launch.clone(),
+            list: list.clone(),
+        });
+        let Some(default) = list.into_iter().next() else {
+            return Err(fail("no kernel was printed".into()));
+        };
+        let mut launches = self.program.expand(&launch, default.printed);
+        if let Some(first) = launches.first_mut() {
+            first.ways = ways.map(Box::new);
+        }
+        for launch in launches {
             self.push(group, launch);
         }
         Ok(())
@@ -323,6 +296,7 @@ impl Assembler<'_> {
             nodes: Vec::<NodeId>::new(),
             in_place: Vec::new(),
             cost: Cost::default(),
+            ways: None,
         }
     }
 

@@ -54,8 +54,7 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut [Group], options: &Options) -
     report.cost = network.cost(&last);
     report.first_cost = network.cost(&vec![false; groups.len()]);
     report.last_cost = network.cost(&network.most());
-    let stored =
-        |n: &Nid| network.storer.get(n).is_some_and(|g| last[*g]) && network.free.contains(n);
+    let stored = |n: &Nid| network.storer.get(n).is_some_and(|g| last[*g]);
     for n in network.free.iter().filter(|n| stored(n)) {
         flow.nodes[*n].channels_last = true;
     }

@@ -2,8 +2,8 @@
 //!
 //! [`lower`] turns a decomposed [`Graph`] into a [`Program`]: buffers and kernel launches. The stages
 //! are, in order: `flow` (the op set cut down to what index maps and reductions express), `fuse`
-//! (which nodes share a launch), `layout` (how images lie in memory), `emit` (groups as [`kir`]) and `tile` (Kernel IR printed as a
-//! tile program).
+//! (which nodes share a launch), `layout` (how images lie in memory), `emit` (groups as [`kir`]) and
+//! `tile` (Kernel IR printed as a tile program).
 
 mod affine;
 mod assemble;
@@ -16,7 +16,7 @@ mod layout;
 mod program;
 mod tile;
 
-pub use cuda::{fit_in_a_launch, shares_a_launch, side_by_side};
+pub use cuda::{Printed, Slot, Step, Way, Ways, fit_in_a_launch, shares_a_launch, side_by_side};
 pub use program::{
     BufId, BufferInfo, Cost, GroupReport, Launch, Layout, LayoutReport, LowerError, Options,
     Origin, Program, Target,

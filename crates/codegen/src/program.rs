@@ -1,5 +1,6 @@
 //! What lowering gives: buffers, launches and the fusion report.
 
+use crate::cuda::Ways;
 use crate::kir;
 use kiln_base::plan::{self, Kernel};
 use kiln_base::{DType, Dim};
@@ -37,6 +38,9 @@ pub struct Options {
     pub max_buffers: usize,
     /// How images lie in memory.
     pub layout: Layout,
+    /// Whether launches say every way to compute them, for a tuner to choose ([`Program::choose`]). There are
+    /// several on a GPU.
+    pub ways: bool,
 }
 
 /// How the images of convolutions of f32 and f64 lie in memory between kernels. Results, and what a GPU
@@ -60,6 +64,7 @@ impl Default for Options {
             max_ops: 128,
             max_buffers: 12,
             layout: Layout::Auto,
+            ways: false,
         }
     }
 }
@@ -193,6 +198,9 @@ pub struct Launch {
     pub in_place: Vec<(usize, usize)>,
     /// What the launch costs.
     pub cost: Cost,
+    /// The ways to compute what this launch computes, with those behind it that belong to the same; see
+    /// [`Options::ways`].
+    pub ways: Option<Box<Ways>>,
 }
 
 /// An estimate of work.

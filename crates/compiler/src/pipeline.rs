@@ -86,6 +86,8 @@ impl Options {
             },
             fuse: self.fuse,
             layout: self.layout,
+            // Ways differ in the memory that they take, which a budget is kept without.
+            ways: self.tune.mode != tune::Mode::Off && self.memory_budget.is_none(),
             ..codegen::Options::default()
         }
     }
@@ -155,21 +157,21 @@ impl Lowered {
     pub fn with(graph: Graph, options: &codegen::Options) -> Result<Lowered, CompileError> {
         let program = codegen::lower(&graph, options).map_err(|e| lower_error(&graph, e))?;
         let placed = place::place(&graph, &program)?;
-        let mut lowered = Lowered {
+        Ok(Lowered {
             graph,
             program,
             placed,
-        };
-        if options.target == codegen::Target::Cuda && options.fuse {
-            lowered.merge()?;
-        }
-        Ok(lowered)
+        })
     }
 
     /// Makes one launch of several for a GPU, if that needs hardly more memory and every cell that is written
-    /// over its old value still is.
-    fn merge(&mut self) -> Result<(), CompileError> {
-        let most = (self.peak()).map(|peak| peak + (peak / place::MORE).max(HARDLY));
+    /// over its old value still is. Which launches each of the new ones is made of, if it does.
+    fn merge(&mut self, options: &Options) -> Result<Option<Vec<Vec<usize>>>, CompileError> {
+        if options.gpu.is_none() || !options.fuse {
+            return Ok(None);
+        }
+        let budget = options.memory_budget.unwrap_or(usize::MAX);
+        let most = (self.peak()).map(|peak| (peak + (peak / place::MORE).max(HARDLY)).min(budget));
         let donated = |placed: &Placed| {
             let outputs = placed.plan.outputs.iter();
             outputs.filter(|o| o.donor.is_some()).count()
@@ -183,10 +185,10 @@ impl Lowered {
             let placed = place::place(&self.graph, &program)?;
             if peak(&placed) <= most && donated(&placed) >= donated(&self.placed) {
                 (self.program, self.placed) = (program, placed);
-                break;
+                return Ok(Some(groups));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Bytes of temporaries that a run needs, where sizes are known.
@@ -255,27 +257,30 @@ pub fn compile_with(
         }
     }
     let (lowered, limited) = lean::no_more_than_unfused(lowered, options)?;
-    let (lowered, recomputed) = match options.memory_budget {
+    let (mut lowered, recomputed) = match options.memory_budget {
         Some(budget) => recompute::within(lowered, budget, &options.codegen(), locs)?,
         None => (lowered, Vec::new()),
     };
-    let Lowered {
-        graph: optimized,
-        mut program,
-        mut placed,
-    } = lowered;
     let gpu = options.gpu.map(cuda::Device::get).transpose();
     let gpu = gpu.map_err(internal)?;
-    let (tuned, tuning) = tune::tune(
-        &optimized,
-        &mut program,
+    let (mut tuned, tuning) = tune::tune(
+        &lowered.graph,
+        &mut lowered.program,
         &options.tune,
         options.precision(),
         gpu.as_ref(),
     );
     if !tuned.launches.is_empty() {
-        placed = place::place(&optimized, &program)?;
+        lowered.placed = place::place(&lowered.graph, &lowered.program)?;
     }
+    if let Some(groups) = lowered.merge(options)? {
+        tuned.merge(&groups);
+    }
+    let Lowered {
+        graph: optimized,
+        program,
+        placed,
+    } = lowered;
     let mut explain = Explain::new(&optimized, &program, &placed, &fired, locs, &tuned);
     explain.recomputed = recomputed;
     explain.limited = limited;

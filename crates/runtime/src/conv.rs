@@ -38,9 +38,8 @@ pub(crate) struct Conv {
     algorithm: Algorithm,
     /// How sums in register tiles are cut, where the algorithm is one of those.
     cut: Option<Cut>,
-    /// How it is cut where the result has channels last, and whether the images are still to be turned.
+    /// How it is cut where the result has channels last.
     last: Option<last::Cut>,
-    turned: bool,
     pub(crate) epilogue: Option<Linked>,
 }
 
@@ -113,7 +112,6 @@ impl Conv {
             algorithm: p.algorithm,
             cut: None,
             last: None,
-            turned: p.images == Images::Turned,
             epilogue: epilogue(&p.epilogue, values, lens, total, level)?,
         };
         if p.images == Images::ChannelsFirst {
@@ -121,7 +119,7 @@ impl Conv {
         } else if p.role != ConvRole::Result {
             return Err(damaged!("a gradient of images with channels last"));
         } else {
-            conv.last = Some(last::Cut::new(&conv));
+            conv.last = Some(last::Cut::new(&conv, p.images == Images::Turned));
         }
         Ok(conv)
     }

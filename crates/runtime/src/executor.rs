@@ -5,6 +5,7 @@ mod check;
 mod control;
 mod gpu;
 mod profile;
+mod replay;
 mod run;
 mod trace;
 
@@ -17,6 +18,7 @@ use bound::Bound;
 pub use bound::MemoryBlock;
 use kiln_base::plan::{Plan, Role, Site};
 pub use profile::{StepEvent, StepTime};
+pub use replay::Replays;
 use run::Prepared;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -337,7 +339,6 @@ impl Executable {
         let roles = self.plan.inputs.iter().zip(inputs);
         let parameters = roles.filter(|(i, _)| i.role == Role::Parameter);
         let parameters: Vec<&Storage> = parameters.map(|(_, b)| &**b.storage()).collect();
-        let ids: Vec<u64> = parameters.iter().map(|s| s.id()).collect();
         let values = if self.facts.prepare_is_symbolic {
             &bound.values[..]
         } else {
@@ -345,7 +346,11 @@ impl Executable {
         };
         // Held while preparing, so that runs that need the same results wait for them.
         let mut list = lock(&self.prepared);
-        if let Some(found) = recent(&mut list, |p| p.ids == ids && p.values == values) {
+        let made_from_these = |p: &Arc<Prepared>| {
+            let mut pairs = p.contents.iter().zip(&parameters);
+            p.values == values && pairs.all(|(made_from, s)| s.holds(made_from))
+        };
+        if let Some(found) = recent(&mut list, made_from_these) {
             return Ok(found);
         }
         // What was made from contents that are gone is asked for by nobody.
@@ -353,7 +358,6 @@ impl Executable {
         self.counts.prepares.fetch_add(1, Ordering::Relaxed);
         let storages = run::prepare(self, bound, inputs, None)?;
         let made = Arc::new(Prepared {
-            ids,
             contents: parameters.iter().map(|s| s.contents()).collect(),
             values: values.to_vec(),
             storages,

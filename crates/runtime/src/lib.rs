@@ -36,7 +36,7 @@ mod workspace;
 pub use buffer::Buffer;
 pub use error::{Error, Result};
 pub use executor::{
-    Executable, MemoryBlock, MemoryReport, Stats, StepEvent, StepTime, Traced, Tracer,
+    Executable, MemoryBlock, MemoryReport, Replays, Stats, StepEvent, StepTime, Traced, Tracer,
 };
 pub use kiln_base::{Element, custom as custom_ops};
 pub use simd::Level;

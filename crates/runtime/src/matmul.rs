@@ -268,10 +268,38 @@ impl MatMul {
         Ok(())
     }
 
+    /// How many blocks of so many rows and columns there are.
+    fn blocks_of(&self, (rows, cols): (i64, i64)) -> i64 {
+        let batch: i64 = self.batch.iter().product();
+        batch * ceil(self.m, rows) * ceil(self.n, cols)
+    }
+
+    /// Block number `i` of these. Rows change first: columns are read for all of them while they are hot.
+    fn block_of(&self, (rows, cols): (i64, i64), i: i64) -> Block {
+        let (down, across) = (ceil(self.m, rows), ceil(self.n, cols));
+        let (row, col) = (i % down * rows, i / down % across * cols);
+        Block {
+            batch: i / (down * across),
+            row,
+            rows: rows.min(self.m - row),
+            col,
+            cols: cols.min(self.n - col),
+        }
+    }
+
     /// The address of element (i, j) of an operand's matrix number `b`.
     fn at<T>(&self, x: &Operand, args: &[*mut u8], b: i64, i: i64, j: i64) -> *const T {
         x.at(args, &self.batch, b, i, j)
     }
+}
+
+/// A block of one product.
+struct Block {
+    batch: i64,
+    row: i64,
+    rows: i64,
+    col: i64,
+    cols: i64,
 }
 
 /// Refuses an algorithm that is none of the legal ones.

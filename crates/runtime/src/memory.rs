@@ -233,6 +233,11 @@ impl Storage {
         Arc::downgrade(&self.id)
     }
 
+    /// Whether these are its contents.
+    pub(crate) fn holds(&self, contents: &Weak<u64>) -> bool {
+        std::ptr::eq(contents.as_ptr(), &*self.id)
+    }
+
     /// Number of bytes.
     pub fn len(&self) -> usize {
         self.len

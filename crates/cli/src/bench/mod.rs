@@ -79,7 +79,8 @@ impl Measured {
         self.bytes / self.median()
     }
 
-    /// The time that the device's peaks allow, as a part of the median: 1 is the roofline.
+    /// The time that these peaks allow, as a part of the median: 1 is the roofline. It is more where what is read
+    /// comes from caches.
     pub fn share(&self, peaks: &Peaks) -> f64 {
         let least = (self.flops / peaks.flops).max(self.bytes / peaks.bandwidth);
         least / self.median()
@@ -109,7 +110,8 @@ impl Ready {
         let (flops, bytes) = cost(explain);
         let mut algorithms: Vec<String> = Vec::new();
         for kernel in &explain.kernels {
-            if let Some(a) = kernel.algorithm.map(|a| a.to_string())
+            let chosen = kernel.choice.as_ref().map(|c| c.chosen.clone());
+            if let Some(a) = kernel.algorithm.map(|a| a.to_string()).or(chosen)
                 && !algorithms.contains(&a)
             {
                 algorithms.push(a);

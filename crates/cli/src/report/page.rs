@@ -1,6 +1,7 @@
 //! The results as one self-contained HTML page: a roofline, bars and the table.
 
-use super::{Report, duration, percent};
+use super::labels::{self, Area};
+use super::{Report, duration, share};
 use crate::Failure;
 use crate::bench::{Measured, Peaks};
 use plotters::coord::Shift;
@@ -9,7 +10,13 @@ use std::fmt::Write as _;
 
 const STYLE: &str = "body{font:14px/1.5 sans-serif;max-width:1000px;margin:2em auto;padding:0 1em}\
     table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}\
-    td:first-child,th:first-child,td:last-child,th:last-child{text-align:left}svg{max-width:100%}";
+    td:nth-child(2),th:nth-child(2),td:last-child,th:last-child{text-align:left}svg{max-width:100%}";
+
+/// What the roofs are.
+const NOTE: &str = "Points have the numbers of their rows in the table. A roof is the measured peak, or the best \
+    workload where that was faster; for bandwidth, of those that are larger than caches. What fits into the caches \
+    may be above the slope, since that is of memory; its share is cut at 100 %. Operations are those of the direct \
+    algorithm, whichever was used.";
 
 /// The page.
 ///
@@ -23,22 +30,22 @@ pub fn page(report: &Report) -> Result<String, Failure> {
         "<h1>Kiln benchmark</h1><p>{device}, {threads} threads, Kiln {}",
         report.version
     );
-    if let Some(peaks) = &report.peaks {
+    if let (Some(peaks), Some(roofs)) = (&report.peaks, &report.roofs()) {
         let (flops, bytes) = (peaks.flops / 1e9, peaks.bandwidth / 1e9);
         let _ = write!(
             body,
-            "; measured peaks: {flops:.0} GFLOP/s, {bytes:.1} GB/s</p>"
+            "; peaks measured in the same run: {flops:.0} GFLOP/s, {bytes:.1} GB/s</p>"
         );
         if !report.results.is_empty() {
             let _ = write!(
                 body,
-                "<h2>Roofline</h2>{}",
-                roofline(&report.results, peaks)?
+                "<h2>Roofline</h2><p>{NOTE}</p>{}",
+                roofline(&report.results, roofs)?
             );
             let _ = write!(
                 body,
-                "<h2>Share of what the peaks allow</h2>{}",
-                bars(&report.results, peaks)?
+                "<h2>Share of what the roofs allow</h2>{}",
+                bars(&report.results, roofs)?
             );
         }
     }
@@ -51,23 +58,26 @@ pub fn page(report: &Report) -> Result<String, Failure> {
 
 fn table(report: &Report) -> String {
     let mut rows = String::new();
-    for r in &report.results {
-        let share = report.peaks.map_or(String::new(), |p| percent(r.share(&p)));
+    let roofs = report.roofs();
+    for (i, r) in report.results.iter().enumerate() {
+        let share = roofs.map_or(String::new(), |p| escaped(&share(r.share(&p))));
         let cells = [
+            (i + 1).to_string(),
             escaped(&r.workload),
             r.dtype.clone(),
             duration(r.median()),
-            percent(r.spread()),
+            super::percent(r.spread()),
             format!("{:.1}", r.flops_per_second() / 1e9),
             format!("{:.2}", r.bytes_per_second() / 1e9),
             share,
             r.kernels.to_string(),
             r.times.len().to_string(),
-            escaped(&r.algorithms.join(" ")),
+            escaped(&r.algorithms.join(", ")),
         ];
         let _ = write!(rows, "<tr><td>{}</td></tr>", cells.join("</td><td>"));
     }
     let heads = [
+        "#",
         "workload",
         "dtype",
         "median",
@@ -99,26 +109,28 @@ fn drawn(
     Ok(svg)
 }
 
-/// Arithmetic intensity against speed, on logarithmic axes, under the lines that bandwidth and arithmetic set.
-fn roofline(results: &[Measured], peaks: &Peaks) -> Result<String, Failure> {
+/// The size of the roofline.
+const SIZE: (u32, u32) = (900, 460);
+
+/// Arithmetic intensity against speed, on logarithmic axes, under the lines that bandwidth and arithmetic set. The
+/// points have the numbers of their rows in the table.
+fn roofline(results: &[Measured], roofs: &Peaks) -> Result<String, Failure> {
     // What does no arithmetic, such as a copy, stands at the left.
     let intensity = |r: &Measured| (r.flops / r.bytes.max(1.0)).max(1e-3);
-    let ridge = peaks.flops / peaks.bandwidth;
+    let ridge = roofs.flops / roofs.bandwidth;
     let ends = results.iter().map(intensity).chain([ridge]);
     let (left, right) = ends.fold((f64::MAX, 0f64), |(l, r), x| (l.min(x), r.max(x)));
     let (left, right) = (left / 2.0, right * 4.0);
-    let roof = |x: f64| (x * peaks.bandwidth).min(peaks.flops) / 1e9;
+    let roof = |x: f64| (x * roofs.bandwidth).min(roofs.flops) / 1e9;
     let speed = |r: &Measured| (r.flops_per_second() / 1e9).max(1e-6);
     let lowest = results.iter().map(speed).fold(roof(left), f64::min) / 2.0;
-    drawn((900, 460), |root| {
+    let highest = results.iter().map(speed).fold(roofs.flops / 1e9, f64::max) * 2.0;
+    drawn(SIZE, |root| {
         let mut chart = ChartBuilder::on(root)
             .margin(12)
             .x_label_area_size(40)
             .y_label_area_size(70)
-            .build_cartesian_2d(
-                (left..right).log_scale(),
-                (lowest..peaks.flops / 1e9 * 2.0).log_scale(),
-            )?;
+            .build_cartesian_2d((left..right).log_scale(), (lowest..highest).log_scale())?;
         chart
             .configure_mesh()
             .x_desc("FLOP a byte")
@@ -126,19 +138,45 @@ fn roofline(results: &[Measured], peaks: &Peaks) -> Result<String, Failure> {
             .draw()?;
         let corners = [left, ridge, right].map(|x| (x, roof(x)));
         chart.draw_series(LineSeries::new(corners, &RED))?;
-        let points = results.iter().map(|r| {
-            EmptyElement::at((intensity(r), speed(r)))
-                + Circle::new((0, 0), 4, BLUE.filled())
-                + Text::new(r.workload.clone(), (6, -6), ("sans-serif", 11))
-        });
-        chart.draw_series(points)?;
-        Ok(())
+        let at = |r: &Measured| chart.backend_coord(&(intensity(r), speed(r)));
+        let points: Vec<(i32, i32)> = results.iter().map(at).collect();
+        let (x, y) = chart.plotting_area().get_pixel_range();
+        let inside = Area {
+            x: x.start,
+            y: y.start,
+            wide: x.end - x.start,
+            high: y.end - y.start,
+        };
+        numbered(root, &points, inside)
     })
 }
 
+/// Points with their numbers, counted from 1.
+fn numbered(
+    root: &DrawingArea<SVGBackend, Shift>,
+    points: &[(i32, i32)],
+    inside: Area,
+) -> Result<(), Failure> {
+    let texts: Vec<String> = (1..=points.len()).map(|i| i.to_string()).collect();
+    let sizes: Vec<(i32, i32)> = texts.iter().map(|t| (7 * t.len() as i32, 11)).collect();
+    let areas = labels::beside(points, &sizes, inside);
+    for (point, area) in points.iter().zip(&areas) {
+        let middle = (area.x + area.wide / 2, area.y + area.high / 2);
+        let far = (point.0 - middle.0).abs().max((point.1 - middle.1).abs()) > 18;
+        if far {
+            let line = PathElement::new([*point, middle], BLACK.mix(0.25));
+            root.draw(&line)?;
+        }
+    }
+    for ((point, area), text) in points.iter().zip(&areas).zip(texts) {
+        root.draw(&Circle::new(*point, 4, BLUE.mix(0.6).filled()))?;
+        root.draw(&Text::new(text, (area.x, area.y), ("sans-serif", 11)))?;
+    }
+    Ok(())
+}
+
 /// A bar a workload.
-fn bars(results: &[Measured], peaks: &Peaks) -> Result<String, Failure> {
-    let most = results.iter().map(|r| r.share(peaks)).fold(1.0, f64::max);
+fn bars(results: &[Measured], roofs: &Peaks) -> Result<String, Failure> {
     let rows = results.len();
     let height = 60 + 24 * rows as u32;
     drawn((900, height), |root| {
@@ -146,7 +184,7 @@ fn bars(results: &[Measured], peaks: &Peaks) -> Result<String, Failure> {
             .margin(12)
             .x_label_area_size(36)
             .y_label_area_size(0)
-            .build_cartesian_2d(0.0..most * 100.0, 0..rows)?;
+            .build_cartesian_2d(0.0..100.0, 0..rows)?;
         chart
             .configure_mesh()
             .disable_y_mesh()
@@ -154,11 +192,13 @@ fn bars(results: &[Measured], peaks: &Peaks) -> Result<String, Failure> {
             .x_desc("%")
             .draw()?;
         for (i, r) in results.iter().enumerate() {
-            let (row, share) = (rows - 1 - i, r.share(peaks) * 100.0);
-            let mut bar = Rectangle::new([(0.0, row), (share, row + 1)], BLUE.mix(0.4).filled());
+            let (row, part) = (rows - 1 - i, r.share(roofs));
+            let end = part.min(1.0) * 100.0;
+            let mut bar = Rectangle::new([(0.0, row), (end, row + 1)], BLUE.mix(0.4).filled());
             bar.set_margin(2, 2, 0, 0);
             chart.draw_series([bar])?;
-            let label = format!("{} {}: {share:.0} %", r.workload, r.dtype);
+            let (number, share) = (i + 1, share(part));
+            let label = format!("{number}  {} {}: {share}", r.workload, r.dtype);
             let text = Text::new(label, (4, -17), ("sans-serif", 12));
             chart.draw_series([EmptyElement::at((0.0, row)) + text])?;
         }
@@ -170,4 +210,58 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A workload of so many operations and bytes that took a second.
+    fn measured(i: usize, flops: f64, bytes: f64) -> Measured {
+        Measured {
+            workload: format!("matmul:{i}x<{i}"),
+            dtype: "f32".into(),
+            algorithms: vec!["tile 64x64 by 128 threads".into()],
+            kernels: 1,
+            flops,
+            bytes,
+            times: vec![1.0, 1.0, 1.0],
+        }
+    }
+
+    #[test]
+    fn points_are_numbered_and_nothing_is_beyond_its_roof() {
+        let near = |i: usize| measured(i, 3e9 + i as f64 * 1e7, 1e8);
+        let mut results: Vec<Measured> = (0..38).map(near).collect();
+        results.push(measured(38, 9e9, 1e9)); // above the measured peak
+        results.push(measured(39, 1e3, 3e7)); // above the bandwidth, from caches
+        let report = Report {
+            device: "a device".into(),
+            threads: 2,
+            version: "1".into(),
+            peaks: Some(Peaks {
+                flops: 8e9,
+                bandwidth: 1e7,
+            }),
+            results,
+        };
+        let roofs = report.roofs().unwrap();
+        assert_eq!((roofs.flops, roofs.bandwidth), (9e9, 1e9));
+        let large = report.results.iter().filter(|r| r.bytes > 3e7);
+        large.for_each(|r| assert!(r.share(&roofs) <= 1.0));
+        let page = page(&report).unwrap();
+        let svg = &page[page.find("<svg").unwrap()..page.find("</svg>").unwrap()];
+        let texts: Vec<&str> = svg.lines().map(str::trim).collect();
+        let all = (1..=40).all(|i| texts.contains(&&i.to_string()[..]));
+        assert!(all, "{svg}");
+        assert!(page.contains("<td>39</td><td>matmul:38x&lt;38</td>"));
+        assert!(page.contains("in the same run"));
+        // Where caches give more than memory can.
+        let narrow = Report {
+            results: vec![measured(0, 1e3, 3e7)],
+            ..report
+        };
+        assert_eq!(narrow.roofs().unwrap().bandwidth, 1e7);
+        assert!(super::page(&narrow).unwrap().contains("&gt; 100 %"));
+    }
 }

@@ -123,6 +123,7 @@ fn together(program: &Program, set: &[usize]) -> (Launch, GroupReport) {
             flops: sum(|c| &c.flops),
             bytes: sum(|c| &c.bytes),
         },
+        ways: None,
     };
     (launch, report)
 }

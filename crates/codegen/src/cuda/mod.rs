@@ -20,12 +20,38 @@ mod source;
 mod values;
 mod vector;
 mod walk;
+mod ways;
 
 pub use beside::{fit_in_a_launch, shares_a_launch, side_by_side};
+pub use ways::Ways;
+
+/// A way to compute a launch on a GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Way {
+    /// What tells it from the others, such as `tile 64x64 by 128 threads in 4 parts`; empty where there are no
+    /// others.
+    pub name: String,
+    /// What it costs by a model, in a unit that the ways of a launch share.
+    pub predicted: Option<f64>,
+    /// Its kernels.
+    pub printed: Printed,
+}
+
+impl Way {
+    /// The only one.
+    fn only(printed: Printed) -> Vec<Way> {
+        let (name, predicted) = (String::new(), None);
+        vec![Way {
+            name,
+            predicted,
+            printed,
+        }]
+    }
+}
 
 /// A launch in CUDA C++.
-#[derive(Debug, Default)]
-pub(crate) struct Printed {
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Printed {
     /// What runs, in order.
     pub steps: Vec<Step>,
     /// Memory that only these steps use: dtype and shape.
@@ -35,8 +61,9 @@ pub(crate) struct Printed {
 }
 
 /// One kernel call.
-#[derive(Debug)]
-pub(crate) struct Step {
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The kernel.
     pub kernel: CudaKernel,
     /// One for each of the kernel's arguments.
     pub args: Vec<Slot>,
@@ -46,35 +73,52 @@ pub(crate) struct Step {
 
 /// What a kernel argument is.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Slot {
+pub enum Slot {
     /// An argument of the launch.
     Arg(usize),
     /// One of [`Printed::scratch`].
     Scratch(usize),
 }
 
-/// A launch that was made for the CPU, in CUDA C++.
+/// A launch that was made for the CPU, in CUDA C++: the default, and with `all` every other way to compute it.
 ///
 /// # Errors
 /// What is not supported.
-pub(crate) fn print(launch: &Launch) -> Result<Printed, String> {
+pub(crate) fn print(launch: &Launch, all: bool) -> Result<Vec<Way>, String> {
     match (&launch.kernel, &launch.kir) {
-        (Kernel::Tile(_), Some(kernel)) => fused(kernel, &launch.in_place),
-        _ => families::print(launch),
+        (Kernel::Tile(_), Some(kernel)) => Ok(fused(kernel, &launch.in_place, all)),
+        _ => families::print(launch, all),
     }
 }
 
-/// A kernel that the Kernel IR says everything about.
-fn fused(kernel: &kir::Kernel, in_place: &[(usize, usize)]) -> Result<Printed, String> {
-    let (kernel, in_place) = match kernel.inner.is_empty() {
-        true => (points::print(kernel, in_place), in_place.to_vec()),
-        false => rows::print(kernel, in_place),
+/// The ways of a kernel that the Kernel IR says everything about.
+fn fused(kernel: &kir::Kernel, in_place: &[(usize, usize)], all: bool) -> Vec<Way> {
+    let way = |name, kernel, in_place| Way {
+        name,
+        predicted: None,
+        printed: Printed {
+            steps: vec![whole(kernel)],
+            scratch: Vec::new(),
+            in_place,
+        },
     };
-    Ok(Printed {
-        steps: vec![whole(kernel)],
-        scratch: Vec::new(),
-        in_place,
-    })
+    match kernel.inner.is_empty() {
+        true => {
+            let print = |(name, vector)| {
+                let kernel = points::print(kernel, in_place, &vector);
+                way(name, kernel, in_place.to_vec())
+            };
+            points::shapes(kernel, all).into_iter().map(print).collect()
+        }
+        false => {
+            let print = |(name, shape)| {
+                let (kernel, in_place) = rows::print(kernel, in_place, &shape);
+                way(name, kernel, in_place)
+            };
+            let shapes = rows_shape::shapes(kernel, all);
+            shapes.into_iter().map(print).collect()
+        }
+    }
 }
 
 /// A step that takes what the launch takes.

@@ -12,12 +12,38 @@ use kiln_base::numel;
 /// Threads of a block.
 const THREADS: u32 = 256;
 
-/// The kernel, with pairs of arguments that may share memory.
-pub(super) fn print(kernel: &Kernel, in_place: &[(usize, usize)]) -> CudaKernel {
-    let vector = match kernel.axes.len() {
+/// The most values that the text of a thread defines if it takes more than fill 16 bytes.
+const LONGEST: usize = 256;
+
+/// The points that a thread takes, with a name: the default, and with `all` each other number of them, up to
+/// two vectors.
+pub(super) fn shapes(kernel: &Kernel, all: bool) -> Vec<(String, Vector)> {
+    let default = match kernel.axes.len() {
         0 => Vector::scalar(kernel),
         n => Vector::along(kernel, n - 1),
     };
+    let width = default.width;
+    let mut shapes = vec![default];
+    if all && let Some(axis) = kernel.axes.len().checked_sub(1) {
+        let vector = |width| Vector::of_width(kernel, axis, width);
+        let wider = Some(2 * width).filter(|w| *w as usize * kernel.body.len() <= LONGEST);
+        shapes.extend(wider.and_then(vector));
+        let narrower = (1..width.ilog2()).map(|halved| width >> halved);
+        shapes.extend(narrower.filter_map(vector));
+        shapes.extend((width > 1).then(|| Vector::scalar(kernel)));
+    }
+    shapes.into_iter().map(|v| (name(v.width), v)).collect()
+}
+
+fn name(width: u32) -> String {
+    match width {
+        1 => "an element a thread".into(),
+        n => format!("{n} elements a thread"),
+    }
+}
+
+/// The kernel, with pairs of arguments that may share memory.
+pub(super) fn print(kernel: &Kernel, in_place: &[(usize, usize)], vector: &Vector) -> CudaKernel {
     let index = Values::index_type(kernel);
     let mut source = Source::new(&kernel.name, &kernel.args, kernel.sites, index);
     for (a, b) in in_place {
@@ -47,7 +73,7 @@ pub(super) fn print(kernel: &Kernel, in_place: &[(usize, usize)]) -> CudaKernel 
         .collect();
     let walk = Walk {
         kernel,
-        vector: &vector,
+        vector,
         defs: &defs,
         stores: &kernel.stores,
         keeps: &vec![false; kernel.body.len()],

@@ -14,8 +14,8 @@ use kiln_base::{Dim, numel};
 pub(super) fn print(
     kernel: &Kernel,
     in_place: &[(usize, usize)],
+    shape: &Shape,
 ) -> (CudaKernel, Vec<(usize, usize)>) {
-    let shape = Shape::of(kernel);
     let (plans, slots) = tile::plan(kernel, &shape.keep);
     let mut pairs = tile::in_place(kernel, &plans);
     pairs.retain(|p| in_place.contains(p) && shape.may_share(kernel, p.1));
@@ -30,7 +30,7 @@ pub(super) fn print(
     }
     let mut rows = Rows {
         kernel,
-        shape: &shape,
+        shape,
         keeps: slots.iter().map(Option::is_some).collect(),
         values: Values::new(kernel),
         source,

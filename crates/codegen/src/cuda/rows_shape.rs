@@ -40,33 +40,63 @@ const COLUMNS: u32 = 32;
 /// Bytes of shared memory that every device has for a block.
 const MOST_SHARED: u32 = 48 << 10;
 
+/// The shapes of a kernel, each with a name: the default, and with `all` others. They differ in the threads of a
+/// row, and in whether values are kept for later walks.
+pub(super) fn shapes(kernel: &Kernel, all: bool) -> Vec<(String, Shape)> {
+    let default = Shape::of(kernel);
+    let (order, vector, lanes) = (default.order, default.vector.clone(), default.lanes);
+    let keeps = default.keep.most > 0;
+    let mut shapes = vec![(name(lanes), default)];
+    if !all {
+        return shapes;
+    }
+    for other in other_lanes(kernel, order, &vector, lanes) {
+        let shape = Shape::new(kernel, order, vector.clone(), other);
+        shapes.push((name(other), shape));
+    }
+    let mut again = Shape::new(kernel, order, vector, lanes);
+    again.keep.most = 0;
+    let kept = |shape: &Shape| crate::tile::plan(kernel, &shape.keep).1;
+    if keeps && kept(&shapes[0].1) != kept(&again) {
+        shapes.push((format!("{}, values read again", name(lanes)), again));
+    }
+    shapes
+}
+
+fn name(lanes: u32) -> String {
+    match lanes {
+        1 => "a thread a row".into(),
+        n => format!("{n} threads a row"),
+    }
+}
+
 impl Shape {
-    pub fn of(kernel: &Kernel) -> Shape {
+    fn of(kernel: &Kernel) -> Shape {
         let rows = estimate(&numel(&kernel.axes)).max(1);
-        let length = estimate(&numel(&kernel.inner)).max(1);
         let order = order(kernel);
         let vector = match order {
             Order::InnerFirst => Vector::along(kernel, kernel.axes.len() + kernel.inner.len() - 1),
             Order::RowsFirst => Vector::scalar(kernel),
         };
-        let steps = (length + i64::from(vector.width) - 1) / i64::from(vector.width);
-        let (rows, lanes) = match order {
-            Order::InnerFirst => {
-                let lanes = inner_lanes(kernel, rows, steps);
-                ((THREADS / lanes).max(1), lanes)
-            }
+        let steps = steps(kernel, &vector);
+        let lanes = match order {
+            Order::InnerFirst => inner_lanes(kernel, rows, steps),
             Order::RowsFirst => {
                 let wanted = power(FILL / rows).min(power(steps / 4)).clamp(1, 32) as u32;
-                let room = MOST_SHARED / (COLUMNS * shared_bytes(kernel).max(1));
-                let lanes = wanted.min(power(i64::from(room) + 1) as u32 / 2).max(1);
-                (if lanes == 1 { THREADS } else { COLUMNS }, lanes)
+                wanted.min(most_row_lanes(kernel))
             }
         };
-        // A block of more than a warp a row has no second row: its threads wait for each other.
-        let rows = if order == Order::InnerFirst && lanes > 32 {
-            1
-        } else {
-            rows
+        Shape::new(kernel, order, vector, lanes)
+    }
+
+    /// A shape of so many lanes.
+    fn new(kernel: &Kernel, order: Order, vector: Vector, lanes: u32) -> Shape {
+        let rows = match order {
+            // A block of more than a warp a row has no second row: its threads wait for each other.
+            Order::InnerFirst if lanes > 32 => 1,
+            Order::InnerFirst => THREADS / lanes,
+            Order::RowsFirst if lanes == 1 => THREADS,
+            Order::RowsFirst => COLUMNS,
         };
         let trips = trips(kernel, lanes, vector.width);
         let keep = keep(kernel, &vector, trips, rows * lanes);
@@ -79,6 +109,29 @@ impl Shape {
             keep,
         }
     }
+}
+
+/// Steps of a row that one thread would take.
+fn steps(kernel: &Kernel, vector: &Vector) -> i64 {
+    let length = estimate(&numel(&kernel.inner)).max(1);
+    (length + i64::from(vector.width) - 1) / i64::from(vector.width)
+}
+
+/// The most lanes of blocks whose neighbouring threads read neighbouring rows, by what they leave in shared
+/// memory.
+fn most_row_lanes(kernel: &Kernel) -> u32 {
+    let room = MOST_SHARED / (COLUMNS * shared_bytes(kernel).max(1));
+    (power(i64::from(room) + 1) as u32 / 2).clamp(1, 32)
+}
+
+/// Numbers of lanes beside the default: a quarter and a sixteenth, four and sixteen times as many.
+fn other_lanes(kernel: &Kernel, order: Order, vector: &Vector, default: u32) -> Vec<u32> {
+    let most = match order {
+        Order::InnerFirst => power(steps(kernel, vector)).min(1024) as u32,
+        Order::RowsFirst => most_row_lanes(kernel),
+    };
+    let all = [default / 16, default / 4, default * 4, default * 16];
+    all.into_iter().filter(|l| (1..=most).contains(l)).collect()
 }
 
 /// Neighbouring threads take what more accesses have side by side.

@@ -58,7 +58,8 @@ impl Vector {
         Vector::scalar(kernel)
     }
 
-    fn of_width(kernel: &Kernel, axis: usize, width: u32) -> Option<Vector> {
+    /// So many points along an axis, where extents and strides allow it.
+    pub fn of_width(kernel: &Kernel, axis: usize, width: u32) -> Option<Vector> {
         let outer = kernel.axes.len();
         let extent = match axis.checked_sub(outer) {
             None => &kernel.axes[axis],

@@ -109,6 +109,18 @@ pub fn run(
     symbols: &[i64],
     engine: Engine,
 ) -> Option<Vec<Option<Array>>> {
+    let compiled = (engine == Engine::Device).then(|| crate::device::compile(program));
+    run_compiled(program, inputs, symbols, engine, compiled.as_ref())
+}
+
+/// The same, where the device's kernels are compiled.
+pub fn run_compiled(
+    program: &Program,
+    inputs: &[Array],
+    symbols: &[i64],
+    engine: Engine,
+    compiled: Option<&crate::device::Compiled>,
+) -> Option<Vec<Option<Array>>> {
     let mut memory: Vec<Data> = Vec::new();
     let shape = |i: usize| -> Vec<usize> {
         let dims = program.buffers[i].shape.iter();
@@ -127,7 +139,6 @@ pub fn run(
         });
     }
     let mut ok = true;
-    let compiled = (engine == Engine::Device).then(|| crate::device::compile(program));
     let dtypes: Vec<DType> = program.buffers.iter().map(|b| b.dtype).collect();
     for launch in &program.launches {
         let args: Vec<usize> = launch.args.iter().map(|a| a.0 as usize).collect();
@@ -152,7 +163,7 @@ pub fn run(
                 );
             }
             Kernel::Cuda(_) | Kernel::Attention(_) => {
-                let compiled = compiled.as_ref().expect("compiled for the device");
+                let compiled = compiled.expect("compiled for the device");
                 ok &= compiled.run(launch, &dtypes, &mut memory, symbols) == 0;
             }
             Kernel::Loop(_) | Kernel::If(_) => {

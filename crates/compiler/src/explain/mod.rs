@@ -6,7 +6,7 @@ mod page;
 mod timeline;
 
 use crate::place::Placed;
-use crate::tune::{Choice, Mode, Tuned, Tuning, algorithm};
+use crate::tune::{Choice, Mode, Tuned, Tuning, algorithm, assigned};
 use crate::{Recomputed, Stages};
 use kiln_base::plan::{Algorithm, Place};
 use kiln_codegen::{Cost, LayoutReport, Program};
@@ -226,6 +226,7 @@ fn kernels(
         let mut written = launch.args.iter().zip(&launch.written).filter(|(_, w)| **w);
         written.all(|(b, _)| placed.plan.buffers[b.0 as usize].place == Place::Prepared)
     };
+    let assigned = assigned(graph);
     let mut kernels: Vec<KernelInfo> = program
         .launches
         .iter()
@@ -233,7 +234,7 @@ fn kernels(
         .enumerate()
         .map(|(i, (launch, group))| KernelInfo {
             name: launch.kernel.name().to_string(),
-            algorithm: algorithm(graph, program, launch),
+            algorithm: algorithm(graph, &assigned, program, launch),
             choice: tuned.launches.get(i).cloned().flatten(),
             step: placed.map_or(i, |p| p.step(i)),
             cost: launch.cost.clone(),

@@ -22,9 +22,33 @@ pub(super) struct Arg {
     pub parameter: bool,
 }
 
+/// A kernel of such a program.
+pub(super) struct Part {
+    pub kernel: Kernel,
+    /// What it is called with: arguments of the whole, and behind these memory of the program's own.
+    pub args: Vec<usize>,
+    /// Its sites among those of the whole.
+    pub sites: Vec<u32>,
+}
+
 /// The program that runs a kernel alone. Its inputs are a tensor for each symbol, which gives it its value,
 /// and the arguments that are read; its outputs are those that are written.
 pub(super) fn plan(kernel: Kernel, args: &[Arg], symbols: usize) -> Plan {
+    let part = Part {
+        args: (0..args.len()).collect(),
+        sites: (0..kernel.sites()).collect(),
+        kernel,
+    };
+    plan_of(vec![part], args, Vec::new(), symbols)
+}
+
+/// The same of several kernels, one after the other, with memory between them.
+pub(super) fn plan_of(
+    parts: Vec<Part>,
+    args: &[Arg],
+    scratch: Vec<(DType, Dim)>,
+    symbols: usize,
+) -> Plan {
     let mut plan = Plan::default();
     let buffer = |plan: &mut Plan, dtype, len: &Dim, place| {
         plan.buffers.push(PlanBuffer {
@@ -75,25 +99,30 @@ pub(super) fn plan(kernel: Kernel, args: &[Arg], symbols: usize) -> Plan {
             }
         });
     }
-    let sites = 0..kernel.sites();
-    plan.sites = (sites.clone())
-        .map(|_| Site {
-            op: kernel.name().to_string(),
-            kind: match kernel {
+    for (dtype, len) in scratch {
+        ids.push(buffer(&mut plan, dtype, &len, Place::Temporary));
+    }
+    plan.commit = parts.len() as u32;
+    for part in parts {
+        let sites = part.sites.iter().map(|s| *s as usize + 1).max();
+        let site = Site {
+            op: part.kernel.name().to_string(),
+            kind: match part.kernel {
                 Kernel::Custom(_) => SiteKind::Custom,
                 _ => SiteKind::IndexOutOfRange,
             },
             node: 0,
-        })
-        .collect();
-    plan.run.push(Step {
-        kernel: 0,
-        args: ids,
-        sites: sites.collect(),
-        joined: false,
-    });
-    plan.commit = 1;
-    plan.kernels.push(kernel);
+        };
+        let sites = sites.unwrap_or(0).max(plan.sites.len());
+        plan.sites.resize(sites, site);
+        plan.run.push(Step {
+            kernel: plan.kernels.len() as u32,
+            args: part.args.into_iter().map(|a| ids[a]).collect(),
+            sites: part.sites,
+            joined: false,
+        });
+        plan.kernels.push(part.kernel);
+    }
     plan
 }
 
@@ -105,7 +134,7 @@ pub(super) fn load(plan: Plan, gpu: Option<&Arc<cuda::Device>>) -> Result<Execut
     }
 }
 
-/// What the kernel of such a program takes on these inputs, by the device's clock.
+/// What the kernel of such a program takes on these inputs, on the CPU.
 pub(super) fn time(executable: &Executable, inputs: &[Buffer]) -> Result<Duration, Error> {
     executable.record_events(true);
     let ran = executable.run_shared(inputs);

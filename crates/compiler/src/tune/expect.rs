@@ -187,8 +187,13 @@ impl Product {
             false => self.terms + TRANSFORMS,
         };
         // The reference in f64 is off too.
-        let unit = (epsilon(self.dtype) + epsilon(DType::F64)) / 2.0;
-        let bound = LAMBDA * terms.sqrt() * unit * terms * growth;
+        let unit = (epsilon(summed_in(self.dtype)) + epsilon(DType::F64)) / 2.0;
+        let mut bound = LAMBDA * terms.sqrt() * unit * terms * growth;
+        if summed_in(self.dtype) != self.dtype {
+            // Sums are in f32, and rounded before what is fused behind them, or not.
+            let largest = self.raw.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+            bound += epsilon(self.dtype) / 2.0 * largest;
+        }
         let sides = self.sides(bound, given, symbols)?;
         for (o, got) in got.iter().enumerate() {
             let moved = [&sides[0][o][..], &sides[1][o][..], &sides[2][o][..]];
@@ -259,9 +264,11 @@ fn differs(dtype: DType, got: &[f64], [middle, low, high]: [&[f64]; 3]) -> Optio
     })
 }
 
-/// Where results are further from the default's than `torch.testing.assert_close` lets them be.
-pub(super) fn far(got: &Buffer, expected: &Buffer) -> Result<Option<String>, Error> {
+/// Where results are further from the default's than `torch.testing.assert_close` lets them be, and than the
+/// bound of sums of so many terms of one sign, where there are any.
+pub(super) fn far(got: &Buffer, expected: &Buffer, terms: f64) -> Result<Option<String>, Error> {
     let dtype = got.dtype();
+    let summed = LAMBDA * terms.sqrt() * epsilon(summed_in(dtype)) / 2.0;
     let (relative, absolute) = match dtype {
         DType::F16 => (1e-3, 1e-5),
         DType::BF16 => (1.6e-2, 1e-5),
@@ -273,6 +280,7 @@ pub(super) fn far(got: &Buffer, expected: &Buffer) -> Result<Option<String>, Err
             return Ok(at.map(|at| format!("element {} is another", at / dtype.size())));
         }
     };
+    let relative = relative + summed;
     let (got, expected) = (numbers(got)?, numbers(expected)?);
     let pairs = got.iter().zip(&expected).enumerate();
     let wrong = pairs.filter(|(_, (x, e))| {
@@ -282,6 +290,14 @@ pub(super) fn far(got: &Buffer, expected: &Buffer) -> Result<Option<String>, Err
     });
     let mut texts = wrong.map(|(i, (x, e))| format!("element {i} is {x}, not {e}"));
     Ok(texts.next())
+}
+
+/// What sums of elements are carried in.
+fn summed_in(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        other => other,
+    }
 }
 
 /// The distance from 1 to the next number.

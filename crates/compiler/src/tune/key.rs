@@ -21,13 +21,7 @@ const GENERATION: u32 = 2;
 ///
 /// `fixed` says of each argument whether it depends on parameters alone: such weights are packed once.
 pub fn key(kernel: &Kernel, values: &[i64], fixed: &[bool], device: &str) -> Option<String> {
-    let sizes = Sizes(values);
-    let op = match kernel {
-        Kernel::MatMul(m) => sizes.matmul(m),
-        Kernel::Conv(c) => sizes.conv(c),
-        Kernel::Custom(c) => sizes.custom(c),
-        _ => return None,
-    };
+    let op = op(kernel, values)?;
     let weights = match fixed_weights(kernel, fixed) {
         true => " fixed",
         false => "",
@@ -35,10 +29,37 @@ pub fn key(kernel: &Kernel, values: &[i64], fixed: &[bool], device: &str) -> Opt
     // Bits are compared with the default's.
     let default = named(&with(kernel, Algorithm::Auto), values, fixed);
     let default = default.map_or_else(String::new, |by| format!(" default {by}"));
+    Some(with_engine(&format!("{op}{weights}{default}"), device))
+}
+
+/// The key of what a launch computes on a GPU, whose default has this name.
+pub(super) fn of_way(
+    kernel: &Kernel,
+    values: &[i64],
+    default: &str,
+    device: &str,
+) -> Option<String> {
+    let op = match kernel {
+        Kernel::Tile(t) => Sizes(values).tile(t),
+        other => op(other, values)?,
+    };
+    Some(with_engine(&format!("{op} default {default}"), device))
+}
+
+/// An op with its sizes, and what is fused with it.
+fn op(kernel: &Kernel, values: &[i64]) -> Option<String> {
+    let sizes = Sizes(values);
+    match kernel {
+        Kernel::MatMul(m) => Some(sizes.matmul(m)),
+        Kernel::Conv(c) => Some(sizes.conv(c)),
+        Kernel::Custom(c) => Some(sizes.custom(c)),
+        _ => None,
+    }
+}
+
+fn with_engine(text: &str, device: &str) -> String {
     let version = env!("CARGO_PKG_VERSION");
-    Some(format!(
-        "{op}{weights}{default} | {device} | kiln {version} plan {FORMAT} kernels {GENERATION}"
-    ))
+    format!("{text} | {device} | kiln {version} plan {FORMAT} kernels {GENERATION}")
 }
 
 /// What of the CPU, or of the GPU, decides how fast kernels are. Two machines of one name share
@@ -149,6 +170,22 @@ impl Sizes<'_> {
         )
     }
 
+    /// A fused kernel: its sizes, the work, and how each access runs along the axes.
+    fn tile(&self, t: &TileProgram) -> String {
+        let [axes, inner] = [&t.axes, &t.inner].map(|dims| self.list(dims, Sizes::rough));
+        let mut ways = String::new();
+        for access in &t.accesses {
+            let way = |s: &Dim| match (s.is(0), s.is(1)) {
+                (true, _) => '=',
+                (_, true) => '1',
+                _ => '.',
+            };
+            ways.extend(access.strides.iter().map(way).chain([' ']));
+        }
+        let ways = xxh3_64(ways.as_bytes()) as u32;
+        format!("tile [{axes}] [{inner}]{} {ways:08x}", work(t))
+    }
+
     fn custom(&self, c: &Custom) -> String {
         let array = |a: &Array| format!("{}[{}]", a.dtype, self.list(&a.shape, Sizes::rough));
         let operands: Vec<String> = c.operands.iter().map(array).collect();
@@ -157,11 +194,15 @@ impl Sizes<'_> {
     }
 }
 
-/// The work on a product's result: a name, and what tells it from other work, but for sizes.
+/// The work on a product's result.
 fn fused(epilogue: &Option<Epilogue>) -> String {
-    let Some(Epilogue { program }) = epilogue else {
-        return String::new();
-    };
+    epilogue
+        .as_ref()
+        .map_or_else(String::new, |e| work(&e.program))
+}
+
+/// What a program does: a name, and what tells it from other work, but for sizes.
+fn work(program: &TileProgram) -> String {
     let TileProgram {
         name,
         args,

@@ -2,10 +2,10 @@
 //!
 //! # The way of a choice
 //! A kernel of a lowered program has candidates: itself as the default, and the same kernel by other
-//! algorithms that are legal for its exact sizes and within the [`Precision`]; of a custom op, its
-//! further kernels. The kernel's [`key()`] says all that the best one depends on. Under that key the
-//! [`Store`] may hold a [`Record`] of what was tried, from which the choice follows; else the candidates
-//! are tried. Those that the cost model gives no chance are left out. The others run on operands of the
+//! algorithms that are legal for its exact sizes and within the [`Precision`]; on a GPU the ways that its
+//! launch comes with ([`kiln_codegen::Ways`]); of a custom op, its further kernels. The kernel's [`key()`]
+//! says all that the best one depends on. Under that key the [`Store`] may hold a [`Record`] of what was
+//! tried, from which the choice follows; else the candidates are tried. Those that the cost model gives no chance are left out. The others run on operands of the
 //! kernel's sizes and must give what the kernel must give (within a bound that follows from the
 //! algorithm); wrong ones, failing ones, and those that never answer are out and reported. The right ones
 //! are timed in interleaved rounds on cold operands, and all their times go into the record.
@@ -30,12 +30,13 @@ mod search;
 mod settings;
 mod store;
 mod subject;
+mod ways;
 
 pub use choose::{Choice, Chooser, Tuning, Why};
 pub use kernel::candidates;
 pub use key::{device, key};
 pub use program::measure;
-pub(crate) use program::{Tuned, algorithm, tune};
+pub(crate) use program::{Tuned, algorithm, assigned, tune};
 pub use record::{Limits, Outcome, Record, SCHEMA, Trial};
 pub use search::{
     Answer, Candidate, Checked, Clock, Effort, Rejected, Subject, SystemClock, search,

@@ -7,7 +7,7 @@ use super::record::{Limits, Trial};
 use super::search::{Candidate, Effort, Subject, SystemClock, search};
 use super::settings::Precision;
 use super::subject::KernelSubject;
-use super::{Mode, Settings, Why, key};
+use super::{Mode, Settings, Why, key, ways};
 use kiln_base::numel;
 use kiln_base::plan::{Algorithm, Kernel};
 use kiln_codegen::{Launch, Origin, Program};
@@ -23,6 +23,22 @@ pub(crate) struct Tuned {
     pub launches: Vec<Option<Arc<Choice>>>,
     /// For each launch the choices of the programs that it runs.
     pub bodies: Vec<Vec<Tuned>>,
+}
+
+impl Tuned {
+    /// Follows launches that became one, of which nothing is said.
+    pub fn merge(&mut self, groups: &[Vec<usize>]) {
+        if self.launches.is_empty() {
+            return;
+        }
+        let alone = |g: &Vec<usize>| (g.len() == 1).then(|| g[0]);
+        let of = |g| alone(g).and_then(|l| self.launches[l].clone());
+        let bodies = |g| alone(g).map_or_else(Vec::new, |l| self.bodies[l].clone());
+        *self = Tuned {
+            launches: groups.iter().map(of).collect(),
+            bodies: groups.iter().map(bodies).collect(),
+        };
+    }
 }
 
 /// Chooses the algorithms of a graph's kernels.
@@ -61,7 +77,7 @@ pub(crate) fn tune(
 }
 
 /// The inputs that a graph assigns to.
-fn assigned(graph: &Graph) -> Vec<u32> {
+pub(crate) fn assigned(graph: &Graph) -> Vec<u32> {
     let targets = graph.outputs.iter().map(|o| o.target);
     let inputs = targets.filter_map(|t| match t {
         Target::Assign(input) => Some(input),
@@ -70,14 +86,19 @@ fn assigned(graph: &Graph) -> Vec<u32> {
     inputs.collect()
 }
 
-/// How a launch of a graph's program is computed, where there are several ways: where the sizes decide that
-/// and are known, what they decide on.
-pub(crate) fn algorithm(graph: &Graph, program: &Program, launch: &Launch) -> Option<Algorithm> {
+/// How a launch of the program of a graph, which assigns to some inputs, is computed, where there are several
+/// ways: where the sizes decide that and are known, what they decide on.
+pub(crate) fn algorithm(
+    graph: &Graph,
+    assigned: &[u32],
+    program: &Program,
+    launch: &Launch,
+) -> Option<Algorithm> {
     let algorithm = launch.kernel.algorithm();
     if algorithm != Some(Algorithm::Auto) || !graph.symbols.is_empty() {
         return algorithm;
     }
-    let fixed = fixed(&args(program, launch, &assigned(graph)));
+    let fixed = fixed(&args(program, launch, assigned));
     named(&launch.kernel, &[], &fixed).or(algorithm)
 }
 
@@ -89,14 +110,22 @@ pub fn measure(
     symbols: usize,
     precision: Precision,
     effort: &Effort,
+    gpu: Option<&Arc<cuda::Device>>,
 ) -> Vec<Trial> {
-    let launch = &program.launches[launch];
-    let (args, values) = (args(program, launch, &[]), key::typical(symbols));
-    let list = candidates(&launch.kernel, symbols, &fixed(&args), precision, false);
-    if list.is_empty() {
+    let (launch, values) = (&program.launches[launch], key::typical(symbols));
+    let subject = match &launch.ways {
+        Some(w) => ways::subject(w, args(program, &w.launch, &[]), values, gpu),
+        None => {
+            let args = args(program, launch, &[]);
+            let fixed = fixed(&args);
+            let list = candidates(&launch.kernel, symbols, &fixed, precision, gpu.is_some());
+            KernelSubject::new(list, args, values, gpu.cloned())
+        }
+    };
+    if subject.candidates().is_empty() {
         return Vec::new();
     }
-    let subject: Arc<dyn Subject> = Arc::new(KernelSubject::new(list, args, values, None));
+    let subject: Arc<dyn Subject> = Arc::new(subject);
     search(
         &subject,
         &Limits::default(),
@@ -105,20 +134,28 @@ pub fn measure(
     )
 }
 
-struct Tuner<'a> {
-    chooser: Chooser<'a>,
-    device: String,
-    symbols: usize,
+pub(super) struct Tuner<'a> {
+    pub chooser: Chooser<'a>,
+    pub device: String,
+    pub symbols: usize,
     /// The inputs that the program assigns to.
-    assigned: Vec<u32>,
+    pub assigned: Vec<u32>,
     precision: Precision,
-    gpu: Option<&'a Arc<cuda::Device>>,
+    pub gpu: Option<&'a Arc<cuda::Device>>,
 }
 
 impl Tuner<'_> {
     fn program(&mut self, program: &mut Program) -> Tuned {
         let mut tuned = Tuned::default();
-        for l in 0..program.launches.len() {
+        let mut l = 0;
+        while l < program.launches.len() {
+            if let Some(ways) = program.launches[l].ways.clone() {
+                let (choice, count) = self.way(program, l, &ways);
+                tuned.launches.extend(vec![choice; count]);
+                tuned.bodies.extend(vec![Vec::new(); count]);
+                l += count;
+                continue;
+            }
             let chosen = self.launch(program, l);
             let launch = &mut program.launches[l];
             tuned.launches.push(chosen.map(|(choice, kernel)| {
@@ -127,6 +164,7 @@ impl Tuner<'_> {
             }));
             let bodies = launch.bodies.iter_mut().map(|body| self.program(body));
             tuned.bodies.push(bodies.collect());
+            l += 1;
         }
         tuned
     }
@@ -167,7 +205,7 @@ fn fixed(args: &[Arg]) -> Vec<bool> {
 }
 
 /// The arguments of a launch. What is made of inputs that the program assigns to is not kept.
-fn args(program: &Program, launch: &Launch, assigned: &[u32]) -> Vec<Arg> {
+pub(super) fn args(program: &Program, launch: &Launch, assigned: &[u32]) -> Vec<Arg> {
     let pairs = launch.args.iter().zip(&launch.written);
     let changes = |origin: &Origin| matches!(origin, Origin::Input(i) if assigned.contains(i));
     let arg = |(id, written): (&kiln_codegen::BufId, &bool)| {

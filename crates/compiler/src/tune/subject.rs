@@ -4,9 +4,11 @@ use super::alone::{self, Arg, Numbers, load, symbol_inputs};
 use super::expect::{Product, far, multiplied, product};
 use super::key::bytes;
 use super::search::{Candidate, Checked, Rejected, Subject};
-use kiln_base::plan::{Algorithm, Kernel};
+use kiln_base::numel;
+use kiln_base::plan::{Algorithm, Kernel, Plan};
 use kiln_runtime::{Buffer, Error, Executable, cuda};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Operands take at least so many bytes in all, so that they are cold when a run begins: more than the
 /// second-level cache of a CPU holds, or the one of a GPU.
@@ -15,12 +17,17 @@ const COLD: [usize; 2] = [32 << 20, 256 << 20];
 const MOST: usize = 256 << 20;
 /// The most copies of the operands.
 const COPIES: usize = 256;
+/// Runs that a GPU is given and timed at once, each on a copy of its own: its clock, and the launch of a graph, are
+/// too coarse for a kernel of some microseconds.
+const REPLAYS: usize = 32;
 
 /// A kernel and its candidates.
 pub(super) struct KernelSubject {
     candidates: Vec<Candidate>,
-    /// The same, as kernels with the same arguments.
+    /// What each computes, and by which algorithm.
     kernels: Vec<Kernel>,
+    /// The programs that run them.
+    plans: Vec<Plan>,
     args: Vec<Arg>,
     /// The values of symbols.
     values: Vec<i64>,
@@ -54,8 +61,10 @@ impl KernelSubject {
         values: Vec<i64>,
         gpu: Option<Arc<cuda::Device>>,
     ) -> KernelSubject {
-        let (candidates, kernels) = list.into_iter().unzip();
+        let (candidates, kernels): (Vec<Candidate>, Vec<Kernel>) = list.into_iter().unzip();
+        let plan = |kernel: &Kernel| alone::plan(kernel.clone(), &args, values.len());
         KernelSubject {
+            plans: kernels.iter().map(plan).collect(),
             candidates,
             kernels,
             args,
@@ -65,10 +74,28 @@ impl KernelSubject {
         }
     }
 
+    /// Candidates that are programs of these arguments, and all compute the same.
+    pub fn of_plans(
+        kernel: &Kernel,
+        list: Vec<(Candidate, Plan)>,
+        args: Vec<Arg>,
+        values: Vec<i64>,
+        gpu: Option<Arc<cuda::Device>>,
+    ) -> KernelSubject {
+        let (candidates, plans): (Vec<Candidate>, Vec<Plan>) = list.into_iter().unzip();
+        KernelSubject {
+            kernels: vec![kernel.clone(); plans.len()],
+            candidates,
+            plans,
+            args,
+            values,
+            gpu,
+            trial: OnceLock::new(),
+        }
+    }
+
     fn load(&self, candidate: usize) -> Result<Executable, Error> {
-        let kernel = self.kernels[candidate].clone();
-        let plan = alone::plan(kernel, &self.args, self.values.len());
-        load(plan, self.gpu.as_ref())
+        load(self.plans[candidate].clone(), self.gpu.as_ref())
     }
 
     /// The program's inputs where it runs.
@@ -141,8 +168,12 @@ impl KernelSubject {
                 product.compare(algorithm, got, &trial.given, &trial.symbols)
             }
             None => {
+                let terms = match &self.kernels[i] {
+                    Kernel::Tile(t) if !t.inner.is_empty() => numel(&t.inner).eval(&self.values),
+                    _ => 0,
+                };
                 for (got, expected) in got.iter().zip(&trial.default[0]) {
-                    if let Some(text) = far(got, expected)? {
+                    if let Some(text) = far(got, expected, terms as f64)? {
                         return Ok(Some(text));
                     }
                 }
@@ -181,12 +212,17 @@ impl Subject for KernelSubject {
             same_bits = same_bits && same(&run(&executable, inputs).map_err(failed)?, default);
         }
         let inputs = trial.inputs.clone();
+        let mut time: Box<dyn FnMut(usize) -> Result<Duration, Error>> = match &self.gpu {
+            None => Box::new(move |at| alone::time(&executable, &inputs[at % inputs.len()])),
+            Some(_) => {
+                let replays = Arc::new(executable).replays(&inputs, REPLAYS);
+                let replays = replays.map_err(failed)?;
+                Box::new(move |at| replays.time(at))
+            }
+        };
         Ok(Checked {
             same_bits,
-            run: Box::new(move |at| {
-                let time = alone::time(&executable, &inputs[at % inputs.len()]);
-                time.map_err(|e| e.to_string())
-            }),
+            run: Box::new(move |at| time(at).map_err(|e| e.to_string())),
         })
     }
 }

@@ -149,7 +149,7 @@ fn parts_as_they_are_added(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let mut patch = view.patch(id);
     let stacked = patch.op(Concat { axis: 0 }, &parts).ok()?;
     let new = patch.op(whole, &[stacked]).ok()?;
-    (patch.fact(&new) == node.fact()).then(|| patch.replacing(id.value(), new))
+    (patch.fact(&new) == *node.fact()).then(|| patch.replacing(id.value(), new))
 }
 
 /// The nodes below a concatenation.

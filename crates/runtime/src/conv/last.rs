@@ -37,8 +37,12 @@ const DEPTHWISE_WORK: i64 = 3;
 /// How a convolution is cut; it follows from the shapes alone.
 #[derive(Debug)]
 pub(super) struct Cut {
-    /// Whether each channel has a filter of its own.
+    /// Whether the images are still to be turned.
+    turned: bool,
+    /// Whether each channel has a filter of its own; all of them are then columns of one group.
     depthwise: bool,
+    groups: i64,
+    columns: i64,
     /// Positions and output channels of a block.
     positions: i64,
     channels: i64,
@@ -48,10 +52,13 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    pub(super) fn new(c: &Conv) -> Cut {
+    pub(super) fn new(c: &Conv, turned: bool) -> Cut {
         let (all, sums) = (c.batch * c.geometry.outputs(), c.cin * c.geometry.kernels());
         let depthwise = (c.cin, c.cout) == (1, 1);
-        let columns = if depthwise { c.groups } else { c.cout };
+        let (groups, columns) = match depthwise {
+            true => (1, c.groups),
+            false => (c.groups, c.cout),
+        };
         let cout = c.cout.max(1);
         let panel = ceil(ceil(cout, ceil(cout, PANEL)), LANES) * LANES;
         let large = !depthwise && sums * cout > HOT_WEIGHTS;
@@ -68,21 +75,25 @@ impl Cut {
         let rows = if depthwise { DEPTHWISE } else { DENSE } as i64;
         let most = (BLOCK_ELEMENTS / channels.max(1)).clamp(rows, BLOCK_POSITIONS);
         let share = if large { all } else { ceil(all, LEAST_BLOCKS) };
+        let (panel, panels) = match depthwise {
+            true => (columns, 1),
+            false => (panel, ceil(cout, panel)),
+        };
         Cut {
+            turned,
             depthwise,
+            groups,
+            columns,
             positions: ceil(share.clamp(1, most), rows) * rows,
             channels: channels.min(columns).max(1),
             panel,
-            panels: ceil(cout, panel),
+            panels,
         }
     }
 
     /// Elements of the packed weights.
     pub(super) fn packed(&self, c: &Conv) -> i64 {
-        match self.depthwise {
-            true => c.groups * c.geometry.kernels(),
-            false => c.groups * self.panels * self.panel * c.cin * c.geometry.kernels(),
-        }
+        self.groups * self.panels * self.panel * c.cin * c.geometry.kernels()
     }
 }
 
@@ -283,7 +294,7 @@ impl Conv {
     /// Elements that it takes beside its arguments.
     pub(super) fn last_workspace(&self, cut: &Cut) -> i64 {
         let images = self.batch * self.groups * self.cin * self.geometry.inputs();
-        cut.packed(self) + if self.turned { images } else { 0 }
+        cut.packed(self) + if cut.turned { images } else { 0 }
     }
 
     /// Packs the weights, which depend on no other operand.
@@ -298,10 +309,7 @@ impl Conv {
         parallel: bool,
     ) {
         let (taps, cin) = (self.geometry.kernels(), self.cin);
-        let (panel, columns, panels) = match cut.depthwise {
-            true => (self.groups, self.groups, 1),
-            false => (cut.panel, self.cout, self.groups * cut.panels),
-        };
+        let (panel, columns, panels) = (cut.panel, cut.columns, cut.groups * cut.panels);
         let args = [weights.cast_mut().cast::<u8>(), to.cast()];
         let args = Args(&args);
         split(panels, taps * cin * panel, parallel, |from, until| {
@@ -350,13 +358,7 @@ impl Conv {
         if all * self.groups * self.cout == 0 {
             return;
         }
-        let columns = if cut.depthwise {
-            self.groups
-        } else {
-            self.cout
-        };
-        let (across, down) = (ceil(all, cut.positions), ceil(columns, cut.channels));
-        let groups = if cut.depthwise { 1 } else { self.groups };
+        let (across, down) = (ceil(all, cut.positions), ceil(cut.columns, cut.channels));
         let sums = self.cin * self.geometry.kernels();
         let dear = if cut.depthwise { DEPTHWISE_WORK } else { 1 };
         let cost = cut.positions * cut.channels * sums * dear;
@@ -366,7 +368,7 @@ impl Conv {
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
         // SAFETY: the caller's; blocks write different places.
         run_blocks(
-            (groups * down * across, cost.max(1)),
+            (cut.groups * down * across, cost.max(1)),
             launch,
             |i, args, scratch: &mut Scratch, work| unsafe {
                 let shared = &shared;
@@ -379,7 +381,7 @@ impl Conv {
                     position,
                     positions: cut.positions.min(all - position),
                     channel,
-                    channels: cut.channels.min(columns - channel),
+                    channels: cut.channels.min(cut.columns - channel),
                 };
                 self.last_block(args, cut, &block, scratch, work)
             },
@@ -405,7 +407,7 @@ impl Conv {
             }
         };
         let x = self.operand::<T>(args, 0, 0);
-        if !self.turned {
+        if !cut.turned {
             return Ok([x, weights]);
         }
         let (inputs, channels) = (self.geometry.inputs(), self.groups * self.cin);
@@ -471,7 +473,7 @@ impl Conv {
                     } as usize,
                     channels: self.cin as usize,
                     weights: b.weights.wrapping_offset(weights as isize),
-                    pitch: if cut.depthwise { self.groups } else { panel } as usize,
+                    pitch: cut.panel as usize,
                     columns: panel.min(b.channels - column) as usize,
                     rows: rows.min((b.positions - position) as usize),
                     dst: dst.wrapping_offset((position * pitch + column) as isize),

@@ -60,7 +60,7 @@ impl Graphs {
 }
 
 /// A graph that can be launched: its kernels one after the other.
-struct Graph {
+pub(crate) struct Graph {
     driver: &'static Driver,
     graph: Handle,
     executable: Handle,
@@ -74,7 +74,7 @@ struct Node {
 }
 
 impl Graph {
-    fn new(driver: &'static Driver, key: Vec<u64>, calls: &Calls) -> Result<Graph> {
+    pub(super) fn new(driver: &'static Driver, key: Vec<u64>, calls: &Calls) -> Result<Graph> {
         let f = &driver.functions;
         let mut made = Graph {
             driver,
@@ -140,7 +140,7 @@ impl Graph {
         Ok(())
     }
 
-    fn launch(&self, stream: &Stream) -> Result<()> {
+    pub(super) fn launch(&self, stream: &Stream) -> Result<()> {
         let launch = self.driver.functions.graph_launch;
         // SAFETY: graph and stream are alive.
         let status = unsafe { launch(self.executable, stream.handle()) };

@@ -44,7 +44,7 @@ pub use cache::cache_hits;
 pub(crate) use control::{SIDES, branch, copy, joined};
 pub use device::{Device, count};
 pub use driver::set_driver;
-pub(crate) use graph::Graphs;
+pub(crate) use graph::{Graph, Graphs};
 pub(crate) use launch::{Call, Launch};
 pub(crate) use memory::Memory;
 pub(crate) use module::Function;

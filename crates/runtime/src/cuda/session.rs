@@ -2,7 +2,7 @@
 
 use super::device::{Device, lock};
 use super::driver::Address;
-use super::graph::Graphs;
+use super::graph::{Graph, Graphs};
 use super::launch::Call;
 use super::memory::Memory;
 use super::outcome::Outcome;
@@ -127,6 +127,34 @@ impl Session {
             profile(*step, start.until(end)?);
         }
         Ok(())
+    }
+}
+
+impl Session {
+    /// Calls as a graph, to be launched with [`Session::time`] once what they read is there.
+    pub(crate) fn capture<'a>(
+        &self,
+        read: impl Iterator<Item = &'a Arc<Storage>>,
+        calls: &Expand,
+    ) -> Result<Graph> {
+        let lane = self.lane()?;
+        for memory in read.filter_map(|s| s.gpu()) {
+            memory.before_reading(&lane.stream)?;
+        }
+        let record = lane.record();
+        Graph::new(self.device.driver, Vec::new(), &|sink| calls(record, sink))
+    }
+
+    /// The device's time for a graph, which is waited for. Data errors are forgotten.
+    pub(crate) fn time(&self, graph: &Graph) -> Result<Duration> {
+        let lane = self.lane()?;
+        self.device.activate()?;
+        let start = lane.stream.timed_event()?;
+        graph.launch(&lane.stream)?;
+        let end = lane.stream.timed_event()?;
+        lane.clear()?;
+        lane.stream.synchronize()?;
+        start.until(&end)
     }
 }
 

@@ -209,7 +209,7 @@ impl Lane {
     }
 
     /// Makes the record zero again.
-    fn clear(&self) -> Result<()> {
+    pub(super) fn clear(&self) -> Result<()> {
         let driver = self.driver;
         let (at, len) = (self.record(), size_of::<ErrorRecord>());
         // SAFETY: the record has that many bytes.

@@ -134,6 +134,16 @@ pub(super) fn expand(
 }
 
 impl Around<'_> {
+    /// A plan by itself.
+    pub(super) fn plan(record: u64, guarded_from: usize) -> Around<'static> {
+        Around {
+            record: record as *mut u8,
+            guarded_from,
+            sites: None,
+            step: None,
+        }
+    }
+
     fn guarded(&self) -> bool {
         self.guarded_from == 0
     }

@@ -20,8 +20,7 @@ use std::time::Instant;
 
 /// Results of *prepare* for one set of parameters.
 pub(super) struct Prepared {
-    pub ids: Vec<u64>,
-    /// The contents that it was made from.
+    /// The parameters' contents that it was made from.
     pub contents: Vec<Weak<u64>>,
     pub values: Vec<i64>,
     pub storages: Vec<Arc<Storage>>,
@@ -173,10 +172,6 @@ impl<'a> Part<'a> {
         storage: &impl Fn(Loc) -> &'s Storage,
     ) -> Result<Option<Arc<Outcome>>> {
         let exe = self.exe;
-        let guarded_from = match self.preparing {
-            true => usize::MAX,
-            false => exe.plan.commit as usize,
-        };
         let place = |loc: Loc| address(storage, loc);
         let held = on_gpu.held.iter().map(|b| &**b.storage());
         let read: Vec<&Storage> = (on_gpu.read.iter().map(|l| storage(*l)))
@@ -192,12 +187,11 @@ impl<'a> Part<'a> {
         let profiled = !self.preparing && exe.profile.on();
         let job = Job {
             calls: &|record, sink| {
-                let around = gpu::Around {
-                    record: record as *mut u8,
-                    guarded_from,
-                    sites: None,
-                    step: None,
+                let guarded_from = match self.preparing {
+                    true => usize::MAX,
+                    false => exe.plan.commit as usize,
                 };
+                let around = gpu::Around::plan(record, guarded_from);
                 gpu::expand(steps, &place, around, sink)
             },
             count: on_gpu.calls,
@@ -216,7 +210,7 @@ impl<'a> Part<'a> {
     }
 }
 
-fn address<'s>(storage: &impl Fn(Loc) -> &'s Storage, loc: Loc) -> *mut u8 {
+pub(super) fn address<'s>(storage: &impl Fn(Loc) -> &'s Storage, loc: Loc) -> *mut u8 {
     match loc {
         Loc::Arena(offset) => storage(loc).ptr().wrapping_add(offset),
         _ => storage(loc).ptr(),

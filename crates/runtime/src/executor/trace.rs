@@ -143,7 +143,6 @@ pub(super) fn prepare(
     tracer: &mut dyn Tracer,
 ) -> Result<run::Prepared> {
     Ok(run::Prepared {
-        ids: Vec::new(),
         contents: Vec::new(),
         values: Vec::new(),
         storages: run::prepare(exe, bound, inputs, Some(tracer))?,

@@ -1,7 +1,7 @@
 //! Products whose right matrix is packed: panels of columns, each of which lies in memory in the order in which
 //! register tiles read it. A right matrix that depends on parameters alone is packed in *prepare*.
 
-use super::{Args, MatMul, Work, run_blocks, split};
+use super::{Args, Block, MatMul, Work, run_blocks, split};
 use crate::error::Result;
 use crate::memory::room;
 use crate::simd::compiled;
@@ -40,15 +40,6 @@ pub(super) fn packable(p: &plan::MatMul) -> bool {
             }
             _ => false,
         }
-}
-
-/// A block of one product.
-struct Block {
-    batch: i64,
-    row: i64,
-    rows: i64,
-    panel: i64,
-    panels: i64,
 }
 
 impl MatMul {
@@ -134,27 +125,16 @@ impl MatMul {
         };
         let rows = self.m.clamp(1, BLOCK_ROWS);
         let panel_work = rows.max(READ_ROWS) * PANEL * self.k.max(1);
-        let across = self.panels_across();
-        let panels = (BLOCK_WORK / panel_work).clamp(1, across.max(1));
-        let (down, across) = (ceil(self.m, rows), ceil(across, panels));
-        let items = self.batch.iter().product::<i64>() * down * across;
+        let panels = (BLOCK_WORK / panel_work).clamp(1, self.panels_across().max(1));
+        let cut = (rows, panels * PANEL);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
         let packed = Args(&[packed]);
         // SAFETY: the caller's; blocks write different places.
         run_blocks(
-            (items, panels * panel_work),
+            (self.blocks_of(cut), panels * panel_work),
             launch,
             |i, args, flat, work| unsafe {
-                let packed = &packed;
-                // Rows change first: a panel is read for all of them while it is hot.
-                let (row, panel) = (i % down * rows, i / down % across * panels);
-                let block = Block {
-                    batch: i / (down * across),
-                    row,
-                    rows: rows.min(self.m - row),
-                    panel,
-                    panels: panels.min(self.panels_across() - panel),
-                };
+                let (packed, block) = (&packed, self.block_of(cut, i));
                 self.packed_block::<T>(args, packed.0[0].cast(), &block, flat, work)
             },
         );
@@ -168,26 +148,26 @@ impl MatMul {
         flat: &mut Option<crate::memory::Storage>,
         work: &mut Work,
     ) -> Result<()> {
-        let col = b.panel * PANEL;
-        let cols = (b.panels * PANEL).min(self.n - col);
-        let first = (b.batch * self.m + b.row) * self.n + col;
+        // Blocks begin with a panel.
+        let panels = ceil(b.cols, PANEL);
+        let first = (b.batch * self.m + b.row) * self.n + b.col;
         // Where the results belong, unless more follows.
         let out = match self.epilogue {
             Some(_) => None,
             None => Some(args[self.out].cast::<T>().wrapping_offset(first as isize)),
         };
         let (dst, pitch) = match out {
-            Some(out) if cols % PANEL == 0 => (out, self.n),
+            Some(out) if b.cols % PANEL == 0 => (out, self.n),
             _ => {
-                let pitch = b.panels * PANEL;
+                let pitch = panels * PANEL;
                 (room::<T>(flat, b.rows * pitch)?, pitch)
             }
         };
         // SAFETY: linking proved the operands within their buffers; the results have room for whole panels.
         unsafe {
             let run = compiled::<RegisterSums<T>, _>(self.level);
-            for panel in 0..b.panels {
-                let at = (b.panel + panel) * PANEL * self.k;
+            for panel in 0..panels {
+                let at = (b.col + panel * PANEL) * self.k;
                 for row in (0..b.rows).step_by(ROWS as usize) {
                     run(Sums {
                         x: packed.wrapping_offset(at as isize),
@@ -208,10 +188,10 @@ impl MatMul {
                 for row in 0..b.rows {
                     let from = dst.offset((row * pitch) as isize);
                     let to = out.offset((row * self.n) as isize);
-                    std::ptr::copy_nonoverlapping(from, to, cols as usize);
+                    std::ptr::copy_nonoverlapping(from, to, b.cols as usize);
                 }
             }
-            work.finish((dst, pitch), first, (b.rows, self.n), cols);
+            work.finish((dst, pitch), first, (b.rows, self.n), b.cols);
         }
         Ok(())
     }

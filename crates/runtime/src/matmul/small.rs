@@ -1,28 +1,18 @@
 //! Products of few rows, or small ones, in register tiles. Both matrices are read where they lie; of the right
 //! one only the columns that fill no vector are copied, or all of them where columns lie in memory side by side.
 
-use super::{MatMul, Work, run_blocks};
+use super::{Block, MatMul, Work, run_blocks};
 use crate::error::Result;
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
 use crate::sums::{Lane, ROWS, RegisterSums, SLACK, Sums};
 use crate::tile::Failures;
-use crate::tile::affine::ceil;
 
 /// Multiply-adds of a block.
 const BLOCK_WORK: i64 = 1 << 18;
 
 /// Columns that a block has at least, where there are so many.
 const LEAST_COLUMNS: i64 = 96;
-
-/// A block of one product.
-struct Block {
-    batch: i64,
-    row: i64,
-    rows: i64,
-    col: i64,
-    cols: i64,
-}
 
 /// What a thread keeps from block to block.
 #[derive(Default)]
@@ -59,25 +49,14 @@ impl MatMul {
         parallel: bool,
         failures: &Failures,
     ) {
-        let batch: i64 = self.batch.iter().product();
-        let (rows, cols) = self.small_cut();
-        let (down, across) = (ceil(self.m, rows), ceil(self.n, cols));
+        let cut = self.small_cut();
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
-        let items = batch * across * down;
         // SAFETY: the caller's; blocks write different places.
         run_blocks(
-            (items, rows * cols * self.k.max(1)),
+            (self.blocks_of(cut), cut.0 * cut.1 * self.k.max(1)),
             launch,
             |i, args, scratch, work| unsafe {
-                let (row, col) = (i % down * rows, i / down % across * cols);
-                let block = Block {
-                    batch: i / (down * across),
-                    row,
-                    rows: rows.min(self.m - row),
-                    col,
-                    cols: cols.min(self.n - col),
-                };
-                self.small_block::<T>(args, &block, scratch, work)
+                self.small_block::<T>(args, &self.block_of(cut, i), scratch, work)
             },
         );
     }

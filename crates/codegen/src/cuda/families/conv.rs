@@ -16,7 +16,7 @@ use super::conv_phases::Phases;
 use super::gemm::{Gemm, Operand};
 use super::{Call, Store};
 use crate::cuda::source::Source;
-use crate::cuda::{Printed, Slot, scalar};
+use crate::cuda::{Slot, Way, scalar};
 use crate::program::Launch;
 use kiln_base::plan::{Conv, ConvRole, MatMul, Matrix};
 use kiln_base::{Dim, numel};
@@ -33,9 +33,9 @@ pub(super) struct Sizes {
     pub w_group: Dim,
 }
 
-pub(super) fn print(launch: &Launch, c: &Conv) -> Printed {
+pub(super) fn print(launch: &Launch, c: &Conv, all: bool) -> Vec<Way> {
     if let Some(product) = plain_product(c) {
-        return super::matmul::print(launch, &product);
+        return super::matmul::print(launch, &product, all);
     }
     let (input, kernel, output) = (numel(&c.input), numel(&c.kernel), numel(&c.output));
     let product = |dims: &[&Dim]| dims.iter().fold(Dim::ONE, |n, d| &n * *d);
@@ -96,7 +96,7 @@ pub(super) fn print(launch: &Launch, c: &Conv) -> Printed {
         operands: classes(c, &phases),
         costly: c.role == ConvRole::Input,
     };
-    gemm.print(|source, call| match c.role {
+    gemm.print(all, |source, call| match c.role {
         ConvRole::Input => phases.operands(source, call, c, &sizes),
         _ => [
             channels(source, call, c, &sizes),

@@ -5,7 +5,7 @@
 use super::{Call, Store, line_of_blocks};
 use crate::cuda::source::{Index, SHARED, Source, memory};
 use crate::cuda::values::Values;
-use crate::cuda::{Printed, Slot, Step};
+use crate::cuda::{Printed, Slot, Step, Way};
 use crate::program::Launch;
 use kiln_base::cuda::CudaKernel;
 use kiln_base::{DType, Dim};
@@ -55,6 +55,7 @@ struct Tile {
     threads: u32,
 }
 
+/// The tiles that the default is chosen from, largest first.
 const FMA: [Tile; 3] = [
     tile(64, 64, [8, 4], 128),
     tile(64, 64, [4, 4], 256),
@@ -64,6 +65,25 @@ const MMA: [Tile; 3] = [
     tile(128, 64, [32, 32], 256),
     tile(64, 64, [32, 32], 128),
     tile(32, 32, [16, 16], 128),
+];
+/// Further ones: for large results, for few rows, for few columns.
+const MORE_FMA: [&[Tile]; 3] = [
+    &[tile(128, 64, [8, 4], 256)],
+    &[
+        tile(8, 64, [2, 4], 64),
+        tile(16, 64, [4, 4], 64),
+        tile(32, 64, [4, 4], 128),
+    ],
+    &[
+        tile(64, 8, [4, 2], 64),
+        tile(64, 16, [4, 4], 64),
+        tile(64, 32, [4, 4], 128),
+    ],
+];
+const MORE_MMA: [&[Tile]; 3] = [
+    &[tile(64, 128, [32, 32], 256)],
+    &[tile(16, 64, [16, 32], 64), tile(32, 128, [32, 32], 128)],
+    &[tile(64, 16, [32, 16], 64), tile(128, 32, [32, 32], 128)],
 ];
 
 const fn tile(m: i64, n: i64, part: [i64; 2], threads: u32) -> Tile {
@@ -81,6 +101,12 @@ const PARTS: Slot = Slot::Scratch(0);
 const BUSY: i64 = 128;
 /// The fewest products that are worth a block of their own.
 const SHARE: i64 = 512;
+/// The fewest products that may be a block's.
+const LEAST_SHARE: i64 = 128;
+/// The fewest rows or columns of a large result.
+const MANY: i64 = 32;
+/// Products that take as long as passing an element through memory.
+const PASS: f64 = 32.0;
 
 /// How a kernel calls [`tile_text`].
 const MULTIPLY: &str = "multiply(shared, a, b, i0, j0, first, end);";
@@ -137,26 +163,52 @@ pub(super) fn tile_text(dtype: DType) -> &'static str {
     }
 }
 
-/// How a product is cut into blocks.
-struct Shape {
+/// A tile, into how many parts sums are cut, and the length of one.
+#[derive(Copy, Clone, Debug)]
+struct Cut {
     tile: Tile,
-    /// Into how many parts sums are cut, and the length of one.
     splits: i64,
     chunk: i64,
+}
+
+/// How a product is cut into blocks.
+struct Shape {
+    cut: Cut,
     index: Index,
     /// What sums are carried in.
     acc: DType,
 }
 
 impl Gemm<'_> {
-    /// The kernels, given what prints the operands into the first.
-    pub fn print(self, operands: impl FnOnce(&mut Source, &Call) -> [Operand; 2]) -> Printed {
-        let tile = self.tile();
-        let (splits, chunk) = self.splits(tile);
+    /// The default, and with `all` every other way, given what prints the operands into the first kernel.
+    pub fn print(
+        self,
+        all: bool,
+        operands: impl Fn(&mut Source, &Call) -> [Operand; 2],
+    ) -> Vec<Way> {
+        let mut cuts = vec![self.default_cut()];
+        for cut in if all { self.cuts() } else { Vec::new() } {
+            if cuts.iter().all(|c| c.name() != cut.name()) {
+                cuts.push(cut);
+            }
+        }
+        let way = |cut: &Cut| Way {
+            name: cut.name(),
+            predicted: self.predicted(cut),
+            printed: self.kernels(cut, &operands),
+        };
+        cuts.iter().map(way).collect()
+    }
+
+    /// The kernels of a way.
+    fn kernels(
+        &self,
+        cut: &Cut,
+        operands: &impl Fn(&mut Source, &Call) -> [Operand; 2],
+    ) -> Printed {
+        let splits = cut.splits;
         let shape = Shape {
-            tile,
-            splits,
-            chunk,
+            cut: *cut,
             index: self.index(&(&self.total * &Dim::Const(splits))),
             acc: if half(self.dtype) {
                 DType::F32
@@ -181,9 +233,9 @@ impl Gemm<'_> {
     fn product(
         &self,
         shape: &Shape,
-        operands: impl FnOnce(&mut Source, &Call) -> [Operand; 2],
+        operands: &impl Fn(&mut Source, &Call) -> [Operand; 2],
     ) -> Step {
-        let Shape { tile, splits, .. } = *shape;
+        let Cut { tile, splits, .. } = shape.cut;
         let mut call = Call::new(self.launch);
         let name = match splits {
             1 => {
@@ -222,7 +274,7 @@ impl Gemm<'_> {
 
     /// What stands in front of the kernel that multiplies.
     fn scope(&self, shape: &Shape, a: &Operand, b: &Operand) -> String {
-        let Tile { m, n, part, .. } = shape.tile;
+        let Tile { m, n, part, .. } = shape.cut.tile;
         let mut text = self.types(shape);
         text += &tile_constants([m, n], part, self.dtype, [a, b]);
         text += include_str!("gemm_operands.cu");
@@ -252,7 +304,7 @@ impl Gemm<'_> {
             let fixed = if name == "k" { "" } else { "const " };
             source.line(format!("{fixed}Index {name} = {value};"));
         }
-        let Shape { splits, chunk, .. } = shape;
+        let Cut { splits, chunk, .. } = shape.cut;
         let end = match splits {
             1 => "k".into(),
             _ => format!("k < first + {chunk} ? k : first + {chunk}"),
@@ -296,7 +348,7 @@ const Index at = (Index)blockIdx.x * 256 + threadIdx.x;
 if (at >= {total}) return;
 Acc raw = {parts}[at];
 for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
-            shape.splits
+            shape.cut.splits
         );
         super::lines(&mut source, &text);
         self.store.print(&mut source, &call);
@@ -339,20 +391,113 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         *tiles.iter().find(fits).unwrap_or(&tiles[tiles.len() - 1])
     }
 
-    /// Into how many parts sums are cut, and the length of one.
-    fn splits(&self, tile: Tile) -> (i64, i64) {
+    /// Blocks without a cut along sums, where all sizes are known, and the length of sums.
+    fn blocks(&self, tile: &Tile) -> Option<(i64, i64)> {
         let sizes = [&self.m, &self.n, &self.batches, &self.k].map(Dim::as_const);
         let [Some(m), Some(n), Some(batches), Some(k)] = sizes else {
-            return (1, 0);
+            return None;
         };
-        let blocks = ((m + tile.m - 1) / tile.m).saturating_mul((n + tile.n - 1) / tile.n);
-        let blocks = blocks.saturating_mul(batches);
-        if blocks == 0 || blocks >= BUSY / 2 || k < 2 * SHARE {
-            return (1, 0);
+        let of = |extent: i64, each: i64| (extent + each - 1) / each;
+        let blocks = of(m, tile.m).saturating_mul(of(n, tile.n));
+        Some((blocks.saturating_mul(batches), k))
+    }
+
+    fn default_cut(&self) -> Cut {
+        let tile = self.tile();
+        match self.blocks(&tile) {
+            Some((blocks, k)) if (1..BUSY / 2).contains(&blocks) && k >= 2 * SHARE => {
+                self.cut(tile, (BUSY / blocks).min(k / SHARE))
+            }
+            _ => self.cut(tile, 1),
         }
-        let splits = (BUSY / blocks).min(k / SHARE);
-        let depth = depth(self.dtype);
-        let chunk = ((k + splits - 1) / splits + depth - 1) / depth * depth;
-        ((k + chunk - 1) / chunk, chunk)
+    }
+
+    /// Cuts sums into about `splits` parts.
+    fn cut(&self, tile: Tile, splits: i64) -> Cut {
+        let (mut cut_at, depth) = ((1, 0), depth(self.dtype));
+        if let Some(k) = self.k.as_const().filter(|_| splits > 1) {
+            let chunk = ((k + splits - 1) / splits + depth - 1) / depth * depth;
+            cut_at = ((k + chunk - 1) / chunk, chunk);
+        }
+        let (splits, chunk) = cut_at;
+        Cut {
+            tile,
+            splits,
+            chunk,
+        }
+    }
+
+    /// All ways to cut: tiles that do not compute much beside the result, each without a cut along the sums and
+    /// with some that give a GPU enough to do.
+    fn cuts(&self) -> Vec<Cut> {
+        let mut cuts = Vec::new();
+        for tile in self.tiles() {
+            cuts.push(self.cut(tile, 1));
+            let known = self.blocks(&tile).filter(|(blocks, _)| *blocks > 0);
+            let Some((blocks, k)) = known else { continue };
+            let busy = 2 * BUSY * 256 / i64::from(tile.threads);
+            let most = (busy / blocks).min(k / LEAST_SHARE);
+            let powers = (1..=most.max(1).ilog2()).map(|p| 1i64 << p);
+            let enough = powers.filter(|p| p * blocks >= BUSY / 2 || 2 * p > most);
+            cuts.extend(enough.map(|p| self.cut(tile, p)));
+        }
+        cuts
+    }
+
+    /// The tiles that fit the result and what is multiplied.
+    fn tiles(&self) -> Vec<Tile> {
+        let (tiles, more) = match half(self.dtype) {
+            true => (MMA, MORE_MMA),
+            false => (FMA, MORE_FMA),
+        };
+        let few = |d: &Dim| d.as_const().is_some_and(|n| n <= MANY);
+        let more = match (few(&self.m), few(&self.n)) {
+            (false, false) => more[0],
+            (true, _) => more[1],
+            (false, true) => more[2],
+        };
+        let near = |extent: &Dim, each: i64| {
+            each <= MANY || extent.as_const().is_none_or(|n| each < 2 * n)
+        };
+        let all = tiles.iter().chain(more);
+        let fits = all.filter(|t| near(&self.m, t.m) && near(&self.n, t.n) && self.allows(t));
+        fits.copied().collect()
+    }
+
+    /// Whether threads have the registers for their parts of a tile and what they load for it.
+    fn allows(&self, tile: &Tile) -> bool {
+        let loads = tile.m.max(tile.n) * depth(self.dtype) / i64::from(tile.threads);
+        let small = tile.part[0] * tile.part[1] <= 16;
+        match half(self.dtype) {
+            true => !self.costly || tile.m.max(tile.n) <= 64,
+            false => {
+                (small || self.dtype != DType::F64 && !self.costly) && (loads <= 4 || !self.costly)
+            }
+        }
+    }
+
+    /// The time of a way in products of one multiprocessor, where sizes are known: how often the device is filled
+    /// with blocks, and the parts that pass through memory.
+    fn predicted(&self, cut: &Cut) -> Option<f64> {
+        let (blocks, k) = self.blocks(&cut.tile)?;
+        let (chunk, passed) = match cut.splits {
+            1 => (k, 1),
+            splits => (cut.chunk, splits + 1),
+        };
+        let rounds = (blocks as f64 * cut.splits as f64 / BUSY as f64).ceil();
+        let products = rounds * (chunk * cut.tile.m * cut.tile.n) as f64;
+        let elements = self.total.as_const()? as f64 * passed as f64;
+        Some(products + PASS * elements / BUSY as f64)
+    }
+}
+
+impl Cut {
+    fn name(&self) -> String {
+        let Tile { m, n, threads, .. } = self.tile;
+        let parts = match self.splits {
+            1 => String::new(),
+            parts => format!(" in {parts} parts"),
+        };
+        format!("tile {m}x{n} by {threads} threads{parts}")
     }
 }

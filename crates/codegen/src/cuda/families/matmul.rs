@@ -3,13 +3,13 @@
 use super::gemm::{Gemm, Operand};
 use super::{Call, Store};
 use crate::cuda::source::Source;
-use crate::cuda::{Printed, Slot};
+use crate::cuda::{Slot, Way};
 use crate::program::Launch;
 use kiln_base::plan::{MatMul, Matrix};
 use kiln_base::{Dim, numel};
 use std::fmt::Write;
 
-pub(super) fn print(launch: &Launch, m: &MatMul) -> Printed {
+pub(super) fn print(launch: &Launch, m: &MatMul, all: bool) -> Vec<Way> {
     let name = match &launch.kir {
         Some(kir) => kir.name.clone(),
         None => format!("matmul_{}", m.dtype),
@@ -34,7 +34,7 @@ pub(super) fn print(launch: &Launch, m: &MatMul) -> Printed {
         costly: false,
     };
     let (b, lhs, rhs) = (&m.batch, &m.lhs, &m.rhs);
-    gemm.print(|source, call| {
+    gemm.print(all, |source, call| {
         [
             strided(source, call, b, lhs, ["a", "m"], [&lhs.row, &lhs.col]),
             strided(source, call, b, rhs, ["b", "n"], [&rhs.col, &rhs.row]),

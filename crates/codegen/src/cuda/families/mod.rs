@@ -3,7 +3,7 @@
 
 use super::source::{Index, Source, memory};
 use super::values::Values;
-use super::{Printed, Slot, Step, scalar};
+use super::{Slot, Step, Way, scalar};
 use crate::kir;
 use crate::program::Launch;
 use kiln_base::cuda::{Blocks, CudaKernel};
@@ -22,18 +22,18 @@ mod sort;
 
 pub(super) use gemm::multiplies;
 
-/// A launch of a library kernel in CUDA C++.
+/// A launch of a library kernel in CUDA C++: the default, and with `all` every other way to compute it.
 ///
 /// # Errors
 /// What is not supported.
-pub(super) fn print(launch: &Launch) -> Result<Printed, String> {
+pub(super) fn print(launch: &Launch, all: bool) -> Result<Vec<Way>, String> {
     match &launch.kernel {
-        Kernel::MatMul(m) => Ok(matmul::print(launch, m)),
-        Kernel::Conv(c) => Ok(conv::print(launch, c)),
-        Kernel::Attention(a) => Ok(attention::print(launch, a)),
-        Kernel::Scan(s) => Ok(scan::print(launch, s)),
-        Kernel::ArgSort(s) => Ok(sort::print(launch, s)),
-        Kernel::Scatter(s) => Ok(scatter::print(launch, s)),
+        Kernel::MatMul(m) => Ok(matmul::print(launch, m, all)),
+        Kernel::Conv(c) => Ok(conv::print(launch, c, all)),
+        Kernel::Attention(a) => Ok(Way::only(attention::print(launch, a))),
+        Kernel::Scan(s) => Ok(Way::only(scan::print(launch, s))),
+        Kernel::ArgSort(s) => Ok(Way::only(sort::print(launch, s))),
+        Kernel::Scatter(s) => Ok(Way::only(scatter::print(launch, s))),
         other => Err(format!("{} has no CUDA kernel yet", other.name())),
     }
 }

@@ -22,7 +22,7 @@ pub fn cases() -> usize {
 #[derive(Default)]
 pub struct Case {
     pub graph: Graph,
-    inputs: Vec<Array>,
+    pub inputs: Vec<Array>,
 }
 
 impl Case {

@@ -7,7 +7,7 @@ use kiln_ir::Graph;
 use kiln_runtime::cuda::Code;
 
 /// One program of each family and of each way to read memory.
-fn samples() -> Vec<(&'static str, Graph)> {
+pub fn samples() -> Vec<(&'static str, Graph)> {
     let attention = |dtype: &str| {
         parsed(&format!(
             "%0: {dtype}[8, 512, 12, 64] = input(index: 0, role: Data)

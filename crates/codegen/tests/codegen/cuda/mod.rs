@@ -16,6 +16,7 @@ mod families;
 mod library;
 mod schedules;
 mod sources;
+mod ways;
 
 /// Lowered for the device; `None` where a kernel has no printer.
 pub fn lowered(graph: &Graph, fuse: bool) -> Option<Program> {
@@ -56,30 +57,62 @@ pub fn check_as(
     both: bool,
     made: impl Fn(Program) -> Program,
 ) -> Result<bool, String> {
-    let symbols = symbol_values(graph, inputs).unwrap();
-    let rounded = evaluate(graph, inputs, &symbols, Mode::Rounded).unwrap();
-    let exact = evaluate(graph, inputs, &symbols, Mode::Exact).unwrap();
-    let lower_me = decomposed_for_cuda(graph);
-    let eps = coarsest(&lower_me);
-    let steps =
-        evaluate(&decomposed(graph), inputs, &symbols, Mode::Rounded).map_err(|e| e.to_string())?;
+    let expected = Expected::of(graph, inputs)?;
     for fuse in if both { &[true, false][..] } else { &[true] } {
-        let Some(program) = lowered(&lower_me, *fuse).map(&made) else {
+        let Some(program) = lowered(&expected.lowered, *fuse).map(&made) else {
             return Ok(false);
         };
-        let got = run(&program, inputs, &symbols, Engine::Device).ok_or("a false data error")?;
-        for (o, g) in got.iter().enumerate() {
-            let Some(g) = g else { continue };
-            if let Some(d) = difference(g, &rounded[o], &steps[o], &exact[o], eps) {
-                if std::env::var("KILN_SHOW").is_ok() {
-                    show(&lower_me, &program);
-                    println!("{}", sources(&program));
-                }
-                return Err(format!("fuse {fuse}, output {o}: {d}"));
+        let got = run(&program, inputs, &expected.symbols, Engine::Device);
+        let compared = expected.compare(&got.ok_or("a false data error")?);
+        if let Err(d) = compared {
+            if std::env::var("KILN_SHOW").is_ok() {
+                show(&expected.lowered, &program);
+                println!("{}", sources(&program));
             }
+            return Err(format!("fuse {fuse}, {d}"));
         }
     }
     Ok(true)
+}
+
+/// What a graph's results must be.
+struct Expected {
+    /// The graph that is lowered.
+    lowered: Graph,
+    symbols: Vec<i64>,
+    rounded: Vec<Array>,
+    exact: Vec<Array>,
+    steps: Vec<Array>,
+    eps: f64,
+}
+
+impl Expected {
+    fn of(graph: &Graph, inputs: &[Array]) -> Result<Expected, String> {
+        let symbols = symbol_values(graph, inputs).unwrap();
+        let result = |graph: &Graph, mode| evaluate(graph, inputs, &symbols, mode);
+        let steps = result(&decomposed(graph), Mode::Rounded).map_err(|e| e.to_string())?;
+        let lowered = decomposed_for_cuda(graph);
+        Ok(Expected {
+            rounded: result(graph, Mode::Rounded).unwrap(),
+            exact: result(graph, Mode::Exact).unwrap(),
+            steps,
+            eps: coarsest(&lowered),
+            lowered,
+            symbols,
+        })
+    }
+
+    /// The text says which output is wrong and where.
+    fn compare(&self, got: &[Option<Array>]) -> Result<(), String> {
+        for (o, g) in got.iter().enumerate() {
+            let Some(g) = g else { continue };
+            let (rounded, steps) = (&self.rounded[o], &self.steps[o]);
+            if let Some(d) = difference(g, rounded, steps, &self.exact[o], self.eps) {
+                return Err(format!("output {o}: {d}"));
+            }
+        }
+        Ok(())
+    }
 }
 
 fn parsed(text: &str) -> Graph {

@@ -1,8 +1,10 @@
 //! Running on a device.
 
 use super::build::*;
-use kiln_base::plan::SiteKind;
+use kiln_base::DType;
+use kiln_base::plan::{Plan, SiteKind};
 use kiln_runtime::{Buffer, Error, Executable};
+use std::sync::Arc;
 
 fn scalar(x: f32) -> Buffer {
     Buffer::from_slice(&[x], &[]).unwrap()
@@ -225,4 +227,50 @@ fn numbers_of_the_host_go_along() {
         let want = [1.0f32, 2.0, 3.0].map(|x| (2.0 * scale * x + 1.0).powi(2));
         assert_eq!(out[0].to_vec::<f32>().unwrap(), want);
     }
+}
+
+/// Each of the inputs counts the runs on it.
+#[test]
+fn replays_run_as_often_as_they_say() {
+    let Some(device) = device() else { return };
+    let (n, f) = (Plan::symbol(0), DType::F32);
+    let mut plan = chain();
+    plan.kernels[1] = kernel(
+        "scaled_and_counted",
+        "x0[i] += 1.0f; x2[i] = x0[i] * x1[0];",
+        &[f, f, f],
+        &n,
+        0,
+    );
+    let exe = Arc::new(Executable::on_gpu(plan, &device).unwrap());
+    let scale = scalar(1.0).to_gpu(&device).unwrap();
+    let set = |start: usize, n: usize| {
+        let x: Vec<f32> = (0..n).map(|i| (start + i) as f32).collect();
+        vec![numbers(&device, &x).unwrap(), scale.clone()]
+    };
+    let sets: Vec<Vec<Buffer>> = (0..5).map(|s| set(s * 1000, 70)).collect();
+    let replays = exe.replays(&sets, 2).unwrap();
+    let counts = || -> Vec<f32> {
+        let first = |s: &Vec<Buffer>| s[0].to_vec::<f32>().unwrap()[0];
+        let passed = sets.iter().enumerate();
+        passed.map(|(i, s)| first(s) - (i * 1000) as f32).collect()
+    };
+    assert_eq!(counts(), [0.0; 5], "captured, not run");
+    let before = exe.stats();
+    // Graphs of two, two and one run.
+    for turn in 0..4 {
+        assert!(replays.time(turn).unwrap().as_nanos() > 0);
+    }
+    assert_eq!(counts(), [2.0, 2.0, 1.0, 1.0, 1.0]);
+    let after = exe.stats();
+    assert_eq!(after.runs - before.runs, 7);
+    assert_eq!(after.kernels - before.kernels, 7 * 3);
+    let mixed = [set(0, 70), set(0, 71)];
+    let e = exe.replays(&mixed, 2).err().unwrap().to_string();
+    assert!(e.contains("equal sizes"), "{e}");
+    // The plan runs as before, and the graphs outlive who asked for them.
+    drop(exe.run_shared(&sets[0]).unwrap());
+    drop(exe);
+    replays.time(2).unwrap();
+    assert_eq!(counts(), [3.0, 2.0, 1.0, 1.0, 2.0]);
 }

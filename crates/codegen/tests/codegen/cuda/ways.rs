@@ -1,0 +1,327 @@
+//! Every way to compute a launch gives what the reference gives, and spills no register.
+
+use super::families::{Case, FLOATS, epilogue, finite};
+use super::library::samples;
+use super::{Expected, parsed};
+use crate::device;
+use crate::run::{Engine, decomposed_for_cuda, run_compiled};
+use kiln_base::{DType, Dim};
+use kiln_codegen::{Options, Program, Target, lower};
+use kiln_ir::eval::Array;
+use kiln_ir::fuzz::{Rng, random_inputs};
+use kiln_ir::{Builder, Graph, Op, ops};
+use kiln_runtime::cuda::Code;
+
+fn lowered(graph: &Graph) -> Program {
+    let options = Options {
+        target: Target::Cuda,
+        ways: true,
+        ..Options::default()
+    };
+    lower(graph, &options).unwrap_or_else(|e| panic!("{e}\n{graph}"))
+}
+
+/// The program with each way of each launch in place of the default, with the way's name.
+fn all(program: &Program) -> Vec<(String, Program)> {
+    let mut all = Vec::new();
+    for (l, launch) in program.launches.iter().enumerate() {
+        let list = launch.ways.iter().flat_map(|ways| &ways.list);
+        for (w, way) in list.enumerate() {
+            let mut other = program.clone();
+            let count = other.choose(l, w);
+            assert_eq!(count, way.printed.steps.len());
+            assert_eq!(other.launches.len(), other.groups.len());
+            assert!(other.launches[l].ways.is_none(), "chosen");
+            all.push((way.name.clone(), other));
+        }
+    }
+    all
+}
+
+/// Kernels of several programs as one unit.
+fn together(programs: &[(String, Program)]) -> Program {
+    let mut unit = programs[0].1.clone();
+    for (_, program) in &programs[1..] {
+        unit.launches.extend(program.launches.clone());
+    }
+    unit
+}
+
+/// Checks every way; gives their names.
+#[track_caller]
+fn check(graph: &Graph, inputs: &[Array], what: &str) -> Vec<String> {
+    let expected = Expected::of(graph, inputs).unwrap();
+    let ways = all(&lowered(&expected.lowered));
+    assert!(!ways.is_empty(), "{what} has one way only");
+    let compiled = device::compile(&together(&ways));
+    for (name, program) in &ways {
+        let symbols = &expected.symbols;
+        let got = run_compiled(program, inputs, symbols, Engine::Device, Some(&compiled));
+        let got = got.unwrap_or_else(|| panic!("{what} by {name}: a false data error"));
+        if let Err(e) = expected.compare(&got) {
+            panic!("{what} by {name}: {e}\n{graph}");
+        }
+    }
+    ways.into_iter().map(|(name, _)| name).collect()
+}
+
+impl Case {
+    #[track_caller]
+    fn check_ways(mut self, results: &[kiln_ir::Value], what: &str) -> Vec<String> {
+        results.iter().for_each(|r| self.graph.add_output(*r));
+        check(&self.graph, &self.inputs, what)
+    }
+}
+
+/// A product, of which the right side may be transposed, with what follows it.
+fn product(dtype: DType, [m, k, n]: [usize; 3], transposed: bool, rng: &mut Rng) -> Vec<String> {
+    let mut case = Case::default();
+    let a = case.input(finite(dtype, &[m, k], rng));
+    let shape = if transposed { [n, k] } else { [k, n] };
+    let mut b = case.input(finite(dtype, &shape, rng));
+    if transposed {
+        b = case.builder().permute(&b, &[1, 0]).unwrap();
+    }
+    let y = case.op(ops::MatMul {}, &[a, b]);
+    let results = epilogue(&mut case, y, rng);
+    case.check_ways(&results, &format!("{dtype} {m}x{k}x{n}"))
+}
+
+#[test]
+fn products() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(21);
+    for dtype in FLOATS {
+        for (i, size) in [
+            [1, 530, 70], // a row, a column, nothing between them
+            [67, 530, 1],
+            [2, 3, 33],
+            [37, 0, 41],
+            [131, 33, 70],
+            [40, 64, 48], // copied by eights
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let names = product(dtype, size, i % 2 == 0, &mut rng);
+            let parts = names.iter().filter(|n| n.contains("parts")).count();
+            assert_eq!(parts > 1, size[1] > 500, "{names:?}");
+            let mut once = names.clone();
+            once.sort();
+            once.dedup();
+            assert_eq!(once.len(), names.len(), "names are unique");
+        }
+    }
+}
+
+#[test]
+fn names() {
+    let names = |m: i64, k: i64, n: i64, dtype: &str| -> Vec<String> {
+        let graph = parsed(&format!(
+            "%0: {dtype}[{m}, {k}] = input(index: 0, role: Data)
+             %1: {dtype}[{k}, {n}] = input(index: 1, role: Data)
+             %2: {dtype}[{m}, {n}] = matmul %0, %1
+             return %2"
+        ));
+        let names = all(&lowered(&graph)).into_iter().map(|(name, _)| name);
+        names.collect()
+    };
+    insta::assert_debug_snapshot!([
+        names(4096, 4096, 4096, "f32"),
+        names(4096, 4096, 1, "f32"),
+        names(8, 4096, 4096, "bf16")
+    ]);
+}
+
+#[test]
+fn products_of_symbolic_sizes() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(22);
+    for (dtype, [m, k, n]) in [(DType::F32, [70, 20, 9]), (DType::BF16, [3, 70, 131])] {
+        let mut case = Case::default();
+        let (rows, inner) = (case.symbol(), case.symbol());
+        let a = case.shaped(finite(dtype, &[m, k], &mut rng), vec![rows, inner.clone()]);
+        let b = finite(dtype, &[k, n], &mut rng);
+        let b = case.shaped(b, vec![inner, Dim::from(n)]);
+        let y = case.op(ops::MatMul {}, &[a, b]);
+        let results = epilogue(&mut case, y, &mut rng);
+        case.check_ways(&results, &format!("{dtype} {m}x{k}x{n}"));
+    }
+}
+
+/// A convolution or one of its gradients, whose sums are long enough to be shared.
+#[test]
+fn convolutions() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(23);
+    for (i, dtype) in FLOATS.into_iter().enumerate() {
+        for role in 0..3 {
+            let (batch, groups, ins, outs) = (2, 1 + i % 2, [32, 3, 5][role], [7, 33, 9][role]);
+            let stride = 1 + (i + role) % 2;
+            let (input, output) = ([13, 12], [13, 12].map(|n| (n - 1) / stride + 1));
+            let conv = ops::Conv {
+                stride: [stride; 2].into_iter().collect(),
+                padding: [(1, 1); 2].into_iter().collect(),
+                dilation: [1, 1].into_iter().collect(),
+                groups,
+            };
+            let x = [batch, groups * ins, input[0], input[1]];
+            let w = [groups * outs, ins, 3, 3];
+            let y = [batch, groups * outs, output[0], output[1]];
+            let (op, shapes): (Op, _) = match role {
+                0 => (conv.into(), [x, w]),
+                1 => {
+                    let input = input.into_iter().map(Dim::from).collect();
+                    (ops::ConvTranspose { conv, input }.into(), [y, w])
+                }
+                _ => {
+                    let kernel = [3, 3].into_iter().collect();
+                    (ops::ConvWeight { conv, kernel }.into(), [x, y])
+                }
+            };
+            let mut case = Case::default();
+            let operands = shapes.map(|s| case.input(finite(dtype, &s, &mut rng)));
+            let result = case.op(op, &operands);
+            let results = epilogue(&mut case, result, &mut rng);
+            case.check_ways(
+                &results,
+                &format!("role {role} of {dtype}, groups {groups}"),
+            );
+        }
+    }
+}
+
+#[track_caller]
+fn agrees(text: &str) -> Vec<String> {
+    if device::nvrtc().is_none() {
+        return Vec::new();
+    }
+    let graph = parsed(text);
+    check(&graph, &random_inputs(&graph, 3), text)
+}
+
+#[test]
+fn rows() {
+    let softmax = |dtype: &str, rows: &str, len: &str, axis: usize| {
+        format!(
+            "%0: {dtype}[{rows}, {len}] = input(index: 0, role: Data)
+             %1: {dtype}[{rows}, {len}] = softmax(axis: {axis}, log: false) %0
+             return %1"
+        )
+    };
+    for (dtype, rows, len) in [
+        ("f32", 3, 131),
+        ("f32", 70, 64),
+        ("bf16", 9, 1024),
+        ("f64", 2, 5000),
+    ] {
+        let names = agrees(&softmax(dtype, &rows.to_string(), &len.to_string(), 1));
+        let again = names.iter().filter(|n| n.ends_with("read again")).count();
+        assert!(
+            again <= 1 && (names.len() > 2 || names.is_empty()),
+            "{names:?}"
+        );
+    }
+    agrees(&softmax("f32", "130", "33", 0));
+    agrees(&softmax("f16", "600", "7", 0));
+    let symbols = "symbols s0 >= 2 \"rows\", s1 >= 2 \"length\"";
+    for axis in [0, 1] {
+        agrees(&format!("{symbols}\n{}", softmax("f32", "s0", "s1", axis)));
+    }
+    for (dtype, shape, axis) in [
+        ("i32", [5, 300], 1),
+        ("f32", [300, 70], 0),
+        ("f64", [1, 700], 1),
+    ] {
+        let left = shape[1 - axis];
+        agrees(&format!(
+            "%0: {dtype}[{}, {}] = input(index: 0, role: Data)
+             %1: {dtype}[{left}] = reduce(kind: Sum, axes: [{axis}]) %0
+             %2: i64[{left}] = arg_reduce(kind: Max, axis: {axis}) %0
+             %3: {dtype}[{left}] = reduce(kind: Min, axes: [{axis}]) %0
+             return %1, %2, %3",
+            shape[0], shape[1]
+        ));
+    }
+}
+
+#[test]
+fn points() {
+    for (dtype, len, widths) in [
+        ("f32", 48, 4),
+        ("bf16", 32, 5),
+        ("f64", 6, 2),
+        ("u8", 16, 5),
+    ] {
+        let names = agrees(&format!(
+            "%0: {dtype}[5, {len}] = input(index: 0, role: Data)
+             %1: {dtype}[{len}] = input(index: 1, role: Data)
+             %2: {dtype}[5, {len}] = broadcast %1
+             %3: {dtype}[5, {len}] = add %0, %2
+             %4: {dtype}[5, {len}] = maximum %3, %0
+             return %4, %3"
+        ));
+        assert!(
+            names.len() == widths || names.is_empty(),
+            "{dtype}: {names:?}"
+        );
+    }
+    // No vector, no choice.
+    let graph = parsed(
+        "%0: f32[7, 13] = input(index: 0, role: Data)
+         %1: f32[7, 13] = relu %0
+         return %1",
+    );
+    assert!(all(&lowered(&graph)).is_empty());
+}
+
+/// Registers suffice on both architectures.
+#[test]
+fn machine_code() {
+    let Some(nvrtc) = device::nvrtc() else {
+        return;
+    };
+    let softmax = parsed(
+        "%0: f32[512, 1000] = input(index: 0, role: Data)
+         %1: f32[512, 1000] = softmax(axis: 1, log: false) %0
+         return %1",
+    );
+    let vector = |dtype: &str| {
+        parsed(&format!(
+            "%0: {dtype}[8, 4096] = input(index: 0, role: Data)
+             %1: {dtype}[4096, 4096] = input(index: 1, role: Data)
+             %2: {dtype}[4096, 8] = permute(perm: [1, 0]) %0
+             %3: {dtype}[4096, 8] = matmul %1, %2
+             %4: {dtype}[8, 4096] = matmul %0, %1
+             return %3, %4"
+        ))
+    };
+    let more = ["f32", "f64", "bf16"].map(|dtype| ("vector", vector(dtype)));
+    let products = samples()
+        .into_iter()
+        .chain(more)
+        .chain([("softmax", softmax)]);
+    let mut seen = 0;
+    for (name, graph) in products {
+        let ways = all(&lowered(&decomposed_for_cuda(&graph)));
+        let Some(_) = ways.first() else { continue };
+        let text = device::unit(&together(&ways));
+        for capability in [80, 90] {
+            let compiled = nvrtc.compile(&text, Code::Cubin(capability));
+            for r in compiled
+                .unwrap_or_else(|e| panic!("{name}: {e}"))
+                .resources()
+            {
+                assert!(r.spilled == 0 && r.stack == 0, "{name}: {r:?}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 100, "{seen}");
+}

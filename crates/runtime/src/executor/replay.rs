@@ -1,0 +1,125 @@
+//! Runs of a plan as CUDA graphs that are launched again and again, to measure what a run takes.
+
+use super::bound::{Bound, Loc};
+use super::run::{Prepared, address};
+use super::{Executable, gpu, guarded};
+use crate::buffer::Buffer;
+use crate::cuda::{Graph, Session};
+use crate::error::{Error, Result};
+use crate::memory::Storage;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The *run* part of a plan on sets of inputs, as CUDA graphs of some runs each. All runs write their results to
+/// the same memory, which nobody is given.
+pub struct Replays {
+    graphs: Vec<Captured>,
+    session: Session,
+    /// The launches of a run.
+    calls: usize,
+    executable: Arc<Executable>,
+    // What the graphs' addresses are of.
+    _bound: Arc<Bound>,
+    _inputs: Vec<Vec<Buffer>>,
+    _prepared: Option<Arc<Prepared>>,
+    _memory: Vec<Storage>,
+}
+
+struct Captured {
+    graph: Graph,
+    runs: usize,
+}
+
+impl Executable {
+    /// Captures a run on each of these sets of inputs, of equal sizes, `each` runs a graph. On a GPU alone.
+    ///
+    /// # Errors
+    /// For wrong inputs, or lack of memory.
+    pub fn replays(self: &Arc<Self>, inputs: &[Vec<Buffer>], each: usize) -> Result<Replays> {
+        guarded(|| Replays::new(self, inputs, each.max(1)))
+    }
+}
+
+impl Replays {
+    fn new(exe: &Arc<Executable>, inputs: &[Vec<Buffer>], each: usize) -> Result<Replays> {
+        let (Some(device), Some(first)) = (&exe.gpu, inputs.first()) else {
+            let text = "replays are of runs on a GPU, on some inputs";
+            return Err(Error::Buffer(text.into()));
+        };
+        let bound = exe.bind(first)?;
+        let mut sets = Vec::with_capacity(inputs.len());
+        for set in inputs {
+            if !Arc::ptr_eq(&exe.bind(set)?, &bound) {
+                let text = "replays are of runs on inputs of equal sizes";
+                return Err(Error::Buffer(text.into()));
+            }
+            set.iter().try_for_each(Buffer::settled)?;
+            let mut set = set.clone();
+            for (i, moved) in exe.bring(&set)? {
+                set[i] = moved;
+            }
+            sets.push(set);
+        }
+        let prepared = match bound.prepare.is_empty() {
+            true => None,
+            false => Some(exe.prepared(&bound, &sets[0])?),
+        };
+        let session = Session::new(device)?;
+        let mut memory = Vec::with_capacity(bound.slots.len() + 1);
+        for slot in &bound.slots {
+            memory.push(session.allocate(slot.bytes, &bound.holders.outputs)?);
+        }
+        memory.push(session.allocate(bound.arena, &bound.holders.arena)?);
+        let (arena, slots) = memory.split_last().expect("the arena is there");
+        let made: &[Arc<Storage>] = prepared.as_ref().map_or(&[], |p| &p.storages);
+        let mut graphs = Vec::new();
+        for sets in sets.chunks(each) {
+            let held = exe.constants.iter().chain(&bound.run_on_gpu.held);
+            let read = sets.iter().flatten().chain(held).map(Buffer::storage);
+            let graph = session.capture(read.chain(made), &|record, sink| {
+                for set in sets {
+                    let storage = |loc: Loc| match loc {
+                        Loc::Input(i) => set[i].storage(),
+                        Loc::Slot(s) => &slots[s],
+                        Loc::Constant(c) => exe.constants[c].storage(),
+                        Loc::Prepared(p) => &made[p],
+                        Loc::Arena(_) => arena,
+                    };
+                    let around = gpu::Around::plan(record, exe.plan.commit as usize);
+                    gpu::expand(&bound.run, &|loc| address(&storage, loc), around, sink)?;
+                }
+                Ok(())
+            })?;
+            let runs = sets.len();
+            graphs.push(Captured { graph, runs });
+        }
+        Ok(Replays {
+            graphs,
+            session,
+            calls: bound.run_on_gpu.calls,
+            executable: exe.clone(),
+            _prepared: prepared,
+            _memory: memory,
+            _inputs: sets,
+            _bound: bound,
+        })
+    }
+
+    /// Launches the graphs in turn, this one as number `turn`; gives the device's time for a run of it on
+    /// average. Data errors are not reported.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn time(&self, turn: usize) -> Result<Duration> {
+        guarded(|| {
+            let Captured { graph, runs } = &self.graphs[turn % self.graphs.len()];
+            let time = self.session.time(graph)?;
+            let (runs, calls) = (*runs as u64, self.calls as u64);
+            let counts = &self.executable.counts;
+            counts.runs.fetch_add(runs, Ordering::Relaxed);
+            counts.kernels.fetch_add(runs * calls, Ordering::Relaxed);
+            Ok(time / runs as u32)
+        })
+    }
+}
