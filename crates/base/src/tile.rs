@@ -38,6 +38,8 @@ pub struct TileProgram {
     pub inner: Vec<Dim>,
     /// What is cut into tiles.
     pub schedule: Schedule,
+    /// How the work is cut up.
+    pub cut: Cut,
     /// The buffers the kernel is called with.
     pub args: Vec<Arg>,
     /// How memory is read and written; instructions name these by position.
@@ -53,6 +55,18 @@ pub struct TileProgram {
     pub stages: Vec<Stage>,
     /// How many data-error sites the instructions name; the step maps them to the plan's.
     pub sites: u32,
+}
+
+/// How the work of a program is cut up; what is not said follows from the sizes. None of it changes results,
+/// but for the order in which a row is summed.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Cut {
+    /// Elements of a tile, up to [`TILE`].
+    pub tile: Option<u16>,
+    /// Whether results that are written in order bypass the cache.
+    pub stream: Option<bool>,
+    /// Parts that each thread has of the parallel axes; with 0 one thread does everything.
+    pub parts: Option<u8>,
 }
 
 /// Which part of the iteration space is cut into tiles; see the [module](self).

@@ -5,6 +5,7 @@ mod order;
 
 pub(crate) use order::peak;
 
+use crate::affine::estimate;
 use crate::emit::{ArgOf, Emitted, emit};
 use crate::flow::{Flow, Nid, Op};
 use crate::fuse::{Anchor, Group, Operand};
@@ -281,13 +282,35 @@ impl Assembler<'_> {
         launch.sites = builder.sites;
         launch.in_place = in_place;
         launch.cost = self.cost(&launch, Some(&builder.kernel), group.anchor.as_ref());
+        launch.variants = self.variants(&launch, &builder.kernel);
         launch.kir = Some(builder.kernel);
         Ok(launch)
+    }
+
+    /// Other ways to run the launch of a kernel on the CPU, where these are asked for.
+    fn variants(&self, launch: &Launch, kernel: &kir::Kernel) -> Vec<(String, Kernel)> {
+        let Kernel::Tile(program) = &launch.kernel else {
+            return Vec::new();
+        };
+        if !self.options.ways || self.options.target != Target::Cpu {
+            return Vec::new();
+        }
+        let written = launch.args.iter().zip(&launch.written).filter(|a| *a.1);
+        let result = written.map(|(b, _)| {
+            let buffer = &self.program.buffers[b.0 as usize];
+            estimate(&numel(&buffer.shape)).saturating_mul(buffer.dtype.size() as i64)
+        });
+        let result = result.max().unwrap_or(0);
+        let bytes = estimate(&launch.cost.bytes);
+        let all = tile::variants(kernel, program, &launch.in_place, bytes, result);
+        let kernels = all.into_iter().map(|(name, p)| (name, Kernel::Tile(p)));
+        kernels.collect()
     }
 
     fn empty(&self, kernel: Kernel) -> Launch {
         Launch {
             kernel,
+            variants: Vec::new(),
             kir: None,
             args: Vec::new(),
             written: Vec::new(),

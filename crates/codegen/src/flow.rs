@@ -4,8 +4,8 @@
 //! have no library kernel become products of views under a reduction; composites are refused. Each
 //! node remembers the value of the graph it stands for.
 
-use crate::LowerError;
 use crate::affine::{Affine, flatten, stored};
+use crate::{Hint, LowerError};
 use kiln_base::plan::{ConvRole, Images};
 use kiln_base::prim::{RandomKind, Reduction, ScanKind, ScatterKind};
 use kiln_base::{DType, Dim, Scalar};
@@ -99,6 +99,19 @@ pub(crate) struct ConvSpec {
     pub padding: Vec<usize>,
     pub dilation: Vec<usize>,
     pub images: Images,
+    /// What it was measured to take, as [`Hint::Images`](crate::Hint::Images) says.
+    pub measured: Option<(u32, u32)>,
+}
+
+impl Node {
+    /// Notes what a hint says of it.
+    fn follow(&mut self, hint: Hint) {
+        match (hint, &mut self.op) {
+            (Hint::Apart, _) => self.apart = true,
+            (Hint::Images(first, last), Op::Conv(c)) => c.measured = Some((first, last)),
+            _ => {}
+        }
+    }
 }
 
 /// A node.
@@ -116,6 +129,8 @@ pub(crate) struct Node {
     pub parameter_only: bool,
     /// Whether it lies in memory as `[batch, spatial.., channels]`, where it is stored.
     pub channels_last: bool,
+    /// Whether a launch of its own computes it, whatever could.
+    pub apart: bool,
 }
 
 /// A graph output.

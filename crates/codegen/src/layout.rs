@@ -7,7 +7,8 @@
 //! Each launch gets one of two labels, channels first or last. It walks over its values, and stores them,
 //! in that order; a convolution also reads its image in it. The labels are those of least cost:
 //!
-//! * a convolution costs what its kernel takes in that layout ([`conv_cost`]);
+//! * a convolution costs what its kernel takes in that layout, by measurement if it was measured, else by
+//!   [`conv_cost`];
 //! * a launch that reads or writes an image of the other layout steps through memory, [`STRIDED`] an element;
 //! * a convolution with channels last turns an image with channels first into a copy, [`TURNED`] an element,
 //!   and one with channels first can't read another.
@@ -165,11 +166,16 @@ impl Network {
                 group.anchor.is_none() && group.roots.iter().any(|(n, _)| self.free.contains(n));
             return (0, if plain { pinned * STRIDED } else { NEVER });
         };
-        let [first, mut last] = conv_cost(conv);
-        // Weights that are no parameters are laid into panels in every run.
-        let weights = group.anchor.iter().map(|a| a.operands[1].held);
-        let packed = weights.filter(|w| !flow.nodes[*w].parameter_only);
-        last += packed.map(|w| elements(flow, w) * PACKED).sum::<u64>();
+        let [mut first, mut last] = conv_cost(conv);
+        if let Some((by_first, by_last)) = conv.measured {
+            last = first / 1000 * u64::from(by_last);
+            first = first / 1000 * u64::from(by_first);
+        } else {
+            // Weights that are no parameters are laid into panels in every run.
+            let weights = group.anchor.iter().map(|a| a.operands[1].held);
+            let packed = weights.filter(|w| !flow.nodes[*w].parameter_only);
+            last += packed.map(|w| elements(flow, w) * PACKED).sum::<u64>();
+        }
         let alone = group.members.len() == 1 && pinned > 0;
         match layout {
             // A result that nothing follows is written by the convolution itself, in its own layout.

@@ -18,8 +18,8 @@ mod tile;
 
 pub use cuda::{Printed, Slot, Step, Way, Ways, fit_in_a_launch, shares_a_launch, side_by_side};
 pub use program::{
-    BufId, BufferInfo, Cost, GroupReport, Launch, Layout, LayoutReport, LowerError, Options,
-    Origin, Program, Target,
+    BufId, BufferInfo, Cost, GroupReport, Hint, Hints, Launch, Layout, LayoutReport, LowerError,
+    Options, Origin, Program, Target,
 };
 pub use tile::tile_text;
 
@@ -30,7 +30,15 @@ use kiln_ir::Graph;
 /// # Errors
 /// If the graph holds composites (decompose them first) or ops that have no kernel yet.
 pub fn lower(graph: &Graph, options: &Options) -> Result<Program, LowerError> {
-    let mut flow = flow::build(graph, options)?;
+    lower_with(graph, options, &Hints::default())
+}
+
+/// Lowers a graph, some nodes of it otherwise than by the rules.
+///
+/// # Errors
+/// As [`lower`].
+pub fn lower_with(graph: &Graph, options: &Options, hints: &Hints) -> Result<Program, LowerError> {
+    let mut flow = flow::build(graph, options, hints)?;
     let mut groups = fuse::group(&flow, options);
     let layout = layout::assign(&mut flow, &mut groups, options);
     assemble::assemble(&flow, &groups, options, layout)
@@ -42,6 +50,6 @@ pub fn lower(graph: &Graph, options: &Options) -> Result<Program, LowerError> {
 /// # Errors
 /// As for [`lower`].
 pub fn live_bytes(graph: &Graph, options: &Options) -> Result<i64, LowerError> {
-    let flow = flow::build(graph, options)?;
+    let flow = flow::build(graph, options, &Hints::default())?;
     Ok(assemble::peak(&flow, &fuse::group(&flow, options)))
 }

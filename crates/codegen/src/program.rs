@@ -2,6 +2,7 @@
 
 use crate::cuda::Ways;
 use crate::kir;
+use hashbrown::HashMap;
 use kiln_base::plan::{self, Kernel};
 use kiln_base::{DType, Dim};
 use kiln_ir::{NodeId, Value};
@@ -38,8 +39,8 @@ pub struct Options {
     pub max_buffers: usize,
     /// How images lie in memory.
     pub layout: Layout,
-    /// Whether launches say every way to compute them, for a tuner to choose ([`Program::choose`]). There are
-    /// several on a GPU.
+    /// Whether launches say every way to compute them, for a tuner to choose: [`Launch::variants`] on the CPU,
+    /// [`Program::choose`] on a GPU.
     pub ways: bool,
 }
 
@@ -68,6 +69,21 @@ impl Default for Options {
         }
     }
 }
+
+/// How a node is lowered, against the rules.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Hint {
+    /// A reduction in about so many parts, which a second launch puts together; with 1 in one launch.
+    Parts(i64),
+    /// The value in a launch of its own: what reads it does not compute it.
+    Apart,
+    /// A convolution takes so long with channels first, and last, in thousandths of what the model says of
+    /// channels first.
+    Images(u32, u32),
+}
+
+/// Nodes that are lowered otherwise than by the rules.
+pub type Hints = HashMap<NodeId, Hint>;
 
 /// Why a graph can't be lowered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -181,6 +197,9 @@ pub enum Origin {
 pub struct Launch {
     /// The kernel.
     pub kernel: Kernel,
+    /// Other ways to run a kernel of the CPU, each with a name: kernels with the same arguments. None unless
+    /// [`Options::ways`] asks for them.
+    pub variants: Vec<(String, Kernel)>,
     /// The Kernel IR of a tile kernel, or of the epilogue of a library kernel.
     pub kir: Option<kir::Kernel>,
     /// The buffer of each kernel argument (the raw result that an epilogue reads is not among them).

@@ -8,6 +8,7 @@ mod dump;
 mod explain;
 mod join;
 mod lean;
+mod part;
 mod pipeline;
 mod place;
 mod recompute;

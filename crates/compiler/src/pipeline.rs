@@ -7,7 +7,7 @@ use crate::stages::{Stages, with_lines};
 use crate::tune::{self, Precision, Settings};
 use crate::{lean, recompute};
 use kiln_base::memory::planned;
-use kiln_codegen as codegen;
+use kiln_codegen::{self as codegen, Hints};
 use kiln_ir::{Graph, Loc, Op, Role, Target};
 use kiln_optimize as optimize;
 use kiln_runtime::{Error as RunError, Executable, cuda};
@@ -155,7 +155,18 @@ impl Lowered {
     /// # Errors
     /// If an op is not supported by the engine.
     pub fn with(graph: Graph, options: &codegen::Options) -> Result<Lowered, CompileError> {
-        let program = codegen::lower(&graph, options).map_err(|e| lower_error(&graph, e))?;
+        Lowered::hinted(graph, options, &Hints::default())
+    }
+
+    /// # Errors
+    /// If an op is not supported by the engine.
+    pub fn hinted(
+        graph: Graph,
+        options: &codegen::Options,
+        hints: &Hints,
+    ) -> Result<Lowered, CompileError> {
+        let program = codegen::lower_with(&graph, options, hints);
+        let program = program.map_err(|e| lower_error(&graph, e))?;
         let placed = place::place(&graph, &program)?;
         Ok(Lowered {
             graph,
@@ -257,22 +268,15 @@ pub fn compile_with(
         }
     }
     let (lowered, limited) = lean::no_more_than_unfused(lowered, options)?;
-    let (mut lowered, recomputed) = match options.memory_budget {
+    let (lowered, recomputed) = match options.memory_budget {
         Some(budget) => recompute::within(lowered, budget, &options.codegen(), locs)?,
         None => (lowered, Vec::new()),
     };
     let gpu = options.gpu.map(cuda::Device::get).transpose();
     let gpu = gpu.map_err(internal)?;
-    let (mut tuned, tuning) = tune::tune(
-        &lowered.graph,
-        &mut lowered.program,
-        &options.tune,
-        options.precision(),
-        gpu.as_ref(),
-    );
-    if !tuned.launches.is_empty() {
-        lowered.placed = place::place(&lowered.graph, &lowered.program)?;
-    }
+    // What keeps memory small is left as it is.
+    let may_change = options.fuse && limited.is_none() && options.memory_budget.is_none();
+    let (mut lowered, mut tuned, tuning) = tune::tune(lowered, options, may_change, gpu.as_ref())?;
     if let Some(groups) = lowered.merge(options)? {
         tuned.merge(&groups);
     }

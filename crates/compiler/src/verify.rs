@@ -5,13 +5,14 @@
 //! go wrong is not lost among those that only pass it on. A value that is no longer there when it is
 //! read was overwritten: that would be the memory plan's fault.
 
+use crate::part::part;
 use crate::{Stages, StructureHasher};
 use hashbrown::HashMap;
 use kiln_base::Loc;
 use kiln_base::plan::Plan;
 use kiln_codegen::{Launch, Origin};
 use kiln_ir::eval::{Array, Deviation, Oracle};
-use kiln_ir::{Graph, Node, NodeId, Op, Target, Value, ops};
+use kiln_ir::{Graph, Op, Value};
 use kiln_runtime::{Buffer, Error, Executable, Traced, Tracer};
 use std::borrow::Cow;
 use std::fmt;
@@ -257,103 +258,21 @@ impl<'a> Verifier<'a> {
 
     /// The part of the graph between a value and what was read, and its inputs.
     fn cut(&self, value: Value, read: &[(Value, Array)]) -> Result<(Graph, Vec<Array>), String> {
-        let mut cut = Cut {
-            from: &self.stages.optimized,
-            graph: Graph::default(),
-            of: HashMap::new(),
-            arrays: Vec::new(),
-        };
-        cut.graph.symbols = self.stages.optimized.symbols.clone();
-        for (v, array) in read.iter().filter(|(v, _)| *v != value) {
-            cut.input(*v, array.clone());
-        }
         let graph = &self.stages.optimized;
-        let mut stack = vec![value];
-        while let Some(&v) = stack.last() {
-            let node = graph.node(v.node);
-            if cut.of.contains_key(&v) {
-                stack.pop();
-                continue;
-            }
-            if let Op::Input(i) = &node.op {
-                let buffer = &self.inputs[i.index as usize];
-                let host = buffer.to_host().map_err(|e| e.to_string())?;
+        let find = |v: Value| read.iter().find(|(r, _)| *r == v);
+        let part = part(graph, &[value], |v| find(v).is_some());
+        let mut arrays = Vec::with_capacity(part.inputs.len());
+        for v in part.inputs {
+            if let Some((_, array)) = find(v) {
+                arrays.push(array.clone());
+            } else if let Op::Input(i) = &graph.node(v.node).op {
+                let host = self.inputs[i.index as usize].to_host();
+                let host = host.map_err(|e| e.to_string())?;
                 let bytes = host.bytes().map_err(|e| e.to_string())?;
-                let array = self.array(v, bytes).ok_or("an input has another size")?;
-                cut.input(v, array);
-                continue;
-            }
-            let needed = operands(node, v);
-            let missing = needed.iter().filter(|o| !cut.of.contains_key(*o));
-            let before = stack.len();
-            stack.extend(missing);
-            if stack.len() == before {
-                cut.node(v);
+                arrays.push(self.array(v, bytes).ok_or("an input has another size")?);
             }
         }
-        cut.graph.outputs.push(kiln_ir::Output {
-            value: cut.of[&value],
-            target: Target::Result,
-        });
-        Ok((cut.graph, cut.arrays))
-    }
-}
-
-/// What a value is computed from. A barrier hands each operand on by itself.
-fn operands(node: &Node, v: Value) -> Vec<Value> {
-    match node.op {
-        Op::Barrier(_) => vec![node.inputs[v.output as usize]],
-        _ => node.inputs.to_vec(),
-    }
-}
-
-/// A part of a graph as a graph of its own.
-struct Cut<'a> {
-    from: &'a Graph,
-    graph: Graph,
-    of: HashMap<Value, Value>,
-    arrays: Vec<Array>,
-}
-
-impl Cut<'_> {
-    /// A value that is given.
-    fn input(&mut self, v: Value, array: Array) {
-        if self.of.contains_key(&v) {
-            return;
-        }
-        let fact = self.from.fact(v).clone();
-        let input = ops::Input {
-            index: self.arrays.len() as u32,
-            fact: fact.clone(),
-            role: kiln_ir::Role::Data,
-        };
-        let id = self.graph.push(Node {
-            op: input.into(),
-            inputs: Default::default(),
-            facts: kiln_ir::Facts::from_elem(fact, 1),
-            loc: Loc::UNKNOWN,
-        });
-        self.arrays.push(array);
-        self.of.insert(v, id.value());
-    }
-
-    /// A value whose operands are there.
-    fn node(&mut self, v: Value) {
-        let node = self.from.node(v.node);
-        if let Op::Barrier(_) = node.op {
-            let operand = self.of[&node.inputs[v.output as usize]];
-            self.of.insert(v, operand);
-            return;
-        }
-        let id = self.graph.push(Node {
-            inputs: node.inputs.iter().map(|o| self.of[o]).collect(),
-            ..node.clone()
-        });
-        for output in 0..node.facts.len() as u32 {
-            let (old, new) = (v.node, id);
-            let of = |node: NodeId| Value { node, output };
-            self.of.entry(of(old)).or_insert(of(new));
-        }
+        Ok((part.graph, arrays))
     }
 }
 

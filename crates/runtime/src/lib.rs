@@ -40,4 +40,4 @@ pub use executor::{
 };
 pub use kiln_base::{Element, custom as custom_ops};
 pub use simd::Level;
-pub use workspace::{computed_by, workspace};
+pub use workspace::{computed_by, tile_elements, workspace};

@@ -4,6 +4,7 @@ use crate::conv::Conv;
 use crate::error::Result;
 use crate::matmul::MatMul;
 use crate::simd::Level;
+use crate::tile;
 use kiln_base::plan::{self, Algorithm, Kernel};
 
 /// A kernel without what happens to its result, linked to arguments of any size.
@@ -58,6 +59,19 @@ pub fn workspace(kernel: &Kernel, values: &[i64], threads: usize) -> Result<Opti
         _ => return Ok(None),
     };
     Ok(Some(elements as usize))
+}
+
+/// The elements of a full tile of a tile program where symbols have these values. None for other kernels.
+///
+/// # Errors
+/// If the program is contradictory.
+pub fn tile_elements(kernel: &Kernel, values: &[i64]) -> Result<Option<usize>> {
+    let Kernel::Tile(program) = kernel else {
+        return Ok(None);
+    };
+    let lens = vec![i64::MAX; program.args.len()];
+    let linked = tile::link(&tile::bind(program, values, &lens)?, Level::current()?)?;
+    Ok(Some(linked.tile))
 }
 
 /// The algorithm that a matrix product or convolution is computed by where symbols have these values: what

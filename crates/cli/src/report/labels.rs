@@ -32,6 +32,26 @@ const STEP: i32 = 7;
 /// Distances that are tried.
 const STEPS: i32 = 60;
 
+/// Directions that are tried, in halves: first the corners, of these the upper right.
+const SIDES: [(i32, i32); 16] = [
+    (2, -2),
+    (2, 2),
+    (-2, -2),
+    (-2, 2),
+    (2, 0),
+    (0, -2),
+    (-2, 0),
+    (0, 2),
+    (2, -1),
+    (2, 1),
+    (-2, -1),
+    (-2, 1),
+    (1, -2),
+    (-1, -2),
+    (1, 2),
+    (-1, 2),
+];
+
 /// An area for the label of each point, of this size and within `inside`: the nearest to it that is free, in the
 /// order of the points. Where nothing is free, the label lies beside its point whatever is there.
 pub fn beside(points: &[(i32, i32)], sizes: &[(i32, i32)], inside: Area) -> Vec<Area> {
@@ -44,27 +64,18 @@ pub fn beside(points: &[(i32, i32)], sizes: &[(i32, i32)], inside: Area) -> Vec<
     let mut taken: Vec<Area> = points.iter().map(square).collect();
     let count = taken.len();
     for ((x, y), (wide, high)) in points.iter().zip(sizes) {
+        // By halves of the distance along each axis, so that sides lie on a square around the point.
         let at = |distance: i32, (dx, dy): (i32, i32)| Area {
-            // Beside the point, centred along the other axis.
-            x: x + dx * distance - (1 - dx) * wide / 2,
-            y: y + dy * distance - (1 - dy) * high / 2,
+            x: x + dx * distance / 2 - (2 - dx) * wide / 4,
+            y: y + dy * distance / 2 - (2 - dy) * high / 4,
             wide: *wide,
             high: *high,
         };
-        let sides = [
-            (1, -1),
-            (1, 1),
-            (-1, -1),
-            (-1, 1),
-            (1, 0),
-            (0, -1),
-            (-1, 0),
-            (0, 1),
-        ];
-        let rings = (0..STEPS).flat_map(|ring| sides.map(|side| at(POINT + 1 + ring * STEP, side)));
+        let mut rings =
+            (0..STEPS).flat_map(|ring| SIDES.map(|side| at(POINT + 1 + ring * STEP, side)));
         let free = |area: &Area| inside.holds(area) && !taken.iter().any(|t| t.overlaps(area));
-        let found = rings.into_iter().find(free);
-        taken.push(found.unwrap_or_else(|| at(POINT + 1, sides[0])));
+        let found = rings.find(free);
+        taken.push(found.unwrap_or_else(|| at(POINT + 1, SIDES[0])));
     }
     taken.split_off(count)
 }

@@ -112,6 +112,7 @@ fn together(program: &Program, set: &[usize]) -> (Launch, GroupReport) {
     };
     let launch = Launch {
         kernel: Kernel::Cuda(kernel),
+        variants: Vec::new(),
         kir: None,
         args,
         written: launches.iter().flat_map(|l| l.written.clone()).collect(),

@@ -16,7 +16,7 @@ const THREADS: u32 = 256;
 const LONGEST: usize = 256;
 
 /// The points that a thread takes, with a name: the default, and with `all` each other number of them, up to
-/// two vectors.
+/// two vectors of 16 bytes.
 pub(super) fn shapes(kernel: &Kernel, all: bool) -> Vec<(String, Vector)> {
     let default = match kernel.axes.len() {
         0 => Vector::scalar(kernel),

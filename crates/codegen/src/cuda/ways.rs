@@ -69,6 +69,7 @@ impl Program {
             });
             let site = |s: &usize| launch.sites[*s].clone();
             Launch {
+                variants: Vec::new(),
                 args: args.collect(),
                 written: step.kernel.args.iter().map(|a| a.written).collect(),
                 sites: step.sites.iter().map(site).collect(),

@@ -1,7 +1,7 @@
 //! From the op graph.
 
 use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, View};
-use crate::{LowerError, Options, Target};
+use crate::{Hint, Hints, LowerError, Options, Target};
 use kiln_base::plan::ConvRole;
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Kind, Scalar};
@@ -61,7 +61,7 @@ impl TwoSteps {
 ///
 /// # Errors
 /// On composites and ops without a kernel.
-pub(crate) fn build(graph: &Graph, options: &Options) -> Result<Flow> {
+pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<Flow> {
     let mut b = FlowBuilder {
         flow: Flow::default(),
         at: Value {
@@ -69,11 +69,16 @@ pub(crate) fn build(graph: &Graph, options: &Options) -> Result<Flow> {
             output: 0,
         },
         two_steps: options.fuse.then(|| TwoSteps::of(options.target)),
+        parts: None,
         target: options.target,
     };
     let mut of_node: Vec<SmallVec<[Nid; 1]>> = Vec::with_capacity(graph.len());
     for (id, node) in graph.iter() {
         b.at = id.value();
+        b.parts = hints.get(&id).and_then(|hint| match hint {
+            Hint::Parts(parts) => Some(*parts),
+            _ => None,
+        });
         let inputs: SmallVec<[Nid; 3]> = node
             .inputs
             .iter()
@@ -84,6 +89,9 @@ pub(crate) fn build(graph: &Graph, options: &Options) -> Result<Flow> {
             IrOp::Barrier(_) => b.barrier(&inputs),
             _ => SmallVec::from_iter([b.node(graph, id, &inputs)?]),
         });
+        if let (Some(hint), Some([n])) = (hints.get(&id), of_node.last().map(|n| &n[..])) {
+            b.flow.nodes[*n].follow(*hint);
+        }
     }
     b.outputs(graph, &of_node);
     Ok(b.flow)
@@ -94,6 +102,8 @@ pub(super) struct FlowBuilder {
     pub(super) flow: Flow,
     at: Value,
     two_steps: Option<TwoSteps>,
+    /// In how many parts the reduction of the current node runs, against the rule.
+    parts: Option<i64>,
     pub(super) target: Target,
 }
 
@@ -119,6 +129,7 @@ impl FlowBuilder {
             helper: true,
             parameter_only,
             channels_last: false,
+            apart: false,
         });
         self.flow.nodes.len() - 1
     }
@@ -295,7 +306,11 @@ impl FlowBuilder {
         }
         let one_step =
             |b: &mut Self| b.helper(Op::Reduce(kind, axes.into()), &[x], dtype, kept.clone());
-        let Some(cut) = self.two_steps.and_then(|by| by.cut(&shape, axes, &kept)) else {
+        let cut = match self.parts {
+            Some(parts) => about(parts, &shape, axes),
+            None => self.two_steps.and_then(|by| by.cut(&shape, axes, &kept)),
+        };
+        let Some(cut) = cut else {
             return one_step(self);
         };
         let wide = match dtype {
@@ -429,6 +444,19 @@ impl TwoSteps {
             Some(Cut::Chunks(*a, chunks))
         })
     }
+}
+
+/// An axis cut into about so many chunks; none where one is asked for, or no axis has as many equal ones.
+fn about(parts: i64, shape: &[Dim], axes: &[usize]) -> Option<Cut> {
+    if parts < 2 {
+        return None;
+    }
+    axes.iter().find_map(|a| {
+        let extent = shape[*a].as_const()?;
+        let fits = |c: &i64| extent % c == 0 && extent / c > 1;
+        let near = (0..parts / 2).flat_map(|d| [parts + d, parts - d]);
+        Some(Cut::Chunks(*a, near.into_iter().find(fits)?))
+    })
 }
 
 /// The number of a one-element constant.

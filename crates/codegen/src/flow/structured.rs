@@ -112,6 +112,7 @@ impl FlowBuilder {
             padding: conv.padding.iter().map(|p| p.0).collect(),
             dilation: conv.dilation.to_vec(),
             images: Images::ChannelsFirst,
+            measured: None,
         };
         let op = Op::Conv(Box::new(spec));
         self.helper(op, &operands, dtype, result.iter().cloned())

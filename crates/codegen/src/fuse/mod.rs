@@ -147,7 +147,7 @@ impl<'a> Fuser<'a> {
             self.groups[u.group].pending.remove(&v);
         }
         let node = self.node(v);
-        let may_fuse = self.options.fuse || node.helper;
+        let may_fuse = (self.options.fuse && !node.apart) || node.helper;
         if let Op::Part = node.op {
             self.place_part(v, &uses);
         } else if node.is_leaf() {

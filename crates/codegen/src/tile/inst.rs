@@ -48,6 +48,7 @@ pub(super) fn program(
         axes: kernel.axes.clone(),
         inner: kernel.inner.clone(),
         schedule,
+        cut: Default::default(),
         args: kernel.args.clone(),
         accesses: kernel.accesses.clone(),
         registers: printer.regs.types,

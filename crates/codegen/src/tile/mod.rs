@@ -13,8 +13,10 @@ use kiln_base::{DType, Dim};
 mod inst;
 mod regs;
 mod text;
+mod variants;
 
 pub use text::tile_text;
+pub(crate) use variants::variants;
 
 /// A printed kernel.
 pub(crate) struct Printed {
@@ -55,7 +57,11 @@ const MOST_SLOTS: u16 = 8;
 
 /// The tile program of a kernel.
 pub(crate) fn print(kernel: &Kernel) -> Printed {
-    let schedule = schedule(kernel);
+    print_as(kernel, schedule(kernel))
+}
+
+/// The tile program of a kernel, cut in this way.
+fn print_as(kernel: &Kernel, schedule: Schedule) -> Printed {
     let keep = Keep {
         dear: dear(kernel),
         most: if can_keep(kernel, schedule) {

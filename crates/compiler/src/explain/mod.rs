@@ -9,7 +9,7 @@ use crate::place::Placed;
 use crate::tune::{Choice, Mode, Tuned, Tuning, algorithm, assigned};
 use crate::{Recomputed, Stages};
 use kiln_base::plan::{Algorithm, Place};
-use kiln_codegen::{Cost, LayoutReport, Program};
+use kiln_codegen::{Cost, Launch, LayoutReport, Origin, Program};
 use kiln_ir::{Fact, Graph, Loc, Op};
 use kiln_optimize::{Fired, Report};
 use kiln_runtime::{MemoryBlock, MemoryReport};
@@ -92,6 +92,8 @@ pub struct KernelInfo {
     pub algorithm: Option<Algorithm>,
     /// Why it is computed like that, where the tuner had a choice.
     pub choice: Option<Arc<Choice>>,
+    /// Why it is fused like that, where the tuner had a choice.
+    pub fusion: Option<Arc<Choice>>,
     /// Its position among the steps of its part of the plan.
     pub step: usize,
     /// What it costs, as an estimate: arithmetic operations, and bytes of the buffers it touches.
@@ -221,7 +223,7 @@ fn kernels(
     placed: Option<&Placed>,
     resolve: &dyn Fn(&Loc) -> Loc,
 ) -> Vec<KernelInfo> {
-    let prepared = |launch: &kiln_codegen::Launch| {
+    let prepared = |launch: &Launch| {
         let Some(placed) = placed else { return false };
         let mut written = launch.args.iter().zip(&launch.written).filter(|(_, w)| **w);
         written.all(|(b, _)| placed.plan.buffers[b.0 as usize].place == Place::Prepared)
@@ -236,6 +238,7 @@ fn kernels(
             name: launch.kernel.name().to_string(),
             algorithm: algorithm(graph, &assigned, program, launch),
             choice: tuned.launches.get(i).cloned().flatten(),
+            fusion: fusion(program, launch, tuned),
             step: placed.map_or(i, |p| p.step(i)),
             cost: launch.cost.clone(),
             prepared: prepared(launch),
@@ -256,10 +259,20 @@ fn kernels(
     kernels
 }
 
+/// What was chosen for one of the values that a launch gives.
+fn fusion(program: &Program, launch: &Launch, tuned: &Tuned) -> Option<Arc<Choice>> {
+    let written = launch.args.iter().zip(&launch.written).filter(|a| *a.1);
+    let mut choices = written.filter_map(|(b, _)| match &program.buffers[b.0 as usize].origin {
+        Origin::Value(value) => tuned.fusion.get(value),
+        _ => None,
+    });
+    choices.next().cloned()
+}
+
 /// The kernels in the bodies of a launch.
 fn inner(
     graph: &Graph,
-    launch: &kiln_codegen::Launch,
+    launch: &Launch,
     tuned: Option<&Vec<Tuned>>,
     resolve: &dyn Fn(&Loc) -> Loc,
 ) -> Vec<KernelInfo> {
@@ -292,6 +305,9 @@ impl KernelInfo {
         writeln!(f, "{:indent$}{}{how}{when}", "", self.name)?;
         for op in &self.ops {
             writeln!(f, "{:indent$}  {op}", "")?;
+        }
+        if let Some(choice) = &self.fusion {
+            writeln!(f, "{:indent$}  fused {choice}", "")?;
         }
         for why in &self.why_not {
             writeln!(f, "{:indent$}  not fused: {why}", "")?;

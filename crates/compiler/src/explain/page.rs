@@ -256,6 +256,9 @@ fn row(kernel: &KernelInfo, launch: Option<(usize, &Launch)>) -> String {
     } else if let Some(algorithm) = &kernel.algorithm {
         let _ = writeln!(out, "<li>by {algorithm}</li>");
     }
+    if let Some(choice) = &kernel.fusion {
+        let _ = writeln!(out, "<li>fused {}</li>", escaped(&choice.to_string()));
+    }
     for why in &kernel.why_not {
         let _ = writeln!(out, "<li>not fused: {}</li>", escaped(why));
     }

@@ -126,6 +126,25 @@ pub(super) fn plan_of(
     plan
 }
 
+/// The inputs of a plan, then its outputs.
+pub(super) fn args(plan: &Plan) -> Vec<Arg> {
+    let arg = |at: BufferId, parameter, written| {
+        let buffer = &plan.buffers[at.0 as usize];
+        Arg {
+            dtype: buffer.dtype,
+            len: buffer.len.clone(),
+            written,
+            parameter,
+        }
+    };
+    let inputs = plan.inputs.iter().map(|i| {
+        let parameter = i.role == Role::Parameter;
+        arg(i.buffer, parameter, false)
+    });
+    let outputs = plan.outputs.iter().map(|o| arg(o.buffer, false, true));
+    inputs.chain(outputs).collect()
+}
+
 /// The program, ready to run.
 pub(super) fn load(plan: Plan, gpu: Option<&Arc<cuda::Device>>) -> Result<Executable, Error> {
     match gpu {

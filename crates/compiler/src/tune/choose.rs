@@ -125,9 +125,9 @@ impl<'a> Chooser<'a> {
         Chooser {
             store: Store::of(&settings.store_path()),
             effort: Effort {
-                least: 5,
-                most: 50,
-                time: Duration::from_millis(300),
+                least: 7,
+                most: 60,
+                time: Duration::from_millis(400),
                 burst: Duration::from_millis(1),
                 patience: settings.patience,
             },
@@ -155,6 +155,46 @@ impl<'a> Chooser<'a> {
         let choice = Arc::new(choice);
         self.known.insert(choice.key.clone(), choice.clone());
         choice
+    }
+
+    /// Chooses by what the store knows of a key, if that is all there is to know: no candidate has to be made.
+    pub fn known(&mut self, key: &str) -> Option<Arc<Choice>> {
+        if let Some(known) = self.known.get(key) {
+            return Some(known.clone());
+        }
+        let record = self.stored(key)?;
+        let candidate = |t: &Trial| Candidate {
+            name: t.name.clone(),
+            workspace: t.workspace,
+            predicted: None,
+        };
+        let candidates: Vec<Candidate> = record.trials.iter().map(candidate).collect();
+        let needed = candidates.iter().map(|c| (&c.name[..], c.workspace));
+        let needed: Vec<_> = needed.collect();
+        if !record.covers(&needed, &self.limits()) {
+            return None;
+        }
+        let choice = self.choice(key.to_string(), &candidates, Some(record), Why::Store);
+        let choice = Arc::new(choice);
+        self.known.insert(key.to_string(), choice.clone());
+        Some(choice)
+    }
+
+    /// What the store knows of a key.
+    pub fn stored(&self, key: &str) -> Option<Record> {
+        match self.settings.mode {
+            Mode::Off => None,
+            _ => self.store.get(key),
+        }
+    }
+
+    /// Keeps what was measured.
+    pub fn keep(&mut self, record: Record) {
+        if let Err(e) = self.store.put(record) {
+            let path = self.store.path().unwrap_or(std::path::Path::new(""));
+            let note = format!("{} can't be written: {e}", path.display());
+            self.notes.push(note);
+        }
     }
 
     /// What was measured, and where that comes from; or why the default it is.
@@ -197,10 +237,7 @@ impl<'a> Chooser<'a> {
         if let Some(earlier) = store.get(key) {
             record.adopt(&earlier);
         }
-        if let Err(e) = store.put(record.clone()) {
-            let path = store.path().unwrap_or(std::path::Path::new("")).display();
-            self.notes.push(format!("{path} can't be written: {e}"));
-        }
+        self.keep(record.clone());
         drop(held);
         self.spent += self.clock.now().saturating_sub(start);
         (Some(record), Why::Measured)

@@ -2,28 +2,40 @@
 
 use super::search::Candidate;
 use super::settings::Precision;
-use kiln_base::plan::{Algorithm, Conv, Kernel, MatMul};
+use kiln_base::plan::{Algorithm, Conv, Images, Kernel, MatMul};
 use kiln_base::{Dim, custom, numel};
+use kiln_codegen::Launch;
 use kiln_runtime::pool::Pool;
 
 /// A size that stands for every large one.
 const LARGE: i64 = 1 << 20;
 
-/// The ways to compute a kernel, each as a kernel with the same arguments; the first is the default, whatever
+/// The ways to compute a launch, each as a kernel with the same arguments; the first is the default, whatever
 /// the kernel is computed by now. Those that need a size that is not known, or are too inaccurate, are not
-/// among them. Empty if there is no choice.
+/// among them. Empty if there is no choice, but for a convolution with channels last: how long it takes is for
+/// the layout to know.
 ///
 /// `fixed` says of each argument whether it depends on parameters alone: such weights are packed once.
 pub fn candidates(
-    kernel: &Kernel,
+    launch: &Launch,
     symbols: usize,
     fixed: &[bool],
     precision: Precision,
     gpu: bool,
 ) -> Vec<(Candidate, Kernel)> {
     let values = super::key::typical(symbols);
-    let kernel = &by_default(kernel, symbols, fixed);
+    let kernel = &by_default(&launch.kernel, symbols, fixed);
     let mut list = vec![(candidate(kernel, &values, fixed), kernel.clone())];
+    let tile = |kernel: &Kernel| kiln_runtime::tile_elements(kernel, &values).ok().flatten();
+    for (name, other) in &launch.variants {
+        // Of that size the tiles are anyway.
+        if matches!(other, Kernel::Tile(p) if p.cut.tile.is_some()) && tile(other) == tile(kernel) {
+            continue;
+        }
+        let candidate = candidate(other, &values, fixed);
+        let name = name.clone();
+        list.push((Candidate { name, ..candidate }, other.clone()));
+    }
     if let Kernel::Custom(c) = kernel {
         for name in alternatives(&c.name, gpu) {
             let other = Kernel::Custom(kiln_base::plan::Custom {
@@ -40,10 +52,15 @@ pub fn candidates(
         let other = with(kernel, algorithm);
         list.push((candidate(&other, &values, fixed), other));
     }
-    if list.len() == 1 {
+    if list.len() == 1 && !is_last(kernel) {
         list.clear();
     }
     list
+}
+
+/// Whether a kernel is a convolution with channels last.
+pub(super) fn is_last(kernel: &Kernel) -> bool {
+    matches!(kernel, Kernel::Conv(c) if c.images != Images::ChannelsFirst)
 }
 
 /// The kernel by an algorithm, where it has several.
@@ -109,9 +126,10 @@ fn candidate(kernel: &Kernel, values: &[i64], fixed: &[bool]) -> Candidate {
             let cost = matmul_cost(m, values, fixed_weights(kernel, fixed));
             (m.algorithm.to_string(), cost)
         }
+        Kernel::Conv(_) if is_last(kernel) => ("channels_last".into(), None),
         Kernel::Conv(c) => (c.algorithm.to_string(), conv_cost(c, values)),
         Kernel::Custom(c) => (c.kernel.clone().unwrap_or_else(|| "default".into()), None),
-        other => (other.name().to_string(), None),
+        _ => ("default".into(), None),
     };
     let threads = Pool::global().threads();
     // What is impossible fails when it is tried.

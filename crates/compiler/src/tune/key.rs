@@ -1,7 +1,9 @@
 //! What stands for a kernel in the store: everything that its best algorithm depends on.
 
 use super::kernel::{fixed_weights, named, with};
-use kiln_base::plan::{Algorithm, Array, Conv, Custom, Epilogue, FORMAT, Kernel, MatMul, Matrix};
+use kiln_base::plan::{
+    Algorithm, Array, Conv, Custom, Epilogue, FORMAT, Images, Kernel, MatMul, Matrix,
+};
 use kiln_base::tile::TileProgram;
 use kiln_base::{DType, Dim};
 use kiln_runtime::{Level, cuda, pool::Pool};
@@ -10,7 +12,7 @@ use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Changes when kernels become faster or slower without their algorithms getting other names.
-const GENERATION: u32 = 2;
+const GENERATION: u32 = 3;
 
 /// The key of a kernel on a device: the op with its sizes, what is fused with it, its default, the device,
 /// the engine. `None` for a kernel that has one candidate only.
@@ -29,7 +31,7 @@ pub fn key(kernel: &Kernel, values: &[i64], fixed: &[bool], device: &str) -> Opt
     // Bits are compared with the default's.
     let default = named(&with(kernel, Algorithm::Auto), values, fixed);
     let default = default.map_or_else(String::new, |by| format!(" default {by}"));
-    Some(with_engine(&format!("{op}{weights}{default}"), device))
+    Some(format!("{op}{weights}{default} | {}", stamp(device)))
 }
 
 /// The key of what a launch computes on a GPU, whose default has this name.
@@ -39,11 +41,8 @@ pub(super) fn of_way(
     default: &str,
     device: &str,
 ) -> Option<String> {
-    let op = match kernel {
-        Kernel::Tile(t) => Sizes(values).tile(t),
-        other => op(other, values)?,
-    };
-    Some(with_engine(&format!("{op} default {default}"), device))
+    let op = op(kernel, values)?;
+    Some(format!("{op} default {default} | {}", stamp(device)))
 }
 
 /// An op with its sizes, and what is fused with it.
@@ -53,13 +52,15 @@ fn op(kernel: &Kernel, values: &[i64]) -> Option<String> {
         Kernel::MatMul(m) => Some(sizes.matmul(m)),
         Kernel::Conv(c) => Some(sizes.conv(c)),
         Kernel::Custom(c) => Some(sizes.custom(c)),
+        Kernel::Tile(p) => Some(sizes.tile(p)),
         _ => None,
     }
 }
 
-fn with_engine(text: &str, device: &str) -> String {
+/// The end of every key: the device and the engine.
+pub(super) fn stamp(device: &str) -> String {
     let version = env!("CARGO_PKG_VERSION");
-    format!("{text} | {device} | kiln {version} plan {FORMAT} kernels {GENERATION}")
+    format!("{device} | kiln {version} plan {FORMAT} kernels {GENERATION}")
 }
 
 /// What of the CPU, or of the GPU, decides how fast kernels are. Two machines of one name share
@@ -91,7 +92,7 @@ fn processor() -> &'static str {
 }
 
 /// The text without what a key may not hold.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     let fit = |c: char| match c {
         '"' | '\\' | '|' => '_',
         c if c.is_control() => '_',
@@ -101,7 +102,7 @@ fn plain(text: &str) -> String {
 }
 
 /// A size by quarter octaves, rounded up.
-fn bucket(n: i64) -> i64 {
+pub(super) fn bucket(n: i64) -> i64 {
     if n <= 8 {
         return n;
     }
@@ -130,7 +131,7 @@ impl Sizes<'_> {
         let [rows, sum, columns] = [&m.m, &m.k, &m.n].map(|d| self.rough(d));
         let batch = self.list(&m.batch, Sizes::rough);
         let [lhs, rhs] = [&m.lhs, &m.rhs].map(|x| self.layout(x));
-        let fused = fused(&m.epilogue);
+        let fused = behind(&m.epilogue);
         format!(
             "matmul {} [{batch}] {rows}x{sum}x{columns} {lhs} {rhs}{fused}",
             m.dtype
@@ -153,9 +154,14 @@ impl Sizes<'_> {
         let rough = |dims: &[Dim]| self.list(dims, Sizes::rough);
         let exact = |dims: &[Dim]| self.list(dims, Sizes::exact);
         format!(
-            "{} {} {} x {}:{}->{} [{}] -> [{}] filter {} step {} zeros {} spread {}{}",
+            "{} {}{} {} x {}:{}->{} [{}] -> [{}] filter {} step {} zeros {} spread {}{}",
             c.role.name(),
             c.dtype,
+            match c.images {
+                Images::ChannelsFirst => "",
+                Images::ChannelsLast => " channels last",
+                Images::Turned => " channels last of first",
+            },
             self.rough(&c.batch),
             self.exact(&c.groups),
             self.exact(&c.in_channels),
@@ -166,24 +172,14 @@ impl Sizes<'_> {
             exact(&c.stride),
             exact(&c.padding),
             exact(&c.dilation),
-            fused(&c.epilogue)
+            behind(&c.epilogue)
         )
     }
 
-    /// A fused kernel: its sizes, the work, and how each access runs along the axes.
-    fn tile(&self, t: &TileProgram) -> String {
-        let [axes, inner] = [&t.axes, &t.inner].map(|dims| self.list(dims, Sizes::rough));
-        let mut ways = String::new();
-        for access in &t.accesses {
-            let way = |s: &Dim| match (s.is(0), s.is(1)) {
-                (true, _) => '=',
-                (_, true) => '1',
-                _ => '.',
-            };
-            ways.extend(access.strides.iter().map(way).chain([' ']));
-        }
-        let ways = xxh3_64(ways.as_bytes()) as u32;
-        format!("tile [{axes}] [{inner}]{} {ways:08x}", work(t))
+    fn tile(&self, p: &TileProgram) -> String {
+        let [axes, inner] = [&p.axes, &p.inner].map(|d| self.list(d, Sizes::rough));
+        let schedule = format!("{:?}", p.schedule).to_lowercase();
+        format!("{schedule} [{axes}] [{inner}]{}", fused(p))
     }
 
     fn custom(&self, c: &Custom) -> String {
@@ -195,14 +191,13 @@ impl Sizes<'_> {
 }
 
 /// The work on a product's result.
-fn fused(epilogue: &Option<Epilogue>) -> String {
-    epilogue
-        .as_ref()
-        .map_or_else(String::new, |e| work(&e.program))
+fn behind(epilogue: &Option<Epilogue>) -> String {
+    let program = epilogue.as_ref().map(|e| fused(&e.program));
+    program.unwrap_or_default()
 }
 
-/// What a program does: a name, and what tells it from other work, but for sizes.
-fn work(program: &TileProgram) -> String {
+/// Fused work: a name, and what tells it from other work, but for sizes.
+fn fused(program: &TileProgram) -> String {
     let TileProgram {
         name,
         args,
@@ -217,8 +212,13 @@ fn work(program: &TileProgram) -> String {
         let _ = write!(text, " {:?} {}", arg.dtype, arg.written);
     }
     for access in accesses {
-        let moving = access.strides.iter().map(|s| !s.is(0)).collect::<Vec<_>>();
-        let _ = write!(text, " {} {moving:?} {}", access.arg, access.bounds.len());
+        let steps = access.strides.iter().map(|s| match s {
+            s if s.is(0) => '=',
+            s if s.is(1) => '+',
+            _ => '*',
+        });
+        let (steps, bounds) = (steps.collect::<String>(), access.bounds.len());
+        let _ = write!(text, " {} {steps} {bounds}", access.arg);
     }
     format!(" + {} {:08x}", plain(name), xxh3_64(text.as_bytes()) as u32)
 }

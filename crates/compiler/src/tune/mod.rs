@@ -22,6 +22,7 @@
 mod alone;
 mod choose;
 mod expect;
+mod fusion;
 mod kernel;
 mod key;
 mod program;

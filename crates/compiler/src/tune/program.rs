@@ -2,19 +2,23 @@
 
 use super::alone::Arg;
 use super::choose::{Choice, Chooser, Tuning};
-use super::kernel::{candidates, named};
-use super::record::{Limits, Trial};
+use super::fusion::{Region, structure};
+use super::kernel::{candidates, is_last, named};
+use super::record::{Limits, Outcome, Record, Trial};
 use super::search::{Candidate, Effort, Subject, SystemClock, search};
 use super::settings::Precision;
 use super::subject::KernelSubject;
-use super::{Mode, Settings, Why, key, ways};
-use kiln_base::numel;
-use kiln_base::plan::{Algorithm, Kernel};
-use kiln_codegen::{Launch, Origin, Program};
-use kiln_ir::{Graph, Target};
+use super::{Mode, Why, key, ways};
+use crate::pipeline::{CompileError, Lowered, Options, lower_error};
+use crate::place;
+use hashbrown::HashMap;
+use kiln_base::plan::{Algorithm, ConvRole, Images, Kernel};
+use kiln_base::{Dim, numel};
+use kiln_codegen::{BufId, Hint, Hints, Launch, Layout, Origin, Program};
+use kiln_ir::{Graph, NodeId, Op, Target, Value};
 use kiln_runtime::{cuda, memory};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What was chosen for the launches of a program.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +27,8 @@ pub(crate) struct Tuned {
     pub launches: Vec<Option<Arc<Choice>>>,
     /// For each launch the choices of the programs that it runs.
     pub bodies: Vec<Vec<Tuned>>,
+    /// How the launches are cut that give these values, where there was a choice.
+    pub fusion: HashMap<Value, Arc<Choice>>,
 }
 
 impl Tuned {
@@ -34,23 +40,27 @@ impl Tuned {
         let alone = |g: &Vec<usize>| (g.len() == 1).then(|| g[0]);
         let of = |g| alone(g).and_then(|l| self.launches[l].clone());
         let bodies = |g| alone(g).map_or_else(Vec::new, |l| self.bodies[l].clone());
-        *self = Tuned {
-            launches: groups.iter().map(of).collect(),
-            bodies: groups.iter().map(bodies).collect(),
-        };
+        let (launches, bodies) = (
+            groups.iter().map(of).collect(),
+            groups.iter().map(bodies).collect(),
+        );
+        (self.launches, self.bodies) = (launches, bodies);
     }
 }
 
-/// Chooses the algorithms of a graph's kernels.
+/// Chooses what is fused, where that may change, and then the algorithms of the kernels.
+///
+/// # Errors
+/// If the program can't be lowered in another way; that would be a bug.
 pub(crate) fn tune(
-    graph: &Graph,
-    program: &mut Program,
-    settings: &Settings,
-    precision: Precision,
+    mut lowered: Lowered,
+    options: &Options,
+    may_change: bool,
     gpu: Option<&Arc<cuda::Device>>,
-) -> (Tuned, Tuning) {
+) -> Result<(Lowered, Tuned, Tuning), CompileError> {
+    let settings = &options.tune;
     if settings.mode == Mode::Off {
-        return Default::default();
+        return Ok((lowered, Tuned::default(), Tuning::default()));
     }
     let start = Instant::now();
     let clock = SystemClock::default();
@@ -58,12 +68,24 @@ pub(crate) fn tune(
     let mut tuner = Tuner {
         chooser: Chooser::new(settings, &clock, emulated),
         device: key::device(gpu.map(|gpu| &**gpu)),
-        symbols: graph.symbols.len(),
-        assigned: assigned(graph),
-        precision,
+        symbols: lowered.graph.symbols.len(),
+        assigned: assigned(&lowered.graph),
+        precision: options.precision(),
         gpu,
     };
-    let tuned = tuner.program(program);
+    let mut fusion = HashMap::new();
+    if may_change && lowered.graph.symbols.is_empty() {
+        let mut hints = tuner.fusion(&lowered, &options.codegen(), &mut fusion)?;
+        if gpu.is_none() && lowered.program.layout.convolutions > 0 {
+            hints.extend(tuner.images(&lowered.graph, options)?);
+        }
+        if !hints.is_empty() {
+            lowered = Lowered::hinted(lowered.graph, &options.codegen(), &hints)?;
+        }
+    }
+    let mut tuned = tuner.program(&mut lowered.program);
+    tuned.fusion = fusion;
+    lowered.placed = place::place(&lowered.graph, &lowered.program)?;
     let mut tuning = tuner.chooser.finish();
     if tuning.choices.iter().any(|c| c.why == Why::Measured) {
         // What measuring took is for the run to have. A GPU that can't give it back says so there.
@@ -73,7 +95,7 @@ pub(crate) fn tune(
         }
     }
     tuning.time = start.elapsed();
-    (tuned, tuning)
+    Ok((lowered, tuned, tuning))
 }
 
 /// The inputs that a graph assigns to.
@@ -118,7 +140,7 @@ pub fn measure(
         None => {
             let args = args(program, launch, &[]);
             let fixed = fixed(&args);
-            let list = candidates(&launch.kernel, symbols, &fixed, precision, gpu.is_some());
+            let list = candidates(launch, symbols, &fixed, precision, gpu.is_some());
             KernelSubject::new(list, args, values, gpu.cloned())
         }
     };
@@ -134,6 +156,9 @@ pub fn measure(
     )
 }
 
+/// What is known of a convolution's times.
+const LAYOUTS: [&str; 3] = ["default", "channels first", "channels last"];
+
 pub(super) struct Tuner<'a> {
     pub chooser: Chooser<'a>,
     pub device: String,
@@ -145,6 +170,122 @@ pub(super) struct Tuner<'a> {
 }
 
 impl Tuner<'_> {
+    /// What is lowered otherwise than by the rules. Notes the choices by the values that they are of.
+    fn fusion(
+        &mut self,
+        lowered: &Lowered,
+        options: &kiln_codegen::Options,
+        choices: &mut HashMap<Value, Arc<Choice>>,
+    ) -> Result<Hints, CompileError> {
+        let plain = kiln_codegen::Options {
+            ways: false,
+            ..*options
+        };
+        let mut hints = Hints::default();
+        for launch in 0..lowered.program.launches.len() {
+            let Some(region) = Region::of(&lowered.graph, &lowered.program, launch) else {
+                continue;
+            };
+            let (choice, chosen) =
+                region.choose(&mut self.chooser, &plain, &self.device, self.gpu)?;
+            hints.extend(chosen);
+            choices.extend(region.values.iter().map(|v| (*v, choice.clone())));
+        }
+        Ok(hints)
+    }
+
+    /// What convolutions take with channels first, by their best algorithms, and last.
+    fn images(&mut self, graph: &Graph, options: &Options) -> Result<Hints, CompileError> {
+        // Other sums in other orders: in a layout of its own no convolution has the default's bits.
+        if options.layout != Layout::Auto || options.tune.mode == Mode::Deterministic {
+            return Ok(Hints::default());
+        }
+        let hash = structure(graph, &Dim::clone);
+        let key = format!("layouts {hash:016x} | {}", key::stamp(&self.device));
+        let known = self.chooser.stored(&key);
+        let trials = match known {
+            Some(record) => record.trials,
+            None => {
+                let (trials, all) = self.layouts(graph, options)?;
+                if all && options.tune.mode != Mode::Frozen {
+                    self.chooser.keep(Record::new(key, trials.clone()));
+                }
+                trials
+            }
+        };
+        let time = |id: NodeId, of: &str| {
+            let name = format!("{} {of}", id.index());
+            trials.iter().find(|t| t.name == name)?.time()
+        };
+        let hint = |id: NodeId| {
+            let [default, first, last] = LAYOUTS.map(|of| time(id, of));
+            let default = default?.as_secs_f64();
+            let part = |t: Duration| (1e3 * t.as_secs_f64() / default).min(1e6) as u32;
+            Some((id, Hint::Images(part(first?), part(last?))))
+        };
+        Ok(graph.ids().filter_map(hint).collect())
+    }
+
+    /// Times convolutions: by default with channels first, by the best algorithm so, and with channels last.
+    /// Says as well whether all have times.
+    fn layouts(
+        &mut self,
+        graph: &Graph,
+        options: &Options,
+    ) -> Result<(Vec<Trial>, bool), CompileError> {
+        let (mut trials, mut all) = (Vec::new(), true);
+        for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+            let with = kiln_codegen::Options {
+                layout,
+                ..options.codegen()
+            };
+            let program = kiln_codegen::lower(graph, &with);
+            let program = program.map_err(|e| lower_error(graph, e))?;
+            for launch in &program.launches {
+                let last = layout == Layout::ChannelsLast;
+                let Some(id) =
+                    convolution(graph, launch).filter(|_| is_last(&launch.kernel) == last)
+                else {
+                    continue;
+                };
+                let Some([default, best]) = self.times(&program, launch) else {
+                    all = false;
+                    continue;
+                };
+                let mut trial = |of: &str, time: Duration| {
+                    trials.push(Trial {
+                        name: format!("{} {of}", id.index()),
+                        workspace: 0,
+                        same_bits: false,
+                        outcome: Outcome::Timed(vec![time.as_nanos() as u64]),
+                    });
+                };
+                match last {
+                    true => trial(LAYOUTS[2], best),
+                    false => {
+                        trial(LAYOUTS[0], default);
+                        trial(LAYOUTS[1], best);
+                    }
+                }
+            }
+        }
+        Ok((trials, all))
+    }
+
+    /// What a launch takes by default, and as it is chosen; none where that is not known.
+    fn times(&mut self, program: &Program, launch: &Launch) -> Option<[Duration; 2]> {
+        let mut launch = launch.clone();
+        if let Kernel::Conv(c) = &mut launch.kernel
+            && c.images == Images::Turned
+        {
+            // What it costs to turn the image is known apart from that.
+            c.images = Images::ChannelsLast;
+        }
+        let (choice, _) = self.choose(program, &launch)?;
+        let time = |name: &str| choice.trials.iter().find(|t| t.name == name)?.time();
+        Some([time(choice.candidates.first()?)?, time(&choice.chosen)?])
+    }
+
     fn program(&mut self, program: &mut Program) -> Tuned {
         let mut tuned = Tuned::default();
         let mut l = 0;
@@ -156,7 +297,7 @@ impl Tuner<'_> {
                 l += count;
                 continue;
             }
-            let chosen = self.launch(program, l);
+            let chosen = self.choose(program, &program.launches[l]);
             let launch = &mut program.launches[l];
             tuned.launches.push(chosen.map(|(choice, kernel)| {
                 launch.kernel = kernel;
@@ -170,12 +311,17 @@ impl Tuner<'_> {
     }
 
     /// What was chosen for a launch, and the kernel that it is.
-    fn launch(&mut self, program: &Program, l: usize) -> Option<(Arc<Choice>, Kernel)> {
-        let launch = &program.launches[l];
+    fn choose(&mut self, program: &Program, launch: &Launch) -> Option<(Arc<Choice>, Kernel)> {
         let args = args(program, launch, &self.assigned);
         let fixed = fixed(&args);
+        let once = |(b, _): (&BufId, &bool)| program.buffers[b.0 as usize].parameter_only;
+        let mut written = launch.args.iter().zip(&launch.written).filter(|a| *a.1);
+        if !launch.variants.is_empty() && written.all(once) {
+            // It runs once for all runs.
+            return None;
+        }
         let list = candidates(
-            &launch.kernel,
+            launch,
             self.symbols,
             &fixed,
             self.precision,
@@ -199,6 +345,15 @@ impl Tuner<'_> {
     }
 }
 
+/// The convolution that a launch computes.
+fn convolution(graph: &Graph, launch: &Launch) -> Option<NodeId> {
+    let is_conv = |id: &&NodeId| matches!(graph.node(**id).op, Op::Conv(_));
+    match &launch.kernel {
+        Kernel::Conv(c) if c.role == ConvRole::Result => launch.nodes.iter().find(is_conv).copied(),
+        _ => None,
+    }
+}
+
 /// Which arguments depend on parameters alone.
 fn fixed(args: &[Arg]) -> Vec<bool> {
     args.iter().map(|a| a.parameter).collect()
@@ -208,7 +363,7 @@ fn fixed(args: &[Arg]) -> Vec<bool> {
 pub(super) fn args(program: &Program, launch: &Launch, assigned: &[u32]) -> Vec<Arg> {
     let pairs = launch.args.iter().zip(&launch.written);
     let changes = |origin: &Origin| matches!(origin, Origin::Input(i) if assigned.contains(i));
-    let arg = |(id, written): (&kiln_codegen::BufId, &bool)| {
+    let arg = |(id, written): (&BufId, &bool)| {
         let buffer = &program.buffers[id.0 as usize];
         Arg {
             dtype: buffer.dtype,

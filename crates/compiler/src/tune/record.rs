@@ -54,16 +54,19 @@ pub enum Outcome {
 }
 
 impl Trial {
-    /// The time that it is chosen by: the lower quartile. What interrupts a run only ever makes it longer, so
-    /// larger times say more of the machine than of the candidate; on a busy machine the least ones are luck.
+    /// The time that it is chosen by: the mean of the faster half. What interrupts a run only ever makes it
+    /// longer, so larger times say more of the machine than of the candidate; on a busy machine the least ones
+    /// are luck.
     pub fn time(&self) -> Option<Duration> {
         let Outcome::Timed(times) = &self.outcome else {
             return None;
         };
         let mut times = times.clone();
         times.sort_unstable();
-        let time = times.get(times.len() / 4);
-        time.copied().map(Duration::from_nanos)
+        let faster = &times[..times.len().div_ceil(2)];
+        let sum: u64 = faster.iter().sum();
+        let mean = sum.checked_div(faster.len() as u64);
+        mean.map(Duration::from_nanos)
     }
 
     /// How far its times lie apart: the interquartile range as a part of the lower quartile.

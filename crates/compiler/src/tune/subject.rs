@@ -21,13 +21,15 @@ const COPIES: usize = 256;
 /// too coarse for a kernel of some microseconds.
 const REPLAYS: usize = 32;
 
-/// A kernel and its candidates.
+/// Candidates that compute the same of the same arguments.
 pub(super) struct KernelSubject {
     candidates: Vec<Candidate>,
-    /// What each computes, and by which algorithm.
+    /// What each computes, and by which algorithm; none of programs that only the default says is right of.
     kernels: Vec<Kernel>,
     /// The programs that run them.
     plans: Vec<Plan>,
+    /// Terms in the sums of fused work.
+    terms: i64,
     args: Vec<Arg>,
     /// The values of symbols.
     values: Vec<i64>,
@@ -55,6 +57,7 @@ struct Trial {
 }
 
 impl KernelSubject {
+    /// Of kernels with the same arguments.
     pub fn new(
         list: Vec<(Candidate, Kernel)>,
         args: Vec<Arg>,
@@ -65,6 +68,7 @@ impl KernelSubject {
         let plan = |kernel: &Kernel| alone::plan(kernel.clone(), &args, values.len());
         KernelSubject {
             plans: kernels.iter().map(plan).collect(),
+            terms: kernels.first().map_or(0, |k| terms(k, &values)),
             candidates,
             kernels,
             args,
@@ -74,17 +78,32 @@ impl KernelSubject {
         }
     }
 
-    /// Candidates that are programs of these arguments, and all compute the same.
-    pub fn of_plans(
+    /// Of programs of these arguments, which all compute what the kernel does.
+    pub fn of_ways(
         kernel: &Kernel,
         list: Vec<(Candidate, Plan)>,
         args: Vec<Arg>,
         values: Vec<i64>,
         gpu: Option<Arc<cuda::Device>>,
     ) -> KernelSubject {
+        KernelSubject {
+            kernels: vec![kernel.clone(); list.len()],
+            ..KernelSubject::of_plans(list, terms(kernel, &values), args, values, gpu)
+        }
+    }
+
+    /// Of programs of these arguments, with so many terms in their sums.
+    pub fn of_plans(
+        list: Vec<(Candidate, Plan)>,
+        terms: i64,
+        args: Vec<Arg>,
+        values: Vec<i64>,
+        gpu: Option<Arc<cuda::Device>>,
+    ) -> KernelSubject {
         let (candidates, plans): (Vec<Candidate>, Vec<Plan>) = list.into_iter().unzip();
         KernelSubject {
-            kernels: vec![kernel.clone(); plans.len()],
+            kernels: Vec::new(),
+            terms,
             candidates,
             plans,
             args,
@@ -140,8 +159,12 @@ impl KernelSubject {
         let default = inputs[..different].iter().map(|i| run(&default, i));
         let default = default.collect::<Result<_, Error>>()?;
         let given = all.into_iter().next().unwrap_or_default();
+        let product = match self.kernels.first() {
+            Some(kernel) => product(kernel, &self.args, &given, &symbols)?,
+            None => None,
+        };
         Ok(Trial {
-            product: product(&self.kernels[0], &self.args, &given, &symbols)?,
+            product,
             given,
             symbols,
             inputs: Arc::new(inputs),
@@ -151,7 +174,7 @@ impl KernelSubject {
 
     /// Random elements for the arguments; `None` for those that are written.
     fn operands(&self, random: &mut Numbers) -> Result<Vec<Option<Buffer>>, Error> {
-        let signed = multiplied(&self.kernels[0]);
+        let signed = self.kernels.first().map_or_else(Vec::new, multiplied);
         let arg = |(i, arg): (usize, &Arg)| {
             let len = arg.len.eval(&self.values);
             let signed = signed.contains(&(i as u16));
@@ -168,18 +191,22 @@ impl KernelSubject {
                 product.compare(algorithm, got, &trial.given, &trial.symbols)
             }
             None => {
-                let terms = match &self.kernels[i] {
-                    Kernel::Tile(t) if !t.inner.is_empty() => numel(&t.inner).eval(&self.values),
-                    _ => 0,
-                };
                 for (got, expected) in got.iter().zip(&trial.default[0]) {
-                    if let Some(text) = far(got, expected, terms as f64)? {
+                    if let Some(text) = far(got, expected, self.terms as f64)? {
                         return Ok(Some(text));
                     }
                 }
                 Ok(None)
             }
         }
+    }
+}
+
+/// Terms in the sums of a fused kernel.
+fn terms(kernel: &Kernel, values: &[i64]) -> i64 {
+    match kernel {
+        Kernel::Tile(t) if !t.inner.is_empty() => numel(&t.inner).eval(values),
+        _ => 0,
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) fn subject(
 ) -> KernelSubject {
     let plans = ways.list.iter().map(|way| plan(way, &args, values.len()));
     let plans = candidates(ways, &values).into_iter().zip(plans).collect();
-    KernelSubject::of_plans(&ways.launch.kernel, plans, args, values, gpu.cloned())
+    KernelSubject::of_ways(&ways.launch.kernel, plans, args, values, gpu.cloned())
 }
 
 /// The program that runs a way alone.

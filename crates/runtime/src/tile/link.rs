@@ -31,6 +31,12 @@ pub(super) enum Hidden {
 /// A result of at least this many bytes bypasses the cache.
 const STREAM_BYTES: i64 = 32 << 20;
 
+/// Parts of each thread: the last to end has little left to do, wherever it was interrupted.
+const PARTS: u8 = 4;
+
+/// The least elements of a tile.
+const LEAST_TILE: usize = 64;
+
 /// The most working memory of one thread.
 const FRAME_LIMIT: usize = 1 << 32;
 
@@ -111,7 +117,7 @@ impl Linker<'_> {
         Ok(id)
     }
 
-    /// Whether a store to `arg` should bypass the cache: large, and not read here.
+    /// Whether a store to `arg` should bypass the cache: large, if nothing else is said, and not read here.
     fn streams(&self, arg: usize) -> bool {
         let program = self.bound.program;
         let bytes = self.bound.lens[arg].saturating_mul(program.args[arg].dtype.size() as i64);
@@ -121,7 +127,9 @@ impl Linker<'_> {
             }
             _ => false,
         };
-        bytes >= STREAM_BYTES && !program.stages.iter().flat_map(|s| &s.code).any(reads)
+        let large = || bytes >= STREAM_BYTES;
+        program.cut.stream.unwrap_or_else(large)
+            && !program.stages.iter().flat_map(|s| &s.code).any(reads)
     }
 
     fn stage(&mut self, index: usize) -> Result<Stage> {
@@ -436,6 +444,7 @@ impl Linker<'_> {
             states: self.states as usize,
             streams: self.streams,
             cost: cost(bound),
+            parts: i64::from(program.cut.parts.unwrap_or(PARTS)),
             parallel: bound.parallel,
         })
     }
@@ -447,13 +456,16 @@ impl Linker<'_> {
             .filter(|(_, pointable)| !**pointable)
             .map(|(t, _)| t.size())
             .sum();
+        if let Some(tile) = self.bound.program.cut.tile {
+            return usize::from(tile).clamp(LEAST_TILE, TILE);
+        }
         let mut tile = TILE;
         while tile > 128 && live * tile > 32 << 10 {
             tile /= 2;
         }
         if self.bound.program.schedule == Schedule::Lanes {
             let slots = slot_bytes.saturating_mul(outer_len as usize);
-            while tile > 64 && slots.saturating_mul(tile) > 512 << 10 {
+            while tile > LEAST_TILE && slots.saturating_mul(tile) > 512 << 10 {
                 tile /= 2;
             }
         }

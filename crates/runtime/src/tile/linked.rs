@@ -49,6 +49,8 @@ pub(crate) struct Linked {
     pub streams: bool,
     /// Estimated nanoseconds a point of the parallel axes.
     pub cost: f64,
+    /// Parts of each thread; 0 if one does everything.
+    pub parts: i64,
     /// Whether parts may run at the same time.
     pub parallel: bool,
 }

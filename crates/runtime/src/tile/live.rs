@@ -68,6 +68,7 @@ mod tests {
             axes: vec![],
             inner: vec![],
             schedule: Schedule::Rows,
+            cut: Default::default(),
             args: vec![],
             accesses: vec![],
             registers: vec![Compute::F32; R.len()],

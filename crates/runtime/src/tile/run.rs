@@ -413,8 +413,8 @@ impl Launch<'_> {
     fn parts(&self, threads: i64) -> (i64, i64) {
         let points = self.program.points;
         let wanted = (self.program.cost * points as f64 / PART_NS) as i64;
-        let most = 4 * threads;
-        if !self.parallel || wanted < 2 || threads <= 1 {
+        let most = self.program.parts * threads;
+        if !self.parallel || wanted < 2 || most <= 1 || threads <= 1 {
             return (1, points);
         }
         let unit = match self.program.schedule {

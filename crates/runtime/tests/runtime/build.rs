@@ -20,6 +20,7 @@ impl Program {
             axes: dims(axes),
             inner: dims(inner),
             schedule,
+            cut: Default::default(),
             args: vec![],
             accesses: vec![],
             registers: vec![],

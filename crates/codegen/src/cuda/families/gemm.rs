@@ -414,12 +414,11 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
 
     /// Cuts sums into about `splits` parts.
     fn cut(&self, tile: Tile, splits: i64) -> Cut {
-        let (mut cut_at, depth) = ((1, 0), depth(self.dtype));
-        if let Some(k) = self.k.as_const().filter(|_| splits > 1) {
+        let (depth, k) = (depth(self.dtype), self.k.as_const());
+        let (splits, chunk) = k.filter(|_| splits > 1).map_or((1, 0), |k| {
             let chunk = ((k + splits - 1) / splits + depth - 1) / depth * depth;
-            cut_at = ((k + chunk - 1) / chunk, chunk);
-        }
-        let (splits, chunk) = cut_at;
+            ((k + chunk - 1) / chunk, chunk)
+        });
         Cut {
             tile,
             splits,
@@ -466,14 +465,16 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
 
     /// Whether threads have the registers for their parts of a tile and what they load for it.
     fn allows(&self, tile: &Tile) -> bool {
-        let loads = tile.m.max(tile.n) * depth(self.dtype) / i64::from(tile.threads);
-        let small = tile.part[0] * tile.part[1] <= 16;
-        match half(self.dtype) {
-            true => !self.costly || tile.m.max(tile.n) <= 64,
-            false => {
-                (small || self.dtype != DType::F64 && !self.costly) && (loads <= 4 || !self.costly)
-            }
+        let longer = tile.m.max(tile.n);
+        if half(self.dtype) {
+            return !self.costly || longer <= 64;
         }
+        let (sums, loads) = (
+            tile.part[0] * tile.part[1],
+            longer * depth(self.dtype) / i64::from(tile.threads),
+        );
+        let few_sums = self.dtype == DType::F64 || self.costly;
+        (!few_sums || sums <= 16) && (!self.costly || loads <= 4)
     }
 
     /// The time of a way in products of one multiprocessor, where sizes are known: how often the device is filled

@@ -1,0 +1,100 @@
+//! A part of a graph as a graph of its own.
+
+use hashbrown::HashMap;
+use kiln_base::Loc;
+use kiln_ir::{Facts, Graph, Node, Op, Output, Role, Target, Value, ops};
+
+/// What computes some values from others.
+pub(crate) struct Part {
+    /// Its outputs are the values, its inputs what they are computed from.
+    pub graph: Graph,
+    /// The value of the whole graph that each input is.
+    pub inputs: Vec<Value>,
+    /// The value here of values of the whole graph.
+    pub of: HashMap<Value, Value>,
+}
+
+/// The part of a graph that computes these values from those that are given, and from the graph's inputs.
+pub(crate) fn part(from: &Graph, values: &[Value], given: impl Fn(Value) -> bool) -> Part {
+    let mut part = Part {
+        graph: Graph::default(),
+        inputs: Vec::new(),
+        of: HashMap::new(),
+    };
+    part.graph.symbols.clone_from(&from.symbols);
+    let mut stack: Vec<Value> = values.iter().rev().copied().collect();
+    while let Some(&v) = stack.last() {
+        let node = from.node(v.node);
+        if part.of.contains_key(&v) {
+            stack.pop();
+            continue;
+        }
+        let is_given = given(v) && !values.contains(&v);
+        if is_given || matches!(node.op, Op::Input(_)) {
+            part.input(from, v);
+            continue;
+        }
+        let before = stack.len();
+        let missing = operands(node, v).filter(|o| !part.of.contains_key(o));
+        stack.extend(missing);
+        if stack.len() == before {
+            part.node(node, v);
+        }
+    }
+    let outputs = values.iter().map(|v| Output {
+        value: part.of[v],
+        target: Target::Result,
+    });
+    part.graph.outputs = outputs.collect();
+    part
+}
+
+/// What a value is computed from. A barrier hands each operand on by itself.
+fn operands(node: &Node, v: Value) -> impl Iterator<Item = Value> {
+    let (from, to) = match node.op {
+        Op::Barrier(_) => (v.output as usize, v.output as usize + 1),
+        _ => (0, node.inputs.len()),
+    };
+    node.inputs[from..to].iter().copied()
+}
+
+impl Part {
+    /// A value that is given.
+    fn input(&mut self, from: &Graph, v: Value) {
+        let fact = from.fact(v).clone();
+        let role = match &from.node(v.node).op {
+            Op::Input(input) => input.role,
+            _ => Role::Data,
+        };
+        let input = ops::Input {
+            index: self.inputs.len() as u32,
+            fact: fact.clone(),
+            role,
+        };
+        let id = self.graph.push(Node {
+            op: input.into(),
+            inputs: Default::default(),
+            facts: Facts::from_elem(fact, 1),
+            loc: Loc::UNKNOWN,
+        });
+        self.inputs.push(v);
+        self.of.insert(v, id.value());
+    }
+
+    /// A value whose operands are there.
+    fn node(&mut self, node: &Node, v: Value) {
+        if let Op::Barrier(_) = node.op {
+            let operand = self.of[&node.inputs[v.output as usize]];
+            self.of.insert(v, operand);
+            return;
+        }
+        let id = self.graph.push(Node {
+            inputs: node.inputs.iter().map(|o| self.of[o]).collect(),
+            ..node.clone()
+        });
+        for output in 0..node.facts.len() as u32 {
+            let of = |node| Value { node, output };
+            self.of.entry(of(v.node)).or_insert(of(id));
+        }
+    }
+}

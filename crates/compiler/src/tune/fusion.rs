@@ -1,0 +1,379 @@
+//! What is fused, and in how many parts sums run: a fused launch as a program of its own, lowered in several
+//! ways.
+
+use super::alone;
+use super::choose::{Choice, Chooser};
+use super::key::{self, bucket, stamp};
+use super::search::Candidate;
+use super::subject::KernelSubject;
+use crate::part::{Part, part};
+use crate::pipeline::{CompileError, Lowered};
+use hashbrown::{HashMap, HashSet};
+use kiln_base::plan::{Kernel, Plan};
+use kiln_base::{Dim, numel};
+use kiln_codegen::{Hint, Hints, Launch, Options, Origin, Program};
+use kiln_ir::{Graph, NodeId, Op, Value};
+use kiln_runtime::cuda;
+use std::fmt::Write;
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What touches fewer bytes is left to the rules.
+const LEAST_BYTES: i64 = 1 << 20;
+/// A value of fewer elements is not worth a launch of its own, and fewer elements are not summed in parts.
+const LEAST_ELEMENTS: i64 = 1 << 15;
+/// In how many parts sums are tried.
+const PARTS: [i64; 4] = [1, 8, 32, 128];
+/// The least elements of a part.
+const LEAST_PART: i64 = 8;
+/// The most values of a launch that are tried apart.
+const MOST_APART: usize = 3;
+
+/// The launches that compute some values, and the ways to do so.
+pub(super) struct Region {
+    name: String,
+    part: Part,
+    /// The values of the whole graph that it gives.
+    pub values: Vec<Value>,
+    /// Ways that may differ, each with a name, the rules' first.
+    ways: Vec<(String, Hints)>,
+}
+
+impl Region {
+    /// The region of a launch; none where there is no choice.
+    pub fn of(graph: &Graph, program: &Program, launch: usize) -> Option<Region> {
+        let (values, given) = borders(program, launch)?;
+        let inputs = graph.inputs();
+        let value = |origin: &Origin| match origin {
+            Origin::Value(v) => Some(*v),
+            Origin::Input(i) => inputs.get(*i as usize).map(|id| id.value()),
+            _ => None,
+        };
+        let given: HashSet<Value> = given.iter().filter_map(value).collect();
+        let values: Vec<Value> = values.iter().filter_map(value).collect();
+        let part = part(graph, &values, |v| given.contains(&v));
+        let region = Region {
+            name: program.launches[launch].kernel.name().to_string(),
+            ways: ways(&part.graph),
+            part,
+            values,
+        };
+        (region.ways.len() > 1).then_some(region)
+    }
+
+    /// What stands for the region in the store: its ops with their sizes by quarter octaves.
+    fn key(&self, device: &str) -> String {
+        let rough = |d: &Dim| d.as_const().map_or_else(|| d.clone(), |n| bucket(n).into());
+        let sizes = self.part.inputs.iter().zip(self.part.graph.inputs());
+        let sizes = sizes.map(|(_, id)| {
+            let fact = self.part.graph.node(id).fact();
+            let dims: Vec<String> = fact.shape.iter().map(|d| rough(d).to_string()).collect();
+            format!("{}[{}]", fact.dtype, dims.join("x"))
+        });
+        let (name, sizes) = (key::plain(&self.name), sizes.collect::<Vec<_>>().join(" "));
+        let hash = structure(&self.part.graph, &rough) as u32;
+        format!("fusion {name} {sizes} {hash:08x} | {}", stamp(device))
+    }
+
+    /// Programs that differ, the rules' first.
+    fn candidates(&self, options: &Options) -> Result<Vec<(Candidate, Plan)>, CompileError> {
+        let mut all: Vec<(Candidate, Plan)> = Vec::new();
+        for (name, hints) in &self.ways {
+            let lowered = Lowered::hinted(self.part.graph.clone(), options, hints)?;
+            let candidate = Candidate {
+                name: name.clone(),
+                workspace: lowered.peak().unwrap_or(0) as u64,
+                predicted: None,
+            };
+            let plan = flat(lowered.placed.plan);
+            if all.iter().all(|(_, known)| *known != plan) {
+                all.push((candidate, plan));
+            }
+        }
+        Ok(all)
+    }
+
+    /// The most terms of a sum.
+    fn terms(&self) -> i64 {
+        let graph = &self.part.graph;
+        let size = |v: Value| numel(&graph.fact(v).shape).as_const().unwrap_or(0);
+        let nodes = graph.iter().map(|(id, node)| match &node.op {
+            Op::Reduce(_) => size(node.inputs[0]) / size(id.value()).max(1),
+            Op::MatMul(_) => graph
+                .fact(node.inputs[0])
+                .shape
+                .last()
+                .and_then(Dim::as_const)
+                .unwrap_or(0),
+            _ => 0,
+        });
+        nodes.max().unwrap_or(0)
+    }
+
+    /// Chooses a way, and says which nodes of the whole graph are lowered otherwise than by the rules.
+    ///
+    /// # Errors
+    /// If the region can't be lowered; that would be a bug.
+    pub fn choose(
+        &self,
+        chooser: &mut Chooser,
+        options: &Options,
+        device: &str,
+        gpu: Option<&Arc<cuda::Device>>,
+    ) -> Result<(Arc<Choice>, Hints), CompileError> {
+        let key = self.key(device);
+        let choice = match chooser.known(&key) {
+            Some(choice) => choice,
+            None => {
+                let list = self.candidates(options)?;
+                let names: Vec<Candidate> = list.iter().map(|(c, _)| c.clone()).collect();
+                chooser.choose(key, &names, || {
+                    let args = list
+                        .first()
+                        .map_or_else(Vec::new, |(_, plan)| alone::args(plan));
+                    let (terms, gpu) = (self.terms(), gpu.cloned());
+                    Arc::new(KernelSubject::of_plans(list, terms, args, Vec::new(), gpu))
+                })
+            }
+        };
+        let way = self.ways.iter().find(|(name, _)| *name == choice.chosen);
+        let whole: HashMap<NodeId, NodeId> = (self
+            .part
+            .of
+            .iter()
+            .map(|(whole, here)| (here.node, whole.node)))
+        .collect();
+        let hints = way.into_iter().flat_map(|(_, hints)| hints);
+        let hints = hints.filter_map(|(id, hint)| Some((*whole.get(id)?, *hint)));
+        Ok((choice, hints.collect()))
+    }
+}
+
+/// A hash of a graph's ops with their sizes as `size` has them, whatever constants hold and wherever it was
+/// recorded.
+pub(super) fn structure(graph: &Graph, size: &dyn Fn(&Dim) -> Dim) -> u64 {
+    let mut graph = graph.clone();
+    graph.dims_mut(&mut |d| *d = size(d));
+    let mut text = String::new();
+    for (_, node) in graph.iter() {
+        let shape = |shape: &[Dim]| shape.iter().map(size).collect::<Vec<Dim>>();
+        let facts = node.facts.iter().map(|f| (f.dtype, shape(&f.shape)));
+        let facts: Vec<_> = facts.collect();
+        let inputs = node.inputs.iter().map(|v| (v.node.index(), v.output));
+        let inputs: Vec<_> = inputs.collect();
+        // Writing to a string never fails.
+        let _ = match &node.op {
+            Op::Constant(_) => write!(text, "constant {facts:?};"),
+            op => write!(text, "{op:?} {inputs:?} {facts:?};"),
+        };
+    }
+    xxh3_64(text.as_bytes())
+}
+
+/// What a launch gives, and what it is computed from. What exists only on the way to it, such as partial
+/// sums, is of the same region. `None` where that is not worth looking at, or not a region.
+fn borders(program: &Program, launch: usize) -> Option<(Vec<Origin>, Vec<Origin>)> {
+    let buffer = |b: &kiln_codegen::BufId| &program.buffers[b.0 as usize];
+    let mut members = vec![launch];
+    let (mut values, mut given, mut bytes) = (Vec::new(), Vec::new(), 0);
+    let mut at = 0;
+    while let Some(&l) = members.get(at) {
+        let member = &program.launches[l];
+        if !is_fused(member) {
+            return None;
+        }
+        bytes += member.cost.bytes.as_const()?;
+        for (b, written) in member.args.iter().zip(&member.written) {
+            let info = buffer(b);
+            if info.channels_last || info.parameter_only && *written {
+                return None;
+            }
+            let derived = matches!(info.origin, Origin::Derived(_));
+            match (&info.origin, written) {
+                (_, true) if derived => {}
+                (origin, true) => values.push(origin.clone()),
+                (_, false) if derived => {
+                    let writes =
+                        |l: &Launch| l.args.iter().zip(&l.written).any(|(x, w)| *w && x == b);
+                    let writer = program.launches.iter().position(writes)?;
+                    if !members.contains(&writer) {
+                        members.push(writer);
+                    }
+                }
+                (origin, false) => given.push(origin.clone()),
+            }
+        }
+        at += 1;
+    }
+    (bytes >= LEAST_BYTES && !values.is_empty()).then_some((values, given))
+}
+
+/// Whether Kernel IR says what a launch does, but for a product in front of it.
+fn is_fused(launch: &Launch) -> bool {
+    match launch.kernel {
+        Kernel::Tile(_) | Kernel::MatMul(_) | Kernel::Cuda(_) => launch.kir.is_some(),
+        _ => false,
+    }
+}
+
+/// The ways to lower a region that may differ, the rules' first.
+fn ways(graph: &Graph) -> Vec<(String, Hints)> {
+    let mut ways = vec![("by rule".to_string(), Hints::default())];
+    let users = graph.users();
+    let size = |v: Value| numel(&graph.fact(v).shape).as_const().unwrap_or(0);
+    let is_output = |id: NodeId| graph.outputs.iter().any(|o| o.value.node == id);
+    let mut apart = Vec::new();
+    for (id, node) in graph.iter() {
+        let name = |how: &str| format!("{} {} {how}", node.op.name(), id.index());
+        if let Op::Reduce(_) = &node.op {
+            let (all, results) = (size(node.inputs[0]), size(id.value()));
+            let row = all / results.max(1);
+            for parts in PARTS {
+                if all >= LEAST_ELEMENTS && row >= LEAST_PART * parts {
+                    let hints = [(id, Hint::Parts(parts))].into_iter().collect();
+                    ways.push((name(&format!("in {parts}")), hints));
+                }
+            }
+        }
+        let computes = matches!(
+            node.op,
+            Op::Pointwise(_) | Op::Cast(_) | Op::Gather(_) | Op::MatMul(_) | Op::Random(_)
+        );
+        // A value that is used once, by its element, would only be written and read again.
+        let readers = &users[id.index()];
+        let reduces = |r: &NodeId| matches!(graph.node(*r).op, Op::Reduce(_) | Op::WindowReduce(_));
+        let again = readers.len() > 1 || readers.iter().any(reduces);
+        let product = matches!(node.op, Op::MatMul(_));
+        if computes && (again || product) && !is_output(id) && size(id.value()) >= LEAST_ELEMENTS {
+            let hints = [(id, Hint::Apart)].into_iter().collect();
+            apart.push((name("apart"), hints));
+        }
+    }
+    let first = apart.len().saturating_sub(MOST_APART);
+    ways.extend(apart.drain(first..));
+    ways
+}
+
+/// The plan with inputs and outputs of one dim, as what tries candidates makes them.
+fn flat(mut plan: Plan) -> Plan {
+    for input in &mut plan.inputs {
+        input.shape = vec![numel(&input.shape)];
+    }
+    for output in &mut plan.outputs {
+        output.shape = vec![numel(&output.shape)];
+        output.donor = None;
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, compile};
+    use kiln_base::{DType, Loc};
+    use kiln_ir::eval::{Array, Oracle};
+    use kiln_ir::{Builder, Fact, GraphBuilder, Pw, Role, ops};
+    use kiln_runtime::{Buffer, Executable};
+
+    type Built = Result<Value, kiln_ir::OpError>;
+
+    fn graph(shapes: &[[i64; 2]], build: fn(&mut GraphBuilder, &[Value]) -> Built) -> Graph {
+        let mut graph = Graph::default();
+        let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+        let inputs = shapes
+            .iter()
+            .map(|s| b.input(Fact::new(DType::F32, *s), Role::Data));
+        let inputs: Vec<Value> = inputs.collect();
+        let y = build(&mut b, &inputs).unwrap();
+        graph.add_output(y);
+        graph
+    }
+
+    /// The names of the ways to lower the regions of a graph, all of which give what the reference does.
+    fn tried(graph: &Graph) -> Vec<String> {
+        let compiled = compile(graph, &[], &Options::default()).unwrap();
+        let (whole, program) = (&compiled.stages.optimized, &compiled.stages.program);
+        let options = Options::default().codegen();
+        let regions = (0..program.launches.len()).filter_map(|l| Region::of(whole, program, l));
+        let mut names = Vec::new();
+        for region in regions {
+            let mut random = super::super::alone::Numbers(7);
+            let facts = region.part.inputs.iter().map(|v| whole.fact(*v));
+            let inputs: Vec<Buffer> = facts
+                .map(|f| {
+                    let len = numel(&f.shape).as_const().unwrap();
+                    random.elements(f.dtype, len, true).unwrap()
+                })
+                .collect();
+            let arrays = inputs.iter().zip(&region.part.inputs).map(|(b, v)| {
+                let shape = whole
+                    .fact(*v)
+                    .shape
+                    .iter()
+                    .map(|d| d.as_const().unwrap() as usize);
+                let shape: Vec<usize> = shape.collect();
+                Array::from_bytes(b.dtype(), &shape, b.bytes().unwrap()).unwrap()
+            });
+            let arrays: Vec<Array> = arrays.collect();
+            let oracle = Oracle::new(&region.part.graph, &arrays, 1.0).unwrap();
+            for (candidate, plan) in region.candidates(&options).unwrap() {
+                let kernels = plan.kernels.len();
+                let got = Executable::new(plan).unwrap().run_shared(&inputs).unwrap();
+                for (i, got) in got.iter().enumerate() {
+                    let value = region.part.graph.outputs[i].value;
+                    let shape = region.part.graph.fact(value).shape.iter();
+                    let shape: Vec<usize> = shape.map(|d| d.as_const().unwrap() as usize).collect();
+                    let got = Array::from_bytes(got.dtype(), &shape, got.bytes().unwrap()).unwrap();
+                    let error = oracle.compare(i, &got).unwrap();
+                    assert!(error.is_right(), "{}: {error:?}", candidate.name);
+                }
+                names.push(format!("{} ({kernels})", candidate.name));
+            }
+        }
+        names
+    }
+
+    #[test]
+    fn every_way_to_cut_a_region_gives_what_the_reference_does() {
+        let columns = graph(&[[1040, 263]], |b, x| {
+            let y = b.pointwise(Pw::Exp, x)?;
+            b.sum(&y, &[0])
+        });
+        let cut = [
+            "reduce 2 in 8 (2)",
+            "reduce 2 in 32 (2)",
+            "reduce 2 in 128 (2)",
+        ];
+        let first = |name: &'static str| [[name].as_slice(), &cut].concat();
+        let apart = |name: &'static str| [name].as_slice().to_vec();
+        assert_eq!(
+            tried(&columns),
+            [first("by rule (1)"), apart("exp 1 apart (2)")].concat()
+        );
+        let all = graph(&[[1040, 263]], |b, x| {
+            let y = b.pointwise(Pw::Tanh, x)?;
+            b.sum(&y, &[0, 1])
+        });
+        let rows = graph(&[[1040, 263]], |b, x| {
+            let y = b.pointwise(Pw::Exp, x)?;
+            let total = b.reduce_keepdim(kiln_base::prim::Reduction::Sum, &y, &[1])?;
+            let total = b.broadcast_to(&total, &[1040.into(), 263.into()])?;
+            b.pointwise(Pw::Div, &[y, total])
+        });
+        let product = graph(&[[1031, 131], [131, 263]], |b, x| {
+            let y = b.op(ops::MatMul {}, x)?;
+            b.pointwise(Pw::Tanh, &[y])
+        });
+        assert_eq!(
+            tried(&all),
+            [
+                apart("by rule (2)"),
+                first("reduce 2 in 1 (1)"),
+                apart("tanh 1 apart (3)")
+            ]
+            .concat()
+        );
+        assert_eq!(tried(&rows), ["by rule (1)", "exp 1 apart (2)"]);
+        assert_eq!(tried(&product), ["by rule (1)", "matmul 2 apart (2)"]);
+    }
+}
