@@ -16,7 +16,7 @@ mod layout;
 mod program;
 mod tile;
 
-pub use cuda::{Printed, Slot, Step, Way, Ways, side_by_side};
+pub use cuda::{Printed, Slot, Step, Way, Ways, fit_in_a_launch, shares_a_launch, side_by_side};
 pub use program::{
     BufId, BufferInfo, Cost, GroupReport, Hint, Hints, Launch, Layout, LayoutReport, LowerError,
     Options, Origin, Program, Target,

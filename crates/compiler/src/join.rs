@@ -5,10 +5,13 @@
 //! convolutions start with others that are ready at nearly the same time, such as the two gradients of
 //! a layer, or the two ways around a block: where the last parts of one leave threads idle, the other's
 //! fill in.
+//!
+//! On a GPU, launches that start together are one ([`kiln_codegen::side_by_side`]), whose blocks are shared
+//! out; there it also decides whether their kernels fit in one.
 
 use crate::place::{ix, read, written};
 use kiln_base::plan::Kernel;
-use kiln_codegen::{Launch, Program};
+use kiln_codegen::{Launch, Program, fit_in_a_launch};
 use kiln_ir::{Graph, Target};
 
 /// Launches that start together.
@@ -18,13 +21,9 @@ const SMALL: i64 = 1 << 18;
 /// How many groups a small launch or an update may be moved over.
 const REACH: usize = 64;
 
-/// Whether a launch may start together with others at all.
+/// Whether a launch on the CPU may start together with others at all.
 pub(crate) fn can_join(launch: &Launch) -> bool {
     launch.kernel.can_join() && launch.sites.is_empty()
-}
-
-fn is_small(launch: &Launch) -> bool {
-    launch.cost.bytes.as_const().is_some_and(|b| b <= SMALL)
 }
 
 /// What decides whether launches are in each other's way.
@@ -37,6 +36,8 @@ pub(crate) struct Joiner<'a> {
     /// How many groups other products and convolutions may be moved over, whose results take memory until
     /// they are read; 0: none starts with others.
     near: usize,
+    /// Whether a launch may start together with others at all.
+    can: fn(&Launch) -> bool,
 }
 
 impl<'a> Joiner<'a> {
@@ -46,12 +47,14 @@ impl<'a> Joiner<'a> {
         program: &'a Program,
         donors: impl Iterator<Item = Option<usize>>,
         near: usize,
+        can: fn(&Launch) -> bool,
     ) -> Joiner<'a> {
         let mut joiner = Joiner {
             program,
             donor: vec![None; program.buffers.len()],
             assigned: vec![false; program.buffers.len()],
             near,
+            can,
         };
         for ((out, donor), output) in program.outputs.iter().zip(donors).zip(&graph.outputs) {
             let Some(out) = out.map(ix) else { continue };
@@ -91,7 +94,7 @@ impl<'a> Joiner<'a> {
         if !self.joins(l) {
             return None;
         }
-        let reach = match self.is_update(l) || is_small(&self.program.launches[l]) {
+        let reach = match self.is_update(l) || self.is_small(l) {
             true => REACH,
             false => self.near,
         };
@@ -99,7 +102,8 @@ impl<'a> Joiner<'a> {
             if group.iter().any(|other| self.conflict(l, *other)) {
                 return None;
             }
-            if group.len() < MOST && self.joins(group[0]) {
+            let all: Vec<usize> = group.iter().copied().chain([l]).collect();
+            if self.joins(group[0]) && self.fit(&all) {
                 return Some(g);
             }
         }
@@ -109,24 +113,44 @@ impl<'a> Joiner<'a> {
     /// For each launch of a group of small ones alone, the group before or behind that it starts with
     /// instead; nothing if one of them has none.
     fn other_hosts(&self, groups: &[Vec<usize>], g: usize) -> Option<Vec<usize>> {
-        let small = |l: &usize| is_small(&self.program.launches[*l]);
-        if !groups[g].iter().all(small) {
+        let group = &groups[g];
+        if !group.iter().all(|l| self.is_small(*l)) {
             return None;
         }
         let behind = |l: usize| self.host(groups.iter().enumerate().skip(g + 1), l);
         let before = |l: usize| self.host(groups.iter().enumerate().take(g).rev(), l);
-        let hosts = groups[g].iter().map(|l| before(*l).or_else(|| behind(*l)));
-        hosts.collect()
+        let hosts = group.iter().map(|l| before(*l).or_else(|| behind(*l)));
+        let hosts: Vec<usize> = hosts.collect::<Option<_>>()?;
+        let all_fit = hosts.iter().all(|host| {
+            let joining = group.iter().zip(&hosts).filter(|(_, h)| *h == host);
+            let all = groups[*host].iter().chain(joining.map(|(l, _)| l));
+            self.fit(&all.copied().collect::<Vec<_>>())
+        });
+        all_fit.then_some(hosts)
+    }
+
+    /// Whether there is room for all these in a group.
+    fn fit(&self, all: &[usize]) -> bool {
+        let launches: Vec<&Launch> = all.iter().map(|l| &self.program.launches[*l]).collect();
+        match launches[0].kernel {
+            Kernel::Cuda(_) => fit_in_a_launch(&launches),
+            _ => all.len() <= MOST,
+        }
     }
 
     fn joins(&self, l: usize) -> bool {
         let launch = &self.program.launches[l];
-        let product = !matches!(launch.kernel, Kernel::Tile(_));
-        let wanted = match product {
-            true => self.near > 0,
-            false => self.is_update(l) || is_small(launch),
+        let wanted = match launch.kernel {
+            Kernel::Tile(_) => self.is_update(l) || self.is_small(l),
+            Kernel::Cuda(_) => self.near > 0 || self.is_update(l) || self.is_small(l),
+            _ => self.near > 0,
         };
-        can_join(launch) && wanted
+        wanted && (self.can)(launch)
+    }
+
+    fn is_small(&self, l: usize) -> bool {
+        let bytes = self.program.launches[l].cost.bytes.as_const();
+        bytes.is_some_and(|b| (1..=SMALL).contains(&b))
     }
 
     fn is_update(&self, l: usize) -> bool {

@@ -20,6 +20,9 @@ const MERGING: [&str; 2] = [
     optimize::passes::stacking::PASS.name,
 ];
 
+/// Bytes of temporaries that do not matter to a GPU.
+const HARDLY: usize = 1 << 16;
+
 /// How to compile.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
@@ -165,28 +168,48 @@ impl Lowered {
         let program = codegen::lower_with(&graph, options, hints);
         let program = program.map_err(|e| lower_error(&graph, e))?;
         let placed = place::place(&graph, &program)?;
-        let merged = codegen::side_by_side(&program).filter(|_| options.fuse);
-        let mut lowered = Lowered {
+        Ok(Lowered {
             graph,
             program,
             placed,
+        })
+    }
+
+    /// Makes one launch of several for a GPU, if that needs hardly more memory and every cell that is written
+    /// over its old value still is. Which launches each of the new ones is made of, if it does.
+    fn merge(&mut self, options: &Options) -> Result<Option<Vec<Vec<usize>>>, CompileError> {
+        if options.gpu.is_none() || !options.fuse {
+            return Ok(None);
+        }
+        let budget = options.memory_budget.unwrap_or(usize::MAX);
+        let most = (self.peak()).map(|peak| (peak + (peak / place::MORE).max(HARDLY)).min(budget));
+        let donated = |placed: &Placed| {
+            let outputs = placed.plan.outputs.iter();
+            outputs.filter(|o| o.donor.is_some()).count()
         };
-        if let Some(program) = merged {
-            let placed = place::place(&lowered.graph, &program)?;
-            let most = lowered.peak().map(|peak| peak + peak / place::MORE);
-            let apart = std::mem::replace(&mut lowered.placed, placed);
-            match lowered.peak() <= most {
-                true => lowered.program = program,
-                false => lowered.placed = apart,
+        for near in [place::NEAR, 1, 0] {
+            let groups = place::groups(&self.graph, &self.program, near);
+            if groups.iter().all(|g| g.len() == 1) {
+                break;
+            }
+            let program = codegen::side_by_side(&self.program, &groups);
+            let placed = place::place(&self.graph, &program)?;
+            if peak(&placed) <= most && donated(&placed) >= donated(&self.placed) {
+                (self.program, self.placed) = (program, placed);
+                return Ok(Some(groups));
             }
         }
-        Ok(lowered)
+        Ok(None)
     }
 
     /// Bytes of temporaries that a run needs, where sizes are known.
     pub fn peak(&self) -> Option<usize> {
-        planned(&self.placed.plan, &[]).map(|(_, layout)| layout.peak)
+        peak(&self.placed)
     }
+}
+
+fn peak(placed: &Placed) -> Option<usize> {
+    planned(&placed.plan, &[]).map(|(_, layout)| layout.peak)
 }
 
 /// Compiles a graph: the whole pipeline.
@@ -254,7 +277,11 @@ pub fn compile_with(
     let gpu = gpu.map_err(internal)?;
     // What keeps memory small is left as it is.
     let may_change = options.fuse && limited.is_none() && options.memory_budget.is_none();
-    let (lowered, tuned, tuning) = tune::tune(lowered, &known, options, may_change, gpu.as_ref())?;
+    let tuned = tune::tune(lowered, &known, options, may_change, gpu.as_ref())?;
+    let (mut lowered, mut tuned, tuning) = tuned;
+    if let Some(groups) = lowered.merge(options)? {
+        tuned.merge(&groups);
+    }
     let Lowered {
         graph: optimized,
         program,

@@ -13,7 +13,7 @@ use kiln_base::memory::planned;
 use kiln_base::plan::{
     Buffer, BufferId, Constant, Input, Kernel, Output, Place, Plan, Step, Symbol,
 };
-use kiln_codegen::{BufId, Launch, Origin, Program};
+use kiln_codegen::{BufId, Launch, Origin, Program, shares_a_launch};
 use kiln_ir::{Graph, NodeId, Op, Target};
 
 /// The plan of a lowered program. Sites name the position that their node's location marks, where it marks
@@ -62,8 +62,18 @@ pub(crate) fn place(graph: &Graph, program: &Program) -> Result<Placed, CompileE
     Ok(found.unwrap_or(apart))
 }
 
+/// The launches of a program for a GPU in groups that can be one, in the order in which they run. Any that
+/// is not small may be moved over `near` others.
+pub(crate) fn groups(graph: &Graph, program: &Program, near: usize) -> Vec<Vec<usize>> {
+    let mut order = Order::new(program);
+    let donors = order.donate(graph, program);
+    let mut groups: Vec<Vec<usize>> = order.prepare.iter().map(|l| vec![*l]).collect();
+    groups.extend(order.join(graph, program, &donors, near, shares_a_launch));
+    groups
+}
+
 /// How many groups a product or convolution may be moved over to start with another.
-const NEAR: usize = 4;
+pub(crate) const NEAR: usize = 4;
 /// Launches start together if the peak of memory grows by no more than this part of it.
 pub(crate) const MORE: usize = 50;
 
@@ -80,7 +90,7 @@ fn body(graph: &Graph, program: &Program) -> Plan {
 
 fn arrange(graph: &Graph, program: &Program, mut order: Order, near: usize) -> Placed {
     let donors = order.donate(graph, program);
-    let groups = order.join(graph, program, &donors, near);
+    let groups = order.join(graph, program, &donors, near, can_join);
     let mut plan = Plan {
         buffers: program
             .buffers
@@ -294,13 +304,14 @@ impl Order {
         program: &Program,
         donors: &[Option<u32>],
         near: usize,
+        can: fn(&Launch) -> bool,
     ) -> Vec<Vec<usize>> {
         let buffer = |input: u32| {
             let origin = |b: &kiln_codegen::BufferInfo| b.origin == Origin::Input(input);
             program.buffers.iter().position(origin)
         };
         let donors = donors.iter().map(|d| d.and_then(buffer));
-        let joiner = Joiner::new(graph, program, donors, near);
+        let joiner = Joiner::new(graph, program, donors, near, can);
         let all: Vec<usize> = self.run.iter().chain(&self.commit).copied().collect();
         let (run, commit) = all.split_at(self.commit_from);
         [joiner.groups(run), joiner.groups(commit)].concat()
@@ -364,10 +375,10 @@ impl Order {
             };
             let launch = &program.launches[l];
             let out = program.outputs[slot].map(ix);
-            // Other launches at the end must not read the old value.
-            let alone = candidates
-                .iter()
-                .all(|c| *c == l || !read(&program.launches[*c]).any(|r| ix(r) == buffer));
+            // Other launches that move to the end must not read the old value.
+            let reads = |c: &usize| read(&program.launches[*c]).any(|r| ix(r) == buffer);
+            let mut moving = candidates.iter().filter(|c| movable(**c));
+            let alone = moving.all(|c| *c == l || !reads(c));
             let reads_itself = read(launch).any(|r| ix(r) == buffer);
             let pairs = launch
                 .in_place

@@ -1,93 +1,95 @@
-//! Small kernels side by side in one launch.
+//! Kernels side by side in one launch.
 //!
-//! A step of training ends in an update of every parameter, most of them a kernel of a few blocks, which a
-//! GPU starts no faster than a large one. What nothing else reads can wait for the last of them: then the
-//! blocks of one launch are shared out, some to each kernel, whose code stays as it is.
+//! A GPU starts one kernel behind another at a cost, and the last blocks of each leave most of it idle. So
+//! kernels that do not depend on each other, none of which fills the GPU for long, are one launch whose
+//! blocks are shared out, some to each kernel, whose code stays as it is: the gradients of queries and of
+//! keys, or the updates of all biases. Which of them, the compiler decides.
 
-use super::source::merged;
+use super::families::multiplies;
+use super::parts;
+use super::source::{RESIDENT, SHARED};
+use crate::Cost;
 use crate::program::{BufId, GroupReport, Launch, Program};
-use crate::{Cost, kir};
 use kiln_base::Dim;
 use kiln_base::cuda::{Blocks, CudaKernel};
 use kiln_base::plan::Kernel;
 use kiln_ir::NodeId;
 
-/// The most kernels of a launch: each may have some static shared memory.
+/// The most kernels of a launch.
 const MOST: usize = 16;
+/// The most products and convolutions of a launch, which take long to compile.
+const MOST_PRODUCTS: usize = 4;
 /// The most pointers of a launch.
 const MOST_ARGS: usize = 256;
-/// The bytes that a kernel touches at most: no more than what is done before another launch would start.
-const SMALL: i64 = 1 << 18;
+/// Multiprocessors of a large GPU.
+const PROCESSORS: i64 = 132;
+/// Threads of a kernel that such a GPU runs in two turns, with as many registers each as a thread may have.
+/// More keep it busy without others.
+const SHORT: i64 = 2 * PROCESSORS * RESIDENT as i64;
 
-/// The program with small launches for a GPU, of which nothing reads the results, merged in place of the last
-/// of them; nothing where there are none. What they read is held until then, so a plan may need more memory.
-pub fn side_by_side(program: &Program) -> Option<Program> {
-    let mut read = vec![false; program.buffers.len()];
-    for launch in &program.launches {
-        for (b, _) in launch.args.iter().zip(&launch.written).filter(|a| !a.1) {
-            read[b.0 as usize] = true;
-        }
-    }
-    let prepared = |b: &BufId| program.buffers[b.0 as usize].parameter_only;
-    let ends = |l: &Launch| {
-        let mut written = l.args.iter().zip(&l.written).filter(|a| *a.1);
-        written.all(|(b, _)| !read[b.0 as usize] && !prepared(b))
-    };
-    let mut sets: Vec<Vec<usize>> = Vec::new();
-    for (i, launch) in program.launches.iter().enumerate() {
-        let Some(kernel) = small(launch).filter(|_| ends(launch)) else {
-            continue;
-        };
-        let fits = |set: &Vec<usize>| {
-            let args = set.iter().map(|l| program.launches[*l].args.len());
-            let first = small(&program.launches[set[0]]);
-            set.len() < MOST
-                && first.is_some_and(|k| k.block == kernel.block)
-                && args.sum::<usize>() + launch.args.len() <= MOST_ARGS
-        };
-        match sets.iter_mut().find(|set| fits(set)) {
-            Some(set) => set.push(i),
-            None => sets.push(vec![i]),
-        }
-    }
-    sets.retain(|set| set.len() > 1);
-    if sets.is_empty() {
-        return None;
-    }
-    let mut merged = program.clone();
-    let mut gone = vec![false; program.launches.len()];
-    for set in &sets {
-        let (launch, report) = together(program, set);
-        let (last, others) = set.split_last().expect("more than one");
-        others.iter().for_each(|l| gone[*l] = true);
-        merged.launches[*last] = launch;
-        merged.groups[*last] = report;
-    }
-    let mut keep = gone.iter().map(|g| !g);
-    merged.launches.retain(|_| keep.next().unwrap_or(true));
-    let mut keep = gone.iter().map(|g| !g);
-    merged.groups.retain(|_| keep.next().unwrap_or(true));
-    Some(merged)
+/// Whether a launch for a GPU may share one with others: its size is known and small, and it can't fail.
+pub fn shares_a_launch(launch: &Launch) -> bool {
+    part(launch).is_some()
 }
 
-/// The kernel of a launch that is small, of a known size, and can't fail.
-fn small(launch: &Launch) -> Option<&CudaKernel> {
+/// Whether launches that each [share one](shares_a_launch) can be a single one: their blocks have as many
+/// threads, and beside products, which take many registers, is only what a block a multiprocessor does.
+pub fn fit_in_a_launch(launches: &[&Launch]) -> bool {
+    let parts: Vec<&CudaKernel> = launches.iter().filter_map(|l| part(l)).collect();
+    let products = parts.iter().filter(|k| multiplies(k)).count();
+    let light = |k: &CudaKernel| multiplies(k) || k.grid[0].count(&[]) <= PROCESSORS;
+    parts.len() == launches.len()
+        && parts.len() <= MOST
+        && products <= MOST_PRODUCTS
+        && (products == 0 || parts.iter().all(|k| light(k)))
+        && parts.iter().all(|k| k.block == parts[0].block)
+        && parts.iter().map(|k| k.args.len()).sum::<usize>() <= MOST_ARGS
+}
+
+/// The program with the launches of each group as one, in the order of the groups.
+///
+/// # Panics
+/// If a group of several does not [fit](fit_in_a_launch).
+pub fn side_by_side(program: &Program, groups: &[Vec<usize>]) -> Program {
+    let (mut launches, mut reports) = (Vec::new(), Vec::new());
+    for group in groups {
+        let (launch, report) = match group[..] {
+            [one] => (program.launches[one].clone(), program.groups[one].clone()),
+            _ => together(program, group),
+        };
+        launches.push(launch);
+        reports.push(report);
+    }
+    Program {
+        launches,
+        groups: reports,
+        ..program.clone()
+    }
+}
+
+/// The kernel of a launch that may be a part of another.
+fn part(launch: &Launch) -> Option<&CudaKernel> {
     let Kernel::Cuda(kernel) = &launch.kernel else {
         return None;
     };
+    let threads: u32 = kernel.block.iter().product();
     let row = kernel.grid[1..].iter().all(|b| *b == Blocks::one());
-    // The Kernel IR of an epilogue has one argument more, the raw result.
-    let fused = |k: &kir::Kernel| k.args.len() == launch.args.len();
-    let plain = launch.kir.as_ref().is_some_and(fused) && kernel.sites == 0 && kernel.shared == 0;
     let known = kernel.scalars.is_empty() && kernel.grid[0].points.as_const().is_some();
-    let few = launch.cost.bytes.as_const().is_some_and(|b| b <= SMALL);
-    (row && plain && known && few).then_some(kernel)
+    let plain = kernel.sites == 0 && kernel.shared == 0;
+    let own = kernel.source.matches("__shared__").count();
+    let shared = own == kernel.source.matches(SHARED).count() && own <= 1;
+    let short = || kernel.grid[0].count(&[]).saturating_mul(threads.into()) <= SHORT;
+    (row && known && plain && shared && short()).then_some(kernel)
 }
 
 /// The launches of a set as one.
 fn together(program: &Program, set: &[usize]) -> (Launch, GroupReport) {
+    let mut set = set.to_vec();
+    // Equal kernels are one function.
+    set.sort_by_key(|l| part(&program.launches[*l]).map(|k| &k.entry));
     let launches: Vec<&Launch> = set.iter().map(|l| &program.launches[*l]).collect();
-    let kernels: Vec<&CudaKernel> = launches.iter().filter_map(|l| small(l)).collect();
+    let kernels = launches.iter().map(|l| part(l).expect("the set fits"));
+    let kernel = parts::together(&kernels.collect::<Vec<_>>());
     let args: Vec<BufId> = launches.iter().flat_map(|l| l.args.clone()).collect();
     let mut in_place = Vec::new();
     let mut first = 0;
@@ -102,14 +104,11 @@ fn together(program: &Program, set: &[usize]) -> (Launch, GroupReport) {
     nodes.sort();
     nodes.dedup();
     let sum = |of: fn(&Cost) -> &Dim| launches.iter().fold(Dim::ZERO, |n, l| &n + of(&l.cost));
-    let kernel = merged(&kernels);
+    let reports = set.iter().map(|l| &program.groups[*l]);
     let report = GroupReport {
         name: kernel.name.clone(),
         nodes: nodes.clone(),
-        why_not: set
-            .iter()
-            .flat_map(|l| program.groups[*l].why_not.clone())
-            .collect(),
+        why_not: reports.flat_map(|g| g.why_not.clone()).collect(),
     };
     let launch = Launch {
         kernel: Kernel::Cuda(kernel),

@@ -11,6 +11,7 @@ use kiln_base::{DType, Dim};
 
 mod beside;
 mod families;
+mod parts;
 mod points;
 mod rows;
 mod rows_shape;
@@ -21,7 +22,7 @@ mod vector;
 mod walk;
 mod ways;
 
-pub use beside::side_by_side;
+pub use beside::{fit_in_a_launch, shares_a_launch, side_by_side};
 pub use ways::Ways;
 
 /// A way to compute a launch on a GPU.

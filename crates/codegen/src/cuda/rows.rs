@@ -2,7 +2,7 @@
 
 use super::rows_shape::{Order, Shape};
 use super::scalar::{ctype, identity};
-use super::source::{Index, Source};
+use super::source::{Index, SHARED, Source};
 use super::values::Values;
 use super::walk::{Walk, combine, first};
 use crate::kir::{Expr, Kernel, Store, Val};
@@ -35,6 +35,7 @@ pub(super) fn print(
         values: Values::new(kernel),
         source,
     };
+    rows.shared();
     rows.begin();
     for plan in &plans {
         match plan.over_inner {
@@ -66,6 +67,24 @@ struct Rows<'a> {
 impl Rows<'_> {
     fn line(&mut self, text: impl AsRef<str>) {
         self.source.line(text);
+    }
+
+    /// Declares where the warps of a row leave what they have accumulated.
+    fn shared(&mut self) {
+        let Shape { lanes, rows, .. } = *self.shape;
+        let places = match self.shape.order {
+            Order::InnerFirst if lanes > 32 => format!("[{}]", lanes / 32),
+            Order::RowsFirst if lanes > 1 => format!("[{lanes}][{rows}]"),
+            _ => return,
+        };
+        let reductions = (0..self.kernel.body.len() as u32).map(Val);
+        let reductions = reductions.filter(|v| self.kernel.body[v.index()].expr.is_reduction());
+        let place = |v| format!("    {} {v}{places};\n", self.accumulates(v).0);
+        let places: String = reductions.map(place).collect();
+        if !places.is_empty() {
+            self.source.scope(&format!("struct Shared {{\n{places}}};"));
+            self.line(SHARED);
+        }
     }
 
     /// Says which row and lane a thread is.
@@ -271,18 +290,16 @@ impl Rows<'_> {
                     let warp = lanes.min(32);
                     self.line(format!("{ty} r{} = kiln_lanes<{by}, {warp}>({mine});", v.0));
                     if lanes > 32 {
-                        self.line(format!("__shared__ {ty} shared{}[{}];", v.0, lanes / 32));
                         shared.push(format!(
-                            "if (lane % 32 == 0) shared{0}[lane / 32] = r{0};",
+                            "if (lane % 32 == 0) shared.{v}[lane / 32] = r{};",
                             v.0
                         ));
                     }
                 }
                 Order::RowsFirst if lanes > 1 => {
                     self.line(format!("{ty} r{} = {mine};", v.0));
-                    self.line(format!("__shared__ {ty} shared{}[{lanes}][{rows}];", v.0));
                     shared.push(format!(
-                        "shared{0}[lane][threadIdx.x % {rows}] = r{0};",
+                        "shared.{v}[lane][threadIdx.x % {rows}] = r{};",
                         v.0
                     ));
                 }
@@ -320,14 +337,14 @@ impl Rows<'_> {
             Order::InnerFirst => {
                 let warps = lanes / 32;
                 self.line(format!(
-                    "r{n} = kiln_lanes<{by}, {warps}>(shared{n}[lane % {warps}]);"
+                    "r{n} = kiln_lanes<{by}, {warps}>(shared.{v}[lane % {warps}]);"
                 ));
             }
             Order::RowsFirst => {
-                self.line(format!("r{n} = shared{n}[0][threadIdx.x % {rows}];"));
+                self.line(format!("r{n} = shared.{v}[0][threadIdx.x % {rows}];"));
                 self.line("#pragma unroll");
                 self.line(format!(
-                    "for (int l = 1; l < {lanes}; ++l) r{n} = {by}::of(r{n}, shared{n}[l][threadIdx.x % {rows}]);"
+                    "for (int l = 1; l < {lanes}; ++l) r{n} = {by}::of(r{n}, shared.{v}[l][threadIdx.x % {rows}]);"
                 ));
             }
         }

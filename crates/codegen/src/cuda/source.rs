@@ -45,13 +45,16 @@ pub(super) struct Source {
 
 /// Threads of a multiprocessor that a kernel leaves room for, by taking at most 128 registers each. Without a
 /// number the compiler aims at more, and spills.
-const RESIDENT: u32 = 512;
+pub(super) const RESIDENT: u32 = 512;
 
 /// How a kernel begins.
-const KERNEL: &str = "extern \"C\" __global__ void __launch_bounds__";
+pub(super) const KERNEL: &str = "extern \"C\" __global__ void __launch_bounds__";
 
 /// The place of the entry's name in [`Source::global`] texts.
 pub(super) const ENTRY: &str = "@entry@";
+/// How a kernel declares its static shared memory, if it has any: one object, whose class is in its
+/// [scope](Source::scope).
+pub(super) const SHARED: &str = "__shared__ Shared shared;";
 
 impl Source {
     /// A kernel without a body. `sites` is the number of data-error sites that it names.
@@ -96,6 +99,15 @@ impl Source {
     pub fn global(&mut self, text: &str) {
         self.globals += text;
         self.globals += "\n";
+    }
+
+    /// Puts text at file scope, where its names are the kernel's own.
+    pub fn scope(&mut self, text: &str) {
+        self.global(&format!(
+            "namespace {ENTRY}_scope {{\n{}\n}}",
+            text.trim_end()
+        ));
+        self.line(format!("using namespace {ENTRY}_scope;"));
     }
 
     /// A number as a C expression: a literal, or a parameter.
@@ -146,14 +158,12 @@ impl Source {
         params.push("kiln_errors* errors".into());
         params.push("int guarded".into());
         let text = format!(
-            "{}{}({}) {{\n    \
-             if (guarded && errors->state) return;\n{}}}\n",
+            "{}{} {{\n    if (guarded && errors->state) return;\n{}}}\n",
             self.globals,
-            header(block),
-            params.join(", "),
+            head(block, &params.join(", ")),
             self.body
         );
-        let (entry, source) = with_entry(&self.name, &text);
+        let (entry, source) = named(&self.name, &text);
         CudaKernel {
             name: self.name,
             source,
@@ -168,88 +178,24 @@ impl Source {
     }
 }
 
-/// A kernel of so many threads up to its parameters.
-fn header(block: [u32; 3]) -> String {
+/// The declaration of a kernel.
+pub(super) fn head(block: [u32; 3], params: &str) -> String {
     let threads: u32 = block.iter().product();
     let blocks = (RESIDENT / threads).max(1);
-    format!("{KERNEL}({threads}, {blocks}) {ENTRY}")
+    format!("{KERNEL}({threads}, {blocks}) {ENTRY}({params})")
 }
 
-/// The entry of a kernel, which stands for its text, and the text with it.
-fn with_entry(name: &str, text: &str) -> (String, String) {
+/// The entry of a text in which it is called [`ENTRY`], and the text with its name.
+pub(super) fn named(name: &str, text: &str) -> (String, String) {
     let entry = format!("{}_{:016x}", identifier(name), hash(text));
-    let source = text.replace(ENTRY, &entry);
-    (entry, source)
+    let text = text.replace(ENTRY, &entry);
+    (entry, text)
 }
 
 /// The C type of an argument.
-fn pointer(arg: &Arg) -> String {
+pub(super) fn pointer(arg: &Arg) -> String {
     let constant = if arg.written { "" } else { "const " };
     format!("{constant}{}*", memory(arg.dtype))
-}
-
-/// Kernels of equal blocks, known grids along x, no numbers and no sites as one: its blocks are shared out
-/// among them in order. Each is a function that is told which of its own blocks it is.
-pub(super) fn merged(kernels: &[&CudaKernel]) -> CudaKernel {
-    let args: Vec<Arg> = kernels.iter().flat_map(|k| k.args.clone()).collect();
-    let (mut functions, mut calls) = (String::new(), String::new());
-    let (mut first, mut end) = (0, 0i64);
-    let mut named: Vec<&str> = Vec::new();
-    for k in kernels {
-        let known = named.iter().position(|n| *n == k.entry);
-        let part = known.unwrap_or(named.len());
-        if known.is_none() {
-            named.push(&k.entry);
-            let (globals, function) = k.source.split_at(k.source.rfind(KERNEL).unwrap_or(0));
-            let name = format!("{ENTRY}_{part}");
-            let parameters = function.split_once('(').map_or("", |(_, bounds)| bounds);
-            let parameters = parameters.split_once('(').map_or("", |(_, list)| list);
-            let text = format!(
-                "{globals}static __device__ void {}(const uint3 blockIdx, {parameters}",
-                k.entry
-            );
-            functions += &text.replace(&k.entry, &name);
-        }
-        let pointers: String = (first..first + k.args.len())
-            .map(|i| format!("arg{i}, "))
-            .collect();
-        let begin = end;
-        end += k.grid[0].count(&[]);
-        calls += &format!(
-            "    if (at < {end}u) return {ENTRY}_{part}(uint3{{at - {begin}u, 0u, 0u}}, {pointers}errors, guarded);\n"
-        );
-        first += k.args.len();
-    }
-    let declared = args.iter().enumerate();
-    let params: String = declared
-        .map(|(i, a)| format!("{} arg{i}, ", pointer(a)))
-        .collect();
-    let block = kernels[0].block;
-    let text = format!(
-        "{functions}{}({params}kiln_errors* errors, int guarded) {{\n    \
-         const unsigned at = blockIdx.x;\n{calls}}}\n",
-        header(block)
-    );
-    let name = format!("{}_beside_{}_more", kernels[0].name, kernels.len() - 1);
-    let (entry, source) = with_entry(&name, &text);
-    CudaKernel {
-        name,
-        source,
-        entry,
-        args,
-        scalars: Vec::new(),
-        grid: [
-            Blocks {
-                points: Dim::Const(end),
-                each: 1,
-            },
-            Blocks::one(),
-            Blocks::one(),
-        ],
-        block,
-        shared: 0,
-        sites: 0,
-    }
 }
 
 /// A literal of type `long long`.

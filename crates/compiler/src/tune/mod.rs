@@ -25,6 +25,7 @@ mod expect;
 mod fusion;
 mod kernel;
 mod key;
+mod layouts;
 mod program;
 mod record;
 mod search;
@@ -36,8 +37,9 @@ mod ways;
 pub use choose::{Choice, Chooser, Tuning, Why};
 pub use kernel::candidates;
 pub use key::{device, key};
+pub(crate) use layouts::known;
 pub use program::measure;
-pub(crate) use program::{Tuned, algorithm, assigned, known, tune};
+pub(crate) use program::{Tuned, algorithm, assigned, tune};
 pub use record::{Limits, Outcome, Record, SCHEMA, Trial};
 pub use search::{
     Answer, Candidate, Checked, Clock, Effort, Rejected, Subject, SystemClock, search,

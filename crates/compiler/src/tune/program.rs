@@ -2,24 +2,23 @@
 
 use super::alone::Arg;
 use super::choose::{Choice, Chooser, Tuning};
-use super::fusion::{Region, structure};
-use super::kernel::{candidates, is_last, named};
-use super::record::{Limits, Outcome, Record, Trial};
+use super::fusion::Region;
+use super::kernel::{candidates, named};
+use super::record::{Limits, Trial};
 use super::search::{Candidate, Effort, Subject, SystemClock, search};
 use super::settings::Precision;
-use super::store::Store;
 use super::subject::KernelSubject;
-use super::{Mode, Why, key, ways};
-use crate::pipeline::{CompileError, Lowered, Options, lower_error};
+use super::{Mode, Why, key, layouts, ways};
+use crate::pipeline::{CompileError, Lowered, Options};
 use crate::place;
 use hashbrown::HashMap;
 use kiln_base::numel;
-use kiln_base::plan::{Algorithm, ConvRole, Images, Kernel};
-use kiln_codegen::{BufId, Hint, Hints, Launch, Layout, Origin, Program};
-use kiln_ir::{Graph, NodeId, Op, Target, Value};
+use kiln_base::plan::{Algorithm, Kernel};
+use kiln_codegen::{BufId, Hints, Launch, Origin, Program};
+use kiln_ir::{Graph, Target, Value};
 use kiln_runtime::{cuda, memory};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What was chosen for the launches of a program.
 #[derive(Clone, Debug, Default)]
@@ -32,43 +31,21 @@ pub(crate) struct Tuned {
     pub fusion: HashMap<Value, Arc<Choice>>,
 }
 
-/// What the store knows of the layouts of a graph.
-pub(crate) fn known(graph: &Graph, options: &Options) -> Hints {
-    let may = options.tune.mode != Mode::Off && options.gpu.is_none() && graph.symbols.is_empty();
-    if !may || !measures_layouts(options) {
-        return Hints::default();
+impl Tuned {
+    /// Follows launches that became one, of which nothing is said.
+    pub fn merge(&mut self, groups: &[Vec<usize>]) {
+        if self.launches.is_empty() {
+            return;
+        }
+        let alone = |g: &Vec<usize>| (g.len() == 1).then(|| g[0]);
+        let of = |g| alone(g).and_then(|l| self.launches[l].clone());
+        let bodies = |g| alone(g).map_or_else(Vec::new, |l| self.bodies[l].clone());
+        let (launches, bodies) = (
+            groups.iter().map(of).collect(),
+            groups.iter().map(bodies).collect(),
+        );
+        (self.launches, self.bodies) = (launches, bodies);
     }
-    let store = Store::of(&options.tune.store_path());
-    let record = store.get(&layouts_key(graph, &key::device(None)));
-    record.map_or_else(Hints::default, |r| images(graph, &r.trials))
-}
-
-/// Whether layouts follow from measurements: not where one is asked for, and not where bits are to stay, since
-/// in another layout no convolution has them.
-fn measures_layouts(options: &Options) -> bool {
-    let free = options.fuse && options.memory_budget.is_none();
-    free && options.layout == Layout::Auto && options.tune.mode != Mode::Deterministic
-}
-
-/// What stands for the layouts of a graph in the store.
-fn layouts_key(graph: &Graph, device: &str) -> String {
-    format!("layouts {:016x} | {}", structure(graph), key::stamp(device))
-}
-
-/// What convolutions take with channels first, by their best algorithms, and last, where that was measured.
-fn images(graph: &Graph, trials: &[Trial]) -> Hints {
-    let time = |id: NodeId, of: &str| {
-        let name = format!("{} {of}", id.index());
-        trials.iter().find(|t| t.name == name)?.time()
-    };
-    let hint = |id: NodeId| {
-        let [default, first, last] = LAYOUTS.map(|of| time(id, of));
-        let default = default?.as_secs_f64();
-        let part = |t: Duration| (1e3 * t.as_secs_f64() / default).min(1e6) as u32;
-        Some((id, Hint::Images(part(first?), part(last?))))
-    };
-    let convs = graph.iter().filter(|(_, n)| matches!(n.op, Op::Conv(_)));
-    convs.filter_map(|(id, _)| hint(id)).collect()
 }
 
 /// Chooses what is fused, where that may change, and then the algorithms of the kernels. The program was
@@ -103,8 +80,8 @@ pub(crate) fn tune(
         let mut hints = tuner.fusion(&lowered, &options.codegen(), &mut fusion)?;
         hints.extend(known);
         let unknown = known.is_empty() && lowered.program.layout.convolutions > 0;
-        if gpu.is_none() && unknown && measures_layouts(options) {
-            hints.extend(tuner.images(&lowered.graph, options)?);
+        if gpu.is_none() && unknown && layouts::are_measured(options) {
+            hints.extend(tuner.layouts(&lowered.graph, options)?);
         }
         if hints != *known {
             lowered = Lowered::hinted(lowered.graph, &options.codegen(), &hints)?;
@@ -183,9 +160,6 @@ pub fn measure(
     )
 }
 
-/// What is known of a convolution's times.
-const LAYOUTS: [&str; 3] = ["default", "channels first", "channels last"];
-
 pub(super) struct Tuner<'a> {
     pub chooser: Chooser<'a>,
     pub device: String,
@@ -221,81 +195,6 @@ impl Tuner<'_> {
         Ok(hints)
     }
 
-    /// Measures what convolutions take with channels first, by their best algorithms, and last.
-    fn images(&mut self, graph: &Graph, options: &Options) -> Result<Hints, CompileError> {
-        let (trials, all) = self.layouts(graph, options)?;
-        if all && options.tune.mode != Mode::Frozen {
-            let key = layouts_key(graph, &self.device);
-            self.chooser.keep(Record::new(key, trials.clone()));
-        }
-        Ok(images(graph, &trials))
-    }
-
-    /// Times convolutions: by default with channels first, by the best algorithm so, and with channels last.
-    /// Says as well whether all have times.
-    fn layouts(
-        &mut self,
-        graph: &Graph,
-        options: &Options,
-    ) -> Result<(Vec<Trial>, bool), CompileError> {
-        let lowered = |layout| {
-            let with = kiln_codegen::Options {
-                layout,
-                ..options.codegen()
-            };
-            kiln_codegen::lower(graph, &with).map_err(|e| lower_error(graph, e))
-        };
-        let programs = [
-            lowered(Layout::ChannelsFirst)?,
-            lowered(Layout::ChannelsLast)?,
-        ];
-        let (mut trials, mut all) = (Vec::new(), true);
-        for first in &programs[0].launches {
-            let Some(id) = convolution(graph, first) else {
-                continue;
-            };
-            let same = |l: &&Launch| convolution(graph, l) == Some(id) && is_last(&l.kernel);
-            let Some(last) = programs[1].launches.iter().find(same) else {
-                continue;
-            };
-            // One after the other, since a machine is not as fast at all times.
-            let times = [
-                self.times(&programs[0], first),
-                self.times(&programs[1], last),
-            ];
-            let [Some([default, first]), Some([_, last])] = times else {
-                all = false;
-                continue;
-            };
-            trials.extend(
-                LAYOUTS
-                    .iter()
-                    .zip([default, first, last])
-                    .map(|(of, time)| Trial {
-                        name: format!("{} {of}", id.index()),
-                        workspace: 0,
-                        same_bits: false,
-                        outcome: Outcome::Timed(vec![time.as_nanos() as u64]),
-                    }),
-            );
-        }
-        Ok((trials, all))
-    }
-
-    /// What a launch takes by default, and as it is chosen; none where that is not known.
-    fn times(&mut self, program: &Program, launch: &Launch) -> Option<[Duration; 2]> {
-        let mut launch = launch.clone();
-        if let Kernel::Conv(c) = &mut launch.kernel
-            && c.images == Images::Turned
-        {
-            // What it costs to turn the image is known apart from that.
-            c.images = Images::ChannelsLast;
-        }
-        let (choice, _) = self.choose(program, &launch)?;
-        let time = |name: &str| choice.trials.iter().find(|t| t.name == name)?.time();
-        Some([time(choice.candidates.first()?)?, time(&choice.chosen)?])
-    }
-
     fn program(&mut self, program: &mut Program) -> Tuned {
         let mut tuned = Tuned::default();
         let mut l = 0;
@@ -321,7 +220,11 @@ impl Tuner<'_> {
     }
 
     /// What was chosen for a launch, and the kernel that it is.
-    fn choose(&mut self, program: &Program, launch: &Launch) -> Option<(Arc<Choice>, Kernel)> {
+    pub(super) fn choose(
+        &mut self,
+        program: &Program,
+        launch: &Launch,
+    ) -> Option<(Arc<Choice>, Kernel)> {
         let args = args(program, launch, &self.assigned);
         let fixed = fixed(&args);
         let once = |(b, _): (&BufId, &bool)| program.buffers[b.0 as usize].parameter_only;
@@ -352,15 +255,6 @@ impl Tuner<'_> {
         // Kernels of one key may differ in what is legal.
         let kernel = chosen.map_or_else(|| launch.kernel.clone(), |(_, kernel)| kernel);
         Some((choice, kernel))
-    }
-}
-
-/// The convolution that a launch computes.
-fn convolution(graph: &Graph, launch: &Launch) -> Option<NodeId> {
-    let is_conv = |id: &&NodeId| matches!(graph.node(**id).op, Op::Conv(_));
-    match &launch.kernel {
-        Kernel::Conv(c) if c.role == ConvRole::Result => launch.nodes.iter().find(is_conv).copied(),
-        _ => None,
     }
 }
 

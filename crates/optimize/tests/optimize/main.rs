@@ -13,4 +13,5 @@ mod planted;
 mod random;
 mod rng;
 mod snapshots;
+mod stacking;
 mod wrong_rules;

@@ -19,7 +19,7 @@ struct Scores {
         Acc x = product * scale;
         if constexpr (MASK == KEEPS) x = mask[i * row + j * column] != 0 ? x : Acc(-kiln_inf);
         if constexpr (MASK == ADDS) x += load_mask(mask[i * row + j * column]);
-        return CAUSAL && j > i ? Acc(-kiln_inf) : x;
+        return x;
     }
 };
 
@@ -29,12 +29,13 @@ __device__ __forceinline__ void weigh(Block& block, const Scores& scores, Index 
 #pragma unroll 1
     for (int r = threadIdx.x / 32; r < BM; r += THREADS / 32) {
         const Index i = i0 + r;
+        const Index seen = CAUSAL && i + 1 < end ? i + 1 : end, last = i < length ? seen : 0;
         const Acc before = block.best[r];
         Acc x[BN / 32], best = before;
 #pragma unroll
         for (int c = 0; c < BN / 32; c++) {
             const Index j = j0 + c * 32 + lane;
-            x[c] = i < length && j < end ? scores.at(block.in.scores.out[r][c * 32 + lane], i, j) : Acc(-kiln_inf);
+            x[c] = j < last ? scores.at(block.in.scores.out[r][c * 32 + lane], i, j) : Acc(-kiln_inf);
             best = fmax(best, x[c]);
         }
 #pragma unroll
@@ -60,9 +61,14 @@ __device__ __forceinline__ void weigh(Block& block, const Scores& scores, Index 
     }
 }
 
-// Leaves the weighted sums of values in block.out, and the sums of weights in block.total.
+// A quotient of normal numbers: rounding it to the last bit would be a tenth of the compilation.
+__device__ __forceinline__ float inverse(float x) { return __fdividef(1.0f, x); }
+__device__ __forceinline__ double inverse(double x) { return 1.0 / x; }
+
+// Leaves the weighted sums of values in block.out, and in block.total what they are to be multiplied by.
 template <class Q, class K, class V>
 __device__ __forceinline__ void attend(Block& block, const Q& q, const K& k, const V& v, const Scores& scores, Index i0, Index c0, Index length, Index keys, Index width) {
+#pragma unroll 1
     for (int r = threadIdx.x; r < BM; r += THREADS) {
         block.best[r] = -kiln_inf;
         block.total[r] = 0;
@@ -82,5 +88,13 @@ __device__ __forceinline__ void attend(Block& block, const Q& q, const K& k, con
     }
     __syncthreads();
     sums.leave(block.out);
+    // Without a mask every row sees a key, if there is one. The weights of a row that sees none are zeros, with
+    // which values that are not finite still make NaN.
+#pragma unroll 1
+    for (int r = threadIdx.x; r < BM; r += THREADS) {
+        const Acc total = block.total[r];
+        const bool blind = CAUSAL || MASK != NONE ? total == 0 : keys == 0;
+        block.total[r] = blind ? Acc(1) : inverse(total);
+    }
     __syncthreads();
 }

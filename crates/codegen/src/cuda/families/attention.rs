@@ -4,7 +4,7 @@
 
 use super::gemm::{Operand, half, tile_constants, tile_text};
 use super::matmul::{place, reach, strided};
-use super::{Call, Store, scope};
+use super::{Call, Store};
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
 use crate::cuda::{Printed, Slot, scalar};
@@ -30,7 +30,7 @@ pub(super) fn print(launch: &Launch, a: &Attention) -> Printed {
     let mut source = call.source(&name, index);
     let tile = Tile::of(a);
     let operands = Operands::print(&mut source, &call, a);
-    scope(&mut source, &tile.scope(a, index, &operands));
+    source.scope(&tile.scope(a, index, &operands));
     block(&mut source, a, &operands);
     store.print(&mut source, &call);
     source.line("}");
@@ -167,12 +167,6 @@ fn block(source: &mut Source, a: &Attention, operands: &Operands) {
         let value = source.dim(dim);
         source.line(format!("const Index {name} = {value};"));
     }
-    // Without a mask every row sees a key, if there is one. The weights of a row that sees none are zeros, with
-    // which values that are not finite still make NaN.
-    let blind = match a.causal || a.mask.is_some() {
-        true => "total == 0",
-        false => "keys == 0",
-    };
     let scale = scalar::literal(kiln_base::Scalar::Float(a.scale), a.dtype.compute());
     let text = format!(
         "\
@@ -190,8 +184,7 @@ attend(block, q, k, v, scores, i0, c0, length, keys, width);
 for (int e = threadIdx.x; e < BM * BV; e += THREADS) {{
 const Index i = i0 + e / BV, c = c0 + e % BV;
 if (i >= length || c >= columns) continue;
-const Acc total = block.total[e / BV], sum = block.out[e / BV][e % BV];
-const Acc raw = {blind} ? sum : sum / total;
+const Acc raw = block.out[e / BV][e % BV] * block.total[e / BV];
 const Index at = (batch * length + i) * columns + c;",
         operands.query.text,
         operands.key.text,

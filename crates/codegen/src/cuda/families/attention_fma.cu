@@ -11,15 +11,9 @@ struct Weighted {
 };
 
 struct Sums {
-    Acc sum[TM][VN];
+    Acc sum[TM][VN] = {};
     __device__ __forceinline__ int row() const { return threadIdx.x / (BN / TN) * TM; }
     __device__ __forceinline__ int column() const { return threadIdx.x % (BN / TN) * VN; }
-    __device__ __forceinline__ Sums() {
-#pragma unroll
-        for (int i = 0; i < TM; i++)
-#pragma unroll
-            for (int j = 0; j < VN; j++) sum[i][j] = 0;
-    }
     __device__ __forceinline__ void fade(const Acc* by) {
 #pragma unroll
         for (int i = 0; i < TM; i++)

@@ -12,20 +12,12 @@ struct Weighted {
 };
 
 struct Sums {
-    float sum[WM / 16][WV / 8][4];
+    float sum[WM / 16][WV / 8][4] = {};
     __device__ __forceinline__ int row() const { return threadIdx.x / 32 / (BN / WN) * WM; }
     __device__ __forceinline__ int column() const { return threadIdx.x / 32 % (BN / WN) * WV; }
     // The place in the warp's part of a thread's x-th sum of a 16 x 8 matrix.
     __device__ __forceinline__ static int row_of(int x) { return threadIdx.x % 32 / 4 + x / 2 * 8; }
     __device__ __forceinline__ static int column_of(int x) { return threadIdx.x % 4 * 2 + x % 2; }
-    __device__ __forceinline__ Sums() {
-#pragma unroll
-        for (int i = 0; i < WM / 16; i++)
-#pragma unroll
-            for (int j = 0; j < WV / 8; j++)
-#pragma unroll
-                for (int x = 0; x < 4; x++) sum[i][j][x] = 0.0f;
-    }
     __device__ __forceinline__ void fade(const Acc* by) {
 #pragma unroll
         for (int i = 0; i < WM / 16; i++)

@@ -3,10 +3,11 @@
 //! sum, and a second kernel adds their parts in order.
 
 use super::{Call, Store, line_of_blocks};
-use crate::cuda::source::{Index, Source, memory};
+use crate::cuda::source::{Index, SHARED, Source, memory};
 use crate::cuda::values::Values;
 use crate::cuda::{Printed, Slot, Step, Way};
 use crate::program::Launch;
+use kiln_base::cuda::CudaKernel;
 use kiln_base::{DType, Dim};
 use std::fmt::Write;
 
@@ -106,6 +107,14 @@ const LEAST_SHARE: i64 = 128;
 const MANY: i64 = 32;
 /// Products that take as long as passing an element through memory.
 const PASS: f64 = 32.0;
+
+/// How a kernel calls [`tile_text`].
+const MULTIPLY: &str = "multiply(shared, a, b, i0, j0, first, end);";
+
+/// Whether a kernel is a block's product and not what follows it.
+pub(in crate::cuda) fn multiplies(kernel: &CudaKernel) -> bool {
+    kernel.source.contains(MULTIPLY)
+}
 
 /// Whether tensor cores multiply.
 pub(super) fn half(dtype: DType) -> bool {
@@ -243,7 +252,7 @@ impl Gemm<'_> {
         }
         let mut source = call.source(&name, shape.index);
         let [a, b] = operands(&mut source, &call);
-        super::scope(&mut source, &self.scope(shape, &a, &b));
+        source.scope(&self.scope(shape, &a, &b));
         self.block(&mut source, shape, [&a, &b]);
         match splits {
             1 => self.store.print(&mut source, &call),
@@ -312,8 +321,8 @@ tile /= rows;
 const Index batch = tile % batches, split = tile / batches;
 if (split >= {splits}) return;
 {}{}const Index first = split * {chunk}, end = {end};
-__shared__ Shared shared;
-multiply(shared, a, b, i0, j0, first, end);
+{SHARED}
+{MULTIPLY}
 #pragma unroll 1 // the text below may be long
 for (int e = threadIdx.x; e < BM * BN; e += THREADS) {{
 const Index i = i0 + e / BN, j = j0 + e % BN;
@@ -331,7 +340,7 @@ Acc raw = shared.out[e / BN][e % BN];
         self.store.push(&mut call);
         call.push(PARTS, shape.acc, false);
         let mut source = call.source(self.name, shape.index);
-        super::scope(&mut source, &self.types(shape));
+        source.scope(&self.types(shape));
         let (parts, total) = (call.pointer(PARTS), source.dim(&self.total));
         let text = format!(
             "\

@@ -45,12 +45,9 @@ __device__ __forceinline__ void multiply(Shared& shared, const A& a, const B& b,
             b_next[x] = k < end ? b.at(b_line[B_ALONG_K ? x : 0], k) : Elem(0);
         }
     };
-    Acc sum[TM][TN];
-#pragma unroll
-    for (int i = 0; i < TM; i++)
-#pragma unroll
-        for (int j = 0; j < TN; j++) sum[i][j] = 0;
+    Acc sum[TM][TN] = {};
     // The first round only loads, so that loading is compiled once.
+#pragma unroll 1 // and not taken apart
     for (Index k0 = first - BK; k0 < end; k0 += BK) {
         const bool loaded = k0 >= first;
         if (loaded) {

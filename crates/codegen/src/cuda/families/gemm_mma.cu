@@ -114,15 +114,10 @@ __device__ __forceinline__ void multiply(Shared& shared, const A& a, const B& b,
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
-    float sum[WM / 16][WN / 8][4];
-#pragma unroll
-    for (int i = 0; i < WM / 16; i++)
-#pragma unroll
-        for (int j = 0; j < WN / 8; j++)
-#pragma unroll
-            for (int x = 0; x < 4; x++) sum[i][j][x] = 0.0f;
+    float sum[WM / 16][WN / 8][4] = {};
     int stage = 0;
     // The first round only reads, so that reading is compiled once.
+#pragma unroll 1 // and not taken apart
     for (Index k0 = first - BK; k0 < end; k0 += BK, stage ^= 1) {
         read(stage ^ 1, k0 + BK);
         if (k0 < first) continue;

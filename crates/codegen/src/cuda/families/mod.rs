@@ -1,7 +1,7 @@
 //! Library kernels in CUDA C++: one file a family. What a family does the same way for every shape and
 //! dtype stands in `.cu` files, behind the types and numbers that a kernel is printed with.
 
-use super::source::{ENTRY, Index, Source, memory};
+use super::source::{Index, Source, memory};
 use super::values::Values;
 use super::{Slot, Step, Way, scalar};
 use crate::kir;
@@ -19,6 +19,8 @@ mod matmul;
 mod scan;
 mod scatter;
 mod sort;
+
+pub(super) use gemm::multiplies;
 
 /// A launch of a library kernel in CUDA C++: the default, and with `all` every other way to compute it.
 ///
@@ -138,15 +140,6 @@ impl<'a> Store<'a> {
             }
         }
     }
-}
-
-/// Puts text at file scope, where its names are the kernel's own.
-fn scope(source: &mut Source, text: &str) {
-    source.global(&format!(
-        "namespace {ENTRY}_scope {{\n{}\n}}",
-        text.trim_end()
-    ));
-    source.line(format!("using namespace {ENTRY}_scope;"));
 }
 
 /// Adds lines.

@@ -2,7 +2,7 @@
 //! what each chunk of it combines to, and a second scans each chunk behind what the chunks before it
 //! combine to.
 
-use super::{Call, elements, few, line_of_blocks, lines, scope};
+use super::{Call, elements, few, line_of_blocks, lines};
 use crate::cuda::source::Index;
 use crate::cuda::{Printed, Slot, Step, scalar};
 use crate::program::Launch;
@@ -141,7 +141,7 @@ constexpr int COLUMNS = {}, RUNS = {}, RUN = {};
         s.reverse, block.columns, block.runs, block.run
     );
     text += include_str!("scan.cu");
-    scope(&mut source, &text);
+    source.scope(&text);
     let [outer, len, inner] = [&s.outer, &s.len, &s.inner].map(|d| source.dim(d));
     let x = call.pointer(Slot::Arg(s.x as usize));
     lines(

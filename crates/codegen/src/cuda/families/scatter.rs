@@ -6,7 +6,7 @@
 //! A thread then owns one element of the result, and finds what goes there side by side and in order.
 
 use super::sort::Sort;
-use super::{Call, elements, few, line_of_blocks, lines, scope};
+use super::{Call, elements, few, line_of_blocks, lines};
 use crate::cuda::source::Index;
 use crate::cuda::{Printed, Slot};
 use crate::program::Launch;
@@ -86,7 +86,7 @@ fn sorted(launch: &Launch, s: &Scatter) -> Printed {
     call.push(records, DType::I64, false);
     let name = format!("scatter_{}_{}", s.kind.name(), s.dtype);
     let mut source = call.source(&name, index_type(s));
-    scope(&mut source, &(combining(s) + include_str!("sort_wide.cu")));
+    source.scope(&(combining(s) + include_str!("sort_wide.cu")));
     let total = numel(&s.shape);
     let (total_text, offset) = (source.dim(&total), source.dim(&s.src.offset));
     lines(
@@ -155,7 +155,7 @@ fn walked(launch: &Launch, s: &Scatter) -> Printed {
     call.push(out, s.dtype, true);
     let name = format!("scatter_{}_{}", s.kind.name(), s.dtype);
     let mut source = call.source(&name, index_type(s));
-    scope(&mut source, &combining(s));
+    source.scope(&combining(s));
     let lanes = numel(&[&s.shape[..axis], &s.shape[axis + 1..]].concat());
     let parts = match (lanes.as_const(), s.shape[axis].as_const()) {
         (Some(lanes), Some(bound)) => (BUSY / lanes.max(1)).min(PARTS).min(bound).max(1),

@@ -2,7 +2,7 @@
 //! are merged, several at once and all where their number is not known: each record finds its place by
 //! binary search in the other parts.
 
-use super::{Call, few, line_of_blocks, lines, scope};
+use super::{Call, few, line_of_blocks, lines};
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::{Printed, Slot, Step};
 use crate::program::Launch;
@@ -111,7 +111,7 @@ impl Sort<'_> {
             false => include_str!("sort_narrow.cu"),
         };
         text += include_str!("sort.cu");
-        scope(&mut source, &text);
+        source.scope(&text);
         for (name, d) in [("lanes", &s.lanes), ("len", &s.len), ("kept", &s.kept)] {
             let value = source.dim(d);
             source.line(format!("const Index {name} = {value};"));

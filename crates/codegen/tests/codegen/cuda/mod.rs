@@ -10,6 +10,7 @@ use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
 use kiln_ir::fuzz::random_inputs;
 
 mod attention;
+mod beside;
 pub mod elements;
 mod families;
 mod library;
@@ -46,9 +47,19 @@ pub fn sources(program: &Program) -> String {
 
 /// Runs a graph fused, with `both` also unfused, and compares with the reference.
 pub fn check(graph: &Graph, inputs: &[Array], both: bool) -> Result<bool, String> {
+    check_as(graph, inputs, both, |program| program)
+}
+
+/// [`check`] of what is made of the program.
+pub fn check_as(
+    graph: &Graph,
+    inputs: &[Array],
+    both: bool,
+    made: impl Fn(Program) -> Program,
+) -> Result<bool, String> {
     let expected = Expected::of(graph, inputs)?;
     for fuse in if both { &[true, false][..] } else { &[true] } {
-        let Some(program) = lowered(&expected.lowered, *fuse) else {
+        let Some(program) = lowered(&expected.lowered, *fuse).map(&made) else {
             return Ok(false);
         };
         let got = run(&program, inputs, &expected.symbols, Engine::Device);

@@ -1,0 +1,165 @@
+//! Kernels side by side in one launch compute what they compute alone, and fit the architectures.
+
+use super::families::finite;
+use super::{check_as, lowered, parsed};
+use crate::device;
+use kiln_base::plan::Kernel;
+use kiln_codegen::{Launch, Program, fit_in_a_launch, side_by_side};
+use kiln_ir::eval::Array;
+use kiln_ir::fuzz::Rng;
+use kiln_ir::{Graph, Op};
+use kiln_runtime::cuda::Code;
+
+/// Makes one launch of all that fit: each joins the first that it can, behind all that write what it touches
+/// or touch what it writes.
+fn merged(program: Program) -> Program {
+    let launches = &program.launches;
+    let touches = |of: &Launch, other: &Launch| {
+        let mut written = of.args.iter().zip(&of.written).filter(|a| *a.1);
+        written.any(|(b, _)| other.args.contains(b))
+    };
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (l, launch) in launches.iter().enumerate() {
+        let disturbs = |g: &usize| touches(&launches[*g], launch) || touches(launch, &launches[*g]);
+        let behind = groups.iter().rposition(|g| g.iter().any(disturbs));
+        let free = behind.map_or(0, |g| g + 1);
+        let fits = |g: &usize| {
+            let all = groups[*g].iter().chain([&l]).map(|l| &launches[*l]);
+            fit_in_a_launch(&all.collect::<Vec<_>>())
+        };
+        match (free..groups.len()).find(fits) {
+            Some(g) => groups[g].push(l),
+            None => groups.push(vec![l]),
+        }
+    }
+    side_by_side(&program, &groups)
+}
+
+/// What does not depend on each other: products of several shapes, two of which are alike, a convolution's
+/// weight gradient, reductions along and across, and pointwise work on results.
+fn independent(dtype: &str, [m, k, n]: [usize; 3]) -> Graph {
+    parsed(&format!(
+        "%0: {dtype}[{m}, {k}] = input(index: 0, role: Data)
+         %1: {dtype}[{k}, {n}] = input(index: 1, role: Data)
+         %2: {dtype}[{m}, {n}] = input(index: 2, role: Data)
+         %3: {dtype}[{k}, {n}] = input(index: 3, role: Data)
+         %4: {dtype}[2, 3, 9, 7] = input(index: 4, role: Data)
+         %5: {dtype}[2, 5, 9, 7] = input(index: 5, role: Data)
+         %6: {dtype}[{m}, {n}] = matmul %0, %1
+         %7: {dtype}[{m}, {n}] = matmul %0, %3
+         %8: {dtype}[{k}, {m}] = permute(perm: [1, 0]) %0
+         %9: {dtype}[{k}, {n}] = matmul %8, %2
+         %10: {dtype}[{k}, {n}] = relu %9
+         %11: {dtype}[5, 3, 3, 3] = conv_weight(conv: (stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1), kernel: [3, 3]) %4, %5
+         %12: {dtype}[{n}] = reduce(kind: Sum, axes: [0]) %2
+         %13: {dtype}[{k}] = reduce(kind: Max, axes: [1]) %1
+         %14: {dtype}[{k}, {n}] = neg %1
+         %15: {dtype}[{m}, {k}] = exp %0
+         %16: {dtype}[{m}, {n}] = tanh %6
+         return %16, %7, %10, %11, %12, %13, %14, %15"
+    ))
+}
+
+fn inputs(graph: &Graph, rng: &mut Rng) -> Vec<Array> {
+    let shapes = graph.inputs().into_iter().map(|id| {
+        let Op::Input(input) = &graph.node(id).op else {
+            unreachable!("a list of inputs")
+        };
+        let extent = |d: &kiln_base::Dim| d.as_const().expect("a number") as usize;
+        let shape: Vec<usize> = input.fact.shape.iter().map(extent).collect();
+        (input.fact.dtype, shape)
+    });
+    shapes
+        .map(|(dtype, shape)| finite(dtype, &shape, rng))
+        .collect()
+}
+
+#[test]
+fn parts_compute_what_they_compute_alone() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(31);
+    let sizes = [
+        [33, 17, 5],
+        [64, 64, 64],
+        [1, 70, 130],
+        [0, 3, 4],
+        [40, 0, 7],
+    ];
+    for (i, size) in sizes.into_iter().enumerate() {
+        let dtype = ["f32", "bf16", "f64", "f16"][i % 4];
+        let graph = independent(dtype, size);
+        let apart = lowered(&graph, false)
+            .expect("these have a printer")
+            .launches
+            .len();
+        let ran = check_as(&graph, &inputs(&graph, &mut rng), true, |program| {
+            let together = merged(program);
+            let (one, name) = (together.launches.len(), "_beside_");
+            assert!(one < apart, "{one} of {apart}");
+            assert!(together.groups.iter().any(|g| g.name.contains(name)));
+            together
+        });
+        assert_eq!(ran, Ok(true), "{dtype} {size:?}");
+    }
+}
+
+/// What is one kernel keeps to the registers and the shared memory of the largest of its parts.
+#[test]
+fn machine_code_of_parts() {
+    let Some(nvrtc) = device::nvrtc() else {
+        return;
+    };
+    for dtype in ["f32", "bf16"] {
+        let program = merged(lowered(&independent(dtype, [512, 256, 768]), true).unwrap());
+        let products = |l: &&Launch| l.kernel.name().contains("_beside_");
+        assert!(program.launches.iter().filter(products).count() > 0);
+        for capability in [80, 90] {
+            let compiled = nvrtc.compile(&device::unit(&program), Code::Cubin(capability));
+            for r in compiled
+                .unwrap_or_else(|e| panic!("{dtype}: {e}"))
+                .resources()
+            {
+                let of = |l: &&Launch| matches!(&l.kernel, Kernel::Cuda(k) if k.entry == r.entry);
+                let Some(Kernel::Cuda(kernel)) =
+                    program.launches.iter().find(of).map(|l| &l.kernel)
+                else {
+                    unreachable!("each entry is a kernel's")
+                };
+                let threads: u32 = kernel.block.iter().product();
+                let fits = r.registers * threads.max(512) <= 65536 && r.shared <= 48 << 10;
+                assert!(fits && r.spilled == 0 && r.stack == 0, "{dtype}: {r:?}");
+                println!("{dtype} sm_{capability}: {r:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_differs_too_much_stays_apart() {
+    let launches = |text: &str| lowered(&parsed(text), true).unwrap().launches;
+    let product = |m: usize| {
+        launches(&format!(
+            "%0: f32[{m}, 64] = input(index: 0, role: Data)
+             %1: f32[64, 1024] = input(index: 1, role: Data)
+             %2: f32[{m}, 1024] = matmul %0, %1
+             return %2"
+        ))
+    };
+    let pointwise = |n: usize| {
+        launches(&format!(
+            "%0: f32[{n}] = input(index: 0, role: Data)
+             %1: f32[{n}] = exp %0
+             return %1"
+        ))
+    };
+    let (few, some, many) = (product(512), product(1024), product(65536));
+    assert!(fit_in_a_launch(&[&few[0], &some[0]]));
+    // It fills a GPU for long.
+    assert!(!fit_in_a_launch(&[&few[0], &many[0]]));
+    // Blocks of 128 and of 256 threads.
+    assert!(!fit_in_a_launch(&[&few[0], &pointwise(10)[0]]));
+    assert!(fit_in_a_launch(&[&pointwise(7)[0], &pointwise(100_000)[0]]));
+    assert!(!fit_in_a_launch(&[&few[0]; 5]), "five products");
+}
