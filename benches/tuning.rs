@@ -8,7 +8,9 @@
 mod resnet50;
 
 use kiln::tuning::{Mode, Settings, Trial};
-use kiln::{CompileOptions, Compiled, DType, Device, Spec, Tensor, Var, compile_with, memory};
+use kiln::{
+    CompileOptions, Compiled, DType, Device, Layout, Spec, Tensor, Var, compile_with, memory,
+};
 use kiln_compiler::tune::{Effort, Precision, measure};
 use resnet50::ResNet;
 use std::path::Path;
@@ -70,6 +72,9 @@ fn network(store: &Path) -> Result<(), Failed> {
         after.allocated.saturating_sub(before.allocated) >> 10,
         after.reserved.saturating_sub(before.reserved) >> 10
     );
+    for program in [&plain, &tuned] {
+        println!("  {}", program.explain().layout);
+    }
     for choice in &report.choices {
         println!(
             "  {}: {choice}",
@@ -146,6 +151,11 @@ fn picks(folder: &Path) -> Result<(), Failed> {
         if !name.contains(&only) {
             continue;
         }
+        // One layout, in which there are algorithms to choose from.
+        let options = |mode, store: &Path| CompileOptions {
+            layout: Layout::ChannelsFirst,
+            ..options(mode, store)
+        };
         let plain = compile(&options(Mode::Off, Path::new("")))?;
         let trials = exhaustive(&plain, &long)?;
         let timed = trials

@@ -99,7 +99,7 @@ fn tuned_programs_are_right_and_say_what_they_use() {
         .records()
         .into_iter()
         .map(|r| r.key)
-        .filter(|key| !key.starts_with("layouts "))
+        .filter(|key| !key.starts_with("layouts ")) // times that the choice for the network follows from
         .collect();
     assert_eq!(keys.len(), report.choices.len());
     assert!(
@@ -289,6 +289,7 @@ fn layouts_follow_from_what_convolutions_were_measured_to_take() {
     let choices = &made.explain().tuning.choices;
     let has = |key: &str| choices.iter().any(|c| c.key.starts_with(key));
     assert!(has("conv f32 2 x 1:3->6 ") && has("conv f32 channels last 2 x 1:3->6 "));
+    assert!(has("network "));
     assert_eq!(made.explain().layout.convolutions, 2);
     // In a layout that is given, only that is measured.
     let first = CompileOptions {

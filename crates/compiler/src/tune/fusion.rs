@@ -249,7 +249,7 @@ fn ways(graph: &Graph) -> Vec<(String, Hints)> {
 }
 
 /// The plan with inputs and outputs of one dim, as what tries candidates makes them.
-fn flat(mut plan: Plan) -> Plan {
+pub(super) fn flat(mut plan: Plan) -> Plan {
     for input in &mut plan.inputs {
         input.shape = vec![numel(&input.shape)];
     }

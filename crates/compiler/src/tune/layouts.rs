@@ -1,30 +1,45 @@
 //! How images lie in memory, by what convolutions were measured to take.
 
-use super::fusion::structure;
+use super::choose::Why;
+use super::fusion::{flat, structure};
 use super::kernel::is_last;
-use super::key;
 use super::program::Tuner;
-use super::record::{Outcome, Record, Trial};
+use super::record::{Limits, Outcome, Record, Trial};
+use super::search::Candidate;
 use super::settings::Mode;
 use super::store::Store;
-use crate::pipeline::{CompileError, Options, lower_error};
-use kiln_base::plan::{ConvRole, Images, Kernel};
+use super::subject::KernelSubject;
+use super::{alone, key};
+use crate::pipeline::{CompileError, Lowered, Options, lower_error};
+use crate::place;
+use kiln_base::plan::{ConvRole, Images, Kernel, Plan};
 use kiln_codegen::{Hint, Hints, Launch, Layout, Program};
 use kiln_ir::{Graph, NodeId, Op};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What is known of a convolution's times.
 const LAYOUTS: [&str; 3] = ["default", "channels first", "channels last"];
 
-/// What the store knows of the layouts of a graph.
-pub(crate) fn known(graph: &Graph, options: &Options) -> Hints {
+/// The ways to choose layouts: by the model, by the times of convolutions, and one layout wherever possible.
+const WAYS: [&str; 4] = ["by rule", "measured", "channels_first", "channels_last"];
+
+/// What was chosen of the layouts of a graph earlier.
+pub(crate) fn known(graph: &Graph, options: &Options) -> Option<Hints> {
     let may = options.tune.mode != Mode::Off && options.gpu.is_none() && graph.symbols.is_empty();
     if !may || !are_measured(options) {
-        return Hints::default();
+        return None;
     }
     let store = Store::of(&options.tune.store_path());
-    let record = store.get(&key_of(graph, &key::device(None)));
-    record.map_or_else(Hints::default, |r| images(graph, &r.trials))
+    let device = key::device(None);
+    let limits = Limits {
+        workspace: options.tune.workspace,
+        same_bits: false,
+    };
+    let record = store.get(&key_of("network", graph, &device))?;
+    let way = record.best(&WAYS, &limits)?;
+    let times = store.get(&key_of("layouts", graph, &device))?;
+    Some(hints(graph, &times.trials, &way.name))
 }
 
 /// Whether layouts follow from measurements: not where one is asked for, and not where bits are to stay, since
@@ -34,13 +49,14 @@ pub(super) fn are_measured(options: &Options) -> bool {
     free && options.layout == Layout::Auto && options.tune.mode != Mode::Deterministic
 }
 
-/// What stands for the layouts of a graph in the store.
-fn key_of(graph: &Graph, device: &str) -> String {
-    format!("layouts {:016x} | {}", structure(graph), key::stamp(device))
+/// What stands for a graph in the store.
+fn key_of(what: &str, graph: &Graph, device: &str) -> String {
+    format!("{what} {:016x} | {}", structure(graph), key::stamp(device))
 }
 
-/// What convolutions take with channels first, by their best algorithms, and last, where that was measured.
-fn images(graph: &Graph, trials: &[Trial]) -> Hints {
+/// What a way to choose layouts says of a graph whose convolutions were timed.
+fn hints(graph: &Graph, trials: &[Trial], way: &str) -> Hints {
+    const MUCH: u32 = 1_000_000;
     let time = |id: NodeId, of: &str| {
         let name = format!("{} {of}", id.index());
         trials.iter().find(|t| t.name == name)?.time()
@@ -48,30 +64,68 @@ fn images(graph: &Graph, trials: &[Trial]) -> Hints {
     let hint = |id: NodeId| {
         let [default, first, last] = LAYOUTS.map(|of| time(id, of));
         let default = default?.as_secs_f64();
-        let part = |t: Duration| (1e3 * t.as_secs_f64() / default).min(1e6) as u32;
-        Some((id, Hint::Images(part(first?), part(last?))))
+        let part = |t: Duration| (1e3 * t.as_secs_f64() / default) as u32;
+        let (first, last) = match way {
+            "measured" => (part(first?).min(MUCH), part(last?).min(MUCH)),
+            "channels_first" => (0, MUCH),
+            "channels_last" => (MUCH, 0),
+            _ => return None,
+        };
+        Some((id, Hint::Images(first, last)))
     };
     let convs = graph.iter().filter(|(_, n)| matches!(n.op, Op::Conv(_)));
     convs.filter_map(|(id, _)| hint(id)).collect()
 }
 
 impl Tuner<'_> {
-    /// Measures what convolutions take with channels first, by their best algorithms, and last.
+    /// Chooses how images lie in memory: times the convolutions, then the whole program with each way to choose.
     pub(super) fn layouts(
         &mut self,
         graph: &Graph,
         options: &Options,
     ) -> Result<Hints, CompileError> {
-        let (trials, all) = self.convolutions(graph, options)?;
-        if all && options.tune.mode != Mode::Frozen {
-            let key = key_of(graph, &self.device);
-            self.chooser.keep(Record::new(key, trials.clone()));
+        let key = key_of("network", graph, &self.device);
+        if let Some(choice) = self.chooser.known(&key)
+            && let Some(times) = self.chooser.stored(&key_of("layouts", graph, &self.device))
+        {
+            return Ok(hints(graph, &times.trials, &choice.chosen));
         }
-        Ok(images(graph, &trials))
+        let (trials, all) = self.convolutions(graph, options)?;
+        if !all {
+            return Ok(Hints::default());
+        }
+        let times = Record::new(key_of("layouts", graph, &self.device), trials);
+        let mut list: Vec<(Candidate, Plan)> = Vec::new();
+        for way in WAYS {
+            let hints = hints(graph, &times.trials, way);
+            let mut lowered = Lowered::hinted(graph.clone(), &options.codegen(), &hints)?;
+            self.program(&mut lowered.program);
+            let candidate = Candidate {
+                name: way.to_string(),
+                workspace: lowered.peak().unwrap_or(0) as u64,
+                predicted: None,
+            };
+            let plan = flat(place::place(graph, &lowered.program)?.plan);
+            if list.iter().all(|(_, known)| *known != plan) {
+                list.push((candidate, plan));
+            }
+        }
+        let names: Vec<Candidate> = list.iter().map(|(c, _)| c.clone()).collect();
+        let choice = self.chooser.choose(key, &names, || {
+            let args = list
+                .first()
+                .map_or_else(Vec::new, |(_, plan)| alone::args(plan));
+            Arc::new(KernelSubject::of_networks(list, args))
+        });
+        let chosen = hints(graph, &times.trials, &choice.chosen);
+        if choice.why == Why::Measured {
+            self.chooser.keep(times);
+        }
+        Ok(chosen)
     }
 
     /// Times convolutions: by default with channels first, by the best algorithm so, and with channels last.
-    /// Says as well whether all have times.
+    /// Says as well whether there is a choice and all have times.
     fn convolutions(
         &mut self,
         graph: &Graph,
@@ -88,9 +142,9 @@ impl Tuner<'_> {
             lowered(Layout::ChannelsFirst)?,
             lowered(Layout::ChannelsLast)?,
         ];
-        let (mut trials, mut all) = (Vec::new(), true);
+        let (mut trials, mut all) = (Vec::new(), programs[1].layout.channels_last > 0);
         for first in &programs[0].launches {
-            let Some(id) = convolution(graph, first) else {
+            let Some(id) = convolution(graph, first).filter(|_| all) else {
                 continue;
             };
             let same = |l: &&Launch| convolution(graph, l) == Some(id) && is_last(&l.kernel);

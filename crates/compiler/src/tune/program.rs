@@ -55,7 +55,7 @@ impl Tuned {
 /// If the program can't be lowered in another way; that would be a bug.
 pub(crate) fn tune(
     mut lowered: Lowered,
-    known: &Hints,
+    known: Option<&Hints>,
     options: &Options,
     may_change: bool,
     gpu: Option<&Arc<cuda::Device>>,
@@ -78,12 +78,11 @@ pub(crate) fn tune(
     let mut fusion = HashMap::new();
     if may_change && lowered.graph.symbols.is_empty() {
         let mut hints = tuner.fusion(&lowered, &options.codegen(), &mut fusion)?;
-        hints.extend(known);
-        let unknown = known.is_empty() && lowered.program.layout.convolutions > 0;
-        if gpu.is_none() && unknown && layouts::are_measured(options) {
+        let images = lowered.program.layout.convolutions > 0 && layouts::are_measured(options);
+        if gpu.is_none() && images {
             hints.extend(tuner.layouts(&lowered.graph, options)?);
         }
-        if hints != *known {
+        if known.is_none_or(|known| hints != *known) {
             lowered = Lowered::hinted(lowered.graph, &options.codegen(), &hints)?;
         }
     }
@@ -195,7 +194,7 @@ impl Tuner<'_> {
         Ok(hints)
     }
 
-    fn program(&mut self, program: &mut Program) -> Tuned {
+    pub(super) fn program(&mut self, program: &mut Program) -> Tuned {
         let mut tuned = Tuned::default();
         let mut l = 0;
         while l < program.launches.len() {

@@ -28,8 +28,8 @@ pub(super) struct KernelSubject {
     kernels: Vec<Kernel>,
     /// The programs that run them.
     plans: Vec<Plan>,
-    /// Terms in the sums of fused work.
-    terms: i64,
+    /// Terms in the sums of fused work; none where results are not compared.
+    terms: Option<i64>,
     args: Vec<Arg>,
     /// The values of symbols.
     values: Vec<i64>,
@@ -68,7 +68,7 @@ impl KernelSubject {
         let plan = |kernel: &Kernel| alone::plan(kernel.clone(), &args, values.len());
         KernelSubject {
             plans: kernels.iter().map(plan).collect(),
-            terms: kernels.first().map_or(0, |k| terms(k, &values)),
+            terms: Some(kernels.first().map_or(0, |k| terms(k, &values))),
             candidates,
             kernels,
             args,
@@ -103,13 +103,22 @@ impl KernelSubject {
         let (candidates, plans): (Vec<Candidate>, Vec<Plan>) = list.into_iter().unzip();
         KernelSubject {
             kernels: Vec::new(),
-            terms,
+            terms: Some(terms),
             candidates,
             plans,
             args,
             values,
             gpu,
             trial: OnceLock::new(),
+        }
+    }
+
+    /// Of whole programs of known sizes on the CPU, whose kernels were compared each by itself: what a network
+    /// makes of random numbers may be no numbers at all.
+    pub fn of_networks(list: Vec<(Candidate, Plan)>, args: Vec<Arg>) -> KernelSubject {
+        KernelSubject {
+            terms: None,
+            ..KernelSubject::of_plans(list, 0, args, Vec::new(), None)
         }
     }
 
@@ -191,8 +200,11 @@ impl KernelSubject {
                 product.compare(algorithm, got, &trial.given, &trial.symbols)
             }
             None => {
+                let Some(terms) = self.terms else {
+                    return Ok(None);
+                };
                 for (got, expected) in got.iter().zip(&trial.default[0]) {
-                    if let Some(text) = far(got, expected, self.terms as f64)? {
+                    if let Some(text) = far(got, expected, terms as f64)? {
                         return Ok(Some(text));
                     }
                 }
