@@ -249,8 +249,7 @@ pub fn compile_with(
     }
     let (optimized, mut fired) = run_passes(graph.clone(), options, passes, &mut dump, locs)?;
     let known = tune::known(&optimized, options);
-    let hints = known.clone().unwrap_or_default();
-    let mut lowered = Lowered::hinted(optimized, &options.codegen(), &hints)?;
+    let mut lowered = Lowered::hinted(optimized, &options.codegen(), &known)?;
     // Products that were made one hold all their results until the last is read.
     if lowered
         .peak()
@@ -278,7 +277,7 @@ pub fn compile_with(
     let gpu = gpu.map_err(internal)?;
     // What keeps memory small is left as it is.
     let may_change = options.fuse && limited.is_none() && options.memory_budget.is_none();
-    let tuned = tune::tune(lowered, known.as_ref(), options, may_change, gpu.as_ref())?;
+    let tuned = tune::tune(lowered, &known, options, may_change, gpu.as_ref())?;
     let (mut lowered, mut tuned, tuning) = tuned;
     if let Some(groups) = lowered.merge(options)? {
         tuned.merge(&groups);

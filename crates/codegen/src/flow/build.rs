@@ -69,16 +69,13 @@ pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<F
             output: 0,
         },
         two_steps: options.fuse.then(|| TwoSteps::of(options.target)),
-        parts: None,
+        hint: None,
         target: options.target,
     };
     let mut of_node: Vec<SmallVec<[Nid; 1]>> = Vec::with_capacity(graph.len());
     for (id, node) in graph.iter() {
         b.at = id.value();
-        b.parts = hints.get(&id).and_then(|hint| match hint {
-            Hint::Parts(parts) => Some(*parts),
-            _ => None,
-        });
+        b.hint = hints.get(&id).copied();
         let inputs: SmallVec<[Nid; 3]> = node
             .inputs
             .iter()
@@ -89,8 +86,8 @@ pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<F
             IrOp::Barrier(_) => b.barrier(&inputs),
             _ => SmallVec::from_iter([b.node(graph, id, &inputs)?]),
         });
-        if let (Some(hint), Some([n])) = (hints.get(&id), of_node.last().map(|n| &n[..])) {
-            b.flow.nodes[*n].follow(*hint);
+        if let (Some(hint), Some([n])) = (b.hint, of_node.last().map(|n| &n[..])) {
+            b.flow.nodes[*n].follow(hint);
         }
     }
     b.outputs(graph, &of_node);
@@ -102,8 +99,8 @@ pub(super) struct FlowBuilder {
     pub(super) flow: Flow,
     at: Value,
     two_steps: Option<TwoSteps>,
-    /// In how many parts the reduction of the current node runs, against the rule.
-    parts: Option<i64>,
+    /// How the current node is lowered, against the rules.
+    hint: Option<Hint>,
     pub(super) target: Target,
 }
 
@@ -306,9 +303,9 @@ impl FlowBuilder {
         }
         let one_step =
             |b: &mut Self| b.helper(Op::Reduce(kind, axes.into()), &[x], dtype, kept.clone());
-        let cut = match self.parts {
-            Some(parts) => about(parts, &shape, axes),
-            None => self.two_steps.and_then(|by| by.cut(&shape, axes, &kept)),
+        let cut = match self.hint {
+            Some(Hint::Parts(parts)) => about(parts, &shape, axes),
+            _ => self.two_steps.and_then(|by| by.cut(&shape, axes, &kept)),
         };
         let Some(cut) = cut else {
             return one_step(self);

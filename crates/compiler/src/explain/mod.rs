@@ -5,7 +5,7 @@ mod layout;
 mod page;
 mod timeline;
 
-use crate::place::Placed;
+use crate::place::{Placed, ix, written};
 use crate::tune::{Choice, Mode, Tuned, Tuning, algorithm, assigned};
 use crate::{Recomputed, Stages};
 use kiln_base::plan::{Algorithm, Place};
@@ -261,8 +261,7 @@ fn kernels(
 
 /// What was chosen for one of the values that a launch gives.
 fn fusion(program: &Program, launch: &Launch, tuned: &Tuned) -> Option<Arc<Choice>> {
-    let written = launch.args.iter().zip(&launch.written).filter(|a| *a.1);
-    let mut choices = written.filter_map(|(b, _)| match &program.buffers[b.0 as usize].origin {
+    let mut choices = written(launch).filter_map(|b| match &program.buffers[ix(b)].origin {
         Origin::Value(value) => tuned.fusion.get(value),
         _ => None,
     });

@@ -86,15 +86,7 @@ impl Region {
         let mut all: Vec<(Candidate, Plan)> = Vec::new();
         for (name, hints) in &self.ways {
             let lowered = Lowered::hinted(self.part.graph.clone(), options, hints)?;
-            let candidate = Candidate {
-                name: name.clone(),
-                workspace: lowered.peak().unwrap_or(0) as u64,
-                predicted: None,
-            };
-            let plan = flat(lowered.placed.plan);
-            if all.iter().all(|(_, known)| *known != plan) {
-                all.push((candidate, plan));
-            }
+            add(&mut all, name, lowered);
         }
         Ok(all)
     }
@@ -248,8 +240,21 @@ fn ways(graph: &Graph) -> Vec<(String, Hints)> {
     ways
 }
 
+/// Adds a program to candidates, if it is not among them.
+pub(super) fn add(list: &mut Vec<(Candidate, Plan)>, name: &str, lowered: Lowered) {
+    let candidate = Candidate {
+        name: name.to_string(),
+        workspace: lowered.peak().unwrap_or(0) as u64,
+        predicted: None,
+    };
+    let plan = flat(lowered.placed.plan);
+    if list.iter().all(|(_, known)| *known != plan) {
+        list.push((candidate, plan));
+    }
+}
+
 /// The plan with inputs and outputs of one dim, as what tries candidates makes them.
-pub(super) fn flat(mut plan: Plan) -> Plan {
+fn flat(mut plan: Plan) -> Plan {
     for input in &mut plan.inputs {
         input.shape = vec![numel(&input.shape)];
     }

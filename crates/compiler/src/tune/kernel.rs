@@ -26,10 +26,11 @@ pub fn candidates(
     let values = super::key::typical(symbols);
     let kernel = &by_default(&launch.kernel, symbols, fixed);
     let mut list = vec![(candidate(kernel, &values, fixed), kernel.clone())];
-    let tile = |kernel: &Kernel| kiln_runtime::tile_elements(kernel, &values).ok().flatten();
+    let tile = (launch.variants.first())
+        .and_then(|_| kiln_runtime::tile_elements(kernel, &values).ok().flatten());
     for (name, other) in &launch.variants {
         // Of that size the tiles are anyway.
-        if matches!(other, Kernel::Tile(p) if p.cut.tile.is_some()) && tile(other) == tile(kernel) {
+        if matches!(other, Kernel::Tile(p) if p.cut.tile.is_some_and(|t| Some(t.into()) == tile)) {
             continue;
         }
         let candidate = candidate(other, &values, fixed);

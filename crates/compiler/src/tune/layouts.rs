@@ -1,7 +1,7 @@
 //! How images lie in memory, by what convolutions were measured to take.
 
 use super::choose::Why;
-use super::fusion::{flat, structure};
+use super::fusion::{add, structure};
 use super::kernel::is_last;
 use super::program::Tuner;
 use super::record::{Limits, Outcome, Record, Trial};
@@ -24,22 +24,24 @@ const LAYOUTS: [&str; 3] = ["default", "channels first", "channels last"];
 /// The ways to choose layouts: by the model, by the times of convolutions, and one layout wherever possible.
 const WAYS: [&str; 4] = ["by rule", "measured", "channels_first", "channels_last"];
 
-/// What was chosen of the layouts of a graph earlier.
-pub(crate) fn known(graph: &Graph, options: &Options) -> Option<Hints> {
+/// What was chosen of the layouts of a graph earlier; nothing if that is not known.
+pub(crate) fn known(graph: &Graph, options: &Options) -> Hints {
     let may = options.tune.mode != Mode::Off && options.gpu.is_none() && graph.symbols.is_empty();
     if !may || !are_measured(options) {
-        return None;
+        return Hints::default();
     }
     let store = Store::of(&options.tune.store_path());
-    let device = key::device(None);
+    let [network, times] = keys(graph, &key::device(None));
     let limits = Limits {
         workspace: options.tune.workspace,
         same_bits: false,
     };
-    let record = store.get(&key_of("network", graph, &device))?;
-    let way = record.best(&WAYS, &limits)?;
-    let times = store.get(&key_of("layouts", graph, &device))?;
-    Some(hints(graph, &times.trials, &way.name))
+    let chosen = || {
+        let record = store.get(&network)?;
+        let way = record.best(&WAYS, &limits)?;
+        Some(hints(graph, &store.get(&times)?.trials, &way.name))
+    };
+    chosen().unwrap_or_default()
 }
 
 /// Whether layouts follow from measurements: not where one is asked for, and not where bits are to stay, since
@@ -49,9 +51,10 @@ pub(super) fn are_measured(options: &Options) -> bool {
     free && options.layout == Layout::Auto && options.tune.mode != Mode::Deterministic
 }
 
-/// What stands for a graph in the store.
-fn key_of(what: &str, graph: &Graph, device: &str) -> String {
-    format!("{what} {:016x} | {}", structure(graph), key::stamp(device))
+/// What stands in the store for the choice of a graph's layouts, and for the times of its convolutions.
+fn keys(graph: &Graph, device: &str) -> [String; 2] {
+    let rest = format!("{:016x} | {}", structure(graph), key::stamp(device));
+    ["network", "layouts"].map(|what| format!("{what} {rest}"))
 }
 
 /// What a way to choose layouts says of a graph whose convolutions were timed.
@@ -84,9 +87,9 @@ impl Tuner<'_> {
         graph: &Graph,
         options: &Options,
     ) -> Result<Hints, CompileError> {
-        let key = key_of("network", graph, &self.device);
+        let [key, times_key] = keys(graph, &self.device);
         if let Some(choice) = self.chooser.known(&key)
-            && let Some(times) = self.chooser.stored(&key_of("layouts", graph, &self.device))
+            && let Some(times) = self.chooser.stored(&times_key)
         {
             return Ok(hints(graph, &times.trials, &choice.chosen));
         }
@@ -94,21 +97,14 @@ impl Tuner<'_> {
         if !all {
             return Ok(Hints::default());
         }
-        let times = Record::new(key_of("layouts", graph, &self.device), trials);
+        let times = Record::new(times_key, trials);
         let mut list: Vec<(Candidate, Plan)> = Vec::new();
         for way in WAYS {
             let hints = hints(graph, &times.trials, way);
             let mut lowered = Lowered::hinted(graph.clone(), &options.codegen(), &hints)?;
             self.program(&mut lowered.program);
-            let candidate = Candidate {
-                name: way.to_string(),
-                workspace: lowered.peak().unwrap_or(0) as u64,
-                predicted: None,
-            };
-            let plan = flat(place::place(graph, &lowered.program)?.plan);
-            if list.iter().all(|(_, known)| *known != plan) {
-                list.push((candidate, plan));
-            }
+            lowered.placed = place::place(graph, &lowered.program)?;
+            add(&mut list, way, lowered);
         }
         let names: Vec<Candidate> = list.iter().map(|(c, _)| c.clone()).collect();
         let choice = self.chooser.choose(key, &names, || {

@@ -55,7 +55,7 @@ impl Tuned {
 /// If the program can't be lowered in another way; that would be a bug.
 pub(crate) fn tune(
     mut lowered: Lowered,
-    known: Option<&Hints>,
+    known: &Hints,
     options: &Options,
     may_change: bool,
     gpu: Option<&Arc<cuda::Device>>,
@@ -82,7 +82,7 @@ pub(crate) fn tune(
         if gpu.is_none() && images {
             hints.extend(tuner.layouts(&lowered.graph, options)?);
         }
-        if known.is_none_or(|known| hints != *known) {
+        if hints != *known {
             lowered = Lowered::hinted(lowered.graph, &options.codegen(), &hints)?;
         }
     }
@@ -226,9 +226,8 @@ impl Tuner<'_> {
     ) -> Option<(Arc<Choice>, Kernel)> {
         let args = args(program, launch, &self.assigned);
         let fixed = fixed(&args);
-        let once = |(b, _): (&BufId, &bool)| program.buffers[b.0 as usize].parameter_only;
-        let mut written = launch.args.iter().zip(&launch.written).filter(|a| *a.1);
-        if !launch.variants.is_empty() && written.all(once) {
+        let once = |b: BufId| program.buffers[place::ix(b)].parameter_only;
+        if !launch.variants.is_empty() && place::written(launch).all(once) {
             // It runs once for all runs.
             return None;
         }
