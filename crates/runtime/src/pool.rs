@@ -10,9 +10,15 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 /// Spins of a worker before it parks: some tens of microseconds.
 const SPINS: u32 = 4000;
+
+/// Threads that run at the same time have met after so long.
+const TOGETHER: Duration = Duration::from_micros(30);
+/// How long they are waited for.
+const PATIENCE: Duration = Duration::from_millis(5);
 
 /// A job is open to workers.
 const OPEN: usize = 1;
@@ -207,6 +213,26 @@ impl Pool {
 }
 
 impl Pool {
+    /// Waits, some milliseconds at most, until all threads of the pool run at the same time; whether they do.
+    /// After this thread has slept it often shares a core with a worker, until the system moves one of them:
+    /// who takes times of short runs begins here.
+    pub fn meet(&self) -> bool {
+        let (start, threads) = (Instant::now(), self.threads());
+        while start.elapsed() < PATIENCE {
+            let (begin, here) = (Instant::now(), AtomicUsize::new(0));
+            self.run(threads, |_| {
+                here.fetch_add(1, Ordering::AcqRel);
+                while here.load(Ordering::Acquire) < threads && begin.elapsed() < TOGETHER {
+                    std::hint::spin_loop();
+                }
+            });
+            if begin.elapsed() < TOGETHER {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Does jobs that each end in a run at the same time: the parts of the first run of each are parts of
     /// one run. What a job does in front of its first run happens before that, one job after the
     /// other, and what it does behind it afterwards.
@@ -407,6 +433,13 @@ mod tests {
             }
         });
         Pool::global().set_threads(threads);
+    }
+
+    #[test]
+    fn threads_meet_but_for_one_that_has_another_job() {
+        assert!(Pool::new(1).meet());
+        let pool = Pool::new(2);
+        pool.run(2, |_| assert!(!pool.meet()));
     }
 
     #[test]

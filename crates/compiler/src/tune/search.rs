@@ -313,6 +313,7 @@ fn work(subject: &dyn Subject, i: usize, asked: &Receiver<Range<usize>>, answer:
         let right = Answer::Right(checked.same_bits);
         answer.send(right).ok()?;
         for mut inputs in asked {
+            Pool::global().meet();
             let burst = inputs.try_fold(Duration::MAX, |least, input| {
                 (checked.run)(input).map(|time| least.min(time))
             });
