@@ -30,8 +30,10 @@ const ROUNDS: usize = 11;
 const STEPS: usize = 3;
 /// Runs before the rounds, whose results must agree.
 const WARM_UP: usize = 5;
-/// How far results may be apart, relatively: f32 sums of other orders, over a few training steps.
-const AGREE: f64 = 1e-3;
+/// How far results may be apart, relatively: f32 sums of other orders. For the losses of a training step's
+/// first two runs, and of any later ones: where rounding moves the operand of a ReLU to the other side of zero,
+/// gradients differ by some thousandths, PyTorch's own with and without oneDNN too, and steps add that up.
+const AGREE: [f64; 2] = [1e-3, 3e-2];
 /// An allocator that gives nothing back to the system, with huge pages.
 const KEEPS_MEMORY: &str = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184:\
                             glibc.malloc.top_pad=67108864:glibc.malloc.hugetlb=1";
@@ -217,8 +219,8 @@ fn warm_up(sides: &mut [Side]) -> Result<(), Failure> {
     }
     let (kiln, others) = sides.split_first_mut().ok_or("no sides")?;
     for other in others {
-        for (a, b) in kiln.values.iter().zip(&other.values) {
-            let agree = (a - b).abs() <= AGREE * b.abs();
+        for (i, (a, b)) in kiln.values.iter().zip(&other.values).enumerate() {
+            let agree = (a - b).abs() <= AGREE[(i > 1) as usize] * b.abs();
             if !agree {
                 return Err(format!("Kiln gives {a}, {} {b}", other.name).into());
             }
