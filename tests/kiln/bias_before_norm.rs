@@ -1,10 +1,10 @@
 //! A bias in front of a batch norm that uses batch statistics is dropped from the compiled step.
 
 use kiln::nn::{
-    BatchNorm1d, BatchNorm2d, BatchNorm3d, Conv1d, Conv2d, Conv3d, ConvTranspose2d, Forward,
-    Linear, Module,
+    BatchNorm1d, BatchNorm2d, BatchNorm3d, Conv1d, Conv2d, Conv3d, ConvTranspose1d,
+    ConvTranspose2d, ConvTranspose3d, Forward, Linear, Module, StateDict,
 };
-use kiln::{DType, Spec, Tensor, compile};
+use kiln::{DType, Device, DimSpec, Spec, Tensor, compile};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -23,11 +23,32 @@ fn near(a: &Tensor, b: &Tensor, what: &str) {
     }
 }
 
-/// Compiles a step of `layer` and `norm` and holds it against PyTorch's definitions.
+/// [`check_on`] the CPU, for data of these sizes, and for a batch of any size.
 fn check<L: Forward + Module, N: Forward + Module>(
     layer: &L,
     norm: &N,
     sizes: &[usize],
+    read: bool,
+) -> Outcome {
+    let mut dims: Vec<DimSpec> = sizes.iter().map(|n| (*n).into()).collect();
+    check_on(Device::Cpu, layer, norm, sizes, &dims, read)?;
+    dims[0] = "n".into();
+    for (_, buffer) in norm.named_buffers() {
+        // The running mean starts at 0 again.
+        if buffer.get().dtype() == DType::F32 {
+            buffer.assign(&buffer.get().zeros_like())?;
+        }
+    }
+    check_on(Device::Cpu, layer, norm, sizes, &dims, read)
+}
+
+/// Compiles a step of `layer` and `norm` for data of `dims` and holds it against PyTorch's definitions.
+fn check_on<L: Forward + Module, N: Forward + Module>(
+    device: Device,
+    layer: &L,
+    norm: &N,
+    sizes: &[usize],
+    dims: &[DimSpec],
     read: bool,
 ) -> Outcome {
     let parameter = |name: &str| {
@@ -35,8 +56,9 @@ fn check<L: Forward + Module, N: Forward + Module>(
         all.find(|(n, _)| n == name).expect("a layer with a bias").1
     };
     let (weight, bias) = (parameter("weight"), parameter("bias"));
-    let x = Tensor::randn(sizes, DType::F32);
-    let step = compile(&[Spec::like(&x)?], |x| {
+    let x = Tensor::randn(sizes, DType::F32).to(device);
+    let spec = Spec::new(DType::F32, dims.iter().cloned()).on(device);
+    let step = compile(&[spec], |x| {
         let h = layer.forward(&x[0]);
         let y = norm.forward(&h);
         let loss = (&y * y.sin()).sum((), false);
@@ -110,12 +132,124 @@ fn convolutions_and_linear_layers_lose_their_bias() -> Outcome {
         false,
     )?;
     check(
+        &ConvTranspose1d::new(2, 3, 3)?,
+        &BatchNorm1d::new(3)?,
+        &[4, 2, 5],
+        false,
+    )?;
+    check(
         &ConvTranspose2d::new(3, 4, 3)?,
         &BatchNorm2d::new(4)?,
         &[2, 3, 4, 5],
         false,
     )?;
+    check(
+        &ConvTranspose3d::new(2, 3, 2)?,
+        &BatchNorm3d::new(3)?,
+        &[2, 2, 3, 2, 3],
+        false,
+    )?;
     check(&Linear::new(5, 6)?, &BatchNorm1d::new(6)?, &[7, 5], false)
+}
+
+/// A linear layer on `[n, l, c]` in front of a norm of `[n, c, l]`.
+#[test]
+fn a_linear_layer_on_sequences_loses_its_bias() -> Outcome {
+    let (layer, norm) = (Linear::new(3, 5)?, BatchNorm1d::new(5)?);
+    let turned = |x: &Tensor| layer.forward(x).permute([0, 2, 1]);
+    let x = Tensor::randn([4, 7, 3], DType::F32);
+    let bias = layer.bias.clone().expect("a layer with a bias");
+    let step = compile(&[Spec::like(&x)?], |x| {
+        let y = norm.forward(&turned(&x[0]));
+        (&y * y.sin()).sum((), false).backward()?;
+        kiln::Result::Ok(vec![y, bias.grad().unwrap()])
+    })?;
+    assert_eq!(step.explain().dropped_biases(), 1, "{}", step.explain());
+    let before = step.run(&[&x])?;
+    assert!(
+        numbers(&before[1]).iter().all(|g| *g == 0.0),
+        "{:?}",
+        numbers(&before[1])
+    );
+    bias.assign(&(bias.get() + 0.5).detach())?;
+    let after = step.run(&[&x])?;
+    near(&after[0], &before[0], "the result with another bias");
+    let h = turned(&x).detach();
+    h.realize()?;
+    let (mean, var) = (h.mean([0, 2], true), h.var([0, 2], 0.0, true));
+    near(
+        &after[0],
+        &((&h - &mean) / (&var + 1e-5).sqrt()),
+        "the result",
+    );
+    Ok(())
+}
+
+#[test]
+fn a_gpu_drops_it_too() -> Outcome {
+    let Some(gpu) = crate::cuda::device() else {
+        return Ok(());
+    };
+    let (conv, norm) = (Conv2d::new(2, 3, 3)?, BatchNorm2d::new(3)?);
+    conv.to(gpu)?;
+    norm.to(gpu)?;
+    let sizes = [2, 2, 4, 5];
+    let dims = sizes.map(DimSpec::from);
+    check_on(gpu, &conv, &norm, &sizes, &dims, false)
+}
+
+/// The statistics are of the last axis of `[n, c, l]`, and the bias is one a channel.
+#[test]
+fn a_bias_of_another_axis_than_the_norm_s_stays() -> Outcome {
+    let (conv, norm) = (Conv1d::new(2, 5, 3)?, BatchNorm1d::new(5)?);
+    let x = Tensor::randn([4, 2, 7], DType::F32);
+    let step = compile(&[Spec::like(&x)?], |x| {
+        norm.forward(&conv.forward(&x[0]).permute([0, 2, 1]))
+    })?;
+    let explain = step.explain();
+    assert_eq!(explain.dropped_biases(), 0, "{explain}");
+    let before = step.run(&[&x])?.remove(0);
+    let bias = conv
+        .named_parameters()
+        .into_iter()
+        .find(|(n, _)| n == "bias");
+    let bias = bias.expect("a layer with a bias").1;
+    bias.assign(&crate::vector(&[0.0, 9.0, -3.0, 0.5, 2.0]))?;
+    let after = step.run(&[&x])?.remove(0);
+    let largest = (&before - &after).abs().amax((), false).item::<f32>()?;
+    assert!(largest > 0.1, "another bias changes the result: {largest}");
+    Ok(())
+}
+
+/// A step that does not read the bias neither changes what is saved nor what loading puts back.
+#[test]
+fn a_dropped_bias_is_saved_and_loaded() -> Outcome {
+    let (conv, norm) = (Conv2d::new(3, 4, 3)?, BatchNorm2d::new(4)?);
+    let x = Tensor::randn([2, 3, 6, 5], DType::F32);
+    let step = compile(&[Spec::like(&x)?], |x| norm.forward(&conv.forward(&x[0])))?;
+    assert_eq!(step.explain().dropped_biases(), 1);
+    let bias = |state: &StateDict| numbers(state.get("bias").expect("a layer with a bias"));
+    let file = std::env::temp_dir().join(format!("kiln-bias-{}.safetensors", std::process::id()));
+    let kept = bias(&conv.state_dict());
+    step.run(&[&x])?;
+    conv.save_state_dict(&file)?;
+    let mut saved = StateDict::load(&file)?;
+    std::fs::remove_file(&file)?;
+    assert_eq!(bias(&saved), kept);
+    let other = Conv2d::new(3, 4, 3)?;
+    other.load_state_dict(&saved, true)?;
+    assert_eq!(bias(&other.state_dict()), kept);
+    // The step reads what was loaded: the running mean includes the new bias.
+    saved.insert("bias", &crate::vector(&[100.0; 4]));
+    conv.load_state_dict(&saved, true)?;
+    step.run(&[&x])?;
+    let mean = norm
+        .named_buffers()
+        .into_iter()
+        .find(|(n, _)| n == "running_mean");
+    let mean = numbers(&mean.expect("statistics").1.get());
+    assert!(mean.iter().all(|m| *m > 5.0), "{mean:?}");
+    Ok(())
 }
 
 #[test]

@@ -56,6 +56,55 @@ impl Maker<'_> {
         self.b.op(ops::Pad { low, high, value }, &[x])
     }
 
+    /// Data without infinities or NaN.
+    fn finite(&mut self, shape: &[usize]) -> Made {
+        let x = self.data(shape);
+        let y = self.pw(Pw::Tanh, &[x])?;
+        let nan = self.pw(Pw::IsNan, &[x])?;
+        let zero = self.b.scalar_like(0.0, &y)?;
+        self.pw(Pw::Select, &[nan, zero, y])
+    }
+
+    /// A product of three rows at least with a parameter, and how many columns it has.
+    fn product(&mut self) -> Result<(Value, usize), OpError> {
+        let (n, k, c) = (2 + self.size(), self.size(), self.size());
+        let (x, w) = (self.data(&[n, k]), self.parameter(&[k, c]));
+        Ok((self.b.op(ops::MatMul {}, &[x, w])?, c))
+    }
+
+    /// A batch norm with known statistics.
+    fn norm(&mut self, x: Value) -> Made {
+        let channels = self.b.fact(&x).shape[1].as_const().unwrap_or(1) as usize;
+        let mut operands = vec![x];
+        operands.extend((0..4).map(|_| self.parameter(&[channels])));
+        operands[2] = self.pw(Pw::Square, &operands[2..3])?;
+        let eps = Scalar::Float(0.25);
+        self.b.op(ops::BatchNorm { eps, affine: true }, &operands)
+    }
+
+    /// The data with a bias, their mean `[1, c]`, and the data without it.
+    fn centred(&mut self) -> Result<[Value; 2], OpError> {
+        let (n, c) = (1 + self.size(), self.size());
+        let (y, bias) = (self.finite(&[n, c])?, self.parameter(&[1, c]));
+        let x = self.pw(Pw::Add, &[y, bias])?;
+        let sum = self.b.reduce_keepdim(Reduction::Sum, &x, &[0])?;
+        let mean = self.b.with(Pw::Div, &sum, n as f64)?;
+        Ok([mean, self.pw(Pw::Sub, &[x, mean])?])
+    }
+
+    /// A body on two values of `[n]` of which each output needs one.
+    fn body(&mut self, n: usize, ops: [Pw; 2], counted: bool) -> Result<Graph, OpError> {
+        let mut body = Graph::default();
+        let mut b = GraphBuilder::new(&mut body, Loc::UNKNOWN);
+        if counted {
+            b.input(Fact::new(DType::I64, [0i64; 0]), Role::Data);
+        }
+        let x = [0; 2].map(|_| b.input(Fact::new(DType::F32, [n]), Role::Data));
+        let y = [b.pointwise(ops[0], &x[..1])?, b.pointwise(ops[1], &x[1..])?];
+        y.into_iter().for_each(|y| body.add_output(y));
+        Ok(body)
+    }
+
     fn part(&mut self, x: Value, axis: usize, start: usize, len: usize) -> Made {
         self.b.narrow(&x, axis, start, len)
     }
@@ -305,33 +354,225 @@ const CASES: &[Case] = &[
         let y = m.b.with(Pw::Div, &y, 3.0)?;
         m.b.sum(&y, &[0, 1])
     }),
+    ("dead_code", |m| {
+        let (x, ..) = m.matrix();
+        m.pw(Pw::Exp, &[x])?;
+        m.pw(Pw::Tanh, &[x])
+    }),
+    ("identity_view", |m| {
+        let (x, ..) = m.matrix();
+        let x = m.b.op(
+            ops::Permute {
+                perm: [0, 1].into_iter().collect(),
+            },
+            &[x],
+        )?;
+        m.pw(Pw::Tanh, &[x])
+    }),
+    ("reshape_of_reshape", |m| {
+        let (x, n, c) = m.matrix();
+        let x = m.b.reshape(&x, &[Dim::from(n * c), Dim::ONE, Dim::ONE])?;
+        let x =
+            m.b.reshape(&x, &[Dim::ONE, Dim::ONE, Dim::ONE, Dim::from(n * c)])?;
+        m.pw(Pw::Tanh, &[x])
+    }),
+    ("broadcast_of_broadcast", |m| {
+        let c = m.size();
+        let x = m.data(&[c]);
+        let x = m.b.op(
+            ops::Broadcast {
+                shape: [3, c].map(Dim::from).into_iter().collect(),
+            },
+            &[x],
+        )?;
+        m.b.op(
+            ops::Broadcast {
+                shape: [2, 3, c].map(Dim::from).into_iter().collect(),
+            },
+            &[x],
+        )
+    }),
+    ("permute_of_permute", |m| {
+        let sizes = [m.size(), m.size(), 1 + m.size()];
+        let x = m.data(&sizes);
+        let x = m.b.permute(&x, &[1, 2, 0])?;
+        let x = m.b.permute(&x, &[0, 2, 1])?;
+        m.pw(Pw::Tanh, &[x])
+    }),
+    ("full_fold", |m| {
+        let (x, n, c) = m.matrix();
+        let shape = [Dim::from(n), Dim::from(c)];
+        let half = m.b.full(0.5, DType::F32, &shape)?;
+        let wave = m.pw(Pw::Sin, &[half])?;
+        m.pw(Pw::Mul, &[x, wave])
+    }),
+    ("constant_fold", |m| {
+        let (x, _, c) = m.matrix();
+        let numbers = m.b.op(ops::Iota { len: Dim::from(c) }, &[])?;
+        let numbers = m.b.cast(&numbers, DType::F32)?;
+        m.pw(Pw::Add, &[x, numbers])
+    }),
+    ("common_subexpression", |m| {
+        let (x, ..) = m.matrix();
+        let twice = [m.pw(Pw::Sin, &[x])?, m.pw(Pw::Sin, &[x])?];
+        m.pw(Pw::Mul, &twice)
+    }),
+    ("conv_batch_norm", |m| {
+        let (x, w, conv, _) = m.conv();
+        let y = m.b.op(conv, &[x, w])?;
+        m.norm(y)
+    }),
+    ("linear_batch_norm", |m| {
+        let (y, _) = m.product()?;
+        m.norm(y)
+    }),
+    ("norm_before_product", |m| {
+        let (x, _, k) = m.matrix();
+        let (x, w) = (m.norm(x)?, m.parameter(&[k, 5]));
+        m.b.op(ops::MatMul {}, &[x, w])
+    }),
+    ("transposed_product", |m| {
+        let (y, _) = m.product()?;
+        let y = m.b.permute(&y, &[1, 0])?;
+        m.pw(Pw::Tanh, &[y])
+    }),
+    ("bias_under_reshape", |m| {
+        let (y, c) = m.product()?;
+        let n = m.b.fact(&y).shape[0].clone();
+        let (factor, bias) = (m.data(&[c]), m.parameter(&[c]));
+        let y = m.b.reshape(&y, &[Dim::ONE, n, Dim::from(c)])?;
+        let y = m.pw(Pw::Mul, &[factor, y])?;
+        m.pw(Pw::Sub, &[bias, y])
+    }),
+    ("factor_behind_reshape", |m| {
+        let (n, k) = (m.size(), m.size());
+        let x = m.data(&[2, n, k]);
+        let (gamma, beta, w) = (m.parameter(&[k]), m.parameter(&[k]), m.parameter(&[k, 5]));
+        let x = m.pw(Pw::Mul, &[x, gamma])?;
+        let x = m.pw(Pw::Add, &[x, beta])?;
+        let x = m.b.reshape(&x, &[2 * n, k].map(Dim::from))?;
+        m.b.op(ops::MatMul {}, &[x, w])
+    }),
+    ("factor_behind_product", |m| {
+        let (y, c) = m.product()?;
+        let n = m.b.fact(&y).shape[0].as_const().unwrap_or(1) as usize;
+        // Data on both sides, so that the factor does not become part of a weight.
+        let x = m.data(&[c, n]);
+        let wide = m.b.op(ops::MatMul {}, &[x, y])?;
+        let wide = m.b.with(Pw::Mul, &wide, 0.3)?;
+        let z = m.data(&[c, 3]);
+        m.b.op(ops::MatMul {}, &[wide, z])
+    }),
+    ("bias_before_norm", |m| {
+        let [_, centred] = m.centred()?;
+        m.pw(Pw::Square, &[centred])
+    }),
+    ("bias_behind_permute", |m| {
+        let (l, k, c) = (1 + m.size(), m.size(), m.size());
+        let (x, w, bias) = (
+            m.finite(&[2 * l, k])?,
+            m.parameter(&[k, c]),
+            m.parameter(&[c]),
+        );
+        let y = m.b.op(ops::MatMul {}, &[x, w])?;
+        let y = m.b.reshape(&y, &[2, l, c].map(Dim::from))?;
+        let y = m.pw(Pw::Add, &[bias, y])?;
+        let y = m.b.permute(&y, &[0, 2, 1])?;
+        let sum = m.b.reduce_keepdim(Reduction::Sum, &y, &[0, 2])?;
+        let mean = m.b.with(Pw::Div, &sum, (2 * l) as f64)?;
+        m.pw(Pw::Sub, &[y, mean])
+    }),
+    ("sum_of_shift", |m| {
+        let (n, c) = (m.size(), m.size());
+        let (y, bias) = (m.finite(&[n, c])?, m.parameter(&[1, c]));
+        let x = m.pw(Pw::Add, &[bias, y])?;
+        m.b.sum(&x, &[0])
+    }),
+    ("zero_sum", |m| {
+        let [mean, centred] = m.centred()?;
+        let zero = m.b.reduce_keepdim(Reduction::Sum, &centred, &[0])?;
+        m.pw(Pw::Add, &[mean, zero])
+    }),
+    ("unread_loop_value", |m| {
+        let n = m.size();
+        let x = [m.data(&[n]), m.data(&[n])];
+        let body = m.body(n, [Pw::Tanh, Pw::Sin], true)?;
+        let outputs =
+            m.b.emit(ops::Loop::repeat(Dim::from(3usize), body).into(), &x)?;
+        m.pw(Pw::Exp, &outputs[1..])
+    }),
+    ("unread_branch_value", |m| {
+        let n = m.size();
+        let x = [m.data(&[n]), m.data(&[n])];
+        let sides = [
+            m.body(n, [Pw::Tanh, Pw::Sin], false)?.into(),
+            m.body(n, [Pw::Neg, Pw::Cos], false)?.into(),
+        ];
+        let sum = m.b.sum(&x[0], &[0])?;
+        let condition = m.b.with(Pw::Lt, &sum, 0.5)?;
+        let branch = ops::If { branches: sides };
+        let outputs = m.b.emit(branch.into(), &[condition, x[0], x[1]])?;
+        m.pw(Pw::Exp, &outputs[1..])
+    }),
+    ("unread_barrier_value", |m| {
+        let (x, ..) = m.matrix();
+        let y = m.pw(Pw::Exp, &[x])?;
+        let barrier = ops::Barrier { detach: false };
+        let outputs = m.b.emit(barrier.into(), &[y, x])?;
+        m.pw(Pw::Sin, &outputs[..1])
+    }),
 ];
+
+#[test]
+fn every_rule_of_every_pass_has_a_program() {
+    let rules = kiln_optimize::passes().iter().flat_map(|p| p.rules());
+    let missing = |rule: &&str| CASES.iter().all(|(name, _)| name != rule);
+    let missing: Vec<&str> = rules.filter(missing).collect();
+    assert!(missing.is_empty(), "no program fires {missing:?}");
+}
 
 #[test]
 fn each_rule_fires_and_is_right_on_the_engine() {
     for seed in 0..20 {
-        for (rule, make) in CASES {
-            let mut graph = Graph::default();
-            let b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
-            let mut maker = Maker {
-                b,
-                rng: Rng::new(seed),
-            };
-            let y = make(&mut maker).unwrap_or_else(|e| panic!("{rule}, seed {seed}: {e}"));
-            graph.add_output(y);
-            let oracle = Oracle::new(&graph, random_inputs(&graph, seed));
-            let engine = Engine::new(&graph, &Options::default());
-            let engine = engine.unwrap_or_else(|e| panic!("{rule}, seed {seed}: {e}\n{graph}"));
-            assert!(
-                engine.explain.count(rule) > 0,
-                "{rule}, seed {seed}: {graph}"
-            );
-            // The second run meets prepared values and a used arena.
-            for _ in 0..2 {
-                let outputs = engine.run(&oracle.inputs).map_err(|e| e.to_string());
-                let checked = outputs.and_then(|o| oracle.check(&o));
-                checked.unwrap_or_else(|e| panic!("{rule}, seed {seed}: {e}\n{graph}"));
-            }
+        check(seed, &Options::default());
+    }
+}
+
+#[test]
+fn each_rule_fires_and_is_right_on_a_gpu() {
+    let gpu = crate::cuda::device().map(|_| 0);
+    for seed in gpu.iter().flat_map(|_| 0..2) {
+        let options = Options {
+            gpu,
+            ..Options::default()
+        };
+        check(seed, &options);
+    }
+}
+
+/// Compiles and runs the program of every rule.
+fn check(seed: u64, options: &Options) {
+    for (rule, make) in CASES {
+        let mut graph = Graph::default();
+        let b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+        let mut maker = Maker {
+            b,
+            rng: Rng::new(seed),
+        };
+        let y = make(&mut maker).unwrap_or_else(|e| panic!("{rule}, seed {seed}: {e}"));
+        graph.add_output(y);
+        let oracle = Oracle::new(&graph, random_inputs(&graph, seed));
+        let engine = Engine::new(&graph, options);
+        let engine = engine.unwrap_or_else(|e| panic!("{rule}, seed {seed}: {e}\n{graph}"));
+        assert!(
+            engine.explain.count(rule) > 0,
+            "{rule}, seed {seed}: {graph}"
+        );
+        // The second run meets prepared values and a used arena.
+        for _ in 0..2 {
+            let outputs = engine.run(&oracle.inputs).map_err(|e| e.to_string());
+            let checked = outputs.and_then(|o| oracle.check(&o));
+            checked.unwrap_or_else(|e| panic!("{rule}, seed {seed}: {e}\n{graph}"));
         }
     }
 }

@@ -16,6 +16,21 @@ mod layout;
 mod program;
 mod tile;
 
+// Tests of what only this crate sees run programs as its other tests do.
+#[cfg(test)]
+extern crate self as kiln_codegen;
+#[cfg(test)]
+#[path = "../tests/codegen/device.rs"]
+#[allow(dead_code)]
+mod device;
+#[cfg(test)]
+#[path = "../tests/codegen/run.rs"]
+#[allow(dead_code)]
+mod run;
+#[cfg(test)]
+#[path = "../tests/codegen/tiles.rs"]
+mod tiles;
+
 pub use cuda::{Printed, Slot, Step, Way, Ways, fit_in_a_launch, shares_a_launch, side_by_side};
 pub use program::{
     BufId, BufferInfo, Cost, GroupReport, Hint, Hints, Launch, Layout, LayoutReport, LowerError,

@@ -119,7 +119,7 @@ pub(crate) fn run_pass(
     let mut rewriter = Rewriter::new(graph, pass.name, depth, options, report);
     match pass.run {
         Run::Rules(rules) => rewriter.run_rules(rules)?,
-        Run::Walk(walk) => walk(&mut rewriter)?,
+        Run::Walk(_, walk) => walk(&mut rewriter)?,
     }
     let graph = rewriter.finish()?;
     let after = Interface::of(&graph);

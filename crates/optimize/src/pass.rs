@@ -36,8 +36,21 @@ pub struct Pass {
 pub enum Run {
     /// Rules on every node, operands first, until none applies.
     Rules(&'static [&'static dyn Rule]),
-    /// One walk of its own.
-    Walk(fn(&mut Rewriter<'_>) -> Result<(), OptimizeError>),
+    /// One walk of its own, with the names of its rules.
+    Walk(
+        &'static [&'static str],
+        fn(&mut Rewriter<'_>) -> Result<(), OptimizeError>,
+    ),
+}
+
+impl Pass {
+    /// The names in reports of all that it does.
+    pub fn rules(&self) -> Vec<&'static str> {
+        match self.run {
+            Run::Rules(rules) => rules.iter().map(|r| r.name()).collect(),
+            Run::Walk(names, _) => names.to_vec(),
+        }
+    }
 }
 
 /// The passes, in the order in which they run. The list is walked again until nothing changes.

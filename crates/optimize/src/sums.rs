@@ -7,9 +7,11 @@
 //! Σ (a · x + b) = a · Σx + n · b        for rows a and b, and n summed elements
 //! ```
 
-use crate::View;
+use crate::{PatchBuilder, View};
+use kiln_base::numel;
 use kiln_base::prim::Reduction;
-use kiln_ir::{DType, Dim, Op, Pw, Value};
+use kiln_ir::ops::Full;
+use kiln_ir::{Builder, DType, Dim, Op, OpError, Pw, Value};
 
 /// The most terms of a polynomial; a longer one is not worked out.
 const MOST_TERMS: usize = 32;
@@ -23,6 +25,8 @@ enum Atom {
     Row(Value),
     /// The sum of a value that changes along the axes.
     Sum(Value),
+    /// How many elements a sum has, where that is not known yet.
+    Count,
 }
 
 /// A number times powers of atoms, ascending.
@@ -44,30 +48,57 @@ pub(crate) struct Sums<'a> {
     view: View<'a>,
     shape: &'a [Dim],
     axes: &'a [usize],
-    /// Elements of one sum.
-    count: f64,
+    /// The summed extents.
+    extents: Vec<Dim>,
 }
 
 impl<'a> Sums<'a> {
-    /// Sums of values of the shape of `like` over `axes`; `None` for symbolic extents of theirs and for
-    /// dtypes that round or wrap on the way.
+    /// Sums of values of the shape of `like` over `axes`; `None` for sums of nothing and for dtypes that
+    /// round or wrap on the way.
     pub fn new(view: View<'a>, like: Value, axes: &'a [usize]) -> Option<Sums<'a>> {
         let fact = view.fact(like);
-        let count = axes
-            .iter()
-            .try_fold(1i64, |n, a| Some(n * fact.shape[*a].as_const()?))?;
+        let extents: Vec<Dim> = axes.iter().map(|a| fact.shape[*a].clone()).collect();
         let float = matches!(fact.dtype, DType::F32 | DType::F64);
-        (float && count > 0).then_some(Sums {
+        (float && !numel(&extents).is(0)).then_some(Sums {
             view,
             shape: &fact.shape,
             axes,
-            count: count as f64,
+            extents,
         })
     }
 
-    /// Elements of one sum.
-    pub fn count(&self) -> f64 {
-        self.count
+    /// How many elements a sum has, as a value of one element.
+    pub fn count(&self, b: &mut PatchBuilder<'_>, dtype: DType) -> Result<Value, OpError> {
+        if let Some(n) = numel(&self.extents).as_const() {
+            return b.full(n as f64, dtype, &[]);
+        }
+        let ones = b.full(1i64, DType::I64, &self.extents)?;
+        let all: Vec<usize> = (0..self.extents.len()).collect();
+        let count = b.sum(&ones, &all)?;
+        b.cast(&count, dtype)
+    }
+
+    /// [`Sums::count`] as a polynomial.
+    fn elements(&self) -> Polynomial {
+        match numel(&self.extents).as_const() {
+            Some(n) => Polynomial::number(n as f64),
+            None => Polynomial::atom(Atom::Count),
+        }
+    }
+
+    /// Whether a value is what [`Sums::count`] makes.
+    fn is_count(&self, v: Value) -> bool {
+        let node = self.view.producer(v);
+        let sum = match node.op {
+            Op::Cast(_) => self.view.producer(node.inputs[0]),
+            _ => node,
+        };
+        let Op::Reduce(r) = &sum.op else { return false };
+        let ones = sum.inputs[0];
+        let all = r.axes.len() == self.view.fact(ones).rank() && r.kind == Reduction::Sum;
+        let one = |f: &Full| f.value.as_f64() == 1.0 && !f.dtype.is_float();
+        all && self.view.as_full(ones).is_some_and(one)
+            && numel(&self.view.fact(ones).shape) == numel(&self.extents)
     }
 
     /// Whether `v` sums to zero for all finite data, as `x − mean(x)` does. Not where each element is
@@ -95,8 +126,8 @@ impl<'a> Sums<'a> {
     /// Whether `v`, of one number a row, is the sum of `x` divided by how many there are.
     pub fn is_mean(&self, v: Value, x: Value) -> bool {
         let difference = || {
-            let mean = self.sum(x, DEPTH)?.scaled(-1.0 / self.count);
-            self.row(v, DEPTH)?.plus(mean)
+            let mean = self.sum(x, DEPTH)?.times(&self.elements().inverse()?)?;
+            self.row(v, DEPTH)?.plus(mean.scaled(-1.0))
         };
         difference().is_some_and(|d| d.0.is_empty())
     }
@@ -131,7 +162,7 @@ impl<'a> Sums<'a> {
         for (rows, value) in linear {
             let factor = match value {
                 Some(x) => Polynomial::atom(Atom::Sum(x)),
-                None => Polynomial::number(self.count),
+                None => self.elements(),
             };
             sum = sum.plus(rows.times(&factor)?)?;
         }
@@ -192,10 +223,15 @@ impl<'a> Sums<'a> {
         if let Some(number) = self.number(v) {
             return Some(Polynomial::number(number));
         }
+        if self.is_count(v) {
+            return Some(self.elements());
+        }
         let node = self.view.producer(v);
         let operand = |i: usize| self.row(node.inputs[i], depth);
         let opaque = || Some(Polynomial::atom(Atom::Row(v)));
         match &node.op {
+            // One number for all rows.
+            Op::Broadcast(_) if self.view.fact(node.inputs[0]).numel().is(1) => operand(0),
             // Rows keep their order in every shape.
             Op::Reshape(_) => operand(0),
             Op::Reduce(r) if r.kind == Reduction::Sum && r.axes[..] == *self.axes => {

@@ -22,6 +22,8 @@ use crate::flow::{Flow, Nid, Node, Op};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::Dim;
 
+#[cfg(test)]
+mod bugs;
 mod cost;
 mod join;
 mod merge;

@@ -70,6 +70,12 @@ fn expanded(graph: &Graph, composite: fn(&Op) -> bool) -> Graph {
 /// Lowers, and checks what holds for every program.
 pub fn lowered(graph: &Graph, options: &Options) -> Program {
     let program = lower(graph, options).unwrap_or_else(|e| panic!("{e}\n{graph}"));
+    checked(graph, &program);
+    program
+}
+
+/// Asserts what holds for every program of a graph.
+pub fn checked(graph: &Graph, program: &Program) {
     let mut written = vec![false; program.buffers.len()];
     for (i, b) in program.buffers.iter().enumerate() {
         written[i] = matches!(b.origin, Origin::Input(_) | Origin::Constant(_));
@@ -99,7 +105,6 @@ pub fn lowered(graph: &Graph, options: &Options) -> Program {
     let all = outputs.len();
     outputs.dedup();
     assert_eq!(all, outputs.len(), "two outputs share a buffer");
-    program
 }
 
 /// The outputs of a program; `None` on a data error.

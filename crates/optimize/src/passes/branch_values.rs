@@ -15,7 +15,7 @@ pub const PASS: Pass = Pass {
     name: "branch_values",
     about: "removes what branches and barriers give but nothing reads",
     exact: true,
-    run: Run::Walk(shrink),
+    run: Run::Walk(&["unread_branch_value", "unread_barrier_value"], shrink),
 };
 
 fn shrink(rewriter: &mut Rewriter<'_>) -> Result<(), OptimizeError> {

@@ -4,13 +4,14 @@
 //! x − mean(x) = y − mean(y)      where x = y + b, and b is constant along the axes of the mean
 //! Σ (y + b) = Σ y + n · b        where nothing else reads the sum y + b
 //! Σ z = 0                        where that follows for all z of this form, as for x − mean(x)
+//! permute(y + b) = permute(y) + permute(b)    where b is along the last axis and a sum reads this
 //! ```
 //!
 //! So a bias in front of a batch norm that uses batch statistics is dropped: the result does not depend
 //! on it, the running mean still includes it, and its gradient is exactly zero. The last rule also
 //! saves the pass over the data that the derivative of a variance with respect to its mean would cost.
 //!
-//! What must hold: f32 or f64 with known extents along the axes; for the first rule every reader of x
+//! What must hold: f32 or f64 (extents may be symbols); for the first rule every reader of x
 //! either takes the mean of x from it or sums it along the same axes, so that x need not be computed
 //! at all.
 //!
@@ -28,7 +29,7 @@ pub const PASS: Pass = Pass {
     name: "centring",
     about: "drops what a mean takes away, such as the bias in front of a batch norm",
     exact: false,
-    run: Run::Rules(&[&BiasBeforeNorm, &SumOfShift, &ZeroSum]),
+    run: Run::Rules(&[&BiasBehindPermute, &BiasBeforeNorm, &SumOfShift, &ZeroSum]),
 };
 
 fn operands(view: &View<'_>, id: NodeId, which: Pw) -> Option<[Value; 2]> {
@@ -88,7 +89,7 @@ impl Rule for BiasBeforeNorm {
             return None;
         }
         let mut patch = view.patch(centred[0].0);
-        let new = centre_of(&mut patch, y, axes, sums.count(), &view.fact(mean).shape).ok()?;
+        let new = centre_of(&mut patch, y, &sums, axes, &view.fact(mean).shape).ok()?;
         for (node, _) in centred {
             patch.replace(node.value(), new);
         }
@@ -100,16 +101,64 @@ impl Rule for BiasBeforeNorm {
 fn centre_of(
     b: &mut PatchBuilder<'_>,
     y: Value,
+    sums: &Sums<'_>,
     axes: &[usize],
-    count: f64,
     row: &[Dim],
 ) -> Result<Value, OpError> {
-    let shape = b.fact(&y).shape;
+    let Fact { dtype, shape } = b.fact(&y);
     let sum = b.sum(&y, axes)?;
     let sum = b.reshape(&sum, row)?;
-    let mean = b.with(Pw::Div, &sum, count)?;
+    let count = sums.count(b, dtype)?;
+    let mean = b.pointwise(Pw::Div, &[sum, count])?;
     let mean = b.broadcast_to(&mean, &shape)?;
     b.pointwise(Pw::Sub, &[y, mean])
+}
+
+/// permute(y + b) = permute(y) + permute(b), also with a reshape of the sum that keeps its last axis: the
+/// bias of a linear layer whose result a batch norm reads with channels in front.
+pub struct BiasBehindPermute;
+
+impl Rule for BiasBehindPermute {
+    fn name(&self) -> &'static str {
+        "bias_behind_permute"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let Op::Permute(permute) = &view.node(id).op else {
+            return None;
+        };
+        let mut users = view.users(id).iter();
+        users.find(|u| summed_axes(view, **u).is_some())?;
+        let whole = view.node(id).inputs[0];
+        let x = match view.producer(whole).op {
+            Op::Reshape(_) => view.producer(whole).inputs[0],
+            _ => whole,
+        };
+        let alone = [whole, x].iter().all(|v| view.use_count(v.node) == 1);
+        let (from, to) = (&view.fact(x).shape, &view.fact(whole).shape);
+        let last = to.len().checked_sub(1)?;
+        let at = permute.perm.iter().position(|a| *a == last)?;
+        if !alone || from.last() != to.last() || at == last {
+            return None;
+        }
+        let row = |v: Value| {
+            let node = view.producer(v);
+            let row = matches!(node.op, Op::Broadcast(_)).then(|| node.inputs[0])?;
+            (view.fact(row).shape[..] == to[last..]).then_some(row)
+        };
+        let (y, b) = match operands(view, x.node, Pw::Add)? {
+            [y, b] if row(b).is_some() => (y, row(b)?),
+            [b, y] => (y, row(b)?),
+        };
+        let mut column = vec![Dim::ONE; to.len() - at];
+        column[0] = to[last].clone();
+        let mut patch = view.patch(id);
+        let y = patch.reshape(&y, to).ok()?;
+        let y = patch.permute(&y, &permute.perm).ok()?;
+        let b = patch.reshape(&b, &column).ok()?;
+        let new = patch.pointwise(Pw::Add, &[y, b]).ok()?;
+        Some(patch.replacing(id.value(), new))
+    }
 }
 
 /// Σ (y + b) = Σ y + n · b.
@@ -131,7 +180,8 @@ impl Rule for SumOfShift {
         let mut patch = view.patch(id);
         let sum = patch.sum(&y, axes).ok()?;
         let b = patch.reshape(&b, &view.node(id).fact().shape).ok()?;
-        let b = patch.with(Pw::Mul, &b, sums.count()).ok()?;
+        let count = sums.count(&mut patch, view.fact(x).dtype).ok()?;
+        let b = patch.pointwise(Pw::Mul, &[b, count]).ok()?;
         let new = patch.pointwise(Pw::Add, &[sum, b]).ok()?;
         Some(patch.replacing(id.value(), new))
     }
@@ -146,10 +196,14 @@ impl Rule for ZeroSum {
     }
 
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let axes = summed_axes(view, id)?;
-        let z = view.node(id).inputs[0];
+        let mut axes = summed_axes(view, id)?.to_vec();
+        let mut z = view.node(id).inputs[0];
+        if let Op::Permute(p) = &view.producer(z).op {
+            axes.iter_mut().for_each(|a| *a = p.perm[*a]);
+            z = view.producer(z).inputs[0];
+        }
         let computed = matches!(view.producer(z).op, Op::Pointwise(_));
-        if !computed || !Sums::new(*view, z, axes)?.is_zero(z) {
+        if !computed || !Sums::new(*view, z, &axes)?.is_zero(z) {
             return None;
         }
         let Fact { dtype, shape } = view.node(id).fact();

@@ -17,7 +17,7 @@ pub const PASS: Pass = Pass {
     name: "common_subexpressions",
     about: "computes equal expressions once",
     exact: true,
-    run: Run::Walk(merge_equal),
+    run: Run::Walk(&["common_subexpression"], merge_equal),
 };
 
 /// Bytes of a constant that enter its hash; all are compared.

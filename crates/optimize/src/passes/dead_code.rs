@@ -12,7 +12,7 @@ pub const PASS: Pass = Pass {
     name: "dead_code",
     about: "removes nodes that nothing reads",
     exact: true,
-    run: Run::Walk(remove_dead),
+    run: Run::Walk(&["dead_code"], remove_dead),
 };
 
 fn remove_dead(rewriter: &mut Rewriter<'_>) -> Result<(), OptimizeError> {

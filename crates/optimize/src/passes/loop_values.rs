@@ -15,7 +15,7 @@ pub const PASS: Pass = Pass {
     name: "loop_values",
     about: "removes what loops carry, scan and stack but nothing reads",
     exact: true,
-    run: Run::Walk(shrink),
+    run: Run::Walk(&["unread_loop_value"], shrink),
 };
 
 fn shrink(rewriter: &mut Rewriter<'_>) -> Result<(), OptimizeError> {

@@ -1,7 +1,7 @@
 //! Matrix products of one operand with several others, such as the projections of query, key and value:
 //!
 //! ```text
-//! shared_operand         x · w₁ + b₁, x · w₂ + b₂, … = parts of x · [w₁ w₂ …] + [b₁ b₂ …]
+//! shared_operand         x · w₁ + b₁, x · w₂ + b₂, … = parts of x · [w₁ w₂ …] + [b₁ b₂ …]    and w₁ · x, …
 //! factor_behind_product  (x · c) · y = (x · y) · c    for a number c, in either operand
 //! ```
 //!
@@ -87,7 +87,12 @@ impl Rule for FactorBehindProduct {
         };
         let mut readers = Vec::new();
         let float = number.dtype.is_float() && number.value.as_f64().is_finite();
-        if !float || !is_product(view, x) || !read_by_products(view, id, &mut readers) {
+        // A factor of a weight costs nothing when the program runs.
+        if !float
+            || view.is_prepared(id.value())
+            || !is_product(view, x)
+            || !read_by_products(view, id, &mut readers)
+        {
             return None;
         }
         let mut patch = view.patch(id);
@@ -132,12 +137,12 @@ fn views_of(view: &View<'_>, mut v: Value, of: NodeId) -> Option<Vec<Op>> {
     Some(views)
 }
 
-/// A product `x · w`, perhaps with a bias.
+/// A product `x · w` or `w · x`, perhaps with a bias.
 struct Part {
     /// The node of the result.
     result: NodeId,
     weight: Value,
-    /// `[n]`.
+    /// `[n]`, of `w · x` `[n, 1]`.
     bias: Option<Value>,
 }
 
@@ -150,39 +155,41 @@ impl Rule for SharedOperand {
     }
 
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        if !matches!(node.op, Op::MatMul(_)) {
-            return None;
-        }
-        let x = node.inputs[0];
-        let users = view.users(x.node);
-        if users.len() < 2 || users.len() > MOST {
-            return None;
-        }
-        let parts = (users.iter()).filter_map(|u| part(view, *u, x).map(|p| (*u, p)));
-        let mut parts: Vec<(NodeId, Part)> = parts.collect();
-        parts.sort_by_key(|p| p.0);
-        parts.dedup_by_key(|p| p.0);
-        let mine = parts.iter().find(|p| p.0 == id)?.1.bias.is_some();
-        parts.retain(|(_, p)| p.bias.is_some() == mine);
-        if parts.len() < 2 || parts[0].0 != id {
-            return None;
-        }
-        let parts: Vec<Part> = parts.into_iter().map(|p| p.1).collect();
-        merged(view, id, x, &parts)
+        let is_product = matches!(view.node(id).op, Op::MatMul(_));
+        is_product.then(|| [0, 1].into_iter().find_map(|slot| shared(view, id, slot)))?
     }
 }
 
-/// A product of `x` that can be merged with others.
-fn part(view: &View<'_>, id: NodeId, x: Value) -> Option<Part> {
-    let node = view.node(id);
-    let product = matches!(node.op, Op::MatMul(_)) && node.inputs[0] == x;
-    if !product || node.inputs[1] == x || view.is_prepared(x) {
+/// The product of all that multiply the operand in `slot` of a node, the first one of them.
+fn shared(view: &View<'_>, id: NodeId, slot: usize) -> Option<Patch> {
+    let x = view.node(id).inputs[slot];
+    let users = view.users(x.node);
+    if users.len() < 2 || users.len() > MOST {
         return None;
     }
-    let weight = node.inputs[1];
+    let parts = (users.iter()).filter_map(|u| part(view, *u, x, slot).map(|p| (*u, p)));
+    let mut parts: Vec<(NodeId, Part)> = parts.collect();
+    parts.sort_by_key(|p| p.0);
+    parts.dedup_by_key(|p| p.0);
+    let mine = parts.iter().find(|p| p.0 == id)?.1.bias.is_some();
+    parts.retain(|(_, p)| p.bias.is_some() == mine);
+    if parts.len() < 2 || parts[0].0 != id {
+        return None;
+    }
+    let parts: Vec<Part> = parts.into_iter().map(|p| p.1).collect();
+    merged(view, id, slot, &parts)
+}
+
+/// A product of `x` that can be merged with others.
+fn part(view: &View<'_>, id: NodeId, x: Value, slot: usize) -> Option<Part> {
+    let node = view.node(id);
+    let product = matches!(node.op, Op::MatMul(_)) && node.inputs[slot] == x;
+    if !product || node.inputs[1 - slot] == x || view.is_prepared(x) {
+        return None;
+    }
+    let weight = node.inputs[1 - slot];
     let (result, bias) = match (view.use_count(id), view.users(id)) {
-        (1, &[user]) => match biased(view, user, id) {
+        (1, &[user]) => match biased(view, user, id, slot) {
             Some(bias) => (user, Some(bias)),
             None => (id, None),
         },
@@ -196,25 +203,31 @@ fn part(view: &View<'_>, id: NodeId, x: Value) -> Option<Part> {
     })
 }
 
-/// The `[n]` that a node adds to each row of a product.
-fn biased(view: &View<'_>, id: NodeId, product: NodeId) -> Option<Value> {
+/// The `[n]` that a node adds to each row of a product, or the `[n, 1]` that it adds to each column where
+/// the shared operand is in slot 1.
+fn biased(view: &View<'_>, id: NodeId, product: NodeId, slot: usize) -> Option<Value> {
     let node = view.node(id);
     if !matches!(&node.op, Op::Pointwise(p) if p.0 == Pw::Add) {
         return None;
     }
     let other = node.inputs.iter().find(|v| v.node != product)?;
     let below = view.producer(*other);
-    let row = matches!(below.op, Op::Broadcast(_))
-        && view.fact(below.inputs[0]).shape[..] == node.fact().shape[node.fact().rank() - 1..];
+    let mut shape = node.fact().shape[node.fact().rank() - 1 - slot..].to_vec();
+    if slot == 1 {
+        shape[1] = Dim::ONE;
+    }
+    let row = matches!(below.op, Op::Broadcast(_)) && view.fact(below.inputs[0]).shape[..] == shape;
     row.then(|| below.inputs[0])
 }
 
-fn merged(view: &View<'_>, id: NodeId, x: Value, parts: &[Part]) -> Option<Patch> {
+fn merged(view: &View<'_>, id: NodeId, slot: usize, parts: &[Part]) -> Option<Patch> {
     let mut patch = view.patch(id);
-    let last = view.node(id).fact().rank() - 1;
+    // The weights lie side by side along the columns of x · w, the rows of w · x.
+    let axis = view.node(id).fact().rank() - 1 - slot;
     let weights: Vec<Value> = parts.iter().map(|p| p.weight).collect();
-    let weight = side_by_side(view, &mut patch, &weights, last)?;
-    let mut y = patch.op(MatMul {}, &[x, weight]).ok()?;
+    let mut operands = view.node(id).inputs.clone();
+    operands[1 - slot] = side_by_side(view, &mut patch, &weights, axis)?;
+    let mut y = patch.op(MatMul {}, &operands).ok()?;
     let biases: Option<Vec<Value>> = parts.iter().map(|p| p.bias).collect();
     if let Some(biases) = biases {
         let bias = side_by_side(view, &mut patch, &biases, 0)?;
@@ -222,8 +235,8 @@ fn merged(view: &View<'_>, id: NodeId, x: Value, parts: &[Part]) -> Option<Patch
     }
     let mut at = Dim::ZERO;
     for p in parts {
-        let n = view.node(p.result).fact().shape[last].clone();
-        let part = patch.narrow(&y, last, at.clone(), n.clone()).ok()?;
+        let n = view.node(p.result).fact().shape[axis].clone();
+        let part = patch.narrow(&y, axis, at.clone(), n.clone()).ok()?;
         patch.replace(p.result.value(), part);
         at = &at + &n;
     }

@@ -1,26 +1,31 @@
 //! Views of matrix products:
 //!
 //! ```text
-//! transposed_product   permute(a · b, last two swapped) = permute(b) · permute(a)
-//! bias_under_reshape   reshape(a · b) + bias = reshape(a · b + bias)
+//! transposed_product     permute(a · b, last two swapped) = permute(b) · permute(a)
+//! bias_under_reshape     reshape(a · b) + bias = reshape(a · b + bias)        and the same for −, · and /
+//! factor_behind_reshape  reshape(x · c) · w = (reshape(x) · c) · w            and the same for +, − and /
 //! ```
 //!
 //! Each sum has the same terms in the same order. The operands are read through strides anyway, while
-//! whoever reads the transposed result would read across its rows. A bias beside its product is seen by
-//! the rules that fold and merge products; it has one number a column, and the reshape keeps columns. Only
-//! where nothing else reads the product.
+//! whoever reads the transposed result would read across its rows. A bias or factor beside its product is
+//! seen by the rules that fold and merge products; it has one number a column, and the reshape keeps
+//! columns. Only where nothing else reads the product, and in front of it where weight and factor are known
+//! before the program runs.
 
 use crate::{Pass, Patch, Rule, Run, View};
 use kiln_ir::ops::{Axes, MatMul};
-use kiln_ir::{Builder, NodeId, Op, Pw, Value};
+use kiln_ir::{Builder, Node, NodeId, Op, Pw, Value};
 
 /// The pass.
 pub const PASS: Pass = Pass {
     name: "products",
-    about: "moves transpositions of products to their operands, and biases to their products",
+    about: "moves transpositions of products to their operands, and biases and factors to their products",
     exact: true,
-    run: Run::Rules(&[&TransposedProduct, &BiasUnderReshape]),
+    run: Run::Rules(&[&TransposedProduct, &BiasUnderReshape, &FactorBehindReshape]),
 };
+
+/// More biases and factors of one product than this are not looked through.
+const MOST_ROWS: usize = 8;
 
 /// permute(matmul(a, b)) = matmul(permute(b), permute(a)).
 pub struct TransposedProduct;
@@ -54,7 +59,7 @@ impl Rule for TransposedProduct {
     }
 }
 
-/// reshape(a · b) + bias = reshape(a · b + bias).
+/// reshape(a · b) + bias = reshape(a · b + bias), and the same for what else has one number a column.
 pub struct BiasUnderReshape;
 
 impl Rule for BiasUnderReshape {
@@ -64,31 +69,55 @@ impl Rule for BiasUnderReshape {
 
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
         let node = view.node(id);
-        if !matches!(&node.op, Op::Pointwise(p) if p.0 == Pw::Add) {
-            return None;
-        }
-        let (y, bias) = match [0, 1].map(|i| reshaped_product(view, node.inputs[i])) {
-            [Some(y), None] => (y, row(view, node.inputs[1])?),
-            [None, Some(y)] => (y, row(view, node.inputs[0])?),
+        let (op, [a, b]) = arithmetic(node)?;
+        let operands = match [a, b].map(|v| reshaped_product(view, v)) {
+            [Some(y), None] => [y, row(view, b)?],
+            [None, Some(y)] => [row(view, a)?, y],
             _ => return None,
         };
         let mut patch = view.patch(id);
-        let sum = patch.pointwise(Pw::Add, &[y, bias]).ok()?;
-        let new = patch.reshape(&sum, &node.fact().shape).ok()?;
+        let new = patch.pointwise(op, &operands).ok()?;
+        let new = patch.reshape(&new, &node.fact().shape).ok()?;
         Some(patch.replacing(id.value(), new))
     }
 }
 
-/// The product that a reshape, which keeps its columns, gives another shape.
-fn reshaped_product(view: &View<'_>, v: Value) -> Option<Value> {
+/// The row and operands of the operations that biases and factors come with.
+fn arithmetic(node: &Node) -> Option<(Pw, [Value; 2])> {
+    let Op::Pointwise(p) = &node.op else {
+        return None;
+    };
+    let is = matches!(p.0, Pw::Add | Pw::Sub | Pw::Mul | Pw::Div);
+    is.then(|| (p.0, [node.inputs[0], node.inputs[1]]))
+}
+
+/// What a reshape that keeps columns gives another shape, if nothing else reads either.
+fn reshaped(view: &View<'_>, v: Value) -> Option<Value> {
     let node = view.producer(v);
     if !matches!(node.op, Op::Reshape(_)) || view.use_count(v.node) != 1 {
         return None;
     }
-    let y = node.inputs[0];
-    let product = matches!(view.producer(y).op, Op::MatMul(_)) && view.use_count(y.node) == 1;
-    let same = view.fact(y).shape.last() == node.fact().shape.last();
-    (product && same).then_some(y)
+    let x = node.inputs[0];
+    let same = view.fact(x).shape.last() == node.fact().shape.last();
+    (view.use_count(x.node) == 1 && same).then_some(x)
+}
+
+/// The product, with its biases and factors, behind a reshape that keeps its columns.
+fn reshaped_product(view: &View<'_>, v: Value) -> Option<Value> {
+    let whole = reshaped(view, v)?;
+    let mut y = whole;
+    for _ in 0..MOST_ROWS {
+        let node = view.producer(y);
+        if matches!(node.op, Op::MatMul(_)) {
+            return Some(whole);
+        }
+        let (_, [a, b]) = arithmetic(node)?;
+        y = if row(view, b).is_some() { a } else { b };
+        if view.use_count(y.node) != 1 {
+            return None;
+        }
+    }
+    None
 }
 
 /// The one number a column that is stretched to a value.
@@ -97,4 +126,37 @@ fn row(view: &View<'_>, v: Value) -> Option<Value> {
     let row = matches!(node.op, Op::Broadcast(_)).then(|| node.inputs[0])?;
     let columns = node.fact().shape.last();
     (view.fact(row).rank() == 1 && view.fact(row).shape.last() == columns).then_some(row)
+}
+
+/// reshape(x · c) · w = (reshape(x) · c) · w.
+pub struct FactorBehindReshape;
+
+impl Rule for FactorBehindReshape {
+    fn name(&self) -> &'static str {
+        "factor_behind_reshape"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        if !matches!(node.op, Op::MatMul(_)) || !view.is_prepared(node.inputs[1]) {
+            return None;
+        }
+        let scaled = reshaped(view, node.inputs[0])?;
+        // What is behind a product belongs to that.
+        if reshaped_product(view, node.inputs[0]).is_some() {
+            return None;
+        }
+        let (op, [a, b]) = arithmetic(view.producer(scaled))?;
+        let known = |v: Value| row(view, v).filter(|r| view.is_prepared(*r));
+        let shape = &view.fact(node.inputs[0]).shape;
+        let mut patch = view.patch(id);
+        let operands = match [a, b].map(known) {
+            [None, Some(c)] => [patch.reshape(&a, shape).ok()?, c],
+            [Some(c), None] => [c, patch.reshape(&b, shape).ok()?],
+            _ => return None,
+        };
+        let x = patch.pointwise(op, &operands).ok()?;
+        let new = patch.op(MatMul {}, &[x, node.inputs[1]]).ok()?;
+        Some(patch.replacing(id.value(), new))
+    }
 }

@@ -348,7 +348,7 @@ fn dropping_kept_and_assigned_outputs_is_refused() {
         name: "drops_kept",
         about: "wrong on purpose",
         exact: true,
-        run: Run::Walk(drops_kept),
+        run: Run::Walk(&["drops_kept"], drops_kept),
     };
     let error = optimize_with(kept_and_assigned(), &[pass], &Options::default()).unwrap_err();
     insta::assert_snapshot!(error, @"rule drops_kept gives an illegal patch for sqrt(f32[4]) -> f32[4] recorded at user.rs:3:5: it removes a node that is an input or still read");

@@ -52,7 +52,7 @@ fn the_list_of_passes_reads_well() {
     padding: lets convolutions and pooling make borders themselves
     broadcasts: computes before values are stretched, not after
     scatters: writes scatters of one element a lane as pointwise work
-    products: moves transpositions of products to their operands, and biases to their products
+    products: moves transpositions of products to their operands, and biases and factors to their products
     constant_fold: computes what depends on constants only
     common_subexpressions: computes equal expressions once
     folding: folds scales, shifts and batch norms beside a product into its weight (rounds)

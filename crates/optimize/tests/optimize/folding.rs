@@ -51,7 +51,7 @@ impl Case {
             product,
             groups: 1 + rng.below(3),
             channels: [1 + rng.below(3), 1 + rng.below(3)],
-            spatial: rng.below(3),
+            spatial: rng.below(4),
             kernel: 1 + rng.below(3),
             known: Role::Parameter,
         }
@@ -66,7 +66,7 @@ impl Case {
             shape
         };
         match self.product {
-            Product::Conv { .. } => [with([2, groups * c], 5), with([groups * o, c], self.kernel)],
+            Product::Conv { .. } => [with([2, groups * c], 4), with([groups * o, c], self.kernel)],
             Product::Transposed => [with([2, groups * c], 3), with([groups * c, o], self.kernel)],
             Product::Right => [vec![4, c], vec![c, o]],
             Product::Left => [vec![c, 4], vec![o, c]],
@@ -297,7 +297,10 @@ const BEFORE: &[(&str, &str, Form)] = &[
     ("x - c", "shifted_data", |b, x, c| {
         b.pointwise(Pw::Sub, &[x, c[0]])
     }),
-    ("c - x", "", |b, x, c| b.pointwise(Pw::Sub, &[c[0], x])),
+    ("c - x", "shifted_data", |b, x, c| {
+        b.pointwise(Pw::Sub, &[c[0], x])
+    }),
+    ("-x", "scaled_data", |b, x, _| b.pointwise(Pw::Neg, &[x])),
 ];
 
 #[test]
@@ -365,6 +368,93 @@ fn a_weight_that_is_data_is_left_alone() {
             case.known = Role::Data;
             let report = folded(&graph(&case, true, form), &mut rng);
             assert_eq!(report.fired.len(), 0, "{name} of {product:?}: {report}");
+        }
+    }
+}
+
+/// A linear layer on data of three dims: what is behind it and in front of it is beyond a reshape.
+fn linear(behind: &[Form], before: &[Form], role: Role) -> Result<Graph, OpError> {
+    let mut graph = Graph::default();
+    let mut b = GraphBuilder::new(&mut graph, loc(5));
+    let f64s = |shape: &[usize]| Fact::new(DType::F64, shape.iter().copied());
+    let x = b.input(f64s(&[2, 3, 4]), Role::Data);
+    let w = b.input(f64s(&[4, 5]), role);
+    let [c, d] = [4, 5].map(|n| [0; 4].map(|_| b.input(f64s(&[n]), role)));
+    let mut y = b.pointwise(Pw::Tanh, &[x])?;
+    for form in before {
+        y = form(&mut b, y, &c)?;
+    }
+    let rows = b.reshape(&y, &[Dim::from(6usize), Dim::from(4usize)])?;
+    let product = b.op(MatMul {}, &[rows, w])?;
+    y = b.reshape(&product, &[2, 3, 5].map(Dim::from))?;
+    for form in behind {
+        y = form(&mut b, y, &d)?;
+    }
+    graph.add_output(y);
+    Ok(graph)
+}
+
+/// Forms with one number a column that fold behind a product, and in front of it.
+const COLUMNS: [Form; 6] = [
+    |b, y, c| b.pointwise(Pw::Mul, &[y, c[0]]),
+    |b, y, c| b.pointwise(Pw::Mul, &[c[1], y]),
+    |b, y, c| b.pointwise(Pw::Div, &[y, c[2]]),
+    |b, y, c| b.pointwise(Pw::Add, &[c[3], y]),
+    |b, y, c| b.pointwise(Pw::Sub, &[y, c[0]]),
+    |b, y, c| b.pointwise(Pw::Sub, &[c[1], y]),
+];
+
+#[test]
+fn linear_layers_on_data_of_more_dims_fold_across_their_reshapes() {
+    let mut rng = Rng::new(16);
+    for _ in 0..seeds() / 4 {
+        let mut forms = || -> Vec<Form> { (0..rng.below(4)).map(|_| rng.pick(&COLUMNS)).collect() };
+        let (behind, before) = (forms(), forms());
+        let graph = linear(&behind, &before, Role::Parameter).unwrap();
+        let report = flaw(passes(), &graph, &mut rng).unwrap_or_else(|e| panic!("{e}"));
+        let after = kiln_optimize::optimize(graph, &Options::default())
+            .unwrap()
+            .0;
+        let data = after.inputs()[0];
+        let mut depends = vec![false; after.len()];
+        depends[data.index()] = true;
+        let mut run = Vec::new();
+        for (id, node) in after.iter().filter(|(id, _)| *id != data) {
+            depends[id.index()] = node.inputs.iter().any(|v| depends[v.node.index()]);
+            if depends[id.index()] && node.op.name() != "reshape" {
+                run.push(node.op.name());
+            }
+        }
+        // Whatever there was, at most one bias is left.
+        let folded = run == ["tanh", "matmul"] || run == ["tanh", "matmul", "add"];
+        assert!(
+            folded || run == ["tanh", "matmul", "sub"],
+            "{run:?}\n{report}\n{after}"
+        );
+    }
+}
+
+/// What is between two products belongs to the first, or the two rules would hand it over for ever.
+#[test]
+fn factors_between_two_products_come_to_rest() {
+    let mut rng = Rng::new(17);
+    for form in COLUMNS {
+        for role in [Role::Parameter, Role::Data] {
+            let mut graph = Graph::default();
+            let mut b = GraphBuilder::new(&mut graph, loc(5));
+            let f64s = |shape: &[usize]| Fact::new(DType::F64, shape.iter().copied());
+            let x = b.input(f64s(&[6, 4]), Role::Data);
+            let [first, second] = [0; 2].map(|_| b.input(f64s(&[4, 4]), Role::Parameter));
+            let c = [0; 4].map(|_| b.input(f64s(&[4]), role));
+            let y = b.op(MatMul {}, &[x, first]).unwrap();
+            let y = b.reshape(&y, &[2, 3, 4].map(Dim::from)).unwrap();
+            let y = form(&mut b, y, &c).unwrap();
+            let y = b.reshape(&y, &[3, 2, 4].map(Dim::from)).unwrap();
+            let second = b.broadcast_to(&second, &[3, 4, 4].map(Dim::from)).unwrap();
+            let y = b.op(MatMul {}, &[y, second]).unwrap();
+            graph.add_output(y);
+            let report = flaw(passes(), &graph, &mut rng).unwrap_or_else(|e| panic!("{e}"));
+            assert!(report.rounds < 6, "{report}");
         }
     }
 }

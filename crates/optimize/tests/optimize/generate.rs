@@ -9,8 +9,17 @@ use kiln_ir::{
     Builder, DType, Dim, Fact, Graph, GraphBuilder, Op, Output, Pw, Role, Target, Value,
 };
 
+/// A step: adds nodes, and gives a value that others may read.
+pub type Step = fn(&mut Generator) -> Option<Value>;
+
 /// A graph of up to some twenty nodes.
 pub fn random_graph(seed: u64) -> Graph {
+    let steps: Vec<Step> = STEPS.iter().chain(planted::STEPS).copied().collect();
+    random_graph_of(seed, &steps)
+}
+
+/// A graph of these steps.
+pub fn random_graph_of(seed: u64, steps: &[Step]) -> Graph {
     let mut rng = Rng::new(seed);
     let mut g = Generator {
         graph: Graph::default(),
@@ -19,7 +28,7 @@ pub fn random_graph(seed: u64) -> Graph {
     };
     g.inputs();
     for _ in 0..4 + rng.below(10) {
-        g.step();
+        g.step(steps);
     }
     g.outputs();
     g.graph
@@ -33,7 +42,7 @@ pub struct Generator {
 }
 
 /// The ops that a step draws from.
-const STEPS: &[fn(&mut Generator) -> Option<Value>] = &[
+const STEPS: &[Step] = &[
     Generator::unary,
     Generator::binary,
     Generator::binary,
@@ -88,10 +97,9 @@ impl Generator {
         }
     }
 
-    fn step(&mut self) {
-        let at = self.rng.below(STEPS.len() + planted::STEPS.len());
-        let step = STEPS.iter().chain(planted::STEPS).nth(at);
-        if let Some(v) = step.and_then(|step| step(self)) {
+    fn step(&mut self, steps: &[Step]) {
+        let step = self.rng.pick(steps);
+        if let Some(v) = step(self) {
             let n: usize = shape_of(&self.graph, v).iter().product();
             if n <= 256 {
                 self.values.push(v);
@@ -215,7 +223,7 @@ impl Generator {
         Some(v)
     }
 
-    fn reshape(&mut self) -> Option<Value> {
+    pub fn reshape(&mut self) -> Option<Value> {
         let x = self.any();
         let n: usize = shape_of(&self.graph, x).iter().product();
         let shapes = [
@@ -235,7 +243,7 @@ impl Generator {
         Some(v)
     }
 
-    fn permute(&mut self) -> Option<Value> {
+    pub fn permute(&mut self) -> Option<Value> {
         let mut x = self.any();
         for _ in 0..1 + self.rng.below(2) {
             let mut perm: Vec<usize> = (0..self.graph.fact(x).rank()).collect();
@@ -248,7 +256,7 @@ impl Generator {
         Some(x)
     }
 
-    fn broadcast(&mut self) -> Option<Value> {
+    pub fn broadcast(&mut self) -> Option<Value> {
         let mut x = self.any();
         for _ in 0..1 + self.rng.below(2) {
             let mut shape = self.graph.fact(x).shape.clone();
@@ -263,7 +271,7 @@ impl Generator {
         Some(x)
     }
 
-    fn slice(&mut self) -> Option<Value> {
+    pub fn slice(&mut self) -> Option<Value> {
         let x = self.any();
         let extents = shape_of(&self.graph, x);
         let style = self.rng.below(3);
@@ -310,7 +318,7 @@ impl Generator {
         self.emit(ops::Concat { axis: 0 }, &vec![x; times])
     }
 
-    fn reduce(&mut self) -> Option<Value> {
+    pub fn reduce(&mut self) -> Option<Value> {
         let x = self.any();
         let rank = self.graph.fact(x).rank();
         let kind = self
@@ -383,7 +391,7 @@ impl Generator {
     }
 
     /// A node that is already there, again.
-    fn repeat_node(&mut self) -> Option<Value> {
+    pub fn repeat_node(&mut self) -> Option<Value> {
         let at = kiln_ir::NodeId(self.rng.below(self.graph.len()) as u32);
         let node = self.graph.node(at).clone();
         if matches!(node.op, Op::Input(_)) {

@@ -1,5 +1,6 @@
 //! The passes against the reference evaluation.
 
+mod around_products;
 mod branches;
 mod bugs;
 mod centring;
@@ -7,6 +8,7 @@ mod compare;
 mod driver;
 mod folding;
 mod generate;
+mod inexact;
 mod merging;
 mod norms;
 mod planted;
@@ -14,4 +16,6 @@ mod random;
 mod rng;
 mod snapshots;
 mod stacking;
+mod unread;
+mod wrong_inexact;
 mod wrong_rules;

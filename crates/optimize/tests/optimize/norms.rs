@@ -59,7 +59,7 @@ impl Case {
         Case {
             dtype: rng.pick(&[DType::F32, DType::F32, DType::F64]),
             batch: 1 + rng.below(2),
-            spatial: rng.below(3),
+            spatial: rng.below(4),
             groups: 1 + rng.below(3),
             group_in: 1 + rng.below(3),
             group_out: 1 + rng.below(3),

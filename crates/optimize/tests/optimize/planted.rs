@@ -1,14 +1,15 @@
 //! Steps of the generator that plant what one rule looks for, or nearly so.
 
-use crate::generate::Generator;
+use crate::generate::{Generator, Step};
 use crate::rng::shape_of;
+use crate::{around_products, unread};
 use kiln_base::Scalar;
 use kiln_base::prim::{Reduction, ScatterKind};
 use kiln_ir::ops::{self, SliceAxis};
 use kiln_ir::{Builder, DType, Dim, Pw, Value};
 
 /// The steps.
-pub const STEPS: &[fn(&mut Generator) -> Option<Value>] = &[
+pub const STEPS: &[Step] = &[
     signs,
     repeated,
     choice,
@@ -27,6 +28,12 @@ pub const STEPS: &[fn(&mut Generator) -> Option<Value>] = &[
     window,
     casts,
     scattered,
+    around_products::turned,
+    around_products::biased,
+    around_products::scaled_data,
+    unread::branch,
+    unread::barrier,
+    unread::repeated,
 ];
 
 fn signs(g: &mut Generator) -> Option<Value> {

@@ -13,7 +13,7 @@ fn product_of<'a>(view: &View<'a>, id: NodeId) -> Option<Product<'a>> {
     (view.use_count(data.node) == 1).then_some(product)
 }
 
-/// P(x · c, w) = P(x, w · c).
+/// P(x · c, w) = P(x, w · c), and P(−x, w) = P(x, −w).
 pub(super) struct ScaledData;
 
 impl Rule for ScaledData {
@@ -23,8 +23,10 @@ impl Rule for ScaledData {
 
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
         let product = product_of(view, id)?;
-        let (op @ (Pw::Mul | Pw::Div), &[a, b]) = row(view, product.data().node)? else {
-            return None;
+        let (op, a, b) = match row(view, product.data().node)? {
+            (Pw::Neg, &[x]) => return negated(view, id, &product, x),
+            (op @ (Pw::Mul | Pw::Div), &[a, b]) => (op, a, b),
+            _ => return None,
         };
         let channel = |v: Value| Channel::of(view, v, product.channels());
         let (x, by) = match (channel(b), channel(a)) {
@@ -40,7 +42,15 @@ impl Rule for ScaledData {
     }
 }
 
-/// P(x ± b, w) = P(x, w) + (P of ±b).
+/// P(−x, w) = P(x, −w).
+fn negated(view: &View<'_>, id: NodeId, product: &Product<'_>, x: Value) -> Option<Patch> {
+    let mut patch = view.patch(id);
+    let weight = patch.pointwise(Pw::Neg, &[product.weight()]).ok()?;
+    let new = product.with(&mut patch, x, weight).ok()?;
+    Some(patch.replacing(id.value(), new))
+}
+
+/// P(x ± b, w) = P(x, w) + (P of ±b), and P(b − x, w) = P(x, −w) + (P of b).
 pub(super) struct ShiftedData;
 
 impl Rule for ShiftedData {
@@ -54,29 +64,35 @@ impl Rule for ShiftedData {
             return None;
         };
         let channel = |v: Value| Channel::of(view, v, product.channels());
-        let (x, by) = match (channel(b), channel(a)) {
-            (Some(by), _) => (a, by),
-            (None, Some(by)) if op == Pw::Add => (b, by),
+        let (x, by, minus) = match (channel(b), channel(a)) {
+            (Some(by), _) => (a, by, false),
+            (None, Some(by)) => (b, by, op == Pw::Sub),
             _ => return None,
         };
         let mut patch = view.patch(id);
-        let new = shifted(&mut patch, view, &product, x, op, by).ok()?;
+        // Of b − x the number is added.
+        let op = if minus { Pw::Add } else { op };
+        let new = shifted(&mut patch, view, &product, (x, minus), op, by).ok()?;
         Some(patch.replacing(id.value(), new))
     }
 }
 
-/// `P(x, w) op (P of b)`.
+/// `P(±x, w) op (P of b)`.
 fn shifted(
     patch: &mut PatchBuilder<'_>,
     view: &View<'_>,
     product: &Product<'_>,
-    x: Value,
+    (x, minus): (Value, bool),
     op: Pw,
     by: Channel,
 ) -> Result<Value, OpError> {
     let by = by.vector(patch, view)?;
     let sum = product.sum_of_terms(patch, &by)?;
-    let y = product.with(patch, x, product.weight())?;
+    let weight = match minus {
+        true => patch.pointwise(Pw::Neg, &[product.weight()])?,
+        false => product.weight(),
+    };
+    let y = product.with(patch, x, weight)?;
     add(patch, product, y, op, sum)
 }
 

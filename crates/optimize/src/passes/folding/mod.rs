@@ -8,8 +8,9 @@
 //! conv_batch_norm   batch_norm(P(x, w) + b, mean, var, weight, bias) = P(x, w · s) + ((b − mean) · s + bias)
 //!                   where s = weight / √(var + eps), one number a channel; of a convolution
 //! linear_batch_norm the same of a matrix product
-//! scaled_data       P(x · c, w) = P(x, w · c)                  either order, and / c
-//! shifted_data      P(x ± b, w) = P(x, w) + (P of ±b)          of a product without padding
+//! scaled_data       P(x · c, w) = P(x, w · c)                  either order, / c, and P(−x, w) = P(x, −w)
+//! shifted_data      P(x ± b, w) = P(x, w) + (P of ±b)          and P(b − x, w) = P(x, −w) + (P of b), of a
+//!                                                              product without padding
 //! norm_before_product   P(batch_norm(x, …), w), as the two rules before
 //! ```
 //!
