@@ -151,6 +151,20 @@ fn a_frozen_store_is_only_read() {
 }
 
 #[test]
+fn what_is_too_large_is_not_tried_and_not_remembered() {
+    let store = store("large");
+    let large = Spec::fixed(DType::F32, [80_000_000]);
+    let program = compile_with(&[large], &options(Mode::On, &store), |x| x[0].exp() + 1).unwrap();
+    let choices = &program.explain().tuning.choices;
+    assert!(!choices.is_empty());
+    assert!(
+        choices.iter().all(|c| c.why == Why::TooLarge),
+        "{choices:?}"
+    );
+    assert!(!store.exists());
+}
+
+#[test]
 fn precision_says_which_algorithms_are_candidates() {
     let store = store("precision");
     let names = |precision, exact| -> Vec<String> {

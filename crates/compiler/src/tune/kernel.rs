@@ -37,7 +37,8 @@ pub fn candidates(
         let name = name.clone();
         list.push((Candidate { name, ..candidate }, other.clone()));
     }
-    if let Kernel::Custom(c) = kernel {
+    // Which sizes they can compute only the operator knows.
+    if let (Kernel::Custom(c), 0) = (kernel, symbols) {
         for name in alternatives(&c.name, gpu) {
             let other = Kernel::Custom(kiln_base::plan::Custom {
                 kernel: Some(name.clone()),

@@ -126,6 +126,10 @@ impl KernelSubject {
         }
     }
 
+    fn bytes(&self, arg: &Arg) -> usize {
+        bytes(arg.dtype, arg.len.eval(&self.values))
+    }
+
     fn load(&self, candidate: usize) -> Result<Executable, Error> {
         load(self.plans[candidate].clone(), self.gpu.as_ref())
     }
@@ -159,12 +163,7 @@ impl KernelSubject {
     }
 
     fn prepare(&self) -> Result<Trial, Error> {
-        let size = |arg: &Arg| bytes(arg.dtype, arg.len.eval(&self.values));
-        let all: usize = self.args.iter().map(size).sum();
-        if all > MOST {
-            let text = format!("arguments of {all} bytes are not tried, only up to {MOST}");
-            return Err(Error::Buffer(text));
-        }
+        let size = |arg: &Arg| self.bytes(arg);
         let symbols = symbol_inputs(&self.values)?;
         let results = self.args.iter().filter(|arg| arg.written);
         let results = results.map(|arg| arg.len.eval(&self.values) as usize);
@@ -275,6 +274,10 @@ fn same(a: &[Buffer], b: &[Buffer]) -> bool {
 impl Subject for KernelSubject {
     fn candidates(&self) -> &[Candidate] {
         &self.candidates
+    }
+
+    fn is_too_large(&self) -> bool {
+        self.args.iter().map(|arg| self.bytes(arg)).sum::<usize>() > MOST
     }
 
     fn start(&self, i: usize) -> Result<Checked, Rejected> {
