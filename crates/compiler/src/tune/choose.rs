@@ -42,6 +42,8 @@ pub enum Why {
     NothingRight,
     /// The default: the time for measuring was spent.
     OutOfTime,
+    /// The default: its arguments take more memory than is tried.
+    TooLarge,
     /// The default: times on an emulated device mean nothing.
     Emulated,
 }
@@ -57,6 +59,7 @@ impl Why {
             Why::NothingFits => "the default; nothing fits the limits",
             Why::NothingRight => "the default; no candidate could be run and was right",
             Why::OutOfTime => "the default; the time for measuring was spent",
+            Why::TooLarge => "the default; its arguments are too large to try",
             Why::Emulated => "the default; nothing is timed on an emulated device",
         }
     }
@@ -225,6 +228,10 @@ impl<'a> Chooser<'a> {
         if self.spent >= self.settings.budget {
             return (None, Why::OutOfTime);
         }
+        let subject = subject();
+        if subject.is_too_large() {
+            return (None, Why::TooLarge);
+        }
         let start = self.clock.now();
         let store = self.store.clone();
         let held = store.measuring(self.settings.budget * WAIT);
@@ -232,7 +239,7 @@ impl<'a> Chooser<'a> {
         if let Some(record) = known(&store) {
             return (Some(record), Why::Store);
         }
-        let trials = search(&subject(), &limits, &self.effort, self.clock);
+        let trials = search(&subject, &limits, &self.effort, self.clock);
         let mut record = Record::new(key.to_string(), trials);
         if let Some(earlier) = store.get(key) {
             record.adopt(&earlier);
@@ -257,8 +264,12 @@ impl<'a> Chooser<'a> {
         record: Option<Record>,
         why: Why,
     ) -> Choice {
-        let names: Vec<&str> = candidates.iter().map(|c| &c.name[..]).collect();
-        let best = record.as_ref().and_then(|r| r.best(&names, &self.limits()));
+        let limits = self.limits();
+        // A record is of other sizes too; what a candidate needs is of these.
+        let fit = candidates.iter().filter(|c| limits.fits(c.workspace));
+        let fit: Vec<&str> = fit.map(|c| &c.name[..]).collect();
+        let names: Vec<String> = candidates.iter().map(|c| c.name.clone()).collect();
+        let best = record.as_ref().and_then(|r| r.best(&fit, &limits));
         let (chosen, why) = match (&record, best) {
             // What a frozen store knows of some of the candidates is better than nothing.
             (Some(_), Some(best)) if why == Why::Missing => (best.name.clone(), Why::Store),
@@ -270,13 +281,13 @@ impl<'a> Chooser<'a> {
                 } else {
                     Why::NothingRight
                 };
-                (names[0].to_string(), why)
+                (names[0].clone(), why)
             }
-            _ => (names[0].to_string(), why),
+            _ => (names[0].clone(), why),
         };
         Choice {
             key,
-            candidates: names.into_iter().map(String::from).collect(),
+            candidates: names,
             chosen,
             why,
             trials: record.map_or_else(Vec::new, |r| r.trials),
