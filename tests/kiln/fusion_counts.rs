@@ -11,7 +11,14 @@ fn weight(size: usize, device: Device) -> Tensor {
 }
 
 /// A piece of a network, the shapes of what it reads, and its kernels on the CPU and on a GPU.
-const PIECES: &[(&str, &[&[usize]], [usize; 2], Program)] = &[
+type Piece = (
+    &'static str,
+    &'static [&'static [usize]],
+    [usize; 2],
+    Program,
+);
+
+const PIECES: &[Piece] = &[
     ("softmax", &[&[64, 33]], [1, 1], |x, _| {
         vec![x[0].softmax(1)]
     }),

@@ -15,6 +15,16 @@ pub fn same(before: &Graph, rng: &mut Rng) -> (Graph, Report) {
 
 /// The graph after a list of passes, or what they get wrong.
 pub fn compared(before: &Graph, list: &[Pass], rng: &mut Rng) -> Result<(Graph, Report), String> {
+    compared_within(before, list, rng, 1e-11)
+}
+
+/// The same with an error that is allowed, relative to the largest element.
+pub fn compared_within(
+    before: &Graph,
+    list: &[Pass],
+    rng: &mut Rng,
+    error: f64,
+) -> Result<(Graph, Report), String> {
     let options = Options {
         verify: true,
         ..Options::default()
@@ -39,7 +49,7 @@ pub fn compared(before: &Graph, list: &[Pass], rng: &mut Rng) -> Result<(Graph, 
         let (old, new) = (old.to_f64(), new.to_f64());
         let size = old.iter().fold(1.0f64, |m, x| m.max(x.abs()));
         for (a, b) in old.iter().zip(&new) {
-            let within = (a - b).abs() <= 1e-11 * size;
+            let within = (a - b).abs() <= error * size;
             if !within {
                 return Err(format!("{a} became {b}\n{report}\n{before}\n{after}"));
             }
