@@ -85,7 +85,7 @@ impl Maker<'_> {
     /// The data with a bias, their mean `[1, c]`, and the data without it.
     fn centred(&mut self) -> Result<[Value; 2], OpError> {
         let (n, c) = (1 + self.size(), self.size());
-        let (y, bias) = (self.finite(&[n, c])?, self.parameter(&[1, c]));
+        let (y, bias) = (self.finite(&[n, c])?, self.finite(&[1, c])?);
         let x = self.pw(Pw::Add, &[y, bias])?;
         let sum = self.b.reduce_keepdim(Reduction::Sum, &x, &[0])?;
         let mean = self.b.with(Pw::Div, &sum, n as f64)?;
@@ -469,11 +469,7 @@ const CASES: &[Case] = &[
     }),
     ("bias_behind_permute", |m| {
         let (l, k, c) = (1 + m.size(), m.size(), m.size());
-        let (x, w, bias) = (
-            m.finite(&[2 * l, k])?,
-            m.parameter(&[k, c]),
-            m.parameter(&[c]),
-        );
+        let (x, w, bias) = (m.finite(&[2 * l, k])?, m.finite(&[k, c])?, m.finite(&[c])?);
         let y = m.b.op(ops::MatMul {}, &[x, w])?;
         let y = m.b.reshape(&y, &[2, l, c].map(Dim::from))?;
         let y = m.pw(Pw::Add, &[bias, y])?;
@@ -483,8 +479,8 @@ const CASES: &[Case] = &[
         m.pw(Pw::Sub, &[y, mean])
     }),
     ("sum_of_shift", |m| {
-        let (n, c) = (m.size(), m.size());
-        let (y, bias) = (m.finite(&[n, c])?, m.parameter(&[1, c]));
+        let (n, c) = (1 + m.size(), m.size());
+        let (y, bias) = (m.finite(&[n, c])?, m.finite(&[1, c])?);
         let x = m.pw(Pw::Add, &[bias, y])?;
         m.b.sum(&x, &[0])
     }),
