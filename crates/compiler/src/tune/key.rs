@@ -80,7 +80,7 @@ pub fn device(gpu: Option<&cuda::Device>) -> String {
 }
 
 /// The model of the processor.
-fn processor() -> &'static str {
+pub fn processor() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

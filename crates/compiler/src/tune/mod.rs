@@ -34,9 +34,9 @@ mod store;
 mod subject;
 mod ways;
 
-pub use choose::{Choice, Chooser, Tuning, Why};
+pub use choose::{Choice, Chooser, Tuning, Why, measured};
 pub use kernel::candidates;
-pub use key::{device, key};
+pub use key::{device, key, processor};
 pub(crate) use layouts::known;
 pub use program::measure;
 pub(crate) use program::{Tuned, algorithm, assigned, tune};
