@@ -121,13 +121,16 @@ fn multiply_adds(double: bool) -> f64 {
     {
         let wide = is_x86_feature_detected!("avx512f");
         let fused = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-        // SAFETY: the machine has what the functions are compiled for.
-        match (wide, fused, double) {
-            (true, _, false) => return unsafe { wide_f32() },
-            (true, _, true) => return unsafe { wide_f64() },
-            (_, true, false) => return unsafe { f32s() },
-            (_, true, true) => return unsafe { f64s() },
-            _ => {}
+        let vectors: Option<unsafe fn() -> f64> = match (wide, fused, double) {
+            (true, _, false) => Some(wide_f32),
+            (true, _, true) => Some(wide_f64),
+            (_, true, false) => Some(f32s),
+            (_, true, true) => Some(f64s),
+            _ => None,
+        };
+        if let Some(chains) = vectors {
+            // SAFETY: the machine has the instructions that the function is compiled for.
+            return unsafe { chains() };
         }
     }
     #[cfg(target_arch = "x86_64")]

@@ -70,8 +70,7 @@ impl Report {
         for r in &self.results {
             let part = roofs.as_ref().and_then(|p| r.share(p));
             let share = part.map_or(String::new(), share);
-            let _ = writeln!(
-                text,
+            let line = format!(
                 "{:<wide$}  {:>6}  {:>10}  {:>7}  {:>9.1}  {:>8.2}  {share:>7}  {}",
                 r.workload,
                 r.dtype,
@@ -81,6 +80,7 @@ impl Report {
                 r.bytes_per_second() / 1e9,
                 r.algorithms.join(", "),
             );
+            let _ = writeln!(text, "{}", line.trim_end());
         }
         for left in &self.left_out {
             let _ = writeln!(text, "not timed: {left}");
