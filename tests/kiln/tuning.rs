@@ -151,6 +151,20 @@ fn a_frozen_store_is_only_read() {
 }
 
 #[test]
+fn what_is_too_large_is_not_tried_and_not_remembered() {
+    let store = store("large");
+    let large = Spec::fixed(DType::F32, [80_000_000]);
+    let program = compile_with(&[large], &options(Mode::On, &store), |x| x[0].exp() + 1).unwrap();
+    let choices = &program.explain().tuning.choices;
+    assert!(!choices.is_empty());
+    assert!(
+        choices.iter().all(|c| c.why == Why::TooLarge),
+        "{choices:?}"
+    );
+    assert!(!store.exists());
+}
+
+#[test]
 fn precision_says_which_algorithms_are_candidates() {
     let store = store("precision");
     let names = |precision, exact| -> Vec<String> {
@@ -179,6 +193,35 @@ fn precision_says_which_algorithms_are_candidates() {
         exact,
         "`exact` is the same as before"
     );
+}
+
+#[test]
+fn a_filter_of_many_taps_may_be_computed_by_transforms() {
+    kiln::manual_seed(5);
+    let store = store("taps");
+    let w = Var::new(&Tensor::randn([4, 3, 300], DType::F32)).unwrap();
+    let x = Tensor::randn([2, 3, 1000], DType::F32);
+    let compiled = |mode, precision| {
+        let options = CompileOptions {
+            precision,
+            ..options(mode, &store)
+        };
+        let spec = Spec::fixed(DType::F32, [2, 3, 1000]);
+        compile_with(&[spec], &options, |x| {
+            x[0].conv1d(&w.get(), None, 1, 150, 1, 1).relu()
+        })
+        .unwrap()
+    };
+    let exact = compiled(Mode::On, Precision::Exact);
+    let candidates = |c: &Compiled| c.explain().tuning.choices[0].candidates.clone();
+    assert!(!candidates(&exact).contains(&"fft".into()));
+    let transformed = compiled(Mode::On, Precision::Default);
+    let choice = &transformed.explain().tuning.choices[0];
+    assert!(choice.candidates.contains(&"fft".into()), "{choice}");
+    let [want, got] =
+        [&exact, &transformed].map(|c| c.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap());
+    let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-3;
+    assert!(want.iter().zip(&got).all(close));
 }
 
 #[test]

@@ -5,12 +5,14 @@
 //! may be symbolic; binding the inputs' shapes gives every symbol a value.
 
 mod algorithm;
+mod fft;
 
 use crate::cuda::CudaKernel;
 use crate::prim::{ScanKind, ScatterKind};
 use crate::tile::TileProgram;
 use crate::{DType, Dim, Sym};
 pub use algorithm::{Algorithm, UnknownAlgorithm};
+pub use fft::FftTile;
 use serde::{Deserialize, Serialize};
 
 /// A buffer of a plan.

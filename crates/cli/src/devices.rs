@@ -45,7 +45,7 @@ pub fn info(device: Device) -> Info {
     Info {
         device: device.to_string(),
         name: match gpu {
-            None => tune::processor().to_string(),
+            None => processor(),
             Some(_) => device.name(),
         },
         instructions: gpu.is_none().then(level),
@@ -54,6 +54,15 @@ pub fn info(device: Device) -> Info {
         memory: gpu.as_ref().map(|g| g.total_memory()),
         traits: tune::device(gpu.as_deref()),
     }
+}
+
+/// The model of the processor, where the system says it, else its architecture.
+fn processor() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = info.lines().find(|line| line.starts_with("model name"));
+    let model = line.and_then(|line| Some(line.split_once(':')?.1.trim().to_string()));
+    let model = model.or_else(|| std::env::var("PROCESSOR_IDENTIFIER").ok());
+    model.unwrap_or_else(|| std::env::consts::ARCH.into())
 }
 
 impl fmt::Display for Info {

@@ -1,8 +1,10 @@
 //! Convolutions and their gradients: products of matrices whose columns are gathered from images, or added up
-//! to images, a block at a time; for the result also sums in register tiles and Winograd's algorithms.
+//! to images, a block at a time; for the result also sums in register tiles, Winograd's algorithms and Fourier
+//! transforms.
 
 mod columns;
 mod direct;
+mod fft;
 mod forward;
 mod input;
 mod last;
@@ -19,7 +21,8 @@ use crate::tile::affine::{ceil, eval, extent, product};
 use crate::tile::{Failures, Linked};
 use columns::{Axis, Geometry};
 use direct::Cut;
-use kiln_base::plan::{self, Algorithm, ConvRole, Images};
+use fft::Fft;
+use kiln_base::plan::{self, Algorithm, ConvRole, FftTile, Images};
 use kiln_base::{DType, Dim};
 use winograd::{Four, Two};
 
@@ -38,6 +41,8 @@ pub(crate) struct Conv {
     algorithm: Algorithm,
     /// How sums in register tiles are cut, where the algorithm is one of those.
     cut: Option<Cut>,
+    /// How it is transformed, where the algorithm does that.
+    fft: Option<Fft>,
     /// How it is cut where the result has channels last.
     last: Option<last::Cut>,
     pub(crate) epilogue: Option<Linked>,
@@ -111,11 +116,12 @@ impl Conv {
             level,
             algorithm: p.algorithm,
             cut: None,
+            fft: None,
             last: None,
             epilogue: epilogue(&p.epilogue, values, lens, total, level)?,
         };
         if p.images == Images::ChannelsFirst {
-            conv.choose()?;
+            conv.choose(p.fft_tile(values))?;
         } else if p.role != ConvRole::Result {
             return Err(damaged!("a gradient of images with channels last"));
         } else {
@@ -127,7 +133,7 @@ impl Conv {
     /// Decides how it is computed where the plan leaves that open: in register tiles, unless results would
     /// fill less than half of the vectors, padding would multiply the images, or the columns are the images
     /// themselves. Where there is nothing to sum, columns know what to do.
-    fn choose(&mut self) -> Result<()> {
+    fn choose(&mut self, tile: Option<FftTile>) -> Result<()> {
         let g = &self.geometry;
         let sums = [
             self.batch,
@@ -150,6 +156,17 @@ impl Conv {
             Algorithm::Direct | Algorithm::Depthwise => self.cut = Cut::new(self),
             Algorithm::Winograd2 | Algorithm::Winograd4 => {
                 product(&[36, self.cin + self.cout, g.outputs()])?;
+            }
+            Algorithm::Fft => {
+                let fft = tile.map(Fft::new);
+                let weights = [
+                    self.groups,
+                    self.cin,
+                    self.cout,
+                    tile.map_or(0, |t| 2 * t.len()),
+                ];
+                product(&weights)?;
+                self.fft = fft;
             }
             _ => return Ok(()),
         }
@@ -203,6 +220,9 @@ impl Conv {
                     (Algorithm::Depthwise, Some(cut)) => {
                         self.depthwise::<T>(args, cut, parallel, failures);
                     }
+                    (Algorithm::Fft, _) if let Some(fft) = &self.fft => {
+                        self.fft(fft, args, packed, parallel, failures);
+                    }
                     (Algorithm::Winograd2, _) => {
                         self.winograd::<Two>(args, packed, parallel, failures)
                     }
@@ -219,9 +239,10 @@ impl Conv {
 
     /// Bytes of the weights once they are packed; none for algorithms that read them as they are.
     pub(crate) fn packed_bytes(&self) -> Option<usize> {
-        let elements = match &self.last {
-            Some(cut) => cut.packed(self),
-            None => self.winograd_packed()?,
+        let elements = match (&self.last, &self.fft) {
+            (Some(cut), _) => cut.packed(self),
+            (None, Some(fft)) => self.fft_packed(fft),
+            (None, None) => self.winograd_packed()?,
         };
         Some(elements as usize * self.dtype.size())
     }
@@ -230,9 +251,18 @@ impl Conv {
     ///
     /// # Safety
     /// `weights` is the operand that it was linked for; `to` has room for [`Conv::packed_bytes`].
-    pub(crate) unsafe fn pack(&self, weights: *mut u8, to: *mut u8, parallel: bool) {
+    pub(crate) unsafe fn pack(
+        &self,
+        weights: *mut u8,
+        to: *mut u8,
+        parallel: bool,
+        failures: &Failures,
+    ) {
         // SAFETY: the caller's; the dtype was checked.
         unsafe {
+            if let Some(fft) = &self.fft {
+                return self.fft_pack(fft, weights, to, parallel, failures);
+            }
             match (&self.last, self.dtype) {
                 (None, _) => self.winograd_pack(weights, to, parallel),
                 (Some(cut), DType::F64) => {
@@ -263,6 +293,9 @@ impl Conv {
     pub(crate) fn workspace(&self, threads: i64) -> i64 {
         if let Some(cut) = &self.last {
             return self.last_workspace(cut);
+        }
+        if let Some(fft) = &self.fft {
+            return self.fft_workspace(fft, threads);
         }
         match (self.role, &self.cut) {
             (ConvRole::Result, Some(cut)) => threads * cut.workspace(self),

@@ -125,7 +125,8 @@ impl CustomOp {
     /// The operator with another kernel on the CPU, under a name of its own. It computes the same as the
     /// first; where [tuning](crate::tuning) is on, the one that is faster for the sizes at hand is used.
     /// Before that, its result is compared with the first's on random operands: integers and bools must be
-    /// equal, floats as close as `torch.testing.assert_close` asks.
+    /// equal, floats as close as `torch.testing.assert_close` asks. It may give an error for sizes that it can't
+    /// compute, and is not used for these; where sizes are left open, the first computes them all.
     ///
     /// # Errors
     /// If the name is empty or taken.

@@ -3,7 +3,7 @@
 //! All ways of one kernel read and write the same arguments. They differ in time, in scratch memory and,
 //! where [`Algorithm::error_growth`] is above 1, in the bound of their rounding error.
 
-use super::{Conv, ConvRole, Images, Kernel, MatMul};
+use super::{Conv, ConvRole, FftTile, Images, Kernel, MatMul};
 use crate::{DType, Dim};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -36,6 +36,8 @@ pub enum Algorithm {
     Winograd2,
     /// Winograd's F(4×4, 3×3): 36 products a tile of 4×4 results instead of 144.
     Winograd4,
+    /// A convolution of many taps as products of Fourier transforms; see [`FftTile`].
+    Fft,
 }
 
 impl Algorithm {
@@ -55,11 +57,13 @@ impl Algorithm {
     /// multiply sums of inputs with sums of weights, which are larger and cancel: for Winograd's the
     /// factor is the largest row of (|Aᵀ| (|G| 1 ∘ |Bᵀ| 1) / 3)², with the matrices of Lavin and Gray,
     /// "Fast Algorithms for Convolutional Neural Networks" (2015), section 4. Their sums have k + 28 terms
-    /// at most. They also carry NaN and infinities to the other results of a tile.
+    /// at most. For transforms see [`FftTile::error_growth`]. All of these also carry NaN and infinities to the
+    /// other results of a tile.
     pub fn error_growth(self) -> f64 {
         match self {
             Algorithm::Winograd2 => 64.0 / 9.0,
             Algorithm::Winograd4 => 256.0,
+            Algorithm::Fft => 8.0,
             _ => 1.0,
         }
     }
@@ -157,9 +161,36 @@ impl Conv {
             if result && self.dtype == DType::F32 && plain {
                 legal.extend([Algorithm::Winograd2, Algorithm::Winograd4]);
             }
+            if self.fft_tile(values).is_some() {
+                legal.push(Algorithm::Fft);
+            }
             Some(legal)
         };
         all().unwrap_or_default()
+    }
+
+    /// The tiles of [`Algorithm::Fft`], where that can compute it: results in f32 without steps, of one or two
+    /// spatial axes, and of taps enough.
+    pub fn fft_tile(&self, values: &[i64]) -> Option<FftTile> {
+        let size = |d: &Dim| d.eval_checked(values);
+        let dense = |d: &Dim| size(d) == Some(1);
+        let rank = self.kernel.len();
+        let plain = self.role == ConvRole::Result
+            && self.dtype == DType::F32
+            && self.images == Images::ChannelsFirst
+            && (1..=2).contains(&rank)
+            && self.stride.iter().chain(&self.dilation).all(dense);
+        if !plain {
+            return None;
+        }
+        let pair = |d: &[Dim]| {
+            Some([
+                d[..rank - 1].first().map_or(Some(1), size)?,
+                size(&d[rank - 1])?,
+            ])
+        };
+        let channels = [size(&self.in_channels)?, size(&self.out_channels)?];
+        FftTile::new(pair(&self.output)?, pair(&self.kernel)?, channels)
     }
 }
 
@@ -176,6 +207,7 @@ impl fmt::Display for Algorithm {
             Algorithm::Depthwise => "depthwise",
             Algorithm::Winograd2 => "winograd_2",
             Algorithm::Winograd4 => "winograd_4",
+            Algorithm::Fft => "fft",
         };
         f.write_str(name)
     }
@@ -201,6 +233,7 @@ impl FromStr for Algorithm {
             Algorithm::Depthwise,
             Algorithm::Winograd2,
             Algorithm::Winograd4,
+            Algorithm::Fft,
         ];
         let found = fixed.into_iter().find(|a| a.to_string() == text);
         let panels = || text.strip_prefix("panels_")?.parse().ok();
@@ -281,6 +314,7 @@ mod tests {
             Algorithm::Depthwise,
             Algorithm::Winograd2,
             Algorithm::Winograd4,
+            Algorithm::Fft,
         ];
         for a in all {
             assert_eq!(a.to_string().parse(), Ok(a));

@@ -176,14 +176,21 @@ impl Numbers {
         ((z ^ z >> 31) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Elements of an argument: floats of size 1/2 to 1, of either sign if `signed`; zeros, which are
-    /// legal indices, for integers.
-    pub fn elements(&mut self, dtype: DType, len: i64, signed: bool) -> Result<Buffer, Error> {
+    /// Elements of an argument: floats of size 1/2 to 1, of either sign if `signed`; integers from 1 to 3, by which
+    /// all can be divided, or zeros, which are legal indices, if they may be `indices`.
+    pub fn elements(
+        &mut self,
+        dtype: DType,
+        len: i64,
+        signed: bool,
+        indices: bool,
+    ) -> Result<Buffer, Error> {
         let mut one = || match dtype.is_float() {
             true if signed && self.next() < 0.5 => -1.0 + self.next() / 2.0,
             true => 1.0 - self.next() / 2.0,
             false if dtype == DType::Bool => f64::from(self.next() < 0.5),
-            false => 0.0,
+            false if indices => 0.0,
+            false => 1.0 + (3.0 * self.next()).floor(),
         };
         let values: Vec<f64> = (0..len).map(|_| one()).collect();
         buffer(dtype, &values)

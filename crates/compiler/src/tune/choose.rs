@@ -45,6 +45,8 @@ pub enum Why {
     NothingRight,
     /// The default: the time for measuring was spent.
     OutOfTime,
+    /// The default: its arguments take more memory than is tried.
+    TooLarge,
     /// The default: times on an emulated device mean nothing.
     Emulated,
     /// The default: what was chosen for other sizes of its key is not legal for these.
@@ -62,6 +64,7 @@ impl Why {
             Why::NothingFits => "the default; nothing fits the limits",
             Why::NothingRight => "the default; no candidate could be run and was right",
             Why::OutOfTime => "the default; the time for measuring was spent",
+            Why::TooLarge => "the default; its arguments are too large to try",
             Why::Emulated => "the default; nothing is timed on an emulated device",
             Why::Illegal => "the default; what is chosen for its key is not legal for its sizes",
         }
@@ -273,6 +276,10 @@ impl<'a> Chooser<'a> {
         if self.spent >= self.settings.budget {
             return (None, Why::OutOfTime);
         }
+        let subject = subject();
+        if subject.is_too_large() {
+            return (None, Why::TooLarge);
+        }
         let start = self.clock.now();
         let store = self.store.clone();
         let held = store.measuring(self.settings.budget * WAIT);
@@ -280,7 +287,7 @@ impl<'a> Chooser<'a> {
         if let Some(record) = known(&store) {
             return (Some(record), Why::Store);
         }
-        let trials = search(&subject(), &limits, &self.effort, self.clock);
+        let trials = search(&subject, &limits, &self.effort, self.clock);
         MEASURED.fetch_add(1, Ordering::Relaxed);
         let mut record = Record::new(key.to_string(), trials);
         if let Some(earlier) = store.get(key) {
@@ -306,8 +313,12 @@ impl<'a> Chooser<'a> {
         record: Option<Record>,
         why: Why,
     ) -> Choice {
-        let names: Vec<&str> = candidates.iter().map(|c| &c.name[..]).collect();
-        let best = record.as_ref().and_then(|r| r.best(&names, &self.limits()));
+        let limits = self.limits();
+        // A record is of other sizes too; what a candidate needs is of these.
+        let fit = candidates.iter().filter(|c| limits.fits(c.workspace));
+        let fit: Vec<&str> = fit.map(|c| &c.name[..]).collect();
+        let names: Vec<String> = candidates.iter().map(|c| c.name.clone()).collect();
+        let best = record.as_ref().and_then(|r| r.best(&fit, &limits));
         let (chosen, why) = match (&record, best) {
             // What a frozen store knows of some of the candidates is better than nothing.
             (Some(_), Some(best)) if why == Why::Missing => (best.name.clone(), Why::Store),
@@ -319,13 +330,13 @@ impl<'a> Chooser<'a> {
                 } else {
                     Why::NothingRight
                 };
-                (names[0].to_string(), why)
+                (names[0].clone(), why)
             }
-            _ => (names[0].to_string(), why),
+            _ => (names[0].clone(), why),
         };
         let ties = match best {
             Some(best) if best.name == chosen => {
-                let ties = record.iter().flat_map(|r| r.ties(&names, &self.limits()));
+                let ties = record.iter().flat_map(|r| r.ties(&fit, &limits));
                 let others = ties.filter(|t| t.name != chosen);
                 others.map(|t| t.name.clone()).collect()
             }
@@ -334,7 +345,7 @@ impl<'a> Chooser<'a> {
         Choice {
             ties,
             key,
-            candidates: names.into_iter().map(String::from).collect(),
+            candidates: names,
             chosen,
             why,
             trials: record.map_or_else(Vec::new, |r| r.trials),

@@ -58,8 +58,7 @@ fn parts(kernel: &Kernel) -> Option<Parts> {
             total: &(&numel(&m.batch) * &m.m) * &m.n,
             terms: m.k.clone(),
         }),
-        // The reference has channels first.
-        Kernel::Conv(c) if c.images == Images::ChannelsFirst => Some(conv_parts(c)),
+        Kernel::Conv(c) => Some(conv_parts(c)),
         _ => None,
     }
 }
@@ -112,10 +111,16 @@ pub(super) fn product(
     let values: Vec<i64> = symbols.iter().map(|b| b.len() as i64).collect();
     let mut inputs = symbols.to_vec();
     let mut reference_args = Vec::new();
-    for operand in parts.operands.map(usize::from) {
+    // The reference has channels first.
+    let [first, result] = images(kernel, &values);
+    for (i, operand) in parts.operands.map(usize::from).into_iter().enumerate() {
         let operand_of = given.get(operand).and_then(Option::as_ref);
         let operand_of = operand_of.ok_or_else(|| Error::Internal("no operand".into()))?;
-        inputs.push(buffer(DType::F64, &numbers(operand_of)?)?);
+        let mut of = numbers(operand_of)?;
+        if let Some([batch, channels]) = first.filter(|_| i == 0) {
+            of = turned(&of, batch, of.len() / (batch * channels).max(1));
+        }
+        inputs.push(buffer(DType::F64, &of)?);
         reference_args.push(Arg {
             dtype: DType::F64,
             ..args[operand].clone()
@@ -129,6 +134,10 @@ pub(super) fn product(
     });
     let plan = alone::plan(in_f64(kernel), &reference_args, values.len());
     let raw = load(plan, None)?.run_shared(&inputs)?;
+    let mut raw = numbers(&raw[0])?;
+    if let Some([batch, channels]) = result {
+        raw = turned(&raw, batch, channels);
+    }
     let epilogue = match kernel {
         Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => epilogue,
         _ => &None,
@@ -145,11 +154,33 @@ pub(super) fn product(
     });
     Ok(Some(Product {
         dtype: parts.dtype,
-        raw: numbers(&raw[0])?,
+        raw,
         terms: parts.terms.eval(&values) as f64,
         epilogue,
         known: Mutex::default(),
     }))
+}
+
+/// The images and the channels of a convolution's input and of its result, where these have channels last.
+fn images(kernel: &Kernel, values: &[i64]) -> [Option<[usize; 2]>; 2] {
+    let Kernel::Conv(c) = kernel else {
+        return [None; 2];
+    };
+    let size = |dim: &Dim| dim.eval(values) as usize;
+    let of = |channels| Some([size(&c.batch), size(&c.groups) * size(channels)]);
+    match c.images {
+        Images::ChannelsFirst => [None; 2],
+        Images::ChannelsLast => [of(&c.in_channels), of(&c.out_channels)],
+        Images::Turned => [None, of(&c.out_channels)],
+    }
+}
+
+/// Matrices of so many rows each, transposed.
+fn turned(numbers: &[f64], matrices: usize, rows: usize) -> Vec<f64> {
+    let len = numbers.len() / matrices.max(1);
+    let columns = len / rows.max(1);
+    let element = |i: usize| i / len * len + i % rows * columns + i % len / rows;
+    (0..numbers.len()).map(|i| numbers[element(i)]).collect()
 }
 
 /// The kernel in f64, without what happens to its result: the operands are arguments 0 and 1, the result
@@ -163,7 +194,7 @@ fn in_f64(kernel: &Kernel) -> Kernel {
         }
         Kernel::Conv(c) => {
             (c.dtype, c.epilogue, c.algorithm) = (DType::F64, None, Algorithm::Auto);
-            (c.operands, c.out) = ([0, 1], 2);
+            (c.operands, c.out, c.images) = ([0, 1], 2, Images::ChannelsFirst);
         }
         _ => {}
     }

@@ -308,7 +308,7 @@ mod tests {
             let inputs: Vec<Buffer> = facts
                 .map(|f| {
                     let len = numel(&f.shape).as_const().unwrap();
-                    random.elements(f.dtype, len, true).unwrap()
+                    random.elements(f.dtype, len, true, true).unwrap()
                 })
                 .collect();
             let arrays = inputs.iter().zip(&region.part.inputs).map(|(b, v)| {

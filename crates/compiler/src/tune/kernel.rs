@@ -37,7 +37,8 @@ pub fn candidates(
         let name = name.clone();
         list.push((Candidate { name, ..candidate }, other.clone()));
     }
-    if let Kernel::Custom(c) = kernel {
+    // Which sizes they can compute only the operator knows.
+    if let (Kernel::Custom(c), 0) = (kernel, symbols) {
         for name in alternatives(&c.name, gpu) {
             let other = Kernel::Custom(kiln_base::plan::Custom {
                 kernel: Some(name.clone()),
@@ -187,6 +188,11 @@ fn conv_cost(c: &Conv, values: &[i64]) -> Option<f64> {
         Algorithm::Direct | Algorithm::Depthwise => Some(work),
         Algorithm::Winograd2 => Some(work * 16.0 / 36.0 + tiles(4.0, 32.0, 24.0)),
         Algorithm::Winograd4 => Some(work * 36.0 / 144.0 + tiles(16.0, 156.0, 100.0)),
+        Algorithm::Fft => {
+            let channels = [&c.in_channels, &c.out_channels].map(|d| product(values, &[d]) as i64);
+            let image = c.fft_tile(values)?.cost(channels);
+            Some(image * product(values, &images))
+        }
         _ => None,
     }
 }

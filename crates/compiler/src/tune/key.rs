@@ -12,14 +12,14 @@ use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Changes when kernels become faster or slower without their algorithms getting other names.
-const GENERATION: u32 = 3;
+const GENERATION: u32 = 4;
 
 /// The key of a kernel on a device: the op with its sizes, what is fused with it, its default, the device,
 /// the engine. `None` for a kernel that has one candidate only.
 ///
 /// Sizes that change from run to run (batches, lengths, images) count by quarter octaves (1 to 8, 10, 12,
-/// 14, 16, 20, …), so that a new length is rarely a new key; channels count exactly. What is legal is
-/// decided by the exact sizes all the same.
+/// 14, 16, 20, …), so that a new length is rarely a new key; channels count exactly, and so do all sizes of a
+/// custom op, which alone knows what its kernels can do. What is legal is decided by the exact sizes all the same.
 ///
 /// `fixed` says of each argument whether it depends on parameters alone: such weights are packed once.
 pub fn key(kernel: &Kernel, values: &[i64], fixed: &[bool], device: &str) -> Option<String> {
@@ -79,15 +79,30 @@ pub fn device(gpu: Option<&cuda::Device>) -> String {
     }
 }
 
-/// The model of the processor.
-pub fn processor() -> &'static str {
+/// The model of the processor and its cache, as far as the system says.
+fn processor() -> &'static str {
+    /// What `/proc/cpuinfo` has on x86 and on Arm. In virtual machines many models have one name.
+    const TRAITS: [&str; 7] = [
+        "model name",
+        "cpu family",
+        "model",
+        "stepping",
+        "cache size",
+        "CPU implementer",
+        "CPU part",
+    ];
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = info.lines().find(|line| line.starts_with("model name"));
-        let model = model.and_then(|line| Some(line.split_once(':')?.1.trim().to_string()));
-        let model = model.or_else(|| std::env::var("PROCESSOR_IDENTIFIER").ok());
-        model.unwrap_or_else(|| std::env::consts::ARCH.into())
+        let pairs = || info.lines().filter_map(|line| line.split_once(':'));
+        let of = |name: &&str| pairs().find(|(key, _)| key.trim() == *name);
+        let traits = TRAITS.iter().filter_map(of).map(|(_, value)| value.trim());
+        let traits = traits.collect::<Vec<_>>().join(" ");
+        match traits.is_empty() {
+            true => std::env::var("PROCESSOR_IDENTIFIER")
+                .unwrap_or_else(|_| std::env::consts::ARCH.into()),
+            false => traits,
+        }
     })
 }
 
@@ -183,7 +198,7 @@ impl Sizes<'_> {
     }
 
     fn custom(&self, c: &Custom) -> String {
-        let array = |a: &Array| format!("{}[{}]", a.dtype, self.list(&a.shape, Sizes::rough));
+        let array = |a: &Array| format!("{}[{}]", a.dtype, self.list(&a.shape, Sizes::exact));
         let operands: Vec<String> = c.operands.iter().map(array).collect();
         let (name, operands, out) = (plain(&c.name), operands.join(" "), array(&c.out));
         format!("custom {name} {operands} -> {out}")

@@ -36,7 +36,7 @@ mod ways;
 
 pub use choose::{Choice, Chooser, Tuning, Why, measured};
 pub use kernel::candidates;
-pub use key::{device, key, processor};
+pub use key::{device, key};
 pub(crate) use layouts::known;
 pub use program::measure;
 pub(crate) use program::{Tuned, algorithm, assigned, tune};

@@ -29,6 +29,11 @@ pub trait Subject: Send + Sync + 'static {
     /// The ways, the default first.
     fn candidates(&self) -> &[Candidate];
 
+    /// Whether trying it takes too much memory.
+    fn is_too_large(&self) -> bool {
+        false
+    }
+
     /// Prepares a candidate and checks it: runs it, and compares its results with what is right. May take
     /// as long as [`Settings::patience`](super::Settings::patience).
     ///

@@ -31,7 +31,7 @@ pub enum Precision {
     Exact,
     /// Rewrites that are known to be harmless (a batch norm folded into a convolution), and algorithms whose
     /// error bound is at most [`Precision::growth`] times that of a sum: Winograd's F(2×2, 3×3), times 64/9,
-    /// where it is measured to be faster. That carries NaN and infinities to the other results of a tile too.
+    /// and Fourier transforms of many taps, times 8, where they are measured to be faster. These carry NaN and infinities to the other results of a tile too.
     #[default]
     Default,
     /// Algorithms with larger bounds too: Winograd's F(4×4, 3×3), times 256.

@@ -5,7 +5,8 @@ use super::expect::{Product, far, multiplied, product};
 use super::key::bytes;
 use super::search::{Candidate, Checked, Rejected, Subject};
 use kiln_base::numel;
-use kiln_base::plan::{Algorithm, Kernel, Plan};
+use kiln_base::plan::{Algorithm, Conv, Kernel, MatMul, Plan};
+use kiln_base::tile::{Inst, TileProgram};
 use kiln_runtime::{Buffer, Error, Executable, cuda};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,8 +16,11 @@ use std::time::Duration;
 const COLD: [usize; 2] = [32 << 20, 256 << 20];
 /// Arguments of more bytes are not tried: with the reference, trying takes about ten times as many.
 const MOST: usize = 256 << 20;
-/// The most copies of the operands.
+/// The most copies of the operands...
 const COPIES: usize = 256;
+/// ...and of parameters: an executable keeps what it makes of so many. What is packed must not be packed right
+/// before it is timed.
+const PARAMETERS: usize = 4;
 /// Runs that a GPU is given and timed at once, each on a copy of its own: its clock, and the launch of a graph, are
 /// too coarse for a kernel of some microseconds.
 const REPLAYS: usize = 32;
@@ -122,16 +126,31 @@ impl KernelSubject {
         }
     }
 
+    fn bytes(&self, arg: &Arg) -> usize {
+        bytes(arg.dtype, arg.len.eval(&self.values))
+    }
+
     fn load(&self, candidate: usize) -> Result<Executable, Error> {
         load(self.plans[candidate].clone(), self.gpu.as_ref())
     }
 
-    /// The program's inputs where it runs.
-    fn bring(&self, symbols: &[Buffer], given: &[Option<Buffer>]) -> Result<Vec<Buffer>, Error> {
-        let inputs = symbols.iter().chain(given.iter().flatten());
-        let brought = inputs.map(|b| match &self.gpu {
-            None => Buffer::from_bytes(b.dtype(), b.shape(), b.bytes()?),
-            Some(gpu) => b.to_gpu(gpu),
+    /// The program's inputs where it runs; the parameters are those of other inputs, if there are some.
+    fn bring(
+        &self,
+        symbols: &[Buffer],
+        given: &[Option<Buffer>],
+        others: Option<&Vec<Buffer>>,
+    ) -> Result<Vec<Buffer>, Error> {
+        let read = self.args.iter().filter(|arg| !arg.written);
+        let parameter = symbols.iter().map(|_| false);
+        let parameter = parameter.chain(read.map(|arg| arg.parameter));
+        let inputs = symbols.iter().chain(given.iter().flatten()).zip(parameter);
+        let brought = inputs.enumerate().map(|(i, (b, parameter))| {
+            match (others.filter(|_| parameter), &self.gpu) {
+                (Some(others), _) => Ok(others[i].clone()),
+                (None, None) => Buffer::from_bytes(b.dtype(), b.shape(), b.bytes()?),
+                (None, Some(gpu)) => b.to_gpu(gpu),
+            }
         });
         brought.collect()
     }
@@ -144,12 +163,7 @@ impl KernelSubject {
     }
 
     fn prepare(&self) -> Result<Trial, Error> {
-        let size = |arg: &Arg| bytes(arg.dtype, arg.len.eval(&self.values));
-        let all: usize = self.args.iter().map(size).sum();
-        if all > MOST {
-            let text = format!("arguments of {all} bytes are not tried, only up to {MOST}");
-            return Err(Error::Buffer(text));
-        }
+        let size = |arg: &Arg| self.bytes(arg);
         let symbols = symbol_inputs(&self.values)?;
         let results = self.args.iter().filter(|arg| arg.written);
         let results = results.map(|arg| arg.len.eval(&self.values) as usize);
@@ -162,8 +176,12 @@ impl KernelSubject {
         let read: usize = read.map(size).sum();
         let cold = COLD[self.gpu.is_some() as usize];
         let copies = (cold / read.max(1)).clamp(2, COPIES).max(different);
-        let inputs = (0..copies).map(|i| self.bring(&symbols, &all[i % different]));
-        let inputs = inputs.collect::<Result<Vec<_>, Error>>()?;
+        let mut inputs: Vec<Vec<Buffer>> = Vec::new();
+        for i in 0..copies {
+            let kept = i.checked_sub(PARAMETERS).map(|_| &inputs[i % PARAMETERS]);
+            let brought = self.bring(&symbols, &all[i % different], kept)?;
+            inputs.push(brought);
+        }
         let default = self.load(0)?;
         let default = inputs[..different].iter().map(|i| run(&default, i));
         let default = default.collect::<Result<_, Error>>()?;
@@ -184,10 +202,15 @@ impl KernelSubject {
     /// Random elements for the arguments; `None` for those that are written.
     fn operands(&self, random: &mut Numbers) -> Result<Vec<Option<Buffer>>, Error> {
         let signed = self.kernels.first().map_or_else(Vec::new, multiplied);
+        let indices = self
+            .plans
+            .iter()
+            .flat_map(|p| &p.kernels)
+            .any(takes_indices);
         let arg = |(i, arg): (usize, &Arg)| {
             let len = arg.len.eval(&self.values);
             let signed = signed.contains(&(i as u16));
-            let elements = || random.elements(arg.dtype, len, signed);
+            let elements = || random.elements(arg.dtype, len, signed, indices);
             (!arg.written).then(elements).transpose()
         };
         self.args.iter().enumerate().map(arg).collect()
@@ -214,6 +237,21 @@ impl KernelSubject {
     }
 }
 
+/// Whether integers may be indices, as far as the kernel says.
+fn takes_indices(kernel: &Kernel) -> bool {
+    let dynamic = |t: &TileProgram| {
+        let mut code = t.stages.iter().flat_map(|s| &s.code);
+        code.any(|inst| matches!(inst, Inst::LoadAt { .. }))
+    };
+    match kernel {
+        Kernel::Tile(t) => dynamic(t),
+        Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => {
+            epilogue.as_ref().is_some_and(|e| dynamic(&e.program))
+        }
+        _ => true,
+    }
+}
+
 /// Terms in the sums of a fused kernel.
 fn terms(kernel: &Kernel, values: &[i64]) -> i64 {
     match kernel {
@@ -236,6 +274,10 @@ fn same(a: &[Buffer], b: &[Buffer]) -> bool {
 impl Subject for KernelSubject {
     fn candidates(&self) -> &[Candidate] {
         &self.candidates
+    }
+
+    fn is_too_large(&self) -> bool {
+        self.args.iter().map(|arg| self.bytes(arg)).sum::<usize>() > MOST
     }
 
     fn start(&self, i: usize) -> Result<Checked, Rejected> {
@@ -270,7 +312,7 @@ impl Subject for KernelSubject {
 mod tests {
     use super::super::search::Subject as _;
     use super::*;
-    use kiln_base::plan::{Conv, ConvRole, MatMul, Matrix};
+    use kiln_base::plan::{ConvRole, Images, Matrix};
     use kiln_base::{DType, Dim};
 
     fn dims(list: &[i64]) -> Vec<Dim> {
@@ -421,6 +463,21 @@ mod tests {
                 assert_eq!(found.is_ok(), right, "{role:?} {i}: {found:?}");
             }
             assert_eq!(all[0], Ok(true));
+        }
+    }
+
+    #[test]
+    fn wrong_convolutions_of_images_with_channels_last_are_found() {
+        for images in [Images::ChannelsLast, Images::Turned] {
+            let (first, args) = conv(ConvRole::Result);
+            let right = Conv { images, ..first };
+            let wrong = Conv {
+                padding: dims(&[1, 0]),
+                ..right.clone()
+            };
+            let all = tried(vec![Kernel::Conv(right), Kernel::Conv(wrong)], args);
+            assert!(all[0].is_ok(), "{images:?}: {:?}", all[0]);
+            assert!(matches!(all[1], Err(Rejected::Wrong(_))), "{:?}", all[1]);
         }
     }
 

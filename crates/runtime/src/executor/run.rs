@@ -357,7 +357,7 @@ unsafe fn run_step(
             Work::MatMul(_) | Work::Conv(_) => run_packed(step, args, failures),
             Work::Attention(a) => a.run(args, parallel, failures),
             Work::Pack(work) => match &**work {
-                Work::Conv(c) => c.pack(args[0], args[1], parallel),
+                Work::Conv(c) => c.pack(args[0], args[1], parallel, failures),
                 Work::MatMul(m) => m.pack(args[0], args[1], parallel),
                 _ => return Err(Error::Internal("there is nothing to pack".into())),
             },

@@ -207,8 +207,12 @@ impl Tracer for Blind {
 #[test]
 fn weights_that_are_parameters_are_packed_once() {
     let mut r = Random(23);
-    for algorithm in [Algorithm::Winograd2, Algorithm::Winograd4] {
-        let mut p = conv(DType::F32, &LARGER[0]);
+    for (shape, algorithm) in [
+        (0, Algorithm::Winograd2),
+        (0, Algorithm::Winograd4),
+        (3, Algorithm::Fft),
+    ] {
+        let mut p = conv(DType::F32, &LARGER[shape]);
         p.algorithm = algorithm;
         let [x, w, _] = lens(&p);
         let x = random(DType::F32, x, &mut r);
@@ -227,12 +231,14 @@ fn weights_that_are_parameters_are_packed_once() {
                 assert!(floats(&traced[0]) == want);
             }
             assert_eq!(packed.stats().prepares, 2);
-            let tile = if algorithm == Algorithm::Winograd2 {
-                16
-            } else {
-                36
+            let tile = match algorithm {
+                Algorithm::Winograd2 => 16,
+                Algorithm::Winograd4 => 36,
+                _ => 2 * p.fft_tile(&[]).unwrap().len(),
             };
-            assert!(packed.memory(&[]).unwrap().prepared >= tile * 4 * w as usize / 9);
+            let taps = numel(&p.kernel);
+            let prepared = packed.memory(&[]).unwrap().prepared as i64;
+            assert!(prepared >= tile * 4 * w / taps, "{prepared}");
             assert_eq!(plain.memory(&[]).unwrap().prepared, 0);
         }
     }
@@ -328,7 +334,48 @@ fn convolutions_of_random_geometry_stay_within_their_error_bounds() {
     }
 }
 
-const LARGER: [Shape; 3] = [
+#[test]
+fn convolutions_of_many_taps_stay_within_their_error_bounds() {
+    let mut r = Random(0xff7);
+    let mut transformed = 0;
+    for seed in 0..60 {
+        let size = |r: &mut Random, from: i64, n: u64| from + r.below(n) as i64;
+        let row = seed % 2 == 0;
+        let kernel = match row {
+            true => [1, size(&mut r, 60, 200)],
+            false => [0, 1].map(|_| size(&mut r, 7, 30)),
+        };
+        let shape = Shape {
+            batch: size(&mut r, 0, 4),
+            groups: [1, 1, 3][r.below(3) as usize],
+            cin: size(&mut r, 0, 5),
+            cout: size(&mut r, 0, 7),
+            input: match row {
+                true => [size(&mut r, 0, 4), size(&mut r, 0, 900)],
+                false => [0, 1].map(|_| size(&mut r, 0, 60)),
+            },
+            kernel,
+            stride: [1, 1],
+            padding: kernel.map(|k| size(&mut r, 0, k as u64) - 2),
+            behind: kernel.map(|k| size(&mut r, 0, k as u64) - 2),
+            dilation: [1, 1],
+        };
+        let mut p = conv(DType::F32, &shape);
+        if p.fft_tile(&[]).is_none() {
+            continue;
+        }
+        transformed += 1;
+        p.algorithm = Algorithm::Fft;
+        let [x, w, _] = lens(&p);
+        let inputs = [random(DType::F32, x, &mut r), random(DType::F32, w, &mut r)];
+        let (want, terms) = reference(&p, &floats(&inputs[0]), &floats(&inputs[1]));
+        let (strict, usual) = errors(&p, &inputs, &want, terms);
+        assert!(strict <= 1.0 && usual <= 1.0, "{strict} {usual} {p:?}");
+    }
+    assert!(transformed > 20, "{transformed}");
+}
+
+const LARGER: [Shape; 4] = [
     Shape {
         batch: 3,
         groups: 2,
@@ -363,6 +410,18 @@ const LARGER: [Shape; 3] = [
         stride: [2, 2],
         padding: [1, 1],
         behind: [1, 1],
+        dilation: [1, 1],
+    },
+    Shape {
+        batch: 2,
+        groups: 3,
+        cin: 3,
+        cout: 5,
+        input: [37, 70],
+        kernel: [9, 17],
+        stride: [1, 1],
+        padding: [4, 8],
+        behind: [4, 8],
         dilation: [1, 1],
     },
 ];
@@ -430,6 +489,7 @@ fn a_plan_with_an_illegal_algorithm_is_damaged() {
         Algorithm::Depthwise,
         Algorithm::Winograd2,
         Algorithm::Winograd4,
+        Algorithm::Fft,
     ];
     // Two channels, of which the filter steps by 2.
     let shape = Shape {
