@@ -42,16 +42,13 @@ fn assert_close(a: &[f32], b: &[f32], part: f32) {
     assert!(a.iter().zip(b).all(near), "{a:?}\n{b:?}");
 }
 
-/// A network of a convolution, work behind it, another one, and a product.
-fn network(options: &CompileOptions) -> Result<Compiled> {
+/// A network of a convolution, work behind it, another one, and a product, of so many images.
+fn network(images: usize, options: &CompileOptions) -> Result<Compiled> {
     let w = Var::new(&(Tensor::rand([6, 3, 3, 3], DType::F32) - 0.5))?;
     let depthwise = Var::new(&(Tensor::rand([6, 1, 3, 3], DType::F32) - 0.5))?;
     let head = Var::new(&(Tensor::rand([6, 10], DType::F32) - 0.5))?;
     compile_with(
-        &[Spec::new(
-            DType::F32,
-            [2.into(), 3.into(), 17.into(), 13.into()],
-        )],
+        &[Spec::fixed(DType::F32, [images, 3, 17, 13])],
         options,
         |x| {
             let y = x[0].conv2d(&w.get(), None, 1, 1, 1, 1).relu();
@@ -70,7 +67,7 @@ fn run(network: &Compiled) -> Vec<f32> {
 }
 
 fn seeded(options: &CompileOptions) -> Compiled {
-    kiln::with_seed(3, || network(options)).unwrap()
+    kiln::with_seed(3, || network(2, options)).unwrap()
 }
 
 #[test]
@@ -356,6 +353,13 @@ fn layouts_follow_from_what_convolutions_were_measured_to_take() {
     assert!(made.explain().to_string().contains(&line));
     assert!(made.explain().to_html().contains(&line));
     assert_eq!(made.explain().layout.convolutions, 2);
+    // Nine images are measured, ten are not.
+    let measured = |images| {
+        let made = kiln::with_seed(3, || network(images, &on)).unwrap();
+        made.explain().tuning.measured().count()
+    };
+    assert!(measured(9) > 0);
+    assert_eq!(measured(10), 0);
     // In a layout that is given, only that is measured.
     let first = CompileOptions {
         layout: Layout::ChannelsFirst,
