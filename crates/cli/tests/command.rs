@@ -163,6 +163,30 @@ fn bench_prints_a_table_and_other_dtypes() {
 }
 
 #[test]
+fn every_op_is_measured() {
+    let ops = [
+        "conv2d_grad:2x4x9x7:6x3x3:p1:g2",
+        "max_pool2d:1x3x9x8",
+        "gather:7x5",
+        "sort:3x17",
+        "cumsum:3x17",
+    ];
+    let options = ["--time", "1", "--rounds", "1", "--no-peaks", "--json"];
+    let report = json(&[&["bench"], &ops[..], &options].concat());
+    let results = report["results"].as_array().expect("a list");
+    assert_eq!(results.len(), ops.len());
+    // Two products of the size of the convolution's: 2 x 2 channels x 9 taps for each of 2 x 6 x 63 results.
+    let product = 2.0 * 18.0 * 756.0;
+    assert!(
+        results[0]["flops"].as_f64() >= Some(2.0 * product),
+        "{report}"
+    );
+    assert!(results.iter().all(|r| r["bytes"].as_f64() > Some(0.0)));
+    let bad = kiln(&["bench", "conv2d_grad:1x3x8x8:4x3x3:g2"]);
+    assert_eq!(bad.status.code(), Some(2));
+}
+
+#[test]
 fn shares_are_of_peaks_of_the_same_dtype() {
     let of = |dtype: &str| {
         let sizes = ["bench", "matmul:64x64x64", "lstm"];
