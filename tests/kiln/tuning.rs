@@ -320,6 +320,21 @@ fn what_is_fused_and_how_sums_are_cut_are_choices() {
     );
     let again = make(&on);
     assert_eq!(again.plan(), tuned.plan(), "one store gives one program");
+    // A region that can't be cut in the way that is the best of its key is cut by rule, and says so.
+    let file = Store::new(on.tune.store.as_ref().unwrap().to_path_buf());
+    let mut record = file.get(&fusion.key).unwrap();
+    record.trials.push(Trial {
+        name: "reduce 2 in 7".into(),
+        workspace: 0,
+        same_bits: true,
+        outcome: Outcome::Timed(vec![1]),
+    });
+    file.put(record).unwrap();
+    let text = make(&on).explain().to_string();
+    assert!(
+        text.contains("fused by rule (the default; what is chosen"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -329,7 +344,14 @@ fn layouts_follow_from_what_convolutions_were_measured_to_take() {
     let choices = &made.explain().tuning.choices;
     let has = |key: &str| choices.iter().any(|c| c.key.starts_with(key));
     assert!(has("conv f32 2 x 1:3->6 ") && has("conv f32 channels last 2 x 1:3->6 "));
-    assert!(has("network "));
+    let network = choices.iter().find(|c| c.key.starts_with("network "));
+    let line = format!("layouts {}", network.unwrap());
+    assert!(
+        line.contains("by rule") && line.contains("channels_last"),
+        "{line}"
+    );
+    assert!(made.explain().to_string().contains(&line));
+    assert!(made.explain().to_html().contains(&line));
     assert_eq!(made.explain().layout.convolutions, 2);
     // Nine images are measured, ten are not.
     let measured = |images| {

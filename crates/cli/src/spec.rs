@@ -3,6 +3,7 @@
 //! Sizes stand in the order of the op's shape, with `x` between them. Where a size is a list (`64,128`) or a range that
 //! doubles (`64..1024`), every combination is meant.
 
+use kiln::DType;
 use std::fmt;
 use std::str::FromStr;
 
@@ -131,7 +132,11 @@ fn sizes(part: &str) -> Result<Vec<String>, SpecError> {
                 None => choices.push(number(choice)?),
                 Some((from, to)) => {
                     let (from, to) = (number(from)?, number(to)?);
-                    let doubled = std::iter::successors(Some(from.max(1)), |n| n.checked_mul(2));
+                    let from = from.max(1);
+                    if from > to {
+                        return Err(SpecError(format!("there is no size from {from} to {to}")));
+                    }
+                    let doubled = std::iter::successors(Some(from), |n| n.checked_mul(2));
                     choices.extend(doubled.take_while(|n| *n <= to));
                 }
             }
@@ -263,12 +268,35 @@ fn conv2d<'a>(input: &str, mut parts: impl Iterator<Item = &'a str>) -> Result<C
     Ok(conv)
 }
 
+impl Workload {
+    /// The dtype that it has where this one is asked for: networks are f32.
+    pub fn dtype(&self, asked: DType) -> DType {
+        match self {
+            Workload::Model(_) => DType::F32,
+            _ => asked,
+        }
+    }
+}
+
 /// The names of all ops.
 pub fn ops() -> impl Iterator<Item = &'static str> {
     let others = ["matmul", "conv2d", "attention"];
     others
         .into_iter()
         .chain(Unary::ALL.iter().map(|u| u.0.name()))
+}
+
+/// What an op is.
+pub fn about(op: &str) -> &'static str {
+    match op {
+        "matmul" => "a product of matrices, sizes [batch x] m x k x n",
+        "conv2d" => "a convolution, input:weight[:sSTRIDE][:pPADDING][:gGROUPS]",
+        "attention" => "attention, sizes batch x heads x length x width",
+        _ => {
+            let unary = Unary::ALL.iter().find(|u| u.0.name() == op);
+            unary.map_or("", |u| u.1)
+        }
+    }
 }
 
 /// Sizes that an op can have.
@@ -381,6 +409,8 @@ mod tests {
             ),
             ("", "there is no op or model"),
             ("matmul:99999999999999999999x1x1", "is no size"),
+            ("matmul:512..64x8x8", "no size from 512 to 64"),
+            ("copy:0..0", "no size from"),
         ] {
             let error = parse(text).expect_err(text).to_string();
             assert!(error.contains(why), "{text}: {error}");

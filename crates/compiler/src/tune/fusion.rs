@@ -127,6 +127,13 @@ impl Region {
                 })
             }
         };
+        // Regions of one key may differ in which ways there are.
+        let ways = self.ways.iter().map(|(name, _)| Candidate {
+            name: name.clone(),
+            workspace: 0,
+            predicted: None,
+        });
+        let choice = choice.among(&ways.collect::<Vec<_>>());
         let way = self.ways.iter().find(|(name, _)| *name == choice.chosen);
         let whole: HashMap<NodeId, NodeId> = (self
             .part
