@@ -64,12 +64,14 @@ fn main() -> Result<(), Failure> {
         ["start", name, path] => kiln_side::write_start(name, path),
         _ => {
             let arguments = arguments()?;
+            let mut ratios = Vec::new();
             for (name, title) in workloads::names() {
                 if arguments.names.is_empty() || arguments.names.iter().any(|n| n == name) {
                     println!("{name}: {title}");
-                    compare(name, &arguments)?;
+                    ratios.push((name, compare(name, &arguments)?));
                 }
             }
+            print_ratios(&ratios, &arguments);
             Ok(())
         }
     }
@@ -165,7 +167,11 @@ impl Drop for Start {
     }
 }
 
-fn compare(name: &str, arguments: &Arguments) -> Result<(), Failure> {
+/// The other sides and Kiln's least time as a part of theirs.
+type Ratios = Vec<(String, f64)>;
+
+/// Runs a workload on all sides.
+fn compare(name: &str, arguments: &Arguments) -> Result<Ratios, Failure> {
     let start = format!("kiln-peers-{}", std::process::id());
     let start = Start(std::env::temp_dir().join(start));
     let this = std::env::current_exe()?;
@@ -182,7 +188,8 @@ fn compare(name: &str, arguments: &Arguments) -> Result<(), Failure> {
     kiln.arg("serve");
     let mut kiln = begin("Kiln", kiln)?.ok_or("Kiln lacks the workload")?;
     if arguments.profile {
-        return profiled(&mut kiln);
+        profiled(&mut kiln)?;
+        return Ok(Vec::new());
     }
     let mut sides = vec![kiln];
     if arguments
@@ -231,25 +238,59 @@ fn warm_up(sides: &mut [Side]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Times of every side, and Kiln's least as a share of the other's.
-fn print_table(sides: &mut [Side]) -> Result<(), Failure> {
+/// Times of every side, and Kiln's least as a part of the other's, which it gives.
+fn print_table(sides: &mut [Side]) -> Result<Ratios, Failure> {
     println!(
         "  {:<38} {:>10} {:>10} {:>13} {:>12} {:>7}",
         "", "median", "least", "processors", "peak memory", "ratio"
     );
     let (_, kiln) = sides[0].summary();
+    let mut ratios = Vec::new();
     for side in sides {
         let (median, least) = side.summary();
         let busy = side.busy / side.times.len() as f64;
         let memory = side.ask("memory")?[0] / 1e6;
+        let ratio = kiln / least;
         println!(
-            "  {:<38} {median:>7.2} ms {least:>7.2} ms {busy:>10.1} ms {memory:>9.1} MB {:>7.2}",
+            "  {:<38} {median:>7.2} ms {least:>7.2} ms {busy:>10.1} ms {memory:>9.1} MB {ratio:>7.2}",
             side.name,
-            kiln / least
         );
+        let name = side.name.split(',').next().unwrap_or_default();
+        ratios.push((name.to_string(), ratio));
     }
     println!();
-    Ok(())
+    Ok(ratios.split_off(1))
+}
+
+/// All ratios as a table in Markdown.
+fn print_ratios(all: &[(&str, Ratios)], arguments: &Arguments) {
+    let mut sides: Vec<&String> = Vec::new();
+    for (side, _) in all.iter().flat_map(|(_, ratios)| ratios) {
+        if !sides.contains(&side) {
+            sides.push(side);
+        }
+    }
+    if sides.is_empty() {
+        return;
+    }
+    let (threads, rounds) = (arguments.threads, arguments.rounds);
+    println!(
+        "Kiln {}: its least time as a part of the other side's. {threads} threads a side, {rounds} alternating rounds \
+         of {STEPS} runs. Page faults by the system's defaults, but for torch.compile: `{KEEPS_MEMORY}`.\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    let row = |cells: &mut dyn Iterator<Item = String>| {
+        println!("| {} |", cells.collect::<Vec<_>>().join(" | "));
+    };
+    row(&mut std::iter::once(String::new()).chain(sides.iter().map(|s| s.to_string())));
+    row(&mut (0..=sides.len()).map(|_| "---".to_string()));
+    for (name, ratios) in all {
+        let of = |side: &&String| {
+            let ratio = ratios.iter().find(|(name, _)| name == *side);
+            ratio.map_or_else(String::new, |(_, ratio)| format!("{ratio:.2}"))
+        };
+        row(&mut std::iter::once(name.to_string()).chain(sides.iter().map(of)));
+    }
 }
 
 /// Prints the time of each kernel.

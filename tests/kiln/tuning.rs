@@ -42,16 +42,13 @@ fn assert_close(a: &[f32], b: &[f32], part: f32) {
     assert!(a.iter().zip(b).all(near), "{a:?}\n{b:?}");
 }
 
-/// A network of a convolution, work behind it, another one, and a product.
-fn network(options: &CompileOptions) -> Result<Compiled> {
+/// A network of a convolution, work behind it, another one, and a product, of so many images.
+fn network(images: usize, options: &CompileOptions) -> Result<Compiled> {
     let w = Var::new(&(Tensor::rand([6, 3, 3, 3], DType::F32) - 0.5))?;
     let depthwise = Var::new(&(Tensor::rand([6, 1, 3, 3], DType::F32) - 0.5))?;
     let head = Var::new(&(Tensor::rand([6, 10], DType::F32) - 0.5))?;
     compile_with(
-        &[Spec::new(
-            DType::F32,
-            [2.into(), 3.into(), 17.into(), 13.into()],
-        )],
+        &[Spec::fixed(DType::F32, [images, 3, 17, 13])],
         options,
         |x| {
             let y = x[0].conv2d(&w.get(), None, 1, 1, 1, 1).relu();
@@ -70,7 +67,7 @@ fn run(network: &Compiled) -> Vec<f32> {
 }
 
 fn seeded(options: &CompileOptions) -> Compiled {
-    kiln::with_seed(3, || network(options)).unwrap()
+    kiln::with_seed(3, || network(2, options)).unwrap()
 }
 
 #[test]
@@ -323,6 +320,21 @@ fn what_is_fused_and_how_sums_are_cut_are_choices() {
     );
     let again = make(&on);
     assert_eq!(again.plan(), tuned.plan(), "one store gives one program");
+    // A region that can't be cut in the way that is the best of its key is cut by rule, and says so.
+    let file = Store::new(on.tune.store.as_ref().unwrap().to_path_buf());
+    let mut record = file.get(&fusion.key).unwrap();
+    record.trials.push(Trial {
+        name: "reduce 2 in 7".into(),
+        workspace: 0,
+        same_bits: true,
+        outcome: Outcome::Timed(vec![1]),
+    });
+    file.put(record).unwrap();
+    let text = make(&on).explain().to_string();
+    assert!(
+        text.contains("fused by rule (the default; what is chosen"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -332,8 +344,22 @@ fn layouts_follow_from_what_convolutions_were_measured_to_take() {
     let choices = &made.explain().tuning.choices;
     let has = |key: &str| choices.iter().any(|c| c.key.starts_with(key));
     assert!(has("conv f32 2 x 1:3->6 ") && has("conv f32 channels last 2 x 1:3->6 "));
-    assert!(has("network "));
+    let network = choices.iter().find(|c| c.key.starts_with("network "));
+    let line = format!("layouts {}", network.unwrap());
+    assert!(
+        line.contains("by rule") && line.contains("channels_last"),
+        "{line}"
+    );
+    assert!(made.explain().to_string().contains(&line));
+    assert!(made.explain().to_html().contains(&line));
     assert_eq!(made.explain().layout.convolutions, 2);
+    // Nine images are measured, ten are not.
+    let measured = |images| {
+        let made = kiln::with_seed(3, || network(images, &on)).unwrap();
+        made.explain().tuning.measured().count()
+    };
+    assert!(measured(9) > 0);
+    assert_eq!(measured(10), 0);
     // In a layout that is given, only that is measured.
     let first = CompileOptions {
         layout: Layout::ChannelsFirst,

@@ -14,16 +14,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod args;
 pub mod bench;
+mod cache;
 mod command;
 pub mod devices;
+mod failure;
 pub mod groups;
 pub mod models;
 pub mod report;
 pub mod spec;
 pub mod tuning;
 
-pub use command::{command, run};
-
-/// What stops a command.
-pub type Failure = Box<dyn std::error::Error>;
+pub use args::command;
+pub use command::run;
+pub use failure::{Failure, Usage, end};

@@ -3,6 +3,7 @@
 //! Sizes stand in the order of the op's shape, with `x` between them. Where a size is a list (`64,128`) or a range that
 //! doubles (`64..1024`), every combination is meant.
 
+use kiln::DType;
 use std::fmt;
 use std::str::FromStr;
 
@@ -24,6 +25,8 @@ pub enum Workload {
 /// A 2-D convolution of `[batch, channels, height, width]` by `[out, channels / groups, kernel..]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conv2d {
+    /// Whether its gradients are computed, of input and weight, in place of its result.
+    pub gradients: bool,
     /// Batch, channels, height and width of the input.
     pub input: [usize; 4],
     /// Output channels, height and width of the kernel.
@@ -70,6 +73,10 @@ unary! {
     Softmax = "softmax", "softmax of rows", 2;
     LayerNorm = "layer_norm", "layer norm of rows", 2;
     BatchNorm = "batch_norm", "batch norm in training, and ReLU; shape batch, channels, size..", 3;
+    MaxPool = "max_pool2d", "maxima of 3x3, in steps of 2; shape batch, channels, height, width", 4;
+    Gather = "gather", "as many rows, picked at random", 2;
+    Sort = "sort", "rows in ascending order", 2;
+    Cumsum = "cumsum", "running sums of rows", 2;
 }
 
 /// Why a text is no workload.
@@ -131,7 +138,11 @@ fn sizes(part: &str) -> Result<Vec<String>, SpecError> {
                 None => choices.push(number(choice)?),
                 Some((from, to)) => {
                     let (from, to) = (number(from)?, number(to)?);
-                    let doubled = std::iter::successors(Some(from.max(1)), |n| n.checked_mul(2));
+                    let from = from.max(1);
+                    if from > to {
+                        return Err(SpecError(format!("there is no size from {from} to {to}")));
+                    }
+                    let doubled = std::iter::successors(Some(from), |n| n.checked_mul(2));
                     choices.extend(doubled.take_while(|n| *n <= to));
                 }
             }
@@ -213,7 +224,11 @@ impl FromStr for Workload {
                 }
                 Workload::MatMul(sizes)
             }
-            "conv2d" => return conv2d(shape, parts).map(Workload::Conv2d),
+            "conv2d" | "conv2d_grad" => {
+                let conv = conv2d(shape, parts)?;
+                let gradients = name == "conv2d_grad";
+                return Ok(Workload::Conv2d(Conv2d { gradients, ..conv }));
+            }
             "attention" => Workload::Attention(exactly(shape, "attention")?),
             _ => {
                 let unary = Unary::ALL.iter().find(|u| u.0.name() == name);
@@ -241,6 +256,7 @@ fn conv2d<'a>(input: &str, mut parts: impl Iterator<Item = &'a str>) -> Result<C
         ))
     })?;
     let mut conv = Conv2d {
+        gradients: false,
         input: exactly(input, "the input of conv2d")?,
         weight: exactly(weight, "the weight of conv2d")?,
         stride: 1,
@@ -263,19 +279,44 @@ fn conv2d<'a>(input: &str, mut parts: impl Iterator<Item = &'a str>) -> Result<C
     Ok(conv)
 }
 
+impl Workload {
+    /// The dtype that it has where this one is asked for: networks are f32.
+    pub fn dtype(&self, asked: DType) -> DType {
+        match self {
+            Workload::Model(_) => DType::F32,
+            _ => asked,
+        }
+    }
+}
+
 /// The names of all ops.
 pub fn ops() -> impl Iterator<Item = &'static str> {
-    let others = ["matmul", "conv2d", "attention"];
+    let others = ["matmul", "conv2d", "conv2d_grad", "attention"];
     others
         .into_iter()
         .chain(Unary::ALL.iter().map(|u| u.0.name()))
+}
+
+/// What an op is.
+pub fn about(op: &str) -> &'static str {
+    match op {
+        "matmul" => "a product of matrices, sizes [batch x] m x k x n",
+        "conv2d" => "a convolution, input:weight[:sSTRIDE][:pPADDING][:gGROUPS]",
+        "conv2d_grad" => "its gradients, of input and weight",
+        "attention" => "attention, sizes batch x heads x length x width",
+        _ => {
+            let unary = Unary::ALL.iter().find(|u| u.0.name() == op);
+            unary.map_or("", |u| u.1)
+        }
+    }
 }
 
 /// Sizes that an op can have.
 pub fn example(op: &str) -> &'static str {
     match op {
         "matmul" => "512x512x512",
-        "conv2d" => "1x64x56x56:64x3x3:p1",
+        "conv2d" | "conv2d_grad" => "1x64x56x56:64x3x3:p1",
+        "max_pool2d" => "8x64x112x112",
         "attention" => "1x12x256x64",
         "batch_norm" => "32x64x56x56",
         "copy" | "add" | "gelu" => "16777216",
@@ -299,7 +340,8 @@ impl fmt::Display for Workload {
             Workload::Conv2d(c) => {
                 write!(
                     f,
-                    "conv2d:{}:{}",
+                    "conv2d{}:{}:{}",
+                    if c.gradients { "_grad" } else { "" },
                     sizes_text(&c.input),
                     sizes_text(&c.weight)
                 )?;
@@ -326,6 +368,7 @@ mod tests {
             "matmul:2x3x5x7",
             "conv2d:1x64x56x56:64x3x3:s2:p1:g32",
             "conv2d:1x3x8x8:4x1x1",
+            "conv2d_grad:1x3x8x8:4x1x1:s2",
             "softmax:3x5",
             "attention:1x2x3x4",
             "resnet50",
@@ -381,6 +424,8 @@ mod tests {
             ),
             ("", "there is no op or model"),
             ("matmul:99999999999999999999x1x1", "is no size"),
+            ("matmul:512..64x8x8", "no size from 512 to 64"),
+            ("copy:0..0", "no size from"),
         ] {
             let error = parse(text).expect_err(text).to_string();
             assert!(error.contains(why), "{text}: {error}");

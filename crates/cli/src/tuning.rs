@@ -1,26 +1,50 @@
-//! Filling the store of measurements, and looking after it.
+//! Filling the store of measurements, and looking at it.
 
 use crate::bench::program;
 use crate::report::{duration, percent};
 use crate::spec::Workload;
-use kiln::{CompileOptions, DType, Device, Result};
-use kiln_compiler::tune::{Choice, Outcome, Record, Store, Trial, Why};
+use kiln::{CompileOptions, DType, Device, KernelInfo, Result};
+use kiln_base::plan::Algorithm;
+use kiln_compiler::tune::{
+    Choice, Limits, Outcome, Precision, Record, Settings, Trial, Tuning, Why,
+};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 /// What tuning a workload gave.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tuned {
     /// The workload, as text.
     pub workload: String,
-    /// Its kernels that had candidates, each once.
-    pub kernels: Vec<TunedKernel>,
+    /// What was chosen, each key once: first of the whole network, then of what is fused, then of kernels.
+    pub choices: Vec<TunedChoice>,
+    /// How many of these were to be measured, but the budget was spent.
+    pub unmeasured: usize,
+    /// Seconds that choosing took.
+    pub seconds: f64,
+    /// What went wrong beside the candidates: damaged lines of the store, or that it can't be written.
+    pub notes: Vec<String>,
 }
 
-/// What was chosen for a kernel.
+/// What there was to choose.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// How images lie in memory, in a whole network.
+    Layouts,
+    /// What is one kernel, and how its sums are cut.
+    Fusion,
+    /// The algorithm of a kernel.
+    Kernel,
+    /// The algorithm of a kernel of another layout or fusion, which was measured for comparison.
+    Rejected,
+}
+
+/// What was chosen for a kernel, for what is fused, or for a network's layouts.
 #[derive(Clone, Debug, Serialize)]
-pub struct TunedKernel {
+pub struct TunedChoice {
+    /// What there was to choose.
+    pub what: What,
     /// What stands for it in the store.
     pub key: String,
     /// The chosen candidate.
@@ -29,6 +53,8 @@ pub struct TunedKernel {
     pub why: String,
     /// Whether it was measured now.
     pub measured: bool,
+    /// Others that are as fast, so that their memory decided.
+    pub ties: Vec<String>,
     /// How many times as long as the chosen one the default takes.
     pub speedup: Option<f64>,
     /// Everything that was tried.
@@ -46,31 +72,55 @@ pub fn tune(
     options: &CompileOptions,
 ) -> Result<Tuned> {
     let program = program(workload, dtype, device, options)?.program;
-    let mut kernels: Vec<TunedKernel> = Vec::new();
-    for kernel in &program.explain().kernels {
-        if let Some(choice) = &kernel.choice
-            && kernels.iter().all(|k| k.key != choice.key)
-        {
-            kernels.push(tuned(choice));
-        }
-    }
+    let explain = program.explain();
+    let mut used = Vec::new();
+    used_by(&explain.kernels, &mut used);
+    let Tuning { choices, notes, .. } = &explain.tuning;
+    let mut all: Vec<TunedChoice> = choices.iter().map(|c| tuned(c, &used)).collect();
+    // Kernels of a key that was chosen for another, whose choice is not legal for their own sizes.
+    let illegal = used.iter().filter(|c| c.why == Why::Illegal);
+    all.extend(illegal.map(|c| tuned(c, &used)));
+    all.sort_by(|a, b| (a.what, &a.key).cmp(&(b.what, &b.key)));
+    let spent = choices.iter().filter(|c| c.why == Why::OutOfTime);
     Ok(Tuned {
         workload: workload.to_string(),
-        kernels,
+        choices: all,
+        unmeasured: spent.count(),
+        seconds: explain.tuning.time.as_secs_f64(),
+        notes: notes.clone(),
     })
 }
 
-fn tuned(choice: &Arc<Choice>) -> TunedKernel {
+/// The choices of kernels, and of those that run in them.
+fn used_by<'a>(kernels: &'a [KernelInfo], used: &mut Vec<&'a Choice>) {
+    for kernel in kernels {
+        if let Some(choice) = kernel.choice.as_deref()
+            && !used.contains(&choice)
+        {
+            used.push(choice);
+        }
+        used_by(&kernel.inner, used);
+    }
+}
+
+fn tuned(choice: &Choice, used: &[&Choice]) -> TunedChoice {
     let time = |name: &str| choice.trials.iter().find(|t| t.name == name)?.time();
     let default = choice.candidates.first().and_then(|name| time(name));
     let speedup = default
         .zip(time(&choice.chosen))
         .map(|(d, c)| d.as_secs_f64() / c.as_secs_f64());
-    TunedKernel {
+    TunedChoice {
+        what: match choice.key.split(' ').next() {
+            Some("network") => What::Layouts,
+            Some("fusion") => What::Fusion,
+            _ if used.iter().any(|u| u.key == choice.key) => What::Kernel,
+            _ => What::Rejected,
+        },
         key: choice.key.clone(),
         chosen: choice.chosen.clone(),
         why: choice.why.text().to_string(),
         measured: choice.why == Why::Measured,
+        ties: choice.ties.clone(),
         speedup,
         trials: choice.trials.clone(),
     }
@@ -79,25 +129,59 @@ fn tuned(choice: &Arc<Choice>) -> TunedKernel {
 impl Tuned {
     /// A text for the terminal.
     pub fn text(&self) -> String {
-        let measured = self.kernels.iter().filter(|k| k.measured).count();
+        let count = |what: What| self.choices.iter().filter(|c| c.what == what).count();
+        let measured = self.choices.iter().filter(|c| c.measured).count();
         let mut text = format!(
-            "{}: {} kernels with candidates, {measured} measured now\n",
+            "{}: {} kernels and {} fused regions with candidates",
             self.workload,
-            self.kernels.len()
+            count(What::Kernel),
+            count(What::Fusion),
         );
-        for k in &self.kernels {
-            let gain = k
-                .speedup
-                .map_or(String::new(), |s| format!(", {s:.2}x the default's speed"));
-            let _ = writeln!(text, "  {}\n    {} ({}){gain}", k.key, k.chosen, k.why);
-            text += &trials(&k.trials, "      ");
+        if count(What::Layouts) > 0 {
+            text += ", and the layouts of images";
+        }
+        let _ = match count(What::Rejected) {
+            0 => Ok(()),
+            n => write!(text, "; {n} kernels of programs that were not chosen"),
+        };
+        let _ = writeln!(text, "; {measured} measured now in {:.1} s", self.seconds);
+        for c in &self.choices {
+            c.write(&mut text);
+        }
+        if self.unmeasured > 0 {
+            let _ = writeln!(
+                text,
+                "  {} not measured, since the budget was spent: call it again, or with a larger --budget",
+                self.unmeasured
+            );
         }
         text
     }
 }
 
+impl TunedChoice {
+    fn write(&self, text: &mut String) {
+        let gain = self
+            .speedup
+            .map(|s| format!(", {s:.2}x the default's speed"));
+        let ties = match self.ties.is_empty() {
+            true => String::new(),
+            false => format!(", a tie with {}", self.ties.join(", ")),
+        };
+        let unused = match self.what {
+            What::Rejected => ", of a program that was not chosen",
+            _ => "",
+        };
+        let (key, chosen, why) = (&self.key, &self.chosen, &self.why);
+        let gain = gain.unwrap_or_default();
+        let _ = writeln!(text, "  {key}\n    {chosen} ({why}{ties}){gain}{unused}");
+        *text += &trials(&self.trials, "      ");
+    }
+}
+
 /// A line a candidate.
 fn trials(all: &[Trial], indent: &str) -> String {
+    let wide = all.iter().map(|t| t.name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for t in all {
         let what = match (&t.outcome, t.time()) {
@@ -107,33 +191,89 @@ fn trials(all: &[Trial], indent: &str) -> String {
                 times.len(),
                 t.spread().map_or(String::new(), percent)
             ),
-            _ => t.to_string(),
+            _ => t.result(),
         };
-        let _ = writeln!(text, "{indent}{:<14} {what}", t.name);
+        let _ = writeln!(text, "{indent}{:<wide$} {what}", t.name);
     }
     text
 }
 
-/// A line a record of the store: what was measured, and the fastest.
-pub fn list(store: &Store) -> String {
-    let mut text = String::new();
-    for r in store.records() {
-        let timed = r.trials.iter().filter_map(|t| Some((t.time()?, t)));
-        let best = timed.min_by_key(|(time, _)| *time);
-        let best = best.map_or("nothing right".to_string(), |(time, t)| {
-            format!("{} {}", t.name, duration(time.as_secs_f64()))
-        });
-        let _ = writeln!(text, "{}  {best}", r.key);
+/// What programs choose by a record, under the process's limits of memory and precision.
+fn chosen(record: &Record) -> String {
+    if record.key.starts_with("layouts ") {
+        return format!("{} times of convolutions", record.trials.len());
     }
-    text
+    let growth = Precision::current().growth();
+    let allowed = |name: &&str| {
+        let algorithm: Option<Algorithm> = name.parse().ok();
+        algorithm.is_none_or(|a| a.error_growth() <= growth)
+    };
+    let names = record.trials.iter().map(|t| &t.name[..]).filter(allowed);
+    let limits = Limits {
+        workspace: Settings::current().workspace,
+        same_bits: false,
+    };
+    match record.best(&names.collect::<Vec<_>>(), &limits) {
+        None => "nothing right that fits the limits".to_string(),
+        Some(t) => {
+            let time = t.time().unwrap_or_default().as_secs_f64();
+            format!("{} {}", t.name, duration(time))
+        }
+    }
 }
 
-/// Everything that is known of the keys that contain a text.
+/// A line a record: what was measured, and what is chosen by it.
+pub fn list(records: &[Record]) -> String {
+    let lines = records
+        .iter()
+        .map(|r| format!("{}  {}\n", r.key, chosen(r)));
+    lines.collect()
+}
+
+/// Everything that is known of records.
 pub fn show(records: &[Record]) -> String {
     let mut text = String::new();
     for r in records {
-        let _ = writeln!(text, "{}\n  measured {} s after 1970", r.key, r.at);
+        let (key, at, chosen) = (&r.key, date(r.at), chosen(r));
+        let _ = writeln!(text, "{key}\n  measured {at}; chosen: {chosen}");
         text += &trials(&r.trials, "  ");
     }
     text
+}
+
+/// A date of the Gregorian calendar and a time, from seconds since 1970 in UTC.
+fn date(seconds: u64) -> String {
+    // Days since the first of March of the year 0, so that a leap day is the last of its year.
+    let days = seconds / 86_400 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153; // from March
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = match month {
+        0..10 => (era * 400 + year, month + 3),
+        _ => (era * 400 + year + 1, month - 9),
+    };
+    let (hour, minute) = (seconds / 3_600 % 24, seconds / 60 % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, expected) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (951_868_800, "2000-03-01 00:00 UTC"),
+            (1_795_323_870, "2026-11-22 05:04 UTC"),
+            (4_107_542_400, "2100-03-01 00:00 UTC"),
+            (1_735_689_599, "2024-12-31 23:59 UTC"),
+        ] {
+            assert_eq!(date(seconds), expected);
+        }
+    }
 }

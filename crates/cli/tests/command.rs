@@ -1,8 +1,9 @@
 //! The command as a user calls it.
 
+use kiln_compiler::tune::{Outcome, Record, Store, Trial};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// A folder that is removed at the end.
 struct Folder(PathBuf);
@@ -79,15 +80,30 @@ fn bench_reports_every_workload_in_every_form() {
         assert!(r["flops"].as_f64() > Some(0.0), "{r}");
         assert!(r["bytes"].as_f64() > Some(0.0), "{r}");
     }
+    for field in ["median_s", "gflop_per_s", "gb_per_s", "share_of_peak"] {
+        assert!(results[1][field].as_f64() > Some(0.0), "{field}");
+    }
+    assert!(results[1]["spread"].as_f64() >= Some(0.0));
+    let levels = ["baseline", "avx2", "avx512"];
+    let level = report["instructions"].as_str().unwrap_or_default();
+    assert!(levels.contains(&level), "{report}");
+    let (name, version) = (&report["name"], report["version"].as_str());
+    assert!(name.as_str().is_some_and(|n| n.len() > 3 && n != "cpu"));
+    assert_eq!(version, Some(env!("CARGO_PKG_VERSION")));
     // 2 m k n.
     assert_eq!(results[1]["flops"].as_f64(), Some(2.0 * 16.0 * 8.0 * 8.0));
-    assert!(report["peaks"]["flops"].as_f64() > Some(1e8));
+    assert!(report["peaks"]["flops"]["f32"].as_f64() > Some(1e8));
     assert!(report["peaks"]["bandwidth"].as_f64() > Some(1e7));
     let lines = std::fs::read_to_string(csv).expect("a CSV file");
     assert_eq!(lines.lines().count(), 1 + expected.len());
+    let head = lines.lines().next().unwrap_or_default();
+    assert!(head.ends_with("device,instructions,threads,kiln"), "{head}");
+    let first = lines.lines().nth(1).unwrap_or_default();
+    assert!(first.contains(level), "{first}");
     let page = std::fs::read_to_string(html).expect("a page");
     assert_eq!(page.matches("<svg").count(), 2);
     assert!(expected.iter().all(|name| page.contains(name)));
+    assert!(page.contains(level) && page.contains(env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
@@ -134,11 +150,92 @@ fn bench_prints_a_table_and_other_dtypes() {
         "{text}"
     );
     assert!(done(&["bench", "--list"]).contains("@resnet50"));
-    let text = done(&["bench", "conv2d:1x4x9x9:4x3x3:p1", "--candidates"]);
+    let list = json(&["tune", "--list", "--json"]);
+    let names = |part: &str| {
+        let entries = list[part].as_array().expect("a list").iter();
+        entries
+            .filter_map(|e| e["name"].as_str())
+            .collect::<Vec<_>>()
+    };
+    assert!(names("groups").contains(&"@mobilenet"));
+    assert!(names("models").contains(&"lstm"));
+    assert!(names("ops").iter().all(|n| n.contains(':')));
+}
+
+#[test]
+fn every_op_is_measured() {
+    let ops = [
+        "conv2d_grad:2x4x9x7:6x3x3:p1:g2",
+        "max_pool2d:1x3x9x8",
+        "gather:7x5",
+        "sort:3x17",
+        "cumsum:3x17",
+    ];
+    let options = ["--time", "1", "--rounds", "1", "--no-peaks", "--json"];
+    let report = json(&[&["bench"], &ops[..], &options].concat());
+    let results = report["results"].as_array().expect("a list");
+    assert_eq!(results.len(), ops.len());
+    // Two products of the size of the convolution's: 2 x 2 channels x 9 taps for each of 2 x 6 x 63 results.
+    let product = 2.0 * 18.0 * 756.0;
     assert!(
-        text.lines().filter(|l| l.contains("spread")).count() >= 2,
-        "{text}"
+        results[0]["flops"].as_f64() >= Some(2.0 * product),
+        "{report}"
     );
+    assert!(results.iter().all(|r| r["bytes"].as_f64() > Some(0.0)));
+    let bad = kiln(&["bench", "conv2d_grad:1x3x8x8:4x3x3:g2"]);
+    assert_eq!(bad.status.code(), Some(2));
+}
+
+#[test]
+fn shares_are_of_peaks_of_the_same_dtype() {
+    let of = |dtype: &str| {
+        let sizes = ["bench", "matmul:64x64x64", "lstm"];
+        let options = ["--time", "2", "--rounds", "1", "--json", "--dtype"];
+        json(&[&sizes[..], &options, &[dtype]].concat())
+    };
+    let double = of("f64");
+    assert!(double["peaks"]["flops"]["f64"].as_f64() > Some(1e8));
+    assert!(
+        double["peaks"]["flops"]["f32"].as_f64() > Some(1e8),
+        "of the network"
+    );
+    assert!(double["results"][0]["share_of_peak"].as_f64() > Some(0.0));
+    // A CPU does not compute in bf16: there is no peak that it could be a share of.
+    let half = of("bf16");
+    assert!(half["peaks"]["flops"]["bf16"].is_null());
+    assert!(half["results"][0]["share_of_peak"].is_null());
+    assert!(half["results"][1]["share_of_peak"].as_f64() > Some(0.0));
+}
+
+#[test]
+fn every_candidate_is_reported_in_every_form() {
+    let folder = Folder::new("candidates");
+    let (csv, html) = (folder.file("c.csv"), folder.file("c.html"));
+    let words = ["bench", "conv2d:1x4x9x9:4x3x3:p1", "--candidates", "--json"];
+    let options = [
+        "--time", "5", "--rounds", "3", "--csv", &csv, "--html", &html,
+    ];
+    let report = json(&[&words[..], &options].concat());
+    let results = report["results"].as_array().expect("a list");
+    assert!(results.len() >= 2, "{report}");
+    let mut names = Vec::new();
+    for r in results {
+        names.push(r["algorithms"][0].as_str().expect("a name"));
+        assert!(r["times"].as_array().is_some_and(|t| t.len() >= 3), "{r}");
+        // 2 x 4 channels x 9 taps for each of 4 x 81 results.
+        assert!(r["flops"].as_f64() >= Some(2.0 * 36.0 * 324.0), "{r}");
+        assert!(r["gflop_per_s"].as_f64() > Some(0.0), "{r}");
+        assert!(r["share_of_peak"].as_f64() > Some(0.0), "{r}");
+    }
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), results.len(), "{names:?}");
+    let lines = std::fs::read_to_string(csv).expect("a CSV file");
+    assert_eq!(lines.lines().count(), 1 + results.len());
+    let page = std::fs::read_to_string(html).expect("a page");
+    assert!(names.iter().all(|name| page.contains(name)));
+    let one = done(&["bench", "copy:8", "--candidates", "--no-peaks"]);
+    assert!(one.contains("one way"), "{one}");
 }
 
 #[test]
@@ -153,57 +250,197 @@ fn what_was_tuned_is_in_the_store_and_not_measured_again() {
         "--json",
     ];
     let kernels = |report: &Value| -> (usize, usize) {
-        let kernels = report[0]["kernels"].as_array().expect("a list");
-        let measured = kernels.iter().filter(|k| k["measured"] == true);
-        (kernels.len(), measured.count())
+        let choices = report[0]["choices"].as_array().expect("a list");
+        let measured = choices.iter().filter(|k| k["measured"] == true);
+        assert!(choices.iter().all(|c| c["what"] == "kernel"), "{report}");
+        assert_eq!(report[0]["unmeasured"], 0);
+        (choices.len(), measured.count())
     };
     let first = kernels(&json(&words));
     assert!(first.0 >= 1 && first.0 == first.1, "{first:?}");
     assert_eq!(kernels(&json(&words)), (first.0, 0));
 
+    let records = first.0;
     let cache = |words: &[&str]| done(&[&["cache", "--store", &store], words].concat());
-    assert_eq!(cache(&["list"]).lines().count(), first.0);
-    assert!(
-        cache(&["show", "conv"]).contains("spread"),
-        "{}",
-        cache(&["show"])
-    );
+    assert_eq!(cache(&["list"]).lines().count(), records);
+    assert_eq!(cache(&["list", "conv"]).lines().count(), records);
+    assert_eq!(cache(&["list", "no such key"]), "");
+    let shown = cache(&["show", "conv"]);
+    let dated = shown.contains(" UTC; chosen: ") && shown.contains("measured 20");
+    assert!(shown.contains("spread") && dated, "{shown}");
     assert!(cache(&["verify"]).contains("0 damaged"));
     let other = folder.file("other.jsonl");
     let merged = ["cache", "--store", &other, "--json", "merge", &store];
-    assert_eq!(json(&merged)["added"], first.0);
-    assert_eq!(json(&merged)["added"], 0);
+    assert_eq!(json(&merged)[0]["added"], records);
+    assert_eq!(json(&merged)[0]["added"], 0);
 
     let text = std::fs::read_to_string(&store).expect("the store");
     let text = text.replacen("trials", "tria1s", 1);
     std::fs::write(&store, text).expect("the store");
-    let damaged = kiln(&["cache", "--store", &store, "verify"]);
+    let damaged = kiln(&["cache", "--store", &store, "--json", "verify"]);
     assert_eq!(damaged.status.code(), Some(1));
-    assert_eq!(
-        json(&["cache", "--store", &other, "--json", "clear", "conv"])["removed"],
-        first.0
-    );
+    let damaged: Value = serde_json::from_slice(&damaged.stdout).expect("JSON");
+    assert_eq!(damaged["damaged_lines"][0]["line"], 1);
+    assert_eq!(damaged["damaged_lines"][0]["why"], "its checksum is wrong");
+    // Whoever reads or fills it is told too.
+    for words in [
+        &["cache", "list", "--store", &store][..],
+        &["cache", "show", "--store", &store],
+        &["tune", "copy:8", "--store", &store],
+    ] {
+        let error = String::from_utf8(kiln(words).stderr).expect("UTF-8");
+        assert!(error.contains("warning"), "{words:?}: {error}");
+    }
+    let clear =
+        |what| json(&["cache", "--store", &other, "--json", "clear", what])["removed"].clone();
+    assert_eq!(clear("no such key"), 0);
+    assert_eq!(clear("--all"), records);
     assert!(!Path::new(&other).exists() || done(&["cache", "--store", &other, "list"]).is_empty());
+}
+
+#[test]
+fn the_store_names_the_candidate_that_programs_use() {
+    let folder = Folder::new("ties");
+    let path = folder.file("tune.jsonl");
+    let trial = |name: &str, workspace, times: &[u64]| Trial {
+        name: name.into(),
+        workspace,
+        same_bits: true,
+        outcome: Outcome::Timed(times.to_vec()),
+    };
+    let put = |key: &str, trials: Vec<Trial>| {
+        let record = Record::new(key.into(), trials);
+        Store::new(&path).put(record).expect("the store");
+    };
+    // The fastest by less than can be measured, with more memory.
+    put(
+        "tie",
+        vec![trial("packed", 0, &[1003]), trial("direct", 64, &[1000])],
+    );
+    // The fastest is less accurate than may be.
+    put(
+        "rough",
+        vec![trial("packed", 0, &[900]), trial("winograd_4", 0, &[100])],
+    );
+    let list = done(&["cache", "list", "--store", &path]);
+    for line in ["tie  packed 1.00 us", "rough  packed 0.90 us"] {
+        assert!(list.lines().any(|l| l == line), "{list}");
+    }
+}
+
+#[test]
+fn what_the_budget_does_not_suffice_for_is_told() {
+    let folder = Folder::new("budget");
+    let store = folder.file("tune.jsonl");
+    let words = [
+        "tune",
+        "conv2d:1x4x9x9:4x3x3:p1",
+        "--budget",
+        "0",
+        "--store",
+        &store,
+    ];
+    let text = done(&words);
+    assert!(
+        text.contains("not measured, since the budget was spent"),
+        "{text}"
+    );
+    let report = json(&[&words[..], &["--json"]].concat());
+    let unmeasured = report[0]["choices"].as_array().map(Vec::len);
+    assert!(
+        unmeasured >= Some(1) && report[0]["unmeasured"].as_u64() == unmeasured.map(|n| n as u64)
+    );
+}
+
+#[test]
+fn a_store_that_is_none_is_told() {
+    let folder = Folder::new("none");
+    let (missing, garbage) = (folder.file("missing"), folder.file("garbage"));
+    std::fs::write(&garbage, "no record").expect("a file");
+    let (store, inside) = (folder.file("store"), format!("{garbage}/store"));
+    for words in [
+        &["cache", "verify", "--store", &missing][..],
+        &["cache", "verify", "--store", &folder.file("")],
+        &["cache", "verify", "--store", &garbage],
+        &["cache", "list", "--store", &folder.file("")],
+        &["cache", "merge", &garbage, "--store", &store],
+        &["cache", "merge", &folder.file(""), "--store", &store],
+        &["tune", "copy:8", "--store", &inside],
+    ] {
+        let out = kiln(words);
+        assert_eq!(out.status.code(), Some(1), "{words:?}");
+        assert!(out.stderr.len() + out.stdout.len() > 20, "{words:?}");
+    }
+    // One that is not there yet is none that is damaged.
+    let list = kiln(&["cache", "list", "--store", &missing]);
+    assert!(list.status.success() && list.stdout.is_empty() && !list.stderr.is_empty());
+}
+
+#[test]
+fn whoever_stops_reading_ends_a_command_quietly() {
+    for words in [
+        &["bench", "copy:8", "--time", "1", "--no-peaks"][..],
+        &["bench", "--list"],
+        &["devices"],
+        &["completions", "bash"],
+        &["--help"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
+        command
+            .args(words)
+            .stderr(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the command runs");
+        drop(child.stdout.take());
+        let out = child.wait_with_output().expect("the command ends");
+        let error = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(0), "{words:?}: {error}");
+        assert!(
+            !error.contains("panicked") && !error.contains("pipe"),
+            "{error}"
+        );
+    }
 }
 
 #[test]
 fn devices_and_completions_are_printed() {
     let devices = json(&["devices", "--json"]);
-    assert_eq!(devices[0]["device"], "cpu");
+    assert_eq!(devices["devices"][0]["device"], "cpu");
+    let gpus = devices["devices"].as_array().map_or(0, Vec::len) - 1;
+    assert_eq!(devices["no_gpu"].is_string(), gpus == 0, "{devices}");
+    assert!(!done(&["devices"]).contains(".rs:"));
     assert!(done(&["devices"]).contains("threads"));
     for shell in ["bash", "zsh", "fish"] {
-        assert!(done(&["completions", shell]).contains("kiln"), "{shell}");
+        let text = done(&["completions", shell]);
+        let options = ["kiln", "bf16", "exact"];
+        let workloads = ["@mobilenet", "lstm", "softmax"];
+        let words = options.iter().chain(&workloads);
+        // fish is not told what stands without an option's name.
+        for word in words.take(if shell == "fish" { 3 } else { 6 }) {
+            assert!(text.contains(word), "{shell}: {word}");
+        }
     }
 }
 
 #[test]
 fn mistakes_are_told_with_the_right_exit_code() {
     for (words, code, why) in [
-        (&["bench", "matmull:1x2x3"][..], 1, "there is no op"),
-        (&["bench", "conv2d:1x3x8x8:4x9x9"], 1, "conv2d"),
-        (&["bench", "add:8", "--dtype", "i8"], 1, "--dtype takes"),
-        (&["bench", "add:8", "--device", "tpu"], 1, "--device takes"),
+        (&["bench", "matmull:1x2x3"][..], 2, "there is no op"),
+        (
+            &["bench", "matmul:512..64x8x8"],
+            2,
+            "no size from 512 to 64",
+        ),
+        (&["bench", "conv2d:1x3x8x8:4x9x9"], 2, "conv2d"),
+        (
+            &["bench", "add:8", "--dtype", "i8"],
+            2,
+            "f32, f64, f16, bf16",
+        ),
+        (&["bench", "add:8", "--device", "tpu"], 2, "cpu or cuda:N"),
+        (&["bench", "add:8", "--device", "cuda:99"], 1, "kiln: "),
         (&["bench", "add:8", "--time", "soon"], 2, "invalid value"),
+        (&["cache", "clear"], 2, "--all"),
         (
             &["bench", "add:8", "--csv", "/nowhere/b.csv", "--time", "1"],
             1,
@@ -219,5 +456,14 @@ fn mistakes_are_told_with_the_right_exit_code() {
         assert_eq!(out.status.code(), Some(code), "{words:?}: {error}");
         assert!(error.contains(why), "{words:?}: {error}");
         assert!(!error.contains("panicked"), "{words:?}: {error}");
+        assert!(!error.contains(".rs:"), "{words:?}: {error}");
+    }
+    assert!(done(&["--help"]).contains("Exit codes"));
+    for words in [
+        &["--help"][..],
+        &["devices", "--help"],
+        &["cache", "merge", "--help"],
+    ] {
+        assert!(done(words).contains("Example"), "{words:?}");
     }
 }

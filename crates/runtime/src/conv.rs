@@ -42,7 +42,7 @@ pub(crate) struct Conv {
     /// How sums in register tiles are cut, where the algorithm is one of those.
     cut: Option<Cut>,
     /// How it is transformed, where the algorithm does that.
-    fft: Option<Fft>,
+    fft: Option<Box<Fft>>,
     /// How it is cut where the result has channels last.
     last: Option<last::Cut>,
     pub(crate) epilogue: Option<Linked>,
@@ -158,7 +158,7 @@ impl Conv {
                 product(&[36, self.cin + self.cout, g.outputs()])?;
             }
             Algorithm::Fft => {
-                let fft = tile.map(Fft::new);
+                let fft = tile.map(|tile| Box::new(Fft::new(tile)));
                 let weights = [
                     self.groups,
                     self.cin,

@@ -43,7 +43,7 @@
 
 pub use kiln_compiler::tune::{
     Choice, Damage, Merged, Mode, Outcome, Precision, Record, Settings, Store, Trial, Tuning, Why,
-    set, store_path,
+    measured, set, store_path,
 };
 use std::path::Path;
 use std::time::Duration;

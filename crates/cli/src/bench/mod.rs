@@ -1,8 +1,10 @@
 //! Measuring workloads.
 
+mod candidates;
 mod peaks;
 mod program;
 
+pub use candidates::candidates;
 pub use peaks::Peaks;
 pub use program::{Program, program};
 
@@ -80,10 +82,11 @@ impl Measured {
     }
 
     /// The time that these peaks allow, as a part of the median: 1 is the roofline. It is more where what is read
-    /// comes from caches.
-    pub fn share(&self, peaks: &Peaks) -> f64 {
-        let least = (self.flops / peaks.flops).max(self.bytes / peaks.bandwidth);
-        least / self.median()
+    /// comes from caches. `None` where it is not known how fast the dtype's arithmetic can be.
+    pub fn share(&self, peaks: &Peaks) -> Option<f64> {
+        let flops = peaks.flops.get(&self.dtype)?;
+        let least = (self.flops / flops).max(self.bytes / peaks.bandwidth);
+        Some(least / self.median())
     }
 }
 
@@ -117,13 +120,9 @@ impl Ready {
                 algorithms.push(a);
             }
         }
-        let dtype = match workload {
-            Workload::Model(_) => DType::F32,
-            _ => dtype,
-        };
         let measured = Measured {
             workload: workload.to_string(),
-            dtype: dtype.to_string(),
+            dtype: workload.dtype(dtype).to_string(),
             algorithms,
             kernels: explain.kernels_run(),
             flops,

@@ -3,7 +3,10 @@
 use crate::models::{self, Setup};
 use crate::spec::{Conv2d, Unary, Workload};
 use kiln::nn::{Conv2d as Conv2dLayer, Forward, Module, Sequential};
-use kiln::{CompileOptions, DType, Device, Result, Spec, Tensor, compile_with, no_grad};
+use kiln::{
+    CompileOptions, DType, Device, GradOptions, Result, Spec, Tensor, compile_with, grad_with,
+    no_grad,
+};
 
 pub use models::Program;
 
@@ -28,6 +31,7 @@ pub fn program(
                 x[0].matmul(&x[1])
             })
         }
+        Workload::Conv2d(conv) if conv.gradients => gradients(conv, random, options),
         Workload::Conv2d(conv) => convolution(conv, random(&conv.input), options),
         Workload::Unary(op, shape) => {
             let count = match op {
@@ -35,7 +39,11 @@ pub fn program(
                 Unary::Gelu => 4,
                 _ => 1,
             };
-            let inputs = (0..count).map(|_| random(shape)).collect();
+            let mut inputs: Vec<Tensor> = (0..count).map(|_| random(shape)).collect();
+            if let (Unary::Gather, Some(rows)) = (op, shape.first()) {
+                let most = (*rows).max(1) as i64;
+                inputs.push(Tensor::randint(0, most, [*rows]).to(device));
+            }
             compiled(Sequential::new(), inputs, options, |_, x| unary(*op, x))
         }
         Workload::Attention(shape) => {
@@ -59,6 +67,40 @@ fn convolution(conv: &Conv2d, input: Tensor, options: &CompileOptions) -> Result
     compiled(layer, vec![input], options, |layer, x| layer.forward(&x[0]))
 }
 
+/// The gradients of input and weight, of a random gradient of the result.
+fn gradients(
+    conv: &Conv2d,
+    random: impl Fn(&[usize]) -> Tensor,
+    options: &CompileOptions,
+) -> Result<Program> {
+    let [out, height, width] = conv.weight;
+    let channels = conv.input[1] / conv.groups.max(1);
+    let inputs = [random(&conv.input), random(&[out, channels, height, width])];
+    let [stride, padding, groups] = [conv.stride, conv.padding, conv.groups].map(|n| n as i64);
+    let result = |x: &Tensor, w: &Tensor| x.conv2d(w, None, stride, padding, 1, groups);
+    let shape = result(&inputs[0], &inputs[1]).shape()?;
+    let [x, w] = inputs;
+    let inputs = vec![x, w, random(&shape)];
+    let specs = inputs.iter().map(Spec::like).collect::<Result<Vec<_>>>()?;
+    let mut found = Ok(Vec::new());
+    let program = compile_with(&specs, options, |given| {
+        let [x, w] = [0, 1].map(|i| given[i].requires_grad_(true));
+        let options = GradOptions {
+            grad_outputs: vec![given[2].clone()],
+            ..GradOptions::default()
+        };
+        found = grad_with(&[&result(&x, &w)], &[&x, &w], &options);
+        let all = found.iter().flatten().flatten();
+        all.cloned().collect::<Vec<Tensor>>()
+    });
+    found?;
+    Ok(Program {
+        model: Box::new(Sequential::new()),
+        inputs,
+        program: program?,
+    })
+}
+
 fn unary(op: Unary, x: &[Tensor]) -> Tensor {
     let last = || {
         x[0].shape()
@@ -73,6 +115,10 @@ fn unary(op: Unary, x: &[Tensor]) -> Tensor {
         Unary::Sum => x[0].sum(-1, false),
         Unary::ColumnSum => x[0].sum(0, false),
         Unary::Softmax => x[0].softmax(-1),
+        Unary::MaxPool => x[0].max_pool2d(3, 2, 1, 1, false),
+        Unary::Gather => x[0].index_select(0, &x[1]),
+        Unary::Sort => x[0].sort(-1, false).0,
+        Unary::Cumsum => x[0].cumsum(-1),
         Unary::LayerNorm => x[0].layer_norm([last()], None, None, 1e-5),
         Unary::BatchNorm => x[0]
             .batch_norm(None, None, None, None, true, 0.1, 1e-5)

@@ -7,23 +7,26 @@ pub use page::page;
 
 use crate::Failure;
 use crate::bench::{Measured, Peaks};
-use serde::Serialize;
+use crate::devices::Info;
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
 
 /// All results of one call, with what they were measured on.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Report {
-    /// The device's name.
-    pub device: String,
-    /// Threads of Kiln's pool.
-    pub threads: usize,
+    /// The device.
+    pub device: Info,
     /// Kiln's version.
     pub version: String,
+    /// Whether Kiln was built to be fast; else the figures mean little.
+    pub release: bool,
     /// What the device can do at most, where that was measured.
     pub peaks: Option<Peaks>,
     /// The results.
     pub results: Vec<Measured>,
+    /// What was not timed, and why.
+    pub left_out: Vec<String>,
 }
 
 /// Workloads of so many bytes are larger than caches.
@@ -33,9 +36,11 @@ impl Report {
     /// What shares are of: the peaks, where they were measured, or the best of the results where that was faster.
     /// A bandwidth counts if the workload is too large for caches.
     pub fn roofs(&self) -> Option<Peaks> {
-        let mut roofs = self.peaks?;
+        let mut roofs = self.peaks.clone()?;
         for r in &self.results {
-            roofs.flops = roofs.flops.max(r.flops_per_second());
+            if let Some(flops) = roofs.flops.get_mut(&r.dtype) {
+                *flops = flops.max(r.flops_per_second());
+            }
             if r.bytes >= LARGE {
                 roofs.bandwidth = roofs.bandwidth.max(r.bytes_per_second());
             }
@@ -52,13 +57,9 @@ impl Report {
             .max()
             .unwrap_or(0)
             .max(8);
-        let mut text = format!(
-            "{}, {} threads, Kiln {}\n",
-            self.device, self.threads, self.version
-        );
-        if let Some(p) = &self.peaks {
-            let (flops, bytes) = (p.flops / 1e9, p.bandwidth / 1e9);
-            let _ = writeln!(text, "peaks: {flops:.0} GFLOP/s, {bytes:.1} GB/s");
+        let mut text = format!("{}\n", self.header());
+        if let Some(peaks) = self.peaks_text() {
+            let _ = writeln!(text, "peaks: {peaks}");
         }
         let _ = writeln!(
             text,
@@ -67,9 +68,9 @@ impl Report {
         );
         let roofs = self.roofs();
         for r in &self.results {
-            let share = roofs.map_or(String::new(), |p| share(r.share(&p)));
-            let _ = writeln!(
-                text,
+            let part = roofs.as_ref().and_then(|p| r.share(p));
+            let share = part.map_or(String::new(), share);
+            let line = format!(
                 "{:<wide$}  {:>6}  {:>10}  {:>7}  {:>9.1}  {:>8.2}  {share:>7}  {}",
                 r.workload,
                 r.dtype,
@@ -79,16 +80,56 @@ impl Report {
                 r.bytes_per_second() / 1e9,
                 r.algorithms.join(", "),
             );
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+        for left in &self.left_out {
+            let _ = writeln!(text, "not timed: {left}");
         }
         text
     }
 
-    /// JSON.
-    ///
-    /// # Errors
-    /// None that is known.
-    pub fn json(&self) -> Result<String, Failure> {
-        Ok(serde_json::to_string_pretty(self)?)
+    /// What it was measured on, and by which build.
+    fn header(&self) -> String {
+        let build = if self.release {
+            ""
+        } else {
+            ", not a release build"
+        };
+        format!("{}, Kiln {}{build}", self.device, self.version)
+    }
+
+    /// The measured peaks.
+    fn peaks_text(&self) -> Option<String> {
+        let peaks = self.peaks.as_ref()?;
+        let flops = peaks.flops.iter();
+        let flops: String = flops
+            .map(|(dtype, flops)| format!("{:.0} GFLOP/s of {dtype}, ", flops / 1e9))
+            .collect();
+        Some(format!("{flops}{:.1} GB/s", peaks.bandwidth / 1e9))
+    }
+
+    /// JSON: the device, and with each result what follows from its times.
+    pub fn json(&self) -> Value {
+        let roofs = self.roofs();
+        let result = |r: &Measured| {
+            let mut value = json!(r);
+            let [least, _, median, ..] = r.quartiles();
+            value["least_s"] = json!(least);
+            value["median_s"] = json!(median);
+            value["spread"] = json!(r.spread());
+            value["gflop_per_s"] = json!(r.flops_per_second() / 1e9);
+            value["gb_per_s"] = json!(r.bytes_per_second() / 1e9);
+            value["share_of_peak"] = json!(roofs.as_ref().and_then(|p| r.share(p)));
+            value
+        };
+        let results: Vec<Value> = self.results.iter().map(result).collect();
+        let mut value = json!(self.device);
+        value["version"] = json!(self.version);
+        value["release"] = json!(self.release);
+        value["peaks"] = json!(self.peaks);
+        value["results"] = json!(results);
+        value["left_out"] = json!(self.left_out);
+        value
     }
 
     /// Writes a line a workload.
@@ -109,10 +150,15 @@ impl Report {
             "gflop_per_s",
             "gb_per_s",
             "share_of_peak",
+            "device",
+            "instructions",
+            "threads",
+            "kiln",
         ])?;
+        let threads = self.device.threads.map_or(String::new(), |t| t.to_string());
         let roofs = self.roofs();
         for r in &self.results {
-            let share = roofs.map_or(String::new(), |p| r.share(&p).to_string());
+            let share = roofs.as_ref().and_then(|p| r.share(p));
             file.write_record([
                 r.workload.clone(),
                 r.dtype.clone(),
@@ -124,7 +170,11 @@ impl Report {
                 r.spread().to_string(),
                 (r.flops_per_second() / 1e9).to_string(),
                 (r.bytes_per_second() / 1e9).to_string(),
-                share,
+                share.map_or(String::new(), |s| s.to_string()),
+                self.device.name.clone(),
+                self.device.instructions.unwrap_or_default().into(),
+                threads.clone(),
+                self.version.clone(),
             ])?;
         }
         Ok(file.flush()?)

@@ -24,18 +24,10 @@ const NOTE: &str = "Points have the numbers of their rows in the table. A roof i
 /// If a plot can't be drawn.
 pub fn page(report: &Report) -> Result<String, Failure> {
     let mut body = String::new();
-    let (device, threads) = (escaped(&report.device), report.threads);
-    let _ = write!(
-        body,
-        "<h1>Kiln benchmark</h1><p>{device}, {threads} threads, Kiln {}",
-        report.version
-    );
-    if let (Some(peaks), Some(roofs)) = (&report.peaks, &report.roofs()) {
-        let (flops, bytes) = (peaks.flops / 1e9, peaks.bandwidth / 1e9);
-        let _ = write!(
-            body,
-            "; peaks measured in the same run: {flops:.0} GFLOP/s, {bytes:.1} GB/s</p>"
-        );
+    let header = escaped(&report.header());
+    let _ = write!(body, "<h1>Kiln benchmark</h1><p>{header}");
+    if let (Some(peaks), Some(roofs)) = (report.peaks_text(), &report.roofs()) {
+        let _ = write!(body, "; peaks measured in the same run: {peaks}</p>");
         if !report.results.is_empty() {
             let _ = write!(
                 body,
@@ -50,6 +42,14 @@ pub fn page(report: &Report) -> Result<String, Failure> {
         }
     }
     let _ = write!(body, "<h2>Results</h2>{}", table(report));
+    if !report.left_out.is_empty() {
+        let items = report
+            .left_out
+            .iter()
+            .map(|l| format!("<li>{}</li>", escaped(l)));
+        let items: String = items.collect();
+        let _ = write!(body, "<h2>Not timed</h2><ul>{items}</ul>");
+    }
     Ok(format!(
         "<!DOCTYPE html><html lang=\"en\"><meta charset=\"utf-8\"><title>Kiln benchmark</title>\
          <style>{STYLE}</style><body>{body}</body></html>\n"
@@ -60,7 +60,8 @@ fn table(report: &Report) -> String {
     let mut rows = String::new();
     let roofs = report.roofs();
     for (i, r) in report.results.iter().enumerate() {
-        let share = roofs.map_or(String::new(), |p| escaped(&share(r.share(&p))));
+        let part = roofs.as_ref().and_then(|p| r.share(p));
+        let share = part.map_or(String::new(), |part| escaped(&share(part)));
         let cells = [
             (i + 1).to_string(),
             escaped(&r.workload),
@@ -117,14 +118,27 @@ const SIZE: (u32, u32) = (900, 460);
 fn roofline(results: &[Measured], roofs: &Peaks) -> Result<String, Failure> {
     // What does no arithmetic, such as a copy, stands at the left.
     let intensity = |r: &Measured| (r.flops / r.bytes.max(1.0)).max(1e-3);
-    let ridge = roofs.flops / roofs.bandwidth;
-    let ends = results.iter().map(intensity).chain([ridge]);
+    // A roof for each dtype whose peak is known, over one slope.
+    let tops: Vec<f64> = roofs.flops.values().copied().collect();
+    let ridge = |top: f64| top / roofs.bandwidth;
+    let ridges = tops.iter().map(|top| ridge(*top));
+    let ends = results.iter().map(intensity).chain(ridges);
     let (left, right) = ends.fold((f64::MAX, 0f64), |(l, r), x| (l.min(x), r.max(x)));
     let (left, right) = (left / 2.0, right * 4.0);
-    let roof = |x: f64| (x * roofs.bandwidth).min(roofs.flops) / 1e9;
+    let roof = |x: f64, top: f64| (x * roofs.bandwidth).min(top) / 1e9;
     let speed = |r: &Measured| (r.flops_per_second() / 1e9).max(1e-6);
-    let lowest = results.iter().map(speed).fold(roof(left), f64::min) / 2.0;
-    let highest = results.iter().map(speed).fold(roofs.flops / 1e9, f64::max) * 2.0;
+    let lowest = results
+        .iter()
+        .map(speed)
+        .fold(roof(left, f64::MAX), f64::min)
+        / 2.0;
+    let fastest = tops.iter().map(|top| top / 1e9);
+    let highest = results
+        .iter()
+        .map(speed)
+        .chain(fastest)
+        .fold(lowest, f64::max)
+        * 2.0;
     drawn(SIZE, |root| {
         let mut chart = ChartBuilder::on(root)
             .margin(12)
@@ -136,8 +150,10 @@ fn roofline(results: &[Measured], roofs: &Peaks) -> Result<String, Failure> {
             .x_desc("FLOP a byte")
             .y_desc("GFLOP/s")
             .draw()?;
-        let corners = [left, ridge, right].map(|x| (x, roof(x)));
-        chart.draw_series(LineSeries::new(corners, &RED))?;
+        for top in &tops {
+            let corners = [left, ridge(*top), right].map(|x| (x, roof(x, *top)));
+            chart.draw_series(LineSeries::new(corners, &RED))?;
+        }
         let at = |r: &Measured| chart.backend_coord(&(intensity(r), speed(r)));
         let points: Vec<(i32, i32)> = results.iter().map(at).collect();
         let (x, y) = chart.plotting_area().get_pixel_range();
@@ -193,11 +209,11 @@ fn bars(results: &[Measured], roofs: &Peaks) -> Result<String, Failure> {
             .draw()?;
         for (i, r) in results.iter().enumerate() {
             let (row, part) = (rows - 1 - i, r.share(roofs));
-            let end = part.min(1.0) * 100.0;
+            let end = part.unwrap_or(0.0).min(1.0) * 100.0;
             let mut bar = Rectangle::new([(0.0, row), (end, row + 1)], BLUE.mix(0.4).filled());
             bar.set_margin(2, 2, 0, 0);
             chart.draw_series([bar])?;
-            let (number, share) = (i + 1, share(part));
+            let (number, share) = (i + 1, part.map_or("no peak".into(), share));
             let label = format!("{number}  {} {}: {share}", r.workload, r.dtype);
             let text = Text::new(label, (4, -17), ("sans-serif", 12));
             chart.draw_series([EmptyElement::at((0.0, row)) + text])?;
@@ -236,19 +252,20 @@ mod tests {
         results.push(measured(38, 9e9, 1e9)); // above the measured peak
         results.push(measured(39, 1e3, 3e7)); // above the bandwidth, from caches
         let report = Report {
-            device: "a device".into(),
-            threads: 2,
+            device: crate::devices::info(kiln::Device::Cpu),
             version: "1".into(),
+            release: true,
+            left_out: vec!["a <b>".into()],
             peaks: Some(Peaks {
-                flops: 8e9,
+                flops: [("f32".to_string(), 8e9)].into(),
                 bandwidth: 1e7,
             }),
             results,
         };
         let roofs = report.roofs().unwrap();
-        assert_eq!((roofs.flops, roofs.bandwidth), (9e9, 1e9));
+        assert_eq!((roofs.flops["f32"], roofs.bandwidth), (9e9, 1e9));
         let large = report.results.iter().filter(|r| r.bytes > 3e7);
-        large.for_each(|r| assert!(r.share(&roofs) <= 1.0));
+        large.for_each(|r| assert!(r.share(&roofs) <= Some(1.0)));
         let page = page(&report).unwrap();
         let svg = &page[page.find("<svg").unwrap()..page.find("</svg>").unwrap()];
         let texts: Vec<&str> = svg.lines().map(str::trim).collect();
@@ -256,6 +273,16 @@ mod tests {
         assert!(all, "{svg}");
         assert!(page.contains("<td>39</td><td>matmul:38x&lt;38</td>"));
         assert!(page.contains("in the same run"));
+        assert!(page.contains("<li>a &lt;b&gt;</li>"));
+        // A dtype without a peak has no share.
+        let mut other = report.clone();
+        other
+            .results
+            .iter_mut()
+            .for_each(|r| r.dtype = "bf16".into());
+        assert!(other.results.iter().all(|r| r.share(&roofs).is_none()));
+        assert!(super::page(&other).unwrap().contains("no peak"));
+        assert!(other.json()["results"][0]["share_of_peak"].is_null());
         // Where caches give more than memory can.
         let narrow = Report {
             results: vec![measured(0, 1e3, 3e7)],

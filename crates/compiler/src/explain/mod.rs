@@ -333,6 +333,9 @@ impl fmt::Display for Explain {
         if self.layout.convolutions > 0 {
             writeln!(f, "{}", self.layout)?;
         }
+        if let Some(choice) = self.tuning.layouts() {
+            writeln!(f, "layouts {choice}")?;
+        }
         if let Some(limited) = &self.limited {
             writeln!(f, "{limited}")?;
         }

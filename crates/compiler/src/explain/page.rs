@@ -25,6 +25,7 @@ pub(super) fn page(explain: &Explain) -> String {
         None => out.push_str("<p>The plan cache keeps no graphs.</p>\n"),
     }
     out.push_str(&kernels(explain));
+    out.push_str(&layouts(explain));
     out.push_str("<h2>Memory of a run</h2>\n");
     out.push_str(&timeline(explain));
     out.push_str("\n<h2>Rewrites</h2>\n");
@@ -295,6 +296,19 @@ fn amount(n: &Dim, text: impl Fn(f64) -> String) -> String {
         Some(n) => text(n as f64),
         None => escaped(&n.to_string()),
     }
+}
+
+/// How images lie in memory, and what that was chosen by.
+fn layouts(explain: &Explain) -> String {
+    if explain.layout.convolutions == 0 {
+        return String::new();
+    }
+    let report = escaped(&explain.layout.to_string());
+    let mut out = format!("<h2>Layout of images</h2>\n<p>{report}</p>\n");
+    if let Some(choice) = explain.tuning.layouts() {
+        let _ = writeln!(out, "<p>layouts {}</p>", escaped(&choice.to_string()));
+    }
+    out
 }
 
 fn rewrites(explain: &Explain) -> String {

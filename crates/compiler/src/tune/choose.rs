@@ -7,6 +7,7 @@ use super::store::Store;
 use hashbrown::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// What was chosen for a kernel, and why.
@@ -20,6 +21,8 @@ pub struct Choice {
     pub chosen: String,
     /// Why it was chosen.
     pub why: Why,
+    /// The others that are as fast but for the error of measuring, so that their memory decided, or their bits.
+    pub ties: Vec<String>,
     /// What is known of the candidates; empty where nothing was measured.
     pub trials: Vec<Trial>,
 }
@@ -46,6 +49,8 @@ pub enum Why {
     TooLarge,
     /// The default: times on an emulated device mean nothing.
     Emulated,
+    /// The default: what was chosen for other sizes of its key is not legal for these.
+    Illegal,
 }
 
 impl Why {
@@ -61,6 +66,7 @@ impl Why {
             Why::OutOfTime => "the default; the time for measuring was spent",
             Why::TooLarge => "the default; its arguments are too large to try",
             Why::Emulated => "the default; nothing is timed on an emulated device",
+            Why::Illegal => "the default; what is chosen for its key is not legal for its sizes",
         }
     }
 }
@@ -73,11 +79,29 @@ impl Choice {
         let is_fault = |t: &&Trial| matches!(t.outcome, Wrong(_) | Failed(_) | Hung(_));
         self.trials.iter().filter(is_fault)
     }
+
+    /// The choice for a kernel of the same key with these candidates: its default, where the chosen one is not
+    /// among them.
+    pub(super) fn among(self: &Arc<Choice>, candidates: &[Candidate]) -> Arc<Choice> {
+        match candidates.first() {
+            Some(default) if candidates.iter().all(|c| c.name != self.chosen) => Arc::new(Choice {
+                candidates: candidates.iter().map(|c| c.name.clone()).collect(),
+                chosen: default.name.clone(),
+                why: Why::Illegal,
+                ties: Vec::new(),
+                ..Choice::clone(self)
+            }),
+            _ => self.clone(),
+        }
+    }
 }
 
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({}", self.chosen, self.why.text())?;
+        if !self.ties.is_empty() {
+            write!(f, ", a tie with {}", self.ties.join(", "))?;
+        }
         for (i, trial) in self.trials.iter().enumerate() {
             write!(f, "{}{trial}", if i == 0 { ": " } else { ", " })?;
         }
@@ -87,22 +111,33 @@ impl fmt::Display for Choice {
 
 impl fmt::Display for Trial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = &self.name;
+        write!(f, "{} {}", self.name, self.result())
+    }
+}
+
+impl Trial {
+    /// What came of it, behind its name.
+    pub fn result(&self) -> String {
         match (&self.outcome, self.time()) {
-            (Outcome::Timed(_), Some(time)) => write!(f, "{name} {time:.1?}"),
-            (Outcome::Timed(_), None) => write!(f, "{name} not timed"),
-            (Outcome::Wrong(text), _) => write!(f, "{name} is wrong: {text}"),
-            (Outcome::Failed(text), _) => write!(f, "{name} failed: {text}"),
-            (Outcome::Hung(ms), _) => write!(f, "{name} did not answer for {ms} ms"),
-            (Outcome::Pruned(ratio), _) => write!(f, "{name} not tried, {ratio:.0} times the cost"),
+            (Outcome::Timed(_), Some(time)) => format!("{time:.1?}"),
+            (Outcome::Timed(_), None) => "not timed".into(),
+            (Outcome::Wrong(text), _) => format!("is wrong: {text}"),
+            (Outcome::Failed(text), _) => format!("failed: {text}"),
+            (Outcome::Hung(ms), _) => format!("did not answer for {ms} ms"),
+            (Outcome::Pruned(ratio), _) => format!("not tried, {ratio:.0} times the cost"),
             (Outcome::TooLarge(limit), _) => {
-                write!(
-                    f,
-                    "{name} needs more than {limit} bytes beside its arguments"
-                )
+                format!("needs more than {limit} bytes beside its arguments")
             }
         }
     }
+}
+
+/// See [`measured`].
+static MEASURED: AtomicUsize = AtomicUsize::new(0);
+
+/// How many keys this process has measured: for whoever shows that something goes on.
+pub fn measured() -> usize {
+    MEASURED.load(Ordering::Relaxed)
 }
 
 /// How the kernels of one compilation are chosen.
@@ -200,6 +235,19 @@ impl<'a> Chooser<'a> {
         }
     }
 
+    /// Notes of a key that is not looked at because the time for measuring is spent, if it is.
+    pub fn leave(&mut self, key: String, default: &str) {
+        if self.settings.mode != Mode::Frozen && self.spent >= self.settings.budget {
+            let candidate = Candidate {
+                name: default.to_string(),
+                workspace: 0,
+                predicted: None,
+            };
+            let choice = self.choice(key.clone(), &[candidate], None, Why::OutOfTime);
+            self.known.insert(key, Arc::new(choice));
+        }
+    }
+
     /// What was measured, and where that comes from; or why the default it is.
     fn record(
         &mut self,
@@ -240,6 +288,7 @@ impl<'a> Chooser<'a> {
             return (Some(record), Why::Store);
         }
         let trials = search(&subject, &limits, &self.effort, self.clock);
+        MEASURED.fetch_add(1, Ordering::Relaxed);
         let mut record = Record::new(key.to_string(), trials);
         if let Some(earlier) = store.get(key) {
             record.adopt(&earlier);
@@ -285,7 +334,16 @@ impl<'a> Chooser<'a> {
             }
             _ => (names[0].clone(), why),
         };
+        let ties = match best {
+            Some(best) if best.name == chosen => {
+                let ties = record.iter().flat_map(|r| r.ties(&fit, &limits));
+                let others = ties.filter(|t| t.name != chosen);
+                others.map(|t| t.name.clone()).collect()
+            }
+            _ => Vec::new(),
+        };
         Choice {
+            ties,
             key,
             candidates: names,
             chosen,
@@ -322,6 +380,9 @@ fn beyond(trial: &Trial) -> bool {
     matches!(trial.outcome, Outcome::TooLarge(_))
 }
 
+/// What keys of a network's layouts begin with.
+pub(super) const NETWORK: &str = "network ";
+
 /// What the tuner did in one compilation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuning {
@@ -349,6 +410,11 @@ impl Tuning {
         measured.map(|c| &c.key[..])
     }
 
+    /// What was chosen of how images lie in memory, where there was a choice.
+    pub fn layouts(&self) -> Option<&Arc<Choice>> {
+        self.choices.iter().find(|c| c.key.starts_with(NETWORK))
+    }
+
     /// Candidates that are wrong, failed or never answered, each with its key.
     pub fn faults(&self) -> impl Iterator<Item = (&str, &Trial)> {
         let all = self.choices.iter();
@@ -371,5 +437,33 @@ impl fmt::Display for Tuning {
         }
         self.missing()
             .try_for_each(|key| writeln!(f, "  not in the store: {key}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_legal_is_not_said_to_be_chosen() {
+        let candidate = |name: &str| Candidate {
+            name: name.into(),
+            workspace: 0,
+            predicted: None,
+        };
+        let choice = Arc::new(Choice {
+            key: "k".into(),
+            candidates: vec!["packed".into(), "direct".into()],
+            chosen: "direct".into(),
+            why: Why::Store,
+            ties: vec!["packed".into()],
+            trials: Vec::new(),
+        });
+        let same = choice.among(&[candidate("packed"), candidate("direct")]);
+        assert_eq!(same, choice);
+        let other = choice.among(&[candidate("packed"), candidate("columns")]);
+        assert_eq!((&*other.chosen, &other.why), ("packed", &Why::Illegal));
+        assert_eq!(other.candidates, ["packed", "columns"]);
+        assert!(other.ties.is_empty());
     }
 }

@@ -63,7 +63,6 @@ impl Region {
 
     /// What stands for the region in the store: its ops with their sizes by quarter octaves.
     fn key(&self, device: &str) -> String {
-        let rough = |d: &Dim| d.as_const().map_or_else(|| d.clone(), |n| bucket(n).into());
         let sizes = self.part.inputs.iter().zip(self.part.graph.inputs());
         let sizes = sizes.map(|(_, id)| {
             let fact = self.part.graph.node(id).fact();
@@ -71,13 +70,7 @@ impl Region {
             format!("{}[{}]", fact.dtype, dims.join("x"))
         });
         let (name, sizes) = (key::plain(&self.name), sizes.collect::<Vec<_>>().join(" "));
-        let mut graph = self.part.graph.clone();
-        graph.dims_mut(&mut |d| *d = rough(d));
-        for id in graph.ids() {
-            let facts = graph.node_mut(id).facts.iter_mut();
-            facts.flat_map(|f| &mut f.shape).for_each(|d| *d = rough(d));
-        }
-        let hash = structure(&graph) as u32;
+        let hash = structure(&self.part.graph) as u32;
         format!("fusion {name} {sizes} {hash:08x} | {}", stamp(device))
     }
 
@@ -134,6 +127,13 @@ impl Region {
                 })
             }
         };
+        // Regions of one key may differ in which ways there are.
+        let ways = self.ways.iter().map(|(name, _)| Candidate {
+            name: name.clone(),
+            workspace: 0,
+            predicted: None,
+        });
+        let choice = choice.among(&ways.collect::<Vec<_>>());
         let way = self.ways.iter().find(|(name, _)| *name == choice.chosen);
         let whole: HashMap<NodeId, NodeId> = (self
             .part
@@ -147,11 +147,23 @@ impl Region {
     }
 }
 
-/// A hash of a graph's ops and sizes, wherever it was recorded.
+/// A size that is known by quarter octaves.
+fn rough(d: &Dim) -> Dim {
+    d.as_const().map_or_else(|| d.clone(), |n| bucket(n).into())
+}
+
+/// A hash of a graph's ops and sizes, wherever it was recorded. Sizes count by quarter octaves, so that another
+/// batch is rarely another graph.
 pub(super) fn structure(graph: &Graph) -> u64 {
+    let mut graph = graph.clone();
+    graph.dims_mut(&mut |d| *d = rough(d));
     let mut hasher = Xxh3Default::new();
     for (_, node) in graph.iter() {
-        (&node.op, &node.inputs, &node.facts).hash(&mut hasher);
+        (&node.op, &node.inputs).hash(&mut hasher);
+        for fact in &node.facts {
+            let sizes: Vec<Dim> = fact.shape.iter().map(rough).collect();
+            (fact.dtype, sizes).hash(&mut hasher);
+        }
     }
     hasher.finish()
 }

@@ -1,6 +1,6 @@
 //! How images lie in memory, by what convolutions were measured to take.
 
-use super::choose::Why;
+use super::choose::{NETWORK, Why};
 use super::fusion::{add, structure};
 use super::kernel::is_last;
 use super::program::Tuner;
@@ -54,7 +54,7 @@ pub(super) fn are_measured(options: &Options) -> bool {
 /// What stands in the store for the choice of a graph's layouts, and for the times of its convolutions.
 fn keys(graph: &Graph, device: &str) -> [String; 2] {
     let rest = format!("{:016x} | {}", structure(graph), key::stamp(device));
-    ["network", "layouts"].map(|what| format!("{what} {rest}"))
+    [NETWORK, "layouts "].map(|what| format!("{what}{rest}"))
 }
 
 /// What a way to choose layouts says of a graph whose convolutions were timed.
@@ -93,8 +93,11 @@ impl Tuner<'_> {
         {
             return Ok(hints(graph, &times.trials, &choice.chosen));
         }
-        let (trials, all) = self.convolutions(graph, options)?;
+        let Some((trials, all)) = self.convolutions(graph, options)? else {
+            return Ok(Hints::default());
+        };
         if !all {
+            self.chooser.leave(key, WAYS[0]);
             return Ok(Hints::default());
         }
         let times = Record::new(times_key, trials);
@@ -121,12 +124,12 @@ impl Tuner<'_> {
     }
 
     /// Times convolutions: by default with channels first, by the best algorithm so, and with channels last.
-    /// Says as well whether there is a choice and all have times.
+    /// Says as well whether all have times. `None` if there is no choice.
     fn convolutions(
         &mut self,
         graph: &Graph,
         options: &Options,
-    ) -> Result<(Vec<Trial>, bool), CompileError> {
+    ) -> Result<Option<(Vec<Trial>, bool)>, CompileError> {
         let lowered = |layout| {
             let with = kiln_codegen::Options {
                 layout,
@@ -138,7 +141,10 @@ impl Tuner<'_> {
             lowered(Layout::ChannelsFirst)?,
             lowered(Layout::ChannelsLast)?,
         ];
-        let (mut trials, mut all) = (Vec::new(), programs[1].layout.channels_last > 0);
+        if programs[1].layout.channels_last == 0 {
+            return Ok(None);
+        }
+        let (mut trials, mut all) = (Vec::new(), true);
         for first in &programs[0].launches {
             let Some(id) = convolution(graph, first).filter(|_| all) else {
                 continue;
@@ -168,7 +174,7 @@ impl Tuner<'_> {
                     }),
             );
         }
-        Ok((trials, all))
+        Ok(Some((trials, all)))
     }
 
     /// What a launch takes by default, and as it is chosen; none where that is not known.

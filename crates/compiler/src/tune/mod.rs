@@ -34,7 +34,7 @@ mod store;
 mod subject;
 mod ways;
 
-pub use choose::{Choice, Chooser, Tuning, Why};
+pub use choose::{Choice, Chooser, Tuning, Why, measured};
 pub use kernel::candidates;
 pub use key::{device, key};
 pub(crate) use layouts::known;

@@ -249,8 +249,9 @@ impl Tuner<'_> {
         let choice = self.chooser.choose(key, &names, || {
             Arc::new(KernelSubject::new(kernels.clone(), args, values, gpu))
         });
-        let chosen = kernels.into_iter().find(|(c, _)| c.name == choice.chosen);
         // Kernels of one key may differ in what is legal.
+        let choice = choice.among(&names);
+        let chosen = kernels.into_iter().find(|(c, _)| c.name == choice.chosen);
         let kernel = chosen.map_or_else(|| launch.kernel.clone(), |(_, kernel)| kernel);
         Some((choice, kernel))
     }

@@ -122,17 +122,22 @@ impl Record {
     /// limits. Of those that tie, the one with the least workspace; then one with the default's bits;
     /// then the first.
     pub fn best<'a>(&'a self, names: &[&str], limits: &Limits) -> Option<&'a Trial> {
+        let ties = self.ties(names, limits).into_iter();
+        ties.min_by_key(|t| (t.workspace, !t.same_bits))
+    }
+
+    /// The fastest of these, and those that are as fast but for what is within the error of measuring.
+    pub(super) fn ties<'a>(&'a self, names: &[&str], limits: &Limits) -> Vec<&'a Trial> {
         let fits = |t: &&Trial| limits.fits(t.workspace) && (t.same_bits || !limits.same_bits);
         let named = names
             .iter()
             .filter_map(|name| self.trial(name))
             .filter(fits);
         let timed: Vec<(&Trial, Duration)> = named.filter_map(|t| Some((t, t.time()?))).collect();
-        let least = timed.iter().map(|(_, time)| *time).min()?;
-        let ties = timed.iter().map(|(t, time)| (*t, *time));
-        let ties = ties.filter(|(_, time)| time.as_secs_f64() <= least.as_secs_f64() * (1.0 + TIE));
-        ties.map(|(t, _)| t)
-            .min_by_key(|t| (t.workspace, !t.same_bits))
+        let least = timed.iter().map(|(_, time)| time.as_secs_f64());
+        let most = least.fold(f64::INFINITY, f64::min) * (1.0 + TIE);
+        let ties = timed.iter().filter(|(_, t)| t.as_secs_f64() <= most);
+        ties.map(|(t, _)| *t).collect()
     }
 
     /// Whether it says all there is to know to choose among candidates of these names and workspaces: each

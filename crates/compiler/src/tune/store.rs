@@ -120,6 +120,27 @@ impl Store {
         self.path.as_deref()
     }
 
+    /// Makes sure that its file, which is made if there is none, can be written.
+    ///
+    /// # Errors
+    /// Why it can't be.
+    pub fn writable(&self) -> io::Result<()> {
+        let Some(path) = &self.path else {
+            return Ok(());
+        };
+        let _lock = beside(path, "lock")?;
+        OpenOptions::new().append(true).create(true).open(path)?;
+        Ok(())
+    }
+
+    /// How many records are kept until the process ends, since the file can't be written.
+    pub fn unwritten(&self) -> usize {
+        match self.path {
+            Some(_) => lock(&self.contents).unwritten.len(),
+            None => 0,
+        }
+    }
+
     /// The record of a key.
     pub fn get(&self, key: &str) -> Option<Record> {
         let contents = self.fresh();
@@ -146,6 +167,30 @@ impl Store {
     /// Lines of the file that were skipped.
     pub fn damage(&self) -> Vec<Damage> {
         self.fresh().damage.clone()
+    }
+
+    /// Reads the file again, while nobody writes it; gives the lines that are damaged, also one without an end.
+    ///
+    /// # Errors
+    /// If the file can't be read.
+    pub fn verify(&self) -> io::Result<Vec<Damage>> {
+        let Some(path) = &self.path else {
+            return Ok(Vec::new());
+        };
+        fs::metadata(path)?;
+        let _lock = hold(path, "lock").ok(); // in a folder that can't be written, nobody writes it either
+        let bytes = fs::read(path)?;
+        let mut contents = Contents::default();
+        let ended = bytes.is_empty() || bytes.ends_with(b"\n");
+        contents.read(bytes);
+        let last = contents.text.lines().last().unwrap_or_default();
+        if !ended && matches!(look(last), Line::Damaged(_)) {
+            contents.damage.push(Damage {
+                line: contents.text.lines().count(),
+                text: "it has no end".into(),
+            });
+        }
+        Ok(contents.damage)
     }
 
     /// Keeps a record, in place of an earlier one of its key. If the file can't be written, the record is

@@ -33,6 +33,7 @@ impl Tuner<'_> {
             Arc::new(subject(ways, args, values, self.gpu))
         });
         // Launches of one key may differ in what is legal.
+        let choice = choice.among(&names);
         let chosen = names.iter().position(|c| c.name == choice.chosen);
         (Some(choice), program.choose(l, chosen.unwrap_or(0)))
     }

@@ -144,6 +144,34 @@ fn the_report_names_what_is_missing_and_what_is_wrong() {
 }
 
 #[test]
+fn ties_are_named() {
+    let store = folder("ties").join("tune.jsonl");
+    let on = settings(Mode::On, &store);
+    let tie = made_up(&[
+        ("default", 50, Does::Takes(&[1001])),
+        ("small", 10, Does::Takes(&[1005])),
+        ("fast", 90, Does::Takes(&[1000])),
+        ("slow", 0, Does::Takes(&[1100])),
+    ]);
+    let choice = choose(&on, "tie", &tie);
+    assert_eq!(choice.chosen, "small");
+    assert_eq!(choice.ties, ["default", "fast"]);
+    let text = choice.to_string();
+    assert!(
+        text.contains("small (measured now, a tie with default, fast: "),
+        "{text}"
+    );
+    // What may not be chosen is no tie.
+    let tight = Settings {
+        workspace: Some(60),
+        ..on
+    };
+    assert_eq!(choose(&tight, "tie", &tie).ties, ["default"]);
+    let clear = choose(&tight, "clear", &three());
+    assert!(clear.ties.is_empty() && !clear.to_string().contains("tie"));
+}
+
+#[test]
 fn where_nothing_fits_or_is_right_the_default_is_used_and_said() {
     let store = folder("nothing").join("tune.jsonl");
     let tight = Settings {

@@ -64,6 +64,11 @@ fn damage_is_skipped_and_reported_and_nothing_else_is_lost() {
         damage(4, "it ends early"),
     ];
     assert_eq!(store.damage(), expected);
+    assert_eq!(store.verify().unwrap(), expected);
+    let unended = [&bytes[..], b"\n{"].concat();
+    fs::write(&path, &unended).unwrap();
+    assert_eq!(store.verify().unwrap()[3], damage(6, "it has no end"));
+    fs::write(&path, &bytes).unwrap();
     assert_eq!(keys(&store), ["a", "d"]);
     // The last line has no end: the next one does not join it.
     store.put(record("e", 1, &[("x", 5)])).unwrap();

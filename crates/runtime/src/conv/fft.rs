@@ -75,6 +75,16 @@ struct Run<'a> {
     failures: &'a Failures,
 }
 
+/// Memory between the steps of a thread's chunks.
+#[derive(Default)]
+struct Rooms {
+    /// The transformed weights, if they were not transformed before, and of which group they are.
+    weights: Option<Storage>,
+    group: Option<i64>,
+    inputs: Option<Storage>,
+    results: Option<Storage>,
+}
+
 /// Memory that tiles are transformed in.
 type Scratch = Option<Storage>;
 
@@ -162,7 +172,7 @@ impl Conv {
         let packed = packed.map(|p| Shared(p.cast()));
         let work = self.cin * self.cout * most * fft.numbers();
         split(chunks, work, parallel && shared, |from, until| {
-            let (packed, mut rooms) = (&packed, [None, None, None]);
+            let (packed, mut rooms) = (&packed, Rooms::default());
             for i in from..until {
                 let first = i % ceil(all, most) * most;
                 let chunk = Chunk {
@@ -184,19 +194,21 @@ impl Conv {
         run: &Run<'_>,
         packed: Option<*mut u8>,
         chunk: &Chunk,
-        [weights, inputs, results]: &mut [Option<Storage>; 3],
+        rooms: &mut Rooms,
     ) -> Result<()> {
         let numbers = run.fft.numbers();
-        let inputs = room::<f32>(inputs, self.cin * chunk.pairs * numbers)?;
-        let results = room::<f32>(results, self.cout * chunk.pairs * numbers)?;
+        let inputs = room::<f32>(&mut rooms.inputs, self.cin * chunk.pairs * numbers)?;
+        let results = room::<f32>(&mut rooms.results, self.cout * chunk.pairs * numbers)?;
         // SAFETY: the caller's; all rooms have their sizes.
         unsafe {
             let weights = match packed {
                 Some(packed) => self.transformed(run.fft, packed, chunk.group),
                 None => {
-                    let to = room::<f32>(weights, self.cout * self.cin * numbers)?;
-                    let weights = run.args.0[self.operands[1]];
-                    self.fft_weights(run, weights.cast(), chunk.group, to);
+                    let to = room::<f32>(&mut rooms.weights, self.cout * self.cin * numbers)?;
+                    if rooms.group.replace(chunk.group) != Some(chunk.group) {
+                        let weights = run.args.0[self.operands[1]];
+                        self.fft_weights(run, weights.cast(), chunk.group, to);
+                    }
                     to
                 }
             };

@@ -347,7 +347,7 @@ fn convolutions_of_many_taps_stay_within_their_error_bounds() {
         };
         let shape = Shape {
             batch: size(&mut r, 0, 4),
-            groups: [1, 1, 3][r.below(3) as usize],
+            groups: [1, 1, 3, 11][r.below(4) as usize],
             cin: size(&mut r, 0, 5),
             cout: size(&mut r, 0, 7),
             input: match row {
@@ -546,6 +546,12 @@ fn what_the_algorithms_need_beside_their_arguments() {
             ),
         }
     }
+    // Transforms of inputs, results and weights.
+    let mut p = conv(DType::F32, &LARGER[3]);
+    p.algorithm = Algorithm::Fft;
+    let tile = p.fft_tile(&[]).unwrap();
+    let pairs = (2 * tile.count[0] * tile.count[1] + 1) / 2;
+    assert!(bytes(&p, 1) >= 8 * tile.len() * ((3 + 5) * pairs + 15));
     let product = |algorithm| {
         Kernel::MatMul(MatMul {
             algorithm,

@@ -1,0 +1,311 @@
+//! The command line's description.
+
+use crate::spec::{self, Workload};
+use crate::{groups, models};
+use clap::builder::{
+    NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser,
+};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, ValueHint, value_parser};
+use clap_complete::Shell;
+use kiln::DType;
+use kiln_compiler::tune::{Precision, UnknownWord};
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  kiln bench matmul:512x512x512                 how fast a product is, and what the machine could do
+  kiln tune resnet50                            measures which algorithms are the fastest
+  kiln cache list                               what was measured so far
+  kiln devices                                  what programs can run on
+
+Exit codes: 0 done, 1 something failed or is damaged, 2 the command line is wrong.";
+
+const BENCH_EXAMPLES: &str = "\
+Examples:
+  kiln bench                                    the groups pointwise, reductions and matmul
+  kiln bench matmul:64..4096x768x768            a sweep: 64, 128, ... rows
+  kiln bench conv2d:1,8x64x56x56:64x3x3:p1      a convolution, for 1 and 8 images
+  kiln bench @resnet50 --html resnet50.html     a group, with a page of plots
+  kiln bench resnet50 encoder-step --json       a network and a training step
+  kiln bench conv2d:8x64x56x56:64x3x3:p1 --candidates
+                                                every algorithm that it could be computed by
+  kiln bench --list                             everything that can be measured";
+
+const TUNE_EXAMPLES: &str = "\
+Examples:
+  kiln tune resnet50                            measures what is not in the store yet
+  kiln tune @mobilenet @transformer --budget 60
+  KILN_TUNE=on cargo run                        lets a program tune itself";
+
+const CACHE_EXAMPLES: &str = "\
+Examples:
+  kiln cache list
+  kiln cache show conv                          the records whose key contains \"conv\"
+  kiln cache verify                             exits with 1 if lines of the file are damaged
+  kiln cache merge other-machine.jsonl
+  kiln cache clear matmul                       forgets the records whose key contains \"matmul\"";
+
+const DEVICES_EXAMPLES: &str = "\
+Examples:
+  kiln devices
+  kiln devices --json                           for scripts; says too why there is no GPU";
+
+/// Texts of workloads; completions offer the names.
+#[derive(Clone)]
+struct Workloads;
+
+impl TypedValueParser for Workloads {
+    type Value = Vec<Workload>;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<Vec<Workload>, clap::Error> {
+        let parser: fn(&str) -> Result<Vec<Workload>, spec::SpecError> = spec::parse;
+        parser.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let value = |name: String, about: &'static str| PossibleValue::new(name).help(about);
+        let groups = groups::GROUPS.iter();
+        let groups = groups.map(move |(name, about, _)| value(format!("@{name}"), about));
+        let models = models::all().map(move |(name, about)| value(name.into(), about));
+        let ops = spec::ops();
+        let ops = ops.map(move |op| value(format!("{op}:{}", spec::example(op)), spec::about(op)));
+        Some(Box::new(groups.chain(models).chain(ops)))
+    }
+}
+
+/// A device that is asked for: `None` for the CPU, or the number of a GPU.
+#[derive(Copy, Clone)]
+pub(crate) struct Where(pub Option<u32>);
+
+fn device(text: &str) -> Result<Where, String> {
+    let number = || text.strip_prefix("cuda:")?.parse().ok();
+    match (text, number()) {
+        ("cpu", _) => Ok(Where(None)),
+        (_, Some(n)) => Ok(Where(Some(n))),
+        _ => Err("a device is cpu or cuda:N".into()),
+    }
+}
+
+/// The dtypes of workloads.
+const DTYPES: [(&str, DType); 4] = [
+    ("f32", DType::F32),
+    ("f64", DType::F64),
+    ("f16", DType::F16),
+    ("bf16", DType::BF16),
+];
+
+fn json() -> Arg {
+    flag("json", "Prints JSON")
+}
+
+fn store() -> Arg {
+    path(
+        "store",
+        "The store's file [default: KILN_TUNE_STORE, or the user's cache folder]",
+    )
+}
+
+/// What bench and tune have in common.
+fn measured(command: Command) -> Command {
+    let dtype = PossibleValuesParser::new(DTYPES.map(|(name, _)| name)).map(|text| {
+        let found = DTYPES.into_iter().find(|(name, _)| *name == text);
+        found.map_or(DType::F32, |(_, dtype)| dtype)
+    });
+    let precision = PossibleValuesParser::new(["exact", "default", "fast"])
+        .try_map(|text| -> Result<Precision, UnknownWord> { text.parse() });
+    command
+        .arg(
+            Arg::new("workload")
+                .num_args(0..)
+                .value_parser(Workloads)
+                .hide_possible_values(true)
+                .help("Ops with sizes, networks, training steps, or @groups; see --list"),
+        )
+        .arg(flag(
+            "list",
+            "Lists the ops, groups, networks and training steps",
+        ))
+        .arg(
+            option("dtype", "Element type of ops; networks are f32")
+                .default_value("f32")
+                .value_parser(dtype),
+        )
+        .arg(
+            option("device", "cpu or cuda:N")
+                .default_value("cpu")
+                .value_parser(device),
+        )
+        .arg(
+            option("threads", "Threads of the CPU engine")
+                .value_parser(value_parser!(u32).range(1..=4096)),
+        )
+        .arg(option("precision", "Which approximations may be used").value_parser(precision))
+        .arg(json())
+}
+
+fn bench() -> Command {
+    measured(Command::new("bench"))
+        .about("Measures ops, networks and training steps")
+        .after_help(BENCH_EXAMPLES)
+        .arg(
+            option(
+                "time",
+                "Milliseconds for each workload, or kernel with --candidates",
+            )
+            .default_value("500")
+            .value_parser(value_parser!(u64).range(1..)),
+        )
+        .arg(
+            option(
+                "rounds",
+                "Rounds over all workloads, or candidates of a kernel",
+            )
+            .default_value("5")
+            .value_parser(value_parser!(u32).range(1..1000)),
+        )
+        .arg(flag(
+            "no-peaks",
+            "Does not measure what the device can do at most",
+        ))
+        .arg(flag(
+            "candidates",
+            "Times every candidate algorithm of each kernel instead, and remembers nothing",
+        ))
+        .arg(path("csv", "Writes a CSV file"))
+        .arg(path("html", "Writes a page with a roofline and bars"))
+}
+
+fn tune() -> Command {
+    measured(Command::new("tune"))
+        .about("Measures the candidates of every kernel and remembers the fastest")
+        .after_help(TUNE_EXAMPLES)
+        .arg(store())
+        .arg(
+            option("budget", "Seconds for each workload")
+                .default_value("60")
+                .value_parser(value_parser!(u64)),
+        )
+        .arg(
+            option(
+                "workspace",
+                "Most bytes that a candidate may need beside its arguments",
+            )
+            .value_parser(value_parser!(u64)),
+        )
+}
+
+fn cache() -> Command {
+    let key = || {
+        Arg::new("key")
+            .value_parser(NonEmptyStringValueParser::new())
+            .help("A part of the records' keys")
+    };
+    let files = Arg::new("file")
+        .required(true)
+        .num_args(1..)
+        .value_parser(value_parser!(PathBuf))
+        .value_hint(ValueHint::FilePath)
+        .help("Stores of machines with the same or other traits");
+    Command::new("cache")
+        .about("Looks after the store of measurements")
+        .after_help(CACHE_EXAMPLES)
+        .subcommand_required(true)
+        .arg(store().global(true))
+        .arg(json().global(true))
+        .subcommand(
+            Command::new("list")
+                .about("A line a record: what was measured, and what is chosen by it")
+                .after_help("Example:\n  kiln cache list matmul")
+                .arg(key()),
+        )
+        .subcommand(
+            Command::new("show")
+                .about("Every candidate and its times")
+                .after_help("Example:\n  kiln cache show \"conv f32\"")
+                .arg(key()),
+        )
+        .subcommand(
+            Command::new("verify")
+                .about("Checks the file; exits with 1 if lines are damaged or it can't be read")
+                .after_help("Example:\n  kiln cache verify --store other-machine.jsonl"),
+        )
+        .subcommand(
+            Command::new("merge")
+                .about("Takes the records of other stores; exits with 1 if one holds none")
+                .after_help("Example:\n  kiln cache merge other-machine.jsonl third-machine.jsonl")
+                .arg(files),
+        )
+        .subcommand(
+            Command::new("clear")
+                .about("Forgets records")
+                .after_help("Examples:\n  kiln cache clear matmul\n  kiln cache clear --all")
+                .arg(key())
+                .arg(flag("all", "Forgets all records"))
+                .group(ArgGroup::new("what").args(["key", "all"]).required(true)),
+        )
+}
+
+/// The command line's description.
+pub fn command() -> Command {
+    Command::new("kiln")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Benchmarks and tunes Kiln's kernels on this machine")
+        .after_help(EXAMPLES)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(bench())
+        .subcommand(tune())
+        .subcommand(cache())
+        .subcommand(
+            Command::new("devices")
+                .about("Lists the devices that programs can run on")
+                .after_help(DEVICES_EXAMPLES)
+                .arg(json()),
+        )
+        .subcommand(
+            Command::new("completions")
+                .about("Prints completions for a shell")
+                .after_help("Example:\n  kiln completions bash > ~/.local/share/bash-completion/completions/kiln")
+                .arg(Arg::new("shell").required(true).value_parser(value_parser!(Shell))),
+        )
+}
+
+fn flag(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .action(ArgAction::SetTrue)
+        .help(help)
+}
+
+fn option(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).help(help)
+}
+
+fn path(name: &'static str, help: &'static str) -> Arg {
+    let arg = option(name, help)
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf));
+    arg.value_hint(ValueHint::FilePath)
+}
+
+/// The workloads that are named; the usual ones, as text, if there are none.
+pub(crate) fn workloads(m: &ArgMatches, usual: &[&str]) -> Result<Vec<Workload>, spec::SpecError> {
+    let given: Vec<Workload> = (m
+        .get_many::<Vec<Workload>>("workload")
+        .into_iter()
+        .flatten())
+    .flatten()
+    .cloned()
+    .collect();
+    if !given.is_empty() {
+        return Ok(given);
+    }
+    let usual = usual.iter().map(|text| spec::parse(text));
+    Ok(usual.collect::<Result<Vec<_>, _>>()?.concat())
+}

@@ -1,0 +1,103 @@
+//! Every way to compute the kernels of a workload.
+
+use super::{Effort, Measured, program};
+use crate::spec::Workload;
+use kiln::{CompileOptions, DType, Device, Error, ErrorKind, Result, tuning::Mode};
+use kiln_codegen::{Launch, Options, Target, lower};
+use kiln_compiler::tune::{self, Precision, Settings, Trial};
+use std::time::Duration;
+
+/// Checks and times the candidates of each kernel that has several, alone, on operands that are not in the caches.
+/// Gives those that were timed, and of the others why they were not. Nothing is remembered.
+///
+/// # Errors
+/// If the workload can't be compiled.
+pub fn candidates(
+    workload: &Workload,
+    dtype: DType,
+    device: Device,
+    effort: &Effort,
+) -> Result<(Vec<Measured>, Vec<String>)> {
+    let mut options = CompileOptions::default();
+    options.tune.mode = Mode::Off;
+    let made = program(workload, dtype, device, &options)?;
+    let Some(stages) = &made.program.explain().stages else {
+        return Ok(Default::default());
+    };
+    let gpu = device.gpu();
+    let with_ways = Options {
+        target: match gpu {
+            None => Target::Cpu,
+            Some(_) => Target::Cuda,
+        },
+        ways: true,
+        ..Options::default()
+    };
+    let program = lower(&stages.optimized, &with_ways)
+        .map_err(|e| Error::at_caller(ErrorKind::Unsupported, "kiln", e.to_string()))?;
+    let effort = tune::Effort {
+        least: effort.rounds,
+        most: usize::MAX,
+        time: effort.time,
+        burst: Duration::from_millis(1),
+        patience: Settings::default().patience,
+    };
+    let mut kernels: Vec<(usize, Vec<Trial>)> = Vec::new();
+    for (l, launch) in program.launches.iter().enumerate() {
+        let same = |(other, _): &(usize, _)| {
+            whole(&program.launches[*other]).kernel == whole(launch).kernel
+        };
+        if !kernels.iter().any(same) {
+            let precision = Precision::current();
+            let trials = tune::measure(&program, l, 0, precision, &effort, gpu.as_ref());
+            kernels.push((l, trials));
+        }
+    }
+    kernels.retain(|(_, trials)| trials.len() > 1);
+    let several = kernels.len() > 1;
+    let (mut timed, mut out) = (Vec::new(), Vec::new());
+    for (l, trials) in &kernels {
+        let launch = whole(&program.launches[*l]);
+        let name = match several {
+            true => format!("{workload} {l} {}", launch.kernel.name()),
+            false => workload.to_string(),
+        };
+        for trial in trials {
+            match times(trial) {
+                Some(times) => {
+                    timed.push(measured(&name, workload.dtype(dtype), launch, trial, times))
+                }
+                None => out.push(format!("{name}: {trial}")),
+            }
+        }
+    }
+    Ok((timed, out))
+}
+
+/// What a launch computes, on a GPU with those behind it that belong to the same.
+fn whole(launch: &Launch) -> &Launch {
+    launch.ways.as_ref().map_or(launch, |w| &w.launch)
+}
+
+/// The seconds of its runs, where it was timed.
+fn times(trial: &Trial) -> Option<Vec<f64>> {
+    match &trial.outcome {
+        tune::Outcome::Timed(times) if !times.is_empty() => {
+            Some(times.iter().map(|t| *t as f64 * 1e-9).collect())
+        }
+        _ => None,
+    }
+}
+
+fn measured(name: &str, dtype: DType, launch: &Launch, trial: &Trial, times: Vec<f64>) -> Measured {
+    let number = |d: &kiln::Dim| d.as_const().unwrap_or(0) as f64;
+    Measured {
+        workload: name.to_string(),
+        dtype: dtype.to_string(),
+        algorithms: vec![trial.name.clone()],
+        kernels: 1,
+        flops: number(&launch.cost.flops),
+        bytes: number(&launch.cost.bytes),
+        times,
+    }
+}

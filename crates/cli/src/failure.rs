@@ -1,0 +1,75 @@
+//! What stops a command, what it prints, and what it exits with.
+
+use crate::spec::SpecError;
+use kiln::ErrorKind;
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// What stops a command.
+pub type Failure = Box<dyn std::error::Error>;
+
+/// A command line that asks for what can't be.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// Prints what stopped a command and gives its exit code: 1, or 2 if the command line is wrong. Whoever reads
+/// the output may stop to, which is no failure.
+pub fn end(result: Result<ExitCode, Failure>) -> ExitCode {
+    let e = match result {
+        Ok(code) => return code,
+        Err(e) => e,
+    };
+    let closed = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
+    if e.downcast_ref().is_some_and(closed) {
+        return ExitCode::SUCCESS;
+    }
+    let text = match e.downcast_ref::<kiln::Error>() {
+        Some(e) => message(e),
+        None => e.to_string(),
+    };
+    let _ = writeln!(io::stderr(), "kiln: {text}");
+    ExitCode::from(1 + u8::from(e.is::<Usage>() || e.is::<SpecError>()))
+}
+
+/// An error of the library without a line of this crate's source, which says nothing to whoever calls a command.
+pub(crate) fn message(e: &kiln::Error) -> String {
+    format!("{}: {}", e.op(), e.message())
+}
+
+/// What is wrong with a workload: with its sizes, or with the machine.
+pub(crate) fn of(workload: &dyn fmt::Display, e: &kiln::Error) -> Failure {
+    let text = format!("{workload}: {}", message(e));
+    match e.kind() {
+        ErrorKind::Op | ErrorKind::Value => Usage(text).into(),
+        _ => text.into(),
+    }
+}
+
+/// Writes to the standard output.
+///
+/// # Errors
+/// If it can't be written, as when nobody reads it any more.
+pub(crate) fn say(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// The same of JSON, with an end of its line.
+pub(crate) fn say_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    say(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// Tells the user on the standard error what to mind.
+pub(crate) fn warn(text: &str) {
+    let _ = writeln!(io::stderr(), "kiln: warning: {text}");
+}
