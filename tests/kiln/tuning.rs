@@ -344,8 +344,8 @@ fn layouts_follow_from_what_convolutions_were_measured_to_take() {
     let choices = &made.explain().tuning.choices;
     let has = |key: &str| choices.iter().any(|c| c.key.starts_with(key));
     assert!(has("conv f32 2 x 1:3->6 ") && has("conv f32 channels last 2 x 1:3->6 "));
-    let network = choices.iter().find(|c| c.key.starts_with("network "));
-    let line = format!("layouts {}", network.unwrap());
+    let layouts = choices.iter().find(|c| c.key.starts_with("network "));
+    let line = format!("layouts {}", layouts.unwrap());
     assert!(
         line.contains("by rule") && line.contains("channels_last"),
         "{line}"
