@@ -78,7 +78,7 @@ fn check(device: Device, at: usize) -> kiln::Result<()> {
             shapes.iter().map(random).collect()
         });
         let specs: kiln::Result<Vec<Spec>> = inputs.iter().map(Spec::like).collect();
-        let program = compile(&specs?, |x| piece(x))?;
+        let program = compile(&specs?, piece)?;
         let inputs: Vec<&Tensor> = inputs.iter().collect();
         let verified = program.verify(&inputs)?;
         assert!(verified.is_right(), "{name}: {verified}");
