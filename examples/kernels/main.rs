@@ -5,8 +5,10 @@
 //! cargo run --release --example kernels -- encoder   # every kernel of one of them
 //! ```
 //!
-//! A kernel is a launch of the plan, and updates that start together are one launch. What depends on
-//! weights alone is computed once per change of the weights, and counted apart. The peak is what the memory
+//! A launch is a step of the plan that every run takes; an algorithm of several launches, such as a sum in
+//! parts, counts with each. Launches that start together, such as the updates of small parameters, are one
+//! parallel region, as PyTorch's `foreach` kernels are, and one kernel. What depends on weights alone is
+//! computed once per change of the weights, and counted apart. The peak is what the memory
 //! plan of a run needs for temporaries, beside the least that any layout of them needs. The time is the least
 //! of a few runs.
 
@@ -25,8 +27,17 @@ fn main() -> Result<()> {
     let only = std::env::args().nth(1);
     if only.is_none() {
         println!(
-            "{:>7}  {:>8}  {:>7}  {:>10}  {:>9}  {:>8}  {:>5}  {:>8}",
-            "kernels", "prepared", "patches", "parameters", "peak (MB)", "bound", "ratio", "ms"
+            "{:>7}  {:>8}  {:>8}  {:>8}  {:>7}  {:>10}  {:>9}  {:>8}  {:>5}  {:>8}",
+            "kernels",
+            "launches",
+            "together",
+            "prepared",
+            "patches",
+            "parameters",
+            "peak (MB)",
+            "bound",
+            "ratio",
+            "ms"
         );
     }
     for (name, about, make) in WORKLOADS {
@@ -54,8 +65,10 @@ fn row(workload: &Workload) -> Result<String> {
     let memory = explain.memory.unwrap_or_default();
     let [peak, bound] = [memory.peak, memory.lower_bound].map(|bytes| bytes as f64 / 1e6);
     Ok(format!(
-        "{:>7}  {:>8}  {:>7}  {:>10}  {peak:>9.3}  {bound:>8.3}  {:>5.3}  {:>8.2}",
+        "{:>7}  {:>8}  {:>8}  {:>8}  {:>7}  {:>10}  {peak:>9.3}  {bound:>8.3}  {:>5.3}  {:>8.2}",
         explain.kernels_run(),
+        explain.launches_run(),
+        explain.joined(),
         explain.kernels_prepared(),
         explain.rewrites.len(),
         workload.model.parameters().len(),

@@ -3,7 +3,8 @@
 use crate::{matrix, vector};
 use kiln::nn::{Conv2d, Forward};
 use kiln::{
-    CompileOptions, Compiled, DType, Explain, Spec, Tensor, Var, compile, compile_with, memory,
+    CompileOptions, Compiled, DType, Explain, KernelInfo, Spec, Tensor, Var, compile, compile_with,
+    memory,
 };
 
 /// Times and lines of this file left out.
@@ -140,8 +141,236 @@ fn has_everything(page: &str, explain: &Explain) {
         assert!(page.contains(&text(fired.to_string().trim())), "{fired}");
     }
     let stages = explain.stages.as_ref().unwrap();
-    let nodes = stages.recorded.len() + stages.optimized.len();
-    assert_eq!(page.matches("<g class=\"n\"").count(), nodes);
+    let nodes = [&stages.recorded, &stages.optimized].map(|g| nodes_of(g).len());
+    assert_eq!(page.matches("<g class=\"n\"").count(), nodes[0] + nodes[1]);
+}
+
+/// The nodes of a graph and of the bodies in it.
+fn nodes_of(graph: &kiln_ir::Graph) -> Vec<&kiln_ir::Node> {
+    let mut nodes = Vec::new();
+    for (_, node) in graph.iter() {
+        nodes.push(node);
+        node.op.inner_nodes(&mut |n| nodes.push(n));
+    }
+    nodes
+}
+
+/// All kernels, those of bodies behind those that run them.
+fn all_kernels(kernels: &[KernelInfo]) -> Vec<&KernelInfo> {
+    let mut all = Vec::new();
+    for k in kernels {
+        all.push(k);
+        all.extend(all_kernels(&k.inner));
+    }
+    all
+}
+
+/// What stands in double quotes behind each place of a text.
+fn quoted<'p>(page: &'p str, before: &str) -> Vec<&'p str> {
+    let start = format!("{before}=\"");
+    let behind = page.split(start.as_str()).skip(1);
+    behind.map(|t| &t[..t.find('"').unwrap()]).collect()
+}
+
+/// What a page writes as text.
+fn unescaped(page: &str) -> String {
+    let page = page.replace("&lt;", "<").replace("&gt;", ">");
+    let page = page.replace("&quot;", "\"").replace("&#39;", "'");
+    page.replace("&amp;", "&")
+}
+
+/// A network with a branch in a loop's step, and temporaries.
+fn nested_network() -> Compiled {
+    compile(&[Spec::fixed(DType::F32, [5, 64])], |x| {
+        let w = Tensor::ones([64, 64], DType::F32);
+        let y = x[0].matmul(&w).relu();
+        let (last, _) = kiln::scan(y.sum([0], false), y, |state: Tensor, x: Tensor| {
+            let large = state.sum([0], false).gt(10.0);
+            let next = kiln::cond(&large, || &state * 0.5 - &x, || state.sin() + &x);
+            (next.clone(), next)
+        });
+        last.matmul(&Tensor::ones([64, 64], DType::F32)).softmax(0)
+    })
+    .unwrap()
+}
+
+/// The cells of each kernel's line: name, when, operations, bytes, operations per byte, ops.
+fn lines_of(page: &str) -> Vec<Vec<String>> {
+    let lines = page.split("<details class=\"k\"").skip(1);
+    let cells = |line: &str| {
+        let line = &line[line.find("<summary>").unwrap()..line.find("</summary>").unwrap()];
+        let cells = line.split("<span").skip(2);
+        let text = |c: &str| {
+            let c = &c[c.find('>').unwrap() + 1..];
+            unescaped(&c[..c.find("</span>").unwrap()])
+        };
+        cells.map(text).collect()
+    };
+    lines.map(cells).collect()
+}
+
+#[test]
+fn the_page_lists_every_kernel_with_its_cost_and_code() {
+    for f in [network(), nested_network(), residual_network()] {
+        let (explain, page) = (f.explain(), f.explain().to_html());
+        has_everything(&page, explain);
+        let kernels = all_kernels(&explain.kernels);
+        let lines = lines_of(&page);
+        assert_eq!(lines.len(), kernels.len());
+        for (kernel, line) in kernels.iter().zip(&lines) {
+            let [name, _, flops, bytes, intensity, ops] = &line[..] else {
+                panic!("{line:?}");
+            };
+            assert_eq!((name, ops), (&kernel.name, &kernel.ops.len().to_string()));
+            let cost =
+                [&kernel.cost.flops, &kernel.cost.bytes].map(|n| n.as_const().unwrap() as f64);
+            // At most three digits, rounded, and a unit.
+            let number = |cell: &str, base: f64| {
+                let digits = cell.trim_end_matches(|c: char| !c.is_ascii_digit());
+                let unit = cell[digits.len()..].trim().chars().next().unwrap_or('B');
+                let power = " kMGT"
+                    .find(unit.to_ascii_lowercase())
+                    .or("BKMGT".find(unit));
+                digits.parse::<f64>().unwrap() * base.powi(power.unwrap() as i32)
+            };
+            let near = |a: f64, b: f64| (a - b).abs() <= 0.05 * b.max(1.0);
+            assert!(near(number(flops, 1000.0), cost[0]), "{line:?} {cost:?}");
+            assert!(near(number(bytes, 1024.0), cost[1]), "{line:?} {cost:?}");
+            if cost[1] > 0.0 {
+                let shown: f64 = intensity.parse().unwrap();
+                assert!(
+                    (shown - cost[0] / cost[1]).abs() < 0.006,
+                    "{line:?} {cost:?}"
+                );
+            }
+        }
+        let text = unescaped(&page);
+        for k in &kernels {
+            assert!(
+                k.kir.as_ref().is_none_or(|kir| text.contains(kir)),
+                "{}",
+                k.name
+            );
+            assert!(k.why_not.iter().all(|w| text.contains(w)), "{}", k.name);
+        }
+        let with_kir = kernels.iter().filter(|k| k.kir.is_some()).count();
+        assert_eq!(page.matches(">Kernel IR</summary>").count(), with_kir);
+        let tiles = kernels
+            .iter()
+            .filter(|k| k.kir.is_some() || k.inner.is_empty());
+        assert!(page.matches(">tile program</summary>").count() <= tiles.count());
+        assert!(page.contains(">tile program</summary>"));
+    }
+    assert!(
+        all_kernels(&residual_network().explain().kernels)
+            .iter()
+            .any(|k| !k.why_not.is_empty())
+    );
+}
+
+#[test]
+fn every_node_of_the_page_says_what_it_is_and_leads_to_its_kernel() {
+    for f in [network(), nested_network(), residual_network()] {
+        let (explain, page) = (f.explain(), f.explain().to_html());
+        let rows: Vec<&str> = quoted(&page, "<details class=\"k\" id");
+        let kernels = all_kernels(&explain.kernels);
+        assert_eq!(
+            rows.len(),
+            kernels.len(),
+            "each kernel has a name to jump to"
+        );
+        let mut named: Vec<&str> = quoted(&page, "data-k");
+        named.retain(|k| !k.is_empty());
+        for k in named.iter().flat_map(|k| k.split(' ')) {
+            assert!(rows.contains(&format!("k{k}").as_str()), "{k} of {rows:?}");
+        }
+        // Every kernel has a node of its colour, those in loops and branches too.
+        let shown: Vec<String> = (named.iter())
+            .flat_map(|k| k.split(' '))
+            .map(|k| format!("k{k}"))
+            .collect();
+        for row in &rows {
+            assert!(shown.iter().any(|k| k == row), "{row} of {shown:?}");
+        }
+        let titles: Vec<String> = (page.split("<title>").skip(2))
+            .map(|t| unescaped(&t[..t.find("</title>").unwrap()]))
+            .collect();
+        let stages = explain.stages.as_ref().unwrap();
+        for node in nodes_of(&stages.optimized) {
+            let (name, fact) = (node.op.name(), node.fact().to_string());
+            let line = node.loc.to_string();
+            let said = |t: &String| {
+                t.contains(name) && t.contains(&fact) && (!node.loc.is_known() || t.contains(&line))
+            };
+            assert!(titles.iter().any(said), "{name} {fact} {line}");
+        }
+    }
+}
+
+#[test]
+fn the_page_draws_the_bodies_of_loops_and_branches() {
+    let page = nested_network().explain().to_html();
+    let titles: Vec<&str> = (page.split("<details class=\"body\"><summary>").skip(1))
+        .map(|t| &t[..t.find('<').unwrap()])
+        .collect();
+    // As lowered and as recorded: the step, and in it both sides of the branch.
+    assert_eq!(titles.len(), 6, "{titles:?}");
+    for half in titles.chunks(3) {
+        assert!(
+            half[0].starts_with("loop") && half[0].ends_with(": step"),
+            "{half:?}"
+        );
+        assert!(half[1].ends_with("where the condition holds"), "{half:?}");
+        assert!(half[2].ends_with("where it does not"), "{half:?}");
+        assert!(
+            half.iter().all(|t| t.contains("tests/kiln/explain.rs:")),
+            "{half:?}"
+        );
+    }
+    assert_eq!(page.matches("<svg viewBox").count(), 2 + titles.len());
+}
+
+#[test]
+fn the_page_can_be_moved_and_zoomed_and_fetches_nothing() {
+    let f = residual_network();
+    let page = f.explain().to_html();
+    let script = &page[page.find("<script>").unwrap()..page.find("</script>").unwrap()];
+    for event in [
+        "wheel",
+        "pointerdown",
+        "pointermove",
+        "pointerup",
+        "dblclick",
+        "pointerenter",
+    ] {
+        assert!(
+            script.contains(&format!("addEventListener(\"{event}\"")),
+            "{event}"
+        );
+    }
+    // What the script looks up is there.
+    assert!(script.contains("getElementById(\"info\")") && page.contains("id=\"info\""));
+    for tab in quoted(&page, "data-of") {
+        assert!(page.contains(&format!("id=\"{tab}\"")), "{tab}");
+    }
+    let pairs = [('(', ')'), ('[', ']'), ('{', '}')];
+    for (open, close) in pairs {
+        assert_eq!(script.matches(open).count(), script.matches(close).count());
+    }
+    for elsewhere in [
+        "http", "src=", "url(", "@import", "<link", "import(", "fetch(",
+    ] {
+        assert!(!page.contains(elsewhere), "{elsewhere}");
+    }
+    // Every temporary is a box over the steps from which to which it is there.
+    let memory = &page[page.find("<svg class=\"memory\"").unwrap()..];
+    let memory = &memory[..memory.find("</svg>").unwrap()];
+    let explain = f.explain();
+    assert_eq!(memory.matches("<rect").count(), explain.temporaries.len());
+    for b in &explain.temporaries {
+        let steps = format!("steps {} to {}, offset {}<", b.first, b.last, b.offset);
+        assert!(memory.contains(&steps), "{steps}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! How many kernels small pieces of networks become, on the CPU and on a GPU, and that these are right.
 
 use crate::cuda;
-use kiln::{DType, Device, Spec, Tensor, compile, with_seed};
+use kiln::{DType, Device, Explain, Reduction, Spec, Tensor, cat, compile, grad, with_seed};
 
 type Program = fn(&[Tensor]) -> Vec<Tensor>;
 
@@ -61,6 +61,48 @@ const PIECES: &[Piece] = &[
             vec![(y + &x[2]).gelu().to_dtype(DType::F16)]
         },
     ),
+    (
+        "a product with residual and layer norm",
+        &[&[64, 48], &[48, 32], &[64, 32], &[32]],
+        [1, 2],
+        |x| {
+            let y = x[0].matmul(&x[1]) + &x[2];
+            vec![y.layer_norm([32], Some(&x[3]), None, 1e-5)]
+        },
+    ),
+    (
+        "a product with softmax and argmax",
+        &[&[64, 48], &[48, 33]],
+        [1, 2],
+        |x| {
+            let y = x[0].matmul(&x[1]).softmax(1);
+            vec![y.argmax(1, false), y]
+        },
+    ),
+    (
+        "a product of what is scaled, activated and cast",
+        &[&[64, 48], &[48, 32]],
+        [1, 2],
+        |x| {
+            let half = x[1].to_dtype(DType::F16).to_dtype(DType::F32);
+            vec![(&x[0] * 0.5 - 0.1).relu().matmul(&half)]
+        },
+    ),
+    (
+        "a product of what is put side by side",
+        &[&[64, 48], &[64, 20], &[68, 32]],
+        [1, 2],
+        |x| vec![cat(&[&x[0], &x[1]], 1).matmul(&x[2])],
+    ),
+    (
+        "a product of halves",
+        &[&[64, 48], &[48, 32]],
+        [1, 2],
+        |x| {
+            let [a, b] = [0, 1].map(|i| x[i].to_dtype(DType::F16));
+            vec![a.matmul(&b)]
+        },
+    ),
     ("sums along either axis", &[&[64, 48]], [2, 2], |x| {
         let y = x[0].exp();
         vec![y.sum([0], false), y.sum([1], false)]
@@ -101,6 +143,92 @@ fn pieces_are_few_kernels() -> kiln::Result<()> {
 fn pieces_are_few_kernels_on_a_gpu() -> kiln::Result<()> {
     match cuda::device() {
         Some(gpu) => check(gpu, 1),
+        None => Ok(()),
+    }
+}
+
+/// A cross entropy and the gradient of its logits.
+fn cross_entropy(x: &Tensor, label: &Tensor, smoothing: f64) -> kiln::Result<[Tensor; 2]> {
+    let x = x.clone().requires_grad_(true);
+    let loss = x.cross_entropy(label, None, -100, Reduction::Mean, smoothing);
+    let gradient = grad(&[&loss], &[&x], false)?.remove(0);
+    Ok([loss, gradient.expect("the loss depends on x")])
+}
+
+/// Kernels, the bytes that they touch, and the peak of temporaries.
+fn costs(explain: &Explain) -> (usize, i64, usize) {
+    let kernels = explain.kernels.iter();
+    let bytes = kernels.map(|k| k.cost.bytes.as_const().expect("sizes are known"));
+    let memory = explain.memory.expect("sizes are known");
+    (explain.kernels_run(), bytes.sum(), memory.peak)
+}
+
+/// The costs of a program if gathers read what they gather from.
+fn costs_without_gathers(explain: &Explain, device: Device) -> (usize, i64, usize) {
+    let all = kiln_optimize::passes().iter().copied();
+    let passes: Vec<_> = all.filter(|p| p.name != "gathers").collect();
+    let options = kiln_compiler::Options {
+        gpu: (device != Device::Cpu).then_some(0),
+        ..Default::default()
+    };
+    let recorded = &explain
+        .stages
+        .as_ref()
+        .expect("it was just compiled")
+        .recorded;
+    let other = kiln_compiler::compile_with(recorded, &[], &options, &passes);
+    costs(&other.expect("it compiles").explain)
+}
+
+fn check_cross_entropy(device: Device) -> kiln::Result<()> {
+    let (n, c) = (64, 1001);
+    let logits = with_seed(3, || Tensor::randn([n, c], DType::F32).to(device));
+    let label = with_seed(4, || Tensor::randint(0, c as i64, [n]).to(device));
+    let specs = [Spec::like(&logits)?, Spec::like(&label)?];
+    for (smoothing, results, kernels) in [(0.0, 1, 2), (0.1, 1, 2), (0.0, 2, 3), (0.1, 2, 3)] {
+        let program = compile(&specs, |x: &[Tensor]| {
+            let both = cross_entropy(&x[0], &x[1], smoothing).expect("a legal loss");
+            both.into_iter().take(results).collect::<Vec<_>>()
+        })?;
+        let verified = program.verify(&[&logits, &label])?;
+        assert!(verified.is_right(), "{verified}");
+        let explain = program.explain();
+        let (now, before) = (costs(explain), costs_without_gathers(explain, device));
+        println!("smoothing {smoothing}, {results} results: {now:?}, else {before:?}");
+        assert_eq!(now.0, kernels, "{explain}");
+        // Smoothing and gradient both want the whole log-softmax, which is written once for both; the gather then
+        // reads two rows' numbers beside the logit.
+        let shared = smoothing > 0.0 && results == 2;
+        let most = if shared {
+            before.1 + 32 * n as i64
+        } else {
+            before.1
+        };
+        assert!(now.0 <= before.0 && now.1 <= most, "{now:?} {before:?}");
+        assert!(shared || now.2 < 4 * n * 8, "{now:?}\n{explain}");
+        assert!(shared || before.2 >= 4 * n * c, "{before:?}");
+
+        let wrong = Tensor::full([n], c as i64, DType::I64).to(device);
+        let error = program
+            .run(&[&logits, &wrong])
+            .and_then(|y| y[0].to_vec::<f32>());
+        let text = error.expect_err("the label is out of range").to_string();
+        assert!(text.contains("index 1001 is outside 0..1001"), "{text}");
+        assert!(text.contains("cross_entropy"), "{text}");
+        assert!(text.contains("tests/kiln/fusion_counts.rs"), "{text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_cross_entropy_stores_no_log_softmax() -> kiln::Result<()> {
+    check_cross_entropy(Device::Cpu)
+}
+
+#[test]
+fn a_cross_entropy_stores_no_log_softmax_on_a_gpu() -> kiln::Result<()> {
+    match cuda::device() {
+        Some(gpu) => check_cross_entropy(gpu),
         None => Ok(()),
     }
 }

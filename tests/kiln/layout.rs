@@ -127,8 +127,20 @@ fn a_wide_depthwise_network_has_channels_last_but_for_its_ends() -> Result<()> {
         "{report}"
     );
     // The image is read by the first convolution, and added to its block's result.
-    assert_eq!(report.conversions, 2, "{report}");
-    let text = f.explain().to_string();
+    assert_eq!(report.conversions.len(), 2, "{report}");
+    let (text, page) = (f.explain().to_string(), f.explain().to_html());
+    let kernels = &f.explain().kernels;
+    for (c, copied) in f.explain().conversions.iter().zip([false, true]) {
+        assert!(c.value.starts_with("input f32[1, 96, 14, 14]"), "{c}");
+        assert_eq!(c.bytes.as_const(), Some(96 * 14 * 14 * 4));
+        assert!(c.channels_last && c.kept && c.writer.is_none(), "{c}");
+        assert!(kernels.iter().any(|k| k.name == c.reader), "{c}");
+        assert_eq!(c.copied, copied, "{c}");
+        assert!(
+            text.contains(&c.to_string()) && page.contains(&c.to_string()),
+            "{text}"
+        );
+    }
     assert!(
         text.contains("layout: 9 of 9 convolutions with channels last"),
         "{text}"

@@ -36,6 +36,7 @@ mod reading;
 mod rules;
 mod seeded_bugs;
 mod tuning;
+mod tuning_precision;
 mod vars;
 mod verify;
 mod views;

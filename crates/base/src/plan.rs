@@ -9,7 +9,7 @@ mod fft;
 
 use crate::cuda::CudaKernel;
 use crate::prim::{ScanKind, ScatterKind};
-use crate::tile::TileProgram;
+use crate::tile::{Schedule, TileProgram};
 use crate::{DType, Dim, Sym};
 pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use fft::FftTile;
@@ -204,7 +204,11 @@ impl Kernel {
     pub fn name(&self) -> &str {
         match self {
             Kernel::Tile(p) => &p.name,
-            Kernel::MatMul(m) => m.epilogue.as_ref().map_or("matmul", |e| &e.program.name),
+            Kernel::MatMul(m) => match (&m.epilogue, m.prologues.iter().flatten().next()) {
+                (Some(e), _) => &e.program.name,
+                (None, Some(p)) => &p.program.name,
+                (None, None) => "matmul",
+            },
             Kernel::Conv(c) => c
                 .epilogue
                 .as_ref()
@@ -230,6 +234,16 @@ impl Kernel {
             Kernel::Attention(a) => a.epilogue.as_ref().map(|e| &e.program),
             _ => None,
         }
+    }
+
+    /// Its tile programs, in the order in which they run: those that make operands, then [`Kernel::program`].
+    pub fn programs(&self) -> impl Iterator<Item = &TileProgram> {
+        let prologues = match self {
+            Kernel::MatMul(m) => &m.prologues[..],
+            _ => &[],
+        };
+        let made = prologues.iter().flatten().map(|p| &p.program);
+        made.chain(self.program())
     }
 
     /// The programs that it runs.
@@ -273,15 +287,34 @@ impl Kernel {
     }
 }
 
-/// Pointwise work on the result of a matrix product or convolution while it is hot in the cache.
+/// Work on the result of a matrix product or convolution while it is hot in the cache.
 ///
-/// Its program is a [`Schedule::Lanes`](crate::tile::Schedule::Lanes) program without `inner` whose
+/// Its program is a [`Schedule::Lanes`] program without `inner` whose
 /// linear iteration space is that of the product's row-major result (`[batch.., m, n]`, or
-/// `[n, c, spatial..]`). Its arguments are the step's, followed by one more: the raw result, an
-/// array over that whole space of which only the part being worked on exists.
+/// `[n, c, spatial..]`); or, of a matrix product, a [`Schedule::Rows`] program
+/// whose axes are its rows and whose `inner` are the n elements of one. Its arguments are the step's, followed
+/// by one more: the raw result, an array over that whole space of which only the part being worked on exists.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Epilogue {
     /// The program; the raw result is its last argument.
+    pub program: TileProgram,
+}
+
+impl Epilogue {
+    /// Whether it works on whole rows of the result.
+    pub fn over_rows(&self) -> bool {
+        self.program.schedule == Schedule::Rows
+    }
+}
+
+/// Pointwise work that makes an operand of a matrix product, a part at a time, so that it need not be in memory.
+///
+/// Its program is a [`Schedule::Lanes`] program without `inner` and data errors over the operand's row-major
+/// linear space. Its arguments are the step's, followed by one more, which it writes: the operand, an array over
+/// that whole space of which only the part being worked on exists.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prologue {
+    /// The program; the operand is its last argument.
     pub program: TileProgram,
 }
 
@@ -319,10 +352,31 @@ pub struct MatMul {
     pub rhs: Matrix,
     /// The contiguous result's argument; unused with an epilogue, which writes its own.
     pub out: u16,
+    /// Work that makes the left and the right matrix, whose `arg` is then unused; the elements of its rows, or of
+    /// its columns, lie side by side.
+    pub prologues: [Option<Prologue>; 2],
     /// Work on the result.
     pub epilogue: Option<Epilogue>,
     /// How the CPU computes it.
     pub algorithm: Algorithm,
+}
+
+impl MatMul {
+    /// The arguments that its matrices are, or are made of.
+    pub fn operands(&self) -> Vec<u16> {
+        let mut args = Vec::new();
+        for (matrix, prologue) in [&self.lhs, &self.rhs].into_iter().zip(&self.prologues) {
+            match prologue {
+                None => args.push(matrix.arg),
+                Some(p) => {
+                    let made = p.program.args.len() as u16 - 1;
+                    let read = p.program.accesses.iter().map(|a| a.arg);
+                    args.extend(read.filter(|arg| *arg != made));
+                }
+            }
+        }
+        args
+    }
 }
 
 /// `out[b, i, c] = Σ_j weight[b, i, j] · value[b, j, c]`, where the weights of row i are the softmax over j of

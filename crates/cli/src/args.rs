@@ -36,6 +36,7 @@ const TUNE_EXAMPLES: &str = "\
 Examples:
   kiln tune resnet50                            measures what is not in the store yet
   kiln tune @mobilenet @transformer --budget 60
+  kiln tune resnet50 --retry                    tries again what failed or did not answer
   KILN_TUNE=on cargo run                        lets a program tune itself";
 
 const CACHE_EXAMPLES: &str = "\
@@ -198,6 +199,10 @@ fn tune() -> Command {
             )
             .value_parser(value_parser!(u64)),
         )
+        .arg(flag(
+            "retry",
+            "Tries candidates of the store again that failed or did not answer",
+        ))
 }
 
 fn cache() -> Command {

@@ -228,6 +228,12 @@ fn tune_command(m: &ArgMatches) -> Result<(), Failure> {
     let failed = |e: std::io::Error| format!("the store {} can't be written: {e}", file.display());
     let store = Store::of(&file);
     store.writable().map_err(failed)?;
+    if m.get_flag("retry") {
+        let again = store.retry(|_| true).map_err(failed)?;
+        if !job.json {
+            say(&format!("{again} candidates are tried again\n"))?;
+        }
+    }
     tune::set(Settings {
         mode: Mode::On,
         store: Some(Arc::from(file.as_path())),

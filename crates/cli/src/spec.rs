@@ -12,8 +12,8 @@ use std::str::FromStr;
 pub enum Workload {
     /// `[batch.., m, k] · [batch.., k, n]`, sizes `batch.. m k n`.
     MatMul(Vec<usize>),
-    /// A 2-D convolution.
-    Conv2d(Conv2d),
+    /// A convolution.
+    Conv(Conv),
     /// An op of one tensor of this shape.
     Unary(Unary, Vec<usize>),
     /// Scaled dot-product attention: batch, heads, length, width of a head.
@@ -22,15 +22,15 @@ pub enum Workload {
     Model(&'static str),
 }
 
-/// A 2-D convolution of `[batch, channels, height, width]` by `[out, channels / groups, kernel..]`.
+/// A convolution over one to three axes, of `[batch, channels, spatial..]` by `[out, channels / groups, kernel..]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conv2d {
+pub struct Conv {
     /// Whether its gradients are computed, of input and weight, in place of its result.
     pub gradients: bool,
-    /// Batch, channels, height and width of the input.
-    pub input: [usize; 4],
-    /// Output channels, height and width of the kernel.
-    pub weight: [usize; 3],
+    /// Batch, channels and spatial sizes of the input.
+    pub input: Vec<usize>,
+    /// Output channels and sizes of the kernel, one fewer than of the input.
+    pub weight: Vec<usize>,
     /// Step of the kernel.
     pub stride: usize,
     /// Zeros at every border.
@@ -182,6 +182,19 @@ fn list(text: &str) -> Result<Vec<usize>, SpecError> {
     text.split('x').map(number).collect()
 }
 
+/// Convolutions by the number of their axes, and their gradients.
+const CONVS: [[&str; 2]; 3] = [
+    ["conv1d", "conv1d_grad"],
+    ["conv2d", "conv2d_grad"],
+    ["conv3d", "conv3d_grad"],
+];
+
+/// The axes of the convolution of a name, and whether its gradients are meant.
+fn conv_axes(name: &str) -> Option<(usize, bool)> {
+    let axes = CONVS.iter().position(|names| names.contains(&name))?;
+    Some((axes + 1, CONVS[axes][1] == name))
+}
+
 fn exactly<const N: usize>(text: &str, what: &str) -> Result<[usize; N], SpecError> {
     let sizes = list(text)?;
     let count = sizes.len();
@@ -224,11 +237,7 @@ impl FromStr for Workload {
                 }
                 Workload::MatMul(sizes)
             }
-            "conv2d" | "conv2d_grad" => {
-                let conv = conv2d(shape, parts)?;
-                let gradients = name == "conv2d_grad";
-                return Ok(Workload::Conv2d(Conv2d { gradients, ..conv }));
-            }
+            _ if conv_axes(name).is_some() => return conv(name, shape, parts).map(Workload::Conv),
             "attention" => Workload::Attention(exactly(shape, "attention")?),
             _ => {
                 let unary = Unary::ALL.iter().find(|u| u.0.name() == name);
@@ -249,16 +258,28 @@ impl FromStr for Workload {
     }
 }
 
-fn conv2d<'a>(input: &str, mut parts: impl Iterator<Item = &'a str>) -> Result<Conv2d, SpecError> {
+fn conv<'a>(
+    name: &str,
+    input: &str,
+    mut parts: impl Iterator<Item = &'a str>,
+) -> Result<Conv, SpecError> {
+    let (axes, gradients) = conv_axes(name).unwrap_or((2, false));
     let weight = parts.next().ok_or_else(|| {
-        SpecError(format!(
-            "conv2d needs its weight's sizes, as in conv2d:{input}:64x3x3"
-        ))
+        let kernel = vec!["3"; axes].join("x");
+        let text = format!("{name} needs its weight's sizes, as in {name}:{input}:64x{kernel}");
+        SpecError(text)
     })?;
-    let mut conv = Conv2d {
-        gradients: false,
-        input: exactly(input, "the input of conv2d")?,
-        weight: exactly(weight, "the weight of conv2d")?,
+    let sizes = |text: &str, of: &str, wanted: usize| match list(text)? {
+        sizes if sizes.len() == wanted => Ok(sizes),
+        sizes => Err(SpecError(format!(
+            "the {of} of {name} takes {wanted} sizes, not {}: {text}",
+            sizes.len()
+        ))),
+    };
+    let mut conv = Conv {
+        gradients,
+        input: sizes(input, "input", axes + 2)?,
+        weight: sizes(weight, "weight", axes + 1)?,
         stride: 1,
         padding: 0,
         groups: 1,
@@ -271,7 +292,7 @@ fn conv2d<'a>(input: &str, mut parts: impl Iterator<Item = &'a str>) -> Result<C
             ("g", n) => conv.groups = number(n)?,
             _ => {
                 let text =
-                    format!("conv2d takes s2 (stride), p1 (padding), g32 (groups), not {option:?}");
+                    format!("{name} takes s2 (stride), p1 (padding), g32 (groups), not {option:?}");
                 return Err(SpecError(text));
             }
         }
@@ -291,9 +312,8 @@ impl Workload {
 
 /// The names of all ops.
 pub fn ops() -> impl Iterator<Item = &'static str> {
-    let others = ["matmul", "conv2d", "conv2d_grad", "attention"];
-    others
-        .into_iter()
+    (["matmul", "attention"].into_iter())
+        .chain(CONVS.into_iter().flatten())
         .chain(Unary::ALL.iter().map(|u| u.0.name()))
 }
 
@@ -301,8 +321,10 @@ pub fn ops() -> impl Iterator<Item = &'static str> {
 pub fn about(op: &str) -> &'static str {
     match op {
         "matmul" => "a product of matrices, sizes [batch x] m x k x n",
-        "conv2d" => "a convolution, input:weight[:sSTRIDE][:pPADDING][:gGROUPS]",
-        "conv2d_grad" => "its gradients, of input and weight",
+        "conv1d" => "a convolution over one axis, input:weight[:sSTRIDE][:pPADDING][:gGROUPS]",
+        "conv2d" => "a convolution over two axes",
+        "conv3d" => "a convolution over three axes",
+        _ if conv_axes(op).is_some() => "its gradients, of input and weight",
         "attention" => "attention, sizes batch x heads x length x width",
         _ => {
             let unary = Unary::ALL.iter().find(|u| u.0.name() == op);
@@ -315,7 +337,9 @@ pub fn about(op: &str) -> &'static str {
 pub fn example(op: &str) -> &'static str {
     match op {
         "matmul" => "512x512x512",
+        "conv1d" | "conv1d_grad" => "8x64x1024:64x3:p1",
         "conv2d" | "conv2d_grad" => "1x64x56x56:64x3x3:p1",
+        "conv3d" | "conv3d_grad" => "1x16x16x28x28:32x3x3x3:p1",
         "max_pool2d" => "8x64x112x112",
         "attention" => "1x12x256x64",
         "batch_norm" => "32x64x56x56",
@@ -337,11 +361,12 @@ impl fmt::Display for Workload {
             Workload::Unary(op, sizes) => write!(f, "{}:{}", op.name(), sizes_text(sizes)),
             Workload::Attention(sizes) => write!(f, "attention:{}", sizes_text(sizes)),
             Workload::Model(name) => f.write_str(name),
-            Workload::Conv2d(c) => {
+            Workload::Conv(c) => {
+                let names = CONVS[(c.weight.len().max(2) - 2).min(2)];
                 write!(
                     f,
-                    "conv2d{}:{}:{}",
-                    if c.gradients { "_grad" } else { "" },
+                    "{}:{}:{}",
+                    names[usize::from(c.gradients)],
                     sizes_text(&c.input),
                     sizes_text(&c.weight)
                 )?;
@@ -369,6 +394,10 @@ mod tests {
             "conv2d:1x64x56x56:64x3x3:s2:p1:g32",
             "conv2d:1x3x8x8:4x1x1",
             "conv2d_grad:1x3x8x8:4x1x1:s2",
+            "conv1d:2x3x8:4x5:p2",
+            "conv1d_grad:2x3x8:4x5",
+            "conv3d:1x3x4x5x6:4x1x2x3:s2",
+            "conv3d_grad:1x3x4x5x6:4x1x2x3",
             "softmax:3x5",
             "attention:1x2x3x4",
             "resnet50",
@@ -415,6 +444,14 @@ mod tests {
             ("softmax:8x8:p1", "takes no \"p1\""),
             ("conv2d:1x3x8x8", "needs its weight's sizes"),
             ("conv2d:1x3x8:4x1x1", "takes 4 sizes, not 3"),
+            (
+                "conv1d:1x3x8:4x1x1",
+                "the weight of conv1d takes 2 sizes, not 3",
+            ),
+            (
+                "conv3d:1x3x8x8:4x1x1",
+                "the input of conv3d takes 5 sizes, not 4",
+            ),
             ("conv2d:1x3x8x8:4x1x1:q3", "conv2d takes s2"),
             ("resnet50:3", "takes no sizes"),
             ("@nothing", "there is no group"),

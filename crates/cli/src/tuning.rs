@@ -4,7 +4,7 @@ use crate::bench::program;
 use crate::report::{duration, percent};
 use crate::spec::Workload;
 use kiln::{CompileOptions, DType, Device, KernelInfo, Result};
-use kiln_base::plan::Algorithm;
+use kiln_codegen::Approximation;
 use kiln_compiler::tune::{
     Choice, Limits, Outcome, Precision, Record, Settings, Trial, Tuning, Why,
 };
@@ -203,11 +203,8 @@ fn chosen(record: &Record) -> String {
     if record.key.starts_with("layouts ") {
         return format!("{} times of convolutions", record.trials.len());
     }
-    let growth = Precision::current().growth();
-    let allowed = |name: &&str| {
-        let algorithm: Option<Algorithm> = name.parse().ok();
-        algorithm.is_none_or(|a| a.error_growth() <= growth)
-    };
+    let precision = Precision::current();
+    let allowed = |name: &&str| Approximation::named(name).is_none_or(|a| precision.allows(a));
     let names = record.trials.iter().map(|t| &t.name[..]).filter(allowed);
     let limits = Limits {
         workspace: Settings::current().workspace,
@@ -237,6 +234,13 @@ pub fn show(records: &[Record]) -> String {
         let (key, at, chosen) = (&r.key, date(r.at), chosen(r));
         let _ = writeln!(text, "{key}\n  measured {at}; chosen: {chosen}");
         text += &trials(&r.trials, "  ");
+        if r.failures() > 0 {
+            let failed = r.failures();
+            let _ = writeln!(
+                text,
+                "  {failed} failed or did not answer; kiln tune --retry tries them again"
+            );
+        }
     }
     text
 }

@@ -166,6 +166,10 @@ fn bench_prints_a_table_and_other_dtypes() {
 fn every_op_is_measured() {
     let ops = [
         "conv2d_grad:2x4x9x7:6x3x3:p1:g2",
+        "conv1d:2x4x63:6x9:p4:g2",
+        "conv1d_grad:2x4x63:6x9:p4:g2",
+        "conv3d:1x2x5x4x3:4x3x1x2",
+        "conv3d_grad:1x2x5x4x3:4x3x1x2",
         "max_pool2d:1x3x9x8",
         "gather:7x5",
         "sort:3x17",
@@ -179,6 +183,17 @@ fn every_op_is_measured() {
     let product = 2.0 * 18.0 * 756.0;
     assert!(
         results[0]["flops"].as_f64() >= Some(2.0 * product),
+        "{report}"
+    );
+    // The same product over one axis, once and for both gradients.
+    assert!(results[1]["flops"].as_f64() >= Some(product), "{report}");
+    assert!(
+        results[2]["flops"].as_f64() >= Some(2.0 * product),
+        "{report}"
+    );
+    // 2 channels x 6 taps for each of 4 x 24 results.
+    assert!(
+        results[3]["flops"].as_f64() >= Some(2.0 * 12.0 * 96.0),
         "{report}"
     );
     assert!(results.iter().all(|r| r["bytes"].as_f64() > Some(0.0)));
@@ -326,6 +341,40 @@ fn the_store_names_the_candidate_that_programs_use() {
     for line in ["tie  packed 1.00 us", "rough  packed 0.90 us"] {
         assert!(list.lines().any(|l| l == line), "{list}");
     }
+}
+
+#[test]
+fn what_failed_is_shown_and_tried_again_when_asked() {
+    let folder = Folder::new("retry");
+    let store = folder.file("tune.jsonl");
+    let words = ["tune", "matmul:64x64x64", "--store", &store];
+    done(&words);
+    // Of one record a candidate hung, and of the same the default failed.
+    let opened = Store::new(&store);
+    let mut record = opened.records().remove(0);
+    assert!(record.trials.len() > 1 && record.failures() == 0);
+    record.trials[0].outcome = Outcome::Failed("no memory".into());
+    record.trials[1].outcome = Outcome::Hung(20_000);
+    let key = record.key.clone();
+    opened.put(record).expect("the store");
+    let show = || done(&["cache", "show", "--store", &store]);
+    let shown = show();
+    for line in ["failed: no memory", "did not answer for 20000 ms"] {
+        assert!(shown.contains(line), "{shown}");
+    }
+    assert!(shown.contains("2 failed or did not answer; kiln tune --retry tries them again"));
+    // Not by itself.
+    assert!(done(&words).contains(" 0 measured now"));
+    assert_eq!(show(), shown);
+    let text = done(&[&words[..], &["--retry"]].concat());
+    assert!(text.contains("2 candidates are tried again"), "{text}");
+    assert!(text.contains(" 1 measured now"), "{text}");
+    let record = opened.get(&key).expect("it was measured");
+    assert_eq!(record.failures(), 0);
+    assert!(record.trials[0].time().is_some(), "{record:?}");
+    assert!(!show().contains("--retry"));
+    let text = done(&[&words[..], &["--retry"]].concat());
+    assert!(text.contains("0 candidates are tried again") && text.contains(" 0 measured now"));
 }
 
 #[test]

@@ -6,14 +6,14 @@ mod order;
 pub(crate) use order::peak;
 
 use crate::affine::estimate;
-use crate::emit::{ArgOf, Emitted, emit};
+use crate::emit::{ArgOf, Emitted, emit, emit_prologue};
 use crate::flow::{Flow, Nid, Op};
 use crate::fuse::{Anchor, Group, Operand};
 use crate::{
     BufId, BufferInfo, Cost, GroupReport, Launch, LayoutReport, LowerError, Options, Origin,
     Program, Target, cuda, kir, tile,
 };
-use kiln_base::plan::{self, Epilogue, Kernel, Matrix};
+use kiln_base::plan::{self, Epilogue, Kernel, Matrix, Prologue};
 use kiln_base::{Dim, custom, numel};
 use kiln_ir::NodeId;
 use order::order;
@@ -125,14 +125,12 @@ impl Assembler<'_> {
             Some(anchor) if matches!(self.flow.nodes[anchor.node].op, Op::Control(_)) => {
                 self.control(group, anchor)?
             }
-            Some(anchor) if alone(anchor) => self.plain_library(group, anchor),
+            Some(anchor) if alone(anchor) => self.plain_library(group, anchor)?,
             _ => self.tiled(group)?,
         };
-        launch.nodes = group
-            .members
-            .iter()
-            .map(|m| self.flow.nodes[*m].source.node)
-            .collect();
+        let before = group.before.iter().flat_map(|b| &b.group.members);
+        let members = group.members.iter().chain(before);
+        launch.nodes = members.map(|m| self.flow.nodes[*m].source.node).collect();
         launch.nodes.sort();
         launch.nodes.dedup();
         match self.options.target {
@@ -197,13 +195,8 @@ impl Assembler<'_> {
     }
 
     /// A library kernel that writes its result itself.
-    fn plain_library(&self, group: &Group, anchor: &Anchor) -> Launch {
-        let mut nodes: Vec<Nid> = Vec::new();
-        for o in &anchor.operands {
-            if !nodes.contains(&o.held) {
-                nodes.push(o.held);
-            }
-        }
+    fn plain_library(&self, group: &Group, anchor: &Anchor) -> Result<Launch, LowerError> {
+        let (mut nodes, made) = self.operands(group, anchor)?;
         let out = nodes.len() as u16;
         nodes.push(group.roots[0].0);
         let position = |n: Nid| nodes.iter().position(|x| *x == n).unwrap_or(0) as u16;
@@ -212,8 +205,65 @@ impl Assembler<'_> {
         launch.args = nodes.iter().map(|n| self.buffer(*n)).collect();
         launch.written = (0..nodes.len()).map(|i| i == out as usize).collect();
         self.alone(anchor, &nodes, &mut launch);
+        self.prologues(&mut launch, made, &nodes);
         launch.cost = self.cost(&launch, None, Some(anchor));
-        launch
+        Ok(launch)
+    }
+
+    /// What a library kernel reads: its operands, or what these are made of, and what makes them.
+    fn operands(
+        &self,
+        group: &Group,
+        anchor: &Anchor,
+    ) -> Result<(Vec<Nid>, Vec<Made>), LowerError> {
+        let mut made = Vec::with_capacity(group.before.len());
+        for before in &group.before {
+            let emitted = emit_prologue(self.flow, &before.group, anchor.node)?;
+            made.push((before.side, emitted));
+        }
+        let is_made = |i: &usize| made.iter().any(|m| m.0 == *i);
+        let plain = (0..anchor.operands.len()).filter(|i| !is_made(i));
+        let held = plain.map(|i| anchor.operands[i].held);
+        let read = made.iter().flat_map(|(_, e)| buffers(&e.args));
+        let mut nodes: Vec<Nid> = Vec::new();
+        for n in held.chain(read) {
+            if !nodes.contains(&n) {
+                nodes.push(n);
+            }
+        }
+        Ok((nodes, made))
+    }
+
+    /// Gives a product what makes its operands, of these arguments of the launch.
+    fn prologues(&self, launch: &mut Launch, made: Vec<Made>, nodes: &[Nid]) {
+        let Kernel::MatMul(m) = &mut launch.kernel else {
+            return;
+        };
+        for (side, Emitted { builder, args }) in made {
+            let mut kernel = builder.kernel;
+            let place = |of: &ArgOf| match of {
+                ArgOf::Buffer(n) => nodes.iter().position(|x| x == n),
+                ArgOf::Raw => Some(nodes.len()),
+            };
+            for access in &mut kernel.accesses {
+                let arg = place(&args[access.arg as usize]);
+                access.arg = arg.expect("launches take what their prologues read") as u16;
+            }
+            let read = nodes.iter().map(|n| kir::Arg {
+                dtype: self.flow.nodes[*n].dtype,
+                written: false,
+            });
+            let whole = kir::Arg {
+                dtype: m.dtype,
+                written: true,
+            };
+            kernel.args = read.chain([whole]).collect();
+            let mut program = tile::print(&kernel).program;
+            program.cut.stream = Some(false);
+            [&mut m.lhs, &mut m.rhs][side].arg = u16::MAX;
+            m.prologues[side] = Some(Prologue { program });
+            launch.made.push(kernel);
+        }
     }
 
     /// What kernels of their own add to their launch: where the result may lie, and what can go wrong.
@@ -238,27 +288,23 @@ impl Assembler<'_> {
     }
 
     fn tiled(&self, group: &Group) -> Result<Launch, LowerError> {
-        let Emitted { builder, args } = emit(self.flow, group)?;
-        let printed = tile::print(&builder.kernel);
-        let nodes: Vec<Nid> = args
-            .iter()
-            .filter_map(|a| match a {
-                ArgOf::Buffer(n) => Some(*n),
-                ArgOf::Raw => None,
-            })
-            .collect();
+        let (operands, made) = match &group.anchor {
+            Some(anchor) => self.operands(group, anchor)?,
+            None => Default::default(),
+        };
+        let Emitted { builder, args } = emit(self.flow, group, &operands)?;
+        let printed = match &group.anchor {
+            None => tile::print(&builder.kernel),
+            Some(_) => tile::print_epilogue(&builder.kernel),
+        };
+        let nodes: Vec<Nid> = buffers(&args).collect();
         let mut in_place = printed.in_place;
         let kernel = match &group.anchor {
             None => Kernel::Tile(printed.program),
             Some(anchor) => {
                 let position = |n: Nid| nodes.iter().position(|x| *x == n).unwrap_or(0) as u16;
-                in_place.retain(|p| {
-                    args[p.0] != ArgOf::Raw
-                        && anchor
-                            .operands
-                            .iter()
-                            .all(|o| position(o.held) != p.0 as u16)
-                });
+                // Operands come first.
+                in_place.retain(|p| args[p.0] != ArgOf::Raw && p.0 >= operands.len());
                 let epilogue = Epilogue {
                     program: printed.program,
                 };
@@ -281,6 +327,7 @@ impl Assembler<'_> {
             .collect();
         launch.sites = builder.sites;
         launch.in_place = in_place;
+        self.prologues(&mut launch, made, &nodes);
         launch.cost = self.cost(&launch, Some(&builder.kernel), group.anchor.as_ref());
         launch.variants = self.variants(&launch, &builder.kernel);
         launch.kir = Some(builder.kernel);
@@ -312,6 +359,7 @@ impl Assembler<'_> {
             kernel,
             variants: Vec::new(),
             kir: None,
+            made: Vec::new(),
             args: Vec::new(),
             written: Vec::new(),
             bodies: Vec::new(),
@@ -439,6 +487,7 @@ impl Assembler<'_> {
                     lhs: matrix(&anchor.operands[0], position),
                     rhs: matrix(&anchor.operands[1], position),
                     out,
+                    prologues: [None, None],
                     epilogue,
                     algorithm: Default::default(),
                 })
@@ -470,7 +519,7 @@ impl Assembler<'_> {
                 _ => numel(x),
             };
         }
-        if let Some(k) = kernel {
+        for k in launch.made.iter().chain(kernel) {
             flops = &flops + &kir::flops(k);
         }
         let bytes = self.bytes(launch);
@@ -484,6 +533,17 @@ impl Assembler<'_> {
             &sum + &(&numel(&info.shape) * &Dim::from(info.dtype.size()))
         })
     }
+}
+
+/// What makes an operand of a product, and which.
+type Made = (usize, Emitted);
+
+/// The nodes among the arguments of a kernel.
+fn buffers(args: &[ArgOf]) -> impl Iterator<Item = Nid> {
+    args.iter().filter_map(|a| match a {
+        ArgOf::Buffer(n) => Some(*n),
+        ArgOf::Raw => None,
+    })
 }
 
 /// An operand whose last two axes are a matrix's.

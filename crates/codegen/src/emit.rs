@@ -36,26 +36,14 @@ pub(crate) struct Emitted {
     pub args: Vec<ArgOf>,
 }
 
-/// The kernel (for a library kernel, its epilogue) of a group.
+/// The kernel of a group; for a library kernel its epilogue, whose first arguments are `operands`.
 ///
 /// # Errors
 /// If a value that the group should load is not among its loads; that would be a bug.
-pub(crate) fn emit(flow: &Flow, group: &Group) -> Result<Emitted, LowerError> {
-    let mut e = Emitter {
-        flow,
-        group,
-        space: group.space.clone(),
-        k: KernelBuilder::default(),
-        args: Vec::new(),
-        raw: None,
-        memo: HashMap::new(),
-    };
-    e.k.kernel.axes = e.space.extents(&e.space.axes);
-    e.k.kernel.inner = e.space.extents(&e.space.inner);
-    if let Some(anchor) = &group.anchor {
-        for o in &anchor.operands {
-            e.buffer(o.held, false);
-        }
+pub(crate) fn emit(flow: &Flow, group: &Group, operands: &[Nid]) -> Result<Emitted, LowerError> {
+    let mut e = Emitter::new(flow, group);
+    for o in operands {
+        e.buffer(*o, false);
     }
     let mut values = Vec::with_capacity(group.roots.len());
     for (n, map) in &group.roots {
@@ -68,15 +56,31 @@ pub(crate) fn emit(flow: &Flow, group: &Group) -> Result<Emitted, LowerError> {
         let access = e.access(arg, &flat, &Predicates::new(), flow.nodes[*n].dtype);
         e.k.store(access, v);
     }
-    if let Some(raw) = e.raw {
-        e.move_to_end(raw);
-    }
-    e.k.kernel.name = name(flow, group);
-    e.k.kernel.simplify();
-    Ok(Emitted {
-        builder: e.k,
-        args: e.args,
-    })
+    let before = group.before.iter().flat_map(|b| &b.group.members);
+    let nodes = group.members.iter().chain(before).copied();
+    Ok(e.finish(name(flow, nodes.collect())))
+}
+
+/// The kernel of a group that makes an operand of `product`, which is its raw argument.
+///
+/// # Errors
+/// As [`emit`].
+pub(crate) fn emit_prologue(
+    flow: &Flow,
+    group: &Group,
+    product: Nid,
+) -> Result<Emitted, LowerError> {
+    let mut e = Emitter::new(flow, group);
+    let (n, map) = &group.roots[0];
+    let map = e.space.resolve_map(map);
+    let value = e.value(*n, map.clone(), Predicates::new())?;
+    let (flat, dtype) = (flatten(&map, &flow.nodes[*n].shape), flow.nodes[*n].dtype);
+    let arg = e.raw(dtype);
+    e.k.kernel.args[arg as usize].written = true;
+    let access = e.access(arg, &flat, &Predicates::new(), dtype);
+    e.k.store(access, value);
+    let nodes = group.members.iter().copied().chain([product]);
+    Ok(e.finish(name(flow, nodes.collect())))
 }
 
 struct Emitter<'a> {
@@ -90,6 +94,33 @@ struct Emitter<'a> {
 }
 
 impl<'a> Emitter<'a> {
+    fn new(flow: &'a Flow, group: &'a Group) -> Emitter<'a> {
+        let mut k = KernelBuilder::default();
+        k.kernel.axes = group.space.extents(&group.space.axes);
+        k.kernel.inner = group.space.extents(&group.space.inner);
+        Emitter {
+            flow,
+            group,
+            space: group.space.clone(),
+            k,
+            args: Vec::new(),
+            raw: None,
+            memo: HashMap::new(),
+        }
+    }
+
+    fn finish(mut self, name: String) -> Emitted {
+        if let Some(raw) = self.raw {
+            self.move_to_end(raw);
+        }
+        self.k.kernel.name = name;
+        self.k.kernel.simplify();
+        Emitted {
+            builder: self.k,
+            args: self.args,
+        }
+    }
+
     fn node(&self, v: Nid) -> &'a Node {
         &self.flow.nodes[v]
     }
@@ -468,10 +499,9 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// A readable name: the ops of the group, operands first.
-fn name(flow: &Flow, group: &Group) -> String {
+/// A readable name: the ops of these nodes, operands first.
+fn name(flow: &Flow, mut nodes: Vec<Nid>) -> String {
     const MOST: usize = 6;
-    let mut nodes: Vec<Nid> = group.members.clone();
     nodes.sort();
     nodes.dedup();
     let names = |wanted: &dyn Fn(&Node) -> bool| -> Vec<&'static str> {

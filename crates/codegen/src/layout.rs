@@ -21,7 +21,7 @@ use crate::affine::estimate;
 use crate::flow::{ConvSpec, Flow, Nid, Op};
 use crate::fuse::Group;
 use crate::program::NEVER;
-use crate::{Layout, LayoutReport, Options, Target};
+use crate::{Conversion, Layout, LayoutReport, Options, Target};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::plan::{ConvRole, Images};
 use kiln_base::{DType, Dim, numel};
@@ -51,7 +51,7 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut [Group], options: &Options) -
     }
     let network = Network::new(flow, groups, convs, options.layout);
     let last = network.labels();
-    report.conversions = network.conversions(&last);
+    report.conversions = network.conversions(flow, groups, &last);
     report.cost = network.cost(&last);
     report.first_cost = network.cost(&vec![false; groups.len()]);
     report.last_cost = network.cost(&network.most());
@@ -123,11 +123,21 @@ struct Network {
     convs: Vec<Option<ConvSpec>>,
     /// What a launch costs with channels first, and last.
     own: Vec<(u64, u64)>,
-    /// What two launches cost if the first has channels first and the second has channels last, and the
-    /// other way round.
-    pairs: Vec<(usize, usize, u64, u64)>,
-    /// Who reads a value that keeps channels first, once a value.
-    pinned: Vec<usize>,
+    /// What launches read of images that others write.
+    pairs: Vec<Pair>,
+    /// Values that keep channels first, and who reads them.
+    pinned: Vec<(Nid, usize)>,
+}
+
+/// An image that one launch writes and another reads.
+struct Pair {
+    value: Nid,
+    writer: usize,
+    reader: usize,
+    /// What it costs if the writer has channels first and the reader has channels last...
+    turn: u64,
+    /// ...and the other way round.
+    back: u64,
 }
 
 impl Network {
@@ -205,11 +215,17 @@ impl Network {
     /// Adds what it costs if a reader has channels last and the value first, and the other way round.
     fn differ(&mut self, n: Nid, reader: usize, turn: u64, back: u64) {
         match self.storer.get(&n).filter(|_| self.free.contains(&n)) {
-            Some(g) if *g != reader => self.pairs.push((*g, reader, turn, back)),
+            Some(g) if *g != reader => self.pairs.push(Pair {
+                value: n,
+                writer: *g,
+                reader,
+                turn,
+                back,
+            }),
             Some(_) => {}
             None => {
                 self.own[reader].1 = (self.own[reader].1 + turn).min(NEVER);
-                self.pinned.push(reader);
+                self.pinned.push((n, reader));
             }
         }
     }
@@ -223,9 +239,10 @@ impl Network {
             graph.add_edge(first, *node, own.1);
             graph.add_edge(*node, last, own.0);
         }
-        for (a, b, turn, back) in &self.pairs {
-            graph.add_edge(nodes[*a], nodes[*b], *turn);
-            graph.add_edge(nodes[*b], nodes[*a], *back);
+        for p in &self.pairs {
+            let (writer, reader) = (nodes[p.writer], nodes[p.reader]);
+            graph.add_edge(writer, reader, p.turn);
+            graph.add_edge(reader, writer, p.back);
         }
         let (_, flows) = dinics(&graph, first, last);
         // What can't be reached any more has channels last; on a tie, first.
@@ -256,9 +273,25 @@ impl Network {
     }
 
     /// Reads of images in a launch of the other layout.
-    fn conversions(&self, last: &[bool]) -> usize {
-        let pairs = self.pairs.iter().filter(|(a, b, ..)| last[*a] != last[*b]);
-        pairs.count() + self.pinned.iter().filter(|r| last[**r]).count()
+    fn conversions(&self, flow: &Flow, groups: &[Group], last: &[bool]) -> Vec<Conversion> {
+        let conversion = |value: Nid, reader: usize, kept: bool| {
+            let anchor = groups[reader].anchor.as_ref();
+            let image = anchor.filter(|_| self.convs[reader].is_some());
+            Conversion {
+                value: flow.nodes[value].source,
+                reader: flow.nodes[groups[reader].roots[0].0].source,
+                channels_last: last[reader],
+                kept,
+                copied: image.is_some_and(|a| a.operands[0].held == value),
+                bytes: &flow.numel(value) * &Dim::from(flow.nodes[value].dtype.size()),
+            }
+        };
+        let pairs = self.pairs.iter();
+        let pairs = pairs.filter(|p| last[p.writer] != last[p.reader]);
+        let pairs = pairs.map(|p| conversion(p.value, p.reader, false));
+        let pinned = self.pinned.iter().filter(|(_, reader)| last[*reader]);
+        let pinned = pinned.map(|(value, reader)| conversion(*value, *reader, true));
+        pairs.chain(pinned).collect()
     }
 
     /// What labels cost.
@@ -268,9 +301,9 @@ impl Network {
         let pairs = self
             .pairs
             .iter()
-            .map(|(a, b, turn, back)| match (last[*a], last[*b]) {
-                (false, true) => *turn,
-                (true, false) => *back,
+            .map(|p| match (last[p.writer], last[p.reader]) {
+                (false, true) => p.turn,
+                (true, false) => p.back,
                 _ => 0,
             });
         own + pairs.sum::<u64>()
@@ -395,13 +428,19 @@ mod tests {
                 _ => r(40),
             };
             let own = (0..n).map(|_| (cost().min(1000), cost())).collect();
-            let pairs = (0..2 * n).map(|i| (i % n, (i * 7 + 1) % n, cost(), cost()));
+            let pairs = (0..2 * n).map(|i| Pair {
+                value: 0,
+                writer: i % n,
+                reader: (i * 7 + 1) % n,
+                turn: cost(),
+                back: cost(),
+            });
             let network = Network {
                 storer: HashMap::new(),
                 free: HashSet::new(),
                 convs: Vec::new(),
                 own,
-                pairs: pairs.filter(|(a, b, ..)| a != b).collect(),
+                pairs: pairs.filter(|p| p.writer != p.reader).collect(),
                 pinned: Vec::new(),
             };
             let all = (0..1u32 << n).map(|bits| (0..n).map(|i| bits >> i & 1 == 1).collect());

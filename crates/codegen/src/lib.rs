@@ -31,10 +31,12 @@ mod run;
 #[path = "../tests/codegen/tiles.rs"]
 mod tiles;
 
-pub use cuda::{Printed, Slot, Step, Way, Ways, fit_in_a_launch, shares_a_launch, side_by_side};
+pub use cuda::{
+    Approximation, Printed, Slot, Step, Way, Ways, fit_in_a_launch, shares_a_launch, side_by_side,
+};
 pub use program::{
-    BufId, BufferInfo, Cost, GroupReport, Hint, Hints, Launch, Layout, LayoutReport, LowerError,
-    Options, Origin, Program, Target,
+    BufId, BufferInfo, Conversion, Cost, GroupReport, Hint, Hints, Launch, Layout, LayoutReport,
+    LowerError, Options, Origin, Program, Target,
 };
 pub use tile::tile_text;
 
@@ -56,6 +58,7 @@ pub fn lower_with(graph: &Graph, options: &Options, hints: &Hints) -> Result<Pro
     let mut flow = flow::build(graph, options, hints)?;
     let mut groups = fuse::group(&flow, options);
     let layout = layout::assign(&mut flow, &mut groups, options);
+    let groups = fuse::absorb(&flow, groups, options);
     assemble::assemble(&flow, &groups, options, layout)
 }
 
@@ -66,5 +69,6 @@ pub fn lower_with(graph: &Graph, options: &Options, hints: &Hints) -> Result<Pro
 /// As for [`lower`].
 pub fn live_bytes(graph: &Graph, options: &Options) -> Result<i64, LowerError> {
     let flow = flow::build(graph, options, &Hints::default())?;
-    Ok(assemble::peak(&flow, &fuse::group(&flow, options)))
+    let groups = fuse::absorb(&flow, fuse::group(&flow, options), options);
+    Ok(assemble::peak(&flow, &groups))
 }

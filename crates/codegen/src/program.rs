@@ -129,7 +129,7 @@ pub struct LayoutReport {
     /// Those that have.
     pub channels_last: usize,
     /// Reads of images in a launch of the other layout.
-    pub conversions: usize,
+    pub conversions: Vec<Conversion>,
     /// What the chosen layouts cost by the model.
     pub cost: u64,
     /// What channels first cost everywhere...
@@ -138,9 +138,28 @@ pub struct LayoutReport {
     pub last_cost: u64,
 }
 
+/// An image that a launch reads in the other layout than its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conversion {
+    /// The image.
+    pub value: Value,
+    /// A value that the reader writes.
+    pub reader: Value,
+    /// Whether the reader has channels last, and the image channels first.
+    pub channels_last: bool,
+    /// Whether the image keeps channels first whoever writes it: an input or a result of the program, or
+    /// what a reshape or a library kernel that is no convolution reads.
+    pub kept: bool,
+    /// Whether the reader copies the image into its layout; else it steps through memory.
+    pub copied: bool,
+    /// The image's bytes.
+    pub bytes: Dim,
+}
+
 impl fmt::Display for LayoutReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (n, all, k) = (self.channels_last, self.convolutions, self.conversions);
+        let (n, all) = (self.channels_last, self.convolutions);
+        let k = self.conversions.len();
         write!(
             f,
             "layout: {n} of {all} convolutions with channels last, {k} conversions"
@@ -202,6 +221,8 @@ pub struct Launch {
     pub variants: Vec<(String, Kernel)>,
     /// The Kernel IR of a tile kernel, or of the epilogue of a library kernel.
     pub kir: Option<kir::Kernel>,
+    /// The Kernel IR of what makes operands of a matrix product.
+    pub made: Vec<kir::Kernel>,
     /// The buffer of each kernel argument (the raw result that an epilogue reads is not among them).
     pub args: Vec<BufId>,
     /// Which of `args` are written.
@@ -220,6 +241,19 @@ pub struct Launch {
     /// The ways to compute what this launch computes, with those behind it that belong to the same; see
     /// [`Options::ways`].
     pub ways: Option<Box<Ways>>,
+}
+
+impl Launch {
+    /// The Kernel IR of all that is fused into it, as text.
+    pub fn kir_text(&self) -> Option<String> {
+        let all: Vec<String> = self
+            .made
+            .iter()
+            .chain(&self.kir)
+            .map(|k| k.to_string())
+            .collect();
+        (!all.is_empty()).then(|| all.join("\n"))
+    }
 }
 
 /// An estimate of work.

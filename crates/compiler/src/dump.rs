@@ -2,7 +2,7 @@
 
 use crate::{CompileError, Explain, Stages};
 use kiln_base::plan::Kernel;
-use kiln_codegen::tile_text;
+use kiln_codegen::{Launch, tile_text};
 use kiln_ir::Graph;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -84,13 +84,11 @@ impl Dump {
             return Ok(());
         }
         self.stage("groups.txt", || groups(stages))?;
-        self.stage("kernel-ir.txt", || {
-            code(stages, |l| l.kir.as_ref().map(|k| k.to_string()))
-        })?;
+        self.stage("kernel-ir.txt", || code(stages, Launch::kir_text))?;
         self.stage("kernels.txt", || {
             code(stages, |l| match &l.kernel {
                 Kernel::Cuda(k) => Some(k.source.clone()),
-                other => other.program().map(tile_text),
+                other => tiles(other),
             })
         })?;
         self.stage("memory.txt", || memory(explain))?;
@@ -153,4 +151,10 @@ fn memory(explain: &Explain) -> String {
         );
     }
     out
+}
+
+/// The tile programs of a kernel, as text.
+fn tiles(kernel: &Kernel) -> Option<String> {
+    let all: Vec<String> = kernel.programs().map(tile_text).collect();
+    (!all.is_empty()).then(|| all.join("\n"))
 }

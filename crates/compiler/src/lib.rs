@@ -20,7 +20,7 @@ mod verify;
 pub use anomaly::{Anomaly, first_anomaly};
 pub use bisect::{Bisection, bisect, bisect_with};
 pub use cache::{Cache, CacheStats, Found, Recorded, Recording};
-pub use explain::{Explain, KernelInfo, marker};
+pub use explain::{ConversionInfo, Explain, KernelInfo, marker};
 pub use kiln_codegen::{Layout, LayoutReport};
 pub use pipeline::{Compilation, CompileError, Options, compile, compile_with};
 pub use recompute::Recomputed;

@@ -46,16 +46,7 @@ impl Stages {
 
     /// For each node of the optimised graph the launches that compute it, ascending.
     pub fn kernels(&self) -> Vec<Vec<usize>> {
-        let mut kernels = vec![Vec::new(); self.optimized.len()];
-        for (l, launch) in self.program.launches.iter().enumerate() {
-            for id in &launch.nodes {
-                let is_input = matches!(self.optimized.node(*id).op, Op::Input(_));
-                if !is_input {
-                    kernels[id.index()].push(l);
-                }
-            }
-        }
-        kernels
+        launches_of(&self.optimized, &self.program)
     }
 
     /// The launch of a step.
@@ -65,6 +56,19 @@ impl Stages {
             false => self.run[step],
         }
     }
+}
+
+/// For each node of a graph the launches of its program that compute it, ascending.
+pub(crate) fn launches_of(graph: &Graph, program: &Program) -> Vec<Vec<usize>> {
+    let mut launches = vec![Vec::new(); graph.len()];
+    for (l, launch) in program.launches.iter().enumerate() {
+        for id in &launch.nodes {
+            if !matches!(graph.node(*id).op, Op::Input(_)) {
+                launches[id.index()].push(l);
+            }
+        }
+    }
+    launches
 }
 
 /// The graph with the user's lines in place of markers.

@@ -16,6 +16,7 @@ mod network;
 mod ops;
 pub mod oracle;
 pub mod programs;
+pub mod rules;
 mod run;
 pub mod samples;
 pub mod sweep;

@@ -2,8 +2,8 @@
 
 use crate::passes::{
     branch_values, broadcasts, centring, common_subexpressions, constant_fold, dead_code, folding,
-    identities, loop_values, merging, padding, products, reductions, scatters, slices, stacking,
-    views,
+    gathers, identities, loop_values, merging, padding, products, reductions, scatters, slices,
+    stacking, views,
 };
 use crate::{OptimizeError, Patch, Rewriter, View};
 use kiln_ir::NodeId;
@@ -64,6 +64,7 @@ pub fn passes() -> &'static [Pass] {
         slices::PASS,
         padding::PASS,
         broadcasts::PASS,
+        gathers::PASS,
         scatters::PASS,
         products::PASS,
         constant_fold::PASS,

@@ -144,6 +144,7 @@ fn product(batch: i64, m: i64, k: i64, n: i64) -> Case {
         lhs: matrix(0, m * k, k),
         rhs: matrix(1, k * n, n),
         out: 2,
+        prologues: [None, None],
         epilogue: None,
         algorithm: Algorithm::Auto,
     };

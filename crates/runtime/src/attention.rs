@@ -50,9 +50,9 @@ impl Attention {
         let all: Vec<i64> = batch.iter().copied().chain([length, columns]).collect();
         let total = product(&all)?;
         let operand = |x: &plan::Matrix, rows: i64, cols: i64| {
-            Operand::new(x, (&batch, rows, cols), values, lens)
+            Operand::new(x, (&batch, rows, cols), values, lens[x.arg as usize])
         };
-        let epilogue = epilogue(&p.epilogue, values, lens, total, level)?;
+        let epilogue = epilogue(&p.epilogue, values, lens, (total, None), level)?;
         if epilogue.is_none() && lens[p.out as usize] < total {
             return Err(damaged!("attention is larger than its buffer"));
         }

@@ -118,10 +118,10 @@ impl Conv {
             cut: None,
             fft: None,
             last: None,
-            epilogue: epilogue(&p.epilogue, values, lens, total, level)?,
+            epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
         };
         if p.images == Images::ChannelsFirst {
-            conv.choose(p.fft_tile(values))?;
+            conv.choose(|| p.fft_tile(values))?;
         } else if p.role != ConvRole::Result {
             return Err(damaged!("a gradient of images with channels last"));
         } else {
@@ -133,7 +133,7 @@ impl Conv {
     /// Decides how it is computed where the plan leaves that open: in register tiles, unless results would
     /// fill less than half of the vectors, padding would multiply the images, or the columns are the images
     /// themselves. Where there is nothing to sum, columns know what to do.
-    fn choose(&mut self, tile: Option<FftTile>) -> Result<()> {
+    fn choose(&mut self, tile: impl Fn() -> Option<FftTile>) -> Result<()> {
         let g = &self.geometry;
         let sums = [
             self.batch,
@@ -158,15 +158,9 @@ impl Conv {
                 product(&[36, self.cin + self.cout, g.outputs()])?;
             }
             Algorithm::Fft => {
-                let fft = tile.map(|tile| Box::new(Fft::new(tile)));
-                let weights = [
-                    self.groups,
-                    self.cin,
-                    self.cout,
-                    tile.map_or(0, |t| 2 * t.len()),
-                ];
-                product(&weights)?;
-                self.fft = fft;
+                self.fft = tile().map(|tile| Box::new(Fft::new(tile)));
+                let transform = self.fft.as_ref().map_or(0, |fft| fft.numbers());
+                product(&[self.groups, self.cin, self.cout, transform])?;
             }
             _ => return Ok(()),
         }

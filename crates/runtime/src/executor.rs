@@ -12,7 +12,7 @@ mod trace;
 use crate::buffer::Buffer;
 use crate::cuda;
 use crate::error::{Error, Result};
-use crate::memory::{ALIGN, Storage};
+use crate::memory::{ALIGN, Storage, evict};
 use crate::simd::Level;
 use bound::Bound;
 pub use bound::MemoryBlock;
@@ -332,6 +332,24 @@ impl Executable {
         let bound = Arc::new(bound);
         remember(&mut bindings, bound.clone(), BINDINGS);
         Ok(bound)
+    }
+
+    /// Takes these buffers on the host, and what was prepared, out of the processor's caches, where
+    /// [`memory::can_evict`](crate::memory::can_evict): what reads them next finds them in memory alone, as an
+    /// operand that was written long ago is found.
+    ///
+    /// # Errors
+    /// If the contents of a buffer are those of a run that failed.
+    pub fn evict(&self, buffers: &[Buffer]) -> Result<()> {
+        for buffer in buffers.iter().filter(|b| b.gpu().is_none()) {
+            evict(buffer.bytes()?);
+        }
+        let prepared = lock(&self.prepared).clone();
+        let storages = prepared.iter().flat_map(|p| &p.storages);
+        for storage in storages.filter(|s| s.gpu().is_none()) {
+            evict(storage.bytes());
+        }
+        Ok(())
     }
 
     /// The prepared results for the parameters among the inputs, computed if need be.

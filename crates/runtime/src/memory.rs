@@ -4,10 +4,13 @@
 //! [`set_limit`] cover everything the runtime holds.
 
 mod block;
+mod evict;
 
 use crate::cuda::Memory as GpuMemory;
 use crate::error::{Error, Result};
 use block::Block;
+pub use evict::can_evict;
+pub(crate) use evict::evict;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

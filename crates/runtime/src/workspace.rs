@@ -2,7 +2,7 @@
 
 use crate::conv::Conv;
 use crate::error::Result;
-use crate::matmul::MatMul;
+use crate::matmul::{Behind, MatMul};
 use crate::simd::Level;
 use crate::tile;
 use kiln_base::plan::{self, Algorithm, Kernel};
@@ -22,6 +22,7 @@ fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
                 lhs: matrix(&m.lhs, 0),
                 rhs: matrix(&m.rhs, 1),
                 out: 2,
+                prologues: [None, None],
                 epilogue: None,
                 ..m.clone()
             };
@@ -83,7 +84,7 @@ pub fn tile_elements(kernel: &Kernel, values: &[i64]) -> Result<Option<usize>> {
 pub fn computed_by(kernel: &Kernel, values: &[i64], fixed: bool) -> Result<Option<Algorithm>> {
     Ok(match (alone(kernel, values)?, kernel) {
         (Some(Alone::MatMul(linked)), Kernel::MatMul(m)) => {
-            Some(linked.computed_by(m.epilogue.is_some(), fixed))
+            Some(linked.computed_by(Behind::of(m), fixed))
         }
         (Some(Alone::Conv(linked)), _) => Some(linked.computed_by()),
         _ => None,

@@ -135,6 +135,8 @@ fn trips(
     }
 }
 
+/// Records the loop at the line of the call around this one.
+#[track_caller]
 fn recorded_loop<C: Nest, Y: Nest>(
     options: &ScanOptions,
     trips: Dim,
@@ -211,6 +213,8 @@ pub fn cond<T: Nest>(
     }
 }
 
+/// Records the branch at the line of the call around this one.
+#[track_caller]
 fn branch<T: Nest>(
     condition: &Tensor,
     then: &mut Traced<T>,

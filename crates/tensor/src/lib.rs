@@ -61,7 +61,7 @@ pub use kiln_base::custom::{ArrayView, ArrayViewMut, CudaFunction, CudaGrid, Ker
 pub use kiln_base::{DType, Dim, Scalar};
 pub use kiln_compiler::tune::{Precision, set_precision};
 pub use kiln_compiler::{
-    Bisection, CacheStats, Explain, KernelCheck, KernelInfo, Layout, LayoutReport,
+    Bisection, CacheStats, ConversionInfo, Explain, KernelCheck, KernelInfo, Layout, LayoutReport,
     Options as CompileOptions, Recomputed, Verification,
 };
 pub use kiln_ir::Fact;

@@ -286,7 +286,12 @@ impl Trained {
         let memory = self.step.executable().memory(&[])?;
         let each = self.took.as_secs_f64() * 1e3 / self.losses.len().max(1) as f64;
         println!("the training step: forward, backward and update in one plan");
-        println!("  kernels       {}", explain.kernels_run());
+        println!(
+            "  kernels       {} ({} launches, of which {} start together with another)",
+            explain.kernels_run(),
+            explain.launches_run(),
+            explain.joined()
+        );
         println!(
             "  biases        {} dropped in front of a batch norm",
             explain.dropped_biases()

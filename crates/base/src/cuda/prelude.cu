@@ -29,6 +29,12 @@ template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16
 template <int N, class T> KILN_FN kiln_vec<T, N> kiln_load(const T* p) { return *(const kiln_vec<T, N>*)p; }
 template <int N, class T> KILN_FN void kiln_store(T* p, const kiln_vec<T, N>& x) { *(kiln_vec<T, N>*)p = x; }
 
+// Functions by special function units, for what may be less precise.
+
+KILN_FN float kiln_fast_div(float x, float y) { float z; asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }
+KILN_FN float kiln_fast_sqrt(float x) { float y; asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+KILN_FN float kiln_fast_tanh(float x) { float y; asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+
 // Half-precision floats are unsigned shorts in memory.
 
 KILN_FN float kiln_from_bf16(unsigned short x) { return __uint_as_float((unsigned)x << 16); }

@@ -3,7 +3,7 @@
 //! All ways of one kernel read and write the same arguments. They differ in time, in scratch memory and,
 //! where [`Algorithm::error_growth`] is above 1, in the bound of their rounding error.
 
-use super::{Conv, ConvRole, FftTile, Images, Kernel, MatMul};
+use super::{Conv, ConvRole, Epilogue, FftTile, Images, Kernel, MatMul};
 use crate::{DType, Dim};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -38,6 +38,8 @@ pub enum Algorithm {
     Winograd4,
     /// A convolution of many taps as products of Fourier transforms; see [`FftTile`].
     Fft,
+    /// A product of few results with long sums: parts of the sums on their own, which are added in their order.
+    Parts,
 }
 
 impl Algorithm {
@@ -49,6 +51,12 @@ impl Algorithm {
 
     /// ...and rows of the result up to which it is, whatever the other sizes.
     pub const FEW: i64 = 32;
+
+    /// Terms of a sum from which on [`Algorithm::Parts`] is legal...
+    pub const LONG: i64 = 4096;
+
+    /// ...for so many results of the whole batch at most.
+    pub const FEW_RESULTS: i64 = 1 << 16;
 
     /// By how much the bound of the error exceeds that of a plain sum.
     ///
@@ -63,7 +71,7 @@ impl Algorithm {
         match self {
             Algorithm::Winograd2 => 64.0 / 9.0,
             Algorithm::Winograd4 => 256.0,
-            Algorithm::Fft => 8.0,
+            Algorithm::Fft => FftTile::GROWTH,
             _ => 1.0,
         }
     }
@@ -113,20 +121,33 @@ impl MatMul {
         let all = || {
             let size = |d: &Dim| d.eval_checked(values);
             let (m, k, n) = (size(&self.m)?, size(&self.k)?, size(&self.n)?);
+            let [left, right] = self.prologues.each_ref().map(Option::is_none);
             let mut legal = Algorithm::PANELS.map(Algorithm::Panels).to_vec();
-            if m == 1 || n == 1 {
+            if (m == 1 || n == 1) && left && right && !self.reduces_rows() {
                 legal.push(Algorithm::Vector);
             }
             let work = m.checked_mul(k).and_then(|w| w.checked_mul(n));
-            if m <= Algorithm::FEW || work.is_some_and(|w| w <= 1 << Algorithm::SMALL) {
+            let small = m <= Algorithm::FEW || work.is_some_and(|w| w <= 1 << Algorithm::SMALL);
+            if small && left && right {
                 legal.push(Algorithm::Small);
             }
-            if self.shares_right() {
+            if self.shares_right() && right {
                 legal.push(Algorithm::Packed);
+            }
+            let sizes = self.batch.iter().chain([&self.m, &self.n]).map(size);
+            let results = sizes.reduce(|a, b| a?.checked_mul(b?)).flatten();
+            let few = results.is_some_and(|r| r <= Algorithm::FEW_RESULTS);
+            if k >= Algorithm::LONG && few && left && right && !self.reduces_rows() {
+                legal.push(Algorithm::Parts);
             }
             Some(legal)
         };
         all().unwrap_or_default()
+    }
+
+    /// Whether what is behind it works on whole rows.
+    pub fn reduces_rows(&self) -> bool {
+        self.epilogue.as_ref().is_some_and(Epilogue::over_rows)
     }
 
     /// Whether all products of the batch have one right matrix.
@@ -208,6 +229,7 @@ impl fmt::Display for Algorithm {
             Algorithm::Winograd2 => "winograd_2",
             Algorithm::Winograd4 => "winograd_4",
             Algorithm::Fft => "fft",
+            Algorithm::Parts => "parts",
         };
         f.write_str(name)
     }
@@ -234,6 +256,7 @@ impl FromStr for Algorithm {
             Algorithm::Winograd2,
             Algorithm::Winograd4,
             Algorithm::Fft,
+            Algorithm::Parts,
         ];
         let found = fixed.into_iter().find(|a| a.to_string() == text);
         let panels = || text.strip_prefix("panels_")?.parse().ok();
@@ -315,6 +338,7 @@ mod tests {
             Algorithm::Winograd2,
             Algorithm::Winograd4,
             Algorithm::Fft,
+            Algorithm::Parts,
         ];
         for a in all {
             assert_eq!(a.to_string().parse(), Ok(a));

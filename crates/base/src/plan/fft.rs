@@ -16,10 +16,12 @@ pub struct FftTile {
 
 /// The lengths of a side of a matrix, as powers of two.
 const SIDES: std::ops::RangeInclusive<u32> = 4..=7;
-/// What the error bound may be, as a part of that of a plain sum; see [`FftTile::error_growth`].
-const GROWTH: f64 = 7.0;
 
 impl FftTile {
+    /// What the error bound is at most, as a part of that of a plain sum: that of the transforms and of a plain sum
+    /// over channels.
+    pub const GROWTH: f64 = 8.0;
+
     /// The tile that costs least for the results and the taps of an image, down and across, and input and output
     /// channels. `None` if the error of every tile may be too large, as for few taps.
     pub fn new(outputs: [i64; 2], kernel: [i64; 2], channels: [i64; 2]) -> Option<FftTile> {
@@ -37,20 +39,16 @@ impl FftTile {
                 count: [0, 1].map(|i| (outputs[i] + results[i] - 1) / results[i].max(1)),
                 matrix,
             };
-            let legal = results.iter().all(|r| *r > 0) && tile.error_growth(kernel) <= GROWTH;
+            let legal = results.iter().all(|r| *r > 0)
+                && tile.error_growth(kernel) + 1.0 <= FftTile::GROWTH;
             legal.then_some(tile)
         });
         tiles.min_by(|a, b| a.cost(channels).total_cmp(&b.cost(channels)))
     }
 
     /// Numbers of a tile.
-    pub fn len(&self) -> i64 {
+    pub fn size(&self) -> i64 {
         self.matrix[0] * self.matrix[1]
-    }
-
-    /// Never: a tile has numbers.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// By how much the bound of the error exceeds that of a plain sum.
@@ -60,7 +58,7 @@ impl FftTile {
     /// transforms and one back of inputs up to a, two tiles at once, and K weights up to b give results that are
     /// off by 3 · log₂ T · η · √(2 T K) · a · b; a plain sum by at most u · K² · a · b.
     pub fn error_growth(&self, kernel: [i64; 2]) -> f64 {
-        let (taps, len) = ((kernel[0] * kernel[1]) as f64, self.len() as f64);
+        let (taps, len) = ((kernel[0] * kernel[1]) as f64, self.size() as f64);
         let eta = 1.0 + 4.0 * 2f64.sqrt();
         3.0 * len.log2() * eta * (2.0 * len / taps).sqrt() / taps
     }
@@ -68,7 +66,7 @@ impl FftTile {
     /// The cost of an image in multiply-adds: a stage of a transform costs as much as four a number, and two
     /// tiles are transformed at once.
     pub fn cost(&self, [inputs, outputs]: [i64; 2]) -> f64 {
-        let (len, inputs, outputs) = (self.len() as f64, inputs as f64, outputs as f64);
+        let (len, inputs, outputs) = (self.size() as f64, inputs as f64, outputs as f64);
         let tile = len * (2.0 * len.log2() * (inputs + outputs) + 2.0 * inputs * outputs);
         tile * (self.count[0] * self.count[1]) as f64
     }
@@ -99,8 +97,8 @@ mod tests {
                     "{tile:?}"
                 );
             }
-            assert_eq!(tile.len(), tile.inputs[0] * tile.inputs[1]);
-            assert!(tile.error_growth(kernel) <= GROWTH);
+            assert_eq!(tile.size(), tile.inputs[0] * tile.inputs[1]);
+            assert!(tile.error_growth(kernel) + 1.0 <= FftTile::GROWTH);
         }
         for kernel in [[1, 1], [3, 3], [7, 7], [1, 31], [200, 200], [1, 20000]] {
             assert_eq!(FftTile::new([500, 500], kernel, [1, 1]), None, "{kernel:?}");

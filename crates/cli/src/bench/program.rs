@@ -1,8 +1,8 @@
 //! A workload as a compiled program with its inputs.
 
 use crate::models::{self, Setup};
-use crate::spec::{Conv2d, Unary, Workload};
-use kiln::nn::{Conv2d as Conv2dLayer, Forward, Module, Sequential};
+use crate::spec::{Conv, Unary, Workload};
+use kiln::nn::{Conv1d, Conv2d, Conv3d, Forward, Module, Sequential};
 use kiln::{
     CompileOptions, DType, Device, GradOptions, Result, Spec, Tensor, compile_with, grad_with,
     no_grad,
@@ -31,8 +31,8 @@ pub fn program(
                 x[0].matmul(&x[1])
             })
         }
-        Workload::Conv2d(conv) if conv.gradients => gradients(conv, random, options),
-        Workload::Conv2d(conv) => convolution(conv, random(&conv.input), options),
+        Workload::Conv(conv) if conv.gradients => gradients(conv, random, options),
+        Workload::Conv(conv) => convolution(conv, random(&conv.input), options),
         Workload::Unary(op, shape) => {
             let count = match op {
                 Unary::Add => 2,
@@ -56,28 +56,40 @@ pub fn program(
 }
 
 /// The weight is a parameter, as in a network: what depends on it alone is prepared once.
-fn convolution(conv: &Conv2d, input: Tensor, options: &CompileOptions) -> Result<Program> {
-    let [out, height, width] = conv.weight;
-    let layer = Conv2dLayer::new(conv.input[1], out, [height as i64, width as i64])?;
-    let layer = layer
-        .stride(conv.stride as i64)
-        .padding(conv.padding as i64);
-    let layer = layer.bias(false).groups(conv.groups)?;
-    layer.to(input.device())?;
-    compiled(layer, vec![input], options, |layer, x| layer.forward(&x[0]))
+fn convolution(conv: &Conv, input: Tensor, options: &CompileOptions) -> Result<Program> {
+    let [stride, padding] = [conv.stride, conv.padding].map(|n| n as i64);
+    let (channels, out) = (conv.input[1], conv.weight[0]);
+    let kernel: Vec<i64> = conv.weight[1..].iter().map(|n| *n as i64).collect();
+    macro_rules! of {
+        ($layer:ident, $kernel:expr) => {{
+            let layer = $layer::new(channels, out, $kernel)?.stride(stride);
+            let layer = layer.padding(padding).bias(false).groups(conv.groups)?;
+            layer.to(input.device())?;
+            compiled(layer, vec![input], options, |layer, x| layer.forward(&x[0]))
+        }};
+    }
+    match kernel[..] {
+        [length] => of!(Conv1d, [length]),
+        [depth, height, width] => of!(Conv3d, [depth, height, width]),
+        _ => of!(Conv2d, [kernel[0], kernel[1]]),
+    }
 }
 
 /// The gradients of input and weight, of a random gradient of the result.
 fn gradients(
-    conv: &Conv2d,
+    conv: &Conv,
     random: impl Fn(&[usize]) -> Tensor,
     options: &CompileOptions,
 ) -> Result<Program> {
-    let [out, height, width] = conv.weight;
-    let channels = conv.input[1] / conv.groups.max(1);
-    let inputs = [random(&conv.input), random(&[out, channels, height, width])];
+    let mut weight = conv.weight.clone();
+    weight.insert(1, conv.input[1] / conv.groups.max(1));
+    let inputs = [random(&conv.input), random(&weight)];
     let [stride, padding, groups] = [conv.stride, conv.padding, conv.groups].map(|n| n as i64);
-    let result = |x: &Tensor, w: &Tensor| x.conv2d(w, None, stride, padding, 1, groups);
+    let result = |x: &Tensor, w: &Tensor| match weight.len() {
+        3 => x.conv1d(w, None, stride, padding, 1, groups),
+        5 => x.conv3d(w, None, stride, padding, 1, groups),
+        _ => x.conv2d(w, None, stride, padding, 1, groups),
+    };
     let shape = result(&inputs[0], &inputs[1]).shape()?;
     let [x, w] = inputs;
     let inputs = vec![x, w, random(&shape)];

@@ -114,6 +114,7 @@ fn together(program: &Program, set: &[usize]) -> (Launch, GroupReport) {
         kernel: Kernel::Cuda(kernel),
         variants: Vec::new(),
         kir: None,
+        made: Vec::new(),
         args,
         written: launches.iter().flat_map(|l| l.written.clone()).collect(),
         bodies: Vec::new(),

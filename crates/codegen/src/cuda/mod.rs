@@ -9,8 +9,10 @@ use kiln_base::cuda::CudaKernel;
 use kiln_base::plan::Kernel;
 use kiln_base::{DType, Dim};
 
+mod approximation;
 mod beside;
 mod families;
+mod fast;
 mod parts;
 mod points;
 mod rows;
@@ -22,6 +24,7 @@ mod vector;
 mod walk;
 mod ways;
 
+pub use approximation::Approximation;
 pub use beside::{fit_in_a_launch, shares_a_launch, side_by_side};
 pub use ways::Ways;
 
@@ -31,6 +34,8 @@ pub struct Way {
     /// What tells it from the others, such as `tile 64x64 by 128 threads in 4 parts`; empty where there are no
     /// others.
     pub name: String,
+    /// What it gives up; the default gives up nothing.
+    pub approximation: Option<Approximation>,
     /// What it costs by a model, in a unit that the ways of a launch share.
     pub predicted: Option<f64>,
     /// Its kernels.
@@ -40,10 +45,10 @@ pub struct Way {
 impl Way {
     /// The only one.
     fn only(printed: Printed) -> Vec<Way> {
-        let (name, predicted) = (String::new(), None);
         vec![Way {
-            name,
-            predicted,
+            name: String::new(),
+            approximation: None,
+            predicted: None,
             printed,
         }]
     }
@@ -93,8 +98,24 @@ pub(crate) fn print(launch: &Launch, all: bool) -> Result<Vec<Way>, String> {
 
 /// The ways of a kernel that the Kernel IR says everything about.
 fn fused(kernel: &kir::Kernel, in_place: &[(usize, usize)], all: bool) -> Vec<Way> {
-    let way = |name, kernel, in_place| Way {
-        name,
+    let fast = fast::approximation(kernel).filter(|_| all);
+    let by = |approximation| fused_by(kernel, in_place, all, approximation);
+    let mut ways = by(None);
+    ways.extend(fast.into_iter().flat_map(|a| by(Some(a))));
+    ways
+}
+
+/// Those that give up nothing, or those with fast math.
+fn fused_by(
+    kernel: &kir::Kernel,
+    in_place: &[(usize, usize)],
+    all: bool,
+    approximation: Option<Approximation>,
+) -> Vec<Way> {
+    let fast = approximation.is_some();
+    let way = |name: String, kernel, in_place| Way {
+        name: approximation.map_or(name.clone(), |a| format!("{a}: {name}")),
+        approximation,
         predicted: None,
         printed: Printed {
             steps: vec![whole(kernel)],
@@ -105,14 +126,14 @@ fn fused(kernel: &kir::Kernel, in_place: &[(usize, usize)], all: bool) -> Vec<Wa
     match kernel.inner.is_empty() {
         true => {
             let print = |(name, vector)| {
-                let kernel = points::print(kernel, in_place, &vector);
+                let kernel = points::print(kernel, in_place, &vector, fast);
                 way(name, kernel, in_place.to_vec())
             };
             points::shapes(kernel, all).into_iter().map(print).collect()
         }
         false => {
             let print = |(name, shape)| {
-                let (kernel, in_place) = rows::print(kernel, in_place, &shape);
+                let (kernel, in_place) = rows::print(kernel, in_place, &shape, fast);
                 way(name, kernel, in_place)
             };
             let shapes = rows_shape::shapes(kernel, all);

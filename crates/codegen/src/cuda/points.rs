@@ -42,14 +42,20 @@ fn name(width: u32) -> String {
     }
 }
 
-/// The kernel, with pairs of arguments that may share memory.
-pub(super) fn print(kernel: &Kernel, in_place: &[(usize, usize)], vector: &Vector) -> CudaKernel {
+/// The kernel, with pairs of arguments that may share memory, and with fast math if so.
+pub(super) fn print(
+    kernel: &Kernel,
+    in_place: &[(usize, usize)],
+    vector: &Vector,
+    fast: bool,
+) -> CudaKernel {
     let index = Values::index_type(kernel);
     let mut source = Source::new(&kernel.name, &kernel.args, kernel.sites, index);
     for (a, b) in in_place {
         source.share(*a, *b);
     }
     let mut values = Values::new(kernel);
+    values.fast = fast;
     let points = numel(&kernel.axes);
     let thread = match index {
         Index::Int => format!("(int)(blockIdx.x * {THREADS} + threadIdx.x)"),

@@ -10,11 +10,12 @@ use crate::tile::{self, Plan, Step};
 use kiln_base::cuda::{Blocks, CudaKernel};
 use kiln_base::{Dim, numel};
 
-/// The kernel, and the pairs of arguments among `in_place` that may share memory.
+/// The kernel, with fast math if so, and the pairs of arguments among `in_place` that may share memory.
 pub(super) fn print(
     kernel: &Kernel,
     in_place: &[(usize, usize)],
     shape: &Shape,
+    fast: bool,
 ) -> (CudaKernel, Vec<(usize, usize)>) {
     let (plans, slots) = tile::plan(kernel, &shape.keep);
     let mut pairs = tile::in_place(kernel, &plans);
@@ -35,6 +36,7 @@ pub(super) fn print(
         values: Values::new(kernel),
         source,
     };
+    rows.values.fast = fast;
     rows.shared();
     rows.begin();
     for plan in &plans {

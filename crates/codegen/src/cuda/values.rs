@@ -1,10 +1,10 @@
 //! The values of a Kernel IR kernel as C statements, whatever runs around them.
 
-use super::scalar;
 use super::source::{Index, Source};
+use super::{fast, scalar};
 use crate::kir::{Access, Dynamic, Expr, Kernel, Store, Val};
 use crate::tile::same;
-use kiln_base::Dim;
+use kiln_base::{Compute, Dim};
 
 /// Prints values and stores of a kernel. The caller says what the index of each axis is
 /// ([`Values::indices`]), in which order and scope values are defined, and which loads don't read memory.
@@ -20,6 +20,8 @@ pub(super) struct Values<'a> {
     kernel: &'a Kernel,
     /// A C expression for the index of each of `axes`, then of each of `inner`.
     pub indices: Vec<String>,
+    /// Whether functions of f32 are printed in cheaper forms.
+    pub fast: bool,
     /// The C expression that each value is to be used by, where it has one.
     names: Vec<Option<String>>,
     /// For each argument, the expression that stands for a load of it.
@@ -32,6 +34,7 @@ impl<'a> Values<'a> {
         Values {
             kernel,
             indices: vec!["0".into(); kernel.axes.len() + kernel.inner.len()],
+            fast: false,
             names: vec![None; kernel.body.len()],
             replaced: vec![None; kernel.args.len()],
         }
@@ -135,6 +138,17 @@ impl<'a> Values<'a> {
     fn expression(&self, source: &mut Source, v: Val) -> String {
         let def = &self.kernel.body[v.index()];
         let compute_of = |v: Val| self.kernel.body[v.index()].dtype.compute();
+        let fast = |v: &Val| self.fast && compute_of(*v) == Compute::F32;
+        let cheaper = match &def.expr {
+            Expr::Unary(op, a) if fast(a) => fast::unary(*op, &self.name(*a)),
+            Expr::Binary { op, a, b, .. } if fast(a) => {
+                fast::binary(*op, &self.name(*a), &self.name(*b))
+            }
+            _ => None,
+        };
+        if let Some((text, _)) = cheaper {
+            return text;
+        }
         match &def.expr {
             Expr::Load { access } | Expr::LoadAt { access, .. } => self.load(source, v, *access),
             Expr::Index { offset, strides } => {

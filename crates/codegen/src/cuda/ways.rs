@@ -80,6 +80,7 @@ impl Program {
                     false => Cost::default(),
                 },
                 kir: launch.kir.clone().filter(|_| i == last),
+                made: Vec::new(),
                 kernel: Kernel::Cuda(step.kernel),
                 bodies: Vec::new(),
                 ways: None,

@@ -2,6 +2,7 @@
 
 use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, View};
 use crate::{Hint, Hints, LowerError, Options, Target};
+use hashbrown::HashMap;
 use kiln_base::plan::ConvRole;
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Kind, Scalar};
@@ -71,6 +72,7 @@ pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<F
         two_steps: options.fuse.then(|| TwoSteps::of(options.target)),
         hint: None,
         target: options.target,
+        casts: HashMap::new(),
     };
     let mut of_node: Vec<SmallVec<[Nid; 1]>> = Vec::with_capacity(graph.len());
     for (id, node) in graph.iter() {
@@ -87,7 +89,11 @@ pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<F
             _ => SmallVec::from_iter([b.node(graph, id, &inputs)?]),
         });
         if let (Some(hint), Some([n])) = (b.hint, of_node.last().map(|n| &n[..])) {
-            b.flow.nodes[*n].follow(hint);
+            // A convolution may be behind the cast of its result.
+            let node = &b.flow.nodes[*n];
+            let cast = matches!((hint, &node.op), (Hint::Images(..), Op::Cast));
+            let at = if cast { node.inputs[0] } else { *n };
+            b.flow.nodes[at].follow(hint);
         }
     }
     b.outputs(graph, &of_node);
@@ -102,6 +108,8 @@ pub(super) struct FlowBuilder {
     /// How the current node is lowered, against the rules.
     hint: Option<Hint>,
     pub(super) target: Target,
+    /// Values that library kernels read in another dtype.
+    pub(super) casts: HashMap<(Nid, DType), Nid>,
 }
 
 impl FlowBuilder {

@@ -1,7 +1,8 @@
 //! Matrix products, convolutions and pooling.
 //!
-//! Products and convolutions of f32 and f64, and on a GPU of f16 and bf16, keep a node for the library
-//! kernel. The others, and pooling, become a reduction over a window view or a product of two views.
+//! Products and convolutions of floats keep a node for the library kernel; on the CPU, which has none of f16
+//! and bf16, these become products of f32 between casts. Those of integers, and pooling, become a reduction
+//! over a window view or a product of two views.
 
 use super::build::FlowBuilder;
 use super::{ConvSpec, DimIndex, Nid, Op, Result, View};
@@ -12,12 +13,11 @@ use kiln_base::{DType, Dim, Scalar};
 use kiln_ir::{NodeId, Pw, ops};
 use smallvec::SmallVec;
 
-/// Which dtypes the library kernels take.
-fn has_library(dtype: DType, target: Target) -> bool {
+/// The dtype in which library kernels compute products of a dtype; none where there are no such kernels.
+fn library_dtype(dtype: DType, target: Target) -> Option<DType> {
     match dtype {
-        DType::F32 | DType::F64 => true,
-        DType::F16 | DType::BF16 => target == Target::Cuda,
-        _ => false,
+        DType::F16 | DType::BF16 if target == Target::Cpu => Some(DType::F32),
+        float => float.is_float().then_some(float),
     }
 }
 
@@ -43,6 +43,31 @@ impl FlowBuilder {
         self.flow.nodes[n].shape.clone()
     }
 
+    /// The node of a library kernel of these operands, between casts where it computes in another dtype.
+    fn library(&mut self, op: Op, operands: &[Nid], wide: DType, shape: &[Dim]) -> Nid {
+        let dtype = self.dtype(operands[0]);
+        let operands: SmallVec<[Nid; 3]> =
+            operands.iter().map(|n| self.read_as(*n, wide)).collect();
+        let product = self.helper(op, &operands, wide, shape.iter().cloned());
+        match wide == dtype {
+            true => product,
+            false => self.helper(Op::Cast, &[product], dtype, shape.iter().cloned()),
+        }
+    }
+
+    /// A value in another dtype, for all that read it so.
+    fn read_as(&mut self, n: Nid, dtype: DType) -> Nid {
+        if self.dtype(n) == dtype {
+            return n;
+        }
+        if let Some(known) = self.casts.get(&(n, dtype)) {
+            return *known;
+        }
+        let cast = self.helper(Op::Cast, &[n], dtype, self.shape(n));
+        self.casts.insert((n, dtype), cast);
+        cast
+    }
+
     /// `Σ a · b` over the trailing `over` dims of two views of one shape.
     fn sum_of_products(&mut self, a: Nid, b: Nid, shape: &[Dim], over: usize) -> Nid {
         let dtype = self.dtype(a);
@@ -65,8 +90,8 @@ impl FlowBuilder {
         let (k, n) = (sa[r - 1].clone(), sb[r - 1].clone());
         let mut shape = sa.clone();
         shape[r - 1] = n;
-        if has_library(dtype, self.target) {
-            return self.helper(Op::MatMul, inputs, dtype, shape);
+        if let Some(wide) = library_dtype(dtype, self.target) {
+            return self.library(Op::MatMul, inputs, wide, &shape);
         }
         shape.push(k); // [batch.., m, n, k]
         let mut index: Vec<DimIndex> = (0..r).map(DimIndex::axis).collect();
@@ -90,9 +115,9 @@ impl FlowBuilder {
         conv: &ops::Conv,
         role: ConvRole,
         operands: [Nid; 2],
+        wide: DType,
         result: &[Dim],
     ) -> Nid {
-        let dtype = self.dtype(operands[0]);
         let [a, b] = operands.map(|o| self.shape(o));
         let (x, w, y) = match role {
             ConvRole::Result => (&a[..], &b[..], result),
@@ -114,8 +139,7 @@ impl FlowBuilder {
             images: Images::ChannelsFirst,
             measured: None,
         };
-        let op = Op::Conv(Box::new(spec));
-        self.helper(op, &operands, dtype, result.iter().cloned())
+        self.library(Op::Conv(Box::new(spec)), &operands, wide, result)
     }
 
     /// A gradient of a convolution, which only a library kernel computes; other dtypes are taken apart
@@ -129,9 +153,9 @@ impl FlowBuilder {
         result: &[Dim],
     ) -> Result<Nid> {
         let dtype = self.dtype(inputs[0]);
-        match has_library(dtype, self.target) {
-            true => Ok(self.library_conv(conv, role, [inputs[0], inputs[1]], result)),
-            false => {
+        match library_dtype(dtype, self.target) {
+            Some(wide) => Ok(self.library_conv(conv, role, [inputs[0], inputs[1]], wide, result)),
+            None => {
                 let text = format!(
                     "{} of {dtype} is a composite; decompose it first",
                     role.name()
@@ -144,8 +168,8 @@ impl FlowBuilder {
     pub(super) fn conv(&mut self, conv: &ops::Conv, inputs: &[Nid], result: &[Dim]) -> Nid {
         let (x, w) = (inputs[0], inputs[1]);
         let dtype = self.dtype(x);
-        if has_library(dtype, self.target) {
-            return self.library_conv(conv, ConvRole::Result, [x, w], result);
+        if let Some(wide) = library_dtype(dtype, self.target) {
+            return self.library_conv(conv, ConvRole::Result, [x, w], wide, result);
         }
         let sw = self.shape(w);
         let groups = Dim::from(conv.groups);

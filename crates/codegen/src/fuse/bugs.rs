@@ -1,7 +1,7 @@
 //! Seeded bugs: groups that are wrong in a way that a bug of fusion would make them. Each is caught: by what
 //! holds for every program, or because results differ.
 
-use super::{Group, group};
+use super::{Group, absorb, group};
 use crate::affine::{Affine, Map};
 use crate::flow::{self, Flow};
 use crate::run::{Engine, checked, decomposed, run};
@@ -88,6 +88,28 @@ const BUGS: &[(&str, Bug)] = &[
         })
     }),
     (
+        "an operand is made of one element again and again",
+        |flow, groups| {
+            let before = groups.iter_mut().flat_map(|g| &mut g.before);
+            let mut roots = before.flat_map(|b| &mut b.group.roots);
+            roots.any(|(v, map)| {
+                let long = |d: &Dim| d.as_const().is_some_and(|n| n > 1);
+                let at = flow.nodes[*v].shape.iter().rposition(long);
+                at.is_some_and(|at| {
+                    map[at] = Affine::zero();
+                    true
+                })
+            })
+        },
+    ),
+    ("an operand is made for the other side", |_, groups| {
+        let made = groups.iter_mut().flat_map(|g| &mut g.before).next();
+        made.is_some_and(|b| {
+            b.side = 1 - b.side;
+            true
+        })
+    }),
+    (
         "a library kernel reads its operand an element off",
         |_, groups| {
             let anchors = groups.iter_mut().filter_map(|g| g.anchor.as_mut());
@@ -130,6 +152,7 @@ fn lower_changed(graph: &Graph, bug: Bug) -> Option<Result<Program, crate::Lower
     let mut flow = flow::build(graph, &options, &Hints::default()).expect("a graph that lowers");
     let mut groups = group(&flow, &options);
     let layout = layout::assign(&mut flow, &mut groups, &options);
+    let mut groups = absorb(&flow, groups, &options);
     bug(&flow, &mut groups).then(|| assemble::assemble(&flow, &groups, &options, layout))
 }
 

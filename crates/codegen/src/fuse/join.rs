@@ -14,6 +14,13 @@ const FEW: i64 = 1024;
 /// How many such buffers weigh as much as a larger one.
 pub(super) const LARGE: usize = 4;
 
+/// The least rows of a product whose rows a group reduces, and the most elements of one: some of them are a
+/// block that stays in the second-level cache. There may be fewer in a product of so few multiply-adds, which one
+/// thread computes.
+const LEAST_ROWS: i64 = 64;
+const SMALL_WORK: i64 = 1 << 18;
+const LONGEST_ROW: i64 = 4096;
+
 /// How a node joins a group.
 pub(super) enum Join {
     /// As one more expression.
@@ -215,23 +222,45 @@ impl Fuser<'_> {
         if group.anchor.is_some() {
             return Err("the group already works on a library kernel's result".into());
         }
-        if !group.space.inner.is_empty() {
-            return Err("the group reduces over the product".into());
-        }
         let flat = self.flat(v, u.group, map);
         let numel = self.flow.numel(v);
-        if !group.space.is_bijection(&flat, &numel) || !covers(&flat, &group.space.axes, &[]) {
+        let Space { axes, inner, .. } = &group.space;
+        if !group.space.is_bijection(&flat, &numel) || !covers(&flat, axes, inner) {
             return Err("the group reads the product more than once or in part".into());
         }
         let mut space = group.space.clone();
-        let last = space.axes.last().copied();
         space.sort_axes(&flat);
-        if space.axes.last().copied() != last {
+        let rows = space.axes.len() - inner.len();
+        if !inner.is_empty() {
+            self.can_reduce_rows(v, &space, rows)?;
+        } else if space.axes.last() != axes.last() {
             return Err("the group reads the product across its rows".into());
         }
+        space.axes.truncate(rows);
         Ok(Join::Anchor {
             space: Box::new(space),
         })
+    }
+
+    /// Whether a group that reduces may work on the rows of product `v`, over which the axes of `sorted` behind
+    /// the first `rows` then run. A block of the product holds whole rows.
+    fn can_reduce_rows(&self, v: Nid, sorted: &Space, rows: usize) -> Result<(), String> {
+        let node = self.node(v);
+        if !matches!(node.op, Op::MatMul) || self.options.target != Target::Cpu {
+            return Err("blocks of the product hold no whole rows to reduce".into());
+        }
+        let columns = &node.shape[node.shape.len() - 1];
+        if sorted.axes[rows..] != sorted.inner || numel(&sorted.extents(&sorted.inner)) != *columns
+        {
+            return Err("the group reduces over other axes than the product's columns".into());
+        }
+        let (columns, points) = (estimate(columns), self.facts.numel[v]);
+        let terms = self.node(node.inputs[0]).shape.last().map_or(1, estimate);
+        let parallel = points >= LEAST_ROWS * columns || points.saturating_mul(terms) <= SMALL_WORK;
+        match parallel && (2..=LONGEST_ROW).contains(&columns) {
+            true => Ok(()),
+            false => Err("too few rows of the product to run in parallel, or too long ones".into()),
+        }
     }
 
     /// Makes the axes that a group does not need for `v` its inner ones, if a reduction over these is

@@ -22,6 +22,7 @@ use crate::flow::{Flow, Nid, Node, Op};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::Dim;
 
+mod absorb;
 #[cfg(test)]
 mod bugs;
 mod cost;
@@ -29,6 +30,7 @@ mod join;
 mod merge;
 mod propagate;
 
+pub(crate) use absorb::{Before, absorb};
 pub(crate) use propagate::{behind_reshapes, storage, through_reduction, through_view};
 
 /// A launch in the making.
@@ -41,6 +43,8 @@ pub(crate) struct Group {
     pub loaded: HashSet<Nid>,
     /// The library kernel whose result the rest works on.
     pub anchor: Option<Anchor>,
+    /// What makes operands of the library kernel.
+    pub before: Vec<Before>,
     /// For each reduction in it, the index of the reduced dims over the inner axes.
     pub reduced: HashMap<Nid, Map>,
     /// The nodes it computes, users before operands.

@@ -60,6 +60,15 @@ pub(crate) fn print(kernel: &Kernel) -> Printed {
     print_as(kernel, schedule(kernel))
 }
 
+/// The tile program of what is behind a product, of whose rows a block holds all.
+pub(crate) fn print_epilogue(kernel: &Kernel) -> Printed {
+    let schedule = match kernel.inner.is_empty() {
+        true => Schedule::Lanes,
+        false => Schedule::Rows,
+    };
+    print_as(kernel, schedule)
+}
+
 /// The tile program of a kernel, cut in this way.
 fn print_as(kernel: &Kernel, schedule: Schedule) -> Printed {
     let keep = Keep {

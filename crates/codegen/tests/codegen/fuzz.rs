@@ -161,7 +161,7 @@ fn random_programs() {
 #[test]
 fn random_programs_cover_the_rules() {
     use kiln_base::plan::Kernel;
-    use kiln_base::tile::{Inst, Schedule};
+    use kiln_base::tile::{Inst, Schedule, TileProgram};
     let mut seen = std::collections::BTreeMap::new();
     for seed in 0..count() {
         let program = lowered(&decomposed(&config().graph(seed)), &Options::default());
@@ -172,6 +172,9 @@ fn random_programs_cover_the_rules() {
             let tile = l.kernel.program();
             let library = !matches!(l.kernel, Kernel::Tile(_));
             note("epilogue", library && tile.is_some());
+            note("prologue", !l.made.is_empty());
+            let rows = |p: &TileProgram| p.schedule == Schedule::Rows;
+            note("epilogue of rows", library && tile.is_some_and(rows));
             note("scan", matches!(l.kernel, Kernel::Scan(_)));
             note("arg_sort", matches!(l.kernel, Kernel::ArgSort(_)));
             if let Kernel::Scatter(s) = &l.kernel {

@@ -146,7 +146,7 @@ pub fn run_compiled(
     let mut ok = true;
     let dtypes: Vec<DType> = program.buffers.iter().map(|b| b.dtype).collect();
     for launch in &program.launches {
-        let args: Vec<usize> = launch.args.iter().map(|a| a.0 as usize).collect();
+        let mut args: Vec<usize> = launch.args.iter().map(|a| a.0 as usize).collect();
         match &launch.kernel {
             Kernel::Tile(p) => match engine {
                 Engine::Points => {
@@ -155,14 +155,16 @@ pub fn run_compiled(
                 _ => ok &= tiles::run(p, &mut memory, &args, &launch.in_place, symbols),
             },
             Kernel::MatMul(m) => {
+                let m = &with_operands(m, launch, &mut memory, &mut args, symbols, engine);
                 let raw = matmul(m, &memory, &args, symbols);
+                let args = &args[..launch.args.len()];
                 ok &= finish(
                     launch,
                     raw,
                     m.out,
                     m.epilogue.as_ref(),
                     &mut memory,
-                    &args,
+                    args,
                     symbols,
                     engine,
                 );
@@ -344,6 +346,41 @@ pub fn each_point(extents: &[i64], mut f: impl FnMut(&[i64])) {
         }
         f(&at);
     }
+}
+
+/// The product with operands in memory, behind its arguments, for those that prologues make.
+fn with_operands(
+    m: &MatMul,
+    launch: &kiln_codegen::Launch,
+    memory: &mut Vec<Data>,
+    args: &mut Vec<usize>,
+    symbols: &[i64],
+    engine: Engine,
+) -> MatMul {
+    let mut m = m.clone();
+    let mut kernels = launch.made.iter();
+    for side in 0..2 {
+        let Some(prologue) = m.prologues[side].take() else {
+            continue;
+        };
+        let kernel = kernels.next().expect("a kernel for each prologue");
+        assert_eq!(kernel.verify(), Vec::<String>::new(), "{kernel}");
+        let len: i64 = evaluated(&prologue.program.axes, symbols).iter().product();
+        memory.push(Data::Float(vec![777.25; len as usize]));
+        let all: Vec<usize> = args[..launch.args.len()]
+            .iter()
+            .copied()
+            .chain([memory.len() - 1])
+            .collect();
+        let ok = match engine {
+            Engine::Points => points(kernel, memory, &all, symbols),
+            _ => tiles::run(&prologue.program, memory, &all, &[], symbols),
+        };
+        assert!(ok, "a prologue reports no error");
+        [&mut m.lhs, &mut m.rhs][side].arg = args.len() as u16;
+        args.push(memory.len() - 1);
+    }
+    m
 }
 
 fn matmul(m: &MatMul, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f64> {

@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 fn program(text: &str) -> Program {
     let graph = Graph::parse(&format!("graph {{\n{text}\n}}")).unwrap_or_else(|e| panic!("{e}"));
-    assert!(kiln_ir::verify::verify(&graph).is_ok(), "{graph}");
+    kiln_ir::verify::verify(&graph).unwrap_or_else(|e| panic!("{e:?}\n{graph}"));
     lowered(&decomposed(&graph), &Options::default())
 }
 
@@ -55,9 +55,9 @@ fn launches(p: &Program) -> String {
 fn everything(p: &Program) -> String {
     let mut out = launches(p);
     for l in &p.launches {
-        let Some(k) = &l.kir else { continue };
-        let tile = l.kernel.program().unwrap();
-        writeln!(out, "\n{k}\nin place {:?}\n{}", l.in_place, tile_text(tile)).unwrap();
+        for (k, tile) in l.made.iter().chain(&l.kir).zip(l.kernel.programs()) {
+            writeln!(out, "\n{k}\nin place {:?}\n{}", l.in_place, tile_text(tile)).unwrap();
+        }
     }
     out
 }
@@ -163,6 +163,33 @@ fn matmul_bias_gelu() {
          %6: f32[32, 48] = add %4, %5
          %7: f32[32, 48] = gelu %6
          return %7"
+    )));
+}
+
+#[test]
+fn what_makes_an_operand() {
+    insta::assert_snapshot!(everything(&program(
+        "%0: u8[32, 40] = input(index: 0, role: Data)
+         %1: f16[40, 48] = input(index: 1, role: Data)
+         %2: f32[32, 40] = cast %0
+         %3: f32[] = full(value: Float(0.0078125))
+         %4: f32[32, 40] = broadcast %3
+         %5: f32[32, 40] = mul %2, %4
+         %6: f32[40, 48] = cast %1
+         %7: f32[32, 48] = matmul %5, %6
+         return %7"
+    )));
+}
+
+#[test]
+fn rows_of_a_product() {
+    insta::assert_snapshot!(everything(&program(
+        "%0: f32[128, 64] = input(index: 0, role: Data)
+         %1: f32[64, 48] = input(index: 1, role: Parameter)
+         %2: f32[128, 48] = matmul %0, %1
+         %3: f32[128, 48] = softmax(axis: 1, log: false) %2
+         %4: i64[128] = arg_reduce(kind: Max, axis: 1) %3
+         return %3, %4"
     )));
 }
 

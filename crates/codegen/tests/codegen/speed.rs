@@ -40,8 +40,8 @@ fn a_thousand_nodes_lower_quickly() {
     let graph = stack(56);
     assert!(graph.len() >= 1000, "{}", graph.len());
     let program = lowered(&graph, &Options::default());
-    // A normalisation and a product each layer.
-    assert_eq!(program.launches.len(), 2 * 56);
+    // The first normalisation, and products with what is between them.
+    assert_eq!(program.launches.len(), 1 + 56);
     let best = (0..5)
         .map(|_| {
             let start = Instant::now();

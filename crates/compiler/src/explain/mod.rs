@@ -1,9 +1,13 @@
 //! What the compiler did, for people: as text, as a page, as drawings of the graph.
 
+mod conversions;
 mod dot;
+mod graphs;
 mod layout;
 mod page;
 mod timeline;
+
+pub use conversions::ConversionInfo;
 
 use crate::place::{Placed, ix, written};
 use crate::tune::{Choice, Mode, Tuned, Tuning, algorithm, assigned};
@@ -69,6 +73,8 @@ pub struct Explain {
     pub limited: Option<String>,
     /// How images lie in memory, and why.
     pub layout: LayoutReport,
+    /// Where an image changes its layout.
+    pub conversions: Vec<ConversionInfo>,
     /// What the plan needs, where all sizes are known.
     pub memory: Option<MemoryReport>,
     /// How algorithms were chosen.
@@ -100,7 +106,7 @@ pub struct KernelInfo {
     pub cost: Cost,
     /// Whether it runs only when a parameter has changed.
     pub prepared: bool,
-    /// Whether it starts together with another, as one launch.
+    /// Whether it starts together with the one in front of it.
     pub joined: bool,
     /// The ops that it computes, with the user's lines.
     pub ops: Vec<String>,
@@ -133,6 +139,7 @@ impl Explain {
             recomputed: Vec::new(),
             limited: None,
             layout: program.layout.clone(),
+            conversions: conversions::conversions(graph, program, &resolve),
             memory: None,
             tuning: Tuning::default(),
             time: Duration::ZERO,
@@ -196,8 +203,10 @@ impl Explain {
         };
         let mut kernels: Vec<&KernelInfo> = self.kernels.iter().collect();
         let rewrites = self.rewrites.iter().map(|f| f.node.len() + 96);
+        let conversions = self.conversions.iter().map(ConversionInfo::bytes);
         let temporaries = std::mem::size_of_val(&self.temporaries[..]);
-        let mut bytes = self.graph.len() + temporaries + rewrites.sum::<usize>();
+        let mut bytes = self.graph.len() + temporaries;
+        bytes += rewrites.chain(conversions).sum::<usize>();
         while let Some(k) = kernels.pop() {
             bytes += kernel(k);
             kernels.extend(&k.inner);
@@ -205,10 +214,21 @@ impl Explain {
         bytes
     }
 
-    /// Number of kernels that every run launches; those that start together count as one.
+    /// Number of kernels that every run starts: its launches, of which those that start together count as
+    /// one. On the CPU these are one parallel region, as a `foreach` kernel of PyTorch is, on a GPU one launch.
     pub fn kernels_run(&self) -> usize {
-        let launched = |k: &&KernelInfo| !k.prepared && !k.joined;
-        self.kernels.iter().filter(launched).count()
+        self.launches_run() - self.joined()
+    }
+
+    /// Number of launches of the plan in every run; an algorithm of several launches counts with each.
+    pub fn launches_run(&self) -> usize {
+        self.kernels.iter().filter(|k| !k.prepared).count()
+    }
+
+    /// How many launches of every run start together with another one in front of them.
+    pub fn joined(&self) -> usize {
+        let joined = |k: &&KernelInfo| !k.prepared && k.joined;
+        self.kernels.iter().filter(joined).count()
     }
 
     /// Number of kernels that run only when a parameter has changed.
@@ -251,7 +271,7 @@ fn kernels(
                 .map(|n| place_of(n.op.name(), &n.facts[0], &resolve(&n.loc)))
                 .collect(),
             why_not: group.why_not.clone(),
-            kir: launch.kir.as_ref().map(|k| k.to_string()),
+            kir: launch.kir_text(),
             inner: inner(graph, launch, tuned.bodies.get(i), resolve),
         })
         .collect();
@@ -293,7 +313,7 @@ impl KernelInfo {
     fn write(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
         let when = match (self.prepared, self.joined) {
             (true, _) => " (prepare)",
-            (_, true) => " (with another)",
+            (_, true) => " (together with another)",
             _ => "",
         };
         let how = match (&self.choice, self.algorithm) {
@@ -321,9 +341,16 @@ impl fmt::Display for Explain {
         for r in &self.rewrites {
             writeln!(f, "  {r}")?;
         }
+        let run = match self.joined() {
+            0 => String::new(),
+            n => format!(
+                " ({} launches, of which {n} start together with another)",
+                self.launches_run()
+            ),
+        };
         writeln!(
             f,
-            "kernels: {} in every run, {} when a parameter has changed",
+            "kernels: {} in every run{run}, {} when a parameter has changed",
             self.kernels_run(),
             self.kernels_prepared()
         )?;
@@ -332,6 +359,9 @@ impl fmt::Display for Explain {
         }
         if self.layout.convolutions > 0 {
             writeln!(f, "{}", self.layout)?;
+        }
+        for conversion in &self.conversions {
+            writeln!(f, "  {conversion}")?;
         }
         if let Some(choice) = self.tuning.layouts() {
             writeln!(f, "layouts {choice}")?;

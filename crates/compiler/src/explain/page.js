@@ -55,7 +55,7 @@ for (const n of document.querySelectorAll(".n")) {
     const row = kernel && document.getElementById("k" + kernel);
     if (!row) return;
     e.stopPropagation();
-    row.open = true;
+    for (let d = row; d; d = d.parentElement.closest("details")) d.open = true;
     row.scrollIntoView({ block: "center" });
   });
 }

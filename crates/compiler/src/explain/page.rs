@@ -1,13 +1,12 @@
 //! One page that shows a compilation, with nothing outside it.
 
-use super::layout::{HEIGHT, layout};
+use super::graphs::graphs;
 use super::timeline::timeline;
 use super::{Explain, KernelInfo};
-use crate::Stages;
 use kiln_base::Dim;
 use kiln_base::plan::Kernel;
 use kiln_codegen::{Launch, tile_text};
-use kiln_ir::{Graph, Node, Op, Role};
+use kiln_ir::{Node, Op, Role};
 use std::fmt::Write;
 
 /// The page.
@@ -116,6 +115,14 @@ fn facts(explain: &Explain) -> String {
     }
     fact(explain.rewrites.len().to_string(), "rewrites");
     fact(explain.kernels_run().to_string(), "kernels in every run");
+    if explain.joined() > 0 {
+        let launches = explain.launches_run().to_string();
+        let joined = explain.joined();
+        fact(
+            launches,
+            &format!("launches, of which {joined} start together with another"),
+        );
+    }
     let prepared = explain.kernels_prepared().to_string();
     fact(prepared, "kernels when a parameter has changed");
     if let Some(m) = &explain.memory {
@@ -131,82 +138,6 @@ fn facts(explain: &Explain) -> String {
     out
 }
 
-fn graphs(stages: &Stages) -> String {
-    let lowered = stages.kernels();
-    let mut recorded = vec![Vec::new(); stages.recorded.len()];
-    for (from, kernels) in stages.came_from.iter().zip(&lowered) {
-        if let Some(at) = from {
-            recorded[*at].extend(kernels.iter().copied());
-        }
-    }
-    for list in &mut recorded {
-        list.sort_unstable();
-        list.dedup();
-    }
-    format!(
-        "<p>Scroll to zoom, drag to move; a double click on a node opens its kernel, one beside the \
-         nodes shows the beginning. Colours are kernels.</p>\n<div class=\"tabs\"><button class=\"on\" \
-         data-of=\"lowered\">as lowered</button><button data-of=\"recorded\">as \
-         recorded</button></div>\n<div class=\"graph\" id=\"lowered\">\n{}</div>\n<div class=\"graph\" \
-         id=\"recorded\" hidden>\n{}</div>\n<div id=\"info\"></div>\n",
-        drawing(&stages.optimized, &lowered),
-        drawing(&stages.recorded, &recorded),
-    )
-}
-
-/// A graph, with the kernels of each node.
-fn drawing(graph: &Graph, kernels: &[Vec<usize>]) -> String {
-    let labels: Vec<String> = graph.iter().map(|(_, n)| label(n)).collect();
-    let widths: Vec<f64> = (labels.iter())
-        .map(|l| 12.0 + 6.2 * l.chars().count() as f64)
-        .collect();
-    let at = layout(graph, &widths);
-    let mut out = format!(
-        "<svg viewBox=\"{:.0} 0 {:.0} {:.0}\" preserveAspectRatio=\"xMidYMin meet\">\n",
-        at.left, at.width, at.height
-    );
-    for (id, node) in graph.iter() {
-        let (x, y) = at.places[id.index()];
-        for v in &node.inputs {
-            let (fx, fy) = at.places[v.node.index()];
-            let (fy, y) = (fy + HEIGHT / 2.0, y - HEIGHT / 2.0);
-            let middle = (fy + y) / 2.0;
-            let _ = writeln!(
-                out,
-                "<path d=\"M{fx:.0} {fy:.0}C{fx:.0} {middle:.0} {x:.0} {middle:.0} {x:.0} {y:.0}\"/>"
-            );
-        }
-    }
-    for (id, node) in graph.iter() {
-        let ((x, y), list) = (at.places[id.index()], &kernels[id.index()]);
-        let names: Vec<String> = list.iter().map(usize::to_string).collect();
-        let fill = list
-            .first()
-            .map(|k| format!(" style=\"fill:{}\"", colour(*k)));
-        let line = match node.loc.is_known() {
-            true => format!("\n{}", node.loc),
-            false => String::new(),
-        };
-        let width = widths[id.index()];
-        let _ = writeln!(
-            out,
-            "<g class=\"n\" data-k=\"{}\"><title>{}{}</title><rect x=\"{:.0}\" y=\"{:.0}\" \
-             width=\"{width:.0}\" height=\"{HEIGHT}\" rx=\"3\"{}/><text x=\"{x:.0}\" \
-             y=\"{:.0}\">{}</text></g>",
-            names.join(" "),
-            escaped(&graph.line(id)),
-            escaped(&line),
-            x - width / 2.0,
-            y - HEIGHT / 2.0,
-            fill.unwrap_or_default(),
-            y + 4.0,
-            escaped(&labels[id.index()]),
-        );
-    }
-    out.push_str("</svg>\n");
-    out
-}
-
 fn kernels(explain: &Explain) -> String {
     let mut out = String::from(
         "<h2>Kernels</h2>\n<div class=\"head\"><span></span><span>kernel</span><span></span>\
@@ -215,23 +146,24 @@ fn kernels(explain: &Explain) -> String {
     for kernel in &explain.kernels {
         let launch = explain.stages.as_ref().map(|s| {
             let at = s.launch(kernel.prepared, kernel.step);
-            (at, &s.program.launches[at])
+            (at.to_string(), at, &s.program.launches[at])
         });
         out.push_str(&row(kernel, launch));
     }
     out
 }
 
-fn row(kernel: &KernelInfo, launch: Option<(usize, &Launch)>) -> String {
+/// A kernel, with its launch, the launch's name on the page and its colour.
+fn row(kernel: &KernelInfo, launch: Option<(String, usize, &Launch)>) -> String {
     let when = match (kernel.prepared, kernel.joined) {
         (true, _) => "prepare",
-        (_, true) => "with another",
+        (_, true) => "together",
         _ => "",
     };
-    let (id, swatch) = match launch {
-        Some((at, _)) => (
-            format!(" id=\"k{at}\""),
-            format!(" style=\"background:{}\"", colour(at)),
+    let (id, swatch) = match &launch {
+        Some((name, at, _)) => (
+            format!(" id=\"k{name}\""),
+            format!(" style=\"background:{}\"", colour(*at)),
         ),
         None => (String::new(), String::new()),
     };
@@ -274,21 +206,34 @@ fn row(kernel: &KernelInfo, launch: Option<(usize, &Launch)>) -> String {
     if let Some(kir) = &kernel.kir {
         code("Kernel IR", kir);
     }
-    if let Some((_, launch)) = launch {
+    if let Some((.., launch)) = &launch {
         match &launch.kernel {
             Kernel::Cuda(k) => code("CUDA C++", &k.source),
             other => {
-                if let Some(program) = other.program() {
+                for program in other.programs() {
                     code("tile program", &tile_text(program));
                 }
             }
         }
     }
+    // In the order of the bodies, and of the launches in each.
+    let mut launches = launch.iter().flat_map(|(name, _, launch)| {
+        let bodies = launch.bodies.iter().enumerate();
+        bodies.flat_map(move |(body, program)| {
+            let launches = program.launches.iter().enumerate();
+            launches.map(move |(at, l)| (inner_name(name, body, at), at, l))
+        })
+    });
     for inner in &kernel.inner {
-        out.push_str(&row(inner, None));
+        out.push_str(&row(inner, launches.next()));
     }
     out.push_str("</div></details>\n");
     out
+}
+
+/// The name on the page of a launch in a body of another.
+pub(super) fn inner_name(around: &str, body: usize, at: usize) -> String {
+    format!("{around}-{body}-{at}")
 }
 
 fn amount(n: &Dim, text: impl Fn(f64) -> String) -> String {
@@ -305,6 +250,13 @@ fn layouts(explain: &Explain) -> String {
     }
     let report = escaped(&explain.layout.to_string());
     let mut out = format!("<h2>Layout of images</h2>\n<p>{report}</p>\n");
+    if !explain.conversions.is_empty() {
+        out.push_str("<ul class=\"ops\">\n");
+        for c in &explain.conversions {
+            let _ = writeln!(out, "<li>{}</li>", escaped(&c.to_string()));
+        }
+        out.push_str("</ul>\n");
+    }
     if let Some(choice) = explain.tuning.layouts() {
         let _ = writeln!(out, "<p>layouts {}</p>", escaped(&choice.to_string()));
     }

@@ -82,11 +82,15 @@ impl Choice {
 
     /// The choice for a kernel of the same key with these candidates: its default, where the chosen one is not
     /// among them.
-    pub(super) fn among(self: &Arc<Choice>, candidates: &[Candidate]) -> Arc<Choice> {
+    pub(super) fn among<'a>(
+        self: &Arc<Choice>,
+        candidates: impl Iterator<Item = &'a String>,
+    ) -> Arc<Choice> {
+        let candidates: Vec<String> = candidates.cloned().collect();
         match candidates.first() {
-            Some(default) if candidates.iter().all(|c| c.name != self.chosen) => Arc::new(Choice {
-                candidates: candidates.iter().map(|c| c.name.clone()).collect(),
-                chosen: default.name.clone(),
+            Some(default) if !candidates.contains(&self.chosen) => Arc::new(Choice {
+                chosen: default.clone(),
+                candidates,
                 why: Why::Illegal,
                 ties: Vec::new(),
                 ..Choice::clone(self)
@@ -128,6 +132,7 @@ impl Trial {
             (Outcome::TooLarge(limit), _) => {
                 format!("needs more than {limit} bytes beside its arguments")
             }
+            (Outcome::Again(text), _) => format!("is tried again: {text}"),
         }
     }
 }
@@ -446,11 +451,7 @@ mod tests {
 
     #[test]
     fn what_is_not_legal_is_not_said_to_be_chosen() {
-        let candidate = |name: &str| Candidate {
-            name: name.into(),
-            workspace: 0,
-            predicted: None,
-        };
+        let names = |list: [&str; 2]| list.map(String::from);
         let choice = Arc::new(Choice {
             key: "k".into(),
             candidates: vec!["packed".into(), "direct".into()],
@@ -459,9 +460,9 @@ mod tests {
             ties: vec!["packed".into()],
             trials: Vec::new(),
         });
-        let same = choice.among(&[candidate("packed"), candidate("direct")]);
+        let same = choice.among(names(["packed", "direct"]).iter());
         assert_eq!(same, choice);
-        let other = choice.among(&[candidate("packed"), candidate("columns")]);
+        let other = choice.among(names(["packed", "columns"]).iter());
         assert_eq!((&*other.chosen, &other.why), ("packed", &Why::Illegal));
         assert_eq!(other.candidates, ["packed", "columns"]);
         assert!(other.ties.is_empty());

@@ -4,16 +4,19 @@
 //! floating-point arithmetic of unit roundoff u and in any order, is off by at most λ · √k · u · k with a
 //! probability of at least 1 − 2k · exp(−λ² / 2) (Higham and Mary, "A New Approach to Probabilistic
 //! Rounding Error Analysis", 2019); λ is 8. Algorithms that do more than sum have the bound times their
-//! [`error_growth`](kiln_base::plan::Algorithm::error_growth). Work fused behind the product is run on
-//! the f64 result and on that moved by the bound to either side: what this does to an element is how far the
-//! kernel's may be off.
+//! [`error_growth`](kiln_base::plan::Algorithm::error_growth). Where operands are rounded first, products are off by
+//! e/2 at most, if e is the [error](Approximation::error) of a product as a part of it, since numbers up to 1 are
+//! rounded by half of a unit; k of them are off by λ · √k · e/2 with the same probability. Work fused behind the
+//! product is run on the f64 result and on that moved by the bound to either side, each element to another, since a norm
+//! of a row doesn't see all of it move: what this does to an element is how far the kernel's may be off.
 //!
 //! Kernels of custom operators are compared with the operator's own, as closely as
 //! `torch.testing.assert_close` asks.
 
-use super::alone::{self, Arg, buffer, load, numbers};
+use super::alone::{self, Arg, Numbers, buffer, load, numbers};
 use kiln_base::plan::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul};
 use kiln_base::{DType, Dim, numel};
+use kiln_codegen::Approximation;
 use kiln_runtime::{Buffer, Error};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -88,9 +91,65 @@ fn conv_parts(c: &Conv) -> Parts {
     }
 }
 
-/// The arguments that are multiplied.
+/// The arguments that are multiplied, or made into what is.
 pub(super) fn multiplied(kernel: &Kernel) -> Vec<u16> {
-    parts(kernel).map_or_else(Vec::new, |p| p.operands.to_vec())
+    match kernel {
+        Kernel::MatMul(m) => m.operands(),
+        Kernel::Conv(c) => c.operands.to_vec(),
+        _ => Vec::new(),
+    }
+}
+
+/// An operand of a product: an argument, or what a prologue makes of the arguments.
+fn operand(
+    kernel: &Kernel,
+    side: usize,
+    arg: u16,
+    args: &[Arg],
+    given: &[Option<Buffer>],
+    symbols: &[Buffer],
+) -> Result<Buffer, Error> {
+    let prologue = match kernel {
+        Kernel::MatMul(m) => m.prologues[side].as_ref(),
+        _ => None,
+    };
+    let Some(prologue) = prologue else {
+        let operand = given.get(usize::from(arg)).and_then(Option::as_ref);
+        return operand
+            .cloned()
+            .ok_or_else(|| Error::Internal("no operand".into()));
+    };
+    let program = prologue.program.clone();
+    let made = Arg {
+        dtype: program.args.last().map_or(DType::F32, |a| a.dtype),
+        len: numel(&program.axes),
+        written: true,
+        parameter: false,
+    };
+    // What the product writes is an argument that nothing reads here.
+    let read = args.iter().cloned().zip(&program.args);
+    let read = read.map(|(arg, of)| Arg {
+        written: of.written,
+        ..arg
+    });
+    let mut inputs = symbols.to_vec();
+    for (arg, given) in args.iter().zip(given) {
+        inputs.push(match given {
+            Some(given) => given.clone(),
+            None => buffer(arg.dtype, &vec![0.0; arg.len.eval(&lens(symbols)) as usize])?,
+        });
+    }
+    let all: Vec<Arg> = read.chain([made]).collect();
+    let plan = alone::plan(Kernel::Tile(program), &all, symbols.len());
+    let mut results = load(plan, None)?.run_shared(&inputs)?;
+    results
+        .pop()
+        .ok_or_else(|| Error::Internal("no operand".into()))
+}
+
+/// The values that inputs of these lengths give symbols.
+fn lens(symbols: &[Buffer]) -> Vec<i64> {
+    symbols.iter().map(|b| b.len() as i64).collect()
 }
 
 /// The product that a kernel computes of these arguments (of which those that it writes are `None`), where
@@ -108,23 +167,24 @@ pub(super) fn product(
     let Some(parts) = parts(kernel) else {
         return Ok(None);
     };
-    let values: Vec<i64> = symbols.iter().map(|b| b.len() as i64).collect();
+    let values = lens(symbols);
     let mut inputs = symbols.to_vec();
     let mut reference_args = Vec::new();
     // The reference has channels first.
     let [first, result] = images(kernel, &values);
-    for (i, operand) in parts.operands.map(usize::from).into_iter().enumerate() {
-        let operand_of = given.get(operand).and_then(Option::as_ref);
-        let operand_of = operand_of.ok_or_else(|| Error::Internal("no operand".into()))?;
-        let mut of = numbers(operand_of)?;
+    for (i, arg) in parts.operands.into_iter().enumerate() {
+        let of = operand(kernel, i, arg, args, given, symbols)?;
+        let mut of = numbers(&of)?;
         if let Some([batch, channels]) = first.filter(|_| i == 0) {
             of = turned(&of, batch, of.len() / (batch * channels).max(1));
         }
-        inputs.push(buffer(DType::F64, &of)?);
         reference_args.push(Arg {
             dtype: DType::F64,
-            ..args[operand].clone()
+            len: Dim::from(of.len()),
+            written: false,
+            parameter: false,
         });
+        inputs.push(buffer(DType::F64, &of)?);
     }
     reference_args.push(Arg {
         dtype: DType::F64,
@@ -191,6 +251,7 @@ fn in_f64(kernel: &Kernel) -> Kernel {
         Kernel::MatMul(m) => {
             (m.dtype, m.epilogue, m.algorithm) = (DType::F64, None, Algorithm::Auto);
             (m.lhs.arg, m.rhs.arg, m.out) = (0, 1, 2);
+            m.prologues = [None, None];
         }
         Kernel::Conv(c) => {
             (c.dtype, c.epilogue, c.algorithm) = (DType::F64, None, Algorithm::Auto);
@@ -202,25 +263,26 @@ fn in_f64(kernel: &Kernel) -> Kernel {
 }
 
 impl Product {
-    /// Compares the results of a kernel with this algorithm; the text says where one is wrong.
+    /// Compares the results of a kernel that gives up so much; the text says where one is wrong.
     ///
     /// # Errors
     /// If the work behind the product can't be run.
     pub fn compare(
         &self,
-        algorithm: Algorithm,
+        approximation: Approximation,
         got: &[Buffer],
         given: &[Option<Buffer>],
         symbols: &[Buffer],
     ) -> Result<Option<String>, Error> {
-        let growth = algorithm.error_growth();
-        let terms = match algorithm.only_sums() {
-            true => self.terms,
-            false => self.terms + TRANSFORMS,
+        let growth = approximation.growth();
+        let terms = match approximation {
+            Approximation::Algorithm(a) if !a.only_sums() => self.terms + TRANSFORMS,
+            _ => self.terms,
         };
         // The reference in f64 is off too.
         let unit = (epsilon(summed_in(self.dtype)) + epsilon(DType::F64)) / 2.0;
-        let mut bound = LAMBDA * terms.sqrt() * unit * terms * growth;
+        let rounded = approximation.error() / 2.0;
+        let mut bound = LAMBDA * terms.sqrt() * (unit * terms * growth + rounded);
         if summed_in(self.dtype) != self.dtype {
             // Sums are in f32, and rounded before what is fused behind them, or not.
             let largest = self.raw.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
@@ -265,7 +327,9 @@ impl Product {
         given: &[Option<Buffer>],
         symbols: &[Buffer],
     ) -> Result<Vec<Buffer>, Error> {
-        let moved: Vec<f64> = self.raw.iter().map(|x| x + by).collect();
+        let mut signs = Numbers(1);
+        let moved = self.raw.iter().map(|x| x + signs.sign() * by);
+        let moved: Vec<f64> = moved.collect();
         let raw = buffer(self.dtype, &moved)?;
         let Some((kernel, args)) = &self.epilogue else {
             return Ok(vec![raw]);
@@ -297,8 +361,13 @@ fn differs(dtype: DType, got: &[f64], [middle, low, high]: [&[f64]; 3]) -> Optio
 }
 
 /// Where results are further from the default's than `torch.testing.assert_close` lets them be, and than the
-/// bound of sums of so many terms of one sign, where there are any.
-pub(super) fn far(got: &Buffer, expected: &Buffer, terms: f64) -> Result<Option<String>, Error> {
+/// bound of sums of so many terms of one sign, where there are any; functions may be off by `error` too.
+pub(super) fn far(
+    got: &Buffer,
+    expected: &Buffer,
+    terms: f64,
+    error: f64,
+) -> Result<Option<String>, Error> {
     let dtype = got.dtype();
     let summed = LAMBDA * terms.sqrt() * epsilon(summed_in(dtype)) / 2.0;
     let (relative, absolute) = match dtype {
@@ -312,7 +381,7 @@ pub(super) fn far(got: &Buffer, expected: &Buffer, terms: f64) -> Result<Option<
             return Ok(at.map(|at| format!("element {} is another", at / dtype.size())));
         }
     };
-    let relative = relative + summed;
+    let (relative, absolute) = (relative + summed + MOVED * error, absolute + MOVED * error);
     let (got, expected) = (numbers(got)?, numbers(expected)?);
     let pairs = got.iter().zip(&expected).enumerate();
     let wrong = pairs.filter(|(_, (x, e))| {

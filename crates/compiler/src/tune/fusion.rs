@@ -128,12 +128,7 @@ impl Region {
             }
         };
         // Regions of one key may differ in which ways there are.
-        let ways = self.ways.iter().map(|(name, _)| Candidate {
-            name: name.clone(),
-            workspace: 0,
-            predicted: None,
-        });
-        let choice = choice.among(&ways.collect::<Vec<_>>());
+        let choice = choice.among(self.ways.iter().map(|(name, _)| name));
         let way = self.ways.iter().find(|(name, _)| *name == choice.chosen);
         let whole: HashMap<NodeId, NodeId> = (self
             .part
@@ -206,10 +201,11 @@ fn borders(program: &Program, launch: usize) -> Option<(Vec<Origin>, Vec<Origin>
     (bytes >= LEAST_BYTES && !values.is_empty()).then_some((values, given))
 }
 
-/// Whether Kernel IR says what a launch does, but for a product in front of it.
+/// Whether Kernel IR says what a launch does, but for a product.
 fn is_fused(launch: &Launch) -> bool {
+    let fused = launch.kir.is_some() || !launch.made.is_empty();
     match launch.kernel {
-        Kernel::Tile(_) | Kernel::MatMul(_) | Kernel::Cuda(_) => launch.kir.is_some(),
+        Kernel::Tile(_) | Kernel::MatMul(_) | Kernel::Cuda(_) => fused,
         _ => false,
     }
 }
@@ -241,7 +237,9 @@ fn ways(graph: &Graph) -> Vec<(String, Hints)> {
         let readers = &users[id.index()];
         let reduces = |r: &NodeId| matches!(graph.node(*r).op, Op::Reduce(_) | Op::WindowReduce(_));
         let again = readers.len() > 1 || readers.iter().any(reduces);
-        let product = matches!(node.op, Op::MatMul(_));
+        let is_product = |id: NodeId| matches!(graph.node(id).op, Op::MatMul(_));
+        // A product may be apart from what is behind it, and from what makes its operands.
+        let product = is_product(id) || readers.iter().any(|r| is_product(*r));
         if computes && (again || product) && !is_output(id) && size(id.value()) >= LEAST_ELEMENTS {
             let hints = [(id, Hint::Apart)].into_iter().collect();
             apart.push((name("apart"), hints));
@@ -375,6 +373,10 @@ mod tests {
             let y = b.op(ops::MatMul {}, x)?;
             b.pointwise(Pw::Tanh, &[y])
         });
+        let made = graph(&[[1031, 131], [131, 263]], |b, x| {
+            let y = b.pointwise(Pw::Tanh, &x[..1])?;
+            b.op(ops::MatMul {}, &[y, x[1]])
+        });
         assert_eq!(
             tried(&all),
             [
@@ -386,5 +388,6 @@ mod tests {
         );
         assert_eq!(tried(&rows), ["by rule (1)", "exp 1 apart (2)"]);
         assert_eq!(tried(&product), ["by rule (1)", "matmul 2 apart (2)"]);
+        assert_eq!(tried(&made), ["by rule (1)", "tanh 2 apart (2)"]);
     }
 }

@@ -159,7 +159,7 @@ fn matmul_cost(m: &MatMul, values: &[i64], fixed: bool) -> Option<f64> {
         product(values, &[&m.k, &m.n]),
     ];
     match m.algorithm {
-        Algorithm::Panels(_) => Some(work + MOVE * (lhs + rhs)),
+        Algorithm::Panels(_) | Algorithm::Parts => Some(work + MOVE * (lhs + rhs)),
         // Memory is what it waits for, and nothing is used twice.
         Algorithm::Vector => Some(4.0 * work),
         Algorithm::Small => Some(work),

@@ -146,9 +146,14 @@ impl Sizes<'_> {
         let [rows, sum, columns] = [&m.m, &m.k, &m.n].map(|d| self.rough(d));
         let batch = self.list(&m.batch, Sizes::rough);
         let [lhs, rhs] = [&m.lhs, &m.rhs].map(|x| self.layout(x));
-        let fused = behind(&m.epilogue);
+        let before = m.prologues.iter().zip(["lhs", "rhs"]);
+        let before = before.filter_map(|(p, side)| Some((side, &p.as_ref()?.program)));
+        let before: String = before
+            .map(|(side, p)| format!(" {side}{}", fused(p)))
+            .collect();
+        let behind = behind(&m.epilogue);
         format!(
-            "matmul {} [{batch}] {rows}x{sum}x{columns} {lhs} {rhs}{fused}",
+            "matmul {} [{batch}] {rows}x{sum}x{columns} {lhs} {rhs}{before}{behind}",
             m.dtype
         )
     }

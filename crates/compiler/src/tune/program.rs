@@ -138,8 +138,11 @@ pub fn measure(
     gpu: Option<&Arc<cuda::Device>>,
 ) -> Vec<Trial> {
     let (launch, values) = (&program.launches[launch], key::typical(symbols));
-    let subject = match &launch.ways {
-        Some(w) => ways::subject(w, args(program, &w.launch, &[]), values, gpu),
+    let subject = match launch.ways.clone() {
+        Some(mut w) => {
+            ways::limit(&mut w, precision);
+            ways::subject(&w, args(program, &w.launch, &[]), values, gpu)
+        }
         None => {
             let args = args(program, launch, &[]);
             let fixed = fixed(&args);
@@ -147,7 +150,7 @@ pub fn measure(
             KernelSubject::new(list, args, values, gpu.cloned())
         }
     };
-    if subject.candidates().is_empty() {
+    if subject.candidates().len() < 2 {
         return Vec::new();
     }
     let subject: Arc<dyn Subject> = Arc::new(subject);
@@ -198,7 +201,9 @@ impl Tuner<'_> {
         let mut tuned = Tuned::default();
         let mut l = 0;
         while l < program.launches.len() {
-            if let Some(ways) = program.launches[l].ways.clone() {
+            if let Some(ways) = &mut program.launches[l].ways {
+                ways::limit(ways, self.precision);
+                let ways = ways.clone();
                 let (choice, count) = self.way(program, l, &ways);
                 tuned.launches.extend(vec![choice; count]);
                 tuned.bodies.extend(vec![Vec::new(); count]);
@@ -250,7 +255,7 @@ impl Tuner<'_> {
             Arc::new(KernelSubject::new(kernels.clone(), args, values, gpu))
         });
         // Kernels of one key may differ in what is legal.
-        let choice = choice.among(&names);
+        let choice = choice.among(names.iter().map(|c| &c.name));
         let chosen = kernels.into_iter().find(|(c, _)| c.name == choice.chosen);
         let kernel = chosen.map_or_else(|| launch.kernel.clone(), |(_, kernel)| kernel);
         Some((choice, kernel))

@@ -51,6 +51,8 @@ pub enum Outcome {
     Pruned(f64),
     /// Its workspace was beyond the limit of so many bytes.
     TooLarge(u64),
+    /// It failed or hung, as the text says, and is to be tried again.
+    Again(String),
 }
 
 impl Trial {
@@ -140,6 +142,22 @@ impl Record {
         ties.map(|(t, _)| *t).collect()
     }
 
+    /// How many candidates failed or hung: that may have been the machine's fault.
+    pub fn failures(&self) -> usize {
+        let failed = |t: &&Trial| matches!(t.outcome, Outcome::Failed(_) | Outcome::Hung(_));
+        self.trials.iter().filter(failed).count()
+    }
+
+    /// The record with what failed or hung still to be tried.
+    pub(super) fn with_failures_open(mut self) -> Record {
+        for trial in &mut self.trials {
+            if matches!(trial.outcome, Outcome::Failed(_) | Outcome::Hung(_)) {
+                trial.outcome = Outcome::Again(trial.result());
+            }
+        }
+        self
+    }
+
     /// Whether it says all there is to know to choose among candidates of these names and workspaces: each
     /// was tried, or had no chance.
     pub fn covers(&self, candidates: &[(&str, u64)], limits: &Limits) -> bool {
@@ -147,7 +165,10 @@ impl Record {
             .iter()
             .all(|(name, workspace)| match self.trial(name) {
                 None => !limits.fits(*workspace),
-                Some(t) => !matches!(t.outcome, Outcome::TooLarge(_)) || !limits.fits(*workspace),
+                Some(t) => match t.outcome {
+                    Outcome::TooLarge(_) | Outcome::Again(_) => !limits.fits(*workspace),
+                    _ => true,
+                },
             })
     }
 

@@ -1,5 +1,6 @@
 //! How algorithms are chosen: settings of the process, and of one compilation.
 
+use kiln_codegen::Approximation;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,18 +24,39 @@ pub enum Mode {
     Deterministic,
 }
 
-/// Which approximations may be used.
+/// Which approximations may be used. Each is a candidate, which runs only where it was measured to be faster: without
+/// tuning there are none but the rewrites. In the bounds below, u is 2⁻²⁴, half the distance from 1 to the next f32,
+/// and S is the sum of the absolute values of the products in a sum of k. A plain sum is off by γ(k) · S at most,
+/// where γ(k) = k · u / (1 − k · u).
+///
+/// | approximation | from | error at most | NaN, infinities | derivation |
+/// |---|---|---|---|---|
+/// | rewrites that change rounding (a batch norm folded into a convolution) | `default` | that of the rounding | as without, but for scales that are not finite | each pass |
+/// | Winograd's F(2×2, 3×3) | `default` | 64/9 · γ(k + 28) · k · max abs(x) · max abs(w) | spread within a tile | [`Algorithm`] |
+/// | Fourier transforms of many taps, CPU | `default` | likewise, 8 times | spread within a tile | [`Algorithm`] |
+/// | products and convolutions of f32 as three products of TF32, GPU, sums of 32 and more | `default` | (2⁻¹⁸ + γ(k)) · S, 3 times a plain sum's | infinity gives NaN | [`Approximation::Tf32x3`] |
+/// | Winograd's F(4×4, 3×3) | `fast` | 256 times | spread within a tile | [`Algorithm`] |
+/// | products and convolutions of f32 rounded to TF32, GPU | `fast` | (2⁻¹⁰ + 2⁻²² + 3 · γ(k)) · S | as without, but numbers from (1 − 2⁻¹²) · 2¹²⁸ on are infinite | [`Approximation::Tf32`] |
+/// | `exp`, `log`, `sqrt`, `tanh` and division of f32 by a GPU's special functions, in fused kernels | `fast` | for `exp` 2⁻¹⁶, for `tanh` 2⁻¹¹, else 4 units in the last place, of each function's result | as without | [`Approximation::FastMath`] |
+///
+/// f16 and bf16 have no approximation of their own: their products are exact in f32, and so are their sums but for
+/// rounding. The functions of the CPU engine have no cheaper form: they are polynomials within 4 units in the last
+/// place, and a coefficient less saves one of about ten multiply-adds and costs some bits.
+///
+/// The tuner compares a candidate with the same computed in f64, within the bound of the candidate; the suites
+/// compare each with f64 at odd sizes, with cancellation, NaN and infinities (`runtime/tests/runtime/algorithms.rs`,
+/// `codegen/tests/codegen/cuda/approximate.rs`).
+///
+/// [`Algorithm`]: kiln_base::plan::Algorithm::error_growth
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Precision {
     /// None: no rewrite changes rounding, and sums are sums of products. The order of a sum is the
     /// engine's.
     Exact,
-    /// Rewrites that are known to be harmless (a batch norm folded into a convolution), and algorithms whose
-    /// error bound is at most [`Precision::growth`] times that of a sum: Winograd's F(2×2, 3×3), times 64/9,
-    /// and Fourier transforms of many taps, times 8, where they are measured to be faster. These carry NaN and infinities to the other results of a tile too.
+    /// Those whose bound is at most [`Precision::growth`] times that of the same without them.
     #[default]
     Default,
-    /// Algorithms with larger bounds too: Winograd's F(4×4, 3×3), times 256.
+    /// All.
     Fast,
 }
 
@@ -46,6 +68,15 @@ impl Precision {
             Precision::Exact => 1.0,
             Precision::Default => 8.0,
             Precision::Fast => 256.0,
+        }
+    }
+
+    /// Whether a way to compute something on a GPU may give up so much.
+    pub fn allows(self, approximation: Approximation) -> bool {
+        match approximation {
+            Approximation::Algorithm(algorithm) => algorithm.error_growth() <= self.growth(),
+            Approximation::Tf32x3 => self >= Precision::Default,
+            Approximation::Tf32 | Approximation::FastMath(_) => self == Precision::Fast,
         }
     }
 }

@@ -231,6 +231,23 @@ impl Store {
         Ok(doomed.len())
     }
 
+    /// Has the candidates that failed or hung tried again, in the records of which `again` holds, when their keys
+    /// are next measured; says how many candidates. What an earlier version of the engine could not run needs no
+    /// such word, since its version is part of the key.
+    ///
+    /// # Errors
+    /// If the file can't be written.
+    pub fn retry(&self, again: impl Fn(&Record) -> bool) -> io::Result<usize> {
+        let failed = self.records().into_iter();
+        let failed = failed.filter(|r| r.failures() > 0 && again(r));
+        let mut count = 0;
+        for record in failed {
+            count += record.failures();
+            self.put(record.with_failures_open())?;
+        }
+        Ok(count)
+    }
+
     /// Takes the records of another file: of keys in both, those that were measured later.
     ///
     /// # Errors

@@ -7,12 +7,13 @@ use super::search::{Candidate, Checked, Rejected, Subject};
 use kiln_base::numel;
 use kiln_base::plan::{Algorithm, Conv, Kernel, MatMul, Plan};
 use kiln_base::tile::{Inst, TileProgram};
-use kiln_runtime::{Buffer, Error, Executable, cuda};
+use kiln_codegen::Approximation;
+use kiln_runtime::{Buffer, Error, Executable, cuda, memory};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Operands take at least so many bytes in all, so that they are cold when a run begins: more than the
-/// second-level cache of a CPU holds, or the one of a GPU.
+/// Operands take at least so many bytes in all where they can't be taken out of the caches, so that they are cold
+/// when a run begins: more than the second-level cache of a CPU holds, or the one of a GPU.
 const COLD: [usize; 2] = [32 << 20, 256 << 20];
 /// Arguments of more bytes are not tried: with the reference, trying takes about ten times as many.
 const MOST: usize = 256 << 20;
@@ -30,6 +31,8 @@ pub(super) struct KernelSubject {
     candidates: Vec<Candidate>,
     /// What each computes, and by which algorithm; none of programs that only the default says is right of.
     kernels: Vec<Kernel>,
+    /// What each gives up, where that is not the algorithm's.
+    approximations: Vec<Option<Approximation>>,
     /// The programs that run them.
     plans: Vec<Plan>,
     /// Terms in the sums of fused work; none where results are not compared.
@@ -72,6 +75,7 @@ impl KernelSubject {
         let plan = |kernel: &Kernel| alone::plan(kernel.clone(), &args, values.len());
         KernelSubject {
             plans: kernels.iter().map(plan).collect(),
+            approximations: vec![None; kernels.len()],
             terms: Some(kernels.first().map_or(0, |k| terms(k, &values))),
             candidates,
             kernels,
@@ -82,16 +86,19 @@ impl KernelSubject {
         }
     }
 
-    /// Of programs of these arguments, which all compute what the kernel does.
+    /// Of programs of these arguments, which all compute what the kernel does, with what each gives up.
     pub fn of_ways(
         kernel: &Kernel,
-        list: Vec<(Candidate, Plan)>,
+        list: Vec<(Candidate, (Plan, Option<Approximation>))>,
         args: Vec<Arg>,
         values: Vec<i64>,
         gpu: Option<Arc<cuda::Device>>,
     ) -> KernelSubject {
+        let approximations = list.iter().map(|(_, (_, a))| *a).collect();
+        let list: Vec<_> = list.into_iter().map(|(c, (plan, _))| (c, plan)).collect();
         KernelSubject {
             kernels: vec![kernel.clone(); list.len()],
+            approximations,
             ..KernelSubject::of_plans(list, terms(kernel, &values), args, values, gpu)
         }
     }
@@ -107,6 +114,7 @@ impl KernelSubject {
         let (candidates, plans): (Vec<Candidate>, Vec<Plan>) = list.into_iter().unzip();
         KernelSubject {
             kernels: Vec::new(),
+            approximations: vec![None; plans.len()],
             terms: Some(terms),
             candidates,
             plans,
@@ -174,7 +182,10 @@ impl KernelSubject {
         let all = all.collect::<Result<Vec<_>, Error>>()?;
         let read = self.args.iter().filter(|arg| !arg.written);
         let read: usize = read.map(size).sum();
-        let cold = COLD[self.gpu.is_some() as usize];
+        let cold = match self.gpu.is_none() && memory::can_evict() {
+            true => 0,
+            false => COLD[self.gpu.is_some() as usize],
+        };
         let copies = (cold / read.max(1)).clamp(2, COPIES).max(different);
         let mut inputs: Vec<Vec<Buffer>> = Vec::new();
         for i in 0..copies {
@@ -220,14 +231,17 @@ impl KernelSubject {
         match &trial.product {
             Some(product) => {
                 let algorithm = self.kernels[i].algorithm().unwrap_or(Algorithm::Auto);
-                product.compare(algorithm, got, &trial.given, &trial.symbols)
+                let approximation =
+                    self.approximations[i].unwrap_or(Approximation::Algorithm(algorithm));
+                product.compare(approximation, got, &trial.given, &trial.symbols)
             }
             None => {
                 let Some(terms) = self.terms else {
                     return Ok(None);
                 };
                 for (got, expected) in got.iter().zip(&trial.default[0]) {
-                    if let Some(text) = far(got, expected, terms as f64)? {
+                    let error = self.approximations[i].map_or(0.0, Approximation::error);
+                    if let Some(text) = far(got, expected, terms as f64, error)? {
                         return Ok(Some(text));
                     }
                 }
@@ -294,7 +308,11 @@ impl Subject for KernelSubject {
         }
         let inputs = trial.inputs.clone();
         let mut time: Box<dyn FnMut(usize) -> Result<Duration, Error>> = match &self.gpu {
-            None => Box::new(move |at| alone::time(&executable, &inputs[at % inputs.len()])),
+            None => {
+                // The memory of its results is cold from the second run on.
+                alone::time(&executable, &inputs[0]).map_err(failed)?;
+                Box::new(move |at| alone::time(&executable, &inputs[at % inputs.len()]))
+            }
             Some(_) => {
                 let replays = Arc::new(executable).replays(&inputs, REPLAYS);
                 let replays = replays.map_err(failed)?;
@@ -336,6 +354,7 @@ mod tests {
             lhs: matrix(0, k),
             rhs: matrix(1, n),
             out: 2,
+            prologues: [None, None],
             epilogue: None,
             algorithm: Algorithm::Auto,
         };
@@ -481,18 +500,43 @@ mod tests {
         }
     }
 
+    /// On operands that stay in the caches a kernel is faster than it is timed.
+    #[test]
+    fn operands_are_cold() {
+        if !memory::can_evict() {
+            return;
+        }
+        // One walk over half a megabyte.
+        let (product, args) = matmul(DType::F32, [1, 512, 256]);
+        let subject = alone_by_the_default(product, args);
+        let mut checked = subject.start(0).unwrap_or_else(|e| panic!("{e:?}"));
+        let (executable, trial) = (subject.load(0).unwrap(), subject.trial().unwrap());
+        let mut warm = || {
+            executable.record_events(true);
+            drop(executable.run_shared(&trial.inputs[0]).unwrap());
+            let events = executable.take_events();
+            events.iter().map(|e| e.time).sum::<Duration>()
+        };
+        let least = |run: &mut dyn FnMut() -> Duration| (0..50).map(|_| run()).min().unwrap();
+        let warm = least(&mut warm);
+        let cold = least(&mut || (checked.run)(0).unwrap());
+        assert!(cold * 4 > warm * 5, "{cold:?} cold, {warm:?} warm");
+    }
+
+    fn alone_by_the_default(product: MatMul, args: Vec<Arg>) -> KernelSubject {
+        let candidate = Candidate {
+            name: "auto".into(),
+            workspace: 0,
+            predicted: None,
+        };
+        let list = vec![(candidate, Kernel::MatMul(product))];
+        KernelSubject::new(list, args, Vec::new(), None)
+    }
+
     #[test]
     fn times_are_taken() {
         let (product, args) = matmul(DType::F32, [64, 64, 64]);
-        let list = vec![(
-            Candidate {
-                name: "auto".into(),
-                workspace: 0,
-                predicted: None,
-            },
-            Kernel::MatMul(product),
-        )];
-        let subject = KernelSubject::new(list, args, Vec::new(), None);
+        let subject = alone_by_the_default(product, args);
         let mut checked = subject.start(0).unwrap_or_else(|e| panic!("{e:?}"));
         for input in 0..300 {
             assert!((checked.run)(input).unwrap().as_nanos() > 0);

@@ -6,6 +6,7 @@ use super::choose::Choice;
 use super::key;
 use super::program::{Tuner, args};
 use super::search::Candidate;
+use super::settings::Precision;
 use super::subject::KernelSubject;
 use kiln_base::numel;
 use kiln_base::plan::{Kernel, Plan};
@@ -21,6 +22,9 @@ impl Tuner<'_> {
         l: usize,
         ways: &Ways,
     ) -> (Option<Arc<Choice>>, usize) {
+        if ways.list.len() < 2 {
+            return (None, program.choose(l, 0));
+        }
         let values = key::typical(self.symbols);
         let default = ways.list.first().map_or("", |w| &w.name);
         let kernel = &ways.launch.kernel;
@@ -33,10 +37,16 @@ impl Tuner<'_> {
             Arc::new(subject(ways, args, values, self.gpu))
         });
         // Launches of one key may differ in what is legal.
-        let choice = choice.among(&names);
+        let choice = choice.among(names.iter().map(|c| &c.name));
         let chosen = names.iter().position(|c| c.name == choice.chosen);
         (Some(choice), program.choose(l, chosen.unwrap_or(0)))
     }
+}
+
+/// Leaves the ways that may be chosen.
+pub(super) fn limit(ways: &mut Ways, precision: Precision) {
+    let allowed = |way: &Way| way.approximation.is_none_or(|a| precision.allows(a));
+    ways.list.retain(allowed);
 }
 
 /// The ways as candidates.
@@ -60,7 +70,10 @@ pub(super) fn subject(
     values: Vec<i64>,
     gpu: Option<&Arc<cuda::Device>>,
 ) -> KernelSubject {
-    let plans = ways.list.iter().map(|way| plan(way, &args, values.len()));
+    let plans = ways.list.iter().map(|way| {
+        let plan = plan(way, &args, values.len());
+        (plan, way.approximation)
+    });
     let plans = candidates(ways, &values).into_iter().zip(plans).collect();
     KernelSubject::of_ways(&ways.launch.kernel, plans, args, values, gpu.cloned())
 }

@@ -82,6 +82,43 @@ fn what_a_limit_kept_from_being_tried_is_tried_without_it() {
 }
 
 #[test]
+fn what_failed_or_hung_is_tried_again_when_the_store_is_told_so() {
+    let store = folder("retry").join("tune.jsonl");
+    let on = settings(Mode::On, &store);
+    let list = |does: [Does; 3]| {
+        let [wrong, fails, hangs] = does;
+        made_up(&[
+            ("default", 0, Does::Takes(&[100])),
+            ("wrong", 0, wrong),
+            ("fails", 0, fails),
+            ("hangs", 0, hangs),
+        ])
+    };
+    let first = list([Does::Wrong, Does::Fails, Does::Hangs]);
+    assert_eq!(choose(&on, "k", &first).chosen, "default");
+    let later = list([Does::Takes(&[30]), Does::Takes(&[20]), Does::Takes(&[10])]);
+    assert_eq!(choose(&on, "k", &later).why, Why::Store);
+    let opened = Store::new(&store);
+    assert_eq!(opened.retry(|r| r.key != "k").unwrap(), 0);
+    assert_eq!(opened.retry(|_| true).unwrap(), 2);
+    assert_eq!(
+        opened.retry(|_| true).unwrap(),
+        0,
+        "they are no failures any more"
+    );
+    // Until it is measured, what is known is used.
+    let frozen = settings(Mode::Frozen, &store);
+    assert_eq!(choose(&frozen, "k", &later).chosen, "default");
+    let clock = MadeUpClock::default();
+    let known = |settings| Chooser::new(settings, &clock, false).known("k");
+    assert!(known(&on).is_none(), "not all is known");
+    let again = choose(&on, "k", &later);
+    assert_eq!((&*again.chosen, &again.why), ("hangs", &Why::Measured));
+    assert!(known(&on).is_some());
+    assert_eq!(choose(&on, "k", &later).why, Why::Store);
+}
+
+#[test]
 fn modes() {
     let store = folder("modes").join("tune.jsonl");
     let subject = three();

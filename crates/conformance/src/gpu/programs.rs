@@ -1,7 +1,8 @@
 //! Random programs and their gradients on the device.
 
 use super::{Failed, Report, Settings};
-use crate::programs::{AT_A_KINK, RULES, check, differentiated, plain};
+use crate::programs::{AT_A_KINK, check, differentiated, plain};
+use crate::rules::{rare, some_program};
 use kiln_compiler::Options;
 use kiln_ir::Graph;
 use kiln_ir::fuzz::{Config, coverage, features};
@@ -46,24 +47,19 @@ pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
     for seed in settings.first..settings.first + settings.seeds {
         progress(seed - settings.first, settings.seeds);
         let graph = Config::default().graph(seed);
-        let result = run_one(&graph, seed, settings);
-        if let Ok(fired) = &result {
-            fired
-                .iter()
-                .for_each(|rule| *rules.entry(rule).or_default() += 1);
-            covered.extend(features(&graph));
+        covered.extend(features(&graph));
+        for (what, graph) in [("seed", graph), ("rule's program", some_program(seed))] {
+            let result = run_one(&graph, seed, settings);
+            for rule in result.iter().flatten() {
+                *rules.entry(rule).or_default() += 1;
+            }
+            report.check(&format!("{what} {seed}"), result.map(drop));
         }
-        report.check(&format!("seed {seed}"), result.map(drop));
     }
-    let share = |count: u64| count as f64 / settings.seeds as f64;
     // Rare rewrites need many programs to show.
-    for rule in RULES {
-        let fired = rules.get(rule).copied().unwrap_or(0);
-        if settings.seeds >= MANY && share(fired) < 0.01 {
-            report.wrong(format!(
-                "{rule} fired in {fired} of {} programs",
-                settings.seeds
-            ));
+    if settings.seeds >= MANY {
+        for rule in rare(&rules, settings.seeds) {
+            report.wrong(rule);
         }
     }
     let missing: Vec<&String> = wanted.difference(&covered).collect();

@@ -171,10 +171,12 @@ pub(crate) fn fma_odd(a: f32, b: f32, c: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn to_tf32(x: f32) -> u32 {
     let bits = x.to_bits();
-    if x.is_finite() {
-        bits.wrapping_add(0x1000) & 0xffff_e000
+    if x.is_nan() {
+        0x7fff_ffff
+    } else if x.is_infinite() {
+        bits
     } else {
-        bits & 0xffff_e000
+        bits.wrapping_add(0x1000) & 0xffff_e000
     }
 }
 
@@ -193,6 +195,34 @@ mod tests {
         assert_eq!(div32::<Down>(1.0, -3.0), -div32::<Up>(1.0, 3.0));
         assert_eq!(sqrt32::<Down>(2.0).next_up(), sqrt32::<Up>(2.0));
         assert_eq!(mul64::<Up>(0.1, 0.1), mul64::<Down>(0.1, 0.1).next_up());
+    }
+
+    #[test]
+    fn a_tf32_is_the_nearest_number_of_eleven_bits() {
+        let mut bits = 1u32;
+        for _ in 0..100_000 {
+            bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            // Ties too.
+            let x = f32::from_bits(if bits & 1 == 0 { bits } else { bits & !0xfff });
+            let exponent = (x.to_bits() >> 23 & 0xff) as i32;
+            let y = f32::from_bits(to_tf32(x));
+            if x.is_nan() {
+                assert!(y.is_nan());
+                continue;
+            }
+            // The distance of neighbours; round() takes ties away from zero.
+            let unit = f64::powi(2.0, exponent.max(1) - 127 - 10);
+            let nearest = (x as f64 / unit).round() * unit;
+            assert!(
+                x.is_infinite() && y == x || y as f64 == nearest as f32 as f64,
+                "{x}: {y}"
+            );
+        }
+        let bits = |x: f32| f32::from_bits(to_tf32(x));
+        assert_eq!(bits(f32::MAX), f32::INFINITY);
+        assert_eq!(bits(f32::NEG_INFINITY), f32::NEG_INFINITY);
+        assert_eq!(to_tf32(-0.0), (-0f32).to_bits());
+        assert!(bits(f32::from_bits(0x7f80_0001)).is_nan());
     }
 
     #[test]

@@ -19,6 +19,7 @@
 //! no more than the n additions of b lost; a sum that is zero for all finite data is made exactly zero,
 //! and stays zero where the data hold NaN or infinities.
 
+use super::products::row;
 use crate::sums::Sums;
 use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
 use kiln_base::prim::Reduction;
@@ -141,14 +142,9 @@ impl Rule for BiasBehindPermute {
         if !alone || from.last() != to.last() || at == last {
             return None;
         }
-        let row = |v: Value| {
-            let node = view.producer(v);
-            let row = matches!(node.op, Op::Broadcast(_)).then(|| node.inputs[0])?;
-            (view.fact(row).shape[..] == to[last..]).then_some(row)
-        };
         let (y, b) = match operands(view, x.node, Pw::Add)? {
-            [y, b] if row(b).is_some() => (y, row(b)?),
-            [b, y] => (y, row(b)?),
+            [y, b] if row(view, b).is_some() => (y, row(view, b)?),
+            [b, y] => (y, row(view, b)?),
         };
         let mut column = vec![Dim::ONE; to.len() - at];
         column[0] = to[last].clone();

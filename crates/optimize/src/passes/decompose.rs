@@ -10,9 +10,9 @@ use kiln_ir::{DType, Graph, NodeId, Op};
 /// What a graph is taken apart for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// Computes whole the gradients of convolutions of f32 and f64, and attention of f32.
+    /// Computes whole the gradients of convolutions of floats, and attention of f32.
     Cpu,
-    /// The same of f16 and bf16 too, and attention of f64.
+    /// Attention of other floats too.
     Gpu,
 }
 
@@ -85,11 +85,7 @@ impl Engine {
     /// Whether it computes the op whole.
     fn has_kernel(self, op: &Op, dtype: DType) -> bool {
         match op {
-            Op::ConvTranspose(_) | Op::ConvWeight(_) => match dtype {
-                DType::F32 | DType::F64 => true,
-                DType::F16 | DType::BF16 => self == Engine::Gpu,
-                _ => false,
-            },
+            Op::ConvTranspose(_) | Op::ConvWeight(_) => dtype.is_float(),
             Op::Attention(_) => dtype == DType::F32 || self == Engine::Gpu,
             _ => false,
         }

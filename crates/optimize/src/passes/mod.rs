@@ -8,6 +8,7 @@ pub mod constant_fold;
 pub mod dead_code;
 pub mod decompose;
 pub mod folding;
+pub mod gathers;
 pub mod identities;
 pub mod loop_values;
 pub mod merging;

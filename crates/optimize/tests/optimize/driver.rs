@@ -27,7 +27,7 @@ fn an_unknown_pass_is_an_error_that_lists_the_passes() {
         ..Options::default()
     };
     let error = optimize(Graph::default(), &options).unwrap_err();
-    insta::assert_snapshot!(error, @r#"there is no pass "magic"; the passes are dead_code, loop_values, branch_values, views, identities, slices, padding, broadcasts, scatters, products, constant_fold, common_subexpressions, folding, merging, stacking, reductions, centring"#);
+    insta::assert_snapshot!(error, @r#"there is no pass "magic"; the passes are dead_code, loop_values, branch_values, views, identities, slices, padding, broadcasts, gathers, scatters, products, constant_fold, common_subexpressions, folding, merging, stacking, reductions, centring"#);
 }
 
 #[test]
@@ -51,6 +51,7 @@ fn the_list_of_passes_reads_well() {
     slices: takes parts from what is nearest to memory
     padding: lets convolutions and pooling make borders themselves
     broadcasts: computes before values are stretched, not after
+    gathers: computes what is chosen by index, not what it is chosen from
     scatters: writes scatters of one element a lane as pointwise work
     products: moves transpositions of products to their operands, and biases and factors to their products
     constant_fold: computes what depends on constants only

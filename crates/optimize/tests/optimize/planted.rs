@@ -28,6 +28,7 @@ pub const STEPS: &[Step] = &[
     window,
     casts,
     scattered,
+    chosen,
     around_products::turned,
     around_products::biased,
     around_products::scaled_data,
@@ -415,4 +416,40 @@ fn scattered(g: &mut Generator) -> Option<Value> {
     let kinds = [ScatterKind::Sum, ScatterKind::Sum, ScatterKind::Prod];
     let kind = g.rng.pick(&kinds);
     g.emit(ops::Scatter { axis: 1, kind }, &[base, index, read])
+}
+
+/// One element or more of each row of pointwise work, sometimes out of range.
+fn chosen(g: &mut Generator) -> Option<Value> {
+    let x = g.any_of(DType::F32);
+    let n = shape_of(&g.graph, x).iter().product::<usize>();
+    if n < 4 || n % 2 == 1 {
+        return None;
+    }
+    let rows = [Dim::from(2usize), Dim::from(n / 2)];
+    let x = g.b().reshape(&x, &rows).ok()?;
+    let kind = g.rng.pick(&[Reduction::Max, Reduction::Sum]);
+    let axis = usize::from(g.rng.coin(80));
+    let row = g.b().reduce_keepdim(kind, &x, &[axis]).ok()?;
+    let mut y = g.b().pointwise(Pw::Sub, &[x, row]).ok()?;
+    g.values.push(y);
+    if g.rng.coin(50) {
+        let pw = g.rng.pick(&[Pw::Mul, Pw::Maximum, Pw::Sub]);
+        y = g.b().pointwise(pw, &[x, y]).ok()?;
+    }
+    if g.rng.coin(30) {
+        let dtype = g.rng.pick(&[DType::F16, DType::Bool, DType::I32]);
+        y = g.b().cast(&y, dtype).ok()?;
+    }
+    let each = 1 + g.rng.below(n / 4);
+    let bound = n / 2 + usize::from(g.rng.coin(10));
+    let index: Vec<u8> = (0..2 * each)
+        .flat_map(|_| (g.rng.below(bound) as i64).to_le_bytes())
+        .collect();
+    let index = ops::Constant {
+        dtype: DType::I64,
+        shape: vec![2, each],
+        bytes: index.into(),
+    };
+    let index = g.emit(index, &[])?;
+    g.emit(ops::Gather { axis: 1 }, &[y, index])
 }

@@ -111,6 +111,22 @@ fn common_subexpressions() {
     });
 }
 
+/// The label's log-probability.
+fn picked(b: &mut GraphBuilder<'_>) -> Result<Vec<Value>, OpError> {
+    let x = b.input(f32s(&[8, 10]), Role::Data);
+    let label = b.input(Fact::new(DType::I64, [8i64, 1]), Role::Data);
+    let log = b.op(ops::Softmax { axis: 1, log: true }, &[x])?;
+    Ok(vec![b.op(ops::Gather { axis: 1 }, &[log, label])?])
+}
+
+#[test]
+fn gathers() {
+    let mut graph = Graph::default();
+    let outputs = picked(&mut GraphBuilder::new(&mut graph, loc(1))).expect("a legal graph");
+    outputs.into_iter().for_each(|v| graph.add_output(v));
+    show("gathers", decompose(graph, Engine::Cpu));
+}
+
 fn norm() -> Case {
     Case {
         dtype: DType::F32,

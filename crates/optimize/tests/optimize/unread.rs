@@ -30,9 +30,23 @@ fn read(g: &mut Generator, op: impl Into<Op>, operands: &[Value]) -> Option<Valu
     Some(outputs[at])
 }
 
+/// Two values without a gather behind them: of what nothing reads, an index out of range is no error.
+fn sound(g: &mut Generator) -> Option<[Value; 2]> {
+    let x = [g.any_of(DType::F32), g.any_of(DType::F32)];
+    let mut behind = x.map(|v| v.node).to_vec();
+    while let Some(id) = behind.pop() {
+        let node = g.graph.node(id);
+        if matches!(node.op, Op::Gather(_)) {
+            return None;
+        }
+        behind.extend(node.inputs.iter().map(|v| v.node));
+    }
+    Some(x)
+}
+
 /// A branch with two outputs, on a condition that is data.
 pub fn branch(g: &mut Generator) -> Option<Value> {
-    let x = [g.any_of(DType::F32), g.any_of(DType::F32)];
+    let x = sound(g)?;
     let facts = x.map(|v| g.graph.fact(v).clone());
     let all: Vec<usize> = (0..facts[0].rank()).collect();
     let sum = g.b().sum(&x[0], &all).ok()?;
@@ -45,7 +59,7 @@ pub fn branch(g: &mut Generator) -> Option<Value> {
 
 /// A loop that carries two values, each of which depends on itself alone.
 pub fn repeated(g: &mut Generator) -> Option<Value> {
-    let x = [g.any_of(DType::F32), g.any_of(DType::F32)];
+    let x = sound(g)?;
     let facts = x.map(|v| g.graph.fact(v).clone());
     let body = body([&facts[0], &facts[1]], [Pw::Tanh, Pw::Neg], true)?;
     let trips = Dim::from(g.rng.below(3));

@@ -37,8 +37,8 @@ impl Fft {
     }
 
     /// Elements of a transform: real and imaginary parts.
-    fn numbers(&self) -> i64 {
-        2 * self.tile.len()
+    pub fn numbers(&self) -> i64 {
+        2 * self.tile.size()
     }
 
     /// A tile without a transform yet, in memory of its own.
@@ -239,7 +239,7 @@ impl Conv {
                     tile.tile.im.write_bytes(0, fft.turns.len());
                     for i in 0..down * across {
                         let at = i / across * pitch + i % across;
-                        let tap = *taps.wrapping_offset(i as isize) / fft.tile.len() as f32;
+                        let tap = *taps.wrapping_offset(i as isize) / fft.tile.size() as f32;
                         *tile.tile.re.wrapping_offset(at as isize) = tap;
                     }
                     compiled::<Forth, _>(self.level)(Tile {
@@ -329,7 +329,7 @@ impl Conv {
             self.cout * chunk.pairs,
             self.cin * self.cout,
         );
-        let blocks = run.fft.tile.len() / LANES as i64;
+        let blocks = run.fft.tile.size() / LANES as i64;
         split(
             blocks,
             4 * LANES as i64 * x * self.cout,

@@ -532,7 +532,7 @@ impl Binder<'_> {
         let operands: SmallVec<[u16; 4]> = match kernel {
             Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => smallvec![],
             Kernel::Attention(a) => a.operands().map(|(arg, _)| arg).collect(),
-            Kernel::MatMul(m) => smallvec![m.lhs.arg, m.rhs.arg],
+            Kernel::MatMul(m) => m.operands().into(),
             Kernel::Conv(c) => c.operands.iter().copied().collect(),
             Kernel::ArgSort(s) => smallvec![s.x],
             Kernel::Scatter(s) => smallvec![s.index.arg, s.src.arg],

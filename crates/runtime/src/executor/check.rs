@@ -217,7 +217,9 @@ pub(super) fn access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
     let (operands, out, dtype, epilogue): (Operands, _, _, _) = match kernel {
         Kernel::Tile(p) => return tile_access(p, dtypes, None),
         Kernel::MatMul(m) => {
-            let operands = of(m.dtype, [m.lhs.arg, m.rhs.arg]);
+            let sides = [&m.lhs, &m.rhs].into_iter().zip(&m.prologues);
+            let plain = sides.filter(|(_, prologue)| prologue.is_none());
+            let operands = plain.map(|(matrix, _)| (matrix.arg, m.dtype)).collect();
             (operands, m.out, m.dtype, &m.epilogue)
         }
         Kernel::Loop(_) | Kernel::If(_) => return control_access(kernel, dtypes),
@@ -236,7 +238,7 @@ pub(super) fn access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
         return Err(damaged!("a {} of {dtype}", kernel.name()));
     }
     let mut access = match epilogue {
-        Some(e) => tile_access(&e.program, dtypes, Some(dtype))?,
+        Some(e) => tile_access(&e.program, dtypes, Some((dtype, false)))?,
         None => Access {
             reads: vec![false; dtypes.len()],
             writes: vec![false; dtypes.len()],
@@ -251,10 +253,26 @@ pub(super) fn access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
     for operand in &operands {
         access.reads[arg(*operand)?] = true;
     }
+    let mut multiplied: SmallVec<[usize; 4]> = operands.iter().map(|o| o.0 as usize).collect();
+    if let Kernel::MatMul(m) = kernel {
+        for prologue in m.prologues.iter().flatten() {
+            let made = tile_access(&prologue.program, dtypes, Some((dtype, true)))?;
+            if prologue.program.sites > 0 || made.writes.contains(&true) {
+                return Err(damaged!(
+                    "{} does more than make an operand",
+                    prologue.program.name
+                ));
+            }
+            for at in (0..dtypes.len()).filter(|at| made.reads[*at]) {
+                access.reads[at] = true;
+                multiplied.push(at);
+            }
+        }
+    }
     if epilogue.is_none() {
         access.writes[arg((out, dtype))?] = true;
     }
-    if operands.iter().any(|(i, _)| access.writes[*i as usize]) {
+    if multiplied.iter().any(|i| access.writes[*i]) {
         return Err(damaged!("a product writes its own operand"));
     }
     Ok(access)
@@ -391,16 +409,18 @@ fn cuda_access(k: &CudaKernel, dtypes: &[DType]) -> Result<Access> {
     })
 }
 
-fn tile_access(p: &TileProgram, dtypes: &[DType], raw: Option<DType>) -> Result<Access> {
-    let expected: Vec<DType> = dtypes.iter().copied().chain(raw).collect();
+/// What a program does with the arguments of its step. `raw` is the dtype of one more, a part of a product, and
+/// whether the program writes that.
+fn tile_access(p: &TileProgram, dtypes: &[DType], raw: Option<(DType, bool)>) -> Result<Access> {
+    let expected: Vec<DType> = dtypes.iter().copied().chain(raw.map(|r| r.0)).collect();
     if p.args.len() != expected.len() || p.args.iter().zip(&expected).any(|(a, d)| a.dtype != *d) {
         return Err(damaged!(
             "{} is called with arguments of other dtypes",
             p.name
         ));
     }
-    if raw.is_some() && p.args.last().is_some_and(|a| a.written) {
-        return Err(damaged!("{} writes the raw result", p.name));
+    if raw.is_some_and(|(_, written)| p.args.last().is_some_and(|a| a.written != written)) {
+        return Err(damaged!("{} reads or writes a part of a product", p.name));
     }
     let mut reads = vec![false; p.args.len()];
     for inst in p.stages.iter().flat_map(|s| &s.code) {
@@ -504,7 +524,7 @@ fn streams(plan: &Plan, step: &Step, buffer: BufferId) -> bool {
     let is = |arg: u16| step.args.get(arg as usize) == Some(&buffer);
     match &plan.kernels[step.kernel as usize] {
         Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => true,
-        Kernel::MatMul(m) => !is(m.lhs.arg) && !is(m.rhs.arg),
+        Kernel::MatMul(m) => !m.operands().into_iter().any(is),
         Kernel::Conv(c) => !c.operands.into_iter().any(is),
         Kernel::Attention(a) => !a.operands().any(|(arg, _)| is(arg)),
         _ => false,

@@ -1,9 +1,9 @@
 //! Products whose right matrix is packed: panels of columns, each of which lies in memory in the order in which
 //! register tiles read it. A right matrix that depends on parameters alone is packed in *prepare*.
 
-use super::{Args, Block, MatMul, Work, run_blocks, split};
+use super::{Args, Behind, Block, Made, MatMul, Work, run_blocks, split, whole_rows};
 use crate::error::Result;
-use crate::memory::room;
+use crate::memory::{Storage, room};
 use crate::simd::compiled;
 use crate::sums::{Lane, ROWS, RegisterSums, Sums};
 use crate::tile::Failures;
@@ -30,6 +30,7 @@ pub(super) fn packable(p: &plan::MatMul) -> bool {
     let rhs = [&p.k, &p.n, &p.rhs.offset, &p.rhs.row, &p.rhs.col];
     let size = |d: &Dim| d.as_const().unwrap_or(0);
     p.shares_right()
+        && p.prologues[1].is_none()
         && rhs.iter().all(|d| d.as_const().is_some())
         && size(&p.k) > 0
         && match p.algorithm {
@@ -123,9 +124,17 @@ impl MatMul {
                 Err(e) => return failures.broken(e),
             },
         };
-        let rows = self.m.clamp(1, BLOCK_ROWS);
+        let whole = self.behind == Behind::Rows || self.lhs.made.is_some();
+        let rows = match whole {
+            true => whole_rows(&self.batch, (self.m, self.n), BLOCK_ROWS),
+            false => self.m.clamp(1, BLOCK_ROWS),
+        };
         let panel_work = rows.max(READ_ROWS) * PANEL * self.k.max(1);
-        let panels = (BLOCK_WORK / panel_work).clamp(1, self.panels_across().max(1));
+        let across = self.panels_across().max(1);
+        let panels = match whole {
+            true => across,
+            false => (BLOCK_WORK / panel_work).clamp(1, across),
+        };
         let cut = (rows, panels * PANEL);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
         let packed = Args(&[packed]);
@@ -133,9 +142,9 @@ impl MatMul {
         run_blocks(
             (self.blocks_of(cut), panels * panel_work),
             launch,
-            |i, args, flat, work| unsafe {
+            |i, args, scratch, work| unsafe {
                 let (packed, block) = (&packed, self.block_of(cut, i));
-                self.packed_block::<T>(args, packed.0[0].cast(), &block, flat, work)
+                self.packed_block::<T>(args, packed.0[0].cast(), &block, scratch, work)
             },
         );
     }
@@ -145,7 +154,7 @@ impl MatMul {
         args: &[*mut u8],
         packed: *const T,
         b: &Block,
-        flat: &mut Option<crate::memory::Storage>,
+        (flat, made): &mut (Option<Storage>, Made),
         work: &mut Work,
     ) -> Result<()> {
         // Blocks begin with a panel.
@@ -165,6 +174,8 @@ impl MatMul {
         };
         // SAFETY: linking proved the operands within their buffers; the results have room for whole panels.
         unsafe {
+            let rows = (b.batch, b.row, b.rows);
+            let (lhs, down, across) = self.rows::<T>(args, rows, made, work.failures)?;
             let run = compiled::<RegisterSums<T>, _>(self.level);
             for panel in 0..panels {
                 let at = (b.col + panel * PANEL) * self.k;
@@ -174,9 +185,9 @@ impl MatMul {
                         x_pitch: PANEL as isize,
                         channels: self.k as isize,
                         taps: &[0],
-                        weights: self.at(&self.lhs, args, b.batch, b.row + row, 0),
-                        weight_row: self.lhs.row as isize,
-                        weight_step: self.lhs.col as isize,
+                        weights: lhs.wrapping_offset((row * down) as isize),
+                        weight_row: down as isize,
+                        weight_step: across as isize,
                         rows: ROWS.min(b.rows - row) as usize,
                         positions: PANEL as usize,
                         dst: dst.wrapping_offset((row * pitch + panel * PANEL) as isize),

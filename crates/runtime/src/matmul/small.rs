@@ -1,7 +1,7 @@
 //! Products of few rows, or small ones, in register tiles. Both matrices are read where they lie; of the right
 //! one only the columns that fill no vector are copied, or all of them where columns lie in memory side by side.
 
-use super::{Block, MatMul, Work, run_blocks};
+use super::{Behind, Block, MatMul, Work, run_blocks, whole_rows};
 use crate::error::Result;
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
@@ -29,6 +29,10 @@ impl MatMul {
     /// as many rows as are.
     fn small_cut(&self) -> (i64, i64) {
         let eight = (ROWS * self.k).max(1);
+        if self.behind == Behind::Rows {
+            let wanted = ROWS * BLOCK_WORK / (eight * self.n).max(1);
+            return (whole_rows(&self.batch, (self.m, self.n), wanted), self.n);
+        }
         let cols = (BLOCK_WORK / eight).max(LEAST_COLUMNS).min(self.n.max(1));
         ((BLOCK_WORK / (eight * cols)).max(1) * ROWS, cols)
     }

@@ -47,6 +47,14 @@ pub(crate) struct Bound<'a> {
 }
 
 impl Bound<'_> {
+    /// Points of the inner axes.
+    pub(crate) fn inner_len(&self) -> i64 {
+        match self.program.schedule {
+            Schedule::Lanes => self.outer.iter().product(),
+            Schedule::Rows => self.lane.iter().product(),
+        }
+    }
+
     /// Points of the parallel axes.
     pub(crate) fn axes_len(&self) -> i64 {
         match self.program.schedule {

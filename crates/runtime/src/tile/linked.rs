@@ -67,13 +67,30 @@ impl Linked {
         walks.iter().enumerate().all(clear)
     }
 
-    /// Whether the program reads its last argument, the raw result of a product, only at the place
-    /// it is at.
+    /// Whether the program writes its last argument, a part of a product, at the place it is at.
+    pub(crate) fn is_written_in_place(&self, raw: usize) -> bool {
+        let touched = self.walks.iter().any(|w| w.reads_memory && w.arg == raw);
+        (touched || self.points == 0) && self.reads_in_place(raw)
+    }
+
+    /// Whether the program touches its last argument, a part of a product, only at the place it is at.
     pub(crate) fn reads_in_place(&self, raw: usize) -> bool {
         let mut walks = self.walks.iter().filter(|w| w.reads_memory && w.arg == raw);
         walks.all(|w| {
-            let line = w.shape == Shape::Contiguous || self.points <= 1;
-            line && w.limits.is_empty() && w.address.offset == 0
+            // A row of one element, or an array of none or one, is no line.
+            let (row, mut reach) = match self.schedule {
+                Schedule::Lanes => (self.points, 0), // there are no outer axes
+                Schedule::Rows => (self.lane_len, self.lane_len),
+            };
+            let line = w.shape == Shape::Contiguous || row <= 1;
+            let rows = w.address.outer.iter().zip(&self.outer).rev();
+            let in_order = rows.fold(true, |in_order, (stride, extent)| {
+                let next = *stride == reach;
+                reach *= extent;
+                in_order && next
+            });
+            let nothing = self.points * row == 0;
+            nothing || line && in_order && w.limits.is_empty() && w.address.offset == 0
         })
     }
 }

@@ -148,6 +148,12 @@ fn errors(p: &Conv, inputs: &[Buffer], want: &[f64], terms: f64) -> (f64, f64) {
     (worst / strict.max(1e-300), worst / usual.max(1e-300))
 }
 
+/// An algorithm stays within the bounds.
+fn holds(p: &Conv, inputs: &[Buffer], want: &[f64], terms: f64) {
+    let (strict, usual) = errors(p, inputs, want, terms);
+    assert!(strict <= 1.0 && usual <= 1.0, "{strict} {usual} {p:?}");
+}
+
 fn check(dtype: DType, shape: &Shape, r: &mut Random) {
     let mut p = conv(dtype, shape);
     let [x, w, _] = lens(&p);
@@ -155,12 +161,10 @@ fn check(dtype: DType, shape: &Shape, r: &mut Random) {
     let (want, terms) = reference(&p, &floats(&inputs[0]), &floats(&inputs[1]));
     for algorithm in p.algorithms(&[]) {
         p.algorithm = algorithm;
-        let (strict, usual) = errors(&p, &inputs, &want, terms);
-        assert!(strict <= 1.0 && usual <= 1.0, "{strict} {usual} {p:?}");
+        holds(&p, &inputs, &want, terms);
     }
     let (p, inputs, want) = channels_last(&conv(dtype, shape), &inputs, &want);
-    let (strict, usual) = errors(&p, &inputs, &want, terms);
-    assert!(strict <= 1.0 && usual <= 1.0, "{strict} {usual} {p:?}");
+    holds(&p, &inputs, &want, terms);
 }
 
 /// The same with channels last.
@@ -234,7 +238,7 @@ fn weights_that_are_parameters_are_packed_once() {
             let tile = match algorithm {
                 Algorithm::Winograd2 => 16,
                 Algorithm::Winograd4 => 36,
-                _ => 2 * p.fft_tile(&[]).unwrap().len(),
+                _ => 2 * p.fft_tile(&[]).unwrap().size(),
             };
             let taps = numel(&p.kernel);
             let prepared = packed.memory(&[]).unwrap().prepared as i64;
@@ -369,8 +373,7 @@ fn convolutions_of_many_taps_stay_within_their_error_bounds() {
         let [x, w, _] = lens(&p);
         let inputs = [random(DType::F32, x, &mut r), random(DType::F32, w, &mut r)];
         let (want, terms) = reference(&p, &floats(&inputs[0]), &floats(&inputs[1]));
-        let (strict, usual) = errors(&p, &inputs, &want, terms);
-        assert!(strict <= 1.0 && usual <= 1.0, "{strict} {usual} {p:?}");
+        holds(&p, &inputs, &want, terms);
     }
     assert!(transformed > 20, "{transformed}");
 }
@@ -457,6 +460,7 @@ fn no_algorithm_depends_on_the_number_of_threads() {
         (3000, 2000, 1),
         (100, 90, 110),
         (4, 384, 1024),
+        (70, 9001, 65),
     ] {
         let mut p = product(m, k, n);
         for algorithm in super::products::with_auto(p.algorithms(&[])) {
@@ -490,6 +494,7 @@ fn a_plan_with_an_illegal_algorithm_is_damaged() {
         Algorithm::Winograd2,
         Algorithm::Winograd4,
         Algorithm::Fft,
+        Algorithm::Parts,
     ];
     // Two channels, of which the filter steps by 2.
     let shape = Shape {
@@ -551,7 +556,7 @@ fn what_the_algorithms_need_beside_their_arguments() {
     p.algorithm = Algorithm::Fft;
     let tile = p.fft_tile(&[]).unwrap();
     let pairs = (2 * tile.count[0] * tile.count[1] + 1) / 2;
-    assert!(bytes(&p, 1) >= 8 * tile.len() * ((3 + 5) * pairs + 15));
+    assert!(bytes(&p, 1) >= 8 * tile.size() * ((3 + 5) * pairs + 15));
     let product = |algorithm| {
         Kernel::MatMul(MatMul {
             algorithm,
@@ -563,4 +568,11 @@ fn what_the_algorithms_need_beside_their_arguments() {
     assert_eq!(of(Algorithm::Panels(25)), Some(0));
     assert_eq!(of(Algorithm::Packed), Some(500 * 336 * 4));
     assert!(kiln_runtime::workspace(&product(Algorithm::Direct), &[], 2).is_err());
+    // 8 parts of 1,125 terms each of 70 x 65 results, on any number of threads.
+    let parts = Kernel::MatMul(MatMul {
+        algorithm: Algorithm::Parts,
+        ..self::product(70, 9001, 65)
+    });
+    let bytes = [1, 4].map(|threads| kiln_runtime::workspace(&parts, &[], threads).unwrap());
+    assert_eq!(bytes, [Some(8 * 70 * 65 * 4); 2]);
 }

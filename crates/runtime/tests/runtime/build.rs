@@ -325,6 +325,7 @@ pub fn product(m: i64, k: i64, n: i64) -> MatMul {
         lhs: matrix(0, k),
         rhs: matrix(1, n),
         out: 2,
+        prologues: [None, None],
         epilogue: None,
         algorithm: Algorithm::Auto,
     }

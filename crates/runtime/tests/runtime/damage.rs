@@ -72,6 +72,7 @@ fn damage_behind_the_checksum_never_panics() {
         model(&Plan::symbol(0), false),
         model(&4i64.into(), true),
         softmax,
+        super::products::made_product(),
     ];
     plans.extend(super::ordered::plans());
     let mut r = Random(1);
@@ -195,6 +196,48 @@ fn contradictions_in_programs_are_refused() {
     damaged("read", &|p| {
         let _ = p.stages[0].code.remove(0);
     });
+}
+
+#[test]
+fn contradictions_in_prologues_are_refused() {
+    let plan = super::products::made_product();
+    assert!(Executable::new(plan.clone()).is_ok());
+    let changed = |what: &str, change: &dyn Fn(&mut MatMul)| {
+        let mut plan = plan.clone();
+        match &mut plan.kernels[0] {
+            Kernel::MatMul(product) => change(product),
+            _ => panic!("a product"),
+        }
+        refused(plan, what);
+    };
+    let program = |m: &mut MatMul| m.prologues[0].clone().unwrap().program;
+    let with = |change: fn(&mut TileProgram)| {
+        move |m: &mut MatMul| {
+            let mut p = program(m);
+            change(&mut p);
+            m.prologues[0] = Some(Prologue { program: p });
+        }
+    };
+    changed("it makes nothing", &with(|p| p.stages[0].code.truncate(1)));
+    changed(
+        "it reads what it makes",
+        &with(|p| p.args[4].written = false),
+    );
+    changed("it writes an argument", &with(|p| p.args[3].written = true));
+    changed("it reports errors", &with(|p| p.sites = 1));
+    changed("it makes less", &with(|p| p.axes[0] = Dim::Const(29)));
+    changed(
+        "it makes every second element",
+        &with(|p| {
+            for access in p.accesses.iter_mut().filter(|a| a.arg == 4) {
+                access.strides[0] = Dim::Const(2);
+            }
+        }),
+    );
+    changed("its rows and columns are apart", &|m| {
+        m.lhs.col = Dim::Const(2)
+    });
+    changed("a vector of it", &|m| m.algorithm = Algorithm::Small);
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Matrix products and convolutions against plain loops.
 
 use super::build::*;
-use kiln_base::plan::{Algorithm, Conv, ConvRole, Epilogue, Images, Kernel, MatMul, Matrix};
-use kiln_base::prim::Binary;
+use kiln_base::plan::{
+    Algorithm, Conv, ConvRole, Epilogue, Images, Kernel, MatMul, Matrix, Plan, Prologue,
+};
+use kiln_base::prim::{Binary, Reduction};
+use kiln_base::tile::Schedule;
 use kiln_base::{DType, Dim};
 use kiln_runtime::{Buffer, Error};
 
@@ -55,7 +58,108 @@ fn bias_relu(dtype: DType, extents: &[i64], bias_axis: usize) -> Epilogue {
     Epilogue { program: p.0 }
 }
 
-fn check_matmul(dtype: DType, mut p: MatMul, with_epilogue: bool) {
+/// `raw + bias[last axis]`, less the largest of its row, over a result of these extents.
+fn below_largest(dtype: DType, extents: &[i64]) -> Epilogue {
+    let (rows, row) = extents.split_at(extents.len() - 1);
+    let mut p = Program::new(Schedule::Rows, rows, row);
+    p.arg(dtype, false);
+    p.arg(dtype, false);
+    let bias = p.arg(dtype, false);
+    let out = p.arg(dtype, true);
+    let raw = p.arg(dtype, false);
+    let mut strides = vec![0; extents.len()];
+    strides[rows.len()] = 1;
+    let dense = p.dense();
+    let (raw, bias) = (p.access(raw, 0, &dense), p.access(bias, 0, &strides));
+    let sum = |p: &mut Program| {
+        p.stage(true);
+        let (raw, bias) = (p.load(raw), p.load(bias));
+        p.binary(Binary::Add, raw, bias)
+    };
+    let y = sum(&mut p);
+    let largest = p.reduce(Reduction::Max, y);
+    let y = sum(&mut p);
+    let y = p.binary(Binary::Sub, y, largest);
+    let out = p.access(out, 0, &dense);
+    p.store(out, y);
+    Epilogue { program: p.0 }
+}
+
+/// `2 · x + 1` of argument `arg` of three or more, as a matrix's elements lie in memory.
+fn twice_and_one(dtype: DType, arg: u16, args: &[(DType, i64, bool)]) -> Prologue {
+    let len = args[usize::from(arg)].1;
+    let mut p = Program::lanes(&[len]);
+    for (dtype, ..) in args {
+        p.arg(*dtype, false);
+    }
+    let made = p.arg(dtype, true);
+    let (from, to) = (p.access(arg, 0, &[1]), p.access(made, 0, &[1]));
+    let x = p.load(from);
+    let [two, one] = [2.0, 1.0].map(|c| p.constant(dtype.compute(), c));
+    let x = p.binary(Binary::Mul, x, two);
+    let x = p.binary(Binary::Add, x, one);
+    p.store(to, x);
+    Prologue { program: p.0 }
+}
+
+/// A product of operands that are made, whose rows are worked on.
+pub fn made_product() -> Plan {
+    let (m, k, n) = (6, 5, 7);
+    let f32 = |len, written| (DType::F32, len, written);
+    let args = [
+        f32(m * k, false),
+        f32(k * n, false),
+        f32(n, false),
+        f32(m * n, true),
+    ];
+    let made = |side| Some(twice_and_one(DType::F32, side, &args));
+    let product = MatMul {
+        prologues: [made(0), made(1)],
+        epilogue: Some(below_largest(DType::F32, &[m, n])),
+        ..product(m, k, n)
+    };
+    plan_of(Kernel::MatMul(product), &args)
+}
+
+/// What is done with a product.
+#[derive(Copy, Clone, PartialEq)]
+enum Behind {
+    Nothing,
+    BiasRelu,
+    BelowLargest,
+}
+
+impl Behind {
+    /// What becomes of a row of sums.
+    fn apply(self, row: &mut [f64], bias: &[f64]) {
+        if self == Behind::Nothing {
+            return;
+        }
+        row.iter_mut().zip(bias).for_each(|(x, b)| *x += b);
+        let largest = row.iter().fold(f64::NEG_INFINITY, |m, x| m.max(*x));
+        for x in row {
+            *x = match self {
+                Behind::BiasRelu => x.max(0.0),
+                _ => *x - largest,
+            };
+        }
+    }
+}
+
+fn check_matmul(dtype: DType, p: MatMul, behind: Behind) {
+    check_made(dtype, &p, behind, [false, false]);
+    let lines = |x: &Matrix| [&x.row, &x.col].iter().any(|s| s.is(1));
+    let can = [&p.lhs, &p.rhs].map(lines);
+    for made in [[true, false], [false, true], [true, true]] {
+        if (0..2).all(|side| can[side] || !made[side]) {
+            check_made(dtype, &p, behind, made);
+        }
+    }
+}
+
+/// Checks a product, of operands that prologues make where `made` says so.
+fn check_made(dtype: DType, p: &MatMul, behind: Behind, made: [bool; 2]) {
+    let mut p = p.clone();
     let c = |d: &Dim| d.as_const().unwrap();
     let batch: Vec<i64> = p.batch.iter().map(c).collect();
     let (m, k, n) = (c(&p.m), c(&p.k), c(&p.n));
@@ -74,7 +178,12 @@ fn check_matmul(dtype: DType, mut p: MatMul, with_epilogue: bool) {
         data(dtype, len(&p.lhs, m, k), 5),
         data(dtype, len(&p.rhs, k, n), 6),
     );
-    let (av, bv) = (floats(&a), floats(&b));
+    let (mut av, mut bv) = (floats(&a), floats(&b));
+    for (made, values) in made.into_iter().zip([&mut av, &mut bv]) {
+        if made {
+            values.iter_mut().for_each(|x| *x = 2.0 * *x + 1.0);
+        }
+    }
     let bias = data(dtype, n, 7);
     let biases = floats(&bias);
     let mut want = vec![];
@@ -94,12 +203,10 @@ fn check_matmul(dtype: DType, mut p: MatMul, with_epilogue: bool) {
                     let x = av[(base(&p.lhs) + i * c(&p.lhs.row) + l * c(&p.lhs.col)) as usize];
                     s += x * bv[(base(&p.rhs) + l * c(&p.rhs.row) + j * c(&p.rhs.col)) as usize];
                 }
-                want.push(if with_epilogue {
-                    (s + biases[j as usize]).max(0.0)
-                } else {
-                    s
-                });
+                want.push(s);
             }
+            let row = want.len() - n as usize;
+            behind.apply(&mut want[row..], &biases);
         }
     }
     let (mut args, mut inputs) = (
@@ -109,21 +216,28 @@ fn check_matmul(dtype: DType, mut p: MatMul, with_epilogue: bool) {
         ],
         vec![a, b],
     );
-    if with_epilogue {
+    if behind != Behind::Nothing {
         let extents: Vec<i64> = batch.iter().copied().chain([m, n]).collect();
-        p.epilogue = Some(bias_relu(dtype, &extents, extents.len() - 1));
+        p.epilogue = Some(match behind {
+            Behind::BelowLargest => below_largest(dtype, &extents),
+            _ => bias_relu(dtype, &extents, extents.len() - 1),
+        });
         args.push((dtype, n, false));
         inputs.push(bias);
     }
     p.out = args.len() as u16;
     args.push((dtype, total, true));
+    for side in (0..2).filter(|side| made[*side]) {
+        p.prologues[side] = Some(twice_and_one(dtype, side as u16, &args));
+        [&mut p.lhs, &mut p.rhs][side].arg = u16::MAX;
+    }
     for algorithm in with_auto(p.algorithms(&[])) {
         p.algorithm = algorithm;
         let plan = plan_of(Kernel::MatMul(p.clone()), &args);
         for result in run(&plan, &inputs) {
             // Small integers: every order of summation is exact.
             let got = floats(&result.unwrap()[0]);
-            assert!(got == want, "{algorithm} {m} {k} {n} {batch:?}");
+            assert!(got == want, "{algorithm} {m} {k} {n} {batch:?} {made:?}");
         }
     }
 }
@@ -131,7 +245,7 @@ fn check_matmul(dtype: DType, mut p: MatMul, with_epilogue: bool) {
 #[test]
 fn matrix_products_of_odd_sizes_strides_and_batches() {
     for dtype in [DType::F32, DType::F64] {
-        for with_epilogue in [false, true] {
+        for behind in [Behind::Nothing, Behind::BiasRelu, Behind::BelowLargest] {
             for (m, k, n) in [
                 (1, 1, 1),
                 (3, 5, 7),
@@ -144,6 +258,8 @@ fn matrix_products_of_odd_sizes_strides_and_batches() {
                 (500, 300, 430),
                 (1000, 200, 3),
                 (3, 200, 1500),
+                (5, 4099, 3),
+                (60, 5003, 70),
             ] {
                 let product = |batch: &[i64], lhs: Matrix, rhs: Matrix| MatMul {
                     dtype,
@@ -154,13 +270,14 @@ fn matrix_products_of_odd_sizes_strides_and_batches() {
                     lhs,
                     rhs,
                     out: 2,
+                    prologues: [None, None],
                     epilogue: None,
                     algorithm: Default::default(),
                 };
                 check_matmul(
                     dtype,
                     product(&[], matrix(0, 0, &[], k, 1), matrix(1, 0, &[], n, 1)),
-                    with_epilogue,
+                    behind,
                 );
                 if m * n * k > 100_000 {
                     continue;
@@ -170,17 +287,17 @@ fn matrix_products_of_odd_sizes_strides_and_batches() {
                     matrix(0, 3, &[0, m * k], 1, m),
                     matrix(1, 1, &[n * k, 0], 1, k + 1),
                 );
-                check_matmul(dtype, transposed, with_epilogue);
+                check_matmul(dtype, transposed, behind);
                 let flipped = product(
                     &[2],
                     matrix(0, k.max(1) - 1, &[m * k], k, -1),
                     matrix(1, 0, &[k * n * 2], 2 * n, 2),
                 );
-                check_matmul(dtype, flipped, with_epilogue);
+                check_matmul(dtype, flipped, behind);
                 check_matmul(
                     dtype,
                     product(&[0], matrix(0, 0, &[1], k, 1), matrix(1, 0, &[1], n, 1)),
-                    with_epilogue,
+                    behind,
                 );
             }
         }
@@ -189,7 +306,7 @@ fn matrix_products_of_odd_sizes_strides_and_batches() {
 
 #[test]
 fn products_propagate_nan_and_infinity() {
-    for (m, k, n) in [(1i64, 8i64, 9i64), (30, 40, 50), (9, 8, 1)] {
+    for (m, k, n) in [(1i64, 8i64, 9i64), (30, 40, 50), (9, 8, 1), (3, 4096, 2)] {
         let mut a = vec![0.0f32; (m * k) as usize];
         a[(k - 1) as usize] = f32::NAN;
         let mut b = vec![0.0f32; (k * n) as usize];
@@ -203,6 +320,7 @@ fn products_propagate_nan_and_infinity() {
             lhs: matrix(0, 0, &[], k, 1),
             rhs: matrix(1, 0, &[], n, 1),
             out: 2,
+            prologues: [None, None],
             epilogue: None,
             algorithm: Default::default(),
         };
@@ -248,6 +366,7 @@ fn matrices_outside_their_buffer_are_refused() {
             lhs: matrix(0, offset, &[], row, col),
             rhs: matrix(1, 0, &[], 5, 1),
             out: 2,
+            prologues: [None, None],
             epilogue: None,
             algorithm: Default::default(),
         };
@@ -497,6 +616,13 @@ fn convolutions_and_their_gradients_match_a_plain_loop() {
         case(1, 1, 2, 0, &[5], &[3], 1, 1, 1, 0),
         case(1, 1, 30, 130, &[11, 40], &[3, 3], 1, 1, 1, 0),
         case(1, 1, 3, 2, &[], &[], 1, 0, 1, 0),
+        // Rows of the copy are as far apart as those of the result, with other planes between.
+        Case {
+            kernel: vec![3, 2, 1],
+            stride: vec![1, 1, 3],
+            dilation: vec![1, 1, 2],
+            ..case(3, 1, 4, 2, &[3, 3, 4], &[], 1, 1, 1, 0)
+        },
         // Small images share blocks.
         case(37, 1, 3, 5, &[4, 5], &[3, 3], 1, 1, 1, 0),
         case(101, 2, 4, 3, &[3, 3], &[1, 1], 1, 0, 1, 0),
@@ -535,6 +661,7 @@ fn an_epilogue_must_read_the_raw_result_in_place() {
         lhs: matrix(0, 0, &[], 5, 1),
         rhs: matrix(1, 0, &[], 6, 1),
         out: 3,
+        prologues: [None, None],
         epilogue: Some(e),
         algorithm: Default::default(),
     };

@@ -2,7 +2,8 @@
 //! keys, so that scores never reach memory. Values wider than a block's columns are cut into strips, each of
 //! which computes the scores again.
 
-use super::gemm::{Operand, half, tile_constants, tile_text};
+use super::gemm::Operand;
+use super::gemm_tile::{Arithmetic, tile_constants, tile_text};
 use super::matmul::{place, reach, strided};
 use super::{Call, Store};
 use crate::cuda::source::{Index, Source, memory};
@@ -89,15 +90,17 @@ impl Tile {
             DType::Bool => "x".into(),
             dtype => scalar::loaded("x", dtype),
         };
+        let arithmetic = Arithmetic::of(a.dtype);
         let mut text = super::elements(a.dtype, index);
         text += &tile_constants(
             [self.m, self.n],
             self.part,
             a.dtype,
+            arithmetic,
             [&operands.query, &operands.key],
         );
         text += include_str!("gemm_operands.cu");
-        text += tile_text(a.dtype);
+        text += tile_text(arithmetic);
         text += &format!(
             "constexpr int BV = {};\nconstexpr bool V_ALONG_K = {}, V_VECTOR = {}, CAUSAL = {};\n\
              enum {{ NONE, KEEPS, ADDS }};\nconstexpr int MASK = {};\ntypedef {} MaskElem;\n\
@@ -109,9 +112,9 @@ impl Tile {
             mask.0,
             memory(mask.1),
         );
-        text += match half(a.dtype) {
-            true => include_str!("attention_mma.cu"),
-            false => include_str!("attention_fma.cu"),
+        text += match arithmetic {
+            Arithmetic::Fma => include_str!("attention_fma.cu"),
+            _ => include_str!("attention_mma.cu"),
         };
         text + include_str!("attention.cu")
     }

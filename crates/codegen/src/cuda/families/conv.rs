@@ -14,7 +14,7 @@
 
 use super::conv_phases::Phases;
 use super::gemm::{Gemm, Operand};
-use super::{Call, Store};
+use super::{Call, Store, winograd};
 use crate::cuda::source::Source;
 use crate::cuda::{Slot, Way, scalar};
 use crate::program::Launch;
@@ -92,17 +92,21 @@ pub(super) fn print(launch: &Launch, c: &Conv, all: bool) -> Vec<Way> {
         reach: reach.to_vec(),
         at: at(c.role).into(),
         store: Store::of(launch, c.out, c.dtype),
-        reads: c.operands,
+        reads: c.operands.map(|o| Slot::Arg(o as usize)),
         operands: classes(c, &phases),
         costly: c.role == ConvRole::Input,
     };
-    gemm.print(all, |source, call| match c.role {
+    let mut ways = gemm.print(all, |source, call| match c.role {
         ConvRole::Input => phases.operands(source, call, c, &sizes),
         _ => [
             channels(source, call, c, &sizes),
             windows(source, call, c, &sizes),
         ],
-    })
+    });
+    if all {
+        ways.extend(winograd::ways(launch, c, &name));
+    }
+    ways
 }
 
 /// The place of an element in the result.
@@ -185,6 +189,7 @@ fn plain_product(c: &Conv) -> Option<MatMul> {
             col: Dim::ONE,
         },
         out: c.out,
+        prologues: [None, None],
         epilogue: None,
         algorithm: Default::default(),
     })

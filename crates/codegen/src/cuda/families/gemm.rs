@@ -2,6 +2,7 @@
 //! then pass through the epilogue. Where the result has few tiles and the sums are long, blocks share a
 //! sum, and a second kernel adds their parts in order.
 
+use super::gemm_tile::{Arithmetic, Tile, tile_constants, tile_text};
 use super::{Call, Store, line_of_blocks};
 use crate::cuda::source::{Index, SHARED, Source, memory};
 use crate::cuda::values::Values;
@@ -9,7 +10,6 @@ use crate::cuda::{Printed, Slot, Step, Way};
 use crate::program::Launch;
 use kiln_base::cuda::CudaKernel;
 use kiln_base::{DType, Dim};
-use std::fmt::Write;
 
 /// `batches` products of m × k and k × n.
 pub(super) struct Gemm<'a> {
@@ -28,8 +28,8 @@ pub(super) struct Gemm<'a> {
     /// `raw`.
     pub at: String,
     pub store: Store<'a>,
-    /// The launch's arguments that are multiplied.
-    pub reads: [u16; 2],
+    /// What is multiplied.
+    pub reads: [Slot; 2],
     /// Classes of operands beside `Strided`.
     pub operands: String,
     /// Whether an element takes many instructions to find; threads then load few each.
@@ -46,59 +46,10 @@ pub(super) struct Operand {
     pub vector: bool,
 }
 
-/// Extents of a block's tile, of the part of a thread (or of a warp of tensor cores), and threads.
-#[derive(Copy, Clone, Debug, PartialEq)]
-struct Tile {
-    m: i64,
-    n: i64,
-    part: [i64; 2],
-    threads: u32,
-}
-
-/// The tiles that the default is chosen from, largest first.
-const FMA: [Tile; 3] = [
-    tile(64, 64, [8, 4], 128),
-    tile(64, 64, [4, 4], 256),
-    tile(32, 32, [4, 4], 64),
-];
-const MMA: [Tile; 3] = [
-    tile(128, 64, [32, 32], 256),
-    tile(64, 64, [32, 32], 128),
-    tile(32, 32, [16, 16], 128),
-];
-/// Further ones: for large results, for few rows, for few columns.
-const MORE_FMA: [&[Tile]; 3] = [
-    &[tile(128, 64, [8, 4], 256)],
-    &[
-        tile(8, 64, [2, 4], 64),
-        tile(16, 64, [4, 4], 64),
-        tile(32, 64, [4, 4], 128),
-    ],
-    &[
-        tile(64, 8, [4, 2], 64),
-        tile(64, 16, [4, 4], 64),
-        tile(64, 32, [4, 4], 128),
-    ],
-];
-const MORE_MMA: [&[Tile]; 3] = [
-    &[tile(64, 128, [32, 32], 256)],
-    &[tile(16, 64, [16, 32], 64), tile(32, 128, [32, 32], 128)],
-    &[tile(64, 16, [32, 16], 64), tile(128, 32, [32, 32], 128)],
-];
-
-const fn tile(m: i64, n: i64, part: [i64; 2], threads: u32) -> Tile {
-    Tile {
-        m,
-        n,
-        part,
-        threads,
-    }
-}
-
 /// Where blocks that share a sum leave their parts.
 const PARTS: Slot = Slot::Scratch(0);
 /// Blocks that keep a GPU busy.
-const BUSY: i64 = 128;
+pub(super) const BUSY: i64 = 128;
 /// The fewest products that are worth a block of their own.
 const SHARE: i64 = 512;
 /// The fewest products that may be a block's.
@@ -106,7 +57,12 @@ const LEAST_SHARE: i64 = 128;
 /// The fewest rows or columns of a large result.
 const MANY: i64 = 32;
 /// Products that take as long as passing an element through memory.
-const PASS: f64 = 32.0;
+pub(super) const PASS: f64 = 32.0;
+
+/// The most rows or columns that tensor cores gain nothing by.
+const FEW: i64 = 8;
+/// The most products in a sum that is not worth rounding its operands for.
+const SHORT: i64 = 31;
 
 /// How a kernel calls [`tile_text`].
 const MULTIPLY: &str = "multiply(shared, a, b, i0, j0, first, end);";
@@ -116,56 +72,10 @@ pub(in crate::cuda) fn multiplies(kernel: &CudaKernel) -> bool {
     kernel.source.contains(MULTIPLY)
 }
 
-/// Whether tensor cores multiply.
-pub(super) fn half(dtype: DType) -> bool {
-    matches!(dtype, DType::F16 | DType::BF16)
-}
-
-/// How many products pass through shared memory at a time.
-fn depth(dtype: DType) -> i64 {
-    if half(dtype) { 32 } else { 8 }
-}
-
-/// The constants in front of [`tile_text`]: a block's tile, the part of a thread (or warp), and how the two
-/// operands are best read.
-pub(super) fn tile_constants(
-    [m, n]: [i64; 2],
-    part: [i64; 2],
-    dtype: DType,
-    [a, b]: [&Operand; 2],
-) -> String {
-    let letter = if half(dtype) { 'W' } else { 'T' };
-    let mut text = format!(
-        "constexpr int BM = {m}, BN = {n}, BK = {};\n\
-         constexpr int {letter}M = {}, {letter}N = {};\n\
-         constexpr bool A_ALONG_K = {}, B_ALONG_K = {};\n",
-        depth(dtype),
-        part[0],
-        part[1],
-        a.along_k,
-        b.along_k
-    );
-    if half(dtype) {
-        let _ = write!(
-            text,
-            "constexpr bool A_VECTOR = {}, B_VECTOR = {};\n#define MMA_TYPE \"{dtype}\"\n",
-            a.vector, b.vector
-        );
-    }
-    text
-}
-
-/// The product of a block's tile.
-pub(super) fn tile_text(dtype: DType) -> &'static str {
-    match half(dtype) {
-        true => concat!(include_str!("gemm_mma.cu"), "#undef MMA_TYPE\n"),
-        false => include_str!("gemm_fma.cu"),
-    }
-}
-
-/// A tile, into how many parts sums are cut, and the length of one.
+/// What multiplies, a tile, into how many parts sums are cut, and the length of one.
 #[derive(Copy, Clone, Debug)]
 struct Cut {
+    arithmetic: Arithmetic,
     tile: Tile,
     splits: i64,
     chunk: i64,
@@ -194,6 +104,7 @@ impl Gemm<'_> {
         }
         let way = |cut: &Cut| Way {
             name: cut.name(),
+            approximation: cut.arithmetic.approximation(),
             predicted: self.predicted(cut),
             printed: self.kernels(cut, &operands),
         };
@@ -206,16 +117,7 @@ impl Gemm<'_> {
         cut: &Cut,
         operands: &impl Fn(&mut Source, &Call) -> [Operand; 2],
     ) -> Printed {
-        let splits = cut.splits;
-        let shape = Shape {
-            cut: *cut,
-            index: self.index(&(&self.total * &Dim::Const(splits))),
-            acc: if half(self.dtype) {
-                DType::F32
-            } else {
-                self.dtype
-            },
-        };
+        let (splits, shape) = (cut.splits, self.shape(cut));
         let mut steps = vec![self.product(&shape, operands)];
         let mut scratch = Vec::new();
         if splits > 1 {
@@ -226,6 +128,27 @@ impl Gemm<'_> {
             steps,
             scratch,
             in_place: self.launch.in_place.clone(),
+        }
+    }
+
+    /// The kernel of the default tile, with whole sums, and its time by the model.
+    pub fn whole(
+        &self,
+        operands: impl Fn(&mut Source, &Call) -> [Operand; 2],
+    ) -> (Step, Option<f64>) {
+        let cut = self.cut(Arithmetic::of(self.dtype), self.tile(), 1);
+        let step = self.product(&self.shape(&cut), &operands);
+        (step, self.predicted(&cut))
+    }
+
+    fn shape(&self, cut: &Cut) -> Shape {
+        Shape {
+            cut: *cut,
+            index: self.index(&(&self.total * &Dim::Const(cut.splits))),
+            acc: match self.dtype {
+                DType::F16 | DType::BF16 => DType::F32,
+                dtype => dtype,
+            },
         }
     }
 
@@ -247,8 +170,8 @@ impl Gemm<'_> {
                 format!("{}_parts", self.name)
             }
         };
-        for arg in self.reads {
-            call.push(Slot::Arg(arg as usize), self.dtype, false);
+        for slot in self.reads {
+            call.push(slot, self.dtype, false);
         }
         let mut source = call.source(&name, shape.index);
         let [a, b] = operands(&mut source, &call);
@@ -274,12 +197,14 @@ impl Gemm<'_> {
 
     /// What stands in front of the kernel that multiplies.
     fn scope(&self, shape: &Shape, a: &Operand, b: &Operand) -> String {
-        let Tile { m, n, part, .. } = shape.cut.tile;
+        let Cut {
+            arithmetic, tile, ..
+        } = shape.cut;
         let mut text = self.types(shape);
-        text += &tile_constants([m, n], part, self.dtype, [a, b]);
+        text += &tile_constants([tile.m, tile.n], tile.part, self.dtype, arithmetic, [a, b]);
         text += include_str!("gemm_operands.cu");
         text += &self.operands;
-        text + tile_text(self.dtype)
+        text + tile_text(arithmetic)
     }
 
     fn types(&self, shape: &Shape) -> String {
@@ -370,7 +295,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
 
     /// The largest tile of which the result has enough to keep a GPU busy, without much beside it.
     fn tile(&self) -> Tile {
-        let tiles = if half(self.dtype) { MMA } else { FMA };
+        let (tiles, _) = Arithmetic::of(self.dtype).tiles();
         let tiles = match self.dtype == DType::F64 || self.costly {
             true => &tiles[1..],
             false => &tiles[..],
@@ -403,52 +328,68 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
     }
 
     fn default_cut(&self) -> Cut {
-        let tile = self.tile();
+        let (arithmetic, tile) = (Arithmetic::of(self.dtype), self.tile());
         match self.blocks(&tile) {
             Some((blocks, k)) if (1..BUSY / 2).contains(&blocks) && k >= 2 * SHARE => {
-                self.cut(tile, (BUSY / blocks).min(k / SHARE))
+                self.cut(arithmetic, tile, (BUSY / blocks).min(k / SHARE))
             }
-            _ => self.cut(tile, 1),
+            _ => self.cut(arithmetic, tile, 1),
         }
     }
 
     /// Cuts sums into about `splits` parts.
-    fn cut(&self, tile: Tile, splits: i64) -> Cut {
-        let (depth, k) = (depth(self.dtype), self.k.as_const());
+    fn cut(&self, arithmetic: Arithmetic, tile: Tile, splits: i64) -> Cut {
+        let (depth, k) = (arithmetic.depth(), self.k.as_const());
         let (splits, chunk) = k.filter(|_| splits > 1).map_or((1, 0), |k| {
             let chunk = ((k + splits - 1) / splits + depth - 1) / depth * depth;
             ((k + chunk - 1) / chunk, chunk)
         });
         Cut {
+            arithmetic,
             tile,
             splits,
             chunk,
         }
     }
 
+    /// What may multiply: where sums are short, or rows or columns few, tensor cores gain nothing, and only of long
+    /// sums is the bound of the split numbers' error near that of a plain sum.
+    fn arithmetics(&self) -> Vec<Arithmetic> {
+        let mut all = vec![Arithmetic::of(self.dtype)];
+        let above = |d: &Dim, n: i64| d.as_const().is_none_or(|size| size > n);
+        let matrices = above(&self.m, FEW) && above(&self.n, FEW);
+        if self.dtype == DType::F32 && matrices && above(&self.k, SHORT) {
+            all.push(Arithmetic::Tf32);
+            all.extend(self.k.as_const().map(|_| Arithmetic::Tf32x3));
+        }
+        all
+    }
+
     /// All ways to cut: tiles that do not compute much beside the result, each without a cut along the sums and
     /// with some that give a GPU enough to do.
     fn cuts(&self) -> Vec<Cut> {
+        let arithmetics = self.arithmetics().into_iter();
+        arithmetics.flat_map(|a| self.cuts_by(a)).collect()
+    }
+
+    fn cuts_by(&self, arithmetic: Arithmetic) -> Vec<Cut> {
         let mut cuts = Vec::new();
-        for tile in self.tiles() {
-            cuts.push(self.cut(tile, 1));
+        for tile in self.tiles(arithmetic) {
+            cuts.push(self.cut(arithmetic, tile, 1));
             let known = self.blocks(&tile).filter(|(blocks, _)| *blocks > 0);
             let Some((blocks, k)) = known else { continue };
             let busy = 2 * BUSY * 256 / i64::from(tile.threads);
             let most = (busy / blocks).min(k / LEAST_SHARE);
             let powers = (1..=most.max(1).ilog2()).map(|p| 1i64 << p);
             let enough = powers.filter(|p| p * blocks >= BUSY / 2 || 2 * p > most);
-            cuts.extend(enough.map(|p| self.cut(tile, p)));
+            cuts.extend(enough.map(|p| self.cut(arithmetic, tile, p)));
         }
         cuts
     }
 
     /// The tiles that fit the result and what is multiplied.
-    fn tiles(&self) -> Vec<Tile> {
-        let (tiles, more) = match half(self.dtype) {
-            true => (MMA, MORE_MMA),
-            false => (FMA, MORE_FMA),
-        };
+    fn tiles(&self, arithmetic: Arithmetic) -> Vec<Tile> {
+        let (tiles, more) = arithmetic.tiles();
         let few = |d: &Dim| d.as_const().is_some_and(|n| n <= MANY);
         let more = match (few(&self.m), few(&self.n)) {
             (false, false) => more[0],
@@ -459,19 +400,21 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
             each <= MANY || extent.as_const().is_none_or(|n| each < 2 * n)
         };
         let all = tiles.iter().chain(more);
-        let fits = all.filter(|t| near(&self.m, t.m) && near(&self.n, t.n) && self.allows(t));
+        let fits =
+            |t: &&Tile| near(&self.m, t.m) && near(&self.n, t.n) && self.allows(arithmetic, t);
+        let fits = all.filter(fits);
         fits.copied().collect()
     }
 
     /// Whether threads have the registers for their parts of a tile and what they load for it.
-    fn allows(&self, tile: &Tile) -> bool {
+    fn allows(&self, arithmetic: Arithmetic, tile: &Tile) -> bool {
         let longer = tile.m.max(tile.n);
-        if half(self.dtype) {
+        if arithmetic != Arithmetic::Fma {
             return !self.costly || longer <= 64;
         }
         let (sums, loads) = (
             tile.part[0] * tile.part[1],
-            longer * depth(self.dtype) / i64::from(tile.threads),
+            longer * arithmetic.depth() / i64::from(tile.threads),
         );
         let few_sums = self.dtype == DType::F64 || self.costly;
         (!few_sums || sums <= 16) && (!self.costly || loads <= 4)
@@ -499,6 +442,7 @@ impl Cut {
             1 => String::new(),
             parts => format!(" in {parts} parts"),
         };
-        format!("tile {m}x{n} by {threads} threads{parts}")
+        let class = (self.arithmetic.approximation()).map_or(String::new(), |a| format!("{a}: "));
+        format!("{class}tile {m}x{n} by {threads} threads{parts}")
     }
 }

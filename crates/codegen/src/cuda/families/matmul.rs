@@ -29,7 +29,7 @@ pub(super) fn print(launch: &Launch, m: &MatMul, all: bool) -> Vec<Way> {
         total: &(&numel(&m.batch) * &m.m) * &m.n,
         at: "const Index at = (batch * m + i) * n + j;".into(),
         store: Store::of(launch, m.out, m.dtype),
-        reads: [m.lhs.arg, m.rhs.arg],
+        reads: [&m.lhs, &m.rhs].map(|x| Slot::Arg(x.arg as usize)),
         operands: String::new(),
         costly: false,
     };

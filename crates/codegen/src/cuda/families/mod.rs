@@ -15,10 +15,12 @@ mod attention;
 mod conv;
 mod conv_phases;
 mod gemm;
+mod gemm_tile;
 mod matmul;
 mod scan;
 mod scatter;
 mod sort;
+mod winograd;
 
 pub(super) use gemm::multiplies;
 
@@ -95,8 +97,8 @@ impl<'a> Call<'a> {
 
 /// What happens to the elements of a product.
 enum Store<'a> {
-    /// They are the result: this argument.
-    Plain(u16, DType),
+    /// They are the result, or an intermediate one.
+    Plain(Slot, DType),
     /// They pass through an epilogue, whose arguments are the launch's.
     Epilogue(&'a kir::Kernel),
 }
@@ -105,14 +107,14 @@ impl<'a> Store<'a> {
     fn of(launch: &'a Launch, out: u16, dtype: DType) -> Store<'a> {
         match &launch.kir {
             Some(kir) => Store::Epilogue(kir),
-            None => Store::Plain(out, dtype),
+            None => Store::Plain(Slot::Arg(out as usize), dtype),
         }
     }
 
     /// Adds what it is called with, in an order that its text relies on.
     fn push(&self, call: &mut Call) {
         match self {
-            Store::Plain(out, dtype) => call.push(Slot::Arg(*out as usize), *dtype, true),
+            Store::Plain(out, dtype) => call.push(*out, *dtype, true),
             Store::Epilogue(kir) => {
                 call.sites = (0..kir.sites as usize).collect();
                 for (i, a) in kir.args[..kir.args.len() - 1].iter().enumerate() {
@@ -126,10 +128,7 @@ impl<'a> Store<'a> {
     fn print(&self, source: &mut Source, call: &Call) {
         match self {
             Store::Plain(out, dtype) => {
-                let (out, raw) = (
-                    call.pointer(Slot::Arg(*out as usize)),
-                    scalar::stored("raw", *dtype),
-                );
+                let (out, raw) = (call.pointer(*out), scalar::stored("raw", *dtype));
                 source.line(format!("{out}[at] = {raw};"));
             }
             Store::Epilogue(kir) => {

@@ -9,6 +9,7 @@ use kiln_ir::Graph;
 use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
 use kiln_ir::fuzz::random_inputs;
 
+mod approximate;
 mod attention;
 mod beside;
 pub mod elements;

@@ -6,13 +6,14 @@ use super::{Expected, parsed};
 use crate::device;
 use crate::run::{Engine, decomposed_for_cuda, run_compiled};
 use kiln_base::{DType, Dim};
-use kiln_codegen::{Options, Program, Target, lower};
+use kiln_codegen::{Approximation, Options, Program, Target, lower};
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::{Rng, random_inputs};
 use kiln_ir::{Builder, Graph, Op, ops};
 use kiln_runtime::cuda::Code;
 
-fn lowered(graph: &Graph) -> Program {
+/// Lowered with all ways.
+pub fn lowered(graph: &Graph) -> Program {
     let options = Options {
         target: Target::Cuda,
         ways: true,
@@ -21,8 +22,15 @@ fn lowered(graph: &Graph) -> Program {
     lower(graph, &options).unwrap_or_else(|e| panic!("{e}\n{graph}"))
 }
 
-/// The program with each way of each launch in place of the default, with the way's name.
+/// The program with each way of each launch that gives nothing up in place of the default, with the way's name.
 fn all(program: &Program) -> Vec<(String, Program)> {
+    let all = every(program).into_iter();
+    let exact = all.filter(|(_, approximation, _)| approximation.is_none());
+    exact.map(|(name, _, program)| (name, program)).collect()
+}
+
+/// The program with each way of each launch in place of the default, with its name and what it gives up.
+pub fn every(program: &Program) -> Vec<(String, Option<Approximation>, Program)> {
     let mut all = Vec::new();
     for (l, launch) in program.launches.iter().enumerate() {
         let list = launch.ways.iter().flat_map(|ways| &ways.list);
@@ -32,16 +40,17 @@ fn all(program: &Program) -> Vec<(String, Program)> {
             assert_eq!(count, way.printed.steps.len());
             assert_eq!(other.launches.len(), other.groups.len());
             assert!(other.launches[l].ways.is_none(), "chosen");
-            all.push((way.name.clone(), other));
+            all.push((way.name.clone(), way.approximation, other));
         }
     }
     all
 }
 
 /// Kernels of several programs as one unit.
-fn together(programs: &[(String, Program)]) -> Program {
-    let mut unit = programs[0].1.clone();
-    for (_, program) in &programs[1..] {
+pub fn together<'a>(programs: impl IntoIterator<Item = &'a Program>) -> Program {
+    let mut programs = programs.into_iter();
+    let mut unit = programs.next().expect("there is one").clone();
+    for program in programs {
         unit.launches.extend(program.launches.clone());
     }
     unit
@@ -53,7 +62,7 @@ fn check(graph: &Graph, inputs: &[Array], what: &str) -> Vec<String> {
     let expected = Expected::of(graph, inputs).unwrap();
     let ways = all(&lowered(&expected.lowered));
     assert!(!ways.is_empty(), "{what} has one way only");
-    let compiled = device::compile(&together(&ways));
+    let compiled = device::compile(&together(ways.iter().map(|(_, p)| p)));
     for (name, program) in &ways {
         let symbols = &expected.symbols;
         let got = run_compiled(program, inputs, symbols, Engine::Device, Some(&compiled));
@@ -125,7 +134,7 @@ fn names() {
              %2: {dtype}[{m}, {n}] = matmul %0, %1
              return %2"
         ));
-        let names = all(&lowered(&graph)).into_iter().map(|(name, _)| name);
+        let names = every(&lowered(&graph)).into_iter().map(|(name, ..)| name);
         names.collect()
     };
     insta::assert_debug_snapshot!([
@@ -281,7 +290,7 @@ fn points() {
     assert!(all(&lowered(&graph)).is_empty());
 }
 
-/// Registers suffice on both architectures.
+/// Registers suffice on both architectures. Ways that give something up have a test of their own.
 #[test]
 fn machine_code() {
     let Some(nvrtc) = device::nvrtc() else {
@@ -312,7 +321,7 @@ fn machine_code() {
     for (name, graph) in products {
         let ways = all(&lowered(&decomposed_for_cuda(&graph)));
         let Some(_) = ways.first() else { continue };
-        let text = device::unit(&together(&ways));
+        let text = device::unit(&together(ways.iter().map(|(_, p)| p)));
         for capability in [80, 90] {
             let compiled = nvrtc.compile(&text, Code::Cubin(capability));
             for r in compiled

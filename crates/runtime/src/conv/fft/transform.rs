@@ -251,7 +251,7 @@ pub(super) struct Products {
 }
 
 /// Numbers of a block.
-const NUMBERS: usize = 2 * LANES;
+const NUMBERS: usize = super::BLOCK as usize;
 
 impl Products {
     /// The sums of O outputs and T tiles.

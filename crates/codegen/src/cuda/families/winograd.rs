@@ -1,0 +1,281 @@
+//! Winograd's convolutions in four kernels: inputs and weights are transformed, multiplied as one matrix product for
+//! each of the a × a elements of a transformed tile, and the results of the tiles computed from these.
+
+use super::gemm::{BUSY, Gemm, Operand, PASS};
+use super::{Call, Store, few, line_of_blocks, lines};
+use crate::cuda::source::{Index, Source};
+use crate::cuda::values::Values;
+use crate::cuda::{Approximation, Printed, Slot, Step, Way};
+use crate::program::Launch;
+use kiln_base::plan::{Algorithm, Conv};
+use kiln_base::{DType, Dim};
+
+/// Transformed inputs `[groups, a · a, in, tiles]`...
+const INPUTS: Slot = Slot::Scratch(0);
+/// ...and weights `[groups, a · a, out, in]`...
+const WEIGHTS: Slot = Slot::Scratch(1);
+/// ...and their products `[groups, a · a, out, tiles]`.
+const PRODUCTS: Slot = Slot::Scratch(2);
+
+/// Threads of a block that transforms.
+const THREADS: u32 = 128;
+
+/// The ways by Winograd's algorithms, where these can compute the convolution and its sizes are known.
+pub(super) fn ways(launch: &Launch, c: &Conv, name: &str) -> Vec<Way> {
+    let legal = c.algorithms(&[]);
+    let all = [(Algorithm::Winograd2, 2), (Algorithm::Winograd4, 4)];
+    let all = all.into_iter().filter(|(a, _)| legal.contains(a));
+    let ways = all.filter_map(|(algorithm, m)| {
+        let winograd = Winograd::new(launch, c, name, m)?;
+        let (printed, predicted) = winograd.print();
+        let approximation = Approximation::Algorithm(algorithm);
+        Some(Way {
+            name: approximation.to_string(),
+            approximation: Some(approximation),
+            predicted,
+            printed,
+        })
+    });
+    ways.collect()
+}
+
+struct Winograd<'a> {
+    launch: &'a Launch,
+    c: &'a Conv,
+    name: &'a str,
+    /// Results of a tile along an axis.
+    m: i64,
+    /// Elements of a transformed tile.
+    elements: i64,
+    groups: i64,
+    ins: i64,
+    outs: i64,
+    /// Tiles along both axes of an image, and those of all images.
+    tiled: [i64; 2],
+    tiles: i64,
+    index: Index,
+}
+
+impl<'a> Winograd<'a> {
+    fn new(launch: &'a Launch, c: &'a Conv, name: &'a str, m: i64) -> Option<Winograd<'a>> {
+        let [groups, ins, outs, batch] =
+            [&c.groups, &c.in_channels, &c.out_channels, &c.batch].map(Dim::as_const);
+        let along = |d: &Dim| d.as_const().map(|n| (n + m - 1) / m);
+        let tiled = [along(&c.output[0])?, along(&c.output[1])?];
+        let tiles = batch? * tiled[0] * tiled[1];
+        let mut winograd = Winograd {
+            launch,
+            c,
+            name,
+            m,
+            elements: (m + 2) * (m + 2),
+            groups: groups?,
+            ins: ins?,
+            outs: outs?,
+            tiled,
+            tiles,
+            index: Index::Int,
+        };
+        let known = |dims: &[&Dim]| dims.iter().fold(Dim::ONE, |n, d| &n * *d);
+        let image = known(&[
+            &c.batch,
+            &c.groups,
+            &c.in_channels,
+            &c.input[0],
+            &c.input[1],
+        ]);
+        let sizes = winograd.sizes().map(Dim::Const);
+        if !sizes.iter().chain([&image]).all(few) {
+            winograd.index = Index::Long;
+        }
+        if let Store::Epilogue(kir) = winograd.store()
+            && Values::index_type(kir) == Index::Long
+        {
+            winograd.index = Index::Long;
+        }
+        Some(winograd)
+    }
+
+    /// Elements of [`INPUTS`], [`WEIGHTS`] and [`PRODUCTS`].
+    fn sizes(&self) -> [i64; 3] {
+        let each = self.groups * self.elements;
+        [
+            each * self.ins * self.tiles,
+            each * self.outs * self.ins,
+            each * self.outs * self.tiles,
+        ]
+    }
+
+    fn store(&self) -> Store<'a> {
+        Store::of(self.launch, self.c.out, DType::F32)
+    }
+
+    /// The kernels, and their time by the model of products.
+    fn print(&self) -> (Printed, Option<f64>) {
+        let (product, time) = self.product();
+        let sizes = self.sizes();
+        let passed = sizes.iter().sum::<i64>() as f64 * PASS / BUSY as f64;
+        let scratch = sizes.map(|n| (DType::F32, vec![Dim::Const(n)]));
+        let printed = Printed {
+            steps: vec![self.inputs(), self.weights(), product, self.results()],
+            scratch: scratch.into(),
+            in_place: self.launch.in_place.clone(),
+        };
+        (printed, time.map(|time| time + passed))
+    }
+
+    /// A kernel with a thread for each number `at` below `points`.
+    fn begin(&self, call: &Call, name: &str, points: i64) -> Source {
+        let mut source = call.source(name, self.index);
+        let (index, m) = (self.index.name(), self.m);
+        source.scope(&format!(
+            "typedef {index} Index;\nconstexpr int M = {m};\n#define WINOGRAD {m}\n{}",
+            include_str!("winograd.cu")
+        ));
+        let thread = format!(
+            "const Index thread = (Index)blockIdx.x * {THREADS} + threadIdx.x;\n\
+             if (thread >= {}) return;",
+            source.dim(&Dim::Const(points))
+        );
+        lines(&mut source, &thread);
+        source
+    }
+
+    fn end(&self, call: Call, source: Source, points: i64) -> Step {
+        let grid = line_of_blocks(Dim::Const(points), THREADS);
+        call.step(source.finish(grid, [THREADS, 1, 1], 0))
+    }
+
+    /// Declares what the number of a tile and, in front of it, a channel says.
+    fn place(&self, source: &mut Source, channels: i64) {
+        let (tiles, [down, across]) = (self.tiles, self.tiled);
+        let text = format!(
+            "\
+const Index tile = thread % {tiles}, channel = thread / {tiles};
+const Index group = channel / {channels}, inside = channel % {channels};
+const Index image = tile / {}, row = tile / {across} % {down} * M, column = tile % {across} * M;",
+            down * across
+        );
+        lines(source, &text);
+    }
+
+    fn inputs(&self) -> Step {
+        let mut call = Call::new(self.launch);
+        let x = Slot::Arg(self.c.operands[0] as usize);
+        call.push(x, DType::F32, false);
+        call.push(INPUTS, DType::F32, true);
+        let points = self.groups * self.ins * self.tiles;
+        let mut source = self.begin(&call, &format!("{}_inputs", self.name), points);
+        self.place(&mut source, self.ins);
+        let size = |d: &Dim| d.as_const().unwrap_or(0);
+        let [rows, columns] = [0, 1].map(|a| size(&self.c.input[a]));
+        let [above, left] = [0, 1].map(|a| size(&self.c.padding[a]));
+        let (groups, ins, elements, tiles) = (self.groups, self.ins, self.elements, self.tiles);
+        let text = format!(
+            "\
+const float* from = {} + (image * {} + channel) * {};
+float* to = {} + (group * {elements} * {ins} + inside) * {tiles} + tile;
+transform_inputs(from, {rows}, {columns}, row - {above}, column - {left}, to, {});",
+            call.pointer(x),
+            groups * ins,
+            rows * columns,
+            call.pointer(INPUTS),
+            ins * tiles
+        );
+        lines(&mut source, &text);
+        self.end(call, source, points)
+    }
+
+    fn weights(&self) -> Step {
+        let mut call = Call::new(self.launch);
+        let w = Slot::Arg(self.c.operands[1] as usize);
+        call.push(w, DType::F32, false);
+        call.push(WEIGHTS, DType::F32, true);
+        let each = self.outs * self.ins;
+        let points = self.groups * each;
+        let mut source = self.begin(&call, &format!("{}_weights", self.name), points);
+        let text = format!(
+            "\
+float* to = {} + thread / {each} * {} + thread % {each};
+transform_weights({} + thread * 9, to, {each});",
+            call.pointer(WEIGHTS),
+            each * self.elements,
+            call.pointer(w)
+        );
+        lines(&mut source, &text);
+        self.end(call, source, points)
+    }
+
+    fn product(&self) -> (Step, Option<f64>) {
+        let name = format!("{}_products", self.name);
+        let [inputs, weights, products] = self.sizes().map(Dim::Const);
+        let gemm = Gemm {
+            launch: self.launch,
+            name: &name,
+            dtype: DType::F32,
+            batches: Dim::Const(self.groups * self.elements),
+            m: Dim::Const(self.outs),
+            n: Dim::Const(self.tiles),
+            k: Dim::Const(self.ins),
+            total: products,
+            reach: vec![inputs, weights],
+            at: "const Index at = (batch * m + i) * n + j;".into(),
+            store: Store::Plain(PRODUCTS, DType::F32),
+            reads: [WEIGHTS, INPUTS],
+            operands: String::new(),
+            costly: false,
+        };
+        gemm.whole(|_, call| {
+            let [weights, inputs] = [WEIGHTS, INPUTS].map(|slot| call.pointer(slot));
+            let operand = |text, along_k| Operand {
+                text,
+                along_k,
+                vector: false,
+            };
+            [
+                operand(
+                    format!("const Strided a = {{{weights} + batch * m * k, m, k, 1}};\n"),
+                    true,
+                ),
+                operand(
+                    format!("const Strided b = {{{inputs} + batch * k * n, n, 1, n}};\n"),
+                    false,
+                ),
+            ]
+        })
+    }
+
+    fn results(&self) -> Step {
+        let mut call = Call::new(self.launch);
+        let store = self.store();
+        store.push(&mut call);
+        call.push(PRODUCTS, DType::F32, false);
+        let points = self.groups * self.outs * self.tiles;
+        let mut source = self.begin(&call, self.name, points);
+        self.place(&mut source, self.outs);
+        let size = |d: &Dim| d.as_const().unwrap_or(0);
+        let [rows, columns] = [0, 1].map(|a| size(&self.c.output[a]));
+        let (groups, outs, elements, tiles) = (self.groups, self.outs, self.elements, self.tiles);
+        let text = format!(
+            "\
+const float* from = {} + (group * {elements} * {outs} + inside) * {tiles} + tile;
+float results[M][M];
+transform_results(from, {}, results);
+#pragma unroll
+for (int i = 0; i < M; i++)
+#pragma unroll
+for (int j = 0; j < M; j++) {{
+if (row + i >= {rows} || column + j >= {columns}) continue;
+const float raw = results[i][j];
+const Index at = (image * {} + channel) * {} + (row + i) * {columns} + column + j;",
+            call.pointer(PRODUCTS),
+            outs * tiles,
+            groups * outs,
+            rows * columns
+        );
+        lines(&mut source, &text);
+        store.print(&mut source, &call);
+        source.line("}");
+        self.end(call, source, points)
+    }
+}

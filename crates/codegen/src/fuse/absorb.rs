@@ -1,0 +1,156 @@
+//! Prologues: pointwise work of which only a matrix product reads the result, a part of the product's launch.
+//!
+//! The product has what it needs of the operand made block by block, so the operand is never in memory. A group
+//! stays a launch where it would be computed often ([`MOST_OPS`]), keep more alive than its result, or report data
+//! errors.
+
+use super::Group;
+use crate::affine::{estimate, flatten};
+use crate::flow::{Flow, Nid, Op};
+use crate::{Options, Target};
+use kiln_base::Dim;
+
+/// The most primitives for an element, which each thread that reads it computes.
+const MOST_OPS: usize = 32;
+
+/// What makes an operand of a product.
+#[derive(Clone, Debug)]
+pub(crate) struct Before {
+    /// Which operand.
+    pub side: usize,
+    /// The group whose only value it is.
+    pub group: Group,
+}
+
+/// Makes groups part of the products that alone read them.
+pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<Group> {
+    if !options.fuse || options.target != Target::Cpu {
+        return groups;
+    }
+    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); flow.nodes.len()];
+    for (g, group) in groups.iter().enumerate() {
+        group.loaded.iter().for_each(|v| readers[*v].push(g));
+    }
+    let mut into: Vec<Option<(usize, usize)>> = vec![None; groups.len()];
+    for (g, group) in groups.iter().enumerate() {
+        into[g] = reader(flow, &groups, group, &readers);
+    }
+    // A product's other operand may be made by a group that is none itself.
+    let mut taken: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
+    for g in 0..taken.len() {
+        let Some((to, side)) = into[g] else { continue };
+        let Some(group) = taken[g].take() else {
+            continue;
+        };
+        if let Some(product) = &mut taken[to] {
+            product.loaded.remove(&group.roots[0].0);
+            product.loaded.extend(group.loaded.iter().copied());
+            product.deps.retain(|d| *d != g);
+            product.deps.extend(&group.deps);
+            product.before.push(Before { side, group });
+        }
+    }
+    renumbered(taken)
+}
+
+/// The groups that are left.
+fn renumbered(groups: Vec<Option<Group>>) -> Vec<Group> {
+    let mut number = Vec::with_capacity(groups.len());
+    let mut next = 0;
+    for group in &groups {
+        number.push(next);
+        next += group.is_some() as usize;
+    }
+    let mut left: Vec<Group> = groups.into_iter().flatten().collect();
+    for group in &mut left {
+        group.deps.iter_mut().for_each(|d| *d = number[*d]);
+        group.deps.sort();
+        group.deps.dedup();
+        group.before.sort_by_key(|b| b.side);
+    }
+    left
+}
+
+/// The product that can make the value of `group`, and as which operand.
+fn reader(
+    flow: &Flow,
+    groups: &[Group],
+    group: &Group,
+    readers: &[Vec<usize>],
+) -> Option<(usize, usize)> {
+    let [(v, map)] = &group.roots[..] else {
+        return None;
+    };
+    let [to] = readers[*v][..] else { return None };
+    let product = &groups[to];
+    let anchor = product.anchor.as_ref()?;
+    let node = &flow.nodes[anchor.node];
+    let stored = flow.outputs.iter().any(|o| o.required && o.node == *v) || flow.nodes[*v].apart;
+    let plain = group.anchor.is_none() && group.space.inner.is_empty() && !stored;
+    if !plain || !matches!(node.op, Op::MatMul) || group.parameter_only != product.parameter_only {
+        return None;
+    }
+    let mut sides = (0..2).filter(|i| anchor.operands[*i].held == *v);
+    let (side, None) = (sides.next()?, sides.next()) else {
+        return None;
+    };
+    // Work behind the product may read it too.
+    let others = product.members.iter().filter(|m| **m != anchor.node);
+    if others
+        .into_iter()
+        .any(|m| flow.nodes[*m].inputs.contains(v))
+    {
+        return None;
+    }
+    let pays = group.ops <= MOST_OPS && has_lines(flow, product, side) && keeps_less(flow, group);
+    let flat = group.space.resolve(&flatten(map, &flow.nodes[*v].shape));
+    let in_order = {
+        let mut reach = Dim::ONE;
+        group.space.axes.iter().rev().all(|a| {
+            let next = flat.coefficient(*a) == reach;
+            reach = &reach * group.space.extent(*a);
+            next
+        })
+    };
+    let safe = |m: &Nid| is_safe(flow, *m);
+    (pays && in_order && group.members.iter().all(safe)).then_some((to, side))
+}
+
+/// Whether an operand is matrices, not vectors, whose rows or columns lie side by side, one for each of the batch.
+fn has_lines(flow: &Flow, product: &Group, side: usize) -> bool {
+    let Some(anchor) = &product.anchor else {
+        return false;
+    };
+    let shape = &flow.nodes[anchor.node].shape;
+    let batch = shape.len() - 2;
+    let strides = &anchor.operands[side].strides;
+    let each = strides[..batch].iter().zip(&shape[..batch]);
+    let each = each.into_iter().all(|(s, extent)| !s.is(0) || extent.is(1));
+    // Where a product reduces its rows, each thread would make the whole right matrix.
+    let whole = side == 1 && !product.space.inner.is_empty();
+    each && !whole
+        && strides[batch..].iter().any(|s| s.is(1))
+        && shape[batch..].iter().all(|d| !d.is(1))
+}
+
+/// Whether the temporaries that a group reads take no more than what it gives.
+fn keeps_less(flow: &Flow, group: &Group) -> bool {
+    let bytes = |v: Nid| {
+        let size = flow.nodes[v].dtype.size() as i64;
+        estimate(&flow.numel(v)).saturating_mul(size)
+    };
+    let read = group.loaded.iter().filter(|v| !flow.nodes[**v].is_leaf());
+    let read = read.fold(0i64, |sum, v| sum.saturating_add(bytes(*v)));
+    read <= bytes(group.roots[0].0)
+}
+
+/// Whether computing a node more than once changes nothing: it reports no data error.
+fn is_safe(flow: &Flow, v: Nid) -> bool {
+    let node = &flow.nodes[v];
+    match &node.op {
+        Op::Pw(_) => node.dtype.is_float() || node.dtype == kiln_base::DType::Bool,
+        Op::Cast | Op::Copy | Op::View(_) | Op::Reshape | Op::Concat(_) => true,
+        Op::Scalar(_) | Op::Iota => true,
+        _ => false,
+    }
+}

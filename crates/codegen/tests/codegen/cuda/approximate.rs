@@ -1,0 +1,609 @@
+//! Ways that give up some precision stay within the bounds that they state, and give up nothing else.
+
+use super::families::{Case, finite};
+use super::library::samples;
+use super::ways::{every, lowered, together};
+use super::{parsed, sources};
+use crate::device;
+use crate::run::{Engine, decomposed_for_cuda, run_compiled};
+use kiln_base::plan::Algorithm;
+use kiln_base::{DType, Dim};
+use kiln_codegen::{Approximation, Program};
+use kiln_ir::eval::{Array, Data, Mode, evaluate};
+use kiln_ir::fuzz::Rng;
+use kiln_ir::{Graph, Op, Pw, ops};
+use kiln_runtime::cuda::Code;
+
+/// Half the distance from 1 to the next f32.
+const U: f64 = f32::EPSILON as f64 / 2.0;
+
+type Approximate = (String, Approximation, Program);
+
+fn approximate(graph: &Graph) -> Vec<Approximate> {
+    let all = every(&lowered(&decomposed_for_cuda(graph))).into_iter();
+    all.filter_map(|(name, a, program)| Some((name, a?, program)))
+        .collect()
+}
+
+/// The first result of each approximate way of a graph.
+fn results(graph: &Graph, inputs: &[Array]) -> Vec<(String, Approximation, Vec<f64>)> {
+    let ways = approximate(graph);
+    assert!(!ways.is_empty(), "no way gives anything up:\n{graph}");
+    let compiled = device::compile(&together(ways.iter().map(|(_, _, p)| p)));
+    let run = |(name, approximation, program): Approximate| {
+        let got = run_compiled(&program, inputs, &[], Engine::Device, Some(&compiled));
+        let got = got.expect("no data error").swap_remove(0);
+        let got = got.expect("it is computed").to_f64();
+        (name, approximation, got)
+    };
+    ways.into_iter().map(run).collect()
+}
+
+fn exact(graph: &Graph, inputs: &[Array]) -> Vec<f64> {
+    evaluate(graph, inputs, &[], Mode::Exact).unwrap()[0].to_f64()
+}
+
+fn absolute(x: &Array) -> Array {
+    let data: Vec<f64> = x.to_f64().iter().map(|v| v.abs()).collect();
+    Array::new(x.dtype(), x.shape(), Data::Float(data)).unwrap()
+}
+
+/// Checks all ways of a sum of `terms` products of two inputs.
+#[track_caller]
+fn sums(graph: &Graph, inputs: &[Array], terms: usize) {
+    let right = exact(graph, inputs);
+    let sizes = exact(graph, &inputs.iter().map(absolute).collect::<Vec<_>>());
+    let gamma = terms as f64 * U;
+    let mut seen = Vec::new();
+    let ways = results(graph, inputs).into_iter();
+    for (name, approximation, got) in ways.filter(|w| !matches!(w.1, Approximation::Algorithm(_))) {
+        let part = approximation.error() + approximation.growth() * gamma / (1.0 - gamma) + U;
+        let mut most = 0f64;
+        for (i, ((got, right), size)) in got.iter().zip(&right).zip(&sizes).enumerate() {
+            let off = (got - right).abs();
+            assert!(
+                off <= part * size,
+                "{name}: element {i} is {got}, not {right}: {off:e} of {size}\n{graph}"
+            );
+            most = most.max(off / size.max(1e-30));
+        }
+        // The rounding is there, and of the split numbers it is not.
+        match approximation {
+            Approximation::Tf32 => assert!(most > 2e-5 / (terms as f64).sqrt(), "{name}: {most:e}"),
+            _ => assert!(most < 1e-6, "{name}: {most:e}"),
+        }
+        if !seen.contains(&approximation) {
+            seen.push(approximation);
+        }
+    }
+    assert_eq!(seen, [Approximation::Tf32, Approximation::Tf32x3]);
+}
+
+fn product_of(a: Array, b: Array, transposed: [bool; 2]) -> (Graph, Vec<Array>) {
+    let mut case = Case::default();
+    let operands = [a, b].map(|x| case.input(x));
+    let operands: Vec<_> = (operands.into_iter().zip(transposed))
+        .map(|(x, transposed)| match transposed {
+            true => case.op(
+                ops::Permute {
+                    perm: [1, 0].into_iter().collect(),
+                },
+                &[x],
+            ),
+            false => x,
+        })
+        .collect();
+    let y = case.op(ops::MatMul {}, &operands);
+    case.graph.add_output(y);
+    (case.graph, case.inputs)
+}
+
+fn product([m, k, n]: [usize; 3], transposed: [bool; 2], rng: &mut Rng) -> (Graph, Vec<Array>) {
+    let shape = |rows, columns, transposed| match transposed {
+        true => [columns, rows],
+        false => [rows, columns],
+    };
+    let a = finite(DType::F32, &shape(m, k, transposed[0]), rng);
+    let b = finite(DType::F32, &shape(k, n, transposed[1]), rng);
+    product_of(a, b, transposed)
+}
+
+#[test]
+fn products() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(51);
+    for (size, transposed) in [
+        ([9, 32, 9], [false, false]),
+        ([37, 61, 41], [true, false]),
+        ([67, 131, 33], [false, true]),
+        ([40, 64, 48], [false, false]), // copied 16 bytes at a time
+        ([72, 40, 136], [true, true]),
+        ([13, 1031, 29], [false, true]), // blocks share the sums
+    ] {
+        let (graph, inputs) = product(size, transposed, &mut rng);
+        sums(&graph, &inputs, size[1]);
+    }
+}
+
+/// Small operands, and vectors, have nothing to gain.
+#[test]
+fn where_nothing_is_gained_nothing_is_given_up() {
+    let mut rng = Rng::new(52);
+    for size in [
+        [1, 64, 64],
+        [64, 1, 64],
+        [64, 31, 64],
+        [64, 64, 1],
+        [8, 64, 64],
+        [9, 0, 9],
+    ] {
+        let (graph, _) = product(size, [false; 2], &mut rng);
+        assert!(approximate(&graph).is_empty(), "{size:?}");
+    }
+    for dtype in ["f64", "f16", "bf16"] {
+        let graph = parsed(&format!(
+            "%0: {dtype}[64, 64] = input(index: 0, role: Data)
+             %1: {dtype}[64, 64] = matmul %0, %0
+             return %1"
+        ));
+        assert!(approximate(&graph).is_empty(), "{dtype}");
+    }
+    // How long sums are must be known for the bound of split numbers.
+    let graph = parsed(
+        "symbols s0 >= 2 \"k\"
+         %0: f32[64, s0] = input(index: 0, role: Data)
+         %1: f32[s0, 64] = input(index: 1, role: Data)
+         %2: f32[64, 64] = matmul %0, %1
+         return %2",
+    );
+    let ways = approximate(&graph);
+    assert!(!ways.is_empty() && ways.iter().all(|w| w.1 == Approximation::Tf32));
+}
+
+/// Sums that cancel but for a rest far below their terms.
+#[test]
+fn products_that_cancel() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(53);
+    let [m, k, n] = [19, 74, 23];
+    let mut a = finite(DType::F32, &[m, k], &mut rng).to_f64();
+    let mut b = finite(DType::F32, &[k, n], &mut rng).to_f64();
+    for p in (0..k).step_by(2) {
+        (0..m).for_each(|i| a[i * k + p + 1] = -a[i * k + p]);
+        let near = 1.0 + f64::from(f32::EPSILON) * rng.below(9) as f64;
+        (0..n).for_each(|j| b[(p + 1) * n + j] = f64::from((b[p * n + j] * near) as f32));
+    }
+    let of = |shape: [usize; 2], data: &[f64]| Array::from_f64(DType::F32, &shape, data).unwrap();
+    let (graph, inputs) = product_of(of([m, k], &a), of([k, n], &b), [false; 2]);
+    let right = exact(&graph, &inputs);
+    assert!(right.iter().all(|x| x.abs() < 1e-4), "they cancel");
+    let sizes = exact(&graph, &inputs.iter().map(absolute).collect::<Vec<_>>());
+    for (name, approximation, got) in results(&graph, &inputs) {
+        let part = approximation.error() + (1.0 + approximation.growth()) * k as f64 * U;
+        for ((got, right), size) in got.iter().zip(&right).zip(&sizes) {
+            assert!(
+                (got - right).abs() <= part * size,
+                "{name}: {got}, not {right}"
+            );
+        }
+    }
+}
+
+/// NaN stays NaN, and what has none and no infinity stays finite. An infinity stays one in TF32 alone.
+#[test]
+fn what_is_not_a_number() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(54);
+    let [m, k, n] = [21, 35, 17];
+    let mut a = finite(DType::F32, &[m, k], &mut rng).to_f64();
+    let b = finite(DType::F32, &[k, n], &mut rng);
+    a[3 * k + 5] = f64::INFINITY;
+    a[4 * k + 7] = f64::NEG_INFINITY;
+    a[4 * k + 8] = f64::INFINITY;
+    a[5 * k] = f64::NAN;
+    // Rounding makes an infinity of the largest number, and of 1 in 2048 less it does not.
+    (a[6 * k], a[7 * k]) = (
+        f64::from(f32::MAX),
+        f64::from(f32::MAX) * (1.0 - 1.0 / 2048.0),
+    );
+    (1..k).for_each(|p| (a[6 * k + p], a[7 * k + p]) = (0.0, 0.0));
+    // And what is below the smallest normal number is near 0.
+    (0..k).for_each(|p| a[8 * k + p] = 1e-40);
+    let a = Array::from_f64(DType::F32, &[m, k], &a).unwrap();
+    let (graph, inputs) = product_of(a, b, [false; 2]);
+    let right = exact(&graph, &inputs);
+    for (name, approximation, got) in results(&graph, &inputs) {
+        let tf32 = approximation == Approximation::Tf32;
+        for (i, (got, right)) in got.iter().zip(&right).enumerate() {
+            let row = i / n;
+            let fits = match row {
+                3 | 4 if tf32 => got == right || got.is_nan() && right.is_nan(),
+                3..=5 => got.is_nan(),
+                6 => !got.is_finite(),
+                7 => (got / right - 1.0).abs() < 1e-3,
+                8 => got.abs() < 1e-37,
+                _ => got.is_finite(),
+            };
+            assert!(fits, "{name}: {got} in row {row}, not {right}");
+        }
+    }
+}
+
+/// A convolution of odd sizes and each of its gradients.
+#[test]
+fn convolutions() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(55);
+    for role in 0..3 {
+        for (groups, stride) in [(1, 1), (2, 2)] {
+            let (batch, ins, outs) = (3, [11, 9, 5][role], [9, 11, 13][role]);
+            let (input, output) = ([7, 11], [7, 11].map(|n| (n - 1) / stride + 1));
+            let conv = ops::Conv {
+                stride: [stride; 2].into_iter().collect(),
+                padding: [(1, 1); 2].into_iter().collect(),
+                dilation: [1, 1].into_iter().collect(),
+                groups,
+            };
+            let x = [batch, groups * ins, input[0], input[1]];
+            let w = [groups * outs, ins, 3, 3];
+            let y = [batch, groups * outs, output[0], output[1]];
+            let (op, shapes, terms): (Op, _, _) = match role {
+                0 => (conv.into(), [x, w], ins * 9),
+                1 => {
+                    let input = input.into_iter().map(Dim::from).collect();
+                    let op = ops::ConvTranspose { conv, input };
+                    (op.into(), [y, w], outs * 9)
+                }
+                _ => {
+                    let kernel = [3, 3].into_iter().collect();
+                    let op = ops::ConvWeight { conv, kernel };
+                    (op.into(), [x, y], batch * output[0] * output[1])
+                }
+            };
+            let mut case = Case::default();
+            let operands = shapes.map(|s| case.input(finite(DType::F32, &s, &mut rng)));
+            let result = case.op(op, &operands);
+            case.graph.add_output(result);
+            sums(&case.graph, &case.inputs, terms);
+        }
+    }
+}
+
+/// A convolution of 3 × 3 without steps, and how it is written.
+struct Plain {
+    batch: usize,
+    groups: usize,
+    channels: [usize; 2],
+    input: [usize; 2],
+    padding: [(usize, usize); 2],
+}
+
+impl Plain {
+    fn case(&self, rng: &mut Rng) -> Case {
+        let [ins, outs] = self.channels;
+        let conv = ops::Conv {
+            stride: [1, 1].into_iter().collect(),
+            padding: self.padding.into_iter().collect(),
+            dilation: [1, 1].into_iter().collect(),
+            groups: self.groups,
+        };
+        let mut case = Case::default();
+        let x = [self.batch, self.groups * ins, self.input[0], self.input[1]];
+        let w = [self.groups * outs, ins, 3, 3];
+        let operands = [&x, &w].map(|s| case.input(finite(DType::F32, s, rng)));
+        let y = case.op(conv, &operands);
+        case.graph.add_output(y);
+        case
+    }
+
+    /// Its results by Winograd's algorithms.
+    fn results(case: &Case) -> Vec<(Algorithm, Vec<f64>)> {
+        let ways = results(&case.graph, &case.inputs).into_iter();
+        let winograd = ways.filter_map(|(_, approximation, got)| match approximation {
+            Approximation::Algorithm(algorithm) => Some((algorithm, got)),
+            _ => None,
+        });
+        winograd.collect()
+    }
+}
+
+/// Winograd's algorithms on maps of any size, with their documented bound; what is behind them is applied.
+#[test]
+fn winograd() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(58);
+    for (i, (batch, groups, channels, input, padding)) in [
+        (1, 1, [1, 1], [3, 3], [(0, 0); 2]),
+        (2, 1, [3, 5], [7, 11], [(1, 1); 2]),
+        (3, 2, [17, 9], [13, 5], [(1, 0), (0, 2)]),
+        (1, 3, [8, 37], [1, 1], [(1, 1); 2]),
+        (2, 1, [64, 70], [16, 16], [(2, 2); 2]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let plain = Plain {
+            batch,
+            groups,
+            channels,
+            input,
+            padding,
+        };
+        let mut case = plain.case(&mut rng);
+        let relu = i % 2 == 1;
+        if relu {
+            let y = case.graph.outputs[0].value;
+            let y = case.op(ops::Pointwise(Pw::Relu), &[y]);
+            case.graph.outputs.clear();
+            case.graph.add_output(y);
+        }
+        let right = exact(&case.graph, &case.inputs);
+        let most = |a: &Array| a.to_f64().iter().fold(0f64, |m, x| m.max(x.abs()));
+        let size = most(&case.inputs[0]) * most(&case.inputs[1]);
+        let terms = (channels[0] * 9) as f64;
+        let ways = Plain::results(&case);
+        let names: Vec<Algorithm> = ways.iter().map(|w| w.0).collect();
+        assert_eq!(names, [Algorithm::Winograd2, Algorithm::Winograd4]);
+        for (algorithm, got) in ways {
+            let bound = algorithm.error_growth() * (terms + 28.0) * U * terms * size;
+            for (i, (got, right)) in got.iter().zip(&right).enumerate() {
+                let off = (got - right).abs();
+                assert!(
+                    off <= bound,
+                    "{algorithm}: element {i} is {got}, not {right}"
+                );
+            }
+        }
+    }
+    // Steps, other filters and other dtypes are not Winograd's.
+    for (dtype, stride, kernel) in [("f32", 2, 3), ("f32", 1, 5), ("f64", 1, 3)] {
+        let output = (16 - kernel) / stride + 1;
+        let graph = parsed(&format!(
+            "%0: {dtype}[1, 4, 16, 16] = input(index: 0, role: Data)
+             %1: {dtype}[4, 4, {kernel}, {kernel}] = input(index: 1, role: Data)
+             %2: {dtype}[1, 4, {output}, {output}] = conv(stride: [{stride}, {stride}], padding: [(0, 0), (0, 0)], dilation: [1, 1], groups: 1) %0, %1
+             return %2"
+        ));
+        let ways = approximate(&graph);
+        let winograd = |w: &Approximate| matches!(w.1, Approximation::Algorithm(_));
+        assert!(!ways.iter().any(winograd), "{dtype} {stride} {kernel}");
+    }
+}
+
+/// What is no number stays within the tiles that read it, and is lost nowhere.
+#[test]
+fn winograd_of_nan() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(59);
+    let plain = Plain {
+        batch: 1,
+        groups: 1,
+        channels: [2, 3],
+        input: [17, 15],
+        padding: [(1, 1); 2],
+    };
+    let mut case = plain.case(&mut rng);
+    let mut x = case.inputs[0].to_f64();
+    (x[8 * 15 + 7], x[15 * 17 + 3]) = (f64::NAN, f64::INFINITY);
+    case.inputs[0] = Array::from_f64(DType::F32, &[1, 2, 17, 15], &x).unwrap();
+    let right = exact(&case.graph, &case.inputs);
+    for (algorithm, got) in Plain::results(&case) {
+        let tile = if algorithm == Algorithm::Winograd2 {
+            2
+        } else {
+            4
+        };
+        for (i, (got, right)) in got.iter().zip(&right).enumerate() {
+            let (row, column) = (i / 15 % 17, i % 15);
+            let near = |r: usize, c: usize| row.abs_diff(r) <= tile && column.abs_diff(c) <= tile;
+            let spread = near(8, 7) || near(0, 3);
+            assert!(right.is_finite() || !got.is_finite(), "{algorithm}: {i}");
+            assert!(
+                got.is_finite() || spread,
+                "{algorithm}: {i} is {got}, not {right}"
+            );
+        }
+    }
+}
+
+/// Tensor cores multiply on both architectures, and registers suffice, for products, convolutions and their gradients.
+#[test]
+fn machine_code() {
+    let Some(nvrtc) = device::nvrtc() else {
+        return;
+    };
+    let convolution = parsed(
+        "%0: f32[8, 64, 56, 56] = input(index: 0, role: Data)
+         %1: f32[64, 64, 3, 3] = input(index: 1, role: Data)
+         %2: f32[8, 64, 56, 56] = conv(stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1) %0, %1
+         %3: f32[8, 64, 56, 56] = tanh %2
+         return %3",
+    );
+    let names = ["matmul_f32", "conv_transpose_f32", "conv_weight_f32"];
+    let samples = samples().into_iter();
+    let samples = samples.filter(|(name, _)| names.contains(name));
+    for (name, graph) in samples.chain([("conv_f32", convolution)]) {
+        let default = device::unit(&lowered(&graph));
+        let ways = approximate(&graph);
+        let text = device::unit(&together(ways.iter().map(|(_, _, p)| p)));
+        let products = |text: &str| {
+            let ptx = nvrtc.compile(text, Code::Ptx(80)).unwrap().image;
+            let ptx = String::from_utf8_lossy(&ptx);
+            ptx.matches("m16n8k8.row.col.f32.tf32.tf32.f32").count()
+        };
+        let multiplies = products(&text);
+        assert!(multiplies > 0 && products(&default) == 0, "{name}");
+        for capability in [80, 90] {
+            let compiled = nvrtc.compile(&text, Code::Cubin(capability)).unwrap();
+            let instructions = tensor_core_instructions(&compiled.image);
+            assert_eq!(instructions, multiplies, "{name} for sm_{capability}");
+            for r in compiled.resources() {
+                assert!(r.spilled == 0 && r.stack == 0, "{name}: {r:?}");
+            }
+        }
+    }
+}
+
+/// Instructions of 16 bytes in the machine code of a cubin whose opcode, the low 12 bits, is that of HMMA.
+fn tensor_core_instructions(cubin: &[u8]) -> usize {
+    const HMMA: u16 = 0x23c;
+    let number = |at: usize| u64::from_le_bytes(cubin[at..at + 8].try_into().unwrap()) as usize;
+    let half = |at: usize| u16::from_le_bytes([cubin[at], cubin[at + 1]]);
+    // The headers of sections in an ELF file of 64 bits; the flag says that a section is code.
+    let (headers, size, count) = (number(40), half(58) as usize, half(60) as usize);
+    let sections = (0..count).map(|s| headers + s * size);
+    let code = sections.filter(|at| number(at + 8) & 4 != 0);
+    let instructions = code.flat_map(|at| {
+        let (from, len) = (number(at + 24), number(at + 32));
+        cubin[from..from + len].chunks(16)
+    });
+    let opcode = |word: &[u8]| u16::from_le_bytes([word[0], word[1]]) & 0xfff;
+    instructions.filter(|word| opcode(word) == HMMA).count()
+}
+
+/// Each function in its cheaper form over its range, and what becomes of numbers that are none.
+#[test]
+fn functions() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(56);
+    let special = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        f64::NAN,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        f64::from(f32::MAX),
+        f64::from(f32::MIN_POSITIVE),
+        1e-40,
+        -200.0,
+        200.0,
+    ];
+    let wide = |rng: &mut Rng| f64::exp2(rng.unit() * 250.0 - 125.0);
+    let near = |rng: &mut Rng, size: f64| (rng.unit() - 0.5) * size;
+    for (function, form) in [
+        ("exp", "__expf"),
+        ("sigmoid", "__expf"),
+        ("log", "__logf"),
+        ("log2", "__log2f"),
+        ("log10", "__log10f"),
+        ("reciprocal", "kiln_fast_div"),
+        ("sqrt", "kiln_fast_sqrt"),
+        ("tanh", "kiln_fast_tanh"),
+        ("div", "kiln_fast_div"),
+    ] {
+        let mut inputs = Vec::new();
+        for _ in 0..2 {
+            let mut data = special.to_vec();
+            for _ in 0..1500 {
+                data.extend(match function {
+                    "exp" | "sigmoid" | "tanh" => [near(&mut rng, 170.0), near(&mut rng, 2.0)],
+                    _ => [wide(&mut rng), 1.0 + near(&mut rng, 0.1)],
+                });
+            }
+            let rotated = rng.below(data.len());
+            data.rotate_left(rotated);
+            inputs.push(Array::from_f64(DType::F32, &[data.len()], &data).unwrap());
+        }
+        let len = inputs[0].shape()[0];
+        let (operands, inputs) = match function {
+            "div" => ("%0, %1", inputs),
+            _ => ("%0", inputs[..1].to_vec()),
+        };
+        let graph = parsed(&format!(
+            "%0: f32[{len}] = input(index: 0, role: Data)
+             {}
+             %2: f32[{len}] = {function} {operands}
+             return %2",
+            match function {
+                "div" => format!("%1: f32[{len}] = input(index: 1, role: Data)"),
+                _ => format!("%1: f32[{len}] = neg %0"),
+            }
+        ));
+        let right = evaluate(&graph, &inputs, &[], Mode::Rounded).unwrap()[0].to_f64();
+        let text = sources(&approximate(&graph)[0].2);
+        assert!(text.contains(form), "{text}");
+        for (name, approximation, got) in results(&graph, &inputs) {
+            let part = approximation.error() + U;
+            for (i, (got, right)) in got.iter().zip(&right).enumerate() {
+                // Logarithms are near 0 at 1; results below the normal numbers lose bits.
+                let size = match function.starts_with("log") {
+                    true => right.abs().max(1.0),
+                    false => right.abs(),
+                };
+                let same = got == right || got.is_nan() && right.is_nan();
+                let close = (got - right).abs() <= part * size + 1e-37;
+                let x = inputs[0].to_f64()[i];
+                assert!(
+                    same || close,
+                    "{name}: {function} of {x} is {got}, not {right}"
+                );
+            }
+        }
+    }
+}
+
+/// Rows and points with such functions among others; which need none have no such way.
+#[test]
+fn fused_kernels() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(57);
+    for (rows, len) in [(1, 1), (3, 131), (70, 64), (2, 4099)] {
+        for body in [
+            "%1: f32[R, L] = softmax(axis: 1, log: false) %0",
+            "%1: f32[R, L] = tanh %0
+             %2: f32[R, L] = exp %1
+             %3: f32[R, L] = div %1, %2",
+        ] {
+            let text = format!(
+                "%0: f32[R, L] = input(index: 0, role: Data)
+                 {body}
+                 return %{}",
+                body.matches('=').count()
+            );
+            let text = text.replace('R', &rows.to_string());
+            let graph = parsed(&text.replace('L', &len.to_string()));
+            let inputs = [finite(DType::F32, &[rows, len], &mut rng)];
+            let right = exact(&graph, &inputs);
+            for (name, approximation, got) in results(&graph, &inputs) {
+                let part = 3.0 * approximation.error() + 64.0 * U;
+                for (got, right) in got.iter().zip(&right) {
+                    let close = (got - right).abs() <= part * right.abs();
+                    assert!(close, "{name}: {got}, not {right}\n{graph}");
+                }
+            }
+        }
+    }
+    for body in [
+        "%0: f64[8, 64] = input(index: 0, role: Data)
+         %1: f64[8, 64] = softmax(axis: 1, log: false) %0
+         return %1",
+        "%0: f32[8, 64] = input(index: 0, role: Data)
+         %1: f32[8, 64] = sin %0
+         %2: f32[8] = reduce(kind: Sum, axes: [1]) %1
+         return %2",
+        "%0: f32[8, 64] = input(index: 0, role: Data)
+         %1: f32[8, 64] = exp %0
+         %2: i64[8] = arg_reduce(kind: Max, axis: 1) %1
+         return %2",
+    ] {
+        assert!(approximate(&parsed(body)).is_empty(), "{body}");
+    }
+}

@@ -1,0 +1,88 @@
+//! Where images change between channels first and channels last, and why.
+
+use super::place_of;
+use crate::place::written;
+use kiln_base::Dim;
+use kiln_codegen::{Conversion, Launch, Origin, Program};
+use kiln_ir::{Graph, Loc, Value};
+use std::fmt;
+
+/// An image that a kernel reads in another layout than that of the kernel's results.
+#[derive(Clone, Debug)]
+pub struct ConversionInfo {
+    /// The op that gives the image, with its shape and the user's line.
+    pub value: String,
+    /// The image's bytes.
+    pub bytes: Dim,
+    /// The kernel that writes it; none writes an input.
+    pub writer: Option<String>,
+    /// The kernel that reads it.
+    pub reader: String,
+    /// Whether the reader has channels last, and the image channels first; else it is the other way round.
+    pub channels_last: bool,
+    /// Whether the image has channels first whoever reads it: an input or a result of the program, or read by
+    /// a reshape or a library kernel that is no convolution.
+    pub kept: bool,
+    /// Whether the reader copies the image into its layout; else it steps through memory.
+    pub copied: bool,
+}
+
+/// The conversions of a program.
+pub(super) fn conversions(
+    graph: &Graph,
+    program: &Program,
+    resolve: &dyn Fn(&Loc) -> Loc,
+) -> Vec<ConversionInfo> {
+    let info = |c: &Conversion| {
+        let node = graph.node(c.value.node);
+        let fact = &node.facts[c.value.output as usize];
+        let name = |v| kernel_of(program, v).map(|l| l.kernel.name().to_string());
+        ConversionInfo {
+            value: place_of(node.op.name(), fact, &resolve(&node.loc)),
+            bytes: c.bytes.clone(),
+            writer: name(c.value),
+            reader: name(c.reader).unwrap_or_default(),
+            channels_last: c.channels_last,
+            kept: c.kept,
+            copied: c.copied,
+        }
+    };
+    program.layout.conversions.iter().map(info).collect()
+}
+
+/// The launch that writes a value, or what it is computed from.
+fn kernel_of(program: &Program, value: Value) -> Option<&Launch> {
+    let writes = |launch: &&Launch| {
+        let mut origins = written(launch).map(|b| &program.buffers[b.0 as usize].origin);
+        origins.any(|o| matches!(o, Origin::Value(v) | Origin::Derived(v) if *v == value))
+    };
+    program.launches.iter().find(writes)
+}
+
+impl ConversionInfo {
+    /// About how much memory it takes.
+    pub(super) fn bytes(&self) -> usize {
+        let writer = self.writer.as_ref().map_or(0, String::len);
+        std::mem::size_of::<ConversionInfo>() + self.value.len() + writer + self.reader.len()
+    }
+}
+
+impl fmt::Display for ConversionInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [from, to] = match self.channels_last {
+            true => ["first", "last"],
+            false => ["last", "first"],
+        };
+        write!(f, "{}, {} bytes: channels {from}", self.value, self.bytes)?;
+        match (&self.writer, self.kept) {
+            (Some(writer), false) => write!(f, " as {writer} writes it")?,
+            (Some(writer), true) => write!(f, " in any case, written by {writer}")?,
+            (None, _) => write!(f, " as an input")?,
+        }
+        let how = match self.copied {
+            true => "copies it",
+            false => "steps through it",
+        };
+        write!(f, "; {} has channels {to} and {how}", self.reader)
+    }
+}

@@ -1,0 +1,567 @@
+//! A program for every rewrite rule, which fires it.
+
+use kiln_base::prim::{Reduction, ScatterKind};
+use kiln_base::{DType, Dim, Scalar};
+use kiln_ir::fuzz::Rng;
+use kiln_ir::ops;
+use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, OpError, Pw, Role, Value};
+use std::collections::BTreeMap;
+
+type Made = Result<Value, OpError>;
+
+/// Data, parameters and sizes for a program.
+struct Maker<'g> {
+    b: GraphBuilder<'g>,
+    rng: Rng,
+}
+
+impl Maker<'_> {
+    fn size(&mut self) -> usize {
+        [1, 2, 3, 5, 7, 11, 13][self.rng.below(7)]
+    }
+
+    fn input(&mut self, shape: &[usize], role: Role) -> Value {
+        self.b
+            .input(Fact::new(DType::F32, shape.iter().copied()), role)
+    }
+
+    fn data(&mut self, shape: &[usize]) -> Value {
+        self.input(shape, Role::Data)
+    }
+
+    fn parameter(&mut self, shape: &[usize]) -> Value {
+        self.input(shape, Role::Parameter)
+    }
+
+    /// Data of `[n, m]`.
+    fn matrix(&mut self) -> (Value, usize, usize) {
+        let (n, m) = (self.size(), self.size());
+        (self.data(&[n, m]), n, m)
+    }
+
+    fn pw(&mut self, op: Pw, operands: &[Value]) -> Made {
+        self.b.pointwise(op, operands)
+    }
+
+    fn pad(&mut self, x: Value, border: [usize; 2], value: f64) -> Made {
+        let rank = self.b.fact(&x).rank();
+        let last = |n: usize| {
+            let mut sizes = vec![Dim::ZERO; rank];
+            sizes[rank - 1] = Dim::from(n);
+            sizes.into_iter().collect()
+        };
+        let (low, high) = (last(border[0]), last(border[1]));
+        let value = Scalar::Float(value);
+        self.b.op(ops::Pad { low, high, value }, &[x])
+    }
+
+    /// Data without infinities or NaN.
+    fn finite(&mut self, shape: &[usize]) -> Made {
+        let x = self.data(shape);
+        let y = self.pw(Pw::Tanh, &[x])?;
+        let nan = self.pw(Pw::IsNan, &[x])?;
+        let zero = self.b.scalar_like(0.0, &y)?;
+        self.pw(Pw::Select, &[nan, zero, y])
+    }
+
+    /// A product of three rows at least with a parameter, and how many columns it has.
+    fn product(&mut self) -> Result<(Value, usize), OpError> {
+        let (n, k, c) = (2 + self.size(), self.size(), self.size());
+        let (x, w) = (self.data(&[n, k]), self.parameter(&[k, c]));
+        Ok((self.b.op(ops::MatMul {}, &[x, w])?, c))
+    }
+
+    /// A batch norm with known statistics.
+    fn norm(&mut self, x: Value) -> Made {
+        let channels = self.b.fact(&x).shape[1].as_const().unwrap_or(1) as usize;
+        let mut operands = vec![x];
+        operands.extend((0..4).map(|_| self.parameter(&[channels])));
+        operands[2] = self.pw(Pw::Square, &operands[2..3])?;
+        let eps = Scalar::Float(0.25);
+        self.b.op(ops::BatchNorm { eps, affine: true }, &operands)
+    }
+
+    /// The data with a bias, their mean `[1, c]`, and the data without it.
+    fn centred(&mut self) -> Result<[Value; 2], OpError> {
+        let (n, c) = (1 + self.size(), self.size());
+        let (y, bias) = (self.finite(&[n, c])?, self.finite(&[1, c])?);
+        let x = self.pw(Pw::Add, &[y, bias])?;
+        let sum = self.b.reduce_keepdim(Reduction::Sum, &x, &[0])?;
+        let mean = self.b.with(Pw::Div, &sum, n as f64)?;
+        Ok([mean, self.pw(Pw::Sub, &[x, mean])?])
+    }
+
+    /// A body on two values of `[n]` of which each output needs one.
+    fn body(&mut self, n: usize, ops: [Pw; 2], counted: bool) -> Result<Graph, OpError> {
+        let mut body = Graph::default();
+        let mut b = GraphBuilder::new(&mut body, Loc::UNKNOWN);
+        if counted {
+            b.input(Fact::new(DType::I64, [0i64; 0]), Role::Data);
+        }
+        let x = [0; 2].map(|_| b.input(Fact::new(DType::F32, [n]), Role::Data));
+        let y = [b.pointwise(ops[0], &x[..1])?, b.pointwise(ops[1], &x[1..])?];
+        y.into_iter().for_each(|y| body.add_output(y));
+        Ok(body)
+    }
+
+    fn part(&mut self, x: Value, axis: usize, start: usize, len: usize) -> Made {
+        self.b.narrow(&x, axis, start, len)
+    }
+
+    /// A convolution of a random size along one axis: data, weight and attributes.
+    fn conv(&mut self) -> (Value, Value, ops::Conv, usize) {
+        let groups = 1 + self.rng.below(2);
+        let (c, o, kernel) = (
+            1 + self.rng.below(3),
+            1 + self.rng.below(3),
+            1 + self.rng.below(3),
+        );
+        let extent = 4 + self.size();
+        let x = self.data(&[2, groups * c, extent]);
+        let w = self.parameter(&[groups * o, c, kernel]);
+        let conv = ops::Conv {
+            stride: [1 + self.rng.below(2)].into_iter().collect(),
+            padding: vec![(self.rng.below(2), self.rng.below(2))],
+            dilation: [1].into_iter().collect(),
+            groups,
+        };
+        (x, w, conv, groups * o)
+    }
+}
+
+/// A program for a rule.
+type Case = (&'static str, fn(&mut Maker<'_>) -> Made);
+
+const CASES: &[Case] = &[
+    ("neutral_number", |m| {
+        let (x, ..) = m.matrix();
+        let x = m.b.with(Pw::Mul, &x, 1.0)?;
+        m.b.with(Pw::Sub, &x, 0.0)
+    }),
+    ("signs", |m| {
+        let (x, ..) = m.matrix();
+        let minus = m.pw(Pw::Neg, &[x])?;
+        let y = m.pw(Pw::Exp, &[x])?;
+        m.pw(Pw::Sub, &[y, minus])
+    }),
+    ("idempotent", |m| {
+        let (x, ..) = m.matrix();
+        let y = m.pw(Pw::Relu, &[x])?;
+        m.pw(Pw::Relu, &[y])
+    }),
+    ("choice", |m| {
+        let (x, ..) = m.matrix();
+        let mask = m.pw(Pw::IsNan, &[x])?;
+        let not = m.pw(Pw::Not, &[mask])?;
+        let y = m.pw(Pw::Exp, &[x])?;
+        m.pw(Pw::Select, &[not, x, y])
+    }),
+    ("power", |m| {
+        let (x, ..) = m.matrix();
+        let x = m.b.with(Pw::Pow, &x, 2.0)?;
+        m.b.with(Pw::Div, &x, -8.0)
+    }),
+    ("exact_cast", |m| {
+        let (x, ..) = m.matrix();
+        let half = m.b.cast(&x, DType::BF16)?;
+        let wide = m.b.cast(&half, DType::F32)?;
+        m.b.cast(&wide, DType::F64)
+    }),
+    ("slice_of_slice", |m| {
+        let n = 6 + m.size();
+        let x = m.data(&[n, 2]);
+        let back = m.b.reversed(&x, 0)?;
+        m.part(back, 0, 2, n - 3)
+    }),
+    ("slice_of_pad", |m| {
+        let (x, _, c) = m.matrix();
+        let y = m.pad(x, [2, 3], 1.5)?;
+        m.part(y, 1, 1, c + 2)
+    }),
+    ("slice_of_concat", |m| {
+        let (x, _, c) = m.matrix();
+        let y = m.pw(Pw::Neg, &[x])?;
+        let all = m.b.op(ops::Concat { axis: 1 }, &[x, y, x])?;
+        m.part(all, 1, 1, 2 * c - 1)
+    }),
+    ("slice_of_broadcast", |m| {
+        let (n, c) = (m.size(), 2 + m.size());
+        let x = m.data(&[c]);
+        let shape = [Dim::from(n + 1), Dim::from(c)];
+        let wide = m.b.broadcast_to(&x, &shape)?;
+        let part = m.part(wide, 0, 1, n)?;
+        m.part(part, 1, 1, c - 1)
+    }),
+    ("slice_of_product", |m| {
+        let (n, k, c) = (2 + m.size(), m.size(), m.size());
+        let (a, b) = (m.data(&[n, k]), m.data(&[k, c]));
+        let y = m.b.op(ops::MatMul {}, &[a, b])?;
+        m.part(y, 0, n - 1, 1)
+    }),
+    ("concat_of_concat", |m| {
+        let (x, ..) = m.matrix();
+        let y = m.b.op(ops::Concat { axis: 0 }, &[x, x])?;
+        m.b.op(ops::Concat { axis: 0 }, &[x, y])
+    }),
+    ("concat_of_slices", |m| {
+        let n = 3 + m.size();
+        let x = m.data(&[2, n]);
+        let (a, b) = (m.part(x, 1, 0, 2)?, m.part(x, 1, 2, n - 2)?);
+        let y = m.b.op(ops::Concat { axis: 1 }, &[a, b])?;
+        m.pw(Pw::Exp, &[y])
+    }),
+    ("pad_of_pad", |m| {
+        let (x, ..) = m.matrix();
+        let y = m.pad(x, [1, 2], -0.5)?;
+        m.pad(y, [2, 0], -0.5)
+    }),
+    ("pad_in_conv", |m| {
+        let (x, w, conv, _) = m.conv();
+        let x = m.pad(x, [2, 1], 0.0)?;
+        m.b.op(conv, &[x, w])
+    }),
+    ("pad_in_window", |m| {
+        let (x, ..) = m.matrix();
+        let x = m.pad(x, [1, 2], f64::NEG_INFINITY)?;
+        let window = ops::WindowReduce {
+            kind: Reduction::Max,
+            kernel: [3].into_iter().collect(),
+            stride: [2].into_iter().collect(),
+            padding: vec![(0, 0)],
+            dilation: [1].into_iter().collect(),
+        };
+        m.b.op(window, &[x])
+    }),
+    ("crop_in_conv", |m| {
+        let n = m.size();
+        let (y, w) = (m.data(&[2, 3, n]), m.parameter(&[3, 2, 3]));
+        let conv = ops::Conv {
+            stride: [2].into_iter().collect(),
+            padding: vec![(0, 0)],
+            dilation: [1].into_iter().collect(),
+            groups: 1,
+        };
+        let input = [Dim::from(2 * n + 1)].into_iter().collect();
+        let x = m.b.op(ops::ConvTranspose { conv, input }, &[y, w])?;
+        m.part(x, 2, 1, 2 * n - 1)
+    }),
+    ("pointwise_of_broadcast", |m| {
+        let (n, c) = (1 + m.size(), m.size());
+        let (x, y) = (m.data(&[c]), m.data(&[c]));
+        let shape = [Dim::from(n), Dim::from(c)];
+        let (x, y) = (m.b.broadcast_to(&x, &shape)?, m.b.broadcast_to(&y, &shape)?);
+        m.pw(Pw::Mul, &[x, y])
+    }),
+    ("extreme_of_broadcast", |m| {
+        let c = m.size();
+        let x = m.data(&[c]);
+        let wide = m.b.broadcast_to(&x, &[Dim::from(3usize), Dim::from(c)])?;
+        let y = m.b.reduce_keepdim(Reduction::Max, &wide, &[0])?;
+        m.pw(Pw::Exp, &[y])
+    }),
+    ("scatter_of_one", |m| {
+        let (n, c) = (m.size(), m.size());
+        let x = m.data(&[n, c]);
+        let index =
+            m.b.full(c as i64 - 1, DType::I64, &[Dim::from(n), Dim::ONE])?;
+        let read = m.b.op(ops::Gather { axis: 1 }, &[x, index])?;
+        let kind = ScatterKind::Sum;
+        let zeros = m.b.full(0.0, DType::F32, &[Dim::from(n), Dim::from(c)])?;
+        let y =
+            m.b.op(ops::Scatter { axis: 1, kind }, &[zeros, index, read])?;
+        m.pw(Pw::Mul, &[y, read])
+    }),
+    ("gather_of_pointwise", |m| {
+        let (n, c) = (m.size(), 2 + m.size());
+        let x = m.data(&[n, c]);
+        let max = m.b.reduce_keepdim(Reduction::Max, &x, &[1])?;
+        let y = m.pw(Pw::Sub, &[x, max])?;
+        let label =
+            m.b.full(c as i64 - 1, DType::I64, &[Dim::from(n), Dim::ONE])?;
+        m.b.op(ops::Gather { axis: 1 }, &[y, label])
+    }),
+    ("scaled_product", |m| {
+        let (x, w, conv, o) = m.conv();
+        let (c, d) = (m.parameter(&[o, 1]), m.parameter(&[o, 1]));
+        let y = m.b.op(conv, &[x, w])?;
+        let y = m.pw(Pw::Sub, &[d, y])?;
+        m.pw(Pw::Mul, &[c, y])
+    }),
+    ("shifted_product", |m| {
+        let (n, k, c) = (m.size(), m.size(), m.size());
+        let (x, w) = (m.data(&[n, k]), m.parameter(&[k, c]));
+        let (a, b) = (m.parameter(&[c]), m.parameter(&[c]));
+        let y = m.b.op(ops::MatMul {}, &[x, w])?;
+        let y = m.pw(Pw::Add, &[a, y])?;
+        m.pw(Pw::Sub, &[y, b])
+    }),
+    ("scaled_data", |m| {
+        let (n, k, c) = (m.size(), m.size(), m.size());
+        let (x, w, s) = (m.data(&[n, k]), m.parameter(&[k, c]), m.parameter(&[k]));
+        let x = m.pw(Pw::Mul, &[s, x])?;
+        m.b.op(ops::MatMul {}, &[x, w])
+    }),
+    ("shifted_data", |m| {
+        let (x, w, mut conv, _) = m.conv();
+        conv.padding = vec![(0, 0)];
+        let channels = m.b.fact(&x).shape[1].as_const().unwrap_or(1) as usize;
+        let s = m.parameter(&[channels, 1]);
+        let x = m.pw(Pw::Sub, &[x, s])?;
+        m.b.op(conv, &[x, w])
+    }),
+    ("shared_operand", |m| {
+        let (n, k) = (m.size(), m.size());
+        let x = m.data(&[n, k]);
+        let mut results = Vec::new();
+        for _ in 0..3 {
+            let w = m.parameter(&[k, 5]);
+            let bias = m.parameter(&[5]);
+            let y = m.b.op(ops::MatMul {}, &[x, w])?;
+            results.push(m.pw(Pw::Add, &[y, bias])?);
+        }
+        let q = m.b.with(Pw::Mul, &results[0], 0.3)?;
+        let k = m.b.permute(&results[1], &[1, 0])?;
+        let scores = m.b.op(ops::MatMul {}, &[q, k])?;
+        let scores = m.pw(Pw::Tanh, &[scores])?;
+        m.b.op(ops::MatMul {}, &[scores, results[2]])
+    }),
+    ("pads_side_by_side", |m| {
+        let (n, k) = (m.size(), m.size());
+        let parts = [m.data(&[3, n]), m.data(&[3, k])];
+        let first = m.pad(parts[0], [0, k], 0.0)?;
+        let second = m.pad(parts[1], [n, 0], 0.0)?;
+        let whole = m.pw(Pw::Add, &[second, first])?;
+        m.pw(Pw::Exp, &[whole])
+    }),
+    ("stacked_products", |m| {
+        let (n, k) = (m.size(), m.size());
+        let x = m.data(&[k, 13]);
+        let parts = [m.data(&[k, n]), m.data(&[k, 2])];
+        let mut results = Vec::new();
+        for g in parts {
+            let g = m.b.permute(&g, &[1, 0])?;
+            results.push(m.b.op(ops::MatMul {}, &[g, x])?);
+        }
+        let whole = m.b.op(ops::Concat { axis: 0 }, &results)?;
+        m.pw(Pw::Tanh, &[whole])
+    }),
+    ("stacked_sums", |m| {
+        let (n, k) = (m.size(), m.size());
+        let parts = [m.data(&[2, k, n]), m.data(&[2, k, 3])];
+        let mut sums = Vec::new();
+        for x in parts {
+            sums.push(m.b.sum(&x, &[0, 1])?);
+        }
+        let whole = m.b.op(ops::Concat { axis: 0 }, &sums)?;
+        m.pw(Pw::Tanh, &[whole])
+    }),
+    ("reduce_of_reduce", |m| {
+        let sizes = [m.size(), m.size(), m.size()];
+        let x = m.data(&sizes);
+        let y = m.b.reduce_keepdim(Reduction::Sum, &x, &[2])?;
+        let y = m.b.with(Pw::Div, &y, 3.0)?;
+        m.b.sum(&y, &[0, 1])
+    }),
+    ("dead_code", |m| {
+        let (x, ..) = m.matrix();
+        m.pw(Pw::Exp, &[x])?;
+        m.pw(Pw::Tanh, &[x])
+    }),
+    ("identity_view", |m| {
+        let (x, ..) = m.matrix();
+        let x = m.b.op(
+            ops::Permute {
+                perm: [0, 1].into_iter().collect(),
+            },
+            &[x],
+        )?;
+        m.pw(Pw::Tanh, &[x])
+    }),
+    ("reshape_of_reshape", |m| {
+        let (x, n, c) = m.matrix();
+        let x = m.b.reshape(&x, &[Dim::from(n * c), Dim::ONE, Dim::ONE])?;
+        let x =
+            m.b.reshape(&x, &[Dim::ONE, Dim::ONE, Dim::ONE, Dim::from(n * c)])?;
+        m.pw(Pw::Tanh, &[x])
+    }),
+    ("broadcast_of_broadcast", |m| {
+        let c = m.size();
+        let x = m.data(&[c]);
+        let x = m.b.op(
+            ops::Broadcast {
+                shape: [3, c].map(Dim::from).into_iter().collect(),
+            },
+            &[x],
+        )?;
+        m.b.op(
+            ops::Broadcast {
+                shape: [2, 3, c].map(Dim::from).into_iter().collect(),
+            },
+            &[x],
+        )
+    }),
+    ("permute_of_permute", |m| {
+        let sizes = [m.size(), m.size(), 1 + m.size()];
+        let x = m.data(&sizes);
+        let x = m.b.permute(&x, &[1, 2, 0])?;
+        let x = m.b.permute(&x, &[0, 2, 1])?;
+        m.pw(Pw::Tanh, &[x])
+    }),
+    ("full_fold", |m| {
+        let (x, n, c) = m.matrix();
+        let shape = [Dim::from(n), Dim::from(c)];
+        let half = m.b.full(0.5, DType::F32, &shape)?;
+        let wave = m.pw(Pw::Sin, &[half])?;
+        m.pw(Pw::Mul, &[x, wave])
+    }),
+    ("constant_fold", |m| {
+        let (x, _, c) = m.matrix();
+        let numbers = m.b.op(ops::Iota { len: Dim::from(c) }, &[])?;
+        let numbers = m.b.cast(&numbers, DType::F32)?;
+        m.pw(Pw::Add, &[x, numbers])
+    }),
+    ("common_subexpression", |m| {
+        let (x, ..) = m.matrix();
+        let twice = [m.pw(Pw::Sin, &[x])?, m.pw(Pw::Sin, &[x])?];
+        m.pw(Pw::Mul, &twice)
+    }),
+    ("conv_batch_norm", |m| {
+        let (x, w, conv, _) = m.conv();
+        let y = m.b.op(conv, &[x, w])?;
+        m.norm(y)
+    }),
+    ("linear_batch_norm", |m| {
+        let (y, _) = m.product()?;
+        m.norm(y)
+    }),
+    ("norm_before_product", |m| {
+        let (x, _, k) = m.matrix();
+        let (x, w) = (m.norm(x)?, m.parameter(&[k, 5]));
+        m.b.op(ops::MatMul {}, &[x, w])
+    }),
+    ("transposed_product", |m| {
+        let (y, _) = m.product()?;
+        let y = m.b.permute(&y, &[1, 0])?;
+        m.pw(Pw::Tanh, &[y])
+    }),
+    ("bias_under_reshape", |m| {
+        let (y, c) = m.product()?;
+        let n = m.b.fact(&y).shape[0].clone();
+        let (factor, bias) = (m.data(&[c]), m.parameter(&[c]));
+        let y = m.b.reshape(&y, &[Dim::ONE, n, Dim::from(c)])?;
+        let y = m.pw(Pw::Mul, &[factor, y])?;
+        m.pw(Pw::Sub, &[bias, y])
+    }),
+    ("factor_behind_reshape", |m| {
+        let (n, k) = (m.size(), m.size());
+        let x = m.data(&[2, n, k]);
+        let (gamma, beta, w) = (m.parameter(&[k]), m.parameter(&[k]), m.parameter(&[k, 5]));
+        let x = m.pw(Pw::Mul, &[x, gamma])?;
+        let x = m.pw(Pw::Add, &[x, beta])?;
+        let x = m.b.reshape(&x, &[2 * n, k].map(Dim::from))?;
+        m.b.op(ops::MatMul {}, &[x, w])
+    }),
+    ("factor_behind_product", |m| {
+        let (y, c) = m.product()?;
+        let n = m.b.fact(&y).shape[0].as_const().unwrap_or(1) as usize;
+        // Data on both sides, so that the factor does not become part of a weight.
+        let x = m.data(&[c, n]);
+        let wide = m.b.op(ops::MatMul {}, &[x, y])?;
+        let wide = m.b.with(Pw::Mul, &wide, 0.3)?;
+        let z = m.data(&[c, 3]);
+        m.b.op(ops::MatMul {}, &[wide, z])
+    }),
+    ("bias_before_norm", |m| {
+        let [_, centred] = m.centred()?;
+        m.pw(Pw::Square, &[centred])
+    }),
+    ("bias_behind_permute", |m| {
+        let (l, k, c) = (1 + m.size(), m.size(), m.size());
+        let (x, w, bias) = (m.finite(&[2 * l, k])?, m.finite(&[k, c])?, m.finite(&[c])?);
+        let y = m.b.op(ops::MatMul {}, &[x, w])?;
+        let y = m.b.reshape(&y, &[2, l, c].map(Dim::from))?;
+        let y = m.pw(Pw::Add, &[bias, y])?;
+        let y = m.b.permute(&y, &[0, 2, 1])?;
+        let sum = m.b.reduce_keepdim(Reduction::Sum, &y, &[0, 2])?;
+        let mean = m.b.with(Pw::Div, &sum, (2 * l) as f64)?;
+        m.pw(Pw::Sub, &[y, mean])
+    }),
+    ("sum_of_shift", |m| {
+        let (n, c) = (1 + m.size(), m.size());
+        let (y, bias) = (m.finite(&[n, c])?, m.finite(&[1, c])?);
+        let x = m.pw(Pw::Add, &[bias, y])?;
+        m.b.sum(&x, &[0])
+    }),
+    ("zero_sum", |m| {
+        let [mean, centred] = m.centred()?;
+        let zero = m.b.reduce_keepdim(Reduction::Sum, &centred, &[0])?;
+        m.pw(Pw::Add, &[mean, zero])
+    }),
+    ("unread_loop_value", |m| {
+        let n = m.size();
+        let x = [m.data(&[n]), m.data(&[n])];
+        let body = m.body(n, [Pw::Tanh, Pw::Sin], true)?;
+        let outputs =
+            m.b.emit(ops::Loop::repeat(Dim::from(3usize), body).into(), &x)?;
+        m.pw(Pw::Exp, &outputs[1..])
+    }),
+    ("unread_branch_value", |m| {
+        let n = m.size();
+        let x = [m.data(&[n]), m.data(&[n])];
+        let sides = [
+            m.body(n, [Pw::Tanh, Pw::Sin], false)?.into(),
+            m.body(n, [Pw::Neg, Pw::Cos], false)?.into(),
+        ];
+        let sum = m.b.sum(&x[0], &[0])?;
+        let condition = m.b.with(Pw::Lt, &sum, 0.5)?;
+        let branch = ops::If { branches: sides };
+        let outputs = m.b.emit(branch.into(), &[condition, x[0], x[1]])?;
+        m.pw(Pw::Exp, &outputs[1..])
+    }),
+    ("unread_barrier_value", |m| {
+        let (x, ..) = m.matrix();
+        let y = m.pw(Pw::Exp, &[x])?;
+        let barrier = ops::Barrier { detach: false };
+        let outputs = m.b.emit(barrier.into(), &[y, x])?;
+        m.pw(Pw::Sin, &outputs[..1])
+    }),
+];
+
+/// The names of all rules of all passes.
+pub fn rules() -> impl Iterator<Item = &'static str> {
+    kiln_optimize::passes().iter().flat_map(|p| p.rules())
+}
+
+/// A program, of random sizes, that fires a rule; `None` for a rule that has none.
+///
+/// # Panics
+/// If the program is not well formed.
+pub fn program(rule: &str, seed: u64) -> Option<Graph> {
+    let (_, make) = CASES.iter().find(|(name, _)| *name == rule)?;
+    let mut graph = Graph::default();
+    let mut maker = Maker {
+        b: GraphBuilder::new(&mut graph, Loc::UNKNOWN),
+        rng: Rng::new(seed),
+    };
+    let y = make(&mut maker).unwrap_or_else(|e| panic!("{rule}, seed {seed}: {e}"));
+    graph.add_output(y);
+    Some(graph)
+}
+
+/// A program for one of all rules; so many as there are rules are for one each.
+///
+/// # Panics
+/// If a rule has no program.
+pub fn some_program(seed: u64) -> Graph {
+    let all: Vec<&str> = rules().collect();
+    let rule = all[seed as usize % all.len()];
+    program(rule, seed).unwrap_or_else(|| panic!("no program fires {rule}"))
+}
+
+/// The rules that fired in less than 1% of so many programs.
+pub fn rare(fired: &BTreeMap<&'static str, u64>, programs: u64) -> Vec<String> {
+    let count = |rule: &str| fired.get(rule).copied().unwrap_or(0);
+    let rare = rules().filter(|rule| count(rule) * 100 < programs);
+    rare.map(|rule| format!("{rule} fired in {} of {programs} programs", count(rule)))
+        .collect()
+}

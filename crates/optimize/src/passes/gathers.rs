@@ -1,0 +1,178 @@
+//! What is chosen by index, computed where it is chosen:
+//!
+//! ```text
+//! gather_of_pointwise   gather(f(a, b, …), i) = f(gather(a, i), gather(b, i), …)
+//!                       gather(c, i) = c       for what is constant along the axis
+//! ```
+//!
+//! for a chain f of pointwise rows and casts, so a loss that picks the label's log-probability reads the
+//! logit at the label, and no log-softmax is written to memory. A gather reads its operand from memory, so
+//! this stores f(a, b, …) no more; it holds for every number. What must hold:
+//!
+//! - The index is half as long as the axis at most, and as large as the operand off it, so little is
+//!   computed twice.
+//! - What is gathered instead lies in memory in any case: inputs, and what something else than pointwise
+//!   work reads too. One gather is left at least, so an index out of range is still reported.
+//! - Rows of the chain are of floats and masks: integers that are divided by zero are an error wherever
+//!   they are.
+
+use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
+use hashbrown::HashMap;
+use kiln_ir::ops::Gather;
+use kiln_ir::{Builder, DType, Dim, Node, NodeId, Op, OpError, Shape, Value};
+
+/// The most operations of a chain.
+const LONGEST: usize = 32;
+
+/// The pass.
+pub const PASS: Pass = Pass {
+    name: "gathers",
+    about: "computes what is chosen by index, not what it is chosen from",
+    exact: true,
+    run: Run::Rules(&[&GatherOfPointwise]),
+};
+
+/// gather(f(a, b, …), i) = f(gather(a, i), gather(b, i), …).
+pub struct GatherOfPointwise;
+
+impl Rule for GatherOfPointwise {
+    fn name(&self) -> &'static str {
+        "gather_of_pointwise"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        let Op::Gather(gather) = &node.op else {
+            return None;
+        };
+        let [x, index] = node.inputs[..] else {
+            return None;
+        };
+        let pays = is_shorter(view, x, index, gather.axis)
+            && !view.is_output(x.node)
+            && (view.is_prepared(id.value()) || !view.is_prepared(x));
+        if !pays {
+            return None;
+        }
+        let mut chain = Chain {
+            view,
+            gather,
+            index,
+            shape: &node.fact().shape,
+            at: HashMap::new(),
+            rows: 0,
+            gathers: 0,
+        };
+        let mut patch = view.patch(id);
+        let row = view.producer(x);
+        let operands = chain.operands(&mut patch, row)?;
+        let new = patch.op(row.op.clone(), &operands).ok()?;
+        (chain.gathers > 0).then(|| patch.replacing(id.value(), new))
+    }
+}
+
+/// Whether the index is half as long as the axis at most, and as large as x off it.
+fn is_shorter(view: &View<'_>, x: Value, index: Value, axis: usize) -> bool {
+    let (from, to) = (&view.fact(x).shape, &view.fact(index).shape);
+    let short = match (to[axis].as_const(), from[axis].as_const()) {
+        (Some(i), Some(n)) => 2 * i <= n,
+        // A symbol is at least 2.
+        (Some(i), None) => i <= 1,
+        _ => false,
+    };
+    short && (0..from.len()).all(|a| a == axis || from[a] == to[a])
+}
+
+/// A pointwise row of floats and masks, or a cast.
+fn is_row(view: &View<'_>, node: &Node) -> bool {
+    let holds = |v: &Value| {
+        let dtype = view.fact(*v).dtype;
+        dtype.is_float() || dtype == DType::Bool
+    };
+    match node.op {
+        Op::Cast(_) => true,
+        Op::Pointwise(_) => node.inputs.iter().all(holds),
+        _ => false,
+    }
+}
+
+/// A chain while it is written for what is chosen.
+struct Chain<'a> {
+    view: &'a View<'a>,
+    gather: &'a Gather,
+    index: Value,
+    /// The index's shape.
+    shape: &'a Shape,
+    /// What is chosen of a value.
+    at: HashMap<Value, Value>,
+    rows: usize,
+    gathers: usize,
+}
+
+impl Chain<'_> {
+    /// What is chosen of a value; `None` where that would read what is not in memory.
+    fn chosen(&mut self, b: &mut PatchBuilder<'_>, v: Value) -> Option<Result<Value, OpError>> {
+        if let Some(new) = self.at.get(&v) {
+            return Some(Ok(*new));
+        }
+        let node = self.view.producer(v);
+        let new = if let Some(c) = self.constant(v) {
+            b.broadcast_to(&c, self.shape)
+        } else if let Some(full) = self.view.as_full(v) {
+            b.full(full.value, full.dtype, self.shape)
+        } else if let Some(operands) = self.operands(b, node) {
+            b.op(node.op.clone(), &operands)
+        } else if self.is_in_memory(v) {
+            self.gathers += 1;
+            b.op(*self.gather, &[v, self.index])
+        } else {
+            return None;
+        };
+        if let Ok(new) = &new {
+            self.at.insert(v, *new);
+        }
+        Some(new)
+    }
+
+    /// The operands of a row, chosen.
+    fn operands(&mut self, b: &mut PatchBuilder<'_>, node: &Node) -> Option<Vec<Value>> {
+        if !is_row(self.view, node) || self.rows == LONGEST {
+            return None;
+        }
+        self.rows += 1;
+        let operands = node.inputs.iter();
+        operands.map(|v| self.chosen(b, *v)?.ok()).collect()
+    }
+
+    /// What a value is stretched from along the axis.
+    fn constant(&self, v: Value) -> Option<Value> {
+        let node = self.view.producer(v);
+        let Op::Broadcast(_) = node.op else {
+            return None;
+        };
+        let (from, to) = (self.view.fact(node.inputs[0]), node.fact());
+        let added = to.rank() - from.rank();
+        let axis = self.gather.axis;
+        let stretched = axis < added || from.shape[axis - added] == Dim::ONE;
+        stretched.then_some(node.inputs[0])
+    }
+
+    /// Whether a value is stored whatever becomes of the gather.
+    fn is_in_memory(&self, mut v: Value) -> bool {
+        let fuses = |u: &NodeId| {
+            let node = self.view.node(*u);
+            node.op.is_view() || is_row(self.view, node)
+        };
+        loop {
+            let node = self.view.producer(v);
+            let held = matches!(node.op, Op::Input(_) | Op::Constant(_));
+            if held || self.view.is_output(v.node) || !self.view.users(v.node).iter().all(fuses) {
+                return true;
+            }
+            if !node.op.is_view() {
+                return false;
+            }
+            v = node.inputs[0];
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Which approximations a tuner may choose on a GPU, and that wrong ones are found.
+
+use crate::matrix;
+use crate::tuning::{options, store};
+use kiln::tuning::{Mode, Outcome, Precision, Store, Trial, Why};
+use kiln::{CompileOptions, Compiled, DType, Device, Spec, Tensor, compile_with};
+use kiln_codegen::{Approximation, Program};
+use kiln_compiler::tune::{Effort, Record, measure};
+use std::time::Duration;
+
+const SHAPES: [[usize; 2]; 4] = [[41, 210], [210, 37], [23, 63], [13, 207]];
+
+/// A product with work behind it, a softmax of its rows, and a convolution.
+fn compiled(gpu: Device, options: &CompileOptions) -> Compiled {
+    let specs = SHAPES.map(|s| Spec::new(DType::F32, s.map(Into::into)).on(gpu));
+    let made = compile_with(&specs, options, |x| {
+        let y = x[0].matmul(&x[1]).relu();
+        let (image, filters) = (x[2].reshape([1, 23, 7, 9]), x[3].reshape([13, 23, 3, 3]));
+        let z = image.conv2d(&filters, None, 1, 1, 1, 1);
+        [y.clone(), y.softmax(1), z]
+    });
+    made.unwrap()
+}
+
+fn results(made: &Compiled, gpu: Device) -> Vec<Vec<f32>> {
+    let operands = SHAPES.map(|[rows, columns]| (matrix(rows, columns) * 0.05).to(gpu));
+    let operands: Vec<&Tensor> = operands.iter().collect();
+    let results = made.run(&operands).unwrap();
+    results.iter().map(|t| t.to_vec().unwrap()).collect()
+}
+
+/// What a candidate gives up, as far as its name says.
+fn class(name: &str) -> Option<String> {
+    Approximation::named(name).map(|a| a.to_string())
+}
+
+fn classes<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let mut classes: Vec<String> = names.filter_map(|name| class(name)).collect();
+    classes.sort();
+    classes.dedup();
+    classes
+}
+
+/// All that ways give up.
+const FAST: [&str; 5] = ["fast math", "tf32", "tf32x3", "winograd_2", "winograd_4"];
+
+#[test]
+fn approximations_on_a_gpu_follow_the_precision() {
+    let Some(gpu) = crate::cuda::device() else {
+        return;
+    };
+    if !gpu.gpu().unwrap().is_emulated() {
+        return;
+    }
+    let path = store("precision");
+    let with = |precision| CompileOptions {
+        precision,
+        ..options(Mode::On, &path)
+    };
+    let mut all = Vec::new();
+    for (precision, allowed) in [
+        (Precision::Exact, &[][..]),
+        (Precision::Default, &["tf32x3", "winograd_2"]),
+        (Precision::Fast, &FAST),
+    ] {
+        let made = compiled(gpu, &with(precision));
+        let choices = &made.explain().tuning.choices;
+        assert_eq!(classes(choices.iter().flat_map(|c| &c.candidates)), allowed);
+        // Without measurements nothing is given up.
+        assert!(choices.iter().all(|c| class(&c.chosen).is_none()));
+        all.clone_from(choices);
+    }
+    let exact = results(&compiled(gpu, &options(Mode::Off, &path)), gpu).concat();
+    // A store says that what gives something up is the fastest.
+    for wanted in FAST {
+        let file = Store::new(&path);
+        for choice in &all {
+            let trials = choice.candidates.iter().enumerate().map(|(i, name)| {
+                let first = class(name).as_deref() == Some(wanted);
+                Trial {
+                    name: name.clone(),
+                    workspace: 0,
+                    same_bits: false,
+                    outcome: Outcome::Timed(vec![if first { 10 } else { 20 } + i as u64]),
+                }
+            });
+            let record = Record::new(choice.key.clone(), trials.collect());
+            file.put(record).unwrap();
+        }
+        drop(file);
+        for precision in [Precision::Exact, Precision::Default, Precision::Fast] {
+            let made = compiled(gpu, &with(precision));
+            let choices = &made.explain().tuning.choices;
+            assert!(choices.iter().all(|c| c.why == Why::Store), "{choices:?}");
+            let used = classes(choices.iter().map(|c| &c.chosen));
+            let may = precision == Precision::Fast
+                || precision == Precision::Default && ["tf32x3", "winograd_2"].contains(&wanted);
+            assert_eq!(
+                used,
+                if may { vec![wanted] } else { vec![] },
+                "{precision:?}"
+            );
+            // Sums of 210 products of numbers up to 0.05, and functions of them.
+            let got = results(&made, gpu).concat();
+            let off = got.iter().zip(&exact).map(|(x, e)| (x - e).abs());
+            let off = off.fold(0f32, f32::max);
+            assert!(off <= 210.0 * 0.0025 / 1000.0, "{wanted}: {off}");
+            assert_eq!(off > 0.0, may, "{wanted}, {precision:?}");
+        }
+    }
+}
+
+/// The kernels of the program with all their ways.
+fn lowered(gpu: Device) -> Program {
+    let made = compiled(gpu, &options(Mode::Off, &store("precision-checked")));
+    let graph = &made.explain().stages.as_ref().unwrap().optimized;
+    let lowering = kiln_codegen::Options {
+        target: kiln_codegen::Target::Cuda,
+        ways: true,
+        ..Default::default()
+    };
+    kiln_codegen::lower(graph, &lowering).unwrap()
+}
+
+#[test]
+fn approximations_on_a_gpu_are_checked_and_wrong_ones_are_found() {
+    let Some(gpu) = crate::cuda::device() else {
+        return;
+    };
+    let mut program = lowered(gpu);
+    let effort = Effort {
+        least: 1,
+        most: 1,
+        time: Duration::ZERO,
+        burst: Duration::ZERO,
+        patience: Duration::from_secs(300),
+    };
+    let device = gpu.gpu().unwrap();
+    let tried = |program: &Program| -> Vec<Trial> {
+        let launches = 0..program.launches.len();
+        let fast = Precision::Fast;
+        let trials = launches.flat_map(|l| measure(program, l, 0, fast, &effort, Some(&device)));
+        trials.filter(|t| class(&t.name).is_some()).collect()
+    };
+    for launch in &mut program.launches {
+        // Those that give up nothing have a test of their own.
+        if let Some(ways) = &mut launch.ways {
+            let default = ways.list[0].name.clone();
+            let list = &mut ways.list;
+            list.retain(|w| w.name == default || w.approximation.is_some());
+        }
+    }
+    let timed = |t: &Trial| matches!(t.outcome, Outcome::Timed(_));
+    let wrong = |t: &Trial| matches!(t.outcome, Outcome::Wrong(_));
+    let pruned = |t: &Trial| matches!(t.outcome, Outcome::Pruned(_));
+    // Those of every class that the cost model gives a chance are as they should be.
+    let all_are = |program: &Program, outcome: &dyn Fn(&Trial) -> bool| {
+        let (are, others): (Vec<Trial>, Vec<Trial>) =
+            tried(program).into_iter().partition(|t| outcome(t));
+        assert_eq!(classes(are.iter().map(|t| &t.name)), FAST);
+        others.iter().for_each(|t| assert!(pruned(t), "{t}"));
+    };
+    all_are(&program, &timed);
+    // Factors off by a hundredth, and tiles that are turned.
+    let ways = program.launches.iter_mut().filter_map(|l| l.ways.as_mut());
+    for way in ways.flat_map(|w| &mut w.list) {
+        let (right, wrong) = match way.approximation {
+            None => continue,
+            Some(Approximation::FastMath(_)) => ("__expf(", "__expf(0.99f * "),
+            Some(Approximation::Algorithm(_)) => ("raw = results[i][j]", "raw = results[j][i]"),
+            Some(_) => ("part(*b.place(", "part(0.99f * *b.place("),
+        };
+        for step in &mut way.printed.steps {
+            let kernel = &mut step.kernel;
+            if !kernel.source.contains(right) {
+                continue;
+            }
+            let entry = format!("{}_wrong", kernel.entry);
+            kernel.source = kernel.source.replace(right, wrong);
+            kernel.source = kernel.source.replace(&kernel.entry, &entry);
+            kernel.entry = entry;
+        }
+    }
+    all_are(&program, &wrong);
+}
