@@ -354,7 +354,7 @@ pub struct MatMul {
     pub out: u16,
     /// Work that makes the left and the right matrix, whose `arg` is then unused; the elements of its rows, or of
     /// its columns, lie side by side.
-    pub prologues: [Option<Prologue>; 2],
+    pub prologues: [Option<Box<Prologue>>; 2],
     /// Work on the result.
     pub epilogue: Option<Epilogue>,
     /// How the CPU computes it.

@@ -261,7 +261,7 @@ impl Assembler<'_> {
             let mut program = tile::print(&kernel).program;
             program.cut.stream = Some(false);
             [&mut m.lhs, &mut m.rhs][side].arg = u16::MAX;
-            m.prologues[side] = Some(Prologue { program });
+            m.prologues[side] = Some(Box::new(Prologue { program }));
             launch.made.push(kernel);
         }
     }

@@ -500,29 +500,6 @@ mod tests {
         }
     }
 
-    /// On operands that stay in the caches a kernel is faster than it is timed.
-    #[test]
-    fn operands_are_cold() {
-        if !memory::can_evict() {
-            return;
-        }
-        // One walk over half a megabyte.
-        let (product, args) = matmul(DType::F32, [1, 512, 256]);
-        let subject = alone_by_the_default(product, args);
-        let mut checked = subject.start(0).unwrap_or_else(|e| panic!("{e:?}"));
-        let (executable, trial) = (subject.load(0).unwrap(), subject.trial().unwrap());
-        let mut warm = || {
-            executable.record_events(true);
-            drop(executable.run_shared(&trial.inputs[0]).unwrap());
-            let events = executable.take_events();
-            events.iter().map(|e| e.time).sum::<Duration>()
-        };
-        let least = |run: &mut dyn FnMut() -> Duration| (0..50).map(|_| run()).min().unwrap();
-        let warm = least(&mut warm);
-        let cold = least(&mut || (checked.run)(0).unwrap());
-        assert!(cold * 4 > warm * 5, "{cold:?} cold, {warm:?} warm");
-    }
-
     fn alone_by_the_default(product: MatMul, args: Vec<Arg>) -> KernelSubject {
         let candidate = Candidate {
             name: "auto".into(),

@@ -215,7 +215,7 @@ fn contradictions_in_prologues_are_refused() {
         move |m: &mut MatMul| {
             let mut p = program(m);
             change(&mut p);
-            m.prologues[0] = Some(Prologue { program: p });
+            m.prologues[0] = Some(Box::new(Prologue { program: p }));
         }
     };
     changed("it makes nothing", &with(|p| p.stages[0].code.truncate(1)));

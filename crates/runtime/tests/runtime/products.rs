@@ -86,7 +86,7 @@ fn below_largest(dtype: DType, extents: &[i64]) -> Epilogue {
 }
 
 /// `2 · x + 1` of argument `arg` of three or more, as a matrix's elements lie in memory.
-fn twice_and_one(dtype: DType, arg: u16, args: &[(DType, i64, bool)]) -> Prologue {
+fn twice_and_one(dtype: DType, arg: u16, args: &[(DType, i64, bool)]) -> Box<Prologue> {
     let len = args[usize::from(arg)].1;
     let mut p = Program::lanes(&[len]);
     for (dtype, ..) in args {
@@ -99,7 +99,7 @@ fn twice_and_one(dtype: DType, arg: u16, args: &[(DType, i64, bool)]) -> Prologu
     let x = p.binary(Binary::Mul, x, two);
     let x = p.binary(Binary::Add, x, one);
     p.store(to, x);
-    Prologue { program: p.0 }
+    Box::new(Prologue { program: p.0 })
 }
 
 /// A product of operands that are made, whose rows are worked on.
