@@ -204,15 +204,13 @@ impl Kernel {
     pub fn name(&self) -> &str {
         match self {
             Kernel::Tile(p) => &p.name,
-            Kernel::MatMul(m) => match (&m.epilogue, m.prologues.iter().flatten().next()) {
-                (Some(e), _) => &e.program.name,
-                (None, Some(p)) => &p.program.name,
-                (None, None) => "matmul",
+            Kernel::MatMul(_) | Kernel::Conv(_) => match (self.program(), self.programs().next()) {
+                (Some(p), _) | (None, Some(p)) => &p.name,
+                (None, None) => match self {
+                    Kernel::Conv(c) => c.role.name(),
+                    _ => "matmul",
+                },
             },
-            Kernel::Conv(c) => c
-                .epilogue
-                .as_ref()
-                .map_or(c.role.name(), |e| &e.program.name),
             Kernel::Scan(_) => "scan",
             Kernel::ArgSort(_) => "arg_sort",
             Kernel::Scatter(_) => "scatter",
@@ -236,13 +234,18 @@ impl Kernel {
         }
     }
 
+    /// What makes its operands, one for each that it may be made for.
+    pub fn prologues(&self) -> &[Option<Box<Prologue>>] {
+        match self {
+            Kernel::MatMul(m) => &m.prologues,
+            Kernel::Conv(c) => std::slice::from_ref(&c.prologue),
+            _ => &[],
+        }
+    }
+
     /// Its tile programs, in the order in which they run: those that make operands, then [`Kernel::program`].
     pub fn programs(&self) -> impl Iterator<Item = &TileProgram> {
-        let prologues = match self {
-            Kernel::MatMul(m) => &m.prologues[..],
-            _ => &[],
-        };
-        let made = prologues.iter().flatten().map(|p| &p.program);
+        let made = self.prologues().iter().flatten().map(|p| &p.program);
         made.chain(self.program())
     }
 
@@ -307,7 +310,7 @@ impl Epilogue {
     }
 }
 
-/// Pointwise work that makes an operand of a matrix product, a part at a time, so that it need not be in memory.
+/// Pointwise work that makes an operand of a matrix product or convolution, a part at a time, so that it need not be in memory.
 ///
 /// Its program is a [`Schedule::Lanes`] program without `inner` and data errors over the operand's row-major
 /// linear space. Its arguments are the step's, followed by one more, which it writes: the operand, an array over
@@ -316,6 +319,16 @@ impl Epilogue {
 pub struct Prologue {
     /// The program; the operand is its last argument.
     pub program: TileProgram,
+}
+
+/// The argument that an operand is, or those that it is made of.
+fn read(prologue: &Option<Box<Prologue>>, arg: u16) -> Vec<u16> {
+    let Some(Prologue { program }) = prologue.as_deref() else {
+        return vec![arg];
+    };
+    let made = program.args.len() as u16 - 1;
+    let read = program.accesses.iter().map(|a| a.arg);
+    read.filter(|arg| *arg != made).collect()
 }
 
 /// A matrix operand: element (batch.., i, j) at `offset + Σ batch_strides · b + row·i + col·j`.
@@ -364,18 +377,9 @@ pub struct MatMul {
 impl MatMul {
     /// The arguments that its matrices are, or are made of.
     pub fn operands(&self) -> Vec<u16> {
-        let mut args = Vec::new();
-        for (matrix, prologue) in [&self.lhs, &self.rhs].into_iter().zip(&self.prologues) {
-            match prologue {
-                None => args.push(matrix.arg),
-                Some(p) => {
-                    let made = p.program.args.len() as u16 - 1;
-                    let read = p.program.accesses.iter().map(|a| a.arg);
-                    args.extend(read.filter(|arg| *arg != made));
-                }
-            }
-        }
-        args
+        let [left, right] = &self.prologues;
+        let of = |p: &Option<_>, x: &Matrix| read(p, x.arg);
+        [of(left, &self.lhs), of(right, &self.rhs)].concat()
     }
 }
 
@@ -491,6 +495,8 @@ pub struct Conv {
     pub operands: [u16; 2],
     /// The contiguous result's argument; unused with an epilogue, which writes its own.
     pub out: u16,
+    /// Work that makes x as it lies, for the result alone; its operand is then unused.
+    pub prologue: Option<Box<Prologue>>,
     /// Work on the result.
     pub epilogue: Option<Epilogue>,
     /// How the CPU computes it.
@@ -498,6 +504,17 @@ pub struct Conv {
     /// How x and y lie in memory. Only results of f32 and f64 on the CPU have channels last, and by one
     /// algorithm. An epilogue's linear space is that of y as it lies.
     pub images: Images,
+}
+
+impl Conv {
+    /// The arguments that its operands are, or are made of.
+    pub fn operands(&self) -> Vec<u16> {
+        [
+            read(&self.prologue, self.operands[0]),
+            vec![self.operands[1]],
+        ]
+        .concat()
+    }
 }
 
 /// `out[o, i, j] = x[o, 0, j] ∘ … ∘ x[o, i, j]`, or from the end; all of one dtype. f16 and bf16

@@ -234,11 +234,8 @@ impl Assembler<'_> {
         Ok((nodes, made))
     }
 
-    /// Gives a product what makes its operands, of these arguments of the launch.
+    /// Gives a product or convolution what makes its operands, of these arguments of the launch.
     fn prologues(&self, launch: &mut Launch, made: Vec<Made>, nodes: &[Nid]) {
-        let Kernel::MatMul(m) = &mut launch.kernel else {
-            return;
-        };
         for (side, Emitted { builder, args }) in made {
             let mut kernel = builder.kernel;
             let place = |of: &ArgOf| match of {
@@ -253,15 +250,20 @@ impl Assembler<'_> {
                 dtype: self.flow.nodes[*n].dtype,
                 written: false,
             });
-            let whole = kir::Arg {
-                dtype: m.dtype,
-                written: true,
-            };
+            let whole = kernel.args.pop().expect("what is made comes last");
             kernel.args = read.chain([whole]).collect();
             let mut program = tile::print(&kernel).program;
             program.cut.stream = Some(false);
-            [&mut m.lhs, &mut m.rhs][side].arg = u16::MAX;
-            m.prologues[side] = Some(Box::new(Prologue { program }));
+            let (operand, prologue) = match &mut launch.kernel {
+                Kernel::MatMul(m) => {
+                    let x = if side == 0 { &mut m.lhs } else { &mut m.rhs };
+                    (&mut x.arg, &mut m.prologues[side])
+                }
+                Kernel::Conv(c) => (&mut c.operands[side], &mut c.prologue),
+                _ => continue,
+            };
+            *operand = u16::MAX;
+            *prologue = Some(Box::new(Prologue { program }));
             launch.made.push(kernel);
         }
     }
@@ -451,6 +453,7 @@ impl Assembler<'_> {
                 dilation: c.dilation.iter().map(|s| Dim::from(*s)).collect(),
                 operands: [whole(0), whole(1)],
                 out,
+                prologue: None,
                 epilogue,
                 algorithm: Default::default(),
                 images: c.images,

@@ -74,7 +74,7 @@ pub(crate) fn emit_prologue(
     let (n, map) = &group.roots[0];
     let map = e.space.resolve_map(map);
     let value = e.value(*n, map.clone(), Predicates::new())?;
-    let (flat, dtype) = (flatten(&map, &flow.nodes[*n].shape), flow.nodes[*n].dtype);
+    let (flat, dtype) = (flow.nodes[*n].address(&map), flow.nodes[*n].dtype);
     let arg = e.raw(dtype);
     e.k.kernel.args[arg as usize].written = true;
     let access = e.access(arg, &flat, &Predicates::new(), dtype);

@@ -93,6 +93,7 @@ fn convolution(batch: i64, (name, cin, cout, groups, extent, kernel, stride): La
         dilation: pair(1),
         operands: [0, 1],
         out: 2,
+        prologue: None,
         epilogue: None,
         algorithm: Algorithm::Auto,
         images: Images::default(),

@@ -13,7 +13,7 @@ mod weight;
 mod winograd;
 
 use crate::error::{Result, damaged};
-use crate::matmul::{chosen, epilogue};
+use crate::matmul::{Made, chosen, epilogue, link};
 use crate::memory::Storage;
 use crate::simd::Level;
 use crate::sums::Lane;
@@ -45,6 +45,8 @@ pub(crate) struct Conv {
     fft: Option<Box<Fft>>,
     /// How it is cut where the result has channels last.
     last: Option<last::Cut>,
+    /// What makes the images, a part at a time.
+    made: Option<Box<Linked>>,
     pub(crate) epilogue: Option<Linked>,
 }
 
@@ -95,7 +97,16 @@ impl Conv {
             ConvRole::Weight => ([x, y], w),
         };
         let fits = |arg: u16, len: i64| lens[arg as usize] >= len;
-        if !fits(p.operands[0], operands[0])
+        let made = p
+            .prologue
+            .as_ref()
+            .map(|made| link(made, values, lens, level));
+        let made = made.transpose()?;
+        let images = match &made {
+            Some((_, len)) => *len == x && p.role == ConvRole::Result && p.images != Images::Turned,
+            None => fits(p.operands[0], operands[0]),
+        };
+        if !images
             || !fits(p.operands[1], operands[1])
             || p.epilogue.is_none() && !fits(p.out, total)
         {
@@ -118,6 +129,7 @@ impl Conv {
             cut: None,
             fft: None,
             last: None,
+            made: made.map(|(linked, _)| linked),
             epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
         };
         if p.images == Images::ChannelsFirst {
@@ -148,7 +160,7 @@ impl Conv {
             self.algorithm = Algorithm::Columns;
         } else if open {
             self.algorithm = match (self.cin, self.cout) {
-                (1, 1) => Algorithm::Depthwise,
+                (1, 1) if self.made.is_none() => Algorithm::Depthwise,
                 _ => Algorithm::Direct,
             };
         }
@@ -277,10 +289,39 @@ impl Conv {
         self.operands[1]
     }
 
-    /// The address of element `at` of an operand.
+    /// The address of element `at` of an operand; of one that is made, no address.
     fn operand<T>(&self, args: &[*mut u8], i: usize, at: i64) -> *const T {
-        let first = args[self.operands[i]].cast::<T>().cast_const();
-        first.wrapping_offset(at as isize)
+        match &self.made {
+            Some(_) if i == 0 => std::ptr::null(),
+            _ => args[self.operands[i]]
+                .cast::<T>()
+                .cast_const()
+                .wrapping_offset(at as isize),
+        }
+    }
+
+    /// Some channels from number `first` of all images' on, of which elements `from..to` are there: where they would
+    /// begin, and how far apart.
+    ///
+    /// # Safety
+    /// As [`Conv::run`]; they exist.
+    unsafe fn channels_at<T>(
+        &self,
+        args: &[*mut u8],
+        (first, count): (i64, i64),
+        (from, to): (i64, i64),
+        made: &mut Made,
+        failures: &Failures,
+    ) -> Result<(*const T, i64)> {
+        let inputs = self.geometry.inputs();
+        let Some(program) = &self.made else {
+            return Ok((self.operand(args, 0, first * inputs), inputs));
+        };
+        let (at, len) = (first * inputs + from, (to - from).max(0));
+        let lines = (count, inputs, len);
+        // SAFETY: the caller's.
+        let made = unsafe { made.bring::<T>(program, args, (at, len), at, lines, failures)? };
+        Ok((made.wrapping_offset(-from as isize), len))
     }
 
     /// Elements that it takes beside its arguments, on so many threads.

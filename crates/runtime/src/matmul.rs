@@ -11,7 +11,7 @@ mod work;
 
 pub(crate) use block::Behind;
 pub(crate) use number::{Number, add_product_of, product_of};
-pub(crate) use operand::Operand;
+pub(crate) use operand::{Made, Operand, link};
 pub(crate) use work::{Args, Work, epilogue, run_blocks, split};
 
 use crate::error::{Result, damaged};
@@ -22,7 +22,6 @@ use crate::tile::{Failures, Linked};
 use block::{Block, whole_rows};
 use kiln_base::DType;
 use kiln_base::plan::{self, Algorithm};
-use operand::Made;
 
 /// A linked matrix product.
 pub(crate) struct MatMul {

@@ -32,6 +32,7 @@ fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
             let alone = plan::Conv {
                 operands: [0, 1],
                 out: 2,
+                prologue: None,
                 epilogue: None,
                 ..c.clone()
             };

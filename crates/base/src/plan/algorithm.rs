@@ -175,6 +175,9 @@ impl Conv {
             if result {
                 legal.push(Algorithm::Direct);
             }
+            if self.prologue.is_some() {
+                return Some(legal);
+            }
             if result && cin == 1 && cout == 1 {
                 legal.push(Algorithm::Depthwise);
             }

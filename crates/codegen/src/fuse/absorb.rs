@@ -1,4 +1,4 @@
-//! Prologues: pointwise work of which only a matrix product reads the result, a part of the product's launch.
+//! Prologues: pointwise work of which only a matrix product or convolution reads the result, a part of its launch.
 //!
 //! The product has what it needs of the operand made block by block, so the operand is never in memory. A group
 //! stays a launch where it would be computed often ([`MOST_OPS`]), keep more alive than its result, or report data
@@ -6,9 +6,10 @@
 
 use super::Group;
 use crate::affine::{estimate, flatten};
-use crate::flow::{Flow, Nid, Op};
+use crate::flow::{ConvSpec, Flow, Nid, Op};
 use crate::{Options, Target};
 use kiln_base::Dim;
+use kiln_base::plan::ConvRole;
 
 /// The most primitives for an element, which each thread that reads it computes.
 const MOST_OPS: usize = 32;
@@ -22,7 +23,7 @@ pub(crate) struct Before {
     pub group: Group,
 }
 
-/// Makes groups part of the products that alone read them.
+/// Makes groups part of the products and convolutions that alone read them.
 pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<Group> {
     if !options.fuse || options.target != Target::Cpu {
         return groups;
@@ -71,7 +72,7 @@ fn renumbered(groups: Vec<Option<Group>>) -> Vec<Group> {
     left
 }
 
-/// The product that can make the value of `group`, and as which operand.
+/// The product or convolution that can make the value of `group`, and as which operand.
 fn reader(
     flow: &Flow,
     groups: &[Group],
@@ -87,10 +88,16 @@ fn reader(
     let node = &flow.nodes[anchor.node];
     let stored = flow.outputs.iter().any(|o| o.required && o.node == *v) || flow.nodes[*v].apart;
     let plain = group.anchor.is_none() && group.space.inner.is_empty() && !stored;
-    if !plain || !matches!(node.op, Op::MatMul) || group.parameter_only != product.parameter_only {
+    let makes = |side: usize| match &node.op {
+        Op::MatMul => has_lines(flow, product, side),
+        Op::Conv(spec) => side == 0 && has_time(group, spec),
+        _ => false,
+    };
+    if !plain || group.parameter_only != product.parameter_only {
         return None;
     }
-    let mut sides = (0..2).filter(|i| anchor.operands[*i].held == *v);
+    let sides = anchor.operands.iter().enumerate();
+    let mut sides = sides.filter(|(_, o)| o.held == *v).map(|(side, _)| side);
     let (side, None) = (sides.next()?, sides.next()) else {
         return None;
     };
@@ -102,7 +109,7 @@ fn reader(
     {
         return None;
     }
-    let pays = group.ops <= MOST_OPS && has_lines(flow, product, side) && keeps_less(flow, group);
+    let pays = group.ops <= MOST_OPS && makes(side) && keeps_less(flow, group);
     let flat = group.space.resolve(&flatten(map, &flow.nodes[*v].shape));
     let in_order = {
         let mut reach = Dim::ONE;
@@ -131,6 +138,20 @@ fn has_lines(flow: &Flow, product: &Group, side: usize) -> bool {
     each && !whole
         && strides[batch..].iter().any(|s| s.is(1))
         && shape[batch..].iter().all(|d| !d.is(1))
+}
+
+/// Whether a convolution multiplies so much that it has time to make its images, also where blocks that lie side by
+/// side make the same rows. Where it could transform them instead (Winograd's algorithms, Fourier's) they
+/// stay in memory, so that this can be tried.
+fn has_time(group: &Group, spec: &ConvSpec) -> bool {
+    let steps = spec.stride.iter().product::<usize>();
+    let pointwise = spec.kernel.iter().all(|k| k.is(1));
+    let dense = steps == 1 && spec.dilation.iter().all(|d| *d == 1);
+    let filters = estimate(&spec.out_channels);
+    spec.role == ConvRole::Result
+        && spec.groups == 1
+        && (pointwise || !dense)
+        && (group.ops * steps) as i64 <= filters
 }
 
 /// Whether the temporaries that a group reads take no more than what it gives.

@@ -147,7 +147,9 @@ pub fn run_compiled(
     let dtypes: Vec<DType> = program.buffers.iter().map(|b| b.dtype).collect();
     for launch in &program.launches {
         let mut args: Vec<usize> = launch.args.iter().map(|a| a.0 as usize).collect();
-        match &launch.kernel {
+        let kernel = with_operands(launch, &mut memory, &mut args, symbols, engine);
+        let own = launch.args.len();
+        match &kernel {
             Kernel::Tile(p) => match engine {
                 Engine::Points => {
                     ok &= points(launch.kir.as_ref().unwrap(), &mut memory, &args, symbols)
@@ -155,16 +157,14 @@ pub fn run_compiled(
                 _ => ok &= tiles::run(p, &mut memory, &args, &launch.in_place, symbols),
             },
             Kernel::MatMul(m) => {
-                let m = &with_operands(m, launch, &mut memory, &mut args, symbols, engine);
                 let raw = matmul(m, &memory, &args, symbols);
-                let args = &args[..launch.args.len()];
                 ok &= finish(
                     launch,
                     raw,
                     m.out,
                     m.epilogue.as_ref(),
                     &mut memory,
-                    args,
+                    &args[..own],
                     symbols,
                     engine,
                 );
@@ -187,7 +187,7 @@ pub fn run_compiled(
                     c.out,
                     c.epilogue.as_ref(),
                     &mut memory,
-                    &args,
+                    &args[..own],
                     symbols,
                     engine,
                 );
@@ -348,19 +348,18 @@ pub fn each_point(extents: &[i64], mut f: impl FnMut(&[i64])) {
     }
 }
 
-/// The product with operands in memory, behind its arguments, for those that prologues make.
+/// The kernel with operands in memory, behind its arguments, for those that prologues make.
 fn with_operands(
-    m: &MatMul,
     launch: &kiln_codegen::Launch,
     memory: &mut Vec<Data>,
     args: &mut Vec<usize>,
     symbols: &[i64],
     engine: Engine,
-) -> MatMul {
-    let mut m = m.clone();
+) -> Kernel {
+    let mut with = launch.kernel.clone();
     let mut kernels = launch.made.iter();
-    for side in 0..2 {
-        let Some(prologue) = m.prologues[side].take() else {
+    for (side, prologue) in launch.kernel.prologues().iter().enumerate() {
+        let Some(prologue) = prologue else {
             continue;
         };
         let kernel = kernels.next().expect("a kernel for each prologue");
@@ -377,10 +376,15 @@ fn with_operands(
             _ => tiles::run(&prologue.program, memory, &all, &[], symbols),
         };
         assert!(ok, "a prologue reports no error");
-        [&mut m.lhs, &mut m.rhs][side].arg = args.len() as u16;
+        let at = args.len() as u16;
+        match &mut with {
+            Kernel::MatMul(m) => [&mut m.lhs, &mut m.rhs][side].arg = at,
+            Kernel::Conv(c) => c.operands[side] = at,
+            other => panic!("{} has no prologues", other.name()),
+        }
         args.push(memory.len() - 1);
     }
-    m
+    with
 }
 
 fn matmul(m: &MatMul, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f64> {

@@ -95,7 +95,7 @@ fn conv_parts(c: &Conv) -> Parts {
 pub(super) fn multiplied(kernel: &Kernel) -> Vec<u16> {
     match kernel {
         Kernel::MatMul(m) => m.operands(),
-        Kernel::Conv(c) => c.operands.to_vec(),
+        Kernel::Conv(c) => c.operands(),
         _ => Vec::new(),
     }
 }
@@ -109,11 +109,8 @@ fn operand(
     given: &[Option<Buffer>],
     symbols: &[Buffer],
 ) -> Result<Buffer, Error> {
-    let prologue = match kernel {
-        Kernel::MatMul(m) => m.prologues[side].as_ref(),
-        _ => None,
-    };
-    let Some(prologue) = prologue else {
+    let prologue = kernel.prologues().get(side);
+    let Some(prologue) = prologue.and_then(Option::as_ref) else {
         let operand = given.get(usize::from(arg)).and_then(Option::as_ref);
         return operand
             .cloned()
@@ -256,6 +253,7 @@ fn in_f64(kernel: &Kernel) -> Kernel {
         Kernel::Conv(c) => {
             (c.dtype, c.epilogue, c.algorithm) = (DType::F64, None, Algorithm::Auto);
             (c.operands, c.out, c.images) = ([0, 1], 2, Images::ChannelsFirst);
+            c.prologue = None;
         }
         _ => {}
     }

@@ -2,7 +2,7 @@
 
 use super::kernel::{fixed_weights, named, with};
 use kiln_base::plan::{
-    Algorithm, Array, Conv, Custom, Epilogue, FORMAT, Images, Kernel, MatMul, Matrix,
+    Algorithm, Array, Conv, Custom, Epilogue, FORMAT, Images, Kernel, MatMul, Matrix, Prologue,
 };
 use kiln_base::tile::TileProgram;
 use kiln_base::{DType, Dim};
@@ -146,11 +146,7 @@ impl Sizes<'_> {
         let [rows, sum, columns] = [&m.m, &m.k, &m.n].map(|d| self.rough(d));
         let batch = self.list(&m.batch, Sizes::rough);
         let [lhs, rhs] = [&m.lhs, &m.rhs].map(|x| self.layout(x));
-        let before = m.prologues.iter().zip(["lhs", "rhs"]);
-        let before = before.filter_map(|(p, side)| Some((side, &p.as_ref()?.program)));
-        let before: String = before
-            .map(|(side, p)| format!(" {side}{}", fused(p)))
-            .collect();
+        let before = before(&m.prologues, &["lhs", "rhs"]);
         let behind = behind(&m.epilogue);
         format!(
             "matmul {} [{batch}] {rows}x{sum}x{columns} {lhs} {rhs}{before}{behind}",
@@ -174,7 +170,7 @@ impl Sizes<'_> {
         let rough = |dims: &[Dim]| self.list(dims, Sizes::rough);
         let exact = |dims: &[Dim]| self.list(dims, Sizes::exact);
         format!(
-            "{} {}{} {} x {}:{}->{} [{}] -> [{}] filter {} step {} zeros {} spread {}{}",
+            "{} {}{} {} x {}:{}->{} [{}] -> [{}] filter {} step {} zeros {} spread {}{}{}",
             c.role.name(),
             c.dtype,
             match c.images {
@@ -192,6 +188,7 @@ impl Sizes<'_> {
             exact(&c.stride),
             exact(&c.padding),
             exact(&c.dilation),
+            before(std::slice::from_ref(&c.prologue), &["x"]),
             behind(&c.epilogue)
         )
     }
@@ -208,6 +205,13 @@ impl Sizes<'_> {
         let (name, operands, out) = (plain(&c.name), operands.join(" "), array(&c.out));
         format!("custom {name} {operands} -> {out}")
     }
+}
+
+/// The work that makes operands of these names.
+fn before(prologues: &[Option<Box<Prologue>>], names: &[&str]) -> String {
+    let made = prologues.iter().zip(names);
+    made.filter_map(|(p, name)| Some(format!(" {name}{}", fused(&p.as_ref()?.program))))
+        .collect()
 }
 
 /// The work on a product's result.

@@ -390,6 +390,7 @@ mod tests {
             dilation: dims(&[1, 1]),
             operands: [0, 1],
             out: 2,
+            prologue: None,
             epilogue: None,
             algorithm: Algorithm::Auto,
             images: Default::default(),

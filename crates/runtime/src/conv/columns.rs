@@ -66,6 +66,41 @@ impl Geometry {
         self.axes.iter().all(plain)
     }
 
+    /// The outputs' row that output `at` is in: depth and row.
+    pub(super) fn row_of(&self, at: i64) -> (i64, i64) {
+        let row = at / self.axes[2].output.max(1);
+        let height = self.axes[1].output.max(1);
+        (row / height, row % height)
+    }
+
+    /// From where to where in its channel, in whole rows, the outputs `from..to` read: a part of one plane, or
+    /// planes.
+    pub(super) fn reach(&self, from: i64, to: i64) -> (i64, i64) {
+        let [depth, height, _] = &self.axes;
+        let (first, last) = (self.row_of(from), self.row_of((to - 1).max(from)));
+        let rows = match first.0 == last.0 {
+            true => (first.1, last.1),
+            false => (0, height.output - 1),
+        };
+        let ends = |a: &Axis, (first, last)| (a.source(first, 0), a.source(last, a.kernel - 1) + 1);
+        self.rows_between(ends(depth, (first.0, last.0)), ends(height, rows))
+    }
+
+    /// From where to where in its channel planes and rows of each lie, of which some may be padding.
+    pub(super) fn rows_between(&self, planes: (i64, i64), rows: (i64, i64)) -> (i64, i64) {
+        let [depth, height, width] = &self.axes;
+        let within = |(from, to): (i64, i64), a: &Axis| {
+            let from = from.clamp(0, a.input);
+            (from, to.clamp(from, a.input))
+        };
+        let ((z, deep), (y, high)) = (within(planes, depth), within(rows, height));
+        if z == deep || y == high {
+            return (0, 0);
+        }
+        let row = |z: i64, y: i64| (z * height.input + y) * width.input;
+        (row(z, y), row(deep - 1, high))
+    }
+
     /// The offset of the input row that output row (d, h) reads at taps (kd, kh), if there is one.
     #[inline(always)]
     pub(super) fn row(&self, (d, h): (i64, i64), (kd, kh): (i64, i64)) -> Option<i64> {
@@ -80,7 +115,9 @@ impl Geometry {
 /// other way, from `dst` to `x`.
 pub(super) struct Fill<'a, T> {
     pub geometry: &'a Geometry,
+    /// Channels, so far apart.
     pub x: *const T,
+    pub apart: i64,
     pub cin: i64,
     pub from: i64,
     pub count: i64,
@@ -97,7 +134,7 @@ impl<T: Lane> Kernel<Fill<'_, T>> for FillColumns<T> {
     unsafe fn run<I: Isa>(f: Fill<'_, T>) {
         let width = &f.geometry.axes[2];
         let part = (f.from, f.count, f.pitch);
-        walk(f.geometry, f.cin, part, |run, at| {
+        walk(f.geometry, (f.cin, f.apart), part, |run, at| {
             // SAFETY: the run lies within its column; what it reads within the input, by `walk`.
             unsafe {
                 let row = run.row.map(|r| f.x.offset(r as isize));
@@ -115,7 +152,7 @@ impl<T: Lane> Kernel<Fill<'_, T>> for AddColumns<T> {
     unsafe fn run<I: Isa>(f: Fill<'_, T>) {
         let width = &f.geometry.axes[2];
         let part = (f.from, f.count, f.pitch);
-        walk(f.geometry, f.cin, part, |run, at| {
+        walk(f.geometry, (f.cin, f.apart), part, |run, at| {
             let (Some(row), (low, high)) = (run.row, run.inside) else {
                 return;
             };
@@ -161,17 +198,16 @@ struct Run {
 #[inline(always)]
 fn walk(
     g: &Geometry,
-    cin: i64,
+    (cin, apart): (i64, i64),
     (from, count, pitch): (i64, i64, i64),
     mut each: impl FnMut(&Run, i64),
 ) {
     let [depth, height, width] = &g.axes;
     let mut row_start = 0;
-    let row = from / width.output.max(1);
-    let (d, h) = (row / height.output.max(1), row % height.output.max(1));
-    let first = (d, h, from - row * width.output);
+    let (d, h) = g.row_of(from);
+    let first = (d, h, from - (d * height.output + h) * width.output);
     for c in 0..cin {
-        let channel = c * g.inputs();
+        let channel = c * apart;
         for kd in 0..depth.kernel {
             for kh in 0..height.kernel {
                 for kw in 0..width.kernel {

@@ -4,7 +4,7 @@
 use super::padded::Padded;
 use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS};
 use crate::error::Result;
-use crate::matmul::{Work, run_blocks};
+use crate::matmul::{Made, Work, run_blocks};
 use crate::memory::{Storage, room};
 use crate::simd::{Isa, Kernel, compiled};
 use crate::sums::{Lane, ROWS, RegisterSums, SLACK, Sums};
@@ -25,6 +25,7 @@ struct Scratch {
     /// The padded copy, and whose it is: image and group, depth, first row.
     padded: Option<Storage>,
     holds: Option<(i64, i64, i64)>,
+    made: Made,
     /// Raw results at their positions.
     flat: Option<Storage>,
 }
@@ -33,7 +34,9 @@ struct Scratch {
 struct Fill<'a, T> {
     conv: &'a Conv,
     padded: &'a Padded,
+    /// Channels, so far apart.
     x: *const T,
+    apart: i64,
     channels: i64,
     /// Depth, first row, rows.
     part: (i64, i64, i64),
@@ -49,7 +52,7 @@ impl<T: Lane> Kernel<Fill<'_, T>> for FillPadded<T> {
         for c in 0..f.channels {
             // SAFETY: the caller's.
             unsafe {
-                let x = f.x.offset((c * g.inputs()) as isize);
+                let x = f.x.offset((c * f.apart) as isize);
                 f.padded
                     .fill(g, x, f.part, f.dst.offset((c * pitch) as isize));
             }
@@ -97,7 +100,7 @@ impl Cut {
             ceil(ceil(c.cout, parts), ROWS) * ROWS
         };
         Some(Cut {
-            in_place: g.is_pointwise(),
+            in_place: g.is_pointwise() && c.made.is_none(),
             taps: padded.taps(g, rows),
             padded,
             rows,
@@ -125,7 +128,7 @@ impl Cut {
         let positions = self.padded.positions(&c.geometry, height.output);
         let copy = self.padded.channel(&c.geometry, height.output) / depth.kernel;
         let depthwise = c.algorithm == Algorithm::Depthwise;
-        (depthwise || !self.in_place && 2 * plane >= ceil(positions, SLACK) * SLACK)
+        (depthwise || !c.geometry.is_pointwise() && 2 * plane >= ceil(positions, SLACK) * SLACK)
             && copy <= 4 * (height.input * width.input + plane)
     }
 }
@@ -207,14 +210,23 @@ impl Conv {
             unsafe {
                 match cut.in_place {
                     true => self.copy_rest(x, row + whole, positions - whole, copy),
-                    false => compiled::<FillPadded<T>, _>(self.level)(Fill {
-                        conv: self,
-                        padded: &cut.padded,
-                        x,
-                        channels: self.cin,
-                        part: (b.depth, b.row, cut.rows),
-                        dst: copy,
-                    }),
+                    false => {
+                        let part = (b.depth, b.row, cut.rows);
+                        let channels = (image * self.cin, self.cin);
+                        let reach = cut.padded.reach(g, part);
+                        let made = &mut scratch.made;
+                        let (x, apart) =
+                            self.channels_at(args, channels, reach, made, work.failures)?;
+                        compiled::<FillPadded<T>, _>(self.level)(Fill {
+                            conv: self,
+                            padded: &cut.padded,
+                            x,
+                            apart,
+                            channels: self.cin,
+                            part,
+                            dst: copy,
+                        });
+                    }
                 }
             }
             scratch.holds = holds;
@@ -377,6 +389,7 @@ impl Conv {
                         conv: self,
                         padded: &cut.padded,
                         x: self.operand::<T>(args, 0, (first + c) * g.inputs()),
+                        apart: 0,
                         channels: 1,
                         part: (d, row, cut.rows),
                         dst: x,

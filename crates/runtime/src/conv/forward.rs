@@ -4,7 +4,7 @@
 use super::columns::{Fill, FillColumns};
 use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS};
 use crate::error::Result;
-use crate::matmul::{Args, Work, product_of, run_blocks, split};
+use crate::matmul::{Args, Made, Work, product_of, run_blocks, split};
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
 use crate::sums::Lane;
@@ -75,14 +75,19 @@ impl Conv {
         let cost = cut.positions * cut.channels * depth.max(1);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
         // SAFETY: the caller's; blocks write different places.
-        run_blocks((items, cost), launch, |i, args, columns, work| unsafe {
+        run_blocks((items, cost), launch, |i, args, scratch, work| unsafe {
+            // What is made is used for all channels.
+            let (channel, position) = match self.made {
+                Some(_) => (i % down, i / down % across),
+                None => (i / across % down, i % across),
+            };
             let block = Block {
                 image: i / (across * down * self.groups),
                 group: i / (across * down) % self.groups,
-                channel: i / across % down * cut.channels,
-                position: i % across * cut.positions,
+                channel: channel * cut.channels,
+                position: position * cut.positions,
             };
-            self.block::<T>(args, cut, &block, columns, work)
+            self.block::<T>(args, cut, &block, scratch, work)
         });
     }
 
@@ -102,17 +107,16 @@ impl Conv {
         args: &[*mut u8],
         cut: Cut,
         b: &Block,
-        columns: &mut Option<Storage>,
+        (columns, made): &mut (Option<Storage>, Made),
         work: &mut Work,
     ) -> Result<()> {
         let g = &self.geometry;
         let (all, taps) = (g.outputs(), g.kernels());
-        let image = (b.image * self.groups + b.group) * self.cin * g.inputs();
-        let x = self.operand::<T>(args, 0, image);
+        let image = b.image * self.groups + b.group;
         let depth = self.cin * taps;
         let row = b.group * self.cout + b.channel;
         let weights = self.operand::<T>(args, 1, row * depth);
-        let row = (b.image * self.groups + b.group) * self.cout + b.channel;
+        let row = image * self.cout + b.channel;
         let first = row * all + b.position;
         let h = cut.channels.min(self.cout - b.channel);
         let w = cut.positions.min(all - b.position);
@@ -124,13 +128,17 @@ impl Conv {
         };
         // SAFETY: linking checked the buffers' lengths against the geometry.
         unsafe {
+            let channels = (image * self.cin, self.cin);
+            let reach = g.reach(b.position, b.position + w);
+            let (x, apart) = self.channels_at::<T>(args, channels, reach, made, work.failures)?;
             let (cols, cols_row) = if cut.in_place {
-                (x.wrapping_offset(b.position as isize), all)
+                (x.wrapping_offset(b.position as isize), apart)
             } else {
                 let cols = room::<T>(columns, depth * w)?;
                 compiled::<FillColumns<T>, _>(self.level)(Fill {
                     geometry: g,
                     x,
+                    apart,
                     cin: self.cin,
                     from: b.position,
                     count: w,
@@ -180,11 +188,19 @@ impl Conv {
             // its own.
             split(self.cin, work, parallel, |from, to| unsafe {
                 let (args, columns) = (&args, &columns);
+                let mut made = Made::default();
                 for i in 0..count {
                     let channel = ((first + i) * self.groups + group) * self.cin + from;
+                    let (channels, reach) = ((channel, to - from), (0, g.inputs()));
+                    let found = self.channels_at(args.0, channels, reach, &mut made, failures);
+                    let (x, apart) = match found {
+                        Ok(found) => found,
+                        Err(e) => return failures.broken(e),
+                    };
                     compiled::<FillColumns<T>, _>(self.level)(Fill {
                         geometry: g,
-                        x: self.operand::<T>(args.0, 0, channel * g.inputs()),
+                        x,
+                        apart,
                         cin: to - from,
                         from: 0,
                         count: all,
@@ -280,7 +296,7 @@ impl Conv {
             return self.small_images(outputs);
         }
         let in_place = g.is_pointwise();
-        let most = if in_place {
+        let most = if in_place && self.made.is_none() {
             4096
         } else {
             (COLUMN_ELEMENTS / depth).max(48) / 16 * 16

@@ -121,6 +121,7 @@ impl Conv {
                     add(Fill {
                         geometry: g,
                         x: dst.wrapping_offset((i * pitch) as isize),
+                        apart: g.inputs(),
                         cin: b.channels,
                         from,
                         count,

@@ -9,7 +9,7 @@
 
 use super::{Conv, LEAST_BLOCKS};
 use crate::error::Result;
-use crate::matmul::{Args, Work, run_blocks, split};
+use crate::matmul::{Args, Made, Work, run_blocks, split};
 use crate::memory::{Storage, room};
 use crate::simd::vector::Vector;
 use crate::simd::{Isa, Kernel, Level, compiled};
@@ -103,6 +103,7 @@ struct Scratch {
     zeros: Option<Storage>,
     /// For each tile and tap the addresses of the positions' channels.
     sources: Vec<usize>,
+    made: Made,
 }
 
 /// Sums of some positions over some columns.
@@ -446,7 +447,9 @@ impl Conv {
         let (taps, channels) = (self.geometry.kernels(), self.groups * self.cin);
         let rows = if cut.depthwise { DEPTHWISE } else { DENSE };
         let zeros = zeros::<T>(&mut scratch.zeros, channels)?;
-        self.sources(b, rows, zeros, &mut scratch.sources);
+        // SAFETY: the caller's.
+        let x = unsafe { self.images_of(args, b, &mut scratch.made, work.failures)? };
+        self.sources(b, x, rows, zeros, &mut scratch.sources);
         let width = self.groups * self.cout;
         let first = b.position * width + b.group * self.cout + b.channel;
         let (dst, pitch) = match self.epilogue {
@@ -494,9 +497,47 @@ impl Conv {
         Ok(())
     }
 
+    /// Where the images begin, of which what a block reads is there.
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    unsafe fn images_of<T>(
+        &self,
+        args: &[*mut u8],
+        b: &Block<T>,
+        made: &mut Made,
+        failures: &Failures,
+    ) -> Result<*const T> {
+        let Some(program) = &self.made else {
+            return Ok(b.x);
+        };
+        let (g, last) = (&self.geometry, b.position + b.positions - 1);
+        let (all, inputs) = (g.outputs(), g.inputs());
+        let (first, image) = (b.position / all, last / all);
+        let (begin, end) = (b.position % all, last % all + 1);
+        let (from, to) = match first == image {
+            true => g.reach(begin, end),
+            // The images between are read whole.
+            false => (g.reach(begin, all).0, g.reach(0, end).1),
+        };
+        let channels = self.groups * self.cin;
+        let at = (first * inputs + from) * channels;
+        let len = ((image - first) * inputs + to - from) * channels;
+        // SAFETY: the caller's.
+        let to = unsafe { made.bring::<T>(program, args, (at, len), at, (1, len, len), failures)? };
+        Ok(to.wrapping_offset(-at as isize))
+    }
+
     /// For each tile of positions and tap the addresses of the positions' channels; where a tile has fewer
     /// positions, the last one stands again.
-    fn sources<T>(&self, b: &Block<T>, rows: usize, zeros: *const T, to: &mut Vec<usize>) {
+    fn sources<T>(
+        &self,
+        b: &Block<T>,
+        x: *const T,
+        rows: usize,
+        zeros: *const T,
+        to: &mut Vec<usize>,
+    ) {
         let g = &self.geometry;
         let [depth, height, width] = &g.axes;
         let channels = self.groups * self.cin;
@@ -516,7 +557,7 @@ impl Conv {
                         let column = width.source(w, kw);
                         to[slot] = match row {
                             Some(row) if (0..width.input).contains(&column) => {
-                                b.x.wrapping_offset((row + column * channels) as isize) as usize
+                                x.wrapping_offset((row + column * channels) as isize) as usize
                             }
                             _ => zeros as usize,
                         };

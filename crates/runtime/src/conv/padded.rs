@@ -86,6 +86,15 @@ impl Padded {
         (rows - 1) * self.width + g.axes[2].output
     }
 
+    /// From where to where in its channel [`Padded::fill`] reads.
+    pub(super) fn reach(&self, g: &Geometry, (d, from, rows): (i64, i64, i64)) -> (i64, i64) {
+        let [depth, height, _] = &g.axes;
+        let planes = (depth.source(d, 0), depth.source(d, depth.kernel - 1) + 1);
+        let first = from * height.stride - height.padding;
+        let rows = (rows + self.halo - 1) * height.stride + self.phases.0;
+        g.rows_between(planes, (first, first + rows))
+    }
+
     /// Copies what the result rows `from..from + rows` at depth `d` need of one channel.
     ///
     /// # Safety

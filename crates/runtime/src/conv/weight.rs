@@ -104,6 +104,7 @@ impl Conv {
                         fill(Fill {
                             geometry: g,
                             x: self.operand::<T>(args, 0, x * g.inputs()),
+                            apart: g.inputs(),
                             cin: b.channels,
                             from,
                             count,

@@ -533,7 +533,7 @@ impl Binder<'_> {
             Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => smallvec![],
             Kernel::Attention(a) => a.operands().map(|(arg, _)| arg).collect(),
             Kernel::MatMul(m) => m.operands().into(),
-            Kernel::Conv(c) => c.operands.iter().copied().collect(),
+            Kernel::Conv(c) => c.operands().into(),
             Kernel::ArgSort(s) => smallvec![s.x],
             Kernel::Scatter(s) => smallvec![s.index.arg, s.src.arg],
             Kernel::Custom(c) => c.operands.iter().map(|o| o.arg).collect(),

@@ -213,7 +213,6 @@ fn check_step(plan: &Plan, step: &Step, written: &mut [bool], preparing: bool) -
 /// What a kernel does with its arguments, whose dtypes must be as given.
 pub(super) fn access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
     type Operands = SmallVec<[(u16, DType); 4]>;
-    let of = |dtype: DType, args: [u16; 2]| args.map(|arg| (arg, dtype)).into_iter().collect();
     let (operands, out, dtype, epilogue): (Operands, _, _, _) = match kernel {
         Kernel::Tile(p) => return tile_access(p, dtypes, None),
         Kernel::MatMul(m) => {
@@ -223,7 +222,11 @@ pub(super) fn access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
             (operands, m.out, m.dtype, &m.epilogue)
         }
         Kernel::Loop(_) | Kernel::If(_) => return control_access(kernel, dtypes),
-        Kernel::Conv(c) => (of(c.dtype, c.operands), c.out, c.dtype, &c.epilogue),
+        Kernel::Conv(c) => {
+            let plain = usize::from(c.prologue.is_some());
+            let operands = c.operands[plain..].iter().map(|arg| (*arg, c.dtype));
+            (operands.collect(), c.out, c.dtype, &c.epilogue)
+        }
         Kernel::Attention(a) => (a.operands().collect(), a.out, a.dtype, &a.epilogue),
         other => return alone_access(other, dtypes),
     };
@@ -254,19 +257,17 @@ pub(super) fn access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
         access.reads[arg(*operand)?] = true;
     }
     let mut multiplied: SmallVec<[usize; 4]> = operands.iter().map(|o| o.0 as usize).collect();
-    if let Kernel::MatMul(m) = kernel {
-        for prologue in m.prologues.iter().flatten() {
-            let made = tile_access(&prologue.program, dtypes, Some((dtype, true)))?;
-            if prologue.program.sites > 0 || made.writes.contains(&true) {
-                return Err(damaged!(
-                    "{} does more than make an operand",
-                    prologue.program.name
-                ));
-            }
-            for at in (0..dtypes.len()).filter(|at| made.reads[*at]) {
-                access.reads[at] = true;
-                multiplied.push(at);
-            }
+    for prologue in kernel.prologues().iter().flatten() {
+        let made = tile_access(&prologue.program, dtypes, Some((dtype, true)))?;
+        if prologue.program.sites > 0 || made.writes.contains(&true) {
+            return Err(damaged!(
+                "{} does more than make an operand",
+                prologue.program.name
+            ));
+        }
+        for at in (0..dtypes.len()).filter(|at| made.reads[*at]) {
+            access.reads[at] = true;
+            multiplied.push(at);
         }
     }
     if epilogue.is_none() {
@@ -525,7 +526,7 @@ fn streams(plan: &Plan, step: &Step, buffer: BufferId) -> bool {
     match &plan.kernels[step.kernel as usize] {
         Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => true,
         Kernel::MatMul(m) => !m.operands().into_iter().any(is),
-        Kernel::Conv(c) => !c.operands.into_iter().any(is),
+        Kernel::Conv(c) => !c.operands().into_iter().any(is),
         Kernel::Attention(a) => !a.operands().any(|(arg, _)| is(arg)),
         _ => false,
     }

@@ -59,20 +59,13 @@ impl Operand {
         lens: &[i64],
         level: Level,
     ) -> Result<Operand> {
-        let program = &prologue.program;
-        let axes = program.axes.iter().map(|d| extent(d, values));
-        let len = product(&axes.collect::<Result<Vec<_>>>()?)?;
-        let lens: Vec<i64> = lens.iter().copied().chain([len]).collect();
-        let bound = tile::bind(program, values, &lens)?;
-        let linked = tile::link(&bound, level)?;
+        let (linked, len) = link(prologue, values, lens, level)?;
         let made = Operand::new(x, (batch, rows, cols), values, len)?;
-        let lines = made.col == 1 || made.row == 1;
-        let pointwise = program.inner.is_empty() && program.schedule == Schedule::Lanes;
-        if !lines || !pointwise || !linked.is_written_in_place(lens.len() - 1) {
-            return Err(damaged!("{} makes no operand", program.name));
+        if made.col != 1 && made.row != 1 {
+            return Err(damaged!("{} makes no lines", prologue.program.name));
         }
         Ok(Operand {
-            made: Some(Box::new(linked)),
+            made: Some(linked),
             ..made
         })
     }
@@ -101,11 +94,30 @@ impl Operand {
     }
 }
 
+/// Links what makes an operand, and says how many elements that has.
+pub(crate) fn link(
+    Prologue { program }: &Prologue,
+    values: &[i64],
+    lens: &[i64],
+    level: Level,
+) -> Result<(Box<Linked>, i64)> {
+    let axes = program.axes.iter().map(|d| extent(d, values));
+    let len = product(&axes.collect::<Result<Vec<_>>>()?)?;
+    let lens: Vec<i64> = lens.iter().copied().chain([len]).collect();
+    let bound = tile::bind(program, values, &lens)?;
+    let linked = tile::link(&bound, level)?;
+    let pointwise = program.inner.is_empty() && program.schedule == Schedule::Lanes;
+    if !pointwise || !linked.is_written_in_place(lens.len() - 1) {
+        return Err(damaged!("{} makes no operand", program.name));
+    }
+    Ok((Box::new(linked), len))
+}
+
 /// A part of an operand that a thread has made, which it keeps for the blocks that read it too.
 #[derive(Default)]
 pub(crate) struct Made {
     storage: Option<Storage>,
-    /// The number of the matrix, and the first row or column.
+    /// Which part: the number of the matrix, and the first row or column; of images, the first element and how many.
     holds: Option<(i64, i64)>,
     args: SmallVec<[*mut u8; 12]>,
 }
@@ -116,7 +128,7 @@ impl Made {
     ///
     /// # Safety
     /// See [`Runner::new`] for the arguments; the lines exist. `which` names them.
-    unsafe fn bring<T>(
+    pub(crate) unsafe fn bring<T>(
         &mut self,
         program: &Linked,
         args: &[*mut u8],

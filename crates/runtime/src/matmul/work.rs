@@ -91,7 +91,7 @@ pub(crate) fn epilogue(
 pub(crate) struct Work<'a> {
     epilogue: Option<&'a Linked>,
     args: SmallVec<[*mut u8; 12]>,
-    pub(super) failures: &'a Failures,
+    pub(crate) failures: &'a Failures,
     scratch: Option<Storage>,
 }
 

@@ -2,7 +2,7 @@
 //! error bounds, and those that a plan must not name.
 
 use super::build::*;
-use super::products::turned;
+use super::products::{scaled, turned};
 use kiln_base::plan::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul, Plan, Role};
 use kiln_base::{DType, Dim};
 use kiln_runtime::pool::Pool;
@@ -58,6 +58,7 @@ fn conv(dtype: DType, s: &Shape) -> Conv {
         dilation: dims(&s.dilation),
         operands: [0, 1],
         out: 2,
+        prologue: None,
         epilogue: None,
         algorithm: Algorithm::Auto,
         images: Images::default(),
@@ -165,6 +166,37 @@ fn check(dtype: DType, shape: &Shape, r: &mut Random) {
     }
     let (p, inputs, want) = channels_last(&conv(dtype, shape), &inputs, &want);
     holds(&p, &inputs, &want, terms);
+    check_made(dtype, shape, r);
+}
+
+/// Checks a convolution of images that a prologue makes.
+fn check_made(dtype: DType, shape: &Shape, r: &mut Random) {
+    let mut p = made_conv(dtype, shape);
+    let [x, w, _] = lens(&p);
+    let inputs = [random(dtype, x, r), random(dtype, w, r)];
+    let made: Vec<f64> = floats(&inputs[0]).iter().map(|x| 0.5 * x + 0.25).collect();
+    let (want, terms) = reference(&p, &made, &floats(&inputs[1]));
+    for algorithm in p.algorithms(&[]) {
+        p.algorithm = algorithm;
+        holds(&p, &inputs, &want, terms);
+    }
+    p.algorithm = Algorithm::Auto;
+    holds(&p, &inputs, &want, terms);
+    let (p, inputs, want) = channels_last(&p, &inputs, &want);
+    holds(&p, &inputs, &want, terms);
+}
+
+fn made_conv(dtype: DType, shape: &Shape) -> Conv {
+    let mut p = conv(dtype, shape);
+    let args = lens(&p).map(|len| (dtype, len, false));
+    p.prologue = Some(scaled(dtype, 0, &args, [0.5, 0.25]));
+    p.operands[0] = u16::MAX;
+    p
+}
+
+/// A small convolution of images that are made.
+pub fn made_convolution() -> Plan {
+    plan(&made_conv(DType::F32, &LARGER[0]))
 }
 
 /// The same with channels last.

@@ -234,6 +234,24 @@ fn contradictions_in_prologues_are_refused() {
             }
         }),
     );
+    let plan = super::algorithms::made_convolution();
+    assert!(Executable::new(plan.clone()).is_ok());
+    let convolution = |what: &str, change: &dyn Fn(&mut Conv)| {
+        let mut plan = plan.clone();
+        match &mut plan.kernels[0] {
+            Kernel::Conv(conv) => change(conv),
+            _ => panic!("a convolution"),
+        }
+        refused(plan, what);
+    };
+    convolution("its images are turned", &|c| c.images = Images::Turned);
+    convolution("its images are transformed", &|c| {
+        c.algorithm = Algorithm::Winograd2
+    });
+    convolution("its images are more", &|c| c.batch = Dim::Const(77));
+    convolution("a gradient", &|c| {
+        (c.role, c.operands) = (ConvRole::Weight, [0, 1])
+    });
     changed("its rows and columns are apart", &|m| {
         m.lhs.col = Dim::Const(2)
     });

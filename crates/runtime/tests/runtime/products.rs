@@ -87,6 +87,11 @@ fn below_largest(dtype: DType, extents: &[i64]) -> Epilogue {
 
 /// `2 · x + 1` of argument `arg` of three or more, as a matrix's elements lie in memory.
 fn twice_and_one(dtype: DType, arg: u16, args: &[(DType, i64, bool)]) -> Box<Prologue> {
+    scaled(dtype, arg, args, [2.0, 1.0])
+}
+
+/// `factor · x + shift` of argument `arg` of three or more, as its elements lie in memory.
+pub fn scaled(dtype: DType, arg: u16, args: &[(DType, i64, bool)], by: [f64; 2]) -> Box<Prologue> {
     let len = args[usize::from(arg)].1;
     let mut p = Program::lanes(&[len]);
     for (dtype, ..) in args {
@@ -95,9 +100,9 @@ fn twice_and_one(dtype: DType, arg: u16, args: &[(DType, i64, bool)]) -> Box<Pro
     let made = p.arg(dtype, true);
     let (from, to) = (p.access(arg, 0, &[1]), p.access(made, 0, &[1]));
     let x = p.load(from);
-    let [two, one] = [2.0, 1.0].map(|c| p.constant(dtype.compute(), c));
-    let x = p.binary(Binary::Mul, x, two);
-    let x = p.binary(Binary::Add, x, one);
+    let [factor, shift] = by.map(|c| p.constant(dtype.compute(), c));
+    let x = p.binary(Binary::Mul, x, factor);
+    let x = p.binary(Binary::Add, x, shift);
     p.store(to, x);
     Box::new(Prologue { program: p.0 })
 }
@@ -467,6 +472,7 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
         dilation: dims(&c.dilation),
         operands: [0, 1],
         out,
+        prologue: None,
         epilogue,
         algorithm: Default::default(),
         images: Images::default(),
@@ -479,6 +485,7 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
         let epilogue = bias_relu(dtype, &last, last.len() - 1);
         let conv = Conv {
             images,
+            prologue: None,
             epilogue: with_epilogue.then_some(epilogue),
             ..conv.clone()
         };
