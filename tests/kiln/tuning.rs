@@ -348,6 +348,29 @@ fn what_is_fused_and_how_sums_are_cut_are_choices() {
 }
 
 #[test]
+fn a_convolution_is_tuned_with_what_makes_its_images() {
+    let on = options(Mode::On, &store("images"));
+    let shapes = [[2, 24, 17, 13], [2, 24, 1, 1], [40, 24, 1, 1]];
+    let specs = shapes.map(|s| Spec::fixed(DType::F32, s));
+    let tuned = compile_with(&specs, &on, |x| {
+        (&x[0] * &x[1]).relu().conv2d(&x[2], None, 1, 0, 1, 1)
+    });
+    let tuned = tuned.unwrap();
+    assert_eq!(tuned.explain().kernels_run(), 1, "{}", tuned.explain());
+    let choices = &tuned.explain().tuning.choices;
+    let conv = choices.iter().find(|c| c.key.starts_with("conv f32 2 x "));
+    let conv = conv.unwrap();
+    assert!(conv.trials.len() > 1, "{conv}");
+    assert!(
+        choices.iter().all(|c| c.faults().next().is_none()),
+        "{conv}"
+    );
+    let inputs = shapes.map(|s| Tensor::randn(s, DType::F32));
+    let inputs: Vec<&Tensor> = inputs.iter().collect();
+    assert!(tuned.verify(&inputs).unwrap().is_right());
+}
+
+#[test]
 fn layouts_follow_from_what_convolutions_were_measured_to_take() {
     let on = options(Mode::On, &store("layouts"));
     let made = seeded(&on);

@@ -17,7 +17,7 @@
 //! first and those with channels last. A value keeps channels first if it is a result, is read by a
 //! reshape, or by a library kernel that is no convolution.
 
-use crate::affine::{Affine, Space, estimate, stored};
+use crate::affine::estimate;
 use crate::flow::{ConvSpec, Flow, Nid, Op};
 use crate::fuse::Group;
 use crate::program::NEVER;
@@ -66,10 +66,6 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut [Group], options: &Options) -
         if let (Some(_), Some(anchor)) = (&network.convs[g], &group.anchor) {
             report.channels_last += 1;
             let held = anchor.operands[0].held;
-            for before in &mut group.before {
-                flow.nodes[held].channels_last = true;
-                sort_axes(flow, &mut before.group);
-            }
             let x = flow.nodes[held].channels_last || !differs(flow, held);
             if let Op::Conv(spec) = &mut flow.nodes[anchor.node].op {
                 spec.images = if x {
@@ -101,16 +97,11 @@ fn sort_axes(flow: &Flow, group: &mut Group) {
             flow.nodes[*n].address(&group.space.resolve_map(map))
         }
     };
-    if let Some(space) = sorted(&group.space, &flat) {
+    let mut space = group.space.clone();
+    space.sort_axes(&flat);
+    if space.axes.len() == group.space.axes.len() {
         group.space = space;
     }
-}
-
-/// A space whose axes are in the order in which `flat` walks them, if it walks over all.
-fn sorted(space: &Space, flat: &Affine) -> Option<Space> {
-    let mut sorted = space.clone();
-    sorted.sort_axes(flat);
-    (sorted.axes.len() == space.axes.len()).then_some(sorted)
 }
 
 /// The convolution of a launch that has kernels for both layouts.
@@ -169,12 +160,7 @@ impl Network {
                 network.read(flow, group, g, n);
             }
             if let (Some(_), Some(anchor)) = (&network.convs[g], &group.anchor) {
-                match &group.before[..] {
-                    [] => network.image(flow, g, anchor.operands[0].held),
-                    // Its images are made in either layout, if their axes are theirs.
-                    [before, ..] if !turns(flow, &before.group) => network.own[g].1 = NEVER,
-                    _ => {}
-                }
+                network.image(flow, g, anchor.operands[0].held);
             }
         }
         network
@@ -346,13 +332,6 @@ fn free(flow: &Flow, groups: &[Group], convs: &[Option<ConvSpec>]) -> HashSet<Ni
     roots
         .filter(|n| differs(flow, *n) && !pinned.contains(n))
         .collect()
-}
-
-/// Whether a launch can write its value with channels last, element by element.
-fn turns(flow: &Flow, group: &Group) -> bool {
-    let (n, map) = &group.roots[0];
-    let flat = stored(&group.space.resolve_map(map), &flow.nodes[*n].shape, true);
-    sorted(&group.space, &flat).is_some()
 }
 
 /// Whether a value lies in memory otherwise with channels last.

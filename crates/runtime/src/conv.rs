@@ -9,6 +9,7 @@ mod forward;
 mod input;
 mod last;
 mod padded;
+mod turned;
 mod weight;
 mod winograd;
 
@@ -45,9 +46,11 @@ pub(crate) struct Conv {
     fft: Option<Box<Fft>>,
     /// How it is cut where the result has channels last.
     last: Option<last::Cut>,
+    /// The convolution of the result's gradient with turned filters that a gradient of the images is.
+    turned: Option<Box<Conv>>,
     /// What makes the images, a part at a time.
     made: Option<Box<Linked>>,
-    pub(crate) epilogue: Option<Linked>,
+    epilogue: Option<Linked>,
 }
 
 /// Elements of the columns of a block.
@@ -129,6 +132,7 @@ impl Conv {
             cut: None,
             fft: None,
             last: None,
+            turned: None,
             made: made.map(|(linked, _)| linked),
             epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
         };
@@ -163,6 +167,12 @@ impl Conv {
                 (1, 1) if self.made.is_none() => Algorithm::Depthwise,
                 _ => Algorithm::Direct,
             };
+        }
+        if self.role != ConvRole::Result {
+            if self.algorithm != Algorithm::Columns {
+                self.turned = Some(Box::new(self.as_result()?));
+            }
+            return Ok(());
         }
         match self.algorithm {
             Algorithm::Direct | Algorithm::Depthwise => self.cut = Cut::new(self),
@@ -215,6 +225,9 @@ impl Conv {
     ) {
         // SAFETY: the caller's.
         unsafe {
+            if let Some(conv) = &self.turned {
+                return self.turned::<T>(conv, args, parallel, failures);
+            }
             if let Some(cut) = &self.last {
                 return self.last::<T>(args, cut, packed, parallel, failures);
             }
@@ -246,6 +259,7 @@ impl Conv {
     /// Bytes of the weights once they are packed; none for algorithms that read them as they are.
     pub(crate) fn packed_bytes(&self) -> Option<usize> {
         let elements = match (&self.last, &self.fft) {
+            _ if self.turned.is_some() => return None,
             (Some(cut), _) => cut.packed(self),
             (None, Some(fft)) => self.fft_packed(fft),
             (None, None) => self.winograd_packed()?,
@@ -282,6 +296,14 @@ impl Conv {
     /// The algorithm that was chosen.
     pub(crate) fn computed_by(&self) -> Algorithm {
         self.algorithm
+    }
+
+    /// The work on its result.
+    pub(crate) fn epilogue(&self) -> Option<&Linked> {
+        match &self.turned {
+            Some(conv) => conv.epilogue(),
+            None => self.epilogue.as_ref(),
+        }
     }
 
     /// The argument of the weights, when they are an operand.
@@ -326,6 +348,9 @@ impl Conv {
 
     /// Elements that it takes beside its arguments, on so many threads.
     pub(crate) fn workspace(&self, threads: i64) -> i64 {
+        if let Some(conv) = &self.turned {
+            return self.filters() + conv.workspace(threads);
+        }
         if let Some(cut) = &self.last {
             return self.last_workspace(cut);
         }

@@ -21,6 +21,7 @@ pub(crate) trait Lane: Number + std::ops::Add<Output = Self> {
     /// A level's widest vector of it.
     type Vector<I: Isa>: Vector<Lane = Self>;
     fn mul_add<I: Isa>(self, b: Self, c: Self) -> Self;
+    fn is_finite(self) -> bool;
 }
 impl Lane for f32 {
     type Vector<I: Isa> = I::F32;
@@ -29,6 +30,11 @@ impl Lane for f32 {
     fn mul_add<I: Isa>(self, b: f32, c: f32) -> f32 {
         fma32::<I>(self, b, c)
     }
+
+    #[inline(always)]
+    fn is_finite(self) -> bool {
+        f32::is_finite(self)
+    }
 }
 impl Lane for f64 {
     type Vector<I: Isa> = I::F64;
@@ -36,6 +42,11 @@ impl Lane for f64 {
     #[inline(always)]
     fn mul_add<I: Isa>(self, b: f64, c: f64) -> f64 {
         fma64::<I>(self, b, c)
+    }
+
+    #[inline(always)]
+    fn is_finite(self) -> bool {
+        f64::is_finite(self)
     }
 }
 

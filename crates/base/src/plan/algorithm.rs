@@ -170,7 +170,12 @@ impl Conv {
             let (kernel, stride) = (list(&self.kernel)?, list(&self.stride)?);
             let dilation = list(&self.dilation)?;
             let steps = |n: &[i64]| n.iter().all(|s| *s == 1);
-            let result = self.role == ConvRole::Result;
+            let result = match self.role {
+                ConvRole::Result => true,
+                // It is the result of a convolution too, of filters that are turned.
+                ConvRole::Input => steps(&stride) && self.reads_weights_alone(),
+                ConvRole::Weight => false,
+            };
             let mut legal = vec![Algorithm::Columns];
             if result {
                 legal.push(Algorithm::Direct);
@@ -191,6 +196,14 @@ impl Conv {
             Some(legal)
         };
         all().unwrap_or_default()
+    }
+
+    /// Whether nothing but the convolution reads its weights.
+    fn reads_weights_alone(&self) -> bool {
+        let [other, weights] = self.operands;
+        let programs = self.epilogue.iter().map(|e| &e.program);
+        let mut read = programs.flat_map(|p| p.accesses.iter().map(|a| a.arg));
+        other != weights && !read.any(|arg| arg == weights)
     }
 
     /// The tiles of [`Algorithm::Fft`], where that can compute it: results in f32 without steps, of one or two

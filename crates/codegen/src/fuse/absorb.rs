@@ -5,11 +5,11 @@
 //! errors.
 
 use super::Group;
-use crate::affine::{estimate, flatten};
+use crate::affine::estimate;
 use crate::flow::{ConvSpec, Flow, Nid, Op};
 use crate::{Options, Target};
 use kiln_base::Dim;
-use kiln_base::plan::ConvRole;
+use kiln_base::plan::{ConvRole, Images};
 
 /// The most primitives for an element, which each thread that reads it computes.
 const MOST_OPS: usize = 32;
@@ -110,7 +110,7 @@ fn reader(
         return None;
     }
     let pays = group.ops <= MOST_OPS && makes(side) && keeps_less(flow, group);
-    let flat = group.space.resolve(&flatten(map, &flow.nodes[*v].shape));
+    let flat = group.space.resolve(&flow.nodes[*v].address(map));
     let in_order = {
         let mut reach = Dim::ONE;
         group.space.axes.iter().rev().all(|a| {
@@ -144,14 +144,17 @@ fn has_lines(flow: &Flow, product: &Group, side: usize) -> bool {
 /// side make the same rows. Where it could transform them instead (Winograd's algorithms, Fourier's) they
 /// stay in memory, so that this can be tried.
 fn has_time(group: &Group, spec: &ConvSpec) -> bool {
-    let steps = spec.stride.iter().product::<usize>();
     let pointwise = spec.kernel.iter().all(|k| k.is(1));
-    let dense = steps == 1 && spec.dilation.iter().all(|d| *d == 1);
-    let filters = estimate(&spec.out_channels);
+    let dense = spec.stride.iter().chain(&spec.dilation).all(|n| *n == 1);
+    // Each row is made for all rows of the filter, so these don't count.
+    let steps = spec.stride.iter().skip(1).product::<usize>();
+    let taps = spec.kernel.iter().skip(1).map(estimate);
+    let products = taps.fold(estimate(&spec.out_channels), i64::saturating_mul);
     spec.role == ConvRole::Result
+        && spec.images != Images::Turned
         && spec.groups == 1
         && (pointwise || !dense)
-        && (group.ops * steps) as i64 <= filters
+        && (group.ops * steps) as i64 <= products
 }
 
 /// Whether the temporaries that a group reads take no more than what it gives.

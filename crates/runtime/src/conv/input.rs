@@ -47,7 +47,7 @@ impl Conv {
         let down = ceil(self.cin, channels);
         let work = images * channels * taps * self.cout * outputs;
         let items = across * self.groups * down;
-        let launch = (self.epilogue.as_ref(), args, parallel, failures);
+        let launch = (self.epilogue(), args, parallel, failures);
         // SAFETY: the caller's; blocks write different places.
         run_blocks(
             (items, work.max(1)),
@@ -81,7 +81,7 @@ impl Conv {
         let first = ((b.image * self.groups + b.group) * self.cin + b.channel) * inputs;
         let step = self.groups * self.cin * inputs;
         let size = b.channels * inputs;
-        let (dst, pitch) = if self.epilogue.is_some() {
+        let (dst, pitch) = if self.epilogue().is_some() {
             (work.scratch::<T>(b.images * size)?, size)
         } else {
             let out = args[self.out].cast::<T>();

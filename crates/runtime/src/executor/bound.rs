@@ -524,7 +524,7 @@ impl Binder<'_> {
         let linked = match work {
             Work::Tile(l) => Some(l),
             Work::MatMul(m) => m.epilogue.as_ref(),
-            Work::Conv(c) => c.epilogue.as_ref(),
+            Work::Conv(c) => c.epilogue(),
             Work::Attention(a) => a.epilogue.as_ref(),
             _ => None,
         };
