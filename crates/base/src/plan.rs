@@ -683,7 +683,7 @@ pub enum DecodeError {
 
 const MAGIC: &[u8; 8] = b"kilnplan";
 /// The format that [`Plan::to_bytes`] writes.
-pub const FORMAT: u32 = 9;
+pub const FORMAT: u32 = 10;
 
 impl Plan {
     /// The plan as bytes: a header with format and checksum, then the contents.

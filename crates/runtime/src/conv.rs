@@ -55,6 +55,8 @@ pub(crate) struct Conv {
 
 /// Elements of the columns of a block.
 const COLUMN_ELEMENTS: i64 = 1 << 17;
+/// Positions that are worth turning the filters for that all of them read.
+const TURNED_POSITIONS: i64 = 1 << 10;
 /// Blocks that there must be at least, so that threads can share them.
 const LEAST_BLOCKS: i64 = 8;
 
@@ -115,7 +117,8 @@ impl Conv {
         {
             return Err(damaged!("a convolution is larger than its buffers"));
         }
-        chosen(p.algorithm, &p.algorithms(values))?;
+        let legal = p.algorithms(values);
+        chosen(p.algorithm, &legal)?;
         product(&[cin.max(1), k.max(1), o.max(1), cout.max(1), batch.max(1)])?;
         let mut conv = Conv {
             dtype: p.dtype,
@@ -137,7 +140,7 @@ impl Conv {
             epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
         };
         if p.images == Images::ChannelsFirst {
-            conv.choose(|| p.fft_tile(values))?;
+            conv.choose(legal.contains(&Algorithm::Direct), || p.fft_tile(values))?;
         } else if p.role != ConvRole::Result {
             return Err(damaged!("a gradient of images with channels last"));
         } else {
@@ -148,8 +151,9 @@ impl Conv {
 
     /// Decides how it is computed where the plan leaves that open: in register tiles, unless results would
     /// fill less than half of the vectors, padding would multiply the images, or the columns are the images
-    /// themselves. Where there is nothing to sum, columns know what to do.
-    fn choose(&mut self, tile: impl Fn() -> Option<FftTile>) -> Result<()> {
+    /// themselves. Where there is nothing to sum, columns know what to do. A gradient of images for which `direct` is
+    /// legal is the result of a convolution, where that is large enough to turn the filters for.
+    fn choose(&mut self, direct: bool, tile: impl Fn() -> Option<FftTile>) -> Result<()> {
         let g = &self.geometry;
         let sums = [
             self.batch,
@@ -169,8 +173,9 @@ impl Conv {
             };
         }
         if self.role != ConvRole::Result {
-            if self.algorithm != Algorithm::Columns {
-                self.turned = Some(Box::new(self.as_result()?));
+            let often = self.batch * self.geometry.inputs() >= TURNED_POSITIONS;
+            if !open && self.algorithm != Algorithm::Columns || open && direct && often {
+                self.turn(open)?;
             }
             return Ok(());
         }

@@ -9,7 +9,7 @@ use crate::matmul::{Args, split};
 use crate::memory::room;
 use crate::sums::Lane;
 use crate::tile::Failures;
-use kiln_base::plan::ConvRole;
+use kiln_base::plan::{Algorithm, ConvRole};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,8 +19,9 @@ impl Conv {
         self.groups * self.cin * self.cout * self.geometry.kernels()
     }
 
-    /// The convolution that a gradient of the images without steps is, by the same algorithm. It takes the epilogue.
-    pub(super) fn as_result(&mut self) -> Result<Conv> {
+    /// Makes a gradient of the images without steps the result of a convolution: by the same algorithm, or if the
+    /// choice is `open` by what is chosen there, unless these are columns.
+    pub(super) fn turn(&mut self, open: bool) -> Result<()> {
         let mut geometry = self.geometry;
         for a in &mut geometry.axes {
             let reach = (a.kernel - 1).checked_mul(a.dilation);
@@ -40,10 +41,19 @@ impl Conv {
             turned: None,
             made: None,
             epilogue: self.epilogue.take(),
+            algorithm: match open {
+                true => Algorithm::Auto,
+                false => self.algorithm,
+            },
             ..*self
         };
-        conv.choose(|| None)?;
-        Ok(conv)
+        conv.choose(true, || None)?;
+        self.algorithm = conv.algorithm;
+        match self.algorithm {
+            Algorithm::Columns => self.epilogue = conv.epilogue,
+            _ => self.turned = Some(Box::new(conv)),
+        }
+        Ok(())
     }
 
     /// Runs a gradient as `conv`.
