@@ -1,6 +1,8 @@
 //! Products of which a block holds whole rows, and what reduces these there.
 
-use super::families::{Case, FLOATS, finite, wild};
+use super::families::{Case, FLOATS, cases, epilogue, finite, wild};
+use super::made::{Activated, Dequantized, Nothing, Together, Turned, operand};
+use super::ways::{self, every};
 use super::{lowered, parsed};
 use crate::device;
 use crate::run::decomposed_for_cuda;
@@ -96,7 +98,7 @@ fn rows_are_reduced_by_every_way() {
     if device::nvrtc().is_none() {
         return;
     }
-    let mut rng = Rng::new(71);
+    let (mut rng, mut several) = (Rng::new(71), 0);
     let sizes: &[(&[usize], [usize; 3])] = &[
         (&[], [67, 33, 41]),
         (&[2], [5, 40, 128]),
@@ -121,13 +123,51 @@ fn rows_are_reduced_by_every_way() {
             if *k > 0 {
                 assert_eq!(launches(&whole), [true], "{text}\n{whole}");
             }
-            // Short rows leave one way.
-            match *n > 16 {
-                true => drop(case.check_ways(&results, &text)),
-                false => case.check(&results, &text),
+            // Short rows, and few of them, leave one way.
+            match every(&ways::lowered(&decomposed_for_cuda(&whole))).is_empty() {
+                true => case.check(&results, &text),
+                false => several += case.check_ways(&results, &text).len(),
             }
         }
     }
+    assert!(several > 40, "{several}");
+}
+
+/// Any of what may be in front of both operands, and behind the product.
+#[test]
+fn random_products_take_in_what_is_around_them() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let (mut rng, mut alone) = (Rng::new(74), 0);
+    for i in 0..cases() {
+        let dtype = FLOATS[i % 4];
+        let mut size = || rng.one([2, 3, 7, 16, 31, 33, 64, 65]);
+        let [m, k, n] = [size(), size(), size()];
+        let batch: Vec<usize> = (0..rng.below(3)).map(|_| rng.one([1, 2, 3])).collect();
+        let mut front = || rng.one([Nothing, Activated, Dequantized, Turned, Together]);
+        let fronts = [front(), front()];
+        let mut case = Case::default();
+        let lhs = [&batch, &[m, k][..]].concat();
+        let lhs = operand(&mut case, dtype, &lhs, fronts[0], &mut rng);
+        let rhs = [&batch, &[k, n][..]].concat();
+        let rhs = operand(&mut case, dtype, &rhs, fronts[1], &mut rng);
+        let y = case.op(ops::MatMul {}, &[lhs, rhs]);
+        let results = match rng.one([Softmax, Argmax, Norm, Entropy, Numbers]) {
+            _ if rng.chance(0.3) => epilogue(&mut case, y, &mut rng),
+            what => behind(&mut case, y, what, &mut rng),
+        };
+        let mut whole = case.graph.clone();
+        results.iter().for_each(|r| whole.add_output(*r));
+        alone += usize::from(launches(&whole).len() == 1);
+        let text = format!("{dtype} {batch:?} {m}x{k}x{n} of {fronts:?}\n{whole}");
+        case.check(&results, &text);
+    }
+    assert!(
+        alone * 4 > cases() * 3,
+        "{alone} of {} are one kernel",
+        cases()
+    );
 }
 
 /// An operand is made, and the rows of the result are reduced, in one kernel.

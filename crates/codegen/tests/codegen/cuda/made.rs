@@ -1,4 +1,4 @@
-//! Products whose operands are made while they are read, by every way to compute them.
+//! Products and convolutions whose operands are made while they are read, by every way to compute them.
 
 use super::families::{Case, FLOATS, epilogue, finite, wild};
 use super::{lowered, parsed};
@@ -9,7 +9,7 @@ use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Graph, Pw, Value, ops};
 
-/// How many operands of its products a program makes while they are read.
+/// How many operands a program makes while they are read.
 fn made(graph: &Graph) -> usize {
     let program = lowered(&decomposed_for_cuda(graph), true).unwrap();
     program.launches.iter().map(|l| l.made.len()).sum()
@@ -17,7 +17,7 @@ fn made(graph: &Graph) -> usize {
 
 /// What may stand in front of a product.
 #[derive(Copy, Clone, Debug)]
-enum Front {
+pub enum Front {
     Nothing,
     /// A bias for each column and an activation.
     Activated,
@@ -28,7 +28,7 @@ enum Front {
     /// Two arrays side by side.
     Together,
 }
-use Front::*;
+pub use Front::*;
 
 fn bytes(shape: &[usize], rng: &mut Rng) -> Array {
     let count: usize = shape.iter().product();
@@ -37,7 +37,13 @@ fn bytes(shape: &[usize], rng: &mut Rng) -> Array {
 }
 
 /// An operand of this shape.
-fn operand(case: &mut Case, dtype: DType, shape: &[usize], front: Front, rng: &mut Rng) -> Value {
+pub fn operand(
+    case: &mut Case,
+    dtype: DType,
+    shape: &[usize],
+    front: Front,
+    rng: &mut Rng,
+) -> Value {
     let whole: Vec<Dim> = shape.iter().map(|d| Dim::from(*d)).collect();
     let rank = shape.len();
     match front {
@@ -178,6 +184,65 @@ fn operands_of_symbolic_sizes_are_made() {
         case.graph.add_output(y);
         assert_eq!(made(&case.graph), 2);
         case.check_ways(&[], &format!("{dtype} {m}x{k}x{n}"));
+    }
+}
+
+/// A convolution of images that are made, with as many operands made as are expected. What lies in the padding
+/// is 0 and not what would be made of 0.
+fn convolution(
+    dtype: DType,
+    [batch, groups, ins, outs]: [usize; 4],
+    [kernel, stride, padding]: [usize; 3],
+    expected: usize,
+    rng: &mut Rng,
+) {
+    let input = [9, 14];
+    let mut case = Case::default();
+    let shape = [batch, groups * ins, input[0], input[1]];
+    let (x, symbol) = (wild(dtype, &shape, rng), case.symbol());
+    let mut dims = shape.map(Dim::from);
+    if stride > 1 {
+        dims[0] = symbol.clone();
+    }
+    let x = case.shaped(x, dims.to_vec());
+    let scale = case.input(finite(DType::F32, &[groups * ins, 1, 1], rng));
+    let w = case.input(finite(dtype, &[groups * outs, ins, kernel, kernel], rng));
+    let mut b = case.builder();
+    let scale = b.cast(&scale, dtype).unwrap();
+    let x = b.pointwise(Pw::Mul, &[x, scale]).unwrap();
+    let x = b.pointwise(Pw::Exp, &[x]).unwrap();
+    let conv = ops::Conv {
+        stride: [stride; 2].into_iter().collect(),
+        padding: [(padding, padding); 2].into_iter().collect(),
+        dilation: [1, 1].into_iter().collect(),
+        groups,
+    };
+    let y = case.op(conv, &[x, w]);
+    let what = format!("{dtype} {groups} groups of {ins} to {outs}, {kernel} by {stride}");
+    // Without what it is read by, a symbol can't be known.
+    if stride == 1 {
+        case.graph.symbols.clear();
+    }
+    let mut whole = case.graph.clone();
+    whole.add_output(y);
+    assert_eq!(made(&whole), expected, "{what}");
+    let results = epilogue(&mut case, y, rng);
+    case.check_ways(&results, &what);
+}
+
+#[test]
+fn images_are_made_by_every_way() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(64);
+    for dtype in FLOATS {
+        // Of few taps, Winograd's algorithms may transform images of f32.
+        let few = usize::from(dtype != DType::F32);
+        convolution(dtype, [2, 1, 5, 33], [3, 1, 1], few, &mut rng);
+        convolution(dtype, [2, 2, 3, 40], [3, 2, 1], 1, &mut rng);
+        convolution(dtype, [3, 2, 8, 35], [1, 1, 0], 1, &mut rng); // a plain product
+        convolution(dtype, [2, 1, 70, 36], [2, 1, 1], 1, &mut rng);
     }
 }
 

@@ -349,7 +349,20 @@ fn machine_code() {
         ("f16", 120),
     ];
     let rows = rows.map(|(dtype, n)| ("rows", held(dtype, n)));
-    let more = more.into_iter().chain(made).chain(rows);
+    let images = |dtype: &str| {
+        parsed(&format!(
+            "%0: {dtype}[8, 64, 56, 56] = input(index: 0, role: Data)
+             %1: {dtype}[64, 1, 1] = input(index: 1, role: Data)
+             %2: {dtype}[64, 64, 3, 3] = input(index: 2, role: Data)
+             %3: {dtype}[8, 64, 56, 56] = broadcast %1
+             %4: {dtype}[8, 64, 56, 56] = mul %0, %3
+             %5: {dtype}[8, 64, 56, 56] = relu %4
+             %6: {dtype}[8, 64, 28, 28] = conv(stride: [2, 2], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1) %5, %2
+             return %6"
+        ))
+    };
+    let images = ["f32", "f64", "f16"].map(|dtype| ("images", images(dtype)));
+    let more = more.into_iter().chain(made).chain(rows).chain(images);
     let products = samples()
         .into_iter()
         .filter(|(name, _)| *name != "matmul_f16") // is that of bf16
@@ -360,6 +373,14 @@ fn machine_code() {
         let ways = all(&lowered(&decomposed_for_cuda(&graph)));
         let Some(_) = ways.first() else { continue };
         let text = device::unit(&together(ways.iter().map(|(_, p)| p)));
+        if std::env::var("KILN_TIME").is_ok() {
+            for (way, p) in &ways {
+                let text = device::unit(p);
+                let time = std::time::Instant::now();
+                nvrtc.compile(&text, Code::Cubin(90)).unwrap();
+                println!("TIME {name} {way}: {:?}", time.elapsed());
+            }
+        }
         for capability in [80, 90] {
             let compiled = nvrtc.compile(&text, Code::Cubin(capability));
             for r in compiled
