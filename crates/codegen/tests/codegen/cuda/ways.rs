@@ -373,14 +373,6 @@ fn machine_code() {
         let ways = all(&lowered(&decomposed_for_cuda(&graph)));
         let Some(_) = ways.first() else { continue };
         let text = device::unit(&together(ways.iter().map(|(_, p)| p)));
-        if std::env::var("KILN_TIME").is_ok() {
-            for (way, p) in &ways {
-                let text = device::unit(p);
-                let time = std::time::Instant::now();
-                nvrtc.compile(&text, Code::Cubin(90)).unwrap();
-                println!("TIME {name} {way}: {:?}", time.elapsed());
-            }
-        }
         for capability in [80, 90] {
             let compiled = nvrtc.compile(&text, Code::Cubin(capability));
             for r in compiled
