@@ -64,7 +64,7 @@ const PIECES: &[Piece] = &[
     (
         "a product with residual and layer norm",
         &[&[64, 48], &[48, 32], &[64, 32], &[32]],
-        [1, 2],
+        [1, 1],
         |x| {
             let y = x[0].matmul(&x[1]) + &x[2];
             vec![y.layer_norm([32], Some(&x[3]), None, 1e-5)]
@@ -73,7 +73,7 @@ const PIECES: &[Piece] = &[
     (
         "a product with softmax and argmax",
         &[&[64, 48], &[48, 33]],
-        [1, 2],
+        [1, 1],
         |x| {
             let y = x[0].matmul(&x[1]).softmax(1);
             vec![y.argmax(1, false), y]
@@ -82,7 +82,7 @@ const PIECES: &[Piece] = &[
     (
         "a product of what is scaled, activated and cast",
         &[&[64, 48], &[48, 32]],
-        [1, 2],
+        [1, 1],
         |x| {
             let half = x[1].to_dtype(DType::F16).to_dtype(DType::F32);
             vec![(&x[0] * 0.5 - 0.1).relu().matmul(&half)]
@@ -91,13 +91,13 @@ const PIECES: &[Piece] = &[
     (
         "a product of what is put side by side",
         &[&[64, 48], &[64, 20], &[68, 32]],
-        [1, 2],
+        [1, 1],
         |x| vec![cat(&[&x[0], &x[1]], 1).matmul(&x[2])],
     ),
     (
         "a product of halves",
         &[&[64, 48], &[48, 32]],
-        [1, 2],
+        [1, 1],
         |x| {
             let [a, b] = [0, 1].map(|i| x[i].to_dtype(DType::F16));
             vec![a.matmul(&b)]

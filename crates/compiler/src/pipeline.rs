@@ -303,7 +303,10 @@ pub fn compile_with(
         let memory = executable.memory(&[]).map_err(internal)?;
         explain.memory = Some(memory);
         if let Some(budget) = options.memory_budget.filter(|b| memory.peak > *b) {
-            let text = format!("the plan needs {} bytes of {budget}", memory.peak);
+            let text = format!(
+                "a run needs {} bytes of temporaries, more than the memory budget of {budget}",
+                memory.peak
+            );
             return Err(CompileError::Memory(text));
         }
         explain.temporaries = executable.temporaries(&[]).map_err(internal)?;

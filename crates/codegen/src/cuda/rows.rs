@@ -17,9 +17,7 @@ pub(super) fn print(
     shape: &Shape,
     fast: bool,
 ) -> (CudaKernel, Vec<(usize, usize)>) {
-    let (plans, slots) = tile::plan(kernel, &shape.keep);
-    let mut pairs = tile::in_place(kernel, &plans);
-    pairs.retain(|p| in_place.contains(p) && shape.may_share(kernel, p.1));
+    let pairs = may_share(kernel, in_place, shape);
     let mut source = Source::new(
         &kernel.name,
         &kernel.args,
@@ -29,32 +27,40 @@ pub(super) fn print(
     for (a, b) in &pairs {
         source.share(*a, *b);
     }
-    let mut rows = Rows {
-        kernel,
-        shape,
-        keeps: slots.iter().map(Option::is_some).collect(),
-        values: Values::new(kernel),
-        source,
-    };
+    let (mut rows, plans) = Rows::new(kernel, shape, &mut source);
     rows.values.fast = fast;
     rows.shared();
     rows.begin();
-    for plan in &plans {
-        match plan.over_inner {
-            false => rows.by_row(plan),
-            true => rows.inside(plan),
-        }
-    }
+    rows.row(&plans);
     let grid = Blocks {
         points: numel(&kernel.axes),
         each: shape.rows,
     };
     let block = [shape.rows * shape.lanes, 1, 1];
-    let source = rows.source;
     (
         source.finish([grid, Blocks::one(), Blocks::one()], block, 0),
         pairs,
     )
+}
+
+/// Prints what is done with row number `row` of a library kernel's result by those threads of its block that are
+/// its `lane`s. The raw result at inner point `i` is the C expression `raw`.
+pub(super) fn behind(kernel: &Kernel, shape: &Shape, raw: &str, source: &mut Source) {
+    let (mut rows, plans) = Rows::new(kernel, shape, source);
+    rows.values.replace(kernel.args.len() - 1, raw);
+    rows.row(&plans);
+}
+
+/// The pairs of arguments among `in_place` that may share memory.
+pub(super) fn may_share(
+    kernel: &Kernel,
+    in_place: &[(usize, usize)],
+    shape: &Shape,
+) -> Vec<(usize, usize)> {
+    let (plans, _) = tile::plan(kernel, &shape.keep);
+    let mut pairs = tile::in_place(kernel, &plans);
+    pairs.retain(|p| in_place.contains(p) && shape.may_share(kernel, p.1));
+    pairs
 }
 
 struct Rows<'a> {
@@ -63,10 +69,23 @@ struct Rows<'a> {
     /// For each value whether it is kept for later walks.
     keeps: Vec<bool>,
     values: Values<'a>,
-    source: Source,
+    source: &'a mut Source,
 }
 
-impl Rows<'_> {
+impl<'a> Rows<'a> {
+    /// Nothing yet, and what it is to print.
+    fn new(kernel: &'a Kernel, shape: &'a Shape, source: &'a mut Source) -> (Rows<'a>, Vec<Plan>) {
+        let (plans, slots) = tile::plan(kernel, &shape.keep);
+        let rows = Rows {
+            kernel,
+            shape,
+            keeps: slots.iter().map(Option::is_some).collect(),
+            values: Values::new(kernel),
+            source,
+        };
+        (rows, plans)
+    }
+
     fn line(&mut self, text: impl AsRef<str>) {
         self.source.line(text);
     }
@@ -125,6 +144,10 @@ impl Rows<'_> {
                 self.line(format!("if (row >= {count}) return;"));
             }
         }
+    }
+
+    /// What is done with a row.
+    fn row(&mut self, plans: &[Plan]) {
         let Rows { values, source, .. } = self;
         values.decompose(source, "row");
         for (v, keeps) in self.keeps.clone().into_iter().enumerate() {
@@ -139,13 +162,19 @@ impl Rows<'_> {
                 self.line(format!("{ty} kept{v}[{trips}]{lanes};"));
             }
         }
+        for plan in plans {
+            match plan.over_inner {
+                false => self.by_row(plan),
+                true => self.inside(plan),
+            }
+        }
     }
 
     /// What has one value a row.
     fn by_row(&mut self, plan: &Plan) {
         for d in &plan.defs {
             if let Step::Compute(v) = d {
-                self.values.define(&mut self.source, *v);
+                self.values.define(self.source, *v);
             }
         }
         self.row_stores(&plan.stores);
@@ -164,7 +193,7 @@ impl Rows<'_> {
             self.line(open);
         }
         for s in stores {
-            self.values.store(&mut self.source, s);
+            self.values.store(self.source, s);
         }
         if guarded.is_some() {
             self.line("}");

@@ -89,6 +89,21 @@ impl Shape {
         Shape::new(kernel, order, vector, lanes)
     }
 
+    /// That of a block of so many threads that has the points of its rows in shared memory.
+    pub fn of_block(kernel: &Kernel, threads: u32) -> Shape {
+        let points = estimate(&numel(&kernel.inner));
+        let lanes = power(points).clamp(2, 32) as u32;
+        let (vector, trips) = (Vector::scalar(kernel), trips(kernel, lanes, 1));
+        Shape {
+            order: Order::InnerFirst,
+            rows: threads / lanes,
+            lanes,
+            keep: keep(kernel, &vector, trips, threads),
+            vector,
+            trips,
+        }
+    }
+
     /// A shape of so many lanes.
     fn new(kernel: &Kernel, order: Order, vector: Vector, lanes: u32) -> Shape {
         let rows = match order {

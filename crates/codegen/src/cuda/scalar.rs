@@ -224,7 +224,9 @@ pub(super) fn convert(x: &str, from: DType, to: DType) -> String {
             } else {
                 ""
             };
-            let wide = format!("(double){unsigned}{x}");
+            // Integers of up to 16 bits are numbers of f32.
+            let exact = if from.size() <= 2 { "float" } else { "double" };
+            let wide = format!("({exact}){unsigned}{x}");
             loaded(&format!("kiln_to_{}({wide})", to.name()), to)
         }
         (_, to) => {

@@ -95,6 +95,16 @@ impl Source {
         }
     }
 
+    /// The lines that something adds, as text of their own.
+    pub fn apart(&mut self, print: impl FnOnce(&mut Source)) -> String {
+        let body = std::mem::take(&mut self.body);
+        print(self);
+        let text = std::mem::replace(&mut self.body, body);
+        text.lines()
+            .map(|l| format!("{}\n", l.trim_start()))
+            .collect()
+    }
+
     /// Adds text at file scope, in front of the kernel. What it declares is named after [`ENTRY`].
     pub fn global(&mut self, text: &str) {
         self.globals += text;

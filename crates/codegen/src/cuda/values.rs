@@ -82,11 +82,16 @@ impl<'a> Values<'a> {
 
     /// Declares every value and performs every store, at one point of a kernel without inner axes.
     pub fn point(&mut self, source: &mut Source) {
-        for v in 0..self.kernel.body.len() as u32 {
-            self.define(source, Val(v));
-        }
+        self.define_all(source);
         for store in &self.kernel.stores {
             self.store(source, store);
+        }
+    }
+
+    /// Declares every value of a kernel without inner axes.
+    pub fn define_all(&mut self, source: &mut Source) {
+        for v in 0..self.kernel.body.len() as u32 {
+            self.define(source, Val(v));
         }
     }
 

@@ -80,7 +80,11 @@ impl Program {
                     false => Cost::default(),
                 },
                 kir: launch.kir.clone().filter(|_| i == last),
-                made: Vec::new(),
+                made: if i == 0 {
+                    launch.made.clone()
+                } else {
+                    Vec::new()
+                },
                 kernel: Kernel::Cuda(step.kernel),
                 bodies: Vec::new(),
                 ways: None,

@@ -1,18 +1,27 @@
 //! Prologues: pointwise work of which only a matrix product or convolution reads the result, a part of its launch.
 //!
 //! The product has what it needs of the operand made block by block, so the operand is never in memory. A group
-//! stays a launch where it would be computed often ([`MOST_OPS`]), keep more alive than its result, or report data
-//! errors.
+//! stays a launch where it would be computed often ([`MOST_OPS`], [`MOST_AGAIN`]), keep more alive than its
+//! result, or report data errors.
 
 use super::Group;
 use crate::affine::estimate;
 use crate::flow::{ConvSpec, Flow, Nid, Op};
 use crate::{Options, Target};
-use kiln_base::Dim;
 use kiln_base::plan::{ConvRole, Images};
+use kiln_base::{DType, Dim};
 
 /// The most primitives for an element, which each thread that reads it computes.
 const MOST_OPS: usize = 32;
+/// The most that the blocks of a GPU that read an element compute for it: about what passing it through memory,
+/// there and back, takes.
+const MOST_AGAIN: i64 = 64;
+/// Rows or columns of such a block, of a large product.
+const BLOCK: i64 = 64;
+/// What it costs to read an element of f16 or bf16 alone, where eight are copied at once from memory.
+const ALONE: i64 = 8;
+/// What all blocks compute in less time than it takes to start a kernel.
+const LITTLE: i64 = 1 << 22;
 
 /// What makes an operand of a product.
 #[derive(Clone, Debug)]
@@ -25,7 +34,7 @@ pub(crate) struct Before {
 
 /// Makes groups part of the products and convolutions that alone read them.
 pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<Group> {
-    if !options.fuse || options.target != Target::Cpu {
+    if !options.fuse {
         return groups;
     }
     let mut readers: Vec<Vec<usize>> = vec![Vec::new(); flow.nodes.len()];
@@ -34,7 +43,7 @@ pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<
     }
     let mut into: Vec<Option<(usize, usize)>> = vec![None; groups.len()];
     for (g, group) in groups.iter().enumerate() {
-        into[g] = reader(flow, &groups, group, &readers);
+        into[g] = reader(flow, &groups, group, &readers, options.target);
     }
     // A product's other operand may be made by a group that is none itself.
     let mut taken: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
@@ -78,6 +87,7 @@ fn reader(
     groups: &[Group],
     group: &Group,
     readers: &[Vec<usize>],
+    target: Target,
 ) -> Option<(usize, usize)> {
     let [(v, map)] = &group.roots[..] else {
         return None;
@@ -88,9 +98,10 @@ fn reader(
     let node = &flow.nodes[anchor.node];
     let stored = flow.outputs.iter().any(|o| o.required && o.node == *v) || flow.nodes[*v].apart;
     let plain = group.anchor.is_none() && group.space.inner.is_empty() && !stored;
-    let makes = |side: usize| match &node.op {
-        Op::MatMul => has_lines(flow, product, side),
-        Op::Conv(spec) => side == 0 && has_time(group, spec),
+    let makes = |side: usize| match (target, &node.op) {
+        (Target::Cuda, _) => is_read_by_few(flow, group, product, side),
+        (_, Op::MatMul) => has_lines(flow, product, side),
+        (_, Op::Conv(spec)) => side == 0 && has_time(group, spec),
         _ => false,
     };
     if !plain || group.parameter_only != product.parameter_only {
@@ -155,6 +166,65 @@ fn has_time(group: &Group, spec: &ConvSpec) -> bool {
         && spec.groups == 1
         && (pointwise || !dense)
         && (group.ops * steps) as i64 <= products
+}
+
+/// Whether the blocks of a GPU compute little more than it saves to keep the operand out of memory.
+fn is_read_by_few(flow: &Flow, group: &Group, product: &Group, side: usize) -> bool {
+    let Some(anchor) = &product.anchor else {
+        return false;
+    };
+    let node = &flow.nodes[anchor.node];
+    let readers = match &node.op {
+        Op::MatMul => blocks(&node.shape, &anchor.operands[side].strides, side),
+        Op::Conv(spec) if side == 0 && spec.role == ConvRole::Result => {
+            // Where its images could be transformed they stay in memory, so that this can be tried.
+            if node.dtype == DType::F32 && has_few_taps(spec) {
+                return false;
+            }
+            taps(spec).saturating_mul(in_blocks(estimate(&spec.out_channels)))
+        }
+        _ => return false,
+    };
+    let alone = match node.op {
+        Op::MatMul if node.dtype.size() == 2 => ALONE,
+        _ => 0, // windows are never copied
+    };
+    let each = (group.ops + group.loaded.len()) as i64 + alone - 1;
+    let each = each.saturating_mul(readers);
+    let made = estimate(&flow.numel(group.roots[0].0));
+    each <= MOST_AGAIN || each.saturating_mul(made) <= LITTLE
+}
+
+fn in_blocks(extent: i64) -> i64 {
+    (extent + BLOCK - 1) / BLOCK
+}
+
+/// The blocks of a product of this shape that read an element of an operand.
+fn blocks(shape: &[Dim], strides: &[Dim], side: usize) -> i64 {
+    let batch = shape.len() - 2;
+    let again = strides.iter().zip(&shape[..batch]);
+    let again = again.filter(|(s, _)| s.is(0));
+    let again = again.fold(1i64, |n, (_, d)| n.saturating_mul(estimate(d)));
+    again.saturating_mul(in_blocks(estimate(&shape[batch + 1 - side])))
+}
+
+/// How many taps of a convolution's filter meet an element of an image.
+fn taps(spec: &ConvSpec) -> i64 {
+    let kernel = spec.kernel.iter().map(estimate);
+    let along = kernel.zip(&spec.stride).map(|(k, s)| {
+        let s = *s as i64;
+        (k + s - 1) / s
+    });
+    along.fold(1, |n, taps| n.saturating_mul(taps))
+}
+
+/// Whether Winograd's algorithms can compute a convolution.
+fn has_few_taps(spec: &ConvSpec) -> bool {
+    let ones = |list: &[usize]| list.iter().all(|n| *n == 1);
+    spec.kernel.len() == 2
+        && spec.kernel.iter().all(|k| k.is(3))
+        && ones(&spec.stride)
+        && ones(&spec.dilation)
 }
 
 /// Whether the temporaries that a group reads take no more than what it gives.

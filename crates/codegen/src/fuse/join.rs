@@ -21,6 +21,12 @@ const LEAST_ROWS: i64 = 64;
 const SMALL_WORK: i64 = 1 << 18;
 const LONGEST_ROW: i64 = 4096;
 
+/// The most elements of a row that a block of a GPU holds, and the rows of so many blocks that its sums are not
+/// shared out; there may be fewer where a row takes few multiply-adds.
+const LONGEST_HELD: i64 = 128;
+const LEAST_HELD: i64 = 1 << 11;
+const SHORT_WORK: i64 = 1 << 14;
+
 /// How a node joins a group.
 pub(super) enum Join {
     /// As one more expression.
@@ -246,17 +252,25 @@ impl Fuser<'_> {
     /// the first `rows` then run. A block of the product holds whole rows.
     fn can_reduce_rows(&self, v: Nid, sorted: &Space, rows: usize) -> Result<(), String> {
         let node = self.node(v);
-        if !matches!(node.op, Op::MatMul) || self.options.target != Target::Cpu {
+        let columns = &node.shape[node.shape.len() - 1];
+        let held = |n: &Dim| match self.options.target {
+            Target::Cpu => true,
+            Target::Cuda => n.as_const().is_some_and(|n| n <= LONGEST_HELD),
+        };
+        if !matches!(node.op, Op::MatMul) || !held(columns) {
             return Err("blocks of the product hold no whole rows to reduce".into());
         }
-        let columns = &node.shape[node.shape.len() - 1];
         if sorted.axes[rows..] != sorted.inner || numel(&sorted.extents(&sorted.inner)) != *columns
         {
             return Err("the group reduces over other axes than the product's columns".into());
         }
         let (columns, points) = (estimate(columns), self.facts.numel[v]);
         let terms = self.node(node.inputs[0]).shape.last().map_or(1, estimate);
-        let parallel = points >= LEAST_ROWS * columns || points.saturating_mul(terms) <= SMALL_WORK;
+        let (least, work, most) = match self.options.target {
+            Target::Cpu => (LEAST_ROWS, points.saturating_mul(terms), SMALL_WORK),
+            Target::Cuda => (LEAST_HELD, columns.saturating_mul(terms), SHORT_WORK),
+        };
+        let parallel = points >= least.saturating_mul(columns) || work <= most;
         match parallel && (2..=LONGEST_ROW).contains(&columns) {
             true => Ok(()),
             false => Err("too few rows of the product to run in parallel, or too long ones".into()),

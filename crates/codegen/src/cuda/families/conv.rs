@@ -14,9 +14,10 @@
 
 use super::conv_phases::Phases;
 use super::gemm::{Gemm, Operand};
-use super::{Call, Store, winograd};
+use super::{Call, Store, made, winograd};
 use crate::cuda::source::Source;
 use crate::cuda::{Slot, Way, scalar};
+use crate::kir;
 use crate::program::Launch;
 use kiln_base::plan::{Conv, ConvRole, MatMul, Matrix};
 use kiln_base::{Dim, numel};
@@ -73,10 +74,11 @@ pub(super) fn print(launch: &Launch, c: &Conv, all: bool) -> Vec<Way> {
             &reach[2],
         ),
     };
-    let name = match &launch.kir {
+    let name = match launch.kir.iter().chain(&launch.made).next() {
         Some(kir) => kir.name.clone(),
         None => format!("{}_{}", c.role.name(), c.dtype),
     };
+    let made = c.prologue.as_ref().and_then(|_| launch.made.first());
     let gemm = Gemm {
         launch,
         name: &name,
@@ -92,15 +94,15 @@ pub(super) fn print(launch: &Launch, c: &Conv, all: bool) -> Vec<Way> {
         reach: reach.to_vec(),
         at: at(c.role).into(),
         store: Store::of(launch, c.out, c.dtype),
-        reads: c.operands.map(|o| Slot::Arg(o as usize)),
-        operands: classes(c, &phases),
-        costly: c.role == ConvRole::Input,
+        reads: made::reads([made, None], c.operands, c.dtype),
+        operands: made.map_or("", |_| made::CLASS).to_string() + &classes(c, &phases),
+        costly: c.role == ConvRole::Input || made.is_some_and(made::is_costly),
     };
     let mut ways = gemm.print(all, |source, call| match c.role {
         ConvRole::Input => phases.operands(source, call, c, &sizes),
         _ => [
             channels(source, call, c, &sizes),
-            windows(source, call, c, &sizes),
+            windows(source, call, c, &sizes, made),
         ],
     });
     if all {
@@ -189,7 +191,7 @@ fn plain_product(c: &Conv) -> Option<MatMul> {
             col: Dim::ONE,
         },
         out: c.out,
-        prologues: [None, None],
+        prologues: [None, c.prologue.clone()],
         epilogue: None,
         algorithm: Default::default(),
     })
@@ -217,8 +219,25 @@ fn channels(source: &mut Source, call: &Call, c: &Conv, s: &Sizes) -> Operand {
 }
 
 /// The operand that is gathered: x.
-fn windows(source: &mut Source, call: &Call, c: &Conv, s: &Sizes) -> Operand {
-    let p = call.pointer(Slot::Arg(c.operands[0] as usize));
+fn windows(
+    source: &mut Source,
+    call: &Call,
+    c: &Conv,
+    s: &Sizes,
+    made: Option<&kir::Kernel>,
+) -> Operand {
+    let (function, class, p) = match made {
+        None => (
+            String::new(),
+            "const Elem*",
+            call.pointer(Slot::Arg(c.operands[0] as usize)),
+        ),
+        Some(prologue) => (
+            made::function(source, call, prologue, "b"),
+            "Place<decltype(make_b)>",
+            "Place<decltype(make_b)>{make_b, 0}".into(),
+        ),
+    };
     let sizes = [
         &(&c.in_channels * &s.input),
         &s.x_image,
@@ -236,7 +255,7 @@ fn windows(source: &mut Source, call: &Call, c: &Conv, s: &Sizes) -> Operand {
     ];
     Operand {
         text: format!(
-            "const Index plane = {plane};\nconst Windows b = {{{p} + batch * {group}, n, {image}, {channel}, {}}};\n",
+            "{function}const Index plane = {plane};\nconst Windows<{class}> b = {{{p} + batch * {group}, n, {image}, {channel}, {}}};\n",
             lists.join(", ")
         ),
         along_k: c.role == ConvRole::Weight,

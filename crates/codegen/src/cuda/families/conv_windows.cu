@@ -10,8 +10,8 @@ struct Interleaved {
 
 // What a place of the result and a tap of the filter meet in x, whose spatial extents are `source`.
 // Places are numbered by image and position, taps by channel and position in the filter.
-struct Windows {
-    const Elem* p;
+template <class Place> struct Windows {
+    Place p;
     Index lines, image, channel;
     Index source[AXES], places[AXES], taps[AXES], stride[AXES], padding[AXES], dilation[AXES];
 
@@ -25,7 +25,7 @@ struct Windows {
         if (line.outer < 0) return Elem(0);
         const Parts other = apart(k, TAPS_ARE_LINES ? places : taps);
         const Parts &place = TAPS_ARE_LINES ? other : line, &tap = TAPS_ARE_LINES ? line : other;
-        const Elem* from = p + place.outer * image + tap.outer * channel;
+        const auto from = p + place.outer * image + tap.outer * channel;
         Index offset = 0;
 #pragma unroll
         for (int d = 0; d < AXES; d++) {

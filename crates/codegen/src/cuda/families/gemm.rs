@@ -6,7 +6,8 @@ use super::gemm_tile::{Arithmetic, Tile, tile_constants, tile_text};
 use super::{Call, Store, line_of_blocks};
 use crate::cuda::source::{Index, SHARED, Source, memory};
 use crate::cuda::values::Values;
-use crate::cuda::{Printed, Slot, Step, Way};
+use crate::cuda::{Printed, Slot, Step, Way, rows, rows_shape};
+use crate::kir;
 use crate::program::Launch;
 use kiln_base::cuda::CudaKernel;
 use kiln_base::{DType, Dim};
@@ -28,8 +29,8 @@ pub(super) struct Gemm<'a> {
     /// `raw`.
     pub at: String,
     pub store: Store<'a>,
-    /// What is multiplied.
-    pub reads: [Slot; 2],
+    /// What is multiplied, or what that is made of.
+    pub reads: Vec<(Slot, DType)>,
     /// Classes of operands beside `Strided`.
     pub operands: String,
     /// Whether an element takes many instructions to find; threads then load few each.
@@ -127,7 +128,21 @@ impl Gemm<'_> {
         Printed {
             steps,
             scratch,
-            in_place: self.launch.in_place.clone(),
+            in_place: match self.rows() {
+                Some(kernel) => {
+                    let shape = rows_shape::Shape::of_block(kernel, shape.cut.tile.threads);
+                    rows::may_share(kernel, &self.launch.in_place, &shape)
+                }
+                None => self.launch.in_place.clone(),
+            },
+        }
+    }
+
+    /// The epilogue, if it works on whole rows of the result.
+    fn rows(&self) -> Option<&kir::Kernel> {
+        match &self.store {
+            Store::Epilogue(kir) => Some(*kir).filter(|kir| !kir.inner.is_empty()),
+            Store::Plain(..) => None,
         }
     }
 
@@ -170,16 +185,21 @@ impl Gemm<'_> {
                 format!("{}_parts", self.name)
             }
         };
-        for slot in self.reads {
-            call.push(slot, self.dtype, false);
+        for (slot, dtype) in &self.reads {
+            call.push(*slot, *dtype, false);
         }
         let mut source = call.source(&name, shape.index);
         let [a, b] = operands(&mut source, &call);
         source.scope(&self.scope(shape, &a, &b));
         self.block(&mut source, shape, [&a, &b]);
-        match splits {
-            1 => self.store.print(&mut source, &call),
+        match (splits, self.rows()) {
+            (1, Some(kernel)) => each_row(&mut source, kernel, tile.threads),
+            (1, None) => {
+                self.each_element(&mut source);
+                self.store.print(&mut source, &call);
+            }
             _ => {
+                self.each_element(&mut source);
                 let (parts, total) = (call.pointer(PARTS), source.dim(&self.total));
                 source.line(format!("{parts}[split * {total} + at] = raw;"));
             }
@@ -216,7 +236,7 @@ impl Gemm<'_> {
         )
     }
 
-    /// A block's work, up to where element `raw` of the result goes to `at`.
+    /// A block's work, up to where its tile lies in shared memory.
     fn block(&self, source: &mut Source, shape: &Shape, operands: [&Operand; 2]) {
         let sizes = [
             ("m", &self.m),
@@ -247,14 +267,23 @@ const Index batch = tile % batches, split = tile / batches;
 if (split >= {splits}) return;
 {}{}const Index first = split * {chunk}, end = {end};
 {SHARED}
-{MULTIPLY}
+{MULTIPLY}",
+            operands[0].text, operands[1].text
+        );
+        super::lines(source, &text);
+    }
+
+    /// Opens a loop in which element `raw` of the result goes to `at`.
+    fn each_element(&self, source: &mut Source) {
+        let text = format!(
+            "\
 #pragma unroll 1 // the text below may be long
 for (int e = threadIdx.x; e < BM * BN; e += THREADS) {{
 const Index i = i0 + e / BN, j = j0 + e % BN;
 if (i >= m || j >= n) continue;
 Acc raw = shared.out[e / BN][e % BN];
 {}",
-            operands[0].text, operands[1].text, self.at
+            self.at
         );
         super::lines(source, &text);
     }
@@ -287,7 +316,9 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
             Store::Epilogue(kir) => Values::index_type(kir),
             Store::Plain { .. } => Index::Int,
         };
-        match self.reach.iter().chain([total, &self.k]).all(super::few) {
+        let few = self.reach.iter().chain([total, &self.k]).all(super::few);
+        let mut made = self.launch.made.iter();
+        match few && made.all(|k| Values::index_type(k) == Index::Int) {
             true => epilogue,
             false => Index::Long,
         }
@@ -295,7 +326,11 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
 
     /// The largest tile of which the result has enough to keep a GPU busy, without much beside it.
     fn tile(&self) -> Tile {
-        let (tiles, _) = Arithmetic::of(self.dtype).tiles();
+        let arithmetic = Arithmetic::of(self.dtype);
+        let tiles = match self.columns() {
+            Some(columns) => arithmetic.tiles_of_rows(columns),
+            None => arithmetic.tiles().0.to_vec(),
+        };
         let tiles = match self.dtype == DType::F64 || self.costly {
             true => &tiles[1..],
             false => &tiles[..],
@@ -316,6 +351,11 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         *tiles.iter().find(fits).unwrap_or(&tiles[tiles.len() - 1])
     }
 
+    /// The length of the rows that a block has to hold.
+    fn columns(&self) -> Option<i64> {
+        self.rows().and_then(|_| self.n.as_const())
+    }
+
     /// Blocks without a cut along sums, where all sizes are known, and the length of sums.
     fn blocks(&self, tile: &Tile) -> Option<(i64, i64)> {
         let sizes = [&self.m, &self.n, &self.batches, &self.k].map(Dim::as_const);
@@ -330,6 +370,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
     fn default_cut(&self) -> Cut {
         let (arithmetic, tile) = (Arithmetic::of(self.dtype), self.tile());
         match self.blocks(&tile) {
+            _ if self.rows().is_some() => self.cut(arithmetic, tile, 1),
             Some((blocks, k)) if (1..BUSY / 2).contains(&blocks) && k >= 2 * SHARE => {
                 self.cut(arithmetic, tile, (BUSY / blocks).min(k / SHARE))
             }
@@ -376,6 +417,9 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         let mut cuts = Vec::new();
         for tile in self.tiles(arithmetic) {
             cuts.push(self.cut(arithmetic, tile, 1));
+            if self.rows().is_some() {
+                continue;
+            }
             let known = self.blocks(&tile).filter(|(blocks, _)| *blocks > 0);
             let Some((blocks, k)) = known else { continue };
             let busy = 2 * BUSY * 256 / i64::from(tile.threads);
@@ -399,11 +443,13 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         let near = |extent: &Dim, each: i64| {
             each <= MANY || extent.as_const().is_none_or(|n| each < 2 * n)
         };
-        let all = tiles.iter().chain(more);
+        let mut all: Vec<Tile> = tiles.iter().chain(more).copied().collect();
+        if let Some(columns) = self.columns() {
+            all = arithmetic.tiles_of_rows(columns);
+        }
         let fits =
-            |t: &&Tile| near(&self.m, t.m) && near(&self.n, t.n) && self.allows(arithmetic, t);
-        let fits = all.filter(fits);
-        fits.copied().collect()
+            |t: &Tile| near(&self.m, t.m) && near(&self.n, t.n) && self.allows(arithmetic, t);
+        all.into_iter().filter(fits).collect()
     }
 
     /// Whether threads have the registers for their parts of a tile and what they load for it.
@@ -433,6 +479,21 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         let elements = self.total.as_const()? as f64 * passed as f64;
         Some(products + PASS * elements / BUSY as f64)
     }
+}
+
+/// Opens a loop in which some threads have row number `row` of the result, and prints what they do with it.
+fn each_row(source: &mut Source, kernel: &kir::Kernel, threads: u32) {
+    let shape = rows_shape::Shape::of_block(kernel, threads);
+    let (lanes, rows) = (shape.lanes, shape.rows);
+    let text = format!(
+        "\
+const int lane = threadIdx.x % {lanes};
+#pragma unroll 1 // the text below may be long
+for (int line = threadIdx.x / {lanes}; line < BM && i0 + line < m; line += {rows}) {{
+const Index row = batch * m + i0 + line;"
+    );
+    super::lines(source, &text);
+    rows::behind(kernel, &shape, "shared.out[line][i]", source);
 }
 
 impl Cut {

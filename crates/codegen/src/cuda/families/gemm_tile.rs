@@ -44,6 +44,30 @@ const MORE_MMA: [&[Tile]; 3] = [
     &[tile(16, 64, [16, 32], 64), tile(32, 128, [32, 32], 128)],
     &[tile(64, 16, [32, 16], 64), tile(128, 32, [32, 32], 128)],
 ];
+/// Those of results of which a block holds whole rows: short ones, and longer ones.
+const ROWS_FMA: [&[Tile]; 2] = [
+    &[
+        tile(64, 64, [8, 4], 128),
+        tile(64, 64, [4, 4], 256),
+        tile(32, 64, [4, 4], 128),
+        tile(16, 64, [4, 4], 64),
+        tile(32, 32, [4, 4], 64),
+    ],
+    &[
+        tile(64, 128, [8, 4], 256),
+        tile(32, 128, [4, 4], 256),
+        tile(16, 128, [4, 4], 128),
+    ],
+];
+const ROWS_MMA: [&[Tile]; 2] = [
+    &[
+        tile(128, 64, [32, 32], 256),
+        tile(64, 64, [32, 32], 128),
+        tile(16, 64, [16, 32], 64),
+        tile(32, 32, [16, 16], 128),
+    ],
+    &[tile(64, 128, [32, 32], 256), tile(32, 128, [32, 32], 128)],
+];
 
 /// What multiplies.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -76,11 +100,24 @@ impl Arithmetic {
     }
 
     /// The tiles that the default is chosen from, and further ones.
-    pub fn tiles(self) -> ([Tile; 3], [&'static [Tile]; 3]) {
+    pub fn tiles(self) -> (&'static [Tile], [&'static [Tile]; 3]) {
         match self {
-            Arithmetic::Fma => (FMA, MORE_FMA),
-            _ => (MMA, MORE_MMA),
+            Arithmetic::Fma => (&FMA, MORE_FMA),
+            _ => (&MMA, MORE_MMA),
         }
+    }
+
+    /// The tiles of which a block holds whole rows of so many elements, largest first.
+    pub fn tiles_of_rows(self, columns: i64) -> Vec<Tile> {
+        let all = match self {
+            Arithmetic::Fma => ROWS_FMA,
+            _ => ROWS_MMA,
+        };
+        let holds = |t: &&Tile| t.n >= columns;
+        let all = all.iter().find(|list| list.iter().any(|t| holds(&t)));
+        all.map_or_else(Vec::new, |list| {
+            list.iter().filter(holds).copied().collect()
+        })
     }
 
     /// How many products pass through shared memory at a time.

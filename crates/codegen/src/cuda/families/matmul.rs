@@ -1,19 +1,22 @@
 //! Matrix products.
 
 use super::gemm::{Gemm, Operand};
-use super::{Call, Store};
+use super::{Call, Store, made};
 use crate::cuda::source::Source;
 use crate::cuda::{Slot, Way};
+use crate::kir;
 use crate::program::Launch;
 use kiln_base::plan::{MatMul, Matrix};
 use kiln_base::{Dim, numel};
 use std::fmt::Write;
 
 pub(super) fn print(launch: &Launch, m: &MatMul, all: bool) -> Vec<Way> {
-    let name = match &launch.kir {
+    let name = match launch.kir.iter().chain(&launch.made).next() {
         Some(kir) => kir.name.clone(),
         None => format!("matmul_{}", m.dtype),
     };
+    let mut made = launch.made.iter();
+    let made = (m.prologues.each_ref()).map(|p| p.as_ref().and_then(|_| made.next()));
     let gemm = Gemm {
         launch,
         name: &name,
@@ -29,15 +32,22 @@ pub(super) fn print(launch: &Launch, m: &MatMul, all: bool) -> Vec<Way> {
         total: &(&numel(&m.batch) * &m.m) * &m.n,
         at: "const Index at = (batch * m + i) * n + j;".into(),
         store: Store::of(launch, m.out, m.dtype),
-        reads: [&m.lhs, &m.rhs].map(|x| Slot::Arg(x.arg as usize)),
-        operands: String::new(),
-        costly: false,
+        reads: made::reads(made, [m.lhs.arg, m.rhs.arg], m.dtype),
+        operands: match made {
+            [None, None] => String::new(),
+            _ => made::CLASS.into(),
+        },
+        costly: launch.made.iter().any(made::is_costly),
     };
     let (b, lhs, rhs) = (&m.batch, &m.lhs, &m.rhs);
     gemm.print(all, |source, call| {
+        let mut operand = |x, prologue, names, strides| match prologue {
+            Some(prologue) => self::made(source, call, prologue, b, x, names, strides),
+            None => strided(source, call, b, x, names, strides),
+        };
         [
-            strided(source, call, b, lhs, ["a", "m"], [&lhs.row, &lhs.col]),
-            strided(source, call, b, rhs, ["b", "n"], [&rhs.col, &rhs.row]),
+            operand(lhs, made[0], ["a", "m"], [&lhs.row, &lhs.col]),
+            operand(rhs, made[1], ["b", "n"], [&rhs.col, &rhs.row]),
         ]
     })
 }
@@ -96,5 +106,29 @@ pub(super) fn strided(
             && eights(others)
             && eights(&x.offset)
             && x.batch_strides.iter().all(eights),
+    }
+}
+
+/// An operand that a prologue makes, likewise.
+fn made(
+    source: &mut Source,
+    call: &Call,
+    prologue: &kir::Kernel,
+    batch: &[Dim],
+    x: &Matrix,
+    [name, lines]: [&str; 2],
+    [line, along]: [&Dim; 2],
+) -> Operand {
+    let mut text = made::function(source, call, prologue, name);
+    text += &place(source, batch, x, name);
+    let (l, k) = (source.dim(line), source.dim(along));
+    let _ = writeln!(
+        text,
+        "const Made<decltype(make_{name})> {name} = {{make_{name}, {name}_at, {lines}, {l}, {k}}};"
+    );
+    Operand {
+        text,
+        along_k: along.is(1),
+        vector: false,
     }
 }

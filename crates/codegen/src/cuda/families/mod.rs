@@ -16,6 +16,7 @@ mod conv;
 mod conv_phases;
 mod gemm;
 mod gemm_tile;
+mod made;
 mod matmul;
 mod scan;
 mod scatter;
@@ -69,8 +70,16 @@ impl<'a> Call<'a> {
     /// # Panics
     /// If it was not pushed.
     fn pointer(&self, slot: Slot) -> String {
+        format!("arg{}", self.place(slot))
+    }
+
+    /// Which argument of the kernel it is.
+    ///
+    /// # Panics
+    /// If it was not pushed.
+    fn place(&self, slot: Slot) -> usize {
         let at = self.args.iter().position(|a| a.0 == slot);
-        format!("arg{}", at.expect("kernels are called with what they name"))
+        at.expect("kernels are called with what they name")
     }
 
     /// An empty kernel.

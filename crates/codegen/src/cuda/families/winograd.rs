@@ -221,7 +221,7 @@ transform_weights({} + thread * 9, to, {each});",
             reach: vec![inputs, weights],
             at: "const Index at = (batch * m + i) * n + j;".into(),
             store: Store::Plain(PRODUCTS, DType::F32),
-            reads: [WEIGHTS, INPUTS],
+            reads: [WEIGHTS, INPUTS].map(|slot| (slot, DType::F32)).into(),
             operands: String::new(),
             costly: false,
         };

@@ -127,6 +127,27 @@ fn products() {
     }
 }
 
+/// Operands that are made are rounded like others.
+#[test]
+fn products_of_what_is_made() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(55);
+    for [m, k, n] in [[37, 61, 41], [72, 40, 136]] {
+        let mut case = Case::default();
+        let [a, b] = [[m, k], [k, n]].map(|s| {
+            let x = case.input(finite(DType::F32, &s, &mut rng));
+            case.op(ops::Pointwise(Pw::Abs), &[x])
+        });
+        let y = case.op(ops::MatMul {}, &[a, b]);
+        case.graph.add_output(y);
+        let ways = approximate(&case.graph);
+        assert!(ways.iter().all(|(_, _, p)| p.launches[0].made.len() == 2));
+        sums(&case.graph, &case.inputs, k);
+    }
+}
+
 /// Small operands, and vectors, have nothing to gain.
 #[test]
 fn where_nothing_is_gained_nothing_is_given_up() {

@@ -105,6 +105,37 @@ fn parts_compute_what_they_compute_alone() {
     }
 }
 
+/// Products whose operands are made and whose rows are reduced, side by side.
+#[test]
+fn products_that_take_others_in_share_a_launch() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(32);
+    for dtype in ["f32", "f16"] {
+        let graph = parsed(&format!(
+            "%0: {dtype}[37, 19] = input(index: 0, role: Data)
+             %1: f32[19, 33] = input(index: 1, role: Data)
+             %2: {dtype}[19, 40] = input(index: 2, role: Data)
+             %3: {dtype}[37, 19] = input(index: 3, role: Data)
+             %4: {dtype}[37, 19] = exp %0
+             %5: {dtype}[19, 33] = cast %1
+             %6: {dtype}[37, 33] = matmul %4, %5
+             %7: {dtype}[37, 33] = softmax(axis: 1, log: false) %6
+             %8: {dtype}[37, 19] = exp %3
+             %9: {dtype}[37, 40] = matmul %8, %2
+             %10: {dtype}[37, 40] = softmax(axis: 1, log: true) %9
+             return %7, %10"
+        ));
+        let ran = check_as(&graph, &inputs(&graph, &mut rng), false, |program| {
+            let together = merged(program);
+            assert_eq!(together.launches.len(), 1, "{dtype}");
+            together
+        });
+        assert_eq!(ran, Ok(true), "{dtype}");
+    }
+}
+
 /// What is one kernel keeps to the registers and the shared memory of the largest of its parts.
 #[test]
 fn machine_code_of_parts() {

@@ -180,7 +180,7 @@ fn matrix_products_of_symbolic_sizes() {
 }
 
 /// The same with a few infinities and NaN among them.
-fn wild(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
+pub fn wild(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     let mut data = finite(dtype, shape, rng).to_f64();
     for x in &mut data {
         if rng.chance(0.03) {

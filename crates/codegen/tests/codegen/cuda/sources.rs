@@ -86,6 +86,37 @@ fn symbolic() {
 }
 
 /// Machine code of two architectures holds every value in registers.
+/// What is multiplied is made while it is read, and the rows of the result are reduced where they are.
+#[test]
+fn around_a_product() {
+    insta::assert_snapshot!(printed(
+        "%0: f16[64, 48] = input(index: 0, role: Data)
+         %1: u8[48, 40] = input(index: 1, role: Data)
+         %2: f16[40] = input(index: 2, role: Data)
+         %3: f16[64, 48] = relu %0
+         %4: f16[48, 40] = cast %1
+         %5: f16[48, 40] = broadcast %2
+         %6: f16[48, 40] = mul %4, %5
+         %7: f16[64, 40] = matmul %3, %6
+         %8: f16[64, 40] = softmax(axis: 1, log: false) %7
+         return %8"
+    ));
+}
+
+/// An image that is made while it is read.
+#[test]
+fn in_front_of_a_convolution() {
+    insta::assert_snapshot!(printed(
+        "%0: f32[2, 8, 14, 14] = input(index: 0, role: Data)
+         %1: f32[8, 1, 1] = input(index: 1, role: Data)
+         %2: f32[16, 8, 3, 3] = input(index: 2, role: Data)
+         %3: f32[2, 8, 14, 14] = broadcast %1
+         %4: f32[2, 8, 14, 14] = mul %0, %3
+         %5: f32[2, 16, 7, 7] = conv(stride: [2, 2], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1) %4, %2
+         return %5"
+    ));
+}
+
 #[test]
 fn nothing_spills() {
     let Some(nvrtc) = device::nvrtc() else { return };

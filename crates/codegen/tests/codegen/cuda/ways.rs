@@ -75,8 +75,9 @@ fn check(graph: &Graph, inputs: &[Array], what: &str) -> Vec<String> {
 }
 
 impl Case {
+    /// Checks all ways to compute what was computed; gives their names.
     #[track_caller]
-    fn check_ways(mut self, results: &[kiln_ir::Value], what: &str) -> Vec<String> {
+    pub fn check_ways(mut self, results: &[kiln_ir::Value], what: &str) -> Vec<String> {
         results.iter().for_each(|r| self.graph.add_output(*r));
         check(&self.graph, &self.inputs, what)
     }
@@ -312,6 +313,56 @@ fn machine_code() {
         ))
     };
     let more = ["f32", "f64", "bf16"].map(|dtype| ("vector", vector(dtype)));
+    // One operand takes long to make, the other is small integers.
+    let made = |dtype: &str| {
+        parsed(&format!(
+            "%0: {dtype}[512, 320] = input(index: 0, role: Data)
+             %1: {dtype}[320] = input(index: 1, role: Data)
+             %2: u8[320, 128] = input(index: 2, role: Data)
+             %3: {dtype}[512, 320] = broadcast %1
+             %4: {dtype}[512, 320] = add %0, %3
+             %5: {dtype}[512, 320] = tanh %4
+             %6: {dtype}[320, 128] = cast %2
+             %7: {dtype}[512, 128] = matmul %5, %6
+             return %7"
+        ))
+    };
+    let made = ["f32", "f64", "f16", "bf16"].map(|dtype| ("made", made(dtype)));
+    let held = |dtype: &str, n: usize| {
+        parsed(&format!(
+            "%0: {dtype}[8192, 320] = input(index: 0, role: Data)
+             %1: {dtype}[320, {n}] = input(index: 1, role: Data)
+             %2: {dtype}[8192, {n}] = input(index: 2, role: Data)
+             %3: {dtype}[8192, {n}] = matmul %0, %1
+             %4: {dtype}[8192, {n}] = add %3, %2
+             %5: {dtype}[8192, {n}] = softmax(axis: 1, log: false) %4
+             %6: i64[8192] = arg_reduce(kind: Max, axis: 1) %5
+             return %5, %6"
+        ))
+    };
+    let rows = [
+        ("f32", 24),
+        ("f32", 64),
+        ("f32", 128),
+        ("f64", 128),
+        ("bf16", 64),
+        ("f16", 120),
+    ];
+    let rows = rows.map(|(dtype, n)| ("rows", held(dtype, n)));
+    let images = |dtype: &str| {
+        parsed(&format!(
+            "%0: {dtype}[8, 64, 56, 56] = input(index: 0, role: Data)
+             %1: {dtype}[64, 1, 1] = input(index: 1, role: Data)
+             %2: {dtype}[64, 64, 3, 3] = input(index: 2, role: Data)
+             %3: {dtype}[8, 64, 56, 56] = broadcast %1
+             %4: {dtype}[8, 64, 56, 56] = mul %0, %3
+             %5: {dtype}[8, 64, 56, 56] = relu %4
+             %6: {dtype}[8, 64, 28, 28] = conv(stride: [2, 2], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1) %5, %2
+             return %6"
+        ))
+    };
+    let images = ["f32", "f64", "f16"].map(|dtype| ("images", images(dtype)));
+    let more = more.into_iter().chain(made).chain(rows).chain(images);
     let products = samples()
         .into_iter()
         .filter(|(name, _)| *name != "matmul_f16") // is that of bf16

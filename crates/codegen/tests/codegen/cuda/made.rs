@@ -1,0 +1,267 @@
+//! Products and convolutions whose operands are made while they are read, by every way to compute them.
+
+use super::families::{Case, FLOATS, epilogue, finite, wild};
+use super::{lowered, parsed};
+use crate::device;
+use crate::run::decomposed_for_cuda;
+use kiln_base::{DType, Dim};
+use kiln_ir::eval::Array;
+use kiln_ir::fuzz::Rng;
+use kiln_ir::{Builder, Graph, Pw, Value, ops};
+
+/// How many operands a program makes while they are read.
+fn made(graph: &Graph) -> usize {
+    let program = lowered(&decomposed_for_cuda(graph), true).unwrap();
+    program.launches.iter().map(|l| l.made.len()).sum()
+}
+
+/// What may stand in front of a product.
+#[derive(Copy, Clone, Debug)]
+pub enum Front {
+    Nothing,
+    /// A bias for each column and an activation.
+    Activated,
+    /// Small integers, shifted and scaled by row.
+    Dequantized,
+    /// A cast, behind which rows and columns change places.
+    Turned,
+    /// Two arrays side by side.
+    Together,
+}
+pub use Front::*;
+
+fn bytes(shape: &[usize], rng: &mut Rng) -> Array {
+    let count: usize = shape.iter().product();
+    let data: Vec<f64> = (0..count).map(|_| rng.below(16) as f64).collect();
+    Array::from_f64(DType::U8, shape, &data).unwrap()
+}
+
+/// An operand of this shape.
+pub fn operand(
+    case: &mut Case,
+    dtype: DType,
+    shape: &[usize],
+    front: Front,
+    rng: &mut Rng,
+) -> Value {
+    let whole: Vec<Dim> = shape.iter().map(|d| Dim::from(*d)).collect();
+    let rank = shape.len();
+    match front {
+        Nothing => case.input(finite(dtype, shape, rng)),
+        Activated => {
+            let x = case.input(finite(dtype, shape, rng));
+            let bias = case.input(finite(dtype, &shape[rank - 1..], rng));
+            let mut b = case.builder();
+            let bias = b.broadcast_to(&bias, &whole).unwrap();
+            let sum = b.pointwise(Pw::Add, &[x, bias]).unwrap();
+            b.pointwise(Pw::Tanh, &[sum]).unwrap()
+        }
+        Dequantized => {
+            let x = case.input(bytes(shape, rng));
+            let scale = [&shape[..rank - 1], &[1]].concat();
+            let scale = case.input(finite(dtype, &scale, rng));
+            let mut b = case.builder();
+            let x = b.cast(&x, dtype).unwrap();
+            let scale = b.broadcast_to(&scale, &whole).unwrap();
+            b.pointwise(Pw::Mul, &[x, scale]).unwrap()
+        }
+        Turned => {
+            let mut turned = shape.to_vec();
+            turned.swap(rank - 1, rank - 2);
+            let other = if dtype == DType::F32 {
+                DType::BF16
+            } else {
+                DType::F32
+            };
+            let x = case.input(finite(other, &turned, rng));
+            let mut perm: Vec<usize> = (0..rank).collect();
+            perm.swap(rank - 1, rank - 2);
+            let mut b = case.builder();
+            let x = b.cast(&x, dtype).unwrap();
+            let x = b.pointwise(Pw::Relu, &[x]).unwrap();
+            b.permute(&x, &perm).unwrap()
+        }
+        Together => {
+            let mut parts = [shape.to_vec(), shape.to_vec()];
+            parts[0][rank - 1] = shape[rank - 1] / 3;
+            parts[1][rank - 1] -= shape[rank - 1] / 3;
+            let parts = parts.map(|s| case.input(finite(dtype, &s, rng)));
+            let axis = rank - 1;
+            case.op(ops::Concat { axis }, &parts)
+        }
+    }
+}
+
+#[test]
+fn operands_are_made_by_every_way() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(61);
+    let fronts = [
+        [Activated, Nothing],
+        [Nothing, Dequantized],
+        [Turned, Together],
+        [Dequantized, Turned],
+        [Together, Activated],
+    ];
+    let sizes: &[(&[usize], [usize; 3])] = &[
+        (&[], [67, 33, 41]),
+        (&[2], [5, 70, 131]),
+        (&[], [1, 530, 40]), // blocks share the sums
+        (&[2, 3], [33, 7, 9]),
+        (&[], [37, 0, 11]),
+        (&[], [40, 64, 48]), // the other operand is copied by eights
+        (&[], [70, 19, 1]),
+    ];
+    for (d, dtype) in FLOATS.into_iter().enumerate() {
+        for (s, (batch, [m, k, n])) in sizes.iter().enumerate() {
+            let front = fronts[(d + s) % fronts.len()];
+            let mut case = Case::default();
+            let lhs = [batch, &[*m, *k][..]].concat();
+            let lhs = operand(&mut case, dtype, &lhs, front[0], &mut rng);
+            let rhs = [batch, &[*k, *n][..]].concat();
+            let rhs = operand(&mut case, dtype, &rhs, front[1], &mut rng);
+            let y = case.op(ops::MatMul {}, &[lhs, rhs]);
+            let results = epilogue(&mut case, y, &mut rng);
+            let what = format!("{dtype} {batch:?} {m}x{k}x{n} {front:?}");
+            let mut whole = case.graph.clone();
+            results.iter().for_each(|r| whole.add_output(*r));
+            if *k > 0 {
+                let expected = front.iter().filter(|f| !matches!(f, Nothing)).count();
+                assert_eq!(made(&whole), expected, "{what}");
+            }
+            case.check_ways(&results, &what);
+        }
+    }
+}
+
+/// What is not finite passes through, and nothing else becomes so: what lies outside is 0, whatever would be
+/// made there.
+#[test]
+fn infinities_are_made() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(62);
+    for dtype in FLOATS {
+        let mut case = Case::default();
+        let a = case.input(wild(dtype, &[37, 45], &mut rng));
+        let b = case.input(finite(dtype, &[45, 11], &mut rng));
+        // exp(0) is not 0.
+        let a = case.builder().pointwise(Pw::Exp, &[a]).unwrap();
+        let b = case.builder().pointwise(Pw::Exp, &[b]).unwrap();
+        let y = case.op(ops::MatMul {}, &[a, b]);
+        case.graph.add_output(y);
+        assert_eq!(made(&case.graph), 2);
+        case.check_ways(&[], &dtype.to_string());
+    }
+}
+
+#[test]
+fn operands_of_symbolic_sizes_are_made() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(63);
+    for (dtype, [m, k, n]) in [(DType::F32, [70, 20, 9]), (DType::BF16, [3, 70, 131])] {
+        let mut case = Case::default();
+        let (rows, inner) = (case.symbol(), case.symbol());
+        let a = finite(DType::F64, &[m, k], &mut rng);
+        let a = case.shaped(a, vec![rows.clone(), inner.clone()]);
+        let scale = case.shaped(
+            finite(dtype, &[m, 1], &mut rng),
+            vec![rows.clone(), 1.into()],
+        );
+        let b = finite(dtype, &[k, n], &mut rng);
+        let b = case.shaped(b, vec![inner.clone(), Dim::from(n)]);
+        let mut builder = case.builder();
+        let a = builder.cast(&a, dtype).unwrap();
+        let scale = builder.broadcast_to(&scale, &[rows, inner]).unwrap();
+        let a = builder.pointwise(Pw::Mul, &[a, scale]).unwrap();
+        let b = builder.pointwise(Pw::Relu, &[b]).unwrap();
+        let y = case.op(ops::MatMul {}, &[a, b]);
+        case.graph.add_output(y);
+        assert_eq!(made(&case.graph), 2);
+        case.check_ways(&[], &format!("{dtype} {m}x{k}x{n}"));
+    }
+}
+
+/// A convolution of images that are made, with as many operands made as are expected. What lies in the padding
+/// is 0 and not what would be made of 0.
+fn convolution(
+    dtype: DType,
+    [batch, groups, ins, outs]: [usize; 4],
+    [kernel, stride, padding]: [usize; 3],
+    expected: usize,
+    rng: &mut Rng,
+) {
+    let input = [9, 14];
+    let mut case = Case::default();
+    let shape = [batch, groups * ins, input[0], input[1]];
+    let (x, symbol) = (wild(dtype, &shape, rng), case.symbol());
+    let mut dims = shape.map(Dim::from);
+    if stride > 1 {
+        dims[0] = symbol.clone();
+    }
+    let x = case.shaped(x, dims.to_vec());
+    let scale = case.input(finite(DType::F32, &[groups * ins, 1, 1], rng));
+    let w = case.input(finite(dtype, &[groups * outs, ins, kernel, kernel], rng));
+    let mut b = case.builder();
+    let scale = b.cast(&scale, dtype).unwrap();
+    let x = b.pointwise(Pw::Mul, &[x, scale]).unwrap();
+    let x = b.pointwise(Pw::Exp, &[x]).unwrap();
+    let conv = ops::Conv {
+        stride: [stride; 2].into_iter().collect(),
+        padding: [(padding, padding); 2].into_iter().collect(),
+        dilation: [1, 1].into_iter().collect(),
+        groups,
+    };
+    let y = case.op(conv, &[x, w]);
+    let what = format!("{dtype} {groups} groups of {ins} to {outs}, {kernel} by {stride}");
+    // Without what it is read by, a symbol can't be known.
+    if stride == 1 {
+        case.graph.symbols.clear();
+    }
+    let mut whole = case.graph.clone();
+    whole.add_output(y);
+    assert_eq!(made(&whole), expected, "{what}");
+    let results = epilogue(&mut case, y, rng);
+    case.check_ways(&results, &what);
+}
+
+#[test]
+fn images_are_made_by_every_way() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(64);
+    for dtype in FLOATS {
+        // Of few taps, Winograd's algorithms may transform images of f32.
+        let few = usize::from(dtype != DType::F32);
+        convolution(dtype, [2, 1, 5, 33], [3, 1, 1], few, &mut rng);
+        convolution(dtype, [2, 2, 3, 40], [3, 2, 1], 1, &mut rng);
+        convolution(dtype, [3, 2, 8, 35], [1, 1, 0], 1, &mut rng); // a plain product
+        convolution(dtype, [2, 1, 70, 36], [2, 1, 1], 1, &mut rng);
+    }
+}
+
+/// Where many blocks would make an element, and where something else reads it, it is in memory.
+#[test]
+fn what_many_read_is_in_memory() {
+    let product = |n: usize, dtype: &str, then: &str| {
+        made(&parsed(&format!(
+            "%0: {dtype}[4096, 1024] = input(index: 0, role: Data)
+             %1: {dtype}[1024, {n}] = input(index: 1, role: Data)
+             %2: {dtype}[4096, 1024] = relu %0
+             %3: {dtype}[4096, 1024] = add %2, %0
+             %4: {dtype}[4096, {n}] = matmul %3, %1
+             return %4{then}"
+        )))
+    };
+    assert_eq!(product(512, "f32", ""), 1);
+    assert_eq!(product(4096, "f32", ""), 0);
+    assert_eq!(product(64, "f16", ""), 1);
+    assert_eq!(product(1024, "f16", ""), 0);
+    assert_eq!(product(512, "f32", ", %3"), 0);
+}
