@@ -10,14 +10,14 @@ use std::time::Duration;
 
 const SHAPES: [[usize; 2]; 4] = [[41, 210], [210, 37], [23, 63], [13, 207]];
 
-/// A product with work behind it, a softmax of its rows, and a convolution.
+/// A product with work behind it, a softmax of its columns, and a convolution.
 fn compiled(gpu: Device, options: &CompileOptions) -> Compiled {
     let specs = SHAPES.map(|s| Spec::new(DType::F32, s.map(Into::into)).on(gpu));
     let made = compile_with(&specs, options, |x| {
         let y = x[0].matmul(&x[1]).relu();
         let (image, filters) = (x[2].reshape([1, 23, 7, 9]), x[3].reshape([13, 23, 3, 3]));
         let z = image.conv2d(&filters, None, 1, 1, 1, 1);
-        [y.clone(), y.softmax(1), z]
+        [y.clone(), y.softmax(0), z]
     });
     made.unwrap()
 }
