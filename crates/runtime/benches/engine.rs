@@ -272,6 +272,7 @@ fn products() {
             dilation: dims([1, 1]),
             operands: [0, 1],
             out: 2,
+            prologue: None,
             epilogue: None,
             algorithm: Default::default(),
             images: Images::default(),

@@ -3,6 +3,7 @@
 //! transforms.
 
 mod columns;
+mod correlate;
 mod direct;
 mod fft;
 mod forward;
@@ -55,6 +56,8 @@ pub(crate) struct Conv {
 
 /// Elements of the columns of a block.
 const COLUMN_ELEMENTS: i64 = 1 << 17;
+/// Input channels that fill most of a vector.
+const LEAST_CHANNELS: i64 = 12;
 /// Positions that are worth turning the filters for that all of them read.
 const TURNED_POSITIONS: i64 = 1 << 10;
 /// Blocks that there must be at least, so that threads can share them.
@@ -172,7 +175,14 @@ impl Conv {
                 _ => Algorithm::Direct,
             };
         }
-        if self.role != ConvRole::Result {
+        if self.role == ConvRole::Weight {
+            // Channels fill vectors, and several taps read what is copied.
+            if open && self.cin >= LEAST_CHANNELS && g.kernels() > 1 && !sums.contains(&0) {
+                self.algorithm = Algorithm::Direct;
+            }
+            return Ok(());
+        }
+        if self.role == ConvRole::Input {
             let often = self.batch * self.geometry.inputs() >= TURNED_POSITIONS;
             if !open && self.algorithm != Algorithm::Columns || open && direct && often {
                 self.turn(open)?;
@@ -256,6 +266,9 @@ impl Conv {
                     _ => self.columns::<T>(args, parallel, failures),
                 },
                 ConvRole::Input => self.input::<T>(args, parallel, failures),
+                ConvRole::Weight if self.algorithm == Algorithm::Direct => {
+                    self.correlate::<T>(args, parallel, failures);
+                }
                 ConvRole::Weight => self.weight::<T>(args, parallel, failures),
             }
         }
@@ -366,6 +379,9 @@ impl Conv {
             (ConvRole::Result, Some(cut)) => threads * cut.workspace(self),
             (ConvRole::Result, _) if self.packed_bytes().is_some() => self.winograd_workspace(),
             (ConvRole::Result, _) => self.column_workspace(threads),
+            (ConvRole::Weight, _) if self.algorithm == Algorithm::Direct => {
+                threads * self.correlate_workspace()
+            }
             // Columns and gathered gradients.
             _ => 2 * threads * COLUMN_ELEMENTS,
         }

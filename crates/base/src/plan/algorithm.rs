@@ -177,7 +177,7 @@ impl Conv {
                 ConvRole::Weight => false,
             };
             let mut legal = vec![Algorithm::Columns];
-            if result {
+            if result || self.role == ConvRole::Weight {
                 legal.push(Algorithm::Direct);
             }
             if self.prologue.is_some() {
