@@ -177,8 +177,11 @@ impl Conv {
         }
         if self.role == ConvRole::Weight {
             // Channels fill vectors, and several taps read what is copied.
-            if open && self.cin >= LEAST_CHANNELS && g.kernels() > 1 && !sums.contains(&0) {
+            let pays = self.cin >= LEAST_CHANNELS && g.kernels() > 1 && !sums.contains(&0);
+            if open && pays && self.correlates() {
                 self.algorithm = Algorithm::Direct;
+            } else if self.algorithm == Algorithm::Direct && !self.correlates() {
+                return Err(damaged!("a direct gradient with too much padding"));
             }
             return Ok(());
         }
