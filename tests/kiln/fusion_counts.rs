@@ -106,7 +106,7 @@ const PIECES: &[Piece] = &[
     (
         "a strided convolution of normalised halves",
         &[&[2, 3, 33, 31], &[3, 1, 1], &[12, 3, 7, 7]],
-        [1, 2],
+        [1, 1],
         |x| {
             let image = x[0].to_dtype(DType::F16).to_dtype(DType::F32) * 0.25 - &x[1];
             vec![image.conv2d(&x[2], None, 2, 3, 1, 1).relu()]
@@ -115,13 +115,13 @@ const PIECES: &[Piece] = &[
     (
         "a pointwise convolution of scaled channels",
         &[&[2, 24, 7, 5], &[2, 24, 1, 1], &[17, 24, 1, 1], &[17]],
-        [1, 2],
+        [1, 1],
         |x| vec![(&x[0] * x[1].sigmoid()).conv2d(&x[2], Some(&x[3]), 1, 0, 1, 1)],
     ),
     (
         "a pointwise convolution of normalised, activated channels side by side",
         &[&[2, 24, 7, 5], &[2, 9, 7, 5], &[33, 1, 1], &[17, 33, 1, 1]],
-        [1, 2],
+        [1, 1],
         |x| {
             let y = (cat(&[&x[0], &x[1]], 1) * &x[2] + 0.5).relu();
             vec![y.conv2d(&x[3], None, 1, 0, 1, 1)]
