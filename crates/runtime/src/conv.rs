@@ -1,6 +1,6 @@
 //! Convolutions and their gradients: products of matrices whose columns are gathered from images, or added up
-//! to images, a block at a time; for the result also sums in register tiles, Winograd's algorithms and Fourier
-//! transforms.
+//! to images, a block at a time; or sums in register tiles; for the result also Winograd's algorithms, which the
+//! gradient of the images may use too, and Fourier transforms.
 
 mod columns;
 mod correlate;

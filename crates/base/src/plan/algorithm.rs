@@ -26,9 +26,11 @@ pub enum Algorithm {
     /// A product whose right matrix, which the whole batch shares, is packed into panels of columns: once, if
     /// it depends on parameters alone.
     Packed,
-    /// A convolution as products with columns that are gathered from the images (im2col).
+    /// A convolution, or a gradient of one, as products with columns that are gathered from the images (im2col), or
+    /// added up to them.
     Columns,
-    /// A convolution as sums in register tiles over a padded copy of some image rows.
+    /// A convolution as sums in register tiles over a padded copy of some image rows; the gradient of its images,
+    /// where the filter doesn't step, as such a convolution; that of its weights in tiles of filters by channels.
     Direct,
     /// A convolution of one channel a group, as sums over taps along the rows.
     Depthwise,
