@@ -44,6 +44,8 @@ pub(super) struct Cut {
     depthwise: bool,
     /// Taps that are read side by side, with their channels.
     run: i64,
+    /// Windows of a result row that are half padding.
+    half: i64,
     groups: i64,
     columns: i64,
     /// Positions and output channels of a block.
@@ -84,10 +86,21 @@ impl Cut {
         };
         let across = &c.geometry.axes[2];
         let side_by_side = !depthwise && c.groups == 1 && across.dilation == 1;
+        let is_half = |o: &i64| {
+            let from = across.source(*o, 0);
+            from < 0 && from > -across.kernel
+                || from < across.input && from > across.input - across.kernel
+        };
+        let half = (0..across.output).filter(is_half).count();
         Cut {
             turned,
             depthwise,
-            run: if side_by_side { across.kernel.max(1) } else { 1 },
+            half: half as i64,
+            run: if side_by_side {
+                across.kernel.max(1)
+            } else {
+                1
+            },
             groups,
             columns,
             positions: ceil(share.clamp(1, most), rows) * rows,
@@ -458,7 +471,7 @@ impl Conv {
         let zeros = zeros::<T>(&mut scratch.zeros, cut.run * channels)?;
         // SAFETY: the caller's.
         let x = unsafe { self.images_of(args, b, &mut scratch.made, work.failures)? };
-        self.sources(b, x, (cut.run, rows), zeros, scratch)?;
+        self.sources(b, x, (cut, rows), zeros, scratch)?;
         let width = self.groups * self.cout;
         let first = b.position * width + b.group * self.cout + b.channel;
         let (dst, pitch) = match self.epilogue {
@@ -543,13 +556,14 @@ impl Conv {
         &self,
         b: &Block<T>,
         x: *const T,
-        (run, rows): (i64, usize),
+        (cut, rows): (&Cut, usize),
         zeros: *const T,
         scratch: &mut Scratch,
     ) -> Result<()> {
         let g = &self.geometry;
         let [depth, height, width] = &g.axes;
         let channels = self.groups * self.cin;
+        let run = cut.run;
         let runs = (g.kernels() / run) as usize;
         let (to, tile) = (&mut scratch.sources, rows * runs);
         to.clear();
@@ -559,7 +573,10 @@ impl Conv {
         to.resize((b.positions as usize).div_ceil(rows) * tile, 0);
         let half = match run {
             1 => 0,
-            _ => (to.len() as i64) * run * channels,
+            _ => {
+                let windows = (b.positions / width.output + 2) * cut.half + rows as i64;
+                windows * runs as i64 * run * channels
+            }
         };
         let mut window = room::<T>(&mut scratch.windows, half)?;
         let (mut image, at) = (b.position / g.outputs(), b.position % g.outputs());

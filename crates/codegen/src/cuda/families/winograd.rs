@@ -7,7 +7,7 @@ use crate::cuda::source::{Index, Source};
 use crate::cuda::values::Values;
 use crate::cuda::{Approximation, Printed, Slot, Step, Way};
 use crate::program::Launch;
-use kiln_base::plan::{Algorithm, Conv};
+use kiln_base::plan::{Algorithm, Conv, ConvRole};
 use kiln_base::{DType, Dim};
 
 /// Transformed inputs `[groups, a · a, in, tiles]`...
@@ -22,7 +22,10 @@ const THREADS: u32 = 128;
 
 /// The ways by Winograd's algorithms, where these can compute the convolution and its sizes are known.
 pub(super) fn ways(launch: &Launch, c: &Conv, name: &str) -> Vec<Way> {
-    let legal = c.algorithms(&[]);
+    let legal = match c.role {
+        ConvRole::Result => c.algorithms(&[]),
+        _ => Vec::new(),
+    };
     let all = [(Algorithm::Winograd2, 2), (Algorithm::Winograd4, 4)];
     let all = all.into_iter().filter(|(a, _)| legal.contains(a));
     let ways = all.filter_map(|(algorithm, m)| {
