@@ -227,7 +227,7 @@ fn has_few_taps(spec: &ConvSpec) -> bool {
         && ones(&spec.dilation)
 }
 
-/// Whether the temporaries that a group reads take no more than what it gives.
+/// Whether the temporaries that a group reads take no more than what it gives, or hardly: a factor for each channel.
 fn keeps_less(flow: &Flow, group: &Group) -> bool {
     let bytes = |v: Nid| {
         let size = flow.nodes[v].dtype.size() as i64;
@@ -235,7 +235,8 @@ fn keeps_less(flow: &Flow, group: &Group) -> bool {
     };
     let read = group.loaded.iter().filter(|v| !flow.nodes[**v].is_leaf());
     let read = read.fold(0i64, |sum, v| sum.saturating_add(bytes(*v)));
-    read <= bytes(group.roots[0].0)
+    let given = bytes(group.roots[0].0);
+    read <= given.saturating_add(given / 16)
 }
 
 /// Whether computing a node more than once changes nothing: it reports no data error.

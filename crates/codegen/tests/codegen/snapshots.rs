@@ -2,7 +2,7 @@
 
 use crate::run::{decomposed, lowered};
 use kiln_base::plan::Kernel;
-use kiln_codegen::{Options, Program, tile_text};
+use kiln_codegen::{Layout, Options, Program, tile_text};
 use kiln_ir::Graph;
 use std::fmt::Write;
 
@@ -348,4 +348,37 @@ fn ordered() {
         writeln!(text, "{:?}\n  in place {:?}", l.kernel, l.in_place).unwrap();
     }
     insta::assert_snapshot!(text);
+}
+
+/// What makes images is a part of the convolution that alone reads them, in either layout.
+#[test]
+fn what_makes_images() {
+    let graph = Graph::parse(
+        "graph {
+         %0: f32[1, 40, 9, 7] = input(index: 0, role: Data)
+         %1: f32[64, 40, 1, 1] = input(index: 1, role: Parameter)
+         %2: f32[1, 64, 9, 7] = conv(stride: [1, 1], padding: [(0, 0), (0, 0)], dilation: [1, 1], groups: 1) %0, %1
+         %3: f32[1, 64, 9, 7] = relu %2
+         %4: f32[1, 64] = reduce(kind: Sum, axes: [2, 3]) %3
+         %5: f32[64, 64] = input(index: 2, role: Parameter)
+         %6: f32[1, 64] = matmul %4, %5
+         %7: f32[1, 64, 1, 1] = reshape %6
+         %8: f32[1, 64, 9, 7] = broadcast %7
+         %9: f32[1, 64, 9, 7] = mul %3, %8
+         %10: f32[48, 64, 1, 1] = input(index: 3, role: Parameter)
+         %11: f32[1, 48, 9, 7] = conv(stride: [1, 1], padding: [(0, 0), (0, 0)], dilation: [1, 1], groups: 1) %9, %10
+         %12: f32[1, 48] = reduce(kind: Sum, axes: [2, 3]) %11
+         return %12
+         }",
+    );
+    let graph = graph.unwrap_or_else(|e| panic!("{e}"));
+    for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+        let options = Options {
+            layout,
+            ..Options::default()
+        };
+        let p = lowered(&decomposed(&graph), &options);
+        let made: usize = p.launches.iter().map(|l| l.made.len()).sum();
+        assert_eq!(made, 1, "{layout:?}\n{}", launches(&p));
+    }
 }

@@ -1,8 +1,7 @@
 //! The result of a convolution whose images hold the channels of a position side by side.
 //!
 //! A list of pointers says where the channels lie that each tap of each result position reads; padding is a
-//! row of zeros. Taps side by side read channels side by side, so a row of taps is one pointer, and a window that is
-//! half padding is copied. So no image is, whatever the filter, its steps and its padding. Vectors run over
+//! row of zeros. So no image is copied, whatever the filter, its steps and its padding. Vectors run over
 //! channels: of the result, by weights that are packed into panels, or, with a channel a group, of both.
 
 // Register tiles are indexed: a loop of a known length is unrolled, and only then do sums stay in registers.
@@ -42,10 +41,6 @@ pub(super) struct Cut {
     turned: bool,
     /// Whether each channel has a filter of its own; all of them are then columns of one group.
     depthwise: bool,
-    /// Taps that are read side by side, with their channels.
-    run: i64,
-    /// Windows of a result row that are half padding.
-    half: i64,
     groups: i64,
     columns: i64,
     /// Positions and output channels of a block.
@@ -84,23 +79,9 @@ impl Cut {
             true => (columns, 1),
             false => (panel, ceil(cout, panel)),
         };
-        let across = &c.geometry.axes[2];
-        let side_by_side = !depthwise && c.groups == 1 && across.dilation == 1;
-        let is_half = |o: &i64| {
-            let from = across.source(*o, 0);
-            from < 0 && from > -across.kernel
-                || from < across.input && from > across.input - across.kernel
-        };
-        let half = (0..across.output).filter(is_half).count();
         Cut {
             turned,
             depthwise,
-            half: half as i64,
-            run: if side_by_side {
-                across.kernel.max(1)
-            } else {
-                1
-            },
             groups,
             columns,
             positions: ceil(share.clamp(1, most), rows) * rows,
@@ -120,10 +101,8 @@ impl Cut {
 #[derive(Default)]
 struct Scratch {
     zeros: Option<Storage>,
-    /// For each tile and run of taps the addresses of the positions' channels.
+    /// For each tile and tap the addresses of the positions' channels.
     sources: Vec<usize>,
-    /// Windows that are half padding.
-    windows: Option<Storage>,
     made: Made,
 }
 
@@ -466,12 +445,11 @@ impl Conv {
         work: &mut Work,
     ) -> Result<()> {
         let (taps, channels) = (self.geometry.kernels(), self.groups * self.cin);
-        let runs = taps / cut.run;
         let rows = if cut.depthwise { DEPTHWISE } else { DENSE };
-        let zeros = zeros::<T>(&mut scratch.zeros, cut.run * channels)?;
+        let zeros = zeros::<T>(&mut scratch.zeros, channels)?;
         // SAFETY: the caller's.
         let x = unsafe { self.images_of(args, b, &mut scratch.made, work.failures)? };
-        self.sources(b, x, (cut, rows), zeros, scratch)?;
+        self.sources(b, x, rows, zeros, &mut scratch.sources);
         let width = self.groups * self.cout;
         let first = b.position * width + b.group * self.cout + b.channel;
         let (dst, pitch) = match self.epilogue {
@@ -490,13 +468,13 @@ impl Conv {
             };
             for (i, position) in (0..b.positions).step_by(rows).enumerate() {
                 let tile = Tile {
-                    sources: scratch.sources[i * rows * runs as usize..].as_ptr().cast(),
-                    taps: runs as usize,
+                    sources: scratch.sources[i * rows * taps as usize..].as_ptr().cast(),
+                    taps: taps as usize,
                     first: match cut.depthwise {
                         true => b.channel,
                         false => b.group * self.cin,
                     } as usize,
-                    channels: (cut.run * self.cin) as usize,
+                    channels: self.cin as usize,
                     weights: b.weights.wrapping_offset(weights as isize),
                     pitch: cut.panel as usize,
                     columns: panel.min(b.channels - column) as usize,
@@ -550,65 +528,36 @@ impl Conv {
         Ok(to.wrapping_offset(-at as isize))
     }
 
-    /// For each tile of positions and run of taps the addresses of the positions' channels; where a tile has fewer
+    /// For each tile of positions and tap the addresses of the positions' channels; where a tile has fewer
     /// positions, the last one stands again.
-    fn sources<T: Lane>(
+    fn sources<T>(
         &self,
         b: &Block<T>,
         x: *const T,
-        (cut, rows): (&Cut, usize),
+        rows: usize,
         zeros: *const T,
-        scratch: &mut Scratch,
-    ) -> Result<()> {
+        to: &mut Vec<usize>,
+    ) {
         let g = &self.geometry;
         let [depth, height, width] = &g.axes;
         let channels = self.groups * self.cin;
-        let run = cut.run;
-        let runs = (g.kernels() / run) as usize;
-        let (to, tile) = (&mut scratch.sources, rows * runs);
+        let tile = rows * g.kernels() as usize;
         to.clear();
-        if runs == 0 {
-            return Ok(());
-        }
         to.resize((b.positions as usize).div_ceil(rows) * tile, 0);
-        let half = match run {
-            1 => 0,
-            _ => {
-                let windows = (b.positions / width.output + 2) * cut.half + rows as i64;
-                windows * runs as i64 * run * channels
-            }
-        };
-        let mut window = room::<T>(&mut scratch.windows, half)?;
         let (mut image, at) = (b.position / g.outputs(), b.position % g.outputs());
         let (row, mut w) = (at / width.output, at % width.output);
         let (mut d, mut h) = (row / height.output, row % height.output);
-        for p in 0..to.len() / runs {
+        for p in 0..to.len() / g.kernels() as usize {
             let mut slot = p / rows * tile + p % rows;
             for kd in 0..depth.kernel {
                 for kh in 0..height.kernel {
                     let row = g.row((d, h), (kd, kh));
                     let row = row.map(|row| (image * g.inputs() + row) * channels);
-                    for kw in (0..width.kernel).step_by(run as usize) {
+                    for kw in 0..width.kernel {
                         let column = width.source(w, kw);
-                        let (low, high) = (column.max(0), (column + run).min(width.input));
                         to[slot] = match row {
-                            Some(row) if high - low == run => {
+                            Some(row) if (0..width.input).contains(&column) => {
                                 x.wrapping_offset((row + column * channels) as isize) as usize
-                            }
-                            Some(row) if low < high => {
-                                let all = run * channels;
-                                // SAFETY: there is room for as many windows; what is read lies in the row.
-                                unsafe {
-                                    (0..all).for_each(|i| *window.offset(i as isize) = T::ZERO);
-                                    std::ptr::copy_nonoverlapping(
-                                        x.wrapping_offset((row + low * channels) as isize),
-                                        window.offset(((low - column) * channels) as isize),
-                                        ((high - low) * channels) as usize,
-                                    );
-                                }
-                                let at = window as usize;
-                                window = window.wrapping_offset(all as isize);
-                                at
                             }
                             _ => zeros as usize,
                         };
@@ -629,7 +578,6 @@ impl Conv {
                 }
             }
         }
-        Ok(())
     }
 }
 
