@@ -1,7 +1,7 @@
 //! Choosing algorithms by measuring them: whatever is chosen, the results are right.
 
 use crate::matrix;
-use kiln::tuning::{Mode, Outcome, Precision, Settings, Store, Trial, Why};
+use kiln::tuning::{Choice, Mode, Outcome, Precision, Settings, Store, Trial, Why};
 use kiln::{
     ArrayView, ArrayViewMut, CompileOptions, Compiled, CudaGrid, CustomOp, DType, Device, Layout,
     Result, Spec, Tensor, Var, cache_stats, compile_with, tuning,
@@ -9,7 +9,7 @@ use kiln::{
 use kiln_base::plan::Kernel;
 use kiln_compiler::tune::{Effort, Record, measure};
 use kiln_runtime::{Buffer, Executable};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub fn store(name: &str) -> PathBuf {
     folder.join("tune.jsonl")
 }
 
-pub fn options(mode: Mode, store: &std::path::Path) -> CompileOptions {
+pub fn options(mode: Mode, store: &Path) -> CompileOptions {
     CompileOptions {
         tune: Settings {
             mode,
@@ -612,6 +612,22 @@ fn results(made: &Compiled, gpu: Device) -> Vec<Vec<f32>> {
     results.iter().map(|t| t.to_vec().unwrap()).collect()
 }
 
+/// Puts made-up times of choices' candidates, by their number and name, into a store.
+pub fn remember(path: &Path, choices: &[Arc<Choice>], time: impl Fn(usize, &str) -> u64) {
+    let file = Store::new(path);
+    for choice in choices {
+        let trial = |(i, name): (usize, &String)| Trial {
+            name: name.clone(),
+            workspace: 0,
+            same_bits: false,
+            outcome: Outcome::Timed(vec![time(i, name)]),
+        };
+        let trials = choice.candidates.iter().enumerate().map(trial);
+        let record = Record::new(choice.key.clone(), trials.collect());
+        file.put(record).unwrap();
+    }
+}
+
 #[test]
 fn what_the_store_says_of_a_gpu_is_used() {
     let Some(gpu) = crate::cuda::device() else {
@@ -632,19 +648,10 @@ fn what_the_store_says_of_a_gpu_is_used() {
     assert!(choices.iter().all(|c| c.why == Why::Emulated));
     let most = choices.iter().map(|c| c.candidates.len()).max().unwrap();
     for way in 0..most {
-        let file = Store::new(&path);
-        for choice in &choices {
-            let trial = |(i, name): (usize, &String)| Trial {
-                name: name.clone(),
-                workspace: 0,
-                same_bits: false,
-                outcome: Outcome::Timed(vec![if i == way { 10 } else { 20 + i as u64 }]),
-            };
-            let trials = choice.candidates.iter().enumerate().map(trial);
-            let record = Record::new(choice.key.clone(), trials.collect());
-            file.put(record).unwrap();
-        }
-        drop(file);
+        remember(&path, &choices, |i, _| match i == way {
+            true => 10,
+            false => 20 + i as u64,
+        });
         let tuned = on_a_gpu(gpu, &on);
         for choice in &tuned.explain().tuning.choices {
             let wanted = choice.candidates.get(way).unwrap_or(&choice.candidates[0]);

@@ -1,11 +1,11 @@
 //! Which approximations a tuner may choose on a GPU, and that wrong ones are found.
 
 use crate::matrix;
-use crate::tuning::{options, store};
-use kiln::tuning::{Mode, Outcome, Precision, Store, Trial, Why};
+use crate::tuning::{options, remember, store};
+use kiln::tuning::{Mode, Outcome, Precision, Trial, Why};
 use kiln::{CompileOptions, Compiled, DType, Device, Spec, Tensor, compile_with};
 use kiln_codegen::{Approximation, Program};
-use kiln_compiler::tune::{Effort, Record, measure};
+use kiln_compiler::tune::{Effort, measure};
 use std::time::Duration;
 
 const SHAPES: [[usize; 2]; 4] = [[41, 210], [210, 37], [23, 63], [13, 207]];
@@ -73,21 +73,11 @@ fn approximations_on_a_gpu_follow_the_precision() {
     let exact = results(&compiled(gpu, &options(Mode::Off, &path)), gpu).concat();
     // A store says that what gives something up is the fastest.
     for wanted in FAST {
-        let file = Store::new(&path);
-        for choice in &all {
-            let trials = choice.candidates.iter().enumerate().map(|(i, name)| {
-                let first = class(name).as_deref() == Some(wanted);
-                Trial {
-                    name: name.clone(),
-                    workspace: 0,
-                    same_bits: false,
-                    outcome: Outcome::Timed(vec![if first { 10 } else { 20 } + i as u64]),
-                }
-            });
-            let record = Record::new(choice.key.clone(), trials.collect());
-            file.put(record).unwrap();
-        }
-        drop(file);
+        remember(&path, &all, |i, name| {
+            let first = class(name).as_deref() == Some(wanted);
+            let time = if first { 10 } else { 20 };
+            time + i as u64
+        });
         for precision in [Precision::Exact, Precision::Default, Precision::Fast] {
             let made = compiled(gpu, &with(precision));
             let choices = &made.explain().tuning.choices;

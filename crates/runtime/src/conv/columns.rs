@@ -26,6 +26,11 @@ impl Axis {
         dilation: 1,
     };
 
+    /// How many inputs lie between the first tap and the last, both counted.
+    pub(super) fn span(&self) -> i64 {
+        (self.kernel - 1) * self.dilation + 1
+    }
+
     /// Where tap `k` of output `o` reads.
     #[inline(always)]
     pub(super) fn source(&self, o: i64, k: i64) -> i64 {

@@ -8,6 +8,7 @@
 #![allow(clippy::needless_range_loop)] // register tiles are indexed
 
 use super::Conv;
+use super::columns::Axis;
 use crate::error::Result;
 use crate::matmul::{Work, run_blocks};
 use crate::memory::{Storage, room};
@@ -168,7 +169,7 @@ unsafe fn tile<T: Lane, V: Vector<Lane = T>, const R: usize, const N: usize>(
 impl Conv {
     /// Whether a copied row is not much longer than the image's and the result's, and a plane has not many more.
     pub(super) fn correlates(&self) -> bool {
-        let near = |a: &super::columns::Axis| {
+        let near = |a: &Axis| {
             let copied = i128::from(a.output) * i128::from(a.stride)
                 + i128::from(a.kernel) * i128::from(a.dilation);
             copied <= 4 * i128::from(a.input + a.output) + 64
@@ -184,7 +185,7 @@ impl Conv {
         let channels = width.min(cin);
         let parts = ceil(ENOUGH, self.groups * ceil(cin, channels));
         let [_, height, across] = &g.axes;
-        let row = (across.output - 1).max(0) * across.stride + reach(across);
+        let row = (across.output - 1).max(0) * across.stride + across.span();
         // Rows that are summed over at a time.
         let most = (POSITIONS / across.output.max(1))
             .min(COPY / (width * row).max(1) / height.stride)
@@ -203,17 +204,22 @@ impl Conv {
         }
     }
 
-    /// Rows of the copy of a plane of so many result rows.
+    /// Input rows that so many result rows read of a plane.
     fn copied_rows(&self, rows: i64) -> i64 {
-        let [depth, height, _] = &self.geometry.axes;
-        depth.kernel * ((rows - 1) * height.stride + reach(height))
+        let height = &self.geometry.axes[1];
+        (rows - 1) * height.stride + height.span()
+    }
+
+    /// Elements of the copy of what a chunk reads for one plane of the result.
+    fn copied(&self, cut: &Cut) -> i64 {
+        self.geometry.axes[0].kernel * self.copied_rows(cut.rows) * cut.row * cut.width
     }
 
     /// Elements that a thread takes beside the arguments.
     pub(super) fn correlate_workspace(&self) -> i64 {
         let cut = self.correlate_cut();
-        let copy = cut.planes * self.copied_rows(cut.rows) * cut.row;
-        (copy + cut.filters.min(self.cout) * self.geometry.kernels()) * cut.width
+        let sums = cut.filters.min(self.cout) * self.geometry.kernels() * cut.width;
+        cut.planes * self.copied(&cut) + sums
     }
 
     /// Runs a gradient of the weights.
@@ -262,9 +268,9 @@ impl Conv {
         let [deep, height, across] = &g.axes;
         let (taps, outputs, width) = (g.kernels(), g.outputs(), cut.width);
         let sums = room::<T>(&mut scratch.sums, b.filters * taps * width)?;
-        let plane = self.copied_rows(cut.rows) * cut.row * width;
+        let plane = self.copied(cut);
         let copy = room::<T>(&mut scratch.copy, cut.planes * plane)?;
-        let tall = self.copied_rows(cut.rows) / deep.kernel.max(1);
+        let tall = self.copied_rows(cut.rows);
         scratch.taps.clear();
         for kd in 0..deep.kernel {
             for kh in 0..height.kernel {
@@ -342,11 +348,6 @@ impl Conv {
     }
 }
 
-/// How far the taps of an axis reach.
-fn reach(a: &super::columns::Axis) -> i64 {
-    (a.kernel - 1) * a.dilation + 1
-}
-
 /// Rows of an image with its channels side by side, padding included.
 struct Copy<'a, T> {
     conv: &'a Conv,
@@ -365,8 +366,7 @@ impl<T: Lane> Kernel<Copy<'_, T>> for Turn<T> {
         let g = &s.conv.geometry;
         let [deep, height, across] = &g.axes;
         let (width, (d, from, rows)) = (s.cut.width, s.part);
-        let tall = s.conv.copied_rows(s.cut.rows) / deep.kernel.max(1);
-        let used = (rows - 1) * height.stride + reach(height);
+        let (tall, used) = (s.conv.copied_rows(s.cut.rows), s.conv.copied_rows(rows));
         // The columns of the copy that are in the image.
         let low = across.padding.clamp(0, s.cut.row);
         let high = (across.input + across.padding).clamp(low, s.cut.row);

@@ -176,21 +176,10 @@ impl MatMul {
         made: &mut Made,
         failures: &Failures,
     ) -> Result<(*const T, i64, i64)> {
-        let x = &self.lhs;
-        let Some(program) = &x.made else {
-            return Ok((self.at(x, args, b, first, 0), x.row, x.col));
-        };
-        let at = x.index(&self.batch, b, first, 0);
-        let lines = match x.col {
-            1 => (count, x.row, self.k),
-            _ => (self.k, x.col, count),
-        };
         // SAFETY: the caller's.
-        let to = unsafe { made.bring(program, args, (b, first), at, lines, failures)? };
-        Ok(match x.col {
-            1 => (to, self.k, 1),
-            _ => (to, 1, count),
-        })
+        let (to, [line, along]) =
+            unsafe { self.lines(true, args, (b, first, count), made, failures)? };
+        Ok((to, line, along))
     }
 
     /// Some columns of right matrix number `b`, as [`MatMul::rows`] has rows.
@@ -204,21 +193,47 @@ impl MatMul {
         made: &mut Made,
         failures: &Failures,
     ) -> Result<(*const T, i64, i64)> {
-        let x = &self.rhs;
-        let Some(program) = &x.made else {
-            return Ok((self.at(x, args, b, 0, first), x.row, x.col));
+        // SAFETY: the caller's.
+        let (to, [line, along]) =
+            unsafe { self.lines(false, args, (b, first, count), made, failures)? };
+        Ok((to, along, line))
+    }
+
+    /// Some `rows` of the left operand, or columns of the right: where they lie, how far apart they are, and their
+    /// elements.
+    ///
+    /// # Safety
+    /// As [`MatMul::run`]; they exist.
+    unsafe fn lines<T: Number>(
+        &self,
+        rows: bool,
+        args: &[*mut u8],
+        (b, first, count): (i64, i64, i64),
+        made: &mut Made,
+        failures: &Failures,
+    ) -> Result<(*const T, [i64; 2])> {
+        let x = if rows { &self.lhs } else { &self.rhs };
+        let ((i, j), [line, along]) = match rows {
+            true => ((first, 0), [x.row, x.col]),
+            false => ((0, first), [x.col, x.row]),
         };
-        let at = x.index(&self.batch, b, 0, first);
-        let lines = match x.col {
-            1 => (self.k, x.row, count),
-            _ => (count, x.col, self.k),
+        let Some(program) = &x.made else {
+            return Ok((self.at(x, args, b, i, j), [line, along]));
+        };
+        let at = x.index(&self.batch, b, i, j);
+        // Whether elements of a line lie side by side, or else lines.
+        let whole = (x.col == 1) == rows;
+        let parts = match whole {
+            true => (count, line, self.k),
+            false => (self.k, along, count),
         };
         // SAFETY: the caller's.
-        let to = unsafe { made.bring(program, args, (b, first), at, lines, failures)? };
-        Ok(match x.col {
-            1 => (to, count, 1),
-            _ => (to, 1, self.k),
-        })
+        let to = unsafe { made.bring(program, args, (b, first), at, parts, failures)? };
+        let apart = match whole {
+            true => [self.k, 1],
+            false => [1, count],
+        };
+        Ok((to, apart))
     }
 
     /// The address of element (i, j) of an operand's matrix number `b`.

@@ -37,23 +37,29 @@ fn matrix(arg: u16, offset: i64, batch: &[i64], row: i64, col: i64) -> Matrix {
     }
 }
 
+/// The raw result, the bias along an axis, and what is written: accesses of a program behind a product.
+fn arguments(p: &mut Program, dtype: DType, rank: usize, bias_axis: usize) -> [u16; 3] {
+    p.arg(dtype, false);
+    p.arg(dtype, false);
+    let [bias, out, raw] = [false, true, false].map(|written| p.arg(dtype, written));
+    let mut strides = vec![0; rank];
+    strides[bias_axis] = 1;
+    let dense = p.dense();
+    [
+        p.access(raw, 0, &dense),
+        p.access(bias, 0, &strides),
+        p.access(out, 0, &dense),
+    ]
+}
+
 /// `max(raw + bias[last axis], 0) · scale[row-major]`, over a result of these extents.
 fn bias_relu(dtype: DType, extents: &[i64], bias_axis: usize) -> Epilogue {
     let mut p = Program::lanes(extents);
-    p.arg(dtype, false);
-    p.arg(dtype, false);
-    let bias = p.arg(dtype, false);
-    let out = p.arg(dtype, true);
-    let raw = p.arg(dtype, false);
-    let mut strides = vec![0; extents.len()];
-    strides[bias_axis] = 1;
-    let dense = p.dense();
-    let (raw, bias) = (p.access(raw, 0, &dense), p.access(bias, 0, &strides));
+    let [raw, bias, out] = arguments(&mut p, dtype, extents.len(), bias_axis);
     let (raw, bias) = (p.load(raw), p.load(bias));
     let y = p.binary(Binary::Add, raw, bias);
     let zero = p.constant(dtype.compute(), 0.0);
     let y = p.binary(Binary::Max, y, zero);
-    let out = p.access(out, 0, &dense);
     p.store(out, y);
     Epilogue { program: p.0 }
 }
@@ -62,15 +68,7 @@ fn bias_relu(dtype: DType, extents: &[i64], bias_axis: usize) -> Epilogue {
 fn below_largest(dtype: DType, extents: &[i64]) -> Epilogue {
     let (rows, row) = extents.split_at(extents.len() - 1);
     let mut p = Program::new(Schedule::Rows, rows, row);
-    p.arg(dtype, false);
-    p.arg(dtype, false);
-    let bias = p.arg(dtype, false);
-    let out = p.arg(dtype, true);
-    let raw = p.arg(dtype, false);
-    let mut strides = vec![0; extents.len()];
-    strides[rows.len()] = 1;
-    let dense = p.dense();
-    let (raw, bias) = (p.access(raw, 0, &dense), p.access(bias, 0, &strides));
+    let [raw, bias, out] = arguments(&mut p, dtype, extents.len(), rows.len());
     let sum = |p: &mut Program| {
         p.stage(true);
         let (raw, bias) = (p.load(raw), p.load(bias));
@@ -80,7 +78,6 @@ fn below_largest(dtype: DType, extents: &[i64]) -> Epilogue {
     let largest = p.reduce(Reduction::Max, y);
     let y = sum(&mut p);
     let y = p.binary(Binary::Sub, y, largest);
-    let out = p.access(out, 0, &dense);
     p.store(out, y);
     Epilogue { program: p.0 }
 }

@@ -22,10 +22,10 @@ const THREADS: u32 = 128;
 
 /// The ways by Winograd's algorithms, where these can compute the convolution and its sizes are known.
 pub(super) fn ways(launch: &Launch, c: &Conv, name: &str) -> Vec<Way> {
-    let legal = match c.role {
-        ConvRole::Result => c.algorithms(&[]),
-        _ => Vec::new(),
-    };
+    if c.role != ConvRole::Result {
+        return Vec::new();
+    }
+    let legal = c.algorithms(&[]);
     let all = [(Algorithm::Winograd2, 2), (Algorithm::Winograd4, 4)];
     let all = all.into_iter().filter(|(a, _)| legal.contains(a));
     let ways = all.filter_map(|(algorithm, m)| {

@@ -2,16 +2,16 @@
 
 use super::families::{Case, finite};
 use super::library::samples;
-use super::ways::{every, lowered, together};
+use super::ways::{convolution, every, lowered, together};
 use super::{parsed, sources};
 use crate::device;
 use crate::run::{Engine, decomposed_for_cuda, run_compiled};
+use kiln_base::DType;
 use kiln_base::plan::Algorithm;
-use kiln_base::{DType, Dim};
 use kiln_codegen::{Approximation, Program};
 use kiln_ir::eval::{Array, Data, Mode, evaluate};
 use kiln_ir::fuzz::Rng;
-use kiln_ir::{Graph, Op, Pw, ops};
+use kiln_ir::{Graph, Pw, ops};
 use kiln_runtime::cuda::Code;
 
 /// Half the distance from 1 to the next f32.
@@ -266,29 +266,8 @@ fn convolutions() {
     for role in 0..3 {
         for (groups, stride) in [(1, 1), (2, 2)] {
             let (batch, ins, outs) = (3, [11, 9, 5][role], [9, 11, 13][role]);
-            let (input, output) = ([7, 11], [7, 11].map(|n| (n - 1) / stride + 1));
-            let conv = ops::Conv {
-                stride: [stride; 2].into_iter().collect(),
-                padding: [(1, 1); 2].into_iter().collect(),
-                dilation: [1, 1].into_iter().collect(),
-                groups,
-            };
-            let x = [batch, groups * ins, input[0], input[1]];
-            let w = [groups * outs, ins, 3, 3];
-            let y = [batch, groups * outs, output[0], output[1]];
-            let (op, shapes, terms): (Op, _, _) = match role {
-                0 => (conv.into(), [x, w], ins * 9),
-                1 => {
-                    let input = input.into_iter().map(Dim::from).collect();
-                    let op = ops::ConvTranspose { conv, input };
-                    (op.into(), [y, w], outs * 9)
-                }
-                _ => {
-                    let kernel = [3, 3].into_iter().collect();
-                    let op = ops::ConvWeight { conv, kernel };
-                    (op.into(), [x, y], batch * output[0] * output[1])
-                }
-            };
+            let sizes = [batch, groups, ins, outs];
+            let (op, shapes, terms) = convolution(role, sizes, [7, 11], stride);
             let mut case = Case::default();
             let operands = shapes.map(|s| case.input(finite(DType::F32, &s, &mut rng)));
             let result = case.op(op, &operands);

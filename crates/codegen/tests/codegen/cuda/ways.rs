@@ -163,6 +163,39 @@ fn products_of_symbolic_sizes() {
     }
 }
 
+/// A convolution of 3 × 3 with a border of zeros, or the gradient of its images or weights; its operands' shapes, and
+/// how many products it sums. Sizes are images, groups, and a group's channels before and behind.
+pub fn convolution(
+    role: usize,
+    [batch, groups, ins, outs]: [usize; 4],
+    input: [usize; 2],
+    stride: usize,
+) -> (Op, [[usize; 4]; 2], usize) {
+    let output = input.map(|n| (n - 1) / stride + 1);
+    let conv = ops::Conv {
+        stride: [stride; 2].into_iter().collect(),
+        padding: [(1, 1); 2].into_iter().collect(),
+        dilation: [1, 1].into_iter().collect(),
+        groups,
+    };
+    let x = [batch, groups * ins, input[0], input[1]];
+    let w = [groups * outs, ins, 3, 3];
+    let y = [batch, groups * outs, output[0], output[1]];
+    match role {
+        0 => (conv.into(), [x, w], ins * 9),
+        1 => {
+            let input = input.into_iter().map(Dim::from).collect();
+            let op = ops::ConvTranspose { conv, input };
+            (op.into(), [y, w], outs * 9)
+        }
+        _ => {
+            let kernel = [3, 3].into_iter().collect();
+            let op = ops::ConvWeight { conv, kernel };
+            (op.into(), [x, y], batch * output[0] * output[1])
+        }
+    }
+}
+
 /// A convolution or one of its gradients, whose sums are long enough to be shared.
 #[test]
 fn convolutions() {
@@ -174,27 +207,8 @@ fn convolutions() {
         for role in 0..3 {
             let (batch, groups, ins, outs) = (2, 1 + i % 2, [32, 3, 5][role], [7, 33, 9][role]);
             let stride = 1 + (i + role) % 2;
-            let (input, output) = ([13, 12], [13, 12].map(|n| (n - 1) / stride + 1));
-            let conv = ops::Conv {
-                stride: [stride; 2].into_iter().collect(),
-                padding: [(1, 1); 2].into_iter().collect(),
-                dilation: [1, 1].into_iter().collect(),
-                groups,
-            };
-            let x = [batch, groups * ins, input[0], input[1]];
-            let w = [groups * outs, ins, 3, 3];
-            let y = [batch, groups * outs, output[0], output[1]];
-            let (op, shapes): (Op, _) = match role {
-                0 => (conv.into(), [x, w]),
-                1 => {
-                    let input = input.into_iter().map(Dim::from).collect();
-                    (ops::ConvTranspose { conv, input }.into(), [y, w])
-                }
-                _ => {
-                    let kernel = [3, 3].into_iter().collect();
-                    (ops::ConvWeight { conv, kernel }.into(), [x, y])
-                }
-            };
+            let sizes = [batch, groups, ins, outs];
+            let (op, shapes, _) = convolution(role, sizes, [13, 12], stride);
             let mut case = Case::default();
             let operands = shapes.map(|s| case.input(finite(dtype, &s, &mut rng)));
             let result = case.op(op, &operands);
