@@ -11,7 +11,7 @@ use kiln::{
     CompileOptions, Compiled, DType, Device, Layout, Reduction, Spec, Tensor, Var, compile_with,
     no_grad, with_seed,
 };
-use models::{Entry, WORKLOADS};
+use models::{Entry, Setup, WORKLOADS};
 use std::collections::BTreeMap;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -275,5 +275,33 @@ fn a_gpu_runs_few_kernels_too() -> Outcome {
     let kernels = explain.kernels_run();
     println!("{kernels} kernels: {}", kinds(&program));
     assert!(kernels <= 28, "{kernels} kernels:\n{explain}");
+    Ok(())
+}
+
+/// With channels last networks run as few kernels there as with channels first.
+#[test]
+fn layouts_add_no_kernels_on_a_gpu() -> Outcome {
+    let Some(device) = cuda::device() else {
+        return Ok(());
+    };
+    for (name, _, make) in &WORKLOADS[..3] {
+        let kernels = |layout: Layout| -> kiln::Result<(usize, String)> {
+            let options = CompileOptions {
+                layout,
+                ..CompileOptions::default()
+            };
+            let options = &options;
+            let program = make(Setup { options, device })?.program;
+            let explain = program.explain();
+            let text = format!("{}; {}", explain.layout, kinds(&program));
+            Ok((explain.kernels_run(), text))
+        };
+        let (first, last) = (
+            kernels(Layout::ChannelsFirst)?,
+            kernels(Layout::ChannelsLast)?,
+        );
+        println!("{name}: {first:?}\n{last:?}");
+        assert!(last.0 <= first.0, "{name}: {first:?}\n{last:?}");
+    }
     Ok(())
 }

@@ -1,11 +1,15 @@
 //! Images with channels last: the same results, the same kernels, and what is said of them.
 
+use crate::cuda;
 use kiln::nn::{BatchNorm2d, Conv2d, Forward, MaxPool2d, Module};
-use kiln::{CompileOptions, Compiled, DType, Layout, Result, Spec, Tensor, cat, compile_with};
+use kiln::{
+    CompileOptions, Compiled, DType, Device, Layout, Result, Spec, Tensor, cat, compile_with,
+};
 
 const LAYOUTS: [Layout; 3] = [Layout::Auto, Layout::ChannelsFirst, Layout::ChannelsLast];
 
 /// Layers of every kind that has images on both sides.
+#[derive(Module)]
 struct Layers {
     stem: Conv2d,
     norm: BatchNorm2d,
@@ -65,11 +69,13 @@ fn compiled(layers: &Layers, x: &Tensor, layout: Layout) -> Result<Compiled> {
     })
 }
 
-#[test]
-fn every_kernel_is_right_in_every_layout() -> Result<()> {
+/// Checks all kernels; gives how many run and how many are prepared, by layout.
+fn check(device: Device) -> Result<Vec<Vec<(usize, usize)>>> {
     let layers = Layers::new()?;
+    layers.to(device)?;
+    let mut all = Vec::new();
     for (batch, size) in [(1, 29), (3, 17)] {
-        let x = Tensor::randn([batch, 3, size, size + 4], DType::F32);
+        let x = Tensor::randn([batch, 3, size, size + 4], DType::F32).to(device);
         let mut kernels = Vec::new();
         for layout in LAYOUTS {
             let f = compiled(&layers, &x, layout)?;
@@ -90,7 +96,27 @@ fn every_kernel_is_right_in_every_layout() -> Result<()> {
                 Layout::Auto => {}
             }
         }
+        all.push(kernels);
+    }
+    Ok(all)
+}
+
+#[test]
+fn every_kernel_is_right_in_every_layout() -> Result<()> {
+    for kernels in check(Device::Cpu)? {
         assert!(kernels.iter().all(|k| *k == kernels[1]), "{kernels:?}");
+    }
+    Ok(())
+}
+
+/// There filters are copied once, so more is prepared, and as many kernels run.
+#[test]
+fn every_kernel_is_right_in_every_layout_on_a_gpu() -> Result<()> {
+    let Some(gpu) = cuda::device() else {
+        return Ok(());
+    };
+    for kernels in check(gpu)? {
+        assert!(kernels.iter().all(|k| k.0 == kernels[1].0), "{kernels:?}");
     }
     Ok(())
 }

@@ -467,7 +467,7 @@ pub enum Images {
 /// y `[batch, groups · out, output..]`; x and y may lie in memory otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Conv {
-    /// f32 or f64.
+    /// f32 or f64; on a GPU f16 or bf16 too.
     pub dtype: DType,
     /// What is computed.
     pub role: ConvRole,
@@ -501,8 +501,8 @@ pub struct Conv {
     pub epilogue: Option<Epilogue>,
     /// How the CPU computes it.
     pub algorithm: Algorithm,
-    /// How x and y lie in memory. Only results of f32 and f64 on the CPU have channels last, and by one
-    /// algorithm. An epilogue's linear space is that of y as it lies.
+    /// How x and y lie in memory. Only results have channels last, and by one algorithm; on a GPU w then lies
+    /// as `[groups · out, kernel.., in]`. An epilogue's linear space is that of y as it lies.
     pub images: Images,
 }
 

@@ -4,7 +4,7 @@
 //! have no library kernel become products of views under a reduction; composites are refused. Each
 //! node remembers the value of the graph it stands for.
 
-use crate::affine::{Affine, flatten, stored};
+use crate::affine::{Affine, estimate, flatten, stored};
 use crate::{Hint, LowerError};
 use kiln_base::plan::{ConvRole, Images};
 use kiln_base::prim::{RandomKind, Reduction, ScanKind, ScatterKind};
@@ -86,6 +86,8 @@ pub(crate) struct DimIndex {
 /// What a library convolution, or gradient of one, needs beside its operands.
 #[derive(Clone, Debug)]
 pub(crate) struct ConvSpec {
+    /// What is multiplied.
+    pub dtype: DType,
     pub role: ConvRole,
     pub batch: Dim,
     pub groups: usize,
@@ -101,6 +103,14 @@ pub(crate) struct ConvSpec {
     pub images: Images,
     /// What it was measured to take, as [`Hint::Images`](crate::Hint::Images) says.
     pub measured: Option<(u32, u32)>,
+}
+
+impl ConvSpec {
+    /// Whether a GPU copies eight channels at a time where they lie side by side.
+    pub fn copies_channels(&self) -> bool {
+        let eights = estimate(&self.in_channels) % 8 == 0;
+        self.dtype.size() == 2 && eights
+    }
 }
 
 impl Node {

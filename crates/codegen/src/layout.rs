@@ -16,6 +16,8 @@
 //! Costs of two labels each: the labels of least cost are a minimum cut between the launches with channels
 //! first and those with channels last. A value keeps channels first if it is a result, is read by a
 //! reshape, or by a library kernel that is no convolution.
+//!
+//! On a GPU the costs are those of [`gpu`], and filters lie as images do ([`filters`]).
 
 use crate::affine::estimate;
 use crate::flow::{ConvSpec, Flow, Nid, Op};
@@ -24,10 +26,13 @@ use crate::program::NEVER;
 use crate::{Conversion, Layout, LayoutReport, Options, Target};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::plan::{ConvRole, Images};
-use kiln_base::{DType, Dim, numel};
+use kiln_base::{Dim, numel};
 use petgraph::algo::maximum_flow::dinics;
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::EdgeRef;
+
+mod filters;
+mod gpu;
 
 /// What it costs, in thousandths of a multiply-add of a matrix product, to step through memory...
 const STRIDED: u64 = 60_000;
@@ -37,19 +42,16 @@ const TURNED: u64 = 48_000;
 const PACKED: u64 = 100_000;
 
 /// Chooses layouts and writes them into the flow and the groups' spaces.
-pub(crate) fn assign(flow: &mut Flow, groups: &mut [Group], options: &Options) -> LayoutReport {
+pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options) -> LayoutReport {
     let convs: Vec<Option<ConvSpec>> = groups.iter().map(|g| image_conv(flow, g)).collect();
     let mut report = LayoutReport {
         convolutions: convs.iter().flatten().count(),
         ..LayoutReport::default()
     };
-    if options.target != Target::Cpu
-        || options.layout == Layout::ChannelsFirst
-        || report.convolutions == 0
-    {
+    if options.layout == Layout::ChannelsFirst || report.convolutions == 0 {
         return report;
     }
-    let network = Network::new(flow, groups, convs, options.layout);
+    let network = Network::new(flow, groups, convs, options);
     let last = network.labels();
     report.conversions = network.conversions(flow, groups, &last);
     report.cost = network.cost(&last);
@@ -76,6 +78,11 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut [Group], options: &Options) -
             }
         }
         sort_axes(flow, group);
+    }
+    if options.target == Target::Cuda {
+        let convs = network.convs.iter().zip(&last);
+        let convs: Vec<bool> = convs.map(|(c, last)| c.is_some() && *last).collect();
+        filters::turn(flow, groups, &convs);
     }
     report
 }
@@ -110,12 +117,13 @@ fn image_conv(flow: &Flow, group: &Group) -> Option<ConvSpec> {
     let Op::Conv(spec) = &node.op else {
         return None;
     };
-    let float = matches!(node.dtype, DType::F32 | DType::F64);
-    (spec.role == ConvRole::Result && float && !group.parameter_only).then(|| (**spec).clone())
+    let result = spec.role == ConvRole::Result && node.dtype.is_float();
+    (result && !group.parameter_only).then(|| (**spec).clone())
 }
 
 /// The launches, and what labels cost.
 struct Network {
+    target: Target,
     /// The launch that stores a value.
     storer: HashMap<Nid, usize>,
     /// The values that may have channels last.
@@ -141,12 +149,20 @@ struct Pair {
 }
 
 impl Network {
-    fn new(flow: &Flow, groups: &[Group], convs: Vec<Option<ConvSpec>>, layout: Layout) -> Network {
+    fn new(
+        flow: &Flow,
+        groups: &[Group],
+        convs: Vec<Option<ConvSpec>>,
+        options: &Options,
+    ) -> Network {
         let roots = groups.iter().enumerate();
         let storer: HashMap<Nid, usize> = roots
             .flat_map(|(g, group)| group.roots.iter().map(move |(n, _)| (*n, g)))
             .collect();
+        let all: Vec<bool> = convs.iter().map(Option::is_some).collect();
+        let filters = filters::Filters::of(flow, groups, &all);
         let mut network = Network {
+            target: options.target,
             free: free(flow, groups, &convs),
             storer,
             own: vec![(0, 0); groups.len()],
@@ -155,7 +171,7 @@ impl Network {
             convs,
         };
         for (g, group) in groups.iter().enumerate() {
-            network.own[g] = network.own_cost(flow, group, g, layout);
+            network.own[g] = network.own_cost(flow, group, g, options.layout, &filters);
             for n in read(group) {
                 network.read(flow, group, g, n);
             }
@@ -167,31 +183,63 @@ impl Network {
     }
 
     /// What a launch costs beside what it reads.
-    fn own_cost(&self, flow: &Flow, group: &Group, g: usize, layout: Layout) -> (u64, u64) {
+    fn own_cost(
+        &self,
+        flow: &Flow,
+        group: &Group,
+        g: usize,
+        layout: Layout,
+        filters: &filters::Filters,
+    ) -> (u64, u64) {
         let pinned = group.roots.iter().map(|(n, _)| *n);
         let pinned = pinned.filter(|n| differs(flow, *n) && !self.free.contains(n));
-        let pinned: u64 = pinned.map(|n| elements(flow, n)).sum();
+        let pinned: u64 = pinned
+            .map(|n| elements(flow, n) * self.strided(flow, n))
+            .sum();
         let Some(conv) = &self.convs[g] else {
             let plain =
                 group.anchor.is_none() && group.roots.iter().any(|(n, _)| self.free.contains(n));
-            return (0, if plain { pinned * STRIDED } else { NEVER });
+            return (0, if plain { pinned } else { NEVER });
         };
-        let [mut first, mut last] = conv_cost(conv);
+        let [mut first, mut last] = match self.target {
+            Target::Cpu => conv_cost(conv),
+            Target::Cuda => gpu::conv_cost(conv),
+        };
         if let Some((by_first, by_last)) = conv.measured {
             last = first / 1000 * u64::from(by_last);
             first = first / 1000 * u64::from(by_first);
         } else {
-            // Weights that are no parameters are laid into panels in every run.
-            let weights = group.anchor.iter().map(|a| a.operands[1].held);
-            let packed = weights.filter(|w| !flow.nodes[*w].parameter_only);
-            last += packed.map(|w| elements(flow, w) * PACKED).sum::<u64>();
+            last += self.weights(flow, group, filters);
         }
         let alone = group.members.len() == 1 && pinned > 0;
         match layout {
             // A result that nothing follows is written by the convolution itself, in its own layout.
             _ if alone => (first, NEVER),
             Layout::ChannelsLast => (NEVER, last),
-            _ => (first, last + pinned * STRIDED),
+            _ => (first, last + pinned),
+        }
+    }
+
+    /// What a convolution with channels last costs for weights that are no parameters, in every run.
+    fn weights(&self, flow: &Flow, group: &Group, filters: &filters::Filters) -> u64 {
+        let weights = group.anchor.iter().map(|a| a.operands[1].held);
+        let cost = |w: Nid| match self.target {
+            // They are laid into panels.
+            Target::Cpu if flow.nodes[w].parameter_only => 0,
+            Target::Cpu => elements(flow, w) * PACKED,
+            Target::Cuda if filters.are_copied(flow, w) => {
+                gpu::filters(elements(flow, w), flow.nodes[w].dtype.size())
+            }
+            Target::Cuda => 0,
+        };
+        weights.map(cost).sum()
+    }
+
+    /// What an element of a value costs that is read or written in the other order.
+    fn strided(&self, flow: &Flow, n: Nid) -> u64 {
+        match self.target {
+            Target::Cpu => STRIDED,
+            Target::Cuda => gpu::strided(flow.nodes[n].dtype.size()),
         }
     }
 
@@ -200,15 +248,19 @@ impl Network {
         // Where whole images are reduced, rows and columns of positions and channels are walked equally well.
         if differs(flow, n) && group.roots.iter().any(|(r, _)| differs(flow, *r)) {
             let points = group.space.points().clamp(0, 1 << 32) as u64;
-            let cost = points.max(elements(flow, n)) * STRIDED;
+            let cost = points.max(elements(flow, n)) * self.strided(flow, n);
             self.differ(n, g, cost, cost);
         }
     }
 
     /// What a convolution costs for its image.
     fn image(&mut self, flow: &Flow, g: usize, n: Nid) {
+        let turn = match (self.target, &self.convs[g]) {
+            (Target::Cuda, Some(conv)) => gpu::turned(conv),
+            _ => elements(flow, n) * TURNED,
+        };
         if differs(flow, n) {
-            self.differ(n, g, elements(flow, n) * TURNED, NEVER);
+            self.differ(n, g, turn, NEVER);
         }
     }
 
@@ -436,6 +488,7 @@ mod tests {
                 back: cost(),
             });
             let network = Network {
+                target: Target::Cpu,
                 storer: HashMap::new(),
                 free: HashSet::new(),
                 convs: Vec::new(),

@@ -44,8 +44,7 @@ pub struct Options {
     pub ways: bool,
 }
 
-/// How the images of convolutions of f32 and f64 lie in memory between kernels. Results, and what a GPU
-/// computes, always have channels first (NCHW).
+/// How the images of convolutions lie in memory between kernels. Results always have channels first (NCHW).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// As costs least over the whole program.

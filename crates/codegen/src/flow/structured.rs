@@ -125,6 +125,7 @@ impl FlowBuilder {
             ConvRole::Weight => (&a[..], result, &b[..]),
         };
         let spec = ConvSpec {
+            dtype: wide,
             role,
             batch: x[0].clone(),
             groups: conv.groups,

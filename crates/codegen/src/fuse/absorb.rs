@@ -185,10 +185,11 @@ fn is_read_by_few(flow: &Flow, group: &Group, product: &Group, side: usize) -> b
         }
         _ => return false,
     };
-    let alone = match node.op {
-        Op::MatMul if node.dtype.size() == 2 => ALONE,
-        _ => 0, // windows are never copied
+    let copied = match &node.op {
+        Op::Conv(spec) => spec.copies_channels() && spec.images == Images::ChannelsLast,
+        _ => node.dtype.size() == 2,
     };
+    let alone = if copied { ALONE } else { 0 };
     let each = (group.ops + group.loaded.len()) as i64 + alone - 1;
     let each = each.saturating_mul(readers);
     let made = estimate(&flow.numel(group.roots[0].0));

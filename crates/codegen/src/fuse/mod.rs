@@ -59,6 +59,23 @@ pub(crate) struct Group {
     merged_into: Option<usize>,
 }
 
+impl Group {
+    /// A launch that makes `copy` of a value, behind the groups `deps`.
+    pub fn copying(flow: &Flow, value: Nid, copy: Nid, deps: Vec<usize>) -> Group {
+        let node = &flow.nodes[copy];
+        let (space, map) = Space::over(&node.shape);
+        Group {
+            space,
+            roots: vec![(copy, map)],
+            loaded: HashSet::from_iter([value]),
+            members: vec![copy],
+            parameter_only: node.parameter_only,
+            deps,
+            ..Group::default()
+        }
+    }
+}
+
 /// A library kernel in a group.
 #[derive(Clone, Debug)]
 pub(crate) struct Anchor {

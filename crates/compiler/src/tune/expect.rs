@@ -150,8 +150,8 @@ fn lens(symbols: &[Buffer]) -> Vec<i64> {
 }
 
 /// The product that a kernel computes of these arguments (of which those that it writes are `None`), where
-/// `symbols` are the inputs that give symbols their values. `None` for kernels of which only the default
-/// says what is right.
+/// `symbols` are the inputs that give symbols their values, on the CPU or a GPU. `None` for kernels of which only
+/// the default says what is right.
 ///
 /// # Errors
 /// If the reference can't be run.
@@ -160,6 +160,7 @@ pub(super) fn product(
     args: &[Arg],
     given: &[Option<Buffer>],
     symbols: &[Buffer],
+    on_gpu: bool,
 ) -> Result<Option<Product>, Error> {
     let Some(parts) = parts(kernel) else {
         return Ok(None);
@@ -168,11 +169,11 @@ pub(super) fn product(
     let mut inputs = symbols.to_vec();
     let mut reference_args = Vec::new();
     // The reference has channels first.
-    let [first, result] = images(kernel, &values);
+    let [image, filters, result] = last(kernel, &values, on_gpu);
     for (i, arg) in parts.operands.into_iter().enumerate() {
         let of = operand(kernel, i, arg, args, given, symbols)?;
         let mut of = numbers(&of)?;
-        if let Some([batch, channels]) = first.filter(|_| i == 0) {
+        if let Some([batch, channels]) = [image, filters][i] {
             of = turned(&of, batch, of.len() / (batch * channels).max(1));
         }
         reference_args.push(Arg {
@@ -218,17 +219,22 @@ pub(super) fn product(
     }))
 }
 
-/// The images and the channels of a convolution's input and of its result, where these have channels last.
-fn images(kernel: &Kernel, values: &[i64]) -> [Option<[usize; 2]>; 2] {
+/// The images and the channels of a convolution's input, filters and result, where these have channels last.
+fn last(kernel: &Kernel, values: &[i64], on_gpu: bool) -> [Option<[usize; 2]>; 3] {
     let Kernel::Conv(c) = kernel else {
-        return [None; 2];
+        return [None; 3];
     };
     let size = |dim: &Dim| dim.eval(values) as usize;
     let of = |channels| Some([size(&c.batch), size(&c.groups) * size(channels)]);
+    let filters = [
+        size(&c.groups) * size(&c.out_channels),
+        size(&c.in_channels),
+    ];
+    let filters = on_gpu.then_some(filters);
     match c.images {
-        Images::ChannelsFirst => [None; 2],
-        Images::ChannelsLast => [of(&c.in_channels), of(&c.out_channels)],
-        Images::Turned => [None, of(&c.out_channels)],
+        Images::ChannelsFirst => [None; 3],
+        Images::ChannelsLast => [of(&c.in_channels), filters, of(&c.out_channels)],
+        Images::Turned => [None, filters, of(&c.out_channels)],
     }
 }
 

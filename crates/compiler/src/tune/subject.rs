@@ -198,7 +198,7 @@ impl KernelSubject {
         let default = default.collect::<Result<_, Error>>()?;
         let given = all.into_iter().next().unwrap_or_default();
         let product = match self.kernels.first() {
-            Some(kernel) => product(kernel, &self.args, &given, &symbols)?,
+            Some(kernel) => product(kernel, &self.args, &given, &symbols, self.gpu.is_some())?,
             None => None,
         };
         Ok(Trial {

@@ -14,12 +14,12 @@
 
 use super::conv_phases::Phases;
 use super::gemm::{Gemm, Operand};
-use super::{Call, Store, made, winograd};
+use super::{Call, Store, conv_each, conv_last, made, winograd};
 use crate::cuda::source::Source;
 use crate::cuda::{Slot, Way, scalar};
 use crate::kir;
 use crate::program::Launch;
-use kiln_base::plan::{Conv, ConvRole, MatMul, Matrix};
+use kiln_base::plan::{Conv, ConvRole, Images, MatMul, Matrix};
 use kiln_base::{Dim, numel};
 
 /// Sizes of a convolution.
@@ -34,26 +34,54 @@ pub(super) struct Sizes {
     pub w_group: Dim,
 }
 
+impl Sizes {
+    pub fn of(c: &Conv) -> Sizes {
+        let (input, kernel, output) = (numel(&c.input), numel(&c.kernel), numel(&c.output));
+        let product = |dims: &[&Dim]| dims.iter().fold(Dim::ONE, |n, d| &n * *d);
+        Sizes {
+            x_image: product(&[&c.groups, &c.in_channels, &input]),
+            y_image: product(&[&c.groups, &c.out_channels, &output]),
+            w_group: product(&[&c.out_channels, &c.in_channels, &kernel]),
+            input,
+            kernel,
+            output,
+        }
+    }
+
+    /// Elements of x, y and w.
+    pub fn reach(&self, c: &Conv) -> [Dim; 3] {
+        [
+            &self.x_image * &c.batch,
+            &self.y_image * &c.batch,
+            &self.w_group * &c.groups,
+        ]
+    }
+}
+
+/// What the kernel is called.
+pub(super) fn name(launch: &Launch, c: &Conv) -> String {
+    match launch.kir.iter().chain(&launch.made).next() {
+        Some(kir) => kir.name.clone(),
+        None => format!("{}_{}", c.role.name(), c.dtype),
+    }
+}
+
 pub(super) fn print(launch: &Launch, c: &Conv, all: bool) -> Vec<Way> {
+    if conv_each::computes(c) {
+        let mut ways = vec![conv_each::print(launch, c)];
+        if all {
+            ways.extend(winograd::ways(launch, c, &name(launch, c)));
+        }
+        return ways;
+    }
+    if c.images != Images::ChannelsFirst {
+        return conv_last::print(launch, c, all);
+    }
     if let Some(product) = plain_product(c) {
         return super::matmul::print(launch, &product, all);
     }
-    let (input, kernel, output) = (numel(&c.input), numel(&c.kernel), numel(&c.output));
-    let product = |dims: &[&Dim]| dims.iter().fold(Dim::ONE, |n, d| &n * *d);
-    let sizes = Sizes {
-        x_image: product(&[&c.groups, &c.in_channels, &input]),
-        y_image: product(&[&c.groups, &c.out_channels, &output]),
-        w_group: product(&[&c.out_channels, &c.in_channels, &kernel]),
-        input,
-        kernel,
-        output,
-    };
-    let phases = Phases::of(c);
-    let reach = [
-        &sizes.x_image * &c.batch,
-        &sizes.y_image * &c.batch,
-        &sizes.w_group * &c.groups,
-    ];
+    let (sizes, phases) = (Sizes::of(c), Phases::of(c));
+    let reach = sizes.reach(c);
     let (m, n, k, total) = match c.role {
         ConvRole::Result => (
             &c.out_channels,
@@ -74,10 +102,7 @@ pub(super) fn print(launch: &Launch, c: &Conv, all: bool) -> Vec<Way> {
             &reach[2],
         ),
     };
-    let name = match launch.kir.iter().chain(&launch.made).next() {
-        Some(kir) => kir.name.clone(),
-        None => format!("{}_{}", c.role.name(), c.dtype),
-    };
+    let name = name(launch, c);
     let made = c.prologue.as_ref().and_then(|_| launch.made.first());
     let gemm = Gemm {
         launch,
@@ -155,13 +180,18 @@ fn classes(c: &Conv, phases: &Phases) -> String {
 /// Positions of an image that fill a good part of a tile.
 const MANY: i64 = 32;
 
+/// Whether its filter has one tap that falls on every position.
+pub(super) fn is_pointwise(c: &Conv) -> bool {
+    let all = |dims: &[Dim], n: i64| dims.iter().all(|d| d.is(n));
+    let unpadded = all(&c.padding, 0) && c.input == c.output;
+    all(&c.kernel, 1) && all(&c.stride, 1) && unpadded
+}
+
 /// The convolution as products of a filter matrix and images, if that is all it is.
 fn plain_product(c: &Conv) -> Option<MatMul> {
-    let all = |dims: &[Dim], n: i64| dims.iter().all(|d| d.is(n));
     let plane = numel(&c.output);
     let many = c.batch.is(1) || plane.as_const().is_some_and(|n| n >= MANY);
-    let unpadded = all(&c.padding, 0) && c.input == c.output;
-    if !(all(&c.kernel, 1) && all(&c.stride, 1) && unpadded && many) {
+    if !(is_pointwise(c) && many) {
         return None;
     }
     let (ins, outs) = (&c.in_channels, &c.out_channels);
@@ -226,18 +256,7 @@ fn windows(
     s: &Sizes,
     made: Option<&kir::Kernel>,
 ) -> Operand {
-    let (function, class, p) = match made {
-        None => (
-            String::new(),
-            "const Elem*",
-            call.pointer(Slot::Arg(c.operands[0] as usize)),
-        ),
-        Some(prologue) => (
-            made::function(source, call, prologue, "b"),
-            "Place<decltype(make_b)>",
-            "Place<decltype(make_b)>{make_b, 0}".into(),
-        ),
-    };
+    let (function, class, p) = made::place(source, call, made, c.operands[0], "b");
     let sizes = [
         &(&c.in_channels * &s.input),
         &s.x_image,

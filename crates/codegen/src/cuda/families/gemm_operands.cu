@@ -8,4 +8,6 @@ struct Strided {
     struct Line { const Elem* p; };
     __device__ __forceinline__ Line line(Index i) const { return {i < lines ? p + i * line_stride : nullptr}; }
     __device__ __forceinline__ Elem at(Line l, Index k) const { return l.p ? l.p[k * k_stride] : Elem(0); }
+    // Where neighbours of 16 bytes begin; null outside.
+    __device__ __forceinline__ const Elem* run(Line l, Index k) const { return l.p ? l.p + k * k_stride : nullptr; }
 };

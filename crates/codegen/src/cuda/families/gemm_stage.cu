@@ -51,17 +51,26 @@ template <int LINES, bool ALONG_K, bool VECTOR, class Operand> struct Reader {
     }
 };
 template <int LINES, bool ALONG_K, class Operand> struct Reader<LINES, ALONG_K, true, Operand> {
-    static constexpr int LOADS = LINES * BK / SIDE_BY_SIDE / THREADS;
+    static constexpr int LOADS = LINES * BK / SIDE_BY_SIDE / THREADS, KEPT = ALONG_K ? LOADS : 1;
     static_assert(LINES * BK / SIDE_BY_SIDE % THREADS == 0, "threads load equally much");
-    __device__ __forceinline__ Reader(const Operand&, Index) {}
+    typename Operand::Line kept[KEPT];
+    __device__ __forceinline__ static int line_of(int x) {
+        const int e = (threadIdx.x + x * THREADS) * SIDE_BY_SIDE;
+        return ALONG_K ? e / BK : e % LINES;
+    }
+    __device__ __forceinline__ Reader(const Operand& from, Index line0) {
+#pragma unroll
+        for (int x = 0; x < KEPT; x++) kept[x] = from.line(line0 + line_of(x));
+    }
     __device__ __forceinline__ void read(Stage<LINES, ALONG_K>& to, const Operand& from, Index line0, Index k0, Index end) const {
 #pragma unroll
         for (int x = 0; x < LOADS; x++) {
             const int e = (threadIdx.x + x * THREADS) * SIDE_BY_SIDE;
-            const int line = ALONG_K ? e / BK : e % LINES, k = ALONG_K ? e % BK : e / LINES;
-            const Index i = line0 + line, at = k0 + k;
-            const int count = ALONG_K ? (i < from.lines ? within16(end - at) : 0) : (at < end ? within16(from.lines - i) : 0);
-            copy16(to.place(line, k), count ? from.p + i * from.line_stride + at * from.k_stride : from.p, count);
+            const int line = line_of(x), k = ALONG_K ? e % BK : e / LINES;
+            const Index at = k0 + k;
+            const Elem* p = at < end ? from.run(kept[ALONG_K ? x : 0], at) : nullptr;
+            const int count = p ? within16(ALONG_K ? end - at : from.lines - line0 - line) : 0;
+            copy16(to.place(line, k), p ? p : from.p, count);
         }
     }
 };

@@ -57,6 +57,24 @@ pub(super) fn function(source: &mut Source, call: &Call, prologue: &Kernel, name
     })
 }
 
+/// Declares what gives elements of an operand by position, with its type and the place of the first: an argument
+/// of the launch, or what a prologue makes.
+pub(super) fn place(
+    source: &mut Source,
+    call: &Call,
+    made: Option<&Kernel>,
+    arg: u16,
+    name: &str,
+) -> (String, String, String) {
+    let Some(prologue) = made else {
+        let pointer = call.pointer(Slot::Arg(arg as usize));
+        return (String::new(), "const Elem*".into(), pointer);
+    };
+    let class = format!("Place<decltype(make_{name})>");
+    let first = format!("{class}{{make_{name}, 0}}");
+    (function(source, call, prologue, name), class, first)
+}
+
 /// The prologue, whose arguments are those of the kernel that is called.
 fn called(prologue: &Kernel, call: &Call) -> Kernel {
     let mut kernel = prologue.clone();

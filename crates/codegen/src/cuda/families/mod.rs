@@ -13,6 +13,8 @@ use kiln_base::{DType, Dim};
 
 mod attention;
 mod conv;
+mod conv_each;
+mod conv_last;
 mod conv_phases;
 mod gemm;
 mod gemm_tile;

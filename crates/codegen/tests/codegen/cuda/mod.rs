@@ -15,6 +15,7 @@ mod beside;
 pub mod elements;
 mod families;
 mod held;
+mod layouts;
 mod library;
 mod made;
 mod schedules;

@@ -1,0 +1,113 @@
+//! What layouts cost on a GPU, in thousandths of a fused multiply-add, as on the CPU.
+//!
+//! Nothing is measured: costs follow from instructions, of which a lane issues as many as multiply-adds, and
+//! from what passes through memory, in sectors of 32 bytes. The multiply-adds of a convolution are as many in
+//! either layout and are left out, and so is what both read and write in whole sectors. What differs:
+//!
+//! * to find an element of a window takes [`FIND`] instructions, and brings one element, or 16 bytes where
+//!   tensor cores multiply and neighbours in the sum lie side by side at aligned addresses: with channels last
+//!   if the channels of a group are a multiple of eight, with channels first if one tap falls on every
+//!   position and an image's positions are;
+//! * with channels last the channels of a group are a run of their own, of which the last sector is partly empty;
+//! * who walks over an image in the other order uses one element of each sector.
+
+use crate::affine::estimate;
+use crate::flow::ConvSpec;
+use kiln_base::{Dim, numel};
+
+/// Multiply-adds in the time in which a sector passes through memory.
+const SECTOR: u64 = 256;
+const SECTOR_BYTES: u64 = 32;
+/// Instructions that find an element of a window: divisions by extents, and comparisons with them.
+const FIND: u64 = 24;
+/// Those that find an element of a matrix.
+const STEP: u64 = 4;
+/// Channels of the result that a block computes: for each such part an image is read once more.
+const BLOCK: u64 = 64;
+/// What takes as long as to start a kernel.
+const START: u64 = 1 << 22;
+
+/// What a convolution costs with channels first, and last.
+pub(super) fn conv_cost(c: &ConvSpec) -> [u64; 2] {
+    if is_each(c) {
+        return [0; 2];
+    }
+    let bytes = c.dtype.size();
+    let positions = product(&c.output);
+    let (cin, cout) = (size(&c.in_channels), size(&c.out_channels));
+    let groups = c.groups as u64;
+    let pointwise = is_pointwise(c);
+    let of = |find: u64, copied: bool| {
+        let each = if copied { 8 } else { 1 };
+        loads(c) / each * find
+    };
+    let first = match pointwise {
+        true => of(STEP, bytes == 2 && positions.is_multiple_of(8)),
+        false => of(FIND, false),
+    };
+    let find = if pointwise && groups == 1 { STEP } else { FIND };
+    let last = of(find, c.copies_channels());
+    let gaps = |channels: u64, all: u64| {
+        let run = channels * bytes as u64;
+        let gap = run.div_ceil(SECTOR_BYTES) * SECTOR_BYTES - run;
+        let runs = if groups == 1 {
+            0
+        } else {
+            groups * size(&c.batch) * all
+        };
+        runs * gap * SECTOR / SECTOR_BYTES
+    };
+    let last = last + gaps(cin, product(&c.input)) + gaps(cout, positions);
+    [first, last].map(thousandths)
+}
+
+/// What it costs a convolution with channels last that its image has channels first: it is read element by
+/// element, by a filter a channel through strides.
+pub(super) fn turned(c: &ConvSpec) -> u64 {
+    if is_each(c) {
+        let image = product(&c.input) * c.groups as u64 * size(&c.batch);
+        return image * strided(c.dtype.size());
+    }
+    let find = if is_pointwise(c) { STEP } else { FIND };
+    let copied = c.copies_channels();
+    thousandths(if copied { loads(c) / 8 * 7 * find } else { 0 })
+}
+
+/// What an element costs that is read or written in the other order.
+pub(super) fn strided(bytes: usize) -> u64 {
+    (SECTOR_BYTES - bytes as u64) * SECTOR * 1000 / SECTOR_BYTES
+}
+
+/// What it costs to copy the filters of a convolution in each run.
+pub(super) fn filters(elements: u64, bytes: usize) -> u64 {
+    thousandths(START) + elements * strided(bytes)
+}
+
+/// How often an element of an image is read for products.
+fn loads(c: &ConvSpec) -> u64 {
+    let sums = product(&c.output) * product(&c.kernel) * size(&c.in_channels);
+    let blocks = size(&c.out_channels).div_ceil(BLOCK);
+    sums.saturating_mul(c.groups as u64 * size(&c.batch) * blocks)
+}
+
+/// Whether each channel has a filter of its own; neighbouring lanes then have neighbouring elements.
+fn is_each(c: &ConvSpec) -> bool {
+    c.in_channels.is(1) && c.out_channels.is(1)
+}
+
+fn is_pointwise(c: &ConvSpec) -> bool {
+    let ones = c.kernel.iter().all(|k| k.is(1)) && c.stride.iter().all(|s| *s == 1);
+    ones && c.padding.iter().all(|p| *p == 0)
+}
+
+fn size(d: &Dim) -> u64 {
+    estimate(d).clamp(1, 1 << 32) as u64
+}
+
+fn product(dims: &[Dim]) -> u64 {
+    size(&numel(dims))
+}
+
+fn thousandths(cost: u64) -> u64 {
+    cost.min(1 << 36) * 1000
+}

@@ -1,0 +1,313 @@
+//! Convolutions with channels last: the same results, 16 bytes copied at a time, and where they are chosen.
+
+use super::families::{Case, FLOATS, cases, finite, wild};
+use super::ways::{every, together};
+use super::{Expected, parsed, sources};
+use crate::device;
+use crate::run::{Engine, run};
+use kiln_base::{DType, Dim};
+use kiln_codegen::{Launch, Layout, LayoutReport, Options, Program, Target, lower};
+use kiln_ir::eval::Array;
+use kiln_ir::fuzz::Rng;
+use kiln_ir::{Builder, Fact, Graph, Pw, Role, Value, ops};
+use kiln_runtime::cuda::Code;
+
+pub fn lowered(graph: &Graph, layout: Layout, ways: bool) -> Program {
+    let options = Options {
+        target: Target::Cuda,
+        layout,
+        ways,
+        ..Options::default()
+    };
+    lower(graph, &options).unwrap_or_else(|e| panic!("{e}\n{graph}"))
+}
+
+type Numbers = fn(DType, &[usize], &mut Rng) -> Array;
+
+/// A convolution of the sizes of an image, `[batch, channels, spatial..]`.
+struct Conv {
+    groups: usize,
+    outs: usize,
+    kernel: Vec<usize>,
+    conv: ops::Conv,
+    output: Vec<usize>,
+}
+
+impl Conv {
+    /// A random one.
+    fn of(image: &[usize], outs: usize, rng: &mut Rng) -> Conv {
+        let axes = image.len() - 2;
+        let divides = |n: &usize| image[1].is_multiple_of(*n) && outs.is_multiple_of(*n);
+        let groups: Vec<usize> = [1, 1, 1, 2, 3, image[1]]
+            .into_iter()
+            .filter(divides)
+            .collect();
+        let groups = groups[rng.below(groups.len())];
+        let pointwise = rng.chance(0.25);
+        let mut each = |of: [usize; 3]| -> Vec<usize> {
+            let of = if pointwise { [of[0]; 3] } else { of };
+            (0..axes).map(|_| rng.one(of)).collect()
+        };
+        let (kernel, stride, dilation) = (each([1, 2, 3]), each([1, 2, 3]), each([1, 1, 2]));
+        let padding: Vec<(usize, usize)> =
+            (each([0, 1, 2]).into_iter()).zip(each([0, 2, 1])).collect();
+        let reach = |a: usize| dilation[a] * (kernel[a] - 1) + 1;
+        let size = |a: usize| image[2 + a] + padding[a].0 + padding[a].1;
+        if (0..axes).any(|a| size(a) < reach(a)) {
+            return Conv::of(image, outs, rng);
+        }
+        Conv {
+            groups,
+            outs,
+            output: (0..axes)
+                .map(|a| (size(a) - reach(a)) / stride[a] + 1)
+                .collect(),
+            kernel,
+            conv: ops::Conv {
+                stride: stride.into_iter().collect(),
+                padding: padding.into_iter().collect(),
+                dilation: dilation.into_iter().collect(),
+                groups,
+            },
+        }
+    }
+
+    fn filters(&self, ins: usize) -> Vec<usize> {
+        [&[self.outs, ins / self.groups], &self.kernel[..]].concat()
+    }
+
+    fn result(&self, batch: usize) -> Vec<usize> {
+        [&[batch, self.outs], &self.output[..]].concat()
+    }
+}
+
+impl Case {
+    fn parameter(&mut self, x: Array) -> Value {
+        let shape: Vec<Dim> = x.shape().iter().map(|d| Dim::from(*d)).collect();
+        let fact = Fact::new(x.dtype(), shape);
+        self.inputs.push(x);
+        self.builder().input(fact, Role::Parameter)
+    }
+
+    /// A bias for each channel, perhaps a residual, and an activation.
+    fn activated(&mut self, y: Value, shape: &[usize], rng: &mut Rng) -> Value {
+        let dtype = self.graph.fact(y).dtype;
+        let mut bias = vec![1; shape.len() - 1];
+        bias[0] = shape[1];
+        let bias = self.input(finite(dtype, &bias, rng));
+        let whole: Vec<Dim> = shape.iter().map(|d| Dim::from(*d)).collect();
+        let residual = rng
+            .chance(0.5)
+            .then(|| self.input(finite(dtype, shape, rng)));
+        let mut b = self.builder();
+        let bias = b.broadcast_to(&bias, &whole).unwrap();
+        let mut sum = b.pointwise(Pw::Add, &[y, bias]).unwrap();
+        if let Some(residual) = residual {
+            sum = b.pointwise(Pw::Add, &[sum, residual]).unwrap();
+        }
+        b.pointwise(Pw::Relu, &[sum]).unwrap()
+    }
+}
+
+/// Two convolutions: the first reads an image with channels first, the second what the first wrote. Gives the
+/// layouts and the printed kernels.
+fn chain(
+    dtype: DType,
+    axes: usize,
+    numbers: Numbers,
+    ways: bool,
+    rng: &mut Rng,
+) -> (LayoutReport, String) {
+    let mut size = || rng.one([2, 5, if axes == 1 { 33 } else { 8 }]);
+    let spatial: Vec<usize> = (0..axes).map(|_| size()).collect();
+    let channels = [1, 3, 6, 7, 8, 16, 17, 24];
+    let (batch, ins, outs) = (rng.one([1, 2, 3]), rng.one(channels), rng.one(channels));
+    let mut shape = [&[batch, ins], &spatial[..]].concat();
+    let mut case = Case::default();
+    let mut y = case.input(numbers(dtype, &shape, rng));
+    let mut what = format!("{dtype} {shape:?}");
+    if rng.chance(0.3) {
+        // Work that the first convolution may do itself.
+        y = case.builder().pointwise(Pw::Tanh, &[y]).unwrap();
+        what += " tanh";
+    }
+    for (i, outs) in [outs, rng.one(channels)].into_iter().enumerate() {
+        let conv = Conv::of(&shape, outs, rng);
+        let w = numbers(dtype, &conv.filters(shape[1]), rng);
+        let w = match rng.chance(0.5) {
+            true => case.parameter(w),
+            false => case.input(w),
+        };
+        what += &format!(" -> {:?} {:?}", conv.conv, conv.kernel);
+        shape = conv.result(batch);
+        y = case.op(conv.conv, &[y, w]);
+        // Behind the second always, since a result has channels first.
+        if i == 1 || rng.chance(0.5) {
+            y = case.activated(y, &shape, rng);
+        }
+    }
+    case.graph.add_output(y);
+    let expected = Expected::of(&case.graph, &case.inputs).unwrap();
+    let program = lowered(&expected.lowered, Layout::ChannelsLast, false);
+    let mut programs = vec![("default".to_string(), program.clone())];
+    if ways {
+        let all = every(&lowered(&expected.lowered, Layout::ChannelsLast, true));
+        let exact = all.into_iter().filter(|(_, a, _)| a.is_none());
+        programs.extend(exact.map(|(name, _, p)| (name, p)));
+    }
+    for (way, program) in &programs {
+        let got = run(program, &case.inputs, &expected.symbols, Engine::Device);
+        let got = got.unwrap_or_else(|| panic!("{what}: a false data error"));
+        if let Err(e) = expected.compare(&got) {
+            panic!("{what} by {way}: {e}\n{}\n{}", case.graph, sources(program));
+        }
+    }
+    (program.layout.clone(), sources(&program))
+}
+
+#[test]
+fn convolutions_are_right() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(71);
+    let (mut last, mut copied) = (0, 0);
+    for i in 0..4 * cases() {
+        let (report, text) = chain(FLOATS[i % 4], 1 + i / 4 % 3, finite, i % 8 == 0, &mut rng);
+        last += report.channels_last;
+        copied += text.matches("A_VECTOR = true").count();
+    }
+    assert!(last >= 7 * cases() && copied > 0, "{last} {copied}");
+}
+
+/// What the zeros of a padding make of them, and that there are no others.
+#[test]
+fn convolutions_of_infinities() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(72);
+    for i in 0..2 * cases() {
+        chain(FLOATS[i % 4], 1 + i / 4 % 3, wild, false, &mut rng);
+    }
+}
+
+/// A block of a residual network: of `channels` channels, a fourth of which the 3x3 convolution has.
+fn block(dtype: &str, channels: usize, size: usize) -> Graph {
+    let c = channels / 4;
+    let whole = format!("{dtype}[8, {channels}, {size}, {size}]");
+    let inner = format!("{dtype}[8, {c}, {size}, {size}]");
+    let conv = |padding: usize| {
+        format!(
+            "conv(stride: [1, 1], padding: [({padding}, {padding}), ({padding}, {padding})], dilation: [1, 1], groups: 1)"
+        )
+    };
+    let (plain, padded) = (conv(0), conv(1));
+    parsed(&format!(
+        "%0: {whole} = input(index: 0, role: Data)
+         %1: {dtype}[{c}, {channels}, 1, 1] = input(index: 1, role: Parameter)
+         %2: {dtype}[{c}, {c}, 3, 3] = input(index: 2, role: Parameter)
+         %3: {dtype}[{channels}, {c}, 1, 1] = input(index: 3, role: Parameter)
+         %4: {dtype}[{channels}, {channels}, 3, 3] = input(index: 4, role: Parameter)
+         %5: {whole} = {padded} %0, %4
+         %6: {inner} = {plain} %5, %1
+         %7: {inner} = relu %6
+         %8: {inner} = {padded} %7, %2
+         %9: {inner} = relu %8
+         %10: {whole} = {plain} %9, %3
+         %11: {whole} = add %10, %5
+         %12: {dtype}[8, {channels}] = reduce(kind: Sum, axes: [2, 3]) %11
+         return %12"
+    ))
+}
+
+/// Tensor cores copy 16 bytes at a time, so they have channels last where channels are multiples of eight.
+#[test]
+fn halves_have_channels_last() {
+    let last = |dtype: &str, channels: usize, layout: Layout| {
+        let report = lowered(&block(dtype, channels, 14), layout, false).layout;
+        assert!(
+            report.cost <= report.first_cost.min(report.last_cost),
+            "{report}"
+        );
+        assert_eq!(report.convolutions, 4);
+        report.channels_last
+    };
+    for dtype in ["f16", "bf16"] {
+        assert_eq!(last(dtype, 64, Layout::Auto), 4, "{dtype}");
+        assert_eq!(last(dtype, 64, Layout::ChannelsFirst), 0, "{dtype}");
+        assert_eq!(last(dtype, 36, Layout::Auto), 0, "{dtype}");
+    }
+    for dtype in ["f32", "f64"] {
+        assert_eq!(last(dtype, 64, Layout::Auto), 0, "{dtype}");
+        assert_eq!(last(dtype, 64, Layout::ChannelsLast), 4, "{dtype}");
+    }
+}
+
+/// Filters lie as images do: copied in *prepare*, so that a run has as many kernels.
+#[test]
+fn filters_are_copied_once() {
+    let graph = block("f16", 64, 14);
+    let count = |layout: Layout| {
+        let program = lowered(&graph, layout, false);
+        let written = |l: &Launch| l.args.iter().zip(&l.written).find(|a| *a.1).map(|a| *a.0);
+        let prepared =
+            |l: &&Launch| written(l).is_some_and(|b| program.buffers[b.0 as usize].parameter_only);
+        let before = program.launches.iter().filter(prepared).count();
+        (before, program.launches.len() - before)
+    };
+    let (before, run) = count(Layout::ChannelsFirst);
+    // Those of one tap lie so already.
+    assert_eq!(count(Layout::ChannelsLast), (before + 2, run));
+}
+
+/// Registers suffice on both architectures by every way, and images of f16 are copied 16 bytes at a time.
+#[test]
+fn machine_code() {
+    let Some(nvrtc) = device::nvrtc() else { return };
+    let grouped = |dtype: &str| {
+        parsed(&format!(
+            "%0: {dtype}[8, 96, 28, 28] = input(index: 0, role: Data)
+             %1: {dtype}[96, 1, 3, 3] = input(index: 1, role: Parameter)
+             %2: {dtype}[96, 24, 3, 3] = input(index: 2, role: Parameter)
+             %3: {dtype}[8, 96, 28, 28] = conv(stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 96) %0, %1
+             %4: {dtype}[8, 96, 28, 28] = tanh %3
+             %5: {dtype}[8, 96, 14, 14] = conv(stride: [2, 2], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 4) %4, %2
+             %6: {dtype}[8, 96, 14, 14] = relu %5
+             return %6"
+        ))
+    };
+    for dtype in ["f32", "f64", "f16", "bf16"] {
+        for graph in [block(dtype, 256, 28), grouped(dtype)] {
+            let program = lowered(&graph, Layout::ChannelsLast, true);
+            let ways: Vec<Program> = every(&program).into_iter().map(|(.., p)| p).collect();
+            let text = device::unit(&together(&ways));
+            for capability in [80, 90] {
+                let compiled = nvrtc.compile(&text, Code::Cubin(capability)).unwrap();
+                for r in compiled.resources() {
+                    assert!(r.spilled == 0 && r.stack == 0, "{dtype}: {r:?}");
+                }
+            }
+        }
+        let program = lowered(&block(dtype, 64, 28), Layout::ChannelsLast, false);
+        let ptx = nvrtc
+            .compile(&device::unit(&program), Code::Ptx(80))
+            .unwrap();
+        let ptx = String::from_utf8_lossy(&ptx.image).into_owned();
+        let kernels = ptx.split(".entry").skip(1);
+        let products: Vec<&str> = kernels.filter(|k| k.contains("mma.sync")).collect();
+        // All but the first one, whose image has channels first.
+        let alone = |k: &&&str| k.contains("ld.global.u16") || k.contains("ld.global.nc.u16");
+        assert!(
+            products
+                .iter()
+                .all(|k| k.contains("cp.async.cg.shared.global"))
+        );
+        let alone = products.iter().filter(alone).count();
+        let expected = match dtype {
+            "f16" | "bf16" => (4, 1),
+            _ => (0, 0),
+        };
+        assert_eq!((products.len(), alone), expected, "{dtype}");
+    }
+}
