@@ -8,16 +8,15 @@
 //! in that order; a convolution also reads its image in it. The labels are those of least cost:
 //!
 //! * a convolution costs what its kernel takes in that layout, by measurement if it was measured, else by
-//!   [`conv_cost`];
-//! * a launch that reads or writes an image of the other layout steps through memory, [`STRIDED`] an element;
-//! * a convolution with channels last turns an image with channels first into a copy, [`TURNED`] an element,
-//!   and one with channels first can't read another.
+//!   a formula of the engine ([`cpu`], [`gpu`]);
+//! * a launch that reads or writes an image of the other layout steps through memory;
+//! * a convolution with channels last reads an image with channels first too, at a cost, and one with
+//!   channels first can't read another.
 //!
 //! Costs of two labels each: the labels of least cost are a minimum cut between the launches with channels
 //! first and those with channels last. A value keeps channels first if it is a result, is read by a
 //! reshape, or by a library kernel that is no convolution.
-//!
-//! On a GPU the costs are those of [`gpu`], and filters lie as images do ([`filters`]).
+//! On a GPU filters lie as images do ([`filters`]).
 
 use crate::affine::estimate;
 use crate::flow::{ConvSpec, Flow, Nid, Op};
@@ -25,21 +24,15 @@ use crate::fuse::Group;
 use crate::program::NEVER;
 use crate::{Conversion, Layout, LayoutReport, Options, Target};
 use hashbrown::{HashMap, HashSet};
+use kiln_base::Dim;
 use kiln_base::plan::{ConvRole, Images};
-use kiln_base::{Dim, numel};
 use petgraph::algo::maximum_flow::dinics;
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::EdgeRef;
 
+mod cpu;
 mod filters;
 mod gpu;
-
-/// What it costs, in thousandths of a multiply-add of a matrix product, to step through memory...
-const STRIDED: u64 = 60_000;
-/// ...to copy an element to where the channels lie side by side...
-const TURNED: u64 = 48_000;
-/// ...and to lay a weight into its panel.
-const PACKED: u64 = 100_000;
 
 /// Chooses layouts and writes them into the flow and the groups' spaces.
 pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options) -> LayoutReport {
@@ -202,7 +195,7 @@ impl Network {
             return (0, if plain { pinned } else { NEVER });
         };
         let [mut first, mut last] = match self.target {
-            Target::Cpu => conv_cost(conv),
+            Target::Cpu => cpu::conv_cost(conv),
             Target::Cuda => gpu::conv_cost(conv),
         };
         if let Some((by_first, by_last)) = conv.measured {
@@ -226,7 +219,7 @@ impl Network {
         let cost = |w: Nid| match self.target {
             // They are laid into panels.
             Target::Cpu if flow.nodes[w].parameter_only => 0,
-            Target::Cpu => elements(flow, w) * PACKED,
+            Target::Cpu => elements(flow, w) * cpu::PACKED,
             Target::Cuda if filters.are_copied(flow, w) => {
                 gpu::filters(elements(flow, w), flow.nodes[w].dtype.size())
             }
@@ -238,7 +231,7 @@ impl Network {
     /// What an element of a value costs that is read or written in the other order.
     fn strided(&self, flow: &Flow, n: Nid) -> u64 {
         match self.target {
-            Target::Cpu => STRIDED,
+            Target::Cpu => cpu::STRIDED,
             Target::Cuda => gpu::strided(flow.nodes[n].dtype.size()),
         }
     }
@@ -257,7 +250,7 @@ impl Network {
     fn image(&mut self, flow: &Flow, g: usize, n: Nid) {
         let turn = match (self.target, &self.convs[g]) {
             (Target::Cuda, Some(conv)) => gpu::turned(conv),
-            _ => elements(flow, n) * TURNED,
+            _ => elements(flow, n) * cpu::TURNED,
         };
         if differs(flow, n) {
             self.differ(n, g, turn, NEVER);
@@ -406,52 +399,6 @@ fn read(group: &Group) -> impl Iterator<Item = Nid> {
 
 fn elements(flow: &Flow, n: Nid) -> u64 {
     estimate(&flow.numel(n)).clamp(0, 1 << 32) as u64
-}
-
-/// What a convolution costs with channels first, and last, in thousandths of a multiply-add of a matrix
-/// product.
-///
-/// With channels first, positions fill vectors, of which those at the end of an image's rows are lost; a filter
-/// for each channel copies it first. With channels last, channels fill vectors, and an address is found for
-/// each position and tap.
-fn conv_cost(c: &ConvSpec) -> [u64; 2] {
-    const ADDRESS: f64 = 110.0;
-    let size = |d: &Dim| estimate(d).max(1) as f64;
-    let all = |d: &[Dim]| size(&numel(d));
-    let whole = |n: f64| (n / 16.0).ceil() * 16.0;
-    let (inputs, outputs, taps) = (all(&c.input), all(&c.output), all(&c.kernel));
-    let (cin, cout) = (size(&c.in_channels), size(&c.out_channels));
-    let (groups, batch) = (c.groups as f64, size(&c.batch));
-    let steps = c.stride.iter().any(|s| *s > 1);
-    let addresses = outputs * taps * ADDRESS;
-    let [first, last] = if (cin, cout) == (1.0, 1.0) {
-        let copy = inputs * if steps { 45.0 } else { 15.0 };
-        let sums = outputs * taps * 2.6;
-        [groups * (9000.0 + copy + sums), addresses + groups * sums]
-    } else {
-        let sums = outputs * cin * cout * taps;
-        let width = |d: &[Dim]| d.last().map_or(1.0, size);
-        let gaps = (outputs / width(&c.output) - 1.0) * (width(&c.kernel) - 1.0);
-        let filled = whole(outputs + gaps) / outputs;
-        let pointwise = taps == 1.0 && !steps;
-        let first = if pointwise || filled > 2.0 {
-            // By columns, of several small images together.
-            let images = if outputs <= 256.0 { batch } else { 1.0 };
-            let filled = whole(outputs * images) / (outputs * images);
-            let gather = if pointwise {
-                0.0
-            } else {
-                outputs * cin * taps * 16.0
-            };
-            sums * filled * 1.08 + gather + cin * cout * taps * 8.0 / images
-        } else {
-            sums * filled * if steps { 1.25 } else { 1.0 }
-        };
-        let starts = outputs * taps * (cout / 48.0).ceil() * 28.0;
-        let last = sums * 0.95 * whole(cout) / cout + addresses + starts;
-        [groups * first, groups * last]
-    };
-    [first, last].map(|cost| (batch * cost * 1e3).min(1e14) as u64)
 }
 
 #[cfg(test)]
