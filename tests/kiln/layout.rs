@@ -1,9 +1,11 @@
 //! Images with channels last: the same results, the same kernels, and what is said of them.
 
 use crate::cuda;
+use kiln::nn::optim::{AdamW, Optimizer};
 use kiln::nn::{BatchNorm2d, Conv2d, Forward, MaxPool2d, Module};
 use kiln::{
     CompileOptions, Compiled, DType, Device, Layout, Result, Spec, Tensor, cat, compile_with,
+    with_seed,
 };
 
 const LAYOUTS: [Layout; 3] = [Layout::Auto, Layout::ChannelsFirst, Layout::ChannelsLast];
@@ -117,6 +119,44 @@ fn every_kernel_is_right_in_every_layout_on_a_gpu() -> Result<()> {
     };
     for kernels in check(gpu)? {
         assert!(kernels.iter().all(|k| k.0 == kernels[1].0), "{kernels:?}");
+    }
+    Ok(())
+}
+
+/// Gradients have both layouts there too.
+#[test]
+fn training_on_a_gpu_is_the_same_in_every_layout() -> Result<()> {
+    let Some(gpu) = cuda::device() else {
+        return Ok(());
+    };
+    let train = |layout: Layout, device: Device| -> Result<Vec<f32>> {
+        let layers = with_seed(5, Layers::new)?;
+        layers.to(device)?;
+        let mut optimizer = Optimizer::new(&layers.parameters(), AdamW::default())?;
+        let options = CompileOptions {
+            layout,
+            ..CompileOptions::default()
+        };
+        let spec = Spec::fixed(DType::F32, [2, 3, 17, 19]).on(device);
+        let f = compile_with(&[spec], &options, |x| {
+            optimizer.zero_grad();
+            let loss = layers.forward(&x[0]).square().mean((), false);
+            loss.backward()?;
+            optimizer.step()?;
+            Result::Ok(loss)
+        })?;
+        let report = &f.explain().layout;
+        if (layout, device) == (Layout::ChannelsLast, gpu) {
+            assert!(report.channels_last > 16, "{report}");
+        }
+        let x = with_seed(6, || Tensor::randn([2, 3, 17, 19], DType::F32)).to(device);
+        (0..4).map(|_| f.run(&[&x])?[0].item()).collect()
+    };
+    let expected = train(Layout::ChannelsFirst, Device::Cpu)?;
+    for layout in LAYOUTS {
+        for (a, b) in train(layout, gpu)?.iter().zip(&expected) {
+            assert!((a - b).abs() <= 1e-4 * b.abs(), "{layout:?}: {a} {b}");
+        }
     }
     Ok(())
 }

@@ -460,6 +460,8 @@ pub enum Images {
     ChannelsLast,
     /// x with channels first, y with channels last.
     Turned,
+    /// x with channels last, y with channels first.
+    Returned,
 }
 
 /// A convolution (cross-correlation) or one of its two gradients, over contiguous
@@ -501,9 +503,32 @@ pub struct Conv {
     pub epilogue: Option<Epilogue>,
     /// How the CPU computes it.
     pub algorithm: Algorithm,
-    /// How x and y lie in memory. Only results have channels last, and by one algorithm; on a GPU w then lies
-    /// as `[groups · out, kernel.., in]`. An epilogue's linear space is that of y as it lies.
+    /// How x and y lie in memory. On the CPU only results have channels last, and by one algorithm. On a GPU a w
+    /// that is read then lies as `[groups · out, kernel.., in]`. An epilogue's linear space is that of what is
+    /// written, as it lies.
     pub images: Images,
+}
+
+impl Images {
+    /// Whether x and y have channels last.
+    pub fn last(self) -> [bool; 2] {
+        match self {
+            Images::ChannelsFirst => [false, false],
+            Images::ChannelsLast => [true, true],
+            Images::Turned => [false, true],
+            Images::Returned => [true, false],
+        }
+    }
+
+    /// How they lie where x and y have channels last, or not.
+    pub fn of(last: [bool; 2]) -> Images {
+        match last {
+            [false, false] => Images::ChannelsFirst,
+            [true, true] => Images::ChannelsLast,
+            [false, true] => Images::Turned,
+            [true, false] => Images::Returned,
+        }
+    }
 }
 
 impl Conv {

@@ -111,6 +111,18 @@ impl ConvSpec {
         let eights = estimate(&self.in_channels) % 8 == 0;
         self.dtype.size() == 2 && eights
     }
+
+    /// Which operands are images.
+    pub fn images(&self) -> &'static [usize] {
+        match self.role {
+            ConvRole::Weight => &[0, 1],
+            _ => &[0],
+        }
+    }
+
+    fn writes_channels_last(&self) -> bool {
+        self.role != ConvRole::Weight && self.images != Images::ChannelsFirst
+    }
 }
 
 impl Node {
@@ -173,7 +185,7 @@ impl Node {
     /// Where an element lies in what the node's library kernel writes.
     pub fn raw_address(&self, map: &[Affine]) -> Affine {
         match &self.op {
-            Op::Conv(c) => stored(map, &self.shape, c.images != Images::ChannelsFirst),
+            Op::Conv(c) => stored(map, &self.shape, c.writes_channels_last()),
             _ => flatten(map, &self.shape),
         }
     }

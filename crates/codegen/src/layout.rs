@@ -34,9 +34,15 @@ mod cpu;
 mod filters;
 mod gpu;
 
+/// A cost of what is wrong, above that of all that is only against what was asked for.
+const IMPOSSIBLE: u64 = NEVER << 6;
+
 /// Chooses layouts and writes them into the flow and the groups' spaces.
 pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options) -> LayoutReport {
-    let convs: Vec<Option<ConvSpec>> = groups.iter().map(|g| image_conv(flow, g)).collect();
+    let convs: Vec<Option<ConvSpec>> = groups
+        .iter()
+        .map(|g| image_conv(flow, g, options.target))
+        .collect();
     let mut report = LayoutReport {
         convolutions: convs.iter().flatten().count(),
         ..LayoutReport::default()
@@ -59,23 +65,24 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options
             continue;
         }
         if let (Some(_), Some(anchor)) = (&network.convs[g], &group.anchor) {
-            report.channels_last += 1;
-            let held = anchor.operands[0].held;
-            let x = flow.nodes[held].channels_last || !differs(flow, held);
+            let held = anchor.operands.iter().map(|o| o.held);
+            let held = held.map(|n| flow.nodes[n].channels_last || !differs(flow, n));
+            let held: Vec<bool> = held.collect();
             if let Op::Conv(spec) = &mut flow.nodes[anchor.node].op {
-                spec.images = if x {
-                    Images::ChannelsLast
-                } else {
-                    Images::Turned
-                };
+                spec.images = Images::of(match spec.role {
+                    ConvRole::Result => [held[0], true],
+                    ConvRole::Input => [true, held[0]],
+                    ConvRole::Weight => [held[0], held[1]],
+                });
+                report.channels_last += usize::from(spec.images != Images::ChannelsFirst);
             }
         }
         sort_axes(flow, group);
     }
     if options.target == Target::Cuda {
-        let convs = network.convs.iter().zip(&last);
-        let convs: Vec<bool> = convs.map(|(c, last)| c.is_some() && *last).collect();
-        filters::turn(flow, groups, &convs);
+        let readers = reads_filters(&network.convs).into_iter().zip(&last);
+        let readers: Vec<bool> = readers.map(|(reads, last)| reads && *last).collect();
+        filters::turn(flow, groups, &readers);
     }
     report
 }
@@ -105,13 +112,22 @@ fn sort_axes(flow: &Flow, group: &mut Group) {
 }
 
 /// The convolution of a launch that has kernels for both layouts.
-fn image_conv(flow: &Flow, group: &Group) -> Option<ConvSpec> {
+fn image_conv(flow: &Flow, group: &Group, target: Target) -> Option<ConvSpec> {
     let node = &flow.nodes[group.anchor.as_ref()?.node];
     let Op::Conv(spec) = &node.op else {
         return None;
     };
-    let result = spec.role == ConvRole::Result && node.dtype.is_float();
-    (result && !group.parameter_only).then(|| (**spec).clone())
+    let both = spec.role == ConvRole::Result || target == Target::Cuda;
+    (both && !group.parameter_only).then(|| (**spec).clone())
+}
+
+/// Which convolutions read filters, as operand 1.
+fn reads_filters(convs: &[Option<ConvSpec>]) -> Vec<bool> {
+    let reads = |c: &ConvSpec| c.role != ConvRole::Weight;
+    convs
+        .iter()
+        .map(|c| c.as_ref().is_some_and(reads))
+        .collect()
 }
 
 /// The launches, and what labels cost.
@@ -152,8 +168,7 @@ impl Network {
         let storer: HashMap<Nid, usize> = roots
             .flat_map(|(g, group)| group.roots.iter().map(move |(n, _)| (*n, g)))
             .collect();
-        let all: Vec<bool> = convs.iter().map(Option::is_some).collect();
-        let filters = filters::Filters::of(flow, groups, &all);
+        let filters = filters::Filters::of(flow, groups, &reads_filters(&convs));
         let mut network = Network {
             target: options.target,
             free: free(flow, groups, &convs),
@@ -165,11 +180,16 @@ impl Network {
         };
         for (g, group) in groups.iter().enumerate() {
             network.own[g] = network.own_cost(flow, group, g, options.layout, &filters);
-            for n in read(group) {
+            let conv = network.convs[g].clone().zip(group.anchor.as_ref());
+            // Around filters nothing is an image.
+            let around = !matches!(&conv, Some((c, _)) if c.role == ConvRole::Weight);
+            for n in read(group).filter(|_| around) {
                 network.read(flow, group, g, n);
             }
-            if let (Some(_), Some(anchor)) = (&network.convs[g], &group.anchor) {
-                network.image(flow, g, anchor.operands[0].held);
+            if let Some((conv, anchor)) = conv {
+                for i in conv.images() {
+                    network.image(flow, g, &conv, *i, anchor.operands[*i].held);
+                }
             }
         }
         network
@@ -192,8 +212,9 @@ impl Network {
         let Some(conv) = &self.convs[g] else {
             let plain =
                 group.anchor.is_none() && group.roots.iter().any(|(n, _)| self.free.contains(n));
-            return (0, if plain { pinned } else { NEVER });
+            return (0, if plain { pinned } else { IMPOSSIBLE });
         };
+        let writes_filters = conv.role == ConvRole::Weight;
         let [mut first, mut last] = match self.target {
             Target::Cpu => cpu::conv_cost(conv),
             Target::Cuda => gpu::conv_cost(conv),
@@ -201,13 +222,15 @@ impl Network {
         if let Some((by_first, by_last)) = conv.measured {
             last = first / 1000 * u64::from(by_last);
             first = first / 1000 * u64::from(by_first);
-        } else {
+        } else if !writes_filters {
             last += self.weights(flow, group, filters);
         }
         let alone = group.members.len() == 1 && pinned > 0;
         match layout {
+            _ if writes_filters && layout == Layout::Auto => (first, last),
+            _ if writes_filters => (NEVER, last),
             // A result that nothing follows is written by the convolution itself, in its own layout.
-            _ if alone => (first, NEVER),
+            _ if alone => (first, IMPOSSIBLE),
             Layout::ChannelsLast => (NEVER, last),
             _ => (first, last + pinned),
         }
@@ -247,13 +270,13 @@ impl Network {
     }
 
     /// What a convolution costs for its image.
-    fn image(&mut self, flow: &Flow, g: usize, n: Nid) {
-        let turn = match (self.target, &self.convs[g]) {
-            (Target::Cuda, Some(conv)) => gpu::turned(conv),
-            _ => elements(flow, n) * cpu::TURNED,
+    fn image(&mut self, flow: &Flow, g: usize, conv: &ConvSpec, operand: usize, n: Nid) {
+        let turn = match self.target {
+            Target::Cpu => elements(flow, n) * cpu::TURNED,
+            Target::Cuda => gpu::turned(conv, operand),
         };
         if differs(flow, n) {
-            self.differ(n, g, turn, NEVER);
+            self.differ(n, g, turn, IMPOSSIBLE);
         }
     }
 
@@ -269,7 +292,7 @@ impl Network {
             }),
             Some(_) => {}
             None => {
-                self.own[reader].1 = (self.own[reader].1 + turn).min(NEVER);
+                self.own[reader].1 = (self.own[reader].1 + turn).min(IMPOSSIBLE);
                 self.pinned.push((n, reader));
             }
         }
@@ -342,7 +365,7 @@ impl Network {
     /// What labels cost.
     fn cost(&self, last: &[bool]) -> u64 {
         let own = self.own.iter().zip(last);
-        let own: u64 = own.map(|((f, l), last)| if *last { *l } else { *f }).sum();
+        let own = own.map(|((f, l), last)| if *last { *l } else { *f });
         let pairs = self
             .pairs
             .iter()
@@ -351,7 +374,7 @@ impl Network {
                 (true, false) => p.back,
                 _ => 0,
             });
-        own + pairs.sum::<u64>()
+        own.chain(pairs).fold(0, u64::saturating_add)
     }
 }
 
@@ -365,9 +388,11 @@ fn free(flow: &Flow, groups: &[Group], convs: &[Option<ConvSpec>]) -> HashSet<Ni
     }
     for (group, conv) in groups.iter().zip(convs) {
         if let Some(anchor) = &group.anchor {
-            let others = anchor.operands.iter().skip(usize::from(conv.is_some()));
-            pinned.extend(others.map(|o| o.held));
-            if conv.is_none() {
+            let images = conv.as_ref().map_or(&[][..], ConvSpec::images);
+            let others = anchor.operands.iter().enumerate();
+            let others = others.filter(|(i, _)| !images.contains(i));
+            pinned.extend(others.map(|(_, o)| o.held));
+            if conv.as_ref().is_none_or(|c| c.role == ConvRole::Weight) {
                 pinned.extend(group.roots.iter().map(|(n, _)| *n));
             }
         }

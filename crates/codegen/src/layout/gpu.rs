@@ -13,6 +13,7 @@
 
 use crate::affine::estimate;
 use crate::flow::ConvSpec;
+use kiln_base::plan::ConvRole;
 use kiln_base::{Dim, numel};
 
 /// Multiply-adds in the time in which a sector passes through memory.
@@ -22,8 +23,10 @@ const SECTOR_BYTES: u64 = 32;
 const FIND: u64 = 24;
 /// Those that find an element of a matrix.
 const STEP: u64 = 4;
-/// Channels of the result that a block computes: for each such part an image is read once more.
+/// Rows or columns that a block computes: for each such part an image is read once more.
 const BLOCK: u64 = 64;
+/// The most that a sum counts, so that costs stay below those of what is not possible.
+const MOST: u64 = 1 << 38;
 /// What takes as long as to start a kernel.
 const START: u64 = 1 << 22;
 
@@ -33,44 +36,40 @@ pub(super) fn conv_cost(c: &ConvSpec) -> [u64; 2] {
         return [0; 2];
     }
     let bytes = c.dtype.size();
-    let positions = product(&c.output);
+    let (inputs, positions) = (product(&c.input), product(&c.output));
     let (cin, cout) = (size(&c.in_channels), size(&c.out_channels));
     let groups = c.groups as u64;
     let pointwise = is_pointwise(c);
-    let of = |find: u64, copied: bool| {
-        let each = if copied { 8 } else { 1 };
-        loads(c) / each * find
+    let copied_first = pointwise && bytes == 2 && positions.is_multiple_of(8);
+    let read = |i: &usize| {
+        let (loads, find, copied_last) = reads(c, *i);
+        let [first, last] = [copied_first, copied_last].map(|c| if c { loads / 8 } else { loads });
+        let find_first = if pointwise { STEP } else { find };
+        [first * find_first, last * find]
     };
-    let first = match pointwise {
-        true => of(STEP, bytes == 2 && positions.is_multiple_of(8)),
-        false => of(FIND, false),
-    };
-    let find = if pointwise && groups == 1 { STEP } else { FIND };
-    let last = of(find, c.copies_channels());
+    let read: Vec<[u64; 2]> = c.images().iter().map(read).collect();
+    let sum = |layout: usize| read.iter().map(|r| r[layout]).sum::<u64>();
     let gaps = |channels: u64, all: u64| {
         let run = channels * bytes as u64;
         let gap = run.div_ceil(SECTOR_BYTES) * SECTOR_BYTES - run;
-        let runs = if groups == 1 {
-            0
-        } else {
-            groups * size(&c.batch) * all
+        let runs = match groups {
+            1 => 0,
+            _ => groups * size(&c.batch) * all,
         };
         runs * gap * SECTOR / SECTOR_BYTES
     };
-    let last = last + gaps(cin, product(&c.input)) + gaps(cout, positions);
-    [first, last].map(thousandths)
+    [sum(0), sum(1) + gaps(cin, inputs) + gaps(cout, positions)].map(thousandths)
 }
 
-/// What it costs a convolution with channels last that its image has channels first: it is read element by
-/// element, by a filter a channel through strides.
-pub(super) fn turned(c: &ConvSpec) -> u64 {
+/// What it costs a convolution with channels last that image number `operand` has channels first: it is read
+/// element by element, by a filter a channel through strides.
+pub(super) fn turned(c: &ConvSpec, operand: usize) -> u64 {
     if is_each(c) {
-        let image = product(&c.input) * c.groups as u64 * size(&c.batch);
-        return image * strided(c.dtype.size());
+        let image = product(&c.input).saturating_mul(c.groups as u64 * size(&c.batch));
+        return image.min(MOST >> 8) * strided(c.dtype.size());
     }
-    let find = if is_pointwise(c) { STEP } else { FIND };
-    let copied = c.copies_channels();
-    thousandths(if copied { loads(c) / 8 * 7 * find } else { 0 })
+    let (loads, find, copied) = reads(c, operand);
+    thousandths(if copied { loads / 8 * 7 * find } else { 0 })
 }
 
 /// What an element costs that is read or written in the other order.
@@ -83,16 +82,36 @@ pub(super) fn filters(elements: u64, bytes: usize) -> u64 {
     thousandths(START) + elements * strided(bytes)
 }
 
-/// How often an element of an image is read for products.
-fn loads(c: &ConvSpec) -> u64 {
-    let sums = product(&c.output) * product(&c.kernel) * size(&c.in_channels);
-    let blocks = size(&c.out_channels).div_ceil(BLOCK);
-    sums.saturating_mul(c.groups as u64 * size(&c.batch) * blocks)
+/// How often elements of an image are read, which is an operand, how many instructions that takes with channels
+/// last, and whether eight are copied at a time there.
+fn reads(c: &ConvSpec, operand: usize) -> (u64, u64, bool) {
+    let (cin, cout) = (size(&c.in_channels), size(&c.out_channels));
+    let (positions, taps) = (product(&c.output), product(&c.kernel));
+    let blocks = |n: u64| n.div_ceil(BLOCK);
+    let y = match c.role {
+        ConvRole::Result => false,
+        ConvRole::Input => true,
+        ConvRole::Weight => operand == 1,
+    };
+    let loads = match c.role {
+        ConvRole::Input => [positions, taps, cout, blocks(cin)],
+        ConvRole::Weight if y => [positions, 1, cout, blocks(cin * taps)],
+        _ => [positions, taps, cin, blocks(cout)],
+    };
+    let all = [c.groups as u64, size(&c.batch)];
+    let loads = loads.into_iter().chain(all).fold(1, u64::saturating_mul);
+    let plain = is_pointwise(c) && c.groups == 1 || c.role == ConvRole::Weight && y;
+    let channels = if y { cout } else { cin };
+    (
+        loads.min(MOST),
+        if plain { STEP } else { FIND },
+        c.dtype.size() == 2 && channels.is_multiple_of(8),
+    )
 }
 
 /// Whether each channel has a filter of its own; neighbouring lanes then have neighbouring elements.
 fn is_each(c: &ConvSpec) -> bool {
-    c.in_channels.is(1) && c.out_channels.is(1)
+    c.role == ConvRole::Result && c.in_channels.is(1) && c.out_channels.is(1)
 }
 
 fn is_pointwise(c: &ConvSpec) -> bool {
@@ -109,5 +128,5 @@ fn product(dims: &[Dim]) -> u64 {
 }
 
 fn thousandths(cost: u64) -> u64 {
-    cost.min(1 << 36) * 1000
+    cost.min(MOST) * 1000
 }

@@ -169,11 +169,11 @@ pub(super) fn product(
     let mut inputs = symbols.to_vec();
     let mut reference_args = Vec::new();
     // The reference has channels first.
-    let [image, filters, result] = last(kernel, &values, on_gpu);
+    let [first, second, result] = last(kernel, &values, on_gpu);
     for (i, arg) in parts.operands.into_iter().enumerate() {
         let of = operand(kernel, i, arg, args, given, symbols)?;
         let mut of = numbers(&of)?;
-        if let Some([batch, channels]) = [image, filters][i] {
+        if let Some([batch, channels]) = [first, second][i] {
             of = turned(&of, batch, of.len() / (batch * channels).max(1));
         }
         reference_args.push(Arg {
@@ -219,22 +219,24 @@ pub(super) fn product(
     }))
 }
 
-/// The images and the channels of a convolution's input, filters and result, where these have channels last.
+/// How often channels repeat, and how many there are, in the operands and the result of a convolution, where these
+/// have channels last.
 fn last(kernel: &Kernel, values: &[i64], on_gpu: bool) -> [Option<[usize; 2]>; 3] {
     let Kernel::Conv(c) = kernel else {
         return [None; 3];
     };
     let size = |dim: &Dim| dim.eval(values) as usize;
-    let of = |channels| Some([size(&c.batch), size(&c.groups) * size(channels)]);
-    let filters = [
-        size(&c.groups) * size(&c.out_channels),
-        size(&c.in_channels),
-    ];
-    let filters = on_gpu.then_some(filters);
-    match c.images {
-        Images::ChannelsFirst => [None; 3],
-        Images::ChannelsLast => [of(&c.in_channels), filters, of(&c.out_channels)],
-        Images::Turned => [None, filters, of(&c.out_channels)],
+    let groups = size(&c.groups);
+    let image = |channels| [size(&c.batch), groups * size(channels)];
+    let [x, y] = c.images.last();
+    let x_last = x.then(|| image(&c.in_channels));
+    let y_last = y.then(|| image(&c.out_channels));
+    let filters = [groups * size(&c.out_channels), size(&c.in_channels)];
+    let filters = (on_gpu && (x || y)).then_some(filters);
+    match c.role {
+        ConvRole::Result => [x_last, filters, y_last],
+        ConvRole::Input => [y_last, filters, x_last],
+        ConvRole::Weight => [x_last, y_last, None],
     }
 }
 

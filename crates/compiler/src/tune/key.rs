@@ -177,6 +177,7 @@ impl Sizes<'_> {
                 Images::ChannelsFirst => "",
                 Images::ChannelsLast => " channels last",
                 Images::Turned => " channels last of first",
+                Images::Returned => " channels first of last",
             },
             self.rough(&c.batch),
             self.exact(&c.groups),

@@ -154,14 +154,15 @@ const Index at = ((place.outer * (batches / PHASES) + group) * m + i) * plane + 
 }
 
 /// The classes of the operands, behind what they are compiled for.
-fn classes(c: &Conv, phases: &Phases) -> String {
+pub(super) fn classes(c: &Conv, phases: &Phases) -> String {
     let axes = format!("constexpr int AXES = {};\n", c.kernel.len().max(1));
     let [own, classes] = match c.role {
         ConvRole::Input => [
             format!(
-                "constexpr int PHASES = {};\n\
+                "constexpr int PHASES = {};\nconstexpr bool CHANNELS_LAST = {};\n\
                  __device__ __forceinline__ Acc load(Elem x) {{ return {}; }}\n",
                 phases.count,
+                c.images != Images::ChannelsFirst,
                 scalar::loaded("x", c.dtype)
             ),
             include_str!("conv_phases.cu").into(),
@@ -171,7 +172,11 @@ fn classes(c: &Conv, phases: &Phases) -> String {
                 "constexpr bool TAPS_ARE_LINES = {};\n",
                 role == ConvRole::Weight
             ),
-            include_str!("conv_windows.cu").into(),
+            concat!(
+                include_str!("conv_interleaved.cu"),
+                include_str!("conv_windows.cu")
+            )
+            .into(),
         ],
     };
     axes + &own + include_str!("conv.cu") + &classes

@@ -4,7 +4,7 @@
 
 // A phase: its places, and the taps first + u * hop that they meet.
 struct Phase {
-    Index stride[AXES], padding[AXES], dilation[AXES], taps[AXES], hop[AXES], turns[AXES];
+    Index channels, stride[AXES], padding[AXES], dilation[AXES], taps[AXES], hop[AXES], turns[AXES];
     // The divisor that stride and dilation share, and what dilation / unit times gives 1 modulo hop.
     Index unit[AXES], inverse[AXES];
     Index at[AXES], first[AXES];
@@ -22,9 +22,10 @@ struct Phase {
         }
         return any;
     }
-    // The tap of number k, by channel and u; whether the filter has it.
+    // The tap of number k, by channel and u, or by u and channel; whether the filter has it.
     __device__ __forceinline__ bool find(Index k, Parts& tap) const {
-        tap = apart(k, turns);
+        tap = apart(CHANNELS_LAST ? k / channels : k, turns);
+        if (CHANNELS_LAST) tap.outer = k % channels;
         bool found = true;
 #pragma unroll
         for (int d = 0; d < AXES; d++) {
@@ -38,24 +39,28 @@ struct Phase {
 // Element (line, k) is w[channel of k, line, tap of k].
 struct Filters {
     const Elem* p;
-    Index lines, inner, outer;
+    Index lines, inner, outer, step;
     Phase phase;
     struct Line { const Elem* p; };
     __device__ __forceinline__ Line line(Index i) const { return {i < lines ? p + i * inner : nullptr}; }
-    __device__ __forceinline__ Elem at(Line l, Index k) const {
+    __device__ __forceinline__ const Elem* run(Line l, Index k) const {
         Parts tap;
-        if (!phase.find(k, tap) || !l.p) return Elem(0);
+        if (!phase.find(k, tap) || !l.p) return nullptr;
         Index offset = 0;
 #pragma unroll
         for (int d = 0; d < AXES; d++) offset = offset * phase.taps[d] + tap.at[d];
-        return l.p[tap.outer * outer + offset];
+        return l.p + tap.outer * outer + offset * step;
+    }
+    __device__ __forceinline__ Elem at(Line l, Index k) const {
+        const Elem* w = run(l, k);
+        return w ? *w : Elem(0);
     }
 };
 
 // What the places of a phase, numbered by image and q, meet in y, whose spatial extents are `source`.
 struct Places {
     const Elem* p;
-    Index lines, image, channel;
+    Index lines, image, channel, step;
     Index source[AXES], extents[AXES], places[AXES];
     Phase phase;
 
@@ -78,7 +83,7 @@ struct Places {
         return at;
     }
     // The element of y that a place meets, or null.
-    __device__ __forceinline__ const Elem* find(const Line& place, Index k) const {
+    __device__ __forceinline__ const Elem* run(const Line& place, Index k) const {
         Parts tap;
         if (!phase.find(k, tap) || place.outer < 0) return nullptr;
         Index offset = 0;
@@ -88,22 +93,22 @@ struct Places {
             if (i < 0 || i / phase.stride[d] >= source[d]) return nullptr;
             offset = offset * source[d] + i / phase.stride[d];
         }
-        return p + place.outer * image + tap.outer * channel + offset;
+        return p + place.outer * image + tap.outer * channel + offset * step;
     }
     __device__ __forceinline__ Elem at(const Line& place, Index k) const {
-        const Elem* y = find(place, k);
+        const Elem* y = run(place, k);
         return y ? *y : Elem(0);
     }
 };
 
 // The sum for a line of filters and a place over the taps that meet an element of y. In a tile's sum, those
 // beyond the edges of y count with a zero, of which an infinite weight makes NaN.
-__device__ __forceinline__ Acc sum_inside(const Filters& a, const Places& b, Index i, const Parts& place, Index first, Index end) {
+__device__ __forceinline__ Acc sum_inside(const Filters& w, const Places& y, Index i, const Parts& place, Index first, Index end) {
     Acc sum = 0;
 #pragma unroll 1
     for (Index k = first; k < end && sum == sum; k++) {
-        const Elem* y = b.find(place, k);
-        if (y) sum += load(a.at(a.line(i), k)) * load(*y);
+        const Elem* met = y.run(place, k);
+        if (met) sum += load(w.at(w.line(i), k)) * load(*met);
     }
     return sum;
 }

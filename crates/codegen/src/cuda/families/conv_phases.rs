@@ -3,11 +3,12 @@
 
 use super::Call;
 use super::conv::{Sizes, list};
+use super::conv_last::eights;
 use super::gemm::Operand;
 use crate::cuda::Slot;
 use crate::cuda::source::Source;
 use kiln_base::Dim;
-use kiln_base::plan::Conv;
+use kiln_base::plan::{Conv, Images};
 
 /// How the places and taps of a convolution fall into phases.
 pub(super) struct Phases {
@@ -49,11 +50,17 @@ impl Phases {
         }
     }
 
-    /// The filters, and what of y the places of a phase meet.
+    /// The filters, and what of y the places of a phase meet; with channels last the other way round.
     pub fn operands(&self, source: &mut Source, call: &Call, c: &Conv, s: &Sizes) -> [Operand; 2] {
         let [y, w] = c.operands.map(|o| call.pointer(Slot::Arg(o as usize)));
-        let sizes = [&s.w_group, &s.kernel, &(&c.in_channels * &s.kernel)];
-        let [w_group, kernel, filter] = sizes.map(|d| source.dim(d));
+        let last = c.images != Images::ChannelsFirst;
+        let filter = &c.in_channels * &s.kernel;
+        let (line, step) = match last {
+            true => (&Dim::ONE, &c.in_channels),
+            false => (&s.kernel, &Dim::ONE),
+        };
+        let sizes = [&s.w_group, line, &filter, step, &c.out_channels];
+        let [w_group, line, filter, step, channels] = sizes.map(|d| source.dim(d));
         let phase = [
             list(source, &c.stride, 1),
             list(source, &c.padding, 0),
@@ -64,20 +71,32 @@ impl Phases {
             list(source, &self.unit, 1),
             list(source, &self.inverse, 1),
         ];
-        let filters = format!(
+        let phase = format!(
             "const Index group = batch / PHASES;\n\
-             Phase phase = {{{}}};\n\
-             if (!phase.enter(batch % PHASES)) k = 0;\n\
-             const Filters a = {{{w} + group * {w_group}, m, {kernel}, {filter}, phase}};\n",
+             Phase phase = {{{channels}, {}}};\n\
+             if (!phase.enter(batch % PHASES)) k = 0;\n",
             phase.join(", ")
         );
+        let [[a, m], [b, n]] = match last {
+            true => [["b", "n"], ["a", "m"]],
+            false => [["a", "m"], ["b", "n"]],
+        };
+        let filters = format!(
+            "const Filters {a} = {{{w} + group * {w_group}, {m}, {line}, {filter}, {step}, phase}};\n"
+        );
+        let y_last = c.images.last()[1];
+        let (channel, step) = match y_last {
+            true => (Dim::ONE, &c.groups * &c.out_channels),
+            false => (s.output.clone(), Dim::ONE),
+        };
         let sizes = [
-            &(&c.out_channels * &s.output),
+            &(&c.out_channels * &channel),
             &s.y_image,
-            &s.output,
+            &channel,
+            &step,
             &s.input,
         ];
-        let [y_group, image, channel, plane] = sizes.map(|d| source.dim(d));
+        let [y_group, image, channel, step, plane] = sizes.map(|d| source.dim(d));
         let extents = [
             list(source, &c.output, 1),
             list(source, &c.input, 1),
@@ -85,15 +104,23 @@ impl Phases {
         ];
         let places = format!(
             "const Index plane = {plane};\n\
-             const Places b = {{{y} + group * {y_group}, n, {image}, {channel}, {}, phase}};\n",
+             const Places {b} = {{{y} + group * {y_group}, {n}, {image}, {channel}, {step}, {}, phase}};\n",
             extents.join(", ")
         );
-        let operand = |text, along_k| Operand {
-            text,
-            along_k,
-            vector: false,
+        let filters = |first: &str| Operand {
+            text: first.to_string() + &filters,
+            along_k: !last,
+            vector: last && eights(&c.in_channels),
         };
-        [operand(filters, true), operand(places, false)]
+        let places = |first: &str| Operand {
+            text: first.to_string() + &places,
+            along_k: y_last,
+            vector: y_last && eights(&c.out_channels),
+        };
+        match last {
+            true => [places(&phase), filters("")],
+            false => [filters(&phase), places("")],
+        }
     }
 }
 

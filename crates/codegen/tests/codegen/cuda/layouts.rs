@@ -109,13 +109,13 @@ impl Case {
     }
 }
 
-/// Two convolutions: the first reads an image with channels first, the second what the first wrote. Gives the
-/// layouts and the printed kernels.
+/// Two convolutions: the first reads an image with channels first, the second what the first wrote; with
+/// `gradients` those of both too, of what lies in either layout. Gives the layouts and the printed kernels.
 fn chain(
     dtype: DType,
     axes: usize,
     numbers: Numbers,
-    ways: bool,
+    [gradients, ways]: [bool; 2],
     rng: &mut Rng,
 ) -> (LayoutReport, String) {
     let mut size = || rng.one([2, 5, if axes == 1 { 33 } else { 8 }]);
@@ -139,11 +139,27 @@ fn chain(
             false => case.input(w),
         };
         what += &format!(" -> {:?} {:?}", conv.conv, conv.kernel);
-        shape = conv.result(batch);
-        y = case.op(conv.conv, &[y, w]);
+        let (x, input) = (y, std::mem::replace(&mut shape, conv.result(batch)));
+        y = case.op(conv.conv.clone(), &[x, w]);
         // Behind the second always, since a result has channels first.
-        if i == 1 || rng.chance(0.5) {
+        if i == 1 || gradients || rng.chance(0.5) {
             y = case.activated(y, &shape, rng);
+        }
+        if gradients {
+            let first = case.input(numbers(dtype, &shape, rng));
+            for dy in [y, first] {
+                let kernel = conv.kernel.iter().copied().collect();
+                let conv = conv.conv.clone();
+                let w = case.op(ops::ConvWeight { conv, kernel }, &[x, dy]);
+                case.graph.add_output(w);
+            }
+            for dy in [y, first] {
+                let conv = conv.conv.clone();
+                let sizes = input[2..].iter().map(|d| Dim::from(*d)).collect();
+                let dx = case.op(ops::ConvTranspose { conv, input: sizes }, &[dy, w]);
+                let dx = case.activated(dx, &input, rng);
+                case.graph.add_output(dx);
+            }
         }
     }
     case.graph.add_output(y);
@@ -173,11 +189,35 @@ fn convolutions_are_right() {
     let mut rng = Rng::new(71);
     let (mut last, mut copied) = (0, 0);
     for i in 0..4 * cases() {
-        let (report, text) = chain(FLOATS[i % 4], 1 + i / 4 % 3, finite, i % 8 == 0, &mut rng);
+        let (report, text) = chain(
+            FLOATS[i % 4],
+            1 + i / 4 % 3,
+            finite,
+            [false, i % 8 == 0],
+            &mut rng,
+        );
         last += report.channels_last;
         copied += text.matches("A_VECTOR = true").count();
     }
     assert!(last >= 7 * cases() && copied > 0, "{last} {copied}");
+}
+
+#[test]
+fn gradients_are_right() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(73);
+    let mut images = [0; 3];
+    for i in 0..2 * cases() {
+        let axes = 1 + i / 4 % 3;
+        let (_, text) = chain(FLOATS[i % 4], axes, finite, [true, i % 8 == 1], &mut rng);
+        let count = |class: &str| text.matches(class).count();
+        images[0] += count("CHANNELS_LAST = true");
+        images[1] += count(", true> b = ");
+        images[2] += count("B_VECTOR = true");
+    }
+    assert!(images.iter().all(|n| *n > 0), "{images:?}");
 }
 
 /// What the zeros of a padding make of them, and that there are no others.
@@ -188,7 +228,13 @@ fn convolutions_of_infinities() {
     }
     let mut rng = Rng::new(72);
     for i in 0..2 * cases() {
-        chain(FLOATS[i % 4], 1 + i / 4 % 3, wild, false, &mut rng);
+        chain(
+            FLOATS[i % 4],
+            1 + i / 4 % 3,
+            wild,
+            [i % 3 == 0, false],
+            &mut rng,
+        );
     }
 }
 
@@ -244,6 +290,29 @@ fn halves_have_channels_last() {
     }
 }
 
+/// Not even where that is asked for can a result, which has channels first, read an image that has not.
+#[test]
+fn what_a_result_reads_has_channels_first() {
+    let conv = "conv(stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1)";
+    let graph = parsed(&format!(
+        "%0: f32[2, 8, 6, 6] = input(index: 0, role: Data)
+         %1: f32[8, 8, 3, 3] = input(index: 1, role: Data)
+         %2: f32[2, 8, 6, 6] = {conv} %0, %1
+         %3: f32[2, 8, 6, 6] = {conv} %2, %1
+         %4: f32[2, 8, 6, 6] = {conv} %3, %1
+         return %4"
+    ));
+    for target in [Target::Cpu, Target::Cuda] {
+        let options = Options {
+            target,
+            layout: Layout::ChannelsLast,
+            ..Options::default()
+        };
+        let report = lower(&graph, &options).unwrap().layout;
+        assert_eq!(report.channels_last, 0, "{target:?}: {report}");
+    }
+}
+
 /// Filters lie as images do: copied in *prepare*, so that a run has as many kernels.
 #[test]
 fn filters_are_copied_once() {
@@ -277,8 +346,26 @@ fn machine_code() {
              return %6"
         ))
     };
+    let gradients = |dtype: &str| {
+        let conv = "stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1";
+        let image = format!("{dtype}[8, 64, 28, 28]");
+        let filters = format!("{dtype}[64, 64, 3, 3]");
+        parsed(&format!(
+            "%0: {image} = input(index: 0, role: Data)
+             %1: {filters} = input(index: 1, role: Parameter)
+             %2: {image} = conv({conv}) %0, %1
+             %3: {image} = relu %2
+             %4: {image} = conv({conv}) %3, %1
+             %5: {image} = relu %4
+             %6: {image} = conv_transpose(conv: ({conv}), input: [28, 28]) %5, %1
+             %7: {image} = relu %6
+             %8: {filters} = conv_weight(conv: ({conv}), kernel: [3, 3]) %3, %5
+             %9: {filters} = conv_weight(conv: ({conv}), kernel: [3, 3]) %0, %5
+             return %7, %8, %9"
+        ))
+    };
     for dtype in ["f32", "f64", "f16", "bf16"] {
-        for graph in [block(dtype, 256, 28), grouped(dtype)] {
+        for graph in [block(dtype, 256, 28), grouped(dtype), gradients(dtype)] {
             let program = lowered(&graph, Layout::ChannelsLast, true);
             let ways: Vec<Program> = every(&program).into_iter().map(|(.., p)| p).collect();
             let text = device::unit(&together(&ways));
