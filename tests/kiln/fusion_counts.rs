@@ -1,36 +1,30 @@
-//! How many kernels small pieces of networks become, on the CPU and on a GPU, and that these are right.
+//! Small pieces of networks become one kernel, on the CPU and on a GPU, and these are right.
 
 use crate::cuda;
 use kiln::{DType, Device, Explain, Reduction, Spec, Tensor, cat, compile, grad, with_seed};
 
 type Program = fn(&[Tensor]) -> Vec<Tensor>;
 
-/// A piece of a network, the shapes of what it reads, and its kernels on the CPU and on a GPU.
-type Piece = (
-    &'static str,
-    &'static [&'static [usize]],
-    [usize; 2],
-    Program,
-);
+/// A piece of a network that is one kernel, and the shapes of what it reads.
+type Piece = (&'static str, &'static [&'static [usize]], Program);
 
 const PIECES: &[Piece] = &[
-    ("softmax", &[&[64, 33]], [1, 1], |x| vec![x[0].softmax(1)]),
-    ("argmax after softmax", &[&[64, 33]], [1, 1], |x| {
+    ("softmax", &[&[64, 33]], |x| vec![x[0].softmax(1)]),
+    ("argmax after softmax", &[&[64, 33]], |x| {
         vec![x[0].softmax(1).argmax(1, false)]
     }),
-    ("layer norm", &[&[64, 48], &[48]], [1, 1], |x| {
+    ("layer norm", &[&[64, 48], &[48]], |x| {
         vec![x[0].layer_norm([48], Some(&x[1]), None, 1e-5)]
     }),
-    ("RMS norm", &[&[64, 48], &[48]], [1, 1], |x| {
+    ("RMS norm", &[&[64, 48], &[48]], |x| {
         vec![x[0].rms_norm([48], Some(&x[1]), 1e-5)]
     }),
-    ("group norm", &[&[8, 32, 7, 7], &[32]], [1, 1], |x| {
+    ("group norm", &[&[8, 32, 7, 7], &[32]], |x| {
         vec![x[0].group_norm(4, Some(&x[1]), None, 1e-5)]
     }),
     (
         "batch norm of a batch and ReLU",
         &[&[8, 32, 7, 7], &[32]],
-        [1, 1],
         |x| {
             vec![
                 x[0].batch_norm(None, None, Some(&x[1]), Some(&x[1]), true, 0.1, 1e-5)
@@ -38,16 +32,11 @@ const PIECES: &[Piece] = &[
             ]
         },
     ),
-    (
-        "cross entropy with its softmax",
-        &[&[64, 33]],
-        [1, 1],
-        |x| {
-            let log = x[0].log_softmax(1);
-            vec![-(&log * x[0].softmax(1)).sum([1], false)]
-        },
-    ),
-    ("a long chain", &[&[64, 48]], [1, 1], |x| {
+    ("cross entropy with its softmax", &[&[64, 33]], |x| {
+        let log = x[0].log_softmax(1);
+        vec![-(&log * x[0].softmax(1)).sum([1], false)]
+    }),
+    ("a long chain", &[&[64, 48]], |x| {
         // A kernel holds 128 operations, of which functions count as several.
         let step = |y: Tensor, i: i32| (&y * 0.9 - i as f64 * 0.01).relu() + &x[0];
         vec![(0..30).fold(x[0].clone(), step)]
@@ -55,7 +44,6 @@ const PIECES: &[Piece] = &[
     (
         "a product with scale, bias, residual, activation and cast",
         &[&[64, 48], &[48, 32], &[64, 32], &[32]],
-        [1, 1],
         |x| {
             let y = x[0].matmul(&x[1]) * 0.125 + &x[3];
             vec![(y + &x[2]).gelu().to_dtype(DType::F16)]
@@ -64,7 +52,6 @@ const PIECES: &[Piece] = &[
     (
         "a product with residual and layer norm",
         &[&[64, 48], &[48, 32], &[64, 32], &[32]],
-        [1, 1],
         |x| {
             let y = x[0].matmul(&x[1]) + &x[2];
             vec![y.layer_norm([32], Some(&x[3]), None, 1e-5)]
@@ -73,7 +60,6 @@ const PIECES: &[Piece] = &[
     (
         "a product with softmax and argmax",
         &[&[64, 48], &[48, 33]],
-        [1, 1],
         |x| {
             let y = x[0].matmul(&x[1]).softmax(1);
             vec![y.argmax(1, false), y]
@@ -82,7 +68,6 @@ const PIECES: &[Piece] = &[
     (
         "a product of what is scaled, activated and cast",
         &[&[64, 48], &[48, 32]],
-        [1, 1],
         |x| {
             let half = x[1].to_dtype(DType::F16).to_dtype(DType::F32);
             vec![(&x[0] * 0.5 - 0.1).relu().matmul(&half)]
@@ -91,22 +76,15 @@ const PIECES: &[Piece] = &[
     (
         "a product of what is put side by side",
         &[&[64, 48], &[64, 20], &[68, 32]],
-        [1, 1],
         |x| vec![cat(&[&x[0], &x[1]], 1).matmul(&x[2])],
     ),
-    (
-        "a product of halves",
-        &[&[64, 48], &[48, 32]],
-        [1, 1],
-        |x| {
-            let [a, b] = [0, 1].map(|i| x[i].to_dtype(DType::F16));
-            vec![a.matmul(&b)]
-        },
-    ),
+    ("a product of halves", &[&[64, 48], &[48, 32]], |x| {
+        let [a, b] = [0, 1].map(|i| x[i].to_dtype(DType::F16));
+        vec![a.matmul(&b)]
+    }),
     (
         "a strided convolution of normalised halves",
         &[&[2, 3, 33, 31], &[3, 1, 1], &[12, 3, 7, 7]],
-        [1, 1],
         |x| {
             let image = x[0].to_dtype(DType::F16).to_dtype(DType::F32) * 0.25 - &x[1];
             vec![image.conv2d(&x[2], None, 2, 3, 1, 1).relu()]
@@ -115,30 +93,45 @@ const PIECES: &[Piece] = &[
     (
         "a pointwise convolution of scaled channels",
         &[&[2, 24, 7, 5], &[2, 24, 1, 1], &[17, 24, 1, 1], &[17]],
-        [1, 1],
         |x| vec![(&x[0] * x[1].sigmoid()).conv2d(&x[2], Some(&x[3]), 1, 0, 1, 1)],
     ),
     (
         "a pointwise convolution of normalised, activated channels side by side",
         &[&[2, 24, 7, 5], &[2, 9, 7, 5], &[33, 1, 1], &[17, 33, 1, 1]],
-        [1, 1],
         |x| {
             let y = (cat(&[&x[0], &x[1]], 1) * &x[2] + 0.5).relu();
             vec![y.conv2d(&x[3], None, 1, 0, 1, 1)]
         },
     ),
-    ("sums along either axis", &[&[64, 48]], [2, 2], |x| {
+    ("sums along either axis", &[&[64, 48]], |x| {
         let y = x[0].exp();
         vec![y.sum([0], false), y.sum([1], false)]
     }),
-    ("a column sum behind a chain", &[&[64, 48]], [1, 1], |x| {
+    (
+        "the gradients of a layer norm",
+        &[&[48, 64], &[64], &[64], &[48, 64]],
+        |x| {
+            let [x, scale, shift, y] = x else {
+                return vec![];
+            };
+            let x = [x, scale, shift].map(|x| x.clone().requires_grad_(true));
+            let norm = x[0].layer_norm([64], Some(&x[1]), Some(&x[2]), 1e-5);
+            let gradients = grad(
+                &[&(norm * y).sum([0, 1], false)],
+                &[&x[0], &x[1], &x[2]],
+                false,
+            );
+            gradients.unwrap().into_iter().flatten().collect()
+        },
+    ),
+    ("a column sum behind a chain", &[&[64, 48]], |x| {
         vec![(x[0].exp() * 0.5 + 1.0).sum([0], false)]
     }),
 ];
 
-fn check(device: Device, at: usize) -> kiln::Result<()> {
+fn check(device: Device) -> kiln::Result<()> {
     let mut other = Vec::new();
-    for (name, shapes, counts, piece) in PIECES {
+    for (name, shapes, piece) in PIECES {
         let inputs: Vec<Tensor> = with_seed(3, || {
             let random = |s: &&[usize]| Tensor::randn(*s, DType::F32).to(device);
             shapes.iter().map(random).collect()
@@ -150,8 +143,8 @@ fn check(device: Device, at: usize) -> kiln::Result<()> {
         assert!(verified.is_right(), "{name}: {verified}");
         let explain = program.explain();
         println!("{name}: {} kernels", explain.kernels_run());
-        if explain.kernels_run() != counts[at] {
-            other.push(format!("{name}, not {}:\n{explain}", counts[at]));
+        if explain.kernels_run() != 1 {
+            other.push(format!("{name}:\n{explain}"));
         }
     }
     assert!(other.is_empty(), "{}", other.join("\n"));
@@ -160,13 +153,13 @@ fn check(device: Device, at: usize) -> kiln::Result<()> {
 
 #[test]
 fn pieces_are_few_kernels() -> kiln::Result<()> {
-    check(Device::Cpu, 0)
+    check(Device::Cpu)
 }
 
 #[test]
 fn pieces_are_few_kernels_on_a_gpu() -> kiln::Result<()> {
     match cuda::device() {
-        Some(gpu) => check(gpu, 1),
+        Some(gpu) => check(gpu),
         None => Ok(()),
     }
 }

@@ -26,7 +26,7 @@ const MOST: [(&str, usize); 8] = [
     ("decoder", 8),
     ("lstm", 3),
     ("resnet18-step", 85),
-    ("encoder-step", 20),
+    ("encoder-step", 19),
 ];
 
 /// The first words of the kernels' names with how often they run.
@@ -274,7 +274,7 @@ fn a_gpu_runs_few_kernels_too() -> Outcome {
     let explain = program.explain();
     let kernels = explain.kernels_run();
     println!("{kernels} kernels: {}", kinds(&program));
-    assert!(kernels <= 28, "{kernels} kernels:\n{explain}");
+    assert!(kernels <= 26, "{kernels} kernels:\n{explain}");
     Ok(())
 }
 

@@ -312,6 +312,7 @@ fn what_is_fused_and_how_sums_are_cut_are_choices() {
         fusion.candidates,
         [
             "by rule",
+            "reduce 2 in 1",
             "reduce 2 in 8",
             "reduce 2 in 32",
             "reduce 2 in 128",

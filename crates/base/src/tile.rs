@@ -15,6 +15,10 @@
 //!   register, so later stages read it like any other tile.
 //!
 //! Constants are spread over their registers before the first tile.
+//!
+//! The points of the last `serial` parallel axes of rows run in order on one thread, and its slots live as long:
+//! a stage for the first of them can clear a slot, one for each add to it, and one for the last write it. So a
+//! kernel of rows can have sums over columns too.
 
 use crate::prim::{Binary, RandomKind, Reduction, Unary};
 use crate::{Compute, DType, Dim, Scalar};
@@ -36,6 +40,8 @@ pub struct TileProgram {
     pub axes: Vec<Dim>,
     /// Extents of the axes that reductions run over, outermost first.
     pub inner: Vec<Dim>,
+    /// How many of the last parallel axes run in order on one thread; only with [`Schedule::Rows`].
+    pub serial: u16,
     /// What is cut into tiles.
     pub schedule: Schedule,
     /// How the work is cut up.
@@ -113,11 +119,25 @@ pub struct Bound {
     pub extent: Dim,
 }
 
+/// Points of the serial axes.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Turn {
+    /// All of them.
+    #[default]
+    Every,
+    /// The first.
+    First,
+    /// The last.
+    Last,
+}
+
 /// A run of instructions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
     /// Whether it runs for every point of `inner`.
     pub over_inner: bool,
+    /// For which points of the serial axes it runs.
+    pub turn: Turn,
     /// The instructions, in order.
     pub code: Vec<Inst>,
 }

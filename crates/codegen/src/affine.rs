@@ -124,6 +124,8 @@ pub(crate) struct Space {
     table: Vec<Axis>,
     pub axes: Vec<Ax>,
     pub inner: Vec<Ax>,
+    /// The parallel axes that are walked in order all the same, since what is stored is combined over them.
+    pub ordered: Vec<Ax>,
 }
 
 /// A size to decide by: symbols count as 64.
@@ -208,7 +210,7 @@ impl Space {
     }
 
     /// Splits an axis into (E/t, t).
-    fn split(&mut self, a: Ax, t: &Dim) -> bool {
+    pub fn split(&mut self, a: Ax, t: &Dim) -> bool {
         let Ok(rest) = self.extent(a).div_exact(t) else {
             return false;
         };
@@ -216,6 +218,9 @@ impl Space {
             return false;
         }
         let (high, low) = (self.add(rest), self.add(t.clone()));
+        if let Some(at) = self.ordered.iter().position(|x| *x == a) {
+            self.ordered.splice(at..=at, [high, low]);
+        }
         for list in [&mut self.axes, &mut self.inner] {
             if let Some(at) = list.iter().position(|x| *x == a) {
                 list[at] = high;

@@ -12,7 +12,7 @@ use crate::fuse::{Group, behind_reshapes, storage, through_reduction, through_vi
 use crate::kir::{Access, Bound, Dynamic, Expr, KernelBuilder, PointwiseBuilder, Val, wide};
 use hashbrown::HashMap;
 use kiln_base::plan::SiteKind;
-use kiln_base::prim::Binary;
+use kiln_base::prim::{Binary, Reduction};
 use kiln_base::{DType, Dim, Scalar};
 use smallvec::SmallVec;
 
@@ -48,13 +48,17 @@ pub(crate) fn emit(flow: &Flow, group: &Group, operands: &[Nid]) -> Result<Emitt
     let mut values = Vec::with_capacity(group.roots.len());
     for (n, map) in &group.roots {
         let map = e.space.resolve_map(map);
-        values.push((e.value(*n, map.clone(), Predicates::new())?, map));
+        let (of, at, combine) = match e.combined(*n, &map) {
+            Some((of, at, op)) => (of, at, Some(op)),
+            None => (*n, map.clone(), None),
+        };
+        values.push((e.value(of, at, Predicates::new())?, map, combine));
     }
-    for ((n, _), (v, map)) in group.roots.iter().zip(values) {
+    for ((n, _), (v, map, combine)) in group.roots.iter().zip(values) {
         let arg = e.buffer(*n, true);
         let flat = flow.nodes[*n].address(&map);
         let access = e.access(arg, &flat, &Predicates::new(), flow.nodes[*n].dtype);
-        e.k.store(access, v);
+        e.k.store(access, v, combine);
     }
     let before = group.before.iter().flat_map(|b| &b.group.members);
     let nodes = group.members.iter().chain(before).copied();
@@ -78,7 +82,7 @@ pub(crate) fn emit_prologue(
     let arg = e.raw(dtype);
     e.k.kernel.args[arg as usize].written = true;
     let access = e.access(arg, &flat, &Predicates::new(), dtype);
-    e.k.store(access, value);
+    e.k.store(access, value, None);
     let nodes = group.members.iter().copied().chain([product]);
     Ok(e.finish(name(flow, nodes.collect())))
 }
@@ -95,13 +99,17 @@ struct Emitter<'a> {
 
 impl<'a> Emitter<'a> {
     fn new(flow: &'a Flow, group: &'a Group) -> Emitter<'a> {
+        let mut space = group.space.clone();
+        let ordered = space.ordered.clone();
+        space.axes.sort_by_key(|a| ordered.contains(a));
         let mut k = KernelBuilder::default();
-        k.kernel.axes = group.space.extents(&group.space.axes);
-        k.kernel.inner = group.space.extents(&group.space.inner);
+        k.kernel.axes = space.extents(&space.axes);
+        k.kernel.serial = ordered.len();
+        k.kernel.inner = space.extents(&space.inner);
         Emitter {
             flow,
             group,
-            space: group.space.clone(),
+            space,
             k,
             args: Vec::new(),
             raw: None,
@@ -321,6 +329,20 @@ impl<'a> Emitter<'a> {
                 self.k.def(Expr::Load { access }, node.dtype)
             }
         })
+    }
+
+    /// What a reduction over axes that are walked in order combines, and where.
+    fn combined(&self, v: Nid, map: &Map) -> Option<(Nid, Map, Reduction)> {
+        let node = self.node(v);
+        let Op::Reduce(op, _) = node.op else {
+            return None;
+        };
+        let inner = self.space.resolve_map(self.group.reduced.get(&v)?);
+        let mut axes = inner.iter().flat_map(|e| &e.terms);
+        let of = node.inputs[0];
+        let at = || through_reduction(&node.op, self.node(of).shape.len(), map, &inner);
+        axes.any(|(a, _)| self.space.ordered.contains(a))
+            .then(|| (of, at(), op))
     }
 
     fn bug(&self, v: Nid, text: &str) -> LowerError {

@@ -1,10 +1,11 @@
-//! Kernels with reductions: some threads of a block share the inner points of a row.
+//! Kernels with reductions: some threads of a block share the inner points of a row. Where stores combine rows, these
+//! threads walk over the rows in order, and each keeps what it has of its points in registers.
 
 use super::rows_shape::{Order, Shape};
 use super::scalar::{ctype, identity};
 use super::source::{Index, SHARED, Source};
 use super::values::Values;
-use super::walk::{Walk, combine, first};
+use super::walk::{Walk, combine, first, sum};
 use crate::kir::{Expr, Kernel, Store, Val};
 use crate::tile::{self, Plan, Step};
 use kiln_base::cuda::{Blocks, CudaKernel};
@@ -31,9 +32,12 @@ pub(super) fn print(
     rows.values.fast = fast;
     rows.shared();
     rows.begin();
-    rows.row(&plans);
+    match kernel.serial {
+        0 => rows.row(&plans),
+        _ => rows.in_order(&plans),
+    }
     let grid = Blocks {
-        points: numel(&kernel.axes),
+        points: numel(parallel(kernel)),
         each: shape.rows,
     };
     let block = [shape.rows * shape.lanes, 1, 1];
@@ -41,6 +45,11 @@ pub(super) fn print(
         source.finish([grid, Blocks::one(), Blocks::one()], block, 0),
         pairs,
     )
+}
+
+/// The axes whose points different threads take.
+fn parallel(kernel: &Kernel) -> &[Dim] {
+    &kernel.axes[..kernel.axes.len() - kernel.serial]
 }
 
 /// Prints what is done with row number `row` of a library kernel's result by those threads of its block that are
@@ -112,7 +121,7 @@ impl<'a> Rows<'a> {
     fn begin(&mut self) {
         let Shape { rows, lanes, .. } = *self.shape;
         let index = self.source.index;
-        let count = self.source.dim(&numel(&self.kernel.axes));
+        let count = self.source.dim(&numel(parallel(self.kernel)));
         let (lane, within) = match self.shape.order {
             Order::InnerFirst => (
                 format!("threadIdx.x % {lanes}"),
@@ -139,11 +148,70 @@ impl<'a> Rows<'a> {
             self.line(format!("const bool live = place < {count};"));
             self.line(format!("const {index} row = live ? place : {count} - 1;"));
         } else {
-            self.line(format!("const {index} row = {at};"));
+            let name = if self.kernel.serial > 0 {
+                "part"
+            } else {
+                "row"
+            };
+            self.line(format!("const {index} {name} = {at};"));
             if rows > 1 {
-                self.line(format!("if (row >= {count}) return;"));
+                self.line(format!("if ({name} >= {count}) return;"));
             }
         }
+    }
+
+    /// What is done with the rows of part number `part`, in order.
+    fn in_order(&mut self, plans: &[Plan]) {
+        let kernel = self.kernel;
+        let serial = numel(&kernel.axes[parallel(kernel).len()..]);
+        let serial = serial.as_const().expect("axes walked in order are known");
+        let sums: Vec<&Store> = kernel
+            .stores
+            .iter()
+            .filter(|s| s.combine.is_some())
+            .collect();
+        let (trips, width) = (self.trips(), self.shape.vector.width);
+        for s in &sums {
+            let compute = kernel.body[s.value.index()].dtype.compute();
+            let op = s.combine.expect("only these are here");
+            let start = identity(op, compute);
+            let name = sum(kernel, s);
+            self.line(format!("{} {name}[{trips}][{width}];", ctype(compute)));
+            self.line("#pragma unroll");
+            self.line(format!("for (int t = 0; t < {trips}; ++t)"));
+            self.line(format!(
+                "    for (int k = 0; k < {width}; ++k) {name}[t][k] = {start};"
+            ));
+        }
+        let index = self.source.index.name();
+        self.line(format!("for (int turn = 0; turn < {serial}; ++turn) {{"));
+        self.line(format!("const {index} row = part * {serial} + turn;"));
+        self.row(plans);
+        if self.shape.lanes > 32 {
+            self.line("__syncthreads();"); // what is shared is written again
+        }
+        self.line("}");
+        self.line(format!("const {index} row = part * {serial};"));
+        self.values.decompose(self.source, "row");
+        let closing = self.points(true);
+        self.line("#pragma unroll");
+        self.line(format!("for (int k = 0; k < {width}; ++k) {{"));
+        let Rows { values, source, .. } = self;
+        let axis = self.shape.vector.axis;
+        values.indices[axis] = format!("({} + k)", values.indices[axis]);
+        for s in &sums {
+            values.store_as(source, s, &format!("{}[t][k]", sum(kernel, s)));
+        }
+        for _ in 0..=closing {
+            self.line("}");
+        }
+    }
+
+    /// How often a thread goes on to its next points of a row.
+    fn trips(&self) -> u32 {
+        self.shape
+            .trips
+            .expect("points of rows in order have places")
     }
 
     /// What is done with a row.
@@ -214,6 +282,25 @@ impl<'a> Rows<'a> {
         for v in &reductions {
             self.accumulator(*v);
         }
+        let closing = self.points(plan.defs.len() <= 24);
+        let stores_guarded = self.shape.pads() && !plan.stores.is_empty();
+        let walk = Walk {
+            kernel: self.kernel,
+            vector: &self.shape.vector,
+            defs: &plan.defs,
+            stores: &plan.stores,
+            keeps: &self.keeps,
+            live: stores_guarded,
+        };
+        walk.print(self.source, &mut self.values);
+        for _ in 0..closing {
+            self.line("}");
+        }
+        self.finish(&reductions);
+    }
+
+    /// Opens a walk of each thread over its inner points, and says how many braces close it.
+    fn points(&mut self, unroll: bool) -> usize {
         let width = self.shape.vector.width;
         let lanes = self.shape.lanes;
         let index = self.source.index.name();
@@ -245,7 +332,7 @@ impl<'a> Rows<'a> {
             } else {
                 lane.into()
             };
-            if plan.defs.len() <= 24 {
+            if unroll {
                 self.line("#pragma unroll 4");
             }
             self.line(format!(
@@ -253,22 +340,8 @@ impl<'a> Rows<'a> {
                 lanes * width
             ));
         }
-        let Rows { values, source, .. } = self;
-        values.decompose_inner(source, "i");
-        let stores_guarded = self.shape.pads() && !plan.stores.is_empty();
-        let walk = Walk {
-            kernel: self.kernel,
-            vector: &self.shape.vector,
-            defs: &plan.defs,
-            stores: &plan.stores,
-            keeps: &self.keeps,
-            live: stores_guarded,
-        };
-        walk.print(source, values);
-        for _ in 0..closing {
-            self.line("}");
-        }
-        self.finish(&reductions);
+        self.values.decompose_inner(self.source, "i");
+        closing
     }
 
     /// The C type that a reduction accumulates in, and what it begins with.

@@ -33,6 +33,8 @@ pub(super) struct Shape {
 const FILL: i64 = 1 << 17;
 /// The most trips of an unrolled walk.
 const MOST_TRIPS: i64 = 8;
+/// The most points of each row of which a thread has the sums over rows.
+const MOST_SUMS: u32 = 16;
 /// Threads of a block of short rows.
 const THREADS: u32 = 256;
 /// Rows of a block whose neighbouring threads read neighbouring rows.
@@ -52,7 +54,9 @@ pub(super) fn shapes(kernel: &Kernel, all: bool) -> Vec<(String, Shape)> {
     }
     for other in other_lanes(kernel, order, &vector, lanes) {
         let shape = Shape::new(kernel, order, vector.clone(), other);
-        shapes.push((name(other), shape));
+        if kernel.serial == 0 || shape.trips.unwrap_or(0) * shape.vector.width <= MOST_SUMS {
+            shapes.push((name(other), shape));
+        }
     }
     let mut again = Shape::new(kernel, order, vector, lanes);
     again.keep.most = 0;
@@ -72,7 +76,8 @@ fn name(lanes: u32) -> String {
 
 impl Shape {
     fn of(kernel: &Kernel) -> Shape {
-        let rows = estimate(&numel(&kernel.axes)).max(1);
+        let parallel = kernel.axes.len() - kernel.serial;
+        let rows = estimate(&numel(&kernel.axes[..parallel])).max(1);
         let order = order(kernel);
         let vector = match order {
             Order::InnerFirst => Vector::along(kernel, kernel.axes.len() + kernel.inner.len() - 1),
@@ -152,7 +157,7 @@ fn other_lanes(kernel: &Kernel, order: Order, vector: &Vector, default: u32) -> 
 /// Neighbouring threads take what more accesses have side by side.
 fn order(kernel: &Kernel) -> Order {
     let outer = kernel.axes.len();
-    if outer == 0 {
+    if outer == 0 || kernel.serial > 0 {
         return Order::InnerFirst;
     }
     let (mut along_inner, mut along_rows) = (0, 0);
@@ -205,7 +210,8 @@ fn trips(kernel: &Kernel, lanes: u32, width: u32) -> Option<u32> {
     let each = i64::from(lanes * width);
     let trips = (points + each - 1) / each;
     let text = trips * i64::from(width) * kernel.body.len() as i64;
-    ((1..=MOST_TRIPS).contains(&trips) && text <= 1024).then_some(trips as u32)
+    let few = (1..=MOST_TRIPS).contains(&trips) && text <= 1024;
+    (few || kernel.serial > 0).then_some(trips as u32)
 }
 
 /// Loads and costly values are kept, as far as the registers go.

@@ -259,9 +259,14 @@ impl<'a> Values<'a> {
 
     /// Performs a store.
     pub fn store(&self, source: &mut Source, store: &Store) {
+        self.store_as(source, store, &self.name(store.value));
+    }
+
+    /// Performs a store of a C expression in place of the value.
+    pub fn store_as(&self, source: &mut Source, store: &Store, value: &str) {
         let a = &self.kernel.accesses[store.access as usize];
         let dtype = self.kernel.args[a.arg as usize].dtype;
-        let value = scalar::stored(&self.name(store.value), dtype);
+        let value = scalar::stored(value, dtype);
         let address = self.address(source, store.access);
         let statement = format!("arg{}[{address}] = {value};", a.arg);
         match self.inside(source, store.access) {

@@ -34,7 +34,7 @@ impl Walk<'_> {
                 source.line("if (live) {");
             }
             for s in self.stores {
-                values.store(source, s);
+                self.store(source, values, s, "0");
             }
             if self.live {
                 source.line("}");
@@ -47,7 +47,7 @@ impl Walk<'_> {
         let whole_stores: Vec<&Store> = self
             .stores
             .iter()
-            .filter(|s| self.whole(s.access))
+            .filter(|s| s.combine.is_none() && self.whole(s.access))
             .collect();
         for s in &whole_stores {
             let access = &self.kernel.accesses[s.access as usize];
@@ -66,12 +66,12 @@ impl Walk<'_> {
         }
         for s in self.stores {
             let access = &self.kernel.accesses[s.access as usize];
-            if self.whole(s.access) {
+            if s.combine.is_none() && self.whole(s.access) {
                 let dtype = self.kernel.args[access.arg as usize].dtype;
                 let value = scalar::stored(&values.name(s.value), dtype);
                 source.line(format!("out{}.v[k] = {value};", access.arg));
             } else {
-                values.store(source, s);
+                self.store(source, values, s, "k");
             }
         }
         values.indices[self.vector.axis] = first;
@@ -85,6 +85,16 @@ impl Walk<'_> {
                 None => source.line(statement),
             }
         }
+    }
+
+    /// Performs a store, or combines what it stores at point `k` of this trip with that of the rows before.
+    fn store(&self, source: &mut Source, values: &Values, s: &Store, k: &str) {
+        let Some(op) = s.combine else {
+            return values.store(source, s);
+        };
+        let sum = format!("{}[t][{k}]", sum(self.kernel, s));
+        let value = values.name(s.value);
+        source.line(format!("{sum} = {}::of({sum}, {value});", combine(op)));
     }
 
     fn whole(&self, access: u16) -> bool {
@@ -162,6 +172,11 @@ impl Walk<'_> {
             source.line(format!("kept{}[t]{at} = {};", v.0, values.name(v)));
         }
     }
+}
+
+/// The array of what a store has combined so far.
+pub(super) fn sum(kernel: &Kernel, s: &Store) -> String {
+    format!("sum{}", kernel.accesses[s.access as usize].arg)
 }
 
 fn a_dtype(def: &crate::kir::Def) -> usize {

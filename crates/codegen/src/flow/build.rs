@@ -30,8 +30,16 @@ enum Cut {
     /// Rows along the last axis, of a reduction of everything: a kernel that reduces the rows of the same
     /// value has these in passing.
     Rows,
-    /// So many chunks of an axis.
-    Chunks(usize, i64),
+    /// So many chunks of some axes that lie side by side.
+    Chunks(Run, i64),
+}
+
+/// Reduced axes that lie side by side: the first, how many they are, and their elements.
+#[derive(Copy, Clone)]
+struct Run {
+    first: usize,
+    axes: usize,
+    extent: i64,
 }
 
 /// The least elements of rows, and the number of rows from which on they are too many for the second step.
@@ -46,12 +54,12 @@ impl TwoSteps {
                 few: 64,
                 long: 1 << 15,
                 few_columns: 1 << 13,
-                large: 1 << 20,
+                large: 1 << 17,
             },
             Target::Cuda => TwoSteps {
                 few: 512,
                 long: 1 << 16,
-                few_columns: 1 << 13,
+                few_columns: 1 << 17,
                 large: 1 << 18,
             },
         }
@@ -329,22 +337,25 @@ impl FlowBuilder {
         let last = shape.len() - 1;
         let (x, split, first) = match cut {
             Cut::Rows => (x, shape, SmallVec::from_iter([last])),
-            Cut::Chunks(axis, chunks) => {
-                let mut split = shape;
-                let extent = split[axis].as_const().expect("chunked axes are known");
-                split[axis] = Dim::Const(chunks);
-                split.insert(axis + 1, Dim::Const(extent / chunks));
+            Cut::Chunks(run, chunks) => {
+                let (before, behind) = (&shape[..run.first], &shape[run.first + run.axes..]);
+                let parts = [chunks, run.extent / chunks].map(Dim::Const);
+                let split: SmallVec<[Dim; 4]> =
+                    before.iter().chain(&parts).chain(behind).cloned().collect();
                 let x = self.helper(Op::Reshape, &[x], wide, split.clone());
-                // Axes behind `axis` moved by one; `axis` itself stays for step two.
-                let moved = axes.iter().map(|a| a + usize::from(*a >= axis));
-                (x, split, moved.collect::<SmallVec<[usize; 4]>>())
+                // The chunks themselves stay for step two.
+                let end = run.first + run.axes;
+                let before = axes.iter().copied().filter(|a| *a < run.first);
+                let behind = axes.iter().filter(|a| **a >= end).map(|a| a + 2 - run.axes);
+                let first = before.chain([run.first + 1]).chain(behind);
+                (x, split, first.collect::<SmallVec<[usize; 4]>>())
             }
         };
         let rest = (0..split.len()).filter(|a| !first.contains(a));
         let partial_shape: SmallVec<[Dim; 4]> = rest.clone().map(|a| split[a].clone()).collect();
         let second = match cut {
             Cut::Rows => (0..last).collect(),
-            Cut::Chunks(axis, _) => SmallVec::from_iter([rest.filter(|a| *a < axis).count()]),
+            Cut::Chunks(run, _) => SmallVec::from_iter([rest.filter(|a| *a < run.first).count()]),
         };
         let partial = self.helper(Op::Reduce(kind, first), &[x], wide, partial_shape);
         let whole = self.helper(Op::Reduce(kind, second), &[partial], wide, kept.clone());
@@ -441,26 +452,44 @@ impl TwoSteps {
         if results >= few || !long_enough || results == 0 {
             return None;
         }
-        axes.iter().find_map(|a| {
-            let extent = shape[*a].as_const()?;
+        runs(shape, axes).find_map(|run| {
+            let extent = run.extent;
             let enough = (few / results).max(2);
             let most = (4 * enough).min(extent / 8).min(4 * self.few);
             let chunks = (enough.min(most).max(2)..=most).find(|c| extent % c == 0)?;
-            Some(Cut::Chunks(*a, chunks))
+            Some(Cut::Chunks(run, chunks))
         })
     }
 }
 
-/// An axis cut into about so many chunks; none where one is asked for, or no axis has as many equal ones.
+/// The runs of neighbours among `axes` whose extents are known.
+fn runs<'a>(shape: &'a [Dim], axes: &'a [usize]) -> impl Iterator<Item = Run> + 'a {
+    let begins = |i: usize| i == 0 || axes[i - 1] + 1 != axes[i];
+    let begins = (0..axes.len()).filter(move |i| begins(*i));
+    begins.filter_map(|i| {
+        let next = (i + 1..axes.len()).take_while(|j| axes[*j] == axes[i] + j - i);
+        let run = &axes[i..=i + next.count()];
+        let extent = run
+            .iter()
+            .try_fold(1i64, |n, a| n.checked_mul(shape[*a].as_const()?))?;
+        Some(Run {
+            first: run[0],
+            axes: run.len(),
+            extent,
+        })
+    })
+}
+
+/// Axes cut into about so many chunks; none where one is asked for, or no axes have as many equal ones.
 fn about(parts: i64, shape: &[Dim], axes: &[usize]) -> Option<Cut> {
     if parts < 2 {
         return None;
     }
-    axes.iter().find_map(|a| {
-        let extent = shape[*a].as_const()?;
+    runs(shape, axes).find_map(|run| {
+        let extent = run.extent;
         let fits = |c: &i64| extent % c == 0 && extent / c > 1;
         let near = (0..parts / 2).flat_map(|d| [parts + d, parts - d]);
-        Some(Cut::Chunks(*a, near.into_iter().find(fits)?))
+        Some(Cut::Chunks(run, near.into_iter().find(fits)?))
     })
 }
 

@@ -50,6 +50,16 @@ const BUGS: &[(&str, Bug)] = &[
             true
         })
     }),
+    (
+        "what is combined in order is not walked in order",
+        |_, groups| {
+            let turned = groups.iter_mut().find(|g| !g.space.ordered.is_empty());
+            turned.is_some_and(|g| {
+                g.space.ordered.clear();
+                true
+            })
+        },
+    ),
     ("a group does not wait for what it reads", |_, groups| {
         let waits = groups.iter().any(|g| !g.deps.is_empty());
         groups.iter_mut().for_each(|g| g.deps.clear());

@@ -52,12 +52,10 @@ pub(super) fn keeps_parallel(space: &Space, target: Target) -> bool {
         Target::Cpu => (1 << 20, 8, 1 << 16),
         Target::Cuda => (1 << 16, 64, 1 << 18),
     };
-    let product = |list: &[Ax]| {
-        list.iter()
-            .fold(1i64, |n, a| n.saturating_mul(estimate(space.extent(*a))))
-    };
-    let (rows, row) = (product(&space.axes), product(&space.inner));
-    rows.saturating_mul(row) <= small || (rows >= fewest && row <= longest)
+    let parallel = space.axes.iter().filter(|a| !space.ordered.contains(a));
+    let points = |n: i64, a: &Ax| n.saturating_mul(estimate(space.extent(*a)));
+    let (rows, row) = (parallel.fold(1, points), space.inner.iter().fold(1, points));
+    space.points() <= small || (rows >= fewest && row <= longest)
 }
 
 impl Fuser<'_> {
@@ -181,9 +179,6 @@ impl Fuser<'_> {
         }
         let flat = self.flat(v, u.group, map);
         let uses = |a: &Ax| !flat.coefficient(*a).is(0);
-        if group.space.inner.iter().any(uses) {
-            return Err("the reduction would run inside another one".into());
-        }
         if !group.space.is_bijection(&flat, &self.flow.numel(v)) {
             return Err("the group would run the reduction more than once for an element".into());
         }
@@ -194,6 +189,15 @@ impl Fuser<'_> {
             .copied()
             .filter(|a| !uses(a))
             .collect();
+        if group.space.inner.iter().any(uses) {
+            let inside = || String::from("the reduction would run inside another one");
+            let mut space = self.turned(group, &free).ok_or_else(inside)?;
+            let inner = match_inner(&mut space, &dims).ok_or_else(inside)?;
+            return Ok(Join::Reduce {
+                inner: Box::new(inner),
+                space: Box::new(space),
+            });
+        }
         let mut space = group.space.clone();
         let other = || String::from("the group reduces over other extents");
         let inner = match (free.is_empty(), space.inner.is_empty()) {
@@ -227,6 +231,9 @@ impl Fuser<'_> {
         };
         if group.anchor.is_some() {
             return Err("the group already works on a library kernel's result".into());
+        }
+        if !group.space.ordered.is_empty() {
+            return Err("the group walks over rows and combines columns".into());
         }
         let flat = self.flat(v, u.group, map);
         let numel = self.flow.numel(v);

@@ -1,8 +1,9 @@
 //! Merging groups that read the same value over the same space.
 
-use super::join::{LARGE, MAX_ROOTS, covers, keeps_parallel};
-use super::{Fuser, Use};
-use crate::affine::{Affine, Ax, Map};
+use super::join::{LARGE, MAX_ROOTS, keeps_parallel};
+use super::turn::keeps_columns;
+use super::{Fuser, Group, Use};
+use crate::affine::{Affine, Ax, Map, Space};
 use crate::flow::Nid;
 use smallvec::SmallVec;
 
@@ -51,22 +52,39 @@ impl Fuser<'_> {
         } else {
             (a, b)
         };
-        let rename = self.renaming(v, keep, gone)?;
+        let mut spaces = [keep, gone].map(|u| self.groups[u.group].space.clone());
+        let rename = self.renaming(v, keep, gone, &mut spaces)?;
         let (gk, gg) = (&self.groups[keep.group], &self.groups[gone.group]);
         if gg.anchor.is_some() {
             return None;
         }
-        if !gg.space.inner.is_empty() {
-            let renamed: Vec<Ax> = gg.space.inner.iter().map(|x| to(&rename, *x)).collect();
-            if gk.anchor.is_some() || renamed != gk.space.inner {
+        let renamed = |list: &[Ax]| -> Vec<Ax> { list.iter().map(|x| to(&rename, *x)).collect() };
+        if gg.space.inner.is_empty() {
+            if !gk.space.inner.is_empty() && !keeps_parallel(&gk.space, self.options.target) {
                 return None;
             }
-        } else if !gk.space.inner.is_empty() && !keeps_parallel(&gk.space, self.options.target) {
+        } else if gk.anchor.is_some() {
             return None;
+        } else if renamed(&spaces[1].inner) != spaces[0].inner {
+            self.turn_one(keep, gone, &rename, &mut spaces)?;
+        }
+        let ordered = renamed(&spaces[1].ordered);
+        if ordered != spaces[0].ordered {
+            spaces[0].ordered = match (ordered.is_empty(), spaces[0].ordered.is_empty()) {
+                (false, true) => ordered,
+                (true, _) => spaces[0].ordered.clone(),
+                _ => return None,
+            };
+            if !keeps_parallel(&spaces[0], self.options.target) {
+                return None;
+            }
         }
         if self.depends(keep.group, gone.group) || self.depends(gone.group, keep.group) {
             return None;
         }
+        let [space, old] = spaces;
+        self.groups[keep.group].space = space;
+        self.groups[gone.group].space = old;
         self.merge(keep.group, gone.group, &rename);
         Some(Use {
             group: keep.group,
@@ -75,25 +93,62 @@ impl Fuser<'_> {
         })
     }
 
-    /// How the axes of `gone` are called in `keep`, if both visit every element of `v` once and in
-    /// corresponding axes.
-    fn renaming(&self, v: Nid, keep: &Use, gone: &Use) -> Option<SmallVec<[(Ax, Ax); 4]>> {
-        let numel = self.flow.numel(v);
-        let sorted = |u: &Use| -> Option<Affine> {
-            let space = &self.groups[u.group].space;
-            let flat = self.flat(v, u.group, &u.maps[0]);
-            (space.is_bijection(&flat, &numel) && covers(&flat, &space.axes, &space.inner))
-                .then_some(flat)
+    /// Turns one of two groups, of which one reduces rows and one columns, so that the rest of its space is as the
+    /// other's. What is shared is renamed for the first.
+    fn turn_one(
+        &self,
+        keep: &Use,
+        gone: &Use,
+        rename: &[(Ax, Ax)],
+        spaces: &mut [Space; 2],
+    ) -> Option<()> {
+        let of = |u: &Use, space: &Space| Group {
+            space: space.clone(),
+            ..self.groups[u.group].clone()
         };
-        let (fk, fg) = (sorted(keep)?, sorted(gone)?);
-        if fk.terms.len() != fg.terms.len() {
+        let back: Vec<(Ax, Ax)> = rename.iter().map(|(a, k)| (*k, *a)).collect();
+        let called = |list: &[Ax], names: &[(Ax, Ax)]| -> Vec<Ax> {
+            list.iter().map(|x| to(names, *x)).collect()
+        };
+        let columns = called(&spaces[0].inner, &back);
+        if let Some(turned) = self.turned(&of(gone, &spaces[1]), &columns) {
+            spaces[1] = turned;
+            return keeps_columns(&spaces[0], self.options.target).then_some(());
+        }
+        let columns = called(&spaces[1].inner, rename);
+        spaces[0] = self.turned(&of(keep, &spaces[0]), &columns)?;
+        Some(())
+    }
+
+    /// How the axes of `gone` are called in `keep`, if both visit every element of `v` once and in
+    /// corresponding axes; or else every row of which `v` has one element, and of something else all elements.
+    /// Where both reduce, their axes are split to correspond.
+    fn renaming(
+        &self,
+        v: Nid,
+        keep: &Use,
+        gone: &Use,
+        spaces: &mut [Space; 2],
+    ) -> Option<SmallVec<[(Ax, Ax); 4]>> {
+        let numel = self.flow.numel(v);
+        let [sk, sg] = spaces;
+        let [mut fk, mut fg] = [keep, gone].map(|u| self.flat(v, u.group, &u.maps[0]));
+        if !sk.is_bijection(&fk, &numel) || !sg.is_bijection(&fg, &numel) {
             return None;
         }
-        let (sk, sg) = (
-            &self.groups[keep.group].space,
-            &self.groups[gone.group].space,
-        );
-        let mut rename = SmallVec::new();
+        if !sk.inner.is_empty() && !sg.inner.is_empty() {
+            fk = split_as(sk, fk, sg, &fg);
+            fg = split_as(sg, fg, sk, &fk);
+        }
+        let [rows, others] = [(&fk, &*sk), (&fg, &*sg)].map(|(flat, space)| free(flat, space));
+        let extents = (sk.extents(&rows), sg.extents(&others));
+        if fk.terms.len() != fg.terms.len() || extents.0 != extents.1 {
+            return None;
+        }
+        if !rows.is_empty() && !self.share(keep, gone) {
+            return None;
+        }
+        let mut rename: SmallVec<[(Ax, Ax); 4]> = others.into_iter().zip(rows).collect();
         for (a, c) in &fg.terms {
             let (k, _) = fk.terms.iter().find(|t| t.1 == *c)?;
             if sk.extent(*k) != sg.extent(*a) {
@@ -102,6 +157,16 @@ impl Fuser<'_> {
             rename.push((*a, *k));
         }
         Some(rename)
+    }
+
+    /// Whether two groups that reduce will both read something that has an element for each of their points.
+    fn share(&self, a: &Use, b: &Use) -> bool {
+        let [a, b] = [a, b].map(|u| &self.groups[u.group]);
+        let points = a.space.points();
+        let mut both = a.pending.intersection(&b.pending);
+        !a.space.inner.is_empty()
+            && !b.space.inner.is_empty()
+            && both.any(|n| self.facts.numel[*n] == points)
     }
 
     fn merge(&mut self, keep: usize, gone: usize, rename: &[(Ax, Ax)]) {
@@ -158,6 +223,24 @@ impl Fuser<'_> {
             }
         }
     }
+}
+
+/// Splits the axes of an index where another one walks the same elements in more axes.
+fn split_as(space: &mut Space, mut flat: Affine, other: &Space, by: &Affine) -> Affine {
+    for (b, c) in &by.terms {
+        let same = flat.terms.iter().find(|t| t.1 == *c);
+        if let Some((a, _)) = same.filter(|t| space.extent(t.0) != other.extent(*b)) {
+            space.split(*a, other.extent(*b));
+            flat = space.resolve(&flat);
+        }
+    }
+    flat
+}
+
+/// The axes that an index does not move along.
+fn free(flat: &Affine, space: &Space) -> Vec<Ax> {
+    let all = space.axes.iter().chain(&space.inner).copied();
+    all.filter(|a| flat.coefficient(*a).is(0)).collect()
 }
 
 fn to(rename: &[(Ax, Ax)], a: Ax) -> Ax {

@@ -29,6 +29,7 @@ mod cost;
 mod join;
 mod merge;
 mod propagate;
+mod turn;
 
 pub(crate) use absorb::{Before, absorb};
 pub(crate) use propagate::{behind_reshapes, storage, through_reduction, through_view};
@@ -45,7 +46,7 @@ pub(crate) struct Group {
     pub anchor: Option<Anchor>,
     /// What makes operands of the library kernel.
     pub before: Vec<Before>,
-    /// For each reduction in it, the index of the reduced dims over the inner axes.
+    /// For each reduction in it, the index of the reduced dims over the inner axes, or over those walked in order.
     pub reduced: HashMap<Nid, Map>,
     /// The nodes it computes, users before operands.
     pub members: Vec<Nid>,

@@ -3,7 +3,7 @@
 use super::{Access, Arg, Def, Expr, Kernel, Store, Val};
 use hashbrown::HashMap;
 use kiln_base::plan::{Site, SiteKind};
-use kiln_base::prim::{Binary, ScalarBuilder, Unary};
+use kiln_base::prim::{Binary, Reduction, ScalarBuilder, Unary};
 use kiln_base::{DType, Dim, Scalar};
 
 /// A kernel being built.
@@ -152,9 +152,13 @@ impl KernelBuilder {
         self.narrowed(v, dtype)
     }
 
-    pub fn store(&mut self, access: Access, value: Val) {
+    pub fn store(&mut self, access: Access, value: Val, combine: Option<Reduction>) {
         let access = self.access(access);
-        self.kernel.stores.push(Store { access, value });
+        self.kernel.stores.push(Store {
+            access,
+            value,
+            combine,
+        });
     }
 }
 

@@ -1,6 +1,6 @@
 //! Running a kernel point by point: the meaning of the Kernel IR, in plain loops. Only tests use it.
 
-use super::{Access, Dynamic, Expr, Kernel, Val};
+use super::{Access, Dynamic, Expr, Kernel, Store, Val};
 use kiln_base::plan::SiteKind;
 use kiln_base::prim::{self, Binary, RandomKind, Reduction, Unary};
 use kiln_base::{Compute, DType, Dim, Scalar, SymbolValues, float_to_int, round_float, wrap_int};
@@ -169,14 +169,14 @@ impl Run<'_> {
             let access = &kernel.accesses[store.access as usize];
             let moves = access.strides[point.len()..].iter().any(|s| !s.is(0));
             if !self.varies[store.value.index()] && !moves {
-                self.store(access, store.value, &zero, args);
+                self.store(store, &zero, args);
                 continue;
             }
             let tree = self.subtrees[kernel.body.len() + n].clone();
             each_point(inner, |at| {
                 let at = joined(point, at);
                 self.eval_all(&tree, &at, args);
-                self.store(access, store.value, &at, args);
+                self.store(store, &at, args);
             });
         }
     }
@@ -250,12 +250,23 @@ impl Run<'_> {
         allowed.then(|| line(&access.offset, &access.strides))
     }
 
-    fn store(&mut self, access: &Access, value: Val, at: &[i64], args: &mut [Data]) {
+    fn store(&mut self, store: &Store, at: &[i64], args: &mut [Data]) {
+        let access = &self.kernel.accesses[store.access as usize];
         let Some(address) = self.address(access, at) else {
             return;
         };
         let dtype = self.kernel.args[access.arg as usize].dtype;
-        let value = self.values[value.index()];
+        let mut value = self.values[store.value.index()];
+        let axes = self.kernel.axes.len();
+        let first = at[axes - self.kernel.serial..axes].iter().all(|i| *i == 0);
+        if let (Some(op), false) = (store.combine, first) {
+            let before = match &args[access.arg as usize] {
+                Data::Float(v) => Num::F(v[address as usize]),
+                Data::Int(v) => Num::I(v[address as usize]),
+            };
+            let both = binary(op.combine(), before, value).unwrap_or(value);
+            value = both.settle(dtype.compute());
+        }
         match &mut args[access.arg as usize] {
             Data::Float(v) => v[address as usize] = round_float(value.f(), dtype),
             Data::Int(v) => v[address as usize] = wrap_int(value.i(), dtype),

@@ -42,6 +42,9 @@ pub struct Kernel {
     pub name: String,
     /// Extents of the parallel axes, outermost first.
     pub axes: Vec<Dim>,
+    /// How many of the last parallel axes are walked in order, because stores combine over them. Their extents are
+    /// positive numbers.
+    pub serial: usize,
     /// Extents of the axes that reductions run over, outermost first.
     pub inner: Vec<Dim>,
     /// The buffers it is called with.
@@ -72,6 +75,8 @@ pub struct Store {
     pub access: u16,
     /// What.
     pub value: Val,
+    /// How the values of all points of the serial axes are combined, if they are.
+    pub combine: Option<Reduction>,
 }
 
 /// A data-dependent part of an address; see [`kiln_base::tile::Dynamic`].

@@ -71,7 +71,7 @@ impl Kernel {
         let mut at = 0;
         while at + 1 < self.axes.len() + self.inner.len() {
             let outer = self.axes.len();
-            if at + 1 == outer {
+            if at + 1 == outer || at + 1 + self.serial == outer {
                 at += 1;
                 continue;
             }
@@ -86,6 +86,7 @@ impl Kernel {
                 continue;
             }
             self.strides_mut(|s| drop(s.remove(at)));
+            self.serial -= usize::from(at < outer && at + self.serial >= outer);
             let (list, at) = match at < outer {
                 true => (&mut self.axes, at),
                 false => (&mut self.inner, at - outer),

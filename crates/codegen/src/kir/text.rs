@@ -10,7 +10,7 @@
 //! }
 //! ```
 //!
-//! `a` counts the parallel axes and `i` the inner ones. An access ends in its conditions and what it
+//! `a` counts the parallel axes, of which the last may be walked `in order[..]`, and `i` the inner ones. An access ends in its conditions and what it
 //! gives elsewhere: `if 0 <= a0 - 1 < 6 else 0`.
 
 use super::{Access, Expr, Kernel, Val};
@@ -29,13 +29,12 @@ impl fmt::Display for Kernel {
             let dims: Vec<String> = dims.iter().map(Dim::to_string).collect();
             dims.join(", ")
         };
-        writeln!(
-            f,
-            "kernel {} axes[{}] inner[{}] {{",
-            self.name,
-            list(&self.axes),
-            list(&self.inner)
-        )?;
+        let (axes, serial) = self.axes.split_at(self.axes.len() - self.serial);
+        write!(f, "kernel {} axes[{}]", self.name, list(axes))?;
+        if !serial.is_empty() {
+            write!(f, " in order[{}]", list(serial))?;
+        }
+        writeln!(f, " inner[{}] {{", list(&self.inner))?;
         for (i, a) in self.args.iter().enumerate() {
             let written = if a.written { " written" } else { "" };
             writeln!(f, "  arg{i}: {}{written}", a.dtype)?;
@@ -51,7 +50,9 @@ impl fmt::Display for Kernel {
         }
         for s in &self.stores {
             let access = self.access_text(s.access, &[]);
-            writeln!(f, "  store {access} = {}", s.value)?;
+            let combine = s.combine.map(|op| format!("{} in order ", op.name()));
+            let combine = combine.unwrap_or_default();
+            writeln!(f, "  store {access} = {combine}{}", s.value)?;
         }
         f.write_str("}")
     }

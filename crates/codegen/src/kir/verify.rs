@@ -10,7 +10,9 @@
 //! 7. a reduction of nothing nested: the operand of a reduction needs no other reduction at the same
 //!    inner point (it may use finished ones), so no reduction varies inside;
 //! 8. constants are values of their dtype;
-//! 9. a store without inner strides stores a value that does not vary inside.
+//! 9. a store without inner strides stores a value that does not vary inside;
+//! 10. a store that combines moves along inner axes but along no serial ones, and values of floats or integers
+//!     are combined; with serial axes there is one.
 
 use super::{Access, Expr, Kernel, Val};
 use kiln_base::prim::Reduction;
@@ -205,11 +207,28 @@ impl Verifier<'_> {
             self.require(arg.dtype.compute() == dtype.compute(), || {
                 format!("store {n} writes {dtype} to {}", arg.dtype)
             });
-            let moves = access.strides[kernel.axes.len()..].iter().any(|s| !s.is(0));
+            let axes = kernel.axes.len();
+            let moves = access.strides[axes..].iter().any(|s| !s.is(0));
+            let serial = &access.strides[axes.saturating_sub(kernel.serial)..axes];
+            let combines = moves
+                && kernel.serial > 0
+                && access.bounds.is_empty()
+                && serial.iter().all(|s| s.is(0))
+                && dtype.compute() != Compute::Mask;
+            self.require(combines || s.combine.is_none(), || {
+                format!("store {n} combines what it can't")
+            });
             self.require(moves || !varies[s.value.index()], || {
                 format!("store {n} writes every inner point to one place")
             });
         }
+        let combines = kernel.stores.iter().any(|s| s.combine.is_some());
+        let known = |d: &Dim| d.as_const().is_some_and(|n| n > 0);
+        let serial = kernel.axes.iter().rev().take(kernel.serial);
+        let sound = kernel.serial <= kernel.axes.len() && serial.into_iter().all(known);
+        self.require(sound && combines == (kernel.serial > 0), || {
+            format!("{} axes are walked in order", kernel.serial)
+        });
         for (i, arg) in kernel.args.iter().enumerate() {
             self.require(stored[i] == arg.written as usize, || {
                 format!("argument {i} is stored {} times", stored[i])
@@ -252,6 +271,7 @@ mod tests {
             stores: vec![Store {
                 access: 1,
                 value: Val(1),
+                combine: None,
             }],
             ..Kernel::default()
         }

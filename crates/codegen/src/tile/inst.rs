@@ -2,11 +2,12 @@
 
 use super::regs::Allocator;
 use super::{Plan, Step, same};
-use crate::kir::{Expr, Kernel, Val};
+use crate::affine::estimate;
+use crate::kir::{Expr, Kernel, Store, Val};
 use hashbrown::HashMap;
-use kiln_base::prim::Binary;
-use kiln_base::tile::{Dynamic, Inst, Reg, Schedule, Stage, TileProgram};
-use kiln_base::{Compute, Scalar};
+use kiln_base::prim::{Binary, Reduction};
+use kiln_base::tile::{Dynamic, Inst, Reg, Schedule, Stage, TileProgram, Turn};
+use kiln_base::{Compute, DType, Scalar};
 
 /// A use of a value: where it stands, counting every instruction of every stage.
 struct Uses {
@@ -32,28 +33,32 @@ pub(super) fn program(
         constants: Vec::new(),
         code: Vec::new(),
         stage: 0,
+        sums: Vec::new(),
     };
-    let stages = plans
-        .iter()
-        .enumerate()
-        .map(|(at, plan)| printer.stage(at, plan))
-        .collect();
     let mut slot_types: Vec<(u16, Compute)> = Vec::new();
     for (def, slot) in kernel.body.iter().zip(slots) {
         slot_types.extend(slot.map(|s| (s, def.dtype.compute())));
     }
     slot_types.sort();
+    let mut slot_types: Vec<Compute> = slot_types.into_iter().map(|s| s.1).collect();
+    printer.combine(&mut slot_types);
+    let first = printer.clear();
+    let each = plans.iter().enumerate();
+    let each: Vec<Stage> = each.map(|(at, plan)| printer.stage(at, plan)).collect();
+    let last = printer.write();
+    let stages = first.into_iter().chain(each).chain(last).collect();
     TileProgram {
         name: kernel.name.clone(),
         axes: kernel.axes.clone(),
         inner: kernel.inner.clone(),
+        serial: kernel.serial as u16,
         schedule,
         cut: Default::default(),
         args: kernel.args.clone(),
         accesses: kernel.accesses.clone(),
         registers: printer.regs.types,
         constants: printer.constants,
-        slots: slot_types.into_iter().map(|s| s.1).collect(),
+        slots: slot_types,
         stages,
         sites: kernel.sites,
     }
@@ -92,7 +97,30 @@ struct Printer<'a> {
     constants: Vec<(Reg, Scalar)>,
     code: Vec<Inst>,
     stage: usize,
+    /// The stores that combine.
+    sums: Vec<Sum>,
 }
+
+/// What a store that combines has of the serial axes' points so far.
+struct Sum {
+    store: Store,
+    op: Reduction,
+    slot: u16,
+    /// As which dtype the slot holds it.
+    dtype: DType,
+}
+
+/// The number of a dtype that changes nothing.
+fn identity(op: Reduction, dtype: DType) -> Scalar {
+    let start = op.identity_f64();
+    match dtype.int_range() {
+        Some((least, most)) => Scalar::Int(i128::from(start as i64).clamp(least, most) as i64),
+        None => Scalar::Float(start),
+    }
+}
+
+/// The most points that an f32 holds the sum of.
+const MOST_IN_F32: i64 = 256;
 
 impl Printer<'_> {
     fn stage(&mut self, at: usize, plan: &Plan) -> Stage {
@@ -143,10 +171,13 @@ impl Printer<'_> {
         }
         for s in &plan.stores {
             let src = self.reg(s.value);
-            self.code.push(Inst::Store {
-                access: s.access,
-                src,
-            });
+            match self.sums.iter().position(|sum| sum.store == *s) {
+                Some(sum) => self.add(sum, src),
+                None => self.code.push(Inst::Store {
+                    access: s.access,
+                    src,
+                }),
+            }
             self.used(same(self.kernel, s.value), &mut local);
         }
         for v in defined {
@@ -160,10 +191,106 @@ impl Printer<'_> {
                 self.free(Val(i as u32));
             }
         }
+        self.end(plan.over_inner, Turn::Every)
+    }
+
+    fn end(&mut self, over_inner: bool, turn: Turn) -> Stage {
         Stage {
-            over_inner: plan.over_inner,
+            over_inner,
+            turn,
             code: std::mem::take(&mut self.code),
         }
+    }
+
+    /// Gives each store that combines a slot behind those there are.
+    fn combine(&mut self, slots: &mut Vec<Compute>) {
+        let kernel = self.kernel;
+        let serial = &kernel.axes[kernel.axes.len() - kernel.serial..];
+        let points = serial.iter().fold(1, |n, d| estimate(d).saturating_mul(n));
+        for store in &kernel.stores {
+            let Some(op) = store.combine else { continue };
+            let dtype = match kernel.body[store.value.index()].dtype {
+                DType::F32 if op == Reduction::Sum && points > MOST_IN_F32 => DType::F64,
+                dtype => dtype,
+            };
+            self.sums.push(Sum {
+                store: store.clone(),
+                op,
+                slot: slots.len() as u16,
+                dtype,
+            });
+            slots.push(dtype.compute());
+        }
+    }
+
+    /// The stage that begins sums over serial points.
+    fn clear(&mut self) -> Option<Stage> {
+        for at in 0..self.sums.len() {
+            let Sum {
+                op, slot, dtype, ..
+            } = self.sums[at];
+            let start = identity(op, dtype);
+            let src = self.constant(start, dtype.compute());
+            self.code.push(Inst::Keep { slot, src });
+        }
+        (!self.sums.is_empty()).then(|| self.end(true, Turn::First))
+    }
+
+    /// Adds what a point has to a sum.
+    fn add(&mut self, at: usize, src: Reg) {
+        let Sum {
+            op, slot, dtype, ..
+        } = self.sums[at];
+        let from = self.kernel.body[self.sums[at].store.value.index()].dtype;
+        let ty = dtype.compute();
+        let (before, sum) = (self.regs.take(ty), self.regs.take(ty));
+        self.code.push(Inst::Kept { dst: before, slot });
+        let mut b = src;
+        if from.compute() != ty {
+            b = self.regs.take(ty);
+            self.code.push(Inst::Convert {
+                dst: b,
+                a: src,
+                from,
+                to: dtype,
+            });
+            self.regs.give_back(b);
+        }
+        self.code.push(Inst::Binary {
+            op: op.combine(),
+            dst: sum,
+            a: before,
+            b,
+            site: 0,
+        });
+        self.code.push(Inst::Keep { slot, src: sum });
+        self.regs.give_back(before);
+        self.regs.give_back(sum);
+    }
+
+    /// The stage that writes sums over serial points.
+    fn write(&mut self) -> Option<Stage> {
+        for at in 0..self.sums.len() {
+            let Sum { slot, dtype, .. } = self.sums[at];
+            let Store { access, value, .. } = self.sums[at].store;
+            let to = self.kernel.body[value.index()].dtype;
+            let mut src = self.regs.take(dtype.compute());
+            self.code.push(Inst::Kept { dst: src, slot });
+            self.regs.give_back(src);
+            if to.compute() != dtype.compute() {
+                let a = src;
+                src = self.regs.take(to.compute());
+                self.code.push(Inst::Convert {
+                    dst: src,
+                    a,
+                    from: dtype,
+                    to,
+                });
+                self.regs.give_back(src);
+            }
+            self.code.push(Inst::Store { access, src });
+        }
+        (!self.sums.is_empty()).then(|| self.end(true, Turn::Last))
     }
 
     /// One use of a value is done.
@@ -193,19 +320,21 @@ impl Printer<'_> {
         let v = same(self.kernel, v);
         let def = &self.kernel.body[v.index()];
         if let Expr::Const(c) = def.expr {
-            let compute = def.dtype.compute();
-            let known = self
-                .constants
-                .iter()
-                .find(|(r, s)| *s == c && self.regs.types[r.0 as usize] == compute);
-            if let Some((r, _)) = known {
-                return *r;
-            }
-            let reg = self.regs.reserve(compute);
-            self.constants.push((reg, c));
-            return reg;
+            return self.constant(c, def.dtype.compute());
         }
         self.at[v.index()].expect("values are defined before they are used")
+    }
+
+    /// The register that holds a number.
+    fn constant(&mut self, c: Scalar, compute: Compute) -> Reg {
+        let mut known = self.constants.iter();
+        let known = known.find(|(r, s)| *s == c && self.regs.types[r.0 as usize] == compute);
+        if let Some((r, _)) = known {
+            return *r;
+        }
+        let reg = self.regs.reserve(compute);
+        self.constants.push((reg, c));
+        reg
     }
 
     /// Products whose only use is an addition in the same stage, by the sum that takes them in.

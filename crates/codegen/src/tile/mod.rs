@@ -91,7 +91,7 @@ fn schedule(kernel: &Kernel) -> Schedule {
     let (Some(_), outer) = (kernel.inner.last(), kernel.axes.len()) else {
         return Schedule::Lanes;
     };
-    if outer == 0 {
+    if outer == 0 || kernel.serial > 0 {
         return Schedule::Rows;
     }
     let points = |dims: &[Dim]| dims.iter().fold(1i64, |n, d| n.saturating_mul(estimate(d)));
@@ -236,7 +236,7 @@ pub(crate) fn dear(kernel: &Kernel) -> Vec<bool> {
 pub(crate) fn in_place(kernel: &Kernel, plans: &[Plan]) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
     for (at, plan) in plans.iter().enumerate() {
-        for s in &plan.stores {
+        for s in plan.stores.iter().filter(|s| s.combine.is_none()) {
             let to = &kernel.accesses[s.access as usize];
             let written = to.arg as usize;
             for (read, arg) in kernel.args.iter().enumerate() {

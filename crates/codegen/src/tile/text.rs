@@ -1,7 +1,7 @@
 //! The text of a tile program.
 
 use kiln_base::Dim;
-use kiln_base::tile::{Access, Inst, Reg, TileProgram};
+use kiln_base::tile::{Access, Inst, Reg, TileProgram, Turn};
 use std::fmt::Write;
 
 /// A tile program as readable text, for `explain` and for tests.
@@ -15,12 +15,17 @@ pub fn tile_text(p: &TileProgram) -> String {
         dims.join(", ")
     };
     let printer = Printer { p };
+    let (axes, serial) = p.axes.split_at(p.axes.len() - usize::from(p.serial));
+    let serial = match serial {
+        [] => String::new(),
+        serial => format!(" in order[{}]", list(serial)),
+    };
     // Writing to a string never fails.
     let _ = writeln!(
         out,
-        "tile {} axes[{}] inner[{}] {:?}, {} registers, {} slots {{",
+        "tile {} axes[{}]{serial} inner[{}] {:?}, {} registers, {} slots {{",
         p.name,
-        list(&p.axes),
+        list(axes),
         list(&p.inner),
         p.schedule,
         p.registers.len(),
@@ -30,15 +35,17 @@ pub fn tile_text(p: &TileProgram) -> String {
         let _ = writeln!(out, "  const {} = {}", printer.reg(*r), s);
     }
     for stage in &p.stages {
-        let _ = writeln!(
-            out,
-            "  {}:",
-            if stage.over_inner {
-                "over inner"
-            } else {
-                "once"
-            }
-        );
+        let place = if stage.over_inner {
+            "over inner"
+        } else {
+            "once"
+        };
+        let turn = match stage.turn {
+            Turn::Every => "",
+            Turn::First => ", first in order",
+            Turn::Last => ", last in order",
+        };
+        let _ = writeln!(out, "  {place}{turn}:");
         for inst in &stage.code {
             let _ = writeln!(out, "    {}", printer.inst(inst));
         }

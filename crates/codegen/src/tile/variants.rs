@@ -28,7 +28,7 @@ pub(crate) fn variants(
         Schedule::Lanes => Schedule::Rows,
         Schedule::Rows => Schedule::Lanes,
     };
-    if !kernel.inner.is_empty() && !kernel.axes.is_empty() {
+    if !kernel.inner.is_empty() && !kernel.axes.is_empty() && kernel.serial == 0 {
         let turned = print_as(kernel, turned);
         if in_place.iter().all(|p| turned.in_place.contains(p)) {
             all.push(("turned".into(), turned.program));

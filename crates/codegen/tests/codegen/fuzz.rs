@@ -87,15 +87,20 @@ pub fn show(graph: &Graph, program: &kiln_codegen::Program) {
 fn check(seed: u64) -> Result<(), String> {
     let graph = config().graph(seed);
     let inputs = random_inputs(&graph, seed);
-    let symbols = symbol_values(&graph, &inputs).unwrap();
-    let rounded = evaluate(&graph, &inputs, &symbols, Mode::Rounded);
-    let exact = evaluate(&graph, &inputs, &symbols, Mode::Exact);
+    agrees(&graph, &inputs)
+}
+
+/// Whether the interpreters of both levels, fused and not, in either layout, agree with the reference.
+pub fn agrees(graph: &Graph, inputs: &[Array]) -> Result<(), String> {
+    let symbols = symbol_values(graph, inputs).unwrap();
+    let rounded = evaluate(graph, inputs, &symbols, Mode::Rounded);
+    let exact = evaluate(graph, inputs, &symbols, Mode::Exact);
     let (Ok(rounded), Ok(exact)) = (rounded, exact) else {
         return Err("the reference fails".into());
     };
-    let lower_me = decomposed(&graph);
+    let lower_me = decomposed(graph);
     let eps = coarsest(&lower_me);
-    let steps = evaluate(&lower_me, &inputs, &symbols, Mode::Rounded).map_err(|e| e.to_string())?;
+    let steps = evaluate(&lower_me, inputs, &symbols, Mode::Rounded).map_err(|e| e.to_string())?;
     for (fuse, layout) in [
         (true, Layout::Auto),
         (true, Layout::ChannelsLast),
@@ -111,7 +116,7 @@ fn check(seed: u64) -> Result<(), String> {
             show(&lower_me, &program);
         }
         for engine in [Engine::Points, Engine::Tiles] {
-            let got = run(&program, &inputs, &symbols, engine);
+            let got = run(&program, inputs, &symbols, engine);
             let got = got.ok_or("a false data error")?;
             for (o, g) in got.iter().enumerate() {
                 let Some(g) = g else { continue };
@@ -184,6 +189,8 @@ fn random_programs_cover_the_rules() {
                 note("scatter in place", !l.in_place.is_empty());
                 note("scatter by a view", s.index.strides.iter().any(|d| d.is(0)));
             }
+            let combines = l.kir.as_ref().is_some_and(|k| k.serial > 0);
+            note("rows and columns", combines);
             note("in place", !l.in_place.is_empty());
             note(
                 "several results",

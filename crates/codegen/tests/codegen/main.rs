@@ -8,3 +8,4 @@ mod snapshots;
 mod speed;
 mod symbolic;
 mod tiles;
+mod turned;

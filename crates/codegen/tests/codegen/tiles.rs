@@ -3,7 +3,7 @@
 
 use crate::run::each_point;
 use kiln_base::prim::{self, Binary, RandomKind, Reduction, Unary};
-use kiln_base::tile::{Access, Arg, Inst, Schedule, Stage, TileProgram};
+use kiln_base::tile::{Access, Arg, Inst, Schedule, Stage, TileProgram, Turn};
 use kiln_base::{Compute, DType, Dim, Scalar, float_to_int, round_float, wrap_int};
 use kiln_ir::eval::Data;
 
@@ -131,8 +131,21 @@ struct Tile {
 impl Machine<'_> {
     fn row(&mut self, axes: &[i64], inner: &[i64]) {
         let all = points(inner);
-        self.clear_slots(all.len() / T as usize + 1);
+        let (mut first, mut last) = (true, true);
+        let serial = axes.iter().zip(&self.p.axes).rev();
+        for (i, n) in serial.take(self.p.serial.into()) {
+            first &= *i == 0;
+            last &= n.is(*i + 1);
+        }
+        if first {
+            self.clear_slots(all.len() / T as usize + 1);
+        }
         for stage in &self.p.stages {
+            match stage.turn {
+                Turn::First if !first => continue,
+                Turn::Last if !last => continue,
+                _ => {}
+            }
             self.begin(stage);
             if !stage.over_inner {
                 let point: Point = axes

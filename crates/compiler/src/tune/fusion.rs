@@ -357,7 +357,12 @@ mod tests {
         let apart = |name: &'static str| [name].as_slice().to_vec();
         assert_eq!(
             tried(&columns),
-            [first("by rule (1)"), apart("exp 1 apart (2)")].concat()
+            [
+                apart("by rule (2)"),
+                first("reduce 2 in 1 (1)"),
+                apart("exp 1 apart (3)")
+            ]
+            .concat()
         );
         let all = graph(&[[1040, 263]], |b, x| {
             let y = b.pointwise(Pw::Tanh, x)?;

@@ -164,7 +164,8 @@ impl Generator {
             return self.random_softmax();
         }
         let v = self.any(|f, m| f.dtype.is_float() && f.rank() >= 1 && m.size <= 64.0)?;
-        let rank = self.fact(v).rank();
+        let Fact { dtype, shape } = self.fact(v);
+        let rank = shape.len();
         let last = 1 + self.rng.below(rank.min(2));
         let axes: Axes = (rank - last..rank).collect();
         let mean = self.mean(v, &axes)?;
@@ -174,10 +175,13 @@ impl Generator {
         let bounded = |size| Meta { size, exact: false };
         let spread = self.row_with(Pw::Add, variance, 0.5, self.loose(variance, 1))?;
         let scale = self.row(Pw::Rsqrt, &[spread], bounded(1.5))?;
-        let mut shape = self.fact(v).shape;
+        let mut shape = shape;
         axes.iter().for_each(|a| shape[*a] = Dim::ONE);
         let scale = self.emit(ops::Reshape { shape }, &[scale], bounded(1.5))?;
-        self.row(Pw::Mul, &[centred, scale], bounded(16.0))
+        let normalised = self.row(Pw::Mul, &[centred, scale], bounded(16.0))?;
+        // And columns, as in the derivative of a norm.
+        self.reduce(centred, Reduction::Sum, (0..rank - last).collect(), dtype);
+        Some(normalised)
     }
 
     /// Views that lead back to where they start.

@@ -7,7 +7,7 @@ use super::load;
 use super::lower::plain;
 use super::run::Code;
 use super::walk::{Shape, Walk};
-use kiln_base::tile::{Schedule, TILE};
+use kiln_base::tile::{Schedule, TILE, Turn};
 
 /// A load from an argument of at least this many bytes fetches ahead.
 const FETCH_BYTES: i64 = 4 << 20;
@@ -40,7 +40,7 @@ pub(super) fn fetch(bound: &Bound, walks: &[Walk], stages: &mut [Stage]) {
 fn next_row(bound: &Bound, walks: &[Walk], stages: &mut [Stage]) {
     let program = bound.program;
     let mut inner: Vec<usize> = (0..stages.len())
-        .filter(|i| stages[*i].over_inner)
+        .filter(|i| stages[*i].over_inner && stages[*i].turn == Turn::Every)
         .collect();
     if inner.len() < 2 {
         return;

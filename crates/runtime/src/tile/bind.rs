@@ -3,7 +3,7 @@
 use super::affine::{Affine, Limit, Proof, eval, extent, product, prove};
 use super::check;
 use crate::error::{Result, damaged};
-use kiln_base::tile::{Access, Inst, Schedule, TileProgram};
+use kiln_base::tile::{Access, Inst, Schedule, TileProgram, Turn};
 use kiln_base::{DType, Scalar};
 
 /// An access with known numbers. Its strides are split into `outer` and `lane` axes by [`Bound`].
@@ -44,6 +44,8 @@ pub(crate) struct Bound<'a> {
     pub lens: Vec<i64>,
     /// Whether parts may run at the same time: every store goes to a place of its own.
     pub parallel: bool,
+    /// Points of the parallel axes that one thread runs in order.
+    pub serial: i64,
 }
 
 impl Bound<'_> {
@@ -119,6 +121,9 @@ pub(crate) fn bind<'a>(
         }
     }
     let parallel = check_ranges(program, &mut accesses, &axes, &inner, lens)?;
+    let serial = axes[axes.len() - usize::from(program.serial)..]
+        .iter()
+        .product();
     let (outer, lane) = split(program.schedule, &axes, &inner, &mut accesses);
     Ok(Bound {
         program,
@@ -128,6 +133,7 @@ pub(crate) fn bind<'a>(
         dynamics,
         lens: lens.to_vec(),
         parallel,
+        serial,
     })
 }
 
@@ -195,7 +201,11 @@ fn check_ranges(
                     offset: 0,
                     strides: a.address.strides[..axes.len()].to_vec(),
                 };
-                let whole = a.address.is_injective(&full);
+                let mut points = full.clone();
+                if stage.turn != Turn::Every {
+                    points[axes.len() - usize::from(program.serial)..axes.len()].fill(1);
+                }
+                let whole = a.address.is_injective(&points);
                 parallel &= whole || inner.is_empty() && outer.is_injective(axes);
             }
         }

@@ -4,7 +4,7 @@ use super::kernels;
 use crate::error::{Result, damaged};
 use kiln_base::Compute;
 use kiln_base::prim::{RandomKind, Reduction};
-use kiln_base::tile::{Inst, Reg, Stage, TileProgram};
+use kiln_base::tile::{Inst, Reg, Schedule, Stage, TileProgram};
 
 struct Checker<'a> {
     program: &'a TileProgram,
@@ -21,6 +21,13 @@ pub(super) fn types(program: &TileProgram) -> Result<()> {
         written: vec![false; program.registers.len()],
         pending: vec![],
     };
+    let serial = usize::from(program.serial);
+    if serial > program.axes.len() || serial > 0 && program.schedule != Schedule::Rows {
+        return Err(damaged!(
+            "{} steps in order through other axes",
+            program.name
+        ));
+    }
     for (reg, _) in &program.constants {
         c.ty(*reg)?;
         c.written[reg.0 as usize] = true;

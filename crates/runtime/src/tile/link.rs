@@ -139,6 +139,7 @@ impl Linker<'_> {
         let mut current: HashMap<u16, Value> = HashMap::new();
         let mut out = Stage {
             over_inner: source.over_inner,
+            turn: source.turn,
             begin: vec![],
             body: vec![],
             end: vec![],
@@ -431,6 +432,7 @@ impl Linker<'_> {
             outer_len,
             lane_len,
             points: bound.axes_len(),
+            serial: bound.serial,
             tile,
             walks: self.walks,
             stages,

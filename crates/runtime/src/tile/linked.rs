@@ -4,11 +4,13 @@ use super::bind::BoundDynamic;
 use super::run::Code;
 use super::walk::{Shape, Walk};
 use kiln_base::Compute;
-use kiln_base::tile::Schedule;
+use kiln_base::tile::{Schedule, Turn};
 
 /// A stage as code.
 pub(crate) struct Stage {
     pub over_inner: bool,
+    /// For which points of the serial axes it runs.
+    pub turn: Turn,
     /// Before the first tile or step.
     pub begin: Vec<Code>,
     pub body: Vec<Code>,
@@ -30,6 +32,8 @@ pub(crate) struct Linked {
     pub lane_len: i64,
     /// Points of the parallel axes.
     pub points: i64,
+    /// How many of these one thread runs in order.
+    pub serial: i64,
     /// Lanes of a full tile.
     pub tile: usize,
     pub walks: Vec<Walk>,

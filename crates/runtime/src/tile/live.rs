@@ -56,7 +56,7 @@ impl Uses {
 mod tests {
     use super::*;
     use kiln_base::prim::{Binary, Reduction, Unary};
-    use kiln_base::tile::{Dynamic, Reg, Schedule};
+    use kiln_base::tile::{Dynamic, Reg, Schedule, Turn};
     use kiln_base::{Compute, Dim, Scalar};
 
     const R: [Reg; 5] = [Reg(0), Reg(1), Reg(2), Reg(3), Reg(4)];
@@ -67,6 +67,7 @@ mod tests {
             name: "t".into(),
             axes: vec![],
             inner: vec![],
+            serial: 0,
             schedule: Schedule::Rows,
             cut: Default::default(),
             args: vec![],
@@ -75,7 +76,11 @@ mod tests {
             constants: vec![(R[4], Scalar::Float(1.0))],
             slots: vec![],
             stages: stages
-                .map(|(over_inner, code)| Stage { over_inner, code })
+                .map(|(over_inner, code)| Stage {
+                    over_inner,
+                    turn: Turn::Every,
+                    code,
+                })
                 .collect(),
             sites: 0,
         };

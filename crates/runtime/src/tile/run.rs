@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::memory::Storage;
 use crate::pool::Pool;
 use crate::simd::copy;
-use kiln_base::tile::Schedule;
+use kiln_base::tile::{Schedule, Turn};
 use smallvec::SmallVec;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -216,7 +216,8 @@ impl<'a> Runner<'a> {
     /// Runs points `from..to` of the parallel axes.
     ///
     /// # Safety
-    /// As for [`Runner::new`]; the range lies within the program's points.
+    /// As for [`Runner::new`]; the range lies within the program's points, and begins and ends between those that run
+    /// in order.
     pub(crate) unsafe fn range(&mut self, from: i64, to: i64) {
         let p = self.program;
         let widest = match p.schedule {
@@ -304,7 +305,13 @@ impl<'a> Runner<'a> {
         }
         for row in from..to {
             self.ctx.outer = row;
+            let turn = row % p.serial;
             for stage in &p.stages {
+                match stage.turn {
+                    Turn::First if turn > 0 => continue,
+                    Turn::Last if turn < p.serial - 1 => continue,
+                    _ => {}
+                }
                 // SAFETY: the caller's.
                 unsafe {
                     self.set_outer(stage);
@@ -418,7 +425,7 @@ impl Launch<'_> {
             return (1, points);
         }
         let unit = match self.program.schedule {
-            Schedule::Rows => 1,
+            Schedule::Rows => self.program.serial,
             // Whole tiles where there are enough of them, else whole cache lines.
             Schedule::Lanes if points >= 2 * most * self.program.tile as i64 => {
                 self.program.tile as i64

@@ -19,6 +19,7 @@ impl Program {
             name: "test".into(),
             axes: dims(axes),
             inner: dims(inner),
+            serial: 0,
             schedule,
             cut: Default::default(),
             args: vec![],
@@ -40,6 +41,7 @@ impl Program {
     pub fn stage(&mut self, over_inner: bool) {
         self.0.stages.push(Stage {
             over_inner,
+            turn: Turn::Every,
             code: vec![],
         });
     }

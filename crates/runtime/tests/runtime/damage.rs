@@ -2,7 +2,7 @@
 
 use super::build::*;
 use super::executor::model;
-use super::reductions::softmax;
+use super::reductions::{rows_and_columns, softmax};
 use kiln_base::plan::*;
 use kiln_base::tile::*;
 use kiln_base::{Compute, DType, Dim};
@@ -68,10 +68,19 @@ fn damage_behind_the_checksum_never_panics() {
             &[(DType::F32, 350, false), (DType::F32, 350, true)],
         )
     };
+    let sums = plan_of(
+        Kernel::Tile(rows_and_columns(DType::F32, 5, 7, 70).0),
+        &[
+            (DType::F32, 2450, false),
+            (DType::F32, 2450, true),
+            (DType::F32, 350, true),
+        ],
+    );
     let mut plans = vec![
         model(&Plan::symbol(0), false),
         model(&4i64.into(), true),
         softmax,
+        sums,
         super::products::made_product(),
     ];
     plans.extend(super::ordered::plans());

@@ -198,8 +198,18 @@ pub fn interpret(p: &TileProgram, memory: &mut [Memory]) -> Vec<(u32, i64, i64)>
         );
     }
     for axes in points(&p.axes) {
+        let serial = axes.iter().zip(&p.axes).rev().take(p.serial.into());
+        let (mut first, mut last) = (true, true);
+        for (i, n) in serial {
+            first &= *i == 0;
+            last &= n.is(*i + 1);
+        }
         for stage in &p.stages {
-            s.stage(stage, &axes, &inner);
+            match stage.turn {
+                Turn::First if !first => {}
+                Turn::Last if !last => {}
+                _ => s.stage(stage, &axes, &inner),
+            }
         }
     }
     s.errors

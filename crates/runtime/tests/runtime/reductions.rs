@@ -111,6 +111,68 @@ fn extrema_and_their_indices_prefer_nan_and_the_first() {
     }
 }
 
+/// What is left of rows without their sums, and the sums of columns over `serial` rows at a time.
+pub fn rows_and_columns(dtype: DType, parts: i64, serial: i64, columns: i64) -> Program {
+    let mut p = Program::new(Schedule::Rows, &[parts, serial], &[columns]);
+    p.0.serial = 1;
+    let ty = dtype.compute();
+    p.0.slots.push(ty);
+    let zero = p.constant(ty, 0i64);
+    let arg = p.arg(dtype, false);
+    let read = p.access(arg, 0, &p.dense());
+    let turn = |p: &mut Program, turn: Turn| {
+        p.stage(true);
+        p.0.stages.last_mut().unwrap().turn = turn;
+    };
+    turn(&mut p, Turn::First);
+    p.push(Inst::Keep { slot: 0, src: zero });
+    p.stage(true);
+    let x = p.load(read);
+    let sum = p.reduce(Reduction::Sum, x);
+    p.stage(true);
+    let x = p.load(read);
+    let y = p.binary(Binary::Sub, x, sum);
+    p.output(dtype, y);
+    let before = p.reg(ty);
+    p.push(Inst::Kept {
+        dst: before,
+        slot: 0,
+    });
+    let both = p.binary(Binary::Add, before, x);
+    p.push(Inst::Keep { slot: 0, src: both });
+    turn(&mut p, Turn::Last);
+    let all = p.reg(ty);
+    p.push(Inst::Kept { dst: all, slot: 0 });
+    let out = p.arg(dtype, true);
+    let access = p.access(out, 0, &[columns, 0, 1]);
+    p.store(access, all);
+    p
+}
+
+#[test]
+fn rows_and_columns_in_one_kernel() {
+    for dtype in [DType::F32, DType::F64, DType::I32, DType::I64] {
+        for (parts, serial, columns) in [
+            (1, 1, 1),
+            (1, 3, 5),
+            (7, 1, 130),
+            (37, 13, 600), // all threads
+            (5, 31, 1025),
+            (0, 3, 4),
+            (3, 2, 0),
+        ] {
+            let p = rows_and_columns(dtype, parts, serial, columns);
+            let points = parts * serial * columns;
+            check(
+                &p.0,
+                &[data(dtype, points)],
+                &[points, parts * columns],
+                0.0,
+            );
+        }
+    }
+}
+
 /// Softmax over the last axis, with the exponentials kept between stages.
 pub fn softmax(schedule: Schedule, rows: i64, cols: i64) -> Program {
     let mut p = Program::new(schedule, &[rows], &[cols]);

@@ -5,6 +5,7 @@ use super::library::samples;
 use super::{Expected, parsed};
 use crate::device;
 use crate::run::{Engine, decomposed_for_cuda, run_compiled};
+use crate::turned::{NORM, graph};
 use kiln_base::{DType, Dim};
 use kiln_codegen::{Approximation, Options, Program, Target, lower};
 use kiln_ir::eval::Array;
@@ -143,6 +144,18 @@ fn names() {
         names(4096, 4096, 1, "f32"),
         names(8, 4096, 4096, "bf16")
     ]);
+}
+
+#[test]
+fn rows_and_columns() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    for (dtype, sizes) in [(DType::F32, [700, 390]), (DType::BF16, [2048, 129])] {
+        let (graph, inputs) = graph(dtype, sizes, NORM);
+        let names = check(&graph, &inputs, "rows and columns");
+        assert!(names.len() > 2, "{names:?}");
+    }
 }
 
 #[test]
@@ -376,7 +389,19 @@ fn machine_code() {
         ))
     };
     let images = ["f32", "f64", "f16"].map(|dtype| ("images", images(dtype)));
-    let more = more.into_iter().chain(made).chain(rows).chain(images);
+    let sums = [
+        (DType::F32, [4096, 768]),
+        (DType::F32, [2048, 513]),
+        (DType::F64, [8192, 1024]),
+        (DType::BF16, [2048, 8192]),
+    ];
+    let sums = sums.map(|(dtype, sizes)| ("sums", graph(dtype, sizes, NORM).0));
+    let more = more
+        .into_iter()
+        .chain(made)
+        .chain(sums)
+        .chain(rows)
+        .chain(images);
     let products = samples()
         .into_iter()
         .filter(|(name, _)| *name != "matmul_f16") // is that of bf16

@@ -1,0 +1,72 @@
+//! Reductions over rows and over columns in one launch.
+//!
+//! A group that reduces columns runs over these, and for each of them over the rows. Turned, it runs over the rows,
+//! walks some of them in order ([`Space::ordered`]), and combines what they have for each column as it goes; the
+//! columns have become its inner axes, which reductions of the rows can run over.
+
+use super::join::{covers, keeps_parallel};
+use super::{Fuser, Group};
+use crate::Target;
+use crate::affine::{Ax, Map, Space, flatten};
+use crate::flow::Op;
+use kiln_base::{DType, Dim, numel};
+
+/// The most columns: a thread of a CPU keeps a number for each, those of a block of a GPU in registers.
+const MOST_COLUMNS: i64 = 1 << 16;
+const MOST_IN_REGISTERS: i64 = 1 << 13;
+
+impl Fuser<'_> {
+    /// The space of a group turned so that `columns`, of its axes, become the inner ones. It must do nothing with
+    /// what it reduces but store it.
+    pub(super) fn turned(&self, group: &Group, columns: &[Ax]) -> Option<Space> {
+        let Space { axes, inner, .. } = &group.space;
+        let first = !inner.is_empty() && group.space.ordered.is_empty();
+        let within = !columns.is_empty() && columns.iter().all(|a| axes.contains(a));
+        let known = |d: &Dim| d.as_const().is_some_and(|n| n > 0);
+        if group.anchor.is_some()
+            || !first
+            || !within
+            || !group.space.extents(inner).iter().all(known)
+        {
+            return None;
+        }
+        let combines = |n| {
+            let node = self.node(n);
+            let plain = [DType::F32, DType::F64, DType::I32, DType::I64].contains(&node.dtype);
+            let read = group
+                .members
+                .iter()
+                .any(|m| self.node(*m).inputs.contains(&n));
+            plain && !read && matches!(node.op, Op::Reduce(..))
+        };
+        let stored = |map: &Map, n| {
+            let flat = flatten(&group.space.resolve_map(map), &self.node(n).shape);
+            match group.reduced.contains_key(&n) {
+                true => covers(&flat, axes, &[]),
+                false => covers(&flat, axes, inner),
+            }
+        };
+        let rooted = |n| group.roots.iter().any(|(r, _)| *r == n);
+        if !group.reduced.keys().all(|n| combines(*n) && rooted(*n))
+            || !group.roots.iter().all(|(n, map)| stored(map, *n))
+        {
+            return None;
+        }
+        let mut space = group.space.clone();
+        space.axes.retain(|a| !columns.contains(a));
+        space.ordered = std::mem::replace(&mut space.inner, columns.to_vec());
+        space.axes.extend(&space.ordered);
+        let target = self.options.target;
+        (keeps_parallel(&space, target) && keeps_columns(&space, target)).then_some(space)
+    }
+}
+
+/// Whether a number for each column can be kept.
+pub(super) fn keeps_columns(space: &Space, target: Target) -> bool {
+    let most = match target {
+        Target::Cpu => MOST_COLUMNS,
+        Target::Cuda => MOST_IN_REGISTERS,
+    };
+    let columns = numel(&space.extents(&space.inner)).as_const();
+    columns.is_some_and(|n| n <= most)
+}

@@ -1,0 +1,148 @@
+//! Rows and columns of one matrix are reduced by one kernel.
+
+use crate::cuda;
+use crate::cuda::elements::values;
+use crate::device;
+use crate::fuzz::agrees;
+use crate::run::{decomposed, lowered};
+use kiln_base::DType;
+use kiln_codegen::{Options, Program};
+use kiln_ir::Graph;
+use kiln_ir::eval::Array;
+use kiln_ir::fuzz::Rng;
+
+/// A graph with a matrix `%0` and another `%1` of so many rows and columns.
+fn parsed(dtype: DType, [rows, columns]: [usize; 2], text: &str) -> Graph {
+    let text = text.replace("M,N", &format!("{rows}, {columns}"));
+    let text = text.replace("[M]", &format!("[{rows}]"));
+    let text = text.replace("[N]", &format!("[{columns}]"));
+    let text = format!(
+        "graph {{
+          %0: f32[{rows}, {columns}] = input(index: 0, role: Data)
+          %1: f32[{rows}, {columns}] = input(index: 1, role: Data)
+          {text}
+        }}"
+    );
+    Graph::parse(&text.replace("f32", dtype.name())).unwrap_or_else(|e| panic!("{e}\n{text}"))
+}
+
+/// Sums of rows and of columns.
+const SUMS: &str = "
+    %2: f32[M] = reduce(kind: Sum, axes: [1]) %0
+    %3: f32[N] = reduce(kind: Sum, axes: [0]) %0
+    return %2, %3";
+
+/// The other reductions, each of its own values.
+const OTHERS: &str = "
+    %2: f32[M] = reduce(kind: Max, axes: [1]) %0
+    %3: f32[M,N] = mul %0, %1
+    %4: f32[N] = reduce(kind: Min, axes: [0]) %3
+    %5: f32[N] = reduce(kind: Max, axes: [0]) %0
+    return %2, %4, %5";
+
+/// The derivative of a norm of rows (`%0` normalised, `%1` the derivative of the result): of its operand, scale and
+/// shift.
+pub const NORM: &str = "
+    %2: f32[M,N] = mul %0, %1
+    %3: f32[M] = reduce(kind: Sum, axes: [1]) %1
+    %4: f32[M] = reduce(kind: Sum, axes: [1]) %2
+    %5: f32[M,1] = reshape %3
+    %6: f32[M,1] = reshape %4
+    %7: f32[M,N] = broadcast %5
+    %8: f32[M,N] = broadcast %6
+    %9: f32[M,N] = mul %0, %8
+    %10: f32[M,N] = add %7, %9
+    %11: f32[M,N] = sub %1, %10
+    %12: f32[N] = reduce(kind: Sum, axes: [0]) %2
+    %13: f32[N] = reduce(kind: Sum, axes: [0]) %1
+    return %11, %12, %13";
+
+pub fn graph(dtype: DType, sizes: [usize; 2], text: &str) -> (Graph, Vec<Array>) {
+    let text = text.replace("[M,1]", &format!("[{}, 1]", sizes[0]));
+    let graph = parsed(dtype, sizes, &text);
+    let mut rng = Rng::new((sizes[0] * 1009 + sizes[1]) as u64);
+    let inputs = (0..2).map(|_| values(dtype, &sizes, &mut rng));
+    (graph, inputs.collect())
+}
+
+/// Kernels that combine rows.
+fn turned(program: &Program) -> usize {
+    let kernels = program.launches.iter().flat_map(|l| &l.kir);
+    kernels.filter(|k| k.serial > 0).count()
+}
+
+/// Sizes of which rows are walked in order: all of them, or each thread a part.
+const SIZES: [[usize; 2]; 8] = [
+    [3, 5],
+    [2, 2],
+    [7, 33],
+    [67, 130],
+    [257, 17],
+    [9000, 2],
+    [1024, 129],
+    [1300, 101],
+];
+
+#[test]
+fn agree_with_the_reference() {
+    for text in [SUMS, OTHERS, NORM] {
+        for sizes in SIZES {
+            for dtype in [DType::F32, DType::F64, DType::I32, DType::F16] {
+                let (graph, inputs) = graph(dtype, sizes, text);
+                agrees(&graph, &inputs).unwrap_or_else(|e| panic!("{e}\n{graph}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn are_one_kernel() {
+    for text in [SUMS, OTHERS, NORM] {
+        for [rows, columns] in SIZES {
+            let (graph, _) = graph(DType::F32, [rows, columns], text);
+            let program = lowered(&decomposed(&graph), &Options::default());
+            // The parts of each long sum are put together by a kernel of their own.
+            let cut = (rows * columns >= 1 << 17) as usize;
+            let count = 1 + cut * text.matches("axes: [0]").count();
+            assert_eq!(
+                (turned(&program), program.launches.len()),
+                (1, count),
+                "{graph}"
+            );
+        }
+    }
+}
+
+/// Where sums of columns are read on the way.
+#[test]
+fn stay_apart() {
+    let text = "
+        %2: f32[N] = reduce(kind: Max, axes: [0]) %0
+        %3: f32[M,N] = broadcast %2
+        %4: f32[M,N] = sub %0, %3
+        %5: f32[M] = reduce(kind: Sum, axes: [1]) %4
+        return %2, %5";
+    let (graph, inputs) = graph(DType::F32, [64, 48], text);
+    let program = lowered(&decomposed(&graph), &Options::default());
+    assert_eq!(turned(&program), 0, "{graph}");
+    agrees(&graph, &inputs).unwrap_or_else(|e| panic!("{e}\n{graph}"));
+}
+
+#[test]
+fn on_a_device() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    for (text, dtype) in [(SUMS, DType::F32), (OTHERS, DType::F64), (NORM, DType::F32)] {
+        for sizes in [[3, 5], [67, 130], [9000, 2], [2048, 129], [64, 2050]] {
+            let (graph, inputs) = graph(dtype, sizes, text);
+            let program = cuda::lowered(&decomposed(&graph), true).unwrap();
+            let combines = program.launches.iter().filter(|l| {
+                let text = format!("{:?}", l.kernel);
+                text.contains("int turn = 0")
+            });
+            assert_eq!(combines.count(), 1, "{graph}");
+            cuda::check(&graph, &inputs, true).unwrap_or_else(|e| panic!("{e}\n{graph}"));
+        }
+    }
+}
