@@ -286,3 +286,37 @@ fn sums_of_zeros_show_what_is_not_a_number() -> Outcome {
     }
     Ok(())
 }
+
+/// Also where nothing else reads the gradient behind it: the weight is frozen.
+#[test]
+fn a_bias_alone_has_a_gradient_of_zero() -> Outcome {
+    let losses: [fn(&Tensor) -> Tensor; 3] = [
+        |y| (y * y.sin()).sum([0, 1, 2, 3], false),
+        |y| y.relu().square().sum([0, 1, 2, 3], false),
+        |y| y.gelu().mean([0, 1, 2, 3], false),
+    ];
+    let devices = [Some(Device::Cpu), crate::cuda::device()];
+    for (device, loss) in devices
+        .iter()
+        .flatten()
+        .flat_map(|d| losses.map(|l| (*d, l)))
+    {
+        let (conv, norm) = (Conv2d::new(3, 4, 3)?, BatchNorm2d::new(4)?);
+        conv.to(device)?;
+        norm.to(device)?;
+        let of = |name: &str| {
+            let mut all = conv.named_parameters().into_iter();
+            all.find(|(n, _)| n == name).expect("a parameter").1
+        };
+        of("weight").requires_grad_(false)?;
+        let x = Tensor::randn([3, 3, 6, 5], DType::F32).to(device);
+        let step = compile(&[Spec::like(&x)?], |x| -> kiln::Result<Tensor> {
+            loss(&norm.forward(&conv.forward(&x[0]))).backward()?;
+            of("bias")
+                .grad()
+                .ok_or_else(|| unreachable!("it has a gradient"))
+        })?;
+        assert_eq!(numbers(&step.run(&[&x])?[0]), [0.0; 4]);
+    }
+    Ok(())
+}

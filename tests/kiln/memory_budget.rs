@@ -117,9 +117,9 @@ fn results(program: &Compiled, x: &Tensor) -> Vec<Vec<f32>> {
     results.iter().map(|t| t.to_vec().unwrap()).collect()
 }
 
-/// The bytes that an error says are needed at least.
+/// The bytes that an error says are the least that was found.
 fn needed(message: &str) -> usize {
-    let behind = message.split("at least ").nth(1).unwrap();
+    let behind = message.split("found is ").nth(1).unwrap();
     behind.split(' ').next().unwrap().parse().unwrap()
 }
 

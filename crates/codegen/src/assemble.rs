@@ -14,7 +14,7 @@ use crate::{
     Program, Target, cuda, kir, tile,
 };
 use kiln_base::plan::{self, Epilogue, Kernel, Matrix, Prologue};
-use kiln_base::{Dim, custom, numel};
+use kiln_base::{DType, Dim, custom, numel};
 use kiln_ir::NodeId;
 use order::order;
 
@@ -120,7 +120,12 @@ impl Assembler<'_> {
             };
             self.add_buffer(*n, origin);
         }
-        let alone = |a: &Anchor| group.members == [a.node] && group.roots.len() == 1;
+        let alone = |a: &Anchor| {
+            let node = &self.flow.nodes[a.node];
+            let one = group.members == [a.node] && group.roots.len() == 1;
+            // Results of another dtype than the operands pass through an epilogue.
+            one && (!node.is_product() || self.multiplied(a) == node.dtype)
+        };
         let mut launch = match &group.anchor {
             Some(anchor) if matches!(self.flow.nodes[anchor.node].op, Op::Control(_)) => {
                 self.control(group, anchor)?
@@ -373,6 +378,11 @@ impl Assembler<'_> {
         }
     }
 
+    /// The dtype of the elements that a product multiplies.
+    fn multiplied(&self, anchor: &Anchor) -> DType {
+        self.flow.nodes[anchor.operands[0].held].dtype
+    }
+
     fn library(
         &self,
         anchor: &Anchor,
@@ -439,7 +449,7 @@ impl Assembler<'_> {
                 })
             }
             Op::Conv(c) => Kernel::Conv(plan::Conv {
-                dtype: node.dtype,
+                dtype: self.multiplied(anchor),
                 role: c.role,
                 batch: c.batch.clone(),
                 groups: Dim::from(c.groups),
@@ -482,7 +492,7 @@ impl Assembler<'_> {
             _ => {
                 let batch = shape.len() - 2;
                 Kernel::MatMul(plan::MatMul {
-                    dtype: node.dtype,
+                    dtype: self.multiplied(anchor),
                     batch: shape[..batch].to_vec(),
                     m: shape[batch].clone(),
                     k: operand(0)[batch + 1].clone(),

@@ -155,7 +155,7 @@ impl Search<'_> {
 /// Why a budget can't be reached.
 fn unreachable(lowered: &Lowered, peak: usize, budget: usize, locs: &[Loc]) -> String {
     let mut text = format!(
-        "a run needs at least {peak} bytes of temporaries, more than the memory budget of {budget}"
+        "the least that was found is {peak} bytes of temporaries, more than the memory budget of {budget}"
     );
     let Some((temporaries, layout)) = planned(&lowered.placed.plan, &[]) else {
         return text;

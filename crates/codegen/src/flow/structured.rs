@@ -1,8 +1,9 @@
 //! Matrix products, convolutions and pooling.
 //!
 //! Products and convolutions of floats keep a node for the library kernel; on the CPU, which has none of f16
-//! and bf16, these become products of f32 between casts. Those of integers, and pooling, become a reduction
-//! over a window view or a product of two views.
+//! and bf16, these become products of f32 between casts. A GPU multiplies such halves, also where both operands
+//! were cast to f32 first, as they are for a bias: it sums in f32 all the same. Those of integers, and pooling,
+//! become a reduction over a window view or a product of two views.
 
 use super::build::FlowBuilder;
 use super::{ConvSpec, DimIndex, Nid, Op, Result, View};
@@ -44,8 +45,14 @@ impl FlowBuilder {
     }
 
     /// The node of a library kernel of these operands, between casts where it computes in another dtype.
-    fn library(&mut self, op: Op, operands: &[Nid], wide: DType, shape: &[Dim]) -> Nid {
+    fn library(&mut self, mut op: Op, operands: &[Nid], wide: DType, shape: &[Dim]) -> Nid {
         let dtype = self.dtype(operands[0]);
+        if let Some(halves) = self.halves(operands) {
+            if let Op::Conv(spec) = &mut op {
+                spec.dtype = self.dtype(halves[0]);
+            }
+            return self.helper(op, &halves, wide, shape.iter().cloned());
+        }
         let operands: SmallVec<[Nid; 3]> =
             operands.iter().map(|n| self.read_as(*n, wide)).collect();
         let product = self.helper(op, &operands, wide, shape.iter().cloned());
@@ -66,6 +73,44 @@ impl FlowBuilder {
         let cast = self.helper(Op::Cast, &[n], dtype, self.shape(n));
         self.casts.insert((n, dtype), cast);
         cast
+    }
+
+    /// Operands that are f16 or bf16 cast to f32, as they were, on a GPU.
+    fn halves(&mut self, operands: &[Nid]) -> Option<[Nid; 2]> {
+        let [a, b] = [operands[0], operands[1]].map(|n| self.half(n));
+        let fits = self.target == Target::Cuda && a.is_some() && a == b;
+        let half = a.filter(|_| fits)?;
+        Some([operands[0], operands[1]].map(|n| self.read_as_half(n, half)))
+    }
+
+    /// The dtype that a value, or what it is a view of, was cast to f32 from.
+    fn half(&self, n: Nid) -> Option<DType> {
+        let node = &self.flow.nodes[n];
+        match &node.op {
+            Op::Cast if node.dtype == DType::F32 => {
+                let from = self.dtype(node.inputs[0]);
+                matches!(from, DType::F16 | DType::BF16).then_some(from)
+            }
+            Op::Reshape => self.half(node.inputs[0]),
+            Op::View(view) if view.fill.is_none() => self.half(node.inputs[0]),
+            _ => None,
+        }
+    }
+
+    /// What [`FlowBuilder::half`] finds, without the cast.
+    fn read_as_half(&mut self, n: Nid, half: DType) -> Nid {
+        let node = &self.flow.nodes[n];
+        let (op, of) = (node.op.clone(), node.inputs[0]);
+        if let Op::Cast = op {
+            return of;
+        }
+        if let Some(known) = self.casts.get(&(n, half)) {
+            return *known;
+        }
+        let of = self.read_as_half(of, half);
+        let view = self.helper(op, &[of], half, self.shape(n));
+        self.casts.insert((n, half), view);
+        view
     }
 
     /// `Σ a · b` over the trailing `over` dims of two views of one shape.

@@ -41,16 +41,25 @@ pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<
     for (g, group) in groups.iter().enumerate() {
         group.loaded.iter().for_each(|v| readers[*v].push(g));
     }
-    let mut into: Vec<Option<(usize, usize)>> = vec![None; groups.len()];
-    for (g, group) in groups.iter().enumerate() {
-        into[g] = reader(flow, &groups, group, &readers, options.target);
-    }
+    let all = groups.iter();
+    let into: Vec<_> = all
+        .map(|g| reader(flow, &groups, g, &readers, options.target))
+        .collect();
     // A product's other operand may be made by a group that is none itself.
     let mut taken: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
-    for g in 0..taken.len() {
-        let Some((to, side)) = into[g] else { continue };
-        let Some(group) = taken[g].take() else {
+    for (g, into) in into.into_iter().enumerate() {
+        let Some(mut group) = taken[g].take() else {
             continue;
+        };
+        let (to, side) = match into {
+            Ok(place) => place,
+            Err(why) => {
+                let node = &flow.nodes[group.roots[0].0];
+                let text = |why| format!("{} ({}) is stored: {why}", node.source, node.name());
+                group.why_not.extend(why.map(text));
+                taken[g] = Some(group);
+                continue;
+            }
         };
         if let Some(product) = &mut taken[to] {
             product.loaded.remove(&group.roots[0].0);
@@ -81,57 +90,87 @@ fn renumbered(groups: Vec<Option<Group>>) -> Vec<Group> {
     left
 }
 
-/// The product or convolution that can make the value of `group`, and as which operand.
+/// The product or convolution that can make the value of `group`, and as which operand. Else why not, of pointwise
+/// work for a product or convolution.
 fn reader(
     flow: &Flow,
     groups: &[Group],
     group: &Group,
     readers: &[Vec<usize>],
     target: Target,
-) -> Option<(usize, usize)> {
-    let [(v, map)] = &group.roots[..] else {
-        return None;
+) -> Result<(usize, usize), Option<&'static str>> {
+    let Some((v, map)) = group.roots.first() else {
+        return Err(None);
     };
-    let [to] = readers[*v][..] else { return None };
-    let product = &groups[to];
-    let anchor = product.anchor.as_ref()?;
-    let node = &flow.nodes[anchor.node];
+    let products = readers[*v].iter().filter_map(|to| {
+        let anchor = groups[*to].anchor.as_ref()?;
+        let held = anchor.operands.iter().any(|o| o.held == *v);
+        (held && flow.nodes[anchor.node].is_product()).then_some((*to, anchor))
+    });
     let stored = flow.outputs.iter().any(|o| o.required && o.node == *v) || flow.nodes[*v].apart;
     let plain = group.anchor.is_none() && group.space.inner.is_empty() && !stored;
-    let makes = |side: usize| match (target, &node.op) {
+    let Some((to, anchor)) = products.into_iter().next().filter(|_| plain) else {
+        return Err(None);
+    };
+    let (product, node) = (&groups[to], &flow.nodes[anchor.node]);
+    if group.parameter_only != product.parameter_only {
+        return Err(None);
+    }
+    if group.roots.len() > 1 || readers[*v].len() > 1 {
+        return Err(Some(
+            "beside the product that could make it, others need what its launch writes",
+        ));
+    }
+    let sides = anchor.operands.iter().enumerate();
+    let mut sides = sides.filter(|(_, o)| o.held == *v).map(|(side, _)| side);
+    let (Some(side), None) = (sides.next(), sides.next()) else {
+        return Err(Some("it is several operands of the product"));
+    };
+    let mut others = product.members.iter().filter(|m| **m != anchor.node);
+    if others.any(|m| flow.nodes[*m].inputs.contains(v)) {
+        return Err(Some("work behind the product reads it too"));
+    }
+    let makes = match (target, &node.op) {
         (Target::Cuda, _) => is_read_by_few(flow, group, product, side),
         (_, Op::MatMul) => has_lines(flow, product, side),
         (_, Op::Conv(spec)) => side == 0 && has_time(group, spec),
         _ => false,
     };
-    if !plain || group.parameter_only != product.parameter_only {
-        return None;
+    if !makes {
+        return Err(Some(match (target, &node.op) {
+            (Target::Cuda, _) => "so many blocks of the product would compute it again",
+            (_, Op::MatMul) => {
+                "the product reads it as a vector, across its rows, or for a whole batch"
+            }
+            (_, Op::Conv(_)) => {
+                "the convolution would compute it too often, or may transform its images"
+            }
+            _ => "attention reads its operands from memory",
+        }));
     }
-    let sides = anchor.operands.iter().enumerate();
-    let mut sides = sides.filter(|(_, o)| o.held == *v).map(|(side, _)| side);
-    let (side, None) = (sides.next()?, sides.next()) else {
-        return None;
-    };
-    // Work behind the product may read it too.
-    let others = product.members.iter().filter(|m| **m != anchor.node);
-    if others
-        .into_iter()
-        .any(|m| flow.nodes[*m].inputs.contains(v))
-    {
-        return None;
+    if group.ops > MOST_OPS {
+        return Err(Some(
+            "it takes too many operations to compute it for each block",
+        ));
     }
-    let pays = group.ops <= MOST_OPS && makes(side) && keeps_less(flow, group);
+    if !keeps_less(flow, group) {
+        return Err(Some(
+            "what it is made of would stay in memory for longer, and is larger",
+        ));
+    }
     let flat = group.space.resolve(&flow.nodes[*v].address(map));
-    let in_order = {
-        let mut reach = Dim::ONE;
-        group.space.axes.iter().rev().all(|a| {
-            let next = flat.coefficient(*a) == reach;
-            reach = &reach * group.space.extent(*a);
-            next
-        })
-    };
-    let safe = |m: &Nid| is_safe(flow, *m);
-    (pays && in_order && group.members.iter().all(safe)).then_some((to, side))
+    let mut reach = Dim::ONE;
+    let in_order = group.space.axes.iter().rev().all(|a| {
+        let next = flat.coefficient(*a) == reach;
+        reach = &reach * group.space.extent(*a);
+        next
+    });
+    if !in_order || !group.members.iter().all(|m| is_safe(flow, *m)) {
+        return Err(Some(
+            "it is written in another order, or computing it can report an error",
+        ));
+    }
+    Ok((to, side))
 }
 
 /// Whether an operand is matrices, not vectors, whose rows or columns lie side by side, one for each of the batch.
@@ -178,7 +217,7 @@ fn is_read_by_few(flow: &Flow, group: &Group, product: &Group, side: usize) -> b
         Op::MatMul => blocks(&node.shape, &anchor.operands[side].strides, side),
         Op::Conv(spec) if side == 0 && spec.role == ConvRole::Result => {
             // Where its images could be transformed they stay in memory, so that this can be tried.
-            if node.dtype == DType::F32 && has_few_taps(spec) {
+            if spec.dtype == DType::F32 && has_few_taps(spec) {
                 return false;
             }
             taps(spec).saturating_mul(in_blocks(estimate(&spec.out_channels)))
@@ -187,7 +226,7 @@ fn is_read_by_few(flow: &Flow, group: &Group, product: &Group, side: usize) -> b
     };
     let copied = match &node.op {
         Op::Conv(spec) => spec.copies_channels() && spec.images == Images::ChannelsLast,
-        _ => node.dtype.size() == 2,
+        _ => flow.nodes[anchor.operands[side].held].dtype.size() == 2,
     };
     let alone = if copied { ALONE } else { 0 };
     let each = (group.ops + group.loaded.len()) as i64 + alone - 1;

@@ -39,7 +39,8 @@ impl OpDef for Softmax {
 }
 
 impl Softmax {
-    // exp(x - max) / sum, or (x - max) - log(sum): the maximum keeps exp from overflowing.
+    // exp(x - max) · (1 / sum), or (x - max) - log(sum): the maximum keeps exp from overflowing, and the sum is from 1
+    // on, so that its reciprocal, a division a row in place of one an element, loses half a unit in the last place.
     fn expand<B: Builder>(&self, b: &mut B, x: &B::Value) -> Result<B::Value, OpError> {
         if b.fact(x).shape[self.axis].is(0) {
             return Ok(x.clone());
@@ -59,7 +60,8 @@ impl Softmax {
             let log = b.pointwise(Pw::Log, &[sum])?;
             b.pointwise(Pw::Sub, &[shifted, log])?
         } else {
-            b.pointwise(Pw::Div, &[exp, sum])?
+            let part = b.pointwise(Pw::Reciprocal, &[sum])?;
+            b.pointwise(Pw::Mul, &[exp, part])?
         };
         b.cast(&y, dtype)
     }

@@ -30,7 +30,7 @@ pub const PASS: Pass = Pass {
     name: "centring",
     about: "drops what a mean takes away, such as the bias in front of a batch norm",
     exact: false,
-    run: Run::Rules(&[&BiasBehindPermute, &BiasBeforeNorm, &SumOfShift, &ZeroSum]),
+    run: Run::Rules(&[&BiasBehindPermute, &BiasBeforeNorm, &ZeroSum, &SumOfShift]),
 };
 
 fn operands(view: &View<'_>, id: NodeId, which: Pw) -> Option<[Value; 2]> {

@@ -1,9 +1,10 @@
 //! The text of library kernels, and what becomes of it on real architectures.
 
-use super::{lowered, parsed, sources};
+use super::{check, lowered, parsed, sources};
 use crate::device;
 use kiln_base::plan::Kernel;
 use kiln_ir::Graph;
+use kiln_ir::fuzz::random_inputs;
 use kiln_runtime::cuda::Code;
 
 /// One program of each family and of each way to read memory.
@@ -133,5 +134,58 @@ fn machine_code() {
         );
         assert_eq!(half, ptx.contains("mma.sync.aligned.m16n8k16"), "{name}");
         assert_eq!(half, ptx.contains("cp.async.cg"), "{name}");
+    }
+}
+
+/// Halves are multiplied by tensor cores also where a bias is added before the result is rounded, through views too.
+#[test]
+fn halves_with_a_bias() {
+    let Some(nvrtc) = device::nvrtc() else {
+        return;
+    };
+    for dtype in ["f16", "bf16"] {
+        let linear = parsed(
+            &"%0: f16[70, 136] = input(index: 0, role: Data)
+             %1: f16[72, 136] = input(index: 1, role: Data)
+             %2: f16[72] = input(index: 2, role: Data)
+             %3: f32[70, 136] = cast %0
+             %4: f32[72, 136] = cast %1
+             %5: f32[136, 72] = permute(perm: [1, 0]) %4
+             %6: f32[70, 72] = matmul %3, %5
+             %7: f32[72] = cast %2
+             %8: f32[70, 72] = broadcast %7
+             %9: f32[70, 72] = add %6, %8
+             %10: f16[70, 72] = cast %9
+             return %10, %6"
+                .replace("f16", dtype),
+        );
+        let conv = parsed(
+            &"%0: f16[2, 16, 9, 8] = input(index: 0, role: Data)
+             %1: f16[24, 16, 3, 3] = input(index: 1, role: Data)
+             %2: f16[24, 1, 1] = input(index: 2, role: Data)
+             %3: f32[2, 16, 9, 8] = cast %0
+             %4: f32[24, 16, 3, 3] = cast %1
+             %5: f32[2, 24, 9, 8] = conv(stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1) %3, %4
+             %6: f32[24, 1, 1] = cast %2
+             %7: f32[2, 24, 9, 8] = broadcast %6
+             %8: f32[2, 24, 9, 8] = add %5, %7
+             %9: f16[2, 24, 9, 8] = cast %8
+             return %9"
+                .replace("f16", dtype),
+        );
+        // The product alone is a result of f32.
+        let mut alone = linear.clone();
+        alone.outputs.remove(0);
+        for (name, graph) in [("linear", linear), ("alone", alone), ("conv", conv)] {
+            let program = lowered(&graph, true).unwrap();
+            assert_eq!(program.launches.len(), 1, "{name}");
+            let ptx = nvrtc
+                .compile(&device::unit(&program), Code::Ptx(80))
+                .unwrap();
+            let ptx = String::from_utf8_lossy(&ptx.image).into_owned();
+            assert!(ptx.contains("mma.sync.aligned.m16n8k16"), "{name}");
+            let inputs = random_inputs(&graph, 5);
+            check(&graph, &inputs, true).unwrap_or_else(|e| panic!("{name} {dtype}: {e}"));
+        }
     }
 }
