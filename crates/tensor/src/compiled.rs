@@ -16,6 +16,9 @@ use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
 
+/// What errors of a run are of.
+const RUN: &str = "Compiled::run";
+
 /// Where a plan input comes from at each run.
 pub(crate) enum Binding {
     Argument(usize),
@@ -69,10 +72,10 @@ impl Compiled {
         let loc = Location::caller();
         if anomaly::is_anomaly_enabled() {
             let (graph, gpu) = (self.stages.recorded.clone(), self.options.gpu);
-            let inputs = self.inputs(arguments, loc)?;
+            let inputs = self.inputs(RUN, arguments, loc)?;
             anomaly::check(&self.gather, graph, gpu, &inputs, loc)?;
         }
-        self.check(arguments, loc)?;
+        self.check(RUN, arguments, loc)?;
         realize::realize_at(arguments, loc)?;
         // Everything but the cells that are written is read before those are locked: a run that waits
         // for a cell holds none.
@@ -103,20 +106,18 @@ impl Compiled {
             }
         };
         self.store(&busy, &values, &inputs, &donated, loc);
-        let result = |at: &usize| {
-            Tensor::leaf(
-                values[*at].clone(),
-                Role::Data,
-                Some(self.device),
-                loc,
-                "Compiled::run",
-            )
-        };
+        let result =
+            |at: &usize| Tensor::leaf(values[*at].clone(), Role::Data, Some(self.device), loc, RUN);
         Ok(self.results.iter().map(result).collect())
     }
 
-    fn check(&self, arguments: &[&Tensor], loc: &'static Location<'static>) -> Result<()> {
-        let wrong = |m: String| Error::new(ErrorKind::Value, "Compiled::run", m, loc);
+    fn check(
+        &self,
+        op: &'static str,
+        arguments: &[&Tensor],
+        loc: &'static Location<'static>,
+    ) -> Result<()> {
+        let wrong = |m: String| Error::new(ErrorKind::Value, op, m, loc);
         if arguments.len() != self.specs.len() {
             return Err(wrong(format!(
                 "the function takes {} arguments, not {}",
@@ -205,10 +206,11 @@ impl Compiled {
     /// next run draws them.
     pub(crate) fn inputs(
         &self,
+        op: &'static str,
         arguments: &[&Tensor],
         loc: &'static Location<'static>,
     ) -> Result<Vec<Buffer>> {
-        self.check(arguments, loc)?;
+        self.check(op, arguments, loc)?;
         realize::realize_at(arguments, loc)?;
         let keys = keys(
             random::get_rng_state().map(|w| w as i64),
@@ -230,7 +232,7 @@ impl Compiled {
 
     fn missing(&self, loc: &'static Location<'static>) -> Error {
         let text = "an input has no value";
-        Error::new(ErrorKind::Internal, "Compiled::run", text, loc)
+        Error::new(ErrorKind::Internal, RUN, text, loc)
     }
 
     /// The inputs with the values of the locked cells filled in.

@@ -29,7 +29,7 @@ impl Compiled {
     #[track_caller]
     pub fn verify(&self, arguments: &[&Tensor]) -> Result<Verification> {
         let loc = Location::caller();
-        let inputs = self.inputs(arguments, loc)?;
+        let inputs = self.inputs("Compiled::verify", arguments, loc)?;
         kiln_compiler::verify(&self.stages, &self.executable, &inputs)
             .map_err(|e| realize::run_error(e, &self.gather, loc))
     }
@@ -45,7 +45,7 @@ impl Compiled {
     #[track_caller]
     pub fn bisect(&self, arguments: &[&Tensor]) -> Result<Bisection> {
         let loc = Location::caller();
-        let inputs = self.inputs(arguments, loc)?;
+        let inputs = self.inputs("Compiled::bisect", arguments, loc)?;
         let arrays = inputs.iter().map(array).collect::<Result<Vec<Array>, _>>();
         let arrays = arrays.map_err(|e| realize::run_error(e, &self.gather, loc))?;
         let graph = &self.stages.recorded;

@@ -177,6 +177,7 @@ impl Explain {
             _ => self.to_string(),
         };
         kiln_base::file::replace(path, |f| f.write_all(text.as_bytes()))
+            .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
     }
 
     /// How often a rule fired.
