@@ -3,7 +3,7 @@
 //! Rows of the pointwise table and Kernel IR bodies are made of these. `eval_*` is the definition;
 //! engines may differ from it by a few units in the last place for transcendental functions.
 
-use crate::special;
+use crate::{DType, Scalar, special};
 use serde::{Deserialize, Serialize};
 
 macro_rules! named_enum {
@@ -317,6 +317,15 @@ impl Reduction {
             Reduction::Prod => 1.0,
             Reduction::Max => f64::NEG_INFINITY,
             Reduction::Min => f64::INFINITY,
+        }
+    }
+
+    /// The same as a number of a dtype.
+    pub fn identity(self, dtype: DType) -> Scalar {
+        let start = self.identity_f64();
+        match dtype.int_range() {
+            Some((least, most)) => Scalar::Int(i128::from(start as i64).clamp(least, most) as i64),
+            None => Scalar::Float(start),
         }
     }
 

@@ -380,12 +380,7 @@ impl Network {
 
 /// The values that may have channels last.
 fn free(flow: &Flow, groups: &[Group], convs: &[Option<ConvSpec>]) -> HashSet<Nid> {
-    let mut pinned: HashSet<Nid> = flow.outputs.iter().map(|o| o.node).collect();
-    for node in &flow.nodes {
-        if matches!(node.op, Op::Reshape | Op::After) {
-            pinned.extend(&node.inputs);
-        }
-    }
+    let mut pinned = pinned(flow);
     for (group, conv) in groups.iter().zip(convs) {
         if let Some(anchor) = &group.anchor {
             let images = conv.as_ref().map_or(&[][..], ConvSpec::images);
@@ -402,6 +397,17 @@ fn free(flow: &Flow, groups: &[Group], convs: &[Option<ConvSpec>]) -> HashSet<Ni
     roots
         .filter(|n| differs(flow, *n) && !pinned.contains(n))
         .collect()
+}
+
+/// The values that keep channels first whatever the launches are: results, and what a reshape reads.
+fn pinned(flow: &Flow) -> HashSet<Nid> {
+    let mut pinned: HashSet<Nid> = flow.outputs.iter().map(|o| o.node).collect();
+    for node in &flow.nodes {
+        if matches!(node.op, Op::Reshape | Op::After) {
+            pinned.extend(&node.inputs);
+        }
+    }
+    pinned
 }
 
 /// Whether a value lies in memory otherwise with channels last.

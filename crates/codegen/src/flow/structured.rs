@@ -10,7 +10,7 @@ use super::{ConvSpec, DimIndex, Nid, Op, Result, View};
 use crate::{LowerError, Target};
 use kiln_base::plan::{ConvRole, Images};
 use kiln_base::prim::Reduction;
-use kiln_base::{DType, Dim, Scalar};
+use kiln_base::{DType, Dim};
 use kiln_ir::{NodeId, Pw, ops};
 use smallvec::SmallVec;
 
@@ -19,19 +19,6 @@ fn library_dtype(dtype: DType, target: Target) -> Option<DType> {
     match dtype {
         DType::F16 | DType::BF16 if target == Target::Cpu => Some(DType::F32),
         float => float.is_float().then_some(float),
-    }
-}
-
-/// The number that changes nothing, as a value of `dtype`.
-fn identity(kind: Reduction, dtype: DType) -> Scalar {
-    match dtype.int_range() {
-        None => Scalar::Float(kind.identity_f64()),
-        Some((low, high)) => Scalar::Int(match kind {
-            Reduction::Sum => 0,
-            Reduction::Prod => 1,
-            Reduction::Max => low as i64,
-            Reduction::Min => high.min(i64::MAX as i128) as i64,
-        }),
     }
 }
 
@@ -246,7 +233,7 @@ impl FlowBuilder {
         let padded = padded_dims(&conv.padding, 2);
         let view = View {
             index,
-            fill: (!padded.is_empty()).then_some((padded, identity(Reduction::Sum, dtype))),
+            fill: (!padded.is_empty()).then_some((padded, Reduction::Sum.identity(dtype))),
         };
         let x = self.helper(Op::View(view), &[x], dtype, shape.clone());
         let mut index = vec![pair(1, &out, 2), DimIndex::axis(channel)];
@@ -280,7 +267,7 @@ impl FlowBuilder {
         let padded = padded_dims(&w.padding, first);
         let view = View {
             index,
-            fill: (!padded.is_empty()).then_some((padded, identity(w.kind, dtype))),
+            fill: (!padded.is_empty()).then_some((padded, w.kind.identity(dtype))),
         };
         let windows = self.helper(Op::View(view), &[x], dtype, shape);
         if w.kernel.iter().all(|k| *k == 1) {

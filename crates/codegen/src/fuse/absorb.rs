@@ -102,14 +102,14 @@ fn reader(
     let Some((v, map)) = group.roots.first() else {
         return Err(None);
     };
-    let products = readers[*v].iter().filter_map(|to| {
+    let product = readers[*v].iter().find_map(|to| {
         let anchor = groups[*to].anchor.as_ref()?;
         let held = anchor.operands.iter().any(|o| o.held == *v);
         (held && flow.nodes[anchor.node].is_product()).then_some((*to, anchor))
     });
     let stored = flow.outputs.iter().any(|o| o.required && o.node == *v) || flow.nodes[*v].apart;
     let plain = group.anchor.is_none() && group.space.inner.is_empty() && !stored;
-    let Some((to, anchor)) = products.into_iter().next().filter(|_| plain) else {
+    let Some((to, anchor)) = product.filter(|_| plain) else {
         return Err(None);
     };
     let (product, node) = (&groups[to], &flow.nodes[anchor.node]);

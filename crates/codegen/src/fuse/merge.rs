@@ -2,13 +2,16 @@
 
 use super::join::{LARGE, MAX_ROOTS, keeps_parallel};
 use super::turn::keeps_columns;
-use super::{Fuser, Group, Use};
+use super::{Fuser, Use};
 use crate::affine::{Affine, Ax, Map, Space};
 use crate::flow::Nid;
 use smallvec::SmallVec;
 
 /// How many groups that read one value are looked at.
 const MAX_READERS: usize = 8;
+
+/// What axes of one space are called in another.
+type Names = SmallVec<[(Ax, Ax); 4]>;
 
 impl Fuser<'_> {
     /// Merges the groups that read `v` where they run over the same space and none needs another's
@@ -52,8 +55,7 @@ impl Fuser<'_> {
         } else {
             (a, b)
         };
-        let mut spaces = [keep, gone].map(|u| self.groups[u.group].space.clone());
-        let rename = self.renaming(v, keep, gone, &mut spaces)?;
+        let (rename, mut spaces) = self.renaming(v, keep, gone)?;
         let (gk, gg) = (&self.groups[keep.group], &self.groups[gone.group]);
         if gg.anchor.is_some() {
             return None;
@@ -69,12 +71,12 @@ impl Fuser<'_> {
             self.turn_one(keep, gone, &rename, &mut spaces)?;
         }
         let ordered = renamed(&spaces[1].ordered);
-        if ordered != spaces[0].ordered {
-            spaces[0].ordered = match (ordered.is_empty(), spaces[0].ordered.is_empty()) {
-                (false, true) => ordered,
-                (true, _) => spaces[0].ordered.clone(),
-                _ => return None,
-            };
+        if spaces[0].ordered != ordered {
+            if spaces[0].ordered.is_empty() {
+                spaces[0].ordered = ordered;
+            } else if !ordered.is_empty() {
+                return None;
+            }
             if !keeps_parallel(&spaces[0], self.options.target) {
                 return None;
             }
@@ -102,45 +104,37 @@ impl Fuser<'_> {
         rename: &[(Ax, Ax)],
         spaces: &mut [Space; 2],
     ) -> Option<()> {
-        let of = |u: &Use, space: &Space| Group {
-            space: space.clone(),
-            ..self.groups[u.group].clone()
-        };
+        let [keep, gone] = [keep, gone].map(|u| &self.groups[u.group]);
         let back: Vec<(Ax, Ax)> = rename.iter().map(|(a, k)| (*k, *a)).collect();
         let called = |list: &[Ax], names: &[(Ax, Ax)]| -> Vec<Ax> {
             list.iter().map(|x| to(names, *x)).collect()
         };
         let columns = called(&spaces[0].inner, &back);
-        if let Some(turned) = self.turned(&of(gone, &spaces[1]), &columns) {
+        if let Some(turned) = self.turned(gone, &spaces[1], &columns) {
             spaces[1] = turned;
             return keeps_columns(&spaces[0], self.options.target).then_some(());
         }
         let columns = called(&spaces[1].inner, rename);
-        spaces[0] = self.turned(&of(keep, &spaces[0]), &columns)?;
+        spaces[0] = self.turned(keep, &spaces[0], &columns)?;
         Some(())
     }
 
     /// How the axes of `gone` are called in `keep`, if both visit every element of `v` once and in
     /// corresponding axes; or else every row of which `v` has one element, and of something else all elements.
-    /// Where both reduce, their axes are split to correspond.
-    fn renaming(
-        &self,
-        v: Nid,
-        keep: &Use,
-        gone: &Use,
-        spaces: &mut [Space; 2],
-    ) -> Option<SmallVec<[(Ax, Ax); 4]>> {
+    /// Where both reduce, their axes are split to correspond: the spaces of both.
+    fn renaming(&self, v: Nid, keep: &Use, gone: &Use) -> Option<(Names, [Space; 2])> {
         let numel = self.flow.numel(v);
-        let [sk, sg] = spaces;
+        let [sk, sg] = [keep, gone].map(|u| &self.groups[u.group].space);
         let [mut fk, mut fg] = [keep, gone].map(|u| self.flat(v, u.group, &u.maps[0]));
         if !sk.is_bijection(&fk, &numel) || !sg.is_bijection(&fg, &numel) {
             return None;
         }
+        let [mut sk, mut sg] = [sk.clone(), sg.clone()];
         if !sk.inner.is_empty() && !sg.inner.is_empty() {
-            fk = split_as(sk, fk, sg, &fg);
-            fg = split_as(sg, fg, sk, &fk);
+            fk = split_as(&mut sk, fk, &sg, &fg);
+            fg = split_as(&mut sg, fg, &sk, &fk);
         }
-        let [rows, others] = [(&fk, &*sk), (&fg, &*sg)].map(|(flat, space)| free(flat, space));
+        let [rows, others] = [(&fk, &sk), (&fg, &sg)].map(|(flat, space)| free(flat, space));
         let extents = (sk.extents(&rows), sg.extents(&others));
         if fk.terms.len() != fg.terms.len() || extents.0 != extents.1 {
             return None;
@@ -148,7 +142,7 @@ impl Fuser<'_> {
         if !rows.is_empty() && !self.share(keep, gone) {
             return None;
         }
-        let mut rename: SmallVec<[(Ax, Ax); 4]> = others.into_iter().zip(rows).collect();
+        let mut rename: Names = others.into_iter().zip(rows).collect();
         for (a, c) in &fg.terms {
             let (k, _) = fk.terms.iter().find(|t| t.1 == *c)?;
             if sk.extent(*k) != sg.extent(*a) {
@@ -156,7 +150,7 @@ impl Fuser<'_> {
             }
             rename.push((*a, *k));
         }
-        Some(rename)
+        Some((rename, [sk, sg]))
     }
 
     /// Whether two groups that reduce will both read something that has an element for each of their points.

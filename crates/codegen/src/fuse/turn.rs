@@ -16,18 +16,14 @@ const MOST_COLUMNS: i64 = 1 << 16;
 const MOST_IN_REGISTERS: i64 = 1 << 13;
 
 impl Fuser<'_> {
-    /// The space of a group turned so that `columns`, of its axes, become the inner ones. It must do nothing with
+    /// A group's `space` turned so that `columns`, of its axes, become the inner ones. It must do nothing with
     /// what it reduces but store it.
-    pub(super) fn turned(&self, group: &Group, columns: &[Ax]) -> Option<Space> {
-        let Space { axes, inner, .. } = &group.space;
-        let first = !inner.is_empty() && group.space.ordered.is_empty();
+    pub(super) fn turned(&self, group: &Group, space: &Space, columns: &[Ax]) -> Option<Space> {
+        let Space { axes, inner, .. } = space;
+        let first = !inner.is_empty() && space.ordered.is_empty();
         let within = !columns.is_empty() && columns.iter().all(|a| axes.contains(a));
         let known = |d: &Dim| d.as_const().is_some_and(|n| n > 0);
-        if group.anchor.is_some()
-            || !first
-            || !within
-            || !group.space.extents(inner).iter().all(known)
-        {
+        if group.anchor.is_some() || !first || !within || !space.extents(inner).iter().all(known) {
             return None;
         }
         let combines = |n| {
@@ -40,7 +36,7 @@ impl Fuser<'_> {
             plain && !read && matches!(node.op, Op::Reduce(..))
         };
         let stored = |map: &Map, n| {
-            let flat = flatten(&group.space.resolve_map(map), &self.node(n).shape);
+            let flat = flatten(&space.resolve_map(map), &self.node(n).shape);
             match group.reduced.contains_key(&n) {
                 true => covers(&flat, axes, &[]),
                 false => covers(&flat, axes, inner),
@@ -52,7 +48,7 @@ impl Fuser<'_> {
         {
             return None;
         }
-        let mut space = group.space.clone();
+        let mut space = space.clone();
         space.axes.retain(|a| !columns.contains(a));
         space.ordered = std::mem::replace(&mut space.inner, columns.to_vec());
         space.axes.extend(&space.ordered);

@@ -7,7 +7,7 @@
 use super::{differs, sort_axes};
 use crate::flow::{Flow, Nid, Node, Op};
 use crate::fuse::Group;
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 /// What makes filters that can lie so.
@@ -19,12 +19,7 @@ pub(super) struct Filters {
 impl Filters {
     /// Those of a program, of which the `convolutions` may have channels last.
     pub fn of(flow: &Flow, groups: &[Group], convolutions: &[bool]) -> Filters {
-        let mut pinned: HashSet<Nid> = flow.outputs.iter().map(|o| o.node).collect();
-        for node in &flow.nodes {
-            if matches!(node.op, Op::Reshape | Op::After) {
-                pinned.extend(&node.inputs);
-            }
-        }
+        let mut pinned = super::pinned(flow);
         for (group, conv) in groups.iter().zip(convolutions) {
             let operands = group
                 .anchor

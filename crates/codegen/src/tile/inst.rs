@@ -110,15 +110,6 @@ struct Sum {
     dtype: DType,
 }
 
-/// The number of a dtype that changes nothing.
-fn identity(op: Reduction, dtype: DType) -> Scalar {
-    let start = op.identity_f64();
-    match dtype.int_range() {
-        Some((least, most)) => Scalar::Int(i128::from(start as i64).clamp(least, most) as i64),
-        None => Scalar::Float(start),
-    }
-}
-
 /// The most points that an f32 holds the sum of.
 const MOST_IN_F32: i64 = 256;
 
@@ -229,7 +220,7 @@ impl Printer<'_> {
             let Sum {
                 op, slot, dtype, ..
             } = self.sums[at];
-            let start = identity(op, dtype);
+            let start = op.identity(dtype);
             let src = self.constant(start, dtype.compute());
             self.code.push(Inst::Keep { slot, src });
         }
@@ -245,17 +236,7 @@ impl Printer<'_> {
         let ty = dtype.compute();
         let (before, sum) = (self.regs.take(ty), self.regs.take(ty));
         self.code.push(Inst::Kept { dst: before, slot });
-        let mut b = src;
-        if from.compute() != ty {
-            b = self.regs.take(ty);
-            self.code.push(Inst::Convert {
-                dst: b,
-                a: src,
-                from,
-                to: dtype,
-            });
-            self.regs.give_back(b);
-        }
+        let b = self.converted(src, from, dtype);
         self.code.push(Inst::Binary {
             op: op.combine(),
             dst: sum,
@@ -268,26 +249,27 @@ impl Printer<'_> {
         self.regs.give_back(sum);
     }
 
+    /// A number as one of another dtype, in a register for what comes next.
+    fn converted(&mut self, a: Reg, from: DType, to: DType) -> Reg {
+        if from.compute() == to.compute() {
+            return a;
+        }
+        let dst = self.regs.take(to.compute());
+        self.code.push(Inst::Convert { dst, a, from, to });
+        self.regs.give_back(dst);
+        dst
+    }
+
     /// The stage that writes sums over serial points.
     fn write(&mut self) -> Option<Stage> {
         for at in 0..self.sums.len() {
             let Sum { slot, dtype, .. } = self.sums[at];
             let Store { access, value, .. } = self.sums[at].store;
             let to = self.kernel.body[value.index()].dtype;
-            let mut src = self.regs.take(dtype.compute());
-            self.code.push(Inst::Kept { dst: src, slot });
-            self.regs.give_back(src);
-            if to.compute() != dtype.compute() {
-                let a = src;
-                src = self.regs.take(to.compute());
-                self.code.push(Inst::Convert {
-                    dst: src,
-                    a,
-                    from: dtype,
-                    to,
-                });
-                self.regs.give_back(src);
-            }
+            let kept = self.regs.take(dtype.compute());
+            self.code.push(Inst::Kept { dst: kept, slot });
+            self.regs.give_back(kept);
+            let src = self.converted(kept, dtype, to);
             self.code.push(Inst::Store { access, src });
         }
         (!self.sums.is_empty()).then(|| self.end(true, Turn::Last))

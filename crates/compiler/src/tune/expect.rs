@@ -31,7 +31,10 @@ const MOVED: f64 = 2.0;
 
 /// A product in f64, and what happens to its elements.
 pub(super) struct Product {
+    /// What is multiplied.
     dtype: DType,
+    /// What the sums are rounded to.
+    rounded: DType,
     /// In f64.
     raw: Vec<f64>,
     /// Products in a sum.
@@ -200,9 +203,11 @@ pub(super) fn product(
         Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => epilogue,
         _ => &None,
     };
+    let made = epilogue.as_ref().and_then(|e| e.program.args.last());
+    let rounded = made.map_or(parts.dtype, |raw| raw.dtype);
     let epilogue = epilogue.as_ref().map(|e| {
         let raw = Arg {
-            dtype: parts.dtype,
+            dtype: rounded,
             len: parts.total.clone(),
             written: false,
             parameter: false,
@@ -212,6 +217,7 @@ pub(super) fn product(
     });
     Ok(Some(Product {
         dtype: parts.dtype,
+        rounded,
         raw,
         terms: parts.terms.eval(&values) as f64,
         epilogue,
@@ -289,10 +295,10 @@ impl Product {
         let unit = (epsilon(summed_in(self.dtype)) + epsilon(DType::F64)) / 2.0;
         let rounded = approximation.error() / 2.0;
         let mut bound = LAMBDA * terms.sqrt() * (unit * terms * growth + rounded);
-        if summed_in(self.dtype) != self.dtype {
+        if summed_in(self.rounded) != self.rounded {
             // Sums are in f32, and rounded before what is fused behind them, or not.
             let largest = self.raw.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
-            bound += epsilon(self.dtype) / 2.0 * largest;
+            bound += epsilon(self.rounded) / 2.0 * largest;
         }
         let sides = self.sides(bound, given, symbols)?;
         for (o, got) in got.iter().enumerate() {
@@ -336,7 +342,7 @@ impl Product {
         let mut signs = Numbers(1);
         let moved = self.raw.iter().map(|x| x + signs.sign() * by);
         let moved: Vec<f64> = moved.collect();
-        let raw = buffer(self.dtype, &moved)?;
+        let raw = buffer(self.rounded, &moved)?;
         let Some((kernel, args)) = &self.epilogue else {
             return Ok(vec![raw]);
         };

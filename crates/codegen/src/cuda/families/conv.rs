@@ -16,7 +16,7 @@ use super::conv_phases::Phases;
 use super::gemm::{Gemm, Operand};
 use super::{Call, Store, conv_each, conv_last, made, winograd};
 use crate::cuda::source::Source;
-use crate::cuda::{Slot, Way, scalar};
+use crate::cuda::{Way, scalar};
 use crate::kir;
 use crate::program::Launch;
 use kiln_base::plan::{Conv, ConvRole, Images, MatMul, Matrix};
@@ -126,7 +126,10 @@ pub(super) fn print(launch: &Launch, c: &Conv, all: bool) -> Vec<Way> {
     let mut ways = gemm.print(all, |source, call| match c.role {
         ConvRole::Input => phases.operands(source, call, c, &sizes),
         _ => [
-            channels(source, call, c, &sizes),
+            match c.role {
+                ConvRole::Weight => conv_last::gradient(source, call, c, &sizes),
+                _ => conv_last::filters(source, call, c, &sizes, "a"),
+            },
             windows(source, call, c, &sizes, made),
         ],
     });
@@ -232,27 +235,6 @@ fn plain_product(c: &Conv) -> Option<MatMul> {
     })
 }
 
-/// The operand whose lines are channels of the result: w, or for the gradient of w that of y.
-fn channels(source: &mut Source, call: &Call, c: &Conv, s: &Sizes) -> Operand {
-    let p = call.pointer(Slot::Arg(c.operands[1] as usize));
-    let w_group = source.dim(&s.w_group);
-    let sizes = [&s.output, &s.y_image, &(&c.out_channels * &s.output)];
-    let [output, y_image, y_group] = sizes.map(|d| source.dim(d));
-    let text = match c.role {
-        ConvRole::Weight => {
-            format!("const Interleaved a = {{{p} + batch * {y_group}, m, {output}, {y_image}}};\n")
-        }
-        _ => format!("const Strided a = {{{p} + batch * {w_group}, m, k, 1}};\n"),
-    };
-    let filter = &c.in_channels * &s.kernel;
-    let eights = filter.as_const().is_some_and(|n| n % 8 == 0);
-    Operand {
-        text,
-        along_k: true,
-        vector: c.role == ConvRole::Result && eights,
-    }
-}
-
 /// The operand that is gathered: x.
 fn windows(
     source: &mut Source,
@@ -269,22 +251,22 @@ fn windows(
         &s.output,
     ];
     let [group, image, channel, plane] = sizes.map(|d| source.dim(d));
-    let lists = [
-        list(source, &c.input, 1),
-        list(source, &c.output, 1),
-        list(source, &c.kernel, 1),
-        list(source, &c.stride, 1),
-        list(source, &c.padding, 0),
-        list(source, &c.dilation, 1),
-    ];
+    let windows = windows_of(source, c);
     Operand {
         text: format!(
-            "{function}const Index plane = {plane};\nconst Windows<{class}> b = {{{p} + batch * {group}, n, {image}, {channel}, {}}};\n",
-            lists.join(", ")
+            "{function}const Index plane = {plane};\nconst Windows<{class}> b = {{{p} + batch * {group}, n, {image}, {channel}, {windows}}};\n"
         ),
         along_k: c.role == ConvRole::Weight,
         vector: false,
     }
+}
+
+/// What a class of windows is made with: sizes, steps, padding and distances of taps, along each axis.
+pub(super) fn windows_of(source: &mut Source, c: &Conv) -> String {
+    let sizes = [&c.input, &c.output, &c.kernel, &c.stride].map(|dims| list(source, dims, 1));
+    let padding = list(source, &c.padding, 0);
+    let dilation = list(source, &c.dilation, 1);
+    format!("{}, {padding}, {dilation}", sizes.join(", "))
 }
 
 /// One number an axis, as C++. Without spatial axes there is one position, and `none` is its number.

@@ -11,7 +11,7 @@
 //! gradient of w, which has channels first. An image that is read may have channels first: then it is read
 //! through strides, by lanes of neighbouring positions.
 
-use super::conv::{Sizes, is_pointwise, list, name};
+use super::conv::{Sizes, is_pointwise, name, windows_of};
 use super::conv_phases::Phases;
 use super::gemm::{Gemm, Operand};
 use super::{Call, Store, made};
@@ -78,7 +78,7 @@ pub(super) fn print(launch: &Launch, c: &Conv, all: bool) -> Vec<Way> {
     gemm.print(all, |source, call| match c.role {
         ConvRole::Result => [
             patches(source, call, c, &sizes, made),
-            filters(source, call, c, &sizes),
+            filters(source, call, c, &sizes, "b"),
         ],
         ConvRole::Input => phases.operands(source, call, c, &sizes),
         ConvRole::Weight => [
@@ -174,14 +174,12 @@ fn plain_product(c: &Conv) -> Option<MatMul> {
 pub(super) fn classes(c: &Conv, made: Option<&kir::Kernel>) -> String {
     let axes = format!("constexpr int AXES = {};\n", c.kernel.len().max(1));
     let made = made.map_or("", |_| made::CLASS);
-    made.to_string()
-        + &axes
-        + &[
-            include_str!("conv.cu"),
-            include_str!("conv_interleaved.cu"),
-            include_str!("conv_last.cu"),
-        ]
-        .concat()
+    let classes = concat!(
+        include_str!("conv.cu"),
+        include_str!("conv_interleaved.cu"),
+        include_str!("conv_last.cu"),
+    );
+    made.to_string() + &axes + classes
 }
 
 /// Whether runs of so many elements are copied 16 bytes at a time.
@@ -213,18 +211,10 @@ pub(super) fn patches(
         &step,
     ];
     let [group, channels, image, channel, step] = sizes.map(|d| source.dim(d));
-    let lists = [
-        list(source, &c.input, 1),
-        list(source, &c.output, 1),
-        list(source, &c.kernel, 1),
-        list(source, &c.stride, 1),
-        list(source, &c.padding, 0),
-        list(source, &c.dilation, 1),
-    ];
+    let windows = windows_of(source, c);
     Operand {
         text: format!(
-            "{function}const Patches<{class}, {weight}> {name} = {{{p} + batch * {group}, {lines}, {channels}, {image}, {channel}, {step}, {}}};\n",
-            lists.join(", ")
+            "{function}const Patches<{class}, {weight}> {name} = {{{p} + batch * {group}, {lines}, {channels}, {image}, {channel}, {step}, {windows}}};\n"
         ),
         along_k: last != weight,
         vector: last && made.is_none() && eights(&c.in_channels),
@@ -232,18 +222,25 @@ pub(super) fn patches(
 }
 
 /// The operand whose lines are channels of the result: w.
-fn filters(source: &mut Source, call: &Call, c: &Conv, s: &Sizes) -> Operand {
+pub(super) fn filters(
+    source: &mut Source,
+    call: &Call,
+    c: &Conv,
+    s: &Sizes,
+    name: &str,
+) -> Operand {
     let p = call.pointer(Slot::Arg(c.operands[1] as usize));
     let w_group = source.dim(&s.w_group);
+    let lines = if name == "a" { "m" } else { "n" };
     Operand {
-        text: format!("const Strided b = {{{p} + batch * {w_group}, n, k, 1}};\n"),
+        text: format!("const Strided {name} = {{{p} + batch * {w_group}, {lines}, k, 1}};\n"),
         along_k: true,
         vector: eights(&(&c.in_channels * &s.kernel)),
     }
 }
 
 /// The operand whose lines are channels of the result: the gradient of y.
-fn gradient(source: &mut Source, call: &Call, c: &Conv, s: &Sizes) -> Operand {
+pub(super) fn gradient(source: &mut Source, call: &Call, c: &Conv, s: &Sizes) -> Operand {
     let p = call.pointer(Slot::Arg(c.operands[1] as usize));
     let last = c.images.last()[1];
     let text = if last {
