@@ -714,9 +714,9 @@ fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
         program
     };
     // Sums of products of halves are in f32 where a bias is added.
-    let halves = [[40, 300], [33, 300], [1, 33]];
-    let halves = halves.map(|s: [usize; 2]| Spec::fixed(DType::F16, s).on(gpu));
-    let linear = compile_with(&halves, &options, |x| x[0].matmul(&x[1].t()) + &x[2]);
+    let halves = [vec![40, 300], vec![33, 300], vec![33]];
+    let halves = halves.map(|shape: Vec<usize>| Spec::fixed(DType::F16, shape).on(gpu));
+    let linear = compile_with(&halves, &options, |x| x[0].linear(&x[1], Some(&x[2])));
     every_way_is_right(linear.unwrap());
     let mut program = every_way_is_right(on_a_gpu(gpu, &options));
     let is_product = |l: &kiln_codegen::Launch| {

@@ -105,6 +105,38 @@ fn kernels_on_a_gpu_are_right_and_nothing_is_committed() {
     verify_commits_nothing(gpu);
 }
 
+/// Floats that are rounded to integers, compared and sorted fall to either side of an edge: that is no error.
+#[test]
+fn discrete_results_are_right() {
+    let devices = [Some(kiln::Device::Cpu), crate::cuda::device()];
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        let specs = [vec![300, 70], vec![70, 300], vec![300], vec![300, 300]];
+        let tensors: Vec<Tensor> = specs.iter().map(|s| Tensor::randn(s, dtype)).collect();
+        for device in devices.iter().flatten() {
+            let on = |t: &Tensor| t.to(*device);
+            let tensors: Vec<Tensor> = tensors.iter().map(on).collect();
+            let specs: Vec<Spec> = tensors.iter().map(|t| Spec::like(t).unwrap()).collect();
+            let f = compile(&specs, |x| {
+                let y = (x[0].matmul(&x[1]) + &x[2] + &x[3]).gelu();
+                let quantised = (&y * 12.7).round().clamp(-128, 127);
+                let again = quantised.matmul(&x[3]);
+                [
+                    quantised.to_dtype(DType::I8),
+                    y.gt(&x[3]),
+                    y.argmax(1, false),
+                    (again * 0.01).floor(),
+                ]
+            });
+            let f = f.unwrap();
+            let arguments: Vec<&Tensor> = tensors.iter().collect();
+            let found = f.verify(&arguments).unwrap();
+            assert!(found.is_right(), "{dtype} {device}:\n{found}");
+            let bisected = f.bisect(&arguments).unwrap();
+            assert!(matches!(bisected, Bisection::Right), "{dtype} {device}: {bisected:?}");
+        }
+    }
+}
+
 #[test]
 fn parts_of_long_reductions_are_checked_as_one() {
     let f = compile(&[Spec::fixed(DType::F32, [3, 100_003])], |x| {

@@ -33,6 +33,7 @@ mod control;
 mod conv;
 mod conv_grad;
 mod custom;
+mod edges;
 mod full;
 mod gather;
 mod index;
@@ -56,7 +57,7 @@ mod window_reduce;
 pub use array::{Array, ArrayError, Data, MAX_ELEMENTS};
 pub use oracle::{Deviation, Oracle};
 
-use crate::{Fact, Graph, NodeId, Op, OpError, Value};
+use crate::{Fact, Graph, Node, NodeId, Op, OpError, Value};
 use kiln_base::{DType, Dim};
 use smallvec::SmallVec;
 use std::fmt;
@@ -177,6 +178,15 @@ pub fn evaluate(
     symbols: &[i64],
     mode: Mode,
 ) -> Result<Vec<Array>, EvalError> {
+    let mut uses = uses(graph)?;
+    let mut values: Vec<Vec<Array>> = vec![vec![]; graph.len()];
+    run(graph, inputs, symbols, mode, &mut values, Some(&mut uses))?;
+    let outputs = graph.outputs.iter();
+    outputs.map(|o| find(&values, o.value).cloned()).collect()
+}
+
+/// How often each node is read, or is an output, where an output depends on it.
+fn uses(graph: &Graph) -> Result<Vec<usize>, EvalError> {
     let mut uses = vec![0usize; graph.len()];
     let mut wanted: Vec<Value> = graph.outputs.iter().map(|o| o.value).collect();
     while let Some(v) = wanted.pop() {
@@ -189,10 +199,7 @@ pub fn evaluate(
             wanted.extend(&graph.node(node).inputs);
         }
     }
-    let mut values: Vec<Vec<Array>> = vec![vec![]; graph.len()];
-    run(graph, inputs, symbols, mode, &mut values, Some(&mut uses))?;
-    let outputs = graph.outputs.iter();
-    outputs.map(|o| find(&values, o.value).cloned()).collect()
+    Ok(uses)
 }
 
 /// The values of every output of every node, indexed by node and output.
@@ -313,6 +320,22 @@ fn dispatch(op: &Op, x: &[&Array], cx: &Context) -> Result<Data, Problem> {
     }
 }
 
+/// The outputs of a node of a graph with these inputs.
+fn eval_node(
+    node: &Node,
+    inputs: &[Array],
+    operands: &[&Array],
+    symbols: &[i64],
+    mode: Mode,
+) -> Result<Vec<Array>, EvalError> {
+    let Op::Input(op) = &node.op else {
+        return eval_op(&node.op, operands, symbols, mode);
+    };
+    let x = &inputs[op.index as usize];
+    let (shape, data) = (x.shape().to_vec(), x.data().clone());
+    Ok(vec![Array::settled(x.dtype(), shape, data, mode)])
+}
+
 /// Evaluates nodes in order. With `uses`, nodes that nothing uses are left out and values are dropped
 /// after their last use.
 fn run(
@@ -328,22 +351,10 @@ fn run(
         if uses.as_ref().is_some_and(|u| u[id.index()] == 0) {
             continue;
         }
-        let result = match &node.op {
-            Op::Input(op) => {
-                let x = inputs[op.index as usize].clone();
-                vec![Array::settled(
-                    x.dtype(),
-                    x.shape().to_vec(),
-                    x.data().clone(),
-                    mode,
-                )]
-            }
-            op => {
-                let operands: Result<SmallVec<[&Array; 3]>, EvalError> =
-                    node.inputs.iter().map(|v| find(values, *v)).collect();
-                eval_op(op, &operands?, symbols, mode).map_err(|e| e.at(id))?
-            }
-        };
+        let operands: Result<SmallVec<[&Array; 3]>, EvalError> =
+            node.inputs.iter().map(|v| find(values, *v)).collect();
+        let result = eval_node(node, inputs, &operands?, symbols, mode);
+        let result = result.map_err(|e| e.at(id))?;
         values[id.index()] = result;
         if let Some(uses) = uses.as_deref_mut() {
             for v in &node.inputs {

@@ -5,29 +5,58 @@
 //! input does to it (which bounds how far sums that the reference carries exactly may drift), plus the
 //! rounding of one result. Engines keep f16 and bf16 wider between some ops, so that errors which cancel
 //! where every op rounds to the nearest don't cancel in theirs; so programs with these are rounded
-//! stochastically too. Integers must be equal, but for those that such roundings change too: the
-//! index of a maximum among two near-equal values, the truncation of a float next to an integer.
+//! stochastically too.
+//!
+//! Where floats become discrete (rounded to integers, compared, sorted), one within its own tolerance of an
+//! [edge](edges) may fall on either side of it. Two more runs move such floats by their tolerance, one to
+//! each side: a result may be as far off as these are. Integers that no run changes must be equal.
 
-use super::{Array, Data, EvalError, Mode, evaluate, symbol_values};
-use crate::{Fact, Graph, Value};
+use super::{Array, Data, EvalError, Mode, edges, eval_node, find, symbol_values};
+use crate::{Fact, Graph, Node, Op, Value};
 use kiln_base::DType;
+use smallvec::SmallVec;
 
 /// What the reference says of a graph with some inputs.
 pub struct Oracle {
     outputs: Vec<Expected>,
 }
 
+/// What the runs of the reference give for a value.
 struct Expected {
     rounded: Array,
     exact: Array,
-    /// The outputs where each op rounds up or down at random.
+    /// Where each op rounds up or down at random.
     strewn: Vec<Array>,
-    /// The outputs for nudged inputs.
+    /// For nudged inputs.
     nudged: Vec<Array>,
+    /// Where floats near edges fall on another side.
+    crossed: Vec<Array>,
     /// The rounding of the narrowest type that it was computed in.
     compute: f64,
     /// The size of the values that it was computed from.
     scale: f64,
+    /// Whether it depends on positions in an order, of which neighbours are as far apart as others.
+    ordered: bool,
+}
+
+/// A run of the reference.
+struct Run {
+    kind: Kind,
+    inputs: Vec<Array>,
+    /// Of every node.
+    values: Vec<Vec<Array>>,
+    /// Whether it made a data error of data that is right at an edge.
+    lost: bool,
+}
+
+#[derive(Copy, Clone, PartialEq)]
+enum Kind {
+    Exact,
+    Rounded,
+    Strewn(u64),
+    Nudged,
+    /// Whether edges are crossed upwards.
+    Crossed(bool),
 }
 
 /// How far a result is from the reference.
@@ -89,53 +118,52 @@ impl Oracle {
         symbols: &[i64],
         least: f64,
     ) -> Result<Oracle, EvalError> {
-        let eval = |inputs: &[Array], mode| evaluate(graph, inputs, symbols, mode);
-        let exact = eval(inputs, Mode::Exact)?;
-        let rounded = eval(inputs, Mode::Rounded)?;
-        let mut strewn: Vec<Vec<Array>> = vec![Vec::new(); exact.len()];
-        let narrow = |f: &Fact| matches!(f.dtype, DType::F16 | DType::BF16);
-        let seeds = match graph.iter().any(|(_, n)| n.facts.iter().any(narrow)) {
-            true => 0..3,
-            false => 0..0,
+        super::check_inputs(graph, inputs, symbols)?;
+        let mut uses = super::uses(graph)?;
+        let exact = edges::exact(graph);
+        let (compute, ordered) = (coarsest(graph), ordered(graph));
+        let crosses = |node: &Node| {
+            edges::has_edges(&node.op) && !node.inputs.iter().all(|v| exact[v.node.index()])
         };
-        for seed in seeds {
-            // Other indices may be data errors.
-            if let Ok(outputs) = eval(inputs, Mode::Stochastic { seed }) {
-                for (list, output) in strewn.iter_mut().zip(outputs) {
-                    list.push(output);
+        let mut runs = runs(graph, inputs, graph.iter().any(|(_, n)| crosses(n)));
+        let expected = |runs: &[Run], v: Value| {
+            let (compute, ordered) = (compute[v.node.index()], ordered[v.node.index()]);
+            Expected::new(runs, v, compute, least, ordered)
+        };
+        for (id, node) in graph.iter() {
+            if uses[id.index()] == 0 {
+                continue;
+            }
+            let mut by = Vec::new();
+            if crosses(node) {
+                for v in &node.inputs {
+                    let inexact = !exact[v.node.index()] && graph.fact(*v).dtype.is_float();
+                    by.push(match inexact {
+                        true => Some(expected(&runs, *v)?.uncertain()),
+                        false => None,
+                    });
+                }
+                settle_equals(&runs, node, &mut by)?;
+            }
+            for run in runs.iter_mut().filter(|r| !r.lost) {
+                match (run.step(node, symbols, &by), run.kind) {
+                    (Ok(values), _) => run.values[id.index()] = values,
+                    (Err(e), Kind::Exact | Kind::Rounded) => return Err(e.at(id)),
+                    (Err(_), _) => run.lost = true,
+                }
+            }
+            for v in &node.inputs {
+                let left = &mut uses[v.node.index()];
+                *left -= 1;
+                if *left == 0 {
+                    runs.iter_mut()
+                        .for_each(|r| r.values[v.node.index()] = vec![]);
                 }
             }
         }
-        let mut random = Random(1);
-        let mut nudged: Vec<Vec<Array>> = vec![Vec::new(); exact.len()];
-        for _ in 0..3 {
-            // A nudge may make a data error of data that is right at an edge.
-            if let Ok(outputs) = eval(&nudge(inputs, &mut random), Mode::Exact) {
-                for (list, output) in nudged.iter_mut().zip(outputs) {
-                    list.push(output);
-                }
-            }
-        }
-        let parts = exact
-            .into_iter()
-            .zip(rounded)
-            .zip(strewn.into_iter().zip(nudged));
-        let expected =
-            parts
-                .zip(&graph.outputs)
-                .map(|(((exact, rounded), (strewn, nudged)), o)| {
-                    let values = exact.floats().unwrap_or(&[]);
-                    Expected {
-                        scale: values.iter().fold(least, |m, x| m.max(finite(x.abs()))),
-                        compute: coarsest(graph, o.value),
-                        rounded,
-                        exact,
-                        strewn,
-                        nudged,
-                    }
-                });
+        let outputs = graph.outputs.iter().map(|o| expected(&runs, o.value));
         Ok(Oracle {
-            outputs: expected.collect(),
+            outputs: outputs.collect::<Result<_, _>>()?,
         })
     }
 
@@ -162,26 +190,124 @@ impl Oracle {
     }
 }
 
+/// The runs of a graph: those that are right, and those that show how far off another may be.
+fn runs(graph: &Graph, inputs: &[Array], crosses: bool) -> Vec<Run> {
+    let narrow = |f: &Fact| matches!(f.dtype, DType::F16 | DType::BF16);
+    let mut kinds = vec![Kind::Exact, Kind::Rounded];
+    if graph.iter().any(|(_, n)| n.facts.iter().any(narrow)) {
+        kinds.extend((0..3).map(Kind::Strewn));
+    }
+    kinds.extend([Kind::Nudged; 3]);
+    if crosses {
+        kinds.extend([true, false].map(Kind::Crossed));
+    }
+    let mut random = Random(1);
+    let run = |kind| Run {
+        kind,
+        inputs: match kind {
+            Kind::Nudged => nudge(inputs, &mut random),
+            _ => inputs.to_vec(),
+        },
+        values: vec![vec![]; graph.len()],
+        lost: false,
+    };
+    kinds.into_iter().map(run).collect()
+}
+
+impl Run {
+    /// The outputs of a node; floats that are off `by` so much cross edges, where this run does that.
+    fn step(
+        &self,
+        node: &Node,
+        symbols: &[i64],
+        by: &[Option<Vec<f64>>],
+    ) -> Result<Vec<Array>, EvalError> {
+        let mode = match self.kind {
+            Kind::Exact | Kind::Nudged | Kind::Crossed(_) => Mode::Exact,
+            Kind::Rounded => Mode::Rounded,
+            Kind::Strewn(seed) => Mode::Stochastic { seed },
+        };
+        let operands = node.inputs.iter().map(|v| find(&self.values, *v));
+        let operands = operands.collect::<Result<SmallVec<[&Array; 3]>, EvalError>>()?;
+        let values = eval_node(node, &self.inputs, &operands, symbols, mode)?;
+        let (Kind::Crossed(up), false) = (self.kind, by.is_empty()) else {
+            return Ok(values);
+        };
+        let moved = edges::crossing(&node.op, &operands, by, up);
+        let moved: SmallVec<[&Array; 3]> = moved.iter().collect();
+        let crossed = eval_node(node, &self.inputs, &moved, symbols, mode)?;
+        Ok(edges::crossed(&node.op, &operands, values, crossed))
+    }
+}
+
+/// Two operands that are equal in every run are the same float, which an engine compares with itself.
+fn settle_equals(runs: &[Run], node: &Node, by: &mut [Option<Vec<f64>>]) -> Result<(), EvalError> {
+    let (Op::Pointwise(_), [a, b]) = (&node.op, &node.inputs[..]) else {
+        return Ok(());
+    };
+    let mut equal: Vec<bool> = Vec::new();
+    for run in runs.iter().filter(|r| !r.lost) {
+        let [a, b] = [
+            find(&run.values, *a)?.to_f64(),
+            find(&run.values, *b)?.to_f64(),
+        ];
+        equal.resize(a.len(), true);
+        let pairs = equal.iter_mut().zip(a.iter().zip(&b));
+        pairs.for_each(|(equal, (a, b))| *equal &= a == b);
+    }
+    for by in by.iter_mut().flatten() {
+        let equal = by.iter_mut().zip(&equal).filter(|(_, equal)| **equal);
+        equal.for_each(|(by, _)| *by = 0.0);
+    }
+    Ok(())
+}
+
 impl Expected {
+    fn new(
+        runs: &[Run],
+        v: Value,
+        compute: f64,
+        least: f64,
+        ordered: bool,
+    ) -> Result<Expected, EvalError> {
+        let of = |kind: &dyn Fn(Kind) -> bool| -> Result<Vec<Array>, EvalError> {
+            let runs = runs.iter().filter(|r| kind(r.kind) && !r.lost);
+            runs.map(|r| find(&r.values, v).cloned()).collect()
+        };
+        let exact = of(&|k| k == Kind::Exact)?.remove(0);
+        let values = exact.floats().unwrap_or(&[]);
+        Ok(Expected {
+            scale: values.iter().fold(least, |m, x| m.max(finite(x.abs()))),
+            compute,
+            ordered,
+            rounded: of(&|k| k == Kind::Rounded)?.remove(0),
+            strewn: of(&|k| matches!(k, Kind::Strewn(_)))?,
+            nudged: of(&|k| k == Kind::Nudged)?,
+            crossed: of(&|k| matches!(k, Kind::Crossed(_)))?,
+            exact,
+        })
+    }
+
     fn integers(&self, got: &[i64], want: &[i64]) -> Deviation {
+        let others = self.nudged.iter().chain(&self.strewn).chain(&self.crossed);
+        let others = others.chain([&self.exact]).filter_map(Array::ints);
+        let mut far = vec![0.0f64; want.len()];
+        for other in others {
+            for (far, (o, w)) in far.iter_mut().zip(other.iter().zip(want)) {
+                *far = far.max((*o as f64 - *w as f64).abs());
+            }
+        }
+        let farthest = far.iter().fold(0.0, |m: f64, x| m.max(*x));
         let mut found = Deviation::default();
         for (i, (g, w)) in got.iter().zip(want).enumerate() {
-            let settled = |other: &Array| other.ints().is_some_and(|o| o[i] == *w);
-            let right = g == w
-                || !self
-                    .nudged
-                    .iter()
-                    .chain(&self.strewn)
-                    .chain([&self.exact])
-                    .all(settled);
             let error = (*g as f64 - *w as f64).abs();
-            found.add(
-                i,
-                *g as f64,
-                *w as f64,
-                error,
-                if right { 0.0 } else { f64::INFINITY },
-            );
+            let ratio = match far[i] > 0.0 {
+                _ if g == w => 0.0,
+                true if self.ordered => 0.0,
+                true => error / (2.0 * farthest),
+                false => f64::INFINITY,
+            };
+            found.add(i, *g as f64, *w as f64, error, ratio);
             found.max_ulp = found.max_ulp.max(error);
         }
         found
@@ -189,14 +315,8 @@ impl Expected {
 
     fn floats(&self, got: &[f64]) -> Deviation {
         let (rounded, exact) = (self.rounded.to_f64(), self.exact.to_f64());
-        let nudged: Vec<Vec<f64>> = self.nudged.iter().map(Array::to_f64).collect();
-        let strewn: Vec<Vec<f64>> = self.strewn.iter().map(Array::to_f64).collect();
-        let roundings = |i: usize| {
-            let of = |x: f64| finite((x - exact[i]).abs());
-            strewn.iter().fold(of(rounded[i]), |m, s| m.max(of(s[i])))
-        };
-        let worst = (0..exact.len()).fold(0.0, |m: f64, i| m.max(roundings(i)));
         let unit = unit(self.rounded.dtype());
+        let tolerances = self.tolerances();
         let mut found = Deviation::default();
         for (i, ((g, r), e)) in got.iter().zip(&rounded).zip(&exact).enumerate() {
             if !r.is_finite() || !e.is_finite() {
@@ -207,18 +327,60 @@ impl Expected {
                 found.add(i, *g, *e, error, error);
                 continue;
             }
-            let moved = nudged
-                .iter()
-                .fold(0.0, |m: f64, n| m.max(finite((n[i] - e).abs())));
-            let floor = unit * e.abs() + 32.0 * self.compute * self.scale;
-            let tolerance = 8.0 * (roundings(i) + moved) + 4.0 * worst + floor + 1e-30;
             let error = (g - e).abs();
             let error = if error.is_nan() { f64::INFINITY } else { error };
-            found.add(i, *g, *e, error, error / tolerance);
+            found.add(i, *g, *e, error, error / tolerances[i]);
             let place = e.abs().max(f64::MIN_POSITIVE).log2().floor().exp2() * unit;
             found.max_ulp = found.max_ulp.max(error / place);
         }
         found
+    }
+
+    /// How far each float may be off.
+    fn tolerances(&self) -> Vec<f64> {
+        let exact = self.exact.to_f64();
+        let off = |runs: &[&Array]| -> Vec<f64> {
+            let mut off = vec![0.0f64; exact.len()];
+            for run in runs {
+                let pairs = off.iter_mut().zip(run.to_f64()).zip(&exact);
+                pairs.for_each(|((off, x), e)| *off = off.max(finite((x - e).abs())));
+            }
+            off
+        };
+        let rounded: Vec<&Array> = self.strewn.iter().chain([&self.rounded]).collect();
+        let rounded = off(&rounded);
+        let nudged = off(&self.nudged.iter().collect::<Vec<_>>());
+        let crossed = off(&self.crossed.iter().collect::<Vec<_>>());
+        // Others are off because they crossed an edge.
+        let smooth = rounded.iter().zip(&crossed).filter(|(_, c)| **c == 0.0);
+        let worst = smooth.fold(0.0, |m: f64, (x, _)| m.max(*x));
+        let farthest = crossed.iter().fold(0.0, |m: f64, x| m.max(*x));
+        let unit = unit(self.rounded.dtype());
+        let tolerance = |i: usize| {
+            let floor = unit * exact[i].abs() + 32.0 * self.compute * self.scale;
+            // Some of the floats at edges cross them in an engine, all of them do in these runs.
+            let crossed = if crossed[i] > 0.0 {
+                2.0 * farthest
+            } else {
+                0.0
+            };
+            8.0 * (rounded[i] + nudged[i]) + 4.0 * worst + crossed + floor + 1e-30
+        };
+        (0..exact.len()).map(tolerance).collect()
+    }
+
+    /// How far each float may be off; those are not that every run gives.
+    fn uncertain(&self) -> Vec<f64> {
+        let others = self.nudged.iter().chain(&self.strewn).chain(&self.crossed);
+        let others: Vec<Vec<f64>> = others.chain([&self.rounded]).map(Array::to_f64).collect();
+        let exact = self.exact.to_f64();
+        let mut tolerances = self.tolerances();
+        for (i, tolerance) in tolerances.iter_mut().enumerate() {
+            if others.iter().all(|o| o[i] == exact[i]) || !exact[i].is_finite() {
+                *tolerance = 0.0;
+            }
+        }
+        tolerances
     }
 }
 
@@ -235,21 +397,26 @@ impl Deviation {
     }
 }
 
-/// The coarsest rounding among the floats that a value depends on.
-fn coarsest(graph: &Graph, value: Value) -> f64 {
-    let mut needed = vec![false; graph.len()];
-    needed[value.node.index()] = true;
-    let mut coarsest = f64::EPSILON;
-    let upto = graph.iter().rev();
-    for (id, node) in upto.filter(|(id, _)| id.index() <= value.node.index()) {
-        if needed[id.index()] {
-            let inputs = node.inputs.iter();
-            inputs.for_each(|v| needed[v.node.index()] = true);
-            let floats = node.facts.iter().filter(|f| f.dtype.is_float());
-            coarsest = floats.fold(coarsest, |c, f| c.max(compute_unit(f.dtype)));
-        }
+/// The coarsest rounding among the floats that the values of each node depend on.
+fn coarsest(graph: &Graph) -> Vec<f64> {
+    let mut coarsest = vec![f64::EPSILON; graph.len()];
+    for (id, node) in graph.iter() {
+        let floats = node.facts.iter().filter(|f| f.dtype.is_float());
+        let own = floats.map(|f| compute_unit(f.dtype));
+        let from = node.inputs.iter().map(|v| coarsest[v.node.index()]);
+        coarsest[id.index()] = own.chain(from).fold(f64::EPSILON, f64::max);
     }
     coarsest
+}
+
+/// Whether the values of each node depend on positions in an order.
+fn ordered(graph: &Graph) -> Vec<bool> {
+    let mut ordered = vec![false; graph.len()];
+    for (id, node) in graph.iter() {
+        let orders = matches!(node.op, Op::ArgReduce(_) | Op::ArgSort(_));
+        ordered[id.index()] = orders || node.inputs.iter().any(|v| ordered[v.node.index()]);
+    }
+    ordered
 }
 
 fn finite(x: f64) -> f64 {

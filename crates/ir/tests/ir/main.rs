@@ -1,6 +1,7 @@
 //! Tests of the IR: text, verifier, reference evaluation and random programs.
 
 mod ops;
+mod oracle;
 mod programs;
 mod rows;
 mod sorting;

@@ -1,0 +1,169 @@
+//! Where a float that is a little off makes a result another one: at the edges of what rounds to integers,
+//! compares or sorts.
+
+use super::index::lanes;
+use super::{Array, Data, Mode};
+use crate::{Graph, Node, Op, Pw};
+use kiln_base::DType;
+use kiln_base::prim::{RandomKind, Reduction, ScanKind, ScatterKind};
+
+/// Whether engines compute the very numbers that the reference does, node by node: those that no float was rounded
+/// on the way to.
+pub(super) fn exact(graph: &Graph) -> Vec<bool> {
+    let mut exact = vec![false; graph.len()];
+    for (id, node) in graph.iter() {
+        let from = node.inputs.iter().all(|v| exact[v.node.index()]);
+        exact[id.index()] = from && rounds_nothing(graph, node);
+    }
+    exact
+}
+
+fn rounds_nothing(graph: &Graph, node: &Node) -> bool {
+    use Pw::*;
+    let floats = node.facts.iter().any(|f| f.dtype.is_float());
+    match &node.op {
+        Op::If(_) | Op::Loop(_) | Op::Custom(_) => false,
+        Op::Cast(cast) => {
+            let from = graph.fact(node.inputs[0]).dtype;
+            !floats || cast.dtype.size() >= if from.is_float() { from.size() } else { 4 }
+        }
+        _ if !floats => true,
+        Op::Pointwise(op) => matches!(
+            op.0,
+            Neg | Abs
+                | Sign
+                | Floor
+                | Ceil
+                | Round
+                | Trunc
+                | Relu
+                | Relu6
+                | Maximum
+                | Minimum
+                | Fmax
+                | Fmin
+                | Select
+                | Clamp
+        ),
+        Op::Random(op) => op.kind != RandomKind::Normal,
+        Op::Reduce(op) => matches!(op.kind, Reduction::Max | Reduction::Min),
+        Op::WindowReduce(op) => matches!(op.kind, Reduction::Max | Reduction::Min),
+        Op::Scan(op) => matches!(op.kind, ScanKind::Max | ScanKind::Min),
+        Op::Scatter(op) => matches!(
+            op.kind,
+            ScatterKind::Set | ScatterKind::Max | ScatterKind::Min
+        ),
+        Op::Input(_) | Op::Full(_) | Op::Constant(_) | Op::Iota(_) | Op::Gather(_) => true,
+        Op::Broadcast(_) | Op::Reshape(_) | Op::Permute(_) | Op::Slice(_) => true,
+        Op::Pad(_) | Op::Concat(_) | Op::Barrier(_) => true,
+        _ => false,
+    }
+}
+
+/// Whether an op has edges.
+pub(super) fn has_edges(op: &Op) -> bool {
+    use Pw::*;
+    match op {
+        Op::Pointwise(op) => matches!(
+            op.0,
+            Sign | SignBit
+                | Floor
+                | Ceil
+                | Round
+                | Trunc
+                | FloorDivide
+                | Fmod
+                | Remainder
+                | Eq
+                | Ne
+                | Lt
+                | Le
+                | Gt
+                | Ge
+        ),
+        Op::Cast(cast) => !cast.dtype.is_float(),
+        Op::ArgReduce(_) | Op::ArgSort(_) => true,
+        _ => false,
+    }
+}
+
+/// The operands of an op with edges, each element so far off as `by` says, to the side where it may cross one; in two
+/// directions it crosses every edge that is so near. An operand without `by` stays.
+pub(super) fn crossing(op: &Op, x: &[&Array], by: &[Option<Vec<f64>>], up: bool) -> Vec<Array> {
+    let side = if up { 1.0 } else { -1.0 };
+    let mut moved: Vec<Array> = x.iter().map(|a| (*a).clone()).collect();
+    let equal = match op {
+        Op::Pointwise(op) => matches!(op.0, Pw::Eq | Pw::Ne),
+        Op::Cast(cast) => cast.dtype == DType::Bool,
+        _ => false,
+    };
+    for (i, (array, by)) in x.iter().zip(by).enumerate() {
+        let (Some(values), Some(by)) = (array.floats(), by) else {
+            continue;
+        };
+        let signs = match op {
+            Op::ArgReduce(op) => places(array, values, op.axis),
+            Op::ArgSort(op) => places(array, values, op.axis),
+            // What is compared moves apart or together.
+            _ => vec![if i == 0 { 1.0 } else { -1.0 }; values.len()],
+        };
+        let elements = values.iter().zip(by).zip(signs);
+        let data = elements.enumerate().map(|(e, ((x, by), sign))| {
+            if !equal {
+                return x + side * sign * by;
+            }
+            let other = moved.get(1 - i).and_then(Array::floats);
+            let other = other.map_or(0.0, |y| y[e]);
+            let near = up && (x - other).abs() <= 2.0 * by;
+            if near { other } else { *x }
+        });
+        let data = Data::Float(data.collect());
+        moved[i] = Array::settled(array.dtype(), array.shape().to_vec(), data, Mode::Exact);
+    }
+    moved
+}
+
+/// What an op with edges gives where its operands cross them, and elsewhere what it gives without: between its edges
+/// a remainder moves as its operands do.
+pub(super) fn crossed(op: &Op, x: &[&Array], own: Vec<Array>, crossed: Vec<Array>) -> Vec<Array> {
+    let remainder = |op: &Pw| matches!(op, Pw::Fmod | Pw::Remainder);
+    let (Op::Pointwise(op), [own], [other]) = (op, &own[..], &crossed[..]) else {
+        return crossed;
+    };
+    let (true, Some(own), Some(other)) = (remainder(&op.0), own.floats(), other.floats()) else {
+        return crossed;
+    };
+    let Some(by) = x.get(1).and_then(|a| a.floats()) else {
+        return crossed;
+    };
+    let elements = own.iter().zip(other).zip(by);
+    let data = elements.map(
+        |((own, other), by)| match (own - other).abs() < by.abs() / 2.0 {
+            true => *own,
+            false => *other,
+        },
+    );
+    let (dtype, shape) = (crossed[0].dtype(), crossed[0].shape().to_vec());
+    vec![Array::settled(
+        dtype,
+        shape,
+        Data::Float(data.collect()),
+        Mode::Exact,
+    )]
+}
+
+/// 1 and −1 in turn along the order of each lane: two neighbours in it change places if both move.
+fn places(array: &Array, values: &[f64], axis: usize) -> Vec<f64> {
+    let lanes = lanes(array.shape(), axis);
+    let mut signs = vec![1.0; values.len()];
+    for start in &lanes.starts {
+        let mut order: Vec<usize> = (0..lanes.len).map(|i| start + i * lanes.stride).collect();
+        order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
+        order
+            .iter()
+            .skip(1)
+            .step_by(2)
+            .for_each(|i| signs[*i] = -1.0);
+    }
+    signs
+}
