@@ -1,7 +1,10 @@
 //! Small pieces of networks become one kernel, on the CPU and on a GPU, and these are right.
 
 use crate::cuda;
-use kiln::{DType, Device, Explain, Reduction, Spec, Tensor, cat, compile, grad, with_seed};
+use kiln::{
+    Bisection, DType, Device, Explain, Reduction, Spec, Tensor, Var, cat, compile, grad, with_seed,
+};
+use kiln_base::plan::Kernel;
 
 type Program = fn(&[Tensor]) -> Vec<Tensor>;
 
@@ -248,4 +251,146 @@ fn a_cross_entropy_stores_no_log_softmax_on_a_gpu() -> kiln::Result<()> {
         Some(gpu) => check_cross_entropy(gpu),
         None => Ok(()),
     }
+}
+
+/// Weights and biases of query, key and value, of which each may have another number of heads of 8.
+fn projections(dtype: DType, heads: [usize; 3], device: Device) -> kiln::Result<Vec<[Var; 2]>> {
+    let var = |shape: &[usize]| {
+        let value = with_seed(7, || Tensor::randn(shape, DType::F32) * 0.2);
+        Var::parameter(&value.to_dtype(dtype).to(device))
+    };
+    let both = |heads: usize| Ok([var(&[8 * heads, 32])?, var(&[8 * heads])?]);
+    heads.into_iter().map(both).collect()
+}
+
+fn check_projections(device: Device) -> kiln::Result<()> {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for (heads, biases) in [
+            ([4, 4, 4], [true; 3]),
+            ([4, 4, 4], [false; 3]),
+            ([4, 4, 4], [true, false, true]),
+            ([4, 1, 1], [true; 3]),
+            ([4, 2, 2], [false; 3]),
+        ] {
+            let what = format!("{dtype} {heads:?} {biases:?} {device}");
+            // Halves with a bias are cast, those without are not.
+            if dtype != DType::F32 && biases.contains(&true) != biases.iter().all(|b| *b) {
+                continue;
+            }
+            let vars = projections(dtype, heads, device)?;
+            let x = Tensor::randn([2, 10, 32], DType::F32)
+                .to_dtype(dtype)
+                .to(device);
+            let f = compile(&[Spec::like(&x)?], |x| {
+                let part = |i: usize| {
+                    let bias = biases[i].then(|| vars[i][1].get());
+                    let y = x[0].linear(&vars[i][0].get(), bias.as_ref());
+                    let y = y.reshape([2, 10, heads[i] as i64, 8]).transpose(1, 2);
+                    match heads[i] {
+                        1 => y.expand([2, 4, 10, 8]),
+                        _ => y,
+                    }
+                };
+                let grouped = heads[1] == 2;
+                part(0).scaled_dot_product_attention(
+                    &part(1),
+                    &part(2),
+                    None,
+                    0.0,
+                    false,
+                    None,
+                    grouped,
+                )
+            })?;
+            let explain = f.explain();
+            assert_eq!(explain.count("shared_operand"), 1, "{what}\n{explain}");
+            // Attention of halves is three kernels on the CPU: scores, softmax and the rest, with casts.
+            let most = match (dtype, device) {
+                (DType::F32, _) | (_, Device::Cuda(_)) => 2,
+                _ => 3,
+            };
+            assert!(explain.kernels_run() <= most, "{what}\n{explain}");
+            let graph = &explain.stages.as_ref().expect("stages").optimized;
+            let options = kiln_codegen::Options {
+                target: match device {
+                    Device::Cpu => kiln_codegen::Target::Cpu,
+                    _ => kiln_codegen::Target::Cuda,
+                },
+                ..Default::default()
+            };
+            let program = kiln_codegen::lower(graph, &options).expect("it was lowered before");
+            for launch in program.launches {
+                if let (Kernel::MatMul(m), false) = (&launch.kernel, device == Device::Cpu) {
+                    assert_eq!(m.dtype, dtype, "{what}");
+                }
+            }
+            let found = f.verify(&[&x])?;
+            assert!(found.is_right(), "{what}\n{found}");
+            assert_eq!(f.bisect(&[&x])?, Bisection::Right, "{what}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn projections_are_one_product() -> kiln::Result<()> {
+    check_projections(Device::Cpu)
+}
+
+#[test]
+fn projections_are_one_product_on_a_gpu() -> kiln::Result<()> {
+    match cuda::device() {
+        Some(gpu) => check_projections(gpu),
+        None => Ok(()),
+    }
+}
+
+/// A norm or factor behind a view of a product is folded into its weight.
+#[test]
+fn views_stand_in_the_way_of_no_folding() -> kiln::Result<()> {
+    let parameter = |shape: &[usize]| Var::parameter(&Tensor::randn(shape, DType::F32));
+    let (conv, linear) = (parameter(&[6, 3, 3, 3])?, parameter(&[6, 5])?);
+    let vectors = [parameter(&[6])?, parameter(&[6])?, parameter(&[6])?];
+    let variance = Var::new(&(Tensor::rand([6], DType::F32) + 0.5))?;
+    let [image, rows] = [&[2, 3, 7, 5][..], &[2, 7, 5]].map(|s| Tensor::randn(s, DType::F32));
+    let norm = |y: Tensor| {
+        let [weight, bias] = [&vectors[0], &vectors[1]].map(Var::get);
+        y.batch_norm(
+            Some(&vectors[2]),
+            Some(&variance),
+            Some(&weight),
+            Some(&bias),
+            false,
+            0.1,
+            1e-5,
+        )
+    };
+    let bias = || vectors[1].get();
+    let convolved = |x: &Tensor| x.conv2d(&conv.get(), Some(&bias()), 1, 1, 1, 1);
+    type Case<'a> = (&'static str, &'a Tensor, &'a dyn Fn(&Tensor) -> Tensor);
+    let cases: [Case<'_>; 5] = [
+        ("conv_batch_norm", &image, &|x| {
+            norm(convolved(x).flatten(2, 3))
+        }),
+        ("scaled_product", &image, &|x| {
+            convolved(x).permute([0, 2, 3, 1]) * vectors[0].get()
+        }),
+        ("scaled_product", &image, &|x| {
+            -(convolved(x).permute([0, 2, 3, 1]).reshape([70, 6]) - vectors[0].get())
+        }),
+        ("linear_batch_norm", &rows, &|x| {
+            norm(x.linear(&linear.get(), Some(&bias())).transpose(1, 2))
+        }),
+        ("linear_batch_norm", &rows, &|x| {
+            norm(x.linear(&linear.get(), None).reshape([14, 6]))
+        }),
+    ];
+    for (rule, x, program) in cases {
+        let f = compile(&[Spec::like(x)?], |x| program(&x[0]))?;
+        let explain = f.explain();
+        assert_eq!(explain.count(rule), 1, "{explain}");
+        assert!(f.verify(&[x])?.is_right(), "{explain}");
+        assert_eq!(f.bisect(&[x])?, Bisection::Right, "{explain}");
+    }
+    Ok(())
 }

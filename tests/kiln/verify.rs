@@ -132,7 +132,10 @@ fn discrete_results_are_right() {
             let found = f.verify(&arguments).unwrap();
             assert!(found.is_right(), "{dtype} {device}:\n{found}");
             let bisected = f.bisect(&arguments).unwrap();
-            assert!(matches!(bisected, Bisection::Right), "{dtype} {device}: {bisected:?}");
+            assert!(
+                matches!(bisected, Bisection::Right),
+                "{dtype} {device}: {bisected:?}"
+            );
         }
     }
 }

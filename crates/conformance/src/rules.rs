@@ -285,6 +285,10 @@ const CASES: &[Case] = &[
         let (c, d) = (m.parameter(&[o, 1]), m.parameter(&[o, 1]));
         let y = m.b.op(conv, &[x, w])?;
         let y = m.pw(Pw::Sub, &[d, y])?;
+        if m.rng.chance(0.5) {
+            return m.pw(Pw::Mul, &[c, y]);
+        }
+        let (y, c) = (m.b.permute(&y, &[2, 0, 1])?, m.parameter(&[o]));
         m.pw(Pw::Mul, &[c, y])
     }),
     ("shifted_product", |m| {
@@ -315,9 +319,14 @@ const CASES: &[Case] = &[
         let mut results = Vec::new();
         for _ in 0..3 {
             let w = m.parameter(&[k, 5]);
-            let bias = m.parameter(&[5]);
             let y = m.b.op(ops::MatMul {}, &[x, w])?;
-            results.push(m.pw(Pw::Add, &[y, bias])?);
+            results.push(match m.rng.chance(0.7) {
+                true => {
+                    let bias = m.parameter(&[5]);
+                    m.pw(Pw::Add, &[y, bias])?
+                }
+                false => y,
+            });
         }
         let q = m.b.with(Pw::Mul, &results[0], 0.3)?;
         let k = m.b.permute(&results[1], &[1, 0])?;
@@ -431,7 +440,13 @@ const CASES: &[Case] = &[
         m.norm(y)
     }),
     ("linear_batch_norm", |m| {
-        let (y, _) = m.product()?;
+        let (mut y, c) = m.product()?;
+        if m.rng.chance(0.5) {
+            let (n, bias) = (m.b.fact(&y).shape[0].clone(), m.parameter(&[c]));
+            y = m.pw(Pw::Add, &[y, bias])?;
+            y = m.b.reshape(&y, &[Dim::ONE, n, Dim::from(c)])?;
+            y = m.b.permute(&y, &[0, 2, 1])?;
+        }
         m.norm(y)
     }),
     ("norm_before_product", |m| {
@@ -451,6 +466,28 @@ const CASES: &[Case] = &[
         let y = m.b.reshape(&y, &[Dim::ONE, n, Dim::from(c)])?;
         let y = m.pw(Pw::Mul, &[factor, y])?;
         m.pw(Pw::Sub, &[bias, y])
+    }),
+    ("cast_under_reshape", |m| {
+        let (y, c) = m.product()?;
+        let n = m.b.fact(&y).shape[0].clone();
+        let bias = m.data(&[c]);
+        let y = m.pw(Pw::Add, &[y, bias])?;
+        let y = m.b.reshape(&y, &[n, Dim::ONE, Dim::from(c)])?;
+        let y = m.b.cast(&y, DType::F16)?;
+        m.pw(Pw::Sin, &[y])
+    }),
+    ("widened_parts", |m| {
+        let (n, k, c) = (m.size(), m.size(), m.size());
+        let (x, w) = (m.data(&[n, k]), m.parameter(&[k, 2 * c]));
+        let [x, w] = [m.b.cast(&x, DType::BF16)?, m.b.cast(&w, DType::BF16)?];
+        let y = m.b.op(ops::MatMul {}, &[x, w])?;
+        let part = |m: &mut Maker<'_>, at: usize| {
+            let part = m.b.narrow(&y, 1, Dim::from(at), Dim::from(c))?;
+            m.b.cast(&part, DType::F32)
+        };
+        let (q, k) = (part(m, 0)?, part(m, c)?);
+        let k = m.b.permute(&k, &[1, 0])?;
+        m.b.op(ops::MatMul {}, &[q, k])
     }),
     ("factor_behind_reshape", |m| {
         let (n, k) = (m.size(), m.size());
@@ -475,14 +512,20 @@ const CASES: &[Case] = &[
         let [_, centred] = m.centred()?;
         m.pw(Pw::Square, &[centred])
     }),
-    ("bias_behind_permute", |m| {
+    ("bias_behind_view", |m| {
         let (l, k, c) = (1 + m.size(), m.size(), m.size());
         let (x, w, bias) = (m.finite(&[2 * l, k])?, m.finite(&[k, c])?, m.finite(&[c])?);
         let y = m.b.op(ops::MatMul {}, &[x, w])?;
-        let y = m.b.reshape(&y, &[2, l, c].map(Dim::from))?;
-        let y = m.pw(Pw::Add, &[bias, y])?;
-        let y = m.b.permute(&y, &[0, 2, 1])?;
-        let sum = m.b.reduce_keepdim(Reduction::Sum, &y, &[0, 2])?;
+        let shape = [2, l, c].map(Dim::from);
+        let (y, axes) = if m.rng.chance(0.5) {
+            let y = m.b.reshape(&y, &shape)?;
+            let y = m.pw(Pw::Add, &[bias, y])?;
+            (m.b.permute(&y, &[0, 2, 1])?, [0, 2])
+        } else {
+            let y = m.pw(Pw::Add, &[bias, y])?;
+            (m.b.reshape(&y, &shape)?, [0, 1])
+        };
+        let sum = m.b.reduce_keepdim(Reduction::Sum, &y, &axes)?;
         let mean = m.b.with(Pw::Div, &sum, (2 * l) as f64)?;
         m.pw(Pw::Sub, &[y, mean])
     }),

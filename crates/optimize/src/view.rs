@@ -2,6 +2,7 @@
 
 use crate::PatchBuilder;
 use crate::arena::Arena;
+use kiln_base::numel;
 use kiln_ir::{Fact, Graph, Node, NodeId, Op, Output, SymbolInfo, Value, ops};
 
 /// A read-only view of the graph while it is rewritten. Ids stay the same until the pass is over, but
@@ -57,6 +58,21 @@ impl<'a> View<'a> {
     /// Parameters that the graph itself assigns do not count, nor do inputs of a body.
     pub fn is_prepared(&self, v: Value) -> bool {
         self.arena.prepared[v.node.index()]
+    }
+
+    /// The axis of a permutation or reshape along which an axis of its operand lies whole.
+    pub fn axis_behind(&self, id: NodeId, axis: usize) -> Option<usize> {
+        let node = self.node(id);
+        match &node.op {
+            Op::Permute(p) => p.perm.iter().position(|a| *a == axis),
+            Op::Reshape(_) => {
+                let (from, to) = (&self.fact(node.inputs[0]).shape, &node.fact().shape);
+                let before = numel(&from[..axis]);
+                let same = |a: &usize| to[*a] == from[axis] && numel(&to[..*a]) == before;
+                (0..to.len()).find(same)
+            }
+            _ => None,
+        }
     }
 
     /// The number that a value holds everywhere, where that is how it was made.

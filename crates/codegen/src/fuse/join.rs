@@ -1,7 +1,7 @@
 //! Which node may be computed by a group that reads it.
 
 use super::cost::{DEAR, own_cost};
-use super::{Fuser, Group, Use};
+use super::{Anchor, Fuser, Group, Use};
 use crate::Target;
 use crate::affine::{Affine, Ax, Map, Space, estimate};
 use crate::flow::{Nid, Op};
@@ -64,7 +64,7 @@ impl Fuser<'_> {
         let node = self.node(v);
         let facts = &self.facts;
         if u.in_memory {
-            return Err("a library kernel or a gather reads it from memory".into());
+            return Err(self.reader(v, u.group));
         }
         let group = &self.groups[u.group];
         if node.parameter_only
@@ -90,6 +90,19 @@ impl Fuser<'_> {
             _ if node.is_product() => self.can_anchor(v, u),
             _ if node.is_alone() => Err(format!("{} is a kernel of its own", node.name())),
             _ => self.can_inline(v, u),
+        }
+    }
+
+    /// Which node of a group reads a value from memory.
+    fn reader(&self, v: Nid, group: usize) -> String {
+        let group = &self.groups[group];
+        let held = |a: &&Anchor| a.operands.iter().any(|o| o.held == v);
+        let anchor = group.anchor.as_ref().filter(held).map(|a| a.node);
+        let mut members = group.members.iter().copied();
+        let reader = anchor.or_else(|| members.find(|m| self.node(*m).inputs.contains(&v)));
+        match reader.map(|r| self.node(r)) {
+            Some(r) => format!("{} ({}) reads it from memory", r.source, r.name()),
+            None => "a library kernel or a gather reads it from memory".into(),
         }
     }
 
@@ -247,7 +260,7 @@ impl Fuser<'_> {
         if !inner.is_empty() {
             self.can_reduce_rows(v, &space, rows)?;
         } else if space.axes.last() != axes.last() {
-            return Err("the group reads the product across its rows".into());
+            return Err("the group walks it in another order than it is computed in".into());
         }
         space.axes.truncate(rows);
         Ok(Join::Anchor {
@@ -265,7 +278,10 @@ impl Fuser<'_> {
             Target::Cuda => n.as_const().is_some_and(|n| n <= LONGEST_HELD),
         };
         if !matches!(node.op, Op::MatMul) || !held(columns) {
-            return Err("blocks of the product hold no whole rows to reduce".into());
+            return Err(
+                "it is computed in blocks, none of which holds a whole row of what is reduced"
+                    .into(),
+            );
         }
         if sorted.axes[rows..] != sorted.inner || numel(&sorted.extents(&sorted.inner)) != *columns
         {

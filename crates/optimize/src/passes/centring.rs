@@ -4,7 +4,7 @@
 //! x − mean(x) = y − mean(y)      where x = y + b, and b is constant along the axes of the mean
 //! Σ (y + b) = Σ y + n · b        where nothing else reads the sum y + b
 //! Σ z = 0                        where that follows for all z of this form, as for x − mean(x)
-//! permute(y + b) = permute(y) + permute(b)    where b is along the last axis and a sum reads this
+//! view(y + b) = view(y) + view(b)    where b is along one axis and a norm reads the permutation or reshape
 //! ```
 //!
 //! So a bias in front of a batch norm that uses batch statistics is dropped: the result does not depend
@@ -19,7 +19,6 @@
 //! no more than the n additions of b lost; a sum that is zero for all finite data is made exactly zero,
 //! and stays zero where the data hold NaN or infinities.
 
-use super::products::row;
 use crate::sums::Sums;
 use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
 use kiln_base::prim::Reduction;
@@ -30,7 +29,7 @@ pub const PASS: Pass = Pass {
     name: "centring",
     about: "drops what a mean takes away, such as the bias in front of a batch norm",
     exact: false,
-    run: Run::Rules(&[&BiasBehindPermute, &BiasBeforeNorm, &ZeroSum, &SumOfShift]),
+    run: Run::Rules(&[&BiasBehindView, &BiasBeforeNorm, &ZeroSum, &SumOfShift]),
 };
 
 fn operands(view: &View<'_>, id: NodeId, which: Pw) -> Option<[Value; 2]> {
@@ -115,46 +114,65 @@ fn centre_of(
     b.pointwise(Pw::Sub, &[y, mean])
 }
 
-/// permute(y + b) = permute(y) + permute(b), also with a reshape of the sum that keeps its last axis: the
-/// bias of a linear layer whose result a batch norm reads with channels in front.
-pub struct BiasBehindPermute;
+/// view(y + b) = view(y) + view(b), of permutations and reshapes: the bias of a linear layer or convolution of whose
+/// result a batch norm reads a view.
+pub struct BiasBehindView;
 
-impl Rule for BiasBehindPermute {
+impl Rule for BiasBehindView {
     fn name(&self) -> &'static str {
-        "bias_behind_permute"
+        "bias_behind_view"
     }
 
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let Op::Permute(permute) = &view.node(id).op else {
-            return None;
-        };
-        let mut users = view.users(id).iter();
-        users.find(|u| summed_axes(view, **u).is_some())?;
-        let whole = view.node(id).inputs[0];
-        let x = match view.producer(whole).op {
-            Op::Reshape(_) => view.producer(whole).inputs[0],
-            _ => whole,
-        };
-        let alone = [whole, x].iter().all(|v| view.use_count(v.node) == 1);
-        let (from, to) = (&view.fact(x).shape, &view.fact(whole).shape);
-        let last = to.len().checked_sub(1)?;
-        let at = permute.perm.iter().position(|a| *a == last)?;
-        if !alone || from.last() != to.last() || at == last {
-            return None;
+        let users = view.users(id);
+        let centred = |u: &NodeId| operands(view, *u, Pw::Sub).is_some_and(|[x, _]| x.node == id);
+        users.iter().find(|u| summed_axes(view, **u).is_some())?;
+        users.iter().find(|u| centred(u))?;
+        let mut views = Vec::new();
+        let mut x = id;
+        while let Op::Permute(_) | Op::Reshape(_) = &view.node(x).op {
+            views.push(x);
+            x = view.node(x).inputs[0].node;
+            if view.use_count(x) != 1 {
+                return None;
+            }
         }
-        let (y, b) = match operands(view, x.node, Pw::Add)? {
-            [y, b] if row(view, b).is_some() => (y, row(view, b)?),
-            [b, y] => (y, row(view, b)?),
+        views.first()?;
+        let [a, b] = operands(view, x, Pw::Add)?;
+        let ((b, mut axis), mut y) = match (along(view, b), along(view, a)) {
+            (Some(b), _) => (b, a),
+            (None, Some(a)) => (a, b),
+            (None, None) => return None,
         };
-        let mut column = vec![Dim::ONE; to.len() - at];
-        column[0] = to[last].clone();
         let mut patch = view.patch(id);
-        let y = patch.reshape(&y, to).ok()?;
-        let y = patch.permute(&y, &permute.perm).ok()?;
+        for v in views.iter().rev() {
+            axis = view.axis_behind(*v, axis)?;
+            y = patch.op(view.node(*v).op.clone(), &[y]).ok()?;
+        }
+        let to = &view.node(id).fact().shape;
+        let mut column = vec![Dim::ONE; to.len() - axis];
+        column[0] = to[axis].clone();
         let b = patch.reshape(&b, &column).ok()?;
         let new = patch.pointwise(Pw::Add, &[y, b]).ok()?;
         Some(patch.replacing(id.value(), new))
     }
+}
+
+/// What is stretched to a value from one number for each index of an axis, and that axis.
+fn along(view: &View<'_>, stretched: Value) -> Option<(Value, usize)> {
+    let node = view.producer(stretched);
+    if !matches!(node.op, Op::Broadcast(_)) {
+        return None;
+    }
+    let (from, to) = (&view.fact(node.inputs[0]).shape, &node.fact().shape);
+    let mut long = (0..from.len()).filter(|a| !from[*a].is(1));
+    let axis = match (long.next(), long.next()) {
+        (Some(axis), None) => axis,
+        (None, _) => from.len().checked_sub(1)?,
+        _ => return None,
+    };
+    let at = axis + to.len() - from.len();
+    (from[axis] == to[at]).then_some((node.inputs[0], at))
 }
 
 /// Σ (y + b) = Σ y + n · b.
@@ -192,12 +210,21 @@ impl Rule for ZeroSum {
     }
 
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let mut axes = summed_axes(view, id)?.to_vec();
+        let summed = summed_axes(view, id)?;
         let mut z = view.node(id).inputs[0];
-        if let Op::Permute(p) = &view.producer(z).op {
-            axes.iter_mut().for_each(|a| *a = p.perm[*a]);
-            z = view.producer(z).inputs[0];
+        let mut kept: Vec<usize> = (0..view.fact(z).rank()).collect();
+        kept.retain(|a| !summed.contains(a));
+        while let Op::Permute(_) | Op::Reshape(_) = &view.producer(z).op {
+            let of = view.producer(z).inputs[0];
+            let below = |k: &usize| {
+                let mut axes = 0..view.fact(of).rank();
+                axes.find(|a| view.axis_behind(z.node, *a) == Some(*k))
+            };
+            kept = kept.iter().map(below).collect::<Option<_>>()?;
+            z = of;
         }
+        let mut axes: Vec<usize> = (0..view.fact(z).rank()).collect();
+        axes.retain(|a| !kept.contains(a));
         let computed = matches!(view.producer(z).op, Op::Pointwise(_));
         if !computed || !Sums::new(*view, z, &axes)?.is_zero(z) {
             return None;

@@ -3,6 +3,7 @@
 //! ```text
 //! shared_operand         x · w₁ + b₁, x · w₂ + b₂, … = parts of x · [w₁ w₂ …] + [b₁ b₂ …]    and w₁ · x, …
 //! factor_behind_product  (x · c) · y = (x · y) · c    for a number c, in either operand
+//! widened_parts          cast(part of y), … = part of cast(y), …    of the result y of a product
 //! ```
 //!
 //! Each element of a merged product has the same terms. It is one kernel in place of several, with a larger
@@ -10,7 +11,8 @@
 //! depend on parameters and constants only, so that putting them together lands in *prepare*, or because
 //! they are neighbouring parts of one value. What reads the results reads memory through strides anyway:
 //! other products and attention, directly or through views; anything else could have been part of the
-//! product's own kernel.
+//! product's own kernel. A bias that only some of them have is 0 for the others. Results of f16 and bf16 are cast
+//! together, before they are taken apart for products of f32.
 //!
 //! A factor stands in the way of merging when it is on one of the results. So it moves behind the products
 //! that read that result, where it joins what reads them. That changes rounding, unless c is a power of
@@ -18,14 +20,14 @@
 
 use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
 use kiln_ir::ops::{Broadcast, Concat, MatMul, Permute, Slice};
-use kiln_ir::{Builder, Dim, NodeId, Op, Pw, Value};
+use kiln_ir::{Builder, DType, Dim, NodeId, Op, Pw, Value};
 
 /// The pass.
 pub const PASS: Pass = Pass {
     name: "merging",
     about: "merges products that share an operand",
     exact: false,
-    run: Run::Rules(&[&FactorBehindProduct, &SharedOperand]),
+    run: Run::Rules(&[&FactorBehindProduct, &SharedOperand, &WidenedParts]),
 };
 
 /// More readers of one value than this are not looked at.
@@ -38,7 +40,7 @@ fn read_by_products(view: &View<'_>, id: NodeId, found: &mut Vec<NodeId>) -> boo
         return false;
     }
     users.iter().all(|u| match &view.node(*u).op {
-        Op::Reshape(_) | Op::Permute(_) | Op::Slice(_) => read_by_products(view, *u, found),
+        op if op.is_view() => read_by_products(view, *u, found),
         Op::MatMul(_) | Op::Attention(_) => {
             if !found.contains(u) {
                 found.push(*u);
@@ -128,7 +130,7 @@ fn views_of(view: &View<'_>, mut v: Value, of: NodeId) -> Option<Vec<Op>> {
     let mut views = Vec::new();
     while v.node != of {
         let node = view.producer(v);
-        if !matches!(node.op, Op::Reshape(_) | Op::Permute(_) | Op::Slice(_)) {
+        if !node.op.is_view() {
             return None;
         }
         views.push(node.op.clone());
@@ -137,13 +139,14 @@ fn views_of(view: &View<'_>, mut v: Value, of: NodeId) -> Option<Vec<Op>> {
     Some(views)
 }
 
-/// A product `x · w` or `w · x`, perhaps with a bias.
+/// A product `x · w` or `w · x`, perhaps with a bias, and cast.
 struct Part {
     /// The node of the result.
     result: NodeId,
     weight: Value,
     /// `[n]`, of `w · x` `[n, 1]`.
     bias: Option<Value>,
+    cast: Option<DType>,
 }
 
 /// x · w₁ + b₁, x · w₂ + b₂, … = parts of x · [w₁ w₂ …] + [b₁ b₂ …].
@@ -171,13 +174,17 @@ fn shared(view: &View<'_>, id: NodeId, slot: usize) -> Option<Patch> {
     let mut parts: Vec<(NodeId, Part)> = parts.collect();
     parts.sort_by_key(|p| p.0);
     parts.dedup_by_key(|p| p.0);
-    let mine = parts.iter().find(|p| p.0 == id)?.1.bias.is_some();
-    parts.retain(|(_, p)| p.bias.is_some() == mine);
-    if parts.len() < 2 || parts[0].0 != id {
-        return None;
-    }
-    let parts: Vec<Part> = parts.into_iter().map(|p| p.1).collect();
-    merged(view, id, slot, &parts)
+    let (biased, cast) = {
+        let mine = &parts.iter().find(|p| p.0 == id)?.1;
+        (mine.bias.is_some(), mine.cast)
+    };
+    parts.retain(|(_, p)| p.cast == cast);
+    let first = |parts: &[(NodeId, Part)]| parts.len() > 1 && parts[0].0 == id;
+    let all = first(&parts).then(|| merged(view, id, slot, &parts));
+    all.flatten().or_else(|| {
+        parts.retain(|(_, p)| p.bias.is_some() == biased);
+        first(&parts).then(|| merged(view, id, slot, &parts))?
+    })
 }
 
 /// A product of `x` that can be merged with others.
@@ -187,20 +194,27 @@ fn part(view: &View<'_>, id: NodeId, x: Value, slot: usize) -> Option<Part> {
     if !product || node.inputs[1 - slot] == x || view.is_prepared(x) {
         return None;
     }
-    let weight = node.inputs[1 - slot];
-    let (result, bias) = match (view.use_count(id), view.users(id)) {
-        (1, &[user]) => match biased(view, user, id, slot) {
-            Some(bias) => (user, Some(bias)),
-            None => (id, None),
-        },
-        _ => (id, None),
+    let mut part = Part {
+        result: id,
+        weight: node.inputs[1 - slot],
+        bias: None,
+        cast: None,
     };
-    let strided = read_by_products(view, result, &mut Vec::new());
-    strided.then_some(Part {
-        result,
-        weight,
-        bias,
-    })
+    let only = |id| match (view.use_count(id), view.users(id)) {
+        (1, &[user]) => Some(user),
+        _ => None,
+    };
+    if let Some(user) = only(id) {
+        part.bias = biased(view, user, id, slot);
+        part.result = part.bias.map_or(id, |_| user);
+    }
+    // A result that is cast may have been reshaped first.
+    if let Some(user) = only(part.result)
+        && let Op::Cast(cast) = &view.node(user).op
+    {
+        (part.cast, part.result) = (Some(cast.dtype), user);
+    }
+    read_by_products(view, part.result, &mut Vec::new()).then_some(part)
 }
 
 /// The `[n]` that a node adds to each row of a product, or the `[n, 1]` that it adds to each column where
@@ -220,27 +234,54 @@ fn biased(view: &View<'_>, id: NodeId, product: NodeId, slot: usize) -> Option<V
     row.then(|| below.inputs[0])
 }
 
-fn merged(view: &View<'_>, id: NodeId, slot: usize, parts: &[Part]) -> Option<Patch> {
+fn merged(view: &View<'_>, id: NodeId, slot: usize, parts: &[(NodeId, Part)]) -> Option<Patch> {
+    let parts = || parts.iter().map(|(_, part)| part);
     let mut patch = view.patch(id);
     // The weights lie side by side along the columns of x · w, the rows of w · x.
     let axis = view.node(id).fact().rank() - 1 - slot;
-    let weights: Vec<Value> = parts.iter().map(|p| p.weight).collect();
+    let weights: Vec<Value> = parts().map(|p| p.weight).collect();
     let mut operands = view.node(id).inputs.clone();
     operands[1 - slot] = side_by_side(view, &mut patch, &weights, axis)?;
     let mut y = patch.op(MatMul {}, &operands).ok()?;
-    let biases: Option<Vec<Value>> = parts.iter().map(|p| p.bias).collect();
-    if let Some(biases) = biases {
-        let bias = side_by_side(view, &mut patch, &biases, 0)?;
+    if parts().any(|p| p.bias.is_some()) {
+        let bias = biases(view, &mut patch, &parts().collect::<Vec<_>>(), axis, slot)?;
         y = patch.pointwise(Pw::Add, &[y, bias]).ok()?;
     }
+    if let Some(dtype) = parts().find_map(|p| p.cast) {
+        y = patch.cast(&y, dtype).ok()?;
+    }
     let mut at = Dim::ZERO;
-    for p in parts {
+    for p in parts() {
         let n = view.node(p.result).fact().shape[axis].clone();
         let part = patch.narrow(&y, axis, at.clone(), n.clone()).ok()?;
         patch.replace(p.result.value(), part);
         at = &at + &n;
     }
     Some(patch.finish())
+}
+
+/// The biases put together, with zeros where there is none.
+fn biases(
+    view: &View<'_>,
+    patch: &mut PatchBuilder<'_>,
+    parts: &[&Part],
+    axis: usize,
+    slot: usize,
+) -> Option<Value> {
+    let own: Option<Vec<Value>> = parts.iter().map(|p| p.bias).collect();
+    if let Some(own) = own {
+        return side_by_side(view, patch, &own, 0);
+    }
+    let biases = parts.iter().map(|p| {
+        let Some(bias) = p.bias else {
+            let mut shape = vec![view.fact(p.result.value()).shape[axis].clone()];
+            shape.resize(1 + slot, Dim::ONE);
+            return patch.full(0.0, view.fact(p.weight).dtype, &shape).ok();
+        };
+        view.is_prepared(bias).then_some(bias)
+    });
+    let biases: Vec<Value> = biases.collect::<Option<_>>()?;
+    patch.op(Concat { axis: 0 }, &biases).ok()
 }
 
 /// Values put together along an axis, at no cost when the program runs.
@@ -253,11 +294,85 @@ fn side_by_side(
     if let Some(whole) = neighbours(view, patch, values, axis) {
         return Some(whole);
     }
-    let known = values.iter().all(|v| view.is_prepared(*v));
-    match known {
-        true => patch.op(Concat { axis }, values).ok(),
-        false => None,
+    if !values.iter().all(|v| view.is_prepared(*v)) {
+        return None;
     }
+    // What was cast is put together before, so that a product of halves is seen to be one.
+    let dtype = view.fact(values[0]).dtype;
+    let uncast = values.iter().map(|v| uncast(view, patch, *v));
+    let uncast: Option<Vec<Value>> = uncast.collect();
+    let alike = |v: &Value| patch.fact(v).dtype;
+    match uncast.filter(|u| u.iter().all(|v| alike(v) == alike(&u[0]))) {
+        Some(uncast) => {
+            let whole = patch.op(Concat { axis }, &uncast).ok()?;
+            patch.cast(&whole, dtype).ok()
+        }
+        None => patch.op(Concat { axis }, values).ok(),
+    }
+}
+
+/// A value, perhaps permuted, before it was cast.
+fn uncast(view: &View<'_>, patch: &mut PatchBuilder<'_>, v: Value) -> Option<Value> {
+    let node = view.producer(v);
+    match &node.op {
+        Op::Cast(_) => Some(node.inputs[0]),
+        Op::Permute(_) => {
+            let of = uncast(view, patch, node.inputs[0])?;
+            patch.op(node.op.clone(), &[of]).ok()
+        }
+        _ => None,
+    }
+}
+
+/// cast(part of y), … = part of cast(y), …
+pub struct WidenedParts;
+
+impl Rule for WidenedParts {
+    fn name(&self) -> &'static str {
+        "widened_parts"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        let made = match &node.op {
+            Op::MatMul(_) => true,
+            Op::Cast(_) => is_product(view, node.inputs[0]),
+            _ => false,
+        };
+        let half = node.facts.len() == 1 && matches!(node.fact().dtype, DType::F16 | DType::BF16);
+        let mut casts = Vec::new();
+        if !made || !half || !read_by_casts(view, id, &mut casts) || casts.len() < 2 {
+            return None;
+        }
+        let mut patch = view.patch(id);
+        let whole = patch.cast(&id.value(), DType::F32).ok()?;
+        for cast in casts {
+            let mut part = whole;
+            for op in views_of(view, view.node(cast).inputs[0], id)?
+                .into_iter()
+                .rev()
+            {
+                part = patch.op(op, &[part]).ok()?;
+            }
+            patch.replace(cast.value(), part);
+        }
+        Some(patch.finish())
+    }
+}
+
+/// Whether every reader of a value, behind views, casts it to f32 for products alone; the casts are collected.
+fn read_by_casts(view: &View<'_>, id: NodeId, casts: &mut Vec<NodeId>) -> bool {
+    let users = view.users(id);
+    if view.is_output(id) || users.len() + casts.len() > MOST {
+        return false;
+    }
+    users.iter().all(|u| match &view.node(*u).op {
+        Op::Cast(cast) => {
+            casts.push(*u);
+            cast.dtype == DType::F32 && read_by_products(view, *u, &mut Vec::new())
+        }
+        op => op.is_view() && read_by_casts(view, *u, casts),
+    })
 }
 
 /// The part of one value of which all these are neighbouring parts.

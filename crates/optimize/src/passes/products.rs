@@ -3,6 +3,7 @@
 //! ```text
 //! transposed_product     permute(a · b, last two swapped) = permute(b) · permute(a)
 //! bias_under_reshape     reshape(a · b) + bias = reshape(a · b + bias)        and the same for −, · and /
+//! cast_under_reshape     cast(reshape(a · b)) = reshape(cast(a · b))
 //! factor_behind_reshape  reshape(x · c) · w = (reshape(x) · c) · w            and the same for +, − and /
 //! ```
 //!
@@ -21,7 +22,12 @@ pub const PASS: Pass = Pass {
     name: "products",
     about: "moves transpositions of products to their operands, and biases and factors to their products",
     exact: true,
-    run: Run::Rules(&[&TransposedProduct, &BiasUnderReshape, &FactorBehindReshape]),
+    run: Run::Rules(&[
+        &TransposedProduct,
+        &BiasUnderReshape,
+        &CastUnderReshape,
+        &FactorBehindReshape,
+    ]),
 };
 
 /// More biases and factors of one product than this are not looked through.
@@ -77,6 +83,27 @@ impl Rule for BiasUnderReshape {
         };
         let mut patch = view.patch(id);
         let new = patch.pointwise(op, &operands).ok()?;
+        let new = patch.reshape(&new, &node.fact().shape).ok()?;
+        Some(patch.replacing(id.value(), new))
+    }
+}
+
+/// cast(reshape(a · b)) = reshape(cast(a · b)), with biases and factors too.
+pub struct CastUnderReshape;
+
+impl Rule for CastUnderReshape {
+    fn name(&self) -> &'static str {
+        "cast_under_reshape"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        if !matches!(node.op, Op::Cast(_)) {
+            return None;
+        }
+        let product = reshaped_product(view, node.inputs[0])?;
+        let mut patch = view.patch(id);
+        let new = patch.op(node.op.clone(), &[product]).ok()?;
         let new = patch.reshape(&new, &node.fact().shape).ok()?;
         Some(patch.replacing(id.value(), new))
     }

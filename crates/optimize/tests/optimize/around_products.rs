@@ -59,6 +59,18 @@ pub fn biased(g: &mut Generator) -> Option<Value> {
     Some(y)
 }
 
+/// cast(reshape(a · b + bias)).
+pub fn cast(g: &mut Generator) -> Option<Value> {
+    let (mut y, n, c) = product(g)?;
+    if g.rng.coin(50) {
+        let bias = parameter(g, &[c]);
+        y = beside(g, y, bias)?;
+    }
+    let y = g.b().reshape(&y, &[n, 1, c].map(Dim::from)).ok()?;
+    let dtype = g.rng.pick(&[DType::F64, DType::I64]);
+    g.b().cast(&y, dtype).ok()
+}
+
 /// reshape(x · c) · w.
 pub fn scaled_data(g: &mut Generator) -> Option<Value> {
     let (x, n, k) = rows(g)?;

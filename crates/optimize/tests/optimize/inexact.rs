@@ -34,6 +34,8 @@ const STEPS: &[Step] = &[
     beside_data,
     projections,
     projections,
+    halves,
+    halves,
     gradients_of_parts,
     gradients_of_parts,
     sum_of_sum,
@@ -124,7 +126,12 @@ fn normed_image(g: &mut Generator) -> Option<Value> {
 }
 
 fn normed_rows(g: &mut Generator) -> Option<Value> {
-    let (y, ..) = product(g)?;
+    let (y, n, c) = product(g)?;
+    if g.rng.coin(50) {
+        return norm(g, y);
+    }
+    let y = g.b().reshape(&y, &[1, n, c].map(Dim::from)).ok()?;
+    let y = g.b().permute(&y, &[0, 2, 1]).ok()?;
     norm(g, y)
 }
 
@@ -144,7 +151,12 @@ fn projections(g: &mut Generator) -> Option<Value> {
     let weights = [0; 3].map(|_| parameter(g, &[k, 2]));
     let mut y = Vec::new();
     for w in weights {
-        y.push(g.emit(MatMul {}, &[x, w])?);
+        let mut part = g.emit(MatMul {}, &[x, w])?;
+        if g.rng.coin(50) {
+            let bias = parameter(g, &[2]);
+            part = g.b().pointwise(Pw::Add, &[part, bias]).ok()?;
+        }
+        y.push(part);
     }
     if g.rng.coin(50) {
         y[0] = g.b().with(Pw::Mul, &y[0], 0.3).ok()?;
@@ -156,6 +168,26 @@ fn projections(g: &mut Generator) -> Option<Value> {
         false => g.b().with(Pw::Mul, &scores, 0.7).ok()?,
     };
     g.emit(MatMul {}, &[scores, y[2]])
+}
+
+/// Parts of a product of bf16, as products of f32 read them.
+fn halves(g: &mut Generator) -> Option<Value> {
+    let (x, n, k) = rows(g)?;
+    if n > 8 {
+        return None;
+    }
+    let x = g.b().cast(&x, DType::BF16).ok()?;
+    let w = parameter(g, &[k, 4]);
+    let w = g.b().cast(&w, DType::BF16).ok()?;
+    let y = g.emit(MatMul {}, &[x, w])?;
+    let mut parts = Vec::new();
+    for at in [0, 2] {
+        let part = g.b().narrow(&y, 1, Dim::from(at), Dim::from(2)).ok()?;
+        let part = g.b().permute(&part, &[1, 0]).ok()?;
+        parts.push(g.b().cast(&part, DType::F32).ok()?);
+    }
+    let q = g.b().permute(&parts[0], &[1, 0]).ok()?;
+    g.emit(MatMul {}, &[q, parts[1]])
 }
 
 /// What one weight of which two projections use parts gets: products, or sums, between zeros.

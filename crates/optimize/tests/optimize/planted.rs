@@ -31,6 +31,7 @@ pub const STEPS: &[Step] = &[
     chosen,
     around_products::turned,
     around_products::biased,
+    around_products::cast,
     around_products::scaled_data,
     unread::branch,
     unread::barrier,

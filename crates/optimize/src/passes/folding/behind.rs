@@ -5,10 +5,14 @@ use crate::{Patch, PatchBuilder, Rule, View};
 use kiln_ir::ops::BatchNorm;
 use kiln_ir::{Builder, NodeId, Op, OpError, Pw, Value};
 
-/// A product, and one number a channel that is added to it.
+/// A product, one number a channel that is added to it, and views of the sum.
 struct Affine<'a> {
     product: Product<'a>,
     shift: Option<(Pw, Channel)>,
+    /// Permutations and reshapes, the first one first.
+    views: Vec<&'a Op>,
+    /// Along which the product's channels lie whole behind these.
+    channels: usize,
 }
 
 /// The row of a node and its operands.
@@ -24,20 +28,30 @@ impl<'a> Affine<'a> {
     /// What makes a value, if nothing else reads it.
     fn of(view: &View<'a>, v: Value) -> Option<Affine<'a>> {
         if let Some(product) = Product::only(view, v) {
-            let shift = None;
-            return Some(Affine { product, shift });
+            return Some(Affine {
+                channels: product.channels(),
+                product,
+                shift: None,
+                views: Vec::new(),
+            });
+        }
+        if view.use_count(v.node) != 1 {
+            return None;
+        }
+        let node = view.producer(v);
+        if let Op::Permute(_) | Op::Reshape(_) = &node.op {
+            let mut affine = Affine::of(view, node.inputs[0])?;
+            affine.channels = view.axis_behind(v.node, affine.channels)?;
+            affine.views.push(&node.op);
+            return Some(affine);
         }
         let (op @ (Pw::Add | Pw::Sub), &[a, b]) = row(view, v.node)? else {
             return None;
         };
-        if view.use_count(v.node) != 1 {
-            return None;
-        }
         let shifted = |y: Value, by: Value| {
-            let product = Product::only(view, y)?;
-            let by = Channel::of(view, by, product.channels())?;
-            let shift = Some((op, by));
-            Some(Affine { product, shift })
+            let mut affine = Affine::of(view, y).filter(|a| a.shift.is_none())?;
+            affine.shift = Some((op, Channel::of(view, by, affine.channels)?));
+            Some(affine)
         };
         let swapped = || (op == Pw::Add).then(|| shifted(b, a)).flatten();
         shifted(a, b).or_else(swapped)
@@ -69,10 +83,25 @@ impl<'a> Affine<'a> {
     ) -> Result<Value, OpError> {
         let weight = self.product.weight_by_result(patch, op, by)?;
         let y = self.product.with(patch, self.product.data(), weight)?;
-        let Some(shift) = shift else { return Ok(y) };
-        let rank = patch.fact(&y).rank();
-        let shift = column(patch, &shift, self.product.channels(), rank)?;
-        patch.pointwise(Pw::Add, &[y, shift])
+        self.behind(patch, y, shift)
+    }
+
+    /// The views of `y + shift`.
+    fn behind(
+        &self,
+        patch: &mut PatchBuilder<'_>,
+        mut y: Value,
+        shift: Option<Value>,
+    ) -> Result<Value, OpError> {
+        if let Some(shift) = shift {
+            let rank = patch.fact(&y).rank();
+            let shift = column(patch, &shift, self.product.channels(), rank)?;
+            y = patch.pointwise(Pw::Add, &[y, shift])?;
+        }
+        for op in &self.views {
+            y = patch.op((*op).clone(), &[y])?;
+        }
+        Ok(y)
     }
 }
 
@@ -88,7 +117,7 @@ impl Rule for ScaledProduct {
         let (op, operands) = row(view, id)?;
         let scaled = |y: Value, by: Value| {
             let affine = Affine::of(view, y)?;
-            let by = Channel::of(view, by, affine.product.channels())?;
+            let by = Channel::of(view, by, affine.channels)?;
             Some((affine, Some(by)))
         };
         let (affine, by) = match (op, operands) {
@@ -143,7 +172,7 @@ impl Rule for ShiftedProduct {
         };
         let shifted = |y: Value, by: Value| {
             let affine = Affine::of(view, y)?;
-            let by = Channel::of(view, by, affine.product.channels())?;
+            let by = Channel::of(view, by, affine.channels)?;
             Some((affine, by))
         };
         let in_front = |y: Value, by: Value| shifted(y, by).filter(|(a, _)| a.shift.is_some());
@@ -174,10 +203,7 @@ fn add(
         Some(shift) => patch.pointwise(op, &[shift, by])?,
         None => by,
     };
-    let y = affine.product.value();
-    let rank = patch.fact(&y).rank();
-    let shift = column(patch, &shift, affine.product.channels(), rank)?;
-    patch.pointwise(Pw::Add, &[y, shift])
+    affine.behind(patch, affine.product.value(), Some(shift))
 }
 
 /// `P(x, −w) + (c − a)`.
@@ -222,7 +248,7 @@ impl Rule for BatchNormBehind {
         let norm = known_norm(view, id)?;
         let operands = &view.node(id).inputs;
         let affine = Affine::of(view, operands[0])?;
-        if affine.product.is_conv() != self.of_conv || affine.product.channels() != 1 {
+        if affine.product.is_conv() != self.of_conv || affine.channels != 1 {
             return None;
         }
         let mut patch = view.patch(id);

@@ -14,7 +14,8 @@
 //! norm_before_product   P(batch_norm(x, …), w), as the two rules before
 //! ```
 //!
-//! The b may be missing. c, a and b hold one number a channel of the product's result (of its data, for
+//! Between what is behind a product and the product may stand permutations and reshapes that leave the channels
+//! whole; they are then behind the new product. The b may be missing. c, a and b hold one number a channel of the product's result (of its data, for
 //! the last three), or one number in all. `c / P(x, w)` is no such form. Any number of groups and spatial
 //! axes.
 //!
