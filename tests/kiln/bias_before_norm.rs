@@ -4,7 +4,7 @@ use kiln::nn::{
     BatchNorm1d, BatchNorm2d, BatchNorm3d, Conv1d, Conv2d, Conv3d, ConvTranspose1d,
     ConvTranspose2d, ConvTranspose3d, Forward, Linear, Module, StateDict,
 };
-use kiln::{DType, Device, DimSpec, Spec, Tensor, Var, compile};
+use kiln::{Bisection, DType, Device, DimSpec, Spec, Tensor, Var, compile};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -202,6 +202,44 @@ fn a_bias_behind_a_view_is_dropped() -> Outcome {
             &((&h - &mean) / (&var + 1e-5).sqrt()),
             "the result",
         );
+    }
+    Ok(())
+}
+
+/// In mixed precision the norm reads what was rounded to bf16, with the bias or without.
+#[test]
+fn a_bias_behind_a_cast_is_dropped() -> Outcome {
+    let norm = BatchNorm2d::new(6)?;
+    let weight = Var::parameter(&(Tensor::randn([6, 3, 3, 3], DType::F32) * 0.3))?;
+    let bias = Var::parameter(&Tensor::randn([6], DType::F32))?;
+    let x = Tensor::randn([4, 3, 7, 5], DType::F32);
+    let convolved = |x: &Tensor, dtype: DType| {
+        let [x, w, b] = [x, &weight.get(), &bias.get()].map(|t| t.to_dtype(dtype));
+        x.conv2d(&w, Some(&b), 1, 1, 1, 1).to_dtype(DType::F32)
+    };
+    for (dtype, epsilon) in [(DType::BF16, 1.0 / 128.0), (DType::F16, 1.0 / 1024.0)] {
+        let step = compile(&[Spec::like(&x)?], |x| {
+            let y = norm.forward(&convolved(&x[0], dtype));
+            (&y * y.sin()).sum((), false).backward()?;
+            let gradient = bias.grad().unwrap();
+            bias.zero_grad();
+            kiln::Result::Ok(vec![y, gradient])
+        })?;
+        assert_eq!(step.explain().dropped_biases(), 1, "{}", step.explain());
+        let outputs = step.run(&[&x])?;
+        let gradient = numbers(&outputs[1]);
+        assert!(gradient.iter().all(|g| *g == 0.0), "{gradient:?}");
+        let h = convolved(&x, DType::F32).detach();
+        h.realize()?;
+        let (mean, var) = (h.mean([0, 2, 3], true), h.var([0, 2, 3], 0.0, true));
+        let expected = numbers(&((&h - &mean) / (&var + 1e-5).sqrt()));
+        for (got, expected) in numbers(&outputs[0]).iter().zip(expected) {
+            let off = f64::from((got - expected).abs());
+            assert!(off <= 8.0 * epsilon, "{dtype}: {got} is not {expected}");
+        }
+        let found = step.verify(&[&x])?;
+        assert!(found.is_right(), "{found}");
+        assert_eq!(step.bisect(&[&x])?, Bisection::Right, "{dtype}");
     }
     Ok(())
 }

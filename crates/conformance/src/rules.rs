@@ -523,7 +523,14 @@ const CASES: &[Case] = &[
             (m.b.permute(&y, &[0, 2, 1])?, [0, 2])
         } else {
             let y = m.pw(Pw::Add, &[bias, y])?;
-            (m.b.reshape(&y, &shape)?, [0, 1])
+            let y = m.b.reshape(&y, &shape)?;
+            match m.rng.chance(0.5) {
+                true => (y, [0, 1]),
+                false => {
+                    let y = m.b.cast(&y, DType::BF16)?;
+                    (m.b.cast(&y, DType::F32)?, [0, 1])
+                }
+            }
         };
         let sum = m.b.reduce_keepdim(Reduction::Sum, &y, &axes)?;
         let mean = m.b.with(Pw::Div, &sum, (2 * l) as f64)?;

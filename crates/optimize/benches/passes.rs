@@ -17,6 +17,15 @@ const SIZES: [usize; 6] = [625, 1250, 2500, 5000, 10_000, 20_000];
 const ROUNDS: usize = 5;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    measure("convolution and attention blocks", network)?;
+    measure("readers of one value", readers)
+}
+
+/// A graph of at least so many nodes.
+type Make = fn(usize) -> Result<Graph, OpError>;
+
+fn measure(name: &str, make: Make) -> Result<(), Box<dyn std::error::Error>> {
+    println!("{name}");
     println!(
         "{:>7}  {:>8}  {:>9}  {:>9}",
         "nodes", "patches", "ms", "us/node"
@@ -26,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Options::default()
     };
     for size in SIZES {
-        let graph = network(size)?;
+        let graph = make(size)?;
         let mut best = Duration::MAX;
         let mut patches = 0;
         for _ in 0..ROUNDS {
@@ -66,6 +75,29 @@ fn network(size: usize) -> Result<Graph, OpError> {
         x = attention(&mut b, x)?;
     }
     graph.add_output(x);
+    Ok(graph)
+}
+
+/// Sums of one value and numbers, each of them twice, and the sum of all. The value is a view that does nothing.
+fn readers(size: usize) -> Result<Graph, OpError> {
+    let mut graph = Graph::default();
+    let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+    let x = b.input(Fact::new(DType::F32, [16, 8]), Role::Data);
+    let shape = b.fact(&x).shape;
+    let x = b.reshape(&x, &shape)?;
+    let mut parts = Vec::new();
+    while b.graph().len() < size {
+        let y = b.with(Pw::Add, &x, 0.5 + (parts.len() / 2) as f64)?;
+        parts.push(b.pointwise(Pw::Tanh, &[y])?);
+    }
+    while parts.len() > 1 {
+        let pairs = parts.chunks(2).map(|p| match p {
+            [a, c] => b.pointwise(Pw::Add, &[*a, *c]),
+            _ => Ok(p[0]),
+        });
+        parts = pairs.collect::<Result<_, _>>()?;
+    }
+    graph.add_output(parts[0]);
     Ok(graph)
 }
 

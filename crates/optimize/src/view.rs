@@ -60,7 +60,7 @@ impl<'a> View<'a> {
         self.arena.prepared[v.node.index()]
     }
 
-    /// The axis of a permutation or reshape along which an axis of its operand lies whole.
+    /// The axis of a permutation, reshape or cast along which an axis of its operand lies whole.
     pub fn axis_behind(&self, id: NodeId, axis: usize) -> Option<usize> {
         let node = self.node(id);
         match &node.op {
@@ -71,6 +71,7 @@ impl<'a> View<'a> {
                 let same = |a: &usize| to[*a] == from[axis] && numel(&to[..*a]) == before;
                 (0..to.len()).find(same)
             }
+            Op::Cast(_) => Some(axis),
             _ => None,
         }
     }

@@ -4,7 +4,8 @@
 //! x − mean(x) = y − mean(y)      where x = y + b, and b is constant along the axes of the mean
 //! Σ (y + b) = Σ y + n · b        where nothing else reads the sum y + b
 //! Σ z = 0                        where that follows for all z of this form, as for x − mean(x)
-//! view(y + b) = view(y) + view(b)    where b is along one axis and a norm reads the permutation or reshape
+//! view(y + b) = view(y) + view(b)    where b is along one axis and a norm reads the permutation, reshape, or cast
+//!                                    to f16 or bf16 and back
 //! ```
 //!
 //! So a bias in front of a batch norm that uses batch statistics is dropped: the result does not depend
@@ -114,8 +115,8 @@ fn centre_of(
     b.pointwise(Pw::Sub, &[y, mean])
 }
 
-/// view(y + b) = view(y) + view(b), of permutations and reshapes: the bias of a linear layer or convolution of whose
-/// result a batch norm reads a view.
+/// view(y + b) = view(y) + view(b), of permutations, reshapes and casts: the bias of a linear layer or convolution of
+/// whose result a batch norm reads a view, or, in mixed precision, what it was rounded to.
 pub struct BiasBehindView;
 
 impl Rule for BiasBehindView {
@@ -130,7 +131,7 @@ impl Rule for BiasBehindView {
         users.iter().find(|u| centred(u))?;
         let mut views = Vec::new();
         let mut x = id;
-        while let Op::Permute(_) | Op::Reshape(_) = &view.node(x).op {
+        while is_view(view, x) {
             views.push(x);
             x = view.node(x).inputs[0].node;
             if view.use_count(x) != 1 {
@@ -149,12 +150,27 @@ impl Rule for BiasBehindView {
             axis = view.axis_behind(*v, axis)?;
             y = patch.op(view.node(*v).op.clone(), &[y]).ok()?;
         }
-        let to = &view.node(id).fact().shape;
+        let Fact { dtype, shape: to } = view.node(id).fact();
+        if *dtype != view.fact(b).dtype {
+            return None;
+        }
         let mut column = vec![Dim::ONE; to.len() - axis];
         column[0] = to[axis].clone();
         let b = patch.reshape(&b, &column).ok()?;
         let new = patch.pointwise(Pw::Add, &[y, b]).ok()?;
         Some(patch.replacing(id.value(), new))
+    }
+}
+
+/// Whether a node moves the numbers of its operand, or rounds them at most.
+fn is_view(view: &View<'_>, id: NodeId) -> bool {
+    let node = view.node(id);
+    match &node.op {
+        Op::Permute(_) | Op::Reshape(_) => true,
+        Op::Cast(_) => [node.fact(), view.fact(node.inputs[0])]
+            .iter()
+            .all(|f| f.dtype.is_float()),
+        _ => false,
     }
 }
 
@@ -214,7 +230,7 @@ impl Rule for ZeroSum {
         let mut z = view.node(id).inputs[0];
         let mut kept: Vec<usize> = (0..view.fact(z).rank()).collect();
         kept.retain(|a| !summed.contains(a));
-        while let Op::Permute(_) | Op::Reshape(_) = &view.producer(z).op {
+        while is_view(view, z.node) {
             let of = view.producer(z).inputs[0];
             let below = |k: &usize| {
                 let mut axes = 0..view.fact(of).rank();
