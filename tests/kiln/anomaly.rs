@@ -2,7 +2,7 @@
 
 use crate::{matrix, vector};
 use kiln::{
-    Device, Error, ErrorKind, Spec, Tensor, Var, compile, detect_anomaly, is_anomaly_enabled,
+    Device, Error, ErrorKind, Spec, Tensor, Var, compile, detect_anomaly, is_anomaly_enabled, scan,
     set_detect_anomaly,
 };
 
@@ -157,4 +157,46 @@ fn data_errors_are_still_data_errors() {
         matrix(3, 3).index_select(0, &index).to_vec::<f32>()
     });
     assert_eq!(e.unwrap_err().kind(), ErrorKind::Data);
+}
+
+fn names_what_is_in_a_loop(device: Device) {
+    let (h, xs) = (vector(&[1.0, 2.0]), matrix(3, 2).abs() + 0.5);
+    let (h, xs) = (h.to(device), xs.to(device));
+    let (scanned, mut line) = (line!() + 1, 0);
+    let (last, _) = scan(h, xs, |h, x| {
+        line = line!() + 1;
+        let y = (&h - &x * 100.0).log();
+        (&y + 1.0, y)
+    });
+    let e = anomaly(detect_anomaly(|| last.exp().to_vec::<f32>()));
+    assert_eq!((e.op(), e.loc().line), ("log", line), "{e}");
+    assert_eq!(e.message(), "produced NaN at [0] of [2]", "{e}");
+    let place = format!("in step 0 of scan at tests/kiln/anomaly.rs:{scanned}");
+    assert!(e.to_string().contains(&place), "{e}");
+
+    // Only the last step divides by zero, in a loop in the loop.
+    let xs = vector(&[2.0, 1.0, 0.0]).to(device);
+    let (last, _) = scan(vector(&[1.0]).to(device), xs, |h, x| {
+        let (inner, _) = scan(h, vector(&[1.0, 1.0]).to(device), |h, one| {
+            line = line!() + 1;
+            let h = (&h + &one) / &x;
+            (h.clone(), h)
+        });
+        (inner.clone(), inner)
+    });
+    let e = anomaly(detect_anomaly(|| last.to_vec::<f32>()));
+    assert_eq!((e.op(), e.loc().line), ("div", line), "{e}");
+    assert_eq!(e.message(), "produced inf at [0] of [1]", "{e}");
+}
+
+#[test]
+fn what_is_in_a_loop_is_named() {
+    names_what_is_in_a_loop(Device::Cpu);
+}
+
+#[test]
+fn what_is_in_a_loop_is_named_on_a_gpu() {
+    if let Some(gpu) = crate::cuda::device() {
+        names_what_is_in_a_loop(gpu);
+    }
 }

@@ -2,9 +2,13 @@
 
 use crate::Stages;
 use crate::explain::marked;
+use crate::part::part;
+use crate::verify::{array, held};
 use half::{bf16, f16};
+use hashbrown::{HashMap, HashSet};
 use kiln_base::DType;
 use kiln_codegen::{Launch, Origin};
+use kiln_ir::eval::{Array, Mode, eval_bodies, evaluate, evaluate_all};
 use kiln_ir::{Graph, NodeId, Op, Value};
 use kiln_runtime::{Buffer, Error, Executable, Traced, Tracer};
 
@@ -21,6 +25,17 @@ pub struct Anomaly {
     pub shape: Vec<i64>,
     /// What the op read, one line an operand.
     pub operands: Vec<String>,
+    /// The op in its body, of a loop or branch: then that made the NaN or infinity, and read this.
+    pub inside: Option<Inside>,
+}
+
+/// An op in the body of a loop or branch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inside {
+    /// The position that its location marks.
+    pub at: usize,
+    /// The step of the loop, from 0 in the order in which they run; of nested loops the inner one's.
+    pub step: usize,
 }
 
 /// Runs an executable step by step and gives the anomaly whose op has the lowest rank. The program should
@@ -41,6 +56,8 @@ pub fn first_anomaly(
         rank,
         symbols: crate::verify::symbols(executable.plan(), inputs)?,
         read: Vec::new(),
+        wanted: read_by_bodies(&stages.optimized),
+        known: HashMap::new(),
         first: None,
     };
     let run = executable.trace(inputs, &mut watcher);
@@ -56,6 +73,10 @@ struct Watcher<'a> {
     symbols: Vec<i64>,
     /// What the running step reads.
     read: Vec<Contents>,
+    /// What loops and branches read.
+    wanted: HashSet<Value>,
+    /// Those of it, and inputs, that steps read or wrote.
+    known: HashMap<Value, Array>,
     first: Option<Anomaly>,
 }
 
@@ -65,9 +86,14 @@ impl Tracer for Watcher<'_> {
         let launch = self.launch(step);
         for (i, id) in launch.args.iter().enumerate() {
             let dtype = self.stages.program.buffers[id.0 as usize].dtype;
-            if !launch.written[i] && dtype.is_float() {
-                self.read.push(Contents::of(dtype, &step.bytes(i)?));
+            if launch.written[i] {
+                continue;
             }
+            let bytes = step.bytes(i)?;
+            if dtype.is_float() {
+                self.read.push(Contents::of(dtype, &bytes));
+            }
+            self.keep(id.0, &bytes);
         }
         Ok(())
     }
@@ -76,6 +102,9 @@ impl Tracer for Watcher<'_> {
         let launch = self.launch(step);
         for (i, id) in launch.args.iter().enumerate() {
             let info = &self.stages.program.buffers[id.0 as usize];
+            if launch.written[i] {
+                self.keep(id.0, &step.bytes(i)?);
+            }
             let (Origin::Value(value) | Origin::Derived(value)) = info.origin else {
                 continue;
             };
@@ -89,7 +118,29 @@ impl Tracer for Watcher<'_> {
     }
 }
 
+/// The operands of loops and branches.
+fn read_by_bodies(graph: &Graph) -> HashSet<Value> {
+    let nodes = graph.iter().filter(|(_, n)| has_bodies(&n.op));
+    nodes.flat_map(|(_, n)| n.inputs.iter().copied()).collect()
+}
+
+fn has_bodies(op: &Op) -> bool {
+    !op.bodies().is_empty()
+}
+
 impl<'a> Watcher<'a> {
+    /// Keeps what a buffer holds, if a loop or branch may ask for it.
+    fn keep(&mut self, buffer: u32, bytes: &[u8]) {
+        let Some(v) = held(self.stages, buffer).filter(|_| !self.wanted.is_empty()) else {
+            return;
+        };
+        let input = matches!(self.stages.optimized.node(v.node).op, Op::Input(_));
+        if self.wanted.contains(&v) || input {
+            let array = array(self.stages, &self.symbols, v, bytes);
+            self.known.extend(array.map(|a| (v, a)));
+        }
+    }
+
     fn launch(&self, step: &Traced) -> &'a Launch {
         &self.stages.program.launches[self.stages.launch(step.prepare, step.step)]
     }
@@ -112,15 +163,81 @@ impl<'a> Watcher<'a> {
             .as_ref()
             .is_none_or(|f| (self.rank)(at) < (self.rank)(f.at))
         {
-            self.first = Some(Anomaly {
+            let own = Anomaly {
                 at,
                 value: made,
                 element,
                 shape,
                 operands: self.read.iter().map(Contents::text).collect(),
-            });
+                inside: None,
+            };
+            self.first = Some(self.inside(value.node, at).unwrap_or(own));
         }
     }
+
+    /// The op in the body of a loop or branch that the reference finds to make a NaN or infinity first.
+    fn inside(&self, id: NodeId, at: usize) -> Option<Anomaly> {
+        let graph = &self.stages.optimized;
+        let node = graph.node(id);
+        if !has_bodies(&node.op) {
+            return None;
+        }
+        // What is made of constants or inputs alone may be in no buffer.
+        let part = part(graph, &node.inputs, |v| self.known.contains_key(&v));
+        let known = part.inputs.iter().map(|v| self.known.get(v).cloned());
+        let known: Vec<Array> = known.collect::<Option<_>>()?;
+        let operands = evaluate(&part.graph, &known, &self.symbols, Mode::Rounded).ok()?;
+        let operands: Vec<&Array> = operands.iter().collect();
+        inside(&node.op, &operands, &self.symbols, at)
+    }
+}
+
+/// The first op in the bodies of an op that makes a NaN or infinity of operands without one.
+fn inside(op: &Op, operands: &[&Array], symbols: &[i64], at: usize) -> Option<Anomaly> {
+    let (mut first, mut step) = (None, 0);
+    let mut run = |body: &Graph, inputs: &[Array]| {
+        let values = evaluate_all(body, inputs, symbols, Mode::Rounded)?;
+        let value = |v: &Value| &values[v.node.index()][v.output as usize];
+        for (id, node) in body.iter().filter(|(_, n)| !matches!(n.op, Op::Input(_))) {
+            let read: Vec<&Array> = node.inputs.iter().map(value).collect();
+            if first.is_none() {
+                let own = made(body, id, &read, &values[id.index()]).map(|own| Anomaly {
+                    at,
+                    inside: marked(&node.loc).map(|at| Inside { at, step }),
+                    ..own
+                });
+                first = own.map(|own| inside(&node.op, &read, symbols, at).unwrap_or(own));
+            }
+        }
+        step += 1;
+        let outputs = body.outputs.iter().map(|o| value(&o.value).clone());
+        Ok(outputs.collect())
+    };
+    // A data error ends the search: what it stops was looked at before.
+    let _ = eval_bodies(op, operands, symbols, &mut run)?;
+    first
+}
+
+/// The NaN or infinity that a node made of operands without one.
+fn made(graph: &Graph, id: NodeId, read: &[&Array], made: &[Array]) -> Option<Anomaly> {
+    let contents = |a: &Array| Contents::of(a.dtype(), &a.to_bytes());
+    let floats = read.iter().filter(|a| a.dtype().is_float());
+    let read: Vec<Contents> = floats.map(|a| contents(a)).collect();
+    let without_nan = read.iter().all(|r| r.nan.is_none()) && !states_nan(graph, id);
+    let finite = read.iter().all(|r| r.infinity.is_none()) && !states_infinity(graph, id);
+    made.iter().find_map(|array| {
+        let Contents { nan, infinity, .. } = contents(array);
+        let nan = nan.filter(|_| without_nan).map(|i| (i, f64::NAN));
+        let (element, value) = nan.or(infinity.filter(|_| finite))?;
+        Some(Anomaly {
+            at: 0,
+            value,
+            element,
+            shape: array.shape().iter().map(|n| *n as i64).collect(),
+            operands: read.iter().map(Contents::text).collect(),
+            inside: None,
+        })
+    })
 }
 
 /// The number that a value is made of, behind views.

@@ -17,7 +17,7 @@ pub mod tune;
 mod variant;
 mod verify;
 
-pub use anomaly::{Anomaly, first_anomaly};
+pub use anomaly::{Anomaly, Inside, first_anomaly};
 pub use bisect::{Bisection, bisect, bisect_with};
 pub use cache::{Cache, CacheStats, Found, Recorded, Recording};
 pub use explain::{ConversionInfo, Explain, KernelInfo, marker};

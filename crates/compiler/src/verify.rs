@@ -102,6 +102,24 @@ pub(crate) fn symbols(plan: &Plan, inputs: &[Buffer]) -> Result<Vec<i64>, Error>
     values.collect()
 }
 
+/// The value of the graph that a buffer holds.
+pub(crate) fn held(stages: &Stages, buffer: u32) -> Option<Value> {
+    match stages.program.buffers[buffer as usize].origin {
+        Origin::Value(value) => Some(value),
+        Origin::Input(i) => Some(stages.optimized.inputs()[i as usize].value()),
+        _ => None,
+    }
+}
+
+/// A value as the bytes of its elements give it.
+pub(crate) fn array(stages: &Stages, symbols: &[i64], value: Value, bytes: &[u8]) -> Option<Array> {
+    let fact = stages.optimized.fact(value);
+    let shape: Vec<usize> = (fact.shape.iter())
+        .map(|d| d.eval(symbols) as usize)
+        .collect();
+    Array::from_bytes(fact.dtype, &shape, bytes).ok()
+}
+
 struct Verifier<'a> {
     stages: &'a Stages,
     inputs: &'a [Buffer],
@@ -135,7 +153,7 @@ impl Tracer for Verifier<'_> {
             }
             if let Some(from) = self.known.get(&id.0) {
                 read.extend(from.iter().cloned());
-            } else if let Some(value) = self.value(id.0) {
+            } else if let Some(value) = held(self.stages, id.0) {
                 let bytes = self.row_major(id.0, &bytes);
                 read.extend(self.array(value, &bytes).map(|a| (value, a)));
             }
@@ -173,15 +191,6 @@ impl<'a> Verifier<'a> {
         &self.stages.program.launches[self.stages.launch(step.prepare, step.step)]
     }
 
-    /// The value of the graph that a buffer holds.
-    fn value(&self, buffer: u32) -> Option<Value> {
-        match self.stages.program.buffers[buffer as usize].origin {
-            Origin::Value(value) => Some(value),
-            Origin::Input(i) => Some(self.stages.optimized.inputs()[i as usize].value()),
-            _ => None,
-        }
-    }
-
     /// What a buffer holds, in row-major order.
     fn row_major<'b>(&self, buffer: u32, bytes: &'b [u8]) -> Cow<'b, [u8]> {
         let info = &self.stages.program.buffers[buffer as usize];
@@ -204,11 +213,7 @@ impl<'a> Verifier<'a> {
     }
 
     fn array(&self, value: Value, bytes: &[u8]) -> Option<Array> {
-        let fact = self.stages.optimized.fact(value);
-        let shape: Vec<usize> = (fact.shape.iter())
-            .map(|d| d.eval(&self.symbols) as usize)
-            .collect();
-        Array::from_bytes(fact.dtype, &shape, bytes).ok()
+        array(self.stages, &self.symbols, value, bytes)
     }
 
     fn check(&self, step: &Traced, value: Option<Value>) -> KernelCheck {

@@ -83,7 +83,12 @@ pub(crate) fn check(
         layout: Layout::ChannelsFirst, // elements are numbered in row-major order
         ..Options::default()
     };
-    let markers: Vec<Loc> = graph.ids().map(|id| marker(id.index())).collect();
+    // Behind the nodes stand those in their bodies.
+    let mut count = graph.len();
+    graph
+        .iter()
+        .for_each(|(_, n)| n.op.inner_nodes(&mut |_| count += 1));
+    let markers: Vec<Loc> = (0..count).map(marker).collect();
     let c = compile(&graph, &markers, &options);
     let c = c.map_err(|e| realize::compile_error(e, gather, loc))?;
     let recorded = |at: usize| gather.entries.get(at).map_or(u64::MAX, |e| e.node.serial);
@@ -111,6 +116,10 @@ fn named(anomaly: Anomaly, gather: &Gather) -> Error {
     let message = format!("{what} {value} at {index:?} of {shape:?}");
     let mut notes = anomaly.operands;
     notes.extend(backward.map(|b| format!("recorded by backward at {}", Loc::from(b))));
-    let (called, loc) = (gather.called(at), gather.loc(at));
+    let (mut called, mut loc) = (gather.called(at), gather.loc(at));
+    if let Some(inside) = anomaly.inside {
+        notes.push(format!("in step {} of {called} at {loc}", inside.step));
+        (called, loc) = (gather.called(inside.at), gather.loc(inside.at));
+    }
     Error::with_notes(ErrorKind::Anomaly, called, message, loc, notes)
 }

@@ -1,21 +1,20 @@
-use super::{Array, Data, EvalError, Mode, Problem, evaluate};
+use super::{Array, Data, EvalError, Mode, Problem};
+use crate::Graph;
 use crate::ops::{If, Loop};
 use kiln_base::DType;
 
+/// Evaluates a body with these inputs.
+pub type Body<'a> = &'a mut dyn FnMut(&Graph, &[Array]) -> Result<Vec<Array>, EvalError>;
+
 /// The outputs of the branch that the condition chooses.
-pub(super) fn branch(
-    op: &If,
-    x: &[&Array],
-    symbols: &[i64],
-    mode: Mode,
-) -> Result<Vec<Array>, EvalError> {
+pub(super) fn branch(op: &If, x: &[&Array], run: Body<'_>) -> Result<Vec<Array>, EvalError> {
     let condition = x.first().filter(|c| c.dtype() == DType::Bool);
     let Some([condition]) = condition.and_then(|c| c.ints()) else {
         return Err(wrong("if", "the condition must be bool[]"));
     };
     let inputs: Vec<Array> = x[1..].iter().map(|a| (*a).clone()).collect();
     let body = &op.branches[(*condition == 0) as usize];
-    evaluate(body, &inputs, symbols, mode)
+    run(body, &inputs)
 }
 
 /// The carried values after the last step, and what the steps give beside them.
@@ -23,7 +22,7 @@ pub(super) fn repeat(
     op: &Loop,
     x: &[&Array],
     symbols: &[i64],
-    mode: Mode,
+    run: Body<'_>,
 ) -> Result<Vec<Array>, EvalError> {
     let Some(trips) = op.trips.eval_checked(symbols) else {
         return Err(wrong("loop", "the number of steps has no value"));
@@ -48,7 +47,7 @@ pub(super) fn repeat(
         inputs.append(&mut carried);
         inputs.extend(scanned.iter().map(|a| row(a, step)));
         inputs.extend(alike.iter().map(|a| (*a).clone()));
-        carried = evaluate(&op.body, &inputs, symbols, mode)?;
+        carried = run(&op.body, &inputs)?;
         let slices = carried.split_off(op.carried);
         let keeps = |(a, b): (&Array, &&Array)| a.dtype() == b.dtype() && a.shape() == b.shape();
         if !carried.iter().zip(first).all(keeps) {

@@ -55,6 +55,7 @@ mod stochastic;
 mod window_reduce;
 
 pub use array::{Array, ArrayError, Data, MAX_ELEMENTS};
+pub use control::Body;
 pub use oracle::{Deviation, Oracle};
 
 use crate::{Fact, Graph, Node, NodeId, Op, OpError, Value};
@@ -256,11 +257,12 @@ pub fn eval_op(
         op: op.name(),
         problem,
     };
-    match op {
-        Op::If(op) => return control::branch(op, inputs, symbols, mode),
-        Op::Loop(op) => return control::repeat(op, inputs, symbols, mode),
-        Op::Barrier(_) => return Ok(inputs.iter().map(|a| (*a).clone()).collect()),
-        _ => {}
+    let mut body = |body: &Graph, inputs: &[Array]| evaluate(body, inputs, symbols, mode);
+    if let Some(outputs) = eval_bodies(op, inputs, symbols, &mut body) {
+        return outputs;
+    }
+    if let Op::Barrier(_) = op {
+        return Ok(inputs.iter().map(|a| (*a).clone()).collect());
     }
     let bound = bind(op, symbols).map_err(named)?;
     let facts: SmallVec<[Fact; 3]> = inputs.iter().map(|a| fact_of(a)).collect();
@@ -273,6 +275,23 @@ pub fn eval_op(
     };
     let data = dispatch(&bound, inputs, &cx).map_err(named)?;
     Ok(vec![Array::settled(cx.dtype, cx.shape, data, mode)])
+}
+
+/// The outputs of a loop or branch, whose bodies `run` evaluates, once a step; `None` for other ops.
+///
+/// # Errors
+/// As [`eval_op`], and what `run` gives.
+pub fn eval_bodies(
+    op: &Op,
+    inputs: &[&Array],
+    symbols: &[i64],
+    run: Body<'_>,
+) -> Option<Result<Vec<Array>, EvalError>> {
+    match op {
+        Op::If(op) => Some(control::branch(op, inputs, run)),
+        Op::Loop(op) => Some(control::repeat(op, inputs, symbols, run)),
+        _ => None,
+    }
 }
 
 /// What an op file gets besides the op and its operands, which inference has accepted.
