@@ -588,3 +588,19 @@ fn nodes_of_a_deep_network_are_drawn_apart() {
             .unwrap();
     }
 }
+
+#[test]
+fn rewrites_of_one_rule_are_summed_up() {
+    let f = compile(&[Spec::fixed(DType::F32, [7])], |x| {
+        // Each of 20 terms is negated twice.
+        let term = |i: usize| (&x[0] * (i as f64 + 2.0)).neg().neg().exp();
+        (1..20).map(term).fold(x[0].exp(), |sum, y| sum + y)
+    })
+    .unwrap();
+    let (explain, text) = (f.explain(), f.explain().to_string());
+    let (rule, n) = *explain.counts.iter().find(|(_, n)| *n > 8).unwrap();
+    let listed = |text: &str| text.matches(&format!("{rule}: ")).count();
+    assert!(text.contains(&format!("{rule}: {} more", n - 8)), "{text}");
+    assert_eq!(listed(&text), 9, "{text}");
+    assert!(explain.to_html().matches(rule).count() >= n, "{rule} {n}");
+}

@@ -202,5 +202,17 @@ fn holders(
             _ => format!("{size} bytes"),
         }
     };
-    held.iter().take(HOLDERS).map(describe).collect()
+    let mut texts: Vec<(String, usize)> = Vec::new();
+    for text in held.iter().map(describe) {
+        match texts.iter().position(|(known, _)| *known == text) {
+            Some(at) => texts[at].1 += 1,
+            None if texts.len() == HOLDERS => break,
+            None => texts.push((text, 1)),
+        }
+    }
+    let texts = texts.into_iter().map(|(text, times)| match times {
+        1 => text,
+        _ => format!("{times} times {text}"),
+    });
+    texts.collect()
 }

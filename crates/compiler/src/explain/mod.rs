@@ -12,6 +12,7 @@ pub use conversions::ConversionInfo;
 use crate::place::{Placed, ix, written};
 use crate::tune::{Choice, Mode, Tuned, Tuning, algorithm, assigned};
 use crate::{Recomputed, Stages};
+use hashbrown::HashMap;
 use kiln_base::plan::{Algorithm, Place};
 use kiln_codegen::{Cost, Launch, LayoutReport, Origin, Program};
 use kiln_ir::{Fact, Graph, Loc, Op};
@@ -336,11 +337,22 @@ impl KernelInfo {
     }
 }
 
+/// The most rewrites of one rule that the text lists.
+const SHOWN: usize = 8;
+
 impl fmt::Display for Explain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "rewrites: {}", self.rewrites.len())?;
+        let mut shown: HashMap<&str, usize> = HashMap::new();
         for r in &self.rewrites {
-            writeln!(f, "  {r}")?;
+            let of_rule = shown.entry(r.rule).or_default();
+            *of_rule += 1;
+            if *of_rule <= SHOWN {
+                writeln!(f, "  {r}")?;
+            }
+        }
+        for (rule, n) in self.counts.iter().filter(|(_, n)| *n > SHOWN) {
+            writeln!(f, "  {rule}: {} more, which the page lists", n - SHOWN)?;
         }
         let run = match self.joined() {
             0 => String::new(),
