@@ -6,7 +6,10 @@ use std::path::Path;
 
 /// Samples whose expected bf16 values are further from the exact ones than their own tolerance, since
 /// PyTorch rounds inside the operator where Kiln rounds once. Kiln's values are compared with f64.
-const ROUNDED_INSIDE: &[&str] = &["matrix_exp/bf16_00"];
+const ROUNDED_INSIDE: &[&str] = &[
+    "matrix_exp/bf16_00",
+    "nn.functional.conv_transpose2d/bf16_00",
+];
 
 /// The operators all of whose samples pass.
 pub fn listed() -> BTreeSet<&'static str> {

@@ -308,73 +308,11 @@ fn transposed(
         groups: p.groups as usize,
     };
     let op = ConvTranspose { conv, input };
-    let mut y = if spatial <= 2 && matches!(x.dtype(), DType::F16 | DType::BF16) {
-        tap_by_tap(b, &op, x, weight)?
-    } else {
-        let (x, weight) = for_bias(b, x, weight, bias)?;
-        b.op(op, &[x, weight])?
-    };
+    let (x, weight) = for_bias(b, x, weight, bias)?;
+    let mut y = b.op(op, &[x, weight])?;
     for a in 0..spatial {
         let zeros = extra[a] - extra[a].min(padding[a]);
         y = b.pad_axis(&y, a + 2, 0i64, zeros, 0i64)?;
-    }
-    Ok(y)
-}
-
-/// A transposed convolution in PyTorch's steps for f16 and bf16 (but for 3 dims): the product of each tap is rounded, and
-/// so is each sum over taps.
-fn tap_by_tap(b: &mut Recorder, op: &ConvTranspose, x: &Tensor, weight: &Tensor) -> Recorded {
-    let dtype = x.dtype();
-    let kernel: Vec<i64> = (2..weight.ndim())
-        .map(|a| known(weight, a))
-        .collect::<Result<_, _>>()?;
-    let (x, weight) = (b.widened(x)?, b.widened(weight)?);
-    let mut sum: Option<Tensor> = None;
-    for tap in 0..kernel.iter().product::<i64>() {
-        let (mut part, mut rest) = (weight.clone(), tap);
-        let mut one = op.clone();
-        for a in (0..kernel.len()).rev() {
-            let at = rest % kernel[a];
-            rest /= kernel[a];
-            part = b.narrow(&part, a + 2, at, 1i64)?;
-            let reach = (kernel[a] - 1) as usize * op.conv.dilation[a];
-            let (low, high) = std::mem::take(&mut one.conv.padding[a]);
-            one.input[a] = &(&op.input[a] + &Dim::from(low + high)) - &Dim::from(reach);
-        }
-        let product = b.op(one, &[x.clone(), part])?;
-        let product = b.cast(&product, dtype)?;
-        let placed = placed(b, op, &product, tap, &kernel)?;
-        let placed = b.widened(&placed)?;
-        sum = Some(match sum {
-            None => placed,
-            Some(so_far) => {
-                let sum = b.binary(Pw::Add, &so_far, &placed)?;
-                let sum = b.cast(&sum, dtype)?;
-                b.widened(&sum)?
-            }
-        });
-    }
-    let sum = sum.ok_or_else(|| OpError::new("a kernel needs elements"))?;
-    b.cast(&sum, dtype)
-}
-
-/// The contribution of one tap where it belongs in the result, without what the padding hides.
-fn placed(
-    b: &mut Recorder,
-    op: &ConvTranspose,
-    product: &Tensor,
-    tap: i64,
-    kernel: &[i64],
-) -> Recorded {
-    let (mut y, mut rest) = (product.clone(), tap);
-    for a in (0..kernel.len()).rev() {
-        let at = rest % kernel[a];
-        rest /= kernel[a];
-        let shift = at * op.conv.dilation[a] as i64;
-        let reach = (kernel[a] - 1) * op.conv.dilation[a] as i64;
-        y = b.pad_axis(&y, a + 2, shift, reach - shift, 0i64)?;
-        let low = op.conv.padding[a].0 as i64;
-        y = b.narrow(&y, a + 2, low, op.input[a].clone())?;
     }
     Ok(y)
 }
