@@ -345,6 +345,47 @@ fn projections_are_one_product_on_a_gpu() -> kiln::Result<()> {
     }
 }
 
+/// Rotary embeddings take the products apart, so these can't hold them.
+fn check_rotary(device: Device) -> kiln::Result<()> {
+    let vars = projections(DType::F32, [4, 1, 1], device)?;
+    let x = Tensor::randn([2, 10, 32], DType::F32).to(device);
+    let angles = Tensor::rand([10, 4], DType::F32).to(device);
+    let f = compile(&[Spec::like(&x)?, Spec::like(&angles)?], |x| {
+        let part = |i: usize, heads: i64| {
+            let y = x[0].linear(&vars[i][0].get(), Some(&vars[i][1].get()));
+            y.reshape([2, 10, heads, 8]).transpose(1, 2)
+        };
+        let rotated = |y: Tensor| {
+            let (halves, [cos, sin]) = (y.chunk(2, -1), [x[1].cos(), x[1].sin()]);
+            let [a, b] = [&halves[0], &halves[1]];
+            cat(&[&(a * &cos - b * &sin), &(b * &cos + a * &sin)], -1)
+        };
+        let (q, k) = (rotated(part(0, 4)), rotated(part(1, 1)));
+        q.scaled_dot_product_attention(&k, &part(2, 1), None, 0.0, true, None, true)
+    })?;
+    let explain = f.explain();
+    assert_eq!(explain.count("shared_operand"), 1, "{explain}");
+    let products = explain.kernels.iter().filter(|k| k.name.contains("matmul"));
+    assert_eq!(products.count(), 1, "{explain}");
+    let found = f.verify(&[&x, &angles])?;
+    assert!(found.is_right(), "{found}");
+    assert_eq!(f.bisect(&[&x, &angles])?, Bisection::Right);
+    Ok(())
+}
+
+#[test]
+fn rotary_embeddings_read_one_product() -> kiln::Result<()> {
+    check_rotary(Device::Cpu)
+}
+
+#[test]
+fn rotary_embeddings_read_one_product_on_a_gpu() -> kiln::Result<()> {
+    match cuda::device() {
+        Some(gpu) => check_rotary(gpu),
+        None => Ok(()),
+    }
+}
+
 /// A norm or factor behind a view of a product is folded into its weight.
 #[test]
 fn views_stand_in_the_way_of_no_folding() -> kiln::Result<()> {

@@ -10,8 +10,8 @@
 //! product to share among threads. Weights and biases must be there side by side at no cost: because they
 //! depend on parameters and constants only, so that putting them together lands in *prepare*, or because
 //! they are neighbouring parts of one value. What reads the results reads memory through strides anyway:
-//! other products and attention, directly or through views; anything else could have been part of the
-//! product's own kernel. A bias that only some of them have is 0 for the others. Results of f16 and bf16 are cast
+//! other products and attention, directly or through views, and what takes the result apart, such as a rotary
+//! embedding; anything else could have been part of the product's own kernel. A bias that only some of them have is 0 for the others. Results of f16 and bf16 are cast
 //! together, before they are taken apart for products of f32.
 //!
 //! A factor stands in the way of merging when it is on one of the results. So it moves behind the products
@@ -49,6 +49,21 @@ fn read_by_products(view: &View<'_>, id: NodeId, found: &mut Vec<NodeId>) -> boo
         }
         _ => false,
     })
+}
+
+/// Whether no reader of a product could be part of its kernel: each is a product or attention, or all of them take
+/// parts.
+fn reads_memory(view: &View<'_>, id: NodeId) -> bool {
+    let users = view.users(id);
+    let is_slice = |u: &&NodeId| matches!(view.node(**u).op, Op::Slice(_));
+    if view.is_output(id) || users.len() > MOST {
+        return false;
+    }
+    users.iter().filter(is_slice).count() > 1
+        || users.iter().all(|u| match &view.node(*u).op {
+            op if op.is_view() => reads_memory(view, *u),
+            op => matches!(op, Op::MatMul(_) | Op::Attention(_)),
+        })
 }
 
 /// The product that makes a value, with or without a bias, behind reshapes and permutations.
@@ -214,7 +229,7 @@ fn part(view: &View<'_>, id: NodeId, x: Value, slot: usize) -> Option<Part> {
     {
         (part.cast, part.result) = (Some(cast.dtype), user);
     }
-    read_by_products(view, part.result, &mut Vec::new()).then_some(part)
+    reads_memory(view, part.result).then_some(part)
 }
 
 /// The `[n]` that a node adds to each row of a product, or the `[n, 1]` that it adds to each column where
