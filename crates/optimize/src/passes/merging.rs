@@ -9,10 +9,10 @@
 //! Each element of a merged product has the same terms. It is one kernel in place of several, with a larger
 //! product to share among threads. Weights and biases must be there side by side at no cost: because they
 //! depend on parameters and constants only, so that putting them together lands in *prepare*, or because
-//! they are neighbouring parts of one value. What reads the results reads memory through strides anyway:
-//! other products and attention, directly or through views, and what takes the result apart, such as a rotary
-//! embedding; anything else could have been part of the product's own kernel. A bias that only some of them have is 0 for the others. Results of f16 and bf16 are cast
-//! together, before they are taken apart for products of f32.
+//! they are neighbouring parts of one value. A bias that only some of them have is 0 for the others. What
+//! reads the results reads memory through strides anyway: other products and attention, directly or through
+//! views, and what takes a result apart, as rotary embeddings do; anything else could have been part of the
+//! product's own kernel. Parts of a result of f16 or bf16 that products of f32 read are cast together.
 //!
 //! A factor stands in the way of merging when it is on one of the results. So it moves behind the products
 //! that read that result, where it joins what reads them. That changes rounding, unless c is a power of
@@ -156,6 +156,7 @@ fn views_of(view: &View<'_>, mut v: Value, of: NodeId) -> Option<Vec<Op>> {
 
 /// A product `x · w` or `w · x`, perhaps with a bias, and cast.
 struct Part {
+    product: NodeId,
     /// The node of the result.
     result: NodeId,
     weight: Value,
@@ -185,20 +186,20 @@ fn shared(view: &View<'_>, id: NodeId, slot: usize) -> Option<Patch> {
     if users.len() < 2 || users.len() > MOST {
         return None;
     }
-    let parts = (users.iter()).filter_map(|u| part(view, *u, x, slot).map(|p| (*u, p)));
-    let mut parts: Vec<(NodeId, Part)> = parts.collect();
-    parts.sort_by_key(|p| p.0);
-    parts.dedup_by_key(|p| p.0);
-    let (biased, cast) = {
-        let mine = &parts.iter().find(|p| p.0 == id)?.1;
-        (mine.bias.is_some(), mine.cast)
+    let parts = users.iter().filter_map(|u| part(view, *u, x, slot));
+    let mut parts: Vec<Part> = parts.collect();
+    parts.sort_by_key(|p| p.product);
+    parts.dedup_by_key(|p| p.product);
+    let mine = parts.iter().find(|p| p.product == id)?;
+    let (biased, cast) = (mine.bias.is_some(), mine.cast);
+    parts.retain(|p| p.cast == cast);
+    let tried = |parts: &[Part]| match parts {
+        [first, _, ..] if first.product == id => merged(view, id, slot, parts),
+        _ => None,
     };
-    parts.retain(|(_, p)| p.cast == cast);
-    let first = |parts: &[(NodeId, Part)]| parts.len() > 1 && parts[0].0 == id;
-    let all = first(&parts).then(|| merged(view, id, slot, &parts));
-    all.flatten().or_else(|| {
-        parts.retain(|(_, p)| p.bias.is_some() == biased);
-        first(&parts).then(|| merged(view, id, slot, &parts))?
+    tried(&parts).or_else(|| {
+        parts.retain(|p| p.bias.is_some() == biased);
+        tried(&parts)
     })
 }
 
@@ -210,6 +211,7 @@ fn part(view: &View<'_>, id: NodeId, x: Value, slot: usize) -> Option<Part> {
         return None;
     }
     let mut part = Part {
+        product: id,
         result: id,
         weight: node.inputs[1 - slot],
         bias: None,
@@ -223,7 +225,6 @@ fn part(view: &View<'_>, id: NodeId, x: Value, slot: usize) -> Option<Part> {
         part.bias = biased(view, user, id, slot);
         part.result = part.bias.map_or(id, |_| user);
     }
-    // A result that is cast may have been reshaped first.
     if let Some(user) = only(part.result)
         && let Op::Cast(cast) = &view.node(user).op
     {
@@ -249,24 +250,23 @@ fn biased(view: &View<'_>, id: NodeId, product: NodeId, slot: usize) -> Option<V
     row.then(|| below.inputs[0])
 }
 
-fn merged(view: &View<'_>, id: NodeId, slot: usize, parts: &[(NodeId, Part)]) -> Option<Patch> {
-    let parts = || parts.iter().map(|(_, part)| part);
+fn merged(view: &View<'_>, id: NodeId, slot: usize, parts: &[Part]) -> Option<Patch> {
     let mut patch = view.patch(id);
     // The weights lie side by side along the columns of x · w, the rows of w · x.
     let axis = view.node(id).fact().rank() - 1 - slot;
-    let weights: Vec<Value> = parts().map(|p| p.weight).collect();
+    let weights: Vec<Value> = parts.iter().map(|p| p.weight).collect();
     let mut operands = view.node(id).inputs.clone();
     operands[1 - slot] = side_by_side(view, &mut patch, &weights, axis)?;
     let mut y = patch.op(MatMul {}, &operands).ok()?;
-    if parts().any(|p| p.bias.is_some()) {
-        let bias = biases(view, &mut patch, &parts().collect::<Vec<_>>(), axis, slot)?;
+    if parts.iter().any(|p| p.bias.is_some()) {
+        let bias = biases(view, &mut patch, parts, axis, slot)?;
         y = patch.pointwise(Pw::Add, &[y, bias]).ok()?;
     }
-    if let Some(dtype) = parts().find_map(|p| p.cast) {
+    if let Some(dtype) = parts[0].cast {
         y = patch.cast(&y, dtype).ok()?;
     }
     let mut at = Dim::ZERO;
-    for p in parts() {
+    for p in parts {
         let n = view.node(p.result).fact().shape[axis].clone();
         let part = patch.narrow(&y, axis, at.clone(), n.clone()).ok()?;
         patch.replace(p.result.value(), part);
@@ -279,7 +279,7 @@ fn merged(view: &View<'_>, id: NodeId, slot: usize, parts: &[(NodeId, Part)]) ->
 fn biases(
     view: &View<'_>,
     patch: &mut PatchBuilder<'_>,
-    parts: &[&Part],
+    parts: &[Part],
     axis: usize,
     slot: usize,
 ) -> Option<Value> {
@@ -363,10 +363,8 @@ impl Rule for WidenedParts {
         let whole = patch.cast(&id.value(), DType::F32).ok()?;
         for cast in casts {
             let mut part = whole;
-            for op in views_of(view, view.node(cast).inputs[0], id)?
-                .into_iter()
-                .rev()
-            {
+            let views = views_of(view, view.node(cast).inputs[0], id)?;
+            for op in views.into_iter().rev() {
                 part = patch.op(op, &[part]).ok()?;
             }
             patch.replace(cast.value(), part);
