@@ -9,7 +9,7 @@ use hashbrown::{HashMap, HashSet};
 use kiln_base::DType;
 use kiln_codegen::{Launch, Origin};
 use kiln_ir::eval::{Array, Mode, eval_bodies, evaluate, evaluate_all};
-use kiln_ir::{Graph, NodeId, Op, Value};
+use kiln_ir::{Graph, Node, NodeId, Op, Value};
 use kiln_runtime::{Buffer, Error, Executable, Traced, Tracer};
 
 /// An op that made a NaN of operands without one, or an infinity of finite operands.
@@ -198,17 +198,17 @@ fn inside(op: &Op, operands: &[&Array], symbols: &[i64], at: usize) -> Option<An
     let mut run = |body: &Graph, inputs: &[Array]| {
         let values = evaluate_all(body, inputs, symbols, Mode::Rounded)?;
         let value = |v: &Value| &values[v.node.index()][v.output as usize];
-        for (id, node) in body.iter().filter(|(_, n)| !matches!(n.op, Op::Input(_))) {
+        let mut nodes = body.iter().filter(|(_, n)| !matches!(n.op, Op::Input(_)));
+        let found = |(id, node): (NodeId, &Node)| {
             let read: Vec<&Array> = node.inputs.iter().map(value).collect();
-            if first.is_none() {
-                let own = made(body, id, &read, &values[id.index()]).map(|own| Anomaly {
-                    at,
-                    inside: marked(&node.loc).map(|at| Inside { at, step }),
-                    ..own
-                });
-                first = own.map(|own| inside(&node.op, &read, symbols, at).unwrap_or(own));
-            }
-        }
+            let own = Anomaly {
+                at,
+                inside: marked(&node.loc).map(|at| Inside { at, step }),
+                ..made(body, id, &read, &values[id.index()])?
+            };
+            Some(inside(&node.op, &read, symbols, at).unwrap_or(own))
+        };
+        first = first.take().or_else(|| nodes.find_map(found));
         step += 1;
         let outputs = body.outputs.iter().map(|o| value(&o.value).clone());
         Ok(outputs.collect())
