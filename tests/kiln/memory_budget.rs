@@ -245,6 +245,17 @@ fn a_gpu_keeps_it_too() {
 
 #[test]
 fn random_programs_compute_the_same() {
+    random_programs(None);
+}
+
+#[test]
+fn random_programs_compute_the_same_on_a_gpu() {
+    if cuda::device().is_some() {
+        random_programs(Some(0));
+    }
+}
+
+fn random_programs(gpu: Option<u32>) {
     let config = Config {
         control_flow: true,
         ..Config::default()
@@ -254,7 +265,10 @@ fn random_programs_compute_the_same() {
         let Some(graph) = differentiated(config.graph(seed)) else {
             continue;
         };
-        let plain = Options::default();
+        let plain = Options {
+            gpu,
+            ..Options::default()
+        };
         let memory = kiln_compiler::compile(&graph, &[], &plain)
             .unwrap()
             .explain

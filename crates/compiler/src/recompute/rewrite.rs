@@ -28,7 +28,7 @@ pub(super) fn rewrite(graph: &Graph, model: &Model, choice: &[Pick]) -> Option<G
         };
         if let Some(anchor) = anchor(model, again, pick.need, &picked) {
             let copy = rewriter.copy(model, again, pick.need, anchor);
-            rewriter.redirect(again.value, copy, again.split);
+            rewriter.redirect(again.value, copy, pick.need);
         }
     }
     rewriter.finish()
@@ -119,20 +119,21 @@ impl Rewriter<'_> {
         new[&again.value]
     }
 
-    /// Makes what is computed behind `split` read `to` in place of `from`.
-    fn redirect(&mut self, from: Value, to: Value, split: usize) {
+    /// Makes what is computed from step `need` on read `to` in place of `from`. What reads it between its early and
+    /// its late readers reads past it, as products of halves do that it is cast from.
+    fn redirect(&mut self, from: Value, to: Value, need: usize) {
         let mut list = vec![(from, to)];
         while let Some((from, to)) = list.pop() {
             for u in 0..self.nodes.len() {
                 let (first, last) = self.when[u];
-                if last <= split || !self.nodes[u].inputs.contains(&from) {
+                if last < need || !self.nodes[u].inputs.contains(&from) {
                     continue;
                 }
                 let mut node = u;
-                if first <= split {
+                if first < need {
                     let copy = self.nodes[u].clone();
-                    node = self.push(copy, (split + 1, last)).index();
-                    self.when[u].1 = split;
+                    node = self.push(copy, (need, last)).index();
+                    self.when[u].1 = need - 1;
                     for output in 0..self.nodes[u].facts.len() as u32 {
                         let of = |n: usize| Value {
                             node: NodeId(n as u32),
