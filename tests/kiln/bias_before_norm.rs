@@ -23,6 +23,21 @@ fn near(a: &Tensor, b: &Tensor, what: &str) {
     }
 }
 
+#[track_caller]
+fn all_zero(gradient: &Tensor) {
+    let gradient = numbers(gradient);
+    assert!(gradient.iter().all(|g| *g == 0.0), "{gradient:?}");
+}
+
+/// The batch norm of a layer's result by hand, on values that were computed before it, and its means.
+fn normalised(h: &Tensor) -> kiln::Result<(Tensor, Tensor)> {
+    let h = h.detach();
+    h.realize()?;
+    let axes: Vec<i64> = (0..h.ndim() as i64).filter(|a| *a != 1).collect();
+    let (mean, var) = (h.mean(&axes[..], true), h.var(&axes[..], 0.0, true));
+    Ok(((&h - &mean) / (&var + 1e-5).sqrt(), mean))
+}
+
 /// [`check_on`] the CPU, for data of these sizes, and for a batch of any size.
 fn check<L: Forward + Module, N: Forward + Module>(
     layer: &L,
@@ -72,12 +87,7 @@ fn check_on<L: Forward + Module, N: Forward + Module>(
     let dropped = step.explain().dropped_biases();
     assert_eq!(dropped, !read as usize, "{}", step.explain());
 
-    // Batch norm by hand, on values that were computed before it.
-    let h = layer.forward(&x).detach();
-    h.realize()?;
-    let axes: Vec<i64> = (0..sizes.len() as i64).filter(|a| *a != 1).collect();
-    let (mean, var) = (h.mean(&axes[..], true), h.var(&axes[..], 0.0, true));
-    let expected = (&h - &mean) / (&var + 1e-5).sqrt();
+    let (expected, mean) = normalised(&layer.forward(&x))?;
 
     let outputs = step.run(&[&x])?;
     near(&outputs[0], &expected, "the result");
@@ -98,11 +108,7 @@ fn check_on<L: Forward + Module, N: Forward + Module>(
 
     // The weight's gradient does not change with the bias; the bias's is exactly zero.
     if !read {
-        assert!(
-            numbers(&outputs[2]).iter().all(|g| *g == 0.0),
-            "{:?}",
-            numbers(&outputs[2])
-        );
+        all_zero(&outputs[2]);
     }
     bias.assign(&(bias.get() + 0.5).detach())?;
     let again = step.run(&[&x])?;
@@ -185,23 +191,11 @@ fn a_bias_behind_a_view_is_dropped() -> Outcome {
         })?;
         assert_eq!(step.explain().dropped_biases(), 1, "{}", step.explain());
         let before = step.run(&[&x])?;
-        assert!(
-            numbers(&before[1]).iter().all(|g| *g == 0.0),
-            "{:?}",
-            numbers(&before[1])
-        );
+        all_zero(&before[1]);
         bias.assign(&(bias.get() + 0.5).detach())?;
         let after = step.run(&[&x])?;
         near(&after[0], &before[0], "the result with another bias");
-        let h = layer(&x).detach();
-        h.realize()?;
-        let axes: Vec<i64> = (0..h.ndim() as i64).filter(|a| *a != 1).collect();
-        let (mean, var) = (h.mean(&axes[..], true), h.var(&axes[..], 0.0, true));
-        near(
-            &after[0],
-            &((&h - &mean) / (&var + 1e-5).sqrt()),
-            "the result",
-        );
+        near(&after[0], &normalised(&layer(&x))?.0, "the result");
     }
     Ok(())
 }
@@ -227,12 +221,8 @@ fn a_bias_behind_a_cast_is_dropped() -> Outcome {
         })?;
         assert_eq!(step.explain().dropped_biases(), 1, "{}", step.explain());
         let outputs = step.run(&[&x])?;
-        let gradient = numbers(&outputs[1]);
-        assert!(gradient.iter().all(|g| *g == 0.0), "{gradient:?}");
-        let h = convolved(&x, DType::F32).detach();
-        h.realize()?;
-        let (mean, var) = (h.mean([0, 2, 3], true), h.var([0, 2, 3], 0.0, true));
-        let expected = numbers(&((&h - &mean) / (&var + 1e-5).sqrt()));
+        all_zero(&outputs[1]);
+        let expected = numbers(&normalised(&convolved(&x, DType::F32))?.0);
         for (got, expected) in numbers(&outputs[0]).iter().zip(expected) {
             let off = f64::from((got - expected).abs());
             assert!(off <= 8.0 * epsilon, "{dtype}: {got} is not {expected}");

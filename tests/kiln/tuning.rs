@@ -678,6 +678,26 @@ fn what_the_store_says_of_a_gpu_is_used() {
     assert!(on_a_gpu(gpu, &budget).explain().tuning.choices.is_empty());
 }
 
+/// Each candidate runs once, on a slow emulated GPU too.
+pub const ONCE: Effort = Effort {
+    least: 1,
+    most: 1,
+    time: Duration::ZERO,
+    burst: Duration::ZERO,
+    patience: Duration::from_secs(300),
+};
+
+/// The program of a compiled function for a GPU, with every way to compute its launches.
+pub fn lowered_for_a_gpu(made: &Compiled) -> kiln_codegen::Program {
+    let graph = &made.explain().stages.as_ref().unwrap().optimized;
+    let lowering = kiln_codegen::Options {
+        target: kiln_codegen::Target::Cuda,
+        ways: true,
+        ..Default::default()
+    };
+    kiln_codegen::lower(graph, &lowering).unwrap()
+}
+
 #[test]
 fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
     let Some(gpu) = crate::cuda::device() else {
@@ -686,23 +706,10 @@ fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
     let options = options(Mode::Off, &store("ways-checked"));
     let device = gpu.gpu().unwrap();
     let tried = |program: &kiln_codegen::Program, l: usize| {
-        let effort = Effort {
-            least: 1,
-            most: 1,
-            time: Duration::ZERO,
-            burst: Duration::ZERO,
-            patience: Duration::from_secs(300),
-        };
-        measure(program, l, 0, Precision::Default, &effort, Some(&device))
+        measure(program, l, 0, Precision::Default, &ONCE, Some(&device))
     };
     let every_way_is_right = |made: Compiled| {
-        let graph = &made.explain().stages.as_ref().unwrap().optimized;
-        let lowering = kiln_codegen::Options {
-            target: kiln_codegen::Target::Cuda,
-            ways: true,
-            ..Default::default()
-        };
-        let program = kiln_codegen::lower(graph, &lowering).unwrap();
+        let program = lowered_for_a_gpu(&made);
         let mut trials = 0;
         for trial in (0..program.launches.len()).flat_map(|l| tried(&program, l)) {
             let right = matches!(trial.outcome, Outcome::Timed(_) | Outcome::Pruned(_));

@@ -1,12 +1,11 @@
 //! Which approximations a tuner may choose on a GPU, and that wrong ones are found.
 
 use crate::matrix;
-use crate::tuning::{options, remember, store};
+use crate::tuning::{ONCE, lowered_for_a_gpu, options, remember, store};
 use kiln::tuning::{Mode, Outcome, Precision, Trial, Why};
 use kiln::{CompileOptions, Compiled, DType, Device, Spec, Tensor, compile_with};
 use kiln_codegen::{Approximation, Program};
-use kiln_compiler::tune::{Effort, measure};
-use std::time::Duration;
+use kiln_compiler::tune::measure;
 
 const SHAPES: [[usize; 2]; 4] = [[41, 210], [210, 37], [23, 63], [13, 207]];
 
@@ -103,13 +102,7 @@ fn approximations_on_a_gpu_follow_the_precision() {
 /// The kernels of the program with all their ways.
 fn lowered(gpu: Device) -> Program {
     let made = compiled(gpu, &options(Mode::Off, &store("precision-checked")));
-    let graph = &made.explain().stages.as_ref().unwrap().optimized;
-    let lowering = kiln_codegen::Options {
-        target: kiln_codegen::Target::Cuda,
-        ways: true,
-        ..Default::default()
-    };
-    kiln_codegen::lower(graph, &lowering).unwrap()
+    lowered_for_a_gpu(&made)
 }
 
 #[test]
@@ -118,18 +111,11 @@ fn approximations_on_a_gpu_are_checked_and_wrong_ones_are_found() {
         return;
     };
     let mut program = lowered(gpu);
-    let effort = Effort {
-        least: 1,
-        most: 1,
-        time: Duration::ZERO,
-        burst: Duration::ZERO,
-        patience: Duration::from_secs(300),
-    };
     let device = gpu.gpu().unwrap();
     let tried = |program: &Program| -> Vec<Trial> {
         let launches = 0..program.launches.len();
         let fast = Precision::Fast;
-        let trials = launches.flat_map(|l| measure(program, l, 0, fast, &effort, Some(&device)));
+        let trials = launches.flat_map(|l| measure(program, l, 0, fast, &ONCE, Some(&device)));
         trials.filter(|t| class(&t.name).is_some()).collect()
     };
     for launch in &mut program.launches {

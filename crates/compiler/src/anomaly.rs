@@ -56,7 +56,7 @@ pub fn first_anomaly(
         rank,
         symbols: crate::verify::symbols(executable.plan(), inputs)?,
         read: Vec::new(),
-        wanted: read_by_bodies(&stages.optimized),
+        wanted: wanted(&stages.optimized),
         known: HashMap::new(),
         first: None,
     };
@@ -73,9 +73,9 @@ struct Watcher<'a> {
     symbols: Vec<i64>,
     /// What the running step reads.
     read: Vec<Contents>,
-    /// What loops and branches read.
+    /// What loops and branches may be evaluated from: what they read, and the program's inputs.
     wanted: HashSet<Value>,
-    /// Those of it, and inputs, that steps read or wrote.
+    /// Those of it that steps read or wrote.
     known: HashMap<Value, Array>,
     first: Option<Anomaly>,
 }
@@ -86,14 +86,15 @@ impl Tracer for Watcher<'_> {
         let launch = self.launch(step);
         for (i, id) in launch.args.iter().enumerate() {
             let dtype = self.stages.program.buffers[id.0 as usize].dtype;
-            if launch.written[i] {
+            let wanted = self.wanted(id.0);
+            if launch.written[i] || !dtype.is_float() && wanted.is_none() {
                 continue;
             }
             let bytes = step.bytes(i)?;
             if dtype.is_float() {
                 self.read.push(Contents::of(dtype, &bytes));
             }
-            self.keep(id.0, &bytes);
+            self.keep(wanted, &bytes);
         }
         Ok(())
     }
@@ -102,14 +103,18 @@ impl Tracer for Watcher<'_> {
         let launch = self.launch(step);
         for (i, id) in launch.args.iter().enumerate() {
             let info = &self.stages.program.buffers[id.0 as usize];
-            if launch.written[i] {
-                self.keep(id.0, &step.bytes(i)?);
-            }
-            let (Origin::Value(value) | Origin::Derived(value)) = info.origin else {
-                continue;
+            let wanted = self.wanted(id.0);
+            let float = match info.origin {
+                Origin::Value(v) | Origin::Derived(v) if info.dtype.is_float() => Some(v),
+                _ => None,
             };
-            if launch.written[i] && info.dtype.is_float() {
-                let found = Contents::of(info.dtype, &step.bytes(i)?);
+            if !launch.written[i] || float.is_none() && wanted.is_none() {
+                continue;
+            }
+            let bytes = step.bytes(i)?;
+            self.keep(wanted, &bytes);
+            if let Some(value) = float {
+                let found = Contents::of(info.dtype, &bytes);
                 let shape = info.shape.iter().map(|d| d.eval(&self.symbols));
                 self.judge(launch, value, found, shape.collect());
             }
@@ -118,10 +123,14 @@ impl Tracer for Watcher<'_> {
     }
 }
 
-/// The operands of loops and branches.
-fn read_by_bodies(graph: &Graph) -> HashSet<Value> {
+/// The operands of loops and branches, and, if there are any, the inputs of the graph.
+fn wanted(graph: &Graph) -> HashSet<Value> {
     let nodes = graph.iter().filter(|(_, n)| has_bodies(&n.op));
-    nodes.flat_map(|(_, n)| n.inputs.iter().copied()).collect()
+    let mut wanted: HashSet<Value> = nodes.flat_map(|(_, n)| n.inputs.iter().copied()).collect();
+    if !wanted.is_empty() {
+        wanted.extend(graph.inputs().into_iter().map(NodeId::value));
+    }
+    wanted
 }
 
 fn has_bodies(op: &Op) -> bool {
@@ -129,16 +138,14 @@ fn has_bodies(op: &Op) -> bool {
 }
 
 impl<'a> Watcher<'a> {
-    /// Keeps what a buffer holds, if a loop or branch may ask for it.
-    fn keep(&mut self, buffer: u32, bytes: &[u8]) {
-        let Some(v) = held(self.stages, buffer).filter(|_| !self.wanted.is_empty()) else {
-            return;
-        };
-        let input = matches!(self.stages.optimized.node(v.node).op, Op::Input(_));
-        if self.wanted.contains(&v) || input {
-            let array = array(self.stages, &self.symbols, v, bytes);
-            self.known.extend(array.map(|a| (v, a)));
-        }
+    /// What a buffer holds, if a loop or branch may ask for it.
+    fn wanted(&self, buffer: u32) -> Option<Value> {
+        held(self.stages, buffer).filter(|v| self.wanted.contains(v))
+    }
+
+    fn keep(&mut self, wanted: Option<Value>, bytes: &[u8]) {
+        let array = wanted.and_then(|v| Some((v, array(self.stages, &self.symbols, v, bytes)?)));
+        self.known.extend(array);
     }
 
     fn launch(&self, step: &Traced) -> &'a Launch {

@@ -91,6 +91,29 @@ impl Pw {
             }
     }
 
+    /// Whether a float that is a little off may give quite another result: where it is rounded to an integer,
+    /// compared, or divided by with a remainder.
+    pub fn has_edges(self) -> bool {
+        use Pw::*;
+        matches!(
+            self,
+            Sign | SignBit
+                | Floor
+                | Ceil
+                | Round
+                | Trunc
+                | FloorDivide
+                | Fmod
+                | Remainder
+                | Eq
+                | Ne
+                | Lt
+                | Le
+                | Gt
+                | Ge
+        )
+    }
+
     /// The result's dtype.
     ///
     /// # Errors

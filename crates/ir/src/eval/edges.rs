@@ -62,25 +62,8 @@ fn rounds_nothing(graph: &Graph, node: &Node) -> bool {
 
 /// Whether an op has edges.
 pub(super) fn has_edges(op: &Op) -> bool {
-    use Pw::*;
     match op {
-        Op::Pointwise(op) => matches!(
-            op.0,
-            Sign | SignBit
-                | Floor
-                | Ceil
-                | Round
-                | Trunc
-                | FloorDivide
-                | Fmod
-                | Remainder
-                | Eq
-                | Ne
-                | Lt
-                | Le
-                | Gt
-                | Ge
-        ),
+        Op::Pointwise(op) => op.0.has_edges(),
         Op::Cast(cast) => !cast.dtype.is_float(),
         Op::ArgReduce(_) | Op::ArgSort(_) => true,
         _ => false,
@@ -123,33 +106,22 @@ pub(super) fn crossing(op: &Op, x: &[&Array], by: &[Option<Vec<f64>>], up: bool)
     moved
 }
 
-/// What an op with edges gives where its operands cross them, and elsewhere what it gives without: between its edges
-/// a remainder moves as its operands do.
-pub(super) fn crossed(op: &Op, x: &[&Array], own: Vec<Array>, crossed: Vec<Array>) -> Vec<Array> {
-    let remainder = |op: &Pw| matches!(op, Pw::Fmod | Pw::Remainder);
-    let (Op::Pointwise(op), [own], [other]) = (op, &own[..], &crossed[..]) else {
-        return crossed;
-    };
-    let (true, Some(own), Some(other)) = (remainder(&op.0), own.floats(), other.floats()) else {
-        return crossed;
-    };
-    let Some(by) = x.get(1).and_then(|a| a.floats()) else {
-        return crossed;
-    };
-    let elements = own.iter().zip(other).zip(by);
-    let data = elements.map(
-        |((own, other), by)| match (own - other).abs() < by.abs() / 2.0 {
-            true => *own,
-            false => *other,
-        },
-    );
-    let (dtype, shape) = (crossed[0].dtype(), crossed[0].shape().to_vec());
-    vec![Array::settled(
-        dtype,
-        shape,
-        Data::Float(data.collect()),
-        Mode::Exact,
-    )]
+/// Whether an op moves as its operands do, but for its edges.
+pub(super) fn is_remainder(op: &Op) -> bool {
+    matches!(op, Op::Pointwise(op) if matches!(op.0, Pw::Fmod | Pw::Remainder))
+}
+
+/// What a remainder of division `by` gives where it crossed an edge, and elsewhere its own.
+pub(super) fn jumped(own: &Array, crossed: &Array, by: &Array) -> Array {
+    let elements = own.to_f64().into_iter().zip(crossed.to_f64());
+    let data = elements.zip(by.to_f64()).map(|((own, crossed), by)| {
+        match (own - crossed).abs() < by.abs() / 2.0 {
+            true => own,
+            false => crossed,
+        }
+    });
+    let (shape, data) = (own.shape().to_vec(), Data::Float(data.collect()));
+    Array::settled(own.dtype(), shape, data, Mode::Exact)
 }
 
 /// 1 and −1 in turn along the order of each lane: two neighbours in it change places if both move.

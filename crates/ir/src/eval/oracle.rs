@@ -15,6 +15,7 @@ use super::{Array, Data, EvalError, Mode, edges, eval_node, find, symbol_values}
 use crate::{Fact, Graph, Node, Op, Value};
 use kiln_base::DType;
 use smallvec::SmallVec;
+use std::borrow::Cow;
 
 /// What the reference says of a graph with some inputs.
 pub struct Oracle {
@@ -40,9 +41,9 @@ struct Expected {
 }
 
 /// A run of the reference.
-struct Run {
+struct Run<'a> {
     kind: Kind,
-    inputs: Vec<Array>,
+    inputs: Cow<'a, [Array]>,
     /// Of every node.
     values: Vec<Vec<Array>>,
     /// Whether it made a data error of data that is right at an edge.
@@ -191,7 +192,7 @@ impl Oracle {
 }
 
 /// The runs of a graph: those that are right, and those that show how far off another may be.
-fn runs(graph: &Graph, inputs: &[Array], crosses: bool) -> Vec<Run> {
+fn runs<'a>(graph: &Graph, inputs: &'a [Array], crosses: bool) -> Vec<Run<'a>> {
     let narrow = |f: &Fact| matches!(f.dtype, DType::F16 | DType::BF16);
     let mut kinds = vec![Kind::Exact, Kind::Rounded];
     if graph.iter().any(|(_, n)| n.facts.iter().any(narrow)) {
@@ -205,8 +206,8 @@ fn runs(graph: &Graph, inputs: &[Array], crosses: bool) -> Vec<Run> {
     let run = |kind| Run {
         kind,
         inputs: match kind {
-            Kind::Nudged => nudge(inputs, &mut random),
-            _ => inputs.to_vec(),
+            Kind::Nudged => nudge(inputs, &mut random).into(),
+            _ => inputs.into(),
         },
         values: vec![vec![]; graph.len()],
         lost: false,
@@ -214,7 +215,7 @@ fn runs(graph: &Graph, inputs: &[Array], crosses: bool) -> Vec<Run> {
     kinds.into_iter().map(run).collect()
 }
 
-impl Run {
+impl Run<'_> {
     /// The outputs of a node; floats that are off `by` so much cross edges, where this run does that.
     fn step(
         &self,
@@ -229,14 +230,17 @@ impl Run {
         };
         let operands = node.inputs.iter().map(|v| find(&self.values, *v));
         let operands = operands.collect::<Result<SmallVec<[&Array; 3]>, EvalError>>()?;
-        let values = eval_node(node, &self.inputs, &operands, symbols, mode)?;
+        let eval = |operands: &[&Array]| eval_node(node, &self.inputs, operands, symbols, mode);
         let (Kind::Crossed(up), false) = (self.kind, by.is_empty()) else {
-            return Ok(values);
+            return eval(&operands);
         };
         let moved = edges::crossing(&node.op, &operands, by, up);
         let moved: SmallVec<[&Array; 3]> = moved.iter().collect();
-        let crossed = eval_node(node, &self.inputs, &moved, symbols, mode)?;
-        Ok(edges::crossed(&node.op, &operands, values, crossed))
+        let mut crossed = eval(&moved)?;
+        if edges::is_remainder(&node.op) && node.fact().dtype.is_float() {
+            crossed[0] = edges::jumped(&eval(&operands)?[0], &crossed[0], operands[1]);
+        }
+        Ok(crossed)
     }
 }
 

@@ -43,24 +43,7 @@ impl Generator {
 
     fn float_row(&mut self, row: Pw, dtype: DType) -> Option<Value> {
         use Pw::*;
-        let jumps = matches!(
-            row,
-            Sign | Floor
-                | Ceil
-                | Round
-                | Trunc
-                | IsNan
-                | IsInf
-                | Eq
-                | Ne
-                | Lt
-                | Le
-                | Gt
-                | Ge
-                | Fmod
-                | Remainder
-                | FloorDivide
-        );
+        let jumps = matches!(row, IsNan | IsInf) || row != SignBit && row.has_edges();
         let wild = !jumps && self.rng.chance(WILD);
         let mut x = self.operands(row, dtype, jumps || wild)?;
         match row {

@@ -148,7 +148,7 @@ fn reshaped_product(view: &View<'_>, v: Value) -> Option<Value> {
 }
 
 /// The one number a column that is stretched to a value.
-pub(super) fn row(view: &View<'_>, v: Value) -> Option<Value> {
+fn row(view: &View<'_>, v: Value) -> Option<Value> {
     let node = view.producer(v);
     let row = matches!(node.op, Op::Broadcast(_)).then(|| node.inputs[0])?;
     let columns = node.fact().shape.last();
