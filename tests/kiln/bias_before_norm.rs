@@ -117,6 +117,26 @@ fn check_on<L: Forward + Module, N: Forward + Module>(
     Ok(())
 }
 
+/// In lazy programs, sizes that have changed become symbols; what is zero in the first plan is so in all.
+#[test]
+fn gradients_are_zero_for_batches_of_any_size() -> Outcome {
+    let (layer, norm) = (Conv2d::new(3, 4, 3)?, BatchNorm2d::new(4)?);
+    for batch in [6, 7, 11, 5, 9, 6, 13] {
+        let x = Tensor::randn([batch, 3, 8, 8], DType::F32);
+        let y = norm.forward(&layer.forward(&x));
+        (&y * y.sin()).mean((), false).backward()?;
+        for (name, p) in layer.named_parameters() {
+            let gradient = p.grad().expect("a gradient");
+            match &name[..] {
+                "bias" => all_zero(&gradient),
+                _ => assert!(numbers(&gradient).iter().any(|g| *g != 0.0)),
+            }
+            p.zero_grad();
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn convolutions_and_linear_layers_lose_their_bias() -> Outcome {
     check(

@@ -113,6 +113,7 @@ pub fn pullback<B: Builder>(
         | Op::Full(_)
         | Op::Constant(_)
         | Op::Iota(_)
+        | Op::Numel(_)
         | Op::Random(_)
         | Op::ArgReduce(_)
         | Op::ArgSort(_) => call.inputs.iter().map(|_| None).collect(),

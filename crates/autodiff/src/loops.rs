@@ -179,7 +179,12 @@ fn is_cheap(op: &Op) -> bool {
             | Op::Random(_)
             | Op::Barrier(_)
     );
-    plain || op.is_view() || matches!(op, Op::Full(_) | Op::Constant(_) | Op::Iota(_))
+    plain
+        || op.is_view()
+        || matches!(
+            op,
+            Op::Full(_) | Op::Constant(_) | Op::Iota(_) | Op::Numel(_)
+        )
 }
 
 /// The carried values through which gradients flow to wanted operands.

@@ -272,6 +272,7 @@ impl<'a> Emitter<'a> {
             }
             Op::Scalar(s) => self.k.constant(*s, node.dtype),
             Op::Iota => self.index(&map[0]),
+            Op::Size(n) => self.index(&Affine::constant(n.clone())),
             Op::Random(kind) => {
                 let mut word = |at: i64| {
                     let m = Map::from_iter([Affine::constant(Dim::Const(at))]);

@@ -30,6 +30,8 @@ pub(crate) enum Op {
     Scalar(Scalar),
     /// The index along axis 0, as i64.
     Iota,
+    /// A number that follows from sizes.
+    Size(Dim),
     Random(RandomKind),
     Pw(Pw),
     Cast,
@@ -199,7 +201,13 @@ impl Node {
     pub fn is_index_map(&self) -> bool {
         matches!(
             self.op,
-            Op::Scalar(_) | Op::Iota | Op::Random(_) | Op::View(_) | Op::Reshape | Op::Concat(_)
+            Op::Scalar(_)
+                | Op::Iota
+                | Op::Size(_)
+                | Op::Random(_)
+                | Op::View(_)
+                | Op::Reshape
+                | Op::Concat(_)
         )
     }
 
@@ -228,6 +236,7 @@ impl Node {
             Op::Data(_) => "constant",
             Op::Scalar(_) => "full",
             Op::Iota => "iota",
+            Op::Size(_) => "numel",
             Op::Random(_) => "random",
             Op::Pw(pw) => pw.name(),
             Op::Cast => "cast",

@@ -132,7 +132,7 @@ macro_rules! ops {
 }
 
 ops! {
-    Input, Full, Constant, Iota, Random,
+    Input, Full, Constant, Iota, Numel, Random,
     Pointwise, Cast,
     Broadcast, Reshape, Permute, Slice, Pad, Concat,
     Reduce, ArgReduce, Scan, ArgSort, Gather, Scatter,
@@ -158,6 +158,7 @@ impl Op {
             Op::Input(_)
                 | Op::Full(_)
                 | Op::Iota(_)
+                | Op::Numel(_)
                 | Op::Random(_)
                 | Op::Broadcast(_)
                 | Op::Reshape(_)

@@ -10,7 +10,7 @@
 use crate::{PatchBuilder, View};
 use kiln_base::numel;
 use kiln_base::prim::Reduction;
-use kiln_ir::ops::Full;
+use kiln_ir::ops::Numel;
 use kiln_ir::{Builder, DType, Dim, Op, OpError, Pw, Value};
 
 /// The most terms of a polynomial; a longer one is not worked out.
@@ -72,9 +72,8 @@ impl<'a> Sums<'a> {
         if let Some(n) = numel(&self.extents).as_const() {
             return b.full(n as f64, dtype, &[]);
         }
-        let ones = b.full(1i64, DType::I64, &self.extents)?;
-        let all: Vec<usize> = (0..self.extents.len()).collect();
-        let count = b.sum(&ones, &all)?;
+        let shape = self.extents.iter().cloned().collect();
+        let count = b.op(Numel { shape }, &[])?;
         b.cast(&count, dtype)
     }
 
@@ -89,16 +88,11 @@ impl<'a> Sums<'a> {
     /// Whether a value is what [`Sums::count`] makes.
     fn is_count(&self, v: Value) -> bool {
         let node = self.view.producer(v);
-        let sum = match node.op {
+        let count = match node.op {
             Op::Cast(_) => self.view.producer(node.inputs[0]),
             _ => node,
         };
-        let Op::Reduce(r) = &sum.op else { return false };
-        let ones = sum.inputs[0];
-        let all = r.axes.len() == self.view.fact(ones).rank() && r.kind == Reduction::Sum;
-        let one = |f: &Full| f.value.as_f64() == 1.0 && !f.dtype.is_float();
-        all && self.view.as_full(ones).is_some_and(one)
-            && numel(&self.view.fact(ones).shape) == numel(&self.extents)
+        matches!(&count.op, Op::Numel(op) if numel(&op.shape) == numel(&self.extents))
     }
 
     /// Whether `v` sums to zero for all finite data, as `x − mean(x)` does. Not where each element is

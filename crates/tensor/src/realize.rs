@@ -260,7 +260,7 @@ fn is_cheap(op: &Op) -> bool {
         )
         || matches!(
             op,
-            Op::Full(_) | Op::Constant(_) | Op::Iota(_) | Op::Random(_)
+            Op::Full(_) | Op::Constant(_) | Op::Iota(_) | Op::Numel(_) | Op::Random(_)
         )
 }
 

@@ -265,7 +265,11 @@ impl Body<'_> {
     /// Whether a node becomes one of the body. All of a branch's do: it may not run.
     fn belongs(&mut self, operand: &Operand) -> bool {
         let op = &operand.node.op;
-        let free = op.is_view() || matches!(op, Op::Full(_) | Op::Iota(_) | Op::Barrier(_));
+        let free = op.is_view()
+            || matches!(
+                op,
+                Op::Full(_) | Op::Iota(_) | Op::Numel(_) | Op::Barrier(_)
+            );
         let whole = self.trace.step.is_none();
         self.operands(&operand.node).is_some() && (free || whole || self.depends(operand))
     }

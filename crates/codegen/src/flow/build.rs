@@ -249,6 +249,7 @@ impl FlowBuilder {
                 None => Op::Data(c.bytes.clone()),
             },
             IrOp::Iota(_) => Op::Iota,
+            IrOp::Numel(n) => Op::Size(kiln_base::numel(&n.shape)),
             IrOp::Random(r) => Op::Random(r.kind),
             IrOp::Pointwise(p) => Op::Pw(p.0),
             IrOp::Cast(_) => Op::Cast,

@@ -285,7 +285,7 @@ fn is_safe(flow: &Flow, v: Nid) -> bool {
     match &node.op {
         Op::Pw(_) => node.dtype.is_float() || node.dtype == kiln_base::DType::Bool,
         Op::Cast | Op::Copy | Op::View(_) | Op::Reshape | Op::Concat(_) => true,
-        Op::Scalar(_) | Op::Iota => true,
+        Op::Scalar(_) | Op::Iota | Op::Size(_) => true,
         _ => false,
     }
 }

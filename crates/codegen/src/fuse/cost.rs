@@ -34,7 +34,7 @@ impl NodeFacts {
             let numel = estimate(&flow.numel(v));
             let operands: u32 = node.inputs.iter().map(|i| f.cost[*i]).sum();
             f.cost.push(match &node.op {
-                Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota => 0,
+                Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota | Op::Size(_) => 0,
                 Op::Part | Op::After => 0,
                 Op::Reduce(..) | Op::ArgReduce(..) => 0,
                 _ if node.has_library() => 0,

@@ -94,7 +94,7 @@ impl<'a> Fuser<'a> {
     pub(super) fn propagate(&mut self, v: Nid, g: usize, map: &[Affine], inner: Option<&Map>) {
         let node = self.node(v);
         match &node.op {
-            Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota => {}
+            Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota | Op::Size(_) => {}
             Op::MatMul | Op::Conv(_) | Op::Attention { .. } => {}
             Op::Control(_) | Op::Part | Op::After => {}
             Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) | Op::Custom(_) => {}

@@ -53,8 +53,8 @@ fn rounds_nothing(graph: &Graph, node: &Node) -> bool {
             op.kind,
             ScatterKind::Set | ScatterKind::Max | ScatterKind::Min
         ),
-        Op::Input(_) | Op::Full(_) | Op::Constant(_) | Op::Iota(_) | Op::Gather(_) => true,
-        Op::Broadcast(_) | Op::Reshape(_) | Op::Permute(_) | Op::Slice(_) => true,
+        Op::Input(_) | Op::Full(_) | Op::Constant(_) | Op::Iota(_) | Op::Numel(_) => true,
+        Op::Gather(_) | Op::Broadcast(_) | Op::Reshape(_) | Op::Permute(_) | Op::Slice(_) => true,
         Op::Pad(_) | Op::Concat(_) | Op::Barrier(_) => true,
         _ => false,
     }

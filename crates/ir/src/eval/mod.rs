@@ -40,6 +40,7 @@ mod index;
 mod input;
 mod iota;
 mod matmul;
+mod numel;
 mod oracle;
 mod pad;
 mod permute;
@@ -309,6 +310,7 @@ fn dispatch(op: &Op, x: &[&Array], cx: &Context) -> Result<Data, Problem> {
         Op::Full(op) => Ok(full::eval(op, cx)),
         Op::Constant(op) => constant::eval(op),
         Op::Iota(_) => Ok(iota::eval(cx)),
+        Op::Numel(op) => Ok(numel::eval(op)),
         Op::Random(op) => Ok(random::eval(op, x[0], cx)),
         Op::Pointwise(op) => pointwise::eval(op, x, cx),
         Op::Cast(_) => Ok(cast::eval(x[0], cx)),

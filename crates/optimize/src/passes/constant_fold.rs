@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! f(full(a), full(b)) = full(f(a, b))     view(full(a)) = full(a)     cast(full(a)) = full(cast(a))
-//! op(constants) = constant, of at most a few KiB
+//! op(constants) = constant, of at most a few KiB                numel of known sizes = full
 //! ```
 //!
 //! Results are those of the reference in rounded mode, so they are exact by definition. A result that
@@ -11,7 +11,7 @@
 //! numbers and ops that own graphs are never folded: they would only grow the program.
 
 use crate::{Pass, Patch, Rule, Run, View};
-use kiln_base::Scalar;
+use kiln_base::{Scalar, numel};
 use kiln_ir::eval::{Array, Data, Mode, eval_op};
 use kiln_ir::ops::{Constant, Full};
 use kiln_ir::{Fact, Kind, NodeId, Op, Value};
@@ -84,11 +84,12 @@ impl Rule for ConstantFold {
 
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
         let node = view.node(id);
-        let folds = !matches!(
-            node.op,
-            Op::Random(_) | Op::If(_) | Op::Loop(_) | Op::Custom(_)
-        );
-        if node.inputs.is_empty() || !folds || !is_small(node.fact()) {
+        let folds = match &node.op {
+            Op::Random(_) | Op::If(_) | Op::Loop(_) | Op::Custom(_) => false,
+            Op::Numel(op) => numel(&op.shape).as_const().is_some(),
+            _ => !node.inputs.is_empty(),
+        };
+        if !folds || !is_small(node.fact()) {
             return None;
         }
         let is_constant = |v: &Value| {

@@ -87,13 +87,8 @@ impl Recorder {
 
     /// How many elements a reduction along these axes combines, as a rank-0 tensor.
     pub(crate) fn count(&mut self, x: &Tensor, axes: &[usize], dtype: DType) -> Recorded {
-        let sizes: Shape = axes.iter().map(|a| x.dims()[*a].clone()).collect();
-        if let Some(n) = kiln_base::numel(&sizes).as_const() {
-            return self.full(n, dtype, &[]);
-        }
-        let ones = self.full(1i64, DType::I64, &sizes)?;
-        let all: Vec<usize> = (0..sizes.len()).collect();
-        let count = self.sum(&ones, &all, false)?;
+        let shape: Shape = axes.iter().map(|a| x.dims()[*a].clone()).collect();
+        let count = self.op(ops::Numel { shape }, &[])?;
         self.cast(&count, dtype)
     }
 

@@ -1,0 +1,29 @@
+//! How many elements there are.
+
+use super::prelude::*;
+
+/// The number of elements of a tensor of this shape, an i64 of rank 0. What a mean divides by follows from sizes by
+/// this op, so that a program for other sizes differs in sizes alone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Numel {
+    /// The shape.
+    pub shape: Shape,
+}
+
+impl OpDef for Numel {
+    fn name(&self) -> &'static str {
+        "numel"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        0..=0
+    }
+
+    fn infer(&self, _: &[&Fact]) -> Result<Facts, OpError> {
+        one(DType::I64, Shape::new())
+    }
+
+    fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+        self.shape.iter_mut().for_each(f);
+    }
+}
