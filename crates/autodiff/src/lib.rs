@@ -26,6 +26,7 @@ mod backward;
 mod branch;
 mod expr;
 mod index;
+mod linalg;
 mod loops;
 mod norm;
 mod pointwise;
@@ -39,6 +40,7 @@ mod window;
 pub use backward::{Custom, Observer, Place, Problem, Rule, Step, backward, gradients};
 pub use loops::with_residuals;
 
+use kiln_base::linalg::Routine;
 use kiln_ir::{Builder, Op, OpError};
 use smallvec::{SmallVec, smallvec};
 
@@ -117,7 +119,10 @@ pub fn pullback<B: Builder>(
         | Op::Random(_)
         | Op::ArgReduce(_)
         | Op::ArgSort(_) => call.inputs.iter().map(|_| None).collect(),
-        Op::Custom(_) => {
+        Op::Custom(op) => {
+            if let Some(routine) = Routine::named(&op.name) {
+                return linalg::pullback(b, routine, call, g);
+            }
             let text = "this custom op has no derivative; give it one with `backward`";
             return Err(OpError::new(text));
         }

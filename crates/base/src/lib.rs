@@ -1,6 +1,6 @@
 //! Words that every Kiln crate shares: [`DType`]s, [`Scalar`]s, [`Dim`]s, source locations ([`Loc`]),
 //! the scalar primitives of kernels ([`prim`], [`special`]), the serialisable [`Plan`](plan::Plan) with its kernels,
-//! the registry of [`custom`] operators, and [files](mod@file) that are replaced whole.
+//! the registry of [`custom`] operators, the names of those of [`linalg`], and [files](mod@file) that are replaced whole.
 
 pub mod cuda;
 pub mod custom;
@@ -8,6 +8,7 @@ mod dim;
 mod dtype;
 mod element;
 pub mod file;
+pub mod linalg;
 mod loc;
 pub mod memory;
 pub mod plan;

@@ -18,6 +18,7 @@ mod fact;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod graph;
+pub mod linalg;
 mod op;
 pub mod ops;
 pub mod pointwise;

@@ -1,0 +1,564 @@
+//! Decompositions of matrices, their inverses and determinants.
+//!
+//! The formulas are those of PyTorch's `FunctionsManual.cpp` for real matrices, unless a rule says
+//! otherwise; a derivative that its formula divides by zero for is what is left without that term, where
+//! the term's numerator is zero too.
+
+use crate::{Call, Gradients};
+use kiln_base::linalg::Routine;
+use kiln_ir::linalg::{apply, least, matrices, parts, rows};
+use kiln_ir::ops::{Concat, Iota, MatMul};
+use kiln_ir::{Builder, DType, Dim, OpError, Pw};
+use smallvec::smallvec;
+
+pub(crate) fn pullback<B: Builder>(
+    b: &mut B,
+    routine: Routine,
+    call: &Call<'_, B::Value>,
+    g: &B::Value,
+) -> Result<Gradients<B::Value>, OpError> {
+    let (a, y) = (&call.inputs[0], &call.outputs[0]);
+    let mut f = Formula(b);
+    let gradient = match routine {
+        Routine::Cholesky => f.cholesky(y, g)?,
+        Routine::Lu => f.lu(a, y, g)?,
+        Routine::Qr => f.qr(a, y, g)?,
+        Routine::QrComplete => f.qr_complete(a, y, g)?,
+        Routine::Svd | Routine::SvdFull => f.svd(a, y, g, routine == Routine::SvdFull)?,
+        Routine::SingularValues => f.singular_values(a, g)?,
+        Routine::Eigh => f.eigh(a, y, g)?,
+        Routine::Eigenvalues => f.eigenvalues(a, g)?,
+        Routine::Inverse | Routine::InverseUnchecked => f.inverse(y, g)?,
+        Routine::Determinant => {
+            let cofactors = apply(f.0, Routine::Cofactors, std::slice::from_ref(a))?;
+            let g = f.as_matrices(g)?;
+            f.pw(Pw::Mul, &g, &cofactors)?
+        }
+        Routine::SignAndLog => {
+            let g = f.narrow(g, 1i64, 1i64)?;
+            let g = f.unsqueezed(&g)?;
+            let inverse = apply(f.0, Routine::InverseUnchecked, std::slice::from_ref(a))?;
+            let inverse = f.t(&inverse)?;
+            f.pw(Pw::Mul, &g, &inverse)?
+        }
+        Routine::Cofactors => f.cofactors(a, y, g)?,
+        Routine::PseudoInverse => {
+            return Ok(smallvec![Some(f.pseudo_inverse(a, y, g)?), None, None]);
+        }
+        Routine::Solve | Routine::SolveTriangular { .. } => {
+            return f.solve(routine, call, g);
+        }
+        Routine::Rows => return Ok(smallvec![None]),
+    };
+    Ok(smallvec![Some(gradient)])
+}
+
+/// What formulas are written with: matrices in the last two dims.
+struct Formula<'b, B>(&'b mut B);
+
+impl<B: Builder> Formula<'_, B> {
+    fn mm(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
+        self.0.op(MatMul {}, &[x.clone(), y.clone()])
+    }
+
+    /// `xᵀ y`.
+    fn tm(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
+        let x = self.t(x)?;
+        self.mm(&x, y)
+    }
+
+    /// `x yᵀ`.
+    fn mt(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
+        let y = self.t(y)?;
+        self.mm(x, &y)
+    }
+
+    fn t(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
+        let rank = self.0.fact(x).rank();
+        let mut perm: Vec<usize> = (0..rank).collect();
+        perm.swap(rank - 2, rank - 1);
+        self.0.permute(x, &perm)
+    }
+
+    fn pw(&mut self, op: Pw, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
+        self.0.pointwise(op, &[x.clone(), y.clone()])
+    }
+
+    fn add(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
+        self.pw(Pw::Add, x, y)
+    }
+
+    fn sub(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
+        self.pw(Pw::Sub, x, y)
+    }
+
+    fn neg(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
+        self.0.pointwise(Pw::Neg, std::slice::from_ref(x))
+    }
+
+    /// A part of the last dim.
+    fn narrow(
+        &mut self,
+        x: &B::Value,
+        start: impl Into<Dim>,
+        len: impl Into<Dim>,
+    ) -> Result<B::Value, OpError> {
+        let last = self.0.fact(x).rank() - 1;
+        self.0.narrow(x, last, start, len)
+    }
+
+    fn unsqueezed(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
+        let mut shape = self.0.fact(x).shape;
+        shape.push(Dim::ONE);
+        self.0.reshape(x, &shape)
+    }
+
+    /// Numbers as matrices of one element.
+    fn as_matrices(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
+        let x = self.unsqueezed(x)?;
+        self.unsqueezed(&x)
+    }
+
+    /// Vectors as matrices of one row.
+    fn row(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
+        let column = self.unsqueezed(x)?;
+        self.t(&column)
+    }
+
+    /// Where `row op column + shift` in matrices of the size of `x`.
+    fn places(&mut self, op: Pw, x: &B::Value, shift: i64) -> Result<B::Value, OpError> {
+        let fact = self.0.fact(x);
+        let (_, m, n) = matrices(&fact)?;
+        let row = self.0.op(Iota { len: m.clone() }, &[])?;
+        let row = self.0.reshape(&row, &[m.clone(), Dim::ONE])?;
+        let column = self.0.op(Iota { len: n.clone() }, &[])?;
+        let column = self.0.reshape(&column, &[Dim::ONE, n.clone()])?;
+        let column = self.0.with(Pw::Add, &column, shift)?;
+        self.pw(op, &row, &column)
+    }
+
+    /// x where the condition holds, else 0.
+    fn only(&mut self, mask: &B::Value, x: &B::Value) -> Result<B::Value, OpError> {
+        let zero = self.0.scalar_like(0.0, x)?;
+        self.0
+            .pointwise(Pw::Select, &[mask.clone(), x.clone(), zero])
+    }
+
+    /// The lower triangle; without the diagonal if `strict`.
+    fn tril(&mut self, x: &B::Value, strict: bool) -> Result<B::Value, OpError> {
+        let mask = self.places(if strict { Pw::Gt } else { Pw::Ge }, x, 0)?;
+        self.only(&mask, x)
+    }
+
+    /// The upper triangle; without the diagonal if `strict`.
+    fn triu(&mut self, x: &B::Value, strict: bool) -> Result<B::Value, OpError> {
+        let mask = self.places(if strict { Pw::Lt } else { Pw::Le }, x, 0)?;
+        self.only(&mask, x)
+    }
+
+    /// Matrices of the size of `like` with these vectors on their diagonals.
+    fn diagonal(&mut self, v: &B::Value, like: &B::Value) -> Result<B::Value, OpError> {
+        let mask = self.places(Pw::Eq, like, 0)?;
+        let shape = self.0.fact(like).shape;
+        let row = self.row(v)?;
+        let wide = self.0.broadcast_to(&row, &shape)?;
+        self.only(&mask, &wide)
+    }
+
+    /// x / y; 0 where both are 0.
+    fn quotient(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
+        let (no_x, no_y) = (self.0.with(Pw::Eq, x, 0.0)?, self.0.with(Pw::Eq, y, 0.0)?);
+        let both = self.pw(Pw::And, &no_x, &no_y)?;
+        let one = self.0.scalar_like(1.0, y)?;
+        let y = self
+            .0
+            .pointwise(Pw::Select, &[both.clone(), one, y.clone()])?;
+        let some = self.0.pointwise(Pw::Not, &[both])?;
+        let quotient = self.pw(Pw::Div, x, &y)?;
+        self.only(&some, &quotient)
+    }
+
+    /// X of `A X = B`.
+    fn left(
+        &mut self,
+        a: &B::Value,
+        x: &B::Value,
+        upper: bool,
+        unit: bool,
+    ) -> Result<B::Value, OpError> {
+        let operands = [a.clone(), x.clone()];
+        apply(self.0, Routine::SolveTriangular { upper, unit }, &operands)
+    }
+
+    /// X of `X A = B`.
+    fn right(
+        &mut self,
+        a: &B::Value,
+        x: &B::Value,
+        upper: bool,
+        unit: bool,
+    ) -> Result<B::Value, OpError> {
+        let (a, x) = (self.t(a)?, self.t(x)?);
+        let x = self.left(&a, &x, !upper, unit)?;
+        self.t(&x)
+    }
+
+    /// `½ L⁻ᵀ (Φ + Φᵀ) L⁻¹` with Φ the lower triangle of `Lᵀ gL`, half of its diagonal.
+    fn cholesky(&mut self, l: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+        let phi = self.tm(l, g)?;
+        let (whole, strict) = (self.tril(&phi, false)?, self.tril(&phi, true)?);
+        let strict = self.t(&strict)?;
+        let both = self.add(&whole, &strict)?;
+        let lt = self.t(l)?;
+        let x = self.left(&lt, &both, true, false)?;
+        let x = self.right(l, &x, false, false)?;
+        self.0.with(Pw::Mul, &x, 0.5)
+    }
+
+    /// See `linalg_lu_backward`: for the square part, `P L⁻ᵀ (tril(Lᵀ gL, −1) + triu(gU Uᵀ)) U⁻ᵀ`; columns
+    /// beyond it are `U₂ = L⁻¹ A₂`, rows beyond it `L₂ = A₂ U⁻¹`.
+    fn lu(&mut self, a: &B::Value, y: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+        let fact = self.0.fact(a);
+        let (_, m, n) = matrices(&fact)?;
+        let k = least(m, n)?;
+        let (whole, pivots) = ([m.clone(), n.clone()], [k.clone()]);
+        let [lu, pivots] = self.two(y, &whole, &pivots)?;
+        let [g, _] = self.two(g, &whole, std::slice::from_ref(&k))?;
+        let axis = fact.rank() - 2;
+        let square = self.0.narrow(&lu, axis, 0i64, k.clone())?;
+        let square = self.narrow(&square, 0i64, k.clone())?;
+        let g_square = self.0.narrow(&g, axis, 0i64, k.clone())?;
+        let g_square = self.narrow(&g_square, 0i64, k.clone())?;
+        let (l, u) = (self.unit_lower(&square)?, self.triu(&square, false)?);
+        let (gl, gu) = (self.tril(&g_square, true)?, self.triu(&g_square, false)?);
+        let (mut to_l, mut to_u) = (self.tm(&l, &gl)?, self.mt(&gu, &u)?);
+        let mut beyond = None;
+        if *n != k {
+            let (u2, g2) = (
+                self.narrow(&lu, k.clone(), n - &k)?,
+                self.narrow(&g, k.clone(), n - &k)?,
+            );
+            let taken = self.mt(&g2, &u2)?;
+            to_l = self.sub(&to_l, &taken)?;
+            let lt = self.t(&l)?;
+            beyond = Some((axis + 1, self.left(&lt, &g2, true, true)?));
+        } else if *m != k {
+            let l2 = self.0.narrow(&lu, axis, k.clone(), m - &k)?;
+            let g2 = self.0.narrow(&g, axis, k.clone(), m - &k)?;
+            let taken = self.tm(&l2, &g2)?;
+            to_u = self.sub(&to_u, &taken)?;
+            let ut = self.t(&u)?;
+            beyond = Some((axis, self.right(&ut, &g2, false, false)?));
+        }
+        let (to_l, to_u) = (self.tril(&to_l, true)?, self.triu(&to_u, false)?);
+        let x = self.add(&to_l, &to_u)?;
+        let (lt, ut) = (self.t(&l)?, self.t(&u)?);
+        let x = self.left(&lt, &x, true, true)?;
+        let mut x = self.right(&ut, &x, false, false)?;
+        if let Some((axis, beyond)) = beyond {
+            x = self.0.op(Concat { axis }, &[x, beyond])?;
+        }
+        let p = self.permutation(&pivots, m, &x)?;
+        self.mm(&p, &x)
+    }
+
+    /// P of `A = P L U`, in the dtype of `like`.
+    fn permutation(
+        &mut self,
+        pivots: &B::Value,
+        m: &Dim,
+        like: &B::Value,
+    ) -> Result<B::Value, OpError> {
+        let pivots = self.0.cast(pivots, DType::I32)?;
+        let order = rows(self.0, &pivots, m)?;
+        let order = self.row(&order)?;
+        let row = self.0.op(Iota { len: m.clone() }, &[])?;
+        let row = self.0.reshape(&row, &[m.clone(), Dim::ONE])?;
+        let p = self.pw(Pw::Eq, &row, &order)?;
+        let dtype = self.0.fact(like).dtype;
+        self.0.cast(&p, dtype)
+    }
+
+    fn unit_lower(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
+        let strict = self.tril(x, true)?;
+        let diagonal = self.places(Pw::Eq, x, 0)?;
+        let dtype = self.0.fact(x).dtype;
+        let one = self.0.cast(&diagonal, dtype)?;
+        self.add(&strict, &one)
+    }
+
+    fn two(
+        &mut self,
+        packed: &B::Value,
+        first: &[Dim],
+        second: &[Dim],
+    ) -> Result<[B::Value; 2], OpError> {
+        let [x, y] = <[B::Value; 2]>::try_from(parts(self.0, packed, &[first, second])?)
+            .unwrap_or_else(|_| unreachable!("two shapes give two parts"));
+        Ok([x, y])
+    }
+
+    fn qr(&mut self, a: &B::Value, y: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+        let fact = self.0.fact(a);
+        let (_, m, n) = matrices(&fact)?;
+        let k = least(m, n)?;
+        let shapes = ([m.clone(), k.clone()], [k.clone(), n.clone()]);
+        let [q, r] = self.two(y, &shapes.0, &shapes.1)?;
+        let [gq, gr] = self.two(g, &shapes.0, &shapes.1)?;
+        if *n == k {
+            return self.qr_of_tall(&q, &r, &gq, &gr);
+        }
+        // A = (A₁ A₂) with a square A₁ = Q R₁, so that R₂ = Qᵀ A₂.
+        let (r1, r2) = (
+            self.narrow(&r, 0i64, k.clone())?,
+            self.narrow(&r, k.clone(), n - &k)?,
+        );
+        let (g1, g2) = (
+            self.narrow(&gr, 0i64, k.clone())?,
+            self.narrow(&gr, k.clone(), n - &k)?,
+        );
+        let a2 = self.mm(&q, &r2)?;
+        let more = self.mt(&a2, &g2)?;
+        let gq = self.add(&gq, &more)?;
+        let first = self.qr_of_tall(&q, &r1, &gq, &g1)?;
+        let second = self.mm(&q, &g2)?;
+        let axis = fact.rank() - 1;
+        self.0.op(Concat { axis }, &[first, second])
+    }
+
+    /// `(gQ + Q S) R⁻ᵀ` with S symmetric and the upper triangle of `gR Rᵀ − Qᵀ gQ` (Walter and Lehmann,
+    /// Algorithmic differentiation of linear algebra functions).
+    fn qr_of_tall(
+        &mut self,
+        q: &B::Value,
+        r: &B::Value,
+        gq: &B::Value,
+        gr: &B::Value,
+    ) -> Result<B::Value, OpError> {
+        let (x, y) = (self.mt(gr, r)?, self.tm(q, gq)?);
+        let x = self.sub(&x, &y)?;
+        let (upper, strict) = (self.triu(&x, false)?, self.triu(&x, true)?);
+        let strict = self.t(&strict)?;
+        let s = self.add(&upper, &strict)?;
+        let qs = self.mm(q, &s)?;
+        let x = self.add(gq, &qs)?;
+        let rt = self.t(r)?;
+        self.right(&rt, &x, false, false)
+    }
+
+    fn qr_complete(
+        &mut self,
+        a: &B::Value,
+        y: &B::Value,
+        g: &B::Value,
+    ) -> Result<B::Value, OpError> {
+        let fact = self.0.fact(a);
+        let (_, m, n) = matrices(&fact)?;
+        if least(m, n)? != *m {
+            return Err(OpError::new(
+                "The QR decomposition is not differentiable when mode='complete' and nrows > ncols",
+            ));
+        }
+        self.qr(a, y, g)
+    }
+
+    /// `U ((skew(Uᵀ gU) / E) S + S (skew(Vᵀ gV) / E) + gS) Vᵀ`, where `Eᵢⱼ = Sⱼ² − Sᵢ²`, and what `gU` and
+    /// `gV` have outside the spaces of U and V, divided by S. Of the full U and V, the first k vectors.
+    fn svd(
+        &mut self,
+        a: &B::Value,
+        y: &B::Value,
+        g: &B::Value,
+        full: bool,
+    ) -> Result<B::Value, OpError> {
+        let fact = self.0.fact(a);
+        let (_, m, n) = matrices(&fact)?;
+        let k = least(m, n)?;
+        let (rows, columns) = if full { (m, n) } else { (&k, &k) };
+        let mut of = |packed: &B::Value| -> Result<[B::Value; 3], OpError> {
+            let shapes: [&[Dim]; 3] = [
+                &[m.clone(), rows.clone()],
+                std::slice::from_ref(&k),
+                &[columns.clone(), n.clone()],
+            ];
+            let found = parts(self.0, packed, &shapes)?;
+            let u = self.narrow(&found[0], 0i64, k.clone())?;
+            let axis = fact.rank() - 2;
+            let vt = self.0.narrow(&found[2], axis, 0i64, k.clone())?;
+            Ok([u, found[1].clone(), self.t(&vt)?])
+        };
+        let ([u, s, v], [gu, gs, gv]) = (of(y)?, of(g)?);
+        let row = self.row(&s)?;
+        let column = self.unsqueezed(&s)?;
+        let (sum, difference) = (self.add(&row, &column)?, self.sub(&row, &column)?);
+        let e = self.pw(Pw::Mul, &sum, &difference)?;
+        let of_u = self.skew_over(&u, &gu, &e)?;
+        let of_u = self.pw(Pw::Mul, &of_u, &row)?;
+        let of_v = self.skew_over(&v, &gv, &e)?;
+        let of_v = self.pw(Pw::Mul, &of_v, &column)?;
+        let inner = self.add(&of_u, &of_v)?;
+        let of_s = self.diagonal(&gs, &inner)?;
+        let inner = self.add(&inner, &of_s)?;
+        let x = self.mm(&u, &inner)?;
+        let mut x = self.mt(&x, &v)?;
+        if *m != k {
+            let outside = self.outside(&u, &gu)?;
+            let outside = self.quotient(&outside, &row)?;
+            let outside = self.mt(&outside, &v)?;
+            x = self.add(&x, &outside)?;
+        }
+        if *n != k {
+            let outside = self.outside(&v, &gv)?;
+            let outside = self.quotient(&outside, &row)?;
+            let outside = self.mt(&u, &outside)?;
+            x = self.add(&x, &outside)?;
+        }
+        Ok(x)
+    }
+
+    /// `(Uᵀ gU − gUᵀ U) / E`, with 0 on the diagonal.
+    fn skew_over(
+        &mut self,
+        u: &B::Value,
+        gu: &B::Value,
+        e: &B::Value,
+    ) -> Result<B::Value, OpError> {
+        let x = self.tm(u, gu)?;
+        let xt = self.t(&x)?;
+        let skew = self.sub(&x, &xt)?;
+        self.quotient(&skew, e)
+    }
+
+    /// `gU − U Uᵀ gU`.
+    fn outside(&mut self, u: &B::Value, gu: &B::Value) -> Result<B::Value, OpError> {
+        let inside = self.tm(u, gu)?;
+        let inside = self.mm(u, &inside)?;
+        self.sub(gu, &inside)
+    }
+
+    /// `U gS Vᵀ`.
+    fn singular_values(&mut self, a: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+        let fact = self.0.fact(a);
+        let (_, m, n) = matrices(&fact)?;
+        let k = least(m, n)?;
+        let packed = apply(self.0, Routine::Svd, std::slice::from_ref(a))?;
+        let shapes: [&[Dim]; 3] = [
+            &[m.clone(), k.clone()],
+            std::slice::from_ref(&k),
+            &[k.clone(), n.clone()],
+        ];
+        let found = parts(self.0, &packed, &shapes)?;
+        let row = self.row(g)?;
+        let scaled = self.pw(Pw::Mul, &found[0], &row)?;
+        self.mm(&scaled, &found[2])
+    }
+
+    /// `V ((Vᵀ gV) / E + gL) Vᵀ`, where `Eᵢⱼ = Lⱼ − Lᵢ` and the diagonal of the quotient is 0.
+    fn eigh(&mut self, a: &B::Value, y: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+        let fact = self.0.fact(a);
+        let (_, _, n) = matrices(&fact)?;
+        let shapes = ([n.clone()], [n.clone(), n.clone()]);
+        let [l, v] = self.two(y, &shapes.0, &shapes.1)?;
+        let [gl, gv] = self.two(g, &shapes.0, &shapes.1)?;
+        let (row, column) = (self.row(&l)?, self.unsqueezed(&l)?);
+        let e = self.sub(&row, &column)?;
+        let x = self.tm(&v, &gv)?;
+        let off = self.places(Pw::Ne, &x, 0)?;
+        let x = self.only(&off, &x)?;
+        let x = self.quotient(&x, &e)?;
+        let of_l = self.diagonal(&gl, &x)?;
+        let x = self.add(&x, &of_l)?;
+        let x = self.mm(&v, &x)?;
+        self.mt(&x, &v)
+    }
+
+    /// `V gL Vᵀ`.
+    fn eigenvalues(&mut self, a: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+        let fact = self.0.fact(a);
+        let (_, _, n) = matrices(&fact)?;
+        let packed = apply(self.0, Routine::Eigh, std::slice::from_ref(a))?;
+        let [_, v] = self.two(&packed, std::slice::from_ref(n), &[n.clone(), n.clone()])?;
+        let row = self.row(g)?;
+        let scaled = self.pw(Pw::Mul, &v, &row)?;
+        self.mt(&scaled, &v)
+    }
+
+    /// `−Yᵀ gY Yᵀ`.
+    fn inverse(&mut self, y: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+        let yt = self.t(y)?;
+        let x = self.mm(&yt, g)?;
+        let x = self.mm(&x, &yt)?;
+        self.neg(&x)
+    }
+
+    /// Of `C = det(A) A⁻ᵀ`: `⟨gC, A⁻ᵀ⟩ C − C gCᵀ A⁻ᵀ`.
+    fn cofactors(&mut self, a: &B::Value, c: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+        let inverse = apply(self.0, Routine::InverseUnchecked, std::slice::from_ref(a))?;
+        let inverse = self.t(&inverse)?;
+        let both = self.pw(Pw::Mul, g, &inverse)?;
+        let rank = self.0.fact(&both).rank();
+        let sum = self.0.sum(&both, &[rank - 2, rank - 1])?;
+        let sum = self.as_matrices(&sum)?;
+        let first = self.pw(Pw::Mul, &sum, c)?;
+        let second = self.mt(c, g)?;
+        let second = self.mm(&second, &inverse)?;
+        self.sub(&first, &second)
+    }
+
+    /// `−(Y K)ᵀ + K Yᵀ − (A Y)(K Yᵀ) + (Yᵀ Y)(gYᵀ − K A)` with `K = gYᵀ Y` where A is not tall (Golub and
+    /// Pereyra, The differentiation of pseudo-inverses); of a tall one, that of its transpose.
+    fn pseudo_inverse(
+        &mut self,
+        a: &B::Value,
+        y: &B::Value,
+        g: &B::Value,
+    ) -> Result<B::Value, OpError> {
+        let fact = self.0.fact(a);
+        let (_, m, n) = matrices(&fact)?;
+        if least(m, n)? != *m {
+            let (a, y, g) = (self.t(a)?, self.t(y)?, self.t(g)?);
+            let x = self.pseudo_inverse(&a, &y, &g)?;
+            return self.t(&x);
+        }
+        let (gt, yt) = (self.t(g)?, self.t(y)?);
+        let k = self.mm(&gt, y)?;
+        let ky = self.mm(&k, &yt)?;
+        let yk = self.mm(y, &k)?;
+        let yk = self.t(&yk)?;
+        let x = self.sub(&ky, &yk)?;
+        let ay = self.mm(a, y)?;
+        let ayky = self.mm(&ay, &ky)?;
+        let x = self.sub(&x, &ayky)?;
+        let ka = self.mm(&k, a)?;
+        let rest = self.sub(&gt, &ka)?;
+        let yty = self.mm(&yt, y)?;
+        let last = self.mm(&yty, &rest)?;
+        self.add(&x, &last)
+    }
+
+    /// `gB = A⁻ᵀ gX` and `gA = −gB Xᵀ`, of which a triangular A takes its triangle.
+    fn solve(
+        &mut self,
+        routine: Routine,
+        call: &Call<'_, B::Value>,
+        g: &B::Value,
+    ) -> Result<Gradients<B::Value>, OpError> {
+        let (a, x) = (&call.inputs[0], &call.outputs[0]);
+        let at = self.t(a)?;
+        let gb = match routine {
+            Routine::SolveTriangular { upper, unit } => self.left(&at, g, !upper, unit)?,
+            _ => apply(self.0, routine, &[at, g.clone()])?,
+        };
+        if !call.wanted[0] {
+            return Ok(smallvec![None, Some(gb)]);
+        }
+        let ga = self.mt(&gb, x)?;
+        let ga = self.neg(&ga)?;
+        let ga = match routine {
+            Routine::SolveTriangular { upper: true, unit } => self.triu(&ga, unit)?,
+            Routine::SolveTriangular { unit, .. } => self.tril(&ga, unit)?,
+            _ => ga,
+        };
+        Ok(smallvec![Some(ga), Some(gb)])
+    }
+}

@@ -1,0 +1,138 @@
+//! The [routines](Routine) of linear algebra, recorded.
+
+use crate::{Builder, DType, Dim, Fact, OpError, Shape, ensure, ops};
+use kiln_base::linalg::Routine;
+
+/// Records a routine. Its operands are matrices `[.., m, n]` with equal batch dims; see [`Routine`].
+///
+/// # Errors
+/// If the operands are not what it takes.
+pub fn apply<B: Builder>(
+    b: &mut B,
+    routine: Routine,
+    operands: &[B::Value],
+) -> Result<B::Value, OpError> {
+    let facts: Vec<Fact> = operands.iter().map(|v| b.fact(v)).collect();
+    let output = infer(routine, &facts)?;
+    let name = routine.name().into();
+    b.op(ops::Custom { name, output }, operands)
+}
+
+/// The rows of A in the order that a factored `L U` has them; see [`Routine::Rows`].
+///
+/// # Errors
+/// If the pivots are not i32.
+pub fn rows<B: Builder>(b: &mut B, pivots: &B::Value, m: &Dim) -> Result<B::Value, OpError> {
+    let fact = b.fact(pivots);
+    ensure!(
+        fact.dtype == DType::I32 && fact.rank() > 0,
+        "the pivots must be i32, not {fact}"
+    );
+    let mut shape = fact.shape;
+    let last = shape.len() - 1;
+    shape[last] = m.clone();
+    let output = Fact::new(DType::I64, shape);
+    let name = Routine::Rows.name().into();
+    b.op(ops::Custom { name, output }, std::slice::from_ref(pivots))
+}
+
+/// Batch dims, rows and columns of matrices.
+///
+/// # Errors
+/// If the value has fewer than two dims.
+pub fn matrices(fact: &Fact) -> Result<(&[Dim], &Dim, &Dim), OpError> {
+    match &fact.shape[..] {
+        [batch @ .., m, n] => Ok((batch, m, n)),
+        _ => Err(OpError(format!("must have at least 2 dims, not {fact}"))),
+    }
+}
+
+/// The smaller one of two sizes.
+///
+/// # Errors
+/// If that depends on a symbol.
+pub fn least(m: &Dim, n: &Dim) -> Result<Dim, OpError> {
+    match (m.as_const(), n.as_const()) {
+        _ if m == n => Ok(m.clone()),
+        (Some(a), Some(b)) => Ok(Dim::Const(a.min(b))),
+        _ => Err(OpError(format!(
+            "matrices of {m} rows and {n} columns must be square, or of known sizes"
+        ))),
+    }
+}
+
+/// The results that lie one behind the other in the last dim, of these shapes behind the batch dims.
+///
+/// # Errors
+/// If there are not as many elements.
+pub fn parts<B: Builder>(
+    b: &mut B,
+    packed: &B::Value,
+    shapes: &[&[Dim]],
+) -> Result<Vec<B::Value>, OpError> {
+    let mut batch = b.fact(packed).shape;
+    batch.pop();
+    let last = batch.len();
+    let mut start = Dim::ZERO;
+    let mut out = Vec::new();
+    for shape in shapes {
+        let len = kiln_base::numel(shape);
+        let part = b.narrow(packed, last, start.clone(), len.clone())?;
+        start = &start + &len;
+        let mut whole = batch.clone();
+        whole.extend(shape.iter().cloned());
+        out.push(b.reshape(&part, &whole)?);
+    }
+    Ok(out)
+}
+
+fn infer(routine: Routine, facts: &[Fact]) -> Result<Fact, OpError> {
+    let a = &facts[0];
+    let (batch, m, n) = matrices(a)?;
+    ensure!(
+        matches!(a.dtype, DType::F32 | DType::F64),
+        "takes matrices of f32 or f64, not {a}; cast them first"
+    );
+    let needs_square = !matches!(
+        routine,
+        Routine::Lu
+            | Routine::Qr
+            | Routine::QrComplete
+            | Routine::Svd
+            | Routine::SvdFull
+            | Routine::SingularValues
+            | Routine::PseudoInverse
+    );
+    ensure!(
+        m == n || !needs_square,
+        "A must be batches of square matrices, but they are {m} by {n} matrices"
+    );
+    let dims: Shape = match routine {
+        Routine::Cholesky | Routine::Inverse | Routine::InverseUnchecked | Routine::Cofactors => {
+            return Ok(a.clone());
+        }
+        Routine::Solve | Routine::SolveTriangular { .. } => {
+            let (other, rows, _) = matrices(&facts[1])?;
+            ensure!(
+                facts[1].dtype == a.dtype && other == batch && rows == n,
+                "the sides {a} and {} do not fit",
+                facts[1]
+            );
+            return Ok(facts[1].clone());
+        }
+        Routine::Lu => Shape::from_iter([&(m * n) + &least(m, n)?]),
+        Routine::Qr => Shape::from_iter([&least(m, n)? * &(m + n)]),
+        Routine::QrComplete => Shape::from_iter([m * &(m + n)]),
+        Routine::Svd => Shape::from_iter([&least(m, n)? * &(&(m + n) + &Dim::ONE)]),
+        Routine::SvdFull => Shape::from_iter([&(&(m * m) + &(n * n)) + &least(m, n)?]),
+        Routine::SingularValues => Shape::from_iter([least(m, n)?]),
+        Routine::Eigh => Shape::from_iter([n * &(n + &Dim::ONE)]),
+        Routine::Eigenvalues => Shape::from_iter([n.clone()]),
+        Routine::Determinant => Shape::new(),
+        Routine::SignAndLog => Shape::from_iter([Dim::Const(2)]),
+        Routine::PseudoInverse => Shape::from_iter([n.clone(), m.clone()]),
+        Routine::Rows => return Err(OpError::new("takes pivots")),
+    };
+    let shape: Shape = batch.iter().cloned().chain(dims).collect();
+    Ok(Fact::new(a.dtype, shape))
+}

@@ -1,0 +1,82 @@
+//! Kernels of linear algebra, through the crate `faer`: decompositions of batches of small and
+//! middling matrices, on the thread that runs the plan.
+//!
+//! They are custom operators ([`kiln_base::custom`]) under the names of [`Routine`]: a plan that calls
+//! them runs in every program that has called [`register`]. What can't be computed is an error with
+//! PyTorch's text, which names the element of the batch.
+
+mod batch;
+mod factor;
+mod solve;
+mod spectrum;
+
+use batch::Real;
+use kiln_base::DType;
+use kiln_base::custom::{self, ArrayView, ArrayViewMut, KernelError};
+use kiln_base::linalg::Routine;
+use std::sync::Once;
+
+/// Registers every routine for the rest of the process; further calls do nothing.
+pub fn register() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for routine in Routine::ALL {
+            let kernel = move |x: &[ArrayView<'_>], y: &mut ArrayViewMut<'_>| run(routine, x, y);
+            // A name that is taken can only be that of another copy of this crate.
+            let _ = custom::register(routine.name(), kernel);
+        }
+    });
+}
+
+fn run(
+    routine: Routine,
+    inputs: &[ArrayView<'_>],
+    output: &mut ArrayViewMut<'_>,
+) -> Result<(), KernelError> {
+    match (routine, inputs.first().map(ArrayView::dtype)) {
+        (Routine::Rows, _) => factor::rows(inputs, output),
+        (_, Some(DType::F32)) => typed::<f32>(routine, inputs, output),
+        (_, Some(DType::F64)) => typed::<f64>(routine, inputs, output),
+        _ => Err("takes matrices of f32 or f64".into()),
+    }
+}
+
+fn typed<T: Real>(
+    routine: Routine,
+    inputs: &[ArrayView<'_>],
+    output: &mut ArrayViewMut<'_>,
+) -> Result<(), KernelError> {
+    let mut one = |f: fn(&[T], usize, usize, &mut [T]) -> Result<(), String>| {
+        batch::each(&inputs[0], output, f)
+    };
+    match routine {
+        Routine::Cholesky => one(factor::cholesky),
+        Routine::Lu => one(factor::lu_and_pivots),
+        Routine::Rows => Err("takes pivots".into()),
+        Routine::Qr => one(|a, m, n, out| factor::qr(a, m, n, out, m.min(n))),
+        Routine::QrComplete => one(|a, m, n, out| factor::qr(a, m, n, out, m)),
+        Routine::Svd => one(|a, m, n, out| spectrum::svd(a, m, n, out, false)),
+        Routine::SvdFull => one(|a, m, n, out| spectrum::svd(a, m, n, out, true)),
+        Routine::SingularValues => one(spectrum::singular_values),
+        Routine::Eigh => one(spectrum::eigh),
+        Routine::Eigenvalues => one(spectrum::eigenvalues),
+        Routine::Inverse => one(|a, _, n, out| solve::inverse(a, n, out, true)),
+        Routine::InverseUnchecked => one(|a, _, n, out| solve::inverse(a, n, out, false)),
+        Routine::Determinant => one(solve::determinant),
+        Routine::SignAndLog => one(solve::sign_and_log),
+        Routine::Cofactors => one(solve::cofactors),
+        Routine::SolveTriangular { upper, unit } => {
+            let f = |a: &[T], n, b: &[T], columns, x: &mut [T]| {
+                solve::triangular(a, n, b, columns, x, upper, unit)
+            };
+            batch::each_pair(inputs, output, f)
+        }
+        Routine::Solve => batch::each_pair(inputs, output, solve::solve::<T>),
+        Routine::PseudoInverse => {
+            let (absolute, relative) = (inputs[1].as_slice::<T>()?, inputs[2].as_slice::<T>()?);
+            batch::each_numbered(&inputs[0], output, |i, a, m, n, out| {
+                spectrum::pseudo_inverse(a, m, n, out, absolute[i], relative[i])
+            })
+        }
+    }
+}
