@@ -44,6 +44,7 @@
 //! | `print(x)`, `torch.set_printoptions(precision=2)` | `println!("{x}")`, [`set_printoptions`] |
 //! | `torch.cond`, a recurrence (JAX's `lax.scan`), `torch.utils.checkpoint` | [`cond`], [`scan`], [`checkpoint`] |
 //! | `torch.from_numpy(a)`, `x.numpy()` | `Tensor::from_ndarray(&a)`, `x.to_ndarray::<f32>()?`, with the feature `ndarray` |
+//! | `torch.linalg.inv(x)`, `torch.linalg.svd(x)`, … | `x.inv()`, `x.svd(true)`, with the feature `linalg` |
 //!
 //! **In place.** A tensor never changes: what other names hold of it stays. So the in-place names exist
 //! on [`Var`] alone, where they assign the cell a new value (snapshots that [`Var::get`] gave stay as

@@ -181,3 +181,45 @@ fn threads_and_sharing_heads_change_nothing() -> Result<()> {
     kiln::set_threads(before);
     Ok(())
 }
+
+/// Attention to identity values, which gives the weights.
+fn weights(q: &Tensor, k: &Tensor, causal: bool, p: f64) -> Tensor {
+    let keys = k.dims()[k.ndim() - 2].as_const().unwrap();
+    let one = Tensor::eye(keys, None, q.dtype());
+    q.scaled_dot_product_attention(k, &one, None, p, causal, None, false)
+}
+
+#[test]
+fn dropout_is_of_the_weights() -> Result<()> {
+    let (q, k) = (
+        Tensor::randn([2, 3, 41, 8], DType::F64),
+        Tensor::randn([2, 3, 50, 8], DType::F64),
+    );
+    for causal in [false, true] {
+        let all = weights(&q, &k, causal, 0.0).to_vec::<f64>()?;
+        let some = weights(&q, &k, causal, 0.25).to_vec::<f64>()?;
+        let (mut kept, mut there) = (0, 0);
+        for (a, s) in all.iter().zip(&some).filter(|(a, _)| **a != 0.0) {
+            assert!(*s == 0.0 || (s * 0.75 - a).abs() < 1e-12, "{s} of {a}");
+            there += 1;
+            kept += (*s != 0.0) as usize;
+        }
+        let share = kept as f64 / there as f64;
+        assert!((share - 0.75).abs() < 0.03, "{share} kept");
+        let none = weights(&q, &k, causal, 1.0).to_vec::<f64>()?;
+        assert!(none.iter().all(|w| *w == 0.0));
+    }
+    assert!(weights(&q, &k, false, 1.5).to_vec::<f64>().is_err());
+    // Of the same numbers, so that differences are those of a function.
+    let v = Tensor::randn([2, 3, 50, 4], DType::F64);
+    let loss = |x: &[Tensor]| {
+        kiln::with_seed(7, || {
+            x[0].scaled_dot_product_attention(&x[1], &x[2], None, 0.5, true, None, false)
+                .square()
+                .sum((), false)
+        })
+    };
+    let short = |x: &Tensor| x.narrow(-2, 0, 5).narrow(1, 0, 1);
+    let (q, k, v) = (short(&q), short(&k), short(&v));
+    kiln::gradcheck(loss, &[&q, &k, &v], 1e-6, 1e-6, 1e-5)
+}

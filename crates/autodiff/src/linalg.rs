@@ -6,8 +6,8 @@
 
 use crate::{Call, Gradients};
 use kiln_base::linalg::Routine;
-use kiln_ir::linalg::{apply, least, matrices, parts, rows};
-use kiln_ir::ops::{Concat, Iota, MatMul};
+use kiln_ir::linalg::{apply, least, matrices, parts, permutation, places, unit_lower};
+use kiln_ir::ops::{Concat, MatMul};
 use kiln_ir::{Builder, DType, Dim, OpError, Pw};
 use smallvec::smallvec;
 
@@ -125,18 +125,6 @@ impl<B: Builder> Formula<'_, B> {
         self.t(&column)
     }
 
-    /// Where `row op column + shift` in matrices of the size of `x`.
-    fn places(&mut self, op: Pw, x: &B::Value, shift: i64) -> Result<B::Value, OpError> {
-        let fact = self.0.fact(x);
-        let (_, m, n) = matrices(&fact)?;
-        let row = self.0.op(Iota { len: m.clone() }, &[])?;
-        let row = self.0.reshape(&row, &[m.clone(), Dim::ONE])?;
-        let column = self.0.op(Iota { len: n.clone() }, &[])?;
-        let column = self.0.reshape(&column, &[Dim::ONE, n.clone()])?;
-        let column = self.0.with(Pw::Add, &column, shift)?;
-        self.pw(op, &row, &column)
-    }
-
     /// x where the condition holds, else 0.
     fn only(&mut self, mask: &B::Value, x: &B::Value) -> Result<B::Value, OpError> {
         let zero = self.0.scalar_like(0.0, x)?;
@@ -146,19 +134,19 @@ impl<B: Builder> Formula<'_, B> {
 
     /// The lower triangle; without the diagonal if `strict`.
     fn tril(&mut self, x: &B::Value, strict: bool) -> Result<B::Value, OpError> {
-        let mask = self.places(if strict { Pw::Gt } else { Pw::Ge }, x, 0)?;
+        let mask = places(self.0, if strict { Pw::Gt } else { Pw::Ge }, x)?;
         self.only(&mask, x)
     }
 
     /// The upper triangle; without the diagonal if `strict`.
     fn triu(&mut self, x: &B::Value, strict: bool) -> Result<B::Value, OpError> {
-        let mask = self.places(if strict { Pw::Lt } else { Pw::Le }, x, 0)?;
+        let mask = places(self.0, if strict { Pw::Lt } else { Pw::Le }, x)?;
         self.only(&mask, x)
     }
 
     /// Matrices of the size of `like` with these vectors on their diagonals.
     fn diagonal(&mut self, v: &B::Value, like: &B::Value) -> Result<B::Value, OpError> {
-        let mask = self.places(Pw::Eq, like, 0)?;
+        let mask = places(self.0, Pw::Eq, like)?;
         let shape = self.0.fact(like).shape;
         let row = self.row(v)?;
         let wide = self.0.broadcast_to(&row, &shape)?;
@@ -229,7 +217,7 @@ impl<B: Builder> Formula<'_, B> {
         let square = self.narrow(&square, 0i64, k.clone())?;
         let g_square = self.0.narrow(&g, axis, 0i64, k.clone())?;
         let g_square = self.narrow(&g_square, 0i64, k.clone())?;
-        let (l, u) = (self.unit_lower(&square)?, self.triu(&square, false)?);
+        let (l, u) = (unit_lower(self.0, &square)?, self.triu(&square, false)?);
         let (gl, gu) = (self.tril(&g_square, true)?, self.triu(&g_square, false)?);
         let (mut to_l, mut to_u) = (self.tm(&l, &gl)?, self.mt(&gu, &u)?);
         let mut beyond = None;
@@ -258,33 +246,9 @@ impl<B: Builder> Formula<'_, B> {
         if let Some((axis, beyond)) = beyond {
             x = self.0.op(Concat { axis }, &[x, beyond])?;
         }
-        let p = self.permutation(&pivots, m, &x)?;
+        let pivots = self.0.cast(&pivots, DType::I32)?;
+        let p = permutation(self.0, &pivots, m, fact.dtype)?;
         self.mm(&p, &x)
-    }
-
-    /// P of `A = P L U`, in the dtype of `like`.
-    fn permutation(
-        &mut self,
-        pivots: &B::Value,
-        m: &Dim,
-        like: &B::Value,
-    ) -> Result<B::Value, OpError> {
-        let pivots = self.0.cast(pivots, DType::I32)?;
-        let order = rows(self.0, &pivots, m)?;
-        let order = self.row(&order)?;
-        let row = self.0.op(Iota { len: m.clone() }, &[])?;
-        let row = self.0.reshape(&row, &[m.clone(), Dim::ONE])?;
-        let p = self.pw(Pw::Eq, &row, &order)?;
-        let dtype = self.0.fact(like).dtype;
-        self.0.cast(&p, dtype)
-    }
-
-    fn unit_lower(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
-        let strict = self.tril(x, true)?;
-        let diagonal = self.places(Pw::Eq, x, 0)?;
-        let dtype = self.0.fact(x).dtype;
-        let one = self.0.cast(&diagonal, dtype)?;
-        self.add(&strict, &one)
     }
 
     fn two(
@@ -463,7 +427,7 @@ impl<B: Builder> Formula<'_, B> {
         let (row, column) = (self.row(&l)?, self.unsqueezed(&l)?);
         let e = self.sub(&row, &column)?;
         let x = self.tm(&v, &gv)?;
-        let off = self.places(Pw::Ne, &x, 0)?;
+        let off = places(self.0, Pw::Ne, &x)?;
         let x = self.only(&off, &x)?;
         let x = self.quotient(&x, &e)?;
         let of_l = self.diagonal(&gl, &x)?;

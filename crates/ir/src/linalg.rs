@@ -1,6 +1,6 @@
 //! The [routines](Routine) of linear algebra, recorded.
 
-use crate::{Builder, DType, Dim, Fact, OpError, Shape, ensure, ops};
+use crate::{Builder, DType, Dim, Fact, OpError, Pw, Shape, ensure, ops};
 use kiln_base::linalg::Routine;
 
 /// Records a routine. Its operands are matrices `[.., m, n]` with equal batch dims; see [`Routine`].
@@ -19,10 +19,7 @@ pub fn apply<B: Builder>(
 }
 
 /// The rows of A in the order that a factored `L U` has them; see [`Routine::Rows`].
-///
-/// # Errors
-/// If the pivots are not i32.
-pub fn rows<B: Builder>(b: &mut B, pivots: &B::Value, m: &Dim) -> Result<B::Value, OpError> {
+fn rows<B: Builder>(b: &mut B, pivots: &B::Value, m: &Dim) -> Result<B::Value, OpError> {
     let fact = b.fact(pivots);
     ensure!(
         fact.dtype == DType::I32 && fact.rank() > 0,
@@ -34,6 +31,53 @@ pub fn rows<B: Builder>(b: &mut B, pivots: &B::Value, m: &Dim) -> Result<B::Valu
     let output = Fact::new(DType::I64, shape);
     let name = Routine::Rows.name().into();
     b.op(ops::Custom { name, output }, std::slice::from_ref(pivots))
+}
+
+/// P of `A = P L U` with these i32 pivots of a matrix of `m` rows.
+///
+/// # Errors
+/// If the pivots are not i32.
+pub fn permutation<B: Builder>(
+    b: &mut B,
+    pivots: &B::Value,
+    m: &Dim,
+    dtype: DType,
+) -> Result<B::Value, OpError> {
+    let order = rows(b, pivots, m)?;
+    let mut shape = b.fact(&order).shape;
+    shape.insert(shape.len() - 1, Dim::ONE);
+    let order = b.reshape(&order, &shape)?;
+    let row = b.op(ops::Iota { len: m.clone() }, &[])?;
+    let row = b.reshape(&row, &[m.clone(), Dim::ONE])?;
+    let p = b.pointwise(Pw::Eq, &[row, order])?;
+    b.cast(&p, dtype)
+}
+
+/// The matrices with zeros above the diagonal and ones on it.
+///
+/// # Errors
+/// If the value has fewer than two dims.
+pub fn unit_lower<B: Builder>(b: &mut B, x: &B::Value) -> Result<B::Value, OpError> {
+    let below = places(b, Pw::Gt, x)?;
+    let zero = b.scalar_like(0.0, x)?;
+    let strict = b.pointwise(Pw::Select, &[below, x.clone(), zero])?;
+    let diagonal = places(b, Pw::Eq, x)?;
+    let dtype = b.fact(x).dtype;
+    let one = b.cast(&diagonal, dtype)?;
+    b.pointwise(Pw::Add, &[strict, one])
+}
+
+/// Where `row op column` holds in matrices of the size of `x`.
+///
+/// # Errors
+/// If the value has fewer than two dims.
+pub fn places<B: Builder>(b: &mut B, op: Pw, x: &B::Value) -> Result<B::Value, OpError> {
+    let fact = b.fact(x);
+    let (_, m, n) = matrices(&fact)?;
+    let row = b.op(ops::Iota { len: m.clone() }, &[])?;
+    let row = b.reshape(&row, &[m.clone(), Dim::ONE])?;
+    let column = b.op(ops::Iota { len: n.clone() }, &[])?;
+    b.pointwise(op, &[row, column])
 }
 
 /// Batch dims, rows and columns of matrices.

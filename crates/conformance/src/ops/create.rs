@@ -49,9 +49,11 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             Tensor::eye(n, m, dtype()?.unwrap_or(DType::F32))
         }
         "arange" => {
-            let (start, end) = match a.positions() {
-                1 => (Scalar::Int(0), a.number(0, "end")?),
-                _ => (a.number_or(0, "start", 0i64)?, a.number(1, "end")?),
+            // Of one number by position, `end=` makes a start.
+            let (start, end) = match (a.positions(), a.opt_number(1, "end")?) {
+                (_, Some(end)) => (a.number_or(0, "start", 0i64)?, end),
+                (0, None) => return Err(rejected("arange needs an end")),
+                (_, None) => (Scalar::Int(0), a.number(0, "end")?),
             };
             let step = a.number_or(2, "step", 1i64)?;
             match dtype()? {
@@ -62,11 +64,11 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         "linspace" => {
             let (start, end) = (a.number(0, "start")?, a.number(1, "end")?);
             let dtype = dtype()?.unwrap_or(DType::F32);
-            Tensor::linspace(start, end, a.int(2, "steps")?, dtype)
+            Tensor::linspace(start, end, steps(a)?, dtype)
         }
         "logspace" => {
             let (start, end) = (a.number(0, "start")?, a.number(1, "end")?);
-            let (steps, base) = (a.int(2, "steps")?, a.float_or(3, "base", 10.0)?);
+            let (steps, base) = (steps(a)?, a.float_or(3, "base", 10.0)?);
             Tensor::logspace(start, end, steps, base, dtype()?.unwrap_or(DType::F32))
         }
         "tril_indices" | "triu_indices" => {
@@ -83,6 +85,14 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         _ => return Err(Failure::Unknown),
     }
     .into())
+}
+
+/// How many numbers; a fraction of one is wrong.
+fn steps(a: &Args) -> Found<i64> {
+    match a.number(2, "steps")? {
+        Scalar::Float(n) => Err(rejected(format!("steps must be an integer, not {n}"))),
+        _ => a.int(2, "steps"),
+    }
 }
 
 fn sizes(shape: Vec<i64>) -> Found<Vec<usize>> {

@@ -1,6 +1,6 @@
 //! Norms, powers and products of matrices.
 
-use super::{Outputs, rejected, typed_input, unsupported};
+use super::{Outputs, rejected, typed_input};
 use crate::args::{Arg, Args, Failure, Found};
 use kiln_tensor::{MatrixNorm, Tensor};
 
@@ -13,13 +13,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             matrix_norm(&x, ord, &dims, a.bool_or(3, "keepdim", false)?)?
         }
         "linalg.norm" | "norm" => norm(op, a)?,
-        "linalg.matrix_power" | "matrix_power" => {
-            let n = a.int(1, "n")?;
-            if n < 0 {
-                return Err(unsupported("the inverse of a matrix"));
-            }
-            a.input()?.matrix_power(n)
-        }
+        "linalg.matrix_power" | "matrix_power" => a.input()?.matrix_power(a.int(1, "n")?),
         "matrix_exp" | "linalg.matrix_exp" => a.input()?.matrix_exp(),
         "linalg.vecdot" => {
             let dim = a.int_or(2, "dim", -1)?;
@@ -51,11 +45,11 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
 }
 
 /// The order of a norm, if it is given.
-fn order(a: &Args, position: usize, name: &str) -> Found<Option<MatrixNorm>> {
+pub(super) fn order(a: &Args, position: usize, name: &str) -> Found<Option<MatrixNorm>> {
     if let Some(Arg::Text(text)) = a.get(position, name) {
         return match text.as_str() {
             "fro" => Ok(Some(MatrixNorm::Frobenius)),
-            "nuc" => Err(unsupported("singular values")),
+            "nuc" => Ok(Some(MatrixNorm::Nuclear)),
             other => Err(rejected(format!("{other:?} is no norm"))),
         };
     }
@@ -63,9 +57,6 @@ fn order(a: &Args, position: usize, name: &str) -> Found<Option<MatrixNorm>> {
 }
 
 fn matrix_norm(x: &Tensor, ord: MatrixNorm, dims: &[i64], keepdim: bool) -> Found<Tensor> {
-    if matches!(ord, MatrixNorm::Order(p) if p.abs() == 2.0) {
-        return Err(unsupported("singular values"));
-    }
     let [rows, columns] = dims[..] else {
         return Err(rejected(format!("{dims:?} are not the dims of matrices")));
     };
@@ -83,6 +74,9 @@ fn norm(op: &str, a: &Args) -> Found<Tensor> {
     let given = dims.clone().unwrap_or_default();
     match ord {
         None => Ok(x.vector_norm(2.0, given, keepdim)),
+        Some(MatrixNorm::Nuclear) if old && dims.is_none() && x.ndim() == 2 => {
+            matrix_norm(&x, MatrixNorm::Nuclear, &[-2, -1], keepdim)
+        }
         Some(MatrixNorm::Frobenius) if old => Ok(x.vector_norm(2.0, given, keepdim)),
         Some(MatrixNorm::Order(p)) if old || rank == 1 => Ok(x.vector_norm(p, given, keepdim)),
         Some(ord) if rank == 2 => matrix_norm(&x, ord, &dims.unwrap_or(vec![-2, -1]), keepdim),

@@ -1,6 +1,7 @@
 //! PyTorch's operators by name: what a case's arguments mean to Kiln.
 
 mod create;
+mod factors;
 mod index;
 mod linalg;
 mod loss;
@@ -57,6 +58,7 @@ const GROUPS: &[Group] = &[
     order::call,
     matmul::call,
     linalg::call,
+    factors::call,
     nn::call,
     pool::call,
     loss::call,

@@ -3,6 +3,7 @@
 
 mod examples;
 mod extremes;
+mod factors;
 mod gpu;
 mod heads;
 mod machine_code;

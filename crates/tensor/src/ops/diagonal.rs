@@ -236,7 +236,7 @@ pub(super) fn row_and_column(b: &mut Recorder, shape: &[Dim]) -> Result<(Tensor,
 }
 
 /// Elements whose column stands in a relation to row + offset; zeros elsewhere.
-fn triangle(b: &mut Recorder, x: &Tensor, offset: i64, relation: Pw) -> Recorded {
+pub(super) fn triangle(b: &mut Recorder, x: &Tensor, offset: i64, relation: Pw) -> Recorded {
     ensure!(x.ndim() >= 2, "{} has fewer than 2 dims", x.fact());
     let (row, column) = row_and_column(b, x.dims())?;
     // Beyond any row or column, but not so far that adding a row number overflows.

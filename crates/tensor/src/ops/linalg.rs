@@ -16,9 +16,21 @@ use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 pub enum MatrixNorm {
     /// The root of the sum of squares.
     Frobenius,
-    /// ±1: the largest or smallest sum of the absolute values of a column; ±∞: of a row. Others need
-    /// singular values and are errors.
+    /// The sum of the singular values; with the feature `linalg`.
+    Nuclear,
+    /// ±1: the largest or smallest sum of the absolute values of a column; ±∞: of a row; with the feature
+    /// `linalg` ±2: the largest or smallest singular value. There are no others.
     Order(f64),
+}
+
+impl MatrixNorm {
+    fn needs_singular_values(self) -> bool {
+        match self {
+            MatrixNorm::Nuclear => true,
+            MatrixNorm::Order(p) => p.abs() == 2.0,
+            MatrixNorm::Frobenius => false,
+        }
+    }
 }
 
 impl From<f64> for MatrixNorm {
@@ -32,10 +44,11 @@ impl Tensor {
     #[track_caller]
     pub fn matrix_norm(&self, ord: impl Into<MatrixNorm>, dims: [i64; 2], keepdim: bool) -> Tensor {
         let ord = ord.into();
+        if ord.needs_singular_values() {
+            return singular_norm(self, ord, dims, keepdim);
+        }
         compose("matrix_norm", &[self], |b| {
-            needs_float(self, "operand")?;
-            let (rows, columns) = (axis(self, dims[0])?, axis(self, dims[1])?);
-            ensure!(rows != columns, "the dims {dims:?} are the same");
+            let [rows, columns] = rows_and_columns(self, dims)?;
             let x = b.widened(self)?;
             let both = [rows.min(columns), rows.max(columns)];
             let (added, kind) = match ord {
@@ -48,10 +61,9 @@ impl Tensor {
                 MatrixNorm::Order(f64::INFINITY) => (columns, Reduction::Max),
                 MatrixNorm::Order(f64::NEG_INFINITY) => (columns, Reduction::Min),
                 MatrixNorm::Order(p) => {
-                    return Err(OpError(format!(
-                        "a matrix norm of order {p} needs singular values, which are not computed"
-                    )));
+                    return Err(OpError(format!("there is no matrix norm of order {p}")));
                 }
+                MatrixNorm::Nuclear => unreachable!("needs singular values"),
             };
             let other = rows + columns - added;
             let size = b.unary(Pw::Abs, &x)?;
@@ -64,15 +76,19 @@ impl Tensor {
         })
     }
 
-    /// The product of each square matrix with itself, n times; n is not negative.
+    /// The product of each square matrix with itself, n times; of its inverse, if n is negative (with the
+    /// feature `linalg`).
     #[track_caller]
     pub fn matrix_power(&self, n: i64) -> Tensor {
+        if n < 0 {
+            let inverse = inverse(self, n);
+            return match n.checked_neg() {
+                Some(n) => inverse.matrix_power(n),
+                None => inverse.matrix_power(i64::MAX).matmul(&inverse),
+            };
+        }
         compose("matrix_power", &[self], |b| {
             check_square(self)?;
-            ensure!(
-                n >= 0,
-                "the power {n} needs an inverse, which is not computed"
-            );
             let (mut result, mut square, mut left) = (None, self.clone(), n);
             while left > 0 {
                 if left % 2 == 1 {
@@ -264,6 +280,69 @@ impl Tensor {
             b.cast(&out, self.dtype())
         })
     }
+}
+
+/// The axes that two dims name.
+fn rows_and_columns(x: &Tensor, dims: [i64; 2]) -> Result<[usize; 2], OpError> {
+    needs_float(x, "operand")?;
+    let (rows, columns) = (axis(x, dims[0])?, axis(x, dims[1])?);
+    ensure!(rows != columns, "the dims {dims:?} are the same");
+    Ok([rows, columns])
+}
+
+/// A norm of the singular values of the matrices that two dims span.
+#[cfg(feature = "linalg")]
+#[track_caller]
+fn singular_norm(x: &Tensor, ord: MatrixNorm, dims: [i64; 2], keepdim: bool) -> Tensor {
+    super::factors::one_on_host("matrix_norm", [x], |b, [x]| {
+        let [rows, columns] = rows_and_columns(x, dims)?;
+        let rest = (0..x.ndim()).filter(|a| *a != rows && *a != columns);
+        let perm: Vec<usize> = rest.chain([rows, columns]).collect();
+        let wide = b.widened(x)?;
+        let matrices = b.permute(&wide, &perm)?;
+        let values = super::factors::singular_values(b, &matrices)?;
+        let kind = match ord {
+            MatrixNorm::Nuclear => Reduction::Sum,
+            MatrixNorm::Order(p) if p < 0.0 => Reduction::Min,
+            _ => Reduction::Max,
+        };
+        let norm = b.reduce(kind, &values, &[values.ndim() - 1], false)?;
+        let norm = b.cast(&norm, x.dtype())?;
+        if !keepdim {
+            return Ok(norm);
+        }
+        let mut shape = Shape::from(x.dims());
+        (shape[rows], shape[columns]) = (Dim::ONE, Dim::ONE);
+        b.reshape(&norm, &shape)
+    })
+}
+
+#[cfg(not(feature = "linalg"))]
+#[track_caller]
+fn singular_norm(x: &Tensor, ord: MatrixNorm, _: [i64; 2], _: bool) -> Tensor {
+    compose("matrix_norm", &[x], |_| {
+        Err(OpError(format!(
+            "the norm {ord:?} needs singular values; turn on the feature `linalg` of this crate"
+        )))
+    })
+}
+
+#[cfg(feature = "linalg")]
+#[track_caller]
+fn inverse(x: &Tensor, _: i64) -> Tensor {
+    super::factors::one_on_host("linalg.matrix_power", [x], |b, [x]| {
+        super::factors::inverse(b, x)
+    })
+}
+
+#[cfg(not(feature = "linalg"))]
+#[track_caller]
+fn inverse(x: &Tensor, n: i64) -> Tensor {
+    compose("matrix_power", &[x], |_| {
+        Err(OpError(format!(
+            "the power {n} needs an inverse; turn on the feature `linalg` of this crate"
+        )))
+    })
 }
 
 fn check_square(x: &Tensor) -> Result<(), OpError> {

@@ -11,6 +11,8 @@ mod diagonal;
 mod distance;
 mod einsum;
 mod embedding_bag;
+#[cfg(feature = "linalg")]
+mod factors;
 mod floats;
 mod grid;
 mod grid_sample;
@@ -56,6 +58,8 @@ pub use conv::Padding;
 pub use distance::cdist;
 pub use einsum::einsum;
 pub use embedding_bag::BagMode;
+#[cfg(feature = "linalg")]
+pub use factors::QrMode;
 pub use grid::{cartesian_prod, meshgrid};
 pub use grid_sample::{GridMode, GridPadding};
 pub use index::where_;

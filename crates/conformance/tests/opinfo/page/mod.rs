@@ -8,6 +8,7 @@ mod creation;
 mod elementwise;
 mod first;
 mod indexing;
+mod linalg;
 mod losses;
 mod missing;
 mod products;
@@ -57,6 +58,7 @@ const GROUPS: &[(&str, &[Row])] = &[
     ("elementwise", elementwise::ROWS),
     ("reductions", reductions::ROWS),
     ("products", products::ROWS),
+    ("linalg", linalg::ROWS),
     ("convolution", convolution::ROWS),
     ("activations", activations::ROWS),
     ("losses", losses::ROWS),

@@ -1,0 +1,108 @@
+//! Decompositions of matrices, and what is computed with them.
+
+use super::linalg::order;
+use super::{Outputs, rejected};
+use crate::args::{Args, Failure, Found, Operand};
+use kiln_tensor::{MatrixNorm, Other, QrMode, Tensor};
+
+pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+    let matrix = || a.tensor(0, "A").or_else(|_| a.input());
+    let upper = |position: usize| a.bool_or(position, "upper", false);
+    Ok(match op {
+        "linalg.cholesky" | "cholesky" => matrix()?.cholesky(upper(1)?),
+        "cholesky_solve" => a.input()?.cholesky_solve(&a.tensor(1, "L")?, upper(2)?),
+        "cholesky_inverse" => a.input()?.cholesky_inverse(upper(1)?),
+        "linalg.qr" | "qr" => return qr(&matrix()?, op, a),
+        "linalg.lu" => return three(matrix()?.lu()),
+        "linalg.lu_factor" => return Ok(matrix()?.lu_factor().into()),
+        "linalg.svd" => return three(matrix()?.svd(a.bool_or(1, "full_matrices", true)?)),
+        "linalg.svdvals" => matrix()?.svdvals(),
+        "linalg.eigh" => return Ok(matrix()?.eigh(upper_triangle(a)?).into()),
+        "linalg.eigvalsh" => matrix()?.eigvalsh(upper_triangle(a)?),
+        "linalg.det" | "det" => matrix()?.det(),
+        "linalg.slogdet" | "slogdet" => return Ok(matrix()?.slogdet().into()),
+        "logdet" => matrix()?.logdet(),
+        "linalg.inv" | "inverse" => matrix()?.inv(),
+        "linalg.pinv" | "pinverse" => {
+            let old = a.opt_operand(1, "rcond")?;
+            let (atol, rtol) = (a.opt_operand(9, "atol")?, a.opt_operand(9, "rtol")?);
+            let rtol = rtol.or(old);
+            let hermitian = a.bool_or(2, "hermitian", false)?;
+            matrix()?.pinv(other(&atol), other(&rtol), hermitian)
+        }
+        "linalg.matrix_rank" => {
+            let old = a.opt_operand(1, "tol")?;
+            let (atol, rtol) = (a.opt_operand(9, "atol")?, a.opt_operand(9, "rtol")?);
+            let hermitian = a.bool_or(2, "hermitian", false)?;
+            let atol = atol.or(old);
+            matrix()?.matrix_rank(other(&atol), other(&rtol), hermitian)
+        }
+        "linalg.solve" => {
+            let left = a.bool_or(9, "left", true)?;
+            matrix()?.solve(&a.tensor(1, "B")?, left)
+        }
+        "linalg.solve_triangular" => {
+            let b = a.tensor(1, "B")?;
+            let (left, unit) = (
+                a.bool_or(9, "left", true)?,
+                a.bool_or(9, "unitriangular", false)?,
+            );
+            matrix()?.solve_triangular(&b, upper(9)?, left, unit)
+        }
+        "triangular_solve" => {
+            let (b, matrix) = (a.input()?, a.tensor(1, "A")?);
+            let (upper, turned) = (
+                a.bool_or(2, "upper", true)?,
+                a.bool_or(3, "transpose", false)?,
+            );
+            let unit = a.bool_or(4, "unitriangular", false)?;
+            let used = match turned {
+                true => matrix.transpose(-1, -2),
+                false => matrix.clone(),
+            };
+            let x = used.solve_triangular(&b, upper != turned, true, unit);
+            return Ok((x, matrix).into());
+        }
+        "linalg.lstsq" => {
+            let (x, residuals, rank, values) =
+                matrix()?.lstsq(&a.tensor(1, "B")?, a.opt_float(2, "rcond")?);
+            return Ok(vec![x, residuals, rank, values].into());
+        }
+        "linalg.cond" => {
+            let p = order(a, 1, "p")?.unwrap_or(MatrixNorm::Order(2.0));
+            matrix()?.cond(p)
+        }
+        _ => return Err(Failure::Unknown),
+    }
+    .into())
+}
+
+fn three((a, b, c): (Tensor, Tensor, Tensor)) -> Found<Outputs> {
+    Ok(vec![a, b, c].into())
+}
+
+fn other(operand: &Option<Operand>) -> Option<Other<'_>> {
+    operand.as_ref().map(Other::from)
+}
+
+fn upper_triangle(a: &Args) -> Found<bool> {
+    match a.opt_text(1, "UPLO")?.as_deref() {
+        None | Some("L" | "l") => Ok(false),
+        Some("U" | "u") => Ok(true),
+        Some(text) => Err(rejected(format!("UPLO = {text:?}"))),
+    }
+}
+
+fn qr(x: &Tensor, op: &str, a: &Args) -> Found<Outputs> {
+    let mode = match op {
+        "qr" if a.bool_or(1, "some", true)? => QrMode::Reduced,
+        "qr" => QrMode::Complete,
+        _ => match a.opt_text(1, "mode")?.as_deref() {
+            None | Some("reduced") => QrMode::Reduced,
+            Some("complete") => QrMode::Complete,
+            Some("r") => QrMode::R,
+            Some(text) => return Err(rejected(format!("mode = {text:?}"))),
+        },
+    };
+    Ok(x.qr(mode).into())
+}

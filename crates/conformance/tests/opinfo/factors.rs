@@ -1,0 +1,61 @@
+//! Linear algebra of tensors on a GPU, whose values are factored on the host.
+
+use kiln_tensor::{DType, Device, QrMode, Result, Tensor, with_seed};
+
+/// Something of each kind, from matrices that are positive-definite.
+fn results(a: &Tensor, b: &Tensor) -> Vec<Tensor> {
+    let (q, r) = a.qr(QrMode::Reduced);
+    let (p, l, u) = a.lu();
+    let (_, s, _) = a.svd(true);
+    vec![
+        a.inv(),
+        a.solve(b, true),
+        a.cholesky(false),
+        q.matmul(&r),
+        p.matmul(&l).matmul(&u),
+        s,
+        a.eigvalsh(false),
+        a.det(),
+        a.slogdet().1,
+        a.pinv(None, Some(1e-9.into()), false),
+        a.matrix_norm(2.0, [-2, -1], false),
+        a.matrix_power(-2),
+        a.cond(1.0),
+        a.lstsq(b, None).0,
+    ]
+}
+
+fn values_and_gradient(device: Device) -> Result<Vec<Vec<f64>>> {
+    let x = with_seed(1, || Tensor::randn([2, 3, 3], DType::F64));
+    let b = with_seed(2, || Tensor::randn([2, 3, 2], DType::F64)).to(device);
+    let x = x.to(device).requires_grad_(true);
+    let a = x.matmul(&x.transpose(-1, -2)) + Tensor::eye(3, None, DType::F64);
+    let found = results(&a, &b);
+    for y in &found {
+        assert_eq!(y.device(), device);
+        y.sum((), false).backward_with(None, true, false)?;
+    }
+    let all = found
+        .iter()
+        .chain(x.grad().as_ref())
+        .map(Tensor::to_vec::<f64>);
+    all.collect()
+}
+
+#[test]
+fn a_gpu_gets_what_the_host_computes() -> Result<()> {
+    let Some(device) = crate::gpu::device() else {
+        return Ok(());
+    };
+    let (here, there) = (
+        values_and_gradient(Device::Cpu)?,
+        values_and_gradient(device)?,
+    );
+    assert_eq!(here.len(), there.len());
+    for (h, t) in here.iter().zip(&there) {
+        for (h, t) in h.iter().zip(t) {
+            assert!((h - t).abs() <= 1e-6 * (1.0 + h.abs()), "{h} {t}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! Factors: Cholesky, LU and QR.
+
+use super::{on_host, one_on_host, routine, sizes, square};
+use crate::ops::diagonal::{row_and_column, triangle};
+use crate::record::Recorder;
+use crate::{DType, Tensor};
+use kiln_base::Dim;
+use kiln_base::linalg::Routine;
+use kiln_ir::linalg::{least, parts, permutation, unit_lower};
+use kiln_ir::{Builder, OpError, Pw};
+
+/// Which factors [`Tensor::qr`] gives.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum QrMode {
+    /// Q `[.., m, k]` and R `[.., k, n]` with k = min(m, n).
+    #[default]
+    Reduced,
+    /// Q `[.., m, m]` and R `[.., m, n]`.
+    Complete,
+    /// R `[.., k, n]`; Q is empty.
+    R,
+}
+
+impl Tensor {
+    /// The lower triangular L of `A = L Lᵀ`, or the upper triangular U of `A = Uᵀ U`. That triangle of A
+    /// alone is read.
+    ///
+    /// Reading it is an error if a matrix is not positive-definite.
+    #[track_caller]
+    pub fn cholesky(&self, upper: bool) -> Tensor {
+        one_on_host("linalg.cholesky", [self], |b, [a]| {
+            if !upper {
+                return routine(b, Routine::Cholesky, &[a]);
+            }
+            square(a)?;
+            let a = b.transposed(a)?;
+            let l = routine(b, Routine::Cholesky, &[&a])?;
+            b.transposed(&l)
+        })
+    }
+
+    /// The solution X of `A X = B` for this B `[.., n, k]` and the Cholesky factor of A, the upper one if
+    /// `upper`.
+    #[track_caller]
+    pub fn cholesky_solve(&self, factor: &Tensor, upper: bool) -> Tensor {
+        one_on_host("cholesky_solve", [self, factor], |b, [x, l]| {
+            square(l)?;
+            let [l, x] = super::beside(b, l, x)?;
+            with_factor(b, &l, &x, upper)
+        })
+    }
+
+    /// The inverse of the matrices of which this is the Cholesky factor, the upper one if `upper`.
+    #[track_caller]
+    pub fn cholesky_inverse(&self, upper: bool) -> Tensor {
+        one_on_host("cholesky_inverse", [self], |b, [l]| {
+            square(l)?;
+            let (row, column) = row_and_column(b, l.dims())?;
+            let one = b.binary(Pw::Eq, &row, &column)?;
+            let one = b.cast(&one, l.dtype())?;
+            let one = b.broadcast_to(&one, l.dims())?;
+            with_factor(b, l, &one, upper)
+        })
+    }
+
+    /// `A = Q R` with orthogonal columns of Q and an upper triangular R. The derivative needs the first
+    /// k columns of A to be independent, and a reduced Q where there are more rows than columns.
+    #[track_caller]
+    pub fn qr(&self, mode: QrMode) -> (Tensor, Tensor) {
+        let [q, r] = on_host("linalg.qr", [self], |b, [a]| {
+            let (_, m, n) = sizes(a)?;
+            let (op, k) = match mode {
+                QrMode::Complete => (Routine::QrComplete, m.clone()),
+                _ => (Routine::Qr, least(&m, &n)?),
+            };
+            let packed = routine(b, op, &[a])?;
+            let shapes: [&[Dim]; 2] = [&[m, k.clone()], &[k, n]];
+            let mut found = parts(b, &packed, &shapes)?;
+            if mode == QrMode::R {
+                found[0] = b.full(0.0, a.dtype(), &[Dim::ZERO])?;
+            }
+            let [q, r] = [0, 1].map(|i| found[i].clone());
+            Ok([q, r])
+        });
+        (q, r)
+    }
+
+    /// `A = P L U` with a permutation P, L lower triangular with ones on the diagonal, U upper triangular,
+    /// for matrices of any shape.
+    #[track_caller]
+    pub fn lu(&self) -> (Tensor, Tensor, Tensor) {
+        let [p, l, u] = on_host("linalg.lu", [self], |b, [a]| {
+            let (_, m, n) = sizes(a)?;
+            let k = least(&m, &n)?;
+            let (lu, pivots) = factored(b, a)?;
+            let p = permutation(b, &pivots, &m, a.dtype())?;
+            let last = a.ndim() - 1;
+            let l = b.narrow(&lu, last, 0i64, k.clone())?;
+            let l = unit_lower(b, &l)?;
+            let u = b.narrow(&lu, last - 1, 0i64, k)?;
+            let u = triangle(b, &u, 0, Pw::Ge)?;
+            Ok([p, l, u])
+        });
+        (p, l, u)
+    }
+
+    /// L, without its ones, and U of [`Tensor::lu`] in one matrix, and the i32 pivots `[.., k]`: at step i,
+    /// row i changed places with row `pivot − 1`. Singular matrices are factored too.
+    #[track_caller]
+    pub fn lu_factor(&self) -> (Tensor, Tensor) {
+        let [lu, pivots] = on_host("linalg.lu_factor", [self], |b, [a]| {
+            let (lu, pivots) = factored(b, a)?;
+            Ok([lu, pivots])
+        });
+        (lu, pivots)
+    }
+
+    /// The solution X of `A X = B` with this `L U` and the pivots of [`Tensor::lu_factor`].
+    #[track_caller]
+    pub fn lu_solve(&self, pivots: &Tensor, other: &Tensor) -> Tensor {
+        one_on_host(
+            "linalg.lu_solve",
+            [self, pivots, other],
+            |b, [lu, pivots, x]| {
+                let (_, n) = square(lu)?;
+                let p = permutation(b, pivots, &n, lu.dtype())?;
+                let p = b.transposed(&p)?;
+                let x = crate::ops::matmul::matmul(b, &p, x)?;
+                let [lu, x] = super::beside(b, lu, &x)?;
+                let lower = Routine::SolveTriangular {
+                    upper: false,
+                    unit: true,
+                };
+                let x = routine(b, lower, &[&lu, &x])?;
+                let upper = Routine::SolveTriangular {
+                    upper: true,
+                    unit: false,
+                };
+                routine(b, upper, &[&lu, &x])
+            },
+        )
+    }
+}
+
+/// X of `L Lᵀ X = B`, or of `Uᵀ U X = B`.
+fn with_factor(
+    b: &mut Recorder,
+    factor: &Tensor,
+    x: &Tensor,
+    upper: bool,
+) -> Result<Tensor, OpError> {
+    let turned = b.transposed(factor)?;
+    let (l, u) = match upper {
+        true => (&turned, factor),
+        false => (factor, &turned),
+    };
+    let unit = false;
+    let x = routine(b, Routine::SolveTriangular { upper: false, unit }, &[l, x])?;
+    routine(b, Routine::SolveTriangular { upper: true, unit }, &[u, &x])
+}
+
+/// L U and the pivots.
+fn factored(b: &mut Recorder, a: &Tensor) -> Result<(Tensor, Tensor), OpError> {
+    let (_, m, n) = sizes(a)?;
+    let k = least(&m, &n)?;
+    let packed = routine(b, Routine::Lu, &[a])?;
+    let shapes: [&[Dim]; 2] = [&[m, n], &[k]];
+    let found = parts(b, &packed, &shapes)?;
+    let pivots = b.cast(&found[1], DType::I32)?;
+    Ok((found[0].clone(), pivots))
+}

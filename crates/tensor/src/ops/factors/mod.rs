@@ -1,0 +1,116 @@
+//! Decompositions of matrices, and what is computed with them: `torch.linalg` with the feature `linalg`.
+//!
+//! Matrices of f32 or f64 lie in the last two dims; the others are a batch. They are computed on the host:
+//! operands on a GPU are copied there when an operation is recorded, and results back.
+
+mod decompose;
+mod solve;
+mod spectrum;
+
+pub use decompose::QrMode;
+
+use crate::record::{Recorder, compose_many};
+use crate::{Device, Tensor};
+use kiln_base::linalg::Routine;
+use kiln_base::{DType, Dim};
+use kiln_ir::linalg::{apply, matrices};
+use kiln_ir::{Builder, OpError, Shape, broadcast_shapes, ensure};
+
+/// What `f` records on the host from these operands, which are moved there and the results back. An
+/// error gives poisoned tensors.
+#[track_caller]
+pub(super) fn on_host<const N: usize, const M: usize>(
+    called: &'static str,
+    operands: [&Tensor; N],
+    f: impl FnOnce(&mut Recorder, &[Tensor; N]) -> Result<[Tensor; M], OpError>,
+) -> [Tensor; M] {
+    kiln_linalg::register();
+    let gpu = operands.iter().find_map(|t| t.node.device);
+    let gpu = gpu.filter(|device| *device != Device::Cpu);
+    let mut there = operands.map(Tensor::clone);
+    if gpu.is_some() {
+        for t in &mut there {
+            *t = t.to(Device::Cpu);
+        }
+    }
+    let refs: Vec<&Tensor> = there.iter().collect();
+    let found = compose_many(called, &refs, M, |b| Ok(f(b, &there)?.into()));
+    let Ok(mut found) = <[Tensor; M]>::try_from(found) else {
+        unreachable!("as many tensors as were recorded, or poisoned");
+    };
+    for t in &mut found {
+        t.names = None;
+        if let Some(device) = gpu {
+            *t = t.to(device);
+        }
+    }
+    found
+}
+
+/// [`on_host`] with one result.
+#[track_caller]
+pub(super) fn one_on_host<const N: usize>(
+    called: &'static str,
+    operands: [&Tensor; N],
+    f: impl FnOnce(&mut Recorder, &[Tensor; N]) -> Result<Tensor, OpError>,
+) -> Tensor {
+    let [y] = on_host(called, operands, |b, x| Ok([f(b, x)?]));
+    y
+}
+
+/// The singular values of the last two dims, descending.
+pub(super) fn singular_values(b: &mut Recorder, x: &Tensor) -> Result<Tensor, OpError> {
+    routine(b, Routine::SingularValues, &[x])
+}
+
+/// The inverse of square matrices; a singular one is an error.
+pub(super) fn inverse(b: &mut Recorder, x: &Tensor) -> Result<Tensor, OpError> {
+    routine(b, Routine::Inverse, &[x])
+}
+
+fn routine(b: &mut Recorder, routine: Routine, x: &[&Tensor]) -> Result<Tensor, OpError> {
+    let x: Vec<Tensor> = x.iter().map(|t| (*t).clone()).collect();
+    apply(b, routine, &x)
+}
+
+/// Batch dims, rows and columns.
+fn sizes(x: &Tensor) -> Result<(Shape, Dim, Dim), OpError> {
+    let (batch, m, n) = matrices(x.fact())?;
+    Ok((batch.into(), m.clone(), n.clone()))
+}
+
+/// The same, of square matrices.
+fn square(x: &Tensor) -> Result<(Shape, Dim), OpError> {
+    let (batch, m, n) = sizes(x)?;
+    ensure!(
+        m == n,
+        "A must be batches of square matrices, but they are {m} by {n} matrices"
+    );
+    Ok((batch, n))
+}
+
+/// Both with the batch dims that theirs broadcast to.
+fn beside(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Result<[Tensor; 2], OpError> {
+    let ((left, ..), (right, ..)) = (sizes(x)?, sizes(y)?);
+    let batch = broadcast_shapes([&left[..], &right[..]]).ok_or_else(|| {
+        OpError(format!(
+            "the batch dims of {} and {} do not broadcast",
+            x.fact(),
+            y.fact()
+        ))
+    })?;
+    let mut stretched = |t: &Tensor| {
+        let mut shape = batch.clone();
+        shape.extend(t.dims()[t.ndim() - 2..].iter().cloned());
+        b.broadcast_to(t, &shape)
+    };
+    Ok([stretched(x)?, stretched(y)?])
+}
+
+/// ε of a float dtype.
+fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::EPSILON,
+        _ => f32::EPSILON as f64,
+    }
+}

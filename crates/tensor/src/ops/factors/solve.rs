@@ -1,0 +1,216 @@
+//! Systems of equations, inverses and determinants.
+
+use super::spectrum::tolerances;
+use super::{beside, epsilon, inverse, on_host, one_on_host, routine, sizes, square};
+use crate::ops::matmul::matmul;
+use crate::record::Recorder;
+use crate::{DType, Other, Tensor};
+use kiln_base::linalg::Routine;
+use kiln_ir::linalg::least;
+use kiln_ir::{Builder, OpError, Pw, ensure};
+
+impl Tensor {
+    /// The inverse of square matrices. Reading it is an error if one is singular.
+    #[track_caller]
+    pub fn inv(&self) -> Tensor {
+        one_on_host("linalg.inv", [self], |b, [a]| inverse(b, a))
+    }
+
+    /// The solution X of `A X = B`, or with `left` false of `X A = B`. B is a vector `[n]` (or one for each
+    /// matrix of A) or matrices whose batch dims broadcast with A's. Reading it is an error if A is
+    /// singular.
+    #[track_caller]
+    pub fn solve(&self, other: &Tensor, left: bool) -> Tensor {
+        one_on_host("linalg.solve", [self, other], |b, [a, x]| {
+            square(a)?;
+            let vector =
+                x.ndim() == 1 || x.ndim() + 1 == a.ndim() && x.dims() == &a.dims()[..a.ndim() - 1];
+            ensure!(
+                left || !vector,
+                "a vector of equations has no right side: left must be true"
+            );
+            let x = match vector {
+                true => b.unsqueeze(x, x.ndim())?,
+                false => x.clone(),
+            };
+            let y = sided(b, Routine::Solve, Routine::Solve, a, &x, left)?;
+            match vector {
+                true => b.squeeze(&y, &[y.ndim() - 1]),
+                false => Ok(y),
+            }
+        })
+    }
+
+    /// The solution X of `A X = B`, or with `left` false of `X A = B`, for a triangular A, of which that
+    /// triangle alone is read; with `unitriangular` ones stand for its diagonal. A zero on the diagonal
+    /// gives infinities or NaN.
+    #[track_caller]
+    pub fn solve_triangular(
+        &self,
+        other: &Tensor,
+        upper: bool,
+        left: bool,
+        unitriangular: bool,
+    ) -> Tensor {
+        one_on_host("linalg.solve_triangular", [self, other], |b, [a, x]| {
+            square(a)?;
+            let unit = unitriangular;
+            let (own, turned) = (
+                Routine::SolveTriangular { upper, unit },
+                Routine::SolveTriangular {
+                    upper: !upper,
+                    unit,
+                },
+            );
+            sided(b, own, turned, a, x, left)
+        })
+    }
+
+    /// The determinant of square matrices, `[..]`. It has a derivative at singular matrices too, and a
+    /// second one elsewhere.
+    #[track_caller]
+    pub fn det(&self) -> Tensor {
+        one_on_host("linalg.det", [self], |b, [a]| {
+            routine(b, Routine::Determinant, &[a])
+        })
+    }
+
+    /// The sign of the determinant (0 of a singular matrix) and the natural logarithm of its size (−∞).
+    #[track_caller]
+    pub fn slogdet(&self) -> (Tensor, Tensor) {
+        let [sign, log] = on_host("linalg.slogdet", [self], |b, [a]| {
+            let both = routine(b, Routine::SignAndLog, &[a])?;
+            let last = both.ndim() - 1;
+            let sign = b.narrow(&both, last, 0i64, 1i64)?;
+            let log = b.narrow(&both, last, 1i64, 1i64)?;
+            Ok([b.squeeze(&sign, &[last])?, b.squeeze(&log, &[last])?])
+        });
+        (sign, log)
+    }
+
+    /// The natural logarithm of the determinant; NaN where that is negative.
+    #[track_caller]
+    pub fn logdet(&self) -> Tensor {
+        one_on_host("logdet", [self], |b, [a]| {
+            let both = routine(b, Routine::SignAndLog, &[a])?;
+            let last = both.ndim() - 1;
+            let sign = b.narrow(&both, last, 0i64, 1i64)?;
+            let log = b.narrow(&both, last, 1i64, 1i64)?;
+            let negative = b.with(Pw::Lt, &sign, 0.0)?;
+            let log = b.fill_where(&negative, f64::NAN, &log)?;
+            b.squeeze(&log, &[last])
+        })
+    }
+
+    /// The Moore-Penrose pseudo-inverse `[.., n, m]`. Singular values of at most
+    /// `max(atol, rtol · largest)` count as 0; both tolerances are numbers, or tensors that broadcast to
+    /// the batch. Without either, `rtol` is `max(m, n) ε`. With `hermitian`, the lower triangle stands for
+    /// a symmetric matrix.
+    #[track_caller]
+    pub fn pinv<'a>(
+        &self,
+        atol: impl Into<Option<Other<'a>>>,
+        rtol: impl Into<Option<Other<'a>>>,
+        hermitian: bool,
+    ) -> Tensor {
+        let (atol, rtol) = (atol.into(), rtol.into());
+        one_on_host("linalg.pinv", [self], |b, [a]| {
+            let a = match hermitian {
+                true => symmetric(b, a)?,
+                false => a.clone(),
+            };
+            let [atol, rtol] = tolerances(b, &a, atol.as_ref(), rtol.as_ref())?;
+            routine(b, Routine::PseudoInverse, &[&a, &atol, &rtol])
+        })
+    }
+
+    /// The solution X of the least squares of `A X − B` that is smallest itself, the squares that are left
+    /// `[.., k]`, the rank of A and its singular values. Singular values of at most `rcond · largest` count
+    /// as 0; `rcond` is `max(m, n) ε` unless given. There are no squares, `[0]`, unless A has more rows than
+    /// columns; those of a matrix without full rank are given too.
+    #[track_caller]
+    pub fn lstsq(&self, other: &Tensor, rcond: Option<f64>) -> (Tensor, Tensor, Tensor, Tensor) {
+        let [x, residuals, rank, values] =
+            on_host("linalg.lstsq", [self, other], |b, [a, other]| {
+                let (_, m, n) = sizes(a)?;
+                let vector =
+                    other.ndim() + 1 == a.ndim() && other.dims() == &a.dims()[..a.ndim() - 1];
+                let right = match vector {
+                    true => b.unsqueeze(other, other.ndim())?,
+                    false => other.clone(),
+                };
+                let rcond = rcond.map(|r| Other::Number(r.into()));
+                let [atol, rtol] = tolerances(b, a, None, rcond.as_ref())?;
+                let inverse = routine(b, Routine::PseudoInverse, &[a, &atol, &rtol])?;
+                let x = matmul(b, &inverse, &right)?;
+                let residuals = match least(&m, &n)? == m {
+                    true => b.full(0.0, a.dtype(), &[kiln_base::Dim::ZERO])?,
+                    false => {
+                        let y = matmul(b, a, &x)?;
+                        let off = b.binary(Pw::Sub, &y, &right)?;
+                        let square = b.unary(Pw::Square, &off)?;
+                        b.sum(&square, &[square.ndim() - 2], false)?
+                    }
+                };
+                let values = super::singular_values(b, a)?;
+                let rank = super::spectrum::rank(b, &values, &atol, &rtol)?;
+                let x = match vector {
+                    true => b.squeeze(&x, &[x.ndim() - 1])?,
+                    false => x,
+                };
+                Ok([x, residuals, rank, values])
+            });
+        (x, residuals, rank, values)
+    }
+}
+
+/// X of `A X = B`, or by the routine for Aᵀ of `X A = B`.
+fn sided(
+    b: &mut Recorder,
+    own: Routine,
+    turned: Routine,
+    a: &Tensor,
+    x: &Tensor,
+    left: bool,
+) -> Result<Tensor, OpError> {
+    let (_, n) = square(a)?;
+    let (_, m, columns) = sizes(x)?;
+    let of_a = if left { &m } else { &columns };
+    ensure!(
+        *of_a == n && a.dtype() == x.dtype(),
+        "incompatible sides {} and {}",
+        a.fact(),
+        x.fact()
+    );
+    let [a, x] = beside(b, a, x)?;
+    if left {
+        return routine(b, own, &[&a, &x]);
+    }
+    let (a, x) = (b.transposed(&a)?, b.transposed(&x)?);
+    let x = routine(b, turned, &[&a, &x])?;
+    b.transposed(&x)
+}
+
+/// The symmetric matrices with this lower triangle.
+pub(super) fn symmetric(b: &mut Recorder, a: &Tensor) -> Result<Tensor, OpError> {
+    square(a)?;
+    let lower = crate::ops::diagonal::triangle(b, a, 0, Pw::Le)?;
+    let strict = crate::ops::diagonal::triangle(b, a, -1, Pw::Le)?;
+    let upper = b.transposed(&strict)?;
+    b.binary(Pw::Add, &lower, &upper)
+}
+
+/// The default of a relative tolerance.
+pub(super) fn default_tolerance(a: &Tensor) -> Result<f64, OpError> {
+    let (_, m, n) = sizes(a)?;
+    let size = |d: &kiln_base::Dim| {
+        d.as_const().ok_or_else(|| {
+            OpError(format!(
+                "the default tolerance of {} needs known sizes",
+                a.fact()
+            ))
+        })
+    };
+    let dtype: DType = a.dtype();
+    Ok(size(&m)?.max(size(&n)?) as f64 * epsilon(dtype))
+}

@@ -1,0 +1,193 @@
+//! Singular values, eigenvalues, and what they say of a matrix.
+
+use super::solve::{default_tolerance, symmetric};
+use super::{on_host, one_on_host, routine, sizes, square};
+use crate::record::Recorder;
+use crate::{DType, MatrixNorm, Other, Tensor};
+use kiln_base::Dim;
+use kiln_base::linalg::Routine;
+use kiln_base::prim::Reduction;
+use kiln_ir::linalg::{least, parts};
+use kiln_ir::{Builder, OpError, Pw, ensure};
+
+impl Tensor {
+    /// U, the singular values S, descending, and Vᵀ of `A = U diag(S) Vᵀ`: U `[.., m, k]` and Vᵀ
+    /// `[.., k, n]` with k = min(m, n), or with `full_matrices` `[.., m, m]` and `[.., n, n]`. Signs, and
+    /// directions of equal singular values, are any; a gradient that depends on them means nothing.
+    ///
+    /// Reading it is an error if a matrix holds NaN or an infinity.
+    #[track_caller]
+    pub fn svd(&self, full_matrices: bool) -> (Tensor, Tensor, Tensor) {
+        let [u, s, v] = on_host("linalg.svd", [self], |b, [a]| {
+            let (_, m, n) = sizes(a)?;
+            let k = least(&m, &n)?;
+            let (op, rows, columns) = match full_matrices {
+                true => (Routine::SvdFull, m.clone(), n.clone()),
+                false => (Routine::Svd, k.clone(), k.clone()),
+            };
+            let packed = routine(b, op, &[a])?;
+            let shapes: [&[Dim]; 3] = [&[m, rows], &[k], &[columns, n]];
+            let found = parts(b, &packed, &shapes)?;
+            Ok([0, 1, 2].map(|i| found[i].clone()))
+        });
+        (u, s, v)
+    }
+
+    /// The singular values alone, descending. Their derivative is right for equal ones too.
+    #[track_caller]
+    pub fn svdvals(&self) -> Tensor {
+        one_on_host("linalg.svdvals", [self], |b, [a]| {
+            super::singular_values(b, a)
+        })
+    }
+
+    /// The eigenvalues `[.., n]`, ascending, of symmetric matrices, and their eigenvectors as columns of
+    /// `[.., n, n]`, from the lower triangle, or from the upper one if `upper`. Signs, and directions of
+    /// equal eigenvalues, are any; a gradient that depends on them means nothing.
+    ///
+    /// Reading it is an error if that triangle holds NaN or an infinity.
+    #[track_caller]
+    pub fn eigh(&self, upper: bool) -> (Tensor, Tensor) {
+        let [l, v] = on_host("linalg.eigh", [self], |b, [a]| {
+            let (_, n) = square(a)?;
+            let a = turned(b, a, upper)?;
+            let packed = routine(b, Routine::Eigh, &[&a])?;
+            let shapes: [&[Dim]; 2] = [std::slice::from_ref(&n), &[n.clone(), n.clone()]];
+            let found = parts(b, &packed, &shapes)?;
+            Ok([0, 1].map(|i| found[i].clone()))
+        });
+        (l, v)
+    }
+
+    /// The eigenvalues of [`Tensor::eigh`] alone.
+    #[track_caller]
+    pub fn eigvalsh(&self, upper: bool) -> Tensor {
+        one_on_host("linalg.eigvalsh", [self], |b, [a]| {
+            square(a)?;
+            let a = turned(b, a, upper)?;
+            routine(b, Routine::Eigenvalues, &[&a])
+        })
+    }
+
+    /// How many singular values (with `hermitian`, sizes of eigenvalues) are above
+    /// `max(atol, rtol · largest)`, as i64; see [`Tensor::pinv`] for the tolerances.
+    #[track_caller]
+    pub fn matrix_rank<'a>(
+        &self,
+        atol: impl Into<Option<Other<'a>>>,
+        rtol: impl Into<Option<Other<'a>>>,
+        hermitian: bool,
+    ) -> Tensor {
+        let (atol, rtol) = (atol.into(), rtol.into());
+        one_on_host("linalg.matrix_rank", [self], |b, [a]| {
+            let a = match hermitian {
+                true => symmetric(b, a)?,
+                false => a.clone(),
+            };
+            let [atol, rtol] = tolerances(b, &a, atol.as_ref(), rtol.as_ref())?;
+            let values = super::singular_values(b, &a)?;
+            rank(b, &values, &atol, &rtol)
+        })
+    }
+
+    /// The condition number: the norm of a matrix times that of its inverse. By the orders ±2 from
+    /// singular values, of matrices of any shape; by the others of square ones, infinite for a singular
+    /// one. PyTorch's default is 2.
+    #[track_caller]
+    pub fn cond(&self, p: impl Into<MatrixNorm>) -> Tensor {
+        let p = p.into();
+        one_on_host("linalg.cond", [self], |b, [a]| {
+            if let MatrixNorm::Order(order) = p
+                && order.abs() == 2.0
+            {
+                let values = super::singular_values(b, a)?;
+                let last = values.ndim() - 1;
+                if values.dims()[last].is(0) {
+                    return b.full(0.0, a.dtype(), &values.dims()[..last]);
+                }
+                let large = b.reduce(Reduction::Max, &values, &[last], false)?;
+                let small = b.reduce(Reduction::Min, &values, &[last], false)?;
+                return match order > 0.0 {
+                    true => b.binary(Pw::Div, &large, &small),
+                    false => b.binary(Pw::Div, &small, &large),
+                };
+            }
+            square(a)?;
+            let inverse = routine(b, Routine::InverseUnchecked, &[a])?;
+            let [own, other] = [a, &inverse].map(|x| x.matrix_norm(p, [-2, -1], false));
+            for norm in [&own, &other] {
+                if let Some(e) = norm.error() {
+                    return Err(OpError(e.message().to_string()));
+                }
+            }
+            let product = b.binary(Pw::Mul, &own, &other)?;
+            // A singular matrix's inverse is infinite or NaN; NaN of A itself stays.
+            let nan = b.unary(Pw::IsNan, &product)?;
+            let whole = b.unary(Pw::IsNan, &own)?;
+            let whole = b.unary(Pw::Not, &whole)?;
+            let singular = b.binary(Pw::And, &nan, &whole)?;
+            b.fill_where(&singular, f64::INFINITY, &product)
+        })
+    }
+}
+
+/// The transpose if the upper triangle is meant.
+fn turned(b: &mut Recorder, a: &Tensor, upper: bool) -> Result<Tensor, OpError> {
+    match upper {
+        true => b.transposed(a),
+        false => Ok(a.clone()),
+    }
+}
+
+/// The absolute and the relative tolerance for each matrix of a batch.
+pub(super) fn tolerances(
+    b: &mut Recorder,
+    a: &Tensor,
+    atol: Option<&Other>,
+    rtol: Option<&Other>,
+) -> Result<[Tensor; 2], OpError> {
+    let (batch, ..) = sizes(a)?;
+    let mut of = |given: Option<&Other>, default: f64| {
+        let number = match given {
+            Some(Other::Tensor(t)) => {
+                ensure!(
+                    t.dtype().is_float(),
+                    "a tolerance must be a float, not {}",
+                    t.fact()
+                );
+                let t = t.to(crate::Device::Cpu);
+                b.cast(&t, a.dtype())?
+            }
+            Some(Other::Number(n)) => b.full(*n, a.dtype(), &[])?,
+            None => b.full(default, a.dtype(), &[])?,
+        };
+        b.broadcast_to(&number, &batch)
+    };
+    // An absolute tolerance that is given and not 0 replaces the default of the relative one.
+    let relative = match (atol, rtol) {
+        (None, None) => default_tolerance(a)?,
+        (Some(Other::Number(n)), None) if n.as_f64() == 0.0 => default_tolerance(a)?,
+        _ => 0.0,
+    };
+    Ok([of(atol, 0.0)?, of(rtol, relative)?])
+}
+
+/// How many singular values count.
+pub(super) fn rank(
+    b: &mut Recorder,
+    values: &Tensor,
+    atol: &Tensor,
+    rtol: &Tensor,
+) -> Result<Tensor, OpError> {
+    let last = values.ndim() - 1;
+    if values.dims()[last].is(0) {
+        return b.full(0i64, DType::I64, &values.dims()[..last]);
+    }
+    let largest = b.narrow(values, last, 0i64, 1i64)?;
+    let (atol, rtol) = (b.unsqueeze(atol, last)?, b.unsqueeze(rtol, last)?);
+    let bound = b.binary(Pw::Mul, &largest, &rtol)?;
+    let bound = b.binary(Pw::Maximum, &bound, &atol)?;
+    let above = b.binary(Pw::Gt, values, &bound)?;
+    let above = b.cast(&above, DType::I64)?;
+    b.sum(&above, &[last], false)
+}

@@ -1,0 +1,281 @@
+//! Gradients, once and twice, against central differences.
+
+use crate::{positive, random};
+use kiln_tensor::{
+    DType, MatrixNorm, QrMode, Result, Tensor, cond, grad, gradcheck, no_grad, scan,
+};
+
+const F: DType = DType::F64;
+
+/// Checks the derivative of a sum of fixed multiples of what `f` gives, and the derivative of that.
+#[track_caller]
+fn check(f: impl Fn(&[Tensor]) -> Vec<Tensor>, inputs: &[&Tensor]) {
+    let loss = |x: &[Tensor]| {
+        let terms = f(x).into_iter().enumerate().map(|(i, y)| {
+            let weight = random(100 + i as u64, &y.shape().unwrap(), F);
+            (&y * &weight + y.square() * 0.3).sum((), false)
+        });
+        terms.fold(Tensor::zeros([], F), |sum, term| sum + term)
+    };
+    gradcheck(loss, inputs, 1e-6, 2e-6, 2e-5).unwrap();
+    let slopes = |x: &[Tensor]| {
+        let leaves: Vec<Tensor> = x
+            .iter()
+            .map(|x| match x.requires_grad() {
+                true => x.clone(),
+                false => x.detach().requires_grad_(true),
+            })
+            .collect();
+        let refs: Vec<&Tensor> = leaves.iter().collect();
+        let found = kiln_tensor::enable_grad(|| grad(&[&loss(&leaves)], &refs, true)).unwrap();
+        let terms = found.iter().flatten().enumerate().map(|(i, g)| {
+            let weight = random(200 + i as u64, &g.shape().unwrap(), F);
+            (g * &weight).sum((), false)
+        });
+        terms.fold(Tensor::zeros([], F), |sum, term| sum + term)
+    };
+    gradcheck(slopes, inputs, 1e-5, 5e-4, 5e-4).unwrap();
+}
+
+fn t(x: &Tensor) -> Tensor {
+    x.transpose(-1, -2)
+}
+
+fn symmetric(x: &Tensor) -> Tensor {
+    x + t(x)
+}
+
+#[test]
+fn cholesky() {
+    for upper in [false, true] {
+        let a = positive(1, &[2, 3, 3], F);
+        check(|x| vec![symmetric(&x[0]).cholesky(upper)], &[&a]);
+    }
+    let l = positive(2, &[3, 3], F).cholesky(false);
+    let b = random(3, &[3, 2], F);
+    check(|x| vec![x[1].cholesky_solve(&x[0], false)], &[&l, &b]);
+    check(|x| vec![x[0].cholesky_inverse(false)], &[&l]);
+}
+
+#[test]
+fn qr() {
+    for shape in [&[3, 3][..], &[2, 5, 3], &[3, 5], &[1, 1]] {
+        let a = random(1, shape, F);
+        check(
+            |x| {
+                let (q, r) = x[0].qr(QrMode::Reduced);
+                vec![q, r]
+            },
+            &[&a],
+        );
+    }
+    let a = random(2, &[3, 4], F);
+    check(
+        |x| {
+            let (q, r) = x[0].qr(QrMode::Complete);
+            vec![q, r]
+        },
+        &[&a],
+    );
+}
+
+#[test]
+fn lu() {
+    for shape in [&[2, 3, 3][..], &[5, 3], &[3, 5]] {
+        let a = random(4, shape, F);
+        check(
+            |x| {
+                let (_, l, u) = x[0].lu();
+                vec![l, u]
+            },
+            &[&a],
+        );
+    }
+}
+
+#[test]
+fn singular_values_and_vectors() {
+    for shape in [&[2, 3, 3][..], &[4, 2], &[2, 4]] {
+        let a = random(5, shape, F);
+        check(|x| vec![x[0].svdvals()], &[&a]);
+        // What does not depend on the signs of the vectors.
+        check(
+            |x| {
+                let (u, s, v) = x[0].svd(false);
+                vec![u.square(), s, v.square()]
+            },
+            &[&a],
+        );
+        check(
+            |x| {
+                let (u, _, v) = x[0].svd(false);
+                vec![u.matmul(&v)]
+            },
+            &[&a],
+        );
+        let k = shape[shape.len() - 1].min(shape[shape.len() - 2]) as i64;
+        check(
+            |x| {
+                let (u, s, v) = x[0].svd(true);
+                vec![u.narrow(-1, 0, k).square(), s, v.narrow(-2, 0, k).square()]
+            },
+            &[&a],
+        );
+        for norm in [
+            MatrixNorm::Nuclear,
+            MatrixNorm::Order(2.0),
+            MatrixNorm::Order(-2.0),
+        ] {
+            check(|x| vec![x[0].matrix_norm(norm, [-2, -1], false)], &[&a]);
+        }
+        check(|x| vec![x[0].cond(2.0)], &[&a]);
+    }
+}
+
+#[test]
+fn eigenvalues_and_vectors() {
+    for upper in [false, true] {
+        let a = random(6, &[2, 3, 3], F);
+        check(
+            |x| {
+                let (l, v) = symmetric(&x[0]).eigh(upper);
+                vec![l, v.square()]
+            },
+            &[&a],
+        );
+        check(|x| vec![symmetric(&x[0]).eigvalsh(upper)], &[&a]);
+    }
+}
+
+#[test]
+fn solutions() {
+    let a = positive(7, &[2, 3, 3], F);
+    let b = random(8, &[3, 2], F);
+    check(|x| vec![x[0].solve(&x[1], true)], &[&a, &b]);
+    check(|x| vec![x[0].solve(&t(&x[1]), false)], &[&a, &b]);
+    check(|x| vec![x[0].inv()], &[&a]);
+    check(|x| vec![x[0].matrix_power(-2)], &[&a]);
+    check(|x| vec![x[0].cond(1.0)], &[&a]);
+    for (upper, unit) in [(false, false), (false, true), (true, false), (true, true)] {
+        check(
+            |x| vec![x[0].solve_triangular(&x[1], upper, true, unit)],
+            &[&a, &b],
+        );
+        check(
+            |x| vec![x[0].solve_triangular(&t(&x[1]), upper, false, unit)],
+            &[&a, &b],
+        );
+    }
+    let (tall, wide) = (random(9, &[2, 4, 2], F), random(10, &[2, 4], F));
+    for a in [&tall, &wide, &a] {
+        check(|x| vec![x[0].pinv(None, None, false)], &[a]);
+    }
+    let b = random(11, &[2, 4, 3], F);
+    check(
+        |x| {
+            let (x, residuals, ..) = x[0].lstsq(&x[1], None);
+            vec![x, residuals]
+        },
+        &[&tall, &b],
+    );
+}
+
+#[test]
+fn determinants() {
+    let a = random(12, &[2, 3, 3], F);
+    check(|x| vec![x[0].det()], &[&a]);
+    check(|x| vec![x[0].slogdet().1], &[&a]);
+    check(
+        |x| vec![symmetric(&x[0]).logdet()],
+        &[&positive(13, &[2, 3, 3], F)],
+    );
+}
+
+#[test]
+fn a_singular_matrix_has_a_gradient_of_its_determinant() {
+    // The cofactors of rank n − 1, n − 2 and 1 × 1.
+    for (a, expected) in [
+        (
+            Tensor::from([[1.0, 2.0], [2.0, 4.0]]),
+            vec![4.0, -2.0, -2.0, 1.0],
+        ),
+        (Tensor::from([[0.0]]), vec![1.0]),
+        (Tensor::from([1.0, 0.0, 0.0]).diag(0), vec![0.0; 9]),
+        (
+            Tensor::from([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 0.0]]),
+            vec![0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0],
+        ),
+    ] {
+        let a = a.requires_grad_(true);
+        a.det().backward().unwrap();
+        let found = a.grad().unwrap().to_vec::<f64>().unwrap();
+        for (f, e) in found.iter().zip(&expected) {
+            assert!((f - e).abs() < 1e-14, "{found:?} {expected:?}");
+        }
+    }
+}
+
+#[test]
+fn equal_singular_values_have_gradients() -> Result<()> {
+    let one = Tensor::eye(3, None, F).requires_grad_(true);
+    one.svdvals().sum((), false).backward()?;
+    assert_eq!(
+        one.grad().unwrap().to_vec::<f64>()?,
+        Tensor::eye(3, None, F).to_vec::<f64>()?
+    );
+    one.zero_grad();
+    // Of the values alone, through all three.
+    one.svd(false).1.sum((), false).backward()?;
+    assert_eq!(
+        one.grad().unwrap().to_vec::<f64>()?,
+        Tensor::eye(3, None, F).to_vec::<f64>()?
+    );
+    one.zero_grad();
+    one.eigh(false).0.sum((), false).backward()?;
+    assert_eq!(
+        one.grad().unwrap().to_vec::<f64>()?,
+        Tensor::eye(3, None, F).to_vec::<f64>()?
+    );
+    Ok(())
+}
+
+#[test]
+fn empty_matrices_have_empty_gradients() -> Result<()> {
+    for shape in [[0, 0, 0], [2, 0, 0], [0, 3, 3]] {
+        let x = Tensor::zeros(shape, F).requires_grad_(true);
+        let y = x.det().sum((), false)
+            + x.inv().sum((), false)
+            + x.svdvals().sum((), false)
+            + x.cholesky(false).sum((), false)
+            + x.qr(QrMode::Reduced).0.sum((), false)
+            + x.eigh(false).1.sum((), false)
+            + x.lu().2.sum((), false)
+            + x.pinv(None, None, false).sum((), false);
+        y.backward()?;
+        assert_eq!(x.grad().unwrap().shape()?, shape);
+        x.grad().unwrap().realize()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_flow_through_loops_and_branches() -> Result<()> {
+    let a = positive(14, &[3, 3], F);
+    let steps = random(15, &[4, 3], F);
+    check(
+        |x| {
+            let (last, all) = scan(Tensor::zeros([3], F), steps.clone(), |h, s| {
+                let y = x[0].solve(&(&h + &s), true);
+                (y.clone(), y)
+            });
+            vec![last, all]
+        },
+        &[&a],
+    );
+    let yes = no_grad(|| a.sum((), false).gt(-1e9));
+    check(
+        |x| vec![cond(&yes, || x[0].inv(), || x[0].det() * &x[0])],
+        &[&a],
+    );
+    Ok(())
+}
