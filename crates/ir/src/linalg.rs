@@ -108,7 +108,7 @@ pub fn least(m: &Dim, n: &Dim) -> Result<Dim, OpError> {
 /// The results that lie one behind the other in the last dim, of these shapes behind the batch dims.
 ///
 /// # Errors
-/// If there are not as many elements.
+/// If there are not as many elements, or a shape has symbols, since a slice must lie at a known place.
 pub fn parts<B: Builder>(
     b: &mut B,
     packed: &B::Value,
@@ -121,6 +121,10 @@ pub fn parts<B: Builder>(
     let mut out = Vec::new();
     for shape in shapes {
         let len = kiln_base::numel(shape);
+        ensure!(
+            len.as_const().is_some(),
+            "factors of {shape:?} need known sizes; only the batch dims may be symbols"
+        );
         let part = b.narrow(packed, last, start.clone(), len.clone())?;
         start = &start + &len;
         let mut whole = batch.clone();

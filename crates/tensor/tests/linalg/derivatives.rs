@@ -150,7 +150,7 @@ fn eigenvalues_and_vectors() {
 #[test]
 fn solutions() {
     let a = positive(7, &[2, 3, 3], F);
-    let b = random(8, &[3, 2], F);
+    let b = random(8, &[3, 4], F);
     check(|x| vec![x[0].solve(&x[1], true)], &[&a, &b]);
     check(|x| vec![x[0].solve(&t(&x[1]), false)], &[&a, &b]);
     check(|x| vec![x[0].inv()], &[&a]);

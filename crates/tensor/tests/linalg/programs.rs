@@ -45,16 +45,16 @@ fn batches_may_be_left_open() -> Result<()> {
 
 #[test]
 fn square_matrices_of_open_size() -> Result<()> {
-    let spec = Spec::new(DType::F64, ["n".into(), "n".into()]);
-    let f = compile(&[spec], |x| {
-        [x[0].inv(), x[0].cholesky(false), x[0].qr(QrMode::Reduced).1]
-    })?;
+    let spec = || [Spec::new(DType::F64, ["n".into(), "n".into()])];
+    let f = compile(&spec(), |x| [x[0].inv(), x[0].cholesky(false)])?;
+    let factors = compile(&spec(), |x| x[0].qr(QrMode::Reduced).1);
+    let e = factors.err().unwrap().to_string();
+    assert!(e.contains("factors of [n, n] need known sizes"), "{e}");
     for n in [2, 5] {
         let a = positive(n as u64, &[n, n], DType::F64);
         let y = f.run(&[&a])?;
         assert_near(&y[0], &a.inv(), 10.0, n);
         assert_near(&y[1], &a.cholesky(false), 10.0, n);
-        assert_near(&y[2], &a.qr(QrMode::Reduced).1, 10.0, n);
     }
     Ok(())
 }
@@ -74,7 +74,7 @@ fn a_factor_is_trained() -> Result<()> {
     let x = random(2, &[500, 2], DType::F64).matmul(&Tensor::from([[1.0, 0.5], [0.0, 0.7]]));
     let covariance = x.transpose(0, 1).matmul(&x) / 500.0;
     let precision = Var::parameter(&Tensor::eye(2, None, DType::F64))?;
-    for _ in 0..400 {
+    for _ in 0..1000 {
         let p = precision.get();
         let symmetric = (&p + p.transpose(0, 1)) * 0.5;
         let loss = (&symmetric * &covariance).sum((), false) - symmetric.logdet();

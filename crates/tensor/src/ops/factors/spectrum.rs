@@ -147,7 +147,7 @@ pub(super) fn tolerances(
     rtol: Option<&Other>,
 ) -> Result<[Tensor; 2], OpError> {
     let (batch, ..) = sizes(a)?;
-    let mut of = |given: Option<&Other>, default: f64| {
+    let mut of = |given: Option<&Other>| {
         let number = match given {
             Some(Other::Tensor(t)) => {
                 ensure!(
@@ -159,17 +159,19 @@ pub(super) fn tolerances(
                 b.cast(&t, a.dtype())?
             }
             Some(Other::Number(n)) => b.full(*n, a.dtype(), &[])?,
-            None => b.full(default, a.dtype(), &[])?,
+            None => b.full(0.0, a.dtype(), &[])?,
         };
         b.broadcast_to(&number, &batch)
     };
-    // An absolute tolerance that is given and not 0 replaces the default of the relative one.
-    let relative = match (atol, rtol) {
-        (None, None) => default_tolerance(a)?,
-        (Some(Other::Number(n)), None) if n.as_f64() == 0.0 => default_tolerance(a)?,
-        _ => 0.0,
-    };
-    Ok([of(atol, 0.0)?, of(rtol, relative)?])
+    let (absolute, relative) = (of(atol)?, of(rtol)?);
+    if rtol.is_some() {
+        return Ok([absolute, relative]);
+    }
+    // An absolute tolerance above 0 replaces the default of the relative one.
+    let none = b.with(Pw::Gt, &absolute, 0.0)?;
+    let default = b.full(default_tolerance(a)?, a.dtype(), &batch)?;
+    let relative = b.fill_where(&none, 0.0, &default)?;
+    Ok([absolute, relative])
 }
 
 /// How many singular values count.
