@@ -6,6 +6,7 @@ mod attention;
 mod autograd;
 mod bias_before_norm;
 mod checkpointing;
+mod compared;
 mod compiled;
 mod control_flow;
 mod cuda;

@@ -2,9 +2,9 @@
 //! of what the loop carries.
 //!
 //! A step of it needs forward values of the same step. Those that are cheap are computed again; the
-//! others (what is carried, and the results of all but pointwise work and views) are *residuals*: the
-//! forward loop stacks them. [`with_residuals`] makes it do so when it is recorded; a loop that does
-//! not is run once more.
+//! others (what is carried, what is compared, and the results of all but pointwise work and views) are
+//! *residuals*: the forward loop stacks them. [`with_residuals`] makes it do so when it is recorded; a
+//! loop that does not is run once more.
 //!
 //! The gradient of what all steps get alike is a sum over the steps. Where a step's share is a matrix
 //! product, or the sum of something that is stacked anyway, the factors are stacked and the sum is one
@@ -13,7 +13,7 @@
 use crate::{Call, Gradients, gradients};
 use kiln_base::prim::Reduction;
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, OpError, Pw, Role, Value, ops};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The loop with its residuals for the gradients of the wanted operands as further stacked outputs.
@@ -66,6 +66,8 @@ struct Step<'a> {
     joint: Graph,
     /// Number of nodes of the body.
     forward: usize,
+    /// The values of the body that the pullback compares.
+    compared: BTreeSet<Value>,
     /// The carried values that have gradients, with the inputs and results of the step's pullback.
     carried: Vec<(usize, Value, Option<Value>)>,
     /// The stacked outputs that have cotangents, with their inputs.
@@ -120,6 +122,7 @@ impl<'a> Step<'a> {
         }
         Ok(Step {
             op,
+            compared: compared(&joint, forward),
             joint,
             forward,
             carried,
@@ -163,9 +166,21 @@ impl<'a> Step<'a> {
         }
         match &self.joint.node(v.node).op {
             Op::Input(i) => (1..=self.op.carried).contains(&(i.index as usize)),
-            op => !is_cheap(op),
+            op => !is_cheap(op) || self.compared.contains(&v),
         }
     }
+}
+
+/// The floats that a derivative compares with what was chosen from them. A body that computed them again
+/// might give others in the last bit.
+fn compared(joint: &Graph, forward: usize) -> BTreeSet<Value> {
+    let derivative = joint.iter().skip(forward).map(|(_, node)| node);
+    let equal = derivative.filter(|n| matches!(&n.op, Op::Pointwise(row) if row.0 == Pw::Eq));
+    let operands = equal.flat_map(|n| n.inputs.iter().copied());
+    operands
+        .filter(|v| v.node.index() < forward && joint.fact(*v).dtype.is_float())
+        .filter(|v| !matches!(joint.node(v.node).op, Op::Full(_) | Op::Constant(_)))
+        .collect()
 }
 
 /// Whether an op is computed again rather than kept.

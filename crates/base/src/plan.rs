@@ -708,7 +708,7 @@ pub enum DecodeError {
 
 const MAGIC: &[u8; 8] = b"kilnplan";
 /// The format that [`Plan::to_bytes`] writes.
-pub const FORMAT: u32 = 11;
+pub const FORMAT: u32 = 12;
 
 impl Plan {
     /// The plan as bytes: a header with format and checksum, then the contents.

@@ -206,17 +206,6 @@ pub enum Inst {
         /// The kernel-local site that an integer division by zero reports; unused otherwise.
         site: u32,
     },
-    /// `a * b + c` on floats, rounded once where the machine can.
-    MulAdd {
-        /// Result.
-        dst: Reg,
-        /// First factor.
-        a: Reg,
-        /// Second factor.
-        b: Reg,
-        /// Summand.
-        c: Reg,
-    },
     /// `mask ? a : b`.
     Select {
         /// Result.

@@ -14,6 +14,7 @@ use hashbrown::HashMap;
 use kiln_base::plan::SiteKind;
 use kiln_base::prim::{Binary, Reduction};
 use kiln_base::{DType, Dim, Scalar};
+use kiln_ir::Pw;
 use smallvec::SmallVec;
 
 /// `0 <= index < extent`.
@@ -52,7 +53,7 @@ pub(crate) fn emit(flow: &Flow, group: &Group, operands: &[Nid]) -> Result<Emitt
             Some((of, at, op)) => (of, at, Some(op)),
             None => (*n, map.clone(), None),
         };
-        values.push((e.value(of, at, Predicates::new())?, map, combine));
+        values.push((e.unrounded(of, at, Predicates::new())?, map, combine));
     }
     for ((n, _), (v, map, combine)) in group.roots.iter().zip(values) {
         let arg = e.buffer(*n, true);
@@ -77,7 +78,7 @@ pub(crate) fn emit_prologue(
     let mut e = Emitter::new(flow, group);
     let (n, map) = &group.roots[0];
     let map = e.space.resolve_map(map);
-    let value = e.value(*n, map.clone(), Predicates::new())?;
+    let value = e.unrounded(*n, map.clone(), Predicates::new())?;
     let (flat, dtype) = (flow.nodes[*n].address(&map), flow.nodes[*n].dtype);
     let arg = e.raw(dtype);
     e.k.kernel.args[arg as usize].written = true;
@@ -244,7 +245,32 @@ impl<'a> Emitter<'a> {
         self.k.def(Expr::Load { access }, dtype)
     }
 
+    /// The value as what reads it sees it: where it is stored, too, it is rounded to its dtype, as it is for
+    /// those that load it, so that whatever is computed from it is the same in all kernels.
     fn value(&mut self, v: Nid, map: Map, predicates: Predicates) -> Result<Val, LowerError> {
+        let val = self.unrounded(v, map, predicates)?;
+        let stored = self.group.roots.iter().any(|(root, _)| *root == v);
+        Ok(if stored { self.rounded(val) } else { val })
+    }
+
+    /// A half in the precision of its dtype, which kernels compute in f32; other numbers as they are.
+    fn rounded(&mut self, val: Val) -> Val {
+        let dtype = self.k.dtype(val);
+        let loaded = |access: u16| self.raw != Some(self.k.kernel.accesses[access as usize].arg);
+        let exact = match self.k.expr(val) {
+            Expr::Load { access } | Expr::LoadAt { access, .. } => loaded(*access),
+            Expr::Convert { from, .. } => *from != dtype,
+            Expr::Const(_) => true,
+            _ => false,
+        };
+        if exact || !matches!(dtype, DType::F16 | DType::BF16) {
+            return val;
+        }
+        let wide = self.k.convert(val, DType::F32);
+        self.k.convert(wide, dtype)
+    }
+
+    fn unrounded(&mut self, v: Nid, map: Map, predicates: Predicates) -> Result<Val, LowerError> {
         let map = self.space.resolve_map(&map);
         let key = (v, map, predicates);
         if let Some(val) = self.memo.get(&key) {
@@ -294,7 +320,12 @@ impl<'a> Emitter<'a> {
                 self.k.convert(random, node.dtype)
             }
             Op::Pw(pw) => {
-                let operands = self.operands(node, map, predicates)?;
+                let mut operands = self.operands(node, map, predicates)?;
+                if matches!(pw, Pw::Eq | Pw::Ne | Pw::Lt | Pw::Le | Pw::Gt | Pw::Ge) {
+                    operands
+                        .iter_mut()
+                        .for_each(|o| *o = self.rounded(Val(*o)).0);
+                }
                 let mask = match node.dtype.is_int() {
                     true => self.mask(predicates),
                     false => None,
@@ -502,6 +533,9 @@ impl<'a> Emitter<'a> {
         let rank = self.node(operand).shape.len();
         let m = through_reduction(&node.op, rank, map, &inner);
         let mut a = self.value(operand, m, Predicates::new())?;
+        if let Op::ArgReduce(..) = node.op {
+            a = self.rounded(a);
+        }
         let bool_operand = self.k.dtype(a) == DType::Bool;
         if bool_operand {
             a = self.k.convert(a, DType::I32);

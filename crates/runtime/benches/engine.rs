@@ -109,25 +109,15 @@ fn chain() {
         p.input(DType::F32),
         p.input(DType::F32),
     );
-    let t = p.reg(Compute::F32);
-    p.push(Inst::MulAdd {
-        dst: t,
-        a: x,
-        b: a,
-        c: b,
-    });
+    let t = p.binary(Binary::Mul, x, a);
+    let t = p.binary(Binary::Add, t, b);
     let root = p.constant(Compute::F32, std::f64::consts::FRAC_1_SQRT_2);
     let half = p.constant(Compute::F32, 0.5);
     let e = p.binary(Binary::Mul, t, root);
     let e = p.unary(Unary::Erf, e);
     let h = p.binary(Binary::Mul, t, half);
-    let y = p.reg(Compute::F32);
-    p.push(Inst::MulAdd {
-        dst: y,
-        a: h,
-        b: e,
-        c: h,
-    });
+    let y = p.binary(Binary::Mul, h, e);
+    let y = p.binary(Binary::Add, y, h);
     let y = p.binary(Binary::Mul, y, c);
     p.output(DType::F32, y);
     let mut args = vec![(DType::F32, n, false); 4];

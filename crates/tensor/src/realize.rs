@@ -1,8 +1,8 @@
 //! Reading: compile what a value needs, run it, keep what it gave, commit what it assigned.
 
-use crate::autograd::needed;
+use crate::autograd::{Needed, needed};
 use crate::gather::{Gather, Missing, leaked};
-use crate::node::{Operand, State, Tensor};
+use crate::node::{State, Tensor};
 use crate::outcome::{self, Storing};
 use crate::recording::Recording;
 use crate::var::Busy;
@@ -117,7 +117,7 @@ fn realize_on(
         }
         // What has one element may be a loss, whose gradients are asked for next.
         let losses = targets.iter().filter(|t| t.fact().numel().is(1));
-        let saved: Vec<Operand> = losses.flat_map(|t| needed(t, loc)).collect();
+        let saved: Vec<Needed> = losses.flat_map(|t| needed(t, loc)).collect();
         let pending = Pending::lock(&targets, device);
         // Another thread may have computed some meanwhile.
         let targets = lazy();
@@ -296,7 +296,7 @@ impl Run {
     fn new(
         device: Device,
         targets: Vec<Tensor>,
-        saved: Vec<Operand>,
+        saved: Vec<Needed>,
         pending: Pending,
         on_failure: OnFailure,
     ) -> Result<Run, Missing> {
@@ -326,8 +326,9 @@ impl Run {
         Ok(run)
     }
 
-    /// Asks for what is costly behind these values: from that, a backward pass computes the rest again.
-    fn keep_costly(&mut self, saved: Vec<Operand>) {
+    /// Asks for what is costly behind these values, and for those that are compared: from that, a backward pass
+    /// computes the rest again.
+    fn keep_costly(&mut self, saved: Vec<Needed>) {
         let entries = &self.gather.entries;
         let mut is_read = vec![false; entries.len()];
         for entry in entries.iter().filter(|e| is_product(&e.node.op)) {
@@ -336,8 +337,14 @@ impl Run {
             }
         }
         let mut seen = vec![false; entries.len()];
-        let mut stack: Vec<Value> = saved.iter().filter_map(|o| self.gather.find(o)).collect();
-        let mut costly = Vec::new();
+        let find = |n: &Needed| Some((self.gather.find(&n.value)?, n.compared));
+        let saved: Vec<(Value, bool)> = saved.iter().filter_map(find).collect();
+        let mut stack: Vec<Value> = saved.iter().map(|(v, _)| *v).collect();
+        let compared = saved.iter().filter(|(_, compared)| *compared);
+        let mut costly: Vec<Value> = compared
+            .map(|(v, _)| *v)
+            .filter(|v| !entries[v.node.index()].is_input)
+            .collect();
         while let Some(v) = stack.pop() {
             let at = v.node.index();
             if entries[at].is_input {

@@ -3,7 +3,7 @@
 use super::Approximation;
 use crate::kir::{Expr, Kernel};
 use kiln_base::Compute;
-use kiln_base::prim::{Binary, Unary};
+use kiln_base::prim::{Binary, Reduction, Unary};
 
 /// The error of `exp` over all its normal results.
 const EXP: f64 = 1.0 / 65536.0;
@@ -28,8 +28,9 @@ pub(super) fn binary(op: Binary, a: &str, b: &str) -> Option<(String, f64)> {
     (op == Binary::Div).then(|| (format!("kiln_fast_div({a}, {b})"), 2.0 * UNIT))
 }
 
-/// What a kernel gives up with fast math. It may not where it has none of these functions, or where results are
-/// integers or masks, which would be others.
+/// What a kernel gives up with fast math. It may not where it has none of these functions, where results are
+/// integers or masks, which would be others, or where it compares what such a function gave: with what was
+/// chosen from the same values by another kernel, which may compute them otherwise.
 pub(super) fn approximation(kernel: &Kernel) -> Option<Approximation> {
     if kernel.args.iter().any(|a| a.written && !a.dtype.is_float()) {
         return None;
@@ -43,10 +44,29 @@ pub(super) fn approximation(kernel: &Kernel) -> Option<Approximation> {
         let single = kernel.body[operand.index()].dtype.compute() == Compute::F32;
         form.filter(|_| single).map(|(_, error)| error)
     };
+    let mut changed = vec![false; kernel.body.len()];
+    for (i, def) in kernel.body.iter().enumerate() {
+        let mut operands = false;
+        def.expr.operands(|o| operands |= changed[o.index()]);
+        if operands && compares(&def.expr) {
+            return None;
+        }
+        changed[i] = operands || error(&def.expr).is_some();
+    }
     let errors: Vec<f64> = kernel
         .body
         .iter()
         .filter_map(|def| error(&def.expr))
         .collect();
     (!errors.is_empty()).then(|| Approximation::FastMath(errors.iter().sum()))
+}
+
+/// Whether an operation compares its operands.
+fn compares(expr: &Expr) -> bool {
+    match expr {
+        Expr::Binary { op, .. } => op.gives_mask(),
+        Expr::Reduce { op, .. } => matches!(op, Reduction::Max | Reduction::Min),
+        Expr::ArgReduce { .. } => true,
+        _ => false,
+    }
 }

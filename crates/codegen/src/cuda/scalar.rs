@@ -160,9 +160,7 @@ fn float(op: Binary, a: &str, b: &str, f: &str, compute: Compute) -> String {
     let mask = |text: String| format!("({})({text})", ctype(compute));
     let nan = || literal(Scalar::Float(f64::NAN), compute);
     match op {
-        Add => format!("{a} + {b}"),
-        Sub => format!("{a} - {b}"),
-        Mul => format!("{a} * {b}"),
+        Add | Sub | Mul => format!("{}({a}, {b})", rounded(op, compute)),
         Div => format!("{a} / {b}"),
         FloorDiv => format!("floor{f}({a} / {b})"),
         Rem => format!("fmod{f}({a}, {b})"),
@@ -181,6 +179,19 @@ fn float(op: Binary, a: &str, b: &str, f: &str, compute: Compute) -> String {
         Xor => mask(format!("({a} != 0) != ({b} != 0)")),
         Gcd | Lcm | Shl | Shr => nan(),
         Eq | Ne | Lt | Le | Gt | Ge => unreachable!("comparisons are printed before"),
+    }
+}
+
+/// The function that rounds this one operation, which the compiler never contracts with another. So a value
+/// is the same to the bit in whichever kernel it is computed.
+fn rounded(op: Binary, compute: Compute) -> &'static str {
+    match (op, compute) {
+        (Binary::Add, Compute::F32) => "__fadd_rn",
+        (Binary::Sub, Compute::F32) => "__fsub_rn",
+        (Binary::Mul, Compute::F32) => "__fmul_rn",
+        (Binary::Add, _) => "__dadd_rn",
+        (Binary::Sub, _) => "__dsub_rn",
+        _ => "__dmul_rn",
     }
 }
 

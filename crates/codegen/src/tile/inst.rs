@@ -5,7 +5,7 @@ use super::{Plan, Step, same};
 use crate::affine::estimate;
 use crate::kir::{Expr, Kernel, Store, Val};
 use hashbrown::HashMap;
-use kiln_base::prim::{Binary, Reduction};
+use kiln_base::prim::Reduction;
 use kiln_base::tile::{Dynamic, Inst, Reg, Schedule, Stage, TileProgram, Turn};
 use kiln_base::{Compute, DType, Scalar};
 
@@ -128,10 +128,9 @@ impl Printer<'_> {
                 self.at[v.index()] = Some(reg);
             }
         }
-        let fused = self.fused_products(at, plan);
         for d in &plan.defs {
             let (Step::Compute(v) | Step::Kept(v)) = *d;
-            if same(self.kernel, v) != v || fused.contains_key(&v) {
+            if same(self.kernel, v) != v {
                 continue;
             }
             let is_reduction = self.kernel.body[v.index()].expr.is_reduction();
@@ -143,7 +142,7 @@ impl Printer<'_> {
                     let slot = self.slots[v.index()].expect("kept values have slots");
                     self.code.push(Inst::Kept { dst, slot });
                 }
-                Step::Compute(v) => operands = self.compute(*v, &fused),
+                Step::Compute(v) => operands = self.compute(*v),
             }
             if !is_reduction {
                 let stays = self.uses.last_stage[v.index()] > at && !plan.over_inner;
@@ -319,54 +318,8 @@ impl Printer<'_> {
         reg
     }
 
-    /// Products whose only use is an addition in the same stage, by the sum that takes them in.
-    fn fused_products(&self, at: usize, plan: &Plan) -> HashMap<Val, Val> {
-        let mut fused: HashMap<Val, Val> = HashMap::new();
-        let here: hashbrown::HashSet<Val> = plan
-            .defs
-            .iter()
-            .filter_map(|d| match d {
-                Step::Compute(v) => Some(*v),
-                Step::Kept(_) => None,
-            })
-            .collect();
-        let mut taken: hashbrown::HashSet<Val> = hashbrown::HashSet::new();
-        for d in &plan.defs {
-            let Step::Compute(sum) = *d else { continue };
-            let def = &self.kernel.body[sum.index()];
-            let Expr::Binary {
-                op: Binary::Add,
-                a,
-                b,
-                ..
-            } = def.expr
-            else {
-                continue;
-            };
-            if !def.dtype.is_float() {
-                continue;
-            }
-            for product in [a, b].map(|v| same(self.kernel, v)) {
-                let is_product = matches!(
-                    self.kernel.body[product.index()].expr,
-                    Expr::Binary {
-                        op: Binary::Mul,
-                        ..
-                    }
-                );
-                let once = self.uses.counts.get(&(at, product)) == Some(&1)
-                    && self.uses.last_stage[product.index()] == at
-                    && self.slots[product.index()].is_none();
-                if is_product && once && here.contains(&product) && taken.insert(sum) {
-                    fused.insert(product, sum);
-                }
-            }
-        }
-        fused
-    }
-
     /// Prints the definition of a value; the values whose use is done with it.
-    fn compute(&mut self, v: Val, fused: &HashMap<Val, Val>) -> Vec<Val> {
+    fn compute(&mut self, v: Val) -> Vec<Val> {
         let def = self.kernel.body[v.index()].clone();
         let mut operands = Vec::new();
         def.expr.operands(|o| operands.push(same(self.kernel, o)));
@@ -378,9 +331,6 @@ impl Printer<'_> {
                 _ => unreachable!("these are the reductions"),
             });
             return operands;
-        }
-        if let Some(at) = operands.iter().position(|o| fused.get(o) == Some(&v)) {
-            return self.mul_add(v, &operands, at);
         }
         let regs: Vec<Reg> = operands.iter().map(|o| self.reg(*o)).collect();
         let dst = self.fresh(v);
@@ -446,22 +396,5 @@ impl Printer<'_> {
             self.code.push(Inst::Keep { slot, src: dst });
         }
         operands
-    }
-
-    fn mul_add(&mut self, v: Val, operands: &[Val], product_at: usize) -> Vec<Val> {
-        let product = operands[product_at];
-        let mut used = Vec::new();
-        self.kernel.body[product.index()]
-            .expr
-            .operands(|o| used.push(same(self.kernel, o)));
-        used.push(operands[1 - product_at]);
-        let [a, b, c] = [used[0], used[1], used[2]].map(|o| self.reg(o));
-        let dst = self.fresh(v);
-        self.at[v.index()] = Some(dst);
-        self.code.push(Inst::MulAdd { dst, a, b, c });
-        if let Some(slot) = self.slots[v.index()] {
-            self.code.push(Inst::Keep { slot, src: dst });
-        }
-        used
     }
 }

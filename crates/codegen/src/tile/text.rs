@@ -127,9 +127,6 @@ impl Printer<'_> {
             Inst::Binary { op, dst, a, b, .. } => {
                 format!("{} = {} {}, {}", r(dst), op.name(), r(a), r(b))
             }
-            Inst::MulAdd { dst, a, b, c } => {
-                format!("{} = muladd {}, {}, {}", r(dst), r(a), r(b), r(c))
-            }
             Inst::Select { dst, mask, a, b } => {
                 format!("{} = select {}, {}, {}", r(dst), r(mask), r(a), r(b))
             }

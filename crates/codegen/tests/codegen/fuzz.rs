@@ -210,7 +210,6 @@ fn random_programs_cover_the_rules() {
             note("bounds", p.accesses.iter().any(|a| !a.bounds.is_empty()));
             for inst in p.stages.iter().flat_map(|s| &s.code) {
                 note("dynamic", matches!(inst, Inst::LoadAt { .. }));
-                note("muladd", matches!(inst, Inst::MulAdd { .. }));
                 note("random", matches!(inst, Inst::Random { .. }));
                 note("arg", matches!(inst, Inst::ArgReduce { .. }));
             }

@@ -341,12 +341,6 @@ impl Machine<'_> {
                 }
                 dst
             }
-            Inst::MulAdd { dst, a, b, c } => {
-                out.extend((0..n).map(|l| {
-                    Num::F(get(self, *a, l).f() * get(self, *b, l).f() + get(self, *c, l).f())
-                }));
-                dst
-            }
             Inst::Select { dst, mask, a, b } => {
                 out.extend((0..n).map(|l| match get(self, *mask, l).i() != 0 {
                     true => get(self, *a, l),

@@ -18,7 +18,7 @@ use kiln_base::memory::Temporaries;
 use kiln_base::plan::{Place, Plan};
 use kiln_base::{numel, plan::Role};
 use kiln_codegen::{Launch, Origin};
-use kiln_ir::{Graph, Loc, NodeId, Op, Value};
+use kiln_ir::{Graph, Loc, NodeId, Op, Pw, Value};
 use std::cmp::Reverse;
 
 /// What is computed again: positions of values in the model, ascending by when they are first written.
@@ -81,6 +81,8 @@ pub(super) struct Model {
     pub items: Vec<Item>,
     steps: usize,
     pub held: HashMap<Value, Held>,
+    /// For each node whether floats are compared that pointwise work and views make of it.
+    compared: Vec<bool>,
     /// For each step the values in memory that it reads.
     pub reads: Vec<Vec<Value>>,
     /// The items that can be computed again, last written first: users before operands.
@@ -102,6 +104,7 @@ impl Model {
             items: Vec::new(),
             steps,
             held: HashMap::new(),
+            compared: compared(&base.graph),
             reads: vec![Vec::new(); steps],
             order: Vec::new(),
         };
@@ -229,6 +232,9 @@ impl Model {
             return None;
         }
         let (nodes, leaves) = self.expression(graph, v)?;
+        if self.compared[v.node.index()] && !nodes.iter().all(|n| is_pure(graph, *n)) {
+            return None;
+        }
         let flops: u64 = nodes
             .iter()
             .map(|n| flops(graph, *n))
@@ -403,6 +409,37 @@ fn bytes(plan: &Plan, b: usize) -> usize {
 /// Whether a value is there without being computed.
 fn is_leaf(op: &Op) -> bool {
     matches!(op, Op::Input(_) | Op::Constant(_))
+}
+
+/// Whether a node is the same to the bit wherever it is computed: pointwise work that rounds once an operation, and
+/// views. The order of a sum, and where a half is rounded, depend on the kernel.
+fn is_pure(graph: &Graph, id: NodeId) -> bool {
+    let node = graph.node(id);
+    let half = |f: &kiln_ir::Fact| f.dtype.is_float() && f.dtype.size() < 4;
+    (row_or_view(&node.op) || is_leaf(&node.op)) && !node.facts.iter().any(half)
+}
+
+fn row_or_view(op: &Op) -> bool {
+    op.is_view()
+        || matches!(
+            op,
+            Op::Pointwise(_) | Op::Cast(_) | Op::Full(_) | Op::Iota(_)
+        )
+}
+
+/// For each node whether floats are compared for equality that pointwise work and views make of it. They are
+/// compared with what was chosen from them, and one that was summed up in another order would not be found.
+fn compared(graph: &Graph) -> Vec<bool> {
+    let mut compared = vec![false; graph.len()];
+    for (id, node) in graph.iter().rev() {
+        let equal = matches!(&node.op, Op::Pointwise(row) if row.0 == Pw::Eq);
+        let passes = compared[id.index()] && row_or_view(&node.op);
+        for v in &node.inputs {
+            let float = graph.fact(*v).dtype.is_float();
+            compared[v.node.index()] |= float && (equal || passes);
+        }
+    }
+    compared
 }
 
 /// Whether computing an op again gives the same, reports nothing and waits for nothing.

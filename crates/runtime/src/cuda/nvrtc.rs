@@ -70,7 +70,7 @@ impl Code {
     }
 
     /// The flags of a compilation. Arithmetic is exactly what the source says, but for contraction
-    /// to fused multiply-adds.
+    /// to fused multiply-adds, from which functions such as `__fmul_rn` are exempt.
     pub fn flags(self) -> Vec<String> {
         let mut flags = vec![self.flag(), "--std=c++17".into()];
         if let Code::Cubin(_) = self {

@@ -171,15 +171,6 @@ impl Checker<'_> {
                     result.ok_or_else(|| damaged!("no {} of {}", op.name(), ty.name()))?,
                 )
             }
-            Inst::MulAdd { dst, a, b, c } => {
-                let ty = self.read(*a)?;
-                self.expect(*b, ty)?;
-                self.expect(*c, ty)?;
-                if !ty.is_float() {
-                    return Err(damaged!("no multiply-add of {}", ty.name()));
-                }
-                (*dst, ty)
-            }
             Inst::Select { dst, mask, a, b } => {
                 self.expect(*mask, Compute::Mask)?;
                 let ty = self.read(*a)?;

@@ -15,7 +15,6 @@ pub(super) fn operands(inst: &Inst) -> (Vec<Reg>, Option<Reg>) {
         }
         Inst::Unary { dst, a, .. } | Inst::Convert { dst, a, .. } => (vec![*a], Some(*dst)),
         Inst::Binary { dst, a, b, .. } => (vec![*a, *b], Some(*dst)),
-        Inst::MulAdd { dst, a, b, c } => (vec![*a, *b, *c], Some(*dst)),
         Inst::Select { dst, mask, a, b } => (vec![*mask, *a, *b], Some(*dst)),
         Inst::Random {
             dst,

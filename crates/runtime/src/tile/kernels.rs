@@ -390,17 +390,6 @@ fn divide<T: Elem + Into<i64> + TryFrom<i64>, const OP: u8>() -> Op {
     baseline::<K<T, OP>, Call>()
 }
 
-/// The loop of `a * b + c`.
-pub(super) fn mul_add(ty: Compute, level: Level) -> Op {
-    fn of<T: Elem>(level: Level) -> Op {
-        let k = kernel!(K<T: Elem>, I, call => {
-            map3::<T, T, T, T>(call, #[inline(always)] |a, b, c| a.mul_add::<I>(b, c))
-        });
-        of_kernel(k, level)
-    }
-    with_compute!(ty, T => of::<T>(level))
-}
-
 /// The loop of `mask ? a : b`; the mask is operand `a` of the code.
 pub(super) fn select(ty: Compute, level: Level) -> Op {
     fn of<T: Elem>(level: Level) -> Op {

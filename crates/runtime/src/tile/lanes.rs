@@ -1,6 +1,5 @@
 //! Lane-by-lane loops and the scalar semantics of register types.
 
-use crate::simd::{Isa, fma32, fma64};
 use crate::tile::{Code, Ctx};
 
 /// A register element.
@@ -14,7 +13,6 @@ pub(crate) trait Elem: Copy + PartialOrd + 'static {
     fn is_nan(self) -> bool;
     fn add(self, b: Self) -> Self;
     fn mul(self, b: Self) -> Self;
-    fn mul_add<I: Isa>(self, b: Self, c: Self) -> Self;
     fn bits(bits: u64) -> Self;
 
     /// The larger; NaN wins.
@@ -30,7 +28,7 @@ pub(crate) trait Elem: Copy + PartialOrd + 'static {
 }
 
 macro_rules! float_elem {
-    ($t:ident, $fma:ident, $bits:ty) => {
+    ($t:ident, $bits:ty) => {
         impl Elem for $t {
             const ZERO: $t = 0.0;
             const ONE: $t = 1.0;
@@ -49,18 +47,14 @@ macro_rules! float_elem {
             fn mul(self, b: $t) -> $t {
                 self * b
             }
-            #[inline(always)]
-            fn mul_add<I: Isa>(self, b: $t, c: $t) -> $t {
-                $fma::<I>(self, b, c)
-            }
             fn bits(bits: u64) -> $t {
                 $t::from_bits(bits as $bits)
             }
         }
     };
 }
-float_elem!(f32, fma32, u32);
-float_elem!(f64, fma64, u64);
+float_elem!(f32, u32);
+float_elem!(f64, u64);
 
 macro_rules! int_elem {
     ($($t:ident),*) => {$(
@@ -80,10 +74,6 @@ macro_rules! int_elem {
             #[inline(always)]
             fn mul(self, b: $t) -> $t {
                 self.wrapping_mul(b)
-            }
-            #[inline(always)]
-            fn mul_add<I: Isa>(self, b: $t, c: $t) -> $t {
-                self.wrapping_mul(b).wrapping_add(c)
             }
             fn bits(bits: u64) -> $t {
                 bits as $t
@@ -110,10 +100,6 @@ impl Elem for u8 {
     #[inline(always)]
     fn mul(self, b: u8) -> u8 {
         self & b
-    }
-    #[inline(always)]
-    fn mul_add<I: Isa>(self, b: u8, c: u8) -> u8 {
-        self & b | c
     }
     fn bits(bits: u64) -> u8 {
         (bits != 0) as u8

@@ -302,7 +302,6 @@ impl Linker<'_> {
             Inst::Binary { op, a, site, .. } => {
                 draft(kernels::binary(*op, ty(a), level), place()?, sources, *site)
             }
-            Inst::MulAdd { a, .. } => draft(kernels::mul_add(ty(a), level), place()?, sources, 0),
             Inst::Select { a, .. } => draft(kernels::select(ty(a), level), place()?, sources, 0),
             Inst::Convert { from, to, .. } => {
                 draft(lower::convert(*from, *to, level), place()?, sources, 0)

@@ -285,10 +285,6 @@ impl State<'_> {
                 });
                 (dst, v)
             }
-            Inst::MulAdd { dst, a, b, c } => {
-                let v = get(a, self).f().mul_add(get(b, self).f(), get(c, self).f());
-                (dst, F(round_float(v, plain(ty(dst, self)))))
-            }
             Inst::Select { dst, mask, a, b } => (
                 dst,
                 if get(mask, self).i() != 0 {

@@ -264,13 +264,12 @@ fn stores_convert_registers_of_another_type() {
 }
 
 #[test]
-fn multiply_add_select_and_reused_registers() {
+fn select_and_reused_registers() {
     for dtype in [DType::F32, DType::F64] {
         let n = 700;
         let mut p = Program::lanes(&[n]);
         let (a, b, c) = (p.input(dtype), p.input(dtype), p.input(dtype));
-        let s = p.reg(p.ty(a));
-        p.push(Inst::MulAdd { dst: s, a, b, c });
+        let s = p.binary(Binary::Mul, a, b);
         // The same register as operand and result, several times.
         p.push(Inst::Unary {
             op: Unary::Neg,

@@ -19,7 +19,7 @@ pub(crate) use function::{Backward, differentiated};
 pub use functional::{GradOptions, grad, grad_with, gradcheck, jvp, vjp};
 pub use hook::HookHandle;
 pub use mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
-pub(crate) use needs::needed;
+pub(crate) use needs::{Needed, needed};
 
 use crate::record::compose;
 use crate::{Error, ErrorKind, Result, Tensor, Var, boundary, scope, trace};

@@ -4,15 +4,23 @@ use super::engine::{Entry, Trace};
 use crate::Tensor;
 use crate::node::{Node, Operand};
 use kiln_autodiff::Place;
-use kiln_ir::{Builder, Fact, Op, OpError};
+use kiln_ir::{Builder, Fact, Op, OpError, Pw};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::Arc;
 
+/// A value that gradients are computed from.
+pub(crate) struct Needed {
+    pub value: Operand,
+    /// Whether a derivative compares it, with what was chosen from it: then it must be the same to the bit, which
+    /// it need not be where another program computes it again.
+    pub compared: bool,
+}
+
 /// The values that the gradients of `t` are computed from. Derivatives are only walked through:
 /// nothing is recorded, and hooks and the derivatives of users' functions don't run.
-pub(crate) fn needed(t: &Tensor, loc: &'static Location<'static>) -> Vec<Operand> {
+pub(crate) fn needed(t: &Tensor, loc: &'static Location<'static>) -> Vec<Needed> {
     let Ok(trace) = Trace::of(&[t], loc) else {
         return Vec::new(); // released: there is no backward pass to come
     };
@@ -24,7 +32,9 @@ pub(crate) fn needed(t: &Tensor, loc: &'static Location<'static>) -> Vec<Operand
     // A user's function may need all it was given and all it gave.
     let opaque = |x: &[Value], y: &[Value], _: &[Option<Value>], _: &[bool]| {
         let all = x.iter().chain(y);
-        users.borrow_mut().extend(all.filter_map(|v| v.of.clone()));
+        users
+            .borrow_mut()
+            .extend(all.filter_map(|v| v.needed(false)));
         let computed = |x: &Value| Some(Value::computed(x.fact.clone()));
         Ok::<_, OpError>(x.iter().map(computed).collect())
     };
@@ -60,12 +70,17 @@ impl Value {
     fn computed(fact: Fact) -> Value {
         Value { fact, of: None }
     }
+
+    fn needed(&self, compared: bool) -> Option<Needed> {
+        let value = self.of.clone()?;
+        Some(Needed { value, compared })
+    }
 }
 
 /// Notes the values of the forward pass that ops are emitted on.
 #[derive(Default)]
 struct Probe {
-    needed: Vec<Operand>,
+    needed: Vec<Needed>,
 }
 
 impl Builder for Probe {
@@ -74,8 +89,11 @@ impl Builder for Probe {
     fn emit(&mut self, op: Op, inputs: &[Value]) -> Result<SmallVec<[Value; 1]>, OpError> {
         let facts: SmallVec<[&Fact; 3]> = inputs.iter().map(|v| &v.fact).collect();
         let facts = op.infer(&facts)?;
-        self.needed
-            .extend(inputs.iter().filter_map(|v| v.of.clone()));
+        let compares = matches!(&op, Op::Pointwise(row) if row.0 == Pw::Eq);
+        let needed = inputs
+            .iter()
+            .filter_map(|v| v.needed(compares && v.fact.dtype.is_float()));
+        self.needed.extend(needed);
         Ok(facts.into_iter().map(Value::computed).collect())
     }
 
