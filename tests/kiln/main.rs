@@ -22,6 +22,7 @@ mod fuzz_gradients;
 mod gpu_tools;
 mod indexing;
 mod kernel_counts;
+mod kinks;
 mod layout;
 mod memory_budget;
 mod named;

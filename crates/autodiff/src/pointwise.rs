@@ -112,20 +112,25 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
             let inner = x.clone() * (1.0 - square(t.clone())) * x.then(Sigmoid);
             one(g * (t + inner))
         }
-        Elu => one(select(is(Gt, x, 0.0.into()), g.clone(), g * (y + 1.0))),
+        // NaN is above.
+        Elu => one(select(is(Le, x, 0.0.into()), g.clone() * (y + 1.0), g)),
         Selu => {
             let (scale, alpha) = (1.050_700_987_355_480_5, 1.673_263_242_354_377_2);
             let above = g.clone() * scale;
             one(select(
-                is(Gt, x, 0.0.into()),
-                above,
+                is(Le, x, 0.0.into()),
                 g * (y + scale * alpha),
+                above,
             ))
         }
-        Hardsigmoid => one(outside(x, -3.0, 3.0, 0.0, g / 6.0)),
+        // NaN is outside.
+        Hardsigmoid => {
+            let (above, below) = (is(Gt, x.clone(), (-3.0).into()), is(Lt, x, 3.0.into()));
+            one(select(is(And, above, below), g / 6.0, 0.0))
+        }
         Hardswish => {
             let middle = g.clone() * (x.clone() / 3.0 + 0.5);
-            let high = select(is(Ge, x.clone(), 3.0.into()), g, middle);
+            let high = select(is(Lt, x.clone(), 3.0.into()), middle, g);
             one(select(is(Le, x, (-3.0).into()), 0.0, high))
         }
         Add => two(g.clone(), g),
@@ -150,9 +155,17 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
             let flat = is(And, is(Eq, x.clone(), 0.0.into()), is(Ge, z, 0.0.into()));
             two(base, select(flat, 0.0, g * y * x.then(Log)))
         }
+        // Nothing flows at the origin.
         Atan2 => {
             let length = square(x.clone()) + square(z.clone());
-            two(g.clone() * (z / length.clone()), -(g * (x / length)))
+            let slope = |side: Expr| {
+                select(
+                    is(Eq, length.clone(), 0.0.into()),
+                    0.0,
+                    side / length.clone(),
+                )
+            };
+            two(g.clone() * slope(z), -(g * slope(x)))
         }
         // Both have a share at a tie.
         Maximum | Minimum => {
@@ -163,11 +176,18 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
                 select(is(loses, z, x), 0.0, share),
             )
         }
-        // The first has it at a tie; NaN never has it.
+        // Both have a share at a tie; of a number and NaN the number has it, of two NaN the first.
         Fmax | Fmin => {
             let wins = if op == Fmax { Ge } else { Le };
-            let first = is(Or, is(wins, x, z.clone()), z.then(IsNan));
-            two(select(first.clone(), g.clone(), 0.0), select(first, 0.0, g))
+            let share = select(is(Eq, x.clone(), z.clone()), g.clone() * 0.5, g);
+            let first = is(Or, is(wins, x.clone(), z.clone()), z.clone().then(IsNan));
+            let number = is(Eq, z.clone(), z.clone());
+            let second = is(Or, is(wins, z, x.clone()), x.then(IsNan));
+            let second = is(And, second, number);
+            two(
+                select(first, share.clone(), 0.0),
+                select(second, share, 0.0),
+            )
         }
         Hypot => two(g.clone() * (x / y.clone()), g * (z / y)),
         LogAddExp | LogAddExp2 => {
@@ -200,26 +220,39 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
             Some(select(x.clone(), g.clone(), 0.0)),
             Some(select(x, 0.0, g)),
         ],
+        // At a bound it has a half; between bounds that are equal x has all of it, between bounds that are
+        // crossed the upper one.
         Clamp => {
             let (low, high) = (z, Expr::X(2));
-            let inside = is(
-                And,
-                is(Ge, x.clone(), low.clone()),
-                is(Le, x.clone(), high.clone()),
-            );
-            let crossed = is(Lt, high.clone(), low.clone());
-            let under = is(
-                And,
-                is(Lt, low.clone(), high.clone()),
-                is(Lt, x.clone(), low),
-            );
-            let over = is(Or, is(Gt, x, high), crossed);
+            let half = g.clone() * 0.5;
+            let apart = is(Lt, low.clone(), high.clone());
+            let under = is(Lt, x.clone(), low.clone());
+            let over = is(Gt, x.clone(), high.clone());
+            let at_low = is(And, is(Eq, x.clone(), low.clone()), apart.clone());
+            let at_high = is(And, is(Eq, x, high.clone()), apart);
+            let crossed = is(Gt, low.clone(), high.clone());
+            let ordered = is(Le, low, high);
+            let all = |where_, other| select(where_, g.clone(), other);
+            let at = is(Or, at_low.clone(), at_high.clone());
+            let inside = select(at, half.clone(), g.clone());
+            let low = select(at_low, half.clone(), 0.0);
+            let high = select(at_high, half, 0.0);
             vec![
-                Some(select(inside, g.clone(), 0.0)),
-                Some(select(under, g.clone(), 0.0)),
-                Some(select(over, g, 0.0)),
+                Some(select(is(Or, under.clone(), over.clone()), 0.0, inside)),
+                Some(all(is(And, under, ordered.clone()), low)),
+                Some(all(is(Or, is(And, over, ordered), crossed), high)),
             ]
         }
+        // A bound that is infinite is none.
+        Clip => {
+            let (low, high) = (z, Expr::X(2));
+            let open_low = is(Eq, low.clone(), f64::NEG_INFINITY.into());
+            let open_high = is(Eq, high.clone(), f64::INFINITY.into());
+            let above = is(Or, is(Gt, x.clone(), low), open_low);
+            let below = is(Or, is(Lt, x, high), open_high);
+            one(select(is(And, above, below), g, 0.0))
+        }
+        First => two(g, Expr::Zeros),
         Lerp => {
             let weight = Expr::X(2);
             vec![

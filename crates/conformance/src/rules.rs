@@ -271,6 +271,16 @@ const CASES: &[Case] = &[
             m.b.op(ops::Scatter { axis: 1, kind }, &[zeros, index, read])?;
         m.pw(Pw::Mul, &[y, read])
     }),
+    ("gather_of_extreme", |m| {
+        let (x, ..) = m.matrix();
+        let axis = m.rng.below(2);
+        let kind = [Reduction::Max, Reduction::Min][m.rng.below(2)];
+        let index = m.b.op(ops::ArgReduce { kind, axis }, &[x])?;
+        let mut kept = m.b.fact(&x).shape;
+        kept[axis] = Dim::ONE;
+        let index = m.b.reshape(&index, &kept)?;
+        m.b.op(ops::Gather { axis }, &[x, index])
+    }),
     ("gather_of_pointwise", |m| {
         let (n, c) = (m.size(), 2 + m.size());
         let x = m.data(&[n, c]);

@@ -43,7 +43,9 @@ fn rounds_nothing(graph: &Graph, node: &Node) -> bool {
                 | Fmax
                 | Fmin
                 | Select
+                | First
                 | Clamp
+                | Clip
         ),
         Op::Random(op) => op.kind != RandomKind::Normal,
         Op::Reduce(op) => matches!(op.kind, Reduction::Max | Reduction::Min),

@@ -101,7 +101,17 @@ impl Generator {
         // These give one of their operands, its negative, or a bound.
         let chooses = matches!(
             row,
-            Neg | Abs | Relu | Relu6 | Maximum | Minimum | Fmax | Fmin | Select | Clamp
+            Neg | Abs
+                | Relu
+                | Relu6
+                | Maximum
+                | Minimum
+                | Fmax
+                | Fmin
+                | Select
+                | First
+                | Clamp
+                | Clip
         );
         let whole = matches!(row, Sign | Floor | Ceil | Round | Trunc | Fmod);
         let compares = row.row().gives == Gives::Bool;

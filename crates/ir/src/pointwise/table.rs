@@ -300,6 +300,8 @@ rows! {
     Shl "shl" 2 Int Same float |_| f64::NAN; int |x| Binary::Shl.eval_i64(x[0], x[1]); expr |b, x| bin(b, Binary::Shl, x[0], x[1]);
     /// a / 2ᵇ rounded down; a shift by the width or more, or a negative one, gives 0 or −1.
     Shr "shr" 2 Int Same float |_| f64::NAN; int |x| Binary::Shr.eval_i64(x[0], x[1]); expr |b, x| bin(b, Binary::Shr, x[0], x[1]);
+    /// a, which counts as computed from b too: b has a gradient, of zeros.
+    First "first" 2 Any Same float |x| x[0]; int |x| Ok(x[0]); expr |_, x| x[0];
     /// mask ? a : b.
     Select "select" 3 MaskThenAny Same
         float |x| if x[0] != 0.0 { x[1] } else { x[2] };
@@ -307,6 +309,10 @@ rows! {
         expr |b, x| b.select(x[0], x[1], x[2]);
     /// min(max(x, low), high); NaN in x or a bound stays.
     Clamp "clamp" 3 Number Same
+        float |x| Binary::Min.eval_f64(Binary::Max.eval_f64(x[0], x[1]), x[2]); int |x| Ok(x[0].max(x[1]).min(x[2]));
+        expr |b, x| { let m = bin(b, Binary::Max, x[0], x[1]); bin(b, Binary::Min, m, x[2]) };
+    /// Clamp to numbers: min(max(x, low), high). Nothing flows to x at or beyond a bound, nor to the bounds.
+    Clip "clip" 3 Number Same
         float |x| Binary::Min.eval_f64(Binary::Max.eval_f64(x[0], x[1]), x[2]); int |x| Ok(x[0].max(x[1]).min(x[2]));
         expr |b, x| { let m = bin(b, Binary::Max, x[0], x[1]); bin(b, Binary::Min, m, x[2]) };
     /// a + t · (b − a), the form by which PyTorch keeps both ends exact.

@@ -171,6 +171,7 @@ fn expressions_keep_the_sign_of_zero() {
         Pw::Fmax,
         Pw::Fmin,
         Pw::Clamp,
+        Pw::Clip,
         Pw::Relu,
         Pw::Relu6,
     ];

@@ -1,6 +1,7 @@
 //! What is chosen by index, computed where it is chosen:
 //!
 //! ```text
+//! gather_of_extreme     gather(a, argmax(a)) = max(a)      and of the smallest
 //! gather_of_pointwise   gather(f(a, b, …), i) = f(gather(a, i), gather(b, i), …)
 //!                       gather(c, i) = c       for what is constant along the axis
 //! ```
@@ -9,6 +10,8 @@
 //! logit at the label, and no log-softmax is written to memory. A gather reads its operand from memory, so
 //! this stores f(a, b, …) no more; it holds for every number. What must hold:
 //!
+//! - `a` is the same value on both sides, so the index of the first extreme is inside it, and the elements at
+//!   it are the extremes, NaN among them. The derivative has gone by index by then.
 //! - The index is half as long as the axis at most, and as large as the operand off it, so little is
 //!   computed twice.
 //! - What is gathered instead lies in memory in any case: inputs, and what something else than pointwise
@@ -29,8 +32,46 @@ pub const PASS: Pass = Pass {
     name: "gathers",
     about: "computes what is chosen by index, not what it is chosen from",
     exact: true,
-    run: Run::Rules(&[&GatherOfPointwise]),
+    run: Run::Rules(&[&GatherOfExtreme, &GatherOfPointwise]),
 };
+
+/// gather(a, argmax(a)) = max(a).
+pub struct GatherOfExtreme;
+
+impl Rule for GatherOfExtreme {
+    fn name(&self) -> &'static str {
+        "gather_of_extreme"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        let Op::Gather(gather) = &node.op else {
+            return None;
+        };
+        let [x, mut index] = node.inputs[..] else {
+            return None;
+        };
+        if let Op::Reshape(_) = view.producer(index).op {
+            index = view.producer(index).inputs[0];
+        }
+        let found = view.producer(index);
+        let Op::ArgReduce(extreme) = &found.op else {
+            return None;
+        };
+        // One element a lane, in the order of the lanes.
+        let mut kept = view.fact(x).shape.clone();
+        kept[gather.axis] = Dim::ONE;
+        let same = found.inputs[0] == x && extreme.axis == gather.axis;
+        if !same || node.fact().shape != kept {
+            return None;
+        }
+        let mut patch = view.patch(id);
+        let new = patch
+            .reduce_keepdim(extreme.kind, &x, &[extreme.axis])
+            .ok()?;
+        Some(patch.replacing(id.value(), new))
+    }
+}
 
 /// gather(f(a, b, …), i) = f(gather(a, i), gather(b, i), …).
 pub struct GatherOfPointwise;

@@ -94,9 +94,10 @@ impl Tensor {
                 low.as_f64() <= high.as_f64(),
                 "min_val {low} is greater than max_val {high}"
             );
-            let low = b.scalar_like(low, self)?;
-            let high = b.scalar_like(high, self)?;
-            b.pointwise(Pw::Clamp, &[self.clone(), low, high])
+            let below = b.with(Pw::Le, self, low)?;
+            let above = b.with(Pw::Ge, self, high)?;
+            let y = b.fill_where(&below, low, self)?;
+            b.fill_where(&above, high, &y)
         })
     }
 
@@ -129,10 +130,14 @@ impl Tensor {
             needs_float(self, "operand")?;
             ensure!(lambd >= 0.0, "lambd must not be negative, but is {lambd}");
             let x = b.widened(self)?;
-            let low = b.with(Pw::Maximum, &x, -lambd)?;
-            let core = b.with(Pw::Minimum, &low, lambd)?;
-            let y = b.binary(Pw::Sub, &x, &core)?;
+            let (low, high) = (b.scalar_like(-lambd, &x)?, b.scalar_like(lambd, &x)?);
+            let above = b.binary(Pw::Ge, &x, &low)?;
+            let below = b.binary(Pw::Le, &x, &high)?;
+            let inside = b.binary(Pw::And, &above, &below)?;
+            let core = b.pointwise(Pw::Clip, &[x.clone(), low, high])?;
             // Infinities move too; ∞ − λ is what the difference gives already.
+            let y = b.binary(Pw::Sub, &x, &core)?;
+            let y = b.fill_where(&inside, 0.0, &y)?;
             b.cast(&y, self.dtype())
         })
     }
@@ -195,14 +200,15 @@ pub(crate) fn softmax(b: &mut Recorder, x: &Tensor, dim: impl Into<DimArg>, log:
 fn exponential(b: &mut Recorder, t: &Tensor, width: f64, height: f64) -> Recorded {
     needs_float(t, "operand")?;
     let x = b.widened(t)?;
-    let scaled = if width == 1.0 {
-        x.clone()
-    } else {
-        b.with(Pw::Div, &x, width)?
-    };
-    let low = b.unary(Pw::Expm1, &scaled)?;
-    let low = b.with(Pw::Mul, &low, height)?;
-    let positive = b.with(Pw::Gt, &x, 0.0)?;
-    let y = b.select(&positive, &x, &low)?;
+    // NaN is not low. Where the exponential is not taken, it is of 0: its derivative is multiplied by 0.
+    let low = b.with(Pw::Le, &x, 0.0)?;
+    let zero = b.scalar_like(0.0, &x)?;
+    let mut scaled = b.select(&low, &x, &zero)?;
+    if width != 1.0 {
+        scaled = b.with(Pw::Div, &scaled, width)?;
+    }
+    let curve = b.unary(Pw::Expm1, &scaled)?;
+    let curve = b.with(Pw::Mul, &curve, height)?;
+    let y = b.select(&low, &curve, &x)?;
     b.cast(&y, t.dtype())
 }

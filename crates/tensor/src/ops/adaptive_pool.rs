@@ -7,7 +7,7 @@ use super::reduce::two;
 use crate::record::{Recorder, compose, compose_many};
 use crate::{DType, Tensor};
 use kiln_base::prim::Reduction;
-use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 macro_rules! adaptive_pools {
     ($($(#[$doc:meta])* $name:ident $spatial:literal;)*) => {
@@ -173,13 +173,10 @@ fn adaptive_max(
     let mut shape = Shape::from(&windows.dims()[..x.ndim()]);
     shape.push(widths.iter().product::<i64>().into());
     let flat = b.reshape(&windows, &shape)?;
-    let values = b.reduce(Reduction::Max, &flat, &[x.ndim()], false)?;
-    let op = ops::ArgReduce {
-        kind: Reduction::Max,
-        axis: x.ndim(),
-    };
+    let (values, index) = super::reduce::first_extreme(b, Reduction::Max, &flat, x.ndim())?;
+    let values = b.squeeze(&values, &[x.ndim()])?;
     // The index within the window, taken apart into one within each axis of it.
-    let mut rest = b.op(op, &[flat])?;
+    let mut rest = b.squeeze(&index, &[x.ndim()])?;
     let mut plane = b.full(0i64, DType::I64, values.dims())?;
     let mut stride = 1;
     for a in (0..spatial).rev() {

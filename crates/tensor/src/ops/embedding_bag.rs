@@ -1,7 +1,7 @@
 //! Embeddings of bags of indices.
 
 use super::index::as_index;
-use super::record::wide;
+use super::record::{Recorded, wide};
 use super::search::insertion;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor};
@@ -157,7 +157,8 @@ fn combined(
             let least = super::scatter::neutral(ScatterKind::Max, rows.dtype());
             let least = b.full(least, rows.dtype(), rows.dims())?;
             let start = b.scatter(ScatterKind::Set, &zeros, 0, &place, &least)?;
-            b.scatter(ScatterKind::Max, &start, 0, &place, rows)?
+            let best = b.scatter(ScatterKind::Max, &start, 0, &place, &rows.detach())?;
+            first_best(b, rows, &place, &best)?
         }
         _ => b.scatter(ScatterKind::Sum, &zeros, 0, &place, rows)?,
     };
@@ -173,4 +174,27 @@ fn combined(
     let counts = b.cast(&counts, rows.dtype())?;
     let counts = b.along(&counts, 0, 2)?;
     b.binary(Pw::Div, &y, &counts)
+}
+
+/// Of each bag and column the first row that has the largest number, which has the gradient; zero for bags
+/// without rows.
+fn first_best(b: &mut Recorder, rows: &Tensor, place: &Tensor, best: &Tensor) -> Recorded {
+    const NONE: i64 = i64::MAX;
+    let wins = b.gather(best, 0, place)?;
+    let wins = b.binary(Pw::Eq, rows, &wins)?;
+    let nan = b.unary(Pw::IsNan, rows)?;
+    let wins = b.binary(Pw::Or, &wins, &nan)?;
+    // Rows count from 1; in front of them is one of zeros.
+    let number = b.iota(&rows.dims()[0])?;
+    let number = b.with(Pw::Add, &number, 1i64)?;
+    let number = b.along(&number, 0, 2)?;
+    let number = b.broadcast_to(&number, rows.dims())?;
+    let none = b.scalar_like(NONE, &number)?;
+    let number = b.select(&wins, &number, &none)?;
+    let start = b.full(NONE, DType::I64, best.dims())?;
+    let first = b.scatter(ScatterKind::Min, &start, 0, place, &number)?;
+    let missing = b.with(Pw::Eq, &first, NONE)?;
+    let first = b.fill_where(&missing, 0i64, &first)?;
+    let padded = b.pad_axis(rows, 0, Dim::ONE, Dim::ZERO, 0.0)?;
+    b.gather(&padded, 0, &first)
 }

@@ -28,7 +28,8 @@ impl Tensor {
             let size = b.unary(Pw::Abs, &x)?;
             let minus = b.unary(Pw::Neg, &size)?;
             let negative = b.unary(Pw::SignBit, &y)?;
-            b.select(&negative, &minus, &size)
+            let signed = b.select(&negative, &minus, &size)?;
+            b.connected(&signed, &y)
         })
     }
 

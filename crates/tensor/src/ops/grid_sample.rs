@@ -111,7 +111,13 @@ impl Tensor {
             let x = b.cast(self, wide(self.dtype()))?;
             let places = sampler.places(b, grid)?;
             let y = sampler.sample(b, &x, &places, mode)?;
-            b.cast(&y, self.dtype())
+            let y = b.cast(&y, self.dtype())?;
+            if mode != GridMode::Nearest {
+                return Ok(y);
+            }
+            let place = super::parts::select(b, grid, n - 1, 0)?;
+            let place = b.unsqueeze(&place, 1)?;
+            b.connected(&y, &place)
         })
     }
 }

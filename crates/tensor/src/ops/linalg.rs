@@ -106,7 +106,8 @@ impl Tensor {
                 Some(result) => Ok(result),
                 None => {
                     let one = identity(b, self)?;
-                    b.broadcast_to(&one, self.dims())
+                    let one = b.broadcast_to(&one, self.dims())?;
+                    b.connected(&one, self)
                 }
             }
         })

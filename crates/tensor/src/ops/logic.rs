@@ -109,7 +109,8 @@ impl Tensor {
         })
     }
 
-    /// Each element brought into `min..=max`; where min is above max, max. NaN stays.
+    /// Each element brought into `min..=max`; where min is above max, max. NaN stays. At a bound that is a number
+    /// the gradient is 0, at one that is a tensor both have a half.
     #[track_caller]
     pub fn clamp<'a>(&self, min: impl Into<Other<'a>>, max: impl Into<Other<'a>>) -> Tensor {
         let (min, max) = (min.into(), max.into());
@@ -121,20 +122,22 @@ impl Tensor {
             let (x, low) = min.promoted(b, self)?;
             let (x, high) = max.promoted(b, &x)?;
             let low = b.cast(&low, x.dtype())?;
-            b.pointwise(Pw::Clamp, &[x, low, high])
+            let numbers = matches!((&min, &max), (Other::Number(_), Other::Number(_)));
+            let row = if numbers { Pw::Clip } else { Pw::Clamp };
+            b.pointwise(row, &[x, low, high])
         })
     }
 
     /// Each element, or `min` where that is larger.
     #[track_caller]
     pub fn clamp_min<'a>(&self, min: impl Into<Other<'a>>) -> Tensor {
-        binary("clamp_min", Pw::Maximum, Rule::Plain, self, min.into())
+        bounded("clamp_min", Pw::Maximum, self, min.into())
     }
 
     /// Each element, or `max` where that is smaller.
     #[track_caller]
     pub fn clamp_max<'a>(&self, max: impl Into<Other<'a>>) -> Tensor {
-        binary("clamp_max", Pw::Minimum, Rule::Plain, self, max.into())
+        bounded("clamp_max", Pw::Minimum, self, max.into())
     }
 
     /// `self + alpha · other`.
@@ -345,4 +348,24 @@ fn addc(b: &mut Recorder, op: Pw, x: &Tensor, p: &Tensor, q: &Tensor, value: Sca
     let term = b.binary(op, &scaled, &q)?;
     let sum = b.binary(Pw::Add, &x, &term)?;
     b.cast(&sum, dtype)
+}
+
+/// With one bound. Nothing flows to a float at or beyond a number.
+#[track_caller]
+fn bounded(called: &'static str, row: Pw, t: &Tensor, bound: Other) -> Tensor {
+    if !matches!(bound, Other::Number(_)) {
+        return binary(called, row, Rule::Plain, t, bound);
+    }
+    compose(called, &[t], |b| {
+        let (x, bound) = bound.promoted(b, t)?;
+        if !x.dtype().is_float() {
+            return b.pointwise(row, &[x, bound]);
+        }
+        let open = |b: &mut Recorder, number: f64| b.scalar_like(number, &x);
+        let (low, high) = match row {
+            Pw::Maximum => (bound, open(b, f64::INFINITY)?),
+            _ => (open(b, f64::NEG_INFINITY)?, bound),
+        };
+        b.pointwise(Pw::Clip, &[x, low, high])
+    })
 }

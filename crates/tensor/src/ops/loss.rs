@@ -152,7 +152,9 @@ impl Tensor {
         let mut operands = vec![self, target];
         operands.extend(weight);
         compose("binary_cross_entropy", &operands, |b| {
-            let (x, y) = probabilities(b, self, target)?;
+            let (probability, y) = probabilities(b, self, target)?;
+            // The logarithms are cut off and their slopes are not: the gradient is a formula of its own.
+            let x = probability.detach();
             let one = b.scalar_like(1.0, &x)?;
             let clamped_log = |b: &mut Recorder, p: &Tensor| {
                 let log = b.unary(Pw::Log, p)?;
@@ -164,6 +166,10 @@ impl Tensor {
             let no = b.binary(Pw::Mul, &y_rest, &log_rest)?;
             let yes = b.binary(Pw::Mul, &y, &log)?;
             let loss = b.binary(Pw::Sub, &no, &yes)?;
+            let slope = cross_entropy_slope(b, &probability, &y)?;
+            let nothing = b.binary(Pw::Sub, &probability, &x)?;
+            let nothing = b.binary(Pw::Mul, &nothing, &slope)?;
+            let loss = b.binary(Pw::Add, &loss, &nothing)?;
             weighted(b, &loss, weight, reduction, self.dtype())
         })
     }
@@ -304,6 +310,17 @@ fn huber(b: &mut Recorder, d: &Tensor, edge: f64, scale: f64) -> Recorded {
     let far = b.with(Pw::Mul, &far, edge * scale)?;
     let inside = b.with(Pw::Lt, d, edge)?;
     b.select(&inside, &near, &far)
+}
+
+/// `(p − t) / (p (1 − p))`, of which the divisor is at least 1e-12.
+fn cross_entropy_slope(b: &mut Recorder, p: &Tensor, target: &Tensor) -> Recorded {
+    let one = b.scalar_like(1.0, p)?;
+    let rest = b.binary(Pw::Sub, &one, p)?;
+    let divisor = b.binary(Pw::Mul, &rest, p)?;
+    let (low, high) = (b.scalar_like(1e-12, p)?, b.scalar_like(f64::INFINITY, p)?);
+    let divisor = b.pointwise(Pw::Clip, &[divisor, low, high])?;
+    let difference = b.binary(Pw::Sub, p, &target.detach())?;
+    b.binary(Pw::Div, &difference, &divisor)
 }
 
 /// Input and target of a binary cross-entropy, wide; they must agree in shape.

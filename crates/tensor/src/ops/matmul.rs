@@ -324,7 +324,7 @@ fn scaled_sum(
     };
     let y = scaled(y, alpha)?;
     if beta.as_f64() == 0.0 {
-        return Ok(y);
+        return b.connected(&y, x);
     }
     let x = scaled(x, beta)?;
     b.binary(if bool { Pw::Or } else { Pw::Add }, &x, &y)

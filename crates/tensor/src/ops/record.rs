@@ -55,6 +55,16 @@ impl Recorder {
         self.cast(x, DType::Bool)
     }
 
+    /// y, which counts as computed from x too: where x needs a gradient and has none otherwise, it is zeros. x
+    /// broadcasts to y.
+    pub(crate) fn connected(&mut self, y: &Tensor, x: &Tensor) -> Recorded {
+        if !(x.dtype().is_float() && y.dtype().is_float()) {
+            return Ok(y.clone());
+        }
+        let x = self.cast(x, y.dtype())?;
+        self.binary(Pw::First, y, &x)
+    }
+
     /// Combines along axes (ascending). The extremes of nothing are errors.
     pub(crate) fn reduce(
         &mut self,

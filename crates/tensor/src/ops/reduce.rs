@@ -104,14 +104,14 @@ impl Tensor {
         })
     }
 
-    /// The largest elements along a dim and the i64 indices of the first of them.
+    /// The largest elements along a dim and the i64 indices of the first of them, which have the gradient.
     #[track_caller]
     pub fn max(&self, dim: impl Into<DimArg>, keepdim: bool) -> (Tensor, Tensor) {
         let dim = dim.into();
         extreme("max", Reduction::Max, self, dim, keepdim)
     }
 
-    /// The smallest elements along a dim and the i64 indices of the first of them.
+    /// The smallest elements along a dim and the i64 indices of the first of them, which have the gradient.
     #[track_caller]
     pub fn min(&self, dim: impl Into<DimArg>, keepdim: bool) -> (Tensor, Tensor) {
         let dim = dim.into();
@@ -184,7 +184,7 @@ impl Tensor {
         let dims = dims.into();
         compose("std", &[self], |b| {
             let (var, _) = moments(b, self, &dims, correction, keepdim)?;
-            let std = b.unary(Pw::Sqrt, &var)?;
+            let std = root(b, &var, 2.0)?;
             b.cast(&std, self.dtype())
         })
     }
@@ -218,7 +218,7 @@ impl Tensor {
         let dims = dims.into();
         two(compose_many("std_mean", &[self], 2, |b| {
             let (var, mean) = moments(b, self, &dims, correction, keepdim)?;
-            let std = b.unary(Pw::Sqrt, &var)?;
+            let std = root(b, &var, 2.0)?;
             Ok(vec![
                 b.cast(&std, self.dtype())?,
                 b.cast(&mean, self.dtype())?,
@@ -309,13 +309,31 @@ fn extreme(
             return Ok(vec![t.clone(), b.full(0i64, DType::I64, &[])?]);
         }
         let a = axis(t, &dim)?;
-        let values = b.reduce(kind, t, &[a], keepdim)?;
-        let index = b.op(ops::ArgReduce { kind, axis: a }, std::slice::from_ref(t))?;
-        let index = b
-            .reshape(&index, values.dims())?
-            .with_names_of(&values, |_| {});
-        Ok(vec![values, index])
+        let (values, index) = first_extreme(b, kind, t, a)?;
+        let shape = super::sort::reduced_shape(t, a, keepdim);
+        let named = |b: &mut Recorder, v: &Tensor| -> Recorded {
+            let v = b.reshape(v, &shape)?;
+            Ok(v.with_names_of(t, |names| {
+                if !keepdim {
+                    names.remove(a);
+                }
+            }))
+        };
+        Ok(vec![named(b, &values)?, named(b, &index)?])
     }))
+}
+
+/// The extremes along an axis, which is kept, and the index of the first of each. They are taken by index: the
+/// first of several has the gradient, and the derivative compares no floats.
+pub(crate) fn first_extreme(
+    b: &mut Recorder,
+    kind: Reduction,
+    x: &Tensor,
+    axis: usize,
+) -> Result<(Tensor, Tensor), OpError> {
+    let index = b.op(ops::ArgReduce { kind, axis }, std::slice::from_ref(x))?;
+    let index = b.unsqueeze(&index, axis)?;
+    Ok((b.gather(x, axis, &index)?, index))
 }
 
 #[track_caller]
@@ -390,7 +408,8 @@ pub(crate) fn logsumexp(b: &mut Recorder, x: &Tensor, axes: &Axes, keepdim: bool
         let sum = b.sum(x, axes, keepdim)?;
         return b.unary(Pw::Log, &sum);
     }
-    let max = b.reduce(Reduction::Max, x, axes, true)?;
+    // Its gradients cancel.
+    let max = b.reduce(Reduction::Max, &x.detach(), axes, true)?;
     let infinite = b.unary(Pw::IsInf, &max)?;
     let max = b.fill_where(&infinite, 0.0, &max)?;
     let shifted = b.binary(Pw::Sub, x, &max)?;
@@ -413,12 +432,13 @@ pub(crate) fn norm(
     if ord == 2.0 {
         let square = b.unary(Pw::Square, x)?;
         let sum = b.sum(&square, axes, keepdim)?;
-        return b.unary(Pw::Sqrt, &sum);
+        return root(b, &sum, 2.0);
     }
     let size = b.unary(Pw::Abs, x)?;
     if ord == 0.0 {
         let truth = b.truth(x)?;
         let ones = b.cast(&truth, x.dtype())?;
+        let ones = b.connected(&ones, x)?;
         b.sum(&ones, axes, keepdim)
     } else if ord == 1.0 {
         b.sum(&size, axes, keepdim)
@@ -427,10 +447,34 @@ pub(crate) fn norm(
     } else if ord == f64::NEG_INFINITY {
         b.reduce(Reduction::Min, &size, axes, keepdim)
     } else {
+        if ord >= 1.0 {
+            let power = b.with(Pw::Pow, &size, ord)?;
+            let sum = b.sum(&power, axes, keepdim)?;
+            return root(b, &sum, ord);
+        }
+        // A power below 1 is infinitely steep at 0.
+        let zero = b.with(Pw::Eq, &size, 0.0)?;
+        let size = b.fill_where(&zero, 1.0, &size)?;
         let power = b.with(Pw::Pow, &size, ord)?;
+        let at_zero = if ord < 0.0 { f64::INFINITY } else { 0.0 };
+        let power = b.fill_where(&zero, at_zero, &power)?;
         let sum = b.sum(&power, axes, keepdim)?;
-        b.with(Pw::Pow, &sum, 1.0 / ord)
+        match ord < 0.0 {
+            true => b.with(Pw::Pow, &sum, 1.0 / ord),
+            false => root(b, &sum, ord),
+        }
     }
+}
+
+/// `x^(1 / degree)`, whose gradient is 0 where x is 0: there nothing flows to what x is a sum of.
+pub(crate) fn root(b: &mut Recorder, x: &Tensor, degree: f64) -> Recorded {
+    let zero = b.with(Pw::Eq, x, 0.0)?;
+    let safe = b.fill_where(&zero, 1.0, x)?;
+    let root = match degree == 2.0 {
+        true => b.unary(Pw::Sqrt, &safe)?,
+        false => b.with(Pw::Pow, &safe, 1.0 / degree)?,
+    };
+    b.fill_where(&zero, 0.0, &root)
 }
 
 /// The two tensors of a function that gives two.

@@ -115,7 +115,7 @@ fn checked_rows(b: &mut Recorder, p: &Tensor, total: &Tensor, index: &Tensor, n:
 }
 
 /// Normal numbers with these means and standard deviations, broadcast, in the float dtype that they
-/// promote to (f32 for two numbers, which give a rank-0 tensor).
+/// promote to (f32 for two numbers, which give a rank-0 tensor). Gradients are zeros, as PyTorch's are.
 #[track_caller]
 pub fn normal<'a>(mean: impl Into<Other<'a>>, std: impl Into<Other<'a>>) -> Tensor {
     let loc = Location::caller();
@@ -137,7 +137,9 @@ pub fn normal<'a>(mean: impl Into<Other<'a>>, std: impl Into<Other<'a>>) -> Tens
         })?;
         let z = random(b, RandomKind::Normal, dtype, &shape, loc)?;
         let (mean, std) = (b.cast(&mean, dtype)?, b.cast(&std, dtype)?);
-        let scaled = b.binary(Pw::Mul, &z, &std)?;
-        b.binary(Pw::Add, &scaled, &mean)
+        let scaled = b.binary(Pw::Mul, &z, &std.detach())?;
+        let drawn = b.binary(Pw::Add, &scaled, &mean.detach())?;
+        let drawn = b.connected(&drawn, &mean)?;
+        b.connected(&drawn, &std)
     })
 }

@@ -229,6 +229,7 @@ fn middle(
             let nan = b.full(f64::NAN, t.dtype(), &[])?;
             return Ok(vec![nan, b.full(0i64, DType::I64, &[])?]);
         }
+        let dim_is_none = dim.is_none();
         let (t, dim) = dim.map_or((&flat, &DimArg::Index(0)), |d| (t, d));
         let (x, a) = lanes(b, t, dim)?;
         let n = known(&x, a)?;
@@ -236,8 +237,22 @@ fn middle(
         let (_, nans, order) = sorted_with_nans(b, &x, a)?;
         let place = place(b, n, &nans, skip_nan)?;
         let index = b.gather(&order, a, &place)?;
-        chosen(b, t, &x, a, &index, keepdim)
+        let mut found = chosen(b, t, &x, a, &index, keepdim)?;
+        if dim_is_none && x.dtype().is_float() {
+            found[0] = shared(b, &x, &found[0].detach())?;
+        }
+        Ok(found)
     }))
+}
+
+/// A number that is among the elements, with equal gradients for all that are equal to it.
+fn shared(b: &mut Recorder, x: &Tensor, number: &Tensor) -> Recorded {
+    let same = b.binary(Pw::Eq, x, number)?;
+    let least = b.scalar_like(f64::NEG_INFINITY, x)?;
+    let others = b.select(&same, x, &least)?;
+    let nan = b.unary(Pw::IsNan, number)?;
+    let largest = b.reduce(Reduction::Max, &others, &[0], false)?;
+    b.select(&nan, number, &largest)
 }
 
 /// Where the median stands in sorted lanes of `n` elements, the last of them NaN.

@@ -83,8 +83,13 @@ impl Tensor {
         of_float("logit", self, |b, x| {
             let mut x = x.clone();
             if let Some(eps) = eps {
+                // The ends belong to the inside: there x has its gradient.
                 let (low, high) = (b.scalar_like(eps, &x)?, b.scalar_like(1.0 - eps, &x)?);
-                x = b.pointwise(Pw::Clamp, &[x, low, high])?;
+                let above = b.binary(Pw::Ge, &x, &low)?;
+                let below = b.binary(Pw::Le, &x, &high)?;
+                let inside = b.binary(Pw::And, &above, &below)?;
+                let bounded = b.pointwise(Pw::Clip, &[x.detach(), low, high])?;
+                x = b.select(&inside, &x, &bounded)?;
             }
             let one = b.scalar_like(1.0, &x)?;
             let rest = b.binary(Pw::Sub, &one, &x)?;
