@@ -198,7 +198,7 @@ fn wrong_groups_are_caught() {
     std::panic::set_hook(Box::new(|_| {}));
     let mut planted = vec![0; BUGS.len()];
     let mut caught = vec![0; BUGS.len()];
-    for seed in 0..120 {
+    for seed in 0..240 {
         let graph = decomposed(&config.graph(seed));
         let inputs = random_inputs(&graph, seed);
         let symbols = symbol_values(&graph, &inputs).expect("symbols of inputs");

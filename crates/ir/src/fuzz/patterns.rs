@@ -3,12 +3,12 @@
 use super::generate::{Generator, Meta};
 use crate::ops::{self, Axes};
 use crate::{Fact, Op, Pw, Role, Shape, Value};
-use kiln_base::prim::Reduction;
+use kiln_base::prim::{Reduction, ScanKind};
 use kiln_base::{DType, Dim};
 
 impl Generator {
     pub fn random_pattern(&mut self) -> Option<Value> {
-        match self.rng.below(13) {
+        match self.rng.below(15) {
             0 | 12 => self.conv_batch_norm(),
             1 => self.conv_batch_statistics(),
             2 => self.repeated(),
@@ -19,6 +19,7 @@ impl Generator {
             8 => self.linear(),
             9 => self.one_hot(),
             10 => self.casts_back(),
+            13 | 14 => self.extreme_behind_work(),
             _ => self.parts_joined(),
         }
     }
@@ -306,6 +307,58 @@ impl Generator {
         };
         let hits = self.row(Pw::Eq, &[labels, numbers], one)?;
         self.cast(hits, DType::F32)
+    }
+
+    /// The extremes of a scaled and shifted value, by value or by index, beside which the value may be read again.
+    /// Their derivatives look for what was chosen among all.
+    fn extreme_behind_work(&mut self) -> Option<Value> {
+        let v = self.any(|f, m| f.dtype.is_float() && f.rank() >= 1 && m.size <= 64.0)?;
+        let scaled = self.row_with(Pw::Mul, v, 1.7, self.loose(v, 1))?;
+        let mut meta = self.loose(v, 1);
+        meta.size = 2.0 * meta.size + 1.0;
+        let y = self.row_with(Pw::Add, scaled, 0.3, meta)?;
+        let y = if self.rng.chance(0.3) {
+            self.row(Pw::Abs, &[y], meta)?
+        } else {
+            y
+        };
+        if self.rng.chance(0.2) {
+            self.row(Pw::Exp, &[scaled], meta)?;
+        }
+        let shape = self.fact(y).shape;
+        let axis = self.rng.below(shape.len());
+        let kind = self.rng.one([Reduction::Max, Reduction::Min]);
+        if shape[axis].is(0) {
+            return None;
+        }
+        let extreme = match self.rng.below(4) {
+            0 => {
+                let kind = match kind {
+                    Reduction::Max => ScanKind::Max,
+                    _ => ScanKind::Min,
+                };
+                let reverse = self.rng.chance(0.3);
+                let scan = ops::Scan {
+                    kind,
+                    axis,
+                    reverse,
+                };
+                return self.emit(scan, &[y], meta);
+            }
+            1 if shape.len() > 1 => (0..shape.len()).collect(),
+            _ => Axes::from_elem(axis, 1),
+        };
+        let op = ops::Reduce {
+            kind,
+            axes: extreme.clone(),
+        };
+        let best = self.emit(op, &[y], meta)?;
+        // A half may be rounded on one side of the difference only.
+        let wide = self.fact(y).dtype.size() >= 4;
+        if self.rng.chance(0.5) || !wide {
+            return Some(best);
+        }
+        self.centre(y, best, &extreme)
     }
 
     /// To another dtype and back, which does not cancel.
