@@ -109,6 +109,11 @@ fn parse(id: &str, v: &Value, tensors: BTreeMap<String, Array>) -> Result<Case, 
     let none = BTreeMap::new();
     let leaves = gradients.as_ref().map_or(&none, |g| &g.leaves);
     let positional = positional.iter().map(|a| Arg::parse(a, &tensors, leaves));
+    let mut positional: Vec<Arg> = positional.collect::<Result<_, String>>()?;
+    // The function has the condition in front of what the method is called on.
+    if text("torch_name") == "torch.where" && positional.len() > 1 {
+        positional.swap(0, 1);
+    }
     let keywords = v["kwargs"].as_object().ok_or("has no kwargs")?;
     let keywords = keywords
         .iter()
@@ -129,10 +134,7 @@ fn parse(id: &str, v: &Value, tensors: BTreeMap<String, Array>) -> Result<Case, 
             "error" => Kind::Error,
             other => return Err(format!("unknown kind {other:?}")),
         },
-        args: Args::new(
-            positional.collect::<Result<_, String>>()?,
-            keywords.collect::<Result<_, String>>()?,
-        ),
+        args: Args::new(positional, keywords.collect::<Result<_, String>>()?),
         outputs,
         mutated: mutated.collect(),
         tolerances: tolerances.collect(),
@@ -246,5 +248,46 @@ fn safetensors_dtype(d: DType) -> safetensors::Dtype {
         DType::BF16 => Dtype::BF16,
         DType::F32 => Dtype::F32,
         DType::F64 => Dtype::F64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Engine, Outcome, run};
+
+    /// Both orders of the arguments of `where`, of which all are bool.
+    #[test]
+    fn the_condition_of_where_goes_by_position() {
+        let bools = |bytes: [u8; 4]| Array {
+            dtype: DType::Bool,
+            shape: vec![4],
+            bytes: bytes.to_vec(),
+        };
+        let tensors = || {
+            let named = [
+                ("in0", [1, 1, 0, 0]),
+                ("in1", [1, 0, 1, 0]),
+                ("in2", [0, 0, 1, 1]),
+            ];
+            named.map(|(n, b)| (n.to_string(), bools(b))).into()
+        };
+        let orders = [
+            ("torch.testing.<lambda>", [1, 0, 0, 1]),
+            ("torch.Tensor.where", [1, 0, 0, 1]),
+            ("torch.where", [1, 0, 1, 1]),
+        ];
+        for (torch_name, expected) in orders {
+            let json = serde_json::json!({
+                "op": "where", "torch_name": torch_name, "kind": "value",
+                "args": [{"t": "in0"}, {"t": "in1"}, {"t": "in2"}], "kwargs": {},
+                "outputs": {"t": "out0"}, "grad": null, "mutated": {}, "tol": {},
+            });
+            let case = parse("where/bools", &json, tensors()).unwrap();
+            let Outcome::Values(values) = run(&case, Engine::Reference) else {
+                panic!("{torch_name} gives nothing");
+            };
+            assert_eq!(values["out0"].bytes, expected, "{torch_name}");
+        }
     }
 }

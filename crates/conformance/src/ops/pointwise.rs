@@ -48,19 +48,10 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
                 _ => x.addcdiv(&p, &q, value),
             }
         }
+        // As the method: the condition is the second argument; see `Case`.
         "where" => {
-            // The method form has the first value in front of the condition.
-            let first = a.operand(0, "condition")?;
-            let second = a.operand(1, "input")?;
-            let other = a.operand(2, "other")?;
-            match (&first, &second) {
-                (Operand::Tensor(c), _) if c.dtype() == DType::Bool && !is_bool_only(&second) => {
-                    where_(c, &second, &other)
-                }
-                (_, Operand::Tensor(c)) if c.dtype() == DType::Bool => where_(c, &first, &other),
-                (Operand::Tensor(c), _) => where_(c, &second, &other),
-                _ => return Err(unsupported("where of a number")),
-            }
+            let condition = a.tensor(1, "condition")?;
+            where_(&condition, &a.operand(0, "input")?, &a.operand(2, "other")?)
         }
         "round" => {
             let x = a.input()?;
@@ -106,10 +97,6 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         _ => return Err(Failure::Unknown),
     }
     .into())
-}
-
-fn is_bool_only(o: &Operand) -> bool {
-    matches!(o, Operand::Tensor(t) if t.dtype() == DType::Bool)
 }
 
 fn scaled_float(a: &Args, factor: f64) -> Found<Tensor> {
