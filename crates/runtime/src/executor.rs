@@ -14,7 +14,7 @@ use crate::cuda;
 use crate::error::{Error, Result};
 use crate::memory::{ALIGN, Storage, evict};
 use crate::simd::Level;
-use bound::Bound;
+use bound::{Bound, Owner};
 pub use bound::MemoryBlock;
 use kiln_base::plan::{Plan, Role, Site};
 pub use profile::{StepEvent, StepTime};
@@ -326,8 +326,8 @@ impl Executable {
             &self.plan,
             &self.facts,
             values,
-            self.level,
-            self.gpu.as_ref(),
+            (self.level, self.gpu.as_ref()),
+            Owner::Executable,
         )?;
         let bound = Arc::new(bound);
         remember(&mut bindings, bound.clone(), BINDINGS);

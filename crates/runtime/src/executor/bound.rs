@@ -2,7 +2,7 @@
 
 use super::MemoryReport;
 use super::check::{self, Facts};
-use super::control;
+use super::control::{self, Engine};
 use super::gpu::OnGpu;
 use crate::attention::Attention;
 use crate::buffer::Buffer;
@@ -177,6 +177,15 @@ struct Binder<'a> {
     linked: HashMap<(u32, SmallVec<[i64; 6]>), Arc<Work>>,
 }
 
+/// Who runs a bound plan.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// It runs *prepare* and keeps the results.
+    Executable,
+    /// A loop or branch, which has neither a *prepare* nor memory for its results.
+    Body,
+}
+
 /// The most bytes of one buffer.
 const BUFFER_LIMIT: i64 = 1 << 46;
 
@@ -185,9 +194,10 @@ impl Bound {
         plan: &Plan,
         facts: &Facts,
         values: &[i64],
-        level: Level,
-        gpu: Option<&Arc<cuda::Device>>,
+        engine: Engine,
+        owner: Owner,
     ) -> Result<Bound> {
+        let (level, gpu) = engine;
         let lens = plan
             .buffers
             .iter()
@@ -235,7 +245,7 @@ impl Bound {
         b.check_lens()?;
         let mut prepare = b.steps(&plan.prepare)?;
         let mut run = b.steps(&plan.run)?;
-        for step in &mut run.steps {
+        for step in run.steps.iter_mut().filter(|_| owner == Owner::Executable) {
             prepare.steps.extend(b.pack(step, &mut prepared));
         }
         let outputs = b.outputs()?;

@@ -1,7 +1,7 @@
 //! Loops and branches: programs that a step runs.
 
 use super::Counts;
-use super::bound::{Bound, Loc};
+use super::bound::{Bound, Loc, Owner};
 use super::check;
 use super::run::run_steps;
 use crate::buffer::Buffer;
@@ -33,11 +33,11 @@ pub(super) struct Body {
 pub(super) type Pointers = SmallVec<[*mut u8; 12]>;
 
 impl Body {
-    fn new(plan: &Plan, values: &[i64], (level, gpu): Engine) -> Result<Body> {
+    fn new(plan: &Plan, values: &[i64], engine: Engine) -> Result<Body> {
         let facts = check::check(plan)?;
-        let bound = Bound::new(plan, &facts, values, level, gpu)?;
+        let bound = Bound::new(plan, &facts, values, engine, Owner::Body)?;
         let mut constants = check::constants(plan)?;
-        if let Some(device) = gpu {
+        if let Some(device) = engine.1 {
             for constant in &mut constants {
                 *constant = constant.to_gpu(device)?;
             }
@@ -90,7 +90,7 @@ impl Body {
             Loc::Slot(s) => slots[s],
             Loc::Constant(c) => self.constants[c].storage().ptr(),
             Loc::Arena(offset) => at.arena.wrapping_add(offset),
-            Loc::Prepared(_) => std::ptr::null_mut(), // checking allows none here
+            Loc::Prepared(_) => unreachable!("a body's plan is checked to have nothing prepared"),
         }
     }
 
@@ -123,7 +123,12 @@ pub(super) fn check_body(plan: &Plan) -> Result<()> {
         let place = plan.buffers.get(o.buffer.0 as usize).map(|b| b.place);
         place == Some(plan::Place::Output) && o.donor.is_none() && others.count() == 1
     };
-    let plain = plan.symbols.is_empty() && plan.prepare.is_empty();
+    let prepared = |b: &plan::Buffer| b.place == plan::Place::Prepared;
+    let parameter = |i: &plan::Input| i.role == plan::Role::Parameter;
+    let plain = plan.symbols.is_empty()
+        && plan.prepare.is_empty()
+        && !plan.buffers.iter().any(prepared)
+        && !plan.inputs.iter().any(parameter);
     match plain && plan.outputs.iter().all(own) {
         true => check::check(plan).map(|_| ()),
         false => Err(damaged!(

@@ -85,7 +85,7 @@ fn plan(conv: &Conv) -> Plan {
     plan_of(Kernel::Conv(conv.clone()), &args)
 }
 
-fn random(dtype: DType, n: i64, r: &mut Random) -> Buffer {
+pub fn random(dtype: DType, n: i64, r: &mut Random) -> Buffer {
     buffer(
         dtype,
         &(0..n).map(|_| r.float() as f32 as f64).collect::<Vec<_>>(),
@@ -197,6 +197,25 @@ fn made_conv(dtype: DType, shape: &Shape) -> Conv {
 /// A small convolution of images that are made.
 pub fn made_convolution() -> Plan {
     plan(&made_conv(DType::F32, &LARGER[0]))
+}
+
+/// Convolutions of every shape, by every algorithm and with channels last.
+pub fn convolutions() -> Vec<Plan> {
+    let each = LARGER.iter().flat_map(|shape| {
+        let p = conv(DType::F32, shape);
+        let by = |algorithm| Conv {
+            algorithm,
+            ..p.clone()
+        };
+        let last = Conv {
+            images: Images::ChannelsLast,
+            ..p.clone()
+        };
+        let mut all: Vec<Conv> = p.algorithms(&[]).into_iter().map(by).collect();
+        all.extend([p.clone(), last]);
+        all
+    });
+    each.map(|p| plan(&p)).collect()
 }
 
 /// The same with channels last.

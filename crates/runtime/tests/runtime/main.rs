@@ -2,6 +2,7 @@
 
 mod accesses;
 mod algorithms;
+mod bodies;
 mod build;
 mod compiled;
 mod concurrency;
