@@ -5,6 +5,7 @@
 //! may be symbolic; binding the inputs' shapes gives every symbol a value.
 
 mod algorithm;
+mod dims;
 mod fft;
 
 use crate::cuda::CudaKernel;

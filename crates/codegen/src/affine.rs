@@ -130,10 +130,9 @@ pub(crate) struct Space {
 
 /// A size to decide by: symbols count as 64.
 pub(crate) fn estimate(d: &Dim) -> i64 {
-    match d {
-        Dim::Const(c) => *c,
-        d => d.eval(&[64; 32][..d.max_symbol().map_or(0, |s| s.0 as usize + 1).min(32)]),
-    }
+    let symbols = d.max_symbol().map_or(0, |s| s.0 as usize + 1);
+    let values: SmallVec<[i64; 8]> = SmallVec::from_elem(64, symbols);
+    d.eval_checked(&values).unwrap_or(i64::MAX)
 }
 
 impl Space {

@@ -18,6 +18,7 @@ use crate::simd::Level;
 use crate::sort::ArgSort;
 use crate::tile::{self, Linked};
 use hashbrown::HashMap;
+use kiln_base::Dim;
 use kiln_base::memory::{Temporaries, solve};
 use kiln_base::plan::{BufferId, Kernel, Place, Plan, Role, Step};
 use smallvec::{SmallVec, smallvec};
@@ -198,6 +199,10 @@ impl Bound {
         owner: Owner,
     ) -> Result<Bound> {
         let (level, gpu) = engine;
+        let known = |d: &Dim| d.eval_checked(values).is_some();
+        if owner == Owner::Executable && !plan.all_dims(known) {
+            return Err(damaged!("a size without a value"));
+        }
         let lens = plan
             .buffers
             .iter()

@@ -458,23 +458,16 @@ fn doubtful(plan: &Plan, root: &[usize]) -> Result<Vec<bool>> {
     Ok(root.iter().map(|r| doubtful[*r]).collect())
 }
 
-/// Whether any size that *prepare* uses is symbolic. Kernels are asked as a whole.
+/// Whether any size that *prepare* uses is symbolic: extents, and offsets and strides as well.
 fn prepare_is_symbolic(plan: &Plan) -> bool {
     let symbolic = |d: &Dim| d.as_const().is_none();
     let buffer = |b: &kiln_base::plan::Buffer| b.place == Place::Prepared && symbolic(&b.len);
     let parameter =
         |i: &kiln_base::plan::Input| i.role == Role::Parameter && i.shape.iter().any(symbolic);
     let step = |s: &Step| {
-        let sizes = match &plan.kernels[s.kernel as usize] {
-            Kernel::Cuda(k) => (k.scalars.iter())
-                .chain(k.grid.iter().map(|b| &b.points))
-                .any(symbolic),
-            kernel => {
-                (kernel.program()).is_none_or(|p| p.axes.iter().chain(&p.inner).any(symbolic))
-            }
-        };
+        let kernel = &plan.kernels[s.kernel as usize];
         let buffer = |a: &BufferId| symbolic(&plan.buffers[a.0 as usize].len);
-        sizes || s.args.iter().any(buffer)
+        !kernel.all_dims(|d| !symbolic(d)) || s.args.iter().any(buffer)
     };
     !plan.symbols.is_empty()
         && (plan.buffers.iter().any(buffer)
