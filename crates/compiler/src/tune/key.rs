@@ -9,7 +9,7 @@ use kiln_base::{DType, Dim};
 use kiln_runtime::{Level, cuda, pool::Pool};
 use std::fmt::Write;
 use std::sync::OnceLock;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::xxh3_128;
 
 /// Changes when kernels become faster or slower without their algorithms getting other names.
 const GENERATION: u32 = 4;
@@ -63,7 +63,7 @@ pub(super) fn stamp(device: &str) -> String {
     format!("{device} | kiln {version} plan {FORMAT} kernels {GENERATION}")
 }
 
-/// What of the CPU, or of the GPU, decides how fast kernels are. Two machines of one name share
+/// What of the CPU, or of the GPU and of what makes its code, decides how fast kernels are. Two machines of one name share
 /// measurements.
 pub fn device(gpu: Option<&cuda::Device>) -> String {
     match gpu {
@@ -74,7 +74,15 @@ pub fn device(gpu: Option<&cuda::Device>) -> String {
         }
         Some(gpu) => {
             let (major, minor) = gpu.capability();
-            plain(&format!("cuda {} sm_{major}{minor}", gpu.name()))
+            let name = gpu.name();
+            let version = |v: Option<String>| v.unwrap_or_else(|| "unknown".into());
+            let driver = gpu.driver_version().ok();
+            let driver = version(driver.map(|(major, minor)| format!("{major}.{minor}")));
+            let nvrtc = cuda::compiler_version();
+            let nvrtc = version(nvrtc.map(|(major, minor)| format!("{major}.{minor}")));
+            plain(&format!(
+                "cuda {name} sm_{major}{minor} driver {driver} nvrtc {nvrtc}"
+            ))
         }
     }
 }
@@ -230,9 +238,13 @@ fn fused(program: &TileProgram) -> String {
         registers,
         constants,
         stages,
+        slots,
+        serial,
+        schedule,
         ..
     } = program;
-    let mut text = format!("{registers:?} {constants:?} {stages:?}");
+    let mut text =
+        format!("{registers:?} {constants:?} {stages:?} {slots:?} {serial} {schedule:?}");
     for arg in args {
         let _ = write!(text, " {:?} {}", arg.dtype, arg.written);
     }
@@ -243,9 +255,9 @@ fn fused(program: &TileProgram) -> String {
             _ => '*',
         });
         let (steps, bounds) = (steps.collect::<String>(), access.bounds.len());
-        let _ = write!(text, " {} {steps} {bounds}", access.arg);
+        let _ = write!(text, " {} {steps} {bounds} {:?}", access.arg, access.fill);
     }
-    format!(" + {} {:08x}", plain(name), xxh3_64(text.as_bytes()) as u32)
+    format!(" + {} {:032x}", plain(name), xxh3_128(text.as_bytes()))
 }
 
 /// The values that symbols count as where a kernel is for all of them.

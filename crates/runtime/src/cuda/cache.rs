@@ -10,6 +10,7 @@
 use super::library::nvrtc_candidates;
 use super::nvrtc::{Code, Nvrtc};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
@@ -64,6 +65,12 @@ const LIMIT: u64 = 1 << 30;
 
 /// A folder of compiled code; without one, nothing is kept.
 pub(super) struct Cache(Option<PathBuf>);
+
+/// The version of the NVRTC that kernels are compiled by; nothing where there is none.
+pub fn compiler_version() -> Option<(i32, i32)> {
+    static VERSION: OnceLock<Option<(i32, i32)>> = OnceLock::new();
+    *VERSION.get_or_init(|| Some(Cache::of_user().compiler()?.version))
+}
 
 static HITS: AtomicU64 = AtomicU64::new(0);
 

@@ -169,6 +169,18 @@ impl Device {
         self.capability
     }
 
+    /// The version of CUDA that the driver supports: major and minor.
+    ///
+    /// # Errors
+    /// If the driver does not say.
+    pub fn driver_version(&self) -> Result<(u32, u32)> {
+        let mut version = 0;
+        // SAFETY: the place is writable.
+        let status = unsafe { (self.driver.functions.version)(&mut version) };
+        self.driver.check("cuDriverGetVersion", status)?;
+        Ok((version as u32 / 1000, version as u32 % 1000 / 10))
+    }
+
     /// Bytes of its memory.
     pub fn total_memory(&self) -> usize {
         self.total_memory

@@ -47,6 +47,7 @@ functions! {
     /// What is used of the driver, under the names that its header gives to CUDA 12 and later.
     Functions {
         init = "cuInit"(c_uint);
+        version = "cuDriverGetVersion"(*mut c_int);
         error_name = "cuGetErrorName"(c_int, *mut *const c_char);
         error_string = "cuGetErrorString"(c_int, *mut *const c_char);
         device_count = "cuDeviceGetCount"(*mut c_int);

@@ -10,12 +10,13 @@ use kiln_base::cuda::{CudaKernel, PRELUDE};
 use std::ffi::{CString, c_int};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use xxhash_rust::xxh3::Xxh3Default;
 
 /// What a device has loaded: what somebody still holds of it.
 #[derive(Default)]
 pub(super) struct Modules {
-    /// By entry.
-    functions: HashMap<String, (Weak<Module>, Handle)>,
+    /// By what was compiled.
+    functions: HashMap<Text, (Weak<Module>, Handle)>,
     /// Loaded units of the cache.
     units: HashMap<Key, Weak<Module>>,
     /// What kind of code the device takes, once known.
@@ -48,19 +49,29 @@ pub(crate) struct Function {
     module: Arc<Module>,
 }
 
+/// What stands for a kernel's name and all of its text. The prelude in front of it is one for a process.
+type Text = u128;
+
+fn text(kernel: &CudaKernel) -> Text {
+    let mut hash = Xxh3Default::new();
+    hash.update(&(kernel.entry.len() as u64).to_le_bytes());
+    hash.update(kernel.entry.as_bytes());
+    hash.update(kernel.source.as_bytes());
+    hash.digest128()
+}
+
 impl Modules {
-    fn function(&self, entry: &str) -> Option<Function> {
-        let (module, handle) = self.functions.get(entry)?;
+    fn function(&self, text: Text) -> Option<Function> {
+        let (module, handle) = self.functions.get(&text)?;
         Some(Function {
             handle: *handle,
             module: module.upgrade()?,
         })
     }
 
-    fn keep(&mut self, entry: &str, function: &Function) {
+    fn keep(&mut self, text: Text, function: &Function) {
         let module = Arc::downgrade(&function.module);
-        self.functions
-            .insert(entry.into(), (module, function.handle));
+        self.functions.insert(text, (module, function.handle));
     }
 
     /// Forgets what is no longer loaded.
@@ -90,13 +101,14 @@ impl Device {
     /// If a kernel can't be compiled, or NVRTC is needed and missing.
     pub(super) fn functions(&self, kernels: &[&CudaKernel]) -> Result<Vec<Function>> {
         let mut modules = lock(&self.modules);
-        let mut found: HashMap<&str, Function> = HashMap::new();
-        let mut missing: Vec<&CudaKernel> = Vec::new();
-        for k in kernels {
-            match modules.function(&k.entry) {
-                Some(function) => drop(found.insert(&k.entry, function)),
-                None if missing.iter().any(|m| m.entry == k.entry) => {}
-                None => missing.push(k),
+        let mut found: HashMap<Text, Function> = HashMap::new();
+        let mut missing: Vec<(&CudaKernel, Text)> = Vec::new();
+        let texts: Vec<Text> = kernels.iter().map(|k| text(k)).collect();
+        for (k, text) in kernels.iter().zip(&texts) {
+            match modules.function(*text) {
+                Some(function) => drop(found.insert(*text, function)),
+                None if missing.iter().any(|m| m.1 == *text) => {}
+                None => missing.push((*k, *text)),
             }
         }
         if !missing.is_empty() {
@@ -105,41 +117,38 @@ impl Device {
             self.load(&mut modules, missing, &mut found)?;
         }
         let lost = || Error::Internal("a loaded kernel is gone".into());
-        let function = |k: &&CudaKernel| found.get(k.entry.as_str()).cloned();
-        kernels
-            .iter()
-            .map(|k| function(k).ok_or_else(lost))
-            .collect()
+        let function = |text: &Text| found.get(text).cloned().ok_or_else(lost);
+        texts.iter().map(function).collect()
     }
 
-    fn load<'k>(
+    fn load(
         &self,
         modules: &mut Modules,
-        missing: Vec<&'k CudaKernel>,
-        found: &mut HashMap<&'k str, Function>,
+        missing: Vec<(&CudaKernel, Text)>,
+        found: &mut HashMap<Text, Function>,
     ) -> Result<()> {
         let cache = Cache::of_user();
         // Without NVRTC, code of any version is welcome.
         let compiler = cache.compiler();
         let version = compiler.as_ref().map(|c| c.version);
         let code = self.code(modules, &cache, compiler.as_ref())?;
-        let mut left: Vec<(&CudaKernel, Key)> = Vec::new();
-        for kernel in missing {
+        let mut left: Vec<(&CudaKernel, Text, Key)> = Vec::new();
+        for (kernel, text) in missing {
             let key = key(&format!("{PRELUDE}{}", kernel.source), code);
             let module = self.cached(modules, &cache, key, version);
             match module.and_then(|module| self.function(&module, kernel).ok()) {
                 Some(function) => {
-                    modules.keep(&kernel.entry, &function);
-                    found.insert(&kernel.entry, function);
+                    modules.keep(text, &function);
+                    found.insert(text, function);
                 }
-                None => left.push((kernel, key)),
+                None => left.push((kernel, text, key)),
             }
         }
         if left.is_empty() {
             return Ok(());
         }
         let nvrtc = Nvrtc::get()?;
-        let units: Vec<&[(&CudaKernel, Key)]> = left.chunks(unit_size(left.len())).collect();
+        let units: Vec<&[(&CudaKernel, Text, Key)]> = left.chunks(unit_size(left.len())).collect();
         let sources = units
             .iter()
             .map(|unit| unit_source(unit.iter().map(|u| u.0)));
@@ -152,14 +161,14 @@ impl Device {
                     .err()
                     .unwrap_or_else(|| Error::Internal("no module".into()))
             })?;
-            let keys: Vec<Key> = unit.iter().map(|(_, key)| *key).collect();
+            let keys: Vec<Key> = unit.iter().map(|u| u.2).collect();
             let unit_key = key(source, code);
             cache.keep(unit_key, &keys, &image, nvrtc.version());
             modules.units.insert(unit_key, Arc::downgrade(&module));
-            for (kernel, _) in *unit {
+            for (kernel, text, _) in *unit {
                 let function = self.function(&module, kernel)?;
-                modules.keep(&kernel.entry, &function);
-                found.insert(&kernel.entry, function);
+                modules.keep(*text, &function);
+                found.insert(*text, function);
             }
         }
         cache.shrink();
