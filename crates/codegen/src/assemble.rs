@@ -276,9 +276,17 @@ impl Assembler<'_> {
     /// What kernels of their own add to their launch: where the result may lie, and what can go wrong.
     fn alone(&self, anchor: &Anchor, nodes: &[Nid], launch: &mut Launch) {
         let node = &self.flow.nodes[anchor.node];
-        let (x, others) = (anchor.operands[0].held, &anchor.operands[1..]);
+        // Several nodes may lie in one buffer.
+        let same = |a: &Nid, b: Nid| self.buffer(*a) == self.buffer(b);
+        let read = |n: Nid| {
+            nodes[..nodes.len() - 1]
+                .iter()
+                .filter(|x| same(x, n))
+                .count()
+        };
         if matches!(node.op, Op::Scan { .. } | Op::Scatter(..))
-            && others.iter().all(|o| o.held != x)
+            && read(nodes[0]) == 1
+            && anchor.operands[1..].iter().all(|o| o.held != nodes[0])
         {
             launch.in_place.push((0, nodes.len() - 1));
         }
