@@ -14,6 +14,7 @@ mod cuda_sweep;
 mod custom_ops;
 mod determinism;
 mod embedded;
+mod empties;
 mod errors;
 mod explain;
 mod fusion_counts;

@@ -386,6 +386,20 @@ const CASES: &[Case] = &[
         m.pw(Pw::Exp, &[x])?;
         m.pw(Pw::Tanh, &[x])
     }),
+    ("empty", |m| {
+        // Nothing is divided by the zeros, nor looked up.
+        let (a, c) = (m.size(), m.size());
+        let x = m.b.input(Fact::new(DType::I64, [a, 0]), Role::Data);
+        let zeros = m.b.full(0, DType::I64, &[Dim::from(a), Dim::ONE])?;
+        let none = m.pw(Pw::FloorDivide, &[x, zeros])?;
+        let lost = m.b.full(1000, DType::I64, &[Dim::from(a), Dim::ZERO])?;
+        let table = m.data(&[a, c]);
+        let found = m.b.op(ops::Gather { axis: 1 }, &[table, lost])?;
+        let found = m.b.sum(&found, &[1])?;
+        let sum = m.b.sum(&none, &[1])?;
+        let sum = m.b.cast(&sum, DType::F32)?;
+        m.pw(Pw::Add, &[sum, found])
+    }),
     ("identity_view", |m| {
         let (x, ..) = m.matrix();
         let x = m.b.op(

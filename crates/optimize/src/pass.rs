@@ -1,9 +1,9 @@
 //! The list of passes, and what a pass is made of.
 
 use crate::passes::{
-    branch_values, broadcasts, centring, common_subexpressions, constant_fold, dead_code, folding,
-    gathers, identities, loop_values, merging, padding, products, reductions, scatters, slices,
-    stacking, views,
+    branch_values, broadcasts, centring, common_subexpressions, constant_fold, dead_code,
+    emptiness, folding, gathers, identities, loop_values, merging, padding, products, reductions,
+    scatters, slices, stacking, views,
 };
 use crate::{OptimizeError, Patch, Rewriter, View};
 use kiln_ir::NodeId;
@@ -57,6 +57,7 @@ impl Pass {
 pub fn passes() -> &'static [Pass] {
     &[
         dead_code::PASS,
+        emptiness::PASS,
         loop_values::PASS,
         branch_values::PASS,
         views::PASS,

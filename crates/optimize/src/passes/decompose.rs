@@ -1,9 +1,12 @@
 //! Composites in terms of primitives: `batch_norm(x, …) → ((x − mean) · scale) + bias`, and so on, as
 //! each composite's `decompose` says.
 //!
+//! Fusion moves work too, so values without elements are taken apart here as well, where no other pass runs.
+//!
 //! Runs last, when no pattern needs a composite whole any more. Exact in the sense that a composite
 //! *means* its decomposition; engines may still contract or reorder what it becomes.
 
+use super::emptiness::Empty;
 use crate::{Options, Pass, Patch, Rule, Run, View, optimize_with};
 use kiln_ir::{DType, Graph, NodeId, Op};
 
@@ -25,8 +28,8 @@ const fn pass(run: Run) -> Pass {
         run,
     }
 }
-const FOR_CPU: Pass = pass(Run::Rules(&[&Decompose(Engine::Cpu)]));
-const FOR_GPU: Pass = pass(Run::Rules(&[&Decompose(Engine::Gpu)]));
+const FOR_CPU: Pass = pass(Run::Rules(&[&Empty, &Decompose(Engine::Cpu)]));
+const FOR_GPU: Pass = pass(Run::Rules(&[&Empty, &Decompose(Engine::Gpu)]));
 
 /// Writes the composites of a graph and of its bodies in terms of primitives. A composite that can't
 /// be written so is left.

@@ -7,6 +7,7 @@ pub mod common_subexpressions;
 pub mod constant_fold;
 pub mod dead_code;
 pub mod decompose;
+pub mod emptiness;
 pub mod folding;
 pub mod gathers;
 pub mod identities;
