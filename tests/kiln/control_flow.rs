@@ -264,6 +264,64 @@ fn gradients_flow_through_the_branch_that_ran() {
     }
 }
 
+/// A constant that is small enough to be baked into a plan.
+fn baked(shape: &[usize]) -> Tensor {
+    let n = shape.iter().product::<usize>();
+    let values: Vec<f32> = (0..n).map(|i| (i % 13) as f32 * 0.125 - 0.75).collect();
+    Tensor::from_slice(&values, shape).to(cuda::test_device())
+}
+
+/// Work on `[6, 8]` by constants, which kernels read in forms of their own.
+const BY_CONSTANTS: &[fn(&Tensor) -> Tensor] = &[
+    |x| x.reshape([16, 3]).matmul(&baked(&[3, 40])),
+    |x| x.reshape([3, 16]).matmul(&baked(&[16, 64])),
+    |x| (x * 2.0).matmul(&baked(&[8, 33]).exp()),
+    |x| x.matmul(&baked(&[64, 8]).t()).relu(),
+    |x| {
+        let x = x.reshape([1, 1, 6, 8]).expand([2, 8, 6, 8]);
+        x.conv2d(&baked(&[8, 8, 3, 3]), None, 1, 1, 1, 1)
+    },
+    |x| {
+        let x = x.reshape([1, 48, 1, 1]);
+        x.conv2d(&baked(&[16, 48, 1, 1]), None, 1, 0, 1, 1).relu()
+    },
+];
+
+#[test]
+fn constants_in_bodies_are_what_they_are_outside() {
+    let x = baked(&[6, 8]) + vector(&[0.5]);
+    let xs = kiln::stack(&[&x, &(&x * 0.5)], 0);
+    let equal = |a: &Tensor, b: &Tensor| {
+        assert_close(&a.to_vec::<f32>().unwrap(), &b.to_vec::<f32>().unwrap());
+    };
+    for work in BY_CONSTANTS {
+        let [first, second] = [work(&x), work(&(&x * 0.5))];
+        let holds = x.sum((), false).gt(-1e9);
+        let fails = x.sum((), false).lt(-1e9);
+        equal(&cond(&holds, || work(&x), || work(&x) * 2.0), &first);
+        equal(&cond(&fails, || work(&x) * 2.0, || work(&x)), &first);
+        let (_, each) = scan((), xs.clone(), |(), x| ((), work(&x)));
+        equal(&each.i(0), &first);
+        equal(&each.i(1), &second);
+        for layout in [kiln::Layout::ChannelsFirst, kiln::Layout::ChannelsLast] {
+            let options = kiln::CompileOptions {
+                layout,
+                ..Default::default()
+            };
+            let spec = Spec::like(&xs).unwrap();
+            let run = |x: &[Tensor]| {
+                let (_, each) = scan((), x[0].clone(), |(), x| ((), work(&x)));
+                let holds = each.sum((), false).gt(-1e9);
+                cond(&holds, || work(&x[0].i(1)), || each.i(0))
+            };
+            let f = kiln::compile_with(&[spec], &options, run).unwrap();
+            for _ in 0..2 {
+                equal(&f.run(&[&xs]).unwrap()[0], &second);
+            }
+        }
+    }
+}
+
 #[test]
 fn branches_stand_in_loops() {
     let x = random(&[6], 9);

@@ -9,10 +9,11 @@ use kiln_ir::fuzz::Config;
 use kiln_runtime::Level;
 use std::collections::BTreeMap;
 
-/// How many seeds; `KILN_FUZZ_SEEDS` says otherwise.
-fn seeds() -> u64 {
-    let given = std::env::var("KILN_FUZZ_SEEDS").ok();
-    given.and_then(|s| s.parse().ok()).unwrap_or(2000)
+/// How many seeds; `KILN_FUZZ_SEEDS` says otherwise, and `KILN_FUZZ_FIRST` which comes first.
+fn seeds() -> std::ops::Range<u64> {
+    let given = |name| std::env::var(name).ok().and_then(|s| s.parse().ok());
+    let first = given("KILN_FUZZ_FIRST").unwrap_or(0);
+    first..first + given("KILN_FUZZ_SEEDS").unwrap_or(2000)
 }
 
 #[test]
@@ -38,7 +39,7 @@ fn random_programs_give_what_the_reference_gives() {
         .collect();
     let mut rules: BTreeMap<&'static str, u64> = BTreeMap::new();
     let (mut wrong, mut convolutions) = (Vec::new(), 0);
-    for seed in 0..seeds() {
+    for seed in seeds() {
         Level::force(Some(levels[seed as usize % levels.len()])).unwrap();
         let graph = config.graph(seed);
         let convolves = |id| matches!(graph.node(id).op, Op::Conv(_) | Op::ConvTranspose(_));
@@ -61,6 +62,7 @@ fn random_programs_give_what_the_reference_gives() {
         }
     }
     Level::force(None).unwrap();
+    let programs = seeds().end - seeds().start;
     assert!(
         wrong.is_empty(),
         "{} wrong:\n{}",
@@ -68,9 +70,42 @@ fn random_programs_give_what_the_reference_gives() {
         wrong[..wrong.len().min(20)].join("\n")
     );
     assert!(
-        convolutions * 20 >= seeds(),
+        convolutions * 20 >= programs,
         "{convolutions} programs convolve"
     );
-    let rare = rare(&rules, seeds());
+    let rare = rare(&rules, programs);
     assert!(rare.is_empty(), "{rare:?}: {rules:?}");
+}
+
+#[test]
+fn a_barrier_of_constants_gives_each_of_them() {
+    let text = r#"graph {
+  %0: f64[3] = full(value: Float(-1.25))
+  %1: f64[] = full(value: Float(1.0))
+  %2: (f64[3], f64[]) = barrier(detach: false) %0, %1
+  %3: f64[3] = neg %2
+  return %3
+}"#;
+    let graph = kiln_ir::Graph::parse(text).unwrap();
+    check(&graph, 0, &[Options::default()]).unwrap();
+}
+
+#[test]
+fn a_scatter_of_its_own_operand_behind_a_barrier_takes_no_memory_over() {
+    let text = r#"graph {
+  symbols s0 >= 2 "n"
+  %0: f32[s0, 3] = input(index: 0, role: Data)
+  %1: f32[s0, 3] = abs %0
+  %2: (f32[s0, 3], f32[s0, 3]) = barrier(detach: false) %1, %0
+  %3: i64[s0, 3] = input(index: 1, role: Data)
+  %4: f32[s0, 3] = scatter(axis: 1, kind: Set) %1, %3, %2
+  %5: f32[s0, 3] = neg %4
+  return %5
+}"#;
+    let graph = kiln_ir::Graph::parse(text).unwrap();
+    for seed in 0..4 {
+        for way in [Options::default(), plain()] {
+            check(&graph, seed, &[way]).unwrap();
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 impl Generator {
     /// A graph of the program's symbols.
-    fn body(
+    pub fn body(
         &self,
         build: impl FnOnce(&mut GraphBuilder<'_>) -> Option<Vec<Value>>,
     ) -> Option<Arc<Graph>> {

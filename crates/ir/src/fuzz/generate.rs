@@ -40,7 +40,7 @@ impl Generator {
         }
     }
 
-    pub fn run(mut self) -> Graph {
+    pub fn run(mut self, seed: u64) -> Graph {
         self.start();
         let (least, most) = (self.config.min_nodes, self.config.max_nodes.max(1));
         let wanted = least + self.rng.below(most.saturating_sub(least) + 1);
@@ -55,6 +55,7 @@ impl Generator {
                 _ => self.random_pattern(),
             };
         }
+        self.corners(seed);
         self.choose_outputs();
         self.graph
     }

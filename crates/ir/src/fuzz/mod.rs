@@ -12,6 +12,7 @@
 //! data errors: indices are inside their axes, and integer divisors are not 0.
 
 mod bodies;
+mod corners;
 mod generate;
 mod inputs;
 mod ordered;
@@ -53,7 +54,7 @@ impl Default for Config {
 impl Config {
     /// The program of a seed.
     pub fn graph(&self, seed: u64) -> Graph {
-        generate::Generator::new(self.clone(), seed).run()
+        generate::Generator::new(self.clone(), seed).run(seed)
     }
 }
 

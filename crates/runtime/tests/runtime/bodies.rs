@@ -92,7 +92,11 @@ fn same_in_bodies(plan: Plan, r: &mut Random) {
     let kernel = &alone.kernels[0];
     let exe = Executable::new(repeated(&alone)).unwrap();
     let twice = exe.run_shared(std::slice::from_ref(&x)).unwrap();
-    assert_eq!(twice[0].bytes().unwrap(), [&want[..], &want].concat(), "{kernel:?}");
+    assert_eq!(
+        twice[0].bytes().unwrap(),
+        [&want[..], &want].concat(),
+        "{kernel:?}"
+    );
     let exe = Executable::new(branched(&alone)).unwrap();
     let yes = Buffer::from_slice(&[true], &[1]).unwrap();
     let once = exe.run_shared(&[x, yes]).unwrap();
@@ -110,7 +114,11 @@ fn products_by_constants_are_the_same_in_bodies() {
             };
             for algorithm in p.algorithms(&[]).into_iter().chain([Algorithm::Auto]) {
                 p.algorithm = algorithm;
-                let args = [(dtype, m * k, false), (dtype, k * n, false), (dtype, m * n, true)];
+                let args = [
+                    (dtype, m * k, false),
+                    (dtype, k * n, false),
+                    (dtype, m * n, true),
+                ];
                 same_in_bodies(plan_of(Kernel::MatMul(p.clone()), &args), &mut r);
             }
         }
