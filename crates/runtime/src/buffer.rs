@@ -2,7 +2,7 @@
 
 use crate::cuda::{Device, Outcome};
 use crate::error::{Error, Result};
-use crate::memory::Storage;
+use crate::memory::{self, Storage};
 use kiln_base::{DType, Element};
 use std::sync::Arc;
 
@@ -246,10 +246,27 @@ impl Buffer {
     /// A copy of the elements.
     ///
     /// # Errors
-    /// If `T` is another dtype's type, or the device that the tensor is on fails.
+    /// If `T` is another dtype's type, memory is short, or the device that the tensor is on fails.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
-        Ok(self.to_host()?.as_slice()?.to_vec())
+        copied(self.to_host()?.as_slice()?)
     }
+
+    /// A copy of the native-endian bytes.
+    ///
+    /// # Errors
+    /// If memory is short, or the device that the tensor is on fails.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        copied(self.to_host()?.bytes()?)
+    }
+}
+
+fn copied<T: Copy>(from: &[T]) -> Result<Vec<T>> {
+    let mut copy = Vec::new();
+    if copy.try_reserve_exact(from.len()).is_err() {
+        return Err(memory::too_much(size_of_val(from)));
+    }
+    copy.extend_from_slice(from);
+    Ok(copy)
 }
 
 #[cfg(test)]

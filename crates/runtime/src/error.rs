@@ -103,6 +103,12 @@ pub enum Error {
     /// A buffer was made or read with the wrong dtype or size.
     #[error("{0}")]
     Buffer(String),
+    /// This process is a fork of one in which other threads computed; see [`crate::fork`].
+    #[error(
+        "this process was forked from one in which other threads had computed too, and what these held is \
+         lost: fork before they begin or once they have ended, or start a program instead"
+    )]
+    Forked,
     /// CUDA is not there, or something in it failed.
     #[error("{0}")]
     Cuda(String),

@@ -12,6 +12,7 @@ mod trace;
 use crate::buffer::Buffer;
 use crate::cuda;
 use crate::error::{Error, Result};
+use crate::fork;
 use crate::memory::{ALIGN, Storage, evict};
 use crate::simd::Level;
 pub use bound::MemoryBlock;
@@ -116,6 +117,7 @@ fn remember<T>(list: &mut Vec<Arc<T>>, entry: Arc<T>, most: usize) {
 
 /// Turns a panic, which would be a bug of this crate, into an error.
 fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    fork::check()?;
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
     result.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -22,6 +22,7 @@ pub mod cuda;
 mod custom;
 mod error;
 mod executor;
+pub mod fork;
 mod matmul;
 pub mod memory;
 pub mod pool;

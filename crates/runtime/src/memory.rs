@@ -137,6 +137,17 @@ fn machine_memory() -> usize {
     usize::MAX
 }
 
+/// The error of so many bytes that the system does not give.
+pub(crate) fn too_much(bytes: usize) -> Error {
+    let stats = stats();
+    Error::OutOfMemory {
+        requested: bytes,
+        allocated: stats.allocated,
+        limit: stats.limit,
+        holders: Vec::new(),
+    }
+}
+
 /// The size of block that serves a request: four classes an octave, at least [`ALIGN`].
 fn size_class(bytes: usize) -> Option<usize> {
     let bytes = bytes.max(ALIGN);
@@ -145,6 +156,7 @@ fn size_class(bytes: usize) -> Option<usize> {
 }
 
 fn obtain(bytes: usize) -> Result<Block> {
+    crate::fork::here();
     let mut c = cache();
     let oom = |c: &Cache| Error::OutOfMemory {
         requested: bytes,

@@ -3,6 +3,7 @@
 //! Parts of a run are handed out in order to whoever is free. Nothing else depends on the number of
 //! threads, so results cannot either.
 
+use crate::fork;
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -59,6 +60,8 @@ struct Worker {
 
 /// The pool; see the [module](self).
 pub struct Pool {
+    /// The process that its threads are of.
+    generation: usize,
     shared: Arc<Shared>,
     /// Held while a job runs.
     workers: Mutex<Vec<Worker>>,
@@ -87,10 +90,22 @@ impl Pool {
         static FIRST: OnceLock<Pool> = OnceLock::new();
         // SAFETY: it is null or points to a pool that was leaked.
         let current = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
-        current.unwrap_or_else(|| {
+        let current = current.unwrap_or_else(|| {
             let threads = || std::thread::available_parallelism().map_or(1, |n| n.get());
             FIRST.get_or_init(|| Pool::new(threads()))
-        })
+        });
+        match current.generation == fork::generation() {
+            true => current,
+            false => current.renewed(),
+        }
+    }
+
+    /// A pool with as many threads, in place of this one, whose threads stayed in the parent process.
+    #[cold]
+    fn renewed(&self) -> &'static Pool {
+        let fresh: &Pool = Box::leak(Box::new(Pool::new(self.threads())));
+        CURRENT.store(std::ptr::from_ref(fresh).cast_mut(), Ordering::Release);
+        fresh
     }
 
     /// Leaves the pool of the process, with its threads, to whoever never gives it back: what runs from now on
@@ -106,6 +121,7 @@ impl Pool {
     fn new(threads: usize) -> Pool {
         unsafe fn nothing(_: *const (), _: usize) {}
         let pool = Pool {
+            generation: fork::generation(),
             shared: Arc::new(Shared {
                 epoch: AtomicUsize::new(0),
                 state: AtomicUsize::new(0),

@@ -61,11 +61,11 @@ pub fn realize_all() -> Result<()> {
         .map(|n| Tensor::output_of(&n, 0))
         .collect();
     let loc = Location::caller();
-    let mut result = realize_with(&held.iter().collect::<Vec<_>>(), OnFailure::Keep, loc);
+    let mut result = realize_with(&held.iter().collect::<Vec<_>>(), OnFailure::Keep, &[], loc);
     if result.is_err() {
         // One value failed; the others must not wait for it.
         for t in &held {
-            let one = realize_with(&[t], OnFailure::Keep, loc);
+            let one = realize_with(&[t], OnFailure::Keep, &[], loc);
             result = result.and(one);
         }
     }

@@ -42,6 +42,7 @@ pub fn compile_with<O: IntoOutputs>(
     f: impl FnOnce(&[Tensor]) -> O,
 ) -> Result<Compiled> {
     let loc = Location::caller();
+    realize::check_process("compile", loc)?;
     let mut names: Vec<String> = Vec::new();
     let arguments: Vec<Tensor> = specs.iter().map(|s| argument(s, &mut names, loc)).collect();
     let recording = Recording::start(&names, loc)?;

@@ -70,6 +70,7 @@ impl Compiled {
     #[track_caller]
     pub fn run(&self, arguments: &[&Tensor]) -> Result<Vec<Tensor>> {
         let loc = Location::caller();
+        realize::check_process(RUN, loc)?;
         if anomaly::is_anomaly_enabled() {
             let (graph, gpu) = (self.stages.recorded.clone(), self.options.gpu);
             let inputs = self.inputs(RUN, arguments, loc)?;
@@ -145,20 +146,15 @@ impl Compiled {
         Ok(())
     }
 
-    /// Locks the cells that the run writes, in order of their ids, each with a computed value.
+    /// Takes the cells that the run writes, in order of their ids, each with a computed value.
     fn lock_written(&self, loc: &'static Location<'static>) -> Result<Vec<Busy>> {
         let mut cells: Vec<_> = self.writes.iter().map(|w| &self.vars[w.var].cell).collect();
         cells.sort_by_key(|c| c.id);
-        loop {
-            for cell in &cells {
-                let current = cell.idle().current.clone();
-                realize::realize_at(&[&current], loc)?;
-            }
-            let busy: Vec<Busy> = cells.iter().map(|c| c.acquire()).collect();
-            if busy.iter().all(|b| b.state().current.is_realized()) {
-                return Ok(busy);
-            }
-        }
+        let busy: Vec<Busy> = cells.iter().map(|c| c.acquire()).collect();
+        // Computed while the cells are taken: nobody can assign them anything new meanwhile.
+        let held: Vec<Tensor> = busy.iter().map(|b| b.state().current.clone()).collect();
+        realize::realize_holding(&held.iter().collect::<Vec<_>>(), &busy, loc)?;
+        Ok(busy)
     }
 
     /// An input; `None` for a cell that the run writes.

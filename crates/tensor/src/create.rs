@@ -195,9 +195,7 @@ impl Tensor {
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let loc = Location::caller();
         let buffer = realize::read(self, loc)?;
-        buffer
-            .to_vec::<T>()
-            .map_err(|e| Error::new(ErrorKind::Value, "to_vec", e.to_string(), loc))
+        buffer.to_vec::<T>().map_err(|e| unread(e, "to_vec", loc))
     }
 
     /// The little-endian bytes of the elements in row-major order.
@@ -208,8 +206,7 @@ impl Tensor {
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let loc = Location::caller();
         let buffer = realize::read(self, loc)?;
-        let bytes = buffer.bytes().map(<[u8]>::to_vec);
-        bytes.map_err(|e| Error::new(ErrorKind::Internal, "to_bytes", e.to_string(), loc))
+        buffer.to_bytes().map_err(|e| unread(e, "to_bytes", loc))
     }
 
     /// The only element.
@@ -220,15 +217,27 @@ impl Tensor {
     pub fn item<T: Element>(&self) -> Result<T> {
         let loc = Location::caller();
         let buffer = realize::read(self, loc)?;
-        let wrong = |message: String| Error::new(ErrorKind::Value, "item", message, loc);
-        let values = buffer.to_vec::<T>().map_err(|e| wrong(e.to_string()))?;
-        match values.as_slice() {
+        match buffer.as_slice::<T>().map_err(|e| unread(e, "item", loc))? {
             [x] => Ok(*x),
-            _ => Err(wrong(format!(
-                "{} has {} elements; item() reads tensors of exactly one",
-                self.fact(),
-                values.len()
-            ))),
+            values => Err(Error::new(
+                ErrorKind::Value,
+                "item",
+                format!(
+                    "{} has {} elements; item() reads tensors of exactly one",
+                    self.fact(),
+                    values.len()
+                ),
+                loc,
+            )),
         }
     }
+}
+
+/// The error of reading what was computed.
+fn unread(e: kiln_runtime::Error, op: &str, loc: &'static Location<'static>) -> Error {
+    let kind = match e {
+        kiln_runtime::Error::OutOfMemory { .. } => ErrorKind::Memory,
+        _ => ErrorKind::Value,
+    };
+    Error::new(kind, op, e.to_string(), loc)
 }

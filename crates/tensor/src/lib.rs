@@ -40,6 +40,7 @@ mod spec;
 mod strides;
 mod trace;
 pub mod tuning;
+mod turns;
 mod var;
 mod verify;
 

@@ -283,7 +283,8 @@ impl Clone for Tensor {
 
 impl Drop for Tensor {
     fn drop(&mut self) {
-        self.node.handles.fetch_sub(1, Ordering::Relaxed);
+        // Whoever sees that a handle is gone sees the references that were made through it.
+        self.node.handles.fetch_sub(1, Ordering::Release);
     }
 }
 

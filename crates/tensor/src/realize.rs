@@ -5,12 +5,14 @@ use crate::gather::{Gather, Missing, leaked};
 use crate::node::{State, Tensor};
 use crate::outcome::{self, Storing};
 use crate::recording::Recording;
-use crate::var::Busy;
+use crate::turns::{self, Donated};
+use crate::var::{Busy, Cell};
 use crate::{Device, Error, ErrorKind, Result, anomaly, profiler, scope};
+use hashbrown::HashSet;
 use kiln_base::{DType, Loc, Scalar};
 use kiln_compiler::{Cache, CacheStats, CompileError, Found, Options};
 use kiln_ir::{Op, Output, Role, Target, Value};
-use kiln_runtime::{Buffer, Error as RunError};
+use kiln_runtime::{Buffer, Error as RunError, fork};
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::atomic::Ordering;
@@ -64,7 +66,16 @@ pub fn cache_stats() -> CacheStats {
 
 /// Computes the values of tensors in one program.
 pub(crate) fn realize_at(tensors: &[&Tensor], loc: &'static Location<'static>) -> Result<()> {
-    realize_with(tensors, OnFailure::RollBack, loc)
+    realize_with(tensors, OnFailure::RollBack, &[], loc)
+}
+
+/// The same for a run that has taken cells.
+pub(crate) fn realize_holding(
+    tensors: &[&Tensor],
+    held: &[Busy],
+    loc: &'static Location<'static>,
+) -> Result<()> {
+    realize_with(tensors, OnFailure::RollBack, held, loc)
 }
 
 /// What becomes of pending assignments when the run that would commit them fails.
@@ -79,12 +90,14 @@ pub(crate) enum OnFailure {
 pub(crate) fn realize_with(
     tensors: &[&Tensor],
     on_failure: OnFailure,
+    held: &[Busy],
     loc: &'static Location<'static>,
 ) -> Result<()> {
     forbid_while_compiling(loc)?;
     for t in tensors {
         t.check()?;
     }
+    check_process("read", loc)?;
     // One program runs on one device.
     let mut devices: SmallVec<[Device; 2]> = SmallVec::new();
     for t in tensors {
@@ -94,7 +107,7 @@ pub(crate) fn realize_with(
     }
     devices
         .iter()
-        .try_for_each(|device| realize_on(*device, tensors, on_failure, loc))
+        .try_for_each(|device| realize_on(*device, tensors, on_failure, held, loc))
 }
 
 /// Computes the values of those that are on a device.
@@ -102,6 +115,7 @@ fn realize_on(
     device: Device,
     tensors: &[&Tensor],
     on_failure: OnFailure,
+    held: &[Busy],
     loc: &'static Location<'static>,
 ) -> Result<()> {
     let lazy = || -> Vec<Tensor> {
@@ -115,20 +129,27 @@ fn realize_on(
         if targets.is_empty() {
             return Ok(());
         }
-        // What has one element may be a loss, whose gradients are asked for next.
+        // What has one element may be a loss, whose gradients are asked for next. Derivatives may read
+        // cells, so whoever has taken some leaves that alone.
         let losses = targets.iter().filter(|t| t.fact().numel().is(1));
+        let losses = losses.filter(|_| held.is_empty());
         let saved: Vec<Needed> = losses.flat_map(|t| needed(t, loc)).collect();
-        let pending = Pending::lock(&targets, device);
+        let turns = turns::now();
+        let pending = Pending::lock(&targets, device, held);
         // Another thread may have computed some meanwhile.
         let targets = lazy();
         if targets.is_empty() {
             return Ok(());
         }
-        match Run::new(device, targets, saved, pending, on_failure) {
-            Ok(run) => return run.run(loc),
+        match Run::gathered(device, targets, saved, pending, on_failure) {
+            Ok(mut run) => {
+                run.keep_held();
+                return run.run(loc);
+            }
             // Another thread is writing over a value that this one needs, and computes what depends
-            // on it in the same run: wait for that run.
-            Err(Missing::Donated) => std::thread::yield_now(),
+            // on it in the same run.
+            Err(Missing::Donated) if turns.wait() => {}
+            Err(e @ Missing::Donated) => return Err(e.into()),
             Err(Missing::Error(e)) => return Err(e),
         }
     }
@@ -167,6 +188,11 @@ impl Tensor {
         let found = self.node.ready(self.output);
         found.map_or(Ok(()), |found| outcome::settle(&found))
     }
+}
+
+/// Errs in a process that was forked where it can't go on.
+pub(crate) fn check_process(op: &str, loc: &'static Location<'static>) -> Result<()> {
+    fork::check().map_err(|e| Error::new(ErrorKind::Unsupported, op, e.to_string(), loc))
 }
 
 fn forbid_while_compiling(loc: &'static Location<'static>) -> Result<()> {
@@ -210,8 +236,9 @@ struct Pending {
 }
 
 impl Pending {
-    /// Locks the cells that were assigned a value of the recordings of these tensors.
-    fn lock(targets: &[Tensor], device: Device) -> Pending {
+    /// Takes the cells that were assigned a value of the recordings of these tensors. Who has taken some
+    /// before, `held`, does not wait for the others: those that are not free stay pending.
+    fn lock(targets: &[Tensor], device: Device, held: &[Busy]) -> Pending {
         let mut roots: Vec<Recording> = Vec::new();
         for root in targets.iter().filter_map(recording_of) {
             if !roots.iter().any(|r| r.is(&root)) {
@@ -223,20 +250,28 @@ impl Pending {
         cells.retain(|c| c.leaf.device.get() == device);
         cells.sort_by_key(|c| c.id);
         cells.dedup_by_key(|c| c.id);
-        let locked: Vec<Busy> = cells.iter().map(|c| c.acquire()).collect();
-        // Cells that were assigned something else since are left alone.
-        let belongs = |t: &Tensor| recording_of(t).is_some_and(|r| roots.iter().any(|x| x.is(&r)));
+        let take = |cell: &Arc<Cell>| match held.iter().find(|b| b.cell().id == cell.id) {
+            Some(ours) => Some(ours.clone()),
+            None if held.is_empty() => Some(cell.acquire()),
+            None => cell.try_acquire(),
+        };
+        let locked: Vec<Busy> = cells.iter().filter_map(take).collect();
+        // Cells that were assigned something else since are left alone. Recordings may have been joined.
+        let joined: Vec<Recording> = roots.iter().map(Recording::root).collect();
+        let belongs = |t: &Tensor| recording_of(t).is_some_and(|r| joined.iter().any(|x| x.is(&r)));
         let mut stale = Vec::new();
         let mut kept = Vec::new();
         for busy in locked {
             let value = busy.state().current.clone();
             match !value.is_realized() && belongs(&value) {
                 true => kept.push((busy, value)),
-                false => stale.push(busy.cell().clone()),
+                false => stale.push(busy),
             }
         }
+        // They stay taken until they are forgotten, so that what they are assigned next is not.
+        let cells: Vec<_> = stale.iter().map(|b| b.cell().clone()).collect();
         for root in &roots {
-            root.committed(&stale);
+            root.committed(&cells);
         }
         Pending { roots, cells: kept }
     }
@@ -292,8 +327,8 @@ struct Run {
 }
 
 impl Run {
-    /// `saved` is what a later backward pass needs.
-    fn new(
+    /// Gathers a program. `saved` is what a later backward pass needs.
+    fn gathered(
         device: Device,
         targets: Vec<Tensor>,
         saved: Vec<Needed>,
@@ -322,7 +357,6 @@ impl Run {
             run.ask(value, Target::Result);
         }
         run.keep_costly(saved);
-        run.keep_held();
         Ok(run)
     }
 
@@ -388,19 +422,22 @@ impl Run {
     /// Held intermediates come along: where the old value of a cell may be overwritten those that
     /// depend on it must, the others if the plan writes them anyway.
     fn keep_held(&mut self) {
+        // References are counted while no other run lets go of operands; see `turns`.
+        let still = self.donors.iter().any(Option::is_some).then(turns::still);
         let mut from_donor = vec![false; self.gather.entries.len()];
         for input in self.donors.iter().flatten() {
             from_donor[self.gather.inputs[*input].entry] = true;
         }
         let mut edges = vec![0usize; self.gather.entries.len()];
         let mut held = Vec::new();
-        let mut reachable = false;
         for (i, entry) in self.gather.entries.iter().enumerate() {
+            // One that another run computed meanwhile has let go of its operands.
+            let is_lazy = still.is_none() || matches!(*entry.node.state(), State::Lazy { .. });
             for v in self.gather.operands(entry) {
-                edges[v.node.index()] += 1;
+                edges[v.node.index()] += is_lazy as usize;
                 from_donor[i] |= from_donor[v.node.index()];
             }
-            let wanted = |n: &std::sync::atomic::AtomicUsize| n.load(Ordering::Relaxed) > 0;
+            let wanted = |n: &std::sync::atomic::AtomicUsize| n.load(Ordering::Acquire) > 0;
             if !entry.is_input && (wanted(&entry.node.handles) || wanted(&entry.node.saved)) {
                 held.push((i, entry.node.facts.len(), from_donor[i]));
             }
@@ -414,25 +451,38 @@ impl Run {
                 self.ask(value, if must { Target::Result } else { Target::Kept });
             }
         }
-        // Whatever depends on an old value and is not computed now must be out of everybody's reach:
-        // referenced by nothing but this program.
-        for (i, entry) in self.gather.entries.iter().enumerate() {
-            let asked = self.outputs.iter().any(|o| o.value.node.index() == i);
-            if from_donor[i] && !entry.is_input && !asked {
-                reachable |= Arc::strong_count(&entry.node) != edges[i] + 1;
-            }
+        if still.is_some() {
+            self.keep_reachable(&from_donor, &edges);
         }
-        for slot in 0..self.donors.len() {
-            let Some(input) = self.donors[slot] else {
+    }
+
+    /// Writes over no old value that somebody else may still need. `edges` counts the operands that refer
+    /// to each entry.
+    fn keep_reachable(&mut self, from_donor: &[bool], edges: &[usize]) {
+        let entries = &self.gather.entries;
+        let asked: HashSet<Value> = self.outputs.iter().map(|o| o.value).collect();
+        // Whatever depends on an old value and is not computed now, in all its outputs, must be out of
+        // everybody's reach: referenced by nothing but this program.
+        let reachable = (0..entries.len()).any(|i| {
+            let (entry, node) = (&entries[i], kiln_ir::NodeId(i as u32));
+            let outputs = 0..entry.node.facts.len() as u32;
+            let computed = || outputs.map(|output| Value { node, output });
+            from_donor[i]
+                && !entry.is_input
+                && Arc::strong_count(&entry.node) != edges[i] + 1
+                && !computed().all(|value| asked.contains(&value))
+        });
+        for donor in &mut self.donors {
+            let Some(input) = *donor else {
                 continue;
             };
             let at = self.gather.inputs[input].entry;
             let node = &self.gather.entries[at].node;
             // The cell holds one handle; the recording holds its edges; this program one reference.
-            let only_ours = node.handles.load(Ordering::Relaxed) == 1
+            let only_ours = node.handles.load(Ordering::Acquire) == 1
                 && Arc::strong_count(node) == edges[at] + 2;
             if reachable || !only_ours {
-                self.donors[slot] = None;
+                *donor = None;
             }
         }
     }
@@ -469,8 +519,9 @@ impl Run {
         }
         let result = self.execute(&found, &numbers, loc);
         match result {
-            Ok((values, left)) => {
+            Ok((values, left, donated)) => {
                 self.store(&found, values, left);
+                drop(donated);
                 Ok(())
             }
             Err(e) => {
@@ -496,73 +547,75 @@ impl Run {
         anomaly::check(&self.gather, graph, self.device.ordinal(), &inputs, loc)
     }
 
-    /// The values, and what is left of the inputs.
+    /// The values, what is left of the inputs, and which of these were written over.
     fn execute(
         &mut self,
         found: &Found,
         numbers: &[(Scalar, DType)],
         loc: &'static Location<'static>,
-    ) -> Result<(Vec<Buffer>, Vec<Buffer>), RunError> {
+    ) -> Result<(Vec<Buffer>, Vec<Buffer>, Donated), RunError> {
         let mut inputs: Vec<Buffer> = Vec::with_capacity(self.gather.inputs.len());
         let mut donate = Vec::with_capacity(self.gather.inputs.len());
-        for (i, source) in self.gather.inputs.iter_mut().enumerate() {
-            let donated = self.donors.contains(&Some(i));
-            if donated {
-                // From here on the buffer lives in `inputs` alone.
-                let node = &self.gather.entries[source.entry].node;
-                *node.state() = State::Donated;
+        let mut donated = Donated::default();
+        let result = (|| {
+            for (i, source) in self.gather.inputs.iter_mut().enumerate() {
+                let missing = || RunError::Internal("an input has no value".to_string());
+                inputs.push(source.buffer.take().ok_or_else(missing)?);
+                donate.push(self.donors.contains(&Some(i)));
+                if donate[i] {
+                    // From here on the buffer lives in `inputs` alone.
+                    donated.mark(i, &self.gather.entries[source.entry].node);
+                }
             }
-            let missing = || RunError::Internal("an input has no value".to_string());
-            inputs.push(source.buffer.take().ok_or_else(missing)?);
-            donate.push(donated);
+            for &at in &found.scalars {
+                let (value, dtype) = numbers[at];
+                inputs.push(number_buffer(value, dtype)?);
+                donate.push(false);
+            }
+            self.bring(found, &mut inputs)?;
+            let (executable, explain) = (&found.executable, &found.explain);
+            profiler::watched(executable, explain, &mut inputs, loc, |inputs| {
+                executable.run(inputs, &donate)
+            })
+        })();
+        match result {
+            Ok(values) => Ok((values, inputs, donated)),
+            Err(e) => {
+                donated.give_back(&inputs);
+                Err(e)
+            }
         }
-        for &at in &found.scalars {
-            let (value, dtype) = numbers[at];
-            inputs.push(number_buffer(value, dtype)?);
-            donate.push(false);
-        }
-        // Data that belongs to no device follows the program; numbers and random keys go with the run.
-        let device = self.device;
+    }
+
+    /// Data that belongs to no device follows the program; numbers and random keys go with the run.
+    fn bring(&self, found: &Found, inputs: &mut [Buffer]) -> Result<(), RunError> {
         let roles = found.executable.plan().inputs.iter().map(|i| i.role);
-        let brought = inputs.iter_mut().zip(roles).try_for_each(|(buffer, role)| {
+        inputs.iter_mut().zip(roles).try_for_each(|(buffer, role)| {
             let small = buffer.shape().is_empty() || role == Role::RandomKey;
             if small && buffer.gpu().is_none() {
                 return Ok(());
             }
-            if buffer.gpu().map(|gpu| gpu.ordinal()) != device.ordinal() {
-                *buffer = device.bring(buffer.clone())?;
+            if buffer.gpu().map(|gpu| gpu.ordinal()) != self.device.ordinal() {
+                *buffer = self.device.bring(buffer.clone())?;
             }
             Ok(())
-        });
-        let result = brought.and_then(|()| {
-            profiler::watched(
-                &found.executable,
-                &found.explain,
-                &mut inputs,
-                loc,
-                |inputs| found.executable.run(inputs, &donate),
-            )
-        });
-        if result.is_err() {
-            for (source, buffer) in self.gather.inputs.iter_mut().zip(&inputs) {
-                let node = &self.gather.entries[source.entry].node;
-                let mut state = node.state();
-                if matches!(*state, State::Donated) {
-                    *state = State::Ready(SmallVec::from_elem(buffer.clone(), 1));
-                }
-            }
-        }
-        result.map(|values| (values, inputs))
+        })
     }
 
     /// Gives every value to its node, and the assigned ones to their cells. `left` are the inputs, those
     /// whose memory was taken without elements.
     fn store(&mut self, found: &Found, values: Vec<Buffer>, left: Vec<Buffer>) {
+        // Dropping operands may drop long chains: once the lock is free.
+        let mut released = Vec::new();
+        let still = turns::still();
         for (output, position) in self.outputs.iter().zip(&found.outputs) {
             let Some(position) = position else { continue };
             let entry = &self.gather.entries[output.value.node.index()];
-            keep_value(&entry.node, output.value.output, values[*position].clone());
+            let buffer = values[*position].clone();
+            released.extend(keep_value(&entry.node, output.value.output, buffer));
         }
+        drop(still);
+        drop(released);
         let mut storing = Storing::new(&values);
         for (i, (busy, value)) in self.pending.cells.iter().enumerate() {
             if let Some(position) = found.outputs[i] {
@@ -590,21 +643,20 @@ impl Run {
     }
 }
 
-/// Makes a value of a node available; a node whose values all are lets go of its operands.
-pub(crate) fn keep_value(node: &crate::node::Node, output: u32, buffer: Buffer) {
+/// Makes a value of a node available; a node whose values all are there lets go of its operands, which are
+/// in the state that is given back.
+fn keep_value(node: &crate::node::Node, output: u32, buffer: Buffer) -> Option<State> {
     let mut state = node.state();
     let State::Lazy { kept, .. } = &mut *state else {
-        return;
+        return None;
     };
     kept.resize(node.facts.len(), None);
     kept[output as usize] = Some(buffer);
-    if kept.iter().all(Option::is_some) {
-        let values = kept.drain(..).flatten().collect();
-        let old = std::mem::replace(&mut *state, State::Ready(values));
-        // Dropping operands may drop long chains; not under the lock.
-        drop(state);
-        drop(old);
+    if !kept.iter().all(Option::is_some) {
+        return None;
     }
+    let values = kept.drain(..).flatten().collect();
+    Some(std::mem::replace(&mut *state, State::Ready(values)))
 }
 
 /// A rank-0 buffer that holds a number.
@@ -661,6 +713,7 @@ pub(crate) fn run_error(e: RunError, gather: &Gather, loc: &'static Location<'st
         RunError::Custom { node, op, text } => {
             Error::new(ErrorKind::Data, &op, text, gather.loc(node as usize))
         }
+        RunError::Forked => Error::new(ErrorKind::Unsupported, "run", text, loc),
         RunError::Cuda(_) => Error::new(ErrorKind::Device, "run", text, loc),
         RunError::OutOfMemory { .. } => Error::new(ErrorKind::Memory, "run", text, loc),
         RunError::InputShape { .. }
@@ -668,5 +721,47 @@ pub(crate) fn run_error(e: RunError, gather: &Gather, loc: &'static Location<'st
         | RunError::InputCount { .. }
         | RunError::Symbol { .. } => Error::new(ErrorKind::Value, "run", text, loc),
         _ => Error::new(ErrorKind::Internal, "run", text, loc),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Var;
+
+    fn gathered(t: &Tensor) -> Run {
+        let targets = vec![t.clone()];
+        let pending = Pending::lock(&targets, Device::Cpu, &[]);
+        let run = Run::gathered(Device::Cpu, targets, vec![], pending, OnFailure::RollBack);
+        run.unwrap_or_else(|e| panic!("{}", Error::from(e)))
+    }
+
+    #[test]
+    fn operands_that_another_run_released_hide_nobody() {
+        let loc = Location::caller();
+        let v = Var::new(&Tensor::from([1.0f32, 2.0])).unwrap();
+        let (m, other) = (v.get() * 2.0, v.get() * 3.0);
+        // What one thread is about to compute, another makes the cell's next value depend on. One reference
+        // to the old value goes and one is left, outside of this run.
+        let mut early = gathered(&m);
+        v.assign(&(&m + 1.0)).unwrap();
+        let mut late = gathered(&v.get());
+        assert_eq!(late.donors, [Some(0)]);
+        early.keep_held();
+        early.run(loc).unwrap();
+        late.keep_held();
+        assert_eq!(late.donors, [None]);
+        late.run(loc).unwrap();
+        assert_eq!(other.to_vec::<f32>().unwrap(), [3.0, 6.0]);
+        assert_eq!(v.get().to_vec::<f32>().unwrap(), [3.0, 5.0]);
+    }
+
+    #[test]
+    fn a_value_that_is_lost_is_an_error() {
+        let v = Tensor::from([1.0f32, 2.0]);
+        let y = &v * 2.0;
+        Donated::default().mark(0, &v.node);
+        let e = y.to_vec::<f32>().unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Internal, "{e}");
     }
 }

@@ -268,27 +268,38 @@ impl Cell {
         self.lock().current.clone()
     }
 
-    /// Locks the cell for a run that commits to it. Several cells are locked in order of their ids.
+    /// Takes the cell for a run that commits to it. Several cells are taken in order of their ids; see
+    /// [`crate::turns`].
     pub(crate) fn acquire(self: &Arc<Cell>) -> Busy {
         self.idle().busy = true;
-        Busy(self.clone())
+        Busy(Arc::new(Taken(self.clone())))
+    }
+
+    /// The same for who may not wait, if the cell is free.
+    pub(crate) fn try_acquire(self: &Arc<Cell>) -> Option<Busy> {
+        let was_busy = std::mem::replace(&mut self.lock().busy, true);
+        (!was_busy).then(|| Busy(Arc::new(Taken(self.clone()))))
     }
 
     fn hold(self: &Arc<Cell>, value: &Tensor, loc: &'static Location<'static>) {
+        // Asked for first: where there is none, or no longer, the value is there.
+        let recording = match &*value.node.state() {
+            State::Lazy { recording, .. } => recording.clone(),
+            _ => None,
+        };
         let mut state = self.idle();
-        match value.node.ready(value.output) {
-            Some(buffer) => state.set(self.leaf(buffer, loc)),
-            None => {
-                state.current = value.plain();
-                let recording = match &*value.node.state() {
-                    State::Lazy { recording, .. } => recording.clone(),
-                    _ => None,
-                };
-                drop(state);
-                if let Some(recording) = recording {
-                    recording.add_pending(self);
-                }
-            }
+        if let Some(buffer) = value.node.ready(value.output) {
+            return state.set(self.leaf(buffer, loc));
+        }
+        // A run that could not commit the last value may have computed it: what fails from here on
+        // returns to that.
+        if let Some(buffer) = state.uncommitted() {
+            state.set(self.leaf(buffer, loc));
+        }
+        state.current = value.plain();
+        drop(state);
+        if let Some(recording) = recording {
+            recording.add_pending(self);
         }
     }
 
@@ -315,6 +326,13 @@ impl Cell {
 }
 
 impl CellState {
+    /// What the cell holds, if that is computed and not its last committed value.
+    fn uncommitted(&self) -> Option<Buffer> {
+        let (current, committed) = (&self.current.node, self.realized.as_ref());
+        let is_new = committed.is_none_or(|leaf| !Arc::ptr_eq(&leaf.node, current));
+        current.ready(self.current.output).filter(|_| is_new)
+    }
+
     /// Gives up the memory of the computed value if nobody else holds it.
     pub(crate) fn give_up(&mut self) -> bool {
         let Some(leaf) = &self.realized else {
@@ -323,7 +341,7 @@ impl CellState {
         let node = &leaf.node;
         // `current` and `realized` are the two handles of the cell itself.
         let ours = Arc::ptr_eq(&self.current.node, node)
-            && node.handles.load(Ordering::Relaxed) == 2
+            && node.handles.load(Ordering::Acquire) == 2
             && Arc::strong_count(node) == 2;
         if ours {
             *node.state() = State::Donated;
@@ -345,21 +363,24 @@ impl CellState {
     }
 }
 
-/// A cell that a run is about to commit to; released when dropped.
-pub(crate) struct Busy(Arc<Cell>);
+/// A cell that a run is about to commit to; free again when the last copy is dropped.
+#[derive(Clone)]
+pub(crate) struct Busy(Arc<Taken>);
+
+struct Taken(Arc<Cell>);
 
 impl Busy {
     pub(crate) fn cell(&self) -> &Arc<Cell> {
-        &self.0
+        &self.0.0
     }
 
     /// The state, which only this run may touch now.
     pub(crate) fn state(&self) -> MutexGuard<'_, CellState> {
-        self.0.lock()
+        self.cell().lock()
     }
 }
 
-impl Drop for Busy {
+impl Drop for Taken {
     fn drop(&mut self) {
         self.0.lock().busy = false;
         self.0.released.notify_all();
