@@ -1,7 +1,8 @@
 //! Files that are replaced whole, and the folder for what can be made again.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufWriter, Error, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,25 +23,37 @@ pub fn cache_folder() -> Option<PathBuf> {
 
 /// Writes the file at `path` by `write`: readers, and whoever comes after a crash, see the old file or
 /// the whole new one, never a part. The new one is written beside its place, under a name that begins
-/// with a dot, and moved there once it is on the disk; what writers that died left there is removed.
+/// with a dot, and moved there once it is on the disk; what writers that died left there is removed. It has
+/// the old one's permissions. A symbolic link stays: the file that it leads to is replaced.
 ///
 /// # Errors
-/// What `write` says, or if the file can't be written; the old one then stays.
+/// What `write` says, if the file can't be written, or if `path` is a folder, a pipe or a device; what was
+/// there then stays.
 pub fn replace<E: From<io::Error>>(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<(), E>,
 ) -> Result<(), E> {
+    let path = &followed(path)?;
     let Some(name) = path.file_name() else {
         return Err(Error::new(ErrorKind::InvalidInput, "the path names no file").into());
     };
-    let mut prefix = OsString::from(".");
-    prefix.push(name);
+    let old = match fs::metadata(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => None,
+        old => Some(old?),
+    };
+    if old.as_ref().is_some_and(|old| !old.is_file()) {
+        return Err(Error::new(ErrorKind::InvalidInput, "this is not a regular file").into());
+    }
+    let prefix = prefix(name);
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
     let (file, beside) = create_beside(path, &prefix)?;
     let written = (|| {
+        if let Some(old) = old {
+            file.set_permissions(old.permissions())?;
+        }
         let mut file = BufWriter::new(file);
         write(&mut file)?;
         // Locked, and open, until it has its name.
@@ -58,6 +71,38 @@ pub fn replace<E: From<io::Error>>(
     File::open(folder)?.sync_all()?;
     remove_left_over(folder, &prefix);
     Ok(())
+}
+
+/// Where the symbolic links at `path` lead, if there are any.
+fn followed(path: &Path) -> io::Result<PathBuf> {
+    /// As many as systems follow.
+    const LINKS: usize = 40;
+    let mut path = path.to_path_buf();
+    for _ in 0..LINKS {
+        match fs::read_link(&path) {
+            Ok(to) => path = path.parent().unwrap_or(Path::new("")).join(to),
+            Err(_) => return Ok(path), // no link
+        }
+    }
+    Err(Error::new(
+        ErrorKind::InvalidInput,
+        "too many symbolic links",
+    ))
+}
+
+/// What names of files that are written beside one of this name begin with. Names may be 255 bytes long on
+/// most systems, and some bytes follow.
+fn prefix(name: &OsStr) -> OsString {
+    const LONGEST: usize = 200;
+    let mut prefix = OsString::from(".");
+    if name.len() <= LONGEST {
+        prefix.push(name);
+    } else {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        prefix.push(format!("{:016x}", hasher.finish()));
+    }
+    prefix
 }
 
 /// A new file, locked for as long as it is open.
@@ -136,6 +181,62 @@ mod tests {
         let names: Vec<_> = names.iter().map(|e| e.file_name()).collect();
         assert_eq!(names, [".data.1.0.tmp", ".data.x.tmp", "data"]);
         assert!(replace::<io::Error>(Path::new("/"), |_| Ok(())).is_err());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_replaced_file_keeps_its_mode_and_links_to_it() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = std::env::temp_dir().join(format!("kiln-links-{}", std::process::id()));
+        fs::create_dir_all(folder.join("deep")).unwrap();
+        let write = |path: &Path| replace::<io::Error>(path, |f| f.write_all(b"new"));
+        let file = folder.join("deep/data");
+        fs::write(&file, "old").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        // A link to a link, both relative, and one that leads to nothing yet.
+        symlink("deep/data", folder.join("link")).unwrap();
+        symlink("link", folder.join("to-link")).unwrap();
+        symlink("deep/none", folder.join("dangling")).unwrap();
+        write(&folder.join("to-link")).unwrap();
+        write(&folder.join("dangling")).unwrap();
+        for (link, file) in [("to-link", &file), ("dangling", &folder.join("deep/none"))] {
+            assert!(
+                fs::symlink_metadata(folder.join(link))
+                    .unwrap()
+                    .is_symlink()
+            );
+            assert_eq!(fs::read_to_string(file).unwrap(), "new");
+        }
+        assert_eq!(
+            fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+            0o640
+        );
+        // What is no file stays as it is.
+        symlink("circle", folder.join("circle")).unwrap();
+        for path in [
+            &folder.join("deep"),
+            &folder.join("circle"),
+            Path::new("/dev/null"),
+        ] {
+            assert!(write(path).is_err(), "{path:?}");
+        }
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn names_may_be_as_long_as_the_system_takes() {
+        let folder = std::env::temp_dir().join(format!("kiln-long-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        for name in ["x".repeat(255), "é".repeat(127), "y".repeat(201)] {
+            let path = folder.join(&name);
+            for _ in 0..2 {
+                replace::<io::Error>(&path, |f| f.write_all(b"data")).unwrap();
+            }
+            assert_eq!(fs::read_to_string(&path).unwrap(), "data");
+        }
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 3);
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -19,6 +19,8 @@ pub(crate) fn cache(m: &ArgMatches) -> Result<ExitCode, Failure> {
     };
     let file = store_file(m)?;
     let store = Store::new(&file);
+    let checked = store.check();
+    checked.map_err(|e| format!("{}: {e}", file.display()))?;
     let json = m.get_flag("json");
     match name {
         "list" | "show" => print(&store, &file, m, name == "list")?,

@@ -4,6 +4,7 @@ use crate::fault::Fault;
 use csv::{ErrorKind, Position, ReaderBuilder, StringRecord};
 use half::{bf16, f16};
 use kiln_tensor::{Element, Error, Result, Tensor};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::panic::Location;
@@ -54,7 +55,8 @@ impl CsvTable {
     /// Reads a file whose first line names the columns.
     ///
     /// # Errors
-    /// If the file can't be read, a line has more or fewer fields than the first, or is not UTF-8.
+    /// If the file can't be read, two columns have one name, a line has more or fewer fields than the first,
+    /// or is not UTF-8.
     #[track_caller]
     pub fn read(path: impl AsRef<Path>) -> Result<CsvTable> {
         CsvTable::read_with(path, &CsvOptions::default())
@@ -172,10 +174,21 @@ fn parse(reader: impl Read, source: String, options: &CsvOptions) -> Result<CsvT
         .trim(trim)
         .from_reader(reader);
     let headers = reader.headers().map_err(fault)?.clone();
-    let headers = match options.has_headers {
+    let headers: Vec<String> = match options.has_headers {
         true => headers.iter().map(String::from).collect(),
         false => (0..headers.len()).map(|n| n.to_string()).collect(),
     };
+    let mut first = HashMap::new();
+    for (n, name) in headers.iter().enumerate() {
+        if let Some(earlier) = first.insert(name, n) {
+            let message = format!(
+                "columns {} and {} are both named {name:?}",
+                earlier + 1,
+                n + 1
+            );
+            return Err(Fault::from(message));
+        }
+    }
     let rows: Result<Vec<StringRecord>, _> = reader.records().collect();
     Ok(CsvTable {
         source,

@@ -2,7 +2,8 @@
 
 use crate::StateDict;
 use kiln_tensor::{DType, Error, ErrorKind, Result, Tensor};
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, Metadata as FileHeader, SafeTensors, TensorInfo};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::Path;
 use std::{fs, io, io::Write};
@@ -49,18 +50,65 @@ pub(crate) type Metadata = Option<HashMap<String, String>>;
 
 #[track_caller]
 pub(crate) fn write(state: &StateDict, metadata: Metadata, path: &Path) -> Result<()> {
-    let mut values = Vec::with_capacity(state.len());
-    for (name, t) in state.iter() {
-        values.push((name, dtype_in_file(t.dtype()), t.shape()?, t.to_bytes()?));
+    let mut tensors: Vec<(&str, &Tensor)> = state.iter().collect();
+    for (_, t) in &tensors {
+        t.realize()?;
     }
-    let views = values.iter().map(|(name, dtype, shape, bytes)| {
-        TensorView::new(*dtype, shape.clone(), bytes).map(|view| (*name, view))
+    // The widest dtypes first, so that all values are aligned.
+    tensors.sort_by_key(|(name, t)| (Reverse(dtype_in_file(t.dtype())), *name));
+    let header = named("save", path, header(&tensors, metadata))?;
+    // One tensor after the other, so that no more than the values of one are copied.
+    let written = kiln_base::file::replace(path, |file| {
+        file.write_all(&header).map_err(Failed::Writing)?;
+        tensors.iter().try_for_each(|(_, t)| {
+            let values = t.to_bytes().map_err(Failed::Reading)?;
+            file.write_all(&values).map_err(Failed::Writing)
+        })
     });
-    let views: Result<Vec<_>, _> = views.collect();
-    let bytes = views.and_then(|views| safetensors::serialize(views, metadata));
-    let bytes = named("save", path, bytes)?;
-    let written = kiln_base::file::replace::<io::Error>(path, |file| file.write_all(&bytes));
-    named("save", path, written)
+    match written {
+        Err(Failed::Reading(e)) => Err(e),
+        Err(Failed::Writing(e)) => named("save", path, Err(e)),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// What went wrong while a file was written.
+enum Failed {
+    /// A value can't be had.
+    Reading(Error),
+    /// The file can't be written.
+    Writing(io::Error),
+}
+
+impl From<io::Error> for Failed {
+    fn from(e: io::Error) -> Failed {
+        Failed::Writing(e)
+    }
+}
+
+/// What stands in front of the values: the header's length and the header, filled up so that the values are
+/// aligned.
+#[track_caller]
+fn header(tensors: &[(&str, &Tensor)], metadata: Metadata) -> Result<Vec<u8>> {
+    let mut infos = Vec::with_capacity(tensors.len());
+    let mut end = 0;
+    for (name, t) in tensors {
+        let begin = end;
+        end += t.nbytes()?;
+        let info = TensorInfo {
+            dtype: dtype_in_file(t.dtype()),
+            shape: t.shape()?,
+            data_offsets: (begin, end),
+        };
+        infos.push((name.to_string(), info));
+    }
+    let invalid = |e: String| Error::at_caller(ErrorKind::Io, "save", e);
+    let metadata = FileHeader::new(metadata, infos).map_err(|e| invalid(e.to_string()))?;
+    let mut text = serde_json::to_vec(&metadata).map_err(|e| invalid(e.to_string()))?;
+    text.resize(text.len().next_multiple_of(8), b' ');
+    let mut header = (text.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut text);
+    Ok(header)
 }
 
 #[track_caller]

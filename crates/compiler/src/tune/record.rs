@@ -203,6 +203,9 @@ impl Record {
     }
 }
 
+/// What every line begins with, of any version.
+pub(super) const BEGINNING: &[u8] = b"{\"key\":\"";
+
 /// What stands in front of the checksum.
 const SUM: &str = ",\"sum\":\"";
 

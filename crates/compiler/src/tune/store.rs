@@ -5,10 +5,13 @@
 //! reported, and the next writer begins a line of its own. Once most lines stand for nothing any more, the
 //! file is written anew and replaced in one step. Readers need no lock.
 //!
+//! A file is known to be a store by its first line, which looks like a record, whole or not; an empty one is a
+//! store too. Any other file, folder, pipe or device is neither read nor written.
+//!
 //! Beside the file `tune.jsonl` lie `tune.jsonl.lock`, held while writing, and `tune.jsonl.measuring`, held
 //! while measuring, so that processes neither measure a key twice nor disturb each other's times.
 
-use super::record::{Line, Record, look};
+use super::record::{BEGINNING, Line, Record, look};
 use hashbrown::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -120,6 +123,14 @@ impl Store {
         self.path.as_deref()
     }
 
+    /// Makes sure that its file, if there is one, is a store.
+    ///
+    /// # Errors
+    /// If it is something else, or can't be read.
+    pub fn check(&self) -> io::Result<()> {
+        self.path.as_deref().map_or(Ok(()), is_store)
+    }
+
     /// Makes sure that its file, which is made if there is none, can be written.
     ///
     /// # Errors
@@ -128,6 +139,7 @@ impl Store {
         let Some(path) = &self.path else {
             return Ok(());
         };
+        is_store(path)?;
         let _lock = beside(path, "lock")?;
         OpenOptions::new().append(true).create(true).open(path)?;
         Ok(())
@@ -178,6 +190,7 @@ impl Store {
             return Ok(Vec::new());
         };
         fs::metadata(path)?;
+        is_store(path)?;
         let _lock = hold(path, "lock").ok(); // in a folder that can't be written, nobody writes it either
         let bytes = fs::read(path)?;
         let mut contents = Contents::default();
@@ -225,6 +238,7 @@ impl Store {
             .unwritten
             .retain(|key, _| !doomed.contains(&&key[..]));
         if let Some(path) = &self.path {
+            is_store(path)?;
             let _lock = hold(path, "lock")?;
             self.rewrite(path, &doomed)?;
         }
@@ -254,6 +268,7 @@ impl Store {
     /// If the other file can't be read or the own one can't be written.
     pub fn merge(&self, other: &Path) -> io::Result<Merged> {
         let mut theirs = Contents::default();
+        is_store(other)?;
         theirs.read(fs::read(other)?);
         let mut merged = Merged {
             damage: theirs.damage.clone(),
@@ -306,6 +321,7 @@ impl Store {
         if records.is_empty() {
             return Ok(());
         }
+        is_store(path)?;
         let _lock = hold(path, "lock")?;
         let mut file = OpenOptions::new()
             .append(true)
@@ -371,7 +387,8 @@ impl Store {
             modified: m.modified().ok(),
         });
         if contents.seen != seen || seen.is_none() {
-            contents.read(fs::read(path).unwrap_or_default());
+            let read = is_store(path).and_then(|()| fs::read(path));
+            contents.read(read.unwrap_or_default());
             contents.seen = seen;
         }
         contents
@@ -425,6 +442,38 @@ fn ends_a_line(file: &mut File) -> io::Result<bool> {
     let mut last = [0];
     file.read_exact(&mut last)?;
     Ok(last == *b"\n")
+}
+
+/// Whether the file at `path`, if there is one, is a store.
+///
+/// # Errors
+/// If it is something else, or can't be read.
+fn is_store(path: &Path) -> io::Result<()> {
+    use std::io::Read;
+    let no_store = |what: &str| {
+        let text = format!("this is not a store of measurements but {what}; it is left alone");
+        Err(io::Error::new(io::ErrorKind::InvalidData, text))
+    };
+    let metadata = match fs::metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        metadata => metadata?,
+    };
+    if !metadata.is_file() {
+        return no_store(match metadata.is_dir() {
+            true => "a folder",
+            false => "no regular file",
+        });
+    }
+    let mut begins = Vec::new();
+    let beginning = File::open(path)?.take(BEGINNING.len() as u64);
+    let read = { beginning }.read_to_end(&mut begins);
+    read?;
+    // Whoever died while writing may have left the beginning of the first line alone.
+    let line = begins.split(|b| *b == b'\n').next().unwrap_or_default();
+    match begins.is_empty() || !line.is_empty() && BEGINNING.starts_with(line) {
+        true => Ok(()),
+        false => no_store("another file"),
+    }
 }
 
 /// A file beside the store's.

@@ -165,3 +165,53 @@ fn threads_lose_nothing() {
     assert_eq!(store.records().len(), 400);
     assert!(store.damage().is_empty());
 }
+
+#[test]
+fn what_is_no_store_is_left_alone() {
+    let folder = folder("strangers");
+    let csv: String = (0..1000).map(|n| format!("{n},{n}\n")).collect();
+    let strangers = [
+        ("csv", &csv[..]),
+        ("json", "{\"kind\":1}\n"),
+        ("blank", "\n\nx\n"),
+    ];
+    for (name, text) in strangers {
+        let path = folder.join(name);
+        fs::write(&path, text).unwrap();
+        refuses(&path);
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+    fs::create_dir(folder.join("folder")).unwrap();
+    refuses(&folder.join("folder"));
+    #[cfg(unix)]
+    {
+        let pipe = folder.join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        refuses(&pipe);
+        refuses(std::path::Path::new("/dev/zero"));
+    }
+    // Nothing but a beginning of the first line was written.
+    for torn in ["", "{", "{\"key\":\"k\",\"ver"] {
+        let path = folder.join("torn");
+        fs::write(&path, torn).unwrap();
+        let store = Store::new(&path);
+        store.put(record("k", 1, &[("a", 5)])).unwrap();
+        assert_eq!(keys(&Store::new(&path)), ["k"]);
+    }
+}
+
+#[track_caller]
+fn refuses(path: &std::path::Path) {
+    let store = Store::new(path);
+    let wrong = |e: std::io::Error| assert!(e.to_string().contains("not a store"), "{e}");
+    wrong(store.check().unwrap_err());
+    wrong(store.writable().unwrap_err());
+    wrong(store.verify().unwrap_err());
+    wrong(store.remove(|_| true).unwrap_err());
+    wrong(Store::in_memory().merge(path).unwrap_err());
+    assert!(store.records().is_empty() && store.get("k").is_none());
+    // Kept until the process ends.
+    wrong(store.put(record("k", 1, &[("a", 5)])).unwrap_err());
+    assert_eq!(keys(&store), ["k"]);
+}

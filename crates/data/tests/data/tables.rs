@@ -85,3 +85,11 @@ fn what_is_wrong_is_named_by_line_and_column() -> Result<()> {
     assert!(found.contains("line 2, field 2 is not UTF-8"), "{found}");
     Ok(())
 }
+
+#[test]
+fn columns_of_one_name_are_refused() {
+    let text = |text: &str| message(table(text).map(drop));
+    assert!(text("a,b,a\n1,2,3\n").contains("columns 1 and 3 are both named \"a\""));
+    assert!(text("a,,\n1,2,3\n").contains("columns 2 and 3 are both named \"\""));
+    assert!(table("a,A,a \n1,2,3\n").is_ok());
+}
