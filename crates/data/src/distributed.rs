@@ -95,13 +95,15 @@ impl Sampler for DistributedSampler {
             epoch => epoch,
         };
         let seed = self.seed;
-        let order = match self.shuffle {
-            true => Pass { seed, epoch }.rng().permutation(self.len),
-            false => (0..self.len).collect(),
-        };
-        let (rank, step, share) = (self.rank, self.num_replicas, self.share());
-        // Never indexes an empty order: its share is 0.
-        Box::new((0..share).map(move |n| order[(rank + n * step) % order.len()]))
+        let shuffle = || Pass { seed, epoch }.rng().order(self.len);
+        let order = self.shuffle.then(shuffle);
+        let (rank, step, share, len) = (self.rank, self.num_replicas, self.share(), self.len);
+        // Never asks an empty order: its share is 0.
+        Box::new((0..share).map(move |n| {
+            let place = (rank as u128 + n as u128 * step as u128) % len as u128;
+            let place = place as usize;
+            order.as_ref().map_or(place, |order| order.at(place))
+        }))
     }
 }
 

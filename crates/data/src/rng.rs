@@ -44,10 +44,73 @@ impl Rng {
     }
 
     /// `0..n` in a random order.
+    ///
+    /// # Panics
+    /// If there is no memory for so many numbers.
     pub fn permutation(&mut self, n: usize) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..n).collect();
+        let order = self.try_permutation(n);
+        order.unwrap_or_else(|| panic!("there is no memory for the order of {n} items"))
+    }
+
+    /// The same, if there is memory for it.
+    pub(crate) fn try_permutation(&mut self, n: usize) -> Option<Vec<usize>> {
+        let mut order = Vec::new();
+        order.try_reserve_exact(n).ok()?;
+        order.extend(0..n);
         self.shuffle(&mut order);
-        order
+        Some(order)
+    }
+
+    /// `0..n` in a random order, for any `n`.
+    pub(crate) fn order(&mut self, n: usize) -> RandomOrder {
+        match n <= LONGEST_TABLE {
+            true => RandomOrder::Table(self.permutation(n)),
+            false => RandomOrder::Network {
+                n,
+                keys: std::array::from_fn(|_| self.bits()),
+            },
+        }
+    }
+}
+
+/// Longer orders are computed item by item.
+const LONGEST_TABLE: usize = 1 << 27;
+
+/// `0..n` in an order.
+pub(crate) enum RandomOrder {
+    /// One after the other.
+    Table(Vec<usize>),
+    /// By a Feistel network over the least even number of bits that holds them (Black and Rogaway, 2002),
+    /// which takes no memory.
+    Network {
+        /// How many.
+        n: usize,
+        /// A key a round.
+        keys: [u64; 6],
+    },
+}
+
+impl RandomOrder {
+    /// The number at a place, below `n`.
+    pub(crate) fn at(&self, place: usize) -> usize {
+        let (n, keys) = match self {
+            RandomOrder::Table(order) => return order[place],
+            RandomOrder::Network { n, keys } => (*n, keys),
+        };
+        let half = (usize::BITS - (n - 1).leading_zeros()).div_ceil(2);
+        let mask = (1u64 << half) - 1;
+        let mut x = place as u64;
+        // The network permutes a few more numbers than there are: what falls among those goes on.
+        loop {
+            let (mut left, mut right) = (x >> half, x & mask);
+            for key in keys {
+                (left, right) = (right, left ^ (scramble(right ^ key) & mask));
+            }
+            x = left << half | right;
+            if x < n as u64 {
+                return x as usize;
+            }
+        }
     }
 }
 
@@ -60,4 +123,21 @@ fn scramble(x: u64) -> u64 {
 /// A seed for part `part` of what `seed` seeds.
 pub(crate) fn derive(seed: u64, part: u64) -> u64 {
     Rng::new(seed ^ scramble(part.wrapping_add(0x9E37_79B9_7F4A_7C15))).bits()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_permutes() {
+        for n in [1, 2, 5, 64, 1000] {
+            let keys = std::array::from_fn(|k| scramble(k as u64 + 7));
+            let order = RandomOrder::Network { n, keys };
+            let mut seen: Vec<usize> = (0..n).map(|i| order.at(i)).collect();
+            assert!(n < 64 || seen.windows(2).filter(|w| w[1] == w[0] + 1).count() < n / 8);
+            seen.sort();
+            assert_eq!(seen, Vec::from_iter(0..n));
+        }
+    }
 }

@@ -111,8 +111,13 @@ impl Sampler for RandomSampler {
         if self.replacement {
             return Box::new((0..self.count()).map(move |_| rng.below(len)));
         }
-        let rounds = std::iter::repeat_with(move || rng.permutation(len));
-        Box::new(rounds.flatten().take(self.count()))
+        let mut order = rng.order(len);
+        Box::new((0..self.count()).map(move |n| {
+            if n > 0 && n % len == 0 {
+                order = rng.order(len);
+            }
+            order.at(n % len)
+        }))
     }
 }
 

@@ -102,7 +102,9 @@ pub fn random_split<D: Dataset>(
     let loc = Location::caller();
     let wrong = |message| invalid("random_split", message, loc);
     let lengths = parts.into().lengths(dataset.len()).map_err(wrong)?;
-    let order = Rng::new(seed).permutation(dataset.len());
+    let order = Rng::new(seed).try_permutation(dataset.len());
+    let full = || wrong(format!("there is no memory for {} indices", dataset.len()));
+    let order = order.ok_or_else(full)?;
     let mut start = 0;
     let part = |length: usize| {
         let indices = order[start..start + length].to_vec();

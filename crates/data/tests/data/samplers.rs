@@ -167,3 +167,26 @@ fn distributed_orders_follow_the_epoch_and_their_own_seed() -> Result<()> {
     );
     Ok(())
 }
+
+#[test]
+fn orders_of_more_samples_than_memory_holds() {
+    for len in [1 << 40, usize::MAX] {
+        let sampler = RandomSampler::new(len);
+        let first = || sampler.order(Pass { seed: 1, epoch: 0 }).take(1000);
+        let mut drawn: Vec<usize> = first().collect();
+        assert!(drawn.iter().all(|i| *i < len) && first().eq(drawn.iter().copied()));
+        drawn.sort();
+        drawn.dedup();
+        assert_eq!(drawn.len(), 1000);
+        let middle = drawn[500] as f64 / len as f64;
+        assert!((0.4..0.6).contains(&middle), "{middle}");
+        for shuffle in [true, false] {
+            let shared = DistributedSampler::new(len, 3, 2).unwrap().shuffle(shuffle);
+            let order = shared.order(Pass { seed: 1, epoch: 0 });
+            assert_eq!(order.take(10).filter(|i| *i < len).count(), 10);
+        }
+        let dataset = kiln_data::FnDataset::new(len, Ok);
+        let split = kiln_data::random_split(dataset, [0.5, 0.5], 0);
+        assert!(message(split.map(drop)).contains("no memory"));
+    }
+}
