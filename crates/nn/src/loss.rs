@@ -1,8 +1,9 @@
-//! Losses as modules of two or three arguments.
+//! Losses as modules of two or three arguments. Their weights are buffers, so they move with the module
+//! and are part of its state.
 
 use crate::Module;
 use crate::layer::{fact, run, wrong};
-use kiln_tensor::{Reduction, Tensor};
+use kiln_tensor::{Reduction, Tensor, Var};
 
 macro_rules! losses {
     ($($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $ty:ty = $default:expr),* }
@@ -13,7 +14,7 @@ macro_rules! losses {
             /// What becomes of the elements.
             #[skip]
             pub reduction: Reduction,
-            $($(#[$about])* #[skip] pub $field: $ty,)*
+            $($(#[$about])* pub $field: $ty,)*
         }
 
         impl $name {
@@ -64,6 +65,11 @@ fn aligned(loss: &dyn Module, input: &Tensor, target: &Tensor) -> Tensor {
     }
 }
 
+/// The value of a buffer.
+fn held(buffer: &Option<Var>) -> Option<Tensor> {
+    buffer.as_ref().map(Var::get)
+}
+
 losses! {
     /// [`Tensor::mse_loss`] (`torch.nn.MSELoss`).
     MSELoss {} |l, input, target| input.mse_loss(&aligned(l, input, target), l.reduction);
@@ -87,32 +93,37 @@ losses! {
     /// [`Tensor::binary_cross_entropy`] of probabilities (`torch.nn.BCELoss`).
     BCELoss {
         /// A factor for each element.
-        weight: Option<Tensor> = None
-    } |l, input, target| input.binary_cross_entropy(target, l.weight.as_ref(), l.reduction);
+        #[buffer]
+        weight: Option<Var> = None
+    } |l, input, target| input.binary_cross_entropy(target, held(&l.weight).as_ref(), l.reduction);
     /// [`Tensor::binary_cross_entropy_with_logits`] (`torch.nn.BCEWithLogitsLoss`).
     BCEWithLogitsLoss {
         /// A factor for each element.
-        weight: Option<Tensor> = None,
+        #[buffer]
+        weight: Option<Var> = None,
         /// A factor for the positives of each class.
-        pos_weight: Option<Tensor> = None
+        #[buffer]
+        pos_weight: Option<Var> = None
     } |l, input, target| {
-        let (weight, positive) = (l.weight.as_ref(), l.pos_weight.as_ref());
+        let (weight, positive) = (held(&l.weight), held(&l.pos_weight));
+        let (weight, positive) = (weight.as_ref(), positive.as_ref());
         input.binary_cross_entropy_with_logits(target, weight, l.reduction, positive)
     };
     /// [`Tensor::nll_loss`] of log-probabilities (`torch.nn.NLLLoss`).
     NLLLoss {
         /// A factor for each class.
-        weight: Option<Tensor> = None,
+        #[buffer]
+        weight: Option<Var> = None,
         /// The target that counts for nothing.
         ignore_index: i64 = -100
-    } |l, input, target| input.nll_loss(target, l.weight.as_ref(), l.ignore_index, l.reduction);
+    } |l, input, target| input.nll_loss(target, held(&l.weight).as_ref(), l.ignore_index, l.reduction);
     /// [`Tensor::cross_entropy`] of logits (`torch.nn.CrossEntropyLoss`).
     ///
     /// ```
     /// use kiln_nn::CrossEntropyLoss;
-    /// use kiln_tensor::Tensor;
+    /// use kiln_tensor::{Tensor, Var};
     /// let logits = Tensor::from_slice(&[1f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], [3, 3]);
-    /// let weight = Some(Tensor::from_slice(&[0.2f32, 0.4, 1.0], [3]));
+    /// let weight = Some(Var::new(&Tensor::from_slice(&[0.2f32, 0.4, 1.0], [3]))?);
     /// let loss = CrossEntropyLoss { weight, ..CrossEntropyLoss::new() };
     /// let loss = loss.forward(&logits, &Tensor::from_slice(&[0i64, 1, 2], [3]));
     /// assert!((loss.item::<f32>()? - 0.9076).abs() < 1e-4);
@@ -120,12 +131,13 @@ losses! {
     /// ```
     CrossEntropyLoss {
         /// A factor for each class.
-        weight: Option<Tensor> = None,
+        #[buffer]
+        weight: Option<Var> = None,
         /// The target that counts for nothing.
         ignore_index: i64 = -100,
         /// How much of each target is spread over all classes.
         label_smoothing: f64 = 0.0
-    } |l, input, target| input.cross_entropy(target, l.weight.as_ref(), l.ignore_index, l.reduction, l.label_smoothing);
+    } |l, input, target| input.cross_entropy(target, held(&l.weight).as_ref(), l.ignore_index, l.reduction, l.label_smoothing);
     /// [`Tensor::hinge_embedding_loss`] (`torch.nn.HingeEmbeddingLoss`).
     HingeEmbeddingLoss {
         /// How far dissimilar pairs are to be apart.
@@ -140,18 +152,20 @@ losses! {
         /// How far the target is to be above the others.
         margin: f64 = 1.0,
         /// A factor for each class.
-        weight: Option<Tensor> = None
+        #[buffer]
+        weight: Option<Var> = None
     } |l, input, target| {
-        input.multi_margin_loss(target, l.p, l.margin, l.weight.as_ref(), l.reduction)
+        input.multi_margin_loss(target, l.p, l.margin, held(&l.weight).as_ref(), l.reduction)
     };
     /// [`Tensor::multilabel_margin_loss`] (`torch.nn.MultiLabelMarginLoss`).
     MultiLabelMarginLoss {} |l, input, target| input.multilabel_margin_loss(target, l.reduction);
     /// [`Tensor::multilabel_soft_margin_loss`] (`torch.nn.MultiLabelSoftMarginLoss`).
     MultiLabelSoftMarginLoss {
         /// A factor for each class.
-        weight: Option<Tensor> = None
+        #[buffer]
+        weight: Option<Var> = None
     } |l, input, target| {
-        input.multilabel_soft_margin_loss(target, l.weight.as_ref(), l.reduction)
+        input.multilabel_soft_margin_loss(target, held(&l.weight).as_ref(), l.reduction)
     };
     /// [`Tensor::poisson_nll_loss`] (`torch.nn.PoissonNLLLoss`).
     PoissonNLLLoss {

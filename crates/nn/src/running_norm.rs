@@ -4,7 +4,7 @@ use crate::layer::{self, fact, run, wrong};
 use crate::norm::{reset_affine, values};
 use crate::print::{float, optional, python};
 use crate::{Forward, Mode, Module};
-use kiln_tensor::{DType, Result, Tensor, Var, no_grad};
+use kiln_tensor::{DType, Result, Tensor, Var, assign_together, no_grad};
 
 macro_rules! running_norms {
     ($($(#[$doc:meta])* $name:ident $forward:ident $spatial:literal $default:literal;)*) => {$(
@@ -215,17 +215,17 @@ impl Norm<'_> {
             return y;
         }
         let count = batches.get() + 1;
-        let mut updated = batches.assign(&count);
+        let mut now = [mean.get(), var.get()];
         if self.momentum.is_none() {
-            for (var, before) in [mean, var].into_iter().zip(&before) {
-                let average = no_grad(|| {
-                    let share = count.to_dtype(before.dtype()).reciprocal();
-                    before + &((&var.get() - before) * &share)
-                });
-                updated = updated.and_then(|()| var.assign(&average));
-            }
+            now = no_grad(|| {
+                let share = count.to_dtype(mean.dtype()).reciprocal();
+                let average = |i: usize| &before[i] + &((&now[i] - &before[i]) * &share);
+                [average(0), average(1)]
+            });
         }
-        updated.map_or_else(Tensor::from_error, |()| y)
+        // The count belongs to the statistics: a step that fails changes neither.
+        let updates = [(mean, &now[0]), (var, &now[1]), (batches, &count)];
+        assign_together(updates).map_or_else(Tensor::from_error, |()| y)
     }
 
     fn instance(&self, x: &Tensor, spatial: usize) -> Tensor {

@@ -77,4 +77,4 @@ pub use realize::{cache_stats, explain};
 pub use reference::evaluate_reference;
 pub use scope::is_recording;
 pub use spec::{DimSpec, IntoOutputs, Spec};
-pub use var::Var;
+pub use var::{Var, assign_together};

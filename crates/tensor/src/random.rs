@@ -217,34 +217,4 @@ impl Tensor {
             random(b, RandomKind::Uniform, dtype, self.dims(), loc)
         })
     }
-
-    /// Zeroes each element with probability `p` and scales the others by 1 / (1 − p); the identity
-    /// unless `training`.
-    #[track_caller]
-    pub fn dropout(&self, p: f64, training: bool) -> Tensor {
-        let loc = Location::caller();
-        compose("dropout", &[self], |b| {
-            if !(0.0..=1.0).contains(&p) {
-                return Err(OpError(format!(
-                    "the probability must lie in 0..=1, not {p}"
-                )));
-            }
-            if !self.dtype().is_float() {
-                return Err(OpError(format!(
-                    "needs a float tensor, not {}",
-                    self.dtype()
-                )));
-            }
-            if !training || p == 0.0 {
-                return Ok(self.clone());
-            }
-            let noise = random(b, RandomKind::Uniform, DType::F32, self.dims(), loc)?;
-            let threshold = b.scalar_like(p, &noise)?;
-            let keep = b.pointwise(Pw::Ge, &[noise, threshold])?;
-            let scale = b.scalar_like(if p == 1.0 { 0.0 } else { 1.0 / (1.0 - p) }, self)?;
-            let scaled = b.pointwise(Pw::Mul, &[self.clone(), scale])?;
-            let zero = b.scalar_like(0.0, self)?;
-            b.pointwise(Pw::Select, &[keep, scaled, zero])
-        })
-    }
 }

@@ -307,7 +307,7 @@ fn is_product(op: &Op) -> bool {
 }
 
 /// The recording that an unrealised tensor belongs to.
-fn recording_of(t: &Tensor) -> Option<Recording> {
+pub(crate) fn recording_of(t: &Tensor) -> Option<Recording> {
     match &*t.node.state() {
         State::Lazy { recording, .. } => recording.as_ref().map(Recording::root),
         _ => None,

@@ -62,15 +62,14 @@ pub(crate) fn get_var(var: &Var, loc: &'static Location<'static>) -> Option<Tens
 }
 
 /// Records an assignment, while recording.
-pub(crate) fn assign_var(var: &Var, value: &Tensor) -> bool {
-    let loc = value.node.loc;
+pub(crate) fn assign_var(var: &Var, value: &Tensor) {
     SCOPE.with_borrow_mut(|s| {
-        let Some(s) = s.as_mut() else { return false };
-        let entry = s.var(var, loc);
-        entry.current = value.plain();
-        entry.written = true;
-        true
-    })
+        if let Some(s) = s.as_mut() {
+            let entry = s.var(var, value.node.loc);
+            entry.current = value.plain();
+            entry.written = true;
+        }
+    });
 }
 
 /// The gradient of a leaf within the recording, while recording.

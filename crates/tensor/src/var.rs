@@ -2,6 +2,7 @@
 
 use crate::autograd::edge::{Edge, Leaf};
 use crate::node::{Node, State};
+use crate::realize::recording_of;
 use crate::{DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor, scope, trace};
 use kiln_ir::{Fact, Role};
 use kiln_runtime::Buffer;
@@ -129,7 +130,11 @@ impl Var {
     /// keeps what it holds.
     #[track_caller]
     pub fn assign(&self, value: &Tensor) -> Result<()> {
-        let loc = Location::caller();
+        assign_together([(self, value)])
+    }
+
+    /// The value as this cell can hold it.
+    fn fitting(&self, value: &Tensor, loc: &'static Location<'static>) -> Result<Tensor> {
         value.check()?;
         if trace::is_tracing() {
             let message = "a Var can't be assigned inside scan and cond; return the value and assign it \
@@ -138,27 +143,19 @@ impl Var {
         }
         let home = self.device();
         let anywhere = value.node.device.is_none();
-        let placed = (anywhere && home != Device::Cpu).then(|| value.to(home));
-        let value = placed.as_ref().unwrap_or(value);
+        let value = match anywhere && home != Device::Cpu {
+            true => value.to(home),
+            false => value.clone(),
+        };
         let (fact, device) = (value.fact(), value.device());
         if *fact != self.cell.fact || device != home {
-            return Err(Error::new(
-                ErrorKind::Assign,
-                "assign",
-                format!(
-                    "a Var of {} on {} can't hold {fact} on {device}",
-                    self.cell.fact, home
-                ),
-                loc,
-            ));
+            let message = format!(
+                "a Var of {} on {home} can't hold {fact} on {device}",
+                self.cell.fact
+            );
+            return Err(Error::new(ErrorKind::Assign, "assign", message, loc));
         }
-        if scope::assign_var(self, value) {
-            return Ok(());
-        }
-        // A computed value that turned out wrong could not be taken back.
-        value.settled()?;
-        self.cell.hold(value, loc);
-        Ok(())
+        Ok(value)
     }
 
     /// Python's `var[items] = value`: assigns the cell what it holds with `value` in the part that
@@ -240,6 +237,51 @@ impl Var {
     }
 }
 
+/// Makes several cells hold values that belong together, as [`Var::assign`] does for one: if the run that
+/// computes one of them fails, all return to their last computed values.
+///
+/// ```
+/// use kiln_tensor::{Tensor, Var, assign_together};
+/// let mean = Var::new(&Tensor::from([0.0, 0.0]))?;
+/// let count = Var::new(&Tensor::from(0i64))?;
+/// let row = Tensor::from([[1.0, 2.0]]).index_select(0, &Tensor::from([7i64]));
+/// assign_together([(&mean, &row.squeeze(0)), (&count, &(count.get() + 1))])?;
+/// assert!(mean.get().to_vec::<f64>().is_err(), "there is no row 7");
+/// assert_eq!(count.get().item::<i64>()?, 0);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`Var::assign`], for any of them; nothing is then assigned.
+#[track_caller]
+pub fn assign_together<'a>(
+    assignments: impl IntoIterator<Item = (&'a Var, &'a Tensor)>,
+) -> Result<()> {
+    let loc = Location::caller();
+    let mut fitting = Vec::new();
+    for (var, value) in assignments {
+        fitting.push((var, var.fitting(value, loc)?));
+    }
+    if scope::is_recording() {
+        for (var, value) in &fitting {
+            scope::assign_var(var, value);
+        }
+        return Ok(());
+    }
+    for (_, value) in &fitting {
+        // A computed value that turned out wrong could not be taken back.
+        value.settled()?;
+    }
+    let mut recordings = fitting.iter().filter_map(|(_, value)| recording_of(value));
+    if let Some(first) = recordings.next() {
+        recordings.for_each(|other| first.join(&other));
+    }
+    for (var, value) in &fitting {
+        var.cell.hold(value, loc);
+    }
+    Ok(())
+}
+
 impl Cell {
     pub(crate) fn requires_grad(&self) -> bool {
         self.requires_grad.load(Ordering::Relaxed)
@@ -283,10 +325,7 @@ impl Cell {
 
     fn hold(self: &Arc<Cell>, value: &Tensor, loc: &'static Location<'static>) {
         // Asked for first: where there is none, or no longer, the value is there.
-        let recording = match &*value.node.state() {
-            State::Lazy { recording, .. } => recording.clone(),
-            _ => None,
-        };
+        let recording = recording_of(value);
         let mut state = self.idle();
         if let Some(buffer) = value.node.ready(value.output) {
             return state.set(self.leaf(buffer, loc));

@@ -3,7 +3,7 @@
 use super::group::{Group, vector};
 use super::rule::Rule;
 use super::state_dict::{GroupDict, StateDict};
-use kiln_tensor::{Error, Result, Tensor, Var, realize_all, set_grad_enabled};
+use kiln_tensor::{Error, Result, Tensor, Var, assign_together, realize_all, set_grad_enabled};
 use std::collections::BTreeMap;
 
 /// Updates parameters from their gradients; see the [module](crate::optim).
@@ -107,12 +107,7 @@ impl Optimizer {
             assignments.extend(group.update()?);
         }
         drop(mode);
-        for (_, value) in &assignments {
-            value.check()?;
-        }
-        for (cell, value) in &assignments {
-            cell.assign(value)?;
-        }
+        assign_together(assignments.iter().map(|(cell, value)| (cell, value)))?;
         let cells: Vec<Var> = assignments.into_iter().map(|(cell, _)| cell).collect();
         let done = realize_all();
         if done.is_err() {

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use kiln_nn::*;
-use kiln_tensor::{BagMode, DType, Tensor, Var, gradcheck, manual_seed};
+use kiln_tensor::{BagMode, DType, Reduction, Tensor, Var, gradcheck, manual_seed};
 
 fn f64s(values: &[f64], shape: &[usize]) -> Tensor {
     Tensor::from_slice(values, shape)
@@ -320,4 +320,144 @@ fn a_transformer_is_its_encoder_and_decoder() {
         12
     );
     assert!(Transformer::new(7, 2).is_err());
+}
+
+/// For how many leading dims a dropout of ones decides anew; `None` where it refuses the input.
+fn decides_for(layer: &dyn Fn(&Tensor) -> Tensor, rank: usize) -> Option<usize> {
+    let shape = [4, 5, 3, 4, 2, 3];
+    let y = layer(&Tensor::ones(&shape[..rank], DType::F32));
+    y.error().is_none().then_some(())?;
+    let y = y.to_vec::<f32>().unwrap();
+    // The least number of leading dims under which all elements are alike.
+    let alike = |own: &usize| {
+        let each: usize = shape[*own..rank].iter().product();
+        y.chunks(each)
+            .all(|chunk| chunk.iter().all(|v| *v == chunk[0]))
+    };
+    (0..=rank).find(alike)
+}
+
+#[test]
+fn dropouts_take_pytorchs_ranks_and_drop_what_pytorch_drops() {
+    type Layer = Box<dyn Fn(&Tensor) -> Tensor>;
+    fn both(layer: impl Forward, function: fn(&Tensor, f64, bool) -> Tensor) -> [Layer; 2] {
+        [
+            Box::new(move |x| layer.forward(x)),
+            Box::new(move |x| function(x, 0.5, true)),
+        ]
+    }
+    let (no, p) = (None, 0.5);
+    // By rank from 0 on.
+    let table = [
+        (
+            both(Dropout1d::new(p), Tensor::dropout1d),
+            [no, no, Some(1), Some(2), no, no, no],
+        ),
+        (
+            both(Dropout2d::new(p), Tensor::dropout2d),
+            [no, no, Some(2), Some(2), Some(2), Some(2), Some(2)],
+        ),
+        (
+            both(Dropout3d::new(p), Tensor::dropout3d),
+            [no, Some(1), Some(1), Some(1), Some(1), Some(2), Some(1)],
+        ),
+        (
+            both(FeatureAlphaDropout::new(p), Tensor::feature_alpha_dropout),
+            [no, no, Some(2), Some(2), Some(2), Some(2), Some(2)],
+        ),
+        (
+            both(AlphaDropout::new(p), Tensor::alpha_dropout),
+            [
+                Some(0),
+                Some(1),
+                Some(2),
+                Some(3),
+                Some(4),
+                Some(5),
+                Some(6),
+            ],
+        ),
+    ];
+    kiln_tensor::with_seed(3, || {
+        for (at, (layers, wanted)) in table.iter().enumerate() {
+            for layer in layers {
+                let found: Vec<_> = (0..7).map(|rank| decides_for(layer, rank)).collect();
+                assert_eq!(found, wanted, "row {at}");
+            }
+        }
+    });
+}
+
+#[test]
+fn dropouts_check_the_probability_in_evaluation_too() {
+    let x = Tensor::ones([2, 3, 4, 5], DType::F32);
+    let all = [
+        Tensor::dropout,
+        Tensor::dropout2d,
+        Tensor::dropout3d,
+        Tensor::alpha_dropout,
+        Tensor::feature_alpha_dropout,
+    ];
+    for f in all {
+        for p in [-0.1, 1.1, f64::NAN] {
+            assert!(f(&x, p, false).error().is_some() && f(&x, p, true).error().is_some());
+        }
+        let whole = x.to_dtype(DType::I64);
+        assert!(f(&whole, 0.5, true).error().is_some());
+        assert_eq!(f(&whole, 0.5, false).to_vec::<i64>().unwrap(), [1; 120]);
+    }
+}
+
+#[test]
+fn the_weights_of_losses_are_buffers() {
+    let var = |n: usize| Some(Var::new(&Tensor::rand([n], DType::F64)).unwrap());
+    let names = |m: &dyn Module| -> Vec<String> {
+        m.named_buffers()
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect()
+    };
+    let plain = CrossEntropyLoss::new();
+    assert!(names(&plain).is_empty());
+    let weight = var(3);
+    let classes: [Box<dyn Module>; 4] = [
+        Box::new(CrossEntropyLoss {
+            weight: weight.clone(),
+            ..plain
+        }),
+        Box::new(NLLLoss {
+            weight: weight.clone(),
+            ..NLLLoss::new()
+        }),
+        Box::new(MultiMarginLoss {
+            weight: weight.clone(),
+            ..MultiMarginLoss::new()
+        }),
+        Box::new(MultiLabelSoftMarginLoss {
+            weight: weight.clone(),
+            ..MultiLabelSoftMarginLoss::new()
+        }),
+    ];
+    for loss in &classes {
+        assert_eq!(names(&**loss), ["weight"], "{}", loss.name());
+        assert!(loss.parameters().is_empty());
+    }
+    let bce = BCELoss {
+        weight: weight.clone(),
+        ..BCELoss::new()
+    };
+    assert_eq!(names(&bce), ["weight"]);
+    let logits = BCEWithLogitsLoss {
+        weight,
+        pos_weight: var(3),
+        ..BCEWithLogitsLoss::new()
+    };
+    assert_eq!(names(&logits), ["weight", "pos_weight"]);
+    let (x, y) = (random([4, 3]), random([4, 3]).sigmoid());
+    let [w, p] = &logits.buffers()[..] else {
+        unreachable!("two names")
+    };
+    let wanted =
+        x.binary_cross_entropy_with_logits(&y, Some(&w.get()), Reduction::Mean, Some(&p.get()));
+    near(&logits.forward(&x, &y), &values(&wanted));
 }

@@ -1,8 +1,9 @@
 //! Batch and instance norms: the four combinations, lazily and compiled.
 
 use crate::support::{assert_close, check_gradients, f64_module, held, random, values};
+use kiln_nn::optim::{Optimizer, Sgd};
 use kiln_nn::*;
-use kiln_tensor::{DType, Spec, Tensor, compile};
+use kiln_tensor::{DType, Reduction, Spec, Tensor, compile};
 
 /// Mean and biased variance of each channel of `[n, c, l]`.
 fn statistics(x: &[f64], [n, c, l]: [usize; 3]) -> (Vec<f64>, Vec<f64>) {
@@ -165,4 +166,38 @@ fn instance_norms_normalise_each_sample() {
             .len(),
         5
     );
+}
+
+/// A loss whose computation fails behind the layer.
+fn failing_loss(layer: &impl Forward, x: &Tensor) -> Tensor {
+    let y = layer.forward(x).flatten(1, -1);
+    let labels = Tensor::from_slice(&[0i64, 99, 1, 0], [4]);
+    y.cross_entropy(&labels, None, -100, Reduction::Mean, 0.0)
+}
+
+#[test]
+fn a_failed_step_leaves_the_statistics_and_their_count_alike() {
+    for momentum in [Some(0.1), None] {
+        let layer = f64_module(|| BatchNorm1d::new(3)).momentum(momentum);
+        layer.forward(&random(SHAPE)).realize().unwrap();
+        let before: Vec<Vec<f64>> = layer.buffers().iter().map(held).collect();
+        assert_eq!(before[2], [1.0]);
+
+        assert!(
+            failing_loss(&layer, &random(SHAPE))
+                .to_vec::<f64>()
+                .is_err()
+        );
+        let after: Vec<Vec<f64>> = layer.buffers().iter().map(held).collect();
+        assert_eq!(after, before, "read");
+
+        let mut optimizer = Optimizer::new(&layer.parameters(), Sgd::default()).unwrap();
+        failing_loss(&layer, &random(SHAPE)).backward().unwrap();
+        assert!(optimizer.step().is_err());
+        let after: Vec<Vec<f64>> = layer.buffers().iter().map(held).collect();
+        assert_eq!(after, before, "stepped");
+
+        layer.forward(&random(SHAPE)).realize().unwrap();
+        assert_eq!(held(layer.num_batches_tracked.as_ref().unwrap()), [2.0]);
+    }
 }

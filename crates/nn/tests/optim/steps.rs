@@ -280,3 +280,24 @@ fn a_step_that_fails_changes_nothing_and_the_next_one_works() {
     assert_ne!(net.values(), before);
     assert!(net.values().iter().all(|x| x.is_finite()));
 }
+
+#[test]
+fn a_step_that_fails_rolls_counts_and_unrelated_parameters_back() {
+    // The count of SGD's steps depends on no gradient, nor does b's on a's.
+    let (a, b) = (parameter(1, &[3]), parameter(2, &[3]));
+    let mut optimizer = Optimizer::new([&a, &b], Sgd::default()).unwrap();
+    let mut train = |index: i64| {
+        optimizer.zero_grad();
+        a.get().square().sum((), false).backward().unwrap();
+        let at = Tensor::from_slice(&[index], [1]);
+        b.get().gather(0, &at).sum((), false).backward().unwrap();
+        let failed = optimizer.step().is_err();
+        let state = optimizer.state_dict().unwrap().state;
+        let steps: Vec<f32> = state.values().map(|s| s["step"].item().unwrap()).collect();
+        let held = [&a, &b].map(|v| v.get().to_vec::<f32>().unwrap());
+        (failed, steps, held)
+    };
+    let (failed, steps, held) = train(1);
+    assert_eq!((failed, &steps[..]), (false, &[1.0, 1.0][..]));
+    assert_eq!(train(7), (true, steps, held));
+}

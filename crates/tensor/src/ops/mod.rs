@@ -9,6 +9,7 @@ mod blocks;
 mod conv;
 mod diagonal;
 mod distance;
+mod dropout;
 mod einsum;
 mod embedding_bag;
 #[cfg(feature = "linalg")]

@@ -4,7 +4,7 @@ use super::args::{IntList, needs_float, same_dtype};
 use super::record::Recorded;
 use super::reduce::variance;
 use crate::record::{Recorder, compose};
-use crate::{DType, Scalar, Tensor, Var, promote};
+use crate::{DType, Scalar, Tensor, Var, assign_together, promote};
 use kiln_base::Dim;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 
@@ -398,14 +398,12 @@ fn blended(b: &mut Recorder, old: &Tensor, new: &Tensor, momentum: f64) -> Recor
 /// The result, once the running statistics are assigned.
 #[track_caller]
 fn assigned(y: Tensor, vars: [Option<&Var>; 2], updates: [Tensor; 2]) -> Tensor {
-    if y.error().is_none() {
-        for (var, value) in vars.into_iter().zip(&updates) {
-            if let Some(Err(e)) = var.map(|v| v.assign(value)) {
-                return Tensor::poisoned(e, std::panic::Location::caller());
-            }
-        }
+    if y.error().is_some() {
+        return y;
     }
-    y
+    let cells = vars.into_iter().zip(&updates);
+    let given = assign_together(cells.filter_map(|(var, value)| Some((var?, value))));
+    given.map_or_else(Tensor::from_error, |()| y)
 }
 
 /// Normalisation with these statistics, in one dtype for all of them.

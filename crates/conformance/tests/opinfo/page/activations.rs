@@ -41,6 +41,11 @@ rows! {
     "torch.nn.functional.threshold" = { x.threshold(0.1, 20) };
     "torch.nn.functional.glu" = { x.glu(dim) };
     "torch.nn.functional.dropout" = { x.dropout(0.5, training) };
+    "torch.nn.functional.dropout1d" = { x.dropout1d(0.5, training) };
+    "torch.nn.functional.dropout2d" = { x.dropout2d(0.5, training) } "three dims are `[n, c, l]`";
+    "torch.nn.functional.dropout3d" = { x.dropout3d(0.5, training) };
+    "torch.nn.functional.alpha_dropout" = { x.alpha_dropout(0.5, training) };
+    "torch.nn.functional.feature_alpha_dropout" = { x.feature_alpha_dropout(0.5, training) };
     "torch.nn.functional.scaled_dot_product_attention" = { x.scaled_dot_product_attention(y, z, mask, 0.0, causal, None, false) } "`dropout_p`, `is_causal`, `scale`, `enable_gqa`";
     "torch.nn.functional.multi_head_attention_forward" = { x.multi_head_attention_forward(y, z, call) } "the options are fields of `MultiHeadAttention`; random weights of dropout can't be compared";
 }

@@ -1,0 +1,164 @@
+//! Dropout of elements and of whole channels.
+
+use super::args::needs_float;
+use super::record::Recorded;
+use crate::Tensor;
+use crate::random::random;
+use crate::record::{Recorder, compose};
+use kiln_base::prim::RandomKind;
+use kiln_base::{DType, Dim};
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
+use std::panic::Location;
+
+impl Tensor {
+    /// Zeroes each element with probability `p` and scales the others by 1 / (1 − p); the identity
+    /// unless `training`.
+    #[track_caller]
+    pub fn dropout(&self, p: f64, training: bool) -> Tensor {
+        let loc = Location::caller();
+        compose("dropout", &[self], |b| {
+            if !drops(self, p, training)? {
+                return Ok(self.clone());
+            }
+            let keep = kept(b, self.dims(), p, loc)?;
+            let scale = b.scalar_like(scale(p), self)?;
+            let scaled = b.pointwise(Pw::Mul, &[self.clone(), scale])?;
+            let zero = b.scalar_like(0.0, self)?;
+            b.pointwise(Pw::Select, &[keep, scaled, zero])
+        })
+    }
+
+    /// [`Tensor::dropout`] of whole channels of `[n, c, l]` or `[c, l]` (Tompson et al., 2015).
+    #[track_caller]
+    pub fn dropout1d(&self, p: f64, training: bool) -> Tensor {
+        let loc = Location::caller();
+        compose("dropout1d", &[self], |b| {
+            let fits = matches!(self.ndim(), 2 | 3);
+            ensure!(fits, "takes [c, l] or [n, c, l], not {}", self.fact());
+            channels(b, self, p, training, self.ndim() - 1, loc)
+        })
+    }
+
+    /// [`Tensor::dropout`] of whole channels of `[n, c, h, w]`. Other ranks are `[n, c, ..]` too, so
+    /// three dims are `[n, c, l]`.
+    #[track_caller]
+    pub fn dropout2d(&self, p: f64, training: bool) -> Tensor {
+        let loc = Location::caller();
+        compose("dropout2d", &[self], |b| {
+            channels(b, self, p, training, 2, loc)
+        })
+    }
+
+    /// [`Tensor::dropout`] of whole channels of `[n, c, d, h, w]`. Other ranks are `[c, ..]`, such as
+    /// `[c, d, h, w]`.
+    #[track_caller]
+    pub fn dropout3d(&self, p: f64, training: bool) -> Tensor {
+        let loc = Location::caller();
+        compose("dropout3d", &[self], |b| {
+            let own = if self.ndim() == 5 { 2 } else { 1 };
+            channels(b, self, p, training, own, loc)
+        })
+    }
+
+    /// Sets elements to SELU's limit at −∞ with probability `p`, and moves all so that mean and variance
+    /// of standard normal inputs stay (Klambauer et al., 2017); the identity unless `training`.
+    #[track_caller]
+    pub fn alpha_dropout(&self, p: f64, training: bool) -> Tensor {
+        let loc = Location::caller();
+        compose("alpha_dropout", &[self], |b| {
+            if !drops(self, p, training)? {
+                return Ok(self.clone());
+            }
+            alpha(b, self, self.dims(), p, loc)
+        })
+    }
+
+    /// [`Tensor::alpha_dropout`] of whole channels of `[n, c, ..]`.
+    #[track_caller]
+    pub fn feature_alpha_dropout(&self, p: f64, training: bool) -> Tensor {
+        let loc = Location::caller();
+        compose("feature_alpha_dropout", &[self], |b| {
+            if !drops(self, p, training)? {
+                return Ok(self.clone());
+            }
+            alpha(b, self, &one_a_channel(self, 2)?, p, loc)
+        })
+    }
+}
+
+/// Whether anything is dropped; the probability is checked in any case.
+fn drops(x: &Tensor, p: f64, training: bool) -> Result<bool, OpError> {
+    ensure!(
+        (0.0..=1.0).contains(&p),
+        "the probability must lie in 0..=1, not {p}"
+    );
+    let drops = training && p != 0.0;
+    if drops {
+        needs_float(x, "input")?;
+    }
+    Ok(drops)
+}
+
+/// What is kept is scaled by this.
+fn scale(p: f64) -> f64 {
+    if p == 1.0 { 0.0 } else { 1.0 / (1.0 - p) }
+}
+
+/// Whether each of a shape's elements is kept.
+fn kept(b: &mut Recorder, shape: &[Dim], p: f64, loc: &'static Location<'static>) -> Recorded {
+    let noise = random(b, RandomKind::Uniform, DType::F32, shape, loc)?;
+    b.with(Pw::Ge, &noise, p)
+}
+
+/// The shape of one decision for each channel, where the channels are the last of `own` dims.
+fn one_a_channel(x: &Tensor, own: usize) -> Result<Shape, OpError> {
+    ensure!(
+        x.ndim() >= own,
+        "needs at least {own} dims to have channels, not {}",
+        x.fact()
+    );
+    let one = |(axis, d): (usize, &Dim)| if axis < own { d.clone() } else { Dim::ONE };
+    Ok(x.dims().iter().enumerate().map(one).collect())
+}
+
+fn channels(
+    b: &mut Recorder,
+    x: &Tensor,
+    p: f64,
+    training: bool,
+    own: usize,
+    loc: &'static Location<'static>,
+) -> Recorded {
+    if !drops(x, p, training)? {
+        return Ok(x.clone());
+    }
+    let keep = kept(b, &one_a_channel(x, own)?, p, loc)?;
+    let keep = b.cast(&keep, x.dtype())?;
+    let factor = b.with(Pw::Mul, &keep, scale(p))?;
+    b.binary(Pw::Mul, x, &factor)
+}
+
+/// Alpha dropout with one decision for each element of `shape`, which broadcasts to x.
+fn alpha(
+    b: &mut Recorder,
+    x: &Tensor,
+    shape: &[Dim],
+    p: f64,
+    loc: &'static Location<'static>,
+) -> Recorded {
+    /// SELU's limit at −∞, negated.
+    const LIMIT: f64 = 1.758_099_340_847_376_6;
+    let scale = match p {
+        1.0 => 0.0,
+        p => ((LIMIT * LIMIT * p + 1.0) * (1.0 - p)).powf(-0.5),
+    };
+    let kept = kept(b, shape, p, loc)?;
+    let kept = b.cast(&kept, x.dtype())?;
+    // Dropped elements are −LIMIT, then all are scaled and moved.
+    let dropped = b.with(Pw::Sub, &kept, 1.0)?;
+    let shift = b.with(Pw::Mul, &dropped, LIMIT * scale)?;
+    let shift = b.with(Pw::Add, &shift, LIMIT * scale * p)?;
+    let factor = b.with(Pw::Mul, &kept, scale)?;
+    let scaled = b.binary(Pw::Mul, x, &factor)?;
+    b.binary(Pw::Add, &scaled, &shift)
+}
