@@ -215,7 +215,6 @@ fn inst(i: &Inst, v: &mut Visit<'_>) -> bool {
         Inst::Load { .. }
         | Inst::Unary { .. }
         | Inst::Binary { .. }
-        | Inst::MulAdd { .. }
         | Inst::Select { .. }
         | Inst::Convert { .. }
         | Inst::Random { .. }
