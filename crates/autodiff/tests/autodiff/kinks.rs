@@ -38,6 +38,24 @@ fn row(op: Pw, operands: &[&[f64]]) -> Vec<Vec<f64>> {
     slopes(ops::Pointwise(op), &operands)
 }
 
+/// The gradient of the first operand, where the others have none.
+fn slope_of_first(op: Pw, operands: &[&[f64]]) -> Vec<f64> {
+    let mut graph = Graph::default();
+    let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+    let fact = Fact::new(DType::F32, [operands[0].len()]);
+    let inputs: Vec<Value> = (operands.iter())
+        .map(|_| b.input(fact.clone(), Role::Data))
+        .collect();
+    let y = b.pointwise(op, &inputs).unwrap();
+    let ones = b.full(1.0, DType::F32, &fact.shape).unwrap();
+    let found = gradients(&mut graph, &[(y, ones)], &inputs).unwrap();
+    assert!(found[1..].iter().all(Option::is_none));
+    graph.add_output(found[0].unwrap());
+    let array = |v: &&[f64]| Array::from_f64(DType::F32, &[v.len()], v).unwrap();
+    let arrays: Vec<Array> = operands.iter().map(array).collect();
+    evaluate(&graph, &arrays, &[], Mode::Rounded).unwrap()[0].to_f64()
+}
+
 #[test]
 fn kinks_follow_pytorch() {
     assert_eq!(row(Pw::Relu, &[&[0.0, -0.0, 1.0]]), [[0.0, 0.0, 1.0]]);
@@ -46,7 +64,14 @@ fn kinks_follow_pytorch() {
     let halves = row(Pw::Maximum, &[&[1.0, 2.0, 0.0], &[1.0, 0.0, 2.0]]);
     assert_eq!(halves, [[0.5, 1.0, 0.0], [0.5, 0.0, 1.0]]);
     let clamp = row(Pw::Clamp, &[&[1.0, -1.0, 2.0], &[-1.0; 3], &[1.0; 3]]);
-    assert_eq!(clamp[0], [1.0, 1.0, 0.0]);
+    assert_eq!(clamp[0], [0.5, 0.5, 0.0]);
+    assert_eq!(clamp[1], [0.0, 0.5, 0.0]);
+    assert_eq!(clamp[2], [0.5, 0.0, 1.0]);
+    let clip = [&[1.0, -1.0, 0.0][..], &[-1.0; 3], &[1.0; 3]];
+    let [low, high] = [f64::NEG_INFINITY, f64::INFINITY].map(|b| [b; 3]);
+    let inside = |operands: &[&[f64]]| slope_of_first(Pw::Clip, operands);
+    assert_eq!(inside(&clip), [0.0, 0.0, 1.0]);
+    assert_eq!(inside(&[clip[0], &low, &high]), [1.0; 3]);
     // 0⁰ and 0²: neither has an infinite or undefined slope.
     let pow = row(Pw::Pow, &[&[0.0, 0.0], &[0.0, 2.0]]);
     assert_eq!(pow, [[0.0, 0.0], [0.0, 0.0]]);
