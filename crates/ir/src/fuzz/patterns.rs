@@ -346,6 +346,7 @@ impl Generator {
                 return self.emit(scan, &[y], meta);
             }
             1 if shape.len() > 1 => (0..shape.len()).collect(),
+            2 => return self.extreme_by_index(y, kind, axis),
             _ => Axes::from_elem(axis, 1),
         };
         let op = ops::Reduce {
@@ -359,6 +360,16 @@ impl Generator {
             return Some(best);
         }
         self.centre(y, best, &extreme)
+    }
+
+    /// What stands at the index of the first extreme along an axis.
+    fn extreme_by_index(&mut self, v: Value, kind: Reduction, axis: usize) -> Option<Value> {
+        let meta = self.meta(v);
+        let mut kept = self.fact(v).shape;
+        kept[axis] = Dim::ONE;
+        let index = self.emit(ops::ArgReduce { kind, axis }, &[v], meta)?;
+        let index = self.emit(ops::Reshape { shape: kept }, &[index], meta)?;
+        self.emit(ops::Gather { axis }, &[v, index], meta)
     }
 
     /// To another dtype and back, which does not cancel.
