@@ -206,3 +206,40 @@ fn a_tensor_that_left_its_function_has_no_value() {
     let e = leaked.unwrap().realize().map(|_| ()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::ReadWhileCompiling, "{e}");
 }
+
+#[test]
+fn what_was_prepared_for_other_sizes_is_prepared_again_where_only_an_offset_differs() {
+    let w = Var::new(&vector(&[1.0, 2.0, 3.0])).unwrap();
+    let specs = [Spec::new(DType::F32, ["n".into(), 4.into()])];
+    // The last row of a triangle: which of its elements are 1 follows from the number of rows.
+    let f = compile(&specs, |x| {
+        let triangle = x[0].ones_like().triu(0);
+        let row = triangle.select(0, -1).narrow(0, 0, 3) * w.get();
+        x[0].sum([0], false).narrow(0, 0, 3) + row.exp()
+    })
+    .unwrap();
+    for n in [2usize, 3, 5, 2] {
+        let x = Tensor::zeros([n, 4], DType::F32);
+        let of = |j: usize| if j + 1 >= n { (j + 1) as f32 } else { 0.0 };
+        let want: Vec<f32> = (0..3).map(|j| of(j).exp()).collect();
+        let y = f.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap();
+        assert_close(&y, &want);
+    }
+}
+
+#[test]
+fn a_program_has_any_number_of_symbols() {
+    let names: Vec<String> = (0..40).map(|i| format!("n{i}")).collect();
+    let spec = |n: &String| Spec::new(DType::F32, [n.as_str().into()]);
+    let specs: Vec<Spec> = names.iter().map(spec).collect();
+    let f = compile(&specs, |x| {
+        let x = kiln::cat(&x.iter().collect::<Vec<_>>(), 0);
+        x.exp().sum((), false)
+    })
+    .unwrap();
+    let parts: Vec<Tensor> = (0..40)
+        .map(|i| Tensor::zeros([2 + i % 5], DType::F32))
+        .collect();
+    let y = f.run(&parts.iter().collect::<Vec<_>>()).unwrap();
+    assert_eq!(y[0].item::<f32>().unwrap(), 160.0);
+}

@@ -5,6 +5,7 @@
 //! may be symbolic; binding the inputs' shapes gives every symbol a value.
 
 mod algorithm;
+mod depth;
 mod dims;
 mod fft;
 
@@ -13,6 +14,7 @@ use crate::prim::{ScanKind, ScatterKind};
 use crate::tile::{Schedule, TileProgram};
 use crate::{DType, Dim, Sym};
 pub use algorithm::{Algorithm, UnknownAlgorithm};
+pub use depth::MAX_DEPTH;
 pub use fft::FftTile;
 use serde::{Deserialize, Serialize};
 
@@ -634,6 +636,7 @@ pub struct Loop {
     /// Those that are written slice by slice.
     pub stacked: Vec<u16>,
     /// One step.
+    #[serde(deserialize_with = "depth::read")]
     pub body: Box<Plan>,
 }
 
@@ -648,6 +651,7 @@ pub struct If {
     /// The arguments of the outputs of both.
     pub outputs: Vec<u16>,
     /// Where the condition is true, and where it is not.
+    #[serde(deserialize_with = "depth::read")]
     pub branches: Box<[Plan; 2]>,
 }
 

@@ -2,7 +2,7 @@
 //! no more scores exist than fit into a cache.
 
 use crate::error::{Result, damaged};
-use crate::matmul::{Operand, Work, add_product_of, epilogue, product_of, run_blocks};
+use crate::matmul::{LONGEST, Operand, Work, add_product_of, epilogue, product_of, run_blocks};
 use crate::memory::{Storage, room};
 use crate::simd::{Isa, Kernel, Level, compiled, math};
 use crate::tile::affine::{ceil, extent, product};
@@ -47,6 +47,9 @@ impl Attention {
         let batch = p.batch.iter().map(get).collect::<Result<Vec<_>>>()?;
         let (length, keys) = (get(&p.length)?, get(&p.keys)?);
         let (width, columns) = (get(&p.width)?, get(&p.columns)?);
+        if width.max(keys) > LONGEST {
+            return Err(damaged!("attention over {keys} keys of {width} columns"));
+        }
         let all: Vec<i64> = batch.iter().copied().chain([length, columns]).collect();
         let total = product(&all)?;
         let operand = |x: &plan::Matrix, rows: i64, cols: i64| {

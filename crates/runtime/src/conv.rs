@@ -144,6 +144,8 @@ impl Conv {
         };
         if p.images == Images::ChannelsFirst {
             conv.choose(legal.contains(&Algorithm::Direct), || p.fft_tile(values))?;
+        } else if conv.geometry.kernels() == 0 {
+            return Err(damaged!("filters without taps and channels last"));
         } else if p.role != ConvRole::Result {
             return Err(damaged!("a gradient of images with channels last"));
         } else {

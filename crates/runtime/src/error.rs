@@ -112,6 +112,9 @@ pub enum Error {
     /// CUDA is not there, or something in it failed.
     #[error("{0}")]
     Cuda(String),
+    /// The run was ended by its [`Cancel`](crate::Cancel). Nothing that was donated has been touched.
+    #[error("the run was cancelled")]
+    Cancelled,
     /// A bug in the runtime; please report it.
     #[error("internal error of the runtime: {0}")]
     Internal(String),

@@ -16,6 +16,7 @@
 
 mod attention;
 mod buffer;
+mod cancel;
 mod combine;
 mod conv;
 pub mod cuda;
@@ -35,6 +36,7 @@ mod tile;
 mod workspace;
 
 pub use buffer::Buffer;
+pub use cancel::Cancel;
 pub use error::{Error, Result};
 pub use executor::{
     Executable, MemoryBlock, MemoryReport, Replays, Stats, StepEvent, StepTime, Traced, Tracer,

@@ -43,6 +43,10 @@ pub(crate) struct MatMul {
     pub(crate) epilogue: Option<Linked>,
 }
 
+/// The most terms of a sum, which is computed without a pause. Only rows whose elements are one need not be in
+/// memory.
+pub(crate) const LONGEST: i64 = 1 << 36;
+
 impl MatMul {
     /// Checks and links a product whose arguments have these lengths.
     pub(crate) fn new(
@@ -62,6 +66,9 @@ impl MatMul {
             extent(&p.n, values)?,
         );
         product(&[m.max(1), k.max(1), n.max(1)])?;
+        if k > LONGEST {
+            return Err(damaged!("a product with sums of {k} terms"));
+        }
         let all: Vec<i64> = batch.iter().copied().chain([m, n]).collect();
         let total = product(&all)?;
         let operand = |side: usize, rows: i64, cols: i64| {

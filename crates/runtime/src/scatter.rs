@@ -272,6 +272,9 @@ impl Part<'_> {
             // Which are this part's is hard to predict, so they are listed without a branch.
             let mut own = [0i64; BLOCK as usize];
             for block in (0..self.indexed.extent).step_by(BLOCK as usize) {
+                if self.failures.cancelled() {
+                    return;
+                }
                 let (mut found, mut outside) = (0, false);
                 let block = block..self.indexed.extent.min(block + BLOCK);
                 for i in block.clone() {
@@ -293,6 +296,9 @@ impl Part<'_> {
             return;
         }
         for i in 0..self.indexed.extent {
+            if i % BLOCK == BLOCK - 1 && self.failures.cancelled() {
+                return;
+            }
             for j in 0..self.columns {
                 let at = i * index_step + j * self.inner[1];
                 // SAFETY: linking proved that the index has this element.

@@ -1,8 +1,8 @@
 //! Every size that a kernel or a plan is made with. Nothing is left out: patterns here name every field.
 
 use super::{
-    ArgSort, Array, Attention, Conv, Custom, If, Kernel, Loop, MatMul, Matrix, Plan, Scan, Scatter,
-    Strided,
+    ArgSort, Array, Attention, Conv, ConvRole, Custom, If, Kernel, Loop, MatMul, Matrix, Plan,
+    Scan, Scatter, Strided,
 };
 use crate::Dim;
 use crate::cuda::CudaKernel;
@@ -23,6 +23,33 @@ impl Kernel {
     /// offsets and numbers that it is called with.
     pub fn all_dims(&self, mut holds: impl FnMut(&Dim) -> bool) -> bool {
         kernel(self, &mut holds)
+    }
+}
+
+impl Kernel {
+    /// The extents whose product is the number of elements of the one result that a library kernel writes, if it
+    /// is one.
+    pub fn results(&self) -> Option<Vec<&Dim>> {
+        Some(match self {
+            Kernel::MatMul(p) => p.batch.iter().chain([&p.m, &p.n]).collect(),
+            Kernel::Attention(a) => a.batch.iter().chain([&a.length, &a.columns]).collect(),
+            Kernel::Conv(c) => match c.role {
+                ConvRole::Result => (c.output.iter())
+                    .chain([&c.batch, &c.groups, &c.out_channels])
+                    .collect(),
+                ConvRole::Input => (c.input.iter())
+                    .chain([&c.batch, &c.groups, &c.in_channels])
+                    .collect(),
+                ConvRole::Weight => (c.kernel.iter())
+                    .chain([&c.groups, &c.out_channels, &c.in_channels])
+                    .collect(),
+            },
+            Kernel::Scan(s) => vec![&s.outer, &s.len, &s.inner],
+            Kernel::ArgSort(s) => vec![&s.lanes, &s.kept],
+            Kernel::Scatter(s) => s.shape.iter().collect(),
+            Kernel::Custom(c) => c.out.shape.iter().collect(),
+            Kernel::Tile(_) | Kernel::Loop(_) | Kernel::If(_) | Kernel::Cuda(_) => return None,
+        })
     }
 }
 

@@ -275,6 +275,45 @@ mod tests {
     use super::*;
 
     #[test]
+    fn work_that_differs_in_anything_but_sizes_has_a_key_of_its_own() {
+        use kiln_base::Scalar;
+        use kiln_base::tile::{Access, Schedule};
+        let program = TileProgram {
+            name: "pad".into(),
+            axes: vec![Dim::Const(4)],
+            inner: vec![],
+            serial: 0,
+            schedule: Schedule::Lanes,
+            cut: Default::default(),
+            args: vec![],
+            accesses: vec![Access {
+                arg: 0,
+                offset: Dim::ZERO,
+                strides: vec![Dim::ONE],
+                bounds: vec![],
+                fill: Scalar::Float(0.0),
+            }],
+            registers: vec![],
+            constants: vec![],
+            slots: vec![],
+            stages: vec![],
+            sites: 0,
+        };
+        let own = fused(&program);
+        let hash = own.rsplit(' ').next().unwrap_or_default();
+        assert_eq!(hash.len(), 32, "{own}");
+        let mut filled = program.clone();
+        filled.accesses[0].fill = Scalar::Float(1.0);
+        let mut rows = program.clone();
+        rows.schedule = Schedule::Rows;
+        let mut longer = program.clone();
+        longer.axes[0] = Dim::Const(5);
+        assert_ne!(fused(&filled), own);
+        assert_ne!(fused(&rows), own);
+        assert_eq!(fused(&longer), own);
+    }
+
+    #[test]
     fn buckets_are_quarter_octaves_and_no_size_is_above_its_own() {
         let list: Vec<i64> = (1..=64).map(bucket).collect();
         let mut distinct = list.clone();

@@ -63,6 +63,15 @@ impl Work {
         }
     }
 
+    /// The programs that it runs.
+    pub fn bodies(&self) -> &[control::Body] {
+        match self {
+            Work::Loop(l) => std::slice::from_ref(&l.body),
+            Work::If(i) => &i.branches,
+            _ => &[],
+        }
+    }
+
     /// What it holds on a GPU.
     pub fn held(&self) -> Vec<&Buffer> {
         match self {
@@ -97,6 +106,8 @@ pub(super) struct BoundStep {
 pub(super) struct Slot {
     pub bytes: usize,
     pub donor: Option<usize>,
+    /// Whether it begins as zeros, since it is not known that all of it is written.
+    pub clear: bool,
 }
 
 /// A bound plan.
@@ -112,6 +123,10 @@ pub(super) struct Bound {
     pub outputs: Vec<(Loc, Vec<i64>)>,
     pub arena: usize,
     pub prepare_arena: usize,
+    /// Whether the arena begins as zeros, since it is not known that all that is read was written.
+    pub clear: bool,
+    /// The same of the arena and the results of *prepare*.
+    pub prepare_clear: bool,
     pub report: MemoryReport,
     /// The temporaries of the run part.
     pub blocks: Vec<MemoryBlock>,
@@ -139,6 +154,9 @@ pub struct MemoryBlock {
 /// The steps of a part, its arena and what is in that.
 struct Laid {
     steps: Vec<BoundStep>,
+    /// The buffers that may be read where nothing was written, and whether bodies have such.
+    bare: Vec<usize>,
+    bare_bodies: bool,
     peak: usize,
     lower_bound: usize,
     blocks: Vec<MemoryBlock>,
@@ -175,6 +193,8 @@ struct Binder<'a> {
     lens: Vec<i64>,
     /// Places of all buffers but temporaries.
     fixed: Vec<Loc>,
+    /// One number for all buffers that may be the same memory.
+    memory: Vec<usize>,
     linked: HashMap<(u32, SmallVec<[i64; 6]>), Arc<Work>>,
 }
 
@@ -223,6 +243,7 @@ impl Bound {
                 slots.push(Slot {
                     bytes: bytes(i),
                     donor: output.and_then(|o| facts.donors[o]),
+                    clear: false,
                 });
                 Loc::Slot(slots.len() - 1)
             }
@@ -245,6 +266,7 @@ impl Bound {
             },
             lens,
             fixed,
+            memory: memory(plan, facts),
             linked: HashMap::new(),
         };
         b.check_lens()?;
@@ -254,6 +276,14 @@ impl Bound {
             prepare.steps.extend(b.pack(step, &mut prepared));
         }
         let outputs = b.outputs()?;
+        for at in &run.bare {
+            if let Loc::Slot(slot) = b.fixed[*at] {
+                // What is not written over keeps nothing of the donor's.
+                (slots[slot].clear, slots[slot].donor) = (true, None);
+            }
+        }
+        let temporary = |at: &usize| matches!(b.fixed[*at], Loc::Arena(_));
+        let clear = run.bare_bodies || run.bare.iter().any(temporary);
         let undonated = slots.iter().filter(|s| s.donor.is_none());
         let report = MemoryReport {
             peak: run.peak,
@@ -274,6 +304,8 @@ impl Bound {
             outputs,
             arena: run.peak,
             prepare_arena: prepare.peak,
+            clear,
+            prepare_clear: prepare.bare_bodies || !prepare.bare.is_empty(),
             report,
             blocks: run.blocks,
             holders: Holders::new(plan),
@@ -330,6 +362,7 @@ impl Binder<'_> {
         total.ok_or_else(|| damaged!("temporaries of too many bytes"))?;
         let layout = solve(&blocks);
         let offset = |root: usize| block_of[root].map_or(0, |b| layout.offsets[b]);
+        let (bare, bare_bodies) = self.bare(steps, &works)?;
         let mut bound = Vec::with_capacity(steps.len());
         for (i, ((step, work), scratch)) in steps.iter().zip(works).zip(found.scratch).enumerate() {
             let place = |id: &BufferId| match self.fixed[id.0 as usize] {
@@ -365,6 +398,8 @@ impl Binder<'_> {
         Ok(Laid {
             blocks: blocks.collect(),
             steps: bound,
+            bare,
+            bare_bodies,
             peak: layout.peak,
             lower_bound: layout.lower_bound,
         })
@@ -419,11 +454,9 @@ impl Binder<'_> {
                     "{name} is joined with others but can only run alone"
                 ));
             }
-            let dtype = |id: &BufferId| self.plan.buffers[id.0 as usize].dtype;
-            let dtypes: Vec<_> = step.args.iter().map(dtype).collect();
-            let access = check::access(kernel, &dtypes)?;
+            let access = self.access(step)?;
             for (id, writes) in step.args.iter().zip(access.writes) {
-                let place = self.memory(*id);
+                let place = self.memory[id.0 as usize];
                 let (other, written) = touched.entry(place).or_insert((i, writes));
                 if *other != i && (writes || *written) {
                     return Err(damaged!("joined steps write what the others touch"));
@@ -434,17 +467,36 @@ impl Binder<'_> {
         Ok(())
     }
 
-    /// One name for all buffers that may be the same memory.
-    fn memory(&self, id: BufferId) -> usize {
-        let at = id.0 as usize;
-        let donors = self.plan.outputs.iter().zip(&self.facts.donors);
-        let donor = donors
-            .filter(|(o, _)| o.buffer == id)
-            .find_map(|(_, donor)| *donor);
-        match donor {
-            Some(input) => self.plan.inputs[input].buffer.0 as usize,
-            None => self.facts.root[at],
+    /// The buffers whose first step is not known to write all of them, and whether there are such in bodies.
+    fn bare(&self, steps: &[Step], works: &[Arc<Work>]) -> Result<(Vec<usize>, bool)> {
+        let mut bare = Vec::new();
+        let mut bare_bodies = false;
+        if self.gpu.is_some() {
+            return Ok((bare, false)); // what the text of a kernel does is the compiler's word
         }
+        let mut written = vec![false; self.lens.len()];
+        for (step, work) in steps.iter().zip(works) {
+            let kernel = &self.plan.kernels[step.kernel as usize];
+            let writes = self.access(step)?.writes;
+            let lens = step.args.iter().map(|id| self.lens[id.0 as usize]);
+            let lens: SmallVec<[i64; 6]> = lens.collect();
+            bare_bodies |= work.bodies().iter().any(|b| b.is_bare());
+            for (arg, id) in step.args.iter().enumerate().filter(|(arg, _)| writes[*arg]) {
+                let at = id.0 as usize;
+                let first = !std::mem::replace(&mut written[at], true);
+                if first && !covers(work, kernel, self.values, arg, lens[arg]) {
+                    bare.push(at);
+                }
+            }
+        }
+        Ok((bare, bare_bodies))
+    }
+
+    /// What a step does with its arguments.
+    fn access(&self, step: &Step) -> Result<check::Access> {
+        let dtype = |id: &BufferId| self.plan.buffers[id.0 as usize].dtype;
+        let dtypes: SmallVec<[_; 6]> = step.args.iter().map(dtype).collect();
+        check::access(&self.plan.kernels[step.kernel as usize], &dtypes)
     }
 
     fn link(&mut self, step: &Step) -> Result<Arc<Work>> {
@@ -535,7 +587,7 @@ impl Binder<'_> {
         let kernel = &self.plan.kernels[step.kernel as usize];
         let dtype = |id: &BufferId| self.plan.buffers[id.0 as usize].dtype;
         let dtypes: Vec<_> = step.args.iter().map(dtype).collect();
-        let access = check::access(kernel, &dtypes)?;
+        let access = self.access(step)?;
         let linked = match work {
             Work::Tile(l) => Some(l),
             Work::MatMul(m) => m.epilogue.as_ref(),
@@ -572,13 +624,37 @@ impl Binder<'_> {
 
     /// Whether two buffers may be the same memory.
     fn shares(&self, a: BufferId, b: BufferId) -> bool {
-        let (a, b) = (a.0 as usize, b.0 as usize);
-        let donated = |output: usize, input: usize| {
-            (self.plan.outputs.iter().zip(&self.facts.donors)).any(|(o, donor)| {
-                o.buffer.0 as usize == output
-                    && donor.is_some_and(|d| self.plan.inputs[d].buffer.0 as usize == input)
-            })
-        };
-        self.facts.root[a] == self.facts.root[b] || donated(a, b) || donated(b, a)
+        self.memory[a.0 as usize] == self.memory[b.0 as usize]
+    }
+}
+
+/// One number for all buffers that may be the same memory.
+fn memory(plan: &Plan, facts: &Facts) -> Vec<usize> {
+    let mut memory = facts.root.clone();
+    for (o, donor) in plan.outputs.iter().zip(&facts.donors) {
+        if let Some(input) = donor {
+            memory[o.buffer.0 as usize] = plan.inputs[*input].buffer.0 as usize;
+        }
+    }
+    memory
+}
+
+/// Whether a step writes all of an argument of `len` elements, and reads nothing of it before.
+fn covers(work: &Work, kernel: &Kernel, values: &[i64], arg: usize, len: i64) -> bool {
+    let program = match work {
+        Work::Tile(l) => Some(l),
+        Work::MatMul(m) => m.epilogue.as_ref(),
+        Work::Conv(c) => c.epilogue(),
+        Work::Attention(a) => a.epilogue.as_ref(),
+        // The body's results have the sizes of the arguments, or of slices of them.
+        Work::Loop(_) | Work::If(_) => return !work.bodies().iter().any(|b| b.is_bare()),
+        _ => None,
+    };
+    match program {
+        Some(program) => program.covered.get(arg) == Some(&true),
+        None => kernel.results().is_some_and(|dims| {
+            let size = |n: i64, d: &Dim| n.checked_mul(d.eval_checked(values)?);
+            dims.into_iter().try_fold(1, size) == Some(len)
+        }),
     }
 }

@@ -14,7 +14,7 @@ use crate::custom::registered;
 use crate::error::{Error, Result, damaged};
 use crate::memory::Storage;
 use kiln_base::cuda::CudaKernel;
-use kiln_base::plan::{Array, BufferId, Kernel, Place, Plan, Role, Step};
+use kiln_base::plan::{self, Algorithm, Array, BufferId, Kernel, Place, Plan, Role, Step};
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::tile::{Inst, TileProgram};
 use kiln_base::{DType, Dim};
@@ -41,8 +41,20 @@ pub(super) struct Access {
 }
 
 pub(super) fn check(plan: &Plan) -> Result<Facts> {
+    check_within(plan, plan::MAX_DEPTH)
+}
+
+/// Checks a plan in which so many bodies may be in each other.
+pub(super) fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
     symbols(plan)?;
     places(plan)?;
+    // Once each, however many steps call them.
+    for body in plan.kernels.iter().flat_map(Kernel::bodies) {
+        let left = depth.checked_sub(1);
+        let left =
+            left.ok_or_else(|| damaged!("more than {} bodies in each other", plan::MAX_DEPTH))?;
+        check_body(body, left)?;
+    }
     let root = roots(plan)?;
     if plan.commit as usize > plan.run.len() {
         return Err(damaged!(
@@ -138,9 +150,12 @@ fn places(plan: &Plan) -> Result<()> {
             ));
         }
     }
+    for o in &plan.outputs {
+        owned[o.buffer.0 as usize] = true;
+    }
     for (b, owned) in plan.buffers.iter().zip(owned) {
-        if matches!(b.place, Place::Input | Place::Constant) && !owned {
-            return Err(damaged!("a buffer at {:?} that nothing fills", b.place));
+        if matches!(b.place, Place::Input | Place::Constant | Place::Output) && !owned {
+            return Err(damaged!("a buffer at {:?} that is none", b.place));
         }
     }
     Ok(())
@@ -171,7 +186,6 @@ fn check_step(plan: &Plan, step: &Step, written: &mut [bool], preparing: bool) -
     for id in &step.args {
         buffer(plan, *id)?;
     }
-    kernel.bodies().iter().try_for_each(check_body)?;
     let dtypes = step.args.iter().map(|id| plan.buffers[id.0 as usize].dtype);
     let dtypes: Vec<DType> = dtypes.collect();
     let access = access(kernel, &dtypes)?;
@@ -388,11 +402,17 @@ fn control_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
     }
     for a in outputs {
         let a = a as usize;
+        // The inputs and outputs were compared with what there is.
         if access.reads[a] || std::mem::replace(&mut access.writes[a], true) {
             return Err(damaged!(
                 "a {name} writes its own operand, or one argument twice"
             ));
         }
+    }
+    // Else calls that differ in nothing but these would be linked again and again, at every depth.
+    let used = |(r, w): (&bool, &bool)| *r || *w;
+    if !access.reads.iter().zip(&access.writes).all(used) {
+        return Err(damaged!("a {name} with an argument that it does not use"));
     }
     Ok(access)
 }
@@ -469,8 +489,14 @@ fn prepare_is_symbolic(plan: &Plan) -> bool {
         let buffer = |a: &BufferId| symbolic(&plan.buffers[a.0 as usize].len);
         !kernel.all_dims(|d| !symbolic(d)) || s.args.iter().any(buffer)
     };
+    // How weights are transformed follows from the sizes of the images.
+    let transformed = |s: &Step| {
+        let kernel = &plan.kernels[s.kernel as usize];
+        kernel.algorithm() == Some(Algorithm::Fft) && !kernel.all_dims(|d| !symbolic(d))
+    };
     !plan.symbols.is_empty()
-        && (plan.buffers.iter().any(buffer)
+        && (plan.run.iter().any(transformed)
+            || plan.buffers.iter().any(buffer)
             || plan.inputs.iter().any(parameter)
             || plan.prepare.iter().any(step))
 }

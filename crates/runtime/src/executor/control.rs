@@ -99,6 +99,11 @@ impl Body {
         run_steps(&self.bound.run, self.places(at), &self.sites, counts, None)
     }
 
+    /// Whether something may be read, or be a result, that nothing has written.
+    pub fn is_bare(&self) -> bool {
+        self.bound.clear || self.bound.slots.iter().any(|s| s.clear)
+    }
+
     /// Whether it may report a data error.
     pub fn can_fail(&self) -> bool {
         !self.sites.is_empty()
@@ -116,8 +121,8 @@ pub(super) struct Places {
     pub arena: *mut u8,
 }
 
-/// Errs unless a plan may be a body.
-pub(super) fn check_body(plan: &Plan) -> Result<()> {
+/// Errs unless a plan may be a body, in which so many others may be in each other.
+pub(super) fn check_body(plan: &Plan, depth: usize) -> Result<()> {
     let own = |o: &plan::Output| {
         let others = plan.outputs.iter().filter(|p| p.buffer == o.buffer);
         let place = plan.buffers.get(o.buffer.0 as usize).map(|b| b.place);
@@ -130,7 +135,7 @@ pub(super) fn check_body(plan: &Plan) -> Result<()> {
         && !plan.buffers.iter().any(prepared)
         && !plan.inputs.iter().any(parameter);
     match plain && plan.outputs.iter().all(own) {
-        true => check::check(plan).map(|_| ()),
+        true => check::check_within(plan, depth).map(|_| ()),
         false => Err(damaged!(
             "a body with symbols, parameters or shared outputs"
         )),
@@ -168,6 +173,9 @@ pub(crate) struct If {
     pub(super) joined: Option<Arc<Launch>>,
 }
 
+/// The most steps of a loop on a GPU, which is given the launches of all of them.
+const GPU_TRIPS: i64 = 1 << 24;
+
 fn positions(args: &[u16]) -> Vec<usize> {
     args.iter().map(|a| *a as usize).collect()
 }
@@ -181,6 +189,9 @@ impl Loop {
         engine: Engine,
     ) -> Result<Loop> {
         let trips = extent(&p.trips, values)?;
+        if engine.1.is_some() && trips > GPU_TRIPS {
+            return Err(damaged!("a loop of {trips} steps on a GPU"));
+        }
         let body = Body::new(&p.body, values, engine)?;
         let (carried, scanned) = (p.first.len(), p.scanned.len());
         let inputs = &body.inputs[1..];

@@ -5,6 +5,7 @@ use super::profile::Profile;
 use super::trace::{self, Tracer};
 use super::{Counts, Executable, gpu};
 use crate::buffer::Buffer;
+use crate::cancel::{self, Cancel};
 use crate::cuda::{Job, Outcome, Session};
 use crate::error::{Error, Result};
 use crate::memory::Storage;
@@ -75,15 +76,23 @@ pub(super) fn run(
         (_, Some(t)) => Some(Arc::new(trace::prepare(exe, bound, inputs.all(), *t)?)),
     };
     let prepared: &[Arc<Storage>] = prepared.as_ref().map_or(&[], |p| &p.storages);
-    let part = Part::new(exe, bound, false)?;
+    cancel::check()?;
+    let mut part = Part::new(exe, bound, false)?;
     let mut slots: SmallVec<[Memory; 4]> = SmallVec::new();
     for slot in &bound.slots {
         slots.push(match slot.donor.filter(|d| inputs.gives(*d, slot.bytes)) {
             Some(d) => Memory::Donated(d, Buffer::vacant(inputs.all()[d].dtype())?),
-            None => Memory::Fresh(part.allocate(slot.bytes, &bound.holders.outputs)?),
+            None => {
+                let fresh = part.allocate(slot.bytes, &bound.holders.outputs)?;
+                Memory::Fresh(cleared(fresh, slot.clear))
+            }
         });
     }
+    if slots.iter().any(|s| matches!(s, Memory::Donated(..))) {
+        part.firm = exe.plan.commit as usize;
+    }
     let arena = part.allocate(bound.arena, &bound.holders.arena)?;
+    let arena = cleared(arena, bound.clear);
     let storage = |loc: Loc| match loc {
         Loc::Input(i) => inputs.all()[i].storage(),
         Loc::Slot(s) => match &slots[s] {
@@ -103,6 +112,8 @@ pub(super) struct Part<'a> {
     pub(super) exe: &'a Executable,
     pub(super) bound: &'a Bound,
     pub(super) preparing: bool,
+    /// The first step that writes over donated memory, which no run leaves half written.
+    firm: usize,
     /// On a GPU, what the part goes through.
     session: Option<Session>,
 }
@@ -114,6 +125,7 @@ impl<'a> Part<'a> {
             exe,
             bound,
             preparing,
+            firm: usize::MAX,
             session,
         })
     }
@@ -157,7 +169,15 @@ impl<'a> Part<'a> {
         profile: Option<&Profile>,
     ) -> Result<()> {
         let (sites, counts) = (&self.exe.plan.sites, &self.exe.counts);
-        match run_steps(steps, |loc| address(storage, loc), sites, counts, profile)? {
+        let run = |steps: &[BoundStep]| {
+            run_steps(steps, |loc| address(storage, loc), sites, counts, profile)
+        };
+        let (before, firm) = steps.split_at(self.firm.min(steps.len()));
+        let mut found = run(before)?;
+        if found.is_none() && !firm.is_empty() {
+            found = cancel::unwatched(|| run(firm))?;
+        }
+        match found {
             Some(found) => Err(data_error(sites, found.site, found.index, found.bound)),
             None => Ok(()),
         }
@@ -239,8 +259,9 @@ pub(super) fn run_steps(
     counts: &Counts,
     profile: Option<&Profile>,
 ) -> Result<Option<Failure>> {
-    let failures = Failures::default();
+    let failures = Failures::of(Cancel::current());
     for group in steps.chunk_by(|_, next| next.joined) {
+        cancel::check()?;
         let args = |step: &BoundStep| -> SmallVec<[*mut u8; 12]> {
             step.args.iter().map(|a| place(*a)).collect()
         };
@@ -380,6 +401,14 @@ unsafe fn run_step(
     Ok(None)
 }
 
+/// Memory with zeros in it, where that is asked for.
+fn cleared(mut storage: Storage, clear: bool) -> Storage {
+    if clear {
+        storage.bytes_mut().fill(0);
+    }
+    storage
+}
+
 fn finish(
     exe: &Executable,
     bound: &Bound,
@@ -432,8 +461,11 @@ pub(super) fn prepare(
         .prepared
         .iter()
         .map(|bytes| part.allocate(*bytes, &bound.holders.prepared));
+    let clear = bound.prepare_clear;
+    let storages = storages.map(|s| Ok(cleared(s?, clear)));
     let storages = storages.collect::<Result<Vec<_>>>()?;
     let arena = part.allocate(bound.prepare_arena, &bound.holders.arena)?;
+    let arena = cleared(arena, clear);
     let storage = |loc: Loc| match loc {
         Loc::Input(i) => inputs[i].storage(),
         Loc::Constant(c) => exe.constants[c].storage(),

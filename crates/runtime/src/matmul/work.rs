@@ -45,6 +45,9 @@ pub(crate) fn run_blocks<S: Default>(
         let mut work = Work::new(epilogue, args.0, failures);
         let mut scratch = S::default();
         for i in from..to {
+            if failures.cancelled() {
+                return;
+            }
             if let Err(e) = block(i, args.0, &mut scratch, &mut work) {
                 return failures.broken(e);
             }

@@ -103,6 +103,29 @@ impl Affine {
     }
 }
 
+impl Affine {
+    /// The range of values that the indices of a box give, its end excluded, where it is known to have no gaps.
+    pub(crate) fn range_without_gaps(&self, extents: &[i64]) -> Option<(i64, i64)> {
+        if extents.contains(&0) {
+            return None;
+        }
+        let steps = self.strides.iter().zip(extents);
+        let mut steps: Vec<(i64, i64)> = steps
+            .filter(|(s, e)| **e > 1 && **s != 0)
+            .map(|(s, e)| (*s, *e))
+            .collect();
+        steps.sort();
+        let mut count = 1i64;
+        for (stride, extent) in steps {
+            if !(1..=count).contains(&stride) {
+                return None;
+            }
+            count = stride.checked_mul(extent - 1)?.checked_add(count)?;
+        }
+        Some((self.offset, self.offset.checked_add(count)?))
+    }
+}
+
 /// `0 <= value < extent`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limit {

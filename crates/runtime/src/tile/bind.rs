@@ -46,6 +46,8 @@ pub(crate) struct Bound<'a> {
     pub parallel: bool,
     /// Points of the parallel axes that one thread runs in order.
     pub serial: i64,
+    /// For each argument, whether all of it is written, and nothing of it read before.
+    pub covered: Vec<bool>,
 }
 
 impl Bound<'_> {
@@ -121,6 +123,9 @@ pub(crate) fn bind<'a>(
         }
     }
     let parallel = check_ranges(program, &mut accesses, &axes, &inner, lens)?;
+    let covered =
+        (0..lens.len()).map(|arg| covers(program, &accesses, (&axes, &inner), arg, lens[arg]));
+    let covered = covered.collect();
     let serial = axes[axes.len() - usize::from(program.serial)..]
         .iter()
         .product();
@@ -134,6 +139,7 @@ pub(crate) fn bind<'a>(
         lens: lens.to_vec(),
         parallel,
         serial,
+        covered,
     })
 }
 
@@ -211,6 +217,62 @@ fn check_ranges(
         }
     }
     Ok(parallel)
+}
+
+/// Whether stores reach every element of an argument of `len` elements that no load reads before. What is
+/// found are stores of ranges without gaps; others count as if they left some out.
+fn covers(
+    program: &TileProgram,
+    accesses: &[BoundAccess],
+    (axes, inner): (&[i64], &[i64]),
+    arg: usize,
+    len: i64,
+) -> bool {
+    let mut ranges: Vec<(i64, i64)> = Vec::new();
+    let mut stored: Vec<(&Affine, bool)> = Vec::new();
+    for stage in &program.stages {
+        let once = |e: &i64| if stage.over_inner { *e } else { 1 };
+        let points: Vec<i64> = axes.iter().copied().chain(inner.iter().map(once)).collect();
+        for inst in &stage.code {
+            match inst {
+                Inst::LoadAt { access, .. } if accesses[*access as usize].arg == Some(arg) => {
+                    return false;
+                }
+                Inst::Load { access, .. } if accesses[*access as usize].arg == Some(arg) => {
+                    // Tiles come one after the other, so a point finds what it has written itself.
+                    let back = (&accesses[*access as usize].address, stage.over_inner);
+                    if !stored.contains(&back) {
+                        return false;
+                    }
+                }
+                Inst::Store { access, .. } => {
+                    let a = &accesses[*access as usize];
+                    let serial = axes.len() - usize::from(program.serial)..axes.len();
+                    let moves = a.address.strides[serial].iter().any(|s| *s != 0);
+                    if stage.turn != Turn::Every && moves {
+                        continue;
+                    }
+                    let range = a.address.range_without_gaps(&points);
+                    if a.arg == Some(arg) && a.limits.is_empty() {
+                        ranges.extend(range);
+                        stored.push((&a.address, stage.over_inner));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    reach(&mut ranges) >= len
+}
+
+/// How far ranges that begin at 0 reach without a gap.
+fn reach(ranges: &mut [(i64, i64)]) -> i64 {
+    ranges.sort();
+    let further = |reached: i64, (from, to): &(i64, i64)| match *from <= reached {
+        true => reached.max(*to),
+        false => reached,
+    };
+    ranges.iter().fold(0, further)
 }
 
 fn contain(a: &mut BoundAccess, full: &[i64], len: i64, program: &TileProgram) -> Result<()> {

@@ -4,21 +4,35 @@ use super::kernels;
 use crate::error::{Result, damaged};
 use kiln_base::Compute;
 use kiln_base::prim::{RandomKind, Reduction};
-use kiln_base::tile::{Inst, Reg, Schedule, Stage, TileProgram};
+use kiln_base::tile::{Inst, Reg, Schedule, Stage, TileProgram, Turn};
 
 struct Checker<'a> {
     program: &'a TileProgram,
-    /// Whether a register has been written by now.
-    written: Vec<bool>,
+    /// When each register, and each slot, has been written by now.
+    written: Vec<When>,
+    kept: Vec<When>,
+    /// For which points the stage at hand runs.
+    turn: Turn,
     /// Accumulators of the stage at hand, readable after it.
     pending: Vec<Reg>,
+}
+
+/// Since when something holds a value.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum When {
+    Never,
+    /// At the last of the points that run in order.
+    AtLast,
+    Always,
 }
 
 /// Checks names and types.
 pub(super) fn types(program: &TileProgram) -> Result<()> {
     let mut c = Checker {
         program,
-        written: vec![false; program.registers.len()],
+        written: vec![When::Never; program.registers.len()],
+        kept: vec![When::Never; program.slots.len()],
+        turn: Turn::Every,
         pending: vec![],
     };
     let serial = usize::from(program.serial);
@@ -30,16 +44,21 @@ pub(super) fn types(program: &TileProgram) -> Result<()> {
     }
     for (reg, _) in &program.constants {
         c.ty(*reg)?;
-        c.written[reg.0 as usize] = true;
+        c.written[reg.0 as usize] = When::Always;
     }
     let constants: Vec<Reg> = program.constants.iter().map(|(r, _)| *r).collect();
     for stage in &program.stages {
+        // Without points that run in order, each is the first and the last.
+        c.turn = match stage.turn {
+            Turn::Last if serial == 0 => Turn::Every,
+            turn => turn,
+        };
         for inst in &stage.code {
             c.inst(stage, inst, &constants)
                 .map_err(|e| damaged!("{} in {}: {inst:?}", detail(e), program.name))?;
         }
-        for acc in c.pending.drain(..) {
-            c.written[acc.0 as usize] = true;
+        for acc in std::mem::take(&mut c.pending) {
+            c.written[acc.0 as usize] = c.now(When::Never);
         }
     }
     Ok(())
@@ -53,6 +72,19 @@ fn detail(e: crate::Error) -> String {
 }
 
 impl Checker<'_> {
+    /// Since when something holds a value that this stage writes.
+    fn now(&self, before: When) -> When {
+        match self.turn {
+            Turn::Last => before.max(When::AtLast),
+            _ => When::Always,
+        }
+    }
+
+    /// Whether this stage finds a value in something.
+    fn holds(&self, since: When) -> bool {
+        since == When::Always || since == When::AtLast && self.turn == Turn::Last
+    }
+
     fn ty(&self, reg: Reg) -> Result<Compute> {
         let ty = self.program.registers.get(reg.0 as usize).copied();
         ty.ok_or_else(|| damaged!("no register {}", reg.0))
@@ -60,7 +92,7 @@ impl Checker<'_> {
 
     fn read(&self, reg: Reg) -> Result<Compute> {
         let ty = self.ty(reg)?;
-        if !self.written[reg.0 as usize] {
+        if !self.holds(self.written[reg.0 as usize]) {
             return Err(damaged!("register {} is read before it is written", reg.0));
         }
         Ok(ty)
@@ -106,6 +138,10 @@ impl Checker<'_> {
     /// Checks one instruction and notes what it writes.
     fn inst(&mut self, stage: &Stage, inst: &Inst, constants: &[Reg]) -> Result<()> {
         let Some((dst, ty)) = self.result(stage, inst)? else {
+            if let Inst::Keep { slot, .. } = inst {
+                let slot = *slot as usize;
+                self.kept[slot] = self.now(self.kept[slot]);
+            }
             return Ok(());
         };
         if self.ty(dst)? != ty {
@@ -119,12 +155,13 @@ impl Checker<'_> {
                 return Err(damaged!("two reductions into one register"));
             }
             self.pending.push(dst);
-            self.written[dst.0 as usize] = false;
+            self.written[dst.0 as usize] = When::Never;
         } else {
             if self.pending.contains(&dst) {
                 return Err(damaged!("an accumulator is overwritten"));
             }
-            self.written[dst.0 as usize] = true;
+            let before = self.written[dst.0 as usize];
+            self.written[dst.0 as usize] = self.now(before);
         }
         Ok(())
     }
@@ -219,7 +256,13 @@ impl Checker<'_> {
                 self.expect(*src, self.slot(stage, *slot)?)?;
                 return Ok(None);
             }
-            Inst::Kept { dst, slot } => (*dst, self.slot(stage, *slot)?),
+            Inst::Kept { dst, slot } => {
+                let ty = self.slot(stage, *slot)?;
+                if !self.holds(self.kept[*slot as usize]) {
+                    return Err(damaged!("slot {slot} is read before it is written"));
+                }
+                (*dst, ty)
+            }
             Inst::Store { access, src } => {
                 self.arg_type(*access)?;
                 self.read(*src)?;

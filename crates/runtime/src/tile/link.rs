@@ -447,6 +447,7 @@ impl Linker<'_> {
             cost: cost(bound),
             parts: i64::from(program.cut.parts.unwrap_or(PARTS)),
             parallel: bound.parallel,
+            covered: bound.covered.clone(),
         })
     }
 

@@ -57,6 +57,8 @@ pub(crate) struct Linked {
     pub parts: i64,
     /// Whether parts may run at the same time.
     pub parallel: bool,
+    /// For each argument, whether all of it is written, and nothing of it read before.
+    pub covered: Vec<bool>,
 }
 
 impl Linked {
@@ -94,7 +96,8 @@ impl Linked {
                 in_order && next
             });
             let nothing = self.points * row == 0;
-            nothing || line && in_order && w.limits.is_empty() && w.address.offset == 0
+            nothing
+                || line && in_order && w.limits.is_empty() && w.address.offset == 0 && !w.dynamic
         })
     }
 }

@@ -5,6 +5,7 @@ use super::bind::BoundDynamic;
 use super::linked::{Linked, Stage};
 use super::walk::Walk;
 use super::with_compute;
+use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::memory::Storage;
 use crate::pool::Pool;
@@ -102,12 +103,28 @@ pub(crate) struct Failure {
 /// The first data error of one step, whatever the order in which threads meet them.
 #[derive(Default)]
 pub(crate) struct Failures {
+    /// What ends the step early.
+    cancel: Option<Cancel>,
     any: AtomicBool,
     first: Mutex<Option<Failure>>,
     error: Mutex<Option<Error>>,
 }
 
 impl Failures {
+    /// Those of steps that end when a switch is thrown.
+    pub(crate) fn of(cancel: Option<Cancel>) -> Failures {
+        Failures {
+            cancel,
+            ..Failures::default()
+        }
+    }
+
+    /// Whether what is computed is of no use any more.
+    #[inline]
+    pub(crate) fn cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(Cancel::is_cancelled)
+    }
+
     pub(crate) fn report(&self, failure: Failure) {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         if first.is_none_or(|f| failure < f) {
@@ -124,6 +141,9 @@ impl Failures {
 
     /// What was reported since the last call.
     pub(crate) fn take(&self) -> Result<Option<Failure>> {
+        if self.cancelled() {
+            return Err(Error::Cancelled);
+        }
         if !self.any.swap(false, Ordering::Acquire) {
             return Ok(None);
         }
@@ -259,7 +279,7 @@ impl<'a> Runner<'a> {
     unsafe fn lanes(&mut self, from: i64, to: i64) {
         let p = self.program;
         let mut start = from;
-        while start < to {
+        while start < to && !self.cancelled() {
             self.ctx.n = (to - start).min(p.tile as i64) as usize;
             self.ctx.start = start;
             for stage in &p.stages {
@@ -286,6 +306,9 @@ impl<'a> Runner<'a> {
             self.ctx.outer = 0;
             self.ctx.run(&stage.begin);
             for step in 0..p.outer_len {
+                if step % LOOK == LOOK - 1 && self.cancelled() {
+                    return;
+                }
                 self.ctx.outer = step;
                 self.ctx.slot_at = step as usize * p.tile;
                 self.set_outer(stage);
@@ -304,6 +327,9 @@ impl<'a> Runner<'a> {
             rest /= e;
         }
         for row in from..to {
+            if self.cancelled() {
+                return;
+            }
             self.ctx.outer = row;
             let turn = row % p.serial;
             for stage in &p.stages {
@@ -335,7 +361,7 @@ impl<'a> Runner<'a> {
         unsafe {
             self.ctx.run(&stage.begin);
             let mut start = 0;
-            while start < p.lane_len {
+            while start < p.lane_len && !self.cancelled() {
                 self.ctx.n = (p.lane_len - start).min(p.tile as i64) as usize;
                 self.ctx.start = start;
                 self.ctx.slot_at = start as usize;
@@ -346,6 +372,12 @@ impl<'a> Runner<'a> {
             self.ctx.n = p.lane_len.min(p.tile as i64) as usize;
             self.ctx.run(&stage.end);
         }
+    }
+
+    /// Whether the run was ended early.
+    fn cancelled(&self) -> bool {
+        // SAFETY: the sink outlives the run that this context belongs to.
+        unsafe { &*self.ctx.failures }.cancelled()
     }
 
     unsafe fn set_outer(&mut self, stage: &Stage) {
@@ -403,6 +435,9 @@ pub(crate) unsafe fn run_range(
     }
 }
 
+/// Steps of a reduction between two looks at whether the run was ended early.
+const LOOK: i64 = 64;
+
 /// Nanoseconds of work that make it worth waking another thread.
 const PART_NS: f64 = 5_000.0;
 
@@ -442,7 +477,8 @@ impl Launch<'_> {
     unsafe fn run(&self, part: i64, (parts, unit): (i64, i64), failures: &Failures) {
         let points = self.program.points;
         let units = ceil(points, unit);
-        let edge = |i: i64| ((units * i / parts) * unit).min(points);
+        let first = |i: i64| (units as i128 * i as i128 / parts as i128) as i64;
+        let edge = |i: i64| first(i).saturating_mul(unit).min(points);
         let range = (edge(part), edge(part + 1));
         // SAFETY: the caller's.
         unsafe { run_range(self.program, self.args.as_ptr(), range, failures) }

@@ -18,6 +18,14 @@ fn with_weights(mut plan: Plan, weights: &Buffer) -> Plan {
     plan
 }
 
+/// The plan with random numbers for the last of its inputs.
+pub fn with_some_weights(plan: Plan, r: &mut Random) -> Plan {
+    let input = &plan.inputs[plan.inputs.len() - 1];
+    let len = input.shape[0].as_const().unwrap();
+    let weights = algorithms::random(input.dtype, len, r);
+    with_weights(plan, &weights)
+}
+
 /// The same steps in a plan whose first input is the number of a step.
 fn step_of(mut body: Plan) -> Plan {
     let number = add_buffer(&mut body, DType::I64, 1, Place::Input);

@@ -1,12 +1,14 @@
 //! Damaged plans are refused or give wrong numbers, but never panic or reach outside a buffer.
 
+use super::bodies::{branched, repeated};
 use super::build::*;
 use super::executor::model;
 use super::reductions::{rows_and_columns, softmax};
 use kiln_base::plan::*;
 use kiln_base::tile::*;
 use kiln_base::{Compute, DType, Dim};
-use kiln_runtime::{Buffer as Tensor, Error, Executable};
+use kiln_runtime::{Buffer as Tensor, Cancel, Error, Executable};
+use std::time::{Duration, Instant};
 
 fn tensors(plan: &Plan) -> Vec<Tensor> {
     let of = |i: &Input| {
@@ -59,8 +61,8 @@ fn mended(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-#[test]
-fn damage_behind_the_checksum_never_panics() {
+/// Plans of every kind of kernel.
+fn plans() -> Vec<Plan> {
     let softmax = {
         let p = softmax(Schedule::Rows, 5, 70).0;
         plan_of(
@@ -82,12 +84,64 @@ fn damage_behind_the_checksum_never_panics() {
         softmax,
         sums,
         super::products::made_product(),
+        super::algorithms::made_convolution(),
     ];
     plans.extend(super::ordered::plans());
-    let mut r = Random(1);
-    for plan in &plans {
+    let alone = super::hostile::alone();
+    plans.extend(alone.iter().flat_map(|p| [repeated(p), branched(p)]));
+    plans.push(super::hostile::nested(3, 2, 2));
+    plans.extend(super::algorithms::convolutions().into_iter().step_by(3));
+    plans
+}
+
+/// Ends what a damaged plan computes for long.
+struct Watch(std::sync::Arc<std::sync::Mutex<Option<(Instant, Cancel)>>>);
+
+impl Watch {
+    const PATIENCE: Duration = Duration::from_millis(300);
+
+    fn new() -> Watch {
+        let at = std::sync::Arc::new(std::sync::Mutex::new(None::<(Instant, Cancel)>));
+        let seen = std::sync::Arc::downgrade(&at);
+        std::thread::spawn(move || {
+            while let Some(at) = seen.upgrade() {
+                if let Some((since, cancel)) = &*at.lock().unwrap()
+                    && since.elapsed() > Watch::PATIENCE
+                {
+                    cancel.cancel();
+                }
+                drop(at);
+                std::thread::sleep(Watch::PATIENCE / 8);
+            }
+        });
+        Watch(at)
+    }
+
+    fn run(&self, f: impl FnOnce()) {
+        let cancel = Cancel::new();
+        *self.0.lock().unwrap() = Some((Instant::now(), cancel.clone()));
+        cancel.watch(f);
+        *self.0.lock().unwrap() = None;
+    }
+}
+
+/// How many mutants there are of each plan, and the seed of the first: `KILN_PLAN_MUTANTS` and
+/// `KILN_PLAN_SEED` say otherwise.
+fn mutants() -> (u64, u64) {
+    let given = |name| std::env::var(name).ok().and_then(|s| s.parse().ok());
+    let count = given("KILN_PLAN_MUTANTS").unwrap_or(500);
+    (given("KILN_PLAN_SEED").unwrap_or(1), count)
+}
+
+#[test]
+fn damage_behind_the_checksum_never_panics() {
+    let (seed, count) = mutants();
+    kiln_runtime::memory::set_limit(Some(1 << 30));
+    let watch = Watch::new();
+    for (at, plan) in plans().iter().enumerate() {
         let bytes = plan.to_bytes();
-        for round in 0..4000 {
+        let mut r = Random(seed.wrapping_mul(0x9e37_79b9).wrapping_add(at as u64) | 1);
+        for round in 0..count {
             let mut b = bytes.clone();
             for _ in 0..1 + round % 3 {
                 let at = 20 + r.below(b.len() as u64 - 20) as usize;
@@ -97,11 +151,17 @@ fn damage_behind_the_checksum_never_panics() {
                     _ => b[at].wrapping_add(1),
                 };
             }
-            if let Ok(plan) = Plan::from_bytes(&mended(b)) {
-                survive(plan);
+            let Ok(plan) = Plan::from_bytes(&mended(b)) else {
+                continue;
+            };
+            // If this process dies, the last line says of what.
+            if std::env::var_os("KILN_PLAN_TRACE").is_some() {
+                println!("plan {at}, seed {seed}, round {round}");
             }
+            watch.run(|| survive(plan));
         }
     }
+    kiln_runtime::memory::set_limit(None);
 }
 
 #[test]

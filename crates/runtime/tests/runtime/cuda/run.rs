@@ -1,8 +1,8 @@
 //! Running on a device.
 
 use super::build::*;
-use kiln_base::DType;
-use kiln_base::plan::{Plan, SiteKind};
+use kiln_base::plan::{Place, Plan, Role, SiteKind};
+use kiln_base::{DType, Dim};
 use kiln_runtime::{Buffer, Error, Executable};
 use std::sync::Arc;
 
@@ -273,4 +273,31 @@ fn replays_run_as_often_as_they_say() {
     drop(exe);
     replays.time(2).unwrap();
     assert_eq!(counts(), [3.0, 2.0, 1.0, 1.0, 2.0]);
+}
+
+#[test]
+fn kernels_of_one_name_and_other_text_are_not_taken_for_each_other() {
+    let Some(device) = device() else { return };
+    let n = Dim::Const(3);
+    let plan = |body: &str| {
+        let f = DType::F32;
+        Plan {
+            inputs: vec![input(f, std::slice::from_ref(&n), Role::Data, 0)],
+            outputs: vec![output(f, std::slice::from_ref(&n), 1, None)],
+            buffers: vec![buffer(f, &n, Place::Input), buffer(f, &n, Place::Output)],
+            kernels: vec![kernel("same_name", body, &[f, f], &n, 0)],
+            run: vec![step(0, &[0, 1], &[])],
+            commit: 1,
+            ..Plan::default()
+        }
+    };
+    let x = [numbers(&device, &[1.0, 2.0, 3.0]).unwrap()];
+    // Both are held, so both are loaded.
+    let one = Executable::on_gpu(plan("x1[i] = x0[i] + 1.0f;"), &device).unwrap();
+    let other = Executable::on_gpu(plan("x1[i] = x0[i] * 2.0f;"), &device).unwrap();
+    let of = |exe: &Executable| exe.run_shared(&x).unwrap()[0].to_vec::<f32>().unwrap();
+    assert_eq!(of(&one), [2.0, 3.0, 4.0]);
+    assert_eq!(of(&other), [2.0, 4.0, 6.0]);
+    assert!(device.driver_version().unwrap() >= (12, 0));
+    assert!(kiln_runtime::cuda::compiler_version().is_some());
 }
