@@ -92,6 +92,9 @@ pub struct MemoryReport {
     pub outputs: usize,
     /// Data baked into the plan.
     pub constants: usize,
+    /// Of these, what begins as zeros since it is not known that all of it is written. None of what a compiler
+    /// lays out is such.
+    pub cleared: usize,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -284,6 +284,7 @@ impl Bound {
         }
         let temporary = |at: &usize| matches!(b.fixed[*at], Loc::Arena(_));
         let clear = run.bare_bodies || run.bare.iter().any(temporary);
+        let prepare_clear = prepare.bare_bodies || !prepare.bare.is_empty();
         let undonated = slots.iter().filter(|s| s.donor.is_none());
         let report = MemoryReport {
             peak: run.peak,
@@ -292,6 +293,13 @@ impl Bound {
             prepared: prepared.iter().sum(),
             outputs: undonated.map(|s| s.bytes).sum(),
             constants: plan.constants.iter().map(|c| c.bytes.len()).sum(),
+            cleared: run.peak * usize::from(clear)
+                + slots
+                    .iter()
+                    .filter(|s| s.clear)
+                    .map(|s| s.bytes)
+                    .sum::<usize>()
+                + (prepare.peak + prepared.iter().sum::<usize>()) * usize::from(prepare_clear),
         };
         Ok(Bound {
             values: values.to_vec(),
@@ -305,7 +313,7 @@ impl Bound {
             arena: run.peak,
             prepare_arena: prepare.peak,
             clear,
-            prepare_clear: prepare.bare_bodies || !prepare.bare.is_empty(),
+            prepare_clear,
             report,
             blocks: run.blocks,
             holders: Holders::new(plan),

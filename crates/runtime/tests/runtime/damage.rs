@@ -129,7 +129,7 @@ impl Watch {
 /// `KILN_PLAN_SEED` say otherwise.
 fn mutants() -> (u64, u64) {
     let given = |name| std::env::var(name).ok().and_then(|s| s.parse().ok());
-    let count = given("KILN_PLAN_MUTANTS").unwrap_or(500);
+    let count = given("KILN_PLAN_MUTANTS").unwrap_or(200);
     (given("KILN_PLAN_SEED").unwrap_or(1), count)
 }
 

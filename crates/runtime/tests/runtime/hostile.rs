@@ -253,6 +253,7 @@ fn what_is_not_written_is_zero() {
         (repeated(&one_of(n as i64)), 0.0),
     ] {
         let exe = Executable::new(plan.clone()).unwrap();
+        assert!(exe.memory(&[]).unwrap().cleared >= 4 * n);
         for _ in 0..4 {
             // Memory that others have used.
             for times in [1, 1, 1, 2, 2] {
