@@ -38,6 +38,7 @@ mod random;
 mod reading;
 mod rules;
 mod seeded_bugs;
+mod sizes;
 mod threads;
 mod tuning;
 mod tuning_precision;

@@ -1,7 +1,8 @@
 //! Sizes that may be symbolic.
 //!
 //! A [`Dim`] is a polynomial with integer coefficients over symbols, in a normal form: equal
-//! polynomials are equal values. A symbol stands for a size of at least 2, so a symbolic size never
+//! polynomials are equal values. Numbers beyond an `i64` stay at its ends, where no size is legal
+//! ([`addressable`]), so that nothing wraps around to a size that is. A symbol stands for a size of at least 2, so a symbolic size never
 //! equals 0 or 1 and broadcasting is decided while recording.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -165,7 +166,7 @@ impl Dim {
         for t in terms {
             match out.last_mut() {
                 Some(last) if last.symbols == t.symbols => {
-                    last.coefficient = last.coefficient.wrapping_add(t.coefficient);
+                    last.coefficient = last.coefficient.saturating_add(t.coefficient);
                 }
                 _ => out.push(t),
             }
@@ -221,6 +222,14 @@ pub fn numel(shape: &[Dim]) -> Dim {
     shape.iter().fold(Dim::ONE, |a, d| &a * d)
 }
 
+/// Whether the bytes and the strides of a tensor of this shape, whose elements take so many bytes, are numbers
+/// below those that stand for too large ones; symbols count as 1.
+pub fn addressable(shape: &[Dim], element: usize) -> bool {
+    let known = shape.iter().filter_map(Dim::as_const);
+    let bytes = known.fold(Some(element as i64), |n, d| n?.checked_mul(d.max(1)));
+    bytes.is_some_and(|bytes| bytes < i64::MAX)
+}
+
 /// Row-major strides of a shape, in elements.
 pub fn contiguous_strides(shape: &[Dim]) -> Vec<Dim> {
     let mut strides = vec![Dim::ONE; shape.len()];
@@ -234,7 +243,7 @@ impl Add for &Dim {
     type Output = Dim;
     fn add(self, other: &Dim) -> Dim {
         match (self, other) {
-            (Dim::Const(a), Dim::Const(b)) => Dim::Const(a.wrapping_add(*b)),
+            (Dim::Const(a), Dim::Const(b)) => Dim::Const(a.saturating_add(*b)),
             (Dim::Const(0), d) | (d, Dim::Const(0)) => d.clone(),
             _ => {
                 let mut terms = self.monomials();
@@ -256,7 +265,7 @@ impl Mul for &Dim {
     type Output = Dim;
     fn mul(self, other: &Dim) -> Dim {
         match (self, other) {
-            (Dim::Const(a), Dim::Const(b)) => Dim::Const(a.wrapping_mul(*b)),
+            (Dim::Const(a), Dim::Const(b)) => Dim::Const(a.saturating_mul(*b)),
             (Dim::Const(1), d) | (d, Dim::Const(1)) => d.clone(),
             _ => {
                 let mut terms = Vec::new();
@@ -268,7 +277,7 @@ impl Mul for &Dim {
                         symbols.sort();
                         terms.push(Monomial {
                             symbols,
-                            coefficient: a.coefficient.wrapping_mul(b.coefficient),
+                            coefficient: a.coefficient.saturating_mul(b.coefficient),
                         });
                     }
                 }

@@ -17,7 +17,7 @@ mod scalar;
 pub mod special;
 pub mod tile;
 
-pub use dim::{Dim, NotDivisible, Sym, SymbolValues, contiguous_strides, numel};
+pub use dim::{Dim, NotDivisible, Sym, SymbolValues, addressable, contiguous_strides, numel};
 pub use dtype::{Compute, DType, Kind};
 pub use element::Element;
 pub use loc::Loc;

@@ -325,6 +325,7 @@ pub fn compile_with(
 fn internal(e: RunError) -> CompileError {
     match e {
         RunError::Cuda(text) => CompileError::Device(text),
+        RunError::OutOfMemory { .. } => CompileError::Memory(e.to_string()),
         RunError::Custom { node, op, text } => CompileError::Custom {
             at: node as usize,
             op,

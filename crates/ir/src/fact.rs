@@ -1,5 +1,6 @@
 //! What is known of a value before it is computed.
 
+use crate::{OpError, ensure};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -34,6 +35,23 @@ impl Fact {
     /// Number of elements.
     pub fn numel(&self) -> Dim {
         kiln_base::numel(&self.shape)
+    }
+
+    /// Errs where a size is negative, or the bytes of all elements can't be counted.
+    ///
+    /// # Errors
+    /// The shape and what is wrong with it.
+    pub fn check(&self) -> Result<(), OpError> {
+        let negative = |d: &Dim| d.as_const().is_some_and(|d| d < 0);
+        ensure!(
+            !self.shape.iter().any(negative),
+            "a size is negative in {self}"
+        );
+        ensure!(
+            kiln_base::addressable(&self.shape, self.dtype.size()),
+            "{self} would take more than 2^63 bytes"
+        );
+        Ok(())
     }
 
     /// The same shape with another dtype.

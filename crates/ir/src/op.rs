@@ -97,7 +97,9 @@ macro_rules! ops {
                     else { format!("{} to {}", arity.start(), arity.end()) },
                     inputs.len()
                 );
-                match self { $(Op::$name(op) => op.infer(inputs)),* }
+                let facts = match self { $(Op::$name(op) => op.infer(inputs)?),* };
+                facts.iter().try_for_each(Fact::check)?;
+                Ok(facts)
             }
 
             /// Visits every size among the attributes, in a fixed order.

@@ -88,6 +88,14 @@ pub fn window_extent(
 ) -> Result<Dim, OpError> {
     ensure!(stride > 0, "a stride must be at least 1");
     ensure!(dilation > 0, "a dilation must be at least 1");
+    // As far as engines, and other libraries, count steps.
+    for (what, step) in [("a stride", stride), ("a dilation", dilation)] {
+        ensure!(
+            step <= i32::MAX as usize,
+            "{what} of {step} is too large: at most {} is supported",
+            i32::MAX
+        );
+    }
     let k = kernel.as_const().ok_or_else(|| {
         OpError(format!(
             "a kernel of unknown size {kernel} is not supported"

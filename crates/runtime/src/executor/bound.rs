@@ -11,7 +11,7 @@ use crate::cuda::{self, Launch};
 use crate::custom::Custom;
 use crate::error::{Error, Result, damaged};
 use crate::matmul::MatMul;
-use crate::memory::ALIGN;
+use crate::memory::{ALIGN, too_much};
 use crate::scan::Scan;
 use crate::scatter::Scatter;
 use crate::simd::Level;
@@ -227,9 +227,11 @@ impl Bound {
             .buffers
             .iter()
             .map(|b| {
-                let len = b.len.eval_checked(values);
-                len.filter(|l| (0..BUFFER_LIMIT / 8).contains(l))
-                    .ok_or_else(|| damaged!("a buffer of {} elements", b.len))
+                let len = b.len.eval_checked(values).filter(|len| *len >= 0);
+                match len.ok_or_else(|| damaged!("a buffer of {} elements", b.len))? {
+                    len if len < BUFFER_LIMIT / 8 => Ok(len),
+                    len => Err(too_much((len as usize).saturating_mul(b.dtype.size()))),
+                }
             })
             .collect::<Result<Vec<i64>>>()?;
         let mut slots = Vec::new();

@@ -239,14 +239,22 @@ pub(crate) fn listable(len: Option<i64>, what: &str) -> Result<(), OpError> {
     Ok(())
 }
 
+/// The most tensors that one call gives.
+const MOST_PARTS: i64 = 1 << 20;
+
+/// Errs if a call would give `count` tensors and that is too many.
+pub(crate) fn countable(count: i64) -> Result<(), OpError> {
+    ensure!(
+        count <= MOST_PARTS,
+        "would give {count} tensors, but a call gives at most {MOST_PARTS}"
+    );
+    Ok(())
+}
+
 /// Errs if the bytes or the strides of a tensor of this shape overflow an i64.
 pub(crate) fn addressable(shape: &[Dim], dtype: DType) -> Result<(), OpError> {
-    let bytes = shape
-        .iter()
-        .filter_map(Dim::as_const)
-        .try_fold(dtype.size() as i64, |n, d| n.checked_mul(d.max(1)));
     ensure!(
-        bytes.is_some(),
+        kiln_base::addressable(shape, dtype.size()),
         "{dtype} of shape {shape:?} would take more than 2^63 bytes"
     );
     Ok(())

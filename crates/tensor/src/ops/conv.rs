@@ -290,8 +290,9 @@ fn transposed(
         );
         let behind = padding[a] - extra[a].min(padding[a]);
         let last = &(&x.dims()[a + 2] - &Dim::ONE) * &Dim::from(stride[a]);
-        let reach = dilation[a] as i64 * (known(weight, a + 2)? - 1);
-        let extent = &last + &Dim::Const(reach + 1 - (padding[a] + behind) as i64);
+        let reach = &Dim::from(dilation[a]) * &Dim::Const(known(weight, a + 2)? - 1);
+        let hidden = &Dim::from(padding[a]) + &Dim::from(behind);
+        let extent = &(&(&last + &reach) + &Dim::ONE) - &hidden;
         ensure!(
             extent.as_const().is_none_or(|n| n >= 0),
             "the padding leaves nothing of dim {} of {}",

@@ -52,6 +52,7 @@ impl Tensor {
 
 /// The positions of each choice of r of n elements, one after the other, in lexicographic order.
 fn choices(n: i64, r: i64, with_replacement: bool) -> Result<Vec<i64>, OpError> {
+    listable(Some(r), "each of the combinations")?;
     let pool = if with_replacement {
         n.saturating_add(r - 1)
     } else {

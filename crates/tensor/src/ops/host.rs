@@ -16,11 +16,37 @@ pub(crate) fn values(t: &Tensor) -> Result<Array> {
     Array::from_bytes(buffer.dtype(), &shape, bytes).map_err(|e| wrong(e.to_string()))
 }
 
-/// Whether each element is not zero.
-pub(crate) fn truths(array: &Array) -> Vec<bool> {
-    match array.data() {
-        kiln_ir::eval::Data::Float(v) => v.iter().map(|x| *x != 0.0).collect(),
-        kiln_ir::eval::Data::Int(v) => v.iter().map(|x| *x != 0).collect(),
+/// The numbers of the elements that are not zero, in row-major order.
+#[track_caller]
+pub(crate) fn nonzeros(t: &Tensor) -> Result<Vec<i64>> {
+    let loc = Location::caller();
+    let buffer = realize::read(t, loc)?;
+    let bytes = buffer.bytes();
+    let bytes = bytes.map_err(|e| Error::new(ErrorKind::Value, "read", e.to_string(), loc))?;
+    // A float is also zero with its sign set, which is the highest bit of the last byte.
+    let signs = if t.dtype().is_float() { 0x7f } else { 0xff };
+    let is_nonzero = |element: &&[u8]| {
+        let (last, rest) = element.split_last().unwrap_or((&0, &[]));
+        last & signs != 0 || rest.iter().any(|b| *b != 0)
+    };
+    let elements = || bytes.chunks_exact(t.element_size());
+    let mut found = reserved(elements().filter(is_nonzero).count())?;
+    let numbered = (0..).zip(elements());
+    found.extend(numbered.filter(|(_, e)| is_nonzero(e)).map(|(n, _)| n));
+    Ok(found)
+}
+
+/// Room for so many numbers.
+#[track_caller]
+pub(crate) fn reserved(count: usize) -> Result<Vec<i64>> {
+    let mut numbers = Vec::new();
+    match numbers.try_reserve_exact(count) {
+        Ok(()) => Ok(numbers),
+        Err(_) => {
+            let message = format!("there is no memory for {count} indices");
+            let loc = Location::caller();
+            Err(Error::new(ErrorKind::Memory, "read", message, loc))
+        }
     }
 }
 

@@ -186,6 +186,9 @@ impl Tensor {
                 "can't repeat {repeats:?} times"
             );
             let times = |i: i64| repeats[i as usize % repeats.len()] as usize;
+            let room = super::args::listable(Some(n), "the repeats");
+            let total = room.map(|()| (0..n).map(|i| times(i) as i128).sum::<i128>())?;
+            super::args::listable(i64::try_from(total).ok(), "the repeats")?;
             let index: Vec<i64> = (0..n)
                 .flat_map(|i| std::iter::repeat_n(i, times(i)))
                 .collect();

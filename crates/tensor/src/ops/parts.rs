@@ -1,6 +1,6 @@
 //! Parts of tensors: slices, splits and windows.
 
-use super::args::{DimArg, DimArgs, IntList, axis, known, known_dim};
+use super::args::{DimArg, DimArgs, IntList, axis, countable, known, known_dim};
 use super::record::Recorded;
 use crate::Tensor;
 use crate::record::{Recorder, compose, compose_many};
@@ -81,7 +81,7 @@ impl Tensor {
                 split_size > 0 || split_size == 0 && n == 0,
                 "the size of a part must be positive, not {split_size}"
             );
-            Ok(pieces(n, split_size))
+            pieces(n, split_size)
         })
     }
 
@@ -95,8 +95,9 @@ impl Tensor {
         let dim = dim.into();
         let sizes = split_sizes.into().0;
         self.parts("split_with_sizes", dim, |n| {
+            let sum = sizes.iter().try_fold(0i64, |sum, s| sum.checked_add(*s));
             ensure!(
-                sizes.iter().all(|s| *s >= 0) && sizes.iter().sum::<i64>() == n,
+                sizes.iter().all(|s| *s >= 0) && sum == Some(n),
                 "the sizes {sizes:?} do not sum to {n}"
             );
             Ok(sizes)
@@ -113,9 +114,10 @@ impl Tensor {
                 "the number of chunks must be positive, not {chunks}"
             );
             if n == 0 {
+                countable(chunks)?;
                 return Ok(vec![0; chunks as usize]);
             }
-            Ok(pieces(n, (n + chunks - 1) / chunks))
+            pieces(n, (n - 1) / chunks + 1)
         })
     }
 
@@ -128,6 +130,7 @@ impl Tensor {
                 sections > 0,
                 "the number of sections must be positive, not {sections}"
             );
+            countable(sections)?;
             let (size, larger) = (n / sections, n % sections);
             Ok((0..sections).map(|i| size + (i < larger) as i64).collect())
         })
@@ -160,7 +163,7 @@ impl Tensor {
     #[track_caller]
     pub fn unbind(&self, dim: impl Into<DimArg>) -> Vec<Tensor> {
         let dim = dim.into();
-        let sizes = self.sizes_of(&dim, |n| Ok(vec![1; n as usize]));
+        let sizes = self.sizes_of(&dim, |n| countable(n).map(|()| vec![1; n as usize]));
         compose_many("unbind", &[self], sizes.as_ref().map_or(1, Vec::len), |b| {
             let a = axis(self, &dim)?;
             let n = sizes?.len() as i64;
@@ -223,12 +226,13 @@ impl Tensor {
     }
 }
 
-fn pieces(n: i64, size: i64) -> Vec<i64> {
+fn pieces(n: i64, size: i64) -> Result<Vec<i64>, OpError> {
+    countable(n / size.max(1))?;
     let mut sizes = vec![size; (n / size.max(1)) as usize];
     if n == 0 || n % size.max(1) != 0 {
         sizes.push(n % size.max(1));
     }
-    sizes
+    Ok(sizes)
 }
 
 fn from_end(index: i64, extent: &Dim) -> Dim {
@@ -296,7 +300,8 @@ pub(crate) fn python_slice(
     Ok(SliceAxis {
         start: start.into(),
         len: len.into(),
-        step,
+        // A step that is never taken may be of any length.
+        step: if len > 1 { step } else { 1 },
     })
 }
 

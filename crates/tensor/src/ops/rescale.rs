@@ -6,6 +6,9 @@ use crate::Tensor;
 use crate::record::compose;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
+/// The most channels to either side that a local response norm adds: each is recorded by itself.
+const LARGEST_WINDOW: i64 = 1 << 12;
+
 impl Tensor {
     /// Each vector along the dims divided by its p-norm, or by `eps` where that is larger.
     #[track_caller]
@@ -35,9 +38,16 @@ impl Tensor {
             needs_float(self, "input")?;
             let x = b.widened(self)?;
             let square = b.unary(Pw::Square, &x)?;
-            let padded = b.pad_axis(&square, 1, size / 2, (size - 1) / 2, 0.0)?;
+            // What lies further off than there are channels is zeros.
+            let most = self.dims()[1].as_const().unwrap_or(LARGEST_WINDOW);
+            let (low, high) = ((size / 2).min(most), ((size - 1) / 2).min(most));
+            ensure!(
+                low.max(high) <= LARGEST_WINDOW,
+                "windows of {size} channels are too large"
+            );
+            let padded = b.pad_axis(&square, 1, low, high, 0.0)?;
             let mut sum: Option<Tensor> = None;
-            for i in 0..size {
+            for i in 0..=low + high {
                 let part = b.narrow(&padded, 1, i, self.dims()[1].clone())?;
                 sum = Some(match sum {
                     Some(s) => b.binary(Pw::Add, &s, &part)?,

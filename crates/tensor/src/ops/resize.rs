@@ -1,9 +1,8 @@
 //! Resizing images.
 
 use super::adaptive_pool::adaptive_average;
-use super::args::{IntList, known, needs_float};
+use super::args::{IntList, known, listable, needs_float};
 use super::record::Recorded;
-
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_ir::{Builder, OpError, Pw, ensure};
@@ -101,6 +100,9 @@ fn axes(t: &Tensor, spatial: usize, size: &InterpolateSize) -> Result<Vec<Axis>,
     for a in 0..spatial {
         let n = known(t, a + 2)?;
         let axis = match size {
+            InterpolateSize::ScaleFactor(f) if !f[a % count].is_finite() => {
+                return Err(OpError(format!("can't resize by {}", f[a % count])));
+            }
             InterpolateSize::Size(s) => Axis {
                 n,
                 out: s.0[a % count],
@@ -121,6 +123,10 @@ fn axes(t: &Tensor, spatial: usize, size: &InterpolateSize) -> Result<Vec<Axis>,
             axis.n,
             axis.out
         );
+        listable(
+            Some(axis.out),
+            &format!("resizing {} elements to {}", axis.n, axis.out),
+        )?;
         out.push(axis);
     }
     Ok(out)

@@ -15,11 +15,13 @@ use std::panic::Location;
 /// vector a dim. The mask is computed.
 #[track_caller]
 pub(crate) fn nonzero_vectors(mask: &Tensor) -> Result<Vec<Tensor>> {
-    let array = host::values(mask)?;
-    let mut columns = vec![Vec::new(); array.shape().len()];
-    for at in positions(&host::truths(&array)) {
+    let found = host::nonzeros(mask)?;
+    let shape = mask.shape()?;
+    let columns = shape.iter().map(|_| host::reserved(found.len()));
+    let mut columns = columns.collect::<Result<Vec<_>>>()?;
+    for at in found {
         let mut rest = at;
-        for (column, &extent) in columns.iter_mut().zip(array.shape()).rev() {
+        for (column, &extent) in columns.iter_mut().zip(&shape).rev() {
             column.push(rest % extent as i64);
             rest /= extent as i64;
         }
@@ -28,15 +30,6 @@ pub(crate) fn nonzero_vectors(mask: &Tensor) -> Result<Vec<Tensor>> {
         .iter()
         .map(|c| host::vector(c, mask.device()))
         .collect())
-}
-
-/// The numbers of the true elements.
-fn positions(truths: &[bool]) -> Vec<i64> {
-    let numbered = truths.iter().enumerate();
-    numbered
-        .filter(|(_, t)| **t)
-        .map(|(i, _)| i as i64)
-        .collect()
 }
 
 /// Whether a tensor in brackets is a mask and not an index. As in PyTorch, u8 is a mask.
@@ -96,7 +89,7 @@ impl Tensor {
             Err(e) => return Tensor::poisoned(e, Location::caller()),
         };
         if columns.is_empty() {
-            let count = host::values(self).map(|a| positions(&host::truths(&a)).len());
+            let count = host::nonzeros(self).map(|found| found.len());
             return Tensor::zeros([count.unwrap_or(0), 0], DType::I64);
         }
         compose("nonzero", &columns.iter().collect::<Vec<_>>(), |b| {
@@ -130,8 +123,7 @@ impl Tensor {
             let mask = b.broadcast_to(mask, &shape)?;
             b.reshape(&mask, &[numel(&shape)])
         });
-        let found = host::values(&shaped)
-            .map(|a| host::vector(&positions(&host::truths(&a)), shaped.device()));
+        let found = host::nonzeros(&shaped).map(|found| host::vector(&found, shaped.device()));
         let found = host::or_poisoned(found);
         compose("masked_select", &[self, &found], |b| {
             let shape = shared_shape(self, mask)?;

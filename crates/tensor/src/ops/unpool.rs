@@ -119,15 +119,19 @@ fn output_size(spatial: usize, t: &Tensor, windows: &[IntList; 4]) -> Result<Sha
     let mut size = Shape::new();
     for a in 0..spatial {
         let n = known(t, t.ndim() - spatial + a)?;
-        let (k, s, p) = (kernel[a] as i64, stride[a] as i64, padding[a] as i64);
-        let usual = (n - 1) * s - 2 * p + k;
-        let out = wanted.get(a).copied().unwrap_or(usual);
+        let (k, s, p) = (kernel[a] as i128, stride[a] as i128, padding[a] as i128);
+        let usual = (i128::from(n) - 1) * s - 2 * p + k;
+        let out = wanted.get(a).map_or(usual, |out| i128::from(*out));
         ensure!(
             wanted.is_empty() || (usual - s < out && out < usual + s),
             "the output size {out} differs from {usual} by a stride of {s} or more"
         );
         ensure!(out >= 0, "the output size can't be negative ({out})");
-        size.push(out.into());
+        let out = i64::try_from(out);
+        size.push(
+            out.map_err(|_| OpError(format!("the output size {usual} is too large")))?
+                .into(),
+        );
     }
     Ok(size)
 }

@@ -1,0 +1,351 @@
+//! Sizes and numbers that nobody means: every call gives a value or an error at its line, soon.
+
+use kiln::{
+    DType, Device, ErrorKind, InterpolateMode, InterpolateSize, Interpolation, PadMode, Reduction,
+    Tensor,
+};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::time::Duration;
+
+const SIZES: [i64; 12] = [
+    0,
+    1,
+    -1,
+    i64::MIN,
+    i64::MIN + 1,
+    i64::MAX,
+    1 << 31,
+    1 << 32,
+    1 << 40,
+    1 << 62,
+    3689348814741910324,
+    -(1 << 40),
+];
+const NUMBERS: [f64; 7] = [0.0, -1.0, 1e300, -1e300, f64::NAN, f64::INFINITY, 1e-300];
+
+/// What a call gives.
+trait Given {
+    fn tensors(self) -> Vec<kiln::Result<Tensor>>;
+}
+impl Given for Tensor {
+    fn tensors(self) -> Vec<kiln::Result<Tensor>> {
+        vec![Ok(self)]
+    }
+}
+impl Given for Vec<Tensor> {
+    fn tensors(self) -> Vec<kiln::Result<Tensor>> {
+        self.into_iter().map(Ok).collect()
+    }
+}
+impl Given for (Tensor, Tensor) {
+    fn tensors(self) -> Vec<kiln::Result<Tensor>> {
+        vec![Ok(self.0), Ok(self.1)]
+    }
+}
+impl Given for kiln::Result<()> {
+    fn tensors(self) -> Vec<kiln::Result<Tensor>> {
+        self.map_or_else(|e| vec![Err(e)], |()| Vec::new())
+    }
+}
+
+/// Whether an error names a line of this file that holds the call's name.
+fn is_at(e: &kiln::Error, call: &str) -> bool {
+    let line = include_str!("sizes.rs")
+        .lines()
+        .nth((e.loc().line as usize).wrapping_sub(1));
+    let name = call.split('(').next().unwrap_or(call);
+    let name = name.rsplit(['.', ':', ' ']).next().unwrap_or(name);
+    e.loc().file.ends_with("sizes.rs") && line.is_some_and(|line| line.contains(name))
+}
+
+/// What is wrong with what a call gave.
+fn judged(given: Vec<kiln::Result<Tensor>>, call: &str) -> Result<(), String> {
+    for t in given.into_iter().take(8) {
+        let read = t.and_then(|t| {
+            let shape = t.check()?.shape()?;
+            let bytes = shape
+                .iter()
+                .try_fold(t.element_size(), |n, d| n.checked_mul(*d));
+            let found = t.to_bytes()?;
+            Ok((Some(found.len()) != bytes).then(|| format!("{shape:?} in {} bytes", found.len())))
+        });
+        match read {
+            Ok(None) => {}
+            Ok(Some(wrong)) => return Err(wrong),
+            Err(e)
+                if e.kind() == ErrorKind::Internal || e.to_string().contains("internal error") =>
+            {
+                return Err(e.to_string());
+            }
+            Err(e) if e.op().is_empty() || e.message().is_empty() => return Err(format!("{e:?}")),
+            // Running out of memory is found where values are read.
+            Err(e) if e.kind() == ErrorKind::Memory => {}
+            Err(e) if !is_at(&e, call) => return Err(format!("{e}, which is not its line")),
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+struct Sweep {
+    wrong: Vec<String>,
+    at: mpsc::Sender<String>,
+}
+
+impl Sweep {
+    /// Said at once too, since a later call may end the process.
+    fn note(&mut self, wrong: String) {
+        eprintln!("{wrong}");
+        self.wrong.push(wrong);
+    }
+
+    fn case<T: Given>(&mut self, text: String, call: impl FnOnce() -> T) {
+        // Somebody listens until all is over.
+        let _ = self.at.send(text.clone());
+        let judge = || judged(call().tensors(), &text);
+        match catch_unwind(AssertUnwindSafe(judge)) {
+            Ok(Ok(())) => {}
+            Ok(Err(wrong)) => self.note(format!("{text}: {wrong}")),
+            Err(_) => self.note(format!("{text}: a panic")),
+        }
+    }
+}
+
+/// Each call with each number in the place of `$v`.
+macro_rules! sweep {
+    ($sweep:ident, $values:expr, $v:ident: $($call:expr;)*) => {
+        for $v in $values {
+            $($sweep.case(
+                format!("{} with {:?}", stringify!($call), $v),
+                || $call,
+            );)*
+        }
+    };
+}
+
+fn sweep_sizes(s: &mut Sweep) {
+    let f = |shape: &[usize]| Tensor::ones(shape, DType::F32);
+    let (x, image, vector) = (f(&[2, 2]), f(&[1, 2, 4, 4]), f(&[4]));
+    let (x, image, vector) = (&x, &image, &vector);
+    let lines = &f(&[1, 2, 6]);
+    let volume = &f(&[1, 1, 3, 3, 3]);
+    let empty = &Tensor::zeros([0, 3], DType::F32);
+    let bytes = &Tensor::ones([2, 2], DType::U8);
+    let index = &Tensor::from_slice(&[0i64, 1], [2]);
+    let weight = &f(&[2, 2, 3, 3]);
+    let filter = &f(&[2, 2, 3]);
+    sweep!(s, SIZES, v:
+        x.reshape([v]); x.reshape([v, -1]); x.reshape([5, v]); x.reshape([v, v]); x.reshape([v, v, 2]);
+        empty.reshape([v, v]); empty.reshape([v, -1]); empty.reshape([0, v, v]); x.view([v, v]);
+        bytes.reshape([v, 4]); x.unflatten(0, [v, v]); x.unflatten(0, [v, -1]);
+        x.expand([v, 2, 2]); x.expand([v, v, 2, 2]); f(&[1]).expand([v]); bytes.expand([v, 2, 2]);
+        x.broadcast_to([v, 2, 2]); f(&[1]).broadcast_to([v]); x.flatten(v, 1); x.flatten(0, v);
+        x.repeat([v, 1]); x.repeat([v, v]); x.repeat([2, v, v]); x.tile([v]); x.tile([v, v]);
+        bytes.tile([v, v]); empty.repeat([v, v]); x.repeat_interleave(v, 0); x.repeat_interleave(v, ());
+        x.repeat_interleave_each([v, 1], 0); x.repeat_interleave_each([v, v], 0);
+        x.narrow(0, v, 1); x.narrow(0, 0, v); x.narrow(v, 0, 1); x.narrow(0, v, v); x.select(0, v);
+        x.select(v, 0); x.slice(0, v, None, 1); x.slice(0, None, v, 1); x.slice(0, None, None, v);
+        x.slice(0, v, v, v); x.slice(0, v, 5, v); x.split(v, 0); x.split_with_sizes([v, 1], 0);
+        x.split_with_sizes([v, v], 0); x.chunk(v, 0); x.tensor_split(v, 0); x.tensor_split_at([v], 0);
+        x.tensor_split_at([v, v], 1); x.unfold(0, v, 1); x.unfold(0, 1, v); x.unfold(0, v, v);
+        x.roll(v, 0); x.roll([v, v], [0, 1]); x.roll(v, ()); x.i(v); x.i(v..); x.i(..v); x.i((.., v));
+        x.set(v, 1.0); x.set(v.., 1.0); x.set(..v, 2.0); x.unsqueeze(v); x.squeeze(v); x.unbind(v);
+        x.transpose(v, 0); x.permute([v, 0]); x.movedim(v, 0); x.flip(v); x.rot90(v, [0, 1]);
+        x.as_strided([v], [1], 0); x.as_strided([2], [v], 0); x.as_strided([2], [1], v);
+        x.as_strided([v, v], [v, v], v); x.as_strided([v, v], [0, 0], 0);
+        x.diag(v); vector.diag(v); x.diagonal(v, 0, 1); vector.diag_embed(v, 0, 1); x.tril(v); x.triu(v);
+        x.diagonal_scatter(vector, v, 0, 1); vector.diag_embed(0, v, 1);
+        Tensor::tril_indices(v, 2, 0); Tensor::tril_indices(v, v, 0); Tensor::triu_indices(2, v, v);
+        Tensor::triu_indices(v, v, v); Tensor::tril_indices(3, 3, v);
+        Tensor::eye(v, None, DType::F32); Tensor::eye(v, v, DType::Bool); Tensor::eye(2, v, DType::F64);
+        x.topk(v, 0, true, true); x.kthvalue(v, 0, false); x.sort(v, false); x.cumsum(v);
+        index.one_hot(v); index.bincount(None, v); vector.histc(v, 0.0, 1.0); vector.vander(v);
+        vector.combinations(v, false); vector.combinations(v, true); x.diff(v, 0, None, None);
+        x.matrix_power(v); x.polygamma(v); x.mvlgamma(v); x.round_decimals(v);
+        x.tensordot(x, v); x.tensordot_dims(x, [v], [0]); x.cross(x, v); x.vecdot(x, v);
+        x.multinomial(v, true); x.multinomial(v, false); Tensor::randperm(v);
+        Tensor::randint(v, i64::MAX, [2]); Tensor::randint(i64::MIN, v, [2]); Tensor::randint(v, v, [2]);
+        Tensor::linspace(0, 1, v, DType::F32); Tensor::logspace(0, 1, v, 10.0, DType::F64);
+        Tensor::linspace(v, i64::MAX, 3, DType::I64); Tensor::arange(0, v, 1); Tensor::arange(v, 5, 1);
+        Tensor::arange(v, i64::MAX, v); Tensor::arange(i64::MIN, i64::MAX, v); Tensor::arange(0, 3, v);
+        Tensor::arange_dtype(v, i64::MAX, 1, DType::U8); Tensor::arange_dtype(0, v, 1, DType::I32);
+        x.layer_norm([v], None, None, 1e-5); x.layer_norm([v, v], None, None, 1e-5);
+        x.rms_norm([v], None, None); image.group_norm(v, None, None, 1e-5);
+        image.local_response_norm(v, 1.0, 1.0, 1.0);
+        image.pixel_shuffle(v); image.pixel_unshuffle(v); image.channel_shuffle(v);
+        x.softmax(v); x.glu(v); x.sum(v, false); x.argmax(v, false); x.gather(v, index);
+        x.index_select(v, index); x.select_scatter(vector, 0, v);
+        x.slice_scatter(x, 0, v, None, 1); x.slice_scatter(x, 0, None, v, v);
+        x.nll_loss(index, None, v, Reduction::Mean); x.cross_entropy(index, None, v, Reduction::Mean, 0.0);
+        x.multi_margin_loss(index, v, 1.0, None, Reduction::Mean); x.cat_with(v); x.stack_with(v);
+    );
+    sweep!(s, SIZES, v:
+        image.pad([v, 0], PadMode::ZEROS); image.pad([v, v], PadMode::ZEROS);
+        image.pad([v, v, v, v], PadMode::ZEROS); image.pad([0, v], PadMode::Reflect);
+        image.pad([v, v, v, v], PadMode::Reflect); image.pad([v, v], PadMode::Replicate);
+        image.pad([v, v, 1, v], PadMode::Replicate); image.pad([v, v], PadMode::Circular);
+        bytes.pad([v, v], PadMode::ZEROS); bytes.pad([v, v, v, v], PadMode::ZEROS);
+        image.max_pool2d(v, (), 0, 1, false); image.max_pool2d(2, v, 0, 1, true);
+        image.max_pool2d(2, 1, v, 1, false); image.max_pool2d(2, 1, 0, v, false);
+        image.max_pool2d([v, 1], [v, v], [0, v], 1, true); image.max_pool2d(v, v, v, v, true);
+        image.max_pool2d_with_indices(2, v, 1, 1, true); image.max_pool2d_with_indices(v, v, v, v, false);
+        lines.max_pool1d(v, (), 0, 1, false); lines.max_pool1d_with_indices(2, 1, 0, v, true);
+        volume.max_pool3d(2, v, 0, 1, true); volume.max_pool3d(v, 1, v, 1, false);
+        image.avg_pool2d(v, (), 0, false, true, None); image.avg_pool2d(2, v, 0, true, false, None);
+        image.avg_pool2d(2, 1, v, true, true, None); image.avg_pool2d(2, 1, 0, false, true, Some(v));
+        image.avg_pool2d(v, v, v, true, false, Some(v)); lines.avg_pool1d(v, v, v, true, true, None);
+        volume.avg_pool3d(v, v, v, true, true, None);
+        image.adaptive_avg_pool2d(v); image.adaptive_avg_pool2d([v, 2]); lines.adaptive_avg_pool1d(v);
+        image.adaptive_max_pool2d(v); image.adaptive_max_pool2d_with_indices([2, v]);
+        volume.adaptive_max_pool3d(v); volume.adaptive_avg_pool3d([v, v, 1]);
+        image.im2col(v, 1, 0, 1); image.im2col(2, v, 0, 1); image.im2col(2, 1, v, 1);
+        image.im2col(2, 1, 0, v); image.im2col(v, v, v, v);
+        image.max_unpool2d(&image.zeros_like().to_dtype(DType::I64), v, (), 0, ());
+        image.max_unpool2d(&image.zeros_like().to_dtype(DType::I64), 2, v, 0, ());
+        image.max_unpool2d(&image.zeros_like().to_dtype(DType::I64), 2, 2, v, ());
+        image.max_unpool2d(&image.zeros_like().to_dtype(DType::I64), 2, 2, 0, [v, v]);
+        lines.max_unpool1d(&lines.zeros_like().to_dtype(DType::I64), v, v, v, [v]);
+        image.conv2d(weight, None, v, 0, 1, 1); image.conv2d(weight, None, 1, v, 1, 1);
+        image.conv2d(weight, None, 1, 0, v, 1); image.conv2d(weight, None, 1, 0, 1, v);
+        image.conv2d(weight, None, v, v, v, 1); image.conv2d(weight, None, [1, v], [v, 0], 1, 1);
+        lines.conv1d(filter, None, v, v, 1, 1); lines.conv1d(filter, None, 1, v, v, 1);
+        image.conv_transpose2d(weight, None, v, 0, 0, 1, 1); image.conv_transpose2d(weight, None, 1, v, 0, 1, 1);
+        image.conv_transpose2d(weight, None, 2, 0, v, 1, 1); image.conv_transpose2d(weight, None, 1, 0, 0, v, 1);
+        image.conv_transpose2d(weight, None, 1, 0, 0, 1, v); image.conv_transpose2d(weight, None, v, v, v, 1, v);
+        lines.conv_transpose1d(filter, None, v, v, v, 1, v); lines.conv_transpose1d(filter, None, v, 0, 0, 1, v);
+        image.interpolate(InterpolateSize::Size(v.into()), InterpolateMode::Nearest);
+        image.interpolate(InterpolateSize::Size([v, v].into()), InterpolateMode::NearestExact);
+        image.interpolate(InterpolateSize::Size([v, 1].into()), InterpolateMode::Area);
+        image.interpolate(InterpolateSize::Size(v.into()), InterpolateMode::Bicubic { align_corners: true });
+        image.interpolate(InterpolateSize::Size(v.into()), InterpolateMode::Linear { align_corners: false });
+    );
+    let sizes = SIZES.iter().map(|v| *v as usize).chain([usize::MAX - 1]);
+    sweep!(s, sizes.clone(), v:
+        Tensor::zeros([v], DType::F32); Tensor::zeros([v, v], DType::Bool); Tensor::zeros([v, 0], DType::F64);
+        Tensor::ones([2, v], DType::F16); Tensor::full([v, v, v], 1, DType::I64); Tensor::rand([v], DType::F32);
+        Tensor::rand([v, v], DType::F64); Tensor::randn([v], DType::BF16); Tensor::randn([v, 4], DType::F32);
+        Tensor::randint(0, 4, [v, v]); Tensor::randint(0, 4, [v]); Tensor::from_slice(&[1.0f32; 4], [v]);
+        Tensor::from_slice(&[1.0f32; 4], [v, v]); Tensor::from_slice::<f32>(&[], [v, v]);
+        Tensor::from_bytes(&[0; 8], DType::F32, [v, v]); Tensor::from_bytes(&[0; 8], DType::U8, [v, 4]);
+    );
+}
+
+fn sweep_numbers(s: &mut Sweep) {
+    let x = &Tensor::ones([2, 3], DType::F32);
+    let image = &Tensor::ones([1, 2, 4, 4], DType::F32);
+    let target = &Tensor::from_slice(&[0i64, 1], [2]);
+    let scale = |v: f64| InterpolateSize::ScaleFactor(vec![v]);
+    sweep!(s, NUMBERS, v:
+        Tensor::arange(0.0, v, 1.0); Tensor::arange(v, 5.0, 1.0); Tensor::arange(0.0, 5.0, v);
+        Tensor::arange(v, v, v); Tensor::arange_dtype(0.0, v, 1.0, DType::I64);
+        Tensor::arange_dtype(0.0, v, v, DType::F16); Tensor::linspace(v, 1.0, 3, DType::F32);
+        Tensor::linspace(0.0, v, 3, DType::I64); Tensor::logspace(0.0, v, 3, v, DType::F64);
+        Tensor::full([2], v, DType::I64); Tensor::full([2], v, DType::F16); Tensor::full([2], v, DType::Bool);
+        image.interpolate(scale(v), InterpolateMode::Nearest);
+        image.interpolate(scale(v), InterpolateMode::NearestExact);
+        image.interpolate(scale(v), InterpolateMode::Area);
+        image.interpolate(scale(v), InterpolateMode::Bicubic { align_corners: false });
+        image.interpolate(scale(v), InterpolateMode::Linear { align_corners: true });
+        image.interpolate(InterpolateSize::ScaleFactor(vec![v, 1.0]), InterpolateMode::Nearest);
+        x.var((), v, false); x.std(1, v, true); x.vector_norm(v, (), false); x.renorm(v, 0, 1.0);
+        x.renorm(2.0, 0, v); x.normalize(v, 1, v); x.pairwise_distance(x, v, v, true); x.dist(x, v);
+        x.pdist(v); kiln::cdist(x, x, v); x.dropout(v, true); x.bernoulli_p(v); x.histc_of(v);
+        x.quantile(v, (), false, Interpolation::Linear); x.quantile(v, 1, true, Interpolation::Nearest);
+        x.layer_norm([3], None, None, v); image.group_norm(2, None, None, v);
+        image.local_response_norm(3, v, v, v); x.clamp(v, v); x.elu_alpha(v); x.celu(v); x.logit(v);
+        x.hardtanh(v, 1.0); x.threshold(v, v); x.softplus_beta(v, v); x.nan_to_num(v, v, v);
+        x.smooth_l1_loss(x, Reduction::Mean, v); x.huber_loss(x, Reduction::Mean, v);
+        x.cross_entropy(target, None, -100, Reduction::Mean, v); x.isclose(x, v, v, true);
+        x.addcmul(x, x, v); x.pad([1, 1], PadMode::Constant(v.into())); x.cosine_similarity(x, 1, v);
+        x.scaled_dot_product_attention(x, x, None, v, false, None, false);
+        x.scaled_dot_product_attention(x, x, None, 0.0, false, Some(v), false);
+    );
+}
+
+/// Calls that take sizes elsewhere than in an argument.
+trait Others {
+    fn cat_with(&self, dim: i64) -> Tensor;
+    fn stack_with(&self, dim: i64) -> Tensor;
+    fn histc_of(&self, edge: f64) -> Tensor;
+}
+
+impl Others for Tensor {
+    /// Concatenates what is stretched along `dim`: the sum of the sizes may not be a size.
+    #[track_caller]
+    fn cat_with(&self, dim: i64) -> Tensor {
+        let one = Tensor::ones([1, 1], DType::U8);
+        let long = one.expand([dim, 1]);
+        kiln::cat(&[&long, &long, &long, &long], 0)
+    }
+    #[track_caller]
+    fn stack_with(&self, dim: i64) -> Tensor {
+        let long = Tensor::ones([1], DType::U8).expand([dim]);
+        kiln::stack(&[&long, &long, &long, &long], 0)
+    }
+    #[track_caller]
+    fn histc_of(&self, edge: f64) -> Tensor {
+        self.histc(4, edge, edge)
+    }
+}
+
+/// In a process of its own, which is given little memory.
+#[test]
+fn hostile_numbers_give_values_or_errors_soon() {
+    if std::env::var_os("KILN_ALONE").is_none() {
+        let me = std::env::current_exe().unwrap();
+        let name = "sizes::hostile_numbers_give_values_or_errors_soon";
+        let status = std::process::Command::new(me)
+            .args([name, "--exact", "--quiet", "--nocapture"])
+            .env("KILN_ALONE", "1")
+            .env("RUST_BACKTRACE", "0")
+            .status();
+        assert!(status.unwrap().success());
+        return;
+    }
+    Device::Cpu.set_memory_limit(Some(64 << 20));
+    limit_address_space(4 << 30);
+    let (at, ended) = mpsc::channel();
+    let sweep = std::thread::Builder::new()
+        .stack_size(32 << 20)
+        .spawn(move || {
+            let mut sweep = Sweep {
+                wrong: Vec::new(),
+                at,
+            };
+            sweep_sizes(&mut sweep);
+            sweep_numbers(&mut sweep);
+            sweep.wrong
+        });
+    let (mut last, mut count) = (String::new(), 0);
+    loop {
+        match ended.recv_timeout(Duration::from_secs(30)) {
+            Ok(text) => (last, count) = (text, count + 1),
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("this does not end: {last}"),
+        }
+    }
+    let wrong = sweep.unwrap().join().unwrap();
+    assert!(
+        wrong.is_empty(),
+        "{} of {count}:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+    assert!(count > 2000, "{count}");
+}
+
+/// So that memory that nobody asked Kiln's limits for is missed early.
+fn limit_address_space(bytes: u64) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: sets a limit of this process.
+    unsafe {
+        let limit = libc::rlimit {
+            rlim_cur: bytes,
+            rlim_max: bytes,
+        };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &raw const limit), 0);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = bytes;
+}
