@@ -288,11 +288,18 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
         match () {
             _ if self.batch_size == Some(0) => zero("batch_size"),
             _ if self.prefetch == Some(0) => zero("prefetch_factor"),
+            _ if self.workers > MOST_WORKERS => Some(format!(
+                "workers must be at most {MOST_WORKERS}, not {}",
+                self.workers
+            )),
             _ if self.timeout == Some(Duration::ZERO) => Some("timeout must not be zero".into()),
             _ => None,
         }
     }
 }
+
+/// The most threads that load; a machine has far fewer cores.
+const MOST_WORKERS: usize = 1 << 12;
 
 fn grouped<S: Sampler<Item = usize>>(
     sampler: S,

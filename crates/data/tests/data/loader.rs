@@ -163,6 +163,7 @@ fn contradicting_settings_are_named() {
             stream().batch_sampler(batches()).build(),
             "leave out batch_sampler",
         ),
+        (new().workers(usize::MAX).build(), "workers must be at most"),
         (new().batch_size(0).build(), "batch_size must be at least 1"),
         (
             new().timeout(second).build(),
