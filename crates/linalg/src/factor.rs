@@ -71,10 +71,10 @@ fn eliminate<T: Real>(a: &mut [T], m: usize, n: usize, step: usize, end: usize) 
     let (above, below) = a.split_at_mut((step + 1) * n);
     let row = &above[step * n..][..n];
     for other in below.chunks_exact_mut(n) {
-        other[step] = other[step] / pivot;
+        other[step] /= pivot;
         let factor = other[step];
-        for j in step + 1..end {
-            other[j] = other[j] - factor * row[j];
+        for (x, r) in other[step + 1..end].iter_mut().zip(&row[step + 1..end]) {
+            *x -= factor * *r;
         }
     }
     best

@@ -148,7 +148,7 @@ pub(crate) fn sign_and_log<T: Real>(
             u if u > T::ZERO => sign,
             nan => nan,
         };
-        log = log + u.size().log();
+        log += u.size().log();
     }
     out.copy_from_slice(&[sign, log]);
     Ok(())
@@ -182,7 +182,7 @@ pub(crate) fn cofactors<T: Real>(a: &[T], n: usize, _: usize, out: &mut [T]) -> 
         let weight = without(l);
         for i in 0..n {
             for j in 0..n {
-                out[i * n + j] = out[i * n + j] + u[i * n + l] * weight * v[l * n + j];
+                out[i * n + j] += u[i * n + l] * weight * v[l * n + j];
             }
         }
     }

@@ -20,10 +20,10 @@ fn scaled<T: Real>(a: &[T]) -> Result<(Vec<T>, T), String> {
     let (two, half) = (T::float(2.0), T::float(0.5));
     let mut back = T::ONE;
     while largest > T::ZERO && largest / back > two && (back * two).finite() {
-        back = back * two;
+        back *= two;
     }
     while largest > T::ZERO && largest / back < half && back * half > T::min_positive_impl() {
-        back = back * half;
+        back *= half;
     }
     Ok((a.iter().map(|v| *v / back).collect(), back))
 }

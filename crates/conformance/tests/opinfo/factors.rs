@@ -35,10 +35,8 @@ fn values_and_gradient(device: Device) -> Result<Vec<Vec<f64>>> {
         assert_eq!(y.device(), device);
         y.sum((), false).backward_with(None, true, false)?;
     }
-    let all = found
-        .iter()
-        .chain(x.grad().as_ref())
-        .map(Tensor::to_vec::<f64>);
+    let gradient = x.grad();
+    let all = found.iter().chain(&gradient).map(Tensor::to_vec::<f64>);
     all.collect()
 }
 

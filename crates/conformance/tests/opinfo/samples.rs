@@ -2,7 +2,7 @@
 
 use kiln_conformance::samples::{listed, verdict};
 use kiln_conformance::sweep::Sweep;
-use kiln_conformance::{Engine, Folder, Kind, Verdict, ids};
+use kiln_conformance::{Case, Engine, Folder, Kind, Outcome, Verdict, ids, run};
 use std::collections::{BTreeMap, BTreeSet};
 
 fn check(engine: Engine) {
@@ -108,4 +108,47 @@ fn the_runner_writes_what_the_contract_says() {
         line("nn.functional.multi_head_attention_forward/f32_00"),
         "unsupported: dropout, which is random\n"
     );
+}
+
+/// What a call gives, written as a sample.
+fn called(folder: &Folder, op: &str, args: &str, keywords: &str) -> Outcome {
+    let sample = format!(
+        r#"{{"op": "{op}", "tier": "core", "kind": "value", "args": {args}, "kwargs": {keywords},
+            "outputs": {{"t": "out0"}}, "tol": {{}}, "grad": null}}"#
+    );
+    std::fs::write(folder.path().join("call.json"), sample).unwrap();
+    run(&Case::load(folder.path(), "call").unwrap(), Engine::Cpu)
+}
+
+#[test]
+fn a_range_may_name_its_end() {
+    let folder = Folder::opinfo("ranges").unwrap();
+    let ints = |args: &str, keywords: &str| match called(&folder, "arange", args, keywords) {
+        Outcome::Values(values) => values["out0"].to_i64(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(ints("[4]", "{}"), [0, 1, 2, 3]);
+    assert_eq!(ints("[]", r#"{"end": 2}"#), [0, 1]);
+    assert_eq!(ints("[2]", r#"{"end": 4}"#), [2, 3]);
+    assert_eq!(ints("[2]", r#"{"end": 7, "step": 2}"#), [2, 4, 6]);
+    assert_eq!(ints("[]", r#"{"start": 1, "end": 3}"#), [1, 2]);
+    assert_eq!(ints("[2, 8, 3]", "{}"), [2, 5]);
+}
+
+#[test]
+fn fractions_of_steps_are_refused() {
+    let folder = Folder::opinfo("steps").unwrap();
+    for op in ["linspace", "logspace"] {
+        for steps in ["2.5", "3.0"] {
+            let outcome = called(&folder, op, &format!("[0, 1, {steps}]"), "{}");
+            assert!(
+                matches!(&outcome, Outcome::Error(e) if e.contains("integer")),
+                "{outcome:?}"
+            );
+        }
+        assert!(matches!(
+            called(&folder, op, "[0, 1, 3]", "{}"),
+            Outcome::Values(_)
+        ));
+    }
 }

@@ -346,6 +346,10 @@ fn norms_and_condition_numbers() -> Result<()> {
     assert!((number(d.cond(MatrixNorm::Nuclear))? - 7.0 * 1.75).abs() < 1e-12);
     let singular = Tensor::from([[1.0, 2.0], [2.0, 4.0]]);
     assert_eq!(number(singular.cond(1.0))?, f64::INFINITY);
+    for p in [1.0, 2.0] {
+        let none = Tensor::zeros([2, 0, 0], DType::F64).cond(p);
+        assert_eq!(none.to_vec::<f64>()?, [0.0; 2]);
+    }
     Ok(())
 }
 

@@ -38,7 +38,9 @@ fn what_is_not_positive_definite_names_element_and_minor() {
                 "(Batch element 1): The factorization could not be completed because the input is not positive-definite (the leading minor of order {order} is not positive-definite)."
             );
             assert!(text.contains(&expected), "{text}");
-            assert!(!message(&bad.cholesky(true)).contains("(Batch element"));
+            // The first line, since others show this file.
+            let first = message(&bad.cholesky(true));
+            assert!(!first.lines().next().unwrap().contains("(Batch element"));
         }
     }
 }

@@ -19,19 +19,20 @@ const SOURCES: &[&str] = &[
 pub(super) fn operators(source: &Path) -> BTreeSet<String> {
     let mut out = BTreeSet::new();
     for name in SOURCES {
-        let path = source.join(name);
-        if path.is_dir() {
-            for file in std::fs::read_dir(path).unwrap() {
-                defined(
-                    &std::fs::read_to_string(file.unwrap().path()).unwrap(),
-                    &mut out,
-                );
-            }
-        } else {
-            defined(&std::fs::read_to_string(path).unwrap(), &mut out);
-        }
+        below(&source.join(name), &mut out);
     }
     out
+}
+
+/// Adds what a file defines, or all files of a folder.
+fn below(path: &Path, out: &mut BTreeSet<String>) {
+    if path.is_dir() {
+        for file in std::fs::read_dir(path).unwrap() {
+            below(&file.unwrap().path(), out);
+        }
+    } else {
+        defined(&std::fs::read_to_string(path).unwrap(), out);
+    }
 }
 
 /// Adds what a file defines: `pub fn name`, and in calls of macros such as `unary_methods! {` the names

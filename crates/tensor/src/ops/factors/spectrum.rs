@@ -97,14 +97,15 @@ impl Tensor {
     pub fn cond(&self, p: impl Into<MatrixNorm>) -> Tensor {
         let p = p.into();
         one_on_host("linalg.cond", [self], |b, [a]| {
+            let (batch, m, n) = sizes(a)?;
+            if m.is(0) || n.is(0) {
+                return b.full(0.0, a.dtype(), &batch);
+            }
             if let MatrixNorm::Order(order) = p
                 && order.abs() == 2.0
             {
                 let values = super::singular_values(b, a)?;
                 let last = values.ndim() - 1;
-                if values.dims()[last].is(0) {
-                    return b.full(0.0, a.dtype(), &values.dims()[..last]);
-                }
                 let large = b.reduce(Reduction::Max, &values, &[last], false)?;
                 let small = b.reduce(Reduction::Min, &values, &[last], false)?;
                 return match order > 0.0 {
