@@ -41,14 +41,15 @@ fn run(
     }
 }
 
+/// From a matrix with its rows and columns to the result, or why there is none.
+type Kernel<T> = fn(&[T], usize, usize, &mut [T]) -> Result<(), String>;
+
 fn typed<T: Real>(
     routine: Routine,
     inputs: &[ArrayView<'_>],
     output: &mut ArrayViewMut<'_>,
 ) -> Result<(), KernelError> {
-    let mut one = |f: fn(&[T], usize, usize, &mut [T]) -> Result<(), String>| {
-        batch::each(&inputs[0], output, f)
-    };
+    let mut one = |f: Kernel<T>| batch::each(&inputs[0], output, f);
     match routine {
         Routine::Cholesky => one(factor::cholesky),
         Routine::Lu => one(factor::lu_and_pivots),
