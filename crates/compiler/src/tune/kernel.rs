@@ -5,7 +5,6 @@ use super::settings::Precision;
 use kiln_base::plan::{Algorithm, Conv, Images, Kernel, MatMul};
 use kiln_base::{Dim, custom, numel};
 use kiln_codegen::Launch;
-use kiln_runtime::pool::Pool;
 
 /// A size that stands for every large one.
 const LARGE: i64 = 1 << 20;
@@ -133,7 +132,8 @@ fn candidate(kernel: &Kernel, values: &[i64], fixed: &[bool]) -> Candidate {
         Kernel::Custom(c) => (c.kernel.clone().unwrap_or_else(|| "default".into()), None),
         _ => ("default".into(), None),
     };
-    let threads = Pool::global().threads();
+    // Of the machine's threads: how many of them are in use must not decide what may be chosen.
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     // What is impossible fails when it is tried.
     let workspace = kiln_runtime::workspace(kernel, values, threads);
     Candidate {

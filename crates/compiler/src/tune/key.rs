@@ -6,7 +6,7 @@ use kiln_base::plan::{
 };
 use kiln_base::tile::TileProgram;
 use kiln_base::{DType, Dim};
-use kiln_runtime::{Level, cuda, pool::Pool};
+use kiln_runtime::{Level, cuda};
 use std::fmt::Write;
 use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_128;
@@ -63,14 +63,14 @@ pub(super) fn stamp(device: &str) -> String {
     format!("{device} | kiln {version} plan {FORMAT} kernels {GENERATION}")
 }
 
-/// What of the CPU, or of the GPU and of what makes its code, decides how fast kernels are. Two machines of one name share
-/// measurements.
+/// What of the CPU, or of the GPU and of what makes its code, decides how fast kernels are. Two machines of
+/// one name share measurements, and so does every number of threads: algorithms differ in their rounding, so
+/// that results would depend on it through what is chosen.
 pub fn device(gpu: Option<&cuda::Device>) -> String {
     match gpu {
         None => {
             let level = Level::current().map_or("unknown", Level::name);
-            let threads = Pool::global().threads();
-            plain(&format!("cpu {} {level} {threads} threads", processor()))
+            plain(&format!("cpu {} {level}", processor()))
         }
         Some(gpu) => {
             let (major, minor) = gpu.capability();
