@@ -67,3 +67,143 @@ fn the_wrong_number_of_values() {
     let t = Tensor::from_slice(&[1.0f32, 2.0], [3]);
     insta::assert_snapshot!(shown(t.realize().unwrap_err(), FILE));
 }
+
+#[test]
+fn parameters_are_called_by_their_names() {
+    use kiln::nn::optim::{Optimizer, Sgd};
+    use kiln::nn::{Forward, Linear, Module, Sequential};
+    let fc = Linear::new(3, 8).unwrap();
+    let (weight, bias) = (fc.weight.clone(), fc.bias.clone());
+    // A layer of its own knows its own names.
+    let e = fc.forward(&matrix(2, 4)).error().unwrap().clone();
+    insta::assert_snapshot!(shown(e, FILE));
+    let model = Sequential::new().named("fc", fc);
+    let mut optimizer = Optimizer::new(&model.parameters(), Sgd::default()).unwrap();
+    assert_eq!(weight.name().as_deref(), Some("fc.weight"));
+    // A pending update is still the parameter.
+    model
+        .forward(&matrix(2, 3))
+        .sum((), false)
+        .backward()
+        .unwrap();
+    weight.sub_(&(weight.grad().unwrap() * 0.1)).unwrap();
+    let e = matrix(2, 4).matmul(&weight.get()).error().unwrap().clone();
+    insta::assert_snapshot!(shown(e, FILE));
+    let e = weight.assign(&matrix(2, 2)).unwrap_err();
+    assert!(
+        e.message()
+            .starts_with("`fc.weight`, f32[8, 3] on cpu, can't hold f32[2, 2]"),
+        "{e}"
+    );
+    let e = weight.set_grad(Some(&matrix(2, 2))).unwrap_err();
+    assert!(
+        e.message()
+            .contains("the gradient of `fc.weight`, f32[8, 3]"),
+        "{e}"
+    );
+    let e = optimizer.add_group([&weight], Sgd::default()).unwrap_err();
+    assert!(e.message().contains("fc.weight"), "{e}");
+    // Frozen ones too, and inside compile.
+    weight.requires_grad_(false).unwrap();
+    weight.get().realize().unwrap();
+    let e = matrix(2, 4)
+        .matmul(&weight.get())
+        .error()
+        .unwrap()
+        .to_string();
+    assert!(e.contains("operand 1: f32[8, 3], `fc.weight`"), "{e}");
+    weight.requires_grad_(true).unwrap();
+    let spec = kiln::Spec::like(&matrix(2, 4)).unwrap();
+    let e = kiln::compile(&[spec], |x| x[0].matmul(&weight.get()))
+        .unwrap_err()
+        .to_string();
+    assert!(e.contains("operand 1: f32[8, 3], `fc.weight`"), "{e}");
+    // The head of a larger model is found there.
+    let whole = Sequential::new().named("body", model);
+    whole.state_dict();
+    assert_eq!(bias.unwrap().name().as_deref(), Some("body.fc.bias"));
+}
+
+#[test]
+fn a_bad_label_or_index_names_the_sample_and_the_layer() {
+    use kiln::nn::{CrossEntropyLoss, Embedding, Forward, Module};
+    let logits = matrix(3, 4);
+    let labels = Tensor::from([1i64, 7, -100]);
+    let loss = CrossEntropyLoss::new().forward(&logits, &labels);
+    insta::assert_snapshot!(shown(loss.item::<f32>().unwrap_err(), FILE));
+    let maps = matrix(2, 3 * 4).reshape([2, 3, 2, 2]);
+    let labels = Tensor::from([[[0i64, 1], [2, 0]], [[1, 1], [0, 3]]]);
+    let loss = maps.cross_entropy(&labels, None, -100, kiln::Reduction::Sum, 0.0);
+    let e = loss.item::<f32>().unwrap_err().to_string();
+    assert!(
+        e.contains("index 3 is outside 0..3") && e.contains("target[1, 1, 1] is 3"),
+        "{e}"
+    );
+
+    let table = Embedding::new(5, 2).unwrap();
+    let tokens = Tensor::from([[0i64, 1], [2, 9], [9, 3]]);
+    let e = table.forward(&tokens).to_vec::<f32>().unwrap_err();
+    insta::assert_snapshot!(shown(e, FILE));
+    // Backward and step alike, and with smaller integers.
+    let tokens = tokens.to_dtype(kiln::DType::I32);
+    table.forward(&tokens).sum((), false).backward().unwrap();
+    let e = table.parameters()[0]
+        .grad()
+        .unwrap()
+        .to_vec::<f32>()
+        .unwrap_err();
+    assert_eq!(e.kind(), kiln::ErrorKind::Data);
+
+    // In a compiled function the arguments of the run are looked at.
+    let spec = kiln::Spec::new(kiln::DType::I64, ["batch".into(), 2.into()]);
+    let f = kiln::compile(&[spec], |x| table.forward(&x[0])).unwrap();
+    let e = f
+        .run(&[&Tensor::from([[0i64, 1], [-1, 3]])])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        e.contains("indices[1, 0] is -1") && e.contains("in Embedding(5, 2)"),
+        "{e}"
+    );
+
+    // Negative indices are shown as they were given.
+    let e = matrix(2, 3)
+        .take(&Tensor::from([5i64, -7]))
+        .to_vec::<f32>()
+        .unwrap_err();
+    assert!(e.to_string().contains("index[1] is -7"), "{e}");
+    let e = Tensor::from(9i64).one_hot(3).to_vec::<i64>().unwrap_err();
+    assert!(e.to_string().contains("input is 9"), "{e}");
+}
+
+#[test]
+fn a_bad_gradient_of_a_custom_function_names_the_function() {
+    let x = matrix(2, 3).requires_grad_(true);
+    let wrong = |x: &[Tensor]| x[0].exp();
+    let y = kiln::custom_function(&[&x], wrong, |_, _, g| vec![Some(g.sum(0, false))]); // here
+    let e = y.sum((), false).backward().unwrap_err();
+    assert!(e.to_string().contains("// here"), "{e}");
+    insta::assert_snapshot!(shown(e, FILE));
+    let line = line!() + 1;
+    let y = kiln::custom_function(&[&x], wrong, |_, _, g| vec![Some(g.reshape([7]))]);
+    let e = y.sum((), false).backward().unwrap_err();
+    assert_eq!((e.op(), e.loc().line), ("custom_function", line));
+    assert!(
+        e.message().contains("gradient 0 is invalid: reshape: "),
+        "{e}"
+    );
+}
+
+#[test]
+fn sizes_that_differ_between_arguments_of_a_run() {
+    let spec = || kiln::Spec::new(kiln::DType::F32, ["batch".into(), 3.into()]);
+    let f = kiln::compile(&[spec(), spec()], |x| &x[0] + &x[1]).unwrap();
+    let e = f.run(&[&matrix(4, 3), &matrix(5, 3)]).unwrap_err();
+    insta::assert_snapshot!(shown(e, FILE));
+    let e = f.run(&[&matrix(4, 3), &matrix(4, 2)]).unwrap_err();
+    assert!(
+        e.message()
+            .contains("argument 1 must be f32[batch >= 2, 3]"),
+        "{e}"
+    );
+}

@@ -211,7 +211,10 @@ impl Checkpoint {
             Part::Value(json) => T::deserialize(json).map_err(|e| format!("`{name}`: {e}")),
             other => Err(wrong(name, other, "a value")),
         });
-        value.map_err(|text| Error::invalid("Checkpoint", text))
+        match value {
+            Ok(value) => Ok(value),
+            Err(text) => Err(Error::invalid("Checkpoint", text)),
+        }
     }
 
     /// Puts what was saved back where it came from, all of it or nothing.

@@ -1,6 +1,6 @@
 //! Embeddings.
 
-use crate::layer::{self, fact, invalid, run, wrong};
+use crate::layer::{self, fact, invalid, run_lookup, wrong};
 use crate::{Forward, Module, init};
 use kiln_tensor::{BagMode, Result, Tensor, Var, where_};
 
@@ -89,7 +89,7 @@ impl Embedding {
 impl Forward for Embedding {
     #[track_caller]
     fn forward(&self, indices: &Tensor) -> Tensor {
-        run(self, &[indices], || {
+        run_lookup(self, &[indices], || {
             if !indices.dtype().is_int() {
                 return wrong(
                     self,
@@ -152,7 +152,7 @@ impl EmbeddingBag {
     /// `[bags, embedding_dim]` for bags that are the parts of an index vector that begin at `offsets`.
     #[track_caller]
     pub fn forward_with_offsets(&self, indices: &Tensor, offsets: &Tensor) -> Tensor {
-        run(self, &[indices, offsets], || {
+        run_lookup(self, &[indices, offsets], || {
             let weight = self.weight.get();
             weight.embedding_bag(indices, Some(offsets), self.mode, None, false, None)
         })
@@ -163,7 +163,7 @@ impl EmbeddingBag {
 impl Forward for EmbeddingBag {
     #[track_caller]
     fn forward(&self, indices: &Tensor) -> Tensor {
-        run(self, &[indices], || {
+        run_lookup(self, &[indices], || {
             let weight = self.weight.get();
             weight.embedding_bag(indices, None, self.mode, None, false, None)
         })

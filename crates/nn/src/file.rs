@@ -2,6 +2,7 @@
 
 use crate::StateDict;
 use kiln_tensor::{DType, Error, ErrorKind, Result, Tensor};
+use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, Metadata as FileHeader, SafeTensors, TensorInfo};
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -114,7 +115,8 @@ fn header(tensors: &[(&str, &Tensor)], metadata: Metadata) -> Result<Vec<u8>> {
 #[track_caller]
 pub(crate) fn read(path: &Path) -> Result<(StateDict, Metadata)> {
     let bytes = named("load", path, fs::read(path))?;
-    let file = named("load", path, SafeTensors::deserialize(&bytes))?;
+    let file = SafeTensors::deserialize(&bytes).map_err(|e| unreadable(&bytes, e));
+    let file = named("load", path, file)?;
     let (_, header) = named("load", path, SafeTensors::read_metadata(&bytes))?;
     let mut values = file.tensors();
     values.sort_by(|a, b| a.0.cmp(&b.0));
@@ -129,6 +131,16 @@ pub(crate) fn read(path: &Path) -> Result<(StateDict, Metadata)> {
         state.push((name, t.check()?.clone()));
     }
     Ok((state.into_iter().collect(), header.metadata().clone()))
+}
+
+/// What is wrong with the bytes of a file: one that begins as safetensors files do is damaged.
+fn unreadable(bytes: &[u8], e: SafeTensorError) -> String {
+    let (length, rest) = bytes.split_at(bytes.len().min(8));
+    let length = length.try_into().map(u64::from_le_bytes);
+    match length.is_ok_and(|n| n > 0) && rest.first() == Some(&b'{') {
+        true => format!("the safetensors file is damaged: {e}"),
+        false => "this is not a safetensors file".to_string(),
+    }
 }
 
 fn dtype_in_file(dtype: DType) -> Dtype {

@@ -1,7 +1,9 @@
 //! What all layers do: name themselves in errors and record at the user's line.
 
-use crate::Module;
-use kiln_tensor::{DType, Error, ErrorKind, IntList, Result, Tensor, Var, on_behalf_of_caller};
+use crate::{Module, tree};
+use kiln_tensor::{
+    DType, Error, ErrorKind, IntList, Result, Tensor, Var, on_behalf_of_caller, with_error_note,
+};
 use std::cell::Cell;
 
 /// The folder of this crate's source.
@@ -46,12 +48,28 @@ pub(crate) fn run_all<const N: usize>(
         }
         outputs.map(|y| match y.error() {
             Some(e) => {
-                let note = format!("in {}({})", layer.name(), layer.extra_repr());
-                Tensor::from_error(e.clone().with_note(note))
+                tree::name_own(layer);
+                Tensor::from_error(e.clone().with_note(described(layer)))
             }
             None => y,
         })
     })
+}
+
+/// What errors call a layer.
+pub(crate) fn described(layer: &dyn Module) -> String {
+    format!("in {}({})", layer.name(), layer.extra_repr())
+}
+
+/// [`run`] of a layer that looks data up: what is wrong with it, such as an index, is only found when
+/// that is computed, and names the layer too.
+#[track_caller]
+pub(crate) fn run_lookup(
+    layer: &dyn Module,
+    inputs: &[&Tensor],
+    f: impl FnOnce() -> Tensor,
+) -> Tensor {
+    run(layer, inputs, || with_error_note(described(layer), f))
 }
 
 /// A tensor that carries a layer's complaint about its input.

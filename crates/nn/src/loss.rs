@@ -2,7 +2,7 @@
 //! and are part of its state.
 
 use crate::Module;
-use crate::layer::{fact, run, wrong};
+use crate::layer::{fact, run_lookup, wrong};
 use kiln_tensor::{Reduction, Tensor, Var};
 
 macro_rules! losses {
@@ -29,7 +29,7 @@ macro_rules! losses {
             /// The loss of these tensors.
             #[track_caller]
             pub fn forward(&self, $($arg: &Tensor),*) -> Tensor {
-                run(self, &[$($arg),*], || {
+                run_lookup(self, &[$($arg),*], || {
                     let $loss = self;
                     $body
                 })

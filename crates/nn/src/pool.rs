@@ -3,7 +3,7 @@
 use crate::layer::run;
 use crate::print::{python, sizes};
 use crate::{Forward, Module};
-use kiln_tensor::{IntList, Tensor};
+use kiln_tensor::{IntList, OutputSize, Tensor};
 
 /// `5`, or `(5, 3)`, as PyTorch prints what the user gave.
 pub(crate) fn given(list: &IntList) -> String {
@@ -204,25 +204,36 @@ average_pools! {
     AvgPool3d avg_pool3d;
 }
 
+/// An output size as PyTorch prints it.
+fn kept(size: &OutputSize) -> String {
+    let one = |d: &Option<i64>| d.map_or("None".to_string(), |d| d.to_string());
+    match &size.0[..] {
+        [size] => one(size),
+        all => format!("({})", all.iter().map(one).collect::<Vec<_>>().join(", ")),
+    }
+}
+
 macro_rules! adaptive_pools {
     ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
         #[module(extra_repr)]
         pub struct $name {
-            output_size: IntList,
+            #[skip]
+            output_size: OutputSize,
         }
 
         impl $name {
-            /// A layer whose result has this size, one number for each spatial dim, or one for all.
-            pub fn new(output_size: impl Into<IntList>) -> $name {
+            /// A layer whose result has this size, one number for each spatial dim, or one for all; `None`
+            /// keeps the input's.
+            pub fn new(output_size: impl Into<OutputSize>) -> $name {
                 $name {
                     output_size: output_size.into(),
                 }
             }
 
             fn extra_repr(&self) -> String {
-                format!("output_size={}", given(&self.output_size))
+                format!("output_size={}", kept(&self.output_size))
             }
         }
 

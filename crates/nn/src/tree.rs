@@ -49,7 +49,24 @@ fn own_vars<'a>(m: &'a dyn Module, path: &str) -> Vec<NamedVar<'a>> {
 /// All parameters and buffers, in PyTorch's order: a module's parameters, its buffers, its children.
 pub(crate) fn vars(m: &dyn Module) -> Vec<NamedVar<'_>> {
     let all = m.named_modules().into_iter();
-    all.flat_map(|(path, m)| own_vars(m, &path)).collect()
+    let vars: Vec<NamedVar<'_>> = all.flat_map(|(path, m)| own_vars(m, &path)).collect();
+    vars.iter().for_each(NamedVar::tell);
+    vars
+}
+
+impl NamedVar<'_> {
+    /// Tells the cell its name, for errors. The longest path, that in the whole model, stays.
+    fn tell(&self) {
+        let longer = |known: &str| self.name.ends_with(&format!(".{known}"));
+        if self.var.name().is_none_or(|known| longer(&known)) {
+            self.var.set_name(&self.name);
+        }
+    }
+}
+
+/// Tells the cells that a module holds itself their names, for errors.
+pub(crate) fn name_own(m: &dyn Module) {
+    own_vars(m, "").iter().for_each(NamedVar::tell);
 }
 
 /// All modes, with the path of the module that holds them.

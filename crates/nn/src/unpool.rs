@@ -1,6 +1,6 @@
 //! Pooling by norms, and pooling undone.
 
-use crate::layer::run;
+use crate::layer::{run, run_lookup};
 use crate::pool::{given, stride_or_kernel};
 use crate::print::{float, python};
 use crate::{Forward, Module};
@@ -127,7 +127,7 @@ macro_rules! unpools {
             ) -> Tensor {
                 let (k, s) = (self.kernel_size.clone(), self.stride.clone());
                 let (p, size) = (self.padding.clone(), output_size.into());
-                run(self, &[x, indices], || x.$op(indices, k, s, p, size))
+                run_lookup(self, &[x, indices], || x.$op(indices, k, s, p, size))
             }
 
             fn extra_repr(&self) -> String {

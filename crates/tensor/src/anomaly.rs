@@ -4,6 +4,7 @@
 //! operation a kernel. What each reads and writes is looked at, so the operation that is named is the
 //! user's, whatever the optimised program would have made of it.
 
+use crate::error::Note;
 use crate::gather::Gather;
 use crate::{Error, ErrorKind, Result, realize};
 use kiln_base::Loc;
@@ -121,5 +122,6 @@ fn named(anomaly: Anomaly, gather: &Gather) -> Error {
         notes.push(format!("in step {} of {called} at {loc}", inside.step));
         (called, loc) = (gather.called(inside.at), gather.loc(inside.at));
     }
+    let notes = notes.into_iter().map(Note::from).collect();
     Error::with_notes(ErrorKind::Anomaly, called, message, loc, notes)
 }

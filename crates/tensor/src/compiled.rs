@@ -1,6 +1,7 @@
 //! Running a compiled function.
 
 use crate::gather::Gather;
+use crate::node::Node;
 use crate::outcome::Storing;
 use crate::var::Busy;
 use crate::{
@@ -103,13 +104,23 @@ impl Compiled {
             Ok(values) => values,
             Err(e) => {
                 self.take_back(&busy, &donated, &inputs);
-                return Err(realize::run_error(e, &self.gather, loc));
+                let given = |node: &Arc<Node>| self.given(node, &inputs);
+                return Err(realize::run_error_with(e, &self.gather, loc, &given));
             }
         };
         self.store(&busy, &values, &inputs, &donated, loc);
         let result =
             |at: &usize| Tensor::leaf(values[*at].clone(), Role::Data, Some(self.device), loc, RUN);
         Ok(self.results.iter().map(result).collect())
+    }
+
+    /// What a run was given for a placeholder.
+    fn given(&self, node: &Arc<Node>, inputs: &[Buffer]) -> Option<Buffer> {
+        let placeholders = self.gather.entries.iter().filter(|e| e.is_input);
+        let at = placeholders
+            .zip(inputs)
+            .find(|(e, _)| Arc::ptr_eq(&e.node, node));
+        at.map(|(_, buffer)| buffer.clone())
     }
 
     fn check(
@@ -141,6 +152,29 @@ impl Compiled {
                     t.fact(),
                     t.device()
                 )));
+            }
+        }
+        self.sizes_agree(arguments).map_err(wrong)
+    }
+
+    /// Says which two arguments give one symbol different sizes.
+    fn sizes_agree(&self, arguments: &[&Tensor]) -> Result<(), String> {
+        let mut known: SmallVec<[(&str, &Dim, [usize; 2]); 4]> = SmallVec::new();
+        for (i, (t, spec)) in arguments.iter().zip(&self.specs).enumerate() {
+            for (axis, (d, s)) in t.dims().iter().zip(&spec.dims).enumerate() {
+                let DimSpec::Symbol(name) = s else { continue };
+                match known.iter().find(|k| k.0 == name.as_str()) {
+                    None => known.push((name, d, [i, axis])),
+                    Some((_, size, _)) if *size == d => {}
+                    Some((_, size, [from, at])) => {
+                        return Err(format!(
+                            "`{name}` is {size} by dim {at} of argument {from}, {}, but {d} by dim \
+                             {axis} of argument {i}, {}",
+                            arguments[*from].fact(),
+                            t.fact()
+                        ));
+                    }
+                }
             }
         }
         Ok(())

@@ -40,8 +40,15 @@ impl Tensor {
         match Buffer::from_slice(data, shape) {
             Ok(buffer) => Tensor::leaf(buffer, Role::Data, Some(Device::Cpu), loc, called),
             Err(e) => {
-                let error = Error::new(ErrorKind::Value, called, e.to_string(), loc);
-                Tensor::poisoned(error, loc)
+                let wanted = shape.iter().try_fold(1i64, |n, d| n.checked_mul(*d));
+                let message = match wanted.filter(|n| *n != data.len() as i64) {
+                    Some(n) => format!(
+                        "the shape {shape:?} takes {n} elements, but the slice has {}",
+                        data.len()
+                    ),
+                    None => e.to_string(),
+                };
+                Tensor::poisoned(Error::new(ErrorKind::Value, called, message, loc), loc)
             }
         }
     }

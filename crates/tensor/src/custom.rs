@@ -180,10 +180,11 @@ impl CustomOp {
             let name = self.name.into();
             let operands: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
             let record = || b.op(ops::Custom { name, output }, &operands);
-            match &self.backward {
-                None => record(),
-                Some(f) => Ok(differentiated(&no_grad(record)?, inputs, || f.clone())),
-            }
+            let Some(f) = &self.backward else {
+                return record();
+            };
+            let y = no_grad(record)?;
+            Ok(differentiated(&y, inputs, b.place(), || f.clone()))
         })
     }
 }
@@ -203,5 +204,8 @@ fn cuda_function(
 /// What the registry answered, as an error at the user's line.
 #[track_caller]
 fn registered(answer: std::result::Result<(), String>) -> Result<()> {
-    answer.map_err(|text| Error::invalid("CustomOp", text))
+    match answer {
+        Ok(()) => Ok(()),
+        Err(text) => Err(Error::invalid("CustomOp", text)),
+    }
 }

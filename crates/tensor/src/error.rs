@@ -1,5 +1,6 @@
 //! What can go wrong, with the user's source line.
 
+use crate::about::Label;
 use crate::caller::user_line;
 use crate::{frame, scope};
 use kiln_base::Loc;
@@ -20,7 +21,36 @@ struct Inner {
     op: String,
     message: String,
     loc: Loc,
-    notes: Vec<String>,
+    notes: Vec<Note>,
+}
+
+/// A line below the code frame.
+#[derive(Clone)]
+pub(crate) struct Note {
+    pub(crate) text: String,
+    /// The name of the cell that the line is about.
+    pub(crate) of: Option<Arc<Label>>,
+    /// Said where there is no name.
+    pub(crate) from: String,
+}
+
+impl From<String> for Note {
+    fn from(text: String) -> Note {
+        Note {
+            text,
+            of: None,
+            from: String::new(),
+        }
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.of.as_ref().and_then(|label| label.get()) {
+            Some(name) => write!(f, "{}, `{name}`", self.text),
+            None => write!(f, "{}{}", self.text, self.from),
+        }
+    }
 }
 
 /// What kind of thing went wrong.
@@ -69,7 +99,7 @@ impl Error {
         op: &str,
         message: impl Into<String>,
         loc: impl Into<Loc>,
-        notes: Vec<String>,
+        notes: Vec<Note>,
     ) -> Error {
         Error(Arc::new(Inner {
             kind,
@@ -97,8 +127,14 @@ impl Error {
     pub fn with_note(self, note: impl Into<String>) -> Error {
         let e = &self.0;
         let mut notes = e.notes.clone();
-        notes.push(note.into());
+        notes.push(Note::from(note.into()));
         Error::with_notes(e.kind, &e.op, e.message.clone(), e.loc.clone(), notes)
+    }
+
+    /// This error with other words.
+    pub(crate) fn with_message(self, message: &str) -> Error {
+        let e = &self.0;
+        Error::with_notes(e.kind, &e.op, message, e.loc.clone(), e.notes.clone())
     }
 
     /// This error at a place, unless it has one.

@@ -8,7 +8,7 @@ pub(crate) fn draw(
     f: &mut fmt::Formatter<'_>,
     title: &str,
     loc: &Loc,
-    notes: &[String],
+    notes: &[impl fmt::Display],
 ) -> fmt::Result {
     write!(f, "error: {title}")?;
     let mut margin = 1;

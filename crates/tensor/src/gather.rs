@@ -1,5 +1,6 @@
 //! From handles to a flat recording: what a set of values needs, operands before users.
 
+use crate::about::About;
 use crate::node::{Node, Operand, Operands, State, input_op};
 use crate::{Device, Error, ErrorKind, Result, Tensor};
 use hashbrown::HashMap;
@@ -233,6 +234,11 @@ impl Gather {
             Some(e) => e.node.called,
             None => self.inner(entry).map_or("run", |n| n.op.name()),
         }
+    }
+
+    /// What a data error of an entry says beside its line.
+    pub(crate) fn about(&self, entry: usize) -> Option<&About> {
+        self.entries.get(entry)?.node.about.as_deref()
     }
 
     /// The node of a body that stands at `entry` in [`Recording::locs`].

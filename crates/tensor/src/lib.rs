@@ -4,6 +4,7 @@
 //! [`Var`] is a cell that holds a tensor and can be assigned another one. See the crate `kiln` for the
 //! guide.
 
+mod about;
 mod anomaly;
 mod autograd;
 pub mod backends;
@@ -44,6 +45,7 @@ mod turns;
 mod var;
 mod verify;
 
+pub use about::with_error_note;
 pub use anomaly::{AnomalyMode, detect_anomaly, is_anomaly_enabled, set_detect_anomaly};
 pub use autograd::{
     GradMode, GradOptions, HookHandle, checkpoint, custom_function, enable_grad, grad, grad_with,

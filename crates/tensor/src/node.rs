@@ -1,5 +1,6 @@
 //! Recorded nodes and the handles to them.
 
+use crate::about::About;
 use crate::autograd::edge::Edge;
 use crate::names::Names;
 use crate::recording::Recording;
@@ -41,6 +42,8 @@ pub(crate) struct Node {
     pub(crate) error: Option<Error>,
     /// The function that the user called, where it isn't the op's own name.
     pub(crate) called: &'static str,
+    /// What errors say of it beside the line.
+    pub(crate) about: Option<Box<About>>,
     /// Where `backward` was called, for what it recorded.
     pub(crate) backward: Option<&'static Location<'static>>,
     /// Later nodes have larger ones.
@@ -96,6 +99,7 @@ impl Node {
             loc,
             error: None,
             called,
+            about: None,
             backward: None,
             serial: serial(),
             handles: AtomicUsize::new(0),
@@ -165,11 +169,22 @@ impl Tensor {
         loc: &'static Location<'static>,
         called: &'static str,
     ) -> Tensor {
+        Tensor::from_node(Tensor::leaf_node(buffer, role, device, loc, called))
+    }
+
+    /// The node of a tensor of given values.
+    pub(crate) fn leaf_node(
+        buffer: Buffer,
+        role: Role,
+        device: Option<Device>,
+        loc: &'static Location<'static>,
+        called: &'static str,
+    ) -> Node {
         let fact = Fact::new(buffer.dtype(), buffer.shape().iter().copied());
         let op = input_op(fact.clone(), role);
         let state = State::Ready(SmallVec::from_elem(buffer, 1));
         let facts = Facts::from_elem(fact, 1);
-        Tensor::from_node(Node::new(op, facts, device, loc, called, state))
+        Node::new(op, facts, device, loc, called, state)
     }
 
     /// A tensor that carries an error.

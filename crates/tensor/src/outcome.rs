@@ -5,8 +5,9 @@
 //! line. So a step that depends on a failed one gives that one's error, and cells hold what they held
 //! before it.
 
+use crate::about::About;
 use crate::gather::Gather;
-use crate::node::Node;
+use crate::node::{Node, Operand};
 use crate::var::{Busy, Cell};
 use crate::{Device, Error, ErrorKind, Result, Tensor};
 use kiln_base::Loc;
@@ -18,9 +19,19 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// What is kept of a run until it is known how it ended.
 struct Blame {
-    /// For each site its node, the function that the user called, and the line.
-    sites: Vec<(u32, &'static str, Loc)>,
+    sites: Vec<Suspect>,
     cells: Mutex<Vec<Stored>>,
+}
+
+/// What may have had a data error.
+struct Suspect {
+    node: u32,
+    /// The function that the user called.
+    called: &'static str,
+    loc: Loc,
+    about: Option<About>,
+    /// The argument of indices, which is kept until it is known that they are right.
+    argument: Option<Operand>,
 }
 
 /// A cell that was given a value of the run.
@@ -85,7 +96,14 @@ impl<'a> Storing<'a> {
         };
         let site = |s: &Site| {
             let node = s.node as usize;
-            (s.node, gather.called(node), gather.loc(node))
+            let about = gather.about(node);
+            Suspect {
+                node: s.node,
+                called: gather.called(node),
+                loc: gather.loc(node),
+                about: about.cloned(),
+                argument: about.and_then(About::argument),
+            }
         };
         outcome.keep(Arc::new(Blame {
             sites: sites.iter().map(site).collect(),
@@ -110,14 +128,19 @@ impl Blame {
             RunError::Data { node, .. } => Some(*node),
             _ => None,
         };
-        let site = self.sites.iter().find(|s| Some(s.0) == node);
-        let (_, called, loc) = site.cloned().unwrap_or((0, "run", Loc::UNKNOWN));
-        data_error(e, called, loc)
+        let Some(site) = self.sites.iter().find(|s| Some(s.node) == node) else {
+            return data_error(&e, "run", Loc::UNKNOWN);
+        };
+        let error = data_error(&e, site.called, site.loc.clone());
+        match &site.about {
+            Some(about) => about.complete(error, &e, site.argument.clone(), &|_| None),
+            None => error,
+        }
     }
 }
 
 /// A data error at the user's line; anything else is the device's failure.
-pub(crate) fn data_error(e: RunError, called: &str, loc: Loc) -> Error {
+pub(crate) fn data_error(e: &RunError, called: &str, loc: Loc) -> Error {
     let text = e.to_string();
     match e {
         RunError::Data { op, .. } => {
@@ -145,7 +168,7 @@ fn wait(outcome: &Arc<Outcome>) -> Result<()> {
                 blame.roll_back();
                 blame.error(e)
             }
-            None => data_error(e, "run", Loc::UNKNOWN),
+            None => data_error(&e, "run", Loc::UNKNOWN),
         })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::autograd::{Needed, needed};
 use crate::gather::{Gather, Missing, leaked};
-use crate::node::{State, Tensor};
+use crate::node::{Node, State, Tensor};
 use crate::outcome::{self, Storing};
 use crate::recording::Recording;
 use crate::turns::{self, Donated};
@@ -287,7 +287,7 @@ impl Pending {
 }
 
 /// Whether an op costs little beside reading its operands.
-fn is_cheap(op: &Op) -> bool {
+pub(crate) fn is_cheap(op: &Op) -> bool {
     op.is_view()
         || matches!(
             op,
@@ -645,7 +645,7 @@ impl Run {
 
 /// Makes a value of a node available; a node whose values all are there lets go of its operands, which are
 /// in the state that is given back.
-fn keep_value(node: &crate::node::Node, output: u32, buffer: Buffer) -> Option<State> {
+fn keep_value(node: &Node, output: u32, buffer: Buffer) -> Option<State> {
     let mut state = node.state();
     let State::Lazy { kept, .. } = &mut *state else {
         return None;
@@ -704,11 +704,25 @@ pub(crate) fn compile_error(
 
 /// What went wrong in a run, at the line of the op for data errors.
 pub(crate) fn run_error(e: RunError, gather: &Gather, loc: &'static Location<'static>) -> Error {
+    run_error_with(e, gather, loc, &|_| None)
+}
+
+/// [`run_error`] of a run in which placeholders had values.
+pub(crate) fn run_error_with(
+    e: RunError,
+    gather: &Gather,
+    loc: &'static Location<'static>,
+    given: &dyn Fn(&Arc<Node>) -> Option<Buffer>,
+) -> Error {
     let text = e.to_string();
     match e {
         RunError::Data { node, .. } => {
             let node = node as usize;
-            outcome::data_error(e, gather.called(node), gather.loc(node))
+            let error = outcome::data_error(&e, gather.called(node), gather.loc(node));
+            match gather.about(node) {
+                Some(about) => about.complete(error, &e, about.argument(), given),
+                None => error,
+            }
         }
         RunError::Custom { node, op, text } => {
             Error::new(ErrorKind::Data, &op, text, gather.loc(node as usize))

@@ -1,8 +1,11 @@
 //! Recording operations.
 
+use crate::about::About;
 use crate::autograd::edge::{Edge, GradNode};
 use crate::caller::user_line;
+use crate::error::Note;
 use crate::node::{Node, Operands, State};
+use crate::ops::index::checked_index;
 use crate::ops::record::Recorded;
 use crate::recording::Recording;
 use crate::{
@@ -10,11 +13,11 @@ use crate::{
     trace,
 };
 use kiln_base::prim::Reduction;
-use kiln_base::{Dim, Loc};
-use kiln_ir::{Builder, Fact, Facts, Op, OpError, Shape, ops};
+use kiln_base::{DType, Dim, Loc};
+use kiln_ir::{Builder, Fact, Facts, Op, OpError, Pw, Shape, ops};
 use smallvec::SmallVec;
 use std::panic::Location;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The lazy [`Builder`]: what it emits carries the location of the user's call.
 pub(crate) struct Recorder {
@@ -24,6 +27,10 @@ pub(crate) struct Recorder {
     device: Option<Device>,
     /// Where `backward` was called, for its recorder.
     backward: Option<&'static Location<'static>>,
+    /// The user's argument that holds the indices of what is recorded.
+    index: Option<(&'static str, Weak<Node>, u32)>,
+    /// What the data must be that is being checked.
+    requirement: Option<&'static str>,
 }
 
 impl Builder for Recorder {
@@ -92,6 +99,8 @@ impl Recorder {
             called,
             device,
             backward: None,
+            index: None,
+            requirement: None,
         }
     }
 
@@ -130,6 +139,38 @@ impl Recorder {
         Ok(cut)
     }
 
+    /// What the user called, and at which line.
+    pub(crate) fn place(&self) -> (&'static str, &'static Location<'static>) {
+        (self.called, self.loc)
+    }
+
+    /// Says which argument of the user's holds the indices of what follows, for data errors.
+    pub(crate) fn indexed_by(&mut self, name: &'static str, t: &Tensor) {
+        self.index = Some((name, Arc::downgrade(&t.node), t.output));
+    }
+
+    /// `value`, or a data error with this text where `fine`, which broadcasts to it, is false.
+    pub(crate) fn require(
+        &mut self,
+        fine: &Tensor,
+        value: &Tensor,
+        what: &'static str,
+    ) -> Result<Tensor, OpError> {
+        // The only index of one element is 0, which is then added.
+        let (zero, one) = (
+            self.full(0i64, DType::I64, &[])?,
+            self.full(1i64, DType::I64, &[])?,
+        );
+        let at = self.select(fine, &zero, &one)?;
+        let at = self.reshape(&at, &[fine.fact().numel()])?;
+        self.requirement = Some(what);
+        let zero = checked_index(self, &at, &Dim::ONE);
+        self.requirement = None;
+        let zero = self.reshape(&zero?, fine.dims())?;
+        let zero = self.cast(&zero, value.dtype())?;
+        self.binary(Pw::Add, value, &zero)
+    }
+
     /// What follows is computed on a device.
     pub(crate) fn place_on(&mut self, device: Device) {
         self.device = Some(device);
@@ -150,6 +191,7 @@ impl Recorder {
         };
         let mut node = Node::new(op, facts, device, self.loc, self.called, state);
         node.backward = self.backward;
+        node.about = About::of(&node.op, self.requirement, self.index.as_ref());
         let node = Arc::new(node);
         boundary::recorded(&node);
         trace::saw(inputs);
@@ -337,22 +379,19 @@ fn op_error(
     e: OpError,
     loc: &'static Location<'static>,
 ) -> Error {
-    let notes = operands
-        .iter()
-        .enumerate()
-        .map(|(i, t)| {
-            let on = match t.device() {
-                Device::Cpu => String::new(),
-                device => format!(" on {device}"),
-            };
-            format!(
-                "operand {i}: {}{on} from {} at {}",
-                scope::with_symbol_names(&t.fact().to_string()),
-                t.node.called,
-                Loc::from(t.node.loc)
-            )
-        })
-        .collect();
+    let note = |(i, t): (usize, &&Tensor)| {
+        let on = match t.device() {
+            Device::Cpu => String::new(),
+            device => format!(" on {device}"),
+        };
+        let fact = scope::with_symbol_names(&t.fact().to_string());
+        Note {
+            text: format!("operand {i}: {fact}{on}"),
+            of: t.label(),
+            from: format!(" from {} at {}", t.node.called, Loc::from(t.node.loc)),
+        }
+    };
+    let notes = operands.iter().enumerate().map(note).collect();
     let message = scope::with_symbol_names(&e.0);
     Error::with_notes(ErrorKind::Op, called, message, loc, notes)
 }

@@ -1,5 +1,6 @@
 //! Cells that hold a tensor.
 
+use crate::about::About;
 use crate::autograd::edge::{Edge, Leaf};
 use crate::node::{Node, State};
 use crate::realize::recording_of;
@@ -149,10 +150,11 @@ impl Var {
         };
         let (fact, device) = (value.fact(), value.device());
         if *fact != self.cell.fact || device != home {
-            let message = format!(
-                "a Var of {} on {home} can't hold {fact} on {device}",
-                self.cell.fact
-            );
+            let own = &self.cell.fact;
+            let message = match self.name() {
+                Some(name) => format!("`{name}`, {own} on {home}, can't hold {fact} on {device}"),
+                None => format!("a Var of {own} on {home} can't hold {fact} on {device}"),
+            };
             return Err(Error::new(ErrorKind::Assign, "assign", message, loc));
         }
         Ok(value)
@@ -184,6 +186,26 @@ impl Var {
     /// A number that every handle to this cell has in common, and no other cell.
     pub fn id(&self) -> u64 {
         self.cell.id
+    }
+
+    /// What errors call this cell: its path in a module, such as `fc.weight`, once a walk over that has
+    /// seen it, or what [`Var::set_name`] said.
+    pub fn name(&self) -> Option<Arc<str>> {
+        self.cell.leaf.label.get()
+    }
+
+    /// Says what errors call this cell, for every handle to it.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor, Var};
+    /// let w = Var::parameter(&Tensor::zeros([3, 4], DType::F32))?;
+    /// w.set_name("head.weight");
+    /// let y = Tensor::zeros([2, 5], DType::F32).matmul(&w.get());
+    /// assert!(y.error().unwrap().to_string().contains("operand 1: f32[3, 4], `head.weight`"));
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    pub fn set_name(&self, name: &str) {
+        self.cell.leaf.label.set(name);
     }
 
     /// The element type.
@@ -344,7 +366,10 @@ impl Cell {
 
     /// A computed value of the cell.
     pub(crate) fn leaf(&self, buffer: Buffer, loc: &'static Location<'static>) -> Tensor {
-        Tensor::leaf(buffer, self.role, Some(self.leaf.device.get()), loc, "Var")
+        let device = Some(self.leaf.device.get());
+        let mut node = Tensor::leaf_node(buffer, self.role, device, loc, "Var");
+        node.about = About::of_cell(&self.leaf.label);
+        Tensor::from_node(node)
     }
 }
 
@@ -428,6 +453,9 @@ impl Drop for Taken {
 
 impl std::fmt::Debug for Var {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Var({})", self.cell.fact)
+        match self.name() {
+            Some(name) => write!(f, "Var({name}: {})", self.cell.fact),
+            None => write!(f, "Var({})", self.cell.fact),
+        }
     }
 }

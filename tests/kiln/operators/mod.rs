@@ -1,6 +1,7 @@
 //! Operators that search, sort, scan and scatter, against naive computations written here in f64 and
 //! i64: odd sizes, ties, NaN, negative zero, empty tensors, dims of size 1.
 
+mod arguments;
 mod errors;
 mod order;
 mod sampling;

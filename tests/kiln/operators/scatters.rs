@@ -153,7 +153,8 @@ fn slices_of_a_dim_are_added_copied_and_reduced() {
         let added = scattered(&x, dim, &wide, &src, |old, new, _| old - 2.0 * new);
         assert_is(&t.index_add(d, &i, &s, -2i64), DType::F32, &added);
         let copied = scattered(&x, dim, &wide, &src, |_, new, _| new);
-        assert_is(&t.index_copy(d, &i, &s), DType::F32, &copied);
+        let long = i.to_dtype(DType::I64);
+        assert_is(&t.index_copy(d, &long, &s), DType::F32, &copied);
         let most = scattered(&x, dim, &wide, &src, |old, new, _| old.max(new));
         let got = t.index_reduce(d, &i, &s, ScatterReduction::Amax, true);
         assert_is(&got, DType::F32, &most);

@@ -2,7 +2,7 @@
 
 use super::Outputs;
 use crate::args::{Args, Failure, Found};
-use kiln_tensor::Tensor;
+use kiln_tensor::{OutputSize, Tensor};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     let name = op.strip_prefix("nn.functional.").unwrap_or(op);
@@ -81,12 +81,13 @@ fn adaptive(name: &str, a: &Args) -> Found<Outputs> {
         // None keeps a size.
         Some(crate::Arg::List(l)) => {
             let one = |d: &crate::Arg| match d {
-                crate::Arg::None => Some(-1),
-                d => d.int(),
+                crate::Arg::None => Some(None),
+                d => d.int().map(Some),
             };
-            l.iter().map(one).collect::<Option<Vec<i64>>>()
+            let list: Option<Vec<Option<i64>>> = l.iter().map(one).collect();
+            list.map(OutputSize::from)
         }
-        _ => Some(a.ints(1, "output_size")?),
+        _ => Some(a.ints(1, "output_size")?.into()),
     };
     let size = size.ok_or(super::unsupported("this output size"))?;
     let indices = name.contains("max") && a.bool_or(2, "return_indices", false)?;

@@ -111,12 +111,12 @@ impl Rule for Adam {
         vec![("amsgrad", self.amsgrad), ("maximize", self.maximize)]
     }
 
-    fn check(&self) -> Result<(), String> {
-        not_negative("lr", self.lr)?;
-        fraction("beta1", self.betas.0)?;
-        fraction("beta2", self.betas.1)?;
-        not_negative("eps", self.eps)?;
-        not_negative("weight_decay", self.weight_decay)
+    fn check(&self, value: &dyn Fn(&str) -> f64) -> Result<(), String> {
+        for name in ["beta1", "beta2"] {
+            fraction(name, value(name))?;
+        }
+        let mut others = ["lr", "eps", "weight_decay"].into_iter();
+        others.try_for_each(|name| not_negative(name, value(name)))
     }
 
     fn moments(&self) -> Vec<(&'static str, f64)> {
@@ -159,8 +159,8 @@ impl Rule for AdamW {
         self.adam().flags()
     }
 
-    fn check(&self) -> Result<(), String> {
-        self.adam().check()
+    fn check(&self, value: &dyn Fn(&str) -> f64) -> Result<(), String> {
+        self.adam().check(value)
     }
 
     fn moments(&self) -> Vec<(&'static str, f64)> {

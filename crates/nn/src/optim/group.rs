@@ -22,14 +22,14 @@ pub(crate) type Assignment = (Var, Tensor);
 impl Group {
     #[track_caller]
     pub(crate) fn new(parameters: Vec<Var>, rule: Box<dyn Rule>) -> Result<Group> {
-        if let Err(message) = rule.check() {
-            return Err(Error::invalid(rule.name(), message));
-        }
         if let Some(p) = parameters.iter().find(|p| !p.dtype().is_float()) {
             let message = format!("only floats can be trained, not {}", p.dtype());
             return Err(Error::invalid(rule.name(), message));
         }
         let values = rule.numbers();
+        if let Err(message) = check(&*rule, &values) {
+            return Err(Error::invalid(rule.name(), message));
+        }
         let home = parameters.first().map(Var::device).unwrap_or_default();
         let mut group = Group {
             data: Var::volatile(&vector(values.iter().map(|(_, v)| *v)).to(home))?,
@@ -67,18 +67,14 @@ impl Group {
     /// when the step was compiled may have been left out).
     ///
     /// # Errors
-    /// If the rule has no such number, or inside `compile`: call it between runs.
+    /// If the rule has no such number or the value is out of its range (the number then stays as it is),
+    /// or inside `compile`: call it between runs.
     #[track_caller]
     pub fn set_number(&mut self, name: &str, value: f64) -> Result<()> {
-        let Some(at) = self.values.iter().position(|(n, _)| *n == name) else {
-            let message = format!("{} has no number {name:?}", self.rule.name());
-            return Err(Error::invalid("set_number", message));
+        let at = match self.fits(name, value) {
+            Ok(at) => at,
+            Err(message) => return Err(Error::invalid("set_number", message)),
         };
-        let buffer = |(name, _): &(&str, f64)| *name == "momentum_buffer";
-        if name == "momentum" && value != 0.0 && !self.rule.moments().iter().any(buffer) {
-            let message = "a group that was made without momentum keeps none; make it with some";
-            return Err(Error::invalid("set_number", message));
-        }
         if self.values[at].1 == value {
             return Ok(());
         }
@@ -89,6 +85,28 @@ impl Group {
         self.values[at].1 = value;
         let values = vector(self.values.iter().map(|v| v.1));
         self.data.assign(&values.to(self.data.device()))
+    }
+
+    /// Where the number stands that may take this value, or why it can't.
+    pub(crate) fn fits(&self, name: &str, value: f64) -> Result<usize, String> {
+        let found = self.values.iter().position(|(n, _)| *n == name);
+        let at = found.ok_or_else(|| format!("{} has no number {name:?}", self.rule.name()))?;
+        let mut values = self.values.clone();
+        values[at].1 = value;
+        self.all_fit(&values).map(|()| at)
+    }
+
+    /// What keeps the numbers from taking these values.
+    pub(crate) fn all_fit(&self, values: &[(&'static str, f64)]) -> Result<(), String> {
+        let momentum = values
+            .iter()
+            .any(|(name, v)| *name == "momentum" && *v != 0.0);
+        let mut moments = self.rule.moments().into_iter();
+        if momentum && !moments.any(|(name, _)| name == "momentum_buffer") {
+            let message = "a group that was made without momentum keeps none; make it with some";
+            return Err(message.to_string());
+        }
+        check(&*self.rule, values)
     }
 
     /// What the next step assigns.
@@ -172,6 +190,12 @@ impl Group {
         self.moments[i] = Some(moments.collect::<Result<_>>()?);
         Ok(())
     }
+}
+
+/// What a rule says to these values of its numbers.
+fn check(rule: &dyn Rule, values: &[(&'static str, f64)]) -> Result<(), String> {
+    let value = |name: &str| values.iter().find(|(n, _)| *n == name).map_or(0.0, |v| v.1);
+    rule.check(&value)
 }
 
 /// An f64 vector.

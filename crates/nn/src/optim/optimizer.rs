@@ -45,7 +45,7 @@ impl Optimizer {
         let mut known: Vec<u64> = earlier.map(Var::id).collect();
         for p in &parameters {
             if known.contains(&p.id()) {
-                let message = "a parameter is listed more than once";
+                let message = format!("{p:?} is listed more than once");
                 return Err(Error::invalid(rule.name(), message));
             }
             if !p.is_parameter() {
@@ -77,9 +77,18 @@ impl Optimizer {
     /// Changes the learning rate of every group.
     ///
     /// # Errors
-    /// Inside `compile`: call it between runs.
+    /// If it is negative or NaN, which leaves every group as it is, or inside `compile`: call it between
+    /// runs.
     #[track_caller]
     pub fn set_lr(&mut self, lr: f64) -> Result<()> {
+        if let Some(Err(message)) = self
+            .groups
+            .iter()
+            .map(|g| g.fits("lr", lr))
+            .find(Result::is_err)
+        {
+            return Err(Error::invalid("set_lr", message));
+        }
         self.groups
             .iter_mut()
             .try_for_each(|g| g.set_number("lr", lr))
@@ -226,12 +235,16 @@ impl Group {
             let names = self.rule.moments();
             for ((name, _), cell) in names.iter().zip(self.moments[i].iter().flatten()) {
                 let Some(value) = state.get(*name) else {
-                    return Err(format!("the state of parameter {id} has no {name}"));
+                    let parameter = &self.parameters[i];
+                    return Err(format!(
+                        "the state of parameter {id}, {parameter:?}, has no {name}"
+                    ));
                 };
                 let (given, here) = (value.shape().map_err(failed)?, cell.shape());
                 if given != here {
+                    let parameter = &self.parameters[i];
                     return Err(format!(
-                        "{name} of parameter {id} is {given:?}, not {here:?}"
+                        "{name} of parameter {id}, {parameter:?}, is {given:?}, not {here:?}"
                     ));
                 }
                 let value = value.detach().to_dtype(cell.dtype());
@@ -239,7 +252,11 @@ impl Group {
             }
         }
         assignments.push((self.steps.clone(), vector(steps.into_iter())));
-        let known = |(name, _): &(&'static str, f64)| Some((*name, *given.numbers.get(*name)?));
-        Ok((assignments, self.values.iter().filter_map(known).collect()))
+        let mut values = self.values.clone();
+        for (name, value) in &mut values {
+            *value = given.numbers.get(*name).copied().unwrap_or(*value);
+        }
+        self.all_fit(&values)?;
+        Ok((assignments, values))
     }
 }

@@ -63,10 +63,9 @@ impl Rule for RmsProp {
         vec![("centered", self.centered), ("maximize", self.maximize)]
     }
 
-    fn check(&self) -> Result<(), String> {
-        self.numbers()
-            .into_iter()
-            .try_for_each(|(name, value)| not_negative(name, value))
+    fn check(&self, value: &dyn Fn(&str) -> f64) -> Result<(), String> {
+        let mut numbers = self.numbers().into_iter();
+        numbers.try_for_each(|(name, _)| not_negative(name, value(name)))
     }
 
     fn moments(&self) -> Vec<(&'static str, f64)> {

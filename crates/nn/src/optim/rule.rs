@@ -19,11 +19,12 @@ pub trait Rule: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// What is wrong with the hyperparameters.
+    /// What is wrong with the hyperparameters, where `value` gives the numbers by their names: asked
+    /// when an optimiser is made and before a number changes.
     ///
     /// # Errors
     /// A message that names the hyperparameter.
-    fn check(&self) -> Result<(), String>;
+    fn check(&self, value: &dyn Fn(&str) -> f64) -> Result<(), String>;
 
     /// The tensors kept for each parameter, of its shape and dtype: their names and initial values.
     fn moments(&self) -> Vec<(&'static str, f64)>;

@@ -57,11 +57,11 @@ impl Rule for Sgd {
         vec![("nesterov", self.nesterov), ("maximize", self.maximize)]
     }
 
-    fn check(&self) -> Result<(), String> {
-        not_negative("lr", self.lr)?;
-        not_negative("momentum", self.momentum)?;
-        not_negative("weight_decay", self.weight_decay)?;
-        match self.nesterov && (self.momentum == 0.0 || self.dampening != 0.0) {
+    fn check(&self, value: &dyn Fn(&str) -> f64) -> Result<(), String> {
+        for name in ["lr", "momentum", "weight_decay"] {
+            not_negative(name, value(name))?;
+        }
+        match self.nesterov && (value("momentum") == 0.0 || value("dampening") != 0.0) {
             true => Err("nesterov needs a momentum and no dampening".to_string()),
             false => Ok(()),
         }

@@ -2,6 +2,7 @@
 
 mod clip;
 mod formulas;
+mod ranges;
 mod schedules;
 mod state;
 mod steps;

@@ -1,6 +1,7 @@
 //! The graph of gradients: where the gradient of a tensor goes.
 
 use super::hook::Hooks;
+use crate::about::Label;
 use crate::device::Home;
 use crate::node::{Node, Operand, serial};
 use crate::{Device, Tensor, scope};
@@ -35,6 +36,7 @@ pub(crate) struct Leaf {
     pub(crate) device: Home,
     grad: Mutex<Option<Tensor>>,
     pub(crate) hooks: Arc<Hooks>,
+    pub(crate) label: Arc<Label>,
 }
 
 impl Leaf {
@@ -46,6 +48,7 @@ impl Leaf {
             device: Home::new(device),
             grad: Mutex::new(None),
             hooks: Arc::default(),
+            label: Arc::default(),
         })
     }
 
@@ -142,13 +145,23 @@ impl GradNode {
         custom: Option<Arc<CustomRule>>,
         inputs: &[Tensor],
     ) -> Arc<GradNode> {
+        GradNode::called_at(node, custom, inputs, (node.called, node.loc))
+    }
+
+    /// [`GradNode::new`] of what the user called at a line.
+    pub(crate) fn called_at(
+        node: &Arc<Node>,
+        custom: Option<Arc<CustomRule>>,
+        inputs: &[Tensor],
+        (called, loc): (&'static str, &'static Location<'static>),
+    ) -> Arc<GradNode> {
         let operand = |t: &Tensor| (t.operand(), t.edge.clone());
         let new = Arc::new(GradNode {
             serial: serial(),
             facts: node.facts.clone(),
             device: node.device,
-            loc: node.loc,
-            called: node.called,
+            loc,
+            called,
             saved: Mutex::new(Some(Saved {
                 held: Held::new(node),
                 custom,

@@ -224,7 +224,8 @@ pub(crate) fn run(
     };
     let found = found.map_err(|p| match &trace.entries[p.step] {
         Entry::Node(node, _) => {
-            Error::new(ErrorKind::Op, node.called, p.error.0, Loc::from(node.loc))
+            let note = format!("in the gradients that are asked for at {}", Loc::from(loc));
+            Error::new(ErrorKind::Op, node.called, p.error.0, node.loc).with_note(note)
         }
         Entry::Leaf(_) => Error::new(ErrorKind::Op, "backward", p.error.0, loc),
     })?;

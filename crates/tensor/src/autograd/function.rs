@@ -5,6 +5,7 @@ use super::no_grad;
 use crate::record::compose;
 use crate::{Result, Tensor, trace};
 use kiln_ir::{OpError, ensure};
+use std::panic::Location;
 use std::sync::Arc;
 
 /// `forward(inputs)`, whose gradients `backward` computes: from the inputs, the result and the gradient
@@ -26,7 +27,7 @@ pub fn custom_function(
     forward: impl FnOnce(&[Tensor]) -> Tensor,
     backward: impl Fn(&[Tensor], &Tensor, &Tensor) -> Vec<Option<Tensor>> + Send + Sync + 'static,
 ) -> Tensor {
-    compose("custom_function", inputs, |_| {
+    compose("custom_function", inputs, |b| {
         ensure!(
             !trace::may_flow(),
             "the derivative of a custom function is lost inside scan and cond; call it outside, or \
@@ -34,17 +35,18 @@ pub fn custom_function(
         );
         let plain: Vec<Tensor> = inputs.iter().map(|t| t.detach()).collect();
         let y = no_grad(|| forward(&plain));
-        Ok(differentiated(&y, inputs, || Arc::new(backward)))
+        Ok(differentiated(&y, inputs, b.place(), || Arc::new(backward)))
     })
 }
 
 /// From the inputs, the result and its gradient to those of the inputs.
 pub(crate) type Backward = dyn Fn(&[Tensor], &Tensor, &Tensor) -> Vec<Option<Tensor>> + Send + Sync;
 
-/// `y`, computed from `inputs`, with a derivative.
+/// `y`, computed from `inputs` by what the user called at a line, with a derivative.
 pub(crate) fn differentiated(
     y: &Tensor,
     inputs: &[&Tensor],
+    place: (&'static str, &'static Location<'static>),
     backward: impl FnOnce() -> Arc<Backward>,
 ) -> Tensor {
     let mut y = y.detach();
@@ -61,7 +63,8 @@ pub(crate) fn differentiated(
             },
         );
     let operands: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
-    y.edge = Edge::Node(GradNode::new(&y.node, Some(rule), &operands), y.output);
+    let node = GradNode::called_at(&y.node, Some(rule), &operands, place);
+    y.edge = Edge::Node(node, y.output);
     y
 }
 
@@ -80,7 +83,10 @@ fn checked(
     for (i, (x, g)) in inputs.iter().zip(&gradients).enumerate() {
         let Some(g) = g else { continue };
         if let Some(e) = g.error() {
-            return Err(OpError(format!("gradient {i} is invalid: {}", e.message())));
+            let (op, text, loc) = (e.op(), e.message(), e.loc());
+            return Err(OpError(format!(
+                "gradient {i} is invalid: {op}: {text}, at {loc}"
+            )));
         }
         ensure!(
             !wanted[i] || g.fact() == x.fact(),

@@ -210,8 +210,10 @@ fn replace(leaf: &Leaf, grad: Option<&Tensor>, loc: &'static Location<'static>) 
     if let Some(g) = grad {
         g.check()?;
         if *g.fact() != leaf.fact || g.device() != leaf.device.get() {
+            let name = leaf.label.get().map(|name| format!("`{name}`, "));
             let message = format!(
-                "the gradient of {} on {} can't be {} on {}",
+                "the gradient of {}{} on {} can't be {} on {}",
+                name.unwrap_or_default(),
                 leaf.fact,
                 leaf.device.get(),
                 g.fact(),

@@ -1,6 +1,6 @@
 //! Pooling to a given size.
 
-use super::args::{IntList, addressable, known, listable};
+use super::args::{OutputSize, addressable, known, listable};
 use super::pool::check_input;
 use super::record::Recorded;
 use super::reduce::two;
@@ -14,7 +14,7 @@ macro_rules! adaptive_pools {
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]
-            pub fn $name(&self, output_size: impl Into<IntList>) -> Tensor {
+            pub fn $name(&self, output_size: impl Into<OutputSize>) -> Tensor {
                 let size = output_size.into();
                 compose(stringify!($name), &[self], |b| {
                     check_input($spatial, self)?;
@@ -28,11 +28,11 @@ macro_rules! adaptive_pools {
 
 adaptive_pools! {
     /// Means over `[n, c, l]` (or `[c, l]`) that give `output_size` elements, whatever the input's size;
-    /// −1 keeps a size.
+    /// `None` keeps a size.
     adaptive_avg_pool1d 1;
-    /// Means over `[n, c, h, w]` (or `[c, h, w]`) that give this output size; −1 keeps a size.
+    /// Means over `[n, c, h, w]` (or `[c, h, w]`) that give this output size; `None` keeps a size.
     adaptive_avg_pool2d 2;
-    /// Means over `[n, c, d, h, w]` (or `[c, d, h, w]`) that give this output size; −1 keeps a size.
+    /// Means over `[n, c, d, h, w]` (or `[c, d, h, w]`) that give this output size; `None` keeps a size.
     adaptive_avg_pool3d 3;
 }
 
@@ -41,13 +41,13 @@ macro_rules! adaptive_max_pools {
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]
-            pub fn $name(&self, output_size: impl Into<IntList>) -> Tensor {
+            pub fn $name(&self, output_size: impl Into<OutputSize>) -> Tensor {
                 self.$with_indices(output_size).0
             }
 
             /// The same with the position of each maximum in its plane, row-major, as i64.
             #[track_caller]
-            pub fn $with_indices(&self, output_size: impl Into<IntList>) -> (Tensor, Tensor) {
+            pub fn $with_indices(&self, output_size: impl Into<OutputSize>) -> (Tensor, Tensor) {
                 let size = output_size.into();
                 two(compose_many(stringify!($name), &[self], 2, |b| {
                     check_input($spatial, self)?;
@@ -59,11 +59,11 @@ macro_rules! adaptive_max_pools {
 }
 
 adaptive_max_pools! {
-    /// Maxima over `[n, c, l]` (or `[c, l]`) that give `output_size` elements; −1 keeps a size.
+    /// Maxima over `[n, c, l]` (or `[c, l]`) that give `output_size` elements; `None` keeps a size.
     adaptive_max_pool1d adaptive_max_pool1d_with_indices 1;
-    /// Maxima over `[n, c, h, w]` (or `[c, h, w]`) that give this output size; −1 keeps a size.
+    /// Maxima over `[n, c, h, w]` (or `[c, h, w]`) that give this output size; `None` keeps a size.
     adaptive_max_pool2d adaptive_max_pool2d_with_indices 2;
-    /// Maxima over `[n, c, d, h, w]` (or `[c, d, h, w]`) that give this output size; −1 keeps a size.
+    /// Maxima over `[n, c, d, h, w]` (or `[c, d, h, w]`) that give this output size; `None` keeps a size.
     adaptive_max_pool3d adaptive_max_pool3d_with_indices 3;
 }
 
@@ -78,7 +78,7 @@ fn region(i: i64, n: i64, out: i64) -> (i64, i64) {
 }
 
 /// Input and output size of each spatial axis.
-fn sizes(x: &Tensor, spatial: usize, size: &IntList) -> Result<Vec<(i64, i64)>, OpError> {
+fn sizes(x: &Tensor, spatial: usize, size: &OutputSize) -> Result<Vec<(i64, i64)>, OpError> {
     ensure!(
         size.0.len() == spatial || size.0.len() == 1,
         "the output size needs one number or {spatial}, not {:?}",
@@ -87,11 +87,9 @@ fn sizes(x: &Tensor, spatial: usize, size: &IntList) -> Result<Vec<(i64, i64)>, 
     let mut sizes = Vec::new();
     for a in 0..spatial {
         let n = known(x, x.ndim() - spatial + a)?;
-        match size.0[a % size.0.len()] {
-            -1 => sizes.push((n, n)),
-            out if out >= 0 => sizes.push((n, out)),
-            out => return Err(OpError(format!("an output size can't be {out}"))),
-        }
+        let out = size.0[a % size.0.len()].unwrap_or(n);
+        ensure!(out >= 0, "an output size can't be {out}; None keeps a size");
+        sizes.push((n, out));
     }
     let mut shape = Shape::from(x.dims());
     for (a, &(_, out)) in sizes.iter().enumerate() {
@@ -106,7 +104,7 @@ pub(crate) fn adaptive_average(
     b: &mut Recorder,
     spatial: usize,
     t: &Tensor,
-    size: &IntList,
+    size: &OutputSize,
 ) -> Recorded {
     let first = t.ndim() - spatial;
     let mut x = b.widened(t)?;
@@ -148,15 +146,24 @@ fn adaptive_max(
     b: &mut Recorder,
     spatial: usize,
     x: &Tensor,
-    size: &IntList,
+    size: &OutputSize,
 ) -> Result<Vec<Tensor>, OpError> {
     let first = x.ndim() - spatial;
     let sizes = sizes(x, spatial, size)?;
     addressable(x.dims(), DType::I64)?;
+    if sizes.iter().any(|(_, out)| *out == 0) {
+        let mut shape = Shape::from(x.dims());
+        for (a, (_, out)) in sizes.iter().enumerate() {
+            shape[first + a] = (*out).into();
+        }
+        return Ok(vec![
+            b.full(0i64, x.dtype(), &shape)?,
+            b.full(0i64, DType::I64, &shape)?,
+        ]);
+    }
     let mut windows = x.clone();
     let mut widths = Vec::new();
     for (a, &(n, out)) in sizes.iter().enumerate() {
-        ensure!(out > 0, "an output size of 0 has no maxima");
         listable(
             out.checked_mul(n / out + 2),
             &format!("pooling {n} elements to {out}"),

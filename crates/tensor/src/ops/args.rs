@@ -57,6 +57,37 @@ impl IntList {
     }
 }
 
+/// The sizes of an adaptive pooling's result, one for each spatial axis or one for all; `None` keeps that
+/// of the input.
+///
+/// ```
+/// use kiln_tensor::{DType, Tensor};
+/// let x = Tensor::ones([1, 2, 6, 5], DType::F32);
+/// assert_eq!(x.adaptive_avg_pool2d(3).shape()?, [1, 2, 3, 3]);
+/// assert_eq!(x.adaptive_avg_pool2d([Some(3), None]).shape()?, [1, 2, 3, 5]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OutputSize(pub Vec<Option<i64>>);
+
+impl<T: Into<IntList>> From<T> for OutputSize {
+    fn from(list: T) -> OutputSize {
+        OutputSize(list.into().0.into_iter().map(Some).collect())
+    }
+}
+
+impl<const N: usize> From<[Option<i64>; N]> for OutputSize {
+    fn from(list: [Option<i64>; N]) -> OutputSize {
+        OutputSize(list.to_vec())
+    }
+}
+
+impl From<Vec<Option<i64>>> for OutputSize {
+    fn from(list: Vec<Option<i64>>) -> OutputSize {
+        OutputSize(list)
+    }
+}
+
 /// A dim of a tensor: its number, negative ones counted from the end, or its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DimArg {
@@ -153,6 +184,16 @@ impl std::fmt::Display for DimArg {
     }
 }
 
+/// PyTorch chooses dims in tensors of up to 64 of them.
+pub(crate) fn few_dims(t: &Tensor) -> Result<(), OpError> {
+    ensure!(
+        t.ndim() <= 64,
+        "dims can be chosen in tensors of up to 64 dims, not of {}",
+        t.ndim()
+    );
+    Ok(())
+}
+
 impl DimArgs {
     /// The one dim, or `None` for all dims.
     pub(crate) fn one_or_all(&self) -> Result<Option<&DimArg>, OpError> {
@@ -165,6 +206,7 @@ impl DimArgs {
         if self.0.is_empty() {
             return Ok((0..t.ndim()).collect());
         }
+        few_dims(t)?;
         let mut axes = self.axes(t)?;
         axes.sort_unstable();
         Ok(axes)

@@ -61,6 +61,7 @@ impl Tensor {
                 self.fact()
             );
             super::args::needs_float(self, "weight")?;
+            b.indexed_by("indices", indices);
             let i = as_index(b, indices, "index")?;
             let flat = b.reshape(&i, &[i.fact().numel()])?;
             let (mut bag, bags) = bag_numbers(b, &i, offsets, include_last_offset)?;

@@ -95,8 +95,9 @@ impl Tensor {
                 // Chooses nothing, whatever its dtype and shape.
                 return b.full(0i64, self.dtype(), index.dims());
             }
-            needs_index(index, "index")?;
-            let i = as_vector(b, index)?;
+            b.indexed_by("index", index);
+            let i = as_index(b, index, "index")?;
+            let i = as_vector(b, &i)?;
             check_index_shape(&x, a, &i)?;
             let y = b.gather(&x, a, &i)?;
             b.reshape(&y, index.dims())
@@ -110,6 +111,7 @@ impl Tensor {
         let dim = dim.into();
         compose("take_along_dim", &[self, indices], |b| {
             needs_index(indices, "index")?;
+            b.indexed_by("indices", indices);
             let Some(dim) = dim.one_or_all()? else {
                 let x = b.reshape(self, &[self.fact().numel()])?;
                 let i = b.reshape(indices, &[indices.fact().numel()])?;
@@ -145,6 +147,7 @@ impl Tensor {
     pub fn take(&self, index: &Tensor) -> Tensor {
         compose("take", &[self, index], |b| {
             needs_index(index, "index")?;
+            b.indexed_by("index", index);
             let total = self.fact().numel();
             let x = b.reshape(self, std::slice::from_ref(&total))?;
             let i = b.reshape(index, &[index.fact().numel()])?;
@@ -159,7 +162,9 @@ impl Tensor {
     pub fn index_select(&self, dim: impl Into<DimArg>, index: &Tensor) -> Tensor {
         let dim = dim.into();
         compose("index_select", &[self, index], |b| {
-            needs_index(index, "index")?;
+            b.indexed_by("index", index);
+            let given = index;
+            let index = &as_index(b, given, "index")?;
             ensure!(
                 index.ndim() <= 1,
                 "the index must be a vector, not {}",
@@ -235,6 +240,7 @@ impl Tensor {
         operands.push(index);
         compose("index_fill", &operands, |b| {
             needs_index(index, "index")?;
+            b.indexed_by("index", index);
             ensure!(
                 index.ndim() <= 1,
                 "the index must be a vector, not {}",
@@ -269,11 +275,8 @@ impl Tensor {
                 "the weight must be a matrix, not {}",
                 self.fact()
             );
-            let mut i = indices.clone();
-            if indices.dtype() == DType::I32 {
-                i = b.cast(indices, DType::I64)?;
-            }
-            needs_index(&i, "index")?;
+            b.indexed_by("indices", indices);
+            let i = as_index(b, indices, "index")?;
             let i = b.reshape(&i, &[indices.fact().numel()])?;
             let rows = b.index_select(self, 0, &i)?;
             let mut shape = Shape::from(indices.dims());
@@ -288,6 +291,7 @@ impl Tensor {
     pub fn one_hot(&self, num_classes: i64) -> Tensor {
         compose("one_hot", &[self], |b| {
             needs_index(self, "class index")?;
+            b.indexed_by("input", self);
             ensure!(
                 num_classes >= 1,
                 "the number of classes must be at least 1, not {num_classes}"

@@ -24,10 +24,13 @@ impl Tensor {
         reduction: Reduction,
     ) -> Tensor {
         compose("gaussian_nll_loss", &[self, target, var], |b| {
-            ensure!(eps > 0.0, "eps must be positive, but is {eps}");
+            ensure!(eps >= 0.0, "eps must not be negative, but is {eps}");
             let var_shape = variance_shape(self, var)?;
             let (dtype, x) = floats(b, &[self, target, var])?;
             let var = b.reshape(&x[2], &var_shape)?;
+            let below = b.with(Pw::Lt, &var, 0.0)?;
+            let fine = b.unary(Pw::Not, &below)?;
+            let var = b.require(&fine, &var, "the variance has negative elements")?;
             // The bounded value, with the gradient of what it bounds.
             let bounded = b.with(Pw::Maximum, &var.detach(), eps)?;
             let nothing = b.binary(Pw::Sub, &var, &var.detach())?;

@@ -141,7 +141,7 @@ impl Tensor {
     }
 
     /// `−weight · (target · log input + (1 − target) · log(1 − input))` of probabilities, with
-    /// logarithms of at least −100.
+    /// logarithms of at least −100. An input or target outside 0..=1 is a data error.
     #[track_caller]
     pub fn binary_cross_entropy(
         &self,
@@ -153,6 +153,9 @@ impl Tensor {
         operands.extend(weight);
         compose("binary_cross_entropy", &operands, |b| {
             let (probability, y) = probabilities(b, self, target)?;
+            let text = "all elements of input should be between 0 and 1";
+            let probability = within_0_and_1(b, &probability, text)?;
+            let y = within_0_and_1(b, &y, "all elements of target should be between 0 and 1")?;
             // The logarithms are cut off and their slopes are not: the gradient is a formula of its own.
             let x = probability.detach();
             let one = b.scalar_like(1.0, &x)?;
@@ -337,6 +340,13 @@ fn probabilities(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Result<(Tensor, Te
     Ok((x, y))
 }
 
+/// The tensor, or a data error if any element is not a probability.
+pub(super) fn within_0_and_1(b: &mut Recorder, x: &Tensor, what: &'static str) -> Recorded {
+    let (low, high) = (b.with(Pw::Ge, x, 0.0)?, b.with(Pw::Le, x, 1.0)?);
+    let fine = b.binary(Pw::And, &low, &high)?;
+    b.require(&fine, x, what)
+}
+
 pub(super) fn weighted(
     b: &mut Recorder,
     loss: &Tensor,
@@ -389,6 +399,7 @@ fn class_loss(
         off,
         target.fact()
     );
+    b.indexed_by("target", target);
     let target = if target.dtype() == DType::U8 {
         b.cast(target, DType::I64)?
     } else {

@@ -102,6 +102,7 @@ impl Tensor {
             ensure!(p == 1 || p == 2, "p must be 1 or 2, not {p}");
             let x = rows(b, self)?;
             needs_index(target, "target")?;
+            b.indexed_by("target", target);
             let n = &x.dims()[0];
             ensure!(
                 target.ndim() <= 1 && target.fact().numel() == *n,
@@ -140,6 +141,7 @@ impl Tensor {
     pub fn multilabel_margin_loss(&self, target: &Tensor, reduction: Reduction) -> Tensor {
         compose("multilabel_margin_loss", &[self, target], |b| {
             needs_index(target, "target")?;
+            b.indexed_by("target", target);
             ensure!(
                 target.dims() == self.dims(),
                 "the input {} and the target {} must have one shape",
@@ -285,16 +287,18 @@ impl Tensor {
     }
 }
 
-/// Scores of classes, wide, as `[n, c]`.
+/// Scores of classes, wide, as `[n, c]`; a number is the score of one class.
 fn rows(b: &mut Recorder, x: &Tensor) -> Recorded {
     super::args::needs_float(x, "input")?;
+    let classes = x.dims().last();
     ensure!(
-        (1..=2).contains(&x.ndim()),
-        "the input must be [n, c] or [c], not {}",
+        x.ndim() <= 2 && classes.is_none_or(|c| !c.is(0)),
+        "the input must be [n, c] or [c] with classes, or a number for one class, not {}",
         x.fact()
     );
     let wide = b.widened(x)?;
     match x.ndim() {
+        0 => b.reshape(&wide, &[1.into(), 1.into()]),
         1 => b.unsqueeze(&wide, 0),
         _ => Ok(wide),
     }

@@ -18,7 +18,7 @@ mod floats;
 mod grid;
 mod grid_sample;
 mod host;
-mod index;
+pub(crate) mod index;
 mod indices;
 mod join;
 mod likelihood;
@@ -52,7 +52,7 @@ mod to_device;
 mod unique;
 mod unpool;
 
-pub use args::{DimArg, DimArgs, IntList};
+pub use args::{DimArg, DimArgs, IntList, OutputSize};
 pub use arith::Other;
 pub use blocks::{block_diag, column_stack, dstack};
 pub use conv::Padding;

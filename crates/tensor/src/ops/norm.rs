@@ -34,6 +34,11 @@ impl Tensor {
         let mut updates = None;
         let y = compose("batch_norm", &operands, |b| {
             needs_float(self, "input")?;
+            ensure!(eps >= 0.0, "eps must not be negative, but is {eps}");
+            let is_empty = self.fact().numel().is(0);
+            if is_empty && self.ndim() == 1 {
+                return Ok(self.clone()); // without channels
+            }
             ensure!(
                 self.ndim() >= 2,
                 "{} has no channel dim (dim 1)",
@@ -51,7 +56,10 @@ impl Tensor {
                 check_channels(self, var, "running variance")?;
             }
             match given {
-                Some((mean, var)) if !training => normalise(b, self, &mean, &var, &affine, eps),
+                // An empty batch says nothing about the statistics.
+                Some((mean, var)) if !training || is_empty => {
+                    normalise(b, self, &mean, &var, &affine, eps)
+                }
                 given => {
                     let axes: Vec<usize> = (0..self.ndim()).filter(|a| *a != 1).collect();
                     let values: Shape = axes.iter().map(|a| self.dims()[*a].clone()).collect();

@@ -64,6 +64,7 @@ impl Tensor {
     pub fn flip(&self, dims: impl Into<DimArgs>) -> Tensor {
         let dims = dims.into();
         compose("flip", &[self], |b| {
+            super::args::few_dims(self)?;
             let mut x = self.clone();
             for a in dims.axes(self)? {
                 x = b.reversed(&x, a)?;

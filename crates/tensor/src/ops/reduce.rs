@@ -3,7 +3,7 @@
 //! Everywhere `dims` may be `()`, which stands for all dims, and `keepdim` keeps the reduced dims with
 //! size 1. Floats narrower than f32 are accumulated in f32.
 
-use super::args::{DimArg, DimArgs, axis, needs_float};
+use super::args::{DimArg, DimArgs, axis, few_dims, needs_float};
 use super::record::{Recorded, wide};
 use crate::record::{Recorder, compose, compose_many};
 use crate::{DType, Scalar, Tensor, promote};
@@ -308,6 +308,7 @@ fn extreme(
             DimArgs::from(&dim).axes(t)?;
             return Ok(vec![t.clone(), b.full(0i64, DType::I64, &[])?]);
         }
+        few_dims(t)?;
         let a = axis(t, &dim)?;
         let (values, index) = first_extreme(b, kind, t, a)?;
         let shape = super::sort::reduced_shape(t, a, keepdim);
@@ -346,6 +347,7 @@ fn arg(called: &'static str, kind: Reduction, t: &Tensor, dims: DimArgs, keepdim
         let flat = |b: &mut Recorder| b.reshape(t, &[t.fact().numel()]);
         let (x, a, kept) = match dims.one_or_all()? {
             Some(d) if t.ndim() > 0 => {
+                few_dims(t)?;
                 let a = axis(t, d)?;
                 let mut kept = kiln_ir::Shape::from(t.dims());
                 kept[a] = Dim::ONE;

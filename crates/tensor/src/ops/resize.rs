@@ -61,7 +61,7 @@ impl Tensor {
             let axes = axes(self, spatial, &size)?;
             if mode == InterpolateMode::Area {
                 let sizes = axes.iter().map(|a| a.out).collect();
-                return adaptive_average(b, spatial, self, &IntList(sizes));
+                return adaptive_average(b, spatial, self, &IntList(sizes).into());
             }
             let mut x = b.widened(self)?;
             // With 3 dims PyTorch rounds a linear weight before it takes the other one from it.

@@ -1,13 +1,12 @@
 //! Random numbers that depend on tensors or on their own order.
 
 use super::arith::Other;
-use super::index::checked_index;
+use super::loss::within_0_and_1;
 use super::record::Recorded;
 use super::search::insertion;
 use crate::random::random;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor};
-use kiln_base::Dim;
 use kiln_base::prim::{RandomKind, Reduction, ScanKind};
 use kiln_ir::{Builder, Pw, Shape, broadcast_shapes, ensure};
 use std::panic::Location;
@@ -24,7 +23,8 @@ impl Tensor {
         })
     }
 
-    /// 1 with the probability that each element of this float tensor gives, else 0, in its dtype.
+    /// 1 with the probability that each element of this float tensor gives, else 0, in its dtype. One
+    /// outside 0..=1 is a data error.
     #[track_caller]
     pub fn bernoulli(&self) -> Tensor {
         let loc = Location::caller();
@@ -35,6 +35,7 @@ impl Tensor {
                 _ => DType::F32,
             };
             let p = b.cast(self, wide)?;
+            let p = within_0_and_1(b, &p, "all probabilities must lie between 0 and 1")?;
             let u = random(b, RandomKind::Uniform, wide, self.dims(), loc)?;
             let hit = b.binary(Pw::Lt, &u, &p)?;
             b.cast(&hit, self.dtype())
@@ -93,29 +94,29 @@ impl Tensor {
                 let time = b.binary(Pw::Div, &time, &p)?;
                 b.arg_sort(&time, a, false, Some(num_samples as usize))?
             };
-            checked_rows(b, &p, &total, &index, n)
+            checked_rows(b, &p, &total, &index)
         })
     }
 }
 
 /// The index, but a data error where a row of weights is not a distribution.
-fn checked_rows(b: &mut Recorder, p: &Tensor, total: &Tensor, index: &Tensor, n: i64) -> Recorded {
+fn checked_rows(b: &mut Recorder, p: &Tensor, total: &Tensor, index: &Tensor) -> Recorded {
     let a = p.ndim() - 1;
     let least = b.reduce(Reduction::Min, p, &[a], true)?;
-    let fine = b.with(Pw::Ge, &least, 0.0)?;
-    let some = b.with(Pw::Gt, total, 0.0)?;
+    let positive = b.with(Pw::Ge, &least, 0.0)?;
     let finite = b.finite(total)?;
-    let fine = b.binary(Pw::And, &fine, &some)?;
-    let fine = b.binary(Pw::And, &fine, &finite)?;
-    let none = b.scalar_like(n, index)?;
-    let index = b.select(&fine, index, &none)?;
-    let flat = b.reshape(&index, &[index.fact().numel()])?;
-    let flat = checked_index(b, &flat, &Dim::Const(n))?;
-    b.reshape(&flat, index.dims())
+    let numbers = b.binary(Pw::And, &positive, &finite)?;
+    let text = "the weights hold an infinity, a NaN or an element below 0";
+    let index = b.require(&numbers, index, text)?;
+    let some = b.with(Pw::Gt, total, 0.0)?;
+    let other = b.unary(Pw::Not, &numbers)?;
+    let some = b.binary(Pw::Or, &some, &other)?;
+    b.require(&some, &index, "the sum of a row's weights is 0")
 }
 
 /// Normal numbers with these means and standard deviations, broadcast, in the float dtype that they
-/// promote to (f32 for two numbers, which give a rank-0 tensor). Gradients are zeros, as PyTorch's are.
+/// promote to (f32 for two numbers, which give a rank-0 tensor). A deviation below 0 is a data error.
+/// Gradients are zeros, as PyTorch's are.
 #[track_caller]
 pub fn normal<'a>(mean: impl Into<Other<'a>>, std: impl Into<Other<'a>>) -> Tensor {
     let loc = Location::caller();
@@ -124,8 +125,15 @@ pub fn normal<'a>(mean: impl Into<Other<'a>>, std: impl Into<Other<'a>>) -> Tens
         Other::Tensor(t) => (*t).clone(),
         Other::Number(n) => Tensor::full([], n.as_f64(), DType::F32),
     };
+    let number = match &std {
+        Other::Number(n) => Some(n.as_f64()),
+        Other::Tensor(_) => None,
+    };
+    let is_number = number.is_some();
     let (mean, std) = (tensor(&mean), tensor(&std));
     compose("normal", &[&mean, &std], |b| {
+        let n = number.unwrap_or(0.0);
+        ensure!(n >= 0.0, "the deviation must be at least 0, not {n}");
         let dtype = crate::promote::to_float(crate::promote::common(&[&mean, &std])?);
         let shape = broadcast_shapes([mean.dims(), std.dims()]);
         let shape = shape.ok_or_else(|| {
@@ -136,7 +144,11 @@ pub fn normal<'a>(mean: impl Into<Other<'a>>, std: impl Into<Other<'a>>) -> Tens
             ))
         })?;
         let z = random(b, RandomKind::Normal, dtype, &shape, loc)?;
-        let (mean, std) = (b.cast(&mean, dtype)?, b.cast(&std, dtype)?);
+        let (mean, mut std) = (b.cast(&mean, dtype)?, b.cast(&std, dtype)?);
+        if !is_number {
+            let fine = b.with(Pw::Ge, &std, 0.0)?;
+            std = b.require(&fine, &std, "all deviations must be at least 0")?;
+        }
         let scaled = b.binary(Pw::Mul, &z, &std.detach())?;
         let drawn = b.binary(Pw::Add, &scaled, &mean.detach())?;
         let drawn = b.connected(&drawn, &mean)?;

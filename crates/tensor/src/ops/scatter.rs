@@ -6,7 +6,9 @@
 
 use super::args::{DimArg, axis, same_dtype};
 use super::arith::Other;
-use super::index::{Places, as_index, as_vector, check_index_shape, no_larger, wrapped_index};
+use super::index::{
+    Places, as_index, as_vector, check_index_shape, needs_index, no_larger, wrapped_index,
+};
 use super::record::{Recorded, wide};
 use super::select;
 use crate::record::{Recorder, compose};
@@ -145,6 +147,7 @@ impl Tensor {
     pub fn index_copy(&self, dim: impl Into<DimArg>, index: &Tensor, source: &Tensor) -> Tensor {
         let dim = dim.into();
         compose("index_copy", &[self, index, source], |b| {
+            needs_index(index, "index")?;
             slices(b, self, &dim, index, source, |b, x, a, index, src| {
                 b.scatter(ScatterKind::Set, x, a, index, src)
             })
@@ -198,7 +201,8 @@ impl Tensor {
     pub fn put(&self, index: &Tensor, source: &Tensor, accumulate: bool) -> Tensor {
         compose("put", &[self, index, source], |b| {
             same_dtype(self, "tensor", source, "source")?;
-            let index = as_index(b, index, "index")?;
+            needs_index(index, "index")?;
+            b.indexed_by("index", index);
             ensure!(
                 index.fact().numel() == source.fact().numel(),
                 "the index {} and the source {} differ in the number of elements",
@@ -206,7 +210,7 @@ impl Tensor {
                 source.fact()
             );
             let x = b.reshape(self, &[self.fact().numel()])?;
-            let i = b.reshape(&index, &[index.fact().numel()])?;
+            let i = b.reshape(index, &[index.fact().numel()])?;
             let source = b.reshape(source, i.dims())?;
             let i = wrapped_index(b, &i, super::args::known(&x, 0)?)?;
             let kind = match accumulate {
@@ -258,8 +262,9 @@ fn scattered(
     if index.fact().numel().is(0) {
         return b.reshape(&x, shape); // goes nowhere, whatever its dtype and shape
     }
-    super::index::needs_index(index, "index")?;
-    let index = as_vector(b, index)?;
+    b.indexed_by("index", index);
+    let index = as_index(b, index, "index")?;
+    let index = as_vector(b, &index)?;
     check_index_shape(&x, a, &index)?;
     let src = match src {
         Other::Tensor(src) => {
@@ -316,6 +321,7 @@ fn slices(
         "the index must be a vector, not {}",
         index.fact()
     );
+    b.indexed_by("index", index);
     let index = as_index(b, index, "index")?;
     let index = as_vector(b, &index)?;
     let (x, source) = (as_vector(b, x)?, as_vector(b, source)?);

@@ -82,14 +82,12 @@ impl Tensor {
         let eps = eps.into();
         of_float("logit", self, |b, x| {
             let mut x = x.clone();
-            if let Some(eps) = eps {
-                // The ends belong to the inside: there x has its gradient.
+            if let Some(eps) = eps.filter(|eps| *eps >= 0.0) {
                 let (low, high) = (b.scalar_like(eps, &x)?, b.scalar_like(1.0 - eps, &x)?);
-                let above = b.binary(Pw::Ge, &x, &low)?;
-                let below = b.binary(Pw::Le, &x, &high)?;
-                let inside = b.binary(Pw::And, &above, &below)?;
-                let bounded = b.pointwise(Pw::Clip, &[x.detach(), low, high])?;
-                x = b.select(&inside, &x, &bounded)?;
+                let (below, above) = (b.binary(Pw::Lt, &x, &low)?, b.binary(Pw::Gt, &x, &high)?);
+                // Above ½ the lower bound counts first, as it does in PyTorch.
+                x = b.select(&above, &high, &x)?;
+                x = b.select(&below, &low, &x)?;
             }
             let one = b.scalar_like(1.0, &x)?;
             let rest = b.binary(Pw::Sub, &one, &x)?;

@@ -125,7 +125,7 @@ fn operands<'a>(x: &'a Tensor, items: &'a [Item]) -> Vec<&'a Tensor> {
 fn resolve(x: &Tensor, items: &[Index], loc: &'static Location<'static>) -> Result<Vec<Item>> {
     x.check()?;
     let wrong = |e: OpError| {
-        let notes = vec![format!("the tensor: {}", x.fact())];
+        let notes = vec![format!("the tensor: {}", x.fact()).into()];
         Error::with_notes(ErrorKind::Op, "index", e.0, loc, notes)
     };
     let mut out = Vec::with_capacity(items.len());

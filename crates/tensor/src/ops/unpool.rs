@@ -84,6 +84,7 @@ fn unpool(
     compose(called, &[t, indices], |b| {
         super::pool::check_input(spatial, t)?;
         super::index::needs_index(indices, "indices")?;
+        b.indexed_by("indices", indices);
         ensure!(
             indices.dims() == t.dims(),
             "the indices {} do not have the shape of {}",

@@ -28,7 +28,7 @@ rows! {
     "torch.nn.functional.avg_pool2d" = { x.avg_pool2d(kernel, stride, padding, ceil, true, None) } "`count_include_pad`, then `divisor_override`";
     "torch.nn.functional.avg_pool3d" = { x.avg_pool3d(kernel, stride, padding, ceil, true, None) };
     "torch.nn.functional.adaptive_avg_pool1d" = { x.adaptive_avg_pool1d(7) };
-    "torch.nn.functional.adaptive_avg_pool2d" = { x.adaptive_avg_pool2d([7, -1]) } "−1 for PyTorch's `None`";
+    "torch.nn.functional.adaptive_avg_pool2d" = { x.adaptive_avg_pool2d([Some(7), None]) };
     "torch.nn.functional.adaptive_avg_pool3d" = { x.adaptive_avg_pool3d(7) };
     "torch.nn.functional.adaptive_max_pool1d" = { x.adaptive_max_pool1d(7) };
     "torch.nn.functional.adaptive_max_pool2d" = { x.adaptive_max_pool2d(7) };

@@ -1,6 +1,6 @@
 //! Cosine annealing (Loshchilov and Hutter, 2016).
 
-use super::Schedule;
+use super::{Schedule, positive};
 use std::f64::consts::PI;
 
 /// `eta_min + (base − eta_min) · (1 + cos(π · epoch / t_max)) / 2`.
@@ -59,5 +59,10 @@ impl Schedule for CosineAnnealingWarmRestarts {
         }
         let height = 1.0 + (PI * at as f64 / period as f64).cos();
         self.eta_min + (base - self.eta_min) * height / 2.0
+    }
+
+    fn check(&self) -> Result<(), String> {
+        positive("t_0", self.t_0)?;
+        positive("t_mult", self.t_mult)
     }
 }

@@ -37,6 +37,14 @@ pub trait Schedule: Send + Sync {
         None
     }
 
+    /// What is wrong with the schedule's numbers; asked when it begins.
+    ///
+    /// # Errors
+    /// A message that names the number.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// The last epoch, where the schedule has one.
     fn last(&self) -> Option<u64> {
         None
@@ -66,7 +74,7 @@ impl Scheduler {
     /// Begins at epoch 0: sets the learning rates of that epoch.
     ///
     /// # Errors
-    /// Inside `compile`.
+    /// If a number of the schedule or a rate is out of range, or inside `compile`.
     #[track_caller]
     pub fn new(optimizer: &mut Optimizer, schedule: impl Schedule + 'static) -> Result<Scheduler> {
         Scheduler::chained(optimizer, vec![Box::new(schedule)])
@@ -76,12 +84,15 @@ impl Scheduler {
     /// `ChainedScheduler`.
     ///
     /// # Errors
-    /// Inside `compile`.
+    /// As [`Scheduler::new`].
     #[track_caller]
     pub fn chained(
         optimizer: &mut Optimizer,
         schedules: Vec<Box<dyn Schedule>>,
     ) -> Result<Scheduler> {
+        if let Some(Err(message)) = schedules.iter().map(|s| s.check()).find(Result::is_err) {
+            return Err(Error::invalid("Scheduler", message));
+        }
         let base = optimizer.lr();
         let mut scheduler = Scheduler {
             schedules,
@@ -89,14 +100,15 @@ impl Scheduler {
             current: base.clone(),
             base,
         };
-        scheduler.apply(optimizer)?;
+        scheduler.go_to(0, optimizer)?;
         Ok(scheduler)
     }
 
     /// Goes to the next epoch and sets its learning rates.
     ///
     /// # Errors
-    /// If the schedule has ended, the number of groups has changed, or inside `compile`.
+    /// If the schedule has ended, a rate is out of range or the number of groups has changed, which
+    /// leaves everything as it is, or inside `compile`.
     #[track_caller]
     pub fn step(&mut self, optimizer: &mut Optimizer) -> Result<()> {
         let last = self.schedules.iter().filter_map(|s| s.last()).min();
@@ -104,8 +116,7 @@ impl Scheduler {
             let message = format!("the schedule ends at step {last}");
             return Err(Error::invalid("Scheduler::step", message));
         }
-        self.epoch += 1;
-        self.apply(optimizer)
+        self.go_to(self.epoch + 1, optimizer)
     }
 
     /// The learning rates that were set last.
@@ -129,29 +140,63 @@ impl Scheduler {
         self.current = state.last_lr.clone();
     }
 
+    /// Sets what the schedules say for an epoch, for every group or, on an error, for none.
     #[track_caller]
-    fn apply(&mut self, optimizer: &mut Optimizer) -> Result<()> {
+    fn go_to(&mut self, epoch: u64, optimizer: &mut Optimizer) -> Result<()> {
         let groups = optimizer.groups_mut();
         if groups.len() != self.base.len() {
             let (now, then) = (groups.len(), self.base.len());
             let message = format!("the optimiser has {now} groups, the schedule began with {then}");
             return Err(Error::invalid("Scheduler::step", message));
         }
-        for ((group, base), current) in groups.iter_mut().zip(&self.base).zip(&mut self.current) {
-            *current = match &self.schedules[..] {
-                [one] => one.lr(*base, self.epoch),
-                many => many
-                    .iter()
-                    .fold(*current, |lr, s| s.chained(lr, *base, self.epoch)),
-            };
-            group.set_number("lr", *current)?;
-            let momentum = self.schedules.iter().find_map(|s| s.momentum(self.epoch));
+        let momentum = self.schedules.iter().find_map(|s| s.momentum(epoch));
+        let mut numbers = Vec::new();
+        for (i, group) in groups.iter().enumerate() {
+            numbers.push((i, "lr", self.rate(i, epoch)));
             let mut name = ["momentum", "beta1"].into_iter();
             let name = name.find(|n| group.number(n).is_some());
-            if let (Some(momentum), Some(name)) = (momentum, name) {
-                group.set_number(name, momentum)?;
+            numbers.extend(momentum.zip(name).map(|(value, name)| (i, name, value)));
+        }
+        for (i, name, value) in &numbers {
+            if let Err(message) = groups[*i].fits(name, *value) {
+                let message = format!("at epoch {epoch}: {message}");
+                return Err(Error::invalid("Scheduler::step", message));
             }
         }
+        for (i, name, value) in numbers {
+            groups[i].set_number(name, value)?;
+            if name == "lr" {
+                self.current[i] = value;
+            }
+        }
+        self.epoch = epoch;
         Ok(())
+    }
+
+    /// The learning rate of a group at an epoch.
+    fn rate(&self, group: usize, epoch: u64) -> f64 {
+        let (base, current) = (self.base[group], self.current[group]);
+        match &self.schedules[..] {
+            [one] => one.lr(base, epoch),
+            many => many
+                .iter()
+                .fold(current, |lr, s| s.chained(lr, base, epoch)),
+        }
+    }
+}
+
+/// Says that a number must lie in 0..=1.
+fn share(name: &str, value: f64) -> Result<(), String> {
+    match (0.0..=1.0).contains(&value) {
+        true => Ok(()),
+        false => Err(format!("{name} must lie in 0..=1, but is {value}")),
+    }
+}
+
+/// Says that a count must be positive.
+fn positive(name: &str, value: u64) -> Result<(), String> {
+    match value {
+        0 => Err(format!("{name} must be at least 1, but is 0")),
+        _ => Ok(()),
     }
 }

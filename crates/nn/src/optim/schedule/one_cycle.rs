@@ -1,6 +1,6 @@
 //! The one-cycle policy (Smith and Topin, 2017).
 
-use super::Schedule;
+use super::{Schedule, positive, share};
 use std::f64::consts::PI;
 
 /// How to go from one value to another.
@@ -74,7 +74,10 @@ impl OneCycleLr {
     }
 
     fn at(&self, step: u64) -> (f64, f64) {
-        let (step, phases) = (step as f64, self.phases());
+        // The step behind the last update has no use for a rate: it keeps the last one, where a line
+        // would go on below zero.
+        let last = self.total_steps.saturating_sub(1);
+        let (step, phases) = (step.min(last) as f64, self.phases());
         let mut from = 0.0;
         for (i, (to, lr, momentum)) in phases.iter().enumerate() {
             if step <= *to || i + 1 == phases.len() {
@@ -98,6 +101,11 @@ impl Schedule for OneCycleLr {
 
     fn momentum(&self, epoch: u64) -> Option<f64> {
         self.cycle_momentum.then(|| self.at(epoch).1)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        positive("total_steps", self.total_steps)?;
+        share("pct_start", self.pct_start)
     }
 
     fn last(&self) -> Option<u64> {

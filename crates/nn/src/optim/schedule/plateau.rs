@@ -1,7 +1,7 @@
 //! A schedule that looks at a metric.
 
 use super::super::Optimizer;
-use kiln_tensor::Result;
+use kiln_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// Which metrics are better.
@@ -76,9 +76,13 @@ impl ReduceLrOnPlateau {
     /// Takes the metric of an epoch.
     ///
     /// # Errors
-    /// Inside `compile`.
+    /// If the factor is not below 1, or inside `compile`.
     #[track_caller]
     pub fn step(&mut self, optimizer: &mut Optimizer, metric: f64) -> Result<()> {
+        if !(0.0..1.0).contains(&self.factor) {
+            let message = format!("factor must be in [0, 1), but is {}", self.factor);
+            return Err(Error::invalid("ReduceLrOnPlateau", message));
+        }
         if self.is_better(metric) {
             self.state.best = Some(metric);
             self.state.num_bad_epochs = 0;

@@ -24,6 +24,18 @@ impl Schedule for SequentialLr {
         self.at(epoch).map_or(base, |(s, epoch)| s.lr(base, epoch))
     }
 
+    fn check(&self) -> Result<(), String> {
+        let (schedules, milestones) = (self.schedules.len(), self.milestones.len());
+        if schedules != milestones + 1 {
+            let message =
+                format!("{schedules} schedules can't follow each other at {milestones} epochs");
+            return Err(format!(
+                "{message}; there must be one more schedule than milestones"
+            ));
+        }
+        self.schedules.iter().try_for_each(|s| s.check())
+    }
+
     fn momentum(&self, epoch: u64) -> Option<f64> {
         self.at(epoch).and_then(|(s, epoch)| s.momentum(epoch))
     }

@@ -1,6 +1,6 @@
 //! Schedules that multiply the rate.
 
-use super::Schedule;
+use super::{Schedule, share};
 
 /// Times `gamma` every `step_size` epochs.
 #[derive(Clone, Debug)]
@@ -97,6 +97,10 @@ impl Schedule for ConstantLr {
             _ => current,
         }
     }
+
+    fn check(&self) -> Result<(), String> {
+        share("factor", self.factor)
+    }
 }
 
 /// Times a factor that goes linearly from `start_factor` to `end_factor` in `total_iters` epochs: a
@@ -138,6 +142,15 @@ impl Schedule for LinearLr {
         match epoch {
             0 => current * self.start_factor,
             e => current * (self.factor(e) / self.factor(e - 1)),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        share("end_factor", self.end_factor)?;
+        share("start_factor", self.start_factor)?;
+        match self.start_factor {
+            0.0 => Err("start_factor must not be 0".to_string()),
+            _ => Ok(()),
         }
     }
 }
