@@ -2,14 +2,15 @@
 
 use super::rows;
 use kiln_tensor::{
-    Compiled, CustomOp, GradOptions, HookHandle, Result, ScanOptions, Spec, Tensor, Var, backends,
-    checkpoint, compile, cond, custom_function, detect_anomaly, enable_grad, explain, grad,
-    grad_with, gradcheck, is_anomaly_enabled, is_grad_enabled, jvp, no_grad, profiler, realize_all,
-    scan, scan_with, set_detect_anomaly, set_grad_enabled, set_threads, threads, vjp,
+    Compiled, CustomOp, Device, GradOptions, HookHandle, Result, ScanOptions, Spec, Tensor, Var,
+    assign_together, backends, checkpoint, compile, cond, custom_function, detect_anomaly,
+    enable_grad, explain, grad, grad_with, gradcheck, is_anomaly_enabled, is_grad_enabled, jvp,
+    no_grad, profiler, realize_all, scan, scan_with, set_detect_anomaly, set_grad_enabled,
+    set_threads, threads, vjp, with_error_note,
 };
 
 rows! {
-    (x: &Tensor, y: &Tensor, loss: &Tensor, w: &Var, f: fn(&[Tensor]) -> Tensor, options: &GradOptions, handle: &HookHandle, specs: &[Spec], step: &Compiled, op: CustomOp, custom: &CustomOp, profile: &profiler::Profile);
+    (x: &Tensor, y: &Tensor, loss: &Tensor, w: &Var, f: fn(&[Tensor]) -> Tensor, options: &GradOptions, handle: &HookHandle, specs: &[Spec], step: &Compiled, op: CustomOp, custom: &CustomOp, profile: &profiler::Profile, device: Device);
     "Tensor.requires_grad_" = { x.requires_grad_(true) } "a new handle; the old one stays data";
     "Tensor.requires_grad" = { x.requires_grad() };
     "Tensor.is_leaf" = { x.is_leaf() };
@@ -42,11 +43,15 @@ rows! {
     "torch.is_grad_enabled" = { is_grad_enabled() };
     "torch.nn.Parameter" = { Var::parameter(x)? };
     "torch.nn.Buffer" = { Var::new(x)? };
+    "assigning several buffers that belong together" = { assign_together([(w, x)])? } "if the run fails, all keep what they held";
+    "the name in named_parameters" = { w.name() } "in errors; known once a walk over the module has seen it, or by `set_name`";
+    "naming a parameter that is in no module" = { w.set_name("head.weight") };
+    "naming what may fail" = { with_error_note("in the head", || x * 2.0) } "errors in data of what is recorded inside say so";
     "torch.nn.Buffer of a learning rate" = { Var::volatile(x)? } "a plan prepares nothing from it ahead of its runs";
     "isinstance(w, torch.nn.Parameter)" = { w.is_parameter() } "a frozen one, too";
     "id(w)" = { w.id() };
     "Parameter.data" = { w.get() } "a snapshot, which later updates don't change; gradients flow to the cell";
-    "Parameter.data = parameter.to(device)" = { w.to_(kiln_tensor::Device::best())? } "`Module::to` moves a whole module";
+    "Parameter.data = parameter.to(device)" = { w.to_(device)? } "`Module::to` moves a whole module";
     "Parameter.data = value" = { w.assign(x)? } "of the same dtype and shape";
     "Tensor.__setitem__ on a parameter" = { w.set((0, ..), x)? };
     "Tensor.add_" = { w.add_(x)? };
@@ -69,9 +74,19 @@ rows! {
     "profile.key_averages().table" = { profile.key_averages().table(10) };
     "profile.export_chrome_trace" = { profile.export_chrome_trace("trace.json")? };
     "torch_xla.sync" = { x.realize()? } "computes it; reading does so by itself";
-    "torch.cuda.synchronize" = { realize_all()? } "computes what this thread still holds unrealised";
+    "torch_xla.sync of everything" = { realize_all()? } "computes what this thread still holds unrealised";
+    "torch.device(\"cuda\", 0)" = { Device::cuda(0)? } "an error where there is none";
+    "torch.device(\"cuda\" if torch.cuda.is_available() else \"cpu\")" = { Device::best() };
+    "torch.cuda.device_count" = { Device::cuda_count() };
+    "torch.cuda.get_device_name" = { device.name() };
+    "torch.cuda.get_device_capability" = { device.capability() };
+    "torch.cuda.synchronize" = { device.synchronize()? } "tells of errors in data that no read has told of";
+    "torch.cuda.memory_stats" = { device.memory() };
+    "torch.cuda.empty_cache" = { device.empty_cache()? };
+    "Tensor.device" = { x.device() };
+    "Tensor.to(device)" = { x.to(device) };
     "torch.backends.cudnn.benchmark = True" = { backends::cudnn::set_benchmark(true) } "for products and custom ops too, on every device, remembered for the next program; more in `tuning`";
     "torch.backends.cudnn.deterministic = True" = { backends::cudnn::set_deterministic(true) } "results are deterministic anyway; then they are those of the default algorithms";
-    "torch.set_num_threads" = { set_threads(4) } "results don't depend on it";
+    "torch.set_num_threads" = { set_threads(4) } "results don't depend on it, with tuning either";
     "torch.get_num_threads" = { threads() };
 }

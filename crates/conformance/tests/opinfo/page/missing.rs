@@ -43,12 +43,8 @@ pub(super) const MISSING: &[Missing] = &[
         why: "not written",
     },
     Missing {
-        torch: &[
-            "torch.nn.functional.fold",
-            "torch.nn.functional.lp_pool2d",
-            "torch.nn.functional.alpha_dropout",
-        ],
-        why: "the layers `Fold`, `LPPool2d` and `AlphaDropout` do it",
+        torch: &["torch.nn.functional.fold", "torch.nn.functional.lp_pool2d"],
+        why: "the layers `Fold` and `LPPool2d` do it",
     },
     Missing {
         torch: &[
@@ -57,6 +53,85 @@ pub(super) const MISSING: &[Missing] = &[
             "torch.func.vmap",
         ],
         why: "not written",
+    },
+    Missing {
+        torch: &[
+            "torch.nn.LazyBatchNorm1d",
+            "torch.nn.LazyBatchNorm2d",
+            "torch.nn.LazyBatchNorm3d",
+            "torch.nn.LazyConv1d",
+            "torch.nn.LazyConv2d",
+            "torch.nn.LazyConv3d",
+            "torch.nn.LazyConvTranspose1d",
+            "torch.nn.LazyConvTranspose2d",
+            "torch.nn.LazyConvTranspose3d",
+            "torch.nn.LazyInstanceNorm1d",
+            "torch.nn.LazyInstanceNorm2d",
+            "torch.nn.LazyInstanceNorm3d",
+            "torch.nn.LazyLinear",
+        ],
+        why: "a layer is told its sizes when it is made",
+    },
+    Missing {
+        torch: &["torch.nn.ParameterDict", "torch.nn.ParameterList"],
+        why: "fields of a struct that derives `Module`, such as a `Vec<Var>`",
+    },
+    Missing {
+        torch: &[
+            "torch.nn.UpsamplingBilinear2d",
+            "torch.nn.UpsamplingNearest2d",
+        ],
+        why: "`Upsample` does it",
+    },
+    Missing {
+        torch: &["torch.nn.TripletMarginWithDistanceLoss"],
+        why: "the function `triplet_margin_with_distance_loss` does it",
+    },
+    Missing {
+        torch: &["torch.nn.SyncBatchNorm"],
+        why: "a process trains on its own",
+    },
+    Missing {
+        torch: &[
+            "torch.nn.AdaptiveLogSoftmaxWithLoss",
+            "torch.nn.CTCLoss",
+            "torch.nn.CrossMapLRN2d",
+            "torch.nn.FractionalMaxPool2d",
+            "torch.nn.FractionalMaxPool3d",
+            "torch.nn.GRUCell",
+            "torch.nn.LSTMCell",
+            "torch.nn.LinearCrossEntropyLoss",
+            "torch.nn.RNNCell",
+            "torch.nn.RReLU",
+        ],
+        why: "not written",
+    },
+    Missing {
+        torch: &[
+            "torch.optim.ASGD",
+            "torch.optim.Adadelta",
+            "torch.optim.Adafactor",
+            "torch.optim.Adamax",
+            "torch.optim.LBFGS",
+            "torch.optim.Muon",
+            "torch.optim.NAdam",
+            "torch.optim.RAdam",
+            "torch.optim.Rprop",
+            "torch.optim.SparseAdam",
+        ],
+        why: "not written; a `Rule` of your own is one",
+    },
+    Missing {
+        torch: &["torch.optim.lr_scheduler.ChainedScheduler"],
+        why: "`Scheduler::chained` does it",
+    },
+    Missing {
+        torch: &[
+            "torch.optim.lr_scheduler.CyclicLR",
+            "torch.optim.lr_scheduler.MultiplicativeLR",
+            "torch.optim.lr_scheduler.PolynomialLR",
+        ],
+        why: "`LambdaLr` takes any function of the epoch, and a `Schedule` of your own is one",
     },
     Missing {
         torch: &["torch.while_loop"],

@@ -8,6 +8,7 @@ mod creation;
 mod elementwise;
 mod first;
 mod indexing;
+mod layers;
 mod linalg;
 mod losses;
 mod missing;
@@ -242,6 +243,47 @@ fn every_operator_with_samples_is_on_the_page() {
         both.is_empty(),
         "said to be there and to be missing: {both:?}"
     );
+}
+
+#[test]
+fn every_layer_of_pytorch_is_there_or_said_to_be_missing() {
+    let all = [layers::LAYERS, layers::OPTIMIZERS, layers::SCHEDULES];
+    let there: BTreeSet<&str> = all.into_iter().flatten().copied().collect();
+    let missing: BTreeSet<&str> = MISSING.iter().flat_map(|m| m.torch).copied().collect();
+    for name in layers::THEIRS {
+        let (here, not) = (there.contains(name), missing.contains(name));
+        assert!(
+            here != not,
+            "{name}: there {here}, said to be missing {not}"
+        );
+    }
+}
+
+#[test]
+fn every_name_in_the_text_is_there() {
+    let path = repository().join("docs/pytorch.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let mut known = BTreeSet::new();
+    for source in [
+        "crates/tensor/src",
+        "crates/nn/src",
+        "crates/base/src/dtype.rs",
+    ] {
+        scan::code_words(&repository().join(source), &mut known);
+    }
+    let strange = scan::names_in_text(&page).into_iter();
+    let strange: BTreeSet<String> = strange
+        .filter(|name| !known.contains(name) && !scan::NOT_OURS.contains(&&name[..]))
+        .collect();
+    assert!(
+        strange.is_empty(),
+        "the text names what is not there: {strange:?}"
+    );
+    let stale: Vec<&&str> = scan::NOT_OURS
+        .iter()
+        .filter(|n| !page.contains(**n))
+        .collect();
+    assert!(stale.is_empty(), "the page does not say {stale:?} any more");
 }
 
 #[test]

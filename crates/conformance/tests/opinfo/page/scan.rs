@@ -70,3 +70,69 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     let other = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
     text.split(other).filter(|w| !w.is_empty())
 }
+
+/// What the text says in code that is Rust's, PyTorch's or the page's own.
+pub(super) const NOT_OURS: &[&str] = &[
+    "KILN_UPDATE_DOCS",
+    "StepLR",
+    "antialias",
+    "batchmean",
+    "cargo",
+    "conformance",
+    "dx",
+    "ext",
+    "indexing",
+    "kiln",
+    "nn",
+    "opinfo",
+    "out_int32",
+    "page",
+    "println",
+    "scale_grad_by_freq",
+    "see",
+    "sparse",
+    "to_dot",
+    "total_loss",
+    "valid",
+];
+
+/// The words in the code of a file or folder, without its comments.
+pub(super) fn code_words(path: &Path, out: &mut BTreeSet<String>) {
+    if path.is_dir() {
+        for file in std::fs::read_dir(path).unwrap() {
+            code_words(&file.unwrap().path(), out);
+        }
+        return;
+    }
+    let text = std::fs::read_to_string(path).unwrap();
+    let code = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
+    out.extend(code.flat_map(words).map(str::to_string));
+}
+
+/// The words in backticks of the prose and of the notes, the last cells of tables; PyTorch's own paths
+/// and what is no name are left out.
+pub(super) fn names_in_text(page: &str) -> BTreeSet<String> {
+    let mut out = BTreeSet::new();
+    let mut in_code = false;
+    for line in page.lines() {
+        in_code ^= line.starts_with("```");
+        if in_code {
+            continue;
+        }
+        let text = match line.strip_prefix('|') {
+            Some(row) => row
+                .trim_end_matches('|')
+                .rsplit(" | ")
+                .next()
+                .unwrap_or(row),
+            None => line,
+        };
+        let spans = text.split('`').skip(1).step_by(2);
+        let ours = spans.filter(|s| !s.starts_with("torch") && !s.contains('/'));
+        let name = |w: &&str| w.len() > 1 && !w.starts_with(|c: char| c.is_ascii_digit());
+        out.extend(ours.flat_map(words).filter(name).map(str::to_string));
+    }
+    out
+}
