@@ -8,6 +8,7 @@ mod algorithm;
 mod depth;
 mod dims;
 mod fft;
+mod measure;
 
 use crate::cuda::CudaKernel;
 use crate::prim::{ScanKind, ScatterKind};

@@ -288,7 +288,7 @@ impl Cache {
 
 /// A plan linked for the machine takes several times its encoded size, and its recording is kept too.
 fn variant(expects: Expectation, sizes: &Sizes, found: Found) -> Variant {
-    let plan = found.executable.plan().to_bytes().len();
+    let plan = found.executable.plan().estimated_len();
     Variant {
         bytes: 16 * plan + found.explain.bytes() + 64 * sizes.dims.len(),
         expects,

@@ -9,7 +9,7 @@
 //! On a GPU, launches that start together are one ([`kiln_codegen::side_by_side`]), whose blocks are shared
 //! out; there it also decides whether their kernels fit in one.
 
-use crate::place::{ix, read, written};
+use crate::uses::{ix, read, written};
 use kiln_base::plan::Kernel;
 use kiln_codegen::{Launch, Program, fit_in_a_launch};
 use kiln_ir::{Graph, Target};
@@ -29,8 +29,13 @@ pub(crate) fn can_join(launch: &Launch) -> bool {
 /// What decides whether launches are in each other's way.
 pub(crate) struct Joiner<'a> {
     program: &'a Program,
-    /// For each buffer the input whose memory it may take over.
-    donor: Vec<Option<usize>>,
+    /// The places in memory that each launch touches: buffers, and those whose memory they may take over.
+    touches: Vec<Vec<usize>>,
+    /// Those of them that it writes.
+    writes: Vec<Vec<usize>>,
+    /// For each place the launches that touch it, and those that write it.
+    touching: Vec<Vec<usize>>,
+    writing: Vec<Vec<usize>>,
     /// The buffers that cells are assigned from.
     assigned: Vec<bool>,
     /// How many groups other products and convolutions may be moved over, whose results take memory until
@@ -38,6 +43,26 @@ pub(crate) struct Joiner<'a> {
     near: usize,
     /// Whether a launch may start together with others at all.
     can: fn(&Launch) -> bool,
+}
+
+/// Groups in the making, in order.
+struct Groups {
+    members: Vec<Vec<usize>>,
+    /// The group of each launch.
+    of: Vec<Option<usize>>,
+    /// The groups before and behind each that are not empty.
+    before: Vec<Option<usize>>,
+    behind: Vec<Option<usize>>,
+    last: Option<usize>,
+}
+
+/// Which groups a launch may join, the nearest first.
+#[derive(Copy, Clone)]
+enum Way {
+    /// Those before a group, or before the end.
+    Before(Option<usize>),
+    /// Those behind a group.
+    Behind(usize),
 }
 
 impl<'a> Joiner<'a> {
@@ -49,48 +74,54 @@ impl<'a> Joiner<'a> {
         near: usize,
         can: fn(&Launch) -> bool,
     ) -> Joiner<'a> {
-        let mut joiner = Joiner {
+        let mut donor = vec![None; program.buffers.len()];
+        let mut assigned = vec![false; program.buffers.len()];
+        for ((out, over), output) in program.outputs.iter().zip(donors).zip(&graph.outputs) {
+            let Some(out) = out.map(ix) else { continue };
+            donor[out] = over;
+            assigned[out] |= matches!(output.target, Target::Assign(_));
+        }
+        let places = |b| [Some(ix(b)), donor[ix(b)]].into_iter().flatten();
+        let all = program.launches.iter();
+        let writes = all.clone().map(|l| written(l).flat_map(places).collect());
+        let touches = all.map(|l| read(l).chain(written(l)).flat_map(places).collect());
+        let (writes, touches): (Vec<Vec<usize>>, Vec<Vec<usize>>) =
+            (writes.collect(), touches.collect());
+        Joiner {
             program,
-            donor: vec![None; program.buffers.len()],
-            assigned: vec![false; program.buffers.len()],
+            touching: turned(&touches, program.buffers.len()),
+            writing: turned(&writes, program.buffers.len()),
+            touches,
+            writes,
+            assigned,
             near,
             can,
-        };
-        for ((out, donor), output) in program.outputs.iter().zip(donors).zip(&graph.outputs) {
-            let Some(out) = out.map(ix) else { continue };
-            joiner.donor[out] = donor;
-            joiner.assigned[out] |= matches!(output.target, Target::Assign(_));
         }
-        joiner
     }
 
     /// The launches in groups that start together, in an order that keeps every launch behind those it
     /// depends on.
     pub(crate) fn groups(&self, launches: &[usize]) -> Vec<Vec<usize>> {
-        let mut groups: Vec<Vec<usize>> = Vec::new();
+        let mut groups = Groups::new(self.program.launches.len());
         for &l in launches {
-            match self.host(groups.iter().enumerate().rev(), l) {
-                Some(g) => groups[g].push(l),
-                None => groups.push(vec![l]),
+            match self.host(&groups, l, Way::Before(None)) {
+                Some(g) => groups.put(l, g),
+                None => groups.add(l),
             }
         }
-        for g in 0..groups.len() {
+        for g in 0..groups.members.len() {
             if let Some(hosts) = self.other_hosts(&groups, g) {
-                for (l, host) in std::mem::take(&mut groups[g]).into_iter().zip(hosts) {
-                    groups[host].push(l);
+                for (l, host) in groups.take(g).into_iter().zip(hosts) {
+                    groups.put(l, host);
                 }
             }
         }
-        groups.retain(|g| !g.is_empty());
-        groups
+        groups.members.retain(|g| !g.is_empty());
+        groups.members
     }
 
     /// The nearest group behind which nothing is in the way of the launch and which it can join.
-    fn host<'g>(
-        &self,
-        groups: impl Iterator<Item = (usize, &'g Vec<usize>)>,
-        l: usize,
-    ) -> Option<usize> {
+    fn host(&self, groups: &Groups, l: usize, way: Way) -> Option<usize> {
         if !self.joins(l) {
             return None;
         }
@@ -98,43 +129,54 @@ impl<'a> Joiner<'a> {
             true => REACH,
             false => self.near,
         };
-        for (g, group) in groups.filter(|(_, g)| !g.is_empty()).take(reach) {
-            if group.iter().any(|other| self.conflict(l, *other)) {
-                return None;
-            }
-            let all: Vec<usize> = group.iter().copied().chain([l]).collect();
-            if self.joins(group[0]) && self.fit(&all) {
-                return Some(g);
-            }
-        }
-        None
+        let in_the_way = self.in_the_way(l).filter_map(|other| groups.of[other]);
+        let nearest = match way {
+            Way::Before(from) => in_the_way.filter(|c| from.is_none_or(|g| *c < g)).max(),
+            Way::Behind(from) => in_the_way.filter(|c| *c > from).min(),
+        };
+        let mut free = groups.along(way).take(reach);
+        let mut free = std::iter::from_fn(|| free.next().filter(|g| Some(*g) != nearest));
+        free.find(|g| {
+            let group = &groups.members[*g];
+            self.joins(group[0]) && self.fit(group, &[l])
+        })
+    }
+
+    /// The launches that touch what this one writes, or write what it touches.
+    fn in_the_way(&self, l: usize) -> impl Iterator<Item = usize> {
+        let touching = self.writes[l].iter().flat_map(|p| &self.touching[*p]);
+        let writing = self.touches[l].iter().flat_map(|p| &self.writing[*p]);
+        touching.chain(writing).copied().filter(move |o| *o != l)
     }
 
     /// For each launch of a group of small ones alone, the group before or behind that it starts with
     /// instead; nothing if one of them has none.
-    fn other_hosts(&self, groups: &[Vec<usize>], g: usize) -> Option<Vec<usize>> {
-        let group = &groups[g];
+    fn other_hosts(&self, groups: &Groups, g: usize) -> Option<Vec<usize>> {
+        let group = &groups.members[g];
         if !group.iter().all(|l| self.is_small(*l)) {
             return None;
         }
-        let behind = |l: usize| self.host(groups.iter().enumerate().skip(g + 1), l);
-        let before = |l: usize| self.host(groups.iter().enumerate().take(g).rev(), l);
+        let behind = |l: usize| self.host(groups, l, Way::Behind(g));
+        let before = |l: usize| self.host(groups, l, Way::Before(Some(g)));
         let hosts = group.iter().map(|l| before(*l).or_else(|| behind(*l)));
         let hosts: Vec<usize> = hosts.collect::<Option<_>>()?;
         let all_fit = hosts.iter().all(|host| {
             let joining = group.iter().zip(&hosts).filter(|(_, h)| *h == host);
-            let all = groups[*host].iter().chain(joining.map(|(l, _)| l));
-            self.fit(&all.copied().collect::<Vec<_>>())
+            let joining: Vec<usize> = joining.map(|(l, _)| *l).collect();
+            self.fit(&groups.members[*host], &joining)
         });
         all_fit.then_some(hosts)
     }
 
     /// Whether there is room for all these in a group.
-    fn fit(&self, all: &[usize]) -> bool {
-        let launches: Vec<&Launch> = all.iter().map(|l| &self.program.launches[*l]).collect();
-        match launches[0].kernel {
-            Kernel::Cuda(_) => fit_in_a_launch(&launches),
-            _ => all.len() <= MOST,
+    fn fit(&self, group: &[usize], joining: &[usize]) -> bool {
+        let launch = |l: &usize| &self.program.launches[*l];
+        match launch(&group[0]).kernel {
+            Kernel::Cuda(_) => {
+                let all = group.iter().chain(joining).map(launch);
+                fit_in_a_launch(&all.collect::<Vec<_>>())
+            }
+            _ => group.len() + joining.len() <= MOST,
         }
     }
 
@@ -156,19 +198,66 @@ impl<'a> Joiner<'a> {
     fn is_update(&self, l: usize) -> bool {
         written(&self.program.launches[l]).all(|b| self.assigned[ix(b)])
     }
+}
 
-    /// Whether one launch touches what the other writes.
-    fn conflict(&self, a: usize, b: usize) -> bool {
-        let [a, b] = [a, b].map(|l| &self.program.launches[l]);
-        self.disturbs(a, b) || self.disturbs(b, a)
+impl Groups {
+    fn new(launches: usize) -> Groups {
+        Groups {
+            members: Vec::new(),
+            of: vec![None; launches],
+            before: Vec::new(),
+            behind: Vec::new(),
+            last: None,
+        }
     }
 
-    fn disturbs(&self, writer: &Launch, other: &Launch) -> bool {
-        let places = |b| [Some(ix(b)), self.donor[ix(b)]];
-        let mut touched = read(other).chain(written(other)).map(places);
-        touched.any(|t| {
-            let mut places = written(writer).flat_map(places).flatten();
-            places.any(|w| t.contains(&Some(w)))
-        })
+    /// A launch as a group at the end.
+    fn add(&mut self, l: usize) {
+        let g = self.members.len();
+        if let Some(last) = self.last {
+            self.behind[last] = Some(g);
+        }
+        self.before.push(self.last);
+        self.behind.push(None);
+        self.last = Some(g);
+        self.members.push(vec![l]);
+        self.of[l] = Some(g);
     }
+
+    fn put(&mut self, l: usize, g: usize) {
+        self.members[g].push(l);
+        self.of[l] = Some(g);
+    }
+
+    /// Empties a group.
+    fn take(&mut self, g: usize) -> Vec<usize> {
+        let (before, behind) = (self.before[g], self.behind[g]);
+        if let Some(b) = before {
+            self.behind[b] = behind;
+        }
+        match behind {
+            Some(b) => self.before[b] = before,
+            None => self.last = before,
+        }
+        std::mem::take(&mut self.members[g])
+    }
+
+    /// The groups on one side, the nearest first.
+    fn along(&self, way: Way) -> impl Iterator<Item = usize> {
+        let (first, next) = match way {
+            Way::Before(None) => (self.last, &self.before),
+            Way::Before(Some(g)) => (self.before[g], &self.before),
+            Way::Behind(g) => (self.behind[g], &self.behind),
+        };
+        std::iter::successors(first, |g| next[*g])
+    }
+}
+
+/// For each place the launches that have it in their list.
+fn turned(places: &[Vec<usize>], count: usize) -> Vec<Vec<usize>> {
+    let mut turned = vec![Vec::new(); count];
+    for (l, places) in places.iter().enumerate() {
+        places.iter().for_each(|p| turned[*p].push(l));
+    }
+    turned
 }

@@ -8,12 +8,14 @@ mod dump;
 mod explain;
 mod join;
 mod lean;
+mod order;
 mod part;
 mod pipeline;
 mod place;
 mod recompute;
 mod stages;
 pub mod tune;
+mod uses;
 mod variant;
 mod verify;
 

@@ -6,7 +6,6 @@ use crate::place::{self, Placed};
 use crate::stages::{Stages, with_lines};
 use crate::tune::{self, Precision, Settings};
 use crate::{lean, recompute};
-use kiln_base::memory::planned;
 use kiln_codegen::{self as codegen, Hints};
 use kiln_ir::{Graph, Loc, Op, Role, Target};
 use kiln_optimize as optimize;
@@ -194,7 +193,7 @@ impl Lowered {
             }
             let program = codegen::side_by_side(&self.program, &groups);
             let placed = place::place(&self.graph, &program)?;
-            if peak(&placed) <= most && donated(&placed) >= donated(&self.placed) {
+            if placed.peak() <= most && donated(&placed) >= donated(&self.placed) {
                 (self.program, self.placed) = (program, placed);
                 return Ok(Some(groups));
             }
@@ -204,12 +203,8 @@ impl Lowered {
 
     /// Bytes of temporaries that a run needs, where sizes are known.
     pub fn peak(&self) -> Option<usize> {
-        peak(&self.placed)
+        self.placed.peak()
     }
-}
-
-fn peak(placed: &Placed) -> Option<usize> {
-    planned(&placed.plan, &[]).map(|(_, layout)| layout.peak)
 }
 
 /// Compiles a graph: the whole pipeline.

@@ -8,13 +8,17 @@
 
 use crate::CompileError;
 use crate::explain::marked;
-use crate::join::{Joiner, can_join};
+use crate::join::can_join;
+use crate::order::Order;
+use crate::uses::{Uses, ix, read, written};
+use hashbrown::HashMap;
 use kiln_base::memory::planned;
 use kiln_base::plan::{
     Buffer, BufferId, Constant, Input, Kernel, Output, Place, Plan, Step, Symbol,
 };
-use kiln_codegen::{BufId, Launch, Origin, Program, shares_a_launch};
-use kiln_ir::{Graph, NodeId, Op, Target};
+use kiln_codegen::{Launch, Origin, Program, shares_a_launch};
+use kiln_ir::{Graph, NodeId, Op};
+use std::sync::OnceLock;
 
 /// The plan of a lowered program. Sites name the position that their node's location marks, where it marks
 /// one.
@@ -28,22 +32,25 @@ pub(crate) struct Placed {
     pub prepare: Vec<usize>,
     /// The launches of the *run* steps, in order.
     pub run: Vec<usize>,
+    /// The position of each launch among the steps of its part.
+    pub steps: Vec<usize>,
+    peak: OnceLock<Option<usize>>,
 }
 
 impl Placed {
-    /// The position of a launch among the steps of its part.
-    pub(crate) fn step(&self, launch: usize) -> usize {
-        let mut lists = [&self.prepare, &self.run].into_iter();
-        let found = lists.find_map(|list| list.iter().position(|l| *l == launch));
-        found.unwrap_or(launch)
+    /// Bytes of temporaries that a run needs, where sizes are known.
+    pub(crate) fn peak(&self) -> Option<usize> {
+        let found = || planned(&self.plan, &[]).map(|(_, layout)| layout.peak);
+        *self.peak.get_or_init(found)
     }
 }
 
 /// Decides when launches run and where buffers live.
 pub(crate) fn place(graph: &Graph, program: &Program) -> Result<Placed, CompileError> {
     let symbols = symbols(graph)?;
+    let uses = Uses::new(program);
     let arranged = |near: usize| {
-        let mut placed = arrange(graph, program, Order::new(program), near);
+        let mut placed = arrange(graph, program, &uses, Order::new(program), near);
         placed.plan.symbols.clone_from(&symbols);
         placed
     };
@@ -53,7 +60,7 @@ pub(crate) fn place(graph: &Graph, program: &Program) -> Result<Placed, CompileE
         return Ok(placed);
     }
     // What runs at the same time is in memory at the same time.
-    let peak = |p: &Placed| planned(&p.plan, &[]).map_or(0, |(_, layout)| layout.peak);
+    let peak = |p: &Placed| p.peak().unwrap_or(0);
     let apart = arranged(0);
     let least = peak(&apart);
     let most = least + least / MORE;
@@ -65,10 +72,11 @@ pub(crate) fn place(graph: &Graph, program: &Program) -> Result<Placed, CompileE
 /// The launches of a program for a GPU in groups that can be one, in the order in which they run. Any that
 /// is not small may be moved over `near` others.
 pub(crate) fn groups(graph: &Graph, program: &Program, near: usize) -> Vec<Vec<usize>> {
+    let uses = Uses::new(program);
     let mut order = Order::new(program);
-    let donors = order.donate(graph, program);
+    let donors = order.donate(graph, program, &uses);
     let mut groups: Vec<Vec<usize>> = order.prepare.iter().map(|l| vec![*l]).collect();
-    groups.extend(order.join(graph, program, &donors, near, shares_a_launch));
+    groups.extend(order.join(graph, program, &uses, &donors, near, shares_a_launch));
     groups
 }
 
@@ -85,12 +93,12 @@ fn body(graph: &Graph, program: &Program) -> Plan {
         commit: Vec::new(),
         commit_from: program.launches.len(),
     };
-    arrange(graph, program, order, NEAR).plan
+    arrange(graph, program, &Uses::new(program), order, NEAR).plan
 }
 
-fn arrange(graph: &Graph, program: &Program, mut order: Order, near: usize) -> Placed {
-    let donors = order.donate(graph, program);
-    let groups = order.join(graph, program, &donors, near, can_join);
+fn arrange(graph: &Graph, program: &Program, uses: &Uses, mut order: Order, near: usize) -> Placed {
+    let donors = order.donate(graph, program, uses);
+    let groups = order.join(graph, program, uses, &donors, near, can_join);
     let mut plan = Plan {
         buffers: program
             .buffers
@@ -113,31 +121,40 @@ fn arrange(graph: &Graph, program: &Program, mut order: Order, near: usize) -> P
             }
         }
     }
-    for &l in &order.prepare {
-        let step = step(graph, &program.launches[l], &mut plan);
-        plan.prepare.push(step);
-    }
+    let mut steps = Steps::new(graph, &mut plan);
+    let prepare: Vec<Step> = (order.prepare.iter())
+        .map(|l| steps.step(&program.launches[*l]))
+        .collect();
+    let mut run = Vec::with_capacity(order.run.len() + order.commit.len());
     for group in &groups {
         for (i, &l) in group.iter().enumerate() {
-            let step = step(graph, &program.launches[l], &mut plan);
-            plan.run.push(Step {
+            let step = steps.step(&program.launches[l]);
+            run.push(Step {
                 joined: i > 0,
                 ..step
             });
         }
     }
+    (plan.prepare, plan.run) = (prepare, run);
     plan.commit = order.commit_from as u32;
     in_place(program, &groups, &mut plan);
     let mut joined = vec![false; program.launches.len()];
     for l in groups.iter().flat_map(|g| &g[1..]) {
         joined[*l] = true;
     }
+    let (prepare, run) = (order.prepare, groups.concat());
+    let mut steps: Vec<usize> = (0..program.launches.len()).collect();
+    for (at, l) in prepare.iter().enumerate().chain(run.iter().enumerate()) {
+        steps[*l] = at;
+    }
     Placed {
         plan,
         outputs: positions,
         joined,
-        run: groups.concat(),
-        prepare: order.prepare,
+        prepare,
+        run,
+        steps,
+        peak: OnceLock::new(),
     }
 }
 
@@ -226,224 +243,62 @@ fn outputs(program: &Program, donors: &[Option<u32>], plan: &mut Plan) -> Vec<Op
     positions
 }
 
-fn step(graph: &Graph, launch: &Launch, plan: &mut Plan) -> Step {
-    let mut kernel = launch.kernel.clone();
-    let mut sites = launch.sites.clone();
-    for s in &mut sites {
-        let at = marked(&graph.node(NodeId(s.node)).loc);
-        s.node = at.map_or(s.node, |at| at as u32);
-    }
-    if let [node] = launch.nodes[..] {
-        let graphs = graph.node(node).op.bodies().iter();
-        for ((plan, graph), program) in kernel
-            .bodies_mut()
-            .iter_mut()
-            .zip(graphs)
-            .zip(&launch.bodies)
-        {
-            *plan = body(graph, program);
-            sites.extend(plan.sites.iter().cloned());
-        }
-    }
-    let at = plan.kernels.iter().position(|k| *k == kernel);
-    let at = at.unwrap_or_else(|| {
-        plan.kernels.push(kernel);
-        plan.kernels.len() - 1
-    });
-    let first = plan.sites.len() as u32;
-    plan.sites.extend(sites);
-    Step {
-        kernel: at as u32,
-        sites: (first..plan.sites.len() as u32).collect(),
-        args: launch.args.iter().map(|b| BufferId(b.0)).collect(),
-        joined: false,
-    }
+/// Turns launches into steps of a plan.
+struct Steps<'a> {
+    graph: &'a Graph,
+    plan: &'a mut Plan,
+    /// The plan's kernels by what tells them apart.
+    kernels: HashMap<u64, Vec<u32>>,
 }
 
-/// The launches of each part, in order.
-struct Order {
-    prepare: Vec<usize>,
-    run: Vec<usize>,
-    /// Those that were moved behind the others to write into donated inputs.
-    commit: Vec<usize>,
-    /// The first step of `run` and `commit` that may write into a donated input.
-    commit_from: usize,
-}
-
-impl Order {
-    fn new(program: &Program) -> Order {
-        // A value that the caller gets is written in every run, even where it depends on parameters
-        // alone: the caller owns it afterwards.
-        let mut prepared = vec![false; program.launches.len()];
-        let outputs: Vec<BufId> = program.outputs.iter().flatten().copied().collect();
-        for (l, launch) in program.launches.iter().enumerate() {
-            prepared[l] = written(launch)
-                .all(|b| program.buffers[ix(b)].parameter_only && !outputs.contains(&b));
-        }
-        // A step may only be prepared if what it reads is.
-        let mut run_writes = vec![false; program.buffers.len()];
-        for (l, launch) in program.launches.iter().enumerate() {
-            prepared[l] &= read(launch).all(|b| !run_writes[ix(b)]);
-            if !prepared[l] {
-                written(launch).for_each(|b| run_writes[ix(b)] = true);
-            }
-        }
-        let (prepare, run) = (0..program.launches.len()).partition(|l| prepared[*l]);
-        Order {
-            prepare,
-            commit_from: run.len(),
-            run,
-            commit: Vec::new(),
+impl<'a> Steps<'a> {
+    fn new(graph: &'a Graph, plan: &'a mut Plan) -> Steps<'a> {
+        Steps {
+            graph,
+            plan,
+            kernels: HashMap::new(),
         }
     }
 
-    /// The run and the commit in groups of launches that start together.
-    fn join(
-        &self,
-        graph: &Graph,
-        program: &Program,
-        donors: &[Option<u32>],
-        near: usize,
-        can: fn(&Launch) -> bool,
-    ) -> Vec<Vec<usize>> {
-        let buffer = |input: u32| {
-            let origin = |b: &kiln_codegen::BufferInfo| b.origin == Origin::Input(input);
-            program.buffers.iter().position(origin)
-        };
-        let donors = donors.iter().map(|d| d.and_then(buffer));
-        let joiner = Joiner::new(graph, program, donors, near, can);
-        let all: Vec<usize> = self.run.iter().chain(&self.commit).copied().collect();
-        let (run, commit) = all.split_at(self.commit_from);
-        [joiner.groups(run), joiner.groups(commit)].concat()
-    }
-
-    /// Moves the launches of donated outputs to the end where they are not safe already; gives each
-    /// output's donor.
-    fn donate(&mut self, graph: &Graph, program: &Program) -> Vec<Option<u32>> {
-        let input_buffer = |index: u32| {
-            program
-                .buffers
-                .iter()
-                .position(|b| matches!(b.origin, Origin::Input(i) if i == index))
-        };
-        let wanted: Vec<Option<(u32, usize, usize)>> = graph
-            .outputs
-            .iter()
-            .zip(&program.outputs)
-            .map(|(o, buffer)| {
-                let (Target::Assign(input), Some(out)) = (o.target, buffer) else {
-                    return None;
-                };
-                let writer = self
-                    .run
-                    .iter()
-                    .position(|l| written(&program.launches[*l]).any(|b| b == *out))?;
-                Some((input, self.run[writer], input_buffer(input)?))
-            })
-            .collect();
-        // A launch may move if nothing reads what it writes and it cannot fail.
-        let movable = |l: usize| {
-            let launch = &program.launches[l];
-            !can_fail(launch)
-                && written(launch).all(|b| {
-                    program
-                        .launches
-                        .iter()
-                        .all(|other| !read(other).any(|r| r == b))
-                })
-        };
-        // A launch may stay if nothing behind it can fail or reads the input.
-        let fallible = |l: &usize| can_fail(&program.launches[*l]);
-        let safe = self.run.iter().rposition(fallible).map_or(0, |at| at + 1);
-        let stays = |l: usize, buffer: usize| {
-            let behind = self.run.iter().skip_while(|o| **o != l).skip(1);
-            self.run[safe..].contains(&l)
-                && behind
-                    .flat_map(|o| read(&program.launches[*o]))
-                    .all(|r| ix(r) != buffer)
-        };
-        let mut donors = vec![None; wanted.len()];
-        let candidates: Vec<usize> = wanted
-            .iter()
-            .flatten()
-            .filter(|(_, l, buffer)| movable(*l) || stays(*l, *buffer))
-            .map(|w| w.1)
-            .collect();
-        for (slot, want) in wanted.iter().enumerate() {
-            let Some((input, l, buffer)) = *want else {
-                continue;
-            };
-            let launch = &program.launches[l];
-            let out = program.outputs[slot].map(ix);
-            // Other launches that move to the end must not read the old value.
-            let reads = |c: &usize| read(&program.launches[*c]).any(|r| ix(r) == buffer);
-            let mut moving = candidates.iter().filter(|c| movable(**c));
-            let alone = moving.all(|c| *c == l || !reads(c));
-            let reads_itself = read(launch).any(|r| ix(r) == buffer);
-            let pairs = launch
-                .in_place
-                .iter()
-                .any(|(r, w)| ix(launch.args[*r]) == buffer && Some(ix(launch.args[*w])) == out);
-            let placed = movable(l) || stays(l, buffer);
-            if placed && alone && (!reads_itself || pairs) {
-                donors[slot] = Some(input);
+    fn step(&mut self, launch: &Launch) -> Step {
+        let mut kernel = launch.kernel.clone();
+        let mut sites = launch.sites.clone();
+        for s in &mut sites {
+            let at = marked(&self.graph.node(NodeId(s.node)).loc);
+            s.node = at.map_or(s.node, |at| at as u32);
+        }
+        if let [node] = launch.nodes[..] {
+            let graphs = self.graph.node(node).op.bodies().iter();
+            for ((plan, graph), program) in kernel
+                .bodies_mut()
+                .iter_mut()
+                .zip(graphs)
+                .zip(&launch.bodies)
+            {
+                *plan = body(graph, program);
+                sites.extend(plan.sites.iter().cloned());
             }
         }
-        let donated = wanted.iter().zip(&donors);
-        let moved: Vec<(usize, usize)> = donated
-            .filter(|(_, d)| d.is_some())
-            .filter_map(|(w, _)| w.map(|w| (w.1, w.2)))
-            .collect();
-        let staying = moved.iter().any(|(l, _)| !movable(*l));
-        let moved: Vec<(usize, usize)> = moved.into_iter().filter(|m| movable(m.0)).collect();
-        self.commit_moved(program, safe, &moved, staying);
-        donors
+        let first = self.plan.sites.len() as u32;
+        self.plan.sites.extend(sites);
+        Step {
+            kernel: self.kernel(kernel),
+            sites: (first..self.plan.sites.len() as u32).collect(),
+            args: launch.args.iter().map(|b| BufferId(b.0)).collect(),
+            joined: false,
+        }
     }
 
-    /// Moves launches, each with the buffer that it writes over: to the end, where small ones start together;
-    /// but those that hold more memory than that is worth only behind the last that reads the buffer, if
-    /// nothing behind `safe` can fail.
-    fn commit_moved(
-        &mut self,
-        program: &Program,
-        safe: usize,
-        moved: &[(usize, usize)],
-        staying: bool,
-    ) {
-        let is_moved = |l: &usize| moved.iter().any(|m| m.0 == *l);
-        let waits = |l: &Launch| matches!(l.kernel, Kernel::Tile(_)) && can_join(l);
-        let early = |l: &usize| !waits(&program.launches[*l]);
-        let from = self.run[..safe].iter().filter(|l| !is_moved(l)).count();
-        let mut run: Vec<usize> = Vec::with_capacity(self.run.len());
-        // What waits until its buffer is read no more.
-        let mut waiting: Vec<(usize, usize)> = Vec::new();
-        let last_read = |buffer: usize| {
-            let reads =
-                |l: &usize| !is_moved(l) && read(&program.launches[*l]).any(|r| ix(r) == buffer);
-            self.run.iter().rposition(reads)
-        };
-        for (at, l) in self.run.iter().enumerate() {
-            match is_moved(l) {
-                false => run.push(*l),
-                true if early(l) => {
-                    let buffers = moved.iter().filter(|m| m.0 == *l).map(|m| m.1);
-                    let until = buffers.filter_map(last_read).chain([at]).max();
-                    waiting.push((until.unwrap_or(at).max(safe.saturating_sub(1)), *l));
-                }
-                true => self.commit.push(*l),
-            }
-            waiting.retain(|(until, l)| {
-                if *until <= at {
-                    run.push(*l);
-                }
-                *until > at
-            });
+    /// The position of a kernel in the plan, which has each once.
+    fn kernel(&mut self, kernel: Kernel) -> u32 {
+        let kernels = &mut self.plan.kernels;
+        let alike = self.kernels.entry(kernel.fingerprint()).or_default();
+        if let Some(at) = alike.iter().find(|at| kernels[**at as usize] == kernel) {
+            return *at;
         }
-        let inside = run.len() + self.commit.len() == self.run.len();
-        debug_assert!(inside, "every launch runs once");
-        let alone = staying || moved.iter().any(|m| early(&m.0));
-        self.commit_from = if alone { from } else { run.len() };
-        self.run = run;
+        kernels.push(kernel);
+        alike.push(kernels.len() as u32 - 1);
+        kernels.len() as u32 - 1
     }
 }
 
@@ -477,29 +332,4 @@ fn in_place(program: &Program, groups: &[Vec<usize>], plan: &mut Plan) {
             }
         }
     }
-}
-
-/// Whether a launch may report a data error.
-fn can_fail(launch: &Launch) -> bool {
-    let inner = launch.bodies.iter().flat_map(|b| &b.launches);
-    !launch.sites.is_empty() || inner.into_iter().any(can_fail)
-}
-
-fn args(launch: &Launch, written: bool) -> impl Iterator<Item = BufId> {
-    let flagged = launch.args.iter().zip(&launch.written);
-    flagged
-        .filter(move |(_, w)| **w == written)
-        .map(|(b, _)| *b)
-}
-
-pub(crate) fn written(launch: &Launch) -> impl Iterator<Item = BufId> {
-    args(launch, true)
-}
-
-pub(crate) fn read(launch: &Launch) -> impl Iterator<Item = BufId> {
-    args(launch, false)
-}
-
-pub(crate) fn ix(b: BufId) -> usize {
-    b.0 as usize
 }

@@ -1,7 +1,7 @@
 //! Where images change between channels first and channels last, and why.
 
 use super::place_of;
-use crate::place::written;
+use crate::uses::written;
 use kiln_base::Dim;
 use kiln_codegen::{Conversion, Launch, Origin, Program};
 use kiln_ir::{Graph, Loc, Value};

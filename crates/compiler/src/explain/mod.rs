@@ -9,8 +9,9 @@ mod timeline;
 
 pub use conversions::ConversionInfo;
 
-use crate::place::{Placed, ix, written};
+use crate::place::Placed;
 use crate::tune::{Choice, Mode, Tuned, Tuning, algorithm, assigned};
+use crate::uses::{ix, written};
 use crate::{Recomputed, Stages};
 use hashbrown::HashMap;
 use kiln_base::plan::{Algorithm, Place};
@@ -261,7 +262,7 @@ fn kernels(
             algorithm: algorithm(graph, &assigned, program, launch),
             choice: tuned.launches.get(i).cloned().flatten(),
             fusion: fusion(program, launch, tuned),
-            step: placed.map_or(i, |p| p.step(i)),
+            step: placed.map_or(i, |p| p.steps[i]),
             cost: launch.cost.clone(),
             prepared: prepared(launch),
             joined: placed.is_some_and(|p| p.joined[i]),

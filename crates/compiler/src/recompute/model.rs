@@ -12,7 +12,7 @@
 use super::Recomputed;
 use crate::explain::{place_of, resolved};
 use crate::pipeline::Lowered;
-use crate::place::{ix, read, written};
+use crate::uses::{ix, read, written};
 use hashbrown::HashMap;
 use kiln_base::memory::Temporaries;
 use kiln_base::plan::{Place, Plan};

@@ -10,7 +10,7 @@ use super::settings::Precision;
 use super::subject::KernelSubject;
 use super::{Mode, Why, key, layouts, ways};
 use crate::pipeline::{CompileError, Lowered, Options};
-use crate::place;
+use crate::{place, uses};
 use hashbrown::HashMap;
 use kiln_base::numel;
 use kiln_base::plan::{Algorithm, Kernel};
@@ -231,8 +231,8 @@ impl Tuner<'_> {
     ) -> Option<(Arc<Choice>, Kernel)> {
         let args = args(program, launch, &self.assigned);
         let fixed = fixed(&args);
-        let once = |b: BufId| program.buffers[place::ix(b)].parameter_only;
-        if !launch.variants.is_empty() && place::written(launch).all(once) {
+        let once = |b: BufId| program.buffers[uses::ix(b)].parameter_only;
+        if !launch.variants.is_empty() && uses::written(launch).all(once) {
             // It runs once for all runs.
             return None;
         }

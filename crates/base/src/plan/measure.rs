@@ -1,0 +1,84 @@
+//! What can be told of a plan's parts without comparing or encoding the whole.
+
+use super::{Kernel, Plan};
+use std::hash::{DefaultHasher, Hasher};
+
+impl Kernel {
+    /// A number that is the same for equal kernels, and hardly for others.
+    pub fn fingerprint(&self) -> u64 {
+        let bytes = postcard::to_allocvec(self)
+            .expect("kernels hold only plain data, which always encodes");
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&bytes);
+        hasher.finish()
+    }
+}
+
+impl Plan {
+    /// About how many bytes [`Plan::to_bytes`] gives, without encoding anything.
+    pub fn estimated_len(&self) -> usize {
+        let steps = self.prepare.iter().chain(&self.run);
+        let steps = steps.map(|s| 6 + 3 * s.args.len() + 3 * s.sites.len());
+        let inputs = self.inputs.iter().map(|i| 8 + 3 * i.shape.len());
+        let outputs = self.outputs.iter().map(|o| 8 + 3 * o.shape.len());
+        let constants = self.constants.iter().map(|c| 8 + c.bytes.len());
+        let kernels = self.kernels.iter().map(kernel);
+        let lists = steps.chain(inputs).chain(outputs).chain(constants);
+        let lists = lists.chain(kernels).sum::<usize>();
+        lists + 6 * self.buffers.len() + 16 * self.sites.len() + 16 * self.symbols.len()
+    }
+}
+
+fn kernel(kernel: &Kernel) -> usize {
+    let bodies = kernel.bodies().iter().map(Plan::estimated_len);
+    let programs = kernel.programs().map(|p| {
+        let axes = p.axes.len() + p.inner.len();
+        let code = p.stages.iter().map(|s| 4 + 6 * s.code.len());
+        let accesses = p.accesses.iter();
+        let accesses = accesses.map(|a| (6 + 3 * axes) * (1 + a.bounds.len()));
+        let rest =
+            p.name.len() + 3 * axes + p.args.len() + p.registers.len() + 12 * p.constants.len();
+        code.chain(accesses).sum::<usize>() + rest
+    });
+    let source = match kernel {
+        Kernel::Cuda(k) => k.source.len(),
+        _ => 0,
+    };
+    32 + source + bodies.chain(programs).sum::<usize>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Buffer, BufferId, Constant, Place, Step};
+    use crate::{DType, Dim};
+
+    #[test]
+    fn the_estimate_counts_what_grows() {
+        let mut plan = Plan::default();
+        let empty = plan.estimated_len();
+        plan.constants.push(Constant {
+            dtype: DType::U8,
+            bytes: vec![1; 1 << 20],
+            buffer: BufferId(0),
+        });
+        for i in 0..10_000 {
+            plan.buffers.push(Buffer {
+                dtype: DType::F32,
+                len: Dim::Const(i),
+                place: Place::Temporary,
+            });
+            plan.run.push(Step {
+                kernel: 0,
+                args: vec![BufferId(i as u32); 3],
+                sites: Vec::new(),
+                joined: false,
+            });
+        }
+        let (about, exact) = (plan.estimated_len() - empty, plan.to_bytes().len());
+        assert!(
+            about >= exact / 2 && about <= 2 * exact,
+            "{about}, not {exact}"
+        );
+    }
+}

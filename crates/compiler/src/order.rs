@@ -1,0 +1,222 @@
+//! When launches run: once in *prepare*, in every run, or behind everything that can fail.
+
+use crate::join::{Joiner, can_join};
+use crate::uses::{Uses, ix, read, written};
+use hashbrown::HashMap;
+use kiln_base::plan::Kernel;
+use kiln_codegen::{BufId, Launch, Program};
+use kiln_ir::{Graph, Target};
+
+/// The launches of each part, in order.
+pub(crate) struct Order {
+    pub prepare: Vec<usize>,
+    pub run: Vec<usize>,
+    /// Those that were moved behind the others to write into donated inputs.
+    pub commit: Vec<usize>,
+    /// The first step of `run` and `commit` that may write into a donated input.
+    pub commit_from: usize,
+}
+
+/// An output that a cell is assigned.
+struct Wish {
+    input: u32,
+    /// The buffer of the input.
+    old: usize,
+    /// The buffer of the output, and the launch that writes it.
+    new: usize,
+    launch: usize,
+}
+
+/// What decides which launches may write over an input.
+struct Donation<'a> {
+    program: &'a Program,
+    uses: &'a Uses,
+    /// When each launch of the run is its turn.
+    turn: Vec<Option<usize>>,
+    /// Behind this step of the run nothing can fail.
+    safe: usize,
+}
+
+impl Order {
+    pub fn new(program: &Program) -> Order {
+        // A value that the caller gets is written in every run, even where it depends on parameters
+        // alone: the caller owns it afterwards.
+        let mut prepared = vec![false; program.launches.len()];
+        let mut is_output = vec![false; program.buffers.len()];
+        for b in program.outputs.iter().flatten() {
+            is_output[ix(*b)] = true;
+        }
+        for (l, launch) in program.launches.iter().enumerate() {
+            prepared[l] =
+                written(launch).all(|b| program.buffers[ix(b)].parameter_only && !is_output[ix(b)]);
+        }
+        // A step may only be prepared if what it reads is.
+        let mut run_writes = vec![false; program.buffers.len()];
+        for (l, launch) in program.launches.iter().enumerate() {
+            prepared[l] &= read(launch).all(|b| !run_writes[ix(b)]);
+            if !prepared[l] {
+                written(launch).for_each(|b| run_writes[ix(b)] = true);
+            }
+        }
+        let (prepare, run) = (0..program.launches.len()).partition(|l| prepared[*l]);
+        Order {
+            prepare,
+            commit_from: run.len(),
+            run,
+            commit: Vec::new(),
+        }
+    }
+
+    /// The run and the commit in groups of launches that start together.
+    pub fn join(
+        &self,
+        graph: &Graph,
+        program: &Program,
+        uses: &Uses,
+        donors: &[Option<u32>],
+        near: usize,
+        can: fn(&Launch) -> bool,
+    ) -> Vec<Vec<usize>> {
+        let donors = donors.iter().map(|d| d.and_then(|d| uses.input(d)));
+        let joiner = Joiner::new(graph, program, donors, near, can);
+        let all: Vec<usize> = self.run.iter().chain(&self.commit).copied().collect();
+        let (run, commit) = all.split_at(self.commit_from);
+        [joiner.groups(run), joiner.groups(commit)].concat()
+    }
+
+    /// Moves the launches of donated outputs to the end where they are not safe already; gives each
+    /// output's donor.
+    pub fn donate(&mut self, graph: &Graph, program: &Program, uses: &Uses) -> Vec<Option<u32>> {
+        let donation = Donation::new(self, program, uses);
+        let wishes: Vec<Option<Wish>> = graph
+            .outputs
+            .iter()
+            .zip(&program.outputs)
+            .map(|(o, new)| match o.target {
+                Target::Assign(input) => donation.wish(input, (*new)?),
+                _ => None,
+            })
+            .collect();
+        let mut moving = vec![false; program.launches.len()];
+        for wish in wishes.iter().flatten() {
+            moving[wish.launch] = donation.movable(wish.launch);
+        }
+        let mut donors = vec![None; wishes.len()];
+        // What each launch that moves writes over.
+        let mut over: HashMap<usize, Vec<usize>> = HashMap::new();
+        let mut staying = false;
+        for (donor, wish) in donors.iter_mut().zip(&wishes) {
+            let Some(wish) = wish.as_ref().filter(|w| donation.grants(w, &moving)) else {
+                continue;
+            };
+            *donor = Some(wish.input);
+            match moving[wish.launch] {
+                true => over.entry(wish.launch).or_default().push(wish.old),
+                false => staying = true,
+            }
+        }
+        donation.commit(self, &over, staying);
+        donors
+    }
+}
+
+impl<'a> Donation<'a> {
+    fn new(order: &Order, program: &'a Program, uses: &'a Uses) -> Donation<'a> {
+        let mut turn = vec![None; program.launches.len()];
+        for (at, l) in order.run.iter().enumerate() {
+            turn[*l] = Some(at);
+        }
+        let fallible = |l: &usize| can_fail(&program.launches[*l]);
+        Donation {
+            program,
+            uses,
+            turn,
+            safe: order.run.iter().rposition(fallible).map_or(0, |at| at + 1),
+        }
+    }
+
+    fn wish(&self, input: u32, new: BufId) -> Option<Wish> {
+        let writers = self.uses.writers[ix(new)].iter();
+        let first = writers.filter_map(|l| Some((self.turn[*l]?, *l))).min();
+        Some(Wish {
+            input,
+            old: self.uses.input(input)?,
+            new: ix(new),
+            launch: first?.1,
+        })
+    }
+
+    /// A launch may move if nothing reads what it writes and it cannot fail.
+    fn movable(&self, l: usize) -> bool {
+        let launch = &self.program.launches[l];
+        !can_fail(launch) && written(launch).all(|b| self.uses.readers[ix(b)].is_empty())
+    }
+
+    /// A launch may stay if nothing behind it can fail or reads the input.
+    fn stays(&self, l: usize, input: usize) -> bool {
+        self.turn[l].is_some_and(|at| {
+            at >= self.safe
+                && self
+                    .last_read(input, |_| true)
+                    .is_none_or(|last| last <= at)
+        })
+    }
+
+    /// When some of the launches of the run read a buffer last.
+    fn last_read(&self, buffer: usize, of: impl Fn(usize) -> bool) -> Option<usize> {
+        let readers = self.uses.readers[buffer].iter().filter(|l| of(**l));
+        readers.filter_map(|l| self.turn[*l]).max()
+    }
+
+    /// Whether an output may be written over an input, if these launches are moved to the end.
+    fn grants(&self, wish: &Wish, moving: &[bool]) -> bool {
+        let launch = &self.program.launches[wish.launch];
+        // Other launches that move to the end must not read the old value.
+        let mut readers = self.uses.readers[wish.old].iter();
+        let alone = readers.all(|l| *l == wish.launch || !moving[*l]);
+        let reads_itself = read(launch).any(|b| ix(b) == wish.old);
+        let pairs = launch
+            .in_place
+            .iter()
+            .any(|(r, w)| ix(launch.args[*r]) == wish.old && ix(launch.args[*w]) == wish.new);
+        let placed = moving[wish.launch] || self.stays(wish.launch, wish.old);
+        placed && alone && (!reads_itself || pairs)
+    }
+
+    /// Moves launches, each with the buffers that it writes over: to the end, where small ones start together;
+    /// but those that hold more memory than that is worth only behind the last that reads the buffers, if
+    /// nothing behind `safe` can fail.
+    fn commit(&self, order: &mut Order, over: &HashMap<usize, Vec<usize>>, staying: bool) {
+        let is_moved = |l: usize| over.contains_key(&l);
+        let waits = |l: &Launch| matches!(l.kernel, Kernel::Tile(_)) && can_join(l);
+        let early = |l: usize| !waits(&self.program.launches[l]);
+        let from = order.run[..self.safe].iter().filter(|l| !is_moved(**l));
+        let from = from.count();
+        let mut run: Vec<usize> = Vec::with_capacity(order.run.len());
+        // What runs behind each step of the run, once its buffers are read no more.
+        let mut behind: Vec<Vec<usize>> = vec![Vec::new(); order.run.len()];
+        for (at, l) in order.run.iter().enumerate() {
+            match over.get(l) {
+                None => run.push(*l),
+                Some(buffers) if early(*l) => {
+                    let last = |b: &usize| self.last_read(*b, |l| !is_moved(l));
+                    let until = buffers.iter().filter_map(last).fold(at, usize::max);
+                    behind[until.max(self.safe.saturating_sub(1))].push(*l);
+                }
+                Some(_) => order.commit.push(*l),
+            }
+            run.append(&mut behind[at]);
+        }
+        let inside = run.len() + order.commit.len() == order.run.len();
+        debug_assert!(inside, "every launch runs once");
+        let alone = staying || over.keys().any(|l| early(*l));
+        order.commit_from = if alone { from } else { run.len() };
+        order.run = run;
+    }
+}
+
+/// Whether a launch may report a data error.
+fn can_fail(launch: &Launch) -> bool {
+    let inner = launch.bodies.iter().flat_map(|b| &b.launches);
+    !launch.sites.is_empty() || inner.into_iter().any(can_fail)
+}
