@@ -13,6 +13,7 @@ use crate::{
     BufId, BufferInfo, Cost, GroupReport, Launch, LayoutReport, LowerError, Options, Origin,
     Program, Target, cuda, kir, tile,
 };
+use hashbrown::HashSet;
 use kiln_base::plan::{self, Epilogue, Kernel, Matrix, Prologue};
 use kiln_base::{DType, Dim, custom, numel};
 use kiln_ir::NodeId;
@@ -73,12 +74,15 @@ impl Assembler<'_> {
     fn leaves(&mut self, groups: &[Group]) {
         let mut inputs: Vec<(u32, Nid)> = Vec::new();
         let mut constants: Vec<Nid> = Vec::new();
+        let mut is_loaded = vec![false; self.flow.nodes.len()];
+        groups
+            .iter()
+            .flat_map(|g| &g.loaded)
+            .for_each(|n| is_loaded[*n] = true);
         for (n, node) in self.flow.nodes.iter().enumerate() {
             match &node.op {
                 Op::Input(i) => inputs.push((*i, n)),
-                Op::Data(_) if groups.iter().any(|g| g.loaded.contains(&n)) => {
-                    constants.push(n);
-                }
+                Op::Data(_) if is_loaded[n] => constants.push(n),
                 _ => {}
             }
         }
@@ -94,14 +98,16 @@ impl Assembler<'_> {
     }
 
     fn outputs(&mut self) {
-        let mut taken: Vec<BufId> = Vec::new();
-        let required = |n: Nid| self.flow.outputs.iter().any(|o| o.required && o.node == n);
+        let mut taken: HashSet<BufId> = HashSet::new();
+        let required = self.flow.outputs.iter().filter(|o| o.required);
+        let required: HashSet<Nid> = required.map(|o| o.node).collect();
         let mut outputs = Vec::with_capacity(self.flow.outputs.len());
         for o in &self.flow.outputs {
             let mut buffer = self.buffer[o.node];
             if !o.required {
                 let free = |b: &BufId| {
-                    !taken.contains(b) && !required(o.node) && !self.flow.nodes[o.node].is_leaf()
+                    let asked = taken.contains(b) || required.contains(&o.node);
+                    !asked && !self.flow.nodes[o.node].is_leaf()
                 };
                 buffer = buffer.filter(free);
             }

@@ -7,18 +7,12 @@ use hashbrown::HashMap;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// More groups than this are not ordered by what each takes and frees, which looks at all that can run.
-const MOST: usize = 2048;
-
 /// An order in which groups can run. Among those that can, one that frees more temporary memory than it
 /// takes comes first (a weight's gradient as soon as the activation that it needs has no other reader);
 /// then the one that comes first in the program. If an order that always goes on with what takes least
 /// needs clearly less memory, it is that one.
 pub(super) fn order(flow: &Flow, groups: &[Group]) -> Vec<usize> {
     let program = freeing_first(Scheduler::new(flow, groups));
-    if groups.len() > MOST {
-        return program;
-    }
     let least = least_first(Scheduler::new(flow, groups));
     let [needed, less] = [&program, &least].map(|o| Scheduler::new(flow, groups).peak(o));
     match less < needed - needed / 64 {
@@ -35,20 +29,19 @@ pub(crate) fn peak(flow: &Flow, groups: &[Group]) -> i64 {
 
 fn freeing_first(mut s: Scheduler) -> Vec<usize> {
     let n = s.groups.len();
-    let mut done = vec![false; n];
     let mut ready: BinaryHeap<Reverse<(Nid, usize)>> = BinaryHeap::new();
     let mut freeing: BinaryHeap<Reverse<(Nid, usize)>> = BinaryHeap::new();
     ready.extend(s.ready().map(|g| Reverse((s.key(g), g))));
     let mut out = Vec::with_capacity(n);
     while let Some(Reverse((_, g))) = freeing.pop().or_else(|| ready.pop()) {
-        if std::mem::replace(&mut done[g], true) {
+        if s.has_run[g] {
             continue;
         }
         out.push(g);
         let (mut look, next) = s.run(g);
         ready.extend(next.iter().map(|u| Reverse((s.key(*u), *u))));
         look.extend(next);
-        let frees = |g: &usize| s.waiting[*g] == 0 && !done[*g] && s.takes(*g) < 0;
+        let frees = |g: &usize| s.waiting[*g] == 0 && !s.has_run[*g] && s.takes(*g) < 0;
         freeing.extend(
             look.into_iter()
                 .filter(frees)
@@ -60,21 +53,37 @@ fn freeing_first(mut s: Scheduler) -> Vec<usize> {
 }
 
 fn least_first(mut s: Scheduler) -> Vec<usize> {
-    let mut ready: Vec<usize> = s.ready().collect();
+    // A group is there once more whenever it takes less than before, so what is found first is right.
+    let mut ready: BinaryHeap<Reverse<(i64, Nid, usize)>> = BinaryHeap::new();
+    let entry = |s: &Scheduler, g: usize| Reverse((s.takes(g), s.key(g), g));
+    ready.extend(s.ready().map(|g| entry(&s, g)));
     let mut out = Vec::with_capacity(s.groups.len());
-    while let Some(at) = (0..ready.len()).min_by_key(|i| (s.takes(ready[*i]), s.key(ready[*i]))) {
-        let g = ready.swap_remove(at);
+    while let Some(Reverse((_, _, g))) = ready.pop() {
+        if s.has_run[g] {
+            continue;
+        }
         out.push(g);
-        ready.extend(s.run(g).1);
+        let (last, next) = s.run(g);
+        let less = last.into_iter().filter(|u| s.waiting[*u] == 0);
+        ready.extend(less.chain(next).map(|u| entry(&s, u)));
     }
     out
+}
+
+/// The groups that read a temporary.
+#[derive(Default)]
+struct Readers {
+    all: Vec<usize>,
+    /// How many of them have not run.
+    left: usize,
 }
 
 struct Scheduler<'a> {
     flow: &'a Flow,
     groups: &'a [Group],
-    /// The groups that read each temporary of the run and have not run.
-    readers: HashMap<Nid, Vec<usize>>,
+    has_run: Vec<bool>,
+    /// The groups that read each temporary of the run.
+    readers: HashMap<Nid, Readers>,
     /// The temporaries that each group reads.
     reads: Vec<Vec<Nid>>,
     /// How many groups each group waits for, and which wait for it.
@@ -88,8 +97,12 @@ impl Scheduler<'_> {
         flow.outputs.iter().for_each(|o| is_output[o.node] = true);
         let in_run = groups.iter().filter(|g| !g.parameter_only);
         let roots = in_run.flat_map(|g| &g.roots).map(|(n, _)| *n);
-        let mut readers: HashMap<Nid, Vec<usize>> = HashMap::new();
-        readers.extend(roots.filter(|n| !is_output[*n]).map(|n| (n, Vec::new())));
+        let mut readers: HashMap<Nid, Readers> = HashMap::new();
+        readers.extend(
+            roots
+                .filter(|n| !is_output[*n])
+                .map(|n| (n, Readers::default())),
+        );
         let mut reads = vec![Vec::new(); groups.len()];
         let mut users: Vec<Vec<usize>> = vec![Vec::new(); groups.len()];
         for (g, group) in groups.iter().enumerate() {
@@ -101,10 +114,11 @@ impl Scheduler<'_> {
                 {
                     n = flow.nodes[n].inputs[0];
                 }
-                if let Some(list) = readers.get_mut(&n)
-                    && !reads[g].contains(&n)
+                if let Some(of) = readers.get_mut(&n)
+                    && of.all.last() != Some(&g)
                 {
-                    list.push(g);
+                    of.all.push(g);
+                    of.left += 1;
                     reads[g].push(n);
                 }
             }
@@ -112,6 +126,7 @@ impl Scheduler<'_> {
         Scheduler {
             flow,
             groups,
+            has_run: vec![false; groups.len()],
             readers,
             reads,
             waiting: groups.iter().map(|g| g.deps.len()).collect(),
@@ -132,14 +147,15 @@ impl Scheduler<'_> {
     /// Notes that a group has run; gives those that became the last readers of something, and those that
     /// can run now.
     fn run(&mut self, g: usize) -> (Vec<usize>, Vec<usize>) {
+        self.has_run[g] = true;
         let mut last = Vec::new();
         for n in &self.reads[g] {
-            let Some(list) = self.readers.get_mut(n) else {
+            let Some(of) = self.readers.get_mut(n) else {
                 continue;
             };
-            list.retain(|r| *r != g);
-            if let [one] = list[..] {
-                last.push(one);
+            of.left -= 1;
+            if of.left == 1 {
+                last.extend(of.all.iter().find(|r| !self.has_run[**r]));
             }
         }
         let mut ready = Vec::new();
@@ -157,18 +173,16 @@ impl Scheduler<'_> {
         estimate(&self.flow.numel(n)).saturating_mul(size)
     }
 
-    /// The temporaries of which a group is the last reader.
+    /// The temporaries of which a group that has not run is the last reader.
     fn frees(&self, g: usize) -> impl Iterator<Item = i64> {
-        let freed = self.reads[g]
-            .iter()
-            .filter(move |n| self.readers[*n] == [g]);
+        let freed = self.reads[g].iter().filter(|n| self.readers[*n].left == 1);
         freed.map(|n| self.bytes(*n))
     }
 
     /// The temporaries that a group writes and another reads.
     fn writes(&self, g: usize) -> impl Iterator<Item = i64> {
         let roots = self.groups[g].roots.iter().map(|(n, _)| *n);
-        let read = |n: &Nid| self.readers.get(n).is_some_and(|r| !r.is_empty());
+        let read = |n: &Nid| self.readers.get(n).is_some_and(|r| r.left > 0);
         roots.filter(read).map(|n| self.bytes(n))
     }
 

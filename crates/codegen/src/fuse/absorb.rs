@@ -41,9 +41,13 @@ pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<
     for (g, group) in groups.iter().enumerate() {
         group.loaded.iter().for_each(|v| readers[*v].push(g));
     }
+    let mut stored: Vec<bool> = flow.nodes.iter().map(|n| n.apart).collect();
+    for o in flow.outputs.iter().filter(|o| o.required) {
+        stored[o.node] = true;
+    }
     let all = groups.iter();
     let into: Vec<_> = all
-        .map(|g| reader(flow, &groups, g, &readers, options.target))
+        .map(|g| reader(flow, &groups, g, &readers, &stored, options.target))
         .collect();
     // A product's other operand may be made by a group that is none itself.
     let mut taken: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
@@ -91,12 +95,13 @@ fn renumbered(groups: Vec<Option<Group>>) -> Vec<Group> {
 }
 
 /// The product or convolution that can make the value of `group`, and as which operand. Else why not, of pointwise
-/// work for a product or convolution.
+/// work for a product or convolution. `stored` says which values must be in memory.
 fn reader(
     flow: &Flow,
     groups: &[Group],
     group: &Group,
     readers: &[Vec<usize>],
+    stored: &[bool],
     target: Target,
 ) -> Result<(usize, usize), Option<&'static str>> {
     let Some((v, map)) = group.roots.first() else {
@@ -107,8 +112,7 @@ fn reader(
         let held = anchor.operands.iter().any(|o| o.held == *v);
         (held && flow.nodes[anchor.node].is_product()).then_some((*to, anchor))
     });
-    let stored = flow.outputs.iter().any(|o| o.required && o.node == *v) || flow.nodes[*v].apart;
-    let plain = group.anchor.is_none() && group.space.inner.is_empty() && !stored;
+    let plain = group.anchor.is_none() && group.space.inner.is_empty() && !stored[*v];
     let Some((to, anchor)) = product.filter(|_| plain) else {
         return Err(None);
     };

@@ -13,6 +13,27 @@ const MAX_READERS: usize = 8;
 /// What axes of one space are called in another.
 type Names = SmallVec<[(Ax, Ax); 4]>;
 
+/// What became of a group that was merged into another.
+#[derive(Clone, Debug)]
+pub(super) struct Merged {
+    pub into: usize,
+    /// The space that it had, and what the axes are called in the other's.
+    space: Space,
+    names: Names,
+}
+
+impl Merged {
+    /// A map over the space that the group had, over the other's.
+    pub fn map(&self, map: &Map) -> Map {
+        renamed(&self.space, &self.names, map)
+    }
+}
+
+fn renamed(space: &Space, names: &[(Ax, Ax)], map: &Map) -> Map {
+    let map = space.resolve_map(map);
+    map.iter().map(|e| e.renamed(|a| to(names, a))).collect()
+}
+
 impl Fuser<'_> {
     /// Merges the groups that read `v` where they run over the same space and none needs another's
     /// results.
@@ -165,42 +186,19 @@ impl Fuser<'_> {
 
     fn merge(&mut self, keep: usize, gone: usize, rename: &[(Ax, Ax)]) {
         let old = std::mem::take(&mut self.groups[gone]);
-        let rename_map = |m: &Map| -> Map {
-            let m = old.space.resolve_map(m);
-            m.iter().map(|e| e.renamed(|a| to(rename, a))).collect()
-        };
-        for &n in &old.pending {
-            for i in 0..self.demands[n].len() {
-                if self.find(self.demands[n][i].group) == gone {
-                    let d = &mut self.demands[n][i];
-                    d.group = keep;
-                    d.map = d.map.as_ref().map(&rename_map);
-                }
-            }
-        }
-        // Demands on values without sources are not pending; the walk finds them here.
-        let unsourced: Vec<Nid> = old
-            .members
-            .iter()
-            .flat_map(|m| self.node(*m).inputs.iter().copied())
-            .filter(|n| self.facts.sources[*n] == 0)
-            .collect();
-        for n in unsourced {
-            for i in 0..self.demands[n].len() {
-                if self.find(self.demands[n][i].group) == gone {
-                    let d = &mut self.demands[n][i];
-                    d.group = keep;
-                    d.map = d.map.as_ref().map(&rename_map);
-                }
-            }
-        }
+        let rename_map = |m: &Map| renamed(&old.space, rename, m);
         let roots: Vec<(Nid, Map)> = old.roots.iter().map(|(n, m)| (*n, rename_map(m))).collect();
         let reduced: Vec<(Nid, Map)> = old
             .members
             .iter()
             .filter_map(|n| Some((*n, rename_map(old.reduced.get(n)?))))
             .collect();
-        self.groups[gone].merged_into = Some(keep);
+        // What it demands is renamed when it is looked at.
+        self.groups[gone].merged = Some(Box::new(Merged {
+            into: keep,
+            space: old.space,
+            names: rename.into(),
+        }));
         let group = &mut self.groups[keep];
         group.roots.extend(roots);
         group.reduced.extend(reduced);
@@ -211,11 +209,7 @@ impl Fuser<'_> {
         group.members.extend(new_members);
         group.why_not.extend(old.why_not);
         group.ops += old.ops;
-        for d in old.deps {
-            if !group.deps.contains(&d) {
-                group.deps.push(d);
-            }
-        }
+        group.deps.extend(old.deps);
     }
 }
 

@@ -31,6 +31,8 @@ mod merge;
 mod propagate;
 mod turn;
 
+use merge::Merged;
+
 pub(crate) use absorb::{Before, absorb};
 pub(crate) use propagate::{behind_reshapes, storage, through_reduction, through_view};
 
@@ -51,13 +53,13 @@ pub(crate) struct Group {
     /// The nodes it computes, users before operands.
     pub members: Vec<Nid>,
     pub parameter_only: bool,
-    /// Groups that must run before it.
+    /// Groups that must run before it; while groups are made, some more than once.
     pub deps: Vec<usize>,
     /// Why values that cross its border were not fused.
     pub why_not: Vec<String>,
     ops: usize,
     pending: HashSet<Nid>,
-    merged_into: Option<usize>,
+    merged: Option<Box<Merged>>,
 }
 
 impl Group {
@@ -120,6 +122,12 @@ pub(crate) fn group(flow: &Flow, options: &Options) -> Vec<Group> {
     for o in flow.outputs.iter().filter(|o| o.required) {
         required[o.node] = true;
     }
+    let mut parts: HashMap<Nid, Vec<Nid>> = HashMap::new();
+    for (v, node) in flow.nodes.iter().enumerate() {
+        if let Op::Part = node.op {
+            parts.entry(node.inputs[0]).or_default().push(v);
+        }
+    }
     let mut fuser = Fuser {
         flow,
         options,
@@ -128,6 +136,7 @@ pub(crate) fn group(flow: &Flow, options: &Options) -> Vec<Group> {
         demands: vec![Vec::new(); n],
         required,
         control: HashMap::new(),
+        parts,
     };
     for v in (0..n).rev() {
         fuser.visit(v);
@@ -144,6 +153,8 @@ struct Fuser<'a> {
     required: Vec<bool>,
     /// The groups of loops and branches of which an output is needed.
     control: HashMap<Nid, usize>,
+    /// The outputs of loops and branches.
+    parts: HashMap<Nid, Vec<Nid>>,
 }
 
 impl<'a> Fuser<'a> {
@@ -153,10 +164,21 @@ impl<'a> Fuser<'a> {
 
     /// The group that a merged group is part of now.
     fn find(&self, mut g: usize) -> usize {
-        while let Some(to) = self.groups[g].merged_into {
-            g = to;
+        while let Some(merged) = &self.groups[g].merged {
+            g = merged.into;
         }
         g
+    }
+
+    /// The group that a demand's is part of now, and the map over its space.
+    fn current(&self, demand: Demand) -> (usize, Option<Map>) {
+        let Demand { group, mut map } = demand;
+        let mut g = group;
+        while let Some(merged) = &self.groups[g].merged {
+            map = map.map(|m| merged.map(&m));
+            g = merged.into;
+        }
+        (g, map.map(|m| self.groups[g].space.resolve_map(&m)))
     }
 
     fn visit(&mut self, v: Nid) {
@@ -197,11 +219,10 @@ impl<'a> Fuser<'a> {
     /// The demands on a node, by group, with resolved maps and without repetition.
     fn uses(&mut self, v: Nid) -> Vec<Use> {
         let mut uses: Vec<Use> = Vec::new();
+        let mut known: HashMap<usize, usize> = HashMap::new();
         for d in std::mem::take(&mut self.demands[v]) {
-            let group = self.find(d.group);
-            let map = d.map.map(|m| self.groups[group].space.resolve_map(&m));
-            let at = uses.iter().position(|u| u.group == group);
-            let at = at.unwrap_or_else(|| {
+            let (group, map) = self.current(d);
+            let at = *known.entry(group).or_insert_with(|| {
                 uses.push(Use {
                     group,
                     maps: Vec::new(),
@@ -333,10 +354,9 @@ impl<'a> Fuser<'a> {
         let Some(own) = self.control.get(&v).copied() else {
             return;
         };
-        for (at, node) in self.flow.nodes.iter().enumerate().skip(v) {
+        for at in self.parts.remove(&v).unwrap_or_default() {
             let stored = |g: &Group| g.roots.iter().any(|(r, _)| *r == at);
-            let part = matches!(node.op, Op::Part) && node.inputs[0] == v;
-            if part && !stored(&self.groups[own]) {
+            if !stored(&self.groups[own]) {
                 self.groups[own].roots.push((at, Map::new()));
             }
         }
@@ -358,7 +378,7 @@ impl<'a> Fuser<'a> {
         for &g in readers {
             let group = &mut self.groups[g];
             group.loaded.insert(v);
-            if !group.deps.contains(&own) {
+            if group.deps.last() != Some(&own) {
                 group.deps.push(own);
             }
         }
@@ -450,7 +470,7 @@ impl<'a> Fuser<'a> {
     fn finish(mut self) -> Vec<Group> {
         let mut number = vec![usize::MAX; self.groups.len()];
         let live: Vec<usize> = (0..self.groups.len())
-            .filter(|g| self.groups[*g].merged_into.is_none())
+            .filter(|g| self.groups[*g].merged.is_none())
             .collect();
         for (new, old) in live.iter().enumerate() {
             number[*old] = new;
