@@ -4,6 +4,7 @@
 //! any more. Between passes the nodes are put back into a topological order in which new ones stand
 //! where the node that they replace stood.
 
+use hashbrown::{HashMap, HashSet};
 use kiln_ir::{Dim, Graph, Loc, Node, NodeId, Op, Role, Target, Value, ops};
 use smallvec::SmallVec;
 
@@ -13,14 +14,18 @@ pub(crate) struct Arena {
     pub(crate) graph: Graph,
     /// Readers, once for each operand slot.
     pub(crate) users: Vec<SmallVec<[NodeId; 2]>>,
-    /// Outputs of the graph that read the node.
-    pub(crate) output_uses: Vec<u32>,
+    /// The outputs of the graph that read the node.
+    outputs: HashMap<NodeId, Vec<usize>>,
+    /// The inputs that outputs are assigned to.
+    assigned: HashSet<u32>,
     /// Whether the node depends on parameters and constants only.
     pub(crate) prepared: Vec<bool>,
     dead: Vec<bool>,
     /// The place in program order: that of the node that a patch looked at, for its new nodes.
     place: Vec<u32>,
     is_body: bool,
+    /// Whether a patch was applied.
+    changed: bool,
 }
 
 impl Arena {
@@ -28,15 +33,20 @@ impl Arena {
         let n = graph.len();
         let mut arena = Arena {
             users: graph.users(),
-            output_uses: vec![0; n],
+            outputs: HashMap::new(),
+            assigned: HashSet::new(),
             prepared: Vec::with_capacity(n),
             dead: vec![false; n],
             place: (0..n as u32).collect(),
             graph,
             is_body,
+            changed: false,
         };
-        for o in &arena.graph.outputs {
-            arena.output_uses[o.value.node.index()] += 1;
+        for (at, o) in arena.graph.outputs.iter().enumerate() {
+            arena.outputs.entry(o.value.node).or_default().push(at);
+            if let Target::Assign(input) = o.target {
+                arena.assigned.insert(input);
+            }
         }
         for id in arena.graph.ids() {
             let prepared = arena.infer_prepared(id);
@@ -49,19 +59,23 @@ impl Arena {
         let node = self.graph.node(id);
         match &node.op {
             Op::Input(input) => {
-                let assigned = Target::Assign(input.index);
                 input.role == Role::Parameter
                     && !self.is_body
-                    && self.graph.outputs.iter().all(|o| o.target != assigned)
+                    && !self.assigned.contains(&input.index)
             }
             _ => node.inputs.iter().all(|v| self.prepared[v.node.index()]),
         }
     }
 
+    /// How many outputs of the graph read the node.
+    pub(crate) fn output_uses(&self, id: NodeId) -> usize {
+        self.outputs.get(&id).map_or(0, Vec::len)
+    }
+
     /// Whether the node may go: nothing reads it, and it is no input.
     pub(crate) fn unused(&self, id: NodeId) -> bool {
         self.users[id.index()].is_empty()
-            && self.output_uses[id.index()] == 0
+            && self.output_uses(id) == 0
             && !matches!(self.graph.node(id).op, Op::Input(_))
     }
 
@@ -93,6 +107,7 @@ impl Arena {
                 continue;
             }
             self.dead[id.index()] = true;
+            self.changed = true;
             let inputs = self.graph.node(id).inputs.clone();
             for v in inputs {
                 self.remove_user(v.node, id);
@@ -114,12 +129,12 @@ impl Arena {
     /// Adds a node at a place in program order.
     pub(crate) fn append(&mut self, node: Node, place: u32) -> NodeId {
         let id = NodeId(self.graph.len() as u32);
+        self.changed = true;
         for v in &node.inputs {
             self.users[v.node.index()].push(id);
         }
         self.graph.push(node);
         self.users.push(SmallVec::new());
-        self.output_uses.push(0);
         self.dead.push(false);
         self.place.push(place);
         let prepared = self.infer_prepared(id);
@@ -133,6 +148,7 @@ impl Arena {
         readers: &[NodeId],
         replacements: &[(Value, Value)],
     ) -> Vec<NodeId> {
+        self.changed = true;
         let target = |v: Value| replacements.iter().find(|(old, _)| *old == v).map(|r| r.1);
         let mut touched = Vec::new();
         for &reader in readers {
@@ -146,12 +162,12 @@ impl Arena {
                 }
             }
         }
-        for o in &mut self.graph.outputs {
-            if let Some(new) = target(o.value) {
-                self.output_uses[o.value.node.index()] -= 1;
-                self.output_uses[new.node.index()] += 1;
-                o.value = new;
-            }
+        let replaced = replacements.iter();
+        let outputs = replaced.filter_map(|(old, _)| self.outputs.remove(&old.node));
+        for at in outputs.flatten().collect::<Vec<usize>>() {
+            let o = &mut self.graph.outputs[at];
+            o.value = target(o.value).unwrap_or(o.value);
+            self.outputs.entry(o.value.node).or_default().push(at);
         }
         touched
     }
@@ -164,6 +180,9 @@ impl Arena {
             New,
             Open,
             Done,
+        }
+        if !self.changed {
+            return Some(self.graph.ids().collect());
         }
         let mut roots: Vec<NodeId> = (self.graph.ids())
             .filter(|id| !self.dead[id.index()])
@@ -193,6 +212,15 @@ impl Arena {
             }
         }
         Some(order)
+    }
+
+    /// The live nodes in topological order, as a new arena; `None` where they form a cycle.
+    pub(crate) fn tidied(self) -> Option<Arena> {
+        if !self.changed {
+            return Some(self);
+        }
+        let is_body = self.is_body;
+        Some(Arena::new(self.into_graph()?, is_body))
     }
 
     /// The live nodes as a graph in topological order; `None` where they form a cycle.

@@ -1,5 +1,6 @@
 //! Walking the list of passes until nothing changes.
 
+use crate::arena::Arena;
 use crate::rewriter::violations;
 use crate::{OptimizeError, Options, Pass, Report, Rewriter, Run, passes};
 use kiln_ir::{Fact, Graph, Op, Target};
@@ -85,6 +86,8 @@ fn run_list(
             }
         }
     }
+    let interface = Interface::of(&graph);
+    let mut arena = Arena::new(graph, depth > 0);
     for round in 1..=MAX_ROUNDS {
         if depth == 0 {
             report.rounds = round;
@@ -92,46 +95,39 @@ fn run_list(
         let before = report.fired.len();
         for pass in passes {
             let fired = report.fired.len();
-            graph = run_pass(graph, pass, options, report, depth)?;
+            arena = run_pass(arena, pass, options, report, depth)?;
             if report.fired.len() > fired {
-                seen(pass, &graph);
+                interface.check(pass, &arena.graph)?;
+                seen(pass, &arena.graph);
             }
         }
         if report.fired.len() == before || report.stopped {
             break;
         }
     }
-    Ok(graph)
+    Ok(arena.graph)
 }
 
-/// Runs one pass, and checks that it keeps the graph's inputs and outputs.
-pub(crate) fn run_pass(
-    graph: Graph,
+/// Runs one pass.
+fn run_pass(
+    arena: Arena,
     pass: &Pass,
     options: &Options,
     report: &mut Report,
     depth: usize,
-) -> Result<Graph, OptimizeError> {
+) -> Result<Arena, OptimizeError> {
     if report.stopped {
-        return Ok(graph);
+        return Ok(arena);
     }
-    let before = Interface::of(&graph);
-    let mut rewriter = Rewriter::new(graph, pass.name, depth, options, report);
+    let mut rewriter = Rewriter::new(arena, pass.name, depth, options, report);
     match pass.run {
         Run::Rules(rules) => rewriter.run_rules(rules)?,
         Run::Walk(_, walk) => walk(&mut rewriter)?,
     }
-    let graph = rewriter.finish()?;
-    let after = Interface::of(&graph);
-    if before != after {
-        return Err(OptimizeError::InterfaceChanged {
-            pass: pass.name,
-            problem: format!("from {before:?} to {after:?}"),
-        });
-    }
-    Ok(graph)
+    rewriter.finish()
 }
 
+/// What every pass keeps: the graph's inputs and outputs.
 #[derive(Debug, PartialEq)]
 struct Interface {
     inputs: Vec<Op>,
@@ -148,5 +144,16 @@ impl Interface {
                 .map(|o| (o.target, graph.fact(o.value).clone()))
                 .collect(),
         }
+    }
+
+    fn check(&self, pass: &Pass, graph: &Graph) -> Result<(), OptimizeError> {
+        let after = Interface::of(graph);
+        if *self != after {
+            return Err(OptimizeError::InterfaceChanged {
+                pass: pass.name,
+                problem: format!("from {self:?} to {after:?}"),
+            });
+        }
+        Ok(())
     }
 }

@@ -25,14 +25,14 @@ pub struct Rewriter<'a> {
 
 impl<'a> Rewriter<'a> {
     pub(crate) fn new(
-        graph: Graph,
+        arena: Arena,
         pass: &'static str,
         depth: usize,
         options: &'a Options,
         report: &'a mut Report,
     ) -> Rewriter<'a> {
         Rewriter {
-            arena: Arena::new(graph, depth > 0),
+            arena,
             report,
             options,
             pass,
@@ -148,8 +148,8 @@ impl<'a> Rewriter<'a> {
         Ok(())
     }
 
-    /// Ends the pass: the graph in topological order.
-    pub(crate) fn finish(self) -> Result<Graph, OptimizeError> {
+    /// Ends the pass: the nodes in topological order.
+    pub(crate) fn finish(self) -> Result<Arena, OptimizeError> {
         let (rule, pass) = (self.last_rule, self.pass);
         let invalid = |violations: String| OptimizeError::Invalid {
             rule,
@@ -157,11 +157,11 @@ impl<'a> Rewriter<'a> {
             loc: Loc::UNKNOWN,
             violations,
         };
-        let graph = (self.arena.into_graph()).ok_or_else(|| invalid("a cycle".into()))?;
+        let arena = (self.arena.tidied()).ok_or_else(|| invalid("a cycle".into()))?;
         if self.options.verify {
-            violations(&graph, self.depth > 0).map_err(invalid)?;
+            violations(&arena.graph, self.depth > 0).map_err(invalid)?;
         }
-        Ok(graph)
+        Ok(arena)
     }
 
     fn enqueue(&mut self, id: NodeId) {

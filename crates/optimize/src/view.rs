@@ -36,12 +36,12 @@ impl<'a> View<'a> {
 
     /// How many operand slots and outputs of the graph read a node.
     pub fn use_count(&self, id: NodeId) -> usize {
-        self.users(id).len() + self.arena.output_uses[id.index()] as usize
+        self.users(id).len() + self.arena.output_uses(id)
     }
 
     /// Whether an output of the graph is a value of this node.
     pub fn is_output(&self, id: NodeId) -> bool {
-        self.arena.output_uses[id.index()] > 0
+        self.arena.output_uses(id) > 0
     }
 
     /// The outputs of the graph.
