@@ -25,7 +25,7 @@ use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// Where a buffer is during a run.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Loc {
     Input(usize),
     /// Index into [`Bound::slots`].
@@ -237,14 +237,17 @@ impl Bound {
         let mut slots = Vec::new();
         let mut prepared = Vec::new();
         let bytes = |i: usize| lens[i] as usize * plan.buffers[i].dtype.size();
+        let inputs = first_of(plan.inputs.iter().map(|x| x.buffer));
+        let constants = first_of(plan.constants.iter().map(|x| x.buffer));
+        let outputs = first_of(plan.outputs.iter().map(|x| x.buffer));
+        let at = |list: &HashMap<usize, usize>, i| list.get(&i).copied().unwrap_or(0);
         let fixed = (plan.buffers.iter().enumerate()).map(|(i, b)| match b.place {
-            Place::Input => Loc::Input(index(plan.inputs.iter().map(|x| x.buffer), i)),
-            Place::Constant => Loc::Constant(index(plan.constants.iter().map(|x| x.buffer), i)),
+            Place::Input => Loc::Input(at(&inputs, i)),
+            Place::Constant => Loc::Constant(at(&constants, i)),
             Place::Output => {
-                let output = plan.outputs.iter().position(|o| o.buffer.0 as usize == i);
                 slots.push(Slot {
                     bytes: bytes(i),
-                    donor: output.and_then(|o| facts.donors[o]),
+                    donor: outputs.get(&i).and_then(|o| facts.donors[*o]),
                     clear: false,
                 });
                 Loc::Slot(slots.len() - 1)
@@ -323,8 +326,13 @@ impl Bound {
     }
 }
 
-fn index(mut ids: impl Iterator<Item = BufferId>, buffer: usize) -> usize {
-    ids.position(|id| id.0 as usize == buffer).unwrap_or(0)
+/// For each buffer of a list its first position there.
+fn first_of(ids: impl Iterator<Item = BufferId>) -> HashMap<usize, usize> {
+    let mut first = HashMap::new();
+    for (at, id) in ids.enumerate() {
+        first.entry(id.0 as usize).or_insert(at);
+    }
+    first
 }
 
 impl Binder<'_> {
@@ -396,10 +404,13 @@ impl Binder<'_> {
         steps
             .chunk_by(|_, next| next.joined)
             .try_for_each(|group| self.apart(group))?;
-        let held = |block: usize| block_of.iter().position(|b| *b == Some(block));
-        let placed = blocks.iter().zip(&layout.offsets).enumerate();
-        let blocks = placed.map(|(i, (block, offset))| MemoryBlock {
-            buffer: held(i).map(|b| b as u32),
+        let mut holds = vec![None; blocks.len()];
+        for (buffer, block) in block_of.iter().enumerate().rev() {
+            block.iter().for_each(|b| holds[*b] = Some(buffer as u32));
+        }
+        let placed = blocks.iter().zip(&layout.offsets).zip(holds);
+        let blocks = placed.map(|((block, offset), buffer)| MemoryBlock {
+            buffer,
             offset: *offset,
             bytes: block.size,
             first: block.first,
@@ -426,8 +437,8 @@ impl Binder<'_> {
         let weights = step.args[weights];
         let known = match weights {
             Loc::Input(i) => {
-                let written = self.facts.donors.contains(&Some(i));
-                self.plan.inputs[i].role == Role::Parameter && !written
+                let parameter = self.plan.inputs[i].role == Role::Parameter;
+                parameter && !self.facts.donors.contains(&Some(i))
             }
             Loc::Constant(_) | Loc::Prepared(_) => true,
             Loc::Slot(_) | Loc::Arena(_) => false,

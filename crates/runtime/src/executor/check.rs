@@ -14,7 +14,7 @@ use crate::custom::registered;
 use crate::error::{Error, Result, damaged};
 use crate::memory::Storage;
 use kiln_base::cuda::CudaKernel;
-use kiln_base::plan::{self, Algorithm, Array, BufferId, Kernel, Place, Plan, Role, Step};
+use kiln_base::plan::{self, Algorithm, Array, BufferId, Kernel, Output, Place, Plan, Role, Step};
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::tile::{Inst, TileProgram};
 use kiln_base::{DType, Dim};
@@ -92,7 +92,7 @@ pub(super) fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
         doubtful: doubtful(plan, &root)?,
         root,
         prepare_is_symbolic: prepare_is_symbolic(plan),
-        donors: (0..plan.outputs.len()).map(|o| donor(plan, o)).collect(),
+        donors: donors(plan)?,
     })
 }
 
@@ -501,41 +501,49 @@ fn prepare_is_symbolic(plan: &Plan) -> bool {
             || plan.prepare.iter().any(step))
 }
 
-/// The donor of an output, where taking its memory cannot go wrong: everything that writes the
+/// For each output the donor, where taking its memory cannot go wrong: everything that writes the
 /// output comes after `commit`, nothing from the first such step on can report a data error, and
 /// nothing reads the donor after that step.
-fn donor(plan: &Plan, output: usize) -> Option<usize> {
-    let o = &plan.outputs[output];
-    let donor = o.donor? as usize;
-    let input = plan.inputs.get(donor)?;
-    let shared = plan.outputs.iter().enumerate().any(|(i, other)| {
-        i != output && (other.buffer == o.buffer || other.buffer == input.buffer)
-            || i < output && other.donor == o.donor
-    });
-    if shared || plan.buffers[o.buffer.0 as usize].place != Place::Output {
-        return None;
-    }
-    let (mut first, mut last_read) = (None, None);
+fn donors(plan: &Plan) -> Result<Vec<Option<usize>>> {
+    // For each buffer the first step that writes it and the last that touches it, and how many outputs it is.
+    let mut first_write = vec![None; plan.buffers.len()];
+    let mut last_touch = vec![None; plan.buffers.len()];
     for (i, step) in plan.run.iter().enumerate() {
         let dtypes = step.args.iter().map(|a| plan.buffers[a.0 as usize].dtype);
         let dtypes: Vec<DType> = dtypes.collect();
-        let access = access(&plan.kernels[step.kernel as usize], &dtypes).ok()?;
+        let access = access(&plan.kernels[step.kernel as usize], &dtypes)?;
         for (id, writes) in step.args.iter().zip(&access.writes) {
-            if *id == o.buffer && *writes && first.is_none() {
-                first = Some(i);
-            }
-            if *id == input.buffer {
-                last_read = Some(i);
+            let at = id.0 as usize;
+            last_touch[at] = Some(i);
+            if *writes && first_write[at].is_none() {
+                first_write[at] = Some(i);
             }
         }
     }
-    let first = first?;
-    let safe = first >= plan.commit as usize
-        && last_read.is_none_or(|r| r <= first)
-        && plan.run[first..].iter().all(|s| s.sites.is_empty());
-    let streams = streams(plan, &plan.run[first], input.buffer);
-    let streams = streams || last_read.is_none_or(|r| r < first);
-    (safe && streams).then_some(donor)
+    let mut outputs = vec![0; plan.buffers.len()];
+    for o in &plan.outputs {
+        outputs[o.buffer.0 as usize] += 1;
+    }
+    let fails = |s: &Step| !s.sites.is_empty();
+    let safe = plan.run.iter().rposition(fails).map_or(0, |at| at + 1);
+    let safe = safe.max(plan.commit as usize);
+    let mut asked = vec![false; plan.inputs.len()];
+    let donor = |o: &Output| {
+        let donor = o.donor? as usize;
+        let input = plan.inputs.get(donor)?;
+        let asked_before = std::mem::replace(&mut asked[donor], true);
+        let (to, from) = (o.buffer.0 as usize, input.buffer.0 as usize);
+        let shared = outputs[to] > 1 || outputs[from] > 0 || asked_before;
+        if shared || plan.buffers[to].place != Place::Output {
+            return None;
+        }
+        let first = first_write[to].filter(|first| *first >= safe)?;
+        let read_before = last_touch[from].is_none_or(|last| last < first);
+        let reads_there =
+            || last_touch[from] == Some(first) && streams(plan, &plan.run[first], input.buffer);
+        (read_before || reads_there()).then_some(donor)
+    };
+    Ok(plan.outputs.iter().map(donor).collect())
 }
 
 /// Whether a step reads each element of a buffer before it writes there: fused work does, library kernels

@@ -10,6 +10,7 @@ use super::control::{Body, If, Loop, Places};
 use crate::buffer::Buffer;
 use crate::cuda::{Call, Graphs, Launch};
 use crate::error::{Error, Result};
+use hashbrown::HashSet;
 use kiln_base::cuda::ErrorRecord;
 use smallvec::{SmallVec, smallvec};
 
@@ -31,12 +32,13 @@ pub(super) struct OnGpu {
 impl OnGpu {
     pub(super) fn new(steps: &[BoundStep]) -> OnGpu {
         let mut part = OnGpu::default();
+        let mut known = HashSet::new();
         for step in steps {
-            for (loc, writes) in step.args.iter().zip(&step.writes) {
-                part.touches(*loc, *writes);
-            }
-            if matches!(&*step.work, Work::Loop(_) | Work::If(_)) {
-                part.touches(Loc::Arena(step.scratch), true);
+            let scratch = matches!(&*step.work, Work::Loop(_) | Work::If(_));
+            let scratch = scratch.then_some((Loc::Arena(step.scratch), true));
+            let args = step.args.iter().copied().zip(step.writes.iter().copied());
+            for (loc, writes) in args.chain(scratch) {
+                part.touches(loc, writes, &mut known);
             }
             part.held.extend(step.work.held().into_iter().cloned());
             part.calls += calls(&step.work);
@@ -45,18 +47,17 @@ impl OnGpu {
         part
     }
 
-    fn touches(&mut self, loc: Loc, writes: bool) {
+    /// `known` is what is listed.
+    fn touches(&mut self, loc: Loc, writes: bool, known: &mut HashSet<(Loc, bool)>) {
         let loc = match loc {
             Loc::Arena(_) => Loc::Arena(0),
             loc => loc,
         };
-        let list = if writes {
-            &mut self.written
-        } else {
-            &mut self.read
-        };
-        if !list.contains(&loc) {
-            list.push(loc);
+        if known.insert((loc, writes)) {
+            match writes {
+                true => self.written.push(loc),
+                false => self.read.push(loc),
+            }
         }
     }
 }
