@@ -3,10 +3,11 @@
 //! Each op is a struct in its own file under [`crate::ops`] that implements [`OpDef`]; the list at the
 //! end of this file makes them one enum. Adding an op is one file and one line.
 
-use crate::{Builder, Fact, Graph, Node, ops::*};
-use kiln_base::{Dim, Scalar};
+use crate::{Builder, Fact, Graph, Node, Role, ops::*};
+use kiln_base::{DType, Dim, Scalar};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// The facts of an op's outputs.
@@ -33,6 +34,15 @@ macro_rules! ensure {
             return Err($crate::OpError(format!($($message)*)));
         }
     };
+}
+
+/// What an op is apart from its sizes and its number.
+#[derive(PartialEq, Hash)]
+struct Frame {
+    op: std::mem::Discriminant<Op>,
+    dtype: Option<DType>,
+    role: Option<(u32, Role)>,
+    rank: usize,
 }
 
 /// What every op defines.
@@ -147,8 +157,15 @@ impl Op {
     /// Every size among the attributes, in a fixed order.
     pub fn dims(&self) -> SmallVec<[Dim; 4]> {
         let mut out = SmallVec::new();
-        if self.has_sizes() {
-            self.clone().dims_mut(&mut |d| out.push(d.clone()));
+        match self {
+            // Those that programs are full of, without a copy of the op.
+            Op::Full(Full { shape, .. }) | Op::Broadcast(Broadcast { shape }) => {
+                out.extend(shape.iter().cloned());
+            }
+            Op::Reshape(Reshape { shape }) => out.extend(shape.iter().cloned()),
+            Op::Input(Input { fact, .. }) => out.extend(fact.shape.iter().cloned()),
+            op if op.has_sizes() => op.clone().dims_mut(&mut |d| out.push(d.clone())),
+            _ => {}
         }
         out
     }
@@ -194,11 +211,46 @@ impl Op {
 
     /// Whether two ops differ at most in sizes and the promotable number.
     pub fn same_structure(&self, other: &Op) -> bool {
-        if self.has_sizes() {
-            self.skeleton() == other.skeleton()
-        } else {
-            self == other
+        match (self.frame(), other.frame()) {
+            (Some(a), Some(b)) => a == b,
+            (None, None) if self.has_sizes() => self.skeleton() == other.skeleton(),
+            (None, None) => self == other,
+            _ => false,
         }
+    }
+
+    /// Feeds a hasher what stays the same between programs that may share a plan.
+    pub fn hash_structure(&self, h: &mut impl Hasher) {
+        match self.frame() {
+            Some(frame) => frame.hash(h),
+            None if self.has_sizes() => self.skeleton().hash(h),
+            None => self.hash(h),
+        }
+    }
+
+    /// What [`Op::skeleton`] says, without a copy, of the ops with sizes that programs are full of.
+    fn frame(&self) -> Option<Frame> {
+        let (dtype, role, rank) = match self {
+            Op::Full(Full {
+                value: _,
+                dtype,
+                shape,
+            }) => (Some(*dtype), None, shape.len()),
+            Op::Broadcast(Broadcast { shape }) => (None, None, shape.len()),
+            Op::Reshape(Reshape { shape }) => (None, None, shape.len()),
+            Op::Input(Input {
+                index,
+                fact: Fact { dtype, shape },
+                role,
+            }) => (Some(*dtype), Some((*index, *role)), shape.len()),
+            _ => return None,
+        };
+        Some(Frame {
+            op: std::mem::discriminant(self),
+            dtype,
+            role,
+            rank,
+        })
     }
 
     /// Graphs that the op owns, to change.

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 /// A thread that holds this many unrealised nodes realises what it holds.
-const LIMIT: usize = 4096;
+const LIMIT: usize = 1 << 13;
 
 thread_local! {
     static RECORDED: RefCell<Recorded> = const { RefCell::new(Recorded { nodes: Vec::new(), limit: LIMIT }) };
@@ -57,7 +57,7 @@ pub fn realize_all() -> Result<()> {
     let held: Vec<Tensor> = nodes
         .iter()
         .filter_map(Weak::upgrade)
-        .filter(|n| n.handles.load(Ordering::Relaxed) > 0 && is_lazy(n))
+        .filter(|n| is_held(n) && is_lazy(n))
         .map(|n| Tensor::output_of(&n, 0))
         .collect();
     let loc = Location::caller();
@@ -71,11 +71,16 @@ pub fn realize_all() -> Result<()> {
     }
     drop(held);
     RECORDED.with_borrow_mut(|r| {
-        let lazy = |n: &Weak<Node>| n.upgrade().is_some_and(|n| is_lazy(&n));
-        r.nodes.extend(nodes.into_iter().filter(lazy));
+        // What nobody holds is kept for derivatives alone.
+        let waits = |n: &Weak<Node>| n.upgrade().is_some_and(|n| is_held(&n) && is_lazy(&n));
+        r.nodes.extend(nodes.into_iter().filter(waits));
         r.limit = r.nodes.len() + LIMIT;
     });
     result
+}
+
+fn is_held(node: &Node) -> bool {
+    node.handles.load(Ordering::Relaxed) > 0
 }
 
 fn is_lazy(node: &Node) -> bool {

@@ -7,6 +7,7 @@ use crate::scope::{Recording, Scope, placeholder};
 use crate::{
     Compiled, Device, DimSpec, Error, ErrorKind, IntoOutputs, Result, Spec, Tensor, realize,
 };
+use hashbrown::HashMap;
 use kiln_base::{Dim, Loc, Sym};
 use kiln_compiler::Options;
 use kiln_ir::{Fact, Output, Role, SymbolInfo, Target};
@@ -74,6 +75,12 @@ fn argument(spec: &Spec, names: &mut Vec<String>, loc: &'static Location<'static
     placeholder(fact, Role::Data, Some(spec.device), loc, "argument")
 }
 
+/// The positions of tensors by their nodes.
+fn positions<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> HashMap<*const Node, usize> {
+    let nodes = tensors.map(|t| Arc::as_ptr(&t.node));
+    nodes.enumerate().map(|(i, node)| (node, i)).collect()
+}
+
 struct Builder<'a> {
     specs: &'a [Spec],
     arguments: Vec<Tensor>,
@@ -104,11 +111,14 @@ impl Builder<'_> {
         }
         let device = self.device(&gather)?;
         let bindings = self.bindings(&mut gather, device)?;
+        let inputs = bindings.iter().enumerate().filter_map(|(i, b)| match b {
+            Binding::Var(v) => Some((*v, i)),
+            _ => None,
+        });
+        let inputs: HashMap<usize, usize> = inputs.collect();
         let mut writes = Vec::new();
         for (&var, value) in written.iter().zip(values) {
-            let input = bindings
-                .iter()
-                .position(|b| matches!(b, Binding::Var(v) if *v == var));
+            let input = inputs.get(&var).copied();
             let target = input.map_or(Target::Result, |i| Target::Assign(i as u32));
             writes.push(Write {
                 var,
@@ -163,6 +173,7 @@ impl Builder<'_> {
                 .iter()
                 .map(|(_, count)| count.clone())
                 .collect(),
+            written: self.scope.vars.iter().map(|v| v.written).collect(),
             vars: self.scope.vars.into_iter().map(|v| v.var).collect(),
             gather: gather.without_values(),
             loc: self.loc,
@@ -185,7 +196,9 @@ impl Builder<'_> {
     /// What each input of the program is; captured tensors become parameters.
     fn bindings(&self, gather: &mut Gather, device: Device) -> Result<Vec<Binding>> {
         let mut bindings = Vec::new();
-        let is = |t: &Tensor, node: &Arc<Node>| Arc::ptr_eq(&t.node, node);
+        let arguments = positions(self.arguments.iter());
+        let vars = positions(self.scope.vars.iter().map(|v| &v.placeholder));
+        let keys = positions(self.scope.keys.iter().map(|(t, _)| t));
         for i in 0..gather.inputs.len() {
             let node = gather.entries[gather.inputs[i].entry].node.clone();
             if let Some(buffer) = gather.inputs[i].buffer.take() {
@@ -193,17 +206,12 @@ impl Builder<'_> {
                 let brought = device.bring(buffer);
                 let buffer = brought.map_err(|e| realize::run_error(e, gather, self.loc))?;
                 bindings.push(Binding::Captured(buffer));
-            } else if let Some(a) = self.arguments.iter().position(|t| is(t, &node)) {
-                bindings.push(Binding::Argument(a));
-            } else if let Some(v) = self
-                .scope
-                .vars
-                .iter()
-                .position(|v| is(&v.placeholder, &node))
-            {
-                bindings.push(Binding::Var(v));
-            } else if let Some(k) = self.scope.keys.iter().position(|(t, _)| is(t, &node)) {
-                bindings.push(Binding::Key(k));
+            } else if let Some(a) = arguments.get(&Arc::as_ptr(&node)) {
+                bindings.push(Binding::Argument(*a));
+            } else if let Some(v) = vars.get(&Arc::as_ptr(&node)) {
+                bindings.push(Binding::Var(*v));
+            } else if let Some(k) = keys.get(&Arc::as_ptr(&node)) {
+                bindings.push(Binding::Key(*k));
             } else {
                 return Err(leaked(&node));
             }

@@ -47,6 +47,8 @@ pub struct Compiled {
     /// Positions of the results among the plan's outputs.
     pub(crate) results: Vec<usize>,
     pub(crate) writes: Vec<Write>,
+    /// For each of `vars` whether it is among `writes`.
+    pub(crate) written: Vec<bool>,
     /// For each symbol the argument and axis that give it.
     pub(crate) symbols: Vec<(usize, usize)>,
     /// For messages: the recorded ops.
@@ -95,20 +97,19 @@ impl Compiled {
         }
         let busy = self.lock_written(loc)?;
         let mut inputs = self.with_written(inputs, loc)?;
-        let donated = self.donate(&busy);
-        let donate: SmallVec<[bool; 8]> = (0..inputs.len()).map(|i| donated.contains(&i)).collect();
+        let donate = self.donate(&busy);
         let result = profiler::watched(&self.executable, &self.explain, &mut inputs, loc, |i| {
             self.executable.run(i, &donate)
         });
         let values = match result {
             Ok(values) => values,
             Err(e) => {
-                self.take_back(&busy, &donated, &inputs);
+                self.take_back(&busy, &donate, &inputs);
                 let given = |node: &Arc<Node>| self.given(node, &inputs);
                 return Err(realize::run_error_with(e, &self.gather, loc, &given));
             }
         };
-        self.store(&busy, &values, &inputs, &donated, loc);
+        self.store(&busy, &values, &inputs, &donate, loc);
         let result =
             |at: &usize| Tensor::leaf(values[*at].clone(), Role::Data, Some(self.device), loc, RUN);
         Ok(self.results.iter().map(result).collect())
@@ -202,7 +203,7 @@ impl Compiled {
         match binding {
             Binding::Argument(a) => self.value(arguments[*a], loc).map(Some),
             Binding::Captured(buffer) => Ok(Some(buffer.clone())),
-            Binding::Var(v) if self.writes.iter().any(|w| w.var == *v) => Ok(None),
+            Binding::Var(v) if self.written[*v] => Ok(None),
             Binding::Var(v) => {
                 let current = self.vars[*v].cell.idle().current.clone();
                 self.value(&current, loc).map(Some)
@@ -284,21 +285,23 @@ impl Compiled {
         filled.collect()
     }
 
-    /// The inputs whose memory the run may write over: old values of written cells that nobody else
+    /// Which inputs' memory the run may write over: that of old values of written cells that nobody else
     /// holds. From here on they live in the run's inputs alone.
-    fn donate(&self, busy: &[Busy]) -> SmallVec<[usize; 8]> {
-        let mut donated = SmallVec::new();
+    fn donate(&self, busy: &[Busy]) -> SmallVec<[bool; 8]> {
+        let mut donated = SmallVec::from_elem(false, self.bindings.len());
         for w in &self.writes {
-            let Some(input) = w.input else { continue };
-            let id = self.vars[w.var].cell.id;
-            let Some(b) = busy.iter().find(|b| b.cell().id == id) else {
-                continue;
-            };
-            if b.state().give_up() {
-                donated.push(input);
+            if let (Some(input), Some(b)) = (w.input, self.locked(busy, w)) {
+                donated[input] = b.state().give_up();
             }
         }
         donated
+    }
+
+    /// The lock of the cell that is written.
+    fn locked<'b>(&self, busy: &'b [Busy], w: &Write) -> Option<&'b Busy> {
+        let id = self.vars[w.var].cell.id;
+        let at = busy.binary_search_by_key(&id, |b| b.cell().id);
+        at.ok().map(|at| &busy[at])
     }
 
     /// Gives cells their new values. `left` are the inputs, those whose memory was taken without elements.
@@ -307,27 +310,25 @@ impl Compiled {
         busy: &[Busy],
         values: &[Buffer],
         left: &[Buffer],
-        donated: &[usize],
+        donated: &[bool],
         loc: &'static Location<'static>,
     ) {
         let mut storing = Storing::new(values);
         for w in &self.writes {
-            let id = self.vars[w.var].cell.id;
-            if let Some(b) = busy.iter().find(|b| b.cell().id == id) {
-                let input = w.input.filter(|i| donated.contains(i));
+            if let Some(b) = self.locked(busy, w) {
+                let input = w.input.filter(|i| donated[*i]);
                 storing.give(b, w.output, input.map(|input| &left[input]), loc);
             }
         }
         storing.finish(&self.plan().sites, &self.gather);
     }
 
-    fn take_back(&self, busy: &[Busy], donated: &[usize], inputs: &[Buffer]) {
+    fn take_back(&self, busy: &[Busy], donated: &[bool], inputs: &[Buffer]) {
         for w in &self.writes {
-            let Some(input) = w.input.filter(|i| donated.contains(i)) else {
+            let Some(input) = w.input.filter(|i| donated[*i]) else {
                 continue;
             };
-            let id = self.vars[w.var].cell.id;
-            if let Some(b) = busy.iter().find(|b| b.cell().id == id) {
+            if let Some(b) = self.locked(busy, w) {
                 b.state().take_back(inputs[input].clone());
             }
         }

@@ -1,14 +1,13 @@
 //! From handles to a flat recording: what a set of values needs, operands before users.
 
 use crate::about::About;
-use crate::node::{Node, Operand, Operands, State, input_op};
+use crate::node::{Node, Operand, Operands, State, input_op, structure_hash};
 use crate::{Device, Error, ErrorKind, Result, Tensor};
 use hashbrown::HashMap;
 use kiln_base::Loc;
-use kiln_compiler::{Recorded, Recording, StructureHasher};
+use kiln_compiler::{Recorded, Recording};
 use kiln_ir::{NodeId, Op, Output, Role, Value};
 use kiln_runtime::Buffer;
-use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -258,9 +257,8 @@ impl Gather {
 }
 
 fn hashed(op: Op) -> (Op, u64) {
-    let mut h = StructureHasher::default();
-    op.skeleton().hash(&mut h);
-    (op, h.finish())
+    let hash = structure_hash(&op);
+    (op, hash)
 }
 
 /// The error of reading a placeholder outside the function it was recorded in.

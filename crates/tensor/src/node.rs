@@ -6,13 +6,15 @@ use crate::names::Names;
 use crate::recording::Recording;
 use crate::strides::Strides;
 use crate::{Device, Error, ErrorKind, Result, scope};
+use hashbrown::DefaultHashBuilder;
 use kiln_base::{DType, Dim};
 use kiln_ir::{Fact, Facts, Op, Role};
 use kiln_runtime::Buffer;
 use smallvec::SmallVec;
+use std::hash::{BuildHasher, Hasher};
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 /// A tensor: a handle to one output of a recorded operation.
 ///
@@ -128,14 +130,11 @@ pub(crate) fn serial() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-fn structure_hash(op: &Op) -> u64 {
-    use std::hash::{Hash, Hasher};
-    let mut h = kiln_compiler::StructureHasher::default();
-    if op.has_sizes() {
-        op.skeleton().hash(&mut h);
-    } else {
-        op.hash(&mut h);
-    }
+/// A hash of the op without its sizes, the same for the time of the process.
+pub(crate) fn structure_hash(op: &Op) -> u64 {
+    static STATE: LazyLock<DefaultHashBuilder> = LazyLock::new(DefaultHashBuilder::default);
+    let mut h = STATE.build_hasher();
+    op.hash_structure(&mut h);
     h.finish()
 }
 

@@ -8,7 +8,7 @@ use crate::recording::Recording;
 use crate::turns::{self, Donated};
 use crate::var::{Busy, Cell};
 use crate::{Device, Error, ErrorKind, Result, anomaly, profiler, scope};
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use kiln_base::{DType, Loc, Scalar};
 use kiln_compiler::{Cache, CacheStats, CompileError, Found, Options};
 use kiln_ir::{Op, Output, Role, Target, Value};
@@ -133,7 +133,7 @@ fn realize_on(
         // cells, so whoever has taken some leaves that alone.
         let losses = targets.iter().filter(|t| t.fact().numel().is(1));
         let losses = losses.filter(|_| held.is_empty());
-        let saved: Vec<Needed> = losses.flat_map(|t| needed(t, loc)).collect();
+        let saved = needed(&losses.collect::<Vec<_>>(), loc);
         let turns = turns::now();
         let pending = Pending::lock(&targets, device, held);
         // Another thread may have computed some meanwhile.
@@ -239,26 +239,24 @@ impl Pending {
     /// Takes the cells that were assigned a value of the recordings of these tensors. Who has taken some
     /// before, `held`, does not wait for the others: those that are not free stay pending.
     fn lock(targets: &[Tensor], device: Device, held: &[Busy]) -> Pending {
-        let mut roots: Vec<Recording> = Vec::new();
-        for root in targets.iter().filter_map(recording_of) {
-            if !roots.iter().any(|r| r.is(&root)) {
-                roots.push(root);
-            }
-        }
+        let mut known: HashSet<usize> = HashSet::new();
+        let mut roots: Vec<Recording> = targets.iter().filter_map(recording_of).collect();
+        roots.retain(|root| known.insert(root.address()));
         let mut cells: Vec<_> = roots.iter().flat_map(Recording::pending).collect();
         // Those of other devices wait until something there is read.
         cells.retain(|c| c.leaf.device.get() == device);
         cells.sort_by_key(|c| c.id);
         cells.dedup_by_key(|c| c.id);
-        let take = |cell: &Arc<Cell>| match held.iter().find(|b| b.cell().id == cell.id) {
-            Some(ours) => Some(ours.clone()),
+        let ours: HashMap<u64, &Busy> = held.iter().map(|b| (b.cell().id, b)).collect();
+        let take = |cell: &Arc<Cell>| match ours.get(&cell.id) {
+            Some(ours) => Some(Busy::clone(ours)),
             None if held.is_empty() => Some(cell.acquire()),
             None => cell.try_acquire(),
         };
         let locked: Vec<Busy> = cells.iter().filter_map(take).collect();
         // Cells that were assigned something else since are left alone. Recordings may have been joined.
-        let joined: Vec<Recording> = roots.iter().map(Recording::root).collect();
-        let belongs = |t: &Tensor| recording_of(t).is_some_and(|r| joined.iter().any(|x| x.is(&r)));
+        let joined: HashSet<usize> = roots.iter().map(|r| r.root().address()).collect();
+        let belongs = |t: &Tensor| recording_of(t).is_some_and(|r| joined.contains(&r.address()));
         let mut stale = Vec::new();
         let mut kept = Vec::new();
         for busy in locked {
@@ -269,7 +267,7 @@ impl Pending {
             }
         }
         // They stay taken until they are forgotten, so that what they are assigned next is not.
-        let cells: Vec<_> = stale.iter().map(|b| b.cell().clone()).collect();
+        let cells = stale.iter().map(|b| b.cell().id).collect();
         for root in &roots {
             root.committed(&cells);
         }
@@ -278,7 +276,7 @@ impl Pending {
 
     /// Forgets the assignments: they are committed, or rolled back.
     fn settle(&mut self) {
-        let cells: Vec<_> = self.cells.iter().map(|(b, _)| b.cell().clone()).collect();
+        let cells = self.cells.iter().map(|(b, _)| b.cell().id).collect();
         for root in &self.roots {
             root.committed(&cells);
         }
@@ -322,6 +320,8 @@ struct Run {
     pending: Pending,
     on_failure: OnFailure,
     outputs: Vec<Output>,
+    /// The values among them.
+    asked: HashSet<Value>,
     /// For each pending assignment its old value's input, if the run may write over it.
     donors: Vec<Option<usize>>,
 }
@@ -350,6 +350,7 @@ impl Run {
             pending,
             on_failure,
             outputs: Vec::new(),
+            asked: HashSet::new(),
             donors: Vec::new(),
         };
         run.assignments(&pending_values);
@@ -398,19 +399,20 @@ impl Run {
 
     /// Asks for a value once.
     fn ask(&mut self, value: Value, target: Target) {
-        if !self.outputs.iter().any(|o| o.value == value) {
+        if self.asked.insert(value) {
             self.outputs.push(Output { value, target });
         }
     }
 
     fn assignments(&mut self, values: &[Value]) {
+        let inputs = self.gather.inputs.iter().enumerate();
+        let inputs: HashMap<usize, usize> = inputs.map(|(i, s)| (s.entry, i)).collect();
         for (i, value) in values.iter().enumerate() {
             let old = self.pending.cells[i].0.state().realized.clone();
-            let input = old.and_then(|old| {
-                let node = self.gather.find(&old.operand())?.node.index();
-                self.gather.inputs.iter().position(|s| s.entry == node)
-            });
+            let old = old.and_then(|old| self.gather.find(&old.operand()));
+            let input = old.and_then(|old| inputs.get(&old.node.index()).copied());
             let target = input.map_or(Target::Result, |i| Target::Assign(i as u32));
+            self.asked.insert(*value);
             self.outputs.push(Output {
                 value: *value,
                 target,
@@ -460,7 +462,6 @@ impl Run {
     /// to each entry.
     fn keep_reachable(&mut self, from_donor: &[bool], edges: &[usize]) {
         let entries = &self.gather.entries;
-        let asked: HashSet<Value> = self.outputs.iter().map(|o| o.value).collect();
         // Whatever depends on an old value and is not computed now, in all its outputs, must be out of
         // everybody's reach: referenced by nothing but this program.
         let reachable = (0..entries.len()).any(|i| {
@@ -470,7 +471,7 @@ impl Run {
             from_donor[i]
                 && !entry.is_input
                 && Arc::strong_count(&entry.node) != edges[i] + 1
-                && !computed().all(|value| asked.contains(&value))
+                && !computed().all(|value| self.asked.contains(&value))
         });
         for donor in &mut self.donors {
             let Some(input) = *donor else {
@@ -557,11 +558,12 @@ impl Run {
         let mut inputs: Vec<Buffer> = Vec::with_capacity(self.gather.inputs.len());
         let mut donate = Vec::with_capacity(self.gather.inputs.len());
         let mut donated = Donated::default();
+        let given: HashSet<usize> = self.donors.iter().copied().flatten().collect();
         let result = (|| {
             for (i, source) in self.gather.inputs.iter_mut().enumerate() {
                 let missing = || RunError::Internal("an input has no value".to_string());
                 inputs.push(source.buffer.take().ok_or_else(missing)?);
-                donate.push(self.donors.contains(&Some(i)));
+                donate.push(given.contains(&i));
                 if donate[i] {
                     // From here on the buffer lives in `inputs` alone.
                     donated.mark(i, &self.gather.entries[source.entry].node);

@@ -5,6 +5,7 @@
 //! commits them too and no chain of pending assignments grows.
 
 use crate::var::Cell;
+use hashbrown::HashSet;
 use std::sync::{Arc, Mutex, Weak};
 
 /// A recording: a node of a union-find forest.
@@ -100,14 +101,21 @@ impl Recording {
 
     /// Whether both are the same object.
     pub(crate) fn is(&self, other: &Recording) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        self.address() == other.address()
+    }
+
+    /// What no other object has at the same time.
+    pub(crate) fn address(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
     }
 
     /// Remembers that a cell was assigned a value of this recording.
     pub(crate) fn add_pending(&self, cell: &Arc<Cell>) {
         loop {
             if let State::Root { pending, .. } = &mut *self.root().lock() {
-                pending.retain(|c| c.strong_count() > 0);
+                if pending.len().is_power_of_two() {
+                    pending.retain(|c| c.strong_count() > 0);
+                }
                 pending.push(Arc::downgrade(cell));
                 return;
             }
@@ -126,13 +134,10 @@ impl Recording {
         cells
     }
 
-    /// Forgets cells whose assignment is committed.
-    pub(crate) fn committed(&self, cells: &[Arc<Cell>]) {
+    /// Forgets cells whose assignment is committed, by their ids.
+    pub(crate) fn committed(&self, cells: &HashSet<u64>) {
         if let State::Root { pending, .. } = &mut *self.root().lock() {
-            pending.retain(|p| {
-                p.upgrade()
-                    .is_some_and(|p| !cells.iter().any(|c| c.id == p.id))
-            });
+            pending.retain(|p| p.upgrade().is_some_and(|p| !cells.contains(&p.id)));
         }
     }
 

@@ -18,6 +18,8 @@ pub(crate) struct Scope {
     /// The names that the user gave the symbols.
     symbols: Vec<String>,
     pub(crate) vars: Vec<ScopeVar>,
+    /// Their positions, by the cells' ids.
+    known: HashMap<u64, usize>,
     pub(crate) keys: Vec<(Tensor, Dim)>,
     /// Gradients of leaves, by their ids.
     grads: HashMap<u64, Option<Tensor>>,
@@ -107,8 +109,7 @@ pub(crate) fn random_key(count: &Dim) -> Option<Tensor> {
 
 impl Scope {
     fn var(&mut self, var: &Var, loc: &'static Location<'static>) -> &mut ScopeVar {
-        let at = self.vars.iter().position(|v| v.var.cell.id == var.cell.id);
-        let at = at.unwrap_or_else(|| {
+        let at = *self.known.entry(var.cell.id).or_insert_with(|| {
             let device = Some(var.device());
             let t = placeholder(var.cell.fact.clone(), var.cell.role, device, loc, "Var");
             self.vars.push(ScopeVar {

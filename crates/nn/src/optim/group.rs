@@ -2,6 +2,7 @@
 
 use super::rule::{Coefficients, Numbers, Rule};
 use kiln_tensor::{DType, Error, Result, Tensor, Var};
+use std::collections::HashMap;
 
 /// Parameters that share a [`Rule`], and what the rule keeps for them.
 pub struct Group {
@@ -136,6 +137,8 @@ impl Group {
         };
         let coefficients = self.rule.coefficients(&numbers, &steps);
         let mut assignments = vec![(self.steps.clone(), steps)];
+        // The coefficients in each dtype that parameters are updated in.
+        let mut cast: HashMap<DType, Vec<Tensor>> = HashMap::new();
         for (i, gradient) in gradients.iter().enumerate() {
             let (Some(g), Some(cells)) = (gradient, &self.moments[i]) else {
                 continue;
@@ -146,10 +149,13 @@ impl Group {
                 dtype => dtype,
             };
             let of_this = |c: &Tensor| match c.ndim() {
-                0 => c.to_dtype(wide),
-                _ => c.to_dtype(wide).select(0, i as i64),
+                0 => c.clone(),
+                _ => c.select(0, i as i64),
             };
-            let mine: Vec<Tensor> = coefficients.iter().map(of_this).collect();
+            let all = cast.entry(wide);
+            let all =
+                all.or_insert_with(|| coefficients.iter().map(|c| c.to_dtype(wide)).collect());
+            let mine: Vec<Tensor> = all.iter().map(of_this).collect();
             let read = |v: &Var| v.get().to_dtype(wide);
             let mut moments: Vec<Tensor> = cells.iter().map(read).collect();
             let new = self.rule.update(

@@ -4,7 +4,7 @@ use super::group::{Group, vector};
 use super::rule::Rule;
 use super::state_dict::{GroupDict, StateDict};
 use kiln_tensor::{Error, Result, Tensor, Var, assign_together, realize_all, set_grad_enabled};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// Updates parameters from their gradients; see the [module](crate::optim).
 pub struct Optimizer {
@@ -42,9 +42,9 @@ impl Optimizer {
     ) -> Result<()> {
         let parameters: Vec<Var> = parameters.into_iter().cloned().collect();
         let earlier = self.groups.iter().flat_map(|g| &g.parameters);
-        let mut known: Vec<u64> = earlier.map(Var::id).collect();
+        let mut known: HashSet<u64> = earlier.map(Var::id).collect();
         for p in &parameters {
-            if known.contains(&p.id()) {
+            if !known.insert(p.id()) {
                 let message = format!("{p:?} is listed more than once");
                 return Err(Error::invalid(rule.name(), message));
             }
@@ -52,7 +52,6 @@ impl Optimizer {
                 let message = format!("{p:?} is no parameter; make it with Var::parameter");
                 return Err(Error::invalid(rule.name(), message));
             }
-            known.push(p.id());
         }
         self.groups.push(Group::new(parameters, Box::new(rule))?);
         Ok(())

@@ -22,6 +22,8 @@ pub(super) struct Trace {
 pub(super) enum Entry {
     Leaf(Arc<Leaf>),
     Node(Arc<GradNode>, Saved),
+    /// An operation behind which the walk does not go on.
+    End,
 }
 
 struct Frame {
@@ -37,19 +39,41 @@ impl Trace {
             known: HashMap::new(),
         };
         for t in tensors {
-            trace.add(&t.edge, loc)?;
+            trace.add(&t.edge, loc, |_| false)?;
         }
         Ok(trace)
     }
 
-    fn add(&mut self, edge: &Edge, loc: &'static Location<'static>) -> Result<()> {
+    /// The part behind some tensors whose values are not computed yet; what was differentiated already is
+    /// left out.
+    pub(super) fn of_pending(tensors: &[&Tensor], loc: &'static Location<'static>) -> Trace {
+        let mut trace = Trace {
+            entries: Vec::new(),
+            known: HashMap::new(),
+        };
+        let computed = |saved: &Saved| {
+            let node = saved.held.node();
+            (0..node.facts.len() as u32).all(|output| node.ready(output).is_some())
+        };
+        for t in tensors {
+            let _ = trace.add(&t.edge, loc, computed);
+        }
+        trace
+    }
+
+    fn add(
+        &mut self,
+        edge: &Edge,
+        loc: &'static Location<'static>,
+        ends: impl Fn(&Saved) -> bool,
+    ) -> Result<()> {
         let mut stack: Vec<Frame> = Vec::new();
-        self.open(edge, &mut stack, loc)?;
+        self.open(edge, &mut stack, loc, &ends)?;
         while let Some(frame) = stack.last_mut() {
             if let Some((_, edge)) = frame.saved.inputs.get(frame.next) {
                 frame.next += 1;
                 let edge = edge.clone();
-                self.open(&edge, &mut stack, loc)?;
+                self.open(&edge, &mut stack, loc, &ends)?;
             } else if let Some(frame) = stack.pop() {
                 let address = Arc::as_ptr(&frame.node) as usize;
                 self.known.insert(address, self.entries.len());
@@ -64,6 +88,7 @@ impl Trace {
         edge: &Edge,
         stack: &mut Vec<Frame>,
         loc: &'static Location<'static>,
+        ends: &impl Fn(&Saved) -> bool,
     ) -> Result<()> {
         if self.place(edge).is_some() {
             return Ok(());
@@ -84,6 +109,12 @@ impl Trace {
                     );
                     Error::new(ErrorKind::Value, "backward", message, loc)
                 })?;
+                if ends(&saved) {
+                    let address = Arc::as_ptr(node) as usize;
+                    self.known.insert(address, self.entries.len());
+                    self.entries.push(Entry::End);
+                    return Ok(());
+                }
                 stack.push(Frame {
                     node: node.clone(),
                     saved,
@@ -127,7 +158,7 @@ impl Trace {
         value: impl Fn(&Arc<Node>, u32, &Edge) -> V,
     ) -> Vec<Step<'a, V>> {
         let step = |entry: &'a Entry| match entry {
-            Entry::Leaf(_) => Step {
+            Entry::Leaf(_) | Entry::End => Step {
                 rule: Rule::Leaf,
                 inputs: SmallVec::new(),
                 outputs: SmallVec::new(),
@@ -166,6 +197,7 @@ impl Observer<Recorder> for Watch<'_> {
         match &self.trace.entries[of.0] {
             Entry::Leaf(leaf) => fitting(leaf.hooks.apply(g), &fact),
             Entry::Node(node, _) => node.observe(of.1, g),
+            Entry::End => Ok(g),
         }
     }
 }
@@ -227,7 +259,7 @@ pub(crate) fn run(
             let note = format!("in the gradients that are asked for at {}", Loc::from(loc));
             Error::new(ErrorKind::Op, node.called, p.error.0, node.loc).with_note(note)
         }
-        Entry::Leaf(_) => Error::new(ErrorKind::Op, "backward", p.error.0, loc),
+        Entry::Leaf(_) | Entry::End => Error::new(ErrorKind::Op, "backward", p.error.0, loc),
     })?;
     if !keep.graph {
         for entry in &trace.entries {

@@ -18,15 +18,16 @@ pub(crate) struct Needed {
     pub compared: bool,
 }
 
-/// The values that the gradients of `t` are computed from. Derivatives are only walked through:
-/// nothing is recorded, and hooks and the derivatives of users' functions don't run.
-pub(crate) fn needed(t: &Tensor, loc: &'static Location<'static>) -> Vec<Needed> {
-    let Ok(trace) = Trace::of(&[t], loc) else {
-        return Vec::new(); // released: there is no backward pass to come
-    };
-    let Some(root) = trace.place(&t.edge) else {
+/// The values that the gradients of `losses` are computed from, as far as they are not computed yet.
+/// Derivatives are only walked through: nothing is recorded, and hooks and the derivatives of users'
+/// functions don't run.
+pub(crate) fn needed(losses: &[&Tensor], loc: &'static Location<'static>) -> Vec<Needed> {
+    let trace = Trace::of_pending(losses, loc);
+    let seed = |t: &&Tensor| Some((trace.place(&t.edge)?, Value::computed(t.fact().clone())));
+    let seeds: Vec<(Place, Value)> = losses.iter().filter_map(seed).collect();
+    if seeds.is_empty() {
         return Vec::new();
-    };
+    }
     let mut b = Probe::default();
     let users = RefCell::new(Vec::new());
     // A user's function may need all it was given and all it gave.
@@ -39,11 +40,10 @@ pub(crate) fn needed(t: &Tensor, loc: &'static Location<'static>) -> Vec<Needed>
         Ok::<_, OpError>(x.iter().map(computed).collect())
     };
     let steps = trace.steps_of(|_| &opaque, |node, output, _| Value::of(node, output));
-    let leaf = |(i, e): (usize, &Entry)| matches!(e, Entry::Leaf(_)).then_some((i, 0));
+    let leaf = |(i, e): (usize, &Entry)| (!matches!(e, Entry::Node(..))).then_some((i, 0));
     let leaves: Vec<Place> = trace.entries.iter().enumerate().filter_map(leaf).collect();
-    let seed = Value::computed(t.fact().clone());
     // An op without derivative is the backward pass's to report.
-    let _ = kiln_autodiff::backward(&mut b, &steps, vec![(root, seed)], &leaves, &mut ());
+    let _ = kiln_autodiff::backward(&mut b, &steps, seeds, &leaves, &mut ());
     drop(steps);
     b.needed.extend(users.into_inner());
     b.needed
