@@ -21,6 +21,7 @@ mod fusion_counts;
 mod fuzz;
 mod fuzz_gradients;
 mod gpu_tools;
+mod growth;
 mod indexing;
 mod kernel_counts;
 mod kinks;

@@ -1,0 +1,356 @@
+//! How the time to record, compile, bind, run and drop programs grows with their size: for each size the time on
+//! the processor of the thread that does it, which other programs on the machine disturb less, and the slope, the
+//! exponent of the growth since the size before. Linear is 1, quadratic 2.
+//!
+//! ```sh
+//! cargo bench --bench growth            # all of it
+//! cargo bench --bench growth -- gpt     # what has this in its name
+//! ```
+
+use kiln::nn::optim::{Adagrad, Adam, AdamW, Optimizer, RmsProp, Sgd};
+use kiln::nn::{
+    AttentionMasks, Embedding, Forward, LayerNorm, Linear, Module, ModuleList,
+    TransformerEncoderLayer,
+};
+use kiln::{Compiled, DType, Reduction, Result, Spec, Tensor, Var, compile, no_grad, realize_all};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// What is measured at a size; gives the time of what it is about.
+type Measure<'a> = &'a dyn Fn(usize) -> Result<Duration>;
+
+fn main() -> Result<()> {
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with('-'))
+        .collect();
+    let table = |name: &str, of: &str, sizes: &[usize], measure: Measure| -> Result<()> {
+        if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
+            return Ok(());
+        }
+        println!("{name}\n{of:>9}  {:>10}  {:>5}", "ms", "slope");
+        let mut before: Option<(usize, Duration)> = None;
+        for &n in sizes {
+            let time = measure(n)?;
+            let slope = before.map_or(String::new(), |(m, t)| {
+                let grown = time.as_secs_f64() / t.as_secs_f64();
+                format!("{:.2}", grown.ln() / (n as f64 / m as f64).ln())
+            });
+            println!("{n:>9}  {:>10.2}  {slope:>5}", time.as_secs_f64() * 1e3);
+            before = Some((n, time));
+        }
+        Ok(())
+    };
+    let layers = [2, 4, 8, 16, 32, 64];
+    for name in ["SGD", "momentum", "Adam", "AdamW", "RMSprop", "Adagrad"] {
+        table(&format!("compile gpt {name}"), "layers", &layers, &|n| {
+            gpt_compiled(n, name)
+        })?;
+    }
+    let parameters = [20, 40, 80, 160, 320];
+    table("compile mlp AdamW", "params", &parameters, &mlp)?;
+    table(
+        "compile assigned vars",
+        "vars",
+        &[500, 1000, 2000, 4000],
+        &assigned_compiled,
+    )?;
+    table(
+        "lazily assigned vars, first",
+        "vars",
+        &[500, 1000, 2000, 4000],
+        &|n| assigned(n, 0),
+    )?;
+    table(
+        "lazily assigned vars, again",
+        "vars",
+        &[500, 1000, 2000, 4000],
+        &|n| assigned(n, 2),
+    )?;
+    let steps = [1000, 4000, 16_000, 100_000];
+    table("sum of many, backward", "steps", &steps, &sum_of_many)?;
+    let parts = [1000, 2000, 4000, 8000, 16_000];
+    table("unbind and stack", "parts", &parts, &unbind_and_stack)?;
+    table(
+        "distinct kernels",
+        "kernels",
+        &[1000, 2000, 4000, 8000],
+        &distinct,
+    )?;
+    table("lazy gpt step, first", "layers", &layers, &|n| {
+        gpt_step(n, Step::First)
+    })?;
+    table("lazy gpt step, again", "layers", &layers, &|n| {
+        gpt_step(n, Step::Lazy)
+    })?;
+    table("compiled gpt step", "layers", &layers, &|n| {
+        gpt_step(n, Step::Compiled)
+    })
+}
+
+/// The time that this thread has run; on the clock where that is not known.
+fn now() -> Duration {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let on_processor = || {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+        text.split(' ').next()?.parse().ok()
+    };
+    match on_processor() {
+        Some(nanoseconds) => Duration::from_nanos(nanoseconds),
+        None => START.get_or_init(Instant::now).elapsed(),
+    }
+}
+
+fn timed<T>(f: impl FnOnce() -> Result<T>) -> Result<(T, Duration)> {
+    let start = now();
+    let value = f()?;
+    Ok((value, now() - start))
+}
+
+const WIDTH: usize = 32;
+const LENGTH: usize = 16;
+const VOCABULARY: usize = 64;
+
+/// A decoder-only transformer.
+#[derive(Module)]
+struct Gpt {
+    embedding: Embedding,
+    blocks: ModuleList<TransformerEncoderLayer>,
+    norm: LayerNorm,
+    head: Linear,
+}
+
+impl Gpt {
+    fn new(layers: usize) -> Result<Gpt> {
+        let block = |_| {
+            let block = TransformerEncoderLayer::new(WIDTH, 4)?.dim_feedforward(4 * WIDTH)?;
+            Ok(block
+                .dropout(0.0)?
+                .batch_first(true)?
+                .norm_first(true)
+                .gelu())
+        };
+        Ok(Gpt {
+            embedding: Embedding::new(VOCABULARY, WIDTH)?,
+            blocks: ModuleList((0..layers).map(block).collect::<Result<_>>()?),
+            norm: LayerNorm::new(WIDTH)?,
+            head: Linear::new(WIDTH, VOCABULARY)?,
+        })
+    }
+
+    fn loss(&self, tokens: &Tensor) -> Tensor {
+        let mut x = self.embedding.forward(tokens);
+        let causal = AttentionMasks {
+            is_causal: true,
+            ..AttentionMasks::default()
+        };
+        for block in self.blocks.iter() {
+            x = block.forward_with(&x, causal);
+        }
+        let logits = self.head.forward(&self.norm.forward(&x));
+        let (logits, labels) = (
+            logits.reshape([-1, VOCABULARY as i64]),
+            tokens.reshape([-1]),
+        );
+        logits.cross_entropy(&labels, None, -100, Reduction::Mean, 0.0)
+    }
+}
+
+fn optimizer<'a>(parameters: impl IntoIterator<Item = &'a Var>, name: &str) -> Result<Optimizer> {
+    match name {
+        "SGD" => Optimizer::new(
+            parameters,
+            Sgd {
+                lr: 0.1,
+                ..Sgd::default()
+            },
+        ),
+        "momentum" => Optimizer::new(
+            parameters,
+            Sgd {
+                lr: 0.1,
+                momentum: 0.9,
+                ..Sgd::default()
+            },
+        ),
+        "Adam" => Optimizer::new(parameters, Adam::default()),
+        "RMSprop" => Optimizer::new(parameters, RmsProp::default()),
+        "Adagrad" => Optimizer::new(parameters, Adagrad::default()),
+        _ => Optimizer::new(parameters, AdamW::default()),
+    }
+}
+
+/// The parameters of a model, and an optimiser for them.
+fn trained(model: &impl Module, name: &str) -> Result<Optimizer> {
+    let parameters: Vec<Var> = model
+        .named_parameters()
+        .into_iter()
+        .map(|(_, p)| p)
+        .collect();
+    optimizer(&parameters, name)
+}
+
+fn update(optimizer: &mut Optimizer, loss: &Tensor) -> Result<()> {
+    optimizer.zero_grad();
+    loss.backward()?;
+    optimizer.step()
+}
+
+fn tokens() -> Result<Tensor> {
+    let tokens = Tensor::randint(0, VOCABULARY as i64, [2, LENGTH]);
+    tokens.realize()?;
+    Ok(tokens)
+}
+
+fn compiled_step(gpt: &Gpt, optimizer: &mut Optimizer) -> Result<Compiled> {
+    compile(&[Spec::like(&tokens()?)?], |x| -> Result<Tensor> {
+        let loss = gpt.loss(&x[0]);
+        update(optimizer, &loss)?;
+        Ok(loss)
+    })
+}
+
+fn gpt_compiled(layers: usize, name: &str) -> Result<Duration> {
+    let gpt = Gpt::new(layers)?;
+    let mut optimizer = trained(&gpt, name)?;
+    realize_all()?;
+    let (step, time) = timed(|| compiled_step(&gpt, &mut optimizer))?;
+    step.run(&[&tokens()?])?;
+    Ok(time)
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Step {
+    First,
+    Lazy,
+    Compiled,
+}
+
+/// The first step, or the median of several.
+fn gpt_step(layers: usize, which: Step) -> Result<Duration> {
+    let gpt = Gpt::new(layers)?;
+    let mut optimizer = trained(&gpt, "AdamW")?;
+    let tokens = tokens()?;
+    realize_all()?;
+    if which == Step::Compiled {
+        let step = compiled_step(&gpt, &mut optimizer)?;
+        return median(|| step.run(&[&tokens]));
+    }
+    let mut run = || {
+        let loss = gpt.loss(&tokens);
+        update(&mut optimizer, &loss)?;
+        loss.item::<f32>()
+    };
+    let (_, first) = timed(&mut run)?;
+    match which {
+        Step::First => Ok(first),
+        _ => median(run),
+    }
+}
+
+fn median<T>(mut f: impl FnMut() -> Result<T>) -> Result<Duration> {
+    f()?;
+    let times = (0..15).map(|_| Ok(timed(&mut f)?.1));
+    let mut times = times.collect::<Result<Vec<Duration>>>()?;
+    times.sort();
+    Ok(times[times.len() / 2])
+}
+
+/// Half the parameters are weights, half biases.
+fn mlp(parameters: usize) -> Result<Duration> {
+    let layers = (0..parameters / 2).map(|_| Linear::new(16, 16));
+    let layers: ModuleList<Linear> = ModuleList(layers.collect::<Result<_>>()?);
+    let mut optimizer = trained(&layers, "AdamW")?;
+    realize_all()?;
+    let step = || {
+        compile(
+            &[Spec::new(DType::F32, [8.into(), 16.into()])],
+            |x| -> Result<Tensor> {
+                let y = layers
+                    .iter()
+                    .fold(x[0].clone(), |x, layer| layer.forward(&x).relu());
+                let loss = y.square().mean((), false);
+                update(&mut optimizer, &loss)?;
+                Ok(loss)
+            },
+        )
+    };
+    Ok(timed(step)?.1)
+}
+
+fn cells(count: usize) -> Result<Vec<Var>> {
+    (0..count)
+        .map(|i| Var::new(&Tensor::full([3], i as f64, DType::F32)))
+        .collect()
+}
+
+fn assigned_compiled(count: usize) -> Result<Duration> {
+    let cells = cells(count)?;
+    realize_all()?;
+    let step = || {
+        compile(&[], |_| -> Result<Vec<Tensor>> {
+            for (i, cell) in cells.iter().enumerate() {
+                cell.assign(&(cell.get() * 0.5 + i as f64))?;
+            }
+            Ok(Vec::new())
+        })
+    };
+    let (step, time) = timed(step)?;
+    step.run(&[])?;
+    Ok(time)
+}
+
+/// Assigns every cell and computes them, for the first time or after some others.
+fn assigned(count: usize, before: usize) -> Result<Duration> {
+    let cells = cells(count)?;
+    realize_all()?;
+    let step = || {
+        let total = Tensor::scalar(1.0f32);
+        for cell in &cells {
+            cell.assign(&(cell.get() * 0.5 + &total))?;
+        }
+        realize_all()
+    };
+    for _ in 0..before {
+        step()?;
+    }
+    Ok(timed(step)?.1)
+}
+
+/// `total = total + f(w)` so many times, the gradient, and dropping it all.
+fn sum_of_many(steps: usize) -> Result<Duration> {
+    let w = Var::parameter(&Tensor::from([0.5f32, 1.5]))?;
+    let run = || {
+        let mut total = Tensor::scalar(0.0f32);
+        for i in 0..steps {
+            total = total + (w.get() * (i as f64 / steps as f64)).tanh().sum((), false);
+        }
+        total.backward()?;
+        let gradient = w.grad().map(|g| g.to_vec::<f32>());
+        gradient.transpose()?;
+        total.item::<f32>()
+    };
+    Ok(timed(run)?.1)
+}
+
+fn unbind_and_stack(parts: usize) -> Result<Duration> {
+    let x = Tensor::rand([parts, 4], DType::F32);
+    x.realize()?;
+    let run =
+        || no_grad(|| kiln::stack(&x.unbind(0).iter().collect::<Vec<_>>(), 0).to_vec::<f32>());
+    Ok(timed(run)?.1)
+}
+
+/// Kernels of which no two are the same, compiled as one program.
+fn distinct(kernels: usize) -> Result<Duration> {
+    let x: Tensor = Tensor::rand([64], DType::F32);
+    x.realize()?;
+    let step = || {
+        compile(&[Spec::like(&x)?], |x| -> Vec<Tensor> {
+            let size = |i: usize| (i % 60 + 1) as i64;
+            let part = |i: usize| x[0].narrow(0, 0, size(i)) * (i as f64 + 0.5);
+            (0..kernels).map(|i| part(i).sum((), false)).collect()
+        })
+    };
+    Ok(timed(step)?.1)
+}
