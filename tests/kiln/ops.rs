@@ -467,13 +467,15 @@ fn sorts() {
                         let op = ops::ArgSort {
                             axis,
                             descending,
-                            first,
+                            first: first.map(Dim::from),
                         };
                         check(&[(dtype, shape)], &mut rng, plain, |b, x| {
-                            let order = b.op(op, x)?;
+                            let order = b.op(op.clone(), x)?;
                             b.op(ops::Gather { axis }, &[x[0], order])
                         });
-                        check(&[(dtype, shape)], &mut rng, plain, |b, x| b.op(op, x));
+                        check(&[(dtype, shape)], &mut rng, plain, |b, x| {
+                            b.op(op.clone(), x)
+                        });
                     }
                 }
             }

@@ -107,12 +107,31 @@ impl Dim {
         Dim::Const(self.eval(values))
     }
 
+    /// The dim with every symbol replaced by another dim; symbols beyond those given stay.
+    pub fn substitute(&self, by: &[Dim]) -> Dim {
+        let replaced = |s: &Sym| by.get(s.0 as usize).cloned().unwrap_or(Dim::symbol(*s));
+        let term = |m: &Monomial| {
+            let start = Dim::Const(m.coefficient);
+            m.symbols.iter().fold(start, |a, s| &a * &replaced(s))
+        };
+        match self {
+            Dim::Const(_) => self.clone(),
+            Dim::Expr(p) => p.0.iter().fold(Dim::ZERO, |sum, m| &sum + &term(m)),
+        }
+    }
+
+    /// The symbols used, some more than once.
+    pub fn symbols(&self) -> impl Iterator<Item = Sym> + '_ {
+        let terms = match self {
+            Dim::Const(_) => &[][..],
+            Dim::Expr(p) => &p.0,
+        };
+        terms.iter().flat_map(|m| m.symbols.iter().copied())
+    }
+
     /// The largest symbol index used, if any.
     pub fn max_symbol(&self) -> Option<Sym> {
-        match self {
-            Dim::Const(_) => None,
-            Dim::Expr(p) => p.0.iter().flat_map(|m| m.symbols.iter().copied()).max(),
-        }
+        self.symbols().max()
     }
 
     /// Exact division.
@@ -404,6 +423,20 @@ mod tests {
         assert!((&n + &Dim::ONE).div_exact(&n).is_err());
         let square = &(&n + &Dim::ONE) * &(&n + &Dim::ONE);
         assert_eq!(square.div_exact(&(&n + &Dim::ONE)).unwrap(), &n + &Dim::ONE);
+    }
+
+    #[test]
+    fn symbols_are_replaced() {
+        let square = &(&s(0) * &s(0)) + &(&s(1) * &Dim::Const(3));
+        assert_eq!(square.substitute(&[Dim::ONE, s(0)]).to_string(), "3*s0+1");
+        assert_eq!(
+            square.substitute(&[s(1)]),
+            &(&s(1) * &s(1)) + &(&s(1) * &Dim::Const(3))
+        );
+        assert_eq!(
+            square.substitute(&[Dim::Const(2), Dim::ZERO]),
+            Dim::Const(4)
+        );
     }
 
     #[test]

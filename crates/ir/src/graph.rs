@@ -170,6 +170,11 @@ impl Graph {
         self.nodes.iter_mut().for_each(|n| n.op.dims_mut(f));
     }
 
+    /// Visits the offsets among them.
+    pub fn offsets_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+        self.nodes.iter_mut().for_each(|n| n.op.offsets_mut(f));
+    }
+
     /// Makes facts what inference gives, and the symbols those of `program`, after sizes changed; in
     /// bodies too.
     ///

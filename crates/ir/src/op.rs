@@ -60,6 +60,9 @@ pub trait OpDef: Clone + PartialEq {
     /// that differ only in these.
     fn dims_mut(&mut self, _f: &mut dyn FnMut(&mut Dim)) {}
 
+    /// Those of them that are offsets: numbers from 0 that say where something is, not how much.
+    fn offsets_mut(&mut self, _f: &mut dyn FnMut(&mut Dim)) {}
+
     /// The one number among the attributes that plans may turn into an input.
     fn scalar_mut(&mut self) -> Option<&mut Scalar> {
         None
@@ -117,6 +120,11 @@ macro_rules! ops {
                 match self { $(Op::$name(op) => op.dims_mut(f)),* }
             }
 
+            /// Visits the offsets among them.
+            pub fn offsets_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+                match self { $(Op::$name(op) => op.offsets_mut(f)),* }
+            }
+
             /// The one number among the attributes that plans may turn into an input.
             pub fn scalar_mut(&mut self) -> Option<&mut Scalar> {
                 match self { $(Op::$name(op) => op.scalar_mut()),* }
@@ -170,6 +178,18 @@ impl Op {
         out
     }
 
+    /// For each of [`Op::dims`], whether it is an offset.
+    pub fn offsets(&self) -> SmallVec<[bool; 4]> {
+        let mut out = SmallVec::new();
+        if self.has_sizes() {
+            let mut op = self.clone();
+            op.dims_mut(&mut |d| *d = Dim::ZERO);
+            op.offsets_mut(&mut |d| *d = Dim::ONE);
+            op.dims_mut(&mut |d| out.push(d.is(1)));
+        }
+        out
+    }
+
     /// Whether sizes or a promotable number are among the attributes.
     pub fn has_sizes(&self) -> bool {
         matches!(
@@ -183,6 +203,7 @@ impl Op {
                 | Op::Reshape(_)
                 | Op::Slice(_)
                 | Op::Pad(_)
+                | Op::ArgSort(_)
                 | Op::ConvTranspose(_)
                 | Op::If(_)
                 | Op::Loop(_)

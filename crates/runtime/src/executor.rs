@@ -4,6 +4,7 @@ mod bound;
 mod check;
 mod control;
 mod gpu;
+mod moved;
 mod profile;
 mod replay;
 mod run;
@@ -16,7 +17,7 @@ use crate::fork;
 use crate::memory::{ALIGN, Storage, evict};
 use crate::simd::Level;
 pub use bound::MemoryBlock;
-use bound::{Bound, Owner};
+use bound::{Bound, Owner, Setting};
 use kiln_base::plan::{Plan, Role, Site};
 pub use profile::{StepEvent, StepTime};
 pub use replay::Replays;
@@ -327,14 +328,20 @@ impl Executable {
             return Ok(bound);
         }
         self.counts.bindings.fetch_add(1, Ordering::Relaxed);
-        let bound = Bound::new(
-            &self.plan,
-            &self.facts,
-            values,
-            (self.level, self.gpu.as_ref()),
-            Owner::Executable,
-        )?;
-        let bound = Arc::new(bound);
+        let with = Setting {
+            plan: &self.plan,
+            facts: &self.facts,
+            level: self.level,
+            gpu: self.gpu.as_ref(),
+            owner: Owner::Executable,
+        };
+        // What differs is often an offset.
+        let mut latest = bindings.iter().rev();
+        let moved = latest.find_map(|b| b.moved(with, values).transpose());
+        let bound = Arc::new(match moved {
+            Some(bound) => bound?,
+            None => Bound::new(with, values)?,
+        });
         remember(&mut bindings, bound.clone(), BINDINGS);
         Ok(bound)
     }

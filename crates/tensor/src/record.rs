@@ -39,7 +39,11 @@ impl Builder for Recorder {
     fn emit(&mut self, op: Op, inputs: &[Tensor]) -> Result<SmallVec<[Tensor; 1]>, OpError> {
         let facts = {
             let facts: SmallVec<[&Fact; 3]> = inputs.iter().map(|t| t.fact()).collect();
-            op.infer(&facts)?
+            let inferred = op.infer(&facts)?;
+            if let Op::Slice(slice) = &op {
+                slice.check(facts[0])?;
+            }
+            inferred
         };
         let names = names::of(&op, inputs)?;
         let strides = strides::of(self.called, &op, &facts[0], inputs);

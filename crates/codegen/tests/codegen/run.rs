@@ -230,7 +230,7 @@ fn alone(
             let op = ops::ArgSort {
                 axis: 1,
                 descending: s.descending,
-                first: Some(number(&s.kept)),
+                first: Some(Dim::from(number(&s.kept))),
             };
             let shape = [&s.lanes, &s.len].map(number);
             (op.into(), s.out, vec![whole(s.x, &shape)])

@@ -1,6 +1,7 @@
 use super::index::lanes;
 use super::{Array, Data};
 use crate::ops::ArgSort;
+use kiln_base::Dim;
 use std::cmp::Ordering;
 
 pub(super) fn eval(op: &ArgSort, x: &Array) -> Data {
@@ -16,7 +17,8 @@ pub(super) fn eval(op: &ArgSort, x: &Array) -> Data {
 
 fn sorted<T>(op: &ArgSort, shape: &[usize], v: &[T], cmp: impl Fn(&T, &T) -> Ordering) -> Data {
     let lanes = lanes(shape, op.axis);
-    let kept = op.first.unwrap_or(lanes.len);
+    let first = op.first.as_ref().and_then(Dim::as_const);
+    let kept = first.map_or(lanes.len, |first| first as usize);
     let mut out_shape = shape.to_vec();
     out_shape[op.axis] = kept;
     let to = super::index::lanes(&out_shape, op.axis);

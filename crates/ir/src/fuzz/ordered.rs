@@ -51,7 +51,7 @@ impl Generator {
         let op = ops::ArgSort {
             axis,
             descending: self.rng.chance(0.5),
-            first: some.then(|| self.rng.range(0, most) as usize),
+            first: some.then(|| Dim::Const(self.rng.range(0, most))),
         };
         let order = self.emit(op, &[v], int_meta(DType::I64))?;
         if self.rng.chance(0.5) && most > 0 {

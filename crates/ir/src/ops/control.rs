@@ -45,6 +45,12 @@ impl OpDef for If {
         }
     }
 
+    fn offsets_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+        for branch in &mut self.branches {
+            Arc::make_mut(branch).offsets_mut(f);
+        }
+    }
+
     fn bodies(&self) -> &[Arc<Graph>] {
         &self.branches
     }
@@ -138,6 +144,10 @@ impl OpDef for Loop {
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         f(&mut self.trips);
         Arc::make_mut(&mut self.body).dims_mut(f);
+    }
+
+    fn offsets_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+        Arc::make_mut(&mut self.body).offsets_mut(f);
     }
 
     fn bodies(&self) -> &[Arc<Graph>] {

@@ -43,4 +43,8 @@ impl OpDef for Pad {
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         self.low.iter_mut().chain(&mut self.high).for_each(f);
     }
+
+    fn offsets_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+        self.dims_mut(f);
+    }
 }

@@ -50,7 +50,7 @@ impl OpDef for Slice {
         );
         for (axis, (s, extent)) in self.axes.iter().zip(&x.shape).enumerate() {
             ensure!(s.step != 0, "the step of axis {axis} is 0");
-            check_range(axis, s, extent)?;
+            check_range(axis, s, extent, true)?;
         }
         one(x.dtype, self.axes.iter().map(|s| s.len.clone()).collect())
     }
@@ -61,16 +61,33 @@ impl OpDef for Slice {
             f(&mut a.len);
         }
     }
+
+    fn offsets_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+        self.axes.iter_mut().for_each(|a| f(&mut a.start));
+    }
 }
 
-/// Known numbers are checked; of symbolic ones, `start + (len − 1) · step` must lie a known distance
-/// inside the extent.
-fn check_range(axis: usize, s: &SliceAxis, extent: &Dim) -> Result<(), OpError> {
+impl Slice {
+    /// Whether what is taken of the symbolic axes is inside them whatever values symbols have. Inference
+    /// refuses only what is known to be outside: a program that was recorded with known sizes is right
+    /// for them, also where its sizes became symbols later.
+    ///
+    /// # Errors
+    /// Names the axis that may be left.
+    pub fn check(&self, x: &Fact) -> Result<(), OpError> {
+        let mut axes = self.axes.iter().zip(&x.shape).enumerate();
+        axes.try_for_each(|(axis, (s, extent))| check_range(axis, s, extent, false))
+    }
+}
+
+/// Known numbers are checked. Of symbolic ones `start + (len − 1) · step` must lie a known distance inside
+/// the extent, unless what isn't known `may` be so.
+fn check_range(axis: usize, s: &SliceAxis, extent: &Dim, may: bool) -> Result<(), OpError> {
     let last = &s.start + &(&(&s.len - &Dim::ONE) * &Dim::Const(s.step));
     let inside = |index: &Dim| match (index.as_const(), extent.as_const()) {
         (Some(i), Some(e)) => 0 <= i && i < e,
-        (Some(i), None) => (0..2).contains(&i),
-        (None, _) => (extent - index).as_const().is_some_and(|gap| gap >= 1),
+        (Some(i), None) => 0 <= i && (may || i < 2),
+        (None, _) => (extent - index).as_const().map_or(may, |gap| gap >= 1),
     };
     let legal = match s.len.as_const() {
         Some(n) if n < 0 => false,

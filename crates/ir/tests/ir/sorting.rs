@@ -88,11 +88,11 @@ fn log_sum_exp_scans_survive_infinities() {
 #[test]
 fn sorting_is_stable_and_puts_nan_last() {
     let x = floats(&[6], &[2.0, f64::NAN, -0.0, 0.0, f64::NEG_INFINITY, 2.0]);
-    let order = |descending, first| {
+    let order = |descending, first: Option<usize>| {
         let op = ops::ArgSort {
             axis: 0,
             descending,
-            first,
+            first: first.map(Dim::from),
         };
         eval(op, &[&x]).ints().unwrap().to_vec()
     };
@@ -104,7 +104,7 @@ fn sorting_is_stable_and_puts_nan_last() {
     let op = ops::ArgSort {
         axis: 0,
         descending: false,
-        first: Some(2),
+        first: Some(Dim::from(2)),
     };
     assert_eq!(eval(op, &[&columns]).ints(), Some(&[2, 0, 1, 1][..]));
 }

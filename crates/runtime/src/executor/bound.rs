@@ -2,7 +2,7 @@
 
 use super::MemoryReport;
 use super::check::{self, Facts};
-use super::control::{self, Engine};
+use super::control;
 use super::gpu::OnGpu;
 use crate::attention::Attention;
 use crate::buffer::Buffer;
@@ -55,7 +55,7 @@ pub(super) enum Work {
 
 impl Work {
     /// Bytes of memory that it needs beside its arguments.
-    fn scratch(&self) -> usize {
+    pub fn scratch(&self) -> usize {
         match self {
             Work::Loop(l) => l.scratch(),
             Work::If(i) => i.scratch(),
@@ -83,6 +83,7 @@ impl Work {
 }
 
 /// A step with known sizes.
+#[derive(Clone)]
 pub(super) struct BoundStep {
     pub work: Arc<Work>,
     /// The arguments, and behind them the weights that were packed in *prepare*, if `packed` says so.
@@ -103,6 +104,7 @@ pub(super) struct BoundStep {
 }
 
 /// Memory that outlives a run.
+#[derive(Clone)]
 pub(super) struct Slot {
     pub bytes: usize,
     pub donor: Option<usize>,
@@ -163,6 +165,7 @@ struct Laid {
 }
 
 /// What a GPU's memory is held for.
+#[derive(Clone)]
 pub(super) struct Holders {
     pub outputs: Arc<str>,
     pub prepared: Arc<str>,
@@ -182,7 +185,7 @@ impl Holders {
     }
 }
 
-struct Binder<'a> {
+pub(super) struct Binder<'a> {
     plan: &'a Plan,
     facts: &'a Facts,
     values: &'a [i64],
@@ -211,29 +214,12 @@ pub(super) enum Owner {
 const BUFFER_LIMIT: i64 = 1 << 46;
 
 impl Bound {
-    pub(super) fn new(
-        plan: &Plan,
-        facts: &Facts,
-        values: &[i64],
-        engine: Engine,
-        owner: Owner,
-    ) -> Result<Bound> {
-        let (level, gpu) = engine;
-        let known = |d: &Dim| d.eval_checked(values).is_some();
-        if owner == Owner::Executable && !plan.all_dims(known) {
-            return Err(damaged!("a size without a value"));
-        }
-        let lens = plan
-            .buffers
-            .iter()
-            .map(|b| {
-                let len = b.len.eval_checked(values).filter(|len| *len >= 0);
-                match len.ok_or_else(|| damaged!("a buffer of {} elements", b.len))? {
-                    len if len < BUFFER_LIMIT / 8 => Ok(len),
-                    len => Err(too_much((len as usize).saturating_mul(b.dtype.size()))),
-                }
-            })
-            .collect::<Result<Vec<i64>>>()?;
+    pub(super) fn new(with: Setting<'_>, values: &[i64]) -> Result<Bound> {
+        let Setting {
+            plan, facts, owner, ..
+        } = with;
+        let mut b = Binder::new(with, values)?;
+        let lens = b.lens.clone();
         let mut slots = Vec::new();
         let mut prepared = Vec::new();
         let bytes = |i: usize| lens[i] as usize * plan.buffers[i].dtype.size();
@@ -258,22 +244,7 @@ impl Bound {
             }
             Place::Temporary | Place::InPlace(_) => Loc::Arena(0),
         });
-        let fixed: Vec<Loc> = fixed.collect();
-        let mut b = Binder {
-            plan,
-            facts,
-            values,
-            level,
-            gpu,
-            launches: match gpu {
-                Some(device) => Launch::all(device, plan, values)?,
-                None => Vec::new(),
-            },
-            lens,
-            fixed,
-            memory: memory(plan, facts),
-            linked: HashMap::new(),
-        };
+        b.fixed = fixed.collect();
         b.check_lens()?;
         let mut prepare = b.steps(&plan.prepare)?;
         let mut run = b.steps(&plan.run)?;
@@ -326,6 +297,16 @@ impl Bound {
     }
 }
 
+/// What a plan is bound with.
+#[derive(Copy, Clone)]
+pub(super) struct Setting<'a> {
+    pub plan: &'a Plan,
+    pub facts: &'a Facts,
+    pub level: Level,
+    pub gpu: Option<&'a Arc<cuda::Device>>,
+    pub owner: Owner,
+}
+
 /// For each buffer of a list its first position there.
 fn first_of(ids: impl Iterator<Item = BufferId>) -> HashMap<usize, usize> {
     let mut first = HashMap::new();
@@ -333,6 +314,38 @@ fn first_of(ids: impl Iterator<Item = BufferId>) -> HashMap<usize, usize> {
         first.entry(id.0 as usize).or_insert(at);
     }
     first
+}
+
+impl<'a> Binder<'a> {
+    /// Without places of buffers.
+    pub fn new(with: Setting<'a>, values: &'a [i64]) -> Result<Binder<'a>> {
+        let known = |d: &Dim| d.eval_checked(values).is_some();
+        if with.owner == Owner::Executable && !with.plan.all_dims(known) {
+            return Err(damaged!("a size without a value"));
+        }
+        let lens = with.plan.buffers.iter().map(|b| {
+            let len = b.len.eval_checked(values).filter(|len| *len >= 0);
+            match len.ok_or_else(|| damaged!("a buffer of {} elements", b.len))? {
+                len if len < BUFFER_LIMIT / 8 => Ok(len),
+                len => Err(too_much((len as usize).saturating_mul(b.dtype.size()))),
+            }
+        });
+        Ok(Binder {
+            plan: with.plan,
+            facts: with.facts,
+            values,
+            level: with.level,
+            gpu: with.gpu,
+            lens: lens.collect::<Result<_>>()?,
+            launches: match with.gpu {
+                Some(device) => Launch::all(device, with.plan, values)?,
+                None => Vec::new(),
+            },
+            fixed: Vec::new(),
+            memory: memory(with.plan, with.facts),
+            linked: HashMap::new(),
+        })
+    }
 }
 
 impl Binder<'_> {
@@ -520,7 +533,7 @@ impl Binder<'_> {
         check::access(&self.plan.kernels[step.kernel as usize], &dtypes)
     }
 
-    fn link(&mut self, step: &Step) -> Result<Arc<Work>> {
+    pub fn link(&mut self, step: &Step) -> Result<Arc<Work>> {
         let lens = step.args.iter().map(|id| self.lens[id.0 as usize]);
         let lens: SmallVec<[i64; 6]> = lens.collect();
         let key = (step.kernel, lens);
@@ -604,7 +617,7 @@ impl Binder<'_> {
 
     /// Whether the parts of a step may run at the same time, and which arguments it writes. They may
     /// where each place in memory that the step writes is touched by one part only.
-    fn parallel(&self, step: &Step, work: &Work) -> Result<(bool, SmallVec<[bool; 6]>)> {
+    pub fn parallel(&self, step: &Step, work: &Work) -> Result<(bool, SmallVec<[bool; 6]>)> {
         let kernel = &self.plan.kernels[step.kernel as usize];
         let dtype = |id: &BufferId| self.plan.buffers[id.0 as usize].dtype;
         let dtypes: Vec<_> = step.args.iter().map(dtype).collect();

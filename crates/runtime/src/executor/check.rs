@@ -26,8 +26,12 @@ use std::sync::Arc;
 pub(super) struct Facts {
     /// For each buffer, the temporary whose memory it is (itself, if it is one).
     pub root: Vec<usize>,
-    /// Whether sizes in *prepare* depend on symbols.
+    /// Whether *prepare* depends on symbols.
     pub prepare_is_symbolic: bool,
+    /// The symbols that each kernel uses.
+    pub kernel_symbols: Vec<Vec<bool>>,
+    /// The symbols that the lengths of buffers and the shapes of outputs use.
+    pub size_symbols: Vec<bool>,
     /// For each output, the donor whose memory it may safely take.
     pub donors: Vec<Option<usize>>,
     /// The buffers that are wrong if the run has a data error.
@@ -93,6 +97,8 @@ pub(super) fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
         root,
         prepare_is_symbolic: prepare_is_symbolic(plan),
         donors: donors(plan)?,
+        kernel_symbols: kernel_symbols(plan),
+        size_symbols: size_symbols(plan),
     })
 }
 
@@ -499,6 +505,40 @@ fn prepare_is_symbolic(plan: &Plan) -> bool {
             || plan.buffers.iter().any(buffer)
             || plan.inputs.iter().any(parameter)
             || plan.prepare.iter().any(step))
+}
+
+/// For each of the plan's symbols, whether a dim uses it.
+fn mark(used: &mut [bool], d: &Dim) {
+    for symbol in d.symbols() {
+        if let Some(used) = used.get_mut(symbol.0 as usize) {
+            *used = true;
+        }
+    }
+}
+
+/// The symbols that each kernel uses.
+fn kernel_symbols(plan: &Plan) -> Vec<Vec<bool>> {
+    let of = |kernel: &Kernel| {
+        let mut used = vec![false; plan.symbols.len()];
+        // A plan without symbols has nothing to look for.
+        if !used.is_empty() {
+            kernel.all_dims(|d| {
+                mark(&mut used, d);
+                true
+            });
+        }
+        used
+    };
+    plan.kernels.iter().map(of).collect()
+}
+
+/// The symbols that the lengths of buffers and the shapes of outputs use.
+fn size_symbols(plan: &Plan) -> Vec<bool> {
+    let mut used = vec![false; plan.symbols.len()];
+    let outputs = plan.outputs.iter().flat_map(|o| &o.shape);
+    let dims = plan.buffers.iter().map(|b| &b.len).chain(outputs);
+    dims.for_each(|d| mark(&mut used, d));
+    used
 }
 
 /// For each output the donor, where taking its memory cannot go wrong: everything that writes the

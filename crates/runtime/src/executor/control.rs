@@ -1,7 +1,7 @@
 //! Loops and branches: programs that a step runs.
 
 use super::Counts;
-use super::bound::{Bound, Loc, Owner};
+use super::bound::{Bound, Loc, Owner, Setting};
 use super::check;
 use super::run::run_steps;
 use crate::buffer::Buffer;
@@ -35,7 +35,14 @@ pub(super) type Pointers = SmallVec<[*mut u8; 12]>;
 impl Body {
     fn new(plan: &Plan, values: &[i64], engine: Engine) -> Result<Body> {
         let facts = check::check(plan)?;
-        let bound = Bound::new(plan, &facts, values, engine, Owner::Body)?;
+        let with = Setting {
+            plan,
+            facts: &facts,
+            level: engine.0,
+            gpu: engine.1,
+            owner: Owner::Body,
+        };
+        let bound = Bound::new(with, values)?;
         let mut constants = check::constants(plan)?;
         if let Some(device) = engine.1 {
             for constant in &mut constants {

@@ -221,7 +221,7 @@ impl Recorder {
         let op = ops::ArgSort {
             axis,
             descending,
-            first,
+            first: first.map(Dim::from),
         };
         self.op(op, std::slice::from_ref(x))
     }

@@ -4,7 +4,7 @@
 //! gathers, so they are bit for bit the elements. A number counts as a vector of one.
 
 use super::args::{DimArg, axis, known};
-use super::index::as_vector;
+use super::index::{as_vector, no_larger};
 use super::record::Recorded;
 use super::reduce::two;
 use crate::record::{Recorder, compose, compose_many};
@@ -166,9 +166,8 @@ pub(crate) fn lanes(
 
 /// How many elements of an axis to take.
 fn count(x: &Tensor, axis: usize, k: i64) -> Result<usize, OpError> {
-    let fits = x.dims()[axis].as_const().is_none_or(|n| k <= n);
     ensure!(
-        k >= 0 && fits,
+        k >= 0 && no_larger(&k.into(), &x.dims()[axis]),
         "k = {k} elements can't be chosen along dim {axis} of {}",
         x.fact()
     );

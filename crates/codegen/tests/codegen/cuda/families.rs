@@ -411,7 +411,7 @@ fn sorts() {
         let op = ops::ArgSort {
             axis,
             descending,
-            first,
+            first: first.map(Dim::from),
         };
         let y = case.op(op, &[x]);
         case.check(&[y], &format!("{dtype}{shape:?} {first:?}"));

@@ -1,0 +1,60 @@
+//! Bindings that differ in an offset alone.
+
+use super::bound::{Binder, Bound, BoundStep, Setting};
+use super::gpu::OnGpu;
+use crate::error::Result;
+use kiln_base::plan::Step;
+
+impl Bound {
+    /// The same plan with other values of symbols that no buffer's length uses: everything stays where it is,
+    /// and only the kernels that use them are linked again. `None` where that is not enough.
+    pub(super) fn moved(&self, with: Setting<'_>, values: &[i64]) -> Result<Option<Bound>> {
+        let facts = with.facts;
+        let differs: Vec<bool> = (self.values.iter().zip(values))
+            .map(|(a, b)| a != b)
+            .collect();
+        let any = |used: &[bool]| used.iter().zip(&differs).any(|(used, d)| *used && *d);
+        let steps = || self.prepare.iter().chain(&self.run);
+        let again = |plan: &[Step], s: &BoundStep| {
+            plan.get(s.step)
+                .is_some_and(|s| any(&facts.kernel_symbols[s.kernel as usize]))
+        };
+        let repacked = |s: &BoundStep| s.packed && again(&with.plan.run, s);
+        if any(&facts.size_symbols) || steps().any(repacked) {
+            return Ok(None);
+        }
+        let mut binder = Binder::new(with, values)?;
+        let mut relinked = |plan: &[Step], list: &[BoundStep]| -> Result<Option<Vec<BoundStep>>> {
+            let mut list = list.to_vec();
+            for s in list.iter_mut().filter(|s| again(plan, s)) {
+                let work = binder.link(&plan[s.step])?;
+                if work.scratch() != s.work.scratch() {
+                    return Ok(None);
+                }
+                (s.parallel, s.writes) = binder.parallel(&plan[s.step], &work)?;
+                s.work = work;
+            }
+            Ok(Some(list))
+        };
+        let prepare = relinked(&with.plan.prepare, &self.prepare)?;
+        let run = relinked(&with.plan.run, &self.run)?;
+        let (Some(prepare), Some(run)) = (prepare, run) else {
+            return Ok(None);
+        };
+        Ok(Some(Bound {
+            values: values.to_vec(),
+            prepare_on_gpu: OnGpu::new(&prepare),
+            run_on_gpu: OnGpu::new(&run),
+            prepare,
+            run,
+            slots: self.slots.clone(),
+            prepared: self.prepared.clone(),
+            outputs: self.outputs.clone(),
+            arena: self.arena,
+            prepare_arena: self.prepare_arena,
+            report: self.report,
+            blocks: self.blocks.clone(),
+            holders: self.holders.clone(),
+        }))
+    }
+}
