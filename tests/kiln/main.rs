@@ -32,6 +32,7 @@ mod numbers;
 mod operators;
 mod ops;
 mod plan_cache;
+mod plan_cache_fuzz;
 mod pretrained;
 mod printing;
 mod profile;

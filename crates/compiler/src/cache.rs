@@ -1,13 +1,16 @@
 //! The plan cache: looked up by the structure of a recorded program, never by its data or source lines.
 
-use crate::variant::{Expectation, Sizes, Variant};
+use crate::entry::{Cause, Entry, EntryState, REFUSALS};
+use crate::generalize::{Refusal, differences, generalize};
+use crate::tune::Mode;
+use crate::variant::{Expectation, Kind, Sizes, Variant};
 use crate::{CompileError, Explain, Options, StructureHasher, pipeline};
 use hashbrown::HashMap;
 use kiln_base::{Loc, Scalar};
 use kiln_ir::{Op, Output, Value};
 use kiln_runtime::Executable;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// A recorded program as the cache sees it: flat, operands before users.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +49,25 @@ pub struct Found {
     pub explain: Explain,
 }
 
+/// A plan, and what a run of the program gives it beside inputs and numbers.
+pub struct Fit {
+    /// The plan.
+    pub found: Arc<Found>,
+    /// Sizes that are those of no input. Each comes behind the numbers as an input of u8 `[0, size]`.
+    pub extents: Vec<i64>,
+    /// Why the plan was compiled, if it was compiled now.
+    pub compiled: Option<Reason>,
+}
+
+/// Why there is a plan.
+#[derive(Clone, Debug)]
+pub struct Reason {
+    /// How many plans of this structure were compiled, this one included.
+    pub count: u64,
+    /// What differed from the programs before.
+    pub text: String,
+}
+
 /// A bounded cache of plans.
 pub struct Cache {
     options: Options,
@@ -55,6 +77,8 @@ pub struct Cache {
 #[derive(Default)]
 struct Inner {
     entries: HashMap<u128, Vec<Arc<Entry>>>,
+    /// The structure that came last.
+    latest: Weak<Entry>,
     stats: CacheStats,
     clock: u64,
     limit: usize,
@@ -67,30 +91,19 @@ pub struct CacheStats {
     pub hits: u64,
     /// Plans compiled.
     pub compiled: u64,
+    /// Of these, the ones for a structure that was new.
+    pub new: u64,
+    /// Those for other numbers or offsets: these are inputs of the plan from then on.
+    pub numbers: u64,
+    /// Those for other sizes, and for these sizes alone.
+    pub sizes: u64,
+    /// Those for other sizes, of which some became symbols.
+    pub symbolic: u64,
     /// Plans dropped to stay within the limit.
     pub evicted: u64,
     /// Estimated size of the plans held, in bytes.
     pub bytes: usize,
 }
-
-/// One structure with its variants.
-struct Entry {
-    nodes: Vec<(Op, Range<usize>)>,
-    operands: Vec<Value>,
-    outputs: Vec<Output>,
-    state: Mutex<EntryState>,
-}
-
-#[derive(Default)]
-struct EntryState {
-    /// The most recently used last.
-    variants: Vec<Variant>,
-    bytes: usize,
-    used: u64,
-}
-
-/// At most this many variants stand under one structure.
-const MAX_VARIANTS: usize = 8;
 
 impl Recording<'_> {
     /// Number of inputs.
@@ -131,35 +144,6 @@ impl Recording<'_> {
     }
 }
 
-impl Entry {
-    fn new(recording: &Recording) -> Entry {
-        Entry {
-            nodes: recording
-                .nodes
-                .iter()
-                .map(|n| (n.op.skeleton(), n.inputs.clone()))
-                .collect(),
-            operands: recording.operands.clone(),
-            outputs: recording.outputs.clone(),
-            state: Mutex::default(),
-        }
-    }
-
-    fn is(&self, recording: &Recording) -> bool {
-        let same = |((op, inputs), n): (&(Op, Range<usize>), &Recorded)| {
-            *inputs == n.inputs && op.same_structure(n.op)
-        };
-        self.nodes.len() == recording.nodes.len()
-            && self.operands == recording.operands
-            && self.outputs == recording.outputs
-            && self.nodes.iter().zip(&recording.nodes).all(same)
-    }
-
-    fn state(&self) -> MutexGuard<'_, EntryState> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
-    }
-}
-
 impl Cache {
     /// An empty cache that holds about `limit` bytes of plans compiled with these options.
     pub fn new(options: Options, limit: usize) -> Cache {
@@ -181,63 +165,111 @@ impl Cache {
     ///
     /// # Errors
     /// If the program can't be compiled.
-    pub fn get(&self, recording: &Recording) -> Result<Arc<Found>, CompileError> {
+    pub fn get(&self, recording: &Recording) -> Result<Fit, CompileError> {
         let entry = self.entry(recording);
         let sizes = Sizes::of(recording);
         let mut state = entry.state();
         state.used = self.tick();
-        if let Some(at) = state
-            .variants
-            .iter()
-            .rposition(|v| v.expects.matches(&sizes))
-        {
-            let found = state.variants[at].found.clone();
-            let variant = state.variants.remove(at);
-            state.variants.push(variant);
+        if let Some(fit) = state.find(&entry.kinds, &sizes) {
             self.inner().stats.hits += 1;
-            return Ok(found);
+            return Ok(fit);
         }
-        let variant = self.make_variant(&state.variants, recording, &sizes)?;
-        let found = variant.found.clone();
+        state.learn(&entry.kinds, &sizes);
+        let (variant, cause) = self.make_variant(&entry, &mut state, recording, &sizes)?;
+        state.remember(&sizes);
+        state.compiled += 1;
+        let fit = Fit {
+            extents: variant.expects.extents(&sizes),
+            found: variant.found.clone(),
+            compiled: Some(Reason {
+                count: state.compiled,
+                text: variant.why.clone(),
+            }),
+        };
         let bytes = variant.bytes;
         state.variants.push(variant);
+        let dropped = state.drop_one(&entry.kinds);
         state.bytes += bytes;
-        let dropped = if state.variants.len() > MAX_VARIANTS {
-            let gone = state.variants.remove(0).bytes;
-            state.bytes -= gone;
-            gone
-        } else {
-            0
-        };
+        state.bytes -= dropped;
         drop(state);
         let mut inner = self.inner();
         inner.stats.compiled += 1;
+        inner.stats.count(cause);
         inner.stats.evicted += (dropped > 0) as u64;
         inner.stats.bytes += bytes;
         inner.stats.bytes -= dropped;
         evict(&mut inner, &entry);
-        Ok(found)
+        Ok(fit)
     }
 
-    /// A variant that generalises the most recent one it can, else one for these very sizes.
+    /// Why each plan for the structure of the program is there, the most recently used last.
+    pub fn reasons(&self, recording: &Recording) -> Vec<String> {
+        let entry = self.entry(recording);
+        let state = entry.state();
+        state.variants.iter().map(|v| v.why.clone()).collect()
+    }
+
+    /// A variant for the program, and why it is needed.
     fn make_variant(
         &self,
-        previous: &[Variant],
+        entry: &Entry,
+        state: &mut EntryState,
         recording: &Recording,
         sizes: &Sizes,
-    ) -> Result<Variant, CompileError> {
-        let general = previous
-            .iter()
-            .rev()
-            .find_map(|p| Expectation::generalize(p, sizes));
-        if let Some(general) = general
-            && let Ok(found) = self.compile(&general, recording)
-        {
-            return Ok(variant(general, sizes, found));
+    ) -> Result<(Variant, Cause), CompileError> {
+        let kinds = &entry.kinds[..];
+        let cause = state.cause(kinds, sizes);
+        let mut why = match state.examples.last() {
+            Some(last) => differences(recording, kinds, last, sizes),
+            None => entry.new.clone(),
+        };
+        let may_open = self.options.tune.mode != Mode::Deterministic;
+        let is_first = state.is_first(kinds, sizes);
+        if may_open && !is_first && state.refused < REFUSALS {
+            match self.general(kinds, state, recording, sizes, true) {
+                Ok((expects, found)) => {
+                    let opened = cause == Cause::Sizes && expects.has_symbolic_sizes();
+                    if opened {
+                        why += "; sizes that differ are symbols";
+                    }
+                    let cause = if opened { Cause::Symbols } else { cause };
+                    return Ok((variant(expects, why, found), cause));
+                }
+                Err(Refusal { node, text }) => {
+                    state.refused += 1;
+                    let node = &recording.nodes[node.min(recording.nodes.len() - 1)];
+                    let (op, loc) = (node.op.name(), &node.loc);
+                    why += &format!("; sizes can't be symbols: `{op}` at {loc}: {text}");
+                }
+            }
+        }
+        if let Ok((expects, found)) = self.general(kinds, state, recording, sizes, false) {
+            return Ok((variant(expects, why, found), cause));
         }
         let baked = Expectation::baked(sizes);
         let found = self.compile(&baked, recording)?;
-        Ok(variant(baked, sizes, found))
+        Ok((variant(baked, why, found), cause))
+    }
+
+    /// A plan whose numbers and offsets that have differed are inputs, and if sizes are `open` those too.
+    fn general(
+        &self,
+        kinds: &[Kind],
+        state: &EntryState,
+        recording: &Recording,
+        sizes: &Sizes,
+        open: bool,
+    ) -> Result<(Expectation, Found), Refusal> {
+        let expects = generalize(recording, kinds, &state.examples, sizes, &state.free, open)?;
+        let found = self.compile(&expects, recording).map_err(|e| Refusal {
+            node: match e {
+                CompileError::Unsupported { at, .. } => at.unwrap_or(usize::MAX),
+                CompileError::Custom { at, .. } => at,
+                _ => usize::MAX,
+            },
+            text: e.to_string(),
+        })?;
+        Ok((expects, found))
     }
 
     fn compile(&self, expects: &Expectation, recording: &Recording) -> Result<Found, CompileError> {
@@ -270,8 +302,10 @@ impl Cache {
         if let Some(entry) = bucket.iter().find(|e| e.is(recording)) {
             return entry.clone();
         }
-        let entry = Arc::new(Entry::new(recording));
-        bucket.push(entry.clone());
+        let latest = inner.latest.upgrade();
+        let entry = Arc::new(Entry::new(recording, latest.as_deref()));
+        inner.entries.entry(hash).or_default().push(entry.clone());
+        inner.latest = Arc::downgrade(&entry);
         entry
     }
 
@@ -286,13 +320,24 @@ impl Cache {
     }
 }
 
+impl CacheStats {
+    fn count(&mut self, cause: Cause) {
+        *match cause {
+            Cause::New => &mut self.new,
+            Cause::Numbers => &mut self.numbers,
+            Cause::Sizes => &mut self.sizes,
+            Cause::Symbols => &mut self.symbolic,
+        } += 1;
+    }
+}
+
 /// A plan linked for the machine takes several times its encoded size, and its recording is kept too.
-fn variant(expects: Expectation, sizes: &Sizes, found: Found) -> Variant {
+fn variant(expects: Expectation, why: String, found: Found) -> Variant {
     let plan = found.executable.plan().estimated_len();
     Variant {
-        bytes: 16 * plan + found.explain.bytes() + 64 * sizes.dims.len(),
+        bytes: 16 * plan + found.explain.bytes() + 64 * expects.dims.len(),
         expects,
-        example: sizes.dims.clone(),
+        why,
         found: Arc::new(found),
     }
 }

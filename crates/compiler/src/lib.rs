@@ -5,7 +5,9 @@ mod anomaly;
 mod bisect;
 mod cache;
 mod dump;
+mod entry;
 mod explain;
+mod generalize;
 mod join;
 mod lean;
 mod order;
@@ -21,7 +23,7 @@ mod verify;
 
 pub use anomaly::{Anomaly, Inside, first_anomaly};
 pub use bisect::{Bisection, bisect, bisect_with};
-pub use cache::{Cache, CacheStats, Found, Recorded, Recording};
+pub use cache::{Cache, CacheStats, Fit, Found, Reason, Recorded, Recording};
 pub use explain::{ConversionInfo, Explain, KernelInfo, marker};
 pub use kiln_codegen::{Layout, LayoutReport};
 pub use pipeline::{Compilation, CompileError, Options, compile, compile_with};

@@ -1,36 +1,55 @@
 //! Variants of one structure: which sizes and numbers a plan was compiled for.
 //!
-//! The first variant bakes every size and number. When a program of the same structure differs in some,
-//! the next variant turns those numbers into inputs and, where the leading dims of inputs differ,
-//! those dims into symbols; every other size that differs must then be an affine function of one of
-//! the symbols through both examples, else the new sizes are baked too. A variant matches a program
-//! when its symbols, read off the inputs, give every size of the program exactly.
+//! A variant knows each size, offset and number, or takes it from the run: a number as a rank-0 input, a
+//! size off the shape of an input. What is the size of no input comes as the size of an input without
+//! elements that is there for nothing else: `[0, n]`, and `[0, n + 2]` for an offset, since a symbol is at
+//! least 2. So a plan needs to know nothing but its inputs' shapes. What is expected of the others is a
+//! guess from examples (see [`generalize`](crate::generalize)); a variant matches a program when its symbols give
+//! every size of the program exactly, so a wrong guess costs a compilation and never a result.
 
 use crate::Recording;
 use crate::cache::Found;
 use crate::explain::marker;
-use kiln_base::{Dim, Loc, Scalar, Sym};
+use kiln_base::{DType, Dim, Loc, Scalar, Sym};
 use kiln_ir::{Fact, Graph, NodeId, Op, OpError, Role, SymbolInfo, Value, ops};
 use std::sync::Arc;
 
 /// The sizes and numbers of a recorded program, flat, in recording order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sizes {
-    /// Every size among the ops' attributes.
+    /// Every size and offset among the ops' attributes.
     pub(crate) dims: Vec<i64>,
-    /// Positions in `dims` of the leading dims of inputs.
-    pub(crate) leading: Vec<usize>,
     /// Every promotable number.
     pub(crate) scalars: Vec<Scalar>,
 }
 
+/// What a place among the sizes of a structure is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A dim of an input.
+    Input,
+    /// Another size.
+    Size,
+    /// A number that is no size.
+    Offset,
+}
+
+/// A symbol of a variant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Symbol {
+    /// The place that gives its value.
+    pub(crate) at: usize,
+    /// What the place is.
+    pub(crate) kind: Kind,
+}
+
 /// What a variant expects.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Expectation {
-    /// Every size; symbolic ones through `symbols`.
+    /// Every size and offset; symbolic ones through `symbols`.
     pub(crate) dims: Vec<Dim>,
-    /// For each symbol the position in `dims` that gives its value.
-    pub(crate) symbols: Vec<usize>,
+    /// Where the values of symbols are.
+    pub(crate) symbols: Vec<Symbol>,
     /// Every number; `None` where it is an input.
     pub(crate) scalars: Vec<Option<Scalar>>,
 }
@@ -38,8 +57,8 @@ pub(crate) struct Expectation {
 /// A compiled variant.
 pub(crate) struct Variant {
     pub(crate) expects: Expectation,
-    /// The sizes it was made from.
-    pub(crate) example: Vec<i64>,
+    /// Why it was compiled, for people.
+    pub(crate) why: String,
     pub(crate) found: Arc<Found>,
     /// About how much memory it takes.
     pub(crate) bytes: usize,
@@ -49,20 +68,43 @@ impl Sizes {
     /// Reads the sizes of a program whose dims are all known.
     pub(crate) fn of(recording: &Recording) -> Sizes {
         let mut sizes = Sizes::default();
-        for node in &recording.nodes {
-            if !node.op.has_sizes() {
-                continue;
-            }
-            if let Op::Input(input) = node.op
-                && input.fact.rank() > 0
-            {
-                sizes.leading.push(sizes.dims.len());
-            }
+        for node in recording.nodes.iter().filter(|n| n.op.has_sizes()) {
             let known = |d: &Dim| d.as_const().unwrap_or(i64::MIN);
             sizes.dims.extend(node.op.dims().iter().map(known));
             sizes.scalars.extend(node.op.scalar());
         }
         sizes
+    }
+}
+
+/// What each place among a program's sizes is.
+pub(crate) fn kinds(recording: &Recording) -> Vec<Kind> {
+    let kinds = recording.nodes.iter().flat_map(|node| {
+        let input = matches!(node.op, Op::Input(_));
+        node.op
+            .offsets()
+            .into_iter()
+            .map(move |offset| match offset {
+                true => Kind::Offset,
+                false if input => Kind::Input,
+                false => Kind::Size,
+            })
+    });
+    kinds.collect()
+}
+
+impl Symbol {
+    /// What is added to the number at the place, so that the least value is that of a symbol.
+    pub(crate) fn added(&self) -> i64 {
+        match self.kind {
+            Kind::Offset => 2,
+            Kind::Input | Kind::Size => 0,
+        }
+    }
+
+    /// Its value in a program.
+    pub(crate) fn value(&self, dims: &[i64]) -> i64 {
+        dims[self.at].saturating_add(self.added())
     }
 }
 
@@ -78,13 +120,12 @@ impl Expectation {
 
     /// Whether a program with these sizes may run the variant.
     pub(crate) fn matches(&self, sizes: &Sizes) -> bool {
-        let scalars = self.scalars.iter().zip(&sizes.scalars);
-        self.matches_dims(&sizes.dims)
-            && scalars.fold(true, |ok, (want, s)| ok && want.is_none_or(|w| w == *s))
+        let mut scalars = self.scalars.iter().zip(&sizes.scalars);
+        self.matches_dims(&sizes.dims) && scalars.all(|(want, s)| want.is_none_or(|w| w == *s))
     }
 
     fn matches_dims(&self, dims: &[i64]) -> bool {
-        let values: Vec<i64> = self.symbols.iter().map(|at| dims[*at]).collect();
+        let values: Vec<i64> = self.symbols.iter().map(|s| s.value(dims)).collect();
         values.iter().all(|v| *v >= 2)
             && self.dims.iter().zip(dims).all(|(want, d)| match want {
                 Dim::Const(c) => c == d,
@@ -92,26 +133,23 @@ impl Expectation {
             })
     }
 
-    /// What a new variant should expect, given one that did not match; `None` if its sizes and these
-    /// have no common form.
-    pub(crate) fn generalize(previous: &Variant, sizes: &Sizes) -> Option<Expectation> {
-        let old = &previous.expects;
-        let scalars = old
-            .scalars
-            .iter()
-            .zip(&sizes.scalars)
-            .map(|(want, s)| want.filter(|w| w == s))
-            .collect();
-        let (dims, symbols) = if old.matches_dims(&sizes.dims) {
-            (old.dims.clone(), old.symbols.clone())
-        } else {
-            symbolic_dims(&previous.example, sizes)?
-        };
-        Some(Expectation {
-            dims,
-            symbols,
-            scalars,
-        })
+    /// Whether it leaves a size open.
+    pub(crate) fn has_symbolic_sizes(&self) -> bool {
+        self.symbols.iter().any(|s| s.kind != Kind::Offset)
+    }
+
+    /// How much it leaves open: sizes, then offsets and numbers.
+    pub(crate) fn open(&self) -> (usize, usize) {
+        let sizes = self.symbols.iter().filter(|s| s.kind != Kind::Offset);
+        let sizes = sizes.count();
+        let numbers = self.scalars.iter().filter(|s| s.is_none()).count();
+        (sizes, self.symbols.len() - sizes + numbers)
+    }
+
+    /// The sizes of the inputs without elements, in order, for a program that matches.
+    pub(crate) fn extents(&self, sizes: &Sizes) -> Vec<i64> {
+        let given = self.symbols.iter().filter(|s| s.kind != Kind::Input);
+        given.map(|s| s.value(&sizes.dims)).collect()
     }
 }
 
@@ -125,14 +163,12 @@ impl Recording<'_> {
         self.build(None)
     }
 
-    /// The program with the sizes that a variant expects; numbers that are inputs come last.
+    /// The program with the sizes that a variant expects; numbers that are inputs come last, then the inputs
+    /// without elements.
     pub(crate) fn build(&self, expects: Option<&Expectation>) -> Result<Graph, OpError> {
         let mut graph = Graph::default();
         for i in 0..expects.map_or(0, |e| e.symbols.len()) {
-            graph.symbols.push(SymbolInfo {
-                name: format!("s{i}"),
-                min: 2,
-            });
+            graph.symbols.push(symbol_info(i));
         }
         let mut dims = expects.map(|e| e.dims.iter());
         let mut scalars = expects.map(|e| e.scalars.iter());
@@ -140,10 +176,6 @@ impl Recording<'_> {
         let mut next_input = 0;
         let mut next_scalar = self.input_count() as u32;
         let mut map: Vec<NodeId> = Vec::with_capacity(self.nodes.len());
-        let mapped = |map: &[NodeId], v: &Value| Value {
-            node: map[v.node.index()],
-            output: v.output,
-        };
         for (index, node) in self.nodes.iter().enumerate() {
             let mut op = node.op.clone();
             if let Some(dims) = &mut dims {
@@ -173,12 +205,49 @@ impl Recording<'_> {
                 op => graph.add(op, &inputs, marker(index))?,
             });
         }
+        extent_inputs(&mut graph, expects, next_scalar)?;
         graph.outputs = self.outputs.clone();
         for o in &mut graph.outputs {
             o.value = mapped(&map, &o.value);
         }
         Ok(graph)
     }
+}
+
+/// A value of the recording in a graph.
+pub(crate) fn mapped(map: &[NodeId], v: &Value) -> Value {
+    Value {
+        node: map[v.node.index()],
+        output: v.output,
+    }
+}
+
+/// The declaration of the symbol of this number.
+pub(crate) fn symbol_info(index: usize) -> SymbolInfo {
+    SymbolInfo {
+        name: format!("s{index}"),
+        min: 2,
+    }
+}
+
+/// Adds the inputs whose sizes are the symbols that are the size of no other input.
+fn extent_inputs(
+    graph: &mut Graph,
+    expects: Option<&Expectation>,
+    mut index: u32,
+) -> Result<(), OpError> {
+    let symbols = expects.map_or(&[][..], |e| &e.symbols);
+    for (i, _) in (symbols.iter().enumerate()).filter(|(_, s)| s.kind != Kind::Input) {
+        let shape = [Dim::ZERO, Dim::symbol(Sym(i as u32))];
+        let input = ops::Input {
+            index,
+            fact: Fact::new(DType::U8, shape),
+            role: Role::Data,
+        };
+        graph.add(input, &[], Loc::UNKNOWN)?;
+        index += 1;
+    }
+    Ok(())
 }
 
 /// A number that is an input, spread to the shape it had.
@@ -196,43 +265,4 @@ fn number_input(
     let number = graph.add(input, &[], loc.clone())?;
     let spread = ops::Broadcast { shape: full.shape };
     graph.add(spread, &[number.value()], loc)
-}
-
-/// Dims through two examples: symbols for the leading input dims that differ, affine functions of them
-/// for the others that do.
-fn symbolic_dims(old: &[i64], sizes: &Sizes) -> Option<(Vec<Dim>, Vec<usize>)> {
-    let new = &sizes.dims;
-    let mut symbols: Vec<usize> = Vec::new();
-    for &at in &sizes.leading {
-        let known = symbols
-            .iter()
-            .any(|s| (old[*s], new[*s]) == (old[at], new[at]));
-        if old[at] != new[at] && !known {
-            if old[at] < 2 || new[at] < 2 {
-                return None;
-            }
-            symbols.push(at);
-        }
-    }
-    let through = |at: usize| -> Option<Dim> {
-        if old[at] == new[at] {
-            return Some(Dim::Const(new[at]));
-        }
-        symbols.iter().enumerate().find_map(|(i, s)| {
-            let (rise, run) = (new[at] - old[at], new[*s] - old[*s]);
-            (rise % run == 0).then(|| {
-                let slope = Dim::Const(rise / run);
-                let scaled = &slope * &Dim::symbol(Sym(i as u32));
-                &scaled + &Dim::Const(new[at] - rise / run * new[*s])
-            })
-        })
-    };
-    let dims: Option<Vec<Dim>> = (0..new.len()).map(through).collect();
-    let dims = dims?;
-    // A leading dim that differs must be a symbol itself, not a function of another.
-    let defined = symbols
-        .iter()
-        .enumerate()
-        .all(|(i, at)| dims[*at] == Dim::symbol(Sym(i as u32)));
-    defined.then_some((dims, symbols))
 }

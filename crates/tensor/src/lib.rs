@@ -44,6 +44,7 @@ pub mod tuning;
 mod turns;
 mod var;
 mod verify;
+mod warning;
 
 pub use about::with_error_note;
 pub use anomaly::{AnomalyMode, detect_anomaly, is_anomaly_enabled, set_detect_anomaly};
@@ -80,3 +81,4 @@ pub use reference::evaluate_reference;
 pub use scope::is_recording;
 pub use spec::{DimSpec, IntoOutputs, Spec};
 pub use var::{Var, assign_together};
+pub use warning::set_warning_hook;

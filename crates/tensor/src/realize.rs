@@ -7,10 +7,10 @@ use crate::outcome::{self, Storing};
 use crate::recording::Recording;
 use crate::turns::{self, Donated};
 use crate::var::{Busy, Cell};
-use crate::{Device, Error, ErrorKind, Result, anomaly, profiler, scope};
+use crate::{Device, Error, ErrorKind, Result, anomaly, profiler, scope, warning};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::{DType, Loc, Scalar};
-use kiln_compiler::{Cache, CacheStats, CompileError, Found, Options};
+use kiln_compiler::{Cache, CacheStats, CompileError, Fit, Found, Options};
 use kiln_ir::{Op, Output, Role, Target, Value};
 use kiln_runtime::{Buffer, Error as RunError, fork};
 use smallvec::SmallVec;
@@ -28,8 +28,8 @@ fn caches() -> MutexGuard<'static, Vec<(Options, Arc<Cache>)>> {
     CACHES.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// A plan that fits the program, for a device.
-fn plan(device: Device, recording: &kiln_compiler::Recording) -> Result<Arc<Found>, CompileError> {
+/// The cache of plans for a device.
+fn cache(device: Device) -> Arc<Cache> {
     let options = Options {
         gpu: device.ordinal(),
         ..Options::default()
@@ -48,8 +48,7 @@ fn plan(device: Device, recording: &kiln_compiler::Recording) -> Result<Arc<Foun
     if caches.len() > CACHES_KEPT {
         caches.remove(0);
     }
-    drop(caches);
-    cache.get(recording)
+    cache
 }
 
 /// What the plan caches of all devices and settings have done so far in this process.
@@ -60,6 +59,10 @@ pub fn cache_stats() -> CacheStats {
         sum.compiled += stats.compiled;
         sum.evicted += stats.evicted;
         sum.bytes += stats.bytes;
+        sum.new += stats.new;
+        sum.numbers += stats.numbers;
+        sum.sizes += stats.sizes;
+        sum.symbolic += stats.symbolic;
     }
     sum
 }
@@ -224,9 +227,19 @@ pub fn explain(tensors: &[&Tensor]) -> Result<String> {
             target: Target::Result,
         });
     }
-    let found = plan(gather.device(), &gather.recording(outputs));
-    let found = found.map_err(|e| compile_error(e, &gather, loc))?;
-    Ok(found.explain.to_string())
+    let cache = cache(gather.device());
+    let recording = gather.recording(outputs);
+    let fit = cache.get(&recording);
+    let fit = fit.map_err(|e| compile_error(e, &gather, loc))?;
+    let mut text = fit.found.explain.to_string();
+    let reasons = cache.reasons(&recording);
+    if reasons.len() > 1 {
+        text += &format!("plans for this structure: {}\n", reasons.len());
+        for reason in reasons {
+            text += &format!("  {reason}\n");
+        }
+    }
+    Ok(text)
 }
 
 /// The pending assignments of the recordings being read, their cells locked.
@@ -497,8 +510,8 @@ impl Run {
             return settled;
         }
         let recording = self.gather.recording(self.outputs.clone());
-        let found = match plan(self.device, &recording) {
-            Ok(found) => found,
+        let fit = match cache(self.device).get(&recording) {
+            Ok(fit) => fit,
             Err(e) => {
                 drop(recording);
                 self.roll_back();
@@ -518,11 +531,15 @@ impl Run {
             self.roll_back();
             return Err(e);
         }
-        let result = self.execute(&found, &numbers, loc);
+        let found = fit.found.clone();
+        let result = self.execute(&fit, &numbers, loc);
         match result {
             Ok((values, left, donated)) => {
                 self.store(&found, values, left);
                 drop(donated);
+                if let Some(reason) = &fit.compiled {
+                    warning::compiled(loc, reason);
+                }
                 Ok(())
             }
             Err(e) => {
@@ -551,7 +568,7 @@ impl Run {
     /// The values, what is left of the inputs, and which of these were written over.
     fn execute(
         &mut self,
-        found: &Found,
+        fit: &Fit,
         numbers: &[(Scalar, DType)],
         loc: &'static Location<'static>,
     ) -> Result<(Vec<Buffer>, Vec<Buffer>, Donated), RunError> {
@@ -559,6 +576,7 @@ impl Run {
         let mut donate = Vec::with_capacity(self.gather.inputs.len());
         let mut donated = Donated::default();
         let given: HashSet<usize> = self.donors.iter().copied().flatten().collect();
+        let found = &fit.found;
         let result = (|| {
             for (i, source) in self.gather.inputs.iter_mut().enumerate() {
                 let missing = || RunError::Internal("an input has no value".to_string());
@@ -572,8 +590,11 @@ impl Run {
             for &at in &found.scalars {
                 let (value, dtype) = numbers[at];
                 inputs.push(number_buffer(value, dtype)?);
-                donate.push(false);
             }
+            for &extent in &fit.extents {
+                inputs.push(Buffer::from_slice::<u8>(&[], &[0, extent])?);
+            }
+            donate.resize(inputs.len(), false);
             self.bring(found, &mut inputs)?;
             let (executable, explain) = (&found.executable, &found.explain);
             profiler::watched(executable, explain, &mut inputs, loc, |inputs| {

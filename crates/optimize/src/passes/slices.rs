@@ -163,7 +163,8 @@ fn slice_of_concat(view: &View<'_>, id: NodeId, axes: &[SliceAxis], below: &Node
         };
         parts.push(patch.op(Slice { axes }, &[x]).ok()?);
     }
-    if parts.is_empty() || parts.len() == below.inputs.len() {
+    let all = takes_all(&axes[axis], &below.fact().shape[axis]);
+    if parts.is_empty() || all && parts.len() == below.inputs.len() {
         return None;
     }
     let new = match parts[..] {

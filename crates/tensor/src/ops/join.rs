@@ -235,8 +235,7 @@ fn roll(b: &mut Recorder, x: &Tensor, axis: usize, shift: i64) -> Recorded {
     if n == 0 || shift % n == 0 {
         return Ok(x.clone());
     }
-    let shift = shift.rem_euclid(n);
-    let tail = b.narrow(x, axis, n - shift, shift)?;
-    let head = b.narrow(x, axis, 0i64, n - shift)?;
-    b.concat(&[tail, head], axis)
+    // So that the shift is an offset alone.
+    let twice = b.concat(&[x.clone(), x.clone()], axis)?;
+    b.narrow(&twice, axis, n - shift.rem_euclid(n), n)
 }

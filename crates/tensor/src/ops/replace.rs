@@ -1,8 +1,9 @@
 //! Tensors with a part replaced.
 
-use super::args::{DimArg, axis, known, known_dim};
+use super::args::{DimArg, axis, known};
 use super::parts::python_slice;
 use super::record::Recorded;
+use super::subscript::put;
 use crate::Tensor;
 use crate::record::{Recorder, compose};
 use kiln_base::Dim;
@@ -74,26 +75,10 @@ impl Tensor {
 
 /// The tensor with part of an axis replaced.
 fn replaced(b: &mut Recorder, x: &Tensor, axis: usize, part: &SliceAxis, src: &Tensor) -> Recorded {
-    let n = known(x, axis)?;
-    let known_of = |d: &Dim| known_dim(d, x);
-    let (start, len) = (known_of(&part.start)?, known_of(&part.len)?);
-    if len == 0 {
+    if src.fact().numel().is(0) {
         return Ok(x.clone());
     }
-    // Between two elements of src stand the step − 1 elements of x that are kept.
-    let mut parts = vec![b.narrow(x, axis, 0i64, start)?];
-    if part.step == 1 {
-        parts.push(src.clone());
-    } else {
-        for i in 0..len {
-            parts.push(b.narrow(src, axis, i, 1i64)?);
-            let at = start + i * part.step + 1;
-            let kept = if i + 1 < len { part.step - 1 } else { 0 };
-            parts.push(b.narrow(x, axis, at, kept)?);
-        }
-    }
-    let end = start + (len - 1) * part.step + 1;
-    parts.push(b.narrow(x, axis, end, n - end)?);
-    parts.retain(|p| !p.dims()[axis].is(0));
-    b.concat(&parts, axis)
+    let mut region: Vec<SliceAxis> = x.dims().iter().map(SliceAxis::all).collect();
+    region[axis] = part.clone();
+    put(b, x, &region, src.clone())
 }

@@ -399,12 +399,19 @@ fn assign_part(b: &mut Recorder, x: &Tensor, items: &[Item], value: &Other) -> R
         return Ok(x.clone());
     }
     let value = b.reshape(&value, &lens)?;
+    put(b, x, &region, value)
+}
+
+/// The tensor with other values, of its dtype, in a region that is not empty. Where the region is, is in
+/// offsets alone.
+pub(super) fn put(b: &mut Recorder, x: &Tensor, region: &[SliceAxis], value: Tensor) -> Recorded {
+    let lens: Shape = region.iter().map(|r| r.len.clone()).collect();
     if lens[..] == *x.dims() && region.iter().all(|r| r.step == 1) {
         return Ok(value);
     }
     let inside = b.full(true, DType::Bool, &lens)?;
-    let inside = spread(b, inside, x, &region)?;
-    let value = spread(b, value, x, &region)?;
+    let inside = spread(b, inside, x, region)?;
+    let value = spread(b, value, x, region)?;
     chosen(b, &inside, &value, x)
 }
 

@@ -1,0 +1,216 @@
+//! One structure of the plan cache: what was seen of it, and its variants.
+
+use crate::cache::{Fit, Recorded, Recording};
+use crate::generalize::same_sizes;
+use crate::variant::{Kind, Sizes, Variant, kinds};
+use kiln_ir::{Op, Output, Value};
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard};
+
+/// One structure with its variants.
+pub(crate) struct Entry {
+    pub(crate) nodes: Vec<(Op, Range<usize>)>,
+    pub(crate) operands: Vec<Value>,
+    pub(crate) outputs: Vec<Output>,
+    pub(crate) kinds: Vec<Kind>,
+    /// What is new in the structure.
+    pub(crate) new: String,
+    pub(crate) state: Mutex<EntryState>,
+}
+
+#[derive(Default)]
+pub(crate) struct EntryState {
+    /// The most recently used last.
+    pub(crate) variants: Vec<Variant>,
+    /// Programs that found no plan, the latest last.
+    pub(crate) examples: Vec<Sizes>,
+    /// The first sizes that were seen: their plans are for them alone.
+    pub(crate) first: Vec<Vec<i64>>,
+    /// Which numbers have differed.
+    pub(crate) free: Vec<bool>,
+    /// How often sizes could not be symbols.
+    pub(crate) refused: usize,
+    pub(crate) compiled: u64,
+    pub(crate) bytes: usize,
+    pub(crate) used: u64,
+}
+
+/// At most this many variants stand under one structure.
+const MAX_VARIANTS: usize = 16;
+/// So many combinations of sizes have plans of their own before sizes become symbols.
+const FIRST_SIZES: usize = 3;
+/// So many programs that found no plan are remembered.
+const EXAMPLES: usize = 12;
+/// After so many refusals sizes stay known.
+pub(crate) const REFUSALS: usize = 3;
+
+impl Entry {
+    pub(crate) fn new(recording: &Recording, before: Option<&Entry>) -> Entry {
+        Entry {
+            new: match before {
+                Some(before) => format!("a new structure: {}", before.unlike(recording)),
+                None => "the first program".to_string(),
+            },
+            nodes: recording
+                .nodes
+                .iter()
+                .map(|n| (n.op.skeleton(), n.inputs.clone()))
+                .collect(),
+            operands: recording.operands.clone(),
+            outputs: recording.outputs.clone(),
+            kinds: kinds(recording),
+            state: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn is(&self, recording: &Recording) -> bool {
+        let same = |((op, inputs), n): (&(Op, Range<usize>), &Recorded)| {
+            *inputs == n.inputs && op.same_structure(n.op)
+        };
+        self.nodes.len() == recording.nodes.len()
+            && self.operands == recording.operands
+            && self.outputs == recording.outputs
+            && self.nodes.iter().zip(&recording.nodes).all(same)
+    }
+
+    /// The first operation of a program that has no counterpart here.
+    fn unlike(&self, recording: &Recording) -> String {
+        let nodes = self.nodes.iter().zip(&recording.nodes);
+        let differs = |((op, inputs), n): (&(Op, Range<usize>), &Recorded)| {
+            *inputs != n.inputs
+                || self.operands[inputs.clone()] != recording.operands[n.inputs.clone()]
+                || !op.same_structure(n.op)
+        };
+        let at = nodes.into_iter().position(differs);
+        match at.map(|at| (&self.nodes[at].0, &recording.nodes[at])) {
+            Some((
+                Op::Input(a),
+                Recorded {
+                    op: Op::Input(b),
+                    loc,
+                    ..
+                },
+            )) => {
+                let kind =
+                    |i: &kiln_ir::ops::Input| format!("{} of rank {}", i.fact.dtype, i.fact.rank());
+                format!("the input at {loc} is {} and was {}", kind(b), kind(a))
+            }
+            Some((op, n)) if op.name() == n.op.name() => format!(
+                "`{}` at {} has other attributes or operands than the program before",
+                op.name(),
+                n.loc
+            ),
+            Some((op, n)) => {
+                format!(
+                    "`{}` at {} stands where `{}` stood",
+                    n.op.name(),
+                    n.loc,
+                    op.name()
+                )
+            }
+            None => format!(
+                "{} operations and {} results, before {} and {}",
+                recording.nodes.len(),
+                recording.outputs.len(),
+                self.nodes.len(),
+                self.outputs.len()
+            ),
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, EntryState> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// Why a plan is needed.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub(crate) enum Cause {
+    New,
+    Numbers,
+    Sizes,
+    /// Other sizes, of which some became symbols.
+    Symbols,
+}
+
+impl EntryState {
+    /// The plan that leaves the least open among those that fit. Sizes that have plans of their own run no
+    /// other: their bits must not depend on what was seen since.
+    pub(crate) fn find(&mut self, kinds: &[Kind], sizes: &Sizes) -> Option<Fit> {
+        let own = self.is_first(kinds, sizes);
+        let fits =
+            |v: &Variant| v.expects.matches(sizes) && !(own && v.expects.has_symbolic_sizes());
+        let variants = self.variants.iter().enumerate().filter(|(_, v)| fits(v));
+        let (at, _) = variants.min_by_key(|(_, v)| v.expects.open())?;
+        let variant = self.variants.remove(at);
+        let fit = Fit {
+            found: variant.found.clone(),
+            extents: variant.expects.extents(sizes),
+            compiled: None,
+        };
+        self.variants.push(variant);
+        Some(fit)
+    }
+
+    /// Whether these sizes are among the first.
+    pub(crate) fn is_first(&self, kinds: &[Kind], sizes: &Sizes) -> bool {
+        let mut first = self.first.iter();
+        first.any(|f| same_sizes(kinds, f, &sizes.dims))
+    }
+
+    /// Takes note of what differs in a program without a plan.
+    pub(crate) fn learn(&mut self, kinds: &[Kind], sizes: &Sizes) {
+        self.free.resize(sizes.scalars.len(), false);
+        if let Some(last) = self.examples.last() {
+            let scalars = last.scalars.iter().zip(&sizes.scalars);
+            for (free, (a, b)) in self.free.iter_mut().zip(scalars) {
+                *free |= a != b;
+            }
+        }
+        if self.first.len() < FIRST_SIZES && !self.is_first(kinds, sizes) {
+            self.first.push(sizes.dims.clone());
+        }
+    }
+
+    /// Keeps a program as an example.
+    pub(crate) fn remember(&mut self, sizes: &Sizes) {
+        if self.examples.len() >= EXAMPLES {
+            self.examples.remove(0);
+        }
+        self.examples.push(sizes.clone());
+    }
+
+    pub(crate) fn cause(&self, kinds: &[Kind], sizes: &Sizes) -> Cause {
+        let mut before = self.examples.iter();
+        match before.any(|e| same_sizes(kinds, &e.dims, &sizes.dims)) {
+            _ if self.examples.is_empty() => Cause::New,
+            true => Cause::Numbers,
+            false => Cause::Sizes,
+        }
+    }
+
+    /// Drops a variant if there are too many: the one that was not used for longest among those that are
+    /// not for the first sizes, of which each keeps its latest. Gives the bytes of what is gone.
+    pub(crate) fn drop_one(&mut self, kinds: &[Kind]) -> usize {
+        if self.variants.len() <= MAX_VARIANTS {
+            return 0;
+        }
+        let known = |v: &Variant| -> Option<usize> {
+            let dims: Vec<i64> = v
+                .expects
+                .dims
+                .iter()
+                .zip(kinds)
+                .map(|(d, kind)| match kind {
+                    Kind::Offset => 0,
+                    _ => d.as_const().unwrap_or(-1),
+                })
+                .collect();
+            self.first.iter().position(|f| same_sizes(kinds, f, &dims))
+        };
+        let of: Vec<Option<usize>> = self.variants.iter().map(known).collect();
+        let replaceable = |i: &usize| of[*i].is_none() || of[i + 1..].contains(&of[*i]);
+        let at = (0..of.len() - 1).find(replaceable).unwrap_or(0);
+        self.variants.remove(at).bytes
+    }
+}

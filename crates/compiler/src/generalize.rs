@@ -1,0 +1,267 @@
+//! What a new variant should expect, guessed from programs of one structure.
+//!
+//! The sizes that differ between the examples become symbols, in recording order: a size that has in every
+//! example the value of one that is known is that one; else an affine function of one or two symbols, or a
+//! product of two; else a symbol of its own. Ops infer their shapes on the way, so that what they compute
+//! (`n + 1` behind a `cat`, `b · l` behind a reshape) is known to later ones. The more examples there are,
+//! the fewer guesses are wrong.
+
+use crate::Recording;
+use crate::variant::{Expectation, Kind, Sizes, Symbol, mapped};
+use hashbrown::HashMap;
+use kiln_base::{Dim, Loc, Scalar, Sym};
+use kiln_ir::{Graph, NodeId, Op, Value};
+use std::sync::Arc;
+
+/// Why sizes can't be symbols.
+pub(crate) struct Refusal {
+    /// The node of the recording.
+    pub(crate) node: usize,
+    /// What does not hold.
+    pub(crate) text: String,
+}
+
+/// Whether two programs have the same sizes, whatever their offsets.
+pub(crate) fn same_sizes(kinds: &[Kind], a: &[i64], b: &[i64]) -> bool {
+    let mut places = kinds.iter().zip(a.iter().zip(b));
+    places.all(|(kind, (a, b))| *kind == Kind::Offset || a == b)
+}
+
+/// Whether examples with these sizes can be cases of one variant: a size of 0 or 1 is no symbol's.
+fn alike(kinds: &[Kind], a: &[i64], b: &[i64]) -> bool {
+    let mut places = kinds.iter().zip(a.iter().zip(b));
+    places.all(|(kind, (a, b))| *kind == Kind::Offset || a == b || *a >= 2 && *b >= 2)
+}
+
+/// An expectation for a program and those of the examples that agree with it in size, or, if sizes are to be
+/// `open`, in which sizes are 0 or 1. `free` says which numbers are inputs.
+///
+/// # Errors
+/// If an op does not apply to such sizes.
+pub(crate) fn generalize(
+    recording: &Recording,
+    kinds: &[Kind],
+    examples: &[Sizes],
+    sizes: &Sizes,
+    free: &[bool],
+    open: bool,
+) -> Result<Expectation, Refusal> {
+    let fits = |e: &&Sizes| match open {
+        true => alike(kinds, &e.dims, &sizes.dims),
+        false => same_sizes(kinds, &e.dims, &sizes.dims),
+    };
+    let mut used: Vec<&[i64]> = examples.iter().filter(fits).map(|e| &e.dims[..]).collect();
+    used.push(&sizes.dims);
+    used.sort();
+    used.dedup();
+    let scalars = sizes.scalars.iter().zip(free);
+    let scalars = scalars.map(|(s, free)| (!free).then_some(*s)).collect();
+    let mut guess = Guess {
+        kinds,
+        values: vec![Vec::new(); used.len()],
+        examples: used,
+        symbols: Vec::new(),
+        known: HashMap::new(),
+    };
+    Ok(Expectation {
+        dims: guess.walk(recording)?,
+        symbols: guess.symbols,
+        scalars,
+    })
+}
+
+struct Guess<'a> {
+    kinds: &'a [Kind],
+    examples: Vec<&'a [i64]>,
+    symbols: Vec<Symbol>,
+    /// The values of the symbols, by example.
+    values: Vec<Vec<i64>>,
+    /// Dims by their values in the examples.
+    known: HashMap<Vec<i64>, Dim>,
+}
+
+impl Guess<'_> {
+    /// Every dim of the recording.
+    fn walk(&mut self, recording: &Recording) -> Result<Vec<Dim>, Refusal> {
+        let mut graph = Graph::default();
+        let mut map: Vec<NodeId> = Vec::with_capacity(recording.nodes.len());
+        let mut dims: Vec<Dim> = Vec::with_capacity(self.kinds.len());
+        for (node, recorded) in recording.nodes.iter().enumerate() {
+            let refused = |text: String| Refusal { node, text };
+            let operands = recording.operands[recorded.inputs.clone()].iter();
+            let inputs: Vec<Value> = operands.map(|v| mapped(&map, v)).collect();
+            let mut op = recorded.op.clone();
+            if op.has_sizes() {
+                if let (Op::Reshape(_), [x]) = (&op, &inputs[..]) {
+                    self.know_runs(&graph.fact(*x).shape);
+                }
+                let first = dims.len();
+                let count = op.dims().len();
+                for at in first..first + count {
+                    let dim = self.choose(at);
+                    dims.push(dim.map_err(refused)?);
+                }
+                let mut chosen = dims[first..].iter();
+                op.dims_mut(&mut |d| *d = chosen.next().cloned().unwrap_or(Dim::ZERO));
+                for body in op.bodies_mut() {
+                    let bound = Arc::make_mut(body).bind(&[]);
+                    bound.map_err(|e| refused(e.0))?;
+                }
+            }
+            let added = graph.add(op, &inputs, Loc::UNKNOWN);
+            let id = added.map_err(|e| refused(e.0))?;
+            for fact in &graph.node(id).facts {
+                fact.shape.iter().for_each(|d| self.know(d));
+            }
+            map.push(id);
+        }
+        Ok(dims)
+    }
+
+    /// The dim of a place.
+    fn choose(&mut self, at: usize) -> Result<Dim, String> {
+        let row: Vec<i64> = self.examples.iter().map(|e| e[at]).collect();
+        if row.iter().all(|v| *v == row[0]) {
+            return Ok(Dim::Const(row[0]));
+        }
+        if let Some(dim) = self.known.get(&row) {
+            return Ok(dim.clone());
+        }
+        let dim = match self.function(&row, self.kinds[at]) {
+            Some(dim) => dim,
+            None => self.symbol(at, &row)?,
+        };
+        self.known.insert(row, dim.clone());
+        Ok(dim)
+    }
+
+    /// A symbol for a place.
+    fn symbol(&mut self, at: usize, row: &[i64]) -> Result<Dim, String> {
+        let kind = self.kinds[at];
+        let symbol = Symbol { at, kind };
+        if row.iter().any(|v| v + symbol.added() < 2) {
+            return Err("a size that is 0 or 1 for some programs can't be a symbol".to_string());
+        }
+        for (values, v) in self.values.iter_mut().zip(row) {
+            values.push(v + symbol.added());
+        }
+        let dim = Dim::symbol(Sym(self.symbols.len() as u32));
+        let dim = &dim - &Dim::Const(symbol.added());
+        self.symbols.push(symbol);
+        Ok(dim)
+    }
+
+    /// A function of the symbols that has these values.
+    fn function(&self, row: &[i64], kind: Kind) -> Option<Dim> {
+        let count = self.symbols.len();
+        let symbol = |i: usize| Dim::symbol(Sym(i as u32));
+        if let Some(dim) = (0..count).find_map(|i| self.affine(row, i)) {
+            return Some(dim);
+        }
+        // Through two examples there are too many functions of two symbols.
+        if row.len() < 3 {
+            return None;
+        }
+        let pairs = (0..count).flat_map(|i| (i + 1..count).map(move |j| (i, j)));
+        for (i, j) in pairs {
+            for (a, b) in [(1, 1), (1, -1), (-1, 1), (-1, -1)] {
+                let sum = |v: &Vec<i64>| a * v[i] + b * v[j];
+                let rests = row.iter().zip(&self.values).map(|(r, v)| r - sum(v));
+                let rests: Vec<i64> = rests.collect();
+                if rests.iter().all(|r| *r == rests[0]) {
+                    let sum = &(&symbol(i) * &Dim::Const(a)) + &(&symbol(j) * &Dim::Const(b));
+                    return Some(&sum + &Dim::Const(rests[0]));
+                }
+            }
+            let is_product = |(r, v): (&i64, &Vec<i64>)| v[i].checked_mul(v[j]) == Some(*r);
+            if kind == Kind::Size && row.iter().zip(&self.values).all(is_product) {
+                return Some(&symbol(i) * &symbol(j));
+            }
+        }
+        None
+    }
+
+    /// An affine function of one symbol that has these values.
+    fn affine(&self, row: &[i64], symbol: usize) -> Option<Dim> {
+        let value = |example: usize| self.values[example][symbol];
+        let other = (1..row.len()).find(|e| value(*e) != value(0))?;
+        let (rise, run) = (row[other] - row[0], value(other) - value(0));
+        let slope = (rise % run == 0).then(|| rise / run)?;
+        // Every two points lie on a line.
+        if slope == 0 || row.len() < 3 && slope.abs() > 1 {
+            return None;
+        }
+        let rest = row[0] - slope * value(0);
+        let fits = (0..row.len()).all(|e| row[e] == slope * value(e) + rest);
+        let scaled = &Dim::symbol(Sym(symbol as u32)) * &Dim::Const(slope);
+        fits.then(|| &scaled + &Dim::Const(rest))
+    }
+
+    /// Remembers a dim that an op gave.
+    fn know(&mut self, dim: &Dim) {
+        if dim.as_const().is_some() {
+            return;
+        }
+        let row = self.values.iter().map(|values| dim.eval_checked(values));
+        if let Some(row) = row.collect::<Option<Vec<i64>>>() {
+            self.known.entry(row).or_insert_with(|| dim.clone());
+        }
+    }
+
+    /// Remembers what neighbouring dims of a shape make together.
+    fn know_runs(&mut self, shape: &[Dim]) {
+        for first in 0..shape.len() {
+            let mut product = shape[first].clone();
+            for d in &shape[first + 1..] {
+                product = &product * d;
+                self.know(&product);
+            }
+        }
+    }
+}
+
+/// Which sizes and numbers differ between two programs of a structure, and where: the first few of them.
+pub(crate) fn differences(
+    recording: &Recording,
+    kinds: &[Kind],
+    old: &Sizes,
+    new: &Sizes,
+) -> String {
+    const SHOWN: usize = 3;
+    let (mut at, mut scalar) = (0, 0);
+    let mut found: Vec<String> = Vec::new();
+    let mut more = 0;
+    for node in recording.nodes.iter().filter(|n| n.op.has_sizes()) {
+        let mut tell = |what: &str, old: String, new: String| match found.len() < SHOWN {
+            true => found.push(format!(
+                "{what} of `{}` at {} is {new} and was {old}",
+                node.op.name(),
+                node.loc
+            )),
+            false => more += 1,
+        };
+        for i in 0..node.op.dims().len() {
+            let (a, b) = (old.dims[at], new.dims[at]);
+            if a != b {
+                let what = match kinds[at] {
+                    Kind::Offset => "an offset".to_string(),
+                    Kind::Input => format!("dim {i}"),
+                    Kind::Size => "a size".to_string(),
+                };
+                tell(&what, a.to_string(), b.to_string());
+            }
+            at += 1;
+        }
+        if node.op.scalar().is_some() {
+            let (a, b): (Scalar, Scalar) = (old.scalars[scalar], new.scalars[scalar]);
+            if a != b {
+                tell("the number", a.to_string(), b.to_string());
+            }
+            scalar += 1;
+        }
+    }
+    if more > 0 {
+        found.push(format!("{more} more"));
+    }
+    found.join(", ")
+}
