@@ -102,7 +102,8 @@ fn run(seed: u64, g: Given) -> Result<Vec<Vec<u32>>, String> {
         let wanted = wanted.to_vec::<f32>().unwrap();
         let most = wanted.iter().fold(1.0f32, |m, w| m.max(w.abs()));
         for (at, (v, w)) in values.iter().zip(&wanted).enumerate() {
-            if !((v - w).abs() <= 2e-4 * most) {
+            let near = (v - w).abs() <= 2e-4 * most;
+            if !near {
                 return Err(format!("output {i}, element {at} is {v}, not {w}"));
             }
         }

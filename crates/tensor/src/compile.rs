@@ -9,10 +9,10 @@ use crate::{
 };
 use hashbrown::HashMap;
 use kiln_base::{Dim, Loc, Sym};
-use kiln_compiler::Options;
+use kiln_compiler::{Compilation, Options};
 use kiln_ir::{Fact, Output, Role, SymbolInfo, Target};
 use std::panic::Location;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Records `f` once for arguments of these specs and compiles it.
 ///
@@ -81,6 +81,39 @@ fn positions<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> HashMap<*const No
     nodes.enumerate().map(|(i, node)| (node, i)).collect()
 }
 
+/// The declaration of a symbol that the user named.
+pub(crate) fn symbol_info(name: &str) -> SymbolInfo {
+    SymbolInfo {
+        name: name.to_string(),
+        min: 2,
+    }
+}
+
+/// Compiles what was recorded, with other dims `by` for its symbols, if any are given.
+pub(crate) fn compile_graph(
+    gather: &Gather,
+    asked: &[Output],
+    (symbols, by): (&[SymbolInfo], &[Dim]),
+    options: &Options,
+    loc: &'static Location<'static>,
+) -> Result<Compilation> {
+    let recording = gather.recording(asked.to_vec());
+    let locs = recording.locs();
+    let graph = recording.to_graph().and_then(|mut graph| {
+        if !by.is_empty() {
+            graph.dims_mut(&mut |d| *d = d.substitute(by));
+        }
+        graph.bind(symbols)?;
+        Ok(graph)
+    });
+    let graph = graph.map_err(|e| match by.is_empty() {
+        true => Error::new(ErrorKind::Internal, "compile", e.0, loc),
+        false => Error::new(ErrorKind::Op, "compile", e.0, loc),
+    })?;
+    let compiled = kiln_compiler::compile(&graph, &locs, options);
+    compiled.map_err(|e| realize::compile_error(e, gather, loc))
+}
+
 struct Builder<'a> {
     specs: &'a [Spec],
     arguments: Vec<Tensor>,
@@ -127,29 +160,12 @@ impl Builder<'_> {
             });
             asked.push(Output { value, target });
         }
-        let recording = gather.recording(asked);
-        let locs = recording.locs();
-        let mut graph = recording
-            .to_graph()
-            .map_err(|e| self.internal(e.to_string()))?;
-        drop(recording);
-        let symbols: Vec<SymbolInfo> = self
-            .names
-            .iter()
-            .map(|n| SymbolInfo {
-                name: n.clone(),
-                min: 2,
-            })
-            .collect();
-        graph
-            .bind(&symbols)
-            .map_err(|e| self.internal(e.to_string()))?;
+        let symbols: Vec<SymbolInfo> = self.names.iter().map(|n| symbol_info(n)).collect();
         let options = Options {
             gpu: device.ordinal(),
             ..options.clone()
         };
-        let compilation = kiln_compiler::compile(&graph, &locs, &options)
-            .map_err(|e| realize::compile_error(e, &gather, self.loc))?;
+        let compilation = compile_graph(&gather, &asked, (&symbols, &[]), &options, self.loc)?;
         let position = |i: usize| {
             compilation.outputs[i].ok_or_else(|| self.internal("a result has no place".to_string()))
         };
@@ -175,7 +191,9 @@ impl Builder<'_> {
                 .collect(),
             written: self.scope.vars.iter().map(|v| v.written).collect(),
             vars: self.scope.vars.into_iter().map(|v| v.var).collect(),
-            gather: gather.without_values(),
+            gather: Arc::new(gather.without_values()),
+            asked,
+            small: Mutex::default(),
             loc: self.loc,
         })
     }

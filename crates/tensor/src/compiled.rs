@@ -3,6 +3,7 @@
 use crate::gather::Gather;
 use crate::node::Node;
 use crate::outcome::Storing;
+use crate::small::Small;
 use crate::var::Busy;
 use crate::{
     Device, DimSpec, Error, ErrorKind, Result, Spec, Tensor, Var, anomaly, profiler, random,
@@ -11,16 +12,17 @@ use crate::{
 use kiln_base::plan::Plan;
 use kiln_base::{Dim, Loc};
 use kiln_compiler::{Explain, Options, Stages};
-use kiln_ir::Role;
+use kiln_ir::{Output, Role};
 use kiln_runtime::{Buffer, Executable};
 use smallvec::SmallVec;
 use std::panic::Location;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// What errors of a run are of.
 const RUN: &str = "Compiled::run";
 
 /// Where a plan input comes from at each run.
+#[derive(Clone)]
 pub(crate) enum Binding {
     Argument(usize),
     Captured(Buffer),
@@ -52,10 +54,15 @@ pub struct Compiled {
     /// For each symbol the argument and axis that give it.
     pub(crate) symbols: Vec<(usize, usize)>,
     /// For messages: the recorded ops.
-    pub(crate) gather: Gather,
+    pub(crate) gather: Arc<Gather>,
+    /// What the program was asked for.
+    pub(crate) asked: Vec<Output>,
+    /// The same function for symbols that are 0 or 1, which no plan with symbols takes.
+    pub(crate) small: Mutex<Vec<(Small, Arc<Compiled>)>>,
     pub(crate) loc: &'static Location<'static>,
 }
 
+#[derive(Clone)]
 pub(crate) struct Write {
     pub(crate) var: usize,
     pub(crate) output: usize,
@@ -72,14 +79,24 @@ impl Compiled {
     /// values.
     #[track_caller]
     pub fn run(&self, arguments: &[&Tensor]) -> Result<Vec<Tensor>> {
-        let loc = Location::caller();
+        self.run_at(arguments, Location::caller())
+    }
+
+    fn run_at(
+        &self,
+        arguments: &[&Tensor],
+        loc: &'static Location<'static>,
+    ) -> Result<Vec<Tensor>> {
         realize::check_process(RUN, loc)?;
+        self.check(RUN, arguments, loc)?;
+        if let Some(other) = self.for_small(arguments, loc)? {
+            return other.run_at(arguments, loc);
+        }
         if anomaly::is_anomaly_enabled() {
             let (graph, gpu) = (self.stages.recorded.clone(), self.options.gpu);
             let inputs = self.inputs(RUN, arguments, loc)?;
             anomaly::check(&self.gather, graph, gpu, &inputs, loc)?;
         }
-        self.check(RUN, arguments, loc)?;
         realize::realize_at(arguments, loc)?;
         // Everything but the cells that are written is read before those are locked: a run that waits
         // for a cell holds none.
@@ -145,7 +162,7 @@ impl Compiled {
                 && t.ndim() == spec.dims.len()
                 && t.dims().iter().zip(&spec.dims).all(|(d, s)| match s {
                     DimSpec::Known(n) => d.is(*n as i64),
-                    DimSpec::Symbol(_) => d.as_const().is_some_and(|d| d >= 2),
+                    DimSpec::Symbol(_) => d.as_const().is_some(),
                 });
             if !fits {
                 return Err(wrong(format!(
@@ -223,13 +240,16 @@ impl Compiled {
         buffer.map_err(|e| realize::run_error(e, &self.gather, loc))
     }
 
+    /// The values of the symbols.
+    pub(crate) fn values(&self, arguments: &[&Tensor]) -> SmallVec<[i64; 4]> {
+        let value = |(a, axis): &(usize, usize)| arguments[*a].dims()[*axis].as_const();
+        let values = self.symbols.iter().map(value);
+        values.map(|v| v.unwrap_or(0)).collect()
+    }
+
     /// How many numbers each use of a generator draws.
     fn draws(&self, arguments: &[&Tensor]) -> SmallVec<[i64; 2]> {
-        let values: SmallVec<[i64; 4]> = self
-            .symbols
-            .iter()
-            .map(|(a, axis)| arguments[*a].dims()[*axis].as_const().unwrap_or(0))
-            .collect();
+        let values = self.values(arguments);
         self.keys.iter().map(|c| c.eval(&values)).collect()
     }
 
@@ -242,6 +262,11 @@ impl Compiled {
         loc: &'static Location<'static>,
     ) -> Result<Vec<Buffer>> {
         self.check(op, arguments, loc)?;
+        if self.values(arguments).iter().any(|v| *v < 2) {
+            let text =
+                "a symbolic size must be at least 2 here: sizes of 0 and 1 have plans of their own";
+            return Err(Error::new(ErrorKind::Value, op, text, loc));
+        }
         realize::realize_at(arguments, loc)?;
         let keys = keys(
             random::get_rng_state().map(|w| w as i64),

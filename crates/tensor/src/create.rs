@@ -1,24 +1,141 @@
 //! Making tensors from data and reading them back.
 
 use crate::ops::args::addressable;
-use crate::record::compose;
-use crate::{DType, Device, Error, ErrorKind, Result, Scalar, Tensor, realize};
+use crate::ops::record::Recorded;
+use crate::record::{Recorder, compose};
+use crate::{DType, Device, Error, ErrorKind, Result, Scalar, Tensor, realize, scope};
 use kiln_base::Dim;
-use kiln_ir::{Builder, OpError, Pw, Role, ops};
+use kiln_ir::{Builder, OpError, Pw, Role, ensure, ops};
 use kiln_runtime::Buffer;
 use std::panic::Location;
 
 pub use kiln_runtime::Element;
 
+/// The shape of a new tensor: numbers, or inside [`compile`](crate::compile) sizes of which some may be
+/// symbols.
+///
+/// ```
+/// use kiln_tensor::{DType, Spec, Tensor, compile};
+///
+/// let f = compile(&[Spec::new(DType::F32, ["n".into(), 3.into()])], |x| {
+///     let n = x[0].dims()[0].clone();
+///     let row = Tensor::arange(0, n.clone(), 1).unsqueeze(1);
+///     &x[0] + row + Tensor::ones(vec![n, 3.into()], DType::F32)
+/// })?;
+/// let y = f.run(&[&Tensor::zeros([2, 3], DType::F32)])?;
+/// assert_eq!(y[0].to_vec::<f32>()?, [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+pub trait IntoShape {
+    /// The sizes.
+    fn into_shape(self) -> Vec<Dim>;
+}
+
+/// Sizes from numbers. Those of 2^63 and more are as much as there is, and no tensor can have them.
+fn sizes(shape: &[usize]) -> Vec<Dim> {
+    let size = |d: &usize| Dim::Const(i64::try_from(*d).unwrap_or(i64::MAX));
+    shape.iter().map(size).collect()
+}
+
+macro_rules! into_shape {
+    ($(($($generics:tt)*) $type:ty: $dims:expr;)*) => {
+        $(impl<$($generics)*> IntoShape for $type {
+            fn into_shape(self) -> Vec<Dim> {
+                $dims(self.as_ref())
+            }
+        })*
+    };
+}
+
+into_shape! {
+    (const N: usize) [usize; N]: sizes;
+    (const N: usize) &[usize; N]: sizes;
+    () &[usize]: sizes;
+    () Vec<usize>: sizes;
+    () &Vec<usize>: sizes;
+    () &[Dim]: <[Dim]>::to_vec;
+    () Vec<Dim>: <[Dim]>::to_vec;
+    () &Vec<Dim>: <[Dim]>::to_vec;
+}
+
 /// A shape whose tensors can be addressed.
-pub(crate) fn dims(shape: &[usize], dtype: DType) -> Result<Vec<Dim>, OpError> {
-    let dims: Result<Vec<Dim>, _> = shape
-        .iter()
-        .map(|d| i64::try_from(*d).map(Dim::Const))
-        .collect();
-    let dims = dims.map_err(|_| OpError(format!("a dim of {shape:?} is 2^63 or more")))?;
+pub(crate) fn dims(shape: impl IntoShape, dtype: DType) -> Result<Vec<Dim>, OpError> {
+    let dims = shape.into_shape();
+    dims.iter().try_for_each(recorded)?;
+    let large = dims.iter().any(|d| d.is(i64::MAX));
+    ensure!(!large, "a dim of {dims:?} is 2^63 or more");
     addressable(&dims, dtype)?;
     Ok(dims)
+}
+
+/// Errs for a size that only a function given to `compile` knows, outside it.
+fn recorded(size: &Dim) -> Result<(), OpError> {
+    ensure!(
+        size.as_const().is_some() || scope::is_recording(),
+        "the size {size} is that of an argument of a function given to compile, and has no value outside it"
+    );
+    Ok(())
+}
+
+/// Where a range ends.
+pub enum Limit {
+    /// At a number.
+    Number(Scalar),
+    /// At a size.
+    Size(Dim),
+}
+
+macro_rules! number_limits {
+    ($($type:ty),*) => {
+        $(impl From<$type> for Limit {
+            fn from(n: $type) -> Limit {
+                Limit::Number(n.into())
+            }
+        })*
+    };
+}
+
+number_limits!(
+    bool, i8, i16, i32, i64, u8, u16, u32, usize, f32, f64, Scalar
+);
+
+impl From<Dim> for Limit {
+    fn from(size: Dim) -> Limit {
+        match size.as_const() {
+            Some(n) => Limit::Number(n.into()),
+            None => Limit::Size(size),
+        }
+    }
+}
+
+/// `len` numbers from `start` on.
+fn range(b: &mut Recorder, start: Scalar, step: Scalar, len: Dim, float: bool) -> Recorded {
+    addressable(std::slice::from_ref(&len), DType::I64)?;
+    let index = b.op(ops::Iota { len }, &[])?;
+    // Computed in f64 and rounded once, so that long ranges don't drift.
+    let dtype = if float { DType::F64 } else { DType::I64 };
+    let index = b.cast(&index, dtype)?;
+    let step = b.scalar_like(step, &index)?;
+    let start = b.scalar_like(start, &index)?;
+    let scaled = b.pointwise(Pw::Mul, &[index, step])?;
+    let values = b.pointwise(Pw::Add, &[scaled, start])?;
+    b.cast(&values, if float { DType::F32 } else { DType::I64 })
+}
+
+/// A range up to a symbolic size.
+#[track_caller]
+fn symbolic_range(start: Scalar, end: &Dim, step: Scalar) -> Tensor {
+    compose("arange", &[], |b| {
+        recorded(end)?;
+        let (Scalar::Int(first), Scalar::Int(by)) = (start, step) else {
+            let text =
+                format!("from {start} to the size {end} there must be whole steps, not {step}");
+            return Err(OpError(text));
+        };
+        let len = (end - &Dim::Const(first)).div_exact(&Dim::Const(by));
+        let len = len.map_err(|e| OpError(format!("no whole steps lead to the end: {e}")))?;
+        range(b, start, step, len, false)
+    })
 }
 
 impl Tensor {
@@ -75,26 +192,20 @@ impl Tensor {
 
     /// A tensor that holds `value` everywhere.
     #[track_caller]
-    pub fn full(shape: impl AsRef<[usize]>, value: impl Into<Scalar>, dtype: DType) -> Tensor {
-        compose("full", &[], |b| {
-            b.full(value, dtype, &dims(shape.as_ref(), dtype)?)
-        })
+    pub fn full(shape: impl IntoShape, value: impl Into<Scalar>, dtype: DType) -> Tensor {
+        compose("full", &[], |b| b.full(value, dtype, &dims(shape, dtype)?))
     }
 
     /// Zeros.
     #[track_caller]
-    pub fn zeros(shape: impl AsRef<[usize]>, dtype: DType) -> Tensor {
-        compose("zeros", &[], |b| {
-            b.full(0i64, dtype, &dims(shape.as_ref(), dtype)?)
-        })
+    pub fn zeros(shape: impl IntoShape, dtype: DType) -> Tensor {
+        compose("zeros", &[], |b| b.full(0i64, dtype, &dims(shape, dtype)?))
     }
 
     /// Ones.
     #[track_caller]
-    pub fn ones(shape: impl AsRef<[usize]>, dtype: DType) -> Tensor {
-        compose("ones", &[], |b| {
-            b.full(1i64, dtype, &dims(shape.as_ref(), dtype)?)
-        })
+    pub fn ones(shape: impl IntoShape, dtype: DType) -> Tensor {
+        compose("ones", &[], |b| b.full(1i64, dtype, &dims(shape, dtype)?))
     }
 
     /// A tensor of this one's shape and dtype that holds `value` everywhere.
@@ -121,14 +232,19 @@ impl Tensor {
         })
     }
 
-    /// `start, start + step, …` up to but not including `end`: i64 for integers, f32 for floats.
+    /// `start, start + step, …` up to but not including `end`: i64 for integers, f32 for floats. `end` may be a
+    /// symbolic size that whole steps lead to.
     #[track_caller]
     pub fn arange(
         start: impl Into<Scalar>,
-        end: impl Into<Scalar>,
+        end: impl Into<Limit>,
         step: impl Into<Scalar>,
     ) -> Tensor {
-        let (start, end, step) = (start.into(), end.into(), step.into());
+        let (start, step) = (start.into(), step.into());
+        let end = match end.into() {
+            Limit::Number(end) => end,
+            Limit::Size(end) => return symbolic_range(start, &end, step),
+        };
         let float = [start, end, step]
             .iter()
             .any(|s| matches!(s, Scalar::Float(_)));
@@ -140,16 +256,7 @@ impl Tensor {
                 )));
             }
             let len = Dim::Const(distance.ceil() as i64);
-            addressable(std::slice::from_ref(&len), DType::I64)?;
-            let index = b.op(ops::Iota { len }, &[])?;
-            // Computed in f64 and rounded once, so that long ranges don't drift.
-            let dtype = if float { DType::F64 } else { DType::I64 };
-            let index = b.cast(&index, dtype)?;
-            let step = b.scalar_like(step, &index)?;
-            let start = b.scalar_like(start, &index)?;
-            let scaled = b.pointwise(Pw::Mul, &[index, step])?;
-            let values = b.pointwise(Pw::Add, &[scaled, start])?;
-            b.cast(&values, if float { DType::F32 } else { DType::I64 })
+            range(b, start, step, len, float)
         })
     }
 

@@ -1,6 +1,6 @@
 //! Random numbers: counter-based, repeatable, the same on every device.
 
-use crate::create::dims;
+use crate::create::{IntoShape, dims};
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor, scope, trace};
 use kiln_base::Dim;
@@ -155,37 +155,25 @@ pub(crate) fn random(
 impl Tensor {
     /// Uniform numbers in [0, 1).
     #[track_caller]
-    pub fn rand(shape: impl AsRef<[usize]>, dtype: DType) -> Tensor {
+    pub fn rand(shape: impl IntoShape, dtype: DType) -> Tensor {
         let loc = Location::caller();
         compose("rand", &[], |b| {
-            random(
-                b,
-                RandomKind::Uniform,
-                dtype,
-                &dims(shape.as_ref(), dtype)?,
-                loc,
-            )
+            random(b, RandomKind::Uniform, dtype, &dims(shape, dtype)?, loc)
         })
     }
 
     /// Standard normal numbers.
     #[track_caller]
-    pub fn randn(shape: impl AsRef<[usize]>, dtype: DType) -> Tensor {
+    pub fn randn(shape: impl IntoShape, dtype: DType) -> Tensor {
         let loc = Location::caller();
         compose("randn", &[], |b| {
-            random(
-                b,
-                RandomKind::Normal,
-                dtype,
-                &dims(shape.as_ref(), dtype)?,
-                loc,
-            )
+            random(b, RandomKind::Normal, dtype, &dims(shape, dtype)?, loc)
         })
     }
 
     /// Integers in `low..high`, as i64.
     #[track_caller]
-    pub fn randint(low: i64, high: i64, shape: impl AsRef<[usize]>) -> Tensor {
+    pub fn randint(low: i64, high: i64, shape: impl IntoShape) -> Tensor {
         let loc = Location::caller();
         compose("randint", &[], |b| {
             if low >= high {
@@ -198,7 +186,7 @@ impl Tensor {
                 b,
                 RandomKind::Bits,
                 DType::I64,
-                &dims(shape.as_ref(), DType::I64)?,
+                &dims(shape, DType::I64)?,
                 loc,
             )?;
             let range = b.scalar_like(count, &bits)?;

@@ -18,7 +18,8 @@ pub struct Spec {
 pub enum DimSpec {
     /// This size.
     Known(usize),
-    /// Any size of at least 2; the same in every place where the name stands.
+    /// Any size, the same in every place where the name stands. Sizes of 0 and 1 have plans of their own,
+    /// compiled when a run first has one.
     Symbol(String),
 }
 
@@ -104,7 +105,7 @@ impl std::fmt::Display for Spec {
             let comma = if i > 0 { ", " } else { "" };
             match d {
                 DimSpec::Known(n) => write!(f, "{comma}{n}")?,
-                DimSpec::Symbol(name) => write!(f, "{comma}{name} >= 2")?,
+                DimSpec::Symbol(name) => write!(f, "{comma}{name}")?,
             }
         }
         f.write_str("]")?;

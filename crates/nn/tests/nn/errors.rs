@@ -4,7 +4,7 @@ use kiln_nn::*;
 use kiln_tensor::{DType, Error, Tensor};
 
 fn zeros(shape: impl AsRef<[usize]>) -> Tensor {
-    Tensor::zeros(shape, DType::F32)
+    Tensor::zeros(shape.as_ref(), DType::F32)
 }
 
 /// The error that a tensor carries, which must be drawn at a line of this file.

@@ -5,7 +5,7 @@ use kiln_tensor::{DType, Result, Tensor, Var};
 
 /// Numbers that differ from call to call of the process, but not from run to run.
 pub fn random(shape: impl AsRef<[usize]>) -> Tensor {
-    let t = Tensor::randn(shape, DType::F64);
+    let t = Tensor::randn(shape.as_ref(), DType::F64);
     t.realize().expect("random numbers can be computed");
     t
 }
