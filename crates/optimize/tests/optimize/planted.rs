@@ -29,6 +29,7 @@ pub const STEPS: &[Step] = &[
     casts,
     scattered,
     chosen,
+    extreme,
     around_products::turned,
     around_products::biased,
     around_products::cast,
@@ -417,6 +418,22 @@ fn scattered(g: &mut Generator) -> Option<Value> {
     let kinds = [ScatterKind::Sum, ScatterKind::Sum, ScatterKind::Prod];
     let kind = g.rng.pick(&kinds);
     g.emit(ops::Scatter { axis: 1, kind }, &[base, index, read])
+}
+
+/// What stands at the index of a first extreme.
+fn extreme(g: &mut Generator) -> Option<Value> {
+    let x = g.any_of(DType::F32);
+    let extents = shape_of(&g.graph, x);
+    if extents.is_empty() || extents.contains(&0) {
+        return None;
+    }
+    let axis = g.rng.below(extents.len());
+    let kind = g.rng.pick(&[Reduction::Max, Reduction::Min]);
+    let index = g.emit(ops::ArgReduce { kind, axis }, &[x])?;
+    let mut shape = g.b().fact(&x).shape;
+    shape[axis] = Dim::ONE;
+    let index = g.b().reshape(&index, &shape).ok()?;
+    g.emit(ops::Gather { axis }, &[x, index])
 }
 
 /// One element or more of each row of pointwise work, sometimes out of range.
