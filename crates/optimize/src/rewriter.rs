@@ -10,6 +10,9 @@ use std::collections::VecDeque;
 /// take time quadratic in the size.
 const VERIFY_EACH_PATCH_BELOW: usize = 1000;
 
+/// Operands of a node that the report names.
+const MOST_NAMED: usize = 16;
+
 /// Applies the patches of one pass.
 pub struct Rewriter<'a> {
     arena: Arena,
@@ -262,7 +265,10 @@ impl<'a> Rewriter<'a> {
     fn describe(&self, id: NodeId) -> String {
         let node = self.arena.graph.node(id);
         let list = |facts: Vec<String>| facts.join(", ");
-        let operands = (node.inputs.iter()).map(|v| self.arena.graph.fact(*v).to_string());
+        let operands = node.inputs.iter().take(MOST_NAMED);
+        let operands = operands.map(|v| self.arena.graph.fact(*v).to_string());
+        let more = (node.inputs.len() > MOST_NAMED).then(|| "..".to_string());
+        let operands = operands.chain(more);
         let results = node.facts.iter().map(|f| f.to_string());
         format!(
             "{}({}) -> {}",
