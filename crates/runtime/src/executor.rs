@@ -93,8 +93,7 @@ pub struct MemoryReport {
     pub outputs: usize,
     /// Data baked into the plan.
     pub constants: usize,
-    /// Of these, what begins as zeros since it is not known that all of it is written. None of what a compiler
-    /// lays out is such.
+    /// Of these, what begins as zeros since it is not known that all of it is written.
     pub cleared: usize,
 }
 
