@@ -38,6 +38,7 @@ mod printing;
 mod profile;
 mod random;
 mod reading;
+mod resuming;
 mod rules;
 mod seeded_bugs;
 mod sizes;

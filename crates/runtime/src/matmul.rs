@@ -19,7 +19,7 @@ use crate::simd::Level;
 use crate::sums::Lane;
 use crate::tile::affine::{ceil, extent, product};
 use crate::tile::{Failures, Linked};
-use block::{Block, whole_rows};
+use block::Block;
 use kiln_base::DType;
 use kiln_base::plan::{self, Algorithm};
 

@@ -11,8 +11,16 @@ use crate::simd::vector::Vector;
 use crate::simd::{Isa, Kernel, Level, fma32, fma64};
 use std::marker::PhantomData;
 
-/// Rows that share a walk over the values, at any level.
+/// Rows that share a walk over the values, at most.
 pub(crate) const ROWS: i64 = 8;
+/// Rows of a register tile of a level: with its vectors of positions they fill the registers, and leave room for
+/// what is multiplied.
+pub(crate) fn rows_of(level: Level) -> i64 {
+    match level {
+        Level::Avx2 => 6,
+        _ => ROWS,
+    }
+}
 /// Elements behind the last position that are read and written: no vector has more lanes.
 pub(crate) const SLACK: i64 = 16;
 
@@ -61,7 +69,7 @@ pub(crate) struct Sums<'a, T> {
     pub weights: *const T,
     pub weight_row: isize,
     pub weight_step: isize,
-    /// How many rows, up to [`ROWS`].
+    /// How many rows, up to [`rows_of`] of the level.
     pub rows: usize,
     /// How many positions. Whole vectors are read and written: up to [`SLACK`] elements behind the last.
     pub positions: usize,
@@ -89,6 +97,10 @@ impl<T: Lane> Kernel<Sums<'_, T>> for RegisterSums<T> {
                     (Level::Avx512, 5..) if left >= 3 => tile::<T, T::Vector<I>, 8, 3>(&s, from, 0),
                     (Level::Avx512, 5..) if left >= 2 => tile::<T, T::Vector<I>, 8, 2>(&s, from, 0),
                     (Level::Avx512, 5..) => tile::<T, T::Vector<I>, 8, 1>(&s, from, 0),
+                    (Level::Avx2, 2) if left >= 4 => tile::<T, T::Vector<I>, 2, 4>(&s, from, 0),
+                    (Level::Avx2, 5..) if left >= 2 => tile::<T, T::Vector<I>, 6, 2>(&s, from, 0),
+                    (Level::Avx2, 5..) => tile::<T, T::Vector<I>, 6, 1>(&s, from, 0),
+                    (Level::Avx2, _) if left >= 2 => tile::<T, T::Vector<I>, 4, 2>(&s, from, 0),
                     (_, rows) => {
                         for row in (4..rows).step_by(4) {
                             match left {

@@ -100,6 +100,7 @@ impl Compiled {
             specs,
             bindings: self.bindings.clone(),
             vars: self.vars.clone(),
+            written: self.written.clone(),
             keys: self.keys.iter().map(|k| k.substitute(&by)).collect(),
             results: (0..results).map(place).collect::<Result<_>>()?,
             writes,

@@ -133,7 +133,7 @@ fn contradicting_settings_are_named() {
     let order = || SequentialSampler::new(4);
     let batches = || BatchSampler::new(order(), 2, false).unwrap();
     let second = Duration::from_secs(1);
-    let wrong: [(Result<_>, &str); 14] = [
+    let wrong: [(Result<_>, &str); 15] = [
         (
             new().sampler(order()).shuffle(true).build(),
             "sampler decides the order of the samples; leave out shuffle",

@@ -1,7 +1,7 @@
 //! Scans, sorting, scattering and attention against values worked out by hand.
 
 use kiln_base::prim::{ScanKind, ScatterKind};
-use kiln_base::{DType, Scalar};
+use kiln_base::{DType, Dim, Scalar};
 use kiln_ir::eval::{Array, Data, Mode, Problem, eval_op, evaluate};
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, Role, Value, ops};

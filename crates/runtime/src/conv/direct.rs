@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::matmul::{Made, Work, run_blocks};
 use crate::memory::{Storage, room};
 use crate::simd::{Isa, Kernel, compiled};
-use crate::sums::{Lane, ROWS, RegisterSums, SLACK, Sums};
+use crate::sums::{Lane, ROWS, RegisterSums, SLACK, Sums, rows_of};
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
 use kiln_base::plan::Algorithm;
@@ -96,8 +96,9 @@ impl Cut {
             // Channels are cut where rows alone give threads too little to share; each such block
             // copies its rows again.
             let blocks = others * ceil(height, rows);
-            let parts = (LEAST_BLOCKS / blocks).clamp(1, ceil(c.cout, ROWS));
-            ceil(ceil(c.cout, parts), ROWS) * ROWS
+            let tile = rows_of(c.level);
+            let parts = (LEAST_BLOCKS / blocks).clamp(1, ceil(c.cout, tile));
+            ceil(ceil(c.cout, parts), tile) * tile
         };
         Some(Cut {
             in_place: g.is_pointwise() && c.made.is_none(),
@@ -234,8 +235,9 @@ impl Conv {
         let flat_pitch = positions + SLACK;
         let flat = room::<T>(&mut scratch.flat, ROWS * flat_pitch)?;
         let width = b.rows * g.axes[2].output;
-        for channel in (0..b.channels).step_by(ROWS as usize) {
-            let rows = ROWS.min(b.channels - channel);
+        let tile = rows_of(self.level);
+        for channel in (0..b.channels).step_by(tile as usize) {
+            let rows = tile.min(b.channels - channel);
             let sums = |x: *const T, x_pitch: i64, from: i64, to: i64| Sums {
                 x,
                 x_pitch: x_pitch as isize,

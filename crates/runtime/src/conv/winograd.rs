@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::matmul::{Args, Work, run_blocks, split};
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
-use crate::sums::{ROWS, RegisterSums, SLACK, Sums};
+use crate::sums::{ROWS, RegisterSums, SLACK, Sums, rows_of};
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
 use kiln_base::plan::Algorithm;
@@ -278,12 +278,13 @@ impl Conv {
 
     /// For each element of a tile the product of weights and inputs.
     unsafe fn products<W: Transform>(&self, chunk: &Chunk, parallel: bool) {
-        let down = ceil(self.cout, ROWS);
+        let tile = rows_of(self.level);
+        let down = ceil(self.cout, tile);
         let items = (W::A * W::A) as i64 * down;
-        let work = ROWS * self.cin * chunk.tiles;
+        let work = tile * self.cin * chunk.tiles;
         split(items, work, parallel, |from, until| {
             for item in from..until {
-                let (element, row) = (item / down, item % down * ROWS);
+                let (element, row) = (item / down, item % down * tile);
                 let sums = Sums {
                     x: chunk.inputs.at(element, 0, 0),
                     x_pitch: chunk.inputs.row as isize,
@@ -292,7 +293,7 @@ impl Conv {
                     weights: chunk.weights.at(element, row, 0),
                     weight_row: chunk.weights.row as isize,
                     weight_step: 1,
-                    rows: ROWS.min(self.cout - row) as usize,
+                    rows: tile.min(self.cout - row) as usize,
                     positions: chunk.tiles as usize,
                     dst: chunk.products.at(element, row, 0),
                     pitch: chunk.products.row as usize,

@@ -510,20 +510,26 @@ impl Binder<'_> {
         }
         let mut written = vec![false; self.lens.len()];
         for (step, work) in steps.iter().zip(works) {
-            let kernel = &self.plan.kernels[step.kernel as usize];
             let writes = self.access(step)?.writes;
-            let lens = step.args.iter().map(|id| self.lens[id.0 as usize]);
-            let lens: SmallVec<[i64; 6]> = lens.collect();
+            let covered = self.covered(step, work, self.values);
             bare_bodies |= work.bodies().iter().any(|b| b.is_bare());
             for (arg, id) in step.args.iter().enumerate().filter(|(arg, _)| writes[*arg]) {
                 let at = id.0 as usize;
                 let first = !std::mem::replace(&mut written[at], true);
-                if first && !covers(work, kernel, self.values, arg, lens[arg]) {
+                if first && !covered[arg] {
                     bare.push(at);
                 }
             }
         }
         Ok((bare, bare_bodies))
+    }
+
+    /// For each argument of a step whether it writes all of it, and reads nothing of it before.
+    pub fn covered(&self, step: &Step, work: &Work, values: &[i64]) -> SmallVec<[bool; 6]> {
+        let kernel = &self.plan.kernels[step.kernel as usize];
+        let lens = step.args.iter().map(|id| self.lens[id.0 as usize]);
+        let all = lens.enumerate();
+        all.map(|(arg, len)| covers(work, kernel, values, arg, len)).collect()
     }
 
     /// What a step does with its arguments.

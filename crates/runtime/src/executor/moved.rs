@@ -28,7 +28,9 @@ impl Bound {
             let mut list = list.to_vec();
             for s in list.iter_mut().filter(|s| again(plan, s)) {
                 let work = binder.link(&plan[s.step])?;
-                if work.scratch() != s.work.scratch() {
+                let step = &plan[s.step];
+                let before = binder.covered(step, &s.work, &self.values);
+                if work.scratch() != s.work.scratch() || before != binder.covered(step, &work, values) {
                     return Ok(None);
                 }
                 (s.parallel, s.writes) = binder.parallel(&plan[s.step], &work)?;
@@ -53,6 +55,8 @@ impl Bound {
             arena: self.arena,
             prepare_arena: self.prepare_arena,
             report: self.report,
+            clear: self.clear,
+            prepare_clear: self.prepare_clear,
             blocks: self.blocks.clone(),
             holders: self.holders.clone(),
         }))

@@ -1,7 +1,7 @@
 //! How a product is cut into blocks.
 
 use super::MatMul;
-use crate::sums::ROWS;
+use crate::sums::{ROWS, rows_of};
 use crate::tile::affine::ceil;
 use kiln_base::plan::{self, Algorithm};
 
@@ -63,7 +63,7 @@ fn block(batch: &[i64], (m, k, n): (i64, i64, i64), behind: Behind, most: i64) -
     if behind == Behind::Rows {
         // Each block packs the whole right matrix.
         let wanted = most * PACKS_ALL / (k * n).max(1);
-        return (whole_rows(batch, (m, n), wanted), cols);
+        return (whole_rows(batch, (m, n), wanted, ROWS), cols);
     }
     let hot = behind == Behind::Elements;
     let large = |rows: i64, cols: i64| {
@@ -86,15 +86,20 @@ fn block(batch: &[i64], (m, k, n): (i64, i64, i64), behind: Behind, most: i64) -
     (rows, cols)
 }
 
-/// How many of `m` whole rows a block holds, if that is to be about so many: whole register tiles, few enough to
-/// stay hot, and blocks enough for threads to share.
-pub(super) fn whole_rows(batch: &[i64], (m, n): (i64, i64), wanted: i64) -> i64 {
+/// How many of `m` whole rows a block holds, if that is to be about so many: whole register tiles of `tile` rows, few
+/// enough to stay hot, and blocks enough for threads to share.
+fn whole_rows(batch: &[i64], (m, n): (i64, i64), wanted: i64, tile: i64) -> i64 {
     let hot = BLOCK_ELEMENTS / n.max(1);
     let shared = ceil(m * batch.iter().product::<i64>(), LEAST_BLOCKS).min(m);
-    ceil(wanted.min(hot).min(shared).max(1), ROWS) * ROWS
+    ceil(wanted.min(hot).min(shared).max(1), tile) * tile
 }
 
 impl MatMul {
+    /// How many whole rows a block of register tiles holds, if that is to be about so many.
+    pub(super) fn whole_rows(&self, wanted: i64) -> i64 {
+        whole_rows(&self.batch, (self.m, self.n), wanted, rows_of(self.level))
+    }
+
     /// The algorithm that it is computed by, with this behind it; of panels that are the same, the smallest.
     pub(crate) fn computed_by(&self, behind: Behind, fixed: bool) -> Algorithm {
         let most = match self.algorithm {

@@ -1,11 +1,11 @@
 //! Products whose right matrix is packed: panels of columns, each of which lies in memory in the order in which
 //! register tiles read it. A right matrix that depends on parameters alone is packed in *prepare*.
 
-use super::{Args, Behind, Block, Made, MatMul, Work, run_blocks, split, whole_rows};
+use super::{Args, Behind, Block, Made, MatMul, Work, run_blocks, split};
 use crate::error::Result;
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
-use crate::sums::{Lane, ROWS, RegisterSums, Sums};
+use crate::sums::{Lane, RegisterSums, Sums, rows_of};
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
 use kiln_base::plan::{self, Algorithm};
@@ -15,8 +15,8 @@ use kiln_base::{DType, Dim};
 const PANEL: i64 = 48;
 /// Multiply-adds of a block.
 const BLOCK_WORK: i64 = 1 << 19;
-/// The most rows of a block: these and a panel stay in the second-level cache.
-const BLOCK_ROWS: i64 = 64;
+/// The most register tiles of a block, one below the other: these and a panel stay in the second-level cache.
+const BLOCK_TILES: i64 = 8;
 /// Rows that reading an element of the right matrix costs as much as, where there are fewer.
 const READ_ROWS: i64 = 8;
 /// With more rows, packing in every run costs next to nothing and no memory.
@@ -125,9 +125,10 @@ impl MatMul {
             },
         };
         let whole = self.behind == Behind::Rows || self.lhs.made.is_some();
+        let most = BLOCK_TILES * rows_of(self.level);
         let rows = match whole {
-            true => whole_rows(&self.batch, (self.m, self.n), BLOCK_ROWS),
-            false => self.m.clamp(1, BLOCK_ROWS),
+            true => self.whole_rows(most),
+            false => self.m.clamp(1, most),
         };
         let panel_work = rows.max(READ_ROWS) * PANEL * self.k.max(1);
         let across = self.panels_across().max(1);
@@ -176,10 +177,10 @@ impl MatMul {
         unsafe {
             let rows = (b.batch, b.row, b.rows);
             let (lhs, down, across) = self.rows::<T>(args, rows, made, work.failures)?;
-            let run = compiled::<RegisterSums<T>, _>(self.level);
+            let (run, tile) = (compiled::<RegisterSums<T>, _>(self.level), rows_of(self.level));
             for panel in 0..panels {
                 let at = (b.col + panel * PANEL) * self.k;
-                for row in (0..b.rows).step_by(ROWS as usize) {
+                for row in (0..b.rows).step_by(tile as usize) {
                     run(Sums {
                         x: packed.wrapping_offset(at as isize),
                         x_pitch: PANEL as isize,
@@ -188,7 +189,7 @@ impl MatMul {
                         weights: lhs.wrapping_offset((row * down) as isize),
                         weight_row: down as isize,
                         weight_step: across as isize,
-                        rows: ROWS.min(b.rows - row) as usize,
+                        rows: tile.min(b.rows - row) as usize,
                         positions: PANEL as usize,
                         dst: dst.wrapping_offset((row * pitch + panel * PANEL) as isize),
                         pitch: pitch as usize,

@@ -1,11 +1,11 @@
 //! Products of few rows, or small ones, in register tiles. Both matrices are read where they lie; of the right
 //! one only the columns that fill no vector are copied, or all of them where columns lie in memory side by side.
 
-use super::{Behind, Block, MatMul, Work, run_blocks, whole_rows};
+use super::{Behind, Block, MatMul, Work, run_blocks};
 use crate::error::Result;
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
-use crate::sums::{Lane, ROWS, RegisterSums, SLACK, Sums};
+use crate::sums::{Lane, ROWS, RegisterSums, SLACK, Sums, rows_of};
 use crate::tile::Failures;
 
 /// Multiply-adds of a block.
@@ -31,7 +31,7 @@ impl MatMul {
         let eight = (ROWS * self.k).max(1);
         if self.behind == Behind::Rows {
             let wanted = ROWS * BLOCK_WORK / (eight * self.n).max(1);
-            return (whole_rows(&self.batch, (self.m, self.n), wanted), self.n);
+            return (self.whole_rows(wanted), self.n);
         }
         let cols = (BLOCK_WORK / eight).max(LEAST_COLUMNS).min(self.n.max(1));
         ((BLOCK_WORK / (eight * cols)).max(1) * ROWS, cols)
@@ -95,8 +95,9 @@ impl MatMul {
             unsafe { self.copy_rest(rhs, (whole, b.cols), copy, copied) };
             scratch.holds = Some((b.batch, b.col));
         }
-        for row in (0..b.rows).step_by(ROWS as usize) {
-            let count = ROWS.min(b.rows - row);
+        let tile = rows_of(self.level);
+        for row in (0..b.rows).step_by(tile as usize) {
+            let count = tile.min(b.rows - row);
             let sums = |x: *const T, x_pitch: i64, from: i64, to: i64| Sums {
                 x,
                 x_pitch: x_pitch as isize,
