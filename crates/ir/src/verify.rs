@@ -366,9 +366,9 @@ mod tests {
     fn sizes_are_not_negative() {
         assert_eq!(
             broken("%0: f32[-1] = input(index: 0, role: Data) return"),
-            [Sizes]
+            [Sizes, Inference]
         );
-        assert_eq!(broken("%0: i64[-1] = iota return"), [Sizes]);
+        assert_eq!(broken("%0: i64[-1] = iota return"), [Sizes, Inference]);
     }
 
     #[test]
@@ -491,6 +491,7 @@ mod tests {
     #[test]
     fn all_violations_are_reported() {
         let text = "%0: f32[-1] = input(index: 4, role: Data) %1: f32[2] = exp %1 return %9";
-        assert_eq!(broken(text), [Inputs, Sizes, Operands, Results]);
+        let all = [Inputs, Sizes, Inference, Operands, Results];
+        assert_eq!(broken(text), all);
     }
 }

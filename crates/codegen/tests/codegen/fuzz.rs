@@ -16,6 +16,7 @@ fn count() -> u64 {
 pub fn config() -> Config {
     Config {
         control_flow: false,
+        empty: false,
         ..Config::default()
     }
 }

@@ -20,7 +20,8 @@ impl Generator {
                     0 if self.config.control_flow => self.work_in_branches(),
                     1 if self.config.control_flow => self.work_in_steps(),
                     2 => self.scatter_behind_barrier(),
-                    _ => self.of_nothing(),
+                    _ if self.config.empty => self.of_nothing(),
+                    _ => None,
                 };
             }
         }

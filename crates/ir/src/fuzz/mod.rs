@@ -34,6 +34,8 @@ pub struct Config {
     pub control_flow: bool,
     /// Whether some programs have symbolic sizes.
     pub symbolic: bool,
+    /// Whether some programs have work on values without elements, which lowering expects a pass to remove.
+    pub empty: bool,
     /// The least number of nodes.
     pub min_nodes: usize,
     /// The number of nodes from which no further op is started.
@@ -45,6 +47,7 @@ impl Default for Config {
         Config {
             control_flow: true,
             symbolic: true,
+            empty: true,
             min_nodes: 15,
             max_nodes: 50,
         }

@@ -8,11 +8,13 @@
 //! of the zeros it may give another zero than one addition.) It is pointwise work, so it joins what reads it, where a
 //! scatter is a kernel of its own between two trips to memory. What must hold: index and source are as
 //! large as x off the axis, and a gather in the program reads the same index along an axis of the same
-//! extent, so that an index out of range is still reported.
+//! extent, so that an index out of range is still reported. Of an index that is known the gather may turn out to be
+//! read for no element, and go; so that must be in range.
 
 use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
 use kiln_base::Scalar;
 use kiln_base::prim::ScatterKind;
+use kiln_ir::eval::{Data, Mode, eval_op};
 use kiln_ir::ops::Iota;
 use kiln_ir::{Builder, Dim, NodeId, Op, OpError, Pw, Shape, Value};
 
@@ -48,7 +50,8 @@ impl Rule for ScatterOfOne {
             Scalar::Float(x) => x.to_bits() == 0,
             other => other.as_f64() == 0.0,
         });
-        if !one || !zeros || !is_checked(view, index, &shape[axis]) {
+        let checked = is_checked(view, index, &shape[axis]);
+        if !one || !zeros || !checked || is_known_to_miss(view, index, &shape[axis]) {
             return None;
         }
         let mut patch = view.patch(id);
@@ -70,6 +73,22 @@ fn written(b: &mut PatchBuilder<'_>, operands: [Value; 3], axis: usize) -> Resul
     let hit = b.pointwise(Pw::Eq, &[place, index])?;
     let sum = b.pointwise(Pw::Add, &[x, src])?;
     b.pointwise(Pw::Select, &[hit, sum, x])
+}
+
+/// Whether an index is a constant of which some element is out of range.
+fn is_known_to_miss(view: &View<'_>, index: Value, extent: &Dim) -> bool {
+    let op = &view.producer(index).op;
+    if !matches!(op, Op::Constant(_) | Op::Full(_)) {
+        return false;
+    }
+    let known = eval_op(op, &[], &[], Mode::Rounded).map(|mut values| values.pop());
+    match (known, extent.as_const()) {
+        (Ok(Some(array)), Some(n)) => match array.data() {
+            Data::Int(all) => all.iter().any(|i| !(0..n).contains(i)),
+            Data::Float(_) => true,
+        },
+        _ => true,
+    }
 }
 
 /// Whether a gather checks the index against an extent.

@@ -27,7 +27,7 @@ fn an_unknown_pass_is_an_error_that_lists_the_passes() {
         ..Options::default()
     };
     let error = optimize(Graph::default(), &options).unwrap_err();
-    insta::assert_snapshot!(error, @r#"there is no pass "magic"; the passes are dead_code, loop_values, branch_values, views, identities, slices, padding, broadcasts, gathers, scatters, products, constant_fold, common_subexpressions, folding, merging, stacking, reductions, centring"#);
+    insta::assert_snapshot!(error, @r#"there is no pass "magic"; the passes are dead_code, emptiness, loop_values, branch_values, views, identities, slices, padding, broadcasts, gathers, scatters, products, constant_fold, common_subexpressions, folding, merging, stacking, reductions, centring"#);
 }
 
 #[test]
@@ -44,6 +44,7 @@ fn the_list_of_passes_reads_well() {
         .collect();
     insta::assert_snapshot!(lines.join("\n"), @r"
     dead_code: removes nodes that nothing reads
+    emptiness: makes values without elements of nothing
     loop_values: removes what loops carry, scan and stack but nothing reads
     branch_values: removes what branches and barriers give but nothing reads
     views: removes views and casts that do nothing and merges adjacent ones

@@ -30,6 +30,7 @@ pub const STEPS: &[Step] = &[
     scattered,
     chosen,
     extreme,
+    nothing,
     around_products::turned,
     around_products::biased,
     around_products::cast,
@@ -418,6 +419,20 @@ fn scattered(g: &mut Generator) -> Option<Value> {
     let kinds = [ScatterKind::Sum, ScatterKind::Sum, ScatterKind::Prod];
     let kind = g.rng.pick(&kinds);
     g.emit(ops::Scatter { axis: 1, kind }, &[base, index, read])
+}
+
+/// Sums of rows without elements. What made these has no data error to report.
+fn nothing(g: &mut Generator) -> Option<Value> {
+    let x = g.any();
+    let shape = shape_of(&g.graph, x);
+    let empty: Vec<Dim> = shape
+        .iter()
+        .map(|n| Dim::from(*n))
+        .chain([Dim::ZERO])
+        .collect();
+    let none = g.b().full(1.0, DType::F32, &empty).ok()?;
+    let root = g.b().pointwise(Pw::Sqrt, &[none]).ok()?;
+    g.b().sum(&root, &[shape.len()]).ok()
 }
 
 /// What stands at the index of a first extreme.

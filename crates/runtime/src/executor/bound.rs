@@ -529,7 +529,8 @@ impl Binder<'_> {
         let kernel = &self.plan.kernels[step.kernel as usize];
         let lens = step.args.iter().map(|id| self.lens[id.0 as usize]);
         let all = lens.enumerate();
-        all.map(|(arg, len)| covers(work, kernel, values, arg, len)).collect()
+        all.map(|(arg, len)| covers(work, kernel, values, arg, len))
+            .collect()
     }
 
     /// What a step does with its arguments.

@@ -30,7 +30,9 @@ impl Bound {
                 let work = binder.link(&plan[s.step])?;
                 let step = &plan[s.step];
                 let before = binder.covered(step, &s.work, &self.values);
-                if work.scratch() != s.work.scratch() || before != binder.covered(step, &work, values) {
+                if work.scratch() != s.work.scratch()
+                    || before != binder.covered(step, &work, values)
+                {
                     return Ok(None);
                 }
                 (s.parallel, s.writes) = binder.parallel(&plan[s.step], &work)?;

@@ -177,7 +177,10 @@ impl MatMul {
         unsafe {
             let rows = (b.batch, b.row, b.rows);
             let (lhs, down, across) = self.rows::<T>(args, rows, made, work.failures)?;
-            let (run, tile) = (compiled::<RegisterSums<T>, _>(self.level), rows_of(self.level));
+            let (run, tile) = (
+                compiled::<RegisterSums<T>, _>(self.level),
+                rows_of(self.level),
+            );
             for panel in 0..panels {
                 let at = (b.col + panel * PANEL) * self.k;
                 for row in (0..b.rows).step_by(tile as usize) {

@@ -267,7 +267,8 @@ fn memory_is_known_before_the_run() {
     assert_eq!(report.prepared, 4000);
     assert_eq!(report.outputs, 4000);
     assert!(exe.memory(&[]).is_err());
-    assert!(matches!(exe.memory(&[i64::MAX / 2]), Err(Error::Plan(_))));
+    let too_large = exe.memory(&[i64::MAX / 2]);
+    assert!(matches!(too_large, Err(Error::OutOfMemory { .. })));
 }
 
 #[test]

@@ -75,6 +75,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 pub(super) const NOT_OURS: &[&str] = &[
     "KILN_UPDATE_DOCS",
     "StepLR",
+    "UPLO",
     "antialias",
     "batchmean",
     "cargo",
