@@ -192,6 +192,7 @@ fn same(a: &[f64], b: &[f64]) -> bool {
 fn wrong_groups_are_caught() {
     let config = Config {
         control_flow: false,
+        empty: false,
         ..Config::default()
     };
     let quiet = std::panic::take_hook();
