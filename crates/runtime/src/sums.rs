@@ -119,6 +119,32 @@ impl<T: Lane> Kernel<Sums<'_, T>> for RegisterSums<T> {
     }
 }
 
+/// Adds to each row's sums the product of its weight number `w` and the vectors at `x`.
+///
+/// # Safety
+/// As [`Vector::load`] for everything that is read.
+#[inline(always)]
+unsafe fn add_products<T: Lane, V: Vector<Lane = T>, const R: usize, const N: usize>(
+    sums: &mut [[V; N]; R],
+    x: *const T,
+    weights: &[*const T; R],
+    w: isize,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut values = [V::splat(T::ZERO); N];
+        for n in 0..N {
+            values[n] = V::load(x.add(n * V::LANES));
+        }
+        for r in 0..R {
+            let weight = V::splat(*weights[r].offset(w));
+            for n in 0..N {
+                sums[r][n] = values[n].mul_add(weight, sums[r][n]);
+            }
+        }
+    }
+}
+
 /// `R` rows from `row` on by `N` vectors of positions from `from` on. Where there are fewer rows, the last
 /// one is computed again. Gives `N`.
 ///
@@ -140,22 +166,31 @@ unsafe fn tile<T: Lane, V: Vector<Lane = T>, const R: usize, const N: usize>(
         }
         let mut x = s.x.add(from);
         let mut w = 0;
-        for _ in 0..s.channels {
-            for tap in s.taps {
-                let x = x.offset(*tap);
-                let mut values = [V::splat(T::ZERO); N];
-                for n in 0..N {
-                    values[n] = V::load(x.add(n * V::LANES));
-                }
-                for r in 0..R {
-                    let weight = V::splat(*weights[r].offset(w));
-                    for n in 0..N {
-                        sums[r][n] = values[n].mul_add(weight, sums[r][n]);
+        match s.taps {
+            // A walk of at least one step, and a loop by itself: its sums have one way in, so none is moved or
+            // spilled.
+            [tap] if s.channels > 0 => {
+                x = x.offset(*tap);
+                let mut c = 0;
+                loop {
+                    add_products(&mut sums, x, &weights, w);
+                    x = x.wrapping_offset(s.x_pitch);
+                    w += s.weight_step;
+                    c += 1;
+                    if c >= s.channels {
+                        break;
                     }
                 }
-                w += s.weight_step;
             }
-            x = x.offset(s.x_pitch);
+            _ => {
+                for _ in 0..s.channels {
+                    for tap in s.taps {
+                        add_products(&mut sums, x.offset(*tap), &weights, w);
+                        w += s.weight_step;
+                    }
+                    x = x.wrapping_offset(s.x_pitch);
+                }
+            }
         }
         for r in 0..R {
             if row + r < s.rows {
