@@ -253,7 +253,7 @@ fn what_compiles_often_is_said() {
     }
     let said: Arc<Mutex<Vec<String>>> = Arc::default();
     let list = said.clone();
-    set_warning_hook(Some(Box::new(move |text| {
+    set_warning_hook(Some(std::sync::Arc::new(move |text| {
         list.lock().unwrap().push(text.to_string())
     })));
     // A kernel's borders are part of a program's structure.

@@ -222,7 +222,7 @@ fn a_forked_child_computes_or_says_why_not() {
     // Nobody computes: the child has threads of its own.
     for round in 0..5 {
         let code = forked(|| match compute(3 + round) {
-            Ok(sum) if sum == (3 + round << 18) as f32 => 0,
+            Ok(sum) if sum == ((3 + round) << 18) as f32 => 0,
             _ => 1,
         });
         assert_eq!(code, Some(0));

@@ -244,8 +244,8 @@ pub fn numel(shape: &[Dim]) -> Dim {
 /// Whether the bytes and the strides of a tensor of this shape, whose elements take so many bytes, are numbers
 /// below those that stand for too large ones; symbols count as 1.
 pub fn addressable(shape: &[Dim], element: usize) -> bool {
-    let known = shape.iter().filter_map(Dim::as_const);
-    let bytes = known.fold(Some(element as i64), |n, d| n?.checked_mul(d.max(1)));
+    let mut known = shape.iter().filter_map(Dim::as_const);
+    let bytes = known.try_fold(element as i64, |n, d| n.checked_mul(d.max(1)));
     bytes.is_some_and(|bytes| bytes < i64::MAX)
 }
 

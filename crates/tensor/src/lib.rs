@@ -82,4 +82,4 @@ pub use reference::evaluate_reference;
 pub use scope::is_recording;
 pub use spec::{DimSpec, IntoOutputs, Spec};
 pub use var::{Var, assign_together};
-pub use warning::set_warning_hook;
+pub use warning::{WarningHook, set_warning_hook};

@@ -5,12 +5,12 @@ use kiln_compiler::Reason;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Takes the text of a warning.
-type Hook = Arc<dyn Fn(&str) + Send + Sync>;
+/// Takes the text of a warning; see [`set_warning_hook`].
+pub type WarningHook = Arc<dyn Fn(&str) + Send + Sync>;
 
 #[derive(Default)]
 struct State {
-    hook: Option<Hook>,
+    hook: Option<WarningHook>,
     /// How many plans were compiled for what is read at a line.
     compiled: Option<HashMap<(&'static str, u32, u32), u64>>,
 }
@@ -33,11 +33,12 @@ fn state() -> MutexGuard<'static, State> {
 /// The one there is: a line that reads values has compiled many plans, with what differed the last time.
 ///
 /// ```
-/// kiln_tensor::set_warning_hook(Some(Box::new(|text| println!("{text}"))));
+/// use std::sync::Arc;
+/// kiln_tensor::set_warning_hook(Some(Arc::new(|text| println!("{text}"))));
 /// # kiln_tensor::set_warning_hook(None);
 /// ```
-pub fn set_warning_hook(hook: Option<Box<dyn Fn(&str) + Send + Sync>>) {
-    state().hook = hook.map(Arc::from);
+pub fn set_warning_hook(hook: Option<WarningHook>) {
+    state().hook = hook;
 }
 
 /// Counts the plans compiled for what is read at a line.

@@ -12,17 +12,16 @@ fn w() -> Var {
     parameter(1, &[3])
 }
 
+/// Makes a rule with a number.
+type Make = Box<dyn Fn(f64) -> kiln_tensor::Result<Optimizer>>;
+
 /// For each number of a rule, made with it, the values that are refused.
-fn table() -> Vec<(
-    Box<dyn Fn(f64) -> kiln_tensor::Result<Optimizer>>,
-    &'static str,
-    Vec<f64>,
-)> {
+fn table() -> Vec<(Make, &'static str, Vec<f64>)> {
     macro_rules! rows {
         ($($rule:ident { $($field:ident: $bad:expr),* })*) => {
             vec![$($((
                 Box::new(|v: f64| Optimizer::new([&w()], $rule { $field: v, ..$rule::default() }))
-                    as Box<dyn Fn(f64) -> kiln_tensor::Result<Optimizer>>,
+                    as Make,
                 stringify!($field),
                 $bad.to_vec(),
             )),*),*]
