@@ -115,10 +115,7 @@ impl Tensor {
     ) -> Tensor {
         let (atol, rtol) = (atol.into(), rtol.into());
         one_on_host("linalg.pinv", [self], |b, [a]| {
-            let a = match hermitian {
-                true => symmetric(b, a)?,
-                false => a.clone(),
-            };
+            let a = symmetric_if(hermitian, b, a)?;
             let [atol, rtol] = tolerances(b, &a, atol.as_ref(), rtol.as_ref())?;
             routine(b, Routine::PseudoInverse, &[&a, &atol, &rtol])
         })
@@ -191,8 +188,15 @@ fn sided(
     b.transposed(&x)
 }
 
-/// The symmetric matrices with this lower triangle.
-pub(super) fn symmetric(b: &mut Recorder, a: &Tensor) -> Result<Tensor, OpError> {
+/// The symmetric matrices with the lower triangle of `a` where it is said to stand for these, else `a`.
+pub(super) fn symmetric_if(
+    hermitian: bool,
+    b: &mut Recorder,
+    a: &Tensor,
+) -> Result<Tensor, OpError> {
+    if !hermitian {
+        return Ok(a.clone());
+    }
     square(a)?;
     let lower = crate::ops::diagonal::triangle(b, a, 0, Pw::Le)?;
     let strict = crate::ops::diagonal::triangle(b, a, -1, Pw::Le)?;

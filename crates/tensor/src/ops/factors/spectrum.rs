@@ -1,6 +1,6 @@
 //! Singular values, eigenvalues, and what they say of a matrix.
 
-use super::solve::{default_tolerance, symmetric};
+use super::solve::{default_tolerance, symmetric_if};
 use super::{on_host, one_on_host, routine, sizes, square};
 use crate::record::Recorder;
 use crate::{DType, MatrixNorm, Other, Tensor};
@@ -80,10 +80,7 @@ impl Tensor {
     ) -> Tensor {
         let (atol, rtol) = (atol.into(), rtol.into());
         one_on_host("linalg.matrix_rank", [self], |b, [a]| {
-            let a = match hermitian {
-                true => symmetric(b, a)?,
-                false => a.clone(),
-            };
+            let a = symmetric_if(hermitian, b, a)?;
             let [atol, rtol] = tolerances(b, &a, atol.as_ref(), rtol.as_ref())?;
             let values = super::singular_values(b, &a)?;
             rank(b, &values, &atol, &rtol)
