@@ -27,34 +27,51 @@ pub(super) fn row<'a>(view: &View<'a>, id: NodeId) -> Option<(Pw, &'a [Value])> 
 impl<'a> Affine<'a> {
     /// What makes a value, if nothing else reads it.
     fn of(view: &View<'a>, v: Value) -> Option<Affine<'a>> {
-        if let Some(product) = Product::only(view, v) {
-            return Some(Affine {
-                channels: product.channels(),
-                product,
-                shift: None,
-                views: Vec::new(),
-            });
-        }
-        if view.use_count(v.node) != 1 {
-            return None;
-        }
-        let node = view.producer(v);
-        if let Op::Permute(_) | Op::Reshape(_) = &node.op {
-            let mut affine = Affine::of(view, node.inputs[0])?;
-            affine.channels = view.axis_behind(v.node, affine.channels)?;
-            affine.views.push(&node.op);
-            return Some(affine);
-        }
-        let (op @ (Pw::Add | Pw::Sub), &[a, b]) = row(view, v.node)? else {
-            return None;
+        Affine::behind_views(view, v, |v| {
+            let (op @ (Pw::Add | Pw::Sub), &[a, b]) = row(view, v.node)? else {
+                return None;
+            };
+            let shifted = |y: Value, by: Value| {
+                let mut affine = Affine::behind_views(view, y, |_| None)?;
+                affine.shift = Some((op, Channel::of(view, by, affine.channels)?));
+                Some(affine)
+            };
+            let swapped = || (op == Pw::Add).then(|| shifted(b, a)).flatten();
+            shifted(a, b).or_else(swapped)
+        })
+    }
+
+    /// Views of a product or of what `other` finds, where nothing else reads any of them.
+    fn behind_views(
+        view: &View<'a>,
+        mut v: Value,
+        other: impl FnOnce(Value) -> Option<Affine<'a>>,
+    ) -> Option<Affine<'a>> {
+        let mut views = Vec::new();
+        let mut affine = loop {
+            if let Some(product) = Product::only(view, v) {
+                break Affine {
+                    channels: product.channels(),
+                    product,
+                    shift: None,
+                    views: Vec::new(),
+                };
+            }
+            if view.use_count(v.node) != 1 {
+                return None;
+            }
+            let node = view.producer(v);
+            if !matches!(node.op, Op::Permute(_) | Op::Reshape(_)) {
+                break other(v)?;
+            }
+            views.push(v.node);
+            v = node.inputs[0];
         };
-        let shifted = |y: Value, by: Value| {
-            let mut affine = Affine::of(view, y).filter(|a| a.shift.is_none())?;
-            affine.shift = Some((op, Channel::of(view, by, affine.channels)?));
-            Some(affine)
-        };
-        let swapped = || (op == Pw::Add).then(|| shifted(b, a)).flatten();
-        shifted(a, b).or_else(swapped)
+        for id in views.into_iter().rev() {
+            affine.channels = view.axis_behind(id, affine.channels)?;
+            affine.views.push(&view.node(id).op);
+        }
+        Some(affine)
     }
 
     /// The shift as a `[c]`.
