@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A switch that ends runs early. Clones are one switch; any thread may throw it, once and for all.
+/// A switch that ends runs early: reads of lazy values and compiled functions alike. Clones are one switch; any
+/// thread may throw it, once and for all.
 ///
 /// ```
 /// use kiln_runtime::Cancel;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// let cancel = Cancel::new();
 /// let watcher = cancel.clone();
 /// std::thread::spawn(move || watcher.cancel());
-/// // Runs that begin in here end with `Error::Cancelled` soon after the switch was thrown.
+/// // Runs that begin in here end with an error soon after the switch was thrown.
 /// let done = cancel.watch(|| 1 + 1);
 /// assert_eq!(done, 2);
 /// ```

@@ -78,6 +78,8 @@ pub enum ErrorKind {
     Device,
     /// A file can't be read or written.
     Io,
+    /// A [`Cancel`](crate::Cancel) ended the run. Nothing was assigned: values can be asked for again.
+    Cancelled,
     /// A defect in Kiln.
     Internal,
 }

@@ -70,7 +70,7 @@ pub use kiln_compiler::{
     Options as CompileOptions, Recomputed, Verification,
 };
 pub use kiln_ir::Fact;
-pub use kiln_runtime::{Executable, Level, MemoryReport, StepTime, memory};
+pub use kiln_runtime::{Cancel, Executable, Level, MemoryReport, StepTime, memory};
 pub use names::DimNames;
 pub use nest::Nest;
 pub use node::Tensor;

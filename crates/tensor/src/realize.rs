@@ -750,6 +750,7 @@ pub(crate) fn run_error_with(
         RunError::Custom { node, op, text } => {
             Error::new(ErrorKind::Data, &op, text, gather.loc(node as usize))
         }
+        RunError::Cancelled => Error::new(ErrorKind::Cancelled, "run", text, loc),
         RunError::Forked => Error::new(ErrorKind::Unsupported, "run", text, loc),
         RunError::Cuda(_) => Error::new(ErrorKind::Device, "run", text, loc),
         RunError::OutOfMemory { .. } => Error::new(ErrorKind::Memory, "run", text, loc),
