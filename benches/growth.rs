@@ -269,7 +269,7 @@ fn mlp(parameters: usize) -> Result<Duration> {
                 let y = layers
                     .iter()
                     .fold(x[0].clone(), |x, layer| layer.forward(&x).relu());
-                let loss = y.square().mean((), false);
+                let loss = y.square().mean(());
                 update(&mut optimizer, &loss)?;
                 Ok(loss)
             },
@@ -323,7 +323,7 @@ fn sum_of_many(steps: usize) -> Result<Duration> {
     let run = || {
         let mut total = Tensor::scalar(0.0f32);
         for i in 0..steps {
-            total = total + (w.get() * (i as f64 / steps as f64)).tanh().sum((), false);
+            total = total + (w.get() * (i as f64 / steps as f64)).tanh().sum(());
         }
         total.backward()?;
         let gradient = w.grad().map(|g| g.to_vec::<f32>());
@@ -349,7 +349,7 @@ fn distinct(kernels: usize) -> Result<Duration> {
         compile(&[Spec::like(&x)?], |x| -> Vec<Tensor> {
             let size = |i: usize| (i % 60 + 1) as i64;
             let part = |i: usize| x[0].narrow(0, 0, size(i)) * (i as f64 + 0.5);
-            (0..kernels).map(|i| part(i).sum((), false)).collect()
+            (0..kernels).map(|i| part(i).sum(())).collect()
         })
     };
     Ok(timed(step)?.1)

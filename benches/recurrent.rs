@@ -26,11 +26,11 @@ fn main() -> kiln::Result<()> {
         let x = Tensor::randn([length, 16, 128], DType::F32);
         x.realize()?;
         let forward = || {
-            let y = no_grad(|| lstm.forward(&x, None).0.sum((), false));
+            let y = no_grad(|| lstm.forward(&x, None).0.sum(()));
             y.item::<f32>().unwrap();
         };
         let train = || {
-            let loss = lstm.forward(&x, None).0.square().mean((), false);
+            let loss = lstm.forward(&x, None).0.square().mean(());
             loss.backward().unwrap();
             for (_, p) in lstm.named_parameters() {
                 let g = p.grad().unwrap();

@@ -5,7 +5,7 @@ use kiln::{DType, Spec, Tensor, Var, compile};
 fn main() -> kiln::Result<()> {
     // Recorded, not run:
     let x = Tensor::arange(0, 6, 1).to_dtype(DType::F32).reshape([2, 3]);
-    let y = (&x * 2.0 + 1.0).gelu().sum([1], false);
+    let y = (&x * 2.0 + 1.0).gelu().sum([1]);
     // Compiled and run here, as one kernel:
     println!("{y}");
 

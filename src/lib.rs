@@ -8,7 +8,7 @@
 //! use kiln::{DType, Tensor};
 //!
 //! let x = Tensor::arange(0, 6, 1).to_dtype(DType::F32).reshape([2, 3]);
-//! let y = (&x * 2.0 + 1.0).relu().sum([1], false); // recorded, not run
+//! let y = (&x * 2.0 + 1.0).relu().sum([1]); // recorded, not run
 //! assert_eq!(y.to_vec::<f32>()?, [9.0, 27.0]); // one fused kernel runs here
 //! # Ok::<(), kiln::Error>(())
 //! ```
@@ -39,7 +39,7 @@
 //! | `x[:, 0] = v`, `t[[1, 3]] = u[[1, 3]]` | `let x = x.set((.., 0), v)`, `let t = t.set([1, 3], &u.i([1, 3]))`; see [`Tensor::set`] |
 //! | `x += y`, `x.mul_(2)` on a temporary | `let x = x + y`, `let x = x * 2`: shadowing; fused, it costs no copy |
 //! | the same on a parameter, buffer or optimiser state | [`Var::add_`], [`Var::sub_`], [`Var::mul_`], [`Var::div_`], [`Var::copy_`], [`Var::fill_`], [`Var::zero_`], and [`Var::set`] for `w[0] = v` |
-//! | `x.sum("C")`, `x.refine_names("N", "C")` | `x.sum("C", false)`, `x.refine_names(["N", "C"])`; see [`Tensor::refine_names`] |
+//! | `x.sum("C")`, `x.refine_names("N", "C")` | `x.sum("C")`, `x.refine_names(["N", "C"])`; see [`Tensor::refine_names`] |
 //! | `torch.tensor([[1., 2.]])`, `float(x)`, `x.tolist()` | `Tensor::from([[1.0f32, 2.0]])`, `x.item::<f32>()?`, `x.to_vec::<f32>()?` |
 //! | `print(x)`, `torch.set_printoptions(precision=2)` | `println!("{x}")`, [`set_printoptions`] |
 //! | `torch.cond`, a recurrence (JAX's `lax.scan`), `torch.utils.checkpoint` | [`cond`], [`scan`], [`checkpoint`] |

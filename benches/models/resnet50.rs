@@ -55,7 +55,7 @@ impl ResNet {
                 x = (y + shortcut).relu();
             }
         }
-        let pooled = x.mean([2, 3], false);
+        let pooled = x.mean([2, 3]);
         let head = Tensor::full([1000, 2048], 0.01, DType::F32).to(self.device);
         pooled.linear(&head, None)
     }

@@ -18,7 +18,7 @@ fn names_forward(device: Device) {
     let y = &x + 1.0;
     let line = line!() + 1;
     let z = (&y - 1.0).log();
-    let w = (&z * 2.0).sum((), false);
+    let w = (&z * 2.0).sum(());
     let e = anomaly(detect_anomaly(|| w.to_vec::<f32>()));
     assert_eq!((e.op(), e.loc().line), ("log", line), "{e}");
     assert_eq!(e.message(), "produced -inf at [1] of [3]");
@@ -44,7 +44,7 @@ fn a_derivative_is_named_by_the_line_it_is_of() {
     let x = vector(&[4.0, 0.0]).requires_grad_(true);
     let line = line!() + 1;
     let root = x.sqrt();
-    let loss = (&root * 3.0).sum((), false);
+    let loss = (&root * 3.0).sum(());
     let backward = line!() + 1;
     loss.backward().unwrap();
     let gradient = x.grad().unwrap();

@@ -2,7 +2,7 @@
 
 use kiln::{
     DType, GradOptions, Spec, Tensor, Var, compile, custom_function, grad, grad_with, gradcheck,
-    jvp, no_grad, vjp,
+    jvp, keep, no_grad, vjp,
 };
 
 fn leaf(values: &[f32]) -> Tensor {
@@ -17,7 +17,7 @@ fn values(t: &Tensor) -> Vec<f32> {
 fn gradients_accumulate_until_cleared() {
     let x = leaf(&[1.0, 2.0]);
     for _ in 0..2 {
-        x.square().sum((), false).backward().unwrap();
+        x.square().sum(()).backward().unwrap();
     }
     assert_eq!(values(&x.grad().unwrap()), [4.0, 8.0]);
     x.zero_grad();
@@ -36,7 +36,7 @@ fn only_leaves_keep_gradients_unless_asked() {
     let middle = x.square();
     let kept = &middle * 2.0;
     kept.retain_grad();
-    kept.square().sum((), false).backward().unwrap();
+    kept.square().sum(()).backward().unwrap();
     assert!(middle.grad().is_none());
     assert_eq!(values(&kept.grad().unwrap()), [36.0]);
     assert!(x.is_leaf() && !middle.is_leaf() && middle.requires_grad());
@@ -46,7 +46,7 @@ fn only_leaves_keep_gradients_unless_asked() {
 fn detach_and_no_grad_cut() {
     let x = leaf(&[2.0]);
     let y = &x * &x.detach();
-    y.sum((), false).backward().unwrap();
+    y.sum(()).backward().unwrap();
     assert_eq!(values(&x.grad().unwrap()), [2.0]);
     let cut = no_grad(|| x.square());
     assert!(!cut.requires_grad());
@@ -60,7 +60,7 @@ fn detach_and_no_grad_cut() {
 #[test]
 fn a_graph_is_differentiated_once_unless_retained() {
     let x = leaf(&[2.0]);
-    let y = x.square().sum((), false);
+    let y = x.square().sum(());
     y.backward_with(None, true, false).unwrap();
     y.backward().unwrap();
     assert_eq!(values(&x.grad().unwrap()), [8.0]);
@@ -118,16 +118,12 @@ fn hooks_see_and_replace_gradients() {
     let x = leaf(&[1.0, 1.0]);
     let y = &x * 3.0;
     let double = y.register_hook(|g| Some(g * 2.0)).unwrap();
-    y.sum((), false).backward().unwrap();
+    y.sum(()).backward().unwrap();
     assert_eq!(values(&x.grad().unwrap()), [6.0, 6.0]);
     double.remove();
     x.zero_grad();
-    let _ = x.register_hook(|g| Some(g.sum((), true))).unwrap();
-    let e = (&x * 3.0)
-        .sum((), false)
-        .backward()
-        .unwrap_err()
-        .to_string();
+    let _ = x.register_hook(|g| Some(g.sum(keep(())))).unwrap();
+    let e = (&x * 3.0).sum(()).backward().unwrap_err().to_string();
     assert!(e.contains("dtype and shape must stay"), "{e}");
 }
 
@@ -138,19 +134,19 @@ fn custom_derivatives_are_checked() {
     let y = custom_function(&[&x], doubled, |x, y, g| {
         vec![Some(&(g * &x[0]) + &(y * 0.0))]
     });
-    y.sum((), false).backward().unwrap();
+    y.sum(()).backward().unwrap();
     assert_eq!(values(&x.grad().unwrap()), [0.5, 1.5]);
     let y = custom_function(&[&x], doubled, |_, _, _| vec![]);
-    let e = y.sum((), false).backward().unwrap_err().to_string();
+    let e = y.sum(()).backward().unwrap_err().to_string();
     assert!(e.contains("gave 0 gradients"), "{e}");
 }
 
 #[test]
 fn second_order_and_products() {
     let x = Tensor::from_slice(&[0.3f64, -1.2, 2.0], [3]).requires_grad_(true);
-    let f = |x: &Tensor| (&(x * x) * &x.sin()).sum((), false);
+    let f = |x: &Tensor| (&(x * x) * &x.sin()).sum(());
     let dx = grad(&[&f(&x)], &[&x], true).unwrap()[0].clone().unwrap();
-    let ddx = grad(&[&dx.sum((), false)], &[&x], false).unwrap()[0]
+    let ddx = grad(&[&dx.sum(())], &[&x], false).unwrap()[0]
         .clone()
         .unwrap();
     // (x² sin x)'' = 2 sin x + 4x cos x − x² sin x
@@ -168,7 +164,7 @@ fn second_order_and_products() {
         tangent.to_vec::<f64>().unwrap(),
         cotangent.to_vec::<f64>().unwrap()
     );
-    gradcheck(|x| x[0].tanh().prod((), false), &[&x], 1e-6, 1e-7, 1e-5).unwrap();
+    gradcheck(|x| x[0].tanh().prod(()), &[&x], 1e-6, 1e-7, 1e-5).unwrap();
     let wrong = |x: &[Tensor]| {
         custom_function(&[&x[0]], |x| x[0].square(), |_, _, g| vec![Some(g.clone())])
     };
@@ -192,10 +188,10 @@ fn second_order_of_a_network() {
     let gamma = ramp(3, &[3], 0.2);
     let network = |p: &[Tensor]| {
         let y = x.conv2d(&p[0], None, 1, 1, 1, 1);
-        let mean = y.mean([0, 2, 3], true);
-        let var = (&y - &mean).square().mean([0, 2, 3], true);
+        let mean = y.mean(keep([0, 2, 3]));
+        let var = (&y - &mean).square().mean(keep([0, 2, 3]));
         let y = &(&(&y - &mean) / &(&var + 1e-3).sqrt()) * &p[1].reshape([1, 3, 1, 1]);
-        y.tanh().flatten(1, -1).softmax(1).square().sum((), false)
+        y.tanh().flatten(1, -1).softmax(1).square().sum(())
     };
     let slopes = |p: &[Tensor]| {
         let p: Vec<Tensor> = p
@@ -206,7 +202,7 @@ fn second_order_of_a_network() {
             })
             .collect();
         let found = grad(&[&network(&p)], &[&p[0], &p[1]], true).unwrap();
-        let norm = |g: &Option<Tensor>| g.clone().unwrap().square().sum((), false);
+        let norm = |g: &Option<Tensor>| g.clone().unwrap().square().sum(());
         &norm(&found[0]) + &norm(&found[1])
     };
     gradcheck(slopes, &[&weight, &gamma], 1e-5, 1e-6, 1e-4).unwrap();
@@ -219,9 +215,7 @@ fn a_lazy_loop_trains() {
     let target = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3, 1]);
     let step = || {
         weight.zero_grad();
-        let loss = (&x.matmul(&weight.get()) - &target)
-            .square()
-            .mean((), false);
+        let loss = (&x.matmul(&weight.get()) - &target).square().mean(());
         loss.backward().unwrap();
         let updated = no_grad(|| &weight.get() - &(&weight.grad().unwrap() * 0.01));
         weight.assign(&updated).unwrap();
@@ -240,9 +234,7 @@ fn a_compiled_step_trains_and_starts_with_empty_gradients() {
     ];
     let step = compile(&specs, |x| {
         assert!(weight.grad().is_none());
-        let loss = (&x[0].matmul(&weight.get()) - &x[1])
-            .square()
-            .mean((), false);
+        let loss = (&x[0].matmul(&weight.get()) - &x[1]).square().mean(());
         loss.backward()?;
         let g = weight.grad().unwrap();
         weight.assign(&no_grad(|| &weight.get() - &(&g * 0.02)))?;
@@ -275,7 +267,7 @@ fn frozen_cells_and_several_outputs() {
         Var::parameter(&Tensor::ones([2], DType::F32)).unwrap(),
     );
     b.requires_grad_(false).unwrap();
-    (&a.get() * &b.get()).sum((), false).backward().unwrap();
+    (&a.get() * &b.get()).sum(()).backward().unwrap();
     assert!(a.grad().is_some() && b.grad().is_none());
     let x = leaf(&[1.0, 2.0, 3.0]);
     let unused = leaf(&[1.0]);
@@ -303,7 +295,7 @@ fn long_chains_are_dropped_and_differentiated() {
         y = &y + 1.0;
     }
     drop(y.clone());
-    y.sum((), false).backward().unwrap();
+    y.sum(()).backward().unwrap();
     assert_eq!(values(&x.grad().unwrap()), [1.0]);
 }
 
@@ -332,11 +324,11 @@ fn a_loss_that_is_read_before_backward_leaves_what_backward_needs() {
     let q = [leaf(&[4, 3, 3, 3]), leaf(&[4]), leaf(&[5, 4, 3, 3])];
     let cnn = || {
         let y = image.conv2d(&q[0], None, 1, 1, 1, 1);
-        let mean = y.mean([0, 2, 3], true);
-        let var = (&y - &mean).square().mean([0, 2, 3], true);
+        let mean = y.mean(keep([0, 2, 3]));
+        let var = (&y - &mean).square().mean(keep([0, 2, 3]));
         let y = (&y - &mean) * (var + 1e-3).rsqrt() * q[1].reshape([1, 4, 1, 1]);
         let y = y.relu().conv2d(&q[2], None, 1, 1, 1, 1);
-        y.flatten(1, -1).log_softmax(1).square().sum((), false)
+        y.flatten(1, -1).log_softmax(1).square().sum(())
     };
     let check = |loss: &dyn Fn() -> Tensor, leaves: &[Tensor], op: &str, counts: [usize; 2]| {
         let backward = |read: bool| {
@@ -385,7 +377,7 @@ fn a_read_before_backward_calls_no_hook_and_no_derivative() {
             vec![Some(g * y)]
         },
     );
-    let loss = y.sum((), false);
+    let loss = y.sum(());
     loss.realize().unwrap();
     assert_eq!(calls.load(Ordering::Relaxed), 0);
     loss.backward().unwrap();

@@ -4,7 +4,7 @@ use kiln::nn::{
     BatchNorm1d, BatchNorm2d, BatchNorm3d, Conv1d, Conv2d, Conv3d, ConvTranspose1d,
     ConvTranspose2d, ConvTranspose3d, Forward, Linear, Module, StateDict,
 };
-use kiln::{Bisection, DType, Device, DimSpec, Spec, Tensor, Var, compile};
+use kiln::{Bisection, DType, Device, DimSpec, Spec, Tensor, Var, compile, keep};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -34,7 +34,7 @@ fn normalised(h: &Tensor) -> kiln::Result<(Tensor, Tensor)> {
     let h = h.detach();
     h.realize()?;
     let axes: Vec<i64> = (0..h.ndim() as i64).filter(|a| *a != 1).collect();
-    let (mean, var) = (h.mean(&axes[..], true), h.var(&axes[..], 0.0, true));
+    let (mean, var) = (h.mean(keep(&axes[..])), h.var_with(keep(&axes[..]), 0.0));
     Ok(((&h - &mean) / (&var + 1e-5).sqrt(), mean))
 }
 
@@ -76,7 +76,7 @@ fn check_on<L: Forward + Module, N: Forward + Module>(
     let step = compile(&[spec], |x| {
         let h = layer.forward(&x[0]);
         let y = norm.forward(&h);
-        let loss = (&y * y.sin()).sum((), false);
+        let loss = (&y * y.sin()).sum(());
         loss.backward()?;
         let mut outputs = vec![y, weight.grad().unwrap(), bias.grad().unwrap()];
         if read {
@@ -124,7 +124,7 @@ fn gradients_are_zero_for_batches_of_any_size() -> Outcome {
     for batch in [6, 7, 11, 5, 9, 6, 13] {
         let x = Tensor::randn([batch, 3, 8, 8], DType::F32);
         let y = norm.forward(&layer.forward(&x));
-        (&y * y.sin()).mean((), false).backward()?;
+        (&y * y.sin()).mean(()).backward()?;
         for (name, p) in layer.named_parameters() {
             let gradient = p.grad().expect("a gradient");
             match &name[..] {
@@ -204,7 +204,7 @@ fn a_bias_behind_a_view_is_dropped() -> Outcome {
         let bias = bias.expect("a layer with a bias");
         let step = compile(&[Spec::like(&x)?], |x| {
             let y = norm.forward(&layer(&x[0]));
-            (&y * y.sin()).sum((), false).backward()?;
+            (&y * y.sin()).sum(()).backward()?;
             let gradient = bias.grad().unwrap();
             bias.zero_grad();
             kiln::Result::Ok(vec![y, gradient])
@@ -234,7 +234,7 @@ fn a_bias_behind_a_cast_is_dropped() -> Outcome {
     for (dtype, epsilon) in [(DType::BF16, 1.0 / 128.0), (DType::F16, 1.0 / 1024.0)] {
         let step = compile(&[Spec::like(&x)?], |x| {
             let y = norm.forward(&convolved(&x[0], dtype));
-            (&y * y.sin()).sum((), false).backward()?;
+            (&y * y.sin()).sum(()).backward()?;
             let gradient = bias.grad().unwrap();
             bias.zero_grad();
             kiln::Result::Ok(vec![y, gradient])
@@ -285,7 +285,7 @@ fn a_bias_of_another_axis_than_the_norm_s_stays() -> Outcome {
     let bias = bias.expect("a layer with a bias").1;
     bias.assign(&crate::vector(&[0.0, 9.0, -3.0, 0.5, 2.0]))?;
     let after = step.run(&[&x])?.remove(0);
-    let largest = (&before - &after).abs().amax((), false).item::<f32>()?;
+    let largest = (&before - &after).abs().amax(()).item::<f32>()?;
     assert!(largest > 0.1, "another bias changes the result: {largest}");
     Ok(())
 }
@@ -349,9 +349,9 @@ fn running_statistics_fold_instead() -> Outcome {
 #[test]
 fn sums_of_zeros_show_what_is_not_a_number() -> Outcome {
     let x = Tensor::from_slice(&[-1.0f32, f32::INFINITY, f32::NAN], [3]);
-    let row = x.sum([0], true);
+    let row = x.sum(keep([0]));
     for zeros in [&x * 0.0, &x - &x, &x * 2.0 - &x - &x, &row - &row + &x - &x] {
-        assert!(zeros.sum([0], false).item::<f32>()?.is_nan());
+        assert!(zeros.sum([0]).item::<f32>()?.is_nan());
     }
     Ok(())
 }
@@ -360,9 +360,9 @@ fn sums_of_zeros_show_what_is_not_a_number() -> Outcome {
 #[test]
 fn a_bias_alone_has_a_gradient_of_zero() -> Outcome {
     let losses: [fn(&Tensor) -> Tensor; 3] = [
-        |y| (y * y.sin()).sum([0, 1, 2, 3], false),
-        |y| y.relu().square().sum([0, 1, 2, 3], false),
-        |y| y.gelu().mean([0, 1, 2, 3], false),
+        |y| (y * y.sin()).sum([0, 1, 2, 3]),
+        |y| y.relu().square().sum([0, 1, 2, 3]),
+        |y| y.gelu().mean([0, 1, 2, 3]),
     ];
     let devices = [Some(Device::Cpu), crate::cuda::device()];
     for (device, loss) in devices

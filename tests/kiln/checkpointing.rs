@@ -34,7 +34,7 @@ fn gradients_are_those_without() {
                         false => block(&y, &w, &shifted),
                     };
                 }
-                y.square().sum((), false)
+                y.square().sum(())
             });
             if read {
                 loss.item::<f64>().unwrap();
@@ -59,28 +59,24 @@ fn several_inputs_and_outputs_second_derivatives_and_loops() {
     let run = |x: &[Tensor]| {
         let (a, (b, c)) = checkpoint(
             |(x, y): (Tensor, Tensor)| {
-                let (last, ()) = scan(x.sum((), false), y.clone(), |s, y| ((s * y).sin(), ()));
+                let (last, ()) = scan(x.sum(()), y.clone(), |s, y| ((s * y).sin(), ()));
                 let free = x.detach() * 3.0;
                 (&x * &y, (x.exp() * last + free * &x, y))
             },
             (x[0].clone(), x[1].clone()),
         );
-        (a * b + c.square()).sum((), false)
+        (a * b + c.square()).sum(())
     };
     let plain = |x: &[Tensor]| {
-        let (last, ()) = scan(x[0].sum((), false), x[1].clone(), |s, y| {
-            ((s * y).sin(), ())
-        });
+        let (last, ()) = scan(x[0].sum(()), x[1].clone(), |s, y| ((s * y).sin(), ()));
         let free = x[0].detach() * 3.0;
         let b = x[0].exp() * last + free * &x[0];
-        (&x[0] * &x[1] * b + x[1].square()).sum((), false)
+        (&x[0] * &x[1] * b + x[1].square()).sum(())
     };
     let twice = |f: &dyn Fn(&[Tensor]) -> Tensor| {
         let x = [&x, &y].map(|t| t.requires_grad_(true));
         let once = grad(&[&f(&x)], &[&x[0], &x[1]], true).unwrap();
-        let sum = once
-            .iter()
-            .map(|g| g.as_ref().unwrap().sin().sum((), false));
+        let sum = once.iter().map(|g| g.as_ref().unwrap().sin().sum(()));
         let again = grad(
             &[&sum.reduce(|a, b| a + b).unwrap()],
             &[&x[0], &x[1]],
@@ -114,7 +110,7 @@ fn what_a_block_assigns_is_assigned_once_and_hooks_are_called() {
         },
         x.clone(),
     );
-    y.sum((), false).backward().unwrap();
+    y.sum(()).backward().unwrap();
     assert_eq!(seen.load(Ordering::Relaxed), 1);
     assert_eq!(x.grad().unwrap().to_vec::<f32>().unwrap().len(), 4);
     let mean = norm
@@ -145,7 +141,7 @@ fn step(checkpointed: bool) -> (usize, Vec<f32>) {
                 false => run(y),
             };
         }
-        y.square().sum((), false).backward()?;
+        y.square().sum(()).backward()?;
         let weights = layers
             .iter()
             .map(|l| l.named_parameters()[0].1.grad().unwrap());
@@ -184,5 +180,5 @@ fn what_needs_no_gradient_is_just_called() {
     assert!(!y.requires_grad());
     assert_eq!(y.to_vec::<f32>().unwrap(), [2.0, 4.0]);
     let same = checkpoint(|x: Tensor| x, x.requires_grad_(true));
-    same.sum((), false).backward().unwrap();
+    same.sum(()).backward().unwrap();
 }

@@ -1,23 +1,25 @@
 //! What is compared with something that was chosen from it, as the derivatives of extremes do: both must be the same
 //! to the bit, wherever and however often the values are computed.
 
-use kiln::{CompileOptions, DType, Level, Spec, Tensor, checkpoint, compile, compile_with, scan};
+use kiln::{
+    CompileOptions, DType, Level, Spec, Tensor, checkpoint, compile, compile_with, keep, scan,
+};
 
 /// Something that is chosen by comparison, with one gradient of 1 (or −1) for each row.
 type Extreme = (&'static str, fn(&Tensor) -> Tensor);
 
 const EXTREMES: [Extreme; 8] = [
-    ("max", |y| y.max(1, false).0),
-    ("min", |y| y.min(1, false).0),
-    ("amax", |y| y.amax(1, false)),
-    ("amin", |y| y.amin(1, false)),
+    ("max", |y| y.max(1).0),
+    ("min", |y| y.min(1).0),
+    ("amax", |y| y.amax(1)),
+    ("amin", |y| y.amin(1)),
     ("aminmax", |y| {
-        let (low, high) = y.aminmax(1, false);
+        let (low, high) = y.aminmax(1);
         high - low * 2.0
     }),
-    ("infinity norm", |y| y.vector_norm(f64::INFINITY, 1, false)),
+    ("infinity norm", |y| y.vector_norm(f64::INFINITY, 1)),
     ("cummax", |y| y.cummax(1).0),
-    ("median", |y| y.median(1, false).0),
+    ("median", |y| y.median(1).0),
 ];
 
 /// Work that a kernel does on the way, and that others may do again.
@@ -28,8 +30,8 @@ const WORKS: [Extreme; 4] = [
         &p + 0.3 + p.sin() * 0.0
     }),
     ("normalised", |x| {
-        let centred = x - x.mean(0, true);
-        let spread = (x.var(0, 0.0, true) + 1e-5).rsqrt();
+        let centred = x - x.mean(keep(0));
+        let spread = (x.var_with(keep(0), 0.0) + 1e-5).rsqrt();
         centred * spread * 1.3 + 0.1
     }),
     ("softened", |x| (x * 1.7 + 0.3).gelu() * 0.7 + x),
@@ -49,7 +51,7 @@ fn expected(work: Extreme, extreme: Extreme, x: &Tensor) -> Vec<f32> {
     let kept = y.detach();
     kept.to_bytes().unwrap();
     let leaf = kept.requires_grad_(true);
-    extreme.1(&leaf).sum((), false).backward().unwrap();
+    extreme.1(&leaf).sum(()).backward().unwrap();
     let g = leaf.grad().unwrap();
     g.to_bytes().unwrap();
     y.backward_with(Some(&g), false, false).unwrap();
@@ -113,7 +115,7 @@ const SIZES: [[usize; 2]; 4] = [[16, 40], [64, 128], [3, 1000], [7, 13]];
 
 fn backward(work: Extreme, extreme: Extreme, x: &Tensor) -> Vec<f32> {
     let leaf = x.detach().requires_grad_(true);
-    extreme.1(&work.1(&leaf)).sum((), false).backward().unwrap();
+    extreme.1(&work.1(&leaf)).sum(()).backward().unwrap();
     values(&leaf.grad().unwrap())
 }
 
@@ -146,7 +148,7 @@ fn gradients_of_extremes_behind_fused_work() {
 fn gradients_of_extremes_in_another_program() {
     assert_none(&wrong(DType::F32, &SIZES[..2], |work, extreme, x| {
         let leaf = x.detach().requires_grad_(true);
-        let loss = extreme.1(&work.1(&leaf)).sum((), false);
+        let loss = extreme.1(&work.1(&leaf)).sum(());
         loss.to_vec::<f32>().unwrap();
         loss.backward().unwrap();
         values(&leaf.grad().unwrap())
@@ -159,7 +161,7 @@ fn gradients_of_extremes_in_compiled_functions_and_within_a_budget() {
         let spec = [Spec::like(x).unwrap()];
         let program = move |x: &[Tensor]| {
             let leaf = x[0].detach().requires_grad_(true);
-            let loss = extreme.1(&work.1(&leaf)).sum((), false);
+            let loss = extreme.1(&work.1(&leaf)).sum(());
             loss.backward().unwrap();
             leaf.grad().unwrap()
         };
@@ -184,7 +186,7 @@ fn gradients_of_extremes_in_checkpoints() {
     assert_none(&wrong(DType::F32, &SIZES[..2], |work, extreme, x| {
         let leaf = x.detach().requires_grad_(true);
         let y = checkpoint(|x: Tensor| extreme.1(&work.1(&x)), leaf.clone());
-        y.sum((), false).backward().unwrap();
+        y.sum(()).backward().unwrap();
         values(&leaf.grad().unwrap())
     }));
 }
@@ -199,9 +201,9 @@ fn gradients_of_extremes_in_loops() {
             let start = Tensor::zeros([1], dtype);
             let (_, y) = scan(start, steps, |carried: Tensor, x: Tensor| {
                 let y = extreme.1(&work.1(&x));
-                (carried + y.sum((), false).detach() * 0.0, y)
+                (carried + y.sum(()).detach() * 0.0, y)
             });
-            y.sum((), false).backward().unwrap();
+            y.sum(()).backward().unwrap();
             values(&leaf.grad().unwrap())
         }));
     }

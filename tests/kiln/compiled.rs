@@ -163,9 +163,9 @@ fn symbols_of_0_and_1_run() {
     let f = compile(&[spec], |x| {
         let n = x[0].dims()[0].clone();
         let y = x[0].matmul(&weight.get()).softmax(-1);
-        seen.assign(&(seen.get() + y.sum([0, 1], false))).unwrap();
+        seen.assign(&(seen.get() + y.sum([0, 1]))).unwrap();
         let row = Tensor::arange(0, n, 1).unsqueeze(1).unsqueeze(2);
-        [y.mean([1], false), y + row, x[0].flatten(0, 1)]
+        [y.mean([1]), y + row, x[0].flatten(0, 1)]
     })
     .unwrap();
     let mut total = Tensor::zeros([2], DType::F32);
@@ -183,7 +183,7 @@ fn symbols_of_0_and_1_run() {
         let x = Tensor::from_slice(&vec![0.25f32; n * m * 2], [n, m, 2]);
         let y = x.matmul(&weight.get()).softmax(-1);
         let row = Tensor::arange(0, n as i64, 1).unsqueeze(1).unsqueeze(2);
-        let wanted = [y.mean([1], false), &y + row, x.flatten(0, 1)];
+        let wanted = [y.mean([1]), &y + row, x.flatten(0, 1)];
         for (found, wanted) in f.run(&[&x]).unwrap().iter().zip(&wanted) {
             assert_eq!(found.shape().unwrap(), wanted.shape().unwrap());
             let (found, wanted) = (found.to_vec::<f32>(), wanted.to_vec::<f32>());
@@ -191,7 +191,7 @@ fn symbols_of_0_and_1_run() {
                 assert!((a - b).abs() < 1e-6, "{n} {m}: {a} is not {b}");
             }
         }
-        total = total + y.sum([0, 1], false);
+        total = total + y.sum([0, 1]);
     }
     let (seen, total) = (
         seen.get().to_vec::<f32>().unwrap(),
@@ -302,7 +302,7 @@ fn what_was_prepared_for_other_sizes_is_prepared_again_where_only_an_offset_diff
     let f = compile(&specs, |x| {
         let triangle = x[0].ones_like().triu(0);
         let row = triangle.select(0, -1).narrow(0, 0, 3) * w.get();
-        x[0].sum([0], false).narrow(0, 0, 3) + row.exp()
+        x[0].sum([0]).narrow(0, 0, 3) + row.exp()
     })
     .unwrap();
     for n in [2usize, 3, 5, 2] {
@@ -321,7 +321,7 @@ fn a_program_has_any_number_of_symbols() {
     let specs: Vec<Spec> = names.iter().map(spec).collect();
     let f = compile(&specs, |x| {
         let x = kiln::cat(&x.iter().collect::<Vec<_>>(), 0);
-        x.exp().sum((), false)
+        x.exp().sum(())
     })
     .unwrap();
     let parts: Vec<Tensor> = (0..40)

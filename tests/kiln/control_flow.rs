@@ -138,14 +138,14 @@ fn gradients_flow_through_time_once_and_twice() {
     let inputs: Vec<&Tensor> = p.iter().collect();
     let run = |x: &[Tensor]| {
         let (last, all) = recurrent(&x[0], &x[1], &x[2], &x[3], &x[4]);
-        (all.square().sum((), false) + last.sin().sum((), false)) * 0.5
+        (all.square().sum(()) + last.sin().sum(())) * 0.5
     };
     gradcheck(run, &inputs, 1e-6, 1e-7, 1e-6).unwrap();
     let once = |x: &[Tensor]| {
         let x: Vec<Tensor> = x.iter().map(tracked).collect();
         let refs: Vec<&Tensor> = x.iter().collect();
         let grads = grad(&[&run(&x)], &refs, true).unwrap();
-        let sum = |g: &Option<Tensor>| g.as_ref().unwrap().square().sum((), false);
+        let sum = |g: &Option<Tensor>| g.as_ref().unwrap().square().sum(());
         grads.iter().map(sum).reduce(|a, b| a + b).unwrap()
     };
     gradcheck(once, &inputs, 1e-6, 1e-6, 1e-5).unwrap();
@@ -157,7 +157,7 @@ fn gradients_are_those_of_the_steps() {
                  read: bool| {
         let p: Vec<Tensor> = parts(5).iter().map(|t| t.requires_grad_(true)).collect();
         let (last, all) = run(&p[0], &p[1], &p[2], &p[3], &p[4]);
-        let loss = all.square().sum((), false) + last.sum((), false);
+        let loss = all.square().sum(()) + last.sum(());
         if read {
             loss.item::<f64>().unwrap();
         }
@@ -185,7 +185,7 @@ fn only_what_is_wanted_has_gradients() {
             (),
         )
     });
-    total.sum((), false).backward().unwrap();
+    total.sum(()).backward().unwrap();
     let xs = random(&[3, 2], 1);
     let wanted = xs.i(0) + xs.i(1) * 2.0 + xs.i(2) * 3.0;
     assert_equal(&w.grad().unwrap(), &wanted);
@@ -221,7 +221,7 @@ fn scans_nest() {
             });
             (&total + &sum + 1.0, parts)
         });
-        total * sums.sum((), false)
+        total * sums.sum(())
     };
     gradcheck(run, &[&x], 1e-6, 1e-7, 1e-6).unwrap();
 }
@@ -231,8 +231,8 @@ fn a_branch_is_one_of_two() {
     let x = vector(&[1.0, -2.0, 3.0]);
     for limit in [0.0, 5.0] {
         let (y, z) = cond(
-            &x.sum((), false).gt(limit),
-            || (&x * 2.0, x.sum((), false)),
+            &x.sum(()).gt(limit),
+            || (&x * 2.0, x.sum(())),
             || (x.exp(), Tensor::full([], 7.0, DType::F32)),
         );
         assert_reference(&y);
@@ -248,17 +248,17 @@ fn gradients_flow_through_the_branch_that_ran() {
     for bias in [-100.0, 100.0] {
         let run = |x: &[Tensor]| {
             let y = cond(
-                &x[0].detach().sum((), false).gt(bias),
+                &x[0].detach().sum(()).gt(bias),
                 || (&x[0] * &x[1]).sin(),
                 || x[0].square() + 1.0,
             );
-            y.sum((), false)
+            y.sum(())
         };
         gradcheck(run, &[&x, &w], 1e-6, 1e-7, 1e-6).unwrap();
         let once = |x: &[Tensor]| {
             let x: Vec<Tensor> = x.iter().map(tracked).collect();
             let grads = grad(&[&run(&x)], &[&x[0]], true).unwrap();
-            grads[0].as_ref().unwrap().square().sum((), false)
+            grads[0].as_ref().unwrap().square().sum(())
         };
         gradcheck(once, &[&x, &w], 1e-6, 1e-6, 1e-5).unwrap();
     }
@@ -296,8 +296,8 @@ fn constants_in_bodies_are_what_they_are_outside() {
     };
     for work in BY_CONSTANTS {
         let [first, second] = [work(&x), work(&(&x * 0.5))];
-        let holds = x.sum((), false).gt(-1e9);
-        let fails = x.sum((), false).lt(-1e9);
+        let holds = x.sum(()).gt(-1e9);
+        let fails = x.sum(()).lt(-1e9);
         equal(&cond(&holds, || work(&x), || work(&x) * 2.0), &first);
         equal(&cond(&fails, || work(&x) * 2.0, || work(&x)), &first);
         let (_, each) = scan((), xs.clone(), |(), x| ((), work(&x)));
@@ -311,7 +311,7 @@ fn constants_in_bodies_are_what_they_are_outside() {
             let spec = Spec::like(&xs).unwrap();
             let run = |x: &[Tensor]| {
                 let (_, each) = scan((), x[0].clone(), |(), x| ((), work(&x)));
-                let holds = each.sum((), false).gt(-1e9);
+                let holds = each.sum(()).gt(-1e9);
                 cond(&holds, || work(&x[0].i(1)), || each.i(0))
             };
             let f = kiln::compile_with(&[spec], &options, run).unwrap();
@@ -332,7 +332,7 @@ fn branches_stand_in_loops() {
             (y.clone(), y)
         })
         .1
-        .sum((), false)
+        .sum(())
     };
     gradcheck(run, &[&x], 1e-6, 1e-7, 1e-6).unwrap();
 }
@@ -446,7 +446,7 @@ fn cells_are_read_but_not_assigned_in_bodies() {
         assert!(cell.assign(&s).is_err());
         (s * cell.get() * x, ())
     });
-    product.sum((), false).backward().unwrap();
+    product.sum(()).backward().unwrap();
     assert_eq!(cell.grad().unwrap().to_vec::<f32>().unwrap(), [8.0]);
 }
 
@@ -498,9 +498,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
     let run = || {
         let p: Vec<Tensor> = parts(6).iter().map(|t| t.requires_grad_(true)).collect();
         let (last, all) = recurrent(&p[0], &p[1], &p[2], &p[3], &p[4]);
-        (all.sum((), false) + last.sum((), false))
-            .backward()
-            .unwrap();
+        (all.sum(()) + last.sum(())).backward().unwrap();
         let bits = |t: &Tensor| t.grad().unwrap().to_vec::<f64>().unwrap();
         p.iter().map(bits).collect::<Vec<_>>()
     };

@@ -3,7 +3,9 @@
 use crate::{assert_close, matrix, vector};
 use kiln::nn::optim::{Adam, Optimizer};
 use kiln::nn::{Forward, Linear, Module, ReLU, Sequential};
-use kiln::{CudaGrid, CustomOp, DType, Device, ErrorKind, Spec, Tensor, Var, compile, cond, scan};
+use kiln::{
+    CudaGrid, CustomOp, DType, Device, ErrorKind, Spec, Tensor, Var, compile, cond, keep, scan,
+};
 use kiln_runtime::cuda;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -63,7 +65,7 @@ fn recurrent_layers_are_loops_there() {
         let x = (matrix(6 * 2, 3) * 0.2).reshape([6, 2, 3]).to(device);
         let (y, (h, c)) = lstm.forward(&x, None);
         let (y, last) = gru.forward(&y, None);
-        let loss = y.square().sum((), false) + last.sum((), false) + (h * c).sum((), false);
+        let loss = y.square().sum(()) + last.sum(()) + (h * c).sum(());
         if device == gpu {
             let kernels = kiln::explain(&[&loss]).unwrap();
             assert!(kernels.contains("\n  loop\n"), "{kernels}");
@@ -125,7 +127,7 @@ fn custom_operators_run_there() {
             (op.call(&[&s, &two]), ())
         });
         cond(
-            &x[0].sum((), false).gt(0.0),
+            &x[0].sum(()).gt(0.0),
             || op.call(&[&last, &two]),
             || last.clone(),
         )
@@ -220,7 +222,7 @@ fn an_error_is_told_by_what_depends_on_it_and_by_synchronize() {
     for snapshot in [false, true] {
         let kept = snapshot.then(|| cell.get());
         let (rows, line) = (table.index_select(0, &index), line!());
-        let sum = &rows.sum([0], true) + cell.get();
+        let sum = &rows.sum(keep([0])) + cell.get();
         cell.assign(&sum).unwrap();
         // Given to the device, where nobody has looked at it yet.
         sum.realize().unwrap();
@@ -263,7 +265,7 @@ fn floats(t: &Tensor) -> Vec<f32> {
 fn expressions_are_computed_where_their_operands_are() {
     let Some(gpu) = device() else { return };
     let x = matrix(5, 7);
-    let of = |x: &Tensor| ((x * 2.0 + 1.0).sigmoid() * x.exp()).sum([1], true) - x;
+    let of = |x: &Tensor| ((x * 2.0 + 1.0).sigmoid() * x.exp()).sum(keep([1])) - x;
     let there = of(&x.to(gpu));
     assert_eq!((there.device(), of(&x).device()), (gpu, Device::Cpu));
     assert_close(&floats(&there), &floats(&of(&x)));
@@ -295,7 +297,7 @@ fn gradients_flow_between_devices() {
     let Some(gpu) = device() else { return };
     let x = matrix(3, 4).requires_grad_(true);
     let y = (x.to(gpu).square() * 0.5).to(Device::Cpu) * &x;
-    y.sum((), false).backward().unwrap();
+    y.sum(()).backward().unwrap();
     let grad = x.grad().unwrap();
     assert_eq!(grad.device(), Device::Cpu);
     assert_close(&floats(&grad), &floats(&(x.detach().square() * 1.5)));
@@ -335,7 +337,7 @@ fn a_bad_index_names_the_users_line_and_cells_keep_their_values() {
     for _ in 0..3 {
         let index = Tensor::from_slice(&[1i64, 9], [2]).to(gpu);
         let (rows, line) = (table.get().index_select(0, &index), line!());
-        table.assign(&(table.get() + rows.sum((), false))).unwrap();
+        table.assign(&(table.get() + rows.sum(()))).unwrap();
         let e = rows.to_vec::<f32>().unwrap_err();
         assert_eq!((e.kind(), e.loc().line), (ErrorKind::Data, line));
         assert!(e.message().contains("index 9 is outside 0..4"), "{e}");
@@ -453,7 +455,7 @@ fn attention_is_one_kernel_unless_it_is_trained() {
 
     let gradients = |x: &[Tensor; 3]| {
         let leaves = x.each_ref().map(|t| t.detach().requires_grad_(true));
-        attend(&leaves).square().sum((), false).backward().unwrap();
+        attend(&leaves).square().sum(()).backward().unwrap();
         leaves.map(|t| floats(&t.grad().unwrap()))
     };
     for (a, b) in gradients(&there).iter().zip(gradients(&x)) {

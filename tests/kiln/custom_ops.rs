@@ -93,11 +93,8 @@ fn identity(name: &'static str, kernel: fn(f32) -> Result<f32, KernelError>) -> 
 #[test]
 fn it_is_a_launch_between_others() -> Result<()> {
     let x = matrix(5, 7);
-    let y = CUBE.call(&[&(&x.t() * 2.0 + 1.0)]).sum([0], false);
-    let wanted: Vec<f32> = (&x.t() * 2.0 + 1.0)
-        .pow(3.0)
-        .sum([0], false)
-        .to_vec::<f32>()?;
+    let y = CUBE.call(&[&(&x.t() * 2.0 + 1.0)]).sum([0]);
+    let wanted: Vec<f32> = (&x.t() * 2.0 + 1.0).pow(3.0).sum([0]).to_vec::<f32>()?;
     let report = explain(&[&y])?;
     let alone = "kernels: 3 in every run";
     assert!(
@@ -140,13 +137,11 @@ fn gradients_of_first_and_second_order() -> Result<()> {
     gradcheck(twice, &[&(&x * 0.3)], 1e-6, 1e-7, 1e-5)?;
 
     let x = x.requires_grad_(true);
-    let dx = grad(&[&CUBE.call(&[&x]).sum((), false)], &[&x], true)?[0].clone();
+    let dx = grad(&[&CUBE.call(&[&x]).sum(())], &[&x], true)?[0].clone();
     let dx = dx.unwrap();
-    let ddx = grad(&[&dx.sum((), false)], &[&x], true)?[0]
-        .clone()
-        .unwrap();
+    let ddx = grad(&[&dx.sum(())], &[&x], true)?[0].clone().unwrap();
     assert_eq!(ddx.to_vec::<f64>()?, (&x * 6.0).to_vec::<f64>()?);
-    let dddx = grad(&[&ddx.sum((), false)], &[&x], false)?[0].clone();
+    let dddx = grad(&[&ddx.sum(())], &[&x], false)?[0].clone();
     assert_eq!(dddx.unwrap().to_vec::<f64>()?, [6.0; 12]);
     assert!(!no_grad(|| CUBE.call(&[&x])).requires_grad());
     Ok(())
@@ -155,14 +150,13 @@ fn gradients_of_first_and_second_order() -> Result<()> {
 #[test]
 fn what_a_function_saves_is_differentiated_again() -> Result<()> {
     let x = Tensor::from_slice(&[0.5f64, 2.0], [2]).requires_grad_(true);
-    let exp = |x: &Tensor| {
-        custom_function(&[x], |x| x[0].exp(), |_, y, g| vec![Some(g * y)]).sum((), false)
-    };
+    let exp =
+        |x: &Tensor| custom_function(&[x], |x| x[0].exp(), |_, y, g| vec![Some(g * y)]).sum(());
     let mut y = exp(&x);
     for _ in 0..3 {
         let dy = grad(&[&y], &[&x], true)?[0].clone().unwrap();
         assert_eq!(dy.to_vec::<f64>()?, x.exp().to_vec::<f64>()?);
-        y = dy.sum((), false);
+        y = dy.sum(());
     }
     Ok(())
 }
@@ -172,7 +166,7 @@ fn it_trains_inside_compile_and_for_any_size() -> Result<()> {
     let weight = Var::parameter(&vector(&[0.5, -1.0, 2.0]))?;
     let step = compile(&[Spec::new(DType::F32, ["n".into(), 3.into()])], |x| {
         weight.zero_grad();
-        let loss = CUBE.call(&[&(&x[0] * weight.get())]).sum((), false);
+        let loss = CUBE.call(&[&(&x[0] * weight.get())]).sum(());
         loss.backward()?;
         let g = weight.grad().unwrap();
         weight.assign(&(weight.get() - &g * 0.01))?;

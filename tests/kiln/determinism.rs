@@ -3,14 +3,14 @@
 use crate::matrix;
 use crate::tuning::{options, store};
 use kiln::tuning::{Mode, Why};
-use kiln::{DType, Spec, Tensor, Var, compile, compile_with};
+use kiln::{DType, Spec, Tensor, Var, compile, compile_with, keep};
 
 fn plan() -> Vec<u8> {
     let w = Var::new(&matrix(64, 48)).unwrap();
     let f = compile(&[Spec::new(DType::F32, ["n".into(), 64.into()])], |x| {
         let h = x[0].matmul(&w.get()).gelu();
-        let centred = &h - h.mean([1], true);
-        [centred.softmax(1), h.transpose(0, 1).sum([1], false)]
+        let centred = &h - h.mean(keep([1]));
+        [centred.softmax(1), h.transpose(0, 1).sum([1])]
     })
     .unwrap();
     f.to_bytes()
@@ -29,8 +29,8 @@ fn bits_do_not_depend_on_the_thread_count() {
     let run = || -> Vec<Vec<f32>> {
         let x = matrix(512, 300);
         let y = x.matmul(&matrix(300, 200)).softmax(1);
-        let total = x.exp().sum([0, 1], false);
-        let column = x.sum([0], false);
+        let total = x.exp().sum([0, 1]);
+        let column = x.sum([0]);
         [y, total, column]
             .iter()
             .map(|t: &Tensor| t.to_vec().unwrap())

@@ -17,14 +17,14 @@ fn nothing_is_divided_for_no_elements() {
             |s: &[usize]| Tensor::ones(s, dtype),
             |s: &[usize]| Tensor::zeros(s, dtype),
         );
-        zeros(&(zero(&[11, 0]) / zero(&[11, 0])).sum([1], false), &[11]);
+        zeros(&(zero(&[11, 0]) / zero(&[11, 0])).sum([1]), &[11]);
         let rows = one(&[11, 0]).floor_divide(&zero(&[11, 1]));
-        zeros(&rows.sum([1], false), &[11]);
+        zeros(&rows.sum([1]), &[11]);
         zeros(&rows, &[11, 0]);
-        zeros(&one(&[11, 0]).remainder(&zero(&[])).sum([1], false), &[11]);
+        zeros(&one(&[11, 0]).remainder(&zero(&[])).sum([1]), &[11]);
         let columns = one(&[0, 11]).remainder(&zero(&[11]));
-        zeros(&columns.sum([0], false), &[11]);
-        zeros(&columns.sum((), false), &[]);
+        zeros(&columns.sum([0]), &[11]);
+        zeros(&columns.sum(()), &[]);
         let right = zero(&[0, 4]).floor_divide(&zero(&[4]));
         zeros(&one(&[11, 0]).matmul(&right), &[11, 4]);
     }
@@ -43,11 +43,11 @@ fn nothing_is_looked_up_for_no_elements() {
         &Tensor::zeros([0], DType::F32).take(&none(&[3, 0])),
         &[3, 0],
     );
-    zeros(&x.take(&none(&[3, 0])).sum([1], false), &[3]);
-    zeros(&x.gather(1, &none(&[4, 0])).sum([1], false), &[4]);
-    zeros(&x.index_select(0, &none(&[0])).sum([0], false), &[3]);
+    zeros(&x.take(&none(&[3, 0])).sum([1]), &[3]);
+    zeros(&x.gather(1, &none(&[4, 0])).sum([1]), &[4]);
+    zeros(&x.index_select(0, &none(&[0])).sum([0]), &[3]);
     let lost = Tensor::zeros([4, 0], DType::F32).index_select(0, &none(&[1]));
-    zeros(&lost.sum([1], false), &[1]);
+    zeros(&lost.sum([1]), &[1]);
     let right = x.gather(0, &none(&[0, 3]));
     zeros(&Tensor::ones([5, 0], DType::F32).matmul(&right), &[5, 3]);
     // Places are looked up in what has none.
@@ -65,7 +65,7 @@ fn gradients_of_nothing_are_zeros() {
     let w = Tensor::ones([0, 3], DType::F32).requires_grad_(true);
     let b = Tensor::ones([3], DType::F32).requires_grad_(true);
     let y = Tensor::ones([2, 0], DType::F32).matmul(&w) + &b;
-    y.square().sum((), false).backward().unwrap();
+    y.square().sum(()).backward().unwrap();
     zeros(&w.grad().unwrap(), &[0, 3]);
     assert_eq!(b.grad().unwrap().to_vec::<f32>().unwrap(), [4.0; 3]);
 }

@@ -81,11 +81,7 @@ fn parameters_are_called_by_their_names() {
     let mut optimizer = Optimizer::new(&model.parameters(), Sgd::default()).unwrap();
     assert_eq!(weight.name().as_deref(), Some("fc.weight"));
     // A pending update is still the parameter.
-    model
-        .forward(&matrix(2, 3))
-        .sum((), false)
-        .backward()
-        .unwrap();
+    model.forward(&matrix(2, 3)).sum(()).backward().unwrap();
     weight.sub_(&(weight.grad().unwrap() * 0.1)).unwrap();
     let e = matrix(2, 4).matmul(&weight.get()).error().unwrap().clone();
     insta::assert_snapshot!(shown(e, FILE));
@@ -146,7 +142,7 @@ fn a_bad_label_or_index_names_the_sample_and_the_layer() {
     insta::assert_snapshot!(shown(e, FILE));
     // Backward and step alike, and with smaller integers.
     let tokens = tokens.to_dtype(kiln::DType::I32);
-    table.forward(&tokens).sum((), false).backward().unwrap();
+    table.forward(&tokens).sum(()).backward().unwrap();
     let e = table.parameters()[0]
         .grad()
         .unwrap()
@@ -180,13 +176,13 @@ fn a_bad_label_or_index_names_the_sample_and_the_layer() {
 fn a_bad_gradient_of_a_custom_function_names_the_function() {
     let x = matrix(2, 3).requires_grad_(true);
     let wrong = |x: &[Tensor]| x[0].exp();
-    let y = kiln::custom_function(&[&x], wrong, |_, _, g| vec![Some(g.sum(0, false))]); // here
-    let e = y.sum((), false).backward().unwrap_err();
+    let y = kiln::custom_function(&[&x], wrong, |_, _, g| vec![Some(g.sum(0))]); // here
+    let e = y.sum(()).backward().unwrap_err();
     assert!(e.to_string().contains("// here"), "{e}");
     insta::assert_snapshot!(shown(e, FILE));
     let line = line!() + 1;
     let y = kiln::custom_function(&[&x], wrong, |_, _, g| vec![Some(g.reshape([7]))]);
-    let e = y.sum((), false).backward().unwrap_err();
+    let e = y.sum(()).backward().unwrap_err();
     assert_eq!((e.op(), e.loc().line), ("custom_function", line));
     assert!(
         e.message().contains("gradient 0 is invalid: reshape: "),

@@ -24,7 +24,7 @@ fn passes_kernels_and_memory_are_explained() {
     let f = compile(&[Spec::fixed(DType::F32, [2, 2, 6, 6])], |x| {
         let y = x[0].conv2d(&weight.get(), None, [1, 1], [1, 1], [1, 1], 1);
         let y = y.batch_norm(Some(&mean), Some(&variance), None, None, false, 0.1, 1e-5);
-        y.relu().mean([2, 3], false).softmax(1)
+        y.relu().mean([2, 3]).softmax(1)
     })
     .unwrap();
     insta::assert_snapshot!(shown(&f.explain().to_string()));
@@ -69,9 +69,9 @@ fn peak_and_lower_bound_are_known_before_the_run() {
 fn a_memory_limit_is_an_error_and_not_the_end() {
     let x = Tensor::zeros([1 << 22], DType::F32) + 1.0;
     // Everything else in this process allocates too, so only an impossible size is asked for.
-    let huge = Tensor::zeros([1 << 40], DType::F32) + x.sum([0], false);
+    let huge = Tensor::zeros([1 << 40], DType::F32) + x.sum([0]);
     assert!(huge.realize().is_err());
-    assert_eq!(x.sum([0], false).item::<f32>().unwrap(), (1 << 22) as f32);
+    assert_eq!(x.sum([0]).item::<f32>().unwrap(), (1 << 22) as f32);
     assert!(memory::stats().peak > 0);
 }
 
@@ -83,8 +83,8 @@ fn network() -> Compiled {
     compile(&[Spec::fixed(DType::F32, [2, 2, 6, 6])], |x| {
         let y = conv.forward(&x[0]);
         let y = y.batch_norm(Some(&mean), Some(&variance), None, None, false, 0.1, 1e-5);
-        let y = y.relu().mean([2, 3], false);
-        let first = y.sum([0], false);
+        let y = y.relu().mean([2, 3]);
+        let first = y.sum([0]);
         let (_, y) = kiln::scan(first, y, |state: Tensor, x: Tensor| {
             let next = &state * 0.5 + x;
             (next.clone(), next)
@@ -184,8 +184,8 @@ fn nested_network() -> Compiled {
     compile(&[Spec::fixed(DType::F32, [5, 64])], |x| {
         let w = Tensor::ones([64, 64], DType::F32);
         let y = x[0].matmul(&w).relu();
-        let (last, _) = kiln::scan(y.sum([0], false), y, |state: Tensor, x: Tensor| {
-            let large = state.sum([0], false).gt(10.0);
+        let (last, _) = kiln::scan(y.sum([0]), y, |state: Tensor, x: Tensor| {
+            let large = state.sum([0]).gt(10.0);
             let next = kiln::cond(&large, || &state * 0.5 - &x, || state.sin() + &x);
             (next.clone(), next)
         });
@@ -539,7 +539,7 @@ fn residual_network() -> Compiled {
                 .map_or_else(|| y.clone(), |b| b(&y, *stride));
             y = (wide(&z, 1) + beside).relu();
         }
-        y.mean([2, 3], false)
+        y.mean([2, 3])
     })
     .unwrap()
 }

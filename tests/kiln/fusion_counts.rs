@@ -14,7 +14,7 @@ type Piece = (&'static str, &'static [&'static [usize]], Program);
 const PIECES: &[Piece] = &[
     ("softmax", &[&[64, 33]], |x| vec![x[0].softmax(1)]),
     ("argmax after softmax", &[&[64, 33]], |x| {
-        vec![x[0].softmax(1).argmax(1, false)]
+        vec![x[0].softmax(1).argmax(1)]
     }),
     ("layer norm", &[&[64, 48], &[48]], |x| {
         vec![x[0].layer_norm([48], Some(&x[1]), None, 1e-5)]
@@ -37,7 +37,7 @@ const PIECES: &[Piece] = &[
     ),
     ("cross entropy with its softmax", &[&[64, 33]], |x| {
         let log = x[0].log_softmax(1);
-        vec![-(&log * x[0].softmax(1)).sum([1], false)]
+        vec![-(&log * x[0].softmax(1)).sum([1])]
     }),
     ("a long chain", &[&[64, 48]], |x| {
         // A kernel holds 128 operations, of which functions count as several.
@@ -65,7 +65,7 @@ const PIECES: &[Piece] = &[
         &[&[64, 48], &[48, 33]],
         |x| {
             let y = x[0].matmul(&x[1]).softmax(1);
-            vec![y.argmax(1, false), y]
+            vec![y.argmax(1), y]
         },
     ),
     (
@@ -108,7 +108,7 @@ const PIECES: &[Piece] = &[
     ),
     ("sums along either axis", &[&[64, 48]], |x| {
         let y = x[0].exp();
-        vec![y.sum([0], false), y.sum([1], false)]
+        vec![y.sum([0]), y.sum([1])]
     }),
     (
         "the gradients of a layer norm",
@@ -119,16 +119,12 @@ const PIECES: &[Piece] = &[
             };
             let x = [x, scale, shift].map(|x| x.clone().requires_grad_(true));
             let norm = x[0].layer_norm([64], Some(&x[1]), Some(&x[2]), 1e-5);
-            let gradients = grad(
-                &[&(norm * y).sum([0, 1], false)],
-                &[&x[0], &x[1], &x[2]],
-                false,
-            );
+            let gradients = grad(&[&(norm * y).sum([0, 1])], &[&x[0], &x[1], &x[2]], false);
             gradients.unwrap().into_iter().flatten().collect()
         },
     ),
     ("a column sum behind a chain", &[&[64, 48]], |x| {
-        vec![(x[0].exp() * 0.5 + 1.0).sum([0], false)]
+        vec![(x[0].exp() * 0.5 + 1.0).sum([0])]
     }),
 ];
 

@@ -26,6 +26,9 @@ fn gradients_of_random_programs_give_what_the_reference_gives() {
             continue;
         };
         checked += 1;
+        if seeds.end - seeds.start == 1 {
+            eprintln!("{graph}");
+        }
         for way in [Options::default(), plain()] {
             if let Err(e) = check(&graph, seed, &[way]) {
                 wrong.push(format!("seed {seed}: {e}"));

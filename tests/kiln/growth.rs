@@ -35,7 +35,7 @@ fn kernels_of_which_no_two_are_the_same() -> Result<()> {
     at_sizes(200, |n| {
         let part = |x: &Tensor, i: usize| x.narrow(0, 0, (i % 60 + 1) as i64) * (i as f64 + 0.5);
         let step = compile(&[kiln::Spec::like(&x)?], |x| -> Vec<Tensor> {
-            (0..n).map(|i| part(&x[0], i).sum((), false)).collect()
+            (0..n).map(|i| part(&x[0], i).sum(())).collect()
         })?;
         let y = step.run(&[&x])?;
         let last = (n - 1) as f32 + 0.5;
@@ -62,7 +62,7 @@ fn a_sum_of_many_losses() -> Result<()> {
         let w = Var::parameter(&Tensor::from([0.5f32, 1.5]))?;
         let mut total = Tensor::scalar(0.0f32);
         for i in 0..n {
-            total = total + (w.get() * (i % 2) as f64).sum((), false);
+            total = total + (w.get() * (i % 2) as f64).sum(());
         }
         total.backward()?;
         let gradient = w.grad().map(|g| g.to_vec::<f32>());

@@ -218,7 +218,7 @@ fn small_updates_are_one_kernel_on_a_gpu() -> Outcome {
         let spec = Spec::fixed(DType::F32, [7, 13]).on(device);
         let program = compile_with(&[spec], &CompileOptions::default(), |x| {
             optimizer.zero_grad();
-            let loss = model.forward(&x[0]).square().mean((), false);
+            let loss = model.forward(&x[0]).square().mean(());
             loss.backward()?;
             optimizer.step()?;
             kiln::Result::Ok(loss)

@@ -4,7 +4,7 @@ use crate::cuda;
 use kiln::nn::optim::{AdamW, Optimizer};
 use kiln::nn::{BatchNorm2d, Conv2d, Forward, MaxPool2d, Module};
 use kiln::{
-    CompileOptions, Compiled, DType, Device, Layout, Result, Spec, Tensor, cat, compile_with,
+    CompileOptions, Compiled, DType, Device, Layout, Result, Spec, Tensor, cat, compile_with, keep,
     with_seed,
 };
 
@@ -48,7 +48,7 @@ impl Layers {
             .depthwise
             .forward(&self.expand.forward(&x).relu())
             .hardswish();
-        let scale = self.squeeze.forward(&y.mean([2, 3], true)).relu();
+        let scale = self.squeeze.forward(&y.mean(keep([2, 3]))).relu();
         let scale = self.excite.forward(&scale).hardsigmoid();
         let y = self.project.forward(&(y * scale)) + &x;
         let y = cat(&[&y, &x], 1);
@@ -140,7 +140,7 @@ fn training_on_a_gpu_is_the_same_in_every_layout() -> Result<()> {
         let spec = Spec::fixed(DType::F32, [2, 3, 17, 19]).on(device);
         let f = compile_with(&[spec], &options, |x| {
             optimizer.zero_grad();
-            let loss = layers.forward(&x[0]).square().mean((), false);
+            let loss = layers.forward(&x[0]).square().mean(());
             loss.backward()?;
             optimizer.step()?;
             Result::Ok(loss)
@@ -184,7 +184,7 @@ fn a_wide_depthwise_network_has_channels_last_but_for_its_ends() -> Result<()> {
             let inner = depthwise.forward(&expand.forward(&y).relu()).relu();
             y = project.forward(&inner) + &y;
         }
-        y.mean([2, 3], false)
+        y.mean([2, 3])
     })?;
     let report = f.explain().layout.clone();
     assert_eq!(

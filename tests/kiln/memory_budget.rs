@@ -66,7 +66,7 @@ fn stack(options: &CompileOptions, device: Device) -> kiln::Result<(Compiled, Te
     let layers = with_seed(7, || layers(16, layer))?;
     gradients(&layers, &[64, 32], options, device, |layers, x| {
         let run = |y: Tensor, l: &Linear| l.forward(&y).tanh().dropout(0.1, true);
-        layers.iter().fold(x.clone(), run).square().mean((), false)
+        layers.iter().fold(x.clone(), run).square().mean(())
     })
 }
 
@@ -87,7 +87,7 @@ fn residual(options: &CompileOptions, device: Device) -> kiln::Result<(Compiled,
     let blocks = with_seed(7, || layers(8, block))?;
     gradients(&blocks, &[2, 8, 13, 13], options, device, |blocks, x| {
         let run = |y: Tensor, b: &Block| (b.norm.forward(&b.conv.forward(&y)) + &y).relu();
-        blocks.iter().fold(x.clone(), run).square().mean((), false)
+        blocks.iter().fold(x.clone(), run).square().mean(())
     })
 }
 
@@ -103,7 +103,7 @@ fn transformer(options: &CompileOptions, device: Device) -> kiln::Result<(Compil
             .iter()
             .fold(x.clone(), |y, l| l.forward(&y))
             .square()
-            .mean((), false)
+            .mean(())
     })
 }
 

@@ -1,6 +1,6 @@
 //! Named dims: they take the place of numbers, follow operations, and check.
 
-use kiln::{DType, Tensor, Var, cat};
+use kiln::{DType, Tensor, Var, cat, keep};
 
 fn images() -> Tensor {
     Tensor::arange(0.0, 120.0, 1.0)
@@ -23,22 +23,22 @@ fn a_name_stands_for_its_number() {
         assert_eq!(a.shape().unwrap(), b.shape().unwrap());
         assert_eq!(a.to_vec::<f32>().unwrap(), b.to_vec::<f32>().unwrap());
     };
-    same(x.sum("C", false), plain.sum(1, false));
-    same(x.mean(["H", "W"], true), plain.mean([2, 3], true));
+    same(x.sum("C"), plain.sum(1));
+    same(x.mean(keep(["H", "W"])), plain.mean(keep([2, 3])));
     same(x.select("C", 0), plain.select(1, 0));
     same(x.softmax("C"), plain.softmax(1));
     same(x.narrow("W", 1, 2), plain.narrow(3, 1, 2));
     same(x.transpose("H", "W"), plain.transpose(2, 3));
     same(x.permute(["W", "N", "C", "H"]), plain.permute([3, 0, 1, 2]));
     same(x.flatten("C", "W"), plain.flatten(1, 3));
-    same(x.max("W", false).0, plain.max(3, false).0);
-    same(x.var("N", 0.0, false), plain.var(0, 0.0, false));
+    same(x.max("W").0, plain.max(3).0);
+    same(x.var_with("N", 0.0), plain.var_with(0, 0.0));
     same(cat(&[&x, &x], "H"), cat(&[&plain, &plain], 2));
     same(x.unbind("N")[1].clone(), plain.unbind(0)[1].clone());
     let index = |t: Tensor| t.to_dtype(DType::F32);
-    same(index(x.argmax("C", false)), index(plain.argmax(1, false)));
+    same(index(x.argmax("C")), index(plain.argmax(1)));
     same(x.flip("W"), plain.flip(3));
-    let e = x.sum("D", false).realize().unwrap_err();
+    let e = x.sum("D").realize().unwrap_err();
     assert!(
         e.message()
             .contains("no dim of f32[2, 3, 4, 5] is named \"D\""),
@@ -55,12 +55,12 @@ fn names_follow_operations() {
     assert_names(&(&x * 2.0), &["N", "C", "H", "W"]);
     assert_names(&x.gt(3.0), &["N", "C", "H", "W"]);
     assert_names(&x.to_dtype(DType::F64), &["N", "C", "H", "W"]);
-    assert_names(&x.sum("C", false), &["N", "H", "W"]);
-    assert_names(&x.sum("C", true), &["N", "C", "H", "W"]);
-    assert_names(&x.std(["H", "W"], 1.0, false), &["N", "C"]);
-    assert_names(&x.max("C", false).0, &["N", "H", "W"]);
-    assert_names(&x.max("C", true).1, &["N", "C", "H", "W"]);
-    assert_names(&x.argmax("C", true), &["N", "C", "H", "W"]);
+    assert_names(&x.sum("C"), &["N", "H", "W"]);
+    assert_names(&x.sum(keep("C")), &["N", "C", "H", "W"]);
+    assert_names(&x.std(["H", "W"]), &["N", "C"]);
+    assert_names(&x.max("C").0, &["N", "H", "W"]);
+    assert_names(&x.max(keep("C")).1, &["N", "C", "H", "W"]);
+    assert_names(&x.argmax(keep("C")), &["N", "C", "H", "W"]);
     assert_names(&x.softmax("C"), &["N", "C", "H", "W"]);
     assert_names(&x.permute([3, 0, 1, 2]), &["W", "N", "C", "H"]);
     assert_names(&x.select("C", 0), &["N", "H", "W"]);

@@ -23,9 +23,9 @@ fn nan_and_signed_zero_survive_fusion() {
     assert_eq!(bits(-(&x))[2], (-0.0f32).to_bits());
     let relu = x.relu().to_vec::<f32>().unwrap();
     assert!(relu[0].is_nan() && relu[4] == 0.0);
-    let (max, min) = (x.amax([0], false), x.amin([0], false));
+    let (max, min) = (x.amax([0]), x.amin([0]));
     assert!(max.item::<f32>().unwrap().is_nan() && min.item::<f32>().unwrap().is_nan());
-    assert_eq!(x.argmax(0, false).item::<i64>().unwrap(), 0);
+    assert_eq!(x.argmax(0).item::<i64>().unwrap(), 0);
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn checked(tensors: &[&Tensor]) {
 
 fn program(n: usize, scale: f64) -> Vec<f32> {
     let x = Tensor::full([n, 3], 2.0, DType::F32) + Tensor::from_slice(&vec![1f32; n * 3], [n, 3]);
-    let y = (x * scale).relu().sum([1], false);
+    let y = (x * scale).relu().sum([1]);
     y.to_vec().unwrap()
 }
 
@@ -105,8 +105,8 @@ fn minibatches_by_index() {
     // The last one is smaller.
     steps(301, 3, |i| {
         let part = (i * 4)..(i * 4 + 4).min(1202);
-        let error = (x.i(part.clone()) * w.get()).sum([1], false) - y.i(part);
-        let loss = error.square().mean((), false);
+        let error = (x.i(part.clone()) * w.get()).sum([1]) - y.i(part);
+        let loss = error.square().mean(());
         checked(&[&loss]);
     });
 }
@@ -136,8 +136,8 @@ fn numbers_in_indices_are_inputs() {
     steps(60, 5, |i| {
         checked(&[&x.flatten(0, 1).topk(i as i64 + 1, 0, true, true).0])
     });
-    steps(58, 5, |i| checked(&[&x.i(i..).sum([0], false)]));
-    steps(58, 5, |i| checked(&[&x.i(..i + 1).mean([0], false)]));
+    steps(58, 5, |i| checked(&[&x.i(i..).sum([0])]));
+    steps(58, 5, |i| checked(&[&x.i(..i + 1).mean([0])]));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn gradients_through_indices() {
     steps(36, 3, |i| {
         let w = Var::parameter(&x).unwrap();
         let part = w.get().i(i..i + 4);
-        let loss = (part.square() * 0.5).sum((), false) + w.get().i(39 - i).sum((), false);
+        let loss = (part.square() * 0.5).sum(()) + w.get().i(39 - i).sum(());
         loss.backward().unwrap();
         checked(&[&w.grad().unwrap()]);
     });
@@ -168,7 +168,7 @@ fn any_dim_becomes_a_symbol() {
             .matmul(&weight)
             .reshape([batch, length, 6]);
         let scores = q.matmul(&x.transpose(1, 2)).softmax(-1);
-        let y = (scores.matmul(&q) + Tensor::zeros([length, 6], DType::F32)).mean([1], false);
+        let y = (scores.matmul(&q) + Tensor::zeros([length, 6], DType::F32)).mean([1]);
         checked(&[&y]);
     };
     let lengths: Vec<usize> = (0..40).map(|i| 2 + i * 17 % 61).collect();
@@ -208,7 +208,7 @@ fn sizes_of_no_input_become_symbols() {
     }
     let step = |n: usize| {
         let x = Tensor::zeros([n, 3], DType::F32) + Tensor::arange(0, n as i64, 1).unsqueeze(1);
-        checked(&[&x.sum([0], false), &Tensor::ones([n], DType::F32).cumsum(0)]);
+        checked(&[&x.sum([0]), &Tensor::ones([n], DType::F32).cumsum(0)]);
     };
     let plans = compiled(|| (2..40).for_each(step));
     assert!(plans <= 8, "{plans} plans for two programs");
@@ -224,7 +224,7 @@ fn the_first_sizes_keep_their_plans() {
             .map(|i| (i as f32 * 0.37).sin())
             .collect::<Vec<_>>();
         let x = Tensor::from_slice(&x, [n, 300]);
-        (x.exp().sum((), false) / 3.0).to_vec::<f32>().unwrap()[0].to_bits()
+        (x.exp().sum(()) / 3.0).to_vec::<f32>().unwrap()[0].to_bits()
     };
     let before: Vec<u32> = [8, 12, 20].map(sum).to_vec();
     let plans = compiled(|| (2..40).for_each(|n| assert_ne!(sum(n), 0)));
@@ -260,7 +260,7 @@ fn what_compiles_often_is_said() {
     let x = counted(&[1, 1, 40, 40]);
     let mut ys = Vec::new();
     for n in 1..30 {
-        ys.push(x.max_pool2d(n, 1, 0, 1, false).sum((), false));
+        ys.push(x.max_pool2d(n, 1, 0, 1, false).sum(()));
     }
     for y in ys {
         y.to_vec::<f32>().unwrap();

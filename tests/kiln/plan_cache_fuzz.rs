@@ -2,7 +2,7 @@
 //! gives what the reference gives, and the first sizes the same bits as before.
 
 use crate::cuda::test_device;
-use kiln::{DType, Device, PadMode, Tensor, Var, cat};
+use kiln::{DType, Device, PadMode, Tensor, Var, cat, keep};
 use kiln_ir::fuzz::Rng;
 
 /// What differs between the runs of a program.
@@ -48,7 +48,7 @@ fn apply(kind: usize, x: &Tensor, w: &Tensor, g: Given) -> Tensor {
             .matmul(w)
             .reshape([batch as i64, length as i64, 4])
             .tanh(),
-        7 => x - x.mean([1], true),
+        7 => x - x.mean(keep([1])),
         8 => x.set((.., at), g.scale),
         9 => x + data(&[16, 4]).i(g.at..g.at + 1),
         10 => x.matmul(&x.transpose(1, 2)).softmax(-1).matmul(x),
@@ -80,9 +80,9 @@ fn program(seed: u64, g: Given) -> Vec<Tensor> {
             _ => next,
         };
     }
-    let mut outputs = vec![y.sum([1], false), y.clone()];
+    let mut outputs = vec![y.sum([1]), y.clone()];
     if rng.chance(0.5) {
-        let loss = (&y * &y * 0.5).mean((), false);
+        let loss = (&y * &y * 0.5).mean(());
         loss.backward().unwrap();
         outputs.extend(x.grad());
         outputs.extend(w.grad());

@@ -56,7 +56,7 @@ impl Network {
             .max_pool2d([2, 2], [2, 2], [0, 0], [1, 1], false)
             .flatten(1, -1);
         let x = self.linear(&x, "fc1").relu();
-        self.linear(&x, "fc2").argmax(1, false)
+        self.linear(&x, "fc2").argmax(1)
     }
 
     fn conv_block(&self, x: &Tensor, conv: &str, norm: &str) -> Tensor {

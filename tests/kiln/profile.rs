@@ -29,7 +29,7 @@ fn kernels_of_reads_and_of_compiled_functions_are_counted() {
     a.realize().unwrap();
     b.realize().unwrap();
     let spec = Spec::new(DType::F32, ["n".into(), 32.into()]);
-    let f = compile(&[spec], |x| x[0].matmul(&b).relu().sum([1], false)).unwrap();
+    let f = compile(&[spec], |x| x[0].matmul(&b).relu().sum([1])).unwrap();
     let (out, found) = profile(|| {
         for _ in 0..3 {
             f.run(&[&a]).unwrap();

@@ -5,7 +5,7 @@ use kiln::{DType, ErrorKind, Tensor, realize_all};
 
 #[test]
 fn nothing_runs_until_a_value_is_asked_for() {
-    let y = matrix(3, 4).exp().sum([1], false);
+    let y = matrix(3, 4).exp().sum([1]);
     assert!(!y.is_realized());
     y.realize().unwrap();
     assert!(y.is_realized());
@@ -14,7 +14,7 @@ fn nothing_runs_until_a_value_is_asked_for() {
 #[test]
 fn a_read_keeps_held_intermediates_that_reach_memory() {
     let product = matrix(5, 7).matmul(&matrix(7, 3));
-    let total = product.exp().sum([0, 1], false);
+    let total = product.exp().sum([0, 1]);
     total.realize().unwrap();
     // Whether kept or recomputed, it has its value.
     assert_reference(&product);
@@ -69,7 +69,7 @@ fn a_run_can_be_cancelled_and_nothing_is_lost() {
 #[test]
 fn the_first_error_is_carried_to_every_read() {
     let bad = matrix(2, 3).matmul(&matrix(2, 3));
-    let later = (bad.exp() + 1.0).sum([0], false);
+    let later = (bad.exp() + 1.0).sum([0]);
     let error = later.error().unwrap();
     assert_eq!(error.op(), "matmul");
     assert_eq!(error.kind(), ErrorKind::Op);
@@ -94,7 +94,7 @@ fn tensors_are_printed_as_in_pytorch() {
 
 #[test]
 fn several_threads_may_read_one_tensor() {
-    let y = matrix(64, 64).matmul(&matrix(64, 64)).exp().sum([1], false);
+    let y = matrix(64, 64).matmul(&matrix(64, 64)).exp().sum([1]);
     let want = kiln::evaluate_reference(&[&y]).unwrap()[0]
         .to_vec::<f32>()
         .unwrap();

@@ -40,7 +40,7 @@ impl Training {
 
     fn logits(&self, x: &Tensor) -> Tensor {
         let h = self.features.forward(x).relu();
-        self.head.forward(&h.mean([2, 3], false))
+        self.head.forward(&h.mean([2, 3]))
     }
 
     /// The batch of a step, and a loss of it on held out data in between.

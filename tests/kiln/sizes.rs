@@ -2,7 +2,7 @@
 
 use kiln::{
     DType, Device, ErrorKind, InterpolateMode, InterpolateSize, Interpolation, PadMode, Reduction,
-    Tensor,
+    Tensor, keep,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
@@ -159,7 +159,7 @@ fn sweep_sizes(s: &mut Sweep) {
         Tensor::tril_indices(v, 2, 0); Tensor::tril_indices(v, v, 0); Tensor::triu_indices(2, v, v);
         Tensor::triu_indices(v, v, v); Tensor::tril_indices(3, 3, v);
         Tensor::eye(v, None, DType::F32); Tensor::eye(v, v, DType::Bool); Tensor::eye(2, v, DType::F64);
-        x.topk(v, 0, true, true); x.kthvalue(v, 0, false); x.sort(v, false); x.cumsum(v);
+        x.topk(v, 0, true, true); x.kthvalue(v, 0); x.sort(v, false); x.cumsum(v);
         index.one_hot(v); index.bincount(None, v); vector.histc(v, 0.0, 1.0); vector.vander(v);
         vector.combinations(v, false); vector.combinations(v, true); x.diff(v, 0, None, None);
         x.matrix_power(v); x.polygamma(v); x.mvlgamma(v); x.round_decimals(v);
@@ -174,7 +174,7 @@ fn sweep_sizes(s: &mut Sweep) {
         x.rms_norm([v], None, None); image.group_norm(v, None, None, 1e-5);
         image.local_response_norm(v, 1.0, 1.0, 1.0);
         image.pixel_shuffle(v); image.pixel_unshuffle(v); image.channel_shuffle(v);
-        x.softmax(v); x.glu(v); x.sum(v, false); x.argmax(v, false); x.gather(v, index);
+        x.softmax(v); x.glu(v); x.sum(v); x.argmax(v); x.gather(v, index);
         x.index_select(v, index); x.select_scatter(vector, 0, v);
         x.slice_scatter(x, 0, v, None, 1); x.slice_scatter(x, 0, None, v, v);
         x.nll_loss(index, None, v, Reduction::Mean); x.cross_entropy(index, None, v, Reduction::Mean, 0.0);
@@ -248,10 +248,10 @@ fn sweep_numbers(s: &mut Sweep) {
         image.interpolate(scale(v), InterpolateMode::Bicubic { align_corners: false });
         image.interpolate(scale(v), InterpolateMode::Linear { align_corners: true });
         image.interpolate(InterpolateSize::ScaleFactor(vec![v, 1.0]), InterpolateMode::Nearest);
-        x.var((), v, false); x.std(1, v, true); x.vector_norm(v, (), false); x.renorm(v, 0, 1.0);
+        x.var_with((), v); x.std_with(keep(1), v); x.vector_norm(v, ()); x.renorm(v, 0, 1.0);
         x.renorm(2.0, 0, v); x.normalize(v, 1, v); x.pairwise_distance(x, v, v, true); x.dist(x, v);
         x.pdist(v); kiln::cdist(x, x, v); x.dropout(v, true); x.bernoulli_p(v); x.histc_of(v);
-        x.quantile(v, (), false, Interpolation::Linear); x.quantile(v, 1, true, Interpolation::Nearest);
+        x.quantile(v, ()); x.quantile_with(v, keep(1), Interpolation::Nearest);
         x.layer_norm([3], None, None, v); image.group_norm(2, None, None, v);
         image.local_response_norm(3, v, v, v); x.clamp(v, v); x.elu_alpha(v); x.celu(v); x.logit(v);
         x.hardtanh(v, 1.0); x.threshold(v, v); x.softplus_beta(v, v); x.nan_to_num(v, v, v);

@@ -1,7 +1,7 @@
 //! Threads that read and write the same cells, in any order, all get their turn.
 
 use crate::vector;
-use kiln::{DType, ErrorKind, Spec, Tensor, Var, compile};
+use kiln::{DType, ErrorKind, Spec, Tensor, Var, compile, keep};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ fn lazy_and_compiled_runs_with_swaps_and_failures_end() {
                 }
                 2 => {
                     // The whole run fails, and what was assigned goes with it.
-                    let bad = a.get().index_select(0, &picks).sum([0], true);
+                    let bad = a.get().index_select(0, &picks).sum(keep([0]));
                     a.assign(&(a.get() * &bad))
                         .and(b.assign(&(b.get() * bad)))
                         .unwrap();
@@ -217,7 +217,7 @@ fn a_forked_child_computes_or_says_why_not() {
     }
     kiln::set_threads(4);
     let x = Tensor::ones([1 << 18], DType::F32);
-    let compute = |n: i64| (&x * n).sum([0], false).item::<f32>();
+    let compute = |n: i64| (&x * n).sum([0]).item::<f32>();
     assert_eq!(compute(2).unwrap(), 524288.0);
     // Nobody computes: the child has threads of its own.
     for round in 0..5 {

@@ -4,7 +4,7 @@ use crate::matrix;
 use kiln::tuning::{Choice, Mode, Outcome, Precision, Settings, Store, Trial, Why};
 use kiln::{
     ArrayView, ArrayViewMut, CompileOptions, Compiled, CudaGrid, CustomOp, DType, Device, Layout,
-    Result, Spec, Tensor, Var, cache_stats, compile_with, tuning,
+    Result, Spec, Tensor, Var, cache_stats, compile_with, keep, tuning,
 };
 use kiln_base::plan::Kernel;
 use kiln_compiler::tune::{Effort, Record, measure};
@@ -53,7 +53,7 @@ fn network(images: usize, options: &CompileOptions) -> Result<Compiled> {
         |x| {
             let y = x[0].conv2d(&w.get(), None, 1, 1, 1, 1).relu();
             let y = y.conv2d(&depthwise.get(), None, 1, 1, 1, 6).sigmoid();
-            y.mean([2, 3], false).matmul(&head.get())
+            y.mean([2, 3]).matmul(&head.get())
         },
     )
 }
@@ -249,8 +249,8 @@ fn every_way_to_run_a_fused_kernel_is_right() {
     let programs: [(Build, [usize; 2]); 8] = [
         (|x| x.softmax(1), [67, 1031]),
         (|x| x.layer_norm([13], None, None, 1e-5), [7001, 13]),
-        (|x| x.exp().sum([0], false), [1031, 67]),
-        (|x| (x * 2.0).exp() + x.argmax(1, true), [67, 1031]),
+        (|x| x.exp().sum([0]), [1031, 67]),
+        (|x| (x * 2.0).exp() + x.argmax(keep(1)), [67, 1031]),
         (|x| x.sin() * x - 1.0, [1, 70_001]),
         (|x| x.transpose(0, 1) + 1.0, [263, 1001]),
         // Large enough for stores that bypass the cache, with beginnings and ends that are no whole lines of it.
@@ -302,7 +302,7 @@ fn what_is_fused_and_how_sums_are_cut_are_choices() {
     let on = options(Mode::On, &store("fusion"));
     let make = |options: &CompileOptions| {
         let specs = [Spec::fixed(DType::F32, [1040, 263])];
-        compile_with(&specs, options, |x| x[0].exp().sum([0], false)).unwrap()
+        compile_with(&specs, options, |x| x[0].exp().sum([0])).unwrap()
     };
     let tuned = make(&on);
     let choices = &tuned.explain().tuning.choices;
@@ -323,7 +323,7 @@ fn what_is_fused_and_how_sums_are_cut_are_choices() {
     let text = tuned.explain().to_string();
     assert!(text.contains(&format!("  fused {fusion}")), "{text}");
     let x = matrix(1040, 263);
-    let expected = x.exp().sum([0], false).to_vec::<f32>().unwrap();
+    let expected = x.exp().sum([0]).to_vec::<f32>().unwrap();
     assert_close(
         &tuned.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap(),
         &expected,
@@ -597,7 +597,7 @@ fn on_a_gpu(gpu: Device, options: &CompileOptions) -> Compiled {
     let specs = specs.map(|s: [usize; 2]| Spec::new(DType::F32, s.map(Into::into)).on(gpu));
     let made = compile_with(&specs, options, |x| {
         let y = (x[0].matmul(&x[1]) + &x[2]).relu();
-        [y.softmax(1), (&y * 0.01).exp().sum([0], false)]
+        [y.softmax(1), (&y * 0.01).exp().sum([0])]
     });
     made.unwrap()
 }

@@ -54,7 +54,7 @@ fn swap_and_read_after_write() {
 fn reading_a_value_commits_what_its_recording_assigned() {
     let running = Var::new(&Tensor::zeros([2], DType::F32)).unwrap();
     let x = matrix(3, 2);
-    let mean = x.mean([0], false);
+    let mean = x.mean([0]);
     running
         .assign(&(running.get() * 0.9 + &mean * 0.1))
         .unwrap();
@@ -197,7 +197,7 @@ fn batch_norm_keeps_running_statistics_flat() {
         let y = x.batch_norm(Some(&mean), Some(&variance), None, None, true, 0.1, 1e-5);
         y.realize().unwrap();
         assert!(mean.get().is_realized() && variance.get().is_realized());
-        let batch = x.mean([0], false).to_vec::<f32>().unwrap();
+        let batch = x.mean([0]).to_vec::<f32>().unwrap();
         for (e, b) in expected.iter_mut().zip(batch) {
             *e = *e * 0.9 + b as f64 * 0.1;
         }

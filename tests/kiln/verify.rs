@@ -57,7 +57,7 @@ fn step(device: kiln::Device) -> (Compiled, Tensor, Sequential) {
     let mut optimizer = Optimizer::new(&net.parameters(), Adam::default()).unwrap();
     let x = Tensor::randn([2, 3, 7, 5], DType::F32).to(device);
     let step = compile(&[Spec::like(&x).unwrap()], |x| {
-        let loss = net.forward(&x[0]).square().mean((), false);
+        let loss = net.forward(&x[0]).square().mean(());
         loss.backward()?;
         optimizer.step()?;
         kiln::Result::Ok(loss)
@@ -123,7 +123,7 @@ fn discrete_results_are_right() {
                 [
                     quantised.to_dtype(DType::I8),
                     y.gt(&x[3]),
-                    y.argmax(1, false),
+                    y.argmax(1),
                     (again * 0.01).floor(),
                 ]
             });
@@ -143,7 +143,7 @@ fn discrete_results_are_right() {
 #[test]
 fn parts_of_long_reductions_are_checked_as_one() {
     let f = compile(&[Spec::fixed(DType::F32, [3, 100_003])], |x| {
-        [x[0].square().sum([1], false), x[0].argmax(1, false)]
+        [x[0].square().sum([1]), x[0].argmax(1)]
     });
     let found = f
         .unwrap()

@@ -228,7 +228,7 @@ impl MultiheadAttention {
             (false, false) => y.transpose(0, 1),
         };
         let weights = if self.average {
-            weights.mean(1, false)
+            weights.mean(1)
         } else {
             weights
         };

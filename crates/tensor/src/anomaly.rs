@@ -35,7 +35,7 @@ pub fn is_anomaly_enabled() -> bool {
 /// use kiln_tensor::{Tensor, detect_anomaly};
 ///
 /// let x = Tensor::from_slice(&[4.0f32, 0.0], [2]).requires_grad_(true);
-/// let y = x.sqrt().sum((), false);
+/// let y = x.sqrt().sum(());
 /// y.backward()?;
 /// let e = detect_anomaly(|| x.grad().unwrap().to_vec::<f32>()).unwrap_err();
 /// assert!(e.to_string().contains("sqrt: its derivative"), "{e}");

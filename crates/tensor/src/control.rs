@@ -194,7 +194,7 @@ fn recorded_loop<C: Nest, Y: Nest>(
 /// ```
 /// use kiln_tensor::{Tensor, cond};
 /// let x = Tensor::from_slice(&[1.0f32, -4.0], [2]);
-/// let y = cond(&x.sum((), false).gt(0.0), || &x * 2.0, || -&x);
+/// let y = cond(&x.sum(()).gt(0.0), || &x * 2.0, || -&x);
 /// assert_eq!(y.to_vec::<f32>()?, [-1.0, 4.0]);
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```

@@ -35,7 +35,7 @@ use std::sync::Arc;
 ///
 /// let x = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
 /// let y = CUBE.call(&[&x]);
-/// y.sum((), false).backward()?;
+/// y.sum(()).backward()?;
 /// assert_eq!(y.to_vec::<f32>()?, [1.0, 8.0]);
 /// assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [3.0, 12.0]);
 /// # Ok::<(), kiln_tensor::Error>(())
@@ -104,7 +104,7 @@ impl CustomOp {
     ///     |_, output| CudaGrid::points(output.iter().product()),
     /// )?;
     /// let x = Tensor::rand([1000], DType::F32).to(Device::cuda(0)?);
-    /// println!("{}", cube.call(&[&x]).sum((), false));
+    /// println!("{}", cube.call(&[&x]).sum(()));
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     ///

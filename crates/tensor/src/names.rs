@@ -104,7 +104,7 @@ impl Tensor {
     /// ```
     /// use kiln_tensor::{DType, Tensor};
     /// let images = Tensor::ones([2, 3, 4, 5], DType::F32).refine_names(["N", "C", "H", "W"]);
-    /// let gray = images.mean("C", false);
+    /// let gray = images.mean("C");
     /// assert_eq!(gray.names(), [Some("N"), Some("H"), Some("W")]);
     /// assert_eq!(images.select("C", 0).shape()?, [2, 4, 5]);
     /// // A check: these dims don't belong together.

@@ -4,7 +4,7 @@
 //! use kiln_tensor::{DType, Tensor, profiler};
 //!
 //! let x = Tensor::ones([64, 64], DType::F32);
-//! let (sum, profile) = profiler::profile(|| x.matmul(&x).sum((), false).item::<f32>());
+//! let (sum, profile) = profiler::profile(|| x.matmul(&x).sum(()).item::<f32>());
 //! assert_eq!(sum?, 64.0 * 64.0 * 64.0);
 //! println!("{}", profile.key_averages().table(10));
 //! # Ok::<(), kiln_tensor::Error>(())

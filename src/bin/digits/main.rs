@@ -184,7 +184,7 @@ fn score(predictions: &[i64], test: &Digits) -> (usize, f64) {
 /// The predicted digits `[n]` of images `[n, 1, 8, 8]`, compiled for any n.
 fn classifier(network: &Network) -> kiln::Result<Compiled> {
     let image = images("batch".into());
-    compile(&[image], |x| network.forward(&x[0]).argmax(1, false))
+    compile(&[image], |x| network.forward(&x[0]).argmax(1))
 }
 
 fn images(batch: DimSpec) -> Spec {
@@ -221,7 +221,7 @@ impl Training {
             let loss = scores.cross_entropy(&x[1], None, -100, Reduction::Mean, 0.05);
             loss.backward()?;
             optimizer.step()?;
-            let right = scores.argmax(1, false).eq(&x[1]).sum((), false);
+            let right = scores.argmax(1).eq(&x[1]).sum(());
             kiln::Result::Ok(vec![loss, right])
         })?;
         Ok(Training {

@@ -1,6 +1,6 @@
 //! Arguments out of range: what PyTorch refuses is refused, what it takes is taken.
 
-use kiln::{DType, ErrorKind, Reduction, ScatterReduction, Tensor};
+use kiln::{DType, ErrorKind, Reduction, ScatterReduction, Tensor, keep};
 
 fn floats(values: &[f32]) -> Tensor {
     Tensor::from_slice(values, [values.len()])
@@ -320,15 +320,15 @@ fn dims_are_chosen_in_tensors_of_up_to_64_of_them() {
             (y.ndim(), y.to_vec::<f32>().unwrap()),
             (rank, vec![2.0, 3.0])
         );
-        assert_eq!(y.sum((), false).item::<f32>().unwrap(), 5.0);
+        assert_eq!(y.sum(()).item::<f32>().unwrap(), 5.0);
         let chosen = [
-            y.sum(0, false),
-            y.mean([0, 1], false),
-            y.amax(-1, false),
-            y.max(-1, false).0,
-            y.argmin(0, false),
-            y.std(0, 1.0, true),
-            y.logsumexp(0, false),
+            y.sum(0),
+            y.mean([0, 1]),
+            y.amax(-1),
+            y.max(-1).0,
+            y.argmin(0),
+            y.std(keep(0)),
+            y.logsumexp(0),
             y.flip(0),
         ];
         let refused = chosen.iter().filter(|t| t.error().is_some()).count();

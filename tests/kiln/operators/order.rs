@@ -1,7 +1,7 @@
 //! Sorting and order statistics.
 
 use super::{DTYPES, Host, LANES, assert_is, assert_near, read};
-use kiln::{DType, Interpolation, Tensor};
+use kiln::{DType, Interpolation, Tensor, keep};
 use kiln_ir::fuzz::Rng;
 use std::cmp::Ordering;
 
@@ -83,9 +83,9 @@ fn the_kth_value_counts_from_one() {
     each(|x, t, dim, d, dtype| {
         let k = x.shape[dim].div_ceil(2);
         if k > 0 && !x.data.is_empty() {
-            let got = t.kthvalue(k as i64, d, true);
+            let got = t.kthvalue(k as i64, keep(d));
             assert_chosen(x, dim, dtype, &got, |lane| vec![sorted(lane, false)[k - 1]]);
-            let dropped = t.kthvalue(k as i64, d, false).0;
+            let dropped = t.kthvalue(k as i64, d).0;
             assert_eq!(dropped.ndim() + 1, t.ndim());
         }
     });
@@ -97,12 +97,12 @@ fn the_median_is_the_lower_of_two_and_the_first_nan() {
         if x.data.is_empty() {
             return;
         }
-        let got = t.median(d, true);
+        let got = t.median(keep(d));
         assert_chosen(x, dim, dtype, &got, |lane| {
             let nan = lane.iter().position(|v| v.is_nan());
             vec![nan.unwrap_or(sorted(lane, false)[(lane.len() - 1) / 2])]
         });
-        let got = t.nanmedian(d, true);
+        let got = t.nanmedian(keep(d));
         assert_chosen(x, dim, dtype, &got, |lane| {
             let numbers = lane.iter().filter(|v| !v.is_nan()).count();
             vec![sorted(lane, false)[numbers.saturating_sub(1) / 2]]
@@ -110,7 +110,7 @@ fn the_median_is_the_lower_of_two_and_the_first_nan() {
     });
     let empty = Tensor::zeros([0], DType::F32);
     assert!(read(&empty.median_all())[0].is_nan());
-    assert!(empty.median(0, false).0.error().is_some());
+    assert!(empty.median(0).0.error().is_some());
     let x = Host::new(&[2, 2], vec![4.0, 1.0, 3.0, 2.0]);
     assert_is(
         &x.tensor(DType::F32).median_all(),
@@ -125,7 +125,7 @@ fn the_mode_is_the_smallest_of_the_most_frequent_and_its_last_place() {
         if x.data.is_empty() {
             return;
         }
-        let got = t.mode(d, true);
+        let got = t.mode(keep(d));
         assert_chosen(x, dim, dtype, &got, |lane| {
             let frequency = |v: f64| lane.iter().filter(|w| **w == v).count().max(1);
             let best = *sorted(lane, false)
@@ -149,9 +149,9 @@ fn numbers_are_vectors_of_one() {
     let pairs = [
         x.sort(0, false),
         x.topk(1, -1, true, true),
-        x.kthvalue(1, 0, false),
-        x.median(0, true),
-        x.mode(-1, false),
+        x.kthvalue(1, 0),
+        x.median(keep(0)),
+        x.mode(-1),
         x.cummax(0),
     ];
     for (values, index) in &pairs {
@@ -196,19 +196,19 @@ fn quantiles_interpolate_and_propagate_or_skip_nan() {
                 let numbers: Vec<f64> = lane.iter().copied().filter(|v| !v.is_nan()).collect();
                 vec![quantile(&numbers, q, how)]
             });
-            assert_is(&t.quantile(q, 1, true, how), DType::F64, &plain);
-            assert_is(&t.nanquantile(q, -2, true, how), DType::F64, &skipping);
+            assert_is(&t.quantile_with(q, keep(1), how), DType::F64, &plain);
+            assert_is(&t.nanquantile_with(q, keep(-2), how), DType::F64, &skipping);
         }
-        let several = t.quantile(&Tensor::from_slice(&qs, [6]), 1, false, how);
+        let several = t.quantile_with(&Tensor::from_slice(&qs, [6]), 1, how);
         assert_eq!(several.shape().unwrap(), [6, 3, 2]);
-        let one = t.quantile(qs[3], 1, false, how);
+        let one = t.quantile_with(qs[3], 1, how);
         assert_near(&read(&several.select(0, 3)), &read(&one), DType::F64);
     }
-    let all = t.nanquantile(0.5, None, true, Linear);
+    let all = t.nanquantile_with(0.5, keep(None), Linear);
     assert_eq!(all.shape().unwrap(), [1, 1, 1]);
-    let nothing = Tensor::full([4], f64::NAN, DType::F32).nanquantile(0.5, 0, false, Linear);
+    let nothing = Tensor::full([4], f64::NAN, DType::F32).nanquantile_with(0.5, 0, Linear);
     assert!(read(&nothing)[0].is_nan());
-    assert!(t.quantile(1.5, 0, false, Linear).error().is_some());
-    let outside = t.quantile(&Tensor::from_slice(&[1.5f64], [1]), 0, false, Lower);
+    assert!(t.quantile_with(1.5, 0, Linear).error().is_some());
+    let outside = t.quantile_with(&Tensor::from_slice(&[1.5f64], [1]), 0, Lower);
     assert!(outside.to_vec::<f64>().is_err());
 }

@@ -54,7 +54,7 @@ fn bags_are_rows_of_a_matrix_and_rows_have_weights() {
     let factors = Host::quarters(&mut rng, &[2, 3]).tensor(DType::F32);
     let got = weight.embedding_bag(&indices, None, BagMode::Sum, Some(&factors), false, None);
     let rows = weight.embedding(&indices) * factors.unsqueeze(2);
-    assert_near(&read(&got), &read(&rows.sum(1, false)), DType::F32);
+    assert_near(&read(&got), &read(&rows.sum(1)), DType::F32);
     let bag = |mode, offsets: Option<&Tensor>| {
         weight.embedding_bag(
             &indices.reshape([6]),
@@ -93,8 +93,8 @@ fn unpooling_undoes_pooling() {
     let pooled = back.max_pool2d([2, 3], (), 0, 1, false);
     assert_near(&read(&pooled), &read(&y), DType::F32);
     assert_near(
-        &[read(&back.sum((), false))[0]],
-        &[read(&y.sum((), false))[0]],
+        &[read(&back.sum(()))[0]],
+        &[read(&y.sum(()))[0]],
         DType::F32,
     );
     let larger = y.max_unpool2d(&at, [2, 3], (), 0, [7, 9]);
@@ -281,7 +281,7 @@ fn draws_follow_their_probabilities() {
     assert!(zeros.to_vec::<i64>().is_err(), "no weight at all");
 
     let coins = Tensor::full([5000], 0.25, DType::F32).bernoulli();
-    let heads = coins.sum((), false).to_vec::<f32>().unwrap()[0];
+    let heads = coins.sum(()).to_vec::<f32>().unwrap()[0];
     assert!((heads - 1250.0).abs() < 155.0, "{heads}");
     assert_near(&read(&p.bernoulli_p(1.0)), &[1.0; 4], DType::F32);
     assert_near(&read(&p.bernoulli_p(0.0)), &[0.0; 4], DType::F32);
@@ -289,7 +289,7 @@ fn draws_follow_their_probabilities() {
     let mean = Tensor::from_slice(&[-3.0f64, 5.0], [2, 1]).expand([2, 4000]);
     let z = normal(&mean, 0.5);
     assert_eq!((z.dtype(), z.shape().unwrap()), (DType::F64, vec![2, 4000]));
-    let (var, mean) = z.var_mean(1, 1.0, false);
+    let (var, mean) = z.var_mean(1);
     for (m, e) in mean.to_vec::<f64>().unwrap().iter().zip([-3.0, 5.0]) {
         assert!((m - e).abs() < 0.04, "{m}");
     }

@@ -95,8 +95,8 @@ fn train(
     }
     network.eval();
     let (images, labels) = part(1);
-    let found = network.forward(&images.to(device)).argmax(1, false);
-    let right = found.eq(&labels.to(device)).sum((), false);
+    let found = network.forward(&images.to(device)).argmax(1);
+    let right = found.eq(&labels.to(device)).sum(());
     Ok((losses, right.item::<i64>()?, parts[1].indices().len()))
 }
 

@@ -105,7 +105,7 @@ fn looked_up(a: &Args, look_up: impl Fn(&Tensor, &Tensor) -> Tensor) -> Found<Ou
     let rows = weight.shape().map_err(rejected)?;
     let rows = rows.first().map_or(0, |n| *n as i64);
     let scaled = weight.renorm(p, 0, limit);
-    let used = indices.one_hot(rows).reshape([-1, rows]).any(0, false);
+    let used = indices.one_hot(rows).reshape([-1, rows]).any(0);
     let after = where_(&used.unsqueeze(1), &scaled, &weight);
     Ok(Outputs {
         tensors: vec![look_up(&after, &indices)],

@@ -2,7 +2,7 @@
 
 use super::{Outputs, rejected, typed_input};
 use crate::args::{Arg, Args, Failure, Found};
-use kiln_tensor::{MatrixNorm, Tensor};
+use kiln_tensor::{MatrixNorm, Tensor, keep};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     Ok(match op {
@@ -60,7 +60,7 @@ fn matrix_norm(x: &Tensor, ord: MatrixNorm, dims: &[i64], keepdim: bool) -> Foun
     let [rows, columns] = dims[..] else {
         return Err(rejected(format!("{dims:?} are not the dims of matrices")));
     };
-    Ok(x.matrix_norm(ord, [rows, columns], keepdim))
+    Ok(x.matrix_norm(ord, keep([rows, columns]).when(keepdim)))
 }
 
 /// `torch.linalg.norm`, and the older `torch.norm`, whose numbers are always norms of vectors.
@@ -73,12 +73,14 @@ fn norm(op: &str, a: &Args) -> Found<Tensor> {
     let rank = dims.as_ref().map_or(x.ndim(), Vec::len);
     let given = dims.clone().unwrap_or_default();
     match ord {
-        None => Ok(x.vector_norm(2.0, given, keepdim)),
+        None => Ok(x.vector_norm(2.0, keep(given).when(keepdim))),
         Some(MatrixNorm::Nuclear) if old && dims.is_none() && x.ndim() == 2 => {
             matrix_norm(&x, MatrixNorm::Nuclear, &[-2, -1], keepdim)
         }
-        Some(MatrixNorm::Frobenius) if old => Ok(x.vector_norm(2.0, given, keepdim)),
-        Some(MatrixNorm::Order(p)) if old || rank == 1 => Ok(x.vector_norm(p, given, keepdim)),
+        Some(MatrixNorm::Frobenius) if old => Ok(x.vector_norm(2.0, keep(given).when(keepdim))),
+        Some(MatrixNorm::Order(p)) if old || rank == 1 => {
+            Ok(x.vector_norm(p, keep(given).when(keepdim)))
+        }
         Some(ord) if rank == 2 => matrix_norm(&x, ord, &dims.unwrap_or(vec![-2, -1]), keepdim),
         Some(_) => Err(rejected("a norm with an order takes 1 or 2 dims")),
     }

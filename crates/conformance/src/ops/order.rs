@@ -2,7 +2,7 @@
 
 use super::{Outputs, rejected, typed_input};
 use crate::args::{Args, Failure, Found};
-use kiln_tensor::{DType, Interpolation, Tensor};
+use kiln_tensor::{DType, Interpolation, Tensor, keep};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     Ok(match op {
@@ -26,21 +26,21 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         "kthvalue" => {
             let (k, dim) = (a.int(1, "k")?, a.int_or(2, "dim", -1)?);
             a.input()?
-                .kthvalue(k, dim, a.bool_or(3, "keepdim", false)?)
+                .kthvalue(k, keep(dim).when(a.bool_or(3, "keepdim", false)?))
                 .into()
         }
         "median" | "nanmedian" => {
             let (x, keepdim) = (a.input()?, a.bool_or(2, "keepdim", false)?);
             match (op, a.opt_int(1, "dim")?) {
-                ("median", Some(dim)) => x.median(dim, keepdim).into(),
+                ("median", Some(dim)) => x.median(keep(dim).when(keepdim)).into(),
                 ("median", None) => x.median_all().into(),
-                (_, Some(dim)) => x.nanmedian(dim, keepdim).into(),
+                (_, Some(dim)) => x.nanmedian(keep(dim).when(keepdim)).into(),
                 (_, None) => x.nanmedian_all().into(),
             }
         }
         "mode" => {
             let (dim, keepdim) = (a.int_or(1, "dim", -1)?, a.bool_or(2, "keepdim", false)?);
-            a.input()?.mode(dim, keepdim).into()
+            a.input()?.mode(keep(dim).when(keepdim)).into()
         }
         "quantile" | "nanquantile" => {
             let (dim, keepdim) = (a.opt_int(2, "dim")?, a.bool_or(3, "keepdim", false)?);
@@ -51,8 +51,12 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             };
             let (x, q) = (a.input()?, a.operand(1, "q")?);
             match op {
-                "quantile" => x.quantile(&q, dim, keepdim, interpolation).into(),
-                _ => x.nanquantile(&q, dim, keepdim, interpolation).into(),
+                "quantile" => x
+                    .quantile_with(&q, keep(dim).when(keepdim), interpolation)
+                    .into(),
+                _ => x
+                    .nanquantile_with(&q, keep(dim).when(keepdim), interpolation)
+                    .into(),
             }
         }
         "cumsum" => scanned(a, Tensor::cumsum)?.into(),

@@ -2,42 +2,52 @@
 
 use super::{Outputs, rejected, typed_input, unsupported};
 use crate::args::{Arg, Args, Failure, Found};
-use kiln_tensor::{Scalar, Tensor};
+use kiln_tensor::{Scalar, Tensor, keep};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     let dims = || a.ints_or(1, "dim", &[]);
     let keepdim = || a.bool_or(2, "keepdim", false);
     Ok(match op {
-        "sum" => in_dtype(a, typed_input(a)?.sum(dims()?, keepdim()?))?.into(),
-        "prod" => in_dtype(a, typed_input(a)?.prod(dims()?, keepdim()?))?.into(),
-        "mean" => typed_input(a)?.mean(dims()?, keepdim()?).into(),
-        "nansum" => typed_input(a)?.nansum(dims()?, keepdim()?).into(),
-        "nanmean" => typed_input(a)?.nanmean(dims()?, keepdim()?).into(),
-        "amax" => a.input()?.amax(dims()?, keepdim()?).into(),
-        "amin" => a.input()?.amin(dims()?, keepdim()?).into(),
-        "any" => a.input()?.any(dims()?, keepdim()?).into(),
-        "all" => a.input()?.all(dims()?, keepdim()?).into(),
+        "sum" => in_dtype(a, typed_input(a)?.sum(keep(dims()?).when(keepdim()?)))?.into(),
+        "prod" => in_dtype(a, typed_input(a)?.prod(keep(dims()?).when(keepdim()?)))?.into(),
+        "mean" => typed_input(a)?.mean(keep(dims()?).when(keepdim()?)).into(),
+        "nansum" => typed_input(a)?
+            .nansum(keep(dims()?).when(keepdim()?))
+            .into(),
+        "nanmean" => typed_input(a)?
+            .nanmean(keep(dims()?).when(keepdim()?))
+            .into(),
+        "amax" => a.input()?.amax(keep(dims()?).when(keepdim()?)).into(),
+        "amin" => a.input()?.amin(keep(dims()?).when(keepdim()?)).into(),
+        "any" => a.input()?.any(keep(dims()?).when(keepdim()?)).into(),
+        "all" => a.input()?.all(keep(dims()?).when(keepdim()?)).into(),
         "max" | "min" => match (op, a.opt_int(1, "dim")?) {
-            ("max", Some(d)) => a.input()?.max(d, keepdim()?).into(),
-            ("max", None) => a.input()?.amax((), false).into(),
-            (_, Some(d)) => a.input()?.min(d, keepdim()?).into(),
-            (_, None) => a.input()?.amin((), false).into(),
+            ("max", Some(d)) => a.input()?.max(keep(d).when(keepdim()?)).into(),
+            ("max", None) => a.input()?.amax(()).into(),
+            (_, Some(d)) => a.input()?.min(keep(d).when(keepdim()?)).into(),
+            (_, None) => a.input()?.amin(()).into(),
         },
         "aminmax" => {
             let dim = a.opt_int(usize::MAX, "dim")?;
             let keepdim = a.bool_or(usize::MAX, "keepdim", false)?;
-            a.input()?.aminmax(dim, keepdim).into()
+            a.input()?.aminmax(keep(dim).when(keepdim)).into()
         }
-        "argmax" => a.input()?.argmax(a.opt_int(1, "dim")?, keepdim()?).into(),
-        "argmin" => a.input()?.argmin(a.opt_int(1, "dim")?, keepdim()?).into(),
+        "argmax" => a
+            .input()?
+            .argmax(keep(a.opt_int(1, "dim")?).when(keepdim()?))
+            .into(),
+        "argmin" => a
+            .input()?
+            .argmin(keep(a.opt_int(1, "dim")?).when(keepdim()?))
+            .into(),
         "count_nonzero" => a.input()?.count_nonzero(dims()?).into(),
-        "logsumexp" => a.input()?.logsumexp(dims()?, keepdim()?).into(),
+        "logsumexp" => a.input()?.logsumexp(keep(dims()?).when(keepdim()?)).into(),
         "var" | "std" | "var_mean" | "std_mean" => moments(op, a)?,
         "linalg.vector_norm" => {
             let x = typed_input(a)?;
             let ord = a.float_or(1, "ord", 2.0)?;
             let dims = a.ints_or(2, "dim", &[])?;
-            x.vector_norm(ord, dims, a.bool_or(3, "keepdim", false)?)
+            x.vector_norm(ord, keep(dims).when(a.bool_or(3, "keepdim", false)?))
                 .into()
         }
         _ => return Err(Failure::Unknown),
@@ -68,10 +78,10 @@ fn moments(op: &str, a: &Args) -> Found<Outputs> {
     let keepdim = a.bool_or(3, "keepdim", false)?;
     x.check().map_err(rejected)?;
     Ok(match op {
-        "var" => x.var(dims, correction, keepdim).into(),
-        "std" => x.std(dims, correction, keepdim).into(),
-        "var_mean" => x.var_mean(dims, correction, keepdim).into(),
-        "std_mean" => x.std_mean(dims, correction, keepdim).into(),
+        "var" => x.var_with(keep(dims).when(keepdim), correction).into(),
+        "std" => x.std_with(keep(dims).when(keepdim), correction).into(),
+        "var_mean" => x.var_mean_with(keep(dims).when(keepdim), correction).into(),
+        "std_mean" => x.std_mean_with(keep(dims).when(keepdim), correction).into(),
         _ => return Err(unsupported(op)),
     })
 }

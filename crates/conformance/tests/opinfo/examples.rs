@@ -85,7 +85,7 @@ fn pdist_lists_pairs() {
 
 #[test]
 fn a_mask_from_indices() {
-    let hot = i64s(&[3, 7, 2], &[3]).one_hot(10).any(0, false);
+    let hot = i64s(&[3, 7, 2], &[3]).one_hot(10).any(0);
     let mask = hot.to_vec::<bool>().unwrap();
     let set: Vec<usize> = (0..10).filter(|i| mask[*i]).collect();
     assert_eq!(set, [2, 3, 7]);
@@ -163,7 +163,7 @@ fn wrong_calls_say_what_is_wrong() {
     let x = Tensor::zeros([2, 3], DType::F32);
     let message = |t: Tensor| t.error().unwrap().message().to_string();
     assert_eq!(
-        message(x.sum(2, false)),
+        message(x.sum(2)),
         "dim 2 is out of range for f32[2, 3], which has 2 dims"
     );
     assert_eq!(

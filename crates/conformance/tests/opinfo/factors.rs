@@ -18,7 +18,7 @@ fn results(a: &Tensor, b: &Tensor) -> Vec<Tensor> {
         a.det(),
         a.slogdet().1,
         a.pinv(None, Some(1e-9.into()), false),
-        a.matrix_norm(2.0, [-2, -1], false),
+        a.matrix_norm(2.0, [-2, -1]),
         a.matrix_power(-2),
         a.cond(1.0),
         a.lstsq(b, None).0,
@@ -33,7 +33,7 @@ fn values_and_gradient(device: Device) -> Result<Vec<Vec<f64>>> {
     let found = results(&a, &b);
     for y in &found {
         assert_eq!(y.device(), device);
-        y.sum((), false).backward_with(None, true, false)?;
+        y.sum(()).backward_with(None, true, false)?;
     }
     let gradient = x.grad();
     let all = found.iter().chain(&gradient).map(Tensor::to_vec::<f64>);

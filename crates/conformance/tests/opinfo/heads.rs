@@ -149,7 +149,7 @@ fn heads_with_and_without_weights_agree() {
                 let weights = weights.unwrap();
                 let keys = 5 + 2 * zero as usize;
                 assert_eq!(weights.shape().unwrap(), [N, L, keys]);
-                same(&weights.sum(-1, false), &Tensor::ones([N, L], DType::F64));
+                same(&weights.sum(-1), &Tensor::ones([N, L], DType::F64));
                 if key_padding_mask.is_some() {
                     let hidden = weights.select(0, 0).select(1, 2).to_vec::<f64>().unwrap();
                     assert!(hidden.iter().all(|w| *w == 0.0));

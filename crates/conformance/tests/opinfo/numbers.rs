@@ -2,7 +2,7 @@
 //! values worked out by hand.
 
 use kiln_tensor::{
-    DType, MatrixNorm, Tensor, block_diag, column_stack, dstack, explain, multi_dot,
+    DType, MatrixNorm, Tensor, block_diag, column_stack, dstack, explain, keep, multi_dot,
 };
 
 fn f32s(values: &[f32]) -> Tensor {
@@ -320,13 +320,13 @@ fn exponentials_of_matrices() {
 #[test]
 fn norms_and_powers_of_matrices() {
     let x = f64s(&[1.0, -2.0, 3.0, -4.0, 5.0, 6.0], &[2, 3]);
-    let norm = |ord: MatrixNorm| x.matrix_norm(ord, [0, 1], false).item::<f64>().unwrap();
+    let norm = |ord: MatrixNorm| x.matrix_norm(ord, [0, 1]).item::<f64>().unwrap();
     assert_eq!(norm(1.0.into()), 9.0);
     assert_eq!(norm((-1.0).into()), 5.0);
     assert_eq!(norm(f64::INFINITY.into()), 15.0);
     assert_eq!(norm(f64::NEG_INFINITY.into()), 6.0);
     assert_eq!(norm(MatrixNorm::Frobenius), 91f64.sqrt());
-    let batch = x.reshape([1, 2, 3]).matrix_norm(1.0, [1, 2], true);
+    let batch = x.reshape([1, 2, 3]).matrix_norm(1.0, keep([1, 2]));
     assert_eq!(batch.shape().unwrap(), [1, 1, 1]);
     // The squares of the two singular values add up to 91; their product is the root of det(x · xᵀ).
     let (large, small) = (norm(2.0.into()), norm((-2.0).into()));
@@ -418,7 +418,7 @@ fn sums_with_products() {
         [true, false, false, false]
     );
     let batch = Tensor::arange(0.0, 12.0, 1.0).reshape([2, 2, 3]);
-    let product = batch.bmm(&batch.transpose(1, 2)).sum(0, false).add(1.0);
+    let product = batch.bmm(&batch.transpose(1, 2)).sum(0).add(1.0);
     let one = f32s(&[1.0]).addbmm(&batch, &batch.transpose(1, 2), 1, 1);
     close(
         &one,

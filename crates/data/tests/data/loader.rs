@@ -336,7 +336,7 @@ fn next_computes_what_the_thread_holds_and_batches_come_computed() -> Result<()>
             assert!(total.is_realized());
             let batch = batch?;
             assert!(batch.is_realized());
-            total = total + batch.sum((), false);
+            total = total + batch.sum(());
             assert!(!total.is_realized());
         }
         // 18 elements of 2 i + 1, i in 0..6.

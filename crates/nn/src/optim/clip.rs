@@ -33,7 +33,7 @@ impl Default for ClipNorm {
 /// use kiln_nn::optim::{ClipNorm, clip_grad_norm_};
 /// use kiln_tensor::{Tensor, Var};
 /// let w = Var::parameter(&Tensor::from_slice(&[3.0f32, 4.0], [2]))?;
-/// (w.get().square() * 0.5).sum((), false).backward()?;
+/// (w.get().square() * 0.5).sum(()).backward()?;
 /// let norm = clip_grad_norm_([&w], 1.0, ClipNorm::default())?;
 /// assert_eq!(norm.item::<f32>()?, 5.0);
 /// # Ok::<(), kiln_tensor::Error>(())
@@ -51,10 +51,10 @@ pub fn clip_grad_norm_<'a>(
     let _mode = set_grad_enabled(false);
     let mut norms = Vec::new();
     for (_, g) in &with {
-        norms.push(g.vector_norm(how.norm_type, (), false));
+        norms.push(g.vector_norm(how.norm_type, ()));
     }
     let norms: Vec<&Tensor> = norms.iter().collect();
-    let total = stack(&norms, 0).vector_norm(how.norm_type, (), false);
+    let total = stack(&norms, 0).vector_norm(how.norm_type, ());
     total.check()?;
     if how.error_if_nonfinite {
         let value = total.to_dtype(DType::F64).item::<f64>()?;

@@ -12,7 +12,7 @@
 //! let mut scheduler = Scheduler::new(&mut optimizer, StepLr { step_size: 30, gamma: 0.1 })?;
 //! for _ in 0..100 {
 //!     optimizer.zero_grad();
-//!     let loss = w.get().square().sum((), false);
+//!     let loss = w.get().square().sum(());
 //!     loss.backward()?;
 //!     optimizer.step()?;
 //!     scheduler.step(&mut optimizer)?;

@@ -39,7 +39,7 @@ impl Training {
         for i in 0..steps {
             let x = with_seed(i as u64, || Tensor::rand([4, 3], DType::F32));
             self.optimizer.zero_grad();
-            let loss = self.model.forward(&x).square().sum((), false);
+            let loss = self.model.forward(&x).square().sum(());
             loss.backward().unwrap();
             self.optimizer.step().unwrap();
             self.schedule.step(&mut self.optimizer).unwrap();

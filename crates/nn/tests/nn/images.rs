@@ -150,8 +150,8 @@ fn folding_is_the_transpose_of_unfolding() {
         let columns = unfold.forward(&x);
         let g = random(columns.shape().unwrap());
         // ⟨unfold x, g⟩ = ⟨x, fold g⟩
-        let left = values(&(&columns * &g).sum((), false));
-        let right = values(&(&x * &fold.forward(&g)).sum((), false));
+        let left = values(&(&columns * &g).sum(()));
+        let right = values(&(&x * &fold.forward(&g)).sum(()));
         assert_close(&left, &right, 1e-12);
         check_gradient(&fold, &g);
         let one = g.i(0);

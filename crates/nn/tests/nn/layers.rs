@@ -200,8 +200,8 @@ fn transposed_convolutions_are_the_adjoints_of_convolutions() {
         let u = random(y.shape().unwrap());
         let x2 = back.forward(&u);
         assert_eq!(x2.shape().unwrap(), x.shape().unwrap());
-        let left = (&y * &u).sum((), false).item::<f64>().unwrap();
-        let right = (&x * &x2).sum((), false).item::<f64>().unwrap();
+        let left = (&y * &u).sum(()).item::<f64>().unwrap();
+        let right = (&x * &x2).sum(()).item::<f64>().unwrap();
         assert_close(&[left], &[right], 1e-10);
     }
     let line = f64_module(|| ConvTranspose1d::new(2, 3, 3)).stride(2);
@@ -304,7 +304,7 @@ fn embeddings_choose_rows_and_padding_gets_no_gradient() {
         .collect();
     assert_close(&values(&y), &wanted, 0.0);
     assert_eq!(y.shape().unwrap(), [2, 2, 3]);
-    y.sum((), false).backward().unwrap();
+    y.sum(()).backward().unwrap();
     let gradient = values(&layer.weight.grad().unwrap());
     let counts: Vec<f64> = gradient.chunks(3).map(|r| r[0]).collect();
     assert_eq!(counts, [2.0, 0.0, 0.0, 0.0, 1.0]);
@@ -498,9 +498,9 @@ fn activations_compute_their_formulas() {
 #[test]
 fn softmaxes_sum_to_one_along_their_dim() {
     let x = random([3, 4]);
-    let rows = values(&Softmax::new(1).forward(&x).sum(1, false));
+    let rows = values(&Softmax::new(1).forward(&x).sum(1));
     assert_close(&rows, &[1.0; 3], 1e-12);
-    let columns = values(&LogSoftmax::new(0).forward(&x).exp().sum(0, false));
+    let columns = values(&LogSoftmax::new(0).forward(&x).exp().sum(0));
     assert_close(&columns, &[1.0; 4], 1e-12);
     let min = values(&Softmin::new(1).forward(&x));
     assert_close(&min, &values(&Softmax::new(1).forward(&x.neg())), 1e-12);

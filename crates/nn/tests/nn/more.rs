@@ -148,7 +148,7 @@ fn distances_and_other_layers_without_parameters() {
 
     let x = random([2, 3, 4, 5]);
     let y = Softmax2d::new().forward(&x);
-    near(&y.sum(1, false), &[1.0; 40]);
+    near(&y.sum(1), &[1.0; 40]);
     near(&y, &values(&x.softmax(1)));
     near(&Softmax2d::new().forward(&x.i(0)), &values(&y.i(0)));
     assert!(Softmax2d::new().forward(&x.i((0, 0))).error().is_some());
@@ -183,8 +183,8 @@ fn alpha_dropout_keeps_mean_and_variance() {
     for p in [0.1, 0.5] {
         let layer = AlphaDropout::new(p);
         let y = layer.forward(&x);
-        assert!(y.mean((), false).item::<f64>().unwrap().abs() < 0.02);
-        let variance = y.var((), 1.0, false).item::<f64>().unwrap();
+        assert!(y.mean(()).item::<f64>().unwrap().abs() < 0.02);
+        let variance = y.var(()).item::<f64>().unwrap();
         assert!((variance - 1.0).abs() < 0.03, "{variance}");
         let limit = 1.758_099_340_847_376_6f64;
         let a = ((limit * limit * p + 1.0) * (1.0 - p)).powf(-0.5);
@@ -225,9 +225,9 @@ fn further_initialisers() {
     }
     let w = Var::parameter(&Tensor::zeros([50, 20], DType::F32)).unwrap();
     init::sparse_(&w, 0.33, 0.5).unwrap();
-    let zeros = w.get().eq(0.0).sum([0], false).to_vec::<i64>().unwrap();
+    let zeros = w.get().eq(0.0).sum([0]).to_vec::<i64>().unwrap();
     assert_eq!(zeros, [17; 20]); // ⌈0.33 · 50⌉ in each column
-    let std = w.get().square().mean((), false).item::<f32>().unwrap();
+    let std = w.get().square().mean(()).item::<f32>().unwrap();
     assert!((std - 0.25 * 33.0 / 50.0).abs() < 0.03, "{std}");
     for wrong in [
         init::sparse_(&w, 1.5, 1.0),

@@ -43,7 +43,7 @@ pub fn names(m: &dyn Module) -> Vec<String> {
 /// of `f`, which must not be random.
 #[track_caller]
 pub fn check_gradients(m: &dyn Module, f: &dyn Fn() -> Tensor) {
-    let total = || f().square().sum((), false);
+    let total = || f().square().sum(());
     m.zero_grad();
     total().backward().unwrap_or_else(|e| panic!("{e}"));
     for (name, var) in m.named_parameters() {

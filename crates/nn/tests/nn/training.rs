@@ -74,7 +74,7 @@ fn a_training_loop_lowers_the_loss() {
         .collect();
     assert!(losses[39] < 0.3 * losses[0], "{losses:?}");
     net.eval();
-    let found = net.forward(&x).argmax(1, false);
+    let found = net.forward(&x).argmax(1);
     assert_eq!(found.to_vec::<i64>().unwrap(), y.to_vec::<i64>().unwrap());
     let batches = net.norm.num_batches_tracked.as_ref().unwrap().get();
     assert_eq!(batches.item::<i64>().unwrap(), 40);

@@ -229,7 +229,7 @@ fn freezing_stops_gradients_and_keeps_batch_norms_in_evaluation() {
         "dropout goes on"
     );
     let x = Tensor::rand([4, 3, 2, 2], DType::F32);
-    m.forward(&x).sum((), false).backward().unwrap();
+    m.forward(&x).sum(()).backward().unwrap();
     assert!(norm.weight.as_ref().unwrap().grad().is_none());
     assert!(m.get_parameter("conv.weight").unwrap().grad().is_some());
     assert_eq!(
@@ -304,7 +304,7 @@ fn layers_can_be_replaced_and_reset() {
 fn zero_grad_clears_every_gradient() {
     let m = Linear::new(2, 2).unwrap();
     m.forward(&Tensor::ones([1, 2], DType::F32))
-        .sum((), false)
+        .sum(())
         .backward()
         .unwrap();
     assert!(m.parameters().iter().all(|p| p.grad().is_some()));

@@ -32,7 +32,7 @@ fn found(rule: impl Rule, dtype: DType, compiled: bool) -> Vec<Vec<f64>> {
     let spec = Spec::fixed(dtype, [N]);
     let mut record = |g: &Tensor| {
         optimizer.zero_grad();
-        (p.get() * g).sum((), false).backward()?;
+        (p.get() * g).sum(()).backward()?;
         optimizer.step()?;
         Ok::<_, Error>(Vec::<Tensor>::new())
     };

@@ -54,7 +54,7 @@ impl Net {
     }
 
     fn loss(&self, x: &Tensor) -> Tensor {
-        self.forward(x).square().mean((), false)
+        self.forward(x).square().mean(())
     }
 
     fn values(&self) -> Vec<f32> {

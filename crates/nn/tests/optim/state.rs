@@ -132,11 +132,11 @@ fn a_parameter_without_gradient_is_skipped_with_its_count() {
     let before = b.get().to_vec::<f32>().unwrap();
     for _ in 0..2 {
         optimizer.zero_grad();
-        a.get().square().sum((), false).backward().unwrap();
+        a.get().square().sum(()).backward().unwrap();
         optimizer.step().unwrap();
     }
     assert_eq!(b.get().to_vec::<f32>().unwrap(), before);
-    (a.get() * b.get()).sum((), false).backward().unwrap();
+    (a.get() * b.get()).sum(()).backward().unwrap();
     optimizer.step().unwrap();
     assert_ne!(b.get().to_vec::<f32>().unwrap(), before);
     let dict = optimizer.state_dict().unwrap();
@@ -170,7 +170,7 @@ fn groups_have_numbers_of_their_own() {
     let mut optimizer = Optimizer::new([&a], sgd(1.0)).unwrap();
     optimizer.add_group([&b], sgd(0.5)).unwrap();
     let start = [&a, &b].map(|v| v.get().item::<f32>().unwrap());
-    (a.get() + b.get()).sum((), false).backward().unwrap();
+    (a.get() + b.get()).sum(()).backward().unwrap();
     optimizer.step().unwrap();
     let now = [&a, &b].map(|v| v.get().item::<f32>().unwrap());
     assert_eq!(now, [start[0] - 1.0, start[1] - 0.5]);

@@ -288,9 +288,9 @@ fn a_step_that_fails_rolls_counts_and_unrelated_parameters_back() {
     let mut optimizer = Optimizer::new([&a, &b], Sgd::default()).unwrap();
     let mut train = |index: i64| {
         optimizer.zero_grad();
-        a.get().square().sum((), false).backward().unwrap();
+        a.get().square().sum(()).backward().unwrap();
         let at = Tensor::from_slice(&[index], [1]);
-        b.get().gather(0, &at).sum((), false).backward().unwrap();
+        b.get().gather(0, &at).sum(()).backward().unwrap();
         let failed = optimizer.step().is_err();
         let state = optimizer.state_dict().unwrap().state;
         let steps: Vec<f32> = state.values().map(|s| s["step"].item().unwrap()).collect();

@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// use kiln_tensor::{DType, Tensor, checkpoint};
 /// let x = Tensor::ones([2, 3], DType::F32).requires_grad_(true);
 /// let y = checkpoint(|x: Tensor| (x.exp() + 1.0).sin(), x.clone());
-/// y.sum((), false).backward()?;
+/// y.sum(()).backward()?;
 /// assert!(x.grad().is_some());
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```

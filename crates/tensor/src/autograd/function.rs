@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// // Rounds, but passes gradients straight through.
 /// let x = Tensor::from_slice(&[0.2f32, 1.7], [2]).requires_grad_(true);
 /// let y = custom_function(&[&x], |x| x[0].round(), |_, _, g| vec![Some(g.clone())]);
-/// y.sum((), false).backward()?;
+/// y.sum(()).backward()?;
 /// assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [1.0, 1.0]);
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```

@@ -184,7 +184,7 @@ pub fn gradcheck(
         .iter()
         .map(|x| x.detach().requires_grad_(true))
         .collect();
-    let total = |x: &[Tensor]| f(x).sum((), false);
+    let total = |x: &[Tensor]| f(x).sum(());
     let y = total(&leaves);
     let gradients = grad(&[&y], &leaves.iter().collect::<Vec<_>>(), false)?;
     for (i, g) in gradients.iter().enumerate() {

@@ -49,7 +49,7 @@ impl Tensor {
     /// ```
     /// use kiln_tensor::Tensor;
     /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]).requires_grad_(true);
-    /// x.square().sum((), false).backward()?;
+    /// x.square().sum(()).backward()?;
     /// assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [2.0, 4.0, 6.0]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```

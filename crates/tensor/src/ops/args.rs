@@ -102,11 +102,82 @@ pub enum DimArg {
 /// ```
 /// use kiln_tensor::{DType, Tensor};
 /// let images = Tensor::ones([2, 3, 4, 4], DType::F32).refine_names(["N", "C", "H", "W"]);
-/// assert_eq!(images.sum(["H", "W"], false).shape()?, images.sum([2, -1], false).shape()?);
+/// assert_eq!(images.sum(["H", "W"]).shape()?, images.sum([2, -1]).shape()?);
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DimArgs(pub Vec<DimArg>);
+
+/// Dims to reduce that stay, with size 1; see [`keep`].
+#[derive(Copy, Clone, Debug)]
+pub struct Keep<D> {
+    dims: D,
+    keepdim: bool,
+}
+
+/// Dims to reduce that stay, with size 1: PyTorch's `keepdim=True`.
+///
+/// ```
+/// use kiln_tensor::{DType, Tensor, keep};
+/// let x = Tensor::ones([2, 3], DType::F32);
+/// assert_eq!(x.sum(1).shape()?, [2]);
+/// assert_eq!(x.sum(keep(1)).shape()?, [2, 1]);
+/// assert_eq!(x.sum(keep([0, 1])).shape()?, [1, 1]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+pub fn keep<D>(dims: D) -> Keep<D> {
+    Keep {
+        dims,
+        keepdim: true,
+    }
+}
+
+impl<D> Keep<D> {
+    /// Whether the dims stay.
+    pub fn when(self, keepdim: bool) -> Keep<D> {
+        Keep { keepdim, ..self }
+    }
+}
+
+/// What a reduction reduces: dims, `()` for all of them, and [`keep`] around what stays with size 1.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReducedDims {
+    pub(crate) dims: DimArgs,
+    pub(crate) keepdim: bool,
+}
+
+/// The one dim that a reduction reduces, and [`keep`] around it if it stays with size 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReducedDim {
+    pub(crate) dim: DimArg,
+    pub(crate) keepdim: bool,
+}
+
+impl<D: Into<DimArgs>> From<D> for ReducedDims {
+    fn from(dims: D) -> ReducedDims {
+        keep(dims).when(false).into()
+    }
+}
+
+impl<D: Into<DimArgs>> From<Keep<D>> for ReducedDims {
+    fn from(kept: Keep<D>) -> ReducedDims {
+        let (dims, keepdim) = (kept.dims.into(), kept.keepdim);
+        ReducedDims { dims, keepdim }
+    }
+}
+
+impl<D: Into<DimArg>> From<D> for ReducedDim {
+    fn from(dim: D) -> ReducedDim {
+        keep(dim).when(false).into()
+    }
+}
+
+impl<D: Into<DimArg>> From<Keep<D>> for ReducedDim {
+    fn from(kept: Keep<D>) -> ReducedDim {
+        let (dim, keepdim) = (kept.dims.into(), kept.keepdim);
+        ReducedDim { dim, keepdim }
+    }
+}
 
 macro_rules! dim_from {
     ($($int:ty)*) => {$(

@@ -1,6 +1,6 @@
 //! Norms, powers and products of matrices and vectors.
 
-use super::args::{axis, known, needs_float, same_dtype};
+use super::args::{DimArgs, ReducedDims, axis, known, needs_float, same_dtype};
 use super::diagonal::row_and_column;
 use super::matmul::matmul;
 use super::record::{Recorded, wide};
@@ -40,15 +40,16 @@ impl From<f64> for MatrixNorm {
 }
 
 impl Tensor {
-    /// The norm of the matrices that two dims span.
+    /// The norm of the matrices that two dims span, of rows and of columns; `()` stands for the last two.
     #[track_caller]
-    pub fn matrix_norm(&self, ord: impl Into<MatrixNorm>, dims: [i64; 2], keepdim: bool) -> Tensor {
-        let ord = ord.into();
+    pub fn matrix_norm(&self, ord: impl Into<MatrixNorm>, dims: impl Into<ReducedDims>) -> Tensor {
+        let (ord, reduced) = (ord.into(), dims.into());
         if ord.needs_singular_values() {
-            return singular_norm(self, ord, dims, keepdim);
+            return singular_norm(self, ord, &reduced);
         }
+        let keepdim = reduced.keepdim;
         compose("matrix_norm", &[self], |b| {
-            let [rows, columns] = rows_and_columns(self, dims)?;
+            let [rows, columns] = rows_and_columns(self, &reduced.dims)?;
             let x = b.widened(self)?;
             let both = [rows.min(columns), rows.max(columns)];
             let (added, kind) = match ord {
@@ -284,19 +285,23 @@ impl Tensor {
 }
 
 /// The axes that two dims name.
-fn rows_and_columns(x: &Tensor, dims: [i64; 2]) -> Result<[usize; 2], OpError> {
+fn rows_and_columns(x: &Tensor, dims: &DimArgs) -> Result<[usize; 2], OpError> {
     needs_float(x, "operand")?;
-    let (rows, columns) = (axis(x, dims[0])?, axis(x, dims[1])?);
-    ensure!(rows != columns, "the dims {dims:?} are the same");
+    let (rows, columns) = match &dims.0[..] {
+        [] => (axis(x, -2)?, axis(x, -1)?),
+        [rows, columns] => (axis(x, rows)?, axis(x, columns)?),
+        dims => return Err(OpError(format!("a matrix has 2 dims, not {}", dims.len()))),
+    };
+    ensure!(rows != columns, "rows and columns are the same dim");
     Ok([rows, columns])
 }
 
 /// A norm of the singular values of the matrices that two dims span.
 #[cfg(feature = "linalg")]
 #[track_caller]
-fn singular_norm(x: &Tensor, ord: MatrixNorm, dims: [i64; 2], keepdim: bool) -> Tensor {
+fn singular_norm(x: &Tensor, ord: MatrixNorm, reduced: &ReducedDims) -> Tensor {
     super::factors::one_on_host("matrix_norm", [x], |b, [x]| {
-        let [rows, columns] = rows_and_columns(x, dims)?;
+        let [rows, columns] = rows_and_columns(x, &reduced.dims)?;
         let rest = (0..x.ndim()).filter(|a| *a != rows && *a != columns);
         let perm: Vec<usize> = rest.chain([rows, columns]).collect();
         let wide = b.widened(x)?;
@@ -309,7 +314,7 @@ fn singular_norm(x: &Tensor, ord: MatrixNorm, dims: [i64; 2], keepdim: bool) -> 
         };
         let norm = b.reduce(kind, &values, &[values.ndim() - 1], false)?;
         let norm = b.cast(&norm, x.dtype())?;
-        if !keepdim {
+        if !reduced.keepdim {
             return Ok(norm);
         }
         let mut shape = Shape::from(x.dims());
@@ -320,7 +325,7 @@ fn singular_norm(x: &Tensor, ord: MatrixNorm, dims: [i64; 2], keepdim: bool) -> 
 
 #[cfg(not(feature = "linalg"))]
 #[track_caller]
-fn singular_norm(x: &Tensor, ord: MatrixNorm, _: [i64; 2], _: bool) -> Tensor {
+fn singular_norm(x: &Tensor, ord: MatrixNorm, _: &ReducedDims) -> Tensor {
     compose("matrix_norm", &[x], |_| {
         Err(OpError(format!(
             "the norm {ord:?} needs singular values; turn on the feature `linalg` of this crate"

@@ -52,7 +52,7 @@ mod to_device;
 mod unique;
 mod unpool;
 
-pub use args::{DimArg, DimArgs, IntList, OutputSize};
+pub use args::{DimArg, DimArgs, IntList, Keep, OutputSize, ReducedDim, ReducedDims, keep};
 pub use arith::Other;
 pub use blocks::{block_diag, column_stack, dstack};
 pub use conv::Padding;

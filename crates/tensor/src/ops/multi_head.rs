@@ -164,7 +164,7 @@ fn forward(x: &[Tensor; 3], call: &MultiHeadAttention) -> (Tensor, Option<Tensor
     let y = y.linear(call.out_proj_weight, call.out_proj_bias);
     let weights = weights.reshape([n, heads, l, size(&k, 1)]);
     let weights = match call.average_attn_weights {
-        true => weights.mean(1, false),
+        true => weights.mean(1),
         false => weights,
     };
     (y, Some(weights))

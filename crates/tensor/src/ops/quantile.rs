@@ -1,6 +1,6 @@
 //! Quantiles.
 
-use super::args::DimArgs;
+use super::args::ReducedDims;
 use super::arith::Other;
 use super::record::Recorded;
 use super::sort::{lanes, reduced_shape, sorted_with_nans};
@@ -40,35 +40,45 @@ impl std::str::FromStr for Interpolation {
 }
 
 impl Tensor {
-    /// The q-quantiles of f32 or f64 lanes of a dim, or of all elements; NaN for lanes with a NaN. `q`
-    /// is a number in 0..=1, or a tensor of them of rank 0 or 1, whose dim comes first in the result; a
-    /// number in it outside is a data error.
+    /// The q-quantiles of f32 or f64 lanes of a dim, or of all elements, in proportion to the distances from
+    /// the two elements around it; NaN for lanes with a NaN. `q` is a number in 0..=1, or a tensor of them
+    /// of rank 0 or 1, whose dim comes first in the result; a number in it outside is a data error.
     #[track_caller]
-    pub fn quantile<'a>(
+    pub fn quantile<'a>(&self, q: impl Into<Other<'a>>, dim: impl Into<ReducedDims>) -> Tensor {
+        self.quantile_with(q, dim, Interpolation::Linear)
+    }
+
+    /// [`Tensor::quantile`], with what stands for a quantile between two elements.
+    #[track_caller]
+    pub fn quantile_with<'a>(
         &self,
         q: impl Into<Other<'a>>,
-        dim: impl Into<DimArgs>,
-        keepdim: bool,
+        dim: impl Into<ReducedDims>,
         interpolation: Interpolation,
     ) -> Tensor {
         let (q, dim) = (q.into(), dim.into());
         compose("quantile", &q.with(self), |b| {
-            quantile(b, self, &q, &dim, keepdim, interpolation, false)
+            quantile(b, self, &q, &dim, interpolation, false)
         })
     }
 
     /// The q-quantiles of what is not NaN, see [`Tensor::quantile`]; NaN for lanes without numbers.
     #[track_caller]
-    pub fn nanquantile<'a>(
+    pub fn nanquantile<'a>(&self, q: impl Into<Other<'a>>, dim: impl Into<ReducedDims>) -> Tensor {
+        self.nanquantile_with(q, dim, Interpolation::Linear)
+    }
+
+    /// [`Tensor::nanquantile`], with what stands for a quantile between two elements.
+    #[track_caller]
+    pub fn nanquantile_with<'a>(
         &self,
         q: impl Into<Other<'a>>,
-        dim: impl Into<DimArgs>,
-        keepdim: bool,
+        dim: impl Into<ReducedDims>,
         interpolation: Interpolation,
     ) -> Tensor {
         let (q, dim) = (q.into(), dim.into());
         compose("nanquantile", &q.with(self), |b| {
-            quantile(b, self, &q, &dim, keepdim, interpolation, true)
+            quantile(b, self, &q, &dim, interpolation, true)
         })
     }
 }
@@ -95,8 +105,7 @@ fn quantile(
     b: &mut Recorder,
     t: &Tensor,
     q: &Other,
-    dim: &DimArgs,
-    keepdim: bool,
+    reduced: &ReducedDims,
     interpolation: Interpolation,
     skip_nan: bool,
 ) -> Recorded {
@@ -106,7 +115,8 @@ fn quantile(
         t.dtype()
     );
     let q = fractions(b, t, q)?;
-    let (x, kept) = match dim.one_or_all()? {
+    let keepdim = reduced.keepdim;
+    let (x, kept) = match reduced.dims.one_or_all()? {
         Some(d) => {
             let (x, a) = lanes(b, t, d)?;
             let kept = reduced_shape(t, a, keepdim);

@@ -1,9 +1,9 @@
 //! Sums, means, extremes and other reductions.
 //!
-//! Everywhere `dims` may be `()`, which stands for all dims, and `keepdim` keeps the reduced dims with
-//! size 1. Floats narrower than f32 are accumulated in f32.
+//! Everywhere `dims` may be `()`, which stands for all dims; [`keep`](crate::keep) around them keeps the
+//! reduced dims with size 1. Floats narrower than f32 are accumulated in f32.
 
-use super::args::{DimArg, DimArgs, axis, few_dims, needs_float};
+use super::args::{DimArgs, ReducedDim, ReducedDims, axis, few_dims, needs_float};
 use super::record::{Recorded, wide};
 use crate::record::{Recorder, compose, compose_many};
 use crate::{DType, Scalar, Tensor, promote};
@@ -21,26 +21,26 @@ impl Tensor {
     /// The sum; integers and bool give i64.
     ///
     /// ```
-    /// use kiln_tensor::Tensor;
+    /// use kiln_tensor::{keep, Tensor};
     /// let x = Tensor::from_slice(&[1i64, 2, 3, 4], [2, 2]);
-    /// assert_eq!(x.sum(0, true).shape()?, [1, 2]);
+    /// assert_eq!(x.sum(keep(0)).shape()?, [1, 2]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn sum(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
-        fold("sum", Reduction::Sum, self, dims.into(), keepdim)
+    pub fn sum(&self, dims: impl Into<ReducedDims>) -> Tensor {
+        fold("sum", Reduction::Sum, self, dims.into())
     }
 
     /// The product; integers and bool give i64.
     #[track_caller]
-    pub fn prod(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
-        fold("prod", Reduction::Prod, self, dims.into(), keepdim)
+    pub fn prod(&self, dims: impl Into<ReducedDims>) -> Tensor {
+        fold("prod", Reduction::Prod, self, dims.into())
     }
 
     /// The sum of what is not NaN.
     #[track_caller]
-    pub fn nansum(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
-        let dims = dims.into();
+    pub fn nansum(&self, dims: impl Into<ReducedDims>) -> Tensor {
+        let ReducedDims { dims, keepdim } = dims.into();
         compose("nansum", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
             let mut x = b.cast(self, sum_dtype(self.dtype()))?;
@@ -54,8 +54,8 @@ impl Tensor {
 
     /// The mean of floats.
     #[track_caller]
-    pub fn mean(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
-        let dims = dims.into();
+    pub fn mean(&self, dims: impl Into<ReducedDims>) -> Tensor {
+        let ReducedDims { dims, keepdim } = dims.into();
         compose("mean", &[self], |b| {
             needs_float(self, "operand")?;
             let axes = dims.axes_or_all(self)?;
@@ -67,8 +67,8 @@ impl Tensor {
 
     /// The mean of what is not NaN.
     #[track_caller]
-    pub fn nanmean(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
-        let dims = dims.into();
+    pub fn nanmean(&self, dims: impl Into<ReducedDims>) -> Tensor {
+        let ReducedDims { dims, keepdim } = dims.into();
         compose("nanmean", &[self], |b| {
             needs_float(self, "operand")?;
             let axes = dims.axes_or_all(self)?;
@@ -86,8 +86,8 @@ impl Tensor {
 
     /// The largest element; NaN wins.
     #[track_caller]
-    pub fn amax(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
-        let dims = dims.into();
+    pub fn amax(&self, dims: impl Into<ReducedDims>) -> Tensor {
+        let ReducedDims { dims, keepdim } = dims.into();
         compose("amax", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
             b.reduce(Reduction::Max, self, &axes, keepdim)
@@ -96,8 +96,8 @@ impl Tensor {
 
     /// The smallest element; NaN wins.
     #[track_caller]
-    pub fn amin(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
-        let dims = dims.into();
+    pub fn amin(&self, dims: impl Into<ReducedDims>) -> Tensor {
+        let ReducedDims { dims, keepdim } = dims.into();
         compose("amin", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
             b.reduce(Reduction::Min, self, &axes, keepdim)
@@ -106,22 +106,20 @@ impl Tensor {
 
     /// The largest elements along a dim and the i64 indices of the first of them, which have the gradient.
     #[track_caller]
-    pub fn max(&self, dim: impl Into<DimArg>, keepdim: bool) -> (Tensor, Tensor) {
-        let dim = dim.into();
-        extreme("max", Reduction::Max, self, dim, keepdim)
+    pub fn max(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
+        extreme("max", Reduction::Max, self, dim.into())
     }
 
     /// The smallest elements along a dim and the i64 indices of the first of them, which have the gradient.
     #[track_caller]
-    pub fn min(&self, dim: impl Into<DimArg>, keepdim: bool) -> (Tensor, Tensor) {
-        let dim = dim.into();
-        extreme("min", Reduction::Min, self, dim, keepdim)
+    pub fn min(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
+        extreme("min", Reduction::Min, self, dim.into())
     }
 
     /// The smallest and the largest element, of all or along a dim.
     #[track_caller]
-    pub fn aminmax(&self, dim: impl Into<DimArgs>, keepdim: bool) -> (Tensor, Tensor) {
-        let dims = dim.into();
+    pub fn aminmax(&self, dim: impl Into<ReducedDims>) -> (Tensor, Tensor) {
+        let ReducedDims { dims, keepdim } = dim.into();
         two(compose_many("aminmax", &[self], 2, |b| {
             let axes = dims.axes_or_all(self)?;
             Ok(vec![
@@ -133,26 +131,26 @@ impl Tensor {
 
     /// The i64 index of the first largest element along a dim, or in the flattened tensor.
     #[track_caller]
-    pub fn argmax(&self, dim: impl Into<DimArgs>, keepdim: bool) -> Tensor {
-        arg("argmax", Reduction::Max, self, dim.into(), keepdim)
+    pub fn argmax(&self, dim: impl Into<ReducedDims>) -> Tensor {
+        arg("argmax", Reduction::Max, self, dim.into())
     }
 
     /// The i64 index of the first smallest element along a dim, or in the flattened tensor.
     #[track_caller]
-    pub fn argmin(&self, dim: impl Into<DimArgs>, keepdim: bool) -> Tensor {
-        arg("argmin", Reduction::Min, self, dim.into(), keepdim)
+    pub fn argmin(&self, dim: impl Into<ReducedDims>) -> Tensor {
+        arg("argmin", Reduction::Min, self, dim.into())
     }
 
     /// Whether any element is not zero. Bool, but u8 for u8.
     #[track_caller]
-    pub fn any(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
-        truth("any", Reduction::Max, self, dims.into(), keepdim)
+    pub fn any(&self, dims: impl Into<ReducedDims>) -> Tensor {
+        truth("any", Reduction::Max, self, dims.into())
     }
 
     /// Whether no element is zero. Bool, but u8 for u8.
     #[track_caller]
-    pub fn all(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
-        truth("all", Reduction::Min, self, dims.into(), keepdim)
+    pub fn all(&self, dims: impl Into<ReducedDims>) -> Tensor {
+        truth("all", Reduction::Min, self, dims.into())
     }
 
     /// How many elements are not zero, as i64.
@@ -167,39 +165,51 @@ impl Tensor {
         })
     }
 
-    /// The variance: squared distances from the mean over `count − correction` (1 is the unbiased
-    /// estimate).
+    /// The variance: squared distances from the mean over `count − 1`.
     #[track_caller]
-    pub fn var(&self, dims: impl Into<DimArgs>, correction: f64, keepdim: bool) -> Tensor {
+    pub fn var(&self, dims: impl Into<ReducedDims>) -> Tensor {
+        self.var_with(dims, 1.0)
+    }
+
+    /// The variance: squared distances from the mean over `count − correction`.
+    #[track_caller]
+    pub fn var_with(&self, dims: impl Into<ReducedDims>, correction: f64) -> Tensor {
         let dims = dims.into();
         compose("var", &[self], |b| {
-            let (var, _) = moments(b, self, &dims, correction, keepdim)?;
+            let (var, _) = moments(b, self, &dims, correction)?;
             b.cast(&var, self.dtype())
         })
     }
 
-    /// The standard deviation, see [`Tensor::var`].
+    /// The standard deviation: the root of [`Tensor::var`].
     #[track_caller]
-    pub fn std(&self, dims: impl Into<DimArgs>, correction: f64, keepdim: bool) -> Tensor {
+    pub fn std(&self, dims: impl Into<ReducedDims>) -> Tensor {
+        self.std_with(dims, 1.0)
+    }
+
+    /// The standard deviation: the root of [`Tensor::var_with`].
+    #[track_caller]
+    pub fn std_with(&self, dims: impl Into<ReducedDims>, correction: f64) -> Tensor {
         let dims = dims.into();
         compose("std", &[self], |b| {
-            let (var, _) = moments(b, self, &dims, correction, keepdim)?;
+            let (var, _) = moments(b, self, &dims, correction)?;
             let std = root(b, &var, 2.0)?;
             b.cast(&std, self.dtype())
         })
     }
 
-    /// Variance and mean.
+    /// [`Tensor::var`] and the mean.
     #[track_caller]
-    pub fn var_mean(
-        &self,
-        dims: impl Into<DimArgs>,
-        correction: f64,
-        keepdim: bool,
-    ) -> (Tensor, Tensor) {
+    pub fn var_mean(&self, dims: impl Into<ReducedDims>) -> (Tensor, Tensor) {
+        self.var_mean_with(dims, 1.0)
+    }
+
+    /// [`Tensor::var_with`] and the mean.
+    #[track_caller]
+    pub fn var_mean_with(&self, dims: impl Into<ReducedDims>, correction: f64) -> (Tensor, Tensor) {
         let dims = dims.into();
         two(compose_many("var_mean", &[self], 2, |b| {
-            let (var, mean) = moments(b, self, &dims, correction, keepdim)?;
+            let (var, mean) = moments(b, self, &dims, correction)?;
             Ok(vec![
                 b.cast(&var, self.dtype())?,
                 b.cast(&mean, self.dtype())?,
@@ -207,17 +217,18 @@ impl Tensor {
         }))
     }
 
-    /// Standard deviation and mean.
+    /// [`Tensor::std`] and the mean.
     #[track_caller]
-    pub fn std_mean(
-        &self,
-        dims: impl Into<DimArgs>,
-        correction: f64,
-        keepdim: bool,
-    ) -> (Tensor, Tensor) {
+    pub fn std_mean(&self, dims: impl Into<ReducedDims>) -> (Tensor, Tensor) {
+        self.std_mean_with(dims, 1.0)
+    }
+
+    /// [`Tensor::std_with`] and the mean.
+    #[track_caller]
+    pub fn std_mean_with(&self, dims: impl Into<ReducedDims>, correction: f64) -> (Tensor, Tensor) {
         let dims = dims.into();
         two(compose_many("std_mean", &[self], 2, |b| {
-            let (var, mean) = moments(b, self, &dims, correction, keepdim)?;
+            let (var, mean) = moments(b, self, &dims, correction)?;
             let std = root(b, &var, 2.0)?;
             Ok(vec![
                 b.cast(&std, self.dtype())?,
@@ -228,8 +239,8 @@ impl Tensor {
 
     /// log Σ eˣ without overflow; integers become f32.
     #[track_caller]
-    pub fn logsumexp(&self, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
-        let dims = dims.into();
+    pub fn logsumexp(&self, dims: impl Into<ReducedDims>) -> Tensor {
+        let ReducedDims { dims, keepdim } = dims.into();
         compose("logsumexp", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
             let dtype = promote::to_float(self.dtype());
@@ -242,8 +253,8 @@ impl Tensor {
     /// (Σ |x|ᵒʳᵈ)^(1/ord) of floats; infinite orders give the largest or smallest |x|, order 0 the
     /// number of elements that are not zero.
     #[track_caller]
-    pub fn vector_norm(&self, ord: f64, dims: impl Into<DimArgs>, keepdim: bool) -> Tensor {
-        let dims = dims.into();
+    pub fn vector_norm(&self, ord: f64, dims: impl Into<ReducedDims>) -> Tensor {
+        let ReducedDims { dims, keepdim } = dims.into();
         compose("vector_norm", &[self], |b| {
             needs_float(self, "operand")?;
             let axes = dims.axes_or_all(self)?;
@@ -255,7 +266,8 @@ impl Tensor {
 }
 
 #[track_caller]
-fn fold(called: &'static str, kind: Reduction, t: &Tensor, dims: DimArgs, keepdim: bool) -> Tensor {
+fn fold(called: &'static str, kind: Reduction, t: &Tensor, reduced: ReducedDims) -> Tensor {
+    let ReducedDims { dims, keepdim } = reduced;
     compose(called, &[t], |b| {
         let axes = dims.axes_or_all(t)?;
         let x = b.cast(t, sum_dtype(t.dtype()))?;
@@ -264,13 +276,8 @@ fn fold(called: &'static str, kind: Reduction, t: &Tensor, dims: DimArgs, keepdi
 }
 
 #[track_caller]
-fn truth(
-    called: &'static str,
-    kind: Reduction,
-    t: &Tensor,
-    dims: DimArgs,
-    keepdim: bool,
-) -> Tensor {
+fn truth(called: &'static str, kind: Reduction, t: &Tensor, reduced: ReducedDims) -> Tensor {
+    let ReducedDims { dims, keepdim } = reduced;
     compose(called, &[t], |b| {
         let axes = dims.axes_or_all(t)?;
         let x = b.truth(t)?;
@@ -300,9 +307,9 @@ fn extreme(
     called: &'static str,
     kind: Reduction,
     t: &Tensor,
-    dim: DimArg,
-    keepdim: bool,
+    reduced: ReducedDim,
 ) -> (Tensor, Tensor) {
+    let ReducedDim { dim, keepdim } = reduced;
     two(compose_many(called, &[t], 2, |b| {
         if t.ndim() == 0 {
             DimArgs::from(&dim).axes(t)?;
@@ -338,7 +345,8 @@ pub(crate) fn first_extreme(
 }
 
 #[track_caller]
-fn arg(called: &'static str, kind: Reduction, t: &Tensor, dims: DimArgs, keepdim: bool) -> Tensor {
+fn arg(called: &'static str, kind: Reduction, t: &Tensor, reduced: ReducedDims) -> Tensor {
+    let ReducedDims { dims, keepdim } = reduced;
     compose(called, &[t], |b| {
         ensure!(
             t.dtype() != DType::Bool,
@@ -373,15 +381,14 @@ fn arg(called: &'static str, kind: Reduction, t: &Tensor, dims: DimArgs, keepdim
 fn moments(
     b: &mut Recorder,
     t: &Tensor,
-    dims: &DimArgs,
+    reduced: &ReducedDims,
     correction: f64,
-    keepdim: bool,
 ) -> Result<(Tensor, Tensor), OpError> {
     needs_float(t, "operand")?;
-    let axes = dims.axes_or_all(t)?;
+    let axes = reduced.dims.axes_or_all(t)?;
     let x = b.widened(t)?;
     let (var, mean) = variance(b, &x, &axes, correction)?;
-    if keepdim {
+    if reduced.keepdim {
         return Ok((var, mean));
     }
     Ok((b.squeeze(&var, &axes)?, b.squeeze(&mean, &axes)?))

@@ -3,7 +3,7 @@
 //! Every sort is stable. NaN counts as larger than everything; −0 and 0 are equal. Sorted values are
 //! gathers, so they are bit for bit the elements. A number counts as a vector of one.
 
-use super::args::{DimArg, axis, known};
+use super::args::{DimArg, ReducedDim, axis, known};
 use super::index::{as_vector, no_larger};
 use super::record::Recorded;
 use super::reduce::two;
@@ -77,8 +77,8 @@ impl Tensor {
 
     /// The k-th smallest element (k from 1) of each lane of a dim and its i64 index.
     #[track_caller]
-    pub fn kthvalue(&self, k: i64, dim: impl Into<DimArg>, keepdim: bool) -> (Tensor, Tensor) {
-        let dim = dim.into();
+    pub fn kthvalue(&self, k: i64, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
+        let ReducedDim { dim, keepdim } = dim.into();
         two(compose_many("kthvalue", &[self], 2, |b| {
             ensure!(k >= 1, "k counts from 1, so it can't be {k}");
             let (x, a) = lanes(b, self, &dim)?;
@@ -92,8 +92,8 @@ impl Tensor {
     /// The middle element of each lane of a dim (the lower one of two) and its i64 index. Where a lane
     /// has a NaN, the first of them.
     #[track_caller]
-    pub fn median(&self, dim: impl Into<DimArg>, keepdim: bool) -> (Tensor, Tensor) {
-        let dim = dim.into();
+    pub fn median(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
+        let ReducedDim { dim, keepdim } = dim.into();
         middle("median", self, Some(&dim), keepdim, false)
     }
 
@@ -105,8 +105,8 @@ impl Tensor {
 
     /// The middle element of what is not NaN in each lane of a dim, and its i64 index.
     #[track_caller]
-    pub fn nanmedian(&self, dim: impl Into<DimArg>, keepdim: bool) -> (Tensor, Tensor) {
-        let dim = dim.into();
+    pub fn nanmedian(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
+        let ReducedDim { dim, keepdim } = dim.into();
         middle("nanmedian", self, Some(&dim), keepdim, true)
     }
 
@@ -119,8 +119,8 @@ impl Tensor {
     /// The most frequent element of each lane of a dim, the smallest of several, and the i64 index of
     /// its last occurrence.
     #[track_caller]
-    pub fn mode(&self, dim: impl Into<DimArg>, keepdim: bool) -> (Tensor, Tensor) {
-        let dim = dim.into();
+    pub fn mode(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
+        let ReducedDim { dim, keepdim } = dim.into();
         two(compose_many("mode", &[self], 2, |b| {
             let (x, a) = lanes(b, self, &dim)?;
             let n = known(&x, a)?;

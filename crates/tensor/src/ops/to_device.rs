@@ -14,7 +14,7 @@ impl Tensor {
     /// use kiln_tensor::{DType, Device, Tensor};
     /// let device = Device::cuda(0)?;
     /// let x = Tensor::rand([1024, 1024], DType::F32).to(device);
-    /// println!("{}", x.matmul(&x).sum((), false));
+    /// println!("{}", x.matmul(&x).sum(()));
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[track_caller]

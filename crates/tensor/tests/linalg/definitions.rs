@@ -1,7 +1,7 @@
 //! Each factor times the others is the matrix.
 
 use crate::{FLOATS, SIZES, assert_near, identity, positive, random};
-use kiln_tensor::{DType, MatrixNorm, QrMode, Result, Tensor};
+use kiln_tensor::{DType, MatrixNorm, QrMode, Result, Tensor, keep};
 
 /// Rows and columns: square, tall and wide.
 fn rectangles() -> impl Iterator<Item = (usize, usize)> {
@@ -70,7 +70,7 @@ fn lu() -> Result<()> {
         assert_near(&u.triu(0), &u, 0.0, 0);
         // The largest of a column is the pivot.
         if l.numel()? > 0 {
-            assert!(l.abs().amax((), false).to_dtype(DType::F64).item::<f64>()? <= 1.0);
+            assert!(l.abs().amax(()).to_dtype(DType::F64).item::<f64>()? <= 1.0);
         }
         let (both, pivots) = a.lu_factor();
         assert_eq!(
@@ -206,15 +206,12 @@ fn determinants() -> Result<()> {
             let a = random(n as u64, &[2, n, n], dtype);
             let (p, _, u) = a.lu();
             // The sign of a permutation is the determinant of its matrix.
-            let diagonal = u.diagonal(0, -2, -1).prod(-1, false);
+            let diagonal = u.diagonal(0, -2, -1).prod(-1);
             let det = a.det();
             assert_near(
                 &(diagonal * p.det()),
                 &det,
-                det.abs()
-                    .amax((), false)
-                    .to_dtype(DType::F64)
-                    .item::<f64>()?,
+                det.abs().amax(()).to_dtype(DType::F64).item::<f64>()?,
                 n,
             );
             let (sign, log) = a.slogdet();
@@ -303,7 +300,7 @@ fn least_squares() -> Result<()> {
         let off = a.matmul(&x) - &b;
         assert_near(&t(&a).matmul(&off), &x.zeros_like(), 1e2, m);
         if m > n {
-            assert_near(&residuals, &off.square().sum(-2, false), 10.0, m);
+            assert_near(&residuals, &off.square().sum(-2), 10.0, m);
         } else {
             assert_eq!(residuals.shape()?, [0]);
         }
@@ -323,12 +320,12 @@ fn norms_and_condition_numbers() -> Result<()> {
     let a = random(1, &[3, 4, 5, 2], DType::F64);
     let values = a.permute([1, 3, 2, 0]).svdvals(); // [4, 2, 3]
     for (ord, expected) in [
-        (MatrixNorm::Nuclear, values.sum(-1, false)),
-        (MatrixNorm::Order(2.0), values.amax(-1, false)),
-        (MatrixNorm::Order(-2.0), values.amin(-1, false)),
+        (MatrixNorm::Nuclear, values.sum(-1)),
+        (MatrixNorm::Order(2.0), values.amax(-1)),
+        (MatrixNorm::Order(-2.0), values.amin(-1)),
     ] {
-        assert_near(&a.matrix_norm(ord, [2, 0], false), &expected, 10.0, 5);
-        assert_eq!(a.matrix_norm(ord, [2, 0], true).shape()?, [1, 4, 1, 2]);
+        assert_near(&a.matrix_norm(ord, [2, 0]), &expected, 10.0, 5);
+        assert_eq!(a.matrix_norm(ord, keep([2, 0])).shape()?, [1, 4, 1, 2]);
     }
     let d = Tensor::from([4.0, 2.0, 1.0]).diag(0);
     let number = |x: Tensor| x.item::<f64>();

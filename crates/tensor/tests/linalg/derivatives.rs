@@ -13,7 +13,7 @@ fn check(f: impl Fn(&[Tensor]) -> Vec<Tensor>, inputs: &[&Tensor]) {
     let loss = |x: &[Tensor]| {
         let terms = f(x).into_iter().enumerate().map(|(i, y)| {
             let weight = random(100 + i as u64, &y.shape().unwrap(), F);
-            (&y * &weight + y.square() * 0.3).sum((), false)
+            (&y * &weight + y.square() * 0.3).sum(())
         });
         terms.fold(Tensor::zeros([], F), |sum, term| sum + term)
     };
@@ -30,7 +30,7 @@ fn check(f: impl Fn(&[Tensor]) -> Vec<Tensor>, inputs: &[&Tensor]) {
         let found = kiln_tensor::enable_grad(|| grad(&[&loss(&leaves)], &refs, true)).unwrap();
         let terms = found.iter().flatten().enumerate().map(|(i, g)| {
             let weight = random(200 + i as u64, &g.shape().unwrap(), F);
-            (g * &weight).sum((), false)
+            (g * &weight).sum(())
         });
         terms.fold(Tensor::zeros([], F), |sum, term| sum + term)
     };
@@ -126,7 +126,7 @@ fn singular_values_and_vectors() {
             MatrixNorm::Order(2.0),
             MatrixNorm::Order(-2.0),
         ] {
-            check(|x| vec![x[0].matrix_norm(norm, [-2, -1], false)], &[&a]);
+            check(|x| vec![x[0].matrix_norm(norm, [-2, -1])], &[&a]);
         }
         check(|x| vec![x[0].cond(2.0)], &[&a]);
     }
@@ -218,20 +218,20 @@ fn a_singular_matrix_has_a_gradient_of_its_determinant() {
 #[test]
 fn equal_singular_values_have_gradients() -> Result<()> {
     let one = Tensor::eye(3, None, F).requires_grad_(true);
-    one.svdvals().sum((), false).backward()?;
+    one.svdvals().sum(()).backward()?;
     assert_eq!(
         one.grad().unwrap().to_vec::<f64>()?,
         Tensor::eye(3, None, F).to_vec::<f64>()?
     );
     one.zero_grad();
     // Of the values alone, through all three.
-    one.svd(false).1.sum((), false).backward()?;
+    one.svd(false).1.sum(()).backward()?;
     assert_eq!(
         one.grad().unwrap().to_vec::<f64>()?,
         Tensor::eye(3, None, F).to_vec::<f64>()?
     );
     one.zero_grad();
-    one.eigh(false).0.sum((), false).backward()?;
+    one.eigh(false).0.sum(()).backward()?;
     assert_eq!(
         one.grad().unwrap().to_vec::<f64>()?,
         Tensor::eye(3, None, F).to_vec::<f64>()?
@@ -243,14 +243,14 @@ fn equal_singular_values_have_gradients() -> Result<()> {
 fn empty_matrices_have_empty_gradients() -> Result<()> {
     for shape in [[0, 0, 0], [2, 0, 0], [0, 3, 3]] {
         let x = Tensor::zeros(shape, F).requires_grad_(true);
-        let y = x.det().sum((), false)
-            + x.inv().sum((), false)
-            + x.svdvals().sum((), false)
-            + x.cholesky(false).sum((), false)
-            + x.qr(QrMode::Reduced).0.sum((), false)
-            + x.eigh(false).1.sum((), false)
-            + x.lu().2.sum((), false)
-            + x.pinv(None, None, false).sum((), false);
+        let y = x.det().sum(())
+            + x.inv().sum(())
+            + x.svdvals().sum(())
+            + x.cholesky(false).sum(())
+            + x.qr(QrMode::Reduced).0.sum(())
+            + x.eigh(false).1.sum(())
+            + x.lu().2.sum(())
+            + x.pinv(None, None, false).sum(());
         y.backward()?;
         assert_eq!(x.grad().unwrap().shape()?, shape);
         x.grad().unwrap().realize()?;
@@ -272,7 +272,7 @@ fn gradients_flow_through_loops_and_branches() -> Result<()> {
         },
         &[&a],
     );
-    let yes = no_grad(|| a.sum((), false).gt(-1e9));
+    let yes = no_grad(|| a.sum(()).gt(-1e9));
     check(
         |x| vec![cond(&yes, || x[0].inv(), || x[0].det() * &x[0])],
         &[&a],

@@ -39,7 +39,7 @@ fn assert_near(found: &Tensor, expected: &Tensor, size: f64, n: usize) {
     }
     let off = (found - expected).to_dtype(DType::F64).abs();
     let off = where_(&found.eq(expected), &off.zeros_like(), &off);
-    let off = off.amax((), false).item::<f64>().unwrap();
+    let off = off.amax(()).item::<f64>().unwrap();
     let bound = 100.0 * epsilon * (size + 1.0) * (n + 1) as f64;
     assert!(
         off <= bound,

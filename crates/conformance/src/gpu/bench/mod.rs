@@ -48,7 +48,7 @@ impl Case {
     /// Runs once, to see that it does.
     fn check(&self, report: &mut Report) -> Result<()> {
         for result in self.once()? {
-            let finite = result.sum((), false).isfinite().item::<bool>()?;
+            let finite = result.sum(()).isfinite().item::<bool>()?;
             let result = if finite {
                 Ok(())
             } else {

@@ -85,7 +85,7 @@ impl ResNet50 {
     fn forward(&self, images: &Tensor) -> Tensor {
         let x = self.stem.forward(images);
         let x = self.blocks.iter().fold(x, |x, block| block.forward(&x));
-        self.head.forward(&x.mean([2, 3], false))
+        self.head.forward(&x.mean([2, 3]))
     }
 }
 

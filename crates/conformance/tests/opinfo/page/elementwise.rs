@@ -105,7 +105,7 @@ rows! {
     "torch.gt", "torch.greater" = { x.gt(y) };
     "torch.ge", "torch.greater_equal" = { x.ge(y) };
     "torch.isclose" = { x.isclose(y, 1e-5, 1e-8, false) };
-    "torch.allclose" = { x.isclose(y, 1e-5, 1e-8, false).all((), false).item::<bool>()? };
+    "torch.allclose" = { x.isclose(y, 1e-5, 1e-8, false).all(()).item::<bool>()? };
     "torch.isnan" = { x.isnan() };
     "torch.isinf" = { x.isinf() };
     "torch.isfinite" = { x.isfinite() };

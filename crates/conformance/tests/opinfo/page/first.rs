@@ -1,7 +1,7 @@
 //! The first ten minutes, line by line.
 
 use super::Row;
-use kiln_tensor::{DType, Reduction, Result, Spec, Tensor, Var, compile, no_grad};
+use kiln_tensor::{DType, Reduction, Result, Spec, Tensor, Var, compile, keep, no_grad};
 
 macro_rules! lines {
     ($($torch:literal = { $($code:tt)* };)* => $results:expr) => {
@@ -26,7 +26,7 @@ lines! {
     "size = z.shape" = { let size = z.shape()?; };
     "tail = z[0, 1:]" = { let tail = z.i((0, 1..)); };
     "z[:, 0] = 7" = { let z = z.set((.., 0), 7); };
-    "total = z.sum(dim=1, keepdim=True)" = { let total = z.sum(1, true); };
+    "total = z.sum(dim=1, keepdim=True)" = { let total = z.sum(keep(1)); };
     "print(total); total.tolist()" = { println!("{total}"); total.to_vec::<f32>()?; };
     "w = nn.Parameter(torch.ones(2, 2))" = { let w = Var::parameter(&y)?; };
     "loss = F.mse_loss(x @ w, y)" = { let loss = x.matmul(&w.get()).mse_loss(&y, Reduction::Mean); };

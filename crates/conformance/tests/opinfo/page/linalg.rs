@@ -4,7 +4,7 @@ use super::rows;
 use kiln_tensor::{MatrixNorm, QrMode, Result, Tensor};
 
 rows! {
-    (x: &Tensor, y: &Tensor, pivots: &Tensor, keepdim: bool);
+    (x: &Tensor, y: &Tensor, pivots: &Tensor);
     "torch.linalg.cholesky", "torch.cholesky" = { x.cholesky(false) } "the flag is `upper`, here and below";
     "torch.cholesky_solve" = { y.cholesky_solve(x, false) };
     "torch.cholesky_inverse" = { x.cholesky_inverse(false) };
@@ -27,7 +27,7 @@ rows! {
     "torch.linalg.lstsq" = { x.lstsq(y, None) } "by singular values, which it always gives; residuals where there are more rows than columns";
     "torch.linalg.matrix_rank" = { x.matrix_rank(None, None, false) } "`atol`, `rtol`, `hermitian`";
     "torch.linalg.cond" = { x.cond(2.0) };
-    "torch.linalg.matrix_norm(ord=\"nuc\")" = { x.matrix_norm(MatrixNorm::Nuclear, [-2, -1], keepdim) };
-    "torch.linalg.matrix_norm(ord=2)" = { x.matrix_norm(2.0, [-2, -1], keepdim) } "and −2";
+    "torch.linalg.matrix_norm(ord=\"nuc\")" = { x.matrix_norm(MatrixNorm::Nuclear, [-2, -1]) };
+    "torch.linalg.matrix_norm(ord=2)" = { x.matrix_norm(2.0, [-2, -1]) } "and −2";
     "torch.linalg.matrix_power(n=-1)" = { x.matrix_power(-1) };
 }

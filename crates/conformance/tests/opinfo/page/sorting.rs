@@ -1,22 +1,22 @@
 //! Sorting, scanning, searching and counting.
 
 use super::rows;
-use kiln_tensor::{Interpolation, Result, Tensor};
+use kiln_tensor::{Result, Tensor};
 
 rows! {
-    (x: &Tensor, y: &Tensor, dim: i64, keepdim: bool, descending: bool, right: bool);
+    (x: &Tensor, y: &Tensor, dim: i64, descending: bool, right: bool);
     "torch.sort" = { x.sort(dim, descending) } "always stable";
     "torch.argsort" = { x.argsort(dim, descending) } "always stable";
     "torch.msort" = { x.msort() };
     "torch.topk" = { x.topk(5, dim, true, true) } "`largest`, then `sorted`; always sorted";
-    "torch.kthvalue" = { x.kthvalue(2, dim, keepdim) };
+    "torch.kthvalue" = { x.kthvalue(2, dim) };
     "torch.median" = { x.median_all() };
-    "torch.median(dim=)" = { x.median(dim, keepdim) };
+    "torch.median(dim=)" = { x.median(dim) };
     "torch.nanmedian" = { x.nanmedian_all() };
-    "torch.nanmedian(dim=)" = { x.nanmedian(dim, keepdim) };
-    "torch.mode" = { x.mode(dim, keepdim) };
-    "torch.quantile" = { x.quantile(0.5, dim, keepdim, Interpolation::Linear) } "`()` for the flattened tensor; q may be a tensor";
-    "torch.nanquantile" = { x.nanquantile(0.5, dim, keepdim, Interpolation::Linear) };
+    "torch.nanmedian(dim=)" = { x.nanmedian(dim) };
+    "torch.mode" = { x.mode(dim) };
+    "torch.quantile" = { x.quantile(0.5, dim) } "`()` for the flattened tensor; q may be a tensor";
+    "torch.nanquantile" = { x.nanquantile(0.5, dim) };
     "torch.cumsum" = { x.cumsum(dim) };
     "torch.cumprod" = { x.cumprod(dim) };
     "torch.logcumsumexp" = { x.logcumsumexp(dim) };

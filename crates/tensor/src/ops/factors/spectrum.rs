@@ -112,7 +112,7 @@ impl Tensor {
             }
             square(a)?;
             let inverse = routine(b, Routine::InverseUnchecked, &[a])?;
-            let [own, other] = [a, &inverse].map(|x| x.matrix_norm(p, [-2, -1], false));
+            let [own, other] = [a, &inverse].map(|x| x.matrix_norm(p, [-2, -1]));
             for norm in [&own, &other] {
                 if let Some(e) = norm.error() {
                     return Err(OpError(e.message().to_string()));
