@@ -5,14 +5,12 @@
 //! `KILN_CUDA_DRIVER` the emulated one loads the kernels: it takes PTX and decodes it, which is most of its
 //! start from the cache.
 
-#[path = "models/resnet50.rs"]
-mod resnet50;
-
-use kiln::{Compiled, DType, Device, Spec, compile};
+use kiln::nn::{Forward, Module};
+use kiln::{Compiled, DType, Device, Spec, compile, no_grad};
 use kiln_base::cuda::{CudaKernel, PRELUDE};
 use kiln_base::plan::Kernel;
+use kiln_models::ResNet;
 use kiln_runtime::cuda::{self, Code, Nvrtc};
-use resnet50::ResNet;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -41,9 +39,11 @@ fn main() -> Result<(), Failed> {
 
 fn resnet() -> kiln::Result<Compiled> {
     let gpu = Device::cuda(0)?;
-    let model = ResNet::new(gpu)?;
+    let model = ResNet::resnet50(1000)?;
+    model.eval();
+    model.to(gpu)?;
     let image = Spec::fixed(DType::F32, [1, 3, 224, 224]).on(gpu);
-    compile(&[image], |x| model.forward(&x[0]))
+    compile(&[image], |x| no_grad(|| model.forward(&x[0])))
 }
 
 /// Compiles once and says how long it took.

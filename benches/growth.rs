@@ -8,11 +8,9 @@
 //! ```
 
 use kiln::nn::optim::{Adagrad, Adam, AdamW, Optimizer, RmsProp, Sgd};
-use kiln::nn::{
-    AttentionMasks, Embedding, Forward, LayerNorm, Linear, Module, ModuleList,
-    TransformerEncoderLayer,
-};
+use kiln::nn::{Forward, Linear, Module, ModuleList};
 use kiln::{Compiled, DType, Reduction, Result, Spec, Tensor, Var, compile, no_grad, realize_all};
+use kiln_models::{Gpt, GptConfig, TransformerConfig};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -111,49 +109,25 @@ const WIDTH: usize = 32;
 const LENGTH: usize = 16;
 const VOCABULARY: usize = 64;
 
-/// A decoder-only transformer.
-#[derive(Module)]
-struct Gpt {
-    embedding: Embedding,
-    blocks: ModuleList<TransformerEncoderLayer>,
-    norm: LayerNorm,
-    head: Linear,
+/// A small GPT.
+fn gpt(layers: usize) -> Result<Gpt> {
+    Gpt::new(GptConfig {
+        vocabulary: VOCABULARY,
+        context: LENGTH,
+        layers,
+        block: TransformerConfig {
+            width: WIDTH,
+            heads: 4,
+            hidden: 4 * WIDTH,
+            dropout: 0.0,
+            norm_first: true,
+        },
+    })
 }
 
-impl Gpt {
-    fn new(layers: usize) -> Result<Gpt> {
-        let block = |_| {
-            let block = TransformerEncoderLayer::new(WIDTH, 4)?.dim_feedforward(4 * WIDTH)?;
-            Ok(block
-                .dropout(0.0)?
-                .batch_first(true)?
-                .norm_first(true)
-                .gelu())
-        };
-        Ok(Gpt {
-            embedding: Embedding::new(VOCABULARY, WIDTH)?,
-            blocks: ModuleList((0..layers).map(block).collect::<Result<_>>()?),
-            norm: LayerNorm::new(WIDTH)?,
-            head: Linear::new(WIDTH, VOCABULARY)?,
-        })
-    }
-
-    fn loss(&self, tokens: &Tensor) -> Tensor {
-        let mut x = self.embedding.forward(tokens);
-        let causal = AttentionMasks {
-            is_causal: true,
-            ..AttentionMasks::default()
-        };
-        for block in self.blocks.iter() {
-            x = block.forward_with(&x, causal);
-        }
-        let logits = self.head.forward(&self.norm.forward(&x));
-        let (logits, labels) = (
-            logits.reshape([-1, VOCABULARY as i64]),
-            tokens.reshape([-1]),
-        );
-        logits.cross_entropy(&labels, None, -100, Reduction::Mean, 0.0)
-    }
+fn loss(gpt: &Gpt, tokens: &Tensor) -> Tensor {
+    let scores = gpt.forward(tokens).flatten(0, 1);
+    scores.cross_entropy(&tokens.flatten(0, 1), None, -100, Reduction::Mean, 0.0)
 }
 
 fn optimizer<'a>(parameters: impl IntoIterator<Item = &'a Var>, name: &str) -> Result<Optimizer> {
@@ -204,14 +178,14 @@ fn tokens() -> Result<Tensor> {
 
 fn compiled_step(gpt: &Gpt, optimizer: &mut Optimizer) -> Result<Compiled> {
     compile(&[Spec::like(&tokens()?)?], |x| -> Result<Tensor> {
-        let loss = gpt.loss(&x[0]);
+        let loss = loss(gpt, &x[0]);
         update(optimizer, &loss)?;
         Ok(loss)
     })
 }
 
 fn gpt_compiled(layers: usize, name: &str) -> Result<Duration> {
-    let gpt = Gpt::new(layers)?;
+    let gpt = gpt(layers)?;
     let mut optimizer = trained(&gpt, name)?;
     realize_all()?;
     let (step, time) = timed(|| compiled_step(&gpt, &mut optimizer))?;
@@ -228,7 +202,7 @@ enum Step {
 
 /// The first step, or the median of several.
 fn gpt_step(layers: usize, which: Step) -> Result<Duration> {
-    let gpt = Gpt::new(layers)?;
+    let gpt = gpt(layers)?;
     let mut optimizer = trained(&gpt, "AdamW")?;
     let tokens = tokens()?;
     realize_all()?;
@@ -237,7 +211,7 @@ fn gpt_step(layers: usize, which: Step) -> Result<Duration> {
         return median(|| step.run(&[&tokens]));
     }
     let mut run = || {
-        let loss = gpt.loss(&tokens);
+        let loss = loss(&gpt, &tokens);
         update(&mut optimizer, &loss)?;
         loss.item::<f32>()
     };

@@ -2,11 +2,9 @@
 //!
 //! `cargo bench` prints them; nothing is asserted.
 
-#[path = "models/resnet50.rs"]
-mod resnet50;
-
-use kiln::{DType, Device, Result, Spec, Tensor, compile};
-use resnet50::ResNet;
+use kiln::nn::{Forward, Module};
+use kiln::{DType, Result, Spec, Tensor, compile, no_grad};
+use kiln_models::ResNet;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -171,13 +169,16 @@ fn record_hash_bind() -> Result<()> {
 
 /// Compiling the layers of ResNet-50 for inference at 224 x 224.
 fn compile_resnet() -> Result<()> {
-    let resnet = ResNet::new(Device::Cpu)?;
+    let resnet = ResNet::resnet50(1000)?;
+    resnet.eval();
     let image = Spec::fixed(DType::F32, [1, 3, 224, 224]);
     let mut times = Vec::new();
     let mut described = String::new();
     for _ in 0..5 {
         let start = Instant::now();
-        let f = compile(std::slice::from_ref(&image), |x| resnet.forward(&x[0]))?;
+        let f = compile(std::slice::from_ref(&image), |x| {
+            no_grad(|| resnet.forward(&x[0]))
+        })?;
         times.push(start.elapsed().as_secs_f64());
         described = format!(
             "  {} convolutions folded, {} kernels in every run, {} prepared",

@@ -4,15 +4,13 @@
 //! `cargo bench --bench tuning` prints it; nothing is asserted. `KILN_BENCH_PART=network` or `picks` asks for
 //! one of the two.
 
-#[path = "models/resnet50.rs"]
-mod resnet50;
-
+use kiln::nn::{Forward, Module};
 use kiln::tuning::{Mode, Settings, Trial};
 use kiln::{
-    CompileOptions, Compiled, DType, Device, Layout, Spec, Tensor, Var, compile_with, memory,
+    CompileOptions, Compiled, DType, Layout, Spec, Tensor, Var, compile_with, memory, no_grad,
 };
 use kiln_compiler::tune::{Effort, Precision, measure};
-use resnet50::ResNet;
+use kiln_models::ResNet;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -50,14 +48,20 @@ fn options(mode: Mode, store: &Path) -> CompileOptions {
     }
 }
 
+fn resnet50() -> kiln::Result<ResNet> {
+    let model = ResNet::resnet50(1000)?;
+    model.eval();
+    Ok(model)
+}
+
 fn resnet(model: &ResNet, options: &CompileOptions) -> kiln::Result<Compiled> {
     let image = Spec::fixed(DType::F32, [1, 3, 224, 224]);
-    compile_with(&[image], options, |x| model.forward(&x[0]))
+    compile_with(&[image], options, |x| no_grad(|| model.forward(&x[0])))
 }
 
 /// ResNet-50, one image of 224 x 224.
 fn network(store: &Path) -> Result<(), Failed> {
-    let model = ResNet::new(Device::Cpu)?;
+    let model = resnet50()?;
     let plain = resnet(&model, &options(Mode::Off, store))?;
     let before = memory::stats();
     let start = Instant::now();
@@ -111,7 +115,7 @@ fn network(store: &Path) -> Result<(), Failed> {
 
 /// A process that has read nothing yet.
 fn start(store: &Path) -> Result<(), Failed> {
-    let model = ResNet::new(Device::Cpu)?;
+    let model = resnet50()?;
     let compiled = resnet(&model, &options(Mode::Frozen, store))?;
     let report = &compiled.explain().tuning;
     let missing = report.missing().count();

@@ -76,17 +76,9 @@ class ResNet(nn.Module):
         return self.fc(functional.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
-class ConvNorm(nn.Module):
-    def __init__(self, before, after, kernel, stride, groups, activation):
-        super().__init__()
-        self.conv = nn.Conv2d(
-            before, after, kernel, stride, kernel // 2, groups=groups, bias=False
-        )
-        self.norm = nn.BatchNorm2d(after, eps=1e-3)
-        self.activation = activation
-
-    def forward(self, x):
-        return self.activation(self.norm(self.conv(x)))
+def conv_norm(before, after, kernel, stride, groups, activation):
+    conv = nn.Conv2d(before, after, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(after, eps=1e-3, momentum=0.01), activation)
 
 
 class SqueezeExcitation(nn.Module):
@@ -106,11 +98,11 @@ class InvertedResidual(nn.Module):
         super().__init__()
         layers = []
         if expanded != before:
-            layers.append(ConvNorm(before, expanded, 1, 1, 1, activation))
-        layers.append(ConvNorm(expanded, expanded, kernel, stride, expanded, activation))
+            layers.append(conv_norm(before, expanded, 1, 1, 1, activation))
+        layers.append(conv_norm(expanded, expanded, kernel, stride, expanded, activation))
         if weighs:
             layers.append(SqueezeExcitation(expanded))
-        layers.append(ConvNorm(expanded, after, 1, 1, 1, nn.Identity()))
+        layers.append(conv_norm(expanded, after, 1, 1, 1, nn.Identity()))
         self.block = nn.Sequential(*layers)
         self.shortcut = stride == 1 and before == after
 
@@ -122,7 +114,7 @@ class InvertedResidual(nn.Module):
 class MobileNetV3(nn.Module):
     def __init__(self, classes):
         super().__init__()
-        r, h = functional.relu, functional.hardswish
+        r, h = nn.ReLU(), nn.Hardswish()
         rows = [
             (16, 3, 16, 16, True, r, 2),
             (16, 3, 72, 24, False, r, 2),
@@ -137,14 +129,15 @@ class MobileNetV3(nn.Module):
             (96, 5, 576, 96, True, h, 1),
         ]
         blocks = [InvertedResidual(*row) for row in rows]
-        first, last = ConvNorm(3, 16, 3, 2, 1, h), ConvNorm(96, 576, 1, 1, 1, h)
+        first, last = conv_norm(3, 16, 3, 2, 1, h), conv_norm(96, 576, 1, 1, 1, h)
         self.features = nn.Sequential(first, *blocks, last)
-        self.fc1 = nn.Linear(576, 1024)
-        self.fc2 = nn.Linear(1024, classes)
+        self.classifier = nn.Sequential(
+            nn.Linear(576, 1024), h, nn.Dropout(0.2), nn.Linear(1024, classes)
+        )
 
     def forward(self, x):
         x = functional.adaptive_avg_pool2d(self.features(x), 1).flatten(1)
-        return self.fc2(functional.hardswish(self.fc1(x)))
+        return self.classifier(x)
 
 
 def double(before, after):

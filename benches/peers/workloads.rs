@@ -1,12 +1,8 @@
-//! What is compared: single operations, and the networks and training steps of the example `kernels`.
-
-#[path = "../../examples/kernels/models/mod.rs"]
-mod models;
+//! What is compared: single operations, and the networks and training steps.
 
 use kiln::nn::{BatchNorm2d, Forward, LayerNorm, Module, Sequential};
-use kiln::{CompileOptions, DType, Error, Result, Spec, Tensor, compile, no_grad};
-
-pub use models::Workload;
+use kiln::{CompileOptions, DType, Result, Spec, Tensor, compile, no_grad};
+use kiln_models::workloads::{self, Workload};
 
 /// The operations: names and what they are.
 const OPERATIONS: [(&str, &str); 5] = [
@@ -25,10 +21,7 @@ const OPERATIONS: [(&str, &str); 5] = [
 
 /// Every workload: its name and what it is.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let models = models::WORKLOADS.iter();
-    OPERATIONS
-        .into_iter()
-        .chain(models.map(|(name, about, _)| (*name, *about)))
+    OPERATIONS.into_iter().chain(workloads::names())
 }
 
 /// Makes a workload with random weights.
@@ -36,9 +29,6 @@ pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// # Errors
 /// If there is none of that name.
 pub fn workload(name: &str) -> Result<Workload> {
-    if let Some((.., make)) = models::WORKLOADS.iter().find(|(n, ..)| *n == name) {
-        return make((&CompileOptions::default()).into());
-    }
     let random = |shape: &[usize]| Tensor::randn(shape, DType::F32);
     let large = || random(&[4096, 4096]);
     let none = Sequential::new;
@@ -63,7 +53,7 @@ pub fn workload(name: &str) -> Result<Workload> {
             let x = [0, 1].map(|_| random(&[1024, 1024])).to_vec();
             operation(none(), x, |_, x| x[0].matmul(&x[1]))
         }
-        _ => Err(Error::invalid("workload", format!("there is no {name}"))),
+        _ => workloads::make(name, (&CompileOptions::default()).into()),
     }
 }
 

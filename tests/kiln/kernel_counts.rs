@@ -1,17 +1,15 @@
 //! How many kernels networks and training steps become and how much memory these need, and that they
 //! compute what the program says.
 
-#[path = "../../examples/kernels/models/mod.rs"]
-mod models;
-
 use crate::cuda;
 use kiln::nn::optim::{AdamW, Optimizer};
-use kiln::nn::{Forward, LayerNorm, Linear, Module, Sequential, TransformerEncoderLayer};
+use kiln::nn::{Forward, LayerNorm, Linear, Module, Sequential};
 use kiln::{
     CompileOptions, Compiled, DType, Device, Layout, Reduction, Spec, Tensor, Var, compile_with,
     no_grad, with_seed,
 };
-use models::{Entry, Setup, WORKLOADS};
+use kiln_models::TransformerConfig;
+use kiln_models::workloads::{Entry, Setup, WORKLOADS};
 use std::collections::BTreeMap;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -259,8 +257,11 @@ fn a_gpu_runs_few_kernels_too() -> Outcome {
     let Some(gpu) = cuda::device() else {
         return Ok(());
     };
-    let layer = TransformerEncoderLayer::new(768, 12)?.dim_feedforward(3072)?;
-    let model = layer.dropout(0.0)?.batch_first(true)?.gelu();
+    let block = TransformerConfig {
+        dropout: 0.0,
+        ..TransformerConfig::default()
+    };
+    let model = block.encoder_block()?;
     model.to(gpu)?;
     let mut optimizer = Optimizer::new(&model.parameters(), AdamW::default())?;
     let spec = || Spec::fixed(DType::F32, [4, 256, 768]).on(gpu);

@@ -1,7 +1,7 @@
 //! The command line's description.
 
+use crate::groups;
 use crate::spec::{self, Workload};
-use crate::{groups, models};
 use clap::builder::{
     NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser,
 };
@@ -73,7 +73,8 @@ impl TypedValueParser for Workloads {
         let value = |name: String, about: &'static str| PossibleValue::new(name).help(about);
         let groups = groups::GROUPS.iter();
         let groups = groups.map(move |(name, about, _)| value(format!("@{name}"), about));
-        let models = models::all().map(move |(name, about)| value(name.into(), about));
+        let models =
+            kiln_models::workloads::names().map(move |(name, about)| value(name.into(), about));
         let ops = spec::ops();
         let ops = ops.map(move |op| value(format!("{op}:{}", spec::example(op)), spec::about(op)));
         Some(Box::new(groups.chain(models).chain(ops)))

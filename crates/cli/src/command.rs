@@ -5,7 +5,7 @@ use crate::bench::{Effort, Measured, Peaks, Ready, candidates, measure};
 use crate::failure::{of, say, say_json, warn};
 use crate::report::{Report, page};
 use crate::spec::{self, Workload};
-use crate::{Failure, cache, devices, groups, models, tuning};
+use crate::{Failure, cache, devices, groups, tuning};
 use clap::ArgMatches;
 use clap_complete::{Shell, generate};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
@@ -95,7 +95,7 @@ fn job(m: &ArgMatches, usual: &[&str]) -> Result<Option<Job>, Failure> {
 fn listed() -> serde_json::Value {
     let named = |name: String, about: &str| json!({ "name": name, "about": about });
     let ops = spec::ops().map(|op| named(format!("{op}:{}", spec::example(op)), spec::about(op)));
-    let models = models::all().map(|(name, about)| named(name.into(), about));
+    let models = kiln_models::workloads::names().map(|(name, about)| named(name.into(), about));
     let groups = groups::GROUPS.iter().map(|(name, about, members)| {
         json!({ "name": format!("@{name}"), "about": about, "members": members })
     });

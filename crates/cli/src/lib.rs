@@ -21,7 +21,6 @@ mod command;
 pub mod devices;
 mod failure;
 pub mod groups;
-pub mod models;
 pub mod report;
 pub mod spec;
 pub mod tuning;

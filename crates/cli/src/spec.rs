@@ -4,6 +4,7 @@
 //! doubles (`64..1024`), every combination is meant.
 
 use kiln::DType;
+use kiln_models::workloads;
 use std::fmt;
 use std::str::FromStr;
 
@@ -18,7 +19,7 @@ pub enum Workload {
     Unary(Unary, Vec<usize>),
     /// Scaled dot-product attention: batch, heads, length, width of a head.
     Attention([usize; 4]),
-    /// A network or training step of [`models`](crate::models).
+    /// A network or training step of [`workloads`].
     Model(&'static str),
 }
 
@@ -210,7 +211,7 @@ impl FromStr for Workload {
     fn from_str(text: &str) -> Result<Workload, SpecError> {
         let mut parts = text.split(':');
         let name = parts.next().unwrap_or_default();
-        if let Some((model, _)) = crate::models::all().find(|m| m.0 == name) {
+        if let Some((model, _)) = workloads::names().find(|m| m.0 == name) {
             return match parts.next() {
                 None => Ok(Workload::Model(model)),
                 Some(more) => Err(SpecError(format!("{model} takes no sizes: {more}"))),
@@ -224,7 +225,7 @@ impl FromStr for Workload {
             false => unknown(
                 "op or model",
                 name,
-                ops().chain(crate::models::all().map(|m| m.0)),
+                ops().chain(workloads::names().map(|m| m.0)),
             ),
         })?;
         let workload = match name {

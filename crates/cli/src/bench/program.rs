@@ -1,14 +1,14 @@
 //! A workload as a compiled program with its inputs.
 
-use crate::models::{self, Setup};
 use crate::spec::{Conv, Unary, Workload};
 use kiln::nn::{Conv1d, Conv2d, Conv3d, Forward, Module, Sequential};
 use kiln::{
     CompileOptions, DType, Device, GradOptions, Result, Spec, Tensor, compile_with, grad_with,
     no_grad,
 };
+use kiln_models::workloads::{self, Setup};
 
-pub use models::Program;
+pub use workloads::Workload as Program;
 
 /// Makes and compiles a workload, with random data of a dtype on a device. Models are f32.
 ///
@@ -22,7 +22,7 @@ pub fn program(
 ) -> Result<Program> {
     let random = |shape: &[usize]| Tensor::randn(shape, dtype).to(device);
     match workload {
-        Workload::Model(name) => models::make(name, Setup { options, device }),
+        Workload::Model(name) => workloads::make(name, Setup { options, device }),
         Workload::MatMul(sizes) => {
             let (batch, [m, k, n]) = sizes.split_last_chunk().unwrap_or((&[], &[1, 1, 1]));
             let shape = |rows: usize, columns: usize| [batch, &[rows, columns]].concat();

@@ -1,10 +1,10 @@
 //! Training steps of a small transformer on the device, beside the CPU in f32 and in f64.
 
 use super::{Failed, Report, Settings};
+use kiln_models::TransformerConfig;
 use kiln_nn::optim::{AdamW, Optimizer};
 use kiln_nn::{
-    Embedding, Forward, Linear, Module, Sequential, StateDict, TransformerEncoder,
-    TransformerEncoderLayer, with_dtype,
+    Embedding, Forward, Linear, Module, Sequential, StateDict, TransformerEncoder, with_dtype,
 };
 use kiln_tensor::{DType, Device, Reduction, Result, Tensor};
 
@@ -15,14 +15,16 @@ const BATCH: usize = 3;
 const STEPS: usize = 8;
 
 fn network() -> Result<Sequential> {
-    let layer = TransformerEncoderLayer::new(WIDTH, 4)?
-        .dim_feedforward(40)?
-        .dropout(0.0)?
-        .batch_first(true)?
-        .gelu();
+    let block = TransformerConfig {
+        width: WIDTH,
+        heads: 4,
+        hidden: 40,
+        dropout: 0.0,
+        norm_first: false,
+    };
     Ok(Sequential::new()
         .add(Embedding::new(TOKENS, WIDTH)?)
-        .add(TransformerEncoder::new(&layer, 2)?)
+        .add(TransformerEncoder::new(&block.encoder_block()?, 2)?)
         .add(Linear::new(WIDTH, TOKENS)?))
 }
 

@@ -1,23 +1,23 @@
-//! Networks and training steps, written as any user of Kiln would.
+//! Networks and training steps as compiled programs, by name.
+//!
+//! ```no_run
+//! use kiln_models::workloads;
+//!
+//! let unet = workloads::make("unet", (&kiln::CompileOptions::default()).into())?;
+//! let inputs: Vec<_> = unet.inputs.iter().collect();
+//! assert_eq!(unet.program.run(&inputs)?[0].shape()?, [1, 2, 128, 128]);
+//! # Ok::<(), kiln::Error>(())
+//! ```
 
-mod lstm;
-mod mobilenet;
-mod resnet;
-mod unet;
-
+use crate::{LstmCell, MobileNetV3, ResNet, TransformerConfig, UNet, UNetConfig};
 use kiln::nn::optim::{AdamW, Optimizer, Sgd};
-use kiln::nn::{AttentionMasks, Forward, Module, TransformerDecoderLayer, TransformerEncoderLayer};
+use kiln::nn::{AttentionMasks, Forward, Module};
 use kiln::{
-    CompileOptions, Compiled, DType, Device, Reduction, Result, Spec, Tensor, compile_with, no_grad,
+    CompileOptions, Compiled, DType, Device, Error, Reduction, Result, Spec, Tensor, compile_with,
+    no_grad,
 };
 
-use lstm::LstmCell;
-use mobilenet::MobileNetV3;
-use resnet::ResNet;
-use unet::UNet;
-
 /// A compiled program.
-#[allow(dead_code)] // whoever includes this module reads what it needs
 pub struct Workload {
     /// Holds the weights.
     pub model: Box<dyn Module>,
@@ -86,6 +86,25 @@ pub const WORKLOADS: &[Entry] = &[
     ),
 ];
 
+/// The names of all of them, and what they are.
+pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    WORKLOADS.iter().map(|(name, about, _)| (*name, *about))
+}
+
+/// Makes and compiles the workload of a name, with random weights.
+///
+/// # Errors
+/// If there is none of that name, or the device fails.
+pub fn make(name: &str, setup: Setup) -> Result<Workload> {
+    match WORKLOADS.iter().find(|w| w.0 == name) {
+        Some((.., make)) => make(setup),
+        None => Err(Error::invalid(
+            "workloads::make",
+            format!("there is no workload {name}"),
+        )),
+    }
+}
+
 /// Compiles a function of `inputs` that does not change the weights.
 fn inference<M: Module + 'static>(
     model: M,
@@ -143,34 +162,44 @@ fn mobilenet(setup: Setup) -> Result<Workload> {
 }
 
 fn unet(setup: Setup) -> Result<Workload> {
-    images(UNet::new(3, 16, 4, 2)?, 128, setup)
+    let config = UNetConfig {
+        channels: 3,
+        width: 16,
+        ..UNetConfig::default()
+    };
+    images(UNet::new(config)?, 128, setup)
 }
 
-fn encoder_layer() -> Result<TransformerEncoderLayer> {
-    let layer = TransformerEncoderLayer::new(768, 12)?.dim_feedforward(3072)?;
-    Ok(layer.dropout(0.0)?.batch_first(true)?.gelu())
+fn block() -> TransformerConfig {
+    TransformerConfig {
+        dropout: 0.0,
+        ..TransformerConfig::default()
+    }
 }
 
 fn encoder(setup: Setup) -> Result<Workload> {
     let tokens = Tensor::randn([1, 256, 768], DType::F32);
-    inference(encoder_layer()?, vec![tokens], setup, |m, x| {
+    inference(block().encoder_block()?, vec![tokens], setup, |m, x| {
         vec![m.forward(&x[0])]
     })
 }
 
 fn decoder(setup: Setup) -> Result<Workload> {
-    let layer = TransformerDecoderLayer::new(768, 12)?.dim_feedforward(3072)?;
-    let layer = layer.dropout(0.0)?.batch_first(true)?.gelu();
     let tokens = Tensor::randn([1, 64, 768], DType::F32);
     let memory = Tensor::randn([1, 256, 768], DType::F32);
     let causal = AttentionMasks {
         is_causal: true,
         ..AttentionMasks::default()
     };
-    inference(layer, vec![tokens, memory], setup, |m, x| {
-        let none = AttentionMasks::default();
-        vec![m.forward_with(&x[0], &x[1], causal, none)]
-    })
+    inference(
+        block().decoder_block()?,
+        vec![tokens, memory],
+        setup,
+        |m, x| {
+            let none = AttentionMasks::default();
+            vec![m.forward_with(&x[0], &x[1], causal, none)]
+        },
+    )
 }
 
 fn lstm(setup: Setup) -> Result<Workload> {
@@ -199,7 +228,7 @@ fn resnet18_step(setup: Setup) -> Result<Workload> {
 }
 
 fn encoder_step(setup: Setup) -> Result<Workload> {
-    let model = encoder_layer()?;
+    let model = block().encoder_block()?;
     model.to(setup.device)?;
     let batch = [0, 1].map(|_| Tensor::randn([4, 256, 768], DType::F32));
     let optimizer = Optimizer::new(&model.parameters(), AdamW::default())?;

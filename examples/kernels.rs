@@ -12,11 +12,9 @@
 //! plan of a run needs for temporaries, beside the least that any layout of them needs. The time is the least
 //! of a few runs.
 
-mod models;
-
 use kiln::nn::Module;
 use kiln::{CompileOptions, Result, Tensor};
-use models::{WORKLOADS, Workload};
+use kiln_models::workloads::{WORKLOADS, Workload};
 use std::time::{Duration, Instant};
 
 /// Runs of which the fastest counts.

@@ -1,9 +1,21 @@
-//! A step of an LSTM (Hochreiter and Schmidhuber, 1997), with PyTorch's order of gates.
+//! A step of a recurrent network.
 
 use kiln::nn::{Forward, Linear, Module};
 use kiln::{Result, Tensor};
 
-/// One step: features `[n, input]` and states `[n, hidden]` to new states.
+/// A step of an LSTM ("Long Short-Term Memory", Hochreiter and Schmidhuber, 1997), with PyTorch's order of gates:
+/// features `[n, input]` and states `[n, hidden]` to new states.
+///
+/// ```
+/// use kiln::{DType, Tensor};
+/// use kiln_models::LstmCell;
+///
+/// let cell = LstmCell::new(8, 16)?;
+/// let (x, zeros) = (Tensor::rand([2, 8], DType::F32), Tensor::zeros([2, 16], DType::F32));
+/// let [h, c] = cell.forward(&x, &zeros, &zeros);
+/// assert_eq!((h.shape()?, c.shape()?), (vec![2, 16], vec![2, 16]));
+/// # Ok::<(), kiln::Error>(())
+/// ```
 #[derive(Module)]
 pub struct LstmCell {
     ih: Linear,
@@ -14,7 +26,7 @@ impl LstmCell {
     /// A cell with random weights.
     ///
     /// # Errors
-    /// If a size is zero.
+    /// Inside `compile`: make networks before.
     pub fn new(input: usize, hidden: usize) -> Result<LstmCell> {
         Ok(LstmCell {
             ih: Linear::new(input, 4 * hidden)?,

@@ -1,0 +1,101 @@
+//! A transformer that continues text.
+
+use crate::TransformerConfig;
+use kiln::nn::{
+    AttentionMasks, Dropout, Embedding, Forward, LayerNorm, Module, ModuleList,
+    TransformerEncoderLayer, init,
+};
+use kiln::{Result, Tensor};
+
+/// The sizes of a [`Gpt`]. The default is the smallest GPT-2's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GptConfig {
+    /// How many tokens there are.
+    pub vocabulary: usize,
+    /// The most tokens of a text.
+    pub context: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// The sizes of a block.
+    pub block: TransformerConfig,
+}
+
+impl Default for GptConfig {
+    fn default() -> GptConfig {
+        GptConfig {
+            vocabulary: 50257,
+            context: 1024,
+            layers: 12,
+            block: TransformerConfig {
+                norm_first: true,
+                ..TransformerConfig::default()
+            },
+        }
+    }
+}
+
+/// GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019), with the exact GELU: tokens
+/// `[n, length]` to scores `[n, length, vocabulary]` of the token that follows each. The matrix of the scores is that
+/// of the tokens.
+///
+/// ```
+/// use kiln::Tensor;
+/// use kiln::nn::Forward;
+/// use kiln_models::{Gpt, GptConfig};
+///
+/// let mut config = GptConfig { vocabulary: 100, context: 32, layers: 2, ..GptConfig::default() };
+/// (config.block.width, config.block.heads, config.block.hidden) = (32, 4, 128);
+/// let gpt = Gpt::new(config)?;
+/// let tokens = Tensor::randint(0, 100, [2, 16]);
+/// assert_eq!(gpt.forward(&tokens).shape()?, [2, 16, 100]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Module)]
+pub struct Gpt {
+    tokens: Embedding,
+    positions: Embedding,
+    dropout: Dropout,
+    blocks: ModuleList<TransformerEncoderLayer>,
+    norm: LayerNorm,
+}
+
+impl Gpt {
+    /// With random weights.
+    ///
+    /// # Errors
+    /// If the heads don't divide the width, or inside `compile`: make networks before.
+    pub fn new(config: GptConfig) -> Result<Gpt> {
+        let embedding = |rows: usize| -> Result<Embedding> {
+            let embedding = Embedding::new(rows, config.block.width)?;
+            // Scores are products with these rows: those of deviation 1 would be far from 0.
+            init::normal_(&embedding.weight, 0.0, 0.02)?;
+            Ok(embedding)
+        };
+        let blocks = (0..config.layers).map(|_| config.block.encoder_block());
+        Ok(Gpt {
+            tokens: embedding(config.vocabulary)?,
+            positions: embedding(config.context)?,
+            dropout: Dropout::new(config.block.dropout),
+            blocks: blocks.collect::<Result<_>>()?,
+            norm: LayerNorm::new(config.block.width)?,
+        })
+    }
+}
+
+impl Forward for Gpt {
+    fn forward(&self, tokens: &Tensor) -> Tensor {
+        let length = tokens.dims().last().cloned().unwrap_or(1.into());
+        let places = Tensor::arange(0, length, 1).to(tokens.device());
+        let x = self.tokens.forward(tokens) + self.positions.forward(&places);
+        let mut x = self.dropout.forward(&x);
+        let causal = AttentionMasks {
+            is_causal: true,
+            ..AttentionMasks::default()
+        };
+        for block in self.blocks.iter() {
+            x = block.forward_with(&x, causal);
+        }
+        let scores = self.tokens.weight.get();
+        self.norm.forward(&x).linear(&scores, None)
+    }
+}

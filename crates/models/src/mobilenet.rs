@@ -1,0 +1,204 @@
+//! Networks for phones.
+
+use kiln::nn::{
+    BatchNorm2d, Conv2d, Dropout, Forward, Hardswish, Linear, Module, ReLU, Sequential,
+};
+use kiln::{Result, Tensor};
+
+/// What follows a batch norm.
+#[derive(Clone, Copy, PartialEq)]
+enum Activation {
+    None,
+    Relu,
+    Hardswish,
+}
+
+/// Convolution, batch norm and activation.
+fn conv_norm(
+    channels: [usize; 2],
+    kernel: i64,
+    stride: i64,
+    groups: usize,
+    activation: Activation,
+) -> Result<Sequential> {
+    let conv = Conv2d::new(channels[0], channels[1], kernel)?.padding(kernel / 2);
+    let conv = conv.stride(stride).bias(false).groups(groups)?;
+    let norm = BatchNorm2d::new(channels[1])?.eps(1e-3).momentum(0.01);
+    let layers = Sequential::new().add(conv).add(norm);
+    Ok(match activation {
+        Activation::None => layers,
+        Activation::Relu => layers.add(ReLU::new()),
+        Activation::Hardswish => layers.add(Hardswish::new()),
+    })
+}
+
+/// Weighs channels by what their means say (Hu et al., 2017).
+#[derive(Module)]
+struct SqueezeExcitation {
+    fc1: Conv2d,
+    fc2: Conv2d,
+}
+
+impl SqueezeExcitation {
+    fn new(channels: usize) -> Result<SqueezeExcitation> {
+        let squeezed = multiple_of_8(channels / 4);
+        Ok(SqueezeExcitation {
+            fc1: Conv2d::new(channels, squeezed, 1)?,
+            fc2: Conv2d::new(squeezed, channels, 1)?,
+        })
+    }
+}
+
+impl Forward for SqueezeExcitation {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let y = self.fc1.forward(&x.adaptive_avg_pool2d(1)).relu();
+        x * self.fc2.forward(&y).hardsigmoid()
+    }
+}
+
+/// The nearest multiple of 8 that is at least nine tenths of a number of channels.
+fn multiple_of_8(channels: usize) -> usize {
+    let near = ((channels + 4) / 8 * 8).max(8);
+    if near * 10 < channels * 9 {
+        near + 8
+    } else {
+        near
+    }
+}
+
+/// Expansion, depthwise convolution, weighing of channels and projection, beside a shortcut where the
+/// shape stays.
+#[derive(Module)]
+struct InvertedResidual {
+    block: Sequential,
+    #[skip]
+    shortcut: bool,
+}
+
+impl InvertedResidual {
+    fn new(row: &Row) -> Result<InvertedResidual> {
+        let &(from, kernel, expanded, to, weighs, activation, stride) = row;
+        let mut block = Sequential::new();
+        if expanded != from {
+            block = block.add(conv_norm([from, expanded], 1, 1, 1, activation)?);
+        }
+        let depthwise = conv_norm([expanded; 2], kernel, stride, expanded, activation)?;
+        block = block.add(depthwise);
+        if weighs {
+            block = block.add(SqueezeExcitation::new(expanded)?);
+        }
+        let projection = conv_norm([expanded, to], 1, 1, 1, Activation::None)?;
+        Ok(InvertedResidual {
+            block: block.add(projection),
+            shortcut: stride == 1 && from == to,
+        })
+    }
+}
+
+impl Forward for InvertedResidual {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let y = self.block.forward(x);
+        if self.shortcut { y + x } else { y }
+    }
+}
+
+/// Channels, kernel, expanded channels, result channels, whether channels are weighed, activation and
+/// stride of a block.
+type Row = (usize, i64, usize, usize, bool, Activation, i64);
+
+const SMALL: [Row; 11] = [
+    (16, 3, 16, 16, true, Activation::Relu, 2),
+    (16, 3, 72, 24, false, Activation::Relu, 2),
+    (24, 3, 88, 24, false, Activation::Relu, 1),
+    (24, 5, 96, 40, true, Activation::Hardswish, 2),
+    (40, 5, 240, 40, true, Activation::Hardswish, 1),
+    (40, 5, 240, 40, true, Activation::Hardswish, 1),
+    (40, 5, 120, 48, true, Activation::Hardswish, 1),
+    (48, 5, 144, 48, true, Activation::Hardswish, 1),
+    (48, 5, 288, 96, true, Activation::Hardswish, 2),
+    (96, 5, 576, 96, true, Activation::Hardswish, 1),
+    (96, 5, 576, 96, true, Activation::Hardswish, 1),
+];
+
+const LARGE: [Row; 15] = [
+    (16, 3, 16, 16, false, Activation::Relu, 1),
+    (16, 3, 64, 24, false, Activation::Relu, 2),
+    (24, 3, 72, 24, false, Activation::Relu, 1),
+    (24, 5, 72, 40, true, Activation::Relu, 2),
+    (40, 5, 120, 40, true, Activation::Relu, 1),
+    (40, 5, 120, 40, true, Activation::Relu, 1),
+    (40, 3, 240, 80, false, Activation::Hardswish, 2),
+    (80, 3, 200, 80, false, Activation::Hardswish, 1),
+    (80, 3, 184, 80, false, Activation::Hardswish, 1),
+    (80, 3, 184, 80, false, Activation::Hardswish, 1),
+    (80, 3, 480, 112, true, Activation::Hardswish, 1),
+    (112, 3, 672, 112, true, Activation::Hardswish, 1),
+    (112, 5, 672, 160, true, Activation::Hardswish, 2),
+    (160, 5, 960, 160, true, Activation::Hardswish, 1),
+    (160, 5, 960, 160, true, Activation::Hardswish, 1),
+];
+
+/// "Searching for MobileNetV3" (Howard et al., 2019): images `[n, 3, h, w]` to scores `[n, classes]`.
+///
+/// ```
+/// use kiln::nn::{Forward, Module};
+/// use kiln::{DType, Tensor};
+/// use kiln_models::MobileNetV3;
+///
+/// let model = MobileNetV3::small(10)?;
+/// model.eval();
+/// let images = Tensor::rand([2, 3, 64, 64], DType::F32);
+/// assert_eq!(model.forward(&images).shape()?, [2, 10]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Module)]
+pub struct MobileNetV3 {
+    features: Sequential,
+    classifier: Sequential,
+}
+
+impl MobileNetV3 {
+    /// The small network.
+    ///
+    /// # Errors
+    /// Inside `compile`: make networks before.
+    pub fn small(classes: usize) -> Result<MobileNetV3> {
+        MobileNetV3::new(&SMALL, 1024, classes)
+    }
+
+    /// The large network.
+    ///
+    /// # Errors
+    /// Inside `compile`: make networks before.
+    pub fn large(classes: usize) -> Result<MobileNetV3> {
+        MobileNetV3::new(&LARGE, 1280, classes)
+    }
+
+    fn new(rows: &[Row], hidden: usize, classes: usize) -> Result<MobileNetV3> {
+        let mut features =
+            Sequential::new().add(conv_norm([3, 16], 3, 2, 1, Activation::Hardswish)?);
+        let mut from = 16;
+        for row in rows {
+            features = features.add(InvertedResidual::new(row)?);
+            from = row.3;
+        }
+        let last = conv_norm([from, 6 * from], 1, 1, 1, Activation::Hardswish)?;
+        let classifier = Sequential::new()
+            .add(Linear::new(6 * from, hidden)?)
+            .add(Hardswish::new())
+            .add(Dropout::new(0.2))
+            .add(Linear::new(hidden, classes)?);
+        Ok(MobileNetV3 {
+            features: features.add(last),
+            classifier,
+        })
+    }
+}
+
+impl Forward for MobileNetV3 {
+    fn forward(&self, images: &Tensor) -> Tensor {
+        let x = self.features.forward(images);
+        let x = x.adaptive_avg_pool2d(1).flatten(1, -1);
+        self.classifier.forward(&x)
+    }
+}

@@ -1,0 +1,229 @@
+//! Residual networks.
+
+use kiln::nn::{BatchNorm2d, Conv2d, Forward, Linear, Module, Sequential};
+use kiln::{Result, Tensor};
+
+fn conv(from: usize, to: usize, kernel: i64, stride: i64) -> Result<Conv2d> {
+    let conv = Conv2d::new(from, to, kernel)?.padding(kernel / 2);
+    Ok(conv.stride(stride).bias(false))
+}
+
+/// The shortcut of a block whose result has another shape than its input.
+fn shortcut(from: usize, to: usize, stride: i64) -> Result<Option<Sequential>> {
+    if (from, stride) == (to, 1) {
+        return Ok(None);
+    }
+    let conv = conv(from, to, 1, stride)?;
+    Ok(Some(Sequential::new().add(conv).add(BatchNorm2d::new(to)?)))
+}
+
+fn residual(y: Tensor, x: &Tensor, downsample: &Option<Sequential>) -> Tensor {
+    match downsample {
+        Some(shortcut) => (y + shortcut.forward(x)).relu(),
+        None => (y + x).relu(),
+    }
+}
+
+/// Two 3x3 convolutions beside a shortcut.
+#[derive(Module)]
+struct BasicBlock {
+    conv1: Conv2d,
+    bn1: BatchNorm2d,
+    conv2: Conv2d,
+    bn2: BatchNorm2d,
+    downsample: Option<Sequential>,
+}
+
+impl BasicBlock {
+    fn new(from: usize, to: usize, stride: i64) -> Result<BasicBlock> {
+        Ok(BasicBlock {
+            conv1: conv(from, to, 3, stride)?,
+            bn1: BatchNorm2d::new(to)?,
+            conv2: conv(to, to, 3, 1)?,
+            bn2: BatchNorm2d::new(to)?,
+            downsample: shortcut(from, to, stride)?,
+        })
+    }
+}
+
+impl Forward for BasicBlock {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let y = self.bn1.forward(&self.conv1.forward(x)).relu();
+        let y = self.bn2.forward(&self.conv2.forward(&y));
+        residual(y, x, &self.downsample)
+    }
+}
+
+/// A 3x3 convolution between two 1x1 ones, which narrow and widen the channels by four.
+#[derive(Module)]
+struct Bottleneck {
+    conv1: Conv2d,
+    bn1: BatchNorm2d,
+    conv2: Conv2d,
+    bn2: BatchNorm2d,
+    conv3: Conv2d,
+    bn3: BatchNorm2d,
+    downsample: Option<Sequential>,
+}
+
+impl Bottleneck {
+    fn new(from: usize, width: usize, stride: i64) -> Result<Bottleneck> {
+        Ok(Bottleneck {
+            conv1: conv(from, width, 1, 1)?,
+            bn1: BatchNorm2d::new(width)?,
+            conv2: conv(width, width, 3, stride)?,
+            bn2: BatchNorm2d::new(width)?,
+            conv3: conv(width, 4 * width, 1, 1)?,
+            bn3: BatchNorm2d::new(4 * width)?,
+            downsample: shortcut(from, 4 * width, stride)?,
+        })
+    }
+}
+
+impl Forward for Bottleneck {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let y = self.bn1.forward(&self.conv1.forward(x)).relu();
+        let y = self.bn2.forward(&self.conv2.forward(&y)).relu();
+        let y = self.bn3.forward(&self.conv3.forward(&y));
+        residual(y, x, &self.downsample)
+    }
+}
+
+/// What a [`ResNet`] is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResNetBlock {
+    /// Two 3x3 convolutions.
+    Basic,
+    /// A 3x3 convolution between two 1x1 ones; the result has four times the channels.
+    Bottleneck,
+}
+
+impl ResNetBlock {
+    /// Channels of the result as a multiple of those of the 3x3 convolutions.
+    fn expansion(self) -> usize {
+        match self {
+            ResNetBlock::Basic => 1,
+            ResNetBlock::Bottleneck => 4,
+        }
+    }
+}
+
+/// The sizes of a [`ResNet`]. The default is ResNet-50's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResNetConfig {
+    /// What it is made of.
+    pub block: ResNetBlock,
+    /// How many blocks there are of 64, 128, 256 and 512 channels; may be none.
+    pub blocks: [usize; 4],
+    /// Channels of the images.
+    pub channels: usize,
+    /// Scores of an image.
+    pub classes: usize,
+}
+
+impl Default for ResNetConfig {
+    fn default() -> ResNetConfig {
+        ResNetConfig {
+            block: ResNetBlock::Bottleneck,
+            blocks: [3, 4, 6, 3],
+            channels: 3,
+            classes: 1000,
+        }
+    }
+}
+
+/// Residual networks ("Deep Residual Learning for Image Recognition", He et al., 2015): images `[n, 3, h, w]` to
+/// scores `[n, classes]`. In bottlenecks the 3x3 convolution has the stride, as torchvision has it.
+///
+/// ```
+/// use kiln::nn::{Forward, Module};
+/// use kiln::{DType, Tensor};
+/// use kiln_models::ResNet;
+///
+/// let model = ResNet::resnet18(10)?;
+/// model.eval();
+/// let images = Tensor::rand([2, 3, 64, 64], DType::F32);
+/// assert_eq!(model.forward(&images).shape()?, [2, 10]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Module)]
+pub struct ResNet {
+    conv1: Conv2d,
+    bn1: BatchNorm2d,
+    layer1: Sequential,
+    layer2: Sequential,
+    layer3: Sequential,
+    layer4: Sequential,
+    fc: Linear,
+}
+
+macro_rules! sizes {
+    ($($(#[$doc:meta])* $name:ident = $block:ident $blocks:expr;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Errors
+        /// Inside `compile`: make networks before.
+        pub fn $name(classes: usize) -> Result<ResNet> {
+            ResNet::new(ResNetConfig {
+                block: ResNetBlock::$block,
+                blocks: $blocks,
+                classes,
+                ..ResNetConfig::default()
+            })
+        }
+    )*};
+}
+
+impl ResNet {
+    sizes! {
+        /// ResNet-18, for images with three channels.
+        resnet18 = Basic [2, 2, 2, 2];
+        /// ResNet-34, for images with three channels.
+        resnet34 = Basic [3, 4, 6, 3];
+        /// ResNet-50, for images with three channels.
+        resnet50 = Bottleneck [3, 4, 6, 3];
+        /// ResNet-101, for images with three channels.
+        resnet101 = Bottleneck [3, 4, 23, 3];
+        /// ResNet-152, for images with three channels.
+        resnet152 = Bottleneck [3, 8, 36, 3];
+    }
+
+    /// With random weights.
+    ///
+    /// # Errors
+    /// Inside `compile`: make networks before.
+    pub fn new(config: ResNetConfig) -> Result<ResNet> {
+        let mut from = 64;
+        let mut layer = |i: usize| -> Result<Sequential> {
+            let mut layer = Sequential::new();
+            for block in 0..config.blocks[i] {
+                let (width, stride) = (64 << i, if i > 0 && block == 0 { 2 } else { 1 });
+                layer = match config.block {
+                    ResNetBlock::Basic => layer.add(BasicBlock::new(from, width, stride)?),
+                    ResNetBlock::Bottleneck => layer.add(Bottleneck::new(from, width, stride)?),
+                };
+                from = width * config.block.expansion();
+            }
+            Ok(layer)
+        };
+        Ok(ResNet {
+            conv1: conv(config.channels, 64, 7, 2)?,
+            bn1: BatchNorm2d::new(64)?,
+            layer1: layer(0)?,
+            layer2: layer(1)?,
+            layer3: layer(2)?,
+            layer4: layer(3)?,
+            fc: Linear::new(from, config.classes)?,
+        })
+    }
+}
+
+impl Forward for ResNet {
+    fn forward(&self, images: &Tensor) -> Tensor {
+        let x = self.bn1.forward(&self.conv1.forward(images)).relu();
+        let x = x.max_pool2d(3, 2, 1, 1, false);
+        let x = self.layer2.forward(&self.layer1.forward(&x));
+        let x = self.layer4.forward(&self.layer3.forward(&x));
+        self.fc.forward(&x.adaptive_avg_pool2d(1).flatten(1, -1))
+    }
+}

@@ -1,0 +1,110 @@
+//! A network that labels every pixel.
+
+use kiln::nn::{
+    BatchNorm2d, Conv2d, ConvTranspose2d, Forward, Module, ModuleList, ReLU, Sequential,
+};
+use kiln::{Result, Tensor, cat};
+
+/// Two 3x3 convolutions, each with batch norm and ReLU.
+fn double(from: usize, to: usize) -> Result<Sequential> {
+    let mut layers = Sequential::new();
+    for channels in [from, to] {
+        layers = layers
+            .add(Conv2d::new(channels, to, 3)?.padding(1))
+            .add(BatchNorm2d::new(to)?)
+            .add(ReLU::new());
+    }
+    Ok(layers)
+}
+
+/// The sizes of a [`UNet`]. The default is the paper's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UNetConfig {
+    /// Channels of the images.
+    pub channels: usize,
+    /// Scores of a pixel.
+    pub classes: usize,
+    /// Channels of the first level; each further one has twice as many.
+    pub width: usize,
+    /// How often the image is halved.
+    pub levels: usize,
+}
+
+impl Default for UNetConfig {
+    fn default() -> UNetConfig {
+        UNetConfig {
+            channels: 1,
+            classes: 2,
+            width: 64,
+            levels: 4,
+        }
+    }
+}
+
+/// "U-Net: Convolutional Networks for Biomedical Image Segmentation" (Ronneberger et al., 2015), padded and with batch
+/// norms: images `[n, channels, h, w]` to scores `[n, classes, h, w]`; h and w are multiples of 2 to the number of
+/// levels.
+///
+/// ```
+/// use kiln::nn::{Forward, Module};
+/// use kiln::{DType, Tensor};
+/// use kiln_models::{UNet, UNetConfig};
+///
+/// let model = UNet::new(UNetConfig { channels: 3, width: 8, ..UNetConfig::default() })?;
+/// model.eval();
+/// let images = Tensor::rand([1, 3, 64, 32], DType::F32);
+/// assert_eq!(model.forward(&images).shape()?, [1, 2, 64, 32]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Module)]
+pub struct UNet {
+    down: ModuleList<Sequential>,
+    bottom: Sequential,
+    up: ModuleList<ConvTranspose2d>,
+    merge: ModuleList<Sequential>,
+    head: Conv2d,
+}
+
+impl UNet {
+    /// With random weights.
+    ///
+    /// # Errors
+    /// Inside `compile`: make networks before.
+    pub fn new(config: UNetConfig) -> Result<UNet> {
+        let mut down = Vec::new();
+        let (mut up, mut merge) = (Vec::new(), Vec::new());
+        let mut from = config.channels;
+        for level in 0..config.levels {
+            let to = config.width << level;
+            down.push(double(from, to)?);
+            up.insert(0, ConvTranspose2d::new(2 * to, to, 2)?.stride(2));
+            merge.insert(0, double(2 * to, to)?);
+            from = to;
+        }
+        Ok(UNet {
+            down: ModuleList(down),
+            bottom: double(from, 2 * from)?,
+            up: ModuleList(up),
+            merge: ModuleList(merge),
+            head: Conv2d::new(config.width, config.classes, 1)?,
+        })
+    }
+}
+
+impl Forward for UNet {
+    fn forward(&self, images: &Tensor) -> Tensor {
+        let mut x = images.clone();
+        let mut skipped = Vec::new();
+        for level in self.down.iter() {
+            x = level.forward(&x);
+            skipped.push(x.clone());
+            x = x.max_pool2d(2, 2, 0, 1, false);
+        }
+        x = self.bottom.forward(&x);
+        for (up, merge) in self.up.iter().zip(self.merge.iter()) {
+            let skip = skipped.pop().expect("as many levels up as down");
+            x = merge.forward(&cat(&[&skip, &up.forward(&x)], 1));
+        }
+        self.head.forward(&x)
+    }
+}
