@@ -1,6 +1,6 @@
 //! The suites of single ops on the emulated GPU, in a process of their own, in the full sweep.
 
-use kiln_conformance::sweep::Sweep;
+use kiln_testkit::sweep::Sweep;
 use std::process::Command;
 
 #[test]

@@ -2,11 +2,11 @@
 //! gives what the reference gives.
 
 use kiln_compiler::{Layout, Options};
-use kiln_conformance::programs::{check, plain};
-use kiln_conformance::rules::{rare, some_program};
 use kiln_ir::Op;
 use kiln_ir::fuzz::Config;
 use kiln_runtime::Level;
+use kiln_testkit::programs::{check, plain};
+use kiln_testkit::rules::{rare, some_program};
 use std::collections::BTreeMap;
 
 /// How many seeds; `KILN_FUZZ_SEEDS` says otherwise, and `KILN_FUZZ_FIRST` which comes first.

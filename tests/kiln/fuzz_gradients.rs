@@ -2,8 +2,8 @@
 //! reference gives.
 
 use kiln_compiler::Options;
-use kiln_conformance::programs::{check, differentiated, plain};
 use kiln_ir::fuzz::Config;
+use kiln_testkit::programs::{check, differentiated, plain};
 
 /// How many seeds, and the first; `KILN_FUZZ_SEEDS` and `KILN_FUZZ_FIRST` say otherwise.
 fn seeds() -> std::ops::Range<u64> {

@@ -51,7 +51,7 @@ mod views;
 mod worked_examples;
 
 use kiln::{DType, Tensor};
-use kiln_conformance::oracle;
+use kiln_testkit::oracle;
 
 /// An f32 tensor of these values, shape `[n]`.
 #[track_caller]

@@ -9,10 +9,10 @@ use kiln::{
     memory, with_seed,
 };
 use kiln_compiler::Options;
-use kiln_conformance::programs::{check, differentiated};
 use kiln_ir::fuzz::{Config, random_inputs};
 use kiln_ir::ops::MatMul;
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, NodeId, Op, Pw, Role, Value};
+use kiln_testkit::programs::{check, differentiated};
 
 /// Random programs.
 const SEEDS: u64 = 300;

@@ -1,8 +1,8 @@
 //! Every rewrite rule on the engine: programs made for a rule fire it, and give what the reference gives.
 
 use kiln_compiler::Options;
-use kiln_conformance::programs::check;
-use kiln_conformance::rules::{program, rules};
+use kiln_testkit::programs::check;
+use kiln_testkit::rules::{program, rules};
 
 #[test]
 fn every_rule_of_every_pass_has_a_program() {

@@ -7,9 +7,9 @@ use kiln_base::prim::{Binary, Reduction, ScatterKind, Unary};
 use kiln_base::tile::{Inst, Stage, TileProgram};
 use kiln_base::{Dim, Scalar};
 use kiln_compiler::{Layout, Options};
-use kiln_conformance::programs::differentiated;
 use kiln_ir::fuzz::{Config, random_inputs};
 use kiln_runtime::Executable;
+use kiln_testkit::programs::differentiated;
 
 /// A bug: changes a plan, or leaves it alone where it does not apply.
 type Bug = fn(&mut Plan) -> bool;

@@ -3,7 +3,7 @@
 //! compares with the expected outputs; `kiln-conformance train RUN_DIR --out F` trains a run and writes its
 //! losses, first gradients and final values; `kiln-conformance gpu` proves the GPU of this machine.
 
-use kiln_conformance::{Case, Engine, Run, Verdict, gpu, ids, judge, run, write_tensors};
+use kiln_goldens::{Case, Engine, Run, Verdict, ids, judge, run, write_tensors};
 use kiln_tensor::Device;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ fn command() -> Result<ExitCode, Failed> {
     let mut parser = lexopt::Parser::from_env();
     if std::env::args().nth(1).is_some_and(|a| a == "gpu") {
         parser.next()?;
-        return Ok(match gpu::command::run(parser)? {
+        return Ok(match kiln_gpu_proof::command::run(parser)? {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
         });

@@ -1,9 +1,9 @@
 //! The GPU of the tests.
 
-use kiln_conformance::gpu::{Part, Settings};
-use kiln_conformance::sweep::Sweep;
+use kiln_gpu_proof::{Part, Settings};
 use kiln_runtime::cuda;
 use kiln_tensor::Device;
+use kiln_testkit::sweep::Sweep;
 
 /// The emulated device, or that of the driver which `KILN_CUDA_DRIVER` names; else a line that says what is
 /// skipped.

@@ -3,10 +3,10 @@
 
 use kiln_base::cuda::{CudaKernel, PRELUDE};
 use kiln_base::plan::{Kernel, Plan};
-use kiln_conformance::sweep::Sweep;
-use kiln_conformance::{Case, Folder, ids, record};
+use kiln_goldens::{Case, Folder, ids, record};
 use kiln_runtime::cuda::{Code, Nvrtc, Resources};
 use kiln_tensor::{CompileOptions, Device, compile_with};
+use kiln_testkit::sweep::Sweep;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! PyTorch's operator samples on every engine, PyTorch's worked examples, arguments far out of range, and
-//! the page that lists the operators.
+//! PyTorch's operator samples on every engine, PyTorch's worked examples, arguments far out of range, the page
+//! that lists the operators, PyTorch's training runs, and the proof of a GPU on the emulated one.
 
 mod examples;
 mod extremes;
@@ -10,4 +10,5 @@ mod machine_code;
 mod margins;
 mod numbers;
 mod page;
-pub(crate) mod samples;
+mod samples;
+mod training;

@@ -1,8 +1,8 @@
 //! Every sample on every engine: what is listed as passing passes, and nothing is wrong.
 
-use kiln_conformance::samples::{listed, verdict};
-use kiln_conformance::sweep::Sweep;
-use kiln_conformance::{Case, Engine, Folder, Kind, Outcome, Verdict, ids, run};
+use kiln_goldens::samples::{listed, verdict};
+use kiln_goldens::{Case, Engine, Folder, Kind, Outcome, Verdict, ids, run};
+use kiln_testkit::sweep::Sweep;
 use std::collections::{BTreeMap, BTreeSet};
 
 fn check(engine: Engine) {

@@ -18,8 +18,8 @@ mod scan;
 mod shape;
 mod sorting;
 
-use kiln_conformance::samples::listed;
-use kiln_conformance::{Case, Folder, ids};
+use kiln_goldens::samples::listed;
+use kiln_goldens::{Case, Folder, ids};
 use missing::MISSING;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

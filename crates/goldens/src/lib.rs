@@ -1,25 +1,20 @@
-//! Runs other projects' test suites through Kiln and compares.
+//! Results of PyTorch, and Kiln's beside them.
 //!
 //! [`opinfo`](run) cases are sample calls of PyTorch operators with expected outputs. The contract of
 //! the runner: one case id a line (`add/f32_00`); for each case an output `<id>.safetensors`, or an
-//! `<id>.status` of one line, `unsupported: why` or `error: message`.
+//! `<id>.status` of one line, `unsupported: why` or `error: message`. [`samples`] judges them.
 //!
-//! [`programs`] are random ones, which an [`oracle`] judges. A [`Run`] trains a small network from given weights on given batches. [`gpu`] is the proof of a GPU, and `kiln-conformance gpu` its command.
+//! A [`Run`] trains a small network from given weights on given batches; [`training`] judges it.
 
 mod args;
 mod case;
 mod compare;
 mod engine;
 mod golden;
-pub mod gpu;
 mod network;
 mod ops;
-pub mod oracle;
-pub mod programs;
-pub mod rules;
 mod run;
 pub mod samples;
-pub mod sweep;
 mod train;
 pub mod training;
 

@@ -1,7 +1,7 @@
 //! PyTorch's training runs: first gradients, every loss, final weights and running statistics.
 
-use kiln_conformance::training::{RUNS, differences};
-use kiln_conformance::{Folder, Run};
+use kiln_goldens::training::{RUNS, differences};
+use kiln_goldens::{Folder, Run};
 use kiln_tensor::Device;
 
 #[test]

@@ -1,7 +1,7 @@
 //! The test suites of the engine, from copied binaries: `kiln`, whose tests of single ops run on the GPU too, and
 //! `runtime`.
 
-use super::{Failed, Report, Settings};
+use crate::{Failed, Report, Settings};
 use std::path::Path;
 use std::process::Command;
 
@@ -12,7 +12,7 @@ const SUITES: [(&str, &[&str], bool); 3] = [
     ("kiln", &["ops::"], true),
 ];
 
-pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
+pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
     let Some(folder) = &settings.tests else {
         report.note("skipped: no folder of test binaries was given (--tests)");
         return Ok(());

@@ -1,10 +1,10 @@
 //! PyTorch's operator samples on the device.
 
-use super::{Failed, Report, Settings};
-use crate::samples::{listed, verdict};
-use crate::{Engine, Folder, Verdict, ids};
+use crate::{Failed, Report, Settings};
+use kiln_goldens::samples::{listed, verdict};
+use kiln_goldens::{Engine, Folder, Verdict, ids};
 
-pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
+pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
     let folder = Folder::opinfo("gpu")?;
     let listed = listed();
     let engine = Engine::Cuda(settings.device);

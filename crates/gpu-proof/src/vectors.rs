@@ -1,11 +1,11 @@
 //! The emulator's conformance vectors on the device.
 
-use super::driver::Driver;
-use super::{Failed, Report, Settings};
+use crate::driver::Driver;
+use crate::{Failed, Report, Settings};
 use kiln_gpu_emulator::vectors;
 use std::path::Path;
 
-pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
+pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
     let (major, minor) = settings.device.capability().unwrap_or((0, 0));
     let driver = Driver::open()?;
     // What the emulator computes itself is no golden.

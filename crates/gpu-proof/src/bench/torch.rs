@@ -1,6 +1,6 @@
 //! The same work by PyTorch, in a process of Python.
 
-use super::super::{Report, Settings};
+use crate::{Report, Settings};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 

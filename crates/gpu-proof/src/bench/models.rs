@@ -1,7 +1,7 @@
 //! Whole models: ResNet-50 and a block of a transformer, forward.
 
-use super::super::{Failed, Report, Settings};
 use super::{Case, randn, table};
+use crate::{Failed, Report, Settings};
 use kiln_models::{ResNet, ResNetConfig, TransformerConfig};
 use kiln_nn::{Forward, Module, with_dtype};
 use kiln_tensor::{DType, no_grad};
@@ -56,7 +56,7 @@ fn encoder(settings: &Settings, dtype: DType, name: &str) -> Result<Case, Failed
     )?)
 }
 
-pub(in super::super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
+pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
     if !settings.emulated() {
         let start = Instant::now();
         let before = kiln_runtime::cuda::compilations();

@@ -1,6 +1,6 @@
 //! The classifier of the README trained on the device and on the CPU, from the same weights on the same batches.
 
-use super::{Failed, Report, Settings};
+use crate::{Failed, Report, Settings};
 use flate2::read::GzDecoder;
 use kiln_data::{CsvOptions, CsvTable, DataLoader, TensorDataset, random_split};
 use kiln_nn::optim::{AdamW, OneCycleLr, Optimizer, Scheduler};
@@ -9,7 +9,7 @@ use kiln_nn::{
 };
 use kiln_tensor::{DType, Device, Reduction, Result, Spec, Tensor, compile};
 
-const DIGITS: &[u8] = include_bytes!("../../../../data/digits.csv.gz");
+const DIGITS: &[u8] = include_bytes!("../../../data/digits.csv.gz");
 /// Images in a batch.
 const BATCH: usize = 64;
 /// Test images that one device may get right and the other wrong.
@@ -100,7 +100,7 @@ fn train(
     Ok((losses, right.item::<i64>()?, parts[1].indices().len()))
 }
 
-pub(super) fn run(settings: &Settings, report: &mut Report) -> std::result::Result<(), Failed> {
+pub(crate) fn run(settings: &Settings, report: &mut Report) -> std::result::Result<(), Failed> {
     let epochs = if settings.short { 1 } else { 12 };
     kiln_tensor::manual_seed(0);
     let weights = network()?.state_dict();

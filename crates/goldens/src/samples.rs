@@ -13,7 +13,7 @@ const ROUNDED_INSIDE: &[&str] = &[
 
 /// The operators all of whose samples pass.
 pub fn listed() -> BTreeSet<&'static str> {
-    include_str!("../tests/opinfo_pass.txt").lines().collect()
+    include_str!("opinfo_pass.txt").lines().collect()
 }
 
 /// Runs a sample on an engine and compares.

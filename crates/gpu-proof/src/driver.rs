@@ -1,6 +1,6 @@
 //! The few functions of the CUDA driver that the proof calls itself: running a kernel given as PTX, and copies.
 
-use super::Failed;
+use crate::Failed;
 use kiln_gpu_emulator::{Argument, Vector};
 use libloading::Library;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
@@ -43,7 +43,7 @@ functions! {
 }
 
 /// The driver that the engine uses, with the context of the first device.
-pub(super) struct Driver {
+pub(crate) struct Driver {
     functions: Functions,
     _library: Library,
 }
@@ -69,7 +69,7 @@ fn check(what: &str, status: c_int) -> Result<(), Failed> {
 
 impl Driver {
     /// Opens the driver that `KILN_CUDA_DRIVER` names, else the system's. The engine has opened it before.
-    pub(super) fn open() -> Result<Driver, Failed> {
+    pub(crate) fn open() -> Result<Driver, Failed> {
         let named = std::env::var_os("KILN_CUDA_DRIVER").filter(|v| !v.is_empty());
         let path = named.map_or_else(|| PathBuf::from("libcuda.so.1"), PathBuf::from);
         // SAFETY: the driver's initialisers have no preconditions.
@@ -89,7 +89,7 @@ impl Driver {
     }
 
     /// The version of CUDA that the driver knows, such as 13.0.
-    pub(super) fn version(&self) -> String {
+    pub(crate) fn version(&self) -> String {
         let mut version = 0;
         // SAFETY: the place is writable.
         unsafe { (self.functions.version)(&mut version) };
@@ -97,7 +97,7 @@ impl Driver {
     }
 
     /// An attribute of the first device, by the driver's number.
-    pub(super) fn attribute(&self, which: c_int) -> i32 {
+    pub(crate) fn attribute(&self, which: c_int) -> i32 {
         let mut value = 0;
         // SAFETY: the place is writable.
         unsafe { (self.functions.attribute)(&mut value, which, 0) };
@@ -112,7 +112,7 @@ impl Driver {
         Ok(Array(self, address))
     }
 
-    pub(super) fn synchronize(&self) -> Result<(), Failed> {
+    pub(crate) fn synchronize(&self) -> Result<(), Failed> {
         // SAFETY: a context is current.
         check("cuCtxSynchronize", unsafe {
             (self.functions.synchronize)()
@@ -120,7 +120,7 @@ impl Driver {
     }
 
     /// A function that copies `bytes` on the device `times` times, and waits.
-    pub(super) fn copier(
+    pub(crate) fn copier(
         &self,
         bytes: usize,
     ) -> Result<impl Fn(usize) -> Result<(), Failed> + '_, Failed> {
@@ -137,7 +137,7 @@ impl Driver {
     }
 
     /// The bytes of a vector's outputs, one after the other.
-    pub(super) fn outputs(&self, vector: &Vector) -> Result<Vec<u8>, Failed> {
+    pub(crate) fn outputs(&self, vector: &Vector) -> Result<Vec<u8>, Failed> {
         let f = &self.functions;
         let text = CString::new(vector.ptx)?;
         let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());

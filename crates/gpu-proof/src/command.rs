@@ -1,7 +1,7 @@
 //! `kiln-conformance gpu`: runs the parts, each in a process of its own, and writes a page.
 
-use super::driver::Driver;
-use super::{Failed, PARTS, Part, Report, Settings};
+use crate::driver::Driver;
+use crate::{Failed, PARTS, Part, Report, Settings};
 use kiln_tensor::Device;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

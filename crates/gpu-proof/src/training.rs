@@ -1,10 +1,10 @@
 //! PyTorch's training runs on the device.
 
-use super::{Failed, Report, Settings};
-use crate::Folder;
-use crate::training::{RUNS, differences};
+use crate::{Failed, Report, Settings};
+use kiln_goldens::Folder;
+use kiln_goldens::training::{RUNS, differences};
 
-pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
+pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
     let folder = Folder::training("gpu")?;
     for name in RUNS {
         eprintln!("  {name}");

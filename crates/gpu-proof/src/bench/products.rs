@@ -1,7 +1,7 @@
 //! Products of matrices and convolutions beside cuBLAS and cuDNN.
 
-use super::super::{Failed, Report, Settings};
 use super::{Case, randn, table};
+use crate::{Failed, Report, Settings};
 use kiln_tensor::{DType, Tensor};
 
 const TYPES: [(DType, &str); 3] = [
@@ -18,10 +18,7 @@ const CONVOLUTIONS: [[usize; 5]; 3] = [
     [32, 256, 1024, 14, 1],
 ];
 
-pub(in super::super) fn run(
-    settings: &Settings,
-    report: &mut Report,
-) -> std::result::Result<(), Failed> {
+pub(crate) fn run(settings: &Settings, report: &mut Report) -> std::result::Result<(), Failed> {
     let device = settings.device;
     let small = settings.emulated();
     let matrices = TYPES.iter().flat_map(|t| MATRICES.map(|m| (t, m)));

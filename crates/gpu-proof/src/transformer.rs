@@ -1,6 +1,6 @@
 //! Training steps of a small transformer on the device, beside the CPU in f32 and in f64.
 
-use super::{Failed, Report, Settings};
+use crate::{Failed, Report, Settings};
 use kiln_models::TransformerConfig;
 use kiln_nn::optim::{AdamW, Optimizer};
 use kiln_nn::{
@@ -63,7 +63,7 @@ fn train(device: Device, dtype: DType, start: &StateDict) -> Result<Vec<(String,
     Ok(results)
 }
 
-pub(super) fn run(settings: &Settings, report: &mut Report) -> std::result::Result<(), Failed> {
+pub(crate) fn run(settings: &Settings, report: &mut Report) -> std::result::Result<(), Failed> {
     kiln_tensor::manual_seed(5);
     let start = network()?.state_dict();
     let exact = train(Device::Cpu, DType::F64, &start)?;

@@ -5,11 +5,11 @@ mod products;
 mod rows;
 mod torch;
 
-pub(super) use models::run as models;
-pub(super) use products::run as products;
-pub(super) use rows::{bandwidth, launches};
+pub(crate) use models::run as models;
+pub(crate) use products::run as products;
+pub(crate) use rows::{bandwidth, launches};
 
-use super::{Failed, Report, Settings};
+use crate::{Failed, Report, Settings};
 use kiln_tensor::{Compiled, Device, Result, Spec, Tensor, compile};
 use std::time::Instant;
 

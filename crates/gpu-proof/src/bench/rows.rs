@@ -1,8 +1,8 @@
 //! Kernels whose time is that of memory, and the time of the host.
 
-use super::super::driver::Driver;
-use super::super::{Failed, Report, Settings};
 use super::{Case, median, randn, seconds, table};
+use crate::driver::Driver;
+use crate::{Failed, Report, Settings};
 use kiln_tensor::{DType, GradOptions, Result, Tensor, grad_with};
 use std::time::Instant;
 
@@ -110,7 +110,7 @@ fn cases(small: bool) -> Vec<Row> {
     ]
 }
 
-pub(in super::super) fn bandwidth(
+pub(crate) fn bandwidth(
     settings: &Settings,
     report: &mut Report,
 ) -> std::result::Result<(), Failed> {
@@ -152,7 +152,7 @@ fn chain(length: usize, settings: &Settings) -> Result<Case> {
     })
 }
 
-pub(in super::super) fn launches(
+pub(crate) fn launches(
     settings: &Settings,
     report: &mut Report,
 ) -> std::result::Result<(), Failed> {

@@ -1,11 +1,11 @@
 //! Random programs and their gradients on the device.
 
-use super::{Failed, Report, Settings};
-use crate::programs::{check, differentiated, plain};
-use crate::rules::{rare, some_program};
+use crate::{Failed, Report, Settings};
 use kiln_compiler::Options;
 use kiln_ir::Graph;
 use kiln_ir::fuzz::{Config, coverage, features};
+use kiln_testkit::programs::{check, differentiated, plain};
+use kiln_testkit::rules::{rare, some_program};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every so many programs one runs without fusion too, where each of its nodes is a kernel.
@@ -40,7 +40,7 @@ fn wanted(seeds: u64) -> BTreeSet<String> {
     common.map(|(feature, _)| feature).collect()
 }
 
-pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
+pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
     let mut rules: BTreeMap<&str, u64> = BTreeMap::new();
     let mut covered: BTreeSet<String> = BTreeSet::new();
     let wanted = wanted(settings.seeds);
@@ -73,7 +73,7 @@ pub(super) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
     Ok(())
 }
 
-pub(super) fn run_gradients(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
+pub(crate) fn run_gradients(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
     let seeds = settings.seeds;
     let mut without = 0;
     for seed in settings.first..settings.first + seeds {
