@@ -1,7 +1,7 @@
 //! The networks have torchvision's parameters under torchvision's names, and results of the right shapes.
 
 use kiln::nn::{Forward, Module, StateDict};
-use kiln::{CompileOptions, DType, Result, Tensor, no_grad};
+use kiln::{CompileOptions, DType, Result, Spec, Tensor, compile, no_grad};
 use kiln_models::workloads::{self, WORKLOADS};
 use kiln_models::{
     Gpt, GptConfig, MobileNetV3, ResNet, ResNetBlock, ResNetConfig, TransformerConfig, UNet,
@@ -188,8 +188,7 @@ fn heads_divide_the_width() {
     assert!(odd.encoder_block().is_err() && odd.decoder_block().is_err());
 }
 
-#[test]
-fn a_token_changes_no_score_before_it() -> Result<()> {
+fn small_gpt() -> Result<Gpt> {
     let mut config = GptConfig {
         vocabulary: 13,
         context: 8,
@@ -199,6 +198,28 @@ fn a_token_changes_no_score_before_it() -> Result<()> {
     (config.block.width, config.block.heads, config.block.hidden) = (12, 3, 20);
     let gpt = Gpt::new(config)?;
     gpt.eval();
+    Ok(gpt)
+}
+
+#[test]
+fn gpt_is_compiled_for_any_batch_and_length() -> Result<()> {
+    let gpt = small_gpt()?;
+    let spec = Spec::new(DType::I64, ["batch".into(), "length".into()]);
+    let compiled = compile(&[spec], |x| no_grad(|| gpt.forward(&x[0])))?;
+    for shape in [[2, 5], [3, 8]] {
+        let tokens = Tensor::randint(0, 13, shape);
+        let found = compiled.run(&[&tokens])?;
+        let (found, wanted) = (found[0].to_vec::<f32>()?, gpt.forward(&tokens).to_vec()?);
+        assert_eq!(found.len(), shape[0] * shape[1] * 13);
+        let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-5;
+        assert!(found.iter().zip(&wanted).all(near), "{shape:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_token_changes_no_score_before_it() -> Result<()> {
+    let gpt = small_gpt()?;
     let scores = |tokens: [i64; 5]| -> Result<Vec<f32>> {
         let tokens = Tensor::from_slice(&tokens, [1, 5]);
         no_grad(|| gpt.forward(&tokens)).to_vec()
