@@ -3,9 +3,10 @@
 //! The tolerance of an element is derived, not chosen: a small multiple of the error that rounding each
 //! op to its dtype makes (there, and at most anywhere in the tensor) and of what one rounding of every
 //! input does to it (which bounds how far sums that the reference carries exactly may drift), plus the
-//! rounding of one result. Engines keep f16 and bf16 wider between some ops, so that errors which cancel
-//! where every op rounds to the nearest don't cancel in theirs; so programs with these are rounded
-//! stochastically too.
+//! rounding of one result. Errors that cancel where every op rounds to the nearest need not cancel in an
+//! engine, which adds in another order and keeps f16 and bf16 wider between some ops; so programs are rounded
+//! stochastically too. What only moves results (a cast to a wider type, a view) has the rounding of what it
+//! moves.
 //!
 //! Where floats become discrete (rounded to integers, compared, sorted), one within its own tolerance of an
 //! [edge](edges) may fall on either side of it. Two more runs move such floats by their tolerance, one to
@@ -36,6 +37,8 @@ struct Expected {
     compute: f64,
     /// The size of the values that it was computed from.
     scale: f64,
+    /// The rounding of one result.
+    unit: f64,
     /// Whether it depends on positions in an order, of which neighbours are as far apart as others.
     ordered: bool,
 }
@@ -123,6 +126,7 @@ impl Oracle {
         let mut uses = super::uses(graph)?;
         let exact = edges::exact(graph);
         let (compute, ordered) = (coarsest(graph), ordered(graph));
+        let units = units(graph);
         let crosses = |node: &Node| {
             edges::has_edges(&node.op) && !node.inputs.iter().all(|v| exact[v.node.index()])
         };
@@ -131,7 +135,11 @@ impl Oracle {
         let mut scales = vec![least; graph.len()];
         let expected = |runs: &[Run], scales: &[f64], v: Value| {
             let at = v.node.index();
-            Expected::new(runs, v, compute[at], scales[at], ordered[at])
+            let expected = Expected::new(runs, v, compute[at], scales[at], ordered[at])?;
+            Ok::<_, EvalError>(Expected {
+                unit: expected.unit.max(units[at]),
+                ..expected
+            })
         };
         for (id, node) in graph.iter() {
             if uses[id.index()] == 0 {
@@ -204,7 +212,7 @@ impl Oracle {
 
 /// The runs of a graph: those that are right, and those that show how far off another may be.
 fn runs<'a>(graph: &Graph, inputs: &'a [Array], crosses: bool) -> Vec<Run<'a>> {
-    let narrow = |f: &Fact| matches!(f.dtype, DType::F16 | DType::BF16);
+    let narrow = |f: &Fact| f.dtype.is_float() && f.dtype != DType::F64;
     let mut kinds = vec![Kind::Exact, Kind::Rounded];
     if graph.iter().any(|(_, n)| n.facts.iter().any(narrow)) {
         kinds.extend((0..3).map(Kind::Strewn));
@@ -292,6 +300,7 @@ impl Expected {
         let exact = of(&|k| k == Kind::Exact)?.remove(0);
         Ok(Expected {
             scale: largest(&exact, least),
+            unit: unit(exact.dtype()),
             compute,
             ordered,
             rounded: of(&|k| k == Kind::Rounded)?.remove(0),
@@ -335,9 +344,13 @@ impl Expected {
         for (i, ((g, r), e)) in got.iter().zip(&rounded).zip(&exact).enumerate() {
             let stored = round_float(*e, self.rounded.dtype());
             if !r.is_finite() || !stored.is_finite() {
-                // Where rounding alone overflows, either answer is right.
+                // Where rounding alone overflows, either answer is right; so is any that a run gives.
                 let is = |x: f64| *g == x || g.is_nan() && x.is_nan();
-                let right = is(*r) || is(stored) || r.is_finite() != stored.is_finite();
+                let mut others = self.strewn.iter().chain(&self.nudged);
+                let right = is(*r)
+                    || is(stored)
+                    || r.is_finite() != stored.is_finite()
+                    || others.any(|run| is(run.floats().unwrap_or(&[])[i]));
                 let error = if right { 0.0 } else { f64::INFINITY };
                 found.add(i, *g, *e, error, error);
                 continue;
@@ -370,9 +383,8 @@ impl Expected {
         let smooth = rounded.iter().zip(&crossed).filter(|(_, c)| **c == 0.0);
         let worst = smooth.fold(0.0, |m: f64, (x, _)| m.max(*x));
         let farthest = crossed.iter().fold(0.0, |m: f64, x| m.max(*x));
-        let unit = unit(self.rounded.dtype());
         let tolerance = |i: usize| {
-            let floor = unit * exact[i].abs() + 32.0 * self.compute * self.scale;
+            let floor = self.unit * exact[i].abs() + 32.0 * self.compute * self.scale;
             // Some of the floats at edges cross them in an engine, all of them do in these runs.
             let crossed = if crossed[i] > 0.0 {
                 2.0 * farthest
@@ -422,6 +434,26 @@ fn coarsest(graph: &Graph) -> Vec<f64> {
         coarsest[id.index()] = own.chain(from).fold(f64::EPSILON, f64::max);
     }
     coarsest
+}
+
+/// The rounding of the results of each node, where it computes them or moves what was computed.
+fn units(graph: &Graph) -> Vec<f64> {
+    let mut units = vec![0.0; graph.len()];
+    for (id, node) in graph.iter() {
+        let floats = node.facts.iter().filter(|f| f.dtype.is_float());
+        units[id.index()] = match &node.op {
+            Op::Input(_) | Op::Constant(_) | Op::Full(_) | Op::Iota(_) => 0.0,
+            op if selects(op) || matches!(op, Op::Cast(_)) => {
+                let from = node.inputs.iter().map(|v| units[v.node.index()]);
+                match from.fold(0.0, f64::max) {
+                    0.0 => 0.0,
+                    moved => floats.map(|f| unit(f.dtype)).fold(moved, f64::max),
+                }
+            }
+            _ => floats.map(|f| unit(f.dtype)).fold(0.0, f64::max),
+        };
+    }
+    units
 }
 
 /// Whether the values of each node depend on positions in an order.

@@ -1,7 +1,7 @@
 //! Reductions.
 
 use super::rows;
-use kiln_tensor::{Result, Tensor};
+use kiln_tensor::{Result, Tensor, keep};
 
 rows! {
     (x: &Tensor, dim: i64, dims: &[i64]);
@@ -22,10 +22,16 @@ rows! {
     "torch.any" = { x.any(dims) };
     "torch.all" = { x.all(dims) };
     "torch.count_nonzero" = { x.count_nonzero(dims) };
-    "torch.var" = { x.var(dims) } "`x.var_with(dims, 0.0)` for `correction=0`, here and below";
+    "torch.sum(keepdim=True)" = { x.sum(keep(dims)) } "as all others";
+    "torch.sum(keepdim=flag)" = { x.sum(keep(dims).when(true)) };
+    "torch.var" = { x.var(dims) };
+    "torch.var(correction=0)" = { x.var_with(dims, 0.0) } "`unbiased=False`";
     "torch.std" = { x.std(dims) };
+    "torch.std(correction=0)" = { x.std_with(dims, 0.0) };
     "torch.var_mean" = { x.var_mean(dims) };
+    "torch.var_mean(correction=0)" = { x.var_mean_with(dims, 0.0) };
     "torch.std_mean" = { x.std_mean(dims) };
+    "torch.std_mean(correction=0)" = { x.std_mean_with(dims, 0.0) };
     "torch.logsumexp", "torch.special.logsumexp" = { x.logsumexp(dims) };
     "torch.linalg.vector_norm", "torch.norm" = { x.vector_norm(2.0, dims) };
 }

@@ -69,7 +69,7 @@ rows! {
     "torch.diagonal" = { x.diagonal(0, 0, 1) };
     "torch.linalg.diagonal" = { x.diagonal(0, -2, -1) };
     "torch.diag_embed" = { x.diag_embed(0, -2, -1) };
-    "Tensor.refine_names" = { x.refine_names(["N", "C", "..."]) } "names go where a dim's number goes: `x.sum(\"C\", false)`";
+    "Tensor.refine_names" = { x.refine_names(["N", "C", "..."]) } "names go where a dim's number goes: `x.sum(\"C\")`";
     "Tensor.rename" = { x.rename(["batch", "..."]) };
     "Tensor.rename(None)" = { x.drop_names() };
     "Tensor.names" = { x.names() };

@@ -1,7 +1,7 @@
 //! Sorting, scanning, searching and counting.
 
 use super::rows;
-use kiln_tensor::{Result, Tensor};
+use kiln_tensor::{Interpolation, Result, Tensor};
 
 rows! {
     (x: &Tensor, y: &Tensor, dim: i64, descending: bool, right: bool);
@@ -16,7 +16,9 @@ rows! {
     "torch.nanmedian(dim=)" = { x.nanmedian(dim) };
     "torch.mode" = { x.mode(dim) };
     "torch.quantile" = { x.quantile(0.5, dim) } "`()` for the flattened tensor; q may be a tensor";
+    "torch.quantile(interpolation=\"lower\")" = { x.quantile_with(0.5, dim, Interpolation::Lower) };
     "torch.nanquantile" = { x.nanquantile(0.5, dim) };
+    "torch.nanquantile(interpolation=\"lower\")" = { x.nanquantile_with(0.5, dim, Interpolation::Lower) };
     "torch.cumsum" = { x.cumsum(dim) };
     "torch.cumprod" = { x.cumprod(dim) };
     "torch.logcumsumexp" = { x.logcumsumexp(dim) };
