@@ -7,7 +7,7 @@
 use kiln::nn::{Forward, Module};
 use kiln::tuning::{Mode, Settings, Trial};
 use kiln::{
-    CompileOptions, Compiled, DType, Layout, Spec, Tensor, Var, compile_with, memory, no_grad,
+    CompileOptions, Compiled, Conv, DType, Layout, Spec, Tensor, Var, compile_with, memory, no_grad,
 };
 use kiln_compiler::tune::{Effort, Precision, measure};
 use kiln_models::ResNet;
@@ -226,8 +226,14 @@ fn shapes() -> kiln::Result<Vec<(String, Compile)>> {
             let compile = move |options: &CompileOptions| {
                 compile_with(std::slice::from_ref(&x), options, |x| {
                     let padding = kernel as i64 / 2;
-                    x[0].conv2d(&w.get(), None, stride, padding, 1, groups as i64)
-                        .relu()
+                    x[0].conv2d_with(
+                        &w.get(),
+                        Conv::new()
+                            .stride(stride)
+                            .padding(padding)
+                            .groups(groups as i64),
+                    )
+                    .relu()
                 })
             };
             shapes.push((name, Box::new(compile) as Compile));

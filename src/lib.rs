@@ -99,7 +99,7 @@ pub mod nn {
     //! impl Forward for Net {
     //!     fn forward(&self, x: &Tensor) -> Tensor {
     //!         let x = self.norm.forward(&self.conv.forward(x)).relu();
-    //!         self.head.forward(&x.max_pool2d(2, (), 0, 1, false).flatten(1, -1))
+    //!         self.head.forward(&x.max_pool2d(2).flatten(1, -1))
     //!     }
     //! }
     //!

@@ -1,8 +1,8 @@
 //! Gradients of recorded tensors: leaves, accumulation, modes, hooks, and one plan for a whole step.
 
 use kiln::{
-    DType, GradOptions, Spec, Tensor, Var, compile, custom_function, grad, grad_with, gradcheck,
-    jvp, keep, no_grad, vjp,
+    Conv, DType, GradOptions, Spec, Tensor, Var, compile, custom_function, grad, grad_with,
+    gradcheck, jvp, keep, no_grad, vjp,
 };
 
 fn leaf(values: &[f32]) -> Tensor {
@@ -187,7 +187,7 @@ fn second_order_of_a_network() {
     let weight = ramp(3 * 2 * 9, &[3, 2, 3, 3], 0.07);
     let gamma = ramp(3, &[3], 0.2);
     let network = |p: &[Tensor]| {
-        let y = x.conv2d(&p[0], None, 1, 1, 1, 1);
+        let y = x.conv2d_with(&p[0], Conv::new().padding(1));
         let mean = y.mean(keep([0, 2, 3]));
         let var = (&y - &mean).square().mean(keep([0, 2, 3]));
         let y = &(&(&y - &mean) / &(&var + 1e-3).sqrt()) * &p[1].reshape([1, 3, 1, 1]);
@@ -323,11 +323,11 @@ fn a_loss_that_is_read_before_backward_leaves_what_backward_needs() {
     let image = normal(&[2, 3, 6, 6]);
     let q = [leaf(&[4, 3, 3, 3]), leaf(&[4]), leaf(&[5, 4, 3, 3])];
     let cnn = || {
-        let y = image.conv2d(&q[0], None, 1, 1, 1, 1);
+        let y = image.conv2d_with(&q[0], Conv::new().padding(1));
         let mean = y.mean(keep([0, 2, 3]));
         let var = (&y - &mean).square().mean(keep([0, 2, 3]));
         let y = (&y - &mean) * (var + 1e-3).rsqrt() * q[1].reshape([1, 4, 1, 1]);
-        let y = y.relu().conv2d(&q[2], None, 1, 1, 1, 1);
+        let y = y.relu().conv2d_with(&q[2], Conv::new().padding(1));
         y.flatten(1, -1).log_softmax(1).square().sum(())
     };
     let check = |loss: &dyn Fn() -> Tensor, leaves: &[Tensor], op: &str, counts: [usize; 2]| {

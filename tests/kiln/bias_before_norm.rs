@@ -4,7 +4,7 @@ use kiln::nn::{
     BatchNorm1d, BatchNorm2d, BatchNorm3d, Conv1d, Conv2d, Conv3d, ConvTranspose1d,
     ConvTranspose2d, ConvTranspose3d, Forward, Linear, Module, StateDict,
 };
-use kiln::{Bisection, DType, Device, DimSpec, Spec, Tensor, Var, compile, keep};
+use kiln::{Bisection, Conv, DType, Device, DimSpec, Spec, Tensor, Var, compile, keep};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -229,7 +229,8 @@ fn a_bias_behind_a_cast_is_dropped() -> Outcome {
     let x = Tensor::randn([4, 3, 7, 5], DType::F32);
     let convolved = |x: &Tensor, dtype: DType| {
         let [x, w, b] = [x, &weight.get(), &bias.get()].map(|t| t.to_dtype(dtype));
-        x.conv2d(&w, Some(&b), 1, 1, 1, 1).to_dtype(DType::F32)
+        x.conv2d_with(&w, Conv::new().bias(&b).padding(1))
+            .to_dtype(DType::F32)
     };
     for (dtype, epsilon) in [(DType::BF16, 1.0 / 128.0), (DType::F16, 1.0 / 1024.0)] {
         let step = compile(&[Spec::like(&x)?], |x| {

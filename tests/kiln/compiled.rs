@@ -1,7 +1,7 @@
 //! `compile`: symbols, prepare, concurrency, reading while recording, plans as bytes.
 
 use crate::{assert_close, matrix, vector};
-use kiln::{DType, Dim, ErrorKind, Spec, Tensor, Var, compile, evaluate_reference};
+use kiln::{Conv, DType, Dim, ErrorKind, Spec, Tensor, Var, compile, evaluate_reference};
 
 fn batch(n: usize) -> Tensor {
     let values: Vec<f32> = (0..n * 2 * 5 * 5)
@@ -29,7 +29,10 @@ impl Block {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        let y = x.conv2d(&self.weight.get(), None, [1, 1], [1, 1], [1, 1], 1);
+        let y = x.conv2d_with(
+            &self.weight.get(),
+            Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
+        );
         y.batch_norm(
             Some(&self.mean),
             Some(&self.variance),

@@ -2,7 +2,8 @@
 
 use crate::{assert_close, assert_reference, cuda};
 use kiln::{
-    DType, ScanOptions, Spec, Tensor, Var, compile, cond, grad, gradcheck, no_grad, scan, scan_with,
+    Conv, DType, ScanOptions, Spec, Tensor, Var, compile, cond, grad, gradcheck, no_grad, scan,
+    scan_with,
 };
 
 fn random(shape: &[usize], seed: u64) -> Tensor {
@@ -279,11 +280,11 @@ const BY_CONSTANTS: &[fn(&Tensor) -> Tensor] = &[
     |x| x.matmul(&baked(&[64, 8]).t()).relu(),
     |x| {
         let x = x.reshape([1, 1, 6, 8]).expand([2, 8, 6, 8]);
-        x.conv2d(&baked(&[8, 8, 3, 3]), None, 1, 1, 1, 1)
+        x.conv2d_with(&baked(&[8, 8, 3, 3]), Conv::new().padding(1))
     },
     |x| {
         let x = x.reshape([1, 48, 1, 1]);
-        x.conv2d(&baked(&[16, 48, 1, 1]), None, 1, 0, 1, 1).relu()
+        x.conv2d(&baked(&[16, 48, 1, 1])).relu()
     },
 ];
 

@@ -3,7 +3,7 @@
 use crate::matrix;
 use crate::tuning::{options, store};
 use kiln::tuning::{Mode, Why};
-use kiln::{DType, Spec, Tensor, Var, compile, compile_with, keep};
+use kiln::{Conv, DType, Spec, Tensor, Var, compile, compile_with, keep};
 
 fn plan() -> Vec<u8> {
     let w = Var::new(&matrix(64, 48)).unwrap();
@@ -58,7 +58,10 @@ fn what_is_chosen_by_measuring_does_not_depend_on_the_thread_count() {
             Spec::like(&images).unwrap(),
         ];
         let f = compile_with(&specs, &on, |x| {
-            [a.matmul(&x[0]), x[1].conv2d(&w, None, 1, 1, 1, 1)]
+            [
+                a.matmul(&x[0]),
+                x[1].conv2d_with(&w, Conv::new().padding(1)),
+            ]
         });
         let f = f.unwrap();
         let bits = f.run(&[&matrix(300, 200), &images]).unwrap();

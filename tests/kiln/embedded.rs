@@ -1,7 +1,7 @@
 //! The plan that the runtime's own tests run with nothing above the runtime linked.
 
 use crate::vector;
-use kiln::{DType, Spec, Tensor, Var, compile};
+use kiln::{Conv, DType, Pool, Spec, Tensor, Var, compile};
 use kiln_runtime::{Buffer, Executable};
 use std::path::PathBuf;
 
@@ -17,9 +17,17 @@ fn plan() -> Vec<u8> {
     let variance = Var::new(&vector(&[1.0; 4])).unwrap();
     let image = Spec::new(DType::F32, ["batch".into(), 1.into(), 6.into(), 6.into()]);
     let f = compile(&[image], |x| {
-        let y = x[0].conv2d(&conv.get(), None, [1, 1], [1, 1], [1, 1], 1);
+        let y = x[0].conv2d_with(
+            &conv.get(),
+            Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
+        );
         let y = y.batch_norm(Some(&mean), Some(&variance), None, None, false, 0.1, 1e-5);
-        let y = y.relu().max_pool2d([2, 2], [2, 2], [0, 0], [1, 1], false);
+        let y = y.relu().max_pool2d(
+            Pool::new([2, 2])
+                .stride([2, 2])
+                .padding([0, 0])
+                .dilation([1, 1]),
+        );
         y.flatten(1, -1).matmul(&linear.get()).softmax(1)
     });
     f.unwrap().to_bytes()

@@ -3,8 +3,8 @@
 use crate::{matrix, vector};
 use kiln::nn::{Conv2d, Forward};
 use kiln::{
-    CompileOptions, Compiled, DType, Explain, KernelInfo, Spec, Tensor, Var, compile, compile_with,
-    memory,
+    CompileOptions, Compiled, Conv, DType, Explain, KernelInfo, Spec, Tensor, Var, compile,
+    compile_with, memory,
 };
 
 /// Times and lines of this file left out.
@@ -22,7 +22,10 @@ fn passes_kernels_and_memory_are_explained() {
     let mean = Var::new(&vector(&[0.0; 4])).unwrap();
     let variance = Var::new(&vector(&[1.0; 4])).unwrap();
     let f = compile(&[Spec::fixed(DType::F32, [2, 2, 6, 6])], |x| {
-        let y = x[0].conv2d(&weight.get(), None, [1, 1], [1, 1], [1, 1], 1);
+        let y = x[0].conv2d_with(
+            &weight.get(),
+            Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
+        );
         let y = y.batch_norm(Some(&mean), Some(&variance), None, None, false, 0.1, 1e-5);
         y.relu().mean([2, 3]).softmax(1)
     })
@@ -40,7 +43,10 @@ fn exact_leaves_rounding_alone() {
         ..CompileOptions::default()
     };
     let f = compile_with(&[Spec::fixed(DType::F32, [2, 2, 6, 6])], &options, |x| {
-        let y = x[0].conv2d(&weight.get(), None, [1, 1], [1, 1], [1, 1], 1);
+        let y = x[0].conv2d_with(
+            &weight.get(),
+            Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
+        );
         y.batch_norm(Some(&mean), Some(&variance), None, None, false, 0.1, 1e-5)
     })
     .unwrap();
@@ -507,7 +513,13 @@ fn residual_network() -> Compiled {
         let statistics = [vector(0.0), vector(1.0), vector(1.0), vector(0.0)];
         let (weight, pad) = (Var::new(&weight).unwrap(), size / 2);
         move |x: &Tensor, stride: usize| {
-            let y = x.conv2d(&weight.get(), None, [stride; 2], [pad; 2], [1, 1], 1);
+            let y = x.conv2d_with(
+                &weight.get(),
+                Conv::new()
+                    .stride([stride; 2])
+                    .padding([pad; 2])
+                    .dilation([1, 1]),
+            );
             let [mean, variance, scale, shift] = &statistics;
             let (scale, shift) = (scale.get(), shift.get());
             let (scale, shift) = (Some(&scale), Some(&shift));

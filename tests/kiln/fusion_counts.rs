@@ -2,7 +2,8 @@
 
 use crate::cuda;
 use kiln::{
-    Bisection, DType, Device, Explain, Reduction, Spec, Tensor, Var, cat, compile, grad, with_seed,
+    Bisection, Conv, DType, Device, Explain, Reduction, Spec, Tensor, Var, cat, compile, grad,
+    with_seed,
 };
 use kiln_base::plan::Kernel;
 
@@ -90,20 +91,24 @@ const PIECES: &[Piece] = &[
         &[&[2, 3, 33, 31], &[3, 1, 1], &[12, 3, 7, 7]],
         |x| {
             let image = x[0].to_dtype(DType::F16).to_dtype(DType::F32) * 0.25 - &x[1];
-            vec![image.conv2d(&x[2], None, 2, 3, 1, 1).relu()]
+            vec![
+                image
+                    .conv2d_with(&x[2], Conv::new().stride(2).padding(3))
+                    .relu(),
+            ]
         },
     ),
     (
         "a pointwise convolution of scaled channels",
         &[&[2, 24, 7, 5], &[2, 24, 1, 1], &[17, 24, 1, 1], &[17]],
-        |x| vec![(&x[0] * x[1].sigmoid()).conv2d(&x[2], Some(&x[3]), 1, 0, 1, 1)],
+        |x| vec![(&x[0] * x[1].sigmoid()).conv2d_with(&x[2], Conv::new().bias(&x[3]))],
     ),
     (
         "a pointwise convolution of normalised, activated channels side by side",
         &[&[2, 24, 7, 5], &[2, 9, 7, 5], &[33, 1, 1], &[17, 33, 1, 1]],
         |x| {
             let y = (cat(&[&x[0], &x[1]], 1) * &x[2] + 0.5).relu();
-            vec![y.conv2d(&x[3], None, 1, 0, 1, 1)]
+            vec![y.conv2d(&x[3])]
         },
     ),
     ("sums along either axis", &[&[64, 48]], |x| {
@@ -403,7 +408,7 @@ fn views_stand_in_the_way_of_no_folding() -> kiln::Result<()> {
         )
     };
     let bias = || vectors[1].get();
-    let convolved = |x: &Tensor| x.conv2d(&conv.get(), Some(&bias()), 1, 1, 1, 1);
+    let convolved = |x: &Tensor| x.conv2d_with(&conv.get(), Conv::new().bias(&bias()).padding(1));
     type Case<'a> = (&'static str, &'a Tensor, &'a dyn Fn(&Tensor) -> Tensor);
     let cases: [Case<'_>; 5] = [
         ("conv_batch_norm", &image, &|x| {

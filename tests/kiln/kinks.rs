@@ -7,7 +7,7 @@
 //! `cdist` of order infinity (each has the whole gradient there), and a median that is NaN.
 
 use kiln::{
-    BagMode, DType, GridMode, GridPadding, Reduction, RoundingMode, ScatterReduction, Tensor,
+    BagMode, DType, GridMode, GridPadding, Pool, Reduction, RoundingMode, ScatterReduction, Tensor,
     cdist, where_,
 };
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2};
@@ -87,10 +87,10 @@ const ROWS: &[Row] = &[
     ("abs", |x| x[0].abs(), &[(&[4], &[0.0, -0.0, 2.0, -2.0])], &[&[0.0, 0.0, 1.0, -1.0]]),
     ("sign", |x| x[0].sign(), &[(&[2], &[0.0, 2.0])], &[&[0.0, 0.0]]),
     // Pooling.
-    ("max_pool1d", |x| x[0].max_pool1d(2, 2, 0, 1, false), &[(&[1, 1, 4], &[2.0, 2.0, 1.0, 3.0])], &[&[1.0, 0.0, 0.0, 1.0]]),
-    ("max_pool1d, windows that overlap", |x| x[0].max_pool1d(3, 1, 1, 1, false), &[(&[1, 1, 4], &[2.0, 2.0, 2.0, 1.0])], &[&[2.0, 1.0, 1.0, 0.0]]),
-    ("max_pool1d of infinities", |x| x[0].max_pool1d(2, 2, 1, 1, false), &[(&[1, 1, 3], &[-INF, -INF, -INF])], &[&[1.0, 1.0, 0.0]]),
-    ("max_pool2d", |x| x[0].max_pool2d(2, 2, 0, 1, false), &[(&[1, 1, 2, 2], &[1.0, 1.0, 1.0, 1.0])], &[&[1.0, 0.0, 0.0, 0.0]]),
+    ("max_pool1d", |x| x[0].max_pool1d(Pool::new(2).stride(2)), &[(&[1, 1, 4], &[2.0, 2.0, 1.0, 3.0])], &[&[1.0, 0.0, 0.0, 1.0]]),
+    ("max_pool1d, windows that overlap", |x| x[0].max_pool1d(Pool::new(3).stride(1).padding(1)), &[(&[1, 1, 4], &[2.0, 2.0, 2.0, 1.0])], &[&[2.0, 1.0, 1.0, 0.0]]),
+    ("max_pool1d of infinities", |x| x[0].max_pool1d(Pool::new(2).stride(2).padding(1)), &[(&[1, 1, 3], &[-INF, -INF, -INF])], &[&[1.0, 1.0, 0.0]]),
+    ("max_pool2d", |x| x[0].max_pool2d(Pool::new(2).stride(2)), &[(&[1, 1, 2, 2], &[1.0, 1.0, 1.0, 1.0])], &[&[1.0, 0.0, 0.0, 0.0]]),
     ("adaptive_max_pool1d", |x| x[0].adaptive_max_pool1d(1), &[(&[1, 1, 4], &[2.0, 2.0, 1.0, 2.0])], &[&[1.0, 0.0, 0.0, 0.0]]),
     // Losses.
     ("smooth_l1_loss", |x| x[0].smooth_l1_loss(&x[1], Reduction::None, 1.0), &[(&[6], &[0.0, 1.0, -1.0, 2.0, -2.0, 0.5]), (&[6], &[0.0, 0.0, 0.0, 0.0, 0.0, 0.0])], &[&[0.0, 1.0, -1.0, 1.0, -1.0, 0.5], &[0.0, -1.0, 1.0, -1.0, 1.0, -0.5]]),

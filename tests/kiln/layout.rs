@@ -4,8 +4,8 @@ use crate::cuda;
 use kiln::nn::optim::{AdamW, Optimizer};
 use kiln::nn::{BatchNorm2d, Conv2d, Forward, MaxPool2d, Module};
 use kiln::{
-    CompileOptions, Compiled, DType, Device, Layout, Result, Spec, Tensor, cat, compile_with, keep,
-    with_seed,
+    CompileOptions, Compiled, DType, Device, Layout, Pool, Result, Spec, Tensor, cat, compile_with,
+    keep, with_seed,
 };
 
 const LAYOUTS: [Layout; 3] = [Layout::Auto, Layout::ChannelsFirst, Layout::ChannelsLast];
@@ -54,7 +54,7 @@ impl Layers {
         let y = cat(&[&y, &x], 1);
         let y = self
             .grouped
-            .forward(&MaxPool2d::new(3).stride(1).padding(1).forward(&y));
+            .forward(&MaxPool2d::new(Pool::new(3).stride(1).padding(1)).forward(&y));
         self.dilated.forward(&y.relu())
     }
 }

@@ -1,7 +1,7 @@
 //! The plan cache: what compiles anew and what does not. The counters are the process's, so each test
 //! counts in a process of its own.
 
-use kiln::{CacheStats, DType, Tensor, Var, cache_stats, explain, set_warning_hook};
+use kiln::{CacheStats, DType, Pool, Tensor, Var, cache_stats, explain, set_warning_hook};
 use std::sync::{Arc, Mutex};
 
 /// Whether this process runs the test alone; if not, it has been run in a child that does.
@@ -260,7 +260,7 @@ fn what_compiles_often_is_said() {
     let x = counted(&[1, 1, 40, 40]);
     let mut ys = Vec::new();
     for n in 1..30 {
-        ys.push(x.max_pool2d(n, 1, 0, 1, false).sum(()));
+        ys.push(x.max_pool2d(Pool::new(n).stride(1)).sum(()));
     }
     for y in ys {
         y.to_vec::<f32>().unwrap();

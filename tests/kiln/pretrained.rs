@@ -1,7 +1,7 @@
 //! A network trained in PyTorch gives PyTorch's predictions: exactly 1676 of 1797 digits right, by the
 //! compiled plan, equal to the reference on every prediction.
 
-use kiln::{DType, Spec, Tensor, Var, compile, evaluate_reference};
+use kiln::{Conv, DType, Pool, Spec, Tensor, Var, compile, evaluate_reference};
 use std::collections::HashMap;
 use std::io::Read;
 
@@ -53,7 +53,12 @@ impl Network {
         let x = self.conv_block(images, "conv1", "bn1");
         let x = self.conv_block(&x, "conv2", "bn2");
         let x = x
-            .max_pool2d([2, 2], [2, 2], [0, 0], [1, 1], false)
+            .max_pool2d(
+                Pool::new([2, 2])
+                    .stride([2, 2])
+                    .padding([0, 0])
+                    .dilation([1, 1]),
+            )
             .flatten(1, -1);
         let x = self.linear(&x, "fc1").relu();
         self.linear(&x, "fc2").argmax(1)
@@ -61,7 +66,10 @@ impl Network {
 
     fn conv_block(&self, x: &Tensor, conv: &str, norm: &str) -> Tensor {
         let weight = self.get(conv, "weight");
-        let x = x.conv2d(&weight, None, [1, 1], [1, 1], [1, 1], 1);
+        let x = x.conv2d_with(
+            &weight,
+            Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
+        );
         let statistic = |what: &str| Some(&self.weights[&format!("{norm}.{what}")]);
         x.batch_norm(
             statistic("running_mean"),

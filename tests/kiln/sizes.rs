@@ -1,8 +1,8 @@
 //! Sizes and numbers that nobody means: every call gives a value or an error at its line, soon.
 
 use kiln::{
-    DType, Device, ErrorKind, InterpolateMode, InterpolateSize, Interpolation, PadMode, Reduction,
-    Tensor, keep,
+    AvgPool, Conv, ConvTranspose, DType, Device, ErrorKind, Im2Col, InterpolateMode,
+    InterpolateSize, Interpolation, PadMode, Pool, Reduction, Tensor, Unpool, keep,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
@@ -186,34 +186,34 @@ fn sweep_sizes(s: &mut Sweep) {
         image.pad([v, v, v, v], PadMode::Reflect); image.pad([v, v], PadMode::Replicate);
         image.pad([v, v, 1, v], PadMode::Replicate); image.pad([v, v], PadMode::Circular);
         bytes.pad([v, v], PadMode::ZEROS); bytes.pad([v, v, v, v], PadMode::ZEROS);
-        image.max_pool2d(v, (), 0, 1, false); image.max_pool2d(2, v, 0, 1, true);
-        image.max_pool2d(2, 1, v, 1, false); image.max_pool2d(2, 1, 0, v, false);
-        image.max_pool2d([v, 1], [v, v], [0, v], 1, true); image.max_pool2d(v, v, v, v, true);
-        image.max_pool2d_with_indices(2, v, 1, 1, true); image.max_pool2d_with_indices(v, v, v, v, false);
-        lines.max_pool1d(v, (), 0, 1, false); lines.max_pool1d_with_indices(2, 1, 0, v, true);
-        volume.max_pool3d(2, v, 0, 1, true); volume.max_pool3d(v, 1, v, 1, false);
-        image.avg_pool2d(v, (), 0, false, true, None); image.avg_pool2d(2, v, 0, true, false, None);
-        image.avg_pool2d(2, 1, v, true, true, None); image.avg_pool2d(2, 1, 0, false, true, Some(v));
-        image.avg_pool2d(v, v, v, true, false, Some(v)); lines.avg_pool1d(v, v, v, true, true, None);
-        volume.avg_pool3d(v, v, v, true, true, None);
+        image.max_pool2d(v); image.max_pool2d(Pool::new(2).stride(v).ceil_mode(true));
+        image.max_pool2d(Pool::new(2).stride(1).padding(v)); image.max_pool2d(Pool::new(2).stride(1).dilation(v));
+        image.max_pool2d(Pool::new([v, 1]).stride([v, v]).padding([0, v]).ceil_mode(true)); image.max_pool2d(Pool::new(v).stride(v).padding(v).dilation(v).ceil_mode(true));
+        image.max_pool2d_with_indices(Pool::new(2).stride(v).padding(1).ceil_mode(true)); image.max_pool2d_with_indices(Pool::new(v).stride(v).padding(v).dilation(v));
+        lines.max_pool1d(v); lines.max_pool1d_with_indices(Pool::new(2).stride(1).dilation(v).ceil_mode(true));
+        volume.max_pool3d(Pool::new(2).stride(v).ceil_mode(true)); volume.max_pool3d(Pool::new(v).stride(1).padding(v));
+        image.avg_pool2d(v); image.avg_pool2d(AvgPool::new(2).stride(v).ceil_mode(true).count_include_pad(false));
+        image.avg_pool2d(AvgPool::new(2).stride(1).padding(v).ceil_mode(true)); image.avg_pool2d(AvgPool::new(2).stride(1).divisor_override(v));
+        image.avg_pool2d(AvgPool::new(v).stride(v).padding(v).ceil_mode(true).count_include_pad(false).divisor_override(v)); lines.avg_pool1d(AvgPool::new(v).stride(v).padding(v).ceil_mode(true));
+        volume.avg_pool3d(AvgPool::new(v).stride(v).padding(v).ceil_mode(true));
         image.adaptive_avg_pool2d(v); image.adaptive_avg_pool2d([v, 2]); lines.adaptive_avg_pool1d(v);
         image.adaptive_max_pool2d(v); image.adaptive_max_pool2d_with_indices([2, v]);
         volume.adaptive_max_pool3d(v); volume.adaptive_avg_pool3d([v, v, 1]);
-        image.im2col(v, 1, 0, 1); image.im2col(2, v, 0, 1); image.im2col(2, 1, v, 1);
-        image.im2col(2, 1, 0, v); image.im2col(v, v, v, v);
-        image.max_unpool2d(&image.zeros_like().to_dtype(DType::I64), v, (), 0, ());
-        image.max_unpool2d(&image.zeros_like().to_dtype(DType::I64), 2, v, 0, ());
-        image.max_unpool2d(&image.zeros_like().to_dtype(DType::I64), 2, 2, v, ());
-        image.max_unpool2d(&image.zeros_like().to_dtype(DType::I64), 2, 2, 0, [v, v]);
-        lines.max_unpool1d(&lines.zeros_like().to_dtype(DType::I64), v, v, v, [v]);
-        image.conv2d(weight, None, v, 0, 1, 1); image.conv2d(weight, None, 1, v, 1, 1);
-        image.conv2d(weight, None, 1, 0, v, 1); image.conv2d(weight, None, 1, 0, 1, v);
-        image.conv2d(weight, None, v, v, v, 1); image.conv2d(weight, None, [1, v], [v, 0], 1, 1);
-        lines.conv1d(filter, None, v, v, 1, 1); lines.conv1d(filter, None, 1, v, v, 1);
-        image.conv_transpose2d(weight, None, v, 0, 0, 1, 1); image.conv_transpose2d(weight, None, 1, v, 0, 1, 1);
-        image.conv_transpose2d(weight, None, 2, 0, v, 1, 1); image.conv_transpose2d(weight, None, 1, 0, 0, v, 1);
-        image.conv_transpose2d(weight, None, 1, 0, 0, 1, v); image.conv_transpose2d(weight, None, v, v, v, 1, v);
-        lines.conv_transpose1d(filter, None, v, v, v, 1, v); lines.conv_transpose1d(filter, None, v, 0, 0, 1, v);
+        image.im2col(v); image.im2col(Im2Col::new(2).dilation(v)); image.im2col(Im2Col::new(2).padding(v));
+        image.im2col(Im2Col::new(2).stride(v)); image.im2col(Im2Col::new(v).stride(v).padding(v).dilation(v));
+        image.max_unpool2d(&image.zeros_like().to_dtype(DType::I64), v);
+        image.max_unpool2d(&image.zeros_like().to_dtype(DType::I64), Unpool::new(2).stride(v));
+        image.max_unpool2d(&image.zeros_like().to_dtype(DType::I64), Unpool::new(2).stride(2).padding(v));
+        image.max_unpool2d(&image.zeros_like().to_dtype(DType::I64), Unpool::new(2).stride(2).output_size([v, v]));
+        lines.max_unpool1d(&lines.zeros_like().to_dtype(DType::I64), Unpool::new(v).stride(v).padding(v).output_size([v]));
+        image.conv2d_with(weight, Conv::new().stride(v)); image.conv2d_with(weight, Conv::new().padding(v));
+        image.conv2d_with(weight, Conv::new().dilation(v)); image.conv2d_with(weight, Conv::new().groups(v));
+        image.conv2d_with(weight, Conv::new().stride(v).padding(v).dilation(v)); image.conv2d_with(weight, Conv::new().stride([1, v]).padding([v, 0]));
+        lines.conv1d_with(filter, Conv::new().stride(v).padding(v)); lines.conv1d_with(filter, Conv::new().padding(v).dilation(v));
+        image.conv_transpose2d_with(weight, ConvTranspose::new().stride(v)); image.conv_transpose2d_with(weight, ConvTranspose::new().padding(v));
+        image.conv_transpose2d_with(weight, ConvTranspose::new().stride(2).output_padding(v)); image.conv_transpose2d_with(weight, ConvTranspose::new().groups(v));
+        image.conv_transpose2d_with(weight, ConvTranspose::new().dilation(v)); image.conv_transpose2d_with(weight, ConvTranspose::new().stride(v).padding(v).output_padding(v).dilation(v));
+        lines.conv_transpose1d_with(filter, ConvTranspose::new().stride(v).padding(v).output_padding(v).dilation(v)); lines.conv_transpose1d_with(filter, ConvTranspose::new().stride(v).dilation(v));
         image.interpolate(InterpolateSize::Size(v.into()), InterpolateMode::Nearest);
         image.interpolate(InterpolateSize::Size([v, v].into()), InterpolateMode::NearestExact);
         image.interpolate(InterpolateSize::Size([v, 1].into()), InterpolateMode::Area);

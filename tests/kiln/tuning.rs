@@ -3,8 +3,8 @@
 use crate::matrix;
 use kiln::tuning::{Choice, Mode, Outcome, Precision, Settings, Store, Trial, Why};
 use kiln::{
-    ArrayView, ArrayViewMut, CompileOptions, Compiled, CudaGrid, CustomOp, DType, Device, Layout,
-    Result, Spec, Tensor, Var, cache_stats, compile_with, keep, tuning,
+    ArrayView, ArrayViewMut, CompileOptions, Compiled, Conv, CudaGrid, CustomOp, DType, Device,
+    Layout, Result, Spec, Tensor, Var, cache_stats, compile_with, keep, tuning,
 };
 use kiln_base::plan::Kernel;
 use kiln_compiler::tune::{Effort, Record, measure};
@@ -51,8 +51,10 @@ fn network(images: usize, options: &CompileOptions) -> Result<Compiled> {
         &[Spec::fixed(DType::F32, [images, 3, 17, 13])],
         options,
         |x| {
-            let y = x[0].conv2d(&w.get(), None, 1, 1, 1, 1).relu();
-            let y = y.conv2d(&depthwise.get(), None, 1, 1, 1, 6).sigmoid();
+            let y = x[0].conv2d_with(&w.get(), Conv::new().padding(1)).relu();
+            let y = y
+                .conv2d_with(&depthwise.get(), Conv::new().padding(1).groups(6))
+                .sigmoid();
             y.mean([2, 3]).matmul(&head.get())
         },
     )
@@ -205,7 +207,7 @@ fn a_filter_of_many_taps_may_be_computed_by_transforms() {
         };
         let spec = Spec::fixed(DType::F32, [2, 3, 1000]);
         compile_with(&[spec], &options, |x| {
-            x[0].conv1d(&w.get(), None, 1, 150, 1, 1).relu()
+            x[0].conv1d_with(&w.get(), Conv::new().padding(150)).relu()
         })
         .unwrap()
     };
@@ -353,9 +355,7 @@ fn a_convolution_is_tuned_with_what_makes_its_images() {
     let on = options(Mode::On, &store("images"));
     let shapes = [[2, 24, 17, 13], [2, 24, 1, 1], [40, 24, 1, 1]];
     let specs = shapes.map(|s| Spec::fixed(DType::F32, s));
-    let tuned = compile_with(&specs, &on, |x| {
-        (&x[0] * &x[1]).relu().conv2d(&x[2], None, 1, 0, 1, 1)
-    });
+    let tuned = compile_with(&specs, &on, |x| (&x[0] * &x[1]).relu().conv2d(&x[2]));
     let tuned = tuned.unwrap();
     assert_eq!(tuned.explain().kernels_run(), 1, "{}", tuned.explain());
     let choices = &tuned.explain().tuning.choices;

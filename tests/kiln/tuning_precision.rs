@@ -3,7 +3,7 @@
 use crate::matrix;
 use crate::tuning::{ONCE, lowered_for_a_gpu, options, remember, store};
 use kiln::tuning::{Mode, Outcome, Precision, Trial, Why};
-use kiln::{CompileOptions, Compiled, DType, Device, Spec, Tensor, compile_with};
+use kiln::{CompileOptions, Compiled, Conv, DType, Device, Spec, Tensor, compile_with};
 use kiln_codegen::{Approximation, Program};
 use kiln_compiler::tune::measure;
 
@@ -15,7 +15,7 @@ fn compiled(gpu: Device, options: &CompileOptions) -> Compiled {
     let made = compile_with(&specs, options, |x| {
         let y = x[0].matmul(&x[1]).relu();
         let (image, filters) = (x[2].reshape([1, 23, 7, 9]), x[3].reshape([13, 23, 3, 3]));
-        let z = image.conv2d(&filters, None, 1, 1, 1, 1);
+        let z = image.conv2d_with(&filters, Conv::new().padding(1));
         [y.clone(), y.softmax(0), z]
     });
     made.unwrap()

@@ -3,7 +3,9 @@
 use crate::{matrix, vector};
 use kiln::nn::optim::{Adam, Optimizer};
 use kiln::nn::{BatchNorm2d, Conv2d, Dropout, Forward, Linear, Module, ReLU, Sequential};
-use kiln::{Bisection, CompileOptions, Compiled, DType, ErrorKind, Spec, Tensor, Var, compile};
+use kiln::{
+    Bisection, CompileOptions, Compiled, Conv, DType, ErrorKind, Spec, Tensor, Var, compile,
+};
 use kiln_base::plan::{Kernel, Place, Plan};
 use kiln_base::prim::Unary;
 use kiln_base::tile::{Inst, TileProgram};
@@ -264,7 +266,10 @@ fn a_fold_that_overflows_is_the_rewrite_that_bisect_names() {
     let scale = Var::new(&vector(&[1e20, 1.0])).unwrap();
     let shift = Var::new(&vector(&[0.0; 2])).unwrap();
     let program = |x: &[Tensor]| {
-        let y = (&x[0] + &x[0]).conv2d(&weight.get(), None, [1, 1], [0, 0], [1, 1], 1);
+        let y = (&x[0] + &x[0]).conv2d_with(
+            &weight.get(),
+            Conv::new().stride([1, 1]).padding([0, 0]).dilation([1, 1]),
+        );
         let (scale, shift) = (scale.get(), shift.get());
         let (m, v) = (Some(&mean), Some(&variance));
         y.batch_norm(m, v, Some(&scale), Some(&shift), false, 0.1, 1e-5)

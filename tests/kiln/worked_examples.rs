@@ -1,7 +1,7 @@
 //! Examples that people who learnt PyTorch know by heart, with their values.
 
 use crate::assert_close;
-use kiln::{DType, Reduction, Tensor, cat, stack};
+use kiln::{Conv, DType, Im2Col, Reduction, Tensor, cat, stack};
 
 fn range(shape: &[usize]) -> Tensor {
     let n: usize = shape.iter().product();
@@ -53,13 +53,15 @@ fn stacked_matrices() {
 #[test]
 fn sizes_of_convolutions_and_pools() {
     let f = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
-    let conv = |x: &[usize], w: &[usize], pad: i64| shape(f(x).conv2d(&f(w), None, 1, pad, 1, 1));
+    let conv = |x: &[usize], w: &[usize], pad: i64| {
+        shape(f(x).conv2d_with(&f(w), Conv::new().padding(pad)))
+    };
     assert_eq!(conv(&[16, 1, 32, 32], &[6, 1, 5, 5], 0), [16, 6, 28, 28]);
     assert_eq!(conv(&[1, 3, 32, 32], &[16, 3, 3, 3], 0), [1, 16, 30, 30]);
     assert_eq!(conv(&[1, 3, 32, 32], &[16, 3, 3, 3], 1), [1, 16, 32, 32]);
-    let pooled = f(&[30, 20, 32, 32]).max_pool2d(5, (), 0, 1, false);
+    let pooled = f(&[30, 20, 32, 32]).max_pool2d(5);
     assert_eq!(shape(pooled), [30, 20, 6, 6]);
-    let columns = f(&[1, 3, 224, 224]).im2col(4, 1, 0, 4);
+    let columns = f(&[1, 3, 224, 224]).im2col(Im2Col::new(4).stride(4));
     assert_eq!(shape(columns), [1, 48, 3136]);
 }
 

@@ -32,7 +32,7 @@ impl Forward for Network {
     fn forward(&self, images: &Tensor) -> Tensor {
         let x = self.bn1.forward(&self.conv1.forward(images)).relu();
         let x = self.bn2.forward(&self.conv2.forward(&x)).relu();
-        let x = x.max_pool2d(2, (), 0, 1, false).flatten(1, -1);
+        let x = x.max_pool2d(2).flatten(1, -1);
         self.fc2.forward(&self.fc1.forward(&x).relu())
     }
 }

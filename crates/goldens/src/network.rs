@@ -2,7 +2,7 @@
 
 use crate::engine::Array;
 use crate::train::TrainError;
-use kiln_tensor::{DType, Device, Result, Tensor, Var};
+use kiln_tensor::{Conv, DType, Device, Result, Tensor, Var};
 use std::collections::BTreeMap;
 
 /// Named parameters and buffers. Those of the convolutional network include `conv1.weight`, those of
@@ -67,10 +67,10 @@ impl Network {
         for i in ["1", "2"] {
             let bias = self.optional(&format!("conv{i}.bias"));
             let weight = self.weight(&format!("conv{i}.weight"))?;
-            x = x.conv2d(&weight, bias.as_ref(), 1, 1, 1, 1);
+            x = x.conv2d_with(&weight, Conv::new().bias(bias.as_ref()).padding(1));
             x = self.batch_norm(&x, &format!("bn{i}"))?.relu();
         }
-        let x = x.max_pool2d(2, (), 0, 1, false).flatten(1, -1);
+        let x = x.max_pool2d(2).flatten(1, -1);
         self.linear(&self.linear(&x, "fc1")?.relu(), "fc2")
     }
 

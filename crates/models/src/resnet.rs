@@ -1,7 +1,7 @@
 //! Residual networks.
 
 use kiln::nn::{BatchNorm2d, Conv2d, Forward, Linear, Module, Sequential};
-use kiln::{Result, Tensor};
+use kiln::{Pool, Result, Tensor};
 
 fn conv(from: usize, to: usize, kernel: i64, stride: i64) -> Result<Conv2d> {
     let conv = Conv2d::new(from, to, kernel)?.padding(kernel / 2);
@@ -221,7 +221,7 @@ impl ResNet {
 impl Forward for ResNet {
     fn forward(&self, images: &Tensor) -> Tensor {
         let x = self.bn1.forward(&self.conv1.forward(images)).relu();
-        let x = x.max_pool2d(3, 2, 1, 1, false);
+        let x = x.max_pool2d(Pool::new(3).stride(2).padding(1));
         let x = self.layer2.forward(&self.layer1.forward(&x));
         let x = self.layer4.forward(&self.layer3.forward(&x));
         self.fc.forward(&x.adaptive_avg_pool2d(1).flatten(1, -1))

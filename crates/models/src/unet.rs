@@ -3,7 +3,7 @@
 use kiln::nn::{
     BatchNorm2d, Conv2d, ConvTranspose2d, Forward, Module, ModuleList, ReLU, Sequential,
 };
-use kiln::{Result, Tensor, cat};
+use kiln::{Pool, Result, Tensor, cat};
 
 /// Two 3x3 convolutions, each with batch norm and ReLU.
 fn double(from: usize, to: usize) -> Result<Sequential> {
@@ -98,7 +98,7 @@ impl Forward for UNet {
         for level in self.down.iter() {
             x = level.forward(&x);
             skipped.push(x.clone());
-            x = x.max_pool2d(2, 2, 0, 1, false);
+            x = x.max_pool2d(Pool::new(2).stride(2));
         }
         x = self.bottom.forward(&x);
         for (up, merge) in self.up.iter().zip(self.merge.iter()) {

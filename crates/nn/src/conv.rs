@@ -4,7 +4,7 @@ use crate::layer::{self, each, invalid, run};
 use crate::linear::reset_within;
 use crate::print::{python, sizes};
 use crate::{Forward, Module};
-use kiln_tensor::{IntList, PadMode, Padding, Result, Tensor, Var};
+use kiln_tensor::{Conv, ConvTranspose, IntList, PadMode, Padding, Result, Tensor, Var};
 
 /// The name of a padding mode, as PyTorch spells it.
 fn mode_name(mode: PadMode) -> &'static str {
@@ -224,8 +224,13 @@ macro_rules! convolutions {
                         x = padded(&x, &padding, &self.kernel, dilation, self.padding_mode);
                         padding = 0.into();
                     }
-                    let (stride, dilation) = (self.stride.clone(), self.dilation.clone());
-                    x.$op(&weight, bias.as_ref(), stride, padding, dilation, self.groups as i64)
+                    let how = Conv::new()
+                        .bias(bias.as_ref())
+                        .stride(self.stride.clone())
+                        .padding(padding)
+                        .dilation(self.dilation.clone())
+                        .groups(self.groups as i64);
+                    x.$op(&weight, how)
                 })
             }
         }
@@ -234,7 +239,7 @@ macro_rules! convolutions {
 
 convolutions! {
     /// Cross-correlation of `[n, in, l]` (or `[in, l]`) to `[n, out, l']` (`torch.nn.Conv1d`).
-    Conv1d conv1d 1;
+    Conv1d conv1d_with 1;
     /// Cross-correlation of `[n, in, h, w]` (or `[in, h, w]`) to `[n, out, h', w']`
     /// (`torch.nn.Conv2d`).
     ///
@@ -246,10 +251,10 @@ convolutions! {
     /// assert_eq!(Conv2d::new(1, 6, [3, 5])?.padding([1, 2]).forward(&x).shape()?, [16, 6, 32, 32]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    Conv2d conv2d 2;
+    Conv2d conv2d_with 2;
     /// Cross-correlation of `[n, in, d, h, w]` (or `[in, d, h, w]`) to `[n, out, d', h', w']`
     /// (`torch.nn.Conv3d`).
-    Conv3d conv3d 3;
+    Conv3d conv3d_with 3;
 }
 
 macro_rules! transposed_convolutions {
@@ -392,15 +397,14 @@ macro_rules! transposed_convolutions {
             fn forward(&self, x: &Tensor) -> Tensor {
                 run(self, &[x], || {
                     let bias = self.bias.as_ref().map(Var::get);
-                    x.$op(
-                        &self.weight.get(),
-                        bias.as_ref(),
-                        self.stride.clone(),
-                        self.padding.clone(),
-                        self.output_padding.clone(),
-                        self.groups as i64,
-                        self.dilation.clone(),
-                    )
+                    let how = ConvTranspose::new()
+                        .bias(bias.as_ref())
+                        .stride(self.stride.clone())
+                        .padding(self.padding.clone())
+                        .output_padding(self.output_padding.clone())
+                        .groups(self.groups as i64)
+                        .dilation(self.dilation.clone());
+                    x.$op(&self.weight.get(), how)
                 })
             }
         }
@@ -409,10 +413,10 @@ macro_rules! transposed_convolutions {
 
 transposed_convolutions! {
     /// The transpose of [`Conv1d`] on `[n, in, l]` (or `[in, l]`) (`torch.nn.ConvTranspose1d`).
-    ConvTranspose1d conv_transpose1d 1;
+    ConvTranspose1d conv_transpose1d_with 1;
     /// The transpose of [`Conv2d`] on `[n, in, h, w]` (or `[in, h, w]`) (`torch.nn.ConvTranspose2d`).
-    ConvTranspose2d conv_transpose2d 2;
+    ConvTranspose2d conv_transpose2d_with 2;
     /// The transpose of [`Conv3d`] on `[n, in, d, h, w]` (or `[in, d, h, w]`)
     /// (`torch.nn.ConvTranspose3d`).
-    ConvTranspose3d conv_transpose3d 3;
+    ConvTranspose3d conv_transpose3d_with 3;
 }

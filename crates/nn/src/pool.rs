@@ -3,7 +3,7 @@
 use crate::layer::run;
 use crate::print::{python, sizes};
 use crate::{Forward, Module};
-use kiln_tensor::{IntList, OutputSize, Tensor};
+use kiln_tensor::{AvgPool, IntList, OutputSize, Pool, Tensor};
 
 /// `5`, or `(5, 3)`, as PyTorch prints what the user gave.
 pub(crate) fn given(list: &IntList) -> String {
@@ -24,73 +24,38 @@ macro_rules! max_pools {
         #[derive(Clone, Debug, Module)]
         #[module(extra_repr)]
         pub struct $name {
-            kernel_size: IntList,
-            stride: IntList,
-            padding: IntList,
-            dilation: IntList,
-            ceil_mode: bool,
+            /// The windows.
+            #[skip]
+            pub windows: Pool,
         }
 
         impl $name {
-            /// A layer whose stride is its kernel size. An impossible size gives results that carry that
-            /// error.
-            pub fn new(kernel_size: impl Into<IntList>) -> $name {
+            /// A layer with these windows; their size alone stands for them. Impossible ones give results that
+            /// carry that error.
+            pub fn new(windows: impl Into<Pool>) -> $name {
                 $name {
-                    kernel_size: kernel_size.into(),
-                    stride: ().into(),
-                    padding: 0.into(),
-                    dilation: 1.into(),
-                    ceil_mode: false,
+                    windows: windows.into(),
                 }
-            }
-
-            /// The layer with this stride (default the kernel size).
-            pub fn stride(mut self, stride: impl Into<IntList>) -> $name {
-                self.stride = stride.into();
-                self
-            }
-
-            /// The layer with this border, which no maximum prefers (default 0).
-            pub fn padding(mut self, padding: impl Into<IntList>) -> $name {
-                self.padding = padding.into();
-                self
-            }
-
-            /// The layer with this dilation (default 1).
-            pub fn dilation(mut self, dilation: impl Into<IntList>) -> $name {
-                self.dilation = dilation.into();
-                self
-            }
-
-            /// Whether windows that reach beyond the end count (default no).
-            pub fn ceil_mode(mut self, ceil_mode: bool) -> $name {
-                self.ceil_mode = ceil_mode;
-                self
             }
 
             /// The maxima and where they are in their plane, as i64 (`return_indices`).
             #[track_caller]
             pub fn forward_with_indices(&self, x: &Tensor) -> (Tensor, Tensor) {
-                let (k, s, p, d) = self.windows();
                 let [y, indices] = crate::layer::run_all(self, &[x], || {
-                    x.$with_indices(k, s, p, d, self.ceil_mode).into()
+                    x.$with_indices(self.windows.clone()).into()
                 });
                 (y, indices)
             }
 
-            fn windows(&self) -> (IntList, IntList, IntList, IntList) {
-                let (k, s) = (self.kernel_size.clone(), self.stride.clone());
-                (k, s, self.padding.clone(), self.dilation.clone())
-            }
-
             fn extra_repr(&self) -> String {
+                let pool = &self.windows;
                 format!(
                     "kernel_size={}, stride={}, padding={}, dilation={}, ceil_mode={}",
-                    given(&self.kernel_size),
-                    stride_or_kernel(&self.stride, &self.kernel_size),
-                    given(&self.padding),
-                    given(&self.dilation),
-                    python(self.ceil_mode)
+                    given(&pool.kernel_size),
+                    stride_or_kernel(&pool.stride, &pool.kernel_size),
+                    given(&pool.padding),
+                    given(&pool.dilation),
+                    python(pool.ceil_mode)
                 )
             }
         }
@@ -98,8 +63,7 @@ macro_rules! max_pools {
         impl Forward for $name {
             #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
-                let (k, s, p, d) = self.windows();
-                run(self, &[x], || x.$op(k, s, p, d, self.ceil_mode))
+                run(self, &[x], || x.$op(self.windows.clone()))
             }
         }
     )*};
@@ -120,64 +84,27 @@ macro_rules! average_pools {
         #[derive(Clone, Debug, Module)]
         #[module(extra_repr)]
         pub struct $name {
-            kernel_size: IntList,
-            stride: IntList,
-            padding: IntList,
-            ceil_mode: bool,
-            count_include_pad: bool,
-            divisor_override: Option<i64>,
+            /// The windows.
+            #[skip]
+            pub windows: AvgPool,
         }
 
         impl $name {
-            /// A layer whose stride is its kernel size. An impossible size gives results that carry that
-            /// error.
-            pub fn new(kernel_size: impl Into<IntList>) -> $name {
+            /// A layer with these windows; their size alone stands for them. Impossible ones give results that
+            /// carry that error.
+            pub fn new(windows: impl Into<AvgPool>) -> $name {
                 $name {
-                    kernel_size: kernel_size.into(),
-                    stride: ().into(),
-                    padding: 0.into(),
-                    ceil_mode: false,
-                    count_include_pad: true,
-                    divisor_override: None,
+                    windows: windows.into(),
                 }
             }
 
-            /// The layer with this stride (default the kernel size).
-            pub fn stride(mut self, stride: impl Into<IntList>) -> $name {
-                self.stride = stride.into();
-                self
-            }
-
-            /// The layer with this border of zeros (default 0).
-            pub fn padding(mut self, padding: impl Into<IntList>) -> $name {
-                self.padding = padding.into();
-                self
-            }
-
-            /// Whether windows that reach beyond the end count (default no).
-            pub fn ceil_mode(mut self, ceil_mode: bool) -> $name {
-                self.ceil_mode = ceil_mode;
-                self
-            }
-
-            /// Whether the border counts in the mean (default yes).
-            pub fn count_include_pad(mut self, count: bool) -> $name {
-                self.count_include_pad = count;
-                self
-            }
-
-            /// The layer that divides by this number, not by that of a window's elements.
-            pub fn divisor_override(mut self, divisor: i64) -> $name {
-                self.divisor_override = Some(divisor);
-                self
-            }
-
             fn extra_repr(&self) -> String {
+                let pool = &self.windows;
                 format!(
                     "kernel_size={}, stride={}, padding={}",
-                    given(&self.kernel_size),
-                    stride_or_kernel(&self.stride, &self.kernel_size),
-                    given(&self.padding)
+                    given(&pool.kernel_size),
+                    stride_or_kernel(&pool.stride, &pool.kernel_size),
+                    given(&pool.padding)
                 )
             }
         }
@@ -185,11 +112,7 @@ macro_rules! average_pools {
         impl Forward for $name {
             #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
-                let (k, s) = (self.kernel_size.clone(), self.stride.clone());
-                let (p, divisor) = (self.padding.clone(), self.divisor_override);
-                run(self, &[x], || {
-                    x.$op(k, s, p, self.ceil_mode, self.count_include_pad, divisor)
-                })
+                run(self, &[x], || x.$op(self.windows.clone()))
             }
         }
     )*};

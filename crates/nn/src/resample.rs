@@ -4,7 +4,7 @@ use crate::layer::{fact, run, wrong};
 use crate::pool::given;
 use crate::print::{float, python, sizes};
 use crate::{Forward, Module};
-use kiln_tensor::{IntList, InterpolateMode, InterpolateSize, PadMode, Tensor};
+use kiln_tensor::{Im2Col, IntList, InterpolateMode, InterpolateSize, PadMode, Tensor};
 
 /// `[n, c, ..]` with its spatial dims resized (`torch.nn.Upsample`); nearest neighbours by default.
 ///
@@ -130,50 +130,28 @@ shuffles! {
 #[module(extra_repr)]
 pub struct Fold {
     output_size: IntList,
-    kernel_size: IntList,
-    dilation: IntList,
-    padding: IntList,
-    stride: IntList,
+    /// The windows.
+    #[skip]
+    pub windows: Im2Col,
 }
 
 impl Fold {
-    /// A layer of stride 1 without padding.
-    pub fn new(output_size: impl Into<IntList>, kernel_size: impl Into<IntList>) -> Fold {
+    /// A layer that gives images of this size, from these windows of them; their size alone stands for them.
+    pub fn new(output_size: impl Into<IntList>, windows: impl Into<Im2Col>) -> Fold {
         Fold {
             output_size: output_size.into(),
-            kernel_size: kernel_size.into(),
-            dilation: 1.into(),
-            padding: 0.into(),
-            stride: 1.into(),
+            windows: windows.into(),
         }
-    }
-
-    /// The layer with this dilation (default 1).
-    pub fn dilation(mut self, dilation: impl Into<IntList>) -> Fold {
-        self.dilation = dilation.into();
-        self
-    }
-
-    /// The layer with this border, which is cut off (default 0).
-    pub fn padding(mut self, padding: impl Into<IntList>) -> Fold {
-        self.padding = padding.into();
-        self
-    }
-
-    /// The layer with this stride (default 1).
-    pub fn stride(mut self, stride: impl Into<IntList>) -> Fold {
-        self.stride = stride.into();
-        self
     }
 
     fn extra_repr(&self) -> String {
         format!(
             "output_size={}, kernel_size={}, dilation={}, padding={}, stride={}",
             given(&self.output_size),
-            given(&self.kernel_size),
-            given(&self.dilation),
-            given(&self.padding),
-            given(&self.stride)
+            given(&self.windows.kernel_size),
+            given(&self.windows.dilation),
+            given(&self.windows.padding),
+            given(&self.windows.stride)
         )
     }
 
@@ -190,8 +168,7 @@ impl Fold {
         };
         // Where each element of the columns goes, counted from 1; the border is at 0.
         let places = Tensor::arange(1, h * w + 1, 1).reshape([1, h, w]);
-        let (k, d) = (self.kernel_size.clone(), self.dilation.clone());
-        let places = places.im2col(k, d, self.padding.clone(), self.stride.clone());
+        let places = places.im2col(self.windows.clone());
         if places.error().is_some() {
             return places;
         }

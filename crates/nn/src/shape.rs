@@ -4,7 +4,7 @@ use crate::layer::run;
 use crate::pool::given;
 use crate::print::sizes;
 use crate::{Forward, Module};
-use kiln_tensor::{IntList, Tensor};
+use kiln_tensor::{Im2Col, IntList, Tensor};
 
 /// One dim for several (`torch.nn.Flatten`).
 #[derive(Clone, Copy, Debug, Module)]
@@ -86,56 +86,35 @@ impl Forward for Unflatten {
 ///
 /// ```
 /// use kiln_nn::{Forward, Unfold};
-/// use kiln_tensor::{DType, Tensor};
+/// use kiln_tensor::{DType, Im2Col, Tensor};
 /// let x = Tensor::zeros([1, 3, 224, 224], DType::F32);
-/// assert_eq!(Unfold::new(4).stride(4).forward(&x).shape()?, [1, 48, 3136]);
+/// let patches = Unfold::new(Im2Col::new(4).stride(4));
+/// assert_eq!(patches.forward(&x).shape()?, [1, 48, 3136]);
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
 #[module(extra_repr)]
 pub struct Unfold {
-    kernel_size: IntList,
-    dilation: IntList,
-    padding: IntList,
-    stride: IntList,
+    /// The windows.
+    #[skip]
+    pub windows: Im2Col,
 }
 
 impl Unfold {
-    /// A layer of stride 1 without padding.
-    pub fn new(kernel_size: impl Into<IntList>) -> Unfold {
+    /// A layer with these windows; their size alone stands for them.
+    pub fn new(windows: impl Into<Im2Col>) -> Unfold {
         Unfold {
-            kernel_size: kernel_size.into(),
-            dilation: 1.into(),
-            padding: 0.into(),
-            stride: 1.into(),
+            windows: windows.into(),
         }
-    }
-
-    /// The layer with this dilation (default 1).
-    pub fn dilation(mut self, dilation: impl Into<IntList>) -> Unfold {
-        self.dilation = dilation.into();
-        self
-    }
-
-    /// The layer with this border of zeros (default 0).
-    pub fn padding(mut self, padding: impl Into<IntList>) -> Unfold {
-        self.padding = padding.into();
-        self
-    }
-
-    /// The layer with this stride (default 1).
-    pub fn stride(mut self, stride: impl Into<IntList>) -> Unfold {
-        self.stride = stride.into();
-        self
     }
 
     fn extra_repr(&self) -> String {
         format!(
             "kernel_size={}, dilation={}, padding={}, stride={}",
-            given(&self.kernel_size),
-            given(&self.dilation),
-            given(&self.padding),
-            given(&self.stride)
+            given(&self.windows.kernel_size),
+            given(&self.windows.dilation),
+            given(&self.windows.padding),
+            given(&self.windows.stride)
         )
     }
 }
@@ -143,9 +122,6 @@ impl Unfold {
 impl Forward for Unfold {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        run(self, &[x], || {
-            let (k, d) = (self.kernel_size.clone(), self.dilation.clone());
-            x.im2col(k, d, self.padding.clone(), self.stride.clone())
-        })
+        run(self, &[x], || x.im2col(self.windows.clone()))
     }
 }

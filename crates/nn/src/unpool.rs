@@ -4,7 +4,7 @@ use crate::layer::{run, run_lookup};
 use crate::pool::{given, stride_or_kernel};
 use crate::print::{float, python};
 use crate::{Forward, Module};
-use kiln_tensor::{IntList, Tensor};
+use kiln_tensor::{AvgPool, IntList, Tensor, Unpool};
 
 macro_rules! power_pools {
     ($($(#[$doc:meta])* $name:ident $average:ident;)*) => {$(
@@ -57,11 +57,13 @@ macro_rules! power_pools {
         impl Forward for $name {
             #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
-                let (k, s) = (self.kernel_size.clone(), self.stride.clone());
                 run(self, &[x], || {
                     // Sums: windows beyond the end have fewer elements.
-                    let powers = x.pow(self.norm_type);
-                    let sums = powers.$average(k, s, 0, self.ceil_mode, true, Some(1));
+                    let windows = AvgPool::new(self.kernel_size.clone())
+                        .stride(self.stride.clone())
+                        .ceil_mode(self.ceil_mode)
+                        .divisor_override(1);
+                    let sums = x.pow(self.norm_type).$average(windows);
                     (sums.sign() * sums.abs().relu()).pow(1.0 / self.norm_type)
                 })
             }
@@ -84,37 +86,23 @@ macro_rules! unpools {
         #[derive(Clone, Debug, Module)]
         #[module(extra_repr)]
         pub struct $name {
-            kernel_size: IntList,
-            stride: IntList,
-            padding: IntList,
+            /// The windows of what was pooled.
+            #[skip]
+            pub windows: Unpool,
         }
 
         impl $name {
-            /// A layer whose stride is its kernel size.
-            pub fn new(kernel_size: impl Into<IntList>) -> $name {
+            /// A layer with these windows; their size alone stands for them.
+            pub fn new(windows: impl Into<Unpool>) -> $name {
                 $name {
-                    kernel_size: kernel_size.into(),
-                    stride: ().into(),
-                    padding: 0.into(),
+                    windows: windows.into(),
                 }
-            }
-
-            /// The layer with this stride (default the kernel size).
-            pub fn stride(mut self, stride: impl Into<IntList>) -> $name {
-                self.stride = stride.into();
-                self
-            }
-
-            /// The layer with this border of what was pooled (default 0).
-            pub fn padding(mut self, padding: impl Into<IntList>) -> $name {
-                self.padding = padding.into();
-                self
             }
 
             /// Zeros with the maxima where they were.
             #[track_caller]
             pub fn forward(&self, x: &Tensor, indices: &Tensor) -> Tensor {
-                self.forward_with(x, indices, ())
+                self.forward_with(x, indices, self.windows.output_size.clone())
             }
 
             /// The same with the spatial size of what was pooled, where several sizes pool to one.
@@ -125,17 +113,17 @@ macro_rules! unpools {
                 indices: &Tensor,
                 output_size: impl Into<IntList>,
             ) -> Tensor {
-                let (k, s) = (self.kernel_size.clone(), self.stride.clone());
-                let (p, size) = (self.padding.clone(), output_size.into());
-                run_lookup(self, &[x, indices], || x.$op(indices, k, s, p, size))
+                let windows = self.windows.clone().output_size(output_size);
+                run_lookup(self, &[x, indices], || x.$op(indices, windows))
             }
 
             fn extra_repr(&self) -> String {
+                let pool = &self.windows;
                 format!(
                     "kernel_size={}, stride={}, padding={}",
-                    given(&self.kernel_size),
-                    stride_or_kernel(&self.stride, &self.kernel_size),
-                    given(&self.padding)
+                    given(&pool.kernel_size),
+                    stride_or_kernel(&pool.stride, &pool.kernel_size),
+                    given(&pool.padding)
                 )
             }
         }

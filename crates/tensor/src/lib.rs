@@ -27,6 +27,7 @@ mod ndarray;
 mod nest;
 mod node;
 mod ops;
+mod options;
 mod outcome;
 mod print;
 pub mod profiler;

@@ -1,7 +1,7 @@
 //! Bags of embeddings, unpooling, grids of samples, random draws.
 
 use super::{Host, assert_is, assert_near, ints, read};
-use kiln::{BagMode, DType, GridMode, GridPadding, Tensor, manual_seed, normal};
+use kiln::{BagMode, DType, GridMode, GridPadding, Pool, Tensor, Unpool, manual_seed, normal};
 use kiln_ir::fuzz::Rng;
 
 #[test]
@@ -86,35 +86,41 @@ fn bags_are_rows_of_a_matrix_and_rows_have_weights() {
 fn unpooling_undoes_pooling() {
     let mut rng = Rng::new(3);
     let x = Host::made(&[2, 3, 6, 9], || rng.unit() + 0.5).tensor(DType::F32);
-    let (y, at) = x.max_pool2d_with_indices([2, 3], (), 0, 1, false);
-    let back = y.max_unpool2d(&at, [2, 3], (), 0, ());
+    let (y, at) = x.max_pool2d_with_indices([2, 3]);
+    let back = y.max_unpool2d(&at, [2, 3]);
     assert_eq!(back.shape().unwrap(), [2, 3, 6, 9]);
     // Every element is either its own window's largest or zero.
-    let pooled = back.max_pool2d([2, 3], (), 0, 1, false);
+    let pooled = back.max_pool2d([2, 3]);
     assert_near(&read(&pooled), &read(&y), DType::F32);
     assert_near(
         &[read(&back.sum(()))[0]],
         &[read(&y.sum(()))[0]],
         DType::F32,
     );
-    let larger = y.max_unpool2d(&at, [2, 3], (), 0, [7, 9]);
+    let larger = y.max_unpool2d(&at, Unpool::new([2, 3]).output_size([7, 9]));
     assert_eq!(larger.shape().unwrap(), [2, 3, 7, 9]);
-    assert!(y.max_unpool2d(&at, [2, 3], (), 0, [8, 9]).error().is_some());
     assert!(
-        y.max_unpool2d(&at.narrow(0, 0, 1), [2, 3], (), 0, ())
+        y.max_unpool2d(&at, Unpool::new([2, 3]).output_size([8, 9]))
+            .error()
+            .is_some()
+    );
+    assert!(
+        y.max_unpool2d(&at.narrow(0, 0, 1), [2, 3])
             .error()
             .is_some()
     );
     let (y, at) = x
         .select(0, 0)
         .select(0, 0)
-        .max_pool1d_with_indices(2, 2, 0, 1, false);
-    let back = y.max_unpool1d(&at, 2, 2, 0, [9]);
+        .max_pool1d_with_indices(Pool::new(2).stride(2));
+    let back = y.max_unpool1d(&at, Unpool::new(2).stride(2).output_size([9]));
     assert_eq!(back.shape().unwrap(), [6, 9]);
     let volume = x.unsqueeze(1);
-    let (y, at) = volume.max_pool3d_with_indices(3, 3, 0, 1, false);
+    let (y, at) = volume.max_pool3d_with_indices(Pool::new(3).stride(3));
     assert_eq!(
-        y.max_unpool3d(&at, 3, 3, 0, ()).shape().unwrap(),
+        y.max_unpool3d(&at, Unpool::new(3).stride(3))
+            .shape()
+            .unwrap(),
         [2, 1, 3, 6, 9]
     );
 }

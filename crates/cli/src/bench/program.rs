@@ -3,8 +3,8 @@
 use crate::spec::{Conv, Unary, Workload};
 use kiln::nn::{Conv1d, Conv2d, Conv3d, Forward, Module, Sequential};
 use kiln::{
-    CompileOptions, DType, Device, GradOptions, Result, Spec, Tensor, compile_with, grad_with,
-    no_grad,
+    CompileOptions, DType, Device, GradOptions, Pool, Result, Spec, Tensor, compile_with,
+    grad_with, no_grad,
 };
 use kiln_models::workloads::{self, Setup};
 
@@ -86,9 +86,27 @@ fn gradients(
     let inputs = [random(&conv.input), random(&weight)];
     let [stride, padding, groups] = [conv.stride, conv.padding, conv.groups].map(|n| n as i64);
     let result = |x: &Tensor, w: &Tensor| match weight.len() {
-        3 => x.conv1d(w, None, stride, padding, 1, groups),
-        5 => x.conv3d(w, None, stride, padding, 1, groups),
-        _ => x.conv2d(w, None, stride, padding, 1, groups),
+        3 => x.conv1d_with(
+            w,
+            kiln::Conv::new()
+                .stride(stride)
+                .padding(padding)
+                .groups(groups),
+        ),
+        5 => x.conv3d_with(
+            w,
+            kiln::Conv::new()
+                .stride(stride)
+                .padding(padding)
+                .groups(groups),
+        ),
+        _ => x.conv2d_with(
+            w,
+            kiln::Conv::new()
+                .stride(stride)
+                .padding(padding)
+                .groups(groups),
+        ),
     };
     let shape = result(&inputs[0], &inputs[1]).shape()?;
     let [x, w] = inputs;
@@ -127,7 +145,7 @@ fn unary(op: Unary, x: &[Tensor]) -> Tensor {
         Unary::Sum => x[0].sum(-1),
         Unary::ColumnSum => x[0].sum(0),
         Unary::Softmax => x[0].softmax(-1),
-        Unary::MaxPool => x[0].max_pool2d(3, 2, 1, 1, false),
+        Unary::MaxPool => x[0].max_pool2d(Pool::new(3).stride(2).padding(1)),
         Unary::Gather => x[0].index_select(0, &x[1]),
         Unary::Sort => x[0].sort(-1, false).0,
         Unary::Cumsum => x[0].cumsum(-1),

@@ -3,8 +3,8 @@
 use super::{Outputs, rejected, typed_input, unsupported};
 use crate::args::{Arg, Args, Failure, Found};
 use kiln_tensor::{
-    InProjection, IntList, InterpolateMode, InterpolateSize, MultiHeadAttention, Padding, Tensor,
-    Var, cdist,
+    Conv, ConvTranspose, InProjection, IntList, InterpolateMode, InterpolateSize,
+    MultiHeadAttention, Padding, Tensor, Var, cdist,
 };
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
@@ -283,9 +283,33 @@ fn convolution(name: &str, a: &Args) -> Found<Tensor> {
     let groups = a.int_or(6, "groups", 1)?;
     let bias = bias.as_ref();
     Ok(match name {
-        "conv1d" => x.conv1d(&weight, bias, stride, padding, dilation, groups),
-        "conv2d" => x.conv2d(&weight, bias, stride, padding, dilation, groups),
-        _ => x.conv3d(&weight, bias, stride, padding, dilation, groups),
+        "conv1d" => x.conv1d_with(
+            &weight,
+            Conv::new()
+                .bias(bias)
+                .stride(stride)
+                .padding(padding)
+                .dilation(dilation)
+                .groups(groups),
+        ),
+        "conv2d" => x.conv2d_with(
+            &weight,
+            Conv::new()
+                .bias(bias)
+                .stride(stride)
+                .padding(padding)
+                .dilation(dilation)
+                .groups(groups),
+        ),
+        _ => x.conv3d_with(
+            &weight,
+            Conv::new()
+                .bias(bias)
+                .stride(stride)
+                .padding(padding)
+                .dilation(dilation)
+                .groups(groups),
+        ),
     })
 }
 
@@ -299,13 +323,36 @@ fn transposed(name: &str, a: &Args) -> Found<Tensor> {
     let (groups, dilation) = (a.int_or(6, "groups", 1)?, a.ints_or(7, "dilation", &[1])?);
     let bias = bias.as_ref();
     Ok(match name {
-        "conv_transpose1d" => {
-            x.conv_transpose1d(&weight, bias, stride, padding, extra, groups, dilation)
-        }
-        "conv_transpose2d" => {
-            x.conv_transpose2d(&weight, bias, stride, padding, extra, groups, dilation)
-        }
-        _ => x.conv_transpose3d(&weight, bias, stride, padding, extra, groups, dilation),
+        "conv_transpose1d" => x.conv_transpose1d_with(
+            &weight,
+            ConvTranspose::new()
+                .bias(bias)
+                .stride(stride)
+                .padding(padding)
+                .output_padding(extra)
+                .groups(groups)
+                .dilation(dilation),
+        ),
+        "conv_transpose2d" => x.conv_transpose2d_with(
+            &weight,
+            ConvTranspose::new()
+                .bias(bias)
+                .stride(stride)
+                .padding(padding)
+                .output_padding(extra)
+                .groups(groups)
+                .dilation(dilation),
+        ),
+        _ => x.conv_transpose3d_with(
+            &weight,
+            ConvTranspose::new()
+                .bias(bias)
+                .stride(stride)
+                .padding(padding)
+                .output_padding(extra)
+                .groups(groups)
+                .dilation(dilation),
+        ),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::Outputs;
 use crate::args::{Args, Failure, Found};
-use kiln_tensor::{OutputSize, Tensor};
+use kiln_tensor::{AvgPool, Im2Col, OutputSize, Pool, Tensor, Unpool};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     let name = op.strip_prefix("nn.functional.").unwrap_or(op);
@@ -22,7 +22,14 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
                 a.ints_or(3, "padding", &[0])?,
                 a.ints_or(4, "stride", &[1])?,
             );
-            a.input()?.im2col(kernel, dilation, padding, stride).into()
+            a.input()?
+                .im2col(
+                    Im2Col::new(kernel)
+                        .stride(stride)
+                        .padding(padding)
+                        .dilation(dilation),
+                )
+                .into()
         }
         _ => return Err(Failure::Unknown),
     })
@@ -37,12 +44,60 @@ fn max(name: &str, a: &Args) -> Found<Outputs> {
     );
     let ceil = a.bool_or(5, "ceil_mode", false)?;
     Ok(match (name, a.bool_or(6, "return_indices", false)?) {
-        ("max_pool1d", false) => x.max_pool1d(k, s, p, d, ceil).into(),
-        ("max_pool2d", false) => x.max_pool2d(k, s, p, d, ceil).into(),
-        (_, false) => x.max_pool3d(k, s, p, d, ceil).into(),
-        ("max_pool1d", true) => x.max_pool1d_with_indices(k, s, p, d, ceil).into(),
-        ("max_pool2d", true) => x.max_pool2d_with_indices(k, s, p, d, ceil).into(),
-        (_, true) => x.max_pool3d_with_indices(k, s, p, d, ceil).into(),
+        ("max_pool1d", false) => x
+            .max_pool1d(
+                Pool::new(k)
+                    .stride(s)
+                    .padding(p)
+                    .dilation(d)
+                    .ceil_mode(ceil),
+            )
+            .into(),
+        ("max_pool2d", false) => x
+            .max_pool2d(
+                Pool::new(k)
+                    .stride(s)
+                    .padding(p)
+                    .dilation(d)
+                    .ceil_mode(ceil),
+            )
+            .into(),
+        (_, false) => x
+            .max_pool3d(
+                Pool::new(k)
+                    .stride(s)
+                    .padding(p)
+                    .dilation(d)
+                    .ceil_mode(ceil),
+            )
+            .into(),
+        ("max_pool1d", true) => x
+            .max_pool1d_with_indices(
+                Pool::new(k)
+                    .stride(s)
+                    .padding(p)
+                    .dilation(d)
+                    .ceil_mode(ceil),
+            )
+            .into(),
+        ("max_pool2d", true) => x
+            .max_pool2d_with_indices(
+                Pool::new(k)
+                    .stride(s)
+                    .padding(p)
+                    .dilation(d)
+                    .ceil_mode(ceil),
+            )
+            .into(),
+        (_, true) => x
+            .max_pool3d_with_indices(
+                Pool::new(k)
+                    .stride(s)
+                    .padding(p)
+                    .dilation(d)
+                    .ceil_mode(ceil),
+            )
+            .into(),
     })
 }
 
@@ -55,9 +110,13 @@ fn unpool(name: &str, a: &Args) -> Found<Tensor> {
     let (s, p) = (a.ints_or(3, "stride", &[])?, a.ints_or(4, "padding", &[0])?);
     let size = a.ints_or(5, "output_size", &[])?;
     Ok(match name {
-        "max_unpool1d" => x.max_unpool1d(&at, k, s, p, size),
-        "max_unpool2d" => x.max_unpool2d(&at, k, s, p, size),
-        _ => x.max_unpool3d(&at, k, s, p, size),
+        "max_unpool1d" => {
+            x.max_unpool1d(&at, Unpool::new(k).stride(s).padding(p).output_size(size))
+        }
+        "max_unpool2d" => {
+            x.max_unpool2d(&at, Unpool::new(k).stride(s).padding(p).output_size(size))
+        }
+        _ => x.max_unpool3d(&at, Unpool::new(k).stride(s).padding(p).output_size(size)),
     })
 }
 
@@ -69,9 +128,30 @@ fn average(name: &str, a: &Args) -> Found<Tensor> {
     let include = a.bool_or(5, "count_include_pad", true)?;
     let divisor = a.opt_int(6, "divisor_override")?;
     Ok(match name {
-        "avg_pool1d" => x.avg_pool1d(k, s, p, ceil, include, divisor),
-        "avg_pool2d" => x.avg_pool2d(k, s, p, ceil, include, divisor),
-        _ => x.avg_pool3d(k, s, p, ceil, include, divisor),
+        "avg_pool1d" => x.avg_pool1d(
+            AvgPool::new(k)
+                .stride(s)
+                .padding(p)
+                .ceil_mode(ceil)
+                .count_include_pad(include)
+                .divisor_override(divisor),
+        ),
+        "avg_pool2d" => x.avg_pool2d(
+            AvgPool::new(k)
+                .stride(s)
+                .padding(p)
+                .ceil_mode(ceil)
+                .count_include_pad(include)
+                .divisor_override(divisor),
+        ),
+        _ => x.avg_pool3d(
+            AvgPool::new(k)
+                .stride(s)
+                .padding(p)
+                .ceil_mode(ceil)
+                .count_include_pad(include)
+                .divisor_override(divisor),
+        ),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Case, randn, table};
 use crate::{Failed, Report, Settings};
-use kiln_tensor::{DType, Tensor};
+use kiln_tensor::{Conv, DType, Tensor};
 
 const TYPES: [(DType, &str); 3] = [
     (DType::F32, "f32"),
@@ -45,7 +45,7 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> std::result::Resu
             randn([o, c, kernel, kernel], *dtype, device)?,
         ];
         let padding = (kernel / 2) as i64;
-        let conv = |x: &[Tensor]| Ok(vec![x[0].conv2d(&x[1], None, 1, padding, 1, 1)]);
+        let conv = |x: &[Tensor]| Ok(vec![x[0].conv2d_with(&x[1], Conv::new().padding(padding))]);
         let case = Case::new(name, inputs, conv)?;
         Ok((
             case,

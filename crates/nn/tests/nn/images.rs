@@ -2,7 +2,7 @@
 
 use crate::support::{assert_close, random, values};
 use kiln_nn::*;
-use kiln_tensor::{DType, InterpolateMode, Tensor, gradcheck};
+use kiln_tensor::{DType, Im2Col, InterpolateMode, Tensor, gradcheck};
 
 /// 1, 2, 3, … in this shape.
 fn counted(shape: &[usize]) -> Tensor {
@@ -145,8 +145,8 @@ fn folding_is_the_transpose_of_unfolding() {
     ];
     for (size, k, d, p, s) in cases {
         let x = random([2, 3, size[0], size[1]]);
-        let unfold = Unfold::new(k).dilation(d).padding(p).stride(s);
-        let fold = Fold::new(size, k).dilation(d).padding(p).stride(s);
+        let unfold = Unfold::new(Im2Col::new(k).dilation(d).padding(p).stride(s));
+        let fold = Fold::new(size, Im2Col::new(k).dilation(d).padding(p).stride(s));
         let columns = unfold.forward(&x);
         let g = random(columns.shape().unwrap());
         // ⟨unfold x, g⟩ = ⟨x, fold g⟩
@@ -161,7 +161,7 @@ fn folding_is_the_transpose_of_unfolding() {
     }
     // Elements don't touch each other.
     let columns = Tensor::from([[[f32::INFINITY, 1.0], [2.0, 3.0]]]);
-    let y = Fold::new([1, 4], [1, 2]).stride(2).forward(&columns);
+    let y = Fold::new([1, 4], Im2Col::new([1, 2]).stride(2)).forward(&columns);
     assert_eq!(values(&y), [f64::INFINITY, 2.0, 1.0, 3.0]);
 }
 

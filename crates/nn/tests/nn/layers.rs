@@ -2,7 +2,7 @@
 
 use crate::support::{assert_close, check_gradients, f64_module, held, random, values};
 use kiln_nn::*;
-use kiln_tensor::{DType, PadMode, Padding, Tensor};
+use kiln_tensor::{AvgPool, DType, PadMode, Padding, Pool, Tensor};
 
 #[test]
 fn linear_is_a_product_and_a_bias() {
@@ -367,9 +367,10 @@ fn pooling_layers_have_pytorchs_defaults() {
         average.forward(&x).to_vec::<f32>().unwrap(),
         [4.0, 7.0, 16.0, 19.0]
     );
-    let border = AvgPool2d::new(3).stride(3).padding(1);
+    let windows = AvgPool::new(3).stride(3).padding(1);
+    let border = AvgPool2d::new(windows.clone());
     assert_eq!(border.forward(&x).to_vec::<f32>().unwrap()[0], 14.0 / 9.0);
-    let inside = border.count_include_pad(false);
+    let inside = AvgPool2d::new(windows.count_include_pad(false));
     assert_eq!(inside.forward(&x).to_vec::<f32>().unwrap()[0], 14.0 / 4.0);
     let adaptive = AdaptiveAvgPool2d::new([1, 2]);
     assert_eq!(adaptive.forward(&x).to_vec::<f32>().unwrap(), [10.0, 13.0]);
@@ -382,7 +383,10 @@ fn pooling_layers_have_pytorchs_defaults() {
     );
     let lines = x.reshape([1, 4, 6]);
     assert_eq!(
-        MaxPool1d::new(3).stride(2).forward(&lines).shape().unwrap(),
+        MaxPool1d::new(Pool::new(3).stride(2))
+            .forward(&lines)
+            .shape()
+            .unwrap(),
         [1, 4, 2]
     );
     assert_eq!(
@@ -394,7 +398,7 @@ fn pooling_layers_have_pytorchs_defaults() {
         [1, 1, 2, 2]
     );
     assert_eq!(
-        MaxPool2d::new([3, 2]).stride(2).to_string(),
+        MaxPool2d::new(Pool::new([3, 2]).stride(2)).to_string(),
         "MaxPool2d(kernel_size=(3, 2), stride=2, padding=0, dilation=1, ceil_mode=False)"
     );
 }

@@ -2,10 +2,11 @@
 
 use super::args::{IntList, known, same_dtype};
 use super::record::Recorded;
+use crate::options::options;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
-use kiln_ir::ops::{Axes, Conv, ConvTranspose};
+use kiln_ir::ops::{self, Axes};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 /// The zeros around a convolution's input.
@@ -23,59 +24,82 @@ impl<T: Into<IntList>> From<T> for Padding {
     }
 }
 
-/// What all convolutions take beside the tensors.
-struct Parameters {
-    stride: IntList,
-    padding: Padding,
-    dilation: IntList,
-    groups: i64,
+options! {
+    /// What a convolution takes beside its input and weight. The numbers are one for each spatial dim, or one
+    /// for all.
+    ///
+    /// ```
+    /// use kiln_tensor::{Conv, DType, Tensor};
+    /// let x = Tensor::zeros([16, 1, 32, 32], DType::F32);
+    /// let weight = Tensor::zeros([6, 1, 5, 5], DType::F32);
+    /// assert_eq!(x.conv2d(&weight).shape()?, [16, 6, 28, 28]);
+    /// let how = Conv::new().bias(&Tensor::ones([6], DType::F32)).stride(2).padding(2);
+    /// assert_eq!(x.conv2d_with(&weight, how).shape()?, [16, 6, 16, 16]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    Conv () {
+        /// From one window to the next (default 1).
+        stride: IntList = 1,
+        /// Zeros on both sides of each dim (default 0), or [`Padding::Same`].
+        padding: Padding = 0,
+        /// From one element of a window to the next (default 1).
+        dilation: IntList = 1,
+        /// Into how many groups the channels are split, which don't see each other (default 1).
+        groups: i64 = 1,
+        ;
+        /// What is added to each output channel, `[out]`.
+        bias,
+    }
+}
+
+options! {
+    /// What a transposed convolution takes beside its input and weight. The numbers are one for each spatial
+    /// dim, or one for all.
+    ConvTranspose () {
+        /// The stride of the convolution that it transposes (default 1).
+        stride: IntList = 1,
+        /// The padding of the convolution that it transposes (default 0), which makes the result smaller.
+        padding: IntList = 0,
+        /// How much larger the result is behind each axis (default 0): where the convolution's stride leaves
+        /// its input's size open.
+        output_padding: IntList = 0,
+        /// Into how many groups the channels are split, which don't see each other (default 1).
+        groups: i64 = 1,
+        /// The dilation of the convolution that it transposes (default 1).
+        dilation: IntList = 1,
+        ;
+        /// What is added to each output channel, `[out]`.
+        bias,
+    }
 }
 
 macro_rules! convolutions {
-    ($($(#[$doc:meta])* $name:ident $spatial:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident $with:ident $spatial:literal;)*) => {
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]
-            pub fn $name(
-                &self,
-                weight: &Tensor,
-                bias: Option<&Tensor>,
-                stride: impl Into<IntList>,
-                padding: impl Into<Padding>,
-                dilation: impl Into<IntList>,
-                groups: i64,
-            ) -> Tensor {
-                let parameters = Parameters {
-                    stride: stride.into(),
-                    padding: padding.into(),
-                    dilation: dilation.into(),
-                    groups,
-                };
-                convolution(stringify!($name), $spatial, self, weight, bias, &parameters)
+            pub fn $name(&self, weight: &Tensor) -> Tensor {
+                self.$with(weight, Conv::new())
+            }
+
+            #[doc = concat!("[`Tensor::", stringify!($name), "`] with a bias, strides and the like.")]
+            #[track_caller]
+            pub fn $with(&self, weight: &Tensor, how: Conv) -> Tensor {
+                convolution(stringify!($name), $spatial, self, weight, &how)
             })*
         }
     };
 }
 
 convolutions! {
-    /// Cross-correlation of `[n, c, l]` (or `[c, l]`) with a weight `[o, c / groups, k]`, plus a bias
-    /// `[o]`. The numbers are one for each spatial dim, or one for all.
-    conv1d 1;
-    /// Cross-correlation of `[n, c, h, w]` (or `[c, h, w]`) with a weight `[o, c / groups, kh, kw]`,
-    /// plus a bias `[o]`. The numbers are one for each spatial dim, or one for all.
-    ///
-    /// ```
-    /// use kiln_tensor::{DType, Tensor};
-    /// let x = Tensor::zeros([16, 1, 32, 32], DType::F32);
-    /// let weight = Tensor::zeros([6, 1, 5, 5], DType::F32);
-    /// assert_eq!(x.conv2d(&weight, None, 1, 0, 1, 1).shape()?, [16, 6, 28, 28]);
-    /// # Ok::<(), kiln_tensor::Error>(())
-    /// ```
-    conv2d 2;
+    /// Cross-correlation of `[n, c, l]` (or `[c, l]`) with a weight `[o, c / groups, k]`.
+    conv1d conv1d_with 1;
+    /// Cross-correlation of `[n, c, h, w]` (or `[c, h, w]`) with a weight
+    /// `[o, c / groups, kh, kw]`; see [`Conv`].
+    conv2d conv2d_with 2;
     /// Cross-correlation of `[n, c, d, h, w]` (or `[c, d, h, w]`) with a weight
-    /// `[o, c / groups, kd, kh, kw]`, plus a bias `[o]`. The numbers are one for each spatial dim, or
-    /// one for all.
-    conv3d 3;
+    /// `[o, c / groups, kd, kh, kw]`.
+    conv3d conv3d_with 3;
 }
 
 #[track_caller]
@@ -84,9 +108,9 @@ fn convolution(
     spatial: usize,
     x: &Tensor,
     weight: &Tensor,
-    bias: Option<&Tensor>,
-    p: &Parameters,
+    p: &Conv,
 ) -> Tensor {
+    let bias = p.bias.as_ref();
     let mut operands = vec![x, weight];
     operands.extend(bias);
     compose(called, &operands, |b| {
@@ -107,7 +131,7 @@ fn convolution(
                 same_padding(weight, &dilation)?
             }
         };
-        let op = Conv {
+        let op = ops::Conv {
             stride,
             padding,
             dilation,
@@ -200,44 +224,25 @@ fn with_bias(b: &mut Recorder, y: &Tensor, bias: Option<&Tensor>, dtype: DType) 
     b.cast(&sum, dtype)
 }
 
-/// What transposed convolutions take beside the tensors.
-struct Transposed {
-    stride: IntList,
-    padding: IntList,
-    output_padding: IntList,
-    groups: i64,
-    dilation: IntList,
-}
-
 macro_rules! transposed_convolutions {
-    ($($(#[$doc:meta])* $name:ident $spatial:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident $with:ident $spatial:literal;)*) => {
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]
-            #[allow(clippy::too_many_arguments)] // PyTorch's signature
-            pub fn $name(
-                &self,
-                weight: &Tensor,
-                bias: Option<&Tensor>,
-                stride: impl Into<IntList>,
-                padding: impl Into<IntList>,
-                output_padding: impl Into<IntList>,
-                groups: i64,
-                dilation: impl Into<IntList>,
-            ) -> Tensor {
-                let parameters = Transposed {
-                    stride: stride.into(),
-                    padding: padding.into(),
-                    output_padding: output_padding.into(),
-                    groups,
-                    dilation: dilation.into(),
-                };
+            pub fn $name(&self, weight: &Tensor) -> Tensor {
+                self.$with(weight, ConvTranspose::new())
+            }
+
+            #[doc = concat!("[`Tensor::", stringify!($name), "`] with a bias, strides and the like.")]
+            #[track_caller]
+            pub fn $with(&self, weight: &Tensor, how: ConvTranspose) -> Tensor {
+                let bias = how.bias.as_ref();
                 let mut operands = vec![self, weight];
                 operands.extend(bias);
                 compose(stringify!($name), &operands, |b| {
                     check_operands($spatial, self, weight, bias)?;
                     batched(b, $spatial, self, |b, x| {
-                        let y = transposed(b, $spatial, x, weight, bias, &parameters)?;
+                        let y = transposed(b, $spatial, x, weight, &how)?;
                         with_bias(b, &y, bias, x.dtype())
                     })
                 })
@@ -250,11 +255,11 @@ transposed_convolutions! {
     /// The transpose of [`Tensor::conv1d`]: `[n, c, l]` (or `[c, l]`) with a weight
     /// `[c, o / groups, k]` to length `(l − 1) · stride − 2 · padding + dilation · (k − 1) +
     /// output_padding + 1`.
-    conv_transpose1d 1;
+    conv_transpose1d conv_transpose1d_with 1;
     /// The transpose of [`Tensor::conv2d`], see [`Tensor::conv_transpose1d`].
-    conv_transpose2d 2;
+    conv_transpose2d conv_transpose2d_with 2;
     /// The transpose of [`Tensor::conv3d`], see [`Tensor::conv_transpose1d`].
-    conv_transpose3d 3;
+    conv_transpose3d conv_transpose3d_with 3;
 }
 
 /// The transpose of a convolution. Its input's extents follow from those of `x`, so that padding behind
@@ -264,9 +269,9 @@ fn transposed(
     spatial: usize,
     x: &Tensor,
     weight: &Tensor,
-    bias: Option<&Tensor>,
-    p: &Transposed,
+    p: &ConvTranspose,
 ) -> Recorded {
+    let bias = p.bias.as_ref();
     let stride = p.stride.each(spatial, "the stride", 1)?;
     let padding = p.padding.each(spatial, "the padding", 0)?;
     let extra = p.output_padding.each(spatial, "the output padding", 0)?;
@@ -302,13 +307,13 @@ fn transposed(
         borders.push((padding[a], behind));
         input.push(extent);
     }
-    let conv = Conv {
+    let conv = ops::Conv {
         stride,
         padding: borders,
         dilation,
         groups: p.groups as usize,
     };
-    let op = ConvTranspose { conv, input };
+    let op = ops::ConvTranspose { conv, input };
     let (x, weight) = for_bias(b, x, weight, bias)?;
     let mut y = b.op(op, &[x, weight])?;
     for a in 0..spatial {

@@ -5,12 +5,91 @@ use super::conv::batched;
 use super::parts::windows;
 use super::record::Recorded;
 use super::reduce::two;
+use crate::options::options;
 use crate::record::{Recorder, compose, compose_many};
 use crate::{DType, Scalar, Tensor};
 use kiln_base::prim::Reduction;
 use kiln_base::{Dim, Kind, numel};
 use kiln_ir::ops::{self, Axes, WindowReduce, window_extent};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
+
+options! {
+    /// The windows of a pooling; their size alone stands for it. The numbers are one for each spatial dim, or
+    /// one for all.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Pool, Tensor};
+    /// let x = Tensor::zeros([30, 20, 32, 32], DType::F32);
+    /// assert_eq!(x.max_pool2d(5).shape()?, [30, 20, 6, 6]);
+    /// assert_eq!(x.max_pool2d(Pool::new(3).stride(2).padding(1)).shape()?, [30, 20, 16, 16]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    Pool (
+        /// The size of a window.
+        kernel_size: IntList
+    ) {
+        /// From one window to the next; `()`, the default, is the kernel size.
+        stride: IntList = (),
+        /// Borders on both sides of each dim, which no maximum prefers (default 0).
+        padding: IntList = 0,
+        /// From one element of a window to the next (default 1).
+        dilation: IntList = 1,
+        /// Whether windows that reach beyond the end count (default no).
+        ceil_mode: bool = false,
+    }
+}
+
+options! {
+    /// The windows of a pooling by means; their size alone stands for it. The numbers are one for each spatial
+    /// dim, or one for all.
+    AvgPool (
+        /// The size of a window.
+        kernel_size: IntList
+    ) {
+        /// From one window to the next; `()`, the default, is the kernel size.
+        stride: IntList = (),
+        /// Borders of zeros on both sides of each dim (default 0).
+        padding: IntList = 0,
+        /// Whether windows that reach beyond the end count (default no).
+        ceil_mode: bool = false,
+        /// Whether the border counts in the mean (default yes).
+        count_include_pad: bool = true,
+        /// What sums are divided by in place of the number of elements.
+        divisor_override: Option<i64> = None,
+    }
+}
+
+options! {
+    /// The windows of what a max pooling gave; their size alone stands for it.
+    Unpool (
+        /// The size of a window.
+        kernel_size: IntList
+    ) {
+        /// From one window to the next; `()`, the default, is the kernel size.
+        stride: IntList = (),
+        /// Borders on both sides of each dim of what was pooled (default 0).
+        padding: IntList = 0,
+        /// The spatial size of what was pooled, where several sizes pool to one. `()`, the default, is
+        /// `(size − 1) · stride − 2 · padding + kernel`; another one differs from it by less than a stride
+        /// in each dim.
+        output_size: IntList = (),
+    }
+}
+
+options! {
+    /// The windows that become columns; their size alone stands for it.
+    Im2Col (
+        /// The size of a window.
+        kernel_size: IntList
+    ) {
+        /// From one window to the next (default 1).
+        stride: IntList = 1,
+        /// Borders of zeros on both sides of each dim (default 0).
+        padding: IntList = 0,
+        /// From one element of a window to the next (default 1).
+        dilation: IntList = 1,
+    }
+}
 
 /// Where windows lie, one entry a spatial axis.
 struct Windows {
@@ -21,34 +100,32 @@ struct Windows {
     ceil_mode: bool,
 }
 
+/// The stride, which is the kernel size unless given.
+pub(super) fn stride_or_kernel(stride: &IntList, kernel: &Axes) -> Result<Axes, OpError> {
+    match stride.0.is_empty() {
+        true => Ok(kernel.clone()),
+        false => stride.each(kernel.len(), "the stride", 1),
+    }
+}
+
 impl Windows {
-    fn new(
-        spatial: usize,
-        kernel: &IntList,
-        stride: &IntList,
-        padding: &IntList,
-        dilation: &IntList,
-        ceil_mode: bool,
-    ) -> Result<Windows, OpError> {
-        let kernel = kernel.each(spatial, "the kernel size", 1)?;
-        let stride = match stride.0.is_empty() {
-            true => kernel.clone(),
-            false => stride.each(spatial, "the stride", 1)?,
-        };
-        let padding = padding.each(spatial, "the padding", 0)?;
+    fn new(spatial: usize, pool: &Pool) -> Result<Windows, OpError> {
+        let kernel = pool.kernel_size.each(spatial, "the kernel size", 1)?;
+        let stride = stride_or_kernel(&pool.stride, &kernel)?;
+        let padding = pool.padding.each(spatial, "the padding", 0)?;
         for (p, k) in padding.iter().zip(&kernel) {
             ensure!(
                 *p <= *k / 2,
                 "the padding must be at most half the kernel size {k}, not {p}"
             );
         }
-        let dilation = dilation.each(spatial, "the dilation", 1)?;
+        let dilation = pool.dilation.each(spatial, "the dilation", 1)?;
         Ok(Windows {
             kernel,
             stride,
             padding,
             dilation,
-            ceil_mode,
+            ceil_mode: pool.ceil_mode,
         })
     }
 
@@ -131,38 +208,21 @@ macro_rules! max_pools {
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]
-            pub fn $name(
-                &self,
-                kernel_size: impl Into<IntList>,
-                stride: impl Into<IntList>,
-                padding: impl Into<IntList>,
-                dilation: impl Into<IntList>,
-                ceil_mode: bool,
-            ) -> Tensor {
-                let (k, s, p, d) =
-                    (kernel_size.into(), stride.into(), padding.into(), dilation.into());
+            pub fn $name(&self, pool: impl Into<Pool>) -> Tensor {
+                let pool = pool.into();
                 compose(stringify!($name), &[self], |b| {
                     check_input($spatial, self)?;
-                    let windows = Windows::new($spatial, &k, &s, &p, &d, ceil_mode)?;
-                    windows.reduce(b, Reduction::Max, self)
+                    Windows::new($spatial, &pool)?.reduce(b, Reduction::Max, self)
                 })
             }
 
             /// The same with the position of each maximum in its plane, row-major, as i64.
             #[track_caller]
-            pub fn $with_indices(
-                &self,
-                kernel_size: impl Into<IntList>,
-                stride: impl Into<IntList>,
-                padding: impl Into<IntList>,
-                dilation: impl Into<IntList>,
-                ceil_mode: bool,
-            ) -> (Tensor, Tensor) {
-                let (k, s, p, d) =
-                    (kernel_size.into(), stride.into(), padding.into(), dilation.into());
+            pub fn $with_indices(&self, pool: impl Into<Pool>) -> (Tensor, Tensor) {
+                let pool = pool.into();
                 two(compose_many(stringify!($name), &[self], 2, |b| {
                     check_input($spatial, self)?;
-                    let windows = Windows::new($spatial, &k, &s, &p, &d, ceil_mode)?;
+                    let windows = Windows::new($spatial, &pool)?;
                     Ok(vec![
                         windows.reduce(b, Reduction::Max, self)?,
                         positions(b, self, &windows)?,
@@ -174,21 +234,11 @@ macro_rules! max_pools {
 }
 
 max_pools! {
-    /// The maxima of sliding windows over `[n, c, l]` (or `[c, l]`). A stride of `()` is the kernel
-    /// size.
+    /// The maxima of sliding windows over `[n, c, l]` (or `[c, l]`).
     max_pool1d max_pool1d_with_indices 1;
-    /// The maxima of sliding windows over `[n, c, h, w]` (or `[c, h, w]`). A stride of `()` is the
-    /// kernel size.
-    ///
-    /// ```
-    /// use kiln_tensor::{DType, Tensor};
-    /// let x = Tensor::zeros([30, 20, 32, 32], DType::F32);
-    /// assert_eq!(x.max_pool2d(5, (), 0, 1, false).shape()?, [30, 20, 6, 6]);
-    /// # Ok::<(), kiln_tensor::Error>(())
-    /// ```
+    /// The maxima of sliding windows over `[n, c, h, w]` (or `[c, h, w]`); see [`Pool`].
     max_pool2d max_pool2d_with_indices 2;
-    /// The maxima of sliding windows over `[n, c, d, h, w]` (or `[c, d, h, w]`). A stride of `()` is
-    /// the kernel size.
+    /// The maxima of sliding windows over `[n, c, d, h, w]` (or `[c, d, h, w]`).
     max_pool3d max_pool3d_with_indices 3;
 }
 
@@ -240,20 +290,11 @@ macro_rules! average_pools {
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]
-            pub fn $name(
-                &self,
-                kernel_size: impl Into<IntList>,
-                stride: impl Into<IntList>,
-                padding: impl Into<IntList>,
-                ceil_mode: bool,
-                count_include_pad: bool,
-                divisor_override: Option<i64>,
-            ) -> Tensor {
-                let (k, s, p) = (kernel_size.into(), stride.into(), padding.into());
+            pub fn $name(&self, pool: impl Into<AvgPool>) -> Tensor {
+                let pool = pool.into();
                 compose(stringify!($name), &[self], |b| {
                     check_input($spatial, self)?;
-                    let windows = Windows::new($spatial, &k, &s, &p, &1.into(), ceil_mode)?;
-                    average(b, self, &windows, count_include_pad, divisor_override)
+                    average(b, $spatial, self, pool)
                 })
             })*
         }
@@ -261,24 +302,26 @@ macro_rules! average_pools {
 }
 
 average_pools! {
-    /// The means of sliding windows over `[n, c, l]` (or `[c, l]`). A stride of `()` is the kernel size.
-    /// Padding counts as zeros with `count_include_pad`; a `divisor_override` replaces the number of
-    /// elements.
+    /// The means of sliding windows over `[n, c, l]` (or `[c, l]`).
     avg_pool1d 1;
-    /// The means of sliding windows over `[n, c, h, w]` (or `[c, h, w]`), see [`Tensor::avg_pool1d`].
+    /// The means of sliding windows over `[n, c, h, w]` (or `[c, h, w]`).
     avg_pool2d 2;
-    /// The means of sliding windows over `[n, c, d, h, w]` (or `[c, d, h, w]`), see
-    /// [`Tensor::avg_pool1d`].
+    /// The means of sliding windows over `[n, c, d, h, w]` (or `[c, d, h, w]`).
     avg_pool3d 3;
 }
 
-fn average(
-    b: &mut Recorder,
-    t: &Tensor,
-    w: &Windows,
-    count_include_pad: bool,
-    divisor_override: Option<i64>,
-) -> Recorded {
+fn average(b: &mut Recorder, spatial: usize, t: &Tensor, pool: AvgPool) -> Recorded {
+    let (count_include_pad, divisor_override) = (pool.count_include_pad, pool.divisor_override);
+    let w = &Windows::new(
+        spatial,
+        &Pool {
+            kernel_size: pool.kernel_size,
+            stride: pool.stride,
+            padding: pool.padding,
+            dilation: 1.into(),
+            ceil_mode: pool.ceil_mode,
+        },
+    )?;
     ensure!(t.dtype() != DType::Bool, "is not defined on bool");
     ensure!(divisor_override != Some(0), "the divisor can't be 0");
     let x = b.widened(t)?;
@@ -327,26 +370,15 @@ impl Tensor {
     /// The windows of `[n, c, h, w]` (or `[c, h, w]`) as columns: `[n, c · kh · kw, windows]`
     /// (`torch.nn.functional.unfold`, im2col).
     #[track_caller]
-    pub fn im2col(
-        &self,
-        kernel_size: impl Into<IntList>,
-        dilation: impl Into<IntList>,
-        padding: impl Into<IntList>,
-        stride: impl Into<IntList>,
-    ) -> Tensor {
-        let (k, d, p, s) = (
-            kernel_size.into(),
-            dilation.into(),
-            padding.into(),
-            stride.into(),
-        );
+    pub fn im2col(&self, windows: impl Into<Im2Col>) -> Tensor {
+        let unfold = windows.into();
         compose("im2col", &[self], |b| {
             check_input(2, self)?;
             let w = Windows {
-                kernel: k.each(2, "the kernel size", 1)?,
-                stride: s.each(2, "the stride", 1)?,
-                padding: p.each(2, "the padding", 0)?,
-                dilation: d.each(2, "the dilation", 1)?,
+                kernel: unfold.kernel_size.each(2, "the kernel size", 1)?,
+                stride: unfold.stride.each(2, "the stride", 1)?,
+                padding: unfold.padding.each(2, "the padding", 0)?,
+                dilation: unfold.dilation.each(2, "the dilation", 1)?,
                 ceil_mode: false,
             };
             batched(b, 2, self, |b, x| {

@@ -1,7 +1,8 @@
 //! The inverse of max pooling.
 
-use super::args::{IntList, known};
+use super::args::known;
 use super::conv::batched;
+use super::pool::Unpool;
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor};
@@ -9,68 +10,28 @@ use kiln_base::prim::ScatterKind;
 use kiln_base::{Dim, numel};
 use kiln_ir::{Builder, OpError, Shape, ensure};
 
-impl Tensor {
-    /// `[N, C, L]` (or without a batch) put back to where [`Tensor::max_pool1d_with_indices`] found it,
-    /// zeros elsewhere; see [`Tensor::max_unpool2d`].
-    #[track_caller]
-    pub fn max_unpool1d(
-        &self,
-        indices: &Tensor,
-        kernel_size: impl Into<IntList>,
-        stride: impl Into<IntList>,
-        padding: impl Into<IntList>,
-        output_size: impl Into<IntList>,
-    ) -> Tensor {
-        let windows = [
-            kernel_size.into(),
-            stride.into(),
-            padding.into(),
-            output_size.into(),
-        ];
-        unpool("max_unpool1d", 1, self, indices, windows)
-    }
+macro_rules! unpools {
+    ($($(#[$doc:meta])* $name:ident $spatial:literal;)*) => {
+        impl Tensor {
+            $($(#[$doc])*
+            #[track_caller]
+            pub fn $name(&self, indices: &Tensor, windows: impl Into<Unpool>) -> Tensor {
+                unpool(stringify!($name), $spatial, self, indices, &windows.into())
+            })*
+        }
+    };
+}
 
-    /// `[N, C, H, W]` (or without a batch) put back to where [`Tensor::max_pool2d_with_indices`] found
-    /// it, zeros elsewhere. An empty stride is the kernel size. An empty output size is
-    /// `(size − 1) · stride − 2 · padding + kernel`; another one differs from it by less than a stride
-    /// in each dim. Of several elements for one place the last stays.
-    #[track_caller]
-    pub fn max_unpool2d(
-        &self,
-        indices: &Tensor,
-        kernel_size: impl Into<IntList>,
-        stride: impl Into<IntList>,
-        padding: impl Into<IntList>,
-        output_size: impl Into<IntList>,
-    ) -> Tensor {
-        let windows = [
-            kernel_size.into(),
-            stride.into(),
-            padding.into(),
-            output_size.into(),
-        ];
-        unpool("max_unpool2d", 2, self, indices, windows)
-    }
-
-    /// `[N, C, D, H, W]` (or without a batch) put back to where [`Tensor::max_pool3d_with_indices`]
-    /// found it, zeros elsewhere; see [`Tensor::max_unpool2d`].
-    #[track_caller]
-    pub fn max_unpool3d(
-        &self,
-        indices: &Tensor,
-        kernel_size: impl Into<IntList>,
-        stride: impl Into<IntList>,
-        padding: impl Into<IntList>,
-        output_size: impl Into<IntList>,
-    ) -> Tensor {
-        let windows = [
-            kernel_size.into(),
-            stride.into(),
-            padding.into(),
-            output_size.into(),
-        ];
-        unpool("max_unpool3d", 3, self, indices, windows)
-    }
+unpools! {
+    /// `[n, c, l]` (or `[c, l]`) put back to where [`Tensor::max_pool1d_with_indices`] found it, zeros
+    /// elsewhere. Of several elements for one place the last stays.
+    max_unpool1d 1;
+    /// `[n, c, h, w]` (or `[c, h, w]`) put back to where [`Tensor::max_pool2d_with_indices`] found it, zeros
+    /// elsewhere. Of several elements for one place the last stays.
+    max_unpool2d 2;
+    /// `[n, c, d, h, w]` (or `[c, d, h, w]`) put back to where [`Tensor::max_pool3d_with_indices`] found it,
+    /// zeros elsewhere. Of several elements for one place the last stays.
+    max_unpool3d 3;
 }
 
 #[track_caller]
@@ -79,7 +40,7 @@ fn unpool(
     spatial: usize,
     t: &Tensor,
     indices: &Tensor,
-    windows: [IntList; 4],
+    windows: &Unpool,
 ) -> Tensor {
     compose(called, &[t, indices], |b| {
         super::pool::check_input(spatial, t)?;
@@ -91,7 +52,7 @@ fn unpool(
             indices.fact(),
             t.fact()
         );
-        let size = output_size(spatial, t, &windows)?;
+        let size = output_size(spatial, t, windows)?;
         batched(b, spatial, t, |b, x| {
             let indices = b.reshape(indices, x.dims())?;
             placed(b, x, &indices, &size)
@@ -100,14 +61,11 @@ fn unpool(
 }
 
 /// The spatial sizes of the result.
-fn output_size(spatial: usize, t: &Tensor, windows: &[IntList; 4]) -> Result<Shape, OpError> {
-    let [kernel, stride, padding, wanted] = windows;
-    let kernel = kernel.each(spatial, "the kernel size", 1)?;
-    let stride = match stride.0.is_empty() {
-        true => kernel.clone(),
-        false => stride.each(spatial, "the stride", 1)?,
-    };
-    let padding = padding.each(spatial, "the padding", 0)?;
+fn output_size(spatial: usize, t: &Tensor, windows: &Unpool) -> Result<Shape, OpError> {
+    let kernel = windows.kernel_size.each(spatial, "the kernel size", 1)?;
+    let stride = super::pool::stride_or_kernel(&windows.stride, &kernel)?;
+    let padding = windows.padding.each(spatial, "the padding", 0)?;
+    let wanted = &windows.output_size;
     // Given in full, the leading dims of the size are those of the tensor.
     let wanted = match wanted.0.len() {
         n if n == t.ndim() => &wanted.0[n - spatial..],

@@ -2,31 +2,44 @@
 
 use super::rows;
 use kiln_tensor::{
-    GridMode, GridPadding, InterpolateMode, InterpolateSize, PadMode, Padding, Result, Tensor,
+    AvgPool, Conv, ConvTranspose, GridMode, GridPadding, Im2Col, InterpolateMode, InterpolateSize,
+    PadMode, Padding, Pool, Result, Tensor, Unpool,
 };
 
 rows! {
     (x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, indices: &Tensor, grid: &Tensor, kernel: i64, stride: i64, padding: i64, dilation: i64, groups: i64, extra: i64, ceil: bool, align_corners: bool);
-    "torch.nn.functional.conv1d" = { x.conv1d(weight, bias, stride, padding, dilation, groups) };
-    "torch.nn.functional.conv2d" = { x.conv2d(weight, bias, stride, padding, dilation, groups) } "numbers, or one for each spatial dim: `[1, 2]`";
-    "torch.nn.functional.conv2d(padding=\"same\")" = { x.conv2d(weight, bias, 1, Padding::Same, dilation, groups) } "`\"valid\"` is 0";
-    "torch.nn.functional.conv3d" = { x.conv3d(weight, bias, stride, padding, dilation, groups) };
-    "torch.nn.functional.conv_transpose1d" = { x.conv_transpose1d(weight, bias, stride, padding, extra, groups, dilation) };
-    "torch.nn.functional.conv_transpose2d" = { x.conv_transpose2d(weight, bias, stride, padding, extra, groups, dilation) } "`extra` is `output_padding`";
-    "torch.nn.functional.conv_transpose3d" = { x.conv_transpose3d(weight, bias, stride, padding, extra, groups, dilation) };
-    "torch.nn.functional.unfold" = { x.im2col(kernel, dilation, padding, stride) } "`Tensor::unfold` is `Tensor.unfold`";
-    "torch.nn.functional.max_pool1d" = { x.max_pool1d(kernel, stride, padding, dilation, ceil) };
-    "torch.nn.functional.max_pool2d" = { x.max_pool2d(kernel, (), padding, dilation, ceil) } "`()` as the stride is the kernel's size";
-    "torch.nn.functional.max_pool3d" = { x.max_pool3d(kernel, stride, padding, dilation, ceil) };
-    "torch.nn.functional.max_pool1d(return_indices=True)" = { x.max_pool1d_with_indices(kernel, stride, padding, dilation, ceil) };
-    "torch.nn.functional.max_pool2d(return_indices=True)" = { x.max_pool2d_with_indices(kernel, stride, padding, dilation, ceil) };
-    "torch.nn.functional.max_pool3d(return_indices=True)" = { x.max_pool3d_with_indices(kernel, stride, padding, dilation, ceil) };
-    "torch.nn.functional.max_unpool1d" = { x.max_unpool1d(indices, kernel, stride, padding, ()) };
-    "torch.nn.functional.max_unpool2d" = { x.max_unpool2d(indices, kernel, stride, padding, ()) } "`()` as the output size is the default";
-    "torch.nn.functional.max_unpool3d" = { x.max_unpool3d(indices, kernel, stride, padding, ()) };
-    "torch.nn.functional.avg_pool1d" = { x.avg_pool1d(kernel, stride, padding, ceil, true, None) };
-    "torch.nn.functional.avg_pool2d" = { x.avg_pool2d(kernel, stride, padding, ceil, true, None) } "`count_include_pad`, then `divisor_override`";
-    "torch.nn.functional.avg_pool3d" = { x.avg_pool3d(kernel, stride, padding, ceil, true, None) };
+    "torch.nn.functional.conv1d" = { x.conv1d(weight) };
+    "torch.nn.functional.conv1d(bias, stride, padding, …)" = { x.conv1d_with(weight, Conv::new().bias(bias).stride(stride).padding(padding).dilation(dilation).groups(groups)) };
+    "torch.nn.functional.conv2d" = { x.conv2d(weight) };
+    "torch.nn.functional.conv2d(bias, stride, padding, …)" = { x.conv2d_with(weight, Conv::new().bias(bias).stride(stride).padding(padding).dilation(dilation).groups(groups)) } "numbers, or one for each spatial dim: `[1, 2]`";
+    "torch.nn.functional.conv2d(padding=\"same\")" = { x.conv2d_with(weight, Conv::new().bias(bias).padding(Padding::Same).dilation(dilation).groups(groups)) } "`\"valid\"` is 0";
+    "torch.nn.functional.conv3d" = { x.conv3d(weight) };
+    "torch.nn.functional.conv3d(bias, stride, padding, …)" = { x.conv3d_with(weight, Conv::new().bias(bias).stride(stride).padding(padding).dilation(dilation).groups(groups)) };
+    "torch.nn.functional.conv_transpose1d" = { x.conv_transpose1d(weight) };
+    "torch.nn.functional.conv_transpose1d(bias, stride, padding, …)" = { x.conv_transpose1d_with(weight, ConvTranspose::new().bias(bias).stride(stride).padding(padding).output_padding(extra).groups(groups).dilation(dilation)) };
+    "torch.nn.functional.conv_transpose2d" = { x.conv_transpose2d(weight) };
+    "torch.nn.functional.conv_transpose2d(bias, stride, padding, …)" = { x.conv_transpose2d_with(weight, ConvTranspose::new().bias(bias).stride(stride).padding(padding).output_padding(extra).groups(groups).dilation(dilation)) } "`extra` is `output_padding`";
+    "torch.nn.functional.conv_transpose3d" = { x.conv_transpose3d(weight) };
+    "torch.nn.functional.conv_transpose3d(bias, stride, padding, …)" = { x.conv_transpose3d_with(weight, ConvTranspose::new().bias(bias).stride(stride).padding(padding).output_padding(extra).groups(groups).dilation(dilation)) };
+    "torch.nn.functional.unfold" = { x.im2col(Im2Col::new(kernel).stride(stride).padding(padding).dilation(dilation)) } "`Tensor::unfold` is `Tensor.unfold`";
+    "torch.nn.functional.max_pool1d" = { x.max_pool1d(kernel) };
+    "torch.nn.functional.max_pool1d(stride, padding, …)" = { x.max_pool1d(Pool::new(kernel).stride(stride).padding(padding).dilation(dilation).ceil_mode(ceil)) };
+    "torch.nn.functional.max_pool2d" = { x.max_pool2d(kernel) };
+    "torch.nn.functional.max_pool2d(stride, padding, …)" = { x.max_pool2d(Pool::new(kernel).padding(padding).dilation(dilation).ceil_mode(ceil)) };
+    "torch.nn.functional.max_pool3d" = { x.max_pool3d(kernel) };
+    "torch.nn.functional.max_pool3d(stride, padding, …)" = { x.max_pool3d(Pool::new(kernel).stride(stride).padding(padding).dilation(dilation).ceil_mode(ceil)) };
+    "torch.nn.functional.max_pool1d(return_indices=True)" = { x.max_pool1d_with_indices(kernel) };
+    "torch.nn.functional.max_pool2d(return_indices=True)" = { x.max_pool2d_with_indices(kernel) };
+    "torch.nn.functional.max_pool3d(return_indices=True)" = { x.max_pool3d_with_indices(kernel) };
+    "torch.nn.functional.max_unpool1d" = { x.max_unpool1d(indices, Unpool::new(kernel).stride(stride).padding(padding)) };
+    "torch.nn.functional.max_unpool2d" = { x.max_unpool2d(indices, Unpool::new(kernel).stride(stride).padding(padding)) } "and `.output_size(..)`";
+    "torch.nn.functional.max_unpool3d" = { x.max_unpool3d(indices, Unpool::new(kernel).stride(stride).padding(padding)) };
+    "torch.nn.functional.avg_pool1d" = { x.avg_pool1d(kernel) };
+    "torch.nn.functional.avg_pool1d(stride, padding, …)" = { x.avg_pool1d(AvgPool::new(kernel).stride(stride).padding(padding).ceil_mode(ceil)) };
+    "torch.nn.functional.avg_pool2d" = { x.avg_pool2d(kernel) };
+    "torch.nn.functional.avg_pool2d(stride, padding, …)" = { x.avg_pool2d(AvgPool::new(kernel).stride(stride).padding(padding).ceil_mode(ceil)) } "and `.count_include_pad(false)`, `.divisor_override(3)`";
+    "torch.nn.functional.avg_pool3d" = { x.avg_pool3d(kernel) };
+    "torch.nn.functional.avg_pool3d(stride, padding, …)" = { x.avg_pool3d(AvgPool::new(kernel).stride(stride).padding(padding).ceil_mode(ceil)) };
     "torch.nn.functional.adaptive_avg_pool1d" = { x.adaptive_avg_pool1d(7) };
     "torch.nn.functional.adaptive_avg_pool2d" = { x.adaptive_avg_pool2d([Some(7), None]) };
     "torch.nn.functional.adaptive_avg_pool3d" = { x.adaptive_avg_pool3d(7) };

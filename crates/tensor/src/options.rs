@@ -1,0 +1,49 @@
+//! What PyTorch gives by keyword.
+
+/// A struct of options: public fields with defaults, and a setter a field. What stands in the parentheses is
+/// required; tensors behind the fields are optional.
+macro_rules! options {
+    ($(#[$meta:meta])* $name:ident ($($(#[$about:meta])* $required:ident: $given:ty)?) {
+        $($(#[$doc:meta])* $field:ident: $ty:ty = $default:expr,)*
+        $(; $($(#[$what:meta])* $tensor:ident,)*)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug)]
+        pub struct $name {
+            $($(#[$about])* pub $required: $given,)?
+            $($(#[$doc])* pub $field: $ty,)*
+            $($($(#[$what])* pub $tensor: Option<$crate::Tensor>,)*)?
+        }
+
+        impl $name {
+            /// The defaults.
+            pub fn new($($required: impl Into<$given>)?) -> $name {
+                $name {
+                    $($required: $required.into(),)?
+                    $($field: $default.into(),)*
+                    $($($tensor: None,)*)?
+                }
+            }
+
+            $(#[doc = concat!("These with another [`", stringify!($field), "`](Self::", stringify!($field), ").")]
+            pub fn $field(mut self, $field: impl Into<$ty>) -> $name {
+                self.$field = $field.into();
+                self
+            })*
+
+            $($(#[doc = concat!("These with a [`", stringify!($tensor), "`](Self::", stringify!($tensor), "), or none.")]
+            pub fn $tensor<'a>(mut self, $tensor: impl Into<Option<&'a $crate::Tensor>>) -> $name {
+                self.$tensor = $tensor.into().cloned();
+                self
+            })*)?
+        }
+
+        $(impl<T: Into<$given>> From<T> for $name {
+            fn from($required: T) -> $name {
+                $name::new($required)
+            }
+        })?
+    };
+}
+
+pub(crate) use options;
