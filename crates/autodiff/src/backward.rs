@@ -102,7 +102,7 @@ pub fn backward<B: Builder>(
         let needs: SmallVec<[bool; 3]> = step
             .inputs
             .iter()
-            .map(|(v, from)| from.is_some_and(|f| wanted[f.0]) && b.fact(v).dtype.is_float())
+            .map(|(v, from)| from.is_some_and(|f| wanted[f.0]) && b.ask(v, |f| f.dtype).is_float())
             .collect();
         if !needs.contains(&true) {
             continue;

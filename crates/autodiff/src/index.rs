@@ -51,7 +51,7 @@ fn product<B: Builder>(
 ) -> Result<Gradients<B::Value>, OpError> {
     let (x, index, src) = (&call.inputs[0], &call.inputs[1], &call.inputs[2]);
     let axis = op.axis;
-    let one = b.full(1.0, b.fact(x).dtype, &[])?;
+    let one = b.full(1.0, b.ask(x, |f| f.dtype), &[])?;
     let ones = {
         let fact = b.fact(x);
         b.full(1.0, fact.dtype, &fact.shape)?
@@ -94,7 +94,7 @@ fn extreme<B: Builder>(
     let (x, index, src) = (&call.inputs[0], &call.inputs[1], &call.inputs[2]);
     let y = &call.outputs[0];
     let axis = op.axis;
-    let dtype = b.fact(x).dtype;
+    let dtype = b.ask(x, |f| f.dtype);
     let take = |b: &mut B, v: &B::Value| b.op(Gather { axis }, &[v.clone(), index.clone()]);
     let own = b.pointwise(Pw::Eq, &[x.clone(), y.clone()])?;
     let own = b.cast(&own, dtype)?;

@@ -87,7 +87,7 @@ pub fn pullback<B: Builder>(
     Ok(match call.op {
         Op::Pointwise(op) => pointwise::pullback(b, op.0, call, g)?,
         Op::Cast(_) => {
-            let dtype = b.fact(&x[0]).dtype;
+            let dtype = b.ask(&x[0], |f| f.dtype);
             only(b.cast(g, dtype)?)
         }
         Op::Broadcast(_) => only(views::unbroadcast(b, g, &x[0])?),

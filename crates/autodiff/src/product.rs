@@ -42,7 +42,7 @@ pub(crate) fn matmul<B: Builder>(
 }
 
 fn transposed<B: Builder>(b: &mut B, v: &B::Value) -> Result<B::Value, OpError> {
-    let rank = b.fact(v).rank();
+    let rank = b.ask(v, kiln_ir::Fact::rank);
     let mut perm: Axes = (0..rank).collect();
     perm.swap(rank - 2, rank - 1);
     b.permute(v, &perm)

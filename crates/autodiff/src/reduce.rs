@@ -23,7 +23,7 @@ pub(crate) fn pullback<B: Builder>(
         }
         // Equal shares for all that are as large (as small).
         Reduction::Max | Reduction::Min => {
-            let dtype = b.fact(x).dtype;
+            let dtype = b.ask(x, |f| f.dtype);
             let y = b.reshape(y, &kept)?;
             let best = b.pointwise(Pw::Eq, &[x.clone(), y])?;
             let ones = b.cast(&best, dtype)?;
@@ -113,7 +113,7 @@ pub(crate) fn positions<B: Builder>(
     let numbers = b.op(kiln_ir::ops::Iota { len: len.clone() }, &[])?;
     let mut along = Shape::from_elem(Dim::ONE, shape.len());
     along[axis] = len;
-    debug_assert_eq!(b.fact(&numbers).dtype, DType::I64);
+    debug_assert_eq!(b.ask(&numbers, |f| f.dtype), DType::I64);
     let numbers = b.reshape(&numbers, &along)?;
     b.broadcast_to(&numbers, shape)
 }

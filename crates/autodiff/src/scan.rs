@@ -44,7 +44,7 @@ fn product<B: Builder>(
     x: &B::Value,
     y: &B::Value,
 ) -> Result<B::Value, OpError> {
-    let dtype = b.fact(x).dtype;
+    let dtype = b.ask(x, |f| f.dtype);
     let zero = zeros_like(b, x)?;
     let is_zero = b.with(Pw::Eq, x, 0.0)?;
     let zeros = b.cast(&is_zero, kiln_base::DType::I64)?;

@@ -55,6 +55,10 @@ impl<B: Builder> Builder for Tape<'_, B> {
     fn fact(&self, value: &Self::Value) -> Fact {
         self.inner.fact(&value.value)
     }
+
+    fn ask<R>(&self, value: &Self::Value, f: impl FnOnce(&Fact) -> R) -> R {
+        self.inner.ask(&value.value, f)
+    }
 }
 
 /// The gradients of a composite's operands: its decomposition, differentiated.

@@ -47,7 +47,7 @@ pub(crate) fn unslice<B: Builder>(
         if part.len.is(0) {
             let mut shape = b.fact(&g).shape;
             shape[a] = extent.clone();
-            let dtype = b.fact(&g).dtype;
+            let dtype = b.ask(&g, |f| f.dtype);
             g = b.full(0.0, dtype, &shape)?;
             continue;
         }

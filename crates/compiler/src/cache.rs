@@ -128,14 +128,16 @@ impl Recording<'_> {
     }
 
     fn hash(&self) -> u128 {
-        let mut h = StructureHasher::default();
+        let mut bytes = Vec::with_capacity(16 * self.nodes.len() + 8 * self.operands.len());
         for n in &self.nodes {
-            h.update(&n.hash.to_le_bytes());
-            h.update(&(n.inputs.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(&n.hash.to_le_bytes());
+            bytes.extend_from_slice(&(n.inputs.len() as u64).to_le_bytes());
             for v in &self.operands[n.inputs.clone()] {
-                h.update(&((v.node.0 as u64) << 32 | v.output as u64).to_le_bytes());
+                bytes.extend_from_slice(&((v.node.0 as u64) << 32 | v.output as u64).to_le_bytes());
             }
         }
+        let mut h = StructureHasher::default();
+        h.update(&bytes);
         for o in &self.outputs {
             use std::hash::Hash;
             o.hash(&mut h);

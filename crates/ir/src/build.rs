@@ -25,6 +25,11 @@ pub trait Builder {
     /// Dtype and shape of a value.
     fn fact(&self, value: &Self::Value) -> Fact;
 
+    /// What `f` says of the dtype and shape of a value; a builder that has them at hand copies nothing.
+    fn ask<R>(&self, value: &Self::Value, f: impl FnOnce(&Fact) -> R) -> R {
+        f(&self.fact(value))
+    }
+
     /// Records an op with one output.
     ///
     /// # Errors
@@ -38,10 +43,11 @@ pub trait Builder {
     /// # Errors
     /// If shapes do not broadcast or dtypes differ.
     fn pointwise(&mut self, op: Pw, inputs: &[Self::Value]) -> Result<Self::Value, OpError> {
-        let facts: SmallVec<[Fact; 3]> = inputs.iter().map(|v| self.fact(v)).collect();
-        if facts.iter().all(|f| f.shape == facts[0].shape) {
+        let same = |v| self.ask(&inputs[0], |a| self.ask(v, |b| a.shape == b.shape));
+        if inputs.iter().skip(1).all(same) {
             return self.op(ops::Pointwise(op), inputs);
         }
+        let facts: SmallVec<[Fact; 3]> = inputs.iter().map(|v| self.fact(v)).collect();
         let beside = self.beside(inputs)?;
         let inputs = beside.as_deref().unwrap_or(inputs);
         let shape =
@@ -72,7 +78,7 @@ pub trait Builder {
     /// # Errors
     /// If it does not broadcast to `shape`.
     fn broadcast_to(&mut self, v: &Self::Value, shape: &[Dim]) -> Result<Self::Value, OpError> {
-        if self.fact(v).shape[..] == *shape {
+        if self.ask(v, |f| f.shape[..] == *shape) {
             return Ok(v.clone());
         }
         let shape = Shape::from(shape);
@@ -84,7 +90,7 @@ pub trait Builder {
     /// # Errors
     /// If the numbers of elements differ.
     fn reshape(&mut self, v: &Self::Value, shape: &[Dim]) -> Result<Self::Value, OpError> {
-        if self.fact(v).shape[..] == *shape {
+        if self.ask(v, |f| f.shape[..] == *shape) {
             return Ok(v.clone());
         }
         let shape = Shape::from(shape);
@@ -96,7 +102,7 @@ pub trait Builder {
     /// # Errors
     /// Never for an existing value.
     fn cast(&mut self, v: &Self::Value, dtype: DType) -> Result<Self::Value, OpError> {
-        if self.fact(v).dtype == dtype {
+        if self.ask(v, |f| f.dtype) == dtype {
             return Ok(v.clone());
         }
         self.op(ops::Cast { dtype }, std::slice::from_ref(v))
@@ -133,7 +139,7 @@ pub trait Builder {
         value: impl Into<Scalar>,
         like: &Self::Value,
     ) -> Result<Self::Value, OpError> {
-        let dtype = self.fact(like).dtype;
+        let dtype = self.ask(like, |f| f.dtype);
         self.full(value, dtype, &[])
     }
 
@@ -192,7 +198,7 @@ pub trait Builder {
     /// # Errors
     /// If `perm` is no permutation of the axes.
     fn permute(&mut self, v: &Self::Value, perm: &[usize]) -> Result<Self::Value, OpError> {
-        let rank = self.fact(v).rank();
+        let rank = self.ask(v, Fact::rank);
         if perm.len() == rank && perm.iter().enumerate().all(|(i, p)| i == *p) {
             return Ok(v.clone());
         }
@@ -346,5 +352,9 @@ impl Builder for GraphBuilder<'_> {
 
     fn fact(&self, value: &Value) -> Fact {
         self.graph.fact(*value).clone()
+    }
+
+    fn ask<R>(&self, value: &Value, f: impl FnOnce(&Fact) -> R) -> R {
+        f(self.graph.fact(*value))
     }
 }

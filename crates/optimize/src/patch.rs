@@ -79,4 +79,8 @@ impl Builder for PatchBuilder<'_> {
     fn fact(&self, value: &Value) -> Fact {
         self.fact_of(*value).clone()
     }
+
+    fn ask<R>(&self, value: &Value, f: impl FnOnce(&Fact) -> R) -> R {
+        f(self.fact_of(*value))
+    }
 }

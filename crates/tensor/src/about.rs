@@ -72,7 +72,7 @@ impl About {
         op: &Op,
         requirement: Option<&'static str>,
         index: Option<&(&'static str, Weak<Node>, u32)>,
-    ) -> Option<Box<About>> {
+    ) -> Option<Arc<About>> {
         if !matches!(op, Op::Gather(_) | Op::Scatter(_)) {
             return None;
         }
@@ -83,15 +83,15 @@ impl About {
             label: None,
         };
         let says = about.requirement.is_some() || about.index.is_some() || about.note.is_some();
-        says.then(|| Box::new(about))
+        says.then(|| Arc::new(about))
     }
 
-    /// What is kept with the value of a cell.
-    pub(crate) fn of_cell(label: &Arc<Label>) -> Option<Box<About>> {
-        Some(Box::new(About {
+    /// What is kept with the values of a cell.
+    pub(crate) fn of_cell(label: &Arc<Label>) -> Arc<About> {
+        Arc::new(About {
             label: Some(label.clone()),
             ..About::default()
-        }))
+        })
     }
 
     /// The argument that holds the indices, if it is still there.

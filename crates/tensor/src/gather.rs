@@ -1,13 +1,14 @@
 //! From handles to a flat recording: what a set of values needs, operands before users.
 
 use crate::about::About;
-use crate::node::{Node, Operand, Operands, State, input_op, structure_hash};
+use crate::node::{Node, Operand, State, input_op, structure_hash};
 use crate::{Device, Error, ErrorKind, Result, Tensor};
 use hashbrown::HashMap;
 use kiln_base::Loc;
 use kiln_compiler::{Recorded, Recording};
 use kiln_ir::{NodeId, Op, Output, Role, Value};
 use kiln_runtime::Buffer;
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,15 +19,17 @@ pub(crate) struct Gather {
     operands: Vec<Value>,
     /// The inputs, in order.
     pub(crate) inputs: Vec<Source>,
-    /// Positions of values by the address of their node and the output.
-    known: HashMap<(usize, u32), u32>,
+    /// Where nodes are, by their addresses.
+    known: HashMap<usize, Known>,
+    /// Where the further inputs are that are outputs of a node among `known`.
+    further: HashMap<(usize, u32), u32>,
 }
 
 /// One op of the program.
 pub(crate) struct Entry {
     pub(crate) node: Arc<Node>,
     /// Set for values that are inputs although their node has another op.
-    leaf: Option<(Op, u64)>,
+    leaf: Option<Box<(Op, u64)>>,
     pub(crate) inputs: Range<usize>,
     pub(crate) is_input: bool,
 }
@@ -62,13 +65,26 @@ impl From<Missing> for Error {
     }
 }
 
-/// Stands for all outputs of a lazy node in the table of known values.
-const ALL: u32 = u32::MAX;
+/// Where a node is in the program.
+struct Known {
+    entry: u32,
+    /// The one output that the entry, an input, stands for; all of a lazy node.
+    only: Option<u32>,
+}
 
+/// A lazy node whose operands are being added.
 struct Frame {
-    node: Arc<Node>,
-    inputs: Operands,
-    next: usize,
+    operand: Operand,
+    values: SmallVec<[Value; 4]>,
+}
+
+/// What a frame waits for.
+enum Next {
+    Add(Operand),
+    /// Nothing: all its operands are there.
+    Close,
+    /// Nothing: its node is an input.
+    Given,
 }
 
 impl Gather {
@@ -80,13 +96,10 @@ impl Gather {
             self.open(&root, &mut stack)?;
         }
         while let Some(frame) = stack.last_mut() {
-            if let Some(operand) = frame.inputs.get(frame.next).cloned() {
-                frame.next += 1;
-                if self.find(&operand).is_none() {
-                    self.open(&operand, &mut stack)?;
-                }
-            } else if let Some(frame) = stack.pop() {
-                self.close(frame)?;
+            match self.next(frame) {
+                Next::Add(operand) => self.open(&operand, &mut stack)?,
+                Next::Close => stack.pop().into_iter().for_each(|frame| self.close(frame)),
+                Next::Given => drop(stack.pop()),
             }
         }
         self.find(&root).ok_or_else(|| lost(&root.node))
@@ -94,15 +107,38 @@ impl Gather {
 
     /// The value of an operand that was added before.
     pub(crate) fn find(&self, operand: &Operand) -> Option<Value> {
-        let ptr = address(&operand.node);
-        if let Some(at) = self.known.get(&(ptr, ALL)) {
-            return Some(Value {
-                node: NodeId(*at),
+        let address = address(&operand.node);
+        let known = self.known.get(&address)?;
+        match known.only {
+            None => Some(Value {
+                node: NodeId(known.entry),
                 output: operand.output,
-            });
+            }),
+            Some(only) if only == operand.output => Some(NodeId(known.entry).value()),
+            Some(_) => {
+                let at = self.further.get(&(address, operand.output))?;
+                Some(NodeId(*at).value())
+            }
         }
-        let at = self.known.get(&(ptr, operand.output))?;
-        Some(NodeId(*at).value())
+    }
+
+    /// Goes on with the operands of a node.
+    fn next(&self, frame: &mut Frame) -> Next {
+        let state = frame.operand.node.state();
+        let State::Lazy { inputs, .. } = &*state else {
+            // Another run has computed it meanwhile.
+            return match self.find(&frame.operand) {
+                Some(_) => Next::Given,
+                None => Next::Add(frame.operand.clone()),
+            };
+        };
+        for operand in &inputs[frame.values.len()..] {
+            match self.find(operand) {
+                Some(value) => frame.values.push(value),
+                None => return Next::Add(operand.clone()),
+            }
+        }
+        Next::Close
     }
 
     /// Adds an input, or starts on a lazy node.
@@ -111,13 +147,12 @@ impl Gather {
         let buffer = match &*node.state() {
             State::Ready(values) => values.get(operand.output as usize).cloned(),
             State::Placeholder => None,
-            State::Lazy { inputs, kept, .. } => match kept.get(operand.output as usize) {
+            State::Lazy { kept, .. } => match kept.get(operand.output as usize) {
                 Some(Some(buffer)) => Some(buffer.clone()),
                 _ => {
                     stack.push(Frame {
-                        node: node.clone(),
-                        inputs: inputs.clone(),
-                        next: 0,
+                        operand: operand.clone(),
+                        values: SmallVec::new(),
                     });
                     return Ok(());
                 }
@@ -126,8 +161,16 @@ impl Gather {
             State::Poisoned => return Err(lost(node)),
         };
         let index = self.entries.len();
-        self.known
-            .insert((address(node), operand.output), index as u32);
+        let known = Known {
+            entry: index as u32,
+            only: Some(operand.output),
+        };
+        if self.known.contains_key(&address(node)) {
+            let key = (address(node), operand.output);
+            self.further.insert(key, known.entry);
+        } else {
+            self.known.insert(address(node), known);
+        }
         self.inputs.push(Source {
             entry: index,
             output: operand.output,
@@ -151,24 +194,21 @@ impl Gather {
     }
 
     /// Adds a lazy node whose operands are known.
-    fn close(&mut self, frame: Frame) -> Result<(), Missing> {
-        let key = (address(&frame.node), ALL);
-        if self.known.contains_key(&key) {
-            return Ok(());
-        }
+    fn close(&mut self, frame: Frame) {
+        let node = frame.operand.node;
+        let known = Known {
+            entry: self.entries.len() as u32,
+            only: None,
+        };
+        self.known.insert(address(&node), known);
         let start = self.operands.len();
-        for operand in &frame.inputs {
-            let value = self.find(operand).ok_or_else(|| lost(&operand.node))?;
-            self.operands.push(value);
-        }
-        self.known.insert(key, self.entries.len() as u32);
+        self.operands.extend(frame.values);
         self.entries.push(Entry {
-            node: frame.node,
+            node,
             leaf: None,
             inputs: start..self.operands.len(),
             is_input: false,
         });
-        Ok(())
     }
 
     /// Where the program runs: where its values are, if any of them is on a device.
@@ -181,7 +221,7 @@ impl Gather {
     pub(crate) fn recording(&self, outputs: Vec<Output>) -> Recording<'_> {
         let nodes = self.entries.iter().map(|e| {
             let (op, hash) = match &e.leaf {
-                Some((op, hash)) => (op, *hash),
+                Some(leaf) => (&leaf.0, leaf.1),
                 None => (&e.node.op, e.node.hash),
             };
             Recorded {
@@ -210,6 +250,7 @@ impl Gather {
     pub(crate) fn without_values(mut self) -> Gather {
         self.inputs.clear();
         self.known.clear();
+        self.further.clear();
         self
     }
 
@@ -256,9 +297,9 @@ impl Gather {
     }
 }
 
-fn hashed(op: Op) -> (Op, u64) {
+fn hashed(op: Op) -> Box<(Op, u64)> {
     let hash = structure_hash(&op);
-    (op, hash)
+    Box::new((op, hash))
 }
 
 /// The error of reading a placeholder outside the function it was recorded in.

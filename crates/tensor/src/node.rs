@@ -45,7 +45,7 @@ pub(crate) struct Node {
     /// The function that the user called, where it isn't the op's own name.
     pub(crate) called: &'static str,
     /// What errors say of it beside the line.
-    pub(crate) about: Option<Box<About>>,
+    pub(crate) about: Option<Arc<About>>,
     /// Where `backward` was called, for what it recorded.
     pub(crate) backward: Option<&'static Location<'static>>,
     /// Later nodes have larger ones.

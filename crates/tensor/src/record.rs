@@ -74,6 +74,10 @@ impl Builder for Recorder {
         value.fact().clone()
     }
 
+    fn ask<R>(&self, value: &Tensor, f: impl FnOnce(&Fact) -> R) -> R {
+        f(value.fact())
+    }
+
     fn beside(&mut self, inputs: &[Tensor]) -> Result<Option<Vec<Tensor>>, OpError> {
         Ok(on_device(inputs, common_device(inputs)?))
     }
@@ -292,7 +296,7 @@ fn joined_recording(inputs: &[Tensor]) -> Recording {
         {
             match &found {
                 Some(f) => f.join(r),
-                None => found = Some(r.clone()),
+                None => found = Some(r.root()),
             }
         }
     }

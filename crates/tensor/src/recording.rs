@@ -60,6 +60,9 @@ impl Recording {
 
     /// Makes two recordings one.
     pub(crate) fn join(&self, other: &Recording) {
+        if self.is(other) {
+            return;
+        }
         loop {
             let (a, b) = (self.root(), other.root());
             if a.is(&b) {

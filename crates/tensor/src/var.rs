@@ -29,6 +29,8 @@ pub(crate) struct Cell {
     pub(crate) role: Role,
     /// Keeps the gradient.
     pub(crate) leaf: Arc<Leaf>,
+    /// What messages say of its values.
+    about: Arc<About>,
     requires_grad: AtomicBool,
     /// Has ever required gradients.
     parameter: AtomicBool,
@@ -80,12 +82,14 @@ impl Var {
                 loc,
             ));
         }
+        let leaf = Leaf::new(value.fact().clone(), value.device());
         let var = Var {
             cell: Arc::new(Cell {
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                 fact: value.fact().clone(),
                 role,
-                leaf: Leaf::new(value.fact().clone(), value.device()),
+                about: About::of_cell(&leaf.label),
+                leaf,
                 requires_grad: AtomicBool::new(false),
                 parameter: AtomicBool::new(false),
                 state: Mutex::new(CellState {
@@ -368,7 +372,7 @@ impl Cell {
     pub(crate) fn leaf(&self, buffer: Buffer, loc: &'static Location<'static>) -> Tensor {
         let device = Some(self.leaf.device.get());
         let mut node = Tensor::leaf_node(buffer, self.role, device, loc, "Var");
-        node.about = About::of_cell(&self.leaf.label);
+        node.about = Some(self.about.clone());
         Tensor::from_node(node)
     }
 }

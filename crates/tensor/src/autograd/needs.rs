@@ -100,4 +100,8 @@ impl Builder for Probe {
     fn fact(&self, value: &Value) -> Fact {
         value.fact.clone()
     }
+
+    fn ask<R>(&self, value: &Value, f: impl FnOnce(&Fact) -> R) -> R {
+        f(&value.fact)
+    }
 }

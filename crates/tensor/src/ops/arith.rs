@@ -4,6 +4,7 @@ use crate::record::{Recorder, compose};
 use crate::{DType, Scalar, Tensor, names, promote};
 use kiln_base::Kind;
 use kiln_ir::{Builder, OpError, Pw, ensure};
+use smallvec::{SmallVec, smallvec};
 use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
 
 /// The right operand of a binary operation: a tensor, or a number that does not widen the tensor's
@@ -29,10 +30,10 @@ impl<S: Into<Scalar>> From<S> for Other<'_> {
 
 impl<'a> Other<'a> {
     /// The operands of an operation with `t` on the left.
-    pub(crate) fn with<'t>(&'t self, t: &'t Tensor) -> Vec<&'t Tensor> {
+    pub(crate) fn with<'t>(&'t self, t: &'t Tensor) -> SmallVec<[&'t Tensor; 3]> {
         match self {
-            Other::Tensor(o) => vec![t, o],
-            Other::Number(_) => vec![t],
+            Other::Tensor(o) => smallvec![t, *o],
+            Other::Number(_) => smallvec![t],
         }
     }
 
@@ -42,15 +43,27 @@ impl<'a> Other<'a> {
         b: &mut Recorder,
         t: &Tensor,
     ) -> Result<(Tensor, Tensor), OpError> {
+        self.promoted_by(b, t, |dtype| dtype)
+    }
+
+    /// Both operands in the dtype that `computed` makes of the one they promote to.
+    fn promoted_by(
+        &self,
+        b: &mut Recorder,
+        t: &Tensor,
+        computed: impl Fn(DType) -> DType,
+    ) -> Result<(Tensor, Tensor), OpError> {
         match self {
             Other::Tensor(o) => {
                 names::aligned(t, o)?;
-                b.promoted(t, o)
+                let dtype = computed(promote::common(&[t, o])?);
+                Ok((b.cast(t, dtype)?, b.cast(o, dtype)?))
             }
             Other::Number(s) => {
                 let dtype = promote::with_scalar(t.dtype(), *s);
                 let number = b.full(*s, dtype, t.dims())?;
-                Ok((b.cast(t, dtype)?, number))
+                let dtype = computed(dtype);
+                Ok((b.cast(t, dtype)?, b.cast(&number, dtype)?))
             }
         }
     }
@@ -72,14 +85,11 @@ pub(crate) enum Rule {
 pub(crate) fn binary(called: &'static str, op: Pw, rule: Rule, a: &Tensor, other: Other) -> Tensor {
     compose(called, &other.with(a), |b| {
         check(op, a, &other)?;
-        let (mut x, mut y) = other.promoted(b, a)?;
-        let dtype = match rule {
-            Rule::Float => promote::to_float(x.dtype()),
-            Rule::Ordered if x.dtype() == DType::Bool => DType::U8,
-            _ => x.dtype(),
-        };
-        x = b.cast(&x, dtype)?;
-        y = b.cast(&y, dtype)?;
+        let (x, y) = other.promoted_by(b, a, |dtype| match rule {
+            Rule::Float => promote::to_float(dtype),
+            Rule::Ordered if dtype == DType::Bool => DType::U8,
+            _ => dtype,
+        })?;
         b.pointwise(op, &[x, y])
     })
 }
@@ -438,13 +448,10 @@ fn reversed(called: &'static str, number: Scalar, t: &Tensor) -> Tensor {
         _ => Pw::Div,
     };
     compose(called, &[t], |b| {
-        let (x, n) = Other::Number(number).promoted(b, t)?;
-        let dtype = if op == Pw::Div {
-            promote::to_float(x.dtype())
-        } else {
-            x.dtype()
-        };
-        let (x, n) = (b.cast(&x, dtype)?, b.cast(&n, dtype)?);
+        let (x, n) = Other::Number(number).promoted_by(b, t, |dtype| match op {
+            Pw::Div => promote::to_float(dtype),
+            _ => dtype,
+        })?;
         b.pointwise(op, &[n, x])
     })
 }
