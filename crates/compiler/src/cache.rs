@@ -7,7 +7,7 @@ use crate::variant::{Expectation, Kind, Sizes, Variant};
 use crate::{CompileError, Explain, Options, StructureHasher, pipeline};
 use hashbrown::HashMap;
 use kiln_base::{Loc, Scalar};
-use kiln_ir::{Op, Output, Value};
+use kiln_ir::{Graph, Node, Op, Output, Value};
 use kiln_runtime::Executable;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -28,7 +28,11 @@ pub struct Recording<'a> {
 pub struct Recorded<'a> {
     /// The op.
     pub op: &'a Op,
-    /// A hash of [`Op::skeleton`].
+    /// What stands for many ops that were recorded as one: its inputs are the operands, its outputs the
+    /// results, and its numbers and sizes are as they are in every plan. No op of it has bodies. The op beside it
+    /// then means nothing.
+    pub body: Option<&'a Arc<Graph>>,
+    /// A hash of [`Op::skeleton`], or of the body.
     pub hash: u64,
     /// Its operands in [`Recording::operands`].
     pub inputs: Range<usize>,
@@ -117,12 +121,12 @@ impl Recording<'_> {
         self.nodes.iter().filter_map(|n| n.op.scalar()).collect()
     }
 
-    /// The user's lines: of the nodes, then of the nodes in their bodies, as [`Op::inner_nodes`] gives
-    /// them.
+    /// The user's lines: of the nodes, then of the nodes in their bodies, as [`Recorded::inner_nodes`]
+    /// gives them.
     pub fn locs(&self) -> Vec<Loc> {
         let mut locs: Vec<Loc> = self.nodes.iter().map(|n| n.loc.clone()).collect();
         for n in &self.nodes {
-            n.op.inner_nodes(&mut |n| locs.push(n.loc.clone()));
+            n.inner_nodes(&mut |n| locs.push(n.loc.clone()));
         }
         locs
     }
@@ -143,6 +147,25 @@ impl Recording<'_> {
             o.hash(&mut h);
         }
         h.digest128()
+    }
+}
+
+impl<'a> Recorded<'a> {
+    /// Calls `f` with every node of the body and of the op's bodies, in a fixed order.
+    pub fn inner_nodes(&self, f: &mut dyn FnMut(&'a Node)) {
+        match self.body {
+            Some(body) => body.iter().for_each(|(_, n)| f(n)),
+            None => self.op.inner_nodes(f),
+        }
+    }
+
+    /// Whether both differ at most in sizes and numbers that a plan may take as inputs.
+    pub(crate) fn same_structure(&self, op: &Op, body: &Option<Arc<Graph>>) -> bool {
+        match (self.body, body) {
+            (Some(a), Some(b)) => Graph::same_program(a, b),
+            (None, None) => self.op.same_structure(op),
+            _ => false,
+        }
     }
 }
 

@@ -3,13 +3,13 @@
 use crate::cache::{Fit, Recorded, Recording};
 use crate::generalize::same_sizes;
 use crate::variant::{Kind, Sizes, Variant, kinds};
-use kiln_ir::{Op, Output, Value};
+use kiln_ir::{Graph, Op, Output, Value};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// One structure with its variants.
 pub(crate) struct Entry {
-    pub(crate) nodes: Vec<(Op, Range<usize>)>,
+    pub(crate) nodes: Vec<Kept>,
     pub(crate) operands: Vec<Value>,
     pub(crate) outputs: Vec<Output>,
     pub(crate) kinds: Vec<Kind>,
@@ -17,6 +17,9 @@ pub(crate) struct Entry {
     pub(crate) new: String,
     pub(crate) state: Mutex<EntryState>,
 }
+
+/// A node of a structure: its op without sizes, its body and its operands.
+type Kept = (Op, Option<Arc<Graph>>, Range<usize>);
 
 #[derive(Default)]
 pub(crate) struct EntryState {
@@ -54,7 +57,7 @@ impl Entry {
             nodes: recording
                 .nodes
                 .iter()
-                .map(|n| (n.op.skeleton(), n.inputs.clone()))
+                .map(|n| (n.op.skeleton(), n.body.cloned(), n.inputs.clone()))
                 .collect(),
             operands: recording.operands.clone(),
             outputs: recording.outputs.clone(),
@@ -64,8 +67,8 @@ impl Entry {
     }
 
     pub(crate) fn is(&self, recording: &Recording) -> bool {
-        let same = |((op, inputs), n): (&(Op, Range<usize>), &Recorded)| {
-            *inputs == n.inputs && op.same_structure(n.op)
+        let same = |((op, body, inputs), n): (&Kept, &Recorded)| {
+            *inputs == n.inputs && n.same_structure(op, body)
         };
         self.nodes.len() == recording.nodes.len()
             && self.operands == recording.operands
@@ -76,10 +79,10 @@ impl Entry {
     /// The first operation of a program that has no counterpart here.
     fn unlike(&self, recording: &Recording) -> String {
         let nodes = self.nodes.iter().zip(&recording.nodes);
-        let differs = |((op, inputs), n): (&(Op, Range<usize>), &Recorded)| {
+        let differs = |((op, body, inputs), n): (&Kept, &Recorded)| {
             *inputs != n.inputs
                 || self.operands[inputs.clone()] != recording.operands[n.inputs.clone()]
-                || !op.same_structure(n.op)
+                || !n.same_structure(op, body)
         };
         let at = nodes.into_iter().position(differs);
         match at.map(|at| (&self.nodes[at].0, &recording.nodes[at])) {

@@ -7,10 +7,11 @@
 //! the fewer guesses are wrong.
 
 use crate::Recording;
-use crate::variant::{Expectation, Kind, Sizes, Symbol, mapped};
+use crate::places::Places;
+use crate::variant::{Expectation, Kind, Sizes, Symbol};
 use hashbrown::HashMap;
 use kiln_base::{Dim, Loc, Scalar, Sym};
-use kiln_ir::{Graph, NodeId, Op, Value};
+use kiln_ir::{Graph, Op, Value};
 use std::sync::Arc;
 
 /// Why sizes can't be symbols.
@@ -84,12 +85,17 @@ impl Guess<'_> {
     /// Every dim of the recording.
     fn walk(&mut self, recording: &Recording) -> Result<Vec<Dim>, Refusal> {
         let mut graph = Graph::default();
-        let mut map: Vec<NodeId> = Vec::with_capacity(recording.nodes.len());
+        let mut places = Places::default();
         let mut dims: Vec<Dim> = Vec::with_capacity(self.kinds.len());
         for (node, recorded) in recording.nodes.iter().enumerate() {
             let refused = |text: String| Refusal { node, text };
             let operands = recording.operands[recorded.inputs.clone()].iter();
-            let inputs: Vec<Value> = operands.map(|v| mapped(&map, v)).collect();
+            let inputs: Vec<Value> = operands.map(|v| places.value(v)).collect();
+            if let Some(body) = recorded.body {
+                let added = places.add_body(&mut graph, body, &inputs, |_| Loc::UNKNOWN);
+                added.map_err(|e| refused(e.0))?;
+                continue;
+            }
             let mut op = recorded.op.clone();
             if op.has_sizes() {
                 if let (Op::Reshape(_), [x]) = (&op, &inputs[..]) {
@@ -113,7 +119,7 @@ impl Guess<'_> {
             for fact in &graph.node(id).facts {
                 fact.shape.iter().for_each(|d| self.know(d));
             }
-            map.push(id);
+            places.add(id);
         }
         Ok(dims)
     }

@@ -14,6 +14,7 @@ mod order;
 mod part;
 mod pipeline;
 mod place;
+mod places;
 mod recompute;
 mod stages;
 pub mod tune;

@@ -10,6 +10,7 @@
 use crate::Recording;
 use crate::cache::Found;
 use crate::explain::marker;
+use crate::places::Places;
 use kiln_base::{DType, Dim, Loc, Scalar, Sym};
 use kiln_ir::{Fact, Graph, NodeId, Op, OpError, Role, SymbolInfo, Value, ops};
 use std::sync::Arc;
@@ -175,8 +176,17 @@ impl Recording<'_> {
         let mut next_inner = self.nodes.len();
         let mut next_input = 0;
         let mut next_scalar = self.input_count() as u32;
-        let mut map: Vec<NodeId> = Vec::with_capacity(self.nodes.len());
+        let mut places = Places::default();
         for (index, node) in self.nodes.iter().enumerate() {
+            let operands = self.operands[node.inputs.clone()].iter();
+            let inputs: Vec<Value> = operands.map(|v| places.value(v)).collect();
+            if let Some(body) = node.body {
+                places.add_body(&mut graph, body, &inputs, |inner| {
+                    marker(next_inner + inner)
+                })?;
+                next_inner += body.len();
+                continue;
+            }
             let mut op = node.op.clone();
             if let Some(dims) = &mut dims {
                 op.dims_mut(&mut |d| *d = dims.next().cloned().unwrap_or(Dim::ZERO));
@@ -194,10 +204,8 @@ impl Recording<'_> {
                 input.index = next_input;
                 next_input += 1;
             }
-            let operands = self.operands[node.inputs.clone()].iter();
-            let inputs: Vec<Value> = operands.map(|v| mapped(&map, v)).collect();
             let scalar = op.scalar().and(scalars.as_mut()).and_then(|s| s.next());
-            map.push(match op {
+            places.add(match op {
                 Op::Full(full) if scalar == Some(&None) => {
                     next_scalar += 1;
                     number_input(&mut graph, full, next_scalar - 1, marker(index))?
@@ -208,17 +216,9 @@ impl Recording<'_> {
         extent_inputs(&mut graph, expects, next_scalar)?;
         graph.outputs = self.outputs.clone();
         for o in &mut graph.outputs {
-            o.value = mapped(&map, &o.value);
+            o.value = places.value(&o.value);
         }
         Ok(graph)
-    }
-}
-
-/// A value of the recording in a graph.
-pub(crate) fn mapped(map: &[NodeId], v: &Value) -> Value {
-    Value {
-        node: map[v.node.index()],
-        output: v.output,
     }
 }
 

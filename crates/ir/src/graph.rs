@@ -194,6 +194,15 @@ impl Graph {
         Ok(())
     }
 
+    /// Whether two bodies mean the same: lines do not count, and facts follow from the rest.
+    pub fn same_program(a: &Arc<Graph>, b: &Arc<Graph>) -> bool {
+        let mut nodes = a.nodes.iter().zip(&b.nodes);
+        Arc::ptr_eq(a, b)
+            || a.len() == b.len()
+                && a.outputs == b.outputs
+                && nodes.all(|(x, y)| x.inputs == y.inputs && x.op == y.op)
+    }
+
     /// Number of nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()

@@ -219,20 +219,8 @@ impl Gather {
 
     /// The program as the compiler takes it.
     pub(crate) fn recording(&self, outputs: Vec<Output>) -> Recording<'_> {
-        let nodes = self.entries.iter().map(|e| {
-            let (op, hash) = match &e.leaf {
-                Some(leaf) => (&leaf.0, leaf.1),
-                None => (&e.node.op, e.node.hash),
-            };
-            Recorded {
-                op,
-                hash,
-                inputs: e.inputs.clone(),
-                loc: Loc::from(e.node.loc),
-            }
-        });
         Recording {
-            nodes: nodes.collect(),
+            nodes: self.entries.iter().map(Entry::recorded).collect(),
             operands: self.operands.clone(),
             outputs,
         }
@@ -286,7 +274,7 @@ impl Gather {
         let mut at = self.entries.len();
         let mut found = None;
         for e in &self.entries {
-            e.node.op.inner_nodes(&mut |n| {
+            e.recorded().inner_nodes(&mut |n| {
                 if at == entry {
                     found = Some(n);
                 }
@@ -294,6 +282,23 @@ impl Gather {
             });
         }
         found
+    }
+}
+
+impl Entry {
+    /// The op as the compiler takes it.
+    fn recorded(&self) -> Recorded<'_> {
+        let (op, body, hash) = match &self.leaf {
+            Some(leaf) => (&leaf.0, None, leaf.1),
+            None => (&self.node.op, self.node.body.as_ref(), self.node.hash),
+        };
+        Recorded {
+            op,
+            body,
+            hash,
+            inputs: self.inputs.clone(),
+            loc: Loc::from(self.node.loc),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::strides::Strides;
 use crate::{Device, Error, ErrorKind, Result, scope};
 use hashbrown::DefaultHashBuilder;
 use kiln_base::{DType, Dim};
-use kiln_ir::{Fact, Facts, Op, Role};
+use kiln_ir::{Fact, Facts, Graph, Op, Role};
 use kiln_runtime::Buffer;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hasher};
@@ -35,7 +35,9 @@ pub struct Tensor {
 pub(crate) struct Node {
     /// For leaves an [`Op::Input`] whose index means nothing.
     pub(crate) op: Op,
-    /// Hash of the op without its sizes.
+    /// What stands for many ops that were recorded as one, in place of the op; see [`crate::repeated`].
+    pub(crate) body: Option<Arc<Graph>>,
+    /// Hash of the op without its sizes, or of the body.
     pub(crate) hash: u64,
     pub(crate) facts: Facts,
     /// `None` where it depends on no data, so that it may be computed anywhere.
@@ -96,6 +98,7 @@ impl Node {
         Node {
             hash: structure_hash(&op),
             op,
+            body: None,
             facts,
             device,
             loc,

@@ -287,7 +287,7 @@ fn on_device(inputs: &[Tensor], device: Option<Device>) -> Option<Vec<Tensor>> {
 }
 
 /// The recording of an op on these operands: theirs, joined.
-fn joined_recording(inputs: &[Tensor]) -> Recording {
+pub(crate) fn joined_recording(inputs: &[Tensor]) -> Recording {
     let mut found: Option<Recording> = None;
     for t in inputs {
         if let State::Lazy {

@@ -160,7 +160,7 @@ impl OpDef for Loop {
 impl PartialEq for If {
     fn eq(&self, other: &If) -> bool {
         let mut pairs = self.branches.iter().zip(&other.branches);
-        pairs.all(|(a, b)| same_program(a, b))
+        pairs.all(|(a, b)| Graph::same_program(a, b))
     }
 }
 
@@ -169,16 +169,8 @@ impl PartialEq for Loop {
         self.trips == other.trips
             && (self.carried, self.scanned, self.reverse)
                 == (other.carried, other.scanned, other.reverse)
-            && same_program(&self.body, &other.body)
+            && Graph::same_program(&self.body, &other.body)
     }
-}
-
-fn same_program(a: &Arc<Graph>, b: &Arc<Graph>) -> bool {
-    let mut nodes = a.iter().zip(b.iter());
-    Arc::ptr_eq(a, b)
-        || a.len() == b.len()
-            && a.outputs == b.outputs
-            && nodes.all(|((_, x), (_, y))| x.inputs == y.inputs && x.op == y.op)
 }
 
 impl Hash for If {

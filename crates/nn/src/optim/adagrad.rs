@@ -74,6 +74,10 @@ impl Rule for Adagrad {
         all
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn update(
         &self,
         numbers: &Numbers,

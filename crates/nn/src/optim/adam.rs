@@ -133,6 +133,10 @@ impl Rule for Adam {
         all
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn update(
         &self,
         numbers: &Numbers,
@@ -172,6 +176,10 @@ impl Rule for AdamW {
         let mut all = vec![kept];
         all.extend(step_coefficients(numbers, step));
         all
+    }
+
+    fn repeats(&self) -> bool {
+        true
     }
 
     fn update(

@@ -1,7 +1,7 @@
 //! A group of parameters with common hyperparameters.
 
 use super::rule::{Coefficients, Numbers, Rule};
-use kiln_tensor::{DType, Error, Result, Tensor, Var};
+use kiln_tensor::{DType, Error, Repeated, Result, Tensor, Var};
 use std::collections::HashMap;
 
 /// Parameters that share a [`Rule`], and what the rule keeps for them.
@@ -15,6 +15,8 @@ pub struct Group {
     pub(crate) steps: Var,
     /// For each parameter what the rule keeps; made when it first requires gradients.
     pub(crate) moments: Vec<Option<Vec<Var>>>,
+    /// The updates that have been recorded, where the rule repeats them.
+    recorded: Repeated,
 }
 
 /// A value that a cell is about to be assigned.
@@ -39,6 +41,7 @@ impl Group {
             rule,
             parameters,
             values,
+            recorded: Repeated::default(),
         };
         for i in 0..group.parameters.len() {
             if group.parameters[i].requires_grad() {
@@ -82,6 +85,9 @@ impl Group {
         if kiln_tensor::is_recording() {
             let message = format!("{name} can't change inside compile; set it between runs");
             return Err(Error::invalid("set_number", message));
+        }
+        if (self.values[at].1 == 0.0) != (value == 0.0) {
+            self.recorded.forget();
         }
         self.values[at].1 = value;
         let values = vector(self.values.iter().map(|v| v.1));
@@ -150,28 +156,30 @@ impl Group {
             };
             let of_this = |c: &Tensor| match c.ndim() {
                 0 => c.clone(),
-                _ => c.select(0, i as i64),
+                _ => c.narrow(0, i as i64, 1),
             };
             let all = cast.entry(wide);
             let all =
                 all.or_insert_with(|| coefficients.iter().map(|c| c.to_dtype(wide)).collect());
-            let mine: Vec<Tensor> = all.iter().map(of_this).collect();
-            let read = |v: &Var| v.get().to_dtype(wide);
-            let mut moments: Vec<Tensor> = cells.iter().map(read).collect();
-            let new = self.rule.update(
-                &numbers,
-                Coefficients(mine.into_iter()),
-                &read(p),
-                &g.to_dtype(wide),
-                &mut moments,
-            );
-            let cells = cells.iter().chain([p]);
-            let values = moments.into_iter().chain([new]);
-            assignments.extend(
-                cells
-                    .zip(values)
-                    .map(|(c, v)| (c.clone(), v.to_dtype(dtype))),
-            );
+            let mut operands = vec![p.get(), g.clone()];
+            operands.extend(cells.iter().map(Var::get));
+            operands.extend(all.iter().map(of_this));
+            let new = |x: &[Tensor]| {
+                let (values, scalars) = x.split_at(2 + cells.len());
+                let values: Vec<Tensor> = values.iter().map(|v| v.to_dtype(wide)).collect();
+                let scalars: Vec<Tensor> = scalars.iter().map(|c| c.reshape(())).collect();
+                let mut moments = values[2..].to_vec();
+                let coefficients = Coefficients(scalars.into_iter());
+                let (p, g) = (&values[0], &values[1]);
+                let new = (self.rule).update(&numbers, coefficients, p, g, &mut moments);
+                moments.push(new);
+                moments.iter().map(|v| v.to_dtype(dtype)).collect()
+            };
+            let values = match self.rule.repeats() {
+                true => self.recorded.call(&operands, new),
+                false => new(&operands),
+            };
+            assignments.extend(cells.iter().chain([p]).cloned().zip(values));
         }
         Ok(assignments)
     }

@@ -83,6 +83,10 @@ impl Rule for RmsProp {
         all
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn update(
         &self,
         numbers: &Numbers,

@@ -33,6 +33,13 @@ pub trait Rule: Send + Sync + 'static {
     /// number of steps each parameter has made, this one included).
     fn coefficients(&self, numbers: &Numbers, step: &Tensor) -> Vec<Tensor>;
 
+    /// Whether [`Rule::update`] does nothing but record operations on its arguments, the same ones for all
+    /// parameters of a dtype and shape as long as no number becomes zero or ceases to be: it is then asked
+    /// once for all of them, not at every step.
+    fn repeats(&self) -> bool {
+        false
+    }
+
     /// The new value of a parameter; replaces `moments`. Everything has one dtype (f32 for f16 and
     /// bf16 parameters), coefficients are of rank 0.
     fn update(

@@ -86,6 +86,10 @@ impl Rule for Sgd {
         all
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn update(
         &self,
         numbers: &Numbers,

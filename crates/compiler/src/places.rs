@@ -1,0 +1,61 @@
+//! Where the values of a recording are in a graph that is built of it.
+
+use kiln_base::Loc;
+use kiln_ir::{Graph, Node, NodeId, Op, OpError, Value};
+use smallvec::{SmallVec, smallvec};
+
+/// For each node of a recording, in order, what it gives.
+#[derive(Default)]
+pub(crate) struct Places(Vec<Place>);
+
+enum Place {
+    Node(NodeId),
+    /// The results of a body.
+    Values(SmallVec<[Value; 3]>),
+}
+
+impl Places {
+    /// The next node of the recording is this one.
+    pub(crate) fn add(&mut self, id: NodeId) {
+        self.0.push(Place::Node(id));
+    }
+
+    /// A value of the recording.
+    pub(crate) fn value(&self, v: &Value) -> Value {
+        match &self.0[v.node.index()] {
+            Place::Node(node) => Value {
+                node: *node,
+                output: v.output,
+            },
+            Place::Values(values) => values[v.output as usize],
+        }
+    }
+
+    /// The next node of the recording is a body on these operands, whose nodes are added to the graph. `loc`
+    /// gives the location of each of them by its number. None has bodies itself.
+    ///
+    /// # Errors
+    /// If an op does not apply to its operands.
+    pub(crate) fn add_body(
+        &mut self,
+        graph: &mut Graph,
+        body: &Graph,
+        operands: &[Value],
+        loc: impl Fn(usize) -> Loc,
+    ) -> Result<(), OpError> {
+        let mut inner = Places::default();
+        for (id, Node { op, inputs, .. }) in body.iter() {
+            let inputs: SmallVec<[Value; 3]> = inputs.iter().map(|v| inner.value(v)).collect();
+            match op {
+                Op::Input(input) => {
+                    let given = operands[input.index as usize];
+                    inner.0.push(Place::Values(smallvec![given]));
+                }
+                op => inner.add(graph.add(op.clone(), &inputs, loc(id.index()))?),
+            }
+        }
+        let results = body.outputs.iter().map(|o| inner.value(&o.value));
+        self.0.push(Place::Values(results.collect()));
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! Recording a function once that is called for many tensors alike.
+
+use crate::node::{Node, Operands, State, Tensor};
+use crate::record::joined_recording;
+use crate::trace::{Captured, trace};
+use crate::{Device, anomaly, boundary, is_grad_enabled, scope, trace as bodies};
+use hashbrown::HashMap;
+use kiln_ir::{Fact, Facts, Graph, Op, ops};
+use smallvec::SmallVec;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::panic::Location;
+use std::sync::Arc;
+
+/// A function that is called for many tensors of few dtypes and shapes, such as an optimiser's update of each
+/// parameter. What it records for operands of one kind is kept, and each call recorded as one operation; plans
+/// are those of what it recorded.
+///
+/// The function must do nothing but record operations on its operands, for operands of the same dtypes, shapes
+/// and devices the same ones. Where it reads other tensors or numbers, or gradients or bodies are being
+/// recorded, every call is recorded as it is.
+///
+/// ```
+/// use kiln_tensor::{Repeated, Tensor, no_grad};
+/// let mut step = Repeated::default();
+/// for n in [1.0f32, 2.0] {
+///     let x = Tensor::from([n, 3.0]);
+///     let y = no_grad(|| step.call(&[x.clone(), x], |x| vec![&x[0] * &x[1] + &x[0]]));
+///     assert_eq!(y[0].to_vec::<f32>()?, [n * n + n, 12.0]);
+/// }
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[derive(Default)]
+pub struct Repeated {
+    /// What was recorded, by the kinds of the operands; `None` where a call can't be one operation.
+    known: HashMap<Kinds, Option<Recorded>>,
+}
+
+type Kinds = SmallVec<[(Fact, Option<Device>); 12]>;
+
+#[derive(Clone)]
+struct Recorded {
+    body: Arc<Graph>,
+    hash: u64,
+    facts: Facts,
+}
+
+impl Repeated {
+    /// What `f` gives for these operands.
+    #[track_caller]
+    pub fn call(
+        &mut self,
+        operands: &[Tensor],
+        f: impl Fn(&[Tensor]) -> Vec<Tensor>,
+    ) -> Vec<Tensor> {
+        let loc = Location::caller();
+        let as_it_is = scope::is_recording()
+            || bodies::is_tracing()
+            || is_grad_enabled()
+            || anomaly::is_anomaly_enabled()
+            || operands
+                .iter()
+                .any(|t| t.error().is_some() || t.names.is_some());
+        if as_it_is {
+            return f(operands);
+        }
+        let kind = |t: &Tensor| (t.fact().clone(), t.node.device);
+        let kinds: Kinds = operands.iter().map(kind).collect();
+        let known = self.known.entry(kinds);
+        let known = known.or_insert_with_key(|kinds| Recorded::of(kinds, loc, &f));
+        match known {
+            Some(recorded) => recorded.call(operands, loc),
+            None => f(operands),
+        }
+    }
+
+    /// Forgets what was recorded: from now on the function records something else.
+    pub fn forget(&mut self) {
+        self.known.clear();
+    }
+}
+
+impl Recorded {
+    /// What `f` records for operands of these kinds, if that can be one operation.
+    fn of(
+        kinds: &[(Fact, Option<Device>)],
+        loc: &'static Location<'static>,
+        f: impl Fn(&[Tensor]) -> Vec<Tensor>,
+    ) -> Option<Recorded> {
+        let mut traced = trace(kinds, None, "repeated", loc, f);
+        let results = traced.result.clone();
+        let fine = |t: &Tensor| t.error().is_none() && t.node.device == kinds[0].1;
+        if kinds.is_empty() || results.is_empty() || !results.iter().all(fine) {
+            return None;
+        }
+        let mut captured = Captured::default();
+        let body = traced.graph(&results, &mut captured).ok()?;
+        // Numbers may differ at the next call, and constants belong to this one.
+        let is_plain = |op: &Op| match op {
+            Op::Pointwise(_) | Op::Cast(_) | Op::Input(_) => true,
+            op => op.is_view(),
+        };
+        let is_plain = body.iter().all(|(_, n)| is_plain(&n.op));
+        let computed = |t: &Tensor| !matches!(t.node.op, Op::Input(_));
+        if !is_plain || !captured.tensors.is_empty() || !results.iter().all(computed) {
+            return None;
+        }
+        static STATE: std::sync::LazyLock<hashbrown::DefaultHashBuilder> =
+            std::sync::LazyLock::new(Default::default);
+        let mut h = STATE.build_hasher();
+        body.hash(&mut h);
+        Some(Recorded {
+            hash: h.finish(),
+            facts: results.iter().map(|t| t.fact().clone()).collect(),
+            body: Arc::new(body),
+        })
+    }
+
+    /// Records a call.
+    fn call(&self, operands: &[Tensor], loc: &'static Location<'static>) -> Vec<Tensor> {
+        let state = State::Lazy {
+            inputs: operands.iter().map(Tensor::operand).collect::<Operands>(),
+            recording: Some(joined_recording(operands)),
+            kept: SmallVec::new(),
+        };
+        let op = ops::Barrier { detach: true }.into();
+        let device = operands[0].node.device;
+        let mut node = Node::new(op, self.facts.clone(), device, loc, "repeated", state);
+        node.body = Some(self.body.clone());
+        node.hash = self.hash;
+        let node = Arc::new(node);
+        boundary::recorded(&node);
+        let outputs = 0..self.facts.len() as u32;
+        outputs.map(|o| Tensor::output_of(&node, o)).collect()
+    }
+}
