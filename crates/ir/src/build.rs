@@ -334,7 +334,7 @@ impl<'g> GraphBuilder<'g> {
         let node = crate::Node {
             op: op.into(),
             inputs: SmallVec::new(),
-            facts: Facts::from_elem(fact, 1),
+            facts: Facts::from_buf([fact]),
             loc: self.loc.clone(),
         };
         self.graph.push(node).value()

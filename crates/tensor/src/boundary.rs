@@ -53,13 +53,16 @@ pub fn realize_all() -> Result<()> {
     if scope::is_recording() || trace::is_tracing() {
         return Ok(());
     }
-    let nodes = RECORDED.with_borrow_mut(|r| std::mem::take(&mut r.nodes));
-    let held: Vec<Tensor> = nodes
-        .iter()
-        .filter_map(Weak::upgrade)
-        .filter(|n| is_held(n) && is_lazy(n))
-        .map(|n| Tensor::output_of(&n, 0))
-        .collect();
+    let mut nodes = RECORDED.with_borrow_mut(|r| std::mem::take(&mut r.nodes));
+    let mut held: Vec<Tensor> = Vec::new();
+    // What nobody holds is kept for derivatives alone.
+    nodes.retain(|n| match n.upgrade().filter(|n| is_held(n) && is_lazy(n)) {
+        Some(n) => {
+            held.push(Tensor::output_of(&n, 0));
+            true
+        }
+        None => false,
+    });
     let loc = Location::caller();
     let mut result = realize_with(&held.iter().collect::<Vec<_>>(), OnFailure::Keep, &[], loc);
     if result.is_err() {
@@ -71,7 +74,6 @@ pub fn realize_all() -> Result<()> {
     }
     drop(held);
     RECORDED.with_borrow_mut(|r| {
-        // What nobody holds is kept for derivatives alone.
         let waits = |n: &Weak<Node>| n.upgrade().is_some_and(|n| is_held(&n) && is_lazy(&n));
         r.nodes.extend(nodes.into_iter().filter(waits));
         r.limit = r.nodes.len() + LIMIT;

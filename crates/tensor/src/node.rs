@@ -184,8 +184,8 @@ impl Tensor {
     ) -> Node {
         let fact = Fact::new(buffer.dtype(), buffer.shape().iter().copied());
         let op = input_op(fact.clone(), role);
-        let state = State::Ready(SmallVec::from_elem(buffer, 1));
-        let facts = Facts::from_elem(fact, 1);
+        let state = State::Ready(SmallVec::from_buf([buffer]));
+        let facts = Facts::from_buf([fact]);
         Node::new(op, facts, device, loc, called, state)
     }
 
@@ -193,7 +193,7 @@ impl Tensor {
     pub(crate) fn poisoned(error: Error, loc: &'static Location<'static>) -> Tensor {
         let fact = Fact::new(DType::F32, [0i64]);
         let op = input_op(fact.clone(), Role::Data);
-        let facts = Facts::from_elem(fact, 1);
+        let facts = Facts::from_buf([fact]);
         let mut node = Node::new(op, facts, None, loc, "poisoned", State::Poisoned);
         node.error = Some(error);
         Tensor::from_node(node)

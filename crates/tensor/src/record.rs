@@ -138,7 +138,7 @@ impl Recorder {
         if !t.dtype().is_float() {
             return Ok(t.clone());
         }
-        let facts = Facts::from_elem(t.fact().clone(), 1);
+        let facts = Facts::from_buf([t.fact().clone()]);
         let op = ops::Barrier { detach: true };
         let mut cut = self
             .push(op.into(), facts, std::slice::from_ref(t), t.node.device)

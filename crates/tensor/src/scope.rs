@@ -133,7 +133,7 @@ pub(crate) fn placeholder(
     called: &'static str,
 ) -> Tensor {
     let op = input_op(fact.clone(), role);
-    let facts = Facts::from_elem(fact, 1);
+    let facts = Facts::from_buf([fact]);
     Tensor::from_node(Node::new(
         op,
         facts,

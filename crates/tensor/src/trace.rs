@@ -209,7 +209,7 @@ fn add_input(
         .push(kiln_ir::Node {
             op,
             inputs: Default::default(),
-            facts: kiln_ir::Facts::from_elem(fact.clone(), 1),
+            facts: kiln_ir::Facts::from_buf([fact.clone()]),
             loc: Loc::from(loc),
         })
         .value()

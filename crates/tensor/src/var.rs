@@ -420,7 +420,7 @@ impl CellState {
     /// Takes memory back that [`CellState::give_up`] gave.
     pub(crate) fn take_back(&mut self, buffer: Buffer) {
         if let Some(leaf) = &self.realized {
-            *leaf.node.state() = State::Ready(smallvec::SmallVec::from_elem(buffer, 1));
+            *leaf.node.state() = State::Ready(smallvec::SmallVec::from_buf([buffer]));
         }
     }
 

@@ -31,7 +31,7 @@ impl OpDef for Broadcast {
                 .zip(to.shape.iter().rev())
                 .all(|(a, b)| a == b || a.is(1));
         ensure!(fits, "{x} does not broadcast to {to}");
-        Ok(Facts::from_elem(to, 1))
+        Ok(Facts::from_buf([to]))
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

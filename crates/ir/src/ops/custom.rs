@@ -29,7 +29,7 @@ impl OpDef for Custom {
             "{} is no shape",
             self.output
         );
-        Ok(Facts::from_elem(self.output.clone(), 1))
+        Ok(Facts::from_buf([self.output.clone()]))
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

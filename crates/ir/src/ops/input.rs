@@ -24,7 +24,7 @@ impl OpDef for Input {
     }
 
     fn infer(&self, _: &[&Fact]) -> Result<Facts, OpError> {
-        Ok(Facts::from_elem(self.fact.clone(), 1))
+        Ok(Facts::from_buf([self.fact.clone()]))
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

@@ -76,7 +76,7 @@ mod prelude {
 
     /// The facts of an op with one output.
     pub(super) fn one(dtype: DType, shape: Shape) -> Result<Facts, OpError> {
-        Ok(Facts::from_elem(Fact { dtype, shape }, 1))
+        Ok(Facts::from_buf([Fact { dtype, shape }]))
     }
 
     /// Errs unless `axis` is one of `rank` axes.

@@ -29,7 +29,7 @@ impl OpDef for Reshape {
             a == b,
             "{x} has {a} elements and can't become {to}, which has {b}"
         );
-        Ok(Facts::from_elem(to, 1))
+        Ok(Facts::from_buf([to]))
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

@@ -82,7 +82,7 @@ pub(crate) struct GradNode {
     pub(crate) called: &'static str,
     saved: Mutex<Option<Saved>>,
     /// Operations on its outputs.
-    users: Mutex<Vec<Weak<GradNode>>>,
+    users: Mutex<SmallVec<[Weak<GradNode>; 1]>>,
     /// One list for each output that has hooks.
     hooks: PerOutput<Hooks>,
     /// Outputs that keep their gradient although they are no leaves.
@@ -211,7 +211,7 @@ impl GradNode {
     }
 
     /// Releases this operation; gives its users.
-    fn release_one(&self) -> Vec<Weak<GradNode>> {
+    fn release_one(&self) -> SmallVec<[Weak<GradNode>; 1]> {
         let saved = self.lock().take();
         drop(saved); // not under the lock
         std::mem::take(&mut *self.users.lock().unwrap_or_else(|e| e.into_inner()))
@@ -228,11 +228,21 @@ impl GradNode {
         new
     }
 
+    /// Whether nobody wants to see gradients of this operation.
+    fn is_unobserved(&self) -> bool {
+        let hooks = self.hooks.lock().unwrap_or_else(|e| e.into_inner());
+        let retained = self.retained.lock().unwrap_or_else(|e| e.into_inner());
+        hooks.is_empty() && retained.is_empty()
+    }
+
     /// The complete gradient of an output, once hooks have seen it and a leaf keeps it.
     ///
     /// # Errors
     /// If a hook gave something else than a gradient.
     pub(crate) fn observe(&self, output: u32, g: Tensor) -> Result<Tensor, OpError> {
+        if self.is_unobserved() {
+            return Ok(g);
+        }
         let fact = g.fact().clone();
         let g = self.hooks(output).apply(g);
         if let Some(leaf) = self.retained(output, false) {

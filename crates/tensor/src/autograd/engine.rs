@@ -193,9 +193,11 @@ impl Observer<Recorder> for Watch<'_> {
     }
 
     fn gradient(&mut self, _: &mut Recorder, of: Place, g: Tensor) -> Result<Tensor, OpError> {
-        let fact = g.fact().clone();
         match &self.trace.entries[of.0] {
-            Entry::Leaf(leaf) => fitting(leaf.hooks.apply(g), &fact),
+            Entry::Leaf(leaf) => {
+                let fact = g.fact().clone();
+                fitting(leaf.hooks.apply(g), &fact)
+            }
             Entry::Node(node, _) => node.observe(of.1, g),
             Entry::End => Ok(g),
         }
