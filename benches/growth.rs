@@ -69,6 +69,9 @@ fn main() -> Result<()> {
     table("sum of many, backward", "steps", &steps, &sum_of_many)?;
     let parts = [1000, 2000, 4000, 8000, 16_000];
     table("unbind and stack", "parts", &parts, &unbind_and_stack)?;
+    table("cat of many", "parts", &parts, &cat_of_many)?;
+    table("split into many", "parts", &parts, &split_into_many)?;
+    table("a value that many read", "readers", &parts, &read_by_many)?;
     table(
         "distinct kernels",
         "kernels",
@@ -83,7 +86,11 @@ fn main() -> Result<()> {
     })?;
     table("compiled gpt step", "layers", &layers, &|n| {
         gpt_step(n, Step::Compiled)
-    })
+    })?;
+    match wanted.is_empty() || wanted.iter().any(|w| "gpt pairs".contains(w.as_str())) {
+        true => gpt_pairs(&[4, 12, 16]),
+        false => Ok(()),
+    }
 }
 
 /// The time that this thread has run; on the clock where that is not known.
@@ -222,6 +229,48 @@ fn gpt_step(layers: usize, which: Step) -> Result<Duration> {
     }
 }
 
+/// Lazy and compiled steps in turns: the shortest of each on the clock and on the processor of this thread, and
+/// how many times the lazy one takes.
+fn gpt_pairs(layers: &[usize]) -> Result<()> {
+    println!("lazy and compiled gpt steps, in pairs, ms on the clock and of this thread");
+    println!(
+        "{:>9}  {:>10}  {:>10}  {:>5}  {:>10}  {:>10}  {:>5}",
+        "layers", "lazy", "compiled", "times", "lazy", "compiled", "times"
+    );
+    for &n in layers {
+        let (lazy, compiled) = (Gpt::new(n)?, Gpt::new(n)?);
+        let (mut lazily, mut at_once) = (trained(&lazy, "AdamW")?, trained(&compiled, "AdamW")?);
+        let tokens = tokens()?;
+        realize_all()?;
+        let step = compiled_step(&compiled, &mut at_once)?;
+        let mut shortest = [Duration::MAX; 4];
+        for round in 0..100 {
+            let (clock, start) = (Instant::now(), now());
+            let loss = lazy.loss(&tokens);
+            update(&mut lazily, &loss)?;
+            loss.item::<f32>()?;
+            drop(loss);
+            let (clock_between, between) = (Instant::now(), now());
+            step.run(&[&tokens])?[0].item::<f32>()?;
+            if round > 2 {
+                let times = [
+                    clock_between - clock,
+                    clock_between.elapsed(),
+                    between - start,
+                    now() - between,
+                ];
+                shortest = std::array::from_fn(|i| shortest[i].min(times[i]));
+            }
+        }
+        let [lazy, compiled, of_thread, of_compiled] = shortest.map(|t| t.as_secs_f64() * 1e3);
+        let (times, of_times) = (lazy / compiled, of_thread / of_compiled);
+        println!(
+            "{n:>9}  {lazy:>10.2}  {compiled:>10.2}  {times:>5.2}  {of_thread:>10.2}  {of_compiled:>10.2}  {of_times:>5.2}"
+        );
+    }
+    Ok(())
+}
+
 fn median<T>(mut f: impl FnMut() -> Result<T>) -> Result<Duration> {
     f()?;
     let times = (0..15).map(|_| Ok(timed(&mut f)?.1));
@@ -312,6 +361,39 @@ fn unbind_and_stack(parts: usize) -> Result<Duration> {
     x.realize()?;
     let run =
         || no_grad(|| kiln::stack(&x.unbind(0).iter().collect::<Vec<_>>(), 0).to_vec::<f32>());
+    Ok(timed(run)?.1)
+}
+
+/// Values in memory put together.
+fn cat_of_many(parts: usize) -> Result<Duration> {
+    let values = (0..parts).map(|i| Tensor::from_slice(&[i as f32; 4], [4]));
+    let values: Vec<Tensor> = values.collect();
+    let run = || kiln::cat(&values.iter().collect::<Vec<_>>(), 0).to_vec::<f32>();
+    Ok(timed(run)?.1)
+}
+
+/// One value taken apart, each part computed on.
+fn split_into_many(parts: usize) -> Result<Duration> {
+    let x = Tensor::rand([parts, 4], DType::F32);
+    x.realize()?;
+    let run = || {
+        let parts: Vec<Tensor> = x.unbind(0).iter().map(|x| x * 2.0).collect();
+        realize_all()?;
+        Ok(parts)
+    };
+    Ok(timed(run)?.1)
+}
+
+/// The gradient of a parameter that is used so many times.
+fn read_by_many(readers: usize) -> Result<Duration> {
+    let w = Var::parameter(&Tensor::from([0.5f32, 1.5]))?;
+    let run = || {
+        let read = w.get();
+        let products: Vec<Tensor> = (0..readers).map(|i| &read * (i as f64)).collect();
+        let products: Vec<&Tensor> = products.iter().collect();
+        kiln::stack(&products, 0).tanh().sum((), false).backward()?;
+        w.grad().map(|g| g.to_vec::<f32>()).transpose()
+    };
     Ok(timed(run)?.1)
 }
 

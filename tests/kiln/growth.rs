@@ -49,8 +49,62 @@ fn taking_a_tensor_apart_and_putting_it_together() -> Result<()> {
     at_sizes(500, |n| {
         let x = Tensor::arange(0, 4 * n as i64, 1).reshape([n as i64, 4]);
         x.realize()?;
-        let y = no_grad(|| stack(&x.unbind(0).iter().collect::<Vec<_>>(), 0));
+        let again = |x: &Tensor| stack(&x.unbind(0).iter().collect::<Vec<_>>(), 0);
+        let y = no_grad(|| again(&x));
         assert_eq!(y.to_vec::<i64>()?, x.to_vec::<i64>()?);
+        let step = compile(&[kiln::Spec::like(&x)?], |x| again(&x[0]))?;
+        assert_eq!(step.run(&[&x])?[0].to_vec::<i64>()?, x.to_vec::<i64>()?);
+        // In another order nothing is a part of x.
+        let turned = |x: &Tensor| stack(&x.unbind(0).iter().rev().collect::<Vec<_>>(), 0);
+        let step = compile(&[kiln::Spec::like(&x)?], |x| turned(&x[0]))?;
+        let y = step.run(&[&x])?[0].flip(0);
+        assert_eq!(y.to_vec::<i64>()?, x.to_vec::<i64>()?);
+        Ok(())
+    })
+}
+
+#[test]
+fn putting_many_values_together() -> Result<()> {
+    at_sizes(250, |n| {
+        let value = |i: usize| Tensor::from_slice(&[i as f32, 1.0, -1.0], [3]);
+        let parts: Vec<Tensor> = (0..n).map(value).collect();
+        let y = kiln::cat(&parts.iter().collect::<Vec<_>>(), 0) * 2.0;
+        let expected = (0..n).flat_map(|i| [2.0 * i as f32, 2.0, -2.0]);
+        assert_eq!(y.to_vec::<f32>()?, expected.collect::<Vec<_>>());
+        // Beside each other, the first of them computed in place.
+        let y = stack(
+            &parts
+                .iter()
+                .map(|x| x + 1.0)
+                .collect::<Vec<_>>()
+                .iter()
+                .collect::<Vec<_>>(),
+            1,
+        );
+        let rows = [1.0, 2.0, 0.0]
+            .map(|row| (0..n).map(move |i| if row == 1.0 { i as f32 + 1.0 } else { row }));
+        assert_eq!(
+            y.to_vec::<f32>()?,
+            rows.into_iter().flatten().collect::<Vec<_>>()
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn many_results_and_a_value_that_many_read() -> Result<()> {
+    at_sizes(250, |n| {
+        let w = Var::parameter(&Tensor::from([2.0f32, 3.0]))?;
+        let read = w.get();
+        let parts: Vec<Tensor> = (0..n).map(|i| &read * (i % 3) as f64).collect();
+        let whole = kiln::cat(&parts.iter().collect::<Vec<_>>(), 0);
+        whole.sum((), false).backward()?;
+        let gradient = w.grad().map(|g| g.to_vec::<f32>()).transpose()?;
+        let sum: usize = (0..n).map(|i| i % 3).sum();
+        assert_eq!(gradient, Some(vec![sum as f32; 2]));
+        let split = whole.split(2, 0);
+        kiln::realize_all()?;
+        assert_eq!(split[n - 1].to_vec::<f32>()?, parts[n - 1].to_vec::<f32>()?);
         Ok(())
     })
 }

@@ -13,6 +13,9 @@ use kiln_ir::{Pw, Value};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
+/// A concatenation of more values than this is done in steps, whose results are in memory.
+pub(crate) const WIDE: usize = 32;
+
 mod build;
 mod ordered;
 mod structured;

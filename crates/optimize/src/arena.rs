@@ -8,6 +8,12 @@ use hashbrown::{HashMap, HashSet};
 use kiln_ir::{Dim, Graph, Loc, Node, NodeId, Op, Role, Target, Value, ops};
 use smallvec::SmallVec;
 
+/// Slots of one operand, ascending.
+type Slots = SmallVec<[usize; 1]>;
+
+/// The slots of nodes with more operands than this are looked up.
+const MANY: usize = 32;
+
 /// The nodes and what is known of them.
 #[derive(Clone)]
 pub(crate) struct Arena {
@@ -23,6 +29,8 @@ pub(crate) struct Arena {
     dead: Vec<bool>,
     /// The place in program order: that of the node that a patch looked at, for its new nodes.
     place: Vec<u32>,
+    /// Of nodes with many operands that a patch has redirected, the slots of each operand.
+    slots: HashMap<NodeId, HashMap<Value, Slots>>,
     is_body: bool,
     /// Whether a patch was applied.
     changed: bool,
@@ -39,6 +47,7 @@ impl Arena {
             dead: vec![false; n],
             place: (0..n as u32).collect(),
             graph,
+            slots: HashMap::new(),
             is_body,
             changed: false,
         };
@@ -152,14 +161,16 @@ impl Arena {
         let target = |v: Value| replacements.iter().find(|(old, _)| *old == v).map(|r| r.1);
         let mut touched = Vec::new();
         for &reader in readers {
-            for slot in 0..self.graph.node(reader).inputs.len() {
+            for slot in self.slots_of(reader, replacements) {
                 let v = self.graph.node(reader).inputs[slot];
-                if let Some(new) = target(v) {
-                    self.graph.node_mut(reader).inputs[slot] = new;
-                    self.remove_user(v.node, reader);
-                    self.users[new.node.index()].push(reader);
-                    touched.push(reader);
+                let Some(new) = target(v) else { continue };
+                self.graph.node_mut(reader).inputs[slot] = new;
+                if let Some(slots) = self.slots.get_mut(&reader) {
+                    slots.entry(new).or_default().push(slot);
                 }
+                self.remove_user(v.node, reader);
+                self.users[new.node.index()].push(reader);
+                touched.push(reader);
             }
         }
         let replaced = replacements.iter();
@@ -170,6 +181,26 @@ impl Arena {
             self.outputs.entry(o.value.node).or_default().push(at);
         }
         touched
+    }
+
+    /// The slots that a node may read what is replaced in, ascending. They are looked up no more until they
+    /// are entered under what they read then.
+    fn slots_of(&mut self, reader: NodeId, replacements: &[(Value, Value)]) -> Slots {
+        let inputs = &self.graph.node(reader).inputs;
+        if inputs.len() <= MANY {
+            return (0..inputs.len()).collect();
+        }
+        let known = self.slots.entry(reader).or_insert_with(|| {
+            let mut slots: HashMap<Value, Slots> = HashMap::new();
+            for (slot, v) in inputs.iter().enumerate() {
+                slots.entry(*v).or_default().push(slot);
+            }
+            slots
+        });
+        let replaced = replacements.iter().filter_map(|(old, _)| known.remove(old));
+        let mut found: Slots = replaced.flatten().collect();
+        found.sort();
+        found
     }
 
     /// The live nodes in topological order, as near to program order as that allows; `None` where

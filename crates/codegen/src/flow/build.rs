@@ -1,6 +1,6 @@
 //! From the op graph.
 
-use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, View};
+use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, View, WIDE};
 use crate::{Hint, Hints, LowerError, Options, Target};
 use hashbrown::HashMap;
 use kiln_base::plan::ConvRole;
@@ -182,6 +182,9 @@ impl FlowBuilder {
                 let shape = node.fact().shape.iter().cloned();
                 self.helper(Op::Custom(c.name.clone()), inputs, node.fact().dtype, shape)
             }
+            IrOp::Concat(c) if inputs.len() > WIDE => {
+                self.wide_concat(c.axis, inputs, &node.fact().shape)
+            }
             op => {
                 let fact = fact.expect("all other ops have one output");
                 let op = self.plain(op, inputs, &fact.shape);
@@ -199,6 +202,27 @@ impl FlowBuilder {
             last.parameter_only = i.role == Role::Parameter;
         }
         Ok(n)
+    }
+
+    /// A concatenation of many values in steps, so that its kernels, which look at each of their parts for
+    /// every element, have few.
+    fn wide_concat(&mut self, axis: usize, parts: &[Nid], shape: &[Dim]) -> Nid {
+        let dtype = self.dtype(parts[0]);
+        let mut parts = parts.to_vec();
+        while parts.len() > 1 {
+            let step = |chunk: &[Nid]| {
+                let lens = chunk.iter().map(|n| &self.flow.nodes[*n].shape[axis]);
+                let len = lens.fold(Dim::ZERO, |sum, d| &sum + d);
+                let mut whole = shape.to_vec();
+                whole[axis] = len;
+                match chunk {
+                    [one] => *one,
+                    _ => self.helper(Op::Concat(axis), chunk, dtype, whole),
+                }
+            };
+            parts = parts.chunks(WIDE).map(step).collect();
+        }
+        parts[0]
     }
 
     /// A loop or branch, and its outputs.

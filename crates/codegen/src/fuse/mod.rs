@@ -18,7 +18,7 @@
 
 use crate::Options;
 use crate::affine::{Affine, Map, Space, flatten};
-use crate::flow::{Flow, Nid, Node, Op};
+use crate::flow::{Flow, Nid, Node, Op, WIDE};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::Dim;
 
@@ -253,7 +253,8 @@ impl<'a> Fuser<'a> {
         };
         let mut readers = Vec::new();
         for u in uses {
-            let crowded = self.groups[u.group].members.len() > most;
+            let wide = matches!(node.op, Op::Concat(_)) && node.inputs.len() >= WIDE;
+            let crowded = wide || self.groups[u.group].members.len() > most;
             if u.in_memory || (stored && selects) || u.maps.len() > 16 || crowded {
                 readers.push(u.group);
                 continue;

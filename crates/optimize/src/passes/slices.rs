@@ -272,13 +272,21 @@ impl Rule for ConcatOfSlices {
         let Op::Concat(Concat { axis }) = node.op else {
             return None;
         };
-        let pairs = node.inputs.windows(2).enumerate();
-        let mut joined = pairs.filter_map(|(i, p)| Some((i, joined(view, p[0], p[1], axis)?)));
-        let (at, (x, axes)) = joined.next()?;
+        let mut runs: Vec<Neighbours> = Vec::new();
+        for v in &node.inputs {
+            if !runs.last_mut().is_some_and(|run| run.take(view, *v, axis)) {
+                runs.push(Neighbours::of(view, *v));
+            }
+        }
+        if runs.len() == node.inputs.len() {
+            return None;
+        }
         let mut patch = view.patch(id);
-        let part = patch.op(Slice { axes }, &[x]).ok()?;
-        let mut operands = node.inputs.to_vec();
-        operands.splice(at..at + 2, [part]);
+        let whole = |run: Neighbours| match run.slice {
+            Some((x, axes)) if run.count > 1 => patch.op(Slice { axes }, &[x]).ok(),
+            _ => Some(run.first),
+        };
+        let operands: Vec<Value> = runs.into_iter().map(whole).collect::<Option<_>>()?;
         let new = match operands[..] {
             [one] => one,
             _ => patch.op(Concat { axis }, &operands).ok()?,
@@ -287,24 +295,46 @@ impl Rule for ConcatOfSlices {
     }
 }
 
-/// The slice that two slices of one value are side by side.
-fn joined(view: &View<'_>, a: Value, b: Value, axis: usize) -> Option<(Value, Vec<SliceAxis>)> {
-    let (left, right) = (view.producer(a), view.producer(b));
-    let (Op::Slice(l), Op::Slice(r)) = (&left.op, &right.op) else {
-        return None;
-    };
-    let same = |i: usize| i == axis || l.axes[i] == r.axes[i];
-    let (first, second) = (&l.axes[axis], &r.axes[axis]);
-    let next = &first.start + &first.len;
-    let beside = left.inputs == right.inputs
-        && (0..l.axes.len()).all(same)
-        && (first.step, second.step) == (1, 1)
-        && second.start == next;
-    beside.then(|| {
-        let mut axes = l.axes.clone();
-        axes[axis].len = &first.len + &second.len;
-        (left.inputs[0], axes)
-    })
+/// Operands of a concatenation, of which several are slices of one value side by side.
+struct Neighbours {
+    first: Value,
+    count: usize,
+    /// The value, and the slice that they are together.
+    slice: Option<(Value, Vec<SliceAxis>)>,
+}
+
+impl Neighbours {
+    fn of(view: &View<'_>, v: Value) -> Neighbours {
+        let node = view.producer(v);
+        let slice = match &node.op {
+            Op::Slice(slice) => Some((node.inputs[0], slice.axes.clone())),
+            _ => None,
+        };
+        Neighbours {
+            first: v,
+            count: 1,
+            slice,
+        }
+    }
+
+    /// Takes the next operand, if it is the slice behind these.
+    fn take(&mut self, view: &View<'_>, v: Value, axis: usize) -> bool {
+        let node = view.producer(v);
+        let (Some((x, axes)), Op::Slice(next)) = (&mut self.slice, &node.op) else {
+            return false;
+        };
+        let same = |i: usize| i == axis || axes[i] == next.axes[i];
+        let (all, part) = (&axes[axis], &next.axes[axis]);
+        let beside = node.inputs[0] == *x
+            && (0..axes.len()).all(same)
+            && (all.step, part.step) == (1, 1)
+            && part.start == &all.start + &all.len;
+        if beside {
+            axes[axis].len = &axes[axis].len + &part.len;
+            self.count += 1;
+        }
+        beside
+    }
 }
 
 /// pad(pad(x)) = pad(x) with both borders.
