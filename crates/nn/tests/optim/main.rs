@@ -3,6 +3,7 @@
 mod clip;
 mod formulas;
 mod ranges;
+mod repeats;
 mod schedules;
 mod state;
 mod steps;
