@@ -229,13 +229,12 @@ fn gpt_step(layers: usize, which: Step) -> Result<Duration> {
     }
 }
 
-/// Lazy and compiled steps in turns: the shortest of each on the clock and on the processor of this thread, and
-/// how many times the lazy one takes.
+/// Lazy and compiled steps in turns: the shortest of each on the clock, and how many times the lazy one takes.
 fn gpt_pairs(layers: &[usize]) -> Result<()> {
-    println!("lazy and compiled gpt steps, in pairs, ms on the clock and of this thread");
+    println!("lazy and compiled gpt steps, in pairs, ms on the clock");
     println!(
-        "{:>9}  {:>10}  {:>10}  {:>5}  {:>10}  {:>10}  {:>5}",
-        "layers", "lazy", "compiled", "times", "lazy", "compiled", "times"
+        "{:>9}  {:>10}  {:>10}  {:>5}",
+        "layers", "lazy", "compiled", "times"
     );
     for &n in layers {
         let (lazy, compiled) = (Gpt::new(n)?, Gpt::new(n)?);
@@ -243,30 +242,23 @@ fn gpt_pairs(layers: &[usize]) -> Result<()> {
         let tokens = tokens()?;
         realize_all()?;
         let step = compiled_step(&compiled, &mut at_once)?;
-        let mut shortest = [Duration::MAX; 4];
+        let mut shortest = [Duration::MAX; 2];
         for round in 0..100 {
-            let (clock, start) = (Instant::now(), now());
+            let start = Instant::now();
             let loss = lazy.loss(&tokens);
             update(&mut lazily, &loss)?;
             loss.item::<f32>()?;
             drop(loss);
-            let (clock_between, between) = (Instant::now(), now());
+            let between = Instant::now();
             step.run(&[&tokens])?[0].item::<f32>()?;
             if round > 2 {
-                let times = [
-                    clock_between - clock,
-                    clock_between.elapsed(),
-                    between - start,
-                    now() - between,
-                ];
+                let times = [between - start, between.elapsed()];
                 shortest = std::array::from_fn(|i| shortest[i].min(times[i]));
             }
         }
-        let [lazy, compiled, of_thread, of_compiled] = shortest.map(|t| t.as_secs_f64() * 1e3);
-        let (times, of_times) = (lazy / compiled, of_thread / of_compiled);
-        println!(
-            "{n:>9}  {lazy:>10.2}  {compiled:>10.2}  {times:>5.2}  {of_thread:>10.2}  {of_compiled:>10.2}  {of_times:>5.2}"
-        );
+        let [lazy, compiled] = shortest.map(|t| t.as_secs_f64() * 1e3);
+        let times = lazy / compiled;
+        println!("{n:>9}  {lazy:>10.2}  {compiled:>10.2}  {times:>5.2}");
     }
     Ok(())
 }
