@@ -383,7 +383,7 @@ fn read_by_many(readers: usize) -> Result<Duration> {
         let read = w.get();
         let products: Vec<Tensor> = (0..readers).map(|i| &read * (i as f64)).collect();
         let products: Vec<&Tensor> = products.iter().collect();
-        kiln::stack(&products, 0).tanh().sum((), false).backward()?;
+        kiln::stack(&products, 0).tanh().sum(()).backward()?;
         w.grad().map(|g| g.to_vec::<f32>()).transpose()
     };
     Ok(timed(run)?.1)

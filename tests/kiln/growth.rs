@@ -98,7 +98,7 @@ fn many_results_and_a_value_that_many_read() -> Result<()> {
         let read = w.get();
         let parts: Vec<Tensor> = (0..n).map(|i| &read * (i % 3) as f64).collect();
         let whole = kiln::cat(&parts.iter().collect::<Vec<_>>(), 0);
-        whole.sum((), false).backward()?;
+        whole.sum(()).backward()?;
         let gradient = w.grad().map(|g| g.to_vec::<f32>()).transpose()?;
         let sum: usize = (0..n).map(|i| i % 3).sum();
         assert_eq!(gradient, Some(vec![sum as f32; 2]));
