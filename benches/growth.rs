@@ -237,7 +237,7 @@ fn gpt_pairs(layers: &[usize]) -> Result<()> {
         "layers", "lazy", "compiled", "times"
     );
     for &n in layers {
-        let (lazy, compiled) = (Gpt::new(n)?, Gpt::new(n)?);
+        let (lazy, compiled) = (gpt(n)?, gpt(n)?);
         let (mut lazily, mut at_once) = (trained(&lazy, "AdamW")?, trained(&compiled, "AdamW")?);
         let tokens = tokens()?;
         realize_all()?;
@@ -245,7 +245,7 @@ fn gpt_pairs(layers: &[usize]) -> Result<()> {
         let mut shortest = [Duration::MAX; 2];
         for round in 0..100 {
             let start = Instant::now();
-            let loss = lazy.loss(&tokens);
+            let loss = loss(&lazy, &tokens);
             update(&mut lazily, &loss)?;
             loss.item::<f32>()?;
             drop(loss);
