@@ -347,6 +347,8 @@ fn recorder_for(
     if let Some(bad) = operands.iter().find(|t| t.error().is_some()) {
         return Err((*bad).clone());
     }
+    // Another thread of the parent may have held a lock of an operand.
+    crate::realize::check_process(called, loc).map_err(|e| Tensor::poisoned(e, loc))?;
     let device = operands
         .iter()
         .find_map(|t| t.node.device.filter(|_| !is_number(t)));
