@@ -9,7 +9,7 @@
 
 use kiln::nn::optim::{Adagrad, Adam, AdamW, Optimizer, RmsProp, Sgd};
 use kiln::nn::{Forward, Linear, Module, ModuleList};
-use kiln::{Compiled, DType, Reduction, Result, Spec, Tensor, Var, compile, no_grad, realize_all};
+use kiln::{Compiled, DType, Result, Spec, Tensor, Var, compile, no_grad, realize_all};
 use kiln_models::{Gpt, GptConfig, TransformerConfig};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -134,7 +134,7 @@ fn gpt(layers: usize) -> Result<Gpt> {
 
 fn loss(gpt: &Gpt, tokens: &Tensor) -> Tensor {
     let scores = gpt.forward(tokens).flatten(0, 1);
-    scores.cross_entropy(&tokens.flatten(0, 1), None, -100, Reduction::Mean, 0.0)
+    scores.cross_entropy(&tokens.flatten(0, 1))
 }
 
 fn optimizer<'a>(parameters: impl IntoIterator<Item = &'a Var>, name: &str) -> Result<Optimizer> {

@@ -77,7 +77,7 @@ pub mod nn {
     //!
     //! ```
     //! use kiln::nn::{BatchNorm2d, Conv2d, Forward, Linear, Module};
-    //! use kiln::{DType, Reduction, Result, Tensor};
+    //! use kiln::{DType, Result, Tensor};
     //!
     //! #[derive(Module)]
     //! struct Net {
@@ -106,7 +106,7 @@ pub mod nn {
     //! let net = Net::new()?;
     //! let images = Tensor::rand([4, 1, 28, 28], DType::F32);
     //! let labels = Tensor::randint(0, 10, [4]);
-    //! let loss = net.forward(&images).cross_entropy(&labels, None, -100, Reduction::Mean, 0.0);
+    //! let loss = net.forward(&images).cross_entropy(&labels);
     //! loss.backward()?;
     //! for (name, parameter) in net.named_parameters() {
     //!     assert!(parameter.grad().is_some(), "{name} has no gradient");

@@ -185,7 +185,7 @@ fn a_step_after_a_failed_one_gives_its_error_and_training_goes_on() {
             optimizer.zero_grad();
             let y = Tensor::from_slice(labels, [4]).to(gpu);
             let logits = net.forward(&x);
-            let loss = logits.cross_entropy(&y, None, -100, kiln::Reduction::Mean, 0.0);
+            let loss = logits.cross_entropy(&y);
             loss.backward().unwrap();
             errors.push(optimizer.step().err());
         }
@@ -367,9 +367,7 @@ fn cells_move_and_train_as_on_the_cpu() {
         let mut losses = Vec::new();
         for _ in 0..5 {
             optimizer.zero_grad();
-            let loss =
-                net.forward(&x)
-                    .cross_entropy(&labels, None, -100, kiln::Reduction::Mean, 0.0);
+            let loss = net.forward(&x).cross_entropy(&labels);
             loss.backward().unwrap();
             optimizer.step().unwrap();
             losses.push(loss.item::<f32>().unwrap());

@@ -1,7 +1,7 @@
 //! What errors look like.
 
 use crate::{matrix, vector};
-use kiln::{Tensor, Var};
+use kiln::{CrossEntropy, Tensor, Var};
 
 const FILE: &str = "errors.rs";
 
@@ -129,7 +129,8 @@ fn a_bad_label_or_index_names_the_sample_and_the_layer() {
     insta::assert_snapshot!(shown(loss.item::<f32>().unwrap_err(), FILE));
     let maps = matrix(2, 3 * 4).reshape([2, 3, 2, 2]);
     let labels = Tensor::from([[[0i64, 1], [2, 0]], [[1, 1], [0, 3]]]);
-    let loss = maps.cross_entropy(&labels, None, -100, kiln::Reduction::Sum, 0.0);
+    let loss =
+        maps.cross_entropy_with(&labels, CrossEntropy::new().reduction(kiln::Reduction::Sum));
     let e = loss.item::<f32>().unwrap_err().to_string();
     assert!(
         e.contains("index 3 is outside 0..3") && e.contains("target[1, 1, 1] is 3"),

@@ -2,7 +2,7 @@
 
 use crate::cuda;
 use kiln::{
-    Bisection, Conv, DType, Device, Explain, Reduction, Spec, Tensor, Var, cat, compile, grad,
+    Bisection, Conv, CrossEntropy, DType, Device, Explain, Spec, Tensor, Var, cat, compile, grad,
     with_seed,
 };
 use kiln_base::plan::Kernel;
@@ -171,7 +171,7 @@ fn pieces_are_few_kernels_on_a_gpu() -> kiln::Result<()> {
 /// A cross entropy and the gradient of its logits.
 fn cross_entropy(x: &Tensor, label: &Tensor, smoothing: f64) -> kiln::Result<[Tensor; 2]> {
     let x = x.clone().requires_grad_(true);
-    let loss = x.cross_entropy(label, None, -100, Reduction::Mean, smoothing);
+    let loss = x.cross_entropy_with(label, CrossEntropy::new().label_smoothing(smoothing));
     let gradient = grad(&[&loss], &[&x], false)?.remove(0);
     Ok([loss, gradient.expect("the loss depends on x")])
 }

@@ -5,8 +5,8 @@ use crate::cuda;
 use kiln::nn::optim::{AdamW, Optimizer};
 use kiln::nn::{Forward, LayerNorm, Linear, Module, Sequential};
 use kiln::{
-    CompileOptions, Compiled, DType, Device, Layout, Reduction, Spec, Tensor, Var, compile_with,
-    no_grad, with_seed,
+    CompileOptions, Compiled, DType, Device, Layout, Spec, Tensor, Var, compile_with, no_grad,
+    with_seed,
 };
 use kiln_models::TransformerConfig;
 use kiln_models::workloads::{Entry, Setup, WORKLOADS};
@@ -267,7 +267,7 @@ fn a_gpu_runs_few_kernels_too() -> Outcome {
     let spec = || Spec::fixed(DType::F32, [4, 256, 768]).on(gpu);
     let program = compile_with(&[spec(), spec()], &CompileOptions::default(), |x| {
         optimizer.zero_grad();
-        let loss = model.forward(&x[0]).mse_loss(&x[1], Reduction::Mean);
+        let loss = model.forward(&x[0]).mse_loss(&x[1]);
         loss.backward()?;
         optimizer.step()?;
         kiln::Result::Ok(loss)

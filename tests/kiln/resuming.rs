@@ -5,7 +5,7 @@ use kiln::nn::optim::{AdamW, Optimizer};
 use kiln::nn::{
     BatchNorm2d, Checkpoint, Conv2d, Forward, Linear, MaxPool2d, Module, ReLU, Sequential,
 };
-use kiln::{DType, Reduction, Tensor, get_rng_state, set_rng_state, with_seed};
+use kiln::{DType, Tensor, get_rng_state, set_rng_state, with_seed};
 use std::path::Path;
 use std::process::Command;
 
@@ -51,9 +51,7 @@ impl Training {
             (x, Tensor::randint(0, 5, [batch]))
         });
         self.optimizer.zero_grad();
-        let loss = self
-            .logits(&x)
-            .cross_entropy(&y, None, -100, Reduction::Mean, 0.0);
+        let loss = self.logits(&x).cross_entropy(&y);
         loss.backward()?;
         self.optimizer.step()
     }

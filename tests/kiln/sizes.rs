@@ -1,8 +1,9 @@
 //! Sizes and numbers that nobody means: every call gives a value or an error at its line, soon.
 
 use kiln::{
-    AvgPool, Conv, ConvTranspose, DType, Device, ErrorKind, Im2Col, InterpolateMode,
-    InterpolateSize, Interpolation, PadMode, Pool, Reduction, Tensor, Unpool, keep,
+    AvgPool, Conv, ConvTranspose, Cosine, CrossEntropy, DType, Device, ErrorKind, Huber, Im2Col,
+    InterpolateMode, InterpolateSize, Interpolation, MultiMargin, Nll, PadMode, Pairwise, Pool,
+    SmoothL1, Tensor, Unpool, keep,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
@@ -177,8 +178,8 @@ fn sweep_sizes(s: &mut Sweep) {
         x.softmax(v); x.glu(v); x.sum(v); x.argmax(v); x.gather(v, index);
         x.index_select(v, index); x.select_scatter(vector, 0, v);
         x.slice_scatter(x, 0, v, None, 1); x.slice_scatter(x, 0, None, v, v);
-        x.nll_loss(index, None, v, Reduction::Mean); x.cross_entropy(index, None, v, Reduction::Mean, 0.0);
-        x.multi_margin_loss(index, v, 1.0, None, Reduction::Mean); x.cat_with(v); x.stack_with(v);
+        x.nll_loss_with(index, Nll::new().ignore_index(v)); x.cross_entropy_with(index, CrossEntropy::new().ignore_index(v));
+        x.multi_margin_loss_with(index, MultiMargin::new().p(v)); x.cat_with(v); x.stack_with(v);
     );
     sweep!(s, SIZES, v:
         image.pad([v, 0], PadMode::ZEROS); image.pad([v, v], PadMode::ZEROS);
@@ -249,15 +250,15 @@ fn sweep_numbers(s: &mut Sweep) {
         image.interpolate(scale(v), InterpolateMode::Linear { align_corners: true });
         image.interpolate(InterpolateSize::ScaleFactor(vec![v, 1.0]), InterpolateMode::Nearest);
         x.var_with((), v); x.std_with(keep(1), v); x.vector_norm(v, ()); x.renorm(v, 0, 1.0);
-        x.renorm(2.0, 0, v); x.normalize(v, 1, v); x.pairwise_distance(x, v, v, true); x.dist(x, v);
-        x.pdist(v); kiln::cdist(x, x, v); x.dropout(v, true); x.bernoulli_p(v); x.histc_of(v);
+        x.renorm(2.0, 0, v); x.normalize(v, 1, v); x.pairwise_distance_with(x, Pairwise::new().p(v).eps(v).keepdim(true)); x.dist_with(x, v);
+        x.pdist_with(v); kiln::cdist_with(x, x, v); x.dropout(v, true); x.bernoulli_p(v); x.histc_of(v);
         x.quantile(v, ()); x.quantile_with(v, keep(1), Interpolation::Nearest);
         x.layer_norm([3], None, None, v); image.group_norm(2, None, None, v);
         image.local_response_norm(3, v, v, v); x.clamp(v, v); x.elu_alpha(v); x.celu(v); x.logit(v);
         x.hardtanh(v, 1.0); x.threshold(v, v); x.softplus_beta(v, v); x.nan_to_num(v, v, v);
-        x.smooth_l1_loss(x, Reduction::Mean, v); x.huber_loss(x, Reduction::Mean, v);
-        x.cross_entropy(target, None, -100, Reduction::Mean, v); x.isclose(x, v, v, true);
-        x.addcmul(x, x, v); x.pad([1, 1], PadMode::Constant(v.into())); x.cosine_similarity(x, 1, v);
+        x.smooth_l1_loss_with(x, SmoothL1::new().beta(v)); x.huber_loss_with(x, Huber::new().delta(v));
+        x.cross_entropy_with(target, CrossEntropy::new().label_smoothing(v)); x.isclose(x, v, v, true);
+        x.addcmul(x, x, v); x.pad([1, 1], PadMode::Constant(v.into())); x.cosine_similarity_with(x, Cosine::new().eps(v));
         x.scaled_dot_product_attention(x, x, None, v, false, None, false);
         x.scaled_dot_product_attention(x, x, None, 0.0, false, Some(v), false);
     );

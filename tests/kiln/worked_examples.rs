@@ -1,7 +1,7 @@
 //! Examples that people who learnt PyTorch know by heart, with their values.
 
 use crate::assert_close;
-use kiln::{Conv, DType, Im2Col, Reduction, Tensor, cat, stack};
+use kiln::{Conv, CrossEntropy, DType, Im2Col, Nll, Reduction, Tensor, cat, stack};
 
 fn range(shape: &[usize]) -> Tensor {
     let n: usize = shape.iter().product();
@@ -79,12 +79,12 @@ fn weighted_losses() {
     }
     let (target, weight) = (Tensor::from([0i64, 1, 2]), Tensor::from([0.2f32, 0.4, 1.0]));
     let nll = |r| {
-        log.nll_loss(&target, Some(&weight), -100, r)
+        log.nll_loss_with(&target, Nll::new().weight(&weight).reduction(r))
             .to_vec::<f32>()
             .unwrap()
     };
     let entropy = |r| {
-        let loss = x.cross_entropy(&target, Some(&weight), -100, r, 0.0);
+        let loss = x.cross_entropy_with(&target, CrossEntropy::new().weight(&weight).reduction(r));
         loss.to_vec::<f32>().unwrap()
     };
     for loss in [nll(Reduction::None), entropy(Reduction::None)] {
@@ -103,7 +103,7 @@ fn weighted_losses() {
 #[test]
 fn distances_and_a_symmetric_matrix_of_them() {
     let points = Tensor::from([[3.0f32, 5.0], [4.0, 4.0], [6.0, 7.0]]);
-    let pairs = points.pdist(2.0);
+    let pairs = points.pdist();
     let want = [2f32.sqrt(), 13f32.sqrt(), 13f32.sqrt()];
     assert_close(&pairs.to_vec::<f32>().unwrap(), &want);
     let above = Tensor::triu_indices(3, 3, 1);

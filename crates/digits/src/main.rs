@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kiln::data::{DataLoader, TensorDataset, random_split};
 use kiln::nn::optim::{AdamW, OneCycleLr, Optimizer, Scheduler};
 use kiln::nn::{Forward, Module, StateDict};
-use kiln::{Compiled, DType, DimSpec, Reduction, Spec, compile};
+use kiln::{Compiled, CrossEntropy, DType, DimSpec, Spec, compile};
 use network::Network;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -218,7 +218,7 @@ impl Training {
         let step = compile(&[images(BATCH.into()), labels], |x| {
             optimizer.zero_grad();
             let scores = network.forward(&x[0]);
-            let loss = scores.cross_entropy(&x[1], None, -100, Reduction::Mean, 0.05);
+            let loss = scores.cross_entropy_with(&x[1], CrossEntropy::new().label_smoothing(0.05));
             loss.backward()?;
             optimizer.step()?;
             let right = scores.argmax(1).eq(&x[1]).sum(());

@@ -6,7 +6,7 @@ use crate::network::Network;
 use kiln_nn::optim::{
     Adagrad, Adam, AdamW, ClipNorm, LambdaLr, Optimizer, RmsProp, Scheduler, Sgd, clip_grad_norm_,
 };
-use kiln_tensor::{Device, Reduction, Tensor, Var};
+use kiln_tensor::{CrossEntropy, Device, Tensor, Var};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
@@ -64,7 +64,8 @@ impl Run {
             let (inputs, labels) = (inputs.to(device), labels.to(device));
             optimizer.zero_grad();
             let scores = network.forward(&inputs)?;
-            let loss = scores.cross_entropy(&labels, None, -100, Reduction::Mean, smoothing);
+            let loss =
+                scores.cross_entropy_with(&labels, CrossEntropy::new().label_smoothing(smoothing));
             loss.backward()?;
             if step == 0 {
                 for (name, p) in &parameters {

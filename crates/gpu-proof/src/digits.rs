@@ -7,7 +7,7 @@ use kiln_nn::optim::{AdamW, OneCycleLr, Optimizer, Scheduler};
 use kiln_nn::{
     BatchNorm2d, Conv2d, Flatten, Forward, Linear, MaxPool2d, Module, ReLU, Sequential, StateDict,
 };
-use kiln_tensor::{DType, Device, Reduction, Result, Spec, Tensor, compile};
+use kiln_tensor::{CrossEntropy, DType, Device, Result, Spec, Tensor, compile};
 
 const DIGITS: &[u8] = include_bytes!("../../../data/digits.csv.gz");
 /// Images in a batch.
@@ -73,7 +73,7 @@ fn train(
     let step = compile(&specs, |x| {
         optimizer.zero_grad();
         let scores = network.forward(&x[0]);
-        let loss = scores.cross_entropy(&x[1], None, -100, Reduction::Mean, 0.05);
+        let loss = scores.cross_entropy_with(&x[1], CrossEntropy::new().label_smoothing(0.05));
         loss.backward()?;
         optimizer.step()?;
         Result::Ok(loss)

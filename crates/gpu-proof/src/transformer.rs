@@ -6,7 +6,7 @@ use kiln_nn::optim::{AdamW, Optimizer};
 use kiln_nn::{
     Embedding, Forward, Linear, Module, Sequential, StateDict, TransformerEncoder, with_dtype,
 };
-use kiln_tensor::{DType, Device, Reduction, Result, Tensor};
+use kiln_tensor::{DType, Device, Result, Tensor};
 
 const TOKENS: usize = 23;
 const WIDTH: usize = 20;
@@ -50,7 +50,7 @@ fn train(device: Device, dtype: DType, start: &StateDict) -> Result<Vec<(String,
         let next = text.narrow(1, 1, LENGTH).flatten(0, 1);
         optimizer.zero_grad();
         let scores = network.forward(&text.narrow(1, 0, LENGTH)).flatten(0, 1);
-        let loss = scores.cross_entropy(&next, None, -100, Reduction::Mean, 0.0);
+        let loss = scores.cross_entropy(&next);
         loss.backward()?;
         optimizer.step()?;
         losses.push(loss.to_dtype(DType::F64).item::<f64>()?);

@@ -13,8 +13,7 @@ use crate::{LstmCell, MobileNetV3, ResNet, TransformerConfig, UNet, UNetConfig};
 use kiln::nn::optim::{AdamW, Optimizer, Sgd};
 use kiln::nn::{AttentionMasks, Forward, Module};
 use kiln::{
-    CompileOptions, Compiled, DType, Device, Error, Reduction, Result, Spec, Tensor, compile_with,
-    no_grad,
+    CompileOptions, Compiled, DType, Device, Error, Result, Spec, Tensor, compile_with, no_grad,
 };
 
 /// A compiled program.
@@ -223,7 +222,7 @@ fn resnet18_step(setup: Setup) -> Result<Workload> {
     let optimizer = Optimizer::new(&model.parameters(), rule)?;
     training(model, optimizer, vec![images, labels], setup, |m, x| {
         let scores = m.forward(&x[0]);
-        scores.cross_entropy(&x[1], None, -100, Reduction::Mean, 0.0)
+        scores.cross_entropy(&x[1])
     })
 }
 
@@ -233,6 +232,6 @@ fn encoder_step(setup: Setup) -> Result<Workload> {
     let batch = [0, 1].map(|_| Tensor::randn([4, 256, 768], DType::F32));
     let optimizer = Optimizer::new(&model.parameters(), AdamW::default())?;
     training(model, optimizer, batch.to_vec(), setup, |m, x| {
-        m.forward(&x[0]).mse_loss(&x[1], Reduction::Mean)
+        m.forward(&x[0]).mse_loss(&x[1])
     })
 }

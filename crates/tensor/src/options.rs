@@ -3,7 +3,16 @@
 /// A struct of options: public fields with defaults, and a setter a field. What stands in the parentheses is
 /// required; tensors behind the fields are optional.
 macro_rules! options {
-    ($(#[$meta:meta])* $name:ident ($($(#[$about:meta])* $required:ident: $given:ty)?) {
+    ($(#[$meta:meta])* $name:ident () { $($fields:tt)* }) => {
+        options! { @struct $(#[$meta])* $name () { $($fields)* } }
+
+        impl Default for $name {
+            fn default() -> $name {
+                $name::new()
+            }
+        }
+    };
+    (@struct $(#[$meta:meta])* $name:ident ($($(#[$about:meta])* $required:ident: $given:ty)?) {
         $($(#[$doc:meta])* $field:ident: $ty:ty = $default:expr,)*
         $(; $($(#[$what:meta])* $tensor:ident,)*)?
     }) => {
@@ -43,6 +52,9 @@ macro_rules! options {
                 $name::new($required)
             }
         })?
+    };
+    ($(#[$meta:meta])* $name:ident ($($required:tt)+) { $($fields:tt)* }) => {
+        options! { @struct $(#[$meta])* $name ($($required)+) { $($fields)* } }
     };
 }
 

@@ -1,6 +1,9 @@
 //! Arguments out of range: what PyTorch refuses is refused, what it takes is taken.
 
-use kiln::{DType, ErrorKind, Reduction, ScatterReduction, Tensor, keep};
+use kiln::{
+    BinaryCrossEntropy, CrossEntropy, DType, ErrorKind, GaussianNll, MultiMargin, Nll, Reduction,
+    ScatterReduction, Tensor, keep,
+};
 
 fn floats(values: &[f32]) -> Tensor {
     Tensor::from_slice(values, [values.len()])
@@ -77,17 +80,17 @@ fn indices_have_the_dtypes_that_pytorch_takes() {
         ),
         (
             "nll_loss",
-            |x, i| x.nll_loss(i, None, -100, Reduction::Sum),
+            |x, i| x.nll_loss_with(i, Nll::new().reduction(Reduction::Sum)),
             BYTE,
         ),
         (
             "cross_entropy",
-            |x, i| x.cross_entropy(i, None, -100, Reduction::Sum, 0.0),
+            |x, i| x.cross_entropy_with(i, CrossEntropy::new().reduction(Reduction::Sum)),
             BYTE,
         ),
         (
             "multi_margin_loss",
-            |x, i| x.multi_margin_loss(i, 1, 1.0, None, Reduction::Sum),
+            |x, i| x.multi_margin_loss_with(i, MultiMargin::new().reduction(Reduction::Sum)),
             LONG,
         ),
         (
@@ -95,7 +98,7 @@ fn indices_have_the_dtypes_that_pytorch_takes() {
             |x, i| {
                 x.narrow(0, 0, 1)
                     .narrow(1, 0, 2)
-                    .multilabel_margin_loss(&i.reshape([1, 2]), Reduction::Sum)
+                    .multilabel_margin_loss_with(&i.reshape([1, 2]), Reduction::Sum)
             },
             LONG,
         ),
@@ -132,7 +135,7 @@ fn indices_have_the_dtypes_that_pytorch_takes() {
 #[test]
 fn a_binary_cross_entropy_outside_0_and_1_is_a_data_error() {
     let (half, one) = (floats(&[0.5, 0.5]), floats(&[1.0, 0.0]));
-    let mean = |x: &Tensor, y: &Tensor| x.binary_cross_entropy(y, None, Reduction::Mean);
+    let mean = |x: &Tensor, y: &Tensor| x.binary_cross_entropy(y);
     for v in [-0.1, 1.1, f32::NAN, f32::INFINITY] {
         let bad = floats(&[v, 0.5]);
         let text = data_error(&mean(&bad, &one));
@@ -156,7 +159,8 @@ fn a_binary_cross_entropy_outside_0_and_1_is_a_data_error() {
         assert!(mean(&half, &edge).item::<f32>().unwrap().is_finite());
     }
     let none = Tensor::zeros([0, 3], DType::F32);
-    let sum = none.binary_cross_entropy(&none, None, Reduction::Sum);
+    let sum =
+        none.binary_cross_entropy_with(&none, BinaryCrossEntropy::new().reduction(Reduction::Sum));
     assert_eq!(sum.item::<f32>().unwrap(), 0.0);
 }
 
@@ -204,7 +208,7 @@ fn probabilities_and_deviations_out_of_range_are_data_errors() {
         [0.0, 1.0]
     );
     let (one, minus) = (floats(&[1.0, 1.0]), floats(&[1.0, -1.0]));
-    let loss = |var: &Tensor| one.gaussian_nll_loss(&one, var, false, 0.0, Reduction::Mean);
+    let loss = |var: &Tensor| one.gaussian_nll_loss_with(&one, var, GaussianNll::new().eps(0.0));
     assert_eq!(
         data_error(&loss(&minus)),
         "the variance has negative elements"
@@ -259,13 +263,15 @@ fn losses_with_margins_take_a_number_as_the_score_of_one_class() {
     let score = Tensor::scalar(0.5f32);
     let class = |c: i64| Tensor::scalar(c);
     for reduction in [Reduction::None, Reduction::Mean, Reduction::Sum] {
-        let margin = |c: i64| score.multi_margin_loss(&class(c), 1, 1.0, None, reduction);
+        let margin = |c: i64| {
+            score.multi_margin_loss_with(&class(c), MultiMargin::new().reduction(reduction))
+        };
         assert_eq!(
             (margin(0).item::<f32>().unwrap(), margin(0).ndim()),
             (0.0, 0)
         );
         assert!(data_error(&margin(1)).contains("index 1 is outside 0..1"));
-        let listed = |c: i64| score.multilabel_margin_loss(&class(c), reduction);
+        let listed = |c: i64| score.multilabel_margin_loss_with(&class(c), reduction);
         for c in [0, -1] {
             assert_eq!(
                 (listed(c).item::<f32>().unwrap(), listed(c).ndim()),
@@ -277,7 +283,7 @@ fn losses_with_margins_take_a_number_as_the_score_of_one_class() {
     let none = Tensor::zeros([3, 0], DType::F32);
     let classes = Tensor::zeros([3], DType::I64);
     assert!(
-        none.multi_margin_loss(&classes, 1, 1.0, None, Reduction::Sum)
+        none.multi_margin_loss_with(&classes, MultiMargin::new().reduction(Reduction::Sum))
             .error()
             .is_some()
     );

@@ -1,6 +1,8 @@
 //! Worked examples of PyTorch's users, with their values.
 
-use kiln_tensor::{Conv, DType, ErrorKind, Im2Col, IntList, Reduction, Tensor, Var, cat, stack};
+use kiln_tensor::{
+    Conv, CrossEntropy, DType, ErrorKind, Im2Col, IntList, Nll, Reduction, Tensor, Var, cat, stack,
+};
 
 fn f32s(values: &[f32], shape: &[usize]) -> Tensor {
     Tensor::from_slice(values, shape)
@@ -69,18 +71,21 @@ fn weighted_losses_divide_by_the_weights_of_the_targets() {
     let log = x.log_softmax(1);
     close(&log.select(0, 1), &[-2.4076, -1.4076, -0.4076]);
     let (target, weight) = (i64s(&[0, 1, 2], &[3]), f32s(&[0.2, 0.4, 1.0], &[3]));
-    let none = log.nll_loss(&target, Some(&weight), -100, Reduction::None);
+    let none = log.nll_loss_with(
+        &target,
+        Nll::new().weight(&weight).reduction(Reduction::None),
+    );
     close(&none, &[0.4815, 0.5630, 0.4076]);
-    let nll = log.nll_loss(&target, Some(&weight), -100, Reduction::Mean);
+    let nll = log.nll_loss_with(&target, Nll::new().weight(&weight));
     close(&nll, &[0.9076]);
-    let entropy = x.cross_entropy(&target, Some(&weight), -100, Reduction::Mean, 0.0);
+    let entropy = x.cross_entropy_with(&target, CrossEntropy::new().weight(&weight));
     close(&entropy, &[0.9076]);
 }
 
 #[test]
 fn pdist_lists_pairs() {
     let x = f32s(&[3.0, 5.0, 4.0, 4.0, 6.0, 7.0], &[3, 2]);
-    close(&x.pdist(2.0), &[2f32.sqrt(), 3.6056, 3.6056]);
+    close(&x.pdist(), &[2f32.sqrt(), 3.6056, 3.6056]);
 }
 
 #[test]
@@ -98,8 +103,7 @@ fn a_class_out_of_range_names_the_call() {
     let error = hot.to_vec::<i64>().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Data);
     assert_eq!((error.op(), error.loc().line), ("one_hot", line));
-    let loss =
-        Tensor::zeros([2, 4], DType::F32).cross_entropy(&labels, None, -100, Reduction::Mean, 0.0);
+    let loss = Tensor::zeros([2, 4], DType::F32).cross_entropy(&labels);
     assert_eq!(loss.item::<f32>().unwrap_err().op(), "cross_entropy");
 }
 

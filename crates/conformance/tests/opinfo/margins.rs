@@ -1,6 +1,9 @@
 //! Losses against their definitions, element by element.
 
-use kiln_tensor::{DType, Reduction, Tensor};
+use kiln_tensor::{
+    CosineEmbedding, DType, GaussianNll, HingeEmbedding, MultiLabelSoftMargin, MultiMargin,
+    PoissonNll, Reduction, Tensor, TripletMargin, TripletMarginWithDistance,
+};
 
 fn f64s(values: &[f64], shape: &[usize]) -> Tensor {
     Tensor::from_slice(values, shape)
@@ -49,25 +52,49 @@ fn multi_margin() {
             let weight = f64s(&weights, &[3]);
             let weight = weighted.then_some(&weight);
             check(&[of(0), of(1)], |r| {
-                f64s(&x, &[2, 3]).multi_margin_loss(&target, p as i64, margin, weight, r)
+                f64s(&x, &[2, 3]).multi_margin_loss_with(
+                    &target,
+                    MultiMargin::new()
+                        .p(p as i64)
+                        .margin(margin)
+                        .weight(weight)
+                        .reduction(r),
+                )
             });
             let one = f64s(&x[..3], &[3]);
-            let loss =
-                one.multi_margin_loss(&Tensor::scalar(2i64), p as i64, margin, weight, ALL[0]);
+            let loss = one.multi_margin_loss_with(
+                &Tensor::scalar(2i64),
+                MultiMargin::new()
+                    .p(p as i64)
+                    .margin(margin)
+                    .weight(weight)
+                    .reduction(ALL[0]),
+            );
             assert_eq!(loss.ndim(), 0);
             close(&loss, &[of(0)]);
         }
     }
     let x = f64s(&x, &[2, 3]);
     for bad in [
-        x.multi_margin_loss(&target, 3, 1.0, None, ALL[0]),
-        x.multi_margin_loss(&Tensor::from_slice(&[1i64], [1]), 1, 1.0, None, ALL[0]),
-        x.multi_margin_loss(&x, 1, 1.0, None, ALL[0]),
-        x.multi_margin_loss(&target, 1, 1.0, Some(&f64s(&[1.0], &[1])), ALL[0]),
+        x.multi_margin_loss_with(&target, MultiMargin::new().p(3).reduction(ALL[0])),
+        x.multi_margin_loss_with(
+            &Tensor::from_slice(&[1i64], [1]),
+            MultiMargin::new().reduction(ALL[0]),
+        ),
+        x.multi_margin_loss_with(&x, MultiMargin::new().reduction(ALL[0])),
+        x.multi_margin_loss_with(
+            &target,
+            MultiMargin::new()
+                .weight(&f64s(&[1.0], &[1]))
+                .reduction(ALL[0]),
+        ),
     ] {
         assert!(bad.error().is_some());
     }
-    let far = x.multi_margin_loss(&Tensor::from_slice(&[1i64, 3], [2]), 1, 1.0, None, ALL[1]);
+    let far = x.multi_margin_loss_with(
+        &Tensor::from_slice(&[1i64, 3], [2]),
+        MultiMargin::new().reduction(ALL[1]),
+    );
     assert!(far.item::<f64>().is_err());
 }
 
@@ -76,18 +103,21 @@ fn multilabel_margin() {
     // The example of PyTorch's documentation, and a list without an end.
     let x = f64s(&[0.1, 0.2, 0.4, 0.8], &[1, 4]);
     let target = Tensor::from_slice(&[3i64, 0, -1, 1], [1, 4]);
-    check(&[0.85], |r| x.multilabel_margin_loss(&target, r));
+    check(&[0.85], |r| x.multilabel_margin_loss_with(&target, r));
     let flat = x.flatten(0, -1);
     let full = Tensor::from_slice(&[0i64, 1, 2, 3], [4]);
-    close(&flat.multilabel_margin_loss(&full, ALL[0]), &[0.0]);
+    close(&flat.multilabel_margin_loss_with(&full, ALL[0]), &[0.0]);
     let none = Tensor::from_slice(&[-1i64, 1, 2, 3], [4]);
-    close(&flat.multilabel_margin_loss(&none, ALL[0]), &[0.0]);
+    close(&flat.multilabel_margin_loss_with(&none, ALL[0]), &[0.0]);
     let twice = Tensor::from_slice(&[1i64, 1, -1, 9], [4]);
     let gaps = (1.0 - 0.2 + 0.1) + (1.0 - 0.2 + 0.4) + (1.0 - 0.2 + 0.8);
-    close(&flat.multilabel_margin_loss(&twice, ALL[0]), &[gaps / 2.0]);
+    close(
+        &flat.multilabel_margin_loss_with(&twice, ALL[0]),
+        &[gaps / 2.0],
+    );
     let outside = Tensor::from_slice(&[4i64, -1, 0, 0], [4]);
     assert!(
-        flat.multilabel_margin_loss(&outside, ALL[1])
+        flat.multilabel_margin_loss_with(&outside, ALL[1])
             .item::<f64>()
             .is_err()
     );
@@ -105,7 +135,10 @@ fn multilabel_soft_margin() {
     };
     check(&[of(0), of(1)], |r| {
         let weight = f64s(&w, &[2]);
-        f64s(&x, &[2, 2]).multilabel_soft_margin_loss(&f64s(&y, &[2, 2]), Some(&weight), r)
+        f64s(&x, &[2, 2]).multilabel_soft_margin_loss_with(
+            &f64s(&y, &[2, 2]),
+            MultiLabelSoftMargin::new().weight(&weight).reduction(r),
+        )
     });
 }
 
@@ -115,7 +148,8 @@ fn embeddings() {
     let y = [1.0, -1.0, -1.0, 0.0];
     let of = [0.5, 4.0, 0.75, 2.0];
     check(&of, |r| {
-        f64s(&x, &[4]).hinge_embedding_loss(&f64s(&y, &[4]), 1.0, r)
+        f64s(&x, &[4])
+            .hinge_embedding_loss_with(&f64s(&y, &[4]), HingeEmbedding::new().reduction(r))
     });
     let (a, b) = (
         f64s(&[3.0, 4.0, 1.0, 0.0], &[2, 2]),
@@ -124,39 +158,60 @@ fn embeddings() {
     let cosine = [24.0 / 25.0, 0.5f64.sqrt()];
     let target = Tensor::from_slice(&[1i64, -1], [2]);
     check(&[1.0 - cosine[0], cosine[1] - 0.5], |r| {
-        a.cosine_embedding_loss(&b, &target, 0.5, r)
+        a.cosine_embedding_loss_with(&b, &target, CosineEmbedding::new().margin(0.5).reduction(r))
     });
-    let one =
-        a.select(0, 0)
-            .cosine_embedding_loss(&b.select(0, 0), &Tensor::scalar(1i64), 0.0, ALL[1]);
+    let one = a.select(0, 0).cosine_embedding_loss_with(
+        &b.select(0, 0),
+        &Tensor::scalar(1i64),
+        CosineEmbedding::new().reduction(ALL[1]),
+    );
     close(&one, &[1.0 - cosine[0]]);
     assert!(
-        a.cosine_embedding_loss(&b, &Tensor::scalar(1i64), 0.0, ALL[1])
-            .error()
-            .is_some()
+        a.cosine_embedding_loss_with(
+            &b,
+            &Tensor::scalar(1i64),
+            CosineEmbedding::new().reduction(ALL[1])
+        )
+        .error()
+        .is_some()
     );
 }
 
 #[test]
 fn triplets() {
     let [a, p, n] = [[0.0, 0.0], [3.0, 4.0], [0.0, 4.5]].map(|v| f64s(&v, &[1, 2]));
-    let loss = |swap: bool, r| a.triplet_margin_loss(&p, &n, 1.0, 2.0, 0.0, swap, r);
+    let loss = |swap: bool, r| {
+        a.triplet_margin_loss_with(
+            &p,
+            &n,
+            TripletMargin::new().eps(0.0).swap(swap).reduction(r),
+        )
+    };
     check(&[1.5], |r| loss(false, r));
     check(&[1.0 + 5.0 - 9.25f64.sqrt()], |r| loss(true, r));
-    let far = a.triplet_margin_loss(&p, &n, 1.0, 1.0, 0.0, false, ALL[0]);
+    let far = a.triplet_margin_loss_with(
+        &p,
+        &n,
+        TripletMargin::new().p(1.0).eps(0.0).reduction(ALL[0]),
+    );
     close(&far, &[1.0 + 7.0 - 4.5]);
     let own = |x: &Tensor, y: &Tensor| x.sub(y).abs().amax(-1);
     close(
-        &a.triplet_margin_with_distance_loss(&p, &n, own, 1.0, false, ALL[2]),
+        &a.triplet_margin_with_distance_loss_with(
+            &p,
+            &n,
+            own,
+            TripletMarginWithDistance::new().reduction(ALL[2]),
+        ),
         &[0.5],
     );
     assert!(
-        a.triplet_margin_loss(&p, &n, 0.0, 2.0, 1e-6, false, ALL[1])
+        a.triplet_margin_loss_with(&p, &n, TripletMargin::new().margin(0.0).reduction(ALL[1]))
             .error()
             .is_some()
     );
     assert!(
-        a.triplet_margin_loss(&p, &n.select(0, 0), 1.0, 2.0, 1e-6, false, ALL[1])
+        a.triplet_margin_loss_with(&p, &n.select(0, 0), TripletMargin::new().reduction(ALL[1]))
             .error()
             .is_some()
     );
@@ -175,14 +230,22 @@ fn likelihoods() {
             .map(|i| x[i].exp() - t[i] * x[i] + more(t[i]))
             .collect();
         check(&of, |r| {
-            f64s(&x, &[3]).poisson_nll_loss(&f64s(&t, &[3]), true, full, 1e-8, r)
+            f64s(&x, &[3])
+                .poisson_nll_loss_with(&f64s(&t, &[3]), PoissonNll::new().full(full).reduction(r))
         });
         let rates = x.map(f64::abs);
         let of: Vec<f64> = (0..3)
             .map(|i| rates[i] - t[i] * (rates[i] + 0.5).ln() + more(t[i]))
             .collect();
         check(&of, |r| {
-            f64s(&rates, &[3]).poisson_nll_loss(&f64s(&t, &[3]), false, full, 0.5, r)
+            f64s(&rates, &[3]).poisson_nll_loss_with(
+                &f64s(&t, &[3]),
+                PoissonNll::new()
+                    .log_input(false)
+                    .full(full)
+                    .eps(0.5)
+                    .reduction(r),
+            )
         });
         let var: [f64; 3] = [0.25, 1e-12, 4.0];
         let constant = if full {
@@ -197,19 +260,23 @@ fn likelihoods() {
             })
             .collect();
         check(&of, |r| {
-            f64s(&x, &[3]).gaussian_nll_loss(&f64s(&t, &[3]), &f64s(&var, &[3]), full, 1e-3, r)
+            f64s(&x, &[3]).gaussian_nll_loss_with(
+                &f64s(&t, &[3]),
+                &f64s(&var, &[3]),
+                GaussianNll::new().full(full).eps(1e-3).reduction(r),
+            )
         });
     }
     let x = Tensor::ones([2, 3], DType::F64);
     for shape in [&[2][..], &[2, 1], &[2, 3]] {
         let var = Tensor::full(shape, 2.0, DType::F64);
-        let loss = x.gaussian_nll_loss(&x, &var, false, 1e-6, ALL[0]);
+        let loss = x.gaussian_nll_loss_with(&x, &var, GaussianNll::new().reduction(ALL[0]));
         assert_eq!(loss.shape().unwrap(), [2, 3]);
         close(&loss, &[0.5 * 2f64.ln(); 6]);
     }
     let wrong = Tensor::ones([3], DType::F64);
     assert!(
-        x.gaussian_nll_loss(&x, &wrong, false, 1e-6, ALL[0])
+        x.gaussian_nll_loss_with(&x, &wrong, GaussianNll::new().reduction(ALL[0]))
             .error()
             .is_some()
     );

@@ -2,7 +2,11 @@
 
 use super::{Outputs, rejected, unsupported};
 use crate::args::{Args, Failure, Found, Operand};
-use kiln_tensor::Reduction;
+use kiln_tensor::{
+    BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CosineEmbedding, CrossEntropy, GaussianNll,
+    HingeEmbedding, Huber, KlDiv, MarginRanking, MultiLabelSoftMargin, MultiMargin, Nll,
+    PoissonNll, Reduction, SmoothL1, TripletMargin,
+};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     let Some(name) = op.strip_prefix("nn.functional.") else {
@@ -23,112 +27,141 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         }
     };
     let weight = || a.opt_tensor(2, "weight");
+    // What stands only as a keyword.
+    let float = |name: &str, default: f64| a.float_or(usize::MAX, name, default);
+    let ignore_index = || a.int_or(usize::MAX, "ignore_index", -100);
     Ok(match name {
         "mse_loss" => match a.keyword("weight") {
-            None | Some(crate::Arg::None) => a.input()?.mse_loss(&target()?, reduction()?),
+            None | Some(crate::Arg::None) => a.input()?.mse_loss_with(&target()?, reduction()?),
             Some(_) => return Err(unsupported("a weighted mse_loss")),
         },
-        "l1_loss" => a.input()?.l1_loss(&target()?, reduction()?),
+        "l1_loss" => a.input()?.l1_loss_with(&target()?, reduction()?),
         "smooth_l1_loss" => {
-            let beta = a.float_or(usize::MAX, "beta", 1.0)?;
-            a.input()?.smooth_l1_loss(&target()?, reduction()?, beta)
+            let (beta, reduction) = (float("beta", 1.0)?, reduction()?);
+            let how = SmoothL1 { beta, reduction };
+            a.input()?.smooth_l1_loss_with(&target()?, how)
         }
         "huber_loss" => {
-            let delta = a.float_or(usize::MAX, "delta", 1.0)?;
-            a.input()?.huber_loss(&target()?, reduction()?, delta)
+            let (delta, reduction) = (float("delta", 1.0)?, reduction()?);
+            let how = Huber { delta, reduction };
+            a.input()?.huber_loss_with(&target()?, how)
         }
         "kl_div" => {
-            let log_target = a.bool_or(usize::MAX, "log_target", false)?;
+            let how = KlDiv::new().log_target(a.bool_or(usize::MAX, "log_target", false)?);
             let (x, y) = (a.input()?, target()?);
             if a.opt_text(usize::MAX, "reduction")?.as_deref() == Some("batchmean") {
                 let n = x.shape().map_err(rejected)?.first().copied().unwrap_or(1);
-                x.kl_div(&y, Reduction::Sum, log_target).div(n as f64)
+                x.kl_div_with(&y, how.reduction(Reduction::Sum))
+                    .div(n as f64)
             } else {
-                x.kl_div(&y, reduction()?, log_target)
+                x.kl_div_with(&y, how.reduction(reduction()?))
             }
         }
         "binary_cross_entropy" => {
-            a.input()?
-                .binary_cross_entropy(&target()?, weight()?.as_ref(), reduction()?)
+            let (weight, reduction) = (weight()?, reduction()?);
+            let how = BinaryCrossEntropy { weight, reduction };
+            a.input()?.binary_cross_entropy_with(&target()?, how)
         }
         "binary_cross_entropy_with_logits" => {
-            let positive = a.opt_tensor(usize::MAX, "pos_weight")?;
-            let (weight, reduction) = (weight()?, reduction()?);
-            a.input()?.binary_cross_entropy_with_logits(
-                &target()?,
-                weight.as_ref(),
-                reduction,
-                positive.as_ref(),
-            )
+            let how = BinaryCrossEntropyWithLogits {
+                weight: weight()?,
+                pos_weight: a.opt_tensor(usize::MAX, "pos_weight")?,
+                reduction: reduction()?,
+            };
+            a.input()?
+                .binary_cross_entropy_with_logits_with(&target()?, how)
         }
         "nll_loss" => {
-            let ignore = a.int_or(usize::MAX, "ignore_index", -100)?;
-            a.input()?
-                .nll_loss(&target()?, weight()?.as_ref(), ignore, reduction()?)
+            let how = Nll {
+                weight: weight()?,
+                ignore_index: ignore_index()?,
+                reduction: reduction()?,
+            };
+            a.input()?.nll_loss_with(&target()?, how)
         }
         "cross_entropy" => {
-            let ignore = a.int_or(usize::MAX, "ignore_index", -100)?;
-            let smoothing = a.float_or(usize::MAX, "label_smoothing", 0.0)?;
-            let (weight, reduction) = (weight()?, reduction()?);
-            a.input()?
-                .cross_entropy(&target()?, weight.as_ref(), ignore, reduction, smoothing)
+            let how = CrossEntropy {
+                weight: weight()?,
+                ignore_index: ignore_index()?,
+                label_smoothing: float("label_smoothing", 0.0)?,
+                reduction: reduction()?,
+            };
+            a.input()?.cross_entropy_with(&target()?, how)
         }
         "margin_ranking_loss" => {
-            let margin = a.float_or(3, "margin", 0.0)?;
+            let (margin, reduction) = (a.float_or(3, "margin", 0.0)?, reduction()?);
+            let how = MarginRanking { margin, reduction };
             let (x, y) = (a.tensor(0, "input1")?, a.tensor(1, "input2")?);
-            x.margin_ranking_loss(&y, &a.tensor(2, "target")?, margin, reduction()?)
+            x.margin_ranking_loss_with(&y, &a.tensor(2, "target")?, how)
         }
         "cosine_embedding_loss" => {
-            let margin = a.float_or(3, "margin", 0.0)?;
+            let (margin, reduction) = (a.float_or(3, "margin", 0.0)?, reduction()?);
+            let how = CosineEmbedding { margin, reduction };
             let (x, y) = (a.tensor(0, "input1")?, a.tensor(1, "input2")?);
-            x.cosine_embedding_loss(&y, &a.tensor(2, "target")?, margin, reduction()?)
+            x.cosine_embedding_loss_with(&y, &a.tensor(2, "target")?, how)
         }
         "hinge_embedding_loss" => {
-            let margin = a.float_or(2, "margin", 1.0)?;
-            a.input()?
-                .hinge_embedding_loss(&target()?, margin, reduction()?)
+            let (margin, reduction) = (a.float_or(2, "margin", 1.0)?, reduction()?);
+            let how = HingeEmbedding { margin, reduction };
+            a.input()?.hinge_embedding_loss_with(&target()?, how)
         }
         "multi_margin_loss" => {
-            let (p, margin) = (a.int_or(2, "p", 1)?, a.float_or(3, "margin", 1.0)?);
-            let weight = a.opt_tensor(4, "weight")?;
-            let reduction = reduction()?;
-            a.input()?
-                .multi_margin_loss(&target()?, p, margin, weight.as_ref(), reduction)
+            let how = MultiMargin {
+                p: a.int_or(2, "p", 1)?,
+                margin: a.float_or(3, "margin", 1.0)?,
+                weight: a.opt_tensor(4, "weight")?,
+                reduction: reduction()?,
+            };
+            a.input()?.multi_margin_loss_with(&target()?, how)
         }
-        "multilabel_margin_loss" => a.input()?.multilabel_margin_loss(&target()?, reduction()?),
+        "multilabel_margin_loss" => {
+            let (target, reduction) = (target()?, reduction()?);
+            a.input()?.multilabel_margin_loss_with(&target, reduction)
+        }
         "multilabel_soft_margin_loss" => {
-            a.input()?
-                .multilabel_soft_margin_loss(&target()?, weight()?.as_ref(), reduction()?)
+            let (weight, reduction) = (weight()?, reduction()?);
+            let how = MultiLabelSoftMargin { weight, reduction };
+            a.input()?.multilabel_soft_margin_loss_with(&target()?, how)
         }
         "poisson_nll_loss" => {
-            let log = a.bool_or(2, "log_input", true)?;
-            let full = a.bool_or(3, "full", false)?;
-            let eps = a.float_or(usize::MAX, "eps", 1e-8)?;
-            a.input()?
-                .poisson_nll_loss(&target()?, log, full, eps, reduction()?)
+            let how = PoissonNll {
+                log_input: a.bool_or(2, "log_input", true)?,
+                full: a.bool_or(3, "full", false)?,
+                eps: float("eps", 1e-8)?,
+                reduction: reduction()?,
+            };
+            a.input()?.poisson_nll_loss_with(&target()?, how)
         }
         "gaussian_nll_loss" => {
             let var = match a.operand(2, "var")? {
                 Operand::Tensor(t) => t,
                 Operand::Number(n) => a.input()?.full_like(n),
             };
-            let (full, eps) = (a.bool_or(3, "full", false)?, a.float_or(4, "eps", 1e-6)?);
-            a.input()?
-                .gaussian_nll_loss(&target()?, &var, full, eps, reduction()?)
+            let how = GaussianNll {
+                full: a.bool_or(3, "full", false)?,
+                eps: a.float_or(4, "eps", 1e-6)?,
+                reduction: reduction()?,
+            };
+            a.input()?.gaussian_nll_loss_with(&target()?, &var, how)
         }
         "triplet_margin_loss" | "triplet_margin_with_distance_loss" => {
             let (positive, negative) = (a.tensor(1, "positive")?, a.tensor(2, "negative")?);
             let with = name == "triplet_margin_with_distance_loss";
-            let margin = a.float_or(if with { usize::MAX } else { 3 }, "margin", 1.0)?;
             let (p, eps) = match with {
                 true => (2.0, 1e-6),
                 false => (a.float_or(4, "p", 2.0)?, a.float_or(5, "eps", 1e-6)?),
             };
-            let swap = a.bool_or(if with { usize::MAX } else { 6 }, "swap", false)?;
-            let (anchor, reduction) = (a.tensor(0, "anchor")?, reduction()?);
-            anchor.triplet_margin_loss(&positive, &negative, margin, p, eps, swap, reduction)
+            let how = TripletMargin {
+                margin: a.float_or(if with { usize::MAX } else { 3 }, "margin", 1.0)?,
+                p,
+                eps,
+                swap: a.bool_or(if with { usize::MAX } else { 6 }, "swap", false)?,
+                reduction: reduction()?,
+            };
+            a.tensor(0, "anchor")?
+                .triplet_margin_loss_with(&positive, &negative, how)
         }
-        "soft_margin_loss" => a.input()?.soft_margin_loss(&target()?, reduction()?),
+        "soft_margin_loss" => a.input()?.soft_margin_loss_with(&target()?, reduction()?),
         _ => return Err(Failure::Unknown),
     }
     .into())

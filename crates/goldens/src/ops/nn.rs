@@ -3,8 +3,8 @@
 use super::{Outputs, rejected, typed_input, unsupported};
 use crate::args::{Arg, Args, Failure, Found};
 use kiln_tensor::{
-    Conv, ConvTranspose, InProjection, IntList, InterpolateMode, InterpolateSize,
-    MultiHeadAttention, Padding, Tensor, Var, cdist,
+    Conv, ConvTranspose, Cosine, InProjection, IntList, InterpolateMode, InterpolateSize,
+    MultiHeadAttention, Padding, Pairwise, Tensor, Var, cdist_with,
 };
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
@@ -55,18 +55,20 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         "cosine_similarity" => {
             let (dim, eps) = (a.int_or(2, "dim", 1)?, a.float_or(3, "eps", 1e-8)?);
             a.tensor(0, "x1")?
-                .cosine_similarity(&a.tensor(1, "x2")?, dim, eps)
+                .cosine_similarity_with(&a.tensor(1, "x2")?, Cosine::new().dim(dim).eps(eps))
         }
         "pairwise_distance" => {
             let (p, eps) = (a.float_or(2, "p", 2.0)?, a.float_or(3, "eps", 1e-6)?);
             let keepdim = a.bool_or(4, "keepdim", false)?;
-            a.tensor(0, "x1")?
-                .pairwise_distance(&a.tensor(1, "x2")?, p, eps, keepdim)
+            a.tensor(0, "x1")?.pairwise_distance_with(
+                &a.tensor(1, "x2")?,
+                Pairwise::new().p(p).eps(eps).keepdim(keepdim),
+            )
         }
-        "pdist" => a.input()?.pdist(a.float_or(1, "p", 2.0)?),
+        "pdist" => a.input()?.pdist_with(a.float_or(1, "p", 2.0)?),
         "cdist" => {
             a.opt_text(3, "compute_mode")?;
-            cdist(
+            cdist_with(
                 &a.tensor(0, "x1")?,
                 &a.tensor(1, "x2")?,
                 a.float_or(2, "p", 2.0)?,
@@ -74,7 +76,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         }
         "dist" => a
             .input()?
-            .dist(&a.tensor(1, "other")?, a.float_or(2, "p", 2.0)?),
+            .dist_with(&a.tensor(1, "other")?, a.float_or(2, "p", 2.0)?),
         _ => return Err(Failure::Unknown),
     }
     .into())

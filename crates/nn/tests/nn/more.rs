@@ -2,7 +2,11 @@
 
 use crate::support::*;
 use kiln_nn::*;
-use kiln_tensor::{BagMode, DType, Reduction, Tensor, Var, gradcheck, manual_seed};
+use kiln_tensor::{
+    BagMode, BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CrossEntropy, DType, MarginRanking,
+    MultiLabelSoftMargin, MultiMargin, Nll, Pairwise, Tensor, TripletMargin, Var, gradcheck,
+    manual_seed,
+};
 
 fn f64s(values: &[f64], shape: &[usize]) -> Tensor {
     Tensor::from_slice(values, shape)
@@ -28,10 +32,7 @@ fn losses_by_their_formulas() {
     let var = f64s(&[2.0, 0.5], &[2]);
     let gauss = 0.5 * (2f64.ln() + 0.25 / 2.0 + 0.5f64.ln() + 0.25 / 0.5) / 2.0;
     near(&GaussianNLLLoss::new().forward(&x, &y, &var), &[gauss]);
-    let ranking = MarginRankingLoss {
-        margin: 0.25,
-        ..MarginRankingLoss::new()
-    };
+    let ranking = MarginRankingLoss::with(MarginRanking::new().margin(0.25));
     // max(0, −t (a − b) + margin): −0.5 · −1 … by hand for both pairs.
     near(
         &ranking.forward(&x, &f64s(&[1.0, -1.0], &[2]), &y),
@@ -49,10 +50,7 @@ fn losses_by_their_formulas() {
         &[24.0 / 25.0],
     );
     let c = f64s(&[3.0, 2.0], &[1, 2]);
-    let triplet = TripletMarginLoss {
-        eps: 0.0,
-        ..TripletMarginLoss::new()
-    };
+    let triplet = TripletMarginLoss::with(TripletMargin::new().eps(0.0));
     near(&triplet.forward(&a, &b, &c), &[2f64.sqrt() - 2.0 + 1.0]);
 
     let scores = f64s(&[0.1, 0.2, 0.4, 0.8], &[1, 4]);
@@ -140,10 +138,7 @@ fn distances_and_other_layers_without_parameters() {
         &CosineSimilarity::new().forward(&a, &b),
         &[24.0 / 25.0, 0.0],
     );
-    let distance = PairwiseDistance {
-        eps: 0.0,
-        ..PairwiseDistance::new()
-    };
+    let distance = PairwiseDistance::with(Pairwise::new().eps(0.0));
     near(&distance.forward(&a, &b), &[2f64.sqrt(), 5f64.sqrt()]);
 
     let x = random([2, 3, 4, 5]);
@@ -410,7 +405,7 @@ fn dropouts_check_the_probability_in_evaluation_too() {
 
 #[test]
 fn the_weights_of_losses_are_buffers() {
-    let var = |n: usize| Some(Var::new(&Tensor::rand([n], DType::F64)).unwrap());
+    let numbers = |n: usize| Tensor::rand([n], DType::F64);
     let names = |m: &dyn Module| -> Vec<String> {
         m.named_buffers()
             .into_iter()
@@ -419,45 +414,36 @@ fn the_weights_of_losses_are_buffers() {
     };
     let plain = CrossEntropyLoss::new();
     assert!(names(&plain).is_empty());
-    let weight = var(3);
+    let weight = &numbers(3);
     let classes: [Box<dyn Module>; 4] = [
-        Box::new(CrossEntropyLoss {
-            weight: weight.clone(),
-            ..plain
-        }),
-        Box::new(NLLLoss {
-            weight: weight.clone(),
-            ..NLLLoss::new()
-        }),
-        Box::new(MultiMarginLoss {
-            weight: weight.clone(),
-            ..MultiMarginLoss::new()
-        }),
-        Box::new(MultiLabelSoftMarginLoss {
-            weight: weight.clone(),
-            ..MultiLabelSoftMarginLoss::new()
-        }),
+        Box::new(CrossEntropyLoss::with(CrossEntropy::new().weight(weight)).unwrap()),
+        Box::new(NLLLoss::with(Nll::new().weight(weight)).unwrap()),
+        Box::new(MultiMarginLoss::with(MultiMargin::new().weight(weight)).unwrap()),
+        Box::new(
+            MultiLabelSoftMarginLoss::with(MultiLabelSoftMargin::new().weight(weight)).unwrap(),
+        ),
     ];
     for loss in &classes {
         assert_eq!(names(&**loss), ["weight"], "{}", loss.name());
+        assert_eq!(loss.extra_repr(), "");
         assert!(loss.parameters().is_empty());
     }
-    let bce = BCELoss {
-        weight: weight.clone(),
-        ..BCELoss::new()
-    };
+    let bce = BCELoss::with(BinaryCrossEntropy::new().weight(weight)).unwrap();
     assert_eq!(names(&bce), ["weight"]);
-    let logits = BCEWithLogitsLoss {
-        weight,
-        pos_weight: var(3),
-        ..BCEWithLogitsLoss::new()
-    };
+    let how = BinaryCrossEntropyWithLogits::new()
+        .weight(weight)
+        .pos_weight(&numbers(3));
+    let logits = BCEWithLogitsLoss::with(how).unwrap();
     assert_eq!(names(&logits), ["weight", "pos_weight"]);
     let (x, y) = (random([4, 3]), random([4, 3]).sigmoid());
     let [w, p] = &logits.buffers()[..] else {
         unreachable!("two names")
     };
-    let wanted =
-        x.binary_cross_entropy_with_logits(&y, Some(&w.get()), Reduction::Mean, Some(&p.get()));
+    let wanted = x.binary_cross_entropy_with_logits_with(
+        &y,
+        BinaryCrossEntropyWithLogits::new()
+            .weight(&w.get())
+            .pos_weight(&p.get()),
+    );
     near(&logits.forward(&x, &y), &values(&wanted));
 }

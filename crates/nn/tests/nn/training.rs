@@ -46,9 +46,7 @@ fn data() -> (Tensor, Tensor) {
 /// One step of gradient descent; the loss.
 fn step(net: &Net, x: &Tensor, y: &Tensor) -> Result<Tensor> {
     net.zero_grad();
-    let loss = net
-        .forward(x)
-        .cross_entropy(y, None, -100, Reduction::Mean, 0.0);
+    let loss = net.forward(x).cross_entropy(y);
     loss.backward()?;
     for p in net.parameters() {
         if let Some(g) = p.grad() {
@@ -141,47 +139,32 @@ fn a_shared_parameter_gets_the_sum_of_its_gradients() {
 fn loss_modules_are_the_functions_with_their_defaults() {
     let (x, y) = (random([4, 3]), random([4, 3]));
     let labels = Tensor::from_slice(&[0i64, 2, 1, 2], [4]);
-    let mean = Reduction::Mean;
     let p = x.sigmoid();
     let q = y.sigmoid();
     let pairs = [
-        (MSELoss::new().forward(&x, &y), x.mse_loss(&y, mean)),
-        (L1Loss::new().forward(&x, &y), x.l1_loss(&y, mean)),
-        (
-            SmoothL1Loss::new().forward(&x, &y),
-            x.smooth_l1_loss(&y, mean, 1.0),
-        ),
-        (
-            HuberLoss::new().forward(&x, &y),
-            x.huber_loss(&y, mean, 1.0),
-        ),
-        (KLDivLoss::new().forward(&x, &q), x.kl_div(&q, mean, false)),
-        (
-            BCELoss::new().forward(&p, &q),
-            p.binary_cross_entropy(&q, None, mean),
-        ),
+        (MSELoss::new().forward(&x, &y), x.mse_loss(&y)),
+        (L1Loss::new().forward(&x, &y), x.l1_loss(&y)),
+        (SmoothL1Loss::new().forward(&x, &y), x.smooth_l1_loss(&y)),
+        (HuberLoss::new().forward(&x, &y), x.huber_loss(&y)),
+        (KLDivLoss::new().forward(&x, &q), x.kl_div(&q)),
+        (BCELoss::new().forward(&p, &q), p.binary_cross_entropy(&q)),
         (
             BCEWithLogitsLoss::new().forward(&x, &q),
-            x.binary_cross_entropy_with_logits(&q, None, mean, None),
+            x.binary_cross_entropy_with_logits(&q),
         ),
-        (
-            NLLLoss::new().forward(&x, &labels),
-            x.nll_loss(&labels, None, -100, mean),
-        ),
+        (NLLLoss::new().forward(&x, &labels), x.nll_loss(&labels)),
         (
             CrossEntropyLoss::new().forward(&x, &labels),
-            x.cross_entropy(&labels, None, -100, mean, 0.0),
+            x.cross_entropy(&labels),
         ),
     ];
     for (found, wanted) in pairs {
         assert_close(&values(&found), &values(&wanted), 1e-12);
     }
-    let sum = MSELoss {
-        reduction: Reduction::Sum,
-    };
+    let sum = MSELoss::with(Reduction::Sum);
     assert_close(
         &values(&sum.forward(&x, &y)),
-        &values(&x.mse_loss(&y, Reduction::Sum)),
+        &values(&x.mse_loss_with(&y, Reduction::Sum)),
         1e-12,
     );
 }

@@ -2,7 +2,7 @@
 
 use crate::{Net, parameter, random};
 use kiln_nn::optim::{AdamW, ClipNorm, Optimizer, Sgd, clip_grad_norm_};
-use kiln_tensor::{DType, Error, Reduction, Spec, Tensor, cache_stats, compile, explain, memory};
+use kiln_tensor::{DType, Error, Spec, Tensor, cache_stats, compile, explain, memory};
 
 /// Runs a test in a process of its own: counters and memory figures are the process's.
 fn alone(name: &str, test: impl FnOnce()) {
@@ -267,7 +267,7 @@ fn a_step_that_fails_changes_nothing_and_the_next_one_works() {
         optimizer.zero_grad();
         let labels = Tensor::from_slice(&[label; 6], [6]);
         let scores = net.forward(&batch(0));
-        let loss = scores.cross_entropy(&labels, None, -100, Reduction::Mean, 0.0);
+        let loss = scores.cross_entropy(&labels);
         loss.backward()?;
         optimizer.step()
     };

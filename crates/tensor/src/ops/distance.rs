@@ -3,15 +3,43 @@
 use super::args::{DimArg, DimArgs, known, listable, needs_float, same_dtype};
 use super::record::wide;
 use super::reduce::norm;
+use crate::options::options;
 use crate::record::{Recorder, compose};
 use crate::{Tensor, promote};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
+options! {
+    /// What [`Tensor::cosine_similarity`] takes beside its vectors.
+    Cosine () {
+        /// The dim of the vectors (default 1).
+        dim: DimArg = 1,
+        /// The least length (default 1e-8); shorter ones count as that.
+        eps: f64 = 1e-8,
+    }
+}
+
+options! {
+    /// What [`Tensor::pairwise_distance`] takes beside its vectors.
+    Pairwise () {
+        /// The order of the norm (default 2).
+        p: f64 = 2.0,
+        /// Added to each difference (default 1e-6).
+        eps: f64 = 1e-6,
+        /// Whether the dim stays, of size 1 (default no).
+        keepdim: bool = false,
+    }
+}
+
 impl Tensor {
-    /// The cosine of the angle between vectors along a dim; lengths below `eps` count as eps.
+    /// The cosine of the angle between vectors along dim 1.
     #[track_caller]
-    pub fn cosine_similarity(&self, x2: &Tensor, dim: impl Into<DimArg>, eps: f64) -> Tensor {
-        let dim = dim.into();
+    pub fn cosine_similarity(&self, x2: &Tensor) -> Tensor {
+        self.cosine_similarity_with(x2, Cosine::new())
+    }
+
+    /// [`Tensor::cosine_similarity`] along another dim or with another least length.
+    #[track_caller]
+    pub fn cosine_similarity_with(&self, x2: &Tensor, how: Cosine) -> Tensor {
         compose("cosine_similarity", &[self, x2], |b| {
             let (x, y) = b.promoted(self, x2)?;
             needs_float(&x, "operand")?;
@@ -20,10 +48,10 @@ impl Tensor {
             let shape = kiln_ir::broadcast_shapes([x.dims(), y.dims()])
                 .ok_or_else(|| OpError::new("the shapes do not broadcast together"))?;
             let (x, y) = (b.broadcast_to(&x, &shape)?, b.broadcast_to(&y, &shape)?);
-            let axes = DimArgs::from(&dim).axes(&x)?;
+            let axes = DimArgs::from(&how.dim).axes(&x)?;
             let unit = |b: &mut Recorder, v: &Tensor| {
                 let norm = norm(b, v, 2.0, &axes, true)?;
-                let norm = b.with(Pw::Maximum, &norm, eps)?;
+                let norm = b.with(Pw::Maximum, &norm, how.eps)?;
                 b.binary(Pw::Div, v, &norm)
             };
             let (x, y) = (unit(b, &x)?, unit(b, &y)?);
@@ -33,26 +61,38 @@ impl Tensor {
         })
     }
 
-    /// The p-norm of `x1 − x2 + eps` along the last dim.
+    /// The Euclidean norm of `x1 − x2 + 1e-6` along the last dim.
     #[track_caller]
-    pub fn pairwise_distance(&self, x2: &Tensor, p: f64, eps: f64, keepdim: bool) -> Tensor {
+    pub fn pairwise_distance(&self, x2: &Tensor) -> Tensor {
+        self.pairwise_distance_with(x2, Pairwise::new())
+    }
+
+    /// [`Tensor::pairwise_distance`] with another norm: the p-norm of `x1 − x2 + eps`.
+    #[track_caller]
+    pub fn pairwise_distance_with(&self, x2: &Tensor, how: Pairwise) -> Tensor {
         compose("pairwise_distance", &[self, x2], |b| {
             let (x, y) = b.promoted(self, x2)?;
             let dtype = promote::to_float(x.dtype());
             let wide = wide(dtype);
             let (x, y) = (b.cast(&x, wide)?, b.cast(&y, wide)?);
             let difference = b.binary(Pw::Sub, &x, &y)?;
-            let difference = b.with(Pw::Add, &difference, eps)?;
+            let difference = b.with(Pw::Add, &difference, how.eps)?;
             ensure!(difference.ndim() > 0, "needs vectors, not numbers");
             let last = difference.ndim() - 1;
-            let norm = norm(b, &difference, p, &[last], keepdim)?;
+            let norm = norm(b, &difference, how.p, &[last], how.keepdim)?;
             b.cast(&norm, dtype)
         })
     }
 
-    /// The p-norm of `self − other`, flattened.
+    /// The Euclidean norm of `self − other`, flattened.
     #[track_caller]
-    pub fn dist(&self, other: &Tensor, p: f64) -> Tensor {
+    pub fn dist(&self, other: &Tensor) -> Tensor {
+        self.dist_with(other, 2.0)
+    }
+
+    /// [`Tensor::dist`] with the p-norm.
+    #[track_caller]
+    pub fn dist_with(&self, other: &Tensor, p: f64) -> Tensor {
         compose("dist", &[self, other], |b| {
             same_dtype(self, "operand", other, "other operand")?;
             needs_float(self, "operand")?;
@@ -66,10 +106,16 @@ impl Tensor {
 }
 
 impl Tensor {
-    /// The pairwise distances of the rows of a matrix, `[n · (n − 1) / 2]`: row 0 to rows 1, 2, …, then
+    /// The Euclidean distances of the rows of a matrix, `[n · (n − 1) / 2]`: row 0 to rows 1, 2, …, then
     /// row 1, and so on.
     #[track_caller]
-    pub fn pdist(&self, p: f64) -> Tensor {
+    pub fn pdist(&self) -> Tensor {
+        self.pdist_with(2.0)
+    }
+
+    /// [`Tensor::pdist`] with the p-norm.
+    #[track_caller]
+    pub fn pdist_with(&self, p: f64) -> Tensor {
         compose("pdist", &[self], |b| {
             needs_float(self, "operand")?;
             ensure!(self.ndim() == 2, "expected a matrix, not {}", self.fact());
@@ -90,9 +136,15 @@ impl Tensor {
     }
 }
 
-/// The distances of each row of x1 `[.., p, m]` to each row of x2 `[.., r, m]`: `[.., p, r]`.
+/// The Euclidean distances of each row of x1 `[.., p, m]` to each row of x2 `[.., r, m]`: `[.., p, r]`.
 #[track_caller]
-pub fn cdist(x1: &Tensor, x2: &Tensor, p: f64) -> Tensor {
+pub fn cdist(x1: &Tensor, x2: &Tensor) -> Tensor {
+    cdist_with(x1, x2, 2.0)
+}
+
+/// [`cdist`] with the p-norm.
+#[track_caller]
+pub fn cdist_with(x1: &Tensor, x2: &Tensor, p: f64) -> Tensor {
     compose("cdist", &[x1, x2], |b| {
         needs_float(x1, "operand")?;
         same_dtype(x1, "first operand", x2, "second")?;

@@ -1,28 +1,59 @@
 //! Losses that are negative log likelihoods of distributions.
 
 use super::loss::{floats, reduced};
+use crate::options::options;
 use crate::record::compose;
 use crate::{Reduction, Tensor};
 use kiln_base::Dim;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 use std::f64::consts::TAU;
 
+options! {
+    /// What [`Tensor::gaussian_nll_loss`] takes beside its target and variance.
+    GaussianNll () {
+        /// Whether to add the constant term `½ log 2π` (default no).
+        full: bool = false,
+        /// The least variance (default 1e-6).
+        eps: f64 = 1e-6,
+        /// What becomes of the elements (default their mean).
+        reduction: Reduction = Reduction::Mean,
+    }
+}
+
+options! {
+    /// What [`Tensor::poisson_nll_loss`] takes beside its target.
+    PoissonNll () {
+        /// Whether the input is the logarithm of the rate (default yes).
+        log_input: bool = true,
+        /// Whether to add Stirling's approximation of `log target!` where the target is above 1 (default no).
+        full: bool = false,
+        /// Added to a rate before its logarithm is taken (default 1e-8).
+        eps: f64 = 1e-8,
+        /// What becomes of the elements (default their mean).
+        reduction: Reduction = Reduction::Mean,
+    }
+}
+
 impl Tensor {
     /// The loss of means (this tensor) and variances of normal distributions for a target:
-    /// `½ (log var + (input − target)² / var)`, plus `½ log 2π` if `full`. Variances below `eps` count
-    /// as eps, but keep their gradient. `var` has the input's shape, or without its last dim, or with size 1
-    /// there.
+    /// `½ (log var + (input − target)² / var)`. Variances below [`GaussianNll::eps`] count as that, but keep
+    /// their gradient. `var` has the input's shape, or without its last dim, or with size 1 there.
     ///
-    /// PyTorch also rejects negative variances, which it looks for in the data.
+    /// A negative variance is a data error.
     #[track_caller]
-    pub fn gaussian_nll_loss(
+    pub fn gaussian_nll_loss(&self, target: &Tensor, var: &Tensor) -> Tensor {
+        self.gaussian_nll_loss_with(target, var, GaussianNll::new())
+    }
+
+    /// [`Tensor::gaussian_nll_loss`] with the constant term, another least variance or another reduction.
+    #[track_caller]
+    pub fn gaussian_nll_loss_with(
         &self,
         target: &Tensor,
         var: &Tensor,
-        full: bool,
-        eps: f64,
-        reduction: Reduction,
+        how: GaussianNll,
     ) -> Tensor {
+        let eps = how.eps;
         compose("gaussian_nll_loss", &[self, target, var], |b| {
             ensure!(eps >= 0.0, "eps must not be negative, but is {eps}");
             let var_shape = variance_shape(self, var)?;
@@ -41,39 +72,37 @@ impl Tensor {
             let log = b.unary(Pw::Log, &var)?;
             let sum = b.binary(Pw::Add, &log, &distance)?;
             let mut loss = b.with(Pw::Mul, &sum, 0.5)?;
-            if full {
+            if how.full {
                 loss = b.with(Pw::Add, &loss, 0.5 * TAU.ln())?;
             }
-            let loss = reduced(b, &loss, reduction)?;
+            let loss = reduced(b, &loss, how.reduction)?;
             b.cast(&loss, dtype)
         })
     }
 
-    /// The loss of the rates of Poisson distributions for counts: `e^input − target · input` of
-    /// logarithms of rates (`log_input`), else `input − target · log(input + eps)`. `full` adds
-    /// Stirling's approximation of `log target!` where the target is above 1.
+    /// The loss of the rates of Poisson distributions for counts: `e^input − target · input` of logarithms of
+    /// rates.
     #[track_caller]
-    pub fn poisson_nll_loss(
-        &self,
-        target: &Tensor,
-        log_input: bool,
-        full: bool,
-        eps: f64,
-        reduction: Reduction,
-    ) -> Tensor {
+    pub fn poisson_nll_loss(&self, target: &Tensor) -> Tensor {
+        self.poisson_nll_loss_with(target, PoissonNll::new())
+    }
+
+    /// [`Tensor::poisson_nll_loss`], of rates themselves `input − target · log(input + eps)`.
+    #[track_caller]
+    pub fn poisson_nll_loss_with(&self, target: &Tensor, how: PoissonNll) -> Tensor {
         compose("poisson_nll_loss", &[self, target], |b| {
             let (dtype, operands) = floats(b, &[self, target])?;
             let (x, t) = (&operands[0], &operands[1]);
-            let (rate, log) = match log_input {
+            let (rate, log) = match how.log_input {
                 true => (b.unary(Pw::Exp, x)?, x.clone()),
                 false => {
-                    let positive = b.with(Pw::Add, x, eps)?;
+                    let positive = b.with(Pw::Add, x, how.eps)?;
                     (x.clone(), b.unary(Pw::Log, &positive)?)
                 }
             };
             let product = b.binary(Pw::Mul, t, &log)?;
             let mut loss = b.binary(Pw::Sub, &rate, &product)?;
-            if full {
+            if how.full {
                 // t log t − t + ½ log 2πt
                 let small = b.with(Pw::Le, t, 1.0)?;
                 let t = b.fill_where(&small, 1.0, t)?;
@@ -86,7 +115,7 @@ impl Tensor {
                 let stirling = b.fill_where(&small, 0.0, &sum)?;
                 loss = b.binary(Pw::Add, &loss, &stirling)?;
             }
-            let loss = reduced(b, &loss, reduction)?;
+            let loss = reduced(b, &loss, how.reduction)?;
             b.cast(&loss, dtype)
         })
     }

@@ -1,11 +1,11 @@
-//! Losses.
+//! What losses have in common, and the losses of elements.
 
 use super::args::needs_float;
-use super::index::{checked_index, needs_index};
 use super::record::Recorded;
+use crate::options::options;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor, promote};
-use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
+use kiln_ir::{Builder, OpError, Pw, ensure};
 
 /// What a loss makes of its elements.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -76,6 +76,36 @@ pub(super) fn floats(
     Ok((dtype, tensors.collect::<Result<_, _>>()?))
 }
 
+options! {
+    /// What [`Tensor::smooth_l1_loss`] takes beside its target.
+    SmoothL1 () {
+        /// The distance from which on the loss is linear (default 1).
+        beta: f64 = 1.0,
+        /// What becomes of the elements (default their mean).
+        reduction: Reduction = Reduction::Mean,
+    }
+}
+
+options! {
+    /// What [`Tensor::huber_loss`] takes beside its target.
+    Huber () {
+        /// The distance from which on the loss is linear (default 1).
+        delta: f64 = 1.0,
+        /// What becomes of the elements (default their mean).
+        reduction: Reduction = Reduction::Mean,
+    }
+}
+
+options! {
+    /// What [`Tensor::kl_div`] takes beside its target.
+    KlDiv () {
+        /// Whether the target is in log space too (default no).
+        log_target: bool = false,
+        /// What becomes of the elements (default their mean, over all of them).
+        reduction: Reduction = Reduction::Mean,
+    }
+}
+
 fn distance(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     let difference = b.binary(Pw::Sub, x, y)?;
     b.unary(Pw::Abs, &difference)
@@ -83,8 +113,22 @@ fn distance(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
 
 impl Tensor {
     /// (input − target)².
+    ///
+    /// ```
+    /// use kiln_tensor::{Reduction, Tensor};
+    /// let (x, y) = (Tensor::from([1.0f32, 2.0]), Tensor::from([1.0f32, 4.0]));
+    /// assert_eq!(x.mse_loss(&y).item::<f32>()?, 2.0);
+    /// assert_eq!(x.mse_loss_with(&y, Reduction::Sum).item::<f32>()?, 4.0);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
     #[track_caller]
-    pub fn mse_loss(&self, target: &Tensor, reduction: Reduction) -> Tensor {
+    pub fn mse_loss(&self, target: &Tensor) -> Tensor {
+        self.mse_loss_with(target, Reduction::Mean)
+    }
+
+    /// [`Tensor::mse_loss`] with another reduction.
+    #[track_caller]
+    pub fn mse_loss_with(&self, target: &Tensor, reduction: Reduction) -> Tensor {
         elementwise("mse_loss", self, target, reduction, |b, x, y| {
             let difference = b.binary(Pw::Sub, x, y)?;
             b.unary(Pw::Square, &difference)
@@ -93,13 +137,26 @@ impl Tensor {
 
     /// |input − target|.
     #[track_caller]
-    pub fn l1_loss(&self, target: &Tensor, reduction: Reduction) -> Tensor {
+    pub fn l1_loss(&self, target: &Tensor) -> Tensor {
+        self.l1_loss_with(target, Reduction::Mean)
+    }
+
+    /// [`Tensor::l1_loss`] with another reduction.
+    #[track_caller]
+    pub fn l1_loss_with(&self, target: &Tensor, reduction: Reduction) -> Tensor {
         elementwise("l1_loss", self, target, reduction, distance)
     }
 
-    /// `½ d² / beta` where d = |input − target| is below beta, `d − ½ beta` elsewhere.
+    /// `½ d² / beta` where d = |input − target| is below beta (1), `d − ½ beta` elsewhere.
     #[track_caller]
-    pub fn smooth_l1_loss(&self, target: &Tensor, reduction: Reduction, beta: f64) -> Tensor {
+    pub fn smooth_l1_loss(&self, target: &Tensor) -> Tensor {
+        self.smooth_l1_loss_with(target, SmoothL1::new())
+    }
+
+    /// [`Tensor::smooth_l1_loss`] with another edge or reduction.
+    #[track_caller]
+    pub fn smooth_l1_loss_with(&self, target: &Tensor, how: SmoothL1) -> Tensor {
+        let SmoothL1 { beta, reduction } = how;
         elementwise("smooth_l1_loss", self, target, reduction, |b, x, y| {
             ensure!(beta >= 0.0, "beta must not be negative, but is {beta}");
             let d = distance(b, x, y)?;
@@ -110,9 +167,16 @@ impl Tensor {
         })
     }
 
-    /// `½ d²` where d = |input − target| is at most delta, `delta · (d − ½ delta)` elsewhere.
+    /// `½ d²` where d = |input − target| is at most delta (1), `delta · (d − ½ delta)` elsewhere.
     #[track_caller]
-    pub fn huber_loss(&self, target: &Tensor, reduction: Reduction, delta: f64) -> Tensor {
+    pub fn huber_loss(&self, target: &Tensor) -> Tensor {
+        self.huber_loss_with(target, Huber::new())
+    }
+
+    /// [`Tensor::huber_loss`] with another edge or reduction.
+    #[track_caller]
+    pub fn huber_loss_with(&self, target: &Tensor, how: Huber) -> Tensor {
+        let Huber { delta, reduction } = how;
         elementwise("huber_loss", self, target, reduction, |b, x, y| {
             ensure!(delta > 0.0, "delta must be positive, but is {delta}");
             let d = distance(b, x, y)?;
@@ -121,11 +185,17 @@ impl Tensor {
     }
 
     /// The divergence D(target ‖ input), elementwise `target · (log target − input)`, of an input in
-    /// log space; the target is too with `log_target`. Its mean is over all elements.
+    /// log space.
     #[track_caller]
-    pub fn kl_div(&self, target: &Tensor, reduction: Reduction, log_target: bool) -> Tensor {
-        elementwise("kl_div", self, target, reduction, |b, x, y| {
-            if log_target {
+    pub fn kl_div(&self, target: &Tensor) -> Tensor {
+        self.kl_div_with(target, KlDiv::new())
+    }
+
+    /// [`Tensor::kl_div`] with a target in log space or another reduction.
+    #[track_caller]
+    pub fn kl_div_with(&self, target: &Tensor, how: KlDiv) -> Tensor {
+        elementwise("kl_div", self, target, how.reduction, |b, x, y| {
+            if how.log_target {
                 let p = b.unary(Pw::Exp, y)?;
                 let difference = b.binary(Pw::Sub, y, x)?;
                 return b.binary(Pw::Mul, &p, &difference);
@@ -140,163 +210,15 @@ impl Tensor {
         })
     }
 
-    /// `−weight · (target · log input + (1 − target) · log(1 − input))` of probabilities, with
-    /// logarithms of at least −100. An input or target outside 0..=1 is a data error.
-    #[track_caller]
-    pub fn binary_cross_entropy(
-        &self,
-        target: &Tensor,
-        weight: Option<&Tensor>,
-        reduction: Reduction,
-    ) -> Tensor {
-        let mut operands = vec![self, target];
-        operands.extend(weight);
-        compose("binary_cross_entropy", &operands, |b| {
-            let (probability, y) = probabilities(b, self, target)?;
-            let text = "all elements of input should be between 0 and 1";
-            let probability = within_0_and_1(b, &probability, text)?;
-            let y = within_0_and_1(b, &y, "all elements of target should be between 0 and 1")?;
-            // The logarithms are cut off and their slopes are not: the gradient is a formula of its own.
-            let x = probability.detach();
-            let one = b.scalar_like(1.0, &x)?;
-            let clamped_log = |b: &mut Recorder, p: &Tensor| {
-                let log = b.unary(Pw::Log, p)?;
-                b.with(Pw::Maximum, &log, -100.0)
-            };
-            let rest = b.binary(Pw::Sub, &one, &x)?;
-            let (log, log_rest) = (clamped_log(b, &x)?, clamped_log(b, &rest)?);
-            let y_rest = b.binary(Pw::Sub, &y, &one)?;
-            let no = b.binary(Pw::Mul, &y_rest, &log_rest)?;
-            let yes = b.binary(Pw::Mul, &y, &log)?;
-            let loss = b.binary(Pw::Sub, &no, &yes)?;
-            let slope = cross_entropy_slope(b, &probability, &y)?;
-            let nothing = b.binary(Pw::Sub, &probability, &x)?;
-            let nothing = b.binary(Pw::Mul, &nothing, &slope)?;
-            let loss = b.binary(Pw::Add, &loss, &nothing)?;
-            weighted(b, &loss, weight, reduction, self.dtype())
-        })
-    }
-
-    /// [`Tensor::binary_cross_entropy`] of `sigmoid(input)`, stable for large inputs. `pos_weight`
-    /// weights the positive class.
-    #[track_caller]
-    pub fn binary_cross_entropy_with_logits(
-        &self,
-        target: &Tensor,
-        weight: Option<&Tensor>,
-        reduction: Reduction,
-        pos_weight: Option<&Tensor>,
-    ) -> Tensor {
-        let mut operands = vec![self, target];
-        operands.extend(weight.into_iter().chain(pos_weight));
-        compose("binary_cross_entropy_with_logits", &operands, |b| {
-            let (x, y) = probabilities(b, self, target)?;
-            // (1 − y) · x − w · log sigmoid(x) with w = 1 + (pos_weight − 1) · y.
-            let one = b.scalar_like(1.0, &x)?;
-            let rest = b.binary(Pw::Sub, &one, &y)?;
-            let linear = b.binary(Pw::Mul, &rest, &x)?;
-            let mut log = b.unary(Pw::LogSigmoid, &x)?;
-            if let Some(p) = pos_weight {
-                let p = b.cast(p, x.dtype())?;
-                let extra = b.binary(Pw::Sub, &p, &one)?;
-                let extra = b.binary(Pw::Mul, &extra, &y)?;
-                let factor = b.binary(Pw::Add, &extra, &one)?;
-                log = b.binary(Pw::Mul, &log, &factor)?;
-            }
-            let loss = b.binary(Pw::Sub, &linear, &log)?;
-            weighted(b, &loss, weight, reduction, self.dtype())
-        })
-    }
-
-    /// The negative log likelihood of log probabilities `[n, c, ..]` (or `[c]`) for i64 classes
-    /// `[n, ..]`: `−weight[class] · input[class]`. Targets equal to `ignore_index` count nothing. The
-    /// mean divides by the weights of the targets. A class outside `0..c` is a data error.
-    #[track_caller]
-    pub fn nll_loss(
-        &self,
-        target: &Tensor,
-        weight: Option<&Tensor>,
-        ignore_index: i64,
-        reduction: Reduction,
-    ) -> Tensor {
-        let mut operands = vec![self, target];
-        operands.extend(weight);
-        compose("nll_loss", &operands, |b| {
-            needs_float(self, "input")?;
-            let x = b.widened(self)?;
-            let loss = class_loss(b, &x, target, weight, ignore_index, reduction, 0.0)?;
-            b.cast(&loss, self.dtype())
-        })
-    }
-
-    /// [`Tensor::nll_loss`] of the log softmax of logits `[n, c, ..]` (or `[c]`). The target holds i64
-    /// classes, or probabilities in the input's shape. `label_smoothing` spreads that part of each
-    /// target evenly over the classes.
-    #[track_caller]
-    pub fn cross_entropy(
-        &self,
-        target: &Tensor,
-        weight: Option<&Tensor>,
-        ignore_index: i64,
-        reduction: Reduction,
-        label_smoothing: f64,
-    ) -> Tensor {
-        let mut operands = vec![self, target];
-        operands.extend(weight);
-        compose("cross_entropy", &operands, |b| {
-            needs_float(self, "input")?;
-            ensure!(self.ndim() > 0, "the input must have a class dim");
-            ensure!(
-                (0.0..=1.0).contains(&label_smoothing),
-                "label_smoothing must lie in 0..=1, not {label_smoothing}"
-            );
-            let dim = (self.ndim() > 1) as i64;
-            let x = b.widened(self)?;
-            let log = super::activation::softmax(b, &x, dim, true)?;
-            let loss = if target.dtype().is_float() {
-                probability_loss(b, &log, target, weight, reduction, label_smoothing)?
-            } else {
-                class_loss(
-                    b,
-                    &log,
-                    target,
-                    weight,
-                    ignore_index,
-                    reduction,
-                    label_smoothing,
-                )?
-            };
-            b.cast(&loss, self.dtype())
-        })
-    }
-
-    /// `max(0, −target · (input1 − input2) + margin)`.
-    #[track_caller]
-    pub fn margin_ranking_loss(
-        &self,
-        input2: &Tensor,
-        target: &Tensor,
-        margin: f64,
-        reduction: Reduction,
-    ) -> Tensor {
-        compose("margin_ranking_loss", &[self, input2, target], |b| {
-            let dtype = promote::common(&[self, input2, target])?;
-            let dtype = promote::to_float(dtype);
-            let wide = super::record::wide(dtype);
-            let (x, y) = (b.cast(self, wide)?, b.cast(input2, wide)?);
-            let t = b.cast(target, wide)?;
-            let difference = b.binary(Pw::Sub, &y, &x)?;
-            let product = b.binary(Pw::Mul, &t, &difference)?;
-            let loss = b.with(Pw::Add, &product, margin)?;
-            let loss = b.unary(Pw::Relu, &loss)?;
-            let loss = reduced(b, &loss, reduction)?;
-            b.cast(&loss, dtype)
-        })
-    }
-
     /// `log(1 + e^(−target · input))`.
     #[track_caller]
-    pub fn soft_margin_loss(&self, target: &Tensor, reduction: Reduction) -> Tensor {
+    pub fn soft_margin_loss(&self, target: &Tensor) -> Tensor {
+        self.soft_margin_loss_with(target, Reduction::Mean)
+    }
+
+    /// [`Tensor::soft_margin_loss`] with another reduction.
+    #[track_caller]
+    pub fn soft_margin_loss_with(&self, target: &Tensor, reduction: Reduction) -> Tensor {
         elementwise("soft_margin_loss", self, target, reduction, |b, x, y| {
             let product = b.binary(Pw::Mul, x, y)?;
             let minus = b.unary(Pw::Neg, &product)?;
@@ -313,178 +235,4 @@ fn huber(b: &mut Recorder, d: &Tensor, edge: f64, scale: f64) -> Recorded {
     let far = b.with(Pw::Mul, &far, edge * scale)?;
     let inside = b.with(Pw::Lt, d, edge)?;
     b.select(&inside, &near, &far)
-}
-
-/// `(p − t) / (p (1 − p))`, of which the divisor is at least 1e-12.
-fn cross_entropy_slope(b: &mut Recorder, p: &Tensor, target: &Tensor) -> Recorded {
-    let one = b.scalar_like(1.0, p)?;
-    let rest = b.binary(Pw::Sub, &one, p)?;
-    let divisor = b.binary(Pw::Mul, &rest, p)?;
-    let (low, high) = (b.scalar_like(1e-12, p)?, b.scalar_like(f64::INFINITY, p)?);
-    let divisor = b.pointwise(Pw::Clip, &[divisor, low, high])?;
-    let difference = b.binary(Pw::Sub, p, &target.detach())?;
-    b.binary(Pw::Div, &difference, &divisor)
-}
-
-/// Input and target of a binary cross-entropy, wide; they must agree in shape.
-fn probabilities(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Result<(Tensor, Tensor), OpError> {
-    needs_float(x, "input")?;
-    ensure!(
-        x.dims() == y.dims(),
-        "the input {} and the target {} must have one shape",
-        x.fact(),
-        y.fact()
-    );
-    let x = b.widened(x)?;
-    let y = b.cast(y, x.dtype())?;
-    Ok((x, y))
-}
-
-/// The tensor, or a data error if any element is not a probability.
-pub(super) fn within_0_and_1(b: &mut Recorder, x: &Tensor, what: &'static str) -> Recorded {
-    let (low, high) = (b.with(Pw::Ge, x, 0.0)?, b.with(Pw::Le, x, 1.0)?);
-    let fine = b.binary(Pw::And, &low, &high)?;
-    b.require(&fine, x, what)
-}
-
-pub(super) fn weighted(
-    b: &mut Recorder,
-    loss: &Tensor,
-    weight: Option<&Tensor>,
-    reduction: Reduction,
-    dtype: DType,
-) -> Recorded {
-    let mut loss = loss.clone();
-    if let Some(w) = weight {
-        let w = b.cast(w, loss.dtype())?;
-        loss = b.binary(Pw::Mul, &loss, &w)?;
-    }
-    let loss = reduced(b, &loss, reduction)?;
-    b.cast(&loss, dtype)
-}
-
-fn class_axis(x: &Tensor) -> Result<usize, OpError> {
-    ensure!(x.ndim() > 0, "the input must have a class dim");
-    Ok((x.ndim() > 1) as usize)
-}
-
-/// A weight of classes, in the dtype of x.
-pub(super) fn class_weight(b: &mut Recorder, x: &Tensor, axis: usize, weight: &Tensor) -> Recorded {
-    ensure!(
-        weight.ndim() == 1 && weight.dims()[0] == x.dims()[axis],
-        "the weight must hold one number for each of {} classes, not {}",
-        x.dims()[axis],
-        weight.fact()
-    );
-    b.cast(weight, x.dtype())
-}
-
-/// The loss of log probabilities for class indices.
-fn class_loss(
-    b: &mut Recorder,
-    log: &Tensor,
-    target: &Tensor,
-    weight: Option<&Tensor>,
-    ignore_index: i64,
-    reduction: Reduction,
-    smoothing: f64,
-) -> Recorded {
-    let axis = class_axis(log)?;
-    let mut off = Shape::from(log.dims());
-    let classes = off.remove(axis);
-    ensure!(
-        target.dims() == &off[..],
-        "the target must hold one class for each {}, in the shape {:?}, not {}",
-        if log.ndim() == 1 { "row" } else { "sample" },
-        off,
-        target.fact()
-    );
-    b.indexed_by("target", target);
-    let target = if target.dtype() == DType::U8 {
-        b.cast(target, DType::I64)?
-    } else {
-        target.clone()
-    };
-    needs_index(&target, "target")?;
-    let ignored = b.with(Pw::Eq, &target, ignore_index)?;
-    let safe = b.fill_where(&ignored, 0i64, &target)?;
-    let index = b.unsqueeze(&safe, axis)?;
-    let picked = b.gather(log, axis, &index)?;
-    let picked = b.reshape(&picked, &off)?;
-    // The weight of each target; 0 where it is ignored.
-    let ones = match weight {
-        Some(w) => {
-            let w = class_weight(b, log, axis, w)?;
-            let flat = b.reshape(&safe, &[safe.fact().numel()])?;
-            let flat = checked_index(b, &flat, &classes)?;
-            let w = b.gather(&w, 0, &flat)?;
-            b.reshape(&w, &off)?
-        }
-        None => b.full(1.0, log.dtype(), &off)?,
-    };
-    let share = b.fill_where(&ignored, 0.0, &ones)?;
-    let minus = b.unary(Pw::Neg, &picked)?;
-    let loss = b.binary(Pw::Mul, &minus, &ones)?;
-    let mut loss = b.fill_where(&ignored, 0.0, &loss)?;
-    if smoothing > 0.0 {
-        let mut all = log.clone();
-        if let Some(w) = weight {
-            let w = class_weight(b, log, axis, w)?;
-            let w = b.along(&w, axis, log.ndim())?;
-            all = b.binary(Pw::Mul, log, &w)?;
-        }
-        let sum = b.sum(&all, &[axis], false)?;
-        let even = b.fill_where(&ignored, 0.0, &sum)?;
-        let count = b.count(log, &[axis], log.dtype())?;
-        let even = b.binary(Pw::Div, &even, &count)?;
-        let even = b.with(Pw::Mul, &even, smoothing)?;
-        let rest = b.with(Pw::Mul, &loss, 1.0 - smoothing)?;
-        loss = b.binary(Pw::Sub, &rest, &even)?;
-    }
-    if reduction != Reduction::Mean {
-        return reduced(b, &loss, reduction);
-    }
-    let sum = reduced(b, &loss, Reduction::Sum)?;
-    let total = reduced(b, &share, Reduction::Sum)?;
-    b.binary(Pw::Div, &sum, &total)
-}
-
-/// The loss of log probabilities for probabilities of the same shape; its mean is over the samples.
-fn probability_loss(
-    b: &mut Recorder,
-    log: &Tensor,
-    target: &Tensor,
-    weight: Option<&Tensor>,
-    reduction: Reduction,
-    smoothing: f64,
-) -> Recorded {
-    let axis = class_axis(log)?;
-    ensure!(
-        target.dims() == log.dims(),
-        "a target of probabilities must have the input's shape, not {}",
-        target.fact()
-    );
-    let mut p = b.cast(target, log.dtype())?;
-    if smoothing > 0.0 {
-        let count = b.count(log, &[axis], log.dtype())?;
-        let even = b.full(smoothing, log.dtype(), &[])?;
-        let even = b.binary(Pw::Div, &even, &count)?;
-        let kept = b.with(Pw::Mul, &p, 1.0 - smoothing)?;
-        p = b.binary(Pw::Add, &kept, &even)?;
-    }
-    let mut term = b.binary(Pw::Mul, log, &p)?;
-    if let Some(w) = weight {
-        let w = class_weight(b, log, axis, w)?;
-        let w = b.along(&w, axis, log.ndim())?;
-        term = b.binary(Pw::Mul, &term, &w)?;
-    }
-    let sum = b.sum(&term, &[axis], false)?;
-    let loss = b.unary(Pw::Neg, &sum)?;
-    if reduction != Reduction::Mean {
-        return reduced(b, &loss, reduction);
-    }
-    let sum = reduced(b, &loss, Reduction::Sum)?;
-    let samples: Vec<usize> = (0..log.ndim()).filter(|a| *a != axis).collect();
-    let count = b.count(log, &samples, log.dtype())?;
-    b.binary(Pw::Div, &sum, &count)
 }

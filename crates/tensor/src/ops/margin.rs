@@ -1,24 +1,89 @@
 //! Losses with margins.
 
+use super::entropy::{class_weight, weighted};
 use super::index::needs_index;
-use super::loss::{class_weight, floats, reduced, weighted};
+use super::loss::{floats, reduced};
 use super::record::Recorded;
+use crate::options::options;
 use crate::record::{Recorder, compose};
-use crate::{DType, Reduction, Tensor};
+use crate::{DType, Reduction, Tensor, promote};
 use kiln_base::prim::Reduction as Fold;
 use kiln_ir::{Builder, Pw, ensure};
 
+options! {
+    /// What [`Tensor::cosine_embedding_loss`] takes beside its target.
+    CosineEmbedding () {
+        /// The cosine that dissimilar pairs may have (default 0).
+        margin: f64 = 0.0,
+        /// What becomes of the elements (default their mean).
+        reduction: Reduction = Reduction::Mean,
+    }
+}
+
+options! {
+    /// What [`Tensor::hinge_embedding_loss`] takes beside its target.
+    HingeEmbedding () {
+        /// How far dissimilar pairs are to be apart (default 1).
+        margin: f64 = 1.0,
+        /// What becomes of the elements (default their mean).
+        reduction: Reduction = Reduction::Mean,
+    }
+}
+
+options! {
+    /// What [`Tensor::multi_margin_loss`] takes beside its target.
+    MultiMargin () {
+        /// The power of the gaps, 1 or 2 (default 1).
+        p: i64 = 1,
+        /// How far the target's score is to be above the others (default 1).
+        margin: f64 = 1.0,
+        /// What becomes of the samples (default their mean).
+        reduction: Reduction = Reduction::Mean,
+        ;
+        /// A factor for each class, `[c]`.
+        weight,
+    }
+}
+
+options! {
+    /// What [`Tensor::multilabel_soft_margin_loss`] takes beside its target.
+    MultiLabelSoftMargin () {
+        /// What becomes of the samples (default their mean).
+        reduction: Reduction = Reduction::Mean,
+        ;
+        /// A factor for each class.
+        weight,
+    }
+}
+
+options! {
+    /// What [`Tensor::margin_ranking_loss`] takes beside its target.
+    MarginRanking () {
+        /// How far the pairs are to be apart (default 0).
+        margin: f64 = 0.0,
+        /// What becomes of the elements (default their mean).
+        reduction: Reduction = Reduction::Mean,
+    }
+}
+
 impl Tensor {
     /// With the cosine c of the angle between the rows of this and `input2`, both `[n, d]` (or `[d]`):
-    /// `1 − c` where the target `[n]` (or a number) is 1, `max(0, c − margin)` where it is −1.
+    /// `1 − c` where the target `[n]` (or a number) is 1, `max(0, c − margin)` where it is −1; the margin
+    /// is 0.
     #[track_caller]
-    pub fn cosine_embedding_loss(
+    pub fn cosine_embedding_loss(&self, input2: &Tensor, target: &Tensor) -> Tensor {
+        self.cosine_embedding_loss_with(input2, target, CosineEmbedding::new())
+    }
+
+    /// [`Tensor::cosine_embedding_loss`] with another margin or reduction.
+    #[track_caller]
+    pub fn cosine_embedding_loss_with(
         &self,
         input2: &Tensor,
         target: &Tensor,
-        margin: f64,
-        reduction: Reduction,
+        how: CosineEmbedding,
     ) -> Tensor {
+        let CosineEmbedding { margin, reduction } = how;
         compose("cosine_embedding_loss", &[self, input2, target], |b| {
             let rank = target.ndim() + 1;
             ensure!(
@@ -61,14 +126,16 @@ impl Tensor {
     }
 
     /// The input where the target is 1, `max(0, margin − input)` where it is −1 (and the sum of both
-    /// elsewhere, as in PyTorch).
+    /// elsewhere, as in PyTorch); the margin is 1.
     #[track_caller]
-    pub fn hinge_embedding_loss(
-        &self,
-        target: &Tensor,
-        margin: f64,
-        reduction: Reduction,
-    ) -> Tensor {
+    pub fn hinge_embedding_loss(&self, target: &Tensor) -> Tensor {
+        self.hinge_embedding_loss_with(target, HingeEmbedding::new())
+    }
+
+    /// [`Tensor::hinge_embedding_loss`] with another margin or reduction.
+    #[track_caller]
+    pub fn hinge_embedding_loss_with(&self, target: &Tensor, how: HingeEmbedding) -> Tensor {
+        let HingeEmbedding { margin, reduction } = how;
         compose("hinge_embedding_loss", &[self, target], |b| {
             let (dtype, operands) = floats(b, &[self, target])?;
             let (x, t) = (&operands[0], &operands[1]);
@@ -86,16 +153,16 @@ impl Tensor {
 
     /// The sum of `weight[y] · max(0, margin − input[y] + input[j])ᵖ` over the classes j other than the
     /// target y, divided by the number of classes. The input is `[n, c]` (or `[c]`), the target holds
-    /// i64 classes `[n]` (or one), p is 1 or 2.
+    /// i64 classes `[n]` (or one); the margin and p are 1.
     #[track_caller]
-    pub fn multi_margin_loss(
-        &self,
-        target: &Tensor,
-        p: i64,
-        margin: f64,
-        weight: Option<&Tensor>,
-        reduction: Reduction,
-    ) -> Tensor {
+    pub fn multi_margin_loss(&self, target: &Tensor) -> Tensor {
+        self.multi_margin_loss_with(target, MultiMargin::new())
+    }
+
+    /// [`Tensor::multi_margin_loss`] with another power or margin, weights of classes or another reduction.
+    #[track_caller]
+    pub fn multi_margin_loss_with(&self, target: &Tensor, how: MultiMargin) -> Tensor {
+        let (p, weight) = (how.p, how.weight.as_ref());
         let mut operands = vec![self, target];
         operands.extend(weight);
         compose("multi_margin_loss", &operands, |b| {
@@ -112,7 +179,7 @@ impl Tensor {
             let classes = b.reshape(target, &[n.clone(), 1.into()])?;
             let own = b.gather(&x, 1, &classes)?;
             let difference = b.binary(Pw::Sub, &x, &own)?;
-            let gap = b.with(Pw::Add, &difference, margin)?;
+            let gap = b.with(Pw::Add, &difference, how.margin)?;
             let mut gap = b.unary(Pw::Relu, &gap)?;
             if p == 2 {
                 gap = b.unary(Pw::Square, &gap)?;
@@ -129,7 +196,7 @@ impl Tensor {
             let gap = b.fill_where(&same, 0.0, &gap)?;
             let loss = b.mean(&gap, &[1], false)?;
             let loss = b.reshape(&loss, target.dims())?;
-            let loss = reduced(b, &loss, reduction)?;
+            let loss = reduced(b, &loss, how.reduction)?;
             b.cast(&loss, self.dtype())
         })
     }
@@ -138,7 +205,13 @@ impl Tensor {
     /// are no target, divided by the number of classes. The input is `[n, c]` (or `[c]`); the i64
     /// target of the same shape lists classes up to the first −1.
     #[track_caller]
-    pub fn multilabel_margin_loss(&self, target: &Tensor, reduction: Reduction) -> Tensor {
+    pub fn multilabel_margin_loss(&self, target: &Tensor) -> Tensor {
+        self.multilabel_margin_loss_with(target, Reduction::Mean)
+    }
+
+    /// [`Tensor::multilabel_margin_loss`] with another reduction.
+    #[track_caller]
+    pub fn multilabel_margin_loss_with(&self, target: &Tensor, reduction: Reduction) -> Tensor {
         compose("multilabel_margin_loss", &[self, target], |b| {
             needs_index(target, "target")?;
             b.indexed_by("target", target);
@@ -184,15 +257,20 @@ impl Tensor {
         })
     }
 
-    /// The mean over the classes, the last dim, of the binary cross-entropy of `sigmoid(input)`;
-    /// `weight` is one number a class.
+    /// The mean over the classes, the last dim, of the binary cross-entropy of `sigmoid(input)`.
     #[track_caller]
-    pub fn multilabel_soft_margin_loss(
+    pub fn multilabel_soft_margin_loss(&self, target: &Tensor) -> Tensor {
+        self.multilabel_soft_margin_loss_with(target, MultiLabelSoftMargin::new())
+    }
+
+    /// [`Tensor::multilabel_soft_margin_loss`] with weights of classes or another reduction.
+    #[track_caller]
+    pub fn multilabel_soft_margin_loss_with(
         &self,
         target: &Tensor,
-        weight: Option<&Tensor>,
-        reduction: Reduction,
+        how: MultiLabelSoftMargin,
     ) -> Tensor {
+        let weight = how.weight.as_ref();
         let mut operands = vec![self, target];
         operands.extend(weight);
         compose("multilabel_soft_margin_loss", &operands, |b| {
@@ -212,75 +290,36 @@ impl Tensor {
             let loss = weighted(b, &loss, weight, Reduction::None, loss.dtype())?;
             ensure!(loss.ndim() > 0, "the input must have a class dim");
             let loss = b.mean(&loss, &[loss.ndim() - 1], false)?;
-            let loss = reduced(b, &loss, reduction)?;
+            let loss = reduced(b, &loss, how.reduction)?;
             b.cast(&loss, dtype)
         })
     }
 
-    /// `max(0, margin + d(anchor, positive) − d(anchor, negative))` with this tensor as the anchor and
-    /// the p-norm distance of [`Tensor::pairwise_distance`]. With `swap`, the distance of positive and
-    /// negative stands in for the last one where it is smaller.
+    /// `max(0, −target · (input1 − input2) + margin)`; the margin is 0.
     #[track_caller]
-    #[allow(clippy::too_many_arguments)] // PyTorch's signature
-    pub fn triplet_margin_loss(
-        &self,
-        positive: &Tensor,
-        negative: &Tensor,
-        margin: f64,
-        p: f64,
-        eps: f64,
-        swap: bool,
-        reduction: Reduction,
-    ) -> Tensor {
-        let ranks = compose("triplet_margin_loss", &[self, positive, negative], |_| {
-            ensure!(
-                self.ndim() == positive.ndim() && self.ndim() == negative.ndim(),
-                "anchor {}, positive {} and negative {} must have as many dims",
-                self.fact(),
-                positive.fact(),
-                negative.fact()
-            );
-            Ok(self.clone())
-        });
-        if ranks.error().is_some() {
-            return ranks;
-        }
-        self.triplet_margin_with_distance_loss(
-            positive,
-            negative,
-            |x, y| x.pairwise_distance(y, p, eps, false),
-            margin,
-            swap,
-            reduction,
-        )
+    pub fn margin_ranking_loss(&self, input2: &Tensor, target: &Tensor) -> Tensor {
+        self.margin_ranking_loss_with(input2, target, MarginRanking::new())
     }
 
-    /// [`Tensor::triplet_margin_loss`] with any distance.
+    /// [`Tensor::margin_ranking_loss`] with another margin or reduction.
     #[track_caller]
-    pub fn triplet_margin_with_distance_loss(
+    pub fn margin_ranking_loss_with(
         &self,
-        positive: &Tensor,
-        negative: &Tensor,
-        distance: impl Fn(&Tensor, &Tensor) -> Tensor,
-        margin: f64,
-        swap: bool,
-        reduction: Reduction,
+        input2: &Tensor,
+        target: &Tensor,
+        how: MarginRanking,
     ) -> Tensor {
-        let mut distances = vec![distance(self, positive), distance(self, negative)];
-        if swap {
-            distances.push(distance(positive, negative));
-        }
-        let operands: Vec<&Tensor> = distances.iter().collect();
-        compose("triplet_margin_loss", &operands, |b| {
-            ensure!(margin > 0.0, "the margin must be positive, but is {margin}");
-            let (dtype, d) = floats(b, &operands)?;
-            let far = match d.get(2) {
-                Some(between) => b.binary(Pw::Minimum, &d[1], between)?,
-                None => d[1].clone(),
-            };
-            let difference = b.binary(Pw::Sub, &d[0], &far)?;
-            let gap = b.with(Pw::Add, &difference, margin)?;
-            let loss = b.unary(Pw::Relu, &gap)?;
+        let MarginRanking { margin, reduction } = how;
+        compose("margin_ranking_loss", &[self, input2, target], |b| {
+            let dtype = promote::common(&[self, input2, target])?;
+            let dtype = promote::to_float(dtype);
+            let wide = super::record::wide(dtype);
+            let (x, y) = (b.cast(self, wide)?, b.cast(input2, wide)?);
+            let t = b.cast(target, wide)?;
+            let difference = b.binary(Pw::Sub, &y, &x)?;
+            let product = b.binary(Pw::Mul, &t, &difference)?;
+            let loss = b.with(Pw::Add, &product, margin)?;
+            let loss = b.unary(Pw::Relu, &loss)?;
             let loss = reduced(b, &loss, reduction)?;
             b.cast(&loss, dtype)
         })

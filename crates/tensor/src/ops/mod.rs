@@ -12,6 +12,7 @@ mod distance;
 mod dropout;
 mod einsum;
 mod embedding_bag;
+mod entropy;
 #[cfg(feature = "linalg")]
 mod factors;
 mod floats;
@@ -49,6 +50,7 @@ mod sort;
 mod special;
 mod subscript;
 mod to_device;
+mod triplet;
 mod unique;
 mod unpool;
 
@@ -56,9 +58,10 @@ pub use args::{DimArg, DimArgs, IntList, Keep, OutputSize, ReducedDim, ReducedDi
 pub use arith::Other;
 pub use blocks::{block_diag, column_stack, dstack};
 pub use conv::{Conv, ConvTranspose, Padding};
-pub use distance::cdist;
+pub use distance::{Cosine, Pairwise, cdist, cdist_with};
 pub use einsum::einsum;
 pub use embedding_bag::BagMode;
+pub use entropy::{BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CrossEntropy, Nll};
 #[cfg(feature = "linalg")]
 pub use factors::QrMode;
 pub use grid::{cartesian_prod, meshgrid};
@@ -66,9 +69,13 @@ pub use grid_sample::{GridMode, GridPadding};
 pub use index::where_;
 pub use indices::{Ellipsis, Index, Indices, NewAxis, step};
 pub use join::{cat, hstack, stack, vstack};
+pub use likelihood::{GaussianNll, PoissonNll};
 pub use linalg::{MatrixNorm, multi_dot};
 pub use logic::RoundingMode;
-pub use loss::Reduction;
+pub use loss::{Huber, KlDiv, Reduction, SmoothL1};
+pub use margin::{
+    CosineEmbedding, HingeEmbedding, MarginRanking, MultiLabelSoftMargin, MultiMargin,
+};
 pub use multi_head::{InProjection, MultiHeadAttention};
 pub use pad::PadMode;
 pub use pool::{AvgPool, Im2Col, Pool, Unpool};
@@ -76,3 +83,4 @@ pub use quantile::Interpolation;
 pub use resize::{InterpolateMode, InterpolateSize};
 pub use sample::normal;
 pub use scatter::ScatterReduction;
+pub use triplet::{TripletMargin, TripletMarginWithDistance};

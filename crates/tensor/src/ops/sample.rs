@@ -1,7 +1,7 @@
 //! Random numbers that depend on tensors or on their own order.
 
 use super::arith::Other;
-use super::loss::within_0_and_1;
+use super::entropy::within_0_and_1;
 use super::record::Recorded;
 use super::search::insertion;
 use crate::random::random;

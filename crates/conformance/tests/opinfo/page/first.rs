@@ -1,7 +1,7 @@
 //! The first ten minutes, line by line.
 
 use super::Row;
-use kiln_tensor::{DType, Reduction, Result, Spec, Tensor, Var, compile, keep, no_grad};
+use kiln_tensor::{DType, Result, Spec, Tensor, Var, compile, keep, no_grad};
 
 macro_rules! lines {
     ($($torch:literal = { $($code:tt)* };)* => $results:expr) => {
@@ -29,7 +29,7 @@ lines! {
     "total = z.sum(dim=1, keepdim=True)" = { let total = z.sum(keep(1)); };
     "print(total); total.tolist()" = { println!("{total}"); total.to_vec::<f32>()?; };
     "w = nn.Parameter(torch.ones(2, 2))" = { let w = Var::parameter(&y)?; };
-    "loss = F.mse_loss(x @ w, y)" = { let loss = x.matmul(&w.get()).mse_loss(&y, Reduction::Mean); };
+    "loss = F.mse_loss(x @ w, y)" = { let loss = x.matmul(&w.get()).mse_loss(&y); };
     "loss.backward()" = { loss.backward()?; };
     "with torch.no_grad(): w -= 0.1 * w.grad" = { if let Some(g) = w.grad() { w.sub_(&(g * 0.1))?; } };
     "w.grad = None" = { w.zero_grad(); };

@@ -129,8 +129,10 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
+/// On one line, which the text of a long call is not.
 fn code(text: &str) -> String {
-    format!("`{}`", cell(text))
+    let words: Vec<&str> = text.split_whitespace().collect();
+    format!("`{}`", cell(&words.join(" ")))
 }
 
 fn codes(names: &[&str]) -> String {

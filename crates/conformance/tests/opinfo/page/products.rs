@@ -1,7 +1,9 @@
 //! Products of matrices and what is built on them.
 
 use super::rows;
-use kiln_tensor::{MatrixNorm, Result, Scalar, Tensor, cdist, einsum, multi_dot};
+use kiln_tensor::{
+    Cosine, MatrixNorm, Pairwise, Result, Scalar, Tensor, cdist, cdist_with, einsum, multi_dot,
+};
 
 rows! {
     (x: &Tensor, y: &Tensor, z: &Tensor, weight: &Tensor, bias: &Tensor, dim: i64, alpha: Scalar, beta: Scalar, p: f64, keepdim: bool);
@@ -33,9 +35,14 @@ rows! {
     "torch.linalg.norm" = { x.vector_norm(2.0, ()) } "of vectors or the flattened tensor; `matrix_norm` for matrices with an order";
     "torch.linalg.vander" = { x.vander(4) } "`None` for as many powers as numbers";
     "torch.trace" = { x.trace() };
-    "torch.dist" = { x.dist(y, p) };
-    "torch.cdist" = { cdist(x, y, p) };
-    "torch.nn.functional.pdist", "torch.pdist" = { x.pdist(p) };
-    "torch.nn.functional.pairwise_distance" = { x.pairwise_distance(y, p, 1e-6, keepdim) };
-    "torch.nn.functional.cosine_similarity" = { x.cosine_similarity(y, 1, 1e-8) };
+    "torch.dist" = { x.dist(y) };
+    "torch.dist(p)" = { x.dist_with(y, p) };
+    "torch.cdist" = { cdist(x, y) };
+    "torch.cdist(p)" = { cdist_with(x, y, p) };
+    "torch.nn.functional.pdist", "torch.pdist" = { x.pdist() };
+    "torch.nn.functional.pdist(p)" = { x.pdist_with(p) };
+    "torch.nn.functional.pairwise_distance" = { x.pairwise_distance(y) };
+    "torch.nn.functional.pairwise_distance(p, keepdim)" = { x.pairwise_distance_with(y, Pairwise::new().p(p).keepdim(keepdim)) };
+    "torch.nn.functional.cosine_similarity" = { x.cosine_similarity(y) };
+    "torch.nn.functional.cosine_similarity(dim, eps)" = { x.cosine_similarity_with(y, Cosine::new().dim(-1).eps(1e-6)) };
 }

@@ -94,6 +94,7 @@ pub(super) const NOT_OURS: &[&str] = &[
     "sparse",
     "to_dot",
     "total_loss",
+    "trilinear",
     "valid",
 ];
 

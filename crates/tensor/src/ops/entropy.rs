@@ -1,0 +1,372 @@
+//! Losses that are cross-entropies.
+
+use super::args::needs_float;
+use super::index::{checked_index, needs_index};
+use super::loss::reduced;
+use super::record::Recorded;
+use crate::options::options;
+use crate::record::{Recorder, compose};
+use crate::{DType, Reduction, Tensor};
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
+
+options! {
+    /// What [`Tensor::binary_cross_entropy`] takes beside its target.
+    BinaryCrossEntropy () {
+        /// What becomes of the elements (default their mean).
+        reduction: Reduction = Reduction::Mean,
+        ;
+        /// A factor for each element.
+        weight,
+    }
+}
+
+options! {
+    /// What [`Tensor::binary_cross_entropy_with_logits`] takes beside its target.
+    BinaryCrossEntropyWithLogits () {
+        /// What becomes of the elements (default their mean).
+        reduction: Reduction = Reduction::Mean,
+        ;
+        /// A factor for each element.
+        weight,
+        /// A factor for the positives of each class.
+        pos_weight,
+    }
+}
+
+options! {
+    /// What [`Tensor::nll_loss`] takes beside its target.
+    Nll () {
+        /// The target that counts for nothing (default −100).
+        ignore_index: i64 = -100,
+        /// What becomes of the samples (default their mean, which divides by the weights of the targets).
+        reduction: Reduction = Reduction::Mean,
+        ;
+        /// A factor for each class, `[c]`.
+        weight,
+    }
+}
+
+options! {
+    /// What [`Tensor::cross_entropy`] takes beside its target.
+    CrossEntropy () {
+        /// The class that counts for nothing as a target (default −100).
+        ignore_index: i64 = -100,
+        /// How much of each target is spread evenly over the classes, 0..=1 (default 0).
+        label_smoothing: f64 = 0.0,
+        /// What becomes of the samples (default their mean, which divides by the weights of the targets).
+        reduction: Reduction = Reduction::Mean,
+        ;
+        /// A factor for each class, `[c]`.
+        weight,
+    }
+}
+
+impl Tensor {
+    /// `−(target · log input + (1 − target) · log(1 − input))` of probabilities, with logarithms of at
+    /// least −100. An input or target outside 0..=1 is a data error.
+    #[track_caller]
+    pub fn binary_cross_entropy(&self, target: &Tensor) -> Tensor {
+        self.binary_cross_entropy_with(target, BinaryCrossEntropy::new())
+    }
+
+    /// [`Tensor::binary_cross_entropy`] with weights or another reduction.
+    #[track_caller]
+    pub fn binary_cross_entropy_with(&self, target: &Tensor, how: BinaryCrossEntropy) -> Tensor {
+        let weight = how.weight.as_ref();
+        let mut operands = vec![self, target];
+        operands.extend(weight);
+        compose("binary_cross_entropy", &operands, |b| {
+            let (probability, y) = probabilities(b, self, target)?;
+            let text = "all elements of input should be between 0 and 1";
+            let probability = within_0_and_1(b, &probability, text)?;
+            let y = within_0_and_1(b, &y, "all elements of target should be between 0 and 1")?;
+            // The logarithms are cut off and their slopes are not: the gradient is a formula of its own.
+            let x = probability.detach();
+            let one = b.scalar_like(1.0, &x)?;
+            let clamped_log = |b: &mut Recorder, p: &Tensor| {
+                let log = b.unary(Pw::Log, p)?;
+                b.with(Pw::Maximum, &log, -100.0)
+            };
+            let rest = b.binary(Pw::Sub, &one, &x)?;
+            let (log, log_rest) = (clamped_log(b, &x)?, clamped_log(b, &rest)?);
+            let y_rest = b.binary(Pw::Sub, &y, &one)?;
+            let no = b.binary(Pw::Mul, &y_rest, &log_rest)?;
+            let yes = b.binary(Pw::Mul, &y, &log)?;
+            let loss = b.binary(Pw::Sub, &no, &yes)?;
+            let slope = cross_entropy_slope(b, &probability, &y)?;
+            let nothing = b.binary(Pw::Sub, &probability, &x)?;
+            let nothing = b.binary(Pw::Mul, &nothing, &slope)?;
+            let loss = b.binary(Pw::Add, &loss, &nothing)?;
+            weighted(b, &loss, weight, how.reduction, self.dtype())
+        })
+    }
+
+    /// [`Tensor::binary_cross_entropy`] of `sigmoid(input)`, stable for large inputs.
+    #[track_caller]
+    pub fn binary_cross_entropy_with_logits(&self, target: &Tensor) -> Tensor {
+        self.binary_cross_entropy_with_logits_with(target, BinaryCrossEntropyWithLogits::new())
+    }
+
+    /// [`Tensor::binary_cross_entropy_with_logits`] with weights or another reduction.
+    #[track_caller]
+    pub fn binary_cross_entropy_with_logits_with(
+        &self,
+        target: &Tensor,
+        how: BinaryCrossEntropyWithLogits,
+    ) -> Tensor {
+        let (weight, pos_weight) = (how.weight.as_ref(), how.pos_weight.as_ref());
+        let mut operands = vec![self, target];
+        operands.extend(weight.into_iter().chain(pos_weight));
+        compose("binary_cross_entropy_with_logits", &operands, |b| {
+            let (x, y) = probabilities(b, self, target)?;
+            // (1 − y) · x − w · log sigmoid(x) with w = 1 + (pos_weight − 1) · y.
+            let one = b.scalar_like(1.0, &x)?;
+            let rest = b.binary(Pw::Sub, &one, &y)?;
+            let linear = b.binary(Pw::Mul, &rest, &x)?;
+            let mut log = b.unary(Pw::LogSigmoid, &x)?;
+            if let Some(p) = pos_weight {
+                let p = b.cast(p, x.dtype())?;
+                let extra = b.binary(Pw::Sub, &p, &one)?;
+                let extra = b.binary(Pw::Mul, &extra, &y)?;
+                let factor = b.binary(Pw::Add, &extra, &one)?;
+                log = b.binary(Pw::Mul, &log, &factor)?;
+            }
+            let loss = b.binary(Pw::Sub, &linear, &log)?;
+            weighted(b, &loss, weight, how.reduction, self.dtype())
+        })
+    }
+
+    /// The negative log likelihood of log probabilities `[n, c, ..]` (or `[c]`) for i64 classes
+    /// `[n, ..]`: `−input[class]`, and nothing where the target is −100. A class outside `0..c` is a data
+    /// error.
+    #[track_caller]
+    pub fn nll_loss(&self, target: &Tensor) -> Tensor {
+        self.nll_loss_with(target, Nll::new())
+    }
+
+    /// [`Tensor::nll_loss`] with weights of classes, another target that counts for nothing or another
+    /// reduction.
+    #[track_caller]
+    pub fn nll_loss_with(&self, target: &Tensor, how: Nll) -> Tensor {
+        let how = CrossEntropy {
+            ignore_index: how.ignore_index,
+            label_smoothing: 0.0,
+            reduction: how.reduction,
+            weight: how.weight,
+        };
+        let mut operands = vec![self, target];
+        operands.extend(&how.weight);
+        compose("nll_loss", &operands, |b| {
+            needs_float(self, "input")?;
+            let x = b.widened(self)?;
+            let loss = class_loss(b, &x, target, &how)?;
+            b.cast(&loss, self.dtype())
+        })
+    }
+
+    /// [`Tensor::nll_loss`] of the log softmax of logits `[n, c, ..]` (or `[c]`). The target holds i64
+    /// classes, or probabilities in the input's shape.
+    ///
+    /// ```
+    /// use kiln_tensor::{CrossEntropy, DType, Tensor};
+    /// let (logits, labels) = (Tensor::zeros([2, 4], DType::F32), Tensor::from([3i64, -1]));
+    /// let how = CrossEntropy::new().label_smoothing(0.1).ignore_index(-1);
+    /// let loss = logits.cross_entropy_with(&labels, how);
+    /// assert!((loss.item::<f32>()? - 4f32.ln()).abs() < 1e-6);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn cross_entropy(&self, target: &Tensor) -> Tensor {
+        self.cross_entropy_with(target, CrossEntropy::new())
+    }
+
+    /// [`Tensor::cross_entropy`] with weights of classes, smoothed targets and the like.
+    #[track_caller]
+    pub fn cross_entropy_with(&self, target: &Tensor, how: CrossEntropy) -> Tensor {
+        let mut operands = vec![self, target];
+        operands.extend(&how.weight);
+        compose("cross_entropy", &operands, |b| {
+            needs_float(self, "input")?;
+            ensure!(self.ndim() > 0, "the input must have a class dim");
+            let smoothing = how.label_smoothing;
+            ensure!(
+                (0.0..=1.0).contains(&smoothing),
+                "label_smoothing must lie in 0..=1, not {smoothing}"
+            );
+            let dim = (self.ndim() > 1) as i64;
+            let x = b.widened(self)?;
+            let log = super::activation::softmax(b, &x, dim, true)?;
+            let loss = match target.dtype().is_float() {
+                true => probability_loss(b, &log, target, &how)?,
+                false => class_loss(b, &log, target, &how)?,
+            };
+            b.cast(&loss, self.dtype())
+        })
+    }
+}
+
+/// `(p − t) / (p (1 − p))`, of which the divisor is at least 1e-12.
+fn cross_entropy_slope(b: &mut Recorder, p: &Tensor, target: &Tensor) -> Recorded {
+    let one = b.scalar_like(1.0, p)?;
+    let rest = b.binary(Pw::Sub, &one, p)?;
+    let divisor = b.binary(Pw::Mul, &rest, p)?;
+    let (low, high) = (b.scalar_like(1e-12, p)?, b.scalar_like(f64::INFINITY, p)?);
+    let divisor = b.pointwise(Pw::Clip, &[divisor, low, high])?;
+    let difference = b.binary(Pw::Sub, p, &target.detach())?;
+    b.binary(Pw::Div, &difference, &divisor)
+}
+
+/// Input and target of a binary cross-entropy, wide; they must agree in shape.
+fn probabilities(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Result<(Tensor, Tensor), OpError> {
+    needs_float(x, "input")?;
+    ensure!(
+        x.dims() == y.dims(),
+        "the input {} and the target {} must have one shape",
+        x.fact(),
+        y.fact()
+    );
+    let x = b.widened(x)?;
+    let y = b.cast(y, x.dtype())?;
+    Ok((x, y))
+}
+
+/// The tensor, or a data error if any element is not a probability.
+pub(super) fn within_0_and_1(b: &mut Recorder, x: &Tensor, what: &'static str) -> Recorded {
+    let (low, high) = (b.with(Pw::Ge, x, 0.0)?, b.with(Pw::Le, x, 1.0)?);
+    let fine = b.binary(Pw::And, &low, &high)?;
+    b.require(&fine, x, what)
+}
+
+pub(super) fn weighted(
+    b: &mut Recorder,
+    loss: &Tensor,
+    weight: Option<&Tensor>,
+    reduction: Reduction,
+    dtype: DType,
+) -> Recorded {
+    let mut loss = loss.clone();
+    if let Some(w) = weight {
+        let w = b.cast(w, loss.dtype())?;
+        loss = b.binary(Pw::Mul, &loss, &w)?;
+    }
+    let loss = reduced(b, &loss, reduction)?;
+    b.cast(&loss, dtype)
+}
+
+fn class_axis(x: &Tensor) -> Result<usize, OpError> {
+    ensure!(x.ndim() > 0, "the input must have a class dim");
+    Ok((x.ndim() > 1) as usize)
+}
+
+/// A weight of classes, in the dtype of x.
+pub(super) fn class_weight(b: &mut Recorder, x: &Tensor, axis: usize, weight: &Tensor) -> Recorded {
+    ensure!(
+        weight.ndim() == 1 && weight.dims()[0] == x.dims()[axis],
+        "the weight must hold one number for each of {} classes, not {}",
+        x.dims()[axis],
+        weight.fact()
+    );
+    b.cast(weight, x.dtype())
+}
+
+/// The loss of log probabilities for class indices.
+fn class_loss(b: &mut Recorder, log: &Tensor, target: &Tensor, how: &CrossEntropy) -> Recorded {
+    let (weight, smoothing) = (how.weight.as_ref(), how.label_smoothing);
+    let axis = class_axis(log)?;
+    let mut off = Shape::from(log.dims());
+    let classes = off.remove(axis);
+    ensure!(
+        target.dims() == &off[..],
+        "the target must hold one class for each {}, in the shape {:?}, not {}",
+        if log.ndim() == 1 { "row" } else { "sample" },
+        off,
+        target.fact()
+    );
+    b.indexed_by("target", target);
+    let target = if target.dtype() == DType::U8 {
+        b.cast(target, DType::I64)?
+    } else {
+        target.clone()
+    };
+    needs_index(&target, "target")?;
+    let ignored = b.with(Pw::Eq, &target, how.ignore_index)?;
+    let safe = b.fill_where(&ignored, 0i64, &target)?;
+    let index = b.unsqueeze(&safe, axis)?;
+    let picked = b.gather(log, axis, &index)?;
+    let picked = b.reshape(&picked, &off)?;
+    // The weight of each target; 0 where it is ignored.
+    let ones = match weight {
+        Some(w) => {
+            let w = class_weight(b, log, axis, w)?;
+            let flat = b.reshape(&safe, &[safe.fact().numel()])?;
+            let flat = checked_index(b, &flat, &classes)?;
+            let w = b.gather(&w, 0, &flat)?;
+            b.reshape(&w, &off)?
+        }
+        None => b.full(1.0, log.dtype(), &off)?,
+    };
+    let share = b.fill_where(&ignored, 0.0, &ones)?;
+    let minus = b.unary(Pw::Neg, &picked)?;
+    let loss = b.binary(Pw::Mul, &minus, &ones)?;
+    let mut loss = b.fill_where(&ignored, 0.0, &loss)?;
+    if smoothing > 0.0 {
+        let mut all = log.clone();
+        if let Some(w) = weight {
+            let w = class_weight(b, log, axis, w)?;
+            let w = b.along(&w, axis, log.ndim())?;
+            all = b.binary(Pw::Mul, log, &w)?;
+        }
+        let sum = b.sum(&all, &[axis], false)?;
+        let even = b.fill_where(&ignored, 0.0, &sum)?;
+        let count = b.count(log, &[axis], log.dtype())?;
+        let even = b.binary(Pw::Div, &even, &count)?;
+        let even = b.with(Pw::Mul, &even, smoothing)?;
+        let rest = b.with(Pw::Mul, &loss, 1.0 - smoothing)?;
+        loss = b.binary(Pw::Sub, &rest, &even)?;
+    }
+    if how.reduction != Reduction::Mean {
+        return reduced(b, &loss, how.reduction);
+    }
+    let sum = reduced(b, &loss, Reduction::Sum)?;
+    let total = reduced(b, &share, Reduction::Sum)?;
+    b.binary(Pw::Div, &sum, &total)
+}
+
+/// The loss of log probabilities for probabilities of the same shape; its mean is over the samples.
+fn probability_loss(
+    b: &mut Recorder,
+    log: &Tensor,
+    target: &Tensor,
+    how: &CrossEntropy,
+) -> Recorded {
+    let (weight, smoothing) = (how.weight.as_ref(), how.label_smoothing);
+    let axis = class_axis(log)?;
+    ensure!(
+        target.dims() == log.dims(),
+        "a target of probabilities must have the input's shape, not {}",
+        target.fact()
+    );
+    let mut p = b.cast(target, log.dtype())?;
+    if smoothing > 0.0 {
+        let count = b.count(log, &[axis], log.dtype())?;
+        let even = b.full(smoothing, log.dtype(), &[])?;
+        let even = b.binary(Pw::Div, &even, &count)?;
+        let kept = b.with(Pw::Mul, &p, 1.0 - smoothing)?;
+        p = b.binary(Pw::Add, &kept, &even)?;
+    }
+    let mut term = b.binary(Pw::Mul, log, &p)?;
+    if let Some(w) = weight {
+        let w = class_weight(b, log, axis, w)?;
+        let w = b.along(&w, axis, log.ndim())?;
+        term = b.binary(Pw::Mul, &term, &w)?;
+    }
+    let sum = b.sum(&term, &[axis], false)?;
+    let loss = b.unary(Pw::Neg, &sum)?;
+    if how.reduction != Reduction::Mean {
+        return reduced(b, &loss, how.reduction);
+    }
+    let sum = reduced(b, &loss, Reduction::Sum)?;
+    let samples: Vec<usize> = (0..log.ndim()).filter(|a| *a != axis).collect();
+    let count = b.count(log, &samples, log.dtype())?;
+    b.binary(Pw::Div, &sum, &count)
+}

@@ -1,0 +1,117 @@
+//! Losses of triplets.
+
+use super::loss::{floats, reduced};
+use crate::options::options;
+use crate::record::compose;
+use crate::{Pairwise, Reduction, Tensor};
+use kiln_ir::{Builder, Pw, ensure};
+
+options! {
+    /// What [`Tensor::triplet_margin_loss`] takes beside its triplets.
+    TripletMargin () {
+        /// How much nearer the positive is to be than the negative (default 1).
+        margin: f64 = 1.0,
+        /// The order of the norm (default 2).
+        p: f64 = 2.0,
+        /// Added to each difference (default 1e-6).
+        eps: f64 = 1e-6,
+        /// Whether the negative's distance to the positive counts where it is smaller (default no).
+        swap: bool = false,
+        /// What becomes of the elements (default their mean).
+        reduction: Reduction = Reduction::Mean,
+    }
+}
+
+options! {
+    /// What [`Tensor::triplet_margin_with_distance_loss`] takes beside its triplets and distance.
+    TripletMarginWithDistance () {
+        /// How much nearer the positive is to be than the negative (default 1).
+        margin: f64 = 1.0,
+        /// Whether the negative's distance to the positive counts where it is smaller (default no).
+        swap: bool = false,
+        /// What becomes of the elements (default their mean).
+        reduction: Reduction = Reduction::Mean,
+    }
+}
+
+impl Tensor {
+    /// `max(0, margin + d(anchor, positive) − d(anchor, negative))` with this tensor as the anchor and
+    /// the distance of [`Tensor::pairwise_distance`]; the margin is 1.
+    #[track_caller]
+    pub fn triplet_margin_loss(&self, positive: &Tensor, negative: &Tensor) -> Tensor {
+        self.triplet_margin_loss_with(positive, negative, TripletMargin::new())
+    }
+
+    /// [`Tensor::triplet_margin_loss`] with another margin, norm or reduction.
+    #[track_caller]
+    pub fn triplet_margin_loss_with(
+        &self,
+        positive: &Tensor,
+        negative: &Tensor,
+        how: TripletMargin,
+    ) -> Tensor {
+        let ranks = compose("triplet_margin_loss", &[self, positive, negative], |_| {
+            ensure!(
+                self.ndim() == positive.ndim() && self.ndim() == negative.ndim(),
+                "anchor {}, positive {} and negative {} must have as many dims",
+                self.fact(),
+                positive.fact(),
+                negative.fact()
+            );
+            Ok(self.clone())
+        });
+        if ranks.error().is_some() {
+            return ranks;
+        }
+        let norm = Pairwise::new().p(how.p).eps(how.eps);
+        let distance = |x: &Tensor, y: &Tensor| x.pairwise_distance_with(y, norm.clone());
+        let how = TripletMarginWithDistance {
+            margin: how.margin,
+            swap: how.swap,
+            reduction: how.reduction,
+        };
+        self.triplet_margin_with_distance_loss_with(positive, negative, distance, how)
+    }
+
+    /// [`Tensor::triplet_margin_loss`] with any distance.
+    #[track_caller]
+    pub fn triplet_margin_with_distance_loss(
+        &self,
+        positive: &Tensor,
+        negative: &Tensor,
+        distance: impl Fn(&Tensor, &Tensor) -> Tensor,
+    ) -> Tensor {
+        let how = TripletMarginWithDistance::new();
+        self.triplet_margin_with_distance_loss_with(positive, negative, distance, how)
+    }
+
+    /// [`Tensor::triplet_margin_with_distance_loss`] with another margin or reduction.
+    #[track_caller]
+    pub fn triplet_margin_with_distance_loss_with(
+        &self,
+        positive: &Tensor,
+        negative: &Tensor,
+        distance: impl Fn(&Tensor, &Tensor) -> Tensor,
+        how: TripletMarginWithDistance,
+    ) -> Tensor {
+        let margin = how.margin;
+        let mut distances = vec![distance(self, positive), distance(self, negative)];
+        if how.swap {
+            distances.push(distance(positive, negative));
+        }
+        let operands: Vec<&Tensor> = distances.iter().collect();
+        compose("triplet_margin_loss", &operands, |b| {
+            ensure!(margin > 0.0, "the margin must be positive, but is {margin}");
+            let (dtype, d) = floats(b, &operands)?;
+            let far = match d.get(2) {
+                Some(between) => b.binary(Pw::Minimum, &d[1], between)?,
+                None => d[1].clone(),
+            };
+            let difference = b.binary(Pw::Sub, &d[0], &far)?;
+            let gap = b.with(Pw::Add, &difference, margin)?;
+            let loss = b.unary(Pw::Relu, &gap)?;
+            let loss = reduced(b, &loss, how.reduction)?;
+            b.cast(&loss, dtype)
+        })
+    }
+}
