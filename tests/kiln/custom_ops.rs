@@ -308,6 +308,17 @@ fn what_does_not_apply_says_so() -> Result<()> {
     let e = y.backward().unwrap_err();
     assert!(e.message().contains("no derivative"), "{e}");
     assert_eq!((e.op(), e.loc().line), ("test::plain", line));
+    // In a loop its derivative would be lost.
+    let cubed = |x: &Tensor| {
+        kiln::scan(x.clone(), Tensor::zeros([2], DType::F32), |x, _| {
+            (CUBE.call(&[&x]), ())
+        })
+    };
+    let (y, ()) = cubed(&x.requires_grad_(true));
+    let e = y.error().cloned().unwrap();
+    assert!(e.message().contains("is lost inside scan and cond"), "{e}");
+    let (y, ()) = kiln::no_grad(|| cubed(&vector(&[2.0])));
+    assert_eq!(y.to_vec::<f32>()?, [512.0]);
     // A derivative that doesn't fit.
     let op = identity("test::misfit", Ok).backward(|_, _, _| vec![]);
     let e = op.call(&[&x.requires_grad_(true)]).backward().unwrap_err();

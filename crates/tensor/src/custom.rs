@@ -1,6 +1,6 @@
 //! Operators with a kernel of the user's own.
 
-use crate::autograd::{Backward, differentiated, no_grad};
+use crate::autograd::{Backward, differentiated, keeps_derivative, no_grad};
 use crate::record::compose;
 use crate::{Error, Result, Tensor};
 use kiln_base::custom::{
@@ -183,6 +183,7 @@ impl CustomOp {
             let Some(f) = &self.backward else {
                 return record();
             };
+            keeps_derivative()?;
             let y = no_grad(record)?;
             Ok(differentiated(&y, inputs, b.place(), || f.clone()))
         })

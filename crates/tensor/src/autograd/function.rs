@@ -28,15 +28,21 @@ pub fn custom_function(
     backward: impl Fn(&[Tensor], &Tensor, &Tensor) -> Vec<Option<Tensor>> + Send + Sync + 'static,
 ) -> Tensor {
     compose("custom_function", inputs, |b| {
-        ensure!(
-            !trace::may_flow(),
-            "the derivative of a custom function is lost inside scan and cond; call it outside, or \
-             under no_grad"
-        );
+        keeps_derivative()?;
         let plain: Vec<Tensor> = inputs.iter().map(|t| t.detach()).collect();
         let y = no_grad(|| forward(&plain));
         Ok(differentiated(&y, inputs, b.place(), || Arc::new(backward)))
     })
+}
+
+/// Errs in a body whose derivative is made from what is recorded in it.
+pub(crate) fn keeps_derivative() -> Result<(), OpError> {
+    ensure!(
+        !trace::may_flow(),
+        "the derivative of a custom function is lost inside scan and cond; call it outside, or \
+         under no_grad"
+    );
+    Ok(())
 }
 
 /// From the inputs, the result and its gradient to those of the inputs.

@@ -15,7 +15,7 @@ mod needs;
 
 pub use checkpoint::checkpoint;
 pub use function::custom_function;
-pub(crate) use function::{Backward, differentiated};
+pub(crate) use function::{Backward, differentiated, keeps_derivative};
 pub use functional::{GradOptions, grad, grad_with, gradcheck, jvp, vjp};
 pub use hook::HookHandle;
 pub use mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
@@ -164,7 +164,7 @@ impl Tensor {
 
     /// [`Tensor::backward`] with the gradient of this tensor (of its dtype and shape; 1 where `None`).
     /// `retain_graph` keeps what the derivatives need for another pass. `create_graph` records the
-    /// gradients so that they can be differentiated, and retains the graph too.
+    /// gradients so that they can be differentiated, keeps_derivative, and retains the graph too.
     ///
     /// # Errors
     /// As [`Tensor::backward`], or if the gradient does not fit.
