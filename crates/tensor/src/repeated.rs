@@ -7,7 +7,7 @@ use crate::{Device, anomaly, boundary, is_grad_enabled, scope, trace as bodies};
 use hashbrown::HashMap;
 use kiln_ir::{Fact, Facts, Graph, Op, ops};
 use smallvec::SmallVec;
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -106,10 +106,8 @@ impl Recorded {
         }
         static STATE: std::sync::LazyLock<hashbrown::DefaultHashBuilder> =
             std::sync::LazyLock::new(Default::default);
-        let mut h = STATE.build_hasher();
-        body.hash(&mut h);
         Some(Recorded {
-            hash: h.finish(),
+            hash: STATE.hash_one(&body),
             facts: results.iter().map(|t| t.fact().clone()).collect(),
             body: Arc::new(body),
         })
