@@ -89,7 +89,7 @@ fn a_scan_of_no_steps_gives_its_start() {
 fn states_results_and_slices_may_be_nested() {
     let xs = (vector(&[1.0, 2.0, 3.0]), matrix(3, 2));
     let init = (
-        Tensor::full([], 0.0, DType::F32),
+        Tensor::full((), 0.0, DType::F32),
         [matrix(1, 2), matrix(1, 2)],
     );
     let ((count, [a, b]), rows) = scan(init, xs, |(count, [a, b]), (x, row)| {
@@ -119,7 +119,7 @@ fn a_reversed_scan_begins_at_the_end_and_lengths_stand_alone() {
         reverse: true,
         ..ScanOptions::default()
     };
-    let zero = || Tensor::full([], 0.0, DType::F32);
+    let zero = || Tensor::full((), 0.0, DType::F32);
     let (_, sums) = scan_with(&reverse, zero(), vector(&[1.0, 2.0, 4.0]), |s, x| {
         let s = s + x;
         (s.clone(), s)
@@ -178,7 +178,7 @@ fn only_what_is_wanted_has_gradients() {
     let xs = random(&[3, 2], 1);
     let (w, offset) = (random(&[2], 2).requires_grad_(true), random(&[2], 3));
     // An integer counts along, and a state that nothing flows through.
-    let zero = Tensor::full([], 0i64, DType::I64);
+    let zero = Tensor::full((), 0i64, DType::I64);
     let ((total, _, _), ()) = scan((offset.clone(), zero, xs.i(0)), xs, |(s, n, last), x| {
         let n = n + 1;
         (
@@ -195,7 +195,7 @@ fn only_what_is_wanted_has_gradients() {
 #[test]
 fn detach_and_no_grad_hold_inside_bodies() {
     let x = random(&[4], 5).requires_grad_(true);
-    let start = || Tensor::full([], 0.0, DType::F64);
+    let start = || Tensor::full((), 0.0, DType::F64);
     let (sum, ()) = scan(start(), x.clone(), |s, x| {
         (s + x.square() + x.detach() * 5.0, ())
     });
@@ -214,7 +214,7 @@ fn detach_and_no_grad_hold_inside_bodies() {
 fn scans_nest() {
     let x = random(&[3, 4], 6);
     let run = |x: &[Tensor]| {
-        let zero = Tensor::full([], 0.0, DType::F64);
+        let zero = Tensor::full((), 0.0, DType::F64);
         let (total, sums) = scan(zero.clone(), x[0].clone(), |total, row| {
             let (sum, parts) = scan(zero.clone(), row, |s, x| {
                 let s = (s + &x * &total).sin();
@@ -234,7 +234,7 @@ fn a_branch_is_one_of_two() {
         let (y, z) = cond(
             &x.sum(()).gt(limit),
             || (&x * 2.0, x.sum(())),
-            || (x.exp(), Tensor::full([], 7.0, DType::F32)),
+            || (x.exp(), Tensor::full((), 7.0, DType::F32)),
         );
         assert_reference(&y);
         assert_reference(&z);
@@ -327,7 +327,7 @@ fn constants_in_bodies_are_what_they_are_outside() {
 fn branches_stand_in_loops() {
     let x = random(&[6], 9);
     let run = |x: &[Tensor]| {
-        let one = Tensor::full([], 1.0, DType::F64);
+        let one = Tensor::full((), 1.0, DType::F64);
         scan(one, x[0].clone(), |s, x| {
             let y = cond(&x.detach().gt(0.0), || &s * &x, || &s + x.square());
             (y.clone(), y)

@@ -283,7 +283,7 @@ fn random_numbers_are_the_cpus() {
     let draw = || {
         kiln::manual_seed(7);
         let uniform = Tensor::rand([3, 1001], DType::F32);
-        (uniform, Tensor::randint(-5, 1 << 40, [777]))
+        (uniform, Tensor::randint(-5, 1i64 << 40, [777]))
     };
     let ((a, b), (c, d)) = (draw(), draw());
     let (c, d) = (c.to(gpu), d.to(gpu));

@@ -75,7 +75,7 @@ fn peak_and_lower_bound_are_known_before_the_run() {
 fn a_memory_limit_is_an_error_and_not_the_end() {
     let x = Tensor::zeros([1 << 22], DType::F32) + 1.0;
     // Everything else in this process allocates too, so only an impossible size is asked for.
-    let huge = Tensor::zeros([1 << 40], DType::F32) + x.sum([0]);
+    let huge = Tensor::zeros([1i64 << 40], DType::F32) + x.sum([0]);
     assert!(huge.realize().is_err());
     assert_eq!(x.sum([0]).item::<f32>().unwrap(), (1 << 22) as f32);
     assert!(memory::stats().peak > 0);

@@ -5,6 +5,7 @@ mod anomaly;
 mod attention;
 mod autograd;
 mod bias_before_norm;
+mod calls;
 mod checkpointing;
 mod compared;
 mod compiled;

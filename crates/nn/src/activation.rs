@@ -3,7 +3,7 @@
 use crate::layer::{self, fact, run, wrong};
 use crate::print::float;
 use crate::{Forward, Module, init};
-use kiln_tensor::{Result, Tensor, Var};
+use kiln_tensor::{Int, Result, Tensor, Var};
 
 macro_rules! plain {
     ($($(#[$doc:meta])* $name:ident |$x:ident| $body:expr;)*) => {$(
@@ -176,8 +176,8 @@ macro_rules! along_a_dim {
 
         impl $name {
             /// The layer along a dim.
-            pub fn new(dim: i64) -> $name {
-                $name { dim }
+            pub fn new(dim: impl Into<Int>) -> $name {
+                $name { dim: dim.into().0 }
             }
 
             fn extra_repr(&self) -> String {
@@ -285,7 +285,8 @@ impl PReLU {
     /// # Errors
     /// Inside `compile`: make layers before.
     #[track_caller]
-    pub fn new(num_parameters: usize) -> Result<PReLU> {
+    pub fn new(num_parameters: impl Into<Int>) -> Result<PReLU> {
+        let [num_parameters] = layer::sizes("PReLU", [num_parameters.into()])?;
         let weight = layer::constant([num_parameters], 0.25)?;
         Ok(PReLU { weight })
     }

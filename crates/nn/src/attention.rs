@@ -2,7 +2,7 @@
 
 use crate::layer::{self, fact, invalid, run_all, wrong};
 use crate::{Linear, Mode, Module, init};
-use kiln_tensor::{DType, Result, Tensor, Var, cat, where_};
+use kiln_tensor::{DType, Int, Result, Tensor, Var, cat, where_};
 
 /// What [`MultiheadAttention::forward_with`] takes beside the tensors.
 #[derive(Clone, Copy, Default)]
@@ -65,7 +65,9 @@ impl MultiheadAttention {
     /// # Errors
     /// If the features do not divide into the heads.
     #[track_caller]
-    pub fn new(embed_dim: usize, num_heads: usize) -> Result<MultiheadAttention> {
+    pub fn new(embed_dim: impl Into<Int>, num_heads: impl Into<Int>) -> Result<MultiheadAttention> {
+        let sizes = [embed_dim.into(), num_heads.into()];
+        let [embed_dim, num_heads] = layer::sizes("MultiheadAttention", sizes)?;
         if num_heads == 0 || embed_dim == 0 || !embed_dim.is_multiple_of(num_heads) {
             let message = format!("{embed_dim} features do not divide into {num_heads} heads");
             return Err(invalid("MultiheadAttention", message));
@@ -96,7 +98,12 @@ impl MultiheadAttention {
     /// # Errors
     /// Inside `compile`: make layers before.
     #[track_caller]
-    pub fn kdim_vdim(mut self, kdim: usize, vdim: usize) -> Result<MultiheadAttention> {
+    pub fn kdim_vdim(
+        mut self,
+        kdim: impl Into<Int>,
+        vdim: impl Into<Int>,
+    ) -> Result<MultiheadAttention> {
+        let [kdim, vdim] = layer::sizes("MultiheadAttention", [kdim.into(), vdim.into()])?;
         let e = self.embed_dim;
         self.in_proj_weight = None;
         self.q_proj_weight = Some(layer::constant([e, e], 0.0)?);

@@ -2,7 +2,7 @@
 
 use crate::layer::{self, fact, invalid, run_lookup, wrong};
 use crate::{Forward, Module, init};
-use kiln_tensor::{BagMode, Result, Tensor, Var, where_};
+use kiln_tensor::{BagMode, Int, Result, Tensor, Var, where_};
 
 /// A row of a matrix for each index (`torch.nn.Embedding`): i64 or i32 `[..]` to
 /// `[.., embedding_dim]`. The rows start standard normal. An index that is not there is a data error.
@@ -20,7 +20,9 @@ impl Embedding {
     /// # Errors
     /// Inside `compile`: make layers before.
     #[track_caller]
-    pub fn new(num_embeddings: usize, embedding_dim: usize) -> Result<Embedding> {
+    pub fn new(num_embeddings: impl Into<Int>, embedding_dim: impl Into<Int>) -> Result<Embedding> {
+        let sizes = [num_embeddings.into(), embedding_dim.into()];
+        let [num_embeddings, embedding_dim] = layer::sizes("Embedding", sizes)?;
         let embedding = Embedding {
             weight: layer::constant([num_embeddings, embedding_dim], 0.0)?,
             padding_idx: None,
@@ -52,7 +54,8 @@ impl Embedding {
     /// # Errors
     /// If there is no such row.
     #[track_caller]
-    pub fn padding_idx(mut self, index: usize) -> Result<Embedding> {
+    pub fn padding_idx(mut self, index: impl Into<Int>) -> Result<Embedding> {
+        let [index] = layer::sizes("Embedding", [index.into()])?;
         let rows = self.weight.shape()[0];
         if index >= rows {
             let message = format!("there is no row {index} of {rows} for padding");
@@ -124,7 +127,12 @@ impl EmbeddingBag {
     /// # Errors
     /// Inside `compile`: make layers before.
     #[track_caller]
-    pub fn new(num_embeddings: usize, embedding_dim: usize) -> Result<EmbeddingBag> {
+    pub fn new(
+        num_embeddings: impl Into<Int>,
+        embedding_dim: impl Into<Int>,
+    ) -> Result<EmbeddingBag> {
+        let sizes = [num_embeddings.into(), embedding_dim.into()];
+        let [num_embeddings, embedding_dim] = layer::sizes("EmbeddingBag", sizes)?;
         let bag = EmbeddingBag {
             weight: layer::constant([num_embeddings, embedding_dim], 0.0)?,
             mode: BagMode::Mean,

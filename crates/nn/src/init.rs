@@ -121,7 +121,7 @@ pub fn eye_(var: &Var) -> Result<()> {
     let &[n, m] = &var.shape()[..] else {
         return Err(misfit(var, "eye_", "a matrix"));
     };
-    var.assign(&Tensor::eye(n as i64, m as i64, var.dtype()))
+    var.assign(&Tensor::eye(n, m, var.dtype()))
 }
 
 /// A random matrix of orthonormal rows or columns, whichever are fewer, times `gain`; dims behind the
@@ -208,7 +208,7 @@ pub fn dirac_(var: &Var, groups: usize) -> Result<()> {
         return Err(Error::invalid("dirac_", message));
     }
     let outputs = (shape[0] / groups) as i64;
-    let mut identity = Tensor::eye(outputs, shape[1] as i64, var.dtype());
+    let mut identity = Tensor::eye(outputs, shape[1], var.dtype());
     let mut pad = Vec::new();
     for &k in &shape[2..] {
         identity = identity.unsqueeze(-1);

@@ -2,7 +2,8 @@
 
 use crate::{Module, tree};
 use kiln_tensor::{
-    DType, Error, ErrorKind, IntList, Result, Tensor, Var, on_behalf_of_caller, with_error_note,
+    DType, Error, ErrorKind, Int, IntList, Result, Tensor, Var, on_behalf_of_caller,
+    with_error_note,
 };
 use std::cell::Cell;
 
@@ -82,6 +83,18 @@ pub(crate) fn wrong(layer: &dyn Module, message: impl Into<String>) -> Tensor {
 #[track_caller]
 pub(crate) fn invalid(layer: &str, message: impl Into<String>) -> Error {
     Error::invalid(layer, message)
+}
+
+/// Numbers of features, heads or rows as sizes.
+#[track_caller]
+pub(crate) fn sizes<const N: usize>(layer: &str, numbers: [Int; N]) -> Result<[usize; N]> {
+    match numbers.iter().find(|n| n.0 < 0) {
+        Some(n) => Err(invalid(
+            layer,
+            format!("a size can't be negative ({})", n.0),
+        )),
+        None => Ok(numbers.map(|n| n.0 as usize)),
+    }
 }
 
 /// dtype and shape of a tensor, for messages.

@@ -3,7 +3,7 @@
 use crate::layer::{self, invalid, run};
 use crate::print::python;
 use crate::{Forward, Module, init};
-use kiln_tensor::{Result, Tensor, Var, einsum};
+use kiln_tensor::{Int, Result, Tensor, Var, einsum};
 
 /// `x · weightᵀ + bias` on the last dim (`torch.nn.Linear`): `[.., in_features]` to
 /// `[.., out_features]`. Both start uniform within ±1/√in_features.
@@ -26,7 +26,9 @@ impl Linear {
     /// # Errors
     /// Inside `compile`: make layers before.
     #[track_caller]
-    pub fn new(in_features: usize, out_features: usize) -> Result<Linear> {
+    pub fn new(in_features: impl Into<Int>, out_features: impl Into<Int>) -> Result<Linear> {
+        let [in_features, out_features] =
+            layer::sizes("Linear", [in_features.into(), out_features.into()])?;
         let linear = Linear {
             weight: layer::constant([out_features, in_features], 0.0)?,
             bias: Some(layer::constant([out_features], 0.0)?),
@@ -87,7 +89,17 @@ impl Bilinear {
     /// # Errors
     /// If `in1_features` is 0.
     #[track_caller]
-    pub fn new(in1_features: usize, in2_features: usize, out_features: usize) -> Result<Bilinear> {
+    pub fn new(
+        in1_features: impl Into<Int>,
+        in2_features: impl Into<Int>,
+        out_features: impl Into<Int>,
+    ) -> Result<Bilinear> {
+        let features = [
+            in1_features.into(),
+            in2_features.into(),
+            out_features.into(),
+        ];
+        let [in1_features, in2_features, out_features] = layer::sizes("Bilinear", features)?;
         if in1_features == 0 {
             return Err(invalid(
                 "Bilinear",

@@ -3,7 +3,7 @@
 use crate::layer::{self, invalid, run};
 use crate::print::{float, optional, python, sizes};
 use crate::{Forward, Module, init};
-use kiln_tensor::{IntList, Result, Tensor, Var};
+use kiln_tensor::{Int, IntList, Result, Tensor, Var};
 
 /// The shape that a norm is over, which may not be empty.
 #[track_caller]
@@ -177,7 +177,9 @@ impl GroupNorm {
     /// # Errors
     /// If the channels do not divide into the groups.
     #[track_caller]
-    pub fn new(num_groups: usize, num_channels: usize) -> Result<GroupNorm> {
+    pub fn new(num_groups: impl Into<Int>, num_channels: impl Into<Int>) -> Result<GroupNorm> {
+        let sizes = [num_groups.into(), num_channels.into()];
+        let [num_groups, num_channels] = layer::sizes("GroupNorm", sizes)?;
         if num_groups == 0 || !num_channels.is_multiple_of(num_groups) {
             let message = format!("{num_channels} channels do not divide into {num_groups} groups");
             return Err(invalid("GroupNorm", message));

@@ -4,7 +4,7 @@ use crate::layer::{fact, run, wrong};
 use crate::pool::given;
 use crate::print::{float, python, sizes};
 use crate::{Forward, Module};
-use kiln_tensor::{Im2Col, IntList, InterpolateMode, InterpolateSize, PadMode, Tensor};
+use kiln_tensor::{Im2Col, Int, IntList, InterpolateMode, InterpolateSize, PadMode, Tensor};
 
 /// `[n, c, ..]` with its spatial dims resized (`torch.nn.Upsample`); nearest neighbours by default.
 ///
@@ -91,8 +91,8 @@ macro_rules! shuffles {
 
         impl $name {
             /// The layer with this number.
-            pub fn new($field: i64) -> $name {
-                $name { $field }
+            pub fn new($field: impl Into<Int>) -> $name {
+                $name { $field: $field.into().0 }
             }
 
             fn extra_repr(&self) -> String {

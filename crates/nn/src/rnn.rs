@@ -8,7 +8,7 @@ use crate::members::Members;
 use crate::print::{float, python};
 use crate::{Mode, Module, init};
 use cell::Cell;
-use kiln_tensor::{Result, Tensor, Var};
+use kiln_tensor::{Int, Result, Tensor, Var};
 use std::fmt;
 
 /// The parameters and hyperparameters of a recurrent network.
@@ -135,7 +135,12 @@ macro_rules! recurrent {
             /// # Errors
             /// If a size is 0.
             #[track_caller]
-            pub fn new(input_size: usize, hidden_size: usize) -> Result<$name> {
+            pub fn new(
+                input_size: impl Into<Int>,
+                hidden_size: impl Into<Int>,
+            ) -> Result<$name> {
+                let sizes = [input_size.into(), hidden_size.into()];
+                let [input_size, hidden_size] = layer::sizes(stringify!($name), sizes)?;
                 Recurrent::new($cell, input_size, hidden_size).map($name)
             }
 
@@ -144,8 +149,8 @@ macro_rules! recurrent {
             /// # Errors
             /// If it is 0.
             #[track_caller]
-            pub fn num_layers(mut self, num_layers: usize) -> Result<$name> {
-                self.0.num_layers = num_layers;
+            pub fn num_layers(mut self, num_layers: impl Into<Int>) -> Result<$name> {
+                [self.0.num_layers] = layer::sizes(stringify!($name), [num_layers.into()])?;
                 self.0.with_new_weights().map($name)
             }
 
@@ -187,8 +192,8 @@ macro_rules! recurrent {
             /// # Errors
             /// If the size is not 0.
             #[track_caller]
-            pub fn proj_size(self, proj_size: usize) -> Result<$name> {
-                match proj_size {
+            pub fn proj_size(self, proj_size: impl Into<Int>) -> Result<$name> {
+                match proj_size.into().0 {
                     0 => Ok(self),
                     n => {
                         let message = format!("proj_size {n} is not supported; use a Linear after it");

@@ -4,7 +4,7 @@ use crate::layer::{self, fact, run, wrong};
 use crate::norm::{reset_affine, values};
 use crate::print::{float, optional, python};
 use crate::{Forward, Mode, Module};
-use kiln_tensor::{DType, Result, Tensor, Var, assign_together, no_grad};
+use kiln_tensor::{DType, Int, Result, Tensor, Var, assign_together, no_grad};
 
 macro_rules! running_norms {
     ($($(#[$doc:meta])* $name:ident $forward:ident $spatial:literal $default:literal;)*) => {$(
@@ -37,7 +37,8 @@ macro_rules! running_norms {
             /// # Errors
             /// Inside `compile`: make layers before.
             #[track_caller]
-            pub fn new(num_features: usize) -> Result<$name> {
+            pub fn new(num_features: impl Into<Int>) -> Result<$name> {
+                let [num_features] = layer::sizes(stringify!($name), [num_features.into()])?;
                 let layer = $name {
                     weight: None,
                     bias: None,
@@ -90,7 +91,7 @@ macro_rules! running_norms {
                     true => (Some(layer::buffer(c, 0.0)?), Some(layer::buffer(c, 1.0)?)),
                     false => (None, None),
                 };
-                let count = || Var::new(&Tensor::zeros([], DType::I64));
+                let count = || Var::new(&Tensor::zeros((), DType::I64));
                 self.num_batches_tracked = track.then(count).transpose()?;
                 Ok(self)
             }

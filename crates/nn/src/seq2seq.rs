@@ -5,7 +5,7 @@ use crate::{
     AttentionMasks, Module, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder,
     TransformerEncoderLayer, init,
 };
-use kiln_tensor::{DType, Result, Tensor};
+use kiln_tensor::{DType, Int, Result, Tensor};
 
 /// An encoder and a decoder (`torch.nn.Transformer`; Vaswani et al., 2017), on `[l, n, d_model]`
 /// (`[n, l, d_model]` where the layers are made with `batch_first`). Matrices start Xavier-uniform.
@@ -35,7 +35,8 @@ impl Transformer {
     /// # Errors
     /// If the features do not divide into the heads, or inside `compile`: make layers before.
     #[track_caller]
-    pub fn new(d_model: usize, nhead: usize) -> Result<Transformer> {
+    pub fn new(d_model: impl Into<Int>, nhead: impl Into<Int>) -> Result<Transformer> {
+        let (d_model, nhead) = (d_model.into(), nhead.into());
         let encoder = TransformerEncoderLayer::new(d_model, nhead)?;
         let decoder = TransformerDecoderLayer::new(d_model, nhead)?;
         Transformer::of(&encoder, 6, &decoder, 6)
@@ -49,9 +50,9 @@ impl Transformer {
     #[track_caller]
     pub fn of(
         encoder: &TransformerEncoderLayer,
-        num_encoder_layers: usize,
+        num_encoder_layers: impl Into<Int>,
         decoder: &TransformerDecoderLayer,
-        num_decoder_layers: usize,
+        num_decoder_layers: impl Into<Int>,
     ) -> Result<Transformer> {
         let dtype = encoder.linear1.weight.dtype();
         let norm = with_dtype(dtype, || encoder.config.norm())?;
@@ -101,7 +102,8 @@ impl Transformer {
 
     /// The mask under which position i sees positions 0 to i: 0 there, −∞ elsewhere.
     #[track_caller]
-    pub fn generate_square_subsequent_mask(size: usize) -> Tensor {
+    pub fn generate_square_subsequent_mask(size: impl Into<Int>) -> Tensor {
+        let size = size.into();
         Tensor::full([size, size], f64::NEG_INFINITY, DType::F32).triu(1)
     }
 }

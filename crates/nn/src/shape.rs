@@ -4,7 +4,7 @@ use crate::layer::run;
 use crate::pool::given;
 use crate::print::sizes;
 use crate::{Forward, Module};
-use kiln_tensor::{Im2Col, IntList, Tensor};
+use kiln_tensor::{Im2Col, Int, IntList, Tensor};
 
 /// One dim for several (`torch.nn.Flatten`).
 #[derive(Clone, Copy, Debug, Module)]
@@ -23,7 +23,8 @@ impl Flatten {
     }
 
     /// A layer for these dims and those between them.
-    pub fn dims(start_dim: i64, end_dim: i64) -> Flatten {
+    pub fn dims(start_dim: impl Into<Int>, end_dim: impl Into<Int>) -> Flatten {
+        let (start_dim, end_dim) = (start_dim.into().0, end_dim.into().0);
         Flatten { start_dim, end_dim }
     }
 
@@ -55,9 +56,9 @@ pub struct Unflatten {
 
 impl Unflatten {
     /// A layer that gives `dim` these sizes, of which one may be −1.
-    pub fn new(dim: i64, unflattened_size: impl Into<IntList>) -> Unflatten {
+    pub fn new(dim: impl Into<Int>, unflattened_size: impl Into<IntList>) -> Unflatten {
         Unflatten {
-            dim,
+            dim: dim.into().0,
             unflattened_size: unflattened_size.into(),
         }
     }

@@ -1,10 +1,10 @@
 //! Transformers (Vaswani et al., 2017).
 
-use crate::layer::{invalid, on_behalf, with_dtype};
+use crate::layer::{self, invalid, on_behalf, with_dtype};
 use crate::{
     AttentionMasks, Dropout, Forward, LayerNorm, Linear, Module, ModuleList, MultiheadAttention,
 };
-use kiln_tensor::{Result, Tensor};
+use kiln_tensor::{Int, Result, Tensor};
 
 /// What both kinds of layers are made with.
 #[derive(Clone, Copy)]
@@ -73,7 +73,9 @@ macro_rules! configured {
             /// # Errors
             /// If the features do not divide into the heads.
             #[track_caller]
-            pub fn new(d_model: usize, nhead: usize) -> Result<$name> {
+            pub fn new(d_model: impl Into<Int>, nhead: impl Into<Int>) -> Result<$name> {
+                let sizes = [d_model.into(), nhead.into()];
+                let [d_model, nhead] = layer::sizes(stringify!($name), sizes)?;
                 $name::with(Config::new(d_model, nhead))
             }
 
@@ -83,7 +85,8 @@ macro_rules! configured {
             /// # Errors
             /// If the size is 0.
             #[track_caller]
-            pub fn dim_feedforward(mut self, features: usize) -> Result<$name> {
+            pub fn dim_feedforward(mut self, features: impl Into<Int>) -> Result<$name> {
+                let [features] = layer::sizes(stringify!($name), [features.into()])?;
                 if features == 0 {
                     let message = "dim_feedforward must be at least 1, not 0";
                     return Err(invalid(stringify!($name), message));
@@ -345,7 +348,11 @@ impl TransformerEncoder {
     /// # Errors
     /// If a value of the layer can't be computed.
     #[track_caller]
-    pub fn new(layer: &TransformerEncoderLayer, num_layers: usize) -> Result<TransformerEncoder> {
+    pub fn new(
+        layer: &TransformerEncoderLayer,
+        num_layers: impl Into<Int>,
+    ) -> Result<TransformerEncoder> {
+        let [num_layers] = layer::sizes("TransformerEncoder", [num_layers.into()])?;
         let mut layers = ModuleList::default();
         for _ in 0..num_layers {
             layers.push(layer.copy()?);
@@ -394,7 +401,11 @@ impl TransformerDecoder {
     /// # Errors
     /// If a value of the layer can't be computed.
     #[track_caller]
-    pub fn new(layer: &TransformerDecoderLayer, num_layers: usize) -> Result<TransformerDecoder> {
+    pub fn new(
+        layer: &TransformerDecoderLayer,
+        num_layers: impl Into<Int>,
+    ) -> Result<TransformerDecoder> {
+        let [num_layers] = layer::sizes("TransformerDecoder", [num_layers.into()])?;
         let mut layers = ModuleList::default();
         for _ in 0..num_layers {
             layers.push(layer.copy()?);

@@ -3,7 +3,7 @@
 use crate::ops::args::addressable;
 use crate::ops::record::Recorded;
 use crate::record::{Recorder, compose};
-use crate::{DType, Device, Error, ErrorKind, Result, Scalar, Tensor, realize, scope};
+use crate::{DType, Device, Error, ErrorKind, IntList, Result, Scalar, Tensor, realize, scope};
 use kiln_base::Dim;
 use kiln_ir::{Builder, OpError, Pw, Role, ensure, ops};
 use kiln_runtime::Buffer;
@@ -11,8 +11,8 @@ use std::panic::Location;
 
 pub use kiln_runtime::Element;
 
-/// The shape of a new tensor: numbers, or inside [`compile`](crate::compile) sizes of which some may be
-/// symbols.
+/// A shape: numbers as an array, a slice, a vector, a tuple or a single one, `()` for none; or inside
+/// [`compile`](crate::compile) sizes of which some may be symbols.
 ///
 /// ```
 /// use kiln_tensor::{DType, Spec, Tensor, compile};
@@ -31,39 +31,38 @@ pub trait IntoShape {
     fn into_shape(self) -> Vec<Dim>;
 }
 
-/// Sizes from numbers. Those of 2^63 and more are as much as there is, and no tensor can have them.
-fn sizes(shape: &[usize]) -> Vec<Dim> {
-    let size = |d: &usize| Dim::Const(i64::try_from(*d).unwrap_or(i64::MAX));
-    shape.iter().map(size).collect()
+impl<T: Into<IntList>> IntoShape for T {
+    fn into_shape(self) -> Vec<Dim> {
+        self.into().0.into_iter().map(Dim::Const).collect()
+    }
 }
 
 macro_rules! into_shape {
-    ($(($($generics:tt)*) $type:ty: $dims:expr;)*) => {
-        $(impl<$($generics)*> IntoShape for $type {
+    ($($type:ty $(, $n:ident)?;)*) => {
+        $(impl $(<const $n: usize>)? IntoShape for $type {
             fn into_shape(self) -> Vec<Dim> {
-                $dims(self.as_ref())
+                self.to_vec()
             }
         })*
     };
 }
 
 into_shape! {
-    (const N: usize) [usize; N]: sizes;
-    (const N: usize) &[usize; N]: sizes;
-    () &[usize]: sizes;
-    () Vec<usize>: sizes;
-    () &Vec<usize>: sizes;
-    () &[Dim]: <[Dim]>::to_vec;
-    () Vec<Dim>: <[Dim]>::to_vec;
-    () &Vec<Dim>: <[Dim]>::to_vec;
+    &[Dim];
+    Vec<Dim>;
+    &Vec<Dim>;
+    [Dim; N], N;
+    &[Dim; N], N;
 }
 
 /// A shape whose tensors can be addressed.
 pub(crate) fn dims(shape: impl IntoShape, dtype: DType) -> Result<Vec<Dim>, OpError> {
     let dims = shape.into_shape();
     dims.iter().try_for_each(recorded)?;
-    let large = dims.iter().any(|d| d.is(i64::MAX));
-    ensure!(!large, "a dim of {dims:?} is 2^63 or more");
+    for d in dims.iter().filter_map(Dim::as_const) {
+        ensure!(d >= 0, "a size can't be negative in {dims:?}");
+        ensure!(d < i64::MAX, "a dim of {dims:?} is 2^63 or more");
+    }
     addressable(&dims, dtype)?;
     Ok(dims)
 }
@@ -142,8 +141,8 @@ impl Tensor {
     /// A tensor of the elements of a slice in row-major order. A slice of another length than the
     /// shape needs gives a tensor that carries that error.
     #[track_caller]
-    pub fn from_slice<T: Element>(data: &[T], shape: impl AsRef<[usize]>) -> Tensor {
-        let shape: Vec<i64> = shape.as_ref().iter().map(|d| *d as i64).collect();
+    pub fn from_slice<T: Element>(data: &[T], shape: impl Into<IntList>) -> Tensor {
+        let shape = shape.into().0;
         Tensor::data(data, &shape, Location::caller(), "from_slice")
     }
 
@@ -172,9 +171,9 @@ impl Tensor {
 
     /// A tensor from the little-endian bytes of its elements in row-major order.
     #[track_caller]
-    pub fn from_bytes(bytes: &[u8], dtype: DType, shape: impl AsRef<[usize]>) -> Tensor {
+    pub fn from_bytes(bytes: &[u8], dtype: DType, shape: impl Into<IntList>) -> Tensor {
         let loc = Location::caller();
-        let shape: Vec<i64> = shape.as_ref().iter().map(|d| *d as i64).collect();
+        let shape = shape.into().0;
         match Buffer::from_bytes(dtype, &shape, bytes) {
             Ok(buffer) => Tensor::leaf(buffer, Role::Data, Some(Device::Cpu), loc, "from_bytes"),
             Err(e) => {
@@ -187,7 +186,7 @@ impl Tensor {
     /// A rank-0 tensor.
     #[track_caller]
     pub fn scalar<T: Element>(value: T) -> Tensor {
-        Tensor::from_slice(&[value], [])
+        Tensor::from_slice(&[value], ())
     }
 
     /// A tensor that holds `value` everywhere.

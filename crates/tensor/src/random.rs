@@ -1,5 +1,6 @@
 //! Random numbers: counter-based, repeatable, the same on every device.
 
+use crate::Int;
 use crate::create::{IntoShape, dims};
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor, scope, trace};
@@ -173,7 +174,8 @@ impl Tensor {
 
     /// Integers in `low..high`, as i64.
     #[track_caller]
-    pub fn randint(low: i64, high: i64, shape: impl IntoShape) -> Tensor {
+    pub fn randint(low: impl Into<Int>, high: impl Into<Int>, shape: impl IntoShape) -> Tensor {
+        let (low, high) = (low.into().0, high.into().0);
         let loc = Location::caller();
         compose("randint", &[], |b| {
             if low >= high {

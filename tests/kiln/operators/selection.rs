@@ -145,7 +145,7 @@ fn index_put_places_broadcasts_and_accumulates() {
     }
     assert_is(&got, DType::F32, &expected);
     let mask = t.lt(0.0);
-    let clipped = t.index_put(&[Some(&mask)], &Tensor::full([], 0.0, DType::F32), false);
+    let clipped = t.index_put(&[Some(&mask)], &Tensor::full((), 0.0, DType::F32), false);
     assert_near(
         &read(&clipped),
         &read(&t.masked_fill(&mask, 0.0)),

@@ -43,7 +43,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
                 _ => x.full_like(a.number(1, "fill_value")?),
             }
         }
-        "scalar_tensor" => Tensor::full([], a.number(0, "s")?, dtype()?.unwrap_or(DType::F32)),
+        "scalar_tensor" => Tensor::full((), a.number(0, "s")?, dtype()?.unwrap_or(DType::F32)),
         "eye" => {
             let (n, m) = (a.int(0, "n")?, a.opt_int(1, "m")?);
             Tensor::eye(n, m, dtype()?.unwrap_or(DType::F32))

@@ -105,7 +105,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             a.bool_or(usize::MAX, "assume_unique", false)?; // for speed only
             let elements = match a.operand(0, "elements")? {
                 crate::args::Operand::Tensor(t) => t,
-                crate::args::Operand::Number(n) => Tensor::full([], n, super::create::default(n)),
+                crate::args::Operand::Number(n) => Tensor::full((), n, super::create::default(n)),
             };
             elements
                 .isin(&a.operand(1, "test_elements")?, invert)

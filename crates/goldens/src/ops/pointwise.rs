@@ -82,7 +82,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         "float_power" => {
             let base = match a.operand(0, "input")? {
                 Operand::Tensor(t) => t,
-                Operand::Number(n) => Tensor::full([], n, DType::F64),
+                Operand::Number(n) => Tensor::full((), n, DType::F64),
             };
             base.float_power(&a.operand(1, "exponent")?)
         }
@@ -168,7 +168,7 @@ fn number_beside(n: Scalar, y: &Tensor) -> Tensor {
         Scalar::Float(_) => DType::F32,
         _ => DType::I64,
     };
-    Tensor::full([], n, dtype)
+    Tensor::full((), n, dtype)
 }
 
 macro_rules! by_name_binary {

@@ -90,7 +90,7 @@ fn every_dtype_and_the_empty_tensor_survive_a_file() {
         state.insert(format!("{dtype}"), &Tensor::arange(0, 7, 1).to_dtype(dtype));
     }
     state.insert("empty", &Tensor::zeros([2, 0], DType::F32));
-    state.insert("scalar", &Tensor::full([], f64::NEG_INFINITY, DType::F64));
+    state.insert("scalar", &Tensor::full((), f64::NEG_INFINITY, DType::F64));
     state.save(&path).unwrap();
     assert_same(&state, &StateDict::load(&path).unwrap());
     std::fs::remove_dir_all(dir).unwrap();

@@ -12,8 +12,8 @@ fn with_gradients(seed: u64) -> (Vec<Var>, Vec<f64>) {
     for (i, shape) in shapes.iter().enumerate() {
         let n = shape.iter().product();
         let g = numbers(seed + i as u64, n);
-        let p = Var::parameter(&Tensor::from_slice(&vec![0.0; n], shape)).unwrap();
-        p.set_grad(Some(&Tensor::from_slice(&g, shape))).unwrap();
+        let p = Var::parameter(&Tensor::from_slice(&vec![0.0; n], *shape)).unwrap();
+        p.set_grad(Some(&Tensor::from_slice(&g, *shape))).unwrap();
         all.push(p);
         gradients.extend(g);
     }

@@ -1,61 +1,10 @@
 //! What the arguments of operations are made of.
 
+pub(crate) use super::numbers::{Int, IntList, MaybeInt};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_ir::ops::Axes;
 use kiln_ir::{OpError, ensure};
-
-/// One number or several: dims to reduce, a window's sizes, a shape. `()` is the empty list, which
-/// means "all dims" to reductions and "the default" to windows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct IntList(pub Vec<i64>);
-
-macro_rules! int_list_from {
-    ($($int:ty)*) => {$(
-        impl From<$int> for IntList {
-            fn from(n: $int) -> IntList {
-                IntList(vec![n as i64])
-            }
-        }
-        impl From<&[$int]> for IntList {
-            fn from(list: &[$int]) -> IntList {
-                IntList(list.iter().map(|n| *n as i64).collect())
-            }
-        }
-        impl From<Vec<$int>> for IntList {
-            fn from(list: Vec<$int>) -> IntList {
-                IntList::from(&list[..])
-            }
-        }
-        impl<const N: usize> From<[$int; N]> for IntList {
-            fn from(list: [$int; N]) -> IntList {
-                IntList::from(&list[..])
-            }
-        }
-    )*};
-}
-int_list_from!(i32 i64 isize usize);
-
-impl From<()> for IntList {
-    fn from(_: ()) -> IntList {
-        IntList::default()
-    }
-}
-
-impl IntList {
-    /// One number for each of `n` axes; a single number stands for all of them.
-    pub(crate) fn each(&self, n: usize, what: &str, least: i64) -> Result<Axes, OpError> {
-        ensure!(
-            self.0.len() == n || self.0.len() == 1,
-            "{what} needs one number or {n}, not {:?}",
-            self.0
-        );
-        for &v in &self.0 {
-            ensure!(v >= least, "{what} must be at least {least}, not {v}");
-        }
-        Ok((0..n).map(|i| self.0[i % self.0.len()] as usize).collect())
-    }
-}
 
 /// The sizes of an adaptive pooling's result, one for each spatial axis or one for all; `None` keeps that
 /// of the input.
@@ -179,16 +128,11 @@ impl<D: Into<DimArg>> From<Keep<D>> for ReducedDim {
     }
 }
 
-macro_rules! dim_from {
-    ($($int:ty)*) => {$(
-        impl From<$int> for DimArg {
-            fn from(n: $int) -> Self {
-                DimArg::Index(n as i64)
-            }
-        }
-    )*};
+impl<T: Into<Int>> From<T> for DimArg {
+    fn from(n: T) -> DimArg {
+        DimArg::Index(n.into().0)
+    }
 }
-dim_from!(i32 i64 isize usize);
 
 impl From<&str> for DimArg {
     fn from(name: &str) -> DimArg {
@@ -196,31 +140,66 @@ impl From<&str> for DimArg {
     }
 }
 
-macro_rules! dims_from {
-    ($($t:ty)*) => {$(
-        impl From<$t> for DimArgs {
-            fn from(dim: $t) -> DimArgs {
-                DimArgs(vec![dim.into()])
-            }
-        }
-        impl From<&[$t]> for DimArgs {
-            fn from(dims: &[$t]) -> DimArgs {
-                DimArgs(dims.iter().map(|d| d.clone().into()).collect())
-            }
-        }
-        impl From<Vec<$t>> for DimArgs {
-            fn from(dims: Vec<$t>) -> DimArgs {
-                DimArgs::from(&dims[..])
-            }
-        }
-        impl<const N: usize> From<[$t; N]> for DimArgs {
-            fn from(dims: [$t; N]) -> DimArgs {
-                DimArgs::from(&dims[..])
+impl From<&String> for DimArg {
+    fn from(name: &String) -> DimArg {
+        DimArg::Name(name.as_str().into())
+    }
+}
+
+impl<T: Into<DimArg>> From<T> for DimArgs {
+    fn from(dim: T) -> DimArgs {
+        DimArgs(vec![dim.into()])
+    }
+}
+
+impl<T: Into<DimArg> + Clone> From<&[T]> for DimArgs {
+    fn from(dims: &[T]) -> DimArgs {
+        DimArgs(dims.iter().map(|d| d.clone().into()).collect())
+    }
+}
+
+impl<T: Into<DimArg> + Clone> From<&Vec<T>> for DimArgs {
+    fn from(dims: &Vec<T>) -> DimArgs {
+        DimArgs::from(&dims[..])
+    }
+}
+
+impl<T: Into<DimArg> + Clone, const N: usize> From<&[T; N]> for DimArgs {
+    fn from(dims: &[T; N]) -> DimArgs {
+        DimArgs::from(&dims[..])
+    }
+}
+
+impl<T: Into<DimArg>> From<Vec<T>> for DimArgs {
+    fn from(dims: Vec<T>) -> DimArgs {
+        DimArgs(dims.into_iter().map(Into::into).collect())
+    }
+}
+
+impl<T: Into<DimArg>, const N: usize> From<[T; N]> for DimArgs {
+    fn from(dims: [T; N]) -> DimArgs {
+        DimArgs(dims.map(Into::into).into())
+    }
+}
+
+macro_rules! dims_from_tuple {
+    ($($($t:ident)*;)*) => {$(
+        impl<$($t: Into<DimArg>),*> From<($($t,)*)> for DimArgs {
+            #[allow(non_snake_case)]
+            fn from(($($t,)*): ($($t,)*)) -> DimArgs {
+                DimArgs(vec![$($t.into()),*])
             }
         }
     )*};
 }
-dims_from!(i32 i64 isize usize &str DimArg &DimArg);
+dims_from_tuple! {
+    A;
+    A B;
+    A B C;
+    A B C D;
+    A B C D E;
+    A B C D E F;
+}
 
 impl From<&DimArg> for DimArg {
     fn from(dim: &DimArg) -> DimArg {

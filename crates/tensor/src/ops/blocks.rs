@@ -1,6 +1,6 @@
 //! Tensors put together as blocks and columns, and seen with other strides.
 
-use super::args::{IntList, addressable, known};
+use super::args::{Int, IntList, addressable, known};
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor, promote};
@@ -107,8 +107,9 @@ impl Tensor {
         &self,
         size: impl Into<IntList>,
         stride: impl Into<IntList>,
-        storage_offset: i64,
+        storage_offset: impl Into<Int>,
     ) -> Tensor {
+        let storage_offset = storage_offset.into().0;
         let (size, stride) = (size.into().0, stride.into().0);
         compose("as_strided", &[self], |b| {
             ensure!(

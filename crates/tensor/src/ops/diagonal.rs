@@ -1,6 +1,6 @@
 //! Triangles and diagonals.
 
-use super::args::{DimArg, DimArgs, addressable, axis, known, listable};
+use super::args::{DimArg, DimArgs, Int, MaybeInt, addressable, axis, known, listable};
 use super::index::inverse;
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
@@ -13,8 +13,9 @@ use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 impl Tensor {
     /// Ones on the diagonal of an `[n, m]` matrix, zeros elsewhere.
     #[track_caller]
-    pub fn eye(n: i64, m: impl Into<Option<i64>>, dtype: DType) -> Tensor {
-        let m = m.into().unwrap_or(n);
+    pub fn eye(n: impl Into<Int>, m: impl Into<MaybeInt>, dtype: DType) -> Tensor {
+        let n = n.into().0;
+        let m = m.into().0.unwrap_or(n);
         compose("eye", &[], |b| {
             ensure!(n >= 0, "n must not be negative, but is {n}");
             ensure!(m >= 0, "m must not be negative, but is {m}");
@@ -28,19 +29,22 @@ impl Tensor {
 
     /// The elements on and below the diagonal `diagonal` of each matrix; zeros above it.
     #[track_caller]
-    pub fn tril(&self, diagonal: i64) -> Tensor {
+    pub fn tril(&self, diagonal: impl Into<Int>) -> Tensor {
+        let diagonal = diagonal.into().0;
         compose("tril", &[self], |b| triangle(b, self, diagonal, Pw::Le))
     }
 
     /// The elements on and above the diagonal `diagonal` of each matrix; zeros below it.
     #[track_caller]
-    pub fn triu(&self, diagonal: i64) -> Tensor {
+    pub fn triu(&self, diagonal: impl Into<Int>) -> Tensor {
+        let diagonal = diagonal.into().0;
         compose("triu", &[self], |b| triangle(b, self, diagonal, Pw::Ge))
     }
 
     /// The diagonal of a matrix, or the matrix with this vector as its diagonal.
     #[track_caller]
-    pub fn diag(&self, diagonal: i64) -> Tensor {
+    pub fn diag(&self, diagonal: impl Into<Int>) -> Tensor {
+        let diagonal = diagonal.into().0;
         compose("diag", &[self], |b| match self.ndim() {
             1 => embed(b, self, diagonal),
             2 => extract(b, self, diagonal),
@@ -55,10 +59,11 @@ impl Tensor {
     #[track_caller]
     pub fn diagonal(
         &self,
-        offset: i64,
+        offset: impl Into<Int>,
         dim1: impl Into<DimArg>,
         dim2: impl Into<DimArg>,
     ) -> Tensor {
+        let offset = offset.into().0;
         let dim1 = dim1.into();
         let dim2 = dim2.into();
         compose("diagonal", &[self], |b| {
@@ -72,10 +77,11 @@ impl Tensor {
     pub fn diagonal_scatter(
         &self,
         src: &Tensor,
-        offset: i64,
+        offset: impl Into<Int>,
         dim1: impl Into<DimArg>,
         dim2: impl Into<DimArg>,
     ) -> Tensor {
+        let offset = offset.into().0;
         let dim1 = dim1.into();
         let dim2 = dim2.into();
         compose("diagonal_scatter", &[self, src], |b| {
@@ -113,7 +119,13 @@ impl Tensor {
     /// Matrices, spanned by the dims `dim1` and `dim2` of the result, with the vectors of the last dim
     /// on their diagonals.
     #[track_caller]
-    pub fn diag_embed(&self, offset: i64, dim1: i64, dim2: i64) -> Tensor {
+    pub fn diag_embed(
+        &self,
+        offset: impl Into<Int>,
+        dim1: impl Into<Int>,
+        dim2: impl Into<Int>,
+    ) -> Tensor {
+        let (offset, dim1, dim2) = (offset.into().0, dim1.into().0, dim2.into().0);
         compose("diag_embed", &[self], |b| {
             ensure!(self.ndim() > 0, "a number has no last dim");
             let matrices = embed(b, self, offset)?;
@@ -146,7 +158,12 @@ impl Tensor {
     /// The matrix `[2, count]` of the positions on and below a diagonal of a `[row, col]` matrix, in
     /// row-major order.
     #[track_caller]
-    pub fn tril_indices(row: i64, col: i64, offset: i64) -> Tensor {
+    pub fn tril_indices(
+        row: impl Into<Int>,
+        col: impl Into<Int>,
+        offset: impl Into<Int>,
+    ) -> Tensor {
+        let (row, col, offset) = (row.into().0, col.into().0, offset.into().0);
         compose("tril_indices", &[], |b| {
             positions(b, row, col, |r, c| c - r <= offset)
         })
@@ -155,7 +172,12 @@ impl Tensor {
     /// The matrix `[2, count]` of the positions on and above a diagonal of a `[row, col]` matrix, in
     /// row-major order.
     #[track_caller]
-    pub fn triu_indices(row: i64, col: i64, offset: i64) -> Tensor {
+    pub fn triu_indices(
+        row: impl Into<Int>,
+        col: impl Into<Int>,
+        offset: impl Into<Int>,
+    ) -> Tensor {
+        let (row, col, offset) = (row.into().0, col.into().0, offset.into().0);
         compose("triu_indices", &[], |b| {
             positions(b, row, col, |r, c| c - r >= offset)
         })
@@ -164,7 +186,8 @@ impl Tensor {
     /// The matrices that `dims` span turned by 90° `k` times, from the first of the dims towards the
     /// second.
     #[track_caller]
-    pub fn rot90(&self, k: i64, dims: impl Into<DimArgs>) -> Tensor {
+    pub fn rot90(&self, k: impl Into<Int>, dims: impl Into<DimArgs>) -> Tensor {
+        let k = k.into().0;
         let dims = dims.into();
         compose("rot90", &[self], |b| {
             let axes = dims.axes(self)?;

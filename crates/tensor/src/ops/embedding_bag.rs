@@ -3,6 +3,7 @@
 use super::index::as_index;
 use super::record::{Recorded, wide};
 use super::search::insertion;
+use crate::MaybeInt;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::ScatterKind;
@@ -48,9 +49,9 @@ impl Tensor {
         mode: BagMode,
         per_sample_weights: Option<&Tensor>,
         include_last_offset: bool,
-        padding_idx: impl Into<Option<i64>>,
+        padding_idx: impl Into<MaybeInt>,
     ) -> Tensor {
-        let padding = padding_idx.into();
+        let padding = padding_idx.into().0;
         let mut operands = vec![self, indices];
         operands.extend(offsets);
         operands.extend(per_sample_weights);

@@ -1,6 +1,6 @@
 //! The parts of floating-point numbers, and steps between them.
 
-use super::args::{needs_float, same_dtype};
+use super::args::{Int, needs_float, same_dtype};
 use super::arith::Other;
 use super::record::Recorded;
 use crate::record::{Recorder, compose, compose_many};
@@ -123,7 +123,8 @@ impl Tensor {
     /// Rounded to a number of decimals, halves to even; a negative number rounds to tens, hundreds, ….
     /// Integers have no decimals to round.
     #[track_caller]
-    pub fn round_decimals(&self, decimals: i64) -> Tensor {
+    pub fn round_decimals(&self, decimals: impl Into<Int>) -> Tensor {
+        let decimals = decimals.into().0;
         if decimals == 0 {
             return self.round();
         }

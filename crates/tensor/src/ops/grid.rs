@@ -1,6 +1,6 @@
 //! Grids that vectors span.
 
-use super::args::{known, listable};
+use super::args::{Int, known, listable};
 use super::index::as_vector;
 use crate::Tensor;
 use crate::record::{Recorder, compose, compose_many};
@@ -34,7 +34,8 @@ impl Tensor {
     /// Every choice of `r` elements of this vector (ascending in position; each once, or any number of
     /// times `with_replacement`) as rows.
     #[track_caller]
-    pub fn combinations(&self, r: i64, with_replacement: bool) -> Tensor {
+    pub fn combinations(&self, r: impl Into<Int>, with_replacement: bool) -> Tensor {
+        let r = r.into().0;
         compose("combinations", &[self], |b| {
             ensure!(self.ndim() == 1, "needs a vector, not {}", self.fact());
             ensure!(r >= 0, "can't choose {r} elements");

@@ -3,7 +3,7 @@
 //! Indices are i64. One out of range is a data error: the run stops, and the error names the index,
 //! its bound and the line that recorded the call.
 
-use super::args::{DimArg, DimArgs, axis, known};
+use super::args::{DimArg, DimArgs, Int, axis, known};
 use super::arith::Other;
 use super::record::Recorded;
 use super::select;
@@ -288,7 +288,8 @@ impl Tensor {
     /// A new last dim of `num_classes` that is 1 at each class index and 0 elsewhere, i64. A class
     /// outside `0..num_classes` is a data error.
     #[track_caller]
-    pub fn one_hot(&self, num_classes: i64) -> Tensor {
+    pub fn one_hot(&self, num_classes: impl Into<Int>) -> Tensor {
+        let num_classes = num_classes.into().0;
         compose("one_hot", &[self], |b| {
             needs_index(self, "class index")?;
             b.indexed_by("input", self);

@@ -1,6 +1,6 @@
 //! Tensors one after the other, and repeated.
 
-use super::args::{DimArg, DimArgs, IntList, axis};
+use super::args::{DimArg, DimArgs, Int, IntList, axis};
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{Tensor, promote};
@@ -30,7 +30,8 @@ pub fn cat(tensors: &[&Tensor], dim: impl Into<DimArg>) -> Tensor {
 
 /// Tensors of one shape as the slices of a new dim, in the dtype they promote to.
 #[track_caller]
-pub fn stack(tensors: &[&Tensor], dim: i64) -> Tensor {
+pub fn stack(tensors: &[&Tensor], dim: impl Into<Int>) -> Tensor {
+    let dim = dim.into().0;
     compose("stack", tensors, |b| {
         let parts = promoted(b, tensors)?;
         let at = super::args::new_axis(&parts[0], dim)?;
@@ -147,7 +148,8 @@ impl Tensor {
 
     /// Each element repeated along a dim, or of the flattened tensor without one.
     #[track_caller]
-    pub fn repeat_interleave(&self, repeats: i64, dim: impl Into<DimArgs>) -> Tensor {
+    pub fn repeat_interleave(&self, repeats: impl Into<Int>, dim: impl Into<DimArgs>) -> Tensor {
+        let repeats = repeats.into().0;
         let dim = dim.into();
         compose("repeat_interleave", &[self], |b| {
             let (x, a) = match dim.one_or_all()? {

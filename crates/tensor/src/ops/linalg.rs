@@ -1,6 +1,6 @@
 //! Norms, powers and products of matrices and vectors.
 
-use super::args::{DimArgs, ReducedDims, axis, known, needs_float, same_dtype};
+use super::args::{DimArgs, Int, MaybeInt, ReducedDims, axis, known, needs_float, same_dtype};
 use super::diagonal::row_and_column;
 use super::matmul::matmul;
 use super::record::{Recorded, wide};
@@ -80,7 +80,8 @@ impl Tensor {
     /// The product of each square matrix with itself, n times; of its inverse, if n is negative (with the
     /// feature `linalg`).
     #[track_caller]
-    pub fn matrix_power(&self, n: i64) -> Tensor {
+    pub fn matrix_power(&self, n: impl Into<Int>) -> Tensor {
+        let n = n.into().0;
         if n < 0 {
             let inverse = inverse(self, n);
             return match n.checked_neg() {
@@ -135,7 +136,8 @@ impl Tensor {
 
     /// The sums of products of vectors along a dim of both, which broadcast.
     #[track_caller]
-    pub fn vecdot(&self, other: &Tensor, dim: i64) -> Tensor {
+    pub fn vecdot(&self, other: &Tensor, dim: impl Into<Int>) -> Tensor {
+        let dim = dim.into().0;
         compose("vecdot", &[self, other], |b| {
             needs_float(self, "operand")?;
             same_dtype(self, "operand", other, "other operand")?;
@@ -149,7 +151,8 @@ impl Tensor {
 
     /// The cross product of vectors of 3 along a dim of both; the other dims broadcast.
     #[track_caller]
-    pub fn cross(&self, other: &Tensor, dim: i64) -> Tensor {
+    pub fn cross(&self, other: &Tensor, dim: impl Into<Int>) -> Tensor {
+        let dim = dim.into().0;
         compose("cross", &[self, other], |b| {
             ensure!(
                 self.ndim() == other.ndim(),
@@ -211,8 +214,8 @@ impl Tensor {
     /// The powers `x⁰, …, xⁿ⁻¹` of each number in a new last dim (Vandermonde matrices); without n, as
     /// many as the last dim has numbers.
     #[track_caller]
-    pub fn vander(&self, n: impl Into<Option<i64>>) -> Tensor {
-        let n = n.into();
+    pub fn vander(&self, n: impl Into<MaybeInt>) -> Tensor {
+        let n = n.into().0;
         compose("vander", &[self], |b| {
             ensure!(self.dtype() != DType::Bool, "is not defined on bool");
             let x = super::index::as_vector(b, self)?;

@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use super::args::{DimArgs, IntList, same_dtype};
+use super::args::{DimArgs, Int, IntList, same_dtype};
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{Scalar, Tensor, promote};
@@ -207,7 +207,8 @@ impl Tensor {
 
     /// The sums of products over the last `dims` dims of self and the first `dims` dims of other.
     #[track_caller]
-    pub fn tensordot(&self, other: &Tensor, dims: i64) -> Tensor {
+    pub fn tensordot(&self, other: &Tensor, dims: impl Into<Int>) -> Tensor {
+        let dims = dims.into().0;
         compose("tensordot", &[self, other], |b| {
             let n = self.ndim() as i64;
             ensure!(

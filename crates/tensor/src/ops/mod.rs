@@ -30,6 +30,7 @@ mod margin;
 mod matmul;
 mod multi_head;
 mod norm;
+mod numbers;
 mod pad;
 mod parts;
 mod pool;
@@ -54,7 +55,7 @@ mod triplet;
 mod unique;
 mod unpool;
 
-pub use args::{DimArg, DimArgs, IntList, Keep, OutputSize, ReducedDim, ReducedDims, keep};
+pub use args::{DimArg, DimArgs, Keep, OutputSize, ReducedDim, ReducedDims, keep};
 pub use arith::Other;
 pub use blocks::{block_diag, column_stack, dstack};
 pub use conv::{Conv, ConvTranspose, Padding};
@@ -77,6 +78,7 @@ pub use margin::{
     CosineEmbedding, HingeEmbedding, MarginRanking, MultiLabelSoftMargin, MultiMargin,
 };
 pub use multi_head::{InProjection, MultiHeadAttention};
+pub use numbers::{Int, IntList, MaybeInt};
 pub use pad::PadMode;
 pub use pool::{AvgPool, Im2Col, Pool, Unpool};
 pub use quantile::Interpolation;

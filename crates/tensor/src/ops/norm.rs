@@ -1,6 +1,6 @@
 //! Normalisation.
 
-use super::args::{IntList, needs_float, same_dtype};
+use super::args::{Int, IntList, needs_float, same_dtype};
 use super::record::Recorded;
 use super::reduce::variance;
 use crate::record::{Recorder, compose};
@@ -208,11 +208,12 @@ impl Tensor {
     #[track_caller]
     pub fn group_norm(
         &self,
-        num_groups: i64,
+        num_groups: impl Into<Int>,
         weight: Option<&Tensor>,
         bias: Option<&Tensor>,
         eps: f64,
     ) -> Tensor {
+        let num_groups = num_groups.into().0;
         let mut operands = vec![self];
         operands.extend(weight.into_iter().chain(bias));
         compose("group_norm", &operands, |b| {

@@ -1,6 +1,6 @@
 //! Parts of tensors: slices, splits and windows.
 
-use super::args::{DimArg, DimArgs, IntList, axis, countable, known, known_dim};
+use super::args::{DimArg, DimArgs, Int, IntList, MaybeInt, axis, countable, known, known_dim};
 use super::record::Recorded;
 use crate::Tensor;
 use crate::record::{Recorder, compose, compose_many};
@@ -11,7 +11,13 @@ use kiln_ir::{Builder, OpError, Shape, ensure};
 impl Tensor {
     /// `length` elements of a dim from `start` on; a negative start counts from the end.
     #[track_caller]
-    pub fn narrow(&self, dim: impl Into<DimArg>, start: i64, length: i64) -> Tensor {
+    pub fn narrow(
+        &self,
+        dim: impl Into<DimArg>,
+        start: impl Into<Int>,
+        length: impl Into<Int>,
+    ) -> Tensor {
+        let (start, length) = (start.into().0, length.into().0);
         let dim = dim.into();
         compose("narrow", &[self], |b| {
             let a = axis(self, &dim)?;
@@ -31,7 +37,8 @@ impl Tensor {
 
     /// The slice at `index` of a dim, which disappears; negative indices count from the end.
     #[track_caller]
-    pub fn select(&self, dim: impl Into<DimArg>, index: i64) -> Tensor {
+    pub fn select(&self, dim: impl Into<DimArg>, index: impl Into<Int>) -> Tensor {
+        let index = index.into().0;
         let dim = dim.into();
         compose("select", &[self], |b| {
             let a = axis(self, &dim)?;
@@ -46,12 +53,13 @@ impl Tensor {
     pub fn slice(
         &self,
         dim: impl Into<DimArg>,
-        start: impl Into<Option<i64>>,
-        end: impl Into<Option<i64>>,
-        step: i64,
+        start: impl Into<MaybeInt>,
+        end: impl Into<MaybeInt>,
+        step: impl Into<Int>,
     ) -> Tensor {
+        let step = step.into().0;
         let dim = dim.into();
-        let (start, end) = (start.into(), end.into());
+        let (start, end) = (start.into().0, end.into().0);
         compose("slice", &[self], |b| {
             let a = axis(self, &dim)?;
             let part = python_slice(self, a, start, end, step)?;
@@ -75,7 +83,8 @@ impl Tensor {
 
     /// Parts of `split_size` along a dim; the last one may be smaller.
     #[track_caller]
-    pub fn split(&self, split_size: i64, dim: impl Into<DimArg>) -> Vec<Tensor> {
+    pub fn split(&self, split_size: impl Into<Int>, dim: impl Into<DimArg>) -> Vec<Tensor> {
+        let split_size = split_size.into().0;
         let dim = dim.into();
         self.parts("split", dim, |n| {
             ensure!(
@@ -107,7 +116,8 @@ impl Tensor {
 
     /// At most `chunks` parts of one size along a dim; the last one may be smaller.
     #[track_caller]
-    pub fn chunk(&self, chunks: i64, dim: impl Into<DimArg>) -> Vec<Tensor> {
+    pub fn chunk(&self, chunks: impl Into<Int>, dim: impl Into<DimArg>) -> Vec<Tensor> {
+        let chunks = chunks.into().0;
         let dim = dim.into();
         self.parts("chunk", dim, |n| {
             ensure!(
@@ -124,7 +134,8 @@ impl Tensor {
 
     /// `sections` parts along a dim whose sizes differ by at most one.
     #[track_caller]
-    pub fn tensor_split(&self, sections: i64, dim: impl Into<DimArg>) -> Vec<Tensor> {
+    pub fn tensor_split(&self, sections: impl Into<Int>, dim: impl Into<DimArg>) -> Vec<Tensor> {
+        let sections = sections.into().0;
         let dim = dim.into();
         self.parts("tensor_split", dim, |n| {
             ensure!(
@@ -174,7 +185,13 @@ impl Tensor {
 
     /// Windows of `size` elements along a dim, `step` apart: `[.., windows, .., size]`.
     #[track_caller]
-    pub fn unfold(&self, dimension: impl Into<DimArg>, size: i64, step: i64) -> Tensor {
+    pub fn unfold(
+        &self,
+        dimension: impl Into<DimArg>,
+        size: impl Into<Int>,
+        step: impl Into<Int>,
+    ) -> Tensor {
+        let (size, step) = (size.into().0, step.into().0);
         let dimension = dimension.into();
         compose("unfold", &[self], |b| {
             ensure!(size >= 0, "the size can't be negative ({size})");

@@ -1,6 +1,6 @@
 //! Tensors with a part replaced.
 
-use super::args::{DimArg, axis, known};
+use super::args::{DimArg, Int, MaybeInt, axis, known};
 use super::parts::python_slice;
 use super::record::Recorded;
 use super::subscript::put;
@@ -13,7 +13,13 @@ use kiln_ir::{Builder, Shape, ensure};
 impl Tensor {
     /// This tensor with `src` in place of the slice at `index` of a dim.
     #[track_caller]
-    pub fn select_scatter(&self, src: &Tensor, dim: impl Into<DimArg>, index: i64) -> Tensor {
+    pub fn select_scatter(
+        &self,
+        src: &Tensor,
+        dim: impl Into<DimArg>,
+        index: impl Into<Int>,
+    ) -> Tensor {
+        let index = index.into().0;
         let dim = dim.into();
         compose("select_scatter", &[self, src], |b| {
             let a = axis(self, &dim)?;
@@ -49,12 +55,13 @@ impl Tensor {
         &self,
         src: &Tensor,
         dim: impl Into<DimArg>,
-        start: impl Into<Option<i64>>,
-        end: impl Into<Option<i64>>,
-        step: i64,
+        start: impl Into<MaybeInt>,
+        end: impl Into<MaybeInt>,
+        step: impl Into<Int>,
     ) -> Tensor {
+        let step = step.into().0;
         let dim = dim.into();
-        let (start, end) = (start.into(), end.into());
+        let (start, end) = (start.into().0, end.into().0);
         compose("slice_scatter", &[self, src], |b| {
             let a = axis(self, &dim)?;
             ensure!(step > 0, "the step must be positive, not {step}");

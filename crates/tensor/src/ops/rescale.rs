@@ -1,6 +1,6 @@
 //! Scaling by norms.
 
-use super::args::{DimArg, DimArgs, axis, needs_float};
+use super::args::{DimArg, DimArgs, Int, axis, needs_float};
 use super::reduce::norm;
 use crate::Tensor;
 use crate::record::compose;
@@ -28,7 +28,14 @@ impl Tensor {
     /// `x / (k + alpha · mean of x² over size neighbouring channels)^beta` of `[n, c, ..]` (Krizhevsky
     /// et al., 2012).
     #[track_caller]
-    pub fn local_response_norm(&self, size: i64, alpha: f64, beta: f64, k: f64) -> Tensor {
+    pub fn local_response_norm(
+        &self,
+        size: impl Into<Int>,
+        alpha: f64,
+        beta: f64,
+        k: f64,
+    ) -> Tensor {
+        let size = size.into().0;
         compose("local_response_norm", &[self], |b| {
             ensure!(self.ndim() >= 3, "{} has fewer than 3 dims", self.fact());
             ensure!(size > 0, "the size must be positive, not {size}");

@@ -4,6 +4,7 @@ use super::arith::Other;
 use super::entropy::within_0_and_1;
 use super::record::Recorded;
 use super::search::insertion;
+use crate::Int;
 use crate::random::random;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor};
@@ -14,7 +15,8 @@ use std::panic::Location;
 impl Tensor {
     /// The numbers from 0 up to n in random order, as i64.
     #[track_caller]
-    pub fn randperm(n: i64) -> Tensor {
+    pub fn randperm(n: impl Into<Int>) -> Tensor {
+        let n = n.into().0;
         let loc = Location::caller();
         compose("randperm", &[], |b| {
             ensure!(n >= 0, "n must not be negative, but is {n}");
@@ -58,7 +60,8 @@ impl Tensor {
     /// draws with probabilities in proportion to them. Without replacement no index is drawn twice. A
     /// row whose weights are negative, not finite or all zero is a data error.
     #[track_caller]
-    pub fn multinomial(&self, num_samples: i64, replacement: bool) -> Tensor {
+    pub fn multinomial(&self, num_samples: impl Into<Int>, replacement: bool) -> Tensor {
+        let num_samples = num_samples.into().0;
         let loc = Location::caller();
         compose("multinomial", &[self], |b| {
             super::args::needs_float(self, "weights")?;
@@ -123,7 +126,7 @@ pub fn normal<'a>(mean: impl Into<Other<'a>>, std: impl Into<Other<'a>>) -> Tens
     let (mean, std) = (mean.into(), std.into());
     let tensor = |o: &Other| match o {
         Other::Tensor(t) => (*t).clone(),
-        Other::Number(n) => Tensor::full([], n.as_f64(), DType::F32),
+        Other::Number(n) => Tensor::full((), n.as_f64(), DType::F32),
     };
     let number = match &std {
         Other::Number(n) => Some(n.as_f64()),

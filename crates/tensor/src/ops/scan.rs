@@ -1,6 +1,6 @@
 //! Running sums and their kin along a dim. A number counts as a vector of one.
 
-use super::args::DimArg;
+use super::args::{DimArg, Int};
 use super::arith::Other;
 use super::index::as_vector;
 use super::record::Recorded;
@@ -69,11 +69,12 @@ impl Tensor {
     #[track_caller]
     pub fn diff(
         &self,
-        n: i64,
+        n: impl Into<Int>,
         dim: impl Into<DimArg>,
         prepend: Option<&Tensor>,
         append: Option<&Tensor>,
     ) -> Tensor {
+        let n = n.into().0;
         let dim = dim.into();
         let extended = match (n, prepend, append) {
             (0, ..) | (_, None, None) => self.clone(),

@@ -1,6 +1,6 @@
 //! Searching in sorted numbers, and counting.
 
-use super::args::{known, same_dtype};
+use super::args::{Int, known, same_dtype};
 use super::arith::Other;
 use super::host;
 use super::record::{Recorded, wide};
@@ -101,7 +101,8 @@ impl Tensor {
     /// weights (f32 for f32, else f64); at least `minlength` of them. Computes this tensor, whose
     /// largest element decides the length.
     #[track_caller]
-    pub fn bincount(&self, weights: Option<&Tensor>, minlength: i64) -> Tensor {
+    pub fn bincount(&self, weights: Option<&Tensor>, minlength: impl Into<Int>) -> Tensor {
+        let minlength = minlength.into().0;
         let loc = Location::caller();
         let numbers = compose("bincount", &[self], |b| {
             let int = self.dtype().kind() == Kind::Int;
@@ -149,7 +150,8 @@ impl Tensor {
     /// With `min == max` the range is that of the elements, which must then be finite (else a data
     /// error), and one more on both sides where they are all equal. Elements outside aren't counted.
     #[track_caller]
-    pub fn histc(&self, bins: i64, min: f64, max: f64) -> Tensor {
+    pub fn histc(&self, bins: impl Into<Int>, min: f64, max: f64) -> Tensor {
+        let bins = bins.into().0;
         compose("histc", &[self], |b| {
             super::args::needs_float(self, "operand")?;
             ensure!(bins > 0, "the number of bins must be positive, not {bins}");

@@ -1,6 +1,6 @@
 //! Sequences of numbers.
 
-use super::args::{addressable, listable};
+use super::args::{Int, addressable, listable};
 use crate::record::compose;
 use crate::{DType, Scalar, Tensor};
 use kiln_base::Dim;
@@ -13,9 +13,10 @@ impl Tensor {
     pub fn linspace(
         start: impl Into<Scalar>,
         end: impl Into<Scalar>,
-        steps: i64,
+        steps: impl Into<Int>,
         dtype: DType,
     ) -> Tensor {
+        let steps = steps.into().0;
         let (start, end) = (start.into(), end.into());
         compose("linspace", &[], |b| {
             ensure!(
@@ -34,10 +35,11 @@ impl Tensor {
     pub fn logspace(
         start: impl Into<Scalar>,
         end: impl Into<Scalar>,
-        steps: i64,
+        steps: impl Into<Int>,
         base: f64,
         dtype: DType,
     ) -> Tensor {
+        let steps = steps.into().0;
         let (start, end) = (start.into(), end.into());
         compose("logspace", &[], |b| {
             ensure!(

@@ -1,18 +1,20 @@
 //! Views: other shapes and orders over the same elements.
 
-use super::args::{DimArg, DimArgs, IntList, addressable, axis, new_axis};
+use super::args::{DimArg, DimArgs, Int, addressable, axis, new_axis};
 use super::record::Recorded;
-use crate::Tensor;
 use crate::record::{Recorder, compose};
+use crate::{Error, ErrorKind, IntoShape, Result, Tensor};
 use kiln_base::{Dim, numel};
 use kiln_ir::{Builder, OpError, Shape, ensure};
+use std::panic::Location;
 
 /// The shape with its one −1 replaced by what makes the number of elements right.
-fn inferred(total: &Dim, shape: &[i64]) -> Result<Shape, OpError> {
-    let mut dims: Shape = shape.iter().map(|d| Dim::Const(*d)).collect();
-    let unknown: Vec<usize> = (0..shape.len()).filter(|i| shape[*i] == -1).collect();
+fn inferred(total: &Dim, shape: &[Dim]) -> std::result::Result<Shape, OpError> {
+    let mut dims = Shape::from(shape);
+    let unknown: Vec<usize> = (0..shape.len()).filter(|i| shape[*i].is(-1)).collect();
+    let known = shape.iter().filter_map(Dim::as_const);
     ensure!(
-        shape.iter().all(|d| *d >= -1),
+        known.min().is_none_or(|d| d >= -1),
         "a size can't be negative in {shape:?}"
     );
     match unknown[..] {
@@ -34,12 +36,34 @@ fn inferred(total: &Dim, shape: &[i64]) -> Result<Shape, OpError> {
 }
 
 impl Tensor {
+    /// The sizes, to be taken apart: PyTorch's `n, c, h, w = x.size()`.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor};
+    /// let x = Tensor::ones([2, 3, 4, 5], DType::F32);
+    /// let [n, c, h, w] = x.size()?;
+    /// assert_eq!(x.reshape((n, c, h * w)).shape()?, [2, 3, 20]);
+    /// assert!(x.size::<3>().is_err(), "x has four dims");
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the tensor has another number of dims, and as [`Tensor::shape`].
+    #[track_caller]
+    pub fn size<const N: usize>(&self) -> Result<[usize; N]> {
+        let loc = Location::caller();
+        <[usize; N]>::try_from(self.shape()?).map_err(|shape| {
+            let message = format!("the shape {shape:?} has {} dims, not {N}", shape.len());
+            Error::new(ErrorKind::Value, "size", message, loc)
+        })
+    }
+
     /// The elements in row-major order under another shape; one size may be −1 and is inferred.
     #[track_caller]
-    pub fn reshape(&self, shape: impl Into<IntList>) -> Tensor {
-        let shape = shape.into();
+    pub fn reshape(&self, shape: impl IntoShape) -> Tensor {
+        let shape = shape.into_shape();
         compose("reshape", &[self], |b| {
-            let shape = inferred(&self.fact().numel(), &shape.0)?;
+            let shape = inferred(&self.fact().numel(), &shape)?;
             b.reshape(self, &shape)
         })
     }
@@ -57,18 +81,12 @@ impl Tensor {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn view(&self, shape: impl Into<IntList>) -> Tensor {
-        let shape = shape.into();
+    pub fn view(&self, shape: impl IntoShape) -> Tensor {
+        let shape = shape.into_shape();
         compose("view", &[self], |b| {
-            let shape = inferred(&self.fact().numel(), &shape.0)?;
+            let shape = inferred(&self.fact().numel(), &shape)?;
             view(b, self, &shape)
         })
-    }
-
-    /// The elements in row-major order under a shape that may hold symbolic sizes.
-    #[track_caller]
-    pub fn reshape_dims(&self, shape: &[Dim]) -> Tensor {
-        compose("reshape", &[self], |b| b.reshape(self, shape))
     }
 
     /// The elements under the shape of another tensor.
@@ -79,10 +97,9 @@ impl Tensor {
 
     /// Dims of size 1 stretched and dims added in front; −1 keeps a dim's size.
     #[track_caller]
-    pub fn expand(&self, shape: impl Into<IntList>) -> Tensor {
-        let shape = shape.into();
+    pub fn expand(&self, shape: impl IntoShape) -> Tensor {
+        let wanted = shape.into_shape();
         compose("expand", &[self], |b| {
-            let wanted = &shape.0;
             ensure!(
                 wanted.len() >= self.ndim(),
                 "{wanted:?} has fewer dims than {}",
@@ -90,11 +107,11 @@ impl Tensor {
             );
             let added = wanted.len() - self.ndim();
             let mut out = Shape::new();
-            for (i, &d) in wanted.iter().enumerate() {
-                out.push(match d {
-                    -1 if i >= added => self.dims()[i - added].clone(),
-                    d if d >= 0 => Dim::Const(d),
-                    _ => {
+            for (i, d) in wanted.iter().enumerate() {
+                out.push(match d.as_const() {
+                    Some(-1) if i >= added => self.dims()[i - added].clone(),
+                    None | Some(0..) => d.clone(),
+                    Some(_) => {
                         return Err(OpError(format!(
                             "the size {d} of dim {i} in {wanted:?} keeps no dim of {}",
                             self.fact()
@@ -109,7 +126,7 @@ impl Tensor {
 
     /// Dims of size 1 stretched and dims added in front.
     #[track_caller]
-    pub fn broadcast_to(&self, shape: impl Into<IntList>) -> Tensor {
+    pub fn broadcast_to(&self, shape: impl IntoShape) -> Tensor {
         self.expand(shape)
     }
 
@@ -192,7 +209,8 @@ impl Tensor {
 
     /// A dim of size 1 inserted so that it is dim `dim` of the result.
     #[track_caller]
-    pub fn unsqueeze(&self, dim: i64) -> Tensor {
+    pub fn unsqueeze(&self, dim: impl Into<Int>) -> Tensor {
+        let dim = dim.into().0;
         compose("unsqueeze", &[self], |b| {
             let at = new_axis(self, dim)?;
             b.unsqueeze(self, at)
@@ -227,17 +245,17 @@ impl Tensor {
 
     /// One dim made several; one of their sizes may be −1.
     #[track_caller]
-    pub fn unflatten(&self, dim: impl Into<DimArg>, sizes: impl Into<IntList>) -> Tensor {
+    pub fn unflatten(&self, dim: impl Into<DimArg>, sizes: impl IntoShape) -> Tensor {
         let dim = dim.into();
-        let sizes = sizes.into();
+        let sizes = sizes.into_shape();
         compose("unflatten", &[self], |b| {
             let at = axis(self, &dim)?;
-            ensure!(!sizes.0.is_empty(), "dim {dim} can't become no dims");
-            let parts = inferred(&self.dims()[at], &sizes.0)?;
+            ensure!(!sizes.is_empty(), "dim {dim} can't become no dims");
+            let parts = inferred(&self.dims()[at], &sizes)?;
             ensure!(
                 numel(&parts) == self.dims()[at],
                 "{:?} does not multiply to the size {} of dim {dim}",
-                sizes.0,
+                sizes,
                 self.dims()[at]
             );
             let mut shape = Shape::from(&self.dims()[..at]);
@@ -273,7 +291,8 @@ impl Tensor {
 
     /// `[.., c · r², h, w]` rearranged to `[.., c, h · r, w · r]` (Shi et al., 2016).
     #[track_caller]
-    pub fn pixel_shuffle(&self, upscale_factor: i64) -> Tensor {
+    pub fn pixel_shuffle(&self, upscale_factor: impl Into<Int>) -> Tensor {
+        let upscale_factor = upscale_factor.into().0;
         compose("pixel_shuffle", &[self], |b| {
             let n = image_rank(self)?;
             ensure!(
@@ -298,7 +317,8 @@ impl Tensor {
     /// `[.., c, h · r, w · r]` rearranged to `[.., c · r², h, w]`: the inverse of
     /// [`Tensor::pixel_shuffle`].
     #[track_caller]
-    pub fn pixel_unshuffle(&self, downscale_factor: i64) -> Tensor {
+    pub fn pixel_unshuffle(&self, downscale_factor: impl Into<Int>) -> Tensor {
+        let downscale_factor = downscale_factor.into().0;
         compose("pixel_unshuffle", &[self], |b| {
             let n = image_rank(self)?;
             ensure!(
@@ -321,7 +341,8 @@ impl Tensor {
 
     /// `[n, groups · c, ..]` with its channels reordered so that groups alternate.
     #[track_caller]
-    pub fn channel_shuffle(&self, groups: i64) -> Tensor {
+    pub fn channel_shuffle(&self, groups: impl Into<Int>) -> Tensor {
+        let groups = groups.into().0;
         compose("channel_shuffle", &[self], |b| {
             ensure!(self.ndim() > 2, "{} has fewer than 3 dims", self.fact());
             ensure!(groups > 0, "groups must be positive, not {groups}");
@@ -352,7 +373,7 @@ fn view(b: &mut Recorder, x: &Tensor, shape: &[Dim]) -> Recorded {
     Ok(y)
 }
 
-fn image_rank(t: &Tensor) -> Result<usize, OpError> {
+fn image_rank(t: &Tensor) -> std::result::Result<usize, OpError> {
     ensure!(
         t.ndim() >= 3,
         "{} has no channels, height and width",

@@ -3,7 +3,7 @@
 //! Every sort is stable. NaN counts as larger than everything; −0 and 0 are equal. Sorted values are
 //! gathers, so they are bit for bit the elements. A number counts as a vector of one.
 
-use super::args::{DimArg, ReducedDim, axis, known};
+use super::args::{DimArg, Int, ReducedDim, axis, known};
 use super::index::{as_vector, no_larger};
 use super::record::Recorded;
 use super::reduce::two;
@@ -56,11 +56,12 @@ impl Tensor {
     #[track_caller]
     pub fn topk(
         &self,
-        k: i64,
+        k: impl Into<Int>,
         dim: impl Into<DimArg>,
         largest: bool,
         sorted: bool,
     ) -> (Tensor, Tensor) {
+        let k = k.into().0;
         let dim = dim.into();
         let _ = sorted;
         two(compose_many("topk", &[self], 2, |b| {
@@ -77,7 +78,8 @@ impl Tensor {
 
     /// The k-th smallest element (k from 1) of each lane of a dim and its i64 index.
     #[track_caller]
-    pub fn kthvalue(&self, k: i64, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
+    pub fn kthvalue(&self, k: impl Into<Int>, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
+        let k = k.into().0;
         let ReducedDim { dim, keepdim } = dim.into();
         two(compose_many("kthvalue", &[self], 2, |b| {
             ensure!(k >= 1, "k counts from 1, so it can't be {k}");

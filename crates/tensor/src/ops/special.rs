@@ -2,6 +2,7 @@
 
 use super::arith::{Other, Rule, binary};
 use super::record::{Recorded, wide};
+use crate::Int;
 use crate::record::{Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_ir::{Builder, Pw, ensure};
@@ -25,7 +26,8 @@ fn of_float(
 impl Tensor {
     /// The n-th derivative of [`Tensor::digamma`]; n is not negative.
     #[track_caller]
-    pub fn polygamma(&self, n: i64) -> Tensor {
+    pub fn polygamma(&self, n: impl Into<Int>) -> Tensor {
+        let n = n.into().0;
         of_float("polygamma", self, |b, x| {
             ensure!(n >= 0, "polygamma has no negative orders ({n})");
             if n == 0 {
@@ -99,7 +101,8 @@ impl Tensor {
     /// The logarithm of the multivariate gamma function of dimension p, for x > (p − 1) / 2:
     /// `p (p − 1) / 4 · log π + Σ log Γ(x − j / 2)` over j < p.
     #[track_caller]
-    pub fn mvlgamma(&self, p: i64) -> Tensor {
+    pub fn mvlgamma(&self, p: impl Into<Int>) -> Tensor {
+        let p = p.into().0;
         of_float("mvlgamma", self, |b, x| {
             ensure!(
                 (1..=1024).contains(&p),

@@ -66,7 +66,7 @@ fn distinct(
     let inverse = host::vector(&found.inverse, t.device());
     let inverse = match dim {
         Some(_) => inverse,
-        None => inverse.reshape_dims(t.dims()),
+        None => inverse.reshape(t.dims()),
     };
     (values, inverse, host::vector(&found.counts, t.device()))
 }

@@ -15,7 +15,7 @@ fn check(f: impl Fn(&[Tensor]) -> Vec<Tensor>, inputs: &[&Tensor]) {
             let weight = random(100 + i as u64, &y.shape().unwrap(), F);
             (&y * &weight + y.square() * 0.3).sum(())
         });
-        terms.fold(Tensor::zeros([], F), |sum, term| sum + term)
+        terms.fold(Tensor::zeros((), F), |sum, term| sum + term)
     };
     gradcheck(loss, inputs, 1e-6, 2e-6, 2e-5).unwrap();
     let slopes = |x: &[Tensor]| {
@@ -32,7 +32,7 @@ fn check(f: impl Fn(&[Tensor]) -> Vec<Tensor>, inputs: &[&Tensor]) {
             let weight = random(200 + i as u64, &g.shape().unwrap(), F);
             (g * &weight).sum(())
         });
-        terms.fold(Tensor::zeros([], F), |sum, term| sum + term)
+        terms.fold(Tensor::zeros((), F), |sum, term| sum + term)
     };
     gradcheck(slopes, inputs, 1e-5, 5e-4, 5e-4).unwrap();
 }

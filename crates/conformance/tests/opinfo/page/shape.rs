@@ -7,7 +7,7 @@ use kiln_tensor::{
 
 rows! {
     (x: &Tensor, y: &Tensor, dim: i64, sizes: &[Dim]);
-    "Tensor.shape", "Tensor.size" = { x.shape()? } "an error if the tensor carries one; `x.dims()` has symbols";
+    "Tensor.shape", "Tensor.size" = { x.shape()? } "an error if the tensor carries one; `let [n, c, h, w] = x.size()?` takes it apart, `x.dims()` has symbols";
     "Tensor.ndim", "Tensor.dim" = { x.ndim() };
     "Tensor.numel", "torch.numel" = { x.numel()? };
     "Tensor.dtype" = { x.dtype() };
@@ -19,7 +19,7 @@ rows! {
     "torch.reshape", "Tensor.reshape" = { x.reshape([-1, 8]) };
     "Tensor.view" = { x.view([-1, 8]) } "the error where PyTorch would have to copy";
     "Tensor.view_as", "Tensor.reshape_as" = { x.view_as(y) };
-    "torch.reshape with symbolic sizes" = { x.reshape_dims(sizes) } "inside `compile`";
+    "torch.reshape with symbolic sizes" = { x.reshape(sizes) } "inside `compile`";
     "Tensor.expand" = { x.expand([4, -1]) };
     "torch.broadcast_to" = { x.broadcast_to([4, 3]) };
     "Tensor.expand_as" = { x.expand_as(y) };
