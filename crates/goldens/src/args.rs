@@ -187,7 +187,7 @@ pub(crate) enum Operand {
 impl<'a> From<&'a Operand> for Other<'a> {
     fn from(o: &'a Operand) -> Other<'a> {
         match o {
-            Operand::Tensor(t) => Other::Tensor(t),
+            Operand::Tensor(t) => Other::from(t),
             Operand::Number(n) => Other::Number(*n),
         }
     }

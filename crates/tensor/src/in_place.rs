@@ -74,7 +74,7 @@ impl Var {
     }
 
     #[track_caller]
-    fn hold(&self, called: &str, result: &Tensor) -> Result<()> {
+    pub(crate) fn hold(&self, called: &str, result: &Tensor) -> Result<()> {
         if result.check()?.dtype().kind() > self.dtype().kind() {
             let message = format!(
                 "the result is {}, which a Var of {} can't hold; cast the operand",

@@ -138,6 +138,15 @@ impl Var {
         assign_together([(self, value)])
     }
 
+    /// Makes the cell give an error until it is assigned anew.
+    pub(crate) fn fail(&self, error: Error) {
+        let failed = Tensor::from_error(error);
+        if scope::is_recording() {
+            return scope::assign_var(self, &failed);
+        }
+        self.cell.idle().current = failed;
+    }
+
     /// The value as this cell can hold it.
     fn fitting(&self, value: &Tensor, loc: &'static Location<'static>) -> Result<Tensor> {
         value.check()?;

@@ -2,6 +2,7 @@
 
 use super::args::{DimArg, axis, needs_float};
 use super::index::as_vector;
+use super::operand::AsTensor;
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{DType, Scalar, Tensor};
@@ -46,7 +47,8 @@ impl Tensor {
 
     /// Like [`Tensor::leaky_relu`] with a learnt slope: one, or one for each channel (dim 1).
     #[track_caller]
-    pub fn prelu(&self, weight: &Tensor) -> Tensor {
+    pub fn prelu(&self, weight: impl AsTensor) -> Tensor {
+        let weight: &Tensor = &weight.as_tensor();
         compose("prelu", &[self, weight], |b| {
             needs_float(self, "operand")?;
             super::args::same_dtype(self, "operand", weight, "weight")?;

@@ -1,38 +1,17 @@
 //! Elementwise operations with promotion.
 
+use super::operand::{AsTensor, Other};
 use crate::record::{Recorder, compose};
 use crate::{DType, Scalar, Tensor, names, promote};
 use kiln_base::Kind;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 use smallvec::{SmallVec, smallvec};
-use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
-
-/// The right operand of a binary operation: a tensor, or a number that does not widen the tensor's
-/// dtype within its kind.
-pub enum Other<'a> {
-    /// A tensor.
-    Tensor(&'a Tensor),
-    /// A number.
-    Number(Scalar),
-}
-
-impl<'a> From<&'a Tensor> for Other<'a> {
-    fn from(t: &'a Tensor) -> Other<'a> {
-        Other::Tensor(t)
-    }
-}
-
-impl<S: Into<Scalar>> From<S> for Other<'_> {
-    fn from(s: S) -> Self {
-        Other::Number(s.into())
-    }
-}
 
 impl<'a> Other<'a> {
     /// The operands of an operation with `t` on the left.
     pub(crate) fn with<'t>(&'t self, t: &'t Tensor) -> SmallVec<[&'t Tensor; 3]> {
         match self {
-            Other::Tensor(o) => smallvec![t, *o],
+            Other::Tensor(o) => smallvec![t, &**o],
             Other::Number(_) => smallvec![t],
         }
     }
@@ -356,7 +335,8 @@ impl Tensor {
 
     /// `condition ? self : other`, broadcast; the condition is bool.
     #[track_caller]
-    pub fn where_cond<'a>(&self, condition: &Tensor, other: impl Into<Other<'a>>) -> Tensor {
+    pub fn where_cond<'a>(&self, condition: impl AsTensor, other: impl Into<Other<'a>>) -> Tensor {
+        let condition: &Tensor = &condition.as_tensor();
         let other = other.into();
         let mut operands = other.with(self);
         operands.push(condition);
@@ -367,80 +347,9 @@ impl Tensor {
     }
 }
 
-macro_rules! operators {
-    ($($trait:ident $method:ident;)*) => {$(
-        impl $trait<&Tensor> for &Tensor {
-            type Output = Tensor;
-            #[track_caller]
-            fn $method(self, other: &Tensor) -> Tensor {
-                Tensor::$method(self, other)
-            }
-        }
-        impl $trait<Tensor> for &Tensor {
-            type Output = Tensor;
-            #[track_caller]
-            fn $method(self, other: Tensor) -> Tensor {
-                Tensor::$method(self, &other)
-            }
-        }
-        impl $trait<&Tensor> for Tensor {
-            type Output = Tensor;
-            #[track_caller]
-            fn $method(self, other: &Tensor) -> Tensor {
-                Tensor::$method(&self, other)
-            }
-        }
-        impl $trait<Tensor> for Tensor {
-            type Output = Tensor;
-            #[track_caller]
-            fn $method(self, other: Tensor) -> Tensor {
-                Tensor::$method(&self, &other)
-            }
-        }
-        operators!(@number $trait $method: i64 f64);
-    )*};
-    (@number $trait:ident $method:ident: $($t:ty)*) => {$(
-        impl $trait<$t> for &Tensor {
-            type Output = Tensor;
-            #[track_caller]
-            fn $method(self, other: $t) -> Tensor {
-                Tensor::$method(self, other)
-            }
-        }
-        impl $trait<$t> for Tensor {
-            type Output = Tensor;
-            #[track_caller]
-            fn $method(self, other: $t) -> Tensor {
-                Tensor::$method(&self, other)
-            }
-        }
-        impl $trait<&Tensor> for $t {
-            type Output = Tensor;
-            #[track_caller]
-            fn $method(self, other: &Tensor) -> Tensor {
-                reversed(stringify!($method), self.into(), other)
-            }
-        }
-        impl $trait<Tensor> for $t {
-            type Output = Tensor;
-            #[track_caller]
-            fn $method(self, other: Tensor) -> Tensor {
-                reversed(stringify!($method), self.into(), &other)
-            }
-        }
-    )*};
-}
-
-operators! {
-    Add add;
-    Sub sub;
-    Mul mul;
-    Div div;
-}
-
 /// A number on the left.
 #[track_caller]
-fn reversed(called: &'static str, number: Scalar, t: &Tensor) -> Tensor {
+pub(super) fn reversed(called: &'static str, number: Scalar, t: &Tensor) -> Tensor {
     let op = match called {
         "add" => Pw::Add,
         "sub" => Pw::Sub,
@@ -454,29 +363,4 @@ fn reversed(called: &'static str, number: Scalar, t: &Tensor) -> Tensor {
         })?;
         b.pointwise(op, &[n, x])
     })
-}
-
-impl Rem<&Tensor> for &Tensor {
-    type Output = Tensor;
-    /// Python's `%`: the remainder with the divisor's sign.
-    #[track_caller]
-    fn rem(self, other: &Tensor) -> Tensor {
-        self.remainder(other)
-    }
-}
-
-impl Neg for &Tensor {
-    type Output = Tensor;
-    #[track_caller]
-    fn neg(self) -> Tensor {
-        Tensor::neg(self)
-    }
-}
-
-impl Neg for Tensor {
-    type Output = Tensor;
-    #[track_caller]
-    fn neg(self) -> Tensor {
-        Tensor::neg(&self)
-    }
 }

@@ -2,6 +2,7 @@
 
 use super::args::{known, known_dim, needs_float, same_dtype};
 use super::matmul::matmul;
+use super::operand::AsTensor;
 use crate::record::{Recorder, compose};
 use crate::{Scalar, Tensor};
 use kiln_base::Dim;
@@ -19,14 +20,16 @@ impl Tensor {
     #[allow(clippy::too_many_arguments)] // PyTorch's signature
     pub fn scaled_dot_product_attention(
         &self,
-        key: &Tensor,
-        value: &Tensor,
+        key: impl AsTensor,
+        value: impl AsTensor,
         attn_mask: Option<&Tensor>,
         dropout_p: f64,
         is_causal: bool,
         scale: Option<f64>,
         enable_gqa: bool,
     ) -> Tensor {
+        let key: &Tensor = &key.as_tensor();
+        let value: &Tensor = &value.as_tensor();
         let call = Call {
             operands: [self, key, value],
             mask: attn_mask,

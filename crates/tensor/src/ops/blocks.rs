@@ -1,6 +1,7 @@
 //! Tensors put together as blocks and columns, and seen with other strides.
 
 use super::args::{Int, IntList, addressable, known};
+use super::operand::{AsTensor, listed};
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor, promote};
@@ -10,7 +11,9 @@ use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 /// The blocks on the diagonal of a matrix, zeros elsewhere, in the dtype they promote to. Vectors are
 /// rows, numbers 1 × 1.
 #[track_caller]
-pub fn block_diag(tensors: &[&Tensor]) -> Tensor {
+pub fn block_diag(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
+    let tensors = listed(tensors);
+    let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose("block_diag", tensors, |b| {
         let blocks = joined(b, tensors, |b, t| {
             ensure!(t.ndim() <= 2, "{} has more than 2 dims", t.fact());
@@ -31,7 +34,9 @@ pub fn block_diag(tensors: &[&Tensor]) -> Tensor {
 
 /// Stacking along dim 1, with vectors as columns.
 #[track_caller]
-pub fn column_stack(tensors: &[&Tensor]) -> Tensor {
+pub fn column_stack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
+    let tensors = listed(tensors);
+    let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose("column_stack", tensors, |b| {
         let parts = joined(b, tensors, |b, t| match t.ndim() {
             0 => at_least(b, t, 2, 0),
@@ -44,7 +49,9 @@ pub fn column_stack(tensors: &[&Tensor]) -> Tensor {
 
 /// Stacking along dim 2 of what [`Tensor::atleast_3d`] gives.
 #[track_caller]
-pub fn dstack(tensors: &[&Tensor]) -> Tensor {
+pub fn dstack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
+    let tensors = listed(tensors);
+    let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose("dstack", tensors, |b| {
         let parts = joined(b, tensors, three_dims)?;
         b.concat(&parts, 2)

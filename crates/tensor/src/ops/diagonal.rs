@@ -2,6 +2,7 @@
 
 use super::args::{DimArg, DimArgs, Int, MaybeInt, addressable, axis, known, listable};
 use super::index::inverse;
+use super::operand::AsTensor;
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor};
@@ -76,11 +77,12 @@ impl Tensor {
     #[track_caller]
     pub fn diagonal_scatter(
         &self,
-        src: &Tensor,
+        src: impl AsTensor,
         offset: impl Into<Int>,
         dim1: impl Into<DimArg>,
         dim2: impl Into<DimArg>,
     ) -> Tensor {
+        let src: &Tensor = &src.as_tensor();
         let offset = offset.into().0;
         let dim1 = dim1.into();
         let dim2 = dim2.into();

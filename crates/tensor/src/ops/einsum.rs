@@ -1,5 +1,6 @@
 //! Einstein summation.
 
+use super::operand::{AsTensor, listed};
 use super::record::Recorded;
 use crate::Tensor;
 use crate::record::{Recorder, compose};
@@ -23,7 +24,9 @@ fn ellipsis_label(i: usize) -> char {
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn einsum(equation: &str, operands: &[&Tensor]) -> Tensor {
+pub fn einsum(equation: &str, operands: impl IntoIterator<Item: AsTensor>) -> Tensor {
+    let operands = listed(operands);
+    let operands = &operands.iter().collect::<Vec<_>>()[..];
     compose("einsum", operands, |b| {
         let (inputs, output) = parse(equation, operands)?;
         let mut terms = Vec::new();

@@ -1,6 +1,7 @@
 //! Embeddings of bags of indices.
 
 use super::index::as_index;
+use super::operand::AsTensor;
 use super::record::{Recorded, wide};
 use super::search::insertion;
 use crate::MaybeInt;
@@ -44,13 +45,14 @@ impl Tensor {
     #[track_caller]
     pub fn embedding_bag(
         &self,
-        indices: &Tensor,
+        indices: impl AsTensor,
         offsets: Option<&Tensor>,
         mode: BagMode,
         per_sample_weights: Option<&Tensor>,
         include_last_offset: bool,
         padding_idx: impl Into<MaybeInt>,
     ) -> Tensor {
+        let indices: &Tensor = &indices.as_tensor();
         let padding = padding_idx.into().0;
         let mut operands = vec![self, indices];
         operands.extend(offsets);

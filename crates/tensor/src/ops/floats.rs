@@ -1,7 +1,8 @@
 //! The parts of floating-point numbers, and steps between them.
 
 use super::args::{Int, needs_float, same_dtype};
-use super::arith::Other;
+use super::operand::AsTensor;
+use super::operand::Other;
 use super::record::Recorded;
 use crate::record::{Recorder, compose, compose_many};
 use crate::{DType, Tensor, promote};
@@ -35,7 +36,8 @@ impl Tensor {
 
     /// 0 below zero, 1 above, `values` at zero. Both have one dtype.
     #[track_caller]
-    pub fn heaviside(&self, values: &Tensor) -> Tensor {
+    pub fn heaviside(&self, values: impl AsTensor) -> Tensor {
+        let values: &Tensor = &values.as_tensor();
         compose("heaviside", &[self, values], |b| {
             same_dtype(self, "input", values, "values")?;
             if self.dtype() == DType::Bool {
@@ -50,7 +52,8 @@ impl Tensor {
 
     /// x · 2ᵉ for an exponent e.
     #[track_caller]
-    pub fn ldexp(&self, other: &Tensor) -> Tensor {
+    pub fn ldexp(&self, other: impl AsTensor) -> Tensor {
+        let other: &Tensor = &other.as_tensor();
         compose("ldexp", &[self, other], |b| {
             let exponent = b.cast(other, promote::to_float(other.dtype()))?;
             let power = b.unary(Pw::Exp2, &exponent)?;
@@ -112,7 +115,8 @@ impl Tensor {
 
     /// The next number of the dtype from x towards `other`.
     #[track_caller]
-    pub fn nextafter(&self, other: &Tensor) -> Tensor {
+    pub fn nextafter(&self, other: impl AsTensor) -> Tensor {
+        let other: &Tensor = &other.as_tensor();
         compose("nextafter", &[self, other], |b| {
             let (x, y) = b.promoted(self, other)?;
             needs_float(&x, "operand")?;

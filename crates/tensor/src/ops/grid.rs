@@ -2,6 +2,7 @@
 
 use super::args::{Int, known, listable};
 use super::index::as_vector;
+use super::operand::{AsTensor, listed};
 use crate::Tensor;
 use crate::record::{Recorder, compose, compose_many};
 use kiln_base::{Dim, numel};
@@ -9,7 +10,9 @@ use kiln_ir::{Builder, OpError, Shape, ensure};
 
 /// Every combination of one element of each vector, as rows; a single vector stays.
 #[track_caller]
-pub fn cartesian_prod(tensors: &[&Tensor]) -> Tensor {
+pub fn cartesian_prod(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
+    let tensors = listed(tensors);
+    let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose("cartesian_prod", tensors, |b| {
         ensure!(!tensors.is_empty(), "needs at least one tensor");
         ensure!(
@@ -84,7 +87,9 @@ fn choices(n: i64, r: i64, with_replacement: bool) -> Result<Vec<i64>, OpError> 
 /// The coordinates of the grid that these vectors span, one tensor each. `xy` swaps the first two dims
 /// (Cartesian instead of matrix indexing).
 #[track_caller]
-pub fn meshgrid(tensors: &[&Tensor], xy: bool) -> Vec<Tensor> {
+pub fn meshgrid(tensors: impl IntoIterator<Item: AsTensor>, xy: bool) -> Vec<Tensor> {
+    let tensors = listed(tensors);
+    let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose_many("meshgrid", tensors, tensors.len(), |b| {
         let mut vectors = Vec::new();
         for t in tensors {

@@ -1,6 +1,7 @@
 //! Images sampled at given places.
 
 use super::args::{known, needs_float, same_dtype};
+use super::operand::AsTensor;
 use super::record::{Recorded, wide};
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor};
@@ -63,11 +64,12 @@ impl Tensor {
     #[track_caller]
     pub fn grid_sample(
         &self,
-        grid: &Tensor,
+        grid: impl AsTensor,
         mode: GridMode,
         padding: GridPadding,
         align_corners: bool,
     ) -> Tensor {
+        let grid: &Tensor = &grid.as_tensor();
         compose("grid_sample", &[self, grid], |b| {
             needs_float(self, "image")?;
             same_dtype(self, "image", grid, "grid")?;

@@ -4,7 +4,8 @@
 //! its bound and the line that recorded the call.
 
 use super::args::{DimArg, DimArgs, Int, axis, known};
-use super::arith::Other;
+use super::operand::AsTensor;
+use super::operand::Other;
 use super::record::Recorded;
 use super::select;
 use crate::record::{Recorder, compose};
@@ -86,7 +87,8 @@ impl Tensor {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn gather(&self, dim: impl Into<DimArg>, index: &Tensor) -> Tensor {
+    pub fn gather(&self, dim: impl Into<DimArg>, index: impl AsTensor) -> Tensor {
+        let index: &Tensor = &index.as_tensor();
         let dim = dim.into();
         compose("gather", &[self, index], |b| {
             let x = as_vector(b, self)?;
@@ -107,7 +109,8 @@ impl Tensor {
     /// Like [`Tensor::gather`] with the other dims of both broadcast; without a dim, of the flattened
     /// tensor.
     #[track_caller]
-    pub fn take_along_dim(&self, indices: &Tensor, dim: impl Into<DimArgs>) -> Tensor {
+    pub fn take_along_dim(&self, indices: impl AsTensor, dim: impl Into<DimArgs>) -> Tensor {
+        let indices: &Tensor = &indices.as_tensor();
         let dim = dim.into();
         compose("take_along_dim", &[self, indices], |b| {
             needs_index(indices, "index")?;
@@ -144,7 +147,8 @@ impl Tensor {
 
     /// The elements of the flattened tensor at these indices; negative ones count from the end.
     #[track_caller]
-    pub fn take(&self, index: &Tensor) -> Tensor {
+    pub fn take(&self, index: impl AsTensor) -> Tensor {
+        let index: &Tensor = &index.as_tensor();
         compose("take", &[self, index], |b| {
             needs_index(index, "index")?;
             b.indexed_by("index", index);
@@ -159,7 +163,8 @@ impl Tensor {
 
     /// The slices of a dim that an index vector chooses. Negative indices are errors.
     #[track_caller]
-    pub fn index_select(&self, dim: impl Into<DimArg>, index: &Tensor) -> Tensor {
+    pub fn index_select(&self, dim: impl Into<DimArg>, index: impl AsTensor) -> Tensor {
+        let index: &Tensor = &index.as_tensor();
         let dim = dim.into();
         compose("index_select", &[self, index], |b| {
             b.indexed_by("index", index);
@@ -210,7 +215,8 @@ impl Tensor {
     /// The tensor with `value` wherever the mask (bool, broadcast) is true. The value is a number or a
     /// rank-0 tensor and takes this tensor's dtype.
     #[track_caller]
-    pub fn masked_fill<'a>(&self, mask: &Tensor, value: impl Into<Other<'a>>) -> Tensor {
+    pub fn masked_fill<'a>(&self, mask: impl AsTensor, value: impl Into<Other<'a>>) -> Tensor {
+        let mask: &Tensor = &mask.as_tensor();
         let value = value.into();
         let mut operands = value.with(self);
         operands.push(mask);
@@ -231,9 +237,10 @@ impl Tensor {
     pub fn index_fill<'a>(
         &self,
         dim: impl Into<DimArg>,
-        index: &Tensor,
+        index: impl AsTensor,
         value: impl Into<Other<'a>>,
     ) -> Tensor {
+        let index: &Tensor = &index.as_tensor();
         let dim = dim.into();
         let value = value.into();
         let mut operands = value.with(self);
@@ -268,7 +275,8 @@ impl Tensor {
 
     /// The rows of this `[count, size]` weight that `indices` choose: `[.., size]`.
     #[track_caller]
-    pub fn embedding(&self, indices: &Tensor) -> Tensor {
+    pub fn embedding(&self, indices: impl AsTensor) -> Tensor {
+        let indices: &Tensor = &indices.as_tensor();
         compose("embedding", &[self, indices], |b| {
             ensure!(
                 self.ndim() == 2,
@@ -313,7 +321,12 @@ impl Tensor {
 /// `condition ? x : y`, broadcast, in the dtype that x and y promote to (`torch.where`). The condition
 /// is bool.
 #[track_caller]
-pub fn where_<'a>(condition: &Tensor, x: impl Into<Other<'a>>, y: impl Into<Other<'a>>) -> Tensor {
+pub fn where_<'a>(
+    condition: impl AsTensor,
+    x: impl Into<Other<'a>>,
+    y: impl Into<Other<'a>>,
+) -> Tensor {
+    let condition: &Tensor = &condition.as_tensor();
     let (x, y) = (x.into(), y.into());
     let mut operands = x.with(condition);
     if let Other::Tensor(t) = &y {

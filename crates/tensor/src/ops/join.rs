@@ -1,6 +1,7 @@
 //! Tensors one after the other, and repeated.
 
 use super::args::{DimArg, DimArgs, Int, IntList, axis};
+use super::operand::{AsTensor, listed};
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{Tensor, promote};
@@ -10,7 +11,9 @@ use kiln_ir::{Builder, OpError, Shape, ensure};
 /// The tensors one after the other along a dim, in the dtype they promote to. Empty vectors count as
 /// nothing, as in PyTorch.
 #[track_caller]
-pub fn cat(tensors: &[&Tensor], dim: impl Into<DimArg>) -> Tensor {
+pub fn cat(tensors: impl IntoIterator<Item: AsTensor>, dim: impl Into<DimArg>) -> Tensor {
+    let tensors = listed(tensors);
+    let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     let dim = dim.into();
     compose("cat", tensors, |b| {
         let parts = promoted(b, tensors)?;
@@ -30,7 +33,9 @@ pub fn cat(tensors: &[&Tensor], dim: impl Into<DimArg>) -> Tensor {
 
 /// Tensors of one shape as the slices of a new dim, in the dtype they promote to.
 #[track_caller]
-pub fn stack(tensors: &[&Tensor], dim: impl Into<Int>) -> Tensor {
+pub fn stack(tensors: impl IntoIterator<Item: AsTensor>, dim: impl Into<Int>) -> Tensor {
+    let tensors = listed(tensors);
+    let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     let dim = dim.into().0;
     compose("stack", tensors, |b| {
         let parts = promoted(b, tensors)?;
@@ -59,7 +64,9 @@ fn promoted(b: &mut Recorder, tensors: &[&Tensor]) -> Result<Vec<Tensor>, OpErro
 
 /// Vertical stacking: along dim 0, with vectors as rows.
 #[track_caller]
-pub fn vstack(tensors: &[&Tensor]) -> Tensor {
+pub fn vstack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
+    let tensors = listed(tensors);
+    let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose("vstack", tensors, |b| {
         let rows = promoted(b, tensors)?;
         let rows: Vec<Tensor> = rows
@@ -72,7 +79,9 @@ pub fn vstack(tensors: &[&Tensor]) -> Tensor {
 
 /// Horizontal stacking: along dim 1, or dim 0 for vectors.
 #[track_caller]
-pub fn hstack(tensors: &[&Tensor]) -> Tensor {
+pub fn hstack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
+    let tensors = listed(tensors);
+    let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose("hstack", tensors, |b| {
         let parts = promoted(b, tensors)?;
         let parts: Vec<Tensor> = parts

@@ -3,6 +3,7 @@
 use super::args::{DimArgs, Int, MaybeInt, ReducedDims, axis, known, needs_float, same_dtype};
 use super::diagonal::row_and_column;
 use super::matmul::matmul;
+use super::operand::{AsTensor, listed};
 use super::record::{Recorded, wide};
 use super::reduce::norm;
 use crate::record::{Recorder, compose};
@@ -136,7 +137,8 @@ impl Tensor {
 
     /// The sums of products of vectors along a dim of both, which broadcast.
     #[track_caller]
-    pub fn vecdot(&self, other: &Tensor, dim: impl Into<Int>) -> Tensor {
+    pub fn vecdot(&self, other: impl AsTensor, dim: impl Into<Int>) -> Tensor {
+        let other: &Tensor = &other.as_tensor();
         let dim = dim.into().0;
         compose("vecdot", &[self, other], |b| {
             needs_float(self, "operand")?;
@@ -151,7 +153,8 @@ impl Tensor {
 
     /// The cross product of vectors of 3 along a dim of both; the other dims broadcast.
     #[track_caller]
-    pub fn cross(&self, other: &Tensor, dim: impl Into<Int>) -> Tensor {
+    pub fn cross(&self, other: impl AsTensor, dim: impl Into<Int>) -> Tensor {
+        let other: &Tensor = &other.as_tensor();
         let dim = dim.into().0;
         compose("cross", &[self, other], |b| {
             ensure!(
@@ -190,7 +193,8 @@ impl Tensor {
 
     /// Each element of this tensor times the whole other one, as blocks (the Kronecker product).
     #[track_caller]
-    pub fn kron(&self, other: &Tensor) -> Tensor {
+    pub fn kron(&self, other: impl AsTensor) -> Tensor {
+        let other: &Tensor = &other.as_tensor();
         compose("kron", &[self, other], |b| {
             let (x, y) = b.promoted(self, other)?;
             let rank = x.ndim().max(y.ndim());
@@ -233,7 +237,14 @@ impl Tensor {
 
     /// `x1 · weight · x2 + bias`: with `[.., i]`, `[.., j]` and a weight `[o, i, j]`, `[.., o]`.
     #[track_caller]
-    pub fn bilinear(&self, x2: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
+    pub fn bilinear(
+        &self,
+        x2: impl AsTensor,
+        weight: impl AsTensor,
+        bias: Option<&Tensor>,
+    ) -> Tensor {
+        let x2: &Tensor = &x2.as_tensor();
+        let weight: &Tensor = &weight.as_tensor();
         let mut operands = vec![self, x2, weight];
         operands.extend(bias);
         compose("bilinear", &operands, |b| {
@@ -425,7 +436,9 @@ fn exponential(b: &mut Recorder, x: &Tensor) -> Recorded {
 /// The product of matrices, in the order that takes the fewest multiplications. The first and the last
 /// may be vectors: a row and a column.
 #[track_caller]
-pub fn multi_dot(tensors: &[&Tensor]) -> Tensor {
+pub fn multi_dot(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
+    let tensors = listed(tensors);
+    let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose("multi_dot", tensors, |b| {
         let [first, middle @ .., last] = tensors else {
             return Err(OpError::new("needs at least 2 tensors"));

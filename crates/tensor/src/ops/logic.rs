@@ -1,7 +1,9 @@
 //! Truth values, bounds and blends.
 
 use super::args::{needs_float, same_dtype};
-use super::arith::{Other, Rule, binary};
+use super::arith::{Rule, binary};
+use super::operand::AsTensor;
+use super::operand::Other;
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
@@ -78,7 +80,8 @@ impl Tensor {
     /// `|a − b| ≤ atol + rtol · |b|` for finite numbers, equality otherwise; NaN equals NaN only with
     /// `equal_nan`.
     #[track_caller]
-    pub fn isclose(&self, other: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -> Tensor {
+    pub fn isclose(&self, other: impl AsTensor, rtol: f64, atol: f64, equal_nan: bool) -> Tensor {
+        let other: &Tensor = &other.as_tensor();
         compose("isclose", &[self, other], |b| {
             same_dtype(self, "operand", other, "other operand")?;
             ensure!(rtol >= 0.0, "rtol must not be negative, but is {rtol}");
@@ -210,7 +213,8 @@ impl Tensor {
 
     /// `self + weight · (end − self)`; all of one float dtype.
     #[track_caller]
-    pub fn lerp<'a>(&self, end: &Tensor, weight: impl Into<Other<'a>>) -> Tensor {
+    pub fn lerp<'a>(&self, end: impl AsTensor, weight: impl Into<Other<'a>>) -> Tensor {
+        let end: &Tensor = &end.as_tensor();
         let weight = weight.into();
         let mut operands = weight.with(self);
         operands.push(end);
@@ -220,7 +224,7 @@ impl Tensor {
             let weight = match &weight {
                 Other::Tensor(w) => {
                     same_dtype(self, "start", w, "weight")?;
-                    (*w).clone()
+                    Tensor::clone(w)
                 }
                 Other::Number(n) => b.scalar_like(*n, self)?,
             };
@@ -230,7 +234,14 @@ impl Tensor {
 
     /// `self + value · tensor1 · tensor2`, promoted.
     #[track_caller]
-    pub fn addcmul(&self, tensor1: &Tensor, tensor2: &Tensor, value: impl Into<Scalar>) -> Tensor {
+    pub fn addcmul(
+        &self,
+        tensor1: impl AsTensor,
+        tensor2: impl AsTensor,
+        value: impl Into<Scalar>,
+    ) -> Tensor {
+        let tensor1: &Tensor = &tensor1.as_tensor();
+        let tensor2: &Tensor = &tensor2.as_tensor();
         let value = value.into();
         compose("addcmul", &[self, tensor1, tensor2], |b| {
             addc(b, Pw::Mul, self, tensor1, tensor2, value)
@@ -239,7 +250,14 @@ impl Tensor {
 
     /// `self + value · tensor1 / tensor2`, floats only.
     #[track_caller]
-    pub fn addcdiv(&self, tensor1: &Tensor, tensor2: &Tensor, value: impl Into<Scalar>) -> Tensor {
+    pub fn addcdiv(
+        &self,
+        tensor1: impl AsTensor,
+        tensor2: impl AsTensor,
+        value: impl Into<Scalar>,
+    ) -> Tensor {
+        let tensor1: &Tensor = &tensor1.as_tensor();
+        let tensor2: &Tensor = &tensor2.as_tensor();
         let value = value.into();
         compose("addcdiv", &[self, tensor1, tensor2], |b| {
             ensure!(

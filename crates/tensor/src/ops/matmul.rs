@@ -1,6 +1,7 @@
 //! Matrix products.
 
 use super::args::{DimArgs, Int, IntList, same_dtype};
+use super::operand::AsTensor;
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{Scalar, Tensor, promote};
@@ -11,37 +12,43 @@ impl Tensor {
     /// The matrix product (`torch.matmul`): vectors are rows on the left and columns on the right, and
     /// batch dims broadcast. Dtypes must be equal.
     #[track_caller]
-    pub fn matmul(&self, other: &Tensor) -> Tensor {
+    pub fn matmul(&self, other: impl AsTensor) -> Tensor {
+        let other: &Tensor = &other.as_tensor();
         compose("matmul", &[self, other], |b| matmul(b, self, other))
     }
 
     /// The product of two matrices `[n, k]` and `[k, m]`.
     #[track_caller]
-    pub fn mm(&self, mat2: &Tensor) -> Tensor {
+    pub fn mm(&self, mat2: impl AsTensor) -> Tensor {
+        let mat2: &Tensor = &mat2.as_tensor();
         ranked("mm", self, 2, mat2, 2)
     }
 
     /// The products of two batches of matrices `[b, n, k]` and `[b, k, m]`.
     #[track_caller]
-    pub fn bmm(&self, mat2: &Tensor) -> Tensor {
+    pub fn bmm(&self, mat2: impl AsTensor) -> Tensor {
+        let mat2: &Tensor = &mat2.as_tensor();
         ranked("bmm", self, 3, mat2, 3)
     }
 
     /// The product of a matrix `[n, k]` and a vector `[k]`.
     #[track_caller]
-    pub fn mv(&self, vec: &Tensor) -> Tensor {
+    pub fn mv(&self, vec: impl AsTensor) -> Tensor {
+        let vec: &Tensor = &vec.as_tensor();
         ranked("mv", self, 2, vec, 1)
     }
 
     /// The sum of the products of two vectors' elements.
     #[track_caller]
-    pub fn dot(&self, tensor: &Tensor) -> Tensor {
+    pub fn dot(&self, tensor: impl AsTensor) -> Tensor {
+        let tensor: &Tensor = &tensor.as_tensor();
         ranked("dot", self, 1, tensor, 1)
     }
 
     /// The products of each element of one vector with each of another, `[n, m]`, promoted.
     #[track_caller]
-    pub fn outer(&self, vec2: &Tensor) -> Tensor {
+    pub fn outer(&self, vec2: impl AsTensor) -> Tensor {
+        let vec2: &Tensor = &vec2.as_tensor();
         compose("outer", &[self, vec2], |b| {
             ensure!(
                 self.ndim() == 1 && vec2.ndim() == 1,
@@ -57,7 +64,8 @@ impl Tensor {
 
     /// The sums of products over the last dims of both; with a number, the product.
     #[track_caller]
-    pub fn inner(&self, other: &Tensor) -> Tensor {
+    pub fn inner(&self, other: impl AsTensor) -> Tensor {
+        let other: &Tensor = &other.as_tensor();
         compose("inner", &[self, other], |b| {
             if self.ndim() == 0 || other.ndim() == 0 {
                 let (x, y) = b.promoted(self, other)?;
@@ -72,11 +80,13 @@ impl Tensor {
     #[track_caller]
     pub fn addmm(
         &self,
-        mat1: &Tensor,
-        mat2: &Tensor,
+        mat1: impl AsTensor,
+        mat2: impl AsTensor,
         beta: impl Into<Scalar>,
         alpha: impl Into<Scalar>,
     ) -> Tensor {
+        let mat1: &Tensor = &mat1.as_tensor();
+        let mat2: &Tensor = &mat2.as_tensor();
         let factors = (beta.into(), alpha.into());
         add_product("addmm", self, (mat1, 2), (mat2, 2), factors)
     }
@@ -85,11 +95,13 @@ impl Tensor {
     #[track_caller]
     pub fn addmv(
         &self,
-        mat: &Tensor,
-        vec: &Tensor,
+        mat: impl AsTensor,
+        vec: impl AsTensor,
         beta: impl Into<Scalar>,
         alpha: impl Into<Scalar>,
     ) -> Tensor {
+        let mat: &Tensor = &mat.as_tensor();
+        let vec: &Tensor = &vec.as_tensor();
         let factors = (beta.into(), alpha.into());
         add_product("addmv", self, (mat, 2), (vec, 1), factors)
     }
@@ -99,11 +111,13 @@ impl Tensor {
     #[track_caller]
     pub fn baddbmm(
         &self,
-        batch1: &Tensor,
-        batch2: &Tensor,
+        batch1: impl AsTensor,
+        batch2: impl AsTensor,
         beta: impl Into<Scalar>,
         alpha: impl Into<Scalar>,
     ) -> Tensor {
+        let batch1: &Tensor = &batch1.as_tensor();
+        let batch2: &Tensor = &batch2.as_tensor();
         let factors = (beta.into(), alpha.into());
         add_product("baddbmm", self, (batch1, 3), (batch2, 3), factors)
     }
@@ -113,11 +127,13 @@ impl Tensor {
     #[track_caller]
     pub fn addbmm(
         &self,
-        batch1: &Tensor,
-        batch2: &Tensor,
+        batch1: impl AsTensor,
+        batch2: impl AsTensor,
         beta: impl Into<Scalar>,
         alpha: impl Into<Scalar>,
     ) -> Tensor {
+        let batch1: &Tensor = &batch1.as_tensor();
+        let batch2: &Tensor = &batch2.as_tensor();
         let factors = (beta.into(), alpha.into());
         compose("addbmm", &[self, batch1, batch2], |b| {
             check_ranks((batch1, 3), (batch2, 3))?;
@@ -142,11 +158,13 @@ impl Tensor {
     #[track_caller]
     pub fn addr(
         &self,
-        vec1: &Tensor,
-        vec2: &Tensor,
+        vec1: impl AsTensor,
+        vec2: impl AsTensor,
         beta: impl Into<Scalar>,
         alpha: impl Into<Scalar>,
     ) -> Tensor {
+        let vec1: &Tensor = &vec1.as_tensor();
+        let vec2: &Tensor = &vec2.as_tensor();
         let (beta, alpha) = (beta.into(), alpha.into());
         compose("addr", &[self, vec1, vec2], |b| {
             ensure!(
@@ -168,7 +186,8 @@ impl Tensor {
 
     /// `self · weightᵀ + bias` with a weight `[out, in]` (or `[in]`) and self `[.., in]`.
     #[track_caller]
-    pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
+    pub fn linear(&self, weight: impl AsTensor, bias: Option<&Tensor>) -> Tensor {
+        let weight: &Tensor = &weight.as_tensor();
         let mut operands = vec![self, weight];
         operands.extend(bias);
         compose("linear", &operands, |b| {
@@ -207,7 +226,8 @@ impl Tensor {
 
     /// The sums of products over the last `dims` dims of self and the first `dims` dims of other.
     #[track_caller]
-    pub fn tensordot(&self, other: &Tensor, dims: impl Into<Int>) -> Tensor {
+    pub fn tensordot(&self, other: impl AsTensor, dims: impl Into<Int>) -> Tensor {
+        let other: &Tensor = &other.as_tensor();
         let dims = dims.into().0;
         compose("tensordot", &[self, other], |b| {
             let n = self.ndim() as i64;
@@ -227,10 +247,11 @@ impl Tensor {
     #[track_caller]
     pub fn tensordot_dims(
         &self,
-        other: &Tensor,
+        other: impl AsTensor,
         dims_self: impl Into<IntList>,
         dims_other: impl Into<IntList>,
     ) -> Tensor {
+        let other: &Tensor = &other.as_tensor();
         let (left, right) = (dims_self.into(), dims_other.into());
         compose("tensordot", &[self, other], |b| {
             contracted(b, self, other, &left.0, &right.0)

@@ -31,6 +31,8 @@ mod matmul;
 mod multi_head;
 mod norm;
 mod numbers;
+pub(crate) mod operand;
+mod operators;
 mod pad;
 mod parts;
 mod pool;
@@ -56,7 +58,6 @@ mod unique;
 mod unpool;
 
 pub use args::{DimArg, DimArgs, Keep, OutputSize, ReducedDim, ReducedDims, keep};
-pub use arith::Other;
 pub use blocks::{block_diag, column_stack, dstack};
 pub use conv::{Conv, ConvTranspose, Padding};
 pub use distance::{Cosine, Pairwise, cdist, cdist_with};
@@ -79,6 +80,7 @@ pub use margin::{
 };
 pub use multi_head::{InProjection, MultiHeadAttention};
 pub use numbers::{Int, IntList, MaybeInt};
+pub use operand::{AsTensor, Other};
 pub use pad::PadMode;
 pub use pool::{AvgPool, Im2Col, Pool, Unpool};
 pub use quantile::Interpolation;

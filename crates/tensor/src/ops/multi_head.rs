@@ -1,6 +1,7 @@
 //! Attention with several heads and its projections.
 
 use super::join::cat;
+use super::operand::AsTensor;
 use crate::record::compose;
 use crate::{DType, Tensor};
 use kiln_ir::{Builder, OpError, Pw, ensure};
@@ -55,10 +56,12 @@ impl Tensor {
     #[track_caller]
     pub fn multi_head_attention_forward(
         &self,
-        key: &Tensor,
-        value: &Tensor,
+        key: impl AsTensor,
+        value: impl AsTensor,
         call: &MultiHeadAttention,
     ) -> (Tensor, Option<Tensor>) {
+        let key: &Tensor = &key.as_tensor();
+        let value: &Tensor = &value.as_tensor();
         let checked = compose("multi_head_attention_forward", &[self, key, value], |_| {
             check(self, key, value, call)?;
             Ok(self.clone())

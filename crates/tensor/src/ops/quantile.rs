@@ -1,7 +1,7 @@
 //! Quantiles.
 
 use super::args::ReducedDims;
-use super::arith::Other;
+use super::operand::Other;
 use super::record::Recorded;
 use super::sort::{lanes, reduced_shape, sorted_with_nans};
 use crate::record::{Recorder, compose};
@@ -96,7 +96,7 @@ fn fractions(b: &mut Recorder, t: &Tensor, q: &Other) -> Recorded {
         Other::Tensor(q) => {
             ensure!(q.ndim() <= 1, "q must have at most 1 dim, not {}", q.fact());
             super::args::same_dtype(t, "tensor", q, "q")?;
-            Ok((*q).clone())
+            Ok(Tensor::clone(q))
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Tensors with a part replaced.
 
 use super::args::{DimArg, Int, MaybeInt, axis, known};
+use super::operand::AsTensor;
 use super::parts::python_slice;
 use super::record::Recorded;
 use super::subscript::put;
@@ -15,10 +16,11 @@ impl Tensor {
     #[track_caller]
     pub fn select_scatter(
         &self,
-        src: &Tensor,
+        src: impl AsTensor,
         dim: impl Into<DimArg>,
         index: impl Into<Int>,
     ) -> Tensor {
+        let src: &Tensor = &src.as_tensor();
         let index = index.into().0;
         let dim = dim.into();
         compose("select_scatter", &[self, src], |b| {
@@ -53,12 +55,13 @@ impl Tensor {
     #[track_caller]
     pub fn slice_scatter(
         &self,
-        src: &Tensor,
+        src: impl AsTensor,
         dim: impl Into<DimArg>,
         start: impl Into<MaybeInt>,
         end: impl Into<MaybeInt>,
         step: impl Into<Int>,
     ) -> Tensor {
+        let src: &Tensor = &src.as_tensor();
         let step = step.into().0;
         let dim = dim.into();
         let (start, end) = (start.into().0, end.into().0);

@@ -1,7 +1,7 @@
 //! Random numbers that depend on tensors or on their own order.
 
-use super::arith::Other;
 use super::entropy::within_0_and_1;
+use super::operand::Other;
 use super::record::Recorded;
 use super::search::insertion;
 use crate::Int;
@@ -125,7 +125,7 @@ pub fn normal<'a>(mean: impl Into<Other<'a>>, std: impl Into<Other<'a>>) -> Tens
     let loc = Location::caller();
     let (mean, std) = (mean.into(), std.into());
     let tensor = |o: &Other| match o {
-        Other::Tensor(t) => (*t).clone(),
+        Other::Tensor(t) => Tensor::clone(t),
         Other::Number(n) => Tensor::full((), n.as_f64(), DType::F32),
     };
     let number = match &std {

@@ -1,8 +1,8 @@
 //! Running sums and their kin along a dim. A number counts as a vector of one.
 
 use super::args::{DimArg, Int};
-use super::arith::Other;
 use super::index::as_vector;
+use super::operand::Other;
 use super::record::Recorded;
 use super::reduce::{sum_dtype, two};
 use super::sort::lanes;
@@ -222,7 +222,7 @@ fn areas(
         }
     };
     let at = a + sum.ndim().max(width.ndim()) - sum.ndim();
-    scaled(b, &sum, &Other::Tensor(&width)).map(|s| Some((s, at)))
+    scaled(b, &sum, &Other::from(&width)).map(|s| Some((s, at)))
 }
 
 /// Where samples lie, with the dims of y.

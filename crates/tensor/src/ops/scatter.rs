@@ -5,10 +5,11 @@
 //! repeat.
 
 use super::args::{DimArg, axis, same_dtype};
-use super::arith::Other;
 use super::index::{
     Places, as_index, as_vector, check_index_shape, needs_index, no_larger, wrapped_index,
 };
+use super::operand::AsTensor;
+use super::operand::Other;
 use super::record::{Recorded, wide};
 use super::select;
 use crate::record::{Recorder, compose};
@@ -66,9 +67,10 @@ impl Tensor {
     pub fn scatter<'a>(
         &self,
         dim: impl Into<DimArg>,
-        index: &Tensor,
+        index: impl AsTensor,
         src: impl Into<Other<'a>>,
     ) -> Tensor {
+        let index: &Tensor = &index.as_tensor();
         let dim = dim.into();
         let src = src.into();
         let mut operands = src.with(self);
@@ -82,10 +84,17 @@ impl Tensor {
 
     /// Like [`Tensor::scatter`], adding to what is there.
     #[track_caller]
-    pub fn scatter_add(&self, dim: impl Into<DimArg>, index: &Tensor, src: &Tensor) -> Tensor {
+    pub fn scatter_add(
+        &self,
+        dim: impl Into<DimArg>,
+        index: impl AsTensor,
+        src: impl AsTensor,
+    ) -> Tensor {
+        let index: &Tensor = &index.as_tensor();
+        let src: &Tensor = &src.as_tensor();
         let dim = dim.into();
         compose("scatter_add", &[self, src, index], |b| {
-            let src = Other::Tensor(src);
+            let src = Other::from(src);
             scattered(b, self, &dim, index, &src, |b, x, a, index, src| {
                 b.scatter(ScatterKind::Sum, x, a, index, src)
             })
@@ -98,11 +107,12 @@ impl Tensor {
     pub fn scatter_reduce<'a>(
         &self,
         dim: impl Into<DimArg>,
-        index: &Tensor,
+        index: impl AsTensor,
         src: impl Into<Other<'a>>,
         reduce: ScatterReduction,
         include_self: bool,
     ) -> Tensor {
+        let index: &Tensor = &index.as_tensor();
         let dim = dim.into();
         let src = src.into();
         let mut operands = src.with(self);
@@ -120,10 +130,12 @@ impl Tensor {
     pub fn index_add(
         &self,
         dim: impl Into<DimArg>,
-        index: &Tensor,
-        source: &Tensor,
+        index: impl AsTensor,
+        source: impl AsTensor,
         alpha: impl Into<Scalar>,
     ) -> Tensor {
+        let index: &Tensor = &index.as_tensor();
+        let source: &Tensor = &source.as_tensor();
         let dim = dim.into();
         let alpha = alpha.into();
         compose("index_add", &[self, index, source], |b| {
@@ -144,7 +156,14 @@ impl Tensor {
 
     /// Replaces the slices of a dim that an index vector (i64) chooses by those of the source.
     #[track_caller]
-    pub fn index_copy(&self, dim: impl Into<DimArg>, index: &Tensor, source: &Tensor) -> Tensor {
+    pub fn index_copy(
+        &self,
+        dim: impl Into<DimArg>,
+        index: impl AsTensor,
+        source: impl AsTensor,
+    ) -> Tensor {
+        let index: &Tensor = &index.as_tensor();
+        let source: &Tensor = &source.as_tensor();
         let dim = dim.into();
         compose("index_copy", &[self, index, source], |b| {
             needs_index(index, "index")?;
@@ -160,11 +179,13 @@ impl Tensor {
     pub fn index_reduce(
         &self,
         dim: impl Into<DimArg>,
-        index: &Tensor,
-        source: &Tensor,
+        index: impl AsTensor,
+        source: impl AsTensor,
         reduce: ScatterReduction,
         include_self: bool,
     ) -> Tensor {
+        let index: &Tensor = &index.as_tensor();
+        let source: &Tensor = &source.as_tensor();
         let dim = dim.into();
         compose("index_reduce", &[self, index, source], |b| {
             slices(b, self, &dim, index, source, |b, x, a, index, src| {
@@ -179,9 +200,10 @@ impl Tensor {
     pub fn index_put(
         &self,
         indices: &[Option<&Tensor>],
-        values: &Tensor,
+        values: impl AsTensor,
         accumulate: bool,
     ) -> Tensor {
+        let values: &Tensor = &values.as_tensor();
         let found = match select::without_masks("index_put", self, indices) {
             Ok(found) => found,
             Err(e) => return Tensor::poisoned(e, Location::caller()),
@@ -198,7 +220,9 @@ impl Tensor {
     /// This tensor with the elements of `source` at these indices of its flattened elements, or added
     /// to what is there if `accumulate`. Negative indices count from the end.
     #[track_caller]
-    pub fn put(&self, index: &Tensor, source: &Tensor, accumulate: bool) -> Tensor {
+    pub fn put(&self, index: impl AsTensor, source: impl AsTensor, accumulate: bool) -> Tensor {
+        let index: &Tensor = &index.as_tensor();
+        let source: &Tensor = &source.as_tensor();
         compose("put", &[self, index, source], |b| {
             same_dtype(self, "tensor", source, "source")?;
             needs_index(index, "index")?;

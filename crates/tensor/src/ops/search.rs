@@ -1,8 +1,9 @@
 //! Searching in sorted numbers, and counting.
 
 use super::args::{Int, known, same_dtype};
-use super::arith::Other;
 use super::host;
+use super::operand::AsTensor;
+use super::operand::Other;
 use super::record::{Recorded, wide};
 use crate::record::{Recorder, compose};
 use crate::{DType, Error, ErrorKind, Tensor};
@@ -39,7 +40,7 @@ impl Tensor {
                 sequence = b.gather(self, self.ndim() - 1, order)?;
             }
             let values = match &values {
-                Other::Tensor(v) => (*v).clone(),
+                Other::Tensor(v) => Tensor::clone(v),
                 Other::Number(n) => b.scalar_like(*n, self)?,
             };
             insertion(b, &sequence, &values, right)
@@ -49,7 +50,8 @@ impl Tensor {
     /// The number of the bucket of each element, i64: how many of the ascending `boundaries` (a vector)
     /// are smaller than it or, with `right`, not larger.
     #[track_caller]
-    pub fn bucketize(&self, boundaries: &Tensor, right: bool) -> Tensor {
+    pub fn bucketize(&self, boundaries: impl AsTensor, right: bool) -> Tensor {
+        let boundaries: &Tensor = &boundaries.as_tensor();
         compose("bucketize", &[self, boundaries], |b| {
             ensure!(
                 boundaries.ndim() == 1,

@@ -4,6 +4,7 @@
 //! gathers with what they found. Inside `compile` no value is known, so there they are errors.
 
 use super::host;
+use super::operand::AsTensor;
 use crate::record::compose;
 use crate::{DType, Error, ErrorKind, Result, Tensor};
 use kiln_base::prim::ScanKind;
@@ -116,7 +117,8 @@ impl Tensor {
 
     /// The elements where the mask (bool, both broadcast) is true, as a vector. Computes the mask.
     #[track_caller]
-    pub fn masked_select(&self, mask: &Tensor) -> Tensor {
+    pub fn masked_select(&self, mask: impl AsTensor) -> Tensor {
+        let mask: &Tensor = &mask.as_tensor();
         let shaped = compose("masked_select", &[self, mask], |b| {
             needs_mask(mask)?;
             let shape = shared_shape(self, mask)?;
@@ -136,7 +138,9 @@ impl Tensor {
     /// This tensor with the elements of `source`, in order, in the places where the mask (bool, both
     /// broadcast) is true. A source of fewer elements than there are places is a data error.
     #[track_caller]
-    pub fn masked_scatter(&self, mask: &Tensor, source: &Tensor) -> Tensor {
+    pub fn masked_scatter(&self, mask: impl AsTensor, source: impl AsTensor) -> Tensor {
+        let mask: &Tensor = &mask.as_tensor();
+        let source: &Tensor = &source.as_tensor();
         compose("masked_scatter", &[self, mask, source], |b| {
             needs_mask(mask)?;
             super::args::same_dtype(self, "tensor", source, "source")?;

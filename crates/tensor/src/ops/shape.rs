@@ -1,6 +1,7 @@
 //! Views: other shapes and orders over the same elements.
 
 use super::args::{DimArg, DimArgs, Int, addressable, axis, new_axis};
+use super::operand::AsTensor;
 use super::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{Error, ErrorKind, IntoShape, Result, Tensor};
@@ -91,7 +92,8 @@ impl Tensor {
 
     /// The elements under the shape of another tensor.
     #[track_caller]
-    pub fn view_as(&self, other: &Tensor) -> Tensor {
+    pub fn view_as(&self, other: impl AsTensor) -> Tensor {
+        let other: &Tensor = &other.as_tensor();
         compose("view_as", &[self, other], |b| view(b, self, other.dims()))
     }
 
@@ -132,7 +134,8 @@ impl Tensor {
 
     /// Stretched to the shape of another tensor.
     #[track_caller]
-    pub fn expand_as(&self, other: &Tensor) -> Tensor {
+    pub fn expand_as(&self, other: impl AsTensor) -> Tensor {
+        let other: &Tensor = &other.as_tensor();
         compose("expand_as", &[self, other], |b| {
             b.broadcast_to(self, other.dims())
         })

@@ -1,6 +1,7 @@
 //! Special functions.
 
-use super::arith::{Other, Rule, binary};
+use super::arith::{Rule, binary};
+use super::operand::Other;
 use super::record::{Recorded, wide};
 use crate::Int;
 use crate::record::{Recorder, compose};

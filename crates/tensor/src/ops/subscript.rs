@@ -5,9 +5,9 @@
 //! A mask of k dims stands for the k vectors of the positions where it is true.
 
 use super::args::known_dim;
-use super::arith::Other;
 use super::index::Places;
 use super::indices::{Index, Indices};
+use super::operand::Other;
 use super::parts::{python_slice, select};
 use super::record::Recorded;
 use super::select::{is_mask, nonzero_vectors};

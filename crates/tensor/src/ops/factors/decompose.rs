@@ -1,5 +1,6 @@
 //! Factors: Cholesky, LU and QR.
 
+use super::super::operand::AsTensor;
 use super::{on_host, one_on_host, routine, sizes, square};
 use crate::ops::diagonal::{row_and_column, triangle};
 use crate::record::Recorder;
@@ -42,7 +43,8 @@ impl Tensor {
     /// The solution X of `A X = B` for this B `[.., n, k]` and the Cholesky factor of A, the upper one if
     /// `upper`.
     #[track_caller]
-    pub fn cholesky_solve(&self, factor: &Tensor, upper: bool) -> Tensor {
+    pub fn cholesky_solve(&self, factor: impl AsTensor, upper: bool) -> Tensor {
+        let factor: &Tensor = &factor.as_tensor();
         one_on_host("cholesky_solve", [self, factor], |b, [x, l]| {
             square(l)?;
             let [l, x] = super::beside(b, l, x)?;
@@ -117,7 +119,9 @@ impl Tensor {
 
     /// The solution X of `A X = B` with this `L U` and the pivots of [`Tensor::lu_factor`].
     #[track_caller]
-    pub fn lu_solve(&self, pivots: &Tensor, other: &Tensor) -> Tensor {
+    pub fn lu_solve(&self, pivots: impl AsTensor, other: impl AsTensor) -> Tensor {
+        let pivots: &Tensor = &pivots.as_tensor();
+        let other: &Tensor = &other.as_tensor();
         one_on_host(
             "linalg.lu_solve",
             [self, pivots, other],

@@ -1,5 +1,6 @@
 //! Systems of equations, inverses and determinants.
 
+use super::super::operand::AsTensor;
 use super::spectrum::tolerances;
 use super::{beside, epsilon, inverse, on_host, one_on_host, routine, sizes, square};
 use crate::ops::matmul::matmul;
@@ -20,7 +21,8 @@ impl Tensor {
     /// matrix of A) or matrices whose batch dims broadcast with A's. Reading it is an error if A is
     /// singular.
     #[track_caller]
-    pub fn solve(&self, other: &Tensor, left: bool) -> Tensor {
+    pub fn solve(&self, other: impl AsTensor, left: bool) -> Tensor {
+        let other: &Tensor = &other.as_tensor();
         one_on_host("linalg.solve", [self, other], |b, [a, x]| {
             square(a)?;
             let vector =
@@ -47,11 +49,12 @@ impl Tensor {
     #[track_caller]
     pub fn solve_triangular(
         &self,
-        other: &Tensor,
+        other: impl AsTensor,
         upper: bool,
         left: bool,
         unitriangular: bool,
     ) -> Tensor {
+        let other: &Tensor = &other.as_tensor();
         one_on_host("linalg.solve_triangular", [self, other], |b, [a, x]| {
             square(a)?;
             let unit = unitriangular;
@@ -126,7 +129,12 @@ impl Tensor {
     /// as 0; `rcond` is `max(m, n) ε` unless given. There are no squares, `[0]`, unless A has more rows than
     /// columns; those of a matrix without full rank are given too.
     #[track_caller]
-    pub fn lstsq(&self, other: &Tensor, rcond: Option<f64>) -> (Tensor, Tensor, Tensor, Tensor) {
+    pub fn lstsq(
+        &self,
+        other: impl AsTensor,
+        rcond: Option<f64>,
+    ) -> (Tensor, Tensor, Tensor, Tensor) {
+        let other: &Tensor = &other.as_tensor();
         let [x, residuals, rank, values] =
             on_host("linalg.lstsq", [self, other], |b, [a, other]| {
                 let (_, m, n) = sizes(a)?;
