@@ -1,6 +1,10 @@
 //! Arguments in the forms that people type.
 
-use kiln::{DType, Tensor};
+use kiln::{DType, Tensor, Var, cat, einsum, stack};
+
+fn floats(t: impl std::borrow::Borrow<Tensor>) -> Vec<f32> {
+    t.borrow().to_vec().unwrap()
+}
 
 fn ones(shape: [usize; 4]) -> Tensor {
     Tensor::ones(shape, DType::F32)
@@ -79,4 +83,170 @@ fn shapes_are_taken_apart() {
         "{text}"
     );
     assert!(text.contains("calls.rs"), "{text}");
+}
+
+#[test]
+fn tensors_and_cells_are_given_by_value_or_by_reference() {
+    let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
+    let w = Var::parameter(&x).unwrap();
+    let expected = floats(x.matmul(&x));
+    for y in [
+        x.matmul(x.clone()),
+        x.matmul(&w),
+        x.matmul(w.clone()),
+        &w * 1 + x.matmul(&x) - &w,
+    ] {
+        assert_eq!(floats(y), expected);
+    }
+    assert_eq!(floats(x.gather(1, x.argmax(1).unsqueeze(1))), [2.0, 4.0]);
+    assert_eq!(floats(x.maximum(&w * 2)), floats(&x * 2));
+    let y = x.linear(&w, None).sum(());
+    y.backward().unwrap();
+    assert!(
+        w.grad().is_some(),
+        "gradients flow to a cell that is an argument"
+    );
+}
+
+#[test]
+fn a_list_of_tensors_is_any_iterable() {
+    let parts = Tensor::arange(0, 6, 1).split(2, 0);
+    let refs: Vec<&Tensor> = parts.iter().collect();
+    let whole: Vec<i64> = (0..6).collect();
+    for y in [
+        cat(&parts, 0),
+        cat(&parts[..], 0),
+        cat(&refs, 0),
+        cat([&parts[0], &parts[1], &parts[2]], 0),
+        cat(parts.iter().map(|p| p * 1), 0),
+        stack(&parts, 0).reshape(-1),
+        cat(parts.clone(), 0),
+    ] {
+        assert_eq!(y.to_vec::<i64>().unwrap(), whole);
+    }
+    assert_eq!(einsum("i,i->", &parts[..2]).item::<i64>().unwrap(), 3);
+    let none: Vec<Tensor> = Vec::new();
+    let text = cat(&none, 0).error().unwrap().to_string();
+    assert!(
+        text.contains("at least one tensor") && text.contains("calls.rs"),
+        "{text}"
+    );
+}
+
+#[test]
+fn operators_take_numbers_of_all_types_and_iterators_are_summed() {
+    let x = Tensor::from([2.0f32, 4.0]);
+    let (lr, n) = (0.5f32, 2usize);
+    assert_eq!(floats(&x * lr), [1.0, 2.0]);
+    assert_eq!(floats(&x / n), [1.0, 2.0]);
+    assert_eq!((&x / n).dtype(), DType::F32);
+    assert_eq!(floats((2 * &x + 1.0) % 4u8), [1.0, 1.0]);
+    let [a, b] = [
+        Tensor::from([true, true, false]),
+        Tensor::from([true, false, false]),
+    ];
+    assert_eq!((&a & &b).to_vec::<bool>().unwrap(), [true, false, false]);
+    assert_eq!((&a | &b).to_vec::<bool>().unwrap(), [true, true, false]);
+    assert_eq!((&a ^ &b).to_vec::<bool>().unwrap(), [false, true, false]);
+    assert_eq!(
+        (!(a & true)).to_vec::<bool>().unwrap(),
+        [false, false, true]
+    );
+    let i = Tensor::from([6i64, 3]);
+    assert_eq!((!&i | (&i << 1) >> 1).to_vec::<i64>().unwrap(), [-1, -1]);
+    assert_eq!(floats([&x, &x].into_iter().sum::<Tensor>()), [4.0, 8.0]);
+    assert_eq!(floats((0..3).map(|k| &x * k).sum::<Tensor>()), [6.0, 12.0]);
+    let none: Tensor = std::iter::empty::<Tensor>().sum();
+    assert_eq!(floats(none + &x), [2.0, 4.0]);
+}
+
+#[test]
+fn operators_that_assign() {
+    let mut x = Tensor::from([2.0f32, 4.0]);
+    let before = x.clone();
+    x += 1;
+    x *= &before;
+    assert_eq!(floats(&x), [6.0, 20.0]);
+    assert_eq!(floats(&before), [2.0, 4.0], "a tensor never changes");
+    let mut w = Var::parameter(&before).unwrap();
+    let same = w.clone();
+    w -= &before * 0.5;
+    w /= 2usize;
+    assert_eq!(
+        floats(same.get()),
+        [0.5, 1.0],
+        "a cell does, for all its handles"
+    );
+    assert_eq!(w.to_string(), same.get().to_string());
+    assert!(w.to_string().starts_with("tensor([0.5000, 1.0000]"), "{w}");
+}
+
+#[test]
+fn an_operator_that_can_not_assign_leaves_its_error_in_the_cell() {
+    let mut w = Var::new(Tensor::from([1i64, 2])).unwrap();
+    w += 0.5;
+    let text = w.get().to_vec::<i64>().unwrap_err().to_string();
+    assert!(text.contains("which a Var of i64 can't hold"), "{text}");
+    assert!(text.contains("calls.rs"), "{text}");
+    assert!((&w + 1).error().is_some());
+    w.assign(Tensor::from([3i64, 4])).unwrap();
+    w += 1;
+    assert_eq!(w.get().to_vec::<i64>().unwrap(), [4, 5]);
+}
+
+#[test]
+fn in_place_methods_keep_shape_and_dtype() {
+    let w = Var::new(Tensor::from([[1.0f32, -2.0], [3.0, 4.0]])).unwrap();
+    w.t_().unwrap();
+    assert_eq!(floats(w.get()), [1.0, 3.0, -2.0, 4.0]);
+    w.clamp_(0, 3.5).unwrap();
+    w.neg_().unwrap();
+    assert_eq!(floats(w.get()), [-1.0, -3.0, 0.0, -3.5]);
+    w.scatter_(1, Tensor::from([[1i64], [0]]), 9.0).unwrap();
+    w.masked_fill_(w.get().lt(-2), 7).unwrap();
+    assert_eq!(floats(w.get()), [-1.0, 9.0, 9.0, 7.0]);
+    w.lt_(0).unwrap();
+    assert_eq!(floats(w.get()), [1.0, 0.0, 0.0, 0.0]);
+    w.uniform_(2.0, 3.0).unwrap();
+    assert!(floats(w.get()).iter().all(|x| (2.0..3.0).contains(x)));
+    w.random_(5, 6usize).unwrap();
+    assert_eq!(floats(w.get()), [5.0; 4]);
+    let row = Var::new(Tensor::from([[1i64, 2]])).unwrap();
+    assert!(
+        row.t_()
+            .unwrap_err()
+            .to_string()
+            .contains("can't hold i64[2, 1]")
+    );
+    assert!(row.exp_().is_err() && row.normal_(0.0, 1.0).is_err());
+    assert_eq!(
+        row.get().to_vec::<i64>().unwrap(),
+        [1, 2],
+        "it keeps what it held"
+    );
+}
+
+#[test]
+fn an_item_is_converted_where_nothing_is_lost_in_kind() {
+    assert_eq!(Tensor::scalar(0.5f32).item::<f64>().unwrap(), 0.5);
+    assert_eq!(Tensor::scalar(0.1f64).item::<f32>().unwrap(), 0.1f32);
+    assert_eq!(Tensor::scalar(true).item::<i64>().unwrap(), 1);
+    assert_eq!(
+        Tensor::scalar(u64::MAX).item::<f64>().unwrap(),
+        u64::MAX as f64
+    );
+    assert_eq!(
+        Tensor::scalar(i64::MAX - 1).item::<u64>().unwrap(),
+        i64::MAX as u64 - 1
+    );
+    assert_eq!(Tensor::scalar(-7i64).item::<i8>().unwrap(), -7);
+    for wrong in [
+        Tensor::scalar(1.0f32).item::<i64>().map(|_| ()),
+        Tensor::scalar(1i64).item::<bool>().map(|_| ()),
+        Tensor::scalar(-1i32).item::<u64>().map(|_| ()),
+        Tensor::scalar(u64::MAX).item::<i64>().map(|_| ()),
+        Tensor::from([1.0f32, 2.0]).item::<f64>().map(|_| ()),
+    ] {
+        assert!(wrong.unwrap_err().to_string().contains("calls.rs"));
+    }
 }

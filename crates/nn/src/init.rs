@@ -50,8 +50,7 @@ pub fn calculate_gain(nonlinearity: Nonlinearity) -> f64 {
 #[track_caller]
 pub fn uniform_(var: &Var, low: f64, high: f64) -> Result<()> {
     floats(var, "uniform_")?;
-    let u = Tensor::rand(var.shape(), var.dtype());
-    var.assign(&(u * (high - low) + low))
+    var.uniform_(low, high)
 }
 
 /// Normal numbers.
@@ -61,8 +60,7 @@ pub fn uniform_(var: &Var, low: f64, high: f64) -> Result<()> {
 #[track_caller]
 pub fn normal_(var: &Var, mean: f64, std: f64) -> Result<()> {
     floats(var, "normal_")?;
-    let z = Tensor::randn(var.shape(), var.dtype());
-    var.assign(&(z * std + mean))
+    var.normal_(mean, std)
 }
 
 /// Normal numbers, of which those outside `[low, high]` are drawn again.

@@ -5,6 +5,7 @@ use crate::ops::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{DType, Device, Error, ErrorKind, IntList, Result, Scalar, Tensor, realize, scope};
 use kiln_base::Dim;
+use kiln_ir::eval::Array;
 use kiln_ir::{Builder, OpError, Pw, Role, ensure, ops};
 use kiln_runtime::Buffer;
 use std::panic::Location;
@@ -322,27 +323,97 @@ impl Tensor {
         buffer.to_bytes().map_err(|e| unread(e, "to_bytes", loc))
     }
 
-    /// The only element.
+    /// The only element. It becomes a `T` of another dtype where that loses nothing in kind: a float
+    /// any float, rounded; an integer any integer that holds it, or a float; a bool any number. A float
+    /// as an integer, and a number as a bool, are errors: cast the tensor first.
+    ///
+    /// ```
+    /// use kiln_tensor::Tensor;
+    /// let loss = Tensor::from([0.5f32, 1.0]).mean(());
+    /// assert_eq!(loss.item::<f64>()?, 0.75);
+    /// assert_eq!(Tensor::scalar(3i64).item::<f32>()?, 3.0);
+    /// assert!(loss.item::<i64>().is_err());
+    /// assert!(Tensor::scalar(300).item::<u8>().is_err());
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`Tensor::to_vec`], or if there is not exactly one element.
+    /// As [`Tensor::realize`], if there is not exactly one element, or it is no `T`.
     #[track_caller]
     pub fn item<T: Element>(&self) -> Result<T> {
         let loc = Location::caller();
         let buffer = realize::read(self, loc)?;
-        match buffer.as_slice::<T>().map_err(|e| unread(e, "item", loc))? {
-            [x] => Ok(*x),
-            values => Err(Error::new(
-                ErrorKind::Value,
-                "item",
-                format!(
-                    "{} has {} elements; item() reads tensors of exactly one",
-                    self.fact(),
-                    values.len()
-                ),
-                loc,
-            )),
+        if buffer.len() != 1 {
+            let message = format!(
+                "{} has {} elements; item() reads tensors of exactly one",
+                self.fact(),
+                buffer.len()
+            );
+            return Err(Error::new(ErrorKind::Value, "item", message, loc));
         }
+        let converted = converted(&buffer, T::DTYPE);
+        let buffer = converted.map_err(|m| Error::new(ErrorKind::Value, "item", m, loc))?;
+        match buffer.as_slice::<T>().map_err(|e| unread(e, "item", loc))? {
+            [x, ..] => Ok(*x),
+            [] => {
+                let message = "an element was lost";
+                Err(Error::new(ErrorKind::Internal, "item", message, loc))
+            }
+        }
+    }
+}
+
+/// One element in another dtype, if that loses nothing in kind.
+fn converted(element: &Buffer, dtype: DType) -> Result<Buffer, String> {
+    let from = element.dtype();
+    if from == dtype {
+        return Ok(element.clone());
+    }
+    if from.kind() > dtype.kind() || dtype == DType::Bool {
+        return Err(format!(
+            "asked for {dtype} of a {from} tensor, which would lose what it holds; cast it first"
+        ));
+    }
+    let array = crate::verify::array(element).map_err(|e| e.to_string())?;
+    let converted = match array.ints() {
+        Some(&[n]) if dtype.is_float() => {
+            // u64 is kept as the i64 of the same bits.
+            let n = if from == DType::U64 {
+                n as u64 as f64
+            } else {
+                n as f64
+            };
+            Array::from_f64(dtype, &[], &[n])
+        }
+        Some(&[n]) => {
+            let n = if from == DType::U64 {
+                n as u64 as i128
+            } else {
+                n as i128
+            };
+            if !holds(dtype, n) {
+                return Err(format!("{n} of a {from} tensor is no {dtype}"));
+            }
+            Array::from_i64(dtype, &[], &[n as i64])
+        }
+        _ => Array::from_f64(dtype, &[], &array.to_f64()),
+    };
+    let bytes = converted.map_err(|e| e.to_string())?.to_bytes();
+    Buffer::from_bytes(dtype, &[], &bytes).map_err(|e| e.to_string())
+}
+
+/// Whether an integer dtype has this number.
+fn holds(dtype: DType, n: i128) -> bool {
+    match dtype {
+        DType::U8 => u8::try_from(n).is_ok(),
+        DType::I8 => i8::try_from(n).is_ok(),
+        DType::I16 => i16::try_from(n).is_ok(),
+        DType::I32 => i32::try_from(n).is_ok(),
+        DType::I64 => i64::try_from(n).is_ok(),
+        DType::U16 => u16::try_from(n).is_ok(),
+        DType::U32 => u32::try_from(n).is_ok(),
+        DType::U64 => u64::try_from(n).is_ok(),
+        DType::Bool | DType::F16 | DType::BF16 | DType::F32 | DType::F64 => false,
     }
 }
 

@@ -1,6 +1,6 @@
 //! PyTorch's in-place names, on cells.
 
-use crate::{Error, ErrorKind, Other, Result, Tensor, Var};
+use crate::{AsTensor, DimArg, Error, ErrorKind, Int, Other, Result, Scalar, Tensor, Var};
 use kiln_base::Loc;
 use std::panic::Location;
 
@@ -31,7 +31,7 @@ arithmetic! {
     /// use kiln_tensor::{Tensor, Var};
     /// let weight = Var::new(&Tensor::from([1.0f32, 2.0]))?;
     /// let gradient = Tensor::from([0.5f32, 1.0]);
-    /// weight.sub_(&(gradient * 0.1))?;
+    /// weight.sub_(gradient * 0.1)?;
     /// assert_eq!(weight.get().to_vec::<f32>()?, [0.95, 1.9]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
@@ -42,6 +42,213 @@ arithmetic! {
     mul_ = mul;
     /// Divides: PyTorch's `x.div_(other)` or `x /= other`.
     div_ = div;
+    /// [`Tensor::floor_divide`].
+    floor_divide_ = floor_divide;
+    /// [`Tensor::fmod`].
+    fmod_ = fmod;
+    /// [`Tensor::remainder`].
+    remainder_ = remainder;
+    /// [`Tensor::pow`].
+    pow_ = pow;
+    /// [`Tensor::atan2`].
+    atan2_ = atan2;
+    /// [`Tensor::hypot`].
+    hypot_ = hypot;
+    /// [`Tensor::xlogy`].
+    xlogy_ = xlogy;
+    /// [`Tensor::gcd`].
+    gcd_ = gcd;
+    /// [`Tensor::lcm`].
+    lcm_ = lcm;
+    /// [`Tensor::eq`].
+    eq_ = eq;
+    /// [`Tensor::ne`].
+    ne_ = ne;
+    /// [`Tensor::lt`].
+    lt_ = lt;
+    /// [`Tensor::le`].
+    le_ = le;
+    /// [`Tensor::gt`].
+    gt_ = gt;
+    /// [`Tensor::ge`].
+    ge_ = ge;
+    /// [`Tensor::clamp_min`].
+    clamp_min_ = clamp_min;
+    /// [`Tensor::clamp_max`].
+    clamp_max_ = clamp_max;
+    /// [`Tensor::bitwise_and`].
+    bitwise_and_ = bitwise_and;
+    /// [`Tensor::bitwise_or`].
+    bitwise_or_ = bitwise_or;
+    /// [`Tensor::bitwise_xor`].
+    bitwise_xor_ = bitwise_xor;
+    /// [`Tensor::bitwise_left_shift`].
+    bitwise_left_shift_ = bitwise_left_shift;
+    /// [`Tensor::bitwise_right_shift`].
+    bitwise_right_shift_ = bitwise_right_shift;
+    /// [`Tensor::logical_and`].
+    logical_and_ = logical_and;
+    /// [`Tensor::logical_or`].
+    logical_or_ = logical_or;
+    /// [`Tensor::logical_xor`].
+    logical_xor_ = logical_xor;
+}
+
+macro_rules! of_one {
+    ($($name:ident = $op:ident;)*) => {
+        /// Functions of what the cell holds, under PyTorch's in-place names: assignments like those of
+        /// the arithmetic above.
+        impl Var {
+            $(#[doc = concat!("[`Tensor::", stringify!($op), "`].")]
+            ///
+            /// # Errors
+            /// If the operation is invalid or its result doesn't fit; the cell then keeps what it
+            /// holds.
+            #[track_caller]
+            pub fn $name(&self) -> Result<()> {
+                self.hold(stringify!($name), &self.get().detach().$op())
+            })*
+        }
+    };
+}
+
+of_one! {
+    neg_ = neg;
+    abs_ = abs;
+    sign_ = sign;
+    sqrt_ = sqrt;
+    rsqrt_ = rsqrt;
+    reciprocal_ = reciprocal;
+    square_ = square;
+    exp_ = exp;
+    exp2_ = exp2;
+    expm1_ = expm1;
+    log_ = log;
+    log2_ = log2;
+    log10_ = log10;
+    log1p_ = log1p;
+    sin_ = sin;
+    cos_ = cos;
+    tan_ = tan;
+    asin_ = asin;
+    acos_ = acos;
+    atan_ = atan;
+    sinh_ = sinh;
+    cosh_ = cosh;
+    tanh_ = tanh;
+    asinh_ = asinh;
+    acosh_ = acosh;
+    atanh_ = atanh;
+    erf_ = erf;
+    erfc_ = erfc;
+    erfinv_ = erfinv;
+    lgamma_ = lgamma;
+    digamma_ = digamma;
+    floor_ = floor;
+    ceil_ = ceil;
+    round_ = round;
+    trunc_ = trunc;
+    sigmoid_ = sigmoid;
+    relu_ = relu;
+    relu6_ = relu6;
+    silu_ = silu;
+    hardsigmoid_ = hardsigmoid;
+    hardswish_ = hardswish;
+    selu_ = selu;
+    logical_not_ = logical_not;
+    bitwise_not_ = bitwise_not;
+    t_ = t;
+}
+
+macro_rules! with_arguments {
+    ($($name:ident = $op:ident($($arg:ident: $type:ty),*);)*) => {
+        /// Further operations under PyTorch's in-place names. Where the result has another shape, as the
+        /// transpose of a matrix that is not square, the assignment is an error.
+        impl Var {
+            $(#[doc = concat!("[`Tensor::", stringify!($op), "`].")]
+            ///
+            /// # Errors
+            /// If the operation is invalid or its result doesn't fit; the cell then keeps what it
+            /// holds.
+            #[track_caller]
+            pub fn $name<'a>(&'a self, $($arg: $type),*) -> Result<()> {
+                self.hold(stringify!($name), &self.get().detach().$op($($arg),*))
+            })*
+        }
+    };
+}
+
+with_arguments! {
+    transpose_ = transpose(dim0: impl Into<DimArg>, dim1: impl Into<DimArg>);
+    tril_ = tril(diagonal: impl Into<Int>);
+    triu_ = triu(diagonal: impl Into<Int>);
+    cumsum_ = cumsum(dim: impl Into<DimArg>);
+    cumprod_ = cumprod(dim: impl Into<DimArg>);
+    leaky_relu_ = leaky_relu(negative_slope: f64);
+    clamp_ = clamp(min: impl Into<Other<'a>>, max: impl Into<Other<'a>>);
+    lerp_ = lerp(end: impl AsTensor, weight: impl Into<Other<'a>>);
+    addcmul_ = addcmul(tensor1: impl AsTensor, tensor2: impl AsTensor, value: impl Into<Scalar>);
+    addcdiv_ = addcdiv(tensor1: impl AsTensor, tensor2: impl AsTensor, value: impl Into<Scalar>);
+    masked_fill_ = masked_fill(mask: impl AsTensor, value: impl Into<Other<'a>>);
+    masked_scatter_ = masked_scatter(mask: impl AsTensor, source: impl AsTensor);
+    scatter_ = scatter(dim: impl Into<DimArg>, index: impl AsTensor, src: impl Into<Other<'a>>);
+    scatter_add_ = scatter_add(dim: impl Into<DimArg>, index: impl AsTensor, src: impl AsTensor);
+    index_copy_ = index_copy(dim: impl Into<DimArg>, index: impl AsTensor, source: impl AsTensor);
+    index_fill_ = index_fill(
+        dim: impl Into<DimArg>, index: impl AsTensor, value: impl Into<Other<'a>>
+    );
+    index_add_ = index_add(
+        dim: impl Into<DimArg>, index: impl AsTensor, source: impl AsTensor, alpha: impl Into<Scalar>
+    );
+}
+
+/// Random numbers under PyTorch's in-place names, drawn where an assignment is recorded.
+///
+/// ```
+/// use kiln_tensor::{DType, Tensor, Var};
+/// let w = Var::parameter(&Tensor::zeros([4, 3], DType::F32))?;
+/// w.uniform_(-0.5, 0.5)?;
+/// assert!(w.get().abs().le(0.5).all(()).item::<bool>()?);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+impl Var {
+    /// Uniform numbers in `[low, high)`.
+    ///
+    /// # Errors
+    /// If the cell does not hold floats.
+    #[track_caller]
+    pub fn uniform_(&self, low: f64, high: f64) -> Result<()> {
+        let u = Tensor::rand(self.shape(), self.dtype());
+        self.hold("uniform_", &(u * (high - low) + low))
+    }
+
+    /// Normal numbers.
+    ///
+    /// # Errors
+    /// If the cell does not hold floats.
+    #[track_caller]
+    pub fn normal_(&self, mean: f64, std: f64) -> Result<()> {
+        let z = Tensor::randn(self.shape(), self.dtype());
+        self.hold("normal_", &(z * std + mean))
+    }
+
+    /// 1 with probability `p`, else 0.
+    ///
+    /// # Errors
+    /// If p does not lie in 0..=1.
+    #[track_caller]
+    pub fn bernoulli_(&self, p: f64) -> Result<()> {
+        self.hold("bernoulli_", &self.get().detach().bernoulli_p(p))
+    }
+
+    /// Integers in `low..high`, in the cell's dtype.
+    ///
+    /// # Errors
+    /// If there is no such integer, or the cell holds bool.
+    #[track_caller]
+    pub fn random_(&self, low: impl Into<Int>, high: impl Into<Int>) -> Result<()> {
+        self.hold("random_", &Tensor::randint(low, high, self.shape()))
+    }
 }
 
 impl Var {
@@ -51,8 +258,8 @@ impl Var {
     /// # Errors
     /// If the value carries an error or does not broadcast to the cell's shape.
     #[track_caller]
-    pub fn copy_(&self, value: &Tensor) -> Result<()> {
-        self.set((), value)
+    pub fn copy_(&self, value: impl AsTensor) -> Result<()> {
+        self.set((), &*value.as_tensor())
     }
 
     /// Assigns a number to every element.
@@ -60,7 +267,7 @@ impl Var {
     /// # Errors
     /// As [`Var::assign`].
     #[track_caller]
-    pub fn fill_(&self, number: impl Into<crate::Scalar>) -> Result<()> {
+    pub fn fill_(&self, number: impl Into<Scalar>) -> Result<()> {
         self.assign(&self.get().detach().full_like(number))
     }
 

@@ -4,7 +4,9 @@ use crate::about::About;
 use crate::autograd::edge::{Edge, Leaf};
 use crate::node::{Node, State};
 use crate::realize::recording_of;
-use crate::{DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor, scope, trace};
+use crate::{
+    AsTensor, DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor, scope, trace,
+};
 use kiln_ir::{Fact, Role};
 use kiln_runtime::Buffer;
 use std::panic::Location;
@@ -55,8 +57,8 @@ impl Var {
     /// # Errors
     /// If `value` carries an error or has a symbolic shape.
     #[track_caller]
-    pub fn new(value: &Tensor) -> Result<Var> {
-        Var::with_role(value, Role::Parameter)
+    pub fn new(value: impl AsTensor) -> Result<Var> {
+        Var::with_role(&value.as_tensor(), Role::Parameter)
     }
 
     /// A cell whose value changes often, such as a learning rate: plans compute what depends on it in
@@ -65,8 +67,8 @@ impl Var {
     /// # Errors
     /// As [`Var::new`].
     #[track_caller]
-    pub fn volatile(value: &Tensor) -> Result<Var> {
-        Var::with_role(value, Role::Data)
+    pub fn volatile(value: impl AsTensor) -> Result<Var> {
+        Var::with_role(&value.as_tensor(), Role::Data)
     }
 
     #[track_caller]
@@ -109,7 +111,7 @@ impl Var {
     /// # Errors
     /// As [`Var::new`], or if the value is not a float tensor.
     #[track_caller]
-    pub fn parameter(value: &Tensor) -> Result<Var> {
+    pub fn parameter(value: impl AsTensor) -> Result<Var> {
         let var = Var::new(value)?;
         var.requires_grad_(true)?;
         Ok(var)
@@ -134,8 +136,8 @@ impl Var {
     /// If `value` carries an error, or its dtype, shape or device differ from the cell's. The cell then
     /// keeps what it holds.
     #[track_caller]
-    pub fn assign(&self, value: &Tensor) -> Result<()> {
-        assign_together([(self, value)])
+    pub fn assign(&self, value: impl AsTensor) -> Result<()> {
+        assign_together([(self, &*value.as_tensor())])
     }
 
     /// Makes the cell give an error until it is assigned anew.
@@ -188,7 +190,7 @@ impl Var {
     /// If the index or the value does not fit; the cell then keeps what it holds.
     #[track_caller]
     pub fn set<'a>(&self, items: impl Indices, value: impl Into<Other<'a>>) -> Result<()> {
-        self.assign(&self.get().detach().set(items, value))
+        self.assign(self.get().detach().set(items, value))
     }
 
     /// Whether this cell has ever required gradients: a frozen parameter is still one.
@@ -461,6 +463,13 @@ impl Drop for Taken {
     fn drop(&mut self) {
         self.0.lock().busy = false;
         self.0.released.notify_all();
+    }
+}
+
+impl std::fmt::Display for Var {
+    /// What the cell holds, as a tensor prints.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.get().fmt(f)
     }
 }
 

@@ -61,6 +61,10 @@ rows! {
     "Tensor.copy_" = { w.copy_(x)? } "broadcasts and casts";
     "Tensor.fill_" = { w.fill_(1)? };
     "Tensor.zero_" = { w.zero_()? };
+    "Tensor.clamp_" = { w.clamp_(0, 1)? } "and so on: what has an in-place form in PyTorch has it on a `Var`";
+    "Tensor.t_" = { w.t_()? } "of a square matrix: shapes stay";
+    "Tensor.uniform_" = { w.uniform_(-0.5, 0.5)? };
+    "Tensor.normal_" = { w.normal_(0.0, 0.02)? };
     "torch.compile" = { compile(specs, f)? } "compiles at once; sizes left open are named in the `Spec`s";
     "calling a compiled function" = { step.run(&[x, y])? };
     "torch._dynamo.explain" = { explain(&[x])? };

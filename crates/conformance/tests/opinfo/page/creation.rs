@@ -42,7 +42,7 @@ rows! {
     "torch.bernoulli(p=)" = { x.bernoulli_p(p) };
     "torch.multinomial" = { x.multinomial(3, false) };
     "torch.normal" = { normal(x, 1.0) };
-    "Tensor.item" = { x.item::<f32>()? } "`T` must be the dtype";
+    "Tensor.item" = { x.item::<f32>()? } "a `T` of another dtype, too, where that loses nothing in kind";
     "Tensor.tolist", "Tensor.numpy" = { x.to_vec::<f32>()? } "row-major; `to_ndarray` with the feature `ndarray`";
     "bytes(Tensor.numpy())" = { x.to_bytes()? };
     "Tensor.untyped_storage().nbytes" = { x.memory_bytes() } "what its values take now: none before they are computed";
