@@ -7,7 +7,7 @@
 //! `cdist` of order infinity (each has the whole gradient there), and a median that is NaN.
 
 use kiln::{
-    BagMode, BinaryCrossEntropy, DType, GridMode, GridPadding, HingeEmbedding, Huber,
+    BagMode, Bags, BinaryCrossEntropy, DType, GridMode, GridSample, HingeEmbedding, Huber,
     MarginRanking, MultiMargin, Pairwise, Pool, Reduction, RoundingMode, ScatterReduction,
     SmoothL1, Tensor, TripletMargin, cdist, cdist_with, where_,
 };
@@ -146,7 +146,7 @@ const ROWS: &[Row] = &[
     // Scatters.
     ("scatter_reduce amax, with self", |x| x[0].scatter_reduce(0, &Tensor::from_slice(&[0i64, 0, 1], [3]), &x[1], ScatterReduction::Amax, true), &[(&[3], &[1.0, 2.0, 3.0]), (&[3], &[1.0, 1.0, 0.0])], &[&[0.3333333333333333, 1.0, 1.0], &[0.3333333333333333, 0.3333333333333333, 0.0]]),
     ("scatter_reduce amin, with self", |x| x[0].scatter_reduce(0, &Tensor::from_slice(&[0i64, 0, 1], [3]), &x[1], ScatterReduction::Amin, true), &[(&[3], &[1.0, 2.0, 3.0]), (&[3], &[1.0, 1.0, 0.0])], &[&[0.3333333333333333, 0.0, 1.0], &[0.3333333333333333, 0.3333333333333333, 1.0]]),
-    ("embedding_bag of maxima", |x| x[0].embedding_bag(&Tensor::from_slice(&[0i64, 1, 2], [1, 3]), None, BagMode::Max, None, false, None), &[(&[3, 2], &[1.0, 2.0, 1.0, 3.0, 0.0, 3.0])], &[&[1.0, 0.0, 0.0, 1.0, 0.0, 0.0]]),
+    ("embedding_bag of maxima", |x| x[0].embedding_bag_with(&Tensor::from_slice(&[0i64, 1, 2], [1, 3]), Bags::new().mode(BagMode::Max)), &[(&[3, 2], &[1.0, 2.0, 1.0, 3.0, 0.0, 3.0])], &[&[1.0, 0.0, 0.0, 1.0, 0.0, 0.0]]),
     // Powers, angles and products.
     ("pow", |x| x[0].pow(&x[1]), &[(&[4], &[0.0, 0.0, 2.0, 0.0]), (&[4], &[0.0, 2.0, 0.0, 1.0])], &[&[0.0, 0.0, 0.0, 1.0], &[0.0, 0.0, LN_2, 0.0]]),
     ("pow(0)", |x| x[0].pow(0.0), &[(&[2], &[0.0, 2.0])], &[&[0.0, 0.0]]),
@@ -164,7 +164,7 @@ const ROWS: &[Row] = &[
     ("round", |x| x[0].round(), &[(&[2], &[1.0, 0.5])], &[&[0.0, 0.0]]),
     ("trunc", |x| x[0].trunc(), &[(&[2], &[1.0, 0.5])], &[&[0.0, 0.0]]),
     ("copysign", |x| x[0].copysign(&x[1]), &[(&[4], &[0.0, 1.0, -0.0, -2.0]), (&[4], &[1.0, -1.0, -1.0, 1.0])], &[&[0.0, -1.0, 0.0, -1.0], &[0.0, 0.0, 0.0, 0.0]]),
-    ("nan_to_num", |x| x[0].nan_to_num(None, None, None), &[(&[4], &[NAN, INF, -INF, 1.0])], &[&[0.0, 0.0, 0.0, 1.0]]),
+    ("nan_to_num", |x| x[0].nan_to_num(), &[(&[4], &[NAN, INF, -INF, 1.0])], &[&[0.0, 0.0, 0.0, 1.0]]),
     ("fmod", |x| x[0].fmod(&x[1]), &[(&[2], &[4.0, -4.0]), (&[2], &[2.0, 2.0])], &[&[1.0, 1.0], &[-2.0, 2.0]]),
     ("remainder", |x| x[0].remainder(&x[1]), &[(&[2], &[4.0, -4.0]), (&[2], &[2.0, 2.0])], &[&[1.0, 1.0], &[-2.0, 2.0]]),
     ("div rounded", |x| x[0].div_rounding(&x[1], RoundingMode::Floor), &[(&[2], &[4.0, 5.0]), (&[2], &[2.0, 2.0])], &[&[0.0, 0.0], &[0.0, 0.0]]),
@@ -176,7 +176,7 @@ const ROWS: &[Row] = &[
     ("addbmm, beta 0", |x| x[0].addbmm(&x[1], &x[2], 0.0, 1.0), &[(&[1, 1], &[1.0]), (&[1, 1, 1], &[2.0]), (&[1, 1, 1], &[3.0])], &[&[0.0], &[3.0], &[2.0]]),
     ("baddbmm, alpha 0", |x| x[0].baddbmm(&x[1], &x[2], 1.0, 0.0), &[(&[1, 1, 1], &[1.0]), (&[1, 1, 1], &[2.0]), (&[1, 1, 1], &[3.0])], &[&[1.0], &[0.0], &[0.0]]),
     ("matrix_power(0)", |x| x[0].matrix_power(0), &[(&[2, 2], &[1.0, 2.0, 3.0, 4.0])], &[&[0.0, 0.0, 0.0, 0.0]]),
-    ("grid_sample, nearest", |x| x[0].grid_sample(&x[1], GridMode::Nearest, GridPadding::Zeros, false), &[(&[1, 1, 2, 2], &[1.0, 2.0, 3.0, 4.0]), (&[1, 1, 1, 2], &[0.1, 0.2])], &[&[0.0, 0.0, 0.0, 1.0], &[0.0, 0.0]]),
+    ("grid_sample, nearest", |x| x[0].grid_sample_with(&x[1], GridSample::new().mode(GridMode::Nearest)), &[(&[1, 1, 2, 2], &[1.0, 2.0, 3.0, 4.0]), (&[1, 1, 1, 2], &[0.1, 0.2])], &[&[0.0, 0.0, 0.0, 1.0], &[0.0, 0.0]]),
     ("times 0", |x| x[0].mul(0.0), &[(&[2], &[1.0, 2.0])], &[&[0.0, 0.0]]),
     ("where nothing is taken", |x| where_(&Tensor::from_slice(&[false, false], [2]), &x[0], 1.0), &[(&[2], &[1.0, 2.0])], &[&[0.0, 0.0]]),
     ("part of nothing", |x| x[0].narrow(0, 0, 0), &[(&[2], &[1.0, 2.0])], &[&[0.0, 0.0]]),];

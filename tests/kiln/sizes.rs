@@ -1,9 +1,9 @@
 //! Sizes and numbers that nobody means: every call gives a value or an error at its line, soon.
 
 use kiln::{
-    AvgPool, Conv, ConvTranspose, Cosine, CrossEntropy, DType, Device, ErrorKind, Huber, Im2Col,
-    InterpolateMode, InterpolateSize, Interpolation, MultiMargin, Nll, PadMode, Pairwise, Pool,
-    SmoothL1, Tensor, Unpool, keep,
+    AvgPool, Conv, ConvTranspose, Cosine, CrossEntropy, DType, Device, Diff, ErrorKind, Huber,
+    Im2Col, InterpolateMode, InterpolateSize, Interpolation, MultiMargin, NanToNum, Nll, PadMode,
+    Pairwise, Pool, SmoothL1, Tensor, Tolerance, Unpool, keep,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
@@ -162,7 +162,7 @@ fn sweep_sizes(s: &mut Sweep) {
         Tensor::eye(v, None, DType::F32); Tensor::eye(v, v, DType::Bool); Tensor::eye(2, v, DType::F64);
         x.topk(v, 0, true, true); x.kthvalue(v, 0); x.sort(v, false); x.cumsum(v);
         index.one_hot(v); index.bincount(None, v); vector.histc(v, 0.0, 1.0); vector.vander(v);
-        vector.combinations(v, false); vector.combinations(v, true); x.diff(v, 0, None, None);
+        vector.combinations(v, false); vector.combinations(v, true); x.diff_with(Diff::new().n(v).dim(0));
         x.matrix_power(v); x.polygamma(v); x.mvlgamma(v); x.round_decimals(v);
         x.tensordot(x, v); x.tensordot_dims(x, [v], [0]); x.cross(x, v); x.vecdot(x, v);
         x.multinomial(v, true); x.multinomial(v, false); Tensor::randperm(v);
@@ -255,9 +255,9 @@ fn sweep_numbers(s: &mut Sweep) {
         x.quantile(v, ()); x.quantile_with(v, keep(1), Interpolation::Nearest);
         x.layer_norm([3], None, None, v); image.group_norm(2, None, None, v);
         image.local_response_norm(3, v, v, v); x.clamp(v, v); x.elu_alpha(v); x.celu(v); x.logit(v);
-        x.hardtanh(v, 1.0); x.threshold(v, v); x.softplus_beta(v, v); x.nan_to_num(v, v, v);
+        x.hardtanh(v, 1.0); x.threshold(v, v); x.softplus_beta(v, v); x.nan_to_num_with(NanToNum::new().nan(v).posinf(v).neginf(v));
         x.smooth_l1_loss_with(x, SmoothL1::new().beta(v)); x.huber_loss_with(x, Huber::new().delta(v));
-        x.cross_entropy_with(target, CrossEntropy::new().label_smoothing(v)); x.isclose(x, v, v, true);
+        x.cross_entropy_with(target, CrossEntropy::new().label_smoothing(v)); x.isclose_with(x, Tolerance::new().rtol(v).atol(v).equal_nan(true));
         x.addcmul(x, x, v); x.pad([1, 1], PadMode::Constant(v.into())); x.cosine_similarity_with(x, Cosine::new().eps(v));
         x.scaled_dot_product_attention(x, x, None, v, false, None, false);
         x.scaled_dot_product_attention(x, x, None, 0.0, false, Some(v), false);

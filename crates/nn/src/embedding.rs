@@ -2,7 +2,7 @@
 
 use crate::layer::{self, fact, invalid, run_lookup, wrong};
 use crate::{Forward, Module, init};
-use kiln_tensor::{BagMode, Int, Result, Tensor, Var, where_};
+use kiln_tensor::{BagMode, Bags, Int, Result, Tensor, Var, where_};
 
 /// A row of a matrix for each index (`torch.nn.Embedding`): i64 or i32 `[..]` to
 /// `[.., embedding_dim]`. The rows start standard normal. An index that is not there is a data error.
@@ -162,7 +162,7 @@ impl EmbeddingBag {
     pub fn forward_with_offsets(&self, indices: &Tensor, offsets: &Tensor) -> Tensor {
         run_lookup(self, &[indices, offsets], || {
             let weight = self.weight.get();
-            weight.embedding_bag(indices, Some(offsets), self.mode, None, false, None)
+            weight.embedding_bag_with(indices, Bags::new().mode(self.mode).offsets(offsets))
         })
     }
 }
@@ -173,7 +173,7 @@ impl Forward for EmbeddingBag {
     fn forward(&self, indices: &Tensor) -> Tensor {
         run_lookup(self, &[indices], || {
             let weight = self.weight.get();
-            weight.embedding_bag(indices, None, self.mode, None, false, None)
+            weight.embedding_bag_with(indices, Bags::new().mode(self.mode))
         })
     }
 }

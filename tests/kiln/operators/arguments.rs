@@ -1,8 +1,8 @@
 //! Arguments out of range: what PyTorch refuses is refused, what it takes is taken.
 
 use kiln::{
-    BinaryCrossEntropy, CrossEntropy, DType, ErrorKind, GaussianNll, MultiMargin, Nll, Reduction,
-    ScatterReduction, Tensor, keep,
+    Bags, BinaryCrossEntropy, CrossEntropy, DType, ErrorKind, GaussianNll, MultiMargin, Nll,
+    Reduction, ScatterReduction, Tensor, keep,
 };
 
 fn floats(values: &[f32]) -> Tensor {
@@ -66,16 +66,7 @@ fn indices_have_the_dtypes_that_pytorch_takes() {
         ("embedding", |x, i| x.embedding(i), INT),
         (
             "embedding_bag",
-            |x, i| {
-                x.embedding_bag(
-                    &i.reshape([1, 2]),
-                    None,
-                    kiln::BagMode::Sum,
-                    None,
-                    false,
-                    None,
-                )
-            },
+            |x, i| x.embedding_bag_with(&i.reshape([1, 2]), Bags::new().mode(kiln::BagMode::Sum)),
             INT,
         ),
         (

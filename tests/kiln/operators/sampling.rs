@@ -1,7 +1,10 @@
 //! Bags of embeddings, unpooling, grids of samples, random draws.
 
 use super::{Host, assert_is, assert_near, ints, read};
-use kiln::{BagMode, DType, GridMode, GridPadding, Pool, Tensor, Unpool, manual_seed, normal};
+use kiln::{
+    BagMode, Bags, DType, GridMode, GridPadding, GridSample, Pool, Tensor, Unpool, manual_seed,
+    normal,
+};
 use kiln_ir::fuzz::Rng;
 
 #[test]
@@ -36,10 +39,20 @@ fn bags_sum_average_and_take_the_largest() {
                 let expected = Host::new(&[4, 3], expected);
                 let i = ints(&[9], &indices);
                 let o = ints(&[4], &offsets);
-                let got = w.embedding_bag(&i, Some(&o), mode, None, false, padding);
+                let got = w.embedding_bag_with(
+                    &i,
+                    Bags::new().offsets(&o).mode(mode).padding_idx(padding),
+                );
                 assert_is(&got, dtype, &expected);
                 let ends = ints(&[5], &[0, 4, 4, 7, 9]).to_dtype(DType::I32);
-                let got = w.embedding_bag(&i, Some(&ends), mode, None, true, padding);
+                let got = w.embedding_bag_with(
+                    &i,
+                    Bags::new()
+                        .offsets(&ends)
+                        .mode(mode)
+                        .include_last_offset(true)
+                        .padding_idx(padding),
+                );
                 assert_is(&got, dtype, &expected);
             }
         }
@@ -52,17 +65,19 @@ fn bags_are_rows_of_a_matrix_and_rows_have_weights() {
     let weight = Host::quarters(&mut rng, &[5, 2]).tensor(DType::F32);
     let indices = ints(&[2, 3], &[0, 1, 4, 2, 2, 3]);
     let factors = Host::quarters(&mut rng, &[2, 3]).tensor(DType::F32);
-    let got = weight.embedding_bag(&indices, None, BagMode::Sum, Some(&factors), false, None);
+    let got = weight.embedding_bag_with(
+        &indices,
+        Bags::new().mode(BagMode::Sum).per_sample_weights(&factors),
+    );
     let rows = weight.embedding(&indices) * factors.unsqueeze(2);
     assert_near(&read(&got), &read(&rows.sum(1)), DType::F32);
     let bag = |mode, offsets: Option<&Tensor>| {
-        weight.embedding_bag(
+        weight.embedding_bag_with(
             &indices.reshape([6]),
-            offsets,
-            mode,
-            Some(&factors),
-            false,
-            None,
+            Bags::new()
+                .offsets(offsets)
+                .mode(mode)
+                .per_sample_weights(&factors),
         )
     };
     assert!(
@@ -71,13 +86,9 @@ fn bags_are_rows_of_a_matrix_and_rows_have_weights() {
             .is_some()
     );
     assert!(bag(BagMode::Sum, None).error().is_some());
-    let late = weight.embedding_bag(
+    let late = weight.embedding_bag_with(
         &indices.reshape([6]),
-        Some(&ints(&[1], &[1])),
-        BagMode::Sum,
-        None,
-        false,
-        None,
+        Bags::new().offsets(&ints(&[1], &[1])).mode(BagMode::Sum),
     );
     assert!(late.to_vec::<f32>().is_err(), "the first bag begins at 0");
 }
@@ -236,7 +247,13 @@ fn grids_sample_in_every_mode_and_padding() {
                     };
                     let expected = super::indices(&out).iter().map(value).collect();
                     let (i, g) = (image.tensor(DType::F64), grid.tensor(DType::F64));
-                    let got = i.grid_sample(&g, mode, padding, corners);
+                    let got = i.grid_sample_with(
+                        &g,
+                        GridSample::new()
+                            .mode(mode)
+                            .padding_mode(padding)
+                            .align_corners(corners),
+                    );
                     assert_is(&got, DType::F64, &Host::new(&out, expected));
                 }
             }
@@ -253,11 +270,17 @@ fn volumes_are_sampled_like_the_images_they_consist_of() {
     let middle = Tensor::zeros([1, 3, 3, 1], DType::F64);
     let places = kiln::cat(&[&grid, &middle], 3).unsqueeze(1);
     for mode in [GridMode::Bilinear, GridMode::Nearest] {
-        let flat = image.grid_sample(&grid, mode, GridPadding::Zeros, true);
-        let deep = volume.grid_sample(&places, mode, GridPadding::Zeros, true);
+        let flat = image.grid_sample_with(&grid, GridSample::new().mode(mode).align_corners(true));
+        let deep =
+            volume.grid_sample_with(&places, GridSample::new().mode(mode).align_corners(true));
         assert_near(&read(&deep), &read(&flat), DType::F64);
     }
-    let cubic = volume.grid_sample(&places, GridMode::Bicubic, GridPadding::Zeros, true);
+    let cubic = volume.grid_sample_with(
+        &places,
+        GridSample::new()
+            .mode(GridMode::Bicubic)
+            .align_corners(true),
+    );
     assert!(cubic.error().is_some());
 }
 

@@ -1,7 +1,7 @@
 //! Running results along a dim.
 
 use super::{DTYPES, Host, LANES, assert_is};
-use kiln::{DType, Tensor};
+use kiln::{DType, Diff, Tensor};
 use kiln_ir::fuzz::Rng;
 
 fn sums(dtype: DType) -> DType {
@@ -101,22 +101,33 @@ fn differences_are_repeated_and_extended() {
     let x = Host::quarters(&mut rng, &[3, 7]);
     let t = x.tensor(DType::F32);
     let diff = |l: &[f64]| -> Vec<f64> { l.windows(2).map(|w| w[1] - w[0]).collect() };
-    assert_is(&t.diff(1, 1, None, None), DType::F32, &x.lanes(1, diff));
+    assert_is(
+        &t.diff_with(Diff::new().dim(1)),
+        DType::F32,
+        &x.lanes(1, diff),
+    );
     let twice = x.lanes(1, |l| diff(&diff(l)));
-    assert_is(&t.diff(2, -1, None, None), DType::F32, &twice);
-    assert_eq!(t.diff(9, 1, None, None).shape().unwrap(), [3, 0]);
+    assert_is(&t.diff_with(Diff::new().n(2)), DType::F32, &twice);
+    assert_eq!(
+        t.diff_with(Diff::new().n(9).dim(1)).shape().unwrap(),
+        [3, 0]
+    );
     let edge = Tensor::full([3, 1], 1.0, DType::F32);
     let extended = x.lanes(1, |l| diff(&[&[1.0], l, &[1.0]].concat()));
     assert_is(
-        &t.diff(1, 1, Some(&edge), Some(&edge)),
+        &t.diff_with(Diff::new().dim(1).prepend(&edge).append(&edge)),
         DType::F32,
         &extended,
     );
-    assert_is(&t.diff(0, 1, Some(&edge), None), DType::F32, &x);
-    let bits = Tensor::from_slice(&[true, true, false], [3]);
-    assert_eq!(bits.diff(1, 0, None, None).dtype(), DType::Bool);
     assert_is(
-        &bits.diff(1, 0, None, None),
+        &t.diff_with(Diff::new().n(0).dim(1).prepend(&edge)),
+        DType::F32,
+        &x,
+    );
+    let bits = Tensor::from_slice(&[true, true, false], [3]);
+    assert_eq!(bits.diff_with(Diff::new().dim(0)).dtype(), DType::Bool);
+    assert_is(
+        &bits.diff_with(Diff::new().dim(0)),
         DType::Bool,
         &Host::new(&[2], vec![0.0, 1.0]),
     );

@@ -2,7 +2,7 @@
 
 use super::{Outputs, refs, rejected, unsupported};
 use crate::args::{Arg, Args, Failure, Found};
-use kiln_tensor::{BagMode, Index, Scalar, Tensor, cartesian_prod, meshgrid, where_};
+use kiln_tensor::{BagMode, Bags, Index, Scalar, Tensor, cartesian_prod, meshgrid, where_};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     Ok(match op {
@@ -73,19 +73,21 @@ fn embedding(a: &Args) -> Found<Outputs> {
 }
 
 fn embedding_bag(a: &Args) -> Found<Outputs> {
-    let offsets = a.opt_tensor(2, "offsets")?;
     a.bool_or(5, "scale_grad_by_freq", false)?; // these change gradients only
     a.bool_or(7, "sparse", false)?;
     let mode = match a.opt_text(6, "mode")? {
         Some(mode) => mode.parse().map_err(rejected)?,
         None => BagMode::Mean,
     };
-    let weights = a.opt_tensor(8, "per_sample_weights")?;
-    let last = a.bool_or(9, "include_last_offset", false)?;
-    let padding = a.opt_int(10, "padding_idx")?;
+    let how = Bags {
+        mode,
+        offsets: a.opt_tensor(2, "offsets")?,
+        per_sample_weights: a.opt_tensor(8, "per_sample_weights")?,
+        include_last_offset: a.bool_or(9, "include_last_offset", false)?,
+        padding_idx: a.opt_int(10, "padding_idx")?,
+    };
     looked_up(a, |weight, indices| {
-        let (offsets, weights) = (offsets.as_ref(), weights.as_ref());
-        weight.embedding_bag(indices, offsets, mode, weights, last, padding)
+        weight.embedding_bag_with(indices, how.clone())
     })
 }
 

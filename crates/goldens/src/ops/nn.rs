@@ -3,8 +3,8 @@
 use super::{Outputs, rejected, typed_input, unsupported};
 use crate::args::{Arg, Args, Failure, Found};
 use kiln_tensor::{
-    Conv, ConvTranspose, Cosine, InProjection, IntList, InterpolateMode, InterpolateSize,
-    MultiHeadAttention, Padding, Pairwise, Tensor, Var, cdist_with,
+    Conv, ConvTranspose, Cosine, GridSample, InProjection, IntList, InterpolateMode,
+    InterpolateSize, MultiHeadAttention, Padding, Pairwise, Tensor, Var, cdist_with,
 };
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
@@ -44,13 +44,12 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         "grid_sample" => {
             let mode = a.opt_text(2, "mode")?.unwrap_or("bilinear".into());
             let padding = a.opt_text(3, "padding_mode")?.unwrap_or("zeros".into());
-            let (mode, padding) = (
-                mode.parse().map_err(rejected)?,
-                padding.parse().map_err(rejected)?,
-            );
-            let corners = a.bool_or(4, "align_corners", false)?;
-            a.input()?
-                .grid_sample(&a.tensor(1, "grid")?, mode, padding, corners)
+            let how = GridSample {
+                mode: mode.parse().map_err(rejected)?,
+                padding_mode: padding.parse().map_err(rejected)?,
+                align_corners: a.bool_or(4, "align_corners", false)?,
+            };
+            a.input()?.grid_sample_with(&a.tensor(1, "grid")?, how)
         }
         "cosine_similarity" => {
             let (dim, eps) = (a.int_or(2, "dim", 1)?, a.float_or(3, "eps", 1e-8)?);

@@ -2,7 +2,7 @@
 
 use super::{Outputs, rejected, typed_input};
 use crate::args::{Args, Failure, Found};
-use kiln_tensor::{DType, Interpolation, Tensor, keep};
+use kiln_tensor::{DType, Diff, Interpolation, Tensor, keep};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     Ok(match op {
@@ -65,11 +65,13 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         "cummax" => a.input()?.cummax(a.int(1, "dim")?).into(),
         "cummin" => a.input()?.cummin(a.int(1, "dim")?).into(),
         "diff" => {
-            let (n, dim) = (a.int_or(1, "n", 1)?, a.int_or(2, "dim", -1)?);
-            let (prepend, append) = (a.opt_tensor(3, "prepend")?, a.opt_tensor(4, "append")?);
-            a.input()?
-                .diff(n, dim, prepend.as_ref(), append.as_ref())
-                .into()
+            let how = Diff {
+                n: a.int_or(1, "n", 1)?,
+                dim: a.int_or(2, "dim", -1)?.into(),
+                prepend: a.opt_tensor(3, "prepend")?,
+                append: a.opt_tensor(4, "append")?,
+            };
+            a.input()?.diff_with(how).into()
         }
         "trapezoid" | "trapz" | "cumulative_trapezoid" => {
             let dim = a.int_or(usize::MAX, "dim", -1)?;

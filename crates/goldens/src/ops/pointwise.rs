@@ -2,7 +2,7 @@
 
 use super::{Outputs, rejected, unsupported};
 use crate::args::{Arg, Args, Failure, Found, Operand};
-use kiln_tensor::{DType, RoundingMode, Scalar, Tensor, where_};
+use kiln_tensor::{DType, NanToNum, RoundingMode, Scalar, Tensor, Tolerance, where_};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     let op = match op.strip_prefix("special.") {
@@ -62,13 +62,20 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         }
         "isclose" => {
             let (x, y) = (a.input()?, a.tensor(1, "other")?);
-            let (rtol, atol) = (a.float_or(2, "rtol", 1e-5)?, a.float_or(3, "atol", 1e-8)?);
-            x.isclose(&y, rtol, atol, a.bool_or(4, "equal_nan", false)?)
+            let how = Tolerance {
+                rtol: a.float_or(2, "rtol", 1e-5)?,
+                atol: a.float_or(3, "atol", 1e-8)?,
+                equal_nan: a.bool_or(4, "equal_nan", false)?,
+            };
+            x.isclose_with(&y, how)
         }
         "nan_to_num" => {
-            let x = a.input()?;
-            let nan = a.opt_float(1, "nan")?;
-            x.nan_to_num(nan, a.opt_float(2, "posinf")?, a.opt_float(3, "neginf")?)
+            let how = NanToNum {
+                nan: a.opt_float(1, "nan")?,
+                posinf: a.opt_float(2, "posinf")?,
+                neginf: a.opt_float(3, "neginf")?,
+            };
+            a.input()?.nan_to_num_with(how)
         }
         "deg2rad" => scaled_float(a, std::f64::consts::PI / 180.0)?,
         "rad2deg" => scaled_float(a, 180.0 / std::f64::consts::PI)?,

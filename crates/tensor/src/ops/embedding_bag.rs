@@ -4,7 +4,7 @@ use super::index::as_index;
 use super::operand::AsTensor;
 use super::record::{Recorded, wide};
 use super::search::insertion;
-use crate::MaybeInt;
+use crate::options::options;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::ScatterKind;
@@ -35,25 +35,38 @@ impl std::str::FromStr for BagMode {
     }
 }
 
+options! {
+    /// The bags of [`Tensor::embedding_bag`].
+    Bags () {
+        /// How the rows of a bag combine (default their mean).
+        mode: BagMode = BagMode::Mean,
+        /// Whether the last offset is the end of the last bag (default no).
+        include_last_offset: bool = false,
+        /// The index that counts for nothing; none by default.
+        padding_idx: Option<i64> = None,
+        ;
+        /// Where the bags of an index vector begin, `[bags]`: ascending, the first is 0.
+        offsets,
+        /// What rows are multiplied by first, of the indices' shape; for sums only.
+        per_sample_weights,
+    }
+}
+
 impl Tensor {
-    /// The rows of this `[count, size]` weight that each bag of indices (i64 or i32) chooses, combined:
-    /// `[bags, size]`. Bags are the rows of an index matrix, or the parts of an index vector that begin
-    /// at `offsets` (ascending, the first is 0; with `include_last_offset` the last is the end of the
-    /// last bag). Rows are multiplied by `per_sample_weights` (of the indices' shape, for sums only)
-    /// first. Indices equal to `padding_idx` count for nothing, and an empty bag gives zeros.
-    #[allow(clippy::too_many_arguments)] // PyTorch's
+    /// The mean of the rows of this `[count, size]` weight that each bag of indices (i64 or i32) chooses:
+    /// `[bags, size]`. Bags are the rows of an index matrix; an empty one gives zeros.
     #[track_caller]
-    pub fn embedding_bag(
-        &self,
-        indices: impl AsTensor,
-        offsets: Option<&Tensor>,
-        mode: BagMode,
-        per_sample_weights: Option<&Tensor>,
-        include_last_offset: bool,
-        padding_idx: impl Into<MaybeInt>,
-    ) -> Tensor {
+    pub fn embedding_bag(&self, indices: impl AsTensor) -> Tensor {
+        self.embedding_bag_with(indices, Bags::new())
+    }
+
+    /// [`Tensor::embedding_bag`] of other bags, such as the parts of an index vector, or combined
+    /// otherwise.
+    #[track_caller]
+    pub fn embedding_bag_with(&self, indices: impl AsTensor, how: Bags) -> Tensor {
         let indices: &Tensor = &indices.as_tensor();
-        let padding = padding_idx.into().0;
+        let (mode, padding) = (how.mode, how.padding_idx);
+        let (offsets, per_sample_weights) = (how.offsets.as_ref(), how.per_sample_weights.as_ref());
         let mut operands = vec![self, indices];
         operands.extend(offsets);
         operands.extend(per_sample_weights);
@@ -67,7 +80,7 @@ impl Tensor {
             b.indexed_by("indices", indices);
             let i = as_index(b, indices, "index")?;
             let flat = b.reshape(&i, &[i.fact().numel()])?;
-            let (mut bag, bags) = bag_numbers(b, &i, offsets, include_last_offset)?;
+            let (mut bag, bags) = bag_numbers(b, &i, offsets, how.include_last_offset)?;
             if let Some(p) = padding {
                 let rows = super::args::known(self, 0)?;
                 ensure!(

@@ -3,6 +3,7 @@
 use super::args::{known, needs_float, same_dtype};
 use super::operand::AsTensor;
 use super::record::{Recorded, wide};
+use crate::options::options;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::{Dim, numel};
@@ -56,20 +57,38 @@ impl std::str::FromStr for GridPadding {
     }
 }
 
+options! {
+    /// What [`Tensor::grid_sample`] takes beside its grid.
+    GridSample () {
+        /// How a value between elements is made (default bilinear).
+        mode: GridMode = GridMode::Bilinear,
+        /// What lies outside the image (default zeros).
+        padding_mode: GridPadding = GridPadding::Zeros,
+        /// Whether places −1 and 1 are the centres of the outermost elements rather than their outer edges
+        /// (default no).
+        align_corners: bool = false,
+    }
+}
+
 impl Tensor {
     /// The values of `[N, C, H, W]` images at the places `[N, Ho, Wo, 2]` (x before y) of a grid:
     /// `[N, C, Ho, Wo]`. Likewise for volumes `[N, C, D, H, W]` with `[N, Do, Ho, Wo, 3]`. Places −1 and
-    /// 1 are the borders: the centres of the outermost elements if `align_corners`, else their outer
-    /// edges.
+    /// 1 are the borders: the outer edges of the outermost elements.
     #[track_caller]
-    pub fn grid_sample(
-        &self,
-        grid: impl AsTensor,
-        mode: GridMode,
-        padding: GridPadding,
-        align_corners: bool,
-    ) -> Tensor {
+    pub fn grid_sample(&self, grid: impl AsTensor) -> Tensor {
+        self.grid_sample_with(grid, GridSample::new())
+    }
+
+    /// [`Tensor::grid_sample`] with other values between elements or outside the image, or with borders at
+    /// the centres of elements.
+    #[track_caller]
+    pub fn grid_sample_with(&self, grid: impl AsTensor, how: GridSample) -> Tensor {
         let grid: &Tensor = &grid.as_tensor();
+        let GridSample {
+            mode,
+            padding_mode: padding,
+            align_corners,
+        } = how;
         compose("grid_sample", &[self, grid], |b| {
             needs_float(self, "image")?;
             same_dtype(self, "image", grid, "grid")?;

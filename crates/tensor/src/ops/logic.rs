@@ -5,6 +5,7 @@ use super::arith::{Rule, binary};
 use super::operand::AsTensor;
 use super::operand::Other;
 use super::record::Recorded;
+use crate::options::options;
 use crate::record::{Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_base::Kind;
@@ -17,6 +18,30 @@ pub enum RoundingMode {
     Trunc,
     /// Down.
     Floor,
+}
+
+options! {
+    /// How near [`Tensor::isclose`] wants numbers: `|a − b| ≤ atol + rtol · |b|`.
+    Tolerance () {
+        /// How much of the other number (default 1e-5).
+        rtol: f64 = 1e-5,
+        /// How much besides (default 1e-8).
+        atol: f64 = 1e-8,
+        /// Whether NaN equals NaN (default no).
+        equal_nan: bool = false,
+    }
+}
+
+options! {
+    /// What [`Tensor::nan_to_num`] puts in.
+    NanToNum () {
+        /// For NaN; none, the default, is 0.
+        nan: Option<f64> = None,
+        /// For +∞; none, the default, is the dtype's largest number.
+        posinf: Option<f64> = None,
+        /// For −∞; none, the default, is the dtype's smallest number.
+        neginf: Option<f64> = None,
+    }
 }
 
 impl Tensor {
@@ -77,11 +102,21 @@ impl Tensor {
         compose("isneginf", &[self], |b| infinite(b, self, Pw::Lt))
     }
 
-    /// `|a − b| ≤ atol + rtol · |b|` for finite numbers, equality otherwise; NaN equals NaN only with
-    /// `equal_nan`.
+    /// `|a − b| ≤ 1e-8 + 1e-5 · |b|` for finite numbers, equality otherwise.
     #[track_caller]
-    pub fn isclose(&self, other: impl AsTensor, rtol: f64, atol: f64, equal_nan: bool) -> Tensor {
+    pub fn isclose(&self, other: impl AsTensor) -> Tensor {
+        self.isclose_with(other, Tolerance::new())
+    }
+
+    /// [`Tensor::isclose`] with another tolerance.
+    #[track_caller]
+    pub fn isclose_with(&self, other: impl AsTensor, how: Tolerance) -> Tensor {
         let other: &Tensor = &other.as_tensor();
+        let Tolerance {
+            rtol,
+            atol,
+            equal_nan,
+        } = how;
         compose("isclose", &[self, other], |b| {
             same_dtype(self, "operand", other, "other operand")?;
             ensure!(rtol >= 0.0, "rtol must not be negative, but is {rtol}");
@@ -270,15 +305,20 @@ impl Tensor {
         })
     }
 
-    /// NaN, +∞ and −∞ replaced by numbers; without one, by 0 and the dtype's largest and smallest.
+    /// NaN, +∞ and −∞ replaced by 0 and the dtype's largest and smallest number.
     #[track_caller]
-    pub fn nan_to_num(
-        &self,
-        nan: impl Into<Option<f64>>,
-        posinf: impl Into<Option<f64>>,
-        neginf: impl Into<Option<f64>>,
-    ) -> Tensor {
-        let (nan, posinf, neginf) = (nan.into(), posinf.into(), neginf.into());
+    pub fn nan_to_num(&self) -> Tensor {
+        self.nan_to_num_with(NanToNum::new())
+    }
+
+    /// [`Tensor::nan_to_num`] with other numbers.
+    #[track_caller]
+    pub fn nan_to_num_with(&self, how: NanToNum) -> Tensor {
+        let NanToNum {
+            nan,
+            posinf,
+            neginf,
+        } = how;
         compose("nan_to_num", &[self], |b| {
             if !self.dtype().is_float() {
                 return Ok(self.clone());

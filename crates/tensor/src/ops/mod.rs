@@ -62,18 +62,18 @@ pub use blocks::{block_diag, column_stack, dstack};
 pub use conv::{Conv, ConvTranspose, Padding};
 pub use distance::{Cosine, Pairwise, cdist, cdist_with};
 pub use einsum::einsum;
-pub use embedding_bag::BagMode;
+pub use embedding_bag::{BagMode, Bags};
 pub use entropy::{BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CrossEntropy, Nll};
 #[cfg(feature = "linalg")]
 pub use factors::QrMode;
 pub use grid::{cartesian_prod, meshgrid};
-pub use grid_sample::{GridMode, GridPadding};
+pub use grid_sample::{GridMode, GridPadding, GridSample};
 pub use index::where_;
 pub use indices::{Ellipsis, Index, Indices, NewAxis, step};
 pub use join::{cat, hstack, stack, vstack};
 pub use likelihood::{GaussianNll, PoissonNll};
 pub use linalg::{MatrixNorm, multi_dot};
-pub use logic::RoundingMode;
+pub use logic::{NanToNum, RoundingMode, Tolerance};
 pub use loss::{Huber, KlDiv, Reduction, SmoothL1};
 pub use margin::{
     CosineEmbedding, HingeEmbedding, MarginRanking, MultiLabelSoftMargin, MultiMargin,
@@ -86,5 +86,6 @@ pub use pool::{AvgPool, Im2Col, Pool, Unpool};
 pub use quantile::Interpolation;
 pub use resize::{InterpolateMode, InterpolateSize};
 pub use sample::normal;
+pub use scan::Diff;
 pub use scatter::ScatterReduction;
 pub use triplet::{TripletMargin, TripletMarginWithDistance};

@@ -1,16 +1,32 @@
 //! Running sums and their kin along a dim. A number counts as a vector of one.
 
-use super::args::{DimArg, Int};
+use super::args::DimArg;
 use super::index::as_vector;
 use super::operand::Other;
 use super::record::Recorded;
 use super::reduce::{sum_dtype, two};
 use super::sort::lanes;
+use crate::options::options;
 use crate::record::{Recorder, compose, compose_many};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_base::prim::ScanKind;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
+
+options! {
+    /// What [`Tensor::diff`] takes.
+    Diff () {
+        /// How many times (default once).
+        n: i64 = 1,
+        /// The dim (default the last).
+        dim: DimArg = -1,
+        ;
+        /// What stands before the first elements, unless n is 0.
+        prepend,
+        /// What stands behind the last elements, unless n is 0.
+        append,
+    }
+}
 
 impl Tensor {
     /// Running sums; integers and bool give i64.
@@ -64,18 +80,17 @@ impl Tensor {
         extreme("cummin", ScanKind::Min, self, &dim)
     }
 
-    /// Differences of neighbours along a dim, n times; of bools, whether they differ. `prepend` and
-    /// `append` extend the dim first, unless n is 0.
+    /// Differences of neighbours along the last dim; of bools, whether they differ.
     #[track_caller]
-    pub fn diff(
-        &self,
-        n: impl Into<Int>,
-        dim: impl Into<DimArg>,
-        prepend: Option<&Tensor>,
-        append: Option<&Tensor>,
-    ) -> Tensor {
-        let n = n.into().0;
-        let dim = dim.into();
+    pub fn diff(&self) -> Tensor {
+        self.diff_with(Diff::new())
+    }
+
+    /// [`Tensor::diff`] along another dim, of another order, or of an extended dim.
+    #[track_caller]
+    pub fn diff_with(&self, how: Diff) -> Tensor {
+        let (n, dim) = (how.n, how.dim);
+        let (prepend, append) = (how.prepend.as_ref(), how.append.as_ref());
         let extended = match (n, prepend, append) {
             (0, ..) | (_, None, None) => self.clone(),
             _ => {

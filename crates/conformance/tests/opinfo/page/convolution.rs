@@ -2,8 +2,8 @@
 
 use super::rows;
 use kiln_tensor::{
-    AvgPool, Conv, ConvTranspose, GridMode, GridPadding, Im2Col, InterpolateMode, InterpolateSize,
-    PadMode, Padding, Pool, Result, Tensor, Unpool,
+    AvgPool, Conv, ConvTranspose, GridMode, GridPadding, GridSample, Im2Col, InterpolateMode,
+    InterpolateSize, PadMode, Padding, Pool, Result, Tensor, Unpool,
 };
 
 rows! {
@@ -52,7 +52,8 @@ rows! {
     "torch.nn.functional.interpolate" = { x.interpolate(InterpolateSize::Size(14.into()), InterpolateMode::Nearest) } "`NearestExact`, `Area` likewise; no `antialias`";
     "torch.nn.functional.interpolate(mode=\"bilinear\")" = { x.interpolate(InterpolateSize::ScaleFactor(vec![2.0]), InterpolateMode::Linear { align_corners }) } "`linear` and `trilinear`, too, by the rank";
     "torch.nn.functional.interpolate(mode=\"bicubic\")" = { x.interpolate(InterpolateSize::Size([14, 14].into()), InterpolateMode::Bicubic { align_corners }) };
-    "torch.nn.functional.grid_sample" = { x.grid_sample(grid, GridMode::Bilinear, GridPadding::Zeros, align_corners) };
+    "torch.nn.functional.grid_sample" = { x.grid_sample(grid) };
+    "torch.nn.functional.grid_sample(mode, padding_mode, …)" = { x.grid_sample_with(grid, GridSample::new().mode(GridMode::Nearest).padding_mode(GridPadding::Border).align_corners(align_corners)) };
     "torch.nn.functional.pad" = { x.pad([1, 1], PadMode::ZEROS) } "`PadMode::Constant(value)`, `Reflect`, `Replicate`, `Circular`";
     "torch.nn.functional.pixel_shuffle", "torch.pixel_shuffle" = { x.pixel_shuffle(2) };
     "torch.nn.functional.pixel_unshuffle", "torch.pixel_unshuffle" = { x.pixel_unshuffle(2) };

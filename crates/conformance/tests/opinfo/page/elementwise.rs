@@ -1,7 +1,7 @@
 //! Elementwise operators.
 
 use super::rows;
-use kiln_tensor::{DType, Result, RoundingMode, Scalar, Tensor, where_};
+use kiln_tensor::{DType, NanToNum, Result, RoundingMode, Scalar, Tensor, Tolerance, where_};
 
 rows! {
     (x: &Tensor, y: &Tensor, z: &Tensor, mask: &Tensor, alpha: Scalar, dtype: DType);
@@ -97,15 +97,17 @@ rows! {
     "torch.lerp" = { x.lerp(y, 0.5) };
     "torch.addcmul" = { x.addcmul(y, z, 1) };
     "torch.addcdiv" = { x.addcdiv(y, z, 1) };
-    "torch.nan_to_num" = { x.nan_to_num(0.0, None, None) };
+    "torch.nan_to_num" = { x.nan_to_num() };
+    "torch.nan_to_num(nan, posinf)" = { x.nan_to_num_with(NanToNum::new().nan(1.0).posinf(9.0)) } "and `.neginf(..)`";
     "torch.eq" = { x.eq(y) } "Rust's `==` can't give a tensor";
     "torch.ne", "torch.not_equal" = { x.ne(y) };
     "torch.lt", "torch.less" = { x.lt(y) };
     "torch.le", "torch.less_equal" = { x.le(y) };
     "torch.gt", "torch.greater" = { x.gt(y) };
     "torch.ge", "torch.greater_equal" = { x.ge(y) };
-    "torch.isclose" = { x.isclose(y, 1e-5, 1e-8, false) };
-    "torch.allclose" = { x.isclose(y, 1e-5, 1e-8, false).all(()).item::<bool>()? };
+    "torch.isclose" = { x.isclose(y) };
+    "torch.isclose(rtol, atol, equal_nan)" = { x.isclose_with(y, Tolerance::new().rtol(1e-3).atol(1e-6).equal_nan(true)) };
+    "torch.allclose" = { x.isclose(y).all(()).item::<bool>()? };
     "torch.isnan" = { x.isnan() };
     "torch.isinf" = { x.isinf() };
     "torch.isfinite" = { x.isfinite() };

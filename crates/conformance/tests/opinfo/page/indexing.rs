@@ -1,7 +1,7 @@
 //! Indexing, gathering and scattering.
 
 use super::rows;
-use kiln_tensor::{BagMode, Ellipsis, NewAxis, Result, ScatterReduction, Tensor, step};
+use kiln_tensor::{BagMode, Bags, Ellipsis, NewAxis, Result, ScatterReduction, Tensor, step};
 
 rows! {
     (x: &Tensor, y: &Tensor, src: &Tensor, index: &Tensor, mask: &Tensor, weight: &Tensor, offsets: Option<&Tensor>, dim: i64);
@@ -38,6 +38,7 @@ rows! {
     "torch.slice_scatter" = { x.slice_scatter(src, dim, 1, None, 2) };
     "torch.diagonal_scatter" = { x.diagonal_scatter(src, 0, 0, 1) };
     "torch.nn.functional.embedding" = { weight.embedding(index) } "the weight comes first; `max_norm` is a `renorm` of the weight";
-    "torch.nn.functional.embedding_bag" = { weight.embedding_bag(index, offsets, BagMode::Mean, None, false, None) };
+    "torch.nn.functional.embedding_bag" = { weight.embedding_bag(index) };
+    "torch.nn.functional.embedding_bag(offsets, mode, …)" = { weight.embedding_bag_with(index, Bags::new().offsets(offsets).mode(BagMode::Sum)) };
     "torch.nn.functional.one_hot" = { index.one_hot(10) } "the number of classes must be given";
 }

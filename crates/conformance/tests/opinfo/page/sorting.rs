@@ -1,7 +1,7 @@
 //! Sorting, scanning, searching and counting.
 
 use super::rows;
-use kiln_tensor::{Interpolation, Result, Tensor};
+use kiln_tensor::{Diff, Interpolation, Result, Tensor};
 
 rows! {
     (x: &Tensor, y: &Tensor, dim: i64, descending: bool, right: bool);
@@ -24,7 +24,8 @@ rows! {
     "torch.logcumsumexp" = { x.logcumsumexp(dim) };
     "torch.cummax" = { x.cummax(dim) };
     "torch.cummin" = { x.cummin(dim) };
-    "torch.diff" = { x.diff(1, dim, None, None) };
+    "torch.diff" = { x.diff() };
+    "torch.diff(n, dim)" = { x.diff_with(Diff::new().n(2).dim(dim)) } "and `.prepend(..)`, `.append(..)`";
     "torch.trapezoid", "torch.trapz" = { y.trapezoid(x, dim) } "a number for `dx`";
     "torch.cumulative_trapezoid" = { y.cumulative_trapezoid(x, dim) };
     "torch.searchsorted" = { x.searchsorted(y, right, None) } "i64; `out_int32` is a `to_dtype`";
