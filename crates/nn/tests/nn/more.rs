@@ -430,6 +430,9 @@ fn the_weights_of_losses_are_buffers() {
     }
     let bce = BCELoss::with(BinaryCrossEntropy::new().weight(weight)).unwrap();
     assert_eq!(names(&bce), ["weight"]);
+    let broken = Tensor::zeros([2], DType::F64).reshape([3]);
+    let refused = NLLLoss::with(Nll::new().weight(&broken)).unwrap_err();
+    assert!(refused.message().contains("reshape") || refused.to_string().contains("reshape"));
     let how = BinaryCrossEntropyWithLogits::new()
         .weight(weight)
         .pos_weight(&numbers(3));
