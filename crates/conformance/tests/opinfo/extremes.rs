@@ -28,7 +28,7 @@ fn shapes_beyond_memory_are_errors() {
     for t in [
         zeros(&[far, far]),
         Tensor::ones([usize::MAX], DType::U8),
-        Tensor::full([1 << 61, 2], 1.0, DType::F64),
+        Tensor::full([1i64 << 61, 2], 1.0, DType::F64),
         Tensor::eye(FAR, FAR, DType::F32),
         Tensor::rand([far, far], DType::F32),
         Tensor::randint(0, 2, [usize::MAX]),

@@ -7,7 +7,8 @@ use kiln_tensor::{
 
 rows! {
     (x: &Tensor, y: &Tensor, dim: i64, sizes: &[Dim]);
-    "Tensor.shape", "Tensor.size" = { x.shape()? } "an error if the tensor carries one; `let [n, c, h, w] = x.size()?` takes it apart, `x.dims()` has symbols";
+    "Tensor.shape" = { x.shape()? } "an error if the tensor carries one; `x.dims()` has symbols";
+    "Tensor.size" = { x.size::<4>()? } "`let [n, c, h, w] = x.size()?`";
     "Tensor.ndim", "Tensor.dim" = { x.ndim() };
     "Tensor.numel", "torch.numel" = { x.numel()? };
     "Tensor.dtype" = { x.dtype() };
