@@ -171,6 +171,7 @@ macro_rules! with_arguments {
             /// If the operation is invalid or its result doesn't fit; the cell then keeps what it
             /// holds.
             #[track_caller]
+            #[allow(clippy::needless_lifetimes)] // only some of the arguments name it
             pub fn $name<'a>(&'a self, $($arg: $type),*) -> Result<()> {
                 self.hold(stringify!($name), &self.get().detach().$op($($arg),*))
             })*
