@@ -295,7 +295,7 @@ fn mlp(parameters: usize) -> Result<Duration> {
 
 fn cells(count: usize) -> Result<Vec<Var>> {
     (0..count)
-        .map(|i| Var::new(&Tensor::full([3], i as f64, DType::F32)))
+        .map(|i| Var::new(Tensor::full([3], i as f64, DType::F32)))
         .collect()
 }
 
@@ -334,11 +334,11 @@ fn assigned(count: usize, before: usize) -> Result<Duration> {
 
 /// `total = total + f(w)` so many times, the gradient, and dropping it all.
 fn sum_of_many(steps: usize) -> Result<Duration> {
-    let w = Var::parameter(&Tensor::from([0.5f32, 1.5]))?;
+    let w = Var::parameter(Tensor::from([0.5f32, 1.5]))?;
     let run = || {
         let mut total = Tensor::scalar(0.0f32);
         for i in 0..steps {
-            total = total + (w.get() * (i as f64 / steps as f64)).tanh().sum(());
+            total += (w.get() * (i as f64 / steps as f64)).tanh().sum(());
         }
         total.backward()?;
         let gradient = w.grad().map(|g| g.to_vec::<f32>());
@@ -378,7 +378,7 @@ fn split_into_many(parts: usize) -> Result<Duration> {
 
 /// The gradient of a parameter that is used so many times.
 fn read_by_many(readers: usize) -> Result<Duration> {
-    let w = Var::parameter(&Tensor::from([0.5f32, 1.5]))?;
+    let w = Var::parameter(Tensor::from([0.5f32, 1.5]))?;
     let run = || {
         let read = w.get();
         let products: Vec<Tensor> = (0..readers).map(|i| &read * (i as f64)).collect();

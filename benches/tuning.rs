@@ -242,11 +242,11 @@ fn shapes() -> kiln::Result<Vec<(String, Compile)>> {
             let rows = batch * rows;
             let x = Spec::fixed(DType::F32, [rows, sum]);
             // As a linear layer has it: transposed.
-            let w = Var::new(&Tensor::randn([columns, sum], DType::F32))?;
+            let w = Var::new(Tensor::randn([columns, sum], DType::F32))?;
             let name = format!("product {rows}x{sum}x{columns}");
             let compile = move |options: &CompileOptions| {
                 compile_with(std::slice::from_ref(&x), options, |x| {
-                    x[0].matmul(&w.get().t()).relu()
+                    x[0].matmul(w.get().t()).relu()
                 })
             };
             shapes.push((name, Box::new(compile) as Compile));

@@ -10,16 +10,16 @@ fn main() -> kiln::Result<()> {
     println!("{y}");
 
     // A function compiled once, for any batch size. The weight may change between runs.
-    let weight = Var::new(&Tensor::randn([3, 4], DType::F32))?;
+    let weight = Var::new(Tensor::randn([3, 4], DType::F32))?;
     let layer = compile(&[Spec::new(DType::F32, ["batch".into(), 3.into()])], |x| {
-        x[0].matmul(&weight.get()).relu()
+        x[0].matmul(weight.get()).relu()
     })?;
     let out = layer.run(&[&x])?;
     assert_eq!(out[0].shape()?, [2, 4]);
     println!("{}", layer.explain());
 
     // Mistakes are errors that show your line:
-    let wrong = x.matmul(&Tensor::ones([2, 2], DType::F32));
+    let wrong = x.matmul(Tensor::ones([2, 2], DType::F32));
     println!("{}", wrong.to_vec::<f32>().unwrap_err());
     Ok(())
 }

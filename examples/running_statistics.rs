@@ -3,8 +3,8 @@
 use kiln::{DType, Spec, Tensor, Var, compile};
 
 fn main() -> kiln::Result<()> {
-    let mean = Var::new(&Tensor::zeros([3], DType::F32))?;
-    let variance = Var::new(&Tensor::ones([3], DType::F32))?;
+    let mean = Var::new(Tensor::zeros([3], DType::F32))?;
+    let variance = Var::new(Tensor::ones([3], DType::F32))?;
     let images = Spec::new(DType::F32, ["batch".into(), 3.into(), 8.into(), 8.into()]);
     let step = compile(&[images], |x| {
         x[0].batch_norm(Some(&mean), Some(&variance), None, None, true, 0.1, 1e-5)

@@ -50,14 +50,14 @@ fn sizes_have_pytorchs_names() {
 
 #[test]
 fn in_place_names_assign_to_cells() {
-    let v = Var::new(&vector(&[1.0, 2.0])).unwrap();
+    let v = Var::new(vector(&[1.0, 2.0])).unwrap();
     let before = v.get();
     v.add_(1.0).unwrap();
-    v.mul_(&vector(&[2.0, 10.0])).unwrap();
-    v.sub_(&Tensor::scalar(1.0f32)).unwrap();
+    v.mul_(vector(&[2.0, 10.0])).unwrap();
+    v.sub_(Tensor::scalar(1.0f32)).unwrap();
     v.div_(2).unwrap();
     assert_eq!(v.get().to_vec::<f32>().unwrap(), [1.5, 14.5]);
-    v.copy_(&Tensor::from([7i64])).unwrap();
+    v.copy_(Tensor::from([7i64])).unwrap();
     assert_eq!(v.get().to_vec::<f32>().unwrap(), [7.0, 7.0]);
     v.fill_(0.5).unwrap();
     assert_eq!(v.get().to_vec::<f32>().unwrap(), [0.5, 0.5]);
@@ -68,7 +68,7 @@ fn in_place_names_assign_to_cells() {
 
 #[test]
 fn in_place_results_must_fit() {
-    let v = Var::new(&Tensor::from([1i64, 2])).unwrap();
+    let v = Var::new(Tensor::from([1i64, 2])).unwrap();
     let e = v.add_(0.5).unwrap_err();
     assert!(
         e.message().contains("f32, which a Var of i64 can't hold"),
@@ -77,12 +77,12 @@ fn in_place_results_must_fit() {
     assert!(e.to_string().contains("v.add_(0.5)"), "{e}");
     // A wider operand of one kind does not widen the cell.
     v.add_(1).unwrap();
-    let half = Var::new(&vector(&[1.0]).to_dtype(DType::F16)).unwrap();
-    half.add_(&vector(&[1.0])).unwrap();
+    let half = Var::new(vector(&[1.0]).to_dtype(DType::F16)).unwrap();
+    half.add_(vector(&[1.0])).unwrap();
     assert_eq!(half.dtype(), DType::F16);
-    let e = v.add_(&Tensor::from([[1i64, 1], [1, 1]])).unwrap_err();
+    let e = v.add_(Tensor::from([[1i64, 1], [1, 1]])).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Assign);
-    assert!(v.copy_(&Tensor::from([1i64, 2, 3])).is_err());
+    assert!(v.copy_(Tensor::from([1i64, 2, 3])).is_err());
     assert!(v.div_(2).is_err());
     assert_eq!(v.get().to_vec::<i64>().unwrap(), [2, 3]);
 }

@@ -77,7 +77,7 @@ fn optimised_programs_are_named_as_they_were_recorded() {
 
 #[test]
 fn compiled_functions_and_their_parameters_are_looked_at() {
-    let weight = Var::new(&vector(&[1.0, 2.0])).unwrap();
+    let weight = Var::new(vector(&[1.0, 2.0])).unwrap();
     let line = line!() + 2;
     let f = compile(&[Spec::like(&vector(&[1.0, 1.0])).unwrap()], |x| {
         let y = &x[0] / &weight.get();

@@ -60,7 +60,7 @@ fn operands([b, h, l, s, e, w]: Sizes, case: Case) -> Vec<Tensor> {
     match case.mask {
         1 => x.push(seen()),
         2 => {
-            x.push(Tensor::randn([l, s], DType::F32).masked_fill(&seen().i(0).i(0), -f32::INFINITY))
+            x.push(Tensor::randn([l, s], DType::F32).masked_fill(seen().i(0).i(0), -f32::INFINITY))
         }
         _ => {}
     }

@@ -210,12 +210,12 @@ fn second_order_of_a_network() {
 
 #[test]
 fn a_lazy_loop_trains() {
-    let weight = Var::parameter(&Tensor::from_slice(&[0.5f32, -0.5], [2, 1])).unwrap();
+    let weight = Var::parameter(Tensor::from_slice(&[0.5f32, -0.5], [2, 1])).unwrap();
     let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [3, 2]);
     let target = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3, 1]);
     let step = || {
         weight.zero_grad();
-        let loss = (&x.matmul(&weight.get()) - &target).square().mean(());
+        let loss = (&x.matmul(weight.get()) - &target).square().mean(());
         loss.backward().unwrap();
         let updated = no_grad(|| &weight.get() - &(&weight.grad().unwrap() * 0.01));
         weight.assign(&updated).unwrap();
@@ -227,17 +227,17 @@ fn a_lazy_loop_trains() {
 
 #[test]
 fn a_compiled_step_trains_and_starts_with_empty_gradients() {
-    let weight = Var::parameter(&Tensor::zeros([2, 1], DType::F32)).unwrap();
+    let weight = Var::parameter(Tensor::zeros([2, 1], DType::F32)).unwrap();
     let specs = [
         Spec::new(DType::F32, ["n".into(), 2.into()]),
         Spec::new(DType::F32, ["n".into(), 1.into()]),
     ];
     let step = compile(&specs, |x| {
         assert!(weight.grad().is_none());
-        let loss = (&x[0].matmul(&weight.get()) - &x[1]).square().mean(());
+        let loss = (&x[0].matmul(weight.get()) - &x[1]).square().mean(());
         loss.backward()?;
         let g = weight.grad().unwrap();
-        weight.assign(&no_grad(|| &weight.get() - &(&g * 0.02)))?;
+        weight.assign(no_grad(|| &weight.get() - &(&g * 0.02)))?;
         kiln::Result::Ok(loss)
     })
     .unwrap();
@@ -263,8 +263,8 @@ fn a_compiled_step_trains_and_starts_with_empty_gradients() {
 #[test]
 fn frozen_cells_and_several_outputs() {
     let (a, b) = (
-        Var::parameter(&Tensor::ones([2], DType::F32)).unwrap(),
-        Var::parameter(&Tensor::ones([2], DType::F32)).unwrap(),
+        Var::parameter(Tensor::ones([2], DType::F32)).unwrap(),
+        Var::parameter(Tensor::ones([2], DType::F32)).unwrap(),
     );
     b.requires_grad_(false).unwrap();
     (&a.get() * &b.get()).sum(()).backward().unwrap();
@@ -280,7 +280,7 @@ fn frozen_cells_and_several_outputs() {
     assert_eq!(values(found[0].as_ref().unwrap()), [12.0, 14.0, 16.0]);
     assert!(found[1].is_none());
     assert!(
-        Var::new(&Tensor::arange(0, 3, 1))
+        Var::new(Tensor::arange(0, 3, 1))
             .unwrap()
             .requires_grad_(true)
             .is_err()

@@ -51,7 +51,7 @@ fn check<L: Forward + Module, N: Forward + Module>(
     for (_, buffer) in norm.named_buffers() {
         // The running mean starts at 0 again.
         if buffer.get().dtype() == DType::F32 {
-            buffer.assign(&buffer.get().zeros_like())?;
+            buffer.assign(buffer.get().zeros_like())?;
         }
     }
     check_on(Device::Cpu, layer, norm, sizes, &dims, read)
@@ -110,7 +110,7 @@ fn check_on<L: Forward + Module, N: Forward + Module>(
     if !read {
         all_zero(&outputs[2]);
     }
-    bias.assign(&(bias.get() + 0.5).detach())?;
+    bias.assign((bias.get() + 0.5).detach())?;
     let again = step.run(&[&x])?;
     near(&again[0], &outputs[0], "the result with another bias");
     near(&again[1], &outputs[1], "the gradient with another bias");
@@ -212,7 +212,7 @@ fn a_bias_behind_a_view_is_dropped() -> Outcome {
         assert_eq!(step.explain().dropped_biases(), 1, "{}", step.explain());
         let before = step.run(&[&x])?;
         all_zero(&before[1]);
-        bias.assign(&(bias.get() + 0.5).detach())?;
+        bias.assign((bias.get() + 0.5).detach())?;
         let after = step.run(&[&x])?;
         near(&after[0], &before[0], "the result with another bias");
         near(&after[0], &normalised(&layer(&x))?.0, "the result");
@@ -225,7 +225,7 @@ fn a_bias_behind_a_view_is_dropped() -> Outcome {
 fn a_bias_behind_a_cast_is_dropped() -> Outcome {
     let norm = BatchNorm2d::new(6)?;
     let weight = Var::parameter(&(Tensor::randn([6, 3, 3, 3], DType::F32) * 0.3))?;
-    let bias = Var::parameter(&Tensor::randn([6], DType::F32))?;
+    let bias = Var::parameter(Tensor::randn([6], DType::F32))?;
     let x = Tensor::randn([4, 3, 7, 5], DType::F32);
     let convolved = |x: &Tensor, dtype: DType| {
         let [x, w, b] = [x, &weight.get(), &bias.get()].map(|t| t.to_dtype(dtype));
@@ -284,7 +284,7 @@ fn a_bias_of_another_axis_than_the_norm_s_stays() -> Outcome {
         .into_iter()
         .find(|(n, _)| n == "bias");
     let bias = bias.expect("a layer with a bias").1;
-    bias.assign(&crate::vector(&[0.0, 9.0, -3.0, 0.5, 2.0]))?;
+    bias.assign(crate::vector(&[0.0, 9.0, -3.0, 0.5, 2.0]))?;
     let after = step.run(&[&x])?.remove(0);
     let largest = (&before - &after).abs().amax(()).item::<f32>()?;
     assert!(largest > 0.1, "another bias changes the result: {largest}");

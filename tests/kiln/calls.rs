@@ -49,7 +49,7 @@ fn shapes_are_arrays_slices_vectors_tuples_and_numbers() {
     let slice: &[i64] = &[2, 3];
     for x in [
         Tensor::zeros([2, 3], DType::F32),
-        Tensor::zeros(&[2, 3], DType::F32),
+        Tensor::zeros([2, 3], DType::F32),
         Tensor::zeros(&vec, DType::F32),
         Tensor::zeros(vec.clone(), DType::F32),
         Tensor::zeros(slice, DType::F32),
@@ -63,7 +63,7 @@ fn shapes_are_arrays_slices_vectors_tuples_and_numbers() {
         Tensor::from_slice(&[0i64; 6], &vec),
         Tensor::from_slice(&[0i64; 6], (2, 3)),
         Tensor::zeros((3, 2), DType::F32).permute((1, 0)),
-        Tensor::zeros((3, 2), DType::F32).permute(&vec![1, 0]),
+        Tensor::zeros((3, 2), DType::F32).permute(vec![1, 0]),
     ] {
         assert_eq!(x.shape().unwrap(), [2, 3]);
     }

@@ -12,9 +12,7 @@ fn random(shape: &[usize], seed: u64) -> Tensor {
 
 /// Dropout, a product with a parameter and a captured tensor: all that a block may hold.
 fn block(x: &Tensor, w: &Var, offset: &Tensor) -> Tensor {
-    (x.matmul(&w.get()).tanh() + offset)
-        .dropout(0.5, true)
-        .sin()
+    (x.matmul(w.get()).tanh() + offset).dropout(0.5, true).sin()
 }
 
 #[test]
@@ -22,7 +20,7 @@ fn gradients_are_those_without() {
     for read in [false, true] {
         let mut found = Vec::new();
         for checkpointed in [false, true] {
-            let w = Var::parameter(&random(&[4, 4], 1)).unwrap();
+            let w = Var::parameter(random(&[4, 4], 1)).unwrap();
             let x = random(&[3, 4], 2).requires_grad_(true);
             let offset = random(&[4], 3).requires_grad_(true);
             let shifted = &offset * 2.0;

@@ -22,9 +22,9 @@ impl Block {
             .map(|i| scale * ((i % 7) as f32 - 3.0))
             .collect();
         Block {
-            weight: Var::new(&Tensor::from_slice(&weight, [3, 2, 3, 3])).unwrap(),
-            mean: Var::new(&vector(&[0.1, 0.2, 0.3])).unwrap(),
-            variance: Var::new(&vector(&[1.0, 2.0, 0.5])).unwrap(),
+            weight: Var::new(Tensor::from_slice(&weight, [3, 2, 3, 3])).unwrap(),
+            mean: Var::new(vector(&[0.1, 0.2, 0.3])).unwrap(),
+            variance: Var::new(vector(&[1.0, 2.0, 0.5])).unwrap(),
         }
     }
 
@@ -69,7 +69,7 @@ fn folded_weights_are_prepared_once_and_again_when_a_var_changes() {
             &block.reference(&x),
         );
     }
-    block.variance.assign(&vector(&[4.0, 4.0, 4.0])).unwrap();
+    block.variance.assign(vector(&[4.0, 4.0, 4.0])).unwrap();
     block.weight.assign(&(block.weight.get() * 2.0)).unwrap();
     let x = batch(4);
     assert_close(
@@ -103,9 +103,9 @@ fn outputs_survive_the_next_run() {
 
 #[test]
 fn runs_may_overlap() {
-    let w = Var::new(&matrix(16, 8)).unwrap();
+    let w = Var::new(matrix(16, 8)).unwrap();
     let f = compile(&[Spec::new(DType::F32, ["n".into(), 16.into()])], |x| {
-        x[0].matmul(&w.get()).softmax(1)
+        x[0].matmul(w.get()).softmax(1)
     })
     .unwrap();
     std::thread::scope(|s| {
@@ -113,7 +113,7 @@ fn runs_may_overlap() {
             let (f, w) = (&f, &w);
             s.spawn(move || {
                 let x = matrix(t * 3, 16);
-                let want = evaluate_reference(&[&x.matmul(&w.get()).softmax(1)]).unwrap();
+                let want = evaluate_reference(&[&x.matmul(w.get()).softmax(1)]).unwrap();
                 let want = want[0].to_vec::<f32>().unwrap();
                 for _ in 0..50 {
                     assert_close(&f.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap(), &want);
@@ -160,12 +160,12 @@ fn arguments_must_fit() {
 
 #[test]
 fn symbols_of_0_and_1_run() {
-    let weight = Var::new(&Tensor::from_slice(&[1f32, 2.0, 3.0, 4.0], [2, 2])).unwrap();
-    let seen = Var::new(&Tensor::zeros([2], DType::F32)).unwrap();
+    let weight = Var::new(Tensor::from_slice(&[1f32, 2.0, 3.0, 4.0], [2, 2])).unwrap();
+    let seen = Var::new(Tensor::zeros([2], DType::F32)).unwrap();
     let spec = Spec::new(DType::F32, ["n".into(), "m".into(), 2.into()]);
     let f = compile(&[spec], |x| {
         let n = x[0].dims()[0].clone();
-        let y = x[0].matmul(&weight.get()).softmax(-1);
+        let y = x[0].matmul(weight.get()).softmax(-1);
         seen.assign(&(seen.get() + y.sum([0, 1]))).unwrap();
         let row = Tensor::arange(0, n, 1).unsqueeze(1).unsqueeze(2);
         [y.mean([1]), y + row, x[0].flatten(0, 1)]
@@ -184,7 +184,7 @@ fn symbols_of_0_and_1_run() {
         (1, 4),
     ] {
         let x = Tensor::from_slice(&vec![0.25f32; n * m * 2], [n, m, 2]);
-        let y = x.matmul(&weight.get()).softmax(-1);
+        let y = x.matmul(weight.get()).softmax(-1);
         let row = Tensor::arange(0, n as i64, 1).unsqueeze(1).unsqueeze(2);
         let wanted = [y.mean([1]), &y + row, x.flatten(0, 1)];
         for (found, wanted) in f.run(&[&x]).unwrap().iter().zip(&wanted) {
@@ -194,7 +194,7 @@ fn symbols_of_0_and_1_run() {
                 assert!((a - b).abs() < 1e-6, "{n} {m}: {a} is not {b}");
             }
         }
-        total = total + y.sum([0, 1]);
+        total += y.sum([0, 1]);
     }
     let (seen, total) = (
         seen.get().to_vec::<f32>().unwrap(),
@@ -299,7 +299,7 @@ fn a_tensor_that_left_its_function_has_no_value() {
 
 #[test]
 fn what_was_prepared_for_other_sizes_is_prepared_again_where_only_an_offset_differs() {
-    let w = Var::new(&vector(&[1.0, 2.0, 3.0])).unwrap();
+    let w = Var::new(vector(&[1.0, 2.0, 3.0])).unwrap();
     let specs = [Spec::new(DType::F32, ["n".into(), 4.into()])];
     // The last row of a triangle: which of its elements are 1 follows from the number of rows.
     let f = compile(&specs, |x| {

@@ -274,10 +274,10 @@ fn baked(shape: &[usize]) -> Tensor {
 
 /// Work on `[6, 8]` by constants, which kernels read in forms of their own.
 const BY_CONSTANTS: &[fn(&Tensor) -> Tensor] = &[
-    |x| x.reshape([16, 3]).matmul(&baked(&[3, 40])),
-    |x| x.reshape([3, 16]).matmul(&baked(&[16, 64])),
-    |x| (x * 2.0).matmul(&baked(&[8, 33]).exp()),
-    |x| x.matmul(&baked(&[64, 8]).t()).relu(),
+    |x| x.reshape([16, 3]).matmul(baked(&[3, 40])),
+    |x| x.reshape([3, 16]).matmul(baked(&[16, 64])),
+    |x| (x * 2.0).matmul(baked(&[8, 33]).exp()),
+    |x| x.matmul(baked(&[64, 8]).t()).relu(),
     |x| {
         let x = x.reshape([1, 1, 6, 8]).expand([2, 8, 6, 8]);
         x.conv2d_with(&baked(&[8, 8, 3, 3]), Conv::new().padding(1))
@@ -406,7 +406,7 @@ fn data_errors_in_bodies_name_their_lines() {
 
 #[test]
 fn a_failing_loop_leaves_cells_alone() {
-    let cell = Var::new(&vector(&[1.0])).unwrap();
+    let cell = Var::new(vector(&[1.0])).unwrap();
     let index = indices(&[0, 5], &[2, 1]);
     let table = vector(&[1.0, 2.0]);
     let (sum, ()) = scan(cell.get(), index, |s, i| {
@@ -442,7 +442,7 @@ fn random_numbers_differ_from_step_to_step() {
 
 #[test]
 fn cells_are_read_but_not_assigned_in_bodies() {
-    let cell = Var::parameter(&vector(&[2.0])).unwrap();
+    let cell = Var::parameter(vector(&[2.0])).unwrap();
     let (product, ()) = scan(vector(&[1.0]), vector(&[1.0, 2.0]), |s, x| {
         assert!(cell.assign(&s).is_err());
         (s * cell.get() * x, ())

@@ -216,7 +216,7 @@ fn an_error_is_told_by_what_depends_on_it_and_by_synchronize() {
     let Some(gpu) = device() else { return };
     let table = matrix(4, 3).to(gpu);
     let index = Tensor::from_slice(&[1i64, 9], [2]).to(gpu);
-    let cell = Var::new(&matrix(1, 3).to(gpu)).unwrap();
+    let cell = Var::new(matrix(1, 3).to(gpu)).unwrap();
     let before = floats(&cell.get());
     let held = cell.get();
     for snapshot in [false, true] {
@@ -314,14 +314,14 @@ fn operands_on_different_devices_are_an_error_that_names_both() {
         text.contains("tests/kiln/cuda.rs") && text.contains(" on cuda:0 from"),
         "{text}"
     );
-    let v = Var::new(&matrix(2, 2).to(gpu)).unwrap();
-    let e = v.assign(&matrix(2, 2)).unwrap_err();
+    let v = Var::new(matrix(2, 2).to(gpu)).unwrap();
+    let e = v.assign(matrix(2, 2)).unwrap_err();
     assert!(
         e.message()
             .contains("on cuda:0 can't hold f32[2, 2] on cpu"),
         "{e}"
     );
-    v.assign(&Tensor::zeros([2, 2], DType::F32)).unwrap();
+    v.assign(Tensor::zeros([2, 2], DType::F32)).unwrap();
     assert_eq!((v.get().device(), floats(&v.get())), (gpu, vec![0.0; 4]));
     let e = Device::cuda(99).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Device);
@@ -332,7 +332,7 @@ fn operands_on_different_devices_are_an_error_that_names_both() {
 fn a_bad_index_names_the_users_line_and_cells_keep_their_values() {
     let _alone = errors();
     let Some(gpu) = device() else { return };
-    let table = Var::new(&matrix(4, 3).to(gpu)).unwrap();
+    let table = Var::new(matrix(4, 3).to(gpu)).unwrap();
     let before = floats(&table.get());
     for _ in 0..3 {
         let index = Tensor::from_slice(&[1i64, 9], [2]).to(gpu);
@@ -397,8 +397,8 @@ fn cells_move_and_train_as_on_the_cpu() {
 #[test]
 fn compiled_functions_run_where_their_arguments_are() {
     let Some(gpu) = device() else { return };
-    let scale = Var::new(&vector(&[2.0, 3.0]).to(gpu)).unwrap();
-    let count = Var::new(&vector(&[0.0]).to(gpu)).unwrap();
+    let scale = Var::new(vector(&[2.0, 3.0]).to(gpu)).unwrap();
+    let count = Var::new(vector(&[0.0]).to(gpu)).unwrap();
     let offset = Tensor::scalar(0.5f32);
     let spec = Spec::new(DType::F32, ["n".into(), 2.into()]).on(gpu);
     let f = compile(&[spec], |x| {

@@ -163,7 +163,7 @@ fn what_a_function_saves_is_differentiated_again() -> Result<()> {
 
 #[test]
 fn it_trains_inside_compile_and_for_any_size() -> Result<()> {
-    let weight = Var::parameter(&vector(&[0.5, -1.0, 2.0]))?;
+    let weight = Var::parameter(vector(&[0.5, -1.0, 2.0]))?;
     let step = compile(&[Spec::new(DType::F32, ["n".into(), 3.into()])], |x| {
         weight.zero_grad();
         let loss = CUBE.call(&[&(&x[0] * weight.get())]).sum(());
@@ -205,7 +205,7 @@ fn a_kernel_runs_once_for_each_plan_run() -> Result<()> {
     assert_eq!(sum.to_vec::<f32>()?, [2.0]);
     assert_eq!(RUNS.load(Ordering::Relaxed), 1);
     // Of a parameter alone: prepared, so not run again.
-    let w = Var::new(&vector(&[2.0]))?;
+    let w = Var::new(vector(&[2.0]))?;
     let f = compile(&[Spec::new(DType::F32, [1.into()])], |x| {
         &x[0] + op.call(&[&w.get()])
     })?;

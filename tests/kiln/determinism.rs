@@ -6,9 +6,9 @@ use kiln::tuning::{Mode, Why};
 use kiln::{Conv, DType, Spec, Tensor, Var, compile, compile_with, keep};
 
 fn plan() -> Vec<u8> {
-    let w = Var::new(&matrix(64, 48)).unwrap();
+    let w = Var::new(matrix(64, 48)).unwrap();
     let f = compile(&[Spec::new(DType::F32, ["n".into(), 64.into()])], |x| {
-        let h = x[0].matmul(&w.get()).gelu();
+        let h = x[0].matmul(w.get()).gelu();
         let centred = &h - h.mean(keep([1]));
         [centred.softmax(1), h.transpose(0, 1).sum([1])]
     })
@@ -28,7 +28,7 @@ fn plans_are_equal_byte_for_byte() {
 fn bits_do_not_depend_on_the_thread_count() {
     let run = || -> Vec<Vec<f32>> {
         let x = matrix(512, 300);
-        let y = x.matmul(&matrix(300, 200)).softmax(1);
+        let y = x.matmul(matrix(300, 200)).softmax(1);
         let total = x.exp().sum([0, 1]);
         let column = x.sum([0]);
         [y, total, column]

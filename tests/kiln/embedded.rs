@@ -11,10 +11,10 @@ fn folder() -> PathBuf {
 
 /// A convolution, batch norm, pooling and linear layer for any batch size.
 fn plan() -> Vec<u8> {
-    let var = |shape: &[usize]| Var::new(&Tensor::ones(shape, DType::F32)).unwrap();
+    let var = |shape: &[usize]| Var::new(Tensor::ones(shape, DType::F32)).unwrap();
     let (conv, linear) = (var(&[4, 1, 3, 3]), var(&[4 * 3 * 3, 5]));
-    let mean = Var::new(&vector(&[0.0; 4])).unwrap();
-    let variance = Var::new(&vector(&[1.0; 4])).unwrap();
+    let mean = Var::new(vector(&[0.0; 4])).unwrap();
+    let variance = Var::new(vector(&[1.0; 4])).unwrap();
     let image = Spec::new(DType::F32, ["batch".into(), 1.into(), 6.into(), 6.into()]);
     let f = compile(&[image], |x| {
         let y = x[0].conv2d_with(
@@ -28,7 +28,7 @@ fn plan() -> Vec<u8> {
                 .padding([0, 0])
                 .dilation([1, 1]),
         );
-        y.flatten(1, -1).matmul(&linear.get()).softmax(1)
+        y.flatten(1, -1).matmul(linear.get()).softmax(1)
     });
     f.unwrap().to_bytes()
 }

@@ -28,7 +28,7 @@ pub(crate) fn shown(e: kiln::Error, file: &str) -> String {
 #[test]
 fn shapes_that_do_not_fit() {
     let x = matrix(2, 3);
-    let y = x.matmul(&matrix(4, 5));
+    let y = x.matmul(matrix(4, 5));
     insta::assert_snapshot!(shown(y.to_vec::<f32>().unwrap_err(), FILE));
 }
 
@@ -49,17 +49,17 @@ fn an_index_out_of_range_names_the_line_that_recorded_it() {
 
 #[test]
 fn the_same_plan_names_the_line_of_the_current_recording() {
-    let pick = |i: i64| vector(&[1.0, 2.0, 3.0]).index_select(0, &Tensor::from_slice(&[i], [1]));
+    let pick = |i: i64| vector(&[1.0, 2.0, 3.0]).index_select(0, Tensor::from_slice(&[i], [1]));
     pick(1).realize().unwrap();
-    let elsewhere = vector(&[1.0, 2.0, 3.0]).index_select(0, &Tensor::from_slice(&[7i64], [1])); // here
+    let elsewhere = vector(&[1.0, 2.0, 3.0]).index_select(0, Tensor::from_slice(&[7i64], [1])); // here
     let e = elsewhere.realize().unwrap_err();
     assert!(e.to_string().contains("// here"), "{e}");
 }
 
 #[test]
 fn a_value_that_a_cell_can_not_hold() {
-    let v = Var::new(&vector(&[1.0])).unwrap();
-    insta::assert_snapshot!(shown(v.assign(&vector(&[1.0, 2.0])).unwrap_err(), FILE));
+    let v = Var::new(vector(&[1.0])).unwrap();
+    insta::assert_snapshot!(shown(v.assign(vector(&[1.0, 2.0])).unwrap_err(), FILE));
 }
 
 #[test]
@@ -83,9 +83,9 @@ fn parameters_are_called_by_their_names() {
     // A pending update is still the parameter.
     model.forward(&matrix(2, 3)).sum(()).backward().unwrap();
     weight.sub_(&(weight.grad().unwrap() * 0.1)).unwrap();
-    let e = matrix(2, 4).matmul(&weight.get()).error().unwrap().clone();
+    let e = matrix(2, 4).matmul(weight.get()).error().unwrap().clone();
     insta::assert_snapshot!(shown(e, FILE));
-    let e = weight.assign(&matrix(2, 2)).unwrap_err();
+    let e = weight.assign(matrix(2, 2)).unwrap_err();
     assert!(
         e.message()
             .starts_with("`fc.weight`, f32[8, 3] on cpu, can't hold f32[2, 2]"),
@@ -103,14 +103,14 @@ fn parameters_are_called_by_their_names() {
     weight.requires_grad_(false).unwrap();
     weight.get().realize().unwrap();
     let e = matrix(2, 4)
-        .matmul(&weight.get())
+        .matmul(weight.get())
         .error()
         .unwrap()
         .to_string();
     assert!(e.contains("operand 1: f32[8, 3], `fc.weight`"), "{e}");
     weight.requires_grad_(true).unwrap();
     let spec = kiln::Spec::like(&matrix(2, 4)).unwrap();
-    let e = kiln::compile(&[spec], |x| x[0].matmul(&weight.get()))
+    let e = kiln::compile(&[spec], |x| x[0].matmul(weight.get()))
         .unwrap_err()
         .to_string();
     assert!(e.contains("operand 1: f32[8, 3], `fc.weight`"), "{e}");
@@ -165,7 +165,7 @@ fn a_bad_label_or_index_names_the_sample_and_the_layer() {
 
     // Negative indices are shown as they were given.
     let e = matrix(2, 3)
-        .take(&Tensor::from([5i64, -7]))
+        .take(Tensor::from([5i64, -7]))
         .to_vec::<f32>()
         .unwrap_err();
     assert!(e.to_string().contains("index[1] is -7"), "{e}");

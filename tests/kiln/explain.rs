@@ -18,9 +18,9 @@ fn shown(text: &str) -> String {
 
 #[test]
 fn passes_kernels_and_memory_are_explained() {
-    let weight = Var::new(&Tensor::ones([4, 2, 3, 3], DType::F32)).unwrap();
-    let mean = Var::new(&vector(&[0.0; 4])).unwrap();
-    let variance = Var::new(&vector(&[1.0; 4])).unwrap();
+    let weight = Var::new(Tensor::ones([4, 2, 3, 3], DType::F32)).unwrap();
+    let mean = Var::new(vector(&[0.0; 4])).unwrap();
+    let variance = Var::new(vector(&[1.0; 4])).unwrap();
     let f = compile(&[Spec::fixed(DType::F32, [2, 2, 6, 6])], |x| {
         let y = x[0].conv2d_with(
             &weight.get(),
@@ -35,9 +35,9 @@ fn passes_kernels_and_memory_are_explained() {
 
 #[test]
 fn exact_leaves_rounding_alone() {
-    let weight = Var::new(&Tensor::ones([4, 2, 3, 3], DType::F32)).unwrap();
-    let mean = Var::new(&vector(&[0.0; 4])).unwrap();
-    let variance = Var::new(&vector(&[1.0; 4])).unwrap();
+    let weight = Var::new(Tensor::ones([4, 2, 3, 3], DType::F32)).unwrap();
+    let mean = Var::new(vector(&[0.0; 4])).unwrap();
+    let variance = Var::new(vector(&[1.0; 4])).unwrap();
     let options = CompileOptions {
         exact: true,
         ..CompileOptions::default()
@@ -58,7 +58,7 @@ fn peak_and_lower_bound_are_known_before_the_run() {
     let f = compile(&[Spec::new(DType::F32, ["n".into(), 64.into()])], |x| {
         let mut y = x[0].clone();
         for i in 0..4 {
-            y = y.matmul(&matrix(64, 64)).relu() * (1.0 + i as f64);
+            y = y.matmul(matrix(64, 64)).relu() * (1.0 + i as f64);
         }
         y
     })
@@ -84,8 +84,8 @@ fn a_memory_limit_is_an_error_and_not_the_end() {
 /// A network with prepared kernels, a library kernel, a loop and random numbers.
 fn network() -> Compiled {
     let conv = Conv2d::new(2, 4, [3, 3]).unwrap();
-    let mean = Var::new(&vector(&[0.0; 4])).unwrap();
-    let variance = Var::new(&vector(&[1.0; 4])).unwrap();
+    let mean = Var::new(vector(&[0.0; 4])).unwrap();
+    let variance = Var::new(vector(&[1.0; 4])).unwrap();
     compile(&[Spec::fixed(DType::F32, [2, 2, 6, 6])], |x| {
         let y = conv.forward(&x[0]);
         let y = y.batch_norm(Some(&mean), Some(&variance), None, None, false, 0.1, 1e-5);
@@ -195,7 +195,7 @@ fn nested_network() -> Compiled {
             let next = kiln::cond(&large, || &state * 0.5 - &x, || state.sin() + &x);
             (next.clone(), next)
         });
-        last.matmul(&Tensor::ones([64, 64], DType::F32)).softmax(0)
+        last.matmul(Tensor::ones([64, 64], DType::F32)).softmax(0)
     })
     .unwrap()
 }
@@ -392,7 +392,7 @@ fn the_page_shows_every_node_kernel_and_rewrite() {
     assert_eq!(page, explain.to_html());
     // Sizes that are only known in a run.
     let f = compile(&[Spec::new(DType::F32, ["a<b".into(), 3.into()])], |x| {
-        x[0].matmul(&matrix(3, 3)).exp()
+        x[0].matmul(matrix(3, 3)).exp()
     })
     .unwrap();
     has_everything(&f.explain().to_html(), f.explain());

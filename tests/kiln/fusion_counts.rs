@@ -258,7 +258,7 @@ fn a_cross_entropy_stores_no_log_softmax_on_a_gpu() -> kiln::Result<()> {
 fn projections(dtype: DType, heads: [usize; 3], device: Device) -> kiln::Result<Vec<[Var; 2]>> {
     let var = |shape: &[usize]| {
         let value = with_seed(7, || Tensor::randn(shape, DType::F32) * 0.2);
-        Var::parameter(&value.to_dtype(dtype).to(device))
+        Var::parameter(value.to_dtype(dtype).to(device))
     };
     let both = |heads: usize| Ok([var(&[8 * heads, 32])?, var(&[8 * heads])?]);
     heads.into_iter().map(both).collect()
@@ -285,7 +285,7 @@ fn check_projections(device: Device) -> kiln::Result<()> {
             let f = compile(&[Spec::like(&x)?], |x| {
                 let part = |i: usize| {
                     let bias = biases[i].then(|| vars[i][1].get());
-                    let y = x[0].linear(&vars[i][0].get(), bias.as_ref());
+                    let y = x[0].linear(vars[i][0].get(), bias.as_ref());
                     let y = y.reshape([2, 10, heads[i] as i64, 8]).transpose(1, 2);
                     match heads[i] {
                         1 => y.expand([2, 4, 10, 8]),
@@ -294,8 +294,8 @@ fn check_projections(device: Device) -> kiln::Result<()> {
                 };
                 let grouped = heads[1] == 2;
                 part(0).scaled_dot_product_attention(
-                    &part(1),
-                    &part(2),
+                    part(1),
+                    part(2),
                     None,
                     0.0,
                     false,
@@ -353,7 +353,7 @@ fn check_rotary(device: Device) -> kiln::Result<()> {
     let angles = Tensor::rand([10, 4], DType::F32).to(device);
     let f = compile(&[Spec::like(&x)?, Spec::like(&angles)?], |x| {
         let part = |i: usize, heads: i64| {
-            let y = x[0].linear(&vars[i][0].get(), Some(&vars[i][1].get()));
+            let y = x[0].linear(vars[i][0].get(), Some(&vars[i][1].get()));
             y.reshape([2, 10, heads, 8]).transpose(1, 2)
         };
         let rotated = |y: Tensor| {
@@ -362,7 +362,7 @@ fn check_rotary(device: Device) -> kiln::Result<()> {
             cat(&[&(a * &cos - b * &sin), &(b * &cos + a * &sin)], -1)
         };
         let (q, k) = (rotated(part(0, 4)), rotated(part(1, 1)));
-        q.scaled_dot_product_attention(&k, &part(2, 1), None, 0.0, true, None, true)
+        q.scaled_dot_product_attention(&k, part(2, 1), None, 0.0, true, None, true)
     })?;
     let explain = f.explain();
     assert_eq!(explain.count("shared_operand"), 1, "{explain}");
@@ -390,7 +390,7 @@ fn rotary_embeddings_read_one_product_on_a_gpu() -> kiln::Result<()> {
 /// A norm or factor behind a view of a product is folded into its weight.
 #[test]
 fn views_stand_in_the_way_of_no_folding() -> kiln::Result<()> {
-    let parameter = |shape: &[usize]| Var::parameter(&Tensor::randn(shape, DType::F32));
+    let parameter = |shape: &[usize]| Var::parameter(Tensor::randn(shape, DType::F32));
     let (conv, linear) = (parameter(&[6, 3, 3, 3])?, parameter(&[6, 5])?);
     let vectors = [parameter(&[6])?, parameter(&[6])?, parameter(&[6])?];
     let variance = Var::new(&(Tensor::rand([6], DType::F32) + 0.5))?;
@@ -421,10 +421,10 @@ fn views_stand_in_the_way_of_no_folding() -> kiln::Result<()> {
             -(convolved(x).permute([0, 2, 3, 1]).reshape([70, 6]) - vectors[0].get())
         }),
         ("linear_batch_norm", &rows, &|x| {
-            norm(x.linear(&linear.get(), Some(&bias())).transpose(1, 2))
+            norm(x.linear(linear.get(), Some(&bias())).transpose(1, 2))
         }),
         ("linear_batch_norm", &rows, &|x| {
-            norm(x.linear(&linear.get(), None).reshape([14, 6]))
+            norm(x.linear(linear.get(), None).reshape([14, 6]))
         }),
     ];
     for (rule, x, program) in cases {

@@ -7,10 +7,10 @@ use kiln::{Bisection, Compiled, DType, Spec, Tensor, Var, compile};
 /// Two kernels with a product that folds what is behind it; the factor overflows beside small values.
 fn program(gpu: kiln::Device) -> kiln::Result<(Compiled, Tensor)> {
     let x = matrix(6, 5).to(gpu);
-    let weight = Var::new(&(Tensor::ones([5, 3], DType::F32) * 1e20).to(gpu))?;
-    let scale = Var::new(&crate::vector(&[1e20, 1.0, 2.0]).to(gpu))?;
+    let weight = Var::new((Tensor::ones([5, 3], DType::F32) * 1e20).to(gpu))?;
+    let scale = Var::new(crate::vector(&[1e20, 1.0, 2.0]).to(gpu))?;
     let f = compile(&[Spec::like(&x)?], |x| {
-        let y = (&x[0] + &x[0]).matmul(&weight.get()) * scale.get();
+        let y = (&x[0] + &x[0]).matmul(weight.get()) * scale.get();
         y.softmax(1)
     })?;
     Ok((f, x))

@@ -12,7 +12,7 @@ fn at_sizes(size: usize, run: impl Fn(usize) -> Result<()>) -> Result<()> {
 #[test]
 fn compiling_the_assignment_of_many_cells() -> Result<()> {
     at_sizes(200, |n| {
-        let cells = (0..n).map(|i| Var::new(&Tensor::full([3], i as f64, DType::F32)));
+        let cells = (0..n).map(|i| Var::new(Tensor::full([3], i as f64, DType::F32)));
         let cells = cells.collect::<Result<Vec<Var>>>()?;
         realize_all()?;
         let step = compile(&[], |_| -> Result<Vec<Tensor>> {
@@ -94,7 +94,7 @@ fn putting_many_values_together() -> Result<()> {
 #[test]
 fn many_results_and_a_value_that_many_read() -> Result<()> {
     at_sizes(250, |n| {
-        let w = Var::parameter(&Tensor::from([2.0f32, 3.0]))?;
+        let w = Var::parameter(Tensor::from([2.0f32, 3.0]))?;
         let read = w.get();
         let parts: Vec<Tensor> = (0..n).map(|i| &read * (i % 3) as f64).collect();
         let whole = kiln::cat(&parts.iter().collect::<Vec<_>>(), 0);
@@ -113,10 +113,10 @@ fn many_results_and_a_value_that_many_read() -> Result<()> {
 #[test]
 fn a_sum_of_many_losses() -> Result<()> {
     at_sizes(1600, |n| {
-        let w = Var::parameter(&Tensor::from([0.5f32, 1.5]))?;
+        let w = Var::parameter(Tensor::from([0.5f32, 1.5]))?;
         let mut total = Tensor::scalar(0.0f32);
         for i in 0..n {
-            total = total + (w.get() * (i % 2) as f64).sum(());
+            total += (w.get() * (i % 2) as f64).sum(());
         }
         total.backward()?;
         let gradient = w.grad().map(|g| g.to_vec::<f32>());

@@ -118,14 +118,12 @@ fn mistakes_name_the_line() {
     assert!(message(x.i(step(.., 0))).contains("step can't be 0"));
     assert!(message(x.set((0, 0, 0), 1)).contains("too many indices"));
     assert!(message(x.set(7, 1)).contains("index 7 is out of range"));
-    assert!(
-        message(x.set((.., 0), &counted(&[2]))).contains("can't be broadcast to the shape [3]")
-    );
-    assert!(message(x.set([0, 1], &counted(&[3]))).contains("can't be broadcast"));
+    assert!(message(x.set((.., 0), counted(&[2]))).contains("can't be broadcast to the shape [3]"));
+    assert!(message(x.set([0, 1], counted(&[3]))).contains("can't be broadcast"));
     let data = x.i(Tensor::from_slice(&[0i64, 3], [2]));
     assert_eq!(data.realize().unwrap_err().kind(), ErrorKind::Data);
     // An error of an operand stays the error.
-    let bad = x.matmul(&counted(&[5]));
+    let bad = x.matmul(counted(&[5]));
     assert_eq!(x.i(&bad).error().unwrap().op(), "matmul");
     assert_eq!(x.set(0, &bad).error().unwrap().op(), "matmul");
 }
@@ -172,7 +170,7 @@ fn parts_are_assigned() {
     );
     assert_taken(x.set(3.., 9), &[3, 4], &reference(&x));
     // Dims of size 1 in front of the value go, as in PyTorch.
-    assert_taken(x.set(0, &row.reshape([1, 1, 4])).i(0), &[4], &[0, 1, 2, 3]);
+    assert_taken(x.set(0, row.reshape([1, 1, 4])).i(0), &[4], &[0, 1, 2, 3]);
     // The value takes the tensor's dtype; -0, NaN and infinities are kept.
     let odd = vector(&[-0.0, f32::NAN, f32::INFINITY]);
     let y = vector(&[1.0, 2.0, 3.0, 4.0])
@@ -181,13 +179,13 @@ fn parts_are_assigned() {
         .unwrap();
     assert_eq!(y[1].to_bits(), (-0.0f32).to_bits());
     assert!(y[0] == 1.0 && y[2].is_nan() && y[3] == f32::INFINITY);
-    let small = Tensor::from_slice(&[1u8, 2], [2]).set(0, &vector(&[7.9]).squeeze(0));
+    let small = Tensor::from_slice(&[1u8, 2], [2]).set(0, vector(&[7.9]).squeeze(0));
     assert_eq!(small.to_vec::<u8>().unwrap(), [7, 2]);
     for dtype in DType::ALL {
         let y = Tensor::ones([3], dtype).set(1, 0).to_dtype(DType::I64);
         assert_eq!(y.to_vec::<i64>().unwrap(), [1, 0, 1], "{dtype}");
     }
-    let masked = x.set(x.gt(5).bitwise_and(&x.lt(9)), -1);
+    let masked = x.set(x.gt(5).bitwise_and(x.lt(9)), -1);
     assert_taken(masked, &[3, 4], &[0, 1, 2, 3, 4, 5, -1, -1, -1, 9, 10, 11]);
     // A mask over the first dim, and a value for the dims behind it.
     let rows = x.i((.., 0)).gt(0);
@@ -202,12 +200,12 @@ fn parts_are_assigned() {
 fn elements_are_assigned() {
     let (t, u) = (counted(&[6]), counted(&[6]) + 10);
     assert_eq!(
-        reference(&t.set([1, 3, 4], &u.i([1, 3, 4]))),
+        reference(&t.set([1, 3, 4], u.i([1, 3, 4]))),
         [0, 11, 2, 13, 14, 5]
     );
     // The later of two values stands.
     assert_eq!(
-        reference(&t.set([0, 0], &Tensor::from_slice(&[7i64, 8], [2]))),
+        reference(&t.set([0, 0], Tensor::from_slice(&[7i64, 8], [2]))),
         [8, 1, 2, 3, 4, 5]
     );
     assert_eq!(
@@ -222,10 +220,10 @@ fn elements_are_assigned() {
 
 #[test]
 fn cells_are_assigned_in_part() {
-    let v = Var::new(&counted(&[2, 3])).unwrap();
+    let v = Var::new(counted(&[2, 3])).unwrap();
     let before = v.get();
     v.set((.., 0), 9).unwrap();
-    v.set((1, 1..), &Tensor::from_slice(&[7i64, 8], [2]))
+    v.set((1, 1..), Tensor::from_slice(&[7i64, 8], [2]))
         .unwrap();
     assert_eq!(v.get().to_vec::<i64>().unwrap(), [9, 1, 2, 9, 7, 8]);
     assert_eq!(before.to_vec::<i64>().unwrap(), [0, 1, 2, 3, 4, 5]);

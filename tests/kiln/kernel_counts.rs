@@ -175,7 +175,7 @@ fn nothing_is_fused_where_all_that_is_needs_more_memory() -> Outcome {
             ..CompileOptions::default()
         };
         compile_with(&[Spec::fixed(DType::F32, [512, 1024])], &options, |x| {
-            no_grad(|| x[0].exp().matmul(&first.get()) + x[0].tanh().matmul(&second.get()))
+            no_grad(|| x[0].exp().matmul(first.get()) + x[0].tanh().matmul(second.get()))
         })
     };
     let (fused, unfused) = (make(true)?, make(false)?);

@@ -178,7 +178,7 @@ const ROWS: &[Row] = &[
     ("matrix_power(0)", |x| x[0].matrix_power(0), &[(&[2, 2], &[1.0, 2.0, 3.0, 4.0])], &[&[0.0, 0.0, 0.0, 0.0]]),
     ("grid_sample, nearest", |x| x[0].grid_sample_with(&x[1], GridSample::new().mode(GridMode::Nearest)), &[(&[1, 1, 2, 2], &[1.0, 2.0, 3.0, 4.0]), (&[1, 1, 1, 2], &[0.1, 0.2])], &[&[0.0, 0.0, 0.0, 1.0], &[0.0, 0.0]]),
     ("times 0", |x| x[0].mul(0.0), &[(&[2], &[1.0, 2.0])], &[&[0.0, 0.0]]),
-    ("where nothing is taken", |x| where_(&Tensor::from_slice(&[false, false], [2]), &x[0], 1.0), &[(&[2], &[1.0, 2.0])], &[&[0.0, 0.0]]),
+    ("where nothing is taken", |x| where_(Tensor::from_slice(&[false, false], [2]), &x[0], 1.0), &[(&[2], &[1.0, 2.0])], &[&[0.0, 0.0]]),
     ("part of nothing", |x| x[0].narrow(0, 0, 0), &[(&[2], &[1.0, 2.0])], &[&[0.0, 0.0]]),];
 
 /// The gradients of the sum of what a function gives.

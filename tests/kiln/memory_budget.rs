@@ -336,14 +336,14 @@ fn a_run_takes_what_is_planned() {
 /// Products of one operand are one product where memory is not short.
 #[test]
 fn products_stay_apart_where_one_would_hold_too_much() {
-    let weight = |shape: [usize; 2]| Var::new(&Tensor::randn(shape, DType::F32)).unwrap();
+    let weight = |shape: [usize; 2]| Var::new(Tensor::randn(shape, DType::F32)).unwrap();
     let weights = with_seed(3, || [0, 1, 2].map(|_| weight([32, 256])));
     let narrow = weight([256, 2]);
     let make = |options: &CompileOptions| {
         let spec = Spec::fixed(DType::F32, [64, 32]);
         compile_with(&[spec], options, |x| {
             kiln::no_grad(|| {
-                let part = |w: &Var| x[0].matmul(&w.get()).matmul(&narrow.get());
+                let part = |w: &Var| x[0].matmul(w.get()).matmul(narrow.get());
                 let [a, b, c] = weights.each_ref().map(part);
                 a + b + c
             })

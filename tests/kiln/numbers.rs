@@ -39,21 +39,21 @@ fn integers_follow_the_rules() {
     assert_eq!(sum.to_vec::<i32>().unwrap(), [144, 200]);
     assert_eq!(
         int(&[-7, 7])
-            .floor_divide(&int(&[2, -2]))
+            .floor_divide(int(&[2, -2]))
             .to_vec::<i32>()
             .unwrap(),
         [-4, -4]
     );
     assert_eq!(
         int(&[-7, 7])
-            .remainder(&int(&[2, -2]))
+            .remainder(int(&[2, -2]))
             .to_vec::<i32>()
             .unwrap(),
         [1, -1]
     );
     assert_eq!(
         int(&[i32::MIN])
-            .floor_divide(&int(&[-1]))
+            .floor_divide(int(&[-1]))
             .to_vec::<i32>()
             .unwrap(),
         [i32::MIN]

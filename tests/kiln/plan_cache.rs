@@ -101,7 +101,7 @@ fn minibatches_by_index() {
     }
     let x = counted(&[1202, 5]);
     let y = counted(&[1202]);
-    let w = Var::parameter(&counted(&[5])).unwrap();
+    let w = Var::parameter(counted(&[5])).unwrap();
     // The last one is smaller.
     steps(301, 3, |i| {
         let part = (i * 4)..(i * 4 + 4).min(1202);
@@ -121,10 +121,10 @@ fn numbers_in_indices_are_inputs() {
     steps(60, 3, |i| checked(&[&x.select(0, i as i64).exp2()]));
     steps(60, 3, |i| checked(&[&(x.i(i) + x.i(59 - i))]));
     steps(59, 3, |i| checked(&[&(x.roll([i as i64 + 1], [0]) * 2.0)]));
-    steps(60, 3, |i| checked(&[&x.set(i, &x.i(0).neg())]));
+    steps(60, 3, |i| checked(&[&x.set(i, x.i(0).neg())]));
     steps(50, 3, |i| checked(&[&x.set(i..i + 10, 3.0).cumsum(0)]));
     steps(60, 3, |i| {
-        checked(&[&x.select_scatter(&x.i(1), 0, i as i64)])
+        checked(&[&x.select_scatter(x.i(1), 0, i as i64)])
     });
     // What depends on no input is prepared once for an offset.
     let table = || Tensor::arange(0, 64, 1).to_dtype(DType::F32).sin();
@@ -167,7 +167,7 @@ fn any_dim_becomes_a_symbol() {
             .reshape([-1, 6])
             .matmul(&weight)
             .reshape([batch, length, 6]);
-        let scores = q.matmul(&x.transpose(1, 2)).softmax(-1);
+        let scores = q.matmul(x.transpose(1, 2)).softmax(-1);
         let y = (scores.matmul(&q) + Tensor::zeros([length, 6], DType::F32)).mean([1]);
         checked(&[&y]);
     };
@@ -194,7 +194,7 @@ fn growing_sequences_settle() {
         for t in 1..50 {
             let token = counted(&[2, 1, 4]) * 0.01 + positions.i(t) * 0.01;
             keys = kiln::cat(&[&keys, &token], 1);
-            let scores = token.matmul(&keys.transpose(1, 2)).softmax(-1);
+            let scores = token.matmul(keys.transpose(1, 2)).softmax(-1);
             checked(&[&scores.matmul(&keys), &keys]);
         }
     });

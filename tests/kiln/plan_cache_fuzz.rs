@@ -51,7 +51,7 @@ fn apply(kind: usize, x: &Tensor, w: &Tensor, g: Given) -> Tensor {
         7 => x - x.mean(keep([1])),
         8 => x.set((.., at), g.scale),
         9 => x + data(&[16, 4]).i(g.at..g.at + 1),
-        10 => x.matmul(&x.transpose(1, 2)).softmax(-1).matmul(x),
+        10 => x.matmul(x.transpose(1, 2)).softmax(-1).matmul(x),
         11 => x.cumsum(1).tanh(),
         12 => x.flip([1]),
         13 => x.topk(g.count.min(length as i64), 1, true, true).0,
@@ -62,14 +62,14 @@ fn apply(kind: usize, x: &Tensor, w: &Tensor, g: Given) -> Tensor {
             .reshape([batch as i64, length as i64, 4]),
         17 => x + Tensor::arange(0, length as i64, 1).unsqueeze(1) * 0.125,
         18 => x.select(1, at as i64).unsqueeze(1) * x,
-        _ => x.select_scatter(&x.select(1, 0).neg(), 1, at as i64),
+        _ => x.select_scatter(x.select(1, 0).neg(), 1, at as i64),
     }
 }
 
 fn program(seed: u64, g: Given) -> Vec<Tensor> {
     let mut rng = Rng::new(seed);
-    let x = Var::parameter(&data(&[g.batch, g.length, 4])).unwrap();
-    let w = Var::parameter(&data(&[4, 4])).unwrap();
+    let x = Var::parameter(data(&[g.batch, g.length, 4])).unwrap();
+    let w = Var::parameter(data(&[4, 4])).unwrap();
     let mut y = x.get();
     for _ in 0..3 + rng.below(6) {
         // Nothing is taken of what has become short.

@@ -84,7 +84,7 @@ impl Network {
     }
 
     fn linear(&self, x: &Tensor, name: &str) -> Tensor {
-        x.linear(&self.get(name, "weight"), Some(&self.get(name, "bias")))
+        x.linear(self.get(name, "weight"), Some(&self.get(name, "bias")))
     }
 
     fn get(&self, layer: &str, what: &str) -> Tensor {

@@ -13,7 +13,7 @@ fn nothing_runs_until_a_value_is_asked_for() {
 
 #[test]
 fn a_read_keeps_held_intermediates_that_reach_memory() {
-    let product = matrix(5, 7).matmul(&matrix(7, 3));
+    let product = matrix(5, 7).matmul(matrix(7, 3));
     let total = product.exp().sum([0, 1]);
     total.realize().unwrap();
     // Whether kept or recomputed, it has its value.
@@ -47,7 +47,7 @@ fn everything_a_thread_holds_can_be_realised() {
 
 #[test]
 fn a_run_can_be_cancelled_and_nothing_is_lost() {
-    let w = kiln::Var::new(&vector(&[1.0, 2.0])).unwrap();
+    let w = kiln::Var::new(vector(&[1.0, 2.0])).unwrap();
     let step = kiln::compile(&[kiln::Spec::new(DType::F32, [2.into()])], |x| {
         w.add_(&x[0]).unwrap();
         vec![w.get().exp()]
@@ -68,7 +68,7 @@ fn a_run_can_be_cancelled_and_nothing_is_lost() {
 
 #[test]
 fn the_first_error_is_carried_to_every_read() {
-    let bad = matrix(2, 3).matmul(&matrix(2, 3));
+    let bad = matrix(2, 3).matmul(matrix(2, 3));
     let later = (bad.exp() + 1.0).sum([0]);
     let error = later.error().unwrap();
     assert_eq!(error.op(), "matmul");
@@ -94,7 +94,7 @@ fn tensors_are_printed_as_in_pytorch() {
 
 #[test]
 fn several_threads_may_read_one_tensor() {
-    let y = matrix(64, 64).matmul(&matrix(64, 64)).exp().sum([1]);
+    let y = matrix(64, 64).matmul(matrix(64, 64)).exp().sum([1]);
     let want = kiln::evaluate_reference(&[&y]).unwrap()[0]
         .to_vec::<f32>()
         .unwrap();
@@ -107,8 +107,8 @@ fn several_threads_may_read_one_tensor() {
 
 #[test]
 fn what_a_plan_writes_anyway_is_kept() {
-    let first = matrix(5, 7).matmul(&matrix(7, 6));
-    let second = first.matmul(&matrix(6, 2));
+    let first = matrix(5, 7).matmul(matrix(7, 6));
+    let second = first.matmul(matrix(6, 2));
     second.realize().unwrap();
     assert!(first.is_realized());
 }

@@ -33,7 +33,7 @@ fn all_end(threads: usize, work: impl Fn(usize) + Send + Sync + Clone + 'static)
 }
 
 fn cells() -> [Var; 2] {
-    [(); 2].map(|()| Var::new(&vector(&[1.0; 16])).unwrap())
+    [(); 2].map(|()| Var::new(vector(&[1.0; 16])).unwrap())
 }
 
 /// The value of a cell, whose elements are all the same and finite.
@@ -127,7 +127,7 @@ fn held_values_of_cells_that_others_assign_stay() {
                 3 => held.push(h * 2.0 - b.get()),
                 4 => drop(a.get().realize().unwrap()),
                 5 => drop(h.realize().unwrap()),
-                6 => a.assign(&b.get()).unwrap(),
+                6 => a.assign(b.get()).unwrap(),
                 7 => {
                     let mean = (a.get() + b.get()) * 0.5;
                     a.assign(&mean).unwrap();

@@ -55,7 +55,7 @@ fn network(images: usize, options: &CompileOptions) -> Result<Compiled> {
             let y = y
                 .conv2d_with(&depthwise.get(), Conv::new().padding(1).groups(6))
                 .sigmoid();
-            y.mean([2, 3]).matmul(&head.get())
+            y.mean([2, 3]).matmul(head.get())
         },
     )
 }
@@ -198,7 +198,7 @@ fn precision_says_which_algorithms_are_candidates() {
 fn a_filter_of_many_taps_may_be_computed_by_transforms() {
     kiln::manual_seed(5);
     let store = store("taps");
-    let w = Var::new(&Tensor::randn([4, 3, 300], DType::F32)).unwrap();
+    let w = Var::new(Tensor::randn([4, 3, 300], DType::F32)).unwrap();
     let x = Tensor::randn([2, 3, 1000], DType::F32);
     let compiled = |mode, precision| {
         let options = CompileOptions {
@@ -513,7 +513,7 @@ fn settings_of_the_process() {
     };
     let product = || {
         let x = matrix(40, 50);
-        let y = x.matmul(&x.transpose(0, 1)).to_vec::<f32>();
+        let y = x.matmul(x.transpose(0, 1)).to_vec::<f32>();
         drop(y.unwrap());
     };
     assert_eq!(compiled(&product), 1);

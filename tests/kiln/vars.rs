@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 #[test]
 fn a_snapshot_never_changes() {
-    let v = Var::new(&vector(&[1.0, 2.0])).unwrap();
+    let v = Var::new(vector(&[1.0, 2.0])).unwrap();
     let before = v.get();
     v.assign(&(v.get() + 10.0)).unwrap();
     assert_eq!(before.to_vec::<f32>().unwrap(), [1.0, 2.0]);
@@ -16,7 +16,7 @@ fn a_snapshot_never_changes() {
 
 #[test]
 fn a_lazy_tensor_of_the_old_value_survives_the_update() {
-    let v = Var::new(&vector(&[1.0, 2.0])).unwrap();
+    let v = Var::new(vector(&[1.0, 2.0])).unwrap();
     let doubled = v.get() * 2.0;
     v.assign(&(v.get() + &doubled)).unwrap();
     assert_eq!(v.get().to_vec::<f32>().unwrap(), [3.0, 6.0]);
@@ -26,7 +26,7 @@ fn a_lazy_tensor_of_the_old_value_survives_the_update() {
 
 #[test]
 fn an_unread_dependent_of_an_intermediate_survives_the_update() {
-    let v = Var::new(&vector(&[1.0, 2.0])).unwrap();
+    let v = Var::new(vector(&[1.0, 2.0])).unwrap();
     let doubled = v.get() * 2.0;
     let later = doubled.exp();
     v.assign(&(v.get() + &doubled)).unwrap();
@@ -38,8 +38,8 @@ fn an_unread_dependent_of_an_intermediate_survives_the_update() {
 #[test]
 fn swap_and_read_after_write() {
     let (a, b) = (
-        Var::new(&vector(&[1.0])).unwrap(),
-        Var::new(&vector(&[2.0])).unwrap(),
+        Var::new(vector(&[1.0])).unwrap(),
+        Var::new(vector(&[2.0])).unwrap(),
     );
     let (old_a, old_b) = (a.get() * 1.0, b.get() * 1.0);
     a.assign(&old_b).unwrap();
@@ -52,7 +52,7 @@ fn swap_and_read_after_write() {
 
 #[test]
 fn reading_a_value_commits_what_its_recording_assigned() {
-    let running = Var::new(&Tensor::zeros([2], DType::F32)).unwrap();
+    let running = Var::new(Tensor::zeros([2], DType::F32)).unwrap();
     let x = matrix(3, 2);
     let mean = x.mean([0]);
     running
@@ -73,7 +73,7 @@ fn reading_a_value_commits_what_its_recording_assigned() {
 
 #[test]
 fn an_unrelated_read_commits_nothing() {
-    let v = Var::new(&vector(&[1.0])).unwrap();
+    let v = Var::new(vector(&[1.0])).unwrap();
     v.assign(&(v.get() + 1.0)).unwrap();
     (vector(&[5.0]) * 2.0).realize().unwrap();
     assert!(!v.get().is_realized());
@@ -82,16 +82,16 @@ fn an_unrelated_read_commits_nothing() {
 
 #[test]
 fn an_assignment_must_fit_and_a_refused_one_changes_nothing() {
-    let v = Var::new(&vector(&[1.0, 2.0])).unwrap();
+    let v = Var::new(vector(&[1.0, 2.0])).unwrap();
     for wrong in [
         vector(&[1.0]),
         vector(&[1.0, 2.0]).to_dtype(DType::F64),
-        vector(&[1.0, 2.0]).matmul(&vector(&[1.0])),
+        vector(&[1.0, 2.0]).matmul(vector(&[1.0])),
     ] {
         v.assign(&wrong).unwrap_err();
     }
     assert_eq!(
-        v.assign(&vector(&[1.0])).unwrap_err().kind(),
+        v.assign(vector(&[1.0])).unwrap_err().kind(),
         ErrorKind::Assign
     );
     assert_eq!(v.get().to_vec::<f32>().unwrap(), [1.0, 2.0]);
@@ -100,8 +100,8 @@ fn an_assignment_must_fit_and_a_refused_one_changes_nothing() {
 #[test]
 fn a_failed_run_leaves_the_last_value() {
     let table = vector(&[1.0, 2.0, 3.0]);
-    let v = Var::new(&vector(&[7.0])).unwrap();
-    let bad = table.index_select(0, &Tensor::from_slice(&[9i64], [1]));
+    let v = Var::new(vector(&[7.0])).unwrap();
+    let bad = table.index_select(0, Tensor::from_slice(&[9i64], [1]));
     v.assign(&(v.get() + bad)).unwrap();
     let e = v.get().to_vec::<f32>().unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Data);
@@ -117,8 +117,8 @@ fn a_failed_run_leaves_the_last_value() {
 #[test]
 fn a_failed_step_touches_no_cell() {
     let (a, b) = (
-        Var::new(&vector(&[1.0])).unwrap(),
-        Var::new(&vector(&[2.0])).unwrap(),
+        Var::new(vector(&[1.0])).unwrap(),
+        Var::new(vector(&[2.0])).unwrap(),
     );
     let table = vector(&[10.0, 20.0]);
     let step = compile(&[Spec::fixed(DType::I64, [1])], |x| {
@@ -143,7 +143,7 @@ fn a_failed_step_touches_no_cell() {
 
 #[test]
 fn updates_happen_in_place_when_nobody_else_holds_the_value() {
-    let v = Var::new(&Tensor::zeros([1 << 16], DType::F32)).unwrap();
+    let v = Var::new(Tensor::zeros([1 << 16], DType::F32)).unwrap();
     v.get().realize().unwrap();
     let step = compile(&[], |_| {
         v.assign(&(v.get() + 1.0))?;
@@ -162,7 +162,7 @@ fn updates_happen_in_place_when_nobody_else_holds_the_value() {
 
 #[test]
 fn threads_may_share_cells() {
-    let v = Var::new(&vector(&[0.0; 64])).unwrap();
+    let v = Var::new(vector(&[0.0; 64])).unwrap();
     let step = Arc::new(
         compile(&[Spec::fixed(DType::F32, [64])], |x| {
             v.assign(&(v.get() + &x[0]))?;
@@ -189,8 +189,8 @@ fn threads_may_share_cells() {
 
 #[test]
 fn batch_norm_keeps_running_statistics_flat() {
-    let mean = Var::new(&Tensor::zeros([3], DType::F32)).unwrap();
-    let variance = Var::new(&Tensor::ones([3], DType::F32)).unwrap();
+    let mean = Var::new(Tensor::zeros([3], DType::F32)).unwrap();
+    let variance = Var::new(Tensor::ones([3], DType::F32)).unwrap();
     let mut expected = [0f64; 3];
     for step in 0..20 {
         let x = matrix(4, 3) * (step as f64 + 1.0);
@@ -209,7 +209,7 @@ fn batch_norm_keeps_running_statistics_flat() {
 #[test]
 fn runs_that_read_each_others_cells_do_not_deadlock() {
     let cells = || -> Vec<Var> {
-        let cell = |_| Var::new(&vector(&[1.0; 16])).unwrap();
+        let cell = |_| Var::new(vector(&[1.0; 16])).unwrap();
         (0..20).map(cell).collect()
     };
     let (a, b) = (cells(), cells());
@@ -240,8 +240,8 @@ fn runs_that_read_each_others_cells_do_not_deadlock() {
 #[test]
 fn a_cell_that_was_assigned_again_is_not_waited_for() {
     let (a, b) = (
-        Var::new(&vector(&[1.0])).unwrap(),
-        Var::new(&vector(&[2.0])).unwrap(),
+        Var::new(vector(&[1.0])).unwrap(),
+        Var::new(vector(&[2.0])).unwrap(),
     );
     let f = compile(&[], |_| {
         a.assign(&(a.get() + b.get()))?;
@@ -251,17 +251,17 @@ fn a_cell_that_was_assigned_again_is_not_waited_for() {
     let t = vector(&[3.0]) + 1.0;
     a.assign(&t).unwrap();
     b.assign(&(&t * 2.0)).unwrap();
-    a.assign(&vector(&[5.0])).unwrap();
+    a.assign(vector(&[5.0])).unwrap();
     assert_eq!(f.run(&[]).unwrap()[0].item::<f32>().unwrap(), 13.0);
 }
 
 #[test]
 fn an_unread_failure_loses_no_update() {
     let one = Tensor::from_slice(&[1i64], [1]);
-    let bad = one.floor_divide(&Tensor::from_slice(&[0i64], [1]));
+    let bad = one.floor_divide(Tensor::from_slice(&[0i64], [1]));
     let (m, w) = (
-        Var::new(&vector(&[0.0])).unwrap(),
-        Var::new(&vector(&[0.0])).unwrap(),
+        Var::new(vector(&[0.0])).unwrap(),
+        Var::new(vector(&[0.0])).unwrap(),
     );
     for _ in 0..3000 {
         m.assign(&(m.get() + 1.0)).unwrap();
@@ -275,7 +275,7 @@ fn an_unread_failure_loses_no_update() {
 #[test]
 fn a_held_dependent_may_be_read_while_another_thread_commits() {
     for _ in 0..200 {
-        let v = Var::new(&vector(&[1.0; 8])).unwrap();
+        let v = Var::new(vector(&[1.0; 8])).unwrap();
         let d = v.get() * 2.0;
         v.assign(&(v.get() + &d)).unwrap();
         let start = std::sync::Barrier::new(2);

@@ -263,8 +263,8 @@ fn a_fold_that_overflows_is_the_rewrite_that_bisect_names() {
     let weight = Var::new(&(Tensor::ones([2, 1, 1, 1], DType::F32) * 1e20)).unwrap();
     let (mean, variance) = (vector(&[0.0; 2]), vector(&[1.0; 2]));
     let (mean, variance) = (Var::new(&mean).unwrap(), Var::new(&variance).unwrap());
-    let scale = Var::new(&vector(&[1e20, 1.0])).unwrap();
-    let shift = Var::new(&vector(&[0.0; 2])).unwrap();
+    let scale = Var::new(vector(&[1e20, 1.0])).unwrap();
+    let shift = Var::new(vector(&[0.0; 2])).unwrap();
     let program = |x: &[Tensor]| {
         let y = (&x[0] + &x[0]).conv2d_with(
             &weight.get(),

@@ -61,7 +61,7 @@ fn a_view_that_would_copy_is_an_error_that_names_reshape() {
     assert!(e.to_string().contains("views.rs"), "{e}");
     assert!(
         x.t()
-            .view_as(&Tensor::zeros([24], DType::F32))
+            .view_as(Tensor::zeros([24], DType::F32))
             .error()
             .is_some()
     );
@@ -108,7 +108,7 @@ fn the_shape_of_an_open_size_is_an_error_at_the_users_line() {
     let e = shape.unwrap_err();
     assert!(e.to_string().contains("x[0].shape()"), "{e}");
     assert!(e.message().contains("f32[batch, 3]"), "{e}");
-    let mismatch = kiln::compile(&[spec], |x| x[0].matmul(&ones(&[2, 2])));
+    let mismatch = kiln::compile(&[spec], |x| x[0].matmul(ones(&[2, 2])));
     let e = mismatch.unwrap_err().to_string();
     assert!(e.contains("f32[batch, 3]") && !e.contains("s0"), "{e}");
 }

@@ -37,7 +37,7 @@ fn views() {
     assert_eq!(shape(f(&[2, 3, 5]).permute([2, 0, 1])), [5, 2, 3]);
     assert!(!f(&[10, 10]).t().is_contiguous());
     assert_eq!(shape(cat(&[&f(&[3, 4, 4]), &f(&[3, 1, 4])], 1)), [3, 5, 4]);
-    assert_eq!(shape(f(&[10, 3, 4]).bmm(&f(&[10, 4, 5]))), [10, 3, 5]);
+    assert_eq!(shape(f(&[10, 3, 4]).bmm(f(&[10, 4, 5]))), [10, 3, 5]);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_mask_from_indices() {
 #[test]
 fn index_lists_read_and_assign() {
     let (t, u) = (Tensor::arange(0, 6, 1), Tensor::arange(10, 16, 1));
-    let t = t.set([1, 3, 4], &u.i([1, 3, 4]));
+    let t = t.set([1, 3, 4], u.i([1, 3, 4]));
     let got = t.to_vec::<i64>().unwrap();
     assert_eq!(got, [0, 11, 2, 13, 14, 5]);
 }

@@ -19,8 +19,8 @@ impl Network {
         let cell = |(name, a): (&String, &Array)| {
             let buffer = name.contains(".running_") || a.dtype == DType::I64;
             let cell = match buffer {
-                true => Var::new(&a.tensor().to(device)),
-                false => Var::parameter(&a.tensor().to(device)),
+                true => Var::new(a.tensor().to(device)),
+                false => Var::parameter(a.tensor().to(device)),
             };
             Ok((name.clone(), cell?))
         };
@@ -100,10 +100,10 @@ impl Network {
             let part = |name: &str| Ok::<_, TrainError>(heads(&self.linear(&y, &layer(name))?));
             let mixed = attention(&part("q")?, &part("k")?, &part("v")?)?;
             let mixed = mixed.transpose(1, 2).flatten(2, -1);
-            x = x + self.linear(&mixed, &layer("o"))?;
+            x += self.linear(&mixed, &layer("o"))?;
             let y = self.layer_norm(&x, &layer("ln2"))?;
             let hidden = self.linear(&y, &layer("fc1"))?.gelu();
-            x = x + self.linear(&hidden, &layer("fc2"))?;
+            x += self.linear(&hidden, &layer("fc2"))?;
         }
         let scores = self.linear(&self.layer_norm(&x, "lnf")?, "head")?;
         Ok(scores.flatten(0, 1))
@@ -126,7 +126,7 @@ fn attention(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, TrainError> {
     let shape = q.shape()?;
     let (length, width) = (shape[2], shape[3]);
     let later = Tensor::ones([length, length], DType::Bool).triu(1);
-    let scores = q.matmul(&k.transpose(-2, -1)) / (width as f64).sqrt();
+    let scores = q.matmul(k.transpose(-2, -1)) / (width as f64).sqrt();
     let scores = scores.masked_fill(&later, f64::NEG_INFINITY);
     Ok(scores.softmax(-1).matmul(v))
 }

@@ -96,7 +96,7 @@ fn train(
     network.eval();
     let (images, labels) = part(1);
     let found = network.forward(&images.to(device)).argmax(1);
-    let right = found.eq(&labels.to(device)).sum(());
+    let right = found.eq(labels.to(device)).sum(());
     Ok((losses, right.item::<i64>()?, parts[1].indices().len()))
 }
 

@@ -304,6 +304,6 @@ impl PReLU {
 impl Forward for PReLU {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        run(self, &[x], || x.prelu(&self.weight.get()))
+        run(self, &[x], || x.prelu(self.weight.get()))
     }
 }

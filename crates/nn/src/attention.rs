@@ -228,7 +228,7 @@ impl MultiheadAttention {
         let weights = self.weights(&q, &k, mask.as_ref(), causal);
         let y = y.transpose(1, 2).flatten(2, 3);
         let bias = self.out_proj.bias.as_ref().map(Var::get);
-        let y = y.linear(&self.out_proj.weight.get(), bias.as_ref());
+        let y = y.linear(self.out_proj.weight.get(), bias.as_ref());
         let y = match (unbatched, self.batch_first) {
             (true, _) => y.squeeze(0),
             (false, true) => y,
@@ -336,11 +336,11 @@ impl MultiheadAttention {
     /// The weights `[n, heads, l, s]` of the keys.
     fn weights(&self, q: &Tensor, k: &Tensor, mask: Option<&Tensor>, causal: bool) -> Tensor {
         let head = (self.embed_dim / self.num_heads) as f64;
-        let scores = q.matmul(&k.transpose(-2, -1)) * (1.0 / head.sqrt());
+        let scores = q.matmul(k.transpose(-2, -1)) * (1.0 / head.sqrt());
         let scores = match mask {
             Some(seen) if seen.dtype() == DType::Bool => where_(seen, &scores, f64::NEG_INFINITY),
             Some(added) => &scores + added,
-            None if causal => where_(&behind(q, k), f64::NEG_INFINITY, &scores),
+            None if causal => where_(behind(q, k), f64::NEG_INFINITY, &scores),
             None => scores,
         };
         scores.softmax(-1)
@@ -386,6 +386,6 @@ fn behind(query: &Tensor, key: &Tensor) -> Tensor {
         let t = t.detach().narrow(-1, 0, 1).flatten(0, batch);
         t.select(0, 0)
     };
-    let square = column(query).matmul(&column(key).transpose(0, 1));
+    let square = column(query).matmul(column(key).transpose(0, 1));
     square.ones_like().triu(1).to_dtype(DType::Bool)
 }

@@ -73,7 +73,7 @@ impl Embedding {
         };
         let weight = self.weight.get().detach();
         let row = Tensor::from_slice(&[index as i64], [1]);
-        self.weight.assign(&weight.index_fill(0, &row, 0.0))
+        self.weight.assign(weight.index_fill(0, &row, 0.0))
     }
 
     #[track_caller]
@@ -103,7 +103,7 @@ impl Forward for Embedding {
             match self.padding_idx {
                 Some(padding) if rows.requires_grad() => {
                     let is_padding = indices.eq(padding as i64).unsqueeze(-1);
-                    where_(&is_padding, &rows.detach(), &rows)
+                    where_(&is_padding, rows.detach(), &rows)
                 }
                 _ => rows,
             }

@@ -80,7 +80,7 @@ pub fn trunc_normal_(var: &Var, mean: f64, std: f64, low: f64, high: f64) -> Res
     let u = Tensor::rand(var.shape(), DType::F64);
     let z = (&from + &(u * &(&to - &from))).erfinv();
     let values = (z * (std * 2f64.sqrt()) + mean).clamp(low, high);
-    var.assign(&values.to_dtype(var.dtype()))
+    var.assign(values.to_dtype(var.dtype()))
 }
 
 /// One number everywhere.
@@ -89,7 +89,7 @@ pub fn trunc_normal_(var: &Var, mean: f64, std: f64, low: f64, high: f64) -> Res
 /// If the assignment fails.
 #[track_caller]
 pub fn constant_(var: &Var, value: f64) -> Result<()> {
-    var.assign(&Tensor::full(var.shape(), value, var.dtype()))
+    var.assign(Tensor::full(var.shape(), value, var.dtype()))
 }
 
 /// Ones.
@@ -119,7 +119,7 @@ pub fn eye_(var: &Var) -> Result<()> {
     let &[n, m] = &var.shape()[..] else {
         return Err(misfit(var, "eye_", "a matrix"));
     };
-    var.assign(&Tensor::eye(n, m, var.dtype()))
+    var.assign(Tensor::eye(n, m, var.dtype()))
 }
 
 /// A random matrix of orthonormal rows or columns, whichever are fewer, times `gain`; dims behind the
@@ -141,7 +141,7 @@ pub fn orthogonal_(var: &Var, gain: f64) -> Result<()> {
     let q = Tensor::from_slice(&vectors, [count, len]) * gain;
     let q = if rows > columns { q.t() } else { q };
     let dims: Vec<i64> = shape.iter().map(|d| *d as i64).collect();
-    var.assign(&q.reshape(dims).to_dtype(var.dtype()))
+    var.assign(q.reshape(dims).to_dtype(var.dtype()))
 }
 
 /// Makes vectors of `len` elements orthonormal, one after the other (Gram and Schmidt, modified). A
@@ -215,7 +215,7 @@ pub fn dirac_(var: &Var, groups: usize) -> Result<()> {
     }
     let tap = identity.pad(pad, PadMode::ZEROS);
     let repeats = (0..shape.len()).map(|d| if d == 0 { groups } else { 1 });
-    var.assign(&tap.repeat(repeats.collect::<Vec<_>>()))
+    var.assign(tap.repeat(repeats.collect::<Vec<_>>()))
 }
 
 /// Uniform numbers within `± gain · √(6 / (fan_in + fan_out))` (Glorot and Bengio, 2010).

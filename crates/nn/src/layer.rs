@@ -157,11 +157,11 @@ pub(crate) fn dtype() -> DType {
 /// A parameter that holds one number everywhere.
 #[track_caller]
 pub(crate) fn constant(shape: impl AsRef<[usize]>, value: f64) -> Result<Var> {
-    Var::parameter(&Tensor::full(shape.as_ref(), value, dtype()))
+    Var::parameter(Tensor::full(shape.as_ref(), value, dtype()))
 }
 
 /// A buffer that holds one number everywhere.
 #[track_caller]
 pub(crate) fn buffer(shape: impl AsRef<[usize]>, value: f64) -> Result<Var> {
-    Var::new(&Tensor::full(shape.as_ref(), value, dtype()))
+    Var::new(Tensor::full(shape.as_ref(), value, dtype()))
 }

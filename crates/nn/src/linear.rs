@@ -67,7 +67,7 @@ impl Forward for Linear {
     fn forward(&self, x: &Tensor) -> Tensor {
         run(self, &[x], || {
             let bias = self.bias.as_ref().map(Var::get);
-            x.linear(&self.weight.get(), bias.as_ref())
+            x.linear(self.weight.get(), bias.as_ref())
         })
     }
 }

@@ -269,7 +269,7 @@ impl Var {
     /// As [`Var::assign`].
     #[track_caller]
     pub fn fill_(&self, number: impl Into<Scalar>) -> Result<()> {
-        self.assign(&self.get().detach().full_like(number))
+        self.assign(self.get().detach().full_like(number))
     }
 
     /// Assigns zero to every element.
@@ -292,6 +292,6 @@ impl Var {
             let loc = Loc::from(Location::caller());
             return Err(Error::new(ErrorKind::Assign, called, message, loc));
         }
-        self.assign(&result.to_dtype(self.dtype()))
+        self.assign(result.to_dtype(self.dtype()))
     }
 }

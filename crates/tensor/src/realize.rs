@@ -777,7 +777,7 @@ mod tests {
     #[test]
     fn operands_that_another_run_released_hide_nobody() {
         let loc = Location::caller();
-        let v = Var::new(&Tensor::from([1.0f32, 2.0])).unwrap();
+        let v = Var::new(Tensor::from([1.0f32, 2.0])).unwrap();
         let (m, other) = (v.get() * 2.0, v.get() * 3.0);
         // What one thread is about to compute, another makes the cell's next value depend on. One reference
         // to the old value goes and one is left, outside of this run.

@@ -32,18 +32,18 @@ fn indices_have_the_dtypes_that_pytorch_takes() {
     const INT: &[DType] = &[I32, I64];
     const BYTE: &[DType] = &[U8, I64];
     let table: &[Indexed] = &[
-        ("gather", |x, i| x.gather(1, &i.reshape([1, 2])), INT),
+        ("gather", |x, i| x.gather(1, i.reshape([1, 2])), INT),
         ("take", |x, i| x.take(i), LONG),
         (
             "take_along_dim",
-            |x, i| x.take_along_dim(&i.reshape([1, 2]), 1),
+            |x, i| x.take_along_dim(i.reshape([1, 2]), 1),
             LONG,
         ),
         ("index_select", |x, i| x.index_select(0, i), INT),
-        ("scatter", |x, i| x.scatter(1, &i.reshape([1, 2]), 0.0), INT),
+        ("scatter", |x, i| x.scatter(1, i.reshape([1, 2]), 0.0), INT),
         (
             "scatter_add",
-            |x, i| x.scatter_add(1, &i.reshape([1, 2]), &x.narrow(0, 0, 1)),
+            |x, i| x.scatter_add(1, i.reshape([1, 2]), x.narrow(0, 0, 1)),
             INT,
         ),
         (
@@ -62,7 +62,7 @@ fn indices_have_the_dtypes_that_pytorch_takes() {
             |x, i| x.index_reduce(0, i, x, ScatterReduction::Prod, true),
             INT,
         ),
-        ("put", |x, i| x.put(i, &Tensor::ones([2], F32), false), LONG),
+        ("put", |x, i| x.put(i, Tensor::ones([2], F32), false), LONG),
         ("embedding", |x, i| x.embedding(i), INT),
         (
             "embedding_bag",
@@ -190,7 +190,7 @@ fn probabilities_and_deviations_out_of_range_are_data_errors() {
     }
     let mean = floats(&[0.0, 1.0]);
     for v in [-1.0, f32::NAN] {
-        let text = data_error(&kiln::normal(&mean, &floats(&[v, 1.0])));
+        let text = data_error(&kiln::normal(&mean, floats(&[v, 1.0])));
         assert_eq!(text, "all deviations must be at least 0");
         assert!(kiln::normal(&mean, f64::from(v)).error().is_some());
     }
@@ -289,7 +289,7 @@ fn a_batch_norm_of_nothing_gives_nothing_and_updates_nothing() {
         (&[2, 0, 4], 0),
     ] {
         let x = Tensor::ones(shape, DType::F32);
-        let running = |v: f64| kiln::Var::new(&Tensor::full([c], v, DType::F32)).unwrap();
+        let running = |v: f64| kiln::Var::new(Tensor::full([c], v, DType::F32)).unwrap();
         for training in [false, true] {
             let (mean, var) = (running(5.0), running(7.0));
             let y = x.batch_norm(Some(&mean), Some(&var), None, None, training, 0.1, 1e-5);

@@ -199,7 +199,7 @@ fn quantiles_interpolate_and_propagate_or_skip_nan() {
             assert_is(&t.quantile_with(q, keep(1), how), DType::F64, &plain);
             assert_is(&t.nanquantile_with(q, keep(-2), how), DType::F64, &skipping);
         }
-        let several = t.quantile_with(&Tensor::from_slice(&qs, [6]), 1, how);
+        let several = t.quantile_with(Tensor::from_slice(&qs, [6]), 1, how);
         assert_eq!(several.shape().unwrap(), [6, 3, 2]);
         let one = t.quantile_with(qs[3], 1, how);
         assert_near(&read(&several.select(0, 3)), &read(&one), DType::F64);
@@ -209,6 +209,6 @@ fn quantiles_interpolate_and_propagate_or_skip_nan() {
     let nothing = Tensor::full([4], f64::NAN, DType::F32).nanquantile_with(0.5, 0, Linear);
     assert!(read(&nothing)[0].is_nan());
     assert!(t.quantile_with(1.5, 0, Linear).error().is_some());
-    let outside = t.quantile_with(&Tensor::from_slice(&[1.5f64], [1]), 0, Lower);
+    let outside = t.quantile_with(Tensor::from_slice(&[1.5f64], [1]), 0, Lower);
     assert!(outside.to_vec::<f64>().is_err());
 }

@@ -153,7 +153,7 @@ fn trapezoids_by_distance_and_by_place() {
     assert_is(&t.trapezoid(1.5, 1), DType::F64, &sum(&even));
     assert_is(&t.trapezoid(&x, -1), DType::F64, &sum(&places));
     assert_is(
-        &t.trapezoid(&x.reshape([1, 5]), 1),
+        &t.trapezoid(x.reshape([1, 5]), 1),
         DType::F64,
         &sum(&places),
     );

@@ -99,7 +99,7 @@ fn integers_and_bools_combine_as_pytorch_does() {
     let mean = ints(&[3], &[-7, 5, 9]).scatter_reduce(
         0,
         &index,
-        &ints(&[4], &[2, 1, -4, 3]),
+        ints(&[4], &[2, 1, -4, 3]),
         ScatterReduction::Mean,
         false,
     );
@@ -112,8 +112,8 @@ fn integers_and_bools_combine_as_pytorch_does() {
     assert_is(&all, DType::Bool, &Host::new(&[2], vec![0.0, 0.0]));
     let nan = Tensor::from_slice(&[1.0f32, 2.0], [2]).scatter_reduce(
         0,
-        &ints(&[3], &[0, 0, 1]),
-        &Tensor::from_slice(&[f32::NAN, 3.0, -0.0], [3]),
+        ints(&[3], &[0, 0, 1]),
+        Tensor::from_slice(&[f32::NAN, 3.0, -0.0], [3]),
         ScatterReduction::Amax,
         true,
     );
@@ -128,9 +128,9 @@ fn an_empty_index_changes_nothing_whatever_its_shape() {
     assert_is(&t.scatter(0, &none, 1.0), DType::F32, &x);
     assert_is(&t.scatter_add(1, &none, &t), DType::F32, &x);
     assert_eq!(t.gather(1, &none).shape().unwrap(), [0]);
-    let far = t.scatter(0, &ints(&[1, 1], &[2]), 1.0);
+    let far = t.scatter(0, ints(&[1, 1], &[2]), 1.0);
     assert!(far.to_vec::<f32>().is_err());
-    let negative = t.scatter(0, &ints(&[1, 1], &[-1]), 1.0);
+    let negative = t.scatter(0, ints(&[1, 1], &[-1]), 1.0);
     assert!(
         negative.to_vec::<f32>().is_err(),
         "only brackets count from the end"
@@ -162,10 +162,10 @@ fn slices_of_a_dim_are_added_copied_and_reduced() {
         assert!(t.index_add(d, &i, &narrow, 1i64).error().is_some());
     }
     let whole = ints(&[2], &[1, 2]);
-    let half = whole.index_add(0, &ints(&[1], &[0]), &ints(&[1], &[1]), 0.5);
+    let half = whole.index_add(0, ints(&[1], &[0]), ints(&[1], &[1]), 0.5);
     assert!(half.error().is_some(), "half of an integer is none");
     let number =
-        Tensor::scalar(1.5f32).index_add(0, &ints(&[1], &[0]), &Tensor::scalar(2.0f32), 1i64);
+        Tensor::scalar(1.5f32).index_add(0, ints(&[1], &[0]), Tensor::scalar(2.0f32), 1i64);
     assert_is(&number, DType::F32, &Host::new(&[], vec![3.5]));
 }
 
@@ -182,9 +182,9 @@ fn put_counts_over_the_flattened_elements() {
     sum.data[5] += 5.0;
     sum.data[1] += 10.0;
     assert_is(&t.put(&i, &s, true), DType::F32, &sum);
-    assert!(t.put(&i, &s.narrow(0, 0, 3), true).error().is_some());
+    assert!(t.put(&i, s.narrow(0, 0, 3), true).error().is_some());
     assert!(
-        t.put(&ints(&[1], &[6]), &s.narrow(0, 0, 1), false)
+        t.put(ints(&[1], &[6]), s.narrow(0, 0, 1), false)
             .to_vec::<f32>()
             .is_err()
     );
@@ -198,10 +198,10 @@ fn a_scattered_diagonal_is_the_diagonal() {
         for (a, b) in [(0, 2), (2, 0), (1, 2), (-3, -2)] {
             let shape = x.diagonal(offset, a, b).shape().unwrap();
             let src = Host::quarters(&mut rng, &shape);
-            let y = x.diagonal_scatter(&src.tensor(DType::F32), offset, a, b);
+            let y = x.diagonal_scatter(src.tensor(DType::F32), offset, a, b);
             assert_is(&y.diagonal(offset, a, b), DType::F32, &src);
             // All else stays: with the old diagonal back, it is x again.
-            let back = y.diagonal_scatter(&x.diagonal(offset, a, b), offset, a, b);
+            let back = y.diagonal_scatter(x.diagonal(offset, a, b), offset, a, b);
             assert_near(&read(&back), &read(&x), DType::F32);
         }
     }

@@ -68,12 +68,12 @@ fn membership_promotes_and_nan_is_no_member() {
             for invert in [false, true] {
                 let member = |v: &f64| (tests.data.contains(v) != invert) as i64 as f64;
                 let expected = Host::new(&[4, 3], x.data.iter().map(member).collect());
-                let got = x.tensor(dtype).isin(&tests.tensor(dtype), invert);
+                let got = x.tensor(dtype).isin(tests.tensor(dtype), invert);
                 assert_is(&got, DType::Bool, &expected);
             }
         }
     }
-    let mixed = ints(&[3], &[1, 2, 3]).isin(&Tensor::from_slice(&[2.0f32, 2.5], [2]), false);
+    let mixed = ints(&[3], &[1, 2, 3]).isin(Tensor::from_slice(&[2.0f32, 2.5], [2]), false);
     assert_is(&mixed, DType::Bool, &Host::new(&[3], vec![0.0, 1.0, 0.0]));
     assert_is(
         &ints(&[2], &[1, 2]).isin(2i64, true),

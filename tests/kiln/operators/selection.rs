@@ -58,19 +58,16 @@ fn masks_broadcast_with_what_they_choose_from() {
     };
     let expected = Host::new(&[3, 4, 5], all.iter().map(placed).collect());
     assert_is(
-        &t.masked_scatter(&m, &source.tensor(DType::F16)),
+        &t.masked_scatter(&m, source.tensor(DType::F16)),
         DType::F16,
         &expected,
     );
-    let few = t.masked_scatter(
-        &m,
-        &source.tensor(DType::F16).narrow(0, 0, count as i64 - 1),
-    );
+    let few = t.masked_scatter(&m, source.tensor(DType::F16).narrow(0, 0, count as i64 - 1));
     assert!(
         few.to_vec::<half::f16>().is_err(),
         "the source has too few elements"
     );
-    let unmasked = t.masked_scatter(&m.logical_and(&m.logical_not()), &few.narrow(0, 0, 0));
+    let unmasked = t.masked_scatter(m.logical_and(m.logical_not()), few.narrow(0, 0, 0));
     assert_eq!(unmasked.shape().unwrap(), [3, 4, 5]);
 }
 
@@ -78,7 +75,7 @@ fn masks_broadcast_with_what_they_choose_from() {
 fn values_can_not_be_asked_for_while_compiling() {
     let chooses: [fn(&Tensor) -> Tensor; 4] = [
         |x| x.nonzero(),
-        |x| x.masked_select(&x.gt(0.0)),
+        |x| x.masked_select(x.gt(0.0)),
         |x| x.unique(None).0,
         |x| x.index(&[Some(&x.gt(0.0))]),
     ];
@@ -128,7 +125,7 @@ fn index_put_places_broadcasts_and_accumulates() {
         }
         let values = Host::new(&[3, 4], values.data);
         let indices = [Some(&ints(&[3], &i)), None, Some(&ints(&[3], &j))];
-        let got = t.index_put(&indices, &values.tensor(DType::F32), accumulate);
+        let got = t.index_put(&indices, values.tensor(DType::F32), accumulate);
         assert_is(&got, DType::F32, &expected);
     }
     // Adjacent indices stay where they are; the value is broadcast.
@@ -145,7 +142,7 @@ fn index_put_places_broadcasts_and_accumulates() {
     }
     assert_is(&got, DType::F32, &expected);
     let mask = t.lt(0.0);
-    let clipped = t.index_put(&[Some(&mask)], &Tensor::full((), 0.0, DType::F32), false);
+    let clipped = t.index_put(&[Some(&mask)], Tensor::full((), 0.0, DType::F32), false);
     assert_near(
         &read(&clipped),
         &read(&t.masked_fill(&mask, 0.0)),
@@ -154,7 +151,7 @@ fn index_put_places_broadcasts_and_accumulates() {
     let far = t.index_put(&[Some(&ints(&[1], &[3]))], &one, false);
     assert!(far.to_vec::<f32>().is_err());
     assert!(
-        t.index_put(&[Some(&second)], &one.to_dtype(DType::F64), false)
+        t.index_put(&[Some(&second)], one.to_dtype(DType::F64), false)
             .error()
             .is_some()
     );

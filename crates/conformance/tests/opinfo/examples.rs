@@ -57,7 +57,7 @@ fn stacks_index_as_expected() {
 #[test]
 fn products_and_windows_have_these_shapes() {
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
-    let product = zeros(&[10, 3, 4]).bmm(&zeros(&[10, 4, 5]));
+    let product = zeros(&[10, 3, 4]).bmm(zeros(&[10, 4, 5]));
     assert_eq!(product.shape().unwrap(), [10, 3, 5]);
     let y = zeros(&[1, 3, 32, 32]).conv2d_with(&zeros(&[16, 3, 3, 3]), Conv::new().padding(1));
     assert_eq!(y.shape().unwrap(), [1, 16, 32, 32]);
@@ -110,15 +110,15 @@ fn a_class_out_of_range_names_the_call() {
 #[test]
 fn a_negative_index_is_an_error() {
     let x = Tensor::arange(0, 4, 1);
-    let y = x.index_select(0, &i64s(&[-1], &[1]));
+    let y = x.index_select(0, i64s(&[-1], &[1]));
     assert_eq!(y.to_vec::<i64>().unwrap_err().kind(), ErrorKind::Data);
 }
 
 /// `batch_norm` of `[0, 2, 4, 6]` as two samples of one channel: mean 3, variance 5, unbiased 20/3.
 fn normalised(training: bool, tracked: bool) -> (Vec<f32>, f32, f32) {
     let x = f32s(&[0.0, 2.0, 4.0, 6.0], &[2, 1, 2]);
-    let mean = Var::new(&f32s(&[1.0], &[1])).unwrap();
-    let var = Var::new(&f32s(&[4.0], &[1])).unwrap();
+    let mean = Var::new(f32s(&[1.0], &[1])).unwrap();
+    let var = Var::new(f32s(&[4.0], &[1])).unwrap();
     let running = tracked.then_some((&mean, &var));
     let (m, v) = running.unzip();
     let y = x.batch_norm(m, v, None, None, training, 0.5, 0.0);

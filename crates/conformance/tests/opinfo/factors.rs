@@ -29,7 +29,7 @@ fn values_and_gradient(device: Device) -> Result<Vec<Vec<f64>>> {
     let x = with_seed(1, || Tensor::randn([2, 3, 3], DType::F64));
     let b = with_seed(2, || Tensor::randn([2, 3, 2], DType::F64)).to(device);
     let x = x.to(device).requires_grad_(true);
-    let a = x.matmul(&x.transpose(-1, -2)) + Tensor::eye(3, None, DType::F64);
+    let a = x.matmul(x.transpose(-1, -2)) + Tensor::eye(3, None, DType::F64);
     let found = results(&a, &b);
     for y in &found {
         assert_eq!(y.device(), device);

@@ -21,7 +21,7 @@ fn same(a: &Tensor, b: &Tensor) {
 
 /// The definition, operation by operation.
 fn plain(q: &Tensor, k: &Tensor, v: &Tensor, added: &Tensor, scale: f64) -> Tensor {
-    let scores = q.matmul(&k.transpose(-1, -2)).mul(scale).add(added);
+    let scores = q.matmul(k.transpose(-1, -2)).mul(scale).add(added);
     scores.softmax(-1).matmul(v)
 }
 

@@ -50,7 +50,7 @@ fn nextafter_is_the_next_number() {
     ]);
     for towards in [f32::INFINITY, f32::NEG_INFINITY] {
         let got = f32s(&xs)
-            .nextafter(&f32s(&[towards]))
+            .nextafter(f32s(&[towards]))
             .to_vec::<f32>()
             .unwrap();
         for (x, got) in xs.iter().zip(got) {
@@ -71,7 +71,7 @@ fn nextafter_is_the_next_number() {
     }
     xs.extend([f64::MAX, f64::INFINITY, -0.0, 5e-324, 1e-310]);
     for towards in [f64::INFINITY, f64::NEG_INFINITY] {
-        let got = f64s(&xs, &[xs.len()]).nextafter(&f64s(&[towards], &[1]));
+        let got = f64s(&xs, &[xs.len()]).nextafter(f64s(&[towards], &[1]));
         for (x, got) in xs.iter().zip(got.to_vec::<f64>().unwrap()) {
             let want = if towards > 0.0 {
                 x.next_up()
@@ -126,7 +126,7 @@ fn frexp_and_ldexp_undo_each_other() {
     );
     assert_eq!(
         Tensor::arange(0, 3, 1)
-            .ldexp(&Tensor::arange(0, 3, 1))
+            .ldexp(Tensor::arange(0, 3, 1))
             .dtype(),
         DType::F32
     );
@@ -196,22 +196,22 @@ fn functions_at_special_numbers() {
         f64s(&[f64::INFINITY, -f64::INFINITY, 1000.0, nan], &[4]),
     );
     close(
-        &x.logaddexp(&f64s(&[inf, -inf, 1000.0, 1.0], &[4])),
+        &x.logaddexp(f64s(&[inf, -inf, 1000.0, 1.0], &[4])),
         &[inf, -inf, 1000.0 + 2f64.ln(), nan],
         1e-15,
     );
     close(
-        &x.logaddexp2(&f64s(&[1.0, -inf, 1000.0, 1.0], &[4])),
+        &x.logaddexp2(f64s(&[1.0, -inf, 1000.0, 1.0], &[4])),
         &[inf, -inf, 1001.0, nan],
         1e-15,
     );
     close(
-        &x.fmax(&f64s(&[1.0, nan, nan, 3.0], &[4])),
+        &x.fmax(f64s(&[1.0, nan, nan, 3.0], &[4])),
         &[inf, -inf, 1000.0, 3.0],
         0.0,
     );
     close(
-        &x.hypot(&f64s(&[nan, 1.0, 0.0, inf], &[4])),
+        &x.hypot(f64s(&[nan, 1.0, 0.0, inf], &[4])),
         &[inf, inf, 1000.0, inf],
         0.0,
     );
@@ -240,14 +240,14 @@ fn integers_become_floats_or_stay() {
     let bytes = Tensor::from_slice(&[-128i8, 100], [2]);
     assert_eq!(
         bytes
-            .gcd(&Tensor::from_slice(&[0i8, 75], [2]))
+            .gcd(Tensor::from_slice(&[0i8, 75], [2]))
             .to_vec::<i8>()
             .unwrap(),
         [-128, 25]
     );
     assert_eq!(
         bytes
-            .lcm(&Tensor::from_slice(&[3i8, 7], [2]))
+            .lcm(Tensor::from_slice(&[3i8, 7], [2]))
             .to_vec::<i8>()
             .unwrap(),
         [-128, -68]
@@ -260,9 +260,9 @@ fn integers_become_floats_or_stay() {
         f32s(&[-0.0, 0.0]).signbit().to_vec::<bool>().unwrap(),
         [true, false]
     );
-    let signs = f32s(&[3.0, 3.0, -3.0]).copysign(&f32s(&[-0.0, 0.0, 1.0]));
+    let signs = f32s(&[3.0, 3.0, -3.0]).copysign(f32s(&[-0.0, 0.0, 1.0]));
     close(&signs, &[-3.0, 3.0, 3.0], 0.0);
-    let step = f32s(&[-1.0, 0.0, 2.0]).heaviside(&f32s(&[0.25]));
+    let step = f32s(&[-1.0, 0.0, 2.0]).heaviside(f32s(&[0.25]));
     close(&step, &[0.0, 0.25, 1.0], 0.0);
     assert!(message(&x.heaviside(&step)).contains("i64"));
     assert!(message(&f32s(&[1.0]).gcd(2)).contains("only on integers"));
@@ -302,7 +302,7 @@ fn exponentials_of_matrices() {
     let x = f64s(&sizes, &[7, 1]).diag_embed(0, -2, -1);
     close(&x.matrix_exp().flatten(0, -1), &sizes.map(f64::exp), 1e-12);
     let sum = f64s(&[1.0, 2.0, 3.0, -1.0], &[2, 2]);
-    let product = sum.matrix_exp().matmul(&sum.neg().matrix_exp());
+    let product = sum.matrix_exp().matmul(sum.neg().matrix_exp());
     close(&product, &[1.0, 0.0, 0.0, 1.0], 1e-12);
     let f32_exp = sum.to_dtype(DType::F32).matrix_exp();
     close(&f32_exp, &sum.matrix_exp().to_vec::<f64>().unwrap(), 2e-6);
@@ -330,7 +330,7 @@ fn norms_and_powers_of_matrices() {
     assert_eq!(batch.shape().unwrap(), [1, 1, 1]);
     // The squares of the two singular values add up to 91; their product is the root of det(x · xᵀ).
     let (large, small) = (norm(2.0.into()), norm((-2.0).into()));
-    let gram = x.matmul(&x.t()).det().item::<f64>().unwrap();
+    let gram = x.matmul(x.t()).det().item::<f64>().unwrap();
     assert!((large * large + small * small - 91.0).abs() < 1e-9);
     assert!((large * small - gram.sqrt()).abs() < 1e-9);
     let a = Tensor::from_slice(&[1i64, 1, 1, 0], [2, 2]);
@@ -386,7 +386,7 @@ fn products_of_chains_and_blocks() {
     assert_eq!(dstack(&[&b, &b]).shape().unwrap(), [1, 2, 2]);
     assert_eq!(b.atleast_3d().shape().unwrap(), [1, 2, 1]);
     assert_eq!(c.atleast_2d().shape().unwrap(), [1, 1]);
-    let k = b.kron(&numbers(2, 2));
+    let k = b.kron(numbers(2, 2));
     assert_eq!(k.to_vec::<i64>().unwrap(), [-5, 2, -10, 4, -2, 5, -4, 10]);
     assert_eq!(k.shape().unwrap(), [2, 4]);
     let (x, y) = (
@@ -418,8 +418,8 @@ fn sums_with_products() {
         [true, false, false, false]
     );
     let batch = Tensor::arange(0.0, 12.0, 1.0).reshape([2, 2, 3]);
-    let product = batch.bmm(&batch.transpose(1, 2)).sum(0).add(1.0);
-    let one = f32s(&[1.0]).addbmm(&batch, &batch.transpose(1, 2), 1, 1);
+    let product = batch.bmm(batch.transpose(1, 2)).sum(0).add(1.0);
+    let one = f32s(&[1.0]).addbmm(&batch, batch.transpose(1, 2), 1, 1);
     close(
         &one,
         &product.to_dtype(DType::F64).to_vec::<f64>().unwrap(),
@@ -439,9 +439,9 @@ fn a_chain_of_special_functions_is_one_kernel() {
     let x = f32s(&[0.5, 1.5, 2.5]);
     let y = x
         .lgamma()
-        .copysign(&x.digamma())
-        .hypot(&x.ndtr())
-        .logaddexp(&x.sinc());
+        .copysign(x.digamma())
+        .hypot(x.ndtr())
+        .logaddexp(x.sinc());
     let text = explain(&[&y]).unwrap();
     let kernels = text.lines().filter(|l| l.contains("kernel")).count();
     assert_eq!(kernels, 1, "{text}");

@@ -336,7 +336,7 @@ fn next_computes_what_the_thread_holds_and_batches_come_computed() -> Result<()>
             assert!(total.is_realized());
             let batch = batch?;
             assert!(batch.is_realized());
-            total = total + batch.sum(());
+            total += batch.sum(());
             assert!(!total.is_realized());
         }
         // 18 elements of 2 i + 1, i in 0..6.
@@ -347,7 +347,7 @@ fn next_computes_what_the_thread_holds_and_batches_come_computed() -> Result<()>
 
 #[test]
 fn what_fails_elsewhere_is_not_the_loaders() -> Result<()> {
-    let bad = Tensor::from([1.0f32]).gather(0, &Tensor::from([7i64]));
+    let bad = Tensor::from([1.0f32]).gather(0, Tensor::from([7i64]));
     let loader = DataLoader::new(numbers(4)).batch_size(2).build()?;
     assert_eq!(values(&loader)?, [[0, 1], [2, 3]]);
     assert_eq!(

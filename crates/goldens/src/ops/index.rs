@@ -108,7 +108,7 @@ fn looked_up(a: &Args, look_up: impl Fn(&Tensor, &Tensor) -> Tensor) -> Found<Ou
     let rows = rows.first().map_or(0, |n| *n as i64);
     let scaled = weight.renorm(p, 0, limit);
     let used = indices.one_hot(rows).reshape([-1, rows]).any(0);
-    let after = where_(&used.unsqueeze(1), &scaled, &weight);
+    let after = where_(used.unsqueeze(1), &scaled, &weight);
     Ok(Outputs {
         tensors: vec![look_up(&after, &indices)],
         assigned: vec![(name.unwrap_or_default().to_string(), after)],

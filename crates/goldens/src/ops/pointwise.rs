@@ -99,7 +99,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         "frexp" => return Ok(a.input()?.frexp().into()),
         "frac" => {
             let x = a.input()?;
-            x.sub(&x.trunc())
+            x.sub(x.trunc())
         }
         _ => return Err(Failure::Unknown),
     }

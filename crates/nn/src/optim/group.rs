@@ -35,8 +35,8 @@ impl Group {
         }
         let home = parameters.first().map(Var::device).unwrap_or_default();
         let mut group = Group {
-            data: Var::volatile(&vector(values.iter().map(|(_, v)| *v)).to(home))?,
-            steps: Var::new(&vector(parameters.iter().map(|_| 0.0)).to(home))?,
+            data: Var::volatile(vector(values.iter().map(|(_, v)| *v)).to(home))?,
+            steps: Var::new(vector(parameters.iter().map(|_| 0.0)).to(home))?,
             moments: parameters.iter().map(|_| None).collect(),
             rule,
             parameters,
@@ -91,7 +91,7 @@ impl Group {
         }
         self.values[at].1 = value;
         let values = vector(self.values.iter().map(|v| v.1));
-        self.data.assign(&values.to(self.data.device()))
+        self.data.assign(values.to(self.data.device()))
     }
 
     /// Where the number stands that may take this value, or why it can't.
@@ -195,10 +195,10 @@ impl Group {
             let bytes = vec![0; p.shape().iter().product::<usize>() * p.dtype().size()];
             let mut start = Tensor::from_bytes(&bytes, p.dtype(), p.shape());
             if value != 0.0 {
-                start = start + value;
+                start += value;
                 start.realize()?;
             }
-            Var::new(&start.to(p.device()))
+            Var::new(start.to(p.device()))
         };
         let moments = self.rule.moments().into_iter().map(make);
         self.moments[i] = Some(moments.collect::<Result<_>>()?);

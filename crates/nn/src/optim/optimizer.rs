@@ -187,7 +187,7 @@ impl Optimizer {
     pub(crate) fn apply_load(&mut self, loads: Vec<Load>) -> Result<()> {
         for (group, (assignments, values)) in self.groups.iter_mut().zip(loads) {
             for (cell, value) in assignments {
-                cell.assign(&value.to(cell.device()))?;
+                cell.assign(value.to(cell.device()))?;
             }
             for (name, value) in values {
                 group.set_number(name, value)?;

@@ -110,7 +110,7 @@ impl Rule for RmsProp {
         let mut second = square.clone();
         if let Some(mean) = mean {
             *mean = &*mean + (&g - &*mean) * share;
-            second = second - mean.square();
+            second -= mean.square();
         }
         let mut d = g / (second.sqrt() + eps);
         if let Some(buffer) = buffer {

@@ -104,7 +104,7 @@ pub(crate) fn decayed(
     };
     if numbers.uses("weight_decay") {
         let [decay] = coefficients.take();
-        g = g + parameter * decay;
+        g += parameter * decay;
     }
     g
 }

@@ -81,7 +81,7 @@ impl Rule for Sgd {
         if numbers.uses("dampening") {
             // The first momentum is the gradient itself.
             let later = 1.0 - numbers.get("dampening");
-            all.push(where_(&step.eq(1.0), 1.0, &later));
+            all.push(where_(step.eq(1.0), 1.0, &later));
         }
         all
     }

@@ -111,7 +111,7 @@ impl Recurrent {
         {
             input_bias = Some(b + &c);
         }
-        let projected = x.linear(&vars[0].get(), input_bias.as_ref());
+        let projected = x.linear(vars[0].get(), input_bias.as_ref());
         let options = ScanOptions {
             reverse,
             ..ScanOptions::default()

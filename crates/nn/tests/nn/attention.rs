@@ -67,13 +67,13 @@ fn attention() -> MultiheadAttention {
     m.in_proj_bias
         .as_ref()
         .unwrap()
-        .assign(&random([3 * E]))
+        .assign(random([3 * E]))
         .unwrap();
     m.out_proj
         .bias
         .as_ref()
         .unwrap()
-        .assign(&random([E]))
+        .assign(random([E]))
         .unwrap();
     m
 }
@@ -289,7 +289,7 @@ fn a_causal_encoder_does_not_see_the_future() {
         ..Default::default()
     };
     let x = random([4, 1, E]);
-    let other = x.slice_scatter(&random([1, 1, E]), 0, 3, 4, 1);
+    let other = x.slice_scatter(random([1, 1, E]), 0, 3, 4, 1);
     let (a, b) = (
         encoder.forward_with(&x, masks),
         encoder.forward_with(&other, masks),

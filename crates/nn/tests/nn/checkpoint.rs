@@ -217,7 +217,7 @@ fn check(t: &Training, step: u64) {
 fn set(t: &mut Training, step: u64) {
     let full = |t: &Tensor| t.zeros_like() + step as i64;
     for v in t.model.parameters().into_iter().chain(t.model.buffers()) {
-        v.assign(&full(&v.get())).unwrap();
+        v.assign(full(&v.get())).unwrap();
     }
     let mut state = t.optimizer.state_dict().unwrap();
     for moments in state.state.values_mut() {

@@ -73,7 +73,7 @@ fn layers_start_with_pytorchs_distributions() {
 }
 
 fn var(shape: &[usize]) -> Var {
-    Var::parameter(&Tensor::zeros(shape, DType::F32)).unwrap()
+    Var::parameter(Tensor::zeros(shape, DType::F32)).unwrap()
 }
 
 #[test]
@@ -148,13 +148,13 @@ fn dirac_is_the_identity_of_a_convolution() {
 
 #[test]
 fn cells_that_do_not_fit_are_named() {
-    let bias = Var::parameter(&Tensor::zeros([3], DType::F32)).unwrap();
+    let bias = Var::parameter(Tensor::zeros([3], DType::F32)).unwrap();
     let e = init::xavier_uniform_(&bias, 1.0).unwrap_err();
     assert!(
         e.message().contains("2 dims") && e.message().contains("f32[3]"),
         "{e}"
     );
-    let count = Var::new(&Tensor::zeros([3], DType::I64)).unwrap();
+    let count = Var::new(Tensor::zeros([3], DType::I64)).unwrap();
     let e = init::normal_(&count, 0.0, 1.0).unwrap_err();
     assert!(e.message().contains("i64"), "{e}");
     assert!(init::eye_(&bias).is_err() && init::dirac_(&bias, 1).is_err());

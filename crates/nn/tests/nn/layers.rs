@@ -144,11 +144,11 @@ fn convolutions_of_other_ranks_are_those_of_planes_with_unit_dims() {
         .padding([0, 0, 1]);
     plane
         .weight
-        .assign(&line.weight.get().detach().unsqueeze(2))
+        .assign(line.weight.get().detach().unsqueeze(2))
         .unwrap();
     space
         .weight
-        .assign(&plane.weight.get().detach().unsqueeze(2))
+        .assign(plane.weight.get().detach().unsqueeze(2))
         .unwrap();
     let bias = line.bias.as_ref().unwrap().get().detach();
     plane.bias.as_ref().unwrap().assign(&bias).unwrap();
@@ -194,7 +194,7 @@ fn transposed_convolutions_are_the_adjoints_of_convolutions() {
         let back = f64_module(|| ConvTranspose2d::new(6, 4, 3)?.groups(groups)).bias(false);
         let back = back.stride(2).padding(1).dilation(2).output_padding([0, 1]);
         assert_eq!(conv.weight.shape(), back.weight.shape());
-        back.weight.assign(&conv.weight.get().detach()).unwrap();
+        back.weight.assign(conv.weight.get().detach()).unwrap();
         let x = random([2, 4, 9, 10]);
         let y = conv.forward(&x);
         let u = random(y.shape().unwrap());
@@ -244,14 +244,9 @@ fn layer_norms_normalise_the_last_dims() {
         .weight
         .as_ref()
         .unwrap()
-        .assign(&random([2, 5]))
+        .assign(random([2, 5]))
         .unwrap();
-    layer
-        .bias
-        .as_ref()
-        .unwrap()
-        .assign(&random([2, 5]))
-        .unwrap();
+    layer.bias.as_ref().unwrap().assign(random([2, 5])).unwrap();
     check_gradients(&layer, &|| layer.forward(&x));
     let plain = f64_module(|| LayerNorm::new(5))
         .elementwise_affine(false)
@@ -286,7 +281,7 @@ fn group_norms_normalise_groups_of_channels() {
         &normalised(&values(&x), 9, 1e-5, true),
         1e-12,
     );
-    layer.weight.as_ref().unwrap().assign(&random([6])).unwrap();
+    layer.weight.as_ref().unwrap().assign(random([6])).unwrap();
     check_gradients(&layer, &|| layer.forward(&x));
     assert_eq!(layer.to_string(), "GroupNorm(2, 6, eps=1e-05, affine=True)");
 }

@@ -118,12 +118,12 @@ fn a_target_beside_its_input_does_not_become_a_matrix() {
 fn optimisers_take_parameters() {
     use kiln_nn::optim::{Optimizer, Sgd};
     let none: [&Var; 0] = [];
-    let buffer = Var::new(&Tensor::zeros([2], DType::F32)).unwrap();
+    let buffer = Var::new(Tensor::zeros([2], DType::F32)).unwrap();
     let empty = Optimizer::new(none, Sgd::default()).err().unwrap();
     assert!(empty.message().contains("no parameters"), "{empty}");
     let wrong = Optimizer::new([&buffer], Sgd::default()).err().unwrap();
     assert!(wrong.message().contains("is no parameter"), "{wrong}");
-    let frozen = Var::parameter(&Tensor::zeros([2], DType::F32)).unwrap();
+    let frozen = Var::parameter(Tensor::zeros([2], DType::F32)).unwrap();
     frozen.requires_grad_(false).unwrap();
     assert!(Optimizer::new([&frozen], Sgd::default()).is_ok());
 }
@@ -209,16 +209,16 @@ fn alpha_dropout_keeps_mean_and_variance() {
 #[test]
 fn further_initialisers() {
     for (shape, rows, columns) in [([3, 5, 1], 3, 5), ([7, 2, 2], 7, 4), ([4, 2, 2], 4, 4)] {
-        let w = Var::parameter(&Tensor::zeros(shape, DType::F64)).unwrap();
+        let w = Var::parameter(Tensor::zeros(shape, DType::F64)).unwrap();
         init::orthogonal_(&w, 2.0).unwrap();
         let m = w.get().detach().reshape([rows, columns]);
         let (n, gram) = match rows <= columns {
-            true => (rows, m.matmul(&m.t())),
+            true => (rows, m.matmul(m.t())),
             false => (columns, m.t().matmul(&m)),
         };
         near(&gram, &values(&(Tensor::eye(n, n, DType::F64) * 4.0)));
     }
-    let w = Var::parameter(&Tensor::zeros([50, 20], DType::F32)).unwrap();
+    let w = Var::parameter(Tensor::zeros([50, 20], DType::F32)).unwrap();
     init::sparse_(&w, 0.33, 0.5).unwrap();
     let zeros = w.get().eq(0.0).sum([0]).to_vec::<i64>().unwrap();
     assert_eq!(zeros, [17; 20]); // ⌈0.33 · 50⌉ in each column
@@ -226,7 +226,7 @@ fn further_initialisers() {
     assert!((std - 0.25 * 33.0 / 50.0).abs() < 0.03, "{std}");
     for wrong in [
         init::sparse_(&w, 1.5, 1.0),
-        init::orthogonal_(&Var::new(&Tensor::zeros([3], DType::F32)).unwrap(), 1.0),
+        init::orthogonal_(&Var::new(Tensor::zeros([3], DType::F32)).unwrap(), 1.0),
     ] {
         assert!(wrong.unwrap_err().loc().to_string().contains("more.rs"));
     }

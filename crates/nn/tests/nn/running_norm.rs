@@ -112,7 +112,7 @@ fn a_compiled_evaluation_leaves_the_statistics() {
 #[test]
 fn batch_norms_have_gradients_in_both_modes() {
     let layer = f64_module(|| BatchNorm1d::new(3));
-    layer.weight.as_ref().unwrap().assign(&random([3])).unwrap();
+    layer.weight.as_ref().unwrap().assign(random([3])).unwrap();
     let x = random(SHAPE);
     check_gradients(&layer, &|| layer.forward(&x));
     layer.eval();

@@ -166,7 +166,7 @@ fn a_value_that_fails_when_it_is_computed_loads_nothing() {
     let before = m.state_dict();
     let mut state = model(2).state_dict();
     // An index out of range is only found when the values are computed.
-    let bad = Tensor::zeros([2, 2], DType::F32).embedding(&Tensor::from_slice(&[5i64], [1]));
+    let bad = Tensor::zeros([2, 2], DType::F32).embedding(Tensor::from_slice(&[5i64], [1]));
     state.insert("head.bias", &bad.reshape([2]));
     assert!(m.load_state_dict(&state, true).is_err());
     assert_same(&before, &m.state_dict());

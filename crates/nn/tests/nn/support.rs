@@ -58,7 +58,7 @@ pub fn check_gradients(m: &dyn Module, f: &dyn Fn() -> Tensor) {
             let at = |x: f64| {
                 let mut moved = before.clone();
                 moved[i] += x;
-                var.assign(&Tensor::from_slice(&moved, &shape))
+                var.assign(Tensor::from_slice(&moved, &shape))
                     .expect("same shape");
                 total().item::<f64>().unwrap_or_else(|e| panic!("{e}"))
             };
@@ -71,7 +71,7 @@ pub fn check_gradients(m: &dyn Module, f: &dyn Fn() -> Tensor) {
                 gradient[i]
             );
         }
-        var.assign(&Tensor::from_slice(&before, &shape))
+        var.assign(Tensor::from_slice(&before, &shape))
             .expect("same shape");
     }
     m.zero_grad();

@@ -9,11 +9,11 @@ use kiln_tensor::{DType, Result, Tensor, Var, no_grad};
 use std::sync::Arc;
 
 fn var(values: &[f32]) -> Var {
-    Var::new(&Tensor::from_slice(values, [values.len()])).unwrap()
+    Var::new(Tensor::from_slice(values, [values.len()])).unwrap()
 }
 
 fn parameter(values: &[f32]) -> Var {
-    Var::parameter(&Tensor::from_slice(values, [values.len()])).unwrap()
+    Var::parameter(Tensor::from_slice(values, [values.len()])).unwrap()
 }
 
 /// Every kind of field.

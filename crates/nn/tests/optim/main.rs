@@ -30,7 +30,7 @@ fn random(seed: u64, shape: &[usize]) -> Tensor {
 }
 
 fn parameter(seed: u64, shape: &[usize]) -> Var {
-    Var::parameter(&random(seed, shape)).unwrap()
+    Var::parameter(random(seed, shape)).unwrap()
 }
 
 /// Two layers, `[n, 7]` to the mean of squares.
@@ -49,9 +49,7 @@ impl Net {
 
     fn forward(&self, x: &Tensor) -> Tensor {
         let w = |i: usize| self.all[i].get();
-        x.linear(&w(0), Some(&w(1)))
-            .tanh()
-            .linear(&w(2), Some(&w(3)))
+        x.linear(w(0), Some(&w(1))).tanh().linear(w(2), Some(&w(3)))
     }
 
     fn loss(&self, x: &Tensor) -> Tensor {

@@ -49,7 +49,7 @@ impl<R: Rule> Rule for Each<R> {
 /// no gradient.
 fn trained(rule: impl Rule) -> Vec<u64> {
     let mut all = Net::new(5).all;
-    let narrow = |dtype| Var::parameter(&random(7, &[3, 5]).to_dtype(dtype)).unwrap();
+    let narrow = |dtype| Var::parameter(random(7, &[3, 5]).to_dtype(dtype)).unwrap();
     all.extend([DType::BF16, DType::F16, DType::F64].map(narrow));
     let mut optimizer = Optimizer::new(&all, rule).unwrap();
     for i in 0..6 {

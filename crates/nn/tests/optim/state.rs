@@ -26,7 +26,7 @@ fn training_goes_on_from_a_loaded_state_as_if_it_had_not_stopped() {
         let again = Net::new(50);
         let mut optimizer = Optimizer::new(&again.all, rule).unwrap();
         for (v, w) in again.all.iter().zip(&weights) {
-            v.assign(&w.detach()).unwrap();
+            v.assign(w.detach()).unwrap();
         }
         optimizer.load_state_dict(&saved).unwrap();
         assert_eq!(optimizer.lr(), [0.03]);

@@ -165,7 +165,7 @@ fn a_logged_running_loss_keeps_memory_flat() {
         for i in 0..10_000 {
             optimizer.zero_grad();
             let loss = net.loss(&batches[i % 4]);
-            total = total + &loss;
+            total += &loss;
             loss.backward().unwrap();
             optimizer.step().unwrap();
             if i == 1000 {

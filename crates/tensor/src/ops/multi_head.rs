@@ -158,7 +158,7 @@ fn forward(x: &[Tensor; 3], call: &MultiHeadAttention) -> (Tensor, Option<Tensor
         return (y.linear(call.out_proj_weight, call.out_proj_bias), None);
     }
     let scaled = q.mul((width as f64).sqrt().recip());
-    let mut scores = scaled.matmul(&k.transpose(1, 2));
+    let mut scores = scaled.matmul(k.transpose(1, 2));
     if let Some(mask) = mask {
         scores = scores.add(&mask);
     }
@@ -180,7 +180,7 @@ fn projected(x: &[Tensor; 3], e: i64, call: &MultiHeadAttention) -> [Tensor; 3] 
         let from = i as i64 * e;
         let bias = call.in_proj_bias.map(|b| b.narrow(0, from, e));
         match call.in_proj_weight {
-            InProjection::Packed(w) => x[i].linear(&w.narrow(0, from, e), bias.as_ref()),
+            InProjection::Packed(w) => x[i].linear(w.narrow(0, from, e), bias.as_ref()),
             InProjection::Separate(w) => x[i].linear(w[i], bias.as_ref()),
         }
     })

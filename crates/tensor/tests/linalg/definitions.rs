@@ -65,7 +65,7 @@ fn lu() -> Result<()> {
     each(|a, batch, m, n| {
         let (p, l, u) = a.lu();
         assert_near(&p.matmul(&l).matmul(&u), &a, 10.0, m + n);
-        assert_near(&p.matmul(&t(&p)), &identity(batch, m, a.dtype()), 0.0, 0);
+        assert_near(&p.matmul(t(&p)), &identity(batch, m, a.dtype()), 0.0, 0);
         assert_near(&l.tril(0), &l, 0.0, 0);
         assert_near(&u.triu(0), &u, 0.0, 0);
         // The largest of a column is the pivot.
@@ -100,7 +100,7 @@ fn svd() -> Result<()> {
             assert_near(&back, &a, 20.0, m + n);
             assert_near(&t(&u).matmul(&u), &identity(batch, rows, a.dtype()), 1.0, m);
             assert_near(
-                &vt.matmul(&t(&vt)),
+                &vt.matmul(t(&vt)),
                 &identity(batch, columns, a.dtype()),
                 1.0,
                 n,
@@ -121,7 +121,7 @@ fn eigh() -> Result<()> {
             // Only one triangle is read.
             let symmetric = x.tril(0) + t(&x.tril(-1));
             let (l, v) = x.eigh(false);
-            assert_near(&(&v * &l.unsqueeze(-2)).matmul(&t(&v)), &symmetric, 20.0, n);
+            assert_near(&(&v * &l.unsqueeze(-2)).matmul(t(&v)), &symmetric, 20.0, n);
             assert_near(&t(&v).matmul(&v), &identity(&[2], n, dtype), 1.0, n);
             assert_near(&l.sort(-1, false).0, &l, 0.0, 0);
             assert_near(&x.eigvalsh(false), &l, 20.0, n);
@@ -139,12 +139,12 @@ fn cholesky() -> Result<()> {
             let a = positive(n as u64, &[2, n, n], dtype);
             let size = 4.0 * (n + 1) as f64;
             let (l, u) = (a.tril(0).cholesky(false), a.triu(0).cholesky(true));
-            assert_near(&l.matmul(&t(&l)), &a, size, n);
+            assert_near(&l.matmul(t(&l)), &a, size, n);
             assert_near(&l.tril(0), &l, 0.0, 0);
             assert_near(&u, &t(&l), size, n);
             let b = random(9, &[2, n, 3], dtype);
-            assert_near(&a.matmul(&b.cholesky_solve(&l, false)), &b, size * 10.0, n);
-            assert_near(&a.matmul(&b.cholesky_solve(&u, true)), &b, size * 10.0, n);
+            assert_near(&a.matmul(b.cholesky_solve(&l, false)), &b, size * 10.0, n);
+            assert_near(&a.matmul(b.cholesky_solve(&u, true)), &b, size * 10.0, n);
             let inverse = l.cholesky_inverse(false);
             assert_near(
                 &a.matmul(&inverse),
@@ -169,16 +169,16 @@ fn solving() -> Result<()> {
             assert_eq!(x.shape()?, [2, 3, n, 4]);
             let wide = b.expand([2, 3, n as i64, 4]);
             assert_near(&a.matmul(&x), &wide, size, n);
-            let x = a.solve(&t(&b), false);
+            let x = a.solve(t(&b), false);
             assert_near(&x.matmul(&a), &t(&wide), size, n);
             let one = a.i((0, 0));
             let vector = random(4, &[n], dtype);
-            assert_near(&one.mv(&one.solve(&vector, true)), &vector, size, n);
-            assert_near(&one.matmul(&one.inv()), &identity(&[], n, dtype), size, n);
+            assert_near(&one.mv(one.solve(&vector, true)), &vector, size, n);
+            assert_near(&one.matmul(one.inv()), &identity(&[], n, dtype), size, n);
             for (upper, unit) in [(false, false), (false, true), (true, false), (true, true)] {
                 let mut whole = if upper { a.triu(0) } else { a.tril(0) };
                 // Divided, so that a unit triangle has no large inverse.
-                whole = whole / (2 * n as i64 + 1);
+                whole /= (2 * n as i64 + 1);
                 if unit {
                     let diagonal = &whole * &identity(&[], n, dtype);
                     whole = whole - diagonal + identity(&[], n, dtype);
@@ -188,10 +188,10 @@ fn solving() -> Result<()> {
                 } else {
                     a.ones_like().triu(1 - unit as i64)
                 };
-                let read = kiln_tensor::where_(&other.gt(0.0), &other.full_like(f64::NAN), &whole);
+                let read = kiln_tensor::where_(other.gt(0.0), other.full_like(f64::NAN), &whole);
                 let x = read.solve_triangular(&b, upper, true, unit);
                 assert_near(&whole.matmul(&x), &wide, size * 10.0, n);
-                let x = read.solve_triangular(&t(&b), upper, false, unit);
+                let x = read.solve_triangular(t(&b), upper, false, unit);
                 assert_near(&x.matmul(&whole), &t(&wide), size * 10.0, n);
             }
         }
@@ -255,7 +255,7 @@ fn pseudo_inverses() -> Result<()> {
         Ok(())
     })?;
     // Of rank 1, from one column times one row.
-    let a = random(1, &[4, 1], DType::F64).matmul(&random(2, &[1, 3], DType::F64));
+    let a = random(1, &[4, 1], DType::F64).matmul(random(2, &[1, 3], DType::F64));
     let y = a.pinv(None, None, false);
     assert_near(&y.matmul(&a).matmul(&y), &y, 10.0, 7);
     assert_eq!(a.matrix_rank(None, None, false).item::<i64>()?, 1);

@@ -152,7 +152,7 @@ fn solutions() {
     let a = positive(7, &[2, 3, 3], F);
     let b = random(8, &[3, 4], F);
     check(|x| vec![x[0].solve(&x[1], true)], &[&a, &b]);
-    check(|x| vec![x[0].solve(&t(&x[1]), false)], &[&a, &b]);
+    check(|x| vec![x[0].solve(t(&x[1]), false)], &[&a, &b]);
     check(|x| vec![x[0].inv()], &[&a]);
     check(|x| vec![x[0].matrix_power(-2)], &[&a]);
     check(|x| vec![x[0].cond(1.0)], &[&a]);
@@ -162,7 +162,7 @@ fn solutions() {
             &[&a, &b],
         );
         check(
-            |x| vec![x[0].solve_triangular(&t(&x[1]), upper, false, unit)],
+            |x| vec![x[0].solve_triangular(t(&x[1]), upper, false, unit)],
             &[&a, &b],
         );
     }

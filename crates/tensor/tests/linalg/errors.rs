@@ -15,7 +15,7 @@ fn singular_matrices_are_data_errors() {
     let text = e.to_string();
     assert!(text.contains("linalg.inv: The diagonal element 2 is zero, the inversion could not be completed because the input matrix is singular."), "{text}");
     assert!(text.contains("errors.rs"), "{text}");
-    let text = message(&singular.solve(&Tensor::ones([2], DType::F64), true));
+    let text = message(&singular.solve(Tensor::ones([2], DType::F64), true));
     assert!(
         text.contains("linalg.solve: The solver failed because the input matrix is singular."),
         "{text}"
@@ -109,15 +109,15 @@ fn wrong_operands_are_refused_when_recorded() {
         "takes matrices of f32 or f64",
     );
     refused(
-        square.solve(&wide.to_dtype(DType::F64), true),
+        square.solve(wide.to_dtype(DType::F64), true),
         "incompatible sides",
     );
     refused(
-        square.solve(&random(3, &[3, 2], DType::F32), true),
+        square.solve(random(3, &[3, 2], DType::F32), true),
         "incompatible sides",
     );
     refused(
-        square.solve(&random(3, &[2], DType::F32), false),
+        square.solve(random(3, &[2], DType::F32), false),
         "left must be true",
     );
     refused(

@@ -22,7 +22,7 @@ fn random(seed: u64, shape: &[usize], dtype: DType) -> Tensor {
 fn positive(seed: u64, shape: &[usize], dtype: DType) -> Tensor {
     let n = shape[shape.len() - 1] as i64;
     let x = random(seed, shape, dtype);
-    x.matmul(&x.transpose(-1, -2)) + Tensor::eye(n, None, dtype)
+    x.matmul(x.transpose(-1, -2)) + Tensor::eye(n, None, dtype)
 }
 
 /// Whether all elements agree to some hundred roundings of numbers of this size, and n of them.
@@ -38,7 +38,7 @@ fn assert_near(found: &Tensor, expected: &Tensor, size: f64, n: usize) {
         return;
     }
     let off = (found - expected).to_dtype(DType::F64).abs();
-    let off = where_(&found.eq(expected), &off.zeros_like(), &off);
+    let off = where_(found.eq(expected), off.zeros_like(), &off);
     let off = off.amax(()).item::<f64>().unwrap();
     let bound = 100.0 * epsilon * (size + 1.0) * (n + 1) as f64;
     assert!(

@@ -7,7 +7,7 @@ use kiln_tensor::{DType, QrMode, Result, Spec, Tensor, Var, compile, evaluate_re
 fn batches_may_be_left_open() -> Result<()> {
     let spec = Spec::new(DType::F64, ["batch".into(), 3.into(), 3.into()]);
     let f = compile(&[spec], |x| {
-        let a = x[0].matmul(&x[0].transpose(-1, -2)) + Tensor::eye(3, None, DType::F64);
+        let a = x[0].matmul(x[0].transpose(-1, -2)) + Tensor::eye(3, None, DType::F64);
         let (q, r) = a.qr(QrMode::Reduced);
         let (_, s, _) = a.svd(false);
         let (p, l, u) = a.lu();
@@ -21,13 +21,13 @@ fn batches_may_be_left_open() -> Result<()> {
             a.eigh(false).0,
             a.pinv(None, None, false),
             a.slogdet().1,
-            a.solve(&Tensor::ones([3, 2], DType::F64), true),
+            a.solve(Tensor::ones([3, 2], DType::F64), true),
         ]
     })?;
     for batch in [2, 5, 3] {
         let x = random(batch as u64, &[batch, 3, 3], DType::F64);
         let y = f.run(&[&x])?;
-        let a = x.matmul(&x.transpose(-1, -2)) + Tensor::eye(3, None, DType::F64);
+        let a = x.matmul(x.transpose(-1, -2)) + Tensor::eye(3, None, DType::F64);
         let near = |found: &Tensor, expected: &Tensor| assert_near(found, expected, 1e3, 3);
         near(&y[0], &a.inv());
         near(&y[1], &a.det());
@@ -38,7 +38,7 @@ fn batches_may_be_left_open() -> Result<()> {
         near(&y[6], &a.eigvalsh(false));
         near(&y[7], &a.inv());
         near(&y[8], &a.det().log());
-        near(&y[9], &a.inv().matmul(&Tensor::ones([3, 2], DType::F64)));
+        near(&y[9], &a.inv().matmul(Tensor::ones([3, 2], DType::F64)));
     }
     Ok(())
 }
@@ -62,7 +62,7 @@ fn square_matrices_of_open_size() -> Result<()> {
 #[test]
 fn the_reference_agrees() -> Result<()> {
     let a = positive(1, &[2, 4, 4], DType::F32);
-    let y = (a.inv() * 2.0 + 1.0).relu().matmul(&a.cholesky(false));
+    let y = (a.inv() * 2.0 + 1.0).relu().matmul(a.cholesky(false));
     let reference = &evaluate_reference(&[&y])?[0];
     assert_near(&y, &reference.to_dtype(DType::F32), 100.0, 4);
     Ok(())
@@ -71,9 +71,9 @@ fn the_reference_agrees() -> Result<()> {
 #[test]
 fn a_factor_is_trained() -> Result<()> {
     // The Gaussian of most likelihood has the covariance of the data.
-    let x = random(2, &[500, 2], DType::F64).matmul(&Tensor::from([[1.0, 0.5], [0.0, 0.7]]));
+    let x = random(2, &[500, 2], DType::F64).matmul(Tensor::from([[1.0, 0.5], [0.0, 0.7]]));
     let covariance = x.transpose(0, 1).matmul(&x) / 500.0;
-    let precision = Var::parameter(&Tensor::eye(2, None, DType::F64))?;
+    let precision = Var::parameter(Tensor::eye(2, None, DType::F64))?;
     for _ in 0..1000 {
         let p = precision.get();
         let symmetric = (&p + p.transpose(0, 1)) * 0.5;
