@@ -178,7 +178,7 @@ fn solving() -> Result<()> {
             for (upper, unit) in [(false, false), (false, true), (true, false), (true, true)] {
                 let mut whole = if upper { a.triu(0) } else { a.tril(0) };
                 // Divided, so that a unit triangle has no large inverse.
-                whole /= (2 * n as i64 + 1);
+                whole /= 2 * n as i64 + 1;
                 if unit {
                     let diagonal = &whole * &identity(&[], n, dtype);
                     whole = whole - diagonal + identity(&[], n, dtype);
