@@ -144,9 +144,9 @@ const ROWS: &[Row] = &[
     ("std of equals", |x| x[0].std(()), &[(&[2], &[1.0, 1.0])], &[&[0.0, 0.0]]),
     ("var of equals", |x| x[0].var(()), &[(&[2], &[1.0, 1.0])], &[&[0.0, 0.0]]),
     // Scatters.
-    ("scatter_reduce amax, with self", |x| x[0].scatter_reduce(0, &Tensor::from_slice(&[0i64, 0, 1], [3]), &x[1], ScatterReduction::Amax, true), &[(&[3], &[1.0, 2.0, 3.0]), (&[3], &[1.0, 1.0, 0.0])], &[&[0.3333333333333333, 1.0, 1.0], &[0.3333333333333333, 0.3333333333333333, 0.0]]),
-    ("scatter_reduce amin, with self", |x| x[0].scatter_reduce(0, &Tensor::from_slice(&[0i64, 0, 1], [3]), &x[1], ScatterReduction::Amin, true), &[(&[3], &[1.0, 2.0, 3.0]), (&[3], &[1.0, 1.0, 0.0])], &[&[0.3333333333333333, 0.0, 1.0], &[0.3333333333333333, 0.3333333333333333, 1.0]]),
-    ("embedding_bag of maxima", |x| x[0].embedding_bag_with(&Tensor::from_slice(&[0i64, 1, 2], [1, 3]), Bags::new().mode(BagMode::Max)), &[(&[3, 2], &[1.0, 2.0, 1.0, 3.0, 0.0, 3.0])], &[&[1.0, 0.0, 0.0, 1.0, 0.0, 0.0]]),
+    ("scatter_reduce amax, with self", |x| x[0].scatter_reduce(0, Tensor::from_slice(&[0i64, 0, 1], [3]), &x[1], ScatterReduction::Amax, true), &[(&[3], &[1.0, 2.0, 3.0]), (&[3], &[1.0, 1.0, 0.0])], &[&[0.3333333333333333, 1.0, 1.0], &[0.3333333333333333, 0.3333333333333333, 0.0]]),
+    ("scatter_reduce amin, with self", |x| x[0].scatter_reduce(0, Tensor::from_slice(&[0i64, 0, 1], [3]), &x[1], ScatterReduction::Amin, true), &[(&[3], &[1.0, 2.0, 3.0]), (&[3], &[1.0, 1.0, 0.0])], &[&[0.3333333333333333, 0.0, 1.0], &[0.3333333333333333, 0.3333333333333333, 1.0]]),
+    ("embedding_bag of maxima", |x| x[0].embedding_bag_with(Tensor::from_slice(&[0i64, 1, 2], [1, 3]), Bags::new().mode(BagMode::Max)), &[(&[3, 2], &[1.0, 2.0, 1.0, 3.0, 0.0, 3.0])], &[&[1.0, 0.0, 0.0, 1.0, 0.0, 0.0]]),
     // Powers, angles and products.
     ("pow", |x| x[0].pow(&x[1]), &[(&[4], &[0.0, 0.0, 2.0, 0.0]), (&[4], &[0.0, 2.0, 0.0, 1.0])], &[&[0.0, 0.0, 0.0, 1.0], &[0.0, 0.0, LN_2, 0.0]]),
     ("pow(0)", |x| x[0].pow(0.0), &[(&[2], &[0.0, 2.0])], &[&[0.0, 0.0]]),

@@ -66,7 +66,7 @@ fn indices_have_the_dtypes_that_pytorch_takes() {
         ("embedding", |x, i| x.embedding(i), INT),
         (
             "embedding_bag",
-            |x, i| x.embedding_bag_with(&i.reshape([1, 2]), Bags::new().mode(kiln::BagMode::Sum)),
+            |x, i| x.embedding_bag_with(i.reshape([1, 2]), Bags::new().mode(kiln::BagMode::Sum)),
             INT,
         ),
         (

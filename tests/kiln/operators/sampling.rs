@@ -73,7 +73,7 @@ fn bags_are_rows_of_a_matrix_and_rows_have_weights() {
     assert_near(&read(&got), &read(&rows.sum(1)), DType::F32);
     let bag = |mode, offsets: Option<&Tensor>| {
         weight.embedding_bag_with(
-            &indices.reshape([6]),
+            indices.reshape([6]),
             Bags::new()
                 .offsets(offsets)
                 .mode(mode)
@@ -87,7 +87,7 @@ fn bags_are_rows_of_a_matrix_and_rows_have_weights() {
     );
     assert!(bag(BagMode::Sum, None).error().is_some());
     let late = weight.embedding_bag_with(
-        &indices.reshape([6]),
+        indices.reshape([6]),
         Bags::new().offsets(&ints(&[1], &[1])).mode(BagMode::Sum),
     );
     assert!(late.to_vec::<f32>().is_err(), "the first bag begins at 0");
