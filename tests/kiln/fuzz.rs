@@ -9,13 +9,6 @@ use kiln_testkit::programs::{check, plain};
 use kiln_testkit::rules::{rare, some_program};
 use std::collections::BTreeMap;
 
-/// How many seeds; `KILN_FUZZ_SEEDS` says otherwise, and `KILN_FUZZ_FIRST` which comes first.
-fn seeds() -> std::ops::Range<u64> {
-    let given = |name| std::env::var(name).ok().and_then(|s| s.parse().ok());
-    let first = given("KILN_FUZZ_FIRST").unwrap_or(0);
-    first..first + given("KILN_FUZZ_SEEDS").unwrap_or(2000)
-}
-
 #[test]
 fn random_programs_give_what_the_reference_gives() {
     // Levels are forced for the process, so this test re-runs itself alone.
@@ -39,7 +32,8 @@ fn random_programs_give_what_the_reference_gives() {
         .collect();
     let mut rules: BTreeMap<&'static str, u64> = BTreeMap::new();
     let (mut wrong, mut convolutions) = (Vec::new(), 0);
-    for seed in seeds() {
+    let seeds = crate::seeds(2000);
+    for seed in seeds.clone() {
         Level::force(Some(levels[seed as usize % levels.len()])).unwrap();
         let graph = config.graph(seed);
         let convolves = |id| matches!(graph.node(id).op, Op::Conv(_) | Op::ConvTranspose(_));
@@ -62,7 +56,7 @@ fn random_programs_give_what_the_reference_gives() {
         }
     }
     Level::force(None).unwrap();
-    let programs = seeds().end - seeds().start;
+    let programs = seeds.end - seeds.start;
     assert!(
         wrong.is_empty(),
         "{} wrong:\n{}",

@@ -5,13 +5,6 @@ use kiln_compiler::Options;
 use kiln_ir::fuzz::Config;
 use kiln_testkit::programs::{check, differentiated, plain};
 
-/// How many seeds, and the first; `KILN_FUZZ_SEEDS` and `KILN_FUZZ_FIRST` say otherwise.
-fn seeds() -> std::ops::Range<u64> {
-    let given = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
-    let first = given("KILN_FUZZ_FIRST").unwrap_or(0);
-    first..first + given("KILN_FUZZ_SEEDS").unwrap_or(400)
-}
-
 #[test]
 fn gradients_of_random_programs_give_what_the_reference_gives() {
     let config = Config {
@@ -20,7 +13,7 @@ fn gradients_of_random_programs_give_what_the_reference_gives() {
     };
     let mut checked = 0;
     let mut wrong = Vec::new();
-    let seeds = seeds();
+    let seeds = crate::seeds(400);
     for seed in seeds.clone() {
         let Some(graph) = differentiated(config.graph(seed)) else {
             continue;

@@ -114,15 +114,12 @@ fn run(seed: u64, g: Given) -> Result<Vec<Vec<u32>>, String> {
 
 #[test]
 fn other_sizes_in_between_change_nothing() {
-    let seeds = std::env::var("KILN_FUZZ_SEEDS").ok();
-    let seeds = seeds
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(match test_device() {
-            Device::Cpu => 40,
-            _ => 4,
-        });
+    let seeds = crate::seeds(match test_device() {
+        Device::Cpu => 40,
+        _ => 4,
+    });
     let mut wrong = Vec::new();
-    for seed in 0..seeds {
+    for seed in seeds {
         let mut rng = Rng::new(seed ^ 0x5eed);
         let first = given(&mut rng);
         let mut runs: Vec<Given> = (0..9).map(|_| given(&mut rng)).collect();

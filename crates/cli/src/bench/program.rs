@@ -85,28 +85,14 @@ fn gradients(
     weight.insert(1, conv.input[1] / conv.groups.max(1));
     let inputs = [random(&conv.input), random(&weight)];
     let [stride, padding, groups] = [conv.stride, conv.padding, conv.groups].map(|n| n as i64);
+    let how = kiln::Conv::new()
+        .stride(stride)
+        .padding(padding)
+        .groups(groups);
     let result = |x: &Tensor, w: &Tensor| match weight.len() {
-        3 => x.conv1d_with(
-            w,
-            kiln::Conv::new()
-                .stride(stride)
-                .padding(padding)
-                .groups(groups),
-        ),
-        5 => x.conv3d_with(
-            w,
-            kiln::Conv::new()
-                .stride(stride)
-                .padding(padding)
-                .groups(groups),
-        ),
-        _ => x.conv2d_with(
-            w,
-            kiln::Conv::new()
-                .stride(stride)
-                .padding(padding)
-                .groups(groups),
-        ),
+        3 => x.conv1d_with(w, how.clone()),
+        5 => x.conv3d_with(w, how.clone()),
+        _ => x.conv2d_with(w, how.clone()),
     };
     let shape = result(&inputs[0], &inputs[1]).shape()?;
     let [x, w] = inputs;

@@ -281,36 +281,17 @@ fn convolution(name: &str, a: &Args) -> Found<Tensor> {
         _ => a.ints_or(4, "padding", &[0])?.as_slice().into(),
     };
     let dilation = a.ints_or(5, "dilation", &[1])?;
-    let groups = a.int_or(6, "groups", 1)?;
-    let bias = bias.as_ref();
+    let how = Conv {
+        stride: stride.into(),
+        padding,
+        dilation: dilation.into(),
+        groups: a.int_or(6, "groups", 1)?,
+        bias,
+    };
     Ok(match name {
-        "conv1d" => x.conv1d_with(
-            &weight,
-            Conv::new()
-                .bias(bias)
-                .stride(stride)
-                .padding(padding)
-                .dilation(dilation)
-                .groups(groups),
-        ),
-        "conv2d" => x.conv2d_with(
-            &weight,
-            Conv::new()
-                .bias(bias)
-                .stride(stride)
-                .padding(padding)
-                .dilation(dilation)
-                .groups(groups),
-        ),
-        _ => x.conv3d_with(
-            &weight,
-            Conv::new()
-                .bias(bias)
-                .stride(stride)
-                .padding(padding)
-                .dilation(dilation)
-                .groups(groups),
-        ),
+        "conv1d" => x.conv1d_with(&weight, how),
+        "conv2d" => x.conv2d_with(&weight, how),
+        _ => x.conv3d_with(&weight, how),
     })
 }
 
@@ -322,38 +303,18 @@ fn transposed(name: &str, a: &Args) -> Found<Tensor> {
     );
     let extra = a.ints_or(5, "output_padding", &[0])?;
     let (groups, dilation) = (a.int_or(6, "groups", 1)?, a.ints_or(7, "dilation", &[1])?);
-    let bias = bias.as_ref();
+    let how = ConvTranspose {
+        stride: stride.into(),
+        padding: padding.into(),
+        output_padding: extra.into(),
+        groups,
+        dilation: dilation.into(),
+        bias,
+    };
     Ok(match name {
-        "conv_transpose1d" => x.conv_transpose1d_with(
-            &weight,
-            ConvTranspose::new()
-                .bias(bias)
-                .stride(stride)
-                .padding(padding)
-                .output_padding(extra)
-                .groups(groups)
-                .dilation(dilation),
-        ),
-        "conv_transpose2d" => x.conv_transpose2d_with(
-            &weight,
-            ConvTranspose::new()
-                .bias(bias)
-                .stride(stride)
-                .padding(padding)
-                .output_padding(extra)
-                .groups(groups)
-                .dilation(dilation),
-        ),
-        _ => x.conv_transpose3d_with(
-            &weight,
-            ConvTranspose::new()
-                .bias(bias)
-                .stride(stride)
-                .padding(padding)
-                .output_padding(extra)
-                .groups(groups)
-                .dilation(dilation),
-        ),
+        "conv_transpose1d" => x.conv_transpose1d_with(&weight, how),
+        "conv_transpose2d" => x.conv_transpose2d_with(&weight, how),
+        _ => x.conv_transpose3d_with(&weight, how),
     })
 }
 

@@ -43,61 +43,18 @@ fn max(name: &str, a: &Args) -> Found<Outputs> {
         a.ints_or(4, "dilation", &[1])?,
     );
     let ceil = a.bool_or(5, "ceil_mode", false)?;
+    let windows = Pool::new(k)
+        .stride(s)
+        .padding(p)
+        .dilation(d)
+        .ceil_mode(ceil);
     Ok(match (name, a.bool_or(6, "return_indices", false)?) {
-        ("max_pool1d", false) => x
-            .max_pool1d(
-                Pool::new(k)
-                    .stride(s)
-                    .padding(p)
-                    .dilation(d)
-                    .ceil_mode(ceil),
-            )
-            .into(),
-        ("max_pool2d", false) => x
-            .max_pool2d(
-                Pool::new(k)
-                    .stride(s)
-                    .padding(p)
-                    .dilation(d)
-                    .ceil_mode(ceil),
-            )
-            .into(),
-        (_, false) => x
-            .max_pool3d(
-                Pool::new(k)
-                    .stride(s)
-                    .padding(p)
-                    .dilation(d)
-                    .ceil_mode(ceil),
-            )
-            .into(),
-        ("max_pool1d", true) => x
-            .max_pool1d_with_indices(
-                Pool::new(k)
-                    .stride(s)
-                    .padding(p)
-                    .dilation(d)
-                    .ceil_mode(ceil),
-            )
-            .into(),
-        ("max_pool2d", true) => x
-            .max_pool2d_with_indices(
-                Pool::new(k)
-                    .stride(s)
-                    .padding(p)
-                    .dilation(d)
-                    .ceil_mode(ceil),
-            )
-            .into(),
-        (_, true) => x
-            .max_pool3d_with_indices(
-                Pool::new(k)
-                    .stride(s)
-                    .padding(p)
-                    .dilation(d)
-                    .ceil_mode(ceil),
-            )
-            .into(),
+        ("max_pool1d", false) => x.max_pool1d(windows).into(),
+        ("max_pool2d", false) => x.max_pool2d(windows).into(),
+        (_, false) => x.max_pool3d(windows).into(),
+        ("max_pool1d", true) => x.max_pool1d_with_indices(windows).into(),
+        ("max_pool2d", true) => x.max_pool2d_with_indices(windows).into(),
+        (_, true) => x.max_pool3d_with_indices(windows).into(),
     })
 }
 
@@ -109,14 +66,11 @@ fn unpool(name: &str, a: &Args) -> Found<Tensor> {
     );
     let (s, p) = (a.ints_or(3, "stride", &[])?, a.ints_or(4, "padding", &[0])?);
     let size = a.ints_or(5, "output_size", &[])?;
+    let windows = Unpool::new(k).stride(s).padding(p).output_size(size);
     Ok(match name {
-        "max_unpool1d" => {
-            x.max_unpool1d(&at, Unpool::new(k).stride(s).padding(p).output_size(size))
-        }
-        "max_unpool2d" => {
-            x.max_unpool2d(&at, Unpool::new(k).stride(s).padding(p).output_size(size))
-        }
-        _ => x.max_unpool3d(&at, Unpool::new(k).stride(s).padding(p).output_size(size)),
+        "max_unpool1d" => x.max_unpool1d(&at, windows),
+        "max_unpool2d" => x.max_unpool2d(&at, windows),
+        _ => x.max_unpool3d(&at, windows),
     })
 }
 
@@ -127,31 +81,16 @@ fn average(name: &str, a: &Args) -> Found<Tensor> {
     let ceil = a.bool_or(4, "ceil_mode", false)?;
     let include = a.bool_or(5, "count_include_pad", true)?;
     let divisor = a.opt_int(6, "divisor_override")?;
+    let windows = AvgPool::new(k)
+        .stride(s)
+        .padding(p)
+        .ceil_mode(ceil)
+        .count_include_pad(include)
+        .divisor_override(divisor);
     Ok(match name {
-        "avg_pool1d" => x.avg_pool1d(
-            AvgPool::new(k)
-                .stride(s)
-                .padding(p)
-                .ceil_mode(ceil)
-                .count_include_pad(include)
-                .divisor_override(divisor),
-        ),
-        "avg_pool2d" => x.avg_pool2d(
-            AvgPool::new(k)
-                .stride(s)
-                .padding(p)
-                .ceil_mode(ceil)
-                .count_include_pad(include)
-                .divisor_override(divisor),
-        ),
-        _ => x.avg_pool3d(
-            AvgPool::new(k)
-                .stride(s)
-                .padding(p)
-                .ceil_mode(ceil)
-                .count_include_pad(include)
-                .divisor_override(divisor),
-        ),
+        "avg_pool1d" => x.avg_pool1d(windows),
+        "avg_pool2d" => x.avg_pool2d(windows),
+        _ => x.avg_pool3d(windows),
     })
 }
 

@@ -135,11 +135,7 @@ impl Oracle {
         let mut scales = vec![least; graph.len()];
         let expected = |runs: &[Run], scales: &[f64], v: Value| {
             let at = v.node.index();
-            let expected = Expected::new(runs, v, compute[at], scales[at], ordered[at])?;
-            Ok::<_, EvalError>(Expected {
-                unit: expected.unit.max(units[at]),
-                ..expected
-            })
+            Expected::new(runs, v, compute[at], scales[at], units[at], ordered[at])
         };
         for (id, node) in graph.iter() {
             if uses[id.index()] == 0 {
@@ -291,6 +287,7 @@ impl Expected {
         v: Value,
         compute: f64,
         least: f64,
+        moved: f64,
         ordered: bool,
     ) -> Result<Expected, EvalError> {
         let of = |kind: &dyn Fn(Kind) -> bool| -> Result<Vec<Array>, EvalError> {
@@ -300,7 +297,7 @@ impl Expected {
         let exact = of(&|k| k == Kind::Exact)?.remove(0);
         Ok(Expected {
             scale: largest(&exact, least),
-            unit: unit(exact.dtype()),
+            unit: unit(exact.dtype()).max(moved),
             compute,
             ordered,
             rounded: of(&|k| k == Kind::Rounded)?.remove(0),
