@@ -376,45 +376,24 @@ fn converted(element: &Buffer, dtype: DType) -> Result<Buffer, String> {
     }
     let array = crate::verify::array(element).map_err(|e| e.to_string())?;
     let converted = match array.ints() {
-        Some(&[n]) if dtype.is_float() => {
-            // u64 is kept as the i64 of the same bits.
-            let n = if from == DType::U64 {
-                n as u64 as f64
-            } else {
-                n as f64
-            };
-            Array::from_f64(dtype, &[], &[n])
-        }
         Some(&[n]) => {
-            let n = if from == DType::U64 {
-                n as u64 as i128
-            } else {
-                n as i128
+            // u64 is kept as the i64 of the same bits.
+            let wide = match from {
+                DType::U64 => n as u64 as i128,
+                _ => n as i128,
             };
-            if !holds(dtype, n) {
-                return Err(format!("{n} of a {from} tensor is no {dtype}"));
+            match dtype.int_range() {
+                None => Array::from_f64(dtype, &[], &[wide as f64]),
+                Some((low, high)) if (low..=high).contains(&wide) => {
+                    Array::from_i64(dtype, &[], &[n])
+                }
+                Some(_) => return Err(format!("{wide} of a {from} tensor is no {dtype}")),
             }
-            Array::from_i64(dtype, &[], &[n as i64])
         }
         _ => Array::from_f64(dtype, &[], &array.to_f64()),
     };
     let bytes = converted.map_err(|e| e.to_string())?.to_bytes();
     Buffer::from_bytes(dtype, &[], &bytes).map_err(|e| e.to_string())
-}
-
-/// Whether an integer dtype has this number.
-fn holds(dtype: DType, n: i128) -> bool {
-    match dtype {
-        DType::U8 => u8::try_from(n).is_ok(),
-        DType::I8 => i8::try_from(n).is_ok(),
-        DType::I16 => i16::try_from(n).is_ok(),
-        DType::I32 => i32::try_from(n).is_ok(),
-        DType::I64 => i64::try_from(n).is_ok(),
-        DType::U16 => u16::try_from(n).is_ok(),
-        DType::U32 => u32::try_from(n).is_ok(),
-        DType::U64 => u64::try_from(n).is_ok(),
-        DType::Bool | DType::F16 | DType::BF16 | DType::F32 | DType::F64 => false,
-    }
 }
 
 /// The error of reading what was computed.
