@@ -7,6 +7,7 @@ mod autograd;
 mod bias_before_norm;
 mod calls;
 mod checkpointing;
+mod commits;
 mod compared;
 mod compiled;
 mod control_flow;

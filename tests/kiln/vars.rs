@@ -115,33 +115,6 @@ fn a_failed_run_leaves_the_last_value() {
 }
 
 #[test]
-fn a_failed_step_touches_no_cell() {
-    let (a, b) = (
-        Var::new(vector(&[1.0])).unwrap(),
-        Var::new(vector(&[2.0])).unwrap(),
-    );
-    let table = vector(&[10.0, 20.0]);
-    let step = compile(&[Spec::fixed(DType::I64, [1])], |x| {
-        let picked = table.index_select(0, &x[0]);
-        a.assign(&(a.get() + 1.0))?;
-        b.assign(&(b.get() + picked))?;
-        Ok::<_, kiln::Error>(b.get())
-    })
-    .unwrap();
-    let index = |i: i64| Tensor::from_slice(&[i], [1]);
-    assert_eq!(
-        step.run(&[&index(1)]).unwrap()[0].item::<f32>().unwrap(),
-        22.0
-    );
-    assert_eq!(step.run(&[&index(5)]).unwrap_err().kind(), ErrorKind::Data);
-    assert_eq!(a.get().item::<f32>().unwrap(), 2.0);
-    assert_eq!(b.get().item::<f32>().unwrap(), 22.0);
-    step.run(&[&index(0)]).unwrap();
-    assert_eq!(a.get().item::<f32>().unwrap(), 3.0);
-    assert_eq!(b.get().item::<f32>().unwrap(), 32.0);
-}
-
-#[test]
 fn updates_happen_in_place_when_nobody_else_holds_the_value() {
     let v = Var::new(Tensor::zeros([1 << 16], DType::F32)).unwrap();
     v.get().realize().unwrap();

@@ -2,9 +2,9 @@
 //! the user calls a parameter.
 
 use crate::autograd::edge::Edge;
-use crate::gather::Gather;
 use crate::node::{Node, Operand, State};
-use crate::realize::is_cheap;
+use crate::run::gather::Gather;
+use crate::run::is_cheap;
 use crate::verify::array;
 use crate::{DType, Error, Tensor, evaluate_reference};
 use kiln_ir::Op;

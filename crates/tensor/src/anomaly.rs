@@ -5,8 +5,9 @@
 //! user's, whatever the optimised program would have made of it.
 
 use crate::error::Note;
-use crate::gather::Gather;
-use crate::{Error, ErrorKind, Result, realize};
+use crate::run::errors;
+use crate::run::gather::Gather;
+use crate::{Error, ErrorKind, Result};
 use kiln_base::Loc;
 use kiln_compiler::{Anomaly, Layout, Options, compile, first_anomaly, marker};
 use kiln_ir::Graph;
@@ -95,10 +96,10 @@ pub(crate) fn check(
         .for_each(|(_, n)| n.op.inner_nodes(&mut |_| count += 1));
     let markers: Vec<Loc> = (0..count).map(marker).collect();
     let c = compile(&graph, &markers, &options);
-    let c = c.map_err(|e| realize::compile_error(e, gather, loc))?;
+    let c = c.map_err(|e| errors::compile_error(e, gather, loc))?;
     let recorded = |at: usize| gather.entries.get(at).map_or(u64::MAX, |e| e.node.serial);
     let found = first_anomaly(&c.stages, &c.executable, inputs, &recorded);
-    match found.map_err(|e| realize::run_error(e, gather, loc))? {
+    match found.map_err(|e| errors::run_error(e, gather, loc))? {
         Some(anomaly) => Err(named(anomaly, gather)),
         None => Ok(()),
     }

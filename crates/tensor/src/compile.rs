@@ -1,12 +1,11 @@
 //! Compiling a function once to run it many times.
 
 use crate::compiled::{Binding, Write};
-use crate::gather::{Gather, leaked};
 use crate::node::Node;
+use crate::run::errors::{self, leaked};
+use crate::run::gather::Gather;
 use crate::scope::{Recording, Scope, placeholder};
-use crate::{
-    Compiled, Device, DimSpec, Error, ErrorKind, IntoOutputs, Result, Spec, Tensor, realize,
-};
+use crate::{Compiled, Device, DimSpec, Error, ErrorKind, IntoOutputs, Result, Spec, Tensor};
 use hashbrown::HashMap;
 use kiln_base::{Dim, Loc, Sym};
 use kiln_compiler::{Compilation, Options};
@@ -43,7 +42,7 @@ pub fn compile_with<O: IntoOutputs>(
     f: impl FnOnce(&[Tensor]) -> O,
 ) -> Result<Compiled> {
     let loc = Location::caller();
-    realize::check_process("compile", loc)?;
+    errors::check_process("compile", loc)?;
     let mut names: Vec<String> = Vec::new();
     let arguments: Vec<Tensor> = specs.iter().map(|s| argument(s, &mut names, loc)).collect();
     let recording = Recording::start(&names, loc)?;
@@ -111,7 +110,7 @@ pub(crate) fn compile_graph(
         false => Error::new(ErrorKind::Op, "compile", e.0, loc),
     })?;
     let compiled = kiln_compiler::compile(&graph, &locs, options);
-    compiled.map_err(|e| realize::compile_error(e, gather, loc))
+    compiled.map_err(|e| errors::compile_error(e, gather, loc))
 }
 
 struct Builder<'a> {
@@ -135,9 +134,10 @@ impl Builder<'_> {
                 target: Target::Result,
             });
         }
-        let written: Vec<usize> = (0..self.scope.vars.len())
+        let mut written: Vec<usize> = (0..self.scope.vars.len())
             .filter(|v| self.scope.vars[*v].written)
             .collect();
+        written.sort_by_key(|v| self.scope.vars[*v].var.id());
         let mut values = Vec::new();
         for &v in &written {
             values.push(gather.add(self.scope.vars[v].current.check()?)?);
@@ -222,7 +222,7 @@ impl Builder<'_> {
             if let Some(buffer) = gather.inputs[i].buffer.take() {
                 gather.make_parameter(i);
                 let brought = device.bring(buffer);
-                let buffer = brought.map_err(|e| realize::run_error(e, gather, self.loc))?;
+                let buffer = brought.map_err(|e| errors::run_error(e, gather, self.loc))?;
                 bindings.push(Binding::Captured(buffer));
             } else if let Some(a) = arguments.get(&Arc::as_ptr(&node)) {
                 bindings.push(Binding::Argument(*a));

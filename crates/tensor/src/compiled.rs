@@ -1,13 +1,13 @@
 //! Running a compiled function.
 
-use crate::gather::Gather;
+use crate::cell::Busy;
 use crate::node::Node;
-use crate::outcome::Storing;
+use crate::run::commit::{self, Donor, Given, Inputs, Running};
+use crate::run::gather::Gather;
+use crate::run::{errors, read};
 use crate::small::Small;
-use crate::var::Busy;
 use crate::{
     Device, DimSpec, Error, ErrorKind, Result, Spec, Tensor, Var, anomaly, profiler, random,
-    realize,
 };
 use kiln_base::plan::Plan;
 use kiln_base::{Dim, Loc};
@@ -48,6 +48,7 @@ pub struct Compiled {
     pub(crate) keys: Vec<Dim>,
     /// Positions of the results among the plan's outputs.
     pub(crate) results: Vec<usize>,
+    /// By the ids of the cells.
     pub(crate) writes: Vec<Write>,
     /// For each of `vars` whether it is among `writes`.
     pub(crate) written: Vec<bool>,
@@ -87,7 +88,7 @@ impl Compiled {
         arguments: &[&Tensor],
         loc: &'static Location<'static>,
     ) -> Result<Vec<Tensor>> {
-        realize::check_process(RUN, loc)?;
+        errors::check_process(RUN, loc)?;
         self.check(RUN, arguments, loc)?;
         if let Some(other) = self.for_small(arguments, loc)? {
             return other.run_at(arguments, loc);
@@ -97,7 +98,7 @@ impl Compiled {
             let inputs = self.inputs(RUN, arguments, loc)?;
             anomaly::check(&self.gather, graph, gpu, &inputs, loc)?;
         }
-        realize::realize_at(arguments, loc)?;
+        read::realize_at(arguments, loc)?;
         // Everything but the cells that are written is read before those are locked: a run that waits
         // for a cell holds none.
         let counts = self.draws(arguments);
@@ -112,21 +113,25 @@ impl Compiled {
         for binding in &self.bindings {
             inputs.push(self.input(binding, arguments, &keys, loc)?);
         }
-        let busy = self.lock_written(loc)?;
-        let mut inputs = self.with_written(inputs, loc)?;
-        let donate = self.donate(&busy);
-        let result = profiler::watched(&self.executable, &self.explain, &mut inputs, loc, |i| {
-            self.executable.run(i, &donate)
+        let cells = self.take_written(loc)?;
+        let inputs = self.with_written(inputs, loc)?;
+        let mut running = Running::new(inputs, self.donors(&cells));
+        let values = running.run(|inputs, donate| {
+            profiler::watched(&self.executable, &self.explain, inputs, loc, |i| {
+                self.executable.run(i, donate)
+            })
         });
-        let values = match result {
-            Ok(values) => values,
-            Err(e) => {
-                self.take_back(&busy, &donate, &inputs);
-                let given = |node: &Arc<Node>| self.given(node, &inputs);
-                return Err(realize::run_error_with(e, &self.gather, loc, &given));
-            }
-        };
-        self.store(&busy, &values, &inputs, &donate, loc);
+        let values = values.map_err(|e| {
+            let given = |node: &Arc<Node>| self.given(node, running.inputs());
+            errors::run_error_with(e, &self.gather, loc, &given)
+        })?;
+        let given = self.writes.iter().zip(&cells).map(|(w, cell)| Given {
+            cell,
+            position: w.output,
+            old: w.input,
+            loc,
+        });
+        running.finish(&values, given, &self.plan().sites, &self.gather);
         let result =
             |at: &usize| Tensor::leaf(values[*at].clone(), Role::Data, Some(self.device), loc, RUN);
         Ok(self.results.iter().map(result).collect())
@@ -198,15 +203,23 @@ impl Compiled {
         Ok(())
     }
 
-    /// Takes the cells that the run writes, in order of their ids, each with a computed value.
-    fn lock_written(&self, loc: &'static Location<'static>) -> Result<Vec<Busy>> {
-        let mut cells: Vec<_> = self.writes.iter().map(|w| &self.vars[w.var].cell).collect();
-        cells.sort_by_key(|c| c.id);
-        let busy: Vec<Busy> = cells.iter().map(|c| c.acquire()).collect();
+    /// Takes the cells that the run writes, in the order of `writes`, each with a computed value.
+    fn take_written(&self, loc: &'static Location<'static>) -> Result<Vec<Busy>> {
+        let written = self.writes.iter().map(|w| self.vars[w.var].cell.clone());
+        let cells = commit::take(written.collect(), &[]);
         // Computed while the cells are taken: nobody can assign them anything new meanwhile.
-        let held: Vec<Tensor> = busy.iter().map(|b| b.state().current.clone()).collect();
-        realize::realize_holding(&held.iter().collect::<Vec<_>>(), &busy, loc)?;
-        Ok(busy)
+        let held: Vec<Tensor> = cells.iter().map(|b| b.state().current.clone()).collect();
+        read::realize_holding(&held.iter().collect::<Vec<_>>(), &cells, loc)?;
+        Ok(cells)
+    }
+
+    /// The old values of the cells that nobody else holds.
+    fn donors(&self, cells: &[Busy]) -> SmallVec<[Donor; 4]> {
+        let donor = |(w, cell): (&Write, &Busy)| {
+            let (input, leaf) = (w.input?, cell.state().sole_leaf()?);
+            Some(Donor { input, leaf })
+        };
+        self.writes.iter().zip(cells).filter_map(donor).collect()
     }
 
     /// An input; `None` for a cell that the run writes.
@@ -229,15 +242,15 @@ impl Compiled {
                 let buffer = Buffer::from_slice(&keys[*k], &[2]);
                 buffer
                     .map(Some)
-                    .map_err(|e| realize::run_error(e, &self.gather, loc))
+                    .map_err(|e| errors::run_error(e, &self.gather, loc))
             }
         }
     }
 
     /// A computed value, where the program runs.
     fn value(&self, t: &Tensor, loc: &'static Location<'static>) -> Result<Buffer> {
-        let buffer = self.device.bring(realize::value(t, loc)?);
-        buffer.map_err(|e| realize::run_error(e, &self.gather, loc))
+        let buffer = self.device.bring(read::value(t, loc)?);
+        buffer.map_err(|e| errors::run_error(e, &self.gather, loc))
     }
 
     /// The values of the symbols.
@@ -267,7 +280,7 @@ impl Compiled {
                 "a symbolic size must be at least 2 here: sizes of 0 and 1 have plans of their own";
             return Err(Error::new(ErrorKind::Value, op, text, loc));
         }
-        realize::realize_at(arguments, loc)?;
+        read::realize_at(arguments, loc)?;
         let keys = keys(
             random::get_rng_state().map(|w| w as i64),
             &self.draws(arguments),
@@ -296,7 +309,7 @@ impl Compiled {
         &self,
         inputs: SmallVec<[Option<Buffer>; 8]>,
         loc: &'static Location<'static>,
-    ) -> Result<SmallVec<[Buffer; 8]>> {
+    ) -> Result<Inputs> {
         let filled =
             inputs
                 .into_iter()
@@ -308,55 +321,6 @@ impl Compiled {
                     _ => buffer.ok_or_else(|| self.missing(loc)),
                 });
         filled.collect()
-    }
-
-    /// Which inputs' memory the run may write over: that of old values of written cells that nobody else
-    /// holds. From here on they live in the run's inputs alone.
-    fn donate(&self, busy: &[Busy]) -> SmallVec<[bool; 8]> {
-        let mut donated = SmallVec::from_elem(false, self.bindings.len());
-        for w in &self.writes {
-            if let (Some(input), Some(b)) = (w.input, self.locked(busy, w)) {
-                donated[input] = b.state().give_up();
-            }
-        }
-        donated
-    }
-
-    /// The lock of the cell that is written.
-    fn locked<'b>(&self, busy: &'b [Busy], w: &Write) -> Option<&'b Busy> {
-        let id = self.vars[w.var].cell.id;
-        let at = busy.binary_search_by_key(&id, |b| b.cell().id);
-        at.ok().map(|at| &busy[at])
-    }
-
-    /// Gives cells their new values. `left` are the inputs, those whose memory was taken without elements.
-    fn store(
-        &self,
-        busy: &[Busy],
-        values: &[Buffer],
-        left: &[Buffer],
-        donated: &[bool],
-        loc: &'static Location<'static>,
-    ) {
-        let mut storing = Storing::new(values);
-        for w in &self.writes {
-            if let Some(b) = self.locked(busy, w) {
-                let input = w.input.filter(|i| donated[*i]);
-                storing.give(b, w.output, input.map(|input| &left[input]), loc);
-            }
-        }
-        storing.finish(&self.plan().sites, &self.gather);
-    }
-
-    fn take_back(&self, busy: &[Busy], donated: &[bool], inputs: &[Buffer]) {
-        for w in &self.writes {
-            let Some(input) = w.input.filter(|i| donated[*i]) else {
-                continue;
-            };
-            if let Some(b) = self.locked(busy, w) {
-                b.state().take_back(inputs[input].clone());
-            }
-        }
     }
 
     /// What the compiler did and why.

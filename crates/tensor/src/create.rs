@@ -3,7 +3,8 @@
 use crate::ops::args::addressable;
 use crate::ops::record::Recorded;
 use crate::record::{Recorder, compose};
-use crate::{DType, Device, Error, ErrorKind, IntList, Result, Scalar, Tensor, realize, scope};
+use crate::run::read;
+use crate::{DType, Device, Error, ErrorKind, IntList, Result, Scalar, Tensor, scope};
 use kiln_base::Dim;
 use kiln_ir::eval::Array;
 use kiln_ir::{Builder, OpError, Pw, Role, ensure, ops};
@@ -297,7 +298,7 @@ impl Tensor {
     pub fn realize(&self) -> Result<&Tensor> {
         let loc = Location::caller();
         self.check()?;
-        realize::realize_at(&[self], loc)?;
+        read::realize_at(&[self], loc)?;
         Ok(self)
     }
 
@@ -308,7 +309,7 @@ impl Tensor {
     #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let loc = Location::caller();
-        let buffer = realize::read(self, loc)?;
+        let buffer = read::read(self, loc)?;
         buffer.to_vec::<T>().map_err(|e| unread(e, "to_vec", loc))
     }
 
@@ -319,7 +320,7 @@ impl Tensor {
     #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let loc = Location::caller();
-        let buffer = realize::read(self, loc)?;
+        let buffer = read::read(self, loc)?;
         buffer.to_bytes().map_err(|e| unread(e, "to_bytes", loc))
     }
 
@@ -342,7 +343,7 @@ impl Tensor {
     #[track_caller]
     pub fn item<T: Element>(&self) -> Result<T> {
         let loc = Location::caller();
-        let buffer = realize::read(self, loc)?;
+        let buffer = read::read(self, loc)?;
         if buffer.len() != 1 {
             let message = format!(
                 "{} has {} elements; item() reads tensors of exactly one",

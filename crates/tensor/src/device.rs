@@ -1,6 +1,7 @@
 //! Where tensors live.
 
-use crate::{Error, ErrorKind, Result, outcome};
+use crate::run::outcome;
+use crate::{Error, ErrorKind, Result};
 use kiln_runtime::memory::{self, MemoryStats};
 use kiln_runtime::{Buffer, Error as RunError, cuda};
 use std::fmt;

@@ -273,6 +273,14 @@ impl Tensor {
         self.node.device.unwrap_or_default()
     }
 
+    /// The recording that it belongs to while it is not computed.
+    pub(crate) fn recording(&self) -> Option<Recording> {
+        match &*self.node.state() {
+            State::Lazy { recording, .. } => recording.as_ref().map(Recording::root),
+            _ => None,
+        }
+    }
+
     /// Whether the values are in memory, so that reading them runs nothing.
     pub fn is_realized(&self) -> bool {
         self.node.ready(self.output).is_some()

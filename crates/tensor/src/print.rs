@@ -1,6 +1,7 @@
 //! Printing tensors as PyTorch does (`torch/_tensor_str.py`).
 
-use crate::{DType, Device, Error, ErrorKind, Result, Tensor, names, realize};
+use crate::run::read;
+use crate::{DType, Device, Error, ErrorKind, Result, Tensor, names};
 use half::{bf16, f16};
 use kiln_base::Loc;
 use kiln_runtime::{Buffer, Element};
@@ -95,7 +96,7 @@ impl Tensor {
     /// As [`Tensor::realize`].
     pub fn to_text(&self, options: &PrintOptions) -> Result<String> {
         let shape = self.shape()?;
-        let values = realize::read(self, self.node.loc)?;
+        let values = read::read(self, self.node.loc)?;
         let numel = values.len();
         let mut text = "tensor(".to_string();
         if numel == 0 {

@@ -8,9 +8,9 @@ use crate::node::{Node, Operands, State};
 use crate::ops::index::checked_index;
 use crate::ops::record::Recorded;
 use crate::recording::Recording;
+use crate::run::boundary;
 use crate::{
-    Device, Error, ErrorKind, Tensor, boundary, is_grad_enabled, names, promote, scope, strides,
-    trace,
+    Device, Error, ErrorKind, Tensor, is_grad_enabled, names, promote, scope, strides, trace,
 };
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Loc};
@@ -348,7 +348,7 @@ fn recorder_for(
         return Err((*bad).clone());
     }
     // Another thread of the parent may have held a lock of an operand.
-    crate::realize::check_process(called, loc).map_err(|e| Tensor::poisoned(e, loc))?;
+    crate::run::errors::check_process(called, loc).map_err(|e| Tensor::poisoned(e, loc))?;
     let device = operands
         .iter()
         .find_map(|t| t.node.device.filter(|_| !is_number(t)));

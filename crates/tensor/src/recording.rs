@@ -4,7 +4,7 @@
 //! recording knows the cells that were assigned a value of it, so that realising any of its values
 //! commits them too and no chain of pending assignments grows.
 
-use crate::var::Cell;
+use crate::cell::Cell;
 use hashbrown::HashSet;
 use std::sync::{Arc, Mutex, Weak};
 

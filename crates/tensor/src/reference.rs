@@ -1,6 +1,6 @@
 //! The reference evaluation of tensors, to check engines against.
 
-use crate::gather::Gather;
+use crate::run::gather::Gather;
 use crate::verify::array;
 use crate::{Device, Error, ErrorKind, Result, Tensor};
 use kiln_ir::eval::{Mode, evaluate};

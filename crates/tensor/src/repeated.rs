@@ -2,8 +2,9 @@
 
 use crate::node::{Node, Operands, State, Tensor};
 use crate::record::joined_recording;
+use crate::run::boundary;
 use crate::trace::{Captured, trace};
-use crate::{Device, anomaly, boundary, is_grad_enabled, scope, trace as bodies};
+use crate::{Device, anomaly, is_grad_enabled, scope, trace as bodies};
 use hashbrown::HashMap;
 use kiln_ir::{Fact, Facts, Graph, Op, ops};
 use smallvec::SmallVec;

@@ -1,17 +1,13 @@
 //! Cells that hold a tensor.
 
-use crate::about::About;
-use crate::autograd::edge::{Edge, Leaf};
-use crate::node::{Node, State};
-use crate::realize::recording_of;
+use crate::autograd::edge::Edge;
+use crate::cell::Cell;
 use crate::{
     AsTensor, DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor, scope, trace,
 };
-use kiln_ir::{Fact, Role};
-use kiln_runtime::Buffer;
+use kiln_ir::Role;
 use std::panic::Location;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::Arc;
 
 /// A parameter, running statistic or optimiser moment: a cell that holds a tensor.
 ///
@@ -23,33 +19,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 pub struct Var {
     pub(crate) cell: Arc<Cell>,
 }
-
-pub(crate) struct Cell {
-    pub(crate) id: u64,
-    pub(crate) fact: Fact,
-    /// What plans take its value for.
-    pub(crate) role: Role,
-    /// Keeps the gradient.
-    pub(crate) leaf: Arc<Leaf>,
-    /// What messages say of its values.
-    about: Arc<About>,
-    requires_grad: AtomicBool,
-    /// Has ever required gradients.
-    parameter: AtomicBool,
-    state: Mutex<CellState>,
-    released: Condvar,
-}
-
-pub(crate) struct CellState {
-    /// What the cell holds: a snapshot for readers.
-    pub(crate) current: Tensor,
-    /// The last computed value, a leaf.
-    pub(crate) realized: Option<Tensor>,
-    /// Whether a run is about to commit; readers and writers wait.
-    busy: bool,
-}
-
-static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 impl Var {
     /// A cell that holds `value`.
@@ -84,23 +53,8 @@ impl Var {
                 loc,
             ));
         }
-        let leaf = Leaf::new(value.fact().clone(), value.device());
         let var = Var {
-            cell: Arc::new(Cell {
-                id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-                fact: value.fact().clone(),
-                role,
-                about: About::of_cell(&leaf.label),
-                leaf,
-                requires_grad: AtomicBool::new(false),
-                parameter: AtomicBool::new(false),
-                state: Mutex::new(CellState {
-                    current: value.detach(),
-                    realized: None,
-                    busy: false,
-                }),
-                released: Condvar::new(),
-            }),
+            cell: Cell::new(value, role),
         };
         var.cell.hold(value, loc);
         Ok(var)
@@ -195,7 +149,7 @@ impl Var {
 
     /// Whether this cell has ever required gradients: a frozen parameter is still one.
     pub fn is_parameter(&self) -> bool {
-        self.cell.parameter.load(Ordering::Relaxed)
+        self.cell.is_parameter()
     }
 
     /// A number that every handle to this cell has in common, and no other cell.
@@ -309,7 +263,7 @@ pub fn assign_together<'a>(
         // A computed value that turned out wrong could not be taken back.
         value.settled()?;
     }
-    let mut recordings = fitting.iter().filter_map(|(_, value)| recording_of(value));
+    let mut recordings = fitting.iter().filter_map(|(_, value)| value.recording());
     if let Some(first) = recordings.next() {
         recordings.for_each(|other| first.join(&other));
     }
@@ -317,153 +271,6 @@ pub fn assign_together<'a>(
         var.cell.hold(value, loc);
     }
     Ok(())
-}
-
-impl Cell {
-    pub(crate) fn requires_grad(&self) -> bool {
-        self.requires_grad.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_requires_grad(&self, requires_grad: bool) {
-        self.requires_grad.store(requires_grad, Ordering::Relaxed);
-        self.parameter.fetch_or(requires_grad, Ordering::Relaxed);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, CellState> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// The state once no run is about to commit.
-    pub(crate) fn idle(&self) -> MutexGuard<'_, CellState> {
-        let mut state = self.lock();
-        while state.busy {
-            state = self.released.wait(state).unwrap_or_else(|e| e.into_inner());
-        }
-        state
-    }
-
-    /// What the cell holds, for the run that has locked it.
-    pub(crate) fn now(&self) -> Tensor {
-        self.lock().current.clone()
-    }
-
-    /// Takes the cell for a run that commits to it. Several cells are taken in order of their ids; see
-    /// [`crate::turns`].
-    pub(crate) fn acquire(self: &Arc<Cell>) -> Busy {
-        self.idle().busy = true;
-        Busy(Arc::new(Taken(self.clone())))
-    }
-
-    /// The same for who may not wait, if the cell is free.
-    pub(crate) fn try_acquire(self: &Arc<Cell>) -> Option<Busy> {
-        let was_busy = std::mem::replace(&mut self.lock().busy, true);
-        (!was_busy).then(|| Busy(Arc::new(Taken(self.clone()))))
-    }
-
-    fn hold(self: &Arc<Cell>, value: &Tensor, loc: &'static Location<'static>) {
-        // Asked for first: where there is none, or no longer, the value is there.
-        let recording = recording_of(value);
-        let mut state = self.idle();
-        if let Some(buffer) = value.node.ready(value.output) {
-            return state.set(self.leaf(buffer, loc));
-        }
-        // A run that could not commit the last value may have computed it: what fails from here on
-        // returns to that.
-        if let Some(buffer) = state.uncommitted() {
-            state.set(self.leaf(buffer, loc));
-        }
-        state.current = value.plain();
-        drop(state);
-        if let Some(recording) = recording {
-            recording.add_pending(self);
-        }
-    }
-
-    /// A computed value of the cell.
-    pub(crate) fn leaf(&self, buffer: Buffer, loc: &'static Location<'static>) -> Tensor {
-        let device = Some(self.leaf.device.get());
-        let mut node = Tensor::leaf_node(buffer, self.role, device, loc, "Var");
-        node.about = Some(self.about.clone());
-        Tensor::from_node(node)
-    }
-}
-
-impl Cell {
-    /// Takes back that the cell was given the leaf `new`, whose run failed; `old` is its last computed value.
-    pub(crate) fn roll_back(&self, new: &Weak<Node>, old: Option<Tensor>) {
-        let is_new = |t: &Tensor| std::ptr::eq(Arc::as_ptr(&t.node), new.as_ptr());
-        let mut state = self.lock();
-        if let Some(old) = &old
-            && is_new(&state.current)
-        {
-            state.current = old.clone();
-        }
-        if state.realized.as_ref().is_some_and(is_new) {
-            state.realized = old;
-        }
-    }
-}
-
-impl CellState {
-    /// What the cell holds, if that is computed and not its last committed value.
-    fn uncommitted(&self) -> Option<Buffer> {
-        let (current, committed) = (&self.current.node, self.realized.as_ref());
-        let is_new = committed.is_none_or(|leaf| !Arc::ptr_eq(&leaf.node, current));
-        current.ready(self.current.output).filter(|_| is_new)
-    }
-
-    /// Gives up the memory of the computed value if nobody else holds it.
-    pub(crate) fn give_up(&mut self) -> bool {
-        let Some(leaf) = &self.realized else {
-            return false;
-        };
-        let node = &leaf.node;
-        // `current` and `realized` are the two handles of the cell itself.
-        let ours = Arc::ptr_eq(&self.current.node, node)
-            && node.handles.load(Ordering::Acquire) == 2
-            && Arc::strong_count(node) == 2;
-        if ours {
-            *node.state() = State::Donated;
-        }
-        ours
-    }
-
-    /// Takes memory back that [`CellState::give_up`] gave.
-    pub(crate) fn take_back(&mut self, buffer: Buffer) {
-        if let Some(leaf) = &self.realized {
-            *leaf.node.state() = State::Ready(smallvec::SmallVec::from_buf([buffer]));
-        }
-    }
-
-    /// Holds a computed value.
-    pub(crate) fn set(&mut self, leaf: Tensor) {
-        self.current = leaf.clone();
-        self.realized = Some(leaf);
-    }
-}
-
-/// A cell that a run is about to commit to; free again when the last copy is dropped.
-#[derive(Clone)]
-pub(crate) struct Busy(Arc<Taken>);
-
-struct Taken(Arc<Cell>);
-
-impl Busy {
-    pub(crate) fn cell(&self) -> &Arc<Cell> {
-        &self.0.0
-    }
-
-    /// The state, which only this run may touch now.
-    pub(crate) fn state(&self) -> MutexGuard<'_, CellState> {
-        self.cell().lock()
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.0.lock().busy = false;
-        self.0.released.notify_all();
-    }
 }
 
 impl std::fmt::Display for Var {

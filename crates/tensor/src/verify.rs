@@ -1,6 +1,7 @@
 //! Checking a compiled function against the reference.
 
-use crate::{Compiled, Error, ErrorKind, Result, Tensor, realize};
+use crate::run::errors;
+use crate::{Compiled, Error, ErrorKind, Result, Tensor};
 use kiln_compiler::{Bisection, Compilation, Verification};
 use kiln_ir::eval::{Array, Oracle};
 use kiln_runtime::{Buffer, Error as RunError};
@@ -31,7 +32,7 @@ impl Compiled {
         let loc = Location::caller();
         let inputs = self.inputs("Compiled::verify", arguments, loc)?;
         kiln_compiler::verify(&self.stages, &self.executable, &inputs)
-            .map_err(|e| realize::run_error(e, &self.gather, loc))
+            .map_err(|e| errors::run_error(e, &self.gather, loc))
     }
 
     /// Finds the rewrite of the optimiser that makes a result wrong: compiles the function with fewer
@@ -47,7 +48,7 @@ impl Compiled {
         let loc = Location::caller();
         let inputs = self.inputs("Compiled::bisect", arguments, loc)?;
         let arrays = inputs.iter().map(array).collect::<Result<Vec<Array>, _>>();
-        let arrays = arrays.map_err(|e| realize::run_error(e, &self.gather, loc))?;
+        let arrays = arrays.map_err(|e| errors::run_error(e, &self.gather, loc))?;
         let graph = &self.stages.recorded;
         let floats = arrays.iter().filter_map(Array::floats).flatten();
         let largest = floats.fold(
@@ -76,8 +77,8 @@ impl Compiled {
             }
         }
         match failed {
-            Some(e) => Err(realize::run_error(e, &self.gather, loc)),
-            None => found.map_err(|e| realize::compile_error(e, &self.gather, loc)),
+            Some(e) => Err(errors::run_error(e, &self.gather, loc)),
+            None => found.map_err(|e| errors::compile_error(e, &self.gather, loc)),
         }
     }
 }

@@ -22,7 +22,8 @@ pub use mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 pub(crate) use needs::{Needed, needed};
 
 use crate::record::compose;
-use crate::{Error, ErrorKind, Result, Tensor, Var, boundary, scope, trace};
+use crate::run::boundary;
+use crate::{Error, ErrorKind, Result, Tensor, Var, scope, trace};
 use edge::{Edge, Leaf};
 use engine::Keep;
 use kiln_base::Loc;

@@ -1,6 +1,7 @@
 //! Values on the host, for operations whose result's shape depends on them.
 
-use crate::{Device, Error, ErrorKind, Result, Tensor, realize};
+use crate::run::read;
+use crate::{Device, Error, ErrorKind, Result, Tensor};
 use kiln_ir::eval::Array;
 use std::panic::Location;
 
@@ -9,7 +10,7 @@ use std::panic::Location;
 #[track_caller]
 pub(crate) fn values(t: &Tensor) -> Result<Array> {
     let loc = Location::caller();
-    let buffer = realize::read(t, loc)?;
+    let buffer = read::read(t, loc)?;
     let shape: Vec<usize> = buffer.shape().iter().map(|d| *d as usize).collect();
     let wrong = |e: String| Error::new(ErrorKind::Value, "read", e, loc);
     let bytes = buffer.bytes().map_err(|e| wrong(e.to_string()))?;
@@ -20,7 +21,7 @@ pub(crate) fn values(t: &Tensor) -> Result<Array> {
 #[track_caller]
 pub(crate) fn nonzeros(t: &Tensor) -> Result<Vec<i64>> {
     let loc = Location::caller();
-    let buffer = realize::read(t, loc)?;
+    let buffer = read::read(t, loc)?;
     let bytes = buffer.bytes();
     let bytes = bytes.map_err(|e| Error::new(ErrorKind::Value, "read", e.to_string(), loc))?;
     // A float is also zero with its sign set, which is the highest bit of the last byte.

@@ -1,7 +1,8 @@
 //! Moving tensors between devices.
 
 use crate::record::compose;
-use crate::{Device, Error, ErrorKind, Tensor, custom_function, outcome, realize};
+use crate::run::{outcome, read};
+use crate::{Device, Error, ErrorKind, Tensor, custom_function};
 use kiln_ir::{Builder, Role, ops};
 use std::panic::Location;
 
@@ -51,7 +52,7 @@ impl Tensor {
 /// A leaf of the same values, computed if need be.
 fn copied(x: &Tensor, device: Device, loc: &'static Location<'static>) -> crate::Result<Tensor> {
     if !x.is_realized() {
-        realize::realize_at(&[x], loc)?;
+        read::realize_at(&[x], loc)?;
     }
     let lost = || Error::new(ErrorKind::Internal, "to", "the value is gone", loc);
     let buffer = x.node.ready(x.output).ok_or_else(lost)?;

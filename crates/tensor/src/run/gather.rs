@@ -307,17 +307,6 @@ fn hashed(op: Op) -> Box<(Op, u64)> {
     Box::new((op, hash))
 }
 
-/// The error of reading a placeholder outside the function it was recorded in.
-pub(crate) fn leaked(node: &Node) -> Error {
-    Error::new(
-        ErrorKind::ReadWhileCompiling,
-        node.called,
-        "this tensor was recorded inside a function given to compile, scan or cond, and has no value \
-         there or outside it; return it from the function instead",
-        Loc::from(node.loc),
-    )
-}
-
 fn address(node: &Arc<Node>) -> usize {
     Arc::as_ptr(node) as usize
 }

@@ -5,10 +5,10 @@
 //! line. So a step that depends on a failed one gives that one's error, and cells hold what they held
 //! before it.
 
+use super::gather::Gather;
 use crate::about::About;
-use crate::gather::Gather;
+use crate::cell::{Busy, Cell};
 use crate::node::{Node, Operand};
-use crate::var::{Busy, Cell};
 use crate::{Device, Error, ErrorKind, Result, Tensor};
 use kiln_base::Loc;
 use kiln_base::plan::Site;

@@ -1,7 +1,7 @@
 //! Bounding what a thread holds unrealised.
 
+use super::read::{OnFailure, realize_with};
 use crate::node::{Node, State};
-use crate::realize::{OnFailure, realize_with};
 use crate::{Result, Tensor, scope, trace};
 use std::cell::RefCell;
 use std::panic::Location;
