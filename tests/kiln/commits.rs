@@ -94,7 +94,7 @@ fn a_data_error_on_a_device_touches_no_cell() {
 /// Gives what it is given, and panics for a negative number.
 static PANICS: LazyLock<CustomOp> = LazyLock::new(|| {
     let op = CustomOp::new(
-        "test::panics",
+        "commits::panics",
         |inputs| Ok(inputs[0].clone()),
         |inputs, output| {
             let x = inputs[0].as_slice::<f32>()?;
@@ -108,7 +108,7 @@ static PANICS: LazyLock<CustomOp> = LazyLock::new(|| {
 /// Gives what it is given, and refuses a negative number.
 static REFUSES: LazyLock<CustomOp> = LazyLock::new(|| {
     let op = CustomOp::new(
-        "test::refuses",
+        "commits::refuses",
         |inputs| Ok(inputs[0].clone()),
         |inputs, output| match inputs[0].as_slice::<f32>()? {
             x if x[0] < 0.0 => Err("a negative number".into()),

@@ -1,15 +1,16 @@
 //! Compiling a function once to run it many times.
 
 use crate::compiled::{Binding, Write};
-use crate::node::Node;
-use crate::run::errors::{self, leaked};
-use crate::run::gather::Gather;
-use crate::scope::{Recording, Scope, placeholder};
-use crate::{Compiled, Device, DimSpec, Error, ErrorKind, IntoOutputs, Result, Spec, Tensor};
+use crate::{Compiled, Device, DimSpec, Error, ErrorKind, IntoOutputs, Result, Spec, Tensor, Var};
 use hashbrown::HashMap;
 use kiln_base::{Dim, Loc, Sym};
 use kiln_compiler::{Compilation, Options};
 use kiln_ir::{Fact, Output, Role, SymbolInfo, Target};
+use kiln_lazy::Handle;
+use kiln_lazy::node::Node;
+use kiln_lazy::run::errors::{self, leaked};
+use kiln_lazy::run::gather::Gather;
+use kiln_lazy::scope::{Recording, Scope, placeholder};
 use std::panic::Location;
 use std::sync::{Arc, Mutex};
 
@@ -45,7 +46,7 @@ pub fn compile_with<O: IntoOutputs>(
     errors::check_process("compile", loc)?;
     let mut names: Vec<String> = Vec::new();
     let arguments: Vec<Tensor> = specs.iter().map(|s| argument(s, &mut names, loc)).collect();
-    let recording = Recording::start(&names, loc)?;
+    let recording = Recording::start(names.clone(), loc)?;
     let outputs = f(&arguments).into_outputs();
     let scope = recording.finish();
     let outputs = outputs?;
@@ -71,12 +72,12 @@ fn argument(spec: &Spec, names: &mut Vec<String>, loc: &'static Location<'static
         }
     });
     let fact = Fact::new(spec.dtype, dims);
-    placeholder(fact, Role::Data, Some(spec.device), loc, "argument")
+    placeholder(fact, Role::Data, Some(spec.device), loc, "argument").into()
 }
 
-/// The positions of tensors by their nodes.
-fn positions<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> HashMap<*const Node, usize> {
-    let nodes = tensors.map(|t| Arc::as_ptr(&t.node));
+/// The positions of values by their nodes.
+fn positions<'a>(values: impl Iterator<Item = &'a Handle>) -> HashMap<*const Node, usize> {
+    let nodes = values.map(|t| Arc::as_ptr(&t.node));
     nodes.enumerate().map(|(i, node)| (node, i)).collect()
 }
 
@@ -125,22 +126,26 @@ impl Builder<'_> {
     fn build(self, outputs: &[Tensor], options: &Options) -> Result<Compiled> {
         let mut gather = Gather::default();
         for a in &self.arguments {
-            gather.add(a)?;
+            gather.add(&a.handle)?;
         }
         let mut asked = Vec::new();
         for t in outputs {
             asked.push(Output {
-                value: gather.add(t.check()?)?,
+                value: gather.add(&t.check()?.handle)?,
                 target: Target::Result,
             });
         }
-        let mut written: Vec<usize> = (0..self.scope.vars.len())
-            .filter(|v| self.scope.vars[*v].written)
+        let written: Vec<usize> = (0..self.scope.cells.len())
+            .filter(|v| self.scope.cells[*v].written)
             .collect();
-        written.sort_by_key(|v| self.scope.vars[*v].var.id());
+        let ids = written.iter().map(|v| self.scope.cells[*v].cell.id);
+        let mut ids: Vec<u64> = ids.collect();
+        ids.sort_unstable();
         let mut values = Vec::new();
         for &v in &written {
-            values.push(gather.add(self.scope.vars[v].current.check()?)?);
+            let current = &self.scope.cells[v].current;
+            current.check()?;
+            values.push(gather.add(current)?);
         }
         let device = self.device(&gather)?;
         let bindings = self.bindings(&mut gather, device)?;
@@ -155,6 +160,7 @@ impl Builder<'_> {
             let target = input.map_or(Target::Result, |i| Target::Assign(i as u32));
             writes.push(Write {
                 var,
+                cell: ids.partition_point(|id| *id < self.scope.cells[var].cell.id),
                 output: asked.len(),
                 input,
             });
@@ -189,8 +195,10 @@ impl Builder<'_> {
                 .iter()
                 .map(|(_, count)| count.clone())
                 .collect(),
-            written: self.scope.vars.iter().map(|v| v.written).collect(),
-            vars: self.scope.vars.into_iter().map(|v| v.var).collect(),
+            written: self.scope.cells.iter().map(|v| v.written).collect(),
+            vars: (self.scope.cells.into_iter())
+                .map(|v| Var { cell: v.cell })
+                .collect(),
             gather: Arc::new(gather.without_values()),
             asked,
             small: Mutex::default(),
@@ -214,8 +222,8 @@ impl Builder<'_> {
     /// What each input of the program is; captured tensors become parameters.
     fn bindings(&self, gather: &mut Gather, device: Device) -> Result<Vec<Binding>> {
         let mut bindings = Vec::new();
-        let arguments = positions(self.arguments.iter());
-        let vars = positions(self.scope.vars.iter().map(|v| &v.placeholder));
+        let arguments = positions(self.arguments.iter().map(|a| &a.handle));
+        let vars = positions(self.scope.cells.iter().map(|v| &v.placeholder));
         let keys = positions(self.scope.keys.iter().map(|(t, _)| t));
         for i in 0..gather.inputs.len() {
             let node = gather.entries[gather.inputs[i].entry].node.clone();

@@ -1,18 +1,18 @@
 //! Running a compiled function.
 
-use crate::cell::Busy;
-use crate::node::Node;
-use crate::run::commit::{self, Donor, Given, Inputs, Running};
-use crate::run::gather::Gather;
-use crate::run::{errors, read};
 use crate::small::Small;
-use crate::{
-    Device, DimSpec, Error, ErrorKind, Result, Spec, Tensor, Var, anomaly, profiler, random,
-};
+use crate::tensor::handles;
+use crate::{Device, DimSpec, Error, ErrorKind, Result, Spec, Tensor, Var, profiler};
 use kiln_base::plan::Plan;
 use kiln_base::{Dim, Loc};
 use kiln_compiler::{Explain, Options, Stages};
 use kiln_ir::{Output, Role};
+use kiln_lazy::cell::Busy;
+use kiln_lazy::node::Node;
+use kiln_lazy::run::commit::{self, Donor, Given, Inputs, Running};
+use kiln_lazy::run::gather::Gather;
+use kiln_lazy::run::{anomaly, errors, read};
+use kiln_lazy::{Handle, random};
 use kiln_runtime::{Buffer, Executable};
 use smallvec::SmallVec;
 use std::panic::Location;
@@ -48,7 +48,6 @@ pub struct Compiled {
     pub(crate) keys: Vec<Dim>,
     /// Positions of the results among the plan's outputs.
     pub(crate) results: Vec<usize>,
-    /// By the ids of the cells.
     pub(crate) writes: Vec<Write>,
     /// For each of `vars` whether it is among `writes`.
     pub(crate) written: Vec<bool>,
@@ -66,6 +65,8 @@ pub struct Compiled {
 #[derive(Clone)]
 pub(crate) struct Write {
     pub(crate) var: usize,
+    /// Its place among the written cells by their ids.
+    pub(crate) cell: usize,
     pub(crate) output: usize,
     /// The plan input that holds the old value.
     pub(crate) input: Option<usize>,
@@ -98,7 +99,7 @@ impl Compiled {
             let inputs = self.inputs(RUN, arguments, loc)?;
             anomaly::check(&self.gather, graph, gpu, &inputs, loc)?;
         }
-        read::realize_at(arguments, loc)?;
+        read::realize_at(&handles(arguments), loc)?;
         // Everything but the cells that are written is read before those are locked: a run that waits
         // for a cell holds none.
         let counts = self.draws(arguments);
@@ -125,8 +126,8 @@ impl Compiled {
             let given = |node: &Arc<Node>| self.given(node, running.inputs());
             errors::run_error_with(e, &self.gather, loc, &given)
         })?;
-        let given = self.writes.iter().zip(&cells).map(|(w, cell)| Given {
-            cell,
+        let given = self.writes.iter().map(|w| Given {
+            cell: &cells[w.cell],
             position: w.output,
             old: w.input,
             loc,
@@ -163,7 +164,7 @@ impl Compiled {
         for (i, (t, spec)) in arguments.iter().zip(&self.specs).enumerate() {
             t.check()?;
             let fits = t.dtype() == spec.dtype
-                && (t.node.device.is_none() || t.device() == spec.device)
+                && (t.handle.node.device.is_none() || t.device() == spec.device)
                 && t.ndim() == spec.dims.len()
                 && t.dims().iter().zip(&spec.dims).all(|(d, s)| match s {
                     DimSpec::Known(n) => d.is(*n as i64),
@@ -203,23 +204,23 @@ impl Compiled {
         Ok(())
     }
 
-    /// Takes the cells that the run writes, in the order of `writes`, each with a computed value.
+    /// Takes the cells that the run writes, in the order of their ids, each with a computed value.
     fn take_written(&self, loc: &'static Location<'static>) -> Result<Vec<Busy>> {
         let written = self.writes.iter().map(|w| self.vars[w.var].cell.clone());
         let cells = commit::take(written.collect(), &[]);
         // Computed while the cells are taken: nobody can assign them anything new meanwhile.
-        let held: Vec<Tensor> = cells.iter().map(|b| b.state().current.clone()).collect();
+        let held: Vec<Handle> = cells.iter().map(|b| b.state().current.clone()).collect();
         read::realize_holding(&held.iter().collect::<Vec<_>>(), &cells, loc)?;
         Ok(cells)
     }
 
     /// The old values of the cells that nobody else holds.
     fn donors(&self, cells: &[Busy]) -> SmallVec<[Donor; 4]> {
-        let donor = |(w, cell): (&Write, &Busy)| {
-            let (input, leaf) = (w.input?, cell.state().sole_leaf()?);
+        let donor = |w: &Write| {
+            let (input, leaf) = (w.input?, cells[w.cell].state().sole_leaf()?);
             Some(Donor { input, leaf })
         };
-        self.writes.iter().zip(cells).filter_map(donor).collect()
+        self.writes.iter().filter_map(donor).collect()
     }
 
     /// An input; `None` for a cell that the run writes.
@@ -231,7 +232,7 @@ impl Compiled {
         loc: &'static Location<'static>,
     ) -> Result<Option<Buffer>> {
         match binding {
-            Binding::Argument(a) => self.value(arguments[*a], loc).map(Some),
+            Binding::Argument(a) => self.value(&arguments[*a].handle, loc).map(Some),
             Binding::Captured(buffer) => Ok(Some(buffer.clone())),
             Binding::Var(v) if self.written[*v] => Ok(None),
             Binding::Var(v) => {
@@ -248,7 +249,7 @@ impl Compiled {
     }
 
     /// A computed value, where the program runs.
-    fn value(&self, t: &Tensor, loc: &'static Location<'static>) -> Result<Buffer> {
+    fn value(&self, t: &Handle, loc: &'static Location<'static>) -> Result<Buffer> {
         let buffer = self.device.bring(read::value(t, loc)?);
         buffer.map_err(|e| errors::run_error(e, &self.gather, loc))
     }
@@ -280,7 +281,7 @@ impl Compiled {
                 "a symbolic size must be at least 2 here: sizes of 0 and 1 have plans of their own";
             return Err(Error::new(ErrorKind::Value, op, text, loc));
         }
-        read::realize_at(arguments, loc)?;
+        read::realize_at(&handles(arguments), loc)?;
         let keys = keys(
             random::get_rng_state().map(|w| w as i64),
             &self.draws(arguments),

@@ -1,10 +1,11 @@
 //! Loops and branches on values.
 
 use crate::record::{compose_many, user_error};
-use crate::trace::{Captured, Traced, trace};
 use crate::{DType, Device, Error, ErrorKind, Nest, Result, Tensor};
 use kiln_base::Dim;
 use kiln_ir::{Builder, Fact, ops};
+use kiln_lazy::Handle;
+use kiln_lazy::body::{Captured, Traced, trace};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -55,7 +56,7 @@ pub fn scan_with<C: Nest, X: Nest, Y: Nest>(
     xs: X,
     step: impl FnOnce(C, X) -> (C, Y),
 ) -> (C, Y) {
-    let loc = crate::caller::user_line(Location::caller());
+    let loc = kiln_lazy::caller::user_line(Location::caller());
     let (first, scanned) = (init.tensors(), xs.tensors());
     let trips = match trips(options, &first, &scanned, loc) {
         Ok(trips) => trips,
@@ -72,14 +73,14 @@ pub fn scan_with<C: Nest, X: Nest, Y: Nest>(
     };
     let mut facts: Vec<(Fact, Option<Device>)> = first
         .iter()
-        .map(|t| (t.fact().clone(), t.node.device))
+        .map(|t| (t.fact().clone(), t.handle.node.device))
         .collect();
     facts.extend(scanned.iter().map(|t| {
         let slice = Fact::new(t.dtype(), t.dims()[1..].iter().cloned());
-        (slice, t.node.device)
+        (slice, t.handle.node.device)
     }));
     let mut traced = trace(&facts, Some(&trips), "scan", loc, |given| {
-        let mut given = given.iter().cloned();
+        let mut given = given.iter().cloned().map(Tensor::from);
         let carry = init.with(&mut given);
         let x = xs.with(&mut given);
         step(carry, x)
@@ -168,7 +169,8 @@ fn recorded_loop<C: Nest, Y: Nest>(
     }
     let mut captured = Captured::default();
     let outputs: Vec<Tensor> = next.into_iter().chain(results).collect();
-    let body = traced.graph(&outputs, &mut captured)?;
+    let results: Vec<&Handle> = outputs.iter().map(|t| &t.handle).collect();
+    let body = traced.graph(&results, &mut captured)?;
     let op = ops::Loop {
         trips,
         carried: first.len(),
@@ -178,7 +180,7 @@ fn recorded_loop<C: Nest, Y: Nest>(
     };
     let mut operands = first;
     operands.extend(scanned);
-    operands.append(&mut captured.tensors);
+    operands.extend(captured.values.into_iter().map(Tensor::from));
     if outputs.is_empty() {
         return Ok(vec![]);
     }
@@ -204,7 +206,7 @@ pub fn cond<T: Nest>(
     then: impl FnOnce() -> T,
     otherwise: impl FnOnce() -> T,
 ) -> T {
-    let loc = crate::caller::user_line(Location::caller());
+    let loc = kiln_lazy::caller::user_line(Location::caller());
     let mut then = trace(&[], None, "cond", loc, |_| then());
     let mut otherwise = trace(&[], None, "cond", loc, |_| otherwise());
     match branch(condition, &mut then, &mut otherwise, loc) {
@@ -253,16 +255,17 @@ fn branch<T: Nest>(
         }
     }
     let mut captured = Captured::default();
+    let [a, b] = [a, b].map(|side| side.iter().map(|t| &t.handle).collect::<Vec<_>>());
     let mut graphs = [
-        then.graph(a, &mut captured)?,
-        otherwise.graph(b, &mut captured)?,
+        then.graph(&a, &mut captured)?,
+        otherwise.graph(&b, &mut captured)?,
     ];
     graphs.iter_mut().for_each(|g| captured.complete(g, 0));
     let op = ops::If {
         branches: graphs.map(Arc::new),
     };
     let mut operands = vec![condition.reshape(())];
-    operands.append(&mut captured.tensors);
+    operands.extend(captured.values.into_iter().map(Tensor::from));
     let refs: Vec<&Tensor> = operands.iter().collect();
     let outputs = compose_many("cond", &refs, a.len(), |b| {
         Ok(b.emit(op.into(), &operands)?.into_vec())

@@ -1,13 +1,14 @@
 //! Making tensors from data and reading them back.
 
 use crate::ops::args::addressable;
-use crate::ops::record::Recorded;
+use crate::record::Recorded;
 use crate::record::{Recorder, compose};
-use crate::run::read;
-use crate::{DType, Device, Error, ErrorKind, IntList, Result, Scalar, Tensor, scope};
+use crate::{DType, Device, Error, ErrorKind, IntList, Result, Scalar, Tensor, is_recording};
 use kiln_base::Dim;
 use kiln_ir::eval::Array;
 use kiln_ir::{Builder, OpError, Pw, Role, ensure, ops};
+use kiln_lazy::run::read;
+use kiln_lazy::run::reference::array;
 use kiln_runtime::Buffer;
 use std::panic::Location;
 
@@ -72,7 +73,7 @@ pub(crate) fn dims(shape: impl IntoShape, dtype: DType) -> Result<Vec<Dim>, OpEr
 /// Errs for a size that only a function given to `compile` knows, outside it.
 fn recorded(size: &Dim) -> Result<(), OpError> {
     ensure!(
-        size.as_const().is_some() || scope::is_recording(),
+        size.as_const().is_some() || is_recording(),
         "the size {size} is that of an argument of a function given to compile, and has no value outside it"
     );
     Ok(())
@@ -286,7 +287,7 @@ impl Tensor {
 
     /// Bytes that this tensor's values take in memory now: none before they are computed.
     pub fn memory_bytes(&self) -> usize {
-        let values = self.node.ready(self.output);
+        let values = self.handle.node.ready(self.handle.output);
         values.map_or(0, |values| values.len() * self.element_size())
     }
 
@@ -298,7 +299,7 @@ impl Tensor {
     pub fn realize(&self) -> Result<&Tensor> {
         let loc = Location::caller();
         self.check()?;
-        read::realize_at(&[self], loc)?;
+        read::realize_at(&[&self.handle], loc)?;
         Ok(self)
     }
 
@@ -309,7 +310,7 @@ impl Tensor {
     #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let loc = Location::caller();
-        let buffer = read::read(self, loc)?;
+        let buffer = read::read(&self.handle, loc)?;
         buffer.to_vec::<T>().map_err(|e| unread(e, "to_vec", loc))
     }
 
@@ -320,7 +321,7 @@ impl Tensor {
     #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let loc = Location::caller();
-        let buffer = read::read(self, loc)?;
+        let buffer = read::read(&self.handle, loc)?;
         buffer.to_bytes().map_err(|e| unread(e, "to_bytes", loc))
     }
 
@@ -343,7 +344,7 @@ impl Tensor {
     #[track_caller]
     pub fn item<T: Element>(&self) -> Result<T> {
         let loc = Location::caller();
-        let buffer = read::read(self, loc)?;
+        let buffer = read::read(&self.handle, loc)?;
         if buffer.len() != 1 {
             let message = format!(
                 "{} has {} elements; item() reads tensors of exactly one",
@@ -375,7 +376,7 @@ fn converted(element: &Buffer, dtype: DType) -> Result<Buffer, String> {
             "asked for {dtype} of a {from} tensor, which would lose what it holds; cast it first"
         ));
     }
-    let array = crate::verify::array(element).map_err(|e| e.to_string())?;
+    let array = array(element).map_err(|e| e.to_string())?;
     let converted = match array.ints() {
         Some(&[n]) => {
             // u64 is kept as the i64 of the same bits.

@@ -1,8 +1,8 @@
 //! Operators with a kernel of the user's own.
 
-use crate::autograd::{Backward, differentiated, keeps_derivative, no_grad};
+use crate::autograd::{Backward, differentiated, keeps_derivative};
 use crate::record::compose;
-use crate::{Error, Result, Tensor};
+use crate::{Error, Result, Tensor, no_grad};
 use kiln_base::custom::{
     ArrayView, ArrayViewMut, CudaFunction, CudaGrid, KernelError, register, register_alternative,
     register_cuda, register_cuda_alternative,

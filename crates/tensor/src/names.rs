@@ -7,15 +7,14 @@
 //! result has drop all names.
 
 use crate::Tensor;
-use crate::record::compose;
-use kiln_ir::{Builder, Op, OpError, ensure};
+use kiln_ir::{Op, OpError, ensure};
 use std::sync::Arc;
 
 /// The name of each dim.
 pub(crate) type Names = Arc<[Option<Arc<str>>]>;
 
 /// A name, or `None`, for each dim; `"..."` stands for the dims that the others leave.
-pub struct DimNames(Vec<Option<String>>);
+pub struct DimNames(pub(crate) Vec<Option<String>>);
 
 impl<const N: usize> From<[&str; N]> for DimNames {
     fn from(names: [&str; N]) -> DimNames {
@@ -37,7 +36,7 @@ impl<const N: usize> From<[Option<&str>; N]> for DimNames {
 
 impl DimNames {
     /// One name for each dim, the ellipsis replaced by `rest`.
-    fn spelled(
+    pub(crate) fn spelled(
         &self,
         t: &Tensor,
         rest: &[Option<Arc<str>>],
@@ -65,7 +64,7 @@ impl DimNames {
     }
 
     /// One name for each dim of t, which keeps its own where the ellipsis stands.
-    fn for_dims_of(&self, t: &Tensor) -> Result<Vec<Option<Arc<str>>>, OpError> {
+    pub(crate) fn for_dims_of(&self, t: &Tensor) -> Result<Vec<Option<Arc<str>>>, OpError> {
         let own = t.own_names();
         let before = self.0.iter().position(|n| n.as_deref() == Some("..."));
         let count = (t.ndim() + 1).saturating_sub(self.0.len());
@@ -96,52 +95,6 @@ fn distinct(names: Vec<Option<Arc<str>>>) -> Result<Vec<Option<Arc<str>>>, OpErr
 }
 
 impl Tensor {
-    /// Names for the dims that have none yet; a dim that has another name is an error. `"..."` stands
-    /// for dims that stay as they are.
-    ///
-    /// Every argument that names a dim by its number then takes its name too.
-    ///
-    /// ```
-    /// use kiln_tensor::{DType, Tensor};
-    /// let images = Tensor::ones([2, 3, 4, 5], DType::F32).refine_names(["N", "C", "H", "W"]);
-    /// let gray = images.mean("C");
-    /// assert_eq!(gray.names(), [Some("N"), Some("H"), Some("W")]);
-    /// assert_eq!(images.select("C", 0).shape()?, [2, 4, 5]);
-    /// // A check: these dims don't belong together.
-    /// let wrong = &images * Tensor::ones([5], DType::F32).refine_names(["H"]);
-    /// assert!(wrong.error().is_some());
-    /// # Ok::<(), kiln_tensor::Error>(())
-    /// ```
-    #[track_caller]
-    pub fn refine_names(&self, names: impl Into<DimNames>) -> Tensor {
-        let names = names.into();
-        compose("refine_names", &[self], |_| {
-            let names = names.for_dims_of(self)?;
-            for (i, (old, new)) in self.own_names().iter().zip(&names).enumerate() {
-                ensure!(
-                    old.is_none() || old == new,
-                    "dim {i} is {old:?} and can't become {new:?}; use rename"
-                );
-            }
-            Ok(self.with_names(names))
-        })
-    }
-
-    /// Other names for the dims; `"..."` stands for dims that keep theirs. See
-    /// [`Tensor::drop_names`] to remove them.
-    #[track_caller]
-    pub fn rename(&self, names: impl Into<DimNames>) -> Tensor {
-        let names = names.into();
-        compose("rename", &[self], |_| {
-            Ok(self.with_names(names.for_dims_of(self)?))
-        })
-    }
-
-    /// This tensor without names: PyTorch's `rename(None)`.
-    pub fn drop_names(&self) -> Tensor {
-        self.with_names(Vec::new())
-    }
-
     /// The name of each dim.
     pub fn names(&self) -> Vec<Option<&str>> {
         match &self.names {
@@ -150,61 +103,8 @@ impl Tensor {
         }
     }
 
-    /// The dims in the order of these names, with a dim of size 1 for each name that this tensor
-    /// doesn't have. `"..."` stands for the dims that aren't named, in their order.
-    ///
-    /// ```
-    /// use kiln_tensor::{DType, Tensor};
-    /// let x = Tensor::ones([2, 3], DType::F32).refine_names(["C", "N"]);
-    /// assert_eq!(x.align_to(["N", "C", "H", "W"]).shape()?, [3, 2, 1, 1]);
-    /// assert_eq!(x.align_to(["N", "..."]).names(), [Some("N"), Some("C")]);
-    /// # Ok::<(), kiln_tensor::Error>(())
-    /// ```
-    #[track_caller]
-    pub fn align_to(&self, names: impl Into<DimNames>) -> Tensor {
-        let names = names.into();
-        compose("align_to", &[self], |b| {
-            let own = self.own_names();
-            let named =
-                |n: &&Option<Arc<str>>| !names.0.iter().any(|x| x.as_deref() == n.as_deref());
-            let rest: Vec<Option<Arc<str>>> = own.iter().filter(named).cloned().collect();
-            let wanted = names.spelled(self, &rest)?;
-            for n in own.iter() {
-                ensure!(
-                    n.is_some(),
-                    "every dim of {} needs a name to be aligned",
-                    self.fact()
-                );
-                ensure!(
-                    wanted.contains(n),
-                    "the dim {n:?} has no place in {wanted:?}"
-                );
-            }
-            let perm: Vec<usize> = wanted
-                .iter()
-                .filter_map(|n| own.iter().position(|o| o == n))
-                .collect();
-            let mut x = b.permute(self, &perm)?;
-            for (i, n) in wanted.iter().enumerate() {
-                if !own.contains(n) {
-                    x = b.unsqueeze(&x, i)?;
-                }
-            }
-            Ok(x.with_names(wanted))
-        })
-    }
-
-    /// [`Tensor::align_to`] the names of another tensor.
-    #[track_caller]
-    pub fn align_as(&self, other: &Tensor) -> Tensor {
-        let names = other.names();
-        self.align_to(DimNames(
-            names.iter().map(|n| n.map(str::to_string)).collect(),
-        ))
-    }
-
     /// A name for each dim, or none where nothing is named.
-    fn own_names(&self) -> Vec<Option<Arc<str>>> {
+    pub(crate) fn own_names(&self) -> Vec<Option<Arc<str>>> {
         match &self.names {
             Some(names) => names.to_vec(),
             None => vec![None; self.ndim()],

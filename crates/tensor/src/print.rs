@@ -1,9 +1,9 @@
 //! Printing tensors as PyTorch does (`torch/_tensor_str.py`).
 
-use crate::run::read;
 use crate::{DType, Device, Error, ErrorKind, Result, Tensor, names};
 use half::{bf16, f16};
 use kiln_base::Loc;
+use kiln_lazy::run::read;
 use kiln_runtime::{Buffer, Element};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -81,9 +81,9 @@ impl fmt::Debug for Tensor {
                 f,
                 "Tensor({} from {} at {}:{})",
                 self.fact(),
-                self.node.called,
-                self.node.loc.file(),
-                self.node.loc.line()
+                self.handle.node.called,
+                self.handle.node.loc.file(),
+                self.handle.node.loc.line()
             ),
         }
     }
@@ -96,7 +96,7 @@ impl Tensor {
     /// As [`Tensor::realize`].
     pub fn to_text(&self, options: &PrintOptions) -> Result<String> {
         let shape = self.shape()?;
-        let values = read::read(self, self.node.loc)?;
+        let values = read::read(&self.handle, self.handle.node.loc)?;
         let numel = values.len();
         let mut text = "tensor(".to_string();
         if numel == 0 {
@@ -112,7 +112,7 @@ impl Tensor {
             };
             let shown = layout.shown(&shape);
             let (texts, width) = texts(&values, &shown, options).map_err(|e| {
-                let loc = Loc::from(self.node.loc);
+                let loc = Loc::from(self.handle.node.loc);
                 Error::new(ErrorKind::Internal, "print", e.to_string(), loc)
             })?;
             text.push_str(&layout.draw(&shape, &mut texts.into_iter(), width, 7));

@@ -1,12 +1,11 @@
 //! Recording a function once that is called for many tensors alike.
 
-use crate::node::{Node, Operands, State, Tensor};
-use crate::record::joined_recording;
-use crate::run::boundary;
-use crate::trace::{Captured, trace};
-use crate::{Device, anomaly, is_grad_enabled, scope, trace as bodies};
+use crate::{Device, Tensor, is_anomaly_enabled, is_grad_enabled};
 use hashbrown::HashMap;
-use kiln_ir::{Fact, Facts, Graph, Op, ops};
+use kiln_ir::{Fact, Facts, Graph, Op};
+use kiln_lazy::body::{self, Captured, trace};
+use kiln_lazy::recorder::repeat;
+use kiln_lazy::{Handle, scope};
 use smallvec::SmallVec;
 use std::hash::BuildHasher;
 use std::panic::Location;
@@ -55,16 +54,16 @@ impl Repeated {
     ) -> Vec<Tensor> {
         let loc = Location::caller();
         let as_it_is = scope::is_recording()
-            || bodies::is_tracing()
+            || body::is_tracing()
             || is_grad_enabled()
-            || anomaly::is_anomaly_enabled()
+            || is_anomaly_enabled()
             || operands
                 .iter()
                 .any(|t| t.error().is_some() || t.names.is_some());
         if as_it_is {
             return f(operands);
         }
-        let kind = |t: &Tensor| (t.fact().clone(), t.node.device);
+        let kind = |t: &Tensor| (t.fact().clone(), t.handle.node.device);
         let kinds: Kinds = operands.iter().map(kind).collect();
         let known = self.known.entry(kinds);
         let known = known.or_insert_with_key(|kinds| Recorded::of(kinds, loc, &f));
@@ -87,22 +86,25 @@ impl Recorded {
         loc: &'static Location<'static>,
         f: impl Fn(&[Tensor]) -> Vec<Tensor>,
     ) -> Option<Recorded> {
-        let mut traced = trace(kinds, None, "repeated", loc, f);
+        let mut traced = trace(kinds, None, "repeated", loc, |given| {
+            f(&given.iter().cloned().map(Tensor::from).collect::<Vec<_>>())
+        });
         let results = traced.result.clone();
-        let fine = |t: &Tensor| t.error().is_none() && t.node.device == kinds[0].1;
+        let fine = |t: &Tensor| t.error().is_none() && t.handle.node.device == kinds[0].1;
         if kinds.is_empty() || results.is_empty() || !results.iter().all(fine) {
             return None;
         }
         let mut captured = Captured::default();
-        let body = traced.graph(&results, &mut captured).ok()?;
+        let handles: Vec<&Handle> = results.iter().map(|t| &t.handle).collect();
+        let body = traced.graph(&handles, &mut captured).ok()?;
         // Numbers may differ at the next call, and constants belong to this one.
         let is_plain = |op: &Op| match op {
             Op::Pointwise(_) | Op::Cast(_) | Op::Input(_) => true,
             op => op.is_view(),
         };
         let is_plain = body.iter().all(|(_, n)| is_plain(&n.op));
-        let computed = |t: &Tensor| !matches!(t.node.op, Op::Input(_));
-        if !is_plain || !captured.tensors.is_empty() || !results.iter().all(computed) {
+        let computed = |t: &Tensor| !matches!(t.handle.node.op, Op::Input(_));
+        if !is_plain || !captured.values.is_empty() || !results.iter().all(computed) {
             return None;
         }
         static STATE: std::sync::LazyLock<hashbrown::DefaultHashBuilder> =
@@ -116,19 +118,8 @@ impl Recorded {
 
     /// Records a call.
     fn call(&self, operands: &[Tensor], loc: &'static Location<'static>) -> Vec<Tensor> {
-        let state = State::Lazy {
-            inputs: operands.iter().map(Tensor::operand).collect::<Operands>(),
-            recording: Some(joined_recording(operands)),
-            kept: SmallVec::new(),
-        };
-        let op = ops::Barrier { detach: true }.into();
-        let device = operands[0].node.device;
-        let mut node = Node::new(op, self.facts.clone(), device, loc, "repeated", state);
-        node.body = Some(self.body.clone());
-        node.hash = self.hash;
-        let node = Arc::new(node);
-        boundary::recorded(&node);
-        let outputs = 0..self.facts.len() as u32;
-        outputs.map(|o| Tensor::output_of(&node, o)).collect()
+        let operands: Vec<&Handle> = operands.iter().map(|t| &t.handle).collect();
+        let outputs = repeat((&self.body, self.hash), &self.facts, &operands, loc);
+        outputs.into_iter().map(Tensor::from).collect()
     }
 }

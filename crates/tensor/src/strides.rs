@@ -4,7 +4,8 @@
 
 use crate::{Result, Tensor};
 use kiln_base::{Dim, contiguous_strides, numel};
-use kiln_ir::{Fact, Op};
+use kiln_ir::Op;
+use kiln_lazy::Handle;
 use std::sync::Arc;
 
 /// The distance in elements between neighbours along each dim, of a tensor that isn't contiguous.
@@ -97,7 +98,8 @@ fn gives_views(called: &str) -> bool {
 }
 
 /// The strides of what `called` has just recorded, if they aren't contiguous.
-pub(crate) fn of(called: &str, op: &Op, fact: &Fact, inputs: &[Tensor]) -> Option<Strides> {
+pub(crate) fn of(called: &str, recorded: &Handle, inputs: &[Tensor]) -> Option<Strides> {
+    let (op, fact) = (&recorded.node.op, recorded.fact());
     let is_view = match op {
         Op::Permute(_) | Op::Broadcast(_) => true,
         Op::Slice(s) => s.axes.iter().all(|a| a.step > 0),

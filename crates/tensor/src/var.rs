@@ -1,11 +1,10 @@
 //! Cells that hold a tensor.
 
-use crate::autograd::edge::Edge;
-use crate::cell::Cell;
-use crate::{
-    AsTensor, DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor, scope, trace,
-};
+use crate::{AsTensor, DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor};
 use kiln_ir::Role;
+use kiln_lazy::cell::Cell;
+use kiln_lazy::grad::edge::Edge;
+use kiln_lazy::{body, scope};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -44,7 +43,7 @@ impl Var {
     fn with_role(value: &Tensor, role: Role) -> Result<Var> {
         let loc = Location::caller();
         value.shape()?;
-        value.settled()?;
+        value.handle.settled()?;
         if scope::is_recording() {
             return Err(Error::new(
                 ErrorKind::ReadWhileCompiling,
@@ -54,9 +53,9 @@ impl Var {
             ));
         }
         let var = Var {
-            cell: Cell::new(value, role),
+            cell: Cell::new(&value.handle, role),
         };
-        var.cell.hold(value, loc);
+        var.cell.hold(&value.handle, loc);
         Ok(var)
     }
 
@@ -76,11 +75,12 @@ impl Var {
     #[track_caller]
     pub fn get(&self) -> Tensor {
         let loc = Location::caller();
-        let mut t = scope::get_var(self, loc).unwrap_or_else(|| self.cell.idle().current.clone());
+        let recorded = scope::get(&self.cell, loc);
+        let mut handle = recorded.unwrap_or_else(|| self.cell.idle().current.clone());
         if self.requires_grad() {
-            t.edge = Edge::Leaf(self.cell.leaf.clone());
+            handle.edge = Edge::Leaf(self.cell.leaf.clone());
         }
-        t
+        handle.into()
     }
 
     /// Makes the cell hold `value`. Inside `compile` the assignment is recorded and happens at each
@@ -98,21 +98,21 @@ impl Var {
     pub(crate) fn fail(&self, error: Error) {
         let failed = Tensor::from_error(error);
         if scope::is_recording() {
-            return scope::assign_var(self, &failed);
+            return scope::assign(&self.cell, &failed.handle);
         }
-        self.cell.idle().current = failed;
+        self.cell.idle().current = failed.handle;
     }
 
     /// The value as this cell can hold it.
     fn fitting(&self, value: &Tensor, loc: &'static Location<'static>) -> Result<Tensor> {
         value.check()?;
-        if trace::is_tracing() {
+        if body::is_tracing() {
             let message = "a Var can't be assigned inside scan and cond; return the value and assign it \
                            behind them";
             return Err(Error::new(ErrorKind::Assign, "assign", message, loc));
         }
         let home = self.device();
-        let anywhere = value.node.device.is_none();
+        let anywhere = value.handle.node.device.is_none();
         let value = match anywhere && home != Device::Cpu {
             true => value.to(home),
             false => value.clone(),
@@ -222,8 +222,8 @@ impl Var {
             grad.check()?;
         }
         self.cell.leaf.device.set(device);
-        self.cell.leaf.set_grad(grad);
-        self.cell.hold(&value, loc);
+        self.cell.leaf.set_grad(grad.map(|g| g.handle));
+        self.cell.hold(&value.handle, loc);
         Ok(())
     }
 }
@@ -255,20 +255,22 @@ pub fn assign_together<'a>(
     }
     if scope::is_recording() {
         for (var, value) in &fitting {
-            scope::assign_var(var, value);
+            scope::assign(&var.cell, &value.handle);
         }
         return Ok(());
     }
     for (_, value) in &fitting {
         // A computed value that turned out wrong could not be taken back.
-        value.settled()?;
+        value.handle.settled()?;
     }
-    let mut recordings = fitting.iter().filter_map(|(_, value)| value.recording());
+    let mut recordings = fitting
+        .iter()
+        .filter_map(|(_, value)| value.handle.recording());
     if let Some(first) = recordings.next() {
         recordings.for_each(|other| first.join(&other));
     }
     for (var, value) in &fitting {
-        var.cell.hold(value, loc);
+        var.cell.hold(&value.handle, loc);
     }
     Ok(())
 }

@@ -1,9 +1,10 @@
 //! Checking a compiled function against the reference.
 
-use crate::run::errors;
 use crate::{Compiled, Error, ErrorKind, Result, Tensor};
 use kiln_compiler::{Bisection, Compilation, Verification};
 use kiln_ir::eval::{Array, Oracle};
+use kiln_lazy::run::errors;
+use kiln_lazy::run::reference::array;
 use kiln_runtime::{Buffer, Error as RunError};
 use std::panic::Location;
 
@@ -94,12 +95,4 @@ fn agrees(c: &Compilation, inputs: &[Buffer], oracle: &Oracle) -> Result<bool, R
         }
     }
     Ok(true)
-}
-
-/// The values of a buffer for the reference.
-pub(crate) fn array(buffer: &Buffer) -> Result<Array, RunError> {
-    let host = buffer.to_host()?;
-    let shape: Vec<usize> = host.shape().iter().map(|d| *d as usize).collect();
-    let array = Array::from_bytes(host.dtype(), &shape, host.bytes()?);
-    array.map_err(|e| RunError::Internal(e.to_string()))
 }

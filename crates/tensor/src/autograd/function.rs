@@ -1,10 +1,11 @@
 //! Functions with a derivative of the user's own.
 
-use super::edge::{CustomRule, Edge, GradNode};
-use super::no_grad;
 use crate::record::compose;
-use crate::{Result, Tensor, trace};
+use crate::tensor::handles;
+use crate::{Result, Tensor, is_grad_enabled, no_grad};
 use kiln_ir::{OpError, ensure};
+use kiln_lazy::grad::edge::{CustomRule, Edge, GradNode};
+use kiln_lazy::{Handle, body};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ pub fn custom_function(
 /// Errs in a body whose derivative is made from what is recorded in it.
 pub(crate) fn keeps_derivative() -> Result<(), OpError> {
     ensure!(
-        !trace::may_flow(),
+        !body::may_flow(),
         "the derivative of a custom function is lost inside scan and cond; call it outside, or \
          under no_grad"
     );
@@ -56,21 +57,21 @@ pub(crate) fn differentiated(
     backward: impl FnOnce() -> Arc<Backward>,
 ) -> Tensor {
     let mut y = y.detach();
-    let flows = super::is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
+    let flows = is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
     if y.error().is_some() || !flows || !y.dtype().is_float() {
         return y;
     }
-    let (output, backward) = (y.output as usize, backward());
-    let rule: Arc<CustomRule> =
-        Arc::new(
-            move |inputs, outputs, cotangents, wanted| match &cotangents[output] {
-                Some(g) => checked(inputs, backward(inputs, &outputs[output], g), wanted),
-                None => Ok(vec![None; inputs.len()]),
-            },
-        );
-    let operands: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
-    let node = GradNode::called_at(&y.node, Some(rule), &operands, place);
-    y.edge = Edge::Node(node, y.output);
+    let (output, backward) = (y.handle.output as usize, backward());
+    let rule: Arc<CustomRule> = Arc::new(move |inputs, outputs, cotangents, wanted| {
+        let Some(g) = cotangents[output].clone() else {
+            return Ok(vec![None; inputs.len()]);
+        };
+        let inputs: Vec<Tensor> = inputs.iter().cloned().map(Tensor::from).collect();
+        let gradients = backward(&inputs, &outputs[output].clone().into(), &g.into());
+        checked(&inputs, gradients, wanted)
+    });
+    let node = GradNode::called_at(&y.handle.node, Some(rule), &handles(inputs), place);
+    y.handle.edge = Edge::Node(node, y.handle.output);
     y
 }
 
@@ -79,7 +80,7 @@ fn checked(
     inputs: &[Tensor],
     gradients: Vec<Option<Tensor>>,
     wanted: &[bool],
-) -> Result<Vec<Option<Tensor>>, OpError> {
+) -> Result<Vec<Option<Handle>>, OpError> {
     ensure!(
         gradients.len() == inputs.len(),
         "the derivative of a custom function of {} inputs gave {} gradients",
@@ -101,5 +102,6 @@ fn checked(
             x.fact()
         );
     }
-    Ok(gradients)
+    let handle = |g: Option<Tensor>| g.map(|g| g.handle);
+    Ok(gradients.into_iter().map(handle).collect())
 }

@@ -1,8 +1,9 @@
 //! Gradients as functions.
 
-use super::engine::{self, Keep};
 use super::seed;
-use crate::{DType, Error, ErrorKind, Result, Tensor};
+use crate::tensor::handles;
+use crate::{DType, Error, ErrorKind, Result, Tensor, enable_grad};
+use kiln_lazy::grad::engine::{self, Keep};
 use std::panic::Location;
 
 /// What [`grad_with`] takes beside the tensors.
@@ -77,14 +78,17 @@ pub fn grad_with(
     }
     let mut seeded = Vec::with_capacity(outputs.len());
     for (i, y) in outputs.iter().enumerate() {
-        seeded.push((*y, seed(y, given.get(i), "grad", loc)?));
+        seeded.push((&y.handle, seed(y, given.get(i), "grad", loc)?.handle));
     }
     let keep = Keep {
         graph: options.retain_graph || options.create_graph,
         create: options.create_graph,
     };
-    let found = engine::run(&seeded, Some(inputs), keep, loc)?;
-    Ok(found.into_iter().map(|(_, g)| g).collect())
+    let found = engine::run(&seeded, Some(&handles(inputs)), keep, loc)?;
+    Ok(found
+        .into_iter()
+        .map(|(_, g)| g.map(Tensor::from))
+        .collect())
 }
 
 /// `f(inputs)` and the gradients of `inputs` for the cotangent `v` of the result: a vector-Jacobian
@@ -102,7 +106,7 @@ pub fn vjp(
         .iter()
         .map(|x| x.detach().requires_grad_(true))
         .collect();
-    let y = super::enable_grad(|| f(&leaves));
+    let y = enable_grad(|| f(&leaves));
     let options = GradOptions {
         grad_outputs: vec![v.clone()],
         ..GradOptions::default()
@@ -127,7 +131,7 @@ pub fn jvp(
         .iter()
         .map(|x| x.detach().requires_grad_(true))
         .collect();
-    let y = super::enable_grad(|| f(&leaves));
+    let y = enable_grad(|| f(&leaves));
     let shape: Vec<usize> = y.shape()?;
     let u = Tensor::zeros(&shape, y.dtype()).requires_grad_(true);
     let options = GradOptions {

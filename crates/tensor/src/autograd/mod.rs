@@ -5,29 +5,24 @@
 //! derivatives are ordinary recorded operations, compiled together with what they belong to.
 
 mod checkpoint;
-pub(crate) mod edge;
-mod engine;
 mod function;
 mod functional;
-mod hook;
-mod mode;
-mod needs;
 
 pub use checkpoint::checkpoint;
 pub use function::custom_function;
 pub(crate) use function::{Backward, differentiated, keeps_derivative};
 pub use functional::{GradOptions, grad, grad_with, gradcheck, jvp, vjp};
-pub use hook::HookHandle;
-pub use mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
-pub(crate) use needs::{Needed, needed};
 
 use crate::record::compose;
-use crate::run::boundary;
-use crate::{Error, ErrorKind, Result, Tensor, Var, scope, trace};
-use edge::{Edge, Leaf};
-use engine::Keep;
+use crate::{
+    Error, ErrorKind, HookHandle, Result, Tensor, Var, is_grad_enabled, is_recording, no_grad,
+    realize_all,
+};
 use kiln_base::Loc;
 use kiln_ir::{Builder, ensure};
+use kiln_lazy::grad::edge::{Edge, Leaf};
+use kiln_lazy::grad::engine::{self, Keep};
+use kiln_lazy::{Handle, body};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -35,12 +30,12 @@ impl Tensor {
     /// Whether gradients flow to this tensor: it is a leaf that asked for them, or was computed from
     /// one.
     pub fn requires_grad(&self) -> bool {
-        self.edge.is_some()
+        self.handle.edge.is_some()
     }
 
     /// Whether this tensor was not computed from tensors that require gradients.
     pub fn is_leaf(&self) -> bool {
-        !matches!(self.edge, Edge::Node(..))
+        !matches!(self.handle.edge, Edge::Node(..))
     }
 
     /// This tensor as a leaf that keeps its gradient (or, with `false`, as data). The value is shared.
@@ -56,7 +51,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn requires_grad_(&self, requires_grad: bool) -> Tensor {
-        if matches!(self.edge, Edge::Leaf(_)) && requires_grad {
+        if matches!(self.handle.edge, Edge::Leaf(_)) && requires_grad {
             return self.clone();
         }
         compose("requires_grad_", &[self], |_| {
@@ -70,7 +65,7 @@ impl Tensor {
                 self.fact()
             );
             let mut t = self.clone();
-            t.edge = match requires_grad {
+            t.handle.edge = match requires_grad {
                 true => Edge::Leaf(Leaf::new(self.fact().clone(), self.device())),
                 false => Edge::None,
             };
@@ -81,18 +76,18 @@ impl Tensor {
     /// The same value, through which no gradient flows. Free: the value is shared.
     #[track_caller]
     pub fn detach(&self) -> Tensor {
-        if trace::is_tracing() && self.error().is_none() {
+        if body::is_tracing() && self.error().is_none() {
             return compose("detach", &[self], |b| b.cut(self));
         }
         let mut t = self.clone();
-        t.edge = Edge::None;
+        t.handle.edge = Edge::None;
         t
     }
 
     /// The gradient that [`Tensor::backward`] has accumulated here: of a leaf, or of a tensor that
     /// [`Tensor::retain_grad`] was called on.
     pub fn grad(&self) -> Option<Tensor> {
-        self.keeper().and_then(|leaf| leaf.grad())
+        self.keeper().and_then(|leaf| leaf.grad()).map(Tensor::from)
     }
 
     /// Replaces the gradient; `None` clears it.
@@ -116,13 +111,13 @@ impl Tensor {
 
     /// Keeps the gradient of this tensor at the next [`Tensor::backward`] although it is no leaf.
     pub fn retain_grad(&self) {
-        if let Edge::Node(node, output) = &self.edge {
+        if let Edge::Node(node, output) = &self.handle.edge {
             node.retained(*output, true);
         }
     }
 
     fn keeper(&self) -> Option<Arc<Leaf>> {
-        match &self.edge {
+        match &self.handle.edge {
             Edge::None => None,
             Edge::Leaf(leaf) => Some(leaf.clone()),
             Edge::Node(node, output) => node.retained(*output, false),
@@ -140,9 +135,9 @@ impl Tensor {
         f: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
     ) -> Result<HookHandle> {
         self.check()?;
-        match &self.edge {
-            Edge::Leaf(leaf) => Ok(leaf.hooks.add(f)),
-            Edge::Node(node, output) => Ok(node.hooks(*output).add(f)),
+        match &self.handle.edge {
+            Edge::Leaf(leaf) => Ok(leaf.hooks.add(seen(f))),
+            Edge::Node(node, output) => Ok(node.hooks(*output).add(seen(f))),
             Edge::None => Err(Error::new(
                 ErrorKind::Value,
                 "register_hook",
@@ -182,7 +177,7 @@ impl Tensor {
             graph: retain_graph || create_graph,
             create: create_graph,
         };
-        let found = engine::run(&[(self, seed)], None, keep, loc)?;
+        let found = engine::run(&[(&self.handle, seed.handle)], None, keep, loc)?;
         let pending = found.iter().any(|(leaf, _)| {
             let held = leaf.as_ref().and_then(|l| l.grad());
             held.is_some_and(|g| !g.is_realized())
@@ -192,18 +187,25 @@ impl Tensor {
                 continue;
             };
             let sum = match leaf.grad() {
-                None => g,
-                Some(so_far) if create_graph => so_far.add(&g),
-                Some(so_far) => no_grad(|| so_far.add(&g)),
+                None => Tensor::from(g),
+                Some(so_far) if create_graph => Tensor::from(so_far).add(Tensor::from(g)),
+                Some(so_far) => no_grad(|| Tensor::from(so_far).add(Tensor::from(g))),
             };
-            leaf.set_grad(Some(sum.check()?.clone()));
+            leaf.set_grad(Some(sum.check()?.handle.clone()));
         }
         // Accumulating over many batches must not keep all of them.
-        if pending && !scope::is_recording() {
-            boundary::realize_all()?;
+        if pending && !is_recording() {
+            realize_all()?;
         }
         Ok(())
     }
+}
+
+/// A hook as gradients are shown to it.
+fn seen(
+    f: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
+) -> impl Fn(&Handle) -> Option<Handle> + Send + Sync + 'static {
+    move |g| f(&g.clone().into()).map(|t| t.handle)
 }
 
 /// Replaces the gradient that a leaf holds.
@@ -223,7 +225,7 @@ fn replace(leaf: &Leaf, grad: Option<&Tensor>, loc: &'static Location<'static>) 
             return Err(Error::new(ErrorKind::Value, "set_grad", message, loc));
         }
     }
-    leaf.set_grad(grad.cloned());
+    leaf.set_grad(grad.map(|g| g.handle.clone()));
     Ok(())
 }
 
@@ -296,7 +298,7 @@ impl Var {
     /// The gradient that [`Tensor::backward`] has accumulated. Inside `compile` this is the gradient of
     /// the recording alone: it starts empty and ends with it.
     pub fn grad(&self) -> Option<Tensor> {
-        self.cell.leaf.grad()
+        self.cell.leaf.grad().map(Tensor::from)
     }
 
     /// Replaces the gradient; `None` clears it.
@@ -320,6 +322,6 @@ impl Var {
         &self,
         f: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
     ) -> HookHandle {
-        self.cell.leaf.hooks.add(f)
+        self.cell.leaf.hooks.add(seen(f))
     }
 }

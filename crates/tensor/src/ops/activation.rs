@@ -2,9 +2,8 @@
 
 use super::args::{DimArg, axis, needs_float};
 use super::index::as_vector;
-use super::operand::AsTensor;
-use super::record::Recorded;
-use crate::record::{Recorder, compose};
+use crate::operand::AsTensor;
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor};
 use kiln_base::Dim;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
@@ -149,7 +148,7 @@ impl Tensor {
     pub fn tanhshrink(&self) -> Tensor {
         compose("tanhshrink", &[self], |b| {
             let dtype = crate::promote::to_float(self.dtype());
-            let x = b.cast(self, super::record::wide(dtype))?;
+            let x = b.cast(self, super::short::wide(dtype))?;
             let tanh = b.unary(Pw::Tanh, &x)?;
             let y = b.binary(Pw::Sub, &x, &tanh)?;
             b.cast(&y, dtype)

@@ -2,9 +2,8 @@
 
 use super::args::{OutputSize, addressable, known, listable};
 use super::pool::check_input;
-use super::record::Recorded;
 use super::reduce::two;
-use crate::record::{Recorder, compose, compose_many};
+use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Tensor};
 use kiln_base::prim::Reduction;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};

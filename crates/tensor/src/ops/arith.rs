@@ -1,6 +1,6 @@
 //! Elementwise operations with promotion.
 
-use super::operand::{AsTensor, Other};
+use crate::operand::{AsTensor, Other};
 use crate::record::{Recorder, compose};
 use crate::{DType, Scalar, Tensor, names, promote};
 use kiln_base::Kind;

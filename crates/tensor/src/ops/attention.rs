@@ -2,7 +2,7 @@
 
 use super::args::{known, known_dim, needs_float, same_dtype};
 use super::matmul::matmul;
-use super::operand::AsTensor;
+use crate::operand::AsTensor;
 use crate::record::{Recorder, compose};
 use crate::{Scalar, Tensor};
 use kiln_base::Dim;

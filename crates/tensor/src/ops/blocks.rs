@@ -1,9 +1,8 @@
 //! Tensors put together as blocks and columns, and seen with other strides.
 
 use super::args::{Int, IntList, addressable, known};
-use super::operand::{AsTensor, listed};
-use super::record::Recorded;
-use crate::record::{Recorder, compose};
+use crate::operand::{AsTensor, listed};
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor, promote};
 use kiln_base::{Dim, numel};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};

@@ -1,9 +1,8 @@
 //! Convolutions.
 
 use super::args::{IntList, known, same_dtype};
-use super::record::Recorded;
 use crate::options::options;
-use crate::record::{Recorder, compose};
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_ir::ops::{self, Axes};

@@ -2,9 +2,8 @@
 
 use super::args::{DimArg, DimArgs, Int, MaybeInt, addressable, axis, known, listable};
 use super::index::inverse;
-use super::operand::AsTensor;
-use super::record::Recorded;
-use crate::record::{Recorder, compose};
+use crate::operand::AsTensor;
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_base::prim::ScatterKind;

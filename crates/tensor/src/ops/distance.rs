@@ -1,8 +1,8 @@
 //! Distances and angles between vectors.
 
 use super::args::{DimArg, DimArgs, known, listable, needs_float, same_dtype};
-use super::record::wide;
 use super::reduce::norm;
+use super::short::wide;
 use crate::options::options;
 use crate::record::{Recorder, compose};
 use crate::{Tensor, promote};

@@ -1,10 +1,9 @@
 //! Dropout of elements and of whole channels.
 
 use super::args::needs_float;
-use super::record::Recorded;
 use crate::Tensor;
-use crate::random::random;
-use crate::record::{Recorder, compose};
+use crate::random::numbers;
+use crate::record::{Recorded, Recorder, compose};
 use kiln_base::prim::RandomKind;
 use kiln_base::{DType, Dim};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
@@ -106,7 +105,7 @@ fn scale(p: f64) -> f64 {
 
 /// Whether each of a shape's elements is kept.
 fn kept(b: &mut Recorder, shape: &[Dim], p: f64, loc: &'static Location<'static>) -> Recorded {
-    let noise = random(b, RandomKind::Uniform, DType::F32, shape, loc)?;
+    let noise = numbers(b, RandomKind::Uniform, DType::F32, shape, loc)?;
     b.with(Pw::Ge, &noise, p)
 }
 

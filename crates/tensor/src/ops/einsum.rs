@@ -1,9 +1,8 @@
 //! Einstein summation.
 
-use super::operand::{AsTensor, listed};
-use super::record::Recorded;
 use crate::Tensor;
-use crate::record::{Recorder, compose};
+use crate::operand::{AsTensor, listed};
+use crate::record::{Recorded, Recorder, compose};
 use kiln_base::{Dim, numel};
 use kiln_ir::{Builder, OpError, Shape, ensure};
 

@@ -1,11 +1,11 @@
 //! Embeddings of bags of indices.
 
 use super::index::as_index;
-use super::operand::AsTensor;
-use super::record::{Recorded, wide};
 use super::search::insertion;
+use super::short::wide;
+use crate::operand::AsTensor;
 use crate::options::options;
-use crate::record::{Recorder, compose};
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::ScatterKind;
 use kiln_base::{Dim, numel};

@@ -3,9 +3,8 @@
 use super::args::needs_float;
 use super::index::{checked_index, needs_index};
 use super::loss::reduced;
-use super::record::Recorded;
 use crate::options::options;
-use crate::record::{Recorder, compose};
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Reduction, Tensor};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 

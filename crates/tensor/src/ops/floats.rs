@@ -1,10 +1,9 @@
 //! The parts of floating-point numbers, and steps between them.
 
 use super::args::{Int, needs_float, same_dtype};
-use super::operand::AsTensor;
-use super::operand::Other;
-use super::record::Recorded;
-use crate::record::{Recorder, compose, compose_many};
+use crate::operand::AsTensor;
+use crate::operand::Other;
+use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Tensor, promote};
 use kiln_ir::{Builder, Pw};
 

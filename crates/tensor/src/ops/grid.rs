@@ -2,8 +2,8 @@
 
 use super::args::{Int, known, listable};
 use super::index::as_vector;
-use super::operand::{AsTensor, listed};
 use crate::Tensor;
+use crate::operand::{AsTensor, listed};
 use crate::record::{Recorder, compose, compose_many};
 use kiln_base::{Dim, numel};
 use kiln_ir::{Builder, OpError, Shape, ensure};

@@ -1,10 +1,10 @@
 //! Images sampled at given places.
 
 use super::args::{known, needs_float, same_dtype};
-use super::operand::AsTensor;
-use super::record::{Recorded, wide};
+use super::short::wide;
+use crate::operand::AsTensor;
 use crate::options::options;
-use crate::record::{Recorder, compose};
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::{Dim, numel};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};

@@ -1,8 +1,8 @@
 //! Values on the host, for operations whose result's shape depends on them.
 
-use crate::run::read;
 use crate::{Device, Error, ErrorKind, Result, Tensor};
 use kiln_ir::eval::Array;
+use kiln_lazy::run::read;
 use std::panic::Location;
 
 /// The elements of a tensor, computed if need be. Inside `compile` nothing is known yet, so that reading
@@ -10,7 +10,7 @@ use std::panic::Location;
 #[track_caller]
 pub(crate) fn values(t: &Tensor) -> Result<Array> {
     let loc = Location::caller();
-    let buffer = read::read(t, loc)?;
+    let buffer = read::read(&t.handle, loc)?;
     let shape: Vec<usize> = buffer.shape().iter().map(|d| *d as usize).collect();
     let wrong = |e: String| Error::new(ErrorKind::Value, "read", e, loc);
     let bytes = buffer.bytes().map_err(|e| wrong(e.to_string()))?;
@@ -21,7 +21,7 @@ pub(crate) fn values(t: &Tensor) -> Result<Array> {
 #[track_caller]
 pub(crate) fn nonzeros(t: &Tensor) -> Result<Vec<i64>> {
     let loc = Location::caller();
-    let buffer = read::read(t, loc)?;
+    let buffer = read::read(&t.handle, loc)?;
     let bytes = buffer.bytes();
     let bytes = bytes.map_err(|e| Error::new(ErrorKind::Value, "read", e.to_string(), loc))?;
     // A float is also zero with its sign set, which is the highest bit of the last byte.

@@ -4,11 +4,10 @@
 //! its bound and the line that recorded the call.
 
 use super::args::{DimArg, DimArgs, Int, axis, known};
-use super::operand::AsTensor;
-use super::operand::Other;
-use super::record::Recorded;
 use super::select;
-use crate::record::{Recorder, compose};
+use crate::operand::AsTensor;
+use crate::operand::Other;
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_base::prim::ScatterKind;
 use kiln_base::{Dim, Kind, numel};
@@ -395,6 +394,30 @@ fn fill_value(b: &mut Recorder, t: &Tensor, value: &Other) -> Recorded {
 pub(crate) fn checked_index(b: &mut Recorder, index: &Tensor, extent: &Dim) -> Recorded {
     let numbers = b.iota(extent)?;
     b.gather(&numbers, 0, index)
+}
+
+impl Recorder {
+    /// `value`, or a data error with this text where `fine`, which broadcasts to it, is false.
+    pub(crate) fn require(
+        &mut self,
+        fine: &Tensor,
+        value: &Tensor,
+        what: &'static str,
+    ) -> Recorded {
+        // The only index of one element is 0, which is then added.
+        let (zero, one) = (
+            self.full(0i64, DType::I64, &[])?,
+            self.full(1i64, DType::I64, &[])?,
+        );
+        let at = self.select(fine, &zero, &one)?;
+        let at = self.reshape(&at, &[fine.fact().numel()])?;
+        self.0.requires(Some(what));
+        let zero = checked_index(self, &at, &Dim::ONE);
+        self.0.requires(None);
+        let zero = self.reshape(&zero?, fine.dims())?;
+        let zero = self.cast(&zero, value.dtype())?;
+        self.binary(Pw::Add, value, &zero)
+    }
 }
 
 /// Indices with the negative ones counted from the end.

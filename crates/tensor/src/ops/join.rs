@@ -1,9 +1,8 @@
 //! Tensors one after the other, and repeated.
 
 use super::args::{DimArg, DimArgs, Int, IntList, axis};
-use super::operand::{AsTensor, listed};
-use super::record::Recorded;
-use crate::record::{Recorder, compose};
+use crate::operand::{AsTensor, listed};
+use crate::record::{Recorded, Recorder, compose};
 use crate::{Tensor, promote};
 use kiln_base::Dim;
 use kiln_ir::{Builder, OpError, Shape, ensure};

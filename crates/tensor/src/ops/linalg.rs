@@ -3,10 +3,10 @@
 use super::args::{DimArgs, Int, MaybeInt, ReducedDims, axis, known, needs_float, same_dtype};
 use super::diagonal::row_and_column;
 use super::matmul::matmul;
-use super::operand::{AsTensor, listed};
-use super::record::{Recorded, wide};
 use super::reduce::norm;
-use crate::record::{Recorder, compose};
+use super::short::wide;
+use crate::operand::{AsTensor, listed};
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::Reduction;
 use kiln_base::{Dim, numel};

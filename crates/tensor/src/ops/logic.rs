@@ -2,11 +2,10 @@
 
 use super::args::{needs_float, same_dtype};
 use super::arith::{Rule, binary};
-use super::operand::AsTensor;
-use super::operand::Other;
-use super::record::Recorded;
+use crate::operand::AsTensor;
+use crate::operand::Other;
 use crate::options::options;
-use crate::record::{Recorder, compose};
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_base::Kind;
 use kiln_ir::{Builder, Pw, ensure};
@@ -127,7 +126,7 @@ impl Tensor {
             } else {
                 DType::F64
             };
-            let dtype = super::record::wide(dtype);
+            let dtype = super::short::wide(dtype);
             let (x, y) = (b.cast(self, dtype)?, b.cast(other, dtype)?);
             let difference = b.binary(Pw::Sub, &x, &y)?;
             let difference = b.unary(Pw::Abs, &difference)?;
@@ -398,7 +397,7 @@ fn scaled(
 /// `x + value · (p op q)`, rounded once.
 fn addc(b: &mut Recorder, op: Pw, x: &Tensor, p: &Tensor, q: &Tensor, value: Scalar) -> Recorded {
     let dtype = promote::common(&[x, p, q])?;
-    let wide = super::record::wide(dtype);
+    let wide = super::short::wide(dtype);
     let sum = b.full(0i64, dtype, &[])?;
     check_alpha(&sum, value)?;
     let (x, p, q) = (b.cast(x, wide)?, b.cast(p, wide)?, b.cast(q, wide)?);

@@ -1,9 +1,8 @@
 //! What losses have in common, and the losses of elements.
 
 use super::args::needs_float;
-use super::record::Recorded;
 use crate::options::options;
-use crate::record::{Recorder, compose};
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor, promote};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
@@ -71,7 +70,7 @@ pub(super) fn floats(
     tensors: &[&Tensor],
 ) -> Result<(DType, Vec<Tensor>), OpError> {
     let dtype = promote::to_float(promote::common(tensors)?);
-    let wide = super::record::wide(dtype);
+    let wide = super::short::wide(dtype);
     let tensors = tensors.iter().map(|t| b.cast(t, wide));
     Ok((dtype, tensors.collect::<Result<_, _>>()?))
 }

@@ -3,9 +3,8 @@
 use super::entropy::{class_weight, weighted};
 use super::index::needs_index;
 use super::loss::{floats, reduced};
-use super::record::Recorded;
 use crate::options::options;
-use crate::record::{Recorder, compose};
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Reduction, Tensor, promote};
 use kiln_base::prim::Reduction as Fold;
 use kiln_ir::{Builder, Pw, ensure};
@@ -313,7 +312,7 @@ impl Tensor {
         compose("margin_ranking_loss", &[self, input2, target], |b| {
             let dtype = promote::common(&[self, input2, target])?;
             let dtype = promote::to_float(dtype);
-            let wide = super::record::wide(dtype);
+            let wide = super::short::wide(dtype);
             let (x, y) = (b.cast(self, wide)?, b.cast(input2, wide)?);
             let t = b.cast(target, wide)?;
             let difference = b.binary(Pw::Sub, &y, &x)?;

@@ -1,9 +1,8 @@
 //! Matrix products.
 
 use super::args::{DimArgs, Int, IntList, same_dtype};
-use super::operand::AsTensor;
-use super::record::Recorded;
-use crate::record::{Recorder, compose};
+use crate::operand::AsTensor;
+use crate::record::{Recorded, Recorder, compose};
 use crate::{Scalar, Tensor, promote};
 use kiln_base::numel;
 use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
@@ -174,7 +173,7 @@ impl Tensor {
                 vec2.fact()
             );
             let dtype = promote::common(&[self, vec1, vec2])?;
-            let operands = [self, vec1, vec2].map(|t| b.cast(t, super::record::wide(dtype)));
+            let operands = [self, vec1, vec2].map(|t| b.cast(t, super::short::wide(dtype)));
             let [x, left, right] = operands;
             let (x, left, right) = (x?, b.unsqueeze(&left?, 1)?, right?);
             let product = b.times(&left, &right)?;

@@ -1,7 +1,7 @@
 //! Attention with several heads and its projections.
 
 use super::join::cat;
-use super::operand::AsTensor;
+use crate::operand::AsTensor;
 use crate::record::compose;
 use crate::{DType, Tensor};
 use kiln_ir::{Builder, OpError, Pw, ensure};

@@ -1,9 +1,8 @@
 //! Normalisation.
 
 use super::args::{Int, IntList, needs_float, same_dtype};
-use super::record::Recorded;
 use super::reduce::variance;
-use crate::record::{Recorder, compose};
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor, Var, assign_together, promote};
 use kiln_base::Dim;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};

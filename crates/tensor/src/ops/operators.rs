@@ -1,7 +1,7 @@
 //! Operators, and sums of iterators.
 
 use super::arith::reversed;
-use super::operand::{AsTensor, Other};
+use crate::operand::{AsTensor, Other};
 use crate::{Tensor, Var};
 use std::iter::Sum;
 use std::ops::{

@@ -1,8 +1,7 @@
 //! Borders.
 
 use super::args::{IntList, addressable, known};
-use super::record::Recorded;
-use crate::record::{Recorder, compose};
+use crate::record::{Recorded, Recorder, compose};
 use crate::{Scalar, Tensor};
 use kiln_base::Dim;
 use kiln_ir::{Builder, OpError, Shape, ensure};

@@ -1,9 +1,8 @@
 //! Parts of tensors: slices, splits and windows.
 
 use super::args::{DimArg, DimArgs, Int, IntList, MaybeInt, axis, countable, known, known_dim};
-use super::record::Recorded;
 use crate::Tensor;
-use crate::record::{Recorder, compose, compose_many};
+use crate::record::{Recorded, Recorder, compose, compose_many};
 use kiln_base::Dim;
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Shape, ensure};

@@ -3,10 +3,9 @@
 use super::args::{IntList, known};
 use super::conv::batched;
 use super::parts::windows;
-use super::record::Recorded;
 use super::reduce::two;
 use crate::options::options;
-use crate::record::{Recorder, compose, compose_many};
+use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Scalar, Tensor};
 use kiln_base::prim::Reduction;
 use kiln_base::{Dim, Kind, numel};

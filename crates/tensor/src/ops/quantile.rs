@@ -1,10 +1,9 @@
 //! Quantiles.
 
 use super::args::ReducedDims;
-use super::operand::Other;
-use super::record::Recorded;
 use super::sort::{lanes, reduced_shape, sorted_with_nans};
-use crate::record::{Recorder, compose};
+use crate::operand::Other;
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};

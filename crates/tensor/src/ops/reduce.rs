@@ -4,8 +4,8 @@
 //! reduced dims with size 1. Floats narrower than f32 are accumulated in f32.
 
 use super::args::{DimArgs, ReducedDim, ReducedDims, axis, few_dims, needs_float};
-use super::record::{Recorded, wide};
-use crate::record::{Recorder, compose, compose_many};
+use super::short::wide;
+use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_base::Dim;
 use kiln_base::prim::Reduction;

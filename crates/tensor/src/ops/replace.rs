@@ -1,12 +1,11 @@
 //! Tensors with a part replaced.
 
 use super::args::{DimArg, Int, MaybeInt, axis, known};
-use super::operand::AsTensor;
 use super::parts::python_slice;
-use super::record::Recorded;
 use super::subscript::put;
 use crate::Tensor;
-use crate::record::{Recorder, compose};
+use crate::operand::AsTensor;
+use crate::record::{Recorded, Recorder, compose};
 use kiln_base::Dim;
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, Shape, ensure};

@@ -2,8 +2,7 @@
 
 use super::adaptive_pool::adaptive_average;
 use super::args::{IntList, known, listable, needs_float};
-use super::record::Recorded;
-use crate::record::{Recorder, compose};
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 

@@ -1,12 +1,11 @@
 //! Random numbers that depend on tensors or on their own order.
 
 use super::entropy::within_0_and_1;
-use super::operand::Other;
-use super::record::Recorded;
 use super::search::insertion;
 use crate::Int;
-use crate::random::random;
-use crate::record::{Recorder, compose};
+use crate::operand::Other;
+use crate::random::numbers;
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::{RandomKind, Reduction, ScanKind};
 use kiln_ir::{Builder, Pw, Shape, broadcast_shapes, ensure};
@@ -20,7 +19,7 @@ impl Tensor {
         let loc = Location::caller();
         compose("randperm", &[], |b| {
             ensure!(n >= 0, "n must not be negative, but is {n}");
-            let keys = random(b, RandomKind::Bits, DType::I64, &[n.into()], loc)?;
+            let keys = numbers(b, RandomKind::Bits, DType::I64, &[n.into()], loc)?;
             b.arg_sort(&keys, 0, false, None)
         })
     }
@@ -38,7 +37,7 @@ impl Tensor {
             };
             let p = b.cast(self, wide)?;
             let p = within_0_and_1(b, &p, "all probabilities must lie between 0 and 1")?;
-            let u = random(b, RandomKind::Uniform, wide, self.dims(), loc)?;
+            let u = numbers(b, RandomKind::Uniform, wide, self.dims(), loc)?;
             let hit = b.binary(Pw::Lt, &u, &p)?;
             b.cast(&hit, self.dtype())
         })
@@ -50,7 +49,7 @@ impl Tensor {
         let loc = Location::caller();
         compose("bernoulli", &[self], |b| {
             ensure!((0.0..=1.0).contains(&p), "p must lie in 0..=1, not {p}");
-            let u = random(b, RandomKind::Uniform, DType::F64, self.dims(), loc)?;
+            let u = numbers(b, RandomKind::Uniform, DType::F64, self.dims(), loc)?;
             let hit = b.with(Pw::Lt, &u, p)?;
             b.cast(&hit, self.dtype())
         })
@@ -83,14 +82,14 @@ impl Tensor {
             let index = if replacement {
                 let mut shape = Shape::from(self.dims());
                 shape[a] = num_samples.into();
-                let u = random(b, RandomKind::Uniform, DType::F64, &shape, loc)?;
+                let u = numbers(b, RandomKind::Uniform, DType::F64, &shape, loc)?;
                 let target = b.binary(Pw::Mul, &u, &total)?;
                 let sums = b.scan(ScanKind::Sum, &p, a)?;
                 let index = insertion(b, &sums, &target, true)?;
                 b.with(Pw::Minimum, &index, n - 1)?
             } else {
                 // The first of exponential clocks with these rates is drawn first.
-                let u = random(b, RandomKind::Uniform, DType::F64, self.dims(), loc)?;
+                let u = numbers(b, RandomKind::Uniform, DType::F64, self.dims(), loc)?;
                 let minus = b.unary(Pw::Neg, &u)?;
                 let log = b.unary(Pw::Log1p, &minus)?;
                 let time = b.unary(Pw::Neg, &log)?;
@@ -146,7 +145,7 @@ pub fn normal<'a>(mean: impl Into<Other<'a>>, std: impl Into<Other<'a>>) -> Tens
                 std.fact()
             ))
         })?;
-        let z = random(b, RandomKind::Normal, dtype, &shape, loc)?;
+        let z = numbers(b, RandomKind::Normal, dtype, &shape, loc)?;
         let (mean, mut std) = (b.cast(&mean, dtype)?, b.cast(&std, dtype)?);
         if !is_number {
             let fine = b.with(Pw::Ge, &std, 0.0)?;

@@ -2,12 +2,11 @@
 
 use super::args::DimArg;
 use super::index::as_vector;
-use super::operand::Other;
-use super::record::Recorded;
 use super::reduce::{sum_dtype, two};
 use super::sort::lanes;
+use crate::operand::Other;
 use crate::options::options;
-use crate::record::{Recorder, compose, compose_many};
+use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_base::prim::ScanKind;
@@ -268,6 +267,6 @@ fn scaled(b: &mut Recorder, sum: &Tensor, width: &Other) -> Recorded {
 /// Half of each area in the dtype to compute in, and the dtype of the result: integers become f32.
 fn half(b: &mut Recorder, areas: &Tensor) -> Result<(Tensor, DType), OpError> {
     let dtype = crate::promote::to_float(areas.dtype());
-    let wide = b.cast(areas, super::record::wide(dtype))?;
+    let wide = b.cast(areas, super::short::wide(dtype))?;
     Ok((b.with(Pw::Mul, &wide, 0.5)?, dtype))
 }

@@ -8,11 +8,11 @@ use super::args::{DimArg, axis, same_dtype};
 use super::index::{
     Places, as_index, as_vector, check_index_shape, needs_index, no_larger, wrapped_index,
 };
-use super::operand::AsTensor;
-use super::operand::Other;
-use super::record::{Recorded, wide};
 use super::select;
-use crate::record::{Recorder, compose};
+use super::short::wide;
+use crate::operand::AsTensor;
+use crate::operand::Other;
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_base::Kind;
 use kiln_base::prim::ScatterKind;

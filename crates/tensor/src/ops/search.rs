@@ -2,10 +2,10 @@
 
 use super::args::{Int, known, same_dtype};
 use super::host;
-use super::operand::AsTensor;
-use super::operand::Other;
-use super::record::{Recorded, wide};
-use crate::record::{Recorder, compose};
+use super::short::wide;
+use crate::operand::AsTensor;
+use crate::operand::Other;
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Error, ErrorKind, Tensor};
 use kiln_base::Kind;
 use kiln_base::prim::{Reduction, ScatterKind};

@@ -4,7 +4,7 @@
 //! gathers with what they found. Inside `compile` no value is known, so there they are errors.
 
 use super::host;
-use super::operand::AsTensor;
+use crate::operand::AsTensor;
 use crate::record::compose;
 use crate::{DType, Error, ErrorKind, Result, Tensor};
 use kiln_base::prim::ScanKind;

@@ -1,9 +1,8 @@
 //! Views: other shapes and orders over the same elements.
 
 use super::args::{DimArg, DimArgs, Int, addressable, axis, new_axis};
-use super::operand::AsTensor;
-use super::record::Recorded;
-use crate::record::{Recorder, compose};
+use crate::operand::AsTensor;
+use crate::record::{Recorded, Recorder, compose};
 use crate::{Error, ErrorKind, IntoShape, Result, Tensor};
 use kiln_base::{Dim, numel};
 use kiln_ir::{Builder, OpError, Shape, ensure};

@@ -5,9 +5,8 @@
 
 use super::args::{DimArg, Int, ReducedDim, axis, known};
 use super::index::{as_vector, no_larger};
-use super::record::Recorded;
 use super::reduce::two;
-use crate::record::{Recorder, compose, compose_many};
+use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_base::prim::{Reduction, ScanKind};

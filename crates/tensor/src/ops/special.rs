@@ -1,10 +1,10 @@
 //! Special functions.
 
 use super::arith::{Rule, binary};
-use super::operand::Other;
-use super::record::{Recorded, wide};
+use super::short::wide;
 use crate::Int;
-use crate::record::{Recorder, compose};
+use crate::operand::Other;
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_ir::{Builder, Pw, ensure};
 use std::f64::consts::{FRAC_1_SQRT_2, PI};

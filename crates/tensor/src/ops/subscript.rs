@@ -7,11 +7,10 @@
 use super::args::known_dim;
 use super::index::Places;
 use super::indices::{Index, Indices};
-use super::operand::Other;
 use super::parts::{python_slice, select};
-use super::record::Recorded;
 use super::select::{is_mask, nonzero_vectors};
-use crate::record::{Recorder, compose};
+use crate::operand::Other;
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Device, Error, ErrorKind, Result, Tensor};
 use kiln_base::prim::ScatterKind;
 use kiln_base::{Dim, numel};

@@ -3,8 +3,7 @@
 use super::args::known;
 use super::conv::batched;
 use super::pool::Unpool;
-use super::record::Recorded;
-use crate::record::{Recorder, compose};
+use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::ScatterKind;
 use kiln_base::{Dim, numel};

@@ -1,7 +1,7 @@
 //! Factors: Cholesky, LU and QR.
 
-use super::super::operand::AsTensor;
 use super::{on_host, one_on_host, routine, sizes, square};
+use crate::operand::AsTensor;
 use crate::ops::diagonal::{row_and_column, triangle};
 use crate::record::Recorder;
 use crate::{DType, Tensor};

@@ -25,7 +25,7 @@ pub(super) fn on_host<const N: usize, const M: usize>(
     f: impl FnOnce(&mut Recorder, &[Tensor; N]) -> Result<[Tensor; M], OpError>,
 ) -> [Tensor; M] {
     kiln_linalg::register();
-    let gpu = operands.iter().find_map(|t| t.node.device);
+    let gpu = operands.iter().find_map(|t| t.handle.node.device);
     let gpu = gpu.filter(|device| *device != Device::Cpu);
     let mut there = operands.map(Tensor::clone);
     if gpu.is_some() {

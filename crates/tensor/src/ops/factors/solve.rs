@@ -1,8 +1,8 @@
 //! Systems of equations, inverses and determinants.
 
-use super::super::operand::AsTensor;
 use super::spectrum::tolerances;
 use super::{beside, epsilon, inverse, on_host, one_on_host, routine, sizes, square};
+use crate::operand::AsTensor;
 use crate::ops::matmul::matmul;
 use crate::record::Recorder;
 use crate::{DType, Other, Tensor};

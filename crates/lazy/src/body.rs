@@ -1,0 +1,342 @@
+//! Recording a function as the body of an op: what `scan` and `cond` do.
+//!
+//! The function runs once, on placeholders. What a branch records, and what in a step depends on the
+//! placeholders, becomes the body's graph. What does not is computed once, outside, and handed in
+//! (*captured*), but for numbers and views, which cost nothing where they are.
+
+use crate::grad::edge::Edge;
+use crate::grad::is_grad_enabled;
+use crate::node::{Handle, Node, Operand, State, input_op, serial};
+use crate::{Device, Result, scope};
+use hashbrown::HashMap;
+use kiln_base::{DType, Dim, Loc};
+use kiln_ir::{Builder, Fact, Graph, NodeId, Op, OpError, Pw, Role, Value};
+use std::cell::RefCell;
+use std::panic::Location;
+use std::sync::Arc;
+
+thread_local! {
+    static TRACES: RefCell<Vec<Trace>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A function being recorded as a body.
+pub struct Trace {
+    /// Nodes with smaller numbers were there before.
+    start: u64,
+    /// Where the gradients of operands go, by the address of their node and the output.
+    edges: HashMap<(usize, u32), Edge>,
+    /// The number of the step, and how many there are.
+    step: Option<(Handle, Dim)>,
+    /// Whether gradients are recorded around the function.
+    grad: bool,
+}
+
+/// Ends the trace even if the user's function panics.
+struct Ended;
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let trace = TRACES.with_borrow_mut(Vec::pop);
+        drop(trace); // not under the borrow
+    }
+}
+
+/// Whether this thread is recording a body.
+pub fn is_tracing() -> bool {
+    TRACES.with_borrow(|t| !t.is_empty())
+}
+
+/// Whether what is recorded now must be cut off from gradients within the body being recorded.
+pub fn detaches() -> bool {
+    TRACES.with_borrow(|t| t.last().is_some_and(|t| t.grad)) && !is_grad_enabled()
+}
+
+/// Whether gradients may be asked for through what is recorded in a body.
+pub fn may_flow() -> bool {
+    TRACES.with_borrow(|t| t.last().is_some_and(|t| t.grad)) && is_grad_enabled()
+}
+
+/// Remembers where the gradients of operands go.
+pub fn saw(inputs: &[&Handle]) {
+    TRACES.with_borrow_mut(|traces| {
+        if let Some(trace) = traces.last_mut() {
+            trace.saw(inputs.iter().copied());
+        }
+    });
+}
+
+impl Trace {
+    fn saw<'t>(&mut self, inputs: impl Iterator<Item = &'t Handle>) {
+        for t in inputs.filter(|t| t.edge.is_some()) {
+            self.edges.insert(key(&t.operand()), t.edge.clone());
+        }
+    }
+}
+
+fn key(operand: &Operand) -> (usize, u32) {
+    (Arc::as_ptr(&operand.node) as usize, operand.output)
+}
+
+/// The key of `count` random numbers, of which each step of the loops being recorded gets its own, from
+/// `base`, which gives one for any count.
+pub fn random_key<B: Builder<Value = Handle>>(
+    b: &mut B,
+    count: &Dim,
+    base: impl FnOnce(&Dim) -> Result<Handle, OpError>,
+) -> Result<Handle, OpError> {
+    let steps: Vec<(Handle, Dim)> =
+        TRACES.with_borrow(|traces| traces.iter().filter_map(|t| t.step.clone()).collect());
+    // Inner steps are neighbours.
+    let mut counts = vec![count.clone()];
+    for (_, trips) in steps.iter().rev() {
+        counts.push(&counts[counts.len() - 1] * trips);
+    }
+    let mut key = base(&counts.pop().unwrap_or(Dim::ONE))?;
+    for (step, _) in &steps {
+        let each = counts.pop().unwrap_or(Dim::ONE);
+        let ones = b.full(1i64, DType::I64, &[each])?;
+        let each = b.sum(&ones, &[0])?;
+        let skipped = b.pointwise(Pw::Mul, &[step.clone(), each])?;
+        let skipped = b.reshape(&skipped, &[Dim::ONE])?;
+        let skipped = b.pad_axis_zero(&skipped, 0, 1i64, 0i64)?;
+        key = b.pointwise(Pw::Add, &[key, skipped])?;
+    }
+    Ok(key)
+}
+
+/// What a function gave, recorded.
+pub struct Traced<T> {
+    /// What it gave.
+    pub result: T,
+    inputs: Vec<Handle>,
+    trace: Trace,
+}
+
+/// Runs `f` on placeholders for values of these facts, behind the number of the step in a loop of
+/// `trips` steps.
+pub fn trace<T>(
+    facts: &[(Fact, Option<Device>)],
+    trips: Option<&Dim>,
+    called: &'static str,
+    loc: &'static Location<'static>,
+    f: impl FnOnce(&[Handle]) -> T,
+) -> Traced<T> {
+    let placeholder = |f: Fact, device| scope::placeholder(f, Role::Data, device, loc, called);
+    let start = serial();
+    let step = trips.map(|trips| {
+        let number = Fact::new(DType::I64, [0i64; 0]);
+        (placeholder(number, None), trips.clone())
+    });
+    let given: Vec<Handle> = facts
+        .iter()
+        .map(|(f, device)| placeholder(f.clone(), *device))
+        .collect();
+    let mut inputs: Vec<Handle> = step.iter().map(|(t, _)| t.clone()).collect();
+    inputs.extend(given.iter().cloned());
+    let trace = Trace {
+        start,
+        edges: HashMap::new(),
+        step,
+        grad: is_grad_enabled(),
+    };
+    TRACES.with_borrow_mut(|t| t.push(trace));
+    let ended = Ended;
+    let result = f(&given);
+    std::mem::forget(ended);
+    let trace = TRACES.with_borrow_mut(Vec::pop);
+    Traced {
+        result,
+        inputs,
+        trace: trace.expect("pushed above, and traces end in order"),
+    }
+}
+
+/// Values that bodies take from outside.
+#[derive(Default)]
+pub struct Captured {
+    /// They, in the order of the inputs behind a body's own.
+    pub values: Vec<Handle>,
+    known: HashMap<(usize, u32), usize>,
+}
+
+impl<T> Traced<T> {
+    /// The graph of the outputs. Inputs behind the function's own are those captured so far, and
+    /// more; see [`Captured::complete`].
+    pub fn graph(&mut self, outputs: &[&Handle], captured: &mut Captured) -> Result<Graph> {
+        self.trace.saw(outputs.iter().copied());
+        let mut body = Body {
+            trace: &self.trace,
+            inputs: &self.inputs,
+            depends: HashMap::new(),
+            map: HashMap::new(),
+            graph: Graph::default(),
+            captured,
+        };
+        for (i, t) in self.inputs.iter().enumerate() {
+            let v = add_input(&mut body.graph, i, t.fact(), t.node.loc);
+            body.map.insert(key(&t.operand()), v);
+        }
+        for t in outputs {
+            let v = body.value(&t.operand())?;
+            body.graph.add_output(v);
+        }
+        Ok(body.graph)
+    }
+}
+
+impl Captured {
+    /// Gives a body with `own` inputs an input for everything captured.
+    pub fn complete(&self, graph: &mut Graph, own: usize) {
+        for (i, t) in self
+            .values
+            .iter()
+            .enumerate()
+            .skip(graph.inputs().len() - own)
+        {
+            add_input(graph, own + i, t.fact(), t.node.loc);
+        }
+    }
+}
+
+fn add_input(
+    graph: &mut Graph,
+    index: usize,
+    fact: &Fact,
+    loc: &'static Location<'static>,
+) -> Value {
+    let mut op = input_op(fact.clone(), Role::Data);
+    if let Op::Input(input) = &mut op {
+        input.index = index as u32;
+    }
+    graph
+        .push(kiln_ir::Node {
+            op,
+            inputs: Default::default(),
+            facts: kiln_ir::Facts::from_buf([fact.clone()]),
+            loc: Loc::from(loc),
+        })
+        .value()
+}
+
+struct Body<'a> {
+    trace: &'a Trace,
+    inputs: &'a [Handle],
+    /// Whether nodes depend on the inputs.
+    depends: HashMap<usize, bool>,
+    map: HashMap<(usize, u32), Value>,
+    graph: Graph,
+    captured: &'a mut Captured,
+}
+
+impl Body<'_> {
+    /// The operands of a node that is in the body if it depends on its inputs, or costs nothing.
+    fn operands(&self, node: &Arc<Node>) -> Option<Vec<Operand>> {
+        let new = node.serial >= self.trace.start;
+        let number = matches!(node.op, Op::Full(_));
+        match &*node.state() {
+            State::Lazy { inputs, .. } if new || number => Some(inputs.to_vec()),
+            _ => None,
+        }
+    }
+
+    fn depends(&mut self, operand: &Operand) -> bool {
+        let address = |n: &Arc<Node>| Arc::as_ptr(n) as usize;
+        let mut stack = vec![(operand.node.clone(), false)];
+        while let Some((node, seen)) = stack.pop() {
+            if self.depends.contains_key(&address(&node)) {
+                continue;
+            }
+            let operands = self.operands(&node).unwrap_or_default();
+            if !seen {
+                let known = self.inputs.iter().any(|t| Arc::ptr_eq(&t.node, &node));
+                if known {
+                    self.depends.insert(address(&node), true);
+                    continue;
+                }
+                stack.push((node, true));
+                stack.extend(operands.into_iter().map(|o| (o.node, false)));
+                continue;
+            }
+            let any = operands
+                .iter()
+                .any(|o| self.depends.get(&address(&o.node)) == Some(&true));
+            self.depends.insert(address(&node), any);
+        }
+        self.depends[&address(&operand.node)]
+    }
+
+    /// Whether a node becomes one of the body. All of a branch's do: it may not run.
+    fn belongs(&mut self, operand: &Operand) -> bool {
+        let op = &operand.node.op;
+        let free = op.is_view()
+            || matches!(
+                op,
+                Op::Full(_) | Op::Iota(_) | Op::Numel(_) | Op::Barrier(_)
+            );
+        let whole = self.trace.step.is_none();
+        self.operands(&operand.node).is_some() && (free || whole || self.depends(operand))
+    }
+
+    fn value(&mut self, root: &Operand) -> Result<Value> {
+        let mut stack = vec![(root.clone(), false)];
+        while let Some((operand, seen)) = stack.pop() {
+            if self.map.contains_key(&key(&operand)) {
+                continue;
+            }
+            let operands = match self.belongs(&operand) {
+                true => self.operands(&operand.node).unwrap_or_default(),
+                false => {
+                    let v = self.capture(&operand)?;
+                    self.map.insert(key(&operand), v);
+                    continue;
+                }
+            };
+            if !seen {
+                stack.push((operand, true));
+                stack.extend(operands.into_iter().rev().map(|o| (o, false)));
+                continue;
+            }
+            let node = &operand.node;
+            let inputs = operands.iter().map(|o| self.map[&key(o)]).collect();
+            let id: NodeId = self.graph.push(kiln_ir::Node {
+                op: node.op.clone(),
+                inputs,
+                facts: node.facts.clone(),
+                loc: Loc::from(node.loc),
+            });
+            for output in 0..node.facts.len() as u32 {
+                let of = Operand {
+                    node: node.clone(),
+                    output,
+                };
+                self.map.insert(key(&of), Value { node: id, output });
+            }
+        }
+        Ok(self.map[&key(root)])
+    }
+
+    fn capture(&mut self, operand: &Operand) -> Result<Value> {
+        let mut t = Handle::output_of(&operand.node, operand.output);
+        t.check()?;
+        if let Some(edge) = self.trace.edges.get(&key(operand)) {
+            t.edge = edge.clone();
+        }
+        let known = &mut self.captured.known;
+        let at = *known
+            .entry(key(operand))
+            .or_insert(self.captured.values.len());
+        if at == self.captured.values.len() {
+            self.captured.values.push(t);
+        } else if !self.captured.values[at].edge.is_some() {
+            self.captured.values[at].edge = t.edge.clone();
+        }
+        let own = self.inputs.len();
+        // Inputs are dense: those captured by another body before come first.
+        for i in self.graph.inputs().len() - own..=at {
+            let t = &self.captured.values[i];
+            let v = add_input(&mut self.graph, own + i, t.fact(), t.node.loc);
+            self.map.insert(key(&t.operand()), v);
+        }
+        Ok(self.map[&key(operand)])
+    }
+}

@@ -1,0 +1,44 @@
+//! Whose line an operation is, where a library records it for the user.
+
+use std::cell::Cell;
+use std::panic::Location;
+
+#[derive(Clone, Copy)]
+struct Caller {
+    /// The library's source folder.
+    library: &'static str,
+    loc: &'static Location<'static>,
+}
+
+thread_local! {
+    static CALLER: Cell<Option<Caller>> = const { Cell::new(None) };
+}
+
+/// Runs `f`. Operations that source files under the folder `library` record in it count as recorded
+/// at the line that called this function; if that lies in the library too, at the line of the call
+/// around it.
+///
+/// `#[track_caller]` does this for direct calls, but its trace ends at a `dyn` call, such as that of
+/// a layer in a container.
+#[track_caller]
+pub fn on_behalf_of_caller<T>(library: &'static str, f: impl FnOnce() -> T) -> T {
+    let loc = user_line(Location::caller());
+    let _restore = Restore(CALLER.replace(Some(Caller { library, loc })));
+    f()
+}
+
+/// The user's line for an operation recorded at `loc`.
+pub fn user_line(loc: &'static Location<'static>) -> &'static Location<'static> {
+    match CALLER.get() {
+        Some(c) if loc.file().starts_with(c.library) => c.loc,
+        _ => loc,
+    }
+}
+
+struct Restore(Option<Caller>);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        CALLER.set(self.0);
+    }
+}

@@ -1,0 +1,217 @@
+//! Cells: what holds a tensor and is assigned others.
+
+use crate::grad::edge::Leaf;
+use crate::node::{About, Handle, Node};
+use crate::recording::Assigned;
+use kiln_ir::{Fact, Role};
+use kiln_runtime::Buffer;
+use std::panic::Location;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+
+/// Holds a tensor, and which run is about to give it another one.
+pub struct Cell {
+    /// A number that no other cell has.
+    pub id: u64,
+    /// Dtype and shape.
+    pub fact: Fact,
+    /// What plans take its value for.
+    pub role: Role,
+    /// Keeps the gradient.
+    pub leaf: Arc<Leaf>,
+    /// What messages say of its values.
+    about: Arc<About>,
+    requires_grad: AtomicBool,
+    /// Has ever required gradients.
+    parameter: AtomicBool,
+    state: Mutex<CellState>,
+    released: Condvar,
+}
+
+/// What a cell holds.
+pub struct CellState {
+    /// What the cell holds: a snapshot for readers.
+    pub current: Handle,
+    /// The last computed value, a leaf.
+    pub realized: Option<Handle>,
+    /// Whether a run is about to commit; readers and writers wait.
+    busy: bool,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
+impl Assigned for Cell {
+    fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+impl Cell {
+    /// A cell that holds nothing yet but will a value like this one.
+    pub fn new(value: &Handle, role: Role) -> Arc<Cell> {
+        let leaf = Leaf::new(value.fact().clone(), value.device());
+        Arc::new(Cell {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            fact: value.fact().clone(),
+            role,
+            about: Arc::new(About {
+                label: Some(leaf.label.clone()),
+                ..About::default()
+            }),
+            leaf,
+            requires_grad: AtomicBool::new(false),
+            parameter: AtomicBool::new(false),
+            state: Mutex::new(CellState {
+                current: value.plain(),
+                realized: None,
+                busy: false,
+            }),
+            released: Condvar::new(),
+        })
+    }
+
+    /// Whether it has ever required gradients.
+    pub fn is_parameter(&self) -> bool {
+        self.parameter.load(Ordering::Relaxed)
+    }
+
+    /// Whether its values require gradients.
+    pub fn requires_grad(&self) -> bool {
+        self.requires_grad.load(Ordering::Relaxed)
+    }
+
+    /// Says whether they do.
+    pub fn set_requires_grad(&self, requires_grad: bool) {
+        self.requires_grad.store(requires_grad, Ordering::Relaxed);
+        self.parameter.fetch_or(requires_grad, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, CellState> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The state once no run is about to commit.
+    pub fn idle(&self) -> MutexGuard<'_, CellState> {
+        let mut state = self.lock();
+        while state.busy {
+            state = self.released.wait(state).unwrap_or_else(|e| e.into_inner());
+        }
+        state
+    }
+
+    /// What the cell holds, for the run that has locked it.
+    pub fn now(&self) -> Handle {
+        self.lock().current.clone()
+    }
+
+    /// Takes the cell for a run that commits to it; see [`crate::run::commit`].
+    pub fn acquire(self: &Arc<Cell>) -> Busy {
+        self.idle().busy = true;
+        Busy(Arc::new(Taken(self.clone())))
+    }
+
+    /// The same for who may not wait, if the cell is free.
+    pub fn try_acquire(self: &Arc<Cell>) -> Option<Busy> {
+        let was_busy = std::mem::replace(&mut self.lock().busy, true);
+        (!was_busy).then(|| Busy(Arc::new(Taken(self.clone()))))
+    }
+
+    /// Makes the cell hold a value, now if it is computed, else once it is.
+    pub fn hold(self: &Arc<Cell>, value: &Handle, loc: &'static Location<'static>) {
+        // Asked for first: where there is none, or no longer, the value is there.
+        let recording = value.recording();
+        let mut state = self.idle();
+        if let Some(buffer) = value.node.ready(value.output) {
+            return state.set(self.leaf(buffer, loc));
+        }
+        // A run that could not commit the last value may have computed it: what fails from here on
+        // returns to that.
+        if let Some(buffer) = state.uncommitted() {
+            state.set(self.leaf(buffer, loc));
+        }
+        state.current = value.plain();
+        drop(state);
+        if let Some(recording) = recording {
+            recording.add_pending(self);
+        }
+    }
+
+    /// A computed value of the cell.
+    pub fn leaf(&self, buffer: Buffer, loc: &'static Location<'static>) -> Handle {
+        let device = Some(self.leaf.device.get());
+        let mut node = Handle::leaf_node(buffer, self.role, device, loc, "Var");
+        node.about = Some(self.about.clone());
+        Handle::from_node(node)
+    }
+
+    /// Takes back that the cell was given the leaf `new`, whose run failed; `old` is its last computed value.
+    pub fn roll_back(&self, new: &Weak<Node>, old: Option<Handle>) {
+        let is_new = |t: &Handle| std::ptr::eq(Arc::as_ptr(&t.node), new.as_ptr());
+        let mut state = self.lock();
+        if let Some(old) = &old
+            && is_new(&state.current)
+        {
+            state.current = old.clone();
+        }
+        if state.realized.as_ref().is_some_and(is_new) {
+            state.realized = old;
+        }
+    }
+}
+
+impl CellState {
+    /// What the cell holds, if that is computed and not its last committed value.
+    fn uncommitted(&self) -> Option<Buffer> {
+        let (current, committed) = (&self.current.node, self.realized.as_ref());
+        let is_new = committed.is_none_or(|leaf| !Arc::ptr_eq(&leaf.node, current));
+        current.ready(self.current.output).filter(|_| is_new)
+    }
+
+    /// The node of the computed value, if nobody but the cell holds it.
+    pub fn sole_leaf(&self) -> Option<Arc<Node>> {
+        let node = &self.realized.as_ref()?.node;
+        // `current` and `realized` are the two handles of the cell itself.
+        let is_sole = Arc::ptr_eq(&self.current.node, node)
+            && node.handles.load(Ordering::Acquire) == 2
+            && Arc::strong_count(node) == 2;
+        is_sole.then(|| node.clone())
+    }
+
+    /// Returns to the last computed value.
+    pub fn roll_back(&mut self) {
+        if let Some(old) = self.realized.clone() {
+            self.current = old;
+        }
+    }
+
+    /// Holds a computed value.
+    pub fn set(&mut self, leaf: Handle) {
+        self.current = leaf.clone();
+        self.realized = Some(leaf);
+    }
+}
+
+/// A cell that a run is about to commit to; free again when the last copy is dropped.
+#[derive(Clone)]
+pub struct Busy(Arc<Taken>);
+
+struct Taken(Arc<Cell>);
+
+impl Busy {
+    /// The cell.
+    pub fn cell(&self) -> &Arc<Cell> {
+        &self.0.0
+    }
+
+    /// The state, which only this run may touch now.
+    pub fn state(&self) -> MutexGuard<'_, CellState> {
+        self.cell().lock()
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.lock().busy = false;
+        self.0.released.notify_all();
+    }
+}

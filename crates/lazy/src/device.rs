@@ -1,0 +1,172 @@
+//! Where tensors live.
+
+use crate::{Error, ErrorKind, Result};
+use kiln_runtime::memory::{self, MemoryStats};
+use kiln_runtime::{Buffer, Error as RunError, cuda};
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where a tensor's values live and are computed.
+///
+/// Operands of an operation must be on one device. Numbers (rank 0) from the CPU may join any, and so may
+/// tensors that depend on no data, such as zeros or random numbers, until they are computed.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Device {
+    /// The processor, all cores.
+    #[default]
+    Cpu,
+    /// A GPU; see [`Device::cuda`].
+    Cuda(Gpu),
+}
+
+/// An NVIDIA GPU that was found and opened; see [`Device::cuda`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Gpu(u32);
+
+impl Device {
+    /// The NVIDIA GPU of this number. There is no falling back to another device.
+    ///
+    /// # Errors
+    /// If there is no driver (with the places where it was looked for), no such device, or it can't be
+    /// opened.
+    #[track_caller]
+    pub fn cuda(ordinal: u32) -> Result<Device> {
+        match cuda::Device::get(ordinal) {
+            Ok(_) => Ok(Device::Cuda(Gpu(ordinal))),
+            Err(e) => Err(device_error("Device::cuda", e, Location::caller())),
+        }
+    }
+
+    /// How many NVIDIA GPUs there are; `CUDA_VISIBLE_DEVICES` restricts them. None without a driver.
+    pub fn cuda_count() -> u32 {
+        cuda::count().unwrap_or(0)
+    }
+
+    /// The first GPU that can be opened, else the CPU.
+    pub fn best() -> Device {
+        Device::cuda(0).unwrap_or_default()
+    }
+
+    /// The device's name; of the CPU, `cpu`.
+    pub fn name(self) -> String {
+        match self.gpu() {
+            Some(gpu) => gpu.name().to_string(),
+            None => "cpu".to_string(),
+        }
+    }
+
+    /// The compute capability of a GPU, such as (9, 0).
+    pub fn capability(self) -> Option<(u32, u32)> {
+        self.gpu().map(|gpu| gpu.capability())
+    }
+
+    /// What this process holds of the device's memory.
+    pub fn memory(self) -> MemoryStats {
+        self.gpu().map_or_else(memory::stats, |gpu| gpu.memory())
+    }
+
+    /// Limits the bytes that this process may hold of the device's memory. What goes beyond is an error
+    /// ([`ErrorKind::Memory`]) after which the program can go on.
+    pub fn set_memory_limit(self, limit: Option<usize>) {
+        match self.gpu() {
+            Some(gpu) => gpu.set_limit(limit),
+            None => memory::set_limit(limit),
+        }
+    }
+
+    /// Gives memory that is kept for reuse back to the system.
+    ///
+    /// # Errors
+    /// If the device failed.
+    #[track_caller]
+    pub fn empty_cache(self) -> Result<()> {
+        match self.gpu() {
+            Some(gpu) => gpu
+                .empty_cache()
+                .map_err(|e| device_error("Device::empty_cache", e, Location::caller())),
+            None => {
+                memory::empty_cache();
+                Ok(())
+            }
+        }
+    }
+
+    /// The runtime's handle of a GPU.
+    pub fn gpu(self) -> Option<Arc<cuda::Device>> {
+        match self {
+            Device::Cpu => None,
+            // Opened when the value was made.
+            Device::Cuda(Gpu(ordinal)) => cuda::Device::get(ordinal).ok(),
+        }
+    }
+
+    /// A buffer on this device: itself, or a copy.
+    pub fn bring(self, buffer: Buffer) -> Result<Buffer, RunError> {
+        match (self.gpu(), buffer.gpu()) {
+            (None, None) => Ok(buffer),
+            (None, Some(_)) => buffer.to_host(),
+            (Some(gpu), _) => buffer.to_gpu(&gpu),
+        }
+    }
+
+    /// The number of a GPU.
+    pub fn ordinal(self) -> Option<u32> {
+        match self {
+            Device::Cpu => None,
+            Device::Cuda(Gpu(ordinal)) => Some(ordinal),
+        }
+    }
+}
+
+/// The error of a device that failed.
+pub(crate) fn device_error(called: &str, e: RunError, loc: &'static Location<'static>) -> Error {
+    Error::new(ErrorKind::Device, called, e.to_string(), loc)
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Cpu => f.write_str("cpu"),
+            Device::Cuda(Gpu(ordinal)) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+/// A device that changes.
+pub struct Home(AtomicU32);
+
+impl Home {
+    /// At first this one.
+    pub fn new(device: Device) -> Home {
+        let home = Home(AtomicU32::new(0));
+        home.set(device);
+        home
+    }
+
+    /// The device now.
+    pub fn get(&self) -> Device {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Device::Cpu,
+            n => Device::Cuda(Gpu(n - 1)),
+        }
+    }
+
+    /// Another device.
+    pub fn set(&self, device: Device) {
+        let n = device.ordinal().map_or(0, |ordinal| ordinal + 1);
+        self.0.store(n, Ordering::Relaxed);
+    }
+}
+
+/// Sets how many threads run kernels, for the whole process. Results never depend on it.
+pub fn set_threads(threads: usize) {
+    kiln_runtime::pool::Pool::global().set_threads(threads);
+}
+
+/// How many threads run kernels.
+pub fn threads() -> usize {
+    kiln_runtime::pool::Pool::global().threads()
+}

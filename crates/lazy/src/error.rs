@@ -1,0 +1,186 @@
+//! What can go wrong, with the user's source line.
+
+use crate::caller::user_line;
+use crate::label::Label;
+use crate::{frame, symbols};
+use kiln_base::Loc;
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// The result of reading or compiling.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error. Cloning is cheap; displaying it draws a code frame where the user's line is known.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    /// The op or function, such as `matmul`.
+    op: String,
+    message: String,
+    loc: Loc,
+    notes: Vec<Note>,
+}
+
+/// A line below the code frame.
+#[derive(Clone)]
+pub struct Note {
+    /// What it says.
+    pub text: String,
+    /// The name of the cell that the line is about.
+    pub of: Option<Arc<Label>>,
+    /// Said where there is no name.
+    pub from: String,
+}
+
+impl From<String> for Note {
+    fn from(text: String) -> Note {
+        Note {
+            text,
+            of: None,
+            from: String::new(),
+        }
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.of.as_ref().and_then(|label| label.get()) {
+            Some(name) => write!(f, "{}, `{name}`", self.text),
+            None => write!(f, "{}{}", self.text, self.from),
+        }
+    }
+}
+
+/// What kind of thing went wrong.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// An operation does not apply to its operands or arguments.
+    Op,
+    /// Values were wrong when the program ran: an index out of range, an integer division by zero.
+    Data,
+    /// An operation made a NaN or an infinity, where these are looked for; see
+    /// [`detect_anomaly`](crate::run::anomaly::detect_anomaly).
+    Anomaly,
+    /// A value was asked for while recording inside `compile`.
+    ReadWhileCompiling,
+    /// A `Var` can't take a value.
+    Assign,
+    /// Data does not fit what was asked for: a length, a dtype, a shape.
+    Value,
+    /// The program needs something this build can't do.
+    Unsupported,
+    /// Not enough memory.
+    Memory,
+    /// A device, its driver or its compiler is missing or failed.
+    Device,
+    /// A file can't be read or written.
+    Io,
+    /// A [`Cancel`](kiln_runtime::Cancel) ended the run. Nothing was assigned: values can be asked for again.
+    Cancelled,
+    /// A defect in Kiln.
+    Internal,
+}
+
+impl Error {
+    /// An error at a place in the user's source.
+    pub fn new(
+        kind: ErrorKind,
+        op: &str,
+        message: impl Into<String>,
+        loc: impl Into<Loc>,
+    ) -> Error {
+        Error::with_notes(kind, op, message, loc, Vec::new())
+    }
+
+    /// An error with further lines, such as the operands of an op.
+    pub fn with_notes(
+        kind: ErrorKind,
+        op: &str,
+        message: impl Into<String>,
+        loc: impl Into<Loc>,
+        notes: Vec<Note>,
+    ) -> Error {
+        Error(Arc::new(Inner {
+            kind,
+            op: op.to_string(),
+            message: message.into(),
+            loc: loc.into(),
+            notes,
+        }))
+    }
+
+    /// An error at the caller's line: for libraries whose functions take part in recording.
+    #[track_caller]
+    pub fn at_caller(kind: ErrorKind, op: &str, message: impl Into<String>) -> Error {
+        let message = symbols::named(&message.into());
+        Error::new(kind, op, message, user_line(Location::caller()))
+    }
+
+    /// [`Error::at_caller`] of arguments that don't fit ([`ErrorKind::Value`]).
+    #[track_caller]
+    pub fn invalid(op: &str, message: impl Into<String>) -> Error {
+        Error::at_caller(ErrorKind::Value, op, message)
+    }
+
+    /// This error with a further line below the code frame.
+    pub fn with_note(self, note: impl Into<String>) -> Error {
+        let e = &self.0;
+        let mut notes = e.notes.clone();
+        notes.push(Note::from(note.into()));
+        Error::with_notes(e.kind, &e.op, e.message.clone(), e.loc.clone(), notes)
+    }
+
+    /// This error with other words.
+    pub fn with_message(self, message: &str) -> Error {
+        let e = &self.0;
+        Error::with_notes(e.kind, &e.op, message, e.loc.clone(), e.notes.clone())
+    }
+
+    /// This error at a place, unless it has one.
+    pub fn or_at(self, loc: Loc) -> Error {
+        let e = &self.0;
+        if e.loc.is_known() {
+            return self;
+        }
+        Error::with_notes(e.kind, &e.op, e.message.clone(), loc, e.notes.clone())
+    }
+
+    /// What kind of thing went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The op or function, such as `matmul`.
+    pub fn op(&self) -> &str {
+        &self.0.op
+    }
+
+    /// What is wrong, without the code frame.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The line of the user's source.
+    pub fn loc(&self) -> &Loc {
+        &self.0.loc
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let e = &self.0;
+        frame::draw(f, &format!("{}: {}", e.op, e.message), &e.loc, &e.notes)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,360 @@
+//! Computing forward values again behind a backward pass: what `checkpoint` does.
+
+use super::edge::{CustomRule, Edge, GradNode, Leaf};
+use crate::node::{Handle, Node, Operand, State, serial};
+use crate::recorder::Recorder;
+use crate::{Error, ErrorKind};
+use hashbrown::HashMap;
+use kiln_autodiff::{Observer, Place, Problem, Rule, Step};
+use kiln_ir::{Builder, OpError, ops};
+use smallvec::SmallVec;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// Runs `f` on `given`; the gradients of what it gives are computed from `given` alone, once `f`'s
+/// operations are recorded again.
+pub fn again<T>(
+    given: &[Handle],
+    loc: &'static Location<'static>,
+    f: impl FnOnce(&[Handle]) -> (T, Vec<Handle>),
+) -> (T, Vec<Handle>) {
+    let start = serial();
+    let leaf = |t: &Handle| {
+        let mut t = t.clone();
+        if t.requires_grad() {
+            t.edge = Edge::Leaf(Leaf::new(t.fact().clone(), t.device()));
+        }
+        t
+    };
+    let leaves: Vec<Handle> = given.iter().map(leaf).collect();
+    let (result, outputs) = f(&leaves);
+    if outputs.iter().any(|t| t.error().is_some()) {
+        return (result, outputs);
+    }
+    let mut region = Region {
+        start,
+        given: given.to_vec(),
+        entries: Vec::new(),
+        known: HashMap::new(),
+        frontier: Vec::new(),
+        loc,
+    };
+    for (own, outer) in leaves
+        .iter()
+        .zip(given)
+        .filter(|(own, _)| own.edge.is_some())
+    {
+        let at = region.frontier.len();
+        region
+            .known
+            .extend(address(&own.edge).map(|a| (a, Known::Outer(at))));
+        region.frontier.push(outer.clone());
+    }
+    let sources: Vec<Source> = outputs.iter().map(|t| region.add(t)).collect();
+    region.entries.iter().for_each(|e| e.grad.release());
+    let with_edge = |(mut t, edge): (Handle, Edge)| {
+        t.edge = edge;
+        t
+    };
+    if !sources.iter().any(|s| matches!(s, Source::Entry(..))) || region.frontier.is_empty() {
+        let edges = sources.iter().map(|s| region.edge(*s));
+        let plain = outputs.into_iter().zip(edges).map(with_edge);
+        return (result, plain.collect());
+    }
+    let plain: Vec<Handle> = outputs.iter().map(Handle::plain).collect();
+    let device = plain.iter().find_map(|t| t.node.device);
+    let mut b = Recorder::new(loc, "checkpoint", device);
+    let joined = match b.emit(ops::Barrier { detach: false }.into(), &plain) {
+        Ok(joined) => joined,
+        Err(e) => {
+            let failed = Error::new(ErrorKind::Op, "checkpoint", e.0, loc);
+            return (result, vec![Handle::poisoned(failed, loc); plain.len()]);
+        }
+    };
+    let (region, ends) = (Arc::new(region), sources.clone());
+    let rule: Arc<CustomRule> = {
+        let region = region.clone();
+        Arc::new(move |_, _, cotangents, _| region.pullback(&ends, cotangents))
+    };
+    let frontier: Vec<&Handle> = region.frontier.iter().collect();
+    let node = GradNode::new(&joined[0].node, Some(rule), &frontier);
+    let outputs = joined.into_iter().zip(sources).map(|(t, source)| {
+        let edge = match source {
+            Source::Entry(..) => Edge::Node(node.clone(), t.output),
+            other => region.edge(other),
+        };
+        with_edge((t, edge))
+    });
+    (result, outputs.collect())
+}
+
+/// Where the gradient of a value goes.
+#[derive(Copy, Clone)]
+enum Source {
+    None,
+    /// Out of the region: index into [`Region::frontier`].
+    Outer(usize),
+    /// To an output of an entry.
+    Entry(usize, u32),
+}
+
+#[derive(Copy, Clone)]
+enum Known {
+    Outer(usize),
+    Entry(usize),
+}
+
+/// What a function recorded, as gradients see it. It holds operations but none of their values.
+struct Region {
+    /// Nodes with smaller numbers were there before.
+    start: u64,
+    /// What the function was given.
+    given: Vec<Handle>,
+    /// Operands before users.
+    entries: Vec<Entry>,
+    /// By address of what edges lead to and output; entries stand at [`ALL`].
+    known: HashMap<(usize, u32), Known>,
+    /// What gradients leave to, with their edges.
+    frontier: Vec<Handle>,
+    loc: &'static Location<'static>,
+}
+
+struct Entry {
+    /// For its hooks.
+    grad: Arc<GradNode>,
+    node: Arc<Node>,
+    /// A derivative of the user's own.
+    custom: Option<Arc<CustomRule>>,
+    inputs: Vec<(Operand, Source)>,
+}
+
+/// Stands for all outputs of an entry.
+const ALL: u32 = u32::MAX;
+
+/// What tells edges apart.
+fn address(edge: &Edge) -> Option<(usize, u32)> {
+    match edge {
+        Edge::None => None,
+        Edge::Leaf(leaf) => Some((Arc::as_ptr(leaf) as usize, 0)),
+        Edge::Node(node, output) => Some((Arc::as_ptr(node) as usize, *output)),
+    }
+}
+
+impl Region {
+    /// Where the gradient of a tensor goes; adds what lies behind.
+    fn add(&mut self, t: &Handle) -> Source {
+        let mut stack = vec![(t.operand(), t.edge.clone(), false)];
+        while let Some((operand, edge, seen)) = stack.pop() {
+            let Some(at) = address(&edge).filter(|_| self.source(&edge).is_none()) else {
+                continue;
+            };
+            let saved = match &edge {
+                Edge::Node(node, _) if node.serial >= self.start => node.saved(),
+                _ => None,
+            };
+            let (Edge::Node(grad, _), Some(saved)) = (&edge, saved) else {
+                self.known.insert(at, Known::Outer(self.frontier.len()));
+                let mut outer = Handle::output_of(&operand.node, operand.output);
+                outer.edge = edge;
+                self.frontier.push(outer);
+                continue;
+            };
+            if !seen {
+                stack.push((operand, edge.clone(), true));
+                let inputs = saved
+                    .inputs
+                    .iter()
+                    .map(|(o, e)| (o.clone(), e.clone(), false));
+                stack.extend(inputs);
+                continue;
+            }
+            let inputs = saved.inputs.iter();
+            let entry = Entry {
+                grad: grad.clone(),
+                inputs: inputs
+                    .map(|(o, e)| (o.clone(), self.source(e).unwrap_or(Source::None)))
+                    .collect(),
+                node: saved.held.node().clone(),
+                custom: saved.custom,
+            };
+            self.known
+                .insert((at.0, ALL), Known::Entry(self.entries.len()));
+            self.entries.push(entry);
+        }
+        self.source(&t.edge).unwrap_or(Source::None)
+    }
+
+    /// The edge of a value that is no entry's.
+    fn edge(&self, source: Source) -> Edge {
+        match source {
+            Source::Outer(at) => self.frontier[at].edge.clone(),
+            _ => Edge::None,
+        }
+    }
+
+    fn source(&self, edge: &Edge) -> Option<Source> {
+        let (at, output) = address(edge)?;
+        let known = self
+            .known
+            .get(&(at, ALL))
+            .or_else(|| self.known.get(&(at, output)))?;
+        Some(match known {
+            Known::Outer(at) => Source::Outer(*at),
+            Known::Entry(at) => Source::Entry(*at, output),
+        })
+    }
+
+    /// The gradients of the frontier.
+    fn pullback(
+        &self,
+        ends: &[Source],
+        cotangents: &[Option<Handle>],
+    ) -> Result<Vec<Option<Handle>>, OpError> {
+        let first = self.frontier.len();
+        let place = |source: &Source| match source {
+            Source::None => None,
+            Source::Outer(at) => Some((*at, 0)),
+            Source::Entry(at, output) => Some((first + at, *output)),
+        };
+        let mut seeds: Vec<(Place, Handle)> = Vec::new();
+        for (end, g) in ends.iter().zip(cotangents) {
+            if let (Some(at), Some(g)) = (place(end), g) {
+                seeds.push((at, g.clone()));
+            }
+        }
+        let device = self.frontier.first().and_then(|t| t.node.device);
+        let mut b = Recorder::new(self.loc, "checkpoint", device);
+        let mut again = Again::new(self, &mut b, seeds.iter().map(|(_, g)| g))?;
+        let leaf = |_: &Handle| Step {
+            rule: Rule::Leaf,
+            inputs: SmallVec::new(),
+            outputs: SmallVec::new(),
+        };
+        let mut steps: Vec<Step<'_, Handle>> = self.frontier.iter().map(leaf).collect();
+        for entry in &self.entries {
+            let mut inputs = SmallVec::new();
+            for (operand, source) in &entry.inputs {
+                let value = again.value(&mut b, operand)?;
+                let value = if let Source::None = source {
+                    value.plain()
+                } else {
+                    value
+                };
+                inputs.push((value, place(source)));
+            }
+            let mut outputs = SmallVec::new();
+            for output in 0..entry.node.facts.len() as u32 {
+                let node = entry.node.clone();
+                outputs.push(again.value(&mut b, &Operand { node, output })?);
+            }
+            let rule = match &entry.custom {
+                Some(f) => Rule::Custom(&**f),
+                None => Rule::Op(&entry.node.op),
+            };
+            steps.push(Step {
+                rule,
+                inputs,
+                outputs,
+            });
+        }
+        let targets: Vec<Place> = (0..first).map(|at| (at, 0)).collect();
+        let found = kiln_autodiff::backward(&mut b, &steps, seeds, &targets, &mut Watch(self));
+        found.map_err(|p: Problem| p.error)
+    }
+}
+
+/// Recording the region once more.
+struct Again<'a> {
+    region: &'a Region,
+    /// By the address of the first recording's node and the output.
+    map: HashMap<(usize, u32), Handle>,
+    /// The entries of nodes.
+    entries: HashMap<usize, &'a Entry>,
+}
+
+impl<'a> Again<'a> {
+    /// Begins behind a barrier of what the function was given and the gradients of its results, so that
+    /// no value is computed before these are, and none is taken for one of the first time.
+    fn new<'t>(
+        region: &'a Region,
+        b: &mut Recorder,
+        cotangents: impl Iterator<Item = &'t Handle>,
+    ) -> Result<Again<'a>, OpError> {
+        let mut operands = region.given.clone();
+        operands.extend(cotangents.cloned());
+        let behind = b.emit(ops::Barrier { detach: false }.into(), &operands)?;
+        let key = |t: &Handle| (Arc::as_ptr(&t.node) as usize, t.output);
+        let entry = |e: &'a Entry| (Arc::as_ptr(&e.node) as usize, e);
+        Ok(Again {
+            region,
+            map: region.given.iter().map(key).zip(behind).collect(),
+            entries: region.entries.iter().map(entry).collect(),
+        })
+    }
+
+    fn value(&mut self, b: &mut Recorder, root: &Operand) -> Result<Handle, OpError> {
+        let key = |o: &Operand| (Arc::as_ptr(&o.node) as usize, o.output);
+        let mut stack = vec![(root.clone(), false)];
+        while let Some((operand, seen)) = stack.pop() {
+            if self.map.contains_key(&key(&operand)) {
+                continue;
+            }
+            let node = &operand.node;
+            let inputs = match &*node.state() {
+                State::Lazy { inputs, .. } if node.serial >= self.region.start => {
+                    Some(inputs.clone())
+                }
+                _ => None,
+            };
+            let Some(inputs) = inputs.filter(|_| node.ready(operand.output).is_none()) else {
+                let t = Handle::output_of(node, operand.output);
+                self.map.insert(key(&operand), t);
+                continue;
+            };
+            if !seen {
+                stack.push((operand, true));
+                stack.extend(inputs.into_iter().map(|o| (o, false)));
+                continue;
+            }
+            let entry = self.entries.get(&(Arc::as_ptr(node) as usize));
+            let operand_of = |(i, o): (usize, &Operand)| {
+                let t = &self.map[&key(o)];
+                let flows = entry.is_some_and(|e| !matches!(e.inputs[i].1, Source::None));
+                if flows { t.clone() } else { t.plain() }
+            };
+            let inputs: Vec<Handle> = inputs.iter().enumerate().map(operand_of).collect();
+            b.at(node.loc, node.called, node.device);
+            let outputs = b.emit(node.op.clone(), &inputs)?;
+            for (output, t) in outputs.into_iter().enumerate() {
+                self.map
+                    .insert((Arc::as_ptr(node) as usize, output as u32), t);
+            }
+        }
+        Ok(self.map[&key(root)].clone())
+    }
+}
+
+/// Shows hooks the gradients, and records derivatives at the user's lines.
+struct Watch<'a>(&'a Region);
+
+impl Watch<'_> {
+    fn grad(&self, step: usize) -> Option<&Arc<GradNode>> {
+        let at = step.checked_sub(self.0.frontier.len())?;
+        Some(&self.0.entries[at].grad)
+    }
+}
+
+impl Observer<Recorder> for Watch<'_> {
+    fn enter(&mut self, b: &mut Recorder, step: usize) {
+        if let Some(node) = self.grad(step) {
+            b.at(node.loc, node.called, node.device);
+        }
+    }
+
+    fn gradient(&mut self, _: &mut Recorder, of: Place, g: Handle) -> Result<Handle, OpError> {
+        match self.grad(of.0) {
+            Some(node) => node.observe(of.1, g),
+            None => Ok(g),
+        }
+    }
+}

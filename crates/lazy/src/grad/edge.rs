@@ -1,0 +1,294 @@
+//! The graph of gradients: where the gradient of a tensor goes.
+
+use super::hook::Hooks;
+use super::is_grad_enabled;
+use crate::Device;
+use crate::device::Home;
+use crate::label::Label;
+use crate::node::{Handle, Node, Operand, serial};
+use kiln_ir::{Fact, Facts, OpError};
+use smallvec::SmallVec;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+/// Where the gradient of a tensor goes.
+#[derive(Clone, Default)]
+pub enum Edge {
+    /// Nowhere: it is data, or detached.
+    #[default]
+    None,
+    /// To an output of a recorded operation.
+    Node(Arc<GradNode>, u32),
+    /// To a leaf, which keeps it.
+    Leaf(Arc<Leaf>),
+}
+
+impl Edge {
+    /// Whether it goes anywhere.
+    pub fn is_some(&self) -> bool {
+        !matches!(self, Edge::None)
+    }
+}
+
+/// A tensor or parameter that keeps its gradient.
+pub struct Leaf {
+    /// A number that no other leaf has.
+    pub id: u64,
+    /// Dtype and shape.
+    pub fact: Fact,
+    /// Where its values are.
+    pub device: Home,
+    grad: Mutex<Option<Handle>>,
+    /// Who sees its gradient.
+    pub hooks: Arc<Hooks<Handle>>,
+    /// What the user calls it.
+    pub label: Arc<Label>,
+}
+
+impl Leaf {
+    /// A leaf without a gradient.
+    pub fn new(fact: Fact, device: Device) -> Arc<Leaf> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Leaf {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            fact,
+            device: Home::new(device),
+            grad: Mutex::new(None),
+            hooks: Arc::default(),
+            label: Arc::default(),
+        })
+    }
+
+    /// The gradient that it keeps; see [`Leaf::grad`] for that within a recording.
+    pub fn kept(&self) -> Option<Handle> {
+        self.lock().clone()
+    }
+
+    /// Keeps a gradient, or none.
+    pub fn keep(&self, grad: Option<Handle>) {
+        let old = std::mem::replace(&mut *self.lock(), grad);
+        drop(old); // not under the lock
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Handle>> {
+        self.grad.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// Something for some of the outputs, which are few.
+type PerOutput<T> = Mutex<SmallVec<[(u32, Arc<T>); 1]>>;
+
+/// A recorded operation, as gradients see it.
+pub struct GradNode {
+    /// Larger than those of earlier nodes.
+    pub serial: u64,
+    /// Dtypes and shapes of the outputs.
+    pub facts: Facts,
+    /// Where they are.
+    pub device: Option<Device>,
+    /// The user's line.
+    pub loc: &'static Location<'static>,
+    /// The function that the user called.
+    pub called: &'static str,
+    saved: Mutex<Option<Saved>>,
+    /// Operations on its outputs.
+    users: Mutex<SmallVec<[Weak<GradNode>; 1]>>,
+    /// One list for each output that has hooks.
+    hooks: PerOutput<Hooks<Handle>>,
+    /// Outputs that keep their gradient although they are no leaves.
+    retained: PerOutput<Leaf>,
+}
+
+/// What a derivative needs; a backward pass releases it.
+#[derive(Clone)]
+pub struct Saved {
+    /// The node whose values are the outputs.
+    pub held: Held,
+    /// A user's function; the derivative of the node's op where `None`.
+    pub custom: Option<Arc<CustomRule>>,
+    /// The operands, and where their gradients go.
+    pub inputs: SmallVec<[(Operand, Edge); 2]>,
+}
+
+/// See [`kiln_autodiff::Custom`].
+pub type CustomRule = dyn Fn(&[Handle], &[Handle], &[Option<Handle>], &[bool]) -> Result<Vec<Option<Handle>>, OpError>
+    + Send
+    + Sync;
+
+/// A node whose values a backward pass may ask for; reads keep those that a plan writes anyway.
+pub struct Held(Arc<Node>);
+
+impl Held {
+    /// Keeps the values of a node.
+    pub fn new(node: &Arc<Node>) -> Held {
+        node.saved.fetch_add(1, Ordering::Relaxed);
+        Held(node.clone())
+    }
+
+    /// The node.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.0
+    }
+}
+
+impl Clone for Held {
+    fn clone(&self) -> Held {
+        Held::new(&self.0)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.saved.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl GradNode {
+    /// The gradient side of an operation on `inputs`; `None` if nothing flows through it.
+    pub fn of_op(node: &Arc<Node>, inputs: &[&Handle]) -> Option<Arc<GradNode>> {
+        let flows = is_grad_enabled()
+            && inputs.iter().any(|t| t.edge.is_some())
+            && node.facts.iter().any(|f| f.dtype.is_float());
+        flows.then(|| GradNode::new(node, None, inputs))
+    }
+
+    /// The gradient side of a node whose gradients its op's derivative or `custom` passes to `inputs`.
+    pub fn new(
+        node: &Arc<Node>,
+        custom: Option<Arc<CustomRule>>,
+        inputs: &[&Handle],
+    ) -> Arc<GradNode> {
+        GradNode::called_at(node, custom, inputs, (node.called, node.loc))
+    }
+
+    /// [`GradNode::new`] of what the user called at a line.
+    pub fn called_at(
+        node: &Arc<Node>,
+        custom: Option<Arc<CustomRule>>,
+        inputs: &[&Handle],
+        (called, loc): (&'static str, &'static Location<'static>),
+    ) -> Arc<GradNode> {
+        let operand = |t: &&Handle| (t.operand(), t.edge.clone());
+        let new = Arc::new(GradNode {
+            serial: serial(),
+            facts: node.facts.clone(),
+            device: node.device,
+            loc,
+            called,
+            saved: Mutex::new(Some(Saved {
+                held: Held::new(node),
+                custom,
+                inputs: inputs.iter().map(operand).collect(),
+            })),
+            users: Mutex::default(),
+            hooks: Mutex::default(),
+            retained: Mutex::default(),
+        });
+        let sources = inputs.iter().filter_map(|t| match &t.edge {
+            Edge::Node(source, _) => Some(source),
+            _ => None,
+        });
+        for source in sources {
+            source.add_user(&new);
+        }
+        new
+    }
+
+    /// Remembers an operation on an output. What can't be differentiated any more makes that one so.
+    fn add_user(&self, user: &Arc<GradNode>) {
+        if self.lock().is_none() {
+            return user.release();
+        }
+        let mut users = self.users.lock().unwrap_or_else(|e| e.into_inner());
+        if users.len().is_power_of_two() {
+            users.retain(|u| u.strong_count() > 0);
+        }
+        users.push(Arc::downgrade(user));
+    }
+
+    /// What the derivative needs; `None` once released.
+    pub fn saved(&self) -> Option<Saved> {
+        self.lock().clone()
+    }
+
+    /// Lets go of everything the derivative needs, and of what later operations on its outputs
+    /// need: a pass through those would end here. So a running sum of losses keeps nothing of the
+    /// steps behind it.
+    pub fn release(&self) {
+        let mut stack = self.release_one();
+        while let Some(user) = stack.pop() {
+            if let Some(user) = user.upgrade() {
+                stack.append(&mut user.release_one());
+            }
+        }
+    }
+
+    /// Releases this operation; gives its users.
+    fn release_one(&self) -> SmallVec<[Weak<GradNode>; 1]> {
+        let saved = self.lock().take();
+        drop(saved); // not under the lock
+        std::mem::take(&mut *self.users.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    /// The hooks of an output.
+    pub fn hooks(&self, output: u32) -> Arc<Hooks<Handle>> {
+        let mut hooks = self.hooks.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((_, found)) = hooks.iter().find(|(o, _)| *o == output) {
+            return found.clone();
+        }
+        let new = Arc::new(Hooks::default());
+        hooks.push((output, new.clone()));
+        new
+    }
+
+    /// Whether nobody wants to see gradients of this operation.
+    pub fn is_unobserved(&self) -> bool {
+        let hooks = self.hooks.lock().unwrap_or_else(|e| e.into_inner());
+        let retained = self.retained.lock().unwrap_or_else(|e| e.into_inner());
+        hooks.is_empty() && retained.is_empty()
+    }
+
+    /// The leaf that keeps the gradient of an output, if one does (made where `make` is set).
+    pub fn retained(&self, output: u32, make: bool) -> Option<Arc<Leaf>> {
+        let mut retained = self.retained.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((_, found)) = retained.iter().find(|(o, _)| *o == output) {
+            return Some(found.clone());
+        }
+        make.then(|| {
+            let leaf = Leaf::new(
+                self.facts[output as usize].clone(),
+                self.device.unwrap_or_default(),
+            );
+            retained.push((output, leaf.clone()));
+            leaf
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Saved>> {
+        self.saved.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+// A chain of a million operations must not overflow the stack when it is dropped.
+impl Drop for GradNode {
+    fn drop(&mut self) {
+        let take = |node: &mut GradNode| {
+            let saved = node
+                .saved
+                .get_mut()
+                .unwrap_or_else(|e| e.into_inner())
+                .take();
+            saved.map_or_else(SmallVec::new, |s| s.inputs)
+        };
+        let mut stack = take(self);
+        while let Some((operand, edge)) = stack.pop() {
+            drop(operand);
+            if let Edge::Node(node, _) = edge
+                && let Some(mut node) = Arc::into_inner(node)
+            {
+                stack.append(&mut take(&mut node));
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The backward pass over recorded tensors.
+
+use super::edge::{GradNode, Leaf};
+use super::walk::{Entry, Walk};
+use super::{enable_grad, no_grad};
+use crate::node::Handle;
+use crate::recorder::Recorder;
+use crate::{Error, ErrorKind, Result};
+use kiln_autodiff::{Observer, Place};
+use kiln_base::Loc;
+use kiln_ir::{Fact, OpError};
+use std::panic::Location;
+use std::sync::Arc;
+
+/// Shows hooks the gradients as they become complete, and records derivatives at the user's lines.
+struct Watch<'a> {
+    walk: &'a Walk,
+}
+
+impl Observer<Recorder> for Watch<'_> {
+    fn enter(&mut self, b: &mut Recorder, step: usize) {
+        if let Entry::Node(node, _) = &self.walk.entries[step] {
+            b.at(node.loc, node.called, node.device);
+        }
+    }
+
+    fn gradient(&mut self, _: &mut Recorder, of: Place, g: Handle) -> Result<Handle, OpError> {
+        match &self.walk.entries[of.0] {
+            Entry::Leaf(leaf) => {
+                let fact = g.fact().clone();
+                fitting(leaf.hooks.apply(g), &fact)
+            }
+            Entry::Node(node, _) => node.observe(of.1, g),
+            Entry::End => Ok(g),
+        }
+    }
+}
+
+/// What a backward pass keeps.
+#[derive(Copy, Clone)]
+pub struct Keep {
+    /// What the derivatives need, for another pass.
+    pub graph: bool,
+    /// The gradients' own history, to differentiate them.
+    pub create: bool,
+}
+
+/// A leaf, where leaves were asked for, and the gradient found.
+pub type Found = (Option<Arc<Leaf>>, Option<Handle>);
+
+/// The gradients of `targets` (all leaves where `None`) and the leaves themselves.
+pub fn run(
+    outputs: &[(&Handle, Handle)],
+    targets: Option<&[&Handle]>,
+    keep: Keep,
+    loc: &'static Location<'static>,
+) -> Result<Vec<Found>> {
+    let roots: Vec<&Handle> = outputs.iter().map(|(y, _)| *y).collect();
+    let walk = Walk::of(&roots, loc)?;
+    let mut places: Vec<Option<Place>> = Vec::new();
+    let mut leaves: Vec<Option<Arc<Leaf>>> = Vec::new();
+    match targets {
+        Some(targets) => {
+            places.extend(targets.iter().map(|t| walk.place(&t.edge)));
+            leaves.resize(places.len(), None);
+        }
+        None => {
+            for (i, entry) in walk.entries.iter().enumerate() {
+                if let Entry::Leaf(leaf) = entry {
+                    places.push(Some((i, 0)));
+                    leaves.push(Some(leaf.clone()));
+                }
+            }
+        }
+    }
+    let mut seeds = Vec::new();
+    for (y, g) in outputs {
+        seeds.extend(walk.place(&y.edge).map(|place| (place, g.clone())));
+    }
+    let wanted: Vec<Place> = places.iter().flatten().copied().collect();
+    let chain = || {
+        let steps = walk.steps(keep.create);
+        let mut recorder = Recorder::backward(loc, roots[0].node.device);
+        let mut watch = Watch { walk: &walk };
+        kiln_autodiff::backward(&mut recorder, &steps, seeds, &wanted, &mut watch)
+    };
+    let found = match keep.create {
+        true => enable_grad(chain),
+        false => no_grad(chain),
+    };
+    let found = found.map_err(|p| match &walk.entries[p.step] {
+        Entry::Node(node, _) => {
+            let note = format!("in the gradients that are asked for at {}", Loc::from(loc));
+            Error::new(ErrorKind::Op, node.called, p.error.0, node.loc).with_note(note)
+        }
+        Entry::Leaf(_) | Entry::End => Error::new(ErrorKind::Op, "backward", p.error.0, loc),
+    })?;
+    if !keep.graph {
+        for entry in &walk.entries {
+            if let Entry::Node(node, _) = entry {
+                node.release();
+            }
+        }
+    }
+    let mut found = found.into_iter();
+    let gradient = |place: Option<Place>| place.and_then(|_| found.next().flatten());
+    Ok(leaves
+        .into_iter()
+        .zip(places.into_iter().map(gradient).collect::<Vec<_>>())
+        .collect())
+}
+
+impl GradNode {
+    /// The complete gradient of an output, once hooks have seen it and a leaf keeps it.
+    ///
+    /// # Errors
+    /// If a hook gave something else than a gradient.
+    pub fn observe(&self, output: u32, g: Handle) -> Result<Handle, OpError> {
+        if self.is_unobserved() {
+            return Ok(g);
+        }
+        let fact = g.fact().clone();
+        let g = self.hooks(output).apply(g);
+        if let Some(leaf) = self.retained(output, false) {
+            leaf.set_grad(Some(g.clone()));
+        }
+        fitting(g, &fact)
+    }
+}
+
+/// What a hook gave, if it is a gradient of this fact.
+pub fn fitting(g: Handle, fact: &Fact) -> Result<Handle, OpError> {
+    if let Some(e) = g.error() {
+        return Err(OpError(format!(
+            "a hook gave an invalid tensor: {}",
+            e.message()
+        )));
+    }
+    if g.fact() != fact {
+        return Err(OpError(format!(
+            "a hook turned the gradient {fact} into {}; dtype and shape must stay",
+            g.fact()
+        )));
+    }
+    Ok(g)
+}

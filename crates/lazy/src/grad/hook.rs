@@ -1,0 +1,74 @@
+//! Functions that see gradients on their way.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+type Function<T> = dyn Fn(&T) -> Option<T> + Send + Sync;
+
+/// The hooks of one tensor, in the order in which they were registered.
+pub struct Hooks<T> {
+    list: Mutex<Vec<(u64, Arc<Function<T>>)>>,
+}
+
+impl<T> Default for Hooks<T> {
+    fn default() -> Hooks<T> {
+        Hooks {
+            list: Mutex::default(),
+        }
+    }
+}
+
+impl<T: 'static> Hooks<T> {
+    /// Adds a hook.
+    pub fn add(
+        self: &Arc<Self>,
+        f: impl Fn(&T) -> Option<T> + Send + Sync + 'static,
+    ) -> HookHandle {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.lock().push((id, Arc::new(f)));
+        let hooks: Weak<Hooks<T>> = Arc::downgrade(self);
+        HookHandle { hooks, id }
+    }
+
+    /// The gradient after every hook has seen it.
+    pub fn apply(&self, mut g: T) -> T {
+        let hooks: Vec<Arc<Function<T>>> = self.lock().iter().map(|(_, f)| f.clone()).collect();
+        for hook in hooks {
+            if let Some(new) = hook(&g) {
+                g = new;
+            }
+        }
+        g
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Arc<Function<T>>)>> {
+        self.list.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// What a hook can be removed from.
+trait Removes: Send + Sync {
+    fn remove(&self, id: u64);
+}
+
+impl<T: 'static> Removes for Hooks<T> {
+    fn remove(&self, id: u64) {
+        self.lock().retain(|(known, _)| *known != id);
+    }
+}
+
+/// Removes a hook; see `Tensor::register_hook`. Dropping the handle leaves the hook in place.
+pub struct HookHandle {
+    hooks: Weak<dyn Removes>,
+    id: u64,
+}
+
+impl HookHandle {
+    /// Removes the hook. Removing it twice does nothing.
+    pub fn remove(&self) {
+        if let Some(hooks) = self.hooks.upgrade() {
+            hooks.remove(self.id);
+        }
+    }
+}

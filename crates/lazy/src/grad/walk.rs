@@ -1,0 +1,183 @@
+//! The graph of gradients behind some values, operands before users.
+
+use super::edge::{CustomRule, Edge, GradNode, Leaf, Saved};
+use crate::node::{Handle, Node};
+use crate::{Error, ErrorKind, Result};
+use hashbrown::HashMap;
+use kiln_autodiff::{Custom, Place, Rule, Step};
+use smallvec::SmallVec;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// The part of the gradient graph behind some tensors, operands before users.
+pub struct Walk {
+    /// What it comes to.
+    pub entries: Vec<Entry>,
+    known: HashMap<usize, usize>,
+}
+
+/// What gradients come to.
+pub enum Entry {
+    /// A leaf.
+    Leaf(Arc<Leaf>),
+    /// An operation, and what its derivative needs.
+    Node(Arc<GradNode>, Saved),
+    /// An operation behind which the walk does not go on.
+    End,
+}
+
+struct Frame {
+    node: Arc<GradNode>,
+    saved: Saved,
+    next: usize,
+}
+
+impl Walk {
+    /// The part behind these values.
+    pub fn of(tensors: &[&Handle], loc: &'static Location<'static>) -> Result<Walk> {
+        let mut walk = Walk {
+            entries: Vec::new(),
+            known: HashMap::new(),
+        };
+        for t in tensors {
+            walk.add(&t.edge, loc, |_| false)?;
+        }
+        Ok(walk)
+    }
+
+    /// The part behind some tensors whose values are not computed yet; what was differentiated already is
+    /// left out.
+    pub fn of_pending(tensors: &[&Handle], loc: &'static Location<'static>) -> Walk {
+        let mut walk = Walk {
+            entries: Vec::new(),
+            known: HashMap::new(),
+        };
+        let computed = |saved: &Saved| {
+            let node = saved.held.node();
+            (0..node.facts.len() as u32).all(|output| node.ready(output).is_some())
+        };
+        for t in tensors {
+            let _ = walk.add(&t.edge, loc, computed);
+        }
+        walk
+    }
+
+    fn add(
+        &mut self,
+        edge: &Edge,
+        loc: &'static Location<'static>,
+        ends: impl Fn(&Saved) -> bool,
+    ) -> Result<()> {
+        let mut stack: Vec<Frame> = Vec::new();
+        self.open(edge, &mut stack, loc, &ends)?;
+        while let Some(frame) = stack.last_mut() {
+            if let Some((_, edge)) = frame.saved.inputs.get(frame.next) {
+                frame.next += 1;
+                let edge = edge.clone();
+                self.open(&edge, &mut stack, loc, &ends)?;
+            } else if let Some(frame) = stack.pop() {
+                let address = Arc::as_ptr(&frame.node) as usize;
+                self.known.insert(address, self.entries.len());
+                self.entries.push(Entry::Node(frame.node, frame.saved));
+            }
+        }
+        Ok(())
+    }
+
+    fn open(
+        &mut self,
+        edge: &Edge,
+        stack: &mut Vec<Frame>,
+        loc: &'static Location<'static>,
+        ends: &impl Fn(&Saved) -> bool,
+    ) -> Result<()> {
+        if self.place(edge).is_some() {
+            return Ok(());
+        }
+        match edge {
+            Edge::None => {}
+            Edge::Leaf(leaf) => {
+                let address = Arc::as_ptr(leaf) as usize;
+                self.known.insert(address, self.entries.len());
+                self.entries.push(Entry::Leaf(leaf.clone()));
+            }
+            Edge::Node(node, _) => {
+                let saved = node.saved().ok_or_else(|| {
+                    let message = format!(
+                        "what the derivative of {} needs was released by an earlier backward; keep \
+                         it with retain_graph",
+                        node.called
+                    );
+                    Error::new(ErrorKind::Value, "backward", message, loc)
+                })?;
+                if ends(&saved) {
+                    let address = Arc::as_ptr(node) as usize;
+                    self.known.insert(address, self.entries.len());
+                    self.entries.push(Entry::End);
+                    return Ok(());
+                }
+                stack.push(Frame {
+                    node: node.clone(),
+                    saved,
+                    next: 0,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Where an edge leads to.
+    pub fn place(&self, edge: &Edge) -> Option<Place> {
+        match edge {
+            Edge::None => None,
+            Edge::Leaf(leaf) => Some((*self.known.get(&(Arc::as_ptr(leaf) as usize))?, 0)),
+            Edge::Node(node, output) => {
+                Some((*self.known.get(&(Arc::as_ptr(node) as usize))?, *output))
+            }
+        }
+    }
+
+    /// The steps for [`kiln_autodiff::backward`]; with `live`, values keep their edges so that the
+    /// derivatives can be differentiated again.
+    pub fn steps(&self, live: bool) -> Vec<Step<'_, Handle>> {
+        let with = |mut t: Handle, edge: &Edge| {
+            if live {
+                t.edge = edge.clone();
+            }
+            t
+        };
+        self.steps_of(
+            |f| f,
+            |node, output, edge| with(Handle::output_of(node, output), edge),
+        )
+    }
+
+    /// The steps over other values: `custom` stands for a user's derivative, and `value` makes an output
+    /// of a node, whose gradient flows along the edge.
+    pub fn steps_of<'a, V>(
+        &'a self,
+        custom: impl Fn(&'a CustomRule) -> &'a Custom<'a, V>,
+        value: impl Fn(&Arc<Node>, u32, &Edge) -> V,
+    ) -> Vec<Step<'a, V>> {
+        let step = |entry: &'a Entry| match entry {
+            Entry::Leaf(_) | Entry::End => Step {
+                rule: Rule::Leaf,
+                inputs: SmallVec::new(),
+                outputs: SmallVec::new(),
+            },
+            Entry::Node(node, saved) => Step {
+                rule: match &saved.custom {
+                    None => Rule::Op(&saved.held.node().op),
+                    Some(f) => Rule::Custom(custom(&**f)),
+                },
+                inputs: (saved.inputs.iter())
+                    .map(|(o, edge)| (value(&o.node, o.output, edge), self.place(edge)))
+                    .collect(),
+                outputs: (0..node.facts.len() as u32)
+                    .map(|o| value(saved.held.node(), o, &Edge::Node(node.clone(), o)))
+                    .collect(),
+            },
+        };
+        self.entries.iter().map(step).collect()
+    }
+}

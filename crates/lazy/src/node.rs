@@ -1,0 +1,357 @@
+//! Recorded nodes and the handles to them.
+
+use crate::cell::Cell;
+use crate::grad::edge::Edge;
+use crate::label::Label;
+use crate::{Device, Error, ErrorKind, Result, recording, symbols};
+use hashbrown::DefaultHashBuilder;
+use kiln_base::{DType, Dim};
+use kiln_ir::{Fact, Facts, Graph, Op, Role};
+use kiln_runtime::Buffer;
+use smallvec::SmallVec;
+use std::hash::{BuildHasher, Hasher};
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
+
+/// Which unrealised nodes belong together.
+pub type Recording = recording::Recording<Cell>;
+
+/// A handle to one output of a recorded operation: a tensor without what PyTorch's surface knows of it.
+///
+/// Cloning is cheap and shares the node. A handle whose operation was invalid carries that first error;
+/// every read returns it.
+pub struct Handle {
+    /// The operation.
+    pub node: Arc<Node>,
+    /// Which of its outputs.
+    pub output: u32,
+    /// Where the gradient goes.
+    pub edge: Edge,
+}
+
+/// A recorded operation, immutable but for being realised.
+pub struct Node {
+    /// For leaves an [`Op::Input`] whose index means nothing.
+    pub op: Op,
+    /// What stands for many ops that were recorded as one, in place of the op; see [`crate::recorder::repeat`].
+    pub body: Option<Arc<Graph>>,
+    /// Hash of the op without its sizes, or of the body.
+    pub hash: u64,
+    /// Dtypes and shapes of the outputs.
+    pub facts: Facts,
+    /// `None` where it depends on no data, so that it may be computed anywhere.
+    pub device: Option<Device>,
+    /// The user's line.
+    pub loc: &'static Location<'static>,
+    /// Why it is invalid.
+    pub error: Option<Error>,
+    /// The function that the user called, where it isn't the op's own name.
+    pub called: &'static str,
+    /// What errors say of it beside the line.
+    pub about: Option<Arc<About>>,
+    /// Where `backward` was called, for what it recorded.
+    pub backward: Option<&'static Location<'static>>,
+    /// Later nodes have larger ones.
+    pub serial: u64,
+    /// Tensor handles, as opposed to operands of other nodes.
+    pub handles: AtomicUsize,
+    /// Recorded derivatives that may ask for a value.
+    pub saved: AtomicUsize,
+    state: Mutex<State>,
+}
+
+/// What an operation is computed from.
+pub type Operands = SmallVec<[Operand; 2]>;
+
+/// An operand: one output of a node, which it keeps alive without being a handle.
+#[derive(Clone)]
+pub struct Operand {
+    /// The node.
+    pub node: Arc<Node>,
+    /// Which of its outputs.
+    pub output: u32,
+}
+
+/// What errors say of a node beside its line.
+#[derive(Clone, Default)]
+pub struct About {
+    /// What the data must be, in place of the range of an index.
+    pub requirement: Option<&'static str>,
+    /// The user's argument that holds the indices: its name and place. Not kept alive: labels are freed
+    /// once a loss is computed.
+    pub index: Option<(&'static str, Weak<Node>, u32)>,
+    /// A further line, such as the layer it was recorded in.
+    pub note: Option<Arc<str>>,
+    /// The name of the cell whose value the node is.
+    pub label: Option<Arc<Label>>,
+}
+
+/// What is known of a node's values.
+pub enum State {
+    /// To be computed from these operands; outputs that a plan happened to write are kept.
+    Lazy {
+        /// The operands.
+        inputs: Operands,
+        /// What it belongs to.
+        recording: Option<Recording>,
+        /// Values of outputs that are there already.
+        kept: SmallVec<[Option<Buffer>; 1]>,
+    },
+    /// Computed or given.
+    Ready(SmallVec<[Buffer; 1]>),
+    /// An input of a program being recorded; see [`crate::scope`] and [`crate::body`].
+    Placeholder,
+    /// The memory was given to a newer value; nobody can reach this node any more.
+    Donated,
+    /// Invalid.
+    Poisoned,
+}
+
+impl Node {
+    /// A node that says nothing beside its line.
+    pub fn new(
+        op: Op,
+        facts: Facts,
+        device: Option<Device>,
+        loc: &'static Location<'static>,
+        called: &'static str,
+        state: State,
+    ) -> Node {
+        Node {
+            hash: structure_hash(&op),
+            op,
+            body: None,
+            facts,
+            device,
+            loc,
+            error: None,
+            called,
+            about: None,
+            backward: None,
+            serial: serial(),
+            handles: AtomicUsize::new(0),
+            saved: AtomicUsize::new(0),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// The state, locked.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The realised value of an output.
+    pub fn ready(&self, output: u32) -> Option<Buffer> {
+        match &*self.state() {
+            State::Ready(values) => values.get(output as usize).cloned(),
+            State::Lazy { kept, .. } => kept.get(output as usize).cloned().flatten(),
+            _ => None,
+        }
+    }
+}
+
+/// A number that is larger than every one given before.
+pub fn serial() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A hash of the op without its sizes, the same for the time of the process.
+pub fn structure_hash(op: &Op) -> u64 {
+    static STATE: LazyLock<DefaultHashBuilder> = LazyLock::new(DefaultHashBuilder::default);
+    let mut h = STATE.build_hasher();
+    op.hash_structure(&mut h);
+    h.finish()
+}
+
+impl Handle {
+    /// A handle to the first output of a new node.
+    pub fn from_node(node: Node) -> Handle {
+        Handle::output_of(&Arc::new(node), 0)
+    }
+
+    /// A handle to an output of a node, through which no gradient flows.
+    pub fn output_of(node: &Arc<Node>, output: u32) -> Handle {
+        node.handles.fetch_add(1, Ordering::Relaxed);
+        Handle {
+            node: node.clone(),
+            output,
+            edge: Edge::None,
+        }
+    }
+
+    /// The same value without history.
+    pub fn plain(&self) -> Handle {
+        Handle::output_of(&self.node, self.output)
+    }
+
+    /// A tensor of given values.
+    pub fn leaf(
+        buffer: Buffer,
+        role: Role,
+        device: Option<Device>,
+        loc: &'static Location<'static>,
+        called: &'static str,
+    ) -> Handle {
+        Handle::from_node(Handle::leaf_node(buffer, role, device, loc, called))
+    }
+
+    /// The node of a tensor of given values.
+    pub fn leaf_node(
+        buffer: Buffer,
+        role: Role,
+        device: Option<Device>,
+        loc: &'static Location<'static>,
+        called: &'static str,
+    ) -> Node {
+        let fact = Fact::new(buffer.dtype(), buffer.shape().iter().copied());
+        let op = input_op(fact.clone(), role);
+        let state = State::Ready(SmallVec::from_buf([buffer]));
+        let facts = Facts::from_buf([fact]);
+        Node::new(op, facts, device, loc, called, state)
+    }
+
+    /// A tensor that carries an error.
+    pub fn poisoned(error: Error, loc: &'static Location<'static>) -> Handle {
+        let fact = Fact::new(DType::F32, [0i64]);
+        let op = input_op(fact.clone(), Role::Data);
+        let facts = Facts::from_buf([fact]);
+        let mut node = Node::new(op, facts, None, loc, "poisoned", State::Poisoned);
+        node.error = Some(error);
+        Handle::from_node(node)
+    }
+
+    /// The value as an operand.
+    pub fn operand(&self) -> Operand {
+        Operand {
+            node: self.node.clone(),
+            output: self.output,
+        }
+    }
+
+    /// Dtype and shape; meaningless for a poisoned handle.
+    pub fn fact(&self) -> &Fact {
+        &self.node.facts[self.output as usize]
+    }
+
+    /// The error that this carries, if an operation it came from was invalid.
+    pub fn error(&self) -> Option<&Error> {
+        self.node.error.as_ref()
+    }
+
+    /// The error it carries, if it carries one.
+    ///
+    /// # Errors
+    /// That error.
+    pub fn check(&self) -> Result<()> {
+        self.error().map_or(Ok(()), |e| Err(e.clone()))
+    }
+
+    /// The element type; f32 for a poisoned handle.
+    pub fn dtype(&self) -> DType {
+        self.fact().dtype
+    }
+
+    /// The shape, outermost dim first.
+    ///
+    /// # Errors
+    /// If the handle carries an error, or a dim is symbolic.
+    pub fn shape(&self, loc: &'static Location<'static>) -> Result<Vec<usize>> {
+        self.check()?;
+        let known = |d: &Dim| d.as_const().map(|d| d as usize);
+        let shape: Option<Vec<usize>> = self.dims().iter().map(known).collect();
+        shape.ok_or_else(|| {
+            let message = format!(
+                "{} has a dim that each run decides anew; use dims()",
+                symbols::named(&self.fact().to_string())
+            );
+            Error::new(ErrorKind::ReadWhileCompiling, "shape", message, loc)
+        })
+    }
+
+    /// The shape with its symbolic dims.
+    pub fn dims(&self) -> &[Dim] {
+        &self.fact().shape
+    }
+
+    /// Number of dims; 1 for a poisoned handle.
+    pub fn ndim(&self) -> usize {
+        self.fact().rank()
+    }
+
+    /// Where the values live.
+    pub fn device(&self) -> Device {
+        self.node.device.unwrap_or_default()
+    }
+
+    /// The name of the cell whose value this is, which may become known later.
+    pub fn label(&self) -> Option<Arc<Label>> {
+        match &self.edge {
+            Edge::Leaf(leaf) => Some(leaf.label.clone()),
+            _ => self.node.about.as_ref()?.label.clone(),
+        }
+    }
+
+    /// Whether gradients flow to it.
+    pub fn requires_grad(&self) -> bool {
+        self.edge.is_some()
+    }
+
+    /// The recording that it belongs to while it is not computed.
+    pub fn recording(&self) -> Option<Recording> {
+        match &*self.node.state() {
+            State::Lazy { recording, .. } => recording.as_ref().map(Recording::root),
+            _ => None,
+        }
+    }
+
+    /// Whether the values are in memory, so that reading them runs nothing.
+    pub fn is_realized(&self) -> bool {
+        self.node.ready(self.output).is_some()
+    }
+}
+
+/// The op of a given value.
+pub fn input_op(fact: Fact, role: Role) -> Op {
+    kiln_ir::ops::Input {
+        index: 0,
+        fact,
+        role,
+    }
+    .into()
+}
+
+impl Clone for Handle {
+    fn clone(&self) -> Handle {
+        let mut t = self.plain();
+        t.edge = self.edge.clone();
+        t
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // Whoever sees that a handle is gone sees the references that were made through it.
+        self.node.handles.fetch_sub(1, Ordering::Release);
+    }
+}
+
+// A chain of a million nodes must not overflow the stack when it is dropped.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let mut stack = take_inputs(&mut self.state);
+        while let Some(operand) = stack.pop() {
+            if let Some(mut node) = Arc::into_inner(operand.node) {
+                stack.append(&mut take_inputs(&mut node.state));
+            }
+        }
+    }
+}
+
+fn take_inputs(state: &mut Mutex<State>) -> Operands {
+    match state.get_mut().unwrap_or_else(|e| e.into_inner()) {
+        State::Lazy { inputs, .. } => std::mem::take(inputs),
+        _ => Operands::new(),
+    }
+}

@@ -1,0 +1,26 @@
+//! A further line for the errors of what is recorded.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+thread_local! {
+    static NOTE: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
+}
+
+/// Runs `f`. Data errors of what is recorded in it, such as an index out of range, carry this note
+/// whenever they come up: for layers, which name themselves so.
+pub fn with_error_note<T>(note: impl Into<Arc<str>>, f: impl FnOnce() -> T) -> T {
+    struct Restore(Option<Arc<str>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            NOTE.set(self.0.take());
+        }
+    }
+    let _restore = Restore(NOTE.replace(Some(note.into())));
+    f()
+}
+
+/// The note now.
+pub(crate) fn current() -> Option<Arc<str>> {
+    NOTE.with_borrow(Clone::clone)
+}

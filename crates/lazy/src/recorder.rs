@@ -1,0 +1,325 @@
+//! Recording operations.
+
+use crate::body;
+use crate::grad::edge::{Edge, GradNode};
+use crate::grad::is_grad_enabled;
+use crate::node::{About, Handle, Node, Operands, Recording, State};
+use crate::run::{boundary, transfer};
+use crate::{Device, note};
+use kiln_base::Dim;
+use kiln_base::prim::Reduction;
+use kiln_ir::{Builder, Fact, Facts, Graph, Op, OpError, Shape, ops};
+use smallvec::SmallVec;
+use std::panic::Location;
+use std::sync::{Arc, Weak};
+
+/// The lazy [`Builder`]: what it emits carries the location of the user's call.
+pub struct Recorder {
+    loc: &'static Location<'static>,
+    called: &'static str,
+    /// Where what has no operands is computed; `None` for anywhere.
+    device: Option<Device>,
+    /// Where `backward` was called, for its recorder.
+    backward: Option<&'static Location<'static>>,
+    /// The user's argument that holds the indices of what is recorded.
+    index: Option<(&'static str, Weak<Node>, u32)>,
+    /// What the data must be that is being checked.
+    requirement: Option<&'static str>,
+}
+
+impl Builder for Recorder {
+    type Value = Handle;
+
+    fn emit(&mut self, op: Op, inputs: &[Handle]) -> Result<SmallVec<[Handle; 1]>, OpError> {
+        let inputs: SmallVec<[&Handle; 4]> = inputs.iter().collect();
+        self.record(op, &inputs)
+    }
+
+    fn fact(&self, value: &Handle) -> Fact {
+        value.fact().clone()
+    }
+
+    fn ask<R>(&self, value: &Handle, f: impl FnOnce(&Fact) -> R) -> R {
+        f(value.fact())
+    }
+
+    fn beside(&mut self, inputs: &[Handle]) -> Result<Option<Vec<Handle>>, OpError> {
+        let inputs: Vec<&Handle> = inputs.iter().collect();
+        self.together(&inputs)
+    }
+
+    fn reduce_keepdim(
+        &mut self,
+        kind: Reduction,
+        x: &Handle,
+        axes: &[usize],
+    ) -> Result<Handle, OpError> {
+        let mut shape = Shape::from(x.dims());
+        for &a in axes {
+            shape[a] = Dim::ONE;
+        }
+        let reduce = ops::Reduce {
+            kind,
+            axes: axes.into(),
+        };
+        let reduced = self.op(reduce, std::slice::from_ref(x))?;
+        self.reshape(&reduced, &shape)
+    }
+}
+
+impl Recorder {
+    /// Records what the user called at a line; what has no operands is computed on `device`.
+    pub fn new(
+        loc: &'static Location<'static>,
+        called: &'static str,
+        device: Option<Device>,
+    ) -> Recorder {
+        Recorder {
+            loc,
+            called,
+            device,
+            backward: None,
+            index: None,
+            requirement: None,
+        }
+    }
+
+    /// The recorder of a backward pass that was called at `loc`.
+    pub fn backward(loc: &'static Location<'static>, device: Option<Device>) -> Recorder {
+        Recorder {
+            backward: Some(loc),
+            ..Recorder::new(loc, "backward", device)
+        }
+    }
+
+    /// Records what follows as the user's call of `called` at `loc`.
+    pub fn at(
+        &mut self,
+        loc: &'static Location<'static>,
+        called: &'static str,
+        device: Option<Device>,
+    ) {
+        *self = Recorder {
+            backward: self.backward,
+            ..Recorder::new(loc, called, device)
+        };
+    }
+
+    /// The same value, through which no gradient flows in the body being recorded.
+    ///
+    /// # Errors
+    /// None; as all that records.
+    pub fn cut(&mut self, t: &Handle) -> Result<Handle, OpError> {
+        if !t.dtype().is_float() {
+            return Ok(t.clone());
+        }
+        let facts = Facts::from_buf([t.fact().clone()]);
+        let op = ops::Barrier { detach: true };
+        let mut cut = self
+            .push(op.into(), facts, &[t], t.node.device)
+            .swap_remove(0);
+        cut.edge = Edge::None;
+        Ok(cut)
+    }
+
+    /// What the user called, and at which line.
+    pub fn place(&self) -> (&'static str, &'static Location<'static>) {
+        (self.called, self.loc)
+    }
+
+    /// Says which argument of the user's holds the indices of what follows, for data errors.
+    pub fn indexed_by(&mut self, name: &'static str, t: &Handle) {
+        self.index = Some((name, Arc::downgrade(&t.node), t.output));
+    }
+
+    /// Says what the data must be that the following checks, for its errors.
+    pub fn requires(&mut self, what: Option<&'static str>) {
+        self.requirement = what;
+    }
+
+    /// What follows is computed on a device.
+    pub fn place_on(&mut self, device: Device) {
+        self.device = Some(device);
+    }
+
+    /// The operands on one device: numbers are moved, if there are any to move.
+    ///
+    /// # Errors
+    /// If others are on different devices.
+    pub fn together(&self, inputs: &[&Handle]) -> Result<Option<Vec<Handle>>, OpError> {
+        on_device(inputs, common_device(inputs)?)
+    }
+
+    /// Records an operation.
+    ///
+    /// # Errors
+    /// If it does not apply to the operands.
+    pub fn record(&mut self, op: Op, inputs: &[&Handle]) -> Result<SmallVec<[Handle; 1]>, OpError> {
+        let facts = {
+            let facts: SmallVec<[&Fact; 3]> = inputs.iter().map(|t| t.fact()).collect();
+            let inferred = op.infer(&facts)?;
+            if let Op::Slice(slice) = &op {
+                slice.check(facts[0])?;
+            }
+            inferred
+        };
+        let device = common_device(inputs)?;
+        let moved = on_device(inputs, device)?;
+        let moved: Option<SmallVec<[&Handle; 4]>> = moved.as_ref().map(|m| m.iter().collect());
+        let inputs = moved.as_deref().unwrap_or(inputs);
+        let count = facts.len();
+        let (op, facts) = match op {
+            Op::Loop(op) => with_residuals(op, facts, inputs)?,
+            op => (op, facts),
+        };
+        let mut outputs = self.push(op, facts, inputs, device.or(self.device));
+        outputs.truncate(count);
+        if body::detaches() && inputs.iter().any(|t| t.dtype().is_float()) {
+            let cut = |t: &Handle| self.cut(t);
+            outputs = outputs.iter().map(cut).collect::<Result<_, _>>()?;
+        }
+        Ok(outputs)
+    }
+
+    fn push(
+        &mut self,
+        op: Op,
+        facts: Facts,
+        inputs: &[&Handle],
+        device: Option<Device>,
+    ) -> SmallVec<[Handle; 1]> {
+        let outputs = facts.len() as u32;
+        let state = State::Lazy {
+            inputs: inputs.iter().map(|t| t.operand()).collect::<Operands>(),
+            recording: Some(joined(inputs)),
+            kept: SmallVec::new(),
+        };
+        let mut node = Node::new(op, facts, device, self.loc, self.called, state);
+        node.backward = self.backward;
+        node.about = self.about(&node.op);
+        let node = Arc::new(node);
+        boundary::recorded(&node);
+        body::saw(inputs);
+        let history = GradNode::of_op(&node, inputs);
+        let output = |o: u32| {
+            let mut t = Handle::output_of(&node, o);
+            if let Some(history) = history.as_ref().filter(|_| t.dtype().is_float()) {
+                t.edge = Edge::Node(history.clone(), o);
+            }
+            t
+        };
+        (0..outputs).map(output).collect()
+    }
+
+    /// What is kept with the node of an op for messages.
+    fn about(&self, op: &Op) -> Option<Arc<About>> {
+        if !matches!(op, Op::Gather(_) | Op::Scatter(_)) {
+            return None;
+        }
+        let about = About {
+            requirement: self.requirement,
+            index: self.index.clone(),
+            note: note::current(),
+            label: None,
+        };
+        let says = about.requirement.is_some() || about.index.is_some() || about.note.is_some();
+        says.then(|| Arc::new(about))
+    }
+}
+
+/// Records what was recorded before as a body, with its hash, for other operands: one operation, without
+/// gradients.
+pub fn repeat(
+    body: (&Arc<Graph>, u64),
+    facts: &Facts,
+    operands: &[&Handle],
+    loc: &'static Location<'static>,
+) -> Vec<Handle> {
+    let state = State::Lazy {
+        inputs: operands.iter().map(|t| t.operand()).collect::<Operands>(),
+        recording: Some(joined(operands)),
+        kept: SmallVec::new(),
+    };
+    let op = ops::Barrier { detach: true }.into();
+    let device = operands.first().and_then(|t| t.node.device);
+    let mut node = Node::new(op, facts.clone(), device, loc, "repeated", state);
+    (node.body, node.hash) = (Some(body.0.clone()), body.1);
+    let node = Arc::new(node);
+    boundary::recorded(&node);
+    let outputs = 0..facts.len() as u32;
+    outputs.map(|o| Handle::output_of(&node, o)).collect()
+}
+
+/// A loop that stacks what its derivative needs, where gradients may be asked for.
+fn with_residuals(op: ops::Loop, facts: Facts, inputs: &[&Handle]) -> Result<(Op, Facts), OpError> {
+    let flows = |t: &&Handle| {
+        is_grad_enabled() && t.dtype().is_float() && (t.edge.is_some() || body::may_flow())
+    };
+    let wanted: Vec<bool> = inputs.iter().map(flows).collect();
+    if !wanted.contains(&true) {
+        return Ok((op.into(), facts));
+    }
+    // A body without derivative is an error once somebody asks for it.
+    let Ok(op) = kiln_autodiff::with_residuals(&op, &wanted) else {
+        return Ok((op.into(), facts));
+    };
+    let op = Op::from(op);
+    let facts: SmallVec<[&Fact; 3]> = inputs.iter().map(|t| t.fact()).collect();
+    let facts = op.infer(&facts)?;
+    Ok((op, facts))
+}
+
+/// The device that the operands are on, if any of them is on one.
+fn common_device(inputs: &[&Handle]) -> Result<Option<Device>, OpError> {
+    let mut found: Option<&Handle> = None;
+    for t in inputs.iter().copied().filter(|t| t.node.device.is_some()) {
+        match found {
+            None => found = Some(t),
+            Some(f) if f.node.device == t.node.device || is_number(t) => {}
+            Some(f) if is_number(f) => found = Some(t),
+            Some(f) => {
+                return Err(OpError(format!(
+                    "the operands are on different devices, {} and {}; move one with to(device)",
+                    f.device(),
+                    t.device()
+                )));
+            }
+        }
+    }
+    Ok(found.and_then(|t| t.node.device))
+}
+
+/// Whether this is a number on the CPU, which goes to any device.
+pub fn is_number(t: &Handle) -> bool {
+    t.ndim() == 0 && t.device() == Device::Cpu
+}
+
+/// The operands with numbers moved to the device, if there are any.
+fn on_device(inputs: &[&Handle], device: Option<Device>) -> Result<Option<Vec<Handle>>, OpError> {
+    let elsewhere = |t: &Handle| t.node.device.is_some() && t.node.device != device;
+    let Some(device) = device.filter(|_| inputs.iter().any(|t| elsewhere(t))) else {
+        return Ok(None);
+    };
+    let moved = inputs.iter().map(|t| match elsewhere(t) {
+        true => transfer::to(t, device, t.node.loc).map_err(|e| OpError(e.message().to_string())),
+        false => Ok((*t).clone()),
+    });
+    moved.collect::<Result<Vec<_>, _>>().map(Some)
+}
+
+/// The recording of an op on these operands: theirs, joined.
+fn joined(inputs: &[&Handle]) -> Recording {
+    let mut found: Option<Recording> = None;
+    for t in inputs {
+        if let State::Lazy {
+            recording: Some(r), ..
+        } = &*t.node.state()
+        {
+            match &found {
+                Some(f) => f.join(r),
+                None => found = Some(r.root()),
+            }
+        }
+    }
+    found.unwrap_or_default()
+}

@@ -1,0 +1,167 @@
+//! Which unrealised nodes belong together.
+//!
+//! Every unrealised node belongs to a recording; an op on values of two recordings joins them. A
+//! recording knows the cells that were assigned a value of it, so that realising any of its values
+//! commits them too and no chain of pending assignments grows.
+
+use hashbrown::HashSet;
+use std::sync::{Arc, Mutex, Weak};
+
+/// A recording: a node of a union-find forest.
+pub struct Recording<C>(Arc<Inner<C>>);
+
+struct Inner<C> {
+    state: Mutex<State<C>>,
+}
+
+enum State<C> {
+    Root {
+        pending: Vec<Weak<C>>,
+        /// How many recordings were joined into this one: the smaller joins the larger, so that
+        /// chains stay short.
+        size: usize,
+    },
+    Joined(Recording<C>),
+}
+
+/// What is assigned values of a recording.
+pub trait Assigned {
+    /// A number of its own.
+    fn id(&self) -> u64;
+}
+
+impl<C> Clone for Recording<C> {
+    fn clone(&self) -> Recording<C> {
+        Recording(self.0.clone())
+    }
+}
+
+impl<C: Assigned> Default for Recording<C> {
+    fn default() -> Recording<C> {
+        Recording::new()
+    }
+}
+
+impl<C: Assigned> Recording<C> {
+    /// A recording of its own.
+    pub fn new() -> Recording<C> {
+        Recording(Arc::new(Inner {
+            state: Mutex::new(State::Root {
+                pending: Vec::new(),
+                size: 1,
+            }),
+        }))
+    }
+
+    /// The representative; shortens the path on the way.
+    pub fn root(&self) -> Recording<C> {
+        let mut at = self.clone();
+        loop {
+            let next = match &*at.lock() {
+                State::Root { .. } => None,
+                State::Joined(next) => Some(next.clone()),
+            };
+            match next {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        if !Arc::ptr_eq(&at.0, &self.0) {
+            let mut state = self.lock();
+            if matches!(*state, State::Joined(_)) {
+                *state = State::Joined(at.clone());
+            }
+        }
+        at
+    }
+
+    /// Makes two recordings one.
+    pub fn join(&self, other: &Recording<C>) {
+        if self.is(other) {
+            return;
+        }
+        loop {
+            let (a, b) = (self.root(), other.root());
+            if a.is(&b) {
+                return;
+            }
+            // Lock in address order; another thread may have joined one of them meanwhile.
+            let (low, high) = if Arc::as_ptr(&a.0) < Arc::as_ptr(&b.0) {
+                (a, b)
+            } else {
+                (b, a)
+            };
+            let mut low_state = low.lock();
+            let mut high_state = high.lock();
+            let (State::Root { size: a, .. }, State::Root { size: b, .. }) =
+                (&*low_state, &*high_state)
+            else {
+                continue;
+            };
+            let (keep, into, moved) = if a < b {
+                (&mut *high_state, high.clone(), &mut *low_state)
+            } else {
+                (&mut *low_state, low.clone(), &mut *high_state)
+            };
+            let old = std::mem::replace(moved, State::Joined(into));
+            if let (
+                State::Root { pending, size },
+                State::Root {
+                    pending: more,
+                    size: n,
+                },
+            ) = (keep, old)
+            {
+                pending.extend(more);
+                *size += n;
+            }
+            return;
+        }
+    }
+
+    /// Whether both are the same object.
+    pub fn is(&self, other: &Recording<C>) -> bool {
+        self.address() == other.address()
+    }
+
+    /// What no other object has at the same time.
+    pub fn address(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
+    }
+
+    /// Remembers that a cell was assigned a value of this recording.
+    pub fn add_pending(&self, cell: &Arc<C>) {
+        loop {
+            if let State::Root { pending, .. } = &mut *self.root().lock() {
+                if pending.len().is_power_of_two() {
+                    pending.retain(|c| c.strong_count() > 0);
+                }
+                pending.push(Arc::downgrade(cell));
+                return;
+            }
+        }
+    }
+
+    /// The live cells with pending assignments, each once, by id. They stay pending.
+    pub fn pending(&self) -> Vec<Arc<C>> {
+        let root = self.root();
+        let mut cells: Vec<Arc<C>> = match &*root.lock() {
+            State::Root { pending, .. } => pending.iter().filter_map(Weak::upgrade).collect(),
+            State::Joined(_) => Vec::new(),
+        };
+        cells.sort_by_key(|c| c.id());
+        cells.dedup_by_key(|c| c.id());
+        cells
+    }
+
+    /// Forgets cells whose assignment is committed, by their ids.
+    pub fn committed(&self, cells: &HashSet<u64>) {
+        if let State::Root { pending, .. } = &mut *self.root().lock() {
+            pending.retain(|p| p.upgrade().is_some_and(|p| !cells.contains(&p.id())));
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State<C>> {
+        self.0.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}

@@ -1,0 +1,132 @@
+//! Naming the operation that made the first NaN or infinity.
+//!
+//! What is asked for is computed once more before the run itself, as it was recorded: no rewrites, one
+//! operation a kernel. What each reads and writes is looked at, so the operation that is named is the
+//! user's, whatever the optimised program would have made of it.
+
+use super::errors;
+use super::gather::Gather;
+use crate::error::Note;
+use crate::{Error, ErrorKind, Result};
+use kiln_base::Loc;
+use kiln_compiler::{Anomaly, Layout, Options, compile, first_anomaly, marker};
+use kiln_ir::Graph;
+use kiln_runtime::Buffer;
+use std::cell::Cell;
+use std::panic::Location;
+
+thread_local! {
+    static ENABLED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether runs of this thread look for NaNs and infinities.
+pub fn is_anomaly_enabled() -> bool {
+    ENABLED.get()
+}
+
+/// Runs `f`; reads and runs of compiled functions in it look for operations that make a NaN of
+/// operands without one, or an infinity of finite operands, forward and backward. The first that was
+/// recorded is returned as an error of kind [`ErrorKind::Anomaly`] at the user's line; for a derivative
+/// that is the line of the operation it is of, and a note gives the line of `backward`.
+///
+/// Infinities that the program states (a mask's `-inf`) are left alone, and so is what was already
+/// there in data and parameters. Every run takes several times as long, and compiles each time.
+///
+/// ```
+/// use kiln_tensor::{Tensor, detect_anomaly};
+///
+/// let x = Tensor::from_slice(&[4.0f32, 0.0], [2]).requires_grad_(true);
+/// let y = x.sqrt().sum(());
+/// y.backward()?;
+/// let e = detect_anomaly(|| x.grad().unwrap().to_vec::<f32>()).unwrap_err();
+/// assert!(e.to_string().contains("sqrt: its derivative"), "{e}");
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+pub fn detect_anomaly<T>(f: impl FnOnce() -> T) -> T {
+    let _guard = set_detect_anomaly(true);
+    f()
+}
+
+/// Switches the search of [`detect_anomaly`] on or off on this thread until the guard is dropped.
+#[must_use = "the mode is restored when this guard is dropped"]
+pub fn set_detect_anomaly(enabled: bool) -> AnomalyMode {
+    AnomalyMode {
+        before: ENABLED.replace(enabled),
+    }
+}
+
+/// Restores the mode when dropped; see [`set_detect_anomaly`].
+pub struct AnomalyMode {
+    before: bool,
+}
+
+impl Drop for AnomalyMode {
+    fn drop(&mut self) {
+        ENABLED.set(self.before);
+    }
+}
+
+/// Looks for anomalies in a program whose nodes are the entries of `gather`.
+pub fn check(
+    gather: &Gather,
+    mut graph: Graph,
+    gpu: Option<u32>,
+    inputs: &[Buffer],
+    loc: &'static Location<'static>,
+) -> Result<()> {
+    if gather.entries.iter().any(|e| e.node.body.is_some()) {
+        // Recorded before anomalies were asked for.
+        return Ok(());
+    }
+    for id in graph.ids() {
+        graph.node_mut(id).loc = marker(id.index());
+    }
+    let options = Options {
+        gpu,
+        optimize: false,
+        fuse: false,
+        tune: Default::default(),      // not worth measuring
+        layout: Layout::ChannelsFirst, // elements are numbered in row-major order
+        ..Options::default()
+    };
+    // Behind the nodes stand those in their bodies.
+    let mut count = graph.len();
+    graph
+        .iter()
+        .for_each(|(_, n)| n.op.inner_nodes(&mut |_| count += 1));
+    let markers: Vec<Loc> = (0..count).map(marker).collect();
+    let c = compile(&graph, &markers, &options);
+    let c = c.map_err(|e| errors::compile_error(e, gather, loc))?;
+    let recorded = |at: usize| gather.entries.get(at).map_or(u64::MAX, |e| e.node.serial);
+    let found = first_anomaly(&c.stages, &c.executable, inputs, &recorded);
+    match found.map_err(|e| errors::run_error(e, gather, loc))? {
+        Some(anomaly) => Err(named(anomaly, gather)),
+        None => Ok(()),
+    }
+}
+
+/// The error at the user's line.
+fn named(anomaly: Anomaly, gather: &Gather) -> Error {
+    let mut index = vec![0; anomaly.shape.len()];
+    let mut rest = anomaly.element as i64;
+    for (i, n) in index.iter_mut().zip(&anomaly.shape).rev() {
+        (*i, rest) = (rest % n, rest / n);
+    }
+    let at = anomaly.at;
+    let backward = gather.entries.get(at).and_then(|e| e.node.backward);
+    let what = match backward {
+        Some(_) => "its derivative produced",
+        None => "produced",
+    };
+    let (value, shape) = (anomaly.value, &anomaly.shape);
+    let message = format!("{what} {value} at {index:?} of {shape:?}");
+    let mut notes = anomaly.operands;
+    notes.extend(backward.map(|b| format!("recorded by backward at {}", Loc::from(b))));
+    let (mut called, mut loc) = (gather.called(at), gather.loc(at));
+    if let Some(inside) = anomaly.inside {
+        notes.push(format!("in step {} of {called} at {loc}", inside.step));
+        (called, loc) = (gather.called(inside.at), gather.loc(inside.at));
+    }
+    let notes = notes.into_iter().map(Note::from).collect();
+    Error::with_notes(ErrorKind::Anomaly, called, message, loc, notes)
+}

@@ -1,0 +1,88 @@
+//! The plans of what is read lazily, kept from one read to the next.
+
+use super::errors::{compile_error, forbid_while_compiling};
+use super::gather::Gather;
+use crate::{Device, Handle, Result};
+use kiln_compiler::{Cache, CacheStats, Options};
+use kiln_ir::{Output, Target};
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The plans of what is read lazily, by device and by how programs were compiled; those used last at the
+/// end.
+static CACHES: Mutex<Vec<(Options, Arc<Cache>)>> = Mutex::new(Vec::new());
+/// So many caches are kept: a program uses few devices and settings.
+const CACHES_KEPT: usize = 16;
+
+fn caches() -> MutexGuard<'static, Vec<(Options, Arc<Cache>)>> {
+    CACHES.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// The cache of plans for a device.
+pub fn cache(device: Device) -> Arc<Cache> {
+    let options = Options {
+        gpu: device.ordinal(),
+        ..Options::default()
+    };
+    let mut caches = caches();
+    let at = caches.iter().rposition(|(o, _)| *o == options);
+    let entry = match at {
+        Some(at) => caches.remove(at),
+        None => {
+            let cache = Cache::new(options.clone(), 64 << 20);
+            (options, Arc::new(cache))
+        }
+    };
+    let cache = entry.1.clone();
+    caches.push(entry);
+    if caches.len() > CACHES_KEPT {
+        caches.remove(0);
+    }
+    cache
+}
+
+/// What the plan caches of all devices and settings have done so far in this process.
+pub fn cache_stats() -> CacheStats {
+    let mut sum = CacheStats::default();
+    for stats in caches().iter().map(|(_, cache)| cache.stats()) {
+        sum.hits += stats.hits;
+        sum.compiled += stats.compiled;
+        sum.evicted += stats.evicted;
+        sum.bytes += stats.bytes;
+        sum.new += stats.new;
+        sum.numbers += stats.numbers;
+        sum.sizes += stats.sizes;
+        sum.symbolic += stats.symbolic;
+    }
+    sum
+}
+
+/// What the compiler did, or would do, for these tensors: passes, groups, kernels, memory.
+///
+/// # Errors
+/// The first invalid operation, or what the engine can't run.
+pub fn explain(values: &[&Handle], loc: &'static Location<'static>) -> Result<String> {
+    forbid_while_compiling(loc)?;
+    let mut gather = Gather::default();
+    let mut outputs = Vec::new();
+    for t in values {
+        t.check()?;
+        outputs.push(Output {
+            value: gather.add(t)?,
+            target: Target::Result,
+        });
+    }
+    let cache = cache(gather.device());
+    let recording = gather.recording(outputs);
+    let fit = cache.get(&recording);
+    let fit = fit.map_err(|e| compile_error(e, &gather, loc))?;
+    let mut text = fit.found.explain.to_string();
+    let reasons = cache.reasons(&recording);
+    if reasons.len() > 1 {
+        text += &format!("plans for this structure: {}\n", reasons.len());
+        for reason in reasons {
+            text += &format!("  {reason}\n");
+        }
+    }
+    Ok(text)
+}

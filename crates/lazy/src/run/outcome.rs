@@ -1,0 +1,197 @@
+//! Runs that a GPU was given and that may still turn out to have had a data error.
+//!
+//! Their values are stored as if all went well. Whoever depends on one calls [`settle`] first, which waits
+//! and in case of an error takes the stored state of cells back, once, and gives the error at the user's
+//! line. So a step that depends on a failed one gives that one's error, and cells hold what they held
+//! before it.
+
+use super::gather::Gather;
+use crate::cell::{Busy, Cell};
+use crate::device::device_error;
+use crate::node::{About, Node, Operand};
+use crate::{Device, Error, ErrorKind, Handle, Result};
+use kiln_base::Loc;
+use kiln_base::plan::Site;
+use kiln_runtime::cuda::Outcome;
+use kiln_runtime::{Buffer, Error as RunError};
+use std::panic::Location;
+use std::sync::{Arc, Mutex, Weak};
+
+/// What is kept of a run until it is known how it ended.
+struct Blame {
+    sites: Vec<Suspect>,
+    cells: Mutex<Vec<Stored>>,
+}
+
+/// What may have had a data error.
+struct Suspect {
+    node: u32,
+    /// The function that the user called.
+    called: &'static str,
+    loc: Loc,
+    about: Option<About>,
+    /// The argument of indices, which is kept until it is known that they are right.
+    argument: Option<Operand>,
+}
+
+/// A cell that was given a value of the run.
+struct Stored {
+    cell: Weak<Cell>,
+    /// The value's leaf.
+    new: Weak<Node>,
+    /// The last computed value before.
+    old: Option<Handle>,
+}
+
+/// Gives cells the values of a run, and keeps what is needed to take them back if it may still fail.
+pub struct Storing<'a> {
+    values: &'a [Buffer],
+    outcome: Option<&'a Arc<Outcome>>,
+    cells: Vec<Stored>,
+}
+
+impl<'a> Storing<'a> {
+    /// Of a run that gave these values.
+    pub fn new(values: &'a [Buffer]) -> Storing<'a> {
+        Storing {
+            values,
+            outcome: values.iter().find_map(Buffer::outcome),
+            cells: Vec::new(),
+        }
+    }
+
+    /// Gives a cell the value at this position. It is taken back with the others if the run fails, so
+    /// whoever depends on it waits too. `left` is what the run has left of the old value's buffer, if
+    /// that was donated: all, or nothing.
+    pub fn give(
+        &mut self,
+        busy: &Busy,
+        position: usize,
+        left: Option<&Buffer>,
+        loc: &'static Location<'static>,
+    ) {
+        let (cell, mut value) = (busy.cell(), self.values[position].clone());
+        if let Some(outcome) = self.outcome {
+            value = value.depending_on(outcome);
+        }
+        let new = cell.leaf(value.clone(), loc);
+        let mut state = busy.state();
+        if self.outcome.is_some() {
+            // Memory that the run took still holds the old value if it fails.
+            let given = left.map(|left| if left.is_empty() { &value } else { left });
+            let given = given.map(|b| cell.leaf(b.clone().after_failure(), loc));
+            self.cells.push(Stored {
+                cell: Arc::downgrade(cell),
+                new: Arc::downgrade(&new.node),
+                old: given.or(state.realized.clone()),
+            });
+        }
+        state.set(new);
+    }
+
+    /// All values are given; the functions and lines of the sites are those of `gather`.
+    pub fn finish(self, sites: &[Site], gather: &Gather) {
+        let Some(outcome) = self.outcome else {
+            return;
+        };
+        let site = |s: &Site| {
+            let node = s.node as usize;
+            let about = gather.about(node);
+            Suspect {
+                node: s.node,
+                called: gather.called(node),
+                loc: gather.loc(node),
+                about: about.cloned(),
+                argument: about.and_then(About::argument),
+            }
+        };
+        outcome.keep(Arc::new(Blame {
+            sites: sites.iter().map(site).collect(),
+            cells: Mutex::new(self.cells),
+        }));
+    }
+}
+
+impl Blame {
+    /// Cells return to their last computed values.
+    fn roll_back(&self) {
+        let cells = std::mem::take(&mut *self.cells.lock().unwrap_or_else(|e| e.into_inner()));
+        for stored in cells {
+            if let Some(cell) = stored.cell.upgrade() {
+                cell.roll_back(&stored.new, stored.old);
+            }
+        }
+    }
+
+    fn error(&self, e: RunError) -> Error {
+        let node = match &e {
+            RunError::Data { node, .. } => Some(*node),
+            _ => None,
+        };
+        let Some(site) = self.sites.iter().find(|s| Some(s.node) == node) else {
+            return data_error(&e, "run", Loc::UNKNOWN);
+        };
+        let error = data_error(&e, site.called, site.loc.clone());
+        match &site.about {
+            Some(about) => about.complete(error, &e, site.argument.clone(), &|_| None),
+            None => error,
+        }
+    }
+}
+
+/// A data error at the user's line; anything else is the device's failure.
+pub fn data_error(e: &RunError, called: &str, loc: Loc) -> Error {
+    let text = e.to_string();
+    match e {
+        RunError::Data { op, .. } => {
+            let message = text.strip_prefix(&format!("{op}: ")).unwrap_or(&text);
+            Error::new(ErrorKind::Data, called, message, loc)
+        }
+        _ => Error::new(ErrorKind::Device, called, text, loc),
+    }
+}
+
+/// Waits until it is known that the run which computes a value has no data error.
+///
+/// # Errors
+/// Its data error, at the user's line.
+pub fn settle(buffer: &Buffer) -> Result<()> {
+    buffer.outcome().map_or(Ok(()), wait)
+}
+
+fn wait(outcome: &Arc<Outcome>) -> Result<()> {
+    let note = outcome.note();
+    outcome
+        .wait()
+        .map_err(|e| match note.and_then(|n| n.downcast::<Blame>().ok()) {
+            Some(blame) => {
+                blame.roll_back();
+                blame.error(e)
+            }
+            None => data_error(&e, "run", Loc::UNKNOWN),
+        })
+}
+
+/// Waits for every run of a device and gives the first data error of which nobody was told yet.
+///
+/// # Errors
+/// That error.
+pub fn settle_all(device: Device) -> Result<()> {
+    let outcomes = device.gpu().map_or(Vec::new(), |gpu| gpu.outcomes());
+    let ended: Vec<Result<()>> = outcomes.iter().map(wait).collect();
+    ended.into_iter().collect()
+}
+
+impl Device {
+    /// Waits until everything that was given to the device is done.
+    ///
+    /// # Errors
+    /// If the device failed, or a program had a data error (such as an index out of range) that no read
+    /// has told of: that error, at the line of the operation.
+    #[track_caller]
+    pub fn synchronize(self) -> Result<()> {
+        let done = self.gpu().map_or(Ok(()), |gpu| gpu.synchronize());
+        done.map_err(|e| device_error("Device::synchronize", e, Location::caller()))?;
+        settle_all(self)
+    }
+}

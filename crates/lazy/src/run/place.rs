@@ -1,0 +1,103 @@
+//! Which element of the user's argument a data error is about.
+
+use super::gather::Gather;
+use super::program::is_cheap;
+use super::reference::{array, evaluate_reference};
+use crate::Error;
+use crate::node::{About, Handle, Node, Operand, State};
+use kiln_base::DType;
+use kiln_runtime::{Buffer, Error as RunError};
+use std::sync::Arc;
+
+impl About {
+    /// The argument that holds the indices, if it is still there.
+    pub fn argument(&self) -> Option<Operand> {
+        let (_, node, output) = self.index.as_ref()?;
+        Some(Operand {
+            node: node.upgrade()?,
+            output: *output,
+        })
+    }
+
+    /// The error of a run with what is known: `given` are values of placeholders.
+    pub fn complete(
+        &self,
+        error: Error,
+        run: &RunError,
+        argument: Option<Operand>,
+        given: &dyn Fn(&Arc<Node>) -> Option<Buffer>,
+    ) -> Error {
+        let mut error = match self.requirement {
+            Some(text) => error.with_message(text),
+            None => error,
+        };
+        if let (Some((name, ..)), Some(argument), RunError::Data { index, bound, .. }) =
+            (&self.index, argument, run)
+            && let Some(place) = place(name, &argument, *index, *bound, given)
+        {
+            error = error.with_note(place);
+        }
+        match &self.note {
+            Some(note) => error.with_note(&**note),
+            None => error,
+        }
+    }
+}
+
+/// `target[1, 5] is 99`: the first element that was found to be wrong.
+fn place(
+    name: &str,
+    argument: &Operand,
+    index: i64,
+    bound: i64,
+    given: &dyn Fn(&Arc<Node>) -> Option<Buffer>,
+) -> Option<String> {
+    let values = values(argument, given)?;
+    let shape: Vec<usize> = values.shape().iter().map(|d| *d as usize).collect();
+    let array = array(&values).ok()?;
+    let elements = array.ints()?;
+    // A negative index may have been counted from the end before it was looked at.
+    let at = elements.iter().position(|e| *e == index);
+    let at = at.or_else(|| {
+        elements
+            .iter()
+            .position(|e| e.checked_add(bound) == Some(index))
+    })?;
+    let value = elements[at];
+    let mut rest = at;
+    let mut position: Vec<String> = Vec::new();
+    for size in shape.iter().rev() {
+        position.push((rest % size).to_string());
+        rest /= size;
+    }
+    position.reverse();
+    Some(match position.is_empty() {
+        true => format!("{name} is {value}"),
+        false => format!("{name}[{}] is {value}", position.join(", ")),
+    })
+}
+
+/// The integers of an argument: known ones, or those that little work gives.
+fn values(argument: &Operand, given: &dyn Fn(&Arc<Node>) -> Option<Buffer>) -> Option<Buffer> {
+    /// An error is worth as much work as this many elements.
+    const MOST: i64 = 1 << 20;
+    if let Some(known) = argument
+        .node
+        .ready(argument.output)
+        .or_else(|| given(&argument.node))
+    {
+        return Some(known);
+    }
+    let t = Handle::output_of(&argument.node, argument.output);
+    let mut gather = Gather::default();
+    gather.add(&t).ok()?;
+    let little = gather.entries.iter().all(|e| {
+        let sizes = e.node.facts.iter().map(|f| f.numel().as_const());
+        let small = sizes.sum::<Option<i64>>().is_some_and(|n| n <= MOST);
+        let known = !matches!(*e.node.state(), State::Placeholder);
+        small && known && (e.is_input || is_cheap(&e.node.op))
+    });
+    let t = (little && t.dtype() != DType::Bool).then_some(t)?;
+    let found = evaluate_reference(&[&t], t.node.loc).ok()?;
+    found.first()?.node.ready(0)
+}

@@ -1,0 +1,369 @@
+//! Where the time of a program goes: the kernels that ran, with their cost and the user's lines.
+//!
+//! ```
+//! use kiln_tensor::{DType, Tensor, profiler};
+//!
+//! let x = Tensor::ones([64, 64], DType::F32);
+//! let (sum, profile) = profiler::profile(|| x.matmul(&x).sum(()).item::<f32>());
+//! assert_eq!(sum?, 64.0 * 64.0 * 64.0);
+//! println!("{}", profile.key_averages().table(10));
+//! # Ok::<(), kiln_tensor::Error>(())
+//! ```
+
+use crate::{Error, ErrorKind, Result};
+use kiln_base::Loc;
+use kiln_compiler::{Explain, KernelInfo};
+use kiln_runtime::{Buffer, Executable, StepEvent};
+use std::cell::RefCell;
+use std::fmt::{self, Write as _};
+use std::io::Write as _;
+use std::panic::Location;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+thread_local! {
+    static COLLECTOR: RefCell<Option<Profile>> = const { RefCell::new(None) };
+}
+
+/// Runs `f` and gives what it returned, and the kernels that reads and runs of compiled functions in it
+/// launched on this thread. Kernels that prepare parameters are left out: they run when one has
+/// changed.
+pub fn profile<T>(f: impl FnOnce() -> T) -> (T, Profile) {
+    /// Ends the collection, also where `f` panics.
+    struct Ending(Option<Profile>);
+    impl Drop for Ending {
+        fn drop(&mut self) {
+            COLLECTOR.set(self.0.take());
+        }
+    }
+    let mut ending = Ending(COLLECTOR.replace(Some(Profile::default())));
+    let value = f();
+    let mut found = COLLECTOR.take().unwrap_or_default();
+    found.wall = found.start.elapsed();
+    if let Some(outer) = &mut ending.0 {
+        outer.take_in(&found);
+    }
+    (value, found)
+}
+
+/// The kernels that ran, in the order of their start.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    start: Instant,
+    wall: Duration,
+    events: Vec<KernelEvent>,
+    runs: Vec<RunEvent>,
+}
+
+/// One kernel's execution; kernels that start together are one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelEvent {
+    /// The kernel's name.
+    pub name: String,
+    /// What it computes, with the user's lines.
+    pub ops: Vec<String>,
+    /// When it started, since the profile's start.
+    pub start: Duration,
+    /// How long it took.
+    pub time: Duration,
+    /// Arithmetic operations, as estimated by the compiler.
+    pub flops: f64,
+    /// Bytes of the buffers it touches, each counted once.
+    pub bytes: f64,
+}
+
+/// One run of a program: of a read, or of a compiled function.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunEvent {
+    /// When it started, since the profile's start.
+    pub start: Duration,
+    /// How long it took for this thread.
+    pub time: Duration,
+    /// The user's line.
+    pub loc: Loc,
+}
+
+impl Default for Profile {
+    fn default() -> Profile {
+        Profile {
+            start: Instant::now(),
+            wall: Duration::ZERO,
+            events: Vec::new(),
+            runs: Vec::new(),
+        }
+    }
+}
+
+/// Runs an executable by `run`; its kernels go to the profile of this thread, if there is one.
+pub fn watched<T>(
+    executable: &Executable,
+    explain: &Explain,
+    inputs: &mut [Buffer],
+    loc: &'static Location<'static>,
+    run: impl FnOnce(&mut [Buffer]) -> T,
+) -> T {
+    if COLLECTOR.with_borrow(Option::is_none) {
+        return run(inputs);
+    }
+    let symbols = symbols(executable, inputs);
+    executable.record_events(true);
+    let start = Instant::now();
+    let result = run(inputs);
+    let (time, events) = (start.elapsed(), executable.take_events());
+    executable.record_events(false);
+    COLLECTOR.with_borrow_mut(|profile| {
+        let Some(profile) = profile else { return };
+        profile.runs.push(RunEvent {
+            start: start.saturating_duration_since(profile.start),
+            time,
+            loc: Loc::from(loc),
+        });
+        let kernels = events.iter().map(|e| {
+            let since = e.start.saturating_duration_since(profile.start);
+            kernel_event(e, since, explain, &symbols)
+        });
+        let kernels: Vec<KernelEvent> = kernels.collect();
+        profile.events.extend(kernels);
+    });
+    result
+}
+
+/// The values of a plan's symbols.
+fn symbols(executable: &Executable, inputs: &[Buffer]) -> Vec<i64> {
+    let symbols = executable.plan().symbols.iter();
+    let dim = |(i, axis): (u32, u32)| inputs[i as usize].shape()[axis as usize];
+    symbols.map(|s| dim((s.input, s.axis))).collect()
+}
+
+fn kernel_event(
+    event: &StepEvent,
+    start: Duration,
+    explain: &Explain,
+    symbols: &[i64],
+) -> KernelEvent {
+    let at = |step: usize| -> Option<&KernelInfo> {
+        explain
+            .kernels
+            .iter()
+            .find(|k| !k.prepared && k.step == step)
+    };
+    let first = at(event.step);
+    let rest = (event.step + 1..).map_while(|s| at(s).filter(|k| k.joined));
+    let all: Vec<&KernelInfo> = first.into_iter().chain(rest).collect();
+    let name = first.map_or("kernel", |k| &k.name);
+    let sum = |of: &dyn Fn(&KernelInfo) -> i64| all.iter().map(|k| of(k) as f64).sum();
+    KernelEvent {
+        name: match all.len() {
+            0 | 1 => name.to_string(),
+            n => format!("{name} and {} more", n - 1),
+        },
+        ops: all.iter().flat_map(|k| k.ops.iter().cloned()).collect(),
+        start,
+        time: event.time,
+        flops: sum(&|k| k.cost.flops.eval(symbols)),
+        bytes: sum(&|k| k.cost.bytes.eval(symbols)),
+    }
+}
+
+impl Profile {
+    /// The kernels, in the order of their start.
+    pub fn events(&self) -> &[KernelEvent] {
+        &self.events
+    }
+
+    /// The runs, in order.
+    pub fn runs(&self) -> &[RunEvent] {
+        &self.runs
+    }
+
+    /// How long the profiled function took.
+    pub fn wall_time(&self) -> Duration {
+        self.wall
+    }
+
+    /// The kernels' time together.
+    pub fn total_time(&self) -> Duration {
+        self.events.iter().map(|e| e.time).sum()
+    }
+
+    /// Kernels that do the same at the same lines as one, the longest first.
+    pub fn key_averages(&self) -> KeyAverages {
+        let mut rows: Vec<KeyAverage> = Vec::new();
+        let mut place = std::collections::BTreeMap::new();
+        for e in &self.events {
+            let at = *place.entry((&e.name, &e.ops)).or_insert(rows.len());
+            if at == rows.len() {
+                rows.push(KeyAverage {
+                    name: e.name.clone(),
+                    ops: e.ops.clone(),
+                    count: 0,
+                    total: Duration::ZERO,
+                    flops: 0.0,
+                    bytes: 0.0,
+                });
+            }
+            let row = &mut rows[at];
+            row.count += 1;
+            row.total += e.time;
+            row.flops += e.flops;
+            row.bytes += e.bytes;
+        }
+        rows.sort_by_key(|r| std::cmp::Reverse(r.total));
+        KeyAverages { rows }
+    }
+
+    /// The profile in the JSON of Chrome's trace viewer, which Perfetto reads too: a track of runs and
+    /// one of kernels.
+    pub fn to_chrome_trace(&self) -> String {
+        let mut out = String::from("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n");
+        let thread = |id: u32, name: &str| {
+            format!(
+                "{{\"ph\": \"M\", \"pid\": 0, \"tid\": {id}, \"name\": \"thread_name\", \"args\": \
+                 {{\"name\": {}}}}}",
+                json(name)
+            )
+        };
+        let span = |id: u32, name: &str, start: Duration, time: Duration, args: String| {
+            let us = |t: Duration| t.as_nanos() as f64 / 1e3;
+            format!(
+                "{{\"ph\": \"X\", \"pid\": 0, \"tid\": {id}, \"name\": {}, \"ts\": {:.3}, \"dur\": \
+                 {:.3}, \"args\": {{{args}}}}}",
+                json(name),
+                us(start),
+                us(time)
+            )
+        };
+        let mut lines = vec![thread(0, "runs"), thread(1, "kernels")];
+        for r in &self.runs {
+            let name = format!("run at {}", r.loc);
+            lines.push(span(0, &name, r.start, r.time, String::new()));
+        }
+        for e in &self.events {
+            let ops = json(&e.ops.join("\n"));
+            let args = format!(
+                "\"ops\": {ops}, \"flops\": {:.0}, \"bytes\": {:.0}",
+                e.flops, e.bytes
+            );
+            lines.push(span(1, &e.name, e.start, e.time, args));
+        }
+        out.push_str(&lines.join(",\n"));
+        out.push_str("\n]}\n");
+        out
+    }
+
+    /// Writes [`Profile::to_chrome_trace`] to a file, which is replaced whole.
+    ///
+    /// # Errors
+    /// If the file can't be written.
+    #[track_caller]
+    pub fn export_chrome_trace(&self, path: impl AsRef<Path>) -> Result<()> {
+        let (path, loc) = (path.as_ref(), Location::caller());
+        let text = self.to_chrome_trace();
+        let written = kiln_base::file::replace(path, |f| f.write_all(text.as_bytes()));
+        written.map_err(|e: std::io::Error| {
+            let message = format!("{}: {e}", path.display());
+            Error::new(ErrorKind::Io, "export_chrome_trace", message, loc)
+        })
+    }
+
+    /// Adds what a profile inside this one saw.
+    fn take_in(&mut self, inner: &Profile) {
+        let later = inner.start.saturating_duration_since(self.start);
+        self.events.extend(inner.events.iter().map(|e| KernelEvent {
+            start: e.start + later,
+            ..e.clone()
+        }));
+        self.runs.extend(inner.runs.iter().map(|r| RunEvent {
+            start: r.start + later,
+            ..r.clone()
+        }));
+    }
+}
+
+/// Kernels by what they do; see [`Profile::key_averages`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeyAverages {
+    /// The longest in all first.
+    pub rows: Vec<KeyAverage>,
+}
+
+/// The executions of one kernel together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeyAverage {
+    /// The kernel's name.
+    pub name: String,
+    /// What it computes, with the user's lines.
+    pub ops: Vec<String>,
+    /// How often it ran.
+    pub count: usize,
+    /// The time of all executions together.
+    pub total: Duration,
+    /// Arithmetic operations of all executions together.
+    pub flops: f64,
+    /// Bytes of all executions together.
+    pub bytes: f64,
+}
+
+impl KeyAverages {
+    /// A table of at most `row_limit` rows: share of the time, time in all and of one execution, GB/s,
+    /// GFLOP/s, and the user's line of the last op.
+    pub fn table(&self, row_limit: usize) -> String {
+        let total: Duration = self.rows.iter().map(|r| r.total).sum();
+        let mut out = format!(
+            "{:>6}  {:>10}  {:>10}  {:>6}  {:>8}  {:>8}  kernel\n",
+            "share", "total", "average", "calls", "GB/s", "GFLOP/s"
+        );
+        for r in self.rows.iter().take(row_limit) {
+            let seconds = r.total.as_secs_f64().max(1e-12);
+            let line = r.ops.last().map_or("", |o| o);
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                out,
+                "{:>5.1}%  {:>10}  {:>10}  {:>6}  {:>8.2}  {:>8.2}  {}: {line}",
+                100.0 * seconds / total.as_secs_f64().max(1e-12),
+                time(r.total),
+                time(r.total / r.count.max(1) as u32),
+                r.count,
+                r.bytes / seconds / 1e9,
+                r.flops / seconds / 1e9,
+                r.name,
+            );
+        }
+        let left = self.rows.len().saturating_sub(row_limit);
+        if left > 0 {
+            let _ = writeln!(out, "and {left} more");
+        }
+        out
+    }
+}
+
+impl fmt::Display for KeyAverages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.table(usize::MAX))
+    }
+}
+
+fn time(t: Duration) -> String {
+    match t.as_secs_f64() {
+        s if s >= 1.0 => format!("{s:.3} s"),
+        s if s >= 1e-3 => format!("{:.3} ms", s * 1e3),
+        s => format!("{:.1} us", s * 1e6),
+    }
+}
+
+/// A string of JSON.
+fn json(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            c if c < ' ' => {
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}

@@ -1,0 +1,205 @@
+//! What a lazy read computes: the values asked for, those that cells were assigned, and what is kept
+//! besides.
+
+use super::commit;
+use super::errors::leaked;
+use super::gather::{Gather, Missing};
+use crate::Handle;
+use crate::cell::Busy;
+use crate::grad::needs::Needed;
+use crate::node::State;
+use hashbrown::{HashMap, HashSet};
+use kiln_ir::{Op, Output, Target, Value};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Whether an op costs little beside reading its operands.
+pub fn is_cheap(op: &Op) -> bool {
+    op.is_view()
+        || matches!(
+            op,
+            Op::Pointwise(_) | Op::Cast(_) | Op::Pad(_) | Op::Concat(_) | Op::BatchNorm(_)
+        )
+        || matches!(
+            op,
+            Op::Full(_) | Op::Constant(_) | Op::Iota(_) | Op::Numel(_) | Op::Random(_)
+        )
+}
+
+fn is_product(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::MatMul(_) | Op::Conv(_) | Op::ConvTranspose(_) | Op::ConvWeight(_)
+    )
+}
+
+/// A program for lazy values.
+pub struct Program {
+    /// What it is made of.
+    pub gather: Gather,
+    /// What it is asked for.
+    pub outputs: Vec<Output>,
+    /// The values among them.
+    asked: HashSet<Value>,
+    /// For each assignment the input that holds its old value, if the run may write over that.
+    pub donors: Vec<Option<usize>>,
+}
+
+impl Program {
+    /// Gathers what gives the assigned values, which come first among the outputs, and the targets.
+    /// `saved` is what a later backward pass needs.
+    pub fn gathered(
+        assigned: &[(Busy, Handle)],
+        targets: &[Handle],
+        saved: Vec<Needed>,
+    ) -> Result<Program, Missing> {
+        let mut gather = Gather::default();
+        let values = assigned.iter().map(|(_, t)| gather.add(t));
+        let assigned_values = values.collect::<Result<Vec<Value>, Missing>>()?;
+        let values = targets.iter().map(|t| gather.add(t));
+        let target_values = values.collect::<Result<Vec<Value>, Missing>>()?;
+        if let Some(source) = gather.inputs.iter().find(|s| s.buffer.is_none()) {
+            return Err(Missing::Error(leaked(&gather.entries[source.entry].node)));
+        }
+        let mut program = Program {
+            gather,
+            outputs: Vec::new(),
+            asked: HashSet::new(),
+            donors: Vec::new(),
+        };
+        program.assignments(assigned, &assigned_values);
+        for value in target_values {
+            program.ask(value, Target::Result);
+        }
+        program.keep_costly(saved);
+        Ok(program)
+    }
+
+    /// Asks for what is costly behind these values, and for those that are compared: from that, a backward pass
+    /// computes the rest again.
+    fn keep_costly(&mut self, saved: Vec<Needed>) {
+        let entries = &self.gather.entries;
+        let mut is_read = vec![false; entries.len()];
+        for entry in entries.iter().filter(|e| is_product(&e.node.op)) {
+            for v in self.gather.operands(entry) {
+                is_read[v.node.index()] = true;
+            }
+        }
+        let mut seen = vec![false; entries.len()];
+        let find = |n: &Needed| Some((self.gather.find(&n.value)?, n.compared));
+        let saved: Vec<(Value, bool)> = saved.iter().filter_map(find).collect();
+        let mut stack: Vec<Value> = saved.iter().map(|(v, _)| *v).collect();
+        let compared = saved.iter().filter(|(_, compared)| *compared);
+        let mut costly: Vec<Value> = compared
+            .map(|(v, _)| *v)
+            .filter(|v| !entries[v.node.index()].is_input)
+            .collect();
+        while let Some(v) = stack.pop() {
+            let at = v.node.index();
+            if entries[at].is_input {
+                continue;
+            }
+            // The operands of products are written anyway.
+            if is_read[at] || !is_cheap(&entries[at].node.op) {
+                costly.push(v);
+            } else if !std::mem::replace(&mut seen[at], true) {
+                stack.extend(self.gather.operands(&entries[at]));
+            }
+        }
+        for v in costly {
+            self.ask(v, Target::Result);
+        }
+    }
+
+    /// Asks for a value once.
+    fn ask(&mut self, value: Value, target: Target) {
+        if self.asked.insert(value) {
+            self.outputs.push(Output { value, target });
+        }
+    }
+
+    /// Asks for what cells were assigned.
+    fn assignments(&mut self, cells: &[(Busy, Handle)], values: &[Value]) {
+        let inputs = self.gather.inputs.iter().enumerate();
+        let inputs: HashMap<usize, usize> = inputs.map(|(i, s)| (s.entry, i)).collect();
+        for (i, value) in values.iter().enumerate() {
+            let old = cells[i].0.state().realized.clone();
+            let old = old.and_then(|old| self.gather.find(&old.operand()));
+            let input = old.and_then(|old| inputs.get(&old.node.index()).copied());
+            let target = input.map_or(Target::Result, |i| Target::Assign(i as u32));
+            self.asked.insert(*value);
+            self.outputs.push(Output {
+                value: *value,
+                target,
+            });
+            self.donors.push(input);
+        }
+    }
+
+    /// Held intermediates come along: where the old value of a cell may be overwritten those that
+    /// depend on it must, the others if the plan writes them anyway.
+    pub fn keep_held(&mut self) {
+        // References are counted while no other run lets go of operands; see [`commit`].
+        let still = self.donors.iter().any(Option::is_some).then(commit::still);
+        let mut from_donor = vec![false; self.gather.entries.len()];
+        for input in self.donors.iter().flatten() {
+            from_donor[self.gather.inputs[*input].entry] = true;
+        }
+        let mut edges = vec![0usize; self.gather.entries.len()];
+        let mut held = Vec::new();
+        for (i, entry) in self.gather.entries.iter().enumerate() {
+            // One that another run computed meanwhile has let go of its operands.
+            let is_lazy = still.is_none() || matches!(*entry.node.state(), State::Lazy { .. });
+            for v in self.gather.operands(entry) {
+                edges[v.node.index()] += is_lazy as usize;
+                from_donor[i] |= from_donor[v.node.index()];
+            }
+            let wanted = |n: &AtomicUsize| n.load(Ordering::Acquire) > 0;
+            if !entry.is_input && (wanted(&entry.node.handles) || wanted(&entry.node.saved)) {
+                held.push((i, entry.node.facts.len(), from_donor[i]));
+            }
+        }
+        for (i, facts, must) in held {
+            for output in 0..facts as u32 {
+                let value = Value {
+                    node: kiln_ir::NodeId(i as u32),
+                    output,
+                };
+                self.ask(value, if must { Target::Result } else { Target::Kept });
+            }
+        }
+        if still.is_some() {
+            self.keep_reachable(&from_donor, &edges);
+        }
+    }
+
+    /// Writes over no old value that somebody else may still need. `edges` counts the operands that refer
+    /// to each entry.
+    fn keep_reachable(&mut self, from_donor: &[bool], edges: &[usize]) {
+        let entries = &self.gather.entries;
+        // Whatever depends on an old value and is not computed now, in all its outputs, must be out of
+        // everybody's reach: referenced by nothing but this program.
+        let reachable = (0..entries.len()).any(|i| {
+            let (entry, node) = (&entries[i], kiln_ir::NodeId(i as u32));
+            let outputs = 0..entry.node.facts.len() as u32;
+            let computed = || outputs.map(|output| Value { node, output });
+            from_donor[i]
+                && !entry.is_input
+                && Arc::strong_count(&entry.node) != edges[i] + 1
+                && !computed().all(|value| self.asked.contains(&value))
+        });
+        for donor in &mut self.donors {
+            let Some(input) = *donor else {
+                continue;
+            };
+            let at = self.gather.inputs[input].entry;
+            let node = &self.gather.entries[at].node;
+            // The cell holds one handle; the recording holds its edges; this program one reference.
+            let only_ours = node.handles.load(Ordering::Acquire) == 1
+                && Arc::strong_count(node) == edges[at] + 2;
+            if reachable || !only_ours {
+                *donor = None;
+            }
+        }
+    }
+}

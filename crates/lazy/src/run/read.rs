@@ -1,0 +1,450 @@
+//! Reading: compile what a value needs, run it, keep what it gave, commit what it assigned.
+
+use super::cached::cache;
+use super::commit::{self, Donor, Given, Inputs, Running};
+use super::errors::{check_process, compile_error, forbid_while_compiling, run_error};
+use super::gather::Missing;
+use super::program::Program;
+use super::{anomaly, outcome, profiler};
+use crate::cell::Busy;
+use crate::grad::needs::{Needed, needed};
+use crate::node::{Node, Recording, State};
+use crate::{Device, Error, ErrorKind, Handle, Result, warning};
+use hashbrown::HashSet;
+use kiln_base::{DType, Loc, Scalar};
+use kiln_compiler::{Fit, Found};
+use kiln_ir::{Op, Role};
+use kiln_runtime::{Buffer, Error as RunError};
+use smallvec::SmallVec;
+use std::panic::Location;
+
+/// Computes the values of tensors in one program.
+pub fn realize_at(tensors: &[&Handle], loc: &'static Location<'static>) -> Result<()> {
+    realize_with(tensors, OnFailure::RollBack, &[], loc)
+}
+
+/// The same for a run that has taken cells.
+pub fn realize_holding(
+    tensors: &[&Handle],
+    held: &[Busy],
+    loc: &'static Location<'static>,
+) -> Result<()> {
+    realize_with(tensors, OnFailure::RollBack, held, loc)
+}
+
+/// What becomes of pending assignments when the run that would commit them fails.
+#[derive(Copy, Clone, PartialEq)]
+pub enum OnFailure {
+    /// Cells return to their last computed values.
+    RollBack,
+    /// They stay pending: nobody asked for the values that failed.
+    Keep,
+}
+
+/// [`realize_at`] in all its forms.
+///
+/// # Errors
+/// As [`realize_at`].
+pub fn realize_with(
+    tensors: &[&Handle],
+    on_failure: OnFailure,
+    held: &[Busy],
+    loc: &'static Location<'static>,
+) -> Result<()> {
+    forbid_while_compiling(loc)?;
+    for t in tensors {
+        t.check()?;
+    }
+    check_process("read", loc)?;
+    // One program runs on one device.
+    let mut devices: SmallVec<[Device; 2]> = SmallVec::new();
+    for t in tensors {
+        if !devices.contains(&t.device()) {
+            devices.push(t.device());
+        }
+    }
+    devices
+        .iter()
+        .try_for_each(|device| realize_on(*device, tensors, on_failure, held, loc))
+}
+
+/// Computes the values of those that are on a device.
+fn realize_on(
+    device: Device,
+    tensors: &[&Handle],
+    on_failure: OnFailure,
+    held: &[Busy],
+    loc: &'static Location<'static>,
+) -> Result<()> {
+    let lazy = || -> Vec<Handle> {
+        let lazy = tensors
+            .iter()
+            .filter(|t| t.device() == device && !t.is_realized());
+        lazy.map(|t| (*t).clone()).collect()
+    };
+    loop {
+        let targets = lazy();
+        if targets.is_empty() {
+            return Ok(());
+        }
+        // What has one element may be a loss, whose gradients are asked for next. Derivatives may read
+        // cells, so whoever has taken some leaves that alone.
+        let losses = targets.iter().filter(|t| t.fact().numel().is(1));
+        let losses = losses.filter(|_| held.is_empty());
+        let saved = needed(&losses.collect::<Vec<_>>(), loc);
+        let turns = commit::now();
+        let pending = Pending::lock(&targets, device, held);
+        // Another thread may have computed some meanwhile.
+        let targets = lazy();
+        if targets.is_empty() {
+            return Ok(());
+        }
+        match Run::gathered(device, targets, saved, pending, on_failure) {
+            Ok(mut run) => {
+                run.program.keep_held();
+                return run.run(loc);
+            }
+            // Another thread is writing over a value that this one needs, and computes what depends
+            // on it in the same run.
+            Err(Missing::Donated) if turns.wait() => {}
+            Err(e @ Missing::Donated) => return Err(e.into()),
+            Err(Missing::Error(e)) => return Err(e),
+        }
+    }
+}
+
+/// The values of a tensor on the host, computed if need be.
+pub fn read(t: &Handle, loc: &'static Location<'static>) -> Result<Buffer> {
+    let buffer = value(t, loc)?;
+    if buffer.gpu().is_none() {
+        return Ok(buffer);
+    }
+    let host = buffer.to_host();
+    host.map_err(|e| Error::new(ErrorKind::Device, "read", e.to_string(), Loc::from(loc)))
+}
+
+/// The values of a tensor where they are, computed if need be.
+pub fn value(t: &Handle, loc: &'static Location<'static>) -> Result<Buffer> {
+    t.check()?;
+    forbid_while_compiling(loc)?;
+    realize_at(&[t], loc)?;
+    let found = t.node.ready(t.output).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Internal,
+            "read",
+            "a run did not give the value",
+            loc,
+        )
+    })?;
+    outcome::settle(&found)?;
+    Ok(found)
+}
+
+impl Handle {
+    /// Waits for what may still be wrong with a computed value.
+    pub fn settled(&self) -> Result<()> {
+        let found = self.node.ready(self.output);
+        found.map_or(Ok(()), |found| outcome::settle(&found))
+    }
+}
+
+/// The pending assignments of the recordings being read, their cells locked.
+struct Pending {
+    roots: Vec<Recording>,
+    cells: Vec<(Busy, Handle)>,
+}
+
+impl Pending {
+    /// Takes the cells that were assigned a value of the recordings of these tensors. Who has taken some
+    /// before, `held`, does not wait for the others: those that are not free stay pending.
+    fn lock(targets: &[Handle], device: Device, held: &[Busy]) -> Pending {
+        let mut known: HashSet<usize> = HashSet::new();
+        let mut roots: Vec<Recording> = targets.iter().filter_map(Handle::recording).collect();
+        roots.retain(|root| known.insert(root.address()));
+        let mut cells: Vec<_> = roots.iter().flat_map(Recording::pending).collect();
+        // Those of other devices wait until something there is read.
+        cells.retain(|c| c.leaf.device.get() == device);
+        // Cells that were assigned something else since are left alone. Recordings may have been joined.
+        let joined: HashSet<usize> = roots.iter().map(|r| r.root().address()).collect();
+        let belongs = |t: &Handle| t.recording().is_some_and(|r| joined.contains(&r.address()));
+        let mut stale = Vec::new();
+        let mut kept = Vec::new();
+        for busy in commit::take(cells, held) {
+            let value = busy.state().current.clone();
+            match !value.is_realized() && belongs(&value) {
+                true => kept.push((busy, value)),
+                false => stale.push(busy),
+            }
+        }
+        // They stay taken until they are forgotten, so that what they are assigned next is not.
+        let cells = stale.iter().map(|b| b.cell().id).collect();
+        for root in &roots {
+            root.committed(&cells);
+        }
+        Pending { roots, cells: kept }
+    }
+
+    /// Forgets the assignments: they are committed, or rolled back.
+    fn settle(&mut self) {
+        let cells = self.cells.iter().map(|(b, _)| b.cell().id).collect();
+        for root in &self.roots {
+            root.committed(&cells);
+        }
+        self.cells.clear();
+    }
+
+    /// Cells return to their last computed values.
+    fn roll_back(&mut self) {
+        for (busy, _) in &self.cells {
+            busy.state().roll_back();
+        }
+        self.settle();
+    }
+}
+
+/// One program run for its values.
+struct Run {
+    device: Device,
+    program: Program,
+    targets: Vec<Handle>,
+    pending: Pending,
+    on_failure: OnFailure,
+}
+
+impl Run {
+    /// Gathers the program of a run; see [`Program::gathered`].
+    fn gathered(
+        device: Device,
+        targets: Vec<Handle>,
+        saved: Vec<Needed>,
+        pending: Pending,
+        on_failure: OnFailure,
+    ) -> Result<Run, Missing> {
+        let program = Program::gathered(&pending.cells, &targets, saved)?;
+        Ok(Run {
+            device,
+            program,
+            targets,
+            pending,
+            on_failure,
+        })
+    }
+
+    fn run(mut self, loc: &'static Location<'static>) -> Result<()> {
+        let result = self.execute(loc);
+        if result.is_err() && self.on_failure == OnFailure::RollBack {
+            self.pending.roll_back();
+        }
+        result
+    }
+
+    fn execute(&mut self, loc: &'static Location<'static>) -> Result<()> {
+        let gather = &self.program.gather;
+        // Values of an earlier run that failed: nothing is computed from them.
+        let mut given = gather.inputs.iter().filter_map(|s| s.buffer.as_ref());
+        given.try_for_each(outcome::settle)?;
+        let recording = gather.recording(self.program.outputs.clone());
+        let fit = cache(self.device).get(&recording);
+        let fit = fit.map_err(|e| compile_error(e, gather, loc))?;
+        let numbers = recording.nodes.iter().filter_map(|n| match n.op {
+            Op::Full(f) => Some((f.value, f.dtype)),
+            _ => None,
+        });
+        let numbers: Vec<(Scalar, DType)> = numbers.collect();
+        if anomaly::is_anomaly_enabled() {
+            self.look_for_anomalies(recording.to_graph(), loc)?;
+        }
+        drop(recording);
+        let failed = |e, run: &Run| run_error(e, &run.program.gather, loc);
+        let inputs = self.inputs(&fit, &numbers).map_err(|e| failed(e, self))?;
+        let mut running = Running::new(inputs, self.donors());
+        let (executable, explain) = (&fit.found.executable, &fit.found.explain);
+        let values = running.run(|inputs, donate| {
+            profiler::watched(executable, explain, inputs, loc, |i| {
+                executable.run(i, donate)
+            })
+        });
+        let values = values.map_err(|e| failed(e, self))?;
+        self.store(&fit.found, &values, running);
+        if let Some(reason) = &fit.compiled {
+            warning::compiled(loc, reason);
+        }
+        Ok(())
+    }
+
+    /// The error of the first operation that makes a NaN or an infinity, if one does.
+    fn look_for_anomalies(
+        &self,
+        graph: Result<kiln_ir::Graph, kiln_ir::OpError>,
+        loc: &'static Location<'static>,
+    ) -> Result<()> {
+        let wrong = |e: RunError| run_error(e, &self.program.gather, loc);
+        let graph = graph.map_err(|e| wrong(RunError::Internal(e.to_string())))?;
+        let known = self
+            .program
+            .gather
+            .inputs
+            .iter()
+            .filter_map(|s| s.buffer.clone());
+        let inputs = known
+            .map(|b| self.device.bring(b))
+            .collect::<Result<Vec<_>, _>>();
+        let inputs = inputs.map_err(wrong)?;
+        anomaly::check(
+            &self.program.gather,
+            graph,
+            self.device.ordinal(),
+            &inputs,
+            loc,
+        )
+    }
+
+    /// The inputs of the plan: what was computed before, then numbers and sizes. They are taken out of the
+    /// program.
+    fn inputs(&mut self, fit: &Fit, numbers: &[(Scalar, DType)]) -> Result<Inputs, RunError> {
+        let missing = || RunError::Internal("an input has no value".to_string());
+        let sources = self.program.gather.inputs.iter_mut();
+        let mut inputs: Inputs = sources
+            .map(|s| s.buffer.take().ok_or_else(missing))
+            .collect::<Result<_, _>>()?;
+        for &at in &fit.found.scalars {
+            let (value, dtype) = numbers[at];
+            inputs.push(number_buffer(value, dtype)?);
+        }
+        for &extent in &fit.extents {
+            inputs.push(Buffer::from_slice::<u8>(&[], &[0, extent])?);
+        }
+        self.bring(&fit.found, &mut inputs)?;
+        Ok(inputs)
+    }
+
+    /// The old values that the run may write over.
+    fn donors(&self) -> Vec<Donor> {
+        let donor = |input: &usize| {
+            let entry = self.program.gather.inputs[*input].entry;
+            Donor {
+                input: *input,
+                leaf: self.program.gather.entries[entry].node.clone(),
+            }
+        };
+        self.program.donors.iter().flatten().map(donor).collect()
+    }
+
+    /// Data that belongs to no device follows the program; numbers and random keys go with the run.
+    fn bring(&self, found: &Found, inputs: &mut [Buffer]) -> Result<(), RunError> {
+        let roles = found.executable.plan().inputs.iter().map(|i| i.role);
+        inputs.iter_mut().zip(roles).try_for_each(|(buffer, role)| {
+            let small = buffer.shape().is_empty() || role == Role::RandomKey;
+            if small && buffer.gpu().is_none() {
+                return Ok(());
+            }
+            if buffer.gpu().map(|gpu| gpu.ordinal()) != self.device.ordinal() {
+                *buffer = self.device.bring(buffer.clone())?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Gives every value to its node, and the assigned ones to their cells.
+    fn store(&mut self, found: &Found, values: &[Buffer], running: Running) {
+        let gather = &self.program.gather;
+        // Dropping operands may drop long chains: once the lock is free.
+        let mut released = Vec::new();
+        let still = commit::still();
+        for (output, position) in self.program.outputs.iter().zip(&found.outputs) {
+            let Some(position) = position else { continue };
+            let entry = &gather.entries[output.value.node.index()];
+            let buffer = values[*position].clone();
+            released.extend(keep_value(&entry.node, output.value.output, buffer));
+        }
+        drop(still);
+        drop(released);
+        let given = self.pending.cells.iter().enumerate();
+        let given = given.filter_map(|(i, (cell, value))| {
+            Some(Given {
+                cell,
+                position: found.outputs[i]?,
+                old: self.program.donors[i],
+                loc: value.node.loc,
+            })
+        });
+        running.finish(values, given, &found.executable.plan().sites, gather);
+        self.pending.settle();
+        self.targets.clear();
+    }
+}
+
+/// Makes a value of a node available; a node whose values all are there lets go of its operands, which are
+/// in the state that is given back.
+fn keep_value(node: &Node, output: u32, buffer: Buffer) -> Option<State> {
+    let mut state = node.state();
+    let State::Lazy { kept, .. } = &mut *state else {
+        return None;
+    };
+    kept.resize(node.facts.len(), None);
+    kept[output as usize] = Some(buffer);
+    if !kept.iter().all(Option::is_some) {
+        return None;
+    }
+    let values = kept.drain(..).flatten().collect();
+    Some(std::mem::replace(&mut *state, State::Ready(values)))
+}
+
+/// A rank-0 buffer that holds a number.
+fn number_buffer(value: Scalar, dtype: DType) -> Result<Buffer, RunError> {
+    use half::{bf16, f16};
+    let (f, i) = (value.as_f64(), value.cast(dtype).as_i64());
+    match dtype {
+        DType::Bool => Buffer::from_slice(&[value.as_bool()], &[]),
+        DType::U8 => Buffer::from_slice(&[i as u8], &[]),
+        DType::I8 => Buffer::from_slice(&[i as i8], &[]),
+        DType::I16 => Buffer::from_slice(&[i as i16], &[]),
+        DType::I32 => Buffer::from_slice(&[i as i32], &[]),
+        DType::I64 => Buffer::from_slice(&[i], &[]),
+        DType::U16 => Buffer::from_slice(&[i as u16], &[]),
+        DType::U32 => Buffer::from_slice(&[i as u32], &[]),
+        DType::U64 => Buffer::from_slice(&[i as u64], &[]),
+        DType::F16 => Buffer::from_slice(&[f16::from_f64(f)], &[]),
+        DType::BF16 => Buffer::from_slice(&[bf16::from_f64(f)], &[]),
+        DType::F32 => Buffer::from_slice(&[f as f32], &[]),
+        DType::F64 => Buffer::from_slice(&[f], &[]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::Cell;
+    use crate::testing::{values, vector, with};
+    use kiln_ir::Pw;
+
+    fn gathered(t: &Handle) -> Run {
+        let targets = vec![t.clone()];
+        let pending = Pending::lock(&targets, Device::Cpu, &[]);
+        let run = Run::gathered(Device::Cpu, targets, vec![], pending, OnFailure::RollBack);
+        run.unwrap_or_else(|e| panic!("{}", Error::from(e)))
+    }
+
+    #[test]
+    fn operands_that_another_run_released_hide_nobody() {
+        let loc = Location::caller();
+        let first = vector(&[1.0, 2.0]);
+        let v = Cell::new(&first, Role::Parameter);
+        v.hold(&first, loc);
+        let get = || v.idle().current.clone();
+        let (m, other) = (with(&get(), Pw::Mul, 2.0), with(&get(), Pw::Mul, 3.0));
+        // What one thread is about to compute, another makes the cell's next value depend on. One reference
+        // to the old value goes and one is left, outside of this run.
+        let mut early = gathered(&m);
+        v.hold(&with(&m, Pw::Add, 1.0), loc);
+        let mut late = gathered(&get());
+        assert_eq!(late.program.donors, [Some(0)]);
+        early.program.keep_held();
+        early.run(loc).unwrap();
+        late.program.keep_held();
+        assert_eq!(late.program.donors, [None]);
+        late.run(loc).unwrap();
+        assert_eq!(values(&other).unwrap(), [3.0, 6.0]);
+        assert_eq!(values(&get()).unwrap(), [3.0, 5.0]);
+    }
+}

@@ -1,0 +1,177 @@
+//! Recording a function for `compile`: what it touches while it runs once.
+
+use crate::cell::Cell;
+use crate::grad::edge::Leaf;
+use crate::node::{Handle, Node, State, input_op};
+use crate::{Device, Error, ErrorKind, Result, symbols};
+use hashbrown::HashMap;
+use kiln_base::{DType, Dim};
+use kiln_ir::{Fact, Facts, Role};
+use std::cell::RefCell;
+use std::panic::Location;
+use std::sync::Arc;
+
+thread_local! {
+    static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
+}
+
+/// What a function being compiled has touched.
+#[derive(Default)]
+pub struct Scope {
+    /// The cells it read or assigned.
+    pub cells: Vec<ScopeCell>,
+    /// Their positions, by the cells' ids.
+    known: HashMap<u64, usize>,
+    /// Each use of a generator, and how many numbers it draws.
+    pub keys: Vec<(Handle, Dim)>,
+    /// Gradients of leaves, by their ids.
+    grads: HashMap<u64, Option<Handle>>,
+}
+
+/// A cell that a function being compiled has touched.
+pub struct ScopeCell {
+    /// The cell.
+    pub cell: Arc<Cell>,
+    /// What stands for its value at the beginning of a run.
+    pub placeholder: Handle,
+    /// What it holds by now.
+    pub current: Handle,
+    /// Whether it was assigned.
+    pub written: bool,
+}
+
+/// Whether this thread is recording a function for `compile`.
+pub fn is_recording() -> bool {
+    SCOPE.with_borrow(Option::is_some)
+}
+
+/// The recorded value of a cell, while recording.
+pub fn get(cell: &Arc<Cell>, loc: &'static Location<'static>) -> Option<Handle> {
+    SCOPE.with_borrow_mut(|s| s.as_mut().map(|s| s.cell(cell, loc).current.clone()))
+}
+
+/// Records an assignment, while recording.
+pub fn assign(cell: &Arc<Cell>, value: &Handle) {
+    SCOPE.with_borrow_mut(|s| {
+        if let Some(s) = s.as_mut() {
+            let entry = s.cell(cell, value.node.loc);
+            entry.current = value.plain();
+            entry.written = true;
+        }
+    });
+}
+
+impl Leaf {
+    /// The gradient. While recording, that of the recording, which starts empty.
+    pub fn grad(&self) -> Option<Handle> {
+        let recorded = SCOPE.with_borrow(|s| {
+            let grads = s.as_ref().map(|s| &s.grads);
+            grads.map(|grads| grads.get(&self.id).cloned().flatten())
+        });
+        recorded.unwrap_or_else(|| self.kept())
+    }
+
+    /// Replaces the gradient; while recording, that of the recording.
+    pub fn set_grad(&self, grad: Option<Handle>) {
+        let outside = SCOPE.with_borrow_mut(|s| match s {
+            Some(s) => {
+                s.grads.insert(self.id, grad);
+                None
+            }
+            None => Some(grad),
+        });
+        if let Some(grad) = outside {
+            self.keep(grad);
+        }
+    }
+}
+
+/// The key of `count` random numbers that each run reserves anew, while recording.
+pub fn random_key(count: &Dim) -> Option<Handle> {
+    SCOPE.with_borrow_mut(|s| {
+        let s = s.as_mut()?;
+        let fact = Fact::new(DType::I64, [2i64]);
+        let key = placeholder(
+            fact,
+            Role::RandomKey,
+            None,
+            Location::caller(),
+            "random key",
+        );
+        s.keys.push((key.clone(), count.clone()));
+        Some(key)
+    })
+}
+
+impl Scope {
+    fn cell(&mut self, cell: &Arc<Cell>, loc: &'static Location<'static>) -> &mut ScopeCell {
+        let at = *self.known.entry(cell.id).or_insert_with(|| {
+            let device = Some(cell.leaf.device.get());
+            let t = placeholder(cell.fact.clone(), cell.role, device, loc, "Var");
+            self.cells.push(ScopeCell {
+                cell: cell.clone(),
+                placeholder: t.clone(),
+                current: t,
+                written: false,
+            });
+            self.cells.len() - 1
+        });
+        &mut self.cells[at]
+    }
+}
+
+/// A tensor that stands for an input of the program.
+pub fn placeholder(
+    fact: Fact,
+    role: Role,
+    device: Option<Device>,
+    loc: &'static Location<'static>,
+    called: &'static str,
+) -> Handle {
+    let op = input_op(fact.clone(), role);
+    let facts = Facts::from_buf([fact]);
+    Handle::from_node(Node::new(
+        op,
+        facts,
+        device,
+        loc,
+        called,
+        State::Placeholder,
+    ))
+}
+
+/// Ends the recording even if the user's function panics.
+pub struct Recording;
+
+impl Recording {
+    /// Begins a recording whose symbols have these names.
+    ///
+    /// # Errors
+    /// If this thread is recording a function already.
+    pub fn start(names: Vec<String>, loc: &'static Location<'static>) -> Result<Recording> {
+        if is_recording() {
+            let message = "a function is already being recorded on this thread";
+            return Err(Error::new(
+                ErrorKind::ReadWhileCompiling,
+                "compile",
+                message,
+                loc,
+            ));
+        }
+        SCOPE.set(Some(Scope::default()));
+        symbols::set(names);
+        Ok(Recording)
+    }
+
+    /// What was touched.
+    pub fn finish(self) -> Scope {
+        SCOPE.take().unwrap_or_default()
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        SCOPE.set(None);
+        symbols::set(Vec::new());
+    }
+}

@@ -1,0 +1,33 @@
+//! The user's names of symbolic sizes, for messages.
+
+use std::cell::RefCell;
+
+thread_local! {
+    /// Those of the function that this thread is recording for `compile`, in order.
+    static NAMES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Names the symbols of the function that is being recorded; of none with an empty list.
+pub fn set(names: Vec<String>) {
+    NAMES.set(names);
+}
+
+/// A message with the user's names in place of `s0`, `s1`, …, while recording.
+pub fn named(text: &str) -> String {
+    NAMES.with_borrow(|names| {
+        let name = |word: &str| {
+            let number: usize = word.strip_prefix('s')?.parse().ok()?;
+            names.get(number)
+        };
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let mut out = String::new();
+        for part in text.split_inclusive(|c| !is_word(c)) {
+            let word = part.trim_end_matches(|c| !is_word(c));
+            match name(word) {
+                Some(name) => out.extend([name, &part[word.len()..]]),
+                None => out.push_str(part),
+            }
+        }
+        out
+    })
+}

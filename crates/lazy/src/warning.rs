@@ -1,0 +1,65 @@
+//! What works, but not as somebody would want it to: said once, on standard error or where the program asks.
+
+use hashbrown::HashMap;
+use kiln_compiler::Reason;
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Takes the text of a warning; see [`set_warning_hook`].
+pub type WarningHook = Arc<dyn Fn(&str) + Send + Sync>;
+
+#[derive(Default)]
+struct State {
+    hook: Option<WarningHook>,
+    /// How many plans were compiled for what is read at a line.
+    compiled: Option<HashMap<(&'static str, u32, u32), u64>>,
+}
+
+static STATE: Mutex<State> = Mutex::new(State {
+    hook: None,
+    compiled: None,
+});
+
+/// A line that has compiled so many plans is warned of.
+const MANY: u64 = 20;
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Has warnings given to `hook` instead of being written to standard error, each once. `None` writes them
+/// again.
+///
+/// The one there is: a line that reads values has compiled many plans, with what differed the last time.
+///
+/// ```
+/// use std::sync::Arc;
+/// kiln_tensor::set_warning_hook(Some(Arc::new(|text| println!("{text}"))));
+/// # kiln_tensor::set_warning_hook(None);
+/// ```
+pub fn set_warning_hook(hook: Option<WarningHook>) {
+    state().hook = hook;
+}
+
+/// Counts the plans compiled for what is read at a line.
+pub fn compiled(loc: &'static Location<'static>, reason: &Reason) {
+    let mut state = state();
+    let lines = state.compiled.get_or_insert_default();
+    let count = lines
+        .entry((loc.file(), loc.line(), loc.column()))
+        .or_default();
+    *count += 1;
+    if *count != MANY {
+        return;
+    }
+    let hook = state.hook.clone();
+    drop(state);
+    let text = format!(
+        "what is read at {loc} was compiled {MANY} times; the last time, plan {} of its structure: {}",
+        reason.count, reason.text
+    );
+    match hook {
+        Some(hook) => hook(&text),
+        None => eprintln!("kiln: {text}"),
+    }
+}

@@ -1,0 +1,288 @@
+//! Short names for what composites record.
+
+use crate::record::{Recorded, Recorder};
+use crate::{DType, Scalar, Tensor};
+use kiln_base::prim::{Reduction, ScanKind, ScatterKind};
+use kiln_base::{Dim, Kind};
+use kiln_ir::ops;
+use kiln_ir::{Builder, OpError, Pw, Shape};
+
+/// The dtype in which composites compute: f32 for narrower floats.
+pub(crate) fn wide(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        other => other,
+    }
+}
+
+impl Recorder {
+    /// A row on one operand.
+    pub(crate) fn unary(&mut self, op: Pw, x: &Tensor) -> Recorded {
+        self.pointwise(op, std::slice::from_ref(x))
+    }
+
+    /// A row on two operands of one dtype.
+    pub(crate) fn binary(&mut self, op: Pw, x: &Tensor, y: &Tensor) -> Recorded {
+        self.pointwise(op, &[x.clone(), y.clone()])
+    }
+
+    /// `mask ? x : y`.
+    pub(crate) fn select(&mut self, mask: &Tensor, x: &Tensor, y: &Tensor) -> Recorded {
+        self.pointwise(Pw::Select, &[mask.clone(), x.clone(), y.clone()])
+    }
+
+    /// `mask ? number : x`.
+    pub(crate) fn fill_where(
+        &mut self,
+        mask: &Tensor,
+        number: impl Into<Scalar>,
+        x: &Tensor,
+    ) -> Recorded {
+        let number = self.scalar_like(number, x)?;
+        self.select(mask, &number, x)
+    }
+
+    /// The operand in the dtype in which composites compute.
+    pub(crate) fn widened(&mut self, x: &Tensor) -> Recorded {
+        self.cast(x, wide(x.dtype()))
+    }
+
+    /// Whether each element is not zero.
+    pub(crate) fn truth(&mut self, x: &Tensor) -> Recorded {
+        self.cast(x, DType::Bool)
+    }
+
+    /// y, which counts as computed from x too: where x needs a gradient and has none otherwise, it is zeros. x
+    /// broadcasts to y.
+    pub(crate) fn connected(&mut self, y: &Tensor, x: &Tensor) -> Recorded {
+        if !(x.dtype().is_float() && y.dtype().is_float()) {
+            return Ok(y.clone());
+        }
+        let x = self.cast(x, y.dtype())?;
+        self.binary(Pw::First, y, &x)
+    }
+
+    /// Combines along axes (ascending). The extremes of nothing are errors.
+    pub(crate) fn reduce(
+        &mut self,
+        kind: Reduction,
+        x: &Tensor,
+        axes: &[usize],
+        keepdim: bool,
+    ) -> Recorded {
+        if axes.is_empty() {
+            return Ok(x.clone());
+        }
+        if keepdim {
+            return self.reduce_keepdim(kind, x, axes);
+        }
+        let axes = axes.into();
+        self.op(ops::Reduce { kind, axes }, std::slice::from_ref(x))
+    }
+
+    /// The sum along axes.
+    pub(crate) fn sum(&mut self, x: &Tensor, axes: &[usize], keepdim: bool) -> Recorded {
+        self.reduce(Reduction::Sum, x, axes, keepdim)
+    }
+
+    /// The mean along axes; NaN of nothing.
+    pub(crate) fn mean(&mut self, x: &Tensor, axes: &[usize], keepdim: bool) -> Recorded {
+        let sum = self.sum(x, axes, keepdim)?;
+        let count = self.count(x, axes, x.dtype())?;
+        self.binary(Pw::Div, &sum, &count)
+    }
+
+    /// How many elements a reduction along these axes combines, as a rank-0 tensor.
+    pub(crate) fn count(&mut self, x: &Tensor, axes: &[usize], dtype: DType) -> Recorded {
+        let shape: Shape = axes.iter().map(|a| x.dims()[*a].clone()).collect();
+        let count = self.op(ops::Numel { shape }, &[])?;
+        self.cast(&count, dtype)
+    }
+
+    /// The last two dims swapped.
+    pub(crate) fn transposed(&mut self, x: &Tensor) -> Recorded {
+        let mut perm: Vec<usize> = (0..x.ndim()).collect();
+        let n = perm.len();
+        if n < 2 {
+            return Err(OpError(format!("{} is not a matrix", x.fact())));
+        }
+        perm.swap(n - 1, n - 2);
+        self.permute(x, &perm)
+    }
+
+    /// One after the other along an axis.
+    pub(crate) fn concat(&mut self, parts: &[Tensor], axis: usize) -> Recorded {
+        match parts {
+            [one] => Ok(one.clone()),
+            _ => self.op(ops::Concat { axis }, parts),
+        }
+    }
+
+    /// A border of one number around one axis.
+    pub(crate) fn pad_axis(
+        &mut self,
+        x: &Tensor,
+        axis: usize,
+        low: impl Into<Dim>,
+        high: impl Into<Dim>,
+        number: impl Into<Scalar>,
+    ) -> Recorded {
+        let (mut lows, mut highs) = (zeros(x.ndim()), zeros(x.ndim()));
+        lows[axis] = low.into();
+        highs[axis] = high.into();
+        self.padded(x, lows, highs, number)
+    }
+
+    /// A border of one number.
+    pub(crate) fn padded(
+        &mut self,
+        x: &Tensor,
+        low: Shape,
+        high: Shape,
+        number: impl Into<Scalar>,
+    ) -> Recorded {
+        if low.iter().chain(&high).all(|d| d.is(0)) {
+            return Ok(x.clone());
+        }
+        let value = number.into().cast(x.dtype());
+        self.op(ops::Pad { low, high, value }, std::slice::from_ref(x))
+    }
+
+    /// A dim of size 1 in front of `axis`.
+    pub(crate) fn unsqueeze(&mut self, x: &Tensor, axis: usize) -> Recorded {
+        let mut shape = Shape::from(x.dims());
+        shape.insert(axis, Dim::ONE);
+        let y = self.reshape(x, &shape)?;
+        Ok(y.with_names_of(x, |names| names.insert(axis, None)))
+    }
+
+    /// Without these dims of size 1.
+    pub(crate) fn squeeze(&mut self, x: &Tensor, axes: &[usize]) -> Recorded {
+        let kept = |i: &usize| !axes.contains(i);
+        let shape: Shape = (0..x.ndim())
+            .filter(kept)
+            .map(|i| x.dims()[i].clone())
+            .collect();
+        let y = self.reshape(x, &shape)?;
+        Ok(y.with_names_of(x, |names| {
+            let mut at = 0..;
+            names.retain(|_| at.next().is_some_and(|i| kept(&i)));
+        }))
+    }
+
+    /// A vector as a tensor of `rank` dims whose only long one is `axis`.
+    pub(crate) fn along(&mut self, vector: &Tensor, axis: usize, rank: usize) -> Recorded {
+        let mut shape = Shape::from_elem(Dim::ONE, rank);
+        shape[axis] = vector.dims()[0].clone();
+        self.reshape(vector, &shape)
+    }
+
+    /// 0, 1, 2, … as i64.
+    pub(crate) fn iota(&mut self, len: &Dim) -> Recorded {
+        self.op(ops::Iota { len: len.clone() }, &[])
+    }
+
+    /// Elements chosen by an i64 index of the same rank along an axis.
+    pub(crate) fn gather(&mut self, x: &Tensor, axis: usize, index: &Tensor) -> Recorded {
+        self.op(ops::Gather { axis }, &[x.clone(), index.clone()])
+    }
+
+    /// Slices chosen by an i64 vector along an axis.
+    pub(crate) fn index_select(&mut self, x: &Tensor, axis: usize, index: &Tensor) -> Recorded {
+        let mut shape = Shape::from(x.dims());
+        shape[axis] = index.dims()[0].clone();
+        let index = self.along(index, axis, x.ndim())?;
+        let index = self.broadcast_to(&index, &shape)?;
+        self.gather(x, axis, &index)
+    }
+
+    /// Running sums and their kin along an axis.
+    pub(crate) fn scan(&mut self, kind: ScanKind, x: &Tensor, axis: usize) -> Recorded {
+        let reverse = false;
+        let op = ops::Scan {
+            kind,
+            axis,
+            reverse,
+        };
+        self.op(op, std::slice::from_ref(x))
+    }
+
+    /// The i64 indices that sort an axis, all or the first few.
+    pub(crate) fn arg_sort(
+        &mut self,
+        x: &Tensor,
+        axis: usize,
+        descending: bool,
+        first: Option<usize>,
+    ) -> Recorded {
+        let op = ops::ArgSort {
+            axis,
+            descending,
+            first: first.map(Dim::from),
+        };
+        self.op(op, std::slice::from_ref(x))
+    }
+
+    /// A copy of x with `src` combined into the places of an i64 index of its shape along an axis. The
+    /// sum of bools is whether any is true, their product whether all are.
+    pub(crate) fn scatter(
+        &mut self,
+        kind: ScatterKind,
+        x: &Tensor,
+        axis: usize,
+        index: &Tensor,
+        src: &Tensor,
+    ) -> Recorded {
+        let kind = match (x.dtype(), kind) {
+            (DType::Bool, ScatterKind::Sum) => ScatterKind::Max,
+            (DType::Bool, ScatterKind::Prod) => ScatterKind::Min,
+            (_, kind) => kind,
+        };
+        let op = ops::Scatter { axis, kind };
+        self.op(op, &[x.clone(), index.clone(), src.clone()])
+    }
+
+    /// An i64 vector that is part of the program.
+    pub(crate) fn constant(&mut self, values: &[i64]) -> Recorded {
+        let op = ops::Constant {
+            dtype: DType::I64,
+            shape: vec![values.len()],
+            bytes: values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        };
+        self.op(op, &[])
+    }
+
+    /// An f64 vector that is part of the program, in another dtype.
+    pub(crate) fn constant_float(&mut self, values: &[f64], dtype: DType) -> Recorded {
+        let op = ops::Constant {
+            dtype: DType::F64,
+            shape: vec![values.len()],
+            bytes: values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        };
+        let x = self.op(op, &[])?;
+        self.cast(&x, dtype)
+    }
+
+    /// Batched product of `[.., m, k]` and `[.., k, n]` with equal batch dims.
+    pub(crate) fn product(&mut self, x: &Tensor, y: &Tensor) -> Recorded {
+        if x.dtype() == DType::Bool && y.dtype() == DType::Bool {
+            return Err(OpError::new("bool matrices can't be multiplied"));
+        }
+        self.op(ops::MatMul {}, &[x.clone(), y.clone()])
+    }
+
+    /// Whether each element is less than infinitely large, and not NaN.
+    pub(crate) fn finite(&mut self, x: &Tensor) -> Recorded {
+        if x.dtype().kind() == Kind::Bool {
+            return self.full(true, DType::Bool, x.dims());
+        }
+        let nan = self.unary(Pw::IsNan, x)?;
+        let infinite = self.unary(Pw::IsInf, x)?;
+        let not = self.binary(Pw::Or, &nan, &infinite)?;
+        self.unary(Pw::Not, &not)
+    }
+}
+
+fn zeros(rank: usize) -> Shape {
+    Shape::from_elem(Dim::ZERO, rank)
+}

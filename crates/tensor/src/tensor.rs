@@ -1,0 +1,137 @@
+//! The tensor: a handle to a recorded value, and what PyTorch says of it.
+
+use crate::names::Names;
+use crate::strides::Strides;
+use crate::{Device, Error, Result};
+use kiln_base::{DType, Dim};
+use kiln_ir::{Fact, Role};
+use kiln_lazy::Handle;
+use kiln_lazy::run::{cached, reference};
+use kiln_runtime::Buffer;
+use std::panic::Location;
+
+/// A tensor: a handle to one output of a recorded operation.
+///
+/// Cloning is cheap and shares the node. A tensor whose operation was invalid carries that first error;
+/// every read returns it.
+#[derive(Clone)]
+pub struct Tensor {
+    pub(crate) handle: Handle,
+    /// Set for views that PyTorch would not call contiguous.
+    pub(crate) strides: Option<Strides>,
+    /// Set where a dim is named.
+    pub(crate) names: Option<Names>,
+}
+
+impl From<Handle> for Tensor {
+    fn from(handle: Handle) -> Tensor {
+        Tensor {
+            handle,
+            strides: None,
+            names: None,
+        }
+    }
+}
+
+impl Tensor {
+    /// A tensor of given values.
+    pub(crate) fn leaf(
+        buffer: Buffer,
+        role: Role,
+        device: Option<Device>,
+        loc: &'static Location<'static>,
+        called: &'static str,
+    ) -> Tensor {
+        Handle::leaf(buffer, role, device, loc, called).into()
+    }
+
+    /// A tensor that carries an error.
+    pub(crate) fn poisoned(error: Error, loc: &'static Location<'static>) -> Tensor {
+        Handle::poisoned(error, loc).into()
+    }
+
+    /// A tensor that carries an error, which every read returns: what a function gives that can't give a
+    /// value.
+    #[track_caller]
+    pub fn from_error(error: Error) -> Tensor {
+        Tensor::poisoned(error, Location::caller())
+    }
+
+    /// Dtype and shape; meaningless for a poisoned tensor.
+    pub(crate) fn fact(&self) -> &Fact {
+        self.handle.fact()
+    }
+
+    /// The error that this tensor carries, if an operation it came from was invalid.
+    pub fn error(&self) -> Option<&Error> {
+        self.handle.error()
+    }
+
+    /// This tensor, or the error it carries.
+    ///
+    /// # Errors
+    /// The first invalid operation that this tensor came from.
+    pub fn check(&self) -> Result<&Tensor> {
+        self.handle.check()?;
+        Ok(self)
+    }
+
+    /// The element type; f32 for a poisoned tensor.
+    pub fn dtype(&self) -> DType {
+        self.handle.dtype()
+    }
+
+    /// The shape, outermost dim first.
+    ///
+    /// # Errors
+    /// If the tensor is poisoned, or a dim is symbolic (inside `compile`; see [`Tensor::dims`]).
+    #[track_caller]
+    pub fn shape(&self) -> Result<Vec<usize>> {
+        self.handle.shape(Location::caller())
+    }
+
+    /// The shape with its symbolic dims.
+    pub fn dims(&self) -> &[Dim] {
+        self.handle.dims()
+    }
+
+    /// Number of dims; 1 for a poisoned tensor.
+    pub fn ndim(&self) -> usize {
+        self.handle.ndim()
+    }
+
+    /// Where the values live.
+    pub fn device(&self) -> Device {
+        self.handle.device()
+    }
+
+    /// Whether the values are in memory, so that reading them runs nothing.
+    pub fn is_realized(&self) -> bool {
+        self.handle.is_realized()
+    }
+}
+
+/// The handles of tensors.
+pub(crate) fn handles<'a>(tensors: &[&'a Tensor]) -> Vec<&'a Handle> {
+    tensors.iter().map(|t| &t.handle).collect()
+}
+
+/// What the compiler did, or would do, for these tensors: passes, groups, kernels, memory.
+///
+/// # Errors
+/// The first invalid operation, or what the engine can't run.
+#[track_caller]
+pub fn explain(tensors: &[&Tensor]) -> Result<String> {
+    cached::explain(&handles(tensors), Location::caller())
+}
+
+/// The values of tensors by the reference evaluation: slow, simple, in f64 and rounded to each dtype.
+/// Nothing is realised or committed.
+///
+/// # Errors
+/// The first invalid operation, or what went wrong in the evaluation.
+#[track_caller]
+pub fn evaluate_reference(tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
+    let values = reference::evaluate_reference(&handles(tensors), Location::caller())?;
+    Ok(values.into_iter().map(Tensor::from).collect())
+}
