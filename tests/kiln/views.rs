@@ -40,6 +40,23 @@ fn strides_follow_the_chain_of_views() {
 }
 
 #[test]
+fn diagonals_windows_and_strided_parts_are_views() {
+    let x = ones(&[2, 3, 4]);
+    let turned = x.transpose(0, 2);
+    assert_strides(&x.diagonal(0, 1, 2), &[12, 5], false);
+    assert_strides(&x.diagonal(1, 0, 2), &[4, 13], false);
+    assert_strides(&turned.diagonal(0, 0, 1), &[12, 5], false);
+    assert_strides(&x.unfold(2, 2, 1), &[12, 4, 1, 1], false);
+    assert_strides(&turned.unfold(0, 2, 2), &[2, 4, 12, 1], false);
+    assert_strides(&x.as_strided([2, 2], [1, 3], 0), &[1, 3], false);
+    // Copies, in PyTorch too.
+    assert_strides(&ones(&[4, 4]).t().diag(1), &[1], true);
+    assert_strides(&ones(&[3]).diag(0), &[3, 1], true);
+    let e = x.diagonal(0, 1, 2).view(6);
+    assert!(e.error().is_some(), "{e}");
+}
+
+#[test]
 fn new_values_are_contiguous() {
     let t = matrix(3, 4).t();
     assert!((&t + 1.0).is_contiguous());

@@ -20,7 +20,7 @@ pub(crate) fn numbers(
 ) -> Result<Tensor, OpError> {
     let shape = Shape::from(shape);
     let count = kiln_base::numel(&shape);
-    let key = Tensor::from(random::key(&mut b.0, &count, loc)?);
+    let key = Tensor::from(random::key(&mut b.lazy, &count, loc)?);
     if kind == RandomKind::Uniform && dtype.size() == 2 {
         // Rounding an f32 just below 1 would give 1; as many bits as the dtype has can't.
         let dtype_bits = if dtype == DType::F16 { 11.0 } else { 8.0 };

@@ -16,7 +16,11 @@ use std::panic::Location;
 pub(crate) type Recorded = Result<Tensor, OpError>;
 
 /// The recorder under PyTorch's names: what it records has names of dims, and strides.
-pub(crate) struct Recorder(pub(crate) kiln_lazy::Recorder);
+pub(crate) struct Recorder {
+    pub(crate) lazy: kiln_lazy::Recorder,
+    /// Whether PyTorch's function gives a view of its operand.
+    views: bool,
+}
 
 impl Builder for Recorder {
     type Value = Tensor;
@@ -24,8 +28,8 @@ impl Builder for Recorder {
     fn emit(&mut self, op: Op, inputs: &[Tensor]) -> Result<SmallVec<[Tensor; 1]>, OpError> {
         let names = names::of(&op, inputs)?;
         let handles: SmallVec<[&Handle; 4]> = inputs.iter().map(|t| &t.handle).collect();
-        let outputs = self.0.record(op, &handles)?;
-        let strides = strides::of(self.0.place().0, &outputs[0], inputs);
+        let outputs = self.lazy.record(op, &handles)?;
+        let strides = (self.views.then(|| strides::of(&outputs[0], inputs))).flatten();
         let named = |handle| Tensor {
             handle,
             strides: strides.clone(),
@@ -44,7 +48,7 @@ impl Builder for Recorder {
 
     fn beside(&mut self, inputs: &[Tensor]) -> Result<Option<Vec<Tensor>>, OpError> {
         let handles: SmallVec<[&Handle; 4]> = inputs.iter().map(|t| &t.handle).collect();
-        let moved = self.0.together(&handles)?;
+        let moved = self.lazy.together(&handles)?;
         let named = |(handle, t): (Handle, &Tensor)| Tensor {
             handle,
             ..t.clone()
@@ -70,24 +74,24 @@ impl Recorder {
     /// The same value, through which no gradient flows in the body being recorded.
     pub(crate) fn cut(&mut self, t: &Tensor) -> Recorded {
         Ok(Tensor {
-            handle: self.0.cut(&t.handle)?,
+            handle: self.lazy.cut(&t.handle)?,
             ..t.clone()
         })
     }
 
     /// What the user called, and at which line.
     pub(crate) fn place(&self) -> (&'static str, &'static Location<'static>) {
-        self.0.place()
+        self.lazy.place()
     }
 
     /// Says which argument of the user's holds the indices of what follows, for data errors.
     pub(crate) fn indexed_by(&mut self, name: &'static str, t: &Tensor) {
-        self.0.indexed_by(name, &t.handle);
+        self.lazy.indexed_by(name, &t.handle);
     }
 
     /// What follows is computed on a device.
     pub(crate) fn place_on(&mut self, device: Device) {
-        self.0.place_on(device);
+        self.lazy.place_on(device);
     }
 
     /// Both operands in the dtype they promote to.
@@ -106,6 +110,33 @@ pub(crate) fn compose(
     f: impl FnOnce(&mut Recorder) -> Recorded,
 ) -> Tensor {
     attempt(called, operands, Location::caller(), f).unwrap_or_else(|poisoned| poisoned)
+}
+
+/// [`compose`] of a function that gives a view in PyTorch: the result has the strides of one.
+#[track_caller]
+pub(crate) fn view_of(
+    called: &'static str,
+    operands: &[&Tensor],
+    f: impl FnOnce(&mut Recorder) -> Recorded,
+) -> Tensor {
+    compose(called, operands, |b| {
+        b.views = true;
+        f(b)
+    })
+}
+
+/// [`view_of`] for functions that give several.
+#[track_caller]
+pub(crate) fn views_of(
+    called: &'static str,
+    operands: &[&Tensor],
+    count: usize,
+    f: impl FnOnce(&mut Recorder) -> Result<Vec<Tensor>, OpError>,
+) -> Vec<Tensor> {
+    compose_many(called, operands, count, |b| {
+        b.views = true;
+        f(b)
+    })
 }
 
 /// Like [`compose`] for functions that give several tensors. An error gives `count` poisoned ones.
@@ -147,8 +178,8 @@ fn recorder_for(
         .iter()
         .find_map(|t| t.handle.node.device.filter(|_| !is_number(&t.handle)));
     let device = device.or_else(|| operands.first().and_then(|t| t.handle.node.device));
-    let recorder = kiln_lazy::Recorder::new(user_line(loc), called, device);
-    Ok(Recorder(recorder))
+    let lazy = kiln_lazy::Recorder::new(user_line(loc), called, device);
+    Ok(Recorder { lazy, views: false })
 }
 
 /// The poisoned tensor that stands for what could not be recorded.

@@ -51,6 +51,13 @@ impl Tensor {
         t
     }
 
+    /// The same value under strides that a chain of views doesn't tell.
+    pub(crate) fn with_strides(mut self, strides: Vec<Dim>) -> Tensor {
+        let is_plain = are_contiguous(self.dims(), &strides);
+        self.strides = (!is_plain).then(|| strides.into());
+        self
+    }
+
     pub(crate) fn strides(&self) -> Vec<Dim> {
         match &self.strides {
             Some(s) => s.to_vec(),
@@ -67,38 +74,8 @@ impl Tensor {
     }
 }
 
-/// Whether a function gives views of its operand rather than new values.
-fn gives_views(called: &str) -> bool {
-    matches!(
-        called,
-        "reshape"
-            | "view"
-            | "view_as"
-            | "expand"
-            | "expand_as"
-            | "permute"
-            | "transpose"
-            | "t"
-            | "squeeze"
-            | "unsqueeze"
-            | "flatten"
-            | "unflatten"
-            | "movedim"
-            | "align_to"
-            | "index"
-            | "narrow"
-            | "select"
-            | "slice"
-            | "split"
-            | "split_with_sizes"
-            | "chunk"
-            | "tensor_split"
-            | "unbind"
-    )
-}
-
-/// The strides of what `called` has just recorded, if they aren't contiguous.
-pub(crate) fn of(called: &str, recorded: &Handle, inputs: &[Tensor]) -> Option<Strides> {
+/// The strides of what was recorded within a view, if they aren't contiguous.
+pub(crate) fn of(recorded: &Handle, inputs: &[Tensor]) -> Option<Strides> {
     let (op, fact) = (&recorded.node.op, recorded.fact());
     let is_view = match op {
         Op::Permute(_) | Op::Broadcast(_) => true,
@@ -106,7 +83,7 @@ pub(crate) fn of(called: &str, recorded: &Handle, inputs: &[Tensor]) -> Option<S
         Op::Reshape(_) => inputs[0].strides.is_some(),
         _ => false,
     };
-    if !is_view || !gives_views(called) {
+    if !is_view {
         return None;
     }
     let x = inputs.first()?;

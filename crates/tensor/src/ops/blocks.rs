@@ -107,7 +107,7 @@ impl Tensor {
     }
 
     /// `out[i, j, ..] = flat[offset + i · stride[0] + j · stride[1] + ..]`, where `flat` are this
-    /// tensor's elements in row-major order, however it came about. It is a copy, not a view.
+    /// tensor's elements in row-major order, however it came about.
     #[track_caller]
     pub fn as_strided(
         &self,
@@ -149,7 +149,8 @@ impl Tensor {
             }
             let at = b.reshape(&at, &[numel(&shape)])?;
             let y = b.gather(&flat, 0, &at)?;
-            b.reshape(&y, &shape)
+            let strides = stride.iter().map(|s| Dim::Const(*s)).collect();
+            Ok(b.reshape(&y, &shape)?.with_strides(strides))
         })
     }
 }

@@ -67,8 +67,14 @@ impl Tensor {
         let dim1 = dim1.into();
         let dim2 = dim2.into();
         compose("diagonal", &[self], |b| {
-            let matrices = b.permute(self, &matrices_last(self, &dim1, &dim2)?)?;
-            extract(b, &matrices, offset)
+            let perm = matrices_last(self, &dim1, &dim2)?;
+            let matrices = b.permute(self, &perm)?;
+            let strides = self.strides();
+            let mut strides: Vec<Dim> = perm.iter().map(|a| strides[*a].clone()).collect();
+            // A step along the diagonal is one along both.
+            let (column, row) = (strides.pop(), strides.pop());
+            strides.extend(row.zip(column).map(|(r, c)| &r + &c));
+            Ok(extract(b, &matrices, offset)?.with_strides(strides))
         })
     }
 

@@ -411,9 +411,9 @@ impl Recorder {
         );
         let at = self.select(fine, &zero, &one)?;
         let at = self.reshape(&at, &[fine.fact().numel()])?;
-        self.0.requires(Some(what));
+        self.lazy.requires(Some(what));
         let zero = checked_index(self, &at, &Dim::ONE);
-        self.0.requires(None);
+        self.lazy.requires(None);
         let zero = self.reshape(&zero?, fine.dims())?;
         let zero = self.cast(&zero, value.dtype())?;
         self.binary(Pw::Add, value, &zero)

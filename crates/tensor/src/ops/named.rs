@@ -2,7 +2,7 @@
 
 use crate::Tensor;
 use crate::names::DimNames;
-use crate::record::compose;
+use crate::record::{compose, view_of};
 use kiln_ir::{Builder, ensure};
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ impl Tensor {
     #[track_caller]
     pub fn align_to(&self, names: impl Into<DimNames>) -> Tensor {
         let names = names.into();
-        compose("align_to", &[self], |b| {
+        view_of("align_to", &[self], |b| {
             let own = self.own_names();
             let named =
                 |n: &&Option<Arc<str>>| !names.0.iter().any(|x| x.as_deref() == n.as_deref());

@@ -2,7 +2,7 @@
 
 use super::args::{DimArg, DimArgs, Int, IntList, MaybeInt, axis, countable, known, known_dim};
 use crate::Tensor;
-use crate::record::{Recorded, Recorder, compose, compose_many};
+use crate::record::{Recorded, Recorder, compose, view_of, views_of};
 use kiln_base::Dim;
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Shape, ensure};
@@ -18,7 +18,7 @@ impl Tensor {
     ) -> Tensor {
         let (start, length) = (start.into().0, length.into().0);
         let dim = dim.into();
-        compose("narrow", &[self], |b| {
+        view_of("narrow", &[self], |b| {
             let a = axis(self, &dim)?;
             let extent = &self.dims()[a];
             let from = from_end(start, extent);
@@ -39,7 +39,7 @@ impl Tensor {
     pub fn select(&self, dim: impl Into<DimArg>, index: impl Into<Int>) -> Tensor {
         let index = index.into().0;
         let dim = dim.into();
-        compose("select", &[self], |b| {
+        view_of("select", &[self], |b| {
             let a = axis(self, &dim)?;
             select(b, self, a, index)
         })
@@ -59,7 +59,7 @@ impl Tensor {
         let step = step.into().0;
         let dim = dim.into();
         let (start, end) = (start.into().0, end.into().0);
-        compose("slice", &[self], |b| {
+        view_of("slice", &[self], |b| {
             let a = axis(self, &dim)?;
             let part = python_slice(self, a, start, end, step)?;
             b.slice_axis(self, a, part)
@@ -157,7 +157,7 @@ impl Tensor {
         let dim = dim.into();
         let indices = indices.into().0;
         let count = indices.len() + 1;
-        compose_many("tensor_split", &[self], count, |b| {
+        views_of("tensor_split", &[self], count, |b| {
             let a = axis(self, &dim)?;
             let mut start = 0;
             let mut out = Vec::new();
@@ -175,7 +175,7 @@ impl Tensor {
     pub fn unbind(&self, dim: impl Into<DimArg>) -> Vec<Tensor> {
         let dim = dim.into();
         let sizes = self.sizes_of(&dim, |n| countable(n).map(|()| vec![1; n as usize]));
-        compose_many("unbind", &[self], sizes.as_ref().map_or(1, Vec::len), |b| {
+        views_of("unbind", &[self], sizes.as_ref().map_or(1, Vec::len), |b| {
             let a = axis(self, &dim)?;
             let n = sizes?.len() as i64;
             (0..n).map(|i| select(b, self, a, i)).collect()
@@ -208,7 +208,10 @@ impl Tensor {
                 self.fact()
             );
             let count = (n - size) / step + 1;
-            windows(b, self, a, count, size, step, 1)
+            let mut strides = self.strides();
+            strides.push(strides[a].clone());
+            strides[a] = &strides[a] * &Dim::Const(step);
+            Ok(windows(b, self, a, count, size, step, 1)?.with_strides(strides))
         })
     }
 
@@ -230,7 +233,7 @@ impl Tensor {
     ) -> Vec<Tensor> {
         let sizes = self.sizes_of(&dim, sizes);
         let count = sizes.as_ref().map_or(1, Vec::len);
-        compose_many(called, &[self], count, |b| {
+        views_of(called, &[self], count, |b| {
             let a = axis(self, &dim)?;
             let mut start = 0;
             let mut out = Vec::new();

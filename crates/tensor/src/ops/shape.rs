@@ -2,7 +2,7 @@
 
 use super::args::{DimArg, DimArgs, Int, addressable, axis, new_axis};
 use crate::operand::AsTensor;
-use crate::record::{Recorded, Recorder, compose};
+use crate::record::{Recorded, Recorder, compose, view_of};
 use crate::{Error, ErrorKind, IntoShape, Result, Tensor};
 use kiln_base::{Dim, numel};
 use kiln_ir::{Builder, OpError, Shape, ensure};
@@ -62,7 +62,7 @@ impl Tensor {
     #[track_caller]
     pub fn reshape(&self, shape: impl IntoShape) -> Tensor {
         let shape = shape.into_shape();
-        compose("reshape", &[self], |b| {
+        view_of("reshape", &[self], |b| {
             let shape = inferred(&self.fact().numel(), &shape)?;
             b.reshape(self, &shape)
         })
@@ -83,7 +83,7 @@ impl Tensor {
     #[track_caller]
     pub fn view(&self, shape: impl IntoShape) -> Tensor {
         let shape = shape.into_shape();
-        compose("view", &[self], |b| {
+        view_of("view", &[self], |b| {
             let shape = inferred(&self.fact().numel(), &shape)?;
             view(b, self, &shape)
         })
@@ -93,14 +93,14 @@ impl Tensor {
     #[track_caller]
     pub fn view_as(&self, other: impl AsTensor) -> Tensor {
         let other: &Tensor = &other.as_tensor();
-        compose("view_as", &[self, other], |b| view(b, self, other.dims()))
+        view_of("view_as", &[self, other], |b| view(b, self, other.dims()))
     }
 
     /// Dims of size 1 stretched and dims added in front; −1 keeps a dim's size.
     #[track_caller]
     pub fn expand(&self, shape: impl IntoShape) -> Tensor {
         let wanted = shape.into_shape();
-        compose("expand", &[self], |b| {
+        view_of("expand", &[self], |b| {
             ensure!(
                 wanted.len() >= self.ndim(),
                 "{wanted:?} has fewer dims than {}",
@@ -135,7 +135,7 @@ impl Tensor {
     #[track_caller]
     pub fn expand_as(&self, other: impl AsTensor) -> Tensor {
         let other: &Tensor = &other.as_tensor();
-        compose("expand_as", &[self, other], |b| {
+        view_of("expand_as", &[self, other], |b| {
             b.broadcast_to(self, other.dims())
         })
     }
@@ -144,7 +144,7 @@ impl Tensor {
     #[track_caller]
     pub fn permute(&self, dims: impl Into<DimArgs>) -> Tensor {
         let dims = dims.into();
-        compose("permute", &[self], |b| {
+        view_of("permute", &[self], |b| {
             ensure!(
                 dims.0.len() == self.ndim(),
                 "{:?} names {} dims, but {} has {}",
@@ -163,7 +163,7 @@ impl Tensor {
     pub fn transpose(&self, dim0: impl Into<DimArg>, dim1: impl Into<DimArg>) -> Tensor {
         let dim0 = dim0.into();
         let dim1 = dim1.into();
-        compose("transpose", &[self], |b| {
+        view_of("transpose", &[self], |b| {
             if self.ndim() == 0 {
                 DimArgs::from(&dim0).axes(self)?;
                 DimArgs::from(&dim1).axes(self)?;
@@ -178,7 +178,7 @@ impl Tensor {
     /// The transpose of a matrix; vectors and numbers stay.
     #[track_caller]
     pub fn t(&self) -> Tensor {
-        compose("t", &[self], |b| {
+        view_of("t", &[self], |b| {
             ensure!(
                 self.ndim() <= 2,
                 "{} has more than 2 dims; use transpose",
@@ -193,7 +193,7 @@ impl Tensor {
     #[track_caller]
     pub fn squeeze(&self, dims: impl Into<DimArgs>) -> Tensor {
         let dims = dims.into();
-        compose("squeeze", &[self], |b| {
+        view_of("squeeze", &[self], |b| {
             let mut axes = dims.axes(self)?;
             axes.retain(|a| self.dims()[*a].is(1));
             b.squeeze(self, &axes)
@@ -203,7 +203,7 @@ impl Tensor {
     /// Every dim of size 1 removed.
     #[track_caller]
     pub fn squeeze_all(&self) -> Tensor {
-        compose("squeeze", &[self], |b| {
+        view_of("squeeze", &[self], |b| {
             let ones: Vec<usize> = (0..self.ndim()).filter(|a| self.dims()[*a].is(1)).collect();
             b.squeeze(self, &ones)
         })
@@ -213,7 +213,7 @@ impl Tensor {
     #[track_caller]
     pub fn unsqueeze(&self, dim: impl Into<Int>) -> Tensor {
         let dim = dim.into().0;
-        compose("unsqueeze", &[self], |b| {
+        view_of("unsqueeze", &[self], |b| {
             let at = new_axis(self, dim)?;
             b.unsqueeze(self, at)
         })
@@ -224,7 +224,7 @@ impl Tensor {
     pub fn flatten(&self, start_dim: impl Into<DimArg>, end_dim: impl Into<DimArg>) -> Tensor {
         let start_dim = start_dim.into();
         let end_dim = end_dim.into();
-        compose("flatten", &[self], |b| {
+        view_of("flatten", &[self], |b| {
             if self.ndim() == 0 {
                 DimArgs::from(&start_dim).axes(self)?;
                 DimArgs::from(&end_dim).axes(self)?;
@@ -250,7 +250,7 @@ impl Tensor {
     pub fn unflatten(&self, dim: impl Into<DimArg>, sizes: impl IntoShape) -> Tensor {
         let dim = dim.into();
         let sizes = sizes.into_shape();
-        compose("unflatten", &[self], |b| {
+        view_of("unflatten", &[self], |b| {
             let at = axis(self, &dim)?;
             ensure!(!sizes.is_empty(), "dim {dim} can't become no dims");
             let parts = inferred(&self.dims()[at], &sizes)?;
@@ -271,7 +271,7 @@ impl Tensor {
     #[track_caller]
     pub fn movedim(&self, source: impl Into<DimArgs>, destination: impl Into<DimArgs>) -> Tensor {
         let (source, destination) = (source.into(), destination.into());
-        compose("movedim", &[self], |b| {
+        view_of("movedim", &[self], |b| {
             ensure!(
                 source.0.len() == destination.0.len(),
                 "the source dims {:?} and the destinations {:?} differ in number",

@@ -10,7 +10,7 @@ use super::indices::{Index, Indices};
 use super::parts::{python_slice, select};
 use super::select::{is_mask, nonzero_vectors};
 use crate::operand::Other;
-use crate::record::{Recorded, Recorder, compose};
+use crate::record::{Recorded, Recorder, compose, view_of};
 use crate::{DType, Device, Error, ErrorKind, Result, Tensor};
 use kiln_base::prim::ScatterKind;
 use kiln_base::{Dim, numel};
@@ -104,7 +104,7 @@ fn subscript(x: &Tensor, items: Vec<Index>) -> Tensor {
         Ok(items) => items,
         Err(e) => return Tensor::poisoned(e, loc),
     };
-    compose("index", &operands(x, &items), |b| take(b, x, &items))
+    view_of("index", &operands(x, &items), |b| take(b, x, &items))
 }
 
 fn operands<'a>(x: &'a Tensor, items: &'a [Item]) -> Vec<&'a Tensor> {
