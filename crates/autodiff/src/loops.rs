@@ -185,21 +185,7 @@ fn compared(joint: &Graph, forward: usize) -> BTreeSet<Value> {
 
 /// Whether an op is computed again rather than kept.
 fn is_cheap(op: &Op) -> bool {
-    let plain = matches!(
-        op,
-        Op::Pointwise(_)
-            | Op::Cast(_)
-            | Op::Pad(_)
-            | Op::Concat(_)
-            | Op::Random(_)
-            | Op::Barrier(_)
-    );
-    plain
-        || op.is_view()
-        || matches!(
-            op,
-            Op::Full(_) | Op::Constant(_) | Op::Iota(_) | Op::Numel(_)
-        )
+    op.is_cheap() || matches!(op, Op::Barrier(_))
 }
 
 /// The carried values through which gradients flow to wanted operands.

@@ -45,6 +45,19 @@ struct Frame {
     rank: usize,
 }
 
+/// What computing an op again costs beside keeping its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// Nothing: the result is an index map of the operand, which could be read in its place.
+    View,
+    /// Next to nothing: it is made of numbers and sizes alone.
+    Made,
+    /// Little beside reading the operands.
+    Little,
+    /// More.
+    Work,
+}
+
 /// What every op defines.
 pub trait OpDef: Clone + PartialEq {
     /// The name in the text form.
@@ -55,6 +68,16 @@ pub trait OpDef: Clone + PartialEq {
 
     /// The facts of its outputs, or why it does not apply. The number of operands is already checked.
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError>;
+
+    /// What computing it again costs beside keeping its result.
+    fn cost(&self) -> Cost {
+        Cost::Work
+    }
+
+    /// Whether sizes or a promotable number are among the attributes.
+    fn has_sizes(&self) -> bool {
+        false
+    }
 
     /// Visits every size among the attributes, in a fixed order. Plans are shared between programs
     /// that differ only in these.
@@ -73,6 +96,11 @@ pub trait OpDef: Clone + PartialEq {
         &[]
     }
 
+    /// They, to change.
+    fn bodies_mut(&mut self) -> &mut [Arc<Graph>] {
+        &mut []
+    }
+
     /// A composite in terms of simpler ops; `None` for primitives.
     fn decompose<B: Builder>(
         &self,
@@ -84,7 +112,7 @@ pub trait OpDef: Clone + PartialEq {
 }
 
 macro_rules! ops {
-    ($($name:ident $(sized: $sized:literal)?),* $(,)?) => {
+    ($($name:ident),* $(,)?) => {
         /// An operation. See [`crate::ops`] for each op's meaning.
         #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[allow(missing_docs)]
@@ -115,6 +143,16 @@ macro_rules! ops {
                 Ok(facts)
             }
 
+            /// What computing it again costs beside keeping its result.
+            pub fn cost(&self) -> Cost {
+                match self { $(Op::$name(op) => op.cost()),* }
+            }
+
+            /// Whether sizes or a promotable number are among the attributes.
+            pub fn has_sizes(&self) -> bool {
+                match self { $(Op::$name(op) => op.has_sizes()),* }
+            }
+
             /// Visits every size among the attributes, in a fixed order.
             pub fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
                 match self { $(Op::$name(op) => op.dims_mut(f)),* }
@@ -133,6 +171,11 @@ macro_rules! ops {
             /// Graphs that the op owns.
             pub fn bodies(&self) -> &[Arc<Graph>] {
                 match self { $(Op::$name(op) => op.bodies()),* }
+            }
+
+            /// Graphs that the op owns, to change.
+            pub fn bodies_mut(&mut self) -> &mut [Arc<Graph>] {
+                match self { $(Op::$name(op) => op.bodies_mut()),* }
             }
 
             /// A composite in terms of simpler ops; `None` for primitives.
@@ -188,27 +231,6 @@ impl Op {
             op.dims_mut(&mut |d| out.push(d.is(1)));
         }
         out
-    }
-
-    /// Whether sizes or a promotable number are among the attributes.
-    pub fn has_sizes(&self) -> bool {
-        matches!(
-            self,
-            Op::Input(_)
-                | Op::Full(_)
-                | Op::Iota(_)
-                | Op::Numel(_)
-                | Op::Random(_)
-                | Op::Broadcast(_)
-                | Op::Reshape(_)
-                | Op::Slice(_)
-                | Op::Pad(_)
-                | Op::ArgSort(_)
-                | Op::ConvTranspose(_)
-                | Op::If(_)
-                | Op::Loop(_)
-                | Op::Custom(_)
-        )
     }
 
     /// The promotable number among the attributes.
@@ -274,15 +296,6 @@ impl Op {
         })
     }
 
-    /// Graphs that the op owns, to change.
-    pub fn bodies_mut(&mut self) -> Vec<&mut Arc<Graph>> {
-        match self {
-            Op::If(op) => op.branches.iter_mut().collect(),
-            Op::Loop(op) => vec![&mut op.body],
-            _ => vec![],
-        }
-    }
-
     /// Calls `f` with every node of the op's bodies and of theirs, in a fixed order.
     pub fn inner_nodes<'a>(&'a self, f: &mut dyn FnMut(&'a Node)) {
         for body in self.bodies() {
@@ -306,9 +319,11 @@ impl Op {
 
     /// Whether the op only renames indices: its result could be read straight from its operand.
     pub fn is_view(&self) -> bool {
-        matches!(
-            self,
-            Op::Broadcast(_) | Op::Reshape(_) | Op::Permute(_) | Op::Slice(_)
-        )
+        self.cost() == Cost::View
+    }
+
+    /// Whether computing the op again costs little beside reading its operands.
+    pub fn is_cheap(&self) -> bool {
+        self.cost() != Cost::Work
     }
 }

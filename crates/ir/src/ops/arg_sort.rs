@@ -45,6 +45,10 @@ impl OpDef for ArgSort {
         one(DType::I64, shape)
     }
 
+    fn has_sizes(&self) -> bool {
+        true
+    }
+
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         self.first.iter_mut().for_each(f);
     }

@@ -41,6 +41,10 @@ impl OpDef for BatchNorm {
         one(x.dtype, x.shape.clone())
     }
 
+    fn cost(&self) -> Cost {
+        Cost::Little
+    }
+
     fn decompose<B: Builder>(
         &self,
         b: &mut B,

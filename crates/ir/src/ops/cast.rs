@@ -22,4 +22,8 @@ impl OpDef for Cast {
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         one(self.dtype, inputs[0].shape.clone())
     }
+
+    fn cost(&self) -> Cost {
+        Cost::Little
+    }
 }

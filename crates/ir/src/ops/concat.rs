@@ -42,4 +42,8 @@ impl OpDef for Concat {
         shape[self.axis] = total;
         one(first.dtype, shape)
     }
+
+    fn cost(&self) -> Cost {
+        Cost::Little
+    }
 }

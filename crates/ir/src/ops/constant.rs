@@ -40,4 +40,8 @@ impl OpDef for Constant {
             self.shape.iter().map(|d| Dim::from(*d)).collect(),
         )
     }
+
+    fn cost(&self) -> Cost {
+        Cost::Made
+    }
 }

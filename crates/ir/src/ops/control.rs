@@ -39,6 +39,14 @@ impl OpDef for If {
         Ok(then)
     }
 
+    fn has_sizes(&self) -> bool {
+        true
+    }
+
+    fn bodies_mut(&mut self) -> &mut [Arc<Graph>] {
+        &mut self.branches
+    }
+
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         for branch in &mut self.branches {
             Arc::make_mut(branch).dims_mut(f);
@@ -139,6 +147,14 @@ impl OpDef for Loop {
         }
         ensure!(!facts.is_empty(), "the body gives nothing");
         Ok(facts)
+    }
+
+    fn has_sizes(&self) -> bool {
+        true
+    }
+
+    fn bodies_mut(&mut self) -> &mut [Arc<Graph>] {
+        std::slice::from_mut(&mut self.body)
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

@@ -70,6 +70,10 @@ impl OpDef for ConvTranspose {
         one(x.dtype, x.shape)
     }
 
+    fn has_sizes(&self) -> bool {
+        true
+    }
+
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         self.input.iter_mut().for_each(f);
     }

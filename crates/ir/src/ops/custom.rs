@@ -32,6 +32,10 @@ impl OpDef for Custom {
         Ok(Facts::from_buf([self.output.clone()]))
     }
 
+    fn has_sizes(&self) -> bool {
+        true
+    }
+
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         self.output.shape.iter_mut().for_each(f);
     }

@@ -27,6 +27,10 @@ impl OpDef for Input {
         Ok(Facts::from_buf([self.fact.clone()]))
     }
 
+    fn has_sizes(&self) -> bool {
+        true
+    }
+
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         self.fact.shape.iter_mut().for_each(f);
     }

@@ -22,6 +22,14 @@ impl OpDef for Iota {
         one(DType::I64, Shape::from_elem(self.len.clone(), 1))
     }
 
+    fn cost(&self) -> Cost {
+        Cost::Made
+    }
+
+    fn has_sizes(&self) -> bool {
+        true
+    }
+
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         f(&mut self.len);
     }

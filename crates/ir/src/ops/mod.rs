@@ -69,7 +69,7 @@ pub type Axes = smallvec::SmallVec<[usize; 4]>;
 /// What the op files share.
 mod prelude {
     pub(super) use super::Axes;
-    pub(super) use crate::{Builder, Fact, Facts, OpDef, OpError, Shape, ensure};
+    pub(super) use crate::{Builder, Cost, Fact, Facts, OpDef, OpError, Shape, ensure};
     pub(super) use kiln_base::{DType, Dim, Scalar};
     pub(super) use serde::{Deserialize, Serialize};
     pub(super) use std::ops::RangeInclusive;

@@ -23,6 +23,14 @@ impl OpDef for Numel {
         one(DType::I64, Shape::new())
     }
 
+    fn cost(&self) -> Cost {
+        Cost::Made
+    }
+
+    fn has_sizes(&self) -> bool {
+        true
+    }
+
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         self.shape.iter_mut().for_each(f);
     }

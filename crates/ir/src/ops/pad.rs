@@ -40,6 +40,14 @@ impl OpDef for Pad {
         one(x.dtype, shape.map(|((d, l), h)| &(d + l) + h).collect())
     }
 
+    fn cost(&self) -> Cost {
+        Cost::Little
+    }
+
+    fn has_sizes(&self) -> bool {
+        true
+    }
+
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         self.low.iter_mut().chain(&mut self.high).for_each(f);
     }

@@ -41,4 +41,8 @@ impl OpDef for Permute {
             self.perm.iter().map(|&p| x.shape[p].clone()).collect(),
         )
     }
+
+    fn cost(&self) -> Cost {
+        Cost::View
+    }
 }

@@ -29,4 +29,8 @@ impl OpDef for Pointwise {
         }
         one(dtype, inputs[0].shape.clone())
     }
+
+    fn cost(&self) -> Cost {
+        Cost::Little
+    }
 }

@@ -43,6 +43,14 @@ impl OpDef for Random {
         one(self.dtype, self.shape.clone())
     }
 
+    fn cost(&self) -> Cost {
+        Cost::Made
+    }
+
+    fn has_sizes(&self) -> bool {
+        true
+    }
+
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         self.shape.iter_mut().for_each(f);
     }

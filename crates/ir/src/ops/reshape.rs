@@ -32,6 +32,14 @@ impl OpDef for Reshape {
         Ok(Facts::from_buf([to]))
     }
 
+    fn cost(&self) -> Cost {
+        Cost::View
+    }
+
+    fn has_sizes(&self) -> bool {
+        true
+    }
+
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         self.shape.iter_mut().for_each(f);
     }

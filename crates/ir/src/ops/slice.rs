@@ -55,6 +55,14 @@ impl OpDef for Slice {
         one(x.dtype, self.axes.iter().map(|s| s.len.clone()).collect())
     }
 
+    fn cost(&self) -> Cost {
+        Cost::View
+    }
+
+    fn has_sizes(&self) -> bool {
+        true
+    }
+
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         for a in &mut self.axes {
             f(&mut a.start);

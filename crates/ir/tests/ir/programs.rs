@@ -34,6 +34,20 @@ fn random_programs_are_sound_and_evaluate() {
 }
 
 #[test]
+fn ops_say_whether_they_have_sizes() {
+    for seed in 0..SEEDS {
+        let graph = random_graph(seed);
+        for (_, node) in graph.iter() {
+            let mut op = node.op.clone();
+            let mut has_any = op.scalar_mut().is_some();
+            op.dims_mut(&mut |_| has_any = true);
+            assert!(!has_any || op.has_sizes(), "{}", op.name());
+            assert_eq!(op.bodies().len(), op.bodies_mut().len(), "{}", op.name());
+        }
+    }
+}
+
+#[test]
 fn random_programs_print_and_parse() {
     for seed in 0..SEEDS {
         let graph = random_graph(seed);

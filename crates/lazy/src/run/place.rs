@@ -1,7 +1,6 @@
 //! Which element of the user's argument a data error is about.
 
 use super::gather::Gather;
-use super::program::is_cheap;
 use super::reference::{array, evaluate_reference};
 use crate::Error;
 use crate::node::{About, Handle, Node, Operand, State};
@@ -95,7 +94,7 @@ fn values(argument: &Operand, given: &dyn Fn(&Arc<Node>) -> Option<Buffer>) -> O
         let sizes = e.node.facts.iter().map(|f| f.numel().as_const());
         let small = sizes.sum::<Option<i64>>().is_some_and(|n| n <= MOST);
         let known = !matches!(*e.node.state(), State::Placeholder);
-        small && known && (e.is_input || is_cheap(&e.node.op))
+        small && known && (e.is_input || e.node.op.is_cheap())
     });
     let t = (little && t.dtype() != DType::Bool).then_some(t)?;
     let found = evaluate_reference(&[&t], t.node.loc).ok()?;

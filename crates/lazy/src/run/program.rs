@@ -13,19 +13,6 @@ use kiln_ir::{Op, Output, Target, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Whether an op costs little beside reading its operands.
-pub fn is_cheap(op: &Op) -> bool {
-    op.is_view()
-        || matches!(
-            op,
-            Op::Pointwise(_) | Op::Cast(_) | Op::Pad(_) | Op::Concat(_) | Op::BatchNorm(_)
-        )
-        || matches!(
-            op,
-            Op::Full(_) | Op::Constant(_) | Op::Iota(_) | Op::Numel(_) | Op::Random(_)
-        )
-}
-
 fn is_product(op: &Op) -> bool {
     matches!(
         op,
@@ -100,7 +87,7 @@ impl Program {
                 continue;
             }
             // The operands of products are written anyway.
-            if is_read[at] || !is_cheap(&entries[at].node.op) {
+            if is_read[at] || !entries[at].node.op.is_cheap() {
                 costly.push(v);
             } else if !std::mem::replace(&mut seen[at], true) {
                 stack.extend(self.gather.operands(&entries[at]));
