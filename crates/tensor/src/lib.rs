@@ -34,7 +34,7 @@ mod var;
 mod verify;
 
 pub use autograd::{
-    GradOptions, checkpoint, custom_function, grad, grad_with, gradcheck, jvp, vjp,
+    GradFn, GradOptions, checkpoint, custom_function, grad, grad_with, gradcheck, jvp, vjp,
 };
 pub use compile::{compile, compile_with};
 pub use compiled::Compiled;

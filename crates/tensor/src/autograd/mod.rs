@@ -7,11 +7,13 @@
 mod checkpoint;
 mod function;
 mod functional;
+mod grad_fn;
 
 pub use checkpoint::checkpoint;
 pub use function::custom_function;
 pub(crate) use function::{Backward, differentiated, keeps_derivative};
 pub use functional::{GradOptions, grad, grad_with, gradcheck, jvp, vjp};
+pub use grad_fn::GradFn;
 
 use crate::record::compose;
 use crate::{

@@ -349,18 +349,12 @@ impl Tensor {
 
 /// A number on the left.
 #[track_caller]
-pub(super) fn reversed(called: &'static str, number: Scalar, t: &Tensor) -> Tensor {
-    let op = match called {
-        "add" => Pw::Add,
-        "sub" => Pw::Sub,
-        "mul" => Pw::Mul,
-        _ => Pw::Div,
-    };
-    compose(called, &[t], |b| {
-        let (x, n) = Other::Number(number).promoted_by(b, t, |dtype| match op {
+pub(super) fn reversed(row: Pw, number: Scalar, t: &Tensor) -> Tensor {
+    compose(row.name(), &[t], |b| {
+        let (x, n) = Other::Number(number).promoted_by(b, t, |dtype| match row {
             Pw::Div => promote::to_float(dtype),
             _ => dtype,
         })?;
-        b.pointwise(op, &[n, x])
+        b.pointwise(row, &[n, x])
     })
 }

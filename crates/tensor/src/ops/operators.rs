@@ -3,6 +3,7 @@
 use super::arith::reversed;
 use crate::operand::{AsTensor, Other};
 use crate::{Tensor, Var};
+use kiln_ir::Pw;
 use std::iter::Sum;
 use std::ops::{
     Add, AddAssign, BitAnd, BitAndAssign, BitOr, BitOrAssign, BitXor, BitXorAssign, Div, DivAssign,
@@ -64,7 +65,7 @@ macro_rules! numbers_on_the_left {
             type Output = Tensor;
             #[track_caller]
             fn $operator(self, other: $right) -> Tensor {
-                reversed(stringify!($operator), self.into(), &other.as_tensor())
+                reversed(Pw::$trait, self.into(), &other.as_tensor())
             }
         }
     )*};

@@ -1,0 +1,96 @@
+//! Looking at the graph of gradients.
+
+use crate::Tensor;
+use kiln_base::Loc;
+use kiln_lazy::grad::edge::{Edge, GradNode, Leaf};
+use std::fmt;
+use std::sync::Arc;
+
+/// A step of the backward pass (`torch`'s `grad_fn`): the operation whose derivative it computes, or a leaf
+/// that keeps its gradient. See [`Tensor::grad_fn`].
+#[derive(Clone)]
+pub struct GradFn(Step);
+
+#[derive(Clone)]
+enum Step {
+    Node(Arc<GradNode>),
+    Leaf(Arc<Leaf>),
+}
+
+impl GradFn {
+    fn of(edge: &Edge) -> Option<GradFn> {
+        match edge {
+            Edge::None => None,
+            Edge::Node(node, _) => Some(GradFn(Step::Node(node.clone()))),
+            Edge::Leaf(leaf) => Some(GradFn(Step::Leaf(leaf.clone()))),
+        }
+    }
+
+    /// The function that the user called, such as `matmul`; `AccumulateGrad` of a leaf.
+    pub fn name(&self) -> &'static str {
+        match &self.0 {
+            Step::Node(node) => node.called,
+            Step::Leaf(_) => "AccumulateGrad",
+        }
+    }
+
+    /// Where it was called.
+    pub fn loc(&self) -> Option<Loc> {
+        match &self.0 {
+            Step::Node(node) => Some(Loc::from(node.loc)),
+            Step::Leaf(_) => None,
+        }
+    }
+
+    /// The name of the parameter that keeps the gradient here, if it has one.
+    pub fn parameter(&self) -> Option<Arc<str>> {
+        match &self.0 {
+            Step::Node(_) => None,
+            Step::Leaf(leaf) => leaf.label.get(),
+        }
+    }
+
+    /// Where the gradients of the operands go, in their order; `None` of those that have none. Nothing once
+    /// a backward pass has released what the derivative needs.
+    pub fn next_functions(&self) -> Vec<Option<GradFn>> {
+        match &self.0 {
+            Step::Node(node) => node.saved().map_or(Vec::new(), |saved| {
+                let edges = saved.inputs.iter().map(|(_, edge)| edge);
+                edges.map(GradFn::of).collect()
+            }),
+            Step::Leaf(_) => Vec::new(),
+        }
+    }
+}
+
+impl fmt::Debug for GradFn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.loc(), self.parameter()) {
+            (Some(loc), _) => write!(f, "{} at {loc}", self.name()),
+            (None, Some(name)) => write!(f, "{} of {name}", self.name()),
+            (None, None) => f.write_str(self.name()),
+        }
+    }
+}
+
+impl Tensor {
+    /// The operation whose derivative a backward pass from here begins with; `None` of tensors that were
+    /// not computed from ones that require gradients, of leaves too.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor};
+    /// let w = Tensor::ones([2, 2], DType::F32).requires_grad_(true);
+    /// let y = (Tensor::ones([3, 2], DType::F32).matmul(&w)).relu();
+    /// let relu = y.grad_fn().unwrap();
+    /// let product = relu.next_functions()[0].clone().unwrap();
+    /// assert_eq!((relu.name(), product.name()), ("relu", "matmul"));
+    /// let [data, weight] = &product.next_functions()[..] else { panic!("two operands") };
+    /// assert!(data.is_none());
+    /// assert_eq!(weight.as_ref().unwrap().name(), "AccumulateGrad");
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    pub fn grad_fn(&self) -> Option<GradFn> {
+        let found = GradFn::of(&self.handle.edge);
+        found.filter(|f| matches!(f.0, Step::Node(_)))
+    }
+}
