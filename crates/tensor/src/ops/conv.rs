@@ -1,6 +1,7 @@
 //! Convolutions.
 
 use super::args::{IntList, known, same_dtype};
+use crate::operand::AsTensor;
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
@@ -77,13 +78,14 @@ macro_rules! convolutions {
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]
-            pub fn $name(&self, weight: &Tensor) -> Tensor {
+            pub fn $name(&self, weight: impl AsTensor) -> Tensor {
                 self.$with(weight, Conv::new())
             }
 
             #[doc = concat!("[`Tensor::", stringify!($name), "`] with a bias, strides and the like.")]
             #[track_caller]
-            pub fn $with(&self, weight: &Tensor, how: Conv) -> Tensor {
+            pub fn $with(&self, weight: impl AsTensor, how: Conv) -> Tensor {
+                let weight: &Tensor = &weight.as_tensor();
                 convolution(stringify!($name), $spatial, self, weight, &how)
             })*
         }
@@ -228,13 +230,15 @@ macro_rules! transposed_convolutions {
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]
-            pub fn $name(&self, weight: &Tensor) -> Tensor {
+            pub fn $name(&self, weight: impl AsTensor) -> Tensor {
+                let weight: &Tensor = &weight.as_tensor();
                 self.$with(weight, ConvTranspose::new())
             }
 
             #[doc = concat!("[`Tensor::", stringify!($name), "`] with a bias, strides and the like.")]
             #[track_caller]
-            pub fn $with(&self, weight: &Tensor, how: ConvTranspose) -> Tensor {
+            pub fn $with(&self, weight: impl AsTensor, how: ConvTranspose) -> Tensor {
+                let weight: &Tensor = &weight.as_tensor();
                 let bias = how.bias.as_ref();
                 let mut operands = vec![self, weight];
                 operands.extend(bias);

@@ -3,6 +3,7 @@
 use super::args::{DimArg, DimArgs, known, listable, needs_float, same_dtype};
 use super::reduce::norm;
 use super::short::wide;
+use crate::operand::AsTensor;
 use crate::options::options;
 use crate::record::{Recorder, compose};
 use crate::{Tensor, promote};
@@ -33,13 +34,14 @@ options! {
 impl Tensor {
     /// The cosine of the angle between vectors along dim 1.
     #[track_caller]
-    pub fn cosine_similarity(&self, x2: &Tensor) -> Tensor {
+    pub fn cosine_similarity(&self, x2: impl AsTensor) -> Tensor {
         self.cosine_similarity_with(x2, Cosine::new())
     }
 
     /// [`Tensor::cosine_similarity`] along another dim or with another least length.
     #[track_caller]
-    pub fn cosine_similarity_with(&self, x2: &Tensor, how: Cosine) -> Tensor {
+    pub fn cosine_similarity_with(&self, x2: impl AsTensor, how: Cosine) -> Tensor {
+        let x2: &Tensor = &x2.as_tensor();
         compose("cosine_similarity", &[self, x2], |b| {
             let (x, y) = b.promoted(self, x2)?;
             needs_float(&x, "operand")?;
@@ -63,13 +65,14 @@ impl Tensor {
 
     /// The Euclidean norm of `x1 − x2 + 1e-6` along the last dim.
     #[track_caller]
-    pub fn pairwise_distance(&self, x2: &Tensor) -> Tensor {
+    pub fn pairwise_distance(&self, x2: impl AsTensor) -> Tensor {
         self.pairwise_distance_with(x2, Pairwise::new())
     }
 
     /// [`Tensor::pairwise_distance`] with another norm: the p-norm of `x1 − x2 + eps`.
     #[track_caller]
-    pub fn pairwise_distance_with(&self, x2: &Tensor, how: Pairwise) -> Tensor {
+    pub fn pairwise_distance_with(&self, x2: impl AsTensor, how: Pairwise) -> Tensor {
+        let x2: &Tensor = &x2.as_tensor();
         compose("pairwise_distance", &[self, x2], |b| {
             let (x, y) = b.promoted(self, x2)?;
             let dtype = promote::to_float(x.dtype());
@@ -86,13 +89,14 @@ impl Tensor {
 
     /// The Euclidean norm of `self − other`, flattened.
     #[track_caller]
-    pub fn dist(&self, other: &Tensor) -> Tensor {
+    pub fn dist(&self, other: impl AsTensor) -> Tensor {
         self.dist_with(other, 2.0)
     }
 
     /// [`Tensor::dist`] with the p-norm.
     #[track_caller]
-    pub fn dist_with(&self, other: &Tensor, p: f64) -> Tensor {
+    pub fn dist_with(&self, other: impl AsTensor, p: f64) -> Tensor {
+        let other: &Tensor = &other.as_tensor();
         compose("dist", &[self, other], |b| {
             same_dtype(self, "operand", other, "other operand")?;
             needs_float(self, "operand")?;
@@ -138,13 +142,15 @@ impl Tensor {
 
 /// The Euclidean distances of each row of x1 `[.., p, m]` to each row of x2 `[.., r, m]`: `[.., p, r]`.
 #[track_caller]
-pub fn cdist(x1: &Tensor, x2: &Tensor) -> Tensor {
+pub fn cdist(x1: impl AsTensor, x2: impl AsTensor) -> Tensor {
     cdist_with(x1, x2, 2.0)
 }
 
 /// [`cdist`] with the p-norm.
 #[track_caller]
-pub fn cdist_with(x1: &Tensor, x2: &Tensor, p: f64) -> Tensor {
+pub fn cdist_with(x1: impl AsTensor, x2: impl AsTensor, p: f64) -> Tensor {
+    let x1: &Tensor = &x1.as_tensor();
+    let x2: &Tensor = &x2.as_tensor();
     compose("cdist", &[x1, x2], |b| {
         needs_float(x1, "operand")?;
         same_dtype(x1, "first operand", x2, "second")?;

@@ -3,6 +3,7 @@
 use super::args::needs_float;
 use super::index::{checked_index, needs_index};
 use super::loss::reduced;
+use crate::operand::AsTensor;
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Reduction, Tensor};
@@ -64,13 +65,18 @@ impl Tensor {
     /// `−(target · log input + (1 − target) · log(1 − input))` of probabilities, with logarithms of at
     /// least −100. An input or target outside 0..=1 is a data error.
     #[track_caller]
-    pub fn binary_cross_entropy(&self, target: &Tensor) -> Tensor {
+    pub fn binary_cross_entropy(&self, target: impl AsTensor) -> Tensor {
         self.binary_cross_entropy_with(target, BinaryCrossEntropy::new())
     }
 
     /// [`Tensor::binary_cross_entropy`] with weights or another reduction.
     #[track_caller]
-    pub fn binary_cross_entropy_with(&self, target: &Tensor, how: BinaryCrossEntropy) -> Tensor {
+    pub fn binary_cross_entropy_with(
+        &self,
+        target: impl AsTensor,
+        how: BinaryCrossEntropy,
+    ) -> Tensor {
+        let target: &Tensor = &target.as_tensor();
         let weight = how.weight.as_ref();
         let mut operands = vec![self, target];
         operands.extend(weight);
@@ -102,7 +108,7 @@ impl Tensor {
 
     /// [`Tensor::binary_cross_entropy`] of `sigmoid(input)`, stable for large inputs.
     #[track_caller]
-    pub fn binary_cross_entropy_with_logits(&self, target: &Tensor) -> Tensor {
+    pub fn binary_cross_entropy_with_logits(&self, target: impl AsTensor) -> Tensor {
         self.binary_cross_entropy_with_logits_with(target, BinaryCrossEntropyWithLogits::new())
     }
 
@@ -110,9 +116,10 @@ impl Tensor {
     #[track_caller]
     pub fn binary_cross_entropy_with_logits_with(
         &self,
-        target: &Tensor,
+        target: impl AsTensor,
         how: BinaryCrossEntropyWithLogits,
     ) -> Tensor {
+        let target: &Tensor = &target.as_tensor();
         let (weight, pos_weight) = (how.weight.as_ref(), how.pos_weight.as_ref());
         let mut operands = vec![self, target];
         operands.extend(weight.into_iter().chain(pos_weight));
@@ -139,14 +146,15 @@ impl Tensor {
     /// `[n, ..]`: `−input[class]`, and nothing where the target is −100. A class outside `0..c` is a data
     /// error.
     #[track_caller]
-    pub fn nll_loss(&self, target: &Tensor) -> Tensor {
+    pub fn nll_loss(&self, target: impl AsTensor) -> Tensor {
         self.nll_loss_with(target, Nll::new())
     }
 
     /// [`Tensor::nll_loss`] with weights of classes, another target that counts for nothing or another
     /// reduction.
     #[track_caller]
-    pub fn nll_loss_with(&self, target: &Tensor, how: Nll) -> Tensor {
+    pub fn nll_loss_with(&self, target: impl AsTensor, how: Nll) -> Tensor {
+        let target: &Tensor = &target.as_tensor();
         let how = CrossEntropy {
             ignore_index: how.ignore_index,
             label_smoothing: 0.0,
@@ -175,13 +183,14 @@ impl Tensor {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn cross_entropy(&self, target: &Tensor) -> Tensor {
+    pub fn cross_entropy(&self, target: impl AsTensor) -> Tensor {
         self.cross_entropy_with(target, CrossEntropy::new())
     }
 
     /// [`Tensor::cross_entropy`] with weights of classes, smoothed targets and the like.
     #[track_caller]
-    pub fn cross_entropy_with(&self, target: &Tensor, how: CrossEntropy) -> Tensor {
+    pub fn cross_entropy_with(&self, target: impl AsTensor, how: CrossEntropy) -> Tensor {
+        let target: &Tensor = &target.as_tensor();
         let mut operands = vec![self, target];
         operands.extend(&how.weight);
         compose("cross_entropy", &operands, |b| {

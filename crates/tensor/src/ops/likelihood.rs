@@ -1,6 +1,7 @@
 //! Losses that are negative log likelihoods of distributions.
 
 use super::loss::{floats, reduced};
+use crate::operand::AsTensor;
 use crate::options::options;
 use crate::record::compose;
 use crate::{Reduction, Tensor};
@@ -41,7 +42,7 @@ impl Tensor {
     ///
     /// A negative variance is a data error.
     #[track_caller]
-    pub fn gaussian_nll_loss(&self, target: &Tensor, var: &Tensor) -> Tensor {
+    pub fn gaussian_nll_loss(&self, target: impl AsTensor, var: impl AsTensor) -> Tensor {
         self.gaussian_nll_loss_with(target, var, GaussianNll::new())
     }
 
@@ -49,10 +50,12 @@ impl Tensor {
     #[track_caller]
     pub fn gaussian_nll_loss_with(
         &self,
-        target: &Tensor,
-        var: &Tensor,
+        target: impl AsTensor,
+        var: impl AsTensor,
         how: GaussianNll,
     ) -> Tensor {
+        let target: &Tensor = &target.as_tensor();
+        let var: &Tensor = &var.as_tensor();
         let eps = how.eps;
         compose("gaussian_nll_loss", &[self, target, var], |b| {
             ensure!(eps >= 0.0, "eps must not be negative, but is {eps}");
@@ -83,13 +86,14 @@ impl Tensor {
     /// The loss of the rates of Poisson distributions for counts: `e^input − target · input` of logarithms of
     /// rates.
     #[track_caller]
-    pub fn poisson_nll_loss(&self, target: &Tensor) -> Tensor {
+    pub fn poisson_nll_loss(&self, target: impl AsTensor) -> Tensor {
         self.poisson_nll_loss_with(target, PoissonNll::new())
     }
 
     /// [`Tensor::poisson_nll_loss`], of rates themselves `input − target · log(input + eps)`.
     #[track_caller]
-    pub fn poisson_nll_loss_with(&self, target: &Tensor, how: PoissonNll) -> Tensor {
+    pub fn poisson_nll_loss_with(&self, target: impl AsTensor, how: PoissonNll) -> Tensor {
+        let target: &Tensor = &target.as_tensor();
         compose("poisson_nll_loss", &[self, target], |b| {
             let (dtype, operands) = floats(b, &[self, target])?;
             let (x, t) = (&operands[0], &operands[1]);

@@ -1,6 +1,7 @@
 //! What losses have in common, and the losses of elements.
 
 use super::args::needs_float;
+use crate::operand::AsTensor;
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor, promote};
@@ -121,13 +122,14 @@ impl Tensor {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn mse_loss(&self, target: &Tensor) -> Tensor {
+    pub fn mse_loss(&self, target: impl AsTensor) -> Tensor {
         self.mse_loss_with(target, Reduction::Mean)
     }
 
     /// [`Tensor::mse_loss`] with another reduction.
     #[track_caller]
-    pub fn mse_loss_with(&self, target: &Tensor, reduction: Reduction) -> Tensor {
+    pub fn mse_loss_with(&self, target: impl AsTensor, reduction: Reduction) -> Tensor {
+        let target: &Tensor = &target.as_tensor();
         elementwise("mse_loss", self, target, reduction, |b, x, y| {
             let difference = b.binary(Pw::Sub, x, y)?;
             b.unary(Pw::Square, &difference)
@@ -136,25 +138,27 @@ impl Tensor {
 
     /// |input − target|.
     #[track_caller]
-    pub fn l1_loss(&self, target: &Tensor) -> Tensor {
+    pub fn l1_loss(&self, target: impl AsTensor) -> Tensor {
         self.l1_loss_with(target, Reduction::Mean)
     }
 
     /// [`Tensor::l1_loss`] with another reduction.
     #[track_caller]
-    pub fn l1_loss_with(&self, target: &Tensor, reduction: Reduction) -> Tensor {
+    pub fn l1_loss_with(&self, target: impl AsTensor, reduction: Reduction) -> Tensor {
+        let target: &Tensor = &target.as_tensor();
         elementwise("l1_loss", self, target, reduction, distance)
     }
 
     /// `½ d² / beta` where d = |input − target| is below beta (1), `d − ½ beta` elsewhere.
     #[track_caller]
-    pub fn smooth_l1_loss(&self, target: &Tensor) -> Tensor {
+    pub fn smooth_l1_loss(&self, target: impl AsTensor) -> Tensor {
         self.smooth_l1_loss_with(target, SmoothL1::new())
     }
 
     /// [`Tensor::smooth_l1_loss`] with another edge or reduction.
     #[track_caller]
-    pub fn smooth_l1_loss_with(&self, target: &Tensor, how: SmoothL1) -> Tensor {
+    pub fn smooth_l1_loss_with(&self, target: impl AsTensor, how: SmoothL1) -> Tensor {
+        let target: &Tensor = &target.as_tensor();
         let SmoothL1 { beta, reduction } = how;
         elementwise("smooth_l1_loss", self, target, reduction, |b, x, y| {
             ensure!(beta >= 0.0, "beta must not be negative, but is {beta}");
@@ -168,13 +172,14 @@ impl Tensor {
 
     /// `½ d²` where d = |input − target| is at most delta (1), `delta · (d − ½ delta)` elsewhere.
     #[track_caller]
-    pub fn huber_loss(&self, target: &Tensor) -> Tensor {
+    pub fn huber_loss(&self, target: impl AsTensor) -> Tensor {
         self.huber_loss_with(target, Huber::new())
     }
 
     /// [`Tensor::huber_loss`] with another edge or reduction.
     #[track_caller]
-    pub fn huber_loss_with(&self, target: &Tensor, how: Huber) -> Tensor {
+    pub fn huber_loss_with(&self, target: impl AsTensor, how: Huber) -> Tensor {
+        let target: &Tensor = &target.as_tensor();
         let Huber { delta, reduction } = how;
         elementwise("huber_loss", self, target, reduction, |b, x, y| {
             ensure!(delta > 0.0, "delta must be positive, but is {delta}");
@@ -186,13 +191,14 @@ impl Tensor {
     /// The divergence D(target ‖ input), elementwise `target · (log target − input)`, of an input in
     /// log space.
     #[track_caller]
-    pub fn kl_div(&self, target: &Tensor) -> Tensor {
+    pub fn kl_div(&self, target: impl AsTensor) -> Tensor {
         self.kl_div_with(target, KlDiv::new())
     }
 
     /// [`Tensor::kl_div`] with a target in log space or another reduction.
     #[track_caller]
-    pub fn kl_div_with(&self, target: &Tensor, how: KlDiv) -> Tensor {
+    pub fn kl_div_with(&self, target: impl AsTensor, how: KlDiv) -> Tensor {
+        let target: &Tensor = &target.as_tensor();
         elementwise("kl_div", self, target, how.reduction, |b, x, y| {
             if how.log_target {
                 let p = b.unary(Pw::Exp, y)?;
@@ -211,13 +217,14 @@ impl Tensor {
 
     /// `log(1 + e^(−target · input))`.
     #[track_caller]
-    pub fn soft_margin_loss(&self, target: &Tensor) -> Tensor {
+    pub fn soft_margin_loss(&self, target: impl AsTensor) -> Tensor {
         self.soft_margin_loss_with(target, Reduction::Mean)
     }
 
     /// [`Tensor::soft_margin_loss`] with another reduction.
     #[track_caller]
-    pub fn soft_margin_loss_with(&self, target: &Tensor, reduction: Reduction) -> Tensor {
+    pub fn soft_margin_loss_with(&self, target: impl AsTensor, reduction: Reduction) -> Tensor {
+        let target: &Tensor = &target.as_tensor();
         elementwise("soft_margin_loss", self, target, reduction, |b, x, y| {
             let product = b.binary(Pw::Mul, x, y)?;
             let minus = b.unary(Pw::Neg, &product)?;

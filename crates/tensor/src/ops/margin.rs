@@ -3,6 +3,7 @@
 use super::entropy::{class_weight, weighted};
 use super::index::needs_index;
 use super::loss::{floats, reduced};
+use crate::operand::AsTensor;
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Reduction, Tensor, promote};
@@ -70,7 +71,7 @@ impl Tensor {
     /// `1 − c` where the target `[n]` (or a number) is 1, `max(0, c − margin)` where it is −1; the margin
     /// is 0.
     #[track_caller]
-    pub fn cosine_embedding_loss(&self, input2: &Tensor, target: &Tensor) -> Tensor {
+    pub fn cosine_embedding_loss(&self, input2: impl AsTensor, target: impl AsTensor) -> Tensor {
         self.cosine_embedding_loss_with(input2, target, CosineEmbedding::new())
     }
 
@@ -78,10 +79,12 @@ impl Tensor {
     #[track_caller]
     pub fn cosine_embedding_loss_with(
         &self,
-        input2: &Tensor,
-        target: &Tensor,
+        input2: impl AsTensor,
+        target: impl AsTensor,
         how: CosineEmbedding,
     ) -> Tensor {
+        let input2: &Tensor = &input2.as_tensor();
+        let target: &Tensor = &target.as_tensor();
         let CosineEmbedding { margin, reduction } = how;
         compose("cosine_embedding_loss", &[self, input2, target], |b| {
             let rank = target.ndim() + 1;
@@ -127,13 +130,14 @@ impl Tensor {
     /// The input where the target is 1, `max(0, margin − input)` where it is −1 (and the sum of both
     /// elsewhere, as in PyTorch); the margin is 1.
     #[track_caller]
-    pub fn hinge_embedding_loss(&self, target: &Tensor) -> Tensor {
+    pub fn hinge_embedding_loss(&self, target: impl AsTensor) -> Tensor {
         self.hinge_embedding_loss_with(target, HingeEmbedding::new())
     }
 
     /// [`Tensor::hinge_embedding_loss`] with another margin or reduction.
     #[track_caller]
-    pub fn hinge_embedding_loss_with(&self, target: &Tensor, how: HingeEmbedding) -> Tensor {
+    pub fn hinge_embedding_loss_with(&self, target: impl AsTensor, how: HingeEmbedding) -> Tensor {
+        let target: &Tensor = &target.as_tensor();
         let HingeEmbedding { margin, reduction } = how;
         compose("hinge_embedding_loss", &[self, target], |b| {
             let (dtype, operands) = floats(b, &[self, target])?;
@@ -154,13 +158,14 @@ impl Tensor {
     /// target y, divided by the number of classes. The input is `[n, c]` (or `[c]`), the target holds
     /// i64 classes `[n]` (or one); the margin and p are 1.
     #[track_caller]
-    pub fn multi_margin_loss(&self, target: &Tensor) -> Tensor {
+    pub fn multi_margin_loss(&self, target: impl AsTensor) -> Tensor {
         self.multi_margin_loss_with(target, MultiMargin::new())
     }
 
     /// [`Tensor::multi_margin_loss`] with another power or margin, weights of classes or another reduction.
     #[track_caller]
-    pub fn multi_margin_loss_with(&self, target: &Tensor, how: MultiMargin) -> Tensor {
+    pub fn multi_margin_loss_with(&self, target: impl AsTensor, how: MultiMargin) -> Tensor {
+        let target: &Tensor = &target.as_tensor();
         let (p, weight) = (how.p, how.weight.as_ref());
         let mut operands = vec![self, target];
         operands.extend(weight);
@@ -204,13 +209,18 @@ impl Tensor {
     /// are no target, divided by the number of classes. The input is `[n, c]` (or `[c]`); the i64
     /// target of the same shape lists classes up to the first −1.
     #[track_caller]
-    pub fn multilabel_margin_loss(&self, target: &Tensor) -> Tensor {
+    pub fn multilabel_margin_loss(&self, target: impl AsTensor) -> Tensor {
         self.multilabel_margin_loss_with(target, Reduction::Mean)
     }
 
     /// [`Tensor::multilabel_margin_loss`] with another reduction.
     #[track_caller]
-    pub fn multilabel_margin_loss_with(&self, target: &Tensor, reduction: Reduction) -> Tensor {
+    pub fn multilabel_margin_loss_with(
+        &self,
+        target: impl AsTensor,
+        reduction: Reduction,
+    ) -> Tensor {
+        let target: &Tensor = &target.as_tensor();
         compose("multilabel_margin_loss", &[self, target], |b| {
             needs_index(target, "target")?;
             b.indexed_by("target", target);
@@ -258,7 +268,7 @@ impl Tensor {
 
     /// The mean over the classes, the last dim, of the binary cross-entropy of `sigmoid(input)`.
     #[track_caller]
-    pub fn multilabel_soft_margin_loss(&self, target: &Tensor) -> Tensor {
+    pub fn multilabel_soft_margin_loss(&self, target: impl AsTensor) -> Tensor {
         self.multilabel_soft_margin_loss_with(target, MultiLabelSoftMargin::new())
     }
 
@@ -266,9 +276,10 @@ impl Tensor {
     #[track_caller]
     pub fn multilabel_soft_margin_loss_with(
         &self,
-        target: &Tensor,
+        target: impl AsTensor,
         how: MultiLabelSoftMargin,
     ) -> Tensor {
+        let target: &Tensor = &target.as_tensor();
         let weight = how.weight.as_ref();
         let mut operands = vec![self, target];
         operands.extend(weight);
@@ -296,7 +307,7 @@ impl Tensor {
 
     /// `max(0, −target · (input1 − input2) + margin)`; the margin is 0.
     #[track_caller]
-    pub fn margin_ranking_loss(&self, input2: &Tensor, target: &Tensor) -> Tensor {
+    pub fn margin_ranking_loss(&self, input2: impl AsTensor, target: impl AsTensor) -> Tensor {
         self.margin_ranking_loss_with(input2, target, MarginRanking::new())
     }
 
@@ -304,10 +315,12 @@ impl Tensor {
     #[track_caller]
     pub fn margin_ranking_loss_with(
         &self,
-        input2: &Tensor,
-        target: &Tensor,
+        input2: impl AsTensor,
+        target: impl AsTensor,
         how: MarginRanking,
     ) -> Tensor {
+        let input2: &Tensor = &input2.as_tensor();
+        let target: &Tensor = &target.as_tensor();
         let MarginRanking { margin, reduction } = how;
         compose("margin_ranking_loss", &[self, input2, target], |b| {
             let dtype = promote::common(&[self, input2, target])?;

@@ -2,6 +2,7 @@
 
 use crate::Tensor;
 use crate::names::DimNames;
+use crate::operand::AsTensor;
 use crate::record::{compose, view_of};
 use kiln_ir::{Builder, ensure};
 use std::sync::Arc;
@@ -99,7 +100,8 @@ impl Tensor {
 
     /// [`Tensor::align_to`] the names of another tensor.
     #[track_caller]
-    pub fn align_as(&self, other: &Tensor) -> Tensor {
+    pub fn align_as(&self, other: impl AsTensor) -> Tensor {
+        let other: &Tensor = &other.as_tensor();
         let names = other.names();
         self.align_to(DimNames(
             names.iter().map(|n| n.map(str::to_string)).collect(),

@@ -1,6 +1,7 @@
 //! Losses of triplets.
 
 use super::loss::{floats, reduced};
+use crate::operand::AsTensor;
 use crate::options::options;
 use crate::record::compose;
 use crate::{Pairwise, Reduction, Tensor};
@@ -38,7 +39,7 @@ impl Tensor {
     /// `max(0, margin + d(anchor, positive) − d(anchor, negative))` with this tensor as the anchor and
     /// the distance of [`Tensor::pairwise_distance`]; the margin is 1.
     #[track_caller]
-    pub fn triplet_margin_loss(&self, positive: &Tensor, negative: &Tensor) -> Tensor {
+    pub fn triplet_margin_loss(&self, positive: impl AsTensor, negative: impl AsTensor) -> Tensor {
         self.triplet_margin_loss_with(positive, negative, TripletMargin::new())
     }
 
@@ -46,10 +47,12 @@ impl Tensor {
     #[track_caller]
     pub fn triplet_margin_loss_with(
         &self,
-        positive: &Tensor,
-        negative: &Tensor,
+        positive: impl AsTensor,
+        negative: impl AsTensor,
         how: TripletMargin,
     ) -> Tensor {
+        let positive: &Tensor = &positive.as_tensor();
+        let negative: &Tensor = &negative.as_tensor();
         let ranks = compose("triplet_margin_loss", &[self, positive, negative], |_| {
             ensure!(
                 self.ndim() == positive.ndim() && self.ndim() == negative.ndim(),
@@ -77,10 +80,12 @@ impl Tensor {
     #[track_caller]
     pub fn triplet_margin_with_distance_loss(
         &self,
-        positive: &Tensor,
-        negative: &Tensor,
+        positive: impl AsTensor,
+        negative: impl AsTensor,
         distance: impl Fn(&Tensor, &Tensor) -> Tensor,
     ) -> Tensor {
+        let positive: &Tensor = &positive.as_tensor();
+        let negative: &Tensor = &negative.as_tensor();
         let how = TripletMarginWithDistance::new();
         self.triplet_margin_with_distance_loss_with(positive, negative, distance, how)
     }
@@ -89,11 +94,13 @@ impl Tensor {
     #[track_caller]
     pub fn triplet_margin_with_distance_loss_with(
         &self,
-        positive: &Tensor,
-        negative: &Tensor,
+        positive: impl AsTensor,
+        negative: impl AsTensor,
         distance: impl Fn(&Tensor, &Tensor) -> Tensor,
         how: TripletMarginWithDistance,
     ) -> Tensor {
+        let positive: &Tensor = &positive.as_tensor();
+        let negative: &Tensor = &negative.as_tensor();
         let margin = how.margin;
         let mut distances = vec![distance(self, positive), distance(self, negative)];
         if how.swap {
