@@ -6,7 +6,7 @@
 //! start from the cache.
 
 use kiln::nn::{Forward, Module};
-use kiln::{Compiled, DType, Device, Spec, compile, no_grad};
+use kiln::{Compiled, DType, Device, Spec, Tensor, compile, no_grad};
 use kiln_base::cuda::{CudaKernel, PRELUDE};
 use kiln_base::plan::Kernel;
 use kiln_models::ResNet;
@@ -37,13 +37,13 @@ fn main() -> Result<(), Failed> {
     kernels()
 }
 
-fn resnet() -> kiln::Result<Compiled> {
+fn resnet() -> kiln::Result<Compiled<Tensor, Tensor>> {
     let gpu = Device::cuda(0)?;
     let model = ResNet::resnet50(1000)?;
     model.eval();
     model.to(gpu)?;
-    let image = Spec::fixed(DType::F32, [1, 3, 224, 224]).on(gpu);
-    compile(&[image], |x| no_grad(|| model.forward(&x[0])))
+    let image = Spec::new(DType::F32, [1, 3, 224, 224]).on(gpu);
+    compile(image, |x| no_grad(|| model.forward(&x)))
 }
 
 /// Compiles once and says how long it took.

@@ -183,9 +183,9 @@ fn tokens() -> Result<Tensor> {
     Ok(tokens)
 }
 
-fn compiled_step(gpt: &Gpt, optimizer: &mut Optimizer) -> Result<Compiled> {
-    compile(&[Spec::like(&tokens()?)?], |x| -> Result<Tensor> {
-        let loss = loss(gpt, &x[0]);
+fn compiled_step(gpt: &Gpt, optimizer: &mut Optimizer) -> Result<Compiled<Tensor, Tensor>> {
+    compile(tokens()?, |x| {
+        let loss = loss(gpt, &x);
         update(optimizer, &loss)?;
         Ok(loss)
     })
@@ -196,7 +196,7 @@ fn gpt_compiled(layers: usize, name: &str) -> Result<Duration> {
     let mut optimizer = trained(&gpt, name)?;
     realize_all()?;
     let (step, time) = timed(|| compiled_step(&gpt, &mut optimizer))?;
-    step.run(&[&tokens()?])?;
+    step.run(tokens()?)?;
     Ok(time)
 }
 
@@ -215,7 +215,7 @@ fn gpt_step(layers: usize, which: Step) -> Result<Duration> {
     realize_all()?;
     if which == Step::Compiled {
         let step = compiled_step(&gpt, &mut optimizer)?;
-        return median(|| step.run(&[&tokens]));
+        return median(|| step.run(&tokens));
     }
     let mut run = || {
         let loss = loss(&gpt, &tokens);
@@ -250,7 +250,7 @@ fn gpt_pairs(layers: &[usize]) -> Result<()> {
             loss.item::<f32>()?;
             drop(loss);
             let between = Instant::now();
-            step.run(&[&tokens])?[0].item::<f32>()?;
+            step.run(&tokens)?.item::<f32>()?;
             if round > 2 {
                 let times = [between - start, between.elapsed()];
                 shortest = std::array::from_fn(|i| shortest[i].min(times[i]));
@@ -278,17 +278,12 @@ fn mlp(parameters: usize) -> Result<Duration> {
     let mut optimizer = trained(&layers, "AdamW")?;
     realize_all()?;
     let step = || {
-        compile(
-            &[Spec::new(DType::F32, [8.into(), 16.into()])],
-            |x| -> Result<Tensor> {
-                let y = layers
-                    .iter()
-                    .fold(x[0].clone(), |x, layer| layer.forward(&x).relu());
-                let loss = y.square().mean(());
-                update(&mut optimizer, &loss)?;
-                Ok(loss)
-            },
-        )
+        compile(Spec::new(DType::F32, [8, 16]), |x| {
+            let y = layers.iter().fold(x, |x, layer| layer.forward(&x).relu());
+            let loss = y.square().mean(());
+            update(&mut optimizer, &loss)?;
+            Ok(loss)
+        })
     };
     Ok(timed(step)?.1)
 }
@@ -303,15 +298,15 @@ fn assigned_compiled(count: usize) -> Result<Duration> {
     let cells = cells(count)?;
     realize_all()?;
     let step = || {
-        compile(&[], |_| -> Result<Vec<Tensor>> {
+        compile((), |()| {
             for (i, cell) in cells.iter().enumerate() {
                 cell.assign(&(cell.get() * 0.5 + i as f64))?;
             }
-            Ok(Vec::new())
+            Ok(())
         })
     };
     let (step, time) = timed(step)?;
-    step.run(&[])?;
+    step.run(())?;
     Ok(time)
 }
 
@@ -394,9 +389,9 @@ fn distinct(kernels: usize) -> Result<Duration> {
     let x: Tensor = Tensor::rand([64], DType::F32);
     x.realize()?;
     let step = || {
-        compile(&[Spec::like(&x)?], |x| -> Vec<Tensor> {
+        compile(&x, |x| -> Vec<Tensor> {
             let size = |i: usize| (i % 60 + 1) as i64;
-            let part = |i: usize| x[0].narrow(0, 0, size(i)) * (i as f64 + 0.5);
+            let part = |i: usize| x.narrow(0, 0, size(i)) * (i as f64 + 0.5);
             (0..kernels).map(|i| part(i).sum(())).collect()
         })
     };

@@ -44,16 +44,11 @@ fn row(what: &str, seconds: f64) {
 /// gelu(x * a + b) * c over 16M f32: 20 bytes an element.
 fn fused_chain() -> Result<()> {
     let n = 16 << 20;
-    let inputs: Vec<Tensor> = (1..=4)
-        .map(|i| Tensor::full([n], i as f64 / 3.0, DType::F32))
-        .collect();
-    let inputs: Vec<&Tensor> = inputs.iter().collect();
+    let inputs = [1, 2, 3, 4].map(|i| Tensor::full([n], i as f64 / 3.0, DType::F32));
     for t in &inputs {
         t.realize()?;
     }
-    let f = compile(&vec![Spec::fixed(DType::F32, [n]); 4], |x| {
-        (&x[0] * &x[1] + &x[2]).gelu() * &x[3]
-    })?;
+    let f = compile(&inputs, |[x, a, b, c]| (x * a + b).gelu() * c)?;
     let bytes = n * 20;
     let copy = copy_time(bytes);
     let time = median(|| drop(black_box(f.run(&inputs).unwrap())));
@@ -112,10 +107,10 @@ fn stream(from: &[f32], to: &mut [f32]) {
 fn softmax() -> Result<()> {
     let x = Tensor::randn([4096, 4096], DType::F32);
     x.realize()?;
-    let f = compile(&[Spec::like(&x)?], |x| x[0].softmax(1))?;
+    let f = compile(&x, |x| x.softmax(1))?;
     row(
         "softmax, 4096 x 4096 f32",
-        median(|| drop(black_box(f.run(&[&x]).unwrap()))),
+        median(|| drop(black_box(f.run(&x).unwrap()))),
     );
     Ok(())
 }
@@ -124,8 +119,8 @@ fn softmax() -> Result<()> {
 fn tiny_ops() -> Result<()> {
     let x = Tensor::full([64], 0.5, DType::F32);
     x.realize()?;
-    let f = compile(&[Spec::like(&x)?], |x| {
-        let mut y = x[0].clone();
+    let f = compile(&x, |x| {
+        let mut y = x.clone();
         for i in 0..50 {
             y = (y * 1.01 + 0.001 * i as f64).clone();
         }
@@ -134,7 +129,7 @@ fn tiny_ops() -> Result<()> {
     println!("  {} kernels", f.explain().kernels_run());
     row(
         "100 tiny ops on 64 floats",
-        median(|| drop(black_box(f.run(&[&x]).unwrap()))),
+        median(|| drop(black_box(f.run(&x).unwrap()))),
     );
     Ok(())
 }
@@ -154,10 +149,8 @@ fn record_hash_bind() -> Result<()> {
     };
     let lazy = median(|| drop(black_box(program(&x, &y).realize().map(|_| ()))));
     let record = median(|| drop(black_box(program(&x, &y))));
-    let f = compile(&[Spec::like(&x)?, Spec::like(&y)?], |a| {
-        program(&a[0], &a[1])
-    })?;
-    let run = median(|| drop(black_box(f.run(&[&x, &y]).unwrap())));
+    let f = compile([&x, &y], |[x, y]| program(&x, &y))?;
+    let run = median(|| drop(black_box(f.run([&x, &y]).unwrap())));
     row(
         "record + hash + bind, 1,000 ops (kernels excluded)",
         lazy - run,
@@ -171,14 +164,12 @@ fn record_hash_bind() -> Result<()> {
 fn compile_resnet() -> Result<()> {
     let resnet = ResNet::resnet50(1000)?;
     resnet.eval();
-    let image = Spec::fixed(DType::F32, [1, 3, 224, 224]);
+    let image = Spec::new(DType::F32, [1, 3, 224, 224]);
     let mut times = Vec::new();
     let mut described = String::new();
     for _ in 0..5 {
         let start = Instant::now();
-        let f = compile(std::slice::from_ref(&image), |x| {
-            no_grad(|| resnet.forward(&x[0]))
-        })?;
+        let f = compile(&image, |x| no_grad(|| resnet.forward(&x)))?;
         times.push(start.elapsed().as_secs_f64());
         described = format!(
             "  {} convolutions folded, {} kernels in every run, {} prepared",

@@ -7,7 +7,8 @@
 use kiln::nn::{Forward, Module};
 use kiln::tuning::{Mode, Settings, Trial};
 use kiln::{
-    CompileOptions, Compiled, Conv, DType, Layout, Spec, Tensor, Var, compile_with, memory, no_grad,
+    CompileOptions, Compiled, Conv, DType, Layout, Program, Spec, Tensor, Var, compile_with,
+    memory, no_grad,
 };
 use kiln_compiler::tune::{Effort, Precision, measure};
 use kiln_models::ResNet;
@@ -54,9 +55,9 @@ fn resnet50() -> kiln::Result<ResNet> {
     Ok(model)
 }
 
-fn resnet(model: &ResNet, options: &CompileOptions) -> kiln::Result<Compiled> {
-    let image = Spec::fixed(DType::F32, [1, 3, 224, 224]);
-    compile_with(&[image], options, |x| no_grad(|| model.forward(&x[0])))
+fn resnet(model: &ResNet, options: &CompileOptions) -> kiln::Result<Compiled<Tensor, Tensor>> {
+    let image = Spec::new(DType::F32, [1, 3, 224, 224]);
+    compile_with(image, options, |x| no_grad(|| model.forward(&x)))
 }
 
 /// ResNet-50, one image of 224 x 224.
@@ -101,7 +102,7 @@ fn network(store: &Path) -> Result<(), Failed> {
     for _ in 0..15 {
         for (program, least) in [&plain, &tuned].into_iter().zip(&mut least) {
             let start = Instant::now();
-            program.run(&[&x])?;
+            program.run(&x)?;
             *least = start.elapsed().min(*least);
         }
     }
@@ -203,30 +204,30 @@ fn picks(folder: &Path) -> Result<(), Failed> {
 }
 
 /// All candidates of a program's kernel that has some.
-fn exhaustive(program: &Compiled, effort: &Effort) -> Result<Vec<Trial>, Failed> {
+fn exhaustive(program: &Program, effort: &Effort) -> Result<Vec<Trial>, Failed> {
     let stages = program.explain().stages.as_ref().ok_or("no stages")?;
     let launches = 0..stages.program.launches.len();
     let tried = launches.map(|l| measure(&stages.program, l, 0, Precision::Default, effort, None));
     Ok(tried.max_by_key(Vec::len).unwrap_or_default())
 }
 
-type Compile = Box<dyn Fn(&CompileOptions) -> kiln::Result<Compiled>>;
+type Compile = Box<dyn Fn(&CompileOptions) -> kiln::Result<Compiled<Tensor, Tensor>>>;
 
 /// Layers of ResNet-50, MobileNetV3-Small and a transformer of width 768, for 1 and 8 images or sequences.
 fn shapes() -> kiln::Result<Vec<(String, Compile)>> {
     let mut shapes = Vec::new();
     for batch in [1, 8] {
         for (channels, size, outputs, kernel, stride, groups) in CONVOLUTIONS {
-            let x = Spec::fixed(DType::F32, [batch, channels, size, size]);
+            let x = Spec::new(DType::F32, [batch, channels, size, size]);
             let w = Tensor::randn([outputs, channels / groups, kernel, kernel], DType::F32);
             let w = Var::new(&w)?;
             let name = format!(
                 "conv {batch}x{channels}x{size}x{size} to {outputs}, {kernel}x{kernel}, step {stride}, {groups} groups"
             );
             let compile = move |options: &CompileOptions| {
-                compile_with(std::slice::from_ref(&x), options, |x| {
+                compile_with(&x, options, |x| {
                     let padding = kernel as i64 / 2;
-                    x[0].conv2d_with(
+                    x.conv2d_with(
                         &w.get(),
                         Conv::new()
                             .stride(stride)
@@ -240,14 +241,12 @@ fn shapes() -> kiln::Result<Vec<(String, Compile)>> {
         }
         for (rows, sum, columns) in PRODUCTS {
             let rows = batch * rows;
-            let x = Spec::fixed(DType::F32, [rows, sum]);
+            let x = Spec::new(DType::F32, [rows, sum]);
             // As a linear layer has it: transposed.
             let w = Var::new(Tensor::randn([columns, sum], DType::F32))?;
             let name = format!("product {rows}x{sum}x{columns}");
             let compile = move |options: &CompileOptions| {
-                compile_with(std::slice::from_ref(&x), options, |x| {
-                    x[0].matmul(w.get().t()).relu()
-                })
+                compile_with(&x, options, |x| x.matmul(w.get().t()).relu())
             };
             shapes.push((name, Box::new(compile) as Compile));
         }

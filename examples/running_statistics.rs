@@ -5,13 +5,13 @@ use kiln::{DType, Spec, Tensor, Var, compile};
 fn main() -> kiln::Result<()> {
     let mean = Var::new(Tensor::zeros([3], DType::F32))?;
     let variance = Var::new(Tensor::ones([3], DType::F32))?;
-    let images = Spec::new(DType::F32, ["batch".into(), 3.into(), 8.into(), 8.into()]);
-    let step = compile(&[images], |x| {
-        x[0].batch_norm(Some(&mean), Some(&variance), None, None, true, 0.1, 1e-5)
+    let images = Spec::new(DType::F32, ("batch", 3, 8, 8));
+    let step = compile(images, |x| {
+        x.batch_norm(Some(&mean), Some(&variance), None, None, true, 0.1, 1e-5)
     })?;
     for batch in [4, 16, 9] {
         let x = Tensor::randn([batch, 3, 8, 8], DType::F32) * 2.0 + 5.0;
-        step.run(&[&x])?;
+        step.run(&x)?;
         println!(
             "after a batch of {batch}: mean {} variance {}",
             mean.get(),

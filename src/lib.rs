@@ -19,11 +19,9 @@
 //! use kiln::{DType, Spec, Tensor, Var, compile};
 //!
 //! let weight = Var::new(&Tensor::ones([3, 2], DType::F32))?;
-//! let linear = compile(&[Spec::new(DType::F32, ["batch".into(), 3.into()])], |x| {
-//!     x[0].matmul(&weight.get()).relu()
-//! })?;
-//! let y = linear.run(&[&Tensor::ones([4, 3], DType::F32)])?;
-//! assert_eq!(y[0].to_vec::<f32>()?, [3.0; 8]);
+//! let linear = compile(Spec::new(DType::F32, ("batch", 3)), |x| x.matmul(&weight).relu())?;
+//! let y = linear.run(Tensor::ones([4, 3], DType::F32))?;
+//! assert_eq!(y.to_vec::<f32>()?, [3.0; 8]);
 //! # Ok::<(), kiln::Error>(())
 //! ```
 
@@ -70,6 +68,8 @@
 //! `is_contiguous` and the error of `view` follow PyTorch's rules all the same.
 
 pub use kiln_data as data;
+/// [`kiln_tensor::Nest`] for this crate's users.
+pub use kiln_tensor::KilnNest as Nest;
 pub use kiln_tensor::*;
 
 pub mod nn {

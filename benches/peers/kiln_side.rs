@@ -31,7 +31,6 @@ pub fn serve(name: &str, path: &str, threads: usize) -> Result<(), Failure> {
         .map(|i| state.remove(&format!("batch.{i}")))
         .collect();
     let inputs = inputs.ok_or("the file holds no inputs")?;
-    let inputs: Vec<&Tensor> = inputs.iter().collect();
     w.model.load_state_dict(&state, true)?;
     drop(state);
     std::fs::write("/proc/self/clear_refs", "5")?;
@@ -63,7 +62,7 @@ fn value(t: &Tensor) -> Result<f64, Failure> {
 }
 
 /// Every kernel of a step with its least time, slowest first.
-fn print_times(step: &kiln::Compiled) {
+fn print_times(step: &kiln::Program) {
     let mut times = step.executable().step_times();
     times.sort_by_key(|t| std::cmp::Reverse(t.least));
     for t in times.iter().filter(|t| t.runs > 0) {

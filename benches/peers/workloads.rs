@@ -1,7 +1,7 @@
 //! What is compared: single operations, and the networks and training steps.
 
 use kiln::nn::{BatchNorm2d, Forward, LayerNorm, Module, Sequential};
-use kiln::{CompileOptions, DType, Result, Spec, Tensor, compile, no_grad};
+use kiln::{CompileOptions, DType, Result, Tensor, compile, no_grad};
 use kiln_models::workloads::{self, Workload};
 
 /// The operations: names and what they are.
@@ -62,8 +62,7 @@ fn operation<M: Module + 'static>(
     inputs: Vec<Tensor>,
     f: impl FnOnce(&M, &[Tensor]) -> Tensor,
 ) -> Result<Workload> {
-    let specs = inputs.iter().map(Spec::like).collect::<Result<Vec<_>>>()?;
-    let program = compile(&specs, |x| no_grad(|| vec![f(&model, x)]))?;
+    let program = compile(&inputs, |x| no_grad(|| vec![f(&model, &x)]))?;
     Ok(Workload {
         model: Box::new(model),
         inputs,

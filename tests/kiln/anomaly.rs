@@ -2,7 +2,7 @@
 
 use crate::{matrix, vector};
 use kiln::{
-    Device, Error, ErrorKind, Spec, Tensor, Var, compile, detect_anomaly, is_anomaly_enabled, scan,
+    Device, Error, ErrorKind, Tensor, Var, compile, detect_anomaly, is_anomaly_enabled, scan,
     set_detect_anomaly,
 };
 
@@ -79,14 +79,14 @@ fn optimised_programs_are_named_as_they_were_recorded() {
 fn compiled_functions_and_their_parameters_are_looked_at() {
     let weight = Var::new(vector(&[1.0, 2.0])).unwrap();
     let line = line!() + 2;
-    let f = compile(&[Spec::like(&vector(&[1.0, 1.0])).unwrap()], |x| {
-        let y = &x[0] / &weight.get();
+    let f = compile(&vector(&[1.0, 1.0]), |x| {
+        let y = &x / &weight.get();
         weight.assign(&(weight.get() - 1.0)).unwrap();
         y.exp()
     });
     let f = f.unwrap();
     let x = vector(&[1.0, 1.0]);
-    let run = || f.run(&[&x])?[0].to_vec::<f32>();
+    let run = || f.run(&x)?.to_vec::<f32>();
     detect_anomaly(run).unwrap();
     let e = anomaly(detect_anomaly(run));
     assert_eq!((e.op(), e.loc().line), ("div", line), "{e}");

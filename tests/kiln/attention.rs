@@ -1,7 +1,7 @@
 //! Attention on the CPU, where nothing else reads the scores: one kernel that never holds all of them.
 
 use crate::vector;
-use kiln::{DType, Result, Spec, Tensor, compile, no_grad};
+use kiln::{DType, Result, Tensor, compile, no_grad};
 
 /// Sizes: batch, heads, rows that ask, keys, width, columns of the value.
 type Sizes = [usize; 6];
@@ -69,8 +69,7 @@ fn operands([b, h, l, s, e, w]: Sizes, case: Case) -> Vec<Tensor> {
 
 /// The result, as one kernel, and what f64 gives, which is taken apart.
 fn both(x: &[Tensor], case: Case) -> Result<(Vec<f32>, Vec<f64>)> {
-    let specs = x.iter().map(Spec::like).collect::<Result<Vec<_>>>()?;
-    let program = compile(&specs, |x| no_grad(|| attention(x, case)))?;
+    let program = compile(x, |x| no_grad(|| attention(&x, case)))?;
     let kernels = &program.explain().kernels;
     let empty = program.explain().rewrites.iter().any(|r| r.rule == "empty");
     assert!(
@@ -78,8 +77,7 @@ fn both(x: &[Tensor], case: Case) -> Result<(Vec<f32>, Vec<f64>)> {
         "{}",
         program.explain()
     );
-    let inputs: Vec<&Tensor> = x.iter().collect();
-    let y = program.run(&inputs)?[0].to_vec::<f32>()?;
+    let y = program.run(x)?.to_vec::<f32>()?;
     let wide = |t: &Tensor| match t.dtype() {
         DType::F32 => t.to_dtype(DType::F64),
         _ => t.clone(),
@@ -213,14 +211,15 @@ fn dropout_is_of_the_weights() -> Result<()> {
     assert!(weights(&q, &k, false, 1.5).to_vec::<f64>().is_err());
     // Of the same numbers, so that differences are those of a function.
     let v = Tensor::randn([2, 3, 50, 4], DType::F64);
-    let loss = |x: &[Tensor]| {
+    let loss = |[q, k, v]: [Tensor; 3]| {
         kiln::with_seed(7, || {
-            x[0].scaled_dot_product_attention(&x[1], &x[2], None, 0.5, true, None, false)
+            q.scaled_dot_product_attention(&k, &v, None, 0.5, true, None, false)
                 .square()
                 .sum(())
         })
     };
     let short = |x: &Tensor| x.narrow(-2, 0, 5).narrow(1, 0, 1);
     let (q, k, v) = (short(&q), short(&k), short(&v));
-    kiln::gradcheck(loss, &[&q, &k, &v], 1e-6, 1e-6, 1e-5)
+    let bounds = kiln::GradCheck::new().atol(1e-6).rtol(1e-5);
+    kiln::gradcheck_with(loss, [&q, &k, &v], bounds)
 }

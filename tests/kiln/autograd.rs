@@ -1,8 +1,8 @@
 //! Gradients of recorded tensors: leaves, accumulation, modes, hooks, and one plan for a whole step.
 
 use kiln::{
-    Conv, DType, GradOptions, Spec, Tensor, Var, compile, custom_function, grad, grad_with,
-    gradcheck, jvp, keep, no_grad, vjp,
+    Conv, DType, Grad, GradCheck, Spec, Tensor, Var, compile, custom_function, grad, grad_with,
+    gradcheck_with, jvp, keep, no_grad, vjp,
 };
 
 fn leaf(values: &[f32]) -> Tensor {
@@ -130,25 +130,31 @@ fn hooks_see_and_replace_gradients() {
 #[test]
 fn custom_derivatives_are_checked() {
     let x = leaf(&[0.5, 1.5]);
-    let doubled = |x: &[Tensor]| &x[0] * 2.0;
-    let y = custom_function(&[&x], doubled, |x, y, g| {
-        vec![Some(&(g * &x[0]) + &(y * 0.0))]
-    });
-    y.sum(()).backward().unwrap();
+    let doubled = custom_function(
+        |x: Tensor| {
+            let y = &x * 2.0;
+            (y.clone(), (x, y))
+        },
+        |(x, y), g: Tensor| g * x + y * 0.0,
+    );
+    doubled.apply(&x).sum(()).backward().unwrap();
     assert_eq!(values(&x.grad().unwrap()), [0.5, 1.5]);
-    let y = custom_function(&[&x], doubled, |_, _, _| vec![]);
-    let e = y.sum(()).backward().unwrap_err().to_string();
-    assert!(e.contains("gave 0 gradients"), "{e}");
+    let doubled = custom_function(|x: Tensor| (x * 2.0, ()), |(), g: Tensor| (g.clone(), g));
+    let e = doubled
+        .apply(&x)
+        .sum(())
+        .backward()
+        .unwrap_err()
+        .to_string();
+    assert!(e.contains("gradient 0 is that of no input"), "{e}");
 }
 
 #[test]
 fn second_order_and_products() {
     let x = Tensor::from_slice(&[0.3f64, -1.2, 2.0], [3]).requires_grad_(true);
     let f = |x: &Tensor| (&(x * x) * &x.sin()).sum(());
-    let dx = grad(&[&f(&x)], &[&x], true).unwrap()[0].clone().unwrap();
-    let ddx = grad(&[&dx.sum(())], &[&x], false).unwrap()[0]
-        .clone()
-        .unwrap();
+    let dx = grad_with(f(&x), &x, Grad::new().create_graph(true)).unwrap();
+    let ddx = grad(dx.sum(()), &x).unwrap();
     // (x² sin x)'' = 2 sin x + 4x cos x − x² sin x
     for (x, got) in [0.3f64, -1.2, 2.0].iter().zip(ddx.to_vec::<f64>().unwrap()) {
         let wanted = 2.0 * x.sin() + 4.0 * x * x.cos() - x * x * x.sin();
@@ -156,19 +162,18 @@ fn second_order_and_products() {
     }
     let x = Tensor::from_slice(&[1.0f64, 2.0], [2]);
     let v = Tensor::from_slice(&[0.5f64, -1.0], [2]);
-    let f = |x: &[Tensor]| x[0].exp();
-    let (_, tangent) = jvp(f, &[&x], &[&v]).unwrap();
-    let (_, cotangent) = vjp(f, &[&x], &v).unwrap();
-    let cotangent = cotangent[0].clone().unwrap();
+    let f = |x: Tensor| x.exp();
+    let (_, tangent) = jvp(f, &x, &v).unwrap();
+    let (_, pull) = vjp(f, &x).unwrap();
+    let cotangent = pull.call(&v).unwrap();
     assert_eq!(
         tangent.to_vec::<f64>().unwrap(),
         cotangent.to_vec::<f64>().unwrap()
     );
-    gradcheck(|x| x[0].tanh().prod(()), &[&x], 1e-6, 1e-7, 1e-5).unwrap();
-    let wrong = |x: &[Tensor]| {
-        custom_function(&[&x[0]], |x| x[0].square(), |_, _, g| vec![Some(g.clone())])
-    };
-    let e = gradcheck(wrong, &[&x], 1e-6, 1e-7, 1e-5)
+    let bounds = GradCheck::new().atol(1e-7).rtol(1e-5);
+    gradcheck_with(|x: Tensor| x.tanh().prod(()), &x, bounds.clone()).unwrap();
+    let wrong = custom_function(|x: Tensor| (x.square(), ()), |(), g: Tensor| g);
+    let e = gradcheck_with(|x| wrong.apply(x), &x, bounds)
         .unwrap_err()
         .to_string();
     assert!(e.contains("central differences give"), "{e}");
@@ -186,26 +191,24 @@ fn second_order_of_a_network() {
     let x = ramp(2 * 2 * 4 * 4, &[2, 2, 4, 4], 0.1);
     let weight = ramp(3 * 2 * 9, &[3, 2, 3, 3], 0.07);
     let gamma = ramp(3, &[3], 0.2);
-    let network = |p: &[Tensor]| {
-        let y = x.conv2d_with(&p[0], Conv::new().padding(1));
+    let network = |[weight, gamma]: [Tensor; 2]| {
+        let y = x.conv2d_with(&weight, Conv::new().padding(1));
         let mean = y.mean(keep([0, 2, 3]));
         let var = (&y - &mean).square().mean(keep([0, 2, 3]));
-        let y = &(&(&y - &mean) / &(&var + 1e-3).sqrt()) * &p[1].reshape([1, 3, 1, 1]);
+        let y = &(&(&y - &mean) / &(&var + 1e-3).sqrt()) * &gamma.reshape([1, 3, 1, 1]);
         y.tanh().flatten(1, -1).softmax(1).square().sum(())
     };
-    let slopes = |p: &[Tensor]| {
-        let p: Vec<Tensor> = p
-            .iter()
-            .map(|p| match p.requires_grad() {
-                true => p.clone(),
-                false => p.requires_grad_(true),
-            })
-            .collect();
-        let found = grad(&[&network(&p)], &[&p[0], &p[1]], true).unwrap();
-        let norm = |g: &Option<Tensor>| g.clone().unwrap().square().sum(());
-        &norm(&found[0]) + &norm(&found[1])
+    let slopes = |p: [Tensor; 2]| {
+        let p = p.map(|p| match p.requires_grad() {
+            true => p,
+            false => p.requires_grad_(true),
+        });
+        let found = grad_with(network(p.clone()), &p, Grad::new().create_graph(true)).unwrap();
+        let [a, b] = found.map(|g| g.square().sum(()));
+        a + b
     };
-    gradcheck(slopes, &[&weight, &gamma], 1e-5, 1e-6, 1e-4).unwrap();
+    let bounds = GradCheck::new().eps(1e-5).atol(1e-6).rtol(1e-4);
+    gradcheck_with(slopes, [&weight, &gamma], bounds).unwrap();
 }
 
 #[test]
@@ -228,13 +231,13 @@ fn a_lazy_loop_trains() {
 #[test]
 fn a_compiled_step_trains_and_starts_with_empty_gradients() {
     let weight = Var::parameter(Tensor::zeros([2, 1], DType::F32)).unwrap();
-    let specs = [
-        Spec::new(DType::F32, ["n".into(), 2.into()]),
-        Spec::new(DType::F32, ["n".into(), 1.into()]),
-    ];
-    let step = compile(&specs, |x| {
+    let specs = (
+        Spec::new(DType::F32, ("n", 2)),
+        Spec::new(DType::F32, ("n", 1)),
+    );
+    let step = compile(specs, |(x, y)| {
         assert!(weight.grad().is_none());
-        let loss = (&x[0].matmul(weight.get()) - &x[1]).square().mean(());
+        let loss = (x.matmul(&weight) - y).square().mean(());
         loss.backward()?;
         let g = weight.grad().unwrap();
         weight.assign(no_grad(|| &weight.get() - &(&g * 0.02)))?;
@@ -249,7 +252,7 @@ fn a_compiled_step_trains_and_starts_with_empty_gradients() {
     let y = Tensor::from_slice(&[3.0f32, 7.0, 11.0], [3, 1]);
     let mut loss = f32::INFINITY;
     for _ in 0..200 {
-        let next = step.run(&[&x, &y]).unwrap()[0].item::<f32>().unwrap();
+        let next = step.run((&x, &y)).unwrap().item::<f32>().unwrap();
         assert!(next <= loss);
         loss = next;
     }
@@ -272,13 +275,11 @@ fn frozen_cells_and_several_outputs() {
     let x = leaf(&[1.0, 2.0, 3.0]);
     let unused = leaf(&[1.0]);
     let (y, z) = (x.square(), &x * 10.0);
-    let options = GradOptions {
-        grad_outputs: vec![Tensor::ones([3], DType::F32), Tensor::ones([3], DType::F32)],
-        ..GradOptions::default()
-    };
-    let found = grad_with(&[&y, &z], &[&x, &unused], &options).unwrap();
-    assert_eq!(values(found[0].as_ref().unwrap()), [12.0, 14.0, 16.0]);
-    assert!(found[1].is_none());
+    let ones = Tensor::ones([3], DType::F32);
+    let options = Grad::new().grad_outputs((&ones, &ones));
+    let (dx, none) = grad_with((&y, &z), (&x, Some(&unused)), options).unwrap();
+    assert_eq!(values(&dx), [12.0, 14.0, 16.0]);
+    assert!(none.is_none());
     assert!(
         Var::new(Tensor::arange(0, 3, 1))
             .unwrap()
@@ -369,15 +370,14 @@ fn a_read_before_backward_calls_no_hook_and_no_derivative() {
         None
     });
     let derivative = counted(&calls);
-    let y = custom_function(
-        &[&x],
-        |x| x[0].exp(),
-        move |_, y, g| {
+    let exp = custom_function(
+        |x: Tensor| (x.exp(), x.exp()),
+        move |y: Tensor, g: Tensor| {
             derivative();
-            vec![Some(g * y)]
+            g * y
         },
     );
-    let loss = y.sum(());
+    let loss = exp.apply(&x).sum(());
     loss.realize().unwrap();
     assert_eq!(calls.load(Ordering::Relaxed), 0);
     loss.backward().unwrap();

@@ -72,9 +72,9 @@ fn check_on<L: Forward + Module, N: Forward + Module>(
     };
     let (weight, bias) = (parameter("weight"), parameter("bias"));
     let x = Tensor::randn(sizes, DType::F32).to(device);
-    let spec = Spec::new(DType::F32, dims.iter().cloned()).on(device);
-    let step = compile(&[spec], |x| {
-        let h = layer.forward(&x[0]);
+    let spec = Spec::new(DType::F32, dims).on(device);
+    let step = compile(spec, |x| {
+        let h = layer.forward(&x);
         let y = norm.forward(&h);
         let loss = (&y * y.sin()).sum(());
         loss.backward()?;
@@ -89,7 +89,7 @@ fn check_on<L: Forward + Module, N: Forward + Module>(
 
     let (expected, mean) = normalised(&layer.forward(&x))?;
 
-    let outputs = step.run(&[&x])?;
+    let outputs = step.run(&x)?;
     near(&outputs[0], &expected, "the result");
     let buffers = norm.named_buffers();
     let running = |name: &str| {
@@ -111,7 +111,7 @@ fn check_on<L: Forward + Module, N: Forward + Module>(
         all_zero(&outputs[2]);
     }
     bias.assign((bias.get() + 0.5).detach())?;
-    let again = step.run(&[&x])?;
+    let again = step.run(&x)?;
     near(&again[0], &outputs[0], "the result with another bias");
     near(&again[1], &outputs[1], "the gradient with another bias");
     Ok(())
@@ -202,18 +202,18 @@ fn a_bias_behind_a_view_is_dropped() -> Outcome {
     for (sizes, bias, layer) in cases {
         let x = Tensor::randn(&sizes, DType::F32);
         let bias = bias.expect("a layer with a bias");
-        let step = compile(&[Spec::like(&x)?], |x| {
-            let y = norm.forward(&layer(&x[0]));
+        let step = compile(&x, |x| {
+            let y = norm.forward(&layer(&x));
             (&y * y.sin()).sum(()).backward()?;
             let gradient = bias.grad().unwrap();
             bias.zero_grad();
             kiln::Result::Ok(vec![y, gradient])
         })?;
         assert_eq!(step.explain().dropped_biases(), 1, "{}", step.explain());
-        let before = step.run(&[&x])?;
+        let before = step.run(&x)?;
         all_zero(&before[1]);
         bias.assign((bias.get() + 0.5).detach())?;
-        let after = step.run(&[&x])?;
+        let after = step.run(&x)?;
         near(&after[0], &before[0], "the result with another bias");
         near(&after[0], &normalised(&layer(&x))?.0, "the result");
     }
@@ -233,24 +233,24 @@ fn a_bias_behind_a_cast_is_dropped() -> Outcome {
             .to_dtype(DType::F32)
     };
     for (dtype, epsilon) in [(DType::BF16, 1.0 / 128.0), (DType::F16, 1.0 / 1024.0)] {
-        let step = compile(&[Spec::like(&x)?], |x| {
-            let y = norm.forward(&convolved(&x[0], dtype));
+        let step = compile(&x, |x| {
+            let y = norm.forward(&convolved(&x, dtype));
             (&y * y.sin()).sum(()).backward()?;
             let gradient = bias.grad().unwrap();
             bias.zero_grad();
             kiln::Result::Ok(vec![y, gradient])
         })?;
         assert_eq!(step.explain().dropped_biases(), 1, "{}", step.explain());
-        let outputs = step.run(&[&x])?;
+        let outputs = step.run(&x)?;
         all_zero(&outputs[1]);
         let expected = numbers(&normalised(&convolved(&x, DType::F32))?.0);
         for (got, expected) in numbers(&outputs[0]).iter().zip(expected) {
             let off = f64::from((got - expected).abs());
             assert!(off <= 8.0 * epsilon, "{dtype}: {got} is not {expected}");
         }
-        let found = step.verify(&[&x])?;
+        let found = step.verify(&x)?;
         assert!(found.is_right(), "{found}");
-        assert_eq!(step.bisect(&[&x])?, Bisection::Right, "{dtype}");
+        assert_eq!(step.bisect(&x)?, Bisection::Right, "{dtype}");
     }
     Ok(())
 }
@@ -273,19 +273,17 @@ fn a_gpu_drops_it_too() -> Outcome {
 fn a_bias_of_another_axis_than_the_norm_s_stays() -> Outcome {
     let (conv, norm) = (Conv1d::new(2, 5, 3)?, BatchNorm1d::new(5)?);
     let x = Tensor::randn([4, 2, 7], DType::F32);
-    let step = compile(&[Spec::like(&x)?], |x| {
-        norm.forward(&conv.forward(&x[0]).permute([0, 2, 1]))
-    })?;
+    let step = compile(&x, |x| norm.forward(&conv.forward(&x).permute([0, 2, 1])))?;
     let explain = step.explain();
     assert_eq!(explain.dropped_biases(), 0, "{explain}");
-    let before = step.run(&[&x])?.remove(0);
+    let before = step.run(&x)?;
     let bias = conv
         .named_parameters()
         .into_iter()
         .find(|(n, _)| n == "bias");
     let bias = bias.expect("a layer with a bias").1;
     bias.assign(crate::vector(&[0.0, 9.0, -3.0, 0.5, 2.0]))?;
-    let after = step.run(&[&x])?.remove(0);
+    let after = step.run(&x)?;
     let largest = (&before - &after).abs().amax(()).item::<f32>()?;
     assert!(largest > 0.1, "another bias changes the result: {largest}");
     Ok(())
@@ -296,12 +294,12 @@ fn a_bias_of_another_axis_than_the_norm_s_stays() -> Outcome {
 fn a_dropped_bias_is_saved_and_loaded() -> Outcome {
     let (conv, norm) = (Conv2d::new(3, 4, 3)?, BatchNorm2d::new(4)?);
     let x = Tensor::randn([2, 3, 6, 5], DType::F32);
-    let step = compile(&[Spec::like(&x)?], |x| norm.forward(&conv.forward(&x[0])))?;
+    let step = compile(&x, |x| norm.forward(&conv.forward(&x)))?;
     assert_eq!(step.explain().dropped_biases(), 1);
     let bias = |state: &StateDict| numbers(state.get("bias").expect("a layer with a bias"));
     let file = std::env::temp_dir().join(format!("kiln-bias-{}.safetensors", std::process::id()));
     let kept = bias(&conv.state_dict());
-    step.run(&[&x])?;
+    step.run(&x)?;
     conv.save_state_dict(&file)?;
     let mut saved = StateDict::load(&file)?;
     std::fs::remove_file(&file)?;
@@ -312,7 +310,7 @@ fn a_dropped_bias_is_saved_and_loaded() -> Outcome {
     // The step reads what was loaded: the running mean includes the new bias.
     saved.insert("bias", &crate::vector(&[100.0; 4]));
     conv.load_state_dict(&saved, true)?;
-    step.run(&[&x])?;
+    step.run(&x)?;
     let mean = norm
         .named_buffers()
         .into_iter()
@@ -337,7 +335,7 @@ fn running_statistics_fold_instead() -> Outcome {
     let (conv, norm) = (Conv2d::new(3, 4, 3)?, BatchNorm2d::new(4)?);
     norm.eval();
     let x = Tensor::randn([2, 3, 6, 5], DType::F32);
-    let compiled = compile(&[Spec::like(&x)?], |x| norm.forward(&conv.forward(&x[0])))?;
+    let compiled = compile(&x, |x| norm.forward(&conv.forward(&x)))?;
     let explain = compiled.explain();
     assert_eq!(
         (explain.folded(), explain.dropped_biases()),
@@ -380,13 +378,13 @@ fn a_bias_alone_has_a_gradient_of_zero() -> Outcome {
         };
         of("weight").requires_grad_(false)?;
         let x = Tensor::randn([3, 3, 6, 5], DType::F32).to(device);
-        let step = compile(&[Spec::like(&x)?], |x| -> kiln::Result<Tensor> {
-            loss(&norm.forward(&conv.forward(&x[0]))).backward()?;
+        let step = compile(&x, |x| -> kiln::Result<Tensor> {
+            loss(&norm.forward(&conv.forward(&x))).backward()?;
             of("bias")
                 .grad()
                 .ok_or_else(|| unreachable!("it has a gradient"))
         })?;
-        assert_eq!(numbers(&step.run(&[&x])?[0]), [0.0; 4]);
+        assert_eq!(numbers(&step.run(&x)?), [0.0; 4]);
     }
     Ok(())
 }

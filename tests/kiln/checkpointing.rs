@@ -2,7 +2,7 @@
 
 use crate::vector;
 use kiln::nn::{BatchNorm1d, Forward, Linear, Module};
-use kiln::{DType, Spec, Tensor, Var, checkpoint, compile, grad, scan, with_seed};
+use kiln::{DType, Grad, Spec, Tensor, Var, checkpoint, compile, grad, grad_with, scan, with_seed};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -61,7 +61,7 @@ fn several_inputs_and_outputs_second_derivatives_and_loops() {
                 let free = x.detach() * 3.0;
                 (&x * &y, (x.exp() * last + free * &x, y))
             },
-            (x[0].clone(), x[1].clone()),
+            (&x[0], &x[1]),
         );
         (a * b + c.square()).sum(())
     };
@@ -73,16 +73,11 @@ fn several_inputs_and_outputs_second_derivatives_and_loops() {
     };
     let twice = |f: &dyn Fn(&[Tensor]) -> Tensor| {
         let x = [&x, &y].map(|t| t.requires_grad_(true));
-        let once = grad(&[&f(&x)], &[&x[0], &x[1]], true).unwrap();
-        let sum = once.iter().map(|g| g.as_ref().unwrap().sin().sum(()));
-        let again = grad(
-            &[&sum.reduce(|a, b| a + b).unwrap()],
-            &[&x[0], &x[1]],
-            false,
-        )
-        .unwrap();
+        let once = grad_with(f(&x), &x, Grad::new().create_graph(true)).unwrap();
+        let sum = once.iter().map(|g| g.sin().sum(()));
+        let again = grad(sum.reduce(|a, b| a + b).unwrap(), &x).unwrap();
         let all = once.iter().chain(&again);
-        all.flat_map(|g| g.as_ref().unwrap().to_vec::<f64>().unwrap())
+        all.flat_map(|g| g.to_vec::<f64>().unwrap())
             .collect::<Vec<f64>>()
     };
     for (a, b) in twice(&run).iter().zip(twice(&plain)) {
@@ -129,9 +124,9 @@ fn step(checkpointed: bool) -> (usize, Vec<f32>) {
     let layers: Vec<Linear> = with_seed(7, || {
         (0..12).map(|_| Linear::new(32, 32).unwrap()).collect()
     });
-    let spec = Spec::fixed(DType::F32, [64, 32]);
-    let compiled = compile(&[spec], |x| {
-        let mut y = x[0].clone();
+    let spec = Spec::new(DType::F32, [64, 32]);
+    let compiled = compile(spec, |x| {
+        let mut y = x.clone();
         for segment in layers.chunks(3) {
             let run = |y: Tensor| segment.iter().fold(y, |y, l| l.forward(&y).tanh());
             y = match checkpointed {
@@ -147,7 +142,7 @@ fn step(checkpointed: bool) -> (usize, Vec<f32>) {
     })
     .unwrap();
     let x = with_seed(8, || Tensor::randn([64, 32], DType::F32));
-    let grads = compiled.run(&[&x]).unwrap();
+    let grads = compiled.run(&x).unwrap();
     let peak = compiled.explain().memory.unwrap().peak;
     (
         peak,

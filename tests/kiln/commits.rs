@@ -23,15 +23,15 @@ impl Run {
         let compiled = match self {
             Run::Lazy => None,
             Run::Compiled => {
-                let spec = Spec::fixed(DType::I64, [1]).on(device);
-                Some(compile(&[spec], |x| program(&x[0]))?)
+                let spec = Spec::new(DType::I64, [1]).on(device);
+                Some(compile(spec, |x| program(&x))?)
             }
         };
         for i in indices {
             let x = Tensor::from([*i]).to(device);
             match &compiled {
                 None => program(&x)?.to_vec::<f32>()?,
-                Some(f) => f.run(&[&x])?[0].to_vec::<f32>()?,
+                Some(f) => f.run(&x)?.to_vec::<f32>()?,
             };
         }
         Ok(())
@@ -124,7 +124,7 @@ fn a_custom_operator_that_fails_or_panics_touches_no_cell() {
         both(|run| {
             let [a, b] = cells(Device::Cpu, [1.0, 2.0]);
             let program = |x: &Tensor| {
-                let x = op.call(&[&x.to_dtype(DType::F32)]);
+                let x = op.call([&x.to_dtype(DType::F32)]);
                 assign_together([(&a, &(a.get() + &x)), (&b, &(b.get() * 2.0))])?;
                 Ok(x)
             };

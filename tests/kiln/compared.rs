@@ -1,9 +1,7 @@
 //! What is compared with something that was chosen from it, as the derivatives of extremes do: both must be the same
 //! to the bit, wherever and however often the values are computed.
 
-use kiln::{
-    CompileOptions, DType, Level, Spec, Tensor, checkpoint, compile, compile_with, keep, scan,
-};
+use kiln::{CompileOptions, DType, Level, Tensor, checkpoint, compile, compile_with, keep, scan};
 
 /// Something that is chosen by comparison, with one gradient of 1 (or −1) for each row.
 type Extreme = (&'static str, fn(&Tensor) -> Tensor);
@@ -158,24 +156,23 @@ fn gradients_of_extremes_in_another_program() {
 #[test]
 fn gradients_of_extremes_in_compiled_functions_and_within_a_budget() {
     assert_none(&wrong(DType::F32, &SIZES[..2], |work, extreme, x| {
-        let spec = [Spec::like(x).unwrap()];
-        let program = move |x: &[Tensor]| {
-            let leaf = x[0].detach().requires_grad_(true);
+        let program = move |x: Tensor| {
+            let leaf = x.detach().requires_grad_(true);
             let loss = extreme.1(&work.1(&leaf)).sum(());
             loss.backward().unwrap();
             leaf.grad().unwrap()
         };
-        let f = compile(&spec, program).unwrap();
-        let unbound = values(&f.run(&[x]).unwrap()[0]);
+        let f = compile(x, program).unwrap();
+        let unbound = values(&f.run(x).unwrap());
         let options = CompileOptions {
             memory_budget: Some(1 << 12),
             ..CompileOptions::default()
         };
         // Where the budget can't be met there is nothing to compare.
-        let Ok(bound) = compile_with(&spec, &options, program) else {
+        let Ok(bound) = compile_with(x, &options, program) else {
             return unbound;
         };
-        let bound = values(&bound.run(&[x]).unwrap()[0]);
+        let bound = values(&bound.run(x).unwrap());
         assert!(distance(&bound, &unbound) < 1e-4);
         unbound
     }));

@@ -53,19 +53,19 @@ impl Block {
 }
 
 fn image() -> Spec {
-    Spec::new(DType::F32, ["n".into(), 2.into(), 5.into(), 5.into()])
+    Spec::new(DType::F32, ("n", 2, 5, 5))
 }
 
 #[test]
 fn folded_weights_are_prepared_once_and_again_when_a_var_changes() {
     let block = Block::new(0.1);
-    let f = compile(&[image()], |x| block.forward(&x[0])).unwrap();
+    let f = compile(image(), |x| block.forward(&x)).unwrap();
     assert_eq!(f.explain().folded(), 1, "{}", f.explain());
     assert!(f.explain().kernels_prepared() > 0);
     for n in [2, 7, 3] {
         let x = batch(n);
         assert_close(
-            &f.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap(),
+            &f.run(&x).unwrap().to_vec::<f32>().unwrap(),
             &block.reference(&x),
         );
     }
@@ -73,7 +73,7 @@ fn folded_weights_are_prepared_once_and_again_when_a_var_changes() {
     block.weight.assign(&(block.weight.get() * 2.0)).unwrap();
     let x = batch(4);
     assert_close(
-        &f.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap(),
+        &f.run(&x).unwrap().to_vec::<f32>().unwrap(),
         &block.reference(&x),
     );
 }
@@ -92,20 +92,20 @@ fn two_models_that_share_a_plan_do_not_mix() {
 
 #[test]
 fn outputs_survive_the_next_run() {
-    let f = compile(&[Spec::fixed(DType::F32, [3])], |x| x[0].exp()).unwrap();
-    let first = f.run(&[&vector(&[0.0, 1.0, 2.0])]).unwrap();
-    let values = first[0].to_vec::<f32>().unwrap();
+    let f = compile(Spec::new(DType::F32, [3]), |x| x.exp()).unwrap();
+    let first = f.run(vector(&[0.0, 1.0, 2.0])).unwrap();
+    let values = first.to_vec::<f32>().unwrap();
     for _ in 0..5 {
-        f.run(&[&vector(&[9.0, 9.0, 9.0])]).unwrap();
+        f.run(vector(&[9.0, 9.0, 9.0])).unwrap();
     }
-    assert_eq!(first[0].to_vec::<f32>().unwrap(), values);
+    assert_eq!(first.to_vec::<f32>().unwrap(), values);
 }
 
 #[test]
 fn runs_may_overlap() {
     let w = Var::new(matrix(16, 8)).unwrap();
-    let f = compile(&[Spec::new(DType::F32, ["n".into(), 16.into()])], |x| {
-        x[0].matmul(w.get()).softmax(1)
+    let f = compile(Spec::new(DType::F32, ("n", 16)), |x| {
+        x.matmul(w.get()).softmax(1)
     })
     .unwrap();
     std::thread::scope(|s| {
@@ -116,7 +116,7 @@ fn runs_may_overlap() {
                 let want = evaluate_reference(&[&x.matmul(w.get()).softmax(1)]).unwrap();
                 let want = want[0].to_vec::<f32>().unwrap();
                 for _ in 0..50 {
-                    assert_close(&f.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap(), &want);
+                    assert_close(&f.run(&x).unwrap().to_vec::<f32>().unwrap(), &want);
                 }
             });
         }
@@ -127,10 +127,10 @@ fn runs_may_overlap() {
 fn reading_while_recording_is_an_error() {
     let outside = vector(&[1.0, 2.0]);
     for read_outside in [false, true] {
-        let e = compile(&[Spec::fixed(DType::F32, [2])], |x| {
-            let t = if read_outside { &outside } else { &x[0] };
+        let e = compile(Spec::new(DType::F32, [2]), |x| {
+            let t = if read_outside { &outside } else { &x };
             let value = t.to_vec::<f32>()?;
-            Ok::<_, kiln::Error>(x[0].mul(value[0]))
+            Ok::<_, kiln::Error>(x.mul(value[0]))
         })
         .unwrap_err();
         assert_eq!(e.kind(), ErrorKind::ReadWhileCompiling, "{e}");
@@ -142,33 +142,36 @@ fn reading_while_recording_is_an_error() {
 
 #[test]
 fn arguments_must_fit() {
-    let f = compile(&[Spec::new(DType::F32, ["n".into(), 2.into()])], |x| {
-        x[0].exp()
-    })
-    .unwrap();
+    let f = compile(Spec::new(DType::F32, ("n", 2)), |x| x.exp()).unwrap();
     for wrong in [
         Tensor::zeros([3, 3], DType::F32),
         Tensor::zeros([3, 2], DType::F64),
         Tensor::zeros([2], DType::F32),
     ] {
-        let e = f.run(&[&wrong]).unwrap_err();
+        let e = f.run(&wrong).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Value);
         assert!(e.message().contains("f32[n, 2]"), "{e}");
     }
-    assert_eq!(f.run(&[]).unwrap_err().kind(), ErrorKind::Value);
+    // As many arguments as there are is not always part of the type.
+    let sum = compile(vec![Spec::new(DType::F32, 2); 3], |x| &x[0] + &x[1] * &x[2]).unwrap();
+    let e = sum.run(vec![vector(&[1.0, 2.0]); 2]).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Value);
+    assert!(e.message().contains("argument 2 is not given"), "{e}");
+    let e = sum.run(vec![vector(&[1.0, 2.0]); 4]).unwrap_err();
+    assert!(e.message().contains("argument 3 is given, but"), "{e}");
 }
 
 #[test]
 fn symbols_of_0_and_1_run() {
     let weight = Var::new(Tensor::from_slice(&[1f32, 2.0, 3.0, 4.0], [2, 2])).unwrap();
     let seen = Var::new(Tensor::zeros([2], DType::F32)).unwrap();
-    let spec = Spec::new(DType::F32, ["n".into(), "m".into(), 2.into()]);
-    let f = compile(&[spec], |x| {
-        let n = x[0].dims()[0].clone();
-        let y = x[0].matmul(weight.get()).softmax(-1);
+    let spec = Spec::new(DType::F32, ("n", "m", 2));
+    let f = compile(spec, |x| {
+        let n = x.dims()[0].clone();
+        let y = x.matmul(weight.get()).softmax(-1);
         seen.assign(&(seen.get() + y.sum([0, 1]))).unwrap();
         let row = Tensor::arange(0, n, 1).unsqueeze(1).unsqueeze(2);
-        [y.mean([1]), y + row, x[0].flatten(0, 1)]
+        [y.mean([1]), y + row, x.flatten(0, 1)]
     })
     .unwrap();
     let mut total = Tensor::zeros([2], DType::F32);
@@ -187,7 +190,7 @@ fn symbols_of_0_and_1_run() {
         let y = x.matmul(weight.get()).softmax(-1);
         let row = Tensor::arange(0, n as i64, 1).unsqueeze(1).unsqueeze(2);
         let wanted = [y.mean([1]), &y + row, x.flatten(0, 1)];
-        for (found, wanted) in f.run(&[&x]).unwrap().iter().zip(&wanted) {
+        for (found, wanted) in f.run(&x).unwrap().iter().zip(&wanted) {
             assert_eq!(found.shape().unwrap(), wanted.shape().unwrap());
             let (found, wanted) = (found.to_vec::<f32>(), wanted.to_vec::<f32>());
             for (a, b) in found.unwrap().iter().zip(wanted.unwrap()) {
@@ -206,38 +209,38 @@ fn symbols_of_0_and_1_run() {
     );
 
     // What a size of 1 does not have is an error of that run.
-    let spec = Spec::new(DType::F32, ["n".into()]);
-    let second = compile(&[spec], |x| x[0].narrow(0, 1, 1)).unwrap();
-    let e = second.run(&[&Tensor::zeros([1], DType::F32)]).unwrap_err();
+    let spec = Spec::new(DType::F32, "n");
+    let second = compile(spec, |x| x.narrow(0, 1, 1)).unwrap();
+    let e = second.run(Tensor::zeros([1], DType::F32)).unwrap_err();
     assert!(e.message().contains("can't be compiled for n = 1"), "{e}");
-    let y = second.run(&[&Tensor::ones([2], DType::F32)]).unwrap();
-    assert_eq!(y[0].to_vec::<f32>().unwrap(), [1.0]);
+    let y = second.run(Tensor::ones([2], DType::F32)).unwrap();
+    assert_eq!(y.to_vec::<f32>().unwrap(), [1.0]);
 }
 
 #[test]
 fn new_tensors_take_symbolic_sizes() {
-    let spec = Spec::new(DType::F32, ["n".into(), 3.into()]);
-    let f = compile(&[spec], |x| {
-        let n = x[0].dims()[0].clone();
+    let spec = Spec::new(DType::F32, ("n", 3));
+    let f = compile(spec, |x| {
+        let n = x.dims()[0].clone();
         let shape = vec![n.clone(), Dim::from(3)];
         let numbers = Tensor::full(&shape, 2.0, DType::F32) + Tensor::ones(&shape, DType::F32);
         let random =
             Tensor::rand(&shape, DType::F32) * Tensor::zeros(&shape[..1], DType::F32).unsqueeze(1);
         let steps = Tensor::arange(1, &n + &Dim::from(1), 1).unsqueeze(1);
-        [&x[0] * numbers + random, &x[0] * steps]
+        [&x * numbers + random, &x * steps]
     })
     .unwrap();
     for n in [2, 5, 1] {
-        let y = f.run(&[&Tensor::ones([n, 3], DType::F32)]).unwrap();
+        let y = f.run(Tensor::ones([n, 3], DType::F32)).unwrap();
         assert_eq!(y[0].to_vec::<f32>().unwrap(), vec![3.0; n * 3]);
         let steps: Vec<f32> = (0..n * 3).map(|i| (i / 3 + 1) as f32).collect();
         assert_eq!(y[1].to_vec::<f32>().unwrap(), steps);
     }
     let mut kept = None;
-    let spec = Spec::new(DType::F32, ["n".into()]);
-    compile(&[spec], |x| {
-        kept = Some(x[0].dims()[0].clone());
-        x[0].exp()
+    let spec = Spec::new(DType::F32, "n");
+    compile(spec, |x| {
+        kept = Some(x.dims()[0].clone());
+        x.exp()
     })
     .unwrap();
     let e = Tensor::zeros(vec![kept.unwrap()], DType::F32)
@@ -248,25 +251,25 @@ fn new_tensors_take_symbolic_sizes() {
 
 #[test]
 fn one_symbol_has_one_value() {
-    let spec = || Spec::new(DType::F32, ["n".into()]);
-    let f = compile(&[spec(), spec()], |x| &x[0] + &x[1]).unwrap();
+    let spec = || Spec::new(DType::F32, "n");
+    let f = compile([spec(), spec()], |[x, y]| &x + &y).unwrap();
     let y = f
-        .run(&[&vector(&[1.0, 2.0, 3.0]), &vector(&[1.0; 3])])
+        .run([&vector(&[1.0, 2.0, 3.0]), &vector(&[1.0; 3])])
         .unwrap();
-    assert_eq!(y[0].to_vec::<f32>().unwrap(), [2.0, 3.0, 4.0]);
-    assert!(f.run(&[&vector(&[1.0; 3]), &vector(&[1.0; 4])]).is_err());
+    assert_eq!(y.to_vec::<f32>().unwrap(), [2.0, 3.0, 4.0]);
+    assert!(f.run([&vector(&[1.0; 3]), &vector(&[1.0; 4])]).is_err());
 }
 
 #[test]
 fn captured_tensors_and_random_numbers_work_in_compiled_functions() {
     let offset = matrix(1, 4) * 2.0;
-    let f = compile(&[Spec::new(DType::F32, ["n".into(), 4.into()])], |x| {
-        [&x[0] + &offset, x[0].rand_like()]
+    let f = compile(Spec::new(DType::F32, ("n", 4)), |x| {
+        [&x + &offset, x.rand_like()]
     })
     .unwrap();
     let x = matrix(3, 4);
-    let first = f.run(&[&x]).unwrap();
-    let second = f.run(&[&x]).unwrap();
+    let first = f.run(&x).unwrap();
+    let second = f.run(&x).unwrap();
     let want = (&x + &offset).to_vec::<f32>().unwrap();
     assert_eq!(first[0].to_vec::<f32>().unwrap(), want);
     let (a, b) = (
@@ -280,7 +283,7 @@ fn captured_tensors_and_random_numbers_work_in_compiled_functions() {
 #[test]
 fn a_plan_travels_as_bytes() {
     let block = Block::new(0.2);
-    let f = compile(&[image()], |x| block.forward(&x[0])).unwrap();
+    let f = compile(image(), |x| block.forward(&x)).unwrap();
     let plan = kiln_base::plan::Plan::from_bytes(&f.to_bytes()).unwrap();
     assert_eq!(plan, *f.plan());
 }
@@ -288,9 +291,9 @@ fn a_plan_travels_as_bytes() {
 #[test]
 fn a_tensor_that_left_its_function_has_no_value() {
     let mut leaked = None;
-    compile(&[Spec::fixed(DType::F32, [2])], |x| {
-        leaked = Some(x[0].exp());
-        x[0].clone()
+    compile(Spec::new(DType::F32, [2]), |x| {
+        leaked = Some(x.exp());
+        x.clone()
     })
     .unwrap();
     let e = leaked.unwrap().realize().map(|_| ()).unwrap_err();
@@ -300,19 +303,19 @@ fn a_tensor_that_left_its_function_has_no_value() {
 #[test]
 fn what_was_prepared_for_other_sizes_is_prepared_again_where_only_an_offset_differs() {
     let w = Var::new(vector(&[1.0, 2.0, 3.0])).unwrap();
-    let specs = [Spec::new(DType::F32, ["n".into(), 4.into()])];
+    let spec = Spec::new(DType::F32, ("n", 4));
     // The last row of a triangle: which of its elements are 1 follows from the number of rows.
-    let f = compile(&specs, |x| {
-        let triangle = x[0].ones_like().triu(0);
+    let f = compile(spec, |x| {
+        let triangle = x.ones_like().triu(0);
         let row = triangle.select(0, -1).narrow(0, 0, 3) * w.get();
-        x[0].sum([0]).narrow(0, 0, 3) + row.exp()
+        x.sum([0]).narrow(0, 0, 3) + row.exp()
     })
     .unwrap();
     for n in [2usize, 3, 5, 2] {
         let x = Tensor::zeros([n, 4], DType::F32);
         let of = |j: usize| if j + 1 >= n { (j + 1) as f32 } else { 0.0 };
         let want: Vec<f32> = (0..3).map(|j| of(j).exp()).collect();
-        let y = f.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap();
+        let y = f.run(&x).unwrap().to_vec::<f32>().unwrap();
         assert_close(&y, &want);
     }
 }
@@ -320,16 +323,16 @@ fn what_was_prepared_for_other_sizes_is_prepared_again_where_only_an_offset_diff
 #[test]
 fn a_program_has_any_number_of_symbols() {
     let names: Vec<String> = (0..40).map(|i| format!("n{i}")).collect();
-    let spec = |n: &String| Spec::new(DType::F32, [n.as_str().into()]);
+    let spec = |n: &String| Spec::new(DType::F32, n);
     let specs: Vec<Spec> = names.iter().map(spec).collect();
     let f = compile(&specs, |x| {
-        let x = kiln::cat(&x.iter().collect::<Vec<_>>(), 0);
+        let x = kiln::cat(&x, 0);
         x.exp().sum(())
     })
     .unwrap();
     let parts: Vec<Tensor> = (0..40)
         .map(|i| Tensor::zeros([2 + i % 5], DType::F32))
         .collect();
-    let y = f.run(&parts.iter().collect::<Vec<_>>()).unwrap();
-    assert_eq!(y[0].item::<f32>().unwrap(), 160.0);
+    let y = f.run(&parts).unwrap();
+    assert_eq!(y.item::<f32>().unwrap(), 160.0);
 }

@@ -2,8 +2,8 @@
 
 use crate::{assert_close, assert_reference, cuda};
 use kiln::{
-    Conv, DType, ScanOptions, Spec, Tensor, Var, compile, cond, grad, gradcheck, no_grad, scan,
-    scan_with,
+    Conv, DType, Grad, GradCheck, Scan, Spec, Tensor, Var, compile, cond, grad_with,
+    gradcheck_with, no_grad, scan, scan_with,
 };
 
 fn random(shape: &[usize], seed: u64) -> Tensor {
@@ -56,6 +56,11 @@ fn tracked(x: &Tensor) -> Tensor {
         true => x.clone(),
         false => x.requires_grad_(true),
     }
+}
+
+/// How far gradients may be off, in all and as a part.
+fn bounds(atol: f64, rtol: f64) -> GradCheck {
+    GradCheck::new().atol(atol).rtol(rtol)
 }
 
 fn assert_equal(a: &Tensor, b: &Tensor) {
@@ -115,41 +120,33 @@ fn states_results_and_slices_may_be_nested() {
 
 #[test]
 fn a_reversed_scan_begins_at_the_end_and_lengths_stand_alone() {
-    let reverse = ScanOptions {
-        reverse: true,
-        ..ScanOptions::default()
-    };
+    let reverse = Scan::new().reverse(true);
     let zero = || Tensor::full((), 0.0, DType::F32);
-    let (_, sums) = scan_with(&reverse, zero(), vector(&[1.0, 2.0, 4.0]), |s, x| {
+    let (_, sums) = scan_with(zero(), vector(&[1.0, 2.0, 4.0]), reverse, |s, x| {
         let s = s + x;
         (s.clone(), s)
     });
     assert_eq!(sums.to_vec::<f32>().unwrap(), [7.0, 6.0, 4.0]);
-    let ten = ScanOptions {
-        length: Some(10),
-        ..ScanOptions::default()
-    };
-    let (doubled, ()) = scan_with(&ten, zero() + 1.0, (), |x, ()| (x * 2.0, ()));
+    let ten = Scan::new().length(10);
+    let (doubled, ()) = scan_with(zero() + 1.0, (), ten, |x, ()| (x * 2.0, ()));
     assert_eq!(doubled.item::<f32>().unwrap(), 1024.0);
 }
 
 #[test]
 fn gradients_flow_through_time_once_and_twice() {
     let p = parts(4);
-    let inputs: Vec<&Tensor> = p.iter().collect();
-    let run = |x: &[Tensor]| {
+    let run = |x: Vec<Tensor>| {
         let (last, all) = recurrent(&x[0], &x[1], &x[2], &x[3], &x[4]);
         (all.square().sum(()) + last.sin().sum(())) * 0.5
     };
-    gradcheck(run, &inputs, 1e-6, 1e-7, 1e-6).unwrap();
-    let once = |x: &[Tensor]| {
+    gradcheck_with(run, &p, bounds(1e-7, 1e-6)).unwrap();
+    let once = |x: Vec<Tensor>| {
         let x: Vec<Tensor> = x.iter().map(tracked).collect();
-        let refs: Vec<&Tensor> = x.iter().collect();
-        let grads = grad(&[&run(&x)], &refs, true).unwrap();
-        let sum = |g: &Option<Tensor>| g.as_ref().unwrap().square().sum(());
+        let grads = grad_with(run(x.clone()), &x, Grad::new().create_graph(true)).unwrap();
+        let sum = |g: &Tensor| g.square().sum(());
         grads.iter().map(sum).reduce(|a, b| a + b).unwrap()
     };
-    gradcheck(once, &inputs, 1e-6, 1e-6, 1e-5).unwrap();
+    gradcheck_with(once, &p, bounds(1e-6, 1e-5)).unwrap();
 }
 
 #[test]
@@ -213,10 +210,10 @@ fn detach_and_no_grad_hold_inside_bodies() {
 #[test]
 fn scans_nest() {
     let x = random(&[3, 4], 6);
-    let run = |x: &[Tensor]| {
+    let run = |x: Tensor| {
         let zero = Tensor::full((), 0.0, DType::F64);
-        let (total, sums) = scan(zero.clone(), x[0].clone(), |total, row| {
-            let (sum, parts) = scan(zero.clone(), row, |s, x| {
+        let (total, sums) = scan(&zero, x, |total, row| {
+            let (sum, parts) = scan(&zero, row, |s, x| {
                 let s = (s + &x * &total).sin();
                 (s.clone(), s * x)
             });
@@ -224,7 +221,7 @@ fn scans_nest() {
         });
         total * sums.sum(())
     };
-    gradcheck(run, &[&x], 1e-6, 1e-7, 1e-6).unwrap();
+    gradcheck_with(run, &x, bounds(1e-7, 1e-6)).unwrap();
 }
 
 #[test]
@@ -232,7 +229,7 @@ fn a_branch_is_one_of_two() {
     let x = vector(&[1.0, -2.0, 3.0]);
     for limit in [0.0, 5.0] {
         let (y, z) = cond(
-            &x.sum(()).gt(limit),
+            x.sum(()).gt(limit),
             || (&x * 2.0, x.sum(())),
             || (x.exp(), Tensor::full((), 7.0, DType::F32)),
         );
@@ -247,21 +244,22 @@ fn a_branch_is_one_of_two() {
 fn gradients_flow_through_the_branch_that_ran() {
     let (x, w) = (random(&[3], 7), random(&[3], 8));
     for bias in [-100.0, 100.0] {
-        let run = |x: &[Tensor]| {
+        let run = |(x, w): (Tensor, Tensor)| {
             let y = cond(
-                &x[0].detach().sum(()).gt(bias),
-                || (&x[0] * &x[1]).sin(),
-                || x[0].square() + 1.0,
+                x.detach().sum(()).gt(bias),
+                || (&x * &w).sin(),
+                || x.square() + 1.0,
             );
             y.sum(())
         };
-        gradcheck(run, &[&x, &w], 1e-6, 1e-7, 1e-6).unwrap();
-        let once = |x: &[Tensor]| {
-            let x: Vec<Tensor> = x.iter().map(tracked).collect();
-            let grads = grad(&[&run(&x)], &[&x[0]], true).unwrap();
-            grads[0].as_ref().unwrap().square().sum(())
+        gradcheck_with(run, (&x, &w), bounds(1e-7, 1e-6)).unwrap();
+        let once = |(x, w): (Tensor, Tensor)| {
+            let (x, w) = (tracked(&x), tracked(&w));
+            let create = Grad::new().create_graph(true);
+            let g = grad_with(run((x.clone(), w)), &x, create).unwrap();
+            g.square().sum(())
         };
-        gradcheck(once, &[&x, &w], 1e-6, 1e-6, 1e-5).unwrap();
+        gradcheck_with(once, (&x, &w), bounds(1e-6, 1e-5)).unwrap();
     }
 }
 
@@ -310,14 +308,14 @@ fn constants_in_bodies_are_what_they_are_outside() {
                 ..Default::default()
             };
             let spec = Spec::like(&xs).unwrap();
-            let run = |x: &[Tensor]| {
-                let (_, each) = scan((), x[0].clone(), |(), x| ((), work(&x)));
+            let run = |x: Tensor| {
+                let (_, each) = scan((), &x, |(), x| ((), work(&x)));
                 let holds = each.sum(()).gt(-1e9);
-                cond(&holds, || work(&x[0].i(1)), || each.i(0))
+                cond(&holds, || work(&x.i(1)), || each.i(0))
             };
-            let f = kiln::compile_with(&[spec], &options, run).unwrap();
+            let f = kiln::compile_with(spec, &options, run).unwrap();
             for _ in 0..2 {
-                equal(&f.run(&[&xs]).unwrap()[0], &second);
+                equal(&f.run(&xs).unwrap(), &second);
             }
         }
     }
@@ -326,16 +324,16 @@ fn constants_in_bodies_are_what_they_are_outside() {
 #[test]
 fn branches_stand_in_loops() {
     let x = random(&[6], 9);
-    let run = |x: &[Tensor]| {
+    let run = |x: Tensor| {
         let one = Tensor::full((), 1.0, DType::F64);
-        scan(one, x[0].clone(), |s, x| {
-            let y = cond(&x.detach().gt(0.0), || &s * &x, || &s + x.square());
+        scan(one, x, |s, x| {
+            let y = cond(x.detach().gt(0.0), || &s * &x, || &s + x.square());
             (y.clone(), y)
         })
         .1
         .sum(())
     };
-    gradcheck(run, &[&x], 1e-6, 1e-7, 1e-6).unwrap();
+    gradcheck_with(run, &x, bounds(1e-7, 1e-6)).unwrap();
 }
 
 #[test]
@@ -361,13 +359,13 @@ fn states_that_change_are_named() {
         "{text}"
     );
     let (a, b) = (matrix(2, 3), matrix(3, 2));
-    let sides = cond(&vector(&[1.0]).gt(0.0), || a.clone(), || b);
+    let sides = cond(vector(&[1.0]).gt(0.0), || a.clone(), || b);
     let text = sides.error().unwrap().to_string();
     assert!(
         text.contains("f32[2, 3]") && text.contains("f32[3, 2]"),
         "{text}"
     );
-    let number = cond(&vector(&[1.0, 2.0]).gt(0.0), || a.clone(), || a.clone());
+    let number = cond(vector(&[1.0, 2.0]).gt(0.0), || a.clone(), || a.clone());
     assert!(number.error().unwrap().to_string().contains("one bool"));
     // The first invalid operation in a body, at its own line.
     let b = matrix(5, 5);
@@ -396,7 +394,7 @@ fn data_errors_in_bodies_name_their_lines() {
     let index = indices(&[9], &[1]);
     let table = vector(&[1.0, 2.0]);
     let e = cond(
-        &vector(&[1.0]).gt(2.0),
+        vector(&[1.0]).gt(2.0),
         || table.index_select(0, &index),
         || table.exp().index_select(0, &index), // that line
     );
@@ -420,13 +418,15 @@ fn a_failing_loop_leaves_cells_alone() {
 #[test]
 fn random_numbers_differ_from_step_to_step() {
     let draws = || {
-        let ten = ScanOptions {
-            length: Some(3),
-            ..ScanOptions::default()
-        };
+        let three = Scan::new().length(3);
         kiln::with_seed(3, || {
-            let inner = || scan_with(&ten, (), (), |(), ()| ((), Tensor::rand([2], DType::F64))).1;
-            scan_with(&ten, (), (), |(), ()| ((), inner()))
+            let inner = || {
+                scan_with((), (), three.clone(), |(), ()| {
+                    ((), Tensor::rand([2], DType::F64))
+                })
+                .1
+            };
+            scan_with((), (), three.clone(), |(), ()| ((), inner()))
                 .1
                 .to_vec::<f64>()
                 .unwrap()
@@ -454,17 +454,17 @@ fn cells_are_read_but_not_assigned_in_bodies() {
 #[test]
 fn loops_compile_with_symbolic_sizes_and_lengths() {
     let p = parts(5);
-    let spec = Spec::new(DType::F64, ["length".into(), "batch".into(), 4.into()]);
+    let spec = Spec::new(DType::F64, ("length", "batch", 4));
     let spec = spec.on(cuda::test_device());
-    let compiled = compile(&[spec], |x| {
-        let h = x[0].select(0, 0).narrow(1, 0, 3) * 0.0;
-        let (last, all) = recurrent(&h, &x[0], &p[2], &p[3], &p[4]);
+    let compiled = compile(spec, |x| {
+        let h = x.select(0, 0).narrow(1, 0, 3) * 0.0;
+        let (last, all) = recurrent(&h, &x, &p[2], &p[3], &p[4]);
         [last, all]
     })
     .unwrap();
     for (length, batch) in [(5, 2), (2, 3), (7, 4)] {
         let xs = random(&[length, batch, 4], 20);
-        let found = compiled.run(&[&xs]).unwrap();
+        let found = compiled.run(&xs).unwrap();
         let zeros = Tensor::zeros([batch, 3], DType::F64);
         let (last, all) = unrolled(&zeros, &xs, &p[2], &p[3], &p[4]);
         assert_equal(&found[0], &last);

@@ -114,21 +114,21 @@ fn custom_operators_run_there() {
         for dtype in [DType::F64, DType::F32, DType::I32] {
             let x = matrix(rows, columns).to_dtype(dtype).to(gpu);
             let factor = Tensor::scalar(3i64).to_dtype(dtype);
-            let y = op.call(&[&(&x + 1), &factor]) - &x;
+            let y = op.call([&(&x + 1), &factor]) - &x;
             let want = (&x + 1) * 3 - &x;
             let of = |t: &Tensor| t.to_dtype(DType::F64).to_vec::<f64>().unwrap();
             assert_eq!(of(&y), of(&want));
         }
     }
     // For any size, in a loop, and in the branch that is taken alone.
-    let f = compile(&[Spec::new(DType::F64, ["n".into()]).on(gpu)], |x| {
+    let f = compile(Spec::new(DType::F64, "n").on(gpu), |x| {
         let two = Tensor::scalar(2.0f64);
-        let (last, ()) = scan(x[0].clone(), Tensor::ones([3], DType::F64), |s, _| {
-            (op.call(&[&s, &two]), ())
+        let (last, ()) = scan(x.clone(), Tensor::ones([3], DType::F64), |s, _| {
+            (op.call([&s, &two]), ())
         });
         cond(
-            &x[0].sum(()).gt(0.0),
-            || op.call(&[&last, &two]),
+            x.sum(()).gt(0.0),
+            || op.call([&last, &two]),
             || last.clone(),
         )
     });
@@ -141,7 +141,7 @@ fn custom_operators_run_there() {
         };
         let want: Vec<f64> = x.iter().map(|x| x * sign).collect();
         let x = Tensor::from_slice(&x, [x.len()]).to(gpu);
-        assert_eq!(f.run(&[&x]).unwrap()[0].to_vec::<f64>().unwrap(), want);
+        assert_eq!(f.run(&x).unwrap().to_vec::<f64>().unwrap(), want);
     }
     // Without a kernel for the device, or with a wrong one, at the line of the call.
     let x = matrix(2, 3).to_dtype(DType::F64).to(gpu);
@@ -154,7 +154,7 @@ fn custom_operators_run_there() {
         ),
     ];
     for (op, text) in &cases {
-        let (y, line) = (op.call(&[&x, &Tensor::scalar(1.0f64)]), line!());
+        let (y, line) = (op.call([&x, &Tensor::scalar(1.0f64)]), line!());
         let e = y.to_vec::<f64>().unwrap_err();
         assert!(e.to_string().contains(text), "{e}");
         assert_eq!(e.loc().line, line, "{e}");
@@ -400,23 +400,23 @@ fn compiled_functions_run_where_their_arguments_are() {
     let scale = Var::new(vector(&[2.0, 3.0]).to(gpu)).unwrap();
     let count = Var::new(vector(&[0.0]).to(gpu)).unwrap();
     let offset = Tensor::scalar(0.5f32);
-    let spec = Spec::new(DType::F32, ["n".into(), 2.into()]).on(gpu);
-    let f = compile(&[spec], |x| {
+    let spec = Spec::new(DType::F32, ("n", 2)).on(gpu);
+    let f = compile(spec, |x| {
         count.assign(&(count.get() + 1.0)).unwrap();
-        &x[0] * scale.get() + &offset
+        &x * scale.get() + &offset
     })
     .unwrap();
     for n in [2, 5, 2, 2, 2] {
         let x = matrix(n, 2);
-        let y = f.run(&[&x.to(gpu)]).unwrap().remove(0);
+        let y = f.run(x.to(gpu)).unwrap();
         assert_eq!(y.device(), gpu);
         assert_close(&floats(&y), &floats(&(x * vector(&[2.0, 3.0]) + 0.5)));
     }
     assert_eq!(floats(&count.get()), [5.0]);
-    let e = f.run(&[&matrix(3, 2)]).unwrap_err();
+    let e = f.run(matrix(3, 2)).unwrap_err();
     assert!(
         e.message()
-            .contains("argument 0 must be f32[n, 2] on cuda:0, not"),
+            .contains("the argument must be f32[n, 2] on cuda:0, not"),
         "{e}"
     );
     assert!(e.message().contains("on cpu"), "{e}");
@@ -447,8 +447,7 @@ fn attention_is_one_kernel_unless_it_is_trained() {
     };
     let there = x.each_ref().map(|t| t.to(gpu));
     assert_close(&floats(&attend(&there)), &floats(&attend(&x)));
-    let specs = there.each_ref().map(|t| Spec::like(t).unwrap());
-    let compiled = compile(&specs, |x| attend(x)).unwrap();
+    let compiled = compile(&there, |x| attend(&x)).unwrap();
     assert_eq!(compiled.explain().kernels_run(), 1);
 
     let gradients = |x: &[Tensor; 3]| {

@@ -2,8 +2,9 @@
 
 use crate::{assert_close, matrix, vector};
 use kiln::{
-    CustomOp, DType, ErrorKind, Fact, KernelError, Result, Spec, Tensor, Var, compile,
-    custom_function, evaluate_reference, explain, grad, gradcheck, no_grad,
+    CustomOp, DType, ErrorKind, Fact, Grad, GradCheck, KernelError, Result, Spec, Tensor, Var,
+    compile, custom_function, evaluate_reference, explain, grad, grad_with, gradcheck_with,
+    no_grad,
 };
 use kiln_base::plan::Plan;
 use kiln_runtime::{Buffer, Executable};
@@ -26,7 +27,7 @@ static CUBE: LazyLock<CustomOp> = LazyLock::new(|| {
             }
         },
     );
-    let derivative = |x: &[Tensor], _: &Tensor, g: &Tensor| vec![Some(SQUARE3.call(&[&x[0]]) * g)];
+    let derivative = |x: &[Tensor], _: &Tensor, g: &Tensor| vec![Some(SQUARE3.call([&x[0]]) * g)];
     cube.unwrap().backward(derivative)
 });
 
@@ -93,7 +94,7 @@ fn identity(name: &'static str, kernel: fn(f32) -> Result<f32, KernelError>) -> 
 #[test]
 fn it_is_a_launch_between_others() -> Result<()> {
     let x = matrix(5, 7);
-    let y = CUBE.call(&[&(&x.t() * 2.0 + 1.0)]).sum([0]);
+    let y = CUBE.call([&(&x.t() * 2.0 + 1.0)]).sum([0]);
     let wanted: Vec<f32> = (&x.t() * 2.0 + 1.0).pow(3.0).sum([0]).to_vec::<f32>()?;
     let report = explain(&[&y])?;
     let alone = "kernels: 3 in every run";
@@ -108,7 +109,7 @@ fn it_is_a_launch_between_others() -> Result<()> {
 
 #[test]
 fn operands_are_contiguous_whatever_they_are() -> Result<()> {
-    let rows = |x: &Tensor, n: &Tensor| COUNT.call(&[x, n]).to_vec::<i64>();
+    let rows = |x: &Tensor, n: &Tensor| COUNT.call([x, n]).to_vec::<i64>();
     let two = Tensor::scalar(2i64);
     let x = matrix(4, 3).gt(0.0);
     let each: Vec<bool> = x.to_vec()?;
@@ -133,28 +134,33 @@ fn operands_are_contiguous_whatever_they_are() -> Result<()> {
 #[test]
 fn gradients_of_first_and_second_order() -> Result<()> {
     let x = matrix(3, 4).to_dtype(DType::F64);
-    let twice = |x: &[Tensor]| CUBE.call(&[&(&x[0] * &CUBE.call(&[&x[0]]))]);
-    gradcheck(twice, &[&(&x * 0.3)], 1e-6, 1e-7, 1e-5)?;
+    let twice = |x: Tensor| CUBE.call(&x * CUBE.call(&x));
+    gradcheck_with(twice, &x * 0.3, GradCheck::new().atol(1e-7).rtol(1e-5))?;
 
     let x = x.requires_grad_(true);
-    let dx = grad(&[&CUBE.call(&[&x]).sum(())], &[&x], true)?[0].clone();
-    let dx = dx.unwrap();
-    let ddx = grad(&[&dx.sum(())], &[&x], true)?[0].clone().unwrap();
+    let create = Grad::new().create_graph(true);
+    let dx = grad_with(CUBE.call(&x).sum(()), &x, create.clone())?;
+    let ddx = grad_with(dx.sum(()), &x, create)?;
     assert_eq!(ddx.to_vec::<f64>()?, (&x * 6.0).to_vec::<f64>()?);
-    let dddx = grad(&[&ddx.sum(())], &[&x], false)?[0].clone();
-    assert_eq!(dddx.unwrap().to_vec::<f64>()?, [6.0; 12]);
-    assert!(!no_grad(|| CUBE.call(&[&x])).requires_grad());
+    let dddx = grad(ddx.sum(()), &x)?;
+    assert_eq!(dddx.to_vec::<f64>()?, [6.0; 12]);
+    assert!(!no_grad(|| CUBE.call(&x)).requires_grad());
     Ok(())
 }
 
 #[test]
 fn what_a_function_saves_is_differentiated_again() -> Result<()> {
     let x = Tensor::from_slice(&[0.5f64, 2.0], [2]).requires_grad_(true);
-    let exp =
-        |x: &Tensor| custom_function(&[x], |x| x[0].exp(), |_, y, g| vec![Some(g * y)]).sum(());
-    let mut y = exp(&x);
+    let exp = custom_function(
+        |x: Tensor| {
+            let y = x.exp();
+            (y.clone(), y)
+        },
+        |y: Tensor, g: Tensor| g * y,
+    );
+    let mut y = exp.apply(&x).sum(());
     for _ in 0..3 {
-        let dy = grad(&[&y], &[&x], true)?[0].clone().unwrap();
+        let dy = grad_with(&y, &x, Grad::new().create_graph(true))?;
         assert_eq!(dy.to_vec::<f64>()?, x.exp().to_vec::<f64>()?);
         y = dy.sum(());
     }
@@ -164,9 +170,9 @@ fn what_a_function_saves_is_differentiated_again() -> Result<()> {
 #[test]
 fn it_trains_inside_compile_and_for_any_size() -> Result<()> {
     let weight = Var::parameter(vector(&[0.5, -1.0, 2.0]))?;
-    let step = compile(&[Spec::new(DType::F32, ["n".into(), 3.into()])], |x| {
+    let step = compile(Spec::new(DType::F32, ("n", 3)), |x| {
         weight.zero_grad();
-        let loss = CUBE.call(&[&(&x[0] * weight.get())]).sum(());
+        let loss = CUBE.call(&x * weight.get()).sum(());
         loss.backward()?;
         let g = weight.grad().unwrap();
         weight.assign(&(weight.get() - &g * 0.01))?;
@@ -175,7 +181,7 @@ fn it_trains_inside_compile_and_for_any_size() -> Result<()> {
     for n in [2, 5, 3] {
         let w = weight.get().to_vec::<f32>()?;
         let x = matrix(n, 3);
-        let outputs = step.run(&[&x])?;
+        let outputs = step.run(&x)?;
         let (mut loss, mut g) = (0.0, [0.0f32; 3]);
         for (i, x) in x.to_vec::<f32>()?.iter().enumerate() {
             loss += (x * w[i % 3]).powi(3);
@@ -198,19 +204,17 @@ fn a_kernel_runs_once_for_each_plan_run() -> Result<()> {
     });
     // Equal calls are one, unused ones none.
     let x = vector(&[1.0]);
-    let (a, b) = (op.call(&[&x]), op.call(&[&x]));
-    let _unused = op.call(&[&b]);
+    let (a, b) = (op.call(&x), op.call(&x));
+    let _unused = op.call(&b);
     let sum = no_grad(|| a + b);
     drop(_unused);
     assert_eq!(sum.to_vec::<f32>()?, [2.0]);
     assert_eq!(RUNS.load(Ordering::Relaxed), 1);
     // Of a parameter alone: prepared, so not run again.
     let w = Var::new(vector(&[2.0]))?;
-    let f = compile(&[Spec::new(DType::F32, [1.into()])], |x| {
-        &x[0] + op.call(&[&w.get()])
-    })?;
+    let f = compile(Spec::new(DType::F32, 1), |x| &x + op.call(&w))?;
     for _ in 0..3 {
-        assert_eq!(f.run(&[&x])?[0].to_vec::<f32>()?, [3.0]);
+        assert_eq!(f.run(&x)?.to_vec::<f32>()?, [3.0]);
     }
     assert_eq!(RUNS.load(Ordering::Relaxed), 2);
     Ok(())
@@ -218,9 +222,7 @@ fn a_kernel_runs_once_for_each_plan_run() -> Result<()> {
 
 #[test]
 fn threads_share_an_operator() -> Result<()> {
-    let f = compile(&[Spec::new(DType::F32, ["n".into()])], |x| {
-        CUBE.call(&[&x[0]]) + 1.0
-    })?;
+    let f = compile(Spec::new(DType::F32, "n"), |x| CUBE.call(&x) + 1.0)?;
     std::thread::scope(|s| {
         for t in 0..2 {
             let f = &f;
@@ -229,8 +231,8 @@ fn threads_share_an_operator() -> Result<()> {
                     let x: Vec<f32> = (0..n).map(|i| (i * (t + 1)) as f32).collect();
                     let wanted: Vec<f32> = x.iter().map(|x| x * x * x + 1.0).collect();
                     let x = vector(&x);
-                    assert_eq!(f.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap(), wanted);
-                    assert_eq!((CUBE.call(&[&x]) + 1.0).to_vec::<f32>().unwrap(), wanted);
+                    assert_eq!(f.run(&x).unwrap().to_vec::<f32>().unwrap(), wanted);
+                    assert_eq!((CUBE.call(&x) + 1.0).to_vec::<f32>().unwrap(), wanted);
                 }
             });
         }
@@ -267,11 +269,11 @@ fn failures_name_the_operator_and_the_line() -> Result<()> {
         (&dtypes, "test::dtypes", "asked for f64 elements of f32[2]"),
     ];
     for (op, name, text) in cases {
-        let (y, line) = (op.call(&[&(&x * 2.0)]) * 2.0, line!());
-        let compiled = compile(&[Spec::new(DType::F32, [2.into()])], |x| op.call(&[&x[0]]))?;
+        let (y, line) = (op.call([&(&x * 2.0)]) * 2.0, line!());
+        let compiled = compile(Spec::new(DType::F32, 2), |x| op.call(&x))?;
         let line_inside = line!() - 1;
         let lazy = y.to_vec::<f32>().unwrap_err();
-        let inside = compiled.run(&[&(&x * 2.0)]).unwrap_err();
+        let inside = compiled.run(&(&x * 2.0)).unwrap_err();
         for (e, line) in [(lazy, line), (inside, line_inside)] {
             assert_eq!((e.kind(), e.op()), (ErrorKind::Data, name), "{e}");
             assert!(e.message().contains(text), "{e}");
@@ -289,12 +291,12 @@ fn failures_name_the_operator_and_the_line() -> Result<()> {
 #[test]
 fn what_does_not_apply_says_so() -> Result<()> {
     let x = vector(&[1.0]);
-    let e = COUNT.call(&[&x]).error().cloned().unwrap();
+    let e = COUNT.call(&x).error().cloned().unwrap();
     assert_eq!(
         (e.op(), e.message()),
         ("test::count", "takes a bool matrix and a number")
     );
-    let e = CUBE.call(&[]).error().cloned().unwrap();
+    let e = CUBE.call(()).error().cloned().unwrap();
     assert!(e.message().contains("at least one tensor"), "{e}");
     let taken = CustomOp::new("test::count", |x| Ok(x[0].clone()), |_, _| Ok(()));
     let e = taken.err().unwrap();
@@ -304,14 +306,14 @@ fn what_does_not_apply_says_so() -> Result<()> {
     );
     // Without derivative, at the line of the call.
     let plain = identity("test::plain", Ok);
-    let (y, line) = (plain.call(&[&x.requires_grad_(true)]), line!());
+    let (y, line) = (plain.call(x.requires_grad_(true)), line!());
     let e = y.backward().unwrap_err();
     assert!(e.message().contains("no derivative"), "{e}");
     assert_eq!((e.op(), e.loc().line), ("test::plain", line));
     // In a loop its derivative would be lost.
     let cubed = |x: &Tensor| {
         kiln::scan(x.clone(), Tensor::zeros([2], DType::F32), |x, _| {
-            (CUBE.call(&[&x]), ())
+            (CUBE.call(&x), ())
         })
     };
     let (y, ()) = cubed(&x.requires_grad_(true));
@@ -321,16 +323,14 @@ fn what_does_not_apply_says_so() -> Result<()> {
     assert_eq!(y.to_vec::<f32>()?, [512.0]);
     // A derivative that doesn't fit.
     let op = identity("test::misfit", Ok).backward(|_, _, _| vec![]);
-    let e = op.call(&[&x.requires_grad_(true)]).backward().unwrap_err();
+    let e = op.call([&x.requires_grad_(true)]).backward().unwrap_err();
     assert!(e.message().contains("of 1 inputs gave 0 gradients"), "{e}");
     Ok(())
 }
 
 #[test]
 fn a_plan_runs_where_its_operators_are_registered() -> Result<()> {
-    let f = compile(&[Spec::new(DType::F32, ["n".into()])], |x| {
-        CUBE.call(&[&x[0]]) + 1.0
-    })?;
+    let f = compile(Spec::new(DType::F32, "n"), |x| CUBE.call(&x) + 1.0)?;
     let bytes = f.to_bytes();
     let executable = Executable::new(Plan::from_bytes(&bytes).unwrap()).unwrap();
     let x = Buffer::from_slice(&[1.0f32, 2.0, 3.0], &[3]).unwrap();

@@ -7,8 +7,8 @@ use kiln::{Conv, DType, Spec, Tensor, Var, compile, compile_with, keep};
 
 fn plan() -> Vec<u8> {
     let w = Var::new(matrix(64, 48)).unwrap();
-    let f = compile(&[Spec::new(DType::F32, ["n".into(), 64.into()])], |x| {
-        let h = x[0].matmul(w.get()).gelu();
+    let f = compile(Spec::new(DType::F32, ("n", 64)), |x| {
+        let h = x.matmul(w.get()).gelu();
         let centred = &h - h.mean(keep([1]));
         [centred.softmax(1), h.transpose(0, 1).sum([1])]
     })
@@ -53,18 +53,12 @@ fn what_is_chosen_by_measuring_does_not_depend_on_the_thread_count() {
     let images = matrix(2 * 12, 17 * 13).reshape([2, 12, 17, 13]);
     let run = |threads: usize| {
         kiln::set_threads(threads);
-        let specs = [
-            Spec::fixed(DType::F32, [300, 200]),
-            Spec::like(&images).unwrap(),
-        ];
-        let f = compile_with(&specs, &on, |x| {
-            [
-                a.matmul(&x[0]),
-                x[1].conv2d_with(&w, Conv::new().padding(1)),
-            ]
+        let specs = (Spec::new(DType::F32, [300, 200]), &images);
+        let f = compile_with(specs, &on, |(b, images)| {
+            [a.matmul(&b), images.conv2d_with(&w, Conv::new().padding(1))]
         });
         let f = f.unwrap();
-        let bits = f.run(&[&matrix(300, 200), &images]).unwrap();
+        let bits = f.run((matrix(300, 200), &images)).unwrap();
         let bits: Vec<Vec<f32>> = bits.iter().map(|t| t.to_vec().unwrap()).collect();
         let choices = f.explain().tuning.choices.iter();
         let choices: Vec<_> = choices

@@ -15,9 +15,9 @@ fn plan() -> Vec<u8> {
     let (conv, linear) = (var(&[4, 1, 3, 3]), var(&[4 * 3 * 3, 5]));
     let mean = Var::new(vector(&[0.0; 4])).unwrap();
     let variance = Var::new(vector(&[1.0; 4])).unwrap();
-    let image = Spec::new(DType::F32, ["batch".into(), 1.into(), 6.into(), 6.into()]);
-    let f = compile(&[image], |x| {
-        let y = x[0].conv2d_with(
+    let image = Spec::new(DType::F32, ("batch", 1, 6, 6));
+    let f = compile(image, |x| {
+        let y = x.conv2d_with(
             &conv.get(),
             Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
         );

@@ -109,8 +109,8 @@ fn parameters_are_called_by_their_names() {
         .to_string();
     assert!(e.contains("operand 1: f32[8, 3], `fc.weight`"), "{e}");
     weight.requires_grad_(true).unwrap();
-    let spec = kiln::Spec::like(&matrix(2, 4)).unwrap();
-    let e = kiln::compile(&[spec], |x| x[0].matmul(weight.get()))
+    let spec = kiln::Spec::like(matrix(2, 4)).unwrap();
+    let e = kiln::compile(spec, |x| x.matmul(weight.get()))
         .unwrap_err()
         .to_string();
     assert!(e.contains("operand 1: f32[8, 3], `fc.weight`"), "{e}");
@@ -152,10 +152,10 @@ fn a_bad_label_or_index_names_the_sample_and_the_layer() {
     assert_eq!(e.kind(), kiln::ErrorKind::Data);
 
     // In a compiled function the arguments of the run are looked at.
-    let spec = kiln::Spec::new(kiln::DType::I64, ["batch".into(), 2.into()]);
-    let f = kiln::compile(&[spec], |x| table.forward(&x[0])).unwrap();
+    let spec = kiln::Spec::new(kiln::DType::I64, ("batch", 2));
+    let f = kiln::compile(spec, |x| table.forward(&x)).unwrap();
     let e = f
-        .run(&[&Tensor::from([[0i64, 1], [-1, 3]])])
+        .run(Tensor::from([[0i64, 1], [-1, 3]]))
         .unwrap_err()
         .to_string();
     assert!(
@@ -176,28 +176,28 @@ fn a_bad_label_or_index_names_the_sample_and_the_layer() {
 #[test]
 fn a_bad_gradient_of_a_custom_function_names_the_function() {
     let x = matrix(2, 3).requires_grad_(true);
-    let wrong = |x: &[Tensor]| x[0].exp();
-    let y = kiln::custom_function(&[&x], wrong, |_, _, g| vec![Some(g.sum(0))]); // here
+    let wrong = kiln::custom_function(|x: Tensor| (x.exp(), ()), |(), g: Tensor| g.sum(0));
+    let y = wrong.apply(&x); // here
     let e = y.sum(()).backward().unwrap_err();
     assert!(e.to_string().contains("// here"), "{e}");
     insta::assert_snapshot!(shown(e, FILE));
-    let line = line!() + 1;
-    let y = kiln::custom_function(&[&x], wrong, |_, _, g| vec![Some(g.reshape([7]))]);
+    let wrong = kiln::custom_function(|x: Tensor| (x.exp(), ()), |(), g: Tensor| g.reshape([7]));
+    let (y, line) = (wrong.apply(&x), line!());
     let e = y.sum(()).backward().unwrap_err();
     assert_eq!((e.op(), e.loc().line), ("custom_function", line));
     assert!(
-        e.message().contains("gradient 0 is invalid: reshape: "),
+        e.message().contains("the gradient is invalid: reshape: "),
         "{e}"
     );
 }
 
 #[test]
 fn sizes_that_differ_between_arguments_of_a_run() {
-    let spec = || kiln::Spec::new(kiln::DType::F32, ["batch".into(), 3.into()]);
-    let f = kiln::compile(&[spec(), spec()], |x| &x[0] + &x[1]).unwrap();
-    let e = f.run(&[&matrix(4, 3), &matrix(5, 3)]).unwrap_err();
+    let spec = || kiln::Spec::new(kiln::DType::F32, ("batch", 3));
+    let f = kiln::compile([spec(), spec()], |[x, y]| &x + &y).unwrap();
+    let e = f.run([&matrix(4, 3), &matrix(5, 3)]).unwrap_err();
     insta::assert_snapshot!(shown(e, FILE));
-    let e = f.run(&[&matrix(4, 3), &matrix(4, 2)]).unwrap_err();
+    let e = f.run([&matrix(4, 3), &matrix(4, 2)]).unwrap_err();
     assert!(
         e.message().contains("argument 1 must be f32[batch, 3]"),
         "{e}"

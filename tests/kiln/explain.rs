@@ -21,8 +21,8 @@ fn passes_kernels_and_memory_are_explained() {
     let weight = Var::new(Tensor::ones([4, 2, 3, 3], DType::F32)).unwrap();
     let mean = Var::new(vector(&[0.0; 4])).unwrap();
     let variance = Var::new(vector(&[1.0; 4])).unwrap();
-    let f = compile(&[Spec::fixed(DType::F32, [2, 2, 6, 6])], |x| {
-        let y = x[0].conv2d_with(
+    let f = compile(Spec::new(DType::F32, [2, 2, 6, 6]), |x| {
+        let y = x.conv2d_with(
             &weight.get(),
             Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
         );
@@ -42,8 +42,8 @@ fn exact_leaves_rounding_alone() {
         exact: true,
         ..CompileOptions::default()
     };
-    let f = compile_with(&[Spec::fixed(DType::F32, [2, 2, 6, 6])], &options, |x| {
-        let y = x[0].conv2d_with(
+    let f = compile_with(Spec::new(DType::F32, [2, 2, 6, 6]), &options, |x| {
+        let y = x.conv2d_with(
             &weight.get(),
             Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
         );
@@ -55,8 +55,8 @@ fn exact_leaves_rounding_alone() {
 
 #[test]
 fn peak_and_lower_bound_are_known_before_the_run() {
-    let f = compile(&[Spec::new(DType::F32, ["n".into(), 64.into()])], |x| {
-        let mut y = x[0].clone();
+    let f = compile(Spec::new(DType::F32, ("n", 64)), |x| {
+        let mut y = x.clone();
         for i in 0..4 {
             y = y.matmul(matrix(64, 64)).relu() * (1.0 + i as f64);
         }
@@ -82,12 +82,12 @@ fn a_memory_limit_is_an_error_and_not_the_end() {
 }
 
 /// A network with prepared kernels, a library kernel, a loop and random numbers.
-fn network() -> Compiled {
+fn network() -> Compiled<Tensor, Tensor> {
     let conv = Conv2d::new(2, 4, [3, 3]).unwrap();
     let mean = Var::new(vector(&[0.0; 4])).unwrap();
     let variance = Var::new(vector(&[1.0; 4])).unwrap();
-    compile(&[Spec::fixed(DType::F32, [2, 2, 6, 6])], |x| {
-        let y = conv.forward(&x[0]);
+    compile(Spec::new(DType::F32, [2, 2, 6, 6]), |x| {
+        let y = conv.forward(&x);
         let y = y.batch_norm(Some(&mean), Some(&variance), None, None, false, 0.1, 1e-5);
         let y = y.relu().mean([2, 3]);
         let first = y.sum([0]);
@@ -186,10 +186,10 @@ fn unescaped(page: &str) -> String {
 }
 
 /// A network with a branch in a loop's step, and temporaries.
-fn nested_network() -> Compiled {
-    compile(&[Spec::fixed(DType::F32, [5, 64])], |x| {
+fn nested_network() -> Compiled<Tensor, Tensor> {
+    compile(Spec::new(DType::F32, [5, 64]), |x| {
         let w = Tensor::ones([64, 64], DType::F32);
-        let y = x[0].matmul(&w).relu();
+        let y = x.matmul(&w).relu();
         let (last, _) = kiln::scan(y.sum([0]), y, |state: Tensor, x: Tensor| {
             let large = state.sum([0]).gt(10.0);
             let next = kiln::cond(&large, || &state * 0.5 - &x, || state.sin() + &x);
@@ -391,8 +391,8 @@ fn the_page_shows_every_node_kernel_and_rewrite() {
     assert!(page.contains("tests/kiln/explain.rs:"), "the user's lines");
     assert_eq!(page, explain.to_html());
     // Sizes that are only known in a run.
-    let f = compile(&[Spec::new(DType::F32, ["a<b".into(), 3.into()])], |x| {
-        x[0].matmul(matrix(3, 3)).exp()
+    let f = compile(Spec::new(DType::F32, ("a<b", 3)), |x| {
+        x.matmul(matrix(3, 3)).exp()
     })
     .unwrap();
     has_everything(&f.explain().to_html(), f.explain());
@@ -506,7 +506,7 @@ fn every_stage_is_dumped_where_the_environment_asks_for_it() {
 }
 
 /// Convolutions, batch norms and residual sums of ResNet-50's arrangement, narrow.
-fn residual_network() -> Compiled {
+fn residual_network() -> Compiled<Tensor, Tensor> {
     let conv = |from: usize, to: usize, size: usize| {
         let weight = Tensor::ones([to, from, size, size], DType::F32) * 0.01;
         let vector = |x: f64| Var::new(&(Tensor::ones([to], DType::F32) * x)).unwrap();
@@ -542,8 +542,8 @@ fn residual_network() -> Compiled {
             channels = outer;
         }
     }
-    compile(&[Spec::fixed(DType::F32, [1, 3, 32, 32])], |x| {
-        let mut y = stem(&x[0], 2).relu();
+    compile(Spec::new(DType::F32, [1, 3, 32, 32]), |x| {
+        let mut y = stem(&x, 2).relu();
         for ((narrow, middle, wide), beside, stride) in &blocks {
             let z = middle(&narrow(&y, 1).relu(), *stride).relu();
             let beside = beside
@@ -603,10 +603,10 @@ fn nodes_of_a_deep_network_are_drawn_apart() {
 
 #[test]
 fn rewrites_of_one_rule_are_summed_up() {
-    let f = compile(&[Spec::fixed(DType::F32, [7])], |x| {
+    let f = compile(Spec::new(DType::F32, [7]), |x| {
         // Each of 20 terms is negated twice.
-        let term = |i: usize| (&x[0] * (i as f64 + 2.0)).neg().neg().exp();
-        (1..20).map(term).fold(x[0].exp(), |sum, y| sum + y)
+        let term = |i: usize| (&x * (i as f64 + 2.0)).neg().neg().exp();
+        (1..20).map(term).fold(x.exp(), |sum, y| sum + y)
     })
     .unwrap();
     let (explain, text) = (f.explain(), f.explain().to_string());

@@ -2,7 +2,7 @@
 
 use crate::cuda;
 use kiln::{
-    Bisection, Conv, CrossEntropy, DType, Device, Explain, Spec, Tensor, Var, cat, compile, grad,
+    Bisection, Conv, CrossEntropy, DType, Device, Explain, Tensor, Var, cat, compile, grad,
     with_seed,
 };
 use kiln_base::plan::Kernel;
@@ -124,8 +124,7 @@ const PIECES: &[Piece] = &[
             };
             let x = [x, scale, shift].map(|x| x.clone().requires_grad_(true));
             let norm = x[0].layer_norm([64], Some(&x[1]), Some(&x[2]), 1e-5);
-            let gradients = grad(&[&(norm * y).sum([0, 1])], &[&x[0], &x[1], &x[2]], false);
-            gradients.unwrap().into_iter().flatten().collect()
+            grad((norm * y).sum([0, 1]), &x).unwrap().to_vec()
         },
     ),
     ("a column sum behind a chain", &[&[64, 48]], |x| {
@@ -140,9 +139,7 @@ fn check(device: Device) -> kiln::Result<()> {
             let random = |s: &&[usize]| Tensor::randn(*s, DType::F32).to(device);
             shapes.iter().map(random).collect()
         });
-        let specs: kiln::Result<Vec<Spec>> = inputs.iter().map(Spec::like).collect();
-        let program = compile(&specs?, piece)?;
-        let inputs: Vec<&Tensor> = inputs.iter().collect();
+        let program = compile(&inputs, |x| piece(&x))?;
         let verified = program.verify(&inputs)?;
         assert!(verified.is_right(), "{name}: {verified}");
         let explain = program.explain();
@@ -172,8 +169,8 @@ fn pieces_are_few_kernels_on_a_gpu() -> kiln::Result<()> {
 fn cross_entropy(x: &Tensor, label: &Tensor, smoothing: f64) -> kiln::Result<[Tensor; 2]> {
     let x = x.clone().requires_grad_(true);
     let loss = x.cross_entropy_with(label, CrossEntropy::new().label_smoothing(smoothing));
-    let gradient = grad(&[&loss], &[&x], false)?.remove(0);
-    Ok([loss, gradient.expect("the loss depends on x")])
+    let gradient = grad(&loss, &x)?;
+    Ok([loss, gradient])
 }
 
 /// Kernels, the bytes that they touch, and the peak of temporaries.
@@ -205,13 +202,12 @@ fn check_cross_entropy(device: Device) -> kiln::Result<()> {
     let (n, c) = (64, 1001);
     let logits = with_seed(3, || Tensor::randn([n, c], DType::F32).to(device));
     let label = with_seed(4, || Tensor::randint(0, c as i64, [n]).to(device));
-    let specs = [Spec::like(&logits)?, Spec::like(&label)?];
     for (smoothing, results, kernels) in [(0.0, 1, 2), (0.1, 1, 2), (0.0, 2, 3), (0.1, 2, 3)] {
-        let program = compile(&specs, |x: &[Tensor]| {
-            let both = cross_entropy(&x[0], &x[1], smoothing).expect("a legal loss");
-            both.into_iter().take(results).collect::<Vec<_>>()
+        let program = compile((&logits, &label), |(x, y)| {
+            let both = cross_entropy(&x, &y, smoothing)?;
+            kiln::Result::Ok(both.into_iter().take(results).collect::<Vec<_>>())
         })?;
-        let verified = program.verify(&[&logits, &label])?;
+        let verified = program.verify((&logits, &label))?;
         assert!(verified.is_right(), "{verified}");
         let explain = program.explain();
         let (now, before) = (costs(explain), costs_without_gathers(explain, device));
@@ -231,7 +227,7 @@ fn check_cross_entropy(device: Device) -> kiln::Result<()> {
 
         let wrong = Tensor::full([n], c as i64, DType::I64).to(device);
         let error = program
-            .run(&[&logits, &wrong])
+            .run((&logits, &wrong))
             .and_then(|y| y[0].to_vec::<f32>());
         let text = error.expect_err("the label is out of range").to_string();
         assert!(text.contains("index 1001 is outside 0..1001"), "{text}");
@@ -282,10 +278,10 @@ fn check_projections(device: Device) -> kiln::Result<()> {
             let x = Tensor::randn([2, 10, 32], DType::F32)
                 .to_dtype(dtype)
                 .to(device);
-            let f = compile(&[Spec::like(&x)?], |x| {
+            let f = compile(&x, |x| {
                 let part = |i: usize| {
                     let bias = biases[i].then(|| vars[i][1].get());
-                    let y = x[0].linear(vars[i][0].get(), bias.as_ref());
+                    let y = x.linear(vars[i][0].get(), bias.as_ref());
                     let y = y.reshape([2, 10, heads[i] as i64, 8]).transpose(1, 2);
                     match heads[i] {
                         1 => y.expand([2, 4, 10, 8]),
@@ -325,9 +321,9 @@ fn check_projections(device: Device) -> kiln::Result<()> {
                     assert_eq!(m.dtype, dtype, "{what}");
                 }
             }
-            let found = f.verify(&[&x])?;
+            let found = f.verify(&x)?;
             assert!(found.is_right(), "{what}\n{found}");
-            assert_eq!(f.bisect(&[&x])?, Bisection::Right, "{what}");
+            assert_eq!(f.bisect(&x)?, Bisection::Right, "{what}");
         }
     }
     Ok(())
@@ -351,13 +347,13 @@ fn check_rotary(device: Device) -> kiln::Result<()> {
     let vars = projections(DType::F32, [4, 1, 1], device)?;
     let x = Tensor::randn([2, 10, 32], DType::F32).to(device);
     let angles = Tensor::rand([10, 4], DType::F32).to(device);
-    let f = compile(&[Spec::like(&x)?, Spec::like(&angles)?], |x| {
+    let f = compile([&x, &angles], |[x, z]| {
         let part = |i: usize, heads: i64| {
-            let y = x[0].linear(vars[i][0].get(), Some(&vars[i][1].get()));
+            let y = x.linear(vars[i][0].get(), Some(&vars[i][1].get()));
             y.reshape([2, 10, heads, 8]).transpose(1, 2)
         };
         let rotated = |y: Tensor| {
-            let (halves, [cos, sin]) = (y.chunk(2, -1), [x[1].cos(), x[1].sin()]);
+            let (halves, [cos, sin]) = (y.chunk(2, -1), [z.cos(), z.sin()]);
             let [a, b] = [&halves[0], &halves[1]];
             cat(&[&(a * &cos - b * &sin), &(b * &cos + a * &sin)], -1)
         };
@@ -368,9 +364,9 @@ fn check_rotary(device: Device) -> kiln::Result<()> {
     assert_eq!(explain.count("shared_operand"), 1, "{explain}");
     let products = explain.kernels.iter().filter(|k| k.name.contains("matmul"));
     assert_eq!(products.count(), 1, "{explain}");
-    let found = f.verify(&[&x, &angles])?;
+    let found = f.verify([&x, &angles])?;
     assert!(found.is_right(), "{found}");
-    assert_eq!(f.bisect(&[&x, &angles])?, Bisection::Right);
+    assert_eq!(f.bisect([&x, &angles])?, Bisection::Right);
     Ok(())
 }
 
@@ -428,11 +424,11 @@ fn views_stand_in_the_way_of_no_folding() -> kiln::Result<()> {
         }),
     ];
     for (rule, x, program) in cases {
-        let f = compile(&[Spec::like(x)?], |x| program(&x[0]))?;
+        let f = compile(x, |x| program(&x))?;
         let explain = f.explain();
         assert_eq!(explain.count(rule), 1, "{explain}");
-        assert!(f.verify(&[x])?.is_right(), "{explain}");
-        assert_eq!(f.bisect(&[x])?, Bisection::Right, "{explain}");
+        assert!(f.verify(x)?.is_right(), "{explain}");
+        assert_eq!(f.bisect(x)?, Bisection::Right, "{explain}");
     }
     Ok(())
 }

@@ -2,15 +2,15 @@
 
 use crate::{cuda, matrix};
 use kiln::profiler::profile;
-use kiln::{Bisection, Compiled, DType, Spec, Tensor, Var, compile};
+use kiln::{Bisection, Compiled, DType, Tensor, Var, compile};
 
 /// Two kernels with a product that folds what is behind it; the factor overflows beside small values.
-fn program(gpu: kiln::Device) -> kiln::Result<(Compiled, Tensor)> {
+fn program(gpu: kiln::Device) -> kiln::Result<(Compiled<Tensor, Tensor>, Tensor)> {
     let x = matrix(6, 5).to(gpu);
     let weight = Var::new((Tensor::ones([5, 3], DType::F32) * 1e20).to(gpu))?;
     let scale = Var::new(crate::vector(&[1e20, 1.0, 2.0]).to(gpu))?;
-    let f = compile(&[Spec::like(&x)?], |x| {
-        let y = (&x[0] + &x[0]).matmul(weight.get()) * scale.get();
+    let f = compile(&x, |x| {
+        let y = (&x + &x).matmul(weight.get()) * scale.get();
         y.softmax(1)
     })?;
     Ok((f, x))
@@ -22,8 +22,8 @@ fn bisect_names_the_rewrite_there() -> kiln::Result<()> {
         return Ok(());
     };
     let (f, x) = program(gpu)?;
-    let Bisection::Rewrite { fired, .. } = f.bisect(&[&(&x * 1e-38)])? else {
-        panic!("{}", f.bisect(&[&(&x * 1e-38)])?);
+    let Bisection::Rewrite { fired, .. } = f.bisect(&x * 1e-38)? else {
+        panic!("{}", f.bisect(&x * 1e-38)?);
     };
     assert_eq!(fired.rule, "scaled_product", "{fired}");
     Ok(())
@@ -60,7 +60,7 @@ fn the_profiler_times_kernels_there() -> kiln::Result<()> {
         return Ok(());
     };
     let (f, x) = program(gpu)?;
-    let (values, found) = profile(|| f.run(&[&x]).and_then(|y| y[0].to_vec::<f32>()));
+    let (values, found) = profile(|| f.run(&x).and_then(|y| y.to_vec::<f32>()));
     assert_eq!(values?.len(), 18);
     let run = f.explain().kernels.iter().filter(|k| !k.joined).count();
     assert_eq!(found.events().len(), run, "{}", found.key_averages());

@@ -15,13 +15,13 @@ fn compiling_the_assignment_of_many_cells() -> Result<()> {
         let cells = (0..n).map(|i| Var::new(Tensor::full([3], i as f64, DType::F32)));
         let cells = cells.collect::<Result<Vec<Var>>>()?;
         realize_all()?;
-        let step = compile(&[], |_| -> Result<Vec<Tensor>> {
+        let step = compile((), |()| -> Result<Vec<Tensor>> {
             for (i, cell) in cells.iter().enumerate() {
                 cell.assign(&(cell.get() * 0.5 + i as f64))?;
             }
             Ok(Vec::new())
         })?;
-        step.run(&[])?;
+        step.run(())?;
         let last = cells[n - 1].get().to_vec::<f32>()?;
         assert_eq!(last, [1.5 * (n - 1) as f32; 3]);
         Ok(())
@@ -34,10 +34,10 @@ fn kernels_of_which_no_two_are_the_same() -> Result<()> {
     x.realize()?;
     at_sizes(200, |n| {
         let part = |x: &Tensor, i: usize| x.narrow(0, 0, (i % 60 + 1) as i64) * (i as f64 + 0.5);
-        let step = compile(&[kiln::Spec::like(&x)?], |x| -> Vec<Tensor> {
-            (0..n).map(|i| part(&x[0], i).sum(())).collect()
+        let step = compile(&x, |x| -> Vec<Tensor> {
+            (0..n).map(|i| part(&x, i).sum(())).collect()
         })?;
-        let y = step.run(&[&x])?;
+        let y = step.run(&x)?;
         let last = (n - 1) as f32 + 0.5;
         assert_eq!(y[n - 1].item::<f32>()?, last * ((n - 1) % 60 + 1) as f32);
         Ok(())
@@ -52,12 +52,12 @@ fn taking_a_tensor_apart_and_putting_it_together() -> Result<()> {
         let again = |x: &Tensor| stack(&x.unbind(0).iter().collect::<Vec<_>>(), 0);
         let y = no_grad(|| again(&x));
         assert_eq!(y.to_vec::<i64>()?, x.to_vec::<i64>()?);
-        let step = compile(&[kiln::Spec::like(&x)?], |x| again(&x[0]))?;
-        assert_eq!(step.run(&[&x])?[0].to_vec::<i64>()?, x.to_vec::<i64>()?);
+        let step = compile(&x, |x| again(&x))?;
+        assert_eq!(step.run(&x)?.to_vec::<i64>()?, x.to_vec::<i64>()?);
         // In another order nothing is a part of x.
         let turned = |x: &Tensor| stack(&x.unbind(0).iter().rev().collect::<Vec<_>>(), 0);
-        let step = compile(&[kiln::Spec::like(&x)?], |x| turned(&x[0]))?;
-        let y = step.run(&[&x])?[0].flip(0);
+        let step = compile(&x, |x| turned(&x))?;
+        let y = step.run(&x)?.flip(0);
         assert_eq!(y.to_vec::<i64>()?, x.to_vec::<i64>()?);
         Ok(())
     })

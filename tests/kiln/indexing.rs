@@ -130,13 +130,13 @@ fn mistakes_name_the_line() {
 
 #[test]
 fn a_mask_is_data_and_can_not_be_recorded() {
-    let spec = kiln::Spec::fixed(DType::F32, [3]);
-    let compiled = kiln::compile(std::slice::from_ref(&spec), |x| x[0].i(x[0].gt(0.0)));
+    let spec = kiln::Spec::new(DType::F32, [3]);
+    let compiled = kiln::compile(&spec, |x| x.i(x.gt(0.0)));
     assert_eq!(compiled.unwrap_err().kind(), ErrorKind::ReadWhileCompiling);
     // But where a mask only chooses what is written, it is recorded.
-    let relu = kiln::compile(&[spec], |x| x[0].set(x[0].lt(0.0), 0.0)).unwrap();
-    let y = relu.run(&[&vector(&[-1.0, 2.0, -3.0])]).unwrap();
-    assert_eq!(y[0].to_vec::<f32>().unwrap(), [0.0, 2.0, 0.0]);
+    let relu = kiln::compile(spec, |x| x.set(x.lt(0.0), 0.0)).unwrap();
+    let y = relu.run(vector(&[-1.0, 2.0, -3.0])).unwrap();
+    assert_eq!(y.to_vec::<f32>().unwrap(), [0.0, 2.0, 0.0]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::cuda;
 use kiln::nn::optim::{AdamW, Optimizer};
 use kiln::nn::{Forward, LayerNorm, Linear, Module, Sequential};
 use kiln::{
-    CompileOptions, Compiled, DType, Device, Layout, Spec, Tensor, Var, compile_with, no_grad,
+    CompileOptions, DType, Device, Layout, Program, Spec, Tensor, Var, compile_with, no_grad,
     with_seed,
 };
 use kiln_models::TransformerConfig;
@@ -28,7 +28,7 @@ const MOST: [(&str, usize); 8] = [
 ];
 
 /// The first words of the kernels' names with how often they run.
-fn kinds(program: &Compiled) -> String {
+fn kinds(program: &Program) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let explain = program.explain();
     for k in explain.kernels.iter().filter(|k| !k.prepared && !k.joined) {
@@ -174,8 +174,8 @@ fn nothing_is_fused_where_all_that_is_needs_more_memory() -> Outcome {
             fuse,
             ..CompileOptions::default()
         };
-        compile_with(&[Spec::fixed(DType::F32, [512, 1024])], &options, |x| {
-            no_grad(|| x[0].exp().matmul(first.get()) + x[0].tanh().matmul(second.get()))
+        compile_with(Spec::new(DType::F32, [512, 1024]), &options, |x| {
+            no_grad(|| x.exp().matmul(first.get()) + x.tanh().matmul(second.get()))
         })
     };
     let (fused, unfused) = (make(true)?, make(false)?);
@@ -185,11 +185,11 @@ fn nothing_is_fused_where_all_that_is_needs_more_memory() -> Outcome {
         "{limited}\n{}",
         fused.explain()
     );
-    let peak = |p: &Compiled| p.explain().memory.map(|m| m.peak);
+    let peak = |p: &Program| p.explain().memory.map(|m| m.peak);
     assert_eq!(peak(&fused), peak(&unfused));
     let x = with_seed(4, || Tensor::randn([512, 1024], DType::F32));
     let apart = x.exp().matmul(&weights[0]) + x.tanh().matmul(&weights[1]);
-    let together = fused.run(&[&x])?[0].to_vec::<f32>()?;
+    let together = fused.run(&x)?.to_vec::<f32>()?;
     for (a, b) in together.iter().zip(apart.to_vec::<f32>()?) {
         assert!((a - b).abs() <= 1e-3 * b.abs().max(1.0), "{a} {b}");
     }
@@ -213,10 +213,10 @@ fn small_updates_are_one_kernel_on_a_gpu() -> Outcome {
         })?;
         model.to(device)?;
         let mut optimizer = Optimizer::new(&model.parameters(), AdamW::default())?;
-        let spec = Spec::fixed(DType::F32, [7, 13]).on(device);
-        let program = compile_with(&[spec], &CompileOptions::default(), |x| {
+        let spec = Spec::new(DType::F32, [7, 13]).on(device);
+        let program = compile_with(spec, &CompileOptions::default(), |x| {
             optimizer.zero_grad();
-            let loss = model.forward(&x[0]).square().mean(());
+            let loss = model.forward(&x).square().mean(());
             loss.backward()?;
             optimizer.step()?;
             kiln::Result::Ok(loss)
@@ -224,7 +224,7 @@ fn small_updates_are_one_kernel_on_a_gpu() -> Outcome {
         let x = with_seed(8, || Tensor::randn([7, 13], DType::F32)).to(device);
         let mut losses = Vec::new();
         for _ in 0..3 {
-            losses.push(program.run(&[&x])?[0].to_vec()?);
+            losses.push(program.run(&x)?.to_vec()?);
         }
         let explain = program.explain();
         let merged = explain
@@ -264,10 +264,10 @@ fn a_gpu_runs_few_kernels_too() -> Outcome {
     let model = block.encoder_block()?;
     model.to(gpu)?;
     let mut optimizer = Optimizer::new(&model.parameters(), AdamW::default())?;
-    let spec = || Spec::fixed(DType::F32, [4, 256, 768]).on(gpu);
-    let program = compile_with(&[spec(), spec()], &CompileOptions::default(), |x| {
+    let spec = || Spec::new(DType::F32, [4, 256, 768]).on(gpu);
+    let program = compile_with([spec(), spec()], &CompileOptions::default(), |[x, y]| {
         optimizer.zero_grad();
-        let loss = model.forward(&x[0]).mse_loss(&x[1]);
+        let loss = model.forward(&x).mse_loss(&y);
         loss.backward()?;
         optimizer.step()?;
         kiln::Result::Ok(loss)

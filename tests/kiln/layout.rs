@@ -59,13 +59,13 @@ impl Layers {
     }
 }
 
-fn compiled(layers: &Layers, x: &Tensor, layout: Layout) -> Result<Compiled> {
+fn compiled(layers: &Layers, x: &Tensor, layout: Layout) -> Result<Compiled<Tensor, Vec<Tensor>>> {
     let options = CompileOptions {
         layout,
         ..CompileOptions::default()
     };
-    compile_with(&[Spec::like(x)?], &options, |x| {
-        let y = layers.forward(&x[0]);
+    compile_with(x, &options, |x| {
+        let y = layers.forward(&x);
         // One result is an image, one is what a reshape makes of one.
         vec![y.clone(), (&y * 2.0).flatten(1, 3).softmax(1)]
     })
@@ -82,7 +82,7 @@ fn check(device: Device) -> Result<Vec<Vec<(usize, usize)>>> {
         for layout in LAYOUTS {
             let f = compiled(&layers, &x, layout)?;
             let explain = f.explain();
-            let found = f.verify(&[&x])?;
+            let found = f.verify(&x)?;
             assert!(found.is_right(), "{layout:?}: {found}\n{explain}");
             kernels.push((explain.kernels_run(), explain.kernels_prepared()));
             let report = &explain.layout;
@@ -137,10 +137,10 @@ fn training_on_a_gpu_is_the_same_in_every_layout() -> Result<()> {
             layout,
             ..CompileOptions::default()
         };
-        let spec = Spec::fixed(DType::F32, [2, 3, 17, 19]).on(device);
-        let f = compile_with(&[spec], &options, |x| {
+        let spec = Spec::new(DType::F32, [2, 3, 17, 19]).on(device);
+        let f = compile_with(spec, &options, |x| {
             optimizer.zero_grad();
-            let loss = layers.forward(&x[0]).square().mean(());
+            let loss = layers.forward(&x).square().mean(());
             loss.backward()?;
             optimizer.step()?;
             Result::Ok(loss)
@@ -150,7 +150,7 @@ fn training_on_a_gpu_is_the_same_in_every_layout() -> Result<()> {
             assert!(report.channels_last > 16, "{report}");
         }
         let x = with_seed(6, || Tensor::randn([2, 3, 17, 19], DType::F32)).to(device);
-        (0..4).map(|_| f.run(&[&x])?[0].item()).collect()
+        (0..4).map(|_| f.run(&x)?.item()).collect()
     };
     let expected = train(Layout::ChannelsFirst, Device::Cpu)?;
     for layout in LAYOUTS {
@@ -178,8 +178,8 @@ fn a_wide_depthwise_network_has_channels_last_but_for_its_ends() -> Result<()> {
         })
         .collect::<Result<_>>()?;
     let x = Tensor::randn([1, 96, 14, 14], DType::F32);
-    let f = compile_with(&[Spec::like(&x)?], &CompileOptions::default(), |x| {
-        let mut y = x[0].clone();
+    let f = compile_with(&x, &CompileOptions::default(), |x| {
+        let mut y = x.clone();
         for [expand, depthwise, project] in &blocks {
             let inner = depthwise.forward(&expand.forward(&y).relu()).relu();
             y = project.forward(&inner) + &y;
@@ -211,6 +211,6 @@ fn a_wide_depthwise_network_has_channels_last_but_for_its_ends() -> Result<()> {
         text.contains("layout: 9 of 9 convolutions with channels last"),
         "{text}"
     );
-    assert!(f.verify(&[&x])?.is_right());
+    assert!(f.verify(&x)?.is_right());
     Ok(())
 }

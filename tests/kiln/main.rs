@@ -19,6 +19,7 @@ mod embedded;
 mod empties;
 mod errors;
 mod explain;
+mod functions;
 mod fusion_counts;
 mod fuzz;
 mod fuzz_gradients;

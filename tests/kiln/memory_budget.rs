@@ -5,8 +5,8 @@ use crate::oracle::{Engine, Oracle};
 use kiln::nn::optim::{Optimizer, Sgd};
 use kiln::nn::{BatchNorm2d, Conv2d, Forward, Linear, Module, ModuleList, TransformerEncoderLayer};
 use kiln::{
-    CompileOptions, Compiled, DType, Device, ErrorKind, Spec, Tensor, Var, compile_with, memory,
-    with_seed,
+    CompileOptions, Compiled, DType, Device, ErrorKind, Program, Spec, Tensor, Var, compile_with,
+    memory, with_seed,
 };
 use kiln_compiler::Options;
 use kiln_ir::fuzz::{Config, random_inputs};
@@ -18,7 +18,7 @@ use kiln_testkit::programs::{check, differentiated};
 const SEEDS: u64 = 300;
 
 /// A program that gives a loss and gradients, or commits a step, for a seed that its weights come from.
-type Make = fn(&CompileOptions, Device) -> kiln::Result<(Compiled, Tensor)>;
+type Make = fn(&CompileOptions, Device) -> kiln::Result<(Compiled<Tensor, Vec<Tensor>>, Tensor)>;
 
 const PROGRAMS: [(&str, Make); 3] = [
     ("deep stack", stack),
@@ -45,11 +45,11 @@ fn gradients<M: Module>(
     options: &CompileOptions,
     device: Device,
     loss: impl FnOnce(&M, &Tensor) -> Tensor,
-) -> kiln::Result<(Compiled, Tensor)> {
+) -> kiln::Result<(Compiled<Tensor, Vec<Tensor>>, Tensor)> {
     model.to(device)?;
-    let spec = Spec::fixed(DType::F32, shape).on(device);
-    let program = compile_with(&[spec], options, |x| {
-        let loss = loss(model, &x[0]);
+    let spec = Spec::new(DType::F32, shape).on(device);
+    let program = compile_with(spec, options, |x| {
+        let loss = loss(model, &x);
         loss.backward()?;
         let grads = model.named_parameters().into_iter();
         let mut results: Vec<Tensor> = grads.filter_map(|(_, p)| p.grad()).collect();
@@ -61,7 +61,10 @@ fn gradients<M: Module>(
 }
 
 /// Sixteen layers with dropout, whose masks must be the same again.
-fn stack(options: &CompileOptions, device: Device) -> kiln::Result<(Compiled, Tensor)> {
+fn stack(
+    options: &CompileOptions,
+    device: Device,
+) -> kiln::Result<(Compiled<Tensor, Vec<Tensor>>, Tensor)> {
     let layer = |_| Linear::new(32, 32);
     let layers = with_seed(7, || layers(16, layer))?;
     gradients(&layers, &[64, 32], options, device, |layers, x| {
@@ -77,7 +80,10 @@ struct Block {
 }
 
 /// Blocks of convolution, batch norm and a shortcut.
-fn residual(options: &CompileOptions, device: Device) -> kiln::Result<(Compiled, Tensor)> {
+fn residual(
+    options: &CompileOptions,
+    device: Device,
+) -> kiln::Result<(Compiled<Tensor, Vec<Tensor>>, Tensor)> {
     let block = |_| {
         Ok(Block {
             conv: Conv2d::new(8, 8, 3)?.padding(1),
@@ -92,7 +98,10 @@ fn residual(options: &CompileOptions, device: Device) -> kiln::Result<(Compiled,
 }
 
 /// Encoder blocks with dropout.
-fn transformer(options: &CompileOptions, device: Device) -> kiln::Result<(Compiled, Tensor)> {
+fn transformer(
+    options: &CompileOptions,
+    device: Device,
+) -> kiln::Result<(Compiled<Tensor, Vec<Tensor>>, Tensor)> {
     let layer = |_| {
         let layer = TransformerEncoderLayer::new(16, 2)?.dim_feedforward(48)?;
         Ok(layer.dropout(0.1)?.batch_first(true)?.gelu())
@@ -107,13 +116,13 @@ fn transformer(options: &CompileOptions, device: Device) -> kiln::Result<(Compil
     })
 }
 
-fn peak(program: &Compiled) -> usize {
+fn peak(program: &Program) -> usize {
     program.explain().memory.unwrap().peak
 }
 
 /// What a run gives, with the same random numbers every time.
-fn results(program: &Compiled, x: &Tensor) -> Vec<Vec<f32>> {
-    let results = with_seed(5, || program.run(&[x])).unwrap();
+fn results(program: &Compiled<Tensor, Vec<Tensor>>, x: &Tensor) -> Vec<Vec<f32>> {
+    let results = with_seed(5, || program.run(x)).unwrap();
     results.iter().map(|t| t.to_vec().unwrap()).collect()
 }
 
@@ -196,13 +205,11 @@ fn weights_change_as_without_a_budget() {
         let layers = with_seed(3, || layers(12, layer))?;
         let mut optimizer = Optimizer::new(&layers.parameters(), Sgd::default())?;
         let shapes = [[32, 24], [32, 24]];
-        let specs = shapes.map(|s| Spec::fixed(DType::F32, s));
-        let step = compile_with(&specs, options, |x| {
+        let specs = shapes.map(|s| Spec::new(DType::F32, s));
+        let step = compile_with(&specs, options, |[x, wanted]| {
             optimizer.zero_grad();
-            let y = layers
-                .iter()
-                .fold(x[0].clone(), |y, l| l.forward(&y).gelu());
-            let loss = y.mse_loss(&x[1]);
+            let y = layers.iter().fold(x, |y, l| l.forward(&y).gelu());
+            let loss = y.mse_loss(&wanted);
             loss.backward()?;
             optimizer.step()?;
             kiln::Result::Ok(loss)
@@ -210,7 +217,7 @@ fn weights_change_as_without_a_budget() {
         let batch = with_seed(4, || shapes.map(|s| Tensor::randn(s, DType::F32)));
         let mut losses = Vec::new();
         for _ in 0..5 {
-            losses.push(step.run(&[&batch[0], &batch[1]])?[0].item()?);
+            losses.push(step.run(&batch)?.item()?);
         }
         Ok((peak(&step), losses))
     };
@@ -224,8 +231,8 @@ fn weights_change_as_without_a_budget() {
 
 #[test]
 fn sizes_must_be_known() {
-    let spec = Spec::new(DType::F32, ["n".into()]);
-    let e = compile_with(&[spec], &budget(64), |x| x[0].exp().cumsum(0)).unwrap_err();
+    let spec = Spec::new(DType::F32, "n");
+    let e = compile_with(spec, &budget(64), |x| x.exp().cumsum(0)).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Memory);
     assert!(e.to_string().contains("sizes that are known"), "{e}");
 }
@@ -315,10 +322,10 @@ fn a_run_takes_what_is_planned() {
     let mut taken = Vec::new();
     for options in [CompileOptions::default(), budget(most / 2)] {
         let (program, x) = stack(&options, Device::Cpu).unwrap();
-        drop(program.run(&[&x]).unwrap());
+        drop(program.run(&x).unwrap());
         let before = memory::stats().allocated;
         memory::reset_peak();
-        let results = program.run(&[&x]).unwrap();
+        let results = program.run(&x).unwrap();
         let report = program.explain().memory.unwrap();
         let used = memory::stats().peak - before;
         // Sizes are rounded up, each result's too.
@@ -340,10 +347,10 @@ fn products_stay_apart_where_one_would_hold_too_much() {
     let weights = with_seed(3, || [0, 1, 2].map(|_| weight([32, 256])));
     let narrow = weight([256, 2]);
     let make = |options: &CompileOptions| {
-        let spec = Spec::fixed(DType::F32, [64, 32]);
-        compile_with(&[spec], options, |x| {
+        let spec = Spec::new(DType::F32, [64, 32]);
+        compile_with(spec, options, |x| {
             kiln::no_grad(|| {
-                let part = |w: &Var| x[0].matmul(w.get()).matmul(narrow.get());
+                let part = |w: &Var| x.matmul(w.get()).matmul(narrow.get());
                 let [a, b, c] = weights.each_ref().map(part);
                 a + b + c
             })

@@ -13,13 +13,11 @@ fn the_trained_digits_network_is_pytorchs() {
     let (pixels, labels) = read_digits();
     let network = Network::load();
     let count = labels.len();
-    let image = Spec::new(DType::F32, ["batch".into(), 1.into(), 8.into(), 8.into()]);
-    let classify = compile(&[image], |x| network.forward(&x[0])).unwrap();
+    let image = Spec::new(DType::F32, ("batch", 1, 8, 8));
+    let classify = compile(image, |x| network.forward(&x)).unwrap();
     assert_eq!(classify.explain().folded(), 2);
     let images = Tensor::from_slice(&pixels, [count, 1, 8, 8]);
-    let predictions = classify.run(&[&images]).unwrap()[0]
-        .to_vec::<i64>()
-        .unwrap();
+    let predictions = classify.run(&images).unwrap().to_vec::<i64>().unwrap();
     let right = predictions
         .iter()
         .zip(&labels)

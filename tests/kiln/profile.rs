@@ -28,11 +28,11 @@ fn kernels_of_reads_and_of_compiled_functions_are_counted() {
     let (a, b) = (matrix(48, 32), matrix(32, 40));
     a.realize().unwrap();
     b.realize().unwrap();
-    let spec = Spec::new(DType::F32, ["n".into(), 32.into()]);
-    let f = compile(&[spec], |x| x[0].matmul(&b).relu().sum([1])).unwrap();
+    let spec = Spec::new(DType::F32, ("n", 32));
+    let f = compile(spec, |x| x.matmul(&b).relu().sum([1])).unwrap();
     let (out, found) = profile(|| {
         for _ in 0..3 {
-            f.run(&[&a]).unwrap();
+            f.run(&a).unwrap();
         }
         (a.exp() + 1.0).to_vec::<f32>().unwrap().len()
     });

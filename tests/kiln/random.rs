@@ -77,12 +77,12 @@ fn compiled_functions_draw_in_recording_order() {
         drop(unused);
         [b, a]
     };
-    let compiled = kiln::compile(&[], |_| draw()).unwrap();
+    let compiled = kiln::compile((), |()| draw()).unwrap();
     manual_seed(5);
     let lazy = draw().map(|t| t.to_vec::<f32>().unwrap());
     manual_seed(5);
     let run: Vec<Vec<f32>> = compiled
-        .run(&[])
+        .run(())
         .unwrap()
         .iter()
         .map(|t| t.to_vec().unwrap())

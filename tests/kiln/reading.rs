@@ -48,8 +48,8 @@ fn everything_a_thread_holds_can_be_realised() {
 #[test]
 fn a_run_can_be_cancelled_and_nothing_is_lost() {
     let w = kiln::Var::new(vector(&[1.0, 2.0])).unwrap();
-    let step = kiln::compile(&[kiln::Spec::new(DType::F32, [2.into()])], |x| {
-        w.add_(&x[0]).unwrap();
+    let step = kiln::compile(kiln::Spec::new(DType::F32, 2), |x| {
+        w.add_(&x).unwrap();
         vec![w.get().exp()]
     })
     .unwrap();
@@ -58,11 +58,11 @@ fn a_run_can_be_cancelled_and_nothing_is_lost() {
     cancel.cancel();
     cancel.watch(|| {
         assert_eq!(y.realize().unwrap_err().kind(), ErrorKind::Cancelled);
-        assert_eq!(step.run(&[&x]).unwrap_err().kind(), ErrorKind::Cancelled);
+        assert_eq!(step.run(&x).unwrap_err().kind(), ErrorKind::Cancelled);
     });
     assert_eq!(y.to_vec::<f32>().unwrap(), [3.0, 6.0]);
     assert_eq!(w.get().to_vec::<f32>().unwrap(), [1.0, 2.0]);
-    step.run(&[&x]).unwrap();
+    step.run(&x).unwrap();
     assert_eq!(w.get().to_vec::<f32>().unwrap(), [2.0, 3.0]);
 }
 

@@ -65,8 +65,8 @@ fn lazy_and_compiled_runs_with_swaps_and_failures_end() {
     all_end(THREADS, move |t| {
         let [a, b] = &cells;
         let (a, b) = if t % 2 == 0 { (a, b) } else { (b, a) };
-        let step = compile(&[Spec::fixed(DType::F32, [16])], |x| {
-            a.assign(&(a.get() * 0.5 + b.get() * 0.5 + &x[0]))?;
+        let step = compile(Spec::new(DType::F32, [16]), |x| {
+            a.assign(&(a.get() * 0.5 + b.get() * 0.5 + &x))?;
             b.assign(&(b.get() * 0.5 + a.get() * 0.5))?;
             Ok::<_, kiln::Error>(a.get())
         })
@@ -74,7 +74,7 @@ fn lazy_and_compiled_runs_with_swaps_and_failures_end() {
         let picks = Tensor::from_slice(&[0i64, 99], [2]);
         for round in 0..ROUNDS {
             let ended = match (t / 2 + round) % 5 {
-                0 => step.run(&[&vector(&[0.0; 16])]).map(drop),
+                0 => step.run(vector(&[0.0; 16])).map(drop),
                 1 => {
                     let (x, y) = (a.get(), b.get());
                     a.assign(&y).and(b.assign(&x))
@@ -159,14 +159,14 @@ fn a_compiled_run_gets_cells_that_are_always_pending() {
             }
             return;
         }
-        let step = compile(&[], |_| {
+        let step = compile((), |()| {
             b.assign(&(b.get() * 0.5 + a.get() * 0.5))?;
             a.assign(&(a.get() * 0.5 + b.get() * 0.5))?;
             Ok::<_, kiln::Error>(Vec::<Tensor>::new())
         });
         let step = step.unwrap();
         for _ in 0..8 {
-            step.run(&[]).unwrap();
+            step.run(()).unwrap();
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(whole(a), 1.0);

@@ -4,7 +4,7 @@ use crate::matrix;
 use kiln::tuning::{Choice, Mode, Outcome, Precision, Settings, Store, Trial, Why};
 use kiln::{
     ArrayView, ArrayViewMut, CompileOptions, Compiled, Conv, CudaGrid, CustomOp, DType, Device,
-    Layout, Result, Spec, Tensor, Var, cache_stats, compile_with, keep, tuning,
+    Layout, Program, Result, Spec, Tensor, Var, cache_stats, compile_with, keep, tuning,
 };
 use kiln_base::plan::Kernel;
 use kiln_compiler::tune::{Effort, Record, measure};
@@ -43,32 +43,28 @@ fn assert_close(a: &[f32], b: &[f32], part: f32) {
 }
 
 /// A network of a convolution, work behind it, another one, and a product, of so many images.
-fn network(images: usize, options: &CompileOptions) -> Result<Compiled> {
+fn network(images: usize, options: &CompileOptions) -> Result<Compiled<Tensor, Tensor>> {
     let w = Var::new(&(Tensor::rand([6, 3, 3, 3], DType::F32) - 0.5))?;
     let depthwise = Var::new(&(Tensor::rand([6, 1, 3, 3], DType::F32) - 0.5))?;
     let head = Var::new(&(Tensor::rand([6, 10], DType::F32) - 0.5))?;
-    compile_with(
-        &[Spec::fixed(DType::F32, [images, 3, 17, 13])],
-        options,
-        |x| {
-            let y = x[0].conv2d_with(&w.get(), Conv::new().padding(1)).relu();
-            let y = y
-                .conv2d_with(&depthwise.get(), Conv::new().padding(1).groups(6))
-                .sigmoid();
-            y.mean([2, 3]).matmul(head.get())
-        },
-    )
+    compile_with(Spec::new(DType::F32, [images, 3, 17, 13]), options, |x| {
+        let y = x.conv2d_with(&w.get(), Conv::new().padding(1)).relu();
+        let y = y
+            .conv2d_with(&depthwise.get(), Conv::new().padding(1).groups(6))
+            .sigmoid();
+        y.mean([2, 3]).matmul(head.get())
+    })
 }
 
 fn image() -> Tensor {
     kiln::with_seed(5, || Tensor::rand([2, 3, 17, 13], DType::F32))
 }
 
-fn run(network: &Compiled) -> Vec<f32> {
-    network.run(&[&image()]).unwrap()[0].to_vec().unwrap()
+fn run(network: &Compiled<Tensor, Tensor>) -> Vec<f32> {
+    network.run(image()).unwrap().to_vec().unwrap()
 }
 
-fn seeded(options: &CompileOptions) -> Compiled {
+fn seeded(options: &CompileOptions) -> Compiled<Tensor, Tensor> {
     kiln::with_seed(3, || network(2, options)).unwrap()
 }
 
@@ -152,8 +148,8 @@ fn a_frozen_store_is_only_read() {
 #[test]
 fn what_is_too_large_is_not_tried_and_not_remembered() {
     let store = store("large");
-    let large = Spec::fixed(DType::F32, [80_000_000]);
-    let program = compile_with(&[large], &options(Mode::On, &store), |x| x[0].exp() + 1).unwrap();
+    let large = Spec::new(DType::F32, [80_000_000]);
+    let program = compile_with(large, &options(Mode::On, &store), |x| x.exp() + 1).unwrap();
     let choices = &program.explain().tuning.choices;
     assert!(!choices.is_empty());
     assert!(
@@ -205,20 +201,19 @@ fn a_filter_of_many_taps_may_be_computed_by_transforms() {
             precision,
             ..options(mode, &store)
         };
-        let spec = Spec::fixed(DType::F32, [2, 3, 1000]);
-        compile_with(&[spec], &options, |x| {
-            x[0].conv1d_with(&w.get(), Conv::new().padding(150)).relu()
+        let spec = Spec::new(DType::F32, [2, 3, 1000]);
+        compile_with(spec, &options, |x| {
+            x.conv1d_with(&w.get(), Conv::new().padding(150)).relu()
         })
         .unwrap()
     };
     let exact = compiled(Mode::On, Precision::Exact);
-    let candidates = |c: &Compiled| c.explain().tuning.choices[0].candidates.clone();
+    let candidates = |c: &Program| c.explain().tuning.choices[0].candidates.clone();
     assert!(!candidates(&exact).contains(&"fft".into()));
     let transformed = compiled(Mode::On, Precision::Default);
     let choice = &transformed.explain().tuning.choices[0];
     assert!(choice.candidates.contains(&"fft".into()), "{choice}");
-    let [want, got] =
-        [&exact, &transformed].map(|c| c.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap());
+    let [want, got] = [&exact, &transformed].map(|c| c.run(&x).unwrap().to_vec::<f32>().unwrap());
     let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-3;
     assert!(want.iter().zip(&got).all(close));
 }
@@ -228,21 +223,20 @@ fn sizes_left_open_are_tuned_once_and_run_at_every_size() {
     let store = store("open");
     let w = matrix(37, 11);
     let on = options(Mode::On, &store);
-    let specs = [Spec::new(DType::F32, ["n".into(), 37.into()])];
-    let product = compile_with(&specs, &on, |x| x[0].matmul(&w).relu()).unwrap();
+    let spec = Spec::new(DType::F32, ("n", 37));
+    let product = compile_with(spec, &on, |x| x.matmul(&w).relu()).unwrap();
     assert_eq!(product.explain().tuning.measured().count(), 1);
     for n in [2, 3, 64, 1000] {
         let x = matrix(n, 37);
-        let got = product.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap();
+        let got = product.run(&x).unwrap().to_vec::<f32>().unwrap();
         assert_close(&got, &x.matmul(&w).relu().to_vec::<f32>().unwrap(), 1e-4);
     }
 }
 
 /// A program whose launches say in which ways a tuner may run them.
-fn with_variants(f: fn(&Tensor) -> Tensor, shape: [usize; 2]) -> Compiled {
-    let specs = [Spec::fixed(DType::F32, shape)];
+fn with_variants(f: fn(&Tensor) -> Tensor, shape: [usize; 2]) -> Compiled<Tensor, Tensor> {
     let frozen = options(Mode::Frozen, &store("variants"));
-    compile_with(&specs, &frozen, |x| f(&x[0])).unwrap()
+    compile_with(Spec::new(DType::F32, shape), &frozen, |x| f(&x)).unwrap()
 }
 
 #[test]
@@ -303,8 +297,8 @@ fn every_way_to_run_a_fused_kernel_is_right() {
 fn what_is_fused_and_how_sums_are_cut_are_choices() {
     let on = options(Mode::On, &store("fusion"));
     let make = |options: &CompileOptions| {
-        let specs = [Spec::fixed(DType::F32, [1040, 263])];
-        compile_with(&specs, options, |x| x[0].exp().sum([0])).unwrap()
+        let spec = Spec::new(DType::F32, [1040, 263]);
+        compile_with(spec, options, |x| x.exp().sum([0])).unwrap()
     };
     let tuned = make(&on);
     let choices = &tuned.explain().tuning.choices;
@@ -327,7 +321,7 @@ fn what_is_fused_and_how_sums_are_cut_are_choices() {
     let x = matrix(1040, 263);
     let expected = x.exp().sum([0]).to_vec::<f32>().unwrap();
     assert_close(
-        &tuned.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap(),
+        &tuned.run(&x).unwrap().to_vec::<f32>().unwrap(),
         &expected,
         1e-5,
     );
@@ -354,8 +348,8 @@ fn what_is_fused_and_how_sums_are_cut_are_choices() {
 fn a_convolution_is_tuned_with_what_makes_its_images() {
     let on = options(Mode::On, &store("images"));
     let shapes = [[2, 24, 17, 13], [2, 24, 1, 1], [40, 24, 1, 1]];
-    let specs = shapes.map(|s| Spec::fixed(DType::F32, s));
-    let tuned = compile_with(&specs, &on, |x| (&x[0] * &x[1]).relu().conv2d(&x[2]));
+    let specs = shapes.map(|s| Spec::new(DType::F32, s));
+    let tuned = compile_with(&specs, &on, |[x, y, w]| (x * y).relu().conv2d(&w));
     let tuned = tuned.unwrap();
     assert_eq!(tuned.explain().kernels_run(), 1, "{}", tuned.explain());
     let choices = &tuned.explain().tuning.choices;
@@ -367,7 +361,6 @@ fn a_convolution_is_tuned_with_what_makes_its_images() {
         "{conv}"
     );
     let inputs = shapes.map(|s| Tensor::randn(s, DType::F32));
-    let inputs: Vec<&Tensor> = inputs.iter().collect();
     assert!(tuned.verify(&inputs).unwrap().is_right());
 }
 
@@ -434,13 +427,13 @@ fn custom_ops_bring_candidates_and_bad_ones_never_win() {
     let store = store("custom");
     let x = matrix(5, 7);
     let make = |mode| {
-        let specs = [Spec::new(DType::F32, [5.into(), 7.into()])];
-        compile_with(&specs, &options(mode, &store), |x| NEXT.call(&[&x[0]])).unwrap()
+        let spec = Spec::new(DType::F32, [5, 7]);
+        compile_with(spec, &options(mode, &store), |x| NEXT.call(x)).unwrap()
     };
     let expected: Vec<f32> = x.to_vec::<f32>().unwrap().iter().map(|x| x + 1.0).collect();
     let tuned = make(Mode::On);
     assert_close(
-        &tuned.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap(),
+        &tuned.run(&x).unwrap().to_vec::<f32>().unwrap(),
         &expected,
         1e-6,
     );
@@ -463,10 +456,7 @@ fn custom_ops_bring_candidates_and_bad_ones_never_win() {
     // Bit for bit the operator's own.
     let same = make(Mode::Deterministic);
     assert!(["default", "same"].contains(&&same.explain().tuning.choices[0].chosen[..]));
-    assert_eq!(
-        same.run(&[&x]).unwrap()[0].to_vec::<f32>().unwrap(),
-        expected
-    );
+    assert_eq!(same.run(&x).unwrap().to_vec::<f32>().unwrap(), expected);
     assert_eq!(make(Mode::Off).plan(), make(Mode::Off).plan());
     // A name stands for one kernel.
     let twice = kiln_base::custom::register_alternative("test::next", "same", |_, _| Ok(()));
@@ -480,8 +470,8 @@ fn other_lengths_are_rarely_other_keys() {
     let w = matrix(16, 24);
     let mut measured = 0;
     for n in 129..=256 {
-        let specs = [Spec::new(DType::F32, [n.into(), 16.into()])];
-        let product = compile_with(&specs, &on, |x| x[0].matmul(&w)).unwrap();
+        let spec = Spec::new(DType::F32, [n, 16]);
+        let product = compile_with(spec, &on, |x| x.matmul(&w)).unwrap();
         measured += product.explain().tuning.measured().count();
     }
     assert_eq!(measured, 4, "a key a quarter octave");
@@ -551,9 +541,9 @@ fn on_an_emulated_gpu_nothing_is_timed_and_further_kernels_run() {
     let op = op
         .cuda_alternative("other", &source(2), "add", grid)
         .unwrap();
-    let specs = [Spec::new(DType::F32, [5.into(), 7.into()]).on(gpu)];
+    let spec = Spec::new(DType::F32, [5, 7]).on(gpu);
     let on = options(Mode::On, &store("gpu"));
-    let made = compile_with(&specs, &on, |x| op.call(&[&x[0]])).unwrap();
+    let made = compile_with(spec, &on, |x| op.call(x)).unwrap();
     let device = gpu.gpu().unwrap();
     let choice = &made.explain().tuning.choices[0];
     assert_eq!(choice.candidates, ["default", "other"]);
@@ -592,11 +582,11 @@ fn a_setting_that_cannot_be_read_is_an_error() {
 }
 
 /// A product with work behind it, a softmax of its rows, and sums of its columns.
-fn on_a_gpu(gpu: Device, options: &CompileOptions) -> Compiled {
+fn on_a_gpu(gpu: Device, options: &CompileOptions) -> Compiled<[Tensor; 3], [Tensor; 2]> {
     let specs = [[5, 2000], [2000, 33], [1, 33]];
-    let specs = specs.map(|s: [usize; 2]| Spec::new(DType::F32, s.map(Into::into)).on(gpu));
-    let made = compile_with(&specs, options, |x| {
-        let y = (x[0].matmul(&x[1]) + &x[2]).relu();
+    let specs = specs.map(|s: [usize; 2]| Spec::new(DType::F32, s).on(gpu));
+    let made = compile_with(&specs, options, |[x, w, b]| {
+        let y = (x.matmul(&w) + &b).relu();
         [y.softmax(1), (&y * 0.01).exp().sum([0])]
     });
     made.unwrap()
@@ -607,9 +597,8 @@ fn operands(gpu: Device) -> [Tensor; 3] {
     [x * 0.05, w * 0.05, matrix(1, 33)].map(|t| t.to(gpu))
 }
 
-fn results(made: &Compiled, gpu: Device) -> Vec<Vec<f32>> {
-    let [x, w, b] = operands(gpu);
-    let results = made.run(&[&x, &w, &b]).unwrap();
+fn results(made: &Compiled<[Tensor; 3], [Tensor; 2]>, gpu: Device) -> Vec<Vec<f32>> {
+    let results = made.run(operands(gpu)).unwrap();
     results.iter().map(|t| t.to_vec().unwrap()).collect()
 }
 
@@ -688,7 +677,7 @@ pub const ONCE: Effort = Effort {
 };
 
 /// The program of a compiled function for a GPU, with every way to compute its launches.
-pub fn lowered_for_a_gpu(made: &Compiled) -> kiln_codegen::Program {
+pub fn lowered_for_a_gpu(made: &Program) -> kiln_codegen::Program {
     let graph = &made.explain().stages.as_ref().unwrap().optimized;
     let lowering = kiln_codegen::Options {
         target: kiln_codegen::Target::Cuda,
@@ -708,8 +697,8 @@ fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
     let tried = |program: &kiln_codegen::Program, l: usize| {
         measure(program, l, 0, Precision::Default, &ONCE, Some(&device))
     };
-    let every_way_is_right = |made: Compiled| {
-        let program = lowered_for_a_gpu(&made);
+    let every_way_is_right = |made: &Program| {
+        let program = lowered_for_a_gpu(made);
         let mut trials = 0;
         for trial in (0..program.launches.len()).flat_map(|l| tried(&program, l)) {
             let right = matches!(trial.outcome, Outcome::Timed(_) | Outcome::Pruned(_));
@@ -722,10 +711,10 @@ fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
     };
     // Sums of products of halves are in f32 where a bias is added.
     let halves = [vec![40, 300], vec![33, 300], vec![33]];
-    let halves = halves.map(|shape: Vec<usize>| Spec::fixed(DType::F16, shape).on(gpu));
-    let linear = compile_with(&halves, &options, |x| x[0].linear(&x[1], Some(&x[2])));
-    every_way_is_right(linear.unwrap());
-    let mut program = every_way_is_right(on_a_gpu(gpu, &options));
+    let halves = halves.map(|shape: Vec<usize>| Spec::new(DType::F16, shape).on(gpu));
+    let linear = compile_with(&halves, &options, |[x, w, b]| x.linear(w, Some(&b)));
+    every_way_is_right(&linear.unwrap());
+    let mut program = every_way_is_right(&on_a_gpu(gpu, &options));
     let is_product = |l: &kiln_codegen::Launch| {
         let of = l.ways.as_ref().map(|w| &w.launch.kernel);
         matches!(of, Some(Kernel::MatMul(_)))

@@ -10,20 +10,22 @@ use kiln_compiler::tune::measure;
 const SHAPES: [[usize; 2]; 4] = [[41, 210], [210, 37], [23, 63], [13, 207]];
 
 /// A product with work behind it, a softmax of its columns, and a convolution.
-fn compiled(gpu: Device, options: &CompileOptions) -> Compiled {
-    let specs = SHAPES.map(|s| Spec::new(DType::F32, s.map(Into::into)).on(gpu));
-    let made = compile_with(&specs, options, |x| {
-        let y = x[0].matmul(&x[1]).relu();
-        let (image, filters) = (x[2].reshape([1, 23, 7, 9]), x[3].reshape([13, 23, 3, 3]));
+fn compiled(gpu: Device, options: &CompileOptions) -> Compiled<[Tensor; 4], [Tensor; 3]> {
+    let specs = SHAPES.map(|s| Spec::new(DType::F32, s).on(gpu));
+    let made = compile_with(&specs, options, |[x, w, image, filters]| {
+        let y = x.matmul(&w).relu();
+        let (image, filters) = (
+            image.reshape([1, 23, 7, 9]),
+            filters.reshape([13, 23, 3, 3]),
+        );
         let z = image.conv2d_with(&filters, Conv::new().padding(1));
         [y.clone(), y.softmax(0), z]
     });
     made.unwrap()
 }
 
-fn results(made: &Compiled, gpu: Device) -> Vec<Vec<f32>> {
+fn results(made: &Compiled<[Tensor; 4], [Tensor; 3]>, gpu: Device) -> Vec<Vec<f32>> {
     let operands = SHAPES.map(|[rows, columns]| (matrix(rows, columns) * 0.05).to(gpu));
-    let operands: Vec<&Tensor> = operands.iter().collect();
     let results = made.run(&operands).unwrap();
     results.iter().map(|t| t.to_vec().unwrap()).collect()
 }

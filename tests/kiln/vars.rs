@@ -118,17 +118,17 @@ fn a_failed_run_leaves_the_last_value() {
 fn updates_happen_in_place_when_nobody_else_holds_the_value() {
     let v = Var::new(Tensor::zeros([1 << 16], DType::F32)).unwrap();
     v.get().realize().unwrap();
-    let step = compile(&[], |_| {
+    let step = compile((), |()| {
         v.assign(&(v.get() + 1.0))?;
         Ok::<_, kiln::Error>(Vec::<Tensor>::new())
     })
     .unwrap();
     assert_eq!(step.plan().outputs[0].donor, Some(0));
     for _ in 0..3 {
-        step.run(&[]).unwrap();
+        step.run(()).unwrap();
     }
     let snapshot = v.get();
-    step.run(&[]).unwrap();
+    step.run(()).unwrap();
     assert_eq!(snapshot.to_vec::<f32>().unwrap()[9], 3.0);
     assert_eq!(v.get().to_vec::<f32>().unwrap()[65535], 4.0);
 }
@@ -137,8 +137,8 @@ fn updates_happen_in_place_when_nobody_else_holds_the_value() {
 fn threads_may_share_cells() {
     let v = Var::new(vector(&[0.0; 64])).unwrap();
     let step = Arc::new(
-        compile(&[Spec::fixed(DType::F32, [64])], |x| {
-            v.assign(&(v.get() + &x[0]))?;
+        compile(Spec::new(DType::F32, [64]), |x| {
+            v.assign(&(v.get() + &x))?;
             Ok::<_, kiln::Error>(Vec::<Tensor>::new())
         })
         .unwrap(),
@@ -148,7 +148,7 @@ fn threads_may_share_cells() {
             let (step, v) = (step.clone(), v.clone());
             s.spawn(move || {
                 for _ in 0..25 {
-                    step.run(&[&vector(&[1.0; 64])]).unwrap();
+                    step.run(vector(&[1.0; 64])).unwrap();
                     if t == 0 {
                         let seen = v.get().to_vec::<f32>().unwrap();
                         assert!(seen.iter().all(|x| *x == seen[0]), "a torn read");
@@ -187,7 +187,7 @@ fn runs_that_read_each_others_cells_do_not_deadlock() {
     };
     let (a, b) = (cells(), cells());
     let step = |written: &[Var], read: &[Var]| {
-        compile(&[], |_| {
+        compile((), |()| {
             for (w, r) in written.iter().zip(read) {
                 w.assign(&(w.get() * 0.5 + r.get() * 0.5))?;
             }
@@ -202,7 +202,7 @@ fn runs_that_read_each_others_cells_do_not_deadlock() {
             s.spawn(|| {
                 for _ in 0..300 {
                     start.wait();
-                    f.run(&[]).unwrap();
+                    f.run(()).unwrap();
                 }
             });
         }
@@ -216,7 +216,7 @@ fn a_cell_that_was_assigned_again_is_not_waited_for() {
         Var::new(vector(&[1.0])).unwrap(),
         Var::new(vector(&[2.0])).unwrap(),
     );
-    let f = compile(&[], |_| {
+    let f = compile((), |()| {
         a.assign(&(a.get() + b.get()))?;
         Ok::<_, kiln::Error>(a.get())
     })
@@ -225,7 +225,7 @@ fn a_cell_that_was_assigned_again_is_not_waited_for() {
     a.assign(&t).unwrap();
     b.assign(&(&t * 2.0)).unwrap();
     a.assign(vector(&[5.0])).unwrap();
-    assert_eq!(f.run(&[]).unwrap()[0].item::<f32>().unwrap(), 13.0);
+    assert_eq!(f.run(()).unwrap().item::<f32>().unwrap(), 13.0);
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn kernels_of_random_programs_are_right() {
 }
 
 /// A training step with every kind of state: parameters, running statistics, moments, random numbers.
-fn step(device: kiln::Device) -> (Compiled, Tensor, Sequential) {
+fn step(device: kiln::Device) -> (Compiled<Tensor, Tensor>, Tensor, Sequential) {
     let net = Sequential::new()
         .add(Conv2d::new(3, 4, [3, 3]).unwrap())
         .add(BatchNorm2d::new(4).unwrap())
@@ -58,8 +58,8 @@ fn step(device: kiln::Device) -> (Compiled, Tensor, Sequential) {
     net.to(device).unwrap();
     let mut optimizer = Optimizer::new(&net.parameters(), Adam::default()).unwrap();
     let x = Tensor::randn([2, 3, 7, 5], DType::F32).to(device);
-    let step = compile(&[Spec::like(&x).unwrap()], |x| {
-        let loss = net.forward(&x[0]).square().mean(());
+    let step = compile(&x, |x| {
+        let loss = net.forward(&x).square().mean(());
         loss.backward()?;
         optimizer.step()?;
         kiln::Result::Ok(loss)
@@ -79,7 +79,7 @@ fn verify_commits_nothing(device: kiln::Device) {
     };
     let before = kiln::with_seed(3, || {
         let before = state();
-        let found = step.verify(&[&x]).unwrap();
+        let found = step.verify(&x).unwrap();
         assert!(found.is_right(), "{found}");
         let kernels = step.explain().kernels.len();
         assert!(
@@ -90,7 +90,7 @@ fn verify_commits_nothing(device: kiln::Device) {
         assert_eq!(state(), before);
         before
     });
-    step.run(&[&x]).unwrap();
+    step.run(&x).unwrap();
     assert_ne!(state().0, before.0, "a run does commit");
 }
 
@@ -117,8 +117,7 @@ fn discrete_results_are_right() {
         for device in devices.iter().flatten() {
             let on = |t: &Tensor| t.to(*device);
             let tensors: Vec<Tensor> = tensors.iter().map(on).collect();
-            let specs: Vec<Spec> = tensors.iter().map(|t| Spec::like(t).unwrap()).collect();
-            let f = compile(&specs, |x| {
+            let f = compile(&tensors, |x| {
                 let y = (x[0].matmul(&x[1]) + &x[2] + &x[3]).gelu();
                 let quantised = (&y * 12.7).round().clamp(-128, 127);
                 let again = quantised.matmul(&x[3]);
@@ -130,10 +129,9 @@ fn discrete_results_are_right() {
                 ]
             });
             let f = f.unwrap();
-            let arguments: Vec<&Tensor> = tensors.iter().collect();
-            let found = f.verify(&arguments).unwrap();
+            let found = f.verify(&tensors).unwrap();
             assert!(found.is_right(), "{dtype} {device}:\n{found}");
-            let bisected = f.bisect(&arguments).unwrap();
+            let bisected = f.bisect(&tensors).unwrap();
             assert!(
                 matches!(bisected, Bisection::Right),
                 "{dtype} {device}: {bisected:?}"
@@ -144,12 +142,10 @@ fn discrete_results_are_right() {
 
 #[test]
 fn parts_of_long_reductions_are_checked_as_one() {
-    let f = compile(&[Spec::fixed(DType::F32, [3, 100_003])], |x| {
-        [x[0].square().sum([1]), x[0].argmax(1)]
+    let f = compile(Spec::new(DType::F32, [3, 100_003]), |x| {
+        [x.square().sum([1]), x.argmax(1)]
     });
-    let found = f
-        .unwrap()
-        .verify(&[&Tensor::randn([3, 100_003], DType::F32)]);
+    let found = f.unwrap().verify(Tensor::randn([3, 100_003], DType::F32));
     let found = found.unwrap();
     assert!(found.is_right(), "{found}");
 }
@@ -265,8 +261,8 @@ fn a_fold_that_overflows_is_the_rewrite_that_bisect_names() {
     let (mean, variance) = (Var::new(&mean).unwrap(), Var::new(&variance).unwrap());
     let scale = Var::new(vector(&[1e20, 1.0])).unwrap();
     let shift = Var::new(vector(&[0.0; 2])).unwrap();
-    let program = |x: &[Tensor]| {
-        let y = (&x[0] + &x[0]).conv2d_with(
+    let program = |x: Tensor| {
+        let y = (&x + &x).conv2d_with(
             &weight.get(),
             Conv::new().stride([1, 1]).padding([0, 0]).dilation([1, 1]),
         );
@@ -274,13 +270,13 @@ fn a_fold_that_overflows_is_the_rewrite_that_bisect_names() {
         let (m, v) = (Some(&mean), Some(&variance));
         y.batch_norm(m, v, Some(&scale), Some(&shift), false, 0.1, 1e-5)
     };
-    let specs = [Spec::fixed(DType::F32, [1, 1, 2, 3])];
+    let spec = Spec::new(DType::F32, [1, 1, 2, 3]);
     let x = matrix(2, 3).reshape([1, 1, 2, 3]);
-    let f = compile(&specs, program).unwrap();
+    let f = compile(&spec, program).unwrap();
     assert_eq!(f.explain().folded(), 1, "{}", f.explain());
     let small = &x * 1e-30;
-    let Bisection::Rewrite { fired, .. } = f.bisect(&[&small]).unwrap() else {
-        panic!("{}", f.bisect(&[&small]).unwrap());
+    let Bisection::Rewrite { fired, .. } = f.bisect(&small).unwrap() else {
+        panic!("{}", f.bisect(&small).unwrap());
     };
     assert_eq!(fired.rule, "conv_batch_norm");
     assert!(fired.loc.file.ends_with("verify.rs"), "{fired}");
@@ -288,14 +284,14 @@ fn a_fold_that_overflows_is_the_rewrite_that_bisect_names() {
         exact: true,
         ..CompileOptions::default()
     };
-    let exact = kiln::compile_with(&specs, &options, program).unwrap();
-    assert_eq!(exact.bisect(&[&small]).unwrap(), Bisection::Right);
+    let exact = kiln::compile_with(&spec, &options, program).unwrap();
+    assert_eq!(exact.bisect(&small).unwrap(), Bisection::Right);
 }
 
 #[test]
 fn right_programs_have_nothing_to_bisect() {
     let (step, x, _net) = step(kiln::Device::Cpu);
-    assert_eq!(step.bisect(&[&x]).unwrap(), Bisection::Right);
+    assert_eq!(step.bisect(&x).unwrap(), Bisection::Right);
     assert_eq!(
         Bisection::Right.to_string(),
         "the optimised program is right"
@@ -358,18 +354,17 @@ fn a_broken_rule_is_the_one_that_bisect_names() {
 
 #[test]
 fn arguments_that_do_not_fit_are_errors() {
-    let f = compile(&[Spec::fixed(DType::F32, [3])], |x| x[0].exp()).unwrap();
+    let f = compile(Spec::new(DType::F32, [3]), |x| x.exp()).unwrap();
     for wrong in [vector(&[1.0, 2.0]), Tensor::zeros([3], DType::I64)] {
-        assert_eq!(f.verify(&[&wrong]).unwrap_err().kind(), ErrorKind::Value);
-        assert_eq!(f.bisect(&[&wrong]).unwrap_err().kind(), ErrorKind::Value);
+        assert_eq!(f.verify(&wrong).unwrap_err().kind(), ErrorKind::Value);
+        assert_eq!(f.bisect(&wrong).unwrap_err().kind(), ErrorKind::Value);
     }
-    assert_eq!(f.verify(&[]).unwrap_err().kind(), ErrorKind::Value);
     // Data errors are those of a run.
     let table = Linear::new(2, 2).unwrap();
-    let f = compile(&[Spec::fixed(DType::I64, [1])], |x| {
-        table.weight.get().index_select(0, &x[0])
+    let f = compile(Spec::new(DType::I64, [1]), |x| {
+        table.weight.get().index_select(0, &x)
     });
-    let e = f.unwrap().verify(&[&Tensor::from_slice(&[7i64], [1])]);
+    let e = f.unwrap().verify(Tensor::from_slice(&[7i64], [1]));
     let e = e.unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Data, "{e}");
     assert!(e.loc().file.ends_with("verify.rs"), "{e}");

@@ -118,14 +118,12 @@ fn sizes_are_inferred_and_refused() {
 
 #[test]
 fn the_shape_of_an_open_size_is_an_error_at_the_users_line() {
-    let spec = kiln::Spec::new(DType::F32, ["batch".into(), 3.into()]);
-    let shape = kiln::compile(std::slice::from_ref(&spec), |x| {
-        x[0].shape().map(|_| x[0].clone())
-    });
+    let spec = kiln::Spec::new(DType::F32, ("batch", 3));
+    let shape = kiln::compile(&spec, |x| x.shape().map(|_| x.clone()));
     let e = shape.unwrap_err();
-    assert!(e.to_string().contains("x[0].shape()"), "{e}");
+    assert!(e.to_string().contains("x.shape()"), "{e}");
     assert!(e.message().contains("f32[batch, 3]"), "{e}");
-    let mismatch = kiln::compile(&[spec], |x| x[0].matmul(ones(&[2, 2])));
+    let mismatch = kiln::compile(spec, |x| x.matmul(ones(&[2, 2])));
     let e = mismatch.unwrap_err().to_string();
     assert!(e.contains("f32[batch, 3]") && !e.contains("s0"), "{e}");
 }

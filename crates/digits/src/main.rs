@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kiln::data::{DataLoader, TensorDataset, random_split};
 use kiln::nn::optim::{AdamW, OneCycleLr, Optimizer, Scheduler};
 use kiln::nn::{Forward, Module, StateDict};
-use kiln::{Compiled, CrossEntropy, DType, DimSpec, Spec, compile};
+use kiln::{Compiled, CrossEntropy, DType, DimSpec, Spec, Tensor, compile};
 use network::Network;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -171,7 +171,7 @@ fn parts(seed: u64) -> Result<(Digits, Digits), Failure> {
 
 fn predict(network: &Network, test: &Digits) -> Result<Vec<i64>, Failure> {
     let (images, _) = test.tensors();
-    Ok(classifier(network)?.run(&[&images])?[0].to_vec::<i64>()?)
+    Ok(classifier(network)?.run(&images)?.to_vec::<i64>()?)
 }
 
 /// How many predictions are right, and how many percent these are.
@@ -182,26 +182,28 @@ fn score(predictions: &[i64], test: &Digits) -> (usize, f64) {
 }
 
 /// The predicted digits `[n]` of images `[n, 1, 8, 8]`, compiled for any n.
-fn classifier(network: &Network) -> kiln::Result<Compiled> {
-    let image = images("batch".into());
-    compile(&[image], |x| network.forward(&x[0]).argmax(1))
+fn classifier(network: &Network) -> kiln::Result<Compiled<Tensor, Tensor>> {
+    compile(images("batch"), |x| network.forward(&x).argmax(1))
 }
 
-fn images(batch: DimSpec) -> Spec {
-    Spec::new(DType::F32, [batch, 1.into(), 8.into(), 8.into()])
+fn images(batch: impl Into<DimSpec>) -> Spec {
+    Spec::new(DType::F32, (batch, 1, 8, 8))
 }
 
 /// A compiled step and what drives it.
 struct Training {
-    step: Compiled,
+    step: Step,
     optimizer: Optimizer,
     schedule: Scheduler,
     compiled_in: Duration,
 }
 
+/// From images and labels to the loss and how many are right.
+type Step = Compiled<(Tensor, Tensor), (Tensor, Tensor)>;
+
 /// What a training leaves behind.
 struct Trained {
-    step: Compiled,
+    step: Step,
     losses: Vec<f32>,
     compiled_in: Duration,
     took: Duration,
@@ -214,15 +216,15 @@ impl Training {
         let steps = (options.epochs * batches).max(1) as u64;
         let schedule = Scheduler::new(&mut optimizer, OneCycleLr::new(1e-2, steps + 1))?;
         let start = Instant::now();
-        let labels = Spec::new(DType::I64, [BATCH.into()]);
-        let step = compile(&[images(BATCH.into()), labels], |x| {
+        let labels = Spec::new(DType::I64, BATCH);
+        let step = compile((images(BATCH), labels), |(x, y)| {
             optimizer.zero_grad();
-            let scores = network.forward(&x[0]);
-            let loss = scores.cross_entropy_with(&x[1], CrossEntropy::new().label_smoothing(0.05));
+            let scores = network.forward(&x);
+            let loss = scores.cross_entropy_with(&y, CrossEntropy::new().label_smoothing(0.05));
             loss.backward()?;
             optimizer.step()?;
-            let right = scores.argmax(1).eq(&x[1]).sum(());
-            kiln::Result::Ok(vec![loss, right])
+            let right = scores.argmax(1).eq(&y).sum(());
+            kiln::Result::Ok((loss, right))
         })?;
         Ok(Training {
             step,
@@ -249,10 +251,10 @@ impl Training {
             let mut right = 0;
             for batch in &loader {
                 let (images, labels) = batch?;
-                let results = self.step.run(&[&images, &labels])?;
+                let (loss, counted) = self.step.run((&images, &labels))?;
                 self.schedule.step(&mut self.optimizer)?;
-                losses.push(results[0].item::<f32>()?);
-                right += results[1].item::<i64>()?;
+                losses.push(loss.item::<f32>()?);
+                right += counted.item::<i64>()?;
                 bar.inc(1);
             }
             let speed = losses.len() as f64 * BATCH as f64 / start.elapsed().as_secs_f64();

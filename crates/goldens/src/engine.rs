@@ -51,7 +51,7 @@ impl Engine {
                     fuse: false,
                     ..CompileOptions::default()
                 };
-                compile_with(&[], &options, |_| tensors.to_vec())?.run(&[])?
+                compile_with((), &options, |()| tensors.to_vec())?.run(())?
             }
             Engine::Reference => evaluate_reference(&tensors.iter().collect::<Vec<_>>())?,
         };

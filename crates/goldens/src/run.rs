@@ -4,7 +4,7 @@ use crate::args::Failure;
 use crate::case::{Case, write_tensors};
 use crate::engine::{Array, Engine};
 use crate::ops;
-use kiln_tensor::{Error, ErrorKind, GradOptions, Tensor, grad_with};
+use kiln_tensor::{Error, ErrorKind, Grad, Tensor, grad_with};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -72,18 +72,20 @@ fn gradients(case: &Case, outputs: &[Tensor]) -> Result<Vec<(String, Tensor)>, F
     let Some(wanted) = &case.gradients else {
         return Ok(Vec::new());
     };
-    let (mut roots, mut options) = (Vec::new(), GradOptions::default());
+    let (mut roots, mut cotangents) = (Vec::new(), Vec::new());
     for (i, t) in outputs.iter().enumerate() {
         let cotangent = wanted.cotangents.get(&format!("out{i}"));
         if let Some(array) = cotangent.and_then(|name| case.tensors.get(name))
             && (t.requires_grad() || t.error().is_some())
         {
             roots.push(t);
-            options.grad_outputs.push(array.tensor().to(t.device()));
+            cotangents.push(array.tensor().to(t.device()));
         }
     }
-    let leaves: Vec<&Tensor> = wanted.leaves.values().collect();
-    let found = grad_with(&roots, &leaves, &options).map_err(rejected)?;
+    // No result need depend on a leaf.
+    let leaves: Vec<Option<&Tensor>> = wanted.leaves.values().map(Some).collect();
+    let options = Grad::new().grad_outputs(cotangents);
+    let found = grad_with(roots, leaves, options).map_err(rejected)?;
     let named = wanted.leaves.keys().cloned().zip(found);
     Ok(named.filter_map(|(name, g)| Some((name, g?))).collect())
 }

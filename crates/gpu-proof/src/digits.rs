@@ -66,14 +66,14 @@ fn train(
     let batches = parts[0].indices().len() / BATCH;
     let steps = (epochs * batches) as u64;
     let mut schedule = Scheduler::new(&mut optimizer, OneCycleLr::new(1e-2, steps + 1))?;
-    let specs = [
-        Spec::fixed(DType::F32, [BATCH, 1, 8, 8]).on(device),
-        Spec::fixed(DType::I64, [BATCH]).on(device),
-    ];
-    let step = compile(&specs, |x| {
+    let specs = (
+        Spec::new(DType::F32, [BATCH, 1, 8, 8]).on(device),
+        Spec::new(DType::I64, [BATCH]).on(device),
+    );
+    let step = compile(specs, |(x, y)| {
         optimizer.zero_grad();
-        let scores = network.forward(&x[0]);
-        let loss = scores.cross_entropy_with(&x[1], CrossEntropy::new().label_smoothing(0.05));
+        let scores = network.forward(&x);
+        let loss = scores.cross_entropy_with(&y, CrossEntropy::new().label_smoothing(0.05));
         loss.backward()?;
         optimizer.step()?;
         Result::Ok(loss)
@@ -88,9 +88,9 @@ fn train(
     for _ in 0..epochs {
         for batch in &loader {
             let (images, labels) = batch?;
-            let loss = step.run(&[&images.to(device), &labels.to(device)])?;
+            let loss = step.run((images.to(device), labels.to(device)))?;
             schedule.step(&mut optimizer)?;
-            losses.push(loss[0].item::<f32>()?);
+            losses.push(loss.item::<f32>()?);
         }
     }
     network.eval();

@@ -104,10 +104,8 @@ pub fn random_key<B: Builder<Value = Handle>>(
     Ok(key)
 }
 
-/// What a function gave, recorded.
-pub struct Traced<T> {
-    /// What it gave.
-    pub result: T,
+/// What a function recorded.
+pub struct Traced {
     inputs: Vec<Handle>,
     trace: Trace,
 }
@@ -120,7 +118,7 @@ pub fn trace<T>(
     called: &'static str,
     loc: &'static Location<'static>,
     f: impl FnOnce(&[Handle]) -> T,
-) -> Traced<T> {
+) -> (T, Traced) {
     let placeholder = |f: Fact, device| scope::placeholder(f, Role::Data, device, loc, called);
     let start = serial();
     let step = trips.map(|trips| {
@@ -144,11 +142,8 @@ pub fn trace<T>(
     let result = f(&given);
     std::mem::forget(ended);
     let trace = TRACES.with_borrow_mut(Vec::pop);
-    Traced {
-        result,
-        inputs,
-        trace: trace.expect("pushed above, and traces end in order"),
-    }
+    let trace = trace.expect("pushed above, and traces end in order");
+    (result, Traced { inputs, trace })
 }
 
 /// Values that bodies take from outside.
@@ -159,7 +154,7 @@ pub struct Captured {
     known: HashMap<(usize, u32), usize>,
 }
 
-impl<T> Traced<T> {
+impl Traced {
     /// The graph of the outputs. Inputs behind the function's own are those captured so far, and
     /// more; see [`Captured::complete`].
     pub fn graph(&mut self, outputs: &[&Handle], captured: &mut Captured) -> Result<Graph> {

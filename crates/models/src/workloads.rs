@@ -4,17 +4,14 @@
 //! use kiln_models::workloads;
 //!
 //! let unet = workloads::make("unet", (&kiln::CompileOptions::default()).into())?;
-//! let inputs: Vec<_> = unet.inputs.iter().collect();
-//! assert_eq!(unet.program.run(&inputs)?[0].shape()?, [1, 2, 128, 128]);
+//! assert_eq!(unet.program.run(&unet.inputs)?[0].shape()?, [1, 2, 128, 128]);
 //! # Ok::<(), kiln::Error>(())
 //! ```
 
 use crate::{LstmCell, MobileNetV3, ResNet, TransformerConfig, UNet, UNetConfig};
 use kiln::nn::optim::{AdamW, Optimizer, Sgd};
 use kiln::nn::{AttentionMasks, Forward, Module};
-use kiln::{
-    CompileOptions, Compiled, DType, Device, Error, Result, Spec, Tensor, compile_with, no_grad,
-};
+use kiln::{CompileOptions, Compiled, DType, Device, Error, Result, Tensor, compile_with, no_grad};
 
 /// A compiled program.
 pub struct Workload {
@@ -114,8 +111,7 @@ fn inference<M: Module + 'static>(
     model.eval();
     model.to(setup.device)?;
     let inputs: Vec<Tensor> = inputs.iter().map(|t| t.to(setup.device)).collect();
-    let specs = inputs.iter().map(Spec::like).collect::<Result<Vec<_>>>()?;
-    let program = compile_with(&specs, setup.options, |x| no_grad(|| f(&model, x)))?;
+    let program = compile_with(&inputs, setup.options, |x| no_grad(|| f(&model, &x)))?;
     Ok(Workload {
         model: Box::new(model),
         inputs,
@@ -132,13 +128,12 @@ fn training<M: Module + 'static>(
     loss: impl FnOnce(&M, &[Tensor]) -> Tensor,
 ) -> Result<Workload> {
     let inputs: Vec<Tensor> = inputs.iter().map(|t| t.to(setup.device)).collect();
-    let specs = inputs.iter().map(Spec::like).collect::<Result<Vec<_>>>()?;
-    let program = compile_with(&specs, setup.options, |x| {
+    let program = compile_with(&inputs, setup.options, |x| {
         optimizer.zero_grad();
-        let loss = loss(&model, x);
+        let loss = loss(&model, &x);
         loss.backward()?;
         optimizer.step()?;
-        Result::Ok(loss)
+        Result::Ok(vec![loss])
     })?;
     Ok(Workload {
         model: Box::new(model),

@@ -1,4 +1,7 @@
-//! `#[derive(Module)]`; see `kiln_nn::Module` for what it is about.
+//! `#[derive(Module)]` and `#[derive(Nest)]`; see `kiln_nn::Module` and `kiln_tensor::Nest` for what they are
+//! about.
+
+mod nest;
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -28,6 +31,28 @@ pub fn module(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
 #[proc_macro_derive(KilnModule, attributes(module, param, buffer, skip))]
 pub fn kiln_module(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     derive(input, quote!(::kiln::nn))
+}
+
+/// Implements `Nest` for a struct: a structure of what its fields hold, under their names. Where the type of
+/// its tensors is a parameter, `struct Batch<T = Tensor> { images: T, labels: T }`, the same struct also holds
+/// references (`Batch<&Tensor>`), specs (`Batch<Spec>`), and what `jacobian` and `hessian` give.
+#[proc_macro_derive(Nest)]
+pub fn nest(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    nested(input, quote!(::kiln_tensor))
+}
+
+/// `Nest` for users of the crate `kiln`.
+#[doc(hidden)]
+#[proc_macro_derive(KilnNest)]
+pub fn kiln_nest(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    nested(input, quote!(::kiln))
+}
+
+fn nested(input: proc_macro::TokenStream, tensor: TokenStream) -> proc_macro::TokenStream {
+    syn::parse(input)
+        .and_then(|input| nest::expand(&input, &tensor))
+        .unwrap_or_else(Error::into_compile_error)
+        .into()
 }
 
 fn derive(input: proc_macro::TokenStream, nn: TokenStream) -> proc_macro::TokenStream {

@@ -1,7 +1,8 @@
-//! Compiling a function once to run it many times.
+//! Compiling what a function recorded.
 
 use crate::compiled::{Binding, Write};
-use crate::{Compiled, Device, DimSpec, Error, ErrorKind, IntoOutputs, Result, Spec, Tensor, Var};
+use crate::nest::{Flat, called};
+use crate::{Device, DimSpec, Error, ErrorKind, Program, Result, Spec, Tensor, Var};
 use hashbrown::HashMap;
 use kiln_base::{Dim, Loc, Sym};
 use kiln_compiler::{Compilation, Options};
@@ -14,55 +15,66 @@ use kiln_lazy::scope::{Recording, Scope, placeholder};
 use std::panic::Location;
 use std::sync::{Arc, Mutex};
 
-/// Records `f` once for arguments of these specs and compiles it.
-///
-/// # Errors
-/// If `f` fails, an operation in it is invalid, it reads a value, or the engine can't run it.
-///
-/// ```
-/// use kiln_tensor::{DType, Spec, Tensor, compile};
-///
-/// let double = compile(&[Spec::new(DType::F32, ["n".into()])], |x| &x[0] + &x[0])?;
-/// let y = double.run(&[&Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3])])?;
-/// assert_eq!(y[0].to_vec::<f32>()?, [2.0, 4.0, 6.0]);
-/// # Ok::<(), kiln_tensor::Error>(())
-/// ```
-#[track_caller]
-pub fn compile<O: IntoOutputs>(specs: &[Spec], f: impl FnOnce(&[Tensor]) -> O) -> Result<Compiled> {
-    compile_with(specs, &Options::default(), f)
+/// A function that is being recorded, to be compiled.
+pub(crate) struct Compiling {
+    specs: Vec<Spec>,
+    /// Where the arguments are among what the function takes.
+    paths: Vec<String>,
+    pub(crate) arguments: Vec<Tensor>,
+    /// Of the symbols.
+    names: Vec<String>,
+    recording: Recording,
+    loc: &'static Location<'static>,
 }
 
-/// [`compile`] with other options, such as `exact` (no rewrite that changes rounding).
-///
-/// # Errors
-/// As [`compile`].
-#[track_caller]
-pub fn compile_with<O: IntoOutputs>(
-    specs: &[Spec],
-    options: &Options,
-    f: impl FnOnce(&[Tensor]) -> O,
-) -> Result<Compiled> {
-    let loc = Location::caller();
-    errors::check_process("compile", loc)?;
-    let mut names: Vec<String> = Vec::new();
-    let arguments: Vec<Tensor> = specs.iter().map(|s| argument(s, &mut names, loc)).collect();
-    let recording = Recording::start(names.clone(), loc)?;
-    let outputs = f(&arguments).into_outputs();
-    let scope = recording.finish();
-    let outputs = outputs?;
-    Builder {
-        specs,
-        arguments,
-        names,
-        scope,
-        loc,
+impl Compiling {
+    /// Begins to record a function of arguments of these specs.
+    pub(crate) fn start(
+        (specs, paths): (Flat<Spec>, Vec<String>),
+        loc: &'static Location<'static>,
+    ) -> Result<Compiling> {
+        errors::check_process("compile", loc)?;
+        if let Some(e) = specs.error {
+            return Err(e);
+        }
+        let mut names: Vec<String> = Vec::new();
+        let mut arguments = Vec::new();
+        for (spec, path) in specs.all.iter().zip(&paths) {
+            if spec.dims.iter().any(|d| matches!(d, DimSpec::Known(..0))) {
+                let argument = called("argument", path);
+                let message = format!("{argument} can't be {spec}: a size is negative");
+                return Err(Error::new(ErrorKind::Value, "compile", message, loc));
+            }
+            arguments.push(argument(spec, &mut names, loc));
+        }
+        Ok(Compiling {
+            recording: Recording::start(names.clone(), loc)?,
+            specs: specs.all,
+            paths,
+            arguments,
+            names,
+            loc,
+        })
     }
-    .build(&outputs, options)
+
+    /// Ends the recording, and compiles the results.
+    pub(crate) fn finish(self, outputs: Result<Vec<Tensor>>, options: &Options) -> Result<Program> {
+        let scope = self.recording.finish();
+        Builder {
+            specs: self.specs,
+            paths: self.paths,
+            arguments: self.arguments,
+            names: self.names,
+            scope,
+            loc: self.loc,
+        }
+        .build(&outputs?, options)
+    }
 }
 
 fn argument(spec: &Spec, names: &mut Vec<String>, loc: &'static Location<'static>) -> Tensor {
     let dims = spec.dims.iter().map(|d| match d {
-        DimSpec::Known(n) => Dim::from(*n),
+        DimSpec::Known(n) => Dim::Const(*n),
         DimSpec::Symbol(name) => {
             let at = names.iter().position(|n| n == name).unwrap_or_else(|| {
                 names.push(name.clone());
@@ -114,16 +126,17 @@ pub(crate) fn compile_graph(
     compiled.map_err(|e| errors::compile_error(e, gather, loc))
 }
 
-struct Builder<'a> {
-    specs: &'a [Spec],
+struct Builder {
+    specs: Vec<Spec>,
+    paths: Vec<String>,
     arguments: Vec<Tensor>,
     names: Vec<String>,
     scope: Scope,
     loc: &'static Location<'static>,
 }
 
-impl Builder<'_> {
-    fn build(self, outputs: &[Tensor], options: &Options) -> Result<Compiled> {
+impl Builder {
+    fn build(self, outputs: &[Tensor], options: &Options) -> Result<Program> {
         let mut gather = Gather::default();
         for a in &self.arguments {
             gather.add(&a.handle)?;
@@ -178,17 +191,18 @@ impl Builder<'_> {
         for w in &mut writes {
             w.output = position(w.output)?;
         }
-        Ok(Compiled {
+        Ok(Program {
             results: (0..outputs.len()).map(position).collect::<Result<_>>()?,
             executable: compilation.executable,
             explain: compilation.explain,
             stages: compilation.stages,
             options,
             device,
-            specs: self.specs.to_vec(),
+            symbols: self.symbol_places(),
+            specs: self.specs,
+            paths: self.paths,
             bindings,
             writes,
-            symbols: self.symbol_places(),
             keys: self
                 .scope
                 .keys

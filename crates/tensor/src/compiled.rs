@@ -1,5 +1,6 @@
 //! Running a compiled function.
 
+use crate::nest::called;
 use crate::small::Small;
 use crate::tensor::handles;
 use crate::{Device, DimSpec, Error, ErrorKind, Result, Spec, Tensor, Var, profiler};
@@ -30,18 +31,17 @@ pub(crate) enum Binding {
     Key(usize),
 }
 
-/// A compiled function.
-///
-/// Reads of [`Var`]s see their values at the time of each run, and assignments are committed when the
-/// run succeeds. What depends only on `Var`s and captured tensors is computed once and again when one
-/// of them changes.
-pub struct Compiled {
+/// What was compiled, apart from the types of what it takes and gives: what every
+/// [`Compiled`](crate::Compiled) function holds.
+pub struct Program {
     pub(crate) executable: Executable,
     pub(crate) explain: Explain,
     pub(crate) stages: Arc<Stages>,
     pub(crate) options: Options,
     pub(crate) device: Device,
     pub(crate) specs: Vec<Spec>,
+    /// Where the arguments are among what the function takes.
+    pub(crate) paths: Vec<String>,
     pub(crate) bindings: Vec<Binding>,
     pub(crate) vars: Vec<Var>,
     /// How many numbers each use of a generator draws, in recording order.
@@ -58,7 +58,7 @@ pub struct Compiled {
     /// What the program was asked for.
     pub(crate) asked: Vec<Output>,
     /// The same function for symbols that are 0 or 1, which no plan with symbols takes.
-    pub(crate) small: Mutex<Vec<(Small, Arc<Compiled>)>>,
+    pub(crate) small: Mutex<Vec<(Small, Arc<Program>)>>,
     pub(crate) loc: &'static Location<'static>,
 }
 
@@ -72,19 +72,8 @@ pub(crate) struct Write {
     pub(crate) input: Option<usize>,
 }
 
-impl Compiled {
-    /// Runs the function. May be called from several threads; runs that write the same `Var` wait for
-    /// each other.
-    ///
-    /// # Errors
-    /// If the arguments don't fit the specs, or what goes wrong in the run. `Var`s then keep their
-    /// values.
-    #[track_caller]
-    pub fn run(&self, arguments: &[&Tensor]) -> Result<Vec<Tensor>> {
-        self.run_at(arguments, Location::caller())
-    }
-
-    fn run_at(
+impl Program {
+    pub(crate) fn run_at(
         &self,
         arguments: &[&Tensor],
         loc: &'static Location<'static>,
@@ -154,31 +143,30 @@ impl Compiled {
         loc: &'static Location<'static>,
     ) -> Result<()> {
         let wrong = |m: String| Error::new(ErrorKind::Value, op, m, loc);
-        if arguments.len() != self.specs.len() {
-            return Err(wrong(format!(
-                "the function takes {} arguments, not {}",
-                self.specs.len(),
-                arguments.len()
-            )));
-        }
         for (i, (t, spec)) in arguments.iter().zip(&self.specs).enumerate() {
             t.check()?;
             let fits = t.dtype() == spec.dtype
                 && (t.handle.node.device.is_none() || t.device() == spec.device)
                 && t.ndim() == spec.dims.len()
                 && t.dims().iter().zip(&spec.dims).all(|(d, s)| match s {
-                    DimSpec::Known(n) => d.is(*n as i64),
+                    DimSpec::Known(n) => d.is(*n),
                     DimSpec::Symbol(_) => d.as_const().is_some(),
                 });
             if !fits {
                 return Err(wrong(format!(
-                    "argument {i} must be {spec}, not {} on {}",
+                    "{} must be {spec}, not {} on {}",
+                    self.argument(i),
                     t.fact(),
                     t.device()
                 )));
             }
         }
         self.sizes_agree(arguments).map_err(wrong)
+    }
+
+    /// What messages call an argument.
+    fn argument(&self, i: usize) -> String {
+        called("argument", &self.paths[i])
     }
 
     /// Says which two arguments give one symbol different sizes.
@@ -192,9 +180,11 @@ impl Compiled {
                     Some((_, size, _)) if *size == d => {}
                     Some((_, size, [from, at])) => {
                         return Err(format!(
-                            "`{name}` is {size} by dim {at} of argument {from}, {}, but {d} by dim \
-                             {axis} of argument {i}, {}",
+                            "`{name}` is {size} by dim {at} of {}, {}, but {d} by dim {axis} of \
+                             {}, {}",
+                            self.argument(*from),
                             arguments[*from].fact(),
+                            self.argument(i),
                             t.fact()
                         ));
                     }
@@ -361,13 +351,9 @@ fn keys([seed, mut offset]: [i64; 2], counts: &[i64]) -> SmallVec<[[i64; 2]; 2]>
     counts.iter().map(take).collect()
 }
 
-impl std::fmt::Debug for Compiled {
+impl std::fmt::Debug for Program {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "Compiled({} kernels at {})",
-            self.explain.kernels_run(),
-            self.loc
-        )
+        let kernels = self.explain.kernels_run();
+        write!(f, "Compiled({kernels} kernels at {})", self.loc)
     }
 }

@@ -1,26 +1,30 @@
 //! Loops and branches on values.
 
+use crate::nest::{Counts, Flat, built, called};
+use crate::options::options;
 use crate::record::{compose_many, user_error};
-use crate::{DType, Device, Error, ErrorKind, Nest, Result, Tensor};
+use crate::{AsTensor, DType, Device, ErrorKind, MaybeInt, Nest, Result, Returned, Tensor};
 use kiln_base::Dim;
-use kiln_ir::{Builder, Fact, ops};
+use kiln_ir::{Builder, Fact, Op, ops};
 use kiln_lazy::Handle;
 use kiln_lazy::body::{Captured, Traced, trace};
 use std::panic::Location;
 use std::sync::Arc;
 
-/// How [`scan_with`] runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ScanOptions {
-    /// Whether the last slice comes first. Results stand at the positions of their slices.
-    pub reverse: bool,
-    /// How many steps, where nothing is scanned.
-    pub length: Option<usize>,
+options! {
+    /// How [`scan_with`] runs.
+    Scan () {
+        /// Whether the last slice comes first. Results stand at the positions of their slices.
+        reverse: bool = false,
+        /// How many steps, where nothing is scanned.
+        length: MaybeInt = MaybeInt(None),
+    }
 }
 
 /// Runs `step` for each slice of `xs` along its first dim, carrying a state: JAX's `lax.scan`. `step`
 /// takes the state and a slice, and gives the next state and a result; `scan` gives the last state and
-/// the results, stacked along a new first dim.
+/// the results, stacked along a new first dim. All of them are structures of tensors ([`Nest`]), such as
+/// `()` for nothing. Where `step` gives a `Result`, `scan` does.
 ///
 /// `step` is recorded once and compiled as one loop, however long `xs` is, and its derivative is a
 /// loop too. The state keeps its dtypes and shapes. Random numbers differ from step to step. A `Var`
@@ -29,9 +33,8 @@ pub struct ScanOptions {
 /// ```
 /// use kiln_tensor::{Tensor, scan};
 /// // Exponential moving average.
-/// let x = Tensor::from_slice(&[1.0f32, 3.0, 5.0], [3]);
-/// let start = Tensor::from_slice(&[0.0f32], [1]).squeeze(0);
-/// let (last, means) = scan(start, x, |mean, x| {
+/// let x = Tensor::from([1.0f32, 3.0, 5.0]);
+/// let (last, means) = scan(Tensor::from(0.0f32), &x, |mean, x| {
 ///     let mean = (mean + x) * 0.5;
 ///     (mean.clone(), mean)
 /// });
@@ -40,92 +43,119 @@ pub struct ScanOptions {
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn scan<C: Nest, X: Nest, Y: Nest>(
+pub fn scan<C, X, Y, R>(
     init: C,
     xs: X,
-    step: impl FnOnce(C, X) -> (C, Y),
-) -> (C, Y) {
-    scan_with(&ScanOptions::default(), init, xs, step)
+    step: impl FnOnce(C::Owned, X::Owned) -> R,
+) -> R::Like<(C::Owned, Y)>
+where
+    C: Nest,
+    X: Nest,
+    Y: Nest<Owned = Y>,
+    R: Returned<Nest = (C::Owned, Y)>,
+{
+    scan_with(init, xs, Scan::new(), step)
 }
 
 /// [`scan`] with options.
 #[track_caller]
-pub fn scan_with<C: Nest, X: Nest, Y: Nest>(
-    options: &ScanOptions,
+pub fn scan_with<C, X, Y, R>(
     init: C,
     xs: X,
-    step: impl FnOnce(C, X) -> (C, Y),
-) -> (C, Y) {
+    options: Scan,
+    step: impl FnOnce(C::Owned, X::Owned) -> R,
+) -> R::Like<(C::Owned, Y)>
+where
+    C: Nest,
+    X: Nest,
+    Y: Nest<Owned = Y>,
+    R: Returned<Nest = (C::Owned, Y)>,
+{
     let loc = kiln_lazy::caller::user_line(Location::caller());
-    let (first, scanned) = (init.tensors(), xs.tensors());
-    let trips = match trips(options, &first, &scanned, loc) {
-        Ok(trips) => trips,
-        // The arrangement of the results is known only to `step`.
-        Err(e) => {
-            let bad = Tensor::poisoned(e, loc);
-            let mut bads = std::iter::repeat(bad.clone());
-            let (carry, x) = (init.with(&mut bads), xs.with(&mut bads));
-            return all(
-                &trace(&[], None, "scan", loc, |_| step(carry, x)).result,
-                &bad,
-            );
-        }
+    let (first, (scanned, paths)) = (Flat::of(&init), Flat::named(&xs));
+    let counts = [first.counts.clone(), scanned.counts];
+    let trips = trips(&options, &first.all, (&scanned.all, &paths), loc);
+    let facts = match &trips {
+        Ok(_) => facts(&first.all, &scanned.all),
+        Err(_) => Vec::new(),
     };
-    let mut facts: Vec<(Fact, Option<Device>)> = first
-        .iter()
-        .map(|t| (t.fact().clone(), t.handle.node.device))
-        .collect();
-    facts.extend(scanned.iter().map(|t| {
-        let slice = Fact::new(t.dtype(), t.dims()[1..].iter().cloned());
-        (slice, t.handle.node.device)
-    }));
-    let mut traced = trace(&facts, Some(&trips), "scan", loc, |given| {
-        let mut given = given.iter().cloned().map(Tensor::from);
-        let carry = init.with(&mut given);
-        let x = xs.with(&mut given);
-        step(carry, x)
+    // The structure of the results is known only to `step`.
+    let bad = trips
+        .as_ref()
+        .err()
+        .map(|e| Tensor::poisoned(e.clone(), loc));
+    let (result, mut traced) = trace(&facts, trips.as_ref().ok(), "scan", loc, |given| {
+        let mut given = given
+            .iter()
+            .cloned()
+            .map(Tensor::from)
+            .chain(bad.iter().cycle().cloned());
+        let carry = built::<C, Tensor>(&counts[0], given.by_ref());
+        step(carry, built::<X, Tensor>(&counts[1], given)).into_result()
     });
-    let loops = recorded_loop(options, trips, first, scanned, &mut traced, loc);
-    match loops {
-        Ok(outputs) if outputs.iter().all(|t| t.error().is_none()) => {
-            traced.result.with(&mut outputs.into_iter())
-        }
-        Ok(outputs) => all(&traced.result, &outputs[0]),
-        Err(e) => all(&traced.result, &Tensor::poisoned(e, loc)),
-    }
+    let result = match result {
+        Ok(result) => result,
+        Err(e) => return R::like(Err(e), &[]),
+    };
+    let gives = Flat::of(&result).counts;
+    let (next, results) = (Flat::named(&result.0), Flat::of(&result.1).all);
+    let state = State {
+        first: (first.all, &counts[0]),
+        next: (next.0.all, next.0.counts),
+        paths: next.1,
+    };
+    let outputs = match trips {
+        Ok(n) => recorded_loop(&options, n, state, scanned.all, results, &mut traced, loc),
+        Err(e) => Err(e),
+    };
+    let outputs = outputs.map(|outputs| built::<(C::Owned, Y), Tensor>(&gives, outputs));
+    R::like(outputs, &gives)
 }
 
-/// The same arrangement of one tensor.
-fn all<T: Nest>(like: &T, t: &Tensor) -> T {
-    like.with(&mut std::iter::repeat(t.clone()))
+/// What a step is given.
+fn facts(first: &[Tensor], scanned: &[Tensor]) -> Vec<(Fact, Option<Device>)> {
+    let slice = |t: &Tensor| Fact::new(t.dtype(), t.dims()[1..].iter().cloned());
+    let carried = first
+        .iter()
+        .map(|t| (t.fact().clone(), t.handle.node.device));
+    let slices = scanned.iter().map(|t| (slice(t), t.handle.node.device));
+    carried.chain(slices).collect()
+}
+
+/// What a loop carries.
+struct State<'a> {
+    first: (Vec<Tensor>, &'a Counts),
+    /// Behind a step.
+    next: (Vec<Tensor>, Counts),
+    paths: Vec<String>,
 }
 
 /// How many steps a scan has.
 fn trips(
-    options: &ScanOptions,
+    options: &Scan,
     first: &[Tensor],
-    scanned: &[Tensor],
+    (scanned, paths): (&[Tensor], &[String]),
     loc: &'static Location<'static>,
 ) -> Result<Dim> {
     for t in first.iter().chain(scanned) {
         t.check()?;
     }
     let wrong = |message: String| Err(user_error(ErrorKind::Op, "scan", message, loc));
-    let mut trips = options.length.map(Dim::from);
-    for (i, t) in scanned.iter().enumerate() {
+    let mut trips = options.length.0.map(Dim::Const);
+    if let Some(n) = options.length.0.filter(|n| *n < 0) {
+        return wrong(format!("there can't be {n} steps"));
+    }
+    for (t, path) in scanned.iter().zip(paths) {
+        let (name, fact) = (called("value", path), t.fact());
         let Some(n) = t.dims().first() else {
-            return wrong(format!(
-                "value {i} of xs is {}, which has no dim to scan",
-                t.fact()
-            ));
+            return wrong(format!("{name} of xs is {fact}, which has no dim to scan"));
         };
         match &trips {
             None => trips = Some(n.clone()),
             Some(known) if known == n => {}
             Some(known) => {
-                let fact = t.fact();
                 return wrong(format!(
-                    "value {i} of xs is {fact}, but there are {known} steps"
+                    "{name} of xs is {fact}, but there are {known} steps"
                 ));
             }
         }
@@ -138,39 +168,42 @@ fn trips(
 
 /// Records the loop at the line of the call around this one.
 #[track_caller]
-fn recorded_loop<C: Nest, Y: Nest>(
-    options: &ScanOptions,
+fn recorded_loop(
+    options: &Scan,
     trips: Dim,
-    first: Vec<Tensor>,
+    state: State<'_>,
     scanned: Vec<Tensor>,
-    traced: &mut Traced<(C, Y)>,
+    results: Vec<Tensor>,
+    traced: &mut Traced,
     loc: &'static Location<'static>,
 ) -> Result<Vec<Tensor>> {
-    let (next, results) = (traced.result.0.tensors(), traced.result.1.tensors());
-    let wrong = |message: String| Err(user_error(ErrorKind::Op, "scan", message, loc));
+    let State {
+        first: (first, before),
+        next: (next, behind),
+        paths,
+    } = state;
     for t in next.iter().chain(&results) {
         t.check()?;
     }
-    if next.len() != first.len() {
-        let (from, to) = (first.len(), next.len());
-        return wrong(format!(
-            "the state begins with {from} tensors, but the step gives {to}"
-        ));
+    if behind != *before {
+        let text = "the state holds another number of tensors behind a step than before it";
+        return Err(user_error(ErrorKind::Op, "scan", text.to_string(), loc));
     }
-    for (i, (from, to)) in first.iter().zip(&next).enumerate() {
+    for ((from, to), path) in first.iter().zip(&next).zip(&paths) {
         if from.fact() != to.fact() {
-            return wrong(format!(
-                "tensor {i} of the state begins as {}, but the step makes it {}; the state keeps \
-                 dtypes and shapes",
+            let message = format!(
+                "{} of the state begins as {}, but the step makes it {}; the state keeps dtypes \
+                 and shapes",
+                called("tensor", path),
                 from.fact(),
                 to.fact()
-            ));
+            );
+            return Err(user_error(ErrorKind::Op, "scan", message, loc));
         }
     }
     let mut captured = Captured::default();
     let outputs: Vec<Tensor> = next.into_iter().chain(results).collect();
-    let results: Vec<&Handle> = outputs.iter().map(|t| &t.handle).collect();
-    let body = traced.graph(&results, &mut captured)?;
+    let body = traced.graph(&handles(&outputs), &mut captured)?;
     let op = ops::Loop {
         trips,
         carried: first.len(),
@@ -181,84 +214,96 @@ fn recorded_loop<C: Nest, Y: Nest>(
     let mut operands = first;
     operands.extend(scanned);
     operands.extend(captured.values.into_iter().map(Tensor::from));
-    if outputs.is_empty() {
+    emitted("scan", op.into(), &operands, outputs.len())
+}
+
+fn handles(tensors: &[Tensor]) -> Vec<&Handle> {
+    tensors.iter().map(|t| &t.handle).collect()
+}
+
+/// The results of an op with bodies.
+#[track_caller]
+fn emitted(called: &'static str, op: Op, operands: &[Tensor], count: usize) -> Result<Vec<Tensor>> {
+    if count == 0 {
         return Ok(vec![]);
     }
     let refs: Vec<&Tensor> = operands.iter().collect();
-    Ok(compose_many("scan", &refs, outputs.len(), |b| {
-        Ok(b.emit(op.into(), &operands)?.into_vec())
-    }))
+    let outputs = compose_many(called, &refs, count, |b| {
+        Ok(b.emit(op, operands)?.into_vec())
+    });
+    match outputs.iter().find_map(Tensor::error) {
+        Some(e) => Err(e.clone()),
+        None => Ok(outputs),
+    }
 }
 
 /// What `then` gives if `condition` (one bool) holds, else what `otherwise` gives: `torch.cond`,
-/// JAX's `lax.cond`. Only one of them runs. Both give tensors of the same dtypes and shapes.
+/// JAX's `lax.cond`. Only one of them runs. Both give tensors of the same dtypes and shapes, in the same
+/// structure ([`Nest`]). Where they give `Result`s, `cond` does.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, cond};
-/// let x = Tensor::from_slice(&[1.0f32, -4.0], [2]);
-/// let y = cond(&x.sum(()).gt(0.0), || &x * 2.0, || -&x);
+/// let x = Tensor::from([1.0f32, -4.0]);
+/// let y = cond(x.sum(()).gt(0.0), || &x * 2.0, || -&x);
 /// assert_eq!(y.to_vec::<f32>()?, [-1.0, 4.0]);
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn cond<T: Nest>(
-    condition: &Tensor,
-    then: impl FnOnce() -> T,
-    otherwise: impl FnOnce() -> T,
-) -> T {
+pub fn cond<R: Returned>(
+    condition: impl AsTensor,
+    then: impl FnOnce() -> R,
+    otherwise: impl FnOnce() -> R,
+) -> R::Like<R::Nest> {
     let loc = kiln_lazy::caller::user_line(Location::caller());
-    let mut then = trace(&[], None, "cond", loc, |_| then());
-    let mut otherwise = trace(&[], None, "cond", loc, |_| otherwise());
-    match branch(condition, &mut then, &mut otherwise, loc) {
-        Ok(outputs) => then.result.with(&mut outputs.into_iter()),
-        Err(e) => all(&then.result, &Tensor::poisoned(e, loc)),
-    }
+    let (then, one) = trace(&[], None, "cond", loc, |_| then().into_result());
+    let (otherwise, other) = trace(&[], None, "cond", loc, |_| otherwise().into_result());
+    let [then, otherwise] = match then.and_then(|then| Ok([then, otherwise?])) {
+        Ok(sides) => sides,
+        Err(e) => return R::like(Err(e), &[]),
+    };
+    let sides = [Flat::named(&then), Flat::named(&otherwise)];
+    let counts = sides[0].0.counts.clone();
+    let outputs = branch(&condition.as_tensor(), sides, [one, other], loc);
+    R::like(
+        outputs.map(|o| built::<R::Nest, Tensor>(&counts, o)),
+        &counts,
+    )
 }
 
 /// Records the branch at the line of the call around this one.
 #[track_caller]
-fn branch<T: Nest>(
+fn branch(
     condition: &Tensor,
-    then: &mut Traced<T>,
-    otherwise: &mut Traced<T>,
+    [(a, paths), (b, _)]: [(Flat, Vec<String>); 2],
+    [mut then, mut otherwise]: [Traced; 2],
     loc: &'static Location<'static>,
 ) -> Result<Vec<Tensor>> {
-    let wrong = |message: String| -> Result<Vec<Tensor>, Error> {
-        Err(user_error(ErrorKind::Op, "cond", message, loc))
-    };
+    let wrong = |message: String| Err(user_error(ErrorKind::Op, "cond", message, loc));
     condition.check()?;
     if condition.dtype() != DType::Bool || !condition.fact().numel().is(1) {
-        return wrong(format!(
-            "the condition must be one bool, not {}",
-            condition.fact()
-        ));
+        let fact = condition.fact();
+        return wrong(format!("the condition must be one bool, not {fact}"));
     }
-    let sides = [&then, &otherwise].map(|t| t.result.tensors());
-    for t in sides.iter().flatten() {
+    for t in a.all.iter().chain(&b.all) {
         t.check()?;
     }
-    let [a, b] = &sides;
-    if a.len() != b.len() {
-        let (a, b) = (a.len(), b.len());
-        return wrong(format!("one branch gives {a} tensors and the other {b}"));
+    if a.counts != b.counts {
+        let (a, b) = (a.all.len(), b.all.len());
+        return wrong(match a == b {
+            true => "the branches give tensors in other structures".to_string(),
+            false => format!("one branch gives {a} tensors and the other {b}"),
+        });
     }
-    if a.is_empty() {
-        return Ok(vec![]);
-    }
-    for (i, (a, b)) in a.iter().zip(b).enumerate() {
+    for ((a, b), path) in a.all.iter().zip(&b.all).zip(&paths) {
         if a.fact() != b.fact() {
-            return wrong(format!(
-                "tensor {i} is {} in one branch and {} in the other",
-                a.fact(),
-                b.fact()
-            ));
+            let (name, a, b) = (called("tensor", path), a.fact(), b.fact());
+            return wrong(format!("{name} is {a} in one branch and {b} in the other"));
         }
     }
     let mut captured = Captured::default();
-    let [a, b] = [a, b].map(|side| side.iter().map(|t| &t.handle).collect::<Vec<_>>());
     let mut graphs = [
-        then.graph(&a, &mut captured)?,
-        otherwise.graph(&b, &mut captured)?,
+        then.graph(&handles(&a.all), &mut captured)?,
+        otherwise.graph(&handles(&b.all), &mut captured)?,
     ];
     graphs.iter_mut().for_each(|g| captured.complete(g, 0));
     let op = ops::If {
@@ -266,12 +311,5 @@ fn branch<T: Nest>(
     };
     let mut operands = vec![condition.reshape(())];
     operands.extend(captured.values.into_iter().map(Tensor::from));
-    let refs: Vec<&Tensor> = operands.iter().collect();
-    let outputs = compose_many("cond", &refs, a.len(), |b| {
-        Ok(b.emit(op.into(), &operands)?.into_vec())
-    });
-    match outputs.iter().find_map(Tensor::error) {
-        Some(e) => Err(e.clone()),
-        None => Ok(outputs),
-    }
+    emitted("cond", op.into(), &operands, a.all.len())
 }

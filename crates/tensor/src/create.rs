@@ -20,13 +20,13 @@ pub use kiln_runtime::Element;
 /// ```
 /// use kiln_tensor::{DType, Spec, Tensor, compile};
 ///
-/// let f = compile(&[Spec::new(DType::F32, ["n".into(), 3.into()])], |x| {
-///     let n = x[0].dims()[0].clone();
+/// let f = compile(Spec::new(DType::F32, ("n", 3)), |x| {
+///     let n = x.dims()[0].clone();
 ///     let row = Tensor::arange(0, n.clone(), 1).unsqueeze(1);
-///     &x[0] + row + Tensor::ones(vec![n, 3.into()], DType::F32)
+///     &x + row + Tensor::ones(vec![n, 3.into()], DType::F32)
 /// })?;
-/// let y = f.run(&[&Tensor::zeros([2, 3], DType::F32)])?;
-/// assert_eq!(y[0].to_vec::<f32>()?, [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
+/// let y = f.run(Tensor::zeros([2, 3], DType::F32))?;
+/// assert_eq!(y.to_vec::<f32>()?, [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 pub trait IntoShape {

@@ -1,8 +1,9 @@
 //! Operators with a kernel of the user's own.
 
 use crate::autograd::{Backward, differentiated, keeps_derivative};
+use crate::nest::Flat;
 use crate::record::compose;
-use crate::{Error, Result, Tensor, no_grad};
+use crate::{Error, Nest, Result, Tensor, no_grad};
 use kiln_base::custom::{
     ArrayView, ArrayViewMut, CudaFunction, CudaGrid, KernelError, register, register_alternative,
     register_cuda, register_cuda_alternative,
@@ -34,7 +35,7 @@ use std::sync::Arc;
 /// });
 ///
 /// let x = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
-/// let y = CUBE.call(&[&x]);
+/// let y = CUBE.call(&x);
 /// y.sum(()).backward()?;
 /// assert_eq!(y.to_vec::<f32>()?, [1.0, 8.0]);
 /// assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [3.0, 12.0]);
@@ -104,7 +105,7 @@ impl CustomOp {
     ///     |_, output| CudaGrid::points(output.iter().product()),
     /// )?;
     /// let x = Tensor::rand([1000], DType::F32).to(Device::cuda(0)?);
-    /// println!("{}", cube.call(&[&x]).sum(()));
+    /// println!("{}", cube.call(&x).sum(()));
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     ///
@@ -170,9 +171,11 @@ impl CustomOp {
         self
     }
 
-    /// The operator on these tensors, whose dtypes are not promoted.
+    /// The operator on a tensor or several ([`Nest`]), whose dtypes are not promoted.
     #[track_caller]
-    pub fn call(&self, inputs: &[&Tensor]) -> Tensor {
+    pub fn call(&self, inputs: impl Nest) -> Tensor {
+        let inputs = Flat::of(&inputs).all;
+        let inputs = &inputs.iter().collect::<Vec<_>>()[..];
         compose(self.name, inputs, |b| {
             ensure!(!inputs.is_empty(), "a custom op takes at least one tensor");
             let facts: Vec<Fact> = inputs.iter().map(|t| t.fact().clone()).collect();

@@ -12,6 +12,7 @@ mod control;
 mod convert;
 mod create;
 mod custom;
+mod function;
 mod in_place;
 mod names;
 #[cfg(feature = "ndarray")]
@@ -34,13 +35,14 @@ mod var;
 mod verify;
 
 pub use autograd::{
-    GradFn, GradOptions, checkpoint, custom_function, grad, grad_with, gradcheck, jvp, vjp,
+    CustomFunction, Grad, GradCheck, GradFn, Pullback, checkpoint, custom_function, grad,
+    grad_with, gradcheck, gradcheck_with, hessian, jacobian, jvp, vjp,
 };
-pub use compile::{compile, compile_with};
-pub use compiled::Compiled;
-pub use control::{ScanOptions, cond, scan, scan_with};
+pub use compiled::Program;
+pub use control::{Scan, cond, scan, scan_with};
 pub use create::{Element, IntoShape, Limit};
 pub use custom::CustomOp;
+pub use function::{Compiled, compile, compile_with};
 pub use kiln_base::custom::{ArrayView, ArrayViewMut, CudaFunction, CudaGrid, KernelError};
 pub use kiln_base::{DType, Dim, Scalar};
 pub use kiln_compiler::tune::{Precision, set_precision};
@@ -66,13 +68,14 @@ pub use kiln_lazy::run::cached::cache_stats;
 pub use kiln_lazy::run::profiler;
 pub use kiln_lazy::scope::is_recording;
 pub use kiln_lazy::warning::{WarningHook, set_warning_hook};
+pub use kiln_nn_derive::{KilnNest, Nest};
 pub use kiln_runtime::{Cancel, Executable, Level, MemoryReport, StepTime, memory};
 pub use names::DimNames;
-pub use nest::Nest;
+pub use nest::{Feed, Flat, Nest, NestOf, Returned};
 pub use operand::{AsTensor, Other};
 pub use ops::*;
 pub use print::{PrintOptions, printoptions, set_printoptions};
 pub use repeated::Repeated;
-pub use spec::{DimSpec, IntoOutputs, Spec};
+pub use spec::{DimSpec, DimSpecs, Spec};
 pub use tensor::{Tensor, evaluate_reference, explain};
 pub use var::{Var, assign_together};

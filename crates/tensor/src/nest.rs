@@ -1,81 +1,481 @@
-//! Tensors in tuples and lists.
+//! Tensors, and structures of them: what functions take and give.
 
-use crate::Tensor;
+use crate::{Error, ErrorKind, Spec, Tensor, Var};
+use smallvec::SmallVec;
+use std::fmt::{Display, Write};
+use std::panic::Location;
 
-/// Tensors in a fixed arrangement: one, a tuple, a `Vec`, an array, an `Option`, or any nesting of
-/// these. What JAX calls a pytree.
-pub trait Nest: Sized {
-    /// The tensors, in order.
-    fn tensors(&self) -> Vec<Tensor>;
+/// A tensor, or a structure of them: a tuple, an array, a `Vec`, an `Option`, a struct with
+/// `#[derive(Nest)]`, or any nesting of these. What JAX calls a pytree.
+///
+/// What is given to a call may hold tensors or [`Var`]s, by value or by reference; what a function gets is
+/// the same structure of owned tensors, [`Nest::Owned`]. Where specs are asked for (`L` is [`Spec`]), a
+/// structure holds these, or tensors that stand for theirs.
+///
+/// ```
+/// use kiln_tensor::{DType, Spec, Tensor, Var, compile};
+/// let w = Var::parameter(&Tensor::from([2.0f32, 3.0]))?;
+/// let f = compile((Spec::new(DType::F32, "n"), &w), |(x, w)| [&x * w.sum(()), x])?;
+/// let [y, _] = f.run((Tensor::from([1.0f32, 2.0, 3.0]), &w))?;
+/// assert_eq!(y.to_vec::<f32>()?, [5.0, 10.0, 15.0]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no structure of `{L}`s",
+    label = "takes `{L}`s: one, or a tuple, array, `Vec`, `Option` or struct of them",
+    note = "structs are structures by `#[derive(Nest)]`"
+)]
+pub trait Nest<L = Tensor> {
+    /// The same structure of owned tensors.
+    type Owned: Nest<Owned = Self::Owned>;
 
-    /// The same arrangement of other tensors, which are taken from `tensors`.
-    fn with(&self, tensors: &mut dyn Iterator<Item = Tensor>) -> Self;
+    /// Appends what it holds, in order.
+    fn flatten_into(&self, flat: &mut Flat<L>);
+
+    /// The structure, of other tensors.
+    fn build(feed: &mut Feed<'_>) -> Self::Owned;
 }
 
-impl Nest for Tensor {
-    fn tensors(&self) -> Vec<Tensor> {
-        vec![self.clone()]
-    }
+/// How many values there are where the types leave it open: the length of each `Vec`, and whether an `Option`
+/// holds something.
+pub(crate) type Counts = SmallVec<[usize; 2]>;
 
-    fn with(&self, tensors: &mut dyn Iterator<Item = Tensor>) -> Tensor {
-        tensors.next().unwrap_or_else(|| self.clone())
+/// What a structure holds, one behind the other; see [`Nest::flatten_into`].
+#[derive(Clone, Debug)]
+pub struct Flat<L = Tensor> {
+    pub(crate) all: Vec<L>,
+    pub(crate) counts: Counts,
+    /// The first thing that could not be taken.
+    pub(crate) error: Option<Error>,
+    paths: Option<Paths>,
+}
+
+/// Where things are in a structure, such as `1.weight`.
+#[derive(Clone, Debug, Default)]
+struct Paths {
+    here: String,
+    all: Vec<String>,
+}
+
+impl<L> Default for Flat<L> {
+    fn default() -> Flat<L> {
+        Flat {
+            all: Vec::new(),
+            counts: Counts::new(),
+            error: None,
+            paths: None,
+        }
     }
 }
 
-impl Nest for () {
-    fn tensors(&self) -> Vec<Tensor> {
-        vec![]
-    }
-
-    fn with(&self, _: &mut dyn Iterator<Item = Tensor>) {}
-}
-
-impl<T: Nest> Nest for Vec<T> {
-    fn tensors(&self) -> Vec<Tensor> {
-        self.iter().flat_map(Nest::tensors).collect()
-    }
-
-    fn with(&self, tensors: &mut dyn Iterator<Item = Tensor>) -> Vec<T> {
-        self.iter().map(|t| t.with(tensors)).collect()
+impl<N: Nest> From<N> for Flat {
+    #[track_caller]
+    fn from(nest: N) -> Flat {
+        Flat::of(&nest)
     }
 }
 
-impl<T: Nest> Nest for Option<T> {
-    fn tensors(&self) -> Vec<Tensor> {
-        self.iter().flat_map(Nest::tensors).collect()
+impl<L> Flat<L> {
+    /// What a structure holds.
+    #[track_caller]
+    pub(crate) fn of<N: Nest<L> + ?Sized>(nest: &N) -> Flat<L> {
+        let mut flat = Flat::default();
+        nest.flatten_into(&mut flat);
+        flat
     }
 
-    fn with(&self, tensors: &mut dyn Iterator<Item = Tensor>) -> Option<T> {
-        self.as_ref().map(|t| t.with(tensors))
+    /// What a structure holds, and where.
+    #[track_caller]
+    pub(crate) fn named<N: Nest<L> + ?Sized>(nest: &N) -> (Flat<L>, Vec<String>) {
+        let paths = Some(Paths::default());
+        let mut flat = Flat {
+            paths,
+            ..Flat::default()
+        };
+        nest.flatten_into(&mut flat);
+        let paths = flat.paths.take().unwrap_or_default();
+        (flat, paths.all)
+    }
+
+    /// Appends a tensor, or what stands for one.
+    pub fn leaf(&mut self, leaf: L) {
+        self.all.push(leaf);
+        if let Some(paths) = &mut self.paths {
+            paths.all.push(paths.here.clone());
+        }
+    }
+
+    /// Appends what a part of the structure holds: a field, or an element by its number.
+    #[track_caller]
+    pub fn part<N: Nest<L> + ?Sized>(&mut self, name: impl Display, part: &N) {
+        let mut before = 0;
+        if let Some(Paths { here, .. }) = &mut self.paths {
+            before = here.len();
+            let dot = if here.is_empty() { "" } else { "." };
+            let _ = write!(here, "{dot}{name}"); // a String takes it
+        }
+        part.flatten_into(self);
+        if let Some(paths) = &mut self.paths {
+            paths.here.truncate(before);
+        }
+    }
+
+    /// Notes how many elements follow, where their number is not part of the type.
+    pub fn count(&mut self, n: usize) {
+        self.counts.push(n);
     }
 }
 
-impl<T: Nest, const N: usize> Nest for [T; N] {
-    fn tensors(&self) -> Vec<Tensor> {
-        self.iter().flat_map(Nest::tensors).collect()
+/// The tensors that a structure is made of; see [`Nest::build`].
+pub struct Feed<'a> {
+    /// `None` for one that there is not.
+    tensors: &'a mut dyn Iterator<Item = Option<Tensor>>,
+    counts: std::slice::Iter<'a, usize>,
+    taken: usize,
+    /// The numbers of those that there are not, but for those in an `Option`, which is then `None`.
+    missing: Vec<usize>,
+}
+
+impl Feed<'_> {
+    /// The next tensor.
+    pub fn tensor(&mut self) -> Tensor {
+        let next = self.tensors.next().flatten();
+        self.taken += 1;
+        next.unwrap_or_else(|| {
+            self.missing.push(self.taken - 1);
+            let text = "a structure takes apart into fewer tensors than it is made of";
+            let loc = Location::caller();
+            Tensor::poisoned(Error::new(ErrorKind::Internal, "Nest", text, loc), loc)
+        })
     }
 
-    fn with(&self, tensors: &mut dyn Iterator<Item = Tensor>) -> [T; N] {
-        std::array::from_fn(|i| self[i].with(tensors))
+    /// How many elements follow, where their number is not part of the type.
+    pub fn count(&mut self) -> usize {
+        self.counts.next().copied().unwrap_or(0)
     }
+}
+
+/// The structure with these counts, of the tensors that there are; or the number of the first one that is
+/// missing.
+pub(crate) fn partly<N: Nest<L>, L>(
+    counts: &[usize],
+    tensors: impl IntoIterator<Item = Option<Tensor>>,
+) -> Result<N::Owned, usize> {
+    let mut feed = Feed {
+        tensors: &mut tensors.into_iter(),
+        counts: counts.iter(),
+        taken: 0,
+        missing: Vec::new(),
+    };
+    let nest = N::build(&mut feed);
+    match feed.missing.first() {
+        None => Ok(nest),
+        Some(first) => Err(*first),
+    }
+}
+
+/// The structure with these counts, of other tensors.
+pub(crate) fn built<N: Nest<L>, L>(
+    counts: &[usize],
+    tensors: impl IntoIterator<Item = Tensor>,
+) -> N::Owned {
+    N::build(&mut Feed {
+        tensors: &mut tensors.into_iter().map(Some),
+        counts: counts.iter(),
+        taken: 0,
+        missing: Vec::new(),
+    })
+}
+
+/// What messages call a part of a structure: `argument 1.weight`, `the argument`.
+pub(crate) fn called(what: &str, path: &str) -> String {
+    match path {
+        "" => format!("the {what}"),
+        path => format!("{what} {path}"),
+    }
+}
+
+/// What a function may return: a [`Nest`], or a `Result` of one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not what a function of tensors returns",
+    label = "returns a tensor, a tuple, array, `Vec`, `Option` or struct of owned tensors, or a `Result` of these"
+)]
+pub trait Returned {
+    /// The tensors.
+    type Nest: Nest<Owned = Self::Nest>;
+
+    /// What is returned of other tensors: a `Result` where this is one.
+    type Like<N: Nest<Owned = N>>;
+
+    /// The tensors, or the function's own error.
+    ///
+    /// # Errors
+    /// If the function failed.
+    fn into_result(self) -> Result<Self::Nest, Error>;
+
+    /// What stands for a result: itself where this is a `Result`, else the tensors, which carry the error, if
+    /// there is one. `counts` says how many they then are.
+    fn like<N: Nest<Owned = N>>(result: Result<N, Error>, counts: &[usize]) -> Self::Like<N>;
+}
+
+impl<T: Nest<Owned = T>> Returned for T {
+    type Nest = T;
+    type Like<N: Nest<Owned = N>> = N;
+
+    fn into_result(self) -> Result<T, Error> {
+        Ok(self)
+    }
+
+    #[track_caller]
+    fn like<N: Nest<Owned = N>>(result: Result<N, Error>, counts: &[usize]) -> N {
+        let loc = Location::caller();
+        let poisoned = |e| std::iter::repeat(Tensor::poisoned(e, loc));
+        result.unwrap_or_else(|e| built::<N, Tensor>(counts, poisoned(e)))
+    }
+}
+
+impl<T: Nest<Owned = T>> Returned for Result<T, Error> {
+    type Nest = T;
+    type Like<N: Nest<Owned = N>> = Result<N, Error>;
+
+    fn into_result(self) -> Result<T, Error> {
+        self
+    }
+
+    fn like<N: Nest<Owned = N>>(result: Result<N, Error>, _: &[usize]) -> Result<N, Error> {
+        result
+    }
+}
+
+/// What holds a tensor, or stands for one.
+macro_rules! nest_leaf {
+    ($($name:ty, $leaf:ty: |$this:ident, $flat:ident| $add:expr;)*) => {
+        $(impl Nest<$leaf> for $name {
+            type Owned = Tensor;
+
+            #[track_caller]
+            fn flatten_into(&self, $flat: &mut Flat<$leaf>) {
+                let $this = self;
+                $add
+            }
+
+            fn build(feed: &mut Feed<'_>) -> Tensor {
+                feed.tensor()
+            }
+        })*
+    };
+}
+nest_leaf! {
+    Tensor, Tensor: |t, flat| flat.leaf(t.clone());
+    Var, Tensor: |var, flat| flat.leaf(var.get());
+    Spec, Spec: |spec, flat| flat.leaf(spec.clone());
+    Tensor, Spec: |t, flat| flat.example(t);
+    Var, Spec: |var, flat| flat.example(var);
+}
+
+impl Flat<Spec> {
+    fn example(&mut self, t: &impl crate::AsTensor) {
+        match Spec::like(t) {
+            Ok(spec) => self.leaf(spec),
+            Err(e) => self.error = self.error.take().or(Some(e)),
+        }
+    }
+}
+
+impl<L, T: Nest<L> + ?Sized> Nest<L> for &T {
+    type Owned = T::Owned;
+
+    #[track_caller]
+    fn flatten_into(&self, flat: &mut Flat<L>) {
+        (**self).flatten_into(flat);
+    }
+
+    fn build(feed: &mut Feed<'_>) -> T::Owned {
+        T::build(feed)
+    }
+}
+
+impl<L, T: Nest<L>> Nest<L> for [T] {
+    type Owned = Vec<T::Owned>;
+
+    #[track_caller]
+    fn flatten_into(&self, flat: &mut Flat<L>) {
+        flat.count(self.len());
+        for (i, t) in self.iter().enumerate() {
+            flat.part(i, t);
+        }
+    }
+
+    fn build(feed: &mut Feed<'_>) -> Vec<T::Owned> {
+        (0..feed.count()).map(|_| T::build(feed)).collect()
+    }
+}
+
+impl<L, T: Nest<L>> Nest<L> for Vec<T> {
+    type Owned = Vec<T::Owned>;
+
+    #[track_caller]
+    fn flatten_into(&self, flat: &mut Flat<L>) {
+        self[..].flatten_into(flat);
+    }
+
+    fn build(feed: &mut Feed<'_>) -> Vec<T::Owned> {
+        <[T]>::build(feed)
+    }
+}
+
+impl<L, T: Nest<L>, const N: usize> Nest<L> for [T; N] {
+    type Owned = [T::Owned; N];
+
+    #[track_caller]
+    fn flatten_into(&self, flat: &mut Flat<L>) {
+        for (i, t) in self.iter().enumerate() {
+            flat.part(i, t);
+        }
+    }
+
+    fn build(feed: &mut Feed<'_>) -> [T::Owned; N] {
+        std::array::from_fn(|_| T::build(feed))
+    }
+}
+
+impl<L, T: Nest<L>> Nest<L> for Option<T> {
+    type Owned = Option<T::Owned>;
+
+    #[track_caller]
+    fn flatten_into(&self, flat: &mut Flat<L>) {
+        flat.count(self.is_some().into());
+        if let Some(t) = self {
+            t.flatten_into(flat);
+        }
+    }
+
+    /// `None`, too, where there is none of its tensors.
+    fn build(feed: &mut Feed<'_>) -> Option<T::Owned> {
+        if feed.count() == 0 {
+            return None;
+        }
+        let (taken, missing) = (feed.taken, feed.missing.len());
+        let t = T::build(feed);
+        if missing < feed.missing.len() && feed.missing.len() - missing == feed.taken - taken {
+            feed.missing.truncate(missing);
+            return None;
+        }
+        Some(t)
+    }
+}
+
+impl<L> Nest<L> for () {
+    type Owned = ();
+
+    fn flatten_into(&self, _: &mut Flat<L>) {}
+
+    fn build(_: &mut Feed<'_>) {}
 }
 
 macro_rules! nest_tuple {
-    ($($name:ident $at:tt),*) => {
-        impl<$($name: Nest),*> Nest for ($($name,)*) {
-            fn tensors(&self) -> Vec<Tensor> {
-                let mut all = Vec::new();
-                $(all.extend(self.$at.tensors());)*
-                all
+    ($($($name:ident $at:tt)*;)*) => {
+        $(impl<L, $($name: Nest<L>),*> Nest<L> for ($($name,)*) {
+            type Owned = ($($name::Owned,)*);
+
+            #[track_caller]
+            fn flatten_into(&self, flat: &mut Flat<L>) {
+                $(flat.part($at, &self.$at);)*
             }
 
-            fn with(&self, tensors: &mut dyn Iterator<Item = Tensor>) -> Self {
-                ($(self.$at.with(tensors),)*)
+            fn build(feed: &mut Feed<'_>) -> Self::Owned {
+                ($($name::build(feed),)*)
             }
-        }
+        })*
     };
 }
-nest_tuple!(A 0);
-nest_tuple!(A 0, B 1);
-nest_tuple!(A 0, B 1, C 2);
-nest_tuple!(A 0, B 1, C 2, D 3);
+nest_tuple! {
+    A 0;
+    A 0 B 1;
+    A 0 B 1 C 2;
+    A 0 B 1 C 2 D 3;
+    A 0 B 1 C 2 D 3 E 4;
+    A 0 B 1 C 2 D 3 E 4 F 5;
+    A 0 B 1 C 2 D 3 E 4 F 5 G 6;
+    A 0 B 1 C 2 D 3 E 4 F 5 G 6 H 7;
+}
+
+/// A structure that can hold anything in place of its tensors, as the results of
+/// [`jacobian`](crate::jacobian) and [`hessian`](crate::hessian) do.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't hold anything but tensors",
+    label = "a structure with a derivative by each of its tensors",
+    note = "a struct can by `#[derive(Nest)]` if the type of its tensors is a parameter: `struct Params<T = Tensor> {{ weight: T, bias: T }}`"
+)]
+pub trait NestOf: Nest {
+    /// The same structure of these.
+    type Of<T>;
+
+    /// The structure, of what `each` gives.
+    fn build_of<T>(feed: &mut Feed<'_>, each: &mut dyn FnMut() -> T) -> Self::Of<T>;
+}
+
+/// The structure with these counts, of anything.
+pub(crate) fn built_of<N: NestOf, T>(counts: &[usize], mut each: impl FnMut() -> T) -> N::Of<T> {
+    let mut feed = Feed {
+        tensors: &mut std::iter::empty(),
+        counts: counts.iter(),
+        taken: 0,
+        missing: Vec::new(),
+    };
+    N::build_of(&mut feed, &mut each)
+}
+
+impl NestOf for Tensor {
+    type Of<T> = T;
+
+    fn build_of<T>(_: &mut Feed<'_>, each: &mut dyn FnMut() -> T) -> T {
+        each()
+    }
+}
+
+impl<N: NestOf> NestOf for Vec<N> {
+    type Of<T> = Vec<N::Of<T>>;
+
+    fn build_of<T>(feed: &mut Feed<'_>, each: &mut dyn FnMut() -> T) -> Vec<N::Of<T>> {
+        (0..feed.count()).map(|_| N::build_of(feed, each)).collect()
+    }
+}
+
+impl<N: NestOf, const L: usize> NestOf for [N; L] {
+    type Of<T> = [N::Of<T>; L];
+
+    fn build_of<T>(feed: &mut Feed<'_>, each: &mut dyn FnMut() -> T) -> [N::Of<T>; L] {
+        std::array::from_fn(|_| N::build_of(feed, each))
+    }
+}
+
+impl<N: NestOf> NestOf for Option<N> {
+    type Of<T> = Option<N::Of<T>>;
+
+    fn build_of<T>(feed: &mut Feed<'_>, each: &mut dyn FnMut() -> T) -> Option<N::Of<T>> {
+        (feed.count() > 0).then(|| N::build_of(feed, each))
+    }
+}
+
+macro_rules! nest_of_tuple {
+    ($($($name:ident)*;)*) => {
+        $(impl<$($name: NestOf),*> NestOf for ($($name,)*) {
+            type Of<T> = ($($name::Of<T>,)*);
+
+            fn build_of<T>(feed: &mut Feed<'_>, each: &mut dyn FnMut() -> T) -> Self::Of<T> {
+                ($($name::build_of(feed, each),)*)
+            }
+        })*
+    };
+}
+nest_of_tuple! {
+    A;
+    A B;
+    A B C;
+    A B C D;
+    A B C D E;
+    A B C D E F;
+    A B C D E F G;
+    A B C D E F G H;
+}

@@ -86,10 +86,9 @@ impl Recorded {
         loc: &'static Location<'static>,
         f: impl Fn(&[Tensor]) -> Vec<Tensor>,
     ) -> Option<Recorded> {
-        let mut traced = trace(kinds, None, "repeated", loc, |given| {
+        let (results, mut traced) = trace(kinds, None, "repeated", loc, |given| {
             f(&given.iter().cloned().map(Tensor::from).collect::<Vec<_>>())
         });
-        let results = traced.result.clone();
         let fine = |t: &Tensor| t.error().is_none() && t.handle.node.device == kinds[0].1;
         if kinds.is_empty() || results.is_empty() || !results.iter().all(fine) {
             return None;

@@ -4,7 +4,7 @@
 //! what was recorded, and the plan for that is compiled when it is first asked for.
 
 use crate::compile::{compile_graph, symbol_info};
-use crate::{Compiled, DimSpec, Error, ErrorKind, Result, Tensor};
+use crate::{DimSpec, Error, ErrorKind, Program, Result, Tensor};
 use kiln_base::{Dim, Sym};
 use kiln_compiler::Compilation;
 use smallvec::SmallVec;
@@ -14,13 +14,13 @@ use std::sync::{Arc, Mutex};
 /// The symbols with values less than 2, and these.
 pub(crate) type Small = SmallVec<[(usize, i64); 1]>;
 
-impl Compiled {
+impl Program {
     /// The function for arguments of which symbolic sizes are 0 or 1.
     pub(crate) fn for_small(
         &self,
         arguments: &[&Tensor],
         loc: &'static Location<'static>,
-    ) -> Result<Option<Arc<Compiled>>> {
+    ) -> Result<Option<Arc<Program>>> {
         let values = self.values(arguments);
         let small = values.iter().copied().enumerate();
         let small: Small = small.filter(|(_, v)| *v < 2).collect();
@@ -37,7 +37,7 @@ impl Compiled {
         Ok(Some(made))
     }
 
-    fn specialised(&self, small: &Small, loc: &'static Location<'static>) -> Result<Compiled> {
+    fn specialised(&self, small: &Small, loc: &'static Location<'static>) -> Result<Program> {
         let value = |s: usize| small.iter().find(|(symbol, _)| *symbol == s);
         let names: Vec<String> = self.names();
         let mut kept = 0;
@@ -83,7 +83,7 @@ impl Compiled {
             DimSpec::Symbol(name) => {
                 let symbol = names.iter().position(|n| n == name);
                 let known = symbol.and_then(value);
-                known.map_or_else(|| dim.clone(), |(_, v)| DimSpec::Known(*v as usize))
+                known.map_or_else(|| dim.clone(), |(_, v)| DimSpec::Known(*v))
             }
             DimSpec::Known(n) => DimSpec::Known(*n),
         };
@@ -91,13 +91,14 @@ impl Compiled {
         for s in &mut specs {
             s.dims = s.dims.iter().map(spec).collect();
         }
-        Ok(Compiled {
+        Ok(Program {
             executable,
             explain,
             stages,
             options: self.options.clone(),
             device: self.device,
             specs,
+            paths: self.paths.clone(),
             bindings: self.bindings.clone(),
             vars: self.vars.clone(),
             written: self.written.clone(),

@@ -1,6 +1,6 @@
-//! What a compiled function takes and gives.
+//! What a compiled function takes.
 
-use crate::{DType, Device, Result, Tensor};
+use crate::{AsTensor, DType, Device, Int, Result};
 
 /// Dtype, shape and device of an argument of a compiled function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,18 +17,32 @@ pub struct Spec {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DimSpec {
     /// This size.
-    Known(usize),
+    Known(i64),
     /// Any size, the same in every place where the name stands. Sizes of 0 and 1 have plans of their own,
     /// compiled when a run first has one.
     Symbol(String),
 }
 
+/// The sizes of a [`Spec`], numbers and names: one, a tuple of both, or an array, a slice or a vector of
+/// either; `()` for none.
+///
+/// ```
+/// use kiln_tensor::{DType, Spec};
+/// let batch: usize = 4;
+/// assert_eq!(Spec::new(DType::F32, ("batch", 3)).to_string(), "f32[batch, 3]");
+/// assert_eq!(Spec::new(DType::F32, [batch, 3]).to_string(), "f32[4, 3]");
+/// assert_eq!(Spec::new(DType::I64, "n").to_string(), "i64[n]");
+/// assert_eq!(Spec::new(DType::F64, ()).to_string(), "f64[]");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DimSpecs(pub Vec<DimSpec>);
+
 impl Spec {
-    /// A spec from numbers and names: `Spec::new(DType::F32, ["batch".into(), 64.into()])`.
-    pub fn new(dtype: DType, dims: impl IntoIterator<Item = DimSpec>) -> Spec {
+    /// The spec of a tensor on the CPU.
+    pub fn new(dtype: DType, dims: impl Into<DimSpecs>) -> Spec {
         Spec {
             dtype,
-            dims: dims.into_iter().collect(),
+            dims: dims.into().0,
             device: Device::Cpu,
         }
     }
@@ -39,23 +53,19 @@ impl Spec {
         self
     }
 
-    /// A spec whose sizes are all known.
-    pub fn fixed(dtype: DType, shape: impl AsRef<[usize]>) -> Spec {
-        Spec::new(dtype, shape.as_ref().iter().map(|d| DimSpec::Known(*d)))
-    }
-
     /// The spec of tensors like this one.
     ///
     /// # Errors
-    /// If the tensor is poisoned.
-    pub fn like(t: &Tensor) -> Result<Spec> {
-        Ok(Spec::fixed(t.dtype(), t.shape()?).on(t.device()))
+    /// If the tensor is poisoned, or has sizes that only a function given to `compile` knows.
+    pub fn like(t: impl AsTensor) -> Result<Spec> {
+        let t = t.as_tensor();
+        Ok(Spec::new(t.dtype(), t.shape()?).on(t.device()))
     }
 }
 
-impl From<usize> for DimSpec {
-    fn from(n: usize) -> DimSpec {
-        DimSpec::Known(n)
+impl<T: Into<Int>> From<T> for DimSpec {
+    fn from(n: T) -> DimSpec {
+        DimSpec::Known(n.into().0)
     }
 }
 
@@ -65,36 +75,74 @@ impl From<&str> for DimSpec {
     }
 }
 
-/// What a function given to [`crate::compile`] may return.
-pub trait IntoOutputs {
-    /// The tensors, in order.
-    ///
-    /// # Errors
-    /// The function's own error.
-    fn into_outputs(self) -> Result<Vec<Tensor>>;
-}
-
-impl IntoOutputs for Tensor {
-    fn into_outputs(self) -> Result<Vec<Tensor>> {
-        Ok(vec![self])
+impl From<&&str> for DimSpec {
+    fn from(name: &&str) -> DimSpec {
+        DimSpec::from(*name)
     }
 }
 
-impl IntoOutputs for Vec<Tensor> {
-    fn into_outputs(self) -> Result<Vec<Tensor>> {
-        Ok(self)
+impl From<String> for DimSpec {
+    fn from(name: String) -> DimSpec {
+        DimSpec::Symbol(name)
     }
 }
 
-impl<const N: usize> IntoOutputs for [Tensor; N] {
-    fn into_outputs(self) -> Result<Vec<Tensor>> {
-        Ok(self.into())
+impl From<&String> for DimSpec {
+    fn from(name: &String) -> DimSpec {
+        DimSpec::from(name.as_str())
     }
 }
 
-impl<T: IntoOutputs> IntoOutputs for Result<T> {
-    fn into_outputs(self) -> Result<Vec<Tensor>> {
-        self?.into_outputs()
+impl<T: Into<DimSpec>> From<T> for DimSpecs {
+    fn from(dim: T) -> DimSpecs {
+        DimSpecs(vec![dim.into()])
+    }
+}
+
+impl<T: Into<DimSpec> + Clone> From<&[T]> for DimSpecs {
+    fn from(dims: &[T]) -> DimSpecs {
+        DimSpecs(dims.iter().cloned().map(Into::into).collect())
+    }
+}
+
+macro_rules! specs_from_list {
+    ($($list:ty, $($n:ident)?;)*) => {$(
+        impl<T: Into<DimSpec> + Clone $(, const $n: usize)?> From<$list> for DimSpecs {
+            fn from(dims: $list) -> DimSpecs {
+                DimSpecs::from(&dims[..])
+            }
+        }
+    )*};
+}
+specs_from_list! {
+    Vec<T>,;
+    &Vec<T>,;
+    [T; N], N;
+    &[T; N], N;
+}
+
+macro_rules! specs_from_tuple {
+    ($($($t:ident)*;)*) => {$(
+        impl<$($t: Into<DimSpec>),*> From<($($t,)*)> for DimSpecs {
+            #[allow(non_snake_case)]
+            fn from(($($t,)*): ($($t,)*)) -> DimSpecs {
+                DimSpecs(vec![$($t.into()),*])
+            }
+        }
+    )*};
+}
+specs_from_tuple! {
+    A;
+    A B;
+    A B C;
+    A B C D;
+    A B C D E;
+    A B C D E F;
+}
+
+impl From<()> for DimSpecs {
+    fn from(_: ()) -> DimSpecs {
+        DimSpecs::default()
     }
 }
 

@@ -20,9 +20,7 @@
 //!     ..Default::default()
 //! };
 //! let a = Tensor::rand([64, 300], DType::F32);
-//! let product = compile_with(&[Spec::new(DType::F32, [300.into(), 40.into()])], &options, |x| {
-//!     a.matmul(&x[0])
-//! })?;
+//! let product = compile_with(Spec::new(DType::F32, [300, 40]), &options, |x| a.matmul(x))?;
 //! let tuning = &product.explain().tuning;
 //! for choice in &tuning.choices {
 //!     println!("{choice}"); // the chosen algorithm, why, and all times

@@ -3,8 +3,7 @@
 use crate::spec::{Conv, Unary, Workload};
 use kiln::nn::{Conv1d, Conv2d, Conv3d, Forward, Module, Sequential};
 use kiln::{
-    CompileOptions, DType, Device, GradOptions, Pool, Result, Spec, Tensor, compile_with,
-    grad_with, no_grad,
+    CompileOptions, DType, Device, Grad, Pool, Result, Tensor, compile_with, grad_with, no_grad,
 };
 use kiln_models::workloads::{self, Setup};
 
@@ -97,23 +96,16 @@ fn gradients(
     let shape = result(&inputs[0], &inputs[1]).shape()?;
     let [x, w] = inputs;
     let inputs = vec![x, w, random(&shape)];
-    let specs = inputs.iter().map(Spec::like).collect::<Result<Vec<_>>>()?;
-    let mut found = Ok(Vec::new());
-    let program = compile_with(&specs, options, |given| {
-        let [x, w] = [0, 1].map(|i| given[i].requires_grad_(true));
-        let options = GradOptions {
-            grad_outputs: vec![given[2].clone()],
-            ..GradOptions::default()
-        };
-        found = grad_with(&[&result(&x, &w)], &[&x, &w], &options);
-        let all = found.iter().flatten().flatten();
-        all.cloned().collect::<Vec<Tensor>>()
-    });
-    found?;
+    let program = compile_with(&inputs, options, |given| {
+        let (x, g) = (&given[..2], &given[2]);
+        let leaves: Vec<Tensor> = x.iter().map(|t| t.requires_grad_(true)).collect();
+        let y = result(&leaves[0], &leaves[1]);
+        grad_with(y, leaves, Grad::new().grad_outputs(g))
+    })?;
     Ok(Program {
         model: Box::new(Sequential::new()),
         inputs,
-        program: program?,
+        program,
     })
 }
 
@@ -148,8 +140,7 @@ fn compiled<M: Module + 'static>(
     options: &CompileOptions,
     f: impl FnOnce(&M, &[Tensor]) -> Tensor,
 ) -> Result<Program> {
-    let specs = inputs.iter().map(Spec::like).collect::<Result<Vec<_>>>()?;
-    let program = compile_with(&specs, options, |x| no_grad(|| vec![f(&model, x)]))?;
+    let program = compile_with(&inputs, options, |x| no_grad(|| vec![f(&model, &x)]))?;
     Ok(Program {
         model: Box::new(model),
         inputs,

@@ -71,7 +71,7 @@ fn kernels(device: Device) -> Kernels {
         }
         let tensors: Vec<_> = tensors.iter().map(|t| t.to(device)).collect();
         let options = CompileOptions::default();
-        if let Ok(compiled) = compile_with(&[], &options, |_| tensors) {
+        if let Ok(compiled) = compile_with((), &options, |()| tensors) {
             collect(compiled.plan(), &mut kernels);
         }
     }

@@ -10,7 +10,7 @@ pub(crate) use products::run as products;
 pub(crate) use rows::{bandwidth, launches};
 
 use crate::{Failed, Report, Settings};
-use kiln_tensor::{Compiled, Device, Result, Spec, Tensor, compile};
+use kiln_tensor::{Compiled, Device, Result, Tensor, compile};
 use std::time::Instant;
 
 /// Rounds of a measurement, of which the median counts.
@@ -32,17 +32,15 @@ impl Case {
         inputs: Vec<Tensor>,
         f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
     ) -> Result<Case> {
-        let on = |t: &Tensor| Ok(Spec::like(t)?.on(t.device()));
-        let specs: Vec<Spec> = inputs.iter().map(on).collect::<Result<_>>()?;
         Ok(Case {
             name: name.into(),
-            run: compile(&specs, f)?,
+            run: compile(&inputs, |x| f(&x))?,
             inputs,
         })
     }
 
     fn once(&self) -> Result<Vec<Tensor>> {
-        self.run.run(&self.inputs.iter().collect::<Vec<_>>())
+        self.run.run(&self.inputs)
     }
 
     /// Runs once, to see that it does.

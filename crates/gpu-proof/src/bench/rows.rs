@@ -3,7 +3,7 @@
 use super::{Case, median, randn, seconds, table};
 use crate::driver::Driver;
 use crate::{Failed, Report, Settings};
-use kiln_tensor::{DType, GradOptions, Result, Tensor, grad_with};
+use kiln_tensor::{DType, Grad, Result, Tensor, grad_with};
 use std::time::Instant;
 
 /// The bandwidth of copies in bytes a second, of bytes read and written.
@@ -21,12 +21,7 @@ fn copies(driver: &Driver, bytes: usize) -> std::result::Result<f64, Failed> {
 
 /// The gradients of `y` for the cotangent `dy`.
 fn gradients(y: &Tensor, dy: &Tensor, of: &[&Tensor]) -> Result<Vec<Tensor>> {
-    let options = GradOptions {
-        grad_outputs: vec![dy.clone()],
-        ..GradOptions::default()
-    };
-    let found = grad_with(&[y], of, &options)?;
-    Ok(found.into_iter().flatten().collect())
+    grad_with(y, of, Grad::new().grad_outputs(dy))
 }
 
 fn gelu_chain(x: &Tensor) -> Tensor {

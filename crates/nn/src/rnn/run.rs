@@ -3,7 +3,7 @@
 use super::Recurrent;
 use super::cell::{Cell, State, Weights};
 use crate::layer::fact;
-use kiln_tensor::{ScanOptions, Tensor, Var, cat, scan_with, stack};
+use kiln_tensor::{Scan, Tensor, Var, cat, scan_with, stack};
 
 impl Recurrent {
     /// Outputs, last hidden states and last cells, or what is wrong with the input.
@@ -112,13 +112,10 @@ impl Recurrent {
             input_bias = Some(b + &c);
         }
         let projected = x.linear(vars[0].get(), input_bias.as_ref());
-        let options = ScanOptions {
-            reverse,
-            ..ScanOptions::default()
-        };
+        let options = Scan::new().reverse(reverse);
         let first = (state.hidden, state.cell);
         let ((hidden, cell), outputs) =
-            scan_with(&options, first, projected, |(hidden, cell), x| {
+            scan_with(first, projected, options, |(hidden, cell), x| {
                 let next = self.cell.step(&x, &State { hidden, cell }, &weights);
                 ((next.hidden.clone(), next.cell), next.hidden)
             });

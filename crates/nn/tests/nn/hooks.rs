@@ -82,9 +82,9 @@ fn what_a_hook_does_is_part_of_lazy_and_compiled_steps() {
         match compiled {
             false => data.iter().for_each(|x| drop(step(x).unwrap())),
             true => {
-                let spec = Spec::new(DType::F64, [5.into(), 3.into()]);
-                let step = compile(&[spec], |x| step(&x[0])).unwrap();
-                data.iter().for_each(|x| drop(step.run(&[x]).unwrap()));
+                let spec = Spec::new(DType::F64, [5, 3]);
+                let step = compile(spec, |x| step(&x)).unwrap();
+                data.iter().for_each(|x| drop(step.run(x).unwrap()));
             }
         }
         let calls = seen.lock().unwrap().len();

@@ -2,7 +2,7 @@
 
 use crate::support::{assert_close, random, values};
 use kiln_nn::*;
-use kiln_tensor::{DType, Im2Col, InterpolateMode, Tensor, gradcheck};
+use kiln_tensor::{DType, GradCheck, Im2Col, InterpolateMode, Tensor, gradcheck_with};
 
 /// 1, 2, 3, … in this shape.
 fn counted(shape: &[usize]) -> Tensor {
@@ -21,7 +21,8 @@ fn check(layer: &dyn Forward, x: &Tensor, shape: &[usize], wanted: &[f64]) {
 
 #[track_caller]
 fn check_gradient(layer: &dyn Forward, x: &Tensor) {
-    gradcheck(|x| layer.forward(&x[0]), &[x], 1e-6, 1e-7, 1e-5).unwrap();
+    let bounds = GradCheck::new().atol(1e-7).rtol(1e-5);
+    gradcheck_with(|x| layer.forward(&x), x, bounds).unwrap();
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use crate::support::*;
 use kiln_nn::*;
 use kiln_tensor::{
-    BagMode, BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CrossEntropy, DType, MarginRanking,
-    MultiLabelSoftMargin, MultiMargin, Nll, Pairwise, Tensor, TripletMargin, Var, gradcheck,
-    manual_seed,
+    BagMode, BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CrossEntropy, DType, GradCheck,
+    MarginRanking, MultiLabelSoftMargin, MultiMargin, Nll, Pairwise, Tensor, TripletMargin, Var,
+    gradcheck_with, manual_seed,
 };
 
 fn f64s(values: &[f64], shape: &[usize]) -> Tensor {
@@ -73,12 +73,13 @@ fn losses_by_their_formulas() {
     );
 
     let (x, y, z) = (random([3, 4]), random([3, 4]), random([3, 4]));
-    let three = |x: &[Tensor]| TripletMarginLoss::new().forward(&x[0], &x[1], &x[2]);
-    gradcheck(three, &[&x, &y, &z], 1e-6, 1e-7, 1e-5).unwrap();
-    let gauss = |x: &[Tensor]| GaussianNLLLoss::new().forward(&x[0], &x[1], &x[2].square());
-    gradcheck(gauss, &[&x, &y, &(&z + 2.0)], 1e-6, 1e-7, 1e-5).unwrap();
-    let cosine = |x: &[Tensor]| CosineSimilarity::new().forward(&x[0], &x[1]);
-    gradcheck(cosine, &[&x, &y], 1e-6, 1e-7, 1e-5).unwrap();
+    let bounds = || GradCheck::new().atol(1e-7).rtol(1e-5);
+    let three = |[x, y, z]: [Tensor; 3]| TripletMarginLoss::new().forward(&x, &y, &z);
+    gradcheck_with(three, [&x, &y, &z], bounds()).unwrap();
+    let gauss = |[x, y, z]: [Tensor; 3]| GaussianNLLLoss::new().forward(&x, &y, &z.square());
+    gradcheck_with(gauss, [&x, &y, &(&z + 2.0)], bounds()).unwrap();
+    let cosine = |[x, y]: [Tensor; 2]| CosineSimilarity::new().forward(&x, &y);
+    gradcheck_with(cosine, [&x, &y], bounds()).unwrap();
     let e = MarginRankingLoss::new().forward(&x, &random([5]), &y);
     let text = e.error().unwrap().to_string();
     assert!(

@@ -264,11 +264,11 @@ fn gradients_flow_through_time() {
 #[test]
 fn recurrence_compiles_with_a_symbolic_batch() {
     let m = f64_module(|| LSTM::new(INPUT, HIDDEN));
-    let spec = Spec::new(DType::F64, [LENGTH.into(), "batch".into(), INPUT.into()]);
-    let compiled = compile(&[spec], |x| m.forward(&x[0], None).0).unwrap();
+    let spec = Spec::new(DType::F64, (LENGTH, "batch", INPUT));
+    let compiled = compile(spec, |x| m.forward(&x, None).0).unwrap();
     let x = random([LENGTH, BATCH, INPUT]);
-    let y = compiled.run(&[&x]).unwrap();
-    assert_close(&values(&y[0]), &values(&m.forward(&x, None).0), 1e-12);
+    let y = compiled.run(&x).unwrap();
+    assert_close(&values(&y), &values(&m.forward(&x, None).0), 1e-12);
 }
 
 #[test]

@@ -79,11 +79,11 @@ fn compiled_batch_norms_update_as_lazy_ones() {
     for momentum in [Some(0.1), None] {
         let make = || Ok(BatchNorm1d::new(3)?.momentum(momentum));
         let (lazy, other) = (f64_module(make), f64_module(make));
-        let step = compile(&[Spec::fixed(DType::F64, SHAPE)], |x| other.forward(&x[0])).unwrap();
+        let step = compile(Spec::new(DType::F64, SHAPE), |x| other.forward(&x)).unwrap();
         for _ in 0..3 {
             let x = random(SHAPE);
             let wanted = values(&lazy.forward(&x));
-            assert_close(&values(&step.run(&[&x]).unwrap()[0]), &wanted, 1e-10);
+            assert_close(&values(&step.run(&x).unwrap()), &wanted, 1e-10);
         }
         let (a, b) = (lazy.state_dict(), other.state_dict());
         for ((name, a), (_, b)) in a.iter().zip(b.iter()) {
@@ -99,10 +99,10 @@ fn a_compiled_evaluation_leaves_the_statistics() {
     layer.forward(&random(SHAPE)).realize().unwrap();
     layer.eval();
     let before = held(layer.running_mean.as_ref().unwrap());
-    let step = compile(&[Spec::fixed(DType::F64, SHAPE)], |x| layer.forward(&x[0])).unwrap();
+    let step = compile(Spec::new(DType::F64, SHAPE), |x| layer.forward(&x)).unwrap();
     let x = random(SHAPE);
     assert_close(
-        &values(&step.run(&[&x]).unwrap()[0]),
+        &values(&step.run(&x).unwrap()),
         &values(&layer.forward(&x)),
         1e-10,
     );

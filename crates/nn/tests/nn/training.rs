@@ -2,7 +2,7 @@
 
 use crate::support::{assert_close, check_gradients, f64_module, random, values};
 use kiln_nn::*;
-use kiln_tensor::{DType, Reduction, Result, Spec, Tensor, compile};
+use kiln_tensor::{DType, Reduction, Result, Tensor, compile};
 
 #[derive(Module)]
 struct Net {
@@ -83,11 +83,10 @@ fn a_compiled_step_trains_as_a_lazy_one() {
     let (lazy, other) = (Net::new(0.0).unwrap(), Net::new(0.0).unwrap());
     other.load_state_dict(&lazy.state_dict(), true).unwrap();
     let (x, y) = data();
-    let specs = [Spec::like(&x).unwrap(), Spec::like(&y).unwrap()];
-    let compiled = compile(&specs, |a| step(&other, &a[0], &a[1])).unwrap();
+    let compiled = compile([&x, &y], |[x, y]| step(&other, &x, &y)).unwrap();
     for _ in 0..5 {
         let a: f32 = step(&lazy, &x, &y).unwrap().item().unwrap();
-        let b: f32 = compiled.run(&[&x, &y]).unwrap()[0].item().unwrap();
+        let b: f32 = compiled.run([&x, &y]).unwrap().item().unwrap();
         assert!((a - b).abs() < 1e-4 * (1.0 + a.abs()), "{a} {b}");
     }
     for ((name, a), (_, b)) in lazy.state_dict().iter().zip(other.state_dict().iter()) {

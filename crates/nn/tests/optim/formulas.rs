@@ -29,19 +29,19 @@ fn found(rule: impl Rule, dtype: DType, compiled: bool) -> Vec<Vec<f64>> {
     let start = Tensor::from_slice(&numbers(1, N), [N]).to_dtype(dtype);
     let p = Var::parameter(&start).unwrap();
     let mut optimizer = Optimizer::new([&p], rule).unwrap();
-    let spec = Spec::fixed(dtype, [N]);
+    let spec = Spec::new(dtype, [N]);
     let mut record = |g: &Tensor| {
         optimizer.zero_grad();
         (p.get() * g).sum(()).backward()?;
         optimizer.step()?;
         Ok::<_, Error>(Vec::<Tensor>::new())
     };
-    let step = compiled.then(|| compile(&[spec], |g| record(&g[0])).unwrap());
+    let step = compiled.then(|| compile(spec, |g| record(&g)).unwrap());
     (1..=STEPS)
         .map(|t| {
             let g = Tensor::from_slice(&numbers(10 + t as u64, N), [N]).to_dtype(dtype);
             match &step {
-                Some(step) => drop(step.run(&[&g]).unwrap()),
+                Some(step) => drop(step.run(&g).unwrap()),
                 None => drop(record(&g).unwrap()),
             }
             p.get().to_dtype(DType::F64).to_vec::<f64>().unwrap()

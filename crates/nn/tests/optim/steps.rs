@@ -45,11 +45,11 @@ fn in_place(clip: bool) {
     let net = Net { all: all.collect() };
     let sizes = shapes.map(|s| 4 * s.iter().product::<usize>());
     let mut optimizer = Optimizer::new(&net.all, AdamW::default()).unwrap();
-    let spec = Spec::fixed(DType::F32, [2, 64]);
-    let compiled = compile(&[spec], |x| match clip {
-        true => step(&net, &mut optimizer, &x[0]),
+    let spec = Spec::new(DType::F32, [2, 64]);
+    let compiled = compile(spec, |x| match clip {
+        true => step(&net, &mut optimizer, &x),
         false => {
-            let loss = net.loss(&x[0]);
+            let loss = net.loss(&x);
             loss.backward()?;
             optimizer.step()?;
             Ok(loss.detach())
@@ -71,7 +71,7 @@ fn in_place(clip: bool) {
     assert!(report.peak < parameters + parameters / 4, "{report:?}");
     assert_eq!(report.prepared, 0);
     for _ in 0..2 {
-        compiled.run(&[&random(9, &[2, 64])]).unwrap();
+        compiled.run(random(9, &[2, 64])).unwrap();
     }
 }
 
@@ -80,14 +80,14 @@ fn compiled_and_lazy_steps_agree_while_the_rate_changes() {
     let (lazy, fast) = (Net::new(3), Net::new(3));
     let new = |net: &Net| Optimizer::new(&net.all, AdamW::default()).unwrap();
     let (mut a, mut b) = (new(&lazy), new(&fast));
-    let spec = Spec::like(&batch(0)).unwrap();
-    let compiled = compile(&[spec], |x| step(&fast, &mut b, &x[0])).unwrap();
+    let spec = Spec::like(batch(0)).unwrap();
+    let compiled = compile(spec, |x| step(&fast, &mut b, &x)).unwrap();
     for i in 0..6 {
         let lr = 0.01 / (i + 1) as f64;
         a.set_lr(lr).unwrap();
         b.set_lr(lr).unwrap();
         let x = step(&lazy, &mut a, &batch(i)).unwrap();
-        let y = &compiled.run(&[&batch(i)]).unwrap()[0];
+        let y = &compiled.run(batch(i)).unwrap();
         let close = (x.item::<f32>().unwrap() - y.item::<f32>().unwrap()).abs() < 1e-6;
         assert!(close, "step {i}");
     }
@@ -95,9 +95,7 @@ fn compiled_and_lazy_steps_agree_while_the_rate_changes() {
     for (x, y) in both {
         assert!((x - y).abs() < 1e-5, "{x} is not {y}");
     }
-    let e = compile(&[], |_| b.set_lr(1.0).map(|()| Vec::new()))
-        .err()
-        .unwrap();
+    let e = compile((), |()| b.set_lr(1.0)).err().unwrap();
     assert!(e.message().contains("between runs"), "{e}");
 }
 

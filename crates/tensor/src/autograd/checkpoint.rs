@@ -1,6 +1,7 @@
 //! Trading time for memory: forward values that a backward pass computes again.
 
-use crate::{Nest, Tensor, is_grad_enabled};
+use crate::nest::{Flat, built};
+use crate::{Nest, Returned, Tensor, is_grad_enabled};
 use kiln_lazy::caller::user_line;
 use kiln_lazy::grad::again::again;
 use kiln_lazy::{Handle, body};
@@ -8,33 +9,46 @@ use std::panic::Location;
 
 /// `f(inputs)`, of which a backward pass keeps the inputs alone: it records what `f` recorded once more,
 /// behind the gradient of the result (`torch.utils.checkpoint.checkpoint`). Random numbers and what was
-/// read of `Var`s are the same in both; what `f` assigned to a `Var` is assigned once.
+/// read of `Var`s are the same in both; what `f` assigned to a `Var` is assigned once. Where `f` gives a
+/// `Result`, `checkpoint` does.
 ///
 /// ```
 /// use kiln_tensor::{DType, Tensor, checkpoint};
 /// let x = Tensor::ones([2, 3], DType::F32).requires_grad_(true);
-/// let y = checkpoint(|x: Tensor| (x.exp() + 1.0).sin(), x.clone());
+/// let y = checkpoint(|x| (x.exp() + 1.0).sin(), &x);
 /// y.sum(()).backward()?;
 /// assert!(x.grad().is_some());
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn checkpoint<I: Nest, T: Nest>(f: impl FnOnce(I) -> T, inputs: I) -> T {
+pub fn checkpoint<I: Nest, R: Returned>(
+    f: impl FnOnce(I::Owned) -> R,
+    inputs: I,
+) -> R::Like<R::Nest> {
     let loc = user_line(Location::caller());
-    let given = inputs.tensors();
+    let Flat { all, counts, .. } = Flat::of(&inputs);
     // A loop that a body stands in decides itself what to keep.
-    if !is_grad_enabled() || body::is_tracing() || given.iter().any(|t| t.error().is_some()) {
-        return f(inputs);
+    if !is_grad_enabled() || body::is_tracing() || all.iter().any(|t| t.error().is_some()) {
+        return R::like(f(built::<I, Tensor>(&counts, all)).into_result(), &[]);
     }
-    let handles: Vec<Handle> = given.iter().map(|t| t.handle.clone()).collect();
+    let handles: Vec<Handle> = all.iter().map(|t| t.handle.clone()).collect();
     let named = |(handle, t): (Handle, Tensor)| Tensor { handle, ..t };
     let run = |leaves: &[Handle]| {
-        let mut leaves = leaves.iter().cloned().zip(given.clone()).map(named);
-        let result = f(inputs.with(&mut leaves));
-        let outputs = result.tensors().into_iter().map(|t| t.handle);
-        let outputs: Vec<Handle> = outputs.collect();
-        (result, outputs)
+        let leaves = leaves.iter().cloned().zip(all).map(named);
+        match f(built::<I, Tensor>(&counts, leaves)).into_result() {
+            Ok(nest) => {
+                let Flat { all, counts, .. } = Flat::of(&nest);
+                (Ok(counts), all.into_iter().map(|t| t.handle).collect())
+            }
+            Err(e) => (Err(e), Vec::new()),
+        }
     };
     let (result, outputs) = again(&handles, loc, run);
-    result.with(&mut outputs.into_iter().map(Tensor::from))
+    match result {
+        Ok(counts) => {
+            let outputs = outputs.into_iter().map(Tensor::from);
+            R::like(Ok(built::<R::Nest, Tensor>(&counts, outputs)), &counts)
+        }
+        Err(e) => R::like(Err(e), &[]),
+    }
 }

@@ -1,39 +1,262 @@
 //! Functions with a derivative of the user's own.
 
-use crate::record::compose;
+use crate::nest::{Counts, Flat, built, called};
+use crate::record::{compose_many, user_error};
 use crate::tensor::handles;
-use crate::{Result, Tensor, is_grad_enabled, no_grad};
-use kiln_ir::{OpError, ensure};
-use kiln_lazy::grad::edge::{CustomRule, Edge, GradNode};
+use crate::{ErrorKind, Nest, Returned, Tensor, is_grad_enabled, no_grad};
+use kiln_ir::{Builder, OpError, ensure, ops};
+use kiln_lazy::caller::user_line;
+use kiln_lazy::grad::edge::{CustomRule, Edge, GradNode, Leaf};
 use kiln_lazy::{Handle, body};
 use std::panic::Location;
 use std::sync::Arc;
 
-/// `forward(inputs)`, whose gradients `backward` computes: from the inputs, the result and the gradient
-/// of the result to one gradient for each input (`None` for zero). Nothing that `forward` does is
-/// recorded for gradients; what `backward` does is, where gradients are differentiated again.
+/// A function with a derivative of the user's own: `torch.autograd.Function`, as JAX's `custom_vjp` says it.
+///
+/// `forward` gives the result and what `backward` needs beside the gradient: inputs, results, anything.
+/// `backward` takes that and the gradient of the result, and gives the gradients of the inputs, with `()` or
+/// `None` for one that is zero. All of them are structures of tensors ([`Nest`]). Nothing that `forward` does
+/// is recorded for gradients; what `backward` does is, where gradients are differentiated again.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, custom_function};
+/// let square = custom_function(|x: Tensor| (&x * &x, x), |x, g| 2.0 * x * g);
+/// let x = Tensor::from([0.5f32, 1.5]).requires_grad_(true);
+/// square.apply(&x).sum(()).backward()?;
+/// assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [1.0, 3.0]);
+///
 /// // Rounds, but passes gradients straight through.
-/// let x = Tensor::from_slice(&[0.2f32, 1.7], [2]).requires_grad_(true);
-/// let y = custom_function(&[&x], |x| x[0].round(), |_, _, g| vec![Some(g.clone())]);
-/// y.sum(()).backward()?;
-/// assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [1.0, 1.0]);
+/// let round = custom_function(|x: Tensor| (x.round(), ()), |(), g| g);
+/// # round.apply(&x).sum(()).backward()?;
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
+pub fn custom_function<I, O, S, R, G>(
+    forward: impl Fn(I) -> R + Send + Sync + 'static,
+    backward: impl Fn(S, O) -> G + Send + Sync + 'static,
+) -> CustomFunction<I, O, R>
+where
+    I: Nest<Owned = I>,
+    O: Nest<Owned = O>,
+    S: Nest<Owned = S>,
+    R: Returned<Nest = (O, S)>,
+    G: Nest,
+{
+    CustomFunction {
+        forward: Box::new(move |given| {
+            let result = forward(given).into_result();
+            result.map(|(output, saved)| (Flat::of(&output), Flat::of(&saved)))
+        }),
+        backward: Arc::new(move |counts, saved, cotangents| {
+            let saved = built::<S, Tensor>(&counts.saved, saved);
+            let cotangents = built::<O, Tensor>(&counts.outputs, cotangents);
+            let (flat, paths) = Flat::named(&backward(saved, cotangents));
+            paths.into_iter().zip(flat.all).collect()
+        }),
+        returned: std::marker::PhantomData,
+    }
+}
+
+/// A function with a derivative; see [`custom_function`].
+pub struct CustomFunction<I, O, R> {
+    forward: Box<Forward<I>>,
+    backward: Arc<Backwards>,
+    returned: std::marker::PhantomData<fn() -> (O, R)>,
+}
+
+/// To the results and what is saved.
+type Forward<I> = dyn Fn(I) -> crate::Result<(Flat, Flat)> + Send + Sync;
+
+/// From what was saved and the gradients of the results to those of the inputs, by their paths.
+type Backwards =
+    dyn Fn(&SavedCounts, Vec<Tensor>, Vec<Tensor>) -> Vec<(String, Tensor)> + Send + Sync;
+
+/// The counts of the structures that a derivative takes.
+struct SavedCounts {
+    saved: Counts,
+    outputs: Counts,
+}
+
+impl<I, O, R> CustomFunction<I, O, R>
+where
+    I: Nest<Owned = I>,
+    O: Nest<Owned = O>,
+    R: Returned,
+{
+    /// The function's result; a `Result` where `forward` gives one.
+    #[track_caller]
+    pub fn apply(&self, inputs: impl Nest<Owned = I>) -> R::Like<O> {
+        let loc = user_line(Location::caller());
+        let (given, paths) = Flat::named(&inputs);
+        let marked: Vec<Tensor> = given.all.iter().map(marked).collect();
+        let result =
+            no_grad(|| (self.forward)(built::<I, Tensor>(&given.counts, marked.iter().cloned())));
+        let (outputs, saved) = match result {
+            Ok(result) => result,
+            Err(e) => return R::like(Err(e), &[]),
+        };
+        let counts = outputs.counts.clone();
+        let call = Call {
+            inputs: given.all,
+            paths,
+            marked,
+            backward: self.backward.clone(),
+            loc,
+        };
+        let outputs = call.outputs(outputs, saved);
+        R::like(outputs.map(|o| built::<O, Tensor>(&counts, o)), &counts)
+    }
+}
+
+/// An input as `forward` gets it: what it hands back unchanged is known by the edge, which leads nowhere.
+fn marked(t: &Tensor) -> Tensor {
+    let mut t = t.clone();
+    t.handle.edge = match t.error() {
+        None => Edge::Leaf(Leaf::new(t.fact().clone(), t.device())),
+        Some(_) => Edge::None,
+    };
+    t
+}
+
+/// A call of a function with a derivative.
+struct Call {
+    inputs: Vec<Tensor>,
+    paths: Vec<String>,
+    /// The inputs as `forward` got them.
+    marked: Vec<Tensor>,
+    backward: Arc<Backwards>,
+    loc: &'static Location<'static>,
+}
+
+/// Where a derivative finds what was saved for it.
+#[derive(Copy, Clone)]
+enum Place {
+    /// Among the operands: the inputs, and behind them what else was saved.
+    Operand(usize),
+    /// Among the results.
+    Output(usize),
+}
+
+impl Call {
+    /// The results, with a derivative.
+    #[track_caller]
+    fn outputs(self, outputs: Flat, saved: Flat) -> crate::Result<Vec<Tensor>> {
+        let (inputs, loc) = (&self.inputs, self.loc);
+        if let Err(e) = keeps_derivative() {
+            return Err(user_error(ErrorKind::Op, "custom_function", e.0, loc));
+        }
+        let mut results: Vec<Tensor> = outputs.all.iter().map(|t| t.detach()).collect();
+        let flows = is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
+        let all = inputs.iter().chain(&outputs.all).chain(&saved.all);
+        let failed = all.into_iter().any(|t| t.error().is_some());
+        if failed || !flows || results.iter().all(|t| !t.dtype().is_float()) {
+            return Ok(results);
+        }
+        let mut operands = inputs.clone();
+        let places: Vec<Place> = (saved.all.iter())
+            .map(|t| self.place(t, &outputs.all, &mut operands))
+            .collect();
+        if results.len() > 1 {
+            results = joined(&results);
+        }
+        let at: Vec<usize> = results.iter().map(|t| t.handle.output as usize).collect();
+        let counts = SavedCounts {
+            saved: saved.counts,
+            outputs: outputs.counts,
+        };
+        let (backward, paths) = (self.backward.clone(), self.paths.clone());
+        let rule: Arc<CustomRule> = Arc::new(move |operands, outputs, cotangents, wanted| {
+            if at.iter().all(|o| cotangents[*o].is_none()) {
+                return Ok(vec![None; operands.len()]);
+            }
+            let value = |p: &Place| match p {
+                Place::Operand(i) => Tensor::from(operands[*i].clone()),
+                Place::Output(i) => Tensor::from(outputs[at[*i]].clone()),
+            };
+            let saved = places.iter().map(value).collect();
+            let cotangent = |o: &usize| match cotangents[*o].clone() {
+                Some(g) => Tensor::from(g),
+                None => no_grad(|| Tensor::from(outputs[*o].clone()).zeros_like()),
+            };
+            let found = backward(&counts, saved, at.iter().map(cotangent).collect());
+            let mut all = gradients(found, &paths, operands, wanted)?;
+            all.resize(operands.len(), None);
+            Ok(all)
+        });
+        let place = ("custom_function", loc);
+        let operands: Vec<&Handle> = operands.iter().map(|t| &t.handle).collect();
+        let node = GradNode::called_at(&results[0].handle.node, Some(rule), &operands, place);
+        for t in results.iter_mut().filter(|t| t.dtype().is_float()) {
+            t.handle.edge = Edge::Node(node.clone(), t.handle.output);
+        }
+        Ok(results)
+    }
+
+    /// Where the derivative will find a saved tensor, which becomes an operand if it is nothing else.
+    fn place(&self, t: &Tensor, outputs: &[Tensor], operands: &mut Vec<Tensor>) -> Place {
+        let node = |t: &Tensor| (Arc::as_ptr(&t.handle.node), t.handle.output);
+        let leaf = |t: &Tensor| match &t.handle.edge {
+            Edge::Leaf(leaf) => Some(Arc::as_ptr(leaf)),
+            _ => None,
+        };
+        if let Some(at) = leaf(t)
+            && let Some(i) = self.marked.iter().position(|m| leaf(m) == Some(at))
+        {
+            return Place::Operand(i);
+        }
+        if let Some(i) = outputs.iter().position(|o| node(o) == node(t)) {
+            return Place::Output(i);
+        }
+        operands.push(t.handle.plain().into());
+        Place::Operand(operands.len() - 1)
+    }
+}
+
+/// The same results as those of one operation.
 #[track_caller]
-pub fn custom_function(
-    inputs: &[&Tensor],
-    forward: impl FnOnce(&[Tensor]) -> Tensor,
-    backward: impl Fn(&[Tensor], &Tensor, &Tensor) -> Vec<Option<Tensor>> + Send + Sync + 'static,
-) -> Tensor {
-    compose("custom_function", inputs, |b| {
-        keeps_derivative()?;
-        let plain: Vec<Tensor> = inputs.iter().map(|t| t.detach()).collect();
-        let y = no_grad(|| forward(&plain));
-        Ok(differentiated(&y, inputs, b.place(), || Arc::new(backward)))
+fn joined(results: &[Tensor]) -> Vec<Tensor> {
+    let refs: Vec<&Tensor> = results.iter().collect();
+    let barrier = ops::Barrier { detach: false };
+    compose_many("custom_function", &refs, results.len(), |b| {
+        Ok(b.emit(barrier.into(), results)?.into_vec())
     })
+}
+
+/// The gradients that a user's function gave, by the paths of the inputs.
+fn gradients(
+    found: Vec<(String, Tensor)>,
+    paths: &[String],
+    inputs: &[Handle],
+    wanted: &[bool],
+) -> Result<Vec<Option<Handle>>, OpError> {
+    let mut all = vec![None; paths.len()];
+    for (path, g) in found {
+        let Some(i) = paths.iter().position(|p| *p == path) else {
+            let gradient = called("gradient", &path);
+            return Err(OpError(format!("{gradient} is that of no input")));
+        };
+        fits(&g, &path, &inputs[i], wanted[i])?;
+        all[i] = Some(g.handle);
+    }
+    Ok(all)
+}
+
+/// Errs if that can't be the gradient of an input.
+fn fits(g: &Tensor, path: &str, x: &Handle, wanted: bool) -> Result<(), OpError> {
+    if let Some(e) = g.error() {
+        let (op, text, loc) = (e.op(), e.message(), e.loc());
+        let gradient = called("gradient", path);
+        return Err(OpError(format!(
+            "{gradient} is invalid: {op}: {text}, at {loc}"
+        )));
+    }
+    ensure!(
+        !wanted || g.fact() == x.fact(),
+        "{} is {}, but the input is {}",
+        called("gradient", path),
+        g.fact(),
+        x.fact()
+    );
+    Ok(())
 }
 
 /// Errs in a body whose derivative is made from what is recorded in it.
@@ -66,9 +289,9 @@ pub(crate) fn differentiated(
         let Some(g) = cotangents[output].clone() else {
             return Ok(vec![None; inputs.len()]);
         };
-        let inputs: Vec<Tensor> = inputs.iter().cloned().map(Tensor::from).collect();
-        let gradients = backward(&inputs, &outputs[output].clone().into(), &g.into());
-        checked(&inputs, gradients, wanted)
+        let given: Vec<Tensor> = inputs.iter().cloned().map(Tensor::from).collect();
+        let gradients = backward(&given, &outputs[output].clone().into(), &g.into());
+        checked(inputs, gradients, wanted)
     });
     let node = GradNode::called_at(&y.handle.node, Some(rule), &handles(inputs), place);
     y.handle.edge = Edge::Node(node, y.handle.output);
@@ -77,30 +300,20 @@ pub(crate) fn differentiated(
 
 /// The gradients, if there is a fitting one for each input.
 fn checked(
-    inputs: &[Tensor],
+    inputs: &[Handle],
     gradients: Vec<Option<Tensor>>,
     wanted: &[bool],
 ) -> Result<Vec<Option<Handle>>, OpError> {
     ensure!(
         gradients.len() == inputs.len(),
-        "the derivative of a custom function of {} inputs gave {} gradients",
+        "the derivative of a custom operator of {} inputs gave {} gradients",
         inputs.len(),
         gradients.len()
     );
     for (i, (x, g)) in inputs.iter().zip(&gradients).enumerate() {
-        let Some(g) = g else { continue };
-        if let Some(e) = g.error() {
-            let (op, text, loc) = (e.op(), e.message(), e.loc());
-            return Err(OpError(format!(
-                "gradient {i} is invalid: {op}: {text}, at {loc}"
-            )));
+        if let Some(g) = g {
+            fits(g, &i.to_string(), x, wanted[i])?;
         }
-        ensure!(
-            !wanted[i] || g.fact() == x.fact(),
-            "gradient {i} is {}, but the input is {}",
-            g.fact(),
-            x.fact()
-        );
     }
     let handle = |g: Option<Tensor>| g.map(|g| g.handle);
     Ok(gradients.into_iter().map(handle).collect())

@@ -1,47 +1,50 @@
 //! Gradients as functions.
 
 use super::seed;
-use crate::tensor::handles;
-use crate::{DType, Error, ErrorKind, Result, Tensor, enable_grad};
+use crate::nest::{Flat, called, partly};
+use crate::options::options;
+use crate::{DType, Error, ErrorKind, Nest, Result, Returned, Tensor};
+use kiln_lazy::Handle;
 use kiln_lazy::grad::engine::{self, Keep};
 use std::panic::Location;
 
-/// What [`grad_with`] takes beside the tensors.
-#[derive(Clone, Debug, Default)]
-pub struct GradOptions {
-    /// The gradients of the outputs, one each; 1 for one-element outputs where empty.
-    pub grad_outputs: Vec<Tensor>,
-    /// Keeps what the derivatives need, for another pass.
-    pub retain_graph: bool,
-    /// Records the gradients so that they can be differentiated; keeps the graph too.
-    pub create_graph: bool,
+options! {
+    /// How [`grad_with`] differentiates.
+    Grad () {
+        /// The gradients of the outputs, in their structure; 1 for outputs of one element where there are
+        /// none.
+        grad_outputs: Flat = Flat::default(),
+        /// Keeps what the derivatives need, for another pass.
+        retain_graph: bool = false,
+        /// Records the gradients so that they can be differentiated; keeps the graph too.
+        create_graph: bool = false,
+        /// Whether the gradient of an input that no output depends on is zeros, in place of an error.
+        materialize_grads: bool = false,
+    }
 }
 
-/// The gradients of the sum of `outputs` with respect to `inputs`, without touching any `.grad`.
-/// `None` for inputs that no output depends on.
+/// The gradients of the sum of `outputs` with respect to `inputs`, without touching any `.grad`, in the
+/// structure of the inputs.
+///
+/// An input that no output depends on is an error that names it; but the gradient of one that is given as
+/// `Some(&x)` is an `Option` as well, and then `None`.
 ///
 /// ```
-/// use kiln_tensor::{Tensor, grad};
-/// let x = Tensor::from_slice(&[3.0f64], [1]).requires_grad_(true);
-/// let dx = grad(&[&x.square()], &[&x], true)?[0].clone().unwrap();
-/// let ddx = grad(&[&(&dx * &x)], &[&x], false)?[0].clone().unwrap();
+/// use kiln_tensor::{Grad, Tensor, grad, grad_with};
+/// let x = Tensor::from([3.0f64]).requires_grad_(true);
+/// let dx = grad_with(x.square(), &x, Grad::new().create_graph(true))?;
+/// let unused = x.detach().requires_grad_(true);
+/// let (ddx, none) = grad(&dx * &x, (&x, Some(&unused)))?;
 /// assert_eq!(ddx.item::<f64>()?, 12.0); // (2x · x)' = 4x
+/// assert!(none.is_none());
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 ///
 /// # Errors
-/// As [`Tensor::backward`]; if an input does not require gradients.
+/// As [`Tensor::backward`]; if an input does not require gradients, or no output depends on it.
 #[track_caller]
-pub fn grad(
-    outputs: &[&Tensor],
-    inputs: &[&Tensor],
-    create_graph: bool,
-) -> Result<Vec<Option<Tensor>>> {
-    let options = GradOptions {
-        create_graph,
-        ..GradOptions::default()
-    };
-    grad_with(outputs, inputs, &options)
+pub fn grad<I: Nest>(outputs: impl Nest, inputs: I) -> Result<I::Owned> {
+    grad_with(outputs, inputs, Grad::new())
 }
 
 /// [`grad`] with all options.
@@ -49,28 +52,48 @@ pub fn grad(
 /// # Errors
 /// As [`grad`]; if there is not one gradient for each output.
 #[track_caller]
-pub fn grad_with(
-    outputs: &[&Tensor],
-    inputs: &[&Tensor],
-    options: &GradOptions,
-) -> Result<Vec<Option<Tensor>>> {
+pub fn grad_with<I: Nest>(outputs: impl Nest, inputs: I, options: Grad) -> Result<I::Owned> {
     let loc = Location::caller();
+    let outputs = Flat::of(&outputs).all;
+    let (inputs, paths) = Flat::named(&inputs);
+    let mut found = gradients(&outputs, (&inputs.all, &paths), &options, loc)?;
+    if options.materialize_grads {
+        for (g, x) in found.iter_mut().zip(&inputs.all) {
+            if g.is_none() {
+                *g = Some(x.zeros_like());
+            }
+        }
+    }
+    partly::<I, Tensor>(&inputs.counts, found).map_err(|at| {
+        let message = format!(
+            "no output depends on {}; give it as Some(..) for a gradient of None, or set \
+             materialize_grads for zeros",
+            called("input", &paths[at])
+        );
+        Error::new(ErrorKind::Value, "grad", message, loc)
+    })
+}
+
+/// The gradients, `None` where no output depends on an input.
+fn gradients(
+    outputs: &[Tensor],
+    (inputs, paths): (&[Tensor], &[String]),
+    options: &Grad,
+    loc: &'static Location<'static>,
+) -> Result<Vec<Option<Tensor>>> {
     let wrong = |m: String| Error::new(ErrorKind::Value, "grad", m, loc);
-    let given = &options.grad_outputs;
+    let given = &options.grad_outputs.all;
     if !given.is_empty() && given.len() != outputs.len() {
+        let (outputs, given) = (outputs.len(), given.len());
         return Err(wrong(format!(
-            "{} outputs need as many gradients, not {}",
-            outputs.len(),
-            given.len()
+            "{outputs} outputs need as many gradients, not {given}"
         )));
     }
-    for (i, x) in inputs.iter().enumerate() {
+    for (x, path) in inputs.iter().zip(paths) {
         x.check()?;
         if !x.requires_grad() {
-            return Err(wrong(format!(
-                "input {i}, {}, does not require gradients",
-                x.fact()
-            )));
+            let (name, fact) = (called("input", path), x.fact());
+            return Err(wrong(format!("{name}, {fact}, does not require gradients")));
         }
     }
     if outputs.is_empty() {
@@ -84,113 +107,78 @@ pub fn grad_with(
         graph: options.retain_graph || options.create_graph,
         create: options.create_graph,
     };
-    let found = engine::run(&seeded, Some(&handles(inputs)), keep, loc)?;
+    let inputs: Vec<&Handle> = inputs.iter().map(|t| &t.handle).collect();
+    let found = engine::run(&seeded, Some(&inputs), keep, loc)?;
     Ok(found
         .into_iter()
         .map(|(_, g)| g.map(Tensor::from))
         .collect())
 }
 
-/// `f(inputs)` and the gradients of `inputs` for the cotangent `v` of the result: a vector-Jacobian
-/// product.
-///
-/// # Errors
-/// As [`grad`].
-#[track_caller]
-pub fn vjp(
-    f: impl FnOnce(&[Tensor]) -> Tensor,
-    inputs: &[&Tensor],
-    v: &Tensor,
-) -> Result<(Tensor, Vec<Option<Tensor>>)> {
-    let leaves: Vec<Tensor> = inputs
-        .iter()
-        .map(|x| x.detach().requires_grad_(true))
-        .collect();
-    let y = enable_grad(|| f(&leaves));
-    let options = GradOptions {
-        grad_outputs: vec![v.clone()],
-        ..GradOptions::default()
-    };
-    let gradients = grad_with(&[&y], &leaves.iter().collect::<Vec<_>>(), &options)?;
-    Ok((y.detach(), gradients))
+options! {
+    /// How [`gradcheck_with`] compares.
+    GradCheck () {
+        /// The step of the differences.
+        eps: f64 = 1e-6,
+        /// How far a gradient may be off in any case.
+        atol: f64 = 1e-5,
+        /// How far it may be off as a part of the difference.
+        rtol: f64 = 1e-3,
+    }
 }
 
-/// `f(inputs)` and its directional derivative along `tangents`: a Jacobian-vector product, as the
-/// derivative of the vector-Jacobian product, which is linear in its cotangent.
-///
-/// # Errors
-/// As [`grad`]; if there is not one tangent of the same dtype and shape for each input.
-#[track_caller]
-pub fn jvp(
-    f: impl FnOnce(&[Tensor]) -> Tensor,
-    inputs: &[&Tensor],
-    tangents: &[&Tensor],
-) -> Result<(Tensor, Tensor)> {
-    let loc = Location::caller();
-    let leaves: Vec<Tensor> = inputs
-        .iter()
-        .map(|x| x.detach().requires_grad_(true))
-        .collect();
-    let y = enable_grad(|| f(&leaves));
-    let shape: Vec<usize> = y.shape()?;
-    let u = Tensor::zeros(&shape, y.dtype()).requires_grad_(true);
-    let options = GradOptions {
-        grad_outputs: vec![u.clone()],
-        retain_graph: true,
-        create_graph: true,
-    };
-    let gradients = grad_with(&[&y], &leaves.iter().collect::<Vec<_>>(), &options)?;
-    if tangents.len() != inputs.len() {
-        let m = format!(
-            "{} inputs need as many tangents, not {}",
-            inputs.len(),
-            tangents.len()
-        );
-        return Err(Error::new(ErrorKind::Value, "jvp", m, loc));
-    }
-    let (mut outputs, mut along) = (Vec::new(), Vec::new());
-    for (g, t) in gradients.iter().zip(tangents) {
-        if let Some(g) = g.as_ref().filter(|g| g.requires_grad()) {
-            outputs.push(g);
-            along.push((*t).clone());
-        }
-    }
-    let options = GradOptions {
-        grad_outputs: along,
-        ..GradOptions::default()
-    };
-    let found = grad_with(&outputs, &[&u], &options)?;
-    let zero = || Tensor::zeros(&shape, y.dtype());
-    Ok((y.detach(), found[0].clone().unwrap_or_else(zero)))
-}
-
-/// Compares the gradients of `f` (summed up) with central differences of step `eps`, all in f64.
+/// Compares the gradients of `f` (all results summed up) with central differences, all in f64.
 ///
 /// # Errors
 /// If an element differs by more than `atol + rtol · |difference|`, naming it; if an input is not f64;
 /// as [`grad`].
 #[track_caller]
-pub fn gradcheck(
-    f: impl Fn(&[Tensor]) -> Tensor,
-    inputs: &[&Tensor],
-    eps: f64,
-    atol: f64,
-    rtol: f64,
+pub fn gradcheck<I: Nest, R: Returned>(f: impl Fn(I::Owned) -> R, inputs: I) -> Result<()> {
+    gradcheck_with(f, inputs, GradCheck::new())
+}
+
+/// [`gradcheck`] with other bounds.
+///
+/// # Errors
+/// As [`gradcheck`].
+#[track_caller]
+pub fn gradcheck_with<I: Nest, R: Returned>(
+    f: impl Fn(I::Owned) -> R,
+    inputs: I,
+    options: GradCheck,
 ) -> Result<()> {
-    let loc = Location::caller();
+    let (inputs, paths) = Flat::named(&inputs);
+    let total = |x: &[Tensor]| {
+        let given = crate::nest::built::<I, Tensor>(&inputs.counts, x.iter().cloned());
+        let results = Flat::of(&f(given).into_result()?).all;
+        let mut sums = results.iter().map(|y| y.sum(()));
+        let first = sums.next();
+        Ok(sums.fold(
+            first.unwrap_or_else(|| Tensor::zeros((), DType::F64)),
+            |a, b| a + b,
+        ))
+    };
+    compared(&total, &inputs.all, &paths, &options, Location::caller())
+}
+
+fn compared(
+    total: &dyn Fn(&[Tensor]) -> Result<Tensor>,
+    inputs: &[Tensor],
+    paths: &[String],
+    options: &GradCheck,
+    loc: &'static Location<'static>,
+) -> Result<()> {
     let wrong = |m: String| Error::new(ErrorKind::Value, "gradcheck", m, loc);
-    for (i, x) in inputs.iter().enumerate() {
+    for (x, path) in inputs.iter().zip(paths) {
         if x.check()?.dtype() != DType::F64 {
-            return Err(wrong(format!("input {i} must be f64, not {}", x.dtype())));
+            let message = format!("{} must be f64, not {}", called("input", path), x.dtype());
+            return Err(wrong(message));
         }
     }
-    let leaves: Vec<Tensor> = inputs
-        .iter()
-        .map(|x| x.detach().requires_grad_(true))
-        .collect();
-    let total = |x: &[Tensor]| f(x).sum(());
-    let y = total(&leaves);
-    let gradients = grad(&[&y], &leaves.iter().collect::<Vec<_>>(), false)?;
+    let leaf = |x: &Tensor| x.detach().requires_grad_(true);
+    let leaves: Vec<Tensor> = inputs.iter().map(leaf).collect();
+    let y = total(&leaves)?;
+    let gradients = gradients(&[y], (&leaves, paths), &Grad::new(), loc)?;
     for (i, g) in gradients.iter().enumerate() {
         let x = inputs[i].to_vec::<f64>()?;
         let shape = inputs[i].shape()?;
@@ -204,14 +192,14 @@ pub fn gradcheck(
                 x[at] += by;
                 let mut all: Vec<Tensor> = inputs.iter().map(|x| x.detach()).collect();
                 all[i] = Tensor::from_slice(&x, &shape).to(inputs[i].device());
-                total(&all).item::<f64>()
+                total(&all)?.item::<f64>()
             };
-            let numeric = (moved(eps)? - moved(-eps)?) / (2.0 * eps);
+            let numeric = (moved(options.eps)? - moved(-options.eps)?) / (2.0 * options.eps);
             let difference = (g[at] - numeric).abs();
-            if difference.is_nan() || difference > atol + rtol * numeric.abs() {
+            if difference.is_nan() || difference > options.atol + options.rtol * numeric.abs() {
                 return Err(wrong(format!(
-                    "the gradient of input {i} at element {at} is {}, but central differences give \
-                     {numeric}",
+                    "the gradient of {} at element {at} is {}, but central differences give {numeric}",
+                    called("input", &paths[i]),
                     g[at]
                 )));
             }

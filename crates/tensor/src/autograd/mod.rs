@@ -8,12 +8,14 @@ mod checkpoint;
 mod function;
 mod functional;
 mod grad_fn;
+mod transform;
 
 pub use checkpoint::checkpoint;
-pub use function::custom_function;
 pub(crate) use function::{Backward, differentiated, keeps_derivative};
-pub use functional::{GradOptions, grad, grad_with, gradcheck, jvp, vjp};
+pub use function::{CustomFunction, custom_function};
+pub use functional::{Grad, GradCheck, grad, grad_with, gradcheck, gradcheck_with};
 pub use grad_fn::GradFn;
+pub use transform::{Pullback, hessian, jacobian, jvp, vjp};
 
 use crate::record::compose;
 use crate::{

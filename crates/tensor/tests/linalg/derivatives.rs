@@ -2,7 +2,8 @@
 
 use crate::{positive, random};
 use kiln_tensor::{
-    DType, MatrixNorm, QrMode, Result, Tensor, cond, grad, gradcheck, no_grad, scan,
+    DType, Grad, GradCheck, MatrixNorm, QrMode, Result, Tensor, cond, grad_with, gradcheck_with,
+    no_grad, scan,
 };
 
 const F: DType = DType::F64;
@@ -17,8 +18,9 @@ fn check(f: impl Fn(&[Tensor]) -> Vec<Tensor>, inputs: &[&Tensor]) {
         });
         terms.fold(Tensor::zeros((), F), |sum, term| sum + term)
     };
-    gradcheck(loss, inputs, 1e-6, 2e-6, 2e-5).unwrap();
-    let slopes = |x: &[Tensor]| {
+    let bounds = GradCheck::new().atol(2e-6).rtol(2e-5);
+    gradcheck_with(|x: Vec<Tensor>| loss(&x), inputs, bounds).unwrap();
+    let slopes = |x: Vec<Tensor>| {
         let leaves: Vec<Tensor> = x
             .iter()
             .map(|x| match x.requires_grad() {
@@ -26,15 +28,17 @@ fn check(f: impl Fn(&[Tensor]) -> Vec<Tensor>, inputs: &[&Tensor]) {
                 false => x.detach().requires_grad_(true),
             })
             .collect();
-        let refs: Vec<&Tensor> = leaves.iter().collect();
-        let found = kiln_tensor::enable_grad(|| grad(&[&loss(&leaves)], &refs, true)).unwrap();
+        let reached: Vec<Option<&Tensor>> = leaves.iter().map(Some).collect();
+        let create = Grad::new().create_graph(true);
+        let found = kiln_tensor::enable_grad(|| grad_with(loss(&leaves), reached, create)).unwrap();
         let terms = found.iter().flatten().enumerate().map(|(i, g)| {
             let weight = random(200 + i as u64, &g.shape().unwrap(), F);
             (g * &weight).sum(())
         });
         terms.fold(Tensor::zeros((), F), |sum, term| sum + term)
     };
-    gradcheck(slopes, inputs, 1e-5, 5e-4, 5e-4).unwrap();
+    let bounds = GradCheck::new().eps(1e-5).atol(5e-4).rtol(5e-4);
+    gradcheck_with(slopes, inputs, bounds).unwrap();
 }
 
 fn t(x: &Tensor) -> Tensor {

@@ -5,9 +5,9 @@ use kiln_tensor::{DType, QrMode, Result, Spec, Tensor, Var, compile, evaluate_re
 
 #[test]
 fn batches_may_be_left_open() -> Result<()> {
-    let spec = Spec::new(DType::F64, ["batch".into(), 3.into(), 3.into()]);
-    let f = compile(&[spec], |x| {
-        let a = x[0].matmul(x[0].transpose(-1, -2)) + Tensor::eye(3, None, DType::F64);
+    let spec = Spec::new(DType::F64, ("batch", 3, 3));
+    let f = compile(spec, |x| {
+        let a = x.matmul(x.transpose(-1, -2)) + Tensor::eye(3, None, DType::F64);
         let (q, r) = a.qr(QrMode::Reduced);
         let (_, s, _) = a.svd(false);
         let (p, l, u) = a.lu();
@@ -26,7 +26,7 @@ fn batches_may_be_left_open() -> Result<()> {
     })?;
     for batch in [2, 5, 3] {
         let x = random(batch as u64, &[batch, 3, 3], DType::F64);
-        let y = f.run(&[&x])?;
+        let y = f.run(&x)?;
         let a = x.matmul(x.transpose(-1, -2)) + Tensor::eye(3, None, DType::F64);
         let near = |found: &Tensor, expected: &Tensor| assert_near(found, expected, 1e3, 3);
         near(&y[0], &a.inv());
@@ -45,14 +45,14 @@ fn batches_may_be_left_open() -> Result<()> {
 
 #[test]
 fn square_matrices_of_open_size() -> Result<()> {
-    let spec = || [Spec::new(DType::F64, ["n".into(), "n".into()])];
-    let f = compile(&spec(), |x| [x[0].inv(), x[0].cholesky(false)])?;
-    let factors = compile(&spec(), |x| x[0].qr(QrMode::Reduced).1);
+    let spec = Spec::new(DType::F64, ["n", "n"]);
+    let f = compile(&spec, |x| [x.inv(), x.cholesky(false)])?;
+    let factors = compile(&spec, |x| x.qr(QrMode::Reduced).1);
     let e = factors.err().unwrap().to_string();
     assert!(e.contains("factors of [n, n] need known sizes"), "{e}");
     for n in [2, 5] {
         let a = positive(n as u64, &[n, n], DType::F64);
-        let y = f.run(&[&a])?;
+        let y = f.run(&a)?;
         assert_near(&y[0], &a.inv(), 10.0, n);
         assert_near(&y[1], &a.cholesky(false), 10.0, n);
     }

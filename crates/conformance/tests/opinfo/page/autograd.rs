@@ -2,15 +2,15 @@
 
 use super::rows;
 use kiln_tensor::{
-    Compiled, CustomOp, Device, GradOptions, HookHandle, Result, ScanOptions, Spec, Tensor, Var,
-    assign_together, backends, checkpoint, compile, cond, custom_function, detect_anomaly,
-    enable_grad, explain, grad, grad_with, gradcheck, is_anomaly_enabled, is_grad_enabled, jvp,
-    no_grad, profiler, realize_all, scan, scan_with, set_detect_anomaly, set_grad_enabled,
-    set_threads, threads, vjp, with_error_note,
+    Compiled, CustomOp, Device, Grad, GradCheck, HookHandle, Pullback, Result, Scan, Spec, Tensor,
+    Var, assign_together, backends, checkpoint, compile, cond, custom_function, detect_anomaly,
+    enable_grad, explain, grad, grad_with, gradcheck, gradcheck_with, hessian, is_anomaly_enabled,
+    is_grad_enabled, jacobian, jvp, no_grad, profiler, realize_all, scan, scan_with,
+    set_detect_anomaly, set_grad_enabled, set_threads, threads, vjp, with_error_note,
 };
 
 rows! {
-    (x: &Tensor, y: &Tensor, loss: &Tensor, w: &Var, f: fn(&[Tensor]) -> Tensor, options: &GradOptions, handle: &HookHandle, specs: &[Spec], step: &Compiled, op: CustomOp, custom: &CustomOp, profile: &profiler::Profile, device: Device);
+    (x: &Tensor, y: &Tensor, loss: &Tensor, w: &Var, f: fn(Tensor) -> Tensor, pull: Pullback<Tensor, Tensor>, unused: &Tensor, b: &Var, handle: &HookHandle, spec: Spec, step: &Compiled<(Tensor, Tensor), Tensor>, op: CustomOp, custom: &CustomOp, profile: &profiler::Profile, device: Device);
     "Tensor.requires_grad_" = { x.requires_grad_(true) } "a new handle; the old one stays data";
     "Tensor.requires_grad" = { x.requires_grad() };
     "Tensor.is_leaf" = { x.is_leaf() };
@@ -24,19 +24,32 @@ rows! {
     "Tensor.retain_grad" = { x.retain_grad() };
     "Tensor.register_hook" = { x.register_hook(|g| Some(g * 2.0))? };
     "RemovableHandle.remove" = { handle.remove() };
-    "torch.autograd.grad" = { grad(&[loss], &[x], false)? } "the flag is `create_graph`";
-    "torch.autograd.grad(grad_outputs=)" = { grad_with(&[loss], &[x], options)? };
-    "torch.autograd.Function" = { custom_function(&[x], |x| x[0].exp(), |_, y, g| vec![Some(g * y)]) };
+    "torch.autograd.grad" = { grad(loss, x)? } "of tuples, arrays, structs too; an error names an input that nothing depends on";
+    "torch.autograd.grad(loss, [w, b])" = { grad(loss, (w, b))? };
+    "torch.autograd.grad(create_graph=True)" = { grad_with(loss, x, Grad::new().create_graph(true))? } "`retain_graph`, `materialize_grads` likewise";
+    "torch.autograd.grad(grad_outputs=)" = { grad_with(y, x, Grad::new().grad_outputs(y))? };
+    "torch.autograd.grad(allow_unused=True)" = { grad(loss, (x, Some(unused)))? } "the gradient of what is given as `Some` is an `Option`";
+    "torch.autograd.Function" = { custom_function(|x: Tensor| (&x * &x, x), |x, g| 2.0 * x * g) } "`forward` gives the result and what `backward` needs; it takes that and the gradient";
+    "Function.apply" = { custom_function(|x: Tensor| (x.round(), ()), |(), g: Tensor| g).apply(x) };
     "torch.library.custom_op" = { CustomOp::new("mine::op", |x| Ok(x[0].clone()), |x, y| y.write(x[0].as_slice::<f32>()?))? } "see `CustomOp`";
     "torch.library.register_autograd" = { op.backward(|x, y, g| vec![Some(g * y * &x[0])]) };
-    "calling a custom op" = { custom.call(&[x, y]) };
-    "torch.autograd.functional.vjp" = { vjp(f, &[x], y)? };
-    "torch.autograd.functional.jvp" = { jvp(f, &[x], &[y])? };
-    "torch.autograd.gradcheck" = { gradcheck(f, &[x], 1e-6, 1e-5, 1e-3)? };
-    "torch.utils.checkpoint.checkpoint" = { checkpoint(|x: Tensor| x.exp(), x.clone()) } "the inputs: a tensor, a tuple, a list";
+    "calling a custom op" = { custom.call((x, y)) };
+    "torch.autograd.functional.vjp" = { vjp(f, x)?.1.call(y)? };
+    "torch.autograd.functional.jvp" = { jvp(f, x, y)? };
+    "torch.autograd.functional.jacobian" = { jacobian(|(x, y)| x * y, (x, y))? } "for tuples and the like, each result's place holds the inputs' structure";
+    "torch.autograd.functional.hessian" = { hessian(|x: Tensor| x.pow(3).sum(()), x)? };
+    "torch.func.vjp" = { vjp(|(x, y)| x * y, (x, y))? };
+    "calling vjp_fn" = { pull.call(y)? };
+    "torch.func.jvp" = { jvp(|(x, y)| x * y, (x, y), (y, x))? };
+    "torch.func.jacrev" = { jacobian(f, x)? } "takes the inputs at once";
+    "torch.func.hessian" = { hessian(|x: Tensor| x.exp().sum(()), x)? };
+    "torch.func.grad" = { vjp(|x: Tensor| x.exp().sum(()), x)?.1.call(Tensor::from(1.0f32))? };
+    "torch.autograd.gradcheck" = { gradcheck(f, x)? };
+    "torch.autograd.gradcheck(atol=)" = { gradcheck_with(f, x, GradCheck::new().atol(1e-7))? };
+    "torch.utils.checkpoint.checkpoint" = { checkpoint(|x| x.exp(), x) } "several inputs in a tuple";
     "torch.cond" = { cond(loss, || x * 2.0, || x.exp()) } "the branches capture their operands";
-    "torch._higher_order_ops.scan" = { scan(y.clone(), x.clone(), |s, x| (&s + &x, s)) } "the last state, and the results stacked; one compiled loop";
-    "torch._higher_order_ops.scan(reverse=)" = { scan_with(&ScanOptions { reverse: true, length: None }, y.clone(), x.clone(), |s, x| (&s + &x, s)) };
+    "torch._higher_order_ops.scan" = { scan(y, x, |s, x| (&s + &x, s)) } "the last state, and the results stacked; one compiled loop";
+    "torch._higher_order_ops.scan(reverse=)" = { scan_with(y, x, Scan::new().reverse(true), |s, x| (&s + &x, s)) };
     "torch.no_grad" = { no_grad(|| x * 2.0) };
     "torch.enable_grad" = { enable_grad(|| x * 2.0) };
     "torch.set_grad_enabled" = { set_grad_enabled(false) } "until the guard is dropped";
@@ -92,12 +105,13 @@ rows! {
     "Tensor.xlogy_" = { w.xlogy_(x)? };
     "Tensor.bernoulli_" = { w.bernoulli_(0.5)? };
     "Tensor.random_" = { w.random_(0, 10)? };
-    "torch.compile" = { compile(specs, f)? } "compiles at once; sizes left open are named in the `Spec`s";
-    "calling a compiled function" = { step.run(&[x, y])? };
+    "torch.compile" = { compile((x, Spec::new(x.dtype(), ("batch", 3))), |(w, x)| x.matmul(w))? } "compiles at once, for tensors like these, or for `Spec`s, in which sizes left open are named";
+    "torch.compile of a function of one tensor" = { compile(spec, f)? };
+    "calling a compiled function" = { step.run((x, y))? };
     "torch._dynamo.explain" = { explain(&[x])? };
     "torch._dynamo.explain of a compiled function" = { step.explain().to_html() } "a page; `to_dot`, `save`, and text";
-    "torch._dynamo.repro (accuracy)" = { step.verify(&[x, y])? } "the error of every kernel against the f64 reference";
-    "torch._dynamo.repro (bisecting)" = { step.bisect(&[x, y])? } "the rewrite that makes a result wrong";
+    "torch._dynamo.repro (accuracy)" = { step.verify((x, y))? } "the error of every kernel against the f64 reference";
+    "torch._dynamo.repro (bisecting)" = { step.bisect((x, y))? } "the rewrite that makes a result wrong";
     "torch.autograd.detect_anomaly" = { detect_anomaly(|| x.to_vec::<f32>())? } "forward too, and infinities";
     "torch.autograd.set_detect_anomaly" = { set_detect_anomaly(true) } "until the guard is dropped";
     "torch.is_anomaly_enabled" = { is_anomaly_enabled() };

@@ -1,7 +1,7 @@
 //! The first ten minutes, line by line.
 
 use super::Row;
-use kiln_tensor::{DType, Result, Spec, Tensor, Var, compile, keep, no_grad};
+use kiln_tensor::{DType, Result, Tensor, Var, compile, keep, no_grad};
 
 macro_rules! lines {
     ($($torch:literal = { $($code:tt)* };)* => $results:expr) => {
@@ -34,13 +34,13 @@ lines! {
     "with torch.no_grad(): w -= 0.1 * w.grad" = { if let Some(g) = w.grad() { w.sub_(&(g * 0.1))?; } };
     "w.grad = None" = { w.zero_grad(); };
     "with torch.no_grad(): p = x @ w" = { let p = no_grad(|| x.matmul(w.get())); };
-    "f = torch.compile(lambda x: (x @ w).relu())" = { let f = compile(&[Spec::like(&x)?], |x| x[0].matmul(w.get()).relu())?; };
-    "q = f(x)" = { let q = f.run(&[&x])?; };
+    "f = torch.compile(lambda x: (x @ w).relu())" = { let f = compile(&x, |x| x.matmul(w.get()).relu())?; };
+    "q = f(x)" = { let q = f.run(&x)?; };
     => vec![
         size.into_iter().map(|n| n as f32).collect(),
         tail.to_vec()?,
         total.to_vec()?,
         p.to_vec()?,
-        q[0].to_vec()?,
+        q.to_vec()?,
     ]
 }

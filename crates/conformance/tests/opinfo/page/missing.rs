@@ -47,11 +47,7 @@ pub(super) const MISSING: &[Missing] = &[
         why: "the layers `Fold` and `LPPool2d` do it",
     },
     Missing {
-        torch: &[
-            "torch.autograd.functional.jacobian",
-            "torch.autograd.functional.hessian",
-            "torch.func.vmap",
-        ],
+        torch: &["torch.func.vmap"],
         why: "not written",
     },
     Missing {

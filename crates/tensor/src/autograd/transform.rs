@@ -1,0 +1,448 @@
+//! Derivatives of functions: products with the Jacobian matrix from either side, the matrix, and that of
+//! the gradient.
+//!
+//! The function is recorded once, on tensors that stand for what was given. Where gradients may be asked for
+//! beyond that (of what was given, or of what the function captures), results can be differentiated again.
+
+use super::seed;
+use crate::nest::{Counts, Flat, NestOf, built, built_of, called};
+use crate::record::compose;
+use crate::{
+    Error, ErrorKind, Nest, Result, Returned, Tensor, enable_grad, is_grad_enabled, no_grad,
+    on_behalf_of_caller, scan, stack,
+};
+use kiln_ir::{Builder, ops};
+use kiln_lazy::grad::edge::{Edge, Leaf};
+use kiln_lazy::grad::engine::{self, Keep};
+use kiln_lazy::grad::walk::{Entry, Walk};
+use kiln_lazy::{Handle, body};
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// What is recorded here is recorded at the user's line.
+const HERE: &str = file!();
+
+/// Up to this many rows of a Jacobian matrix are recorded one by one, more of them as a loop.
+const UNROLLED: i64 = 8;
+
+/// `f(inputs)`, and the function that takes gradients of the result back to those of the inputs: a
+/// vector-Jacobian product (`torch.func.vjp`, and `torch.autograd.functional.vjp` with what it is called
+/// with). Inputs and result are structures of tensors ([`Nest`]).
+///
+/// ```
+/// use kiln_tensor::{Tensor, vjp};
+/// let (x, w) = (Tensor::from([1.0f64, 2.0]), Tensor::from([3.0f64, 4.0]));
+/// let (y, pull) = vjp(|(x, w)| x * w, (&x, &w))?;
+/// assert_eq!(y.to_vec::<f64>()?, [3.0, 8.0]);
+/// let (dx, dw) = pull.call(Tensor::from([1.0f64, 10.0]))?;
+/// assert_eq!((dx.to_vec::<f64>()?, dw.to_vec::<f64>()?), (vec![3.0, 40.0], vec![1.0, 20.0]));
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// If `f` fails, or an input is no float.
+#[track_caller]
+pub fn vjp<I: Nest, R: Returned>(f: impl FnOnce(I::Owned) -> R, inputs: I) -> Result<Pulled<I, R>> {
+    let recorded = Recorded::of::<I, R>(f, &inputs, "vjp", Location::caller())?;
+    let y = recorded.results.iter().map(|y| recorded.settled(y));
+    let y = built::<R::Nest, Tensor>(&recorded.gives, y.collect::<Vec<_>>());
+    let types = PhantomData;
+    Ok((y, Pullback { recorded, types }))
+}
+
+/// What [`vjp`] gives: the result, and the way back.
+type Pulled<I, R> = (
+    <R as Returned>::Nest,
+    Pullback<<I as Nest>::Owned, <R as Returned>::Nest>,
+);
+
+/// The way back of a function's gradients; see [`vjp`].
+pub struct Pullback<I, O> {
+    recorded: Recorded,
+    types: PhantomData<fn(O) -> I>,
+}
+
+impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Pullback<I, O> {
+    /// The gradients of the inputs for those of the results; zeros where no result depends on an input.
+    ///
+    /// # Errors
+    /// If a gradient has not the dtype and shape of its result; as [`Tensor::backward`].
+    #[track_caller]
+    pub fn call(&self, gradients: impl Nest<Owned = O>) -> Result<I> {
+        let loc = Location::caller();
+        let (given, paths) = Flat::named(&gradients);
+        let recorded = &self.recorded;
+        same_kind(
+            &given,
+            (&recorded.results, &recorded.gives),
+            |i, given, y| {
+                let name = called("gradient", &paths[i]);
+                let message = format!("{name} is {given}, but the result is {y}");
+                Error::new(ErrorKind::Value, "vjp", message, loc)
+            },
+        )?;
+        let found =
+            on_behalf_of_caller(HERE, || recorded.pulled(&recorded.results, &given.all, loc))?;
+        let found = found.iter().map(|g| recorded.settled(g));
+        Ok(built::<I, Tensor>(
+            &recorded.takes,
+            found.collect::<Vec<_>>(),
+        ))
+    }
+}
+
+/// Errs, with what `wrong` says, if tensors don't have the structure, dtypes and shapes of others.
+fn same_kind(
+    given: &Flat,
+    (wanted, counts): (&[Tensor], &Counts),
+    wrong: impl Fn(usize, String, String) -> Error,
+) -> Result<()> {
+    for (i, (t, of)) in given.all.iter().zip(wanted).enumerate() {
+        if t.check()?.fact() != of.fact() {
+            return Err(wrong(i, t.fact().to_string(), of.fact().to_string()));
+        }
+    }
+    if given.counts != *counts || given.all.len() != wanted.len() {
+        let number = |n: usize| format!("one of {n} tensors");
+        return Err(wrong(0, number(given.all.len()), number(wanted.len())));
+    }
+    Ok(())
+}
+
+/// `f(inputs)` and its directional derivative along `tangents`, which are a structure like the inputs: a
+/// Jacobian-vector product (`torch.func.jvp`), as the derivative of the vector-Jacobian product, which is
+/// linear in its cotangent.
+///
+/// ```
+/// use kiln_tensor::{Tensor, jvp};
+/// let x = Tensor::from([1.0f64, 2.0]);
+/// let (y, dy) = jvp(|x: Tensor| x.square(), &x, Tensor::from([1.0f64, 10.0]))?;
+/// assert_eq!((y.to_vec::<f64>()?, dy.to_vec::<f64>()?), (vec![1.0, 4.0], vec![2.0, 40.0]));
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// If `f` fails, an input is no float, or a tangent has not the dtype and shape of its input.
+#[track_caller]
+pub fn jvp<I: Nest, R: Returned>(
+    f: impl FnOnce(I::Owned) -> R,
+    inputs: I,
+    tangents: impl Nest<Owned = I::Owned>,
+) -> Result<(R::Nest, R::Nest)> {
+    let loc = Location::caller();
+    let (along, paths) = Flat::named(&tangents);
+    let recorded = Recorded::of::<I, R>(f, &inputs, "jvp", loc)?;
+    same_kind(&along, (&recorded.inputs, &recorded.takes), |i, t, x| {
+        let name = called("tangent", paths.get(i).map_or("", |p| p));
+        let message = format!("{name} is {t}, but the input is {x}");
+        Error::new(ErrorKind::Value, "jvp", message, loc)
+    })?;
+    let dy = on_behalf_of_caller(HERE, || recorded.pushed(&along.all, loc))?;
+    let results = |all: &[Tensor]| {
+        let all = all.iter().map(|t| recorded.settled(t)).collect::<Vec<_>>();
+        built::<R::Nest, Tensor>(&recorded.gives, all)
+    };
+    Ok((results(&recorded.results), results(&dy)))
+}
+
+/// The derivatives of each element of `f(inputs)` with respect to each element of the inputs: for one result
+/// and one input a tensor of the result's shape with the input's behind it
+/// (`torch.autograd.functional.jacobian`). Of structures, each result's place holds a structure like the
+/// inputs.
+///
+/// The rows are computed in one program, many of them by a [`scan`]. They can be differentiated again where
+/// an input requires gradients.
+///
+/// ```
+/// use kiln_tensor::{Tensor, jacobian};
+/// let x = Tensor::from([1.0f64, 2.0]);
+/// let j = jacobian(|x: Tensor| x.square(), &x)?;
+/// assert_eq!(j.to_vec::<f64>()?, [2.0, 0.0, 0.0, 4.0]);
+/// let (of_sum, of_first) = jacobian(|(x, y): (Tensor, Tensor)| (&x + &y, x.narrow(0, 0, 1)), (&x, &x))?;
+/// assert_eq!(of_sum.1.shape()?, [2, 2]);
+/// assert_eq!(of_first.1.to_vec::<f64>()?, [0.0, 0.0]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// If `f` fails, an input is no float, or something has no derivative.
+#[track_caller]
+pub fn jacobian<I: Nest, R: Returned<Nest: NestOf>>(
+    f: impl FnOnce(I::Owned) -> R,
+    inputs: I,
+) -> Result<<R::Nest as NestOf>::Of<I::Owned>> {
+    let loc = Location::caller();
+    let recorded = Recorded::of::<I, R>(f, &inputs, "jacobian", loc)?;
+    let blocks = on_behalf_of_caller(HERE, || recorded.jacobian(&recorded.results, loc))?;
+    let mut blocks = blocks.into_iter();
+    Ok(built_of::<R::Nest, _>(&recorded.gives, || {
+        built::<I, Tensor>(&recorded.takes, blocks.next().unwrap_or_default())
+    }))
+}
+
+/// The second derivatives of `f(inputs)`, which is one number: for one input a tensor of its shape twice
+/// (`torch.autograd.functional.hessian`). Of a structure, the place of each tensor holds such a structure.
+///
+/// ```
+/// use kiln_tensor::{Tensor, hessian};
+/// let x = Tensor::from([1.0f64, 2.0]);
+/// let h = hessian(|x: Tensor| x.pow(3).sum(()), &x)?;
+/// assert_eq!(h.to_vec::<f64>()?, [6.0, 0.0, 0.0, 12.0]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`jacobian`]; if `f` gives more than one number.
+#[track_caller]
+pub fn hessian<I: Nest<Owned: NestOf>, R: Returned<Nest = Tensor>>(
+    f: impl FnOnce(I::Owned) -> R,
+    inputs: I,
+) -> Result<<I::Owned as NestOf>::Of<I::Owned>> {
+    let loc = Location::caller();
+    let recorded = Recorded::of::<I, R>(f, &inputs, "hessian", loc)?;
+    let blocks = on_behalf_of_caller(HERE, || {
+        let slopes = recorded.slopes(&recorded.results[0], loc)?;
+        recorded.jacobian(&slopes, loc)
+    })?;
+    let mut blocks = blocks.into_iter();
+    Ok(built_of::<I::Owned, _>(&recorded.takes, || {
+        built::<I, Tensor>(&recorded.takes, blocks.next().unwrap_or_default())
+    }))
+}
+
+/// A function, recorded once.
+struct Recorded {
+    /// What stands for what was given.
+    inputs: Vec<Tensor>,
+    results: Vec<Tensor>,
+    takes: Counts,
+    gives: Counts,
+    /// Whether derivatives may be differentiated again.
+    create: bool,
+}
+
+impl Recorded {
+    #[track_caller]
+    fn of<I: Nest, R: Returned>(
+        f: impl FnOnce(I::Owned) -> R,
+        inputs: &I,
+        op: &'static str,
+        loc: &'static Location<'static>,
+    ) -> Result<Recorded> {
+        let (given, paths) = Flat::named(inputs);
+        let mut inputs = Vec::new();
+        for (x, path) in given.all.iter().zip(&paths) {
+            if !x.check()?.dtype().is_float() {
+                let (name, fact) = (called("input", path), x.fact());
+                let message = format!("only floats have derivatives, but {name} is {fact}");
+                return Err(Error::new(ErrorKind::Value, op, message, loc));
+            }
+            inputs.push(stand_in(x, op).check()?.clone());
+        }
+        let stand_ins = built::<I, Tensor>(&given.counts, inputs.iter().cloned());
+        let result = enable_grad(|| f(stand_ins)).into_result()?;
+        let results = Flat::of(&result);
+        for y in &results.all {
+            y.check()?;
+        }
+        let create =
+            is_grad_enabled() && (body::may_flow() || reach_beyond(&results.all, &inputs, loc)?);
+        Ok(Recorded {
+            inputs,
+            results: results.all,
+            takes: given.counts,
+            gives: results.counts,
+            create,
+        })
+    }
+
+    /// A derivative, or a result, as it is given to the user.
+    fn settled(&self, t: &Tensor) -> Tensor {
+        let mut t = t.clone();
+        if !self.create {
+            t.handle.edge = Edge::None;
+        }
+        t
+    }
+
+    /// The gradients of the inputs, `None` where nothing depends on one.
+    fn gradients(
+        &self,
+        seeds: &[(&Tensor, Tensor)],
+        create: bool,
+        loc: &'static Location<'static>,
+    ) -> Result<Vec<Option<Tensor>>> {
+        gradients(seeds, &self.inputs, create, loc)
+    }
+
+    /// The gradients of the inputs for one number, to be differentiated again.
+    fn slopes(&self, y: &Tensor, loc: &'static Location<'static>) -> Result<Vec<Tensor>> {
+        let found = match y.requires_grad() {
+            true => {
+                let seed = seed(y, None, "hessian", loc)?;
+                enable_grad(|| self.gradients(&[(y, seed)], true, loc))?
+            }
+            false => vec![None; self.inputs.len()],
+        };
+        Ok(self.or_zeros(found))
+    }
+
+    /// Gradients of the inputs, zeros where there are none.
+    fn or_zeros(&self, found: Vec<Option<Tensor>>) -> Vec<Tensor> {
+        let found = found.into_iter().zip(&self.inputs);
+        found
+            .map(|(g, x)| g.unwrap_or_else(|| x.zeros_like()))
+            .collect()
+    }
+
+    /// The gradients of the inputs for those of results.
+    fn pulled(
+        &self,
+        results: &[Tensor],
+        gradients: &[Tensor],
+        loc: &'static Location<'static>,
+    ) -> Result<Vec<Tensor>> {
+        let pairs = results.iter().zip(gradients.iter().cloned());
+        let seeds: Vec<_> = pairs.filter(|(y, _)| y.requires_grad()).collect();
+        Ok(self.or_zeros(self.gradients(&seeds, self.create, loc)?))
+    }
+
+    /// The derivatives of the results along tangents of the inputs.
+    fn pushed(&self, along: &[Tensor], loc: &'static Location<'static>) -> Result<Vec<Tensor>> {
+        let cotangent = |y: &Tensor| y.zeros_like().requires_grad_(y.requires_grad());
+        let cotangents: Vec<Tensor> = self.results.iter().map(cotangent).collect();
+        let pairs = self.results.iter().zip(cotangents.iter().cloned());
+        let seeds: Vec<_> = pairs.filter(|(y, _)| y.requires_grad()).collect();
+        let pulled = self.gradients(&seeds, true, loc)?;
+        let linear = pulled.iter().zip(along);
+        let linear = linear.filter_map(|(g, t)| Some((g.as_ref()?, t.clone())));
+        let seeds: Vec<_> = linear.filter(|(g, _)| g.requires_grad()).collect();
+        let found = gradients(&seeds, &cotangents, self.create, loc)?;
+        let found = found.into_iter().zip(&self.results);
+        Ok(found
+            .map(|(g, y)| g.unwrap_or_else(|| y.zeros_like()))
+            .collect())
+    }
+
+    /// For each of some results the derivatives by each input.
+    fn jacobian(
+        &self,
+        results: &[Tensor],
+        loc: &'static Location<'static>,
+    ) -> Result<Vec<Vec<Tensor>>> {
+        let recorded = || results.iter().map(|y| self.rows(y, loc)).collect();
+        match self.create {
+            true => recorded(),
+            false => no_grad(recorded),
+        }
+    }
+
+    /// The derivatives of the elements of `y` by each input.
+    fn rows(&self, y: &Tensor, loc: &'static Location<'static>) -> Result<Vec<Tensor>> {
+        let zeros = |x: &Tensor| Tensor::zeros([y.dims(), x.dims()].concat(), x.dtype());
+        if !y.requires_grad() || y.fact().numel().is(0) {
+            return Ok(self.inputs.iter().map(zeros).collect());
+        }
+        let count = y.fact().numel();
+        let numbers = Tensor::arange(0, count.clone(), 1);
+        let row = |i: &Tensor| {
+            let one = numbers.eq(i).to_dtype(y.dtype()).reshape(y.dims());
+            self.gradients(&[(y, one.check()?.clone())], self.create, loc)
+        };
+        let mut reached = Vec::new();
+        let found: Vec<Tensor> = match count.as_const().filter(|n| *n <= UNROLLED) {
+            Some(n) => {
+                let mut rows = Vec::new();
+                for i in 0..n {
+                    let found = row(&numbers.select(0, i))?;
+                    reached = found.iter().map(Option::is_some).collect();
+                    rows.push(found.into_iter().flatten().collect::<Vec<_>>());
+                }
+                let inputs = 0..rows[0].len();
+                inputs
+                    .map(|x| stack(rows.iter().map(|r| &r[x]), 0))
+                    .collect()
+            }
+            None => {
+                scan((), &numbers, |(), i| {
+                    let found = row(&i)?;
+                    reached = found.iter().map(Option::is_some).collect();
+                    Ok(((), found.into_iter().flatten().collect::<Vec<_>>()))
+                })?
+                .1
+            }
+        };
+        let mut found = found.into_iter();
+        let block = |(x, reached): (&Tensor, &bool)| match reached {
+            true => found.next().map_or_else(
+                || zeros(x),
+                |rows| rows.reshape([y.dims(), x.dims()].concat()),
+            ),
+            false => zeros(x),
+        };
+        Ok(self.inputs.iter().zip(&reached).map(block).collect())
+    }
+}
+
+/// What a function gets in place of an input: the same value, whose gradients end there, but for those that
+/// the input itself asks for.
+#[track_caller]
+fn stand_in(x: &Tensor, op: &'static str) -> Tensor {
+    let shared = body::is_tracing() || x.requires_grad();
+    let own = match shared {
+        true => on_behalf_of_caller(HERE, || enable_grad(|| same(x, op))),
+        false => x.clone(),
+    };
+    match own.requires_grad() {
+        true => own,
+        false => own.requires_grad_(true),
+    }
+}
+
+/// The same value, of an operation of its own.
+fn same(x: &Tensor, op: &'static str) -> Tensor {
+    compose(op, &[x], |b| {
+        let shape = x.dims().into();
+        b.op(ops::Reshape { shape }, std::slice::from_ref(x))
+    })
+}
+
+/// Whether gradients of the results go to more than the inputs.
+fn reach_beyond(
+    results: &[Tensor],
+    inputs: &[Tensor],
+    loc: &'static Location<'static>,
+) -> Result<bool> {
+    let own = |leaf: &Arc<Leaf>| {
+        let same = |x: &Tensor| matches!(&x.handle.edge, Edge::Leaf(l) if Arc::ptr_eq(l, leaf));
+        inputs.iter().any(same)
+    };
+    let results: Vec<&Handle> = results.iter().map(|t| &t.handle).collect();
+    let walk = Walk::of(&results, loc)?;
+    let beyond = |e: &Entry| matches!(e, Entry::Leaf(leaf) if !own(leaf));
+    Ok(walk.entries.iter().any(beyond))
+}
+
+/// The gradients of some tensors for those of others, `None` where nothing depends on one.
+fn gradients(
+    seeds: &[(&Tensor, Tensor)],
+    of: &[Tensor],
+    create: bool,
+    loc: &'static Location<'static>,
+) -> Result<Vec<Option<Tensor>>> {
+    if seeds.is_empty() {
+        return Ok(vec![None; of.len()]);
+    }
+    let seeds = seeds.iter().map(|(y, g)| (&y.handle, g.handle.clone()));
+    let of: Vec<&Handle> = of.iter().map(|t| &t.handle).collect();
+    let keep = Keep {
+        graph: true,
+        create,
+    };
+    let found = engine::run(&seeds.collect::<Vec<_>>(), Some(&of), keep, loc)?;
+    Ok(found
+        .into_iter()
+        .map(|(_, g)| g.map(Tensor::from))
+        .collect())
+}

@@ -1,0 +1,198 @@
+//! Compiled functions, and what they take and give.
+
+use crate::compile::Compiling;
+use crate::nest::{Counts, Flat, built, called};
+use crate::{Error, ErrorKind, Nest, Program, Result, Returned, Spec, Tensor};
+use kiln_compiler::{Bisection, Options, Verification};
+use smallvec::SmallVec;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::panic::Location;
+
+/// Records `f` once for arguments of these specs and compiles it: one spec, or a tuple, array, `Vec` or
+/// struct of them ([`Nest`]); a tensor stands for its own. `f` takes tensors in the same structure, and
+/// gives tensors in any, or a `Result`.
+///
+/// # Errors
+/// If `f` fails, an operation in it is invalid, it reads a value, or the engine can't run it.
+///
+/// ```
+/// use kiln_tensor::{DType, Spec, Tensor, compile};
+///
+/// let double = compile(Spec::new(DType::F32, "n"), |x| &x + &x)?;
+/// let y = double.run(Tensor::from([1.0f32, 2.0, 3.0]))?;
+/// assert_eq!(y.to_vec::<f32>()?, [2.0, 4.0, 6.0]);
+///
+/// let linear = compile(
+///     (Spec::new(DType::F32, ("batch", 3)), [Spec::new(DType::F32, (3, 2)), Spec::new(DType::F32, 2)]),
+///     |(x, [w, b])| (x.matmul(&w) + &b).relu(),
+/// )?;
+/// let (w, b) = (Tensor::ones([3, 2], DType::F32), Tensor::zeros(2, DType::F32));
+/// let y = linear.run((Tensor::ones([5, 3], DType::F32), [&w, &b]))?;
+/// assert_eq!(y.shape()?, [5, 2]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn compile<S: Nest<Spec>, R: Returned>(
+    specs: S,
+    f: impl FnOnce(S::Owned) -> R,
+) -> Result<Compiled<S::Owned, R::Nest>> {
+    compile_with(specs, &Options::default(), f)
+}
+
+/// [`compile`] with other options, such as `exact` (no rewrite that changes rounding).
+///
+/// # Errors
+/// As [`compile`].
+#[track_caller]
+pub fn compile_with<S: Nest<Spec>, R: Returned>(
+    specs: S,
+    options: &Options,
+    f: impl FnOnce(S::Owned) -> R,
+) -> Result<Compiled<S::Owned, R::Nest>> {
+    let (specs, paths) = Flat::named(&specs);
+    let takes = specs.counts.clone();
+    let compiling = Compiling::start((specs, paths), Location::caller())?;
+    let arguments = built::<S, Spec>(&takes, compiling.arguments.iter().cloned());
+    let result = f(arguments).into_result().map(|nest| Flat::of(&nest));
+    let (outputs, gives) = match result {
+        Ok(flat) => (Ok(flat.all), flat.counts),
+        Err(e) => (Err(e), Counts::new()),
+    };
+    Ok(Compiled {
+        program: compiling.finish(outputs, options)?,
+        takes,
+        gives,
+        types: PhantomData,
+    })
+}
+
+/// A compiled function from `I` to `O`.
+///
+/// Reads of [`Var`](crate::Var)s see their values at the time of each run, and assignments are committed
+/// when the run succeeds. What depends only on `Var`s and captured tensors is computed once and again when
+/// one of them changes.
+///
+/// What does not depend on types is its [`Program`]. A signature that is only known when the program runs is
+/// that of `Vec`s, `Compiled<Vec<Tensor>, Vec<Tensor>>` or `Compiled` for short.
+pub struct Compiled<I = Vec<Tensor>, O = Vec<Tensor>> {
+    program: Program,
+    takes: Counts,
+    gives: Counts,
+    types: PhantomData<fn(I) -> O>,
+}
+
+impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Compiled<I, O> {
+    /// Runs the function. May be called from several threads; runs that write the same
+    /// [`Var`](crate::Var) wait for each other.
+    ///
+    /// # Errors
+    /// If the arguments don't fit the specs, or what goes wrong in the run. `Var`s then keep their
+    /// values.
+    #[track_caller]
+    pub fn run(&self, arguments: impl Nest<Owned = I>) -> Result<O> {
+        let loc = Location::caller();
+        let given = self.given("Compiled::run", &arguments, loc)?;
+        let results = self.program.run_at(&refs(&given), loc)?;
+        Ok(built::<O, Tensor>(&self.gives, results))
+    }
+
+    /// Runs every kernel of the plan and compares what it writes with the reference evaluation, in f64,
+    /// of the same values, from what the plan itself computed before: the error of each kernel by
+    /// itself, the worst first, with the line that recorded it. The reference is slow; take small
+    /// sizes.
+    ///
+    /// Nothing is committed: `Var`s and the generator of random numbers stay as they are, and the
+    /// random numbers are those of the next run.
+    ///
+    /// # Errors
+    /// If the arguments don't fit the specs, or what goes wrong in the run.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Spec, Tensor, compile};
+    ///
+    /// let f = compile(Spec::new(DType::F32, 8), |x| x.exp().softmax(0))?;
+    /// let found = f.verify(Tensor::randn([8], DType::F32))?;
+    /// assert!(found.is_right(), "{found}");
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn verify(&self, arguments: impl Nest<Owned = I>) -> Result<Verification> {
+        let loc = Location::caller();
+        let given = self.given("Compiled::verify", &arguments, loc)?;
+        self.program.verify_at(&refs(&given), loc)
+    }
+
+    /// Finds the rewrite of the optimiser that makes a result wrong: compiles the function with fewer
+    /// and fewer rewrites and compares its results, and the values it assigns, with the reference
+    /// evaluation of what was recorded. The tolerance is one that the program without rewrites is
+    /// within. Commits nothing, like [`Compiled::verify`].
+    ///
+    /// # Errors
+    /// If the arguments don't fit the specs, if the program is too large for the reference, or what
+    /// goes wrong in a run.
+    #[track_caller]
+    pub fn bisect(&self, arguments: impl Nest<Owned = I>) -> Result<Bisection> {
+        let loc = Location::caller();
+        let given = self.given("Compiled::bisect", &arguments, loc)?;
+        self.program.bisect_at(&refs(&given), loc)
+    }
+
+    /// The tensors of what the function is called with.
+    #[track_caller]
+    fn given<N: Nest<Owned = I>>(
+        &self,
+        op: &'static str,
+        arguments: &N,
+        loc: &'static Location<'static>,
+    ) -> Result<Vec<Tensor>> {
+        let flat = Flat::of(arguments);
+        if flat.counts != self.takes {
+            let (_, paths) = Flat::named(arguments);
+            return Err(self.program.differs(op, &paths, loc));
+        }
+        Ok(flat.all)
+    }
+}
+
+fn refs(tensors: &[Tensor]) -> SmallVec<[&Tensor; 8]> {
+    tensors.iter().collect()
+}
+
+impl Program {
+    /// The error of a call with other arguments than the function was compiled for.
+    #[cold]
+    fn differs(
+        &self,
+        op: &'static str,
+        given: &[String],
+        loc: &'static Location<'static>,
+    ) -> Error {
+        let lacks = |a: &[String], b: &[String]| a.iter().find(|p| !b.contains(p)).cloned();
+        let message = match lacks(&self.paths, given) {
+            Some(path) => format!("{} is not given", called("argument", &path)),
+            None => {
+                let path = lacks(given, &self.paths).unwrap_or_default();
+                let argument = called("argument", &path);
+                format!("{argument} is given, but the function was compiled without")
+            }
+        };
+        let counted = format!("{} tensors, not {}", self.paths.len(), given.len());
+        let message = format!("{message}: the function takes {counted}");
+        Error::new(ErrorKind::Value, op, message, loc)
+    }
+}
+
+impl<I, O> Deref for Compiled<I, O> {
+    type Target = Program;
+
+    fn deref(&self) -> &Program {
+        &self.program
+    }
+}
+
+impl<I, O> std::fmt::Debug for Compiled<I, O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.program.fmt(f)
+    }
+}
