@@ -7,7 +7,7 @@
 //! cargo bench --bench growth -- gpt     # what has this in its name
 //! ```
 
-use kiln::nn::optim::{Adagrad, Adam, AdamW, Optimizer, RmsProp, Sgd};
+use kiln::nn::optim::{Adagrad, Adam, AdamW, Optimizer, RMSprop, SGD};
 use kiln::nn::{Forward, Linear, Module, ModuleList};
 use kiln::{Compiled, DType, Result, Spec, Tensor, Var, compile, no_grad, realize_all};
 use kiln_models::{Gpt, GptConfig, TransformerConfig};
@@ -139,25 +139,12 @@ fn loss(gpt: &Gpt, tokens: &Tensor) -> Tensor {
 
 fn optimizer<'a>(parameters: impl IntoIterator<Item = &'a Var>, name: &str) -> Result<Optimizer> {
     match name {
-        "SGD" => Optimizer::new(
-            parameters,
-            Sgd {
-                lr: 0.1,
-                ..Sgd::default()
-            },
-        ),
-        "momentum" => Optimizer::new(
-            parameters,
-            Sgd {
-                lr: 0.1,
-                momentum: 0.9,
-                ..Sgd::default()
-            },
-        ),
-        "Adam" => Optimizer::new(parameters, Adam::default()),
-        "RMSprop" => Optimizer::new(parameters, RmsProp::default()),
-        "Adagrad" => Optimizer::new(parameters, Adagrad::default()),
-        _ => Optimizer::new(parameters, AdamW::default()),
+        "SGD" => Optimizer::new(parameters, SGD::new().lr(0.1)),
+        "momentum" => Optimizer::new(parameters, SGD::new().lr(0.1).momentum(0.9)),
+        "Adam" => Optimizer::new(parameters, Adam::new()),
+        "RMSprop" => Optimizer::new(parameters, RMSprop::new()),
+        "Adagrad" => Optimizer::new(parameters, Adagrad::new()),
+        _ => Optimizer::new(parameters, AdamW::new()),
     }
 }
 

@@ -14,13 +14,9 @@ fn main() -> Result<()> {
         .add(Linear::new(2, 64)?)
         .add(LeakyReLU::new(0.2))
         .add(Linear::new(64, 1)?);
-    let adam = Adam {
-        lr: 2e-4,
-        betas: (0.5, 0.999),
-        ..Adam::default()
-    };
-    let mut og = Optimizer::new(&g.parameters(), adam.clone())?;
-    let mut od = Optimizer::new(&d.parameters(), adam)?;
+    let adam = Adam::new().lr(2e-4).betas((0.5, 0.999));
+    let mut og = Optimizer::new(g.parameters(), adam.clone())?;
+    let mut od = Optimizer::new(d.parameters(), adam)?;
     let bce = BCEWithLogitsLoss::new();
     let (ones, zeros) = (
         Tensor::ones([64, 1], DType::F32),

@@ -1,7 +1,7 @@
 //! A classifier with dropout, batches in random order, label smoothing and clipped gradients.
 
 use kiln::data::{DataLoader, TensorDataset};
-use kiln::nn::optim::{AdamW, ClipNorm, Optimizer, clip_grad_norm_};
+use kiln::nn::optim::{AdamW, Optimizer, clip_grad_norm_};
 use kiln::nn::{Dropout, Forward, Linear, Module};
 use kiln::{CrossEntropy, DType, Result, Tensor, manual_seed, no_grad};
 
@@ -30,7 +30,7 @@ fn main() -> Result<()> {
         fc2: Linear::new(128, 10)?,
         drop: Dropout::new(0.1),
     };
-    let mut opt = Optimizer::new(&model.parameters(), AdamW::default())?;
+    let mut opt = Optimizer::new(model.parameters(), AdamW::new())?;
     let data = TensorDataset::new((x.clone(), y.clone()))?;
     let loader = DataLoader::new(data).batch_size(64).shuffle(true).build()?;
     for epoch in 0..3 {
@@ -41,7 +41,7 @@ fn main() -> Result<()> {
             let loss = model.forward(&xb).cross_entropy_with(&yb, smooth);
             opt.zero_grad();
             loss.backward()?;
-            clip_grad_norm_(&model.parameters(), 1.0, ClipNorm::default())?;
+            clip_grad_norm_(model.parameters(), 1.0)?;
             opt.step()?;
             total += loss.item::<f64>()?;
             batches += 1;

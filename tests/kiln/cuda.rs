@@ -174,11 +174,8 @@ fn a_step_after_a_failed_one_gives_its_error_and_training_goes_on() {
         kiln::manual_seed(5);
         let net = Linear::new(3, 2).unwrap();
         net.to(gpu).unwrap();
-        let rule = Adam {
-            lr: 0.1,
-            ..Adam::default()
-        };
-        let mut optimizer = Optimizer::new(&net.parameters(), rule).unwrap();
+        let rule = Adam::new().lr(0.1);
+        let mut optimizer = Optimizer::new(net.parameters(), rule).unwrap();
         let x = matrix(4, 3).to(gpu);
         let mut errors = Vec::new();
         for labels in labels {
@@ -357,11 +354,8 @@ fn cells_move_and_train_as_on_the_cpu() {
             .add(ReLU::new())
             .add(Linear::new(8, 3).unwrap());
         net.to(device).unwrap();
-        let rule = Adam {
-            lr: 0.05,
-            ..Adam::default()
-        };
-        let mut optimizer = Optimizer::new(&net.parameters(), rule).unwrap();
+        let rule = Adam::new().lr(0.05);
+        let mut optimizer = Optimizer::new(net.parameters(), rule).unwrap();
         let x = matrix(6, 5).to(device);
         let labels = Tensor::from_slice(&[0i64, 1, 2, 0, 1, 2], [6]).to(device);
         let mut losses = Vec::new();

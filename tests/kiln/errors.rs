@@ -70,7 +70,7 @@ fn the_wrong_number_of_values() {
 
 #[test]
 fn parameters_are_called_by_their_names() {
-    use kiln::nn::optim::{Optimizer, Sgd};
+    use kiln::nn::optim::{Optimizer, SGD};
     use kiln::nn::{Forward, Linear, Module, Sequential};
     let fc = Linear::new(3, 8).unwrap();
     let (weight, bias) = (fc.weight.clone(), fc.bias.clone());
@@ -78,7 +78,7 @@ fn parameters_are_called_by_their_names() {
     let e = fc.forward(&matrix(2, 4)).error().unwrap().clone();
     insta::assert_snapshot!(shown(e, FILE));
     let model = Sequential::new().named("fc", fc);
-    let mut optimizer = Optimizer::new(&model.parameters(), Sgd::default()).unwrap();
+    let mut optimizer = Optimizer::new(model.parameters(), SGD::new()).unwrap();
     assert_eq!(weight.name().as_deref(), Some("fc.weight"));
     // A pending update is still the parameter.
     model.forward(&matrix(2, 3)).sum(()).backward().unwrap();
@@ -97,7 +97,7 @@ fn parameters_are_called_by_their_names() {
             .contains("the gradient of `fc.weight`, f32[8, 3]"),
         "{e}"
     );
-    let e = optimizer.add_group([&weight], Sgd::default()).unwrap_err();
+    let e = optimizer.add_group([&weight], SGD::new()).unwrap_err();
     assert!(e.message().contains("fc.weight"), "{e}");
     // Frozen ones too, and inside compile.
     weight.requires_grad_(false).unwrap();

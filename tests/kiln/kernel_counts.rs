@@ -212,7 +212,7 @@ fn small_updates_are_one_kernel_on_a_gpu() -> Outcome {
                 .add(Linear::new(17, 5)?))
         })?;
         model.to(device)?;
-        let mut optimizer = Optimizer::new(&model.parameters(), AdamW::default())?;
+        let mut optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
         let spec = Spec::new(DType::F32, [7, 13]).on(device);
         let program = compile_with(spec, &CompileOptions::default(), |x| {
             optimizer.zero_grad();
@@ -263,7 +263,7 @@ fn a_gpu_runs_few_kernels_too() -> Outcome {
     };
     let model = block.encoder_block()?;
     model.to(gpu)?;
-    let mut optimizer = Optimizer::new(&model.parameters(), AdamW::default())?;
+    let mut optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
     let spec = || Spec::new(DType::F32, [4, 256, 768]).on(gpu);
     let program = compile_with([spec(), spec()], &CompileOptions::default(), |[x, y]| {
         optimizer.zero_grad();

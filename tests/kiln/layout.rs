@@ -132,7 +132,7 @@ fn training_on_a_gpu_is_the_same_in_every_layout() -> Result<()> {
     let train = |layout: Layout, device: Device| -> Result<Vec<f32>> {
         let layers = with_seed(5, Layers::new)?;
         layers.to(device)?;
-        let mut optimizer = Optimizer::new(&layers.parameters(), AdamW::default())?;
+        let mut optimizer = Optimizer::new(layers.parameters(), AdamW::new())?;
         let options = CompileOptions {
             layout,
             ..CompileOptions::default()

@@ -2,7 +2,7 @@
 
 use crate::cuda;
 use crate::oracle::{Engine, Oracle};
-use kiln::nn::optim::{Optimizer, Sgd};
+use kiln::nn::optim::{Optimizer, SGD};
 use kiln::nn::{BatchNorm2d, Conv2d, Forward, Linear, Module, ModuleList, TransformerEncoderLayer};
 use kiln::{
     CompileOptions, Compiled, DType, Device, ErrorKind, Program, Spec, Tensor, Var, compile_with,
@@ -203,7 +203,7 @@ fn weights_change_as_without_a_budget() {
     let train = |options: &CompileOptions| -> kiln::Result<(usize, Vec<f32>)> {
         let layer = |_| Linear::new(24, 24);
         let layers = with_seed(3, || layers(12, layer))?;
-        let mut optimizer = Optimizer::new(&layers.parameters(), Sgd::default())?;
+        let mut optimizer = Optimizer::new(layers.parameters(), SGD::new())?;
         let shapes = [[32, 24], [32, 24]];
         let specs = shapes.map(|s| Spec::new(DType::F32, s));
         let step = compile_with(&specs, options, |[x, wanted]| {

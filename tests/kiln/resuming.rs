@@ -30,7 +30,7 @@ impl Training {
             .add(BatchNorm2d::new(8)?);
         let head = Linear::new(8, 5)?;
         let parameters = [features.parameters(), head.parameters()].concat();
-        let optimizer = Optimizer::new(&parameters, AdamW::default())?;
+        let optimizer = Optimizer::new(&parameters, AdamW::new())?;
         Ok(Training {
             features,
             head,

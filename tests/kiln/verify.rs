@@ -56,7 +56,7 @@ fn step(device: kiln::Device) -> (Compiled<Tensor, Tensor>, Tensor, Sequential) 
         .add(ReLU::new())
         .add(Dropout::new(0.25));
     net.to(device).unwrap();
-    let mut optimizer = Optimizer::new(&net.parameters(), Adam::default()).unwrap();
+    let mut optimizer = Optimizer::new(net.parameters(), Adam::new()).unwrap();
     let x = Tensor::randn([2, 3, 7, 5], DType::F32).to(device);
     let step = compile(&x, |x| {
         let loss = net.forward(&x).square().mean(());

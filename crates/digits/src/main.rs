@@ -10,7 +10,7 @@ mod network;
 use data::Digits;
 use indicatif::{ProgressBar, ProgressStyle};
 use kiln::data::{DataLoader, TensorDataset, random_split};
-use kiln::nn::optim::{AdamW, OneCycleLr, Optimizer, Scheduler};
+use kiln::nn::optim::{AdamW, OneCycleLR, Optimizer, Scheduler};
 use kiln::nn::{Forward, Module, StateDict};
 use kiln::{Compiled, CrossEntropy, DType, DimSpec, Spec, Tensor, compile};
 use network::Network;
@@ -212,9 +212,9 @@ struct Trained {
 impl Training {
     fn new(network: &Network, options: &Options, batches: usize) -> kiln::Result<Training> {
         let parameters = network.parameters();
-        let mut optimizer = Optimizer::new(&parameters, AdamW::default())?;
+        let mut optimizer = Optimizer::new(&parameters, AdamW::new())?;
         let steps = (options.epochs * batches).max(1) as u64;
-        let schedule = Scheduler::new(&mut optimizer, OneCycleLr::new(1e-2, steps + 1))?;
+        let schedule = Scheduler::new(&mut optimizer, OneCycleLR::new(1e-2, steps + 1))?;
         let start = Instant::now();
         let labels = Spec::new(DType::I64, BATCH);
         let step = compile((images(BATCH), labels), |(x, y)| {

@@ -4,9 +4,10 @@ use crate::case::read_tensors;
 use crate::engine::{Array, Engine};
 use crate::network::Network;
 use kiln_nn::optim::{
-    Adagrad, Adam, AdamW, ClipNorm, LambdaLr, Optimizer, RmsProp, Scheduler, Sgd, clip_grad_norm_,
+    Adagrad, Adam, AdamW, LambdaLR, Optimizer, RMSprop, SGD, Scheduler, clip_grad_norm_,
 };
 use kiln_tensor::{CrossEntropy, Device, Tensor, Var};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
@@ -53,7 +54,8 @@ impl Run {
         let mut optimizer = self.optimizer(parameters.iter().map(|(_, p)| *p))?;
         let rates = self.rates(optimizer.lr()[0])?;
         let base = optimizer.lr()[0];
-        let schedule = LambdaLr(move |s: u64| rates.get(s as usize).map_or(0.0, |lr| lr / base));
+        let schedule =
+            LambdaLR::new(move |s: u64| rates.get(s as usize).map_or(0.0, |lr| lr / base));
         let mut scheduler = Scheduler::new(&mut optimizer, schedule)?;
         let clip = self.settings["clip_grad_norm"].as_f64();
         let smoothing = self.settings["label_smoothing"].as_f64().unwrap_or(0.0);
@@ -75,7 +77,7 @@ impl Run {
             }
             if let Some(most) = clip {
                 let all = parameters.iter().map(|(_, p)| *p);
-                clip_grad_norm_(all, most, ClipNorm::default())?;
+                clip_grad_norm_(all, most)?;
             }
             optimizer.step()?;
             scheduler.step(&mut optimizer)?;
@@ -122,19 +124,27 @@ impl Run {
         &self,
         parameters: impl Iterator<Item = &'a Var>,
     ) -> Result<Optimizer, TrainError> {
-        let mut given = Given(
-            self.settings["hyper"]
-                .as_object()
-                .cloned()
-                .unwrap_or_default(),
-        );
+        let hyper = self.settings["hyper"].as_object();
+        let mut given = Given(hyper.cloned().unwrap_or_default());
+        /// A rule with the arguments of these names.
+        macro_rules! optimizer {
+            ($rule:ident: $($field:ident)*) => {{
+                let mut rule = $rule::new();
+                $(given.take(stringify!($field), &mut rule.$field)?;)*
+                Optimizer::new(parameters, rule)
+            }};
+        }
         let name = self.settings["optimizer"].as_str().unwrap_or("none");
         let optimizer = match name {
-            "SGD" => Optimizer::new(parameters, given.sgd()?),
-            "Adam" => Optimizer::new(parameters, given.adam()?),
-            "AdamW" => Optimizer::new(parameters, given.adamw()?),
-            "RMSprop" => Optimizer::new(parameters, given.rmsprop()?),
-            "Adagrad" => Optimizer::new(parameters, given.adagrad()?),
+            "SGD" => optimizer!(SGD: lr momentum dampening weight_decay nesterov maximize),
+            "Adam" => optimizer!(Adam: lr betas eps weight_decay amsgrad maximize),
+            "AdamW" => optimizer!(AdamW: lr betas eps weight_decay amsgrad maximize),
+            "RMSprop" => {
+                optimizer!(RMSprop: lr alpha eps weight_decay momentum centered maximize)
+            }
+            "Adagrad" => {
+                optimizer!(Adagrad: lr lr_decay weight_decay initial_accumulator_value eps maximize)
+            }
             other => return Err(format!("unknown optimizer {other}").into()),
         };
         match given.0.iter().find(|(_, v)| !v.is_null()) {
@@ -180,84 +190,10 @@ fn read(t: &Tensor) -> Result<Array, TrainError> {
 struct Given(Map<String, Value>);
 
 impl Given {
-    fn number(&mut self, name: &str, into: &mut f64) -> Result<(), TrainError> {
+    fn take<T: DeserializeOwned>(&mut self, name: &str, into: &mut T) -> Result<(), TrainError> {
         if let Some(value) = self.0.remove(name) {
-            *into = value.as_f64().ok_or(format!("{name} is {value}"))?;
+            *into = T::deserialize(&value).map_err(|_| format!("{name} is {value}"))?;
         }
         Ok(())
-    }
-
-    fn flag(&mut self, name: &str, into: &mut bool) -> Result<(), TrainError> {
-        if let Some(value) = self.0.remove(name) {
-            *into = value.as_bool().ok_or(format!("{name} is {value}"))?;
-        }
-        Ok(())
-    }
-
-    fn betas(&mut self, into: &mut (f64, f64)) -> Result<(), TrainError> {
-        if let Some(value) = self.0.remove("betas") {
-            let both = value[0].as_f64().zip(value[1].as_f64());
-            *into = both.ok_or(format!("betas is {value}"))?;
-        }
-        Ok(())
-    }
-
-    fn sgd(&mut self) -> Result<Sgd, TrainError> {
-        let mut r = Sgd::default();
-        self.number("lr", &mut r.lr)?;
-        self.number("momentum", &mut r.momentum)?;
-        self.number("dampening", &mut r.dampening)?;
-        self.number("weight_decay", &mut r.weight_decay)?;
-        self.flag("nesterov", &mut r.nesterov)?;
-        self.flag("maximize", &mut r.maximize)?;
-        Ok(r)
-    }
-
-    fn adam(&mut self) -> Result<Adam, TrainError> {
-        let mut r = Adam::default();
-        self.number("lr", &mut r.lr)?;
-        self.betas(&mut r.betas)?;
-        self.number("eps", &mut r.eps)?;
-        self.number("weight_decay", &mut r.weight_decay)?;
-        self.flag("amsgrad", &mut r.amsgrad)?;
-        self.flag("maximize", &mut r.maximize)?;
-        Ok(r)
-    }
-
-    fn adamw(&mut self) -> Result<AdamW, TrainError> {
-        let mut r = AdamW::default();
-        self.number("lr", &mut r.lr)?;
-        self.betas(&mut r.betas)?;
-        self.number("eps", &mut r.eps)?;
-        self.number("weight_decay", &mut r.weight_decay)?;
-        self.flag("amsgrad", &mut r.amsgrad)?;
-        self.flag("maximize", &mut r.maximize)?;
-        Ok(r)
-    }
-
-    fn rmsprop(&mut self) -> Result<RmsProp, TrainError> {
-        let mut r = RmsProp::default();
-        self.number("lr", &mut r.lr)?;
-        self.number("alpha", &mut r.alpha)?;
-        self.number("eps", &mut r.eps)?;
-        self.number("weight_decay", &mut r.weight_decay)?;
-        self.number("momentum", &mut r.momentum)?;
-        self.flag("centered", &mut r.centered)?;
-        self.flag("maximize", &mut r.maximize)?;
-        Ok(r)
-    }
-
-    fn adagrad(&mut self) -> Result<Adagrad, TrainError> {
-        let mut r = Adagrad::default();
-        self.number("lr", &mut r.lr)?;
-        self.number("lr_decay", &mut r.lr_decay)?;
-        self.number("weight_decay", &mut r.weight_decay)?;
-        self.number(
-            "initial_accumulator_value",
-            &mut r.initial_accumulator_value,
-        )?;
-        self.number("eps", &mut r.eps)?;
-        self.flag("maximize", &mut r.maximize)?;
-        Ok(r)
     }
 }

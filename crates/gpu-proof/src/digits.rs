@@ -3,7 +3,7 @@
 use crate::{Failed, Report, Settings};
 use flate2::read::GzDecoder;
 use kiln_data::{CsvOptions, CsvTable, DataLoader, TensorDataset, random_split};
-use kiln_nn::optim::{AdamW, OneCycleLr, Optimizer, Scheduler};
+use kiln_nn::optim::{AdamW, OneCycleLR, Optimizer, Scheduler};
 use kiln_nn::{
     BatchNorm2d, Conv2d, Flatten, Forward, Linear, MaxPool2d, Module, ReLU, Sequential, StateDict,
 };
@@ -62,10 +62,10 @@ fn train(
     let network = network()?;
     network.load_state_dict(weights, true)?;
     network.to(device)?;
-    let mut optimizer = Optimizer::new(&network.parameters(), AdamW::default())?;
+    let mut optimizer = Optimizer::new(network.parameters(), AdamW::new())?;
     let batches = parts[0].indices().len() / BATCH;
     let steps = (epochs * batches) as u64;
-    let mut schedule = Scheduler::new(&mut optimizer, OneCycleLr::new(1e-2, steps + 1))?;
+    let mut schedule = Scheduler::new(&mut optimizer, OneCycleLR::new(1e-2, steps + 1))?;
     let specs = (
         Spec::new(DType::F32, [BATCH, 1, 8, 8]).on(device),
         Spec::new(DType::I64, [BATCH]).on(device),

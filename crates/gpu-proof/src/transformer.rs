@@ -37,11 +37,8 @@ fn train(device: Device, dtype: DType, start: &StateDict) -> Result<Vec<(String,
     }
     network.load_state_dict(&state, true)?;
     network.to(device)?;
-    let rule = AdamW {
-        lr: 3e-3,
-        ..AdamW::default()
-    };
-    let mut optimizer = Optimizer::new(&network.parameters(), rule)?;
+    let rule = AdamW::new().lr(3e-3);
+    let mut optimizer = Optimizer::new(network.parameters(), rule)?;
     let mut losses = Vec::new();
     for step in 0..STEPS {
         let token = |i: usize| ((i * 31 + i * i * 7 + step * 11) % TOKENS) as i64;

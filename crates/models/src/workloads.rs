@@ -9,7 +9,7 @@
 //! ```
 
 use crate::{LstmCell, MobileNetV3, ResNet, TransformerConfig, UNet, UNetConfig};
-use kiln::nn::optim::{AdamW, Optimizer, Sgd};
+use kiln::nn::optim::{AdamW, Optimizer, SGD};
 use kiln::nn::{AttentionMasks, Forward, Module};
 use kiln::{CompileOptions, Compiled, DType, Device, Error, Result, Tensor, compile_with, no_grad};
 
@@ -209,12 +209,8 @@ fn resnet18_step(setup: Setup) -> Result<Workload> {
     model.to(setup.device)?;
     let images = Tensor::randn([16, 3, 64, 64], DType::F32);
     let labels = Tensor::arange(0, 16, 1) * 61;
-    let rule = Sgd {
-        lr: 0.01,
-        momentum: 0.9,
-        ..Sgd::default()
-    };
-    let optimizer = Optimizer::new(&model.parameters(), rule)?;
+    let rule = SGD::new().lr(0.01).momentum(0.9);
+    let optimizer = Optimizer::new(model.parameters(), rule)?;
     training(model, optimizer, vec![images, labels], setup, |m, x| {
         let scores = m.forward(&x[0]);
         scores.cross_entropy(&x[1])
@@ -225,7 +221,7 @@ fn encoder_step(setup: Setup) -> Result<Workload> {
     let model = block().encoder_block()?;
     model.to(setup.device)?;
     let batch = [0, 1].map(|_| Tensor::randn([4, 256, 768], DType::F32));
-    let optimizer = Optimizer::new(&model.parameters(), AdamW::default())?;
+    let optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
     training(model, optimizer, batch.to_vec(), setup, |m, x| {
         m.forward(&x[0]).mse_loss(&x[1])
     })

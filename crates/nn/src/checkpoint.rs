@@ -19,15 +19,15 @@ use std::path::Path;
 /// last checkpoint that was complete.
 ///
 /// ```
-/// use kiln_nn::optim::{AdamW, Optimizer, Scheduler, StepLr};
+/// use kiln_nn::optim::{AdamW, Optimizer, Scheduler, StepLR};
 /// use kiln_nn::{Checkpoint, Linear, Module};
 ///
 /// # let folder = std::env::temp_dir().join(format!("kiln-checkpoint-doc-{}", std::process::id()));
 /// # std::fs::create_dir_all(&folder).unwrap();
 /// # let path = folder.join("last.safetensors");
 /// let model = Linear::new(3, 2)?;
-/// let mut optimizer = Optimizer::new(&model.parameters(), AdamW::default())?;
-/// let mut schedule = Scheduler::new(&mut optimizer, StepLr { step_size: 30, gamma: 0.1 })?;
+/// let mut optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
+/// let mut schedule = Scheduler::new(&mut optimizer, StepLR::new(30).gamma(0.1))?;
 /// Checkpoint::new()
 ///     .module("model", &model)
 ///     .optimizer("optimizer", &optimizer)

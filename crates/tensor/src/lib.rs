@@ -72,7 +72,7 @@ pub use kiln_nn_derive::{KilnNest, Nest};
 pub use kiln_runtime::{Cancel, Executable, Level, MemoryReport, StepTime, memory};
 pub use names::DimNames;
 pub use nest::{Feed, Flat, Nest, NestOf, Returned};
-pub use operand::{AsTensor, Other};
+pub use operand::{AsTensor, AsVar, Other, Vars};
 pub use ops::*;
 pub use print::{PrintOptions, printoptions, set_printoptions};
 pub use repeated::Repeated;

@@ -44,6 +44,65 @@ impl<T: AsTensor + ?Sized> AsTensor for &T {
     }
 }
 
+/// Cells of a list, such as the parameters that an optimiser updates: any iterator of [`Var`]s, by value or by
+/// reference, or one of them.
+///
+/// ```
+/// use kiln_tensor::{Tensor, Var, Vars};
+/// fn count(vars: impl Vars) -> usize {
+///     vars.into_vars().len()
+/// }
+/// let (w, b) = (Var::new(Tensor::from(1.0))?, Var::new(Tensor::from(2.0))?);
+/// let both = vec![w.clone(), b.clone()];
+/// assert_eq!([count(&w), count([&w, &b]), count(&both), count(both)], [1, 2, 2, 2]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no list of `Var`s",
+    label = "takes `Var`s, by value or by reference"
+)]
+pub trait Vars {
+    /// The cells, in order.
+    fn into_vars(self) -> Vec<Var>;
+}
+
+impl<I: IntoIterator<Item: AsVar>> Vars for I {
+    fn into_vars(self) -> Vec<Var> {
+        let cells = self.into_iter();
+        cells.map(|var| var.as_var().clone()).collect()
+    }
+}
+
+impl Vars for &Var {
+    fn into_vars(self) -> Vec<Var> {
+        vec![self.clone()]
+    }
+}
+
+impl Vars for Var {
+    fn into_vars(self) -> Vec<Var> {
+        vec![self]
+    }
+}
+
+/// A [`Var`], or a reference to one.
+pub trait AsVar {
+    /// The cell.
+    fn as_var(&self) -> &Var;
+}
+
+impl AsVar for Var {
+    fn as_var(&self) -> &Var {
+        self
+    }
+}
+
+impl<T: AsVar + ?Sized> AsVar for &T {
+    fn as_var(&self) -> &Var {
+        (**self).as_var()
+    }
+}
+
 /// The tensors of a list; the functions that take one read it with this.
 #[track_caller]
 pub(crate) fn listed(tensors: impl IntoIterator<Item: AsTensor>) -> Vec<Tensor> {

@@ -1,10 +1,12 @@
 //! What PyTorch gives by keyword.
 
 /// A struct of options: public fields with defaults, and a setter a field. What stands in the parentheses is
-/// required; tensors behind the fields are optional.
+/// required, and where that is one thing, it stands for the struct; tensors behind the fields are optional.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! options {
     ($(#[$meta:meta])* $name:ident () { $($fields:tt)* }) => {
-        options! { @struct $(#[$meta])* $name () { $($fields)* } }
+        $crate::options! { @struct $(#[$meta])* $name () { $($fields)* } }
 
         impl Default for $name {
             fn default() -> $name {
@@ -12,23 +14,23 @@ macro_rules! options {
             }
         }
     };
-    (@struct $(#[$meta:meta])* $name:ident ($($(#[$about:meta])* $required:ident: $given:ty)?) {
+    (@struct $(#[$meta:meta])* $name:ident ($($(#[$about:meta])* $required:ident: $given:ty),*) {
         $($(#[$doc:meta])* $field:ident: $ty:ty = $default:expr,)*
         $(; $($(#[$what:meta])* $tensor:ident,)*)?
     }) => {
         $(#[$meta])*
         #[derive(Clone, Debug)]
         pub struct $name {
-            $($(#[$about])* pub $required: $given,)?
+            $($(#[$about])* pub $required: $given,)*
             $($(#[$doc])* pub $field: $ty,)*
             $($($(#[$what])* pub $tensor: Option<$crate::Tensor>,)*)?
         }
 
         impl $name {
             /// The defaults.
-            pub fn new($($required: impl Into<$given>)?) -> $name {
+            pub fn new($($required: impl Into<$given>),*) -> $name {
                 $name {
-                    $($required: $required.into(),)?
+                    $($required: $required.into(),)*
                     $($field: $default.into(),)*
                     $($($tensor: None,)*)?
                 }
@@ -46,15 +48,20 @@ macro_rules! options {
                 self
             })*)?
         }
+    };
+    ($(#[$meta:meta])* $name:ident ($(#[$about:meta])* $required:ident: $given:ty) { $($fields:tt)* }) => {
+        $crate::options! {
+            @struct $(#[$meta])* $name ($(#[$about])* $required: $given) { $($fields)* }
+        }
 
-        $(impl<T: Into<$given>> From<T> for $name {
+        impl<T: Into<$given>> From<T> for $name {
             fn from($required: T) -> $name {
                 $name::new($required)
             }
-        })?
+        }
     };
     ($(#[$meta:meta])* $name:ident ($($required:tt)+) { $($fields:tt)* }) => {
-        options! { @struct $(#[$meta])* $name ($($required)+) { $($fields)* } }
+        $crate::options! { @struct $(#[$meta])* $name ($($required)+) { $($fields)* } }
     };
 }
 

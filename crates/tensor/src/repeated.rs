@@ -15,9 +15,10 @@ use std::sync::Arc;
 /// parameter. What it records for operands of one kind is kept, and each call recorded as one operation; plans
 /// are those of what it recorded.
 ///
-/// The function must do nothing but record operations on its operands, for operands of the same dtypes, shapes
-/// and devices the same ones. Where it reads other tensors or numbers, or gradients or bodies are being
-/// recorded, every call is recorded as it is.
+/// The function must do nothing but record operations on its operands and on numbers that never change, for
+/// operands of the same dtypes, shapes and devices the same ones. Where these are more than pointwise work and
+/// views, where it reads other tensors, or gradients or bodies are being recorded, every call is recorded as it
+/// is.
 ///
 /// ```
 /// use kiln_tensor::{Repeated, Tensor, no_grad};
@@ -96,9 +97,8 @@ impl Recorded {
         let mut captured = Captured::default();
         let handles: Vec<&Handle> = results.iter().map(|t| &t.handle).collect();
         let body = traced.graph(&handles, &mut captured).ok()?;
-        // Numbers may differ at the next call, and constants belong to this one.
         let is_plain = |op: &Op| match op {
-            Op::Pointwise(_) | Op::Cast(_) | Op::Input(_) => true,
+            Op::Pointwise(_) | Op::Cast(_) | Op::Input(_) | Op::Full(_) => true,
             op => op.is_view(),
         };
         let is_plain = body.iter().all(|(_, n)| is_plain(&n.op));

@@ -1,241 +1,104 @@
 //! Adam and AdamW.
 
-use super::rule::{Coefficients, Numbers, Rule, decay, decayed, fraction, not_negative};
-use kiln_tensor::Tensor;
+use super::{Description, Rule, Scalars, Update};
+use kiln_tensor::{Tensor, options};
 
-/// Adam (Kingma and Ba, 2014), `torch.optim.Adam`:
-///
-/// ```text
-/// g ← g + weight_decay · p
-/// m ← β₁ m + (1 − β₁) g
-/// v ← β₂ v + (1 − β₂) g²
-/// p ← p − lr / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + eps)      (amsgrad: the largest v so far)
-/// ```
-#[derive(Clone, Debug)]
-pub struct Adam {
-    /// Learning rate.
-    pub lr: f64,
-    /// β₁ and β₂.
-    pub betas: (f64, f64),
-    /// Keeps the divisor from zero.
-    pub eps: f64,
-    /// L2 penalty.
-    pub weight_decay: f64,
-    /// Divides by the largest second moment so far (Reddi et al., 2018).
-    pub amsgrad: bool,
-    /// Ascends instead.
-    pub maximize: bool,
-}
-
-/// Adam with decoupled weight decay (Loshchilov and Hutter, 2017), `torch.optim.AdamW`: [`Adam`], but
-/// `p ← p · (1 − lr · weight_decay)` in place of the penalty.
-#[derive(Clone, Debug)]
-pub struct AdamW {
-    /// Learning rate.
-    pub lr: f64,
-    /// β₁ and β₂.
-    pub betas: (f64, f64),
-    /// Keeps the divisor from zero.
-    pub eps: f64,
-    /// Decay of the parameters.
-    pub weight_decay: f64,
-    /// Divides by the largest second moment so far.
-    pub amsgrad: bool,
-    /// Ascends instead.
-    pub maximize: bool,
-}
-
-impl Default for Adam {
-    fn default() -> Adam {
-        Adam {
-            lr: 1e-3,
-            betas: (0.9, 0.999),
-            eps: 1e-8,
-            weight_decay: 0.0,
-            amsgrad: false,
-            maximize: false,
+/// Adam and its variant, which differ in what `weight_decay` is.
+macro_rules! adam {
+    ($(#[$doc:meta])* $name:ident, $weight_decay:literal, {$($field:tt)*}, $decoupled:expr) => {
+        options! {
+            $(#[$doc])*
+            $name () {
+                /// Learning rate.
+                lr: f64 = 1e-3,
+                /// β₁ and β₂.
+                betas: (f64, f64) = (0.9, 0.999),
+                /// Keeps the divisor from zero.
+                eps: f64 = 1e-8,
+                /// L2 penalty, or where it is decoupled, decay of the parameters.
+                weight_decay: f64 = $weight_decay,
+                $($field)*
+                /// Divides by the largest second moment so far (Reddi et al., 2018).
+                amsgrad: bool = false,
+                /// Ascends instead.
+                maximize: bool = false,
+            }
         }
-    }
-}
 
-impl Default for AdamW {
-    fn default() -> AdamW {
-        AdamW {
-            lr: 1e-3,
-            betas: (0.9, 0.999),
-            eps: 1e-8,
-            weight_decay: 1e-2,
-            amsgrad: false,
-            maximize: false,
+        impl Rule for $name {
+            fn describe(&self) -> Description {
+                let decoupled: fn(&$name) -> bool = $decoupled;
+                Description::new(stringify!($name))
+                    .number("lr", self.lr)
+                    .fractions(["beta1", "beta2"], self.betas)
+                    .number("eps", self.eps)
+                    .number("weight_decay", self.weight_decay)
+                    .flag("amsgrad", self.amsgrad)
+                    .flag("maximize", self.maximize)
+                    .flag("decoupled_weight_decay", decoupled(self))
+                    .decoupled(decoupled(self))
+                    .state("exp_avg")
+                    .state("exp_avg_sq")
+                    .state(self.amsgrad.then_some("max_exp_avg_sq"))
+            }
+
+            fn scalars(&self, s: &mut Scalars) {
+                moments(s);
+                s.set("step_size", s.number("lr") / correction(s, "beta1"));
+                s.set("root_correction", correction(s, "beta2").sqrt());
+            }
+
+            fn update(&self, u: &mut Update) -> Tensor {
+                let (m, mut v) = averages(u);
+                if self.amsgrad {
+                    v = u.state("max_exp_avg_sq").maximum(v);
+                    u.set("max_exp_avg_sq", v.clone());
+                }
+                let divisor = v.sqrt() / u.number("root_correction") + u.number("eps");
+                u.parameter() - m / divisor * u.number("step_size")
+            }
         }
-    }
-}
-
-impl AdamW {
-    fn adam(&self) -> Adam {
-        let AdamW {
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            maximize,
-        } = *self;
-        Adam {
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            maximize,
-        }
-    }
-}
-
-impl Rule for Adam {
-    fn name(&self) -> &'static str {
-        "Adam"
-    }
-
-    fn numbers(&self) -> Vec<(&'static str, f64)> {
-        vec![
-            ("lr", self.lr),
-            ("beta1", self.betas.0),
-            ("beta2", self.betas.1),
-            ("eps", self.eps),
-            ("weight_decay", self.weight_decay),
-        ]
-    }
-
-    fn flags(&self) -> Vec<(&'static str, bool)> {
-        vec![("amsgrad", self.amsgrad), ("maximize", self.maximize)]
-    }
-
-    fn check(&self, value: &dyn Fn(&str) -> f64) -> Result<(), String> {
-        for name in ["beta1", "beta2"] {
-            fraction(name, value(name))?;
-        }
-        let mut others = ["lr", "eps", "weight_decay"].into_iter();
-        others.try_for_each(|name| not_negative(name, value(name)))
-    }
-
-    fn moments(&self) -> Vec<(&'static str, f64)> {
-        let largest = self.amsgrad.then_some(("max_exp_avg_sq", 0.0));
-        [("exp_avg", 0.0), ("exp_avg_sq", 0.0)]
-            .into_iter()
-            .chain(largest)
-            .collect()
-    }
-
-    fn coefficients(&self, numbers: &Numbers, step: &Tensor) -> Vec<Tensor> {
-        let mut all = decay(numbers);
-        all.extend(step_coefficients(numbers, step));
-        all
-    }
-
-    fn repeats(&self) -> bool {
-        true
-    }
-
-    fn update(
-        &self,
-        numbers: &Numbers,
-        mut coefficients: Coefficients,
-        p: &Tensor,
-        gradient: &Tensor,
-        moments: &mut [Tensor],
-    ) -> Tensor {
-        let g = decayed(numbers, self.maximize, &mut coefficients, p, gradient);
-        adam_step(coefficients, p, &g, moments)
-    }
-}
-
-impl Rule for AdamW {
-    fn name(&self) -> &'static str {
-        "AdamW"
-    }
-
-    fn numbers(&self) -> Vec<(&'static str, f64)> {
-        self.adam().numbers()
-    }
-
-    fn flags(&self) -> Vec<(&'static str, bool)> {
-        self.adam().flags()
-    }
-
-    fn check(&self, value: &dyn Fn(&str) -> f64) -> Result<(), String> {
-        self.adam().check(value)
-    }
-
-    fn moments(&self) -> Vec<(&'static str, f64)> {
-        self.adam().moments()
-    }
-
-    fn coefficients(&self, numbers: &Numbers, step: &Tensor) -> Vec<Tensor> {
-        let kept = 1.0 - numbers.get("lr") * numbers.get("weight_decay");
-        let mut all = vec![kept];
-        all.extend(step_coefficients(numbers, step));
-        all
-    }
-
-    fn repeats(&self) -> bool {
-        true
-    }
-
-    fn update(
-        &self,
-        numbers: &Numbers,
-        mut coefficients: Coefficients,
-        p: &Tensor,
-        gradient: &Tensor,
-        moments: &mut [Tensor],
-    ) -> Tensor {
-        let [kept] = coefficients.take();
-        let p = match numbers.uses("weight_decay") {
-            true => p * kept,
-            false => p.clone(),
-        };
-        let g = match self.maximize {
-            true => gradient.neg(),
-            false => gradient.clone(),
-        };
-        adam_step(coefficients, &p, &g, moments)
-    }
-}
-
-/// 1 − β₁, β₂, 1 − β₂, the step size, √(1 − β₂ᵗ), eps.
-fn step_coefficients(numbers: &Numbers, step: &Tensor) -> [Tensor; 6] {
-    let [beta1, beta2] = [numbers.get("beta1"), numbers.get("beta2")];
-    let correction = |beta: &Tensor| 1.0 - beta.pow(step);
-    [
-        1.0 - &beta1,
-        beta2.clone(),
-        1.0 - &beta2,
-        numbers.get("lr") / correction(&beta1),
-        correction(&beta2).sqrt(),
-        numbers.get("eps"),
-    ]
-}
-
-fn adam_step(
-    mut coefficients: Coefficients,
-    p: &Tensor,
-    g: &Tensor,
-    moments: &mut [Tensor],
-) -> Tensor {
-    let [share1, beta2, share2, step_size, root_correction, eps] = coefficients.take();
-    let [m, v, largest @ ..] = moments else {
-        return p.clone();
     };
-    *m = &*m + (g - &*m) * share1;
-    *v = &*v * beta2 + g * g * share2;
-    let second = match largest {
-        [largest, ..] => {
-            *largest = largest.maximum(&*v);
-            largest.clone()
-        }
-        [] => v.clone(),
-    };
-    let divisor = second.sqrt() / root_correction + eps;
-    p - &*m / divisor * step_size
+}
+
+adam! {
+    /// Adam (Kingma and Ba, 2014), `torch.optim.Adam`:
+    ///
+    /// ```text
+    /// g ← g + weight_decay · p      (decoupled: p ← p · (1 − lr · weight_decay))
+    /// m ← β₁ m + (1 − β₁) g
+    /// v ← β₂ v + (1 − β₂) g²
+    /// p ← p − lr / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + eps)      (amsgrad: the largest v so far)
+    /// ```
+    Adam, 0.0, {
+        /// Whether `weight_decay` is decoupled.
+        decoupled_weight_decay: bool = false,
+    }, |rule| rule.decoupled_weight_decay
+}
+
+adam! {
+    /// Adam with decoupled weight decay (Loshchilov and Hutter, 2017), `torch.optim.AdamW`: [`Adam`], but
+    /// `p ← p · (1 − lr · weight_decay)` in place of the penalty.
+    AdamW, 1e-2, {}, |_| true
+}
+
+/// The shares of the gradient in [`averages`].
+pub(super) fn moments(s: &mut Scalars) {
+    s.set("1 - beta1", 1.0 - s.number("beta1"));
+    s.set("1 - beta2", 1.0 - s.number("beta2"));
+}
+
+/// `1 − βᵗ`.
+pub(super) fn correction(s: &Scalars, beta: &str) -> Tensor {
+    1.0 - s.number(beta).pow(s.step())
+}
+
+/// The running means `exp_avg` of the gradient and `exp_avg_sq` of its square, this step's included.
+pub(super) fn averages(u: &mut Update) -> (Tensor, Tensor) {
+    let (g, m) = (u.gradient(), u.state("exp_avg"));
+    let m = &m + (&g - &m) * u.number("1 - beta1");
+    let v = u.state("exp_avg_sq") * u.number("beta2") + &g * &g * u.number("1 - beta2");
+    u.set("exp_avg", m.clone());
+    u.set("exp_avg_sq", v.clone());
+    (m, v)
 }

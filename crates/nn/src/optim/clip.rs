@@ -1,60 +1,79 @@
 //! Clipping of gradients.
 
-use kiln_tensor::{DType, Error, Result, Tensor, Var, set_grad_enabled, stack};
+use kiln_tensor::{
+    DType, Device, Error, Result, Tensor, Var, Vars, options, set_grad_enabled, stack,
+};
 
-/// How [`clip_grad_norm_`] measures, with PyTorch's defaults.
-#[derive(Copy, Clone, Debug)]
-pub struct ClipNorm {
-    /// The order of the norm; infinity for the largest element.
-    pub norm_type: f64,
-    /// Whether a total norm that is NaN or infinite is an error. Checking reads it, so that backward
-    /// runs before the step; not inside `compile`.
-    pub error_if_nonfinite: bool,
-}
-
-impl Default for ClipNorm {
-    fn default() -> ClipNorm {
-        ClipNorm {
-            norm_type: 2.0,
-            error_if_nonfinite: false,
-        }
+options! {
+    /// How [`clip_grad_norm_with`] measures.
+    ClipNorm () {
+        /// The order of the norm; infinity for the largest element.
+        norm_type: f64 = 2.0,
+        /// Whether a total norm that is NaN or infinite is an error. Checking reads it, so that backward
+        /// runs before the step; not inside `compile`.
+        error_if_nonfinite: bool = false,
     }
 }
 
 /// Scales the gradients so that their norm, taken together as one vector, is at most about `max_norm`:
 /// by `max_norm / (norm + 1e-6)` where that is less than 1. Gives the norm before (rank 0), which need not
-/// be read.
+/// be read. Where parameters are on several devices, backward runs before it, and the norm is on that of the
+/// first.
 ///
 /// # Errors
-/// If a gradient carries an error, or the norm is not finite where that is asked for; the gradients
-/// are then as before.
+/// If a gradient carries an error. The gradients are then as before.
 ///
 /// ```
-/// use kiln_nn::optim::{ClipNorm, clip_grad_norm_};
+/// use kiln_nn::optim::clip_grad_norm_;
 /// use kiln_tensor::{Tensor, Var};
 /// let w = Var::parameter(&Tensor::from_slice(&[3.0f32, 4.0], [2]))?;
 /// (w.get().square() * 0.5).sum(()).backward()?;
-/// let norm = clip_grad_norm_([&w], 1.0, ClipNorm::default())?;
+/// let norm = clip_grad_norm_(&w, 1.0)?;
 /// assert_eq!(norm.item::<f32>()?, 5.0);
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn clip_grad_norm_<'a>(
-    parameters: impl IntoIterator<Item = &'a Var>,
-    max_norm: f64,
+pub fn clip_grad_norm_(parameters: impl Vars, max_norm: impl Into<f64>) -> Result<Tensor> {
+    clip_grad_norm_with(parameters, max_norm, ClipNorm::new())
+}
+
+/// [`clip_grad_norm_`] with another norm, or one that has to be finite.
+///
+/// # Errors
+/// If a gradient carries an error, or the norm is not finite where that is asked for; the gradients
+/// are then as before.
+#[track_caller]
+pub fn clip_grad_norm_with(
+    parameters: impl Vars,
+    max_norm: impl Into<f64>,
     how: ClipNorm,
 ) -> Result<Tensor> {
     let with = with_gradients(parameters);
-    if with.is_empty() {
+    let Some((first, _)) = with.first() else {
         return Ok(Tensor::scalar(0.0f32));
-    }
+    };
     let _mode = set_grad_enabled(false);
-    let mut norms = Vec::new();
-    for (_, g) in &with {
-        norms.push(g.vector_norm(how.norm_type, ()));
+    let home = first.device();
+    let mut devices: Vec<(Device, Vec<Tensor>)> = Vec::new();
+    for (p, g) in &with {
+        let norm = g.vector_norm(how.norm_type, ());
+        match devices.iter_mut().find(|(d, _)| *d == p.device()) {
+            Some((_, norms)) => norms.push(norm),
+            None => devices.push((p.device(), vec![norm])),
+        }
     }
-    let norms: Vec<&Tensor> = norms.iter().collect();
-    let total = stack(&norms, 0).vector_norm(how.norm_type, ());
+    let together = |norms: &[Tensor]| stack(norms, 0).vector_norm(how.norm_type, ());
+    let mut norms: Vec<Tensor> = devices.iter().map(|(_, norms)| together(norms)).collect();
+    let total = match &mut norms[..] {
+        [one] => one.clone(),
+        many => {
+            for norm in many.iter_mut() {
+                *norm = norm.to(home);
+                norm.check()?;
+            }
+            together(many)
+        }
+    };
     total.check()?;
     if how.error_if_nonfinite {
         let value = total.to_dtype(DType::F64).item::<f64>()?;
@@ -63,32 +82,40 @@ pub fn clip_grad_norm_<'a>(
             return Err(Error::invalid("clip_grad_norm_", message));
         }
     }
-    let scale = (max_norm / (&total + 1e-6)).clamp_max(1.0);
-    for (p, g) in with {
-        p.set_grad(Some(&(g * scale.to_dtype(p.dtype()))))?;
+    let scale = (max_norm.into() / (&total + 1e-6)).clamp_max(1.0);
+    let mut scaled = Vec::new();
+    for (p, g) in &with {
+        let scale = scale.to(p.device()).to_dtype(p.dtype());
+        scaled.push((g * scale).check()?.clone());
     }
+    set_all(&with, &scaled)?;
     Ok(total)
 }
 
 /// Limits every element of the gradients to `-clip_value..=clip_value`.
 ///
 /// # Errors
-/// If a gradient carries an error.
+/// If a gradient carries an error. The gradients are then as before.
 #[track_caller]
-pub fn clip_grad_value_<'a>(
-    parameters: impl IntoIterator<Item = &'a Var>,
-    clip_value: f64,
-) -> Result<()> {
+pub fn clip_grad_value_(parameters: impl Vars, clip_value: impl Into<f64>) -> Result<()> {
     let _mode = set_grad_enabled(false);
-    for (p, g) in with_gradients(parameters) {
-        p.set_grad(Some(&g.clamp(-clip_value, clip_value)))?;
+    let (with, limit) = (with_gradients(parameters), clip_value.into());
+    let mut clipped = Vec::new();
+    for (_, g) in &with {
+        clipped.push(g.clamp(-limit, limit).check()?.clone());
     }
-    Ok(())
+    set_all(&with, &clipped)
 }
 
-fn with_gradients<'a>(parameters: impl IntoIterator<Item = &'a Var>) -> Vec<(&'a Var, Tensor)> {
+#[track_caller]
+fn set_all(with: &[(Var, Tensor)], gradients: &[Tensor]) -> Result<()> {
+    let mut both = with.iter().zip(gradients);
+    both.try_for_each(|((p, _), g)| p.set_grad(Some(g)))
+}
+
+fn with_gradients(parameters: impl Vars) -> Vec<(Var, Tensor)> {
+    let parameters = parameters.into_vars().into_iter();
     parameters
-        .into_iter()
-        .filter_map(|p| Some((p, p.grad()?)))
+        .filter_map(|p| p.grad().map(|g| (p, g)))
         .collect()
 }

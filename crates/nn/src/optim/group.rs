@@ -1,23 +1,30 @@
 //! A group of parameters with common hyperparameters.
 
-use super::rule::{Coefficients, Numbers, Rule};
-use kiln_tensor::{DType, Error, Repeated, Result, Tensor, Var};
-use std::collections::HashMap;
+use super::rule::{Description, Rule};
+use super::scalars::{Given, Scalars, Update};
+use kiln_tensor::{DType, Device, Error, Repeated, Result, Tensor, Var, where_};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 
-/// Parameters that share a [`Rule`], and what the rule keeps for them.
+/// Parameters that share a [`Rule`], and what is kept for them.
 pub struct Group {
     pub(crate) rule: Box<dyn Rule>,
+    pub(crate) about: Description,
     pub(crate) parameters: Vec<Var>,
     pub(crate) values: Vec<(&'static str, f64)>,
     /// `values` as data of the step: `[K]` f64.
     data: Var,
-    /// How many steps each parameter has made: `[P]` f64.
-    pub(crate) steps: Var,
-    /// For each parameter what the rule keeps; made when it first requires gradients.
-    pub(crate) moments: Vec<Option<Vec<Var>>>,
-    /// The updates that have been recorded, where the rule repeats them.
-    recorded: Repeated,
+    /// Numbers that are kept for each parameter, `[P]` f64: how many steps it has made, then the rule's.
+    pub(crate) counts: Vec<(&'static str, Var)>,
+    /// For each parameter its state; made when it first requires gradients.
+    pub(crate) state: Vec<Option<Vec<Cell>>>,
+    updates: Updates,
+    /// What a rule that searches keeps.
+    pub(crate) kept: BTreeMap<String, Tensor>,
 }
+
+/// A part of a parameter's state.
+pub(crate) type Cell = (&'static str, Var);
 
 /// A value that a cell is about to be assigned.
 pub(crate) type Assignment = (Var, Tensor);
@@ -25,27 +32,37 @@ pub(crate) type Assignment = (Var, Tensor);
 impl Group {
     #[track_caller]
     pub(crate) fn new(parameters: Vec<Var>, rule: Box<dyn Rule>) -> Result<Group> {
+        let about = rule.describe();
         if let Some(p) = parameters.iter().find(|p| !p.dtype().is_float()) {
             let message = format!("only floats can be trained, not {}", p.dtype());
-            return Err(Error::invalid(rule.name(), message));
-        }
-        let values = rule.numbers();
-        if let Err(message) = check(&*rule, &values) {
-            return Err(Error::invalid(rule.name(), message));
+            return Err(about.error(message));
         }
         let home = parameters.first().map(Var::device).unwrap_or_default();
+        let values: Vec<_> = about.numbers.iter().map(|n| (n.name, n.value)).collect();
+        let count = |(name, start): (&'static str, f64)| {
+            let all = vector(parameters.iter().map(|_| start));
+            Ok((name, Var::new(all.to(home))?))
+        };
+        let counts = [("step", 0.0)]
+            .into_iter()
+            .chain(about.counts.iter().copied());
         let mut group = Group {
             data: Var::volatile(vector(values.iter().map(|(_, v)| *v)).to(home))?,
-            steps: Var::new(vector(parameters.iter().map(|_| 0.0)).to(home))?,
-            moments: parameters.iter().map(|_| None).collect(),
+            counts: counts.map(count).collect::<Result<_>>()?,
+            state: parameters.iter().map(|_| None).collect(),
+            updates: Updates::default(),
+            kept: BTreeMap::new(),
             rule,
+            about,
             parameters,
             values,
-            recorded: Repeated::default(),
         };
+        if let Err(message) = group.all_fit(&group.values) {
+            return Err(group.about.error(message));
+        }
         for i in 0..group.parameters.len() {
             if group.parameters[i].requires_grad() {
-                group.make_moments(i)?;
+                group.make_state(i)?;
             }
         }
         Ok(group)
@@ -79,17 +96,27 @@ impl Group {
             Ok(at) => at,
             Err(message) => return Err(Error::invalid("set_number", message)),
         };
-        if self.values[at].1 == value {
+        let mut values = self.values.clone();
+        values[at].1 = value;
+        self.set_values(values)
+    }
+
+    /// Changes all numbers at once, to values that fit.
+    #[track_caller]
+    pub(crate) fn set_values(&mut self, values: Vec<(&'static str, f64)>) -> Result<()> {
+        let changed = self.values.iter().zip(&values).find(|(a, b)| a != b);
+        let Some(((name, _), _)) = changed else {
             return Ok(());
-        }
+        };
         if kiln_tensor::is_recording() {
             let message = format!("{name} can't change inside compile; set it between runs");
             return Err(Error::invalid("set_number", message));
         }
-        if (self.values[at].1 == 0.0) != (value == 0.0) {
-            self.recorded.forget();
+        let mut both = self.values.iter().zip(&values);
+        if both.any(|(a, b)| (a.1 == 0.0) != (b.1 == 0.0)) {
+            self.updates = Updates::default();
         }
-        self.values[at].1 = value;
+        self.values = values;
         let values = vector(self.values.iter().map(|v| v.1));
         self.data.assign(values.to(self.data.device()))
     }
@@ -97,7 +124,7 @@ impl Group {
     /// Where the number stands that may take this value, or why it can't.
     pub(crate) fn fits(&self, name: &str, value: f64) -> Result<usize, String> {
         let found = self.values.iter().position(|(n, _)| *n == name);
-        let at = found.ok_or_else(|| format!("{} has no number {name:?}", self.rule.name()))?;
+        let at = found.ok_or_else(|| format!("{} has no number {name:?}", self.about.name))?;
         let mut values = self.values.clone();
         values[at].1 = value;
         self.all_fit(&values).map(|()| at)
@@ -105,15 +132,9 @@ impl Group {
 
     /// What keeps the numbers from taking these values.
     pub(crate) fn all_fit(&self, values: &[(&'static str, f64)]) -> Result<(), String> {
-        let momentum = values
-            .iter()
-            .any(|(name, v)| *name == "momentum" && *v != 0.0);
-        let mut moments = self.rule.moments().into_iter();
-        if momentum && !moments.any(|(name, _)| name == "momentum_buffer") {
-            let message = "a group that was made without momentum keeps none; make it with some";
-            return Err(message.to_string());
-        }
-        check(&*self.rule, values)
+        let value = |name: &str| values.iter().find(|(n, _)| *n == name).map_or(0.0, |v| v.1);
+        self.about.check(&value)?;
+        self.rule.check(&value)
     }
 
     /// What the next step assigns.
@@ -123,93 +144,171 @@ impl Group {
         if gradients.iter().all(Option::is_none) {
             return Ok(Vec::new());
         }
-        let home = self.parameters[0].device();
-        self.data.to_(home)?;
-        self.steps.to_(home)?;
-        for (i, _) in gradients.iter().enumerate().filter(|(_, g)| g.is_some()) {
-            self.make_moments(i)?;
-            for moment in self.moments[i].iter().flatten() {
-                moment.to_(self.parameters[i].device())?;
+        let devices = self.gather_on_devices(&gradients)?;
+        let mut assignments = Vec::new();
+        for device in devices {
+            let counts = self.counted(&gradients, device);
+            let mut scalars =
+                Scalars::new(&self.about, &self.values, &self.data.get(), &counts, device);
+            self.rule.scalars(&mut scalars);
+            scalars.finish();
+            if device == self.data.device() {
+                assignments.extend(self.next_counts(&gradients, &scalars));
             }
-        }
-        let made = vector(gradients.iter().map(|g| f64::from(u8::from(g.is_some())))).to(home);
-        let steps = match gradients.iter().all(Option::is_some) {
-            true => self.steps.get() + 1.0,
-            false => self.steps.get() + made,
-        };
-        let numbers = Numbers {
-            values: &self.values,
-            data: self.data.get(),
-        };
-        let coefficients = self.rule.coefficients(&numbers, &steps);
-        let mut assignments = vec![(self.steps.clone(), steps)];
-        // The coefficients in each dtype that parameters are updated in.
-        let mut cast: HashMap<DType, Vec<Tensor>> = HashMap::new();
-        for (i, gradient) in gradients.iter().enumerate() {
-            let (Some(g), Some(cells)) = (gradient, &self.moments[i]) else {
-                continue;
-            };
-            let (p, dtype) = (&self.parameters[i], self.parameters[i].dtype());
-            let wide = match dtype {
-                DType::F16 | DType::BF16 => DType::F32,
-                dtype => dtype,
-            };
-            let of_this = |c: &Tensor| match c.ndim() {
-                0 => c.clone(),
-                _ => c.narrow(0, i as i64, 1),
-            };
-            let all = cast.entry(wide);
-            let all =
-                all.or_insert_with(|| coefficients.iter().map(|c| c.to_dtype(wide)).collect());
-            let mut operands = vec![p.get(), g.clone()];
-            operands.extend(cells.iter().map(Var::get));
-            operands.extend(all.iter().map(of_this));
-            let new = |x: &[Tensor]| {
-                let (values, scalars) = x.split_at(2 + cells.len());
-                let values: Vec<Tensor> = values.iter().map(|v| v.to_dtype(wide)).collect();
-                let scalars: Vec<Tensor> = scalars.iter().map(|c| c.reshape(())).collect();
-                let mut moments = values[2..].to_vec();
-                let coefficients = Coefficients(scalars.into_iter());
-                let (p, g) = (&values[0], &values[1]);
-                let new = (self.rule).update(&numbers, coefficients, p, g, &mut moments);
-                moments.push(new);
-                moments.iter().map(|v| v.to_dtype(dtype)).collect()
-            };
-            let values = match self.rule.repeats() {
-                true => self.recorded.call(&operands, new),
-                false => new(&operands),
-            };
-            assignments.extend(cells.iter().chain([p]).cloned().zip(values));
+            for (i, gradient) in gradients.iter().enumerate() {
+                let (p, Some(g), Some(cells)) = (&self.parameters[i], gradient, &self.state[i])
+                else {
+                    continue;
+                };
+                if p.device() == device {
+                    let values = self.updates.of(&*self.rule, &scalars, i, p, g, cells);
+                    let state = cells.iter().map(|(_, cell)| cell);
+                    assignments.extend(state.chain([p]).cloned().zip(values));
+                }
+            }
         }
         Ok(assignments)
     }
 
+    /// Brings what is kept to where the parameters are; gives the devices of those with gradients behind that of
+    /// the first parameter, where numbers live.
     #[track_caller]
-    pub(crate) fn make_moments(&mut self, i: usize) -> Result<()> {
-        if self.moments[i].is_some() {
+    fn gather_on_devices(&mut self, gradients: &[Option<Tensor>]) -> Result<Vec<Device>> {
+        let home = self.parameters[0].device();
+        self.data.to_(home)?;
+        for (_, count) in &self.counts {
+            count.to_(home)?;
+        }
+        let mut devices = vec![home];
+        for (i, _) in gradients.iter().enumerate().filter(|(_, g)| g.is_some()) {
+            self.make_state(i)?;
+            let device = self.parameters[i].device();
+            for (_, cell) in self.state[i].iter().flatten() {
+                cell.to_(device)?;
+            }
+            if !devices.contains(&device) {
+                devices.push(device);
+            }
+        }
+        Ok(devices)
+    }
+
+    /// The numbers that are kept for each parameter, with this step counted where there is a gradient.
+    fn counted(&self, gradients: &[Option<Tensor>], device: Device) -> Vec<(&'static str, Tensor)> {
+        let value = |(name, count): &(&'static str, Var)| (*name, count.get().to(device));
+        let mut counts: Vec<_> = self.counts.iter().map(value).collect();
+        let step = &mut counts[0].1;
+        *step = match gradients.iter().all(Option::is_some) {
+            true => &*step + 1.0,
+            false => &*step + made(gradients).to(device),
+        };
+        counts
+    }
+
+    /// What the step assigns to these numbers.
+    fn next_counts(&self, gradients: &[Option<Tensor>], scalars: &Scalars) -> Vec<Assignment> {
+        let all = gradients.iter().all(Option::is_some);
+        let next = |(name, count): &(&'static str, Var)| {
+            let next = scalars.number(name);
+            let next = match all || *name == "step" {
+                true => next,
+                false => where_(
+                    made(gradients).to(count.device()).gt(0.0),
+                    &next,
+                    &count.get(),
+                ),
+            };
+            (count.clone(), next)
+        };
+        self.counts.iter().map(next).collect()
+    }
+
+    #[track_caller]
+    pub(crate) fn make_state(&mut self, i: usize) -> Result<()> {
+        if self.state[i].is_some() {
             return Ok(());
         }
         let p = &self.parameters[i];
-        let make = |(_, value): (_, f64)| {
+        let mut cells = Vec::new();
+        for state in &self.about.state {
+            let Some(shape) = (state.shape)(&p.shape()) else {
+                continue;
+            };
             // Zeros are given, not recorded: so the first step is the plan of all steps.
-            let bytes = vec![0; p.shape().iter().product::<usize>() * p.dtype().size()];
-            let mut start = Tensor::from_bytes(&bytes, p.dtype(), p.shape());
-            if value != 0.0 {
-                start += value;
+            let bytes = vec![0; shape.iter().product::<usize>() * p.dtype().size()];
+            let mut start = Tensor::from_bytes(&bytes, p.dtype(), shape);
+            if state.value != 0.0 {
+                start += state.value;
                 start.realize()?;
             }
-            Var::new(start.to(p.device()))
-        };
-        let moments = self.rule.moments().into_iter().map(make);
-        self.moments[i] = Some(moments.collect::<Result<_>>()?);
+            cells.push((state.name, Var::new(start.to(p.device()))?));
+        }
+        self.state[i] = Some(cells);
         Ok(())
     }
 }
 
-/// What a rule says to these values of its numbers.
-fn check(rule: &dyn Rule, values: &[(&'static str, f64)]) -> Result<(), String> {
-    let value = |name: &str| values.iter().find(|(n, _)| *n == name).map_or(0.0, |v| v.1);
-    rule.check(&value)
+/// 1 for each parameter that makes this step, else 0.
+fn made(gradients: &[Option<Tensor>]) -> Tensor {
+    vector(gradients.iter().map(|g| f64::from(u8::from(g.is_some()))))
+}
+
+/// The updates that have been recorded, where the rule repeats them.
+#[derive(Default)]
+struct Updates {
+    recorded: Repeated,
+    /// The scalars that updates ask for, which are operands of each.
+    asked: Vec<&'static str>,
+}
+
+impl Updates {
+    /// The new values of a parameter's state and, behind them, its own.
+    fn of(
+        &mut self,
+        rule: &dyn Rule,
+        scalars: &Scalars,
+        i: usize,
+        p: &Var,
+        gradient: &Tensor,
+        cells: &[Cell],
+    ) -> Vec<Tensor> {
+        let dtype = p.dtype();
+        let wide = match dtype {
+            DType::F16 | DType::BF16 => DType::F32,
+            dtype => dtype,
+        };
+        loop {
+            let mut operands = vec![p.get(), gradient.clone()];
+            operands.extend(cells.iter().map(|(_, cell)| cell.get()));
+            let asked = self.asked.iter();
+            operands.extend(asked.map(|name| scalars.operand(name, wide, i)));
+            let missing = RefCell::new(Vec::new());
+            let new = |x: &[Tensor]| {
+                let (values, given) = x.split_at(2 + cells.len());
+                let mut values = values.iter().map(|v| v.to_dtype(wide));
+                let both = std::array::from_fn(|_| values.next().unwrap_or_else(|| x[0].clone()));
+                let given = Given {
+                    names: &self.asked,
+                    values: given.iter().map(|c| c.reshape(())).collect(),
+                    missing: &missing,
+                };
+                let state = cells.iter().map(|(name, _)| *name).zip(values).collect();
+                let mut u = Update::new(scalars, dtype, both, state, given);
+                let new = rule.update(&mut u);
+                let values = u.finish(new).into_iter();
+                values.map(|v| v.to_dtype(dtype)).collect()
+            };
+            let values = match rule.repeats() {
+                true => self.recorded.call(&operands, new),
+                false => new(&operands),
+            };
+            let missing = missing.into_inner();
+            if missing.is_empty() {
+                return values;
+            }
+            self.asked.extend(missing);
+        }
+    }
 }
 
 /// An f64 vector.

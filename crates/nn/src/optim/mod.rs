@@ -1,15 +1,15 @@
 //! Optimisers, clipping and learning-rate schedules, with PyTorch's names, defaults and formulas.
 //!
-//! An [`Optimizer`] holds groups of parameters, each with a [`Rule`]: [`Sgd`], [`Adam`], [`AdamW`],
-//! [`RmsProp`], [`Adagrad`], or your own.
+//! An [`Optimizer`] holds groups of parameters, each with a [`Rule`]: [`SGD`], [`Adam`], [`AdamW`] and the like,
+//! or your own, which is a formula and the names of what it is made of.
 //!
 //! ```
-//! use kiln_nn::optim::{Optimizer, Scheduler, Sgd, StepLr};
+//! use kiln_nn::optim::{Optimizer, SGD, Scheduler, StepLR};
 //! use kiln_tensor::{Tensor, Var};
 //!
 //! let w = Var::parameter(&Tensor::from_slice(&[3.0f32, -2.0], [2]))?;
-//! let mut optimizer = Optimizer::new([&w], Sgd { lr: 0.1, momentum: 0.9, ..Sgd::default() })?;
-//! let mut scheduler = Scheduler::new(&mut optimizer, StepLr { step_size: 30, gamma: 0.1 })?;
+//! let mut optimizer = Optimizer::new(&w, SGD::new().lr(0.1).momentum(0.9))?;
+//! let mut scheduler = Scheduler::new(&mut optimizer, StepLR::new(30))?;
 //! for _ in 0..100 {
 //!     optimizer.zero_grad();
 //!     let loss = w.get().square().sum(());
@@ -24,30 +24,52 @@
 //! Without `compile`, forward, backward, clipping and update of a step run as one plan when
 //! [`Optimizer::step`] is called, or as two if the loss is read before. Inside `compile` the update is
 //! recorded and happens at each run. Numbers such as the learning rate are data in both cases:
-//! changing them compiles nothing.
+//! changing them compiles nothing. Parameters may be on several devices: a step is then a plan on each.
 
+mod adadelta;
+mod adafactor;
 mod adagrad;
 mod adam;
+mod adamax;
+mod asgd;
 mod clip;
 mod group;
+mod lbfgs;
+mod nadam;
 mod optimizer;
+mod radam;
 mod rmsprop;
+mod rprop;
 mod rule;
+mod scalars;
 mod schedule;
+mod search;
 mod sgd;
 mod state_dict;
 
+pub use adadelta::Adadelta;
+pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::{Adam, AdamW};
-pub use clip::{ClipNorm, clip_grad_norm_, clip_grad_value_};
+pub use adamax::Adamax;
+pub use asgd::ASGD;
+pub use clip::{ClipNorm, clip_grad_norm_, clip_grad_norm_with, clip_grad_value_};
 pub use group::Group;
+pub use lbfgs::{LBFGS, LineSearch};
+pub use nadam::NAdam;
 pub use optimizer::Optimizer;
-pub use rmsprop::RmsProp;
-pub use rule::{Coefficients, Numbers, Rule};
+pub use radam::RAdam;
+pub use rmsprop::RMSprop;
+pub use rprop::Rprop;
+pub use rule::{Description, Rule};
+pub use scalars::{Scalars, Update};
 pub use schedule::{
-    Anneal, ConstantLr, CosineAnnealingLr, CosineAnnealingWarmRestarts, ExponentialLr, LambdaLr,
-    LinearLr, MultiStepLr, OneCycleLr, PlateauMode, PlateauState, ReduceLrOnPlateau, Schedule,
-    Scheduler, SchedulerState, SequentialLr, StepLr, ThresholdMode,
+    Anneal, ConstantLR, ConstantScheduleWithWarmup, CosineAnnealingLR, CosineAnnealingWarmRestarts,
+    CosineScheduleWithWarmup, CyclicLR, CyclicMode, ExponentialLR, LambdaLR, LinearLR,
+    LinearScheduleWithWarmup, MultiStepLR, MultiplicativeLR, OneCycleLR, PlateauMode, PlateauState,
+    PolynomialLR, ReduceLROnPlateau, Schedule, Scheduler, SchedulerState, SequentialLR, StepLR,
+    ThresholdMode,
 };
-pub use sgd::Sgd;
+pub use search::Search;
+pub use sgd::SGD;
 pub use state_dict::{GroupDict, StateDict};

@@ -1,59 +1,80 @@
 //! The optimiser: groups of parameters and their steps.
 
-use super::group::{Group, vector};
+use super::group::Group;
 use super::rule::Rule;
-use super::state_dict::{GroupDict, StateDict};
-use kiln_tensor::{Error, Result, Tensor, Var, assign_together, realize_all, set_grad_enabled};
-use std::collections::{BTreeMap, HashSet};
+use super::search::Search;
+use kiln_tensor::{
+    Error, Result, Tensor, Var, Vars, assign_together, enable_grad, realize_all, set_grad_enabled,
+};
+use std::collections::HashSet;
 
 /// Updates parameters from their gradients; see the [module](crate::optim).
 pub struct Optimizer {
-    groups: Vec<Group>,
+    pub(crate) groups: Vec<Group>,
 }
 
 impl Optimizer {
     /// An optimiser of one group.
     ///
+    /// ```
+    /// use kiln_nn::optim::{AdamW, Optimizer};
+    /// use kiln_nn::{Linear, Module};
+    /// let model = Linear::new(8, 2)?;
+    /// let optimizer = Optimizer::new(model.parameters(), AdamW::new().lr(1e-3).weight_decay(0.1))?;
+    /// assert_eq!(optimizer.lr(), [1e-3]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If there are no parameters, a hyperparameter is out of range, a parameter is listed twice or is none
     /// (see [`Var::parameter`]), or inside `compile`.
     #[track_caller]
-    pub fn new<'a>(
-        parameters: impl IntoIterator<Item = &'a Var>,
-        rule: impl Rule,
-    ) -> Result<Optimizer> {
-        let (mut optimizer, name) = (Optimizer { groups: Vec::new() }, rule.name());
+    pub fn new(parameters: impl Vars, rule: impl Rule) -> Result<Optimizer> {
+        let mut optimizer = Optimizer { groups: Vec::new() };
         optimizer.add_group(parameters, rule)?;
-        if optimizer.groups[0].parameters.is_empty() {
-            return Err(Error::invalid(name, "there are no parameters to optimise"));
+        let group = &optimizer.groups[0];
+        if group.parameters.is_empty() {
+            return Err(group.about.error("there are no parameters to optimise"));
         }
         Ok(optimizer)
     }
 
     /// One more group with hyperparameters of its own.
     ///
+    /// ```
+    /// use kiln_nn::optim::{Adam, Optimizer};
+    /// use kiln_nn::{Linear, Module};
+    /// let (backbone, head) = (Linear::new(8, 4)?, Linear::new(4, 2)?);
+    /// let mut optimizer = Optimizer::new(backbone.parameters(), Adam::new().lr(1e-5))?;
+    /// optimizer.add_group(head.parameters(), Adam::new().lr(1e-3))?;
+    /// assert_eq!(optimizer.lr(), [1e-5, 1e-3]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Optimizer::new`].
     #[track_caller]
-    pub fn add_group<'a>(
-        &mut self,
-        parameters: impl IntoIterator<Item = &'a Var>,
-        rule: impl Rule,
-    ) -> Result<()> {
-        let parameters: Vec<Var> = parameters.into_iter().cloned().collect();
+    pub fn add_group(&mut self, parameters: impl Vars, rule: impl Rule) -> Result<()> {
+        let parameters = parameters.into_vars();
         let earlier = self.groups.iter().flat_map(|g| &g.parameters);
         let mut known: HashSet<u64> = earlier.map(Var::id).collect();
         for p in &parameters {
             if !known.insert(p.id()) {
                 let message = format!("{p:?} is listed more than once");
-                return Err(Error::invalid(rule.name(), message));
+                return Err(rule.describe().error(message));
             }
             if !p.is_parameter() {
                 let message = format!("{p:?} is no parameter; make it with Var::parameter");
-                return Err(Error::invalid(rule.name(), message));
+                return Err(rule.describe().error(message));
             }
         }
-        self.groups.push(Group::new(parameters, Box::new(rule))?);
+        let group = Group::new(parameters, Box::new(rule))?;
+        let search = |g: &Group| g.about.by_search;
+        if search(&group) && !self.groups.is_empty() || self.groups.iter().any(search) {
+            let message = "a search is over all parameters: there can't be other groups";
+            return Err(group.about.error(message));
+        }
+        self.groups.push(group);
         Ok(())
     }
 
@@ -105,10 +126,14 @@ impl Optimizer {
     /// unrealised, the loss among it. Inside `compile` the update is recorded.
     ///
     /// # Errors
-    /// If a gradient carries an error or the run fails. Every parameter and moment then keeps its
-    /// value.
+    /// If a gradient carries an error or the run fails. Every parameter and its state then keep their
+    /// values. If the rule evaluates the loss itself; see [`Optimizer::step_with`].
     #[track_caller]
     pub fn step(&mut self) -> Result<()> {
+        if let Some(group) = self.groups.iter().find(|g| g.about.by_search) {
+            let message = "evaluates the loss several times a step; use step_with";
+            return Err(group.about.error(message));
+        }
         let mode = set_grad_enabled(false);
         let mut assignments: Vec<(Var, Tensor)> = Vec::new();
         for group in &mut self.groups {
@@ -127,135 +152,65 @@ impl Optimizer {
         done
     }
 
-    /// What is needed to go on later: the moments and counts of every parameter that has made a step,
-    /// and the hyperparameters. Parameters are numbered through the groups in order.
+    /// A step of which `loss` gives the loss, and through `backward` the gradients, as often as the rule asks for
+    /// it (PyTorch's `step(closure)`). The gradients are forgotten before each time. Gives the loss in front of the
+    /// step.
+    ///
+    /// ```
+    /// use kiln_nn::optim::{LBFGS, LineSearch, Optimizer};
+    /// use kiln_tensor::{Tensor, Var};
+    /// let w = Var::parameter(Tensor::from([3.0, -2.0]))?;
+    /// let mut optimizer = Optimizer::new(&w, LBFGS::new().line_search_fn(LineSearch::StrongWolfe))?;
+    /// optimizer.step_with(|| {
+    ///     let loss = (w.get() - Tensor::from([1.0, 5.0])).square().sum(());
+    ///     loss.backward()?;
+    ///     Ok(loss)
+    /// })?;
+    /// assert_eq!(w.get().to_vec::<f64>()?, [1.0, 5.0]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// If a pending step fails.
+    /// Those of `loss` and of [`Optimizer::step`]; the parameters and their state then keep their values.
     #[track_caller]
-    pub fn state_dict(&self) -> Result<StateDict> {
-        let mut dict = StateDict::default();
-        let mut first = 0;
-        for group in &self.groups {
-            let steps = group.steps.get().to_vec::<f64>()?;
-            for (i, step) in steps.iter().enumerate().filter(|(_, s)| **s > 0.0) {
-                let names = group.rule.moments().into_iter().map(|(name, _)| name);
-                let cells = group.moments[i].iter().flatten();
-                let values = cells.map(|v| v.get().detach());
-                let mut state: BTreeMap<String, Tensor> =
-                    names.map(str::to_string).zip(values).collect();
-                state.insert("step".to_string(), Tensor::scalar(*step as f32));
-                dict.state.insert(first + i, state);
-            }
-            let owned = |(name, value): &(&'static str, f64)| (name.to_string(), *value);
-            let flag = |(name, on): (&'static str, bool)| (name.to_string(), on);
-            dict.param_groups.push(GroupDict {
-                numbers: group.values.iter().map(owned).collect(),
-                flags: group.rule.flags().into_iter().map(flag).collect(),
-                params: (first..first + steps.len()).collect(),
-            });
-            first += steps.len();
+    pub fn step_with(&mut self, mut loss: impl FnMut() -> Result<Tensor>) -> Result<Tensor> {
+        let mut loss = || enable_grad(&mut loss);
+        if let [group] = &mut self.groups[..]
+            && group.about.by_search
+        {
+            return group.search(&mut loss);
         }
-        Ok(dict)
-    }
-
-    /// Takes over moments, counts and numbers. Flags must be those of this optimiser.
-    ///
-    /// # Errors
-    /// If groups, parameters, moments or flags do not match. Nothing is then changed.
-    #[track_caller]
-    pub fn load_state_dict(&mut self, dict: &StateDict) -> Result<()> {
-        match self.plan_load(dict) {
-            Ok(loads) => self.apply_load(loads),
-            Err(message) => Err(Error::invalid("load_state_dict", message)),
-        }
-    }
-
-    /// What loading assigns, one a group, or why it can't.
-    pub(crate) fn plan_load(&mut self, dict: &StateDict) -> Result<Vec<Load>, String> {
-        if dict.param_groups.len() != self.groups.len() {
-            let (given, here) = (dict.param_groups.len(), self.groups.len());
-            return Err(format!("{given} groups can't be loaded into {here}"));
-        }
-        let groups = self.groups.iter_mut().zip(&dict.param_groups);
-        groups
-            .map(|(group, given)| group.plan_load(given, dict))
-            .collect()
-    }
-
-    #[track_caller]
-    pub(crate) fn apply_load(&mut self, loads: Vec<Load>) -> Result<()> {
-        for (group, (assignments, values)) in self.groups.iter_mut().zip(loads) {
-            for (cell, value) in assignments {
-                cell.assign(value.to(cell.device()))?;
-            }
-            for (name, value) in values {
-                group.set_number(name, value)?;
-            }
-        }
-        Ok(())
+        self.zero_grad();
+        let loss = loss()?;
+        self.step()?;
+        Ok(loss.detach())
     }
 }
 
-/// Values for cells and numbers, checked.
-pub(crate) type Load = (Vec<(Var, Tensor)>, Vec<(&'static str, f64)>);
-
 impl Group {
-    /// What loading assigns, or why it can't.
-    fn plan_load(&mut self, given: &GroupDict, dict: &StateDict) -> Result<Load, String> {
-        let failed = |e: Error| e.message().to_string();
-        if given.params.len() != self.parameters.len() {
-            let (given, here) = (given.params.len(), self.parameters.len());
-            return Err(format!(
-                "a group of {given} parameters can't be loaded into one of {here}"
-            ));
+    #[track_caller]
+    fn search(&mut self, loss: &mut dyn FnMut() -> Result<Tensor>) -> Result<Tensor> {
+        if kiln_tensor::is_recording() {
+            let message = "reads the loss, which inside compile has no value yet";
+            return Err(self.about.error(message));
         }
-        for (name, on) in self.rule.flags() {
-            if given.flags.get(name).is_some_and(|g| *g != on) {
-                return Err(format!("{name} is {} there and {on} here", !on));
+        let before: Vec<Tensor> = self.parameters.iter().map(|p| p.get().detach()).collect();
+        let mut kept = self.kept.clone();
+        let mut search = Search {
+            values: &self.values,
+            parameters: &self.parameters,
+            kept: &mut kept,
+            loss,
+        };
+        let found = self.rule.search(&mut search);
+        let found = found.and_then(|loss| realize_all().map(|()| loss.detach()));
+        match found {
+            Ok(_) => self.kept = kept,
+            Err(_) => {
+                let back = assign_together(self.parameters.iter().zip(&before));
+                back.and_then(|()| realize_all())?;
             }
         }
-        let mut steps = Vec::new();
-        let mut assignments = Vec::new();
-        for (i, id) in given.params.iter().enumerate() {
-            let Some(state) = dict.state.get(id) else {
-                steps.push(0.0);
-                continue;
-            };
-            // PyTorch's SGD keeps no count; it has made a step if it keeps anything.
-            steps.push(match state.get("step") {
-                Some(step) => step
-                    .to_dtype(kiln_tensor::DType::F64)
-                    .item::<f64>()
-                    .map_err(failed)?,
-                None => 1.0,
-            });
-            self.make_moments(i).map_err(failed)?;
-            let names = self.rule.moments();
-            for ((name, _), cell) in names.iter().zip(self.moments[i].iter().flatten()) {
-                let Some(value) = state.get(*name) else {
-                    let parameter = &self.parameters[i];
-                    return Err(format!(
-                        "the state of parameter {id}, {parameter:?}, has no {name}"
-                    ));
-                };
-                let (given, here) = (value.shape().map_err(failed)?, cell.shape());
-                if given != here {
-                    let parameter = &self.parameters[i];
-                    return Err(format!(
-                        "{name} of parameter {id}, {parameter:?}, is {given:?}, not {here:?}"
-                    ));
-                }
-                let value = value.detach().to_dtype(cell.dtype());
-                assignments.push((cell.clone(), value.realize().map_err(failed)?.clone()));
-            }
-        }
-        assignments.push((self.steps.clone(), vector(steps.into_iter())));
-        let mut values = self.values.clone();
-        for (name, value) in &mut values {
-            *value = given.numbers.get(*name).copied().unwrap_or(*value);
-        }
-        self.all_fit(&values)?;
-        Ok((assignments, values))
+        found
     }
 }

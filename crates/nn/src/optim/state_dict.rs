@@ -1,14 +1,17 @@
 //! What an optimiser saves.
 
-use kiln_tensor::Tensor;
+use super::Optimizer;
+use super::group::{Group, vector};
+use kiln_tensor::{DType, Error, Result, Tensor, Var};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The state of an [`Optimizer`](super::Optimizer), laid out as PyTorch's.
+/// The state of an [`Optimizer`], laid out as PyTorch's.
 #[derive(Clone, Debug, Default)]
 pub struct StateDict {
-    /// For each parameter that has made a step, by its number: `step` (rank 0, f32) and the moments under
-    /// PyTorch's names.
+    /// For each parameter that has made a step, by its number: `step` (rank 0, f32), the state under PyTorch's
+    /// names, and the numbers that are kept for it (rank 0, f64). A search keeps all it has under its first
+    /// parameter.
     pub state: BTreeMap<usize, BTreeMap<String, Tensor>>,
     /// The groups.
     pub param_groups: Vec<GroupDict>,
@@ -23,4 +26,203 @@ pub struct GroupDict {
     pub flags: BTreeMap<String, bool>,
     /// Keys of [`StateDict::state`].
     pub params: Vec<usize>,
+}
+
+/// What loading changes, checked.
+pub(crate) struct Load {
+    assignments: Vec<(Var, Tensor)>,
+    values: Vec<(&'static str, f64)>,
+    kept: BTreeMap<String, Tensor>,
+}
+
+impl Optimizer {
+    /// What is needed to go on later: the state and counts of every parameter that has made a step,
+    /// and the hyperparameters. Parameters are numbered through the groups in order.
+    ///
+    /// # Errors
+    /// If a pending step fails.
+    #[track_caller]
+    pub fn state_dict(&self) -> Result<StateDict> {
+        let mut dict = StateDict::default();
+        let mut first = 0;
+        for group in &self.groups {
+            for (i, state) in group.saved()? {
+                dict.state.insert(first + i, state);
+            }
+            let owned = |(name, value): &(&'static str, f64)| (name.to_string(), *value);
+            let flag = |(name, on): &(&'static str, bool)| (name.to_string(), *on);
+            let next = first + group.parameters.len();
+            dict.param_groups.push(GroupDict {
+                numbers: group.values.iter().map(owned).collect(),
+                flags: group.about.flags.iter().map(flag).collect(),
+                params: (first..next).collect(),
+            });
+            first = next;
+        }
+        Ok(dict)
+    }
+
+    /// Takes over state, counts and numbers. Flags must be those of this optimiser.
+    ///
+    /// # Errors
+    /// If groups, parameters, state or flags do not match. Nothing is then changed.
+    #[track_caller]
+    pub fn load_state_dict(&mut self, dict: &StateDict) -> Result<()> {
+        match self.plan_load(dict) {
+            Ok(loads) => self.apply_load(loads),
+            Err(message) => Err(Error::invalid("load_state_dict", message)),
+        }
+    }
+
+    /// What loading changes, one a group, or why it can't.
+    pub(crate) fn plan_load(&mut self, dict: &StateDict) -> Result<Vec<Load>, String> {
+        if dict.param_groups.len() != self.groups.len() {
+            let (given, here) = (dict.param_groups.len(), self.groups.len());
+            return Err(format!("{given} groups can't be loaded into {here}"));
+        }
+        let groups = self.groups.iter_mut().zip(&dict.param_groups);
+        groups
+            .map(|(group, given)| group.plan_load(given, dict))
+            .collect()
+    }
+
+    #[track_caller]
+    pub(crate) fn apply_load(&mut self, loads: Vec<Load>) -> Result<()> {
+        for (group, load) in self.groups.iter_mut().zip(loads) {
+            for (cell, value) in load.assignments {
+                cell.assign(value.to(cell.device()))?;
+            }
+            group.set_values(load.values)?;
+            group.kept = load.kept;
+        }
+        Ok(())
+    }
+}
+
+impl Group {
+    /// What is kept for each parameter that has made a step.
+    #[track_caller]
+    fn saved(&self) -> Result<Vec<(usize, BTreeMap<String, Tensor>)>> {
+        if self.about.by_search {
+            let kept = (!self.kept.is_empty()).then(|| (0, self.kept.clone()));
+            return Ok(kept.into_iter().collect());
+        }
+        let mut counts = Vec::new();
+        for (name, count) in &self.counts {
+            counts.push((*name, count.get().to_vec::<f64>()?));
+        }
+        let mut all = Vec::new();
+        for i in (0..self.parameters.len()).filter(|i| counts[0].1[*i] > 0.0) {
+            let cells = self.state[i].iter().flatten();
+            let mut state: BTreeMap<String, Tensor> = cells
+                .map(|(name, cell)| (name.to_string(), cell.get().detach()))
+                .collect();
+            for (name, count) in &counts {
+                let value = match *name {
+                    "step" => Tensor::scalar(count[i] as f32),
+                    _ => Tensor::scalar(count[i]),
+                };
+                state.insert(name.to_string(), value);
+            }
+            all.push((i, state));
+        }
+        Ok(all)
+    }
+
+    /// What loading changes, or why it can't.
+    fn plan_load(&mut self, given: &GroupDict, dict: &StateDict) -> Result<Load, String> {
+        if given.params.len() != self.parameters.len() {
+            let (given, here) = (given.params.len(), self.parameters.len());
+            return Err(format!(
+                "a group of {given} parameters can't be loaded into one of {here}"
+            ));
+        }
+        for (name, on) in &self.about.flags {
+            if given.flags.get(*name).is_some_and(|g| g != on) {
+                return Err(format!("{name} is {} there and {on} here", !on));
+            }
+        }
+        let mut values = self.values.clone();
+        for (name, value) in &mut values {
+            *value = given.numbers.get(*name).copied().unwrap_or(*value);
+        }
+        self.all_fit(&values)?;
+        let states: Vec<_> = given.params.iter().map(|id| dict.state.get(id)).collect();
+        if self.about.by_search {
+            let kept = states.first().copied().flatten().cloned();
+            return Ok(Load {
+                assignments: Vec::new(),
+                values,
+                kept: kept.unwrap_or_default(),
+            });
+        }
+        let mut assignments = self.loaded_counts(&states)?;
+        for (i, state) in states.iter().enumerate() {
+            if let Some(state) = state {
+                assignments.extend(self.loaded_state(i, given.params[i], state)?);
+            }
+        }
+        let kept = BTreeMap::new();
+        Ok(Load {
+            assignments,
+            values,
+            kept,
+        })
+    }
+
+    /// The numbers that are kept for each parameter.
+    fn loaded_counts(
+        &self,
+        states: &[Option<&BTreeMap<String, Tensor>>],
+    ) -> Result<Vec<(Var, Tensor)>, String> {
+        let starts = [("step", 0.0)].into_iter();
+        let starts = starts.chain(self.about.counts.iter().copied());
+        let mut assignments = Vec::new();
+        for ((name, start), (_, count)) in starts.zip(&self.counts) {
+            let mut all = Vec::new();
+            for state in states {
+                all.push(match state.map(|s| s.get(name)) {
+                    Some(Some(value)) => value.to_dtype(DType::F64).item().map_err(text)?,
+                    // PyTorch's SGD keeps no count; it has made a step if it keeps anything.
+                    Some(None) if name == "step" => 1.0,
+                    Some(None) => return Err(format!("a parameter's state has no {name}")),
+                    None => start,
+                });
+            }
+            assignments.push((count.clone(), vector(all.into_iter())));
+        }
+        Ok(assignments)
+    }
+
+    /// The state of one parameter, whose number there is `id`.
+    fn loaded_state(
+        &mut self,
+        i: usize,
+        id: usize,
+        state: &BTreeMap<String, Tensor>,
+    ) -> Result<Vec<(Var, Tensor)>, String> {
+        self.make_state(i).map_err(text)?;
+        let parameter = &self.parameters[i];
+        let mut assignments = Vec::new();
+        for (name, cell) in self.state[i].iter().flatten() {
+            let Some(value) = state.get(*name) else {
+                return Err(format!(
+                    "the state of parameter {id}, {parameter:?}, has no {name}"
+                ));
+            };
+            let (given, here) = (value.shape().map_err(text)?, cell.shape());
+            if given != here {
+                return Err(format!(
+                    "{name} of parameter {id}, {parameter:?}, is {given:?}, not {here:?}"
+                ));
+            }
+            let value = value.detach().to_dtype(cell.dtype());
+            assignments.push((cell.clone(), value.realize().map_err(text)?.clone()));
+        }
+        Ok(assignments)
+    }
+}
+
+fn text(e: Error) -> String {
+    e.message().to_string()
 }

@@ -1,7 +1,7 @@
 //! Checkpoints: whole, or not there.
 
 use crate::support::values;
-use kiln_nn::optim::{AdamW, Optimizer, Scheduler, Sgd, StepLr};
+use kiln_nn::optim::{AdamW, Optimizer, SGD, Scheduler, StepLR};
 use kiln_nn::*;
 use kiln_tensor::{DType, ErrorKind, Tensor, get_rng_state, set_rng_state, with_seed};
 use std::collections::HashMap;
@@ -22,11 +22,8 @@ impl Training {
             .named("norm", BatchNorm1d::new(width).unwrap())
             .named("drop", Dropout::new(0.3))
             .named("head", Linear::new(width, 2).unwrap());
-        let mut optimizer = Optimizer::new(&model.parameters(), AdamW::default()).unwrap();
-        let step = StepLr {
-            step_size: 2,
-            gamma: 0.5,
-        };
+        let mut optimizer = Optimizer::new(model.parameters(), AdamW::new()).unwrap();
+        let step = StepLR::new(2).gamma(0.5);
         let schedule = Scheduler::new(&mut optimizer, step).unwrap();
         Training {
             model,
@@ -125,7 +122,7 @@ fn what_does_not_fit_changes_nothing_and_is_listed() {
     let mut other = Training::new(8);
     let before = other.weights();
     let half = &other.model.parameters()[..2];
-    other.optimizer = Optimizer::new(half, Sgd::default()).unwrap();
+    other.optimizer = Optimizer::new(half, SGD::new()).unwrap();
     let e = other.load(&folder.file()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Value);
     let text = e.to_string();

@@ -1,7 +1,7 @@
 //! Hooks on parameters that are found by name.
 
 use crate::support::{assert_close, held, random, values};
-use kiln_nn::optim::{Optimizer, Sgd};
+use kiln_nn::optim::{Optimizer, SGD};
 use kiln_nn::*;
 use kiln_tensor::{DType, Spec, Tensor, compile, with_seed};
 use std::sync::{Arc, Mutex};
@@ -64,14 +64,11 @@ fn each_parameter_knows_its_name() {
 #[test]
 fn what_a_hook_does_is_part_of_lazy_and_compiled_steps() {
     let data: Vec<Tensor> = (0..3).map(|_| random([5, 3])).collect();
-    let sgd = || Sgd {
-        lr: 0.1,
-        ..Sgd::default()
-    };
+    let sgd = || SGD::new().lr(0.1);
     let run = |compiled: bool| {
         let model = model();
         let (seen, _handles) = watch(&model);
-        let mut optimizer = Optimizer::new(&model.parameters(), sgd()).unwrap();
+        let mut optimizer = Optimizer::new(model.parameters(), sgd()).unwrap();
         let mut step = |x: &Tensor| {
             optimizer.zero_grad();
             let loss = model.forward(x).square().mean(());

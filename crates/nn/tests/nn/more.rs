@@ -117,16 +117,16 @@ fn a_target_beside_its_input_does_not_become_a_matrix() {
 
 #[test]
 fn optimisers_take_parameters() {
-    use kiln_nn::optim::{Optimizer, Sgd};
+    use kiln_nn::optim::{Optimizer, SGD};
     let none: [&Var; 0] = [];
     let buffer = Var::new(Tensor::zeros([2], DType::F32)).unwrap();
-    let empty = Optimizer::new(none, Sgd::default()).err().unwrap();
+    let empty = Optimizer::new(none, SGD::new()).err().unwrap();
     assert!(empty.message().contains("no parameters"), "{empty}");
-    let wrong = Optimizer::new([&buffer], Sgd::default()).err().unwrap();
+    let wrong = Optimizer::new([&buffer], SGD::new()).err().unwrap();
     assert!(wrong.message().contains("is no parameter"), "{wrong}");
     let frozen = Var::parameter(Tensor::zeros([2], DType::F32)).unwrap();
     frozen.requires_grad_(false).unwrap();
-    assert!(Optimizer::new([&frozen], Sgd::default()).is_ok());
+    assert!(Optimizer::new([&frozen], SGD::new()).is_ok());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Batch and instance norms: the four combinations, lazily and compiled.
 
 use crate::support::{assert_close, check_gradients, f64_module, held, random, values};
-use kiln_nn::optim::{Optimizer, Sgd};
+use kiln_nn::optim::{Optimizer, SGD};
 use kiln_nn::*;
 use kiln_tensor::{DType, Spec, Tensor, compile};
 
@@ -191,7 +191,7 @@ fn a_failed_step_leaves_the_statistics_and_their_count_alike() {
         let after: Vec<Vec<f64>> = layer.buffers().iter().map(held).collect();
         assert_eq!(after, before, "read");
 
-        let mut optimizer = Optimizer::new(&layer.parameters(), Sgd::default()).unwrap();
+        let mut optimizer = Optimizer::new(layer.parameters(), SGD::new()).unwrap();
         failing_loss(&layer, &random(SHAPE)).backward().unwrap();
         assert!(optimizer.step().is_err());
         let after: Vec<Vec<f64>> = layer.buffers().iter().map(held).collect();

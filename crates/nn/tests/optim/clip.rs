@@ -1,7 +1,7 @@
 //! Clipping.
 
 use crate::{assert_close, numbers};
-use kiln_nn::optim::{ClipNorm, clip_grad_norm_, clip_grad_value_};
+use kiln_nn::optim::{ClipNorm, clip_grad_norm_, clip_grad_norm_with, clip_grad_value_};
 use kiln_tensor::{Tensor, Var};
 
 /// Parameters whose gradients are these.
@@ -30,11 +30,10 @@ fn the_norm_of_all_gradients_is_limited() {
     for norm_type in [0.5, 1.0, 2.0, 3.0, f64::INFINITY] {
         for max_norm in [0.3, 1e6] {
             let (parameters, before) = with_gradients(5);
-            let how = ClipNorm {
-                norm_type,
-                error_if_nonfinite: true,
-            };
-            let total = clip_grad_norm_(&parameters, max_norm, how).unwrap();
+            let how = ClipNorm::new()
+                .norm_type(norm_type)
+                .error_if_nonfinite(true);
+            let total = clip_grad_norm_with(&parameters, max_norm, how).unwrap();
             let norm = match norm_type.is_infinite() {
                 true => before.iter().fold(0.0f64, |m, g| m.max(g.abs())),
                 false => before
@@ -56,14 +55,11 @@ fn a_norm_that_is_not_finite_is_an_error_where_asked_for() {
     let p = Var::parameter(Tensor::from_slice(&[0f32; 2], [2])).unwrap();
     let g = Tensor::from_slice(&[f32::NAN, 1.0], [2]);
     p.set_grad(Some(&g)).unwrap();
-    let strict = ClipNorm {
-        error_if_nonfinite: true,
-        ..ClipNorm::default()
-    };
-    let e = clip_grad_norm_([&p], 1.0, strict).unwrap_err();
+    let strict = ClipNorm::new().error_if_nonfinite(true);
+    let e = clip_grad_norm_with([&p], 1.0, strict).unwrap_err();
     assert!(e.message().contains("NaN"), "{e}");
     assert_eq!(p.grad().unwrap().to_vec::<f32>().unwrap()[1], 1.0);
-    let total = clip_grad_norm_([&p], 1.0, ClipNorm::default()).unwrap();
+    let total = clip_grad_norm_(&p, 1.0).unwrap();
     assert!(total.item::<f32>().unwrap().is_nan());
 }
 
@@ -75,6 +71,6 @@ fn values_are_limited_and_parameters_without_gradient_skipped() {
     assert!(parameters.pop().unwrap().grad().is_none());
     let expected: Vec<f64> = before.iter().map(|g| g.clamp(-0.25, 0.25)).collect();
     assert_close(&gradients(&parameters), &expected, 0.0);
-    let none = clip_grad_norm_([&crate::parameter(2, &[3])], 1.0, ClipNorm::default());
+    let none = clip_grad_norm_([&crate::parameter(2, &[3])], 1.0);
     assert_eq!(none.unwrap().item::<f32>().unwrap(), 0.0);
 }

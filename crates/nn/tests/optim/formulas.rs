@@ -1,7 +1,7 @@
 //! Every rule against its formula in f64, over several steps, recorded lazily and compiled.
 
 use crate::{assert_close, numbers};
-use kiln_nn::optim::{Adagrad, Adam, AdamW, Optimizer, RmsProp, Rule, Sgd};
+use kiln_nn::optim::{Adagrad, Adam, AdamW, Optimizer, RMSprop, Rule, SGD};
 use kiln_tensor::{DType, Error, Spec, Tensor, Var, compile};
 
 const N: usize = 11;
@@ -72,14 +72,13 @@ fn sgd() {
         (0.9, 0.3, false, 0.0, true),
         (0.8, 0.0, true, 0.02, false),
     ] {
-        let rule = Sgd {
-            lr: 0.1,
-            momentum,
-            dampening,
-            nesterov,
-            weight_decay,
-            maximize,
-        };
+        let rule = SGD::new()
+            .lr(0.1)
+            .momentum(momentum)
+            .dampening(dampening)
+            .nesterov(nesterov)
+            .weight_decay(weight_decay)
+            .maximize(maximize);
         check(rule, move |t, p, g, m| {
             let g = if maximize { -g } else { g } + weight_decay * p;
             m[0] = match t {
@@ -114,26 +113,24 @@ fn adam_and_adamw() {
     {
         let (betas, eps, lr) = ((0.8, 0.95), 1e-6, 0.05);
         let sign = if maximize { -1.0 } else { 1.0 };
-        let adam = Adam {
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            maximize,
-        };
+        let adam = Adam::new()
+            .lr(lr)
+            .betas(betas)
+            .eps(eps)
+            .weight_decay(weight_decay)
+            .amsgrad(amsgrad)
+            .maximize(maximize);
         check(adam, move |t, p, g, m| {
             let g = sign * g + weight_decay * p;
             p - lr * adam_formula(betas, eps, amsgrad, t, g, m)
         });
-        let adamw = AdamW {
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            maximize,
-        };
+        let adamw = AdamW::new()
+            .lr(lr)
+            .betas(betas)
+            .eps(eps)
+            .weight_decay(weight_decay)
+            .amsgrad(amsgrad)
+            .maximize(maximize);
         check(adamw, move |t, p, g, m| {
             let step = adam_formula(betas, eps, amsgrad, t, sign * g, m);
             p * (1.0 - lr * weight_decay) - lr * step
@@ -144,15 +141,14 @@ fn adam_and_adamw() {
 #[test]
 fn rmsprop() {
     for (centered, momentum) in [(false, 0.0), (true, 0.0), (false, 0.7), (true, 0.7)] {
-        let rule = RmsProp {
-            lr: 0.02,
-            alpha: 0.9,
-            eps: 1e-3,
-            weight_decay: 0.01,
-            momentum,
-            centered,
-            maximize: false,
-        };
+        let rule = RMSprop::new()
+            .lr(0.02)
+            .alpha(0.9)
+            .eps(1e-3)
+            .weight_decay(0.01)
+            .momentum(momentum)
+            .centered(centered)
+            .maximize(false);
         check(rule, move |_, p, g, m| {
             let g = g + 0.01 * p;
             m[0] = 0.9 * m[0] + 0.1 * g * g;
@@ -167,14 +163,13 @@ fn rmsprop() {
 #[test]
 fn adagrad() {
     for (lr_decay, start) in [(0.0, 0.0), (0.1, 0.5)] {
-        let rule = Adagrad {
-            lr: 0.1,
-            lr_decay,
-            weight_decay: 0.01,
-            initial_accumulator_value: start,
-            eps: 1e-5,
-            maximize: false,
-        };
+        let rule = Adagrad::new()
+            .lr(0.1)
+            .lr_decay(lr_decay)
+            .weight_decay(0.01)
+            .initial_accumulator_value(start)
+            .eps(1e-5)
+            .maximize(false);
         check(rule, move |t, p, g, m| {
             let g = g + 0.01 * p;
             m[0] = if t == 1 { start } else { m[0] } + g * g;
@@ -193,43 +188,19 @@ fn hyperparameters_out_of_range_are_named() {
     };
     let (a, b, c, d) = (p.clone(), p.clone(), p.clone(), p.clone());
     refused(
-        Box::new(move || {
-            Optimizer::new(
-                [&a],
-                Sgd {
-                    lr: -1.0,
-                    ..Sgd::default()
-                },
-            )
-        }),
+        Box::new(move || Optimizer::new([&a], SGD::new().lr(-1.0))),
         "lr",
     );
     refused(
-        Box::new(move || {
-            Optimizer::new(
-                [&b],
-                Sgd {
-                    nesterov: true,
-                    ..Sgd::default()
-                },
-            )
-        }),
+        Box::new(move || Optimizer::new([&b], SGD::new().nesterov(true))),
         "nesterov",
     );
     refused(
-        Box::new(move || {
-            Optimizer::new(
-                [&c],
-                Adam {
-                    betas: (0.9, 1.0),
-                    ..Adam::default()
-                },
-            )
-        }),
+        Box::new(move || Optimizer::new([&c], Adam::new().betas((0.9, 1.0)))),
         "beta2",
     );
     refused(
-        Box::new(move || Optimizer::new([&d, &d], Sgd::default())),
+        Box::new(move || Optimizer::new([&d, &d], SGD::new())),
         "more than once",
     );
 }

@@ -3,7 +3,9 @@
 mod clip;
 mod formulas;
 mod ranges;
+mod reference;
 mod repeats;
+
 mod schedules;
 mod state;
 mod steps;

@@ -20,20 +20,26 @@ fn table() -> Vec<(Make, &'static str, Vec<f64>)> {
     macro_rules! rows {
         ($($rule:ident { $($field:ident: $bad:expr),* })*) => {
             vec![$($((
-                Box::new(|v: f64| Optimizer::new([&w()], $rule { $field: v, ..$rule::default() }))
-                    as Make,
+                Box::new(|v: f64| Optimizer::new(w(), $rule::new().$field(v))) as Make,
                 stringify!($field),
                 $bad.to_vec(),
             )),*),*]
         };
     }
     rows! {
-        Sgd { lr: BELOW, momentum: BELOW, weight_decay: BELOW }
+        SGD { lr: BELOW, momentum: BELOW, weight_decay: BELOW }
         Adam { lr: BELOW, eps: BELOW, weight_decay: BELOW }
         AdamW { lr: BELOW, eps: BELOW, weight_decay: BELOW }
-        RmsProp { lr: BELOW, alpha: BELOW, eps: BELOW, momentum: BELOW, weight_decay: BELOW }
+        RMSprop { lr: BELOW, alpha: BELOW, eps: BELOW, momentum: BELOW, weight_decay: BELOW }
         Adagrad { lr: BELOW, lr_decay: BELOW, eps: BELOW, weight_decay: BELOW,
             initial_accumulator_value: BELOW }
+        Adadelta { lr: BELOW, rho: BELOW, eps: BELOW, weight_decay: BELOW }
+        Adafactor { lr: BELOW, weight_decay: BELOW }
+        Adamax { lr: BELOW, eps: BELOW, weight_decay: BELOW }
+        ASGD { lr: BELOW, lambd: BELOW, alpha: BELOW, weight_decay: BELOW }
+        NAdam { lr: BELOW, eps: BELOW, weight_decay: BELOW, momentum_decay: BELOW }
+        RAdam { lr: BELOW, eps: BELOW, weight_decay: BELOW }
+        Rprop { lr: BELOW }
     }
 }
 
@@ -59,58 +65,21 @@ fn optimisers_refuse_numbers_out_of_range_when_made_and_when_changed() {
     }
     for v in NOT_A_FRACTION {
         for betas in [(v, 0.9), (0.9, v)] {
-            assert!(
-                Optimizer::new(
-                    [&w()],
-                    Adam {
-                        betas,
-                        ..Adam::default()
-                    }
-                )
-                .is_err()
-            );
-            assert!(
-                Optimizer::new(
-                    [&w()],
-                    AdamW {
-                        betas,
-                        ..AdamW::default()
-                    }
-                )
-                .is_err()
-            );
+            assert!(Optimizer::new([&w()], Adam::new().betas(betas)).is_err());
+            assert!(Optimizer::new([&w()], AdamW::new().betas(betas)).is_err());
         }
-        let mut adam = Optimizer::new([&w()], Adam::default()).unwrap();
+        let mut adam = Optimizer::new([&w()], Adam::new()).unwrap();
         assert!(adam.groups_mut()[0].set_number("beta2", v).is_err());
     }
-    let nesterov = Sgd {
-        momentum: 0.9,
-        nesterov: true,
-        ..Sgd::default()
-    };
+    let nesterov = SGD::new().momentum(0.9).nesterov(true);
     let mut sgd = Optimizer::new([&w()], nesterov).unwrap();
     assert!(sgd.groups_mut()[0].set_number("dampening", 0.1).is_err());
 }
 
 #[test]
 fn a_learning_rate_out_of_range_leaves_every_group_as_it_is() {
-    let mut optimizer = Optimizer::new(
-        [&w()],
-        Sgd {
-            lr: 0.1,
-            ..Sgd::default()
-        },
-    )
-    .unwrap();
-    optimizer
-        .add_group(
-            [&w()],
-            Sgd {
-                lr: 0.2,
-                ..Sgd::default()
-            },
-        )
-        .unwrap();
+    let mut optimizer = Optimizer::new([&w()], SGD::new().lr(0.1)).unwrap();
+    optimizer.add_group([&w()], SGD::new().lr(0.2)).unwrap();
     for lr in BELOW {
         let e = optimizer.set_lr(lr).unwrap_err();
         assert!(e.message().contains("lr must not be negative"), "{e}");
@@ -126,7 +95,7 @@ fn a_learning_rate_out_of_range_leaves_every_group_as_it_is() {
     assert_eq!(optimizer.lr(), [0.1, 0.2]);
 
     // The first group would take this, the second not.
-    let schedule = LambdaLr(|epoch| if epoch == 1 { f64::NAN } else { 1.0 });
+    let schedule = LambdaLR::new(|epoch| if epoch == 1 { f64::NAN } else { 1.0 });
     let mut scheduler = Scheduler::new(&mut optimizer, schedule).unwrap();
     let before = scheduler.state_dict();
     let e = scheduler.step(&mut optimizer).unwrap_err();
@@ -138,7 +107,7 @@ fn a_learning_rate_out_of_range_leaves_every_group_as_it_is() {
 #[test]
 fn schedules_refuse_what_pytorch_refuses() {
     fn refused(schedule: impl Schedule + 'static, name: &str) {
-        let mut optimizer = Optimizer::new([&w()], Sgd::default()).unwrap();
+        let mut optimizer = Optimizer::new([&w()], SGD::new()).unwrap();
         let before = optimizer.lr();
         let e = Scheduler::new(&mut optimizer, schedule).err();
         let e = e.unwrap_or_else(|| panic!("{name} is accepted"));
@@ -146,58 +115,34 @@ fn schedules_refuse_what_pytorch_refuses() {
         assert_eq!(optimizer.lr(), before);
     }
     for factor in [-1.0, 1.5, f64::NAN] {
+        refused(ConstantLR::new().factor(factor), "factor");
+        refused(LinearLR::new().start_factor(factor), "start_factor");
+        refused(LinearLR::new().end_factor(factor), "end_factor");
         refused(
-            ConstantLr {
-                factor,
-                ..ConstantLr::default()
-            },
-            "factor",
-        );
-        refused(
-            LinearLr {
-                start_factor: factor,
-                ..LinearLr::default()
-            },
-            "start_factor",
-        );
-        refused(
-            LinearLr {
-                end_factor: factor,
-                ..LinearLr::default()
-            },
-            "end_factor",
-        );
-        refused(
-            OneCycleLr {
+            OneCycleLR {
                 pct_start: factor,
-                ..OneCycleLr::new(0.1, 5)
+                ..OneCycleLR::new(0.1, 5)
             },
             "pct_start",
         );
     }
-    refused(
-        LinearLr {
-            start_factor: 0.0,
-            ..LinearLr::default()
-        },
-        "start_factor",
-    );
-    refused(OneCycleLr::new(0.1, 0), "total_steps");
-    refused(OneCycleLr::new(-0.1, 5), "lr");
-    let restarts = |t_0, t_mult| CosineAnnealingWarmRestarts {
-        t_0,
-        t_mult,
-        eta_min: 0.0,
+    refused(LinearLR::new().start_factor(0.0), "start_factor");
+    refused(OneCycleLR::new(0.1, 0), "total_steps");
+    refused(OneCycleLR::new(-0.1, 5), "lr");
+    let restarts = |t_0, t_mult| {
+        CosineAnnealingWarmRestarts::new(t_0)
+            .t_mult(t_mult)
+            .eta_min(0.0)
     };
     refused(restarts(0, 1), "t_0");
     refused(restarts(1, 0), "t_mult");
     let parts = |n: usize| -> Vec<Box<dyn Schedule>> {
         (0..n)
-            .map(|_| Box::new(ExponentialLr { gamma: 0.9 }) as _)
+            .map(|_| Box::new(ExponentialLR::new(0.9)) as _)
             .collect()
     };
     refused(
-        SequentialLr {
+        SequentialLR {
             schedules: parts(2),
             milestones: vec![2, 3],
         },
@@ -205,19 +150,16 @@ fn schedules_refuse_what_pytorch_refuses() {
     );
     let inner: Vec<Box<dyn Schedule>> = vec![Box::new(restarts(0, 1))];
     refused(
-        SequentialLr {
+        SequentialLR {
             schedules: inner,
             milestones: vec![],
         },
         "t_0",
     );
 
-    let mut optimizer = Optimizer::new([&w()], Sgd::default()).unwrap();
+    let mut optimizer = Optimizer::new([&w()], SGD::new()).unwrap();
     for factor in [1.0, 1.5, -1.0, f64::NAN] {
-        let mut plateau = ReduceLrOnPlateau {
-            factor,
-            ..ReduceLrOnPlateau::default()
-        };
+        let mut plateau = ReduceLROnPlateau::new().factor(factor);
         assert!(plateau.step(&mut optimizer, 1.0).is_err(), "{factor}");
     }
 }

@@ -2,18 +2,14 @@
 
 use crate::{assert_close, parameter};
 use kiln_nn::optim::{
-    Adam, Anneal, ConstantLr, CosineAnnealingLr, CosineAnnealingWarmRestarts, ExponentialLr,
-    LambdaLr, LinearLr, MultiStepLr, OneCycleLr, Optimizer, PlateauMode, ReduceLrOnPlateau,
-    Schedule, Scheduler, SequentialLr, Sgd, StepLr, ThresholdMode,
+    Adam, Anneal, ConstantLR, CosineAnnealingLR, CosineAnnealingWarmRestarts, ExponentialLR,
+    LambdaLR, LinearLR, MultiStepLR, OneCycleLR, Optimizer, PlateauMode, ReduceLROnPlateau, SGD,
+    Schedule, Scheduler, SequentialLR, StepLR, ThresholdMode,
 };
 use std::f64::consts::PI;
 
 fn sgd(lr: f64) -> Optimizer {
-    let rule = Sgd {
-        lr,
-        momentum: 0.9,
-        ..Sgd::default()
-    };
+    let rule = SGD::new().lr(lr).momentum(0.9);
     Optimizer::new([&parameter(1, &[2])], rule).unwrap()
 }
 
@@ -32,52 +28,35 @@ fn rates(schedule: impl Schedule + 'static, base: f64, epochs: usize) -> Vec<f64
 
 #[test]
 fn factors() {
-    let step = StepLr {
-        step_size: 2,
-        gamma: 0.5,
-    };
+    let step = StepLR::new(2).gamma(0.5);
     assert_eq!(rates(step, 0.8, 5), [0.8, 0.8, 0.4, 0.4, 0.2]);
-    let multi = MultiStepLr {
-        milestones: vec![3, 1, 3],
-        gamma: 0.5,
-    };
+    let multi = MultiStepLR::new(vec![3, 1, 3]).gamma(0.5);
     assert_eq!(rates(multi, 0.8, 5), [0.8, 0.4, 0.4, 0.1, 0.1]);
-    assert_eq!(rates(ExponentialLr { gamma: 0.5 }, 0.8, 3), [0.8, 0.4, 0.2]);
-    let constant = ConstantLr {
-        factor: 0.5,
-        total_iters: 2,
-    };
+    assert_eq!(rates(ExponentialLR::new(0.5), 0.8, 3), [0.8, 0.4, 0.2]);
+    let constant = ConstantLR::new().factor(0.5).total_iters(2);
     assert_eq!(rates(constant, 0.8, 4), [0.4, 0.4, 0.8, 0.8]);
-    let linear = LinearLr {
-        start_factor: 0.5,
-        end_factor: 1.0,
-        total_iters: 4,
-    };
+    let linear = LinearLR::new()
+        .start_factor(0.5)
+        .end_factor(1.0)
+        .total_iters(4);
     assert_close(
         &rates(linear, 0.8, 6),
         &[0.4, 0.5, 0.6, 0.7, 0.8, 0.8],
         1e-14,
     );
     assert_eq!(
-        rates(LambdaLr(|e| 1.0 / (e + 1) as f64), 0.8, 2),
+        rates(LambdaLR::new(|e| 1.0 / (e + 1) as f64), 0.8, 2),
         [0.8, 0.4]
     );
 }
 
 #[test]
 fn cosines() {
-    let cosine = CosineAnnealingLr {
-        t_max: 4,
-        eta_min: 0.1,
-    };
+    let cosine = CosineAnnealingLR::new(4).eta_min(0.1);
     let at = |e: f64, t: f64| 0.1 + 0.35 * (1.0 + (PI * e / t).cos());
     let expected: Vec<f64> = (0..10).map(|e| at(e as f64, 4.0)).collect();
     assert_close(&rates(cosine, 0.8, 10), &expected, 1e-14);
-    let restarts = CosineAnnealingWarmRestarts {
-        t_0: 2,
-        t_mult: 3,
-        eta_min: 0.1,
-    };
+    let restarts = CosineAnnealingWarmRestarts::new(2).t_mult(3).eta_min(0.1);
     let periods = [
         (0, 2),
         (1, 2),
@@ -91,23 +70,19 @@ fn cosines() {
     ];
     let expected: Vec<f64> = periods.map(|(e, t)| at(e as f64, t as f64)).to_vec();
     assert_close(&rates(restarts, 0.8, 9), &expected, 1e-14);
-    let plain = CosineAnnealingWarmRestarts {
-        t_0: 3,
-        t_mult: 1,
-        eta_min: 0.1,
-    };
+    let plain = CosineAnnealingWarmRestarts::new(3).t_mult(1).eta_min(0.1);
     let expected = [0.0, 1.0, 2.0, 0.0].map(|e| at(e, 3.0));
     assert_close(&rates(plain, 0.8, 4), &expected, 1e-14);
 }
 
 #[test]
 fn one_cycle_moves_rate_and_momentum_and_ends() {
-    let cycle = OneCycleLr {
+    let cycle = OneCycleLR {
         pct_start: 0.5,
         anneal_strategy: Anneal::Linear,
         div_factor: 4.0,
         final_div_factor: 2.0,
-        ..OneCycleLr::new(1.0, 10)
+        ..OneCycleLR::new(1.0, 10)
     };
     let mut optimizer = sgd(7.0);
     let mut scheduler = Scheduler::new(&mut optimizer, cycle.clone()).unwrap();
@@ -129,13 +104,13 @@ fn one_cycle_moves_rate_and_momentum_and_ends() {
     let e = scheduler.step(&mut optimizer).unwrap_err();
     assert!(e.message().contains("10"), "{e}");
 
-    let three = OneCycleLr {
+    let three = OneCycleLR {
         three_phase: true,
         pct_start: 0.3,
         anneal_strategy: Anneal::Cos,
         ..cycle
     };
-    let mut adam = Optimizer::new([&parameter(1, &[2])], Adam::default()).unwrap();
+    let mut adam = Optimizer::new([&parameter(1, &[2])], Adam::new()).unwrap();
     let mut scheduler = Scheduler::new(&mut adam, three).unwrap();
     assert_eq!(adam.groups()[0].number("beta1"), Some(0.95));
     let mut lr = vec![adam.lr()[0]];
@@ -161,16 +136,14 @@ fn one_cycle_moves_rate_and_momentum_and_ends() {
 
 #[test]
 fn one_after_the_other_and_all_at_once() {
-    let warm_up = || LinearLr {
-        start_factor: 0.25,
-        end_factor: 1.0,
-        total_iters: 3,
+    let warm_up = || {
+        LinearLR::new()
+            .start_factor(0.25)
+            .end_factor(1.0)
+            .total_iters(3)
     };
-    let cosine = || CosineAnnealingLr {
-        t_max: 4,
-        eta_min: 0.0,
-    };
-    let sequence = SequentialLr {
+    let cosine = || CosineAnnealingLR::new(4).eta_min(0.0);
+    let sequence = SequentialLR {
         schedules: vec![Box::new(warm_up()), Box::new(cosine())],
         milestones: vec![3],
     };
@@ -190,15 +163,9 @@ fn one_after_the_other_and_all_at_once() {
     let mut optimizer = sgd(0.8);
     let all: Vec<Box<dyn Schedule>> = vec![
         Box::new(warm_up()),
-        Box::new(ExponentialLr { gamma: 0.5 }),
-        Box::new(StepLr {
-            step_size: 2,
-            gamma: 0.1,
-        }),
-        Box::new(ConstantLr {
-            factor: 0.5,
-            total_iters: 4,
-        }),
+        Box::new(ExponentialLR::new(0.5)),
+        Box::new(StepLR::new(2).gamma(0.1)),
+        Box::new(ConstantLR::new().factor(0.5).total_iters(4)),
         Box::new(cosine()),
     ];
     let mut scheduler = Scheduler::chained(&mut optimizer, all).unwrap();
@@ -219,13 +186,11 @@ fn one_after_the_other_and_all_at_once() {
 #[test]
 fn a_plateau_lowers_the_rate() {
     let mut optimizer = sgd(1.0);
-    let mut plateau = ReduceLrOnPlateau {
-        factor: 0.5,
-        patience: 1,
-        cooldown: 1,
-        min_lr: 0.2,
-        ..ReduceLrOnPlateau::default()
-    };
+    let mut plateau = ReduceLROnPlateau::new()
+        .factor(0.5)
+        .patience(1)
+        .cooldown(1)
+        .min_lr(0.2);
     let metrics = [
         5.0,
         4.0,
@@ -250,13 +215,11 @@ fn a_plateau_lowers_the_rate() {
         1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.2, 0.2, 0.2,
     ];
     assert_eq!(seen, expected);
-    let mut up = ReduceLrOnPlateau {
-        mode: PlateauMode::Max,
-        threshold_mode: ThresholdMode::Abs,
-        threshold: 0.5,
-        patience: 0,
-        ..ReduceLrOnPlateau::default()
-    };
+    let mut up = ReduceLROnPlateau::new()
+        .mode(PlateauMode::Max)
+        .threshold_mode(ThresholdMode::Abs)
+        .threshold(0.5)
+        .patience(0);
     let mut optimizer = sgd(1.0);
     for (metric, lr) in [(1.0, 1.0), (1.6, 1.0), (2.0, 0.1)] {
         up.step(&mut optimizer, metric).unwrap();
@@ -267,10 +230,7 @@ fn a_plateau_lowers_the_rate() {
 #[test]
 fn a_schedule_goes_on_from_its_state() {
     let new = |optimizer: &mut Optimizer| {
-        let schedule = StepLr {
-            step_size: 2,
-            gamma: 0.1,
-        };
+        let schedule = StepLR::new(2).gamma(0.1);
         Scheduler::new(optimizer, schedule).unwrap()
     };
     let mut optimizer = sgd(1.0);

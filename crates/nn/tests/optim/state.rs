@@ -1,7 +1,7 @@
 //! Groups, gradients that are missing, saving and loading.
 
 use crate::{Net, parameter, random};
-use kiln_nn::optim::{Adam, AdamW, Optimizer, RmsProp, Rule, Sgd, StateDict};
+use kiln_nn::optim::{Adam, AdamW, Optimizer, RMSprop, Rule, SGD, StateDict};
 use kiln_tensor::{Tensor, Var};
 
 fn train(net: &Net, optimizer: &mut Optimizer, steps: std::ops::Range<u64>) {
@@ -33,30 +33,16 @@ fn training_goes_on_from_a_loaded_state_as_if_it_had_not_stopped() {
         train(&again, &mut optimizer, 3..6);
         assert_eq!(again.values(), net.values());
     }
-    check(AdamW {
-        amsgrad: true,
-        ..AdamW::default()
-    });
-    check(Sgd {
-        momentum: 0.9,
-        dampening: 0.2,
-        ..Sgd::default()
-    });
-    check(RmsProp {
-        momentum: 0.5,
-        centered: true,
-        ..RmsProp::default()
-    });
+    check(AdamW::new().amsgrad(true));
+    check(SGD::new().momentum(0.9).dampening(0.2));
+    check(RMSprop::new().momentum(0.5).centered(true));
 }
 
 #[test]
 fn the_state_has_the_layout_of_pytorch() {
     let net = Net::new(1);
-    let mut optimizer = Optimizer::new(&net.all[..2], Adam::default()).unwrap();
-    let slow = Adam {
-        lr: 1e-5,
-        ..Adam::default()
-    };
+    let mut optimizer = Optimizer::new(&net.all[..2], Adam::new()).unwrap();
+    let slow = Adam::new().lr(1e-5);
     optimizer.add_group(&net.all[2..], slow).unwrap();
     assert!(optimizer.state_dict().unwrap().state.is_empty());
     train(&net, &mut optimizer, 0..2);
@@ -73,7 +59,7 @@ fn the_state_has_the_layout_of_pytorch() {
 #[test]
 fn a_state_that_does_not_fit_changes_nothing() {
     let net = Net::new(1);
-    let mut optimizer = Optimizer::new(&net.all, Adam::default()).unwrap();
+    let mut optimizer = Optimizer::new(&net.all, Adam::new()).unwrap();
     train(&net, &mut optimizer, 0..1);
     let good = optimizer.state_dict().unwrap();
     let read = |o: &Optimizer| {
@@ -88,7 +74,7 @@ fn a_state_that_does_not_fit_changes_nothing() {
             state.insert("exp_avg".into(), zeros);
         }
         change(&mut bad);
-        let mut target = Optimizer::new(&net.all, Adam::default()).unwrap();
+        let mut target = Optimizer::new(&net.all, Adam::new()).unwrap();
         target.load_state_dict(&good).unwrap();
         let e = target.load_state_dict(&bad).unwrap_err();
         assert!(e.message().contains(why), "{e}");
@@ -121,14 +107,7 @@ fn a_state_that_does_not_fit_changes_nothing() {
 #[test]
 fn a_parameter_without_gradient_is_skipped_with_its_count() {
     let (a, b) = (parameter(1, &[3]), parameter(2, &[3]));
-    let mut optimizer = Optimizer::new(
-        [&a, &b],
-        Adam {
-            weight_decay: 0.1,
-            ..Adam::default()
-        },
-    )
-    .unwrap();
+    let mut optimizer = Optimizer::new([&a, &b], Adam::new().weight_decay(0.1)).unwrap();
     let before = b.get().to_vec::<f32>().unwrap();
     for _ in 0..2 {
         optimizer.zero_grad();
@@ -150,7 +129,7 @@ fn frozen_parameters_stay_and_can_be_thawed() {
     for p in &net.all[..2] {
         p.requires_grad_(false).unwrap();
     }
-    let mut optimizer = Optimizer::new(&net.all, Adam::default()).unwrap();
+    let mut optimizer = Optimizer::new(&net.all, Adam::new()).unwrap();
     let before: Vec<Vec<f32>> = net.all.iter().map(|p| p.get().to_vec().unwrap()).collect();
     train(&net, &mut optimizer, 0..2);
     let moved = |i: usize| net.all[i].get().to_vec::<f32>().unwrap() != before[i];
@@ -163,10 +142,7 @@ fn frozen_parameters_stay_and_can_be_thawed() {
 #[test]
 fn groups_have_numbers_of_their_own() {
     let (a, b) = (parameter(1, &[1]), parameter(2, &[1]));
-    let sgd = |lr: f64| Sgd {
-        lr,
-        ..Sgd::default()
-    };
+    let sgd = |lr: f64| SGD::new().lr(lr);
     let mut optimizer = Optimizer::new([&a], sgd(1.0)).unwrap();
     optimizer.add_group([&b], sgd(0.5)).unwrap();
     let start = [&a, &b].map(|v| v.get().item::<f32>().unwrap());

@@ -1,7 +1,7 @@
 //! Steps as programs: how many plans, in place, what survives them.
 
 use crate::{Net, parameter, random};
-use kiln_nn::optim::{AdamW, ClipNorm, Optimizer, Sgd, clip_grad_norm_};
+use kiln_nn::optim::{AdamW, Optimizer, SGD, clip_grad_norm_};
 use kiln_tensor::{DType, Error, Spec, Tensor, cache_stats, compile, explain, memory};
 
 /// Runs a test in a process of its own: counters and memory figures are the process's.
@@ -28,7 +28,7 @@ fn step(net: &Net, optimizer: &mut Optimizer, x: &Tensor) -> Result<Tensor, Erro
     optimizer.zero_grad();
     let loss = net.loss(x);
     loss.backward()?;
-    clip_grad_norm_(&net.all, 0.5, ClipNorm::default())?;
+    clip_grad_norm_(&net.all, 0.5)?;
     optimizer.step()?;
     Ok(loss.detach())
 }
@@ -44,7 +44,7 @@ fn in_place(clip: bool) {
     let all = shapes.iter().zip(1..).map(|(s, i)| parameter(i, s));
     let net = Net { all: all.collect() };
     let sizes = shapes.map(|s| 4 * s.iter().product::<usize>());
-    let mut optimizer = Optimizer::new(&net.all, AdamW::default()).unwrap();
+    let mut optimizer = Optimizer::new(&net.all, AdamW::new()).unwrap();
     let spec = Spec::new(DType::F32, [2, 64]);
     let compiled = compile(spec, |x| match clip {
         true => step(&net, &mut optimizer, &x),
@@ -78,7 +78,7 @@ fn in_place(clip: bool) {
 #[test]
 fn compiled_and_lazy_steps_agree_while_the_rate_changes() {
     let (lazy, fast) = (Net::new(3), Net::new(3));
-    let new = |net: &Net| Optimizer::new(&net.all, AdamW::default()).unwrap();
+    let new = |net: &Net| Optimizer::new(&net.all, AdamW::new()).unwrap();
     let (mut a, mut b) = (new(&lazy), new(&fast));
     let spec = Spec::like(batch(0)).unwrap();
     let compiled = compile(spec, |x| step(&fast, &mut b, &x)).unwrap();
@@ -103,7 +103,7 @@ fn compiled_and_lazy_steps_agree_while_the_rate_changes() {
 fn every_step_is_one_plan_that_is_compiled_once() {
     alone("every_step_is_one_plan_that_is_compiled_once", || {
         let net = Net::new(1);
-        let mut optimizer = Optimizer::new(&net.all, AdamW::default()).unwrap();
+        let mut optimizer = Optimizer::new(&net.all, AdamW::new()).unwrap();
         let plans = || cache_stats().compiled + cache_stats().hits;
         for i in 0..5 {
             let before = plans();
@@ -152,10 +152,7 @@ fn backward_after_a_read_does_not_run_forward_again() {
 fn a_logged_running_loss_keeps_memory_flat() {
     alone("a_logged_running_loss_keeps_memory_flat", || {
         let net = Net::new(1);
-        let rule = Sgd {
-            momentum: 0.9,
-            ..Sgd::default()
-        };
+        let rule = SGD::new().momentum(0.9);
         let mut optimizer = Optimizer::new(&net.all, rule).unwrap();
         let mut total = Tensor::scalar(0f32);
         let batches: Vec<Tensor> = (0..4).map(batch).collect();
@@ -218,15 +215,8 @@ fn adversaries(shared: bool) -> Vec<f32> {
         let all = shapes.iter().zip(40..).map(|(s, i)| parameter(i, s));
         Net { all: all.collect() }
     });
-    let mut make = Optimizer::new(&generator.all, AdamW::default()).unwrap();
-    let mut tell = Optimizer::new(
-        &judge.all,
-        Sgd {
-            lr: 0.1,
-            ..Sgd::default()
-        },
-    )
-    .unwrap();
+    let mut make = Optimizer::new(&generator.all, AdamW::new()).unwrap();
+    let mut tell = Optimizer::new(&judge.all, SGD::new().lr(0.1)).unwrap();
     for i in 0..4 {
         let made = generator.forward(&batch(i));
         tell.zero_grad();
@@ -256,10 +246,7 @@ fn two_networks_may_share_a_tensor_across_their_steps() {
 #[test]
 fn a_step_that_fails_changes_nothing_and_the_next_one_works() {
     let net = Net::new(2);
-    let rule = Sgd {
-        momentum: 0.9,
-        ..Sgd::default()
-    };
+    let rule = SGD::new().momentum(0.9);
     let mut optimizer = Optimizer::new(&net.all, rule).unwrap();
     let mut train = |label: i64| {
         optimizer.zero_grad();
@@ -283,7 +270,7 @@ fn a_step_that_fails_changes_nothing_and_the_next_one_works() {
 fn a_step_that_fails_rolls_counts_and_unrelated_parameters_back() {
     // The count of SGD's steps depends on no gradient, nor does b's on a's.
     let (a, b) = (parameter(1, &[3]), parameter(2, &[3]));
-    let mut optimizer = Optimizer::new([&a, &b], Sgd::default()).unwrap();
+    let mut optimizer = Optimizer::new([&a, &b], SGD::new()).unwrap();
     let mut train = |index: i64| {
         optimizer.zero_grad();
         a.get().square().sum(()).backward().unwrap();

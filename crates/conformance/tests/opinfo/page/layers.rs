@@ -150,22 +150,22 @@ types! { OPTIMIZERS:
     "torch.optim.Adagrad" = nn::optim::Adagrad,
     "torch.optim.Adam" = nn::optim::Adam,
     "torch.optim.AdamW" = nn::optim::AdamW,
-    "torch.optim.RMSprop" = nn::optim::RmsProp,
-    "torch.optim.SGD" = nn::optim::Sgd,
+    "torch.optim.RMSprop" = nn::optim::RMSprop,
+    "torch.optim.SGD" = nn::optim::SGD,
 }
 
 types! { SCHEDULES:
-    "torch.optim.lr_scheduler.ConstantLR" = nn::optim::ConstantLr,
-    "torch.optim.lr_scheduler.CosineAnnealingLR" = nn::optim::CosineAnnealingLr,
+    "torch.optim.lr_scheduler.ConstantLR" = nn::optim::ConstantLR,
+    "torch.optim.lr_scheduler.CosineAnnealingLR" = nn::optim::CosineAnnealingLR,
     "torch.optim.lr_scheduler.CosineAnnealingWarmRestarts" = nn::optim::CosineAnnealingWarmRestarts,
-    "torch.optim.lr_scheduler.ExponentialLR" = nn::optim::ExponentialLr,
-    "torch.optim.lr_scheduler.LambdaLR" = nn::optim::LambdaLr<fn(u64) -> f64>,
-    "torch.optim.lr_scheduler.LinearLR" = nn::optim::LinearLr,
-    "torch.optim.lr_scheduler.MultiStepLR" = nn::optim::MultiStepLr,
-    "torch.optim.lr_scheduler.OneCycleLR" = nn::optim::OneCycleLr,
-    "torch.optim.lr_scheduler.ReduceLROnPlateau" = nn::optim::ReduceLrOnPlateau,
-    "torch.optim.lr_scheduler.SequentialLR" = nn::optim::SequentialLr,
-    "torch.optim.lr_scheduler.StepLR" = nn::optim::StepLr,
+    "torch.optim.lr_scheduler.ExponentialLR" = nn::optim::ExponentialLR,
+    "torch.optim.lr_scheduler.LambdaLR" = nn::optim::LambdaLR<fn(u64) -> f64>,
+    "torch.optim.lr_scheduler.LinearLR" = nn::optim::LinearLR,
+    "torch.optim.lr_scheduler.MultiStepLR" = nn::optim::MultiStepLR,
+    "torch.optim.lr_scheduler.OneCycleLR" = nn::optim::OneCycleLR,
+    "torch.optim.lr_scheduler.ReduceLROnPlateau" = nn::optim::ReduceLROnPlateau,
+    "torch.optim.lr_scheduler.SequentialLR" = nn::optim::SequentialLR,
+    "torch.optim.lr_scheduler.StepLR" = nn::optim::StepLR,
 }
 
 /// All of PyTorch 2.15's, but for base classes and names that it has given up.

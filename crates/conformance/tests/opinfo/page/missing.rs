@@ -127,7 +127,7 @@ pub(super) const MISSING: &[Missing] = &[
             "torch.optim.lr_scheduler.MultiplicativeLR",
             "torch.optim.lr_scheduler.PolynomialLR",
         ],
-        why: "`LambdaLr` takes any function of the epoch, and a `Schedule` of your own is one",
+        why: "`LambdaLR` takes any function of the epoch, and a `Schedule` of your own is one",
     },
     Missing {
         torch: &["torch.while_loop"],

@@ -1,22 +1,29 @@
 //! Learning-rate schedules.
 //!
 //! A [`Schedule`] gives the learning rate at each epoch from that of epoch 0; a [`Scheduler`] applies one
-//! to an [`Optimizer`]. [`ReduceLrOnPlateau`] looks at a metric instead.
+//! to an [`Optimizer`]. [`ReduceLROnPlateau`] looks at a metric instead.
 
 mod cosine;
+mod cyclic;
 mod one_cycle;
 mod plateau;
 mod sequential;
 mod steps;
+mod warmup;
 
-pub use cosine::{CosineAnnealingLr, CosineAnnealingWarmRestarts};
-pub use one_cycle::{Anneal, OneCycleLr};
-pub use plateau::{PlateauMode, PlateauState, ReduceLrOnPlateau, ThresholdMode};
-pub use sequential::SequentialLr;
-pub use steps::{ConstantLr, ExponentialLr, LambdaLr, LinearLr, MultiStepLr, StepLr};
+pub use cosine::{CosineAnnealingLR, CosineAnnealingWarmRestarts};
+pub use cyclic::{CyclicLR, CyclicMode};
+pub use one_cycle::{Anneal, OneCycleLR};
+pub use plateau::{PlateauMode, PlateauState, ReduceLROnPlateau, ThresholdMode};
+pub use sequential::SequentialLR;
+pub use steps::{
+    ConstantLR, ExponentialLR, LambdaLR, LinearLR, MultiStepLR, MultiplicativeLR, PolynomialLR,
+    StepLR,
+};
+pub use warmup::{ConstantScheduleWithWarmup, CosineScheduleWithWarmup, LinearScheduleWithWarmup};
 
 use super::Optimizer;
-use kiln_tensor::{Error, Result};
+use kiln_tensor::{Error, Int, Result};
 use serde::{Deserialize, Serialize};
 
 /// The learning rate as a function of the epoch.
@@ -194,9 +201,14 @@ fn share(name: &str, value: f64) -> Result<(), String> {
 }
 
 /// Says that a count must be positive.
-fn positive(name: &str, value: u64) -> Result<(), String> {
-    match value {
-        0 => Err(format!("{name} must be at least 1, but is 0")),
+fn positive(name: &str, value: Int) -> Result<(), String> {
+    match value.0 {
+        ..=0 => Err(format!("{name} must be at least 1, but is {}", value.0)),
         _ => Ok(()),
     }
+}
+
+/// A count of epochs; one below 0 is none.
+fn count(value: Int) -> u64 {
+    value.0.max(0) as u64
 }

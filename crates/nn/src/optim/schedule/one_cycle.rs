@@ -1,6 +1,7 @@
 //! The one-cycle policy (Smith and Topin, 2017).
 
-use super::{Schedule, positive, share};
+use super::{Schedule, count, positive, share};
+use kiln_tensor::{Int, options};
 use std::f64::consts::PI;
 
 /// How to go from one value to another.
@@ -12,55 +13,41 @@ pub enum Anneal {
     Linear,
 }
 
-/// Up from `max_lr / div_factor` to `max_lr`, then down to `max_lr / div_factor / final_div_factor`;
-/// the momentum (or β₁) goes the other way. The optimiser's own learning rate is not used.
-#[derive(Clone, Debug)]
-pub struct OneCycleLr {
-    /// The highest rate.
-    pub max_lr: f64,
-    /// Length of the cycle; one more step is an error.
-    pub total_steps: u64,
-    /// The share of the cycle that goes up.
-    pub pct_start: f64,
-    /// The curve.
-    pub anneal_strategy: Anneal,
-    /// Whether the momentum is changed.
-    pub cycle_momentum: bool,
-    /// The momentum where the rate is highest.
-    pub base_momentum: f64,
-    /// The momentum at both ends.
-    pub max_momentum: f64,
-    /// How much lower the first rate is than the highest.
-    pub div_factor: f64,
-    /// How much lower the last rate is than the first.
-    pub final_div_factor: f64,
-    /// Whether a third phase annihilates the rate after one that mirrors the first.
-    pub three_phase: bool,
+options! {
+    /// Up from `max_lr / div_factor` to `max_lr`, then down to `max_lr / div_factor / final_div_factor`;
+    /// the momentum (or β₁) goes the other way. The optimiser's own learning rate is not used.
+    OneCycleLR (
+        /// The highest rate.
+        max_lr: f64,
+        /// Length of the cycle; one more step is an error.
+        total_steps: Int
+    ) {
+        /// The share of the cycle that goes up.
+        pct_start: f64 = 0.3,
+        /// The curve.
+        anneal_strategy: Anneal = Anneal::Cos,
+        /// Whether the momentum is changed.
+        cycle_momentum: bool = true,
+        /// The momentum where the rate is highest.
+        base_momentum: f64 = 0.85,
+        /// The momentum at both ends.
+        max_momentum: f64 = 0.95,
+        /// How much lower the first rate is than the highest.
+        div_factor: f64 = 25.0,
+        /// How much lower the last rate is than the first.
+        final_div_factor: f64 = 1e4,
+        /// Whether a third phase annihilates the rate after one that mirrors the first.
+        three_phase: bool = false,
+    }
 }
 
-impl OneCycleLr {
-    /// PyTorch's defaults.
-    pub fn new(max_lr: f64, total_steps: u64) -> OneCycleLr {
-        OneCycleLr {
-            max_lr,
-            total_steps,
-            pct_start: 0.3,
-            anneal_strategy: Anneal::Cos,
-            cycle_momentum: true,
-            base_momentum: 0.85,
-            max_momentum: 0.95,
-            div_factor: 25.0,
-            final_div_factor: 1e4,
-            three_phase: false,
-        }
-    }
-
+impl OneCycleLR {
     /// The phases: last step, and the rate and the momentum from and to.
     fn phases(&self) -> Vec<(f64, [f64; 2], [f64; 2])> {
         let (start, top) = (self.max_lr / self.div_factor, self.max_lr);
         let end = start / self.final_div_factor;
         let (low, high) = (self.base_momentum, self.max_momentum);
-        let total = self.total_steps as f64;
+        let total = count(self.total_steps) as f64;
         let turn = self.pct_start * total - 1.0;
         let up = (turn, [start, top], [high, low]);
         match self.three_phase {
@@ -76,7 +63,7 @@ impl OneCycleLr {
     fn at(&self, step: u64) -> (f64, f64) {
         // The step behind the last update has no use for a rate: it keeps the last one, where a line
         // would go on below zero.
-        let last = self.total_steps.saturating_sub(1);
+        let last = count(self.total_steps).saturating_sub(1);
         let (step, phases) = (step.min(last) as f64, self.phases());
         let mut from = 0.0;
         for (i, (to, lr, momentum)) in phases.iter().enumerate() {
@@ -94,7 +81,7 @@ impl OneCycleLr {
     }
 }
 
-impl Schedule for OneCycleLr {
+impl Schedule for OneCycleLR {
     fn lr(&self, _: f64, epoch: u64) -> f64 {
         self.at(epoch).0
     }
@@ -109,6 +96,6 @@ impl Schedule for OneCycleLr {
     }
 
     fn last(&self) -> Option<u64> {
-        Some(self.total_steps)
+        Some(count(self.total_steps))
     }
 }

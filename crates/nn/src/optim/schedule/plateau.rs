@@ -1,7 +1,8 @@
 //! A schedule that looks at a metric.
 
 use super::super::Optimizer;
-use kiln_tensor::{Error, Result};
+use super::count;
+use kiln_tensor::{Error, Int, Result, options};
 use serde::{Deserialize, Serialize};
 
 /// Which metrics are better.
@@ -22,30 +23,31 @@ pub enum ThresholdMode {
     Abs,
 }
 
-/// Times `factor` when a metric has not become better for more than `patience` epochs.
-#[derive(Clone, Debug)]
-pub struct ReduceLrOnPlateau {
-    /// Which metrics are better.
-    pub mode: PlateauMode,
-    /// The factor.
-    pub factor: f64,
-    /// How many epochs without improvement are let pass.
-    pub patience: u64,
-    /// How much better counts.
-    pub threshold: f64,
-    /// What the threshold is relative to.
-    pub threshold_mode: ThresholdMode,
-    /// How many epochs after a reduction are not counted.
-    pub cooldown: u64,
-    /// The lowest rate.
-    pub min_lr: f64,
-    /// Reductions smaller than this are left out.
-    pub eps: f64,
-    /// Where it stands.
-    pub state: PlateauState,
+options! {
+    /// Times `factor` when a metric has not become better for more than `patience` epochs.
+    ReduceLROnPlateau () {
+        /// Which metrics are better.
+        mode: PlateauMode = PlateauMode::Min,
+        /// The factor.
+        factor: f64 = 0.1,
+        /// How many epochs without improvement are let pass.
+        patience: Int = 10,
+        /// How much better counts.
+        threshold: f64 = 1e-4,
+        /// What the threshold is relative to.
+        threshold_mode: ThresholdMode = ThresholdMode::Rel,
+        /// How many epochs after a reduction are not counted.
+        cooldown: Int = 0,
+        /// The lowest rate.
+        min_lr: f64 = 0.0,
+        /// Reductions smaller than this are left out.
+        eps: f64 = 1e-8,
+        /// Where it stands.
+        state: PlateauState = PlateauState::default(),
+    }
 }
 
-/// What [`ReduceLrOnPlateau`] saves.
+/// What [`ReduceLROnPlateau`] saves.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct PlateauState {
     /// The best metric so far.
@@ -56,23 +58,7 @@ pub struct PlateauState {
     pub cooldown_counter: u64,
 }
 
-impl Default for ReduceLrOnPlateau {
-    fn default() -> ReduceLrOnPlateau {
-        ReduceLrOnPlateau {
-            mode: PlateauMode::Min,
-            factor: 0.1,
-            patience: 10,
-            threshold: 1e-4,
-            threshold_mode: ThresholdMode::Rel,
-            cooldown: 0,
-            min_lr: 0.0,
-            eps: 1e-8,
-            state: PlateauState::default(),
-        }
-    }
-}
-
-impl ReduceLrOnPlateau {
+impl ReduceLROnPlateau {
     /// Takes the metric of an epoch.
     ///
     /// # Errors
@@ -81,7 +67,7 @@ impl ReduceLrOnPlateau {
     pub fn step(&mut self, optimizer: &mut Optimizer, metric: f64) -> Result<()> {
         if !(0.0..1.0).contains(&self.factor) {
             let message = format!("factor must be in [0, 1), but is {}", self.factor);
-            return Err(Error::invalid("ReduceLrOnPlateau", message));
+            return Err(Error::invalid("ReduceLROnPlateau", message));
         }
         if self.is_better(metric) {
             self.state.best = Some(metric);
@@ -93,8 +79,8 @@ impl ReduceLrOnPlateau {
             self.state.cooldown_counter -= 1;
             self.state.num_bad_epochs = 0;
         }
-        if self.state.num_bad_epochs > self.patience {
-            self.state.cooldown_counter = self.cooldown;
+        if self.state.num_bad_epochs > count(self.patience) {
+            self.state.cooldown_counter = count(self.cooldown);
             self.state.num_bad_epochs = 0;
             for group in optimizer.groups_mut() {
                 let old = group.number("lr").unwrap_or(0.0);

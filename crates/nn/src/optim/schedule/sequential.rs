@@ -3,14 +3,14 @@
 use super::Schedule;
 
 /// One schedule after the other, each counting its epochs from its own beginning.
-pub struct SequentialLr {
+pub struct SequentialLR {
     /// The schedules.
     pub schedules: Vec<Box<dyn Schedule>>,
     /// The ascending epochs at which all but the first begin.
     pub milestones: Vec<u64>,
 }
 
-impl SequentialLr {
+impl SequentialLR {
     fn at(&self, epoch: u64) -> Option<(&dyn Schedule, u64)> {
         let begun = self.milestones.iter().take_while(|m| **m <= epoch).count();
         let from = begun.checked_sub(1).map_or(0, |i| self.milestones[i]);
@@ -19,7 +19,7 @@ impl SequentialLr {
     }
 }
 
-impl Schedule for SequentialLr {
+impl Schedule for SequentialLR {
     fn lr(&self, base: f64, epoch: u64) -> f64 {
         self.at(epoch).map_or(base, |(s, epoch)| s.lr(base, epoch))
     }

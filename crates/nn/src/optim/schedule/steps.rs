@@ -1,56 +1,77 @@
 //! Schedules that multiply the rate.
 
-use super::{Schedule, share};
+use super::{Schedule, count, positive, share};
+use kiln_tensor::{Int, IntList, options};
+use std::sync::{Mutex, PoisonError};
 
-/// Times `gamma` every `step_size` epochs.
-#[derive(Clone, Debug)]
-pub struct StepLr {
-    /// How many epochs a rate lasts.
-    pub step_size: u64,
-    /// The factor; PyTorch's default is 0.1.
-    pub gamma: f64,
+options! {
+    /// Times `gamma` every `step_size` epochs.
+    StepLR (
+        /// How many epochs a rate lasts.
+        step_size: Int
+    ) {
+        /// The factor.
+        gamma: f64 = 0.1,
+    }
 }
 
-impl Schedule for StepLr {
+impl Schedule for StepLR {
     fn lr(&self, base: f64, epoch: u64) -> f64 {
-        base * power(self.gamma, epoch / self.step_size.max(1))
+        base * power(self.gamma, epoch / count(self.step_size).max(1))
     }
 
     fn chained(&self, current: f64, _: f64, epoch: u64) -> f64 {
-        let now = epoch > 0 && epoch.is_multiple_of(self.step_size.max(1));
+        let now = epoch > 0 && epoch.is_multiple_of(count(self.step_size).max(1));
         if now { current * self.gamma } else { current }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        positive("step_size", self.step_size)
     }
 }
 
-/// Times `gamma` at each milestone; one that is listed twice counts twice.
-#[derive(Clone, Debug)]
-pub struct MultiStepLr {
-    /// Epochs, in any order.
-    pub milestones: Vec<u64>,
-    /// The factor; PyTorch's default is 0.1.
-    pub gamma: f64,
+options! {
+    /// Times `gamma` at each milestone; one that is listed twice counts twice.
+    MultiStepLR (
+        /// Epochs, in any order.
+        milestones: IntList
+    ) {
+        /// The factor.
+        gamma: f64 = 0.1,
+    }
 }
 
-impl Schedule for MultiStepLr {
+impl Schedule for MultiStepLR {
     fn lr(&self, base: f64, epoch: u64) -> f64 {
-        let passed = self.milestones.iter().filter(|m| **m <= epoch).count();
+        let passed = self
+            .milestones
+            .0
+            .iter()
+            .filter(|m| **m <= epoch as i64)
+            .count();
         base * power(self.gamma, passed as u64)
     }
 
     fn chained(&self, current: f64, _: f64, epoch: u64) -> f64 {
-        let now = self.milestones.iter().filter(|m| **m == epoch).count();
+        let now = self
+            .milestones
+            .0
+            .iter()
+            .filter(|m| **m == epoch as i64)
+            .count();
         current * power(self.gamma, now as u64)
     }
 }
 
-/// Times `gamma` every epoch.
-#[derive(Clone, Debug)]
-pub struct ExponentialLr {
-    /// The factor.
-    pub gamma: f64,
+options! {
+    /// Times `gamma` every epoch.
+    ExponentialLR (
+        /// The factor.
+        gamma: f64
+    ) {}
 }
 
-impl Schedule for ExponentialLr {
+impl Schedule for ExponentialLR {
     fn lr(&self, base: f64, epoch: u64) -> f64 {
         base * power(self.gamma, epoch)
     }
@@ -64,27 +85,19 @@ impl Schedule for ExponentialLr {
     }
 }
 
-/// Times `factor` for the first `total_iters` epochs.
-#[derive(Clone, Debug)]
-pub struct ConstantLr {
-    /// The factor.
-    pub factor: f64,
-    /// How long it lasts.
-    pub total_iters: u64,
-}
-
-impl Default for ConstantLr {
-    fn default() -> ConstantLr {
-        ConstantLr {
-            factor: 1.0 / 3.0,
-            total_iters: 5,
-        }
+options! {
+    /// Times `factor` for the first `total_iters` epochs.
+    ConstantLR () {
+        /// The factor.
+        factor: f64 = 1.0 / 3.0,
+        /// How long it lasts.
+        total_iters: Int = 5,
     }
 }
 
-impl Schedule for ConstantLr {
+impl Schedule for ConstantLR {
     fn lr(&self, base: f64, epoch: u64) -> f64 {
-        match epoch < self.total_iters {
+        match epoch < count(self.total_iters) {
             true => base * self.factor,
             false => base,
         }
@@ -93,7 +106,7 @@ impl Schedule for ConstantLr {
     fn chained(&self, current: f64, _: f64, epoch: u64) -> f64 {
         match epoch {
             0 => current * self.factor,
-            e if e == self.total_iters => current / self.factor,
+            e if e == count(self.total_iters) => current / self.factor,
             _ => current,
         }
     }
@@ -103,37 +116,31 @@ impl Schedule for ConstantLr {
     }
 }
 
-/// Times a factor that goes linearly from `start_factor` to `end_factor` in `total_iters` epochs: a
-/// warm-up.
-#[derive(Clone, Debug)]
-pub struct LinearLr {
-    /// The factor at epoch 0.
-    pub start_factor: f64,
-    /// The factor from epoch `total_iters` on.
-    pub end_factor: f64,
-    /// How many epochs lie between.
-    pub total_iters: u64,
-}
-
-impl Default for LinearLr {
-    fn default() -> LinearLr {
-        LinearLr {
-            start_factor: 1.0 / 3.0,
-            end_factor: 1.0,
-            total_iters: 5,
-        }
+options! {
+    /// Times a factor that goes linearly from `start_factor` to `end_factor` in `total_iters` epochs: a
+    /// warm-up.
+    LinearLR () {
+        /// The factor at epoch 0.
+        start_factor: f64 = 1.0 / 3.0,
+        /// The factor from epoch `total_iters` on.
+        end_factor: f64 = 1.0,
+        /// How many epochs lie between.
+        total_iters: Int = 5,
     }
 }
 
-impl LinearLr {
+impl LinearLR {
     fn factor(&self, epoch: u64) -> f64 {
         let rise = self.end_factor - self.start_factor;
-        let (epoch, total) = (epoch.min(self.total_iters), self.total_iters.max(1));
+        let (epoch, total) = (
+            epoch.min(count(self.total_iters)),
+            count(self.total_iters).max(1),
+        );
         self.start_factor + rise * epoch as f64 / total as f64
     }
 }
 
-impl Schedule for LinearLr {
+impl Schedule for LinearLR {
     fn lr(&self, base: f64, epoch: u64) -> f64 {
         base * self.factor(epoch)
     }
@@ -155,12 +162,88 @@ impl Schedule for LinearLr {
     }
 }
 
-/// Times what a function of the epoch gives.
-pub struct LambdaLr<F>(pub F);
+options! {
+    /// Times `(1 − epoch / total_iters)^power`: 0 from `total_iters` on.
+    PolynomialLR () {
+        /// How long it takes.
+        total_iters: Int = 5,
+        /// The power.
+        power: f64 = 1.0,
+    }
+}
 
-impl<F: Fn(u64) -> f64 + Send + Sync> Schedule for LambdaLr<F> {
+impl PolynomialLR {
+    /// The share that is left.
+    fn left(&self, epoch: u64) -> f64 {
+        let total = count(self.total_iters).max(1);
+        1.0 - epoch.min(total) as f64 / total as f64
+    }
+}
+
+impl Schedule for PolynomialLR {
+    fn lr(&self, base: f64, epoch: u64) -> f64 {
+        base * self.left(epoch).powf(self.power)
+    }
+
+    fn chained(&self, current: f64, _: f64, epoch: u64) -> f64 {
+        match epoch == 0 || epoch > count(self.total_iters) {
+            true => current,
+            false => current * (self.left(epoch) / self.left(epoch - 1)).powf(self.power),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        positive("total_iters", self.total_iters)
+    }
+}
+
+/// Times what a function of the epoch gives.
+pub struct LambdaLR<F>(F);
+
+impl<F: Fn(u64) -> f64 + Send + Sync> LambdaLR<F> {
+    /// The schedule of this function.
+    pub fn new(lr_lambda: F) -> LambdaLR<F> {
+        LambdaLR(lr_lambda)
+    }
+}
+
+impl<F: Fn(u64) -> f64 + Send + Sync> Schedule for LambdaLR<F> {
     fn lr(&self, base: f64, epoch: u64) -> f64 {
         base * (self.0)(epoch)
+    }
+}
+
+/// Times what a function gives for each epoch from 1 on, one after the other.
+pub struct MultiplicativeLR<F> {
+    factor: F,
+    /// The product up to an epoch.
+    known: Mutex<(u64, f64)>,
+}
+
+impl<F: Fn(u64) -> f64 + Send + Sync> MultiplicativeLR<F> {
+    /// The schedule of this function, which must give the same for an epoch whenever it is asked.
+    pub fn new(lr_lambda: F) -> MultiplicativeLR<F> {
+        MultiplicativeLR {
+            factor: lr_lambda,
+            known: Mutex::new((0, 1.0)),
+        }
+    }
+}
+
+impl<F: Fn(u64) -> f64 + Send + Sync> Schedule for MultiplicativeLR<F> {
+    fn lr(&self, base: f64, epoch: u64) -> f64 {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let (from, product) = if known.0 <= epoch { *known } else { (0, 1.0) };
+        let factors = (from + 1..=epoch).map(&self.factor);
+        *known = (epoch, factors.fold(product, |product, f| product * f));
+        base * known.1
+    }
+
+    fn chained(&self, current: f64, _: f64, epoch: u64) -> f64 {
+        match epoch {
+            0 => current,
+            epoch => current * (self.factor)(epoch),
+        }
     }
 }
 

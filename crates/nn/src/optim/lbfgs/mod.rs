@@ -1,0 +1,250 @@
+//! L-BFGS.
+
+mod wolfe;
+
+use super::{Description, Rule, Search, Update};
+use kiln_tensor::{DType, Error, Int, MaybeInt, Result, Tensor, options};
+use std::collections::VecDeque;
+use wolfe::strong_wolfe;
+
+/// How far [`LBFGS`] goes along a direction.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum LineSearch {
+    /// To where the strong Wolfe conditions hold (Nocedal and Wright, 2006, algorithms 3.5 and 3.6).
+    StrongWolfe,
+}
+
+options! {
+    /// L-BFGS (Nocedal, 1980), `torch.optim.LBFGS`: a quasi-Newton method, which evaluates the loss several times
+    /// a step; see [`Optimizer::step_with`](super::Optimizer::step_with). Its vectors are computed in f64 on the
+    /// host, so parameters may be on several devices.
+    LBFGS () {
+        /// Learning rate: how far to go at first along each direction but the first.
+        lr: f64 = 1.0,
+        /// Directions a step.
+        max_iter: Int = 20,
+        /// Evaluations a step; 5/4 of `max_iter` if it is none.
+        max_eval: MaybeInt = MaybeInt(None),
+        /// The gradient whose largest element is at most this is none.
+        tolerance_grad: f64 = 1e-7,
+        /// The change of loss or parameters that is none.
+        tolerance_change: f64 = 1e-9,
+        /// How many of the last changes are kept.
+        history_size: Int = 100,
+        /// How far to go along a direction; `lr` if it is none.
+        line_search_fn: Option<LineSearch> = None,
+        /// Ascends instead.
+        maximize: bool = false,
+    }
+}
+
+impl Rule for LBFGS {
+    fn describe(&self) -> Description {
+        let max_eval = self.max_eval.0.unwrap_or(self.max_iter.0 * 5 / 4);
+        Description::new("LBFGS")
+            .number("lr", self.lr)
+            .number_in("max_iter", self.max_iter.0 as f64, 1.0..)
+            .number_in("max_eval", max_eval as f64, 1.0..)
+            .number("tolerance_grad", self.tolerance_grad)
+            .number("tolerance_change", self.tolerance_change)
+            .number_in("history_size", self.history_size.0 as f64, 1.0..)
+            .flag("strong_wolfe", self.line_search_fn.is_some())
+            .flag("maximize", self.maximize)
+            .by_search()
+    }
+
+    fn update(&self, u: &mut Update) -> Tensor {
+        u.parameter()
+    }
+
+    fn search(&self, s: &mut Search) -> Result<Tensor> {
+        let limit = |name: &str| s.number(name) as u64;
+        let (max_iter, max_eval) = (limit("max_iter"), limit("max_eval"));
+        let change = s.number("tolerance_change");
+        let mut memory = Memory::load(s)?;
+        let first = s.evaluate()?;
+        let mut at = self.point(s, &first)?;
+        let mut evaluations = 1;
+        for i in 1..=max_iter {
+            if largest(&at.gradient) <= s.number("tolerance_grad") {
+                break;
+            }
+            memory.turn(&at.gradient, s.number("history_size") as usize);
+            let before = at.loss;
+            let mut t = s.number("lr");
+            if memory.iterations == 1.0 {
+                t *= (1.0 / at.gradient.iter().map(|g| g.abs()).sum::<f64>()).min(1.0);
+            }
+            memory.t = t;
+            let slope = dot(&at.gradient, &memory.direction);
+            if slope > -change {
+                break;
+            }
+            let start = s.position()?;
+            let direction = &memory.direction;
+            let go = |s: &Search, t: f64| s.go_to(&moved(&start, t, direction));
+            let mut made = 0;
+            if self.line_search_fn.is_some() {
+                let left = max_eval.saturating_sub(evaluations);
+                let from = wolfe::Trial { t: 0.0, at, slope };
+                let mut trial = |t: f64| {
+                    made += 1;
+                    go(s, t)?;
+                    let loss = s.evaluate()?;
+                    let at = self.point(s, &loss)?;
+                    let slope = dot(&at.gradient, direction);
+                    Ok(wolfe::Trial { t, at, slope })
+                };
+                let limits = (left, change / largest(direction));
+                let found = strong_wolfe(from, t, limits, &mut trial)?;
+                (at, memory.t) = (found.at, found.t);
+                go(s, memory.t)?;
+            } else {
+                go(s, t)?;
+                if i < max_iter {
+                    made = 1;
+                    let loss = s.evaluate()?;
+                    at = self.point(s, &loss)?;
+                }
+            }
+            evaluations += made;
+            let still = largest(&memory.direction) * memory.t.abs() <= change;
+            if evaluations >= max_eval || still || (at.loss - before).abs() < change {
+                break;
+            }
+        }
+        memory.evaluations += evaluations as f64;
+        memory.store(s);
+        Ok(first)
+    }
+}
+
+impl LBFGS {
+    /// Where the search is.
+    fn point(&self, s: &Search, loss: &Tensor) -> Result<Point> {
+        let sign = if self.maximize { -1.0 } else { 1.0 };
+        let mut gradient = s.gradient()?;
+        gradient.iter_mut().for_each(|g| *g *= sign);
+        let loss = loss.detach().to_dtype(DType::F64).item::<f64>()? * sign;
+        Ok(Point { loss, gradient })
+    }
+}
+
+/// The loss and its gradient somewhere.
+#[derive(Clone)]
+struct Point {
+    loss: f64,
+    gradient: Vec<f64>,
+}
+
+/// What is kept from iteration to iteration.
+#[derive(Default)]
+struct Memory {
+    iterations: f64,
+    evaluations: f64,
+    direction: Vec<f64>,
+    /// How far it was gone along.
+    t: f64,
+    /// The gradient there.
+    gradient: Vec<f64>,
+    /// Changes of gradients and of positions, the oldest first.
+    changes: VecDeque<[Vec<f64>; 2]>,
+    /// The first guess of the inverse curvature.
+    scale: f64,
+}
+
+impl Memory {
+    /// The next direction.
+    fn turn(&mut self, gradient: &[f64], history: usize) {
+        self.iterations += 1.0;
+        if self.iterations == 1.0 {
+            self.scale = 1.0;
+        } else {
+            let y = moved(gradient, -1.0, &self.gradient);
+            let s: Vec<f64> = self.direction.iter().map(|d| d * self.t).collect();
+            let curvature = dot(&y, &s);
+            if curvature > 1e-10 {
+                self.scale = curvature / dot(&y, &y);
+                self.changes.push_back([y, s]);
+            }
+        }
+        while self.changes.len() > history {
+            self.changes.pop_front();
+        }
+        // The two loops of Nocedal and Wright, algorithm 7.4.
+        let mut d: Vec<f64> = gradient.iter().map(|g| -g).collect();
+        let mut shares = Vec::new();
+        for [y, s] in self.changes.iter().rev() {
+            let share = dot(s, &d) / dot(y, s);
+            d = moved(&d, -share, y);
+            shares.push(share);
+        }
+        d.iter_mut().for_each(|d| *d *= self.scale);
+        for [y, s] in &self.changes {
+            let share = shares.pop().unwrap_or(0.0) - dot(y, &d) / dot(y, s);
+            d = moved(&d, share, s);
+        }
+        self.direction = d;
+        self.gradient = gradient.to_vec();
+    }
+
+    /// What the last step left.
+    fn load(s: &Search) -> Result<Memory> {
+        let read = |name: &str| match s.state(name) {
+            Some(value) => value.to_dtype(DType::F64).to_vec::<f64>(),
+            None => Ok(Vec::new()),
+        };
+        let number = |name: &str| Ok::<f64, Error>(read(name)?.first().copied().unwrap_or(0.0));
+        let sizes = s.parameters().iter().map(|p| p.shape());
+        let n: usize = sizes.map(|s| s.iter().product::<usize>()).sum();
+        let memory = Memory {
+            iterations: number("n_iter")?,
+            evaluations: number("func_evals")?,
+            direction: read("d")?,
+            t: number("t")?,
+            gradient: read("prev_flat_grad")?,
+            changes: VecDeque::new(),
+            scale: number("H_diag")?,
+        };
+        let (ys, ss) = (read("old_dirs")?, read("old_stps")?);
+        let whole = |v: &[f64]| v.len() == if memory.iterations > 0.0 { n } else { 0 };
+        let fit = whole(&memory.direction) && whole(&memory.gradient);
+        if !fit || ys.len() != ss.len() || ys.len() % n.max(1) != 0 {
+            let message = format!("the state is not that of parameters of {n} numbers");
+            return Err(Error::invalid("LBFGS", message));
+        }
+        let pairs = ys.chunks(n.max(1)).zip(ss.chunks(n.max(1)));
+        let changes = pairs.map(|(y, s)| [y.to_vec(), s.to_vec()]).collect();
+        Ok(Memory { changes, ..memory })
+    }
+
+    fn store(&self, search: &mut Search) {
+        let vector = |v: &[f64]| Tensor::from_slice(v, [v.len()]);
+        let rows = |i: usize| {
+            let all: Vec<f64> = self.changes.iter().flat_map(|c| c[i].clone()).collect();
+            Tensor::from_slice(&all, [self.changes.len(), self.gradient.len()])
+        };
+        search.set("n_iter", Tensor::scalar(self.iterations));
+        search.set("func_evals", Tensor::scalar(self.evaluations));
+        search.set("t", Tensor::scalar(self.t));
+        search.set("H_diag", Tensor::scalar(self.scale));
+        search.set("d", vector(&self.direction));
+        search.set("prev_flat_grad", vector(&self.gradient));
+        search.set("old_dirs", rows(0));
+        search.set("old_stps", rows(1));
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// `from + t · direction`.
+fn moved(from: &[f64], t: f64, direction: &[f64]) -> Vec<f64> {
+    let both = from.iter().zip(direction);
+    both.map(|(x, d)| x + t * d).collect()
+}
+
+fn largest(x: &[f64]) -> f64 {
+    x.iter().fold(0.0, |m: f64, x| m.max(x.abs()))
+}

@@ -1,0 +1,242 @@
+//! What a rule asks for by name while a step is recorded.
+
+use super::rule::Description;
+use kiln_tensor::{DType, Device, Tensor};
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+/// The name under which the share of the parameter that decoupled decay leaves is known.
+const KEPT: &str = "1 - lr * weight_decay";
+
+/// The scalars of a step: numbers of the group, and what [`Rule::scalars`](super::Rule::scalars) makes of them,
+/// in f64.
+pub struct Scalars<'a> {
+    about: &'a Description,
+    values: &'a [(&'static str, f64)],
+    /// The numbers, `[K]`.
+    data: Tensor,
+    /// Those that have been asked for, and what was set: rank 0, or `[P]`, one a parameter.
+    known: RefCell<Vec<(&'static str, Tensor)>>,
+    /// Those that updates have asked for, in the dtypes of these.
+    cast: RefCell<HashMap<(&'static str, DType), Tensor>>,
+}
+
+impl<'a> Scalars<'a> {
+    /// Those of the parameters on a device; `counts` are the numbers that are kept for each parameter, `step` first.
+    pub(crate) fn new(
+        about: &'a Description,
+        values: &'a [(&'static str, f64)],
+        data: &Tensor,
+        counts: &[(&'static str, Tensor)],
+        device: Device,
+    ) -> Scalars<'a> {
+        let there = |(name, value): &(&'static str, Tensor)| (*name, value.to(device));
+        let known = RefCell::new(counts.iter().map(there).collect());
+        let data = data.to(device);
+        Scalars {
+            about,
+            values,
+            data,
+            known,
+            cast: RefCell::default(),
+        }
+    }
+
+    /// A number of the group, of rank 0; or one that is kept for each parameter, or was set, one an element.
+    /// One that there is not is an error that the tensor carries.
+    #[track_caller]
+    pub fn number(&self, name: &str) -> Tensor {
+        let known = self.known.borrow().iter().find(|k| k.0 == name).cloned();
+        if let Some((_, value)) = known {
+            return value;
+        }
+        let Some(at) = self.values.iter().position(|(n, _)| *n == name) else {
+            return Tensor::from_error(self.about.error(format!("there is no number {name:?}")));
+        };
+        let value = self.data.select(0, at as i64);
+        self.known
+            .borrow_mut()
+            .push((self.values[at].0, value.clone()));
+        value
+    }
+
+    /// Whether a number is not zero now. A formula may leave a term out that is.
+    pub fn uses(&self, name: &str) -> bool {
+        uses(self.values, name)
+    }
+
+    /// The number of steps each parameter has made, this one included: `[P]`.
+    #[track_caller]
+    pub fn step(&self) -> Tensor {
+        self.number("step")
+    }
+
+    /// Gives a scalar a name; or the next value to a number that is kept for each parameter.
+    pub fn set(&mut self, name: &'static str, value: Tensor) {
+        let known = self.known.get_mut();
+        known.retain(|(n, _)| *n != name);
+        known.push((name, value));
+    }
+
+    /// Sets what the frame itself asks for.
+    pub(crate) fn finish(&mut self) {
+        if self.about.decoupled && self.uses("weight_decay") {
+            let kept = 1.0 - self.number("lr") * self.number("weight_decay");
+            self.set(KEPT, kept);
+        }
+    }
+
+    /// A scalar as an operand of the update of one parameter: of one element.
+    pub(crate) fn operand(&self, name: &'static str, dtype: DType, parameter: usize) -> Tensor {
+        let mut cast = self.cast.borrow_mut();
+        let all = cast.entry((name, dtype));
+        let all = all.or_insert_with(|| self.number(name).to_dtype(dtype));
+        match all.ndim() {
+            0 => all.clone(),
+            _ => all.narrow(0, parameter as i64, 1),
+        }
+    }
+
+    /// The name as it is known here.
+    fn static_name(&self, name: &str) -> Option<&'static str> {
+        let known = self.known.borrow();
+        let mut names = (known.iter().map(|k| k.0)).chain(self.values.iter().map(|v| v.0));
+        names.find(|n| *n == name)
+    }
+}
+
+fn uses(values: &[(&'static str, f64)], name: &str) -> bool {
+    values.iter().any(|(n, v)| *n == name && *v != 0.0)
+}
+
+/// One parameter at one step: [`Rule::update`](super::Rule::update) asks it for tensors by name. All have one
+/// dtype, the parameter's, or f32 for f16 and bf16.
+pub struct Update<'a> {
+    scalars: &'a Scalars<'a>,
+    dtype: DType,
+    before_decay: Tensor,
+    parameter: Tensor,
+    gradient: Tensor,
+    state: Vec<(&'static str, Tensor)>,
+    given: Given<'a>,
+    /// The first thing that went wrong.
+    failed: Option<Tensor>,
+}
+
+/// The scalars that are operands of an update, and those that turn out to be missing among them.
+pub(crate) struct Given<'a> {
+    pub names: &'a [&'static str],
+    pub values: Vec<Tensor>,
+    pub missing: &'a RefCell<Vec<&'static str>>,
+}
+
+impl<'a> Update<'a> {
+    pub(crate) fn new(
+        scalars: &'a Scalars<'a>,
+        dtype: DType,
+        [parameter, gradient]: [Tensor; 2],
+        state: Vec<(&'static str, Tensor)>,
+        given: Given<'a>,
+    ) -> Update<'a> {
+        let mut u = Update {
+            scalars,
+            dtype,
+            before_decay: parameter.clone(),
+            parameter,
+            gradient,
+            state,
+            given,
+            failed: None,
+        };
+        if u.scalars.about.is_on("maximize") {
+            u.gradient = u.gradient.neg();
+        }
+        if u.uses("weight_decay") {
+            match u.scalars.about.decoupled {
+                true => u.parameter = &u.parameter * u.number(KEPT),
+                false => u.gradient = &u.gradient + &u.parameter * u.number("weight_decay"),
+            }
+        }
+        u
+    }
+
+    /// The parameter, smaller by decoupled decay.
+    pub fn parameter(&self) -> Tensor {
+        self.parameter.clone()
+    }
+
+    /// The parameter as it is.
+    pub fn before_decay(&self) -> Tensor {
+        self.before_decay.clone()
+    }
+
+    /// The gradient; its negative with `maximize`, and with what `weight_decay` adds to it.
+    pub fn gradient(&self) -> Tensor {
+        self.gradient.clone()
+    }
+
+    /// The dtype of the parameter itself.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// A number of the group, or what [`Rule::scalars`](super::Rule::scalars) set, of rank 0. One that there is not
+    /// is an error that the tensor carries.
+    #[track_caller]
+    pub fn number(&self, name: &str) -> Tensor {
+        let Given {
+            names,
+            values,
+            missing,
+        } = &self.given;
+        if let Some(value) = names.iter().zip(values).find(|(n, _)| **n == name) {
+            return value.1.clone();
+        }
+        match self.scalars.static_name(name) {
+            // Anything will do: the update is recorded again with it among the operands.
+            Some(name) => {
+                let mut missing = missing.borrow_mut();
+                if !missing.contains(&name) {
+                    missing.push(name);
+                }
+                Tensor::scalar(1.0f32).to_dtype(self.parameter.dtype())
+            }
+            None => self.scalars.number(name),
+        }
+    }
+
+    /// Whether a number is not zero now. A formula may leave a term out that is.
+    pub fn uses(&self, name: &str) -> bool {
+        self.scalars.uses(name)
+    }
+
+    /// What is kept for this parameter. What is not is an error that the tensor carries.
+    #[track_caller]
+    pub fn state(&self, name: &str) -> Tensor {
+        match self.state.iter().find(|(n, _)| *n == name) {
+            Some((_, value)) => value.clone(),
+            None => self.no_state(name),
+        }
+    }
+
+    /// Replaces what is kept for this parameter.
+    #[track_caller]
+    pub fn set(&mut self, name: &str, value: Tensor) {
+        match self.state.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, held)) => *held = value,
+            None => self.failed = self.failed.take().or(Some(self.no_state(name))),
+        }
+    }
+
+    #[track_caller]
+    fn no_state(&self, name: &str) -> Tensor {
+        let message = format!("no {name:?} is kept for this parameter");
+        Tensor::from_error(self.scalars.about.error(message))
+    }
+
+    /// The state and the new value of the parameter, which `new` is.
+    pub(crate) fn finish(self, new: Tensor) -> Vec<Tensor> {
+        let state = self.state.into_iter().map(|(_, value)| value);
+        state.chain([self.failed.unwrap_or(new)]).collect()
+    }
+}

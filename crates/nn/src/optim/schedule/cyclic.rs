@@ -1,0 +1,95 @@
+//! Cyclical learning rates (Smith, 2015).
+
+use super::{Schedule, count, positive};
+use kiln_tensor::{Int, MaybeInt, options};
+
+/// How the height of [`CyclicLR`] changes.
+#[derive(Copy, Clone, Debug)]
+pub enum CyclicMode {
+    /// It stays.
+    Triangular,
+    /// Half as high in each cycle.
+    Triangular2,
+    /// Times `gamma` in each step.
+    ExpRange,
+    /// Times what this gives for the number of the cycle, from 1 (PyTorch's `scale_fn`).
+    OfCycle(fn(f64) -> f64),
+    /// Times what this gives for the number of the step, from 0.
+    OfIterations(fn(f64) -> f64),
+}
+
+options! {
+    /// Up from `base_lr` to `max_lr` and down again, in lines; the momentum (or β₁) goes the other way. The
+    /// optimiser's own learning rate is not used. Both rates must be given.
+    CyclicLR () {
+        /// The lowest rate.
+        base_lr: f64 = f64::NAN,
+        /// The highest.
+        max_lr: f64 = f64::NAN,
+        /// Steps on the way up.
+        step_size_up: Int = 2000,
+        /// Steps on the way down; as many if it is none.
+        step_size_down: MaybeInt = MaybeInt(None),
+        /// How the height changes.
+        mode: CyclicMode = CyclicMode::Triangular,
+        /// The factor of [`CyclicMode::ExpRange`].
+        gamma: f64 = 1.0,
+        /// Whether the momentum is changed.
+        cycle_momentum: bool = true,
+        /// The lowest momentum, where the rate is highest.
+        base_momentum: f64 = 0.8,
+        /// The highest.
+        max_momentum: f64 = 0.9,
+    }
+}
+
+impl CyclicLR {
+    /// How high a step is: from 0 to 1 where the mode leaves the height as it is.
+    fn height(&self, step: u64) -> f64 {
+        let up = count(self.step_size_up);
+        let down = self.step_size_down.0.map_or(up, |down| count(Int(down)));
+        let (step, whole) = (step as f64, (up + down) as f64);
+        let turn = up as f64 / whole;
+        let cycle = (1.0 + step / whole).floor();
+        let x = 1.0 + step / whole - cycle;
+        let height = match x <= turn {
+            true => x / turn,
+            false => (x - 1.0) / (turn - 1.0),
+        };
+        height
+            * match self.mode {
+                CyclicMode::Triangular => 1.0,
+                CyclicMode::Triangular2 => 0.5f64.powf(cycle - 1.0),
+                CyclicMode::ExpRange => self.gamma.powf(step),
+                CyclicMode::OfCycle(scale) => scale(cycle),
+                CyclicMode::OfIterations(scale) => scale(step),
+            }
+    }
+}
+
+impl Schedule for CyclicLR {
+    fn lr(&self, _: f64, epoch: u64) -> f64 {
+        self.base_lr + (self.max_lr - self.base_lr) * self.height(epoch)
+    }
+
+    fn momentum(&self, epoch: u64) -> Option<f64> {
+        let range = self.max_momentum - self.base_momentum;
+        let now = self.max_momentum - range * self.height(epoch);
+        self.cycle_momentum.then_some(now)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        for (name, lr) in [("base_lr", self.base_lr), ("max_lr", self.max_lr)] {
+            if lr.is_nan() {
+                return Err(format!("{name} must be given"));
+            }
+        }
+        positive("step_size_up", self.step_size_up)?;
+        match self.step_size_down.0 {
+            Some(down) if down < 0 => Err(format!(
+                "step_size_down must not be negative, but is {down}"
+            )),
+            _ => Ok(()),
+        }
+    }
+}

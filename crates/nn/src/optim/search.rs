@@ -1,0 +1,90 @@
+//! Steps that evaluate the loss themselves.
+
+use kiln_tensor::{Result, Tensor, Var, assign_together, no_grad};
+use std::collections::BTreeMap;
+
+/// What [`Rule::search`](super::Rule::search) works on.
+pub struct Search<'a> {
+    pub(crate) values: &'a [(&'static str, f64)],
+    pub(crate) parameters: &'a [Var],
+    /// What is kept from step to step.
+    pub(crate) kept: &'a mut BTreeMap<String, Tensor>,
+    pub(crate) loss: &'a mut dyn FnMut() -> Result<Tensor>,
+}
+
+impl Search<'_> {
+    /// A number of the group; 0 if it has none of this name.
+    pub fn number(&self, name: &str) -> f64 {
+        let found = self.values.iter().find(|(n, _)| *n == name);
+        found.map_or(0.0, |(_, value)| *value)
+    }
+
+    /// The parameters.
+    pub fn parameters(&self) -> &[Var] {
+        self.parameters
+    }
+
+    /// The loss where the parameters are now, and through backward their gradients.
+    ///
+    /// # Errors
+    /// Those of the function that was given.
+    pub fn evaluate(&mut self) -> Result<Tensor> {
+        self.parameters.iter().for_each(Var::zero_grad);
+        (self.loss)()
+    }
+
+    /// The gradients as one vector, zeros for a parameter that has none.
+    ///
+    /// # Errors
+    /// If a gradient can't be computed.
+    pub fn gradient(&self) -> Result<Vec<f64>> {
+        let mut all = Vec::new();
+        for p in self.parameters {
+            match p.grad() {
+                Some(g) => all.extend(g.to_dtype(kiln_tensor::DType::F64).to_vec::<f64>()?),
+                None => all.resize(all.len() + p.shape().iter().product::<usize>(), 0.0),
+            }
+        }
+        Ok(all)
+    }
+
+    /// The parameters as one vector.
+    ///
+    /// # Errors
+    /// If a value can't be computed.
+    pub fn position(&self) -> Result<Vec<f64>> {
+        let mut all = Vec::new();
+        for p in self.parameters {
+            let value = p.get().detach().to_dtype(kiln_tensor::DType::F64);
+            all.extend(value.to_vec::<f64>()?);
+        }
+        Ok(all)
+    }
+
+    /// Moves the parameters to a position.
+    ///
+    /// # Errors
+    /// If it has not as many numbers as the parameters, or a device fails.
+    pub fn go_to(&self, position: &[f64]) -> Result<()> {
+        let all = Tensor::from_slice(position, [position.len()]);
+        let mut from = 0;
+        let mut values = Vec::new();
+        for p in self.parameters {
+            let n = p.shape().iter().product::<usize>();
+            let value = no_grad(|| all.narrow(0, from as i64, n as i64).reshape(p.shape()));
+            values.push(value.to_dtype(p.dtype()).to(p.device()));
+            from += n;
+        }
+        assign_together(self.parameters.iter().zip(&values))
+    }
+
+    /// What was kept from the step before, if anything.
+    pub fn state(&self, name: &str) -> Option<&Tensor> {
+        self.kept.get(name)
+    }
+
+    /// Keeps something for the next step; it is saved with the optimiser.
+    pub fn set(&mut self, name: &str, value: Tensor) {
+        self.kept.insert(name.to_string(), value);
+    }
+}
