@@ -151,7 +151,6 @@ impl Group {
             let mut scalars =
                 Scalars::new(&self.about, &self.values, &self.data.get(), &counts, device);
             self.rule.scalars(&mut scalars);
-            scalars.finish();
             if device == self.data.device() {
                 assignments.extend(self.next_counts(&gradients, &scalars));
             }

@@ -32,14 +32,18 @@ impl<'a> Scalars<'a> {
     ) -> Scalars<'a> {
         let there = |(name, value): &(&'static str, Tensor)| (*name, value.to(device));
         let known = RefCell::new(counts.iter().map(there).collect());
-        let data = data.to(device);
-        Scalars {
+        let mut scalars = Scalars {
             about,
             values,
-            data,
+            data: data.to(device),
             known,
             cast: RefCell::default(),
+        };
+        if about.decoupled && scalars.uses("weight_decay") {
+            let kept = 1.0 - scalars.number("lr") * scalars.number("weight_decay");
+            scalars.set(KEPT, kept);
         }
+        scalars
     }
 
     /// A number of the group, of rank 0; or one that is kept for each parameter, or was set, one an element.
@@ -76,14 +80,6 @@ impl<'a> Scalars<'a> {
         let known = self.known.get_mut();
         known.retain(|(n, _)| *n != name);
         known.push((name, value));
-    }
-
-    /// Sets what the frame itself asks for.
-    pub(crate) fn finish(&mut self) {
-        if self.about.decoupled && self.uses("weight_decay") {
-            let kept = 1.0 - self.number("lr") * self.number("weight_decay");
-            self.set(KEPT, kept);
-        }
     }
 
     /// A scalar as an operand of the update of one parameter: of one element.
