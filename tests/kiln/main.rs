@@ -48,6 +48,7 @@ mod sizes;
 mod threads;
 mod tuning;
 mod tuning_precision;
+mod two_devices;
 mod vars;
 mod verify;
 mod views;
