@@ -28,6 +28,7 @@ use std::sync::Arc;
 ///     let y = no_grad(|| step.call(&[x.clone(), x], |x| vec![&x[0] * &x[1] + &x[0]]));
 ///     assert_eq!(y[0].to_vec::<f32>()?, [n * n + n, 12.0]);
 /// }
+/// assert_eq!(step.kinds(), 1);
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[derive(Default)]
@@ -72,6 +73,11 @@ impl Repeated {
             Some(recorded) => recorded.call(operands, loc),
             None => f(operands),
         }
+    }
+
+    /// How many kinds of calls are one operation each.
+    pub fn kinds(&self) -> usize {
+        self.known.values().flatten().count()
     }
 
     /// Forgets what was recorded: from now on the function records something else.

@@ -315,3 +315,45 @@ pub(crate) fn vector(values: impl Iterator<Item = f64>) -> Tensor {
     let values: Vec<f64> = values.collect();
     Tensor::from_slice(&values, [values.len()])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::*;
+    use kiln_tensor::{DType, Result, Tensor, Var};
+
+    /// How many kinds of updates are one operation each, of two shapes and with a number that changes.
+    fn kinds(rule: impl Rule) -> Result<usize> {
+        let p = |n: i64| Var::parameter(Tensor::ones([2, n], DType::F32));
+        let all = [p(2)?, p(2)?, p(3)?];
+        let mut optimizer = Optimizer::new(&all, rule)?;
+        for i in 1..4 {
+            optimizer.set_lr(0.1 / i as f64)?;
+            all.iter()
+                .try_for_each(|p| p.set_grad(Some(&p.get().detach())))?;
+            optimizer.step()?;
+        }
+        Ok(optimizer.groups[0].updates.recorded.kinds())
+    }
+
+    #[test]
+    fn an_update_is_one_operation() -> Result<()> {
+        let found = [
+            kinds(SGD::new().momentum(0.9).dampening(0.1).weight_decay(0.1))?,
+            kinds(SGD::new().momentum(0.9).nesterov(true))?,
+            kinds(Adam::new().amsgrad(true).maximize(true))?,
+            kinds(AdamW::new())?,
+            kinds(RMSprop::new().momentum(0.9).centered(true))?,
+            kinds(Adagrad::new())?,
+            kinds(Adadelta::new())?,
+            kinds(Adamax::new())?,
+            kinds(ASGD::new())?,
+            kinds(NAdam::new())?,
+            kinds(RAdam::new())?,
+            kinds(Rprop::new())?,
+        ];
+        assert_eq!(found, [2; 12]);
+        // It reduces, which is more than pointwise work.
+        assert_eq!(kinds(Adafactor::new())?, 0);
+        Ok(())
+    }
+}
