@@ -147,10 +147,18 @@ types! { LAYERS:
 }
 
 types! { OPTIMIZERS:
+    "torch.optim.ASGD" = nn::optim::ASGD,
+    "torch.optim.Adadelta" = nn::optim::Adadelta,
+    "torch.optim.Adafactor" = nn::optim::Adafactor,
     "torch.optim.Adagrad" = nn::optim::Adagrad,
     "torch.optim.Adam" = nn::optim::Adam,
     "torch.optim.AdamW" = nn::optim::AdamW,
+    "torch.optim.Adamax" = nn::optim::Adamax,
+    "torch.optim.LBFGS" = nn::optim::LBFGS,
+    "torch.optim.NAdam" = nn::optim::NAdam,
+    "torch.optim.RAdam" = nn::optim::RAdam,
     "torch.optim.RMSprop" = nn::optim::RMSprop,
+    "torch.optim.Rprop" = nn::optim::Rprop,
     "torch.optim.SGD" = nn::optim::SGD,
 }
 
@@ -158,11 +166,14 @@ types! { SCHEDULES:
     "torch.optim.lr_scheduler.ConstantLR" = nn::optim::ConstantLR,
     "torch.optim.lr_scheduler.CosineAnnealingLR" = nn::optim::CosineAnnealingLR,
     "torch.optim.lr_scheduler.CosineAnnealingWarmRestarts" = nn::optim::CosineAnnealingWarmRestarts,
+    "torch.optim.lr_scheduler.CyclicLR" = nn::optim::CyclicLR,
     "torch.optim.lr_scheduler.ExponentialLR" = nn::optim::ExponentialLR,
     "torch.optim.lr_scheduler.LambdaLR" = nn::optim::LambdaLR<fn(u64) -> f64>,
     "torch.optim.lr_scheduler.LinearLR" = nn::optim::LinearLR,
     "torch.optim.lr_scheduler.MultiStepLR" = nn::optim::MultiStepLR,
+    "torch.optim.lr_scheduler.MultiplicativeLR" = nn::optim::MultiplicativeLR<fn(u64) -> f64>,
     "torch.optim.lr_scheduler.OneCycleLR" = nn::optim::OneCycleLR,
+    "torch.optim.lr_scheduler.PolynomialLR" = nn::optim::PolynomialLR,
     "torch.optim.lr_scheduler.ReduceLROnPlateau" = nn::optim::ReduceLROnPlateau,
     "torch.optim.lr_scheduler.SequentialLR" = nn::optim::SequentialLR,
     "torch.optim.lr_scheduler.StepLR" = nn::optim::StepLR,

@@ -103,31 +103,12 @@ pub(super) const MISSING: &[Missing] = &[
         why: "not written",
     },
     Missing {
-        torch: &[
-            "torch.optim.ASGD",
-            "torch.optim.Adadelta",
-            "torch.optim.Adafactor",
-            "torch.optim.Adamax",
-            "torch.optim.LBFGS",
-            "torch.optim.Muon",
-            "torch.optim.NAdam",
-            "torch.optim.RAdam",
-            "torch.optim.Rprop",
-            "torch.optim.SparseAdam",
-        ],
+        torch: &["torch.optim.Muon", "torch.optim.SparseAdam"],
         why: "not written; a `Rule` of your own is one",
     },
     Missing {
         torch: &["torch.optim.lr_scheduler.ChainedScheduler"],
         why: "`Scheduler::chained` does it",
-    },
-    Missing {
-        torch: &[
-            "torch.optim.lr_scheduler.CyclicLR",
-            "torch.optim.lr_scheduler.MultiplicativeLR",
-            "torch.optim.lr_scheduler.PolynomialLR",
-        ],
-        why: "`LambdaLR` takes any function of the epoch, and a `Schedule` of your own is one",
     },
     Missing {
         torch: &["torch.while_loop"],
