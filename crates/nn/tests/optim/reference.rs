@@ -240,7 +240,7 @@ fn steps_with_a_closure_are_those_without() {
         let parameters = parameters();
         let mut optimizer = Optimizer::new(&parameters, AdamW::new().lr(0.1)).unwrap();
         for _ in 0..3 {
-            let mut loss = || {
+            let loss = || {
                 let loss = valleys(&parameters)?;
                 loss.backward()?;
                 Ok(loss)
