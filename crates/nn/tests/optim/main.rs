@@ -2,6 +2,7 @@
 
 mod clip;
 mod formulas;
+mod own;
 mod ranges;
 mod reference;
 mod repeats;
