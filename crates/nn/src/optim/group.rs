@@ -214,7 +214,7 @@ impl Group {
                 false => where_(
                     made(gradients).to(count.device()).gt(0.0),
                     &next,
-                    &count.get(),
+                    count.get(),
                 ),
             };
             (count.clone(), next)

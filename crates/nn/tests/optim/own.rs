@@ -146,21 +146,24 @@ fn names_that_there_are_not_are_errors() {
             (self.0)(u)
         }
     }
-    let cases: [(fn(&mut Update) -> Tensor, &str); 3] = [
-        (|u| u.parameter() * u.number("rate"), "no number \"rate\""),
-        (|u| u.state("moment"), "no \"moment\" is kept"),
+    let cases: [(Wrong, &str); 3] = [
         (
-            |u| {
+            Wrong(|u| u.parameter() * u.number("rate")),
+            "no number \"rate\"",
+        ),
+        (Wrong(|u| u.state("moment")), "no \"moment\" is kept"),
+        (
+            Wrong(|u| {
                 u.set("moment", u.gradient());
                 u.parameter()
-            },
+            }),
             "no \"moment\" is kept",
         ),
     ];
-    for (update, wanted) in cases {
+    for (wrong, wanted) in cases {
         let p = crate::parameter(1, &[3]);
         let before: Vec<f32> = p.get().to_vec().unwrap();
-        let mut optimizer = Optimizer::new(&p, Wrong(update)).unwrap();
+        let mut optimizer = Optimizer::new(&p, wrong).unwrap();
         p.set_grad(Some(&random(2, &[3]))).unwrap();
         let e = optimizer.step().unwrap_err();
         assert!(e.message().contains(wanted), "{e}");

@@ -202,7 +202,7 @@ fn lbfgs_that_fails_goes_back() {
         optimizer.step_with(|| {
             left -= 1;
             let loss = match left {
-                0 => p.get().index_select(0, &Tensor::from([7i64])).sum(()),
+                0 => p.get().index_select(0, Tensor::from([7i64])).sum(()),
                 _ => p.get().square().square().sum(()),
             };
             loss.backward()?;
