@@ -43,7 +43,7 @@ fn resnet() -> kiln::Result<Compiled<Tensor, Tensor>> {
     model.eval();
     model.to(gpu)?;
     let image = Spec::new(DType::F32, [1, 3, 224, 224]).on(gpu);
-    compile(image, |x| no_grad(|| model.forward(&x)))
+    compile(image, |x| no_grad(|| model.call(&x)))
 }
 
 /// Compiles once and says how long it took.

@@ -133,7 +133,7 @@ fn gpt(layers: usize) -> Result<Gpt> {
 }
 
 fn loss(gpt: &Gpt, tokens: &Tensor) -> Tensor {
-    let scores = gpt.forward(tokens).flatten(0, 1);
+    let scores = gpt.call(tokens).flatten(0, 1);
     scores.cross_entropy(&tokens.flatten(0, 1))
 }
 
@@ -266,7 +266,7 @@ fn mlp(parameters: usize) -> Result<Duration> {
     realize_all()?;
     let step = || {
         compile(Spec::new(DType::F32, [8, 16]), |x| {
-            let y = layers.iter().fold(x, |x, layer| layer.forward(&x).relu());
+            let y = layers.iter().fold(x, |x, layer| layer.call(&x).relu());
             let loss = y.square().mean(());
             update(&mut optimizer, &loss)?;
             Ok(loss)

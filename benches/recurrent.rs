@@ -3,7 +3,7 @@
 //!
 //! `cargo bench --bench recurrent`
 
-use kiln::nn::{LSTM, Module};
+use kiln::nn::{Forward, LSTM, Module};
 use kiln::{DType, Tensor, no_grad};
 use std::time::Instant;
 
@@ -26,11 +26,11 @@ fn main() -> kiln::Result<()> {
         let x = Tensor::randn([length, 16, 128], DType::F32);
         x.realize()?;
         let forward = || {
-            let y = no_grad(|| lstm.forward(&x, None).0.sum(()));
+            let y = no_grad(|| lstm.call(&x).0.sum(()));
             y.item::<f32>().unwrap();
         };
         let train = || {
-            let loss = lstm.forward(&x, None).0.square().mean(());
+            let loss = lstm.call(&x).0.square().mean(());
             loss.backward().unwrap();
             for (_, p) in lstm.named_parameters() {
                 let g = p.grad().unwrap();

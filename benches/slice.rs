@@ -169,7 +169,7 @@ fn compile_resnet() -> Result<()> {
     let mut described = String::new();
     for _ in 0..5 {
         let start = Instant::now();
-        let f = compile(&image, |x| no_grad(|| resnet.forward(&x)))?;
+        let f = compile(&image, |x| no_grad(|| resnet.call(&x)))?;
         times.push(start.elapsed().as_secs_f64());
         described = format!(
             "  {} convolutions folded, {} kernels in every run, {} prepared",

@@ -57,7 +57,7 @@ fn resnet50() -> kiln::Result<ResNet> {
 
 fn resnet(model: &ResNet, options: &CompileOptions) -> kiln::Result<Compiled<Tensor, Tensor>> {
     let image = Spec::new(DType::F32, [1, 3, 224, 224]);
-    compile_with(image, options, |x| no_grad(|| model.forward(&x)))
+    compile_with(image, options, |x| no_grad(|| model.call(&x)))
 }
 
 /// ResNet-50, one image of 224 x 224.

@@ -13,9 +13,8 @@ struct Mlp {
 }
 
 impl Forward for Mlp {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let hidden = self.fc1.forward(x).relu();
-        self.fc2.forward(&self.drop.forward(&hidden))
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        Ok(self.fc2.call(self.drop.call(self.fc1.call(x).relu())))
     }
 }
 
@@ -28,7 +27,7 @@ fn main() -> Result<()> {
     let model = Mlp {
         fc1: Linear::new(64, 128)?,
         fc2: Linear::new(128, 10)?,
-        drop: Dropout::new(0.1),
+        drop: Dropout::new(0.1)?,
     };
     let mut opt = Optimizer::new(model.parameters(), AdamW::new())?;
     let data = TensorDataset::new((x.clone(), y.clone()))?;
@@ -38,7 +37,7 @@ fn main() -> Result<()> {
         for batch in &loader {
             let (xb, yb) = batch?;
             let smooth = CrossEntropy::new().label_smoothing(0.1);
-            let loss = model.forward(&xb).cross_entropy_with(&yb, smooth);
+            let loss = model.call(xb).cross_entropy_with(&yb, smooth);
             opt.zero_grad();
             loss.backward()?;
             clip_grad_norm_(model.parameters(), 1.0)?;
@@ -49,7 +48,7 @@ fn main() -> Result<()> {
         println!("{epoch} {}", total / batches as f64);
     }
     model.eval();
-    let right = no_grad(|| model.forward(&x).argmax(1).eq(&y));
+    let right = no_grad(|| model.call(&x).argmax(1).eq(&y));
     println!(
         "accuracy {}",
         right.to_dtype(DType::F32).mean(()).item::<f64>()?

@@ -76,7 +76,7 @@ pub mod nn {
     //! Layers, initialisers, optimisers and schedules, under PyTorch's names.
     //!
     //! ```
-    //! use kiln::nn::{BatchNorm2d, Conv2d, Forward, Linear, Module};
+    //! use kiln::nn::{BatchNorm2d, Conv2d, Forward, Kernel, Linear, Module};
     //! use kiln::{DType, Result, Tensor};
     //!
     //! #[derive(Module)]
@@ -89,7 +89,7 @@ pub mod nn {
     //! impl Net {
     //!     fn new() -> Result<Net> {
     //!         Ok(Net {
-    //!             conv: Conv2d::new(1, 8, 3)?.padding(1).bias(false),
+    //!             conv: Conv2d::new(1, 8, Kernel::new(3).padding(1).bias(false))?,
     //!             norm: BatchNorm2d::new(8)?,
     //!             head: Linear::new(8 * 14 * 14, 10)?,
     //!         })
@@ -97,16 +97,16 @@ pub mod nn {
     //! }
     //!
     //! impl Forward for Net {
-    //!     fn forward(&self, x: &Tensor) -> Tensor {
-    //!         let x = self.norm.forward(&self.conv.forward(x)).relu();
-    //!         self.head.forward(&x.max_pool2d(2).flatten(1, -1))
+    //!     fn forward(&self, x: Tensor) -> Result<Tensor> {
+    //!         let x = self.norm.call(self.conv.call(x)).relu();
+    //!         Ok(self.head.call(x.max_pool2d(2).flatten(1, -1)))
     //!     }
     //! }
     //!
     //! let net = Net::new()?;
     //! let images = Tensor::rand([4, 1, 28, 28], DType::F32);
     //! let labels = Tensor::randint(0, 10, [4]);
-    //! let loss = net.forward(&images).cross_entropy(&labels);
+    //! let loss = net.call(&images).cross_entropy(&labels);
     //! loss.backward()?;
     //! for (name, parameter) in net.named_parameters() {
     //!     assert!(parameter.grad().is_some(), "{name} has no gradient");

@@ -37,13 +37,11 @@ pub fn workload(name: &str) -> Result<Workload> {
         "layer-norm" => operation(
             LayerNorm::new([1024])?,
             vec![random(&[8192, 1024])],
-            |m, x| m.forward(&x[0]),
+            |m, x| m.call(&x[0]),
         ),
         "batch-norm-relu" => {
             let x = random(&[32, 64, 56, 56]);
-            operation(BatchNorm2d::new(64)?, vec![x], |m, x| {
-                m.forward(&x[0]).relu()
-            })
+            operation(BatchNorm2d::new(64)?, vec![x], |m, x| m.call(&x[0]).relu())
         }
         "gelu-chain" => {
             let x = (0..4).map(|_| large()).collect();

@@ -74,8 +74,8 @@ fn check_on<L: Forward + Module, N: Forward + Module>(
     let x = Tensor::randn(sizes, DType::F32).to(device);
     let spec = Spec::new(DType::F32, dims).on(device);
     let step = compile(spec, |x| {
-        let h = layer.forward(&x);
-        let y = norm.forward(&h);
+        let h = layer.call(&x);
+        let y = norm.call(&h);
         let loss = (&y * y.sin()).sum(());
         loss.backward()?;
         let mut outputs = vec![y, weight.grad().unwrap(), bias.grad().unwrap()];
@@ -87,7 +87,7 @@ fn check_on<L: Forward + Module, N: Forward + Module>(
     let dropped = step.explain().dropped_biases();
     assert_eq!(dropped, !read as usize, "{}", step.explain());
 
-    let (expected, mean) = normalised(&layer.forward(&x))?;
+    let (expected, mean) = normalised(&layer.call(&x))?;
 
     let outputs = step.run(&x)?;
     near(&outputs[0], &expected, "the result");
@@ -123,7 +123,7 @@ fn gradients_are_zero_for_batches_of_any_size() -> Outcome {
     let (layer, norm) = (Conv2d::new(3, 4, 3)?, BatchNorm2d::new(4)?);
     for batch in [6, 7, 11, 5, 9, 6, 13] {
         let x = Tensor::randn([batch, 3, 8, 8], DType::F32);
-        let y = norm.forward(&layer.forward(&x));
+        let y = norm.call(layer.call(&x));
         (&y * y.sin()).mean(()).backward()?;
         for (name, p) in layer.named_parameters() {
             let gradient = p.grad().expect("a gradient");
@@ -187,23 +187,23 @@ fn a_bias_behind_a_view_is_dropped() -> Outcome {
     type Case<'a> = (Vec<usize>, Option<Var>, &'a dyn Fn(&Tensor) -> Tensor);
     let cases: [Case<'_>; 4] = [
         (vec![4, 7, 3], of_linear.clone(), &|x| {
-            linear.forward(x).permute([0, 2, 1])
+            linear.call(x).permute([0, 2, 1])
         }),
         (vec![4, 7, 3], of_linear, &|x| {
-            linear.forward(x).reshape([28, 5])
+            linear.call(x).reshape([28, 5])
         }),
         (vec![4, 3, 6, 7], of_conv.clone(), &|x| {
-            conv.forward(x).flatten(2, 3)
+            conv.call(x).flatten(2, 3)
         }),
         (vec![4, 3, 6, 7], of_conv, &|x| {
-            conv.forward(x).permute([0, 2, 3, 1]).reshape([80, 5])
+            conv.call(x).permute([0, 2, 3, 1]).reshape([80, 5])
         }),
     ];
     for (sizes, bias, layer) in cases {
         let x = Tensor::randn(&sizes, DType::F32);
         let bias = bias.expect("a layer with a bias");
         let step = compile(&x, |x| {
-            let y = norm.forward(&layer(&x));
+            let y = norm.call(&layer(&x));
             (&y * y.sin()).sum(()).backward()?;
             let gradient = bias.grad().unwrap();
             bias.zero_grad();
@@ -234,7 +234,7 @@ fn a_bias_behind_a_cast_is_dropped() -> Outcome {
     };
     for (dtype, epsilon) in [(DType::BF16, 1.0 / 128.0), (DType::F16, 1.0 / 1024.0)] {
         let step = compile(&x, |x| {
-            let y = norm.forward(&convolved(&x, dtype));
+            let y = norm.call(&convolved(&x, dtype));
             (&y * y.sin()).sum(()).backward()?;
             let gradient = bias.grad().unwrap();
             bias.zero_grad();
@@ -273,7 +273,7 @@ fn a_gpu_drops_it_too() -> Outcome {
 fn a_bias_of_another_axis_than_the_norm_s_stays() -> Outcome {
     let (conv, norm) = (Conv1d::new(2, 5, 3)?, BatchNorm1d::new(5)?);
     let x = Tensor::randn([4, 2, 7], DType::F32);
-    let step = compile(&x, |x| norm.forward(&conv.forward(&x).permute([0, 2, 1])))?;
+    let step = compile(&x, |x| norm.call(&conv.call(&x).permute([0, 2, 1])))?;
     let explain = step.explain();
     assert_eq!(explain.dropped_biases(), 0, "{explain}");
     let before = step.run(&x)?;
@@ -294,7 +294,7 @@ fn a_bias_of_another_axis_than_the_norm_s_stays() -> Outcome {
 fn a_dropped_bias_is_saved_and_loaded() -> Outcome {
     let (conv, norm) = (Conv2d::new(3, 4, 3)?, BatchNorm2d::new(4)?);
     let x = Tensor::randn([2, 3, 6, 5], DType::F32);
-    let step = compile(&x, |x| norm.forward(&conv.forward(&x)))?;
+    let step = compile(&x, |x| norm.call(&conv.call(&x)))?;
     assert_eq!(step.explain().dropped_biases(), 1);
     let bias = |state: &StateDict| numbers(state.get("bias").expect("a layer with a bias"));
     let file = std::env::temp_dir().join(format!("kiln-bias-{}.safetensors", std::process::id()));
@@ -335,7 +335,7 @@ fn running_statistics_fold_instead() -> Outcome {
     let (conv, norm) = (Conv2d::new(3, 4, 3)?, BatchNorm2d::new(4)?);
     norm.eval();
     let x = Tensor::randn([2, 3, 6, 5], DType::F32);
-    let compiled = compile(&x, |x| norm.forward(&conv.forward(&x)))?;
+    let compiled = compile(&x, |x| norm.call(&conv.call(&x)))?;
     let explain = compiled.explain();
     assert_eq!(
         (explain.folded(), explain.dropped_biases()),
@@ -379,7 +379,7 @@ fn a_bias_alone_has_a_gradient_of_zero() -> Outcome {
         of("weight").requires_grad_(false)?;
         let x = Tensor::randn([3, 3, 6, 5], DType::F32).to(device);
         let step = compile(&x, |x| -> kiln::Result<Tensor> {
-            loss(&norm.forward(&conv.forward(&x))).backward()?;
+            loss(&norm.call(&conv.call(&x))).backward()?;
             of("bias")
                 .grad()
                 .ok_or_else(|| unreachable!("it has a gradient"))

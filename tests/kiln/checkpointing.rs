@@ -93,7 +93,7 @@ fn what_a_block_assigns_is_assigned_once_and_hooks_are_called() {
     let counter = seen.clone();
     let y = checkpoint(
         |x: Tensor| {
-            let y = norm.forward(&x);
+            let y = norm.call(&x);
             let hook = move |_: &Tensor| {
                 counter.fetch_add(1, Ordering::Relaxed);
                 None
@@ -128,7 +128,7 @@ fn step(checkpointed: bool) -> (usize, Vec<f32>) {
     let compiled = compile(spec, |x| {
         let mut y = x.clone();
         for segment in layers.chunks(3) {
-            let run = |y: Tensor| segment.iter().fold(y, |y, l| l.forward(&y).tanh());
+            let run = |y: Tensor| segment.iter().fold(y, |y, l| l.call(&y).tanh());
             y = match checkpointed {
                 true => checkpoint(run, y),
                 false => run(y),

@@ -2,7 +2,7 @@
 
 use crate::{assert_close, matrix, vector};
 use kiln::nn::optim::{Adam, Optimizer};
-use kiln::nn::{Forward, Linear, Module, ReLU, Sequential};
+use kiln::nn::{Forward, Linear, Module, ReLU, sequential};
 use kiln::{
     CudaGrid, CustomOp, DType, Device, ErrorKind, Spec, Tensor, Var, compile, cond, keep, scan,
 };
@@ -57,14 +57,14 @@ fn recurrent_layers_are_loops_there() {
     let Some(gpu) = device() else { return };
     let run = |device: Device| {
         kiln::manual_seed(11);
-        let lstm = kiln::nn::LSTM::new(3, 5).unwrap();
-        let lstm = lstm.bidirectional(true).unwrap();
+        let how = kiln::nn::Recurrent::new().bidirectional(true);
+        let lstm = kiln::nn::LSTM::with(3, 5, how).unwrap();
         let gru = kiln::nn::GRU::new(10, 4).unwrap();
         lstm.to(device).unwrap();
         gru.to(device).unwrap();
         let x = (matrix(6 * 2, 3) * 0.2).reshape([6, 2, 3]).to(device);
-        let (y, (h, c)) = lstm.forward(&x, None);
-        let (y, last) = gru.forward(&y, None);
+        let (y, (h, c)) = lstm.call(&x);
+        let (y, last) = gru.call(&y);
         let loss = y.square().sum(()) + last.sum(()) + (h * c).sum(());
         if device == gpu {
             let kernels = kiln::explain(&[&loss]).unwrap();
@@ -181,7 +181,7 @@ fn a_step_after_a_failed_one_gives_its_error_and_training_goes_on() {
         for labels in labels {
             optimizer.zero_grad();
             let y = Tensor::from_slice(labels, [4]).to(gpu);
-            let logits = net.forward(&x);
+            let logits = net.call(&x);
             let loss = logits.cross_entropy(&y);
             loss.backward().unwrap();
             errors.push(optimizer.step().err());
@@ -349,10 +349,7 @@ fn cells_move_and_train_as_on_the_cpu() {
     let Some(gpu) = device() else { return };
     let train = |device: Device| {
         kiln::manual_seed(3);
-        let net = Sequential::new()
-            .add(Linear::new(5, 8).unwrap())
-            .add(ReLU::new())
-            .add(Linear::new(8, 3).unwrap());
+        let net = sequential![Linear::new(5, 8), ReLU::new(), Linear::new(8, 3)].unwrap();
         net.to(device).unwrap();
         let rule = Adam::new().lr(0.05);
         let mut optimizer = Optimizer::new(net.parameters(), rule).unwrap();
@@ -361,7 +358,7 @@ fn cells_move_and_train_as_on_the_cpu() {
         let mut losses = Vec::new();
         for _ in 0..5 {
             optimizer.zero_grad();
-            let loss = net.forward(&x).cross_entropy(&labels);
+            let loss = net.call(&x).cross_entropy(&labels);
             loss.backward().unwrap();
             optimizer.step().unwrap();
             losses.push(loss.item::<f32>().unwrap());
@@ -375,17 +372,11 @@ fn cells_move_and_train_as_on_the_cpu() {
         assert!((a - b).abs() < 1e-5 * b.abs(), "{there:?} {here:?}");
     }
     // What was trained there is loaded here, and back.
-    let other = Sequential::new()
-        .add(Linear::new(5, 8).unwrap())
-        .add(ReLU::new())
-        .add(Linear::new(8, 3).unwrap());
+    let other = sequential![Linear::new(5, 8), ReLU::new(), Linear::new(8, 3)].unwrap();
     other.load_state_dict(&state, true).unwrap();
     net.load_state_dict(&other.state_dict(), true).unwrap();
     let x = matrix(2, 5);
-    assert_close(
-        &floats(&net.forward(&x.to(gpu))),
-        &floats(&other.forward(&x)),
-    );
+    assert_close(&floats(&net.call(x.to(gpu))), &floats(&other.call(&x)));
 }
 
 #[test]

@@ -75,13 +75,13 @@ fn parameters_are_called_by_their_names() {
     let fc = Linear::new(3, 8).unwrap();
     let (weight, bias) = (fc.weight.clone(), fc.bias.clone());
     // A layer of its own knows its own names.
-    let e = fc.forward(&matrix(2, 4)).error().unwrap().clone();
+    let e = fc.call(matrix(2, 4)).error().unwrap().clone();
     insta::assert_snapshot!(shown(e, FILE));
     let model = Sequential::new().named("fc", fc);
     let mut optimizer = Optimizer::new(model.parameters(), SGD::new()).unwrap();
     assert_eq!(weight.name().as_deref(), Some("fc.weight"));
     // A pending update is still the parameter.
-    model.forward(&matrix(2, 3)).sum(()).backward().unwrap();
+    model.call(matrix(2, 3)).sum(()).backward().unwrap();
     weight.sub_(&(weight.grad().unwrap() * 0.1)).unwrap();
     let e = matrix(2, 4).matmul(weight.get()).error().unwrap().clone();
     insta::assert_snapshot!(shown(e, FILE));
@@ -125,7 +125,7 @@ fn a_bad_label_or_index_names_the_sample_and_the_layer() {
     use kiln::nn::{CrossEntropyLoss, Embedding, Forward, Module};
     let logits = matrix(3, 4);
     let labels = Tensor::from([1i64, 7, -100]);
-    let loss = CrossEntropyLoss::new().forward(&logits, &labels);
+    let loss = CrossEntropyLoss::new().call((&logits, &labels));
     insta::assert_snapshot!(shown(loss.item::<f32>().unwrap_err(), FILE));
     let maps = matrix(2, 3 * 4).reshape([2, 3, 2, 2]);
     let labels = Tensor::from([[[0i64, 1], [2, 0]], [[1, 1], [0, 3]]]);
@@ -139,11 +139,11 @@ fn a_bad_label_or_index_names_the_sample_and_the_layer() {
 
     let table = Embedding::new(5, 2).unwrap();
     let tokens = Tensor::from([[0i64, 1], [2, 9], [9, 3]]);
-    let e = table.forward(&tokens).to_vec::<f32>().unwrap_err();
+    let e = table.call(&tokens).to_vec::<f32>().unwrap_err();
     insta::assert_snapshot!(shown(e, FILE));
     // Backward and step alike, and with smaller integers.
     let tokens = tokens.to_dtype(kiln::DType::I32);
-    table.forward(&tokens).sum(()).backward().unwrap();
+    table.call(&tokens).sum(()).backward().unwrap();
     let e = table.parameters()[0]
         .grad()
         .unwrap()
@@ -153,7 +153,7 @@ fn a_bad_label_or_index_names_the_sample_and_the_layer() {
 
     // In a compiled function the arguments of the run are looked at.
     let spec = kiln::Spec::new(kiln::DType::I64, ("batch", 2));
-    let f = kiln::compile(spec, |x| table.forward(&x)).unwrap();
+    let f = kiln::compile(spec, |x| table.call(&x)).unwrap();
     let e = f
         .run(Tensor::from([[0i64, 1], [-1, 3]]))
         .unwrap_err()

@@ -87,7 +87,7 @@ fn network() -> Compiled<Tensor, Tensor> {
     let mean = Var::new(vector(&[0.0; 4])).unwrap();
     let variance = Var::new(vector(&[1.0; 4])).unwrap();
     compile(Spec::new(DType::F32, [2, 2, 6, 6]), |x| {
-        let y = conv.forward(&x);
+        let y = conv.call(&x);
         let y = y.batch_norm(Some(&mean), Some(&variance), None, None, false, 0.1, 1e-5);
         let y = y.relu().mean([2, 3]);
         let first = y.sum([0]);

@@ -3,7 +3,7 @@
 
 use crate::cuda;
 use kiln::nn::optim::{AdamW, Optimizer};
-use kiln::nn::{Forward, LayerNorm, Linear, Module, Sequential};
+use kiln::nn::{Forward, LayerNorm, Linear, Module, Sequential, sequential};
 use kiln::{
     CompileOptions, DType, Device, Layout, Program, Spec, Tensor, Var, compile_with, no_grad,
     with_seed,
@@ -204,19 +204,21 @@ fn small_updates_are_one_kernel_on_a_gpu() -> Outcome {
     };
     let train = |device: Device| -> kiln::Result<(usize, Vec<Vec<f32>>)> {
         let model = with_seed(7, || -> kiln::Result<Sequential> {
-            Ok(Sequential::new()
-                .add(Linear::new(13, 17)?)
-                .add(LayerNorm::new([17])?)
-                .add(Linear::new(17, 17)?)
-                .add(LayerNorm::new([17])?)
-                .add(Linear::new(17, 5)?))
+            Ok(sequential![
+                Linear::new(13, 17),
+                LayerNorm::new([17]),
+                Linear::new(17, 17),
+                LayerNorm::new([17]),
+                Linear::new(17, 5)
+            ]
+            .unwrap())
         })?;
         model.to(device)?;
         let mut optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
         let spec = Spec::new(DType::F32, [7, 13]).on(device);
         let program = compile_with(spec, &CompileOptions::default(), |x| {
             optimizer.zero_grad();
-            let loss = model.forward(&x).square().mean(());
+            let loss = model.call(&x).square().mean(());
             loss.backward()?;
             optimizer.step()?;
             kiln::Result::Ok(loss)
@@ -267,7 +269,7 @@ fn a_gpu_runs_few_kernels_too() -> Outcome {
     let spec = || Spec::new(DType::F32, [4, 256, 768]).on(gpu);
     let program = compile_with([spec(), spec()], &CompileOptions::default(), |[x, y]| {
         optimizer.zero_grad();
-        let loss = model.forward(&x).mse_loss(&y);
+        let loss = model.call(&x).mse_loss(&y);
         loss.backward()?;
         optimizer.step()?;
         kiln::Result::Ok(loss)

@@ -2,7 +2,7 @@
 
 use crate::cuda;
 use kiln::nn::optim::{AdamW, Optimizer};
-use kiln::nn::{BatchNorm2d, Conv2d, Forward, MaxPool2d, Module};
+use kiln::nn::{BatchNorm2d, Conv2d, Forward, Kernel, MaxPool2d, Module};
 use kiln::{
     CompileOptions, Compiled, DType, Device, Layout, Pool, Result, Spec, Tensor, cat, compile_with,
     keep, with_seed,
@@ -26,36 +26,35 @@ struct Layers {
 
 impl Layers {
     fn new() -> Result<Layers> {
-        let conv = |cin: usize, cout: usize, kernel: i64| Conv2d::new(cin, cout, kernel);
+        let kernel = |size: usize| Kernel::new(size).padding(size / 2);
         let layers = Layers {
-            stem: conv(3, 10, 3)?.stride(2).padding(1),
+            stem: Conv2d::new(3, 10, kernel(3).stride(2))?,
             norm: BatchNorm2d::new(10)?,
-            expand: conv(10, 36, 1)?,
-            depthwise: conv(36, 36, 5)?.groups(36)?.padding(2),
-            squeeze: conv(36, 9, 1)?,
-            excite: conv(9, 36, 1)?,
-            project: conv(36, 10, 1)?,
-            grouped: conv(20, 12, 3)?.groups(2)?.padding(1).stride(2),
-            dilated: conv(12, 7, 3)?.dilation(2).padding(1),
+            expand: Conv2d::new(10, 36, 1)?,
+            depthwise: Conv2d::new(36, 36, kernel(5).groups(36))?,
+            squeeze: Conv2d::new(36, 9, 1)?,
+            excite: Conv2d::new(9, 36, 1)?,
+            project: Conv2d::new(36, 10, 1)?,
+            grouped: Conv2d::new(20, 12, kernel(3).groups(2).stride(2))?,
+            dilated: Conv2d::new(12, 7, kernel(3).dilation(2))?,
         };
         layers.norm.eval();
         Ok(layers)
     }
+}
 
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let x = self.norm.forward(&self.stem.forward(x)).hardswish();
-        let y = self
-            .depthwise
-            .forward(&self.expand.forward(&x).relu())
-            .hardswish();
-        let scale = self.squeeze.forward(&y.mean(keep([2, 3]))).relu();
-        let scale = self.excite.forward(&scale).hardsigmoid();
-        let y = self.project.forward(&(y * scale)) + &x;
+impl Forward for Layers {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let x = self.norm.call(self.stem.call(x)).hardswish();
+        let y = self.depthwise.call(self.expand.call(&x).relu()).hardswish();
+        let scale = self.squeeze.call(y.mean(keep([2, 3]))).relu();
+        let scale = self.excite.call(&scale).hardsigmoid();
+        let y = self.project.call(&(y * scale)) + &x;
         let y = cat(&[&y, &x], 1);
         let y = self
             .grouped
-            .forward(&MaxPool2d::new(Pool::new(3).stride(1).padding(1)).forward(&y));
-        self.dilated.forward(&y.relu())
+            .call(MaxPool2d::new(Pool::new(3).stride(1).padding(1))?.call(&y));
+        Ok(self.dilated.call(y.relu()))
     }
 }
 
@@ -65,7 +64,7 @@ fn compiled(layers: &Layers, x: &Tensor, layout: Layout) -> Result<Compiled<Tens
         ..CompileOptions::default()
     };
     compile_with(x, &options, |x| {
-        let y = layers.forward(&x);
+        let y = layers.call(&x);
         // One result is an image, one is what a reshape makes of one.
         vec![y.clone(), (&y * 2.0).flatten(1, 3).softmax(1)]
     })
@@ -140,7 +139,7 @@ fn training_on_a_gpu_is_the_same_in_every_layout() -> Result<()> {
         let spec = Spec::new(DType::F32, [2, 3, 17, 19]).on(device);
         let f = compile_with(spec, &options, |x| {
             optimizer.zero_grad();
-            let loss = layers.forward(&x).square().mean(());
+            let loss = layers.call(&x).square().mean(());
             loss.backward()?;
             optimizer.step()?;
             Result::Ok(loss)
@@ -163,10 +162,12 @@ fn training_on_a_gpu_is_the_same_in_every_layout() -> Result<()> {
 
 #[test]
 fn a_wide_depthwise_network_has_channels_last_but_for_its_ends() -> Result<()> {
-    let conv = |cin: usize, cout: usize, kernel: i64, groups: usize| {
-        Conv2d::new(cin, cout, kernel)?
-            .padding(kernel / 2)
-            .groups(groups)
+    let conv = |cin: usize, cout: usize, kernel: usize, groups: usize| {
+        Conv2d::new(
+            cin,
+            cout,
+            Kernel::new(kernel).padding(kernel / 2).groups(groups),
+        )
     };
     let blocks: Vec<[Conv2d; 3]> = (0..3)
         .map(|_| {
@@ -181,8 +182,8 @@ fn a_wide_depthwise_network_has_channels_last_but_for_its_ends() -> Result<()> {
     let f = compile_with(&x, &CompileOptions::default(), |x| {
         let mut y = x.clone();
         for [expand, depthwise, project] in &blocks {
-            let inner = depthwise.forward(&expand.forward(&y).relu()).relu();
-            y = project.forward(&inner) + &y;
+            let inner = depthwise.call(expand.call(&y).relu()).relu();
+            y = project.call(&inner) + &y;
         }
         y.mean([2, 3])
     })?;

@@ -3,7 +3,10 @@
 use crate::cuda;
 use crate::oracle::{Engine, Oracle};
 use kiln::nn::optim::{Optimizer, SGD};
-use kiln::nn::{BatchNorm2d, Conv2d, Forward, Linear, Module, ModuleList, TransformerEncoderLayer};
+use kiln::nn::{
+    BatchNorm2d, Conv2d, Forward, Kernel, Linear, Module, ModuleList, TransformerActivation,
+    TransformerEncoderLayer, TransformerOptions,
+};
 use kiln::{
     CompileOptions, Compiled, DType, Device, ErrorKind, Program, Spec, Tensor, Var, compile_with,
     memory, with_seed,
@@ -68,7 +71,7 @@ fn stack(
     let layer = |_| Linear::new(32, 32);
     let layers = with_seed(7, || layers(16, layer))?;
     gradients(&layers, &[64, 32], options, device, |layers, x| {
-        let run = |y: Tensor, l: &Linear| l.forward(&y).tanh().dropout(0.1, true);
+        let run = |y: Tensor, l: &Linear| l.call(&y).tanh().dropout(0.1, true);
         layers.iter().fold(x.clone(), run).square().mean(())
     })
 }
@@ -86,13 +89,13 @@ fn residual(
 ) -> kiln::Result<(Compiled<Tensor, Vec<Tensor>>, Tensor)> {
     let block = |_| {
         Ok(Block {
-            conv: Conv2d::new(8, 8, 3)?.padding(1),
+            conv: Conv2d::new(8, 8, Kernel::new(3).padding(1))?,
             norm: BatchNorm2d::new(8)?,
         })
     };
     let blocks = with_seed(7, || layers(8, block))?;
     gradients(&blocks, &[2, 8, 13, 13], options, device, |blocks, x| {
-        let run = |y: Tensor, b: &Block| (b.norm.forward(&b.conv.forward(&y)) + &y).relu();
+        let run = |y: Tensor, b: &Block| (b.norm.call(b.conv.call(&y)) + &y).relu();
         blocks.iter().fold(x.clone(), run).square().mean(())
     })
 }
@@ -103,14 +106,16 @@ fn transformer(
     device: Device,
 ) -> kiln::Result<(Compiled<Tensor, Vec<Tensor>>, Tensor)> {
     let layer = |_| {
-        let layer = TransformerEncoderLayer::new(16, 2)?.dim_feedforward(48)?;
-        Ok(layer.dropout(0.1)?.batch_first(true)?.gelu())
+        let how = TransformerOptions::new()
+            .dim_feedforward(48)
+            .batch_first(true);
+        TransformerEncoderLayer::with(16, 2, how.activation(TransformerActivation::Gelu))
     };
     let layers = with_seed(7, || layers(3, layer))?;
     gradients(&layers, &[2, 24, 16], options, device, |layers, x| {
         layers
             .iter()
-            .fold(x.clone(), |y, l| l.forward(&y))
+            .fold(x.clone(), |y, l| l.call(&y))
             .square()
             .mean(())
     })
@@ -208,7 +213,7 @@ fn weights_change_as_without_a_budget() {
         let specs = shapes.map(|s| Spec::new(DType::F32, s));
         let step = compile_with(&specs, options, |[x, wanted]| {
             optimizer.zero_grad();
-            let y = layers.iter().fold(x, |y, l| l.forward(&y).gelu());
+            let y = layers.iter().fold(x, |y, l| l.call(&y).gelu());
             let loss = y.mse_loss(&wanted);
             loss.backward()?;
             optimizer.step()?;

@@ -4,6 +4,7 @@
 use kiln::nn::optim::{AdamW, Optimizer};
 use kiln::nn::{
     BatchNorm2d, Checkpoint, Conv2d, Forward, Linear, MaxPool2d, Module, ReLU, Sequential,
+    sequential,
 };
 use kiln::{DType, Tensor, get_rng_state, set_rng_state, with_seed};
 use std::path::Path;
@@ -21,13 +22,15 @@ struct Training {
 
 impl Training {
     fn new() -> kiln::Result<Training> {
-        let features = Sequential::new()
-            .add(Conv2d::new(1, 6, 3)?)
-            .add(BatchNorm2d::new(6)?)
-            .add(ReLU)
-            .add(MaxPool2d::new(2))
-            .add(Conv2d::new(6, 8, 3)?)
-            .add(BatchNorm2d::new(8)?);
+        let features = sequential![
+            Conv2d::new(1, 6, 3),
+            BatchNorm2d::new(6),
+            ReLU::new(),
+            MaxPool2d::new(2),
+            Conv2d::new(6, 8, 3),
+            BatchNorm2d::new(8)
+        ]
+        .unwrap();
         let head = Linear::new(8, 5)?;
         let parameters = [features.parameters(), head.parameters()].concat();
         let optimizer = Optimizer::new(&parameters, AdamW::new())?;
@@ -39,8 +42,8 @@ impl Training {
     }
 
     fn logits(&self, x: &Tensor) -> Tensor {
-        let h = self.features.forward(x).relu();
-        self.head.forward(&h.mean([2, 3]))
+        let h = self.features.call(x).relu();
+        self.head.call(h.mean([2, 3]))
     }
 
     /// The batch of a step, and a loss of it on held out data in between.

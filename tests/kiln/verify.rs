@@ -2,7 +2,9 @@
 
 use crate::{matrix, vector};
 use kiln::nn::optim::{Adam, Optimizer};
-use kiln::nn::{BatchNorm2d, Conv2d, Dropout, Forward, Linear, Module, ReLU, Sequential};
+use kiln::nn::{
+    BatchNorm2d, Conv2d, Dropout, Forward, Linear, Module, ReLU, Sequential, sequential,
+};
 use kiln::{
     Bisection, CompileOptions, Compiled, Conv, DType, ErrorKind, Spec, Tensor, Var, compile,
 };
@@ -59,7 +61,7 @@ fn step(device: kiln::Device) -> (Compiled<Tensor, Tensor>, Tensor, Sequential) 
     let mut optimizer = Optimizer::new(net.parameters(), Adam::new()).unwrap();
     let x = Tensor::randn([2, 3, 7, 5], DType::F32).to(device);
     let step = compile(&x, |x| {
-        let loss = net.forward(&x).square().mean(());
+        let loss = net.call(&x).square().mean(());
         loss.backward()?;
         optimizer.step()?;
         kiln::Result::Ok(loss)

@@ -183,7 +183,7 @@ fn score(predictions: &[i64], test: &Digits) -> (usize, f64) {
 
 /// The predicted digits `[n]` of images `[n, 1, 8, 8]`, compiled for any n.
 fn classifier(network: &Network) -> kiln::Result<Compiled<Tensor, Tensor>> {
-    compile(images("batch"), |x| network.forward(&x).argmax(1))
+    compile(images("batch"), |x| network.call(&x).argmax(1))
 }
 
 fn images(batch: impl Into<DimSpec>) -> Spec {
@@ -219,7 +219,7 @@ impl Training {
         let labels = Spec::new(DType::I64, BATCH);
         let step = compile((images(BATCH), labels), |(x, y)| {
             optimizer.zero_grad();
-            let scores = network.forward(&x);
+            let scores = network.call(&x);
             let loss = scores.cross_entropy_with(&y, CrossEntropy::new().label_smoothing(0.05));
             loss.backward()?;
             optimizer.step()?;

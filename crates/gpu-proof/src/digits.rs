@@ -5,7 +5,8 @@ use flate2::read::GzDecoder;
 use kiln_data::{CsvOptions, CsvTable, DataLoader, TensorDataset, random_split};
 use kiln_nn::optim::{AdamW, OneCycleLR, Optimizer, Scheduler};
 use kiln_nn::{
-    BatchNorm2d, Conv2d, Flatten, Forward, Linear, MaxPool2d, Module, ReLU, Sequential, StateDict,
+    BatchNorm2d, Conv2d, Flatten, Forward, Kernel, Linear, MaxPool2d, Module, ReLU, Sequential,
+    StateDict, sequential,
 };
 use kiln_tensor::{CrossEntropy, DType, Device, Result, Spec, Tensor, compile};
 
@@ -29,18 +30,19 @@ fn digits() -> std::result::Result<(Tensor, Tensor), Failed> {
 }
 
 fn network() -> Result<Sequential> {
-    Ok(Sequential::new()
-        .add(Conv2d::new(1, 16, 3)?.padding(1))
-        .add(BatchNorm2d::new(16)?)
-        .add(ReLU::new())
-        .add(Conv2d::new(16, 32, 3)?.padding(1))
-        .add(BatchNorm2d::new(32)?)
-        .add(ReLU::new())
-        .add(MaxPool2d::new(2))
-        .add(Flatten::new())
-        .add(Linear::new(32 * 4 * 4, 64)?)
-        .add(ReLU::new())
-        .add(Linear::new(64, 10)?))
+    sequential![
+        Conv2d::new(1, 16, Kernel::new(3).padding(1)),
+        BatchNorm2d::new(16),
+        ReLU::new(),
+        Conv2d::new(16, 32, Kernel::new(3).padding(1)),
+        BatchNorm2d::new(32),
+        ReLU::new(),
+        MaxPool2d::new(2),
+        Flatten::new(),
+        Linear::new(32 * 4 * 4, 64),
+        ReLU::new(),
+        Linear::new(64, 10)
+    ]
 }
 
 /// Trains from these weights for so many passes, and gives the losses and how many test digits are right.
@@ -72,7 +74,7 @@ fn train(
     );
     let step = compile(specs, |(x, y)| {
         optimizer.zero_grad();
-        let scores = network.forward(&x);
+        let scores = network.call(&x);
         let loss = scores.cross_entropy_with(&y, CrossEntropy::new().label_smoothing(0.05));
         loss.backward()?;
         optimizer.step()?;
@@ -95,7 +97,7 @@ fn train(
     }
     network.eval();
     let (images, labels) = part(1);
-    let found = network.forward(&images.to(device)).argmax(1);
+    let found = network.call(images.to(device)).argmax(1);
     let right = found.eq(labels.to(device)).sum(());
     Ok((losses, right.item::<i64>()?, parts[1].indices().len()))
 }

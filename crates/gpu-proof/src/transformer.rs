@@ -4,7 +4,8 @@ use crate::{Failed, Report, Settings};
 use kiln_models::TransformerConfig;
 use kiln_nn::optim::{AdamW, Optimizer};
 use kiln_nn::{
-    Embedding, Forward, Linear, Module, Sequential, StateDict, TransformerEncoder, with_dtype,
+    Embedding, Forward, Linear, Module, Sequential, StateDict, TransformerEncoder, sequential,
+    with_dtype,
 };
 use kiln_tensor::{DType, Device, Result, Tensor};
 
@@ -22,10 +23,11 @@ fn network() -> Result<Sequential> {
         dropout: 0.0,
         norm_first: false,
     };
-    Ok(Sequential::new()
-        .add(Embedding::new(TOKENS, WIDTH)?)
-        .add(TransformerEncoder::new(&block.encoder_block()?, 2)?)
-        .add(Linear::new(WIDTH, TOKENS)?))
+    sequential![
+        Embedding::new(TOKENS, WIDTH),
+        TransformerEncoder::new(&block.encoder_block()?, 2),
+        Linear::new(WIDTH, TOKENS)
+    ]
 }
 
 /// The loss of each step and the parameters after the last, as f64.
@@ -46,7 +48,7 @@ fn train(device: Device, dtype: DType, start: &StateDict) -> Result<Vec<(String,
         let text = Tensor::from_slice(&text, [BATCH, LENGTH as usize + 1]).to(device);
         let next = text.narrow(1, 1, LENGTH).flatten(0, 1);
         optimizer.zero_grad();
-        let scores = network.forward(&text.narrow(1, 0, LENGTH)).flatten(0, 1);
+        let scores = network.call(text.narrow(1, 0, LENGTH)).flatten(0, 1);
         let loss = scores.cross_entropy(&next);
         loss.backward()?;
         optimizer.step()?;

@@ -2,7 +2,7 @@
 
 use crate::TransformerConfig;
 use kiln::nn::{
-    AttentionMasks, Dropout, Embedding, Forward, LayerNorm, Module, ModuleList,
+    AttentionMasks, Dropout, Embedding, Forward, Hooks, LayerNorm, Module, ModuleList,
     TransformerEncoderLayer, init,
 };
 use kiln::{Result, Tensor};
@@ -47,7 +47,7 @@ impl Default for GptConfig {
 /// (config.block.width, config.block.heads, config.block.hidden) = (32, 4, 128);
 /// let gpt = Gpt::new(config)?;
 /// let tokens = Tensor::randint(0, 100, [2, 16]);
-/// assert_eq!(gpt.forward(&tokens).shape()?, [2, 16, 100]);
+/// assert_eq!(gpt.call(&tokens).shape()?, [2, 16, 100]);
 /// # Ok::<(), kiln::Error>(())
 /// ```
 #[derive(Module)]
@@ -57,6 +57,7 @@ pub struct Gpt {
     dropout: Dropout,
     blocks: ModuleList<TransformerEncoderLayer>,
     norm: LayerNorm,
+    hooks: Hooks,
 }
 
 impl Gpt {
@@ -75,27 +76,25 @@ impl Gpt {
         Ok(Gpt {
             tokens: embedding(config.vocabulary)?,
             positions: embedding(config.context)?,
-            dropout: Dropout::new(config.block.dropout),
+            dropout: Dropout::new(config.block.dropout)?,
             blocks: blocks.collect::<Result<_>>()?,
             norm: LayerNorm::new(config.block.width)?,
+            hooks: Hooks::new(),
         })
     }
 }
 
 impl Forward for Gpt {
-    fn forward(&self, tokens: &Tensor) -> Tensor {
+    fn forward(&self, tokens: Tensor) -> Result<Tensor> {
         let length = tokens.dims().last().cloned().unwrap_or(1.into());
         let places = Tensor::arange(0, length, 1).to(tokens.device());
-        let x = self.tokens.forward(tokens) + self.positions.forward(&places);
-        let mut x = self.dropout.forward(&x);
-        let causal = AttentionMasks {
-            is_causal: true,
-            ..AttentionMasks::default()
-        };
+        let x = self.tokens.call(&tokens) + self.positions.call(&places);
+        let mut x = self.dropout.call(&x);
+        let causal = AttentionMasks::new().is_causal(true);
         for block in self.blocks.iter() {
-            x = block.forward_with(&x, causal);
+            x = block.call((x, &causal));
         }
         let scores = self.tokens.weight.get();
-        self.norm.forward(&x).linear(&scores, None)
+        Ok(self.norm.call(&x).linear(&scores, None))
     }
 }

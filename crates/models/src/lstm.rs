@@ -1,18 +1,19 @@
 //! A step of a recurrent network.
 
-use kiln::nn::{Forward, Linear, Module};
+use kiln::nn::{Forward, Hooks, Linear, Module};
 use kiln::{Result, Tensor};
 
 /// A step of an LSTM ("Long Short-Term Memory", Hochreiter and Schmidhuber, 1997), with PyTorch's order of gates:
 /// features `[n, input]` and states `[n, hidden]` to new states.
 ///
 /// ```
+/// use kiln::nn::Forward;
 /// use kiln::{DType, Tensor};
 /// use kiln_models::LstmCell;
 ///
 /// let cell = LstmCell::new(8, 16)?;
 /// let (x, zeros) = (Tensor::rand([2, 8], DType::F32), Tensor::zeros([2, 16], DType::F32));
-/// let [h, c] = cell.forward(&x, &zeros, &zeros);
+/// let [h, c] = cell.call((&x, &zeros, &zeros));
 /// assert_eq!((h.shape()?, c.shape()?), (vec![2, 16], vec![2, 16]));
 /// # Ok::<(), kiln::Error>(())
 /// ```
@@ -20,6 +21,7 @@ use kiln::{Result, Tensor};
 pub struct LstmCell {
     ih: Linear,
     hh: Linear,
+    hooks: Hooks,
 }
 
 impl LstmCell {
@@ -31,17 +33,19 @@ impl LstmCell {
         Ok(LstmCell {
             ih: Linear::new(input, 4 * hidden)?,
             hh: Linear::new(hidden, 4 * hidden)?,
+            hooks: Hooks::new(),
         })
     }
+}
 
-    /// The new h and c.
-    pub fn forward(&self, x: &Tensor, h: &Tensor, c: &Tensor) -> [Tensor; 2] {
-        let gates = self.ih.forward(x) + self.hh.forward(h);
+impl Forward<(Tensor, Tensor, Tensor), [Tensor; 2]> for LstmCell {
+    fn forward(&self, (x, h, c): (Tensor, Tensor, Tensor)) -> Result<[Tensor; 2]> {
+        let gates = self.ih.call(x) + self.hh.call(h);
         let gates = gates.chunk(4, 1);
         let [input, forget, cell, output] = &gates[..] else {
-            return [gates[0].clone(), gates[0].clone()];
+            return Ok([gates[0].clone(), gates[0].clone()]);
         };
         let c = forget.sigmoid() * c + input.sigmoid() * cell.tanh();
-        [output.sigmoid() * c.tanh(), c]
+        Ok([output.sigmoid() * c.tanh(), c])
     }
 }

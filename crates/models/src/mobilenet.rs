@@ -1,7 +1,8 @@
 //! Networks for phones.
 
 use kiln::nn::{
-    BatchNorm2d, Conv2d, Dropout, Forward, Hardswish, Linear, Module, ReLU, Sequential,
+    BatchNorm, BatchNorm2d, Conv2d, Dropout, Forward, Hardswish, Hooks, Kernel, Linear, Module,
+    ReLU, Sequential, sequential,
 };
 use kiln::{Result, Tensor};
 
@@ -16,20 +17,24 @@ enum Activation {
 /// Convolution, batch norm and activation.
 fn conv_norm(
     channels: [usize; 2],
-    kernel: i64,
-    stride: i64,
+    kernel: usize,
+    stride: usize,
     groups: usize,
     activation: Activation,
 ) -> Result<Sequential> {
-    let conv = Conv2d::new(channels[0], channels[1], kernel)?.padding(kernel / 2);
-    let conv = conv.stride(stride).bias(false).groups(groups)?;
-    let norm = BatchNorm2d::new(channels[1])?.eps(1e-3).momentum(0.01);
-    let layers = Sequential::new().add(conv).add(norm);
-    Ok(match activation {
-        Activation::None => layers,
-        Activation::Relu => layers.add(ReLU::new()),
-        Activation::Hardswish => layers.add(Hardswish::new()),
-    })
+    let kernel = Kernel::new(kernel).padding(kernel / 2).stride(stride);
+    let kernel = kernel.groups(groups).bias(false);
+    let norm = BatchNorm::new().eps(1e-3).momentum(0.01);
+    let mut layers = sequential![
+        Conv2d::new(channels[0], channels[1], kernel),
+        BatchNorm2d::with(channels[1], norm),
+    ]?;
+    match activation {
+        Activation::None => {}
+        Activation::Relu => layers.push(ReLU::new()),
+        Activation::Hardswish => layers.push(Hardswish::new()),
+    }
+    Ok(layers)
 }
 
 /// Weighs channels by what their means say (Hu et al., 2017).
@@ -37,6 +42,7 @@ fn conv_norm(
 struct SqueezeExcitation {
     fc1: Conv2d,
     fc2: Conv2d,
+    hooks: Hooks,
 }
 
 impl SqueezeExcitation {
@@ -45,14 +51,15 @@ impl SqueezeExcitation {
         Ok(SqueezeExcitation {
             fc1: Conv2d::new(channels, squeezed, 1)?,
             fc2: Conv2d::new(squeezed, channels, 1)?,
+            hooks: Hooks::new(),
         })
     }
 }
 
 impl Forward for SqueezeExcitation {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let y = self.fc1.forward(&x.adaptive_avg_pool2d(1)).relu();
-        x * self.fc2.forward(&y).hardsigmoid()
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let y = self.fc1.call(x.adaptive_avg_pool2d(1)).relu();
+        Ok(x * self.fc2.call(&y).hardsigmoid())
     }
 }
 
@@ -73,6 +80,7 @@ struct InvertedResidual {
     block: Sequential,
     #[skip]
     shortcut: bool,
+    hooks: Hooks,
 }
 
 impl InvertedResidual {
@@ -80,31 +88,37 @@ impl InvertedResidual {
         let &(from, kernel, expanded, to, weighs, activation, stride) = row;
         let mut block = Sequential::new();
         if expanded != from {
-            block = block.add(conv_norm([from, expanded], 1, 1, 1, activation)?);
+            block.push(conv_norm([from, expanded], 1, 1, 1, activation)?);
         }
-        let depthwise = conv_norm([expanded; 2], kernel, stride, expanded, activation)?;
-        block = block.add(depthwise);
+        block.push(conv_norm(
+            [expanded; 2],
+            kernel,
+            stride,
+            expanded,
+            activation,
+        )?);
         if weighs {
-            block = block.add(SqueezeExcitation::new(expanded)?);
+            block.push(SqueezeExcitation::new(expanded)?);
         }
-        let projection = conv_norm([expanded, to], 1, 1, 1, Activation::None)?;
+        block.push(conv_norm([expanded, to], 1, 1, 1, Activation::None)?);
         Ok(InvertedResidual {
-            block: block.add(projection),
+            block,
             shortcut: stride == 1 && from == to,
+            hooks: Hooks::new(),
         })
     }
 }
 
 impl Forward for InvertedResidual {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let y = self.block.forward(x);
-        if self.shortcut { y + x } else { y }
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let y = self.block.call(&x);
+        Ok(if self.shortcut { y + x } else { y })
     }
 }
 
 /// Channels, kernel, expanded channels, result channels, whether channels are weighed, activation and
 /// stride of a block.
-type Row = (usize, i64, usize, usize, bool, Activation, i64);
+type Row = (usize, usize, usize, usize, bool, Activation, usize);
 
 const SMALL: [Row; 11] = [
     (16, 3, 16, 16, true, Activation::Relu, 2),
@@ -148,13 +162,14 @@ const LARGE: [Row; 15] = [
 /// let model = MobileNetV3::small(10)?;
 /// model.eval();
 /// let images = Tensor::rand([2, 3, 64, 64], DType::F32);
-/// assert_eq!(model.forward(&images).shape()?, [2, 10]);
+/// assert_eq!(model.call(&images).shape()?, [2, 10]);
 /// # Ok::<(), kiln::Error>(())
 /// ```
 #[derive(Module)]
 pub struct MobileNetV3 {
     features: Sequential,
     classifier: Sequential,
+    hooks: Hooks,
 }
 
 impl MobileNetV3 {
@@ -175,30 +190,31 @@ impl MobileNetV3 {
     }
 
     fn new(rows: &[Row], hidden: usize, classes: usize) -> Result<MobileNetV3> {
-        let mut features =
-            Sequential::new().add(conv_norm([3, 16], 3, 2, 1, Activation::Hardswish)?);
+        let mut features = sequential![conv_norm([3, 16], 3, 2, 1, Activation::Hardswish)]?;
         let mut from = 16;
         for row in rows {
-            features = features.add(InvertedResidual::new(row)?);
+            features.push(InvertedResidual::new(row)?);
             from = row.3;
         }
-        let last = conv_norm([from, 6 * from], 1, 1, 1, Activation::Hardswish)?;
-        let classifier = Sequential::new()
-            .add(Linear::new(6 * from, hidden)?)
-            .add(Hardswish::new())
-            .add(Dropout::new(0.2))
-            .add(Linear::new(hidden, classes)?);
+        features.push(conv_norm([from, 6 * from], 1, 1, 1, Activation::Hardswish)?);
+        let classifier = sequential![
+            Linear::new(6 * from, hidden),
+            Hardswish::new(),
+            Dropout::new(0.2),
+            Linear::new(hidden, classes),
+        ]?;
         Ok(MobileNetV3 {
-            features: features.add(last),
+            features,
             classifier,
+            hooks: Hooks::new(),
         })
     }
 }
 
 impl Forward for MobileNetV3 {
-    fn forward(&self, images: &Tensor) -> Tensor {
-        let x = self.features.forward(images);
+    fn forward(&self, images: Tensor) -> Result<Tensor> {
+        let x = self.features.call(images);
         let x = x.adaptive_avg_pool2d(1).flatten(1, -1);
-        self.classifier.forward(&x)
+        Ok(self.classifier.call(&x))
     }
 }

@@ -1,25 +1,26 @@
 //! Residual networks.
 
-use kiln::nn::{BatchNorm2d, Conv2d, Forward, Linear, Module, Sequential};
+use kiln::nn::{
+    BatchNorm2d, Conv2d, Forward, Hooks, Kernel, Linear, Module, Sequential, sequential,
+};
 use kiln::{Pool, Result, Tensor};
 
-fn conv(from: usize, to: usize, kernel: i64, stride: i64) -> Result<Conv2d> {
-    let conv = Conv2d::new(from, to, kernel)?.padding(kernel / 2);
-    Ok(conv.stride(stride).bias(false))
+fn conv(from: usize, to: usize, kernel: usize, stride: usize) -> Result<Conv2d> {
+    let kernel = Kernel::new(kernel).padding(kernel / 2);
+    Conv2d::new(from, to, kernel.stride(stride).bias(false))
 }
 
 /// The shortcut of a block whose result has another shape than its input.
-fn shortcut(from: usize, to: usize, stride: i64) -> Result<Option<Sequential>> {
+fn shortcut(from: usize, to: usize, stride: usize) -> Result<Option<Sequential>> {
     if (from, stride) == (to, 1) {
         return Ok(None);
     }
-    let conv = conv(from, to, 1, stride)?;
-    Ok(Some(Sequential::new().add(conv).add(BatchNorm2d::new(to)?)))
+    sequential![conv(from, to, 1, stride), BatchNorm2d::new(to)].map(Some)
 }
 
-fn residual(y: Tensor, x: &Tensor, downsample: &Option<Sequential>) -> Tensor {
+fn residual(y: Tensor, x: Tensor, downsample: &Option<Sequential>) -> Tensor {
     match downsample {
-        Some(shortcut) => (y + shortcut.forward(x)).relu(),
+        Some(shortcut) => (y + shortcut.call(x)).relu(),
         None => (y + x).relu(),
     }
 }
@@ -32,25 +33,27 @@ struct BasicBlock {
     conv2: Conv2d,
     bn2: BatchNorm2d,
     downsample: Option<Sequential>,
+    hooks: Hooks,
 }
 
 impl BasicBlock {
-    fn new(from: usize, to: usize, stride: i64) -> Result<BasicBlock> {
+    fn new(from: usize, to: usize, stride: usize) -> Result<BasicBlock> {
         Ok(BasicBlock {
             conv1: conv(from, to, 3, stride)?,
             bn1: BatchNorm2d::new(to)?,
             conv2: conv(to, to, 3, 1)?,
             bn2: BatchNorm2d::new(to)?,
             downsample: shortcut(from, to, stride)?,
+            hooks: Hooks::new(),
         })
     }
 }
 
 impl Forward for BasicBlock {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let y = self.bn1.forward(&self.conv1.forward(x)).relu();
-        let y = self.bn2.forward(&self.conv2.forward(&y));
-        residual(y, x, &self.downsample)
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let y = self.bn1.call(self.conv1.call(&x)).relu();
+        let y = self.bn2.call(self.conv2.call(&y));
+        Ok(residual(y, x, &self.downsample))
     }
 }
 
@@ -64,10 +67,11 @@ struct Bottleneck {
     conv3: Conv2d,
     bn3: BatchNorm2d,
     downsample: Option<Sequential>,
+    hooks: Hooks,
 }
 
 impl Bottleneck {
-    fn new(from: usize, width: usize, stride: i64) -> Result<Bottleneck> {
+    fn new(from: usize, width: usize, stride: usize) -> Result<Bottleneck> {
         Ok(Bottleneck {
             conv1: conv(from, width, 1, 1)?,
             bn1: BatchNorm2d::new(width)?,
@@ -76,16 +80,17 @@ impl Bottleneck {
             conv3: conv(width, 4 * width, 1, 1)?,
             bn3: BatchNorm2d::new(4 * width)?,
             downsample: shortcut(from, 4 * width, stride)?,
+            hooks: Hooks::new(),
         })
     }
 }
 
 impl Forward for Bottleneck {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let y = self.bn1.forward(&self.conv1.forward(x)).relu();
-        let y = self.bn2.forward(&self.conv2.forward(&y)).relu();
-        let y = self.bn3.forward(&self.conv3.forward(&y));
-        residual(y, x, &self.downsample)
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let y = self.bn1.call(self.conv1.call(&x)).relu();
+        let y = self.bn2.call(self.conv2.call(&y)).relu();
+        let y = self.bn3.call(self.conv3.call(&y));
+        Ok(residual(y, x, &self.downsample))
     }
 }
 
@@ -143,7 +148,7 @@ impl Default for ResNetConfig {
 /// let model = ResNet::resnet18(10)?;
 /// model.eval();
 /// let images = Tensor::rand([2, 3, 64, 64], DType::F32);
-/// assert_eq!(model.forward(&images).shape()?, [2, 10]);
+/// assert_eq!(model.call(&images).shape()?, [2, 10]);
 /// # Ok::<(), kiln::Error>(())
 /// ```
 #[derive(Module)]
@@ -155,6 +160,7 @@ pub struct ResNet {
     layer3: Sequential,
     layer4: Sequential,
     fc: Linear,
+    hooks: Hooks,
 }
 
 macro_rules! sizes {
@@ -214,16 +220,17 @@ impl ResNet {
             layer3: layer(2)?,
             layer4: layer(3)?,
             fc: Linear::new(from, config.classes)?,
+            hooks: Hooks::new(),
         })
     }
 }
 
 impl Forward for ResNet {
-    fn forward(&self, images: &Tensor) -> Tensor {
-        let x = self.bn1.forward(&self.conv1.forward(images)).relu();
+    fn forward(&self, images: Tensor) -> Result<Tensor> {
+        let x = self.bn1.call(self.conv1.call(images)).relu();
         let x = x.max_pool2d(Pool::new(3).stride(2).padding(1));
-        let x = self.layer2.forward(&self.layer1.forward(&x));
-        let x = self.layer4.forward(&self.layer3.forward(&x));
-        self.fc.forward(&x.adaptive_avg_pool2d(1).flatten(1, -1))
+        let x = self.layer2.call(self.layer1.call(&x));
+        let x = self.layer4.call(self.layer3.call(&x));
+        Ok(self.fc.call(x.adaptive_avg_pool2d(1).flatten(1, -1)))
     }
 }

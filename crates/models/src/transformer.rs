@@ -1,7 +1,9 @@
 //! Blocks of transformers.
 
 use kiln::Result;
-use kiln::nn::{TransformerDecoderLayer, TransformerEncoderLayer};
+use kiln::nn::{
+    TransformerActivation, TransformerDecoderLayer, TransformerEncoderLayer, TransformerOptions,
+};
 
 /// The sizes of a block of a transformer ("Attention Is All You Need", Vaswani et al., 2017) with GELU, for
 /// tokens `[n, length, width]`. The default is BERT-base's (Devlin et al., 2018).
@@ -13,10 +15,10 @@ use kiln::nn::{TransformerDecoderLayer, TransformerEncoderLayer};
 ///
 /// let config = TransformerConfig { width: 64, heads: 4, hidden: 256, ..TransformerConfig::default() };
 /// let tokens = Tensor::randn([2, 7, 64], DType::F32);
-/// let seen = config.encoder_block()?.forward(&tokens);
+/// let seen = config.encoder_block()?.call(&tokens);
 /// assert_eq!(seen.shape()?, [2, 7, 64]);
 /// let words = Tensor::randn([2, 3, 64], DType::F32);
-/// assert_eq!(config.decoder_block()?.forward(&words, &seen).shape()?, [2, 3, 64]);
+/// assert_eq!(config.decoder_block()?.call((&words, &seen)).shape()?, [2, 3, 64]);
 /// # Ok::<(), kiln::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,9 +53,7 @@ impl TransformerConfig {
     /// # Errors
     /// If the heads don't divide the width, or inside `compile`: make networks before.
     pub fn encoder_block(&self) -> Result<TransformerEncoderLayer> {
-        let layer = TransformerEncoderLayer::new(self.width, self.heads)?;
-        let layer = layer.dim_feedforward(self.hidden)?.dropout(self.dropout)?;
-        Ok(layer.batch_first(true)?.norm_first(self.norm_first).gelu())
+        TransformerEncoderLayer::with(self.width, self.heads, self.options())
     }
 
     /// Self-attention, attention to an encoder's result and two linear layers, with random weights.
@@ -61,8 +61,15 @@ impl TransformerConfig {
     /// # Errors
     /// If the heads don't divide the width, or inside `compile`: make networks before.
     pub fn decoder_block(&self) -> Result<TransformerDecoderLayer> {
-        let layer = TransformerDecoderLayer::new(self.width, self.heads)?;
-        let layer = layer.dim_feedforward(self.hidden)?.dropout(self.dropout)?;
-        Ok(layer.batch_first(true)?.norm_first(self.norm_first).gelu())
+        TransformerDecoderLayer::with(self.width, self.heads, self.options())
+    }
+
+    fn options(&self) -> TransformerOptions {
+        TransformerOptions::new()
+            .dim_feedforward(self.hidden)
+            .dropout(self.dropout)
+            .activation(TransformerActivation::Gelu)
+            .batch_first(true)
+            .norm_first(self.norm_first)
     }
 }

@@ -1,20 +1,21 @@
 //! A network that labels every pixel.
 
 use kiln::nn::{
-    BatchNorm2d, Conv2d, ConvTranspose2d, Forward, Module, ModuleList, ReLU, Sequential,
+    BatchNorm2d, Conv2d, ConvTranspose2d, Forward, Hooks, Kernel, Module, ModuleList, ReLU,
+    Sequential, TransposedKernel, sequential,
 };
 use kiln::{Pool, Result, Tensor, cat};
 
 /// Two 3x3 convolutions, each with batch norm and ReLU.
 fn double(from: usize, to: usize) -> Result<Sequential> {
-    let mut layers = Sequential::new();
-    for channels in [from, to] {
-        layers = layers
-            .add(Conv2d::new(channels, to, 3)?.padding(1))
-            .add(BatchNorm2d::new(to)?)
-            .add(ReLU::new());
-    }
-    Ok(layers)
+    sequential![
+        Conv2d::new(from, to, Kernel::new(3).padding(1)),
+        BatchNorm2d::new(to),
+        ReLU::new(),
+        Conv2d::new(to, to, Kernel::new(3).padding(1)),
+        BatchNorm2d::new(to),
+        ReLU::new(),
+    ]
 }
 
 /// The sizes of a [`UNet`]. The default is the paper's.
@@ -53,7 +54,7 @@ impl Default for UNetConfig {
 /// let model = UNet::new(UNetConfig { channels: 3, width: 8, ..UNetConfig::default() })?;
 /// model.eval();
 /// let images = Tensor::rand([1, 3, 64, 32], DType::F32);
-/// assert_eq!(model.forward(&images).shape()?, [1, 2, 64, 32]);
+/// assert_eq!(model.call(&images).shape()?, [1, 2, 64, 32]);
 /// # Ok::<(), kiln::Error>(())
 /// ```
 #[derive(Module)]
@@ -63,6 +64,7 @@ pub struct UNet {
     up: ModuleList<ConvTranspose2d>,
     merge: ModuleList<Sequential>,
     head: Conv2d,
+    hooks: Hooks,
 }
 
 impl UNet {
@@ -77,7 +79,10 @@ impl UNet {
         for level in 0..config.levels {
             let to = config.width << level;
             down.push(double(from, to)?);
-            up.insert(0, ConvTranspose2d::new(2 * to, to, 2)?.stride(2));
+            up.insert(
+                0,
+                ConvTranspose2d::new(2 * to, to, TransposedKernel::new(2).stride(2))?,
+            );
             merge.insert(0, double(2 * to, to)?);
             from = to;
         }
@@ -87,24 +92,25 @@ impl UNet {
             up: ModuleList(up),
             merge: ModuleList(merge),
             head: Conv2d::new(config.width, config.classes, 1)?,
+            hooks: Hooks::new(),
         })
     }
 }
 
 impl Forward for UNet {
-    fn forward(&self, images: &Tensor) -> Tensor {
+    fn forward(&self, images: Tensor) -> Result<Tensor> {
         let mut x = images.clone();
         let mut skipped = Vec::new();
         for level in self.down.iter() {
-            x = level.forward(&x);
+            x = level.call(&x);
             skipped.push(x.clone());
             x = x.max_pool2d(Pool::new(2).stride(2));
         }
-        x = self.bottom.forward(&x);
+        x = self.bottom.call(&x);
         for (up, merge) in self.up.iter().zip(self.merge.iter()) {
             let skip = skipped.pop().expect("as many levels up as down");
-            x = merge.forward(&cat(&[&skip, &up.forward(&x)], 1));
+            x = merge.call(cat(&[&skip, &up.call(&x)], 1));
         }
-        self.head.forward(&x)
+        Ok(self.head.call(&x))
     }
 }

@@ -144,7 +144,7 @@ fn training<M: Module + 'static>(
 
 fn images<M: Forward + 'static>(model: M, size: usize, setup: Setup) -> Result<Workload> {
     let images = Tensor::randn([1, 3, size, size], DType::F32);
-    inference(model, vec![images], setup, |m, x| vec![m.forward(&x[0])])
+    inference(model, vec![images], setup, |m, x| vec![m.call(&x[0])])
 }
 
 fn resnet50(setup: Setup) -> Result<Workload> {
@@ -174,25 +174,19 @@ fn block() -> TransformerConfig {
 fn encoder(setup: Setup) -> Result<Workload> {
     let tokens = Tensor::randn([1, 256, 768], DType::F32);
     inference(block().encoder_block()?, vec![tokens], setup, |m, x| {
-        vec![m.forward(&x[0])]
+        vec![m.call(&x[0])]
     })
 }
 
 fn decoder(setup: Setup) -> Result<Workload> {
     let tokens = Tensor::randn([1, 64, 768], DType::F32);
     let memory = Tensor::randn([1, 256, 768], DType::F32);
-    let causal = AttentionMasks {
-        is_causal: true,
-        ..AttentionMasks::default()
-    };
+    let causal = AttentionMasks::new().is_causal(true);
     inference(
         block().decoder_block()?,
         vec![tokens, memory],
         setup,
-        |m, x| {
-            let none = AttentionMasks::default();
-            vec![m.forward_with(&x[0], &x[1], causal, none)]
-        },
+        |m, x| vec![m.call((&x[0], &x[1], &causal))],
     )
 }
 
@@ -200,7 +194,7 @@ fn lstm(setup: Setup) -> Result<Workload> {
     let sizes = [[4, 128], [4, 256], [4, 256]];
     let inputs = sizes.map(|s| Tensor::randn(s, DType::F32)).to_vec();
     inference(LstmCell::new(128, 256)?, inputs, setup, |m, x| {
-        m.forward(&x[0], &x[1], &x[2]).to_vec()
+        m.call((&x[0], &x[1], &x[2])).to_vec()
     })
 }
 
@@ -212,7 +206,7 @@ fn resnet18_step(setup: Setup) -> Result<Workload> {
     let rule = SGD::new().lr(0.01).momentum(0.9);
     let optimizer = Optimizer::new(model.parameters(), rule)?;
     training(model, optimizer, vec![images, labels], setup, |m, x| {
-        let scores = m.forward(&x[0]);
+        let scores = m.call(&x[0]);
         scores.cross_entropy(&x[1])
     })
 }
@@ -223,6 +217,6 @@ fn encoder_step(setup: Setup) -> Result<Workload> {
     let batch = [0, 1].map(|_| Tensor::randn([4, 256, 768], DType::F32));
     let optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
     training(model, optimizer, batch.to_vec(), setup, |m, x| {
-        m.forward(&x[0]).mse_loss(&x[1])
+        m.call(&x[0]).mse_loss(&x[1])
     })
 }

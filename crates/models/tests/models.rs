@@ -155,10 +155,10 @@ fn mobilenets_have_torchvisions_names() -> Result<()> {
 fn results_have_their_shapes() -> Result<()> {
     let images = Tensor::rand([2, 3, 45, 33], DType::F32);
     for model in [ResNet::resnet34(7)?, ResNet::resnet101(7)?] {
-        assert_eq!(model.forward(&images).shape()?, [2, 7]);
+        assert_eq!(model.call(&images).shape()?, [2, 7]);
     }
     for model in [MobileNetV3::small(7)?, MobileNetV3::large(7)?] {
-        assert_eq!(model.forward(&images).shape()?, [2, 7]);
+        assert_eq!(model.call(&images).shape()?, [2, 7]);
     }
     // Layers without blocks change nothing, and images may have other channels.
     let short = ResNet::new(ResNetConfig {
@@ -168,14 +168,14 @@ fn results_have_their_shapes() -> Result<()> {
         classes: 5,
     })?;
     let gray = Tensor::rand([1, 1, 32, 32], DType::F32);
-    assert_eq!(short.forward(&gray).shape()?, [1, 5]);
+    assert_eq!(short.call(&gray).shape()?, [1, 5]);
     let unet = UNet::new(UNetConfig {
         levels: 2,
         classes: 3,
         width: 4,
         ..UNetConfig::default()
     })?;
-    assert_eq!(unet.forward(&gray).shape()?, [1, 3, 32, 32]);
+    assert_eq!(unet.call(&gray).shape()?, [1, 3, 32, 32]);
     Ok(())
 }
 
@@ -205,11 +205,11 @@ fn small_gpt() -> Result<Gpt> {
 fn gpt_is_compiled_for_any_batch_and_length() -> Result<()> {
     let gpt = small_gpt()?;
     let spec = Spec::new(DType::I64, ["batch", "length"]);
-    let compiled = compile(spec, |x| no_grad(|| gpt.forward(&x)))?;
+    let compiled = compile(spec, |x| no_grad(|| gpt.call(&x)))?;
     for shape in [[2, 5], [3, 8]] {
         let tokens = Tensor::randint(0, 13, shape);
         let found = compiled.run(&tokens)?;
-        let (found, wanted) = (found.to_vec::<f32>()?, gpt.forward(&tokens).to_vec()?);
+        let (found, wanted) = (found.to_vec::<f32>()?, gpt.call(&tokens).to_vec()?);
         assert_eq!(found.len(), shape[0] * shape[1] * 13);
         let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-5;
         assert!(found.iter().zip(&wanted).all(near), "{shape:?}");
@@ -222,7 +222,7 @@ fn a_token_changes_no_score_before_it() -> Result<()> {
     let gpt = small_gpt()?;
     let scores = |tokens: [i64; 5]| -> Result<Vec<f32>> {
         let tokens = Tensor::from_slice(&tokens, [1, 5]);
-        no_grad(|| gpt.forward(&tokens)).to_vec()
+        no_grad(|| gpt.call(&tokens)).to_vec()
     };
     let (a, b) = (scores([1, 2, 3, 4, 5])?, scores([1, 2, 3, 12, 5])?);
     let near = |x: &f32, y: &f32| (x - y).abs() <= 1e-5;
@@ -234,7 +234,7 @@ fn a_token_changes_no_score_before_it() -> Result<()> {
     assert!((0..13).any(|i| !near(&same[i], &same[4 * 13 + i])));
     // A text longer than the context has tokens without a place.
     let long = Tensor::zeros([1, 9], DType::I64);
-    assert!(gpt.forward(&long).to_vec::<f32>().is_err());
+    assert!(gpt.call(&long).to_vec::<f32>().is_err());
     Ok(())
 }
 

@@ -14,13 +14,16 @@ use syn::{Attribute, Data, DeriveInput, Error, Field, Fields, Index, Member, Res
 ///   `#[buffer]` on the field decide it regardless.
 /// - A field whose type is a module is a child. `Option`, `Vec`, `Box` and `Arc` of these hold what is
 ///   in them; the elements of a `Vec` are called `field.0`, `field.1`, …
+/// - A field of type `Mode` makes the module one that trains or not, one of type `Hooks` one that hooks can
+///   be registered with.
 /// - Numbers, `bool`, strings and other plain data hold nothing. `#[skip]` leaves out a field of any
-///   type.
+///   type; copies of the module clone it.
 ///
 /// `Display` prints the module and what is within it, as PyTorch does.
 /// `#[module(extra_repr)]` on the struct prints what its own method `fn extra_repr(&self) -> String`
 /// returns in the parentheses behind its name, and `#[module(reset_parameters)]` resets it with its own
-/// method `fn reset_parameters(&self) -> Result<()>`.
+/// method `fn reset_parameters(&self) -> Result<()>`. `#[module(name)]` takes the name from
+/// `fn name(&self) -> &str`.
 #[proc_macro_derive(Module, attributes(module, param, buffer, skip))]
 pub fn module(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     derive(input, quote!(::kiln_nn))
@@ -67,29 +70,50 @@ fn expand(mut input: DeriveInput, nn: &TokenStream) -> Result<TokenStream> {
         let message = "only structs are modules; hold the alternatives as Option fields or a Box<dyn Forward>";
         return Err(Error::new_spanned(&input.ident, message));
     };
-    let members = members(&data.fields, nn)?;
+    let Fieldwise {
+        members,
+        copies,
+        hooks,
+    } = fieldwise(&data.fields, nn)?;
     let mut methods = TokenStream::new();
+    let (name, label) = (&input.ident, input.ident.to_string());
+    let mut named = quote! { fn name(&self) -> &str { #label } };
     for name in own_methods(&input.attrs)? {
-        methods.extend(if name == "extra_repr" {
-            quote! { fn extra_repr(&self) -> ::std::string::String { Self::extra_repr(self) } }
-        } else {
-            quote! { fn reset_parameters(&self) -> #nn::Result<()> { Self::reset_parameters(self) } }
-        });
+        match name.as_str() {
+            "name" => named = quote! { fn name(&self) -> &str { Self::name(self) } },
+            "extra_repr" => methods.extend(quote! {
+                fn extra_repr(&self) -> ::std::string::String { Self::extra_repr(self) }
+            }),
+            _ => methods.extend(quote! {
+                fn reset_parameters(&self) -> #nn::Result<()> { Self::reset_parameters(self) }
+            }),
+        }
     }
+    let name = name.clone();
     for parameter in input.generics.type_params_mut() {
         parameter.bounds.push(parse_quote!(#nn::Module));
     }
-    let (name, label) = (&input.ident, input.ident.to_string());
     let (generics, arguments, clause) = input.generics.split_for_impl();
     Ok(quote! {
         impl #generics #nn::Module for #name #arguments #clause {
             fn as_module(&self) -> &dyn #nn::Module { self }
-            fn name(&self) -> &str { #label }
+            #named
             fn members(&self) -> #nn::Members<'_> {
                 #[allow(unused_mut)]
                 let mut members = #nn::Members::new();
                 #members
                 members
+            }
+            fn hooks(&self) -> ::std::option::Option<&#nn::Hooks> {
+                #hooks
+                ::std::option::Option::None
+            }
+            #[track_caller]
+            fn copied(&self, copies: &mut #nn::Copies) -> #nn::Result<Self> {
+                #[allow(unused_imports)]
+                use #nn::derive::{SkippedClone as _, SkippedOther as _};
+                let _ = &copies;
+                ::std::result::Result::Ok(Self { #copies })
             }
             #methods
         }
@@ -102,9 +126,19 @@ fn expand(mut input: DeriveInput, nn: &TokenStream) -> Result<TokenStream> {
     })
 }
 
-/// The statements that add the fields to `members`.
-fn members(fields: &Fields, nn: &TokenStream) -> Result<TokenStream> {
-    let mut out = TokenStream::new();
+/// What is written for each field.
+#[derive(Default)]
+struct Fieldwise {
+    /// Statements that add the fields to `members`.
+    members: TokenStream,
+    /// The fields of a copy.
+    copies: TokenStream,
+    /// Statements that return the hooks, where a field holds them.
+    hooks: TokenStream,
+}
+
+fn fieldwise(fields: &Fields, nn: &TokenStream) -> Result<Fieldwise> {
+    let mut out = Fieldwise::default();
     for (i, field) in fields.iter().enumerate() {
         let member = match &field.ident {
             Some(name) => Member::Named(name.clone()),
@@ -114,16 +148,30 @@ fn members(fields: &Fields, nn: &TokenStream) -> Result<TokenStream> {
             Some(name) => name.to_string().trim_start_matches("r#").to_string(),
             None => i.to_string(),
         };
+        let role = role(field)?;
         let ty = &field.ty;
+        if let Role::Skipped = role {
+            out.copies.extend(quote! {
+                #member: (&#nn::derive::Skipped(&self.#member, #label)).copied()?,
+            });
+            continue;
+        }
+        out.copies.extend(quote! {
+            #member: <#ty as #nn::Field>::copied(&self.#member, copies)?,
+        });
+        out.hooks.extend(quote! {
+            if let ::std::option::Option::Some(hooks) = <#ty as #nn::Field>::hooks(&self.#member) {
+                return ::std::option::Option::Some(hooks);
+            }
+        });
         let add = quote! { <#ty as #nn::Field>::add_to(&self.#member, #label, &mut members); };
-        out.extend(match role(field)? {
-            Role::Skipped => continue,
-            Role::ByType => add,
+        out.members.extend(match role {
             Role::Explicit { parameter } => quote! {
                 let before = members.len();
                 #add
                 members.set_role(before, #parameter);
             },
+            _ => add,
         });
     }
     Ok(out)
@@ -161,7 +209,7 @@ fn own_methods(attributes: &[Attribute]) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for attribute in attributes.iter().filter(|a| a.path().is_ident("module")) {
         attribute.parse_nested_meta(|meta| {
-            let known = ["extra_repr", "reset_parameters"];
+            let known = ["name", "extra_repr", "reset_parameters"];
             let name = known.iter().find(|name| meta.path.is_ident(name));
             let name = name.ok_or_else(|| meta.error(format!("expected one of {known:?}")))?;
             found.push(name.to_string());

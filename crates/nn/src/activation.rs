@@ -1,27 +1,28 @@
 //! Activations as layers.
 
-use crate::layer::{self, fact, run, wrong};
+use crate::layer::{self, fact, invalid, wrong};
 use crate::print::float;
-use crate::{Forward, Module, init};
-use kiln_tensor::{Int, Result, Tensor, Var};
+use crate::{Forward, Hooks, Module, init};
+use kiln_tensor::{Int, Result, Tensor, Var, options};
 
 macro_rules! plain {
-    ($($(#[$doc:meta])* $name:ident |$x:ident| $body:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, Module)]
-        pub struct $name;
+        #[derive(Clone, Debug, Default, Module)]
+        pub struct $name {
+            hooks: Hooks,
+        }
 
         impl $name {
             /// The layer.
             pub fn new() -> $name {
-                $name
+                $name::default()
             }
         }
 
         impl Forward for $name {
-            #[track_caller]
-            fn forward(&self, $x: &Tensor) -> Tensor {
-                run(self, &[$x], || $body)
+            fn forward(&self, x: Tensor) -> Result<Tensor> {
+                Ok(x.$op())
             }
         }
     )*};
@@ -29,53 +30,79 @@ macro_rules! plain {
 
 plain! {
     /// [`Tensor::relu`] (`torch.nn.ReLU`).
-    ReLU |x| x.relu();
+    ReLU relu;
     /// [`Tensor::relu6`] (`torch.nn.ReLU6`).
-    ReLU6 |x| x.relu6();
+    ReLU6 relu6;
     /// [`Tensor::selu`] (`torch.nn.SELU`).
-    SELU |x| x.selu();
+    SELU selu;
     /// [`Tensor::silu`] (`torch.nn.SiLU`).
-    SiLU |x| x.silu();
+    SiLU silu;
     /// [`Tensor::mish`] (`torch.nn.Mish`).
-    Mish |x| x.mish();
+    Mish mish;
     /// [`Tensor::sigmoid`] (`torch.nn.Sigmoid`).
-    Sigmoid |x| x.sigmoid();
+    Sigmoid sigmoid;
     /// [`Tensor::logsigmoid`] (`torch.nn.LogSigmoid`).
-    LogSigmoid |x| x.logsigmoid();
+    LogSigmoid logsigmoid;
     /// [`Tensor::tanh`] (`torch.nn.Tanh`).
-    Tanh |x| x.tanh();
+    Tanh tanh;
     /// [`Tensor::tanhshrink`] (`torch.nn.Tanhshrink`).
-    Tanhshrink |x| x.tanhshrink();
+    Tanhshrink tanhshrink;
     /// [`Tensor::softsign`] (`torch.nn.Softsign`).
-    Softsign |x| x.softsign();
+    Softsign softsign;
     /// [`Tensor::hardsigmoid`] (`torch.nn.Hardsigmoid`).
-    Hardsigmoid |x| x.hardsigmoid();
+    Hardsigmoid hardsigmoid;
     /// [`Tensor::hardswish`] (`torch.nn.Hardswish`).
-    Hardswish |x| x.hardswish();
-    /// [`Tensor::softmax`] over the channels of `[n, c, h, w]` (or `[c, h, w]`)
-    /// (`torch.nn.Softmax2d`).
-    Softmax2d |x| match x.ndim() {
-        3 | 4 => x.softmax(-3),
-        n => wrong(&Softmax2d, format!("takes no input of {n} dims, such as {}", fact(x))),
-    };
+    Hardswish hardswish;
 }
 
-/// A layer of public hyperparameters, made by `new` of some of them and with defaults for all.
+/// [`Tensor::softmax`] over the channels of `[n, c, h, w]` (or `[c, h, w]`) (`torch.nn.Softmax2d`).
+#[derive(Clone, Debug, Default, Module)]
+pub struct Softmax2d {
+    hooks: Hooks,
+}
+
+impl Softmax2d {
+    /// The layer.
+    pub fn new() -> Softmax2d {
+        Softmax2d::default()
+    }
+}
+
+impl Forward for Softmax2d {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        match x.ndim() {
+            3 | 4 => Ok(x.softmax(-3)),
+            n => wrong(
+                self,
+                format!("takes no input of {n} dims, such as {}", fact(&x)),
+            ),
+        }
+    }
+}
+
+/// A layer of numbers, which have defaults.
 macro_rules! with_numbers {
     ($($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $ty:ty = $default:expr),* }
         |$layer:ident, $x:ident| $body:expr; $repr:expr;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Module)]
+        #[derive(Clone, Debug, Module)]
         #[module(extra_repr)]
         pub struct $name {
-            $($(#[$about])* pub $field: $ty,)*
+            $($field: $ty,)*
+            hooks: Hooks,
         }
 
         impl $name {
             /// The layer with these numbers; `default()` has PyTorch's.
             pub fn new($($field: $ty),*) -> $name {
-                $name { $($field),* }
+                let hooks = Hooks::new();
+                $name { $($field,)* hooks }
             }
+
+            $($(#[$about])*
+            pub fn $field(&self) -> $ty {
+                self.$field
+            })*
 
             fn extra_repr(&self) -> String {
                 let $layer = self;
@@ -85,17 +112,14 @@ macro_rules! with_numbers {
 
         impl Default for $name {
             fn default() -> $name {
-                $name { $($field: $default),* }
+                $name { $($field: $default,)* hooks: Hooks::new() }
             }
         }
 
         impl Forward for $name {
-            #[track_caller]
-            fn forward(&self, $x: &Tensor) -> Tensor {
-                run(self, &[$x], || {
-                    let $layer = self;
-                    $body
-                })
+            fn forward(&self, $x: Tensor) -> Result<Tensor> {
+                let $layer = self;
+                Ok($body)
             }
         }
     )*};
@@ -144,18 +168,6 @@ with_numbers! {
         /// How far x moves towards 0.
         lambd: f64 = 0.5
     } |l, x| x.softshrink(l.lambd); float(l.lambd);
-    /// [`Tensor::local_response_norm`] (`torch.nn.LocalResponseNorm`).
-    LocalResponseNorm {
-        /// How many neighbouring channels count.
-        size: i64 = 5,
-        /// The factor of their squares.
-        alpha: f64 = 1e-4,
-        /// The power.
-        beta: f64 = 0.75,
-        /// Added to them.
-        k: f64 = 1.0
-    } |l, x| x.local_response_norm(l.size, l.alpha, l.beta, l.k);
-        format!("{}, alpha={}, beta={}, k={}", l.size, float(l.alpha), float(l.beta), float(l.k));
     /// [`Tensor::glu`] (`torch.nn.GLU`).
     GLU {
         /// The dim that is split.
@@ -163,21 +175,97 @@ with_numbers! {
     } |l, x| x.glu(l.dim); format!("dim={}", l.dim);
 }
 
+options! {
+    /// What [`LocalResponseNorm`] divides by.
+    LocalResponse () {
+        /// The factor of the neighbours' squares (default 1e-4).
+        alpha: f64 = 1e-4,
+        /// The power (default 0.75).
+        beta: f64 = 0.75,
+        /// Added to them (default 1).
+        k: f64 = 1.0,
+    }
+}
+
+/// [`Tensor::local_response_norm`] (`torch.nn.LocalResponseNorm`).
+#[derive(Clone, Debug, Module)]
+#[module(extra_repr)]
+pub struct LocalResponseNorm {
+    size: i64,
+    #[skip]
+    how: LocalResponse,
+    hooks: Hooks,
+}
+
+impl LocalResponseNorm {
+    /// The layer over so many neighbouring channels.
+    ///
+    /// # Errors
+    /// If there are none.
+    #[track_caller]
+    pub fn new(size: impl Into<Int>) -> Result<LocalResponseNorm> {
+        LocalResponseNorm::with(size, LocalResponse::new())
+    }
+
+    /// The layer over so many neighbouring channels.
+    ///
+    /// # Errors
+    /// As [`LocalResponseNorm::new`].
+    #[track_caller]
+    pub fn with(size: impl Into<Int>, how: LocalResponse) -> Result<LocalResponseNorm> {
+        let (size, hooks) = (size.into().0, Hooks::new());
+        match size > 0 {
+            true => Ok(LocalResponseNorm { size, how, hooks }),
+            false => {
+                let message = format!("size must be at least 1, not {size}");
+                Err(invalid("LocalResponseNorm", message))
+            }
+        }
+    }
+
+    /// How many neighbouring channels count.
+    pub fn size(&self) -> i64 {
+        self.size
+    }
+
+    /// What it divides by.
+    pub fn options(&self) -> &LocalResponse {
+        &self.how
+    }
+
+    fn extra_repr(&self) -> String {
+        let [alpha, beta, k] = [self.how.alpha, self.how.beta, self.how.k].map(float);
+        format!("{}, alpha={alpha}, beta={beta}, k={k}", self.size)
+    }
+}
+
+impl Forward for LocalResponseNorm {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        Ok(x.local_response_norm(self.size, self.how.alpha, self.how.beta, self.how.k))
+    }
+}
+
 /// A layer along a dim that has no default.
 macro_rules! along_a_dim {
     ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Module)]
+        #[derive(Clone, Debug, Module)]
         #[module(extra_repr)]
         pub struct $name {
-            /// The dim that sums to 1.
-            pub dim: i64,
+            dim: i64,
+            hooks: Hooks,
         }
 
         impl $name {
             /// The layer along a dim.
             pub fn new(dim: impl Into<Int>) -> $name {
-                $name { dim: dim.into().0 }
+                let hooks = Hooks::new();
+                $name { dim: dim.into().0, hooks }
+            }
+
+            /// The dim that sums to 1.
+            pub fn dim(&self) -> i64 {
+                self.dim
             }
 
             fn extra_repr(&self) -> String {
@@ -186,9 +274,8 @@ macro_rules! along_a_dim {
         }
 
         impl Forward for $name {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                run(self, &[x], || x.$op(self.dim))
+            fn forward(&self, x: Tensor) -> Result<Tensor> {
+                Ok(x.$op(self.dim))
             }
         }
     )*};
@@ -204,43 +291,53 @@ along_a_dim! {
 }
 
 /// x where it is above `threshold`, `value` elsewhere (`torch.nn.Threshold`).
-#[derive(Clone, Copy, Debug, Module)]
+#[derive(Clone, Debug, Module)]
 #[module(extra_repr)]
 pub struct Threshold {
-    /// The limit.
-    pub threshold: f64,
-    /// What replaces x.
-    pub value: f64,
+    threshold: f64,
+    value: f64,
+    hooks: Hooks,
 }
 
 impl Threshold {
     /// The layer.
     pub fn new(threshold: f64, value: f64) -> Threshold {
-        Threshold { threshold, value }
+        let hooks = Hooks::new();
+        Threshold {
+            threshold,
+            value,
+            hooks,
+        }
+    }
+
+    /// The limit.
+    pub fn threshold(&self) -> f64 {
+        self.threshold
+    }
+
+    /// What replaces x.
+    pub fn value(&self) -> f64 {
+        self.value
     }
 
     fn extra_repr(&self) -> String {
-        format!(
-            "threshold={}, value={}",
-            float(self.threshold),
-            float(self.value)
-        )
+        let (threshold, value) = (float(self.threshold), float(self.value));
+        format!("threshold={threshold}, value={value}")
     }
 }
 
 impl Forward for Threshold {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        run(self, &[x], || x.threshold(self.threshold, self.value))
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        Ok(x.threshold(self.threshold, self.value))
     }
 }
 
 /// x · Φ(x) (`torch.nn.GELU`): with the error function, or approximated with tanh.
-#[derive(Clone, Copy, Debug, Default, Module)]
+#[derive(Clone, Debug, Default, Module)]
 #[module(extra_repr)]
 pub struct GELU {
-    /// Whether tanh approximates the error function.
-    pub tanh: bool,
+    tanh: bool,
+    hooks: Hooks,
 }
 
 impl GELU {
@@ -251,23 +348,25 @@ impl GELU {
 
     /// The layer with the approximation, `approximate="tanh"`.
     pub fn approximate_tanh() -> GELU {
-        GELU { tanh: true }
+        GELU {
+            tanh: true,
+            hooks: Hooks::new(),
+        }
+    }
+
+    /// What approximates the error function: `"none"` or `"tanh"`.
+    pub fn approximate(&self) -> &'static str {
+        if self.tanh { "tanh" } else { "none" }
     }
 
     fn extra_repr(&self) -> String {
-        let name = if self.tanh { "tanh" } else { "none" };
-        format!("approximate='{name}'")
+        format!("approximate='{}'", self.approximate())
     }
 }
 
 impl Forward for GELU {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        run(
-            self,
-            &[x],
-            || if self.tanh { x.gelu_tanh() } else { x.gelu() },
-        )
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        Ok(if self.tanh { x.gelu_tanh() } else { x.gelu() })
     }
 }
 
@@ -277,6 +376,9 @@ impl Forward for GELU {
 pub struct PReLU {
     /// `[num_parameters]`.
     pub weight: Var,
+    #[skip]
+    init: f64,
+    hooks: Hooks,
 }
 
 impl PReLU {
@@ -286,24 +388,42 @@ impl PReLU {
     /// Inside `compile`: make layers before.
     #[track_caller]
     pub fn new(num_parameters: impl Into<Int>) -> Result<PReLU> {
+        PReLU::with(num_parameters, 0.25)
+    }
+
+    /// The layer whose slopes start at `init`.
+    ///
+    /// # Errors
+    /// As [`PReLU::new`].
+    #[track_caller]
+    pub fn with(num_parameters: impl Into<Int>, init: f64) -> Result<PReLU> {
         let [num_parameters] = layer::sizes("PReLU", [num_parameters.into()])?;
-        let weight = layer::constant([num_parameters], 0.25)?;
-        Ok(PReLU { weight })
+        let weight = layer::constant([num_parameters], init)?;
+        let hooks = Hooks::new();
+        Ok(PReLU {
+            weight,
+            init,
+            hooks,
+        })
+    }
+
+    /// How many slopes there are.
+    pub fn num_parameters(&self) -> usize {
+        self.weight.shape()[0]
     }
 
     #[track_caller]
     fn reset_parameters(&self) -> Result<()> {
-        init::constant_(&self.weight, 0.25)
+        init::constant_(&self.weight, self.init)
     }
 
     fn extra_repr(&self) -> String {
-        format!("num_parameters={}", self.weight.shape()[0])
+        format!("num_parameters={}", self.num_parameters())
     }
 }
 
 impl Forward for PReLU {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        run(self, &[x], || x.prelu(self.weight.get()))
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        Ok(x.prelu(&self.weight))
     }
 }

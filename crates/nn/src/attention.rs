@@ -1,35 +1,87 @@
 //! Multi-head attention.
 
-use crate::layer::{self, fact, invalid, run_all, wrong};
-use crate::{Linear, Mode, Module, init};
-use kiln_tensor::{DType, Int, Result, Tensor, Var, cat, where_};
+use crate::layer::{self, fact, invalid, probability, wrong};
+use crate::{Forward, Hooks, Input, Linear, Mode, Module, init};
+use kiln_tensor::{DType, Int, MaybeInt, Nest, Result, Tensor, Var, cat, options, where_};
 
-/// What [`MultiheadAttention::forward_with`] takes beside the tensors.
-#[derive(Clone, Copy, Default)]
-pub struct AttentionMasks<'a> {
-    /// Which keys of each sample to leave out, `[n, s]` (`[s]` without a batch): bool, true where a key
-    /// is padding, or floats that are added to the scores.
-    pub key_padding_mask: Option<&'a Tensor>,
-    /// Which keys each query does not see, `[l, s]` or `[n · heads, l, s]`: bool, true where it does not,
-    /// or floats that are added to the scores.
-    pub attn_mask: Option<&'a Tensor>,
-    /// Whether query i sees keys 0 to i only.
-    pub is_causal: bool,
+options! {
+    /// How attention in several heads is made.
+    AttentionOptions () {
+        /// The probability that an attention weight is dropped in training (default 0).
+        dropout: f64 = 0.0,
+        /// Whether the projections have biases (default yes).
+        bias: bool = true,
+        /// Whether there is a learnt further key and value (default no); they start Xavier-normal.
+        add_bias_kv: bool = false,
+        /// The features of a key, where they are not those of a query.
+        kdim: MaybeInt = None,
+        /// The features of a value, where they are not those of a query.
+        vdim: MaybeInt = None,
+        /// Whether batches are in dim 0 (default no: in dim 1).
+        batch_first: bool = false,
+    }
+}
+
+options! {
+    /// What attention is called with beside its tensors.
+    AttentionMasks () {
+        /// Whether query i sees keys 0 to i only (default no).
+        is_causal: bool = false,
+        /// Whether the weights that are returned are the mean of the heads' (default yes).
+        average_attn_weights: bool = true,
+        ;
+        /// Which keys of each sample to leave out, `[n, s]` (`[s]` without a batch): bool, true where a key
+        /// is padding, or floats that are added to the scores.
+        key_padding_mask,
+        /// Which keys each query does not see, `[l, s]` or `[n · heads, l, s]`: bool, true where it does not,
+        /// or floats that are added to the scores.
+        attn_mask,
+    }
+}
+
+impl Nest for AttentionMasks {
+    fn tensors(&self) -> Vec<Tensor> {
+        [&self.key_padding_mask, &self.attn_mask]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect()
+    }
+
+    fn with(&self, tensors: &mut dyn Iterator<Item = Tensor>) -> AttentionMasks {
+        AttentionMasks {
+            key_padding_mask: self.key_padding_mask.with(tensors),
+            attn_mask: self.attn_mask.with(tensors),
+            ..*self
+        }
+    }
+}
+
+impl Input for AttentionMasks {
+    type Value = AttentionMasks;
+
+    fn into_value(self) -> AttentionMasks {
+        self
+    }
 }
 
 /// Attention in several heads (`torch.nn.MultiheadAttention`; Vaswani et al., 2017). Query, key and value
-/// are `[l, n, e]` (`[n, l, e]` with `batch_first`, `[l, e]` without a batch).
+/// are `[l, n, e]` (`[n, l, e]` with `batch_first`, `[l, e]` without a batch), and may be followed by
+/// [`AttentionMasks`]. It gives the result, of the query's shape, and the attention weights `[n, l, s]`
+/// (`[n, heads, l, s]` if they are not averaged; without n where the query has no batch).
 ///
 /// The projections start Xavier-uniform with biases of 0; that of the output starts as a [`Linear`] with
 /// a bias of 0.
 ///
 /// ```
-/// use kiln_nn::MultiheadAttention;
+/// use kiln_nn::{AttentionMasks, AttentionOptions, Forward, MultiheadAttention};
 /// use kiln_tensor::{DType, Tensor};
-/// let attention = MultiheadAttention::new(8, 2)?.batch_first(true);
+/// let attention = MultiheadAttention::with(8, 2, AttentionOptions::new().batch_first(true))?;
 /// let x = Tensor::rand([3, 5, 8], DType::F32);
-/// let (y, weights) = attention.forward(&x, &x, &x);
+/// let (y, weights) = attention.call((&x, &x, &x));
 /// assert_eq!((y.shape()?, weights.shape()?), (vec![3, 5, 8], vec![3, 5, 5]));
+/// let (y, _) = attention.call((&x, &x, &x, AttentionMasks::new().is_causal(true)));
+/// assert_eq!(y.shape()?, [3, 5, 8]);
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[derive(Module)]
@@ -55,8 +107,8 @@ pub struct MultiheadAttention {
     num_heads: usize,
     dropout: f64,
     batch_first: bool,
-    average: bool,
     mode: Mode,
+    hooks: Hooks,
 }
 
 impl MultiheadAttention {
@@ -66,115 +118,66 @@ impl MultiheadAttention {
     /// If the features do not divide into the heads.
     #[track_caller]
     pub fn new(embed_dim: impl Into<Int>, num_heads: impl Into<Int>) -> Result<MultiheadAttention> {
-        let sizes = [embed_dim.into(), num_heads.into()];
-        let [embed_dim, num_heads] = layer::sizes("MultiheadAttention", sizes)?;
-        if num_heads == 0 || embed_dim == 0 || !embed_dim.is_multiple_of(num_heads) {
-            let message = format!("{embed_dim} features do not divide into {num_heads} heads");
-            return Err(invalid("MultiheadAttention", message));
+        MultiheadAttention::with(embed_dim, num_heads, AttentionOptions::new())
+    }
+
+    /// A layer of so many features in so many heads.
+    ///
+    /// # Errors
+    /// If the features do not divide into the heads, or inside `compile`: make layers before.
+    #[track_caller]
+    pub fn with(
+        embed_dim: impl Into<Int>,
+        num_heads: impl Into<Int>,
+        how: AttentionOptions,
+    ) -> Result<MultiheadAttention> {
+        let name = "MultiheadAttention";
+        let [e, num_heads] = layer::sizes(name, [embed_dim.into(), num_heads.into()])?;
+        if num_heads == 0 || e == 0 || !e.is_multiple_of(num_heads) {
+            let message = format!("{e} features do not divide into {num_heads} heads");
+            return Err(invalid(name, message));
         }
+        let features = [how.kdim, how.vdim].map(|n| Int(n.0.unwrap_or(e as i64)));
+        let [kdim, vdim] = layer::sizes(name, features)?;
+        let apart = (kdim, vdim) != (e, e);
         let attention = MultiheadAttention {
-            in_proj_weight: Some(layer::constant([3 * embed_dim, embed_dim], 0.0)?),
-            q_proj_weight: None,
-            k_proj_weight: None,
-            v_proj_weight: None,
-            in_proj_bias: Some(layer::constant([3 * embed_dim], 0.0)?),
-            bias_k: None,
-            bias_v: None,
-            out_proj: Linear::new(embed_dim, embed_dim)?,
-            embed_dim,
+            in_proj_weight: layer::optional(!apart, [3 * e, e], 0.0)?,
+            q_proj_weight: layer::optional(apart, [e, e], 0.0)?,
+            k_proj_weight: layer::optional(apart, [e, kdim], 0.0)?,
+            v_proj_weight: layer::optional(apart, [e, vdim], 0.0)?,
+            in_proj_bias: layer::optional(how.bias, [3 * e], 0.0)?,
+            bias_k: layer::optional(how.add_bias_kv, [1, 1, e], 0.0)?,
+            bias_v: layer::optional(how.add_bias_kv, [1, 1, e], 0.0)?,
+            out_proj: Linear::made([e.into(), e.into()], how.bias)?,
+            embed_dim: e,
             num_heads,
-            dropout: 0.0,
-            batch_first: false,
-            average: true,
+            dropout: probability(name, how.dropout)?,
+            batch_first: how.batch_first,
             mode: Mode::new(),
+            hooks: Hooks::new(),
         };
         attention.reset_parameters()?;
         Ok(attention)
     }
 
-    /// The layer whose keys and values have other numbers of features than its queries; its parameters
-    /// are drawn anew.
-    ///
-    /// # Errors
-    /// Inside `compile`: make layers before.
-    #[track_caller]
-    pub fn kdim_vdim(
-        mut self,
-        kdim: impl Into<Int>,
-        vdim: impl Into<Int>,
-    ) -> Result<MultiheadAttention> {
-        let [kdim, vdim] = layer::sizes("MultiheadAttention", [kdim.into(), vdim.into()])?;
-        let e = self.embed_dim;
-        self.in_proj_weight = None;
-        self.q_proj_weight = Some(layer::constant([e, e], 0.0)?);
-        self.k_proj_weight = Some(layer::constant([e, kdim], 0.0)?);
-        self.v_proj_weight = Some(layer::constant([e, vdim], 0.0)?);
-        self.reset_parameters()?;
-        Ok(self)
+    /// The features of a query.
+    pub fn embed_dim(&self) -> usize {
+        self.embed_dim
     }
 
-    /// The layer with or without biases (default with).
-    pub fn bias(mut self, bias: bool) -> MultiheadAttention {
-        self.in_proj_bias = self.in_proj_bias.filter(|_| bias);
-        self.out_proj = self.out_proj.bias(bias);
-        self
+    /// How many heads there are.
+    pub fn num_heads(&self) -> usize {
+        self.num_heads
     }
 
-    /// The layer with a learnt further key and value (default without); they start Xavier-normal.
-    ///
-    /// # Errors
-    /// Inside `compile`: make layers before.
-    #[track_caller]
-    pub fn add_bias_kv(mut self) -> Result<MultiheadAttention> {
-        let parameter = || layer::constant([1, 1, self.embed_dim], 0.0);
-        (self.bias_k, self.bias_v) = (Some(parameter()?), Some(parameter()?));
-        self.reset_parameters()?;
-        Ok(self)
+    /// The probability that an attention weight is dropped in training.
+    pub fn dropout(&self) -> f64 {
+        self.dropout
     }
 
-    /// The layer that drops attention weights with this probability in training (default 0).
-    pub fn dropout(mut self, dropout: f64) -> MultiheadAttention {
-        self.dropout = dropout;
-        self
-    }
-
-    /// Whether batches are in dim 0 (default no: in dim 1).
-    pub fn batch_first(mut self, batch_first: bool) -> MultiheadAttention {
-        self.batch_first = batch_first;
-        self
-    }
-
-    /// Whether the weights that are returned are the mean of the heads' (default yes).
-    pub fn average_attn_weights(mut self, average: bool) -> MultiheadAttention {
-        self.average = average;
-        self
-    }
-
-    /// The result, of the query's shape, and the attention weights `[n, l, s]` (`[n, heads, l, s]` if
-    /// they are not averaged; without n where the query has no batch).
-    #[track_caller]
-    pub fn forward(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> (Tensor, Tensor) {
-        self.forward_with(query, key, value, AttentionMasks::default())
-    }
-
-    /// [`MultiheadAttention::forward`] with masks.
-    #[track_caller]
-    pub fn forward_with(
-        &self,
-        query: &Tensor,
-        key: &Tensor,
-        value: &Tensor,
-        masks: AttentionMasks,
-    ) -> (Tensor, Tensor) {
-        let mut operands = vec![query, key, value];
-        operands.extend(masks.key_padding_mask.into_iter().chain(masks.attn_mask));
-        let [y, weights] = run_all(self, &operands, || {
-            match self.attend(query, key, value, masks) {
-                Ok(both) => both,
-                Err(e) => [e.clone(), e],
-            }
-        });
-        (y, weights)
+    /// Whether batches are in dim 0.
+    pub fn batch_first(&self) -> bool {
+        self.batch_first
     }
 
     fn attend(
@@ -182,15 +185,15 @@ impl MultiheadAttention {
         query: &Tensor,
         key: &Tensor,
         value: &Tensor,
-        masks: AttentionMasks,
-    ) -> Result<[Tensor; 2], Tensor> {
+        masks: &AttentionMasks,
+    ) -> Result<(Tensor, Tensor)> {
         let unbatched = query.ndim() == 2;
         for (t, what, last) in [
             (query, "query", Some(self.embed_dim)),
             (key, "key", self.features(&self.k_proj_weight)),
             (value, "value", self.features(&self.v_proj_weight)),
         ] {
-            t.check().map_err(|_| t.clone())?;
+            t.check()?;
             let n = t.ndim();
             let fits = n == query.ndim() && (n == 2 || n == 3);
             if !fits || last.is_some_and(|e| !t.dims()[n - 1].is(e as i64)) {
@@ -200,7 +203,7 @@ impl MultiheadAttention {
                     last.unwrap_or(self.embed_dim),
                     fact(query)
                 );
-                return Err(wrong(self, message));
+                return wrong(self, message);
             }
         }
         // [n, l, e] from here on.
@@ -209,7 +212,7 @@ impl MultiheadAttention {
             (false, true) => t.clone(),
             (false, false) => t.transpose(0, 1),
         };
-        let [q, mut k, mut v] = self.projected([batched(query), batched(key), batched(value)]);
+        let [q, mut k, mut v] = self.projected([batched(query), batched(key), batched(value)])?;
         let mask = self.mask(masks, &q, &k)?;
         if let (Some(bias_k), Some(bias_v)) = (&self.bias_k, &self.bias_v) {
             let n = k.narrow(1, 0, 1);
@@ -234,19 +237,18 @@ impl MultiheadAttention {
             (false, true) => y,
             (false, false) => y.transpose(0, 1),
         };
-        let weights = if self.average {
-            weights.mean(1)
-        } else {
-            weights
+        let weights = match masks.average_attn_weights {
+            true => weights.mean(1),
+            false => weights,
         };
-        Ok([
+        Ok((
             y,
             if unbatched {
                 weights.squeeze(0)
             } else {
                 weights
             },
-        ])
+        ))
     }
 
     /// The features that a key or value must have.
@@ -256,28 +258,23 @@ impl MultiheadAttention {
     }
 
     /// Query, key and value in the dims of the heads.
-    fn projected(&self, inputs: [Tensor; 3]) -> [Tensor; 3] {
+    fn projected(&self, [q, k, v]: [Tensor; 3]) -> Result<[Tensor; 3]> {
         let e = self.embed_dim as i64;
-        let part = |t: &Tensor, i: usize| t.narrow(0, i as i64 * e, e);
-        let bias = self.in_proj_bias.as_ref().map(Var::get);
-        let whole = self.in_proj_weight.as_ref().map(Var::get);
-        let own = [
-            &self.q_proj_weight,
-            &self.k_proj_weight,
-            &self.v_proj_weight,
-        ];
-        let mut i = 0;
-        inputs.map(|x| {
-            let at = i;
-            i += 1;
-            let weight = whole.as_ref().map(|w| part(w, at));
-            let weight = weight.or_else(|| own[at].as_ref().map(Var::get));
-            let bias = bias.as_ref().map(|b| part(b, at));
-            match weight {
-                Some(weight) => x.linear(&weight, bias.as_ref()),
-                None => wrong(self, "has no projection weight"),
-            }
-        })
+        let part = |t: Tensor, i: i64| t.narrow(0, i * e, e);
+        let project = |x: Tensor, i: i64, own: &Option<Var>| {
+            let bias = self.in_proj_bias.as_ref().map(|b| part(b.get(), i));
+            let weight = match (&self.in_proj_weight, own) {
+                (Some(whole), _) => part(whole.get(), i),
+                (None, Some(own)) => own.get(),
+                (None, None) => return wrong(self, "has no projection weight"),
+            };
+            Ok(x.linear(weight, bias.as_ref()))
+        };
+        Ok([
+            project(q, 0, &self.q_proj_weight)?,
+            project(k, 1, &self.k_proj_weight)?,
+            project(v, 2, &self.v_proj_weight)?,
+        ])
     }
 
     /// `[n, l, e]` as `[n, heads, l, e / heads]`.
@@ -291,17 +288,12 @@ impl MultiheadAttention {
 
     /// All masks as one: which keys take part, or numbers to add to the scores. None where there is none, or
     /// where being causal says all.
-    fn mask(
-        &self,
-        masks: AttentionMasks,
-        query: &Tensor,
-        key: &Tensor,
-    ) -> Result<Option<Tensor>, Tensor> {
-        let attn = masks.attn_mask.map(|m| match m.ndim() {
+    fn mask(&self, masks: &AttentionMasks, query: &Tensor, key: &Tensor) -> Result<Option<Tensor>> {
+        let attn = masks.attn_mask.as_ref().map(|m| match m.ndim() {
             3 => m.unflatten(0, [-1, self.num_heads as i64]),
             _ => m.clone(),
         });
-        let padding = masks.key_padding_mask.map(|m| match m.ndim() {
+        let padding = masks.key_padding_mask.as_ref().map(|m| match m.ndim() {
             1 => m.unsqueeze(0).unsqueeze(1).unsqueeze(1),
             _ => m.unsqueeze(1).unsqueeze(1),
         });
@@ -322,7 +314,7 @@ impl MultiheadAttention {
                 d if d == dtype => added = Some(added.map_or(mask.clone(), |a| a + &mask)),
                 d => {
                     let message = format!("a mask must be bool or {dtype}, not {d}");
-                    return Err(wrong(self, message));
+                    return wrong(self, message);
                 }
             }
         }
@@ -376,6 +368,21 @@ impl MultiheadAttention {
             init::zeros_(bias)?;
         }
         Ok(())
+    }
+}
+
+impl Forward<(Tensor, Tensor, Tensor), (Tensor, Tensor)> for MultiheadAttention {
+    fn forward(&self, (query, key, value): (Tensor, Tensor, Tensor)) -> Result<(Tensor, Tensor)> {
+        self.attend(&query, &key, &value, &AttentionMasks::new())
+    }
+}
+
+impl Forward<(Tensor, Tensor, Tensor, AttentionMasks), (Tensor, Tensor)> for MultiheadAttention {
+    fn forward(
+        &self,
+        (query, key, value, masks): (Tensor, Tensor, Tensor, AttentionMasks),
+    ) -> Result<(Tensor, Tensor)> {
+        self.attend(&query, &key, &value, &masks)
     }
 }
 

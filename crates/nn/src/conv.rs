@@ -1,43 +1,130 @@
 //! Convolutions.
 
-use crate::layer::{self, each, invalid, run};
+use crate::layer::{self, each, invalid};
 use crate::linear::reset_within;
-use crate::print::{python, sizes};
-use crate::{Forward, Module};
-use kiln_tensor::{Conv, ConvTranspose, IntList, PadMode, Padding, Result, Tensor, Var};
+use crate::print::sizes;
+use crate::{Forward, Hooks, Module};
+use kiln_tensor::{
+    Conv, ConvTranspose, Int, IntList, PadMode, Padding, Result, Tensor, Var, options,
+};
 
-/// The name of a padding mode, as PyTorch spells it.
-fn mode_name(mode: PadMode) -> &'static str {
-    match mode {
-        PadMode::Constant(_) => "zeros",
-        PadMode::Reflect => "reflect",
-        PadMode::Replicate => "replicate",
-        PadMode::Circular => "circular",
+options! {
+    /// How a convolution is made; the size of its kernel alone stands for it. The numbers are one for each
+    /// spatial dim, or one for all.
+    Kernel (
+        /// The size of the kernel.
+        kernel_size: IntList
+    ) {
+        /// From one window to the next (default 1).
+        stride: IntList = 1,
+        /// The border on both sides of each dim (default 0), or [`Padding::Same`].
+        padding: Padding = 0,
+        /// From one element of a window to the next (default 1).
+        dilation: IntList = 1,
+        /// Into how many groups the channels are split, which don't see each other (default 1).
+        groups: Int = 1,
+        /// Whether there is a bias (default yes).
+        bias: bool = true,
+        /// What the border holds (default zeros).
+        padding_mode: PadMode = PadMode::ZEROS,
     }
 }
 
-/// The shape of a weight with `first` and `second` channels, `second` split into groups.
-#[track_caller]
-fn weight_shape(
-    layer: &str,
-    (in_channels, out_channels): (usize, usize),
-    transposed: bool,
-    groups: usize,
-    kernel: &[usize],
-) -> Result<Vec<usize>> {
-    if groups == 0 || in_channels % groups != 0 || out_channels % groups != 0 {
-        let message = format!(
-            "{in_channels} input and {out_channels} output channels do not divide into {groups} groups"
-        );
-        return Err(invalid(layer, message));
+options! {
+    /// How a transposed convolution is made; the size of its kernel alone stands for it. The numbers are one
+    /// for each spatial dim, or one for all.
+    TransposedKernel (
+        /// The size of the kernel.
+        kernel_size: IntList
+    ) {
+        /// The stride of the convolution that it transposes (default 1).
+        stride: IntList = 1,
+        /// The padding of the convolution that it transposes (default 0), which makes the result smaller.
+        padding: IntList = 0,
+        /// How much larger the result is behind each axis (default 0): where the convolution's stride leaves
+        /// its input's size open.
+        output_padding: IntList = 0,
+        /// Into how many groups the channels are split, which don't see each other (default 1).
+        groups: Int = 1,
+        /// Whether there is a bias (default yes).
+        bias: bool = true,
+        /// The dilation of the convolution that it transposes (default 1).
+        dilation: IntList = 1,
     }
-    let (first, second) = match transposed {
-        true => (in_channels, out_channels),
-        false => (out_channels, in_channels),
-    };
-    let mut shape = vec![first, second / groups];
-    shape.extend(kernel);
-    Ok(shape)
+}
+
+/// What both directions are made of, checked.
+#[derive(Clone, Copy)]
+struct Filters<const D: usize> {
+    in_channels: usize,
+    out_channels: usize,
+    kernel_size: [usize; D],
+    stride: [usize; D],
+    dilation: [usize; D],
+    groups: usize,
+}
+
+impl<const D: usize> Filters<D> {
+    #[track_caller]
+    fn new(
+        layer: &str,
+        channels: [Int; 2],
+        [kernel_size, stride, dilation]: [&IntList; 3],
+        groups: Int,
+    ) -> Result<Filters<D>> {
+        if !(1..=3).contains(&D) {
+            let message = format!("a convolution has 1 to 3 spatial dims, not {D}");
+            return Err(invalid(layer, message));
+        }
+        let [in_channels, out_channels] = layer::sizes(layer, channels)?;
+        let groups = usize::try_from(groups.0).unwrap_or(0);
+        if groups == 0 || in_channels % groups != 0 || out_channels % groups != 0 {
+            let message = format!(
+                "{in_channels} input and {out_channels} output channels do not divide into {groups} groups"
+            );
+            return Err(invalid(layer, message));
+        }
+        Ok(Filters {
+            in_channels,
+            out_channels,
+            kernel_size: each(layer, "the kernel size", kernel_size, 1)?,
+            stride: each(layer, "the stride", stride, 1)?,
+            dilation: each(layer, "the dilation", dilation, 1)?,
+            groups,
+        })
+    }
+
+    /// A weight of these channels, of which the second are split into groups, and a bias if there is one.
+    #[track_caller]
+    fn parameters(&self, first: usize, second: usize, bias: bool) -> Result<(Var, Option<Var>)> {
+        let mut shape = vec![first, second / self.groups];
+        shape.extend(self.kernel_size);
+        let weight = layer::constant(shape, 0.0)?;
+        Ok((weight, layer::optional(bias, [self.out_channels], 0.0)?))
+    }
+
+    fn repr(&self) -> String {
+        format!(
+            "{}, {}, kernel_size={}, stride={}",
+            self.in_channels,
+            self.out_channels,
+            sizes(&self.kernel_size, D),
+            sizes(&self.stride, D)
+        )
+    }
+}
+
+/// `, name=(..)` for sizes that are not all the default.
+fn unless<N: Copy + PartialEq + ToString>(
+    name: &str,
+    list: &[N],
+    default: N,
+    spatial: usize,
+) -> String {
+    match list.iter().all(|n| *n == default) {
+        true => String::new(),
+        false => format!(", {name}={}", sizes(list, spatial)),
+    }
 }
 
 /// kaiming_uniform_ with a = √5: uniform within ±1/√fan_in, the bias too.
@@ -48,375 +135,346 @@ fn reset(weight: &Var, bias: Option<&Var>) -> Result<()> {
     reset_within(bound, weight, bias)
 }
 
-/// Pads the last dims as much as the convolution would, in another mode than zeros.
-#[track_caller]
-fn padded(
-    x: &Tensor,
-    padding: &Padding,
-    kernel: &[usize],
-    dilation: &[i64],
-    mode: PadMode,
-) -> Tensor {
-    let n = kernel.len();
-    let of = |list: &[i64], a: usize| list.get(a % list.len().max(1)).copied().unwrap_or(0);
-    let mut pad = Vec::with_capacity(2 * n);
-    for a in (0..n).rev() {
-        let (front, back) = match padding {
-            Padding::Sizes(sizes) => (of(&sizes.0, a), of(&sizes.0, a)),
-            Padding::Same => {
-                let total = of(dilation, a) * (kernel[a] as i64 - 1);
-                (total / 2, total - total / 2)
-            }
-        };
-        pad.extend([front, back]);
-    }
-    x.pad(pad, mode)
+/// The settings that both directions have, read back.
+macro_rules! settings {
+    () => {
+        /// Input channels.
+        pub fn in_channels(&self) -> usize {
+            self.filters.in_channels
+        }
+
+        /// Output channels.
+        pub fn out_channels(&self) -> usize {
+            self.filters.out_channels
+        }
+
+        /// The size of the kernel.
+        pub fn kernel_size(&self) -> [usize; D] {
+            self.filters.kernel_size
+        }
+
+        /// From one window to the next.
+        pub fn stride(&self) -> [usize; D] {
+            self.filters.stride
+        }
+
+        /// From one element of a window to the next.
+        pub fn dilation(&self) -> [usize; D] {
+            self.filters.dilation
+        }
+
+        /// Into how many groups the channels are split.
+        pub fn groups(&self) -> usize {
+            self.filters.groups
+        }
+
+        #[track_caller]
+        fn reset_parameters(&self) -> Result<()> {
+            reset(&self.weight, self.bias.as_ref())
+        }
+    };
 }
 
-macro_rules! convolutions {
-    ($($(#[$doc:meta])* $name:ident $op:ident $spatial:literal;)*) => {$(
-        $(#[$doc])*
-        ///
-        /// Weight and bias start uniform within ±1/√fan_in, where `fan_in` is the number of inputs of
-        /// one output.
-        #[derive(Module)]
-        #[module(extra_repr, reset_parameters)]
-        pub struct $name {
-            /// `[out_channels, in_channels / groups, kernel ..]`.
-            pub weight: Var,
-            /// `[out_channels]`.
-            pub bias: Option<Var>,
-            /// Input channels.
-            pub in_channels: usize,
-            /// Output channels.
-            pub out_channels: usize,
-            kernel: Vec<usize>,
-            stride: IntList,
-            #[skip]
-            padding: Padding,
-            dilation: IntList,
-            groups: usize,
-            #[skip]
-            padding_mode: PadMode,
-        }
-
-        impl $name {
-            /// A layer of stride 1 without padding, with a bias. The kernel size is one number for each
-            /// spatial dim, or one for all.
-            ///
-            /// # Errors
-            /// If a size is impossible.
-            #[track_caller]
-            pub fn new(
-                in_channels: usize,
-                out_channels: usize,
-                kernel_size: impl Into<IntList>,
-            ) -> Result<$name> {
-                let layer = stringify!($name);
-                let kernel = each(layer, "the kernel size", &kernel_size.into(), $spatial, 1)?;
-                let shape = weight_shape(layer, (in_channels, out_channels), false, 1, &kernel)?;
-                let conv = $name {
-                    weight: layer::constant(shape, 0.0)?,
-                    bias: Some(layer::constant([out_channels], 0.0)?),
-                    in_channels,
-                    out_channels,
-                    kernel,
-                    stride: 1.into(),
-                    padding: 0.into(),
-                    dilation: 1.into(),
-                    groups: 1,
-                    padding_mode: PadMode::ZEROS,
-                };
-                conv.reset_parameters()?;
-                Ok(conv)
-            }
-
-            /// The layer with this stride (default 1).
-            pub fn stride(mut self, stride: impl Into<IntList>) -> $name {
-                self.stride = stride.into();
-                self
-            }
-
-            /// The layer with this padding (default 0), or [`Padding::Same`].
-            pub fn padding(mut self, padding: impl Into<Padding>) -> $name {
-                self.padding = padding.into();
-                self
-            }
-
-            /// The layer with this dilation (default 1).
-            pub fn dilation(mut self, dilation: impl Into<IntList>) -> $name {
-                self.dilation = dilation.into();
-                self
-            }
-
-            /// The layer with this kind of padding (default zeros).
-            pub fn padding_mode(mut self, mode: PadMode) -> $name {
-                self.padding_mode = mode;
-                self
-            }
-
-            /// The layer with or without its bias (default with).
-            pub fn bias(mut self, bias: bool) -> $name {
-                self.bias = self.bias.filter(|_| bias);
-                self
-            }
-
-            /// The layer with its channels in groups (default 1), its parameters drawn anew.
-            ///
-            /// # Errors
-            /// If the channels do not divide into them.
-            #[track_caller]
-            pub fn groups(mut self, groups: usize) -> Result<$name> {
-                let channels = (self.in_channels, self.out_channels);
-                let shape =
-                    weight_shape(stringify!($name), channels, false, groups, &self.kernel)?;
-                self.groups = groups;
-                self.weight = layer::constant(shape, 0.0)?;
-                self.reset_parameters()?;
-                Ok(self)
-            }
-
-            #[track_caller]
-            fn reset_parameters(&self) -> Result<()> {
-                reset(&self.weight, self.bias.as_ref())
-            }
-
-            fn extra_repr(&self) -> String {
-                let kernel: Vec<i64> = self.kernel.iter().map(|k| *k as i64).collect();
-                let mut s = format!(
-                    "{}, {}, kernel_size={}, stride={}",
-                    self.in_channels,
-                    self.out_channels,
-                    sizes(&kernel, $spatial),
-                    sizes(&self.stride.0, $spatial)
-                );
-                match &self.padding {
-                    Padding::Same => s += ", padding=same",
-                    Padding::Sizes(p) if p.0.iter().any(|n| *n != 0) => {
-                        s += &format!(", padding={}", sizes(&p.0, $spatial));
-                    }
-                    Padding::Sizes(_) => {}
-                }
-                if self.dilation.0.iter().any(|n| *n != 1) {
-                    s += &format!(", dilation={}", sizes(&self.dilation.0, $spatial));
-                }
-                if self.groups != 1 {
-                    s += &format!(", groups={}", self.groups);
-                }
-                if self.bias.is_none() {
-                    s += &format!(", bias={}", python(false));
-                }
-                if mode_name(self.padding_mode) != "zeros" {
-                    s += &format!(", padding_mode={}", mode_name(self.padding_mode));
-                }
-                s
-            }
-        }
-
-        impl Forward for $name {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                run(self, &[x], || {
-                    let (weight, bias) = (self.weight.get(), self.bias.as_ref().map(Var::get));
-                    let (mut x, mut padding) = (x.clone(), self.padding.clone());
-                    if self.padding_mode != PadMode::ZEROS {
-                        let dilation = &self.dilation.0;
-                        x = padded(&x, &padding, &self.kernel, dilation, self.padding_mode);
-                        padding = 0.into();
-                    }
-                    let how = Conv::new()
-                        .bias(bias.as_ref())
-                        .stride(self.stride.clone())
-                        .padding(padding)
-                        .dilation(self.dilation.clone())
-                        .groups(self.groups as i64);
-                    x.$op(&weight, how)
-                })
-            }
-        }
-    )*};
+/// Cross-correlation over `D` spatial dims, 1 to 3, each of whose layers has a name of its own: see
+/// [`Conv2d`].
+///
+/// Weight and bias start uniform within ±1/√fan_in, where `fan_in` is the number of inputs of one output.
+#[derive(Module)]
+#[module(name, extra_repr, reset_parameters)]
+pub struct ConvNd<const D: usize> {
+    /// `[out_channels, in_channels / groups, kernel ..]`.
+    pub weight: Var,
+    /// `[out_channels]`.
+    pub bias: Option<Var>,
+    #[skip]
+    filters: Filters<D>,
+    #[skip]
+    padding: Padding,
+    #[skip]
+    padding_mode: PadMode,
+    hooks: Hooks,
 }
 
-convolutions! {
-    /// Cross-correlation of `[n, in, l]` (or `[in, l]`) to `[n, out, l']` (`torch.nn.Conv1d`).
-    Conv1d conv1d_with 1;
-    /// Cross-correlation of `[n, in, h, w]` (or `[in, h, w]`) to `[n, out, h', w']`
-    /// (`torch.nn.Conv2d`).
+/// Cross-correlation of `[n, in, l]` (or `[in, l]`) to `[n, out, l']` (`torch.nn.Conv1d`).
+pub type Conv1d = ConvNd<1>;
+
+/// Cross-correlation of `[n, in, h, w]` (or `[in, h, w]`) to `[n, out, h', w']` (`torch.nn.Conv2d`).
+///
+/// ```
+/// use kiln_nn::{Conv2d, Forward, Kernel};
+/// use kiln_tensor::{DType, Tensor};
+/// let x = Tensor::zeros([16, 1, 32, 32], DType::F32);
+/// assert_eq!(Conv2d::new(1, 6, 5)?.call(&x).shape()?, [16, 6, 28, 28]);
+/// let conv = Conv2d::new(1, 6, Kernel::new([3, 5]).padding([1, 2]).bias(false))?;
+/// assert_eq!(conv.call(&x).shape()?, [16, 6, 32, 32]);
+/// assert_eq!((conv.kernel_size(), conv.stride()), ([3, 5], [1, 1]));
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+pub type Conv2d = ConvNd<2>;
+
+/// Cross-correlation of `[n, in, d, h, w]` (or `[in, d, h, w]`) to `[n, out, d', h', w']`
+/// (`torch.nn.Conv3d`).
+pub type Conv3d = ConvNd<3>;
+
+impl<const D: usize> ConvNd<D> {
+    const NAME: &str = match D {
+        1 => "Conv1d",
+        2 => "Conv2d",
+        _ => "Conv3d",
+    };
+
+    /// A layer from so many channels to so many, with this kernel: its size, or a [`Kernel`].
     ///
-    /// ```
-    /// use kiln_nn::{Conv2d, Forward};
-    /// use kiln_tensor::{DType, Tensor};
-    /// let x = Tensor::zeros([16, 1, 32, 32], DType::F32);
-    /// assert_eq!(Conv2d::new(1, 6, 5)?.forward(&x).shape()?, [16, 6, 28, 28]);
-    /// assert_eq!(Conv2d::new(1, 6, [3, 5])?.padding([1, 2]).forward(&x).shape()?, [16, 6, 32, 32]);
-    /// # Ok::<(), kiln_tensor::Error>(())
-    /// ```
-    Conv2d conv2d_with 2;
-    /// Cross-correlation of `[n, in, d, h, w]` (or `[in, d, h, w]`) to `[n, out, d', h', w']`
-    /// (`torch.nn.Conv3d`).
-    Conv3d conv3d_with 3;
+    /// # Errors
+    /// If a size is impossible, the channels do not divide into the groups, or inside `compile`: make layers
+    /// before.
+    #[track_caller]
+    pub fn new(
+        in_channels: impl Into<Int>,
+        out_channels: impl Into<Int>,
+        kernel: impl Into<Kernel>,
+    ) -> Result<ConvNd<D>> {
+        let (how, name) = (kernel.into(), Self::NAME);
+        let filters: Filters<D> = Filters::new(
+            name,
+            [in_channels.into(), out_channels.into()],
+            [&how.kernel_size, &how.stride, &how.dilation],
+            how.groups,
+        )?;
+        match &how.padding {
+            Padding::Sizes(padding) => drop(each::<D>(name, "the padding", padding, 0)?),
+            Padding::Same if filters.stride == [1; D] => {}
+            Padding::Same => {
+                let message = "padding that keeps the size needs strides of 1";
+                return Err(invalid(
+                    name,
+                    format!("{message}, not {:?}", filters.stride),
+                ));
+            }
+        }
+        let (weight, bias) =
+            filters.parameters(filters.out_channels, filters.in_channels, how.bias)?;
+        let conv = ConvNd {
+            weight,
+            bias,
+            filters,
+            padding: how.padding,
+            padding_mode: how.padding_mode,
+            hooks: Hooks::new(),
+        };
+        conv.reset_parameters()?;
+        Ok(conv)
+    }
+
+    settings!();
+
+    /// The border on both sides of each dim.
+    pub fn padding(&self) -> &Padding {
+        &self.padding
+    }
+
+    /// What the border holds.
+    pub fn padding_mode(&self) -> PadMode {
+        self.padding_mode
+    }
+
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn extra_repr(&self) -> String {
+        let mut s = self.filters.repr();
+        match &self.padding {
+            Padding::Same => s += ", padding=same",
+            Padding::Sizes(p) => s += &unless("padding", &p.0, 0, D),
+        }
+        s += &unless("dilation", &self.filters.dilation, 1, D);
+        if self.filters.groups != 1 {
+            s += &format!(", groups={}", self.filters.groups);
+        }
+        if self.bias.is_none() {
+            s += ", bias=False";
+        }
+        match self.padding_mode {
+            PadMode::Constant(_) => s,
+            PadMode::Reflect => s + ", padding_mode=reflect",
+            PadMode::Replicate => s + ", padding_mode=replicate",
+            PadMode::Circular => s + ", padding_mode=circular",
+        }
+    }
+
+    /// Pads the last dims as much as the convolution would.
+    fn padded(&self, x: &Tensor) -> Tensor {
+        let mut pad = Vec::with_capacity(2 * D);
+        for a in (0..D).rev() {
+            let (front, back) = match &self.padding {
+                Padding::Sizes(sizes) => [sizes.0[a % sizes.0.len()]; 2].into(),
+                Padding::Same => {
+                    let total = self.filters.dilation[a] * (self.filters.kernel_size[a] - 1);
+                    ((total / 2) as i64, (total - total / 2) as i64)
+                }
+            };
+            pad.extend([front, back]);
+        }
+        x.pad(pad, self.padding_mode)
+    }
 }
 
-macro_rules! transposed_convolutions {
-    ($($(#[$doc:meta])* $name:ident $op:ident $spatial:literal;)*) => {$(
-        $(#[$doc])*
-        ///
-        /// Weight and bias start uniform within ±1/√fan_in, where `fan_in` is
-        /// `out_channels / groups · kernel ..`.
-        #[derive(Module)]
-        #[module(extra_repr, reset_parameters)]
-        pub struct $name {
-            /// `[in_channels, out_channels / groups, kernel ..]`.
-            pub weight: Var,
-            /// `[out_channels]`.
-            pub bias: Option<Var>,
-            /// Input channels.
-            pub in_channels: usize,
-            /// Output channels.
-            pub out_channels: usize,
-            kernel: Vec<usize>,
-            stride: IntList,
-            padding: IntList,
-            output_padding: IntList,
-            dilation: IntList,
-            groups: usize,
+impl<const D: usize> Forward for ConvNd<D> {
+    fn forward(&self, mut x: Tensor) -> Result<Tensor> {
+        let (weight, bias) = (self.weight.get(), self.bias.as_ref().map(Var::get));
+        let mut padding = self.padding.clone();
+        if self.padding_mode != PadMode::ZEROS {
+            (x, padding) = (self.padded(&x), 0.into());
         }
+        let how = Conv::new()
+            .bias(bias.as_ref())
+            .stride(self.filters.stride)
+            .padding(padding)
+            .dilation(self.filters.dilation)
+            .groups(self.filters.groups as i64);
+        Ok(match D {
+            1 => x.conv1d_with(&weight, how),
+            2 => x.conv2d_with(&weight, how),
+            _ => x.conv3d_with(&weight, how),
+        })
+    }
+}
 
-        impl $name {
-            /// A layer of stride 1 without padding, with a bias. The kernel size is one number for each
-            /// spatial dim, or one for all.
-            ///
-            /// # Errors
-            /// If a size is impossible.
-            #[track_caller]
-            pub fn new(
-                in_channels: usize,
-                out_channels: usize,
-                kernel_size: impl Into<IntList>,
-            ) -> Result<$name> {
-                let layer = stringify!($name);
-                let kernel = each(layer, "the kernel size", &kernel_size.into(), $spatial, 1)?;
-                let shape = weight_shape(layer, (in_channels, out_channels), true, 1, &kernel)?;
-                let conv = $name {
-                    weight: layer::constant(shape, 0.0)?,
-                    bias: Some(layer::constant([out_channels], 0.0)?),
-                    in_channels,
-                    out_channels,
-                    kernel,
-                    stride: 1.into(),
-                    padding: 0.into(),
-                    output_padding: 0.into(),
-                    dilation: 1.into(),
-                    groups: 1,
-                };
-                conv.reset_parameters()?;
-                Ok(conv)
-            }
+/// The transpose of a convolution over `D` spatial dims, 1 to 3, each of whose layers has a name of its own:
+/// see [`ConvTranspose2d`].
+///
+/// Weight and bias start uniform within ±1/√fan_in, where `fan_in` is `out_channels / groups · kernel ..`.
+#[derive(Module)]
+#[module(name, extra_repr, reset_parameters)]
+pub struct ConvTransposeNd<const D: usize> {
+    /// `[in_channels, out_channels / groups, kernel ..]`.
+    pub weight: Var,
+    /// `[out_channels]`.
+    pub bias: Option<Var>,
+    #[skip]
+    filters: Filters<D>,
+    #[skip]
+    padding: [usize; D],
+    #[skip]
+    output_padding: [usize; D],
+    hooks: Hooks,
+}
 
-            /// The layer with this stride (default 1).
-            pub fn stride(mut self, stride: impl Into<IntList>) -> $name {
-                self.stride = stride.into();
-                self
-            }
+/// The transpose of [`Conv1d`] on `[n, in, l]` (or `[in, l]`) (`torch.nn.ConvTranspose1d`).
+pub type ConvTranspose1d = ConvTransposeNd<1>;
 
-            /// The layer with the padding of the convolution that it transposes (default 0), which makes
-            /// its result smaller.
-            pub fn padding(mut self, padding: impl Into<IntList>) -> $name {
-                self.padding = padding.into();
-                self
-            }
+/// The transpose of [`Conv2d`] on `[n, in, h, w]` (or `[in, h, w]`) (`torch.nn.ConvTranspose2d`).
+///
+/// ```
+/// use kiln_nn::{ConvTranspose2d, Forward, TransposedKernel};
+/// use kiln_tensor::{DType, Tensor};
+/// let up = ConvTranspose2d::new(8, 4, TransposedKernel::new(2).stride(2))?;
+/// let x = Tensor::zeros([1, 8, 5, 7], DType::F32);
+/// assert_eq!(up.call(&x).shape()?, [1, 4, 10, 14]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+pub type ConvTranspose2d = ConvTransposeNd<2>;
 
-            /// The layer whose result is this much larger behind each axis (default 0): where the
-            /// convolution's stride leaves its input's size open.
-            pub fn output_padding(mut self, output_padding: impl Into<IntList>) -> $name {
-                self.output_padding = output_padding.into();
-                self
-            }
+/// The transpose of [`Conv3d`] on `[n, in, d, h, w]` (or `[in, d, h, w]`)
+/// (`torch.nn.ConvTranspose3d`).
+pub type ConvTranspose3d = ConvTransposeNd<3>;
 
-            /// The layer with this dilation (default 1).
-            pub fn dilation(mut self, dilation: impl Into<IntList>) -> $name {
-                self.dilation = dilation.into();
-                self
-            }
+impl<const D: usize> ConvTransposeNd<D> {
+    const NAME: &str = match D {
+        1 => "ConvTranspose1d",
+        2 => "ConvTranspose2d",
+        _ => "ConvTranspose3d",
+    };
 
-            /// The layer with or without its bias (default with).
-            pub fn bias(mut self, bias: bool) -> $name {
-                self.bias = self.bias.filter(|_| bias);
-                self
-            }
-
-            /// The layer with its channels in groups (default 1), its parameters drawn anew.
-            ///
-            /// # Errors
-            /// If the channels do not divide into them.
-            #[track_caller]
-            pub fn groups(mut self, groups: usize) -> Result<$name> {
-                let channels = (self.in_channels, self.out_channels);
-                let shape = weight_shape(stringify!($name), channels, true, groups, &self.kernel)?;
-                self.groups = groups;
-                self.weight = layer::constant(shape, 0.0)?;
-                self.reset_parameters()?;
-                Ok(self)
-            }
-
-            #[track_caller]
-            fn reset_parameters(&self) -> Result<()> {
-                reset(&self.weight, self.bias.as_ref())
-            }
-
-            fn extra_repr(&self) -> String {
-                let kernel: Vec<i64> = self.kernel.iter().map(|k| *k as i64).collect();
-                let mut s = format!(
-                    "{}, {}, kernel_size={}, stride={}",
-                    self.in_channels,
-                    self.out_channels,
-                    sizes(&kernel, $spatial),
-                    sizes(&self.stride.0, $spatial)
+    /// A layer from so many channels to so many, with this kernel: its size, or a [`TransposedKernel`].
+    ///
+    /// # Errors
+    /// If a size is impossible, the channels do not divide into the groups, or inside `compile`: make layers
+    /// before.
+    #[track_caller]
+    pub fn new(
+        in_channels: impl Into<Int>,
+        out_channels: impl Into<Int>,
+        kernel: impl Into<TransposedKernel>,
+    ) -> Result<ConvTransposeNd<D>> {
+        let (how, name) = (kernel.into(), Self::NAME);
+        let filters: Filters<D> = Filters::new(
+            name,
+            [in_channels.into(), out_channels.into()],
+            [&how.kernel_size, &how.stride, &how.dilation],
+            how.groups,
+        )?;
+        let padding = each(name, "the padding", &how.padding, 0)?;
+        let output_padding: [usize; D] = each(name, "the output padding", &how.output_padding, 0)?;
+        for (a, extra) in output_padding.iter().enumerate() {
+            let (stride, dilation) = (filters.stride[a], filters.dilation[a]);
+            if *extra >= stride.max(dilation) {
+                let message = format!(
+                    "the output padding must be less than the stride {stride} or the dilation {dilation}, not {extra}"
                 );
-                for (name, list, default) in [
-                    ("padding", &self.padding, 0),
-                    ("dilation", &self.dilation, 1),
-                    ("output_padding", &self.output_padding, 0),
-                ] {
-                    if list.0.iter().any(|n| *n != default) {
-                        s += &format!(", {name}={}", sizes(&list.0, $spatial));
-                    }
-                }
-                if self.groups != 1 {
-                    s += &format!(", groups={}", self.groups);
-                }
-                if self.bias.is_none() {
-                    s += &format!(", bias={}", python(false));
-                }
-                s
+                return Err(invalid(name, message));
             }
         }
+        let (weight, bias) =
+            filters.parameters(filters.in_channels, filters.out_channels, how.bias)?;
+        let conv = ConvTransposeNd {
+            weight,
+            bias,
+            filters,
+            padding,
+            output_padding,
+            hooks: Hooks::new(),
+        };
+        conv.reset_parameters()?;
+        Ok(conv)
+    }
 
-        impl Forward for $name {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                run(self, &[x], || {
-                    let bias = self.bias.as_ref().map(Var::get);
-                    let how = ConvTranspose::new()
-                        .bias(bias.as_ref())
-                        .stride(self.stride.clone())
-                        .padding(self.padding.clone())
-                        .output_padding(self.output_padding.clone())
-                        .groups(self.groups as i64)
-                        .dilation(self.dilation.clone());
-                    x.$op(&self.weight.get(), how)
-                })
-            }
+    settings!();
+
+    /// The padding of the convolution that it transposes.
+    pub fn padding(&self) -> [usize; D] {
+        self.padding
+    }
+
+    /// How much larger the result is behind each axis.
+    pub fn output_padding(&self) -> [usize; D] {
+        self.output_padding
+    }
+
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn extra_repr(&self) -> String {
+        let mut s = self.filters.repr();
+        s += &unless("padding", &self.padding, 0, D);
+        s += &unless("dilation", &self.filters.dilation, 1, D);
+        s += &unless("output_padding", &self.output_padding, 0, D);
+        if self.filters.groups != 1 {
+            s += &format!(", groups={}", self.filters.groups);
         }
-    )*};
+        if self.bias.is_none() {
+            s += ", bias=False";
+        }
+        s
+    }
 }
 
-transposed_convolutions! {
-    /// The transpose of [`Conv1d`] on `[n, in, l]` (or `[in, l]`) (`torch.nn.ConvTranspose1d`).
-    ConvTranspose1d conv_transpose1d_with 1;
-    /// The transpose of [`Conv2d`] on `[n, in, h, w]` (or `[in, h, w]`) (`torch.nn.ConvTranspose2d`).
-    ConvTranspose2d conv_transpose2d_with 2;
-    /// The transpose of [`Conv3d`] on `[n, in, d, h, w]` (or `[in, d, h, w]`)
-    /// (`torch.nn.ConvTranspose3d`).
-    ConvTranspose3d conv_transpose3d_with 3;
+impl<const D: usize> Forward for ConvTransposeNd<D> {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let (weight, bias) = (self.weight.get(), self.bias.as_ref().map(Var::get));
+        let how = ConvTranspose::new()
+            .bias(bias.as_ref())
+            .stride(self.filters.stride)
+            .padding(self.padding)
+            .output_padding(self.output_padding)
+            .groups(self.filters.groups as i64)
+            .dilation(self.filters.dilation);
+        Ok(match D {
+            1 => x.conv_transpose1d_with(&weight, how),
+            2 => x.conv_transpose2d_with(&weight, how),
+            _ => x.conv_transpose3d_with(&weight, how),
+        })
+    }
 }

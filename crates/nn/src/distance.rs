@@ -1,15 +1,14 @@
 //! Distances of pairs of vectors as modules.
 
-use crate::Module;
-use crate::layer::run;
-use kiln_tensor::{Cosine, Pairwise, Tensor};
+use crate::{Forward, Hooks, Module};
+use kiln_tensor::{Cosine, Pairwise, Result, Tensor};
 
 /// [`Tensor::cosine_similarity`] along a dim (`torch.nn.CosineSimilarity`).
 #[derive(Clone, Debug, Default, Module)]
 pub struct CosineSimilarity {
-    /// What the function takes by name.
     #[skip]
-    pub options: Cosine,
+    options: Cosine,
+    hooks: Hooks,
 }
 
 impl CosineSimilarity {
@@ -20,24 +19,29 @@ impl CosineSimilarity {
 
     /// The module with these settings.
     pub fn with(options: Cosine) -> CosineSimilarity {
-        CosineSimilarity { options }
+        let hooks = Hooks::new();
+        CosineSimilarity { options, hooks }
     }
 
-    /// The cosines of the angles between two lists of vectors.
-    #[track_caller]
-    pub fn forward(&self, x1: &Tensor, x2: &Tensor) -> Tensor {
-        run(self, &[x1, x2], || {
-            x1.cosine_similarity_with(x2, self.options.clone())
-        })
+    /// What the function takes by name.
+    pub fn options(&self) -> &Cosine {
+        &self.options
+    }
+}
+
+/// Two lists of vectors.
+impl Forward<(Tensor, Tensor)> for CosineSimilarity {
+    fn forward(&self, (x1, x2): (Tensor, Tensor)) -> Result<Tensor> {
+        Ok(x1.cosine_similarity_with(&x2, self.options.clone()))
     }
 }
 
 /// [`Tensor::pairwise_distance`] along the last dim (`torch.nn.PairwiseDistance`).
 #[derive(Clone, Debug, Default, Module)]
 pub struct PairwiseDistance {
-    /// What the function takes by name.
     #[skip]
-    pub options: Pairwise,
+    options: Pairwise,
+    hooks: Hooks,
 }
 
 impl PairwiseDistance {
@@ -48,14 +52,19 @@ impl PairwiseDistance {
 
     /// The module with these settings.
     pub fn with(options: Pairwise) -> PairwiseDistance {
-        PairwiseDistance { options }
+        let hooks = Hooks::new();
+        PairwiseDistance { options, hooks }
     }
 
-    /// The distances of two lists of vectors.
-    #[track_caller]
-    pub fn forward(&self, x1: &Tensor, x2: &Tensor) -> Tensor {
-        run(self, &[x1, x2], || {
-            x1.pairwise_distance_with(x2, self.options.clone())
-        })
+    /// What the function takes by name.
+    pub fn options(&self) -> &Pairwise {
+        &self.options
+    }
+}
+
+/// Two lists of vectors.
+impl Forward<(Tensor, Tensor)> for PairwiseDistance {
+    fn forward(&self, (x1, x2): (Tensor, Tensor)) -> Result<Tensor> {
+        Ok(x1.pairwise_distance_with(&x2, self.options.clone()))
     }
 }

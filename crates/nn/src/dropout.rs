@@ -1,29 +1,35 @@
 //! Dropout.
 
-use crate::layer::run;
+use crate::layer::probability;
 use crate::print::float;
-use crate::{Forward, Mode, Module};
-use kiln_tensor::Tensor;
+use crate::{Forward, Hooks, Mode, Module};
+use kiln_tensor::{Result, Tensor};
 
 macro_rules! dropouts {
     ($($(#[$doc:meta])* $name:ident $function:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Module)]
+        #[derive(Clone, Debug, Module)]
         #[module(extra_repr)]
         pub struct $name {
-            /// The probability of a zero.
-            pub p: f64,
+            p: f64,
             mode: Mode,
+            hooks: Hooks,
         }
 
         impl $name {
-            /// A layer with this probability of a zero; 0.5 is PyTorch's default. One outside `0..=1`
-            /// gives results that carry that error.
-            pub fn new(p: f64) -> $name {
-                $name {
-                    p,
-                    mode: Mode::new(),
-                }
+            /// A layer with this probability of a zero; 0.5, the default, is PyTorch's.
+            ///
+            /// # Errors
+            /// If it lies outside `0..=1`.
+            #[track_caller]
+            pub fn new(p: f64) -> Result<$name> {
+                let p = probability(stringify!($name), p)?;
+                Ok($name { p, ..$name::default() })
+            }
+
+            /// The probability of a zero.
+            pub fn p(&self) -> f64 {
+                self.p
             }
 
             fn extra_repr(&self) -> String {
@@ -33,14 +39,17 @@ macro_rules! dropouts {
 
         impl Default for $name {
             fn default() -> $name {
-                $name::new(0.5)
+                $name {
+                    p: 0.5,
+                    mode: Mode::new(),
+                    hooks: Hooks::new(),
+                }
             }
         }
 
         impl Forward for $name {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                run(self, &[x], || x.$function(self.p, self.mode.is_training()))
+            fn forward(&self, x: Tensor) -> Result<Tensor> {
+                Ok(x.$function(self.p, self.mode.is_training()))
             }
         }
     )*};

@@ -1,8 +1,16 @@
 //! Embeddings.
 
-use crate::layer::{self, fact, invalid, run_lookup, wrong};
-use crate::{Forward, Module, init};
-use kiln_tensor::{BagMode, Bags, Int, Result, Tensor, Var, where_};
+use crate::layer::{self, fact, invalid, looking_up, wrong};
+use crate::{Forward, Hooks, Module, init};
+use kiln_tensor::{BagMode, Bags, Int, MaybeInt, Result, Tensor, Var, options, where_};
+
+options! {
+    /// How an embedding is made.
+    Rows () {
+        /// The row that starts at 0 and gets no gradient; none by default.
+        padding_idx: MaybeInt = None,
+    }
+}
 
 /// A row of a matrix for each index (`torch.nn.Embedding`): i64 or i32 `[..]` to
 /// `[.., embedding_dim]`. The rows start standard normal. An index that is not there is a data error.
@@ -11,21 +19,37 @@ use kiln_tensor::{BagMode, Bags, Int, Result, Tensor, Var, where_};
 pub struct Embedding {
     /// `[num_embeddings, embedding_dim]`.
     pub weight: Var,
+    #[skip]
     padding_idx: Option<usize>,
+    hooks: Hooks,
 }
 
 impl Embedding {
     /// A layer of `num_embeddings` rows.
     ///
     /// # Errors
-    /// Inside `compile`: make layers before.
+    /// If a size is negative, or inside `compile`: make layers before.
     #[track_caller]
     pub fn new(num_embeddings: impl Into<Int>, embedding_dim: impl Into<Int>) -> Result<Embedding> {
+        Embedding::with(num_embeddings, embedding_dim, Rows::new())
+    }
+
+    /// A layer of `num_embeddings` rows.
+    ///
+    /// # Errors
+    /// As [`Embedding::new`], or if there is no such row as that for padding.
+    #[track_caller]
+    pub fn with(
+        num_embeddings: impl Into<Int>,
+        embedding_dim: impl Into<Int>,
+        how: Rows,
+    ) -> Result<Embedding> {
         let sizes = [num_embeddings.into(), embedding_dim.into()];
-        let [num_embeddings, embedding_dim] = layer::sizes("Embedding", sizes)?;
+        let [rows, embedding_dim] = layer::sizes("Embedding", sizes)?;
         let embedding = Embedding {
-            weight: layer::constant([num_embeddings, embedding_dim], 0.0)?,
-            padding_idx: None,
+            padding_idx: padding_row(how.padding_idx, rows)?,
+            weight: layer::constant([rows, embedding_dim], 0.0)?,
+            hooks: Hooks::new(),
         };
         embedding.reset_parameters()?;
         Ok(embedding)
@@ -44,26 +68,25 @@ impl Embedding {
         let embedding = Embedding {
             weight: Var::parameter(rows)?,
             padding_idx: None,
+            hooks: Hooks::new(),
         };
         embedding.freeze();
         Ok(embedding)
     }
 
-    /// The layer whose row `index` starts at 0 and gets no gradient.
-    ///
-    /// # Errors
-    /// If there is no such row.
-    #[track_caller]
-    pub fn padding_idx(mut self, index: impl Into<Int>) -> Result<Embedding> {
-        let [index] = layer::sizes("Embedding", [index.into()])?;
-        let rows = self.weight.shape()[0];
-        if index >= rows {
-            let message = format!("there is no row {index} of {rows} for padding");
-            return Err(invalid("Embedding", message));
-        }
-        self.padding_idx = Some(index);
-        self.clear_padding()?;
-        Ok(self)
+    /// How many rows there are.
+    pub fn num_embeddings(&self) -> usize {
+        self.weight.shape()[0]
+    }
+
+    /// The size of a row.
+    pub fn embedding_dim(&self) -> usize {
+        self.weight.shape()[1]
+    }
+
+    /// The row that gets no gradient.
+    pub fn padding_idx(&self) -> Option<usize> {
+        self.padding_idx
     }
 
     #[track_caller]
@@ -89,24 +112,41 @@ impl Embedding {
     }
 }
 
+/// The row for padding, counted from the end if negative, as PyTorch has it.
+#[track_caller]
+fn padding_row(index: MaybeInt, rows: usize) -> Result<Option<usize>> {
+    let Some(given) = index.0 else {
+        return Ok(None);
+    };
+    let index = if given < 0 {
+        given.saturating_add(rows as i64)
+    } else {
+        given
+    };
+    match usize::try_from(index) {
+        Ok(index) if index < rows => Ok(Some(index)),
+        _ => {
+            let message = format!("there is no row {given} of {rows} for padding");
+            Err(invalid("Embedding", message))
+        }
+    }
+}
+
 impl Forward for Embedding {
-    #[track_caller]
-    fn forward(&self, indices: &Tensor) -> Tensor {
-        run_lookup(self, &[indices], || {
-            if !indices.dtype().is_int() {
-                return wrong(
-                    self,
-                    format!("the indices must be integers, not {}", fact(indices)),
-                );
-            }
-            let rows = self.weight.get().embedding(indices);
-            match self.padding_idx {
+    fn forward(&self, indices: Tensor) -> Result<Tensor> {
+        if indices.error().is_none() && !indices.dtype().is_int() {
+            let message = format!("the indices must be integers, not {}", fact(&indices));
+            return wrong(self, message);
+        }
+        looking_up(self, || {
+            let rows = self.weight.get().embedding(&indices);
+            Ok(match self.padding_idx {
                 Some(padding) if rows.requires_grad() => {
                     let is_padding = indices.eq(padding as i64).unsqueeze(-1);
                     where_(&is_padding, rows.detach(), &rows)
                 }
                 _ => rows,
-            }
+            })
         })
     }
 }
@@ -119,6 +159,7 @@ pub struct EmbeddingBag {
     pub weight: Var,
     #[skip]
     mode: BagMode,
+    hooks: Hooks,
 }
 
 impl EmbeddingBag {
@@ -131,20 +172,43 @@ impl EmbeddingBag {
         num_embeddings: impl Into<Int>,
         embedding_dim: impl Into<Int>,
     ) -> Result<EmbeddingBag> {
+        EmbeddingBag::with(num_embeddings, embedding_dim, BagMode::Mean)
+    }
+
+    /// A layer of `num_embeddings` rows that combines those of each bag so.
+    ///
+    /// # Errors
+    /// As [`EmbeddingBag::new`].
+    #[track_caller]
+    pub fn with(
+        num_embeddings: impl Into<Int>,
+        embedding_dim: impl Into<Int>,
+        mode: BagMode,
+    ) -> Result<EmbeddingBag> {
         let sizes = [num_embeddings.into(), embedding_dim.into()];
         let [num_embeddings, embedding_dim] = layer::sizes("EmbeddingBag", sizes)?;
         let bag = EmbeddingBag {
             weight: layer::constant([num_embeddings, embedding_dim], 0.0)?,
-            mode: BagMode::Mean,
+            mode,
+            hooks: Hooks::new(),
         };
         bag.reset_parameters()?;
         Ok(bag)
     }
 
-    /// The layer that combines rows so (default the mean).
-    pub fn mode(mut self, mode: BagMode) -> EmbeddingBag {
-        self.mode = mode;
-        self
+    /// How many rows there are.
+    pub fn num_embeddings(&self) -> usize {
+        self.weight.shape()[0]
+    }
+
+    /// The size of a row.
+    pub fn embedding_dim(&self) -> usize {
+        self.weight.shape()[1]
+    }
+
+    /// How the rows of a bag combine.
+    pub fn mode(&self) -> BagMode {
+        self.mode
     }
 
     #[track_caller]
@@ -157,23 +221,22 @@ impl EmbeddingBag {
         format!("{}, {}, mode='{}'", shape[0], shape[1], mode.to_lowercase())
     }
 
-    /// `[bags, embedding_dim]` for bags that are the parts of an index vector that begin at `offsets`.
-    #[track_caller]
-    pub fn forward_with_offsets(&self, indices: &Tensor, offsets: &Tensor) -> Tensor {
-        run_lookup(self, &[indices, offsets], || {
-            let weight = self.weight.get();
-            weight.embedding_bag_with(indices, Bags::new().mode(self.mode).offsets(offsets))
-        })
+    fn combined(&self, indices: &Tensor, bags: Bags) -> Tensor {
+        let bags = bags.mode(self.mode);
+        looking_up(self, || self.weight.get().embedding_bag_with(indices, bags))
     }
 }
 
 /// `[bags, embedding_dim]` for bags that are the rows of an index matrix.
 impl Forward for EmbeddingBag {
-    #[track_caller]
-    fn forward(&self, indices: &Tensor) -> Tensor {
-        run_lookup(self, &[indices], || {
-            let weight = self.weight.get();
-            weight.embedding_bag_with(indices, Bags::new().mode(self.mode))
-        })
+    fn forward(&self, indices: Tensor) -> Result<Tensor> {
+        Ok(self.combined(&indices, Bags::new()))
+    }
+}
+
+/// `[bags, embedding_dim]` for bags that are the parts of an index vector that begin at the offsets.
+impl Forward<(Tensor, Tensor)> for EmbeddingBag {
+    fn forward(&self, (indices, offsets): (Tensor, Tensor)) -> Result<Tensor> {
+        Ok(self.combined(&indices, Bags::new().offsets(&offsets)))
     }
 }

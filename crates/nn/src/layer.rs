@@ -1,82 +1,56 @@
 //! What all layers do: name themselves in errors and record at the user's line.
 
-use crate::{Module, tree};
+use crate::{Forward, Module, tree};
 use kiln_tensor::{
-    DType, Error, ErrorKind, Int, IntList, Result, Tensor, Var, on_behalf_of_caller,
-    with_error_note,
+    DType, Error, ErrorKind, Int, IntList, Result, Tensor, Var, no_grad, with_error_note,
 };
 use std::cell::Cell;
 
 /// The folder of this crate's source.
-const SOURCE: &str = {
+pub(crate) const SOURCE: &str = {
     let this = file!();
     this.split_at(this.len() - "layer.rs".len()).0
 };
-
-/// Runs a container's forward: its operations are recorded at the user's line.
-#[track_caller]
-pub(crate) fn on_behalf<T>(f: impl FnOnce() -> T) -> T {
-    on_behalf_of_caller(SOURCE, f)
-}
-
-/// Runs a layer's forward: its operations are recorded at the user's line, and an error that arises in
-/// it names the layer.
-#[track_caller]
-pub(crate) fn run(layer: &dyn Module, inputs: &[&Tensor], f: impl FnOnce() -> Tensor) -> Tensor {
-    run_all(layer, inputs, || [f()])
-        .into_iter()
-        .next()
-        .unwrap_or_else(|| {
-            Tensor::from_error(Error::at_caller(
-                ErrorKind::Internal,
-                layer.name(),
-                "no result",
-            ))
-        })
-}
-
-/// [`run`] for several results.
-#[track_caller]
-pub(crate) fn run_all<const N: usize>(
-    layer: &dyn Module,
-    inputs: &[&Tensor],
-    f: impl FnOnce() -> [Tensor; N],
-) -> [Tensor; N] {
-    on_behalf(|| {
-        let outputs = f();
-        if inputs.iter().any(|t| t.error().is_some()) {
-            return outputs;
-        }
-        outputs.map(|y| match y.error() {
-            Some(e) => {
-                tree::name_own(layer);
-                Tensor::from_error(e.clone().with_note(described(layer)))
-            }
-            None => y,
-        })
-    })
-}
 
 /// What errors call a layer.
 pub(crate) fn described(layer: &dyn Module) -> String {
     format!("in {}({})", layer.name(), layer.extra_repr())
 }
 
-/// [`run`] of a layer that looks data up: what is wrong with it, such as an index, is only found when
-/// that is computed, and names the layer too.
-#[track_caller]
-pub(crate) fn run_lookup(
-    layer: &dyn Module,
-    inputs: &[&Tensor],
-    f: impl FnOnce() -> Tensor,
-) -> Tensor {
-    run(layer, inputs, || with_error_note(described(layer), f))
+/// An error that arose in a module.
+pub(crate) fn named(module: &dyn Module, e: Error) -> Error {
+    tree::name_own(module);
+    match module.error_note() {
+        Some(note) => e.with_note(note),
+        None => e,
+    }
 }
 
-/// A tensor that carries a layer's complaint about its input.
+/// Runs the forward of a layer that looks data up: what is wrong with it, such as an index, is only found
+/// when that is computed, and names the layer too.
+pub(crate) fn looking_up<T>(layer: &dyn Module, f: impl FnOnce() -> T) -> T {
+    with_error_note(described(layer), f)
+}
+
+/// A layer's complaint about its input.
 #[track_caller]
-pub(crate) fn wrong(layer: &dyn Module, message: impl Into<String>) -> Tensor {
-    Tensor::from_error(Error::at_caller(ErrorKind::Op, layer.name(), message))
+pub(crate) fn wrong<T>(layer: &dyn Module, message: impl Into<String>) -> Result<T> {
+    Err(Error::at_caller(ErrorKind::Op, layer.name(), message))
+}
+
+/// The layer, if its description makes sense of zeros of this shape, of which nothing is computed. The
+/// layer's operations know their rules; so they need not be said twice.
+#[track_caller]
+pub(crate) fn tried<L: Forward>(layer: L, shape: &[usize]) -> Result<L> {
+    let e = no_grad(|| layer.try_call(Tensor::zeros(shape, dtype()))).err();
+    match e {
+        Some(e) => Err(Error::at_caller(
+            ErrorKind::Value,
+            layer.name(),
+            e.message(),
+        )),
+        None => Ok(layer),
+    }
 }
 
 /// What is wrong with the arguments of a constructor.
@@ -97,32 +71,41 @@ pub(crate) fn sizes<const N: usize>(layer: &str, numbers: [Int; N]) -> Result<[u
     }
 }
 
+/// A probability of dropout.
+#[track_caller]
+pub(crate) fn probability(layer: &str, p: f64) -> Result<f64> {
+    match (0.0..=1.0).contains(&p) {
+        true => Ok(p),
+        false => Err(invalid(
+            layer,
+            format!("the probability must lie in 0..=1, not {p}"),
+        )),
+    }
+}
+
 /// dtype and shape of a tensor, for messages.
 pub(crate) fn fact(t: &Tensor) -> String {
     let dims: Vec<String> = t.dims().iter().map(|d| d.to_string()).collect();
     format!("{}[{}]", t.dtype(), dims.join(", "))
 }
 
-/// One number for each of `n` axes, of which one stands for all, each at least `least`.
+/// One number for each axis, of which one stands for all, each at least `least`.
 #[track_caller]
-pub(crate) fn each(
+pub(crate) fn each<const D: usize>(
     layer: &str,
     what: &str,
     list: &IntList,
-    n: usize,
-    least: i64,
-) -> Result<Vec<usize>> {
-    if list.0.len() != n && list.0.len() != 1 {
-        let message = format!("{what} needs one number or {n}, not {:?}", list.0);
+    least: usize,
+) -> Result<[usize; D]> {
+    if list.0.len() != D && list.0.len() != 1 {
+        let message = format!("{what} needs one number or {D}, not {:?}", list.0);
         return Err(invalid(layer, message));
     }
-    if let Some(v) = list.0.iter().find(|v| **v < least) {
-        return Err(invalid(
-            layer,
-            format!("{what} must be at least {least}, not {v}"),
-        ));
+    if let Some(v) = list.0.iter().find(|v| **v < least as i64) {
+        let message = format!("{what} must be at least {least}, not {v}");
+        return Err(invalid(layer, message));
     }
-    Ok((0..n).map(|i| list.0[i % list.0.len()] as usize).collect())
+    Ok(std::array::from_fn(|i| list.0[i % list.0.len()] as usize))
 }
 
 thread_local! {
@@ -158,6 +141,15 @@ pub(crate) fn dtype() -> DType {
 #[track_caller]
 pub(crate) fn constant(shape: impl AsRef<[usize]>, value: f64) -> Result<Var> {
     Var::parameter(Tensor::full(shape.as_ref(), value, dtype()))
+}
+
+/// A parameter that may be left out.
+#[track_caller]
+pub(crate) fn optional(there: bool, shape: impl AsRef<[usize]>, value: f64) -> Result<Option<Var>> {
+    match there {
+        true => constant(shape, value).map(Some),
+        false => Ok(None),
+    }
 }
 
 /// A buffer that holds one number everywhere.

@@ -1,9 +1,10 @@
 //! Layers, initialisers, optimisers and schedules, under PyTorch's names.
 //!
-//! A model is a struct whose fields are layers; [`Module`] is derived for it, and [`Forward`] or a method
-//! of its own says what it computes. Constructors take what has no default in PyTorch, and methods of
-//! the same names as PyTorch's keywords change the rest: `Conv2d::new(3, 16, 3)?.padding(1).bias(false)`.
-//! New parameters hold PyTorch's initial distributions.
+//! A model is a struct whose fields are layers; [`Module`] is derived for it, [`Forward`] says what it computes,
+//! and [`Forward::call`] calls it. A layer is described, then made: `Linear::new(64, 10)?` takes what has no
+//! default in PyTorch, and what PyTorch takes by keyword is a struct,
+//! `Conv2d::new(3, 16, Kernel::new(3).padding(1).bias(false))?`, or `LayerNorm::with(64, Norm::new().eps(1e-6))?`
+//! where something is required beside it. New parameters hold PyTorch's initial distributions.
 
 extern crate self as kiln_nn;
 
@@ -15,10 +16,14 @@ mod attention;
 mod checkpoint;
 mod container;
 mod conv;
+mod copy;
 mod distance;
 mod dropout;
 mod embedding;
+mod extract;
 mod file;
+mod forward;
+mod hooks;
 mod layer;
 mod linear;
 mod loss;
@@ -33,6 +38,7 @@ mod resample;
 mod rnn;
 mod running_norm;
 mod seq2seq;
+mod sequential;
 mod shape;
 mod state_dict;
 mod transformer;
@@ -40,19 +46,26 @@ mod tree;
 mod unpool;
 
 pub use activation::{
-    CELU, ELU, GELU, GLU, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyReLU,
+    CELU, ELU, GELU, GLU, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyReLU, LocalResponse,
     LocalResponseNorm, LogSigmoid, LogSoftmax, Mish, PReLU, ReLU, ReLU6, SELU, SiLU, Sigmoid,
     Softmax, Softmax2d, Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold,
 };
-pub use attention::{AttentionMasks, MultiheadAttention};
+pub use attention::{AttentionMasks, AttentionOptions, MultiheadAttention};
 pub use checkpoint::{Checkpoint, Restore};
-pub use container::{ModuleDict, ModuleList, Sequential};
-pub use conv::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d};
+pub use container::{ModuleDict, ModuleList};
+pub use conv::{
+    Conv1d, Conv2d, Conv3d, ConvNd, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,
+    ConvTransposeNd, Kernel, TransposedKernel,
+};
+pub use copy::{BoxCopy, BoxForward, BoxModule, Copies};
 pub use distance::{CosineSimilarity, PairwiseDistance};
 pub use dropout::{AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout};
-pub use embedding::{Embedding, EmbeddingBag};
+pub use embedding::{Embedding, EmbeddingBag, Rows};
+pub use extract::extract;
+pub use forward::{Forward, Input, Output};
+pub use hooks::{Hookable, Hooks, Replace};
 pub use kiln_nn_derive::{KilnModule, Module};
-pub use kiln_tensor::Result;
+pub use kiln_tensor::{HookHandle, Result};
 pub use layer::with_dtype;
 pub use linear::{Bilinear, Identity, Linear};
 pub use loss::{
@@ -63,8 +76,8 @@ pub use loss::{
 };
 pub use members::{Field, Member, Members};
 pub use mode::Mode;
-pub use module::{Forward, Module};
-pub use norm::{GroupNorm, LayerNorm, RMSNorm};
+pub use module::Module;
+pub use norm::{GroupNorm, LayerNorm, Norm, RMSNorm};
 pub use padding::{
     CircularPad1d, CircularPad2d, CircularPad3d, ConstantPad1d, ConstantPad2d, ConstantPad3d,
     ReflectionPad1d, ReflectionPad2d, ReflectionPad3d, ReplicationPad1d, ReplicationPad2d,
@@ -75,14 +88,23 @@ pub use pool::{
     AdaptiveMaxPool3d, AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d,
 };
 pub use resample::{ChannelShuffle, Fold, PixelShuffle, PixelUnshuffle, Upsample};
-pub use rnn::{GRU, LSTM, RNN};
+pub use rnn::{GRU, LSTM, RNN, Recurrent};
 pub use running_norm::{
-    BatchNorm1d, BatchNorm2d, BatchNorm3d, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d,
+    BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd, InstanceNorm, InstanceNorm1d,
+    InstanceNorm2d, InstanceNorm3d, InstanceNormNd,
 };
 pub use seq2seq::Transformer;
+pub use sequential::{IntoLayer, IntoResult, Lambda, Sequential};
 pub use shape::{Flatten, Unflatten, Unfold};
 pub use state_dict::{LoadReport, StateDict};
 pub use transformer::{
-    TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
+    TransformerActivation, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder,
+    TransformerEncoderLayer, TransformerOptions,
 };
-pub use unpool::{LPPool1d, LPPool2d, LPPool3d, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d};
+pub use unpool::{LPPool1d, LPPool2d, LPPool3d, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d, PowerPool};
+
+#[doc(hidden)]
+pub mod derive {
+    //! What the code of the derive uses.
+    pub use crate::copy::{Skipped, SkippedClone, SkippedOther};
+}

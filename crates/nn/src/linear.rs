@@ -1,8 +1,8 @@
 //! Linear layers.
 
-use crate::layer::{self, invalid, run};
+use crate::layer::{self, invalid};
 use crate::print::python;
-use crate::{Forward, Module, init};
+use crate::{Forward, Hooks, Module, init};
 use kiln_tensor::{Int, Result, Tensor, Var, einsum};
 
 /// `x · weightᵀ + bias` on the last dim (`torch.nn.Linear`): `[.., in_features]` to
@@ -14,35 +14,52 @@ pub struct Linear {
     pub weight: Var,
     /// `[out_features]`.
     pub bias: Option<Var>,
-    /// The size of the input's last dim.
-    pub in_features: usize,
-    /// The size of the output's last dim.
-    pub out_features: usize,
+    in_features: usize,
+    out_features: usize,
+    hooks: Hooks,
 }
 
 impl Linear {
     /// A layer with a bias.
     ///
     /// # Errors
-    /// Inside `compile`: make layers before.
+    /// If a size is negative, or inside `compile`: make layers before.
     #[track_caller]
     pub fn new(in_features: impl Into<Int>, out_features: impl Into<Int>) -> Result<Linear> {
-        let [in_features, out_features] =
-            layer::sizes("Linear", [in_features.into(), out_features.into()])?;
+        Linear::made([in_features.into(), out_features.into()], true)
+    }
+
+    /// A layer without a bias.
+    ///
+    /// # Errors
+    /// As [`Linear::new`].
+    #[track_caller]
+    pub fn no_bias(in_features: impl Into<Int>, out_features: impl Into<Int>) -> Result<Linear> {
+        Linear::made([in_features.into(), out_features.into()], false)
+    }
+
+    #[track_caller]
+    pub(crate) fn made(features: [Int; 2], bias: bool) -> Result<Linear> {
+        let [in_features, out_features] = layer::sizes("Linear", features)?;
         let linear = Linear {
             weight: layer::constant([out_features, in_features], 0.0)?,
-            bias: Some(layer::constant([out_features], 0.0)?),
+            bias: layer::optional(bias, [out_features], 0.0)?,
             in_features,
             out_features,
+            hooks: Hooks::new(),
         };
         linear.reset_parameters()?;
         Ok(linear)
     }
 
-    /// The layer with or without its bias.
-    pub fn bias(mut self, bias: bool) -> Linear {
-        self.bias = self.bias.filter(|_| bias);
-        self
+    /// The size of the input's last dim.
+    pub fn in_features(&self) -> usize {
+        self.in_features
+    }
+
+    /// The size of the output's last dim.
+    pub fn out_features(&self) -> usize {
+        self.out_features
     }
 
     #[track_caller]
@@ -63,12 +80,9 @@ impl Linear {
 }
 
 impl Forward for Linear {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        run(self, &[x], || {
-            let bias = self.bias.as_ref().map(Var::get);
-            x.linear(self.weight.get(), bias.as_ref())
-        })
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let bias = self.bias.as_ref().map(Var::get);
+        Ok(x.linear(&self.weight, bias.as_ref()))
     }
 }
 
@@ -81,6 +95,7 @@ pub struct Bilinear {
     pub weight: Var,
     /// `[out]`.
     pub bias: Option<Var>,
+    hooks: Hooks,
 }
 
 impl Bilinear {
@@ -99,72 +114,104 @@ impl Bilinear {
             in2_features.into(),
             out_features.into(),
         ];
-        let [in1_features, in2_features, out_features] = layer::sizes("Bilinear", features)?;
-        if in1_features == 0 {
+        Bilinear::made(features, true)
+    }
+
+    /// A layer without a bias.
+    ///
+    /// # Errors
+    /// As [`Bilinear::new`].
+    #[track_caller]
+    pub fn no_bias(
+        in1_features: impl Into<Int>,
+        in2_features: impl Into<Int>,
+        out_features: impl Into<Int>,
+    ) -> Result<Bilinear> {
+        let features = [
+            in1_features.into(),
+            in2_features.into(),
+            out_features.into(),
+        ];
+        Bilinear::made(features, false)
+    }
+
+    #[track_caller]
+    fn made(features: [Int; 3], bias: bool) -> Result<Bilinear> {
+        let [in1, in2, out] = layer::sizes("Bilinear", features)?;
+        if in1 == 0 {
             return Err(invalid(
                 "Bilinear",
                 "in1_features must be at least 1, not 0",
             ));
         }
         let bilinear = Bilinear {
-            weight: layer::constant([out_features, in1_features, in2_features], 0.0)?,
-            bias: Some(layer::constant([out_features], 0.0)?),
+            weight: layer::constant([out, in1, in2], 0.0)?,
+            bias: layer::optional(bias, [out], 0.0)?,
+            hooks: Hooks::new(),
         };
         bilinear.reset_parameters()?;
         Ok(bilinear)
     }
 
-    /// The layer with or without its bias.
-    pub fn bias(mut self, bias: bool) -> Bilinear {
-        self.bias = self.bias.filter(|_| bias);
-        self
+    /// The size of the first input's last dim.
+    pub fn in1_features(&self) -> usize {
+        self.weight.shape()[1]
     }
 
-    /// The result for two inputs of equal leading dims.
-    #[track_caller]
-    pub fn forward(&self, x1: &Tensor, x2: &Tensor) -> Tensor {
-        run(self, &[x1, x2], || {
-            let y = einsum("...i,oij,...j->...o", &[x1, &self.weight.get(), x2]);
-            match &self.bias {
-                Some(bias) => &y + &bias.get(),
-                None => y,
-            }
-        })
+    /// The size of the second input's last dim.
+    pub fn in2_features(&self) -> usize {
+        self.weight.shape()[2]
+    }
+
+    /// The size of the output's last dim.
+    pub fn out_features(&self) -> usize {
+        self.weight.shape()[0]
     }
 
     #[track_caller]
     fn reset_parameters(&self) -> Result<()> {
-        let bound = 1.0 / (self.weight.shape()[1] as f64).sqrt();
+        let bound = 1.0 / (self.in1_features() as f64).sqrt();
         reset_within(bound, &self.weight, self.bias.as_ref())
     }
 
     fn extra_repr(&self) -> String {
-        let shape = self.weight.shape();
         format!(
             "in1_features={}, in2_features={}, out_features={}, bias={}",
-            shape[1],
-            shape[2],
-            shape[0],
+            self.in1_features(),
+            self.in2_features(),
+            self.out_features(),
             python(self.bias.is_some())
         )
     }
 }
 
+/// Two inputs of equal leading dims.
+impl Forward<(Tensor, Tensor)> for Bilinear {
+    fn forward(&self, (x1, x2): (Tensor, Tensor)) -> Result<Tensor> {
+        let y = einsum("...i,oij,...j->...o", &[&x1, &self.weight.get(), &x2]);
+        Ok(match &self.bias {
+            Some(bias) => y + bias.get(),
+            None => y,
+        })
+    }
+}
+
 /// What it is given (`torch.nn.Identity`): a layer that takes another one's place.
-#[derive(Default, Module)]
-pub struct Identity;
+#[derive(Clone, Debug, Default, Module)]
+pub struct Identity {
+    hooks: Hooks,
+}
 
 impl Identity {
     /// A layer that does nothing.
     pub fn new() -> Identity {
-        Identity
+        Identity::default()
     }
 }
 
 impl Forward for Identity {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.clone()
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        Ok(x)
     }
 }
 

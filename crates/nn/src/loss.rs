@@ -1,8 +1,8 @@
-//! Losses as modules of two or three arguments. Their weights are buffers, so they move with the module
+//! Losses as modules of two or three inputs. Their weights are buffers, so they move with the module
 //! and are part of its state.
 
-use crate::Module;
-use crate::layer::{fact, run_lookup, wrong};
+use crate::layer::{fact, looking_up, wrong};
+use crate::{Forward, Hooks, Module};
 use kiln_tensor::{
     BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CosineEmbedding, CrossEntropy, GaussianNll,
     HingeEmbedding, Huber, KlDiv, MarginRanking, MultiLabelSoftMargin, MultiMargin, Nll,
@@ -17,12 +17,12 @@ macro_rules! losses {
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
         pub struct $name {
-            /// What the function takes by name; tensors of it are the module's buffers.
             #[skip]
-            pub $field: $options,
+            $field: $options,
             $(#[doc = concat!("[`", stringify!($options), "::", stringify!($buffer), "`].")]
             #[buffer]
             pub $buffer: Option<Var>,)*
+            hooks: Hooks,
         }
 
         impl $name {
@@ -31,18 +31,23 @@ macro_rules! losses {
                 $name {
                     $field: $options::default(),
                     $($buffer: None,)*
+                    hooks: Hooks::new(),
                 }
             }
 
             losses!(@with $name $field $options $($buffer)*);
 
-            /// The loss of these tensors.
-            #[track_caller]
-            pub fn forward(&self, $($arg: &Tensor),*) -> Tensor {
-                run_lookup(self, &[$($arg),*], || {
-                    let ($loss, $how) = (self, losses!(@held self $field $options $($buffer)*));
-                    $body
-                })
+            /// What the function takes by name; tensors of it are the module's buffers.
+            pub fn $field(&self) -> &$options {
+                &self.$field
+            }
+        }
+
+        impl Forward<losses!(@inputs $($arg)*)> for $name {
+            fn forward(&self, ($($arg,)*): losses!(@inputs $($arg)*)) -> Result<Tensor> {
+                $(let $arg = &$arg;)*
+                let ($loss, $how) = (self, losses!(@held self $field $options $($buffer)*));
+                Ok(looking_up(self, || $body))
             }
         }
 
@@ -52,6 +57,12 @@ macro_rules! losses {
             }
         }
     )*};
+    (@inputs $a:ident $b:ident) => {
+        (Tensor, Tensor)
+    };
+    (@inputs $a:ident $b:ident $c:ident) => {
+        (Tensor, Tensor, Tensor)
+    };
     (@held $this:ident $field:ident $options:ident) => {
         $this.$field.clone()
     };
@@ -65,7 +76,8 @@ macro_rules! losses {
     (@with $name:ident $field:ident $options:ident) => {
         /// The loss with these settings.
         pub fn with($field: $options) -> $name {
-            $name { $field }
+            let hooks = Hooks::new();
+            $name { $field, hooks }
         }
     };
     (@with $name:ident $field:ident $options:ident $($buffer:ident)+) => {
@@ -78,6 +90,7 @@ macro_rules! losses {
             Ok($name {
                 $($buffer: buffer($field.$buffer.take())?,)+
                 $field,
+                hooks: Hooks::new(),
             })
         }
     };
@@ -106,7 +119,7 @@ fn aligned(loss: &dyn Module, input: &Tensor, target: &Tensor) -> Tensor {
         true => {
             let (x, y) = (fact(input), fact(target));
             let message = format!("the input {x} and the target {y} must have one shape");
-            wrong(loss, message)
+            wrong(loss, message).unwrap_or_else(Tensor::from_error)
         }
         false => target.clone(),
     }
@@ -138,12 +151,12 @@ losses! {
     /// [`Tensor::cross_entropy`] of logits (`torch.nn.CrossEntropyLoss`).
     ///
     /// ```
-    /// use kiln_nn::CrossEntropyLoss;
+    /// use kiln_nn::{CrossEntropyLoss, Forward};
     /// use kiln_tensor::{CrossEntropy, Tensor};
     /// let logits = Tensor::from([[1f32, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]);
     /// let weight = Tensor::from([0.2f32, 0.4, 1.0]);
     /// let loss = CrossEntropyLoss::with(CrossEntropy::new().weight(&weight))?;
-    /// let loss = loss.forward(&logits, &Tensor::from([0i64, 1, 2]));
+    /// let loss = loss.call((&logits, Tensor::from([0i64, 1, 2])));
     /// assert!((loss.item::<f32>()? - 0.9076).abs() < 1e-4);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```

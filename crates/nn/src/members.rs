@@ -1,7 +1,7 @@
 //! What a module holds.
 
-use crate::{Mode, Module};
-use kiln_tensor::{DType, IntList, Var};
+use crate::{Copies, Hooks, Mode, Module};
+use kiln_tensor::{DType, Error, ErrorKind, IntList, Result, Var};
 use std::marker::PhantomData;
 
 /// One thing that a module holds itself.
@@ -74,20 +74,35 @@ impl<'a> Members<'a> {
     }
 }
 
-/// The type of a field of a module. Modules, [`Var`], [`Mode`], plain data, and `Option` and `Vec` of
-/// them have it; the derive asks it what the field adds to the module.
+/// The type of a field of a module. Modules, [`Var`], [`Mode`], [`Hooks`], plain data, and `Option` and
+/// `Vec` of them have it; the derive asks it what the field adds to the module, and how it is copied.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither a module nor a `Var` nor plain data",
     note = "derive `Module` for it, or mark the field `#[skip]`"
 )]
-pub trait Field {
+pub trait Field: Sized {
     /// Adds what the field `name` holds.
     fn add_to<'a>(&'a self, name: &str, members: &mut Members<'a>);
+
+    /// What the copy of the module holds in this field.
+    ///
+    /// # Errors
+    /// As [`Module::deep_copy`].
+    fn copied(&self, copies: &mut Copies) -> Result<Self>;
+
+    /// The module's hooks, if this field holds them.
+    fn hooks(&self) -> Option<&Hooks> {
+        None
+    }
 }
 
 impl<M: Module> Field for M {
     fn add_to<'a>(&'a self, name: &str, members: &mut Members<'a>) {
         members.child(name, self);
+    }
+
+    fn copied(&self, copies: &mut Copies) -> Result<M> {
+        Module::copied(self, copies)
     }
 }
 
@@ -99,11 +114,31 @@ impl Field for Var {
             members.buffer(name, self);
         }
     }
+
+    fn copied(&self, copies: &mut Copies) -> Result<Var> {
+        copies.var(self)
+    }
 }
 
 impl Field for Mode {
     fn add_to<'a>(&'a self, _: &str, members: &mut Members<'a>) {
         members.mode(self);
+    }
+
+    fn copied(&self, _: &mut Copies) -> Result<Mode> {
+        Ok(self.clone())
+    }
+}
+
+impl Field for Hooks {
+    fn add_to<'a>(&'a self, _: &str, _: &mut Members<'a>) {}
+
+    fn copied(&self, _: &mut Copies) -> Result<Hooks> {
+        Ok(Hooks::new())
+    }
+
+    fn hooks(&self) -> Option<&Hooks> {
+        Some(self)
     }
 }
 
@@ -113,6 +148,10 @@ impl<F: Field> Field for Option<F> {
             field.add_to(name, members);
         }
     }
+
+    fn copied(&self, copies: &mut Copies) -> Result<Option<F>> {
+        self.as_ref().map(|field| field.copied(copies)).transpose()
+    }
 }
 
 impl<F: Field> Field for Vec<F> {
@@ -120,6 +159,10 @@ impl<F: Field> Field for Vec<F> {
         for (i, field) in self.iter().enumerate() {
             field.add_to(&format!("{name}.{i}"), members);
         }
+    }
+
+    fn copied(&self, copies: &mut Copies) -> Result<Vec<F>> {
+        self.iter().map(|field| field.copied(copies)).collect()
     }
 }
 
@@ -129,12 +172,29 @@ impl<F: Field, const N: usize> Field for [F; N] {
             field.add_to(&format!("{name}.{i}"), members);
         }
     }
+
+    fn copied(&self, copies: &mut Copies) -> Result<[F; N]> {
+        let fields: Result<Vec<F>> = self.iter().map(|field| field.copied(copies)).collect();
+        // As many as there are here.
+        fields?.try_into().map_err(|_| {
+            Error::at_caller(
+                ErrorKind::Internal,
+                "deep_copy",
+                "an array of another length",
+            )
+        })
+    }
 }
 
 macro_rules! plain_data {
     ($($ty:ty)*) => {
         $(impl Field for $ty {
             fn add_to<'a>(&'a self, _: &str, _: &mut Members<'a>) {}
+
+            #[allow(clippy::clone_on_copy)]
+            fn copied(&self, _: &mut Copies) -> Result<$ty> {
+                Ok(self.clone())
+            }
         })*
     };
 }
@@ -142,4 +202,8 @@ plain_data!(bool u8 u16 u32 u64 usize i8 i16 i32 i64 isize f32 f64 char String &
 
 impl<T> Field for PhantomData<T> {
     fn add_to<'a>(&'a self, _: &str, _: &mut Members<'a>) {}
+
+    fn copied(&self, _: &mut Copies) -> Result<PhantomData<T>> {
+        Ok(PhantomData)
+    }
 }

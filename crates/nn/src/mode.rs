@@ -66,6 +66,15 @@ impl Mode {
     }
 }
 
+impl Clone for Mode {
+    fn clone(&self) -> Mode {
+        Mode {
+            state: AtomicU8::new(self.state.load(Ordering::Relaxed)),
+            statistics: self.statistics,
+        }
+    }
+}
+
 impl Default for Mode {
     fn default() -> Mode {
         Mode::new()

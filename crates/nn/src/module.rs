@@ -1,8 +1,10 @@
 //! What all modules have in common.
 
+use crate::copy::{BoxCopy, BoxModule, Copies};
+use crate::layer;
 use crate::members::{Member, Members};
-use crate::{LoadReport, StateDict, print, state_dict, tree};
-use kiln_tensor::{Device, Result, Tensor, Var};
+use crate::{Forward, Hooks, LoadReport, StateDict, print, state_dict, tree};
+use kiln_tensor::{DType, Device, Error, Result, Var};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,8 +13,8 @@ use std::sync::Arc;
 
 /// A layer or a model: named parameters, buffers and child modules, and whether it trains.
 ///
-/// Derive it; the struct's fields are its members (see the [derive](derive@crate::Module)). How a module
-/// is called is its own matter: [`Forward`] for one tensor to one tensor, else a method of its own.
+/// Derive it; the struct's fields are its members (see the [derive](derive@crate::Module)). What it computes
+/// is said by [`Forward`].
 ///
 /// ```
 /// use kiln_nn::{Forward, Linear, Module};
@@ -31,13 +33,13 @@ use std::sync::Arc;
 /// }
 ///
 /// impl Forward for Mlp {
-///     fn forward(&self, x: &Tensor) -> Tensor {
-///         self.fc2.forward(&self.fc1.forward(x).relu())
+///     fn forward(&self, x: Tensor) -> Result<Tensor> {
+///         Ok(self.fc2.call(self.fc1.call(x).relu()))
 ///     }
 /// }
 ///
 /// let model = Mlp::new()?;
-/// assert_eq!(model.forward(&Tensor::zeros([5, 64], DType::F32)).shape()?, [5, 10]);
+/// assert_eq!(model.call(Tensor::zeros([5, 64], DType::F32)).shape()?, [5, 10]);
 /// let names: Vec<String> = model.named_parameters().into_iter().map(|(name, _)| name).collect();
 /// assert_eq!(names, ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]);
 /// assert_eq!(
@@ -49,7 +51,7 @@ use std::sync::Arc;
 /// );
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
-pub trait Module: Any + Send + Sync {
+pub trait Module: Any + Send + Sync + BoxModule {
     /// This module; what is in the box, of a boxed one.
     fn as_module(&self) -> &dyn Module;
 
@@ -62,6 +64,72 @@ pub trait Module: Any + Send + Sync {
     /// What is printed in the parentheses behind the name.
     fn extra_repr(&self) -> String {
         String::new()
+    }
+
+    /// Where this module's hooks are; the derive finds the field.
+    fn hooks(&self) -> Option<&Hooks> {
+        None
+    }
+
+    /// The line of errors that arise in this module.
+    #[doc(hidden)]
+    fn error_note(&self) -> Option<String> {
+        Some(layer::described(self.as_module()))
+    }
+
+    /// A copy, of which a part is in `copies` already; the derive writes it. See [`Module::deep_copy`].
+    ///
+    /// # Errors
+    /// As [`Module::deep_copy`].
+    #[track_caller]
+    fn copied(&self, _copies: &mut Copies) -> Result<Self>
+    where
+        Self: Sized,
+    {
+        let message = format!("{} does not say how it is copied", self.name());
+        Err(Error::invalid("deep_copy", message))
+    }
+
+    /// A copy with cells of its own, which hold the values that this module's hold now (Python's
+    /// `copy.deepcopy`). What is shared within this module is shared within the copy; modes and what
+    /// requires gradients stay; hooks are left out. No random numbers are drawn.
+    ///
+    /// ```
+    /// use kiln_nn::{Forward, Linear, Module};
+    /// use kiln_tensor::{DType, Tensor};
+    /// let model = Linear::new(3, 2)?;
+    /// let average = model.deep_copy()?;
+    /// model.weight.mul_(2)?;
+    /// assert_ne!(model.weight.get().to_vec::<f32>()?, average.weight.get().to_vec::<f32>()?);
+    /// assert_eq!(average.deep_copy_as(DType::F64)?.weight.dtype(), DType::F64);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a value can't be computed, a field that is left out can't be cloned, or inside `compile`: copy
+    /// modules before.
+    #[track_caller]
+    fn deep_copy(&self) -> Result<Self>
+    where
+        Self: Sized,
+    {
+        self.copied(&mut Copies::of_dtype(None))
+    }
+
+    /// [`Module::deep_copy`] with all floats in another dtype.
+    ///
+    /// # Errors
+    /// As [`Module::deep_copy`], or if the dtype is no float.
+    #[track_caller]
+    fn deep_copy_as(&self, dtype: DType) -> Result<Self>
+    where
+        Self: Sized,
+    {
+        if !dtype.is_float() {
+            let message = format!("the dtype must be a float, not {dtype}");
+            return Err(Error::invalid("deep_copy_as", message));
+        }
+        self.copied(&mut Copies::of_dtype(Some(dtype)))
     }
 
     /// Draws the parameters anew, as when the module was made.
@@ -132,16 +200,30 @@ pub trait Module: Any + Send + Sync {
     }
 
     /// The module at a path such as `layer1.0.conv`; the empty path is this one.
-    fn get_submodule(&self, path: &str) -> Option<&dyn Module> {
+    ///
+    /// # Errors
+    /// If there is none.
+    #[track_caller]
+    fn get_submodule(&self, path: &str) -> Result<&dyn Module> {
         let named = self.named_modules();
-        named.into_iter().find(|(p, _)| p == path).map(|(_, m)| m)
+        match named.into_iter().find(|(p, _)| p == path) {
+            Some((_, module)) => Ok(module),
+            None => Err(self.as_module().without("get_submodule", "module", path)),
+        }
     }
 
     /// The parameter at a path such as `layer1.0.conv.weight`.
-    fn get_parameter(&self, path: &str) -> Option<Var> {
+    ///
+    /// # Errors
+    /// If there is none.
+    #[track_caller]
+    fn get_parameter(&self, path: &str) -> Result<Var> {
         let vars = tree::vars(self.as_module()).into_iter();
         let mut parameters = vars.filter(|v| v.is_parameter);
-        parameters.find(|v| v.name == path).map(|v| v.var.clone())
+        match parameters.find(|v| v.name == path) {
+            Some(found) => Ok(found.var.clone()),
+            None => Err(self.as_module().without("get_parameter", "parameter", path)),
+        }
     }
 
     /// Calls `f` with every module within this one, children before what holds them, and with this one
@@ -149,7 +231,7 @@ pub trait Module: Any + Send + Sync {
     ///
     /// ```
     /// use kiln_nn::{Linear, Module, ReLU, Sequential, init};
-    /// let model = Sequential::new().add(Linear::new(4, 8)?).add(ReLU::new()).add(Linear::new(8, 2)?);
+    /// let model = sequential![Linear::new(4, 8), ReLU::new(), Linear::new(8, 2)]?;
     /// model.apply(&mut |m| {
     ///     if let Some(linear) = m.downcast_ref::<Linear>() {
     ///         init::xavier_uniform_(&linear.weight, 1.0).expect("the weight is a matrix");
@@ -226,8 +308,8 @@ pub trait Module: Any + Send + Sync {
     ///
     /// ```
     /// use kiln_nn::{BatchNorm1d, Linear, Module, Sequential};
-    /// let backbone = Sequential::new().add(Linear::new(4, 8)?).add(BatchNorm1d::new(8)?);
-    /// let model = Sequential::new().named("backbone", backbone).named("head", Linear::new(8, 2)?);
+    /// let backbone = sequential![Linear::new(4, 8), BatchNorm1d::new(8)]?;
+    /// let model = sequential!["backbone": backbone, "head": Linear::new(8, 2)]?;
     /// model.freeze_where(&|name| name.starts_with("backbone."));
     /// assert_eq!((model.num_parameters(), model.num_trainable()), (74, 18));
     /// # Ok::<(), kiln_tensor::Error>(())
@@ -268,8 +350,7 @@ pub trait Module: Any + Send + Sync {
 
     /// The values of all parameters and buffers by name: snapshots that later training does not change.
     fn state_dict(&self) -> StateDict {
-        let vars = tree::vars(self.as_module()).into_iter();
-        vars.map(|v| (v.name, v.var.get().detach())).collect()
+        state_dict::of(self.as_module())
     }
 
     /// Assigns all parameters and buffers the values of the same names, cast to their dtypes: all of
@@ -295,15 +376,6 @@ pub trait Module: Any + Send + Sync {
     }
 }
 
-/// A module that makes one tensor of one tensor. Modules with other arguments have a method `forward`
-/// of their own.
-pub trait Forward: Module {
-    /// The result for `x`. A tensor of the wrong dtype or shape gives a tensor that carries an error,
-    /// drawn at the line that called the layer. (The layers' own implementations track their callers;
-    /// a model should not, so that errors show the line within it.)
-    fn forward(&self, x: &Tensor) -> Tensor;
-}
-
 fn numel(var: &Var) -> usize {
     var.shape().iter().product()
 }
@@ -313,6 +385,26 @@ impl dyn Module {
     pub fn downcast_ref<M: Module>(&self) -> Option<&M> {
         (self as &dyn Any).downcast_ref()
     }
+
+    /// [`Module::deep_copy`].
+    ///
+    /// # Errors
+    /// As [`Module::deep_copy`].
+    #[track_caller]
+    pub fn deep_copy(&self) -> Result<Box<dyn Module>> {
+        self.box_copy(&mut Copies::of_dtype(None))
+    }
+
+    /// That there is no part at a path.
+    #[track_caller]
+    fn without(&self, called: &str, what: &str, path: &str) -> Error {
+        let children: Vec<String> = self.named_children().into_iter().map(|(n, _)| n).collect();
+        let message = format!(
+            "{} has no {what} {path:?}; directly within it are {children:?}",
+            self.name()
+        );
+        Error::invalid(called, message)
+    }
 }
 
 impl fmt::Display for dyn Module {
@@ -321,9 +413,10 @@ impl fmt::Display for dyn Module {
     }
 }
 
+/// A pointer to a module is that module.
 macro_rules! pointers {
-    ($($pointer:ident)*) => {$(
-        impl<M: Module + ?Sized> Module for $pointer<M> {
+    ($($pointer:ident |$this:ident, $copies:ident| $copy:expr;)*) => {$(
+        impl<M: Module + BoxCopy + ?Sized> Module for $pointer<M> {
             fn as_module(&self) -> &dyn Module {
                 (**self).as_module()
             }
@@ -340,17 +433,28 @@ macro_rules! pointers {
                 (**self).extra_repr()
             }
 
+            fn hooks(&self) -> Option<&Hooks> {
+                (**self).hooks()
+            }
+
             fn reset_parameters(&self) -> Result<()> {
                 (**self).reset_parameters()
             }
+
+            fn copied(&self, $copies: &mut Copies) -> Result<Self> {
+                let $this = self;
+                $copy
+            }
         }
 
-        impl<M: Forward + ?Sized> Forward for $pointer<M> {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                (**self).forward(x)
+        impl<I, O, M: Forward<I, O> + BoxCopy + ?Sized> Forward<I, O> for $pointer<M> {
+            fn forward(&self, input: I) -> Result<O> {
+                (**self).forward(input)
             }
         }
     )*};
 }
-pointers!(Box Arc);
+pointers! {
+    Box |this, copies| (**this).box_copy(copies);
+    Arc |this, copies| copies.shared(this);
+}

@@ -1,20 +1,32 @@
 //! Normalisation without running statistics.
 
-use crate::layer::{self, invalid, run};
+use crate::layer::{self, fact, invalid, wrong};
 use crate::print::{float, optional, python, sizes};
-use crate::{Forward, Module, init};
-use kiln_tensor::{Int, IntList, Result, Tensor, Var};
+use crate::{Forward, Hooks, Module, init};
+use kiln_tensor::{Int, IntList, Result, Tensor, Var, options};
+
+options! {
+    /// How a layer norm, an RMS norm or a group norm is made.
+    Norm () {
+        /// What is added to the variance, or to the mean square: 1e-5 where not given, and for an RMS norm
+        /// the dtype's machine epsilon.
+        eps: Option<f64> = None,
+        /// Whether there are weight and bias (default yes): PyTorch's `elementwise_affine`, or `affine`.
+        affine: bool = true,
+        /// Whether there is a bias beside a weight (default yes). An RMS norm has none.
+        bias: bool = true,
+    }
+}
 
 /// The shape that a norm is over, which may not be empty.
 #[track_caller]
-fn normalized(layer: &str, shape: impl Into<IntList>) -> Result<(IntList, Vec<usize>)> {
+fn normalized(layer: &str, shape: impl Into<IntList>) -> Result<Vec<usize>> {
     let shape = shape.into();
     if shape.0.is_empty() || shape.0.iter().any(|d| *d < 0) {
         let message = format!("the normalized shape can't be {:?}", shape.0);
         return Err(invalid(layer, message));
     }
-    let sizes = shape.0.iter().map(|d| *d as usize).collect();
-    Ok((shape, sizes))
+    Ok(shape.0.iter().map(|d| *d as usize).collect())
 }
 
 /// Normalisation over the last dims (`torch.nn.LayerNorm`), then `· weight + bias`, which start at 1
@@ -22,13 +34,13 @@ fn normalized(layer: &str, shape: impl Into<IntList>) -> Result<(IntList, Vec<us
 #[derive(Module)]
 #[module(extra_repr, reset_parameters)]
 pub struct LayerNorm {
-    /// The sizes of the last dims.
-    pub normalized_shape: IntList,
     /// `normalized_shape`.
     pub weight: Option<Var>,
     /// `normalized_shape`.
     pub bias: Option<Var>,
+    normalized_shape: Vec<usize>,
     eps: f64,
+    hooks: Hooks,
 }
 
 impl LayerNorm {
@@ -38,31 +50,33 @@ impl LayerNorm {
     /// If the shape has no dims.
     #[track_caller]
     pub fn new(normalized_shape: impl Into<IntList>) -> Result<LayerNorm> {
-        let (normalized_shape, sizes) = normalized("LayerNorm", normalized_shape)?;
+        LayerNorm::with(normalized_shape, Norm::new())
+    }
+
+    /// A layer over the last dims, of these sizes.
+    ///
+    /// # Errors
+    /// As [`LayerNorm::new`].
+    #[track_caller]
+    pub fn with(normalized_shape: impl Into<IntList>, how: Norm) -> Result<LayerNorm> {
+        let normalized_shape = normalized("LayerNorm", normalized_shape)?;
         Ok(LayerNorm {
+            weight: layer::optional(how.affine, &normalized_shape, 1.0)?,
+            bias: layer::optional(how.affine && how.bias, &normalized_shape, 0.0)?,
             normalized_shape,
-            weight: Some(layer::constant(&sizes, 1.0)?),
-            bias: Some(layer::constant(&sizes, 0.0)?),
-            eps: 1e-5,
+            eps: how.eps.unwrap_or(1e-5),
+            hooks: Hooks::new(),
         })
     }
 
-    /// The layer with this number added to the variance (default 1e-5).
-    pub fn eps(mut self, eps: f64) -> LayerNorm {
-        self.eps = eps;
-        self
+    /// The sizes of the last dims.
+    pub fn normalized_shape(&self) -> &[usize] {
+        &self.normalized_shape
     }
 
-    /// The layer with or without weight and bias (default with).
-    pub fn elementwise_affine(mut self, affine: bool) -> LayerNorm {
-        self.weight = self.weight.filter(|_| affine);
-        self.bias(affine)
-    }
-
-    /// The layer with or without its bias (default with).
-    pub fn bias(mut self, bias: bool) -> LayerNorm {
-        self.bias = self.bias.filter(|_| bias);
-        self
+    /// What is added to the variance.
+    pub fn eps(&self) -> f64 {
+        self.eps
     }
 
     #[track_caller]
@@ -71,24 +85,20 @@ impl LayerNorm {
     }
 
     fn extra_repr(&self) -> String {
-        let (shape, affine) = (&self.normalized_shape.0, self.weight.is_some());
         format!(
             "{}, eps={}, elementwise_affine={}",
-            sizes(shape, shape.len()),
+            sizes(&self.normalized_shape, self.normalized_shape.len()),
             float(self.eps),
-            python(affine)
+            python(self.weight.is_some())
         )
     }
 }
 
 impl Forward for LayerNorm {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        run(self, &[x], || {
-            let (weight, bias) = values(&self.weight, &self.bias);
-            let shape = self.normalized_shape.clone();
-            x.layer_norm(shape, weight.as_ref(), bias.as_ref(), self.eps)
-        })
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let (weight, bias) = values(&self.weight, &self.bias);
+        let shape = &self.normalized_shape;
+        Ok(x.layer_norm(shape, weight.as_ref(), bias.as_ref(), self.eps))
     }
 }
 
@@ -97,38 +107,47 @@ impl Forward for LayerNorm {
 #[derive(Module)]
 #[module(extra_repr, reset_parameters)]
 pub struct RMSNorm {
-    /// The sizes of the last dims.
-    pub normalized_shape: IntList,
     /// `normalized_shape`.
     pub weight: Option<Var>,
+    normalized_shape: Vec<usize>,
+    #[skip]
     eps: Option<f64>,
+    hooks: Hooks,
 }
 
 impl RMSNorm {
-    /// A layer over the last dims, of these sizes.
+    /// A layer over the last dims, of these sizes, whose eps is the dtype's machine epsilon.
     ///
     /// # Errors
     /// If the shape has no dims.
     #[track_caller]
     pub fn new(normalized_shape: impl Into<IntList>) -> Result<RMSNorm> {
-        let (normalized_shape, sizes) = normalized("RMSNorm", normalized_shape)?;
+        RMSNorm::with(normalized_shape, Norm::new())
+    }
+
+    /// A layer over the last dims, of these sizes.
+    ///
+    /// # Errors
+    /// As [`RMSNorm::new`].
+    #[track_caller]
+    pub fn with(normalized_shape: impl Into<IntList>, how: Norm) -> Result<RMSNorm> {
+        let normalized_shape = normalized("RMSNorm", normalized_shape)?;
         Ok(RMSNorm {
+            weight: layer::optional(how.affine, &normalized_shape, 1.0)?,
             normalized_shape,
-            weight: Some(layer::constant(&sizes, 1.0)?),
-            eps: None,
+            eps: how.eps,
+            hooks: Hooks::new(),
         })
     }
 
-    /// The layer with this number added to the mean square (default: the dtype's machine epsilon).
-    pub fn eps(mut self, eps: impl Into<Option<f64>>) -> RMSNorm {
-        self.eps = eps.into();
-        self
+    /// The sizes of the last dims.
+    pub fn normalized_shape(&self) -> &[usize] {
+        &self.normalized_shape
     }
 
-    /// The layer with or without its weight (default with).
-    pub fn elementwise_affine(mut self, affine: bool) -> RMSNorm {
-        self.weight = self.weight.filter(|_| affine);
-        self
+    /// What is added to the mean square; the dtype's machine epsilon where there is none.
+    pub fn eps(&self) -> Option<f64> {
+        self.eps
     }
 
     #[track_caller]
@@ -137,23 +156,19 @@ impl RMSNorm {
     }
 
     fn extra_repr(&self) -> String {
-        let (shape, affine) = (&self.normalized_shape.0, self.weight.is_some());
         format!(
             "{}, eps={}, elementwise_affine={}",
-            sizes(shape, shape.len()),
+            sizes(&self.normalized_shape, self.normalized_shape.len()),
             optional(self.eps),
-            python(affine)
+            python(self.weight.is_some())
         )
     }
 }
 
 impl Forward for RMSNorm {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        run(self, &[x], || {
-            let weight = self.weight.as_ref().map(Var::get);
-            x.rms_norm(self.normalized_shape.clone(), weight.as_ref(), self.eps)
-        })
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let weight = self.weight.as_ref().map(Var::get);
+        Ok(x.rms_norm(&self.normalized_shape, weight.as_ref(), self.eps))
     }
 }
 
@@ -169,6 +184,7 @@ pub struct GroupNorm {
     num_groups: usize,
     num_channels: usize,
     eps: f64,
+    hooks: Hooks,
 }
 
 impl GroupNorm {
@@ -178,6 +194,19 @@ impl GroupNorm {
     /// If the channels do not divide into the groups.
     #[track_caller]
     pub fn new(num_groups: impl Into<Int>, num_channels: impl Into<Int>) -> Result<GroupNorm> {
+        GroupNorm::with(num_groups, num_channels, Norm::new())
+    }
+
+    /// A layer of so many groups of so many channels in all.
+    ///
+    /// # Errors
+    /// As [`GroupNorm::new`].
+    #[track_caller]
+    pub fn with(
+        num_groups: impl Into<Int>,
+        num_channels: impl Into<Int>,
+        how: Norm,
+    ) -> Result<GroupNorm> {
         let sizes = [num_groups.into(), num_channels.into()];
         let [num_groups, num_channels] = layer::sizes("GroupNorm", sizes)?;
         if num_groups == 0 || !num_channels.is_multiple_of(num_groups) {
@@ -185,25 +214,28 @@ impl GroupNorm {
             return Err(invalid("GroupNorm", message));
         }
         Ok(GroupNorm {
-            weight: Some(layer::constant([num_channels], 1.0)?),
-            bias: Some(layer::constant([num_channels], 0.0)?),
+            weight: layer::optional(how.affine, [num_channels], 1.0)?,
+            bias: layer::optional(how.affine && how.bias, [num_channels], 0.0)?,
             num_groups,
             num_channels,
-            eps: 1e-5,
+            eps: how.eps.unwrap_or(1e-5),
+            hooks: Hooks::new(),
         })
     }
 
-    /// The layer with this number added to the variance (default 1e-5).
-    pub fn eps(mut self, eps: f64) -> GroupNorm {
-        self.eps = eps;
-        self
+    /// Into how many groups the channels are split.
+    pub fn num_groups(&self) -> usize {
+        self.num_groups
     }
 
-    /// The layer with or without weight and bias (default with).
-    pub fn affine(mut self, affine: bool) -> GroupNorm {
-        self.weight = self.weight.filter(|_| affine);
-        self.bias = self.bias.filter(|_| affine);
-        self
+    /// How many channels there are.
+    pub fn num_channels(&self) -> usize {
+        self.num_channels
+    }
+
+    /// What is added to the variance.
+    pub fn eps(&self) -> f64 {
+        self.eps
     }
 
     #[track_caller]
@@ -223,25 +255,17 @@ impl GroupNorm {
 }
 
 impl Forward for GroupNorm {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        run(self, &[x], || {
-            if x.ndim() >= 2 && !x.dims()[1].is(self.num_channels as i64) {
-                let message = format!(
-                    "expects {} channels, not {}",
-                    self.num_channels,
-                    layer::fact(x)
-                );
-                return layer::wrong(self, message);
-            }
-            let (weight, bias) = values(&self.weight, &self.bias);
-            x.group_norm(
-                self.num_groups as i64,
-                weight.as_ref(),
-                bias.as_ref(),
-                self.eps,
-            )
-        })
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let channels = self.num_channels;
+        if x.ndim() >= 2 && !x.dims()[1].is(channels as i64) {
+            return wrong(
+                self,
+                format!("expects {channels} channels, not {}", fact(&x)),
+            );
+        }
+        let (weight, bias) = values(&self.weight, &self.bias);
+        let groups = self.num_groups as i64;
+        Ok(x.group_norm(groups, weight.as_ref(), bias.as_ref(), self.eps))
     }
 }
 

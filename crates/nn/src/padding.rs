@@ -1,31 +1,32 @@
 //! Borders.
 
-use crate::layer::{fact, run, wrong};
+use crate::layer::{fact, invalid, wrong};
 use crate::print::{float, sizes};
-use crate::{Forward, Module};
-use kiln_tensor::{IntList, PadMode, Tensor};
+use crate::{Forward, Hooks, Module};
+use kiln_tensor::{IntList, PadMode, Result, Tensor};
 
-/// `(1, 1, 2, 2)`: all sides, as PyTorch prints them.
-fn sides(padding: &IntList, spatial: usize) -> String {
-    sizes(&padding.0, 2 * spatial)
+/// Borders around the last dims, checked: in front of and behind each, the last dim first.
+#[track_caller]
+fn sides(layer: &str, padding: IntList, spatial: usize) -> Result<Vec<i64>> {
+    match padding.0[..] {
+        [one] => Ok(vec![one; 2 * spatial]),
+        ref all if all.len() == 2 * spatial => Ok(all.to_vec()),
+        ref all => {
+            let needed = 2 * spatial;
+            let message = format!("the padding needs one number or {needed}, not {all:?}");
+            Err(invalid(layer, message))
+        }
+    }
 }
 
 /// `x` with a border around its last dims.
-fn pad(layer: &dyn Module, x: &Tensor, padding: &IntList, spatial: usize, mode: PadMode) -> Tensor {
+fn pad(layer: &dyn Module, x: &Tensor, padding: &[i64], mode: PadMode) -> Result<Tensor> {
+    let spatial = padding.len() / 2;
     if x.ndim() != spatial + 1 && x.ndim() != spatial + 2 {
         let message = format!("takes no input of {} dims, such as {}", x.ndim(), fact(x));
         return wrong(layer, message);
     }
-    let pad = match &padding.0[..] {
-        [one] => vec![*one; 2 * spatial],
-        all if all.len() == 2 * spatial => all.to_vec(),
-        all => {
-            let needed = 2 * spatial;
-            let message = format!("the padding needs one number or {needed}, not {all:?}");
-            return wrong(layer, message);
-        }
-    };
-    x.pad(pad, mode)
+    Ok(x.pad(padding, mode))
 }
 
 macro_rules! borders {
@@ -34,27 +35,36 @@ macro_rules! borders {
         #[derive(Clone, Debug, Module)]
         #[module(extra_repr)]
         pub struct $name {
-            padding: IntList,
+            padding: Vec<i64>,
+            hooks: Hooks,
         }
 
         impl $name {
             /// A layer with one size for all sides, or one in front of and behind the last dim, then the
             /// one before it, and so on. Negative sizes cut.
-            pub fn new(padding: impl Into<IntList>) -> $name {
-                $name {
-                    padding: padding.into(),
-                }
+            ///
+            /// # Errors
+            /// If there is another number of sizes.
+            #[track_caller]
+            pub fn new(padding: impl Into<IntList>) -> Result<$name> {
+                let padding = sides(stringify!($name), padding.into(), $spatial)?;
+                let hooks = Hooks::new();
+                Ok($name { padding, hooks })
+            }
+
+            /// The sizes in front of and behind each dim, the last one first.
+            pub fn padding(&self) -> &[i64] {
+                &self.padding
             }
 
             fn extra_repr(&self) -> String {
-                sides(&self.padding, $spatial)
+                sizes(&self.padding, 2 * $spatial)
             }
         }
 
         impl Forward for $name {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                run(self, &[x], || pad(self, x, &self.padding, $spatial, $mode))
+            fn forward(&self, x: Tensor) -> Result<Tensor> {
+                pad(self, &x, &self.padding, $mode)
             }
         }
     )*};
@@ -95,32 +105,43 @@ macro_rules! constant_borders {
         #[derive(Clone, Debug, Module)]
         #[module(extra_repr)]
         pub struct $name {
-            padding: IntList,
-            /// What the border holds.
-            pub value: f64,
+            padding: Vec<i64>,
+            value: f64,
+            hooks: Hooks,
         }
 
         impl $name {
             /// A layer with one size for all sides, or one in front of and behind the last dim, then the
             /// one before it, and so on. Negative sizes cut.
-            pub fn new(padding: impl Into<IntList>, value: f64) -> $name {
-                $name {
-                    padding: padding.into(),
-                    value,
-                }
+            ///
+            /// # Errors
+            /// If there is another number of sizes.
+            #[track_caller]
+            pub fn new(padding: impl Into<IntList>, value: f64) -> Result<$name> {
+                let padding = sides(stringify!($name), padding.into(), $spatial)?;
+                let hooks = Hooks::new();
+                Ok($name { padding, value, hooks })
+            }
+
+            /// The sizes in front of and behind each dim, the last one first.
+            pub fn padding(&self) -> &[i64] {
+                &self.padding
+            }
+
+            /// What the border holds.
+            pub fn value(&self) -> f64 {
+                self.value
             }
 
             fn extra_repr(&self) -> String {
-                let sides = sides(&self.padding, $spatial);
+                let sides = sizes(&self.padding, 2 * $spatial);
                 format!("padding={sides}, value={}", float(self.value))
             }
         }
 
         impl Forward for $name {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                let mode = PadMode::Constant(self.value.into());
-                run(self, &[x], || pad(self, x, &self.padding, $spatial, mode))
+            fn forward(&self, x: Tensor) -> Result<Tensor> {
+                pad(self, &x, &self.padding, PadMode::Constant(self.value.into()))
             }
         }
     )*};

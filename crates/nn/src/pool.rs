@@ -1,9 +1,10 @@
 //! Pooling.
 
-use crate::layer::run;
+use crate::forward::{Output, seam};
+use crate::layer::{each, tried};
 use crate::print::{python, sizes};
-use crate::{Forward, Module};
-use kiln_tensor::{AvgPool, IntList, OutputSize, Pool, Tensor};
+use crate::{Forward, Hooks, Input, Module};
+use kiln_tensor::{AvgPool, IntList, OutputSize, Pool, Result, Tensor};
 
 /// `5`, or `(5, 3)`, as PyTorch prints what the user gave.
 pub(crate) fn given(list: &IntList) -> String {
@@ -14,117 +15,171 @@ pub(crate) fn given(list: &IntList) -> String {
 }
 
 /// The stride, which is the kernel size unless given.
-pub(crate) fn stride_or_kernel(stride: &IntList, kernel: &IntList) -> String {
-    given(if stride.0.is_empty() { kernel } else { stride })
+pub(crate) fn stride_or_kernel<'a>(stride: &'a IntList, kernel: &'a IntList) -> &'a IntList {
+    if stride.0.is_empty() { kernel } else { stride }
 }
 
-macro_rules! max_pools {
-    ($($(#[$doc:meta])* $name:ident $op:ident $with_indices:ident;)*) => {$(
+/// `[1, 1, ..]`: one window in each of `D` dims.
+#[track_caller]
+pub(crate) fn window<const D: usize>(
+    layer: &str,
+    kernel: &IntList,
+    dilation: &IntList,
+) -> Result<Vec<usize>> {
+    let kernel: [usize; D] = each(layer, "the kernel size", kernel, 1)?;
+    let dilation: [usize; D] = each(layer, "the dilation", dilation, 1)?;
+    let extent = |a: usize| {
+        (kernel[a] - 1)
+            .saturating_mul(dilation[a])
+            .saturating_add(1)
+    };
+    Ok([1, 1].into_iter().chain((0..D).map(extent)).collect())
+}
+
+/// The settings of windows, read back.
+macro_rules! windows {
+    ($name:ident) => {
+        impl $name {
+            /// The size of a window.
+            pub fn kernel_size(&self) -> &IntList {
+                &self.windows.kernel_size
+            }
+
+            /// From one window to the next.
+            pub fn stride(&self) -> &IntList {
+                $crate::pool::stride_or_kernel(&self.windows.stride, &self.windows.kernel_size)
+            }
+
+            /// Borders on both sides of each dim.
+            pub fn padding(&self) -> &IntList {
+                &self.windows.padding
+            }
+        }
+    };
+}
+pub(crate) use windows;
+
+macro_rules! pools {
+    ($($(#[$doc:meta])* $name:ident $windows:ident $spatial:literal |$x:ident, $how:ident| $body:expr;
+        $repr:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
         #[module(extra_repr)]
         pub struct $name {
-            /// The windows.
             #[skip]
-            pub windows: Pool,
+            windows: $windows,
+            hooks: Hooks,
         }
 
         impl $name {
-            /// A layer with these windows; their size alone stands for them. Impossible ones give results that
-            /// carry that error.
-            pub fn new(windows: impl Into<Pool>) -> $name {
-                $name {
-                    windows: windows.into(),
-                }
+            /// A layer with these windows; their size alone stands for them.
+            ///
+            /// # Errors
+            /// If the windows are impossible.
+            #[track_caller]
+            pub fn new(windows: impl Into<$windows>) -> Result<$name> {
+                let (windows, hooks) = (windows.into(), Hooks::new());
+                let shape = windows.one::<$spatial>(stringify!($name))?;
+                tried($name { windows, hooks }, &shape)
             }
 
-            /// The maxima and where they are in their plane, as i64 (`return_indices`).
-            #[track_caller]
-            pub fn forward_with_indices(&self, x: &Tensor) -> (Tensor, Tensor) {
-                let [y, indices] = crate::layer::run_all(self, &[x], || {
-                    x.$with_indices(self.windows.clone()).into()
-                });
-                (y, indices)
+            /// Whether windows that reach beyond the end count.
+            pub fn ceil_mode(&self) -> bool {
+                self.windows.ceil_mode
             }
 
             fn extra_repr(&self) -> String {
-                let pool = &self.windows;
-                format!(
-                    "kernel_size={}, stride={}, padding={}, dilation={}, ceil_mode={}",
-                    given(&pool.kernel_size),
-                    stride_or_kernel(&pool.stride, &pool.kernel_size),
-                    given(&pool.padding),
-                    given(&pool.dilation),
-                    python(pool.ceil_mode)
-                )
+                $repr(&self.windows)
             }
         }
 
+        windows!($name);
+
         impl Forward for $name {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                run(self, &[x], || x.$op(self.windows.clone()))
+            fn forward(&self, $x: Tensor) -> Result<Tensor> {
+                let $how = self.windows.clone();
+                Ok($body)
             }
         }
     )*};
 }
 
-max_pools! {
+/// The shape of an input of one window.
+trait Windows {
+    fn one<const D: usize>(&self, layer: &str) -> Result<Vec<usize>>;
+}
+
+impl Windows for Pool {
+    #[track_caller]
+    fn one<const D: usize>(&self, layer: &str) -> Result<Vec<usize>> {
+        window::<D>(layer, &self.kernel_size, &self.dilation)
+    }
+}
+
+impl Windows for AvgPool {
+    #[track_caller]
+    fn one<const D: usize>(&self, layer: &str) -> Result<Vec<usize>> {
+        window::<D>(layer, &self.kernel_size, &1.into())
+    }
+}
+
+fn max_repr(pool: &Pool) -> String {
+    format!(
+        "kernel_size={}, stride={}, padding={}, dilation={}, ceil_mode={}",
+        given(&pool.kernel_size),
+        given(stride_or_kernel(&pool.stride, &pool.kernel_size)),
+        given(&pool.padding),
+        given(&pool.dilation),
+        python(pool.ceil_mode)
+    )
+}
+
+fn average_repr(pool: &AvgPool) -> String {
+    format!(
+        "kernel_size={}, stride={}, padding={}",
+        given(&pool.kernel_size),
+        given(stride_or_kernel(&pool.stride, &pool.kernel_size)),
+        given(&pool.padding)
+    )
+}
+
+pools! {
     /// The maxima of windows over `[n, c, l]` (or `[c, l]`) (`torch.nn.MaxPool1d`).
-    MaxPool1d max_pool1d max_pool1d_with_indices;
+    MaxPool1d Pool 1 |x, how| x.max_pool1d(how); max_repr;
     /// The maxima of windows over `[n, c, h, w]` (or `[c, h, w]`) (`torch.nn.MaxPool2d`).
-    MaxPool2d max_pool2d max_pool2d_with_indices;
+    MaxPool2d Pool 2 |x, how| x.max_pool2d(how); max_repr;
     /// The maxima of windows over `[n, c, d, h, w]` (or `[c, d, h, w]`) (`torch.nn.MaxPool3d`).
-    MaxPool3d max_pool3d max_pool3d_with_indices;
+    MaxPool3d Pool 3 |x, how| x.max_pool3d(how); max_repr;
+    /// The means of windows over `[n, c, l]` (or `[c, l]`) (`torch.nn.AvgPool1d`).
+    AvgPool1d AvgPool 1 |x, how| x.avg_pool1d(how); average_repr;
+    /// The means of windows over `[n, c, h, w]` (or `[c, h, w]`) (`torch.nn.AvgPool2d`).
+    AvgPool2d AvgPool 2 |x, how| x.avg_pool2d(how); average_repr;
+    /// The means of windows over `[n, c, d, h, w]` (or `[c, d, h, w]`) (`torch.nn.AvgPool3d`).
+    AvgPool3d AvgPool 3 |x, how| x.avg_pool3d(how); average_repr;
 }
 
-macro_rules! average_pools {
-    ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Debug, Module)]
-        #[module(extra_repr)]
-        pub struct $name {
-            /// The windows.
-            #[skip]
-            pub windows: AvgPool,
-        }
-
+macro_rules! with_indices {
+    ($($name:ident $op:ident;)*) => {$(
         impl $name {
-            /// A layer with these windows; their size alone stands for them. Impossible ones give results that
-            /// carry that error.
-            pub fn new(windows: impl Into<AvgPool>) -> $name {
-                $name {
-                    windows: windows.into(),
-                }
+            /// From one element of a window to the next.
+            pub fn dilation(&self) -> &IntList {
+                &self.windows.dilation
             }
 
-            fn extra_repr(&self) -> String {
-                let pool = &self.windows;
-                format!(
-                    "kernel_size={}, stride={}, padding={}",
-                    given(&pool.kernel_size),
-                    stride_or_kernel(&pool.stride, &pool.kernel_size),
-                    given(&pool.padding)
-                )
-            }
-        }
-
-        impl Forward for $name {
+            /// The maxima and where they are in their plane, as i64 (`return_indices=True`).
             #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                run(self, &[x], || x.$op(self.windows.clone()))
+            pub fn call_with_indices(&self, x: impl Input<Value = Tensor>) -> (Tensor, Tensor) {
+                let both = |x: Tensor| Ok(x.$op(self.windows.clone()));
+                seam(self, x.into_value(), both).unwrap_or_else(|e| Output::of_error(&e))
             }
         }
     )*};
 }
 
-average_pools! {
-    /// The means of windows over `[n, c, l]` (or `[c, l]`) (`torch.nn.AvgPool1d`).
-    AvgPool1d avg_pool1d;
-    /// The means of windows over `[n, c, h, w]` (or `[c, h, w]`) (`torch.nn.AvgPool2d`).
-    AvgPool2d avg_pool2d;
-    /// The means of windows over `[n, c, d, h, w]` (or `[c, d, h, w]`) (`torch.nn.AvgPool3d`).
-    AvgPool3d avg_pool3d;
+with_indices! {
+    MaxPool1d max_pool1d_with_indices;
+    MaxPool2d max_pool2d_with_indices;
+    MaxPool3d max_pool3d_with_indices;
 }
 
 /// An output size as PyTorch prints it.
@@ -137,22 +192,31 @@ fn kept(size: &OutputSize) -> String {
 }
 
 macro_rules! adaptive_pools {
-    ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident $spatial:literal $op:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
         #[module(extra_repr)]
         pub struct $name {
             #[skip]
             output_size: OutputSize,
+            hooks: Hooks,
         }
 
         impl $name {
             /// A layer whose result has this size, one number for each spatial dim, or one for all; `None`
             /// keeps the input's.
-            pub fn new(output_size: impl Into<OutputSize>) -> $name {
-                $name {
-                    output_size: output_size.into(),
-                }
+            ///
+            /// # Errors
+            /// If there are too many numbers, or one is negative.
+            #[track_caller]
+            pub fn new(output_size: impl Into<OutputSize>) -> Result<$name> {
+                let (output_size, hooks) = (output_size.into(), Hooks::new());
+                tried($name { output_size, hooks }, &[1; 2 + $spatial])
+            }
+
+            /// The size of the result.
+            pub fn output_size(&self) -> &OutputSize {
+                &self.output_size
             }
 
             fn extra_repr(&self) -> String {
@@ -161,9 +225,8 @@ macro_rules! adaptive_pools {
         }
 
         impl Forward for $name {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                run(self, &[x], || x.$op(self.output_size.clone()))
+            fn forward(&self, x: Tensor) -> Result<Tensor> {
+                Ok(x.$op(self.output_size.clone()))
             }
         }
     )*};
@@ -171,17 +234,17 @@ macro_rules! adaptive_pools {
 
 adaptive_pools! {
     /// The means of as many windows as asked for over `[n, c, l]` (`torch.nn.AdaptiveAvgPool1d`).
-    AdaptiveAvgPool1d adaptive_avg_pool1d;
+    AdaptiveAvgPool1d 1 adaptive_avg_pool1d;
     /// The means of as many windows as asked for over `[n, c, h, w]` (`torch.nn.AdaptiveAvgPool2d`).
-    AdaptiveAvgPool2d adaptive_avg_pool2d;
+    AdaptiveAvgPool2d 2 adaptive_avg_pool2d;
     /// The means of as many windows as asked for over `[n, c, d, h, w]`
     /// (`torch.nn.AdaptiveAvgPool3d`).
-    AdaptiveAvgPool3d adaptive_avg_pool3d;
+    AdaptiveAvgPool3d 3 adaptive_avg_pool3d;
     /// The maxima of as many windows as asked for over `[n, c, l]` (`torch.nn.AdaptiveMaxPool1d`).
-    AdaptiveMaxPool1d adaptive_max_pool1d;
+    AdaptiveMaxPool1d 1 adaptive_max_pool1d;
     /// The maxima of as many windows as asked for over `[n, c, h, w]` (`torch.nn.AdaptiveMaxPool2d`).
-    AdaptiveMaxPool2d adaptive_max_pool2d;
+    AdaptiveMaxPool2d 2 adaptive_max_pool2d;
     /// The maxima of as many windows as asked for over `[n, c, d, h, w]`
     /// (`torch.nn.AdaptiveMaxPool3d`).
-    AdaptiveMaxPool3d adaptive_max_pool3d;
+    AdaptiveMaxPool3d 3 adaptive_max_pool3d;
 }

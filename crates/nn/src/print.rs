@@ -27,10 +27,10 @@ pub(crate) fn python(b: bool) -> &'static str {
 }
 
 /// `(3, 3)`, as PyTorch prints sizes; one number stands for all of `n`.
-pub(crate) fn sizes(list: &[i64], n: usize) -> String {
+pub(crate) fn sizes<N: ToString>(list: &[N], n: usize) -> String {
     let all: Vec<String> = match list {
         [one] => vec![one.to_string(); n],
-        list => list.iter().map(i64::to_string).collect(),
+        list => list.iter().map(N::to_string).collect(),
     };
     match &all[..] {
         [one] => format!("({one},)"),

@@ -1,20 +1,22 @@
 //! Layers that change the size of images.
 
-use crate::layer::{fact, run, wrong};
+use crate::layer::{fact, invalid, wrong};
 use crate::pool::given;
 use crate::print::{float, python, sizes};
-use crate::{Forward, Module};
-use kiln_tensor::{Im2Col, Int, IntList, InterpolateMode, InterpolateSize, PadMode, Tensor};
+use crate::{Forward, Hooks, Module};
+use kiln_tensor::{
+    Im2Col, Int, IntList, InterpolateMode, InterpolateSize, PadMode, Result, Tensor,
+};
 
 /// `[n, c, ..]` with its spatial dims resized (`torch.nn.Upsample`); nearest neighbours by default.
 ///
 /// ```
 /// use kiln_nn::{Forward, Upsample};
-/// use kiln_tensor::{InterpolateMode, Tensor};
+/// use kiln_tensor::{InterpolateMode, InterpolateSize, Tensor};
 /// let x = Tensor::from([[[1f32, 2.0]]]);
-/// assert_eq!(Upsample::scale(2.0).forward(&x).to_vec::<f32>()?, [1.0, 1.0, 2.0, 2.0]);
-/// let linear = Upsample::size(3).mode(InterpolateMode::Linear { align_corners: true });
-/// assert_eq!(linear.forward(&x).to_vec::<f32>()?, [1.0, 1.5, 2.0]);
+/// assert_eq!(Upsample::scale(2.0)?.call(&x).to_vec::<f32>()?, [1.0, 1.0, 2.0, 2.0]);
+/// let linear = Upsample::with(InterpolateSize::Size(3.into()), InterpolateMode::Linear { align_corners: true })?;
+/// assert_eq!(linear.call(&x).to_vec::<f32>()?, [1.0, 1.5, 2.0]);
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
@@ -24,29 +26,57 @@ pub struct Upsample {
     size: InterpolateSize,
     #[skip]
     mode: InterpolateMode,
+    hooks: Hooks,
 }
 
 impl Upsample {
     /// A layer that multiplies each spatial dim.
-    pub fn scale(factor: f64) -> Upsample {
-        Upsample {
-            size: InterpolateSize::ScaleFactor(vec![factor]),
-            mode: InterpolateMode::Nearest,
-        }
+    ///
+    /// # Errors
+    /// If the factor is not positive.
+    #[track_caller]
+    pub fn scale(factor: f64) -> Result<Upsample> {
+        Upsample::with(
+            InterpolateSize::ScaleFactor(vec![factor]),
+            InterpolateMode::Nearest,
+        )
     }
 
     /// A layer that gives this size: one number for each spatial dim, or one for all.
-    pub fn size(size: impl Into<IntList>) -> Upsample {
-        Upsample {
-            size: InterpolateSize::Size(size.into()),
-            mode: InterpolateMode::Nearest,
-        }
+    ///
+    /// # Errors
+    /// If a size is not positive.
+    #[track_caller]
+    pub fn new(size: impl Into<IntList>) -> Result<Upsample> {
+        Upsample::with(InterpolateSize::Size(size.into()), InterpolateMode::Nearest)
     }
 
-    /// The layer with this way to make new elements.
-    pub fn mode(mut self, mode: InterpolateMode) -> Upsample {
-        self.mode = mode;
-        self
+    /// A layer with this way to make new elements.
+    ///
+    /// # Errors
+    /// If a size or a factor is not positive.
+    #[track_caller]
+    pub fn with(size: InterpolateSize, mode: InterpolateMode) -> Result<Upsample> {
+        let (fits, given) = match &size {
+            InterpolateSize::Size(s) => (s.0.iter().all(|n| *n > 0), format!("{:?}", s.0)),
+            InterpolateSize::ScaleFactor(f) => (f.iter().all(|f| *f > 0.0), format!("{f:?}")),
+        };
+        if !fits {
+            let message = format!("sizes and factors must be positive, not {given}");
+            return Err(invalid("Upsample", message));
+        }
+        let hooks = Hooks::new();
+        Ok(Upsample { size, mode, hooks })
+    }
+
+    /// The size of the result, or what the input's is multiplied by.
+    pub fn size(&self) -> &InterpolateSize {
+        &self.size
+    }
+
+    /// How new elements are made.
+    pub fn mode(&self) -> InterpolateMode {
+        self.mode
     }
 
     fn extra_repr(&self) -> String {
@@ -73,26 +103,39 @@ impl Upsample {
 }
 
 impl Forward for Upsample {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        run(self, &[x], || x.interpolate(self.size.clone(), self.mode))
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        Ok(x.interpolate(self.size.clone(), self.mode))
     }
 }
 
 macro_rules! shuffles {
     ($($(#[$doc:meta])* $name:ident $op:ident $(#[$about:meta])* $field:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Module)]
+        #[derive(Clone, Debug, Module)]
         #[module(extra_repr)]
         pub struct $name {
-            $(#[$about])*
-            pub $field: i64,
+            $field: i64,
+            hooks: Hooks,
         }
 
         impl $name {
             /// The layer with this number.
-            pub fn new($field: impl Into<Int>) -> $name {
-                $name { $field: $field.into().0 }
+            ///
+            /// # Errors
+            /// If it is less than 1.
+            #[track_caller]
+            pub fn new($field: impl Into<Int>) -> Result<$name> {
+                let ($field, hooks) = ($field.into().0, Hooks::new());
+                if $field < 1 {
+                    let message = format!("{} must be at least 1, not {}", stringify!($field), $field);
+                    return Err(invalid(stringify!($name), message));
+                }
+                Ok($name { $field, hooks })
+            }
+
+            $(#[$about])*
+            pub fn $field(&self) -> i64 {
+                self.$field
             }
 
             fn extra_repr(&self) -> String {
@@ -101,9 +144,8 @@ macro_rules! shuffles {
         }
 
         impl Forward for $name {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                run(self, &[x], || x.$op(self.$field))
+            fn forward(&self, x: Tensor) -> Result<Tensor> {
+                Ok(x.$op(self.$field))
             }
         }
     )*};
@@ -129,25 +171,51 @@ shuffles! {
 #[derive(Clone, Debug, Module)]
 #[module(extra_repr)]
 pub struct Fold {
-    output_size: IntList,
-    /// The windows.
     #[skip]
-    pub windows: Im2Col,
+    output_size: [i64; 2],
+    #[skip]
+    windows: Im2Col,
+    hooks: Hooks,
 }
 
 impl Fold {
     /// A layer that gives images of this size, from these windows of them; their size alone stands for them.
-    pub fn new(output_size: impl Into<IntList>, windows: impl Into<Im2Col>) -> Fold {
-        Fold {
-            output_size: output_size.into(),
-            windows: windows.into(),
+    ///
+    /// # Errors
+    /// If there are not one or two sizes, or the windows don't fit into them.
+    #[track_caller]
+    pub fn new(output_size: impl Into<IntList>, windows: impl Into<Im2Col>) -> Result<Fold> {
+        let output_size = match output_size.into().0[..] {
+            [a] => [a, a],
+            [a, b] => [a, b],
+            ref sizes => return Err(invalid("Fold", format!("output_size can't be {sizes:?}"))),
+        };
+        let (windows, hooks) = (windows.into(), Hooks::new());
+        let fold = Fold {
+            output_size,
+            windows,
+            hooks,
+        };
+        match fold.places().error() {
+            Some(e) => Err(invalid("Fold", e.message())),
+            None => Ok(fold),
         }
+    }
+
+    /// The size of the images.
+    pub fn output_size(&self) -> [i64; 2] {
+        self.output_size
+    }
+
+    /// The windows.
+    pub fn windows(&self) -> &Im2Col {
+        &self.windows
     }
 
     fn extra_repr(&self) -> String {
         format!(
             "output_size={}, kernel_size={}, dilation={}, padding={}, stride={}",
-            given(&self.output_size),
+            sizes(&self.output_size, 2),
             given(&self.windows.kernel_size),
             given(&self.windows.dilation),
             given(&self.windows.padding),
@@ -155,31 +223,26 @@ impl Fold {
         )
     }
 
-    fn folded(&self, x: &Tensor) -> Tensor {
-        let [h, w] = match self.output_size.0[..] {
-            [a] => [a, a],
-            [a, b] => [a, b],
-            _ => {
-                return wrong(
-                    self,
-                    format!("output_size can't be {:?}", self.output_size.0),
-                );
-            }
-        };
-        // Where each element of the columns goes, counted from 1; the border is at 0.
+    /// Where each element of the columns goes, counted from 1; the border is at 0.
+    fn places(&self) -> Tensor {
+        let [h, w] = self.output_size;
         let places = Tensor::arange(1, h * w + 1, 1).reshape([1, h, w]);
-        let places = places.im2col(self.windows.clone());
-        if places.error().is_some() {
-            return places;
-        }
+        places.im2col(self.windows.clone())
+    }
+}
+
+impl Forward for Fold {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let [h, w] = self.output_size;
+        let places = self.places();
         let fits = |x: &Tensor| {
             let (rank, columns) = (x.ndim(), places.dims());
             let channels = |taps: i64| x.dims()[rank - 2].as_const().is_some_and(|c| c % taps == 0);
             x.dims()[rank - 1] == columns[1] && columns[0].as_const().is_some_and(channels)
         };
-        if !(2..=3).contains(&x.ndim()) || !fits(x) {
+        if !(2..=3).contains(&x.ndim()) || !fits(&x) {
             let message = format!("takes [n, c · {}, {}]", places.dims()[0], places.dims()[1]);
-            return wrong(self, format!("{message}, not {}", fact(x)));
+            return wrong(self, format!("{message}, not {}", fact(&x)));
         }
         let taps = places.dims()[0].as_const().unwrap_or(1);
         let elements = x.unflatten(-2, [-1, taps]).flatten(-2, -1);
@@ -187,13 +250,6 @@ impl Fold {
         let image = elements.narrow(-1, 0, 1).zeros_like();
         let image = image.pad([0, h * w], PadMode::ZEROS);
         let image = image.scatter_add(-1, &places, &elements);
-        image.narrow(-1, 1, h * w).unflatten(-1, [h, w])
-    }
-}
-
-impl Forward for Fold {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        run(self, &[x], || self.folded(x))
+        Ok(image.narrow(-1, 1, h * w).unflatten(-1, [h, w]))
     }
 }

@@ -3,16 +3,39 @@
 mod cell;
 mod run;
 
-use crate::layer::{self, invalid, run_all, wrong};
+use crate::init::Nonlinearity;
+use crate::layer::{self, invalid, probability};
 use crate::members::Members;
 use crate::print::{float, python};
-use crate::{Mode, Module, init};
+use crate::{Copies, Forward, Hooks, Mode, Module, init};
 use cell::Cell;
-use kiln_tensor::{Int, Result, Tensor, Var};
+use kiln_tensor::{Int, Result, Tensor, Var, options};
 use std::fmt;
 
-/// The parameters and hyperparameters of a recurrent network.
-struct Recurrent {
+options! {
+    /// How a recurrent network is made.
+    Recurrent () {
+        /// How many layers there are, one on top of the other (default 1).
+        num_layers: Int = 1,
+        /// What an RNN applies (default tanh), or relu; the others have functions of their own.
+        nonlinearity: Nonlinearity = Nonlinearity::Tanh,
+        /// Whether there are biases (default yes).
+        bias: bool = true,
+        /// Whether batches of sequences are in dim 0 (default no: in dim 1). Those of states are in dim 1
+        /// regardless.
+        batch_first: bool = false,
+        /// The probability of dropout between layers in training (default 0).
+        dropout: f64 = 0.0,
+        /// Whether there is a second direction, from the end (default no).
+        bidirectional: bool = false,
+        /// The size that hidden states are projected to. Projections are not there: another one than 0 is an
+        /// error.
+        proj_size: Int = 0,
+    }
+}
+
+/// The parameters and settings of a recurrent network.
+struct Network {
     cell: Cell,
     input_size: usize,
     hidden_size: usize,
@@ -21,33 +44,50 @@ struct Recurrent {
     batch_first: bool,
     dropout: f64,
     bidirectional: bool,
-    /// By layer, then direction, then as in [`Recurrent::parts`].
+    /// By layer, then direction, then as in [`Network::parts`].
     weights: Vec<(String, Var)>,
     mode: Mode,
+    hooks: Hooks,
 }
 
-impl Recurrent {
+impl Network {
     #[track_caller]
-    fn new(cell: Cell, input_size: usize, hidden_size: usize) -> Result<Recurrent> {
+    fn new(cell: Cell, sizes: [Int; 2], how: Recurrent) -> Result<Network> {
+        let layer = cell.name();
+        let [input_size, hidden_size, num_layers] =
+            layer::sizes(layer, [sizes[0], sizes[1], how.num_layers])?;
         if input_size == 0 || hidden_size == 0 {
             let message = format!(
                 "sizes must be at least 1, not {input_size} inputs and {hidden_size} hidden"
             );
-            return Err(invalid(cell.name(), message));
+            return Err(invalid(layer, message));
         }
-        Recurrent {
-            cell,
+        if num_layers == 0 {
+            return Err(invalid(layer, "needs at least 1 layer"));
+        }
+        if how.proj_size != Int(0) {
+            let message = format!(
+                "proj_size {} is not supported; use a Linear after it",
+                how.proj_size.0
+            );
+            return Err(invalid(layer, message));
+        }
+        let mut network = Network {
+            cell: cell.with_nonlinearity(how.nonlinearity)?,
             input_size,
             hidden_size,
-            num_layers: 1,
-            bias: true,
-            batch_first: false,
-            dropout: 0.0,
-            bidirectional: false,
+            num_layers,
+            bias: how.bias,
+            batch_first: how.batch_first,
+            dropout: probability(layer, how.dropout)?,
+            bidirectional: how.bidirectional,
             weights: Vec::new(),
             mode: Mode::new(),
-        }
-        .with_new_weights()
+            hooks: Hooks::new(),
+        };
+        network.make_weights()?;
+        network.reset_parameters()?;
+        Ok(network)
     }
 
     fn directions(&self) -> usize {
@@ -60,11 +100,7 @@ impl Recurrent {
     }
 
     #[track_caller]
-    fn with_new_weights(mut self) -> Result<Recurrent> {
-        if self.num_layers == 0 {
-            return Err(invalid(self.cell.name(), "needs at least 1 layer"));
-        }
-        self.weights.clear();
+    fn make_weights(&mut self) -> Result<()> {
         let (hidden, gates) = (self.hidden_size, self.cell.gates() * self.hidden_size);
         for layer in 0..self.num_layers {
             let input = match layer {
@@ -84,8 +120,18 @@ impl Recurrent {
                 }
             }
         }
-        self.reset_parameters()?;
-        Ok(self)
+        Ok(())
+    }
+
+    #[track_caller]
+    fn copied(&self, copies: &mut Copies) -> Result<Network> {
+        let copy = |(name, var): &(String, Var)| Ok((name.clone(), copies.var(var)?));
+        Ok(Network {
+            weights: self.weights.iter().map(copy).collect::<Result<_>>()?,
+            mode: self.mode.clone(),
+            hooks: Hooks::new(),
+            ..*self
+        })
     }
 
     #[track_caller]
@@ -126,8 +172,13 @@ macro_rules! recurrent {
         /// `[gates · hidden, hidden]`, `bias_ih_l{k}` and `bias_hh_l{k}` `[gates · hidden]` of layer k,
         /// those of the second direction with `_reverse`. All start uniform within ±1/√hidden.
         ///
+        /// It takes a sequence `[l, n, input]` (or `[l, input]`, without n everywhere), or that and the first
+        /// states `[layers · directions, n, hidden]`, 0 where not given, and gives the outputs
+        /// `[l, n, directions · hidden]` of the last layer and the last states; the states of an LSTM are
+        /// pairs of hidden states and cells.
+        ///
         /// The steps are one loop, whatever the length of the sequence is (at least 1).
-        pub struct $name(Recurrent);
+        pub struct $name(Network);
 
         impl $name {
             /// One layer in one direction with biases, batches in dim 1.
@@ -139,67 +190,56 @@ macro_rules! recurrent {
                 input_size: impl Into<Int>,
                 hidden_size: impl Into<Int>,
             ) -> Result<$name> {
+                $name::with(input_size, hidden_size, Recurrent::new())
+            }
+
+            /// A network from inputs of one size to hidden states of another.
+            ///
+            /// # Errors
+            /// If a size is 0, an option is not one of this network, or inside `compile`: make layers before.
+            #[track_caller]
+            pub fn with(
+                input_size: impl Into<Int>,
+                hidden_size: impl Into<Int>,
+                how: Recurrent,
+            ) -> Result<$name> {
                 let sizes = [input_size.into(), hidden_size.into()];
-                let [input_size, hidden_size] = layer::sizes(stringify!($name), sizes)?;
-                Recurrent::new($cell, input_size, hidden_size).map($name)
+                Network::new($cell, sizes, how).map($name)
             }
 
-            /// The network with this many layers (default 1), its parameters drawn anew.
-            ///
-            /// # Errors
-            /// If it is 0.
-            #[track_caller]
-            pub fn num_layers(mut self, num_layers: impl Into<Int>) -> Result<$name> {
-                [self.0.num_layers] = layer::sizes(stringify!($name), [num_layers.into()])?;
-                self.0.with_new_weights().map($name)
+            /// The size of an input.
+            pub fn input_size(&self) -> usize {
+                self.0.input_size
             }
 
-            /// The network in both directions or one (default one), its parameters drawn anew.
-            ///
-            /// # Errors
-            /// Inside `compile`: make layers before.
-            #[track_caller]
-            pub fn bidirectional(mut self, bidirectional: bool) -> Result<$name> {
-                self.0.bidirectional = bidirectional;
-                self.0.with_new_weights().map($name)
+            /// The size of a hidden state.
+            pub fn hidden_size(&self) -> usize {
+                self.0.hidden_size
             }
 
-            /// The network with or without biases (default with), its parameters drawn anew.
-            ///
-            /// # Errors
-            /// Inside `compile`: make layers before.
-            #[track_caller]
-            pub fn bias(mut self, bias: bool) -> Result<$name> {
-                self.0.bias = bias;
-                self.0.with_new_weights().map($name)
+            /// How many layers there are.
+            pub fn num_layers(&self) -> usize {
+                self.0.num_layers
             }
 
-            /// Whether batches of sequences are in dim 0 (default no: in dim 1). Those of states are in
-            /// dim 1 regardless.
-            pub fn batch_first(mut self, batch_first: bool) -> $name {
-                self.0.batch_first = batch_first;
-                self
+            /// Whether batches of sequences are in dim 0.
+            pub fn batch_first(&self) -> bool {
+                self.0.batch_first
             }
 
-            /// The network with this probability of dropout between layers in training (default 0).
-            pub fn dropout(mut self, dropout: f64) -> $name {
-                self.0.dropout = dropout;
-                self
+            /// The probability of dropout between layers.
+            pub fn dropout(&self) -> f64 {
+                self.0.dropout
             }
 
-            /// Projections of the hidden state are not there: any size but 0 is an error.
-            ///
-            /// # Errors
-            /// If the size is not 0.
-            #[track_caller]
-            pub fn proj_size(self, proj_size: impl Into<Int>) -> Result<$name> {
-                match proj_size.into().0 {
-                    0 => Ok(self),
-                    n => {
-                        let message = format!("proj_size {n} is not supported; use a Linear after it");
-                        Err(invalid(stringify!($name), message))
-                    }
-                }
+            /// Whether there is a second direction.
+            pub fn bidirectional(&self) -> bool {
+                self.0.bidirectional
+            }
+
+            /// The parameter of a name, such as `weight_ih_l0`.
+            pub fn weight(&self, name: &str) -> Option<&Var> {
+                self.0.weights.iter().find(|(n, _)| n == name).map(|(_, var)| var)
             }
         }
 
@@ -228,6 +268,15 @@ macro_rules! recurrent {
             fn reset_parameters(&self) -> Result<()> {
                 self.0.reset_parameters()
             }
+
+            fn hooks(&self) -> Option<&Hooks> {
+                Some(&self.0.hooks)
+            }
+
+            #[track_caller]
+            fn copied(&self, copies: &mut Copies) -> Result<$name> {
+                self.0.copied(copies).map($name)
+            }
         }
 
         impl fmt::Display for $name {
@@ -245,10 +294,10 @@ recurrent! {
     /// g, o.
     ///
     /// ```
-    /// use kiln_nn::LSTM;
+    /// use kiln_nn::{Forward, LSTM, Recurrent};
     /// use kiln_tensor::{DType, Tensor};
-    /// let lstm = LSTM::new(4, 6)?.num_layers(2)?.bidirectional(true)?.batch_first(true);
-    /// let (y, (h, c)) = lstm.forward(&Tensor::rand([3, 5, 4], DType::F32), None);
+    /// let lstm = LSTM::with(4, 6, Recurrent::new().num_layers(2).bidirectional(true).batch_first(true))?;
+    /// let (y, (h, c)) = lstm.call(Tensor::rand([3, 5, 4], DType::F32));
     /// assert_eq!(y.shape()?, [3, 5, 12]);
     /// assert_eq!((h.shape()?, c.shape()?), (vec![4, 3, 6], vec![4, 3, 6]));
     /// # Ok::<(), kiln_tensor::Error>(())
@@ -258,63 +307,47 @@ recurrent! {
     GRU Cell::Gru;
 }
 
-impl RNN {
-    /// The network with relu in place of tanh (`nonlinearity="relu"`).
-    pub fn relu(mut self) -> RNN {
-        self.0.cell = Cell::Relu;
-        self
-    }
-
-    /// The outputs `[l, n, directions · hidden]` of the last layer and the last states
-    /// `[layers · directions, n, hidden]` for a sequence `[l, n, input]` (or `[l, input]`, without n
-    /// everywhere) and first states `h0`, 0 where not given.
-    #[track_caller]
-    pub fn forward(&self, x: &Tensor, h0: Option<&Tensor>) -> (Tensor, Tensor) {
-        let [y, h, _] = self.0.forward(self, x, h0, None);
-        (y, h)
-    }
-}
-
-impl GRU {
-    /// As [`RNN::forward`].
-    #[track_caller]
-    pub fn forward(&self, x: &Tensor, h0: Option<&Tensor>) -> (Tensor, Tensor) {
-        let [y, h, _] = self.0.forward(self, x, h0, None);
-        (y, h)
-    }
-}
-
-impl LSTM {
-    /// As [`RNN::forward`], with hidden states and cells.
-    #[track_caller]
-    pub fn forward(
-        &self,
-        x: &Tensor,
-        first: Option<(&Tensor, &Tensor)>,
-    ) -> (Tensor, (Tensor, Tensor)) {
-        let (h0, c0) = first.unzip();
-        let [y, h, c] = self.0.forward(self, x, h0, c0);
-        (y, (h, c))
-    }
-}
-
-impl Recurrent {
-    #[track_caller]
-    fn forward(
-        &self,
-        layer: &dyn Module,
-        x: &Tensor,
-        h0: Option<&Tensor>,
-        c0: Option<&Tensor>,
-    ) -> [Tensor; 3] {
-        let mut operands = vec![x];
-        operands.extend(h0.into_iter().chain(c0));
-        run_all(layer, &operands, || match self.sequence(x, h0, c0) {
-            Ok(results) => results,
-            Err(message) => {
-                let e = wrong(layer, message);
-                [e.clone(), e.clone(), e]
+/// A sequence alone, or with first states, which may be given or not.
+macro_rules! inputs {
+    ($($name:ident $states:ty;)*) => {$(
+        impl Forward<Tensor, (Tensor, $states)> for $name {
+            fn forward(&self, x: Tensor) -> Result<(Tensor, $states)> {
+                self.forward((x, None))
             }
-        })
+        }
+
+        impl Forward<(Tensor, $states), (Tensor, $states)> for $name {
+            fn forward(&self, (x, first): (Tensor, $states)) -> Result<(Tensor, $states)> {
+                self.forward((x, Some(first)))
+            }
+        }
+    )*};
+}
+inputs! {
+    RNN Tensor;
+    GRU Tensor;
+    LSTM (Tensor, Tensor);
+}
+
+macro_rules! one_state {
+    ($($name:ident)*) => {$(
+        impl Forward<(Tensor, Option<Tensor>), (Tensor, Tensor)> for $name {
+            fn forward(&self, (x, h0): (Tensor, Option<Tensor>)) -> Result<(Tensor, Tensor)> {
+                let [y, h, _] = self.0.sequence(self, &x, h0.as_ref(), None)?;
+                Ok((y, h))
+            }
+        }
+    )*};
+}
+one_state!(RNN GRU);
+
+/// Hidden states and cells.
+type States = (Tensor, Tensor);
+
+impl Forward<(Tensor, Option<States>), (Tensor, States)> for LSTM {
+    fn forward(&self, (x, first): (Tensor, Option<States>)) -> Result<(Tensor, States)> {
+        let (h0, c0) = first.unzip();
+        let [y, h, c] = self.0.sequence(self, &x, h0.as_ref(), c0.as_ref())?;
+        Ok((y, (h, c)))
     }
 }

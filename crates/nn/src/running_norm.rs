@@ -1,17 +1,51 @@
 //! Batch and instance normalisation, which can keep running statistics.
 
-use crate::layer::{self, fact, run, wrong};
+use crate::layer::{self, fact, wrong};
 use crate::norm::{reset_affine, values};
 use crate::print::{float, optional, python};
-use crate::{Forward, Mode, Module};
-use kiln_tensor::{DType, Int, Result, Tensor, Var, assign_together, no_grad};
+use crate::{Forward, Hooks, Mode, Module};
+use kiln_tensor::{DType, Int, Result, Tensor, Var, assign_together, no_grad, options};
 
+options! {
+    /// How a batch norm is made.
+    BatchNorm () {
+        /// What is added to the variance (default 1e-5).
+        eps: f64 = 1e-5,
+        /// How far running statistics move towards those of each batch (default 0.1). `None` makes them the
+        /// average of all batches'.
+        momentum: Option<f64> = 0.1,
+        /// Whether there are weight and bias (default yes).
+        affine: bool = true,
+        /// Whether there are running statistics (default yes).
+        track_running_stats: bool = true,
+        /// Whether there is a bias beside a weight (default yes).
+        bias: bool = true,
+    }
+}
+
+options! {
+    /// How an instance norm is made.
+    InstanceNorm () {
+        /// What is added to the variance (default 1e-5).
+        eps: f64 = 1e-5,
+        /// How far running statistics move towards those of each batch (default 0.1). `None` keeps them.
+        momentum: Option<f64> = 0.1,
+        /// Whether there are weight and bias (default no).
+        affine: bool = false,
+        /// Whether there are running statistics (default no).
+        track_running_stats: bool = false,
+        /// Whether there is a bias beside a weight (default yes).
+        bias: bool = true,
+    }
+}
+
+/// A norm of `D` spatial dims, made with options.
 macro_rules! running_norms {
-    ($($(#[$doc:meta])* $name:ident $forward:ident $spatial:literal $default:literal;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident $options:ident $forward:ident [$($label:literal)*];)*) => {$(
         $(#[$doc])*
         #[derive(Module)]
-        #[module(extra_repr, reset_parameters)]
-        pub struct $name {
+        #[module(name, extra_repr, reset_parameters)]
+        pub struct $name<const D: usize> {
             /// `[c]`, starts at 1.
             pub weight: Option<Var>,
             /// `[c]`, starts at 0.
@@ -27,73 +61,71 @@ macro_rules! running_norms {
             pub num_batches_tracked: Option<Var>,
             num_features: usize,
             eps: f64,
+            #[skip]
             momentum: Option<f64>,
             mode: Mode,
+            hooks: Hooks,
         }
 
-        impl $name {
-            /// A layer for inputs of `num_features` channels, with an eps of 1e-5 and a momentum of 0.1.
+        impl<const D: usize> $name<D> {
+            const NAME: &str = [$($label),*][D];
+
+            /// A layer for inputs of `num_features` channels, with PyTorch's defaults.
             ///
             /// # Errors
-            /// Inside `compile`: make layers before.
+            /// If the number is negative, or inside `compile`: make layers before.
             #[track_caller]
-            pub fn new(num_features: impl Into<Int>) -> Result<$name> {
-                let [num_features] = layer::sizes(stringify!($name), [num_features.into()])?;
-                let layer = $name {
-                    weight: None,
-                    bias: None,
-                    running_mean: None,
-                    running_var: None,
-                    num_batches_tracked: None,
+            pub fn new(num_features: impl Into<Int>) -> Result<$name<D>> {
+                $name::with(num_features, $options::new())
+            }
+
+            /// A layer for inputs of `num_features` channels.
+            ///
+            /// # Errors
+            /// As [`Self::new`].
+            #[track_caller]
+            pub fn with(num_features: impl Into<Int>, how: $options) -> Result<$name<D>> {
+                let [num_features] = layer::sizes(Self::NAME, [num_features.into()])?;
+                let (c, tracks) = ([num_features], how.track_running_stats);
+                let buffer = |value| tracks.then(|| layer::buffer(c, value)).transpose();
+                let count = || Var::new(Tensor::zeros((), DType::I64));
+                Ok($name {
+                    weight: layer::optional(how.affine, c, 1.0)?,
+                    bias: layer::optional(how.affine && how.bias, c, 0.0)?,
+                    running_mean: buffer(0.0)?,
+                    running_var: buffer(1.0)?,
+                    num_batches_tracked: tracks.then(count).transpose()?,
                     num_features,
-                    eps: 1e-5,
-                    momentum: Some(0.1),
+                    eps: how.eps,
+                    momentum: how.momentum,
                     mode: Mode::with_statistics(),
-                };
-                layer.affine($default)?.track_running_stats($default)
+                    hooks: Hooks::new(),
+                })
             }
 
-            /// The layer with this number added to the variance (default 1e-5).
-            pub fn eps(mut self, eps: f64) -> $name {
-                self.eps = eps;
-                self
+            /// How many channels there are.
+            pub fn num_features(&self) -> usize {
+                self.num_features
             }
 
-            /// The layer whose running statistics move this far towards those of each batch (default
-            /// 0.1). `None` makes them the average of all batches' (for instance norms it keeps them).
-            pub fn momentum(mut self, momentum: impl Into<Option<f64>>) -> $name {
-                self.momentum = momentum.into();
-                self
+            /// What is added to the variance.
+            pub fn eps(&self) -> f64 {
+                self.eps
             }
 
-            #[doc = concat!("The layer with or without weight and bias (default ", $default, ").")]
-            ///
-            /// # Errors
-            /// As [`Self::new`].
-            #[track_caller]
-            pub fn affine(mut self, affine: bool) -> Result<$name> {
-                let c = [self.num_features];
-                (self.weight, self.bias) = match affine {
-                    true => (Some(layer::constant(c, 1.0)?), Some(layer::constant(c, 0.0)?)),
-                    false => (None, None),
-                };
-                Ok(self)
+            /// How far running statistics move towards those of each batch.
+            pub fn momentum(&self) -> Option<f64> {
+                self.momentum
             }
 
-            #[doc = concat!("The layer with or without running statistics (default ", $default, ").")]
-            ///
-            /// # Errors
-            /// As [`Self::new`].
-            #[track_caller]
-            pub fn track_running_stats(mut self, track: bool) -> Result<$name> {
-                let c = [self.num_features];
-                (self.running_mean, self.running_var) = match track {
-                    true => (Some(layer::buffer(c, 0.0)?), Some(layer::buffer(c, 1.0)?)),
-                    false => (None, None),
-                };
-                let count = || Var::new(&Tensor::zeros((), DType::I64));
-                self.num_batches_tracked = track.then(count).transpose()?;
-                Ok(self)
+            /// Whether there are weight and bias.
+            pub fn affine(&self) -> bool {
+                self.weight.is_some()
+            }
+
+            /// Whether there are running statistics.
+            pub fn track_running_stats(&self) -> bool {
+                self.running_mean.is_some()
             }
 
             /// The running statistics as new.
@@ -112,19 +144,23 @@ macro_rules! running_norms {
                 reset_affine(self.weight.as_ref(), self.bias.as_ref())
             }
 
+            fn name(&self) -> &str {
+                Self::NAME
+            }
+
             fn extra_repr(&self) -> String {
                 format!(
                     "{}, eps={}, momentum={}, affine={}, track_running_stats={}",
                     self.num_features,
                     float(self.eps),
                     optional(self.momentum),
-                    python(self.weight.is_some()),
-                    python(self.running_mean.is_some())
+                    python(self.affine()),
+                    python(self.track_running_stats())
                 )
             }
 
-            fn parts(&self) -> Norm<'_> {
-                Norm {
+            fn parts(&self) -> Parts<'_> {
+                Parts {
                     layer: self,
                     weight: &self.weight,
                     bias: &self.bias,
@@ -141,46 +177,58 @@ macro_rules! running_norms {
             }
         }
 
-        impl Forward for $name {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                run(self, &[x], || self.parts().$forward(x, $spatial))
+        impl<const D: usize> Forward for $name<D> {
+            fn forward(&self, x: Tensor) -> Result<Tensor> {
+                self.parts().$forward(&x, D)
             }
         }
     )*};
 }
 
 running_norms! {
-    /// Batch normalisation of `[n, c]` or `[n, c, l]` (`torch.nn.BatchNorm1d`); see [`BatchNorm2d`].
-    BatchNorm1d batch 1 true;
-    /// Batch normalisation of `[n, c, h, w]` (`torch.nn.BatchNorm2d`; Ioffe and Szegedy, 2015):
-    /// `(x − mean) / √(variance + eps) · weight + bias` by channel.
-    ///
-    /// | training | running statistics | normalises with |
-    /// |---|---|---|
-    /// | yes | yes | those of the batch, and updates the running ones |
-    /// | yes | no | those of the batch |
-    /// | no | yes | the running ones |
-    /// | no | no | those of the batch |
-    ///
-    /// The running variance is of the unbiased variances; the batch is normalised with the biased one.
-    BatchNorm2d batch 2 true;
-    /// Batch normalisation of `[n, c, d, h, w]` (`torch.nn.BatchNorm3d`); see [`BatchNorm2d`].
-    BatchNorm3d batch 3 true;
-    /// Instance normalisation of `[n, c, l]` (or `[c, l]`) (`torch.nn.InstanceNorm1d`); see
+    /// Batch normalisation over `D` spatial dims, 1 to 3, each of whose layers has a name of its own: see
+    /// [`BatchNorm2d`].
+    BatchNormNd BatchNorm batch ["BatchNorm0d" "BatchNorm1d" "BatchNorm2d" "BatchNorm3d"];
+    /// Instance normalisation over `D` spatial dims, 1 to 3, each of whose layers has a name of its own: see
     /// [`InstanceNorm2d`].
-    InstanceNorm1d instance 1 false;
-    /// Instance normalisation of `[n, c, h, w]` (or `[c, h, w]`) (`torch.nn.InstanceNorm2d`): each
-    /// channel of each sample by its own statistics, or in evaluation by the running ones, where it
-    /// keeps them.
-    InstanceNorm2d instance 2 false;
-    /// Instance normalisation of `[n, c, d, h, w]` (or `[c, d, h, w]`) (`torch.nn.InstanceNorm3d`);
-    /// see [`InstanceNorm2d`].
-    InstanceNorm3d instance 3 false;
+    InstanceNormNd InstanceNorm instance
+        ["InstanceNorm0d" "InstanceNorm1d" "InstanceNorm2d" "InstanceNorm3d"];
 }
 
+/// Batch normalisation of `[n, c]` or `[n, c, l]` (`torch.nn.BatchNorm1d`); see [`BatchNorm2d`].
+pub type BatchNorm1d = BatchNormNd<1>;
+
+/// Batch normalisation of `[n, c, h, w]` (`torch.nn.BatchNorm2d`; Ioffe and Szegedy, 2015):
+/// `(x − mean) / √(variance + eps) · weight + bias` by channel.
+///
+/// | training | running statistics | normalises with |
+/// |---|---|---|
+/// | yes | yes | those of the batch, and updates the running ones |
+/// | yes | no | those of the batch |
+/// | no | yes | the running ones |
+/// | no | no | those of the batch |
+///
+/// The running variance is of the unbiased variances; the batch is normalised with the biased one.
+pub type BatchNorm2d = BatchNormNd<2>;
+
+/// Batch normalisation of `[n, c, d, h, w]` (`torch.nn.BatchNorm3d`); see [`BatchNorm2d`].
+pub type BatchNorm3d = BatchNormNd<3>;
+
+/// Instance normalisation of `[n, c, l]` (or `[c, l]`) (`torch.nn.InstanceNorm1d`); see
+/// [`InstanceNorm2d`].
+pub type InstanceNorm1d = InstanceNormNd<1>;
+
+/// Instance normalisation of `[n, c, h, w]` (or `[c, h, w]`) (`torch.nn.InstanceNorm2d`): each
+/// channel of each sample by its own statistics, or in evaluation by the running ones, where it
+/// keeps them.
+pub type InstanceNorm2d = InstanceNormNd<2>;
+
+/// Instance normalisation of `[n, c, d, h, w]` (or `[c, d, h, w]`) (`torch.nn.InstanceNorm3d`);
+/// see [`InstanceNorm2d`].
+pub type InstanceNorm3d = InstanceNormNd<3>;
+
 /// A norm layer, whatever its dims.
-struct Norm<'a> {
+struct Parts<'a> {
     layer: &'a dyn Module,
     weight: &'a Option<Var>,
     bias: &'a Option<Var>,
@@ -193,12 +241,10 @@ struct Norm<'a> {
     training: bool,
 }
 
-impl Norm<'_> {
-    fn batch(&self, x: &Tensor, spatial: usize) -> Tensor {
+impl Parts<'_> {
+    fn batch(&self, x: &Tensor, spatial: usize) -> Result<Tensor> {
         let fits = x.ndim() == spatial + 2 || spatial == 1 && x.ndim() == 2;
-        if let Some(e) = self.misfit(x, fits, 1) {
-            return e;
-        }
+        self.check(x, fits, 1)?;
         let (weight, bias) = values(self.weight, self.bias);
         let (mean, var) = self.running.unzip();
         let normalised = |momentum| {
@@ -207,14 +253,12 @@ impl Norm<'_> {
         };
         let (true, Some((mean, var)), Some(batches)) = (self.training, self.running, self.batches)
         else {
-            return normalised(0.0);
+            return Ok(normalised(0.0));
         };
         let before = [mean.get(), var.get()];
         // With a momentum of 1 the running statistics become those of the batch.
         let y = normalised(self.momentum.unwrap_or(1.0));
-        if y.error().is_some() {
-            return y;
-        }
+        y.check()?;
         let count = batches.get() + 1;
         let mut now = [mean.get(), var.get()];
         if self.momentum.is_none() {
@@ -226,15 +270,14 @@ impl Norm<'_> {
         }
         // The count belongs to the statistics: a step that fails changes neither.
         let updates = [(mean, &now[0]), (var, &now[1]), (batches, &count)];
-        assign_together(updates).map_or_else(Tensor::from_error, |()| y)
+        assign_together(updates)?;
+        Ok(y)
     }
 
-    fn instance(&self, x: &Tensor, spatial: usize) -> Tensor {
+    fn instance(&self, x: &Tensor, spatial: usize) -> Result<Tensor> {
         let unbatched = x.ndim() == spatial + 1;
         let fits = unbatched || x.ndim() == spatial + 2;
-        if let Some(e) = self.misfit(x, fits, x.ndim().saturating_sub(spatial + 1)) {
-            return e;
-        }
+        self.check(x, fits, x.ndim().saturating_sub(spatial + 1))?;
         let (weight, bias) = values(self.weight, self.bias);
         let (mean, var) = self.running.unzip();
         let batch = if unbatched { x.unsqueeze(0) } else { x.clone() };
@@ -249,20 +292,22 @@ impl Norm<'_> {
             momentum,
             self.eps,
         );
-        if unbatched { y.squeeze(0) } else { y }
+        Ok(if unbatched { y.squeeze(0) } else { y })
     }
 
-    /// What is wrong with an input whose channels are at an axis.
-    fn misfit(&self, x: &Tensor, fits: bool, channels_at: usize) -> Option<Tensor> {
-        if x.error().is_some() {
-            return Some(x.clone());
-        }
+    /// Whether a layer takes an input whose channels are at an axis.
+    fn check(&self, x: &Tensor, fits: bool, channels_at: usize) -> Result<()> {
+        x.check()?;
         if !fits {
             let message = format!("takes no input of {} dims, such as {}", x.ndim(), fact(x));
-            return Some(wrong(self.layer, message));
+            return wrong(self.layer, message);
         }
-        let fits = x.dims()[channels_at].is(self.channels as i64);
-        let message = || format!("expects {} channels, not {}", self.channels, fact(x));
-        (!fits).then(|| wrong(self.layer, message()))
+        match x.dims()[channels_at].is(self.channels as i64) {
+            true => Ok(()),
+            false => {
+                let message = format!("expects {} channels, not {}", self.channels, fact(x));
+                wrong(self.layer, message)
+            }
+        }
     }
 }

@@ -1,23 +1,27 @@
 //! A whole transformer.
 
-use crate::layer::{on_behalf, with_dtype};
+use crate::layer::with_dtype;
 use crate::{
-    AttentionMasks, Module, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder,
-    TransformerEncoderLayer, init,
+    AttentionMasks, Forward, Hooks, Module, TransformerDecoder, TransformerDecoderLayer,
+    TransformerEncoder, TransformerEncoderLayer, init,
 };
 use kiln_tensor::{DType, Int, Result, Tensor};
 
 /// An encoder and a decoder (`torch.nn.Transformer`; Vaswani et al., 2017), on `[l, n, d_model]`
-/// (`[n, l, d_model]` where the layers are made with `batch_first`). Matrices start Xavier-uniform.
+/// (`[n, l, d_model]` where the layers are made with `batch_first`): a source and a target, and the
+/// [`AttentionMasks`] of source, target and memory in one array. Matrices start Xavier-uniform.
 ///
 /// ```
-/// use kiln_nn::{Transformer, TransformerDecoderLayer, TransformerEncoderLayer};
+/// use kiln_nn::{
+///     Forward, Transformer, TransformerDecoderLayer, TransformerEncoderLayer, TransformerOptions,
+/// };
 /// use kiln_tensor::{DType, Tensor};
-/// let encoder = TransformerEncoderLayer::new(8, 2)?.dim_feedforward(16)?;
-/// let decoder = TransformerDecoderLayer::new(8, 2)?.dim_feedforward(16)?;
+/// let how = TransformerOptions::new().dim_feedforward(16);
+/// let encoder = TransformerEncoderLayer::with(8, 2, how.clone())?;
+/// let decoder = TransformerDecoderLayer::with(8, 2, how)?;
 /// let model = Transformer::of(&encoder, 2, &decoder, 1)?;
 /// let (src, tgt) = (Tensor::rand([5, 3, 8], DType::F32), Tensor::rand([4, 3, 8], DType::F32));
-/// assert_eq!(model.forward(&src, &tgt).shape()?, [4, 3, 8]);
+/// assert_eq!(model.call((&src, &tgt)).shape()?, [4, 3, 8]);
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[derive(Module)]
@@ -27,6 +31,7 @@ pub struct Transformer {
     pub encoder: TransformerEncoder,
     /// From the target and the memory to the result.
     pub decoder: TransformerDecoder,
+    hooks: Hooks,
 }
 
 impl Transformer {
@@ -58,8 +63,9 @@ impl Transformer {
         let norm = with_dtype(dtype, || encoder.config.norm())?;
         let last_norm = with_dtype(dtype, || decoder.config.norm())?;
         let transformer = Transformer {
-            encoder: TransformerEncoder::new(encoder, num_encoder_layers)?.norm(norm),
-            decoder: TransformerDecoder::new(decoder, num_decoder_layers)?.norm(last_norm),
+            encoder: TransformerEncoder::with_norm(encoder, num_encoder_layers, norm)?,
+            decoder: TransformerDecoder::with_norm(decoder, num_decoder_layers, last_norm)?,
+            hooks: Hooks::new(),
         };
         transformer.reset_parameters()?;
         Ok(transformer)
@@ -76,34 +82,27 @@ impl Transformer {
             .try_for_each(|p| init::xavier_uniform_(&p, 1.0))
     }
 
-    /// The result for a source and a target, without masks.
-    #[track_caller]
-    pub fn forward(&self, src: &Tensor, tgt: &Tensor) -> Tensor {
-        let none = AttentionMasks::default();
-        self.forward_with(src, tgt, none, none, none)
-    }
-
-    /// The result with masks of the attention to the source, to the target and to the memory.
-    #[track_caller]
-    pub fn forward_with(
-        &self,
-        src: &Tensor,
-        tgt: &Tensor,
-        src_masks: AttentionMasks,
-        tgt_masks: AttentionMasks,
-        memory_masks: AttentionMasks,
-    ) -> Tensor {
-        on_behalf(|| {
-            let memory = self.encoder.forward_with(src, src_masks);
-            self.decoder
-                .forward_with(tgt, &memory, tgt_masks, memory_masks)
-        })
-    }
-
     /// The mask under which position i sees positions 0 to i: 0 there, −∞ elsewhere.
     #[track_caller]
     pub fn generate_square_subsequent_mask(size: impl Into<Int>) -> Tensor {
         let size = size.into();
         Tensor::full([size, size], f64::NEG_INFINITY, DType::F32).triu(1)
+    }
+}
+
+impl Forward<(Tensor, Tensor, [AttentionMasks; 3])> for Transformer {
+    fn forward(
+        &self,
+        (src, tgt, [src_masks, tgt_masks, memory_masks]): (Tensor, Tensor, [AttentionMasks; 3]),
+    ) -> Result<Tensor> {
+        let memory = self.encoder.call((src, src_masks));
+        Ok(self.decoder.call((tgt, memory, tgt_masks, memory_masks)))
+    }
+}
+
+impl Forward<(Tensor, Tensor)> for Transformer {
+    fn forward(&self, (src, tgt): (Tensor, Tensor)) -> Result<Tensor> {
+        let masks = std::array::from_fn(|_| AttentionMasks::new());
+        self.forward((src, tgt, masks))
     }
 }

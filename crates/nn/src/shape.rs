@@ -1,19 +1,18 @@
 //! Layers that rearrange.
 
-use crate::layer::run;
-use crate::pool::given;
+use crate::layer::{invalid, tried};
+use crate::pool::{given, window};
 use crate::print::sizes;
-use crate::{Forward, Module};
-use kiln_tensor::{Im2Col, Int, IntList, Tensor};
+use crate::{Forward, Hooks, Module};
+use kiln_tensor::{Im2Col, Int, IntList, Result, Tensor};
 
 /// One dim for several (`torch.nn.Flatten`).
-#[derive(Clone, Copy, Debug, Module)]
+#[derive(Clone, Debug, Module)]
 #[module(extra_repr)]
 pub struct Flatten {
-    /// The first of them.
-    pub start_dim: i64,
-    /// The last of them.
-    pub end_dim: i64,
+    start_dim: i64,
+    end_dim: i64,
+    hooks: Hooks,
 }
 
 impl Flatten {
@@ -25,7 +24,22 @@ impl Flatten {
     /// A layer for these dims and those between them.
     pub fn dims(start_dim: impl Into<Int>, end_dim: impl Into<Int>) -> Flatten {
         let (start_dim, end_dim) = (start_dim.into().0, end_dim.into().0);
-        Flatten { start_dim, end_dim }
+        let hooks = Hooks::new();
+        Flatten {
+            start_dim,
+            end_dim,
+            hooks,
+        }
+    }
+
+    /// The first of the dims.
+    pub fn start_dim(&self) -> i64 {
+        self.start_dim
+    }
+
+    /// The last of the dims.
+    pub fn end_dim(&self) -> i64 {
+        self.end_dim
     }
 
     fn extra_repr(&self) -> String {
@@ -40,9 +54,8 @@ impl Default for Flatten {
 }
 
 impl Forward for Flatten {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        run(self, &[x], || x.flatten(self.start_dim, self.end_dim))
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        Ok(x.flatten(self.start_dim, self.end_dim))
     }
 }
 
@@ -52,15 +65,38 @@ impl Forward for Flatten {
 pub struct Unflatten {
     dim: i64,
     unflattened_size: IntList,
+    hooks: Hooks,
 }
 
 impl Unflatten {
     /// A layer that gives `dim` these sizes, of which one may be −1.
-    pub fn new(dim: impl Into<Int>, unflattened_size: impl Into<IntList>) -> Unflatten {
-        Unflatten {
-            dim: dim.into().0,
-            unflattened_size: unflattened_size.into(),
+    ///
+    /// # Errors
+    /// If there are no sizes, several are −1, or one is less.
+    #[track_caller]
+    pub fn new(dim: impl Into<Int>, unflattened_size: impl Into<IntList>) -> Result<Unflatten> {
+        let unflattened_size = unflattened_size.into();
+        let sizes = &unflattened_size.0;
+        let open = sizes.iter().filter(|n| **n == -1).count();
+        if sizes.is_empty() || open > 1 || sizes.iter().any(|n| *n < -1) {
+            let message = format!("a dim can't be unflattened to {sizes:?}");
+            return Err(invalid("Unflatten", message));
         }
+        Ok(Unflatten {
+            dim: dim.into().0,
+            unflattened_size,
+            hooks: Hooks::new(),
+        })
+    }
+
+    /// The dim that becomes several.
+    pub fn dim(&self) -> i64 {
+        self.dim
+    }
+
+    /// The sizes that it becomes.
+    pub fn unflattened_size(&self) -> &IntList {
+        &self.unflattened_size
     }
 
     fn extra_repr(&self) -> String {
@@ -74,11 +110,8 @@ impl Unflatten {
 }
 
 impl Forward for Unflatten {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        run(self, &[x], || {
-            x.unflatten(self.dim, self.unflattened_size.clone())
-        })
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        Ok(x.unflatten(self.dim, self.unflattened_size.clone()))
     }
 }
 
@@ -89,24 +122,33 @@ impl Forward for Unflatten {
 /// use kiln_nn::{Forward, Unfold};
 /// use kiln_tensor::{DType, Im2Col, Tensor};
 /// let x = Tensor::zeros([1, 3, 224, 224], DType::F32);
-/// let patches = Unfold::new(Im2Col::new(4).stride(4));
-/// assert_eq!(patches.forward(&x).shape()?, [1, 48, 3136]);
+/// let patches = Unfold::new(Im2Col::new(4).stride(4))?;
+/// assert_eq!(patches.call(&x).shape()?, [1, 48, 3136]);
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
 #[module(extra_repr)]
 pub struct Unfold {
-    /// The windows.
     #[skip]
-    pub windows: Im2Col,
+    windows: Im2Col,
+    hooks: Hooks,
 }
 
 impl Unfold {
     /// A layer with these windows; their size alone stands for them.
-    pub fn new(windows: impl Into<Im2Col>) -> Unfold {
-        Unfold {
-            windows: windows.into(),
-        }
+    ///
+    /// # Errors
+    /// If the windows are impossible.
+    #[track_caller]
+    pub fn new(windows: impl Into<Im2Col>) -> Result<Unfold> {
+        let (windows, hooks) = (windows.into(), Hooks::new());
+        let shape = window::<2>("Unfold", &windows.kernel_size, &windows.dilation)?;
+        tried(Unfold { windows, hooks }, &shape)
+    }
+
+    /// The windows.
+    pub fn windows(&self) -> &Im2Col {
+        &self.windows
     }
 
     fn extra_repr(&self) -> String {
@@ -121,8 +163,7 @@ impl Unfold {
 }
 
 impl Forward for Unfold {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        run(self, &[x], || x.im2col(self.windows.clone()))
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        Ok(x.im2col(self.windows.clone()))
     }
 }

@@ -1,6 +1,7 @@
 //! Values by name.
 
-use crate::{Module, tree};
+use crate::hooks::Registered;
+use crate::{Hooks, Module, tree};
 use kiln_tensor::{Error, Result, Tensor, Var};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// parts of a model are loaded:
 ///
 /// ```
-/// use kiln_nn::{Linear, Module, Sequential};
-/// let trained = Sequential::new().named("body", Linear::new(4, 8)?).named("head", Linear::new(8, 2)?);
+/// use kiln_nn::{Linear, Module, sequential};
+/// let trained = sequential!["body": Linear::new(4, 8), "head": Linear::new(8, 2)]?;
 /// let state = trained.state_dict();
 ///
 /// // Another head on the same body.
-/// let model = Sequential::new().named("body", Linear::new(4, 8)?).named("head", Linear::new(8, 5)?);
+/// let model = sequential!["body": Linear::new(4, 8), "head": Linear::new(8, 5)]?;
 /// let report = model.load_state_dict(&state.filter(|name| name.starts_with("body.")), false)?;
 /// assert_eq!(report.missing, ["head.weight", "head.bias"]);
 ///
@@ -132,10 +133,30 @@ impl IntoIterator for StateDict {
 
 /// A state that was compared with a module.
 pub(crate) struct Plan<'a> {
+    module: &'a dyn Module,
     report: LoadReport,
     /// Why it can't be loaded, one line each.
     pub(crate) problems: Vec<String>,
     assignments: Vec<(&'a Var, Tensor)>,
+}
+
+/// Calls `f` with all modules within one that have hooks, and the prefixes of their names.
+fn hooked(module: &dyn Module, mut f: impl FnMut(&dyn Module, &Registered, &str)) {
+    for (path, m) in module.named_modules() {
+        if let Some(hooks) = m.hooks().and_then(Hooks::registered) {
+            let prefix = if path.is_empty() { path } else { path + "." };
+            f(m, &hooks, &prefix);
+        }
+    }
+}
+
+/// The values of a module's parameters and buffers.
+pub(crate) fn of(module: &dyn Module) -> StateDict {
+    hooked(module, |m, hooks, prefix| {
+        hooks.before_state_dict(m, prefix)
+    });
+    let vars = tree::vars(module).into_iter();
+    vars.map(|v| (v.name, v.var.get().detach())).collect()
 }
 
 /// What loading assigns; nothing is assigned yet.
@@ -144,6 +165,10 @@ pub(crate) fn plan<'a>(
     state: &StateDict,
     strict: bool,
 ) -> Result<Plan<'a>> {
+    let mut state = state.clone();
+    hooked(module, |m, hooks, prefix| {
+        hooks.before_loading(m, &mut state, prefix)
+    });
     let given: BTreeMap<&str, &Tensor> = state.iter().collect();
     let places = tree::vars(module);
     let mut report = LoadReport::default();
@@ -177,6 +202,7 @@ pub(crate) fn plan<'a>(
         value.realize()?;
     }
     Ok(Plan {
+        module,
         report,
         problems,
         assignments,
@@ -184,10 +210,13 @@ pub(crate) fn plan<'a>(
 }
 
 impl Plan<'_> {
-    pub(crate) fn apply(self) -> Result<LoadReport> {
+    pub(crate) fn apply(mut self) -> Result<LoadReport> {
         for (var, value) in &self.assignments {
             var.assign(value)?;
         }
+        hooked(self.module, |m, hooks, _| {
+            hooks.after_loading(m, &mut self.report)
+        });
         Ok(self.report)
     }
 }

@@ -1,70 +1,103 @@
 //! Transformers (Vaswani et al., 2017).
 
-use crate::layer::{self, invalid, on_behalf, with_dtype};
+use crate::layer::{self, invalid, probability};
 use crate::{
-    AttentionMasks, Dropout, Forward, LayerNorm, Linear, Module, ModuleList, MultiheadAttention,
+    AttentionMasks, AttentionOptions, Dropout, Forward, Hooks, LayerNorm, Linear, Module,
+    ModuleList, MultiheadAttention, Norm,
 };
-use kiln_tensor::{Int, Result, Tensor};
+use kiln_tensor::{Int, Result, Tensor, options};
 
-/// What both kinds of layers are made with.
-#[derive(Clone, Copy)]
+options! {
+    /// How a layer of a transformer is made.
+    TransformerOptions () {
+        /// How many features there are between the linear layers (default 2048).
+        dim_feedforward: Int = 2048,
+        /// The probability of dropout, behind each part and in the attention (default 0.1).
+        dropout: f64 = 0.1,
+        /// What is between the linear layers (default relu).
+        activation: TransformerActivation = TransformerActivation::Relu,
+        /// What is added to the variance in the norms (default 1e-5).
+        layer_norm_eps: f64 = 1e-5,
+        /// Whether batches are in dim 0 (default no: in dim 1).
+        batch_first: bool = false,
+        /// Whether the norms are in front of attention and linear layers (default no: behind).
+        norm_first: bool = false,
+        /// Whether attention, linear layers and norms have biases (default yes).
+        bias: bool = true,
+    }
+}
+
+/// What is between the linear layers of a transformer's layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransformerActivation {
+    /// [`Tensor::relu`].
+    #[default]
+    Relu,
+    /// [`Tensor::gelu`].
+    Gelu,
+}
+
+/// What both kinds of layers are made with, checked.
+#[derive(Clone)]
 pub(crate) struct Config {
     d_model: usize,
     nhead: usize,
     dim_feedforward: usize,
-    dropout: f64,
-    gelu: bool,
-    layer_norm_eps: f64,
-    batch_first: bool,
-    norm_first: bool,
-    bias: bool,
+    how: TransformerOptions,
 }
 
 impl Config {
-    fn new(d_model: usize, nhead: usize) -> Config {
-        Config {
+    #[track_caller]
+    fn new(name: &'static str, sizes: [Int; 2], how: TransformerOptions) -> Result<Config> {
+        let [d_model, nhead, dim_feedforward] =
+            layer::sizes(name, [sizes[0], sizes[1], how.dim_feedforward])?;
+        if dim_feedforward == 0 {
+            return Err(invalid(name, "dim_feedforward must be at least 1, not 0"));
+        }
+        probability(name, how.dropout)?;
+        Ok(Config {
             d_model,
             nhead,
-            dim_feedforward: 2048,
-            dropout: 0.1,
-            gelu: false,
-            layer_norm_eps: 1e-5,
-            batch_first: false,
-            norm_first: false,
-            bias: true,
-        }
+            dim_feedforward,
+            how,
+        })
     }
 
     #[track_caller]
     fn attention(&self) -> Result<MultiheadAttention> {
-        let attention = MultiheadAttention::new(self.d_model, self.nhead)?;
-        let attention = attention
-            .dropout(self.dropout)
-            .batch_first(self.batch_first);
-        Ok(attention.bias(self.bias))
+        let how = AttentionOptions::new()
+            .dropout(self.how.dropout)
+            .batch_first(self.how.batch_first)
+            .bias(self.how.bias);
+        MultiheadAttention::with(self.d_model, self.nhead, how)
     }
 
     #[track_caller]
     pub(crate) fn norm(&self) -> Result<LayerNorm> {
-        let norm = LayerNorm::new(self.d_model)?.eps(self.layer_norm_eps);
-        Ok(norm.bias(self.bias))
+        let how = Norm::new().eps(self.how.layer_norm_eps).bias(self.how.bias);
+        LayerNorm::with(self.d_model, how)
     }
 
-    /// The two linear layers between which the activation is.
     #[track_caller]
-    fn feedforward(&self) -> Result<(Linear, Linear)> {
-        let first = Linear::new(self.d_model, self.dim_feedforward)?.bias(self.bias);
-        let second = Linear::new(self.dim_feedforward, self.d_model)?.bias(self.bias);
-        Ok((first, second))
+    fn dropout(&self) -> Result<Dropout> {
+        Dropout::new(self.how.dropout)
+    }
+
+    #[track_caller]
+    fn linear(&self, from: usize, to: usize) -> Result<Linear> {
+        Linear::made([from.into(), to.into()], self.how.bias)
     }
 
     fn activation(&self, x: &Tensor) -> Tensor {
-        if self.gelu { x.gelu() } else { x.relu() }
+        match self.how.activation {
+            TransformerActivation::Relu => x.relu(),
+            TransformerActivation::Gelu => x.gelu(),
+        }
     }
 }
 
-/// The methods that change what a layer is made with.
-macro_rules! configured {
+/// What both kinds of layers have in common: how they are made, and the linear layers.
+macro_rules! transformer_layer {
     ($name:ident) => {
         impl $name {
             /// A layer with PyTorch's defaults: 2048 features in between, dropout of 0.1, relu, the norms
@@ -74,99 +107,40 @@ macro_rules! configured {
             /// If the features do not divide into the heads.
             #[track_caller]
             pub fn new(d_model: impl Into<Int>, nhead: impl Into<Int>) -> Result<$name> {
+                $name::with(d_model, nhead, TransformerOptions::new())
+            }
+
+            /// A layer of so many features in so many heads.
+            ///
+            /// # Errors
+            /// If the features do not divide into the heads, an option is impossible, or inside `compile`:
+            /// make layers before.
+            #[track_caller]
+            pub fn with(
+                d_model: impl Into<Int>,
+                nhead: impl Into<Int>,
+                how: TransformerOptions,
+            ) -> Result<$name> {
                 let sizes = [d_model.into(), nhead.into()];
-                let [d_model, nhead] = layer::sizes(stringify!($name), sizes)?;
-                $name::with(Config::new(d_model, nhead))
+                $name::of(Config::new(stringify!($name), sizes, how)?)
             }
 
-            /// The layer with this many features between its linear layers (default 2048), its parameters
-            /// drawn anew.
-            ///
-            /// # Errors
-            /// If the size is 0.
-            #[track_caller]
-            pub fn dim_feedforward(mut self, features: impl Into<Int>) -> Result<$name> {
-                let [features] = layer::sizes(stringify!($name), [features.into()])?;
-                if features == 0 {
-                    let message = "dim_feedforward must be at least 1, not 0";
-                    return Err(invalid(stringify!($name), message));
-                }
-                self.config.dim_feedforward = features;
-                $name::with(self.config)
-            }
-
-            /// The layer with or without biases (default with), its parameters drawn anew.
-            ///
-            /// # Errors
-            /// Inside `compile`: make layers before.
-            #[track_caller]
-            pub fn bias(mut self, bias: bool) -> Result<$name> {
-                self.config.bias = bias;
-                $name::with(self.config)
-            }
-
-            /// The layer with this probability of dropout (default 0.1), its parameters drawn anew.
-            ///
-            /// # Errors
-            /// Inside `compile`: make layers before.
-            #[track_caller]
-            pub fn dropout(mut self, dropout: f64) -> Result<$name> {
-                self.config.dropout = dropout;
-                $name::with(self.config)
-            }
-
-            /// Whether batches are in dim 0 (default no: in dim 1); the parameters are drawn anew.
-            ///
-            /// # Errors
-            /// Inside `compile`: make layers before.
-            #[track_caller]
-            pub fn batch_first(mut self, batch_first: bool) -> Result<$name> {
-                self.config.batch_first = batch_first;
-                $name::with(self.config)
-            }
-
-            /// The layer with this number in the norms' denominators (default 1e-5), its parameters drawn
-            /// anew.
-            ///
-            /// # Errors
-            /// Inside `compile`: make layers before.
-            #[track_caller]
-            pub fn layer_norm_eps(mut self, eps: f64) -> Result<$name> {
-                self.config.layer_norm_eps = eps;
-                $name::with(self.config)
-            }
-
-            /// The layer with gelu in place of relu.
-            pub fn gelu(mut self) -> $name {
-                self.config.gelu = true;
-                self
-            }
-
-            /// Whether the norms are in front of attention and feed-forward (default no: behind).
-            pub fn norm_first(mut self, norm_first: bool) -> $name {
-                self.config.norm_first = norm_first;
-                self
-            }
-
-            /// Another layer with the same values.
-            #[track_caller]
-            fn copy(&self) -> Result<$name> {
-                let dtype = self.linear1.weight.dtype();
-                let copy = with_dtype(dtype, || $name::with(self.config))?;
-                copy.load_state_dict(&self.state_dict(), true)?;
-                Ok(copy)
+            /// How it was made.
+            pub fn options(&self) -> &TransformerOptions {
+                &self.config.how
             }
 
             fn feedforward(&self, x: &Tensor) -> Tensor {
-                let x = self.config.activation(&self.linear1.forward(x));
-                self.linear2.forward(&self.dropout.forward(&x))
+                let x = self.config.activation(&self.linear1.call(x));
+                self.linear2.call(self.dropout.call(x))
             }
         }
     };
 }
 
 /// Self-attention, then two linear layers, each with dropout, a residual and a norm
-/// (`torch.nn.TransformerEncoderLayer`), on `[l, n, d_model]` (`[n, l, d_model]` with `batch_first`).
+/// (`torch.nn.TransformerEncoderLayer`), on `[l, n, d_model]` (`[n, l, d_model]` with `batch_first`), which
+/// [`AttentionMasks`] may follow.
 #[derive(Module)]
 pub struct TransformerEncoderLayer {
     /// The attention.
@@ -184,57 +158,55 @@ pub struct TransformerEncoderLayer {
     dropout2: Dropout,
     #[skip]
     pub(crate) config: Config,
+    hooks: Hooks,
 }
 
-configured!(TransformerEncoderLayer);
+transformer_layer!(TransformerEncoderLayer);
 
 impl TransformerEncoderLayer {
     #[track_caller]
-    fn with(config: Config) -> Result<TransformerEncoderLayer> {
-        let self_attn = config.attention()?;
-        let (linear1, linear2) = config.feedforward()?;
+    fn of(config: Config) -> Result<TransformerEncoderLayer> {
+        let (narrow, wide) = (config.d_model, config.dim_feedforward);
         Ok(TransformerEncoderLayer {
-            self_attn,
-            linear1,
-            dropout: Dropout::new(config.dropout),
-            linear2,
+            self_attn: config.attention()?,
+            linear1: config.linear(narrow, wide)?,
+            dropout: config.dropout()?,
+            linear2: config.linear(wide, narrow)?,
             norm1: config.norm()?,
             norm2: config.norm()?,
-            dropout1: Dropout::new(config.dropout),
-            dropout2: Dropout::new(config.dropout),
+            dropout1: config.dropout()?,
+            dropout2: config.dropout()?,
             config,
+            hooks: Hooks::new(),
         })
     }
+}
 
-    /// The result with masks of the attention.
-    #[track_caller]
-    pub fn forward_with(&self, src: &Tensor, masks: AttentionMasks) -> Tensor {
-        on_behalf(|| {
-            let attend = |x: &Tensor| {
-                let (y, _) = self.self_attn.forward_with(x, x, x, masks);
-                self.dropout1.forward(&y)
-            };
-            let feedforward = |x: &Tensor| self.dropout2.forward(&self.feedforward(x));
-            if self.config.norm_first {
-                let x = src + &attend(&self.norm1.forward(src));
-                return &x + &feedforward(&self.norm2.forward(&x));
-            }
-            let x = self.norm1.forward(&(src + &attend(src)));
-            self.norm2.forward(&(&x + &feedforward(&x)))
-        })
+impl Forward<(Tensor, AttentionMasks)> for TransformerEncoderLayer {
+    fn forward(&self, (src, masks): (Tensor, AttentionMasks)) -> Result<Tensor> {
+        let attend = |x: &Tensor| {
+            let (y, _) = self.self_attn.call((x, x, x, &masks));
+            self.dropout1.call(y)
+        };
+        let feedforward = |x: &Tensor| self.dropout2.call(self.feedforward(x));
+        if self.config.how.norm_first {
+            let x = &src + attend(&self.norm1.call(&src));
+            return Ok(&x + feedforward(&self.norm2.call(&x)));
+        }
+        let x = self.norm1.call(&src + attend(&src));
+        Ok(self.norm2.call(&x + feedforward(&x)))
     }
 }
 
 impl Forward for TransformerEncoderLayer {
-    #[track_caller]
-    fn forward(&self, src: &Tensor) -> Tensor {
-        self.forward_with(src, AttentionMasks::default())
+    fn forward(&self, src: Tensor) -> Result<Tensor> {
+        self.forward((src, AttentionMasks::new()))
     }
 }
 
 /// Self-attention, attention to a memory, then two linear layers, each with dropout, a residual and a
-/// norm (`torch.nn.TransformerDecoderLayer`), on `[l, n, d_model]` (`[n, l, d_model]` with
-/// `batch_first`).
+/// norm (`torch.nn.TransformerDecoderLayer`), on a target and a memory `[l, n, d_model]` (`[n, l, d_model]`
+/// with `batch_first`), which the [`AttentionMasks`] of both may follow.
 #[derive(Module)]
 pub struct TransformerDecoderLayer {
     /// The attention to itself.
@@ -257,80 +229,114 @@ pub struct TransformerDecoderLayer {
     dropout3: Dropout,
     #[skip]
     pub(crate) config: Config,
+    hooks: Hooks,
 }
 
-configured!(TransformerDecoderLayer);
+transformer_layer!(TransformerDecoderLayer);
 
 impl TransformerDecoderLayer {
     #[track_caller]
-    fn with(config: Config) -> Result<TransformerDecoderLayer> {
-        let (self_attn, multihead_attn) = (config.attention()?, config.attention()?);
-        let (linear1, linear2) = config.feedforward()?;
-        let dropout = || Dropout::new(config.dropout);
+    fn of(config: Config) -> Result<TransformerDecoderLayer> {
+        let (narrow, wide) = (config.d_model, config.dim_feedforward);
         Ok(TransformerDecoderLayer {
-            self_attn,
-            multihead_attn,
-            linear1,
-            dropout: dropout(),
-            linear2,
+            self_attn: config.attention()?,
+            multihead_attn: config.attention()?,
+            linear1: config.linear(narrow, wide)?,
+            dropout: config.dropout()?,
+            linear2: config.linear(wide, narrow)?,
             norm1: config.norm()?,
             norm2: config.norm()?,
             norm3: config.norm()?,
-            dropout1: dropout(),
-            dropout2: dropout(),
-            dropout3: dropout(),
+            dropout1: config.dropout()?,
+            dropout2: config.dropout()?,
+            dropout3: config.dropout()?,
             config,
-        })
-    }
-
-    /// The result for a target and a memory, without masks.
-    #[track_caller]
-    pub fn forward(&self, tgt: &Tensor, memory: &Tensor) -> Tensor {
-        let none = AttentionMasks::default();
-        self.forward_with(tgt, memory, none, none)
-    }
-
-    /// The result with masks of the attention to the target and to the memory.
-    #[track_caller]
-    pub fn forward_with(
-        &self,
-        tgt: &Tensor,
-        memory: &Tensor,
-        tgt_masks: AttentionMasks,
-        memory_masks: AttentionMasks,
-    ) -> Tensor {
-        on_behalf(|| {
-            let attend = |x: &Tensor| {
-                let (y, _) = self.self_attn.forward_with(x, x, x, tgt_masks);
-                self.dropout1.forward(&y)
-            };
-            let look = |x: &Tensor| {
-                let (y, _) = self
-                    .multihead_attn
-                    .forward_with(x, memory, memory, memory_masks);
-                self.dropout2.forward(&y)
-            };
-            let feedforward = |x: &Tensor| self.dropout3.forward(&self.feedforward(x));
-            if self.config.norm_first {
-                let x = tgt + &attend(&self.norm1.forward(tgt));
-                let x = &x + &look(&self.norm2.forward(&x));
-                return &x + &feedforward(&self.norm3.forward(&x));
-            }
-            let x = self.norm1.forward(&(tgt + &attend(tgt)));
-            let x = self.norm2.forward(&(&x + &look(&x)));
-            self.norm3.forward(&(&x + &feedforward(&x)))
+            hooks: Hooks::new(),
         })
     }
 }
 
-/// Encoder layers one after the other (`torch.nn.TransformerEncoder`).
+impl Forward<(Tensor, Tensor, AttentionMasks, AttentionMasks)> for TransformerDecoderLayer {
+    fn forward(
+        &self,
+        (tgt, memory, tgt_masks, memory_masks): (Tensor, Tensor, AttentionMasks, AttentionMasks),
+    ) -> Result<Tensor> {
+        let attend = |x: &Tensor| {
+            let (y, _) = self.self_attn.call((x, x, x, &tgt_masks));
+            self.dropout1.call(y)
+        };
+        let look = |x: &Tensor| {
+            let (y, _) = self
+                .multihead_attn
+                .call((x, &memory, &memory, &memory_masks));
+            self.dropout2.call(y)
+        };
+        let feedforward = |x: &Tensor| self.dropout3.call(self.feedforward(x));
+        if self.config.how.norm_first {
+            let x = &tgt + attend(&self.norm1.call(&tgt));
+            let x = &x + look(&self.norm2.call(&x));
+            return Ok(&x + feedforward(&self.norm3.call(&x)));
+        }
+        let x = self.norm1.call(&tgt + attend(&tgt));
+        let x = self.norm2.call(&x + look(&x));
+        Ok(self.norm3.call(&x + feedforward(&x)))
+    }
+}
+
+/// A stack of copies of a layer.
+macro_rules! stack {
+    ($name:ident $layer:ident) => {
+        impl $name {
+            /// A stack of copies of a layer, which start with its values.
+            ///
+            /// # Errors
+            /// If the number is negative, or a value of the layer can't be computed.
+            #[track_caller]
+            pub fn new(layer: &$layer, num_layers: impl Into<Int>) -> Result<$name> {
+                let [num_layers] = layer::sizes(stringify!($name), [num_layers.into()])?;
+                let layers = (0..num_layers).map(|_| layer.deep_copy());
+                Ok($name {
+                    layers: layers.collect::<Result<_>>()?,
+                    norm: None,
+                    hooks: Hooks::new(),
+                })
+            }
+
+            /// [`Self::new`] with a norm behind the last layer.
+            ///
+            /// # Errors
+            /// As [`Self::new`].
+            #[track_caller]
+            pub fn with_norm(
+                layer: &$layer,
+                num_layers: impl Into<Int>,
+                norm: LayerNorm,
+            ) -> Result<$name> {
+                let stack = $name::new(layer, num_layers)?;
+                Ok($name {
+                    norm: Some(norm),
+                    ..stack
+                })
+            }
+
+            fn normed(&self, y: Tensor) -> Tensor {
+                match &self.norm {
+                    Some(norm) => norm.call(y),
+                    None => y,
+                }
+            }
+        }
+    };
+}
+
+/// Encoder layers one after the other (`torch.nn.TransformerEncoder`), on what they take.
 ///
 /// ```
-/// use kiln_nn::{Forward, TransformerEncoder, TransformerEncoderLayer};
+/// use kiln_nn::{Forward, TransformerEncoder, TransformerEncoderLayer, TransformerOptions};
 /// use kiln_tensor::{DType, Tensor};
-/// let layer = TransformerEncoderLayer::new(8, 2)?.dim_feedforward(16)?;
+/// let layer = TransformerEncoderLayer::with(8, 2, TransformerOptions::new().dim_feedforward(16))?;
 /// let encoder = TransformerEncoder::new(&layer, 3)?;
-/// let y = encoder.forward(&Tensor::rand([5, 2, 8], DType::F32));
+/// let y = encoder.call(Tensor::rand([5, 2, 8], DType::F32));
 /// assert_eq!(y.shape()?, [5, 2, 8]);
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
@@ -340,109 +346,66 @@ pub struct TransformerEncoder {
     pub layers: ModuleList<TransformerEncoderLayer>,
     /// Applied to the last one's result.
     pub norm: Option<LayerNorm>,
+    hooks: Hooks,
 }
 
-impl TransformerEncoder {
-    /// An encoder of copies of a layer, which start with its values.
-    ///
-    /// # Errors
-    /// If a value of the layer can't be computed.
-    #[track_caller]
-    pub fn new(
-        layer: &TransformerEncoderLayer,
-        num_layers: impl Into<Int>,
-    ) -> Result<TransformerEncoder> {
-        let [num_layers] = layer::sizes("TransformerEncoder", [num_layers.into()])?;
-        let mut layers = ModuleList::default();
-        for _ in 0..num_layers {
-            layers.push(layer.copy()?);
-        }
-        Ok(TransformerEncoder { layers, norm: None })
-    }
+stack!(TransformerEncoder TransformerEncoderLayer);
 
-    /// The encoder with a norm behind its last layer (default none).
-    pub fn norm(mut self, norm: LayerNorm) -> TransformerEncoder {
-        self.norm = Some(norm);
-        self
-    }
-
-    /// The result with masks of the attention in every layer.
-    #[track_caller]
-    pub fn forward_with(&self, src: &Tensor, masks: AttentionMasks) -> Tensor {
-        on_behalf(|| {
-            let layers = self.layers.iter();
-            let y = layers.fold(src.clone(), |x, layer| layer.forward_with(&x, masks));
-            self.norm
-                .as_ref()
-                .map_or(y.clone(), |norm| norm.forward(&y))
-        })
+impl Forward<(Tensor, AttentionMasks)> for TransformerEncoder {
+    fn forward(&self, (src, masks): (Tensor, AttentionMasks)) -> Result<Tensor> {
+        let layers = self.layers.iter();
+        Ok(self.normed(layers.fold(src, |x, layer| layer.call((x, &masks)))))
     }
 }
 
 impl Forward for TransformerEncoder {
-    #[track_caller]
-    fn forward(&self, src: &Tensor) -> Tensor {
-        self.forward_with(src, AttentionMasks::default())
+    fn forward(&self, src: Tensor) -> Result<Tensor> {
+        self.forward((src, AttentionMasks::new()))
     }
 }
 
-/// Decoder layers one after the other (`torch.nn.TransformerDecoder`).
+/// Decoder layers one after the other (`torch.nn.TransformerDecoder`), on what they take.
 #[derive(Module)]
 pub struct TransformerDecoder {
     /// The layers.
     pub layers: ModuleList<TransformerDecoderLayer>,
     /// Applied to the last one's result.
     pub norm: Option<LayerNorm>,
+    hooks: Hooks,
 }
 
-impl TransformerDecoder {
-    /// A decoder of copies of a layer, which start with its values.
-    ///
-    /// # Errors
-    /// If a value of the layer can't be computed.
-    #[track_caller]
-    pub fn new(
-        layer: &TransformerDecoderLayer,
-        num_layers: impl Into<Int>,
-    ) -> Result<TransformerDecoder> {
-        let [num_layers] = layer::sizes("TransformerDecoder", [num_layers.into()])?;
-        let mut layers = ModuleList::default();
-        for _ in 0..num_layers {
-            layers.push(layer.copy()?);
-        }
-        Ok(TransformerDecoder { layers, norm: None })
-    }
+stack!(TransformerDecoder TransformerDecoderLayer);
 
-    /// The decoder with a norm behind its last layer (default none).
-    pub fn norm(mut self, norm: LayerNorm) -> TransformerDecoder {
-        self.norm = Some(norm);
-        self
-    }
-
-    /// The result for a target and a memory, without masks.
-    #[track_caller]
-    pub fn forward(&self, tgt: &Tensor, memory: &Tensor) -> Tensor {
-        let none = AttentionMasks::default();
-        self.forward_with(tgt, memory, none, none)
-    }
-
-    /// The result with masks of the attention in every layer.
-    #[track_caller]
-    pub fn forward_with(
+impl Forward<(Tensor, Tensor, AttentionMasks, AttentionMasks)> for TransformerDecoder {
+    fn forward(
         &self,
-        tgt: &Tensor,
-        memory: &Tensor,
-        tgt_masks: AttentionMasks,
-        memory_masks: AttentionMasks,
-    ) -> Tensor {
-        on_behalf(|| {
-            let layers = self.layers.iter();
-            let y = layers.fold(tgt.clone(), |x, layer| {
-                layer.forward_with(&x, memory, tgt_masks, memory_masks)
-            });
-            self.norm
-                .as_ref()
-                .map_or(y.clone(), |norm| norm.forward(&y))
-        })
+        (tgt, memory, tgt_masks, memory_masks): (Tensor, Tensor, AttentionMasks, AttentionMasks),
+    ) -> Result<Tensor> {
+        let layers = self.layers.iter();
+        let step = |x, layer: &TransformerDecoderLayer| {
+            layer.call((x, &memory, &tgt_masks, &memory_masks))
+        };
+        Ok(self.normed(layers.fold(tgt, step)))
     }
 }
+
+/// Without masks, or with those of the target alone.
+macro_rules! fewer_masks {
+    ($($name:ident)*) => {$(
+        impl Forward<(Tensor, Tensor)> for $name {
+            fn forward(&self, (tgt, memory): (Tensor, Tensor)) -> Result<Tensor> {
+                self.forward((tgt, memory, AttentionMasks::new(), AttentionMasks::new()))
+            }
+        }
+
+        impl Forward<(Tensor, Tensor, AttentionMasks)> for $name {
+            fn forward(
+                &self,
+                (tgt, memory, masks): (Tensor, Tensor, AttentionMasks),
+            ) -> Result<Tensor> {
+                self.forward((tgt, memory, masks, AttentionMasks::new()))
+            }
+        }
+    )*};
+}
+fewer_masks!(TransformerDecoderLayer TransformerDecoder);

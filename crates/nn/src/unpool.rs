@@ -1,71 +1,94 @@
 //! Pooling by norms, and pooling undone.
 
-use crate::layer::{run, run_lookup};
-use crate::pool::{given, stride_or_kernel};
+use crate::forward::seam;
+use crate::layer::{invalid, looking_up, tried};
+use crate::pool::{given, stride_or_kernel, window, windows};
 use crate::print::{float, python};
-use crate::{Forward, Module};
-use kiln_tensor::{AvgPool, IntList, Tensor, Unpool};
+use crate::{Forward, Hooks, Input, Module};
+use kiln_tensor::{AvgPool, IntList, Result, Tensor, Unpool, options};
+
+options! {
+    /// The windows of a pooling by norms; their size alone stands for it. The numbers are one for each spatial
+    /// dim, or one for all.
+    PowerPool (
+        /// The size of a window.
+        kernel_size: IntList
+    ) {
+        /// From one window to the next; `()`, the default, is the kernel size.
+        stride: IntList = (),
+        /// Whether windows that reach beyond the end count (default no).
+        ceil_mode: bool = false,
+    }
+}
 
 macro_rules! power_pools {
-    ($($(#[$doc:meta])* $name:ident $average:ident;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident $spatial:literal $average:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
         #[module(extra_repr)]
         pub struct $name {
-            /// The order of the norm.
-            pub norm_type: f64,
-            kernel_size: IntList,
-            stride: IntList,
-            ceil_mode: bool,
+            norm_type: f64,
+            #[skip]
+            windows: PowerPool,
+            hooks: Hooks,
         }
 
         impl $name {
-            /// A layer whose stride is its kernel size. An impossible size gives results that carry that
-            /// error.
-            pub fn new(norm_type: f64, kernel_size: impl Into<IntList>) -> $name {
-                $name {
-                    norm_type,
-                    kernel_size: kernel_size.into(),
-                    stride: ().into(),
-                    ceil_mode: false,
+            /// A layer of norms of this order, with these windows; their size alone stands for them.
+            ///
+            /// # Errors
+            /// If the order is 0 or the windows are impossible.
+            #[track_caller]
+            pub fn new(norm_type: f64, windows: impl Into<PowerPool>) -> Result<$name> {
+                if norm_type == 0.0 || norm_type.is_nan() {
+                    let message = format!("the order of the norm can't be {norm_type}");
+                    return Err(invalid(stringify!($name), message));
                 }
+                let (windows, hooks) = (windows.into(), Hooks::new());
+                let shape = window::<$spatial>(stringify!($name), &windows.kernel_size, &1.into())?;
+                tried($name { norm_type, windows, hooks }, &shape)
             }
 
-            /// The layer with this stride (default the kernel size).
-            pub fn stride(mut self, stride: impl Into<IntList>) -> $name {
-                self.stride = stride.into();
-                self
+            /// The order of the norm.
+            pub fn norm_type(&self) -> f64 {
+                self.norm_type
             }
 
-            /// Whether windows that reach beyond the end count (default no).
-            pub fn ceil_mode(mut self, ceil_mode: bool) -> $name {
-                self.ceil_mode = ceil_mode;
-                self
+            /// The size of a window.
+            pub fn kernel_size(&self) -> &IntList {
+                &self.windows.kernel_size
+            }
+
+            /// From one window to the next.
+            pub fn stride(&self) -> &IntList {
+                stride_or_kernel(&self.windows.stride, &self.windows.kernel_size)
+            }
+
+            /// Whether windows that reach beyond the end count.
+            pub fn ceil_mode(&self) -> bool {
+                self.windows.ceil_mode
             }
 
             fn extra_repr(&self) -> String {
                 format!(
                     "norm_type={}, kernel_size={}, stride={}, ceil_mode={}",
                     float(self.norm_type),
-                    given(&self.kernel_size),
-                    stride_or_kernel(&self.stride, &self.kernel_size),
-                    python(self.ceil_mode)
+                    given(self.kernel_size()),
+                    given(self.stride()),
+                    python(self.ceil_mode())
                 )
             }
         }
 
         impl Forward for $name {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                run(self, &[x], || {
-                    // Sums: windows beyond the end have fewer elements.
-                    let windows = AvgPool::new(self.kernel_size.clone())
-                        .stride(self.stride.clone())
-                        .ceil_mode(self.ceil_mode)
-                        .divisor_override(1);
-                    let sums = x.pow(self.norm_type).$average(windows);
-                    (sums.sign() * sums.abs().relu()).pow(1.0 / self.norm_type)
-                })
+            fn forward(&self, x: Tensor) -> Result<Tensor> {
+                // Sums: windows beyond the end have fewer elements.
+                let windows = AvgPool::new(self.windows.kernel_size.clone())
+                    .stride(self.windows.stride.clone())
+                    .ceil_mode(self.windows.ceil_mode)
+                    .divisor_override(1);
+                let sums = x.pow(self.norm_type).$average(windows);
+                Ok((sums.sign() * sums.abs().relu()).pow(1.0 / self.norm_type))
             }
         }
     )*};
@@ -73,58 +96,71 @@ macro_rules! power_pools {
 
 power_pools! {
     /// `(Σ xᵖ)^(1/p)` of windows over `[n, c, l]` (or `[c, l]`) (`torch.nn.LPPool1d`).
-    LPPool1d avg_pool1d;
+    LPPool1d 1 avg_pool1d;
     /// `(Σ xᵖ)^(1/p)` of windows over `[n, c, h, w]` (or `[c, h, w]`) (`torch.nn.LPPool2d`).
-    LPPool2d avg_pool2d;
+    LPPool2d 2 avg_pool2d;
     /// `(Σ xᵖ)^(1/p)` of windows over `[n, c, d, h, w]` (or `[c, d, h, w]`) (`torch.nn.LPPool3d`).
-    LPPool3d avg_pool3d;
+    LPPool3d 3 avg_pool3d;
 }
 
 macro_rules! unpools {
-    ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident $spatial:literal $op:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
         #[module(extra_repr)]
         pub struct $name {
-            /// The windows of what was pooled.
             #[skip]
-            pub windows: Unpool,
+            windows: Unpool,
+            hooks: Hooks,
         }
 
         impl $name {
             /// A layer with these windows; their size alone stands for them.
-            pub fn new(windows: impl Into<Unpool>) -> $name {
-                $name {
-                    windows: windows.into(),
-                }
-            }
-
-            /// Zeros with the maxima where they were.
+            ///
+            /// # Errors
+            /// If the windows are impossible.
             #[track_caller]
-            pub fn forward(&self, x: &Tensor, indices: &Tensor) -> Tensor {
-                self.forward_with(x, indices, self.windows.output_size.clone())
-            }
-
-            /// The same with the spatial size of what was pooled, where several sizes pool to one.
-            #[track_caller]
-            pub fn forward_with(
-                &self,
-                x: &Tensor,
-                indices: &Tensor,
-                output_size: impl Into<IntList>,
-            ) -> Tensor {
-                let windows = self.windows.clone().output_size(output_size);
-                run_lookup(self, &[x, indices], || x.$op(indices, windows))
+            pub fn new(windows: impl Into<Unpool>) -> Result<$name> {
+                let windows = windows.into();
+                window::<$spatial>(stringify!($name), &windows.kernel_size, &1.into())?;
+                let hooks = Hooks::new();
+                Ok($name { windows, hooks })
             }
 
             fn extra_repr(&self) -> String {
-                let pool = &self.windows;
                 format!(
                     "kernel_size={}, stride={}, padding={}",
-                    given(&pool.kernel_size),
-                    stride_or_kernel(&pool.stride, &pool.kernel_size),
-                    given(&pool.padding)
+                    given(self.kernel_size()),
+                    given(self.stride()),
+                    given(self.padding())
                 )
+            }
+
+            /// The result for maxima, where they were, and the spatial size of what was pooled, where several
+            /// sizes pool to one.
+            #[track_caller]
+            pub fn call_with_size(
+                &self,
+                x: impl Input<Value = Tensor>,
+                indices: impl Input<Value = Tensor>,
+                output_size: impl Into<IntList>,
+            ) -> Tensor {
+                let windows = self.windows.clone().output_size(output_size);
+                let sized = |(x, indices): (Tensor, Tensor)| Ok(self.unpooled(&x, &indices, windows));
+                seam(self, (x, indices).into_value(), sized).unwrap_or_else(Tensor::from_error)
+            }
+
+            fn unpooled(&self, x: &Tensor, indices: &Tensor, windows: Unpool) -> Tensor {
+                looking_up(self, || x.$op(indices, windows))
+            }
+        }
+
+        windows!($name);
+
+        /// Maxima and where they were.
+        impl Forward<(Tensor, Tensor)> for $name {
+            fn forward(&self, (x, indices): (Tensor, Tensor)) -> Result<Tensor> {
+                Ok(self.unpooled(&x, &indices, self.windows.clone()))
             }
         }
     )*};
@@ -132,9 +168,9 @@ macro_rules! unpools {
 
 unpools! {
     /// The partial inverse of [`MaxPool1d`](crate::MaxPool1d) (`torch.nn.MaxUnpool1d`).
-    MaxUnpool1d max_unpool1d;
+    MaxUnpool1d 1 max_unpool1d;
     /// The partial inverse of [`MaxPool2d`](crate::MaxPool2d) (`torch.nn.MaxUnpool2d`).
-    MaxUnpool2d max_unpool2d;
+    MaxUnpool2d 2 max_unpool2d;
     /// The partial inverse of [`MaxPool3d`](crate::MaxPool3d) (`torch.nn.MaxUnpool3d`).
-    MaxUnpool3d max_unpool3d;
+    MaxUnpool3d 3 max_unpool3d;
 }

@@ -36,7 +36,7 @@ mod verify;
 
 pub use autograd::{
     CustomFunction, Grad, GradCheck, GradFn, Pullback, checkpoint, custom_function, grad,
-    grad_with, gradcheck, gradcheck_with, hessian, jacobian, jvp, vjp,
+    grad_with, gradcheck, gradcheck_with, hessian, jacobian, jvp, vjp, watch_gradients,
 };
 pub use compiled::Program;
 pub use control::{Scan, cond, scan, scan_with};

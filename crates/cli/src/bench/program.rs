@@ -1,7 +1,7 @@
 //! A workload as a compiled program with its inputs.
 
 use crate::spec::{Conv, Unary, Workload};
-use kiln::nn::{Conv1d, Conv2d, Conv3d, Forward, Module, Sequential};
+use kiln::nn::{Conv1d, Conv2d, Conv3d, Forward, Kernel, Module, Sequential};
 use kiln::{
     CompileOptions, DType, Device, Grad, Pool, Result, Tensor, compile_with, grad_with, no_grad,
 };
@@ -61,10 +61,10 @@ fn convolution(conv: &Conv, input: Tensor, options: &CompileOptions) -> Result<P
     let kernel: Vec<i64> = conv.weight[1..].iter().map(|n| *n as i64).collect();
     macro_rules! of {
         ($layer:ident, $kernel:expr) => {{
-            let layer = $layer::new(channels, out, $kernel)?.stride(stride);
-            let layer = layer.padding(padding).bias(false).groups(conv.groups)?;
+            let how = Kernel::new($kernel).stride(stride).padding(padding);
+            let layer = $layer::new(channels, out, how.bias(false).groups(conv.groups))?;
             layer.to(input.device())?;
-            compiled(layer, vec![input], options, |layer, x| layer.forward(&x[0]))
+            compiled(layer, vec![input], options, |layer, x| layer.call(&x[0]))
         }};
     }
     match kernel[..] {

@@ -26,7 +26,7 @@ fn resnet(settings: &Settings, dtype: DType, name: &str) -> Result<Case, Failed>
     Ok(Case::new(
         format!("ResNet-50, 32 images of 224x224, {name}"),
         vec![images],
-        |x| Ok(vec![no_grad(|| network.forward(&x[0]))]),
+        |x| Ok(vec![no_grad(|| network.call(&x[0]))]),
     )?)
 }
 
@@ -52,7 +52,7 @@ fn encoder(settings: &Settings, dtype: DType, name: &str) -> Result<Case, Failed
     Ok(Case::new(
         format!("encoder block, d 1024, 16 heads, 8x512 tokens, {name}"),
         vec![tokens],
-        |x| Ok(vec![no_grad(|| layer.forward(&x[0]))]),
+        |x| Ok(vec![no_grad(|| layer.call(&x[0]))]),
     )?)
 }
 

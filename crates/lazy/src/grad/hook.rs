@@ -28,7 +28,11 @@ impl<T: 'static> Hooks<T> {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         self.lock().push((id, Arc::new(f)));
         let hooks: Weak<Hooks<T>> = Arc::downgrade(self);
-        HookHandle { hooks, id }
+        HookHandle::new(move || {
+            if let Some(hooks) = hooks.upgrade() {
+                hooks.lock().retain(|(known, _)| *known != id);
+            }
+        })
     }
 
     /// The gradient after every hook has seen it.
@@ -47,28 +51,23 @@ impl<T: 'static> Hooks<T> {
     }
 }
 
-/// What a hook can be removed from.
-trait Removes: Send + Sync {
-    fn remove(&self, id: u64);
-}
+/// Removes a hook; see `Tensor::register_hook`. Dropping the handle leaves the hook in place.
+pub struct HookHandle(Box<dyn Fn() + Send + Sync>);
 
-impl<T: 'static> Removes for Hooks<T> {
-    fn remove(&self, id: u64) {
-        self.lock().retain(|(known, _)| *known != id);
+impl HookHandle {
+    /// The handle of a hook that `remove` removes, for what has hooks of its own, such as modules.
+    pub fn new(remove: impl Fn() + Send + Sync + 'static) -> HookHandle {
+        HookHandle(Box::new(remove))
+    }
+
+    /// Removes the hook. Removing it twice does nothing.
+    pub fn remove(&self) {
+        (self.0)();
     }
 }
 
-/// Removes a hook; see `Tensor::register_hook`. Dropping the handle leaves the hook in place.
-pub struct HookHandle {
-    hooks: Weak<dyn Removes>,
-    id: u64,
-}
-
-impl HookHandle {
-    /// Removes the hook. Removing it twice does nothing.
-    pub fn remove(&self) {
-        if let Some(hooks) = self.hooks.upgrade() {
-            hooks.remove(self.id);
-        }
+impl std::fmt::Debug for HookHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HookHandle")
     }
 }

@@ -1,6 +1,8 @@
 //! One step of each kind of recurrent network.
 
-use kiln_tensor::{Tensor, Var};
+use crate::init::Nonlinearity;
+use crate::layer::invalid;
+use kiln_tensor::{Result, Tensor, Var};
 
 /// The kind of a recurrent network.
 #[derive(Clone, Copy, PartialEq)]
@@ -30,6 +32,19 @@ impl Cell {
             Cell::Tanh | Cell::Relu => "RNN",
             Cell::Lstm => "LSTM",
             Cell::Gru => "GRU",
+        }
+    }
+
+    /// The cell with another function.
+    #[track_caller]
+    pub(super) fn with_nonlinearity(self, f: Nonlinearity) -> Result<Cell> {
+        match (self, f) {
+            (_, Nonlinearity::Tanh) => Ok(self),
+            (Cell::Tanh, Nonlinearity::Relu) => Ok(Cell::Relu),
+            _ => {
+                let message = format!("the nonlinearity can't be {f:?}");
+                Err(invalid(self.name(), message))
+            }
         }
     }
 

@@ -1,29 +1,30 @@
 //! Running a recurrent network over a sequence.
 
-use super::Recurrent;
+use super::Network;
 use super::cell::{Cell, State, Weights};
-use crate::layer::fact;
-use kiln_tensor::{Scan, Tensor, Var, cat, scan_with, stack};
+use crate::Module;
+use crate::layer::{fact, wrong};
+use kiln_tensor::{Result, Scan, Tensor, Var, cat, scan_with, stack};
 
-impl Recurrent {
-    /// Outputs, last hidden states and last cells, or what is wrong with the input.
+impl Network {
+    /// Outputs, last hidden states and last cells of a layer.
     pub(super) fn sequence(
         &self,
+        layer: &dyn Module,
         x: &Tensor,
         h0: Option<&Tensor>,
         c0: Option<&Tensor>,
-    ) -> Result<[Tensor; 3], String> {
-        if x.error().is_some() {
-            return Ok([x.clone(), x.clone(), x.clone()]);
-        }
+    ) -> Result<[Tensor; 3]> {
+        x.check()?;
         let unbatched = x.ndim() == 2;
         let size = self.input_size as i64;
         if !(2..=3).contains(&x.ndim()) || !x.dims()[x.ndim() - 1].is(size) {
-            return Err(format!(
+            let message = format!(
                 "the input must be [length, batch, {size}] (with batch_first [batch, length, {size}]) or \
                  [length, {size}], not {}",
                 fact(x)
-            ));
+            );
+            return wrong(layer, message);
         }
         let first = match unbatched {
             true => x.unsqueeze(1),
@@ -31,34 +32,33 @@ impl Recurrent {
             false => x.clone(),
         };
         if first.dims()[0].is(0) {
-            return Err("the sequence has no steps".to_string());
+            return wrong(layer, "the sequence has no steps");
         }
         let zeros = self.zeros(&first);
-        let given = |t: Option<&Tensor>, what: &str| match t {
-            None => Ok(zeros.clone()),
-            Some(t) => {
-                let t = if unbatched { t.unsqueeze(1) } else { t.clone() };
-                match t.error().is_some() || t.dims() == zeros.dims() && t.dtype() == zeros.dtype()
-                {
-                    true => Ok(t),
-                    false => Err(format!(
-                        "the {what} must be {}, not {}",
-                        fact(&zeros),
-                        fact(&t)
-                    )),
+        let given = |t: Option<&Tensor>, what: &str| {
+            let Some(t) = t else {
+                return Ok(zeros.clone());
+            };
+            let t = if unbatched { t.unsqueeze(1) } else { t.clone() };
+            t.check()?;
+            match t.dims() == zeros.dims() && t.dtype() == zeros.dtype() {
+                true => Ok(t),
+                false => {
+                    let message = format!("the {what} must be {}, not {}", fact(&zeros), fact(&t));
+                    wrong(layer, message)
                 }
             }
         };
         let (h0, c0) = (given(h0, "first states h0")?, given(c0, "first cells c0")?);
         let mut y = first;
         let mut last: Vec<State> = Vec::new();
-        for layer in 0..self.num_layers {
-            if layer > 0 {
+        for level in 0..self.num_layers {
+            if level > 0 {
                 y = y.dropout(self.dropout, self.mode.is_training());
             }
             let mut sides = Vec::new();
             for direction in 0..self.directions() {
-                let at = layer * self.directions() + direction;
+                let at = level * self.directions() + direction;
                 let state = State {
                     hidden: h0.select(0, at as i64),
                     cell: (self.cell == Cell::Lstm).then(|| c0.select(0, at as i64)),

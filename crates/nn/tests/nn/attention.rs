@@ -63,7 +63,7 @@ const E: usize = 6;
 const HEADS: usize = 2;
 
 fn attention() -> MultiheadAttention {
-    let m = f64_module(|| MultiheadAttention::new(E, HEADS)).average_attn_weights(false);
+    let m = f64_module(|| MultiheadAttention::new(E, HEADS));
     m.in_proj_bias
         .as_ref()
         .unwrap()
@@ -89,41 +89,28 @@ fn attention_is_its_definition_with_every_mask() {
     let added = values(&float_mask);
     let padding = Tensor::from_slice(&[false, false, false, true, true], [5]);
     type Score<'a> = Box<dyn Fn(usize, usize, f64) -> f64 + 'a>;
-    let none = AttentionMasks::default();
+    let each = || AttentionMasks::new().average_attn_weights(false);
     let cases: Vec<(AttentionMasks, Score)> = vec![
-        (none, Box::new(|_, _, s| s)),
+        (each(), Box::new(|_, _, s| s)),
         (
-            AttentionMasks {
-                attn_mask: Some(&bool_mask),
-                ..none
-            },
+            each().attn_mask(&bool_mask),
             Box::new(|_, j, s| if j == 1 || j == 4 { never } else { s }),
         ),
         (
-            AttentionMasks {
-                attn_mask: Some(&float_mask),
-                ..none
-            },
+            each().attn_mask(&float_mask),
             Box::new(|i, j, s| s + added[i * 5 + j]),
         ),
         (
-            AttentionMasks {
-                key_padding_mask: Some(&padding),
-                ..none
-            },
+            each().key_padding_mask(&padding),
             Box::new(|_, j, s| if j >= 3 { never } else { s }),
         ),
         (
-            AttentionMasks {
-                is_causal: true,
-                key_padding_mask: Some(&padding),
-                ..none
-            },
+            each().is_causal(true).key_padding_mask(&padding),
             Box::new(|i, j, s| if j > i || j >= 3 { never } else { s }),
         ),
     ];
     for (masks, score) in cases {
-        let (y, weights) = m.forward_with(&q, &k, &v, masks);
+        let (y, weights) = m.call((&q, &k, &v, masks));
         let wanted = naive(&m, [&qs, &ks, &vs], (E, HEADS), &*score);
         assert_close(&values(&y), &wanted.0, 1e-10);
         assert_close(&values(&weights), &wanted.1, 1e-10);
@@ -135,20 +122,21 @@ fn attention_is_its_definition_with_every_mask() {
 fn batches_are_in_dim_1_or_first() {
     let m = attention();
     let (q, k) = (random([3, 2, E]), random([4, 2, E]));
-    let (y, weights) = m.forward(&q, &k, &k);
+    let each = || AttentionMasks::new().average_attn_weights(false);
+    let (y, weights) = m.call((&q, &k, &k, each()));
     assert_eq!(weights.shape().unwrap(), [2, HEADS, 3, 4]);
-    let (alone, _) = m.forward(&q.select(1, 1), &k.select(1, 1), &k.select(1, 1));
+    let (alone, _) = m.call((&q.select(1, 1), &k.select(1, 1), &k.select(1, 1)));
     assert_close(&values(&y.select(1, 1)), &values(&alone), 1e-12);
     let mask = Tensor::from_slice(&[false, true].repeat(24), [2 * HEADS, 3, 4]);
-    let masks = AttentionMasks {
-        attn_mask: Some(&mask),
-        ..Default::default()
-    };
-    let (_, weights) = m.forward_with(&q, &k, &k, masks);
+    let (_, weights) = m.call((&q, &k, &k, each().attn_mask(&mask)));
     let odd: Vec<f64> = values(&weights).into_iter().skip(1).step_by(2).collect();
     assert_eq!(odd, [0.0; 24]);
-    let m = m.batch_first(true).average_attn_weights(true);
-    let (z, weights) = m.forward(&q.transpose(0, 1), &k.transpose(0, 1), &k.transpose(0, 1));
+    let first = f64_module(|| {
+        MultiheadAttention::with(E, HEADS, AttentionOptions::new().batch_first(true))
+    });
+    first.load_state_dict(&m.state_dict(), true).unwrap();
+    let m = first;
+    let (z, weights) = m.call((&q.transpose(0, 1), &k.transpose(0, 1), &k.transpose(0, 1)));
     assert_close(&values(&z.transpose(0, 1)), &values(&y), 1e-12);
     assert_close(&values(&weights.sum(2)), &[1.0; 6], 1e-12);
 }
@@ -156,9 +144,11 @@ fn batches_are_in_dim_1_or_first() {
 #[test]
 fn attention_of_other_features_and_further_keys() {
     let m = f64_module(|| {
-        MultiheadAttention::new(E, HEADS)?
-            .kdim_vdim(3, 5)?
-            .add_bias_kv()
+        MultiheadAttention::with(
+            E,
+            HEADS,
+            AttentionOptions::new().kdim(3).vdim(5).add_bias_kv(true),
+        )
     });
     let wanted = [
         "q_proj_weight",
@@ -172,19 +162,16 @@ fn attention_of_other_features_and_further_keys() {
     ];
     assert_eq!(names(&m), wanted);
     let (q, k, v) = (random([2, E]), random([4, 3]), random([4, 5]));
-    let (y, weights) = m.forward(&q, &k, &v);
+    let (y, weights) = m.call((&q, &k, &v));
     assert_eq!(
         (y.shape().unwrap(), weights.shape().unwrap()),
         (vec![2, E], vec![2, 5])
     );
-    check_gradients(&m, &|| m.forward(&q, &k, &v).0);
+    check_gradients(&m, &|| m.call((&q, &k, &v)).0);
     // Nothing but the further key is left.
     let all = Tensor::full([4], true, DType::Bool);
-    let masks = AttentionMasks {
-        key_padding_mask: Some(&all),
-        ..Default::default()
-    };
-    let (_, weights) = m.forward_with(&q, &k, &v, masks);
+    let masks = AttentionMasks::new().key_padding_mask(&all);
+    let (_, weights) = m.call((&q, &k, &v, masks));
     assert_close(&values(&weights.select(1, 4)), &[1.0, 1.0], 1e-12);
     let whole = f64_module(|| MultiheadAttention::new(E, HEADS));
     assert_eq!(
@@ -196,7 +183,7 @@ fn attention_of_other_features_and_further_keys() {
             "out_proj.bias"
         ]
     );
-    check_gradients(&whole, &|| whole.forward(&q, &q, &q).0);
+    check_gradients(&whole, &|| whole.call((&q, &q, &q)).0);
 }
 
 #[test]
@@ -211,7 +198,7 @@ fn attention_names_what_does_not_fit() {
         Tensor::zeros([3, 6], DType::F32),
         Tensor::zeros([3, 5], DType::F32),
     );
-    let text = m.forward(&q, &k, &k).0.error().unwrap().to_string();
+    let text = m.call((&q, &k, &k)).0.error().unwrap().to_string();
     assert!(
         text.contains("MultiheadAttention") && text.contains("f32[3, 5]"),
         "{text}"
@@ -219,12 +206,8 @@ fn attention_names_what_does_not_fit() {
 }
 
 fn encoder_layer(norm_first: bool) -> TransformerEncoderLayer {
-    let layer = f64_module(|| {
-        TransformerEncoderLayer::new(E, HEADS)?
-            .dim_feedforward(5)?
-            .dropout(0.0)
-    });
-    layer.norm_first(norm_first)
+    let how = TransformerOptions::new().dim_feedforward(5).dropout(0.0);
+    f64_module(|| TransformerEncoderLayer::with(E, HEADS, how.norm_first(norm_first)))
 }
 
 #[test]
@@ -232,16 +215,16 @@ fn encoder_layers_are_attention_and_feedforward_with_residuals() {
     let x = random([4, 2, E]);
     for norm_first in [false, true] {
         let l = encoder_layer(norm_first);
-        let attend = |x: &Tensor| l.self_attn.forward(x, x, x).0;
-        let feed = |x: &Tensor| l.linear2.forward(&l.linear1.forward(x).relu());
+        let attend = |x: &Tensor| l.self_attn.call((x, x, x)).0;
+        let feed = |x: &Tensor| l.linear2.call(l.linear1.call(x).relu());
         let wanted = if norm_first {
-            let x = &x + &attend(&l.norm1.forward(&x));
-            &x + &feed(&l.norm2.forward(&x))
+            let x = &x + &attend(&l.norm1.call(&x));
+            &x + &feed(&l.norm2.call(&x))
         } else {
-            let x = l.norm1.forward(&(&x + &attend(&x)));
-            l.norm2.forward(&(&x + &feed(&x)))
+            let x = l.norm1.call(&(&x + &attend(&x)));
+            l.norm2.call(&(&x + &feed(&x)))
         };
-        assert_close(&values(&l.forward(&x)), &values(&wanted), 1e-12);
+        assert_close(&values(&l.call(&x)), &values(&wanted), 1e-12);
     }
     let wanted = [
         "self_attn.in_proj_weight",
@@ -263,9 +246,8 @@ fn encoder_layers_are_attention_and_feedforward_with_residuals() {
 #[test]
 fn an_encoder_starts_with_copies_of_its_layer() {
     let layer = encoder_layer(false);
-    let encoder = TransformerEncoder::new(&layer, 2)
-        .unwrap()
-        .norm(f64_module(|| LayerNorm::new(E)));
+    let encoder =
+        TransformerEncoder::with_norm(&layer, 2, f64_module(|| LayerNorm::new(E))).unwrap();
     assert_eq!(encoder.num_parameters(), 2 * layer.num_parameters() + 2 * E);
     assert_eq!(
         held(&encoder.layers[1].linear1.weight),
@@ -277,23 +259,17 @@ fn an_encoder_starts_with_copies_of_its_layer() {
         .norm
         .as_ref()
         .unwrap()
-        .forward(&layer.forward(&layer.forward(&x)));
-    assert_close(&values(&encoder.forward(&x)), &values(&wanted), 1e-12);
+        .call(layer.call(layer.call(&x)));
+    assert_close(&values(&encoder.call(&x)), &values(&wanted), 1e-12);
 }
 
 #[test]
 fn a_causal_encoder_does_not_see_the_future() {
     let encoder = TransformerEncoder::new(&encoder_layer(true), 2).unwrap();
-    let masks = AttentionMasks {
-        is_causal: true,
-        ..Default::default()
-    };
+    let masks = AttentionMasks::new().is_causal(true);
     let x = random([4, 1, E]);
     let other = x.slice_scatter(random([1, 1, E]), 0, 3, 4, 1);
-    let (a, b) = (
-        encoder.forward_with(&x, masks),
-        encoder.forward_with(&other, masks),
-    );
+    let (a, b) = (encoder.call((&x, &masks)), encoder.call((&other, &masks)));
     assert_close(
         &values(&a.narrow(0, 0, 3)),
         &values(&b.narrow(0, 0, 3)),
@@ -304,35 +280,32 @@ fn a_causal_encoder_does_not_see_the_future() {
 
 #[test]
 fn decoders_attend_to_a_memory() {
-    let layer = f64_module(|| {
-        TransformerDecoderLayer::new(E, HEADS)?
-            .dim_feedforward(5)?
-            .dropout(0.0)
-    });
-    let layer = layer.gelu();
+    let how = TransformerOptions::new().dim_feedforward(5).dropout(0.0);
+    let how = how.activation(TransformerActivation::Gelu);
+    let layer = f64_module(|| TransformerDecoderLayer::with(E, HEADS, how));
     let decoder = TransformerDecoder::new(&layer, 2).unwrap();
     assert!(names(&decoder).contains(&"layers.1.multihead_attn.out_proj.bias".to_string()));
     let (tgt, memory) = (random([3, 2, E]), random([4, 2, E]));
     let l = &layer;
     let once = |x: &Tensor| {
-        let x = l.norm1.forward(&(x + &l.self_attn.forward(x, x, x).0));
+        let x = l.norm1.call(&(x + &l.self_attn.call((x, x, x)).0));
         let x = l
             .norm2
-            .forward(&(&x + &l.multihead_attn.forward(&x, &memory, &memory).0));
-        let y = l.linear2.forward(&l.linear1.forward(&x).gelu());
-        l.norm3.forward(&(&x + &y))
+            .call(&(&x + &l.multihead_attn.call((&x, &memory, &memory)).0));
+        let y = l.linear2.call(l.linear1.call(&x).gelu());
+        l.norm3.call(&(&x + &y))
     };
-    let y = decoder.forward(&tgt, &memory);
+    let y = decoder.call((&tgt, &memory));
     assert_close(&values(&y), &values(&once(&once(&tgt))), 1e-12);
-    check_gradients(&layer, &|| layer.forward(&tgt, &memory));
+    check_gradients(&layer, &|| layer.call((&tgt, &memory)));
 }
 
 #[test]
 fn transformers_compile_with_a_symbolic_batch() {
     let encoder = TransformerEncoder::new(&encoder_layer(false), 1).unwrap();
     let spec = Spec::new(DType::F64, (4, "batch", E));
-    let compiled = compile(spec, |x| encoder.forward(&x)).unwrap();
+    let compiled = compile(spec, |x| encoder.call(&x)).unwrap();
     let x = random([4, 3, E]);
     let y = compiled.run(&x).unwrap();
-    assert_close(&values(&y), &values(&encoder.forward(&x)), 1e-12);
+    assert_close(&values(&y), &values(&encoder.call(&x)), 1e-12);
 }

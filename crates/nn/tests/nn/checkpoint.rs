@@ -17,11 +17,7 @@ struct Training {
 
 impl Training {
     fn new(width: usize) -> Training {
-        let model = Sequential::new()
-            .named("body", Linear::new(3, width).unwrap())
-            .named("norm", BatchNorm1d::new(width).unwrap())
-            .named("drop", Dropout::new(0.3))
-            .named("head", Linear::new(width, 2).unwrap());
+        let model = sequential!["body": Linear::new(3, width), "norm": BatchNorm1d::new(width), "drop": Dropout::new(0.3), "head": Linear::new(width, 2)].unwrap();
         let mut optimizer = Optimizer::new(model.parameters(), AdamW::new()).unwrap();
         let step = StepLR::new(2).gamma(0.5);
         let schedule = Scheduler::new(&mut optimizer, step).unwrap();
@@ -36,7 +32,7 @@ impl Training {
         for i in 0..steps {
             let x = with_seed(i as u64, || Tensor::rand([4, 3], DType::F32));
             self.optimizer.zero_grad();
-            let loss = self.model.forward(&x).square().sum(());
+            let loss = self.model.call(&x).square().sum(());
             loss.backward().unwrap();
             self.optimizer.step().unwrap();
             self.schedule.step(&mut self.optimizer).unwrap();

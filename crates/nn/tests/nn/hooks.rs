@@ -39,9 +39,9 @@ fn gradients(model: &Sequential) -> Vec<(String, Vec<f64>)> {
 fn each_parameter_knows_its_name() {
     let x = random([5, 3]);
     let (plain, hooked) = (model(), model());
-    plain.forward(&x).sum(()).backward().unwrap();
+    plain.call(&x).sum(()).backward().unwrap();
     let (seen, handles) = watch(&hooked);
-    hooked.forward(&x).sum(()).backward().unwrap();
+    hooked.call(&x).sum(()).backward().unwrap();
     let mut names = seen.lock().unwrap().clone();
     names.sort();
     assert_eq!(
@@ -56,7 +56,7 @@ fn each_parameter_knows_its_name() {
     // A handle removes its hook, also when the names are looked up anew.
     handles.iter().for_each(|h| h.remove());
     hooked.zero_grad();
-    hooked.forward(&x).sum(()).backward().unwrap();
+    hooked.call(&x).sum(()).backward().unwrap();
     assert_eq!(seen.lock().unwrap().len(), 4);
     assert_eq!(gradients(&hooked), gradients(&plain));
 }
@@ -71,7 +71,7 @@ fn what_a_hook_does_is_part_of_lazy_and_compiled_steps() {
         let mut optimizer = Optimizer::new(model.parameters(), sgd()).unwrap();
         let mut step = |x: &Tensor| {
             optimizer.zero_grad();
-            let loss = model.forward(x).square().mean(());
+            let loss = model.call(x).square().mean(());
             loss.backward()?;
             optimizer.step()?;
             Result::Ok(loss)

@@ -43,7 +43,7 @@ fn layers_start_with_pytorchs_distributions() {
     let linear = Linear::new(25, 40).unwrap();
     assert_uniform(&linear.weight, 0.2);
     assert_uniform(linear.bias.as_ref().unwrap(), 0.2);
-    let conv = Conv2d::new(8, 16, 3).unwrap().groups(2).unwrap();
+    let conv = Conv2d::new(8, 16, Kernel::new(3).groups(2)).unwrap();
     assert_uniform(&conv.weight, 1.0 / 6.0);
     assert_uniform(conv.bias.as_ref().unwrap(), 1.0 / 6.0);
     let back = ConvTranspose2d::new(20, 4, 3).unwrap();
@@ -58,10 +58,8 @@ fn layers_start_with_pytorchs_distributions() {
     assert_eq!(held(norm.weight.as_ref().unwrap()), [1.0; 3]);
     assert_eq!(held(norm.bias.as_ref().unwrap()), [0.0; 3]);
     assert_eq!(held(norm.running_var.as_ref().unwrap()), [1.0; 3]);
-    let attention = MultiheadAttention::new(24, 4)
-        .unwrap()
-        .add_bias_kv()
-        .unwrap();
+    let attention =
+        MultiheadAttention::with(24, 4, AttentionOptions::new().add_bias_kv(true)).unwrap();
     // Xavier of [72, 24].
     assert_uniform(
         attention.in_proj_weight.as_ref().unwrap(),
@@ -130,17 +128,19 @@ fn truncated_normals_keep_their_shape_within_the_range() {
 #[test]
 fn dirac_is_the_identity_of_a_convolution() {
     for (groups, size) in [(1, [3, 3]), (2, [1, 4])] {
-        let conv = Conv2d::new(4, 4, [size[0], size[1]])
-            .unwrap()
-            .groups(groups)
-            .unwrap()
-            .bias(false);
+        let conv = Conv2d::new(
+            4,
+            4,
+            Kernel::new([size[0], size[1]])
+                .groups(groups)
+                .bias(false)
+                .padding([size[0] / 2, size[1] / 2]),
+        )
+        .unwrap();
         init::dirac_(&conv.weight, groups).unwrap();
         let x = Tensor::rand([1, 4, 6, 6], DType::F32);
         x.realize().unwrap();
-        let y = conv
-            .padding([size[0] as i64 / 2, size[1] as i64 / 2])
-            .forward(&x);
+        let y = conv.call(&x);
         let y = y.narrow(2, 0, 6).narrow(3, 0, 6);
         assert_eq!(y.to_vec::<f32>().unwrap(), x.to_vec::<f32>().unwrap());
     }

@@ -18,12 +18,12 @@ fn linear_is_a_product_and_a_bias() {
                 wanted.push(sum + b[o]);
             }
         }
-        assert_close(&values(&layer.forward(&x)), &wanted, 1e-12);
+        assert_close(&values(&layer.call(&x)), &wanted, 1e-12);
     }
     let layer = f64_module(|| Linear::new(3, 2));
     let x = random([2, 4, 3]);
-    assert_eq!(layer.forward(&x).shape().unwrap(), [2, 4, 2]);
-    check_gradients(&layer, &|| layer.forward(&x));
+    assert_eq!(layer.call(&x).shape().unwrap(), [2, 4, 2]);
+    check_gradients(&layer, &|| layer.call(&x));
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn bilinear_is_a_form_for_each_output() {
             wanted.push(sum);
         }
     }
-    assert_close(&values(&layer.forward(&x, &y)), &wanted, 1e-12);
-    check_gradients(&layer, &|| layer.forward(&x, &y));
+    assert_close(&values(&layer.call((&x, &y))), &wanted, 1e-12);
+    check_gradients(&layer, &|| layer.call((&x, &y)));
 }
 
 /// What a convolution of one sample is, `[c, h, w]`.
@@ -107,11 +107,17 @@ fn convolutions_are_sums_over_windows() {
         (2, [2, 1], [1, 2], [1, 2]),
         (1, [1, 3], [2, 0], [2, 1]),
     ] {
-        let layer = f64_module(|| Conv2d::new(4, 6, [3, 2])?.groups(groups));
-        let layer = layer
-            .stride(stride)
-            .padding(padding.map(|p| p as i64))
-            .dilation(dilation);
+        let layer = f64_module(|| {
+            Conv2d::new(
+                4,
+                6,
+                Kernel::new([3, 2])
+                    .groups(groups)
+                    .stride(stride)
+                    .padding(padding)
+                    .dilation(dilation),
+            )
+        });
         let x = random([4, 7, 9]);
         let naive = Conv {
             weight: &held(&layer.weight),
@@ -124,24 +130,27 @@ fn convolutions_are_sums_over_windows() {
             dilation,
         };
         assert_close(
-            &values(&layer.forward(&x)),
+            &values(&layer.call(&x)),
             &naive.of(&values(&x), [7, 9]),
             1e-12,
         );
         let batch = x.unsqueeze(0);
-        check_gradients(&layer, &|| layer.forward(&batch));
+        check_gradients(&layer, &|| layer.call(&batch));
     }
 }
 
 #[test]
 fn convolutions_of_other_ranks_are_those_of_planes_with_unit_dims() {
-    let line = f64_module(|| Conv1d::new(3, 2, 3)).stride(2).padding(1);
-    let plane = f64_module(|| Conv2d::new(3, 2, [1, 3]))
-        .stride([1, 2])
-        .padding([0, 1]);
-    let space = f64_module(|| Conv3d::new(3, 2, [1, 1, 3]))
-        .stride([1, 1, 2])
-        .padding([0, 0, 1]);
+    let line = f64_module(|| Conv1d::new(3, 2, Kernel::new(3).stride(2).padding(1)));
+    let plane =
+        f64_module(|| Conv2d::new(3, 2, Kernel::new([1, 3]).stride([1, 2]).padding([0, 1])));
+    let space = f64_module(|| {
+        Conv3d::new(
+            3,
+            2,
+            Kernel::new([1, 1, 3]).stride([1, 1, 2]).padding([0, 0, 1]),
+        )
+    });
     plane
         .weight
         .assign(line.weight.get().detach().unsqueeze(2))
@@ -154,31 +163,27 @@ fn convolutions_of_other_ranks_are_those_of_planes_with_unit_dims() {
     plane.bias.as_ref().unwrap().assign(&bias).unwrap();
     space.bias.as_ref().unwrap().assign(&bias).unwrap();
     let x = random([2, 3, 11]);
-    let y = values(&line.forward(&x));
-    assert_close(&values(&plane.forward(&x.unsqueeze(2))), &y, 1e-12);
-    assert_close(
-        &values(&space.forward(&x.unsqueeze(2).unsqueeze(2))),
-        &y,
-        1e-12,
-    );
+    let y = values(&line.call(&x));
+    assert_close(&values(&plane.call(x.unsqueeze(2))), &y, 1e-12);
+    assert_close(&values(&space.call(x.unsqueeze(2).unsqueeze(2))), &y, 1e-12);
 }
 
 #[test]
 fn padding_modes_pad_before_the_convolution() {
     let x = random([1, 2, 5, 6]);
     for mode in [PadMode::Reflect, PadMode::Replicate, PadMode::Circular] {
-        let layer = f64_module(|| Conv2d::new(2, 3, 3))
-            .padding([1, 2])
-            .padding_mode(mode);
+        let layer =
+            f64_module(|| Conv2d::new(2, 3, Kernel::new(3).padding([1, 2]).padding_mode(mode)));
         let plain = f64_module(|| Conv2d::new(2, 3, 3));
         plain.load_state_dict(&layer.state_dict(), true).unwrap();
-        let wanted = plain.forward(&x.pad([2, 2, 1, 1], mode));
-        assert_close(&values(&layer.forward(&x)), &values(&wanted), 1e-12);
+        let wanted = plain.call(x.pad([2, 2, 1, 1], mode));
+        assert_close(&values(&layer.call(&x)), &values(&wanted), 1e-12);
     }
-    let same = f64_module(|| Conv2d::new(2, 3, [4, 3])).padding(Padding::Same);
-    assert_eq!(same.forward(&x).shape().unwrap(), [1, 3, 5, 6]);
-    let same = same.padding_mode(PadMode::Circular);
-    assert_eq!(same.forward(&x).shape().unwrap(), [1, 3, 5, 6]);
+    let how = Kernel::new([4, 3]).padding(Padding::Same);
+    let same = f64_module(|| Conv2d::new(2, 3, how.clone()));
+    assert_eq!(same.call(&x).shape().unwrap(), [1, 3, 5, 6]);
+    let same = f64_module(|| Conv2d::new(2, 3, how.padding_mode(PadMode::Circular)));
+    assert_eq!(same.call(&x).shape().unwrap(), [1, 3, 5, 6]);
     assert!(
         same.to_string()
             .ends_with("padding=same, padding_mode=circular)"),
@@ -189,28 +194,49 @@ fn padding_modes_pad_before_the_convolution() {
 #[test]
 fn transposed_convolutions_are_the_adjoints_of_convolutions() {
     for groups in [1, 2] {
-        let conv = f64_module(|| Conv2d::new(4, 6, 3)?.groups(groups)).bias(false);
-        let conv = conv.stride(2).padding(1).dilation(2);
-        let back = f64_module(|| ConvTranspose2d::new(6, 4, 3)?.groups(groups)).bias(false);
-        let back = back.stride(2).padding(1).dilation(2).output_padding([0, 1]);
+        let conv = f64_module(|| {
+            Conv2d::new(
+                4,
+                6,
+                Kernel::new(3)
+                    .groups(groups)
+                    .bias(false)
+                    .stride(2)
+                    .padding(1)
+                    .dilation(2),
+            )
+        });
+        let back = f64_module(|| {
+            ConvTranspose2d::new(
+                6,
+                4,
+                TransposedKernel::new(3)
+                    .groups(groups)
+                    .bias(false)
+                    .stride(2)
+                    .padding(1)
+                    .dilation(2)
+                    .output_padding([0, 1]),
+            )
+        });
         assert_eq!(conv.weight.shape(), back.weight.shape());
         back.weight.assign(conv.weight.get().detach()).unwrap();
         let x = random([2, 4, 9, 10]);
-        let y = conv.forward(&x);
+        let y = conv.call(&x);
         let u = random(y.shape().unwrap());
-        let x2 = back.forward(&u);
+        let x2 = back.call(&u);
         assert_eq!(x2.shape().unwrap(), x.shape().unwrap());
         let left = (&y * &u).sum(()).item::<f64>().unwrap();
         let right = (&x * &x2).sum(()).item::<f64>().unwrap();
         assert_close(&[left], &[right], 1e-10);
     }
-    let line = f64_module(|| ConvTranspose1d::new(2, 3, 3)).stride(2);
+    let line = f64_module(|| ConvTranspose1d::new(2, 3, TransposedKernel::new(3).stride(2)));
     let x = random([1, 2, 4]);
-    assert_eq!(line.forward(&x).shape().unwrap(), [1, 3, 9]);
-    check_gradients(&line, &|| line.forward(&x));
+    assert_eq!(line.call(&x).shape().unwrap(), [1, 3, 9]);
+    check_gradients(&line, &|| line.call(&x));
     let space = f64_module(|| ConvTranspose3d::new(1, 2, 2));
     assert_eq!(
-        space.forward(&random([1, 1, 2, 3, 4])).shape().unwrap(),
+        space.call(random([1, 1, 2, 3, 4])).shape().unwrap(),
         [1, 2, 3, 4, 5]
     );
 }
@@ -236,7 +262,7 @@ fn layer_norms_normalise_the_last_dims() {
     let x = random([3, 2, 5]);
     let layer = f64_module(|| LayerNorm::new([2, 5]));
     assert_close(
-        &values(&layer.forward(&x)),
+        &values(&layer.call(&x)),
         &normalised(&values(&x), 10, 1e-5, true),
         1e-12,
     );
@@ -247,13 +273,11 @@ fn layer_norms_normalise_the_last_dims() {
         .assign(random([2, 5]))
         .unwrap();
     layer.bias.as_ref().unwrap().assign(random([2, 5])).unwrap();
-    check_gradients(&layer, &|| layer.forward(&x));
-    let plain = f64_module(|| LayerNorm::new(5))
-        .elementwise_affine(false)
-        .eps(0.5);
+    check_gradients(&layer, &|| layer.call(&x));
+    let plain = f64_module(|| LayerNorm::with(5, Norm::new().affine(false).eps(0.5)));
     assert_eq!(plain.num_parameters(), 0);
     assert_close(
-        &values(&plain.forward(&x)),
+        &values(&plain.call(&x)),
         &normalised(&values(&x), 5, 0.5, true),
         1e-12,
     );
@@ -264,8 +288,8 @@ fn rms_norms_divide_by_the_root_mean_square() {
     let x = random([3, 7]);
     let layer = f64_module(|| RMSNorm::new(7));
     let wanted = normalised(&values(&x), 7, f64::EPSILON, false);
-    assert_close(&values(&layer.forward(&x)), &wanted, 1e-12);
-    check_gradients(&layer, &|| layer.forward(&x));
+    assert_close(&values(&layer.call(&x)), &wanted, 1e-12);
+    check_gradients(&layer, &|| layer.call(&x));
     assert_eq!(
         layer.to_string(),
         "RMSNorm((7,), eps=None, elementwise_affine=True)"
@@ -277,22 +301,22 @@ fn group_norms_normalise_groups_of_channels() {
     let x = random([2, 6, 3]);
     let layer = f64_module(|| GroupNorm::new(2, 6));
     assert_close(
-        &values(&layer.forward(&x)),
+        &values(&layer.call(&x)),
         &normalised(&values(&x), 9, 1e-5, true),
         1e-12,
     );
     layer.weight.as_ref().unwrap().assign(random([6])).unwrap();
-    check_gradients(&layer, &|| layer.forward(&x));
+    check_gradients(&layer, &|| layer.call(&x));
     assert_eq!(layer.to_string(), "GroupNorm(2, 6, eps=1e-05, affine=True)");
 }
 
 #[test]
 fn embeddings_choose_rows_and_padding_gets_no_gradient() {
-    let layer = f64_module(|| Embedding::new(5, 3)?.padding_idx(2));
+    let layer = f64_module(|| Embedding::with(5, 3, Rows::new().padding_idx(2)));
     let rows = held(&layer.weight);
     assert_eq!(rows[6..9], [0.0; 3]);
     let indices = Tensor::from_slice(&[2i64, 0, 0, 4], [2, 2]);
-    let y = layer.forward(&indices);
+    let y = layer.call(&indices);
     let wanted: Vec<f64> = [2, 0, 0, 4]
         .iter()
         .flat_map(|i| rows[i * 3..i * 3 + 3].to_vec())
@@ -309,27 +333,27 @@ fn embeddings_choose_rows_and_padding_gets_no_gradient() {
 
     let given = Embedding::from_pretrained(&Tensor::ones([2, 2], DType::F32)).unwrap();
     assert_eq!((given.num_parameters(), given.num_trainable()), (4, 0));
-    let y = given.forward(&Tensor::from_slice(&[1i32], [1]));
+    let y = given.call(Tensor::from_slice(&[1i32], [1]));
     assert_eq!(y.to_vec::<f32>().unwrap(), [1.0, 1.0]);
 }
 
 #[test]
 fn dropout_zeroes_in_training_and_passes_in_evaluation() {
-    let layer = Dropout::new(0.25);
+    let layer = Dropout::new(0.25).unwrap();
     let x = Tensor::ones([10_000], DType::F32);
-    let y = layer.forward(&x).to_vec::<f32>().unwrap();
+    let y = layer.call(&x).to_vec::<f32>().unwrap();
     let zeros = y.iter().filter(|v| **v == 0.0).count();
     assert!(y.iter().all(|v| *v == 0.0 || (*v - 4.0 / 3.0).abs() < 1e-6));
     assert!((2300..2700).contains(&zeros), "{zeros}");
     layer.eval();
-    assert_eq!(layer.forward(&x).to_vec::<f32>().unwrap(), [1.0; 10_000]);
+    assert_eq!(layer.call(&x).to_vec::<f32>().unwrap(), [1.0; 10_000]);
 }
 
 #[test]
 fn channel_dropout_keeps_or_drops_whole_channels() {
     let x = Tensor::ones([50, 20, 3, 2], DType::F32);
     let layer = Dropout2d::default();
-    let y = layer.forward(&x).to_vec::<f32>().unwrap();
+    let y = layer.call(&x).to_vec::<f32>().unwrap();
     let channels: Vec<f32> = y
         .chunks(6)
         .map(|c| {
@@ -339,10 +363,12 @@ fn channel_dropout_keeps_or_drops_whole_channels() {
         .collect();
     let dropped = channels.iter().filter(|c| **c == 0.0).count();
     assert!((400..600).contains(&dropped), "{dropped}");
-    let unbatched = Dropout1d::new(1.0).forward(&Tensor::ones([4, 5], DType::F32));
+    let unbatched = Dropout1d::new(1.0)
+        .unwrap()
+        .call(Tensor::ones([4, 5], DType::F32));
     assert_eq!(unbatched.to_vec::<f32>().unwrap(), [0.0; 20]);
     layer.eval();
-    assert_eq!(layer.forward(&x).to_vec::<f32>().unwrap(), [1.0; 6000]);
+    assert_eq!(layer.call(&x).to_vec::<f32>().unwrap(), [1.0; 6000]);
 }
 
 #[test]
@@ -350,28 +376,29 @@ fn pooling_layers_have_pytorchs_defaults() {
     let x = Tensor::arange(0, 24, 1)
         .to_dtype(DType::F32)
         .reshape([1, 1, 4, 6]);
-    let pool = MaxPool2d::new(2);
+    let pool = MaxPool2d::new(2).unwrap();
     assert_eq!(
-        pool.forward(&x).to_vec::<f32>().unwrap(),
+        pool.call(&x).to_vec::<f32>().unwrap(),
         [7.0, 9.0, 11.0, 19.0, 21.0, 23.0]
     );
-    let (_, indices) = pool.forward_with_indices(&x);
+    let (_, indices) = pool.call_with_indices(&x);
     assert_eq!(indices.to_vec::<i64>().unwrap(), [7, 9, 11, 19, 21, 23]);
-    let average = AvgPool2d::new([2, 3]);
+    let average = AvgPool2d::new([2, 3]).unwrap();
     assert_eq!(
-        average.forward(&x).to_vec::<f32>().unwrap(),
+        average.call(&x).to_vec::<f32>().unwrap(),
         [4.0, 7.0, 16.0, 19.0]
     );
     let windows = AvgPool::new(3).stride(3).padding(1);
-    let border = AvgPool2d::new(windows.clone());
-    assert_eq!(border.forward(&x).to_vec::<f32>().unwrap()[0], 14.0 / 9.0);
-    let inside = AvgPool2d::new(windows.count_include_pad(false));
-    assert_eq!(inside.forward(&x).to_vec::<f32>().unwrap()[0], 14.0 / 4.0);
-    let adaptive = AdaptiveAvgPool2d::new([1, 2]);
-    assert_eq!(adaptive.forward(&x).to_vec::<f32>().unwrap(), [10.0, 13.0]);
+    let border = AvgPool2d::new(windows.clone()).unwrap();
+    assert_eq!(border.call(&x).to_vec::<f32>().unwrap()[0], 14.0 / 9.0);
+    let inside = AvgPool2d::new(windows.count_include_pad(false)).unwrap();
+    assert_eq!(inside.call(&x).to_vec::<f32>().unwrap()[0], 14.0 / 4.0);
+    let adaptive = AdaptiveAvgPool2d::new([1, 2]).unwrap();
+    assert_eq!(adaptive.call(&x).to_vec::<f32>().unwrap(), [10.0, 13.0]);
     assert_eq!(
         AdaptiveMaxPool2d::new(1)
-            .forward(&x)
+            .unwrap()
+            .call(&x)
             .to_vec::<f32>()
             .unwrap(),
         [23.0]
@@ -379,21 +406,24 @@ fn pooling_layers_have_pytorchs_defaults() {
     let lines = x.reshape([1, 4, 6]);
     assert_eq!(
         MaxPool1d::new(Pool::new(3).stride(2))
-            .forward(&lines)
+            .unwrap()
+            .call(&lines)
             .shape()
             .unwrap(),
         [1, 4, 2]
     );
     assert_eq!(
-        AvgPool1d::new(6).forward(&lines).shape().unwrap(),
+        AvgPool1d::new(6).unwrap().call(&lines).shape().unwrap(),
         [1, 4, 1]
     );
     assert_eq!(
-        MaxPool3d::new([1, 2, 3]).forward(&x).shape().unwrap(),
+        MaxPool3d::new([1, 2, 3]).unwrap().call(&x).shape().unwrap(),
         [1, 1, 2, 2]
     );
     assert_eq!(
-        MaxPool2d::new(Pool::new([3, 2]).stride(2)).to_string(),
+        MaxPool2d::new(Pool::new([3, 2]).stride(2))
+            .unwrap()
+            .to_string(),
         "MaxPool2d(kernel_size=(3, 2), stride=2, padding=0, dilation=1, ceil_mode=False)"
     );
 }
@@ -405,7 +435,7 @@ fn activations_compute_their_formulas() {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     type Row = (Box<dyn Forward>, Box<dyn Fn(f64) -> f64>);
     let rows: Vec<Row> = vec![
-        (Box::new(ReLU), Box::new(|x| x.max(0.0))),
+        (Box::new(ReLU::new()), Box::new(|x| x.max(0.0))),
         (Box::new(ReLU6::new()), Box::new(|x| x.clamp(0.0, 6.0))),
         (
             Box::new(LeakyReLU::default()),
@@ -419,24 +449,30 @@ fn activations_compute_their_formulas() {
             Box::new(CELU::new(2.0)),
             Box::new(|x| x.max(0.0) + (2.0 * (x / 2.0).exp_m1()).min(0.0)),
         ),
-        (Box::new(Sigmoid), Box::new(sigmoid)),
-        (Box::new(LogSigmoid), Box::new(move |x| sigmoid(x).ln())),
-        (Box::new(Tanh), Box::new(f64::tanh)),
-        (Box::new(Tanhshrink), Box::new(|x| x - x.tanh())),
-        (Box::new(SiLU), Box::new(move |x| x * sigmoid(x))),
-        (Box::new(Mish), Box::new(|x| x * x.exp().ln_1p().tanh())),
+        (Box::new(Sigmoid::new()), Box::new(sigmoid)),
+        (
+            Box::new(LogSigmoid::new()),
+            Box::new(move |x| sigmoid(x).ln()),
+        ),
+        (Box::new(Tanh::new()), Box::new(f64::tanh)),
+        (Box::new(Tanhshrink::new()), Box::new(|x| x - x.tanh())),
+        (Box::new(SiLU::new()), Box::new(move |x| x * sigmoid(x))),
+        (
+            Box::new(Mish::new()),
+            Box::new(|x| x * x.exp().ln_1p().tanh()),
+        ),
         (Box::new(Softplus::default()), Box::new(|x| x.exp().ln_1p())),
-        (Box::new(Softsign), Box::new(|x| x / (1.0 + x.abs()))),
+        (Box::new(Softsign::new()), Box::new(|x| x / (1.0 + x.abs()))),
         (
             Box::new(Hardtanh::default()),
             Box::new(|x| x.clamp(-1.0, 1.0)),
         ),
         (
-            Box::new(Hardsigmoid),
+            Box::new(Hardsigmoid::new()),
             Box::new(|x| ((x + 3.0) / 6.0).clamp(0.0, 1.0)),
         ),
         (
-            Box::new(Hardswish),
+            Box::new(Hardswish::new()),
             Box::new(|x| x * ((x + 3.0) / 6.0).clamp(0.0, 1.0)),
         ),
         (
@@ -459,7 +495,7 @@ fn activations_compute_their_formulas() {
             }),
         ),
         (
-            Box::new(SELU),
+            Box::new(SELU::new()),
             Box::new(|x| {
                 let (scale, alpha) = (1.0507009873554805, 1.6732632423543772);
                 scale * if x > 0.0 { x } else { alpha * x.exp_m1() }
@@ -478,18 +514,18 @@ fn activations_compute_their_formulas() {
         };
         let tolerance = if layer.name() == "PReLU" { 1e-6 } else { 1e-10 };
         let wanted: Vec<f64> = x.iter().map(|x| formula(*x)).collect();
-        let y = layer.forward(&t);
+        let y = layer.call(&t);
         assert_close(&values(&y), &wanted, tolerance);
     }
     // The exact GELU at 1 is Φ(1).
     let one = Tensor::from_slice(&[1.0f64], [1]);
     assert_close(
-        &values(&GELU::new().forward(&one)),
+        &values(&GELU::new().call(&one)),
         &[0.8413447460685429],
         1e-9,
     );
     assert_eq!(
-        values(&GLU::default().forward(&Tensor::from_slice(&[3.0f64, 0.0], [2]))),
+        values(&GLU::default().call(Tensor::from_slice(&[3.0f64, 0.0], [2]))),
         [1.5]
     );
 }
@@ -497,30 +533,30 @@ fn activations_compute_their_formulas() {
 #[test]
 fn softmaxes_sum_to_one_along_their_dim() {
     let x = random([3, 4]);
-    let rows = values(&Softmax::new(1).forward(&x).sum(1));
+    let rows = values(&Softmax::new(1).call(&x).sum(1));
     assert_close(&rows, &[1.0; 3], 1e-12);
-    let columns = values(&LogSoftmax::new(0).forward(&x).exp().sum(0));
+    let columns = values(&LogSoftmax::new(0).call(&x).exp().sum(0));
     assert_close(&columns, &[1.0; 4], 1e-12);
-    let min = values(&Softmin::new(1).forward(&x));
-    assert_close(&min, &values(&Softmax::new(1).forward(&x.neg())), 1e-12);
+    let min = values(&Softmin::new(1).call(&x));
+    assert_close(&min, &values(&Softmax::new(1).call(x.neg())), 1e-12);
 }
 
 #[test]
 fn rearranging_layers_keep_every_element() {
     let x = Tensor::arange(0, 24, 1).reshape([2, 3, 4]);
-    assert_eq!(Flatten::new().forward(&x).shape().unwrap(), [2, 12]);
-    assert_eq!(Flatten::dims(0, 1).forward(&x).shape().unwrap(), [6, 4]);
-    let y = Unflatten::new(2, [2, -1]).forward(&x);
+    assert_eq!(Flatten::new().call(&x).shape().unwrap(), [2, 12]);
+    assert_eq!(Flatten::dims(0, 1).call(&x).shape().unwrap(), [6, 4]);
+    let y = Unflatten::new(2, [2, -1]).unwrap().call(&x);
     assert_eq!(y.shape().unwrap(), [2, 3, 2, 2]);
     assert_eq!(y.to_vec::<i64>().unwrap(), (0..24).collect::<Vec<_>>());
     assert_eq!(
-        Identity.forward(&x).to_vec::<i64>().unwrap(),
+        Identity::new().call(&x).to_vec::<i64>().unwrap(),
         (0..24).collect::<Vec<_>>()
     );
     let image = Tensor::arange(0, 9, 1)
         .to_dtype(DType::F32)
         .reshape([1, 1, 3, 3]);
-    let columns = Unfold::new(2).forward(&image);
+    let columns = Unfold::new(2).unwrap().call(&image);
     assert_eq!(columns.shape().unwrap(), [1, 4, 4]);
     assert_eq!(columns.to_vec::<f32>().unwrap()[..4], [0.0, 1.0, 3.0, 4.0]);
 }

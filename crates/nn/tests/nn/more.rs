@@ -21,66 +21,66 @@ fn near(found: &Tensor, wanted: &[f64]) {
 fn losses_by_their_formulas() {
     let (x, y) = (f64s(&[0.5, -1.5], &[2]), f64s(&[1.0, -1.0], &[2]));
     near(
-        &HingeEmbeddingLoss::new().forward(&x, &y),
+        &HingeEmbeddingLoss::new().call((&x, &y)),
         &[(0.5 + 2.5) / 2.0],
     );
     let soft = ((-0.5f64).exp().ln_1p() + (-1.5f64).exp().ln_1p()) / 2.0;
-    near(&SoftMarginLoss::new().forward(&x, &y), &[soft]);
+    near(&SoftMarginLoss::new().call((&x, &y)), &[soft]);
     let rate = (0.5f64.exp() - 2.0 * 0.5 + (-1.5f64).exp() - 3.0 * -1.5) / 2.0;
     let counts = f64s(&[2.0, 3.0], &[2]);
-    near(&PoissonNLLLoss::new().forward(&x, &counts), &[rate]);
+    near(&PoissonNLLLoss::new().call((&x, &counts)), &[rate]);
     let var = f64s(&[2.0, 0.5], &[2]);
     let gauss = 0.5 * (2f64.ln() + 0.25 / 2.0 + 0.5f64.ln() + 0.25 / 0.5) / 2.0;
-    near(&GaussianNLLLoss::new().forward(&x, &y, &var), &[gauss]);
+    near(&GaussianNLLLoss::new().call((&x, &y, &var)), &[gauss]);
     let ranking = MarginRankingLoss::with(MarginRanking::new().margin(0.25));
     // max(0, −t (a − b) + margin): −0.5 · −1 … by hand for both pairs.
     near(
-        &ranking.forward(&x, &f64s(&[1.0, -1.0], &[2]), &y),
+        &ranking.call((&x, &f64s(&[1.0, -1.0], &[2]), &y)),
         &[(0.75 + 0.0) / 2.0],
     );
 
     let (a, b) = (f64s(&[3.0, 4.0], &[1, 2]), f64s(&[4.0, 3.0], &[1, 2]));
     let same = f64s(&[1.0], &[1]);
     near(
-        &CosineEmbeddingLoss::new().forward(&a, &b, &same),
+        &CosineEmbeddingLoss::new().call((&a, &b, &same)),
         &[1.0 - 24.0 / 25.0],
     );
     near(
-        &CosineEmbeddingLoss::new().forward(&a, &b, &(&same * -1.0)),
+        &CosineEmbeddingLoss::new().call((&a, &b, &(&same * -1.0))),
         &[24.0 / 25.0],
     );
     let c = f64s(&[3.0, 2.0], &[1, 2]);
     let triplet = TripletMarginLoss::with(TripletMargin::new().eps(0.0));
-    near(&triplet.forward(&a, &b, &c), &[2f64.sqrt() - 2.0 + 1.0]);
+    near(&triplet.call((&a, &b, &c)), &[2f64.sqrt() - 2.0 + 1.0]);
 
     let scores = f64s(&[0.1, 0.2, 0.4, 0.8], &[1, 4]);
     let one = Tensor::from_slice(&[3i64], [1]);
     near(
-        &MultiMarginLoss::new().forward(&scores, &one),
+        &MultiMarginLoss::new().call((&scores, &one)),
         &[(0.3 + 0.4 + 0.6) / 4.0],
     );
     let several = Tensor::from_slice(&[3i64, 0, -1, 1], [1, 4]);
     near(
-        &MultiLabelMarginLoss::new().forward(&scores, &several),
+        &MultiLabelMarginLoss::new().call((&scores, &several)),
         &[0.85],
     );
     let targets = f64s(&[1.0, 0.0, 0.0, 1.0], &[1, 4]);
     let log = |x: f64| -(-x).exp().ln_1p();
     let soft = -(log(0.1) + log(-0.2) + log(-0.4) + log(0.8)) / 4.0;
     near(
-        &MultiLabelSoftMarginLoss::new().forward(&scores, &targets),
+        &MultiLabelSoftMarginLoss::new().call((&scores, &targets)),
         &[soft],
     );
 
     let (x, y, z) = (random([3, 4]), random([3, 4]), random([3, 4]));
     let bounds = || GradCheck::new().atol(1e-7).rtol(1e-5);
-    let three = |[x, y, z]: [Tensor; 3]| TripletMarginLoss::new().forward(&x, &y, &z);
+    let three = |[x, y, z]: [Tensor; 3]| TripletMarginLoss::new().call((&x, &y, &z));
     gradcheck_with(three, [&x, &y, &z], bounds()).unwrap();
-    let gauss = |[x, y, z]: [Tensor; 3]| GaussianNLLLoss::new().forward(&x, &y, &z.square());
+    let gauss = |[x, y, z]: [Tensor; 3]| GaussianNLLLoss::new().call((&x, &y, &z.square()));
     gradcheck_with(gauss, [&x, &y, &(&z + 2.0)], bounds()).unwrap();
-    let cosine = |[x, y]: [Tensor; 2]| CosineSimilarity::new().forward(&x, &y);
+    let cosine = |[x, y]: [Tensor; 2]| CosineSimilarity::new().call((&x, &y));
     gradcheck_with(cosine, [&x, &y], bounds()).unwrap();
-    let e = MarginRankingLoss::new().forward(&x, &random([5]), &y);
+    let e = MarginRankingLoss::new().call((&x, &random([5]), &y));
     let text = e.error().unwrap().to_string();
     assert!(
         text.contains("more.rs") && text.contains("in MarginRankingLoss"),
@@ -92,10 +92,10 @@ fn losses_by_their_formulas() {
 fn a_target_beside_its_input_does_not_become_a_matrix() {
     let (x, t) = (random([4, 1]), random([4]));
     let of = [
-        MSELoss::new().forward(&x, &t),
-        L1Loss::new().forward(&t, &x),
-        SmoothL1Loss::new().forward(&x, &t),
-        HuberLoss::new().forward(&x, &t),
+        MSELoss::new().call((&x, &t)),
+        L1Loss::new().call((&t, &x)),
+        SmoothL1Loss::new().call((&x, &t)),
+        HuberLoss::new().call((&x, &t)),
     ];
     for loss in of {
         let text = loss.error().unwrap().to_string();
@@ -105,11 +105,11 @@ fn a_target_beside_its_input_does_not_become_a_matrix() {
         );
     }
     // What stretches one of them is the user's to decide.
-    let column = MSELoss::new().forward(&random([4, 3]), &x);
+    let column = MSELoss::new().call((&random([4, 3]), &x));
     assert!(column.check().is_ok());
     assert!(
         MSELoss::new()
-            .forward(&x, &Tensor::scalar(0.5))
+            .call((&x, &Tensor::scalar(0.5)))
             .check()
             .is_ok()
     );
@@ -135,36 +135,30 @@ fn distances_and_other_layers_without_parameters() {
         f64s(&[3.0, 4.0, 1.0, 0.0], &[2, 2]),
         f64s(&[4.0, 3.0, 0.0, 2.0], &[2, 2]),
     );
-    near(
-        &CosineSimilarity::new().forward(&a, &b),
-        &[24.0 / 25.0, 0.0],
-    );
+    near(&CosineSimilarity::new().call((&a, &b)), &[24.0 / 25.0, 0.0]);
     let distance = PairwiseDistance::with(Pairwise::new().eps(0.0));
-    near(&distance.forward(&a, &b), &[2f64.sqrt(), 5f64.sqrt()]);
+    near(&distance.call((&a, &b)), &[2f64.sqrt(), 5f64.sqrt()]);
 
     let x = random([2, 3, 4, 5]);
-    let y = Softmax2d::new().forward(&x);
+    let y = Softmax2d::new().call(&x);
     near(&y.sum(1), &[1.0; 40]);
     near(&y, &values(&x.softmax(1)));
-    near(&Softmax2d::new().forward(&x.i(0)), &values(&y.i(0)));
-    assert!(Softmax2d::new().forward(&x.i((0, 0))).error().is_some());
-    let norm = LocalResponseNorm {
-        size: 3,
-        ..LocalResponseNorm::default()
-    };
+    near(&Softmax2d::new().call(x.i(0)), &values(&y.i(0)));
+    assert!(Softmax2d::new().call(x.i((0, 0))).error().is_some());
+    let norm = LocalResponseNorm::new(3).unwrap();
     near(
-        &norm.forward(&x),
+        &norm.call(&x),
         &values(&x.local_response_norm(3, 1e-4, 0.75, 1.0)),
     );
 
-    let bag = f64_module(|| EmbeddingBag::new(5, 2)).mode(BagMode::Sum);
+    let bag = f64_module(|| EmbeddingBag::with(5, 2, BagMode::Sum));
     let rows = bag.weight.get().detach();
     let indices = Tensor::from_slice(&[0i64, 2, 2, 4], [4]);
     let wanted = cat_rows(&[&(rows.i(0) + rows.i(2)), &(rows.i(2) + rows.i(4))]);
-    near(&bag.forward(&indices.reshape([2, 2])), &wanted);
+    near(&bag.call(indices.reshape([2, 2])), &wanted);
     let offsets = Tensor::from_slice(&[0i64, 2], [2]);
-    near(&bag.forward_with_offsets(&indices, &offsets), &wanted);
-    check_gradients(&bag, &|| bag.forward(&indices.reshape([2, 2])));
+    near(&bag.call((&indices, &offsets)), &wanted);
+    check_gradients(&bag, &|| bag.call(indices.reshape([2, 2])));
     assert_eq!(bag.to_string(), "EmbeddingBag(5, 2, mode='sum')");
 }
 
@@ -177,8 +171,8 @@ fn alpha_dropout_keeps_mean_and_variance() {
     manual_seed(3);
     let x = Tensor::randn([200_000], DType::F64);
     for p in [0.1, 0.5] {
-        let layer = AlphaDropout::new(p);
-        let y = layer.forward(&x);
+        let layer = AlphaDropout::new(p).unwrap();
+        let y = layer.call(&x);
         assert!(y.mean(()).item::<f64>().unwrap().abs() < 0.02);
         let variance = y.var(()).item::<f64>().unwrap();
         assert!((variance - 1.0).abs() < 0.03, "{variance}");
@@ -194,17 +188,17 @@ fn alpha_dropout_keeps_mean_and_variance() {
         }
         assert!((zeros as f64 / 200_000.0 - p).abs() < 0.01);
         layer.eval();
-        assert_eq!(values(&layer.forward(&x)), values(&x));
+        assert_eq!(values(&layer.call(&x)), values(&x));
     }
     let x = Tensor::randn([50, 4, 6], DType::F64);
-    let y = values(&FeatureAlphaDropout::new(0.5).forward(&x));
+    let y = values(&FeatureAlphaDropout::new(0.5).unwrap().call(&x));
     let scale = |i: usize| y[i] - y[i - 1]; // 0 in a dropped channel
     let whole = |c: usize| (1..6).all(|i| scale(c * 6 + i) == 0.0);
     let none = |c: usize| (1..6).all(|i| scale(c * 6 + i) != 0.0);
     assert!((0..200).all(|c| whole(c) || none(c)));
     assert!((0..200).any(whole) && (0..200).any(none));
-    near(&AlphaDropout::new(1.0).forward(&x), &[0.0; 1200]);
-    assert!(AlphaDropout::new(1.5).forward(&x).error().is_some());
+    near(&AlphaDropout::new(1.0).unwrap().call(&x), &[0.0; 1200]);
+    assert!(AlphaDropout::new(1.5).unwrap().call(&x).error().is_some());
 }
 
 #[test]
@@ -242,10 +236,7 @@ fn modules_by_name() {
     let wanted = ["digits.weight", "digits.bias", "sign.weight", "sign.bias"];
     assert_eq!(names(&heads), wanted);
     let x = Tensor::ones([2, 3], DType::F32);
-    assert_eq!(
-        heads.get("sign").unwrap().forward(&x).shape().unwrap(),
-        [2, 1]
-    );
+    assert_eq!(heads.get("sign").unwrap().call(&x).shape().unwrap(), [2, 1]);
     assert!(heads.get("other").is_none());
     let text = heads.to_string();
     assert!(
@@ -259,12 +250,16 @@ fn modules_by_name() {
 #[test]
 fn a_transformer_is_its_encoder_and_decoder() {
     let model = f64_module(|| {
-        let encoder = TransformerEncoderLayer::new(4, 2)?
-            .dim_feedforward(6)?
-            .dropout(0.0)?;
-        let decoder = TransformerDecoderLayer::new(4, 2)?
-            .dim_feedforward(6)?
-            .dropout(0.0)?;
+        let encoder = TransformerEncoderLayer::with(
+            4,
+            2,
+            TransformerOptions::new().dim_feedforward(6).dropout(0.0),
+        )?;
+        let decoder = TransformerDecoderLayer::with(
+            4,
+            2,
+            TransformerOptions::new().dim_feedforward(6).dropout(0.0),
+        )?;
         Transformer::of(&encoder, 2, &decoder, 1)
     });
     let all = names(&model);
@@ -294,22 +289,25 @@ fn a_transformer_is_its_encoder_and_decoder() {
         ]
     );
     let causal = causal.to_dtype(DType::F64);
-    let masks = AttentionMasks {
-        attn_mask: Some(&causal),
-        ..AttentionMasks::default()
+    let masks = || {
+        let none = AttentionMasks::new();
+        [none.clone(), none.clone().attn_mask(&causal), none]
     };
-    let none = AttentionMasks::default();
-    let y = model.forward_with(&src, &tgt, none, masks, none);
-    let memory = model.encoder.forward(&src);
+    let y = model.call((&src, &tgt, masks()));
+    let memory = model.encoder.call(&src);
     near(
         &y,
-        &values(&model.decoder.forward_with(&tgt, &memory, masks, none)),
+        &values(
+            &model
+                .decoder
+                .call((&tgt, &memory, AttentionMasks::new().attn_mask(&causal))),
+        ),
     );
     // What comes later is not seen.
     let changed = tgt.set(4.., 0.0);
-    let z = model.forward_with(&src, &changed, none, masks, none);
+    let z = model.call((&src, &changed, masks()));
     near(&z.i(..4), &values(&y.i(..4)));
-    check_gradients(&model, &|| model.forward(&src, &tgt));
+    check_gradients(&model, &|| model.call((&src, &tgt)));
     let defaults = Transformer::new(8, 2).unwrap();
     assert_eq!(
         defaults.encoder.layers.len() + defaults.decoder.layers.len(),
@@ -338,7 +336,7 @@ fn dropouts_take_pytorchs_ranks_and_drop_what_pytorch_drops() {
     type Layer = Box<dyn Fn(&Tensor) -> Tensor>;
     fn both(layer: impl Forward, function: fn(&Tensor, f64, bool) -> Tensor) -> [Layer; 2] {
         [
-            Box::new(move |x| layer.forward(x)),
+            Box::new(move |x| layer.call(x)),
             Box::new(move |x| function(x, 0.5, true)),
         ]
     }
@@ -346,23 +344,26 @@ fn dropouts_take_pytorchs_ranks_and_drop_what_pytorch_drops() {
     // By rank from 0 on.
     let table = [
         (
-            both(Dropout1d::new(p), Tensor::dropout1d),
+            both(Dropout1d::new(p).unwrap(), Tensor::dropout1d),
             [no, no, Some(1), Some(2), no, no, no],
         ),
         (
-            both(Dropout2d::new(p), Tensor::dropout2d),
+            both(Dropout2d::new(p).unwrap(), Tensor::dropout2d),
             [no, no, Some(2), Some(2), Some(2), Some(2), Some(2)],
         ),
         (
-            both(Dropout3d::new(p), Tensor::dropout3d),
+            both(Dropout3d::new(p).unwrap(), Tensor::dropout3d),
             [no, Some(1), Some(1), Some(1), Some(1), Some(2), Some(1)],
         ),
         (
-            both(FeatureAlphaDropout::new(p), Tensor::feature_alpha_dropout),
+            both(
+                FeatureAlphaDropout::new(p).unwrap(),
+                Tensor::feature_alpha_dropout,
+            ),
             [no, no, Some(2), Some(2), Some(2), Some(2), Some(2)],
         ),
         (
-            both(AlphaDropout::new(p), Tensor::alpha_dropout),
+            both(AlphaDropout::new(p).unwrap(), Tensor::alpha_dropout),
             [
                 Some(0),
                 Some(1),
@@ -449,5 +450,5 @@ fn the_weights_of_losses_are_buffers() {
             .weight(&w.get())
             .pos_weight(&p.get()),
     );
-    near(&logits.forward(&x, &y), &values(&wanted));
+    near(&logits.call((&x, &y)), &values(&wanted));
 }

@@ -139,17 +139,17 @@ fn naive_batch(
 #[test]
 fn lstms_of_every_form_are_their_steps() {
     for (layers, directions, bias) in [(1, 1, true), (2, 1, false), (1, 2, true), (2, 2, true)] {
-        let m = f64_module(|| {
-            let m = LSTM::new(INPUT, HIDDEN)?.num_layers(layers)?;
-            m.bidirectional(directions == 2)?.bias(bias)
-        });
+        let how = Recurrent::new()
+            .num_layers(layers)
+            .bidirectional(directions == 2);
+        let m = f64_module(|| LSTM::with(INPUT, HIDDEN, how.bias(bias)));
         let x = random([LENGTH, BATCH, INPUT]);
         let (h0, c0) = (
             random([layers * directions, BATCH, HIDDEN]),
             random([layers * directions, BATCH, HIDDEN]),
         );
         for states in [None, Some((&h0, &c0))] {
-            let (y, (h, c)) = m.forward(&x, states);
+            let (y, (h, c)) = m.call((&x, states));
             let wanted = naive_batch("lstm", &m, &x, (layers, directions), states);
             assert_close(&values(&y), &wanted[0], 1e-10);
             assert_close(&values(&h), &wanted[1], 1e-10);
@@ -162,21 +162,29 @@ fn lstms_of_every_form_are_their_steps() {
 #[test]
 fn gru_and_rnn_are_their_steps() {
     let x = random([LENGTH, BATCH, INPUT]);
-    let gru = f64_module(|| GRU::new(INPUT, HIDDEN)?.num_layers(2)?.bidirectional(true));
-    let (y, h) = gru.forward(&x, None);
+    let gru = f64_module(|| {
+        GRU::with(
+            INPUT,
+            HIDDEN,
+            Recurrent::new().num_layers(2).bidirectional(true),
+        )
+    });
+    let (y, h) = gru.call(&x);
     let wanted = naive_batch("gru", &gru, &x, (2, 2), None);
     assert_close(&values(&y), &wanted[0], 1e-10);
     assert_close(&values(&h), &wanted[1], 1e-10);
 
     let tanh = f64_module(|| RNN::new(INPUT, HIDDEN));
-    let (y, _) = tanh.forward(&x, None);
+    let (y, _) = tanh.call(&x);
     assert_close(
         &values(&y),
         &naive_batch("tanh", &tanh, &x, (1, 1), None)[0],
         1e-10,
     );
-    let relu = tanh.relu();
-    let (y, _) = relu.forward(&x, None);
+    let how = Recurrent::new().nonlinearity(init::Nonlinearity::Relu);
+    let relu = f64_module(|| RNN::with(INPUT, HIDDEN, how));
+    relu.load_state_dict(&tanh.state_dict(), true).unwrap();
+    let (y, _) = relu.call(&x);
     assert_close(
         &values(&y),
         &naive_batch("relu", &relu, &x, (1, 1), None)[0],
@@ -186,29 +194,28 @@ fn gru_and_rnn_are_their_steps() {
 
 #[test]
 fn batches_may_come_first_or_not_at_all() {
-    let m = f64_module(|| GRU::new(INPUT, HIDDEN)?.bidirectional(true));
+    let m = f64_module(|| GRU::with(INPUT, HIDDEN, Recurrent::new().bidirectional(true)));
     let x = random([LENGTH, BATCH, INPUT]);
-    let (y, h) = m.forward(&x, None);
+    let (y, h) = m.call(&x);
     let first_sample = (values(&y.select(1, 0)), values(&h.select(1, 0)));
-    let (one, last) = m.forward(&x.select(1, 0), None);
+    let (one, last) = m.call(x.select(1, 0));
     assert_eq!((one.ndim(), last.shape().unwrap()), (2, vec![2, HIDDEN]));
     assert_close(&values(&one), &first_sample.0, 1e-12);
     assert_close(&values(&last), &first_sample.1, 1e-12);
     let wanted = values(&y.transpose(0, 1));
-    let m = m.batch_first(true);
-    let (y, swapped) = m.forward(&x.transpose(0, 1), None);
+    let how = Recurrent::new().bidirectional(true).batch_first(true);
+    let first = f64_module(|| GRU::with(INPUT, HIDDEN, how));
+    first.load_state_dict(&m.state_dict(), true).unwrap();
+    let m = first;
+    let (y, swapped) = m.call(x.transpose(0, 1));
     assert_close(&values(&y), &wanted, 1e-12);
     assert_close(&values(&swapped), &values(&h), 1e-12);
 }
 
 #[test]
 fn recurrent_parameters_have_pytorchs_names_and_shapes() {
-    let m = LSTM::new(3, 4)
-        .unwrap()
-        .num_layers(2)
-        .unwrap()
-        .bidirectional(true)
-        .unwrap();
+    let how = Recurrent::new().num_layers(2).bidirectional(true);
+    let m = LSTM::with(3, 4, how.batch_first(true).dropout(0.5)).unwrap();
     let wanted = [
         "weight_ih_l0",
         "weight_hh_l0",
@@ -230,7 +237,6 @@ fn recurrent_parameters_have_pytorchs_names_and_shapes() {
     assert_eq!(names(&m), wanted);
     assert_eq!(m.get_parameter("weight_ih_l1").unwrap().shape(), [16, 8]);
     assert_eq!(m.get_parameter("weight_hh_l0").unwrap().shape(), [16, 4]);
-    let m = m.batch_first(true).dropout(0.5);
     assert_eq!(
         m.to_string(),
         "LSTM(3, 4, num_layers=2, batch_first=True, dropout=0.5, bidirectional=True)"
@@ -239,43 +245,43 @@ fn recurrent_parameters_have_pytorchs_names_and_shapes() {
 
 #[test]
 fn dropout_between_layers_is_for_training() {
-    let m = f64_module(|| RNN::new(INPUT, HIDDEN)?.num_layers(2)).dropout(1.0);
+    let m = f64_module(|| RNN::with(INPUT, HIDDEN, Recurrent::new().num_layers(2).dropout(1.0)));
     let x = random([LENGTH, BATCH, INPUT]);
-    let (dropped, _) = m.forward(&x, None);
-    let (other, _) = m.forward(&random([LENGTH, BATCH, INPUT]), None);
+    let (dropped, _) = m.call(&x);
+    let (other, _) = m.call(random([LENGTH, BATCH, INPUT]));
     assert_eq!(
         values(&dropped),
         values(&other),
         "nothing of the first layer is left"
     );
     m.eval();
-    assert_ne!(values(&m.forward(&x, None).0), values(&dropped));
+    assert_ne!(values(&m.call(&x).0), values(&dropped));
 }
 
 #[test]
 fn gradients_flow_through_time() {
-    let m = f64_module(|| LSTM::new(2, 2)?.bidirectional(true));
+    let m = f64_module(|| LSTM::with(2, 2, Recurrent::new().bidirectional(true)));
     let x = random([3, 1, 2]);
-    check_gradients(&m, &|| m.forward(&x, None).0);
+    check_gradients(&m, &|| m.call(&x).0);
     let m = f64_module(|| GRU::new(2, 2));
-    check_gradients(&m, &|| m.forward(&x, None).1);
+    check_gradients(&m, &|| m.call(&x).1);
 }
 
 #[test]
 fn recurrence_compiles_with_a_symbolic_batch() {
     let m = f64_module(|| LSTM::new(INPUT, HIDDEN));
     let spec = Spec::new(DType::F64, (LENGTH, "batch", INPUT));
-    let compiled = compile(spec, |x| m.forward(&x, None).0).unwrap();
+    let compiled = compile(spec, |x| m.call(&x).0).unwrap();
     let x = random([LENGTH, BATCH, INPUT]);
     let y = compiled.run(&x).unwrap();
-    assert_close(&values(&y), &values(&m.forward(&x, None).0), 1e-12);
+    assert_close(&values(&y), &values(&m.call(&x).0), 1e-12);
 }
 
 #[test]
 fn wrong_sequences_and_sizes_are_named() {
     let m = LSTM::new(3, 4).unwrap();
     let e = m
-        .forward(&Tensor::zeros([5, 2, 7], DType::F32), None)
+        .call(Tensor::zeros([5, 2, 7], DType::F32))
         .0
         .error()
         .cloned()
@@ -287,20 +293,22 @@ fn wrong_sequences_and_sizes_are_named() {
     );
     let x = Tensor::zeros([5, 2, 3], DType::F32);
     let bad = Tensor::zeros([1, 3, 4], DType::F32);
-    let (_, (h, _)) = m.forward(&x, Some((&bad, &bad)));
+    let (_, (h, _)) = m.call((&x, (&bad, &bad)));
     let text = h.error().unwrap().to_string();
     assert!(
         text.contains("f32[1, 2, 4]") && text.contains("f32[1, 3, 4]"),
         "{text}"
     );
     assert!(
-        m.forward(&Tensor::zeros([0, 2, 3], DType::F32), None)
+        m.call(Tensor::zeros([0, 2, 3], DType::F32))
             .0
             .error()
             .is_some()
     );
-    let e = GRU::new(3, 4).unwrap().proj_size(2).err().unwrap();
+    let e = GRU::with(3, 4, Recurrent::new().proj_size(2))
+        .err()
+        .unwrap();
     assert!(e.message().contains("proj_size"), "{e}");
-    assert!(RNN::new(3, 4).unwrap().num_layers(0).is_err());
+    assert!(RNN::with(3, 4, Recurrent::new().num_layers(0)).is_err());
     assert!(RNN::new(0, 4).is_err());
 }

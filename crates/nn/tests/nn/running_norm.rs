@@ -28,10 +28,11 @@ const SHAPE: [usize; 3] = [4, 3, 5];
 #[test]
 fn the_four_combinations_of_training_and_running_statistics() {
     for (training, track) in [(true, true), (true, false), (false, true), (false, false)] {
-        let layer = f64_module(|| BatchNorm1d::new(3)?.track_running_stats(track));
+        let layer =
+            f64_module(|| BatchNorm1d::with(3, BatchNorm::new().track_running_stats(track)));
         layer.set_training(training);
         let x = &(&random(SHAPE) * 2.0) + &random([3, 1]);
-        let y = values(&layer.forward(&x));
+        let y = values(&layer.call(&x));
         let xs = values(&x);
         let (mean, var) = statistics(&xs, SHAPE);
         if training || !track {
@@ -56,11 +57,11 @@ fn the_four_combinations_of_training_and_running_statistics() {
 
 #[test]
 fn without_momentum_the_running_statistics_are_averages() {
-    let layer = f64_module(|| BatchNorm2d::new(3)).momentum(None);
+    let layer = f64_module(|| BatchNorm2d::with(3, BatchNorm::new().momentum(None)));
     let (mut means, mut vars) = (vec![0.0; 3], vec![0.0; 3]);
     for _ in 0..3 {
         let x = random([4, 3, 5, 1]);
-        layer.forward(&x).realize().unwrap();
+        layer.call(&x).realize().unwrap();
         let (mean, var) = statistics(&values(&x), SHAPE);
         for j in 0..3 {
             means[j] += mean[j] / 3.0;
@@ -77,12 +78,12 @@ fn without_momentum_the_running_statistics_are_averages() {
 #[test]
 fn compiled_batch_norms_update_as_lazy_ones() {
     for momentum in [Some(0.1), None] {
-        let make = || Ok(BatchNorm1d::new(3)?.momentum(momentum));
+        let make = || Ok(BatchNorm1d::with(3, BatchNorm::new().momentum(momentum))?);
         let (lazy, other) = (f64_module(make), f64_module(make));
-        let step = compile(Spec::new(DType::F64, SHAPE), |x| other.forward(&x)).unwrap();
+        let step = compile(Spec::new(DType::F64, SHAPE), |x| other.call(&x)).unwrap();
         for _ in 0..3 {
             let x = random(SHAPE);
-            let wanted = values(&lazy.forward(&x));
+            let wanted = values(&lazy.call(&x));
             assert_close(&values(&step.run(&x).unwrap()), &wanted, 1e-10);
         }
         let (a, b) = (lazy.state_dict(), other.state_dict());
@@ -96,14 +97,14 @@ fn compiled_batch_norms_update_as_lazy_ones() {
 #[test]
 fn a_compiled_evaluation_leaves_the_statistics() {
     let layer = f64_module(|| BatchNorm1d::new(3));
-    layer.forward(&random(SHAPE)).realize().unwrap();
+    layer.call(random(SHAPE)).realize().unwrap();
     layer.eval();
     let before = held(layer.running_mean.as_ref().unwrap());
-    let step = compile(Spec::new(DType::F64, SHAPE), |x| layer.forward(&x)).unwrap();
+    let step = compile(Spec::new(DType::F64, SHAPE), |x| layer.call(&x)).unwrap();
     let x = random(SHAPE);
     assert_close(
         &values(&step.run(&x).unwrap()),
-        &values(&layer.forward(&x)),
+        &values(&layer.call(&x)),
         1e-10,
     );
     assert_eq!(held(layer.running_mean.as_ref().unwrap()), before);
@@ -114,9 +115,9 @@ fn batch_norms_have_gradients_in_both_modes() {
     let layer = f64_module(|| BatchNorm1d::new(3));
     layer.weight.as_ref().unwrap().assign(random([3])).unwrap();
     let x = random(SHAPE);
-    check_gradients(&layer, &|| layer.forward(&x));
+    check_gradients(&layer, &|| layer.call(&x));
     layer.eval();
-    check_gradients(&layer, &|| layer.forward(&x));
+    check_gradients(&layer, &|| layer.call(&x));
 }
 
 #[test]
@@ -124,7 +125,7 @@ fn instance_norms_normalise_each_sample() {
     let x = random([2, 3, 4]);
     let layer = f64_module(|| InstanceNorm1d::new(3));
     assert_eq!(layer.state_dict().len(), 0);
-    let y = values(&layer.forward(&x));
+    let y = values(&layer.call(&x));
     let xs = values(&x);
     let mut wanted = Vec::new();
     for sample in xs.chunks(12) {
@@ -132,15 +133,16 @@ fn instance_norms_normalise_each_sample() {
         wanted.extend(normalised(sample, [1, 3, 4], &mean, &var));
     }
     assert_close(&y, &wanted, 1e-10);
-    let one = layer.forward(&x.select(0, 1));
+    let one = layer.call(x.select(0, 1));
     assert_close(&values(&one), &wanted[12..], 1e-10);
 
     let tracking = f64_module(|| {
-        InstanceNorm1d::new(3)?
-            .affine(true)?
-            .track_running_stats(true)
+        InstanceNorm1d::with(
+            3,
+            InstanceNorm::new().affine(true).track_running_stats(true),
+        )
     });
-    tracking.forward(&x).realize().unwrap();
+    tracking.call(&x).realize().unwrap();
     let means: Vec<Vec<f64>> = xs.chunks(12).map(|s| statistics(s, [1, 3, 4]).0).collect();
     let wanted: Vec<f64> = (0..3)
         .map(|j| 0.1 * (means[0][j] + means[1][j]) / 2.0)
@@ -156,11 +158,11 @@ fn instance_norms_normalise_each_sample() {
         tracking.running_var.as_ref().unwrap(),
     );
     let wanted = normalised(&xs, [2, 3, 4], &held(running.0), &held(running.1));
-    assert_close(&values(&tracking.forward(&x)), &wanted, 1e-10);
+    assert_close(&values(&tracking.call(&x)), &wanted, 1e-10);
     let space = InstanceNorm3d::new(2).unwrap();
     assert_eq!(
         space
-            .forward(&Tensor::rand([1, 2, 2, 2, 2], DType::F32))
+            .call(Tensor::rand([1, 2, 2, 2, 2], DType::F32))
             .shape()
             .unwrap()
             .len(),
@@ -170,7 +172,7 @@ fn instance_norms_normalise_each_sample() {
 
 /// A loss whose computation fails behind the layer.
 fn failing_loss(layer: &impl Forward, x: &Tensor) -> Tensor {
-    let y = layer.forward(x).flatten(1, -1);
+    let y = layer.call(x).flatten(1, -1);
     let labels = Tensor::from_slice(&[0i64, 99, 1, 0], [4]);
     y.cross_entropy(&labels)
 }
@@ -178,8 +180,8 @@ fn failing_loss(layer: &impl Forward, x: &Tensor) -> Tensor {
 #[test]
 fn a_failed_step_leaves_the_statistics_and_their_count_alike() {
     for momentum in [Some(0.1), None] {
-        let layer = f64_module(|| BatchNorm1d::new(3)).momentum(momentum);
-        layer.forward(&random(SHAPE)).realize().unwrap();
+        let layer = f64_module(|| BatchNorm1d::with(3, BatchNorm::new().momentum(momentum)));
+        layer.call(random(SHAPE)).realize().unwrap();
         let before: Vec<Vec<f64>> = layer.buffers().iter().map(held).collect();
         assert_eq!(before[2], [1.0]);
 
@@ -197,7 +199,7 @@ fn a_failed_step_leaves_the_statistics_and_their_count_alike() {
         let after: Vec<Vec<f64>> = layer.buffers().iter().map(held).collect();
         assert_eq!(after, before, "stepped");
 
-        layer.forward(&random(SHAPE)).realize().unwrap();
+        layer.call(random(SHAPE)).realize().unwrap();
         assert_eq!(held(layer.num_batches_tracked.as_ref().unwrap()), [2.0]);
     }
 }

@@ -6,10 +6,8 @@ use kiln_tensor::{DType, ErrorKind, Tensor};
 use std::path::PathBuf;
 
 fn model(out: usize) -> Sequential {
-    Sequential::new()
-        .named("body", Linear::new(3, 4).unwrap())
-        .named("norm", BatchNorm1d::new(4).unwrap())
-        .named("head", Linear::new(4, out).unwrap())
+    sequential!["body": Linear::new(3, 4), "norm": BatchNorm1d::new(4), "head": Linear::new(4, out)]
+        .unwrap()
 }
 
 fn folder(name: &str) -> PathBuf {
@@ -43,9 +41,7 @@ fn a_model_survives_a_file() {
     let dir = folder("roundtrip");
     let path = dir.join("model.safetensors");
     let m = model(2);
-    m.forward(&Tensor::rand([5, 3], DType::F32))
-        .realize()
-        .unwrap();
+    m.call(Tensor::rand([5, 3], DType::F32)).realize().unwrap();
     m.save_state_dict(&path).unwrap();
     let loaded = StateDict::load(&path).unwrap();
     assert_same(&m.state_dict(), &loaded);

@@ -15,18 +15,18 @@ struct Net {
 impl Net {
     fn new(dropout: f64) -> Result<Net> {
         Ok(Net {
-            conv: Conv2d::new(1, 3, 3)?.padding(1),
+            conv: Conv2d::new(1, 3, Kernel::new(3).padding(1))?,
             norm: BatchNorm2d::new(3)?,
-            drop: Dropout::new(dropout),
+            drop: Dropout::new(dropout).unwrap(),
             head: Linear::new(3 * 4 * 4, 2)?,
         })
     }
 }
 
 impl Forward for Net {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let x = self.norm.forward(&self.conv.forward(x)).relu();
-        self.head.forward(&self.drop.forward(&x.flatten(1, -1)))
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let x = self.norm.call(self.conv.call(x)).relu();
+        Ok(self.head.call(self.drop.call(x.flatten(1, -1))))
     }
 }
 
@@ -46,7 +46,7 @@ fn data() -> (Tensor, Tensor) {
 /// One step of gradient descent; the loss.
 fn step(net: &Net, x: &Tensor, y: &Tensor) -> Result<Tensor> {
     net.zero_grad();
-    let loss = net.forward(x).cross_entropy(y);
+    let loss = net.call(x).cross_entropy(y);
     loss.backward()?;
     for p in net.parameters() {
         if let Some(g) = p.grad() {
@@ -60,7 +60,7 @@ fn step(net: &Net, x: &Tensor, y: &Tensor) -> Result<Tensor> {
 fn a_small_network_has_the_gradients_that_differences_give() {
     let net = f64_module(|| Net::new(0.0));
     let x = random([3, 1, 4, 4]);
-    check_gradients(&net, &|| net.forward(&x));
+    check_gradients(&net, &|| net.call(&x));
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_training_loop_lowers_the_loss() {
         .collect();
     assert!(losses[39] < 0.3 * losses[0], "{losses:?}");
     net.eval();
-    let found = net.forward(&x).argmax(1);
+    let found = net.call(&x).argmax(1);
     assert_eq!(found.to_vec::<i64>().unwrap(), y.to_vec::<i64>().unwrap());
     let batches = net.norm.num_batches_tracked.as_ref().unwrap().get();
     assert_eq!(batches.item::<i64>().unwrap(), 40);
@@ -125,12 +125,12 @@ fn a_frozen_part_does_not_move() {
 
 #[test]
 fn a_shared_parameter_gets_the_sum_of_its_gradients() {
-    let a = f64_module(|| Linear::new(2, 2)).bias(false);
-    let mut b = f64_module(|| Linear::new(2, 2)).bias(false);
+    let a = f64_module(|| Linear::no_bias(2, 2));
+    let mut b = f64_module(|| Linear::no_bias(2, 2));
     b.weight = a.weight.clone();
-    let model = Sequential::new().add(a).add(b);
+    let model = sequential![a, b].unwrap();
     let x = random([3, 2]);
-    check_gradients(&model, &|| model.forward(&x));
+    check_gradients(&model, &|| model.call(&x));
     assert_eq!(model.num_parameters(), 4);
 }
 
@@ -141,19 +141,19 @@ fn loss_modules_are_the_functions_with_their_defaults() {
     let p = x.sigmoid();
     let q = y.sigmoid();
     let pairs = [
-        (MSELoss::new().forward(&x, &y), x.mse_loss(&y)),
-        (L1Loss::new().forward(&x, &y), x.l1_loss(&y)),
-        (SmoothL1Loss::new().forward(&x, &y), x.smooth_l1_loss(&y)),
-        (HuberLoss::new().forward(&x, &y), x.huber_loss(&y)),
-        (KLDivLoss::new().forward(&x, &q), x.kl_div(&q)),
-        (BCELoss::new().forward(&p, &q), p.binary_cross_entropy(&q)),
+        (MSELoss::new().call((&x, &y)), x.mse_loss(&y)),
+        (L1Loss::new().call((&x, &y)), x.l1_loss(&y)),
+        (SmoothL1Loss::new().call((&x, &y)), x.smooth_l1_loss(&y)),
+        (HuberLoss::new().call((&x, &y)), x.huber_loss(&y)),
+        (KLDivLoss::new().call((&x, &q)), x.kl_div(&q)),
+        (BCELoss::new().call((&p, &q)), p.binary_cross_entropy(&q)),
         (
-            BCEWithLogitsLoss::new().forward(&x, &q),
+            BCEWithLogitsLoss::new().call((&x, &q)),
             x.binary_cross_entropy_with_logits(&q),
         ),
-        (NLLLoss::new().forward(&x, &labels), x.nll_loss(&labels)),
+        (NLLLoss::new().call((&x, &labels)), x.nll_loss(&labels)),
         (
-            CrossEntropyLoss::new().forward(&x, &labels),
+            CrossEntropyLoss::new().call((&x, &labels)),
             x.cross_entropy(&labels),
         ),
     ];
@@ -162,7 +162,7 @@ fn loss_modules_are_the_functions_with_their_defaults() {
     }
     let sum = MSELoss::with(Reduction::Sum);
     assert_close(
-        &values(&sum.forward(&x, &y)),
+        &values(&sum.call((&x, &y))),
         &values(&x.mse_loss_with(&y, Reduction::Sum)),
         1e-12,
     );

@@ -2,8 +2,8 @@
 
 use crate::support::names;
 use kiln_nn::{
-    BatchNorm1d, BatchNorm2d, Conv2d, Dropout, Forward, Identity, Linear, Mode, Module, ModuleList,
-    ReLU, Sequential,
+    BatchNorm, BatchNorm1d, BatchNorm2d, Conv2d, Dropout, Forward, Identity, Kernel, Linear, Mode,
+    Module, ModuleList, ReLU, Sequential, sequential,
 };
 use kiln_tensor::{DType, Result, Tensor, Var, no_grad};
 use std::sync::Arc;
@@ -49,10 +49,10 @@ fn everything() -> Result<Everything<BatchNorm1d>> {
         scratch: parameter(&[8.0]),
         inner: BatchNorm1d::new(3)?,
         absent: None,
-        present: Some(Linear::new(2, 1)?.bias(false)),
+        present: Some(Linear::no_bias(2, 1)?),
         blocks: vec![Sequential::new().add(Linear::new(1, 2)?)],
-        list: ModuleList(vec![Box::new(ReLU), Box::new(Linear::new(1, 1)?)]),
-        boxed: Box::new(Dropout::new(0.1)),
+        list: ModuleList(vec![Box::new(ReLU::new()), Box::new(Linear::new(1, 1)?)]),
+        boxed: Box::new(Dropout::new(0.1).unwrap()),
         _other: std::time::Duration::ZERO,
         mode: Mode::new(),
         _width: 3,
@@ -117,11 +117,12 @@ fn printing_shows_the_tree() {
   (boxed): Dropout(p=0.1)
 )"
     );
-    let conv = Conv2d::new(3, 8, [3, 5])
-        .unwrap()
-        .padding([1, 2])
-        .stride(2)
-        .bias(false);
+    let conv = Conv2d::new(
+        3,
+        8,
+        Kernel::new([3, 5]).padding([1, 2]).stride(2).bias(false),
+    )
+    .unwrap();
     assert_eq!(
         conv.to_string(),
         "Conv2d(3, 8, kernel_size=(3, 5), stride=(2, 2), padding=(1, 2), bias=False)"
@@ -161,19 +162,21 @@ fn modules_are_recursive_and_children_are_not() {
             .downcast_ref::<Linear>()
             .is_some()
     );
-    assert!(m.get_submodule("list.2").is_none());
+    assert!(m.get_submodule("list.2").is_err());
     assert_eq!(
         m.get_parameter("inner.weight").unwrap().id(),
         m.inner.weight.as_ref().unwrap().id()
     );
-    assert!(m.get_parameter("inner.running_mean").is_none());
+    assert!(m.get_parameter("inner.running_mean").is_err());
 }
 
 #[test]
 fn apply_visits_children_before_what_holds_them() {
-    let m = Sequential::new()
-        .add(Sequential::new().add(ReLU).add(Identity))
-        .add(Dropout::default());
+    let m = sequential![
+        sequential![ReLU::new(), Identity::new()].unwrap(),
+        Dropout::default()
+    ]
+    .unwrap();
     let mut seen = Vec::new();
     m.apply(&mut |m| seen.push(m.name().to_string()));
     assert_eq!(
@@ -214,10 +217,7 @@ fn a_shared_parameter_counts_once_and_is_saved_under_both_names() {
 
 #[test]
 fn freezing_stops_gradients_and_keeps_batch_norms_in_evaluation() {
-    let m = Sequential::new()
-        .named("norm", BatchNorm2d::new(3).unwrap())
-        .named("drop", Dropout::new(0.5))
-        .named("conv", Conv2d::new(3, 2, 1).unwrap());
+    let m = sequential!["norm": BatchNorm2d::new(3), "drop": Dropout::new(0.5), "conv": Conv2d::new(3, 2, 1)].unwrap();
     let norm = m.get_submodule("norm").unwrap();
     norm.freeze();
     m.train();
@@ -229,7 +229,7 @@ fn freezing_stops_gradients_and_keeps_batch_norms_in_evaluation() {
         "dropout goes on"
     );
     let x = Tensor::rand([4, 3, 2, 2], DType::F32);
-    m.forward(&x).sum(()).backward().unwrap();
+    m.call(&x).sum(()).backward().unwrap();
     assert!(norm.weight.as_ref().unwrap().grad().is_none());
     assert!(m.get_parameter("conv.weight").unwrap().grad().is_some());
     assert_eq!(
@@ -259,10 +259,7 @@ fn freezing_stops_gradients_and_keeps_batch_norms_in_evaluation() {
 
 #[test]
 fn freezing_by_name_takes_the_norms_of_the_whole_names_only() {
-    let m = Sequential::new()
-        .named("a", BatchNorm1d::new(2).unwrap())
-        .named("b", BatchNorm1d::new(2).unwrap().affine(false).unwrap())
-        .named("c", BatchNorm1d::new(2).unwrap());
+    let m = sequential!["a": BatchNorm1d::new(2), "b": BatchNorm1d::with(2, BatchNorm::new().affine(false)), "c": BatchNorm1d::new(2)].unwrap();
     m.freeze_where(&|name| name.starts_with("a.") || name.starts_with("b.") || name == "c.bias");
     m.train();
     let training: Vec<bool> = m.children().iter().map(|m| m.is_training()).collect();
@@ -281,14 +278,12 @@ fn gradients_alone_can_be_switched_off() {
 
 #[test]
 fn layers_can_be_replaced_and_reset() {
-    let mut m = Sequential::new()
-        .named("body", Linear::new(3, 4).unwrap())
-        .named("head", Linear::new(4, 2).unwrap());
+    let mut m = sequential!["body": Linear::new(3, 4), "head": Linear::new(4, 2)].unwrap();
     let head = Linear::new(4, 7).unwrap();
     m.replace("head", head).unwrap();
-    let y = m.forward(&Tensor::ones([5, 3], DType::F32));
+    let y = m.call(Tensor::ones([5, 3], DType::F32));
     assert_eq!(y.shape().unwrap(), [5, 7]);
-    let e = m.replace("tail", Identity).unwrap_err();
+    let e = m.replace("tail", Identity::new()).unwrap_err();
     assert!(
         e.message().contains("\"tail\"") && e.message().contains("body"),
         "{e}"
@@ -303,14 +298,14 @@ fn layers_can_be_replaced_and_reset() {
 #[test]
 fn zero_grad_clears_every_gradient() {
     let m = Linear::new(2, 2).unwrap();
-    m.forward(&Tensor::ones([1, 2], DType::F32))
+    m.call(Tensor::ones([1, 2], DType::F32))
         .sum(())
         .backward()
         .unwrap();
     assert!(m.parameters().iter().all(|p| p.grad().is_some()));
     m.zero_grad();
     assert!(m.parameters().iter().all(|p| p.grad().is_none()));
-    let y = no_grad(|| m.forward(&Tensor::ones([1, 2], DType::F32)));
+    let y = no_grad(|| m.call(Tensor::ones([1, 2], DType::F32)));
     assert!(!y.requires_grad());
 }
 

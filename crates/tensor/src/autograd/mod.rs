@@ -9,6 +9,7 @@ mod function;
 mod functional;
 mod grad_fn;
 mod transform;
+mod watch;
 
 pub use checkpoint::checkpoint;
 pub(crate) use function::{Backward, differentiated, keeps_derivative};
@@ -16,6 +17,7 @@ pub use function::{CustomFunction, custom_function};
 pub use functional::{Grad, GradCheck, grad, grad_with, gradcheck, gradcheck_with};
 pub use grad_fn::GradFn;
 pub use transform::{Pullback, hessian, jacobian, jvp, vjp};
+pub use watch::watch_gradients;
 
 use crate::record::compose;
 use crate::{

@@ -1,0 +1,156 @@
+//! Copies of modules.
+
+use crate::{Forward, Module};
+use kiln_tensor::{DType, Error, Result, Var};
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What a copy of a module has copied so far: what is shared within the module is shared within the copy.
+#[derive(Default)]
+pub struct Copies {
+    vars: HashMap<u64, Var>,
+    /// By the address of what is shared.
+    shared: HashMap<usize, Box<dyn Any>>,
+    /// Of floats, where it changes.
+    dtype: Option<DType>,
+}
+
+impl Copies {
+    pub(crate) fn of_dtype(dtype: Option<DType>) -> Copies {
+        Copies {
+            dtype,
+            ..Copies::default()
+        }
+    }
+
+    /// The copy of a cell: a new one, with its value and whether it requires gradients.
+    ///
+    /// # Errors
+    /// If the value can't be computed, or inside `compile`.
+    #[track_caller]
+    pub fn var(&mut self, var: &Var) -> Result<Var> {
+        if let Some(copy) = self.vars.get(&var.id()) {
+            return Ok(copy.clone());
+        }
+        let mut value = var.get().detach();
+        if let Some(dtype) = self.dtype.filter(|_| value.dtype().is_float()) {
+            value = value.to_dtype(dtype);
+        }
+        value.realize()?;
+        let copy = match var.is_parameter() {
+            true => Var::parameter(&value)?,
+            false => Var::new(&value)?,
+        };
+        copy.requires_grad_(var.requires_grad())?;
+        self.vars.insert(var.id(), copy.clone());
+        Ok(copy)
+    }
+
+    /// The copy of a module that others may hold, too.
+    pub(crate) fn shared<M: BoxCopy + ?Sized + 'static>(
+        &mut self,
+        module: &Arc<M>,
+    ) -> Result<Arc<M>> {
+        let address = Arc::as_ptr(module).cast::<()>() as usize;
+        if let Some(copy) = self
+            .shared
+            .get(&address)
+            .and_then(|c| c.downcast_ref::<Arc<M>>())
+        {
+            return Ok(copy.clone());
+        }
+        let copy: Arc<M> = module.box_copy(self)?.into();
+        self.shared.insert(address, Box::new(copy.clone()));
+        Ok(copy)
+    }
+}
+
+/// What can be copied into a box of its own type: every module, `dyn Module` and `dyn Forward`. Modules of
+/// other trait objects can't be in a `Box` or an `Arc` of a module.
+#[diagnostic::on_unimplemented(
+    message = "a pointer to `{Self}` is no module, since it can't be copied",
+    note = "use `dyn Forward` or `dyn Module`"
+)]
+pub trait BoxCopy {
+    /// The copy.
+    ///
+    /// # Errors
+    /// As [`Module::deep_copy`].
+    fn box_copy(&self, copies: &mut Copies) -> Result<Box<Self>>;
+}
+
+impl<M: Module> BoxCopy for M {
+    fn box_copy(&self, copies: &mut Copies) -> Result<Box<M>> {
+        self.copied(copies).map(Box::new)
+    }
+}
+
+impl BoxCopy for dyn Module {
+    fn box_copy(&self, copies: &mut Copies) -> Result<Box<dyn Module>> {
+        self.boxed_module(copies)
+    }
+}
+
+impl<I: 'static, O: 'static> BoxCopy for dyn Forward<I, O> {
+    fn box_copy(&self, copies: &mut Copies) -> Result<Box<dyn Forward<I, O>>> {
+        self.boxed_forward(copies)
+    }
+}
+
+/// Every module as one whose type is not known.
+pub trait BoxModule {
+    #[doc(hidden)]
+    fn boxed_module(&self, copies: &mut Copies) -> Result<Box<dyn Module>>;
+}
+
+impl<M: Module> BoxModule for M {
+    fn boxed_module(&self, copies: &mut Copies) -> Result<Box<dyn Module>> {
+        Ok(Box::new(self.copied(copies)?))
+    }
+}
+
+/// Every module as one of which only the call is known.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not compute anything from `{I}`",
+    note = "it does where `Forward<{I}>` is implemented for it"
+)]
+pub trait BoxForward<I, O> {
+    #[doc(hidden)]
+    fn boxed_forward(&self, copies: &mut Copies) -> Result<Box<dyn Forward<I, O>>>;
+}
+
+impl<I, O, M: Forward<I, O>> BoxForward<I, O> for M {
+    fn boxed_forward(&self, copies: &mut Copies) -> Result<Box<dyn Forward<I, O>>> {
+        Ok(Box::new(self.copied(copies)?))
+    }
+}
+
+/// A field that a module leaves out, for the derive: it is cloned, if its type allows.
+#[doc(hidden)]
+pub struct Skipped<'a, T>(pub &'a T, pub &'static str);
+
+/// Of a type that can be cloned. The derive's call finds this before [`SkippedOther`].
+#[doc(hidden)]
+pub trait SkippedClone<T> {
+    fn copied(&self) -> Result<T>;
+}
+
+impl<T: Clone> SkippedClone<T> for Skipped<'_, T> {
+    fn copied(&self) -> Result<T> {
+        Ok(self.0.clone())
+    }
+}
+
+#[doc(hidden)]
+pub trait SkippedOther<T> {
+    fn copied(&self) -> Result<T>;
+}
+
+impl<T> SkippedOther<T> for &Skipped<'_, T> {
+    #[track_caller]
+    fn copied(&self) -> Result<T> {
+        let message = format!("the field {} can't be cloned", self.1);
+        Err(Error::invalid("deep_copy", message))
+    }
+}

@@ -1,0 +1,406 @@
+//! Functions that see what goes through a module.
+
+use crate::{LoadReport, Module, StateDict};
+use kiln_tensor::{Error, HookHandle, Nest, Result, Tensor, watch_gradients};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+/// The place of a module's hooks. All layers have one; a field of this type gives it to a module of yours.
+/// Copies of a module begin without hooks.
+#[derive(Default)]
+pub struct Hooks(Arc<List>);
+
+#[derive(Default)]
+struct List {
+    count: AtomicUsize,
+    hooks: Mutex<Vec<(u64, Hook)>>,
+}
+
+type Gradients = [Option<Tensor>];
+type Before = dyn Fn(&dyn Module, &[Tensor]) -> Option<Vec<Tensor>> + Send + Sync;
+type After = dyn Fn(&dyn Module, &[Tensor], &[Tensor]) -> Option<Vec<Tensor>> + Send + Sync;
+type Backward = dyn Fn(&Gradients, &Gradients) -> Option<Vec<Option<Tensor>>> + Send + Sync;
+type Saves = dyn Fn(&dyn Module, &str) + Send + Sync;
+type Loads = dyn Fn(&dyn Module, &mut StateDict, &str) + Send + Sync;
+type Loaded = dyn Fn(&dyn Module, &mut LoadReport) + Send + Sync;
+
+/// A hook, with what it is called for.
+#[derive(Clone)]
+pub(crate) enum Hook {
+    Before(Arc<Before>),
+    After(Arc<After>),
+    Backward(Arc<Backward>),
+    StateDict(Arc<Saves>),
+    LoadStateDict(Arc<Loads>),
+    Loaded(Arc<Loaded>),
+}
+
+impl Hooks {
+    /// No hooks.
+    pub fn new() -> Hooks {
+        Hooks::default()
+    }
+
+    pub(crate) fn add(&self, hook: Hook) -> HookHandle {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed) as u64;
+        let mut hooks = self.0.lock();
+        hooks.push((id, hook));
+        self.0.count.store(hooks.len(), Ordering::Release);
+        let list = Arc::downgrade(&self.0);
+        HookHandle::new(move || {
+            if let Some(list) = Weak::upgrade(&list) {
+                let mut hooks = list.lock();
+                hooks.retain(|(other, _)| *other != id);
+                list.count.store(hooks.len(), Ordering::Release);
+            }
+        })
+    }
+
+    /// The hooks in the order in which they were registered, if there are any.
+    pub(crate) fn registered(&self) -> Option<Registered> {
+        let none = self.0.count.load(Ordering::Acquire) == 0;
+        (!none).then(|| Registered(self.0.lock().iter().map(|(_, hook)| hook.clone()).collect()))
+    }
+}
+
+impl List {
+    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Hook)>> {
+        self.hooks.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl Clone for Hooks {
+    /// No hooks: a copy begins without.
+    fn clone(&self) -> Hooks {
+        Hooks::new()
+    }
+}
+
+impl std::fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Hooks({})", self.0.count.load(Ordering::Relaxed))
+    }
+}
+
+/// The hooks of a module at one moment.
+pub(crate) struct Registered(Vec<Hook>);
+
+impl Registered {
+    /// A module's forward pass between its hooks.
+    pub(crate) fn around<I: Nest, O: Nest>(
+        &self,
+        module: &dyn Module,
+        mut input: I,
+        forward: impl FnOnce(I) -> Result<O>,
+    ) -> Result<O> {
+        for hook in &self.0 {
+            if let Hook::Before(f) = hook
+                && let Some(new) = f(module, &input.tensors())
+            {
+                input = replaced(input, new, "inputs")?;
+            }
+        }
+        let outputs = self.watch_inputs(&mut input);
+        let given = input.tensors();
+        let mut y = forward(input)?;
+        for hook in &self.0 {
+            if let Hook::After(f) = hook
+                && let Some(new) = f(module, &given, &y.tensors())
+            {
+                y = replaced(y, new, "outputs")?;
+            }
+        }
+        Ok(match outputs {
+            Some(outputs) => self.watch_outputs(&given, y, outputs),
+            None => y,
+        })
+    }
+
+    fn backward(&self) -> Vec<Arc<Backward>> {
+        let of = |hook: &Hook| match hook {
+            Hook::Backward(f) => Some(f.clone()),
+            _ => None,
+        };
+        self.0.iter().filter_map(of).collect()
+    }
+
+    /// Lets hooks see the gradients of the inputs, with those of the outputs, which come earlier and are
+    /// kept in what this returns.
+    fn watch_inputs<I: Nest>(&self, input: &mut I) -> Option<Outputs> {
+        let hooks = self.backward();
+        if hooks.is_empty() {
+            return None;
+        }
+        let outputs = Outputs::default();
+        let tensors = input.tensors();
+        let (count, at) = (tensors.len(), flowing(&tensors));
+        let watched = {
+            let (outputs, at) = (outputs.clone(), at.clone());
+            let watched: Vec<Tensor> = at.iter().map(|i| tensors[*i].clone()).collect();
+            watch_gradients(&watched, move |gradients| {
+                let outputs = std::mem::take(&mut *lock(&outputs));
+                let inputs = spread(gradients, &at, count);
+                let new = see(&hooks, inputs, &outputs)?;
+                Some(at.iter().map(|i| new.get(*i).cloned().flatten()).collect())
+            })
+        };
+        *input = input.with(&mut put(tensors, &at, watched).into_iter());
+        Some(outputs)
+    }
+
+    /// Keeps the gradients of the outputs for the hooks, which see them here if no input has gradients.
+    fn watch_outputs<O: Nest>(&self, given: &[Tensor], y: O, outputs: Outputs) -> O {
+        let tensors = y.tensors();
+        let (count, at) = (tensors.len(), flowing(&tensors));
+        let alone = flowing(given).is_empty();
+        let (hooks, inputs) = (self.backward(), vec![None; given.len()]);
+        let watched = {
+            let at = at.clone();
+            let watched: Vec<Tensor> = at.iter().map(|i| tensors[*i].clone()).collect();
+            watch_gradients(&watched, move |gradients| {
+                let gradients = spread(gradients, &at, count);
+                match alone {
+                    true => drop(see(&hooks, inputs.clone(), &gradients)),
+                    false => *lock(&outputs) = gradients,
+                }
+                None
+            })
+        };
+        y.with(&mut put(tensors, &at, watched).into_iter())
+    }
+
+    /// Before the state of a module is taken, whose names begin with `prefix`.
+    pub(crate) fn before_state_dict(&self, module: &dyn Module, prefix: &str) {
+        for hook in &self.0 {
+            if let Hook::StateDict(f) = hook {
+                f(module, prefix);
+            }
+        }
+    }
+
+    /// Before a state is compared with a module.
+    pub(crate) fn before_loading(&self, module: &dyn Module, state: &mut StateDict, prefix: &str) {
+        for hook in &self.0 {
+            if let Hook::LoadStateDict(f) = hook {
+                f(module, state, prefix);
+            }
+        }
+    }
+
+    /// After a state was loaded.
+    pub(crate) fn after_loading(&self, module: &dyn Module, report: &mut LoadReport) {
+        for hook in &self.0 {
+            if let Hook::Loaded(f) = hook {
+                f(module, report);
+            }
+        }
+    }
+}
+
+/// The gradients of a module's outputs, from when a backward pass has them until it has those of the inputs.
+type Outputs = Arc<Mutex<Vec<Option<Tensor>>>>;
+
+fn lock(outputs: &Outputs) -> MutexGuard<'_, Vec<Option<Tensor>>> {
+    outputs.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// The positions of tensors that get gradients.
+fn flowing(tensors: &[Tensor]) -> Vec<usize> {
+    let flows = |i: &usize| tensors[*i].requires_grad() && tensors[*i].dtype().is_float();
+    (0..tensors.len()).filter(flows).collect()
+}
+
+/// Some of `count` gradients at their positions.
+fn spread(some: &Gradients, at: &[usize], count: usize) -> Vec<Option<Tensor>> {
+    let mut all = vec![None; count];
+    for (i, g) in at.iter().zip(some) {
+        all[*i] = g.clone();
+    }
+    all
+}
+
+/// Tensors with other ones at some positions.
+fn put(mut tensors: Vec<Tensor>, at: &[usize], new: Vec<Tensor>) -> Vec<Tensor> {
+    for (i, t) in at.iter().zip(new) {
+        tensors[*i] = t;
+    }
+    tensors
+}
+
+/// Shows hooks the gradients; those of the inputs if a hook has replaced them.
+fn see(
+    hooks: &[Arc<Backward>],
+    mut inputs: Vec<Option<Tensor>>,
+    outputs: &Gradients,
+) -> Option<Vec<Option<Tensor>>> {
+    let mut changed = false;
+    for hook in hooks {
+        if let Some(new) = hook(&inputs, outputs) {
+            (inputs, changed) = (new, true);
+        }
+    }
+    changed.then_some(inputs)
+}
+
+/// What a hook gave in the place of inputs or outputs.
+#[track_caller]
+fn replaced<N: Nest>(old: N, new: Vec<Tensor>, what: &str) -> Result<N> {
+    let count = old.tensors().len();
+    if new.len() != count {
+        let message = format!(
+            "a hook gave {} tensors in the place of {count} {what}",
+            new.len()
+        );
+        return Err(Error::invalid("register_forward_hook", message));
+    }
+    Ok(old.with(&mut new.into_iter()))
+}
+
+/// What a hook may return: `()`, or what takes the place of what it saw.
+pub trait Replace<T> {
+    /// What takes its place, if anything does.
+    fn into_replacement(self) -> Option<Vec<T>>;
+}
+
+impl<T> Replace<T> for () {
+    fn into_replacement(self) -> Option<Vec<T>> {
+        None
+    }
+}
+
+impl<T> Replace<T> for Vec<T> {
+    fn into_replacement(self) -> Option<Vec<T>> {
+        Some(self)
+    }
+}
+
+impl<T> Replace<T> for Option<Vec<T>> {
+    fn into_replacement(self) -> Option<Vec<T>> {
+        self
+    }
+}
+
+/// Registers a hook with a module that has a place for it.
+#[track_caller]
+pub(crate) fn register(module: &dyn Module, hook: Hook) -> Result<HookHandle> {
+    match module.hooks() {
+        Some(hooks) => Ok(hooks.add(hook)),
+        None => {
+            let message = "has no place for hooks; give it a field `hooks: Hooks`";
+            Err(Error::invalid(module.name(), message))
+        }
+    }
+}
+
+/// What hooks are registered with: every module, also one that was found by name or position.
+pub trait Hookable: Module {
+    /// Calls `f` with this module and its inputs before each call; the tensors that `f` returns, as
+    /// many, take their place.
+    ///
+    /// # Errors
+    /// If the module has no field `hooks: Hooks`.
+    #[track_caller]
+    fn register_forward_pre_hook<R: Replace<Tensor>>(
+        &self,
+        f: impl Fn(&dyn Module, &[Tensor]) -> R + Send + Sync + 'static,
+    ) -> Result<HookHandle> {
+        let f = move |m: &dyn Module, x: &[Tensor]| f(m, x).into_replacement();
+        let hook = Hook::Before(Arc::new(f));
+        register(self.as_module(), hook)
+    }
+
+    /// Calls `f` with this module, its inputs and its outputs after each call; the tensors that `f`
+    /// returns, as many, take the place of the outputs.
+    ///
+    /// ```
+    /// use kiln_nn::{Forward, Hookable, Linear, Tanh, sequential};
+    /// use kiln_tensor::{DType, Tensor};
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// let model = sequential![Linear::new(3, 16), Tanh::new(), Linear::new(16, 1)]?;
+    /// let hidden = Arc::new(Mutex::new(None));
+    /// let seen = hidden.clone();
+    /// let handle = model[0].register_forward_hook(move |_, _, y| {
+    ///     *seen.lock().unwrap() = Some(y[0].detach());
+    /// })?;
+    /// model.call(Tensor::ones([5, 3], DType::F32));
+    /// assert_eq!(hidden.lock().unwrap().as_ref().unwrap().shape()?, [5, 16]);
+    /// handle.remove();
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the module has no field `hooks: Hooks`.
+    #[track_caller]
+    fn register_forward_hook<R: Replace<Tensor>>(
+        &self,
+        f: impl Fn(&dyn Module, &[Tensor], &[Tensor]) -> R + Send + Sync + 'static,
+    ) -> Result<HookHandle> {
+        let f = move |m: &dyn Module, x: &[Tensor], y: &[Tensor]| f(m, x, y).into_replacement();
+        let hook = Hook::After(Arc::new(f));
+        register(self.as_module(), hook)
+    }
+
+    /// Calls `f` with the gradients of this module's inputs and of its outputs, in each backward pass
+    /// that has them; `None` stands for a tensor without one. What `f` returns takes the place of the
+    /// gradients of the inputs. Inside `compile`, `f` runs once, while recording. Inside `scan` and
+    /// `cond`, a module with such a hook is an error.
+    ///
+    /// # Errors
+    /// If the module has no field `hooks: Hooks`.
+    #[track_caller]
+    fn register_full_backward_hook<R: Replace<Option<Tensor>>>(
+        &self,
+        f: impl Fn(&[Option<Tensor>], &[Option<Tensor>]) -> R + Send + Sync + 'static,
+    ) -> Result<HookHandle> {
+        let f = move |inputs: &[Option<Tensor>], outputs: &[Option<Tensor>]| {
+            f(inputs, outputs).into_replacement()
+        };
+        let hook = Hook::Backward(Arc::new(f));
+        register(self.as_module(), hook)
+    }
+
+    /// Calls `f` with this module and the prefix of its names before its state is taken.
+    ///
+    /// # Errors
+    /// If the module has no field `hooks: Hooks`.
+    #[track_caller]
+    fn register_state_dict_pre_hook(
+        &self,
+        f: impl Fn(&dyn Module, &str) + Send + Sync + 'static,
+    ) -> Result<HookHandle> {
+        let hook = Hook::StateDict(Arc::new(f));
+        register(self.as_module(), hook)
+    }
+
+    /// Calls `f` with this module, a state that is to be loaded, and the prefix of this module's names in
+    /// it, before the two are compared: to rename what an older model was saved with.
+    ///
+    /// # Errors
+    /// If the module has no field `hooks: Hooks`.
+    #[track_caller]
+    fn register_load_state_dict_pre_hook(
+        &self,
+        f: impl Fn(&dyn Module, &mut StateDict, &str) + Send + Sync + 'static,
+    ) -> Result<HookHandle> {
+        let hook = Hook::LoadStateDict(Arc::new(f));
+        register(self.as_module(), hook)
+    }
+
+    /// Calls `f` with this module and the names that did not fit, which it may change, after a state was
+    /// loaded.
+    ///
+    /// # Errors
+    /// If the module has no field `hooks: Hooks`.
+    #[track_caller]
+    fn register_load_state_dict_post_hook(
+        &self,
+        f: impl Fn(&dyn Module, &mut LoadReport) + Send + Sync + 'static,
+    ) -> Result<HookHandle> {
+        let hook = Hook::Loaded(Arc::new(f));
+        register(self.as_module(), hook)
+    }
+}
+
+impl<M: Module + ?Sized> Hookable for M {}
