@@ -142,7 +142,12 @@ impl Registered {
                 let outputs = std::mem::take(&mut *lock(&outputs));
                 let inputs = spread(gradients, &at, count);
                 let new = see(&hooks, inputs, &outputs)?;
-                Some(at.iter().map(|i| new.get(*i).cloned().flatten()).collect())
+                if new.len() != count {
+                    let message = format!("{} gradients for {count} inputs", new.len());
+                    let e = Error::invalid("register_full_backward_hook", message);
+                    return Some(vec![Some(Tensor::from_error(e)); at.len()]);
+                }
+                Some(at.iter().map(|i| new[*i].clone()).collect())
             })
         };
         *input = input.with(&mut put(tensors, &at, watched).into_iter());

@@ -386,12 +386,12 @@ impl dyn Module {
         (self as &dyn Any).downcast_ref()
     }
 
-    /// [`Module::deep_copy`].
+    /// [`Module::deep_copy`] of a module whose type is not known.
     ///
     /// # Errors
     /// As [`Module::deep_copy`].
     #[track_caller]
-    pub fn deep_copy(&self) -> Result<Box<dyn Module>> {
+    pub fn deep_copy_boxed(&self) -> Result<Box<dyn Module>> {
         self.box_copy(&mut Copies::of_dtype(None))
     }
 

@@ -102,8 +102,7 @@ fn borders_hold_what_their_layer_says() {
     let constant = ConstantPad1d::new([1, 2], 3.5).unwrap().to_string();
     assert_eq!(constant, "ConstantPad1d(padding=(1, 2), value=3.5)");
 
-    let e = ZeroPad2d::new([1, 2]).unwrap().call(counted(&[1, 2, 2]));
-    let e = e.error().unwrap().to_string();
+    let e = ZeroPad2d::new([1, 2]).err().unwrap().to_string();
     assert!(
         e.contains("one number or 4, not [1, 2]") && e.contains("images.rs"),
         "{e}"

@@ -7,6 +7,8 @@ mod hooks;
 mod images;
 mod init;
 mod layers;
+mod making;
+mod module_hooks;
 mod more;
 mod rnn;
 mod running_norm;
