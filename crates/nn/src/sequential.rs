@@ -35,6 +35,9 @@ pub struct Sequential {
     hooks: Hooks,
 }
 
+/// What the macro hands over: the name, if there is one, and the layer.
+type Entry<'a> = (Option<&'a str>, Result<Arc<dyn Forward>>);
+
 impl Sequential {
     /// No layers: the identity.
     pub fn new() -> Sequential {
@@ -56,9 +59,7 @@ impl Sequential {
 
     /// What [`sequential!`](crate::sequential) makes.
     #[doc(hidden)]
-    pub fn of<const N: usize>(
-        layers: [(Option<&str>, Result<Arc<dyn Forward>>); N],
-    ) -> Result<Sequential> {
+    pub fn of<const N: usize>(layers: [Entry; N]) -> Result<Sequential> {
         let named = layers.into_iter();
         let named = named.map(|(name, layer)| Ok((name.map(str::to_string), layer?)));
         Ok(Sequential {
