@@ -24,7 +24,7 @@ use kiln_tensor::{Error, Nest, Result, Tensor, Var, on_behalf_of_caller};
 /// impl Forward<(Tensor, Tensor)> for Pairs {
 ///     fn forward(&self, (a, b): (Tensor, Tensor)) -> Result<Tensor> {
 ///         let [n, _] = a.size()?;
-///         Ok((self.left.call(a) * self.right.call(b)).reshape([n, 2, -1]))
+///         Ok((self.left.call(a) * self.right.call(b)).reshape((n, 2, -1)))
 ///     }
 /// }
 ///

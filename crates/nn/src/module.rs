@@ -230,7 +230,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// last.
     ///
     /// ```
-    /// use kiln_nn::{Linear, Module, ReLU, Sequential, init};
+    /// use kiln_nn::{Linear, Module, ReLU, init, sequential};
     /// let model = sequential![Linear::new(4, 8), ReLU::new(), Linear::new(8, 2)]?;
     /// model.apply(&mut |m| {
     ///     if let Some(linear) = m.downcast_ref::<Linear>() {
@@ -307,7 +307,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// (or buffers, where it has no parameters) it accepts.
     ///
     /// ```
-    /// use kiln_nn::{BatchNorm1d, Linear, Module, Sequential};
+    /// use kiln_nn::{BatchNorm1d, Linear, Module, sequential};
     /// let backbone = sequential![Linear::new(4, 8), BatchNorm1d::new(8)]?;
     /// let model = sequential!["backbone": backbone, "head": Linear::new(8, 2)]?;
     /// model.freeze_where(&|name| name.starts_with("backbone."));
