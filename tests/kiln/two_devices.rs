@@ -29,12 +29,9 @@ impl Split {
 
     fn loss(&self) -> Result<Tensor> {
         let [first, second] = [&self.first, &self.second].map(|l| l.weight.device());
-        let hidden = self.first.forward(&matrix(6, 5).to(first)).tanh();
+        let hidden = self.first.call(matrix(6, 5).to(first)).tanh();
         let labels = Tensor::from_slice(&[0i64, 1, 2, 0, 1, 2], [6]).to(second);
-        let loss = self
-            .second
-            .forward(&hidden.to(second))
-            .cross_entropy(&labels);
+        let loss = self.second.call(hidden.to(second)).cross_entropy(&labels);
         loss.backward()?;
         Ok(loss)
     }

@@ -52,11 +52,13 @@ fn kernels_of_random_programs_are_right() {
 
 /// A training step with every kind of state: parameters, running statistics, moments, random numbers.
 fn step(device: kiln::Device) -> (Compiled<Tensor, Tensor>, Tensor, Sequential) {
-    let net = Sequential::new()
-        .add(Conv2d::new(3, 4, [3, 3]).unwrap())
-        .add(BatchNorm2d::new(4).unwrap())
-        .add(ReLU::new())
-        .add(Dropout::new(0.25));
+    let net = sequential![
+        Conv2d::new(3, 4, [3, 3]),
+        BatchNorm2d::new(4),
+        ReLU::new(),
+        Dropout::new(0.25)
+    ];
+    let net = net.unwrap();
     net.to(device).unwrap();
     let mut optimizer = Optimizer::new(net.parameters(), Adam::new()).unwrap();
     let x = Tensor::randn([2, 3, 7, 5], DType::F32).to(device);

@@ -1,8 +1,10 @@
 //! Multi-head attention.
 
 use crate::layer::{self, fact, invalid, probability, wrong};
-use crate::{Forward, Hooks, Input, Linear, Mode, Module, init};
-use kiln_tensor::{DType, Int, MaybeInt, Nest, Result, Tensor, Var, cat, options, where_};
+use crate::{Forward, Hooks, Linear, Mode, Module, init};
+use kiln_tensor::{
+    DType, Feed, Flat, Int, MaybeInt, Nest, Result, Tensor, Var, cat, options, where_,
+};
 
 options! {
     /// How attention in several heads is made.
@@ -40,28 +42,23 @@ options! {
 }
 
 impl Nest for AttentionMasks {
-    fn tensors(&self) -> Vec<Tensor> {
-        [&self.key_padding_mask, &self.attn_mask]
-            .into_iter()
-            .flatten()
-            .cloned()
-            .collect()
+    type Owned = AttentionMasks;
+
+    fn flatten_into(&self, flat: &mut Flat) {
+        flat.count(self.is_causal.into());
+        flat.count(self.average_attn_weights.into());
+        flat.part("key_padding_mask", &self.key_padding_mask);
+        flat.part("attn_mask", &self.attn_mask);
     }
 
-    fn with(&self, tensors: &mut dyn Iterator<Item = Tensor>) -> AttentionMasks {
+    fn build(feed: &mut Feed<'_>) -> AttentionMasks {
+        let (is_causal, average_attn_weights) = (feed.count() > 0, feed.count() > 0);
         AttentionMasks {
-            key_padding_mask: self.key_padding_mask.with(tensors),
-            attn_mask: self.attn_mask.with(tensors),
-            ..*self
+            is_causal,
+            average_attn_weights,
+            key_padding_mask: <Option<Tensor> as Nest>::build(feed),
+            attn_mask: <Option<Tensor> as Nest>::build(feed),
         }
-    }
-}
-
-impl Input for AttentionMasks {
-    type Value = AttentionMasks;
-
-    fn into_value(self) -> AttentionMasks {
-        self
     }
 }
 

@@ -1,7 +1,7 @@
 //! What modules within a model compute.
 
-use crate::{Forward, Hookable, Input, Module, Output};
-use kiln_tensor::{Error, HookHandle, Nest, Result, Tensor};
+use crate::{Forward, Hookable, Module, Output};
+use kiln_tensor::{Error, Flat, HookHandle, Nest, Result, Tensor};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -21,10 +21,10 @@ use std::thread;
 /// # Errors
 /// If there is no module at a path, it has no place for hooks, or the model does not call it.
 #[track_caller]
-pub fn extract<I: Nest, O: Output, const N: usize>(
+pub fn extract<I: Nest<Owned = I>, O: Output, const N: usize>(
     model: &impl Forward<I, O>,
     paths: [&str; N],
-    input: impl Input<Value = I>,
+    input: impl Nest<Owned = I>,
 ) -> Result<(O, [Tensor; N])> {
     /// Removes the hooks, whatever happens.
     struct Registered(Vec<HookHandle>);
@@ -50,7 +50,7 @@ pub fn extract<I: Nest, O: Output, const N: usize>(
     let y = model.call(input);
     drop(hooks);
     let mut found = found.lock().unwrap_or_else(|e| e.into_inner());
-    if let Some(e) = y.tensors().iter().find_map(|t| t.error()) {
+    if let Some(e) = Flat::of(&y).tensors().iter().find_map(|t| t.error()) {
         return Err(e.clone());
     }
     if let Some(i) = found.iter().position(Option::is_none) {

@@ -3,7 +3,7 @@
 use crate::copy::BoxForward;
 use crate::layer::{self, SOURCE};
 use crate::{Hooks, Module};
-use kiln_tensor::{Error, Nest, Result, Tensor, Var, on_behalf_of_caller};
+use kiln_tensor::{Error, Flat, Nest, Result, Tensor, on_behalf_of_caller};
 
 /// A module that computes `O` from `I`: a tensor from a tensor, where nothing else is said. Several inputs
 /// are a tuple, and a module may implement this for several kinds of inputs.
@@ -43,17 +43,16 @@ pub trait Forward<I = Tensor, O = Tensor>: Module + BoxForward<I, O> {
     /// What is wrong with the input.
     fn forward(&self, input: I) -> Result<O>;
 
-    /// Calls the module with tensors or [`Var`]s, by value or by reference, or tuples of these. An error of
+    /// Calls the module with tensors or [`Var`](kiln_tensor::Var)s, by value or by reference, or tuples of these. An error of
     /// [`Forward::forward`] is carried by the result, as that of any operation on tensors is.
     #[track_caller]
-    fn call<A: Input<Value = I>>(&self, input: A) -> O
+    fn call<A: Nest<Owned = I>>(&self, input: A) -> O
     where
         Self: Sized,
-        I: Nest,
+        I: Nest<Owned = I>,
         O: Output,
     {
-        let input = input.into_value();
-        call(self, input).unwrap_or_else(|e| O::of_error(&e))
+        call(self, owned(&input)).unwrap_or_else(|e| O::of_error(&e))
     }
 
     /// [`Forward::call`], but with an error as such: also for results that can't carry one.
@@ -61,36 +60,52 @@ pub trait Forward<I = Tensor, O = Tensor>: Module + BoxForward<I, O> {
     /// # Errors
     /// That of [`Forward::forward`], or the one that the result carries.
     #[track_caller]
-    fn try_call<A: Input<Value = I>>(&self, input: A) -> Result<O>
+    fn try_call<A: Nest<Owned = I>>(&self, input: A) -> Result<O>
     where
         Self: Sized,
-        I: Nest,
-        O: Nest,
+        I: Nest<Owned = I>,
+        O: Nest<Owned = O>,
     {
-        checked(call(self, input.into_value())?)
+        checked(call(self, owned(&input))?)
     }
 }
 
+/// The same structure of owned tensors.
+#[track_caller]
+fn owned<A: Nest>(input: &A) -> A::Owned {
+    let flat = Flat::of(input);
+    flat.build::<A>(flat.tensors().iter().cloned())
+}
+
 fn checked<O: Nest>(y: O) -> Result<O> {
-    y.tensors().iter().try_for_each(|t| t.check().map(drop))?;
+    Flat::of(&y)
+        .tensors()
+        .iter()
+        .try_for_each(|t| t.check().map(drop))?;
     Ok(y)
 }
 
 #[track_caller]
-fn call<I: Nest, O: Nest, M: Forward<I, O> + ?Sized>(m: &M, input: I) -> Result<O> {
+fn call<I: Nest<Owned = I>, O: Nest<Owned = O>, M: Forward<I, O> + ?Sized>(
+    m: &M,
+    input: I,
+) -> Result<O> {
     seam(m.as_module(), input, |input| m.forward(input))
 }
 
 /// What a call of a module is, whatever it computes: recorded at the caller's line, between the module's hooks,
 /// and an error that arises in it names the module.
 #[track_caller]
-pub(crate) fn seam<I: Nest, O: Nest>(
+pub(crate) fn seam<I: Nest<Owned = I>, O: Nest<Owned = O>>(
     module: &dyn Module,
     input: I,
     forward: impl FnOnce(I) -> Result<O>,
 ) -> Result<O> {
     on_behalf_of_caller(SOURCE, || {
-        let poisoned = input.tensors().iter().any(|t| t.error().is_some());
+        let poisoned = Flat::of(&input)
+            .tensors()
+            .iter()
+            .any(|t| t.error().is_some());
         let result = match module.hooks().and_then(Hooks::registered) {
             None => forward(input),
             Some(hooks) => hooks.around(module, input, forward),
@@ -106,83 +121,16 @@ pub(crate) fn seam<I: Nest, O: Nest>(
 }
 
 /// A result whose errors name the module.
-fn named<O: Nest>(module: &dyn Module, y: O) -> O {
-    let tensors = y.tensors();
-    if tensors.iter().all(|t| t.error().is_none()) {
+fn named<O: Nest<Owned = O>>(module: &dyn Module, y: O) -> O {
+    let flat = Flat::of(&y);
+    if flat.tensors().iter().all(|t| t.error().is_none()) {
         return y;
     }
-    let mut named = tensors.into_iter().map(|t| match t.error() {
+    let named = flat.tensors().iter().map(|t| match t.error() {
         Some(e) => Tensor::from_error(layer::named(module, e.clone())),
-        None => t,
+        None => t.clone(),
     });
-    y.with(&mut named)
-}
-
-/// What stands for the input of a module in [`Forward::call`]: tensors and [`Var`]s, by value or by
-/// reference, and tuples, arrays, vectors and options of these.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` does not stand for the input of a module",
-    label = "takes tensors or `Var`s, by value or by reference, or tuples of them"
-)]
-pub trait Input {
-    /// The input.
-    type Value;
-
-    /// The input; of a cell, what it holds now.
-    fn into_value(self) -> Self::Value;
-}
-
-impl Input for Tensor {
-    type Value = Tensor;
-
-    fn into_value(self) -> Tensor {
-        self
-    }
-}
-
-impl Input for Var {
-    type Value = Tensor;
-
-    #[track_caller]
-    fn into_value(self) -> Tensor {
-        self.get()
-    }
-}
-
-impl<T: Input + Clone> Input for &T {
-    type Value = T::Value;
-
-    #[track_caller]
-    fn into_value(self) -> T::Value {
-        self.clone().into_value()
-    }
-}
-
-impl<T: Input> Input for Option<T> {
-    type Value = Option<T::Value>;
-
-    #[track_caller]
-    fn into_value(self) -> Option<T::Value> {
-        self.map(T::into_value)
-    }
-}
-
-impl<T: Input> Input for Vec<T> {
-    type Value = Vec<T::Value>;
-
-    #[track_caller]
-    fn into_value(self) -> Vec<T::Value> {
-        self.into_iter().map(T::into_value).collect()
-    }
-}
-
-impl<T: Input, const N: usize> Input for [T; N] {
-    type Value = [T::Value; N];
-
-    #[track_caller]
-    fn into_value(self) -> [T::Value; N] {
-        self.map(T::into_value)
-    }
+    flat.build::<O>(named)
 }
 
 /// What [`Forward::call`] can give: a result that can carry an error.
@@ -190,7 +138,7 @@ impl<T: Input, const N: usize> Input for [T; N] {
     message = "`{Self}` can't carry an error",
     note = "use `try_call`, which gives a `Result`"
 )]
-pub trait Output: Nest {
+pub trait Output: Nest<Owned = Self> {
     /// The result that carries an error.
     fn of_error(e: &Error) -> Self;
 }
@@ -215,17 +163,6 @@ impl<T: Output, const N: usize> Output for [T; N] {
 
 macro_rules! tuples {
     ($($($name:ident)*;)*) => {$(
-        impl<$($name: Input),*> Input for ($($name,)*) {
-            type Value = ($($name::Value,)*);
-
-            #[track_caller]
-            #[allow(non_snake_case, clippy::unused_unit)]
-            fn into_value(self) -> Self::Value {
-                let ($($name,)*) = self;
-                ($($name.into_value(),)*)
-            }
-        }
-
         impl<$($name: Output),*> Output for ($($name,)*) {
             #[allow(unused_variables, clippy::unused_unit)]
             fn of_error(e: &Error) -> Self {

@@ -1,7 +1,7 @@
 //! Functions that see what goes through a module.
 
 use crate::{LoadReport, Module, StateDict};
-use kiln_tensor::{Error, HookHandle, Nest, Result, Tensor, watch_gradients};
+use kiln_tensor::{Error, Flat, HookHandle, Nest, Result, Tensor, watch_gradients};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -88,7 +88,7 @@ pub(crate) struct Registered(Vec<Hook>);
 
 impl Registered {
     /// A module's forward pass between its hooks.
-    pub(crate) fn around<I: Nest, O: Nest>(
+    pub(crate) fn around<I: Nest<Owned = I>, O: Nest<Owned = O>>(
         &self,
         module: &dyn Module,
         mut input: I,
@@ -96,17 +96,17 @@ impl Registered {
     ) -> Result<O> {
         for hook in &self.0 {
             if let Hook::Before(f) = hook
-                && let Some(new) = f(module, &input.tensors())
+                && let Some(new) = f(module, Flat::of(&input).tensors())
             {
                 input = replaced(input, new, "inputs")?;
             }
         }
         let outputs = self.watch_inputs(&mut input);
-        let given = input.tensors();
+        let given = Flat::of(&input).tensors().to_vec();
         let mut y = forward(input)?;
         for hook in &self.0 {
             if let Hook::After(f) = hook
-                && let Some(new) = f(module, &given, &y.tensors())
+                && let Some(new) = f(module, &given, Flat::of(&y).tensors())
             {
                 y = replaced(y, new, "outputs")?;
             }
@@ -127,13 +127,14 @@ impl Registered {
 
     /// Lets hooks see the gradients of the inputs, with those of the outputs, which come earlier and are
     /// kept in what this returns.
-    fn watch_inputs<I: Nest>(&self, input: &mut I) -> Option<Outputs> {
+    fn watch_inputs<I: Nest<Owned = I>>(&self, input: &mut I) -> Option<Outputs> {
         let hooks = self.backward();
         if hooks.is_empty() {
             return None;
         }
         let outputs = Outputs::default();
-        let tensors = input.tensors();
+        let flat = Flat::of(input);
+        let tensors = flat.tensors().to_vec();
         let (count, at) = (tensors.len(), flowing(&tensors));
         let watched = {
             let (outputs, at) = (outputs.clone(), at.clone());
@@ -150,13 +151,14 @@ impl Registered {
                 Some(at.iter().map(|i| new[*i].clone()).collect())
             })
         };
-        *input = input.with(&mut put(tensors, &at, watched).into_iter());
+        *input = flat.build::<I>(put(tensors, &at, watched));
         Some(outputs)
     }
 
     /// Keeps the gradients of the outputs for the hooks, which see them here if no input has gradients.
-    fn watch_outputs<O: Nest>(&self, given: &[Tensor], y: O, outputs: Outputs) -> O {
-        let tensors = y.tensors();
+    fn watch_outputs<O: Nest<Owned = O>>(&self, given: &[Tensor], y: O, outputs: Outputs) -> O {
+        let flat = Flat::of(&y);
+        let tensors = flat.tensors().to_vec();
         let (count, at) = (tensors.len(), flowing(&tensors));
         let alone = flowing(given).is_empty();
         let (hooks, inputs) = (self.backward(), vec![None; given.len()]);
@@ -172,7 +174,7 @@ impl Registered {
                 None
             })
         };
-        y.with(&mut put(tensors, &at, watched).into_iter())
+        flat.build::<O>(put(tensors, &at, watched))
     }
 
     /// Before the state of a module is taken, whose names begin with `prefix`.
@@ -250,8 +252,9 @@ fn see(
 
 /// What a hook gave in the place of inputs or outputs.
 #[track_caller]
-fn replaced<N: Nest>(old: N, new: Vec<Tensor>, what: &str) -> Result<N> {
-    let count = old.tensors().len();
+fn replaced<N: Nest<Owned = N>>(old: N, new: Vec<Tensor>, what: &str) -> Result<N> {
+    let flat = Flat::of(&old);
+    let count = flat.tensors().len();
     if new.len() != count {
         let message = format!(
             "a hook gave {} tensors in the place of {count} {what}",
@@ -259,7 +262,7 @@ fn replaced<N: Nest>(old: N, new: Vec<Tensor>, what: &str) -> Result<N> {
         );
         return Err(Error::invalid("register_forward_hook", message));
     }
-    Ok(old.with(&mut new.into_iter()))
+    Ok(flat.build::<N>(new))
 }
 
 /// What a hook may return: `()`, or what takes the place of what it saw.

@@ -62,7 +62,7 @@ pub use distance::{CosineSimilarity, PairwiseDistance};
 pub use dropout::{AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout};
 pub use embedding::{Embedding, EmbeddingBag, Rows};
 pub use extract::extract;
-pub use forward::{Forward, Input, Output};
+pub use forward::{Forward, Output};
 pub use hooks::{Hookable, Hooks, Replace};
 pub use kiln_nn_derive::{KilnModule, Module};
 pub use kiln_tensor::{HookHandle, Result};

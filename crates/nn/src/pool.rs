@@ -3,7 +3,7 @@
 use crate::forward::{Output, seam};
 use crate::layer::{each, tried};
 use crate::print::{python, sizes};
-use crate::{Forward, Hooks, Input, Module};
+use crate::{Forward, Hooks, Module};
 use kiln_tensor::{AvgPool, IntList, OutputSize, Pool, Result, Tensor};
 
 /// `5`, or `(5, 3)`, as PyTorch prints what the user gave.
@@ -168,9 +168,9 @@ macro_rules! with_indices {
 
             /// The maxima and where they are in their plane, as i64 (`return_indices=True`).
             #[track_caller]
-            pub fn call_with_indices(&self, x: impl Input<Value = Tensor>) -> (Tensor, Tensor) {
+            pub fn call_with_indices(&self, x: impl kiln_tensor::AsTensor) -> (Tensor, Tensor) {
                 let both = |x: Tensor| Ok(x.$op(self.windows.clone()));
-                seam(self, x.into_value(), both).unwrap_or_else(|e| Output::of_error(&e))
+                seam(self, x.as_tensor().into_owned(), both).unwrap_or_else(|e| Output::of_error(&e))
             }
         }
     )*};

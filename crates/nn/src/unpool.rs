@@ -4,7 +4,7 @@ use crate::forward::seam;
 use crate::layer::{invalid, looking_up, tried};
 use crate::pool::{given, stride_or_kernel, window, windows};
 use crate::print::{float, python};
-use crate::{Forward, Hooks, Input, Module};
+use crate::{Forward, Hooks, Module};
 use kiln_tensor::{AvgPool, IntList, Result, Tensor, Unpool, options};
 
 options! {
@@ -141,13 +141,14 @@ macro_rules! unpools {
             #[track_caller]
             pub fn call_with_size(
                 &self,
-                x: impl Input<Value = Tensor>,
-                indices: impl Input<Value = Tensor>,
+                x: impl kiln_tensor::AsTensor,
+                indices: impl kiln_tensor::AsTensor,
                 output_size: impl Into<IntList>,
             ) -> Tensor {
                 let windows = self.windows.clone().output_size(output_size);
                 let sized = |(x, indices): (Tensor, Tensor)| Ok(self.unpooled(&x, &indices, windows));
-                seam(self, (x, indices).into_value(), sized).unwrap_or_else(Tensor::from_error)
+                let both = (x.as_tensor().into_owned(), indices.as_tensor().into_owned());
+                seam(self, both, sized).unwrap_or_else(Tensor::from_error)
             }
 
             fn unpooled(&self, x: &Tensor, indices: &Tensor, windows: Unpool) -> Tensor {

@@ -78,7 +78,7 @@ impl<N: Nest> From<N> for Flat {
 impl<L> Flat<L> {
     /// What a structure holds.
     #[track_caller]
-    pub(crate) fn of<N: Nest<L> + ?Sized>(nest: &N) -> Flat<L> {
+    pub fn of<N: Nest<L> + ?Sized>(nest: &N) -> Flat<L> {
         let mut flat = Flat::default();
         nest.flatten_into(&mut flat);
         flat
@@ -271,6 +271,18 @@ nest_leaf! {
     Spec, Spec: |spec, flat| flat.leaf(spec.clone());
     Tensor, Spec: |t, flat| flat.example(t);
     Var, Spec: |var, flat| flat.example(var);
+}
+
+impl Flat {
+    /// The tensors, in order.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.all
+    }
+
+    /// The structure that these tensors were taken from, of others.
+    pub fn build<N: Nest>(&self, tensors: impl IntoIterator<Item = Tensor>) -> N::Owned {
+        built::<N, Tensor>(&self.counts, tensors)
+    }
 }
 
 impl Flat<Spec> {

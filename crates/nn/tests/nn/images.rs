@@ -2,7 +2,9 @@
 
 use crate::support::{assert_close, random, values};
 use kiln_nn::*;
-use kiln_tensor::{DType, GradCheck, Im2Col, InterpolateMode, Tensor, gradcheck_with};
+use kiln_tensor::{
+    DType, GradCheck, Im2Col, InterpolateMode, InterpolateSize, Tensor, gradcheck_with,
+};
 
 /// 1, 2, 3, … in this shape.
 fn counted(shape: &[usize]) -> Tensor {
@@ -20,7 +22,7 @@ fn check(layer: &impl Forward, x: &Tensor, shape: &[usize], wanted: &[f64]) {
 }
 
 #[track_caller]
-fn check_gradient(layer: &dyn Forward, x: &Tensor) {
+fn check_gradient(layer: &impl Forward, x: &Tensor) {
     let bounds = GradCheck::new().atol(1e-7).rtol(1e-5);
     gradcheck_with(|x| layer.call(&x), x, bounds).unwrap();
 }

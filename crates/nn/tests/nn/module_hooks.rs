@@ -268,11 +268,11 @@ fn hooks_are_recorded_into_compiled_functions() {
     };
     let wanted: Vec<Vec<f64>> = step(&x).unwrap().iter().map(values).collect();
     assert_eq!(taken(&calls).len(), 1);
-    let spec = Spec::new(DType::F64, ["n".into(), 3.into()]);
-    let f = compile(&[spec], |x| step(&x[0])).unwrap();
+    let spec = Spec::new(DType::F64, ("n", 3));
+    let f = compile(spec, |x| step(&x)).unwrap();
     assert_eq!(taken(&calls).len(), 1);
     for _ in 0..2 {
-        let found = f.run(&[&x]).unwrap();
+        let found = f.run(&x).unwrap();
         for (found, wanted) in found.iter().zip(&wanted) {
             assert_close(&values(found), wanted, 1e-12);
         }

@@ -105,9 +105,9 @@ fn in_place(rule: impl Rule) -> (usize, usize) {
         .collect();
     let net = Net { all };
     let mut optimizer = Optimizer::new(&net.all, rule).unwrap();
-    let step = compile(&[Spec::fixed(DType::F32, [2, 32])], |x| {
+    let step = compile(Spec::new(DType::F32, [2, 32]), |x| {
         optimizer.zero_grad();
-        let loss = net.loss(&x[0]);
+        let loss = net.loss(&x);
         loss.backward()?;
         optimizer.step()?;
         Ok(loss.detach())
@@ -119,10 +119,10 @@ fn in_place(rule: impl Rule) -> (usize, usize) {
     let x = random(3, &[2, 32]);
     let before = net.values();
     optimizer.set_lr(0.0).unwrap();
-    step.run(&[&x]).unwrap();
+    step.run(&x).unwrap();
     assert_eq!(net.values(), before);
     optimizer.set_lr(0.1).unwrap();
-    step.run(&[&x]).unwrap();
+    step.run(&x).unwrap();
     assert_ne!(net.values(), before);
     (donors.iter().filter(|d| **d).count(), donors.len())
 }
