@@ -2,8 +2,8 @@
 
 use crate::layer::{self, fact, invalid, wrong};
 use crate::print::float;
-use crate::{Forward, Hooks, Module, init};
-use kiln_tensor::{Int, Result, Tensor, Var, options};
+use crate::{Forward, Hooks, Mode, Module, init};
+use kiln_tensor::{Int, Result, Tensor, Var, options, where_};
 
 macro_rules! plain {
     ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {$(
@@ -367,6 +367,72 @@ impl GELU {
 impl Forward for GELU {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
         Ok(if self.tanh { x.gelu_tanh() } else { x.gelu() })
+    }
+}
+
+/// A leaky ReLU whose slope below 0 is drawn for each element in training, and is the mean in evaluation
+/// (`torch.nn.RReLU`; Xu et al., 2015).
+#[derive(Clone, Debug, Module)]
+#[module(extra_repr)]
+pub struct RReLU {
+    lower: f64,
+    upper: f64,
+    mode: Mode,
+    hooks: Hooks,
+}
+
+impl RReLU {
+    /// The layer with slopes within these limits; `default()` has PyTorch's, 1/8 and 1/3.
+    ///
+    /// # Errors
+    /// If they are not in order.
+    #[track_caller]
+    pub fn new(lower: f64, upper: f64) -> Result<RReLU> {
+        if !(lower <= upper && lower.is_finite() && upper.is_finite()) {
+            let message = format!("slopes can't lie within {lower} and {upper}");
+            return Err(invalid("RReLU", message));
+        }
+        let relu = RReLU::default();
+        Ok(RReLU {
+            lower,
+            upper,
+            ..relu
+        })
+    }
+
+    /// The least slope.
+    pub fn lower(&self) -> f64 {
+        self.lower
+    }
+
+    /// The greatest slope.
+    pub fn upper(&self) -> f64 {
+        self.upper
+    }
+
+    fn extra_repr(&self) -> String {
+        format!("lower={}, upper={}", self.lower, self.upper)
+    }
+}
+
+impl Default for RReLU {
+    fn default() -> RReLU {
+        RReLU {
+            lower: 0.125,
+            upper: 1.0 / 3.0,
+            mode: Mode::new(),
+            hooks: Hooks::new(),
+        }
+    }
+}
+
+impl Forward for RReLU {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        if !self.mode.is_training() {
+            return Ok(x.leaky_relu((self.lower + self.upper) / 2.0));
+        }
+        let slope = x.detach().rand_like() * (self.upper - self.lower) + self.lower;
+        Ok(where_(x.ge(0.0), &x, &x * slope))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::members::Members;
 use crate::{Copies, Module};
-use kiln_tensor::Result;
+use kiln_tensor::{Result, Var};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
@@ -139,4 +139,91 @@ impl<M: Module> fmt::Display for ModuleDict<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.as_module().fmt(f)
     }
+}
+
+/// Parameters in a list (`torch.nn.ParameterList`): a `Vec` that is a module, for a place that takes one.
+#[derive(Default)]
+pub struct ParameterList(pub Vec<Var>);
+
+/// Parameters by name (`torch.nn.ParameterDict`), in order.
+#[derive(Default)]
+pub struct ParameterDict(pub Vec<(String, Var)>);
+
+impl ParameterDict {
+    /// The parameter of a name.
+    pub fn get(&self, name: &str) -> Option<&Var> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, var)| var)
+    }
+}
+
+impl FromIterator<Var> for ParameterList {
+    fn from_iter<I: IntoIterator<Item = Var>>(parameters: I) -> ParameterList {
+        ParameterList(parameters.into_iter().collect())
+    }
+}
+
+impl<S: Into<String>> FromIterator<(S, Var)> for ParameterDict {
+    fn from_iter<I: IntoIterator<Item = (S, Var)>>(parameters: I) -> ParameterDict {
+        let named = parameters.into_iter().map(|(name, var)| (name.into(), var));
+        ParameterDict(named.collect())
+    }
+}
+
+macro_rules! parameters {
+    ($($name:ident |$this:ident| $named:expr, |$list:ident| $copy:expr;)*) => {$(
+        impl Module for $name {
+            fn as_module(&self) -> &dyn Module {
+                self
+            }
+
+            fn name(&self) -> &str {
+                stringify!($name)
+            }
+
+            fn members(&self) -> Members<'_> {
+                let mut members = Members::new();
+                let $this = self;
+                for (name, var) in $named {
+                    members.parameter(name, var);
+                }
+                members
+            }
+
+            /// `(0): Parameter(f32[2, 3])` for each.
+            fn extra_repr(&self) -> String {
+                let $this = self;
+                let line = |(name, var): (String, &Var)| {
+                    format!("({name}): Parameter({}{:?})", var.dtype(), var.shape())
+                };
+                let lines: Vec<String> = $named.map(line).collect();
+                if lines.is_empty() { String::new() } else { format!("\n  {}\n", lines.join("\n  ")) }
+            }
+
+            /// As it is: nothing says how these were drawn.
+            fn reset_parameters(&self) -> Result<()> {
+                Ok(())
+            }
+
+            fn copied(&self, copies: &mut Copies) -> Result<$name> {
+                let $this = self;
+                let mut $list = Vec::new();
+                for (name, var) in $named {
+                    $list.push((name, copies.var(var)?));
+                }
+                Ok($copy)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.as_module().fmt(f)
+            }
+        }
+    )*};
+}
+parameters! {
+    ParameterList |this| this.0.iter().enumerate().map(|(i, var)| (i.to_string(), var)),
+        |list| list.into_iter().map(|(_, var): (String, Var)| var).collect();
+    ParameterDict |this| this.0.iter().map(|(name, var)| (name.clone(), var)),
+        |list| ParameterDict(list);
 }

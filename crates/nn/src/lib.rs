@@ -47,12 +47,13 @@ mod unpool;
 
 pub use activation::{
     CELU, ELU, GELU, GLU, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyReLU, LocalResponse,
-    LocalResponseNorm, LogSigmoid, LogSoftmax, Mish, PReLU, ReLU, ReLU6, SELU, SiLU, Sigmoid,
-    Softmax, Softmax2d, Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold,
+    LocalResponseNorm, LogSigmoid, LogSoftmax, Mish, PReLU, RReLU, ReLU, ReLU6, SELU, SiLU,
+    Sigmoid, Softmax, Softmax2d, Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink,
+    Threshold,
 };
 pub use attention::{AttentionMasks, AttentionOptions, MultiheadAttention};
 pub use checkpoint::{Checkpoint, Restore};
-pub use container::{ModuleDict, ModuleList};
+pub use container::{ModuleDict, ModuleList, ParameterDict, ParameterList};
 pub use conv::{
     Conv1d, Conv2d, Conv3d, ConvNd, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,
     ConvTransposeNd, Kernel, TransposedKernel,
@@ -88,7 +89,7 @@ pub use pool::{
     AdaptiveMaxPool3d, AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d,
 };
 pub use resample::{ChannelShuffle, Fold, PixelShuffle, PixelUnshuffle, Upsample};
-pub use rnn::{GRU, LSTM, RNN, Recurrent};
+pub use rnn::{GRU, GRUCell, LSTM, LSTMCell, RNN, RNNCell, Recurrent, RecurrentCell};
 pub use running_norm::{
     BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd, InstanceNorm, InstanceNorm1d,
     InstanceNorm2d, InstanceNorm3d, InstanceNormNd,

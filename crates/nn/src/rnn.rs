@@ -1,6 +1,7 @@
 //! Recurrent networks: what RNN, LSTM and GRU share is here, their cells are in `cell`.
 
 mod cell;
+mod cells;
 mod run;
 
 use crate::init::Nonlinearity;
@@ -9,6 +10,7 @@ use crate::members::Members;
 use crate::print::{float, python};
 use crate::{Copies, Forward, Hooks, Mode, Module, init};
 use cell::Cell;
+pub use cells::{GRUCell, LSTMCell, RNNCell, RecurrentCell};
 use kiln_tensor::{Int, Result, Tensor, Var, options};
 use std::fmt;
 

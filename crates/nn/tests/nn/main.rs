@@ -1,6 +1,7 @@
 //! What layers and models promise.
 
 mod attention;
+mod cells;
 mod checkpoint;
 mod errors;
 mod hooks;
