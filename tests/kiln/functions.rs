@@ -1,8 +1,8 @@
 //! Functions of structures of tensors: what is given, what is got, and the derivatives of both.
 
 use kiln::{
-    DType, Error, Grad, Nest, Result, Spec, Tensor, Var, cat, checkpoint, compile, cond,
-    custom_function, grad, grad_with, gradcheck, hessian, jacobian, jvp, scan, vjp,
+    DType, Error, Feed, Flat, Grad, Nest, Result, Spec, Tensor, Var, cat, checkpoint, compile,
+    cond, custom_function, grad, grad_with, gradcheck, hessian, jacobian, jvp, scan, vjp,
 };
 
 /// The same with references, specs, or anything else in place of tensors.
@@ -71,7 +71,7 @@ fn structures_go_in_and_out_of_compiled_functions() -> Result<()> {
         near(same, &x);
         near(twice, &(&x * 2.0));
     }
-    // What there is to be is part of what the function was compiled for.
+    // What there is, is part of what the function was compiled for.
     let without = Layer {
         weight: &w,
         bias: None,
@@ -479,4 +479,46 @@ fn derivatives_are_recorded_at_the_users_lines() {
         text.contains(&format!("tests/kiln/functions.rs:{line}")),
         "{text}"
     );
+}
+
+/// A structure with a setting.
+struct Scaled {
+    x: Tensor,
+    by: usize,
+}
+
+impl Nest for Scaled {
+    type Owned = Scaled;
+
+    fn flatten_into(&self, flat: &mut Flat) {
+        flat.count(self.by);
+        flat.part("x", &self.x);
+    }
+
+    fn build(feed: &mut Feed<'_>) -> Scaled {
+        let by = feed.count();
+        let x = <Tensor as Nest>::build(feed);
+        Scaled { x, by }
+    }
+}
+
+#[test]
+fn settings_in_a_structure_stay() -> Result<()> {
+    let x = random(&[3], 1);
+    let scaled = |by| Scaled { x: x.clone(), by };
+    let out = checkpoint(
+        |s: Scaled| Scaled {
+            x: s.x * s.by,
+            by: s.by + 1,
+        },
+        scaled(3),
+    );
+    near(&out.x, &(&x * 3.0));
+    assert_eq!(out.by, 4);
+    let out = cond(x.sum(()).gt(-1e9), || scaled(2), || scaled(2));
+    assert_eq!(out.by, 2);
+    let e = cond(x.sum(()).gt(0.0), || scaled(2), || scaled(3));
+    let e = e.x.error().cloned().unwrap();
+    assert!(e.message().contains("other structures"), "{e}");
+    Ok(())
 }

@@ -169,12 +169,15 @@ impl Program {
         loc: &'static Location<'static>,
     ) -> Error {
         let lacks = |a: &[String], b: &[String]| a.iter().find(|p| !b.contains(p)).cloned();
-        let message = match lacks(&self.paths, given) {
-            Some(path) => format!("{} is not given", called("argument", &path)),
-            None => {
-                let path = lacks(given, &self.paths).unwrap_or_default();
+        let message = match (lacks(&self.paths, given), lacks(given, &self.paths)) {
+            (Some(path), _) => format!("{} is not given", called("argument", &path)),
+            (None, Some(path)) => {
                 let argument = called("argument", &path);
                 format!("{argument} is given, but the function was compiled without")
+            }
+            (None, None) => {
+                let text = "the arguments hold other settings than the function was compiled for";
+                return Error::new(ErrorKind::Value, op, text, loc);
             }
         };
         let counted = format!("{} tensors, not {}", self.paths.len(), given.len());

@@ -120,7 +120,8 @@ impl<L> Flat<L> {
         }
     }
 
-    /// Notes how many elements follow, where their number is not part of the type.
+    /// Notes how many elements follow, where their number is not part of the type; or a setting that is
+    /// neither a tensor nor part of the type, as a number, which a compiled function takes as it was.
     pub fn count(&mut self, n: usize) {
         self.counts.push(n);
     }
@@ -149,7 +150,7 @@ impl Feed<'_> {
         })
     }
 
-    /// How many elements follow, where their number is not part of the type.
+    /// How many elements follow, where their number is not part of the type; or the setting that was noted.
     pub fn count(&mut self) -> usize {
         self.counts.next().copied().unwrap_or(0)
     }
