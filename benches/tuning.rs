@@ -228,7 +228,7 @@ fn shapes() -> kiln::Result<Vec<(String, Compile)>> {
                 compile_with(&x, options, |x| {
                     let padding = kernel as i64 / 2;
                     x.conv2d_with(
-                        &w.get(),
+                        w.get(),
                         Conv::new()
                             .stride(stride)
                             .padding(padding)

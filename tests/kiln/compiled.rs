@@ -30,7 +30,7 @@ impl Block {
 
     fn forward(&self, x: &Tensor) -> Tensor {
         let y = x.conv2d_with(
-            &self.weight.get(),
+            self.weight.get(),
             Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
         );
         y.batch_norm(

@@ -278,11 +278,11 @@ const BY_CONSTANTS: &[fn(&Tensor) -> Tensor] = &[
     |x| x.matmul(baked(&[64, 8]).t()).relu(),
     |x| {
         let x = x.reshape([1, 1, 6, 8]).expand([2, 8, 6, 8]);
-        x.conv2d_with(&baked(&[8, 8, 3, 3]), Conv::new().padding(1))
+        x.conv2d_with(baked(&[8, 8, 3, 3]), Conv::new().padding(1))
     },
     |x| {
         let x = x.reshape([1, 48, 1, 1]);
-        x.conv2d(&baked(&[16, 48, 1, 1])).relu()
+        x.conv2d(baked(&[16, 48, 1, 1])).relu()
     },
 ];
 

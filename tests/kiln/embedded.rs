@@ -18,7 +18,7 @@ fn plan() -> Vec<u8> {
     let image = Spec::new(DType::F32, ("batch", 1, 6, 6));
     let f = compile(image, |x| {
         let y = x.conv2d_with(
-            &conv.get(),
+            conv.get(),
             Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
         );
         let y = y.batch_norm(Some(&mean), Some(&variance), None, None, false, 0.1, 1e-5);

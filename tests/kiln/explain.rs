@@ -23,7 +23,7 @@ fn passes_kernels_and_memory_are_explained() {
     let variance = Var::new(vector(&[1.0; 4])).unwrap();
     let f = compile(Spec::new(DType::F32, [2, 2, 6, 6]), |x| {
         let y = x.conv2d_with(
-            &weight.get(),
+            weight.get(),
             Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
         );
         let y = y.batch_norm(Some(&mean), Some(&variance), None, None, false, 0.1, 1e-5);
@@ -44,7 +44,7 @@ fn exact_leaves_rounding_alone() {
     };
     let f = compile_with(Spec::new(DType::F32, [2, 2, 6, 6]), &options, |x| {
         let y = x.conv2d_with(
-            &weight.get(),
+            weight.get(),
             Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
         );
         y.batch_norm(Some(&mean), Some(&variance), None, None, false, 0.1, 1e-5)
@@ -514,7 +514,7 @@ fn residual_network() -> Compiled<Tensor, Tensor> {
         let (weight, pad) = (Var::new(&weight).unwrap(), size / 2);
         move |x: &Tensor, stride: usize| {
             let y = x.conv2d_with(
-                &weight.get(),
+                weight.get(),
                 Conv::new()
                     .stride([stride; 2])
                     .padding([pad; 2])

@@ -404,7 +404,7 @@ fn views_stand_in_the_way_of_no_folding() -> kiln::Result<()> {
         )
     };
     let bias = || vectors[1].get();
-    let convolved = |x: &Tensor| x.conv2d_with(&conv.get(), Conv::new().bias(&bias()).padding(1));
+    let convolved = |x: &Tensor| x.conv2d_with(conv.get(), Conv::new().bias(&bias()).padding(1));
     type Case<'a> = (&'static str, &'a Tensor, &'a dyn Fn(&Tensor) -> Tensor);
     let cases: [Case<'_>; 5] = [
         ("conv_batch_norm", &image, &|x| {

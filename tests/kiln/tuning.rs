@@ -48,9 +48,9 @@ fn network(images: usize, options: &CompileOptions) -> Result<Compiled<Tensor, T
     let depthwise = Var::new(&(Tensor::rand([6, 1, 3, 3], DType::F32) - 0.5))?;
     let head = Var::new(&(Tensor::rand([6, 10], DType::F32) - 0.5))?;
     compile_with(Spec::new(DType::F32, [images, 3, 17, 13]), options, |x| {
-        let y = x.conv2d_with(&w.get(), Conv::new().padding(1)).relu();
+        let y = x.conv2d_with(w.get(), Conv::new().padding(1)).relu();
         let y = y
-            .conv2d_with(&depthwise.get(), Conv::new().padding(1).groups(6))
+            .conv2d_with(depthwise.get(), Conv::new().padding(1).groups(6))
             .sigmoid();
         y.mean([2, 3]).matmul(head.get())
     })
@@ -203,7 +203,7 @@ fn a_filter_of_many_taps_may_be_computed_by_transforms() {
         };
         let spec = Spec::new(DType::F32, [2, 3, 1000]);
         compile_with(spec, &options, |x| {
-            x.conv1d_with(&w.get(), Conv::new().padding(150)).relu()
+            x.conv1d_with(w.get(), Conv::new().padding(150)).relu()
         })
         .unwrap()
     };

@@ -267,7 +267,7 @@ fn a_fold_that_overflows_is_the_rewrite_that_bisect_names() {
     let shift = Var::new(vector(&[0.0; 2])).unwrap();
     let program = |x: Tensor| {
         let y = (&x + &x).conv2d_with(
-            &weight.get(),
+            weight.get(),
             Conv::new().stride([1, 1]).padding([0, 0]).dilation([1, 1]),
         );
         let (scale, shift) = (scale.get(), shift.get());

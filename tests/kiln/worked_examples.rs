@@ -54,7 +54,7 @@ fn stacked_matrices() {
 fn sizes_of_convolutions_and_pools() {
     let f = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
     let conv = |x: &[usize], w: &[usize], pad: i64| {
-        shape(f(x).conv2d_with(&f(w), Conv::new().padding(pad)))
+        shape(f(x).conv2d_with(f(w), Conv::new().padding(pad)))
     };
     assert_eq!(conv(&[16, 1, 32, 32], &[6, 1, 5, 5], 0), [16, 6, 28, 28]);
     assert_eq!(conv(&[1, 3, 32, 32], &[16, 3, 3, 3], 0), [1, 16, 30, 30]);

@@ -128,16 +128,16 @@ fn aligned(loss: &dyn Module, input: &Tensor, target: &Tensor) -> Tensor {
 losses! {
     /// [`Tensor::mse_loss`] (`torch.nn.MSELoss`).
     MSELoss { reduction: Reduction }
-        |l, how, input, target| input.mse_loss_with(&aligned(l, input, target), how);
+        |l, how, input, target| input.mse_loss_with(aligned(l, input, target), how);
     /// [`Tensor::l1_loss`] (`torch.nn.L1Loss`).
     L1Loss { reduction: Reduction }
-        |l, how, input, target| input.l1_loss_with(&aligned(l, input, target), how);
+        |l, how, input, target| input.l1_loss_with(aligned(l, input, target), how);
     /// [`Tensor::smooth_l1_loss`] (`torch.nn.SmoothL1Loss`).
     SmoothL1Loss { options: SmoothL1 }
-        |l, how, input, target| input.smooth_l1_loss_with(&aligned(l, input, target), how);
+        |l, how, input, target| input.smooth_l1_loss_with(aligned(l, input, target), how);
     /// [`Tensor::huber_loss`] (`torch.nn.HuberLoss`).
     HuberLoss { options: Huber }
-        |l, how, input, target| input.huber_loss_with(&aligned(l, input, target), how);
+        |l, how, input, target| input.huber_loss_with(aligned(l, input, target), how);
     /// [`Tensor::kl_div`] (`torch.nn.KLDivLoss`).
     KLDivLoss { options: KlDiv } |_, how, input, target| input.kl_div_with(target, how);
     /// [`Tensor::binary_cross_entropy`] of probabilities (`torch.nn.BCELoss`).

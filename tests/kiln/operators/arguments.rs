@@ -89,7 +89,7 @@ fn indices_have_the_dtypes_that_pytorch_takes() {
             |x, i| {
                 x.narrow(0, 0, 1)
                     .narrow(1, 0, 2)
-                    .multilabel_margin_loss_with(&i.reshape([1, 2]), Reduction::Sum)
+                    .multilabel_margin_loss_with(i.reshape([1, 2]), Reduction::Sum)
             },
             LONG,
         ),
@@ -255,14 +255,14 @@ fn losses_with_margins_take_a_number_as_the_score_of_one_class() {
     let class = |c: i64| Tensor::scalar(c);
     for reduction in [Reduction::None, Reduction::Mean, Reduction::Sum] {
         let margin = |c: i64| {
-            score.multi_margin_loss_with(&class(c), MultiMargin::new().reduction(reduction))
+            score.multi_margin_loss_with(class(c), MultiMargin::new().reduction(reduction))
         };
         assert_eq!(
             (margin(0).item::<f32>().unwrap(), margin(0).ndim()),
             (0.0, 0)
         );
         assert!(data_error(&margin(1)).contains("index 1 is outside 0..1"));
-        let listed = |c: i64| score.multilabel_margin_loss_with(&class(c), reduction);
+        let listed = |c: i64| score.multilabel_margin_loss_with(class(c), reduction);
         for c in [0, -1] {
             assert_eq!(
                 (listed(c).item::<f32>().unwrap(), listed(c).ndim()),

@@ -59,7 +59,7 @@ fn products_and_windows_have_these_shapes() {
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
     let product = zeros(&[10, 3, 4]).bmm(zeros(&[10, 4, 5]));
     assert_eq!(product.shape().unwrap(), [10, 3, 5]);
-    let y = zeros(&[1, 3, 32, 32]).conv2d_with(&zeros(&[16, 3, 3, 3]), Conv::new().padding(1));
+    let y = zeros(&[1, 3, 32, 32]).conv2d_with(zeros(&[16, 3, 3, 3]), Conv::new().padding(1));
     assert_eq!(y.shape().unwrap(), [1, 16, 32, 32]);
     let columns = zeros(&[1, 3, 224, 224]).im2col(Im2Col::new(4).stride(4));
     assert_eq!(columns.shape().unwrap(), [1, 48, 3136]);

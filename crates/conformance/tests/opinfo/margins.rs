@@ -63,7 +63,7 @@ fn multi_margin() {
             });
             let one = f64s(&x[..3], &[3]);
             let loss = one.multi_margin_loss_with(
-                &Tensor::scalar(2i64),
+                Tensor::scalar(2i64),
                 MultiMargin::new()
                     .p(p as i64)
                     .margin(margin)
@@ -78,7 +78,7 @@ fn multi_margin() {
     for bad in [
         x.multi_margin_loss_with(&target, MultiMargin::new().p(3).reduction(ALL[0])),
         x.multi_margin_loss_with(
-            &Tensor::from_slice(&[1i64], [1]),
+            Tensor::from_slice(&[1i64], [1]),
             MultiMargin::new().reduction(ALL[0]),
         ),
         x.multi_margin_loss_with(&x, MultiMargin::new().reduction(ALL[0])),
@@ -92,7 +92,7 @@ fn multi_margin() {
         assert!(bad.error().is_some());
     }
     let far = x.multi_margin_loss_with(
-        &Tensor::from_slice(&[1i64, 3], [2]),
+        Tensor::from_slice(&[1i64, 3], [2]),
         MultiMargin::new().reduction(ALL[1]),
     );
     assert!(far.item::<f64>().is_err());
@@ -136,7 +136,7 @@ fn multilabel_soft_margin() {
     check(&[of(0), of(1)], |r| {
         let weight = f64s(&w, &[2]);
         f64s(&x, &[2, 2]).multilabel_soft_margin_loss_with(
-            &f64s(&y, &[2, 2]),
+            f64s(&y, &[2, 2]),
             MultiLabelSoftMargin::new().weight(&weight).reduction(r),
         )
     });
@@ -148,8 +148,7 @@ fn embeddings() {
     let y = [1.0, -1.0, -1.0, 0.0];
     let of = [0.5, 4.0, 0.75, 2.0];
     check(&of, |r| {
-        f64s(&x, &[4])
-            .hinge_embedding_loss_with(&f64s(&y, &[4]), HingeEmbedding::new().reduction(r))
+        f64s(&x, &[4]).hinge_embedding_loss_with(f64s(&y, &[4]), HingeEmbedding::new().reduction(r))
     });
     let (a, b) = (
         f64s(&[3.0, 4.0, 1.0, 0.0], &[2, 2]),
@@ -161,15 +160,15 @@ fn embeddings() {
         a.cosine_embedding_loss_with(&b, &target, CosineEmbedding::new().margin(0.5).reduction(r))
     });
     let one = a.select(0, 0).cosine_embedding_loss_with(
-        &b.select(0, 0),
-        &Tensor::scalar(1i64),
+        b.select(0, 0),
+        Tensor::scalar(1i64),
         CosineEmbedding::new().reduction(ALL[1]),
     );
     close(&one, &[1.0 - cosine[0]]);
     assert!(
         a.cosine_embedding_loss_with(
             &b,
-            &Tensor::scalar(1i64),
+            Tensor::scalar(1i64),
             CosineEmbedding::new().reduction(ALL[1])
         )
         .error()
@@ -211,7 +210,7 @@ fn triplets() {
             .is_some()
     );
     assert!(
-        a.triplet_margin_loss_with(&p, &n.select(0, 0), TripletMargin::new().reduction(ALL[1]))
+        a.triplet_margin_loss_with(&p, n.select(0, 0), TripletMargin::new().reduction(ALL[1]))
             .error()
             .is_some()
     );
@@ -231,7 +230,7 @@ fn likelihoods() {
             .collect();
         check(&of, |r| {
             f64s(&x, &[3])
-                .poisson_nll_loss_with(&f64s(&t, &[3]), PoissonNll::new().full(full).reduction(r))
+                .poisson_nll_loss_with(f64s(&t, &[3]), PoissonNll::new().full(full).reduction(r))
         });
         let rates = x.map(f64::abs);
         let of: Vec<f64> = (0..3)
@@ -239,7 +238,7 @@ fn likelihoods() {
             .collect();
         check(&of, |r| {
             f64s(&rates, &[3]).poisson_nll_loss_with(
-                &f64s(&t, &[3]),
+                f64s(&t, &[3]),
                 PoissonNll::new()
                     .log_input(false)
                     .full(full)
@@ -261,8 +260,8 @@ fn likelihoods() {
             .collect();
         check(&of, |r| {
             f64s(&x, &[3]).gaussian_nll_loss_with(
-                &f64s(&t, &[3]),
-                &f64s(&var, &[3]),
+                f64s(&t, &[3]),
+                f64s(&var, &[3]),
                 GaussianNll::new().full(full).eps(1e-3).reduction(r),
             )
         });
