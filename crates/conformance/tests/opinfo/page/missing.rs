@@ -69,10 +69,6 @@ pub(super) const MISSING: &[Missing] = &[
         why: "a layer is told its sizes when it is made",
     },
     Missing {
-        torch: &["torch.nn.ParameterDict", "torch.nn.ParameterList"],
-        why: "fields of a struct that derives `Module`, such as a `Vec<Var>`",
-    },
-    Missing {
         torch: &[
             "torch.nn.UpsamplingBilinear2d",
             "torch.nn.UpsamplingNearest2d",
@@ -94,11 +90,7 @@ pub(super) const MISSING: &[Missing] = &[
             "torch.nn.CrossMapLRN2d",
             "torch.nn.FractionalMaxPool2d",
             "torch.nn.FractionalMaxPool3d",
-            "torch.nn.GRUCell",
-            "torch.nn.LSTMCell",
             "torch.nn.LinearCrossEntropyLoss",
-            "torch.nn.RNNCell",
-            "torch.nn.RReLU",
         ],
         why: "not written",
     },
