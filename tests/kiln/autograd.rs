@@ -1,8 +1,8 @@
 //! Gradients of recorded tensors: leaves, accumulation, modes, hooks, and one plan for a whole step.
 
 use kiln::{
-    Conv, DType, Grad, GradCheck, Spec, Tensor, Var, compile, custom_function, grad, grad_with,
-    gradcheck_with, jvp, keep, no_grad, vjp,
+    Backward, Conv, DType, Grad, GradCheck, Spec, Tensor, Var, compile, custom_function, grad,
+    grad_with, gradcheck_with, jvp, keep, no_grad, vjp,
 };
 
 fn leaf(values: &[f32]) -> Tensor {
@@ -25,7 +25,9 @@ fn gradients_accumulate_until_cleared() {
     // The worked example: z = x + y with a given gradient.
     let (x, y) = (leaf(&[1.0, 2.0, 3.0]), leaf(&[4.0, 5.0, 6.0]));
     let g = Tensor::from_slice(&[0.1f32, 1.0, 10.0], [3]);
-    (&x + &y).backward_with(Some(&g), false, false).unwrap();
+    (&x + &y)
+        .backward_with(Backward::new().gradient(&g))
+        .unwrap();
     assert_eq!(values(&x.grad().unwrap()), [0.1, 1.0, 10.0]);
     assert_eq!(values(&y.grad().unwrap()), [0.1, 1.0, 10.0]);
 }
@@ -61,7 +63,7 @@ fn detach_and_no_grad_cut() {
 fn a_graph_is_differentiated_once_unless_retained() {
     let x = leaf(&[2.0]);
     let y = x.square().sum(());
-    y.backward_with(None, true, false).unwrap();
+    y.backward_with(Backward::new().retain_graph(true)).unwrap();
     y.backward().unwrap();
     assert_eq!(values(&x.grad().unwrap()), [8.0]);
     let e = y.backward().unwrap_err().to_string();
@@ -103,7 +105,7 @@ fn wrong_calls_are_errors_at_the_users_line() {
     assert!(x.set_grad(Some(&wrong)).is_err());
     let e = x
         .square()
-        .backward_with(Some(&wrong), false, false)
+        .backward_with(Backward::new().gradient(&wrong))
         .unwrap_err();
     assert!(e.to_string().contains("can't be f32[2]"), "{e}");
     let e = Tensor::ones([1], DType::F32)

@@ -1,7 +1,9 @@
 //! What is compared with something that was chosen from it, as the derivatives of extremes do: both must be the same
 //! to the bit, wherever and however often the values are computed.
 
-use kiln::{CompileOptions, DType, Level, Tensor, checkpoint, compile, compile_with, keep, scan};
+use kiln::{
+    Backward, CompileOptions, DType, Level, Tensor, checkpoint, compile, compile_with, keep, scan,
+};
 
 /// Something that is chosen by comparison, with one gradient of 1 (or −1) for each row.
 type Extreme = (&'static str, fn(&Tensor) -> Tensor);
@@ -52,7 +54,7 @@ fn expected(work: Extreme, extreme: Extreme, x: &Tensor) -> Vec<f32> {
     extreme.1(&leaf).sum(()).backward().unwrap();
     let g = leaf.grad().unwrap();
     g.to_bytes().unwrap();
-    y.backward_with(Some(&g), false, false).unwrap();
+    y.backward_with(Backward::new().gradient(&g)).unwrap();
     values(&x.grad().unwrap())
 }
 

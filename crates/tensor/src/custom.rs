@@ -1,6 +1,6 @@
 //! Operators with a kernel of the user's own.
 
-use crate::autograd::{Backward, differentiated, keeps_derivative};
+use crate::autograd::{Derivative, differentiated, keeps_derivative};
 use crate::nest::Flat;
 use crate::record::compose;
 use crate::{Error, Nest, Result, Tensor, no_grad};
@@ -44,7 +44,7 @@ use std::sync::Arc;
 pub struct CustomOp {
     name: &'static str,
     infer: Box<Infer>,
-    backward: Option<Arc<Backward>>,
+    backward: Option<Arc<Derivative>>,
 }
 
 /// From the operands' dtypes and shapes to the result's.

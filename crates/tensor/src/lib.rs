@@ -35,7 +35,7 @@ mod var;
 mod verify;
 
 pub use autograd::{
-    CustomFunction, Grad, GradCheck, GradFn, Pullback, checkpoint, custom_function, grad,
+    Backward, CustomFunction, Grad, GradCheck, GradFn, Pullback, checkpoint, custom_function, grad,
     grad_with, gradcheck, gradcheck_with, hessian, jacobian, jvp, vjp, watch_gradients,
 };
 pub use compiled::Program;

@@ -1,6 +1,6 @@
 //! Linear algebra of tensors on a GPU, whose values are factored on the host.
 
-use kiln_tensor::{DType, Device, QrMode, Result, Tensor, with_seed};
+use kiln_tensor::{Backward, DType, Device, QrMode, Result, Tensor, with_seed};
 
 /// Something of each kind, from matrices that are positive-definite.
 fn results(a: &Tensor, b: &Tensor) -> Vec<Tensor> {
@@ -33,7 +33,8 @@ fn values_and_gradient(device: Device) -> Result<Vec<Vec<f64>>> {
     let found = results(&a, &b);
     for y in &found {
         assert_eq!(y.device(), device);
-        y.sum(()).backward_with(None, true, false)?;
+        y.sum(())
+            .backward_with(Backward::new().retain_graph(true))?;
     }
     let gradient = x.grad();
     let all = found.iter().chain(&gradient).map(Tensor::to_vec::<f64>);

@@ -270,14 +270,15 @@ pub(crate) fn keeps_derivative() -> Result<(), OpError> {
 }
 
 /// From the inputs, the result and its gradient to those of the inputs.
-pub(crate) type Backward = dyn Fn(&[Tensor], &Tensor, &Tensor) -> Vec<Option<Tensor>> + Send + Sync;
+pub(crate) type Derivative =
+    dyn Fn(&[Tensor], &Tensor, &Tensor) -> Vec<Option<Tensor>> + Send + Sync;
 
 /// `y`, computed from `inputs` by what the user called at a line, with a derivative.
 pub(crate) fn differentiated(
     y: &Tensor,
     inputs: &[&Tensor],
     place: (&'static str, &'static Location<'static>),
-    backward: impl FnOnce() -> Arc<Backward>,
+    backward: impl FnOnce() -> Arc<Derivative>,
 ) -> Tensor {
     let mut y = y.detach();
     let flows = is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());

@@ -12,13 +12,14 @@ mod transform;
 mod watch;
 
 pub use checkpoint::checkpoint;
-pub(crate) use function::{Backward, differentiated, keeps_derivative};
 pub use function::{CustomFunction, custom_function};
+pub(crate) use function::{Derivative, differentiated, keeps_derivative};
 pub use functional::{Grad, GradCheck, grad, grad_with, gradcheck, gradcheck_with};
 pub use grad_fn::GradFn;
 pub use transform::{Pullback, hessian, jacobian, jvp, vjp};
 pub use watch::watch_gradients;
 
+use crate::options::options;
 use crate::record::compose;
 use crate::{
     Error, ErrorKind, HookHandle, Result, Tensor, Var, is_grad_enabled, is_recording, no_grad,
@@ -31,6 +32,19 @@ use kiln_lazy::grad::engine::{self, Keep};
 use kiln_lazy::{Handle, body};
 use std::panic::Location;
 use std::sync::Arc;
+
+options! {
+    /// How [`Tensor::backward_with`] differentiates.
+    Backward () {
+        /// Keeps what the derivatives need, for another pass.
+        retain_graph: bool = false,
+        /// Records the gradients so that they can be differentiated; keeps the graph too.
+        create_graph: bool = false,
+        ;
+        /// The gradient of the tensor, of its dtype and shape; 1 for one element where there is none.
+        gradient,
+    }
+}
 
 impl Tensor {
     /// Whether gradients flow to this tensor: it is a leaf that asked for them, or was computed from
@@ -161,27 +175,29 @@ impl Tensor {
     /// already differentiated, or was computed by an operation without derivative.
     #[track_caller]
     pub fn backward(&self) -> Result<()> {
-        self.backward_with(None, false, false)
+        self.backward_with(Backward::new())
     }
 
-    /// [`Tensor::backward`] with the gradient of this tensor (of its dtype and shape; 1 where `None`).
-    /// `retain_graph` keeps what the derivatives need for another pass. `create_graph` records the
-    /// gradients so that they can be differentiated, keeps_derivative, and retains the graph too.
+    /// [`Tensor::backward`] with all options.
+    ///
+    /// ```
+    /// use kiln_tensor::{Backward, Tensor};
+    /// let x = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
+    /// let y = x.square();
+    /// y.backward_with(Backward::new().gradient(Tensor::from([1.0f32, 10.0])))?;
+    /// assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [2.0, 40.0]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Tensor::backward`], or if the gradient does not fit.
     #[track_caller]
-    pub fn backward_with(
-        &self,
-        gradient: Option<&Tensor>,
-        retain_graph: bool,
-        create_graph: bool,
-    ) -> Result<()> {
+    pub fn backward_with(&self, how: Backward) -> Result<()> {
         let loc = Location::caller();
-        let seed = seed(self, gradient, "backward", loc)?;
+        let seed = seed(self, how.gradient.as_ref(), "backward", loc)?;
         let keep = Keep {
-            graph: retain_graph || create_graph,
-            create: create_graph,
+            graph: how.retain_graph || how.create_graph,
+            create: how.create_graph,
         };
         let found = engine::run(&[(&self.handle, seed.handle)], None, keep, loc)?;
         let pending = found.iter().any(|(leaf, _)| {
@@ -194,7 +210,7 @@ impl Tensor {
             };
             let sum = match leaf.grad() {
                 None => Tensor::from(g),
-                Some(so_far) if create_graph => Tensor::from(so_far).add(Tensor::from(g)),
+                Some(so_far) if how.create_graph => Tensor::from(so_far).add(Tensor::from(g)),
                 Some(so_far) => no_grad(|| Tensor::from(so_far).add(Tensor::from(g))),
             };
             leaf.set_grad(Some(sum.check()?.handle.clone()));

@@ -2,15 +2,16 @@
 
 use super::rows;
 use kiln_tensor::{
-    Compiled, CustomOp, Device, Grad, GradCheck, HookHandle, Pullback, Result, Scan, Spec, Tensor,
-    Var, assign_together, backends, checkpoint, compile, cond, custom_function, detect_anomaly,
-    enable_grad, explain, grad, grad_with, gradcheck, gradcheck_with, hessian, is_anomaly_enabled,
-    is_grad_enabled, jacobian, jvp, no_grad, profiler, realize_all, scan, scan_with,
-    set_detect_anomaly, set_grad_enabled, set_threads, threads, vjp, with_error_note,
+    Backward, Compiled, CustomOp, Device, Grad, GradCheck, GradFn, HookHandle, Pullback, Result,
+    Scan, Spec, Tensor, Var, assign_together, backends, checkpoint, compile, cond, custom_function,
+    detect_anomaly, enable_grad, explain, grad, grad_with, gradcheck, gradcheck_with, hessian,
+    is_anomaly_enabled, is_grad_enabled, jacobian, jvp, no_grad, profiler, realize_all, scan,
+    scan_with, set_detect_anomaly, set_grad_enabled, set_threads, threads, vjp, watch_gradients,
+    with_error_note,
 };
 
 rows! {
-    (x: &Tensor, y: &Tensor, loss: &Tensor, w: &Var, f: fn(Tensor) -> Tensor, pull: Pullback<Tensor, Tensor>, unused: &Tensor, b: &Var, handle: &HookHandle, spec: Spec, step: &Compiled<(Tensor, Tensor), Tensor>, op: CustomOp, custom: &CustomOp, profile: &profiler::Profile, device: Device);
+    (x: &Tensor, y: &Tensor, loss: &Tensor, w: &Var, f: fn(Tensor) -> Tensor, pull: Pullback<Tensor, Tensor>, unused: &Tensor, b: &Var, handle: &HookHandle, spec: Spec, step: &Compiled<(Tensor, Tensor), Tensor>, op: CustomOp, custom: &CustomOp, profile: &profiler::Profile, device: Device, node: &GradFn);
     "Tensor.requires_grad_" = { x.requires_grad_(true) } "a new handle; the old one stays data";
     "Tensor.requires_grad" = { x.requires_grad() };
     "Tensor.is_leaf" = { x.is_leaf() };
@@ -20,7 +21,11 @@ rows! {
     "Tensor.detach" = { x.detach() };
     "Tensor.clone" = { x.clone() } "free: a tensor never changes";
     "Tensor.backward" = { loss.backward()? };
-    "Tensor.backward(gradient, retain_graph, create_graph)" = { loss.backward_with(Some(y), false, false)? };
+    "Tensor.backward(gradient, retain_graph, create_graph)" = { loss.backward_with(Backward::new().gradient(y).retain_graph(true))? };
+    "Tensor.grad_fn" = { loss.grad_fn() } "what the user called, where, and what its gradients go to: `name`, `loc`, `parameter`, `next_functions`";
+    "Node.next_functions" = { node.next_functions() };
+    "Node.name" = { (node.name(), node.loc(), node.parameter()) };
+    "torch.autograd.graph.register_multi_grad_hook" = { watch_gradients(&[x.clone()], |g| Some(g.to_vec())) } "gives the tensors whose gradients it sees";
     "Tensor.retain_grad" = { x.retain_grad() };
     "Tensor.register_hook" = { x.register_hook(|g| Some(g * 2.0))? };
     "RemovableHandle.remove" = { handle.remove() };
