@@ -1,9 +1,6 @@
 //! A classifier with dropout, batches in random order, label smoothing and clipped gradients.
 
-use kiln::data::{DataLoader, TensorDataset};
-use kiln::nn::optim::{AdamW, Optimizer, clip_grad_norm_};
-use kiln::nn::{Dropout, Forward, Linear, Module};
-use kiln::{CrossEntropy, DType, Result, Tensor, manual_seed, no_grad};
+use kiln::prelude::*;
 
 #[derive(Module)]
 struct Mlp {
@@ -20,20 +17,15 @@ impl Forward for Mlp {
 
 fn main() -> Result<()> {
     manual_seed(0);
-    let (x, y) = (
-        Tensor::randn([512, 64], DType::F32),
-        Tensor::randint(0, 10, [512]),
-    );
-    let model = Mlp {
-        fc1: Linear::new(64, 128)?,
-        fc2: Linear::new(128, 10)?,
-        drop: Dropout::new(0.1)?,
-    };
+    let (x, y) = (randn([512, 64]), Tensor::randint(0, 10, [512]));
+    let (fc1, fc2) = (Linear::new(64, 128)?, Linear::new(128, 10)?);
+    let drop = Dropout::new(0.1)?;
+    let model = Mlp { fc1, fc2, drop };
     let mut opt = Optimizer::new(model.parameters(), AdamW::new())?;
     let data = TensorDataset::new((x.clone(), y.clone()))?;
     let loader = DataLoader::new(data).batch_size(64).shuffle(true).build()?;
     for epoch in 0..3 {
-        let (mut total, mut batches) = (0.0, 0);
+        let mut total = zeros(());
         for batch in &loader {
             let (xb, yb) = batch?;
             let smooth = CrossEntropy::new().label_smoothing(0.1);
@@ -42,16 +34,15 @@ fn main() -> Result<()> {
             loss.backward()?;
             clip_grad_norm_(model.parameters(), 1.0)?;
             opt.step()?;
-            total += loss.item::<f64>()?;
-            batches += 1;
+            total += loss.detach();
         }
-        println!("{epoch} {}", total / batches as f64);
+        println!(
+            "{epoch} {}",
+            total.item::<f64>()? / loader.len().unwrap_or(1) as f64
+        );
     }
     model.eval();
     let right = no_grad(|| model.call(&x).argmax(1).eq(&y));
-    println!(
-        "accuracy {}",
-        right.to_dtype(DType::F32).mean(()).item::<f64>()?
-    );
+    println!("accuracy {}", right.to_dtype(DType::F32).mean(()));
     Ok(())
 }

@@ -1,13 +1,12 @@
 //! A gradient penalty: the gradient of an input is part of the loss; a function with a derivative of its own,
 //! what a layer gave, and second derivatives.
 
-use kiln::nn::{Linear, Module, Tanh, extract, sequential};
-use kiln::{DType, Grad, Result, Tensor, custom_function, grad_with, hessian};
+use kiln::prelude::*;
 
 fn main() -> Result<()> {
     let square = custom_function(|x: Tensor| (&x * &x, x), |x, g| 2.0 * x * g);
     let f = sequential![Linear::new(3, 16), Tanh::new(), Linear::new(16, 1)]?;
-    let x = Tensor::randn([5, 3], DType::F32).requires_grad_(true);
+    let x = randn([5, 3]).requires_grad_(true);
     let (y, [hidden]) = extract(&f, ["0"], &x)?;
     let y = square.apply(y).sum(());
     let g = grad_with(&y, &x, Grad::new().create_graph(true))?;

@@ -119,6 +119,26 @@ pub mod nn {
     pub use kiln_nn::*;
 }
 
+pub mod prelude {
+    //! What most programs use, in one line: tensors, layers, optimisers, schedules, loaders.
+    //!
+    //! ```
+    //! use kiln::prelude::*;
+    //!
+    //! let model = sequential![Linear::new(4, 8), ReLU::new(), Linear::new(8, 2)]?;
+    //! let mut opt = Optimizer::new(model.parameters(), AdamW::new().lr(1e-2))?;
+    //! let loss = model.call(randn([16, 4])).square().mean(());
+    //! loss.backward()?;
+    //! opt.step()?;
+    //! # Ok::<(), kiln::Error>(())
+    //! ```
+
+    pub use crate::data::{DataLoader, TensorDataset};
+    pub use crate::nn::optim::*;
+    pub use crate::nn::*;
+    pub use crate::*;
+}
+
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

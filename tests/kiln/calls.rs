@@ -1,6 +1,6 @@
 //! Arguments in the forms that people type.
 
-use kiln::{DType, Tensor, Var, cat, einsum, stack};
+use kiln::{DType, PadSequence, Tensor, Var, cat, einsum, pad_sequence, pad_sequence_with, stack};
 
 fn floats(t: impl std::borrow::Borrow<Tensor>) -> Vec<f32> {
     t.borrow().to_vec().unwrap()
@@ -249,4 +249,32 @@ fn an_item_is_converted_where_nothing_is_lost_in_kind() {
     ] {
         assert!(wrong.unwrap_err().to_string().contains("calls.rs"));
     }
+}
+
+#[test]
+fn sequences_of_different_lengths_lie_side_by_side() {
+    let rows = [
+        Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]),
+        Tensor::from([[5.0f32, 6.0]]),
+        Tensor::zeros([0, 2], DType::F32),
+    ];
+    let padded = pad_sequence(&rows);
+    assert_eq!(padded.shape().unwrap(), [2, 3, 2]);
+    let wanted = [1.0, 2.0, 5.0, 6.0, 0.0, 0.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0];
+    assert_eq!(padded.to_vec::<f32>().unwrap(), wanted);
+    let how = PadSequence::new().batch_first(true).padding_value(-1.0);
+    let ids = [Tensor::from([1i64, 2, 3]), Tensor::from([4i64])];
+    let ids = pad_sequence_with(&ids, how);
+    assert_eq!(ids.to_vec::<i64>().unwrap(), [1, 2, 3, 4, -1, -1]);
+    let none: [Tensor; 0] = [];
+    let e = pad_sequence(none);
+    assert!(e.error().unwrap().message().contains("no sequences"));
+    let e = pad_sequence([&rows[0], &Tensor::from([1.0f32])]);
+    assert!(
+        e.error()
+            .unwrap()
+            .message()
+            .contains("in their length alone"),
+        "{e}"
+    );
 }

@@ -5,9 +5,8 @@ use kiln_models::TransformerConfig;
 use kiln_nn::optim::{AdamW, Optimizer};
 use kiln_nn::{
     Embedding, Forward, Linear, Module, Sequential, StateDict, TransformerEncoder, sequential,
-    with_dtype,
 };
-use kiln_tensor::{DType, Device, Result, Tensor};
+use kiln_tensor::{DType, Device, Result, Tensor, with_default_dtype};
 
 const TOKENS: usize = 23;
 const WIDTH: usize = 20;
@@ -32,7 +31,7 @@ fn network() -> Result<Sequential> {
 
 /// The loss of each step and the parameters after the last, as f64.
 fn train(device: Device, dtype: DType, start: &StateDict) -> Result<Vec<(String, Vec<f64>)>> {
-    let network = with_dtype(dtype, network)?;
+    let network = with_default_dtype(dtype, network)?;
     let mut state = StateDict::new();
     for (name, value) in start.iter() {
         state.insert(name, &value.to_dtype(dtype));

@@ -1,7 +1,7 @@
 //! Training that can go on after a stop.
 
 use crate::file::{self, named};
-use crate::optim::{GroupDict, Optimizer, Scheduler, SchedulerState, StateDict as OptimizerState};
+use crate::optim::{GroupDict, Optimizer, OptimizerState, Scheduler, SchedulerState};
 use crate::state_dict::{StateDict, plan};
 use crate::{LoadReport, Module};
 use kiln_tensor::{Error, Result};

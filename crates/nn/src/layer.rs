@@ -2,9 +2,8 @@
 
 use crate::{Forward, Module, tree};
 use kiln_tensor::{
-    DType, Error, ErrorKind, Int, IntList, Result, Tensor, Var, no_grad, with_error_note,
+    Error, ErrorKind, Int, IntList, Result, Tensor, Var, default_dtype, no_grad, with_error_note,
 };
-use std::cell::Cell;
 
 /// The folder of this crate's source.
 pub(crate) const SOURCE: &str = {
@@ -42,7 +41,7 @@ pub(crate) fn wrong<T>(layer: &dyn Module, message: impl Into<String>) -> Result
 /// layer's operations know their rules; so they need not be said twice.
 #[track_caller]
 pub(crate) fn tried<L: Forward>(layer: L, shape: &[usize]) -> Result<L> {
-    let e = no_grad(|| layer.try_call(Tensor::zeros(shape, dtype()))).err();
+    let e = no_grad(|| layer.try_call(Tensor::zeros(shape, default_dtype()))).err();
     match e {
         Some(e) => Err(Error::at_caller(
             ErrorKind::Value,
@@ -108,39 +107,10 @@ pub(crate) fn each<const D: usize>(
     Ok(std::array::from_fn(|i| list.0[i % list.0.len()] as usize))
 }
 
-thread_local! {
-    static DTYPE: Cell<DType> = const { Cell::new(DType::F32) };
-}
-
-/// Runs `f`, in which layers make their parameters in `dtype` instead of f32.
-///
-/// ```
-/// use kiln_nn::{Linear, with_dtype};
-/// use kiln_tensor::DType;
-/// let layer = with_dtype(DType::F64, || Linear::new(3, 2))?;
-/// assert_eq!(layer.weight.dtype(), DType::F64);
-/// # Ok::<(), kiln_tensor::Error>(())
-/// ```
-pub fn with_dtype<T>(dtype: DType, f: impl FnOnce() -> T) -> T {
-    struct Restore(DType);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            DTYPE.set(self.0);
-        }
-    }
-    let _restore = Restore(DTYPE.replace(dtype));
-    f()
-}
-
-/// The dtype of new parameters.
-pub(crate) fn dtype() -> DType {
-    DTYPE.get()
-}
-
 /// A parameter that holds one number everywhere.
 #[track_caller]
 pub(crate) fn constant(shape: impl AsRef<[usize]>, value: f64) -> Result<Var> {
-    Var::parameter(Tensor::full(shape.as_ref(), value, dtype()))
+    Var::parameter(Tensor::full(shape.as_ref(), value, default_dtype()))
 }
 
 /// A parameter that may be left out.
@@ -155,5 +125,5 @@ pub(crate) fn optional(there: bool, shape: impl AsRef<[usize]>, value: f64) -> R
 /// A buffer that holds one number everywhere.
 #[track_caller]
 pub(crate) fn buffer(shape: impl AsRef<[usize]>, value: f64) -> Result<Var> {
-    Var::new(Tensor::full(shape.as_ref(), value, dtype()))
+    Var::new(Tensor::full(shape.as_ref(), value, default_dtype()))
 }

@@ -67,7 +67,6 @@ pub use forward::{Forward, Output};
 pub use hooks::{Hookable, Hooks, Replace};
 pub use kiln_nn_derive::{KilnModule, Module};
 pub use kiln_tensor::{HookHandle, Result};
-pub use layer::with_dtype;
 pub use linear::{Bilinear, Identity, Linear};
 pub use loss::{
     BCELoss, BCEWithLogitsLoss, CosineEmbeddingLoss, CrossEntropyLoss, GaussianNLLLoss,

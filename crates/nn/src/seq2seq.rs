@@ -1,11 +1,10 @@
 //! A whole transformer.
 
-use crate::layer::with_dtype;
 use crate::{
     AttentionMasks, Forward, Hooks, Module, TransformerDecoder, TransformerDecoderLayer,
     TransformerEncoder, TransformerEncoderLayer, init,
 };
-use kiln_tensor::{DType, Int, Result, Tensor};
+use kiln_tensor::{DType, Int, Result, Tensor, with_default_dtype};
 
 /// An encoder and a decoder (`torch.nn.Transformer`; Vaswani et al., 2017), on `[l, n, d_model]`
 /// (`[n, l, d_model]` where the layers are made with `batch_first`): a source and a target, and the
@@ -60,8 +59,8 @@ impl Transformer {
         num_decoder_layers: impl Into<Int>,
     ) -> Result<Transformer> {
         let dtype = encoder.linear1.weight.dtype();
-        let norm = with_dtype(dtype, || encoder.config.norm())?;
-        let last_norm = with_dtype(dtype, || decoder.config.norm())?;
+        let norm = with_default_dtype(dtype, || encoder.config.norm())?;
+        let last_norm = with_default_dtype(dtype, || decoder.config.norm())?;
         let transformer = Transformer {
             encoder: TransformerEncoder::with_norm(encoder, num_encoder_layers, norm)?,
             decoder: TransformerDecoder::with_norm(decoder, num_decoder_layers, last_norm)?,

@@ -3,8 +3,8 @@
 use super::{Case, randn, table};
 use crate::{Failed, Report, Settings};
 use kiln_models::{ResNet, ResNetConfig, TransformerConfig};
-use kiln_nn::{Forward, Module, with_dtype};
-use kiln_tensor::{DType, no_grad};
+use kiln_nn::{Forward, Module};
+use kiln_tensor::{DType, no_grad, with_default_dtype};
 use std::time::Instant;
 
 fn resnet(settings: &Settings, dtype: DType, name: &str) -> Result<Case, Failed> {
@@ -14,7 +14,7 @@ fn resnet(settings: &Settings, dtype: DType, name: &str) -> Result<Case, Failed>
         blocks,
         ..ResNetConfig::default()
     };
-    let network = with_dtype(dtype, || ResNet::new(config))?;
+    let network = with_default_dtype(dtype, || ResNet::new(config))?;
     network.eval();
     network.to(settings.device)?;
     let shape = if small {
@@ -40,7 +40,7 @@ fn encoder(settings: &Settings, dtype: DType, name: &str) -> Result<Case, Failed
         dropout: 0.0,
         norm_first: false,
     };
-    let layer = with_dtype(dtype, || config.encoder_block())?;
+    let layer = with_default_dtype(dtype, || config.encoder_block())?;
     layer.eval();
     layer.to(settings.device)?;
     let shape = if small {

@@ -72,4 +72,4 @@ pub use schedule::{
 };
 pub use search::Search;
 pub use sgd::SGD;
-pub use state_dict::{GroupDict, StateDict};
+pub use state_dict::{GroupDict, OptimizerState};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// The state of an [`Optimizer`], laid out as PyTorch's.
 #[derive(Clone, Debug, Default)]
-pub struct StateDict {
+pub struct OptimizerState {
     /// For each parameter that has made a step, by its number: `step` (rank 0, f32), the state under PyTorch's
     /// names, and the numbers that are kept for it (rank 0, f64). A search keeps all it has under its first
     /// parameter.
@@ -24,7 +24,7 @@ pub struct GroupDict {
     pub numbers: BTreeMap<String, f64>,
     /// `nesterov`, `amsgrad`, …
     pub flags: BTreeMap<String, bool>,
-    /// Keys of [`StateDict::state`].
+    /// Keys of [`OptimizerState::state`].
     pub params: Vec<usize>,
 }
 
@@ -42,8 +42,8 @@ impl Optimizer {
     /// # Errors
     /// If a pending step fails.
     #[track_caller]
-    pub fn state_dict(&self) -> Result<StateDict> {
-        let mut dict = StateDict::default();
+    pub fn state_dict(&self) -> Result<OptimizerState> {
+        let mut dict = OptimizerState::default();
         let mut first = 0;
         for group in &self.groups {
             for (i, state) in group.saved()? {
@@ -67,7 +67,7 @@ impl Optimizer {
     /// # Errors
     /// If groups, parameters, state or flags do not match. Nothing is then changed.
     #[track_caller]
-    pub fn load_state_dict(&mut self, dict: &StateDict) -> Result<()> {
+    pub fn load_state_dict(&mut self, dict: &OptimizerState) -> Result<()> {
         match self.plan_load(dict) {
             Ok(loads) => self.apply_load(loads),
             Err(message) => Err(Error::invalid("load_state_dict", message)),
@@ -75,7 +75,7 @@ impl Optimizer {
     }
 
     /// What loading changes, one a group, or why it can't.
-    pub(crate) fn plan_load(&mut self, dict: &StateDict) -> Result<Vec<Load>, String> {
+    pub(crate) fn plan_load(&mut self, dict: &OptimizerState) -> Result<Vec<Load>, String> {
         if dict.param_groups.len() != self.groups.len() {
             let (given, here) = (dict.param_groups.len(), self.groups.len());
             return Err(format!("{given} groups can't be loaded into {here}"));
@@ -130,7 +130,7 @@ impl Group {
     }
 
     /// What loading changes, or why it can't.
-    fn plan_load(&mut self, given: &GroupDict, dict: &StateDict) -> Result<Load, String> {
+    fn plan_load(&mut self, given: &GroupDict, dict: &OptimizerState) -> Result<Load, String> {
         if given.params.len() != self.parameters.len() {
             let (given, here) = (given.params.len(), self.parameters.len());
             return Err(format!(

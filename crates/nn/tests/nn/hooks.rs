@@ -3,7 +3,7 @@
 use crate::support::{assert_close, held, random, values};
 use kiln_nn::optim::{Optimizer, SGD};
 use kiln_nn::*;
-use kiln_tensor::{DType, Spec, Tensor, compile, with_seed};
+use kiln_tensor::{DType, Spec, Tensor, compile, with_default_dtype, with_seed};
 use std::sync::{Arc, Mutex};
 
 fn model() -> Sequential {
@@ -12,7 +12,7 @@ fn model() -> Sequential {
         let model = Sequential::new().named("body", body).add(Tanh::new());
         model.named("head", Linear::new(4, 1).unwrap())
     };
-    with_dtype(DType::F64, || with_seed(1, make))
+    with_default_dtype(DType::F64, || with_seed(1, make))
 }
 
 /// Notes names as hooks run, and doubles the gradient of the head's weight.

@@ -2,7 +2,7 @@
 
 use crate::support::{held, names, random, values};
 use kiln_nn::*;
-use kiln_tensor::{AvgPool, DType, Pool, Tensor, Var, with_seed};
+use kiln_tensor::{AvgPool, DType, Pool, Tensor, Var, with_default_dtype, with_seed};
 use std::sync::Arc;
 
 #[test]
@@ -158,7 +158,7 @@ fn sequences_take_layers_results_and_closures() {
 #[test]
 fn sequences_are_indexed_cut_and_changed() {
     let make = || sequential!["a": Linear::new(3, 4), "b": Tanh::new(), "c": Linear::new(4, 2)];
-    let mut model = with_dtype(DType::F64, make).unwrap();
+    let mut model = with_default_dtype(DType::F64, make).unwrap();
     let x = random([5, 3]);
     let whole = model.call(&x);
     let (front, back) = (model.slice(..2).unwrap(), model.slice(2..).unwrap());

@@ -2,7 +2,7 @@
 
 use crate::support::{assert_close, random, values};
 use kiln_nn::*;
-use kiln_tensor::{DType, Spec, Tensor, checkpoint, compile, with_seed};
+use kiln_tensor::{DType, Spec, Tensor, checkpoint, compile, with_default_dtype, with_seed};
 use std::sync::{Arc, Mutex};
 
 /// What hooks have seen.
@@ -23,7 +23,7 @@ fn model() -> Sequential {
             "head": Linear::new(4, 2),
         ]
     };
-    with_dtype(DType::F64, || with_seed(3, make)).unwrap()
+    with_default_dtype(DType::F64, || with_seed(3, make)).unwrap()
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn mixed() -> Mixed {
             hooks: Hooks::new(),
         })
     };
-    with_dtype(DType::F64, || with_seed(5, make)).unwrap()
+    with_default_dtype(DType::F64, || with_seed(5, make)).unwrap()
 }
 
 /// Gradients, one after the other.
@@ -312,7 +312,7 @@ fn features_are_taken_out_by_name() {
             Ok(self.0.call(x))
         }
     }
-    let half: Result<Half> = with_dtype(DType::F64, || {
+    let half: Result<Half> = with_default_dtype(DType::F64, || {
         Ok(Half(Linear::new(3, 1)?, Linear::new(3, 1)?))
     });
     let e = extract(&half.unwrap(), ["1"], &x).err().unwrap();

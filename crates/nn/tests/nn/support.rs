@@ -1,6 +1,7 @@
 //! What the tests share.
 
-use kiln_nn::{Module, with_dtype};
+use kiln_nn::Module;
+use kiln_tensor::with_default_dtype;
 use kiln_tensor::{DType, Result, Tensor, Var};
 
 /// Numbers that differ from call to call of the process, but not from run to run.
@@ -12,7 +13,7 @@ pub fn random(shape: impl AsRef<[usize]>) -> Tensor {
 
 /// A module of f64.
 pub fn f64_module<M>(make: impl FnOnce() -> Result<M>) -> M {
-    with_dtype(DType::F64, make).expect("the module can be made")
+    with_default_dtype(DType::F64, make).expect("the module can be made")
 }
 
 pub fn values(t: &Tensor) -> Vec<f64> {

@@ -1,7 +1,7 @@
 //! Groups, gradients that are missing, saving and loading.
 
 use crate::{Net, parameter, random};
-use kiln_nn::optim::{Adam, AdamW, Optimizer, RMSprop, Rule, SGD, StateDict};
+use kiln_nn::optim::{Adam, AdamW, Optimizer, OptimizerState, RMSprop, Rule, SGD};
 use kiln_tensor::{Tensor, Var};
 
 fn train(net: &Net, optimizer: &mut Optimizer, steps: std::ops::Range<u64>) {
@@ -63,11 +63,11 @@ fn a_state_that_does_not_fit_changes_nothing() {
     train(&net, &mut optimizer, 0..1);
     let good = optimizer.state_dict().unwrap();
     let read = |o: &Optimizer| {
-        let dict: StateDict = o.state_dict().unwrap();
+        let dict: OptimizerState = o.state_dict().unwrap();
         dict.state[&0]["exp_avg"].to_vec::<f32>().unwrap()
     };
     let before = read(&optimizer);
-    let refused = |change: &dyn Fn(&mut StateDict), why: &str| {
+    let refused = |change: &dyn Fn(&mut OptimizerState), why: &str| {
         let mut bad = good.clone();
         for state in bad.state.values_mut() {
             let zeros = state["exp_avg"].zeros_like();

@@ -1,7 +1,9 @@
 //! Tensors one after the other, and repeated.
 
-use super::args::{DimArg, DimArgs, Int, IntList, axis};
+use super::args::{DimArg, DimArgs, Int, IntList, axis, known};
+use super::pad::PadMode;
 use crate::operand::{AsTensor, listed};
+use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{Tensor, promote};
 use kiln_base::Dim;
@@ -248,4 +250,67 @@ fn roll(b: &mut Recorder, x: &Tensor, axis: usize, shift: i64) -> Recorded {
     // So that the shift is an offset alone.
     let twice = b.concat(&[x.clone(), x.clone()], axis)?;
     b.narrow(&twice, axis, n - shift.rem_euclid(n), n)
+}
+
+options! {
+    /// How [`pad_sequence_with`] lays sequences side by side.
+    PadSequence () {
+        /// Whether samples are in dim 0 (default no: in dim 1).
+        batch_first: bool = false,
+        /// What stands behind the end of a shorter sequence (default 0).
+        padding_value: f64 = 0.0,
+    }
+}
+
+/// Sequences `[l, ..]` of different lengths side by side, `[longest, n, ..]`, with zeros behind the shorter
+/// ones (`torch.nn.utils.rnn.pad_sequence`).
+#[track_caller]
+pub fn pad_sequence(sequences: impl IntoIterator<Item: AsTensor>) -> Tensor {
+    pad_sequence_with(sequences, PadSequence::new())
+}
+
+/// [`pad_sequence`] with all options.
+///
+/// ```
+/// use kiln_tensor::{PadSequence, Tensor, pad_sequence_with};
+/// let rows = [Tensor::from([1i64, 2, 3]), Tensor::from([4i64])];
+/// let padded = pad_sequence_with(rows, PadSequence::new().batch_first(true).padding_value(-1.0));
+/// assert_eq!(padded.to_vec::<i64>()?, [1, 2, 3, 4, -1, -1]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn pad_sequence_with(sequences: impl IntoIterator<Item: AsTensor>, how: PadSequence) -> Tensor {
+    let sequences = listed(sequences);
+    let given: Vec<&Tensor> = sequences.iter().collect();
+    let checked = compose("pad_sequence", &given, |_| {
+        ensure!(!sequences.is_empty(), "there are no sequences");
+        for t in &sequences {
+            ensure!(
+                t.ndim() > 0,
+                "a sequence has at least one dim, but one is {}",
+                t.fact()
+            );
+            ensure!(
+                t.dims()[1..] == sequences[0].dims()[1..],
+                "sequences differ in their length alone, not as {} and {}",
+                sequences[0].fact(),
+                t.fact()
+            );
+            known(t, 0)?;
+        }
+        Ok(sequences[0].clone())
+    });
+    if checked.error().is_some() {
+        return checked;
+    }
+    let length = |t: &Tensor| t.dims()[0].as_const().unwrap_or(0);
+    let longest = sequences.iter().map(length).max().unwrap_or(0);
+    let mode = PadMode::Constant(how.padding_value.into());
+    let padded = sequences.iter().map(|t| {
+        let mut pad = vec![0; 2 * t.ndim()];
+        pad[2 * t.ndim() - 1] = longest - length(t);
+        t.pad(pad, mode)
+    });
+    let padded: Vec<Tensor> = padded.collect();
+    stack(&padded, if how.batch_first { 0 } else { 1 })
 }

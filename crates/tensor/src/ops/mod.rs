@@ -70,7 +70,7 @@ pub use grid::{cartesian_prod, meshgrid};
 pub use grid_sample::{GridMode, GridPadding, GridSample};
 pub use index::where_;
 pub use indices::{Ellipsis, Index, Indices, NewAxis, step};
-pub use join::{cat, hstack, stack, vstack};
+pub use join::{PadSequence, cat, hstack, pad_sequence, pad_sequence_with, stack, vstack};
 pub use likelihood::{GaussianNll, PoissonNll};
 pub use linalg::{MatrixNorm, multi_dot};
 pub use logic::{NanToNum, RoundingMode, Tolerance};

@@ -25,7 +25,7 @@ rows! {
     "Tensor.grad_fn" = { loss.grad_fn() } "what the user called, where, and what its gradients go to: `name`, `loc`, `parameter`, `next_functions`";
     "Node.next_functions" = { node.next_functions() };
     "Node.name" = { (node.name(), node.loc(), node.parameter()) };
-    "torch.autograd.graph.register_multi_grad_hook" = { watch_gradients(&[x.clone()], |g| Some(g.to_vec())) } "gives the tensors whose gradients it sees";
+    "torch.autograd.graph.register_multi_grad_hook" = { watch_gradients(&[x.clone(), y.clone()], |g| Some(g.to_vec())) } "gives the tensors whose gradients it sees";
     "Tensor.retain_grad" = { x.retain_grad() };
     "Tensor.register_hook" = { x.register_hook(|g| Some(g * 2.0))? };
     "RemovableHandle.remove" = { handle.remove() };

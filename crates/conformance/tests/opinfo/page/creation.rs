@@ -2,8 +2,9 @@
 
 use super::rows;
 use kiln_tensor::{
-    DType, PrintOptions, Result, Tensor, cartesian_prod, draw_seed, get_rng_state, manual_seed,
-    meshgrid, normal, printoptions, set_printoptions, set_rng_state, with_seed,
+    DType, PrintOptions, Result, Tensor, cartesian_prod, default_dtype, draw_seed, get_rng_state,
+    manual_seed, meshgrid, normal, ones, printoptions, rand, randn, set_printoptions,
+    set_rng_state, with_default_dtype, with_seed, zeros,
 };
 
 rows! {
@@ -12,8 +13,10 @@ rows! {
     "torch.scalar_tensor" = { Tensor::scalar(1.0f32) };
     "torch.as_tensor" = { Tensor::from_slice(&[1i64, 2, 3, 4], [2, 2]) } "copies";
     "torch.frombuffer" = { Tensor::from_bytes(bytes, dtype, [2, 3]) } "copies little-endian bytes";
-    "torch.zeros", "Tensor.new_zeros" = { Tensor::zeros([2, 3], dtype) } "the dtype must be given, here and below";
-    "torch.ones", "Tensor.new_ones" = { Tensor::ones([2, 3], dtype) };
+    "torch.zeros" = { zeros([2, 3]) } "of the default dtype";
+    "torch.zeros(dtype=)", "Tensor.new_zeros" = { Tensor::zeros([2, 3], dtype) } "where there is no short form below, the dtype must be given";
+    "torch.ones" = { ones([2, 3]) };
+    "torch.ones(dtype=)", "Tensor.new_ones" = { Tensor::ones([2, 3], dtype) };
     "torch.full", "Tensor.new_full" = { Tensor::full([2, 3], 7, dtype) };
     "torch.zeros_like" = { x.zeros_like() };
     "torch.ones_like" = { x.ones_like() };
@@ -28,13 +31,17 @@ rows! {
     "torch.meshgrid" = { meshgrid(&[x, y], false) } "`true` for `indexing=\"xy\"`";
     "torch.cartesian_prod" = { cartesian_prod(&[x, y]) };
     "torch.combinations" = { x.combinations(2, false) };
+    "torch.get_default_dtype" = { default_dtype() };
+    "torch.set_default_dtype" = { with_default_dtype(dtype, || randn([2, 3])) } "inside, on this thread; layers too";
     "torch.manual_seed" = { manual_seed(0) } "not PyTorch's numbers";
     "torch.get_rng_state" = { get_rng_state() } "seed and offset";
     "torch.set_rng_state" = { set_rng_state([0, 7]) };
     "torch.random.fork_rng" = { with_seed(0, || x.dropout(0.5, true)) } "inside, numbers come from this seed, on this thread alone";
     "torch.empty((), dtype=torch.int64).random_().item()" = { draw_seed() } "a seed for random numbers made elsewhere";
-    "torch.rand" = { Tensor::rand([2, 3], dtype) };
-    "torch.randn" = { Tensor::randn([2, 3], dtype) };
+    "torch.rand" = { rand([2, 3]) };
+    "torch.rand(dtype=)" = { Tensor::rand([2, 3], dtype) };
+    "torch.randn" = { randn([2, 3]) };
+    "torch.randn(dtype=)" = { Tensor::randn([2, 3], dtype) };
     "torch.randint" = { Tensor::randint(0, 10, [2, 3]) };
     "torch.randperm" = { Tensor::randperm(10) };
     "torch.rand_like" = { x.rand_like() };

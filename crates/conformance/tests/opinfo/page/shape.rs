@@ -2,7 +2,8 @@
 
 use super::rows;
 use kiln_tensor::{
-    Device, Dim, Result, Tensor, block_diag, cat, column_stack, dstack, hstack, stack, vstack,
+    Device, Dim, PadSequence, Result, Tensor, block_diag, cat, column_stack, dstack, hstack,
+    pad_sequence, pad_sequence_with, stack, vstack,
 };
 
 rows! {
@@ -42,6 +43,8 @@ rows! {
     "Tensor.unfold" = { x.unfold(dim, 3, 1) };
     "torch.cat", "torch.concat", "torch.concatenate" = { cat(&[x, y], dim) };
     "torch.stack" = { stack(&[x, y], 0) };
+    "torch.nn.utils.rnn.pad_sequence" = { pad_sequence([x, y]) };
+    "torch.nn.utils.rnn.pad_sequence(batch_first=, padding_value=)" = { pad_sequence_with([x, y], PadSequence::new().batch_first(true).padding_value(-1.0)) };
     "torch.vstack", "torch.row_stack" = { vstack(&[x, y]) };
     "torch.hstack" = { hstack(&[x, y]) };
     "torch.dstack" = { dstack(&[x, y]) };

@@ -1,0 +1,54 @@
+//! The dtype of what is made without one.
+
+use crate::create::IntoShape;
+use crate::{DType, Tensor};
+use std::cell::Cell;
+
+thread_local! {
+    static DTYPE: Cell<DType> = const { Cell::new(DType::F32) };
+}
+
+/// The dtype that [`zeros`], [`ones`], [`rand`], [`randn`] and the parameters of layers have where none is
+/// given: f32, but inside [`with_default_dtype`].
+pub fn default_dtype() -> DType {
+    DTYPE.get()
+}
+
+/// Runs `f` with another default dtype on this thread.
+///
+/// ```
+/// use kiln_tensor::{DType, randn, with_default_dtype};
+/// let x = with_default_dtype(DType::F64, || randn([2, 3]));
+/// assert_eq!(x.dtype(), DType::F64);
+/// assert_eq!(randn([2, 3]).dtype(), DType::F32);
+/// ```
+pub fn with_default_dtype<T>(dtype: DType, f: impl FnOnce() -> T) -> T {
+    struct Restore(DType);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            DTYPE.set(self.0);
+        }
+    }
+    let _restore = Restore(DTYPE.replace(dtype));
+    f()
+}
+
+macro_rules! of_the_default_dtype {
+    ($($(#[$doc:meta])* $name:ident)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(shape: impl IntoShape) -> Tensor {
+            Tensor::$name(shape, default_dtype())
+        }
+    )*};
+}
+of_the_default_dtype! {
+    /// Zeros of the [default dtype](default_dtype); see [`Tensor::zeros`].
+    zeros
+    /// Ones of the [default dtype](default_dtype); see [`Tensor::ones`].
+    ones
+    /// Uniform numbers in [0, 1) of the [default dtype](default_dtype); see [`Tensor::rand`].
+    rand
+    /// Standard normal numbers of the [default dtype](default_dtype); see [`Tensor::randn`].
+    randn
+}
