@@ -65,7 +65,7 @@ pub use embedding::{Embedding, EmbeddingBag, Rows};
 pub use extract::extract;
 pub use forward::{Forward, Output};
 pub use hooks::{Hookable, Hooks, Replace};
-pub use kiln_nn_derive::{KilnModule, Module};
+pub use kiln_derive::{KilnModule, Module};
 pub use kiln_tensor::{HookHandle, Result};
 pub use linear::{Bilinear, Identity, Linear};
 pub use loss::{

@@ -52,6 +52,7 @@ pub use kiln_compiler::{
     Bisection, CacheStats, ConversionInfo, Explain, KernelCheck, KernelInfo, Layout, LayoutReport,
     Options as CompileOptions, Recomputed, Verification,
 };
+pub use kiln_derive::{KilnNest, Nest};
 pub use kiln_ir::Fact;
 pub use kiln_lazy::caller::on_behalf_of_caller;
 pub use kiln_lazy::device::{Device, set_threads, threads};
@@ -70,7 +71,6 @@ pub use kiln_lazy::run::cached::cache_stats;
 pub use kiln_lazy::run::profiler;
 pub use kiln_lazy::scope::is_recording;
 pub use kiln_lazy::warning::{WarningHook, set_warning_hook};
-pub use kiln_nn_derive::{KilnNest, Nest};
 pub use kiln_runtime::{Cancel, Executable, Level, MemoryReport, StepTime, memory};
 pub use names::DimNames;
 pub use nest::{Feed, Flat, Nest, NestOf, Returned};
