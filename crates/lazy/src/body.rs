@@ -42,25 +42,28 @@ impl Drop for Ended {
 }
 
 /// Whether this thread is recording a body.
+#[inline]
 pub fn is_tracing() -> bool {
     TRACES.with_borrow(|t| !t.is_empty())
 }
 
 /// Whether what is recorded now must be cut off from gradients within the body being recorded.
+#[inline]
 pub fn detaches() -> bool {
     TRACES.with_borrow(|t| t.last().is_some_and(|t| t.grad)) && !is_grad_enabled()
 }
 
 /// Whether gradients may be asked for through what is recorded in a body.
+#[inline]
 pub fn may_flow() -> bool {
     TRACES.with_borrow(|t| t.last().is_some_and(|t| t.grad)) && is_grad_enabled()
 }
 
 /// Remembers where the gradients of operands go.
-pub fn saw(inputs: &[&Handle]) {
+pub fn saw<T: AsRef<Handle>>(inputs: &[T]) {
     TRACES.with_borrow_mut(|traces| {
         if let Some(trace) = traces.last_mut() {
-            trace.saw(inputs.iter().copied());
+            trace.saw(inputs.iter().map(AsRef::as_ref));
         }
     });
 }

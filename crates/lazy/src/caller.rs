@@ -28,6 +28,7 @@ pub fn on_behalf_of_caller<T>(library: &'static str, f: impl FnOnce() -> T) -> T
 }
 
 /// The user's line for an operation recorded at `loc`.
+#[inline]
 pub fn user_line(loc: &'static Location<'static>) -> &'static Location<'static> {
     match CALLER.get() {
         Some(c) if loc.file().starts_with(c.library) => c.loc,

@@ -137,6 +137,7 @@ impl Node {
     }
 
     /// The state, locked.
+    #[inline]
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -172,6 +173,7 @@ impl Handle {
     }
 
     /// A handle to an output of a node, through which no gradient flows.
+    #[inline]
     pub fn output_of(node: &Arc<Node>, output: u32) -> Handle {
         node.handles.fetch_add(1, Ordering::Relaxed);
         Handle {
@@ -182,6 +184,7 @@ impl Handle {
     }
 
     /// The same value without history.
+    #[inline]
     pub fn plain(&self) -> Handle {
         Handle::output_of(&self.node, self.output)
     }
@@ -223,6 +226,7 @@ impl Handle {
     }
 
     /// The value as an operand.
+    #[inline]
     pub fn operand(&self) -> Operand {
         Operand {
             node: self.node.clone(),
@@ -231,11 +235,13 @@ impl Handle {
     }
 
     /// Dtype and shape; meaningless for a poisoned handle.
+    #[inline]
     pub fn fact(&self) -> &Fact {
         &self.node.facts[self.output as usize]
     }
 
     /// The error that this carries, if an operation it came from was invalid.
+    #[inline]
     pub fn error(&self) -> Option<&Error> {
         self.node.error.as_ref()
     }
@@ -244,11 +250,13 @@ impl Handle {
     ///
     /// # Errors
     /// That error.
+    #[inline]
     pub fn check(&self) -> Result<()> {
         self.error().map_or(Ok(()), |e| Err(e.clone()))
     }
 
     /// The element type; f32 for a poisoned handle.
+    #[inline]
     pub fn dtype(&self) -> DType {
         self.fact().dtype
     }
@@ -271,16 +279,19 @@ impl Handle {
     }
 
     /// The shape with its symbolic dims.
+    #[inline]
     pub fn dims(&self) -> &[Dim] {
         &self.fact().shape
     }
 
     /// Number of dims; 1 for a poisoned handle.
+    #[inline]
     pub fn ndim(&self) -> usize {
         self.fact().rank()
     }
 
     /// Where the values live.
+    #[inline]
     pub fn device(&self) -> Device {
         self.node.device.unwrap_or_default()
     }
@@ -294,6 +305,7 @@ impl Handle {
     }
 
     /// Whether gradients flow to it.
+    #[inline]
     pub fn requires_grad(&self) -> bool {
         self.edge.is_some()
     }
@@ -307,6 +319,7 @@ impl Handle {
     }
 
     /// Whether the values are in memory, so that reading them runs nothing.
+    #[inline]
     pub fn is_realized(&self) -> bool {
         self.node.ready(self.output).is_some()
     }
@@ -322,7 +335,15 @@ pub fn input_op(fact: Fact, role: Role) -> Op {
     .into()
 }
 
+impl AsRef<Handle> for Handle {
+    #[inline]
+    fn as_ref(&self) -> &Handle {
+        self
+    }
+}
+
 impl Clone for Handle {
+    #[inline]
     fn clone(&self) -> Handle {
         let mut t = self.plain();
         t.edge = self.edge.clone();
@@ -331,6 +352,7 @@ impl Clone for Handle {
 }
 
 impl Drop for Handle {
+    #[inline]
     fn drop(&mut self) {
         // Whoever sees that a handle is gone sees the references that were made through it.
         self.node.handles.fetch_sub(1, Ordering::Release);

@@ -31,8 +31,7 @@ impl Builder for Recorder {
     type Value = Handle;
 
     fn emit(&mut self, op: Op, inputs: &[Handle]) -> Result<SmallVec<[Handle; 1]>, OpError> {
-        let inputs: SmallVec<[&Handle; 4]> = inputs.iter().collect();
-        self.record(op, &inputs)
+        self.record(op, inputs)
     }
 
     fn fact(&self, value: &Handle) -> Fact {
@@ -44,8 +43,7 @@ impl Builder for Recorder {
     }
 
     fn beside(&mut self, inputs: &[Handle]) -> Result<Option<Vec<Handle>>, OpError> {
-        let inputs: Vec<&Handle> = inputs.iter().collect();
-        self.together(&inputs)
+        self.together(inputs)
     }
 
     fn reduce_keepdim(
@@ -69,6 +67,7 @@ impl Builder for Recorder {
 
 impl Recorder {
     /// Records what the user called at a line; what has no operands is computed on `device`.
+    #[inline]
     pub fn new(
         loc: &'static Location<'static>,
         called: &'static str,
@@ -123,6 +122,7 @@ impl Recorder {
     }
 
     /// What the user called, and at which line.
+    #[inline]
     pub fn place(&self) -> (&'static str, &'static Location<'static>) {
         (self.called, self.loc)
     }
@@ -146,7 +146,7 @@ impl Recorder {
     ///
     /// # Errors
     /// If others are on different devices.
-    pub fn together(&self, inputs: &[&Handle]) -> Result<Option<Vec<Handle>>, OpError> {
+    pub fn together<T: AsRef<Handle>>(&self, inputs: &[T]) -> Result<Option<Vec<Handle>>, OpError> {
         on_device(inputs, common_device(inputs)?)
     }
 
@@ -154,9 +154,13 @@ impl Recorder {
     ///
     /// # Errors
     /// If it does not apply to the operands.
-    pub fn record(&mut self, op: Op, inputs: &[&Handle]) -> Result<SmallVec<[Handle; 1]>, OpError> {
+    pub fn record<T: AsRef<Handle>>(
+        &mut self,
+        op: Op,
+        inputs: &[T],
+    ) -> Result<SmallVec<[Handle; 1]>, OpError> {
         let facts = {
-            let facts: SmallVec<[&Fact; 3]> = inputs.iter().map(|t| t.fact()).collect();
+            let facts: SmallVec<[&Fact; 3]> = inputs.iter().map(|t| t.as_ref().fact()).collect();
             let inferred = op.infer(&facts)?;
             if let Op::Slice(slice) = &op {
                 slice.check(facts[0])?;
@@ -164,9 +168,20 @@ impl Recorder {
             inferred
         };
         let device = common_device(inputs)?;
-        let moved = on_device(inputs, device)?;
-        let moved: Option<SmallVec<[&Handle; 4]>> = moved.as_ref().map(|m| m.iter().collect());
-        let inputs = moved.as_deref().unwrap_or(inputs);
+        match on_device(inputs, device)? {
+            Some(moved) => self.recorded(op, facts, &moved, device),
+            None => self.recorded(op, facts, inputs, device),
+        }
+    }
+
+    /// Records an operation on operands that are on one device.
+    fn recorded<T: AsRef<Handle>>(
+        &mut self,
+        op: Op,
+        facts: Facts,
+        inputs: &[T],
+        device: Option<Device>,
+    ) -> Result<SmallVec<[Handle; 1]>, OpError> {
         let count = facts.len();
         let (op, facts) = match op {
             Op::Loop(op) => with_residuals(op, facts, inputs)?,
@@ -174,23 +189,26 @@ impl Recorder {
         };
         let mut outputs = self.push(op, facts, inputs, device.or(self.device));
         outputs.truncate(count);
-        if body::detaches() && inputs.iter().any(|t| t.dtype().is_float()) {
+        if body::detaches() && inputs.iter().any(|t| t.as_ref().dtype().is_float()) {
             let cut = |t: &Handle| self.cut(t);
             outputs = outputs.iter().map(cut).collect::<Result<_, _>>()?;
         }
         Ok(outputs)
     }
 
-    fn push(
+    fn push<T: AsRef<Handle>>(
         &mut self,
         op: Op,
         facts: Facts,
-        inputs: &[&Handle],
+        inputs: &[T],
         device: Option<Device>,
     ) -> SmallVec<[Handle; 1]> {
         let outputs = facts.len() as u32;
         let state = State::Lazy {
-            inputs: inputs.iter().map(|t| t.operand()).collect::<Operands>(),
+            inputs: inputs
+                .iter()
+                .map(|t| t.as_ref().operand())
+                .collect::<Operands>(),
             recording: Some(joined(inputs)),
             kept: SmallVec::new(),
         };
@@ -208,7 +226,10 @@ impl Recorder {
             }
             t
         };
-        (0..outputs).map(output).collect()
+        match outputs {
+            1 => SmallVec::from_buf([output(0)]),
+            _ => (0..outputs).map(output).collect(),
+        }
     }
 
     /// What is kept with the node of an op for messages.
@@ -251,8 +272,13 @@ pub fn repeat(
 }
 
 /// A loop that stacks what its derivative needs, where gradients may be asked for.
-fn with_residuals(op: ops::Loop, facts: Facts, inputs: &[&Handle]) -> Result<(Op, Facts), OpError> {
-    let flows = |t: &&Handle| {
+fn with_residuals<T: AsRef<Handle>>(
+    op: ops::Loop,
+    facts: Facts,
+    inputs: &[T],
+) -> Result<(Op, Facts), OpError> {
+    let flows = |t: &T| {
+        let t = t.as_ref();
         is_grad_enabled() && t.dtype().is_float() && (t.edge.is_some() || body::may_flow())
     };
     let wanted: Vec<bool> = inputs.iter().map(flows).collect();
@@ -264,15 +290,16 @@ fn with_residuals(op: ops::Loop, facts: Facts, inputs: &[&Handle]) -> Result<(Op
         return Ok((op.into(), facts));
     };
     let op = Op::from(op);
-    let facts: SmallVec<[&Fact; 3]> = inputs.iter().map(|t| t.fact()).collect();
+    let facts: SmallVec<[&Fact; 3]> = inputs.iter().map(|t| t.as_ref().fact()).collect();
     let facts = op.infer(&facts)?;
     Ok((op, facts))
 }
 
 /// The device that the operands are on, if any of them is on one.
-fn common_device(inputs: &[&Handle]) -> Result<Option<Device>, OpError> {
+fn common_device<T: AsRef<Handle>>(inputs: &[T]) -> Result<Option<Device>, OpError> {
     let mut found: Option<&Handle> = None;
-    for t in inputs.iter().copied().filter(|t| t.node.device.is_some()) {
+    let inputs = inputs.iter().map(AsRef::as_ref);
+    for t in inputs.filter(|t| t.node.device.is_some()) {
         match found {
             None => found = Some(t),
             Some(f) if f.node.device == t.node.device || is_number(t) => {}
@@ -290,27 +317,36 @@ fn common_device(inputs: &[&Handle]) -> Result<Option<Device>, OpError> {
 }
 
 /// Whether this is a number on the CPU, which goes to any device.
+#[inline]
 pub fn is_number(t: &Handle) -> bool {
     t.ndim() == 0 && t.device() == Device::Cpu
 }
 
 /// The operands with numbers moved to the device, if there are any.
-fn on_device(inputs: &[&Handle], device: Option<Device>) -> Result<Option<Vec<Handle>>, OpError> {
+fn on_device<T: AsRef<Handle>>(
+    inputs: &[T],
+    device: Option<Device>,
+) -> Result<Option<Vec<Handle>>, OpError> {
     let elsewhere = |t: &Handle| t.node.device.is_some() && t.node.device != device;
-    let Some(device) = device.filter(|_| inputs.iter().any(|t| elsewhere(t))) else {
+    let Some(device) = device.filter(|_| inputs.iter().any(|t| elsewhere(t.as_ref()))) else {
         return Ok(None);
     };
-    let moved = inputs.iter().map(|t| match elsewhere(t) {
-        true => transfer::to(t, device, t.node.loc).map_err(|e| OpError(e.message().to_string())),
-        false => Ok((*t).clone()),
-    });
+    let moved = inputs
+        .iter()
+        .map(AsRef::as_ref)
+        .map(|t| match elsewhere(t) {
+            true => {
+                transfer::to(t, device, t.node.loc).map_err(|e| OpError(e.message().to_string()))
+            }
+            false => Ok(t.clone()),
+        });
     moved.collect::<Result<Vec<_>, _>>().map(Some)
 }
 
 /// The recording of an op on these operands: theirs, joined.
-fn joined(inputs: &[&Handle]) -> Recording {
+fn joined<T: AsRef<Handle>>(inputs: &[T]) -> Recording {
     let mut found: Option<Recording> = None;
-    for t in inputs {
+    for t in inputs.iter().map(AsRef::as_ref) {
         if let State::Lazy {
             recording: Some(r), ..
         } = &*t.node.state()

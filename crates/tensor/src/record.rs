@@ -27,15 +27,17 @@ impl Builder for Recorder {
 
     fn emit(&mut self, op: Op, inputs: &[Tensor]) -> Result<SmallVec<[Tensor; 1]>, OpError> {
         let names = names::of(&op, inputs)?;
-        let handles: SmallVec<[&Handle; 4]> = inputs.iter().map(|t| &t.handle).collect();
-        let outputs = self.lazy.record(op, &handles)?;
+        let mut outputs = self.lazy.record(op, inputs)?;
         let strides = (self.views.then(|| strides::of(&outputs[0], inputs))).flatten();
         let named = |handle| Tensor {
             handle,
             strides: strides.clone(),
             names: names.clone(),
         };
-        Ok(outputs.into_iter().map(named).collect())
+        Ok(match outputs.len() {
+            1 => SmallVec::from_buf([named(outputs.swap_remove(0))]),
+            _ => outputs.into_iter().map(named).collect(),
+        })
     }
 
     fn fact(&self, value: &Tensor) -> Fact {
@@ -47,8 +49,7 @@ impl Builder for Recorder {
     }
 
     fn beside(&mut self, inputs: &[Tensor]) -> Result<Option<Vec<Tensor>>, OpError> {
-        let handles: SmallVec<[&Handle; 4]> = inputs.iter().map(|t| &t.handle).collect();
-        let moved = self.lazy.together(&handles)?;
+        let moved = self.lazy.together(inputs)?;
         let named = |(handle, t): (Handle, &Tensor)| Tensor {
             handle,
             ..t.clone()

@@ -23,6 +23,12 @@ pub struct Tensor {
     pub(crate) names: Option<Names>,
 }
 
+impl AsRef<Handle> for Tensor {
+    fn as_ref(&self) -> &Handle {
+        &self.handle
+    }
+}
+
 impl From<Handle> for Tensor {
     fn from(handle: Handle) -> Tensor {
         Tensor {

@@ -26,6 +26,7 @@ pub enum Edge {
 
 impl Edge {
     /// Whether it goes anywhere.
+    #[inline]
     pub fn is_some(&self) -> bool {
         !matches!(self, Edge::None)
     }
@@ -146,30 +147,30 @@ impl Drop for Held {
 
 impl GradNode {
     /// The gradient side of an operation on `inputs`; `None` if nothing flows through it.
-    pub fn of_op(node: &Arc<Node>, inputs: &[&Handle]) -> Option<Arc<GradNode>> {
+    pub fn of_op<T: AsRef<Handle>>(node: &Arc<Node>, inputs: &[T]) -> Option<Arc<GradNode>> {
         let flows = is_grad_enabled()
-            && inputs.iter().any(|t| t.edge.is_some())
+            && inputs.iter().any(|t| t.as_ref().edge.is_some())
             && node.facts.iter().any(|f| f.dtype.is_float());
         flows.then(|| GradNode::new(node, None, inputs))
     }
 
     /// The gradient side of a node whose gradients its op's derivative or `custom` passes to `inputs`.
-    pub fn new(
+    pub fn new<T: AsRef<Handle>>(
         node: &Arc<Node>,
         custom: Option<Arc<CustomRule>>,
-        inputs: &[&Handle],
+        inputs: &[T],
     ) -> Arc<GradNode> {
         GradNode::called_at(node, custom, inputs, (node.called, node.loc))
     }
 
     /// [`GradNode::new`] of what the user called at a line.
-    pub fn called_at(
+    pub fn called_at<T: AsRef<Handle>>(
         node: &Arc<Node>,
         custom: Option<Arc<CustomRule>>,
-        inputs: &[&Handle],
+        inputs: &[T],
         (called, loc): (&'static str, &'static Location<'static>),
     ) -> Arc<GradNode> {
-        let operand = |t: &&Handle| (t.operand(), t.edge.clone());
+        let operand = |t: &T| (t.as_ref().operand(), t.as_ref().edge.clone());
         let new = Arc::new(GradNode {
             serial: serial(),
             facts: node.facts.clone(),
@@ -185,7 +186,7 @@ impl GradNode {
             hooks: Mutex::default(),
             retained: Mutex::default(),
         });
-        let sources = inputs.iter().filter_map(|t| match &t.edge {
+        let sources = inputs.iter().filter_map(|t| match &t.as_ref().edge {
             Edge::Node(source, _) => Some(source),
             _ => None,
         });

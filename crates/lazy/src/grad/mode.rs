@@ -7,6 +7,7 @@ thread_local! {
 }
 
 /// Whether operations on this thread are recorded for gradients.
+#[inline]
 pub fn is_grad_enabled() -> bool {
     ENABLED.get()
 }

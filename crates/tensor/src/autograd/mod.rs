@@ -184,7 +184,7 @@ impl Tensor {
     /// use kiln_tensor::{Backward, Tensor};
     /// let x = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
     /// let y = x.square();
-    /// y.backward_with(Backward::new().gradient(Tensor::from([1.0f32, 10.0])))?;
+    /// y.backward_with(Backward::new().gradient(&Tensor::from([1.0f32, 10.0])))?;
     /// assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [2.0, 40.0]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
