@@ -160,8 +160,13 @@ pub struct Captured {
 impl Traced {
     /// The graph of the outputs. Inputs behind the function's own are those captured so far, and
     /// more; see [`Captured::complete`].
-    pub fn graph(&mut self, outputs: &[&Handle], captured: &mut Captured) -> Result<Graph> {
-        self.trace.saw(outputs.iter().copied());
+    pub fn graph<H: AsRef<Handle>>(
+        &mut self,
+        outputs: &[H],
+        captured: &mut Captured,
+    ) -> Result<Graph> {
+        let outputs = outputs.iter().map(AsRef::as_ref);
+        self.trace.saw(outputs.clone());
         let mut body = Body {
             trace: &self.trace,
             inputs: &self.inputs,

@@ -250,19 +250,22 @@ impl Recorder {
 
 /// Records what was recorded before as a body, with its hash, for other operands: one operation, without
 /// gradients.
-pub fn repeat(
+pub fn repeat<T: AsRef<Handle>>(
     body: (&Arc<Graph>, u64),
     facts: &Facts,
-    operands: &[&Handle],
+    operands: &[T],
     loc: &'static Location<'static>,
 ) -> Vec<Handle> {
     let state = State::Lazy {
-        inputs: operands.iter().map(|t| t.operand()).collect::<Operands>(),
+        inputs: operands
+            .iter()
+            .map(|t| t.as_ref().operand())
+            .collect::<Operands>(),
         recording: Some(joined(operands)),
         kept: SmallVec::new(),
     };
     let op = ops::Barrier { detach: true }.into();
-    let device = operands.first().and_then(|t| t.node.device);
+    let device = operands.first().and_then(|t| t.as_ref().node.device);
     let mut node = Node::new(op, facts.clone(), device, loc, "repeated", state);
     (node.body, node.hash) = (Some(body.0.clone()), body.1);
     let node = Arc::new(node);

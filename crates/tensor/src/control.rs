@@ -6,7 +6,6 @@ use crate::record::{compose_many, user_error};
 use crate::{AsTensor, DType, Device, ErrorKind, MaybeInt, Nest, Result, Returned, Tensor};
 use kiln_base::Dim;
 use kiln_ir::{Builder, Fact, Op, ops};
-use kiln_lazy::Handle;
 use kiln_lazy::body::{Captured, Traced, trace};
 use std::panic::Location;
 use std::sync::Arc;
@@ -203,7 +202,7 @@ fn recorded_loop(
     }
     let mut captured = Captured::default();
     let outputs: Vec<Tensor> = next.into_iter().chain(results).collect();
-    let body = traced.graph(&handles(&outputs), &mut captured)?;
+    let body = traced.graph(&outputs, &mut captured)?;
     let op = ops::Loop {
         trips,
         carried: first.len(),
@@ -215,10 +214,6 @@ fn recorded_loop(
     operands.extend(scanned);
     operands.extend(captured.values.into_iter().map(Tensor::from));
     emitted("scan", op.into(), &operands, outputs.len())
-}
-
-fn handles(tensors: &[Tensor]) -> Vec<&Handle> {
-    tensors.iter().map(|t| &t.handle).collect()
 }
 
 /// The results of an op with bodies.
@@ -302,8 +297,8 @@ fn branch(
     }
     let mut captured = Captured::default();
     let mut graphs = [
-        then.graph(&handles(&a.all), &mut captured)?,
-        otherwise.graph(&handles(&b.all), &mut captured)?,
+        then.graph(&a.all, &mut captured)?,
+        otherwise.graph(&b.all, &mut captured)?,
     ];
     graphs.iter_mut().for_each(|g| captured.complete(g, 0));
     let op = ops::If {

@@ -1,9 +1,9 @@
 //! Recording operations.
 
 use crate::{Device, Error, ErrorKind, Tensor, names, promote, strides};
+use kiln_base::Loc;
 use kiln_base::prim::Reduction;
-use kiln_base::{Dim, Loc};
-use kiln_ir::{Builder, Fact, Op, OpError, Shape, ops};
+use kiln_ir::{Builder, Fact, Op, OpError};
 use kiln_lazy::caller::user_line;
 use kiln_lazy::error::Note;
 use kiln_lazy::recorder::is_number;
@@ -58,16 +58,8 @@ impl Builder for Recorder {
     }
 
     fn reduce_keepdim(&mut self, kind: Reduction, x: &Tensor, axes: &[usize]) -> Recorded {
-        let mut shape = Shape::from(x.dims());
-        for &a in axes {
-            shape[a] = Dim::ONE;
-        }
-        let reduce = ops::Reduce {
-            kind,
-            axes: axes.into(),
-        };
-        let reduced = self.op(reduce, std::slice::from_ref(x))?;
-        Ok(self.reshape(&reduced, &shape)?.with_names_of(x, |_| {}))
+        let reduced = Tensor::from(self.lazy.reduce_keepdim(kind, &x.handle, axes)?);
+        Ok(reduced.with_names_of(x, |_| {}))
     }
 }
 

@@ -5,7 +5,7 @@ use hashbrown::HashMap;
 use kiln_ir::{Fact, Facts, Graph, Op};
 use kiln_lazy::body::{self, Captured, trace};
 use kiln_lazy::recorder::repeat;
-use kiln_lazy::{Handle, scope};
+use kiln_lazy::scope;
 use smallvec::SmallVec;
 use std::hash::BuildHasher;
 use std::panic::Location;
@@ -101,8 +101,7 @@ impl Recorded {
             return None;
         }
         let mut captured = Captured::default();
-        let handles: Vec<&Handle> = results.iter().map(|t| &t.handle).collect();
-        let body = traced.graph(&handles, &mut captured).ok()?;
+        let body = traced.graph(&results, &mut captured).ok()?;
         let is_plain = |op: &Op| match op {
             Op::Pointwise(_) | Op::Cast(_) | Op::Input(_) | Op::Full(_) => true,
             op => op.is_view(),
@@ -123,8 +122,7 @@ impl Recorded {
 
     /// Records a call.
     fn call(&self, operands: &[Tensor], loc: &'static Location<'static>) -> Vec<Tensor> {
-        let operands: Vec<&Handle> = operands.iter().map(|t| &t.handle).collect();
-        let outputs = repeat((&self.body, self.hash), &self.facts, &operands, loc);
+        let outputs = repeat((&self.body, self.hash), &self.facts, operands, loc);
         outputs.into_iter().map(Tensor::from).collect()
     }
 }

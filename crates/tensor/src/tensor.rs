@@ -128,7 +128,7 @@ pub(crate) fn handles<'a>(tensors: &[&'a Tensor]) -> Vec<&'a Handle> {
 /// The first invalid operation, or what the engine can't run.
 #[track_caller]
 pub fn explain(tensors: &[&Tensor]) -> Result<String> {
-    cached::explain(&handles(tensors), Location::caller())
+    cached::explain(tensors, Location::caller())
 }
 
 /// The values of tensors by the reference evaluation: slow, simple, in f64 and rounded to each dtype.
@@ -138,6 +138,6 @@ pub fn explain(tensors: &[&Tensor]) -> Result<String> {
 /// The first invalid operation, or what went wrong in the evaluation.
 #[track_caller]
 pub fn evaluate_reference(tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
-    let values = reference::evaluate_reference(&handles(tensors), Location::caller())?;
+    let values = reference::evaluate_reference(tensors, Location::caller())?;
     Ok(values.into_iter().map(Tensor::from).collect())
 }

@@ -4,7 +4,6 @@ use super::errors::{compile_error, forbid_while_compiling};
 use super::gather::Gather;
 use crate::{Device, Handle, Result};
 use kiln_compiler::{Cache, CacheStats, Options};
-use kiln_ir::{Output, Target};
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -61,17 +60,9 @@ pub fn cache_stats() -> CacheStats {
 ///
 /// # Errors
 /// The first invalid operation, or what the engine can't run.
-pub fn explain(values: &[&Handle], loc: &'static Location<'static>) -> Result<String> {
+pub fn explain<T: AsRef<Handle>>(values: &[T], loc: &'static Location<'static>) -> Result<String> {
     forbid_while_compiling(loc)?;
-    let mut gather = Gather::default();
-    let mut outputs = Vec::new();
-    for t in values {
-        t.check()?;
-        outputs.push(Output {
-            value: gather.add(t)?,
-            target: Target::Result,
-        });
-    }
+    let (gather, outputs) = Gather::of(values)?;
     let cache = cache(gather.device());
     let recording = gather.recording(outputs);
     let fit = cache.get(&recording);

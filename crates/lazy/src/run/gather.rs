@@ -5,7 +5,7 @@ use crate::{Device, Error, ErrorKind, Result};
 use hashbrown::HashMap;
 use kiln_base::Loc;
 use kiln_compiler::{Recorded, Recording};
-use kiln_ir::{NodeId, Op, Output, Role, Value};
+use kiln_ir::{NodeId, Op, Output, Role, Target, Value};
 use kiln_runtime::Buffer;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -92,6 +92,23 @@ enum Next {
 }
 
 impl Gather {
+    /// A program that gives these values.
+    ///
+    /// # Errors
+    /// The error that one of them carries.
+    pub fn of<T: AsRef<Handle>>(values: &[T]) -> Result<(Gather, Vec<Output>)> {
+        let mut gather = Gather::default();
+        let mut outputs = Vec::new();
+        for t in values.iter().map(AsRef::as_ref) {
+            t.check()?;
+            outputs.push(Output {
+                value: gather.add(t)?,
+                target: Target::Result,
+            });
+        }
+        Ok((gather, outputs))
+    }
+
     /// Adds a value and everything it needs.
     pub fn add(&mut self, t: &Handle) -> Result<Value, Missing> {
         let root = t.operand();

@@ -2,8 +2,8 @@
 
 use super::gather::Gather;
 use crate::{Device, Error, ErrorKind, Handle, Result};
+use kiln_ir::Role;
 use kiln_ir::eval::{Array, Mode, evaluate};
-use kiln_ir::{Output, Role, Target};
 use kiln_runtime::{Buffer, Error as RunError};
 use std::panic::Location;
 
@@ -12,20 +12,12 @@ use std::panic::Location;
 ///
 /// # Errors
 /// The first invalid operation, or what went wrong in the evaluation.
-pub fn evaluate_reference(
-    values: &[&Handle],
+pub fn evaluate_reference<T: AsRef<Handle>>(
+    values: &[T],
     loc: &'static Location<'static>,
 ) -> Result<Vec<Handle>> {
     let wrong = |m: String| Error::new(ErrorKind::Internal, "evaluate_reference", m, loc);
-    let mut gather = Gather::default();
-    let mut outputs = Vec::new();
-    for t in values {
-        t.check()?;
-        outputs.push(Output {
-            value: gather.add(t)?,
-            target: Target::Result,
-        });
-    }
+    let (gather, outputs) = Gather::of(values)?;
     let graph = gather
         .recording(outputs)
         .to_graph()

@@ -2,7 +2,6 @@
 
 use crate::nest::{Counts, Flat, built, called};
 use crate::record::{compose_many, user_error};
-use crate::tensor::handles;
 use crate::{ErrorKind, Nest, Returned, Tensor, is_grad_enabled, no_grad};
 use kiln_ir::{Builder, OpError, ensure, ops};
 use kiln_lazy::caller::user_line;
@@ -183,7 +182,6 @@ impl Call {
             Ok(all)
         });
         let place = ("custom_function", loc);
-        let operands: Vec<&Handle> = operands.iter().map(|t| &t.handle).collect();
         let node = GradNode::called_at(&results[0].handle.node, Some(rule), &operands, place);
         for t in results.iter_mut().filter(|t| t.dtype().is_float()) {
             t.handle.edge = Edge::Node(node.clone(), t.handle.output);
@@ -294,7 +292,7 @@ pub(crate) fn differentiated(
         let gradients = backward(&given, &outputs[output].clone().into(), &g.into());
         checked(inputs, gradients, wanted)
     });
-    let node = GradNode::called_at(&y.handle.node, Some(rule), &handles(inputs), place);
+    let node = GradNode::called_at(&y.handle.node, Some(rule), inputs, place);
     y.handle.edge = Edge::Node(node, y.handle.output);
     y
 }
