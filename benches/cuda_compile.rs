@@ -7,9 +7,9 @@
 
 use kiln::nn::{Forward, Module};
 use kiln::{Compiled, DType, Device, Spec, Tensor, compile, no_grad};
-use kiln_base::cuda::{CudaKernel, PRELUDE};
-use kiln_base::plan::Kernel;
 use kiln_models::ResNet;
+use kiln_plan::Kernel;
+use kiln_plan::cuda::{CudaKernel, PRELUDE};
 use kiln_runtime::cuda::{self, Code, Nvrtc};
 use std::path::Path;
 use std::process::Command;

@@ -284,7 +284,7 @@ fn captured_tensors_and_random_numbers_work_in_compiled_functions() {
 fn a_plan_travels_as_bytes() {
     let block = Block::new(0.2);
     let f = compile(image(), |x| block.forward(&x)).unwrap();
-    let plan = kiln_base::plan::Plan::from_bytes(&f.to_bytes()).unwrap();
+    let plan = kiln_plan::Plan::from_bytes(&f.to_bytes()).unwrap();
     assert_eq!(plan, *f.plan());
 }
 

@@ -6,7 +6,7 @@ use kiln::{
     compile, custom_function, evaluate_reference, explain, grad, grad_with, gradcheck_with,
     no_grad,
 };
-use kiln_base::plan::Plan;
+use kiln_plan::Plan;
 use kiln_runtime::{Buffer, Executable};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -339,7 +339,7 @@ fn a_plan_runs_where_its_operators_are_registered() -> Result<()> {
     // Under a name that nobody registered.
     let mut plan = Plan::from_bytes(&bytes).unwrap();
     for kernel in &mut plan.kernels {
-        if let kiln_base::plan::Kernel::Custom(c) = kernel {
+        if let kiln_plan::Kernel::Custom(c) = kernel {
             c.name = "test::elsewhere".into();
         }
     }

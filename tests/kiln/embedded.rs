@@ -46,7 +46,7 @@ fn input(k: usize, shape: &[i64]) -> Buffer {
 #[test]
 fn the_fixture_is_what_the_compiler_makes() {
     let bytes = plan();
-    let executable = Executable::new(kiln_base::plan::Plan::from_bytes(&bytes).unwrap()).unwrap();
+    let executable = Executable::new(kiln_plan::Plan::from_bytes(&bytes).unwrap()).unwrap();
     let inputs = executable.plan().inputs.iter().enumerate();
     let mut inputs: Vec<Buffer> = inputs
         .map(|(k, i)| input(k, &i.shape.iter().map(|d| d.eval(&[3])).collect::<Vec<_>>()))

@@ -5,7 +5,7 @@ use kiln::{
     Bisection, Conv, CrossEntropy, DType, Device, Explain, Tensor, Var, cat, compile, grad,
     with_seed,
 };
-use kiln_base::plan::Kernel;
+use kiln_plan::Kernel;
 
 type Program = fn(&[Tensor]) -> Vec<Tensor>;
 

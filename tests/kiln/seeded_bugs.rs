@@ -2,12 +2,12 @@
 //! from the reference on random programs.
 
 use crate::oracle::{Engine, Oracle, run};
-use kiln_base::plan::{Conv, ConvRole, Images, Kernel, Loop, Place, Plan};
 use kiln_base::prim::{Binary, Reduction, ScatterKind, Unary};
-use kiln_base::tile::{Inst, Stage, TileProgram};
 use kiln_base::{Dim, Scalar};
 use kiln_compiler::{Layout, Options};
 use kiln_ir::fuzz::{Config, random_inputs};
+use kiln_plan::tile::{Inst, Stage, TileProgram};
+use kiln_plan::{Conv, ConvRole, Images, Kernel, Loop, Place, Plan};
 use kiln_runtime::Executable;
 use kiln_testkit::programs::differentiated;
 
@@ -117,7 +117,7 @@ const BUGS: &[(&str, Bug)] = &[
     }),
     ("a step starts before what it reads is written", |p| {
         let reads = |p: &Plan, i: usize| {
-            let written = |a: &&kiln_base::plan::BufferId| p.run[i].args.contains(a);
+            let written = |a: &&kiln_plan::BufferId| p.run[i].args.contains(a);
             p.run[i - 1].args.last().iter().any(written)
         };
         let dependent = (1..p.run.len()).find(|i| !p.run[*i].joined && reads(p, *i));
@@ -130,7 +130,7 @@ const BUGS: &[(&str, Bug)] = &[
         let [a, b, ..] = all.as_slice() else {
             return false;
         };
-        p.buffers[*b].place = Place::InPlace(kiln_base::plan::BufferId(*a as u32));
+        p.buffers[*b].place = Place::InPlace(kiln_plan::BufferId(*a as u32));
         true
     }),
     ("a kernel reads another buffer", |p| {
@@ -312,7 +312,7 @@ fn change_program(plan: &mut Plan, f: impl FnMut(&mut TileProgram) -> bool) -> b
     programs(plan).any(f)
 }
 
-fn change_access(plan: &mut Plan, mut f: impl FnMut(&mut kiln_base::tile::Access) -> bool) -> bool {
+fn change_access(plan: &mut Plan, mut f: impl FnMut(&mut kiln_plan::tile::Access) -> bool) -> bool {
     change_program(plan, |t| t.accesses.iter_mut().any(&mut f))
 }
 

@@ -6,8 +6,8 @@ use kiln::{
     ArrayView, ArrayViewMut, CompileOptions, Compiled, Conv, CudaGrid, CustomOp, DType, Device,
     Layout, Program, Result, Spec, Tensor, Var, cache_stats, compile_with, keep, tuning,
 };
-use kiln_base::plan::Kernel;
 use kiln_compiler::tune::{Effort, Record, measure};
+use kiln_plan::Kernel;
 use kiln_runtime::{Buffer, Executable};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};

@@ -8,13 +8,13 @@ use kiln::nn::{
 use kiln::{
     Bisection, CompileOptions, Compiled, Conv, DType, ErrorKind, Spec, Tensor, Var, compile,
 };
-use kiln_base::plan::{Kernel, Place, Plan};
 use kiln_base::prim::Unary;
-use kiln_base::tile::{Inst, TileProgram};
 use kiln_compiler::{Compilation, Options, Verification};
 use kiln_ir::fuzz::{Config, random_inputs};
 use kiln_ir::{Builder, Graph, GraphBuilder, Loc, NodeId, Op, Pw, Role};
 use kiln_optimize::{Pass, Patch, Rule, Run, View};
+use kiln_plan::tile::{Inst, TileProgram};
+use kiln_plan::{Kernel, Place, Plan};
 use kiln_runtime::{Buffer, Executable};
 
 fn buffers(graph: &Graph, seed: u64, executable: &Executable) -> Vec<Buffer> {
@@ -245,7 +245,7 @@ fn memory_that_is_given_away_too_early_is_refused_or_found() {
         .flat_map(|a| temporary.iter().map(move |b| (a, b)));
     for (a, b) in pairs.filter(|(a, b)| a != b) {
         let mut plan = plan.clone();
-        plan.buffers[*b].place = Place::InPlace(kiln_base::plan::BufferId(*a as u32));
+        plan.buffers[*b].place = Place::InPlace(kiln_plan::BufferId(*a as u32));
         let Ok(executable) = Executable::new(plan) else {
             caught += 1;
             continue;

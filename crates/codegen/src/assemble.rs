@@ -14,9 +14,9 @@ use crate::{
     Program, Target, cuda, kir, tile,
 };
 use hashbrown::HashSet;
-use kiln_base::plan::{self, Epilogue, Kernel, Matrix, Prologue};
 use kiln_base::{DType, Dim, custom, numel};
 use kiln_ir::NodeId;
+use kiln_plan::{self as plan, Epilogue, Kernel, Matrix, Prologue};
 use order::order;
 
 /// The program of a grouped flow.

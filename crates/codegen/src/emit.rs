@@ -11,10 +11,10 @@ use crate::flow::{Flow, Nid, Node, Op};
 use crate::fuse::{Group, behind_reshapes, storage, through_reduction, through_view};
 use crate::kir::{Access, Bound, Dynamic, Expr, KernelBuilder, PointwiseBuilder, Val, wide};
 use hashbrown::HashMap;
-use kiln_base::plan::SiteKind;
 use kiln_base::prim::{Binary, Reduction};
 use kiln_base::{DType, Dim, Scalar};
 use kiln_ir::Pw;
+use kiln_plan::SiteKind;
 use smallvec::SmallVec;
 
 /// `0 <= index < extent`.

@@ -6,10 +6,10 @@
 
 use crate::affine::{Affine, estimate, flatten, stored};
 use crate::{Hint, LowerError};
-use kiln_base::plan::{ConvRole, Images};
 use kiln_base::prim::{RandomKind, Reduction, ScanKind, ScatterKind};
 use kiln_base::{DType, Dim, Scalar};
 use kiln_ir::{Pw, Value};
+use kiln_plan::{ConvRole, Images};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

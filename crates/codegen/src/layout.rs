@@ -25,7 +25,7 @@ use crate::program::NEVER;
 use crate::{Conversion, Layout, LayoutReport, Options, Target};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::Dim;
-use kiln_base::plan::{ConvRole, Images};
+use kiln_plan::{ConvRole, Images};
 use petgraph::algo::maximum_flow::dinics;
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::EdgeRef;

@@ -3,9 +3,9 @@
 use crate::cuda::Ways;
 use crate::kir;
 use hashbrown::HashMap;
-use kiln_base::plan::{self, Kernel};
 use kiln_base::{DType, Dim};
 use kiln_ir::{NodeId, Value};
+use kiln_plan::{self as plan, Kernel};
 use std::fmt;
 use std::sync::Arc;
 

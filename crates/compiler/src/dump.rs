@@ -1,9 +1,9 @@
 //! What every stage gave, written to files where the environment asks for it.
 
 use crate::{CompileError, Explain, Stages};
-use kiln_base::plan::Kernel;
 use kiln_codegen::{Launch, tile_text};
 use kiln_ir::Graph;
+use kiln_plan::Kernel;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::PathBuf;

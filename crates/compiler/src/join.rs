@@ -10,9 +10,9 @@
 //! out; there it also decides whether their kernels fit in one.
 
 use crate::uses::{ix, read, written};
-use kiln_base::plan::Kernel;
 use kiln_codegen::{Launch, Program, fit_in_a_launch};
 use kiln_ir::{Graph, Target};
+use kiln_plan::Kernel;
 
 /// Launches that start together.
 const MOST: usize = 64;

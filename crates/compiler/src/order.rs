@@ -3,9 +3,9 @@
 use crate::join::{Joiner, can_join};
 use crate::uses::{Uses, ix, read, written};
 use hashbrown::HashMap;
-use kiln_base::plan::Kernel;
 use kiln_codegen::{BufId, Launch, Program};
 use kiln_ir::{Graph, Target};
+use kiln_plan::Kernel;
 
 /// The launches of each part, in order.
 pub(crate) struct Order {

@@ -4,7 +4,7 @@
 //! take over its memory (donation): their launches move to the end of the run, behind everything that
 //! can fail or still reads the input, or stay where they are if they are behind it already. A temporary that dies where another of the same size is written
 //! element by element is overwritten in place. Offsets are left to
-//! [`kiln_base::memory::solve`], which runs when sizes are known.
+//! [`kiln_plan::memory::solve`], which runs when sizes are known.
 
 use crate::CompileError;
 use crate::explain::marked;
@@ -12,12 +12,10 @@ use crate::join::can_join;
 use crate::order::Order;
 use crate::uses::{Uses, ix, read, written};
 use hashbrown::HashMap;
-use kiln_base::memory::planned;
-use kiln_base::plan::{
-    Buffer, BufferId, Constant, Input, Kernel, Output, Place, Plan, Step, Symbol,
-};
 use kiln_codegen::{Launch, Origin, Program, shares_a_launch};
 use kiln_ir::{Graph, NodeId, Op};
+use kiln_plan::memory::planned;
+use kiln_plan::{Buffer, BufferId, Constant, Input, Kernel, Output, Place, Plan, Step, Symbol};
 use std::sync::OnceLock;
 
 /// The plan of a lowered program. Sites name the position that their node's location marks, where it marks

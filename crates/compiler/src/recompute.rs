@@ -15,9 +15,9 @@ mod rewrite;
 use crate::CompileError;
 use crate::explain::{place_of, resolved};
 use crate::pipeline::Lowered;
-use kiln_base::memory::{Layout, Temporaries, planned};
 use kiln_codegen::{self as codegen, Origin};
 use kiln_ir::Loc;
+use kiln_plan::memory::{Layout, Temporaries, planned};
 use model::{Choice, Model};
 use std::fmt;
 

@@ -9,10 +9,10 @@ use crate::part::part;
 use crate::{Stages, StructureHasher};
 use hashbrown::HashMap;
 use kiln_base::Loc;
-use kiln_base::plan::Plan;
 use kiln_codegen::{Launch, Origin};
 use kiln_ir::eval::{Array, Deviation, Oracle};
 use kiln_ir::{Graph, Op, Value};
+use kiln_plan::Plan;
 use kiln_runtime::{Buffer, Error, Executable, Traced, Tracer};
 use std::borrow::Cow;
 use std::fmt;
@@ -93,7 +93,7 @@ pub fn verify(
 
 /// The values of a plan's symbols, as the shapes of its inputs give them.
 pub(crate) fn symbols(plan: &Plan, inputs: &[Buffer]) -> Result<Vec<i64>, Error> {
-    let dim = |s: &kiln_base::plan::Symbol| {
+    let dim = |s: &kiln_plan::Symbol| {
         let input = inputs.get(s.input as usize)?;
         input.shape().get(s.axis as usize).copied()
     };

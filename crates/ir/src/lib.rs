@@ -28,7 +28,7 @@ pub mod verify;
 pub use build::{Builder, GraphBuilder};
 pub use fact::{Fact, Shape, broadcast_shapes};
 pub use graph::{Graph, Node, NodeId, Output, SymbolInfo, Target, Value};
-pub use kiln_base::plan::Role;
+pub use kiln_base::Role;
 pub use kiln_base::{DType, Dim, Kind, Loc, Scalar, Sym};
 pub use op::{Cost, Facts, Op, OpDef, OpError};
 pub use pointwise::Pw;

@@ -10,8 +10,8 @@
 mod build;
 
 use build::*;
-use kiln_base::plan::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul, Matrix, Role};
 use kiln_base::{DType, Dim};
+use kiln_plan::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul, Matrix, Role};
 use kiln_runtime::pool::Pool;
 use kiln_runtime::{Buffer, Executable};
 use std::io::{BufRead, BufReader, Write};

@@ -5,10 +5,10 @@
 mod build;
 
 use build::*;
-use kiln_base::plan::{ArgSort, Conv, ConvRole, Images, Kernel, Scan, Scatter, Strided};
 use kiln_base::prim::{Binary, Reduction, ScanKind, ScatterKind, Unary};
-use kiln_base::tile::*;
 use kiln_base::{Compute, DType, Dim};
+use kiln_plan::tile::*;
+use kiln_plan::{ArgSort, Conv, ConvRole, Images, Kernel, Scan, Scatter, Strided};
 use kiln_runtime::{Buffer, Executable};
 use std::time::Instant;
 

@@ -7,8 +7,8 @@ use crate::memory::{Storage, room};
 use crate::simd::{Isa, Kernel, Level, compiled, math};
 use crate::tile::affine::{ceil, extent, product};
 use crate::tile::{Failures, Linked};
-use kiln_base::plan;
 use kiln_base::{DType, Dim};
+use kiln_plan as plan;
 
 /// Linked attention of f32.
 pub(crate) struct Attention {

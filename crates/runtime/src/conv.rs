@@ -24,8 +24,8 @@ use crate::tile::{Failures, Linked};
 use columns::{Axis, Geometry};
 use direct::Cut;
 use fft::Fft;
-use kiln_base::plan::{self, Algorithm, ConvRole, FftTile, Images};
 use kiln_base::{DType, Dim};
+use kiln_plan::{self as plan, Algorithm, ConvRole, FftTile, Images};
 use winograd::{Four, Two};
 
 /// A linked convolution or gradient of one.

@@ -2,8 +2,9 @@
 
 use crate::cuda::{Device, Launch};
 use crate::error::{Error, Result, damaged};
+use kiln_base::DType;
 use kiln_base::custom::{self, ArrayView, ArrayViewMut, CustomKernels, find};
-use kiln_base::{DType, plan};
+use kiln_plan as plan;
 use std::sync::Arc;
 
 /// A call with known sizes.

@@ -1,7 +1,7 @@
 //! What can go wrong.
 
 use kiln_base::DType;
-use kiln_base::plan::SiteKind;
+use kiln_plan::SiteKind;
 
 /// Why a plan cannot be loaded or a run failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -18,7 +18,7 @@ use crate::memory::{ALIGN, Storage, evict};
 use crate::simd::Level;
 pub use bound::MemoryBlock;
 use bound::{Bound, Owner, Setting};
-use kiln_base::plan::{Plan, Role, Site};
+use kiln_plan::{Plan, Role, Site};
 pub use profile::{StepEvent, StepTime};
 pub use replay::Replays;
 use run::Prepared;

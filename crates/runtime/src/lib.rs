@@ -1,11 +1,12 @@
-//! The Kiln runtime: runs a [`Plan`](kiln_base::plan::Plan) on the CPU with nothing above it linked.
+//! The Kiln runtime: runs a [`Plan`](kiln_plan::Plan) on the CPU with nothing above it linked.
 //!
 //! ```
 //! # use kiln_runtime::{Buffer, Executable};
-//! # use kiln_base::{DType, plan::*};
+//! # use kiln_base::DType;
+//! # use kiln_plan::*;
 //! # let plan = Plan { symbols: vec![], outputs: vec![], constants: vec![], kernels: vec![],
 //! #     inputs: vec![Input { dtype: DType::F32, shape: vec![2i64.into()], role: Role::Data, buffer: BufferId(0) }],
-//! #     buffers: vec![kiln_base::plan::Buffer { dtype: DType::F32, len: 2i64.into(), place: Place::Input }],
+//! #     buffers: vec![kiln_plan::Buffer { dtype: DType::F32, len: 2i64.into(), place: Place::Input }],
 //! #     prepare: vec![], run: vec![], commit: 0, sites: vec![] };
 //! let program = Executable::new(plan)?;
 //! let x = Buffer::from_slice(&[1.0f32, 2.0], &[2])?;

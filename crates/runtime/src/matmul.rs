@@ -21,7 +21,7 @@ use crate::tile::affine::{ceil, extent, product};
 use crate::tile::{Failures, Linked};
 use block::Block;
 use kiln_base::DType;
-use kiln_base::plan::{self, Algorithm};
+use kiln_plan::{self as plan, Algorithm};
 
 /// A linked matrix product.
 pub(crate) struct MatMul {

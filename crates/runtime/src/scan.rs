@@ -11,8 +11,8 @@ use crate::simd::convert::{self as c, Mem};
 use crate::simd::{Isa, Kernel, Level, baseline, compiled};
 use crate::tile::affine::{ceil, extent, product};
 use kiln_base::DType;
-use kiln_base::plan;
 use kiln_base::prim::ScanKind;
+use kiln_plan as plan;
 use std::marker::PhantomData;
 
 /// A linked scan.

@@ -13,8 +13,8 @@ use crate::simd::{Isa, Kernel, Level, baseline, compiled};
 use crate::tile::affine::{Affine, ceil, extent, product};
 use crate::tile::{Failure, Failures};
 use kiln_base::DType;
-use kiln_base::plan;
 use kiln_base::prim::ScatterKind;
+use kiln_plan as plan;
 use smallvec::SmallVec;
 use std::marker::PhantomData;
 

@@ -14,7 +14,7 @@ use crate::simd::{Isa, Kernel, Level, compiled};
 use crate::tile::Failures;
 use crate::tile::affine::{extent, product};
 use kiln_base::DType;
-use kiln_base::plan;
+use kiln_plan as plan;
 use std::marker::PhantomData;
 
 /// A linked sort.

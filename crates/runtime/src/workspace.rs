@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::matmul::{Behind, MatMul};
 use crate::simd::Level;
 use crate::tile;
-use kiln_base::plan::{self, Algorithm, Kernel};
+use kiln_plan::{self as plan, Algorithm, Kernel};
 
 /// A kernel without what happens to its result, linked to arguments of any size.
 enum Alone {

@@ -2,8 +2,8 @@
 
 use crate::oracle::{Engine, Oracle};
 use kiln_autodiff::gradients;
+use kiln_base::Role;
 use kiln_base::numel;
-use kiln_base::plan::Role;
 use kiln_compiler::Options;
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::random_inputs;

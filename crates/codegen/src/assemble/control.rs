@@ -5,8 +5,8 @@ use crate::flow::{Nid, Op};
 use crate::fuse::{Anchor, Group};
 use crate::{Cost, Launch, LowerError, Program};
 use kiln_base::Dim;
-use kiln_base::plan::{self, Kernel, Plan};
 use kiln_ir::Op as IrOp;
+use kiln_plan::{self as plan, Kernel, Plan};
 
 impl Assembler<'_> {
     /// The launch of a loop or branch. Its bodies become plans when memory is planned.

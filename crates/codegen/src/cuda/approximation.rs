@@ -1,6 +1,6 @@
 //! Ways that give up some precision.
 
-use kiln_base::plan::Algorithm;
+use kiln_plan::Algorithm;
 use std::fmt;
 
 /// What a way to compute a launch on a GPU gives up against the others, which differ in the order of sums alone. A

@@ -11,9 +11,9 @@ use super::source::{RESIDENT, SHARED};
 use crate::Cost;
 use crate::program::{BufId, GroupReport, Launch, Program};
 use kiln_base::Dim;
-use kiln_base::cuda::{Blocks, CudaKernel};
-use kiln_base::plan::Kernel;
 use kiln_ir::NodeId;
+use kiln_plan::Kernel;
+use kiln_plan::cuda::{Blocks, CudaKernel};
 
 /// The most kernels of a launch.
 const MOST: usize = 16;

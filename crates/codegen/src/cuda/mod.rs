@@ -5,9 +5,9 @@
 
 use crate::kir;
 use crate::program::Launch;
-use kiln_base::cuda::CudaKernel;
-use kiln_base::plan::Kernel;
 use kiln_base::{DType, Dim};
+use kiln_plan::Kernel;
+use kiln_plan::cuda::CudaKernel;
 
 mod approximation;
 mod beside;

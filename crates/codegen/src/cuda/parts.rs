@@ -5,8 +5,8 @@
 
 use super::source::{ENTRY, KERNEL, SHARED, head, named, pointer};
 use kiln_base::Dim;
-use kiln_base::cuda::{Blocks, CudaKernel};
-use kiln_base::tile::Arg;
+use kiln_plan::cuda::{Blocks, CudaKernel};
+use kiln_plan::tile::Arg;
 use std::fmt::Write;
 
 /// Kernels of equal blocks, known grids along x, no numbers and no sites as one. Equal ones are neighbours.

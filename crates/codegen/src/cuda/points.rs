@@ -6,8 +6,8 @@ use super::vector::Vector;
 use super::walk::Walk;
 use crate::kir::{Kernel, Val};
 use crate::tile::Step;
-use kiln_base::cuda::{Blocks, CudaKernel};
 use kiln_base::numel;
+use kiln_plan::cuda::{Blocks, CudaKernel};
 
 /// Threads of a block.
 const THREADS: u32 = 256;

@@ -8,8 +8,8 @@ use super::values::Values;
 use super::walk::{Walk, combine, first, sum};
 use crate::kir::{Expr, Kernel, Store, Val};
 use crate::tile::{self, Plan, Step};
-use kiln_base::cuda::{Blocks, CudaKernel};
 use kiln_base::{Dim, numel};
+use kiln_plan::cuda::{Blocks, CudaKernel};
 
 /// The kernel, with fast math if so, and the pairs of arguments among `in_place` that may share memory.
 pub(super) fn print(

@@ -1,9 +1,9 @@
 //! The text of a CUDA kernel while it is written.
 
 use kiln_base::Dim;
-pub(super) use kiln_base::cuda::memory;
-use kiln_base::cuda::{Blocks, CudaKernel};
-use kiln_base::tile::Arg;
+pub(super) use kiln_plan::cuda::memory;
+use kiln_plan::cuda::{Blocks, CudaKernel};
+use kiln_plan::tile::Arg;
 
 /// The integer type that indices and addresses are computed in.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

@@ -331,7 +331,7 @@ fn fits_int(kernel: &Kernel) -> bool {
             .try_fold(1i64, |n, d| n.checked_mul(d.as_const()?.max(1)))
     };
     let access = |a: &Access| {
-        let bound = |b: &kiln_base::tile::Bound| {
+        let bound = |b: &kiln_plan::tile::Bound| {
             small(reach(&b.offset, &b.strides)) && small(b.extent.as_const())
         };
         small(reach(&a.offset, &a.strides)) && a.bounds.iter().all(bound)

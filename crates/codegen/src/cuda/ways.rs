@@ -2,7 +2,7 @@
 
 use super::{Printed, Slot, Way};
 use crate::program::{BufId, BufferInfo, Cost, GroupReport, Launch, Origin, Program};
-use kiln_base::plan::Kernel;
+use kiln_plan::Kernel;
 
 /// The ways to compute a launch. They take the same arguments and write the same of them; how many kernels they
 /// are, and the memory between these, differ.

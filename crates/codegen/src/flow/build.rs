@@ -3,10 +3,10 @@
 use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, View, WIDE};
 use crate::{Hint, Hints, LowerError, Options, Target};
 use hashbrown::HashMap;
-use kiln_base::plan::ConvRole;
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Kind, Scalar};
 use kiln_ir::{Graph, NodeId, Op as IrOp, Role, Value};
+use kiln_plan::ConvRole;
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -8,10 +8,10 @@
 use super::build::FlowBuilder;
 use super::{ConvSpec, DimIndex, Nid, Op, Result, View};
 use crate::{LowerError, Target};
-use kiln_base::plan::{ConvRole, Images};
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim};
 use kiln_ir::{NodeId, Pw, ops};
+use kiln_plan::{ConvRole, Images};
 use smallvec::SmallVec;
 
 /// The dtype in which library kernels compute products of a dtype; none where there are no such kernels.

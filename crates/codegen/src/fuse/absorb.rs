@@ -8,8 +8,8 @@ use super::Group;
 use crate::affine::estimate;
 use crate::flow::{ConvSpec, Flow, Nid, Op};
 use crate::{Options, Target};
-use kiln_base::plan::{ConvRole, Images};
 use kiln_base::{DType, Dim};
+use kiln_plan::{ConvRole, Images};
 
 /// The most primitives for an element, which each thread that reads it computes.
 const MOST_OPS: usize = 32;

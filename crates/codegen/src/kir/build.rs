@@ -2,9 +2,9 @@
 
 use super::{Access, Arg, Def, Expr, Kernel, Store, Val};
 use hashbrown::HashMap;
-use kiln_base::plan::{Site, SiteKind};
 use kiln_base::prim::{Binary, Reduction, ScalarBuilder, Unary};
 use kiln_base::{DType, Dim, Scalar};
+use kiln_plan::{Site, SiteKind};
 
 /// A kernel being built.
 #[derive(Default)]

@@ -1,10 +1,10 @@
 //! Running a kernel point by point: the meaning of the Kernel IR, in plain loops. Only tests use it.
 
 use super::{Access, Dynamic, Expr, Kernel, Store, Val};
-use kiln_base::plan::SiteKind;
 use kiln_base::prim::{self, Binary, RandomKind, Reduction, Unary};
 use kiln_base::{Compute, DType, Dim, Scalar, SymbolValues, float_to_int, round_float, wrap_int};
 use kiln_ir::eval::Data;
+use kiln_plan::SiteKind;
 
 /// A data error that a kernel reports.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ mod verify;
 pub use interpret::{DataError, interpret};
 
 pub(crate) use build::{KernelBuilder, PointwiseBuilder, wide};
-pub use kiln_base::tile::{Access, Arg, Bound};
+pub use kiln_plan::tile::{Access, Arg, Bound};
 
 /// A value: an index into [`Kernel::body`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -79,7 +79,7 @@ pub struct Store {
     pub combine: Option<Reduction>,
 }
 
-/// A data-dependent part of an address; see [`kiln_base::tile::Dynamic`].
+/// A data-dependent part of an address; see [`kiln_plan::tile::Dynamic`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dynamic {
     /// An i64 value.

@@ -13,8 +13,8 @@
 
 use crate::affine::estimate;
 use crate::flow::ConvSpec;
-use kiln_base::plan::ConvRole;
 use kiln_base::{Dim, numel};
+use kiln_plan::ConvRole;
 
 /// Multiply-adds in the time in which a sector passes through memory.
 const SECTOR: u64 = 256;

@@ -6,8 +6,8 @@ use crate::affine::estimate;
 use crate::kir::{Expr, Kernel, Store, Val};
 use hashbrown::HashMap;
 use kiln_base::prim::Reduction;
-use kiln_base::tile::{Dynamic, Inst, Reg, Schedule, Stage, TileProgram, Turn};
 use kiln_base::{Compute, DType, Scalar};
+use kiln_plan::tile::{Dynamic, Inst, Reg, Schedule, Stage, TileProgram, Turn};
 
 /// A use of a value: where it stands, counting every instruction of every stage.
 struct Uses {

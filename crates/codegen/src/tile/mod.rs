@@ -7,8 +7,8 @@
 
 use crate::affine::estimate;
 use crate::kir::{Expr, Kernel, Store, Val};
-use kiln_base::tile::{Schedule, TILE, TileProgram};
 use kiln_base::{DType, Dim};
+use kiln_plan::tile::{Schedule, TILE, TileProgram};
 
 mod inst;
 mod regs;

@@ -2,7 +2,7 @@
 //! register with its operands.
 
 use kiln_base::Compute;
-use kiln_base::tile::Reg;
+use kiln_plan::tile::Reg;
 
 /// Gives out registers.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! The text of a tile program.
 
 use kiln_base::Dim;
-use kiln_base::tile::{Access, Inst, Reg, TileProgram, Turn};
+use kiln_plan::tile::{Access, Inst, Reg, TileProgram, Turn};
 use std::fmt::Write;
 
 /// A tile program as readable text, for `explain` and for tests.

@@ -2,7 +2,7 @@
 
 use super::print_as;
 use crate::kir::Kernel;
-use kiln_base::tile::{Cut, Schedule, TileProgram};
+use kiln_plan::tile::{Cut, Schedule, TileProgram};
 
 /// A kernel that touches fewer bytes has no variants: little can be won.
 const LEAST_BYTES: i64 = 1 << 18;

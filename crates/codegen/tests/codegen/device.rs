@@ -1,11 +1,11 @@
 //! Runs kernels in CUDA C++: compiled by NVRTC, executed by the emulator.
 
 use kiln_base::DType;
-use kiln_base::cuda::{CudaKernel, ErrorRecord, PRELUDE};
-use kiln_base::plan::Kernel;
 use kiln_codegen::{Launch, Program};
 use kiln_gpu_emulator as emulator;
 use kiln_ir::eval::{Array, Data};
+use kiln_plan::Kernel;
+use kiln_plan::cuda::{CudaKernel, ErrorRecord, PRELUDE};
 use kiln_runtime::cuda::{Code, Nvrtc};
 use std::collections::HashSet;
 use std::sync::{Arc, Once};

@@ -166,8 +166,8 @@ fn random_programs() {
 /// The random programs reach what the printer and the fusion rules can do.
 #[test]
 fn random_programs_cover_the_rules() {
-    use kiln_base::plan::Kernel;
-    use kiln_base::tile::{Inst, Schedule, TileProgram};
+    use kiln_plan::Kernel;
+    use kiln_plan::tile::{Inst, Schedule, TileProgram};
     let mut seen = std::collections::BTreeMap::new();
     for seed in 0..count() {
         let program = lowered(&decomposed(&config().graph(seed)), &Options::default());

@@ -1,11 +1,11 @@
 //! Runs lowered programs: kernels by an interpreter, library kernels by plain loops.
 
 use crate::tiles;
-use kiln_base::plan::{Conv, ConvRole, Images, Kernel, MatMul};
 use kiln_base::{DType, Dim, round_float};
 use kiln_codegen::{Options, Origin, Program, kir, lower};
 use kiln_ir::eval::{Array, Data, Mode, evaluate};
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, Role, Target, Value, ops};
+use kiln_plan::{Conv, ConvRole, Images, Kernel, MatMul};
 
 /// What runs the kernels.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -236,8 +236,7 @@ fn alone(
             (op.into(), s.out, vec![whole(s.x, &shape)])
         }
         Kernel::Custom(c) => {
-            let shape =
-                |a: &kiln_base::plan::Array| a.shape.iter().map(number).collect::<Vec<usize>>();
+            let shape = |a: &kiln_plan::Array| a.shape.iter().map(number).collect::<Vec<usize>>();
             let output = shape(&c.out).into_iter().map(Dim::from);
             let op = ops::Custom {
                 name: c.name.as_str().into(),
@@ -247,7 +246,7 @@ fn alone(
             (op.into(), c.out.arg, inputs.collect())
         }
         Kernel::Scatter(s) => {
-            let strided = |x: &kiln_base::plan::Strided| {
+            let strided = |x: &kiln_plan::Strided| {
                 let strides = evaluated(&x.strides, symbols);
                 let extents = evaluated(&s.index_shape, symbols);
                 let mut at = Vec::new();
@@ -293,7 +292,7 @@ fn finish(
     launch: &kiln_codegen::Launch,
     raw: Vec<f64>,
     out: u16,
-    epilogue: Option<&kiln_base::plan::Epilogue>,
+    epilogue: Option<&kiln_plan::Epilogue>,
     memory: &mut Vec<Data>,
     args: &[usize],
     symbols: &[i64],
@@ -392,7 +391,7 @@ fn matmul(m: &MatMul, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f
     let batch = extents.len();
     extents.extend(evaluated(&[m.m.clone(), m.n.clone()], symbols));
     let k = m.k.eval(symbols);
-    let operand = |x: &kiln_base::plan::Matrix, at: &[i64], row: i64, col: i64| {
+    let operand = |x: &kiln_plan::Matrix, at: &[i64], row: i64, col: i64| {
         let strides = evaluated(&x.batch_strides, symbols);
         let mut address =
             x.offset.eval(symbols) + row * x.row.eval(symbols) + col * x.col.eval(symbols);

@@ -1,9 +1,9 @@
 //! What is fused, and the kernels of it.
 
 use crate::run::{decomposed, lowered};
-use kiln_base::plan::Kernel;
 use kiln_codegen::{Layout, Options, Program, tile_text};
 use kiln_ir::Graph;
+use kiln_plan::Kernel;
 use std::fmt::Write;
 
 fn program(text: &str) -> Program {

@@ -1,11 +1,11 @@
-//! Runs tile programs as `kiln_base::tile` defines them, in tiles of a few elements and with poisoned
+//! Runs tile programs as `kiln_plan::tile` defines them, in tiles of a few elements and with poisoned
 //! registers, so that what a real engine may do shows up.
 
 use crate::run::each_point;
 use kiln_base::prim::{self, Binary, RandomKind, Reduction, Unary};
-use kiln_base::tile::{Access, Arg, Inst, Schedule, Stage, TileProgram, Turn};
 use kiln_base::{Compute, DType, Dim, Scalar, float_to_int, round_float, wrap_int};
 use kiln_ir::eval::Data;
+use kiln_plan::tile::{Access, Arg, Inst, Schedule, Stage, TileProgram, Turn};
 
 /// Elements of a tile.
 const T: i64 = 5;
@@ -286,7 +286,7 @@ impl Machine<'_> {
 
     fn inst(&mut self, inst: &Inst, tile: &Tile) {
         let n = tile.points.len();
-        let get = |m: &Self, r: kiln_base::tile::Reg, l: usize| m.regs[r.0 as usize][l];
+        let get = |m: &Self, r: kiln_plan::tile::Reg, l: usize| m.regs[r.0 as usize][l];
         let mut out: Vec<Num> = Vec::with_capacity(n);
         let dst = match inst {
             Inst::Load { dst, access } => {

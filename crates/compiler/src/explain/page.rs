@@ -4,9 +4,9 @@ use super::graphs::graphs;
 use super::timeline::timeline;
 use super::{Explain, KernelInfo};
 use kiln_base::Dim;
-use kiln_base::plan::Kernel;
 use kiln_codegen::{Launch, tile_text};
 use kiln_ir::{Node, Op, Role};
+use kiln_plan::Kernel;
 use std::fmt::Write;
 
 /// The page.

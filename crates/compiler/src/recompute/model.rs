@@ -14,11 +14,11 @@ use crate::explain::{place_of, resolved};
 use crate::pipeline::Lowered;
 use crate::uses::{ix, read, written};
 use hashbrown::HashMap;
-use kiln_base::memory::Temporaries;
-use kiln_base::plan::{Place, Plan};
-use kiln_base::{numel, plan::Role};
+use kiln_base::{Role, numel};
 use kiln_codegen::{Launch, Origin};
 use kiln_ir::{Graph, Loc, NodeId, Op, Pw, Value};
+use kiln_plan::memory::Temporaries;
+use kiln_plan::{Place, Plan};
 use std::cmp::Reverse;
 
 /// What is computed again: positions of values in the model, ascending by when they are first written.
@@ -146,7 +146,7 @@ impl Model {
 
     fn item(&mut self, size: usize, first: usize) -> usize {
         self.items.push(Item {
-            size: size.next_multiple_of(kiln_base::memory::ALIGN),
+            size: size.next_multiple_of(kiln_plan::memory::ALIGN),
             first,
             uses: Vec::new(),
             handed_over: None,

@@ -1,12 +1,12 @@
 //! A kernel as a program of its own, and operands to run it on.
 
 use super::key::bytes;
-use kiln_base::plan::{
+use kiln_base::{DType, Dim};
+use kiln_ir::eval::Array;
+use kiln_plan::{
     Buffer as PlanBuffer, BufferId, Input, Kernel, Output, Place, Plan, Role, Site, SiteKind, Step,
     Symbol,
 };
-use kiln_base::{DType, Dim};
-use kiln_ir::eval::Array;
 use kiln_runtime::{Buffer, Error, Executable, cuda};
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,7 +4,7 @@
 //! floating-point arithmetic of unit roundoff u and in any order, is off by at most λ · √k · u · k with a
 //! probability of at least 1 − 2k · exp(−λ² / 2) (Higham and Mary, "A New Approach to Probabilistic
 //! Rounding Error Analysis", 2019); λ is 8. Algorithms that do more than sum have the bound times their
-//! [`error_growth`](kiln_base::plan::Algorithm::error_growth). Where operands are rounded first, products are off by
+//! [`error_growth`](kiln_plan::Algorithm::error_growth). Where operands are rounded first, products are off by
 //! e/2 at most, if e is the [error](Approximation::error) of a product as a part of it, since numbers up to 1 are
 //! rounded by half of a unit; k of them are off by λ · √k · e/2 with the same probability. Work fused behind the
 //! product is run on the f64 result and on that moved by the bound to either side, each element to another, since a norm
@@ -14,9 +14,9 @@
 //! `torch.testing.assert_close` asks.
 
 use super::alone::{self, Arg, Numbers, buffer, load, numbers};
-use kiln_base::plan::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul};
 use kiln_base::{DType, Dim, numel};
 use kiln_codegen::Approximation;
+use kiln_plan::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul};
 use kiln_runtime::{Buffer, Error};
 use std::sync::{Arc, Mutex, PoisonError};
 

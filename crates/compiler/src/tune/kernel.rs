@@ -2,9 +2,9 @@
 
 use super::search::Candidate;
 use super::settings::Precision;
-use kiln_base::plan::{Algorithm, Conv, Images, Kernel, MatMul};
 use kiln_base::{Dim, custom, numel};
 use kiln_codegen::Launch;
+use kiln_plan::{Algorithm, Conv, Images, Kernel, MatMul};
 
 /// A size that stands for every large one.
 const LARGE: i64 = 1 << 20;
@@ -39,7 +39,7 @@ pub fn candidates(
     // Which sizes they can compute only the operator knows.
     if let (Kernel::Custom(c), 0) = (kernel, symbols) {
         for name in alternatives(&c.name, gpu) {
-            let other = Kernel::Custom(kiln_base::plan::Custom {
+            let other = Kernel::Custom(kiln_plan::Custom {
                 kernel: Some(name.clone()),
                 ..c.clone()
             });

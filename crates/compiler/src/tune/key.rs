@@ -1,11 +1,11 @@
 //! What stands for a kernel in the store: everything that its best algorithm depends on.
 
 use super::kernel::{fixed_weights, named, with};
-use kiln_base::plan::{
+use kiln_base::{DType, Dim};
+use kiln_plan::tile::TileProgram;
+use kiln_plan::{
     Algorithm, Array, Conv, Custom, Epilogue, FORMAT, Images, Kernel, MatMul, Matrix, Prologue,
 };
-use kiln_base::tile::TileProgram;
-use kiln_base::{DType, Dim};
 use kiln_runtime::{Level, cuda};
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn work_that_differs_in_anything_but_sizes_has_a_key_of_its_own() {
         use kiln_base::Scalar;
-        use kiln_base::tile::{Access, Schedule};
+        use kiln_plan::tile::{Access, Schedule};
         let program = TileProgram {
             name: "pad".into(),
             axes: vec![Dim::Const(4)],

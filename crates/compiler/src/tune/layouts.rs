@@ -12,9 +12,9 @@ use super::subject::KernelSubject;
 use super::{alone, key};
 use crate::pipeline::{CompileError, Lowered, Options, lower_error};
 use crate::place;
-use kiln_base::plan::{ConvRole, Images, Kernel, Plan};
 use kiln_codegen::{Hint, Hints, Launch, Layout, Program};
 use kiln_ir::{Graph, NodeId, Op};
+use kiln_plan::{ConvRole, Images, Kernel, Plan};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -47,7 +47,7 @@ pub enum Mode {
 /// compare each with f64 at odd sizes, with cancellation, NaN and infinities (`runtime/tests/runtime/algorithms.rs`,
 /// `codegen/tests/codegen/cuda/approximate.rs`).
 ///
-/// [`Algorithm`]: kiln_base::plan::Algorithm::error_growth
+/// [`Algorithm`]: kiln_plan::Algorithm::error_growth
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Precision {
     /// None: no rewrite changes rounding, and sums are sums of products. The order of a sum is the
@@ -62,7 +62,7 @@ pub enum Precision {
 
 impl Precision {
     /// By how much the bound of an algorithm's error may exceed that of a plain sum; see
-    /// [`Algorithm::error_growth`](kiln_base::plan::Algorithm::error_growth).
+    /// [`Algorithm::error_growth`](kiln_plan::Algorithm::error_growth).
     pub fn growth(self) -> f64 {
         match self {
             Precision::Exact => 1.0,

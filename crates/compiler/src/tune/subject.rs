@@ -5,9 +5,9 @@ use super::expect::{Product, far, multiplied, product};
 use super::key::bytes;
 use super::search::{Candidate, Checked, Rejected, Subject};
 use kiln_base::numel;
-use kiln_base::plan::{Algorithm, Conv, Kernel, MatMul, Plan};
-use kiln_base::tile::{Inst, TileProgram};
 use kiln_codegen::Approximation;
+use kiln_plan::tile::{Inst, TileProgram};
+use kiln_plan::{Algorithm, Conv, Kernel, MatMul, Plan};
 use kiln_runtime::{Buffer, Error, Executable, cuda, memory};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -330,8 +330,8 @@ impl Subject for KernelSubject {
 mod tests {
     use super::super::search::Subject as _;
     use super::*;
-    use kiln_base::plan::{ConvRole, Images, Matrix};
     use kiln_base::{DType, Dim};
+    use kiln_plan::{ConvRole, Images, Matrix};
 
     fn dims(list: &[i64]) -> Vec<Dim> {
         list.iter().map(|d| Dim::Const(*d)).collect()

@@ -9,8 +9,8 @@ use super::search::Candidate;
 use super::settings::Precision;
 use super::subject::KernelSubject;
 use kiln_base::numel;
-use kiln_base::plan::{Kernel, Plan};
 use kiln_codegen::{Program, Slot, Way, Ways};
+use kiln_plan::{Kernel, Plan};
 use kiln_runtime::cuda;
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! Machine code of the kernels that the samples run as: it fits the architectures it is made for, and
 //! products of 16-bit floats use tensor cores.
 
-use kiln_base::cuda::{CudaKernel, PRELUDE};
-use kiln_base::plan::{Kernel, Plan};
 use kiln_goldens::{Case, Folder, ids, record};
+use kiln_plan::cuda::{CudaKernel, PRELUDE};
+use kiln_plan::{Kernel, Plan};
 use kiln_runtime::cuda::{Code, Nvrtc, Resources};
 use kiln_tensor::{CompileOptions, Device, compile_with};
 use kiln_testkit::sweep::Sweep;

@@ -28,7 +28,7 @@ use super::gather::Gather;
 use super::outcome::Storing;
 use crate::cell::{Busy, Cell};
 use crate::node::{Node, State};
-use kiln_base::plan::Site;
+use kiln_plan::Site;
 use kiln_runtime::{Buffer, Error as RunError};
 use smallvec::SmallVec;
 use std::panic::Location;

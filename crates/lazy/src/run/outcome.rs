@@ -11,7 +11,7 @@ use crate::device::device_error;
 use crate::node::{About, Node, Operand};
 use crate::{Device, Error, ErrorKind, Handle, Result};
 use kiln_base::Loc;
-use kiln_base::plan::Site;
+use kiln_plan::Site;
 use kiln_runtime::cuda::Outcome;
 use kiln_runtime::{Buffer, Error as RunError};
 use std::panic::Location;

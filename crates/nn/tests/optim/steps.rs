@@ -56,7 +56,7 @@ fn in_place(clip: bool) {
         }
     })
     .unwrap();
-    let large = |o: &&kiln_base::plan::Output| {
+    let large = |o: &&kiln_plan::Output| {
         o.shape.len() == 2 || o.shape[..].iter().any(|d| d.as_const() >= Some(64))
     };
     let outputs: Vec<_> = compiled.plan().outputs.iter().filter(large).collect();

@@ -10,7 +10,7 @@ use crate::simd::{Isa, Kernel, compiled};
 use crate::sums::{Lane, ROWS, RegisterSums, SLACK, Sums, rows_of};
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
-use kiln_base::plan::Algorithm;
+use kiln_plan::Algorithm;
 use std::marker::PhantomData;
 
 /// Elements of several depthwise channels that pass through an epilogue together.

@@ -14,7 +14,7 @@ use crate::memory::{Storage, room};
 use crate::simd::compiled;
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
-use kiln_base::plan::FftTile;
+use kiln_plan::FftTile;
 use transform::{Back, Forth, Multiply, Parts, Products, Tile, Turns};
 
 /// Frequencies that are worked on together.
@@ -149,7 +149,7 @@ impl Conv {
         packed.cast::<f32>().wrapping_offset(at as isize)
     }
 
-    /// Runs a convolution by [`Algorithm::Fft`](kiln_base::plan::Algorithm::Fft).
+    /// Runs a convolution by [`Algorithm::Fft`](kiln_plan::Algorithm::Fft).
     ///
     /// # Safety
     /// As [`Conv::run`].

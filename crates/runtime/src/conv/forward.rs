@@ -46,7 +46,7 @@ struct Columns<T>(*mut T);
 unsafe impl<T> Sync for Columns<T> {}
 
 impl Conv {
-    /// Runs it by [`kiln_base::plan::Algorithm::Columns`].
+    /// Runs it by [`kiln_plan::Algorithm::Columns`].
     ///
     /// # Safety
     /// As [`Conv::run`].

@@ -9,7 +9,7 @@ use crate::matmul::{Args, split};
 use crate::memory::room;
 use crate::sums::Lane;
 use crate::tile::Failures;
-use kiln_base::plan::{Algorithm, ConvRole};
+use kiln_plan::{Algorithm, ConvRole};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -15,7 +15,7 @@ use crate::simd::compiled;
 use crate::sums::{ROWS, RegisterSums, SLACK, Sums, rows_of};
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
-use kiln_base::plan::Algorithm;
+use kiln_plan::Algorithm;
 pub(super) use transform::{Four, Transform, Two};
 use transform::{
     Inputs, Outputs, Part, TransformInputs, TransformOutputs, TransformWeights, Weights, phase_row,

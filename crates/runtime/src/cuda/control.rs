@@ -3,9 +3,9 @@
 use super::device::Device;
 use super::launch::Launch;
 use crate::error::Result;
-use kiln_base::cuda::{Blocks, CudaKernel, ErrorRecord};
-use kiln_base::tile::Arg;
 use kiln_base::{DType, Dim};
+use kiln_plan::cuda::{Blocks, CudaKernel, ErrorRecord};
+use kiln_plan::tile::Arg;
 use std::sync::Arc;
 
 /// The records of both sides of a branch.

@@ -1,4 +1,4 @@
-//! The CUDA engine: runs plans of [CUDA kernels](kiln_base::cuda) on NVIDIA GPUs. Everything of
+//! The CUDA engine: runs plans of [CUDA kernels](kiln_plan::cuda) on NVIDIA GPUs. Everything of
 //! NVIDIA's is found and opened at run time, so that builds need none of it.
 //!
 //! | environment | meaning |

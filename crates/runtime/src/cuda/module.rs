@@ -6,7 +6,7 @@ use super::driver::{Driver, Handle, NO_BINARY_FOR_GPU};
 use super::nvrtc::{Code, Nvrtc};
 use crate::error::{Error, Result};
 use hashbrown::HashMap;
-use kiln_base::cuda::{CudaKernel, PRELUDE};
+use kiln_plan::cuda::{CudaKernel, PRELUDE};
 use std::ffi::{CString, c_int};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};

@@ -3,7 +3,7 @@
 use super::device::{Device, lock};
 use super::stream::{Event, Pinned};
 use crate::error::{Error, Result};
-use kiln_base::cuda::ErrorRecord;
+use kiln_plan::cuda::ErrorRecord;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -9,7 +9,7 @@ use super::outcome::Outcome;
 use super::stream::{Event, Lane};
 use crate::error::{Error, Result};
 use crate::memory::Storage;
-use kiln_base::cuda::ErrorRecord;
+use kiln_plan::cuda::ErrorRecord;
 use std::sync::Arc;
 use std::time::Duration;
 

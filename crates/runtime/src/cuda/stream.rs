@@ -5,7 +5,7 @@ use super::driver::{Address, Driver, Handle, NOT_READY};
 use super::memory::Memory;
 use super::outcome::Slot;
 use crate::error::Result;
-use kiln_base::cuda::ErrorRecord;
+use kiln_plan::cuda::ErrorRecord;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -19,8 +19,8 @@ use crate::sort::ArgSort;
 use crate::tile::{self, Linked};
 use hashbrown::HashMap;
 use kiln_base::Dim;
-use kiln_base::memory::{Temporaries, solve};
-use kiln_base::plan::{BufferId, Kernel, Place, Plan, Role, Step};
+use kiln_plan::memory::{Temporaries, solve};
+use kiln_plan::{BufferId, Kernel, Place, Plan, Role, Step};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 

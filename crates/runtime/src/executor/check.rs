@@ -13,11 +13,13 @@ use crate::buffer::Buffer;
 use crate::custom::registered;
 use crate::error::{Error, Result, damaged};
 use crate::memory::Storage;
-use kiln_base::cuda::CudaKernel;
-use kiln_base::plan::{self, Algorithm, Array, BufferId, Kernel, Output, Place, Plan, Role, Step};
 use kiln_base::prim::{ScanKind, ScatterKind};
-use kiln_base::tile::{Inst, TileProgram};
 use kiln_base::{DType, Dim};
+use kiln_plan::cuda::CudaKernel;
+use kiln_plan::tile::{Inst, TileProgram};
+use kiln_plan::{
+    self as plan, Algorithm, Array, BufferId, Kernel, Output, Place, Plan, Role, Step,
+};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
@@ -113,7 +115,7 @@ fn symbols(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-fn buffer(plan: &Plan, id: BufferId) -> Result<&kiln_base::plan::Buffer> {
+fn buffer(plan: &Plan, id: BufferId) -> Result<&kiln_plan::Buffer> {
     let b = plan.buffers.get(id.0 as usize);
     b.ok_or_else(|| damaged!("no buffer {}", id.0))
 }
@@ -487,9 +489,9 @@ fn doubtful(plan: &Plan, root: &[usize]) -> Result<Vec<bool>> {
 /// Whether any size that *prepare* uses is symbolic: extents, and offsets and strides as well.
 fn prepare_is_symbolic(plan: &Plan) -> bool {
     let symbolic = |d: &Dim| d.as_const().is_none();
-    let buffer = |b: &kiln_base::plan::Buffer| b.place == Place::Prepared && symbolic(&b.len);
+    let buffer = |b: &kiln_plan::Buffer| b.place == Place::Prepared && symbolic(&b.len);
     let parameter =
-        |i: &kiln_base::plan::Input| i.role == Role::Parameter && i.shape.iter().any(symbolic);
+        |i: &kiln_plan::Input| i.role == Role::Parameter && i.shape.iter().any(symbolic);
     let step = |s: &Step| {
         let kernel = &plan.kernels[s.kernel as usize];
         let buffer = |a: &BufferId| symbolic(&plan.buffers[a.0 as usize].len);
@@ -601,7 +603,7 @@ fn streams(plan: &Plan, step: &Step, buffer: BufferId) -> bool {
 
 /// The constants as buffers.
 pub(super) fn constants(plan: &Plan) -> Result<Vec<Buffer>> {
-    let constant = |c: &kiln_base::plan::Constant| {
+    let constant = |c: &kiln_plan::Constant| {
         let len = plan.buffers[c.buffer.0 as usize].len.as_const();
         let bytes = len.and_then(|l| l.checked_mul(c.dtype.size() as i64));
         if bytes != Some(c.bytes.len() as i64) {

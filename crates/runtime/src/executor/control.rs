@@ -11,7 +11,7 @@ use crate::memory::ALIGN;
 use crate::simd::Level;
 use crate::tile::Failure;
 use crate::tile::affine::extent;
-use kiln_base::plan::{self, Plan, Site};
+use kiln_plan::{self as plan, Plan, Site};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use crate::buffer::Buffer;
 use crate::cuda::{Call, Graphs, Launch};
 use crate::error::{Error, Result};
 use hashbrown::HashSet;
-use kiln_base::cuda::ErrorRecord;
+use kiln_plan::cuda::ErrorRecord;
 use smallvec::{SmallVec, smallvec};
 
 /// What a part of a plan does on a GPU, apart from the calls.

@@ -3,7 +3,7 @@
 use super::bound::{Binder, Bound, BoundStep, Setting};
 use super::gpu::OnGpu;
 use crate::error::Result;
-use kiln_base::plan::Step;
+use kiln_plan::Step;
 
 impl Bound {
     /// The same plan with other values of symbols that no buffer's length uses: everything stays where it is,

@@ -21,7 +21,7 @@ type Times = (u64, Duration, Duration);
 /// the others have no runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepTime {
-    /// Index into [`Plan::run`](kiln_base::plan::Plan::run).
+    /// Index into [`Plan::run`](kiln_plan::Plan::run).
     pub step: usize,
     /// The kernel's name.
     pub kernel: String,
@@ -36,7 +36,7 @@ pub struct StepTime {
 /// One execution of a step of the *run* part, or of those that start together with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepEvent {
-    /// Index into [`Plan::run`](kiln_base::plan::Plan::run).
+    /// Index into [`Plan::run`](kiln_plan::Plan::run).
     pub step: usize,
     /// When it started.
     pub start: Instant,

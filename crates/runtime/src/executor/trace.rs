@@ -31,8 +31,8 @@ pub trait Tracer {
 pub struct Traced<'a> {
     /// Whether the step belongs to the plan's *prepare* part.
     pub prepare: bool,
-    /// Index into [`Plan::prepare`](kiln_base::plan::Plan::prepare) or
-    /// [`Plan::run`](kiln_base::plan::Plan::run).
+    /// Index into [`Plan::prepare`](kiln_plan::Plan::prepare) or
+    /// [`Plan::run`](kiln_plan::Plan::run).
     pub step: usize,
     contents: &'a dyn Fn(usize) -> Result<Vec<u8>>,
 }

@@ -3,7 +3,7 @@
 use super::MatMul;
 use crate::sums::{ROWS, rows_of};
 use crate::tile::affine::ceil;
-use kiln_base::plan::{self, Algorithm};
+use kiln_plan::{self as plan, Algorithm};
 
 /// Blocks are halved down to this power of two of multiply-adds, unless the algorithm says another...
 const BLOCK_WORK: u8 = 25;

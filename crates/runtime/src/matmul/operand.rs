@@ -6,8 +6,8 @@ use crate::memory::{Storage, room};
 use crate::simd::Level;
 use crate::tile::affine::{Affine, eval, extent, product};
 use crate::tile::{self, Failures, Linked, Runner};
-use kiln_base::plan::{self, Prologue};
-use kiln_base::tile::Schedule;
+use kiln_plan::tile::Schedule;
+use kiln_plan::{self as plan, Prologue};
 use smallvec::SmallVec;
 
 /// A matrix operand with known numbers, in elements.

@@ -8,8 +8,8 @@ use crate::simd::compiled;
 use crate::sums::{Lane, RegisterSums, Sums, rows_of};
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
-use kiln_base::plan::{self, Algorithm};
 use kiln_base::{DType, Dim};
+use kiln_plan::{self as plan, Algorithm};
 
 /// Columns of a panel: whole vectors at every level, and as many as a register tile has.
 const PANEL: i64 = 48;

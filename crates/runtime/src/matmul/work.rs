@@ -5,8 +5,8 @@ use crate::memory::Storage;
 use crate::pool::Pool;
 use crate::simd::Level;
 use crate::tile::{self, Failures, Linked, Runner};
-use kiln_base::plan::Epilogue;
-use kiln_base::tile::Schedule;
+use kiln_plan::Epilogue;
+use kiln_plan::tile::Schedule;
 use smallvec::SmallVec;
 
 /// Multiply-adds that make it worth waking another thread.

@@ -7,7 +7,7 @@ use super::load;
 use super::lower::plain;
 use super::run::Code;
 use super::walk::{Shape, Walk};
-use kiln_base::tile::{Schedule, TILE, Turn};
+use kiln_plan::tile::{Schedule, TILE, Turn};
 
 /// A load from an argument of at least this many bytes fetches ahead.
 const FETCH_BYTES: i64 = 4 << 20;

@@ -3,8 +3,8 @@
 use super::affine::{Affine, Limit, Proof, eval, extent, product, prove};
 use super::check;
 use crate::error::{Result, damaged};
-use kiln_base::tile::{Access, Inst, Schedule, TileProgram, Turn};
 use kiln_base::{DType, Scalar};
+use kiln_plan::tile::{Access, Inst, Schedule, TileProgram, Turn};
 
 /// An access with known numbers. Its strides are split into `outer` and `lane` axes by [`Bound`].
 #[derive(Clone, Debug, PartialEq)]

@@ -4,7 +4,7 @@ use super::kernels;
 use crate::error::{Result, damaged};
 use kiln_base::Compute;
 use kiln_base::prim::{RandomKind, Reduction};
-use kiln_base::tile::{Inst, Reg, Schedule, Stage, TileProgram, Turn};
+use kiln_plan::tile::{Inst, Reg, Schedule, Stage, TileProgram, Turn};
 
 struct Checker<'a> {
     program: &'a TileProgram,

@@ -2,7 +2,7 @@
 
 use super::bind::Bound;
 use kiln_base::Compute;
-use kiln_base::tile::{Inst, Reg, Schedule, TILE};
+use kiln_plan::tile::{Inst, Reg, Schedule, TILE};
 
 /// The registers an instruction reads, and the one it writes.
 pub(super) fn operands(inst: &Inst) -> (Vec<Reg>, Option<Reg>) {

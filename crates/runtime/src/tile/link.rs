@@ -13,7 +13,7 @@ use crate::memory::ALIGN;
 use crate::simd::Level;
 use hashbrown::{HashMap, HashSet};
 use kiln_base::Compute;
-use kiln_base::tile::{Inst, Reg, Schedule, TILE};
+use kiln_plan::tile::{Inst, Reg, Schedule, TILE};
 
 /// What a code names beside its operands.
 #[derive(Copy, Clone)]

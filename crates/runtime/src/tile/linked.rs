@@ -4,7 +4,7 @@ use super::bind::BoundDynamic;
 use super::run::Code;
 use super::walk::{Shape, Walk};
 use kiln_base::Compute;
-use kiln_base::tile::{Schedule, Turn};
+use kiln_plan::tile::{Schedule, Turn};
 
 /// A stage as code.
 pub(crate) struct Stage {

@@ -2,7 +2,7 @@
 
 use super::inst::operands;
 use hashbrown::HashSet;
-use kiln_base::tile::{Inst, Stage, TileProgram};
+use kiln_plan::tile::{Inst, Stage, TileProgram};
 
 /// For each stage, the registers that are more there than names of values within one tile:
 /// accumulators, index registers of gathers, and what this or a later stage reads before writing it.
@@ -56,8 +56,8 @@ impl Uses {
 mod tests {
     use super::*;
     use kiln_base::prim::{Binary, Reduction, Unary};
-    use kiln_base::tile::{Dynamic, Reg, Schedule, Turn};
     use kiln_base::{Compute, Dim, Scalar};
+    use kiln_plan::tile::{Dynamic, Reg, Schedule, Turn};
 
     const R: [Reg; 5] = [Reg(0), Reg(1), Reg(2), Reg(3), Reg(4)];
 

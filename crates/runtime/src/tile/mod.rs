@@ -1,6 +1,6 @@
 //! The tile-program engine.
 //!
-//! A [`TileProgram`](kiln_base::tile::TileProgram) goes through [`bind`] (symbols get values,
+//! A [`TileProgram`](kiln_plan::tile::TileProgram) goes through [`bind`] (symbols get values,
 //! everything is checked), [`link`] (registers are allocated, every instruction becomes a function
 //! of the CPU level) and [`run`] (the interpreter). After `bind` nothing can reach outside a buffer.
 

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::memory::Storage;
 use crate::pool::Pool;
 use crate::simd::copy;
-use kiln_base::tile::{Schedule, Turn};
+use kiln_plan::tile::{Schedule, Turn};
 use smallvec::SmallVec;
 use std::sync::Mutex;
 use std::sync::PoisonError;

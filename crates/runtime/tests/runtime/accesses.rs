@@ -2,10 +2,10 @@
 
 use super::build::*;
 use super::oracle::check;
-use kiln_base::plan::Kernel;
 use kiln_base::prim::Binary;
-use kiln_base::tile::*;
 use kiln_base::{Compute, DType, Scalar};
+use kiln_plan::Kernel;
+use kiln_plan::tile::*;
 use kiln_runtime::{Buffer, Error};
 
 fn counted(dtype: DType, n: i64) -> Buffer {

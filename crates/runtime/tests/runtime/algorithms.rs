@@ -3,8 +3,8 @@
 
 use super::build::*;
 use super::products::{scaled, turned};
-use kiln_base::plan::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul, Plan, Role};
 use kiln_base::{DType, Dim};
+use kiln_plan::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul, Plan, Role};
 use kiln_runtime::pool::Pool;
 use kiln_runtime::{Buffer, Error, Level, Traced, Tracer};
 

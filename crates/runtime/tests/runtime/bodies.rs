@@ -2,8 +2,8 @@
 
 use super::algorithms;
 use super::build::*;
-use kiln_base::plan::*;
 use kiln_base::{DType, Dim};
+use kiln_plan::*;
 use kiln_runtime::{Buffer, Executable};
 
 /// The plan with the last of its inputs baked in.

@@ -1,11 +1,11 @@
 //! Builders for programs and plans, and runs at every level.
 
-use kiln_base::plan::{
-    self, Algorithm, BufferId, Input, Kernel, MatMul, Matrix, Output, Place, Plan, Role, Step,
-};
 use kiln_base::prim::{Binary, Reduction, Unary};
-use kiln_base::tile::*;
 use kiln_base::{Compute, DType, Dim, Scalar};
+use kiln_plan::tile::*;
+use kiln_plan::{
+    Algorithm, BufferId, Input, Kernel, MatMul, Matrix, Output, Place, Plan, Role, Step,
+};
 use kiln_runtime::{Buffer, Executable, Level, Result};
 use std::sync::Mutex;
 
@@ -200,9 +200,9 @@ pub fn plan_of(kernel: Kernel, args: &[(DType, i64, bool)]) -> Plan {
         }
     }
     plan.sites = (0..sites)
-        .map(|s| plan::Site {
+        .map(|s| kiln_plan::Site {
             op: format!("op{s}"),
-            kind: plan::SiteKind::IndexOutOfRange,
+            kind: kiln_plan::SiteKind::IndexOutOfRange,
             node: 10 + s,
         })
         .collect();
@@ -233,7 +233,7 @@ pub fn empty() -> Plan {
 }
 
 pub fn add_buffer(plan: &mut Plan, dtype: DType, len: i64, place: Place) -> BufferId {
-    plan.buffers.push(plan::Buffer {
+    plan.buffers.push(kiln_plan::Buffer {
         dtype,
         len: len.into(),
         place,

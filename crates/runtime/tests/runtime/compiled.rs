@@ -1,6 +1,6 @@
 //! A plan made by the compiler, run with nothing but the runtime linked.
 
-use kiln_base::plan::Plan;
+use kiln_plan::Plan;
 use kiln_runtime::{Buffer, Executable};
 
 /// The input that the fixture was made with: element i of input k.

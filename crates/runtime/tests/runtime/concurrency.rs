@@ -2,7 +2,7 @@
 
 use super::build::*;
 use super::executor::model;
-use kiln_base::plan::Plan;
+use kiln_plan::Plan;
 use kiln_runtime::{Buffer, Executable};
 
 #[test]

@@ -1,8 +1,8 @@
 //! Plans that call registered operators, with nothing above the runtime.
 
 use crate::build::plan_of;
-use kiln_base::plan::{self, Array, Kernel, Plan};
 use kiln_base::{DType, Dim};
+use kiln_plan::{self as plan, Array, Kernel, Plan};
 use kiln_runtime::{Buffer, Error, Executable, custom_ops};
 
 /// A plan of `out[2, 1] = f(x[3], mask[2])`.

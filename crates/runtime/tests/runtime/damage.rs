@@ -4,9 +4,9 @@ use super::bodies::{branched, repeated};
 use super::build::*;
 use super::executor::model;
 use super::reductions::{rows_and_columns, softmax};
-use kiln_base::plan::*;
-use kiln_base::tile::*;
 use kiln_base::{Compute, DType, Dim};
+use kiln_plan::tile::*;
+use kiln_plan::*;
 use kiln_runtime::{Buffer as Tensor, Cancel, Error, Executable};
 use std::time::{Duration, Instant};
 

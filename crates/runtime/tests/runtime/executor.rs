@@ -1,10 +1,10 @@
 //! Whole plans: symbols, donation, prepared results, memory, errors.
 
 use super::build::*;
-use kiln_base::plan::*;
 use kiln_base::prim::Binary;
-use kiln_base::tile::TileProgram;
 use kiln_base::{DType, Dim};
+use kiln_plan::tile::TileProgram;
+use kiln_plan::*;
 use kiln_runtime::{Buffer as Tensor, Error, Executable, Level};
 
 /// `out = a op b` over `n` elements; `n` may be symbolic.

@@ -3,9 +3,9 @@
 
 use super::bodies::{branched, repeated, with_some_weights};
 use super::build::*;
-use kiln_base::plan::*;
-use kiln_base::tile::*;
 use kiln_base::{Compute, DType, Dim};
+use kiln_plan::tile::*;
+use kiln_plan::*;
 use kiln_runtime::{Buffer as Tensor, Cancel, Error, Executable};
 use std::time::{Duration, Instant};
 

@@ -1,10 +1,10 @@
 //! A scalar interpreter of tile programs: the definition, point by point.
 
 use super::build::{levels, plan_of, run};
-use kiln_base::plan::Kernel;
 use kiln_base::prim::{self, Binary, RandomKind, Reduction, Unary};
-use kiln_base::tile::*;
 use kiln_base::{Compute, DType, Scalar, round_float};
+use kiln_plan::Kernel;
+use kiln_plan::tile::*;
 use kiln_runtime::Buffer;
 
 #[derive(Copy, Clone, Debug, PartialEq)]

@@ -2,9 +2,9 @@
 
 use super::build::*;
 use super::oracle::{Value, read};
-use kiln_base::plan::{ArgSort, Kernel, Plan, Scan, Scatter, Strided};
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::{DType, Dim, round_float, wrap_int};
+use kiln_plan::{ArgSort, Kernel, Plan, Scan, Scatter, Strided};
 use kiln_runtime::{Buffer, Error};
 use std::cmp::Ordering;
 

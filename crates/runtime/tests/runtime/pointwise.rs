@@ -3,8 +3,8 @@
 use super::build::*;
 use super::oracle::{self, check};
 use kiln_base::prim::{Binary, RandomKind, Unary};
-use kiln_base::tile::*;
 use kiln_base::{Compute, DType};
+use kiln_plan::tile::*;
 use kiln_runtime::Buffer;
 
 const SIZES: [i64; 9] = [0, 1, 3, 7, 64, 511, 512, 513, 1000];
@@ -354,7 +354,7 @@ fn division_by_zero_reports_the_first_place() {
                 .map(|i| if i % 9000 == 8001 { 0.0 } else { 2.0 })
                 .collect();
             let args = [(dtype, n, false), (dtype, n, false), (dtype, n, true)];
-            let plan = plan_of(kiln_base::plan::Kernel::Tile(p.0), &args);
+            let plan = plan_of(kiln_plan::Kernel::Tile(p.0), &args);
             for result in run(&plan, &[buffer(dtype, &a), buffer(dtype, &b)]) {
                 match result {
                     Err(kiln_runtime::Error::Data {

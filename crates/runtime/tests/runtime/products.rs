@@ -1,12 +1,12 @@
 //! Matrix products and convolutions against plain loops.
 
 use super::build::*;
-use kiln_base::plan::{
+use kiln_base::prim::{Binary, Reduction};
+use kiln_base::{DType, Dim};
+use kiln_plan::tile::Schedule;
+use kiln_plan::{
     Algorithm, Conv, ConvRole, Epilogue, Images, Kernel, MatMul, Matrix, Plan, Prologue,
 };
-use kiln_base::prim::{Binary, Reduction};
-use kiln_base::tile::Schedule;
-use kiln_base::{DType, Dim};
 use kiln_runtime::{Buffer, Error};
 
 fn floats(b: &Buffer) -> Vec<f64> {

@@ -2,10 +2,10 @@
 
 use super::build::*;
 use super::oracle::check;
-use kiln_base::plan::Kernel;
 use kiln_base::prim::{Binary, Reduction, Unary};
-use kiln_base::tile::*;
 use kiln_base::{Compute, DType};
+use kiln_plan::Kernel;
+use kiln_plan::tile::*;
 use kiln_runtime::Buffer;
 
 const BOTH: [Schedule; 2] = [Schedule::Lanes, Schedule::Rows];

@@ -10,8 +10,8 @@ use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
 use crate::cuda::{Printed, Slot, scalar};
 use crate::program::Launch;
-use kiln_base::plan::{Attention, Matrix};
 use kiln_base::{DType, Dim, numel};
+use kiln_plan::{Attention, Matrix};
 
 pub(super) fn print(launch: &Launch, a: &Attention) -> Printed {
     let name = match &launch.kir {

@@ -19,8 +19,8 @@ use crate::cuda::source::Source;
 use crate::cuda::{Way, scalar};
 use crate::kir;
 use crate::program::Launch;
-use kiln_base::plan::{Conv, ConvRole, Images, MatMul, Matrix};
 use kiln_base::{Dim, numel};
+use kiln_plan::{Conv, ConvRole, Images, MatMul, Matrix};
 
 /// Sizes of a convolution.
 pub(super) struct Sizes {

@@ -9,7 +9,7 @@ use crate::cuda::source::Index;
 use crate::cuda::values::Values;
 use crate::cuda::{Printed, Slot, Way};
 use crate::program::Launch;
-use kiln_base::plan::{Conv, ConvRole, Images};
+use kiln_plan::{Conv, ConvRole, Images};
 
 const THREADS: u32 = 256;
 /// The most taps whose loop is unrolled.

@@ -19,8 +19,8 @@ use crate::cuda::source::Source;
 use crate::cuda::{Slot, Way};
 use crate::kir;
 use crate::program::Launch;
-use kiln_base::plan::{Conv, ConvRole, MatMul, Matrix};
 use kiln_base::{DType, Dim};
+use kiln_plan::{Conv, ConvRole, MatMul, Matrix};
 
 pub(super) fn print(launch: &Launch, c: &Conv, all: bool) -> Vec<Way> {
     if let Some(product) = plain_product(c) {

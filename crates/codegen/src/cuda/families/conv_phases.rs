@@ -8,7 +8,7 @@ use super::gemm::Operand;
 use crate::cuda::Slot;
 use crate::cuda::source::Source;
 use kiln_base::Dim;
-use kiln_base::plan::{Conv, Images};
+use kiln_plan::{Conv, Images};
 
 /// How the places and taps of a convolution fall into phases.
 pub(super) struct Phases {

@@ -9,8 +9,8 @@ use crate::cuda::values::Values;
 use crate::cuda::{Printed, Slot, Step, Way, rows, rows_shape};
 use crate::kir;
 use crate::program::Launch;
-use kiln_base::cuda::CudaKernel;
 use kiln_base::{DType, Dim};
+use kiln_plan::cuda::CudaKernel;
 
 /// `batches` products of m × k and k × n.
 pub(super) struct Gemm<'a> {

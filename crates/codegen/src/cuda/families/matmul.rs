@@ -6,8 +6,8 @@ use crate::cuda::source::Source;
 use crate::cuda::{Slot, Way};
 use crate::kir;
 use crate::program::Launch;
-use kiln_base::plan::{MatMul, Matrix};
 use kiln_base::{Dim, numel};
+use kiln_plan::{MatMul, Matrix};
 use std::fmt::Write;
 
 pub(super) fn print(launch: &Launch, m: &MatMul, all: bool) -> Vec<Way> {

@@ -6,10 +6,10 @@ use super::values::Values;
 use super::{Slot, Step, Way, scalar};
 use crate::kir;
 use crate::program::Launch;
-use kiln_base::cuda::{Blocks, CudaKernel};
-use kiln_base::plan::Kernel;
-use kiln_base::tile::Arg;
 use kiln_base::{DType, Dim};
+use kiln_plan::Kernel;
+use kiln_plan::cuda::{Blocks, CudaKernel};
+use kiln_plan::tile::Arg;
 
 mod attention;
 mod conv;

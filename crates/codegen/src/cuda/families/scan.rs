@@ -6,9 +6,9 @@ use super::{Call, elements, few, line_of_blocks, lines};
 use crate::cuda::source::Index;
 use crate::cuda::{Printed, Slot, Step, scalar};
 use crate::program::Launch;
-use kiln_base::plan::Scan;
 use kiln_base::prim::{Reduction, ScanKind};
 use kiln_base::{DType, Dim, Scalar};
+use kiln_plan::Scan;
 use std::fmt::Write;
 
 /// Blocks that keep a GPU busy.

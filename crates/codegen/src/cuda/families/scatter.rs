@@ -10,9 +10,9 @@ use super::{Call, elements, few, line_of_blocks, lines};
 use crate::cuda::source::Index;
 use crate::cuda::{Printed, Slot};
 use crate::program::Launch;
-use kiln_base::plan::Scatter;
 use kiln_base::prim::ScatterKind;
 use kiln_base::{DType, Dim, contiguous_strides, numel};
+use kiln_plan::Scatter;
 
 /// Threads of a block.
 const THREADS: i64 = 128;

@@ -6,8 +6,8 @@ use super::{Call, few, line_of_blocks, lines};
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::{Printed, Slot, Step};
 use crate::program::Launch;
-use kiln_base::plan::ArgSort;
 use kiln_base::{DType, Dim};
+use kiln_plan::ArgSort;
 
 /// Records that a block sorts at most.
 const WIDTH: i64 = 1024;

@@ -7,8 +7,8 @@ use crate::cuda::source::{Index, Source};
 use crate::cuda::values::Values;
 use crate::cuda::{Approximation, Printed, Slot, Step, Way};
 use crate::program::Launch;
-use kiln_base::plan::{Algorithm, Conv, ConvRole};
 use kiln_base::{DType, Dim};
+use kiln_plan::{Algorithm, Conv, ConvRole};
 
 /// Transformed inputs `[groups, a · a, in, tiles]`...
 const INPUTS: Slot = Slot::Scratch(0);

@@ -7,11 +7,11 @@ use super::{parsed, sources};
 use crate::device;
 use crate::run::{Engine, decomposed_for_cuda, run_compiled};
 use kiln_base::DType;
-use kiln_base::plan::Algorithm;
 use kiln_codegen::{Approximation, Program};
 use kiln_ir::eval::{Array, Data, Mode, evaluate};
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Graph, Pw, ops};
+use kiln_plan::Algorithm;
 use kiln_runtime::cuda::Code;
 
 /// Half the distance from 1 to the next f32.

@@ -3,11 +3,11 @@
 use super::families::finite;
 use super::{check_as, lowered, parsed};
 use crate::device;
-use kiln_base::plan::Kernel;
 use kiln_codegen::{Launch, Program, fit_in_a_launch, side_by_side};
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Graph, Op};
+use kiln_plan::Kernel;
 use kiln_runtime::cuda::Code;
 
 /// Makes one launch of all that fit: each joins the first that it can, behind all that write what it touches

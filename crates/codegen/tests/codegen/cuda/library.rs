@@ -2,9 +2,9 @@
 
 use super::{check, lowered, parsed, sources};
 use crate::device;
-use kiln_base::plan::Kernel;
 use kiln_ir::Graph;
 use kiln_ir::fuzz::random_inputs;
+use kiln_plan::Kernel;
 use kiln_runtime::cuda::Code;
 
 /// One program of each family and of each way to read memory.

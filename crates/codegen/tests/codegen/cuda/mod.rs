@@ -3,11 +3,11 @@
 use crate::device;
 use crate::fuzz::{coarsest, config, difference, show};
 use crate::run::{Engine, decomposed, decomposed_for_cuda, run};
-use kiln_base::plan::Kernel;
 use kiln_codegen::{Options, Program, Target, lower};
 use kiln_ir::Graph;
 use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
 use kiln_ir::fuzz::random_inputs;
+use kiln_plan::Kernel;
 
 mod approximate;
 mod attention;

@@ -7,7 +7,7 @@
 use super::LANES;
 use crate::simd::vector::Vector;
 use crate::simd::{Isa, Kernel};
-use kiln_base::plan::FftTile;
+use kiln_plan::FftTile;
 use std::f64::consts::TAU;
 
 /// The numbers of a direction's transforms: cos and sin of the angles that a number is turned by.

@@ -1,9 +1,9 @@
 //! Kernels and plans written by hand, and the device that runs them.
 
-use kiln_base::cuda::{Blocks, CudaKernel};
-use kiln_base::plan::*;
-use kiln_base::tile::Arg;
 use kiln_base::{DType, Dim};
+use kiln_plan::cuda::{Blocks, CudaKernel};
+use kiln_plan::tile::Arg;
+use kiln_plan::*;
 use kiln_runtime::cuda::{self, Device, Nvrtc};
 use kiln_runtime::{Buffer, Result};
 use std::sync::Arc;
@@ -63,8 +63,8 @@ pub fn kernel(name: &str, body: &str, dtypes: &[DType], n: &Dim, sites: u32) -> 
     })
 }
 
-pub fn buffer(dtype: DType, len: &Dim, place: Place) -> kiln_base::plan::Buffer {
-    kiln_base::plan::Buffer {
+pub fn buffer(dtype: DType, len: &Dim, place: Place) -> kiln_plan::Buffer {
+    kiln_plan::Buffer {
         dtype,
         len: len.clone(),
         place,

@@ -17,7 +17,7 @@ fn compiles_ptx_and_machine_code_and_shows_the_line_of_an_error() {
     let Some(nvrtc) = nvrtc() else { return };
     let source = format!(
         "{}\nextern \"C\" __global__ void f(float* x) {{ x[threadIdx.x] *= 2.0f; }}\n",
-        kiln_base::cuda::PRELUDE
+        kiln_plan::cuda::PRELUDE
     );
     let ptx = nvrtc.compile(&source, Code::Ptx(80)).unwrap();
     let text = String::from_utf8(ptx.image).unwrap();

@@ -1,8 +1,8 @@
 //! Running on a device.
 
 use super::build::*;
-use kiln_base::plan::{Place, Plan, Role, SiteKind};
 use kiln_base::{DType, Dim};
+use kiln_plan::{Place, Plan, Role, SiteKind};
 use kiln_runtime::{Buffer, Error, Executable};
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@ thread_local! {
 }
 
 /// Reads what holds bodies.
-pub(super) fn read<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+pub(crate) fn read<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     struct Up;
     impl Drop for Up {
         fn drop(&mut self) {

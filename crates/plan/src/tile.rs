@@ -20,8 +20,8 @@
 //! a stage for the first of them can clear a slot, one for each add to it, and one for the last write it. So a
 //! kernel of rows can have sums over columns too.
 
-use crate::prim::{Binary, RandomKind, Reduction, Unary};
-use crate::{Compute, DType, Dim, Scalar};
+use kiln_base::prim::{Binary, RandomKind, Reduction, Unary};
+use kiln_base::{Compute, DType, Dim, Scalar};
 use serde::{Deserialize, Serialize};
 
 /// Elements of a tile register.

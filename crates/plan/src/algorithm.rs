@@ -3,8 +3,8 @@
 //! All ways of one kernel read and write the same arguments. They differ in time, in scratch memory and,
 //! where [`Algorithm::error_growth`] is above 1, in the bound of their rounding error.
 
-use super::{Conv, ConvRole, Epilogue, FftTile, Images, Kernel, MatMul};
-use crate::{DType, Dim};
+use crate::{Conv, ConvRole, Epilogue, FftTile, Images, Kernel, MatMul};
+use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;

@@ -1,12 +1,12 @@
 //! Every size that a kernel or a plan is made with. Nothing is left out: patterns here name every field.
 
-use super::{
+use crate::cuda::CudaKernel;
+use crate::tile::{Access, Bound, Inst, TileProgram};
+use crate::{
     ArgSort, Array, Attention, Conv, ConvRole, Custom, If, Kernel, Loop, MatMul, Matrix, Plan,
     Scan, Scatter, Strided,
 };
-use crate::Dim;
-use crate::cuda::CudaKernel;
-use crate::tile::{Access, Bound, Inst, TileProgram};
+use kiln_base::Dim;
 
 /// Is called with each size; false ends the walk.
 type Visit<'a> = dyn FnMut(&Dim) -> bool + 'a;

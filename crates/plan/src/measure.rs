@@ -1,6 +1,6 @@
 //! What can be told of a plan's parts without comparing or encoding the whole.
 
-use super::{Kernel, Plan};
+use crate::{Kernel, Plan};
 use std::hash::{DefaultHasher, Hasher};
 
 impl Kernel {
@@ -50,7 +50,7 @@ fn kernel(kernel: &Kernel) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Buffer, BufferId, Constant, Place, Step};
+    use crate::{Buffer, BufferId, Constant, Place, Step};
     use crate::{DType, Dim};
 
     #[test]

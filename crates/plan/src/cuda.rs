@@ -16,7 +16,7 @@
 //!    begins with `if (guarded && errors->state) return;`.
 
 use crate::tile::Arg;
-use crate::{DType, Dim};
+use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 
 /// What every kernel's source may use.

@@ -1,7 +1,7 @@
 //! The temporaries of a plan.
 
 use super::{ALIGN, Block, Layout, solve};
-use crate::plan::{Kernel, Place, Plan, Step};
+use crate::{Kernel, Place, Plan, Step};
 
 /// The temporaries of one part of a plan.
 #[derive(Clone, Debug, Default)]
@@ -67,7 +67,7 @@ impl Temporaries {
 
 /// Bytes of all buffers of a plan with these symbol values; `None` where one has no size.
 fn sizes(plan: &Plan, values: &[i64]) -> Option<Vec<usize>> {
-    let bytes = |b: &crate::plan::Buffer| {
+    let bytes = |b: &crate::Buffer| {
         let len = usize::try_from(b.len.eval_checked(values)?).ok()?;
         len.checked_mul(b.dtype.size())
     };

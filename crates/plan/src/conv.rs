@@ -1,0 +1,121 @@
+//! Convolutions and their gradients.
+
+use crate::kernel::read;
+use crate::{Algorithm, Epilogue, Prologue};
+use kiln_base::{DType, Dim};
+use serde::{Deserialize, Serialize};
+
+/// Which of the three tensors of a convolution y = x * w a kernel computes from the other two. Each
+/// function is linear in both its operands, and the derivative of the others.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConvRole {
+    /// y from x and w.
+    Result,
+    /// The gradient of x, from that of y and from w: a transposed convolution.
+    Input,
+    /// The gradient of w, from x and from that of y.
+    Weight,
+}
+
+impl ConvRole {
+    /// The name that kernels are called by.
+    pub fn name(self) -> &'static str {
+        match self {
+            ConvRole::Result => "conv",
+            ConvRole::Input => "conv_transpose",
+            ConvRole::Weight => "conv_weight",
+        }
+    }
+}
+
+/// How the images of a convolution lie in memory.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Images {
+    /// `[batch, channels, spatial..]`.
+    #[default]
+    ChannelsFirst,
+    /// `[batch, spatial.., channels]`.
+    ChannelsLast,
+    /// x with channels first, y with channels last.
+    Turned,
+    /// x with channels last, y with channels first.
+    Returned,
+}
+
+impl Images {
+    /// Whether x and y have channels last.
+    pub fn last(self) -> [bool; 2] {
+        match self {
+            Images::ChannelsFirst => [false, false],
+            Images::ChannelsLast => [true, true],
+            Images::Turned => [false, true],
+            Images::Returned => [true, false],
+        }
+    }
+
+    /// How they lie where x and y have channels last, or not.
+    pub fn of(last: [bool; 2]) -> Images {
+        match last {
+            [false, false] => Images::ChannelsFirst,
+            [true, true] => Images::ChannelsLast,
+            [false, true] => Images::Turned,
+            [true, false] => Images::Returned,
+        }
+    }
+}
+
+/// A convolution (cross-correlation) or one of its two gradients, over contiguous
+/// x `[batch, groups · in, input..]`, w `[groups · out, in, kernel..]` and
+/// y `[batch, groups · out, output..]`; x and y may lie in memory otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Conv {
+    /// f32 or f64; on a GPU f16 or bf16 too.
+    pub dtype: DType,
+    /// What is computed.
+    pub role: ConvRole,
+    /// Batch size.
+    pub batch: Dim,
+    /// Channel groups.
+    pub groups: Dim,
+    /// Input channels of a group.
+    pub in_channels: Dim,
+    /// Output channels of a group.
+    pub out_channels: Dim,
+    /// Input extents, one a spatial axis; the vectors below have the same length.
+    pub input: Vec<Dim>,
+    /// Output extents.
+    pub output: Vec<Dim>,
+    /// Filter extents.
+    pub kernel: Vec<Dim>,
+    /// Steps of the filter.
+    pub stride: Vec<Dim>,
+    /// Zeros in front of each axis.
+    pub padding: Vec<Dim>,
+    /// Steps within the filter.
+    pub dilation: Vec<Dim>,
+    /// The arguments of the operands, in the order in which the role names them.
+    pub operands: [u16; 2],
+    /// The contiguous result's argument; unused with an epilogue, which writes its own.
+    pub out: u16,
+    /// Work that makes x as it lies, for the result alone; its operand is then unused.
+    pub prologue: Option<Box<Prologue>>,
+    /// Work on the result.
+    pub epilogue: Option<Epilogue>,
+    /// How the CPU computes it.
+    pub algorithm: Algorithm,
+    /// How x and y lie in memory. On the CPU only results have channels last, and by one algorithm. On a GPU a w
+    /// that is read then lies as `[groups · out, kernel.., in]`. An epilogue's linear space is that of what is
+    /// written, as it lies.
+    pub images: Images,
+}
+
+impl Conv {
+    /// The arguments that its operands are, or are made of.
+    pub fn operands(&self) -> Vec<u16> {
+        [
+            read(&self.prologue, self.operands[0]),
+            vec![self.operands[1]],
+        ]
+        .concat()
+    }
+}

@@ -1,0 +1,41 @@
+//! How kernels that are not programs find what they read.
+
+use kiln_base::{DType, Dim};
+use serde::{Deserialize, Serialize};
+
+/// A matrix operand: element (batch.., i, j) at `offset + Σ batch_strides · b + row·i + col·j`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Matrix {
+    /// Which argument.
+    pub arg: u16,
+    /// In elements.
+    pub offset: Dim,
+    /// One stride a batch dim.
+    pub batch_strides: Vec<Dim>,
+    /// Stride of the first matrix index.
+    pub row: Dim,
+    /// Stride of the second matrix index.
+    pub col: Dim,
+}
+
+/// A contiguous row-major tensor in an argument.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Array {
+    /// Which argument.
+    pub arg: u16,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape.
+    pub shape: Vec<Dim>,
+}
+
+/// An operand whose element i is at `offset + Σ strides · i`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Strided {
+    /// Which argument.
+    pub arg: u16,
+    /// In elements.
+    pub offset: Dim,
+    /// One an axis.
+    pub strides: Vec<Dim>,
+}
