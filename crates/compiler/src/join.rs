@@ -23,7 +23,7 @@ const REACH: usize = 64;
 
 /// Whether a launch on the CPU may start together with others at all.
 pub(crate) fn can_join(launch: &Launch) -> bool {
-    launch.kernel.can_join() && launch.sites.is_empty()
+    launch.kernel.in_parts() && launch.sites.is_empty()
 }
 
 /// What decides whether launches are in each other's way.

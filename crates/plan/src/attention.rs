@@ -1,5 +1,7 @@
 //! Attention.
 
+use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
+use crate::tile::TileProgram;
 use crate::{Epilogue, Matrix};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
@@ -39,11 +41,62 @@ pub struct Attention {
     pub epilogue: Option<Epilogue>,
 }
 
-impl Attention {
-    /// The arguments that it reads, and their dtypes.
-    pub fn operands(&self) -> impl Iterator<Item = (u16, DType)> {
+impl Described for Attention {
+    fn name(&self) -> &str {
+        self.program().map_or("attention", |p| &p.name)
+    }
+
+    fn contract(&self) -> Result<Contract, Contradiction> {
+        let mut draft = Draft::new(self.name());
+        draft.result(self.out, self.dtype, &self.epilogue)?;
         let own = [&self.query, &self.key, &self.value].map(|m| (m.arg, self.dtype));
         let mask = self.mask.as_ref().map(|(m, dtype)| (m.arg, *dtype));
-        own.into_iter().chain(mask)
+        for (arg, dtype) in own.into_iter().chain(mask) {
+            draft.reads(arg, dtype, Reads::Throughout)?;
+        }
+        draft.finish_reading_back(self.program().map_or(0, |p| p.sites))
+    }
+
+    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        let Attention {
+            dtype: _,
+            scale: _,
+            causal: _,
+            batch,
+            length,
+            keys,
+            width,
+            columns,
+            query,
+            key,
+            value,
+            mask,
+            out: _,
+            epilogue: _,
+        } = self;
+        let mask = mask.as_ref().map(|(m, _)| m);
+        let one = [length, keys, width, columns];
+        batch.iter().chain(one).all(&mut *holds)
+            && [query, key, value]
+                .into_iter()
+                .chain(mask)
+                .all(|m| m.all_dims(holds))
+    }
+
+    fn results(&self) -> Option<Vec<&Dim>> {
+        Some(
+            self.batch
+                .iter()
+                .chain([&self.length, &self.columns])
+                .collect(),
+        )
+    }
+
+    fn in_parts(&self) -> bool {
+        true
+    }
+
+    fn program(&self) -> Option<&TileProgram> {
+        self.epilogue.as_ref().map(|e| &e.program)
     }
 }

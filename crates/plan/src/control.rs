@@ -1,7 +1,8 @@
 //! Kernels that run programs.
 
+use crate::contract::{Contract, Contradiction, Described, Draft, Reads, contradiction};
 use crate::{Plan, depth};
-use kiln_base::Dim;
+use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 
 /// A program run for each step 0, 1, …, or from the last step to the first.
@@ -44,4 +45,101 @@ pub struct If {
     /// Where the condition is true, and where it is not.
     #[serde(deserialize_with = "depth::read")]
     pub branches: Box<[Plan; 2]>,
+}
+
+/// Adds what bodies do with these arguments, which are the inputs behind the first `own` and the outputs of each.
+fn bodies(
+    draft: &mut Draft,
+    bodies: &[Plan],
+    own: usize,
+    inputs: &[u16],
+    outputs: &[u16],
+) -> Result<(), Contradiction> {
+    let alike = |b: &Plan| b.inputs.len() == own + inputs.len() && b.outputs.len() == outputs.len();
+    if !bodies.iter().all(alike) {
+        return Err(contradiction!(
+            "a body takes or gives something else than its kernel"
+        ));
+    }
+    for (i, body) in bodies.iter().enumerate() {
+        for (arg, input) in inputs.iter().zip(&body.inputs[own..]) {
+            draft.reads(*arg, input.dtype, Reads::Throughout)?;
+        }
+        for (arg, output) in outputs.iter().zip(&body.outputs) {
+            match i {
+                0 => draft.writes(*arg, output.dtype)?,
+                _ => draft.reads(*arg, output.dtype, Reads::Never)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn sites(bodies: &[Plan]) -> u32 {
+    bodies.iter().map(|b| b.sites.len() as u32).sum()
+}
+
+impl Described for Loop {
+    fn name(&self) -> &str {
+        "loop"
+    }
+
+    fn contract(&self) -> Result<Contract, Contradiction> {
+        let number = self.body.inputs.first().map(|i| i.dtype);
+        if number != Some(DType::I64) || self.first.len() != self.last.len() {
+            return Err(contradiction!(
+                "a loop whose carried values or number differ"
+            ));
+        }
+        let mut draft = Draft::new(self.name());
+        let inputs = [&self.first[..], &self.scanned, &self.alike].concat();
+        let outputs = [&self.last[..], &self.stacked].concat();
+        bodies(&mut draft, self.bodies(), 1, &inputs, &outputs)?;
+        draft.finish(sites(self.bodies()))
+    }
+
+    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        let Loop {
+            trips,
+            reverse: _,
+            first: _,
+            scanned: _,
+            alike: _,
+            last: _,
+            stacked: _,
+            body: _,
+        } = self;
+        holds(trips)
+    }
+
+    fn bodies(&self) -> &[Plan] {
+        std::slice::from_ref(&self.body)
+    }
+}
+
+impl Described for If {
+    fn name(&self) -> &str {
+        "if"
+    }
+
+    fn contract(&self) -> Result<Contract, Contradiction> {
+        let mut draft = Draft::new(self.name());
+        draft.reads(self.condition, DType::Bool, Reads::Throughout)?;
+        bodies(&mut draft, self.bodies(), 0, &self.inputs, &self.outputs)?;
+        draft.finish(sites(self.bodies()))
+    }
+
+    fn own_dims(&self, _: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        let If {
+            condition: _,
+            inputs: _,
+            outputs: _,
+            branches: _,
+        } = self;
+        true
+    }
+
+    fn bodies(&self) -> &[Plan] {
+        &self.branches[..]
+    }
 }

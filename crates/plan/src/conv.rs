@@ -1,6 +1,7 @@
 //! Convolutions and their gradients.
 
-use crate::kernel::read;
+use crate::contract::{Contract, Contradiction, Described, Draft};
+use crate::tile::TileProgram;
 use crate::{Algorithm, Epilogue, Prologue};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
@@ -109,13 +110,70 @@ pub struct Conv {
     pub images: Images,
 }
 
-impl Conv {
-    /// The arguments that its operands are, or are made of.
-    pub fn operands(&self) -> Vec<u16> {
-        [
-            read(&self.prologue, self.operands[0]),
-            vec![self.operands[1]],
-        ]
-        .concat()
+impl Described for Conv {
+    fn name(&self) -> &str {
+        let made = self.prologue.as_ref().map(|p| &p.program);
+        (self.program().or(made)).map_or(self.role.name(), |p| &p.name)
+    }
+
+    fn contract(&self) -> Result<Contract, Contradiction> {
+        let mut draft = Draft::new(self.name());
+        draft.result(self.out, self.dtype, &self.epilogue)?;
+        draft.operand(self.operands[0], self.dtype, &self.prologue)?;
+        draft.operand(self.operands[1], self.dtype, &None)?;
+        draft.finish_reading_back(self.program().map_or(0, |p| p.sites))
+    }
+
+    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        let Conv {
+            dtype: _,
+            role: _,
+            batch,
+            groups,
+            in_channels,
+            out_channels,
+            input,
+            output,
+            kernel,
+            stride,
+            padding,
+            dilation,
+            operands: _,
+            out: _,
+            prologue: _,
+            epilogue: _,
+            algorithm: _,
+            images: _,
+        } = self;
+        let lists = [input, output, kernel, stride, padding, dilation];
+        let one = [batch, groups, in_channels, out_channels];
+        lists.into_iter().flatten().chain(one).all(holds)
+    }
+
+    fn results(&self) -> Option<Vec<&Dim>> {
+        let (extents, channels) = match self.role {
+            ConvRole::Result => (
+                &self.output,
+                [&self.batch, &self.groups, &self.out_channels],
+            ),
+            ConvRole::Input => (&self.input, [&self.batch, &self.groups, &self.in_channels]),
+            ConvRole::Weight => (
+                &self.kernel,
+                [&self.groups, &self.out_channels, &self.in_channels],
+            ),
+        };
+        Some(extents.iter().chain(channels).collect())
+    }
+
+    fn in_parts(&self) -> bool {
+        true
+    }
+
+    fn prologues(&self) -> &[Option<Box<Prologue>>] {
+        std::slice::from_ref(&self.prologue)
+    }
+
+    fn program(&self) -> Option<&TileProgram> {
+        self.epilogue.as_ref().map(|e| &e.program)
     }
 }

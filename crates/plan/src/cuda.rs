@@ -15,6 +15,7 @@
 //! 5. `int guarded`: whether this step writes memory that an error must leave untouched. Such a kernel
 //!    begins with `if (guarded && errors->state) return;`.
 
+use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
 use crate::tile::Arg;
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,39 @@ pub struct CudaKernel {
     pub shared: u32,
     /// How many data-error sites the source names.
     pub sites: u32,
+}
+
+impl Described for CudaKernel {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What its text does is the compiler's word.
+    fn contract(&self) -> Result<Contract, Contradiction> {
+        let mut draft = Draft::new(self.name());
+        for (at, arg) in self.args.iter().enumerate() {
+            match arg.written {
+                true => draft.writes(at as u16, arg.dtype)?,
+                false => draft.reads(at as u16, arg.dtype, Reads::First)?,
+            }
+        }
+        draft.finish(self.sites)
+    }
+
+    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        let CudaKernel {
+            name: _,
+            entry: _,
+            source: _,
+            args: _,
+            scalars,
+            grid,
+            block: _,
+            shared: _,
+            sites: _,
+        } = self;
+        scalars.iter().all(&mut *holds) && grid.iter().all(|b| holds(&b.points))
+    }
 }
 
 /// The C type of a dtype in memory.

@@ -1,6 +1,8 @@
 //! Calls of registered operators.
 
 use crate::Array;
+use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
+use kiln_base::Dim;
 use serde::{Deserialize, Serialize};
 
 /// A call of a registered operator; see [`crate::custom`]. Its failure is reported at the kernel's one
@@ -15,4 +17,40 @@ pub struct Custom {
     pub operands: Vec<Array>,
     /// The result.
     pub out: Array,
+}
+
+impl Described for Custom {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn contract(&self) -> Result<Contract, Contradiction> {
+        let mut draft = Draft::new(self.name());
+        for x in &self.operands {
+            draft.reads(x.arg, x.dtype, Reads::Throughout)?;
+        }
+        draft.writes(self.out.arg, self.out.dtype)?;
+        draft.finish(1)
+    }
+
+    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        let Custom {
+            name: _,
+            kernel: _,
+            operands,
+            out,
+        } = self;
+        let mut arrays = operands.iter().chain([out]);
+        arrays.all(
+            |Array {
+                 arg: _,
+                 dtype: _,
+                 shape,
+             }| shape.iter().all(&mut *holds),
+        )
+    }
+
+    fn results(&self) -> Option<Vec<&Dim>> {
+        Some(self.out.shape.iter().collect())
+    }
 }

@@ -1,10 +1,12 @@
 //! What a step runs.
 
 use crate::Plan;
+use crate::contract::Described;
 use crate::cuda::CudaKernel;
 use crate::tile::{Schedule, TileProgram};
 use crate::{ArgSort, Attention, Conv, Custom, If, Loop, MatMul, Scan, Scatter};
 use serde::{Deserialize, Serialize};
+use std::ops::Deref;
 
 /// What a step runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,63 +35,31 @@ pub enum Kernel {
     Attention(Box<Attention>),
 }
 
+impl Deref for Kernel {
+    type Target = dyn Described;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Kernel::Tile(k) => k,
+            Kernel::MatMul(k) => k,
+            Kernel::Conv(k) => k,
+            Kernel::Scan(k) => k,
+            Kernel::ArgSort(k) => k,
+            Kernel::Scatter(k) => k,
+            Kernel::Loop(k) => k,
+            Kernel::If(k) => k,
+            Kernel::Custom(k) => k,
+            Kernel::Cuda(k) => k,
+            Kernel::Attention(k) => &**k,
+        }
+    }
+}
+
 impl Kernel {
-    /// A readable name.
-    pub fn name(&self) -> &str {
-        match self {
-            Kernel::Tile(p) => &p.name,
-            Kernel::MatMul(_) | Kernel::Conv(_) => match (self.program(), self.programs().next()) {
-                (Some(p), _) | (None, Some(p)) => &p.name,
-                (None, None) => match self {
-                    Kernel::Conv(c) => c.role.name(),
-                    _ => "matmul",
-                },
-            },
-            Kernel::Scan(_) => "scan",
-            Kernel::ArgSort(_) => "arg_sort",
-            Kernel::Scatter(_) => "scatter",
-            Kernel::Loop(_) => "loop",
-            Kernel::If(_) => "if",
-            Kernel::Custom(c) => &c.name,
-            Kernel::Cuda(k) => &k.name,
-            Kernel::Attention(a) => a.epilogue.as_ref().map_or("attention", |e| &e.program.name),
-        }
-    }
-
-    /// Its tile program, if it has one: a fused group's own, or an epilogue.
-    pub fn program(&self) -> Option<&TileProgram> {
-        match self {
-            Kernel::Tile(p) => Some(p),
-            Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => {
-                epilogue.as_ref().map(|e| &e.program)
-            }
-            Kernel::Attention(a) => a.epilogue.as_ref().map(|e| &e.program),
-            _ => None,
-        }
-    }
-
-    /// What makes its operands, one for each that it may be made for.
-    pub fn prologues(&self) -> &[Option<Box<Prologue>>] {
-        match self {
-            Kernel::MatMul(m) => &m.prologues,
-            Kernel::Conv(c) => std::slice::from_ref(&c.prologue),
-            _ => &[],
-        }
-    }
-
-    /// Its tile programs, in the order in which they run: those that make operands, then [`Kernel::program`].
+    /// Its tile programs, in the order in which they run: those that make operands, then that of the result.
     pub fn programs(&self) -> impl Iterator<Item = &TileProgram> {
         let made = self.prologues().iter().flatten().map(|p| &p.program);
         made.chain(self.program())
-    }
-
-    /// The programs that it runs.
-    pub fn bodies(&self) -> &[Plan] {
-        match self {
-            Kernel::Loop(l) => std::slice::from_ref(&l.body),
-            Kernel::If(i) => &i.branches[..],
-            _ => &[],
-        }
     }
 
     /// The programs that it runs, to change.
@@ -98,28 +68,6 @@ impl Kernel {
             Kernel::Loop(l) => std::slice::from_mut(&mut l.body),
             Kernel::If(i) => &mut i.branches[..],
             _ => &mut [],
-        }
-    }
-
-    /// Whether steps of it can start together with others: it runs on the CPU, in parts, and can't report
-    /// a data error.
-    pub fn can_join(&self) -> bool {
-        let parts = matches!(
-            self,
-            Kernel::Tile(_) | Kernel::MatMul(_) | Kernel::Conv(_) | Kernel::Attention(_)
-        );
-        parts && self.sites() == 0
-    }
-
-    /// How many places in it can report a data error.
-    pub fn sites(&self) -> u32 {
-        match self {
-            Kernel::Scatter(_) | Kernel::Custom(_) => 1,
-            Kernel::Cuda(k) => k.sites,
-            Kernel::Loop(_) | Kernel::If(_) => {
-                self.bodies().iter().map(|b| b.sites.len() as u32).sum()
-            }
-            other => other.program().map_or(0, |p| p.sites),
         }
     }
 }
@@ -153,14 +101,4 @@ impl Epilogue {
 pub struct Prologue {
     /// The program; the operand is its last argument.
     pub program: TileProgram,
-}
-
-/// The argument that an operand is, or those that it is made of.
-pub(crate) fn read(prologue: &Option<Box<Prologue>>, arg: u16) -> Vec<u16> {
-    let Some(Prologue { program }) = prologue.as_deref() else {
-        return vec![arg];
-    };
-    let made = program.args.len() as u16 - 1;
-    let read = program.accesses.iter().map(|a| a.arg);
-    read.filter(|arg| *arg != made).collect()
 }

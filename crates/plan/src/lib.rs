@@ -7,6 +7,7 @@
 mod algorithm;
 mod attention;
 mod bytes;
+mod contract;
 mod control;
 mod conv;
 pub mod cuda;
@@ -25,6 +26,7 @@ pub mod tile;
 pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use attention::Attention;
 pub use bytes::{DecodeError, FORMAT};
+pub use contract::{ArgUse, Contract, Contradiction, Described, Reads};
 pub use control::{If, Loop};
 pub use conv::{Conv, ConvRole, Images};
 pub use custom::Custom;

@@ -1,6 +1,7 @@
 //! Matrix products.
 
-use crate::kernel::read;
+use crate::contract::{Contract, Contradiction, Described, Draft};
+use crate::tile::TileProgram;
 use crate::{Algorithm, Epilogue, Matrix, Prologue};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
@@ -33,11 +34,51 @@ pub struct MatMul {
     pub algorithm: Algorithm,
 }
 
-impl MatMul {
-    /// The arguments that its matrices are, or are made of.
-    pub fn operands(&self) -> Vec<u16> {
-        let [left, right] = &self.prologues;
-        let of = |p: &Option<_>, x: &Matrix| read(p, x.arg);
-        [of(left, &self.lhs), of(right, &self.rhs)].concat()
+impl Described for MatMul {
+    fn name(&self) -> &str {
+        let made = self.prologues.iter().flatten().map(|p| &p.program);
+        (self.program().or(made.into_iter().next())).map_or("matmul", |p| &p.name)
+    }
+
+    fn contract(&self) -> Result<Contract, Contradiction> {
+        let mut draft = Draft::new(self.name());
+        draft.result(self.out, self.dtype, &self.epilogue)?;
+        for (x, prologue) in [&self.lhs, &self.rhs].into_iter().zip(&self.prologues) {
+            draft.operand(x.arg, self.dtype, prologue)?;
+        }
+        draft.finish_reading_back(self.program().map_or(0, |p| p.sites))
+    }
+
+    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        let MatMul {
+            dtype: _,
+            batch,
+            m,
+            k,
+            n,
+            lhs,
+            rhs,
+            out: _,
+            prologues: _,
+            epilogue: _,
+            algorithm: _,
+        } = self;
+        batch.iter().chain([m, k, n]).all(&mut *holds) && lhs.all_dims(holds) && rhs.all_dims(holds)
+    }
+
+    fn results(&self) -> Option<Vec<&Dim>> {
+        Some(self.batch.iter().chain([&self.m, &self.n]).collect())
+    }
+
+    fn in_parts(&self) -> bool {
+        true
+    }
+
+    fn prologues(&self) -> &[Option<Box<Prologue>>] {
+        &self.prologues
+    }
+
+    fn program(&self) -> Option<&TileProgram> {
+        self.epilogue.as_ref().map(|e| &e.program)
     }
 }

@@ -1,5 +1,6 @@
 //! How kernels that are not programs find what they read.
 
+use crate::contract::Visit;
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 
@@ -38,4 +39,30 @@ pub struct Strided {
     pub offset: Dim,
     /// One an axis.
     pub strides: Vec<Dim>,
+}
+
+impl Matrix {
+    /// Whether something holds for every size in it.
+    pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
+        let Matrix {
+            arg: _,
+            offset,
+            batch_strides,
+            row,
+            col,
+        } = self;
+        batch_strides.iter().chain([offset, row, col]).all(holds)
+    }
+}
+
+impl Strided {
+    /// Whether something holds for every size in it.
+    pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
+        let Strided {
+            arg: _,
+            offset,
+            strides,
+        } = self;
+        holds(offset) && strides.iter().all(holds)
+    }
 }

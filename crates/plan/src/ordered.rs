@@ -1,6 +1,7 @@
 //! Kernels that walk along an axis in an order: scans, sorts and scatters.
 
 use crate::Strided;
+use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
@@ -71,4 +72,101 @@ pub struct Scatter {
     pub src: Strided,
     /// The argument of the contiguous result.
     pub out: u16,
+}
+
+impl Described for Scan {
+    fn name(&self) -> &str {
+        "scan"
+    }
+
+    fn contract(&self) -> Result<Contract, Contradiction> {
+        let mut draft = Draft::new(self.name());
+        draft.reads(self.x, self.dtype, Reads::First)?;
+        draft.writes(self.out, self.dtype)?;
+        draft.finish(0)
+    }
+
+    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        let Scan {
+            dtype: _,
+            kind: _,
+            reverse: _,
+            outer,
+            len,
+            inner,
+            x: _,
+            out: _,
+        } = self;
+        [outer, len, inner].into_iter().all(holds)
+    }
+
+    fn results(&self) -> Option<Vec<&Dim>> {
+        Some(vec![&self.outer, &self.len, &self.inner])
+    }
+}
+
+impl Described for ArgSort {
+    fn name(&self) -> &str {
+        "arg_sort"
+    }
+
+    fn contract(&self) -> Result<Contract, Contradiction> {
+        let mut draft = Draft::new(self.name());
+        draft.reads(self.x, self.dtype, Reads::Throughout)?;
+        draft.writes(self.out, DType::I64)?;
+        draft.finish(0)
+    }
+
+    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        let ArgSort {
+            dtype: _,
+            descending: _,
+            lanes,
+            len,
+            kept,
+            x: _,
+            out: _,
+        } = self;
+        [lanes, len, kept].into_iter().all(holds)
+    }
+
+    fn results(&self) -> Option<Vec<&Dim>> {
+        Some(vec![&self.lanes, &self.kept])
+    }
+}
+
+impl Described for Scatter {
+    fn name(&self) -> &str {
+        "scatter"
+    }
+
+    fn contract(&self) -> Result<Contract, Contradiction> {
+        let mut draft = Draft::new(self.name());
+        draft.reads(self.x, self.dtype, Reads::First)?;
+        draft.reads(self.index.arg, DType::I64, Reads::Throughout)?;
+        draft.reads(self.src.arg, self.dtype, Reads::Throughout)?;
+        draft.writes(self.out, self.dtype)?;
+        draft.finish(1)
+    }
+
+    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        let Scatter {
+            dtype: _,
+            kind: _,
+            axis: _,
+            shape,
+            index_shape,
+            x: _,
+            index,
+            src,
+            out: _,
+        } = self;
+        shape.iter().chain(index_shape).all(&mut *holds)
+            && index.all_dims(holds)
+            && src.all_dims(holds)
+    }
+
+    fn results(&self) -> Option<Vec<&Dim>> {
+        Some(self.shape.iter().collect())
+    }
 }

@@ -20,6 +20,7 @@
 //! a stage for the first of them can clear a slot, one for each add to it, and one for the last write it. So a
 //! kernel of rows can have sums over columns too.
 
+use crate::contract::{Contract, Contradiction, Described, Draft, Reads, Visit};
 use kiln_base::prim::{Binary, RandomKind, Reduction, Unary};
 use kiln_base::{Compute, DType, Dim, Scalar};
 use serde::{Deserialize, Serialize};
@@ -286,4 +287,98 @@ pub enum Inst {
         /// The value.
         src: Reg,
     },
+}
+
+impl Described for TileProgram {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn contract(&self) -> Result<Contract, Contradiction> {
+        let mut draft = Draft::new(&self.name);
+        draft.program(self, None, Reads::First)?;
+        draft.finish_reading_back(self.sites)
+    }
+
+    fn own_dims(&self, _: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        true
+    }
+
+    fn in_parts(&self) -> bool {
+        true
+    }
+
+    fn program(&self) -> Option<&TileProgram> {
+        Some(self)
+    }
+}
+
+impl TileProgram {
+    /// Whether something holds for every size in it.
+    pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
+        let TileProgram {
+            name: _,
+            axes,
+            inner,
+            serial: _,
+            schedule: _,
+            cut: _,
+            args: _,
+            accesses,
+            registers: _,
+            constants: _,
+            slots: _,
+            stages,
+            sites: _,
+        } = self;
+        let mut code = stages.iter().flat_map(|s| &s.code);
+        axes.iter().chain(inner).all(&mut *holds)
+            && accesses.iter().all(|a| a.all_dims(holds))
+            && code.all(|i| i.all_dims(holds))
+    }
+}
+
+impl Access {
+    fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
+        let Access {
+            arg: _,
+            offset,
+            strides,
+            bounds,
+            fill: _,
+        } = self;
+        let bound = |Bound {
+                         offset,
+                         strides,
+                         extent,
+                     }: &Bound,
+                     holds: &mut Visit<'_>| {
+            strides.iter().chain([offset, extent]).all(holds)
+        };
+        strides.iter().chain([offset]).all(&mut *holds) && bounds.iter().all(|b| bound(b, holds))
+    }
+}
+
+impl Inst {
+    fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
+        match self {
+            Inst::LoadAt { dynamic, .. } => {
+                dynamic.iter().all(|d| holds(&d.stride) && holds(&d.extent))
+            }
+            Inst::Index {
+                offset, strides, ..
+            } => strides.iter().chain([offset]).all(holds),
+            Inst::Load { .. }
+            | Inst::Unary { .. }
+            | Inst::Binary { .. }
+            | Inst::Select { .. }
+            | Inst::Convert { .. }
+            | Inst::Random { .. }
+            | Inst::Reduce { .. }
+            | Inst::ArgReduce { .. }
+            | Inst::Keep { .. }
+            | Inst::Kept { .. }
+            | Inst::Store { .. } => true,
+        }
+    }
 }

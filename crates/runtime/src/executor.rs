@@ -4,11 +4,13 @@ mod bound;
 mod check;
 mod control;
 mod gpu;
+mod link;
 mod moved;
 mod profile;
 mod replay;
 mod run;
 mod trace;
+mod work;
 
 use crate::buffer::Buffer;
 use crate::cuda;

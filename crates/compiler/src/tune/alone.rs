@@ -36,7 +36,7 @@ pub(super) struct Part {
 pub(super) fn plan(kernel: Kernel, args: &[Arg], symbols: usize) -> Plan {
     let part = Part {
         args: (0..args.len()).collect(),
-        sites: (0..kernel.sites()).collect(),
+        sites: (0..kernel.contract().map_or(0, |c| c.sites)).collect(),
         kernel,
     };
     plan_of(vec![part], args, Vec::new(), symbols)

@@ -16,7 +16,7 @@
 use super::alone::{self, Arg, Numbers, buffer, load, numbers};
 use kiln_base::{DType, Dim, numel};
 use kiln_codegen::Approximation;
-use kiln_plan::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul};
+use kiln_plan::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul, Reads};
 use kiln_runtime::{Buffer, Error};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -96,11 +96,12 @@ fn conv_parts(c: &Conv) -> Parts {
 
 /// The arguments that are multiplied, or made into what is.
 pub(super) fn multiplied(kernel: &Kernel) -> Vec<u16> {
-    match kernel {
-        Kernel::MatMul(m) => m.operands(),
-        Kernel::Conv(c) => c.operands(),
-        _ => Vec::new(),
-    }
+    let (Kernel::MatMul(_) | Kernel::Conv(_), Ok(contract)) = (kernel, kernel.contract()) else {
+        return Vec::new();
+    };
+    let args = (0..).zip(&contract.args);
+    let read = args.filter(|(_, a)| a.reads == Reads::Throughout);
+    read.map(|(at, _)| at).collect()
 }
 
 /// An operand of a product: an argument, or what a prologue makes of the arguments.

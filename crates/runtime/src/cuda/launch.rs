@@ -48,9 +48,9 @@ impl Launch {
         })
     }
 
-    /// Whether it may report a data error.
-    pub(crate) fn can_fail(&self) -> bool {
-        self.sites > 0
+    /// How many places in it can report a data error.
+    pub(crate) fn sites(&self) -> usize {
+        self.sites
     }
 
     /// A kernel that is no plan's, linked.

@@ -1,26 +1,18 @@
 //! A plan with known sizes: linked kernels and places for every buffer.
 
 use super::MemoryReport;
-use super::check::{self, Facts};
-use super::control;
+use super::check::Facts;
 use super::gpu::OnGpu;
-use crate::attention::Attention;
-use crate::buffer::Buffer;
-use crate::conv::Conv;
+use super::link::{Linker, at_site};
+use super::work::{Pack, Packs, Work};
 use crate::cuda::{self, Launch};
-use crate::custom::Custom;
-use crate::error::{Error, Result, damaged};
-use crate::matmul::MatMul;
+use crate::error::{Result, damaged};
 use crate::memory::{ALIGN, too_much};
-use crate::scan::Scan;
-use crate::scatter::Scatter;
 use crate::simd::Level;
-use crate::sort::ArgSort;
-use crate::tile::{self, Linked};
 use hashbrown::HashMap;
 use kiln_base::Dim;
 use kiln_plan::memory::{Temporaries, solve};
-use kiln_plan::{BufferId, Kernel, Place, Plan, Role, Step};
+use kiln_plan::{BufferId, Contract, Kernel, Place, Plan, Reads, Role, Step};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
@@ -36,56 +28,10 @@ pub(super) enum Loc {
     Arena(usize),
 }
 
-/// A linked kernel.
-pub(super) enum Work {
-    Tile(Linked),
-    MatMul(MatMul),
-    Conv(Conv),
-    Attention(Box<Attention>),
-    /// Weights in the form that a convolution or a product reads them in: its operand, then the packed weights.
-    Pack(Arc<Work>),
-    Scan(Scan),
-    ArgSort(ArgSort),
-    Scatter(Scatter),
-    Custom(Custom),
-    Cuda(Arc<Launch>),
-    Loop(Box<control::Loop>),
-    If(Box<control::If>),
-}
-
-impl Work {
-    /// Bytes of memory that it needs beside its arguments.
-    pub fn scratch(&self) -> usize {
-        match self {
-            Work::Loop(l) => l.scratch(),
-            Work::If(i) => i.scratch(),
-            _ => 0,
-        }
-    }
-
-    /// The programs that it runs.
-    pub fn bodies(&self) -> &[control::Body] {
-        match self {
-            Work::Loop(l) => std::slice::from_ref(&l.body),
-            Work::If(i) => &i.branches,
-            _ => &[],
-        }
-    }
-
-    /// What it holds on a GPU.
-    pub fn held(&self) -> Vec<&Buffer> {
-        match self {
-            Work::Loop(l) => l.held(),
-            Work::If(i) => i.held(),
-            _ => Vec::new(),
-        }
-    }
-}
-
 /// A step with known sizes.
 #[derive(Clone)]
 pub(super) struct BoundStep {
-    pub work: Arc<Work>,
+    pub work: Arc<dyn Work>,
     /// The arguments, and behind them the weights that were packed in *prepare*, if `packed` says so.
     pub args: SmallVec<[Loc; 6]>,
     pub packed: bool,
@@ -198,7 +144,7 @@ pub(super) struct Binder<'a> {
     fixed: Vec<Loc>,
     /// One number for all buffers that may be the same memory.
     memory: Vec<usize>,
-    linked: HashMap<(u32, SmallVec<[i64; 6]>), Arc<Work>>,
+    linked: HashMap<(u32, SmallVec<[i64; 6]>), Arc<dyn Work>>,
 }
 
 /// Who runs a bound plan.
@@ -393,7 +339,7 @@ impl Binder<'_> {
         total.ok_or_else(|| damaged!("temporaries of too many bytes"))?;
         let layout = solve(&blocks);
         let offset = |root: usize| block_of[root].map_or(0, |b| layout.offsets[b]);
-        let (bare, bare_bodies) = self.bare(steps, &works)?;
+        let (bare, bare_bodies) = self.bare(steps, &works);
         let mut bound = Vec::with_capacity(steps.len());
         for (i, ((step, work), scratch)) in steps.iter().zip(works).zip(found.scratch).enumerate() {
             let place = |id: &BufferId| match self.fixed[id.0 as usize] {
@@ -401,7 +347,7 @@ impl Binder<'_> {
                 fixed => fixed,
             };
             let args = step.args.iter().map(place).collect();
-            let (parallel, writes) = self.parallel(step, &work)?;
+            let (parallel, writes) = self.parallel(step, &*work)?;
             bound.push(BoundStep {
                 work,
                 args,
@@ -442,11 +388,7 @@ impl Binder<'_> {
     /// Lets a convolution or a product read weights that depend on parameters alone, and that the run does not
     /// write over, from a packed copy; gives the step of *prepare* that makes it.
     fn pack(&self, step: &mut BoundStep, prepared: &mut Vec<usize>) -> Option<BoundStep> {
-        let (bytes, weights) = match &*step.work {
-            Work::Conv(conv) => (conv.packed_bytes()?, conv.weights()),
-            Work::MatMul(product) => (product.packed_bytes()?, product.right()),
-            _ => return None,
-        };
+        let Packs { weights, bytes } = step.work.packs()?;
         let weights = step.args[weights];
         let known = match weights {
             Loc::Input(i) => {
@@ -464,7 +406,7 @@ impl Binder<'_> {
         step.args.push(to);
         step.packed = true;
         Some(BoundStep {
-            work: Arc::new(Work::Pack(step.work.clone())),
+            work: Arc::new(Pack(step.work.clone())),
             args: smallvec![weights, to],
             packed: false,
             writes: smallvec![false, true],
@@ -482,38 +424,43 @@ impl Binder<'_> {
         let mut touched: HashMap<usize, (usize, bool)> = HashMap::new();
         for (i, step) in group.iter().enumerate().filter(|_| group.len() > 1) {
             let kernel = &self.plan.kernels[step.kernel as usize];
-            if !kernel.can_join() {
+            let contract = self.contract(step);
+            if !kernel.in_parts() || contract.sites > 0 {
                 let name = kernel.name();
                 return Err(damaged!(
                     "{name} is joined with others but can only run alone"
                 ));
             }
-            let access = self.access(step)?;
-            for (id, writes) in step.args.iter().zip(access.writes) {
+            for (id, arg) in step.args.iter().zip(&contract.args) {
                 let place = self.memory[id.0 as usize];
-                let (other, written) = touched.entry(place).or_insert((i, writes));
-                if *other != i && (writes || *written) {
+                let (other, written) = touched.entry(place).or_insert((i, arg.writes));
+                if *other != i && (arg.writes || *written) {
                     return Err(damaged!("joined steps write what the others touch"));
                 }
-                *written |= writes;
+                *written |= arg.writes;
             }
         }
         Ok(())
     }
 
     /// The buffers whose first step is not known to write all of them, and whether there are such in bodies.
-    fn bare(&self, steps: &[Step], works: &[Arc<Work>]) -> Result<(Vec<usize>, bool)> {
+    fn bare(&self, steps: &[Step], works: &[Arc<dyn Work>]) -> (Vec<usize>, bool) {
         let mut bare = Vec::new();
         let mut bare_bodies = false;
         if self.gpu.is_some() {
-            return Ok((bare, false)); // what the text of a kernel does is the compiler's word
+            return (bare, false); // what the text of a kernel does is the compiler's word
         }
         let mut written = vec![false; self.lens.len()];
         for (step, work) in steps.iter().zip(works) {
-            let writes = self.access(step)?.writes;
-            let covered = self.covered(step, work, self.values);
-            bare_bodies |= work.bodies().iter().any(|b| b.is_bare());
-            for (arg, id) in step.args.iter().enumerate().filter(|(arg, _)| writes[*arg]) {
+            let args = &self.contract(step).args;
+            let covered = self.covered(step, &**work, self.values);
+            bare_bodies |= work.is_bare();
+            for (arg, id) in step
+                .args
+                .iter()
+                .enumerate()
+                .filter(|(arg, _)| args[*arg].writes)
+            {
                 let at = id.0 as usize;
                 let first = !std::mem::replace(&mut written[at], true);
                 if first && !covered[arg] {
@@ -521,11 +468,11 @@ impl Binder<'_> {
                 }
             }
         }
-        Ok((bare, bare_bodies))
+        (bare, bare_bodies)
     }
 
     /// For each argument of a step whether it writes all of it, and reads nothing of it before.
-    pub fn covered(&self, step: &Step, work: &Work, values: &[i64]) -> SmallVec<[bool; 6]> {
+    pub fn covered(&self, step: &Step, work: &dyn Work, values: &[i64]) -> SmallVec<[bool; 6]> {
         let kernel = &self.plan.kernels[step.kernel as usize];
         let lens = step.args.iter().map(|id| self.lens[id.0 as usize]);
         let all = lens.enumerate();
@@ -534,133 +481,53 @@ impl Binder<'_> {
     }
 
     /// What a step does with its arguments.
-    fn access(&self, step: &Step) -> Result<check::Access> {
-        let dtype = |id: &BufferId| self.plan.buffers[id.0 as usize].dtype;
-        let dtypes: SmallVec<[_; 6]> = step.args.iter().map(dtype).collect();
-        check::access(&self.plan.kernels[step.kernel as usize], &dtypes)
+    fn contract(&self, step: &Step) -> &Contract {
+        &self.facts.contracts[step.kernel as usize]
     }
 
-    pub fn link(&mut self, step: &Step) -> Result<Arc<Work>> {
+    pub fn link(&mut self, step: &Step) -> Result<Arc<dyn Work>> {
         let lens = step.args.iter().map(|id| self.lens[id.0 as usize]);
         let lens: SmallVec<[i64; 6]> = lens.collect();
         let key = (step.kernel, lens);
         if let Some(work) = self.linked.get(&key) {
             return Ok(work.clone());
         }
-        let (values, level, gpu) = (self.values, self.level, self.gpu);
-        let kernel = &self.plan.kernels[step.kernel as usize];
-        let anywhere = matches!(
-            kernel,
-            Kernel::Cuda(_) | Kernel::Loop(_) | Kernel::If(_) | Kernel::Custom(_)
-        );
-        if gpu.is_some() && !anywhere {
-            return Err(damaged!(
-                "{} is a CPU kernel in a plan for a GPU",
-                kernel.name()
-            ));
-        }
-        let work = match kernel {
-            Kernel::Tile(p) => Work::Tile(tile::link(&tile::bind(p, values, &key.1)?, level)?),
-            Kernel::MatMul(m) => Work::MatMul(MatMul::new(m, values, &key.1, level)?),
-            Kernel::Conv(c) => Work::Conv(Conv::new(c, values, &key.1, level)?),
-            Kernel::Scan(s) => Work::Scan(Scan::new(s, values, &key.1, level)?),
-            Kernel::ArgSort(s) => Work::ArgSort(ArgSort::new(s, values, &key.1, level)?),
-            Kernel::Scatter(s) => Work::Scatter(Scatter::new(s, values, &key.1, level)?),
-            Kernel::Loop(l) => Work::Loop(Box::new(control::Loop::new(
-                l,
-                values,
-                &self.bytes(step),
-                (level, gpu),
-            )?)),
-            Kernel::If(i) => Work::If(Box::new(control::If::new(
-                i,
-                values,
-                &self.bytes(step),
-                (level, gpu),
-            )?)),
-            Kernel::Custom(c) => {
-                let custom = Custom::new(c, values, &key.1)?;
-                match gpu {
-                    None => Work::Custom(custom),
-                    Some(device) => {
-                        let linked = custom.on_gpu(device);
-                        Work::Cuda(linked.map_err(|e| self.failed(step, e))?)
-                    }
-                }
-            }
-            Kernel::Cuda(k) => match self.launches.get(step.kernel as usize) {
-                Some(Some(launch)) => Work::Cuda(launch.clone()),
-                _ => return Err(damaged!("{} is a GPU kernel in a plan for the CPU", k.name)),
-            },
-            Kernel::Attention(a) => {
-                Work::Attention(Box::new(Attention::new(a, values, &key.1, level)?))
-            }
+        let linker = Linker {
+            values: self.values,
+            level: self.level,
+            gpu: self.gpu,
         };
-        let work = Arc::new(work);
+        let kernel = &self.plan.kernels[step.kernel as usize];
+        let launch = self.launches.get(step.kernel as usize);
+        let launch = launch.and_then(Option::as_ref);
+        let work = linker.link(kernel, self.contract(step), &key.1, launch);
+        let site = step.sites.first();
+        let site = site.and_then(|s| self.plan.sites.get(*s as usize));
+        let custom = matches!(kernel, Kernel::Custom(_));
+        let work = work.map_err(|e| at_site(site.filter(|_| custom), e))?;
         self.linked.insert(key, work.clone());
         Ok(work)
     }
 
-    /// Why a custom op can't run, at its node.
-    fn failed(&self, step: &Step, e: Error) -> Error {
-        let site = step.sites.first();
-        let site = site.and_then(|s| self.plan.sites.get(*s as usize));
-        match (site, e) {
-            (Some(site), Error::Cuda(text)) => Error::Custom {
-                op: site.op.clone(),
-                text,
-                node: site.node,
-            },
-            (_, e) => e,
-        }
-    }
-
-    /// Bytes of each argument.
-    fn bytes(&self, step: &Step) -> Vec<usize> {
-        let args = step.args.iter().map(|id| id.0 as usize);
-        args.map(|i| self.lens[i] as usize * self.plan.buffers[i].dtype.size())
-            .collect()
-    }
-
     /// Whether the parts of a step may run at the same time, and which arguments it writes. They may
     /// where each place in memory that the step writes is touched by one part only.
-    pub fn parallel(&self, step: &Step, work: &Work) -> Result<(bool, SmallVec<[bool; 6]>)> {
-        let kernel = &self.plan.kernels[step.kernel as usize];
-        let dtype = |id: &BufferId| self.plan.buffers[id.0 as usize].dtype;
-        let dtypes: Vec<_> = step.args.iter().map(dtype).collect();
-        let access = self.access(step)?;
-        let linked = match work {
-            Work::Tile(l) => Some(l),
-            Work::MatMul(m) => m.epilogue.as_ref(),
-            Work::Conv(c) => c.epilogue(),
-            Work::Attention(a) => a.epilogue.as_ref(),
-            _ => None,
-        };
-        // Operands that are read after a part of the result is written.
-        let operands: SmallVec<[u16; 4]> = match kernel {
-            Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => smallvec![],
-            Kernel::Attention(a) => a.operands().map(|(arg, _)| arg).collect(),
-            Kernel::MatMul(m) => m.operands().into(),
-            Kernel::Conv(c) => c.operands().into(),
-            Kernel::ArgSort(s) => smallvec![s.x],
-            Kernel::Scatter(s) => smallvec![s.index.arg, s.src.arg],
-            Kernel::Custom(c) => c.operands.iter().map(|o| o.arg).collect(),
-            Kernel::Loop(_) | Kernel::If(_) => (0..step.args.len() as u16)
-                .filter(|a| access.reads[*a as usize])
-                .collect(),
-        };
+    pub fn parallel(&self, step: &Step, work: &dyn Work) -> Result<(bool, SmallVec<[bool; 6]>)> {
+        let args = &self.contract(step).args;
+        let linked = work.last();
         let mut parallel = linked.is_none_or(|l| l.parallel);
-        for w in (0..step.args.len()).filter(|w| access.writes[*w]) {
+        for w in (0..step.args.len()).filter(|w| args[*w].writes) {
             let same: Vec<usize> = (0..step.args.len())
                 .filter(|a| self.shares(step.args[*a], step.args[w]))
                 .collect();
-            if operands.iter().any(|o| same.contains(&(*o as usize))) {
-                return Err(damaged!("a {} writes over its own operand", kernel.name()));
+            if same.iter().any(|a| args[*a].reads == Reads::Throughout) {
+                let name = self.plan.kernels[step.kernel as usize].name();
+                return Err(damaged!("a {name} writes over its own operand"));
             }
-            let sizes_differ = same.iter().any(|a| dtypes[*a].size() != dtypes[w].size());
+            let size = |a: usize| args[a].dtype.size();
+            let sizes_differ = same.iter().any(|a| size(*a) != size(w));
             parallel &= !sizes_differ && linked.is_none_or(|l| l.keeps_apart(&same));
         }
-        Ok((parallel, access.writes.into()))
+        Ok((parallel, args.iter().map(|a| a.writes).collect()))
     }
 
     /// Whether two buffers may be the same memory.
@@ -681,17 +548,11 @@ fn memory(plan: &Plan, facts: &Facts) -> Vec<usize> {
 }
 
 /// Whether a step writes all of an argument of `len` elements, and reads nothing of it before.
-fn covers(work: &Work, kernel: &Kernel, values: &[i64], arg: usize, len: i64) -> bool {
-    let program = match work {
-        Work::Tile(l) => Some(l),
-        Work::MatMul(m) => m.epilogue.as_ref(),
-        Work::Conv(c) => c.epilogue(),
-        Work::Attention(a) => a.epilogue.as_ref(),
-        // The body's results have the sizes of the arguments, or of slices of them.
-        Work::Loop(_) | Work::If(_) => return !work.bodies().iter().any(|b| b.is_bare()),
-        _ => None,
-    };
-    match program {
+fn covers(work: &dyn Work, kernel: &Kernel, values: &[i64], arg: usize, len: i64) -> bool {
+    if work.has_bodies() {
+        return !work.is_bare();
+    }
+    match work.last() {
         Some(program) => program.covered.get(arg) == Some(&true),
         None => kernel.results().is_some_and(|dims| {
             let size = |n: i64, d: &Dim| n.checked_mul(d.eval_checked(values)?);

@@ -9,23 +9,23 @@
 //! * in-place chains that end in a temporary.
 
 use super::control::check_body;
+use super::link::supported;
 use crate::buffer::Buffer;
-use crate::custom::registered;
 use crate::error::{Error, Result, damaged};
 use crate::memory::Storage;
-use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::{DType, Dim};
-use kiln_plan::cuda::CudaKernel;
-use kiln_plan::tile::{Inst, TileProgram};
 use kiln_plan::{
-    self as plan, Algorithm, Array, BufferId, Kernel, Output, Place, Plan, Role, Step,
+    self as plan, Algorithm, ArgUse, BufferId, Contract, Kernel, Output, Place, Plan, Reads, Role,
+    Step,
 };
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// What checking found out.
 #[derive(Debug)]
 pub(super) struct Facts {
+    /// What each kernel does with its arguments.
+    pub contracts: Vec<Contract>,
     /// For each buffer, the temporary whose memory it is (itself, if it is one).
     pub root: Vec<usize>,
     /// Whether *prepare* depends on symbols.
@@ -40,12 +40,6 @@ pub(super) struct Facts {
     pub doubtful: Vec<bool>,
 }
 
-/// Which of a kernel's arguments it reads and writes.
-pub(super) struct Access {
-    pub reads: Vec<bool>,
-    pub writes: Vec<bool>,
-}
-
 pub(super) fn check(plan: &Plan) -> Result<Facts> {
     check_within(plan, plan::MAX_DEPTH)
 }
@@ -55,12 +49,18 @@ pub(super) fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
     symbols(plan)?;
     places(plan)?;
     // Once each, however many steps call them.
-    for body in plan.kernels.iter().flat_map(Kernel::bodies) {
+    for body in plan.kernels.iter().flat_map(|k| k.bodies()) {
         let left = depth.checked_sub(1);
         let left =
             left.ok_or_else(|| damaged!("more than {} bodies in each other", plan::MAX_DEPTH))?;
         check_body(body, left)?;
     }
+    let contract = |kernel: &Kernel| {
+        supported(kernel)?;
+        kernel.contract().map_err(|e| damaged!("{e}"))
+    };
+    let contracts = plan.kernels.iter().map(contract);
+    let contracts: Vec<Contract> = contracts.collect::<Result<_>>()?;
     let root = roots(plan)?;
     if plan.commit as usize > plan.run.len() {
         return Err(damaged!(
@@ -77,7 +77,7 @@ pub(super) fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
         written[i.buffer.0 as usize] = true;
     }
     for step in &plan.prepare {
-        check_step(plan, step, &mut written, true)?;
+        check_step(plan, &contracts, step, &mut written, true)?;
     }
     for (b, w) in plan.buffers.iter().zip(&mut written) {
         // Temporaries of prepare are gone when the run begins.
@@ -87,7 +87,7 @@ pub(super) fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
         written[i.buffer.0 as usize] = true;
     }
     for step in &plan.run {
-        check_step(plan, step, &mut written, false)?;
+        check_step(plan, &contracts, step, &mut written, false)?;
     }
     for (i, o) in plan.outputs.iter().enumerate() {
         if !written[o.buffer.0 as usize] {
@@ -95,12 +95,13 @@ pub(super) fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
         }
     }
     Ok(Facts {
-        doubtful: doubtful(plan, &root)?,
+        doubtful: doubtful(plan, &contracts, &root),
         root,
         prepare_is_symbolic: prepare_is_symbolic(plan),
-        donors: donors(plan)?,
+        donors: donors(plan, &contracts),
         kernel_symbols: kernel_symbols(plan),
         size_symbols: size_symbols(plan),
+        contracts,
     })
 }
 
@@ -188,32 +189,35 @@ fn roots(plan: &Plan) -> Result<Vec<usize>> {
     (0..plan.buffers.len()).map(follow).collect()
 }
 
-fn check_step(plan: &Plan, step: &Step, written: &mut [bool], preparing: bool) -> Result<()> {
-    let kernel = plan.kernels.get(step.kernel as usize);
-    let kernel = kernel.ok_or_else(|| damaged!("no kernel {}", step.kernel))?;
+fn check_step(
+    plan: &Plan,
+    contracts: &[Contract],
+    step: &Step,
+    written: &mut [bool],
+    preparing: bool,
+) -> Result<()> {
+    let contract = contracts.get(step.kernel as usize);
+    let contract = contract.ok_or_else(|| damaged!("no kernel {}", step.kernel))?;
+    let name = plan.kernels[step.kernel as usize].name();
     for id in &step.args {
         buffer(plan, *id)?;
     }
     let dtypes = step.args.iter().map(|id| plan.buffers[id.0 as usize].dtype);
-    let dtypes: Vec<DType> = dtypes.collect();
-    let access = access(kernel, &dtypes)?;
-    if kernel.sites() as usize > step.sites.len()
+    if !dtypes.eq(contract.args.iter().map(|a| a.dtype)) {
+        return Err(damaged!(
+            "{name} is called with other arguments than it takes"
+        ));
+    }
+    if contract.sites as usize > step.sites.len()
         || step.sites.iter().any(|s| *s as usize >= plan.sites.len())
     {
-        return Err(damaged!("a step of {} without its sites", kernel.name()));
+        return Err(damaged!("a step of {name} without its sites"));
     }
-    for (id, (reads, writes)) in step
-        .args
-        .iter()
-        .zip(access.reads.iter().zip(&access.writes))
-    {
+    for (id, arg) in step.args.iter().zip(&contract.args) {
         let at = id.0 as usize;
         // A kernel may read back what it has written itself.
-        if *reads && !*writes && !written[at] {
-            return Err(damaged!(
-                "{} reads buffer {at} before it is written",
-                kernel.name()
-            ));
+        if arg.is_read() && !arg.writes && !written[at] {
+            return Err(damaged!("{name} reads buffer {at} before it is written"));
         }
         let may_write = match plan.buffers[at].place {
             Place::Input | Place::Constant => false,
@@ -221,269 +225,31 @@ fn check_step(plan: &Plan, step: &Step, written: &mut [bool], preparing: bool) -
             Place::Output => !preparing,
             Place::Temporary | Place::InPlace(_) => true,
         };
-        if *writes && !may_write {
+        if arg.writes && !may_write {
             let place = plan.buffers[at].place;
-            return Err(damaged!("{} writes a buffer at {place:?}", kernel.name()));
+            return Err(damaged!("{name} writes a buffer at {place:?}"));
         }
     }
-    for (id, writes) in step.args.iter().zip(&access.writes) {
-        written[id.0 as usize] |= *writes;
+    for (id, arg) in step.args.iter().zip(&contract.args) {
+        written[id.0 as usize] |= arg.writes;
     }
     Ok(())
 }
 
-/// What a kernel does with its arguments, whose dtypes must be as given.
-pub(super) fn access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
-    type Operands = SmallVec<[(u16, DType); 4]>;
-    let (operands, out, dtype, epilogue): (Operands, _, _, _) = match kernel {
-        Kernel::Tile(p) => return tile_access(p, dtypes, None),
-        Kernel::MatMul(m) => {
-            let sides = [&m.lhs, &m.rhs].into_iter().zip(&m.prologues);
-            let plain = sides.filter(|(_, prologue)| prologue.is_none());
-            let operands = plain.map(|(matrix, _)| (matrix.arg, m.dtype)).collect();
-            (operands, m.out, m.dtype, &m.epilogue)
-        }
-        Kernel::Loop(_) | Kernel::If(_) => return control_access(kernel, dtypes),
-        Kernel::Conv(c) => {
-            let plain = usize::from(c.prologue.is_some());
-            let operands = c.operands[plain..].iter().map(|arg| (*arg, c.dtype));
-            (operands.collect(), c.out, c.dtype, &c.epilogue)
-        }
-        Kernel::Attention(a) => (a.operands().collect(), a.out, a.dtype, &a.epilogue),
-        other => return alone_access(other, dtypes),
-    };
-    let computes = match kernel {
-        Kernel::Attention(a) => {
-            let mask = a.mask.as_ref().map(|m| m.1);
-            dtype == DType::F32 && mask.is_none_or(|m| m == DType::F32 || m == DType::Bool)
-        }
-        _ => matches!(dtype, DType::F32 | DType::F64),
-    };
-    if !computes {
-        return Err(damaged!("a {} of {dtype}", kernel.name()));
-    }
-    let mut access = match epilogue {
-        Some(e) => tile_access(&e.program, dtypes, Some((dtype, false)))?,
-        None => Access {
-            reads: vec![false; dtypes.len()],
-            writes: vec![false; dtypes.len()],
-        },
-    };
-    let arg = |(i, dtype): (u16, DType)| match dtypes.get(i as usize) {
-        Some(d) if *d == dtype => Ok(i as usize),
-        _ => Err(damaged!(
-            "argument {i} of a product is missing or of another dtype"
-        )),
-    };
-    for operand in &operands {
-        access.reads[arg(*operand)?] = true;
-    }
-    let mut multiplied: SmallVec<[usize; 4]> = operands.iter().map(|o| o.0 as usize).collect();
-    for prologue in kernel.prologues().iter().flatten() {
-        let made = tile_access(&prologue.program, dtypes, Some((dtype, true)))?;
-        if prologue.program.sites > 0 || made.writes.contains(&true) {
-            return Err(damaged!(
-                "{} does more than make an operand",
-                prologue.program.name
-            ));
-        }
-        for at in (0..dtypes.len()).filter(|at| made.reads[*at]) {
-            access.reads[at] = true;
-            multiplied.push(at);
-        }
-    }
-    if epilogue.is_none() {
-        access.writes[arg((out, dtype))?] = true;
-    }
-    if multiplied.iter().any(|i| access.writes[*i]) {
-        return Err(damaged!("a product writes its own operand"));
-    }
-    Ok(access)
-}
-
-/// The access of a kernel that has no epilogue.
-fn alone_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
-    type Arg = (u16, DType);
-    let name = kernel.name();
-    let (operands, out): (SmallVec<[Arg; 3]>, Arg) = match kernel {
-        Kernel::Scan(s) => {
-            let floats = s.dtype.is_float() || s.kind != ScanKind::LogSumExp;
-            if !s.dtype.computes() || s.dtype == DType::Bool || !floats {
-                return Err(damaged!("a {} scan of {}", s.kind.name(), s.dtype));
-            }
-            (smallvec![(s.x, s.dtype)], (s.out, s.dtype))
-        }
-        Kernel::ArgSort(s) => {
-            if !s.dtype.computes() {
-                return Err(damaged!("a sort of {}", s.dtype));
-            }
-            (smallvec![(s.x, s.dtype)], (s.out, DType::I64))
-        }
-        Kernel::Scatter(s) => {
-            let adds = matches!(s.kind, ScatterKind::Sum | ScatterKind::Prod);
-            let narrow = matches!(s.dtype, DType::Bool | DType::F16 | DType::BF16);
-            if s.kind != ScatterKind::Set && (!s.dtype.computes() || adds && narrow) {
-                return Err(damaged!("a {} scatter of {}", s.kind.name(), s.dtype));
-            }
-            let operands = smallvec![
-                (s.x, s.dtype),
-                (s.index.arg, DType::I64),
-                (s.src.arg, s.dtype),
-            ];
-            (operands, (s.out, s.dtype))
-        }
-        Kernel::Custom(c) => {
-            registered(&c.name)?;
-            let array = |a: &Array| (a.arg, a.dtype);
-            (c.operands.iter().map(array).collect(), array(&c.out))
-        }
-        Kernel::Cuda(k) => return cuda_access(k, dtypes),
-        _ => return Err(damaged!("{name} has a program")),
-    };
-    let arg = |(i, dtype): Arg| match dtypes.get(i as usize) {
-        Some(d) if *d == dtype => Ok(i as usize),
-        _ => Err(damaged!(
-            "argument {i} of a {name} is missing or of another dtype"
-        )),
-    };
-    let mut access = Access {
-        reads: vec![false; dtypes.len()],
-        writes: vec![false; dtypes.len()],
-    };
-    access.writes[arg(out)?] = true;
-    for operand in operands {
-        let i = arg(operand)?;
-        if access.writes[i] {
-            return Err(damaged!("a {name} writes its own operand"));
-        }
-        access.reads[i] = true;
-    }
-    Ok(access)
-}
-
-/// The access of a loop or branch, whose arguments and body must have the same dtypes.
-fn control_access(kernel: &Kernel, dtypes: &[DType]) -> Result<Access> {
-    let (inputs, outputs): (Vec<u16>, Vec<u16>) = match kernel {
-        Kernel::Loop(l) if l.first.len() == l.last.len() => (
-            l.first
-                .iter()
-                .chain(&l.scanned)
-                .chain(&l.alike)
-                .copied()
-                .collect(),
-            l.last.iter().chain(&l.stacked).copied().collect(),
-        ),
-        Kernel::If(i) => (i.inputs.clone(), i.outputs.clone()),
-        other => return Err(damaged!("a {} whose carried values differ", other.name())),
-    };
-    let name = kernel.name();
-    let is = |list: &[u16], wanted: Vec<DType>| {
-        let found = list.iter().map(|a| dtypes.get(*a as usize).copied());
-        found.eq(wanted.into_iter().map(Some))
-    };
-    let numbers = matches!(kernel, Kernel::Loop(_)) as usize; // the step's number is no argument
-    for body in kernel.bodies() {
-        let given: Vec<DType> = body.inputs.iter().map(|i| i.dtype).collect();
-        let number = given[..numbers.min(given.len())]
-            .iter()
-            .all(|d| *d == DType::I64);
-        if given.len() < numbers
-            || !number
-            || !is(&inputs, given[numbers..].to_vec())
-            || !is(&outputs, body.outputs.iter().map(|o| o.dtype).collect())
-        {
-            return Err(damaged!(
-                "a {name} whose body takes or gives something else"
-            ));
-        }
-    }
-    let mut access = Access {
-        reads: vec![false; dtypes.len()],
-        writes: vec![false; dtypes.len()],
-    };
-    inputs.iter().for_each(|a| access.reads[*a as usize] = true);
-    if let Kernel::If(i) = kernel {
-        match dtypes.get(i.condition as usize) {
-            Some(DType::Bool) => access.reads[i.condition as usize] = true,
-            _ => return Err(damaged!("the condition of a branch is no bool")),
-        }
-    }
-    for a in outputs {
-        let a = a as usize;
-        // The inputs and outputs were compared with what there is.
-        if access.reads[a] || std::mem::replace(&mut access.writes[a], true) {
-            return Err(damaged!(
-                "a {name} writes its own operand, or one argument twice"
-            ));
-        }
-    }
-    // Else calls that differ in nothing but these would be linked again and again, at every depth.
-    let used = |(r, w): (&bool, &bool)| *r || *w;
-    if !access.reads.iter().zip(&access.writes).all(used) {
-        return Err(damaged!("a {name} with an argument that it does not use"));
-    }
-    Ok(access)
-}
-
-fn cuda_access(k: &CudaKernel, dtypes: &[DType]) -> Result<Access> {
-    if k.args.len() != dtypes.len() || k.args.iter().zip(dtypes).any(|(a, d)| a.dtype != *d) {
-        return Err(damaged!(
-            "{} is called with arguments of other dtypes",
-            k.name
-        ));
-    }
-    Ok(Access {
-        reads: k.args.iter().map(|a| !a.written).collect(),
-        writes: k.args.iter().map(|a| a.written).collect(),
-    })
-}
-
-/// What a program does with the arguments of its step. `raw` is the dtype of one more, a part of a product, and
-/// whether the program writes that.
-fn tile_access(p: &TileProgram, dtypes: &[DType], raw: Option<(DType, bool)>) -> Result<Access> {
-    let expected: Vec<DType> = dtypes.iter().copied().chain(raw.map(|r| r.0)).collect();
-    if p.args.len() != expected.len() || p.args.iter().zip(&expected).any(|(a, d)| a.dtype != *d) {
-        return Err(damaged!(
-            "{} is called with arguments of other dtypes",
-            p.name
-        ));
-    }
-    if raw.is_some_and(|(_, written)| p.args.last().is_some_and(|a| a.written != written)) {
-        return Err(damaged!("{} reads or writes a part of a product", p.name));
-    }
-    let mut reads = vec![false; p.args.len()];
-    for inst in p.stages.iter().flat_map(|s| &s.code) {
-        if let Inst::Load { access, .. } | Inst::LoadAt { access, .. } = inst {
-            let access = p.accesses.get(*access as usize);
-            let arg = access.and_then(|a| reads.get_mut(a.arg as usize));
-            *arg.ok_or_else(|| damaged!("{} names no argument", p.name))? = true;
-        }
-    }
-    reads.truncate(dtypes.len());
-    let writes = p.args[..dtypes.len()].iter().map(|a| a.written);
-    Ok(Access {
-        reads,
-        writes: writes.collect(),
-    })
-}
-
 /// What is computed from a step that can fail, and what is written behind `commit` if one can.
-fn doubtful(plan: &Plan, root: &[usize]) -> Result<Vec<bool>> {
+fn doubtful(plan: &Plan, contracts: &[Contract], root: &[usize]) -> Vec<bool> {
     let mut doubtful = vec![false; root.len()];
     let fallible = plan.run.iter().any(|s| !s.sites.is_empty());
     for (i, step) in plan.run.iter().enumerate().filter(|_| fallible) {
-        let dtypes = step.args.iter().map(|a| plan.buffers[a.0 as usize].dtype);
-        let dtypes: Vec<DType> = dtypes.collect();
-        let access = access(&plan.kernels[step.kernel as usize], &dtypes)?;
         let at = |id: &BufferId| root[id.0 as usize];
         let spoils = !step.sites.is_empty()
             || i >= plan.commit as usize
             || step.args.iter().any(|id| doubtful[at(id)]);
-        for (id, writes) in step.args.iter().zip(&access.writes) {
-            doubtful[at(id)] |= spoils && *writes;
+        for (id, arg) in step.args.iter().zip(&contracts[step.kernel as usize].args) {
+            doubtful[at(id)] |= spoils && arg.writes;
         }
     }
-    Ok(root.iter().map(|r| doubtful[*r]).collect())
+    root.iter().map(|r| doubtful[*r]).collect()
 }
 
 /// Whether any size that *prepare* uses is symbolic: extents, and offsets and strides as well.
@@ -546,18 +312,15 @@ fn size_symbols(plan: &Plan) -> Vec<bool> {
 /// For each output the donor, where taking its memory cannot go wrong: everything that writes the
 /// output comes after `commit`, nothing from the first such step on can report a data error, and
 /// nothing reads the donor after that step.
-fn donors(plan: &Plan) -> Result<Vec<Option<usize>>> {
+fn donors(plan: &Plan, contracts: &[Contract]) -> Vec<Option<usize>> {
     // For each buffer the first step that writes it and the last that touches it, and how many outputs it is.
     let mut first_write = vec![None; plan.buffers.len()];
     let mut last_touch = vec![None; plan.buffers.len()];
     for (i, step) in plan.run.iter().enumerate() {
-        let dtypes = step.args.iter().map(|a| plan.buffers[a.0 as usize].dtype);
-        let dtypes: Vec<DType> = dtypes.collect();
-        let access = access(&plan.kernels[step.kernel as usize], &dtypes)?;
-        for (id, writes) in step.args.iter().zip(&access.writes) {
+        for (id, arg) in step.args.iter().zip(&contracts[step.kernel as usize].args) {
             let at = id.0 as usize;
             last_touch[at] = Some(i);
-            if *writes && first_write[at].is_none() {
+            if arg.writes && first_write[at].is_none() {
                 first_write[at] = Some(i);
             }
         }
@@ -581,24 +344,18 @@ fn donors(plan: &Plan) -> Result<Vec<Option<usize>>> {
         }
         let first = first_write[to].filter(|first| *first >= safe)?;
         let read_before = last_touch[from].is_none_or(|last| last < first);
-        let reads_there =
-            || last_touch[from] == Some(first) && streams(plan, &plan.run[first], input.buffer);
+        let reads_there = || {
+            let step = &plan.run[first];
+            let args = step.args.iter().zip(&contracts[step.kernel as usize].args);
+            let of_donor = |(id, _): &(&BufferId, &ArgUse)| **id == input.buffer;
+            last_touch[from] == Some(first)
+                && args
+                    .filter(of_donor)
+                    .all(|(_, arg)| arg.reads <= Reads::First)
+        };
         (read_before || reads_there()).then_some(donor)
     };
-    Ok(plan.outputs.iter().map(donor).collect())
-}
-
-/// Whether a step reads each element of a buffer before it writes there: fused work does, library kernels
-/// read their operands many times, and what CUDA kernels do is the compiler's word.
-fn streams(plan: &Plan, step: &Step, buffer: BufferId) -> bool {
-    let is = |arg: u16| step.args.get(arg as usize) == Some(&buffer);
-    match &plan.kernels[step.kernel as usize] {
-        Kernel::Tile(_) | Kernel::Scan(_) | Kernel::Cuda(_) => true,
-        Kernel::MatMul(m) => !m.operands().into_iter().any(is),
-        Kernel::Conv(c) => !c.operands().into_iter().any(is),
-        Kernel::Attention(a) => !a.operands().any(|(arg, _)| is(arg)),
-        _ => false,
-    }
+    plan.outputs.iter().map(donor).collect()
 }
 
 /// The constants as buffers.

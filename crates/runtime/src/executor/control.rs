@@ -1,9 +1,10 @@
 //! Loops and branches: programs that a step runs.
 
-use super::Counts;
 use super::bound::{Bound, Loc, Owner, Setting};
 use super::check;
+use super::gpu::Sink;
 use super::run::run_steps;
+use super::work::{Call, Expand, Work};
 use crate::buffer::Buffer;
 use crate::cuda::{self, Launch};
 use crate::error::{Result, damaged};
@@ -14,6 +15,7 @@ use crate::tile::affine::extent;
 use kiln_plan::{self as plan, Plan, Site};
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// What a program is linked for: a CPU level, or a GPU.
 pub(super) type Engine<'a> = (Level, Option<&'a Arc<cuda::Device>>);
@@ -102,8 +104,8 @@ impl Body {
     }
 
     /// Runs the program.
-    fn run(&self, at: &Places, counts: &Counts) -> Result<Option<Failure>> {
-        run_steps(&self.bound.run, self.places(at), &self.sites, counts, None)
+    fn run(&self, at: &Places, kernels: &AtomicU64) -> Result<Option<Failure>> {
+        run_steps(&self.bound.run, self.places(at), &self.sites, kernels, None)
     }
 
     /// Whether something may be read, or be a result, that nothing has written.
@@ -245,11 +247,6 @@ impl Loop {
         })
     }
 
-    /// Bytes of scratch memory.
-    pub(super) fn scratch(&self) -> usize {
-        self.scratch
-    }
-
     /// What it gives without steps: from where, to where and how many bytes.
     pub(super) fn unchanged<'a>(
         &'a self,
@@ -264,28 +261,6 @@ impl Loop {
         pairs
             .zip(bytes)
             .map(|((from, to), bytes)| (args[*from], args[*to], *bytes))
-    }
-
-    /// Runs every step.
-    ///
-    /// # Safety
-    /// The arguments have the sizes that the loop was linked for and the scratch memory has its size;
-    /// those that are written are nobody else's.
-    pub(super) unsafe fn run(
-        &self,
-        args: &[*mut u8],
-        scratch: *mut u8,
-        counts: &Counts,
-    ) -> Result<Option<Failure>> {
-        for (from, to, bytes) in self.unchanged(args) {
-            // SAFETY: both have this size, and the result shares memory with no operand.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
-        }
-        self.steps(args, scratch, |number, at| {
-            // SAFETY: the scratch memory begins with a place for the number.
-            unsafe { scratch.cast::<i64>().write(number) };
-            self.body.run(at, counts)
-        })
     }
 
     /// Calls `step` for each step with its number and places, of which the number's is the beginning of
@@ -359,12 +334,6 @@ impl If {
         })
     }
 
-    /// Bytes of scratch memory: on a GPU both sides' error records, then a side's arena.
-    pub(super) fn scratch(&self) -> usize {
-        let [then, other] = &self.branches;
-        self.records() + then.bound.arena.max(other.bound.arena)
-    }
-
     fn records(&self) -> usize {
         let bytes = self.branch.as_ref().map_or(0, |_| cuda::SIDES);
         bytes.next_multiple_of(ALIGN)
@@ -379,28 +348,95 @@ impl If {
             arena: scratch.wrapping_add(self.records()),
         }
     }
+}
 
-    /// Runs one of the programs.
-    ///
-    /// # Safety
-    /// As for [`Loop::run`].
-    pub(super) unsafe fn run(
-        &self,
-        args: &[*mut u8],
-        scratch: *mut u8,
-        counts: &Counts,
-    ) -> Result<Option<Failure>> {
+impl Work for Loop {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        for (from, to, bytes) in self.unchanged(call.args) {
+            // SAFETY: both have this size, and the result shares memory with no operand.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+        }
+        self.steps(call.args, call.scratch, |number, at| {
+            // SAFETY: the scratch memory begins with a place for the number.
+            unsafe { call.scratch.cast::<i64>().write(number) };
+            self.body.run(at, call.kernels)
+        })
+    }
+
+    fn expand(&self, with: Expand, sink: &mut Sink) -> Result<()> {
+        self.unrolled(&with, sink)
+    }
+
+    fn scratch(&self) -> usize {
+        self.scratch
+    }
+
+    fn has_bodies(&self) -> bool {
+        true
+    }
+
+    fn is_bare(&self) -> bool {
+        self.body.is_bare()
+    }
+
+    fn held(&self) -> Vec<&Buffer> {
+        self.held()
+    }
+
+    fn calls(&self) -> usize {
+        (self.body.bound.run_on_gpu.calls)
+            .saturating_mul(self.trips as usize)
+            .saturating_add(self.copies.len())
+    }
+
+    fn can_fail(&self) -> bool {
+        self.body.can_fail()
+    }
+}
+
+impl Work for If {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         // SAFETY: the condition is one bool byte.
-        let holds = unsafe { args[self.condition].read() } != 0;
+        let holds = unsafe { call.args[self.condition].read() } != 0;
         let body = &self.branches[!holds as usize];
-        let failure = body.run(&self.places(args, scratch), counts)?;
+        let failure = body.run(&self.places(call.args, call.scratch), call.kernels)?;
         Ok(failure.map(|mut f| {
-            f.site += if holds {
-                0
-            } else {
-                self.branches[0].sites() as u32
+            f.site += match holds {
+                true => 0,
+                false => self.branches[0].sites() as u32,
             };
             f
         }))
+    }
+
+    fn expand(&self, with: Expand, sink: &mut Sink) -> Result<()> {
+        self.sides(&with, sink)
+    }
+
+    /// On a GPU both sides' error records, then a side's arena.
+    fn scratch(&self) -> usize {
+        let [then, other] = &self.branches;
+        self.records() + then.bound.arena.max(other.bound.arena)
+    }
+
+    fn has_bodies(&self) -> bool {
+        true
+    }
+
+    fn is_bare(&self) -> bool {
+        self.branches.iter().any(Body::is_bare)
+    }
+
+    fn held(&self) -> Vec<&Buffer> {
+        self.held()
+    }
+
+    fn calls(&self) -> usize {
+        let of = |body: &Body| body.bound.run_on_gpu.calls;
+        (self.branches.iter().map(of)).fold(2, usize::saturating_add)
+    }
+
+    fn can_fail(&self) -> bool {
+        self.joined.is_some()
     }
 }

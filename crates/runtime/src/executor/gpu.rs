@@ -5,8 +5,9 @@
 //! that there was an error, and all kernels of a side are guarded by its record; so those of the side
 //! that is not taken do nothing. Data errors of the other are passed on outwards behind the branch.
 
-use super::bound::{BoundStep, Loc, Work};
+use super::bound::{BoundStep, Loc};
 use super::control::{Body, If, Loop, Places};
+use super::work::Expand;
 use crate::buffer::Buffer;
 use crate::cuda::{Call, Graphs, Launch};
 use crate::error::{Error, Result};
@@ -34,15 +35,15 @@ impl OnGpu {
         let mut part = OnGpu::default();
         let mut known = HashSet::new();
         for step in steps {
-            let scratch = matches!(&*step.work, Work::Loop(_) | Work::If(_));
+            let scratch = step.work.has_bodies();
             let scratch = scratch.then_some((Loc::Arena(step.scratch), true));
             let args = step.args.iter().copied().zip(step.writes.iter().copied());
             for (loc, writes) in args.chain(scratch) {
                 part.touches(loc, writes, &mut known);
             }
             part.held.extend(step.work.held().into_iter().cloned());
-            part.calls += calls(&step.work);
-            part.fallible |= can_fail(&step.work);
+            part.calls += step.work.calls();
+            part.fallible |= step.work.can_fail();
         }
         part
     }
@@ -59,27 +60,6 @@ impl OnGpu {
                 false => self.read.push(loc),
             }
         }
-    }
-}
-
-fn can_fail(work: &Work) -> bool {
-    match work {
-        Work::Cuda(launch) => launch.can_fail(),
-        Work::Loop(l) => l.body.can_fail(),
-        Work::If(i) => i.joined.is_some(),
-        _ => false,
-    }
-}
-
-/// How many calls a step makes at most.
-fn calls(work: &Work) -> usize {
-    let of = |body: &Body| body.bound.run_on_gpu.calls;
-    match work {
-        Work::Loop(l) => of(&l.body)
-            .saturating_mul(l.trips as usize)
-            .saturating_add(l.copies.len()),
-        Work::If(i) => i.branches.iter().map(of).fold(2, usize::saturating_add),
-        _ => 1,
     }
 }
 
@@ -116,20 +96,13 @@ pub(super) fn expand(
             sites: Some(&sites),
             step: around.step.or(Some(step.step)),
         };
-        let scratch = || place(Loc::Arena(step.scratch));
-        match &*step.work {
-            Work::Cuda(launch) => sink(Call {
-                launch,
-                args,
-                sites,
-                record: around.record as u64,
-                guarded,
-                step: around.step.unwrap_or(step.step),
-            })?,
-            Work::Loop(l) => l.expand(&args, scratch(), within, sink)?,
-            Work::If(i) => i.expand(&args, scratch(), within, sink)?,
-            _ => return Err(Error::Internal("a CPU kernel for a GPU".into())),
-        }
+        let scratch = place(Loc::Arena(step.scratch));
+        let with = Expand {
+            args,
+            scratch,
+            within,
+        };
+        step.work.expand(with, sink)?;
     }
     Ok(())
 }
@@ -149,12 +122,13 @@ impl Around<'_> {
         self.guarded_from == 0
     }
 
-    /// A launch of the engine's own, which has no site.
-    fn call<'l>(&self, launch: &'l Launch, args: SmallVec<[*mut u8; 12]>) -> Call<'l> {
+    /// A launch with what is around it; the engine's own have no site.
+    pub(super) fn call<'l>(&self, launch: &'l Launch, args: SmallVec<[*mut u8; 12]>) -> Call<'l> {
+        let sites = self.sites.unwrap_or_default();
         Call {
             launch,
             args,
-            sites: SmallVec::new(),
+            sites: sites.iter().copied().take(launch.sites()).collect(),
             record: self.record as u64,
             guarded: self.guarded(),
             step: self.step.unwrap_or(0),
@@ -178,13 +152,9 @@ impl Loop {
         self.numbers.iter().chain(self.body.held()).collect()
     }
 
-    fn expand(
-        &self,
-        args: &[*mut u8],
-        scratch: *mut u8,
-        around: Around,
-        sink: &mut Sink,
-    ) -> Result<()> {
+    /// The calls of all its steps.
+    pub(super) fn unrolled(&self, with: &Expand, sink: &mut Sink) -> Result<()> {
+        let (args, scratch, around) = (&with.args, with.scratch, with.within);
         for ((from, to, _), copy) in self.unchanged(args).zip(&self.copies) {
             sink(around.call(copy, smallvec![from, to]))?;
         }
@@ -205,13 +175,9 @@ impl If {
         self.branches.iter().flat_map(Body::held).collect()
     }
 
-    fn expand(
-        &self,
-        args: &[*mut u8],
-        scratch: *mut u8,
-        around: Around,
-        sink: &mut Sink,
-    ) -> Result<()> {
+    /// The calls of both sides.
+    pub(super) fn sides(&self, with: &Expand, sink: &mut Sink) -> Result<()> {
+        let (args, scratch, around) = (&with.args, with.scratch, with.within);
         let branch = self.branch.as_ref();
         let branch = branch.ok_or_else(|| Error::Internal("a branch for the CPU".into()))?;
         sink(around.call(branch, smallvec![args[self.condition], scratch]))?;

@@ -29,13 +29,13 @@ impl Bound {
             for s in list.iter_mut().filter(|s| again(plan, s)) {
                 let work = binder.link(&plan[s.step])?;
                 let step = &plan[s.step];
-                let before = binder.covered(step, &s.work, &self.values);
+                let before = binder.covered(step, &*s.work, &self.values);
                 if work.scratch() != s.work.scratch()
-                    || before != binder.covered(step, &work, values)
+                    || before != binder.covered(step, &*work, values)
                 {
                     return Ok(None);
                 }
-                (s.parallel, s.writes) = binder.parallel(&plan[s.step], &work)?;
+                (s.parallel, s.writes) = binder.parallel(&plan[s.step], &*work)?;
                 s.work = work;
             }
             Ok(Some(list))

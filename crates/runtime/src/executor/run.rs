@@ -1,9 +1,10 @@
 //! Running a bound plan.
 
-use super::bound::{Bound, BoundStep, Loc, Work};
+use super::bound::{Bound, BoundStep, Loc};
 use super::profile::Profile;
 use super::trace::{self, Tracer};
-use super::{Counts, Executable, gpu};
+use super::work::Call;
+use super::{Executable, gpu};
 use crate::buffer::Buffer;
 use crate::cancel::{self, Cancel};
 use crate::cuda::{Job, Outcome, Session};
@@ -15,7 +16,7 @@ use kiln_plan::Site;
 use kiln_plan::cuda::ErrorRecord;
 use smallvec::SmallVec;
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -168,9 +169,9 @@ impl<'a> Part<'a> {
         storage: &impl Fn(Loc) -> &'s Storage,
         profile: Option<&Profile>,
     ) -> Result<()> {
-        let (sites, counts) = (&self.exe.plan.sites, &self.exe.counts);
+        let (sites, kernels) = (&self.exe.plan.sites, &self.exe.counts.kernels);
         let run = |steps: &[BoundStep]| {
-            run_steps(steps, |loc| address(storage, loc), sites, counts, profile)
+            run_steps(steps, |loc| address(storage, loc), sites, kernels, profile)
         };
         let (before, firm) = steps.split_at(self.firm.min(steps.len()));
         let mut found = run(before)?;
@@ -256,7 +257,7 @@ pub(super) fn run_steps(
     steps: &[BoundStep],
     place: impl Fn(Loc) -> *mut u8,
     sites: &[Site],
-    counts: &Counts,
+    kernels: &AtomicU64,
     profile: Option<&Profile>,
 ) -> Result<Option<Failure>> {
     let failures = Failures::of(Cancel::current());
@@ -267,25 +268,37 @@ pub(super) fn run_steps(
         };
         let mut inner = None;
         let start = profile.is_some().then(Instant::now);
+        let args: SmallVec<[_; 1]> = group.iter().map(args).collect();
+        let calls = group.iter().zip(&args).map(|(step, args)| {
+            let (args, packed) = match args.split_last() {
+                Some((packed, args)) if step.packed => (args, Some(*packed)),
+                _ => (&args[..], None),
+            };
+            Call {
+                args,
+                packed,
+                scratch: place(Loc::Arena(step.scratch)),
+                parallel: step.parallel,
+                step_sites: &step.sites,
+                sites,
+                kernels,
+                failures: &failures,
+            }
+        });
+        let calls: SmallVec<[Call; 1]> = calls.collect();
         // SAFETY: binding proved that the work stays within its arguments' lengths; inputs, constants
         // and prepared results are only read; outputs and the arena belong to this run; `parallel`
         // says when parts would disturb each other, and joined steps don't.
         unsafe {
             match group {
-                [step] => {
-                    let scratch = place(Loc::Arena(step.scratch));
-                    inner = run_step(step, &args(step), scratch, sites, counts, &failures)?;
-                }
-                _ => {
-                    let args: Vec<_> = group.iter().map(args).collect();
-                    run_group(group, &args, &failures);
-                }
+                [step] => inner = step.work.run(&calls[0])?,
+                _ => run_group(group, &calls, &failures),
             }
         }
         if let (Some(start), Some(profile)) = (start, profile) {
             profile.add(group[0].step, start, start.elapsed());
         }
-        counts.kernels.fetch_add(1, Ordering::Relaxed);
+        kernels.fetch_add(1, Ordering::Relaxed);
         if let Some(mut failure) = inner.or(failures.take()?) {
             let site = group[0].sites.get(failure.site as usize);
             failure.site = site.copied().unwrap_or(0);
@@ -298,24 +311,21 @@ pub(super) fn run_steps(
 /// Runs steps at the same time.
 ///
 /// # Safety
-/// As [`run_step`]; no step touches what another writes.
-unsafe fn run_group(group: &[BoundStep], args: &[SmallVec<[*mut u8; 12]>], failures: &Failures) {
+/// As [`Work::run`](super::work::Work::run); no step touches what another writes.
+unsafe fn run_group(group: &[BoundStep], calls: &[Call], failures: &Failures) {
     let mut launches: Vec<Launch> = Vec::new();
     let mut jobs: Vec<Box<dyn FnMut() + '_>> = Vec::new();
-    for (step, args) in group.iter().zip(args) {
-        let parallel = step.parallel;
-        match &*step.work {
-            Work::Tile(program) => launches.push(Launch {
+    for (step, call) in group.iter().zip(calls) {
+        match step.work.tile() {
+            Some(program) => launches.push(Launch {
                 program,
-                args,
-                parallel,
+                args: call.args,
+                parallel: call.parallel,
             }),
-            // SAFETY: the caller's.
-            work => jobs.push(Box::new(move || unsafe {
-                match work {
-                    Work::MatMul(_) | Work::Conv(_) => run_packed(step, args, failures),
-                    Work::Attention(a) => a.run(args, parallel, failures),
-                    _ => failures.broken(Error::Internal("a step can't be joined".into())),
+            None => jobs.push(Box::new(move || {
+                // SAFETY: the caller's.
+                if let Err(e) = unsafe { step.work.run(call) } {
+                    failures.broken(e);
                 }
             })),
         }
@@ -329,76 +339,6 @@ unsafe fn run_group(group: &[BoundStep], args: &[SmallVec<[*mut u8; 12]>], failu
         jobs.push(Box::new(tiles));
     }
     Pool::global().together(&mut jobs);
-}
-
-/// Runs a convolution or a product, whose weights may be packed.
-///
-/// # Safety
-/// As [`run_step`].
-unsafe fn run_packed(step: &BoundStep, args: &[*mut u8], failures: &Failures) {
-    let (args, packed) = match args.split_last() {
-        Some((packed, args)) if step.packed => (args, Some(*packed)),
-        _ => (args, None),
-    };
-    let parallel = step.parallel;
-    // SAFETY: the caller's.
-    unsafe {
-        match &*step.work {
-            Work::Conv(c) => c.run(args, packed, parallel, failures),
-            Work::MatMul(m) => m.run(args, packed, parallel, failures),
-            _ => failures.broken(Error::Internal("a step has no packed weights".into())),
-        }
-    }
-}
-
-/// Runs a step by itself; gives the data error of a body in it.
-///
-/// # Safety
-/// The arguments and the scratch memory are those it was linked for, and `parallel` is right.
-unsafe fn run_step(
-    step: &BoundStep,
-    args: &[*mut u8],
-    scratch: *mut u8,
-    sites: &[Site],
-    counts: &Counts,
-    failures: &Failures,
-) -> Result<Option<Failure>> {
-    let parallel = step.parallel;
-    // SAFETY: the caller's.
-    unsafe {
-        match &*step.work {
-            Work::Tile(program) => {
-                let launch = Launch {
-                    program,
-                    args,
-                    parallel,
-                };
-                run_all(&[launch], failures);
-            }
-            Work::MatMul(_) | Work::Conv(_) => run_packed(step, args, failures),
-            Work::Attention(a) => a.run(args, parallel, failures),
-            Work::Pack(work) => match &**work {
-                Work::Conv(c) => c.pack(args[0], args[1], parallel, failures),
-                Work::MatMul(m) => m.pack(args[0], args[1], parallel),
-                _ => return Err(Error::Internal("there is nothing to pack".into())),
-            },
-            Work::Scan(s) => s.run(args, parallel),
-            Work::ArgSort(s) => s.run(args, parallel, failures),
-            Work::Scatter(s) => s.run(args, parallel, failures),
-            Work::Custom(c) => c.run(args).map_err(|text| {
-                let site = step.sites.first().and_then(|s| sites.get(*s as usize));
-                Error::Custom {
-                    op: site.map_or_else(String::new, |s| s.op.clone()),
-                    text,
-                    node: site.map_or(0, |s| s.node),
-                }
-            })?,
-            Work::Cuda(_) => return Err(Error::Internal("a GPU kernel for the CPU".into())),
-            Work::Loop(l) => return l.run(args, scratch, counts),
-            Work::If(i) => return i.run(args, scratch, counts),
-        }
-    }
-    Ok(None)
 }
 
 /// Memory with zeros in it, where that is asked for.

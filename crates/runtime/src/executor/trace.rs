@@ -1,6 +1,6 @@
 //! Looking on while a plan runs.
 
-use super::bound::{BoundStep, Loc, Work};
+use super::bound::{BoundStep, Loc};
 use super::gpu::OnGpu;
 use super::run::Part;
 use super::{Executable, run};
@@ -80,8 +80,8 @@ impl Part<'_> {
         tracer: &mut dyn Tracer,
     ) -> Result<()> {
         for step in steps {
-            if let Work::Pack(_) = &*step.work {
-                // No step of the plan: what it makes shows in what the convolution gives.
+            if self.preparing && step.step >= self.exe.plan.prepare.len() {
+                // It packs weights, and is no step of the plan: what it makes shows in what reads it.
                 self.on_cpu(std::slice::from_ref(step), storage, None)?;
                 continue;
             }

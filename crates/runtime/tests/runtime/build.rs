@@ -173,7 +173,7 @@ impl Program {
 
 /// A plan of one kernel: the read-only arguments are the inputs, the written ones the outputs.
 pub fn plan_of(kernel: Kernel, args: &[(DType, i64, bool)]) -> Plan {
-    let sites = kernel.sites();
+    let sites = kernel.contract().map_or(0, |c| c.sites);
     let mut plan = empty();
     for (dtype, len, written) in args {
         let place = if *written {

@@ -147,7 +147,7 @@ fn kernels_that_are_called_twice_are_looked_at_once() {
     let mut plan = nested(1, 1, 1);
     let other = add_buffer(&mut plan, DType::F32, 5, Place::Temporary);
     plan.run[0].args.push(other);
-    refused(&plan, "does not use");
+    refused(&plan, "other arguments");
 }
 
 #[test]

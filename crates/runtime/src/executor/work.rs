@@ -1,0 +1,258 @@
+//! What a step runs once sizes are known, whatever kind of kernel it is.
+
+use super::gpu::{Around, Sink};
+use crate::attention::Attention;
+use crate::buffer::Buffer;
+use crate::conv::Conv;
+use crate::cuda;
+use crate::custom::Custom;
+use crate::error::{Error, Result};
+use crate::matmul::MatMul;
+use crate::scan::Scan;
+use crate::scatter::Scatter;
+use crate::sort::ArgSort;
+use crate::tile::{self, Failure, Failures, Linked};
+use kiln_plan::Site;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// What a kernel on the CPU is called with.
+pub(super) struct Call<'a> {
+    pub args: &'a [*mut u8],
+    /// The weights that [`Work::pack`] made, if they were packed.
+    pub packed: Option<*mut u8>,
+    pub scratch: *mut u8,
+    /// Whether its parts may run at the same time.
+    pub parallel: bool,
+    /// The plan's sites that the step names.
+    pub step_sites: &'a [u32],
+    pub sites: &'a [Site],
+    /// Counts the kernels of bodies.
+    pub kernels: &'a AtomicU64,
+    pub failures: &'a Failures,
+}
+
+/// What calls on a GPU are made of.
+pub(super) struct Expand<'a> {
+    pub args: SmallVec<[*mut u8; 12]>,
+    pub scratch: *mut u8,
+    /// What is around a body of the step.
+    pub within: Around<'a>,
+}
+
+/// Weights in a form that they are packed into once.
+pub(super) struct Packs {
+    /// The argument that they are.
+    pub weights: usize,
+    pub bytes: usize,
+}
+
+/// A kernel with known sizes. One that runs on the CPU has [`Work::run`], one on a GPU [`Work::expand`].
+pub(super) trait Work: Send + Sync {
+    /// Runs it; gives the data error of a body in it.
+    ///
+    /// # Safety
+    /// The arguments and the scratch memory are those it was linked for, and `parallel` is right: see
+    /// [`tile::Runner::new`]. What is packed is what [`Work::pack`] made of the same weights.
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        let _ = call;
+        Err(Error::Internal("a GPU kernel for the CPU".into()))
+    }
+
+    /// Gives its calls to the sink.
+    fn expand(&self, with: Expand, sink: &mut Sink) -> Result<()> {
+        let _ = (with, sink);
+        Err(Error::Internal("a CPU kernel for a GPU".into()))
+    }
+
+    /// The tile program that it is.
+    fn tile(&self) -> Option<&Linked> {
+        None
+    }
+
+    /// The tile program that writes its results.
+    fn last(&self) -> Option<&Linked> {
+        self.tile()
+    }
+
+    /// Which of its weights can be packed once.
+    fn packs(&self) -> Option<Packs> {
+        None
+    }
+
+    /// Packs weights.
+    ///
+    /// # Safety
+    /// As [`Work::run`]; the arguments are the weights and memory of the bytes that [`Work::packs`] says.
+    unsafe fn pack(&self, call: &Call<'_>) {
+        let _ = call;
+    }
+
+    /// Bytes of memory that it needs beside its arguments.
+    fn scratch(&self) -> usize {
+        0
+    }
+
+    /// Whether it runs programs, whose results have the sizes of its arguments, or of slices of them, ...
+    fn has_bodies(&self) -> bool {
+        false
+    }
+
+    /// ... and whether something may be read in these, or be their result, that nothing has written.
+    fn is_bare(&self) -> bool {
+        false
+    }
+
+    /// What it holds on a GPU.
+    fn held(&self) -> Vec<&Buffer> {
+        Vec::new()
+    }
+
+    /// How many calls it makes on a GPU, at most.
+    fn calls(&self) -> usize {
+        1
+    }
+
+    /// Whether it may report a data error on a GPU.
+    fn can_fail(&self) -> bool {
+        false
+    }
+}
+
+impl Work for Linked {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        let (args, parallel) = (call.args, call.parallel);
+        let program = self;
+        let launch = tile::Launch {
+            program,
+            args,
+            parallel,
+        };
+        // SAFETY: the caller's.
+        unsafe { tile::run_all(&[launch], call.failures) };
+        Ok(None)
+    }
+
+    fn tile(&self) -> Option<&Linked> {
+        Some(self)
+    }
+}
+
+impl Work for MatMul {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: the caller's.
+        unsafe { self.run(call.args, call.packed, call.parallel, call.failures) };
+        Ok(None)
+    }
+
+    fn last(&self) -> Option<&Linked> {
+        self.epilogue.as_ref()
+    }
+
+    fn packs(&self) -> Option<Packs> {
+        let (weights, bytes) = (self.right(), self.packed_bytes()?);
+        Some(Packs { weights, bytes })
+    }
+
+    unsafe fn pack(&self, call: &Call<'_>) {
+        // SAFETY: the caller's.
+        unsafe { self.pack(call.args[0], call.args[1], call.parallel) }
+    }
+}
+
+impl Work for Conv {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: the caller's.
+        unsafe { self.run(call.args, call.packed, call.parallel, call.failures) };
+        Ok(None)
+    }
+
+    fn last(&self) -> Option<&Linked> {
+        self.epilogue()
+    }
+
+    fn packs(&self) -> Option<Packs> {
+        let (weights, bytes) = (self.weights(), self.packed_bytes()?);
+        Some(Packs { weights, bytes })
+    }
+
+    unsafe fn pack(&self, call: &Call<'_>) {
+        // SAFETY: the caller's.
+        unsafe { self.pack(call.args[0], call.args[1], call.parallel, call.failures) }
+    }
+}
+
+/// The step of *prepare* that packs weights for another.
+pub(super) struct Pack(pub Arc<dyn Work>);
+
+impl Work for Pack {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: the caller's.
+        unsafe { self.0.pack(call) };
+        Ok(None)
+    }
+}
+
+impl Work for Attention {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: the caller's.
+        unsafe { self.run(call.args, call.parallel, call.failures) };
+        Ok(None)
+    }
+
+    fn last(&self) -> Option<&Linked> {
+        self.epilogue.as_ref()
+    }
+}
+
+impl Work for Scan {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: the caller's.
+        unsafe { self.run(call.args, call.parallel) };
+        Ok(None)
+    }
+}
+
+impl Work for ArgSort {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: the caller's.
+        unsafe { self.run(call.args, call.parallel, call.failures) };
+        Ok(None)
+    }
+}
+
+impl Work for Scatter {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: the caller's.
+        unsafe { self.run(call.args, call.parallel, call.failures) };
+        Ok(None)
+    }
+}
+
+impl Work for Custom {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: the caller's.
+        let done = unsafe { self.run(call.args) };
+        done.map_err(|text| {
+            let site = call.step_sites.first();
+            let site = site.and_then(|s| call.sites.get(*s as usize));
+            Error::Custom {
+                op: site.map_or_else(String::new, |s| s.op.clone()),
+                text,
+                node: site.map_or(0, |s| s.node),
+            }
+        })?;
+        Ok(None)
+    }
+}
+
+impl Work for cuda::Launch {
+    fn expand(&self, with: Expand, sink: &mut Sink) -> Result<()> {
+        sink(with.within.call(self, with.args))
+    }
+
+    fn can_fail(&self) -> bool {
+        self.sites() > 0
+    }
+}
