@@ -1,12 +1,12 @@
-//! Losses as modules of two or three inputs. Their weights are buffers, so they move with the module
+//! Losses as modules of two to four inputs. Their weights are buffers, so they move with the module
 //! and are part of its state.
 
 use crate::layer::{fact, looking_up, wrong};
 use crate::{Forward, Hooks, Module};
 use kiln_tensor::{
-    BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CosineEmbedding, CrossEntropy, GaussianNll,
-    HingeEmbedding, Huber, KlDiv, MarginRanking, MultiLabelSoftMargin, MultiMargin, Nll,
-    PoissonNll, Reduction, Result, SmoothL1, Tensor, TripletMargin, Var,
+    BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CosineEmbedding, CrossEntropy, Ctc,
+    GaussianNll, HingeEmbedding, Huber, KlDiv, MarginRanking, MultiLabelSoftMargin, MultiMargin,
+    Nll, PoissonNll, Reduction, Result, SmoothL1, Tensor, TripletMargin, Var,
 };
 
 /// Modules that hold what their function takes by name, in which the tensors named after the type are
@@ -62,6 +62,9 @@ macro_rules! losses {
     };
     (@inputs $a:ident $b:ident $c:ident) => {
         (Tensor, Tensor, Tensor)
+    };
+    (@inputs $a:ident $b:ident $c:ident $d:ident) => {
+        (Tensor, Tensor, Tensor, Tensor)
     };
     (@held $this:ident $field:ident $options:ident) => {
         $this.$field.clone()
@@ -189,6 +192,10 @@ losses! {
     /// [`Tensor::margin_ranking_loss`] of pairs (`torch.nn.MarginRankingLoss`).
     MarginRankingLoss { options: MarginRanking }
         |_, how, input1, input2, target| input1.margin_ranking_loss_with(input2, target, how);
+    /// [`Tensor::ctc_loss`] of log probabilities, targets, and the lengths of both (`torch.nn.CTCLoss`).
+    CTCLoss { options: Ctc }
+        |_, how, log_probs, targets, input_lengths, target_lengths|
+            log_probs.ctc_loss_with(targets, input_lengths, target_lengths, how);
     /// [`Tensor::triplet_margin_loss`] (`torch.nn.TripletMarginLoss`). For another distance, use
     /// [`Tensor::triplet_margin_with_distance_loss`].
     TripletMarginLoss { options: TripletMargin }

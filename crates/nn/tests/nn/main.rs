@@ -3,6 +3,7 @@
 mod attention;
 mod cells;
 mod checkpoint;
+mod ctc;
 mod errors;
 mod hooks;
 mod images;

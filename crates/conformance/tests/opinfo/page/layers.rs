@@ -33,6 +33,7 @@ types! { LAYERS:
     "torch.nn.BatchNorm3d" = nn::BatchNorm3d,
     "torch.nn.Bilinear" = nn::Bilinear,
     "torch.nn.CELU" = nn::CELU,
+    "torch.nn.CTCLoss" = nn::CTCLoss,
     "torch.nn.ChannelShuffle" = nn::ChannelShuffle,
     "torch.nn.CircularPad1d" = nn::CircularPad1d,
     "torch.nn.CircularPad2d" = nn::CircularPad2d,

@@ -2,7 +2,7 @@
 
 use super::rows;
 use kiln_tensor::{
-    BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CosineEmbedding, CrossEntropy, GaussianNll,
+    BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CosineEmbedding, CrossEntropy, Ctc, GaussianNll,
     HingeEmbedding, Huber, KlDiv, MarginRanking, MultiLabelSoftMargin, MultiMargin, Nll,
     PoissonNll, Reduction, Result, SmoothL1, Tensor, TripletMargin, TripletMarginWithDistance,
 };
@@ -21,6 +21,8 @@ rows! {
     "torch.nn.functional.cross_entropy(weight, label_smoothing, …)" = { x.cross_entropy_with(target, CrossEntropy::new().weight(weight).label_smoothing(0.1).ignore_index(-1).reduction(reduction)) };
     "torch.nn.functional.nll_loss" = { x.nll_loss(target) };
     "torch.nn.functional.nll_loss(weight, ignore_index)" = { x.nll_loss_with(target, Nll::new().weight(weight).ignore_index(-1)) };
+    "torch.nn.functional.ctc_loss" = { x.ctc_loss(target, y, z) };
+    "torch.nn.functional.ctc_loss(blank, zero_infinity)" = { x.ctc_loss_with(target, y, z, Ctc::new().blank(4).zero_infinity(true)) } "gradients are those of the function itself, without PyTorch's `exp(log_probs)`, which `log_softmax` takes away";
     "torch.nn.functional.kl_div" = { x.kl_div(target) } "`batchmean` is `Reduction::Sum` divided by the batch";
     "torch.nn.functional.kl_div(log_target=True)" = { x.kl_div_with(target, KlDiv::new().log_target(true)) };
     "torch.nn.functional.binary_cross_entropy" = { x.binary_cross_entropy(target) };

@@ -28,7 +28,6 @@ pub(super) const MISSING: &[Missing] = &[
     },
     Missing {
         torch: &[
-            "torch.nn.functional.ctc_loss",
             "torch.nn.functional.affine_grid",
             "torch.nn.functional.fractional_max_pool2d",
             "torch.nn.functional.gumbel_softmax",
@@ -86,7 +85,6 @@ pub(super) const MISSING: &[Missing] = &[
     Missing {
         torch: &[
             "torch.nn.AdaptiveLogSoftmaxWithLoss",
-            "torch.nn.CTCLoss",
             "torch.nn.CrossMapLRN2d",
             "torch.nn.FractionalMaxPool2d",
             "torch.nn.FractionalMaxPool3d",
