@@ -91,7 +91,7 @@ pub use resample::{ChannelShuffle, Fold, PixelShuffle, PixelUnshuffle, Upsample}
 pub use rnn::{GRU, GRUCell, LSTM, LSTMCell, RNN, RNNCell, Recurrent, RecurrentCell};
 pub use running_norm::{
     BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd, InstanceNorm, InstanceNorm1d,
-    InstanceNorm2d, InstanceNorm3d, InstanceNormNd,
+    InstanceNorm2d, InstanceNorm3d, InstanceNormNd, update_bn,
 };
 pub use seq2seq::Transformer;
 pub use sequential::{IntoLayer, IntoResult, Lambda, Sequential};

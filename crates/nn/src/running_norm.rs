@@ -3,8 +3,9 @@
 use crate::layer::{self, fact, wrong};
 use crate::norm::{reset_affine, values};
 use crate::print::{float, optional, python};
-use crate::{Forward, Hooks, Mode, Module};
-use kiln_tensor::{DType, Int, Result, Tensor, Var, assign_together, no_grad, options};
+use crate::{Forward, Hooks, Mode, Module, tree};
+use kiln_tensor::{DType, Flat, Int, Nest, Result, Tensor, Var, assign_together, no_grad, options};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 options! {
     /// How a batch norm is made.
@@ -62,7 +63,7 @@ macro_rules! running_norms {
             num_features: usize,
             eps: f64,
             #[skip]
-            momentum: Option<f64>,
+            momentum: Momentum,
             mode: Mode,
             hooks: Hooks,
         }
@@ -97,7 +98,7 @@ macro_rules! running_norms {
                     num_batches_tracked: tracks.then(count).transpose()?,
                     num_features,
                     eps: how.eps,
-                    momentum: how.momentum,
+                    momentum: Momentum::new(how.momentum),
                     mode: Mode::with_statistics(),
                     hooks: Hooks::new(),
                 })
@@ -115,7 +116,12 @@ macro_rules! running_norms {
 
             /// How far running statistics move towards those of each batch.
             pub fn momentum(&self) -> Option<f64> {
-                self.momentum
+                self.momentum.get()
+            }
+
+            /// Changes [`Self::momentum`] for the calls to come; what was compiled keeps that which it saw.
+            pub fn set_momentum(&self, momentum: impl Into<Option<f64>>) {
+                self.momentum.set(momentum.into());
             }
 
             /// Whether there are weight and bias.
@@ -134,8 +140,7 @@ macro_rules! running_norms {
             /// Inside `compile`, where making new values is part of the program.
             #[track_caller]
             pub fn reset_running_stats(&self) -> Result<()> {
-                reset_affine(self.running_var.as_ref(), self.running_mean.as_ref())?;
-                reset_affine(None, self.num_batches_tracked.as_ref())
+                self.parts().reset()
             }
 
             #[track_caller]
@@ -153,7 +158,7 @@ macro_rules! running_norms {
                     "{}, eps={}, momentum={}, affine={}, track_running_stats={}",
                     self.num_features,
                     float(self.eps),
-                    optional(self.momentum),
+                    optional(self.momentum()),
                     python(self.affine()),
                     python(self.track_running_stats())
                 )
@@ -171,8 +176,8 @@ macro_rules! running_norms {
                     batches: self.num_batches_tracked.as_ref(),
                     channels: self.num_features,
                     eps: self.eps,
-                    momentum: self.momentum,
-                    training: self.mode.is_training(),
+                    momentum: &self.momentum,
+                    mode: &self.mode,
                 }
             }
         }
@@ -227,6 +232,88 @@ pub type InstanceNorm2d = InstanceNormNd<2>;
 /// see [`InstanceNorm2d`].
 pub type InstanceNorm3d = InstanceNormNd<3>;
 
+/// A momentum that can be changed; NaN stands for none.
+struct Momentum(AtomicU64);
+
+impl Momentum {
+    fn new(momentum: Option<f64>) -> Momentum {
+        let this = Momentum(AtomicU64::new(0));
+        this.set(momentum);
+        this
+    }
+
+    fn get(&self) -> Option<f64> {
+        let momentum = f64::from_bits(self.0.load(Ordering::Relaxed));
+        Some(momentum).filter(|m| !m.is_nan())
+    }
+
+    fn set(&self, momentum: Option<f64>) {
+        let bits = momentum.unwrap_or(f64::NAN).to_bits();
+        self.0.store(bits, Ordering::Relaxed);
+    }
+}
+
+impl Clone for Momentum {
+    fn clone(&self) -> Momentum {
+        Momentum::new(self.get())
+    }
+}
+
+/// Computes the running statistics of all batch norms within a module anew, as the averages of these batches'
+/// (`torch.optim.swa_utils.update_bn`): what a model needs whose weights are an average. `forward` gives each
+/// batch to the model. Modes and momenta are afterwards as before; frozen batch norms keep their statistics.
+///
+/// ```
+/// use kiln_nn::{BatchNorm1d, Forward, Linear, sequential, update_bn};
+/// use kiln_tensor::{DType, Result, Tensor};
+/// let model = sequential![Linear::new(4, 8), BatchNorm1d::new(8), Linear::new(8, 2)]?;
+/// // Such as a data loader's.
+/// let batches = (0..10).map(|_| -> Result<_> {
+///     Ok((Tensor::randn([16, 4], DType::F32), Tensor::randint(0, 2, [16])))
+/// });
+/// update_bn(batches, &model, |(x, _)| model.call(x))?;
+/// assert_eq!(model.get_as::<BatchNorm1d>(1)?.momentum(), Some(0.1));
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// The first of a batch or of what `forward` gives for one.
+#[track_caller]
+pub fn update_bn<B, O: Nest<Owned = O>>(
+    batches: impl IntoIterator<Item = Result<B>>,
+    module: &dyn Module,
+    mut forward: impl FnMut(B) -> O,
+) -> Result<()> {
+    let modules = module.modules().into_iter();
+    let norms: Vec<Parts<'_>> = modules.filter_map(Parts::of).collect();
+    let modes = tree::modes(module).into_iter();
+    let modes: Vec<(&Mode, bool)> = modes.map(|(_, m)| (m, m.is_training())).collect();
+    let momenta: Vec<Option<f64>> = norms.iter().map(|n| n.momentum.get()).collect();
+    norms.iter().try_for_each(Parts::reset)?;
+    norms.iter().for_each(|n| n.momentum.set(None));
+    module.train();
+    let result = no_grad(|| {
+        batches.into_iter().try_for_each(|batch| {
+            let y = forward(batch?);
+            let mut tensors = Flat::of(&y).tensors().to_vec().into_iter();
+            tensors.try_for_each(|t| t.check().map(drop))?;
+            // Batch by batch, so that no more than one is kept.
+            norms
+                .iter()
+                .filter_map(|n| n.running)
+                .try_for_each(|(mean, _)| mean.get().realize().map(drop))
+        })
+    });
+    norms
+        .iter()
+        .zip(momenta)
+        .for_each(|(n, momentum)| n.momentum.set(momentum));
+    modes
+        .iter()
+        .for_each(|(mode, training)| mode.set_training(*training));
+    result
+}
+
 /// A norm layer, whatever its dims.
 struct Parts<'a> {
     layer: &'a dyn Module,
@@ -237,31 +324,47 @@ struct Parts<'a> {
     batches: Option<&'a Var>,
     channels: usize,
     eps: f64,
-    momentum: Option<f64>,
-    training: bool,
+    momentum: &'a Momentum,
+    mode: &'a Mode,
 }
 
-impl Parts<'_> {
+impl<'a> Parts<'a> {
+    /// Those of a batch norm that updates running statistics in training.
+    fn of(m: &'a dyn Module) -> Option<Parts<'a>> {
+        let parts = (m.downcast_ref::<BatchNorm1d>().map(BatchNormNd::parts))
+            .or_else(|| m.downcast_ref::<BatchNorm2d>().map(BatchNormNd::parts))
+            .or_else(|| m.downcast_ref::<BatchNorm3d>().map(BatchNormNd::parts));
+        parts.filter(|p| p.running.is_some() && !p.mode.is_frozen())
+    }
+
+    #[track_caller]
+    fn reset(&self) -> Result<()> {
+        let (mean, var) = self.running.unzip();
+        reset_affine(var, mean)?;
+        reset_affine(None, self.batches)
+    }
+
     fn batch(&self, x: &Tensor, spatial: usize) -> Result<Tensor> {
         let fits = x.ndim() == spatial + 2 || spatial == 1 && x.ndim() == 2;
         self.check(x, fits, 1)?;
         let (weight, bias) = values(self.weight, self.bias);
         let (mean, var) = self.running.unzip();
+        let (training, momentum) = (self.mode.is_training(), self.momentum.get());
         let normalised = |momentum| {
             let (weight, bias) = (weight.as_ref(), bias.as_ref());
-            x.batch_norm(mean, var, weight, bias, self.training, momentum, self.eps)
+            x.batch_norm(mean, var, weight, bias, training, momentum, self.eps)
         };
-        let (true, Some((mean, var)), Some(batches)) = (self.training, self.running, self.batches)
+        let (true, Some((mean, var)), Some(batches)) = (training, self.running, self.batches)
         else {
             return Ok(normalised(0.0));
         };
         let before = [mean.get(), var.get()];
         // With a momentum of 1 the running statistics become those of the batch.
-        let y = normalised(self.momentum.unwrap_or(1.0));
+        let y = normalised(momentum.unwrap_or(1.0));
         y.check()?;
         let count = batches.get() + 1;
         let mut now = [mean.get(), var.get()];
-        if self.momentum.is_none() {
+        if momentum.is_none() {
             now = no_grad(|| {
                 let share = count.to_dtype(mean.dtype()).reciprocal();
                 let average = |i: usize| &before[i] + &((&now[i] - &before[i]) * &share);
@@ -281,8 +384,8 @@ impl Parts<'_> {
         let (weight, bias) = values(self.weight, self.bias);
         let (mean, var) = self.running.unzip();
         let batch = if unbatched { x.unsqueeze(0) } else { x.clone() };
-        let own = self.training || self.running.is_none();
-        let momentum = self.momentum.unwrap_or(0.0);
+        let own = self.mode.is_training() || self.running.is_none();
+        let momentum = self.momentum.get().unwrap_or(0.0);
         let y = batch.instance_norm(
             mean,
             var,

@@ -18,3 +18,4 @@ mod state;
 mod support;
 mod training;
 mod tree;
+mod update_bn;
