@@ -55,7 +55,7 @@ options! {
 
 /// What both directions are made of, checked.
 #[derive(Clone, Copy)]
-struct Filters<const D: usize> {
+pub(crate) struct Filters<const D: usize> {
     in_channels: usize,
     out_channels: usize,
     kernel_size: [usize; D],
@@ -217,7 +217,7 @@ pub type Conv2d = ConvNd<2>;
 pub type Conv3d = ConvNd<3>;
 
 impl<const D: usize> ConvNd<D> {
-    const NAME: &str = match D {
+    pub(crate) const NAME: &str = match D {
         1 => "Conv1d",
         2 => "Conv2d",
         _ => "Conv3d",
@@ -234,24 +234,8 @@ impl<const D: usize> ConvNd<D> {
         out_channels: impl Into<Int>,
         kernel: impl Into<Kernel>,
     ) -> Result<ConvNd<D>> {
-        let (how, name) = (kernel.into(), Self::NAME);
-        let filters: Filters<D> = Filters::new(
-            name,
-            [in_channels.into(), out_channels.into()],
-            [&how.kernel_size, &how.stride, &how.dilation],
-            how.groups,
-        )?;
-        match &how.padding {
-            Padding::Sizes(padding) => drop(each::<D>(name, "the padding", padding, 0)?),
-            Padding::Same if filters.stride == [1; D] => {}
-            Padding::Same => {
-                let message = "padding that keeps the size needs strides of 1";
-                return Err(invalid(
-                    name,
-                    format!("{message}, not {:?}", filters.stride),
-                ));
-            }
-        }
+        let how = kernel.into();
+        let filters = Self::described([in_channels.into(), out_channels.into()], &how)?;
         let (weight, bias) =
             filters.parameters(filters.out_channels, filters.in_channels, how.bias)?;
         let conv = ConvNd {
@@ -264,6 +248,26 @@ impl<const D: usize> ConvNd<D> {
         };
         conv.reset_parameters()?;
         Ok(conv)
+    }
+
+    /// What is to be made, if it makes sense.
+    #[track_caller]
+    pub(crate) fn described(channels: [Int; 2], how: &Kernel) -> Result<Filters<D>> {
+        let name = Self::NAME;
+        let sizes = [&how.kernel_size, &how.stride, &how.dilation];
+        let filters = Filters::new(name, channels, sizes, how.groups)?;
+        match &how.padding {
+            Padding::Sizes(padding) => drop(each::<D>(name, "the padding", padding, 0)?),
+            Padding::Same if filters.stride == [1; D] => {}
+            Padding::Same => {
+                let message = "padding that keeps the size needs strides of 1";
+                return Err(invalid(
+                    name,
+                    format!("{message}, not {:?}", filters.stride),
+                ));
+            }
+        }
+        Ok(filters)
     }
 
     settings!();
@@ -381,7 +385,7 @@ pub type ConvTranspose2d = ConvTransposeNd<2>;
 pub type ConvTranspose3d = ConvTransposeNd<3>;
 
 impl<const D: usize> ConvTransposeNd<D> {
-    const NAME: &str = match D {
+    pub(crate) const NAME: &str = match D {
         1 => "ConvTranspose1d",
         2 => "ConvTranspose2d",
         _ => "ConvTranspose3d",
@@ -398,24 +402,9 @@ impl<const D: usize> ConvTransposeNd<D> {
         out_channels: impl Into<Int>,
         kernel: impl Into<TransposedKernel>,
     ) -> Result<ConvTransposeNd<D>> {
-        let (how, name) = (kernel.into(), Self::NAME);
-        let filters: Filters<D> = Filters::new(
-            name,
-            [in_channels.into(), out_channels.into()],
-            [&how.kernel_size, &how.stride, &how.dilation],
-            how.groups,
-        )?;
-        let padding = each(name, "the padding", &how.padding, 0)?;
-        let output_padding: [usize; D] = each(name, "the output padding", &how.output_padding, 0)?;
-        for (a, extra) in output_padding.iter().enumerate() {
-            let (stride, dilation) = (filters.stride[a], filters.dilation[a]);
-            if *extra >= stride.max(dilation) {
-                let message = format!(
-                    "the output padding must be less than the stride {stride} or the dilation {dilation}, not {extra}"
-                );
-                return Err(invalid(name, message));
-            }
-        }
+        let how = kernel.into();
+        let channels = [in_channels.into(), out_channels.into()];
+        let (filters, [padding, output_padding]) = Self::described(channels, &how)?;
         let (weight, bias) =
             filters.parameters(filters.in_channels, filters.out_channels, how.bias)?;
         let conv = ConvTransposeNd {
@@ -428,6 +417,29 @@ impl<const D: usize> ConvTransposeNd<D> {
         };
         conv.reset_parameters()?;
         Ok(conv)
+    }
+
+    /// What is to be made, with the padding of the input and of the output, if it makes sense.
+    #[track_caller]
+    pub(crate) fn described(
+        channels: [Int; 2],
+        how: &TransposedKernel,
+    ) -> Result<(Filters<D>, [[usize; D]; 2])> {
+        let name = Self::NAME;
+        let sizes = [&how.kernel_size, &how.stride, &how.dilation];
+        let filters: Filters<D> = Filters::new(name, channels, sizes, how.groups)?;
+        let padding = each(name, "the padding", &how.padding, 0)?;
+        let output_padding: [usize; D] = each(name, "the output padding", &how.output_padding, 0)?;
+        for (a, extra) in output_padding.iter().enumerate() {
+            let (stride, dilation) = (filters.stride[a], filters.dilation[a]);
+            if *extra >= stride.max(dilation) {
+                let message = format!(
+                    "the output padding must be less than the stride {stride} or the dilation {dilation}, not {extra}"
+                );
+                return Err(invalid(name, message));
+            }
+        }
+        Ok((filters, [padding, output_padding]))
     }
 
     settings!();

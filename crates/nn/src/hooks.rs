@@ -295,7 +295,7 @@ pub(crate) fn register(module: &dyn Module, hook: Hook) -> Result<HookHandle> {
     match module.hooks() {
         Some(hooks) => Ok(hooks.add(hook)),
         None => {
-            let message = "has no place for hooks; give it a field `hooks: Hooks`";
+            let message = "has no place for hooks: one of yours needs a field `hooks: Hooks`, a lazy one its first input";
             Err(Error::invalid(module.name(), message))
         }
     }

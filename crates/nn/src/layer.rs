@@ -2,7 +2,8 @@
 
 use crate::{Forward, Module, tree};
 use kiln_tensor::{
-    Error, ErrorKind, Int, IntList, Result, Tensor, Var, default_dtype, no_grad, with_error_note,
+    Error, ErrorKind, Int, IntList, Result, Settings, Tensor, Var, default_dtype, no_grad,
+    with_error_note,
 };
 
 /// The folder of this crate's source.
@@ -56,6 +57,15 @@ pub(crate) fn tried<L: Forward>(layer: L, shape: &[usize]) -> Result<L> {
 #[track_caller]
 pub(crate) fn invalid(layer: &str, message: impl Into<String>) -> Error {
     Error::invalid(layer, message)
+}
+
+/// Settings that make sense by themselves.
+#[track_caller]
+pub(crate) fn checked<S: Settings>(layer: &str, settings: S) -> Result<S> {
+    match settings.check() {
+        Ok(()) => Ok(settings),
+        Err(e) => Err(invalid(layer, e.0)),
+    }
 }
 
 /// Numbers of features, heads or rows as sizes.

@@ -12,6 +12,7 @@ pub mod init;
 pub mod optim;
 
 mod activation;
+mod adaptive_softmax;
 mod attention;
 mod checkpoint;
 mod container;
@@ -23,8 +24,10 @@ mod embedding;
 mod extract;
 mod file;
 mod forward;
+mod fractional_pool;
 mod hooks;
 mod layer;
+mod lazy;
 mod linear;
 mod loss;
 mod members;
@@ -51,6 +54,7 @@ pub use activation::{
     Sigmoid, Softmax, Softmax2d, Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink,
     Threshold,
 };
+pub use adaptive_softmax::{AdaptiveLogSoftmaxWithLoss, Cutoffs};
 pub use attention::{AttentionMasks, AttentionOptions, MultiheadAttention};
 pub use checkpoint::{Checkpoint, Restore};
 pub use container::{ModuleDict, ModuleList, ParameterDict, ParameterList};
@@ -64,9 +68,15 @@ pub use dropout::{AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, Featur
 pub use embedding::{Embedding, EmbeddingBag, Rows};
 pub use extract::extract;
 pub use forward::{Forward, Output};
+pub use fractional_pool::{FractionalMaxPool2d, FractionalMaxPool3d};
 pub use hooks::{Hookable, Hooks, Replace};
 pub use kiln_derive::{KilnModule, Module};
 pub use kiln_tensor::{HookHandle, Result};
+pub use lazy::{
+    Lazy, LazyBatchNorm1d, LazyBatchNorm2d, LazyBatchNorm3d, LazyConv1d, LazyConv2d, LazyConv3d,
+    LazyConvTranspose1d, LazyConvTranspose2d, LazyConvTranspose3d, LazyInstanceNorm1d,
+    LazyInstanceNorm2d, LazyInstanceNorm3d, LazyLinear,
+};
 pub use linear::{Bilinear, Identity, Linear};
 pub use loss::{
     BCELoss, BCEWithLogitsLoss, CTCLoss, CosineEmbeddingLoss, CrossEntropyLoss, GaussianNLLLoss,

@@ -69,7 +69,7 @@ macro_rules! running_norms {
         }
 
         impl<const D: usize> $name<D> {
-            const NAME: &str = [$($label),*][D];
+            pub(crate) const NAME: &str = [$($label),*][D];
 
             /// A layer for inputs of `num_features` channels, with PyTorch's defaults.
             ///

@@ -184,10 +184,11 @@ pub(crate) fn plan<'a>(
             let value = value.detach().to_dtype(place.var.dtype());
             assignments.push((place.var, value.to(place.var.device())));
         } else {
-            problems.push(format!(
-                "{}: the module's shape is {here:?}, the given one {there:?}",
-                place.name
-            ));
+            let name = &place.name;
+            problems.push(match place.var.get().error() {
+                Some(e) => format!("{name}: {}", e.message()),
+                None => format!("{name}: the module's shape is {here:?}, the given one {there:?}"),
+            });
         }
     }
     let known: BTreeSet<&str> = places.iter().map(|p| p.name.as_str()).collect();

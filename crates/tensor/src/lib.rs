@@ -76,6 +76,7 @@ pub use names::DimNames;
 pub use nest::{Feed, Flat, Nest, NestOf, Returned};
 pub use operand::{AsTensor, AsVar, Other, Vars};
 pub use ops::*;
+pub use options::Settings;
 pub use print::{PrintOptions, printoptions, set_printoptions};
 pub use repeated::Repeated;
 pub use spec::{DimSpec, DimSpecs, Spec};

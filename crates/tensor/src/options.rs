@@ -1,5 +1,19 @@
 //! What PyTorch gives by keyword.
 
+use kiln_ir::OpError;
+
+/// Options that may be wrong whatever they are applied to: a function says so when it is called, a layer when it is
+/// made.
+pub trait Settings {
+    /// What is wrong with them.
+    ///
+    /// # Errors
+    /// The first thing that is.
+    fn check(&self) -> Result<(), OpError> {
+        Ok(())
+    }
+}
+
 /// A struct of options: public fields with defaults, and a setter a field. What stands in the parentheses is
 /// required, and where that is one thing, it stands for the struct; tensors behind the fields are optional.
 #[doc(hidden)]

@@ -59,6 +59,7 @@ impl Optimizer {
         let earlier = self.groups.iter().flat_map(|g| &g.parameters);
         let mut known: HashSet<u64> = earlier.map(Var::id).collect();
         for p in &parameters {
+            p.get().check()?;
             if !known.insert(p.id()) {
                 let message = format!("{p:?} is listed more than once");
                 return Err(rule.describe().error(message));

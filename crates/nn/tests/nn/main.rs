@@ -1,14 +1,17 @@
 //! What layers and models promise.
 
+mod adaptive_softmax;
 mod attention;
 mod cells;
 mod checkpoint;
 mod ctc;
 mod errors;
+mod fractional_pool;
 mod hooks;
 mod images;
 mod init;
 mod layers;
+mod lazy;
 mod making;
 mod module_hooks;
 mod more;

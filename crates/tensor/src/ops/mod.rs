@@ -17,6 +17,7 @@ mod entropy;
 #[cfg(feature = "linalg")]
 mod factors;
 mod floats;
+mod fractional_pool;
 mod grid;
 mod grid_sample;
 mod host;
@@ -68,6 +69,7 @@ pub use embedding_bag::{BagMode, Bags};
 pub use entropy::{BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CrossEntropy, Nll};
 #[cfg(feature = "linalg")]
 pub use factors::QrMode;
+pub use fractional_pool::{FractionalPool, Ratios};
 pub use grid::{cartesian_prod, meshgrid};
 pub use grid_sample::{GridMode, GridPadding, GridSample};
 pub use index::where_;

@@ -2,8 +2,8 @@
 
 use super::rows;
 use kiln_tensor::{
-    AvgPool, Conv, ConvTranspose, GridMode, GridPadding, GridSample, Im2Col, InterpolateMode,
-    InterpolateSize, PadMode, Padding, Pool, Result, Tensor, Unpool,
+    AvgPool, Conv, ConvTranspose, FractionalPool, GridMode, GridPadding, GridSample, Im2Col,
+    InterpolateMode, InterpolateSize, PadMode, Padding, Pool, Result, Tensor, Unpool,
 };
 
 rows! {
@@ -30,6 +30,10 @@ rows! {
     "torch.nn.functional.max_pool3d(stride, padding, …)" = { x.max_pool3d(Pool::new(kernel).stride(stride).padding(padding).dilation(dilation).ceil_mode(ceil)) };
     "torch.nn.functional.max_pool1d(return_indices=True)" = { x.max_pool1d_with_indices(kernel) };
     "torch.nn.functional.max_pool2d(return_indices=True)" = { x.max_pool2d_with_indices(kernel) };
+    "torch.nn.functional.fractional_max_pool2d" = { x.fractional_max_pool2d(FractionalPool::new(kernel).output_ratio(0.7)) } "`output_size`, `random_samples` likewise";
+    "torch.nn.functional.fractional_max_pool2d(return_indices=True)" = { x.fractional_max_pool2d_with_indices(FractionalPool::new(kernel).output_size(13)) };
+    "torch.nn.functional.fractional_max_pool3d" = { x.fractional_max_pool3d(FractionalPool::new(kernel).output_ratio(0.7)) };
+    "torch.nn.functional.fractional_max_pool3d(return_indices=True)" = { x.fractional_max_pool3d_with_indices(FractionalPool::new(kernel).output_size(13)) };
     "torch.nn.functional.max_pool3d(return_indices=True)" = { x.max_pool3d_with_indices(kernel) };
     "torch.nn.functional.max_unpool1d" = { x.max_unpool1d(indices, Unpool::new(kernel).stride(stride).padding(padding)) };
     "torch.nn.functional.max_unpool2d" = { x.max_unpool2d(indices, Unpool::new(kernel).stride(stride).padding(padding)) } "and `.output_size(..)`";

@@ -2,9 +2,9 @@
 
 use super::rows;
 use kiln_tensor::{
-    BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CosineEmbedding, CrossEntropy, Ctc, GaussianNll,
-    HingeEmbedding, Huber, KlDiv, MarginRanking, MultiLabelSoftMargin, MultiMargin, Nll,
-    PoissonNll, Reduction, Result, SmoothL1, Tensor, TripletMargin, TripletMarginWithDistance,
+    BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CosineEmbedding, CrossEntropy, Ctc,
+    GaussianNll, HingeEmbedding, Huber, KlDiv, MarginRanking, MultiLabelSoftMargin, MultiMargin,
+    Nll, PoissonNll, Reduction, Result, SmoothL1, Tensor, TripletMargin, TripletMarginWithDistance,
 };
 
 rows! {

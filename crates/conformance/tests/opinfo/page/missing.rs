@@ -29,7 +29,6 @@ pub(super) const MISSING: &[Missing] = &[
     Missing {
         torch: &[
             "torch.nn.functional.affine_grid",
-            "torch.nn.functional.fractional_max_pool2d",
             "torch.nn.functional.gumbel_softmax",
             "torch.nn.functional.rrelu",
             "torch.cov",
@@ -51,24 +50,6 @@ pub(super) const MISSING: &[Missing] = &[
     },
     Missing {
         torch: &[
-            "torch.nn.LazyBatchNorm1d",
-            "torch.nn.LazyBatchNorm2d",
-            "torch.nn.LazyBatchNorm3d",
-            "torch.nn.LazyConv1d",
-            "torch.nn.LazyConv2d",
-            "torch.nn.LazyConv3d",
-            "torch.nn.LazyConvTranspose1d",
-            "torch.nn.LazyConvTranspose2d",
-            "torch.nn.LazyConvTranspose3d",
-            "torch.nn.LazyInstanceNorm1d",
-            "torch.nn.LazyInstanceNorm2d",
-            "torch.nn.LazyInstanceNorm3d",
-            "torch.nn.LazyLinear",
-        ],
-        why: "a layer is told its sizes when it is made",
-    },
-    Missing {
-        torch: &[
             "torch.nn.UpsamplingBilinear2d",
             "torch.nn.UpsamplingNearest2d",
         ],
@@ -83,13 +64,7 @@ pub(super) const MISSING: &[Missing] = &[
         why: "a process trains on its own",
     },
     Missing {
-        torch: &[
-            "torch.nn.AdaptiveLogSoftmaxWithLoss",
-            "torch.nn.CrossMapLRN2d",
-            "torch.nn.FractionalMaxPool2d",
-            "torch.nn.FractionalMaxPool3d",
-            "torch.nn.LinearCrossEntropyLoss",
-        ],
+        torch: &["torch.nn.CrossMapLRN2d", "torch.nn.LinearCrossEntropyLoss"],
         why: "not written",
     },
     Missing {

@@ -1,0 +1,171 @@
+//! A softmax over many classes, few of which are frequent.
+
+use crate::layer::{self, SOURCE, fact, invalid, looking_up, wrong};
+use crate::{Forward, Hooks, Linear, Module, ModuleList, Sequential};
+use kiln_tensor::{DType, Int, IntList, Result, Tensor, cat, on_behalf_of_caller, options, where_};
+
+options! {
+    /// Where the classes of an [`AdaptiveLogSoftmaxWithLoss`] are cut; the cuts alone stand for it.
+    Cutoffs (
+        /// The first class of each cluster, ascending. The classes in front of the first cluster are the frequent
+        /// ones.
+        cutoffs: IntList
+    ) {
+        /// By how much fewer features each cluster has than that in front of it (default 4).
+        div_value: f64 = 4.0,
+        /// Whether the scores of the frequent classes and of the clusters have a bias (default no).
+        head_bias: bool = false,
+    }
+}
+
+/// The log softmax over classes that are sorted by how frequent they are, and its loss (Grave et al., "Efficient
+/// softmax approximation for GPUs", 2016; `torch.nn.AdaptiveLogSoftmaxWithLoss`): `[n, in_features]` and i64
+/// classes `[n]` (or `[in_features]` and one class) to the log probability of each, and the mean of their
+/// negatives.
+///
+/// The head scores the frequent classes and the clusters, and for each cluster two small products score its
+/// classes. Every cluster is computed for all rows, so that the program is the same for any classes.
+///
+/// ```
+/// use kiln_nn::{AdaptiveLogSoftmaxWithLoss, Forward};
+/// use kiln_tensor::{DType, Tensor};
+/// let softmax = AdaptiveLogSoftmaxWithLoss::new(64, 1000, [100, 500])?;
+/// let (x, y) = (Tensor::randn([8, 64], DType::F32), Tensor::randint(0, 1000, [8]));
+/// let (log_probs, loss) = softmax.call((&x, &y));
+/// assert_eq!((log_probs.shape()?, loss.shape()?), (vec![8], vec![]));
+/// assert_eq!(softmax.log_prob(&x).shape()?, [8, 1000]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[derive(Module)]
+pub struct AdaptiveLogSoftmaxWithLoss {
+    /// Scores of the frequent classes, then of the clusters.
+    pub head: Linear,
+    /// Of each cluster, a product to fewer features and one to its classes.
+    pub tail: ModuleList<Sequential>,
+    /// The first class of each cluster, and behind the last one the number of classes.
+    #[skip]
+    cuts: Vec<i64>,
+    hooks: Hooks,
+}
+
+impl AdaptiveLogSoftmaxWithLoss {
+    /// A layer from so many features to so many classes, with these cuts or [`Cutoffs`].
+    ///
+    /// # Errors
+    /// If the cuts do not ascend between 1 and the last class, `div_value` is not positive, a size is negative, or
+    /// inside `compile`.
+    #[track_caller]
+    pub fn new(
+        in_features: impl Into<Int>,
+        n_classes: impl Into<Int>,
+        cutoffs: impl Into<Cutoffs>,
+    ) -> Result<AdaptiveLogSoftmaxWithLoss> {
+        const NAME: &str = "AdaptiveLogSoftmaxWithLoss";
+        let how = cutoffs.into();
+        let [features, classes] = layer::sizes(NAME, [in_features.into(), n_classes.into()])?;
+        let mut cuts = how.cutoffs.0;
+        let first = cuts.first().copied().unwrap_or(0);
+        cuts.push(classes as i64);
+        if first < 1 || !cuts.is_sorted_by(|a, b| a < b) {
+            let message = format!(
+                "the cutoffs must ascend between 1 and {}, not {:?}",
+                classes.max(1) - 1,
+                &cuts[..cuts.len() - 1]
+            );
+            return Err(invalid(NAME, message));
+        }
+        if how.div_value.is_nan() || how.div_value <= 0.0 {
+            return Err(invalid(
+                NAME,
+                format!("div_value must be positive, not {}", how.div_value),
+            ));
+        }
+        let clusters = cuts.len() as i64 - 1;
+        let cluster = |(i, cut): (i32, &[i64])| {
+            let hidden = (features as f64 / how.div_value.powi(i)).floor() as i64;
+            let (down, up) = (
+                Linear::no_bias(features, hidden)?,
+                Linear::no_bias(hidden, cut[1] - cut[0])?,
+            );
+            Ok(Sequential::new().add(down).add(up))
+        };
+        Ok(AdaptiveLogSoftmaxWithLoss {
+            head: Linear::made([features.into(), (first + clusters).into()], how.head_bias)?,
+            tail: (1..)
+                .zip(cuts.windows(2))
+                .map(cluster)
+                .collect::<Result<_>>()?,
+            cuts,
+            hooks: Hooks::new(),
+        })
+    }
+
+    /// How many classes there are.
+    pub fn n_classes(&self) -> usize {
+        self.cuts[self.cuts.len() - 1] as usize
+    }
+
+    /// The first class of each cluster.
+    pub fn cutoffs(&self) -> &[i64] {
+        &self.cuts[..self.cuts.len() - 1]
+    }
+
+    /// The log probabilities of all classes: `[n, in_features]` to `[n, n_classes]`.
+    #[track_caller]
+    pub fn log_prob(&self, x: &Tensor) -> Tensor {
+        on_behalf_of_caller(SOURCE, || {
+            let head = self.head.call(x).log_softmax(-1);
+            let mut parts = vec![head.narrow(-1, 0, self.cuts[0])];
+            for (at, cluster) in (self.cuts[0]..).zip(self.tail.iter()) {
+                parts.push(cluster.call(x).log_softmax(-1) + head.narrow(-1, at, 1));
+            }
+            cat(parts, -1)
+        })
+    }
+
+    /// The most probable class of each row: `[n, in_features]` to i64 `[n]`.
+    #[track_caller]
+    pub fn predict(&self, x: &Tensor) -> Tensor {
+        on_behalf_of_caller(SOURCE, || self.log_prob(x).argmax(-1))
+    }
+}
+
+/// Features and classes to the log probability of each class, and the loss.
+impl Forward<(Tensor, Tensor), (Tensor, Tensor)> for AdaptiveLogSoftmaxWithLoss {
+    fn forward(&self, (x, y): (Tensor, Tensor)) -> Result<(Tensor, Tensor)> {
+        let fits = (1..=2).contains(&x.ndim()) && y.dims() == &x.dims()[..x.ndim() - 1];
+        if !fits || y.dtype() != DType::I64 {
+            let message = format!(
+                "takes [n, in_features] and i64[n], or without n, not {} and {}",
+                fact(&x),
+                fact(&y)
+            );
+            return wrong(self, message);
+        }
+        looking_up(self, || {
+            // A class that is none is an error of this look-up.
+            let y = Tensor::arange(0, self.n_classes(), 1)
+                .to(y.device())
+                .gather(0, y.reshape(-1))
+                .reshape(y.dims());
+            let head = self.head.call(&x).log_softmax(-1);
+            let picked =
+                |scores: &Tensor, class: Tensor| scores.gather(-1, class.unsqueeze(-1)).squeeze(-1);
+            let mut at = y.clamp_max(self.cuts[0] - 1);
+            let mut inner = head.select(-1, 0).zeros_like();
+            for (i, (cut, cluster)) in self.cuts.windows(2).zip(self.tail.iter()).enumerate() {
+                let here = y.ge(cut[0]).logical_and(y.lt(cut[1]));
+                at = where_(&here, self.cuts[0] + i as i64, at);
+                let class = where_(&here, &y - cut[0], 0);
+                inner = where_(
+                    &here,
+                    picked(&cluster.call(&x).log_softmax(-1), class),
+                    inner,
+                );
+            }
+            let output = picked(&head, at) + inner;
+            let loss = -output.mean(());
+            Ok((output, loss))
+        })
+    }
+}

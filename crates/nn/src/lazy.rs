@@ -1,0 +1,288 @@
+//! Layers that learn how many features come in from their first input.
+
+use crate::layer::{self, fact, invalid, wrong};
+use crate::{
+    BatchNorm, BatchNormNd, ConvNd, ConvTransposeNd, Copies, Forward, Hooks, InstanceNorm,
+    InstanceNormNd, Kernel, Linear, Members, Mode, Module, TransposedKernel, tree,
+};
+use kiln_tensor::{DType, Int, Result, Tensor, Var, is_recording};
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+const WAITING: &str = "is made at its first input: call the model once before";
+
+/// A layer that is made when the first input shows how many features it has: on that input's device, in the
+/// default dtype of that moment. From then on it is that layer, under that layer's name.
+///
+/// Before, there is one parameter, `weight`, that holds an error. So an optimiser, a copy, a file or a device that
+/// is given the model says that it must be called first. Modes and what requires gradients may be set before;
+/// hooks may not.
+///
+/// ```
+/// use kiln_nn::optim::{Optimizer, SGD};
+/// use kiln_nn::{Flatten, Forward, LazyConv2d, LazyLinear, Module, sequential};
+/// use kiln_tensor::{DType, Tensor};
+/// let model = sequential![LazyConv2d::new(8, 3), Flatten::new(), LazyLinear::new(10)]?;
+/// assert!(Optimizer::new(model.parameters(), SGD::new().lr(0.1)).is_err());
+/// model.call(Tensor::zeros([1, 3, 8, 8], DType::F32));
+/// assert_eq!(model[2].as_module().to_string(), "Linear(in_features=288, out_features=10, bias=True)");
+/// Optimizer::new(model.parameters(), SGD::new().lr(0.1))?;
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+pub struct Lazy<L> {
+    made: OnceLock<L>,
+    /// Held while the layer is made.
+    making: Mutex<()>,
+    make: Arc<dyn Fn(usize) -> Result<L> + Send + Sync>,
+    name: String,
+    /// Where an input of so many dims has its features.
+    features: fn(usize) -> usize,
+    /// Stands for the parameters to come.
+    waiting: Var,
+    mode: Mode,
+}
+
+impl<L: Module> Lazy<L> {
+    #[track_caller]
+    fn of(
+        name: &str,
+        features: fn(usize) -> usize,
+        make: impl Fn(usize) -> Result<L> + Send + Sync + 'static,
+    ) -> Result<Lazy<L>> {
+        let name = format!("Lazy{name}");
+        let mut waiting = Var::parameter(Tensor::zeros([0], DType::F32))?;
+        waiting += Tensor::from_error(invalid(&name, WAITING));
+        Ok(Lazy {
+            made: OnceLock::new(),
+            making: Mutex::new(()),
+            make: Arc::new(make),
+            name,
+            features,
+            waiting,
+            mode: Mode::with_statistics(),
+        })
+    }
+
+    /// The layer.
+    ///
+    /// # Errors
+    /// If there was no input yet.
+    #[track_caller]
+    pub fn get(&self) -> Result<&L> {
+        self.made.get().ok_or_else(|| invalid(&self.name, WAITING))
+    }
+
+    /// The layer, made now if it is not yet.
+    fn made_for(&self, x: &Tensor) -> Result<&L> {
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(layer) = self.made.get() {
+            return Ok(layer);
+        }
+        x.check()?;
+        if is_recording() {
+            return wrong(self, format!("{WAITING} compile"));
+        }
+        let features = x
+            .dims()
+            .get((self.features)(x.ndim()))
+            .and_then(|d| d.as_const());
+        let Some(features) = features else {
+            return wrong(self, format!("can't be made for an input of {}", fact(x)));
+        };
+        let layer = (self.make)(features as usize)?;
+        layer.to(x.device())?;
+        layer.requires_grad_(self.waiting.requires_grad())?;
+        for (_, mode) in tree::modes(&layer) {
+            mode.set_training(self.mode.is_training());
+            if self.mode.is_frozen() {
+                mode.freeze();
+            }
+        }
+        Ok(self.made.get_or_init(|| layer))
+    }
+}
+
+impl<L: Module> Module for Lazy<L> {
+    fn as_module(&self) -> &dyn Module {
+        self.made.get().map_or(self, L::as_module)
+    }
+
+    fn members(&self) -> Members<'_> {
+        if let Some(layer) = self.made.get() {
+            return layer.members();
+        }
+        let mut members = Members::new();
+        members.parameter("weight", &self.waiting);
+        members.mode(&self.mode);
+        members
+    }
+
+    fn name(&self) -> &str {
+        self.made.get().map_or(&self.name, L::name)
+    }
+
+    fn extra_repr(&self) -> String {
+        self.made.get().map(L::extra_repr).unwrap_or_default()
+    }
+
+    fn hooks(&self) -> Option<&Hooks> {
+        self.made.get().and_then(L::hooks)
+    }
+
+    fn reset_parameters(&self) -> Result<()> {
+        self.made.get().map_or(Ok(()), L::reset_parameters)
+    }
+
+    fn copied(&self, copies: &mut Copies) -> Result<Lazy<L>> {
+        Ok(Lazy {
+            made: self.get()?.copied(copies)?.into(),
+            making: Mutex::new(()),
+            make: self.make.clone(),
+            name: self.name.clone(),
+            features: self.features,
+            waiting: self.waiting.clone(),
+            mode: self.mode.clone(),
+        })
+    }
+}
+
+impl<L: Module> fmt::Display for Lazy<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_module().fmt(f)
+    }
+}
+
+impl<L: Forward> Forward for Lazy<L> {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        match self.made.get() {
+            Some(layer) => layer.forward(x),
+            None => self.made_for(&x)?.forward(x),
+        }
+    }
+}
+
+/// A [`Linear`] whose `in_features` are the first input's last dim (`torch.nn.LazyLinear`).
+pub type LazyLinear = Lazy<Linear>;
+
+impl Lazy<Linear> {
+    /// A layer with a bias.
+    ///
+    /// # Errors
+    /// If the size is negative, or inside `compile`.
+    #[track_caller]
+    pub fn new(out_features: impl Into<Int>) -> Result<LazyLinear> {
+        LazyLinear::described(out_features.into(), true)
+    }
+
+    /// A layer without a bias.
+    ///
+    /// # Errors
+    /// As [`LazyLinear::new`].
+    #[track_caller]
+    pub fn no_bias(out_features: impl Into<Int>) -> Result<LazyLinear> {
+        LazyLinear::described(out_features.into(), false)
+    }
+
+    #[track_caller]
+    fn described(out: Int, bias: bool) -> Result<LazyLinear> {
+        layer::sizes("LazyLinear", [out])?;
+        Lazy::of(
+            "Linear",
+            |dims| dims.wrapping_sub(1),
+            move |features| Linear::made([features.into(), out], bias),
+        )
+    }
+}
+
+/// Layers of `D` spatial dims whose channels come in front of these, made of a kernel.
+macro_rules! convolutions {
+    ($($layer:ident $kernel:ident: $($(#[$doc:meta])* $lazy:ident $dims:literal)*;)*) => {$(
+        $($(#[$doc])* pub type $lazy = Lazy<$layer<$dims>>;)*
+
+        impl<const D: usize> Lazy<$layer<D>> {
+            /// A layer to so many channels, with this kernel.
+            ///
+            /// # Errors
+            /// If a size is impossible, the groups do not divide the channels, or inside `compile`.
+            #[track_caller]
+            pub fn new(out_channels: impl Into<Int>, kernel: impl Into<$kernel>) -> Result<Self> {
+                let (out, kernel) = (out_channels.into(), kernel.into());
+                // As many channels as groups come in at least.
+                $layer::<D>::described([kernel.groups, out], &kernel)?;
+                Lazy::of($layer::<D>::NAME, before::<D>, move |channels| $layer::new(channels, out, kernel.clone()))
+            }
+        }
+    )*};
+}
+
+/// The dim in front of the last `D`.
+fn before<const D: usize>(dims: usize) -> usize {
+    dims.wrapping_sub(D + 1)
+}
+
+convolutions! {
+    ConvNd Kernel:
+        /// A [`Conv1d`](crate::Conv1d) for as many channels as come first (`torch.nn.LazyConv1d`).
+        LazyConv1d 1
+        /// A [`Conv2d`](crate::Conv2d) for as many channels as come first (`torch.nn.LazyConv2d`).
+        LazyConv2d 2
+        /// A [`Conv3d`](crate::Conv3d) for as many channels as come first (`torch.nn.LazyConv3d`).
+        LazyConv3d 3;
+    ConvTransposeNd TransposedKernel:
+        /// A [`ConvTranspose1d`](crate::ConvTranspose1d) for as many channels as come first
+        /// (`torch.nn.LazyConvTranspose1d`).
+        LazyConvTranspose1d 1
+        /// A [`ConvTranspose2d`](crate::ConvTranspose2d) for as many channels as come first
+        /// (`torch.nn.LazyConvTranspose2d`).
+        LazyConvTranspose2d 2
+        /// A [`ConvTranspose3d`](crate::ConvTranspose3d) for as many channels as come first
+        /// (`torch.nn.LazyConvTranspose3d`).
+        LazyConvTranspose3d 3;
+}
+
+/// Norms of `D` spatial dims, made with options.
+macro_rules! norms {
+    ($($layer:ident $options:ident $channels:expr; $($(#[$doc:meta])* $lazy:ident $dims:literal)*;)*) => {$(
+        $($(#[$doc])* pub type $lazy = Lazy<$layer<$dims>>;)*
+
+        impl<const D: usize> Lazy<$layer<D>> {
+            /// A layer with PyTorch's defaults.
+            ///
+            /// # Errors
+            /// Inside `compile`.
+            #[track_caller]
+            pub fn new() -> Result<Self> {
+                Self::with($options::new())
+            }
+
+            /// A layer with these settings.
+            ///
+            /// # Errors
+            /// Inside `compile`.
+            #[track_caller]
+            pub fn with(how: $options) -> Result<Self> {
+                Lazy::of($layer::<D>::NAME, $channels, move |channels| $layer::with(channels, how.clone()))
+            }
+        }
+    )*};
+}
+
+norms! {
+    BatchNormNd BatchNorm |_| 1;
+        /// A [`BatchNorm1d`](crate::BatchNorm1d) for as many channels as come first (`torch.nn.LazyBatchNorm1d`).
+        LazyBatchNorm1d 1
+        /// A [`BatchNorm2d`](crate::BatchNorm2d) for as many channels as come first (`torch.nn.LazyBatchNorm2d`).
+        LazyBatchNorm2d 2
+        /// A [`BatchNorm3d`](crate::BatchNorm3d) for as many channels as come first (`torch.nn.LazyBatchNorm3d`).
+        LazyBatchNorm3d 3;
+    InstanceNormNd InstanceNorm before::<D>;
+        /// An [`InstanceNorm1d`](crate::InstanceNorm1d) for as many channels as come first
+        /// (`torch.nn.LazyInstanceNorm1d`).
+        LazyInstanceNorm1d 1
+        /// An [`InstanceNorm2d`](crate::InstanceNorm2d) for as many channels as come first
+        /// (`torch.nn.LazyInstanceNorm2d`).
+        LazyInstanceNorm2d 2
+        /// An [`InstanceNorm3d`](crate::InstanceNorm3d) for as many channels as come first
+        /// (`torch.nn.LazyInstanceNorm3d`).
+        LazyInstanceNorm3d 3;
+}

@@ -1,0 +1,229 @@
+//! Pooling by windows at random distances.
+
+use super::args::known;
+use super::numbers::IntList;
+use super::pool::check_input;
+use crate::options::{Settings, options};
+use crate::record::compose;
+use crate::{DType, Tensor};
+use kiln_base::Dim;
+use kiln_ir::{OpError, ensure};
+use kiln_lazy::caller::on_behalf_of_caller;
+
+options! {
+    /// The windows of a fractional max pooling, of which either the number or its ratio to the input's size is
+    /// given. The numbers are one for each spatial dim, or one for all.
+    FractionalPool (
+        /// The size of a window.
+        kernel_size: IntList
+    ) {
+        /// How many windows there are; `()` where `output_ratio` says it.
+        output_size: IntList = (),
+        /// How many windows there are for each element, between 0 and 1; `()` where `output_size` says it.
+        output_ratio: Ratios = (),
+        ;
+        /// Numbers from 0 to 1 that say where windows lie, `[n, c, spatial]`; drawn where they are not given.
+        random_samples,
+    }
+}
+
+/// Factors: a number, an array or a vector of them, or `()` for none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ratios(pub Vec<f64>);
+
+impl From<()> for Ratios {
+    fn from((): ()) -> Ratios {
+        Ratios::default()
+    }
+}
+
+impl From<f64> for Ratios {
+    fn from(ratio: f64) -> Ratios {
+        Ratios(vec![ratio])
+    }
+}
+
+impl<const N: usize> From<[f64; N]> for Ratios {
+    fn from(ratios: [f64; N]) -> Ratios {
+        Ratios(ratios.to_vec())
+    }
+}
+
+impl From<Vec<f64>> for Ratios {
+    fn from(ratios: Vec<f64>) -> Ratios {
+        Ratios(ratios)
+    }
+}
+
+impl Settings for FractionalPool {
+    fn check(&self) -> Result<(), OpError> {
+        let ratios = &self.output_ratio.0;
+        ensure!(
+            self.output_size.0.is_empty() != ratios.is_empty(),
+            "needs either an output_size or an output_ratio"
+        );
+        if let Some(r) = ratios.iter().find(|r| !(0.0 < **r && **r < 1.0)) {
+            return Err(OpError(format!(
+                "output_ratio must lie between 0 and 1, not {r}"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl FractionalPool {
+    /// For each spatial axis its size, its window's, and how many windows there are.
+    fn axes(&self, spatial: usize, x: &Tensor) -> Result<Vec<[i64; 3]>, OpError> {
+        check_input(spatial, x)?;
+        self.check()?;
+        let kernel = self.kernel_size.each(spatial, "the kernel size", 1)?;
+        let ratios = &self.output_ratio.0;
+        let count = ratios.len();
+        ensure!(
+            [0, 1, spatial].contains(&count),
+            "output_ratio needs one number or {spatial}, not {ratios:?}"
+        );
+        let sizes = match count {
+            0 => self
+                .output_size
+                .each(spatial, "the output size", 0)?
+                .into_iter()
+                .map(|n| n as i64)
+                .collect(),
+            _ => Vec::new(),
+        };
+        let axis = |a: usize| {
+            let (n, k) = (known(x, x.ndim() - spatial + a)?, kernel[a] as i64);
+            let windows = sizes
+                .get(a)
+                .copied()
+                .unwrap_or_else(|| (n as f64 * ratios[a % count]) as i64);
+            let fit = k.checked_add(windows).is_some_and(|end| end - 1 <= n);
+            ensure!(
+                fit,
+                "{windows} windows of {k} do not fit into {n} elements of {}",
+                x.fact()
+            );
+            Ok([n, k, windows])
+        };
+        (0..spatial).map(axis).collect()
+    }
+}
+
+macro_rules! fractional_pools {
+    ($($(#[$doc:meta])* $name:ident $with_indices:ident $spatial:literal;)*) => {
+        impl Tensor {
+            $($(#[$doc])*
+            #[track_caller]
+            pub fn $name(&self, pool: FractionalPool) -> Tensor {
+                self.$with_indices(pool).0
+            }
+
+            /// The same with the position of each maximum in its plane, row-major, as i64.
+            #[track_caller]
+            pub fn $with_indices(&self, pool: FractionalPool) -> (Tensor, Tensor) {
+                on_behalf_of_caller(SOURCE, || pooled(stringify!($name), $spatial, self, &pool))
+            })*
+        }
+    };
+}
+
+fractional_pools! {
+    /// The maxima of windows over `[n, c, h, w]` (or `[c, h, w]`) that lie one or two whole steps apart, at random
+    /// (Graham, "Fractional Max-Pooling", 2014).
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, FractionalPool, Tensor};
+    /// let x = Tensor::rand([4, 3, 32, 32], DType::F32);
+    /// let y = x.fractional_max_pool2d(FractionalPool::new(2).output_size([20, 24]));
+    /// assert_eq!(y.shape()?, [4, 3, 20, 24]);
+    /// let y = x.fractional_max_pool2d(FractionalPool::new(3).output_ratio(0.7));
+    /// assert_eq!(y.shape()?, [4, 3, 22, 22]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    fractional_max_pool2d fractional_max_pool2d_with_indices 2;
+    /// The maxima of windows over `[n, c, d, h, w]` (or `[c, d, h, w]`) that lie one or two whole steps apart, at
+    /// random.
+    fractional_max_pool3d fractional_max_pool3d_with_indices 3;
+}
+
+/// The folder of these sources, whose lines are not the user's.
+const SOURCE: &str = {
+    let this = file!();
+    this.split_at(this.len() - "fractional_pool.rs".len()).0
+};
+
+#[track_caller]
+fn pooled(
+    called: &'static str,
+    spatial: usize,
+    x: &Tensor,
+    pool: &FractionalPool,
+) -> (Tensor, Tensor) {
+    let mut axes = Vec::new();
+    let checked = compose(called, &[x], |_| {
+        axes = pool.axes(spatial, x)?;
+        Ok(x.clone())
+    });
+    if checked.error().is_some() {
+        return (checked.clone(), checked);
+    }
+    let batch = if x.ndim() > spatial + 1 {
+        x.clone()
+    } else {
+        x.unsqueeze(0)
+    };
+    let planes = &batch.dims()[..2];
+    let shape = [planes, &[Dim::from(spatial)]].concat();
+    let samples = match &pool.random_samples {
+        Some(given) => compose(called, &[given], |_| {
+            ensure!(
+                given.dims() == shape,
+                "random_samples must be {shape:?}, not {}",
+                given.fact()
+            );
+            Ok(given.clone())
+        }),
+        None => Tensor::rand(&shape, super::short::wide(x.dtype())).to(x.device()),
+    };
+    // The place of each element of each window in its plane: [n, c, windows .., elements of a window ..].
+    let mut places = Tensor::zeros((), DType::I64);
+    for (a, &[n, k, windows]) in axes.iter().enumerate() {
+        let starts = starts(&samples.select(2, drawn(spatial, a)), [n, k, windows]);
+        let mut shape = [planes, &vec![Dim::ONE; 2 * spatial][..]].concat();
+        (shape[2 + a], shape[2 + spatial + a]) = (windows.into(), k.into());
+        let elements = starts.unsqueeze(-1) + Tensor::arange(0, k, 1);
+        places = places * n + elements.reshape(shape);
+    }
+    let places = places.flatten(2 + spatial as i64, -1);
+    let plane = batch.flatten(2, -1);
+    let elements = plane
+        .gather(2, places.flatten(2, -1))
+        .reshape(places.dims());
+    let largest = elements.argmax(-1).unsqueeze(-1);
+    let found = (
+        elements.gather(-1, &largest).squeeze(-1),
+        places.gather(-1, &largest).squeeze(-1),
+    );
+    match x.ndim() > spatial + 1 {
+        true => found,
+        false => (found.0.squeeze(0), found.1.squeeze(0)),
+    }
+}
+
+/// Which of the samples says where the windows along an axis lie: in 2 dims PyTorch takes the width's first.
+fn drawn(spatial: usize, axis: usize) -> i64 {
+    (if spatial == 2 { 1 - axis } else { axis }) as i64
+}
+
+/// Where the windows of an axis begin, from samples `[n, c]`: `⌊(i + u) a⌋ − ⌊u a⌋`, and the last one at the end.
+#[track_caller]
+fn starts(samples: &Tensor, [n, k, windows]: [i64; 3]) -> Tensor {
+    let last = n - k;
+    let step = Tensor::from(last as f64 / (windows - 1).max(1) as f64).to_dtype(samples.dtype());
+    let u = samples.detach().unsqueeze(-1);
+    let i = Tensor::arange(0, windows, 1);
+    let starts = ((&i + &u) * &step).floor() - (u * step).floor();
+    let starts = starts.to_dtype(DType::I64).clamp(0, last);
+    super::index::where_(i.eq(windows - 1), last, starts)
+}
