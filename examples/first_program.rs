@@ -11,9 +11,7 @@ fn main() -> kiln::Result<()> {
 
     // A function compiled once, for any batch size. The weight may change between runs.
     let weight = Var::new(Tensor::randn([3, 4], DType::F32))?;
-    let layer = compile(Spec::new(DType::F32, ("batch", 3)), |x| {
-        x.matmul(&weight).relu()
-    })?;
+    let layer = compile(Spec::new(DType::F32, ("batch", 3)), |x| x.matmul(&weight).relu())?;
     let out = layer.run(&x)?;
     assert_eq!(out.shape()?, [2, 4]);
     println!("{}", layer.explain());

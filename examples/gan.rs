@@ -3,12 +3,7 @@
 use kiln::prelude::*;
 
 fn main() -> Result<()> {
-    let g = sequential![
-        Linear::new(16, 64),
-        LeakyReLU::new(0.2),
-        BatchNorm1d::new(64),
-        Linear::new(64, 2),
-    ]?;
+    let g = sequential![Linear::new(16, 64), LeakyReLU::new(0.2), BatchNorm1d::new(64), Linear::new(64, 2),]?;
     let d = sequential![Linear::new(2, 64), LeakyReLU::new(0.2), Linear::new(64, 1)]?;
     let adam = Adam::new().lr(2e-4).betas((0.5, 0.999));
     let mut og = Optimizer::new(g.parameters(), adam.clone())?;
@@ -17,8 +12,7 @@ fn main() -> Result<()> {
     for step in 0..50 {
         let real = randn([64, 2]) * 0.5 + 2.0;
         let fake = g.call(randn([64, 16]));
-        let loss_d = bce.call((d.call(real), ones([64, 1])))
-            + bce.call((d.call(fake.detach()), zeros([64, 1])));
+        let loss_d = bce.call((d.call(real), ones([64, 1]))) + bce.call((d.call(fake.detach()), zeros([64, 1])));
         od.zero_grad();
         loss_d.backward()?;
         od.step()?;

@@ -2,64 +2,38 @@
 
 use kiln::prelude::*;
 
-#[derive(Module)]
-struct Block {
+module!(struct Block(d: usize, heads: usize) {
     heads: usize,
-    ln1: LayerNorm,
-    ln2: LayerNorm,
-    qkv: Linear,
-    proj: Linear,
-    mlp: Sequential,
-}
-
-impl Block {
-    fn new(d: usize, heads: usize) -> Result<Block> {
-        let (ln1, ln2) = (LayerNorm::new(d)?, LayerNorm::new(d)?);
-        let (qkv, proj) = (Linear::new(d, 3 * d)?, Linear::new(d, d)?);
-        let mlp = sequential![
-            Linear::new(d, 4 * d),
-            GELU::approximate_tanh(),
-            Linear::new(4 * d, d)
-        ]?;
-        Ok(Block {
-            heads,
-            ln1,
-            ln2,
-            qkv,
-            proj,
-            mlp,
-        })
-    }
-}
+    ln1: LayerNorm = LayerNorm::new(d),
+    ln2: LayerNorm = LayerNorm::new(d),
+    qkv: Linear = Linear::new(d, 3 * d),
+    proj: Linear = Linear::new(d, d),
+    mlp: Sequential = sequential![Linear::new(d, 4 * d), GELU::approximate_tanh(), Linear::new(4 * d, d)],
+});
 
 impl Forward for Block {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
         let [b, t, d] = x.size()?;
-        let qkv = self.qkv.call(self.ln1.call(&x));
-        let qkv = qkv
-            .view([b, t, 3, self.heads, d / self.heads])
-            .permute([2, 0, 3, 1, 4]);
-        let a =
-            qkv.i(0)
-                .scaled_dot_product_attention(qkv.i(1), qkv.i(2), None, 0.0, true, None, false);
+        let qkv = self.qkv.call(self.ln1.call(&x)).view([b, t, 3, self.heads, d / self.heads]);
+        let [q, k, v] = [0, 1, 2].map(|i| qkv.permute([2, 0, 3, 1, 4]).i(i));
+        let a = q.scaled_dot_product_attention(k, v, None, 0.0, true, None, false);
         let x = x + self.proj.call(a.transpose(1, 2).reshape([b, t, d]));
         Ok(&x + self.mlp.call(self.ln2.call(&x)))
     }
 }
 
-#[derive(Module)]
-struct Gpt {
-    tok: Embedding,
-    pos: Embedding,
-    blocks: ModuleList<Block>,
-    ln: LayerNorm,
-}
+module!(struct Gpt(vocab: usize, t: usize, d: usize, heads: usize, layers: usize) {
+    tok: Embedding = Embedding::new(vocab, d),
+    pos: Embedding = Embedding::new(t, d),
+    blocks: ModuleList<Block> = (0..layers).map(|_| Block::new(d, heads)).collect::<Result<_>>(),
+    ln: LayerNorm = LayerNorm::new(d),
+});
 
 impl Forward for Gpt {
     fn forward(&self, ids: Tensor) -> Result<Tensor> {
         let [_, t] = ids.size()?;
         let mut x = self.tok.call(&ids) + self.pos.call(Tensor::arange(0, t, 1));
-        for block in &*self.blocks {
+        for block in self.blocks.iter() {
             x = block.call(x);
         }
         Ok(self.ln.call(x).linear(&self.tok.weight, None))
@@ -67,14 +41,7 @@ impl Forward for Gpt {
 }
 
 fn main() -> Result<()> {
-    let blocks: Result<_> = (0..2).map(|_| Block::new(64, 4)).collect();
-    let (tok, pos) = (Embedding::new(96, 64)?, Embedding::new(64, 64)?);
-    let model = Gpt {
-        tok,
-        pos,
-        blocks: blocks?,
-        ln: LayerNorm::new(64)?,
-    };
+    let model = Gpt::new(96, 64, 64, 4, 2)?;
     let mut opt = Optimizer::new(model.parameters(), AdamW::new().lr(3e-4))?;
     for step in 0..10 {
         let ids = Tensor::randint(0, 96, [4, 33]);

@@ -26,16 +26,7 @@ fn main() -> Result<()> {
     if only.is_none() {
         println!(
             "{:>7}  {:>8}  {:>8}  {:>8}  {:>7}  {:>10}  {:>9}  {:>8}  {:>5}  {:>8}",
-            "kernels",
-            "launches",
-            "together",
-            "prepared",
-            "patches",
-            "parameters",
-            "peak (MB)",
-            "bound",
-            "ratio",
-            "ms"
+            "kernels", "launches", "together", "prepared", "patches", "parameters", "peak (MB)", "bound", "ratio", "ms"
         );
     }
     for (name, about, make) in WORKLOADS {

@@ -2,12 +2,11 @@
 
 use kiln::prelude::*;
 
-#[derive(Module)]
-struct Tagger {
-    emb: Embedding,
-    rnn: LSTM,
-    out: Linear,
-}
+module!(struct Tagger(how: Recurrent) {
+    emb: Embedding = Embedding::with(50, 32, Rows::new().padding_idx(0)),
+    rnn: LSTM = LSTM::with(32, 48, how),
+    out: Linear = Linear::new(96, 7),
+});
 
 impl Forward for Tagger {
     fn forward(&self, ids: Tensor) -> Result<Tensor> {
@@ -17,15 +16,7 @@ impl Forward for Tagger {
 }
 
 fn main() -> Result<()> {
-    let options = Recurrent::new()
-        .num_layers(2)
-        .batch_first(true)
-        .bidirectional(true);
-    let model = Tagger {
-        emb: Embedding::with(50, 32, Rows::new().padding_idx(0))?,
-        rnn: LSTM::with(32, 48, options.dropout(0.1))?,
-        out: Linear::new(96, 7)?,
-    };
+    let model = Tagger::new(Recurrent::new().num_layers(2).batch_first(true).bidirectional(true).dropout(0.1))?;
     let mut opt = Optimizer::new(model.parameters(), RMSprop::new().lr(1e-3))?;
     for step in 0..10 {
         let lengths = Tensor::randint(3, 12, [8]).to_vec::<i64>()?;

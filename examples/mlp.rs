@@ -2,12 +2,11 @@
 
 use kiln::prelude::*;
 
-#[derive(Module)]
-struct Mlp {
-    fc1: Linear,
-    fc2: Linear,
-    drop: Dropout,
-}
+module!(struct Mlp() {
+    fc1: Linear = Linear::new(64, 128),
+    fc2: Linear = Linear::new(128, 10),
+    drop: Dropout = Dropout::new(0.1),
+});
 
 impl Forward for Mlp {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
@@ -18,9 +17,7 @@ impl Forward for Mlp {
 fn main() -> Result<()> {
     manual_seed(0);
     let (x, y) = (randn([512, 64]), Tensor::randint(0, 10, [512]));
-    let (fc1, fc2) = (Linear::new(64, 128)?, Linear::new(128, 10)?);
-    let drop = Dropout::new(0.1)?;
-    let model = Mlp { fc1, fc2, drop };
+    let model = Mlp::new()?;
     let mut opt = Optimizer::new(model.parameters(), AdamW::new())?;
     let data = TensorDataset::new((x.clone(), y.clone()))?;
     let loader = DataLoader::new(data).batch_size(64).shuffle(true).build()?;
@@ -36,10 +33,7 @@ fn main() -> Result<()> {
             opt.step()?;
             total += loss.detach();
         }
-        println!(
-            "{epoch} {}",
-            total.item::<f64>()? / loader.len().unwrap_or(1) as f64
-        );
+        println!("{epoch} {}", total.item::<f64>()? / loader.len().unwrap_or(1) as f64);
     }
     model.eval();
     let right = no_grad(|| model.call(&x).argmax(1).eq(&y));

@@ -2,33 +2,15 @@
 
 use kiln::prelude::*;
 
-#[derive(Module)]
-struct BasicBlock {
-    conv1: Conv2d,
-    bn1: BatchNorm2d,
-    conv2: Conv2d,
-    bn2: BatchNorm2d,
-    down: Option<Sequential>,
-}
-
-impl BasicBlock {
-    fn new(cin: usize, cout: usize, stride: i64) -> Result<BasicBlock> {
-        let kernel = |size: i64| Kernel::new(size).padding(size / 2).bias(false);
-        let down = (stride != 1 || cin != cout).then(|| {
-            sequential![
-                Conv2d::new(cin, cout, kernel(1).stride(stride)),
-                BatchNorm2d::new(cout)
-            ]
-        });
-        Ok(BasicBlock {
-            conv1: Conv2d::new(cin, cout, kernel(3).stride(stride))?,
-            bn1: BatchNorm2d::new(cout)?,
-            conv2: Conv2d::new(cout, cout, kernel(3))?,
-            bn2: BatchNorm2d::new(cout)?,
-            down: down.transpose()?,
-        })
-    }
-}
+module!(struct BasicBlock(cin: usize, cout: usize, stride: i64) {
+    conv1: Conv2d = Conv2d::new(cin, cout, Kernel::new(3).stride(stride).padding(1).bias(false)),
+    bn1: BatchNorm2d = BatchNorm2d::new(cout),
+    conv2: Conv2d = Conv2d::new(cout, cout, Kernel::new(3).padding(1).bias(false)),
+    bn2: BatchNorm2d = BatchNorm2d::new(cout),
+    down: Option<Sequential> = (stride != 1 || cin != cout).then(|| {
+        sequential![Conv2d::new(cin, cout, Kernel::new(1).stride(stride).bias(false)), BatchNorm2d::new(cout)]
+    }),
+});
 
 impl Forward for BasicBlock {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
@@ -47,12 +29,7 @@ fn main() -> Result<()> {
         Flatten::new(),
         Linear::new(32, 10),
     ]?;
-    let sgd = SGD::new()
-        .lr(0.1)
-        .momentum(0.9)
-        .nesterov(true)
-        .weight_decay(5e-4);
-    let mut opt = Optimizer::new(net.parameters(), sgd)?;
+    let mut opt = Optimizer::new(net.parameters(), SGD::new().lr(0.1).momentum(0.9).nesterov(true).weight_decay(5e-4))?;
     let mut sched = Scheduler::new(&mut opt, CosineAnnealingLR::new(20))?;
     for step in 0..20 {
         let (x, y) = (randn([8, 3, 32, 32]), Tensor::randint(0, 10, [8]));
@@ -63,8 +40,6 @@ fn main() -> Result<()> {
         sched.step(&mut opt)?;
         println!("{step} {loss} {}", sched.last_lr()[0]);
     }
-    let saved = Checkpoint::new()
-        .module("model", &net)
-        .optimizer("opt", &opt);
+    let saved = Checkpoint::new().module("model", &net).optimizer("opt", &opt).value("step", &19);
     saved.save(std::env::temp_dir().join("block.ckpt"))
 }

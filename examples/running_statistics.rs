@@ -6,17 +6,11 @@ fn main() -> kiln::Result<()> {
     let mean = Var::new(Tensor::zeros([3], DType::F32))?;
     let variance = Var::new(Tensor::ones([3], DType::F32))?;
     let images = Spec::new(DType::F32, ("batch", 3, 8, 8));
-    let step = compile(images, |x| {
-        x.batch_norm(Some(&mean), Some(&variance), None, None, true, 0.1, 1e-5)
-    })?;
+    let step = compile(images, |x| x.batch_norm(Some(&mean), Some(&variance), None, None, true, 0.1, 1e-5))?;
     for batch in [4, 16, 9] {
         let x = Tensor::randn([batch, 3, 8, 8], DType::F32) * 2.0 + 5.0;
         step.run(&x)?;
-        println!(
-            "after a batch of {batch}: mean {} variance {}",
-            mean.get(),
-            variance.get()
-        );
+        println!("after a batch of {batch}: mean {} variance {}", mean.get(), variance.get());
     }
     Ok(())
 }

@@ -76,25 +76,14 @@ pub mod nn {
     //! Layers, initialisers, optimisers and schedules, under PyTorch's names.
     //!
     //! ```
-    //! use kiln::nn::{BatchNorm2d, Conv2d, Forward, Kernel, Linear, Module};
+    //! use kiln::nn::{BatchNorm2d, Conv2d, Forward, Kernel, Linear, Module, module};
     //! use kiln::{DType, Result, Tensor};
     //!
-    //! #[derive(Module)]
-    //! struct Net {
-    //!     conv: Conv2d,
-    //!     norm: BatchNorm2d,
-    //!     head: Linear,
-    //! }
-    //!
-    //! impl Net {
-    //!     fn new() -> Result<Net> {
-    //!         Ok(Net {
-    //!             conv: Conv2d::new(1, 8, Kernel::new(3).padding(1).bias(false))?,
-    //!             norm: BatchNorm2d::new(8)?,
-    //!             head: Linear::new(8 * 14 * 14, 10)?,
-    //!         })
-    //!     }
-    //! }
+    //! module!(struct Net(classes: usize) {
+    //!     conv: Conv2d = Conv2d::new(1, 8, Kernel::new(3).padding(1).bias(false)),
+    //!     norm: BatchNorm2d = BatchNorm2d::new(8),
+    //!     head: Linear = Linear::new(8 * 14 * 14, classes),
+    //! });
     //!
     //! impl Forward for Net {
     //!     fn forward(&self, x: Tensor) -> Result<Tensor> {
@@ -103,7 +92,7 @@ pub mod nn {
     //!     }
     //! }
     //!
-    //! let net = Net::new()?;
+    //! let net = Net::new(10)?;
     //! let images = Tensor::rand([4, 1, 28, 28], DType::F32);
     //! let labels = Tensor::randint(0, 10, [4]);
     //! let loss = net.call(&images).cross_entropy(&labels);

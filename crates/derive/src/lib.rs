@@ -4,8 +4,10 @@
 mod nest;
 
 use proc_macro2::TokenStream;
-use quote::quote;
-use syn::{Attribute, Data, DeriveInput, Error, Field, Fields, Index, Member, Result, parse_quote};
+use quote::{ToTokens, quote};
+use syn::{
+    Attribute, Data, DeriveInput, Error, Field, Fields, Index, Member, Path, Result, parse_quote,
+};
 
 /// Implements `Module` for a struct: its fields are its parameters, buffers and children, under the
 /// fields' names (`0`, `1`, … in a tuple struct).
@@ -23,7 +25,8 @@ use syn::{Attribute, Data, DeriveInput, Error, Field, Fields, Index, Member, Res
 /// `#[module(extra_repr)]` on the struct prints what its own method `fn extra_repr(&self) -> String`
 /// returns in the parentheses behind its name, and `#[module(reset_parameters)]` resets it with its own
 /// method `fn reset_parameters(&self) -> Result<()>`. `#[module(name)]` takes the name from
-/// `fn name(&self) -> &str`.
+/// `fn name(&self) -> &str`. `#[module(path = ..)]` says what the crate of modules is called, for macros that
+/// write structs.
 #[proc_macro_derive(Module, attributes(module, param, buffer, skip))]
 pub fn module(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     derive(input, quote!(::kiln_nn))
@@ -66,6 +69,8 @@ fn derive(input: proc_macro::TokenStream, nn: TokenStream) -> proc_macro::TokenS
 }
 
 fn expand(mut input: DeriveInput, nn: &TokenStream) -> Result<TokenStream> {
+    let Own { methods: own, path } = own(&input.attrs)?;
+    let nn = &path.unwrap_or_else(|| nn.clone());
     let Data::Struct(data) = &input.data else {
         let message = "only structs are modules; hold the alternatives as Option fields or a Box<dyn Forward>";
         return Err(Error::new_spanned(&input.ident, message));
@@ -78,7 +83,7 @@ fn expand(mut input: DeriveInput, nn: &TokenStream) -> Result<TokenStream> {
     let mut methods = TokenStream::new();
     let (name, label) = (&input.ident, input.ident.to_string());
     let mut named = quote! { fn name(&self) -> &str { #label } };
-    for name in own_methods(&input.attrs)? {
+    for name in own {
         match name.as_str() {
             "name" => named = quote! { fn name(&self) -> &str { Self::name(self) } },
             "extra_repr" => methods.extend(quote! {
@@ -204,17 +209,29 @@ fn role(field: &Field) -> Result<Role> {
     Ok(role)
 }
 
-/// The methods named by `#[module(..)]`.
-fn own_methods(attributes: &[Attribute]) -> Result<Vec<String>> {
-    let mut found = Vec::new();
+/// What `#[module(..)]` says.
+#[derive(Default)]
+struct Own {
+    /// The struct's own methods.
+    methods: Vec<String>,
+    /// What the crate of modules is called here.
+    path: Option<TokenStream>,
+}
+
+fn own(attributes: &[Attribute]) -> Result<Own> {
+    let mut own = Own::default();
     for attribute in attributes.iter().filter(|a| a.path().is_ident("module")) {
         attribute.parse_nested_meta(|meta| {
+            if meta.path.is_ident("path") {
+                own.path = Some(meta.value()?.parse::<Path>()?.into_token_stream());
+                return Ok(());
+            }
             let known = ["name", "extra_repr", "reset_parameters"];
             let name = known.iter().find(|name| meta.path.is_ident(name));
             let name = name.ok_or_else(|| meta.error(format!("expected one of {known:?}")))?;
-            found.push(name.to_string());
+            own.methods.push(name.to_string());
             Ok(())
         })?;
     }
-    Ok(found)
+    Ok(own)
 }

@@ -2,7 +2,7 @@
 
 use kiln::nn::{
     BatchNorm, BatchNorm2d, Conv2d, Dropout, Forward, Hardswish, Hooks, Kernel, Linear, Module,
-    ReLU, Sequential, sequential,
+    ReLU, Sequential, module, sequential,
 };
 use kiln::{Result, Tensor};
 
@@ -37,24 +37,13 @@ fn conv_norm(
     Ok(layers)
 }
 
-/// Weighs channels by what their means say (Hu et al., 2017).
-#[derive(Module)]
-struct SqueezeExcitation {
-    fc1: Conv2d,
-    fc2: Conv2d,
-    hooks: Hooks,
-}
-
-impl SqueezeExcitation {
-    fn new(channels: usize) -> Result<SqueezeExcitation> {
-        let squeezed = multiple_of_8(channels / 4);
-        Ok(SqueezeExcitation {
-            fc1: Conv2d::new(channels, squeezed, 1)?,
-            fc2: Conv2d::new(squeezed, channels, 1)?,
-            hooks: Hooks::new(),
-        })
+module!(
+    /// Weighs channels by what their means say (Hu et al., 2017).
+    struct SqueezeExcitation(channels: usize) {
+        fc1: Conv2d = Conv2d::new(channels, multiple_of_8(channels / 4), 1),
+        fc2: Conv2d = Conv2d::new(multiple_of_8(channels / 4), channels, 1),
     }
-}
+);
 
 impl Forward for SqueezeExcitation {
     fn forward(&self, x: Tensor) -> Result<Tensor> {

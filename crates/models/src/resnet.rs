@@ -1,7 +1,7 @@
 //! Residual networks.
 
 use kiln::nn::{
-    BatchNorm2d, Conv2d, Forward, Hooks, Kernel, Linear, Module, Sequential, sequential,
+    BatchNorm2d, Conv2d, Forward, Hooks, Kernel, Linear, Module, Sequential, module, sequential,
 };
 use kiln::{Pool, Result, Tensor};
 
@@ -25,29 +25,16 @@ fn residual(y: Tensor, x: Tensor, downsample: &Option<Sequential>) -> Tensor {
     }
 }
 
-/// Two 3x3 convolutions beside a shortcut.
-#[derive(Module)]
-struct BasicBlock {
-    conv1: Conv2d,
-    bn1: BatchNorm2d,
-    conv2: Conv2d,
-    bn2: BatchNorm2d,
-    downsample: Option<Sequential>,
-    hooks: Hooks,
-}
-
-impl BasicBlock {
-    fn new(from: usize, to: usize, stride: usize) -> Result<BasicBlock> {
-        Ok(BasicBlock {
-            conv1: conv(from, to, 3, stride)?,
-            bn1: BatchNorm2d::new(to)?,
-            conv2: conv(to, to, 3, 1)?,
-            bn2: BatchNorm2d::new(to)?,
-            downsample: shortcut(from, to, stride)?,
-            hooks: Hooks::new(),
-        })
+module!(
+    /// Two 3x3 convolutions beside a shortcut.
+    struct BasicBlock(from: usize, to: usize, stride: usize) {
+        conv1: Conv2d = conv(from, to, 3, stride),
+        bn1: BatchNorm2d = BatchNorm2d::new(to),
+        conv2: Conv2d = conv(to, to, 3, 1),
+        bn2: BatchNorm2d = BatchNorm2d::new(to),
+        downsample: Option<Sequential> = shortcut(from, to, stride),
     }
-}
+);
 
 impl Forward for BasicBlock {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
@@ -57,33 +44,18 @@ impl Forward for BasicBlock {
     }
 }
 
-/// A 3x3 convolution between two 1x1 ones, which narrow and widen the channels by four.
-#[derive(Module)]
-struct Bottleneck {
-    conv1: Conv2d,
-    bn1: BatchNorm2d,
-    conv2: Conv2d,
-    bn2: BatchNorm2d,
-    conv3: Conv2d,
-    bn3: BatchNorm2d,
-    downsample: Option<Sequential>,
-    hooks: Hooks,
-}
-
-impl Bottleneck {
-    fn new(from: usize, width: usize, stride: usize) -> Result<Bottleneck> {
-        Ok(Bottleneck {
-            conv1: conv(from, width, 1, 1)?,
-            bn1: BatchNorm2d::new(width)?,
-            conv2: conv(width, width, 3, stride)?,
-            bn2: BatchNorm2d::new(width)?,
-            conv3: conv(width, 4 * width, 1, 1)?,
-            bn3: BatchNorm2d::new(4 * width)?,
-            downsample: shortcut(from, 4 * width, stride)?,
-            hooks: Hooks::new(),
-        })
+module!(
+    /// A 3x3 convolution between two 1x1 ones, which narrow and widen the channels by four.
+    struct Bottleneck(from: usize, width: usize, stride: usize) {
+        conv1: Conv2d = conv(from, width, 1, 1),
+        bn1: BatchNorm2d = BatchNorm2d::new(width),
+        conv2: Conv2d = conv(width, width, 3, stride),
+        bn2: BatchNorm2d = BatchNorm2d::new(width),
+        conv3: Conv2d = conv(width, 4 * width, 1, 1),
+        bn3: BatchNorm2d = BatchNorm2d::new(4 * width),
+        downsample: Option<Sequential> = shortcut(from, 4 * width, stride),
     }
-}
+);
 
 impl Forward for Bottleneck {
     fn forward(&self, x: Tensor) -> Result<Tensor> {

@@ -1,7 +1,7 @@
 //! Layers, initialisers, optimisers and schedules, under PyTorch's names.
 //!
-//! A model is a struct whose fields are layers; [`Module`] is derived for it, [`Forward`] says what it computes,
-//! and [`Forward::call`] calls it. A layer is described, then made: `Linear::new(64, 10)?` takes what has no
+//! A model is a struct whose fields are layers; [`Module`] is derived for it, or [`module!`] writes it with its
+//! constructor, [`Forward`] says what it computes, and [`Forward::call`] calls it. A layer is described, then made: `Linear::new(64, 10)?` takes what has no
 //! default in PyTorch, and what PyTorch takes by keyword is a struct,
 //! `Conv2d::new(3, 16, Kernel::new(3).padding(1).bias(false))?`, or `LayerNorm::with(64, Norm::new().eps(1e-6))?`
 //! where something is required beside it. New parameters hold PyTorch's initial distributions.
@@ -18,6 +18,7 @@ mod checkpoint;
 mod container;
 mod conv;
 mod copy;
+mod described;
 mod distance;
 mod dropout;
 mod embedding;
@@ -63,6 +64,7 @@ pub use conv::{
     ConvTransposeNd, Kernel, TransposedKernel,
 };
 pub use copy::{BoxCopy, BoxForward, BoxModule, Copies};
+pub use described::Made;
 pub use distance::{CosineSimilarity, PairwiseDistance};
 pub use dropout::{AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout};
 pub use embedding::{Embedding, EmbeddingBag, Rows};

@@ -5,6 +5,7 @@ mod attention;
 mod cells;
 mod checkpoint;
 mod ctc;
+mod described;
 mod errors;
 mod fractional_pool;
 mod hooks;

@@ -1,0 +1,90 @@
+//! Modules written as PyTorch's are: what a field is, and how it is made, in one line.
+
+use kiln_tensor::Result;
+
+/// A struct that is a [`Module`](trait@crate::Module), and its `new`: the arguments of `new` stand behind the struct's
+/// name, and what a field holds behind its type. A field without that holds the argument of its name. What is made
+/// may be a `Result`; `new` gives one, the first error.
+///
+/// ```
+/// use kiln_nn::{Forward, GELU, LayerNorm, Linear, Module, Sequential, module, sequential};
+/// use kiln_tensor::{DType, Result, Tensor};
+///
+/// module!(struct Block(d: usize, scale: f64) {
+///     norm: LayerNorm = LayerNorm::new(d),
+///     mlp: Sequential = sequential![Linear::new(d, 4 * d), GELU::new(), Linear::new(4 * d, d)],
+///     scale: f64,
+/// });
+///
+/// impl Forward for Block {
+///     fn forward(&self, x: Tensor) -> Result<Tensor> {
+///         Ok(self.mlp.call(self.norm.call(&x)) * self.scale + x)
+///     }
+/// }
+///
+/// let block = Block::new(8, 0.5)?;
+/// assert_eq!(block.call(Tensor::zeros([2, 8], DType::F32)).shape()?, [2, 8]);
+/// assert_eq!(block.norm.normalized_shape(), [8]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// This is the struct with `#[derive(Module)]`, a field `hooks: Hooks` more, and a constructor that makes the fields
+/// one after the other. `pub`, docs and attributes stand where they stand in a struct. A struct with type
+/// parameters, or with a constructor of another kind, is written out.
+#[macro_export]
+macro_rules! module {
+    (@made $field:ident) => {
+        $field
+    };
+    (@made $field:ident $made:expr) => {
+        $crate::Made::made($made)?
+    };
+    ($(#[$meta:meta])* $vis:vis struct $name:ident ($($arg:ident: $given:ty),* $(,)?) {
+        $($(#[$about:meta])* $field_vis:vis $field:ident: $ty:ty $(= $made:expr)?),* $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive($crate::Module)]
+        #[module(path = $crate)]
+        $vis struct $name {
+            $($(#[$about])* $field_vis $field: $ty,)*
+            hooks: $crate::Hooks,
+        }
+
+        impl $name {
+            /// With new parts.
+            ///
+            /// # Errors
+            /// The first of a part.
+            $vis fn new($($arg: $given),*) -> $crate::Result<$name> {
+                $(let $field: $ty = $crate::module!(@made $field $($made)?);)*
+                Ok($name { $($field,)* hooks: $crate::Hooks::new() })
+            }
+        }
+    };
+}
+
+/// What a field of a [`module!`](crate::module) can be made from: what it holds, a result of that, or an option of such
+/// a result.
+#[diagnostic::on_unimplemented(message = "`{Self}` is neither a `{T}` nor a result of one")]
+pub trait Made<T> {
+    #[doc(hidden)]
+    fn made(self) -> Result<T>;
+}
+
+impl<T> Made<T> for T {
+    fn made(self) -> Result<T> {
+        Ok(self)
+    }
+}
+
+impl<T> Made<T> for Result<T> {
+    fn made(self) -> Result<T> {
+        self
+    }
+}
+
+impl<T> Made<Option<T>> for Option<Result<T>> {
+    fn made(self) -> Result<Option<T>> {
+        self.transpose()
+    }
+}
