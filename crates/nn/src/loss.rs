@@ -1,7 +1,7 @@
 //! Losses as modules of two to four inputs. Their weights are buffers, so they move with the module
 //! and are part of its state.
 
-use crate::layer::{fact, looking_up, wrong};
+use crate::layer::{checked, fact, looking_up, wrong};
 use crate::{Forward, Hooks, Module};
 use kiln_tensor::{
     BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CosineEmbedding, CrossEntropy, Ctc,
@@ -35,7 +35,21 @@ macro_rules! losses {
                 }
             }
 
-            losses!(@with $name $field $options $($buffer)*);
+            /// The loss with these settings.
+            ///
+            /// # Errors
+            /// If a setting is out of its range, a weight carries an error, or one is given inside `compile`, where
+            /// no buffer can be made.
+            #[track_caller]
+            #[allow(unused_mut)]
+            pub fn with($field: $options) -> Result<$name> {
+                let mut $field = checked(stringify!($name), $field)?;
+                Ok($name {
+                    $($buffer: buffer($field.$buffer.take())?,)*
+                    $field,
+                    hooks: Hooks::new(),
+                })
+            }
 
             /// What the function takes by name; tensors of it are the module's buffers.
             pub fn $field(&self) -> &$options {
@@ -76,27 +90,6 @@ macro_rules! losses {
         })+
         how
     }};
-    (@with $name:ident $field:ident $options:ident) => {
-        /// The loss with these settings.
-        pub fn with($field: $options) -> $name {
-            let hooks = Hooks::new();
-            $name { $field, hooks }
-        }
-    };
-    (@with $name:ident $field:ident $options:ident $($buffer:ident)+) => {
-        /// The loss with these settings.
-        ///
-        /// # Errors
-        /// If a weight carries an error, or one is given inside `compile`, where no buffer can be made.
-        #[track_caller]
-        pub fn with(mut $field: $options) -> Result<$name> {
-            Ok($name {
-                $($buffer: buffer($field.$buffer.take())?,)+
-                $field,
-                hooks: Hooks::new(),
-            })
-        }
-    };
 }
 
 #[track_caller]

@@ -2,7 +2,10 @@
 
 use crate::support::{held, names, random, values};
 use kiln_nn::*;
-use kiln_tensor::{AvgPool, DType, Pool, Tensor, Var, with_default_dtype, with_seed};
+use kiln_tensor::{
+    AvgPool, CrossEntropy, Ctc, DType, ErrorKind, GaussianNll, Huber, MultiMargin, Pool, Reduction,
+    Result, SmoothL1, Tensor, TripletMargin, Var, with_default_dtype, with_seed,
+};
 use std::sync::Arc;
 
 #[test]
@@ -348,4 +351,42 @@ fn errors_can_be_had_at_the_call() {
     // A variable stands where a tensor does.
     let v = Var::new(Tensor::ones([2, 3], DType::F32)).unwrap();
     assert_eq!(values(&layer.call(&v)), values(&layer.call(v.get())));
+}
+
+#[test]
+fn losses_are_made_of_settings_that_make_sense() {
+    #[track_caller]
+    fn refused<L>(made: Result<L>, loss: &str, wanted: &str) {
+        let e = made.err().unwrap();
+        assert_eq!(e.kind(), ErrorKind::Value);
+        let text = e.to_string();
+        let there = [loss, wanted, "making.rs"];
+        assert!(there.iter().all(|part| text.contains(part)), "{text}");
+    }
+    let text = "label_smoothing must lie in 0..=1, not ";
+    for smoothing in [-0.1, 1.5, f64::NAN] {
+        let how = CrossEntropy::new().label_smoothing(smoothing);
+        refused(CrossEntropyLoss::with(how), "CrossEntropyLoss", text);
+    }
+    let beta = SmoothL1Loss::with(SmoothL1::new().beta(-1.0));
+    refused(beta, "SmoothL1Loss", "beta must not be negative, but is -1");
+    let delta = HuberLoss::with(Huber::new().delta(0.0));
+    refused(delta, "HuberLoss", "delta must be positive, but is 0");
+    let p = MultiMarginLoss::with(MultiMargin::new().p(3));
+    refused(p, "MultiMarginLoss", "p must be 1 or 2, not 3");
+    let eps = GaussianNLLLoss::with(GaussianNll::new().eps(-1e-6));
+    refused(eps, "GaussianNLLLoss", "eps must not be negative");
+    let margin = TripletMarginLoss::with(TripletMargin::new().margin(0.0));
+    refused(
+        margin,
+        "TripletMarginLoss",
+        "the margin must be positive, but is 0",
+    );
+    let blank = CTCLoss::with(Ctc::new().blank(-1));
+    refused(
+        blank,
+        "CTCLoss",
+        "the blank must not be negative, but is -1",
+    );
+    assert!(MSELoss::with(Reduction::Sum).is_ok());
 }

@@ -32,7 +32,7 @@ fn losses_by_their_formulas() {
     let var = f64s(&[2.0, 0.5], &[2]);
     let gauss = 0.5 * (2f64.ln() + 0.25 / 2.0 + 0.5f64.ln() + 0.25 / 0.5) / 2.0;
     near(&GaussianNLLLoss::new().call((&x, &y, &var)), &[gauss]);
-    let ranking = MarginRankingLoss::with(MarginRanking::new().margin(0.25));
+    let ranking = MarginRankingLoss::with(MarginRanking::new().margin(0.25)).unwrap();
     // max(0, −t (a − b) + margin): −0.5 · −1 … by hand for both pairs.
     near(
         &ranking.call((&x, &f64s(&[1.0, -1.0], &[2]), &y)),
@@ -50,7 +50,7 @@ fn losses_by_their_formulas() {
         &[24.0 / 25.0],
     );
     let c = f64s(&[3.0, 2.0], &[1, 2]);
-    let triplet = TripletMarginLoss::with(TripletMargin::new().eps(0.0));
+    let triplet = TripletMarginLoss::with(TripletMargin::new().eps(0.0)).unwrap();
     near(&triplet.call((&a, &b, &c)), &[2f64.sqrt() - 2.0 + 1.0]);
 
     let scores = f64s(&[0.1, 0.2, 0.4, 0.8], &[1, 4]);

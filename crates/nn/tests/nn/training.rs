@@ -160,7 +160,7 @@ fn loss_modules_are_the_functions_with_their_defaults() {
     for (found, wanted) in pairs {
         assert_close(&values(&found), &values(&wanted), 1e-12);
     }
-    let sum = MSELoss::with(Reduction::Sum);
+    let sum = MSELoss::with(Reduction::Sum).unwrap();
     assert_close(
         &values(&sum.call((&x, &y))),
         &values(&x.mse_loss_with(&y, Reduction::Sum)),

@@ -7,7 +7,7 @@ use super::join::stack;
 use super::loss::reduced;
 use super::pad::PadMode;
 use crate::operand::AsTensor;
-use crate::options::options;
+use crate::options::{Settings, options};
 use crate::record::compose;
 use crate::{DType, Int, Reduction, Tensor, scan};
 use kiln_ir::{Builder, OpError, Pw, ensure};
@@ -127,9 +127,18 @@ impl Tensor {
     }
 }
 
+impl Settings for Ctc {
+    fn check(&self) -> Result<(), OpError> {
+        let blank = self.blank.0;
+        ensure!(blank >= 0, "the blank must not be negative, but is {blank}");
+        Ok(())
+    }
+}
+
 fn check(operands: [&Tensor; 4], how: &Ctc) -> Result<(), OpError> {
     let [x, targets, input_lengths, target_lengths] = operands;
     needs_float(x, "input")?;
+    how.check()?;
     ensure!(
         (2..=3).contains(&x.ndim()),
         "the log probabilities must be [t, n, c] or [t, c], not {}",

@@ -4,7 +4,7 @@ use super::args::needs_float;
 use super::index::{checked_index, needs_index};
 use super::loss::reduced;
 use crate::operand::AsTensor;
-use crate::options::options;
+use crate::options::{Settings, options};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Reduction, Tensor};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
@@ -60,6 +60,21 @@ options! {
         weight,
     }
 }
+
+impl Settings for CrossEntropy {
+    fn check(&self) -> Result<(), OpError> {
+        let smoothing = self.label_smoothing;
+        ensure!(
+            (0.0..=1.0).contains(&smoothing),
+            "label_smoothing must lie in 0..=1, not {smoothing}"
+        );
+        Ok(())
+    }
+}
+
+impl Settings for BinaryCrossEntropy {}
+impl Settings for BinaryCrossEntropyWithLogits {}
+impl Settings for Nll {}
 
 impl Tensor {
     /// `−(target · log input + (1 − target) · log(1 − input))` of probabilities, with logarithms of at
@@ -196,11 +211,7 @@ impl Tensor {
         compose("cross_entropy", &operands, |b| {
             needs_float(self, "input")?;
             ensure!(self.ndim() > 0, "the input must have a class dim");
-            let smoothing = how.label_smoothing;
-            ensure!(
-                (0.0..=1.0).contains(&smoothing),
-                "label_smoothing must lie in 0..=1, not {smoothing}"
-            );
+            how.check()?;
             let dim = (self.ndim() > 1) as i64;
             let x = b.widened(self)?;
             let log = super::activation::softmax(b, &x, dim, true)?;

@@ -2,7 +2,7 @@
 
 use super::loss::{floats, reduced};
 use crate::operand::AsTensor;
-use crate::options::options;
+use crate::options::{Settings, options};
 use crate::record::compose;
 use crate::{Reduction, Tensor};
 use kiln_base::Dim;
@@ -35,6 +35,16 @@ options! {
     }
 }
 
+impl Settings for GaussianNll {
+    fn check(&self) -> Result<(), OpError> {
+        let eps = self.eps;
+        ensure!(eps >= 0.0, "eps must not be negative, but is {eps}");
+        Ok(())
+    }
+}
+
+impl Settings for PoissonNll {}
+
 impl Tensor {
     /// The loss of means (this tensor) and variances of normal distributions for a target:
     /// `½ (log var + (input − target)² / var)`. Variances below [`GaussianNll::eps`] count as that, but keep
@@ -58,7 +68,7 @@ impl Tensor {
         let var: &Tensor = &var.as_tensor();
         let eps = how.eps;
         compose("gaussian_nll_loss", &[self, target, var], |b| {
-            ensure!(eps >= 0.0, "eps must not be negative, but is {eps}");
+            how.check()?;
             let var_shape = variance_shape(self, var)?;
             let (dtype, x) = floats(b, &[self, target, var])?;
             let var = b.reshape(&x[2], &var_shape)?;

@@ -2,7 +2,7 @@
 
 use super::args::needs_float;
 use crate::operand::AsTensor;
-use crate::options::options;
+use crate::options::{Settings, options};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor, promote};
 use kiln_ir::{Builder, OpError, Pw, ensure};
@@ -106,6 +106,25 @@ options! {
     }
 }
 
+impl Settings for SmoothL1 {
+    fn check(&self) -> Result<(), OpError> {
+        let beta = self.beta;
+        ensure!(beta >= 0.0, "beta must not be negative, but is {beta}");
+        Ok(())
+    }
+}
+
+impl Settings for Huber {
+    fn check(&self) -> Result<(), OpError> {
+        let delta = self.delta;
+        ensure!(delta > 0.0, "delta must be positive, but is {delta}");
+        Ok(())
+    }
+}
+
+impl Settings for Reduction {}
+impl Settings for KlDiv {}
+
 fn distance(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     let difference = b.binary(Pw::Sub, x, y)?;
     b.unary(Pw::Abs, &difference)
@@ -159,9 +178,9 @@ impl Tensor {
     #[track_caller]
     pub fn smooth_l1_loss_with(&self, target: impl AsTensor, how: SmoothL1) -> Tensor {
         let target: &Tensor = &target.as_tensor();
-        let SmoothL1 { beta, reduction } = how;
-        elementwise("smooth_l1_loss", self, target, reduction, |b, x, y| {
-            ensure!(beta >= 0.0, "beta must not be negative, but is {beta}");
+        elementwise("smooth_l1_loss", self, target, how.reduction, |b, x, y| {
+            how.check()?;
+            let beta = how.beta;
             let d = distance(b, x, y)?;
             if beta == 0.0 {
                 return Ok(d);
@@ -180,11 +199,10 @@ impl Tensor {
     #[track_caller]
     pub fn huber_loss_with(&self, target: impl AsTensor, how: Huber) -> Tensor {
         let target: &Tensor = &target.as_tensor();
-        let Huber { delta, reduction } = how;
-        elementwise("huber_loss", self, target, reduction, |b, x, y| {
-            ensure!(delta > 0.0, "delta must be positive, but is {delta}");
+        elementwise("huber_loss", self, target, how.reduction, |b, x, y| {
+            how.check()?;
             let d = distance(b, x, y)?;
-            huber(b, &d, delta, 1.0)
+            huber(b, &d, how.delta, 1.0)
         })
     }
 

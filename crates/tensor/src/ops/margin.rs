@@ -4,11 +4,11 @@ use super::entropy::{class_weight, weighted};
 use super::index::needs_index;
 use super::loss::{floats, reduced};
 use crate::operand::AsTensor;
-use crate::options::options;
+use crate::options::{Settings, options};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Reduction, Tensor, promote};
 use kiln_base::prim::Reduction as Fold;
-use kiln_ir::{Builder, Pw, ensure};
+use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
     /// What [`Tensor::cosine_embedding_loss`] takes beside its target.
@@ -65,6 +65,19 @@ options! {
         reduction: Reduction = Reduction::Mean,
     }
 }
+
+impl Settings for MultiMargin {
+    fn check(&self) -> Result<(), OpError> {
+        let p = self.p;
+        ensure!(p == 1 || p == 2, "p must be 1 or 2, not {p}");
+        Ok(())
+    }
+}
+
+impl Settings for CosineEmbedding {}
+impl Settings for HingeEmbedding {}
+impl Settings for MultiLabelSoftMargin {}
+impl Settings for MarginRanking {}
 
 impl Tensor {
     /// With the cosine c of the angle between the rows of this and `input2`, both `[n, d]` (or `[d]`):
@@ -170,7 +183,7 @@ impl Tensor {
         let mut operands = vec![self, target];
         operands.extend(weight);
         compose("multi_margin_loss", &operands, |b| {
-            ensure!(p == 1 || p == 2, "p must be 1 or 2, not {p}");
+            how.check()?;
             let x = rows(b, self)?;
             needs_index(target, "target")?;
             b.indexed_by("target", target);

@@ -2,10 +2,10 @@
 
 use super::loss::{floats, reduced};
 use crate::operand::AsTensor;
-use crate::options::options;
+use crate::options::{Settings, options};
 use crate::record::compose;
 use crate::{Pairwise, Reduction, Tensor};
-use kiln_ir::{Builder, Pw, ensure};
+use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
     /// What [`Tensor::triplet_margin_loss`] takes beside its triplets.
@@ -32,6 +32,23 @@ options! {
         swap: bool = false,
         /// What becomes of the elements (default their mean).
         reduction: Reduction = Reduction::Mean,
+    }
+}
+
+fn positive(margin: f64) -> Result<(), OpError> {
+    ensure!(margin > 0.0, "the margin must be positive, but is {margin}");
+    Ok(())
+}
+
+impl Settings for TripletMargin {
+    fn check(&self) -> Result<(), OpError> {
+        positive(self.margin)
+    }
+}
+
+impl Settings for TripletMarginWithDistance {
+    fn check(&self) -> Result<(), OpError> {
+        positive(self.margin)
     }
 }
 
@@ -108,7 +125,7 @@ impl Tensor {
         }
         let operands: Vec<&Tensor> = distances.iter().collect();
         compose("triplet_margin_loss", &operands, |b| {
-            ensure!(margin > 0.0, "the margin must be positive, but is {margin}");
+            how.check()?;
             let (dtype, d) = floats(b, &operands)?;
             let far = match d.get(2) {
                 Some(between) => b.binary(Pw::Minimum, &d[1], between)?,
