@@ -104,17 +104,8 @@ impl Bilinear {
     /// # Errors
     /// If `in1_features` is 0.
     #[track_caller]
-    pub fn new(
-        in1_features: impl Into<Int>,
-        in2_features: impl Into<Int>,
-        out_features: impl Into<Int>,
-    ) -> Result<Bilinear> {
-        let features = [
-            in1_features.into(),
-            in2_features.into(),
-            out_features.into(),
-        ];
-        Bilinear::made(features, true)
+    pub fn new(in1: impl Into<Int>, in2: impl Into<Int>, out: impl Into<Int>) -> Result<Bilinear> {
+        Bilinear::made([in1.into(), in2.into(), out.into()], true)
     }
 
     /// A layer without a bias.
@@ -123,16 +114,11 @@ impl Bilinear {
     /// As [`Bilinear::new`].
     #[track_caller]
     pub fn no_bias(
-        in1_features: impl Into<Int>,
-        in2_features: impl Into<Int>,
-        out_features: impl Into<Int>,
+        in1: impl Into<Int>,
+        in2: impl Into<Int>,
+        out: impl Into<Int>,
     ) -> Result<Bilinear> {
-        let features = [
-            in1_features.into(),
-            in2_features.into(),
-            out_features.into(),
-        ];
-        Bilinear::made(features, false)
+        Bilinear::made([in1.into(), in2.into(), out.into()], false)
     }
 
     #[track_caller]

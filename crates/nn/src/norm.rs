@@ -29,6 +29,40 @@ fn normalized(layer: &str, shape: impl Into<IntList>) -> Result<Vec<usize>> {
     Ok(shape.0.iter().map(|d| *d as usize).collect())
 }
 
+/// How norms over the last dims are made; the fields that they don't have in common are given.
+macro_rules! over_last_dims {
+    ($name:ident, $eps:literal, |$how:ident, $shape:ident| $($field:ident: $value:expr),+) => {
+        #[doc = concat!("A layer over the last dims, of these sizes, whose eps is ", $eps, ".")]
+        ///
+        /// # Errors
+        /// If the shape has no dims.
+        #[track_caller]
+        pub fn new(normalized_shape: impl Into<IntList>) -> Result<$name> {
+            $name::with(normalized_shape, Norm::new())
+        }
+
+        /// A layer over the last dims, of these sizes.
+        ///
+        /// # Errors
+        /// As [`Self::new`].
+        #[track_caller]
+        pub fn with(normalized_shape: impl Into<IntList>, $how: Norm) -> Result<$name> {
+            let $shape = normalized(stringify!($name), normalized_shape)?;
+            Ok($name {
+                weight: layer::optional($how.affine, &$shape, 1.0)?,
+                $($field: $value,)+
+                normalized_shape: $shape,
+                hooks: Hooks::new(),
+            })
+        }
+
+        /// The sizes of the last dims.
+        pub fn normalized_shape(&self) -> &[usize] {
+            &self.normalized_shape
+        }
+    };
+}
+
 /// Normalisation over the last dims (`torch.nn.LayerNorm`), then `· weight + bias`, which start at 1
 /// and 0.
 #[derive(Module)]
@@ -44,35 +78,8 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// A layer over the last dims, of these sizes, with an eps of 1e-5.
-    ///
-    /// # Errors
-    /// If the shape has no dims.
-    #[track_caller]
-    pub fn new(normalized_shape: impl Into<IntList>) -> Result<LayerNorm> {
-        LayerNorm::with(normalized_shape, Norm::new())
-    }
-
-    /// A layer over the last dims, of these sizes.
-    ///
-    /// # Errors
-    /// As [`LayerNorm::new`].
-    #[track_caller]
-    pub fn with(normalized_shape: impl Into<IntList>, how: Norm) -> Result<LayerNorm> {
-        let normalized_shape = normalized("LayerNorm", normalized_shape)?;
-        Ok(LayerNorm {
-            weight: layer::optional(how.affine, &normalized_shape, 1.0)?,
-            bias: layer::optional(how.affine && how.bias, &normalized_shape, 0.0)?,
-            normalized_shape,
-            eps: how.eps.unwrap_or(1e-5),
-            hooks: Hooks::new(),
-        })
-    }
-
-    /// The sizes of the last dims.
-    pub fn normalized_shape(&self) -> &[usize] {
-        &self.normalized_shape
-    }
+    over_last_dims!(LayerNorm, "1e-5", |how, shape|
+        bias: layer::optional(how.affine && how.bias, &shape, 0.0)?, eps: how.eps.unwrap_or(1e-5));
 
     /// What is added to the variance.
     pub fn eps(&self) -> f64 {
@@ -116,34 +123,7 @@ pub struct RMSNorm {
 }
 
 impl RMSNorm {
-    /// A layer over the last dims, of these sizes, whose eps is the dtype's machine epsilon.
-    ///
-    /// # Errors
-    /// If the shape has no dims.
-    #[track_caller]
-    pub fn new(normalized_shape: impl Into<IntList>) -> Result<RMSNorm> {
-        RMSNorm::with(normalized_shape, Norm::new())
-    }
-
-    /// A layer over the last dims, of these sizes.
-    ///
-    /// # Errors
-    /// As [`RMSNorm::new`].
-    #[track_caller]
-    pub fn with(normalized_shape: impl Into<IntList>, how: Norm) -> Result<RMSNorm> {
-        let normalized_shape = normalized("RMSNorm", normalized_shape)?;
-        Ok(RMSNorm {
-            weight: layer::optional(how.affine, &normalized_shape, 1.0)?,
-            normalized_shape,
-            eps: how.eps,
-            hooks: Hooks::new(),
-        })
-    }
-
-    /// The sizes of the last dims.
-    pub fn normalized_shape(&self) -> &[usize] {
-        &self.normalized_shape
-    }
+    over_last_dims!(RMSNorm, "the dtype's machine epsilon", |how, shape| eps: how.eps);
 
     /// What is added to the mean square; the dtype's machine epsilon where there is none.
     pub fn eps(&self) -> Option<f64> {
@@ -223,6 +203,11 @@ impl GroupNorm {
         })
     }
 
+    /// What is added to the variance.
+    pub fn eps(&self) -> f64 {
+        self.eps
+    }
+
     /// Into how many groups the channels are split.
     pub fn num_groups(&self) -> usize {
         self.num_groups
@@ -231,11 +216,6 @@ impl GroupNorm {
     /// How many channels there are.
     pub fn num_channels(&self) -> usize {
         self.num_channels
-    }
-
-    /// What is added to the variance.
-    pub fn eps(&self) -> f64 {
-        self.eps
     }
 
     #[track_caller]

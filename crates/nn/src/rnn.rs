@@ -6,13 +6,12 @@ mod run;
 
 use crate::init::Nonlinearity;
 use crate::layer::{self, invalid, probability};
-use crate::members::Members;
+use crate::members::{Field, Members};
 use crate::print::{float, python};
 use crate::{Copies, Forward, Hooks, Mode, Module, init};
 use cell::Cell;
 pub use cells::{GRUCell, LSTMCell, RNNCell, RecurrentCell};
 use kiln_tensor::{Int, Result, Tensor, Var, options};
-use std::fmt;
 
 options! {
     /// How a recurrent network is made.
@@ -126,17 +125,6 @@ impl Network {
     }
 
     #[track_caller]
-    fn copied(&self, copies: &mut Copies) -> Result<Network> {
-        let copy = |(name, var): &(String, Var)| Ok((name.clone(), copies.var(var)?));
-        Ok(Network {
-            weights: self.weights.iter().map(copy).collect::<Result<_>>()?,
-            mode: self.mode.clone(),
-            hooks: Hooks::new(),
-            ..*self
-        })
-    }
-
-    #[track_caller]
     fn reset_parameters(&self) -> Result<()> {
         let bound = 1.0 / (self.hidden_size as f64).sqrt();
         for (_, var) in &self.weights {
@@ -166,6 +154,31 @@ impl Network {
     }
 }
 
+/// The parameters are those of the network that holds this, under their own names.
+impl Field for Network {
+    fn add_to<'a>(&'a self, _: &str, members: &mut Members<'a>) {
+        for (name, var) in &self.weights {
+            members.parameter(name, var);
+        }
+        members.mode(&self.mode);
+    }
+
+    #[track_caller]
+    fn copied(&self, copies: &mut Copies) -> Result<Network> {
+        let copy = |(name, var): &(String, Var)| Ok((name.clone(), copies.var(var)?));
+        Ok(Network {
+            weights: self.weights.iter().map(copy).collect::<Result<_>>()?,
+            mode: self.mode.clone(),
+            hooks: Hooks::new(),
+            ..*self
+        })
+    }
+
+    fn hooks(&self) -> Option<&Hooks> {
+        Some(&self.hooks)
+    }
+}
+
 macro_rules! recurrent {
     ($($(#[$doc:meta])* $name:ident $cell:expr;)*) => {$(
         $(#[$doc])*
@@ -180,6 +193,8 @@ macro_rules! recurrent {
         /// pairs of hidden states and cells.
         ///
         /// The steps are one loop, whatever the length of the sequence is (at least 1).
+        #[derive(Module)]
+        #[module(extra_repr, reset_parameters)]
         pub struct $name(Network);
 
         impl $name {
@@ -243,25 +258,6 @@ macro_rules! recurrent {
             pub fn weight(&self, name: &str) -> Option<&Var> {
                 self.0.weights.iter().find(|(n, _)| n == name).map(|(_, var)| var)
             }
-        }
-
-        impl Module for $name {
-            fn as_module(&self) -> &dyn Module {
-                self
-            }
-
-            fn name(&self) -> &str {
-                stringify!($name)
-            }
-
-            fn members(&self) -> Members<'_> {
-                let mut members = Members::new();
-                for (name, var) in &self.0.weights {
-                    members.parameter(name, var);
-                }
-                members.mode(&self.0.mode);
-                members
-            }
 
             fn extra_repr(&self) -> String {
                 self.0.extra_repr()
@@ -269,21 +265,6 @@ macro_rules! recurrent {
 
             fn reset_parameters(&self) -> Result<()> {
                 self.0.reset_parameters()
-            }
-
-            fn hooks(&self) -> Option<&Hooks> {
-                Some(&self.0.hooks)
-            }
-
-            #[track_caller]
-            fn copied(&self, copies: &mut Copies) -> Result<$name> {
-                self.0.copied(copies).map($name)
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.as_module().fmt(f)
             }
         }
     )*};

@@ -104,7 +104,7 @@ power_pools! {
 }
 
 macro_rules! unpools {
-    ($($(#[$doc:meta])* $name:ident $spatial:literal $op:ident;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident $op:ident $spatial:literal;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
         #[module(extra_repr)]
@@ -169,9 +169,9 @@ macro_rules! unpools {
 
 unpools! {
     /// The partial inverse of [`MaxPool1d`](crate::MaxPool1d) (`torch.nn.MaxUnpool1d`).
-    MaxUnpool1d 1 max_unpool1d;
+    MaxUnpool1d max_unpool1d 1;
     /// The partial inverse of [`MaxPool2d`](crate::MaxPool2d) (`torch.nn.MaxUnpool2d`).
-    MaxUnpool2d 2 max_unpool2d;
+    MaxUnpool2d max_unpool2d 2;
     /// The partial inverse of [`MaxPool3d`](crate::MaxPool3d) (`torch.nn.MaxUnpool3d`).
-    MaxUnpool3d 3 max_unpool3d;
+    MaxUnpool3d max_unpool3d 3;
 }

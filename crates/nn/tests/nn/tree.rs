@@ -188,25 +188,25 @@ fn apply_visits_children_before_what_holds_them() {
 #[test]
 fn a_shared_parameter_counts_once_and_is_saved_under_both_names() {
     #[derive(Module)]
-    struct Tied {
-        encoder: Linear,
-        decoder: Linear,
+    struct Shared {
+        left: Linear,
+        right: Linear,
         first: Arc<Linear>,
         second: Arc<Linear>,
     }
     let shared = Arc::new(Linear::new(2, 2).unwrap());
-    let mut m = Tied {
-        encoder: Linear::new(3, 3).unwrap(),
-        decoder: Linear::new(3, 3).unwrap(),
+    let mut m = Shared {
+        left: Linear::new(3, 3).unwrap(),
+        right: Linear::new(3, 3).unwrap(),
         first: shared.clone(),
         second: shared,
     };
-    m.decoder.weight = m.encoder.weight.clone();
+    m.right.weight = m.left.weight.clone();
     let parameters: Vec<String> = m.named_parameters().into_iter().map(|(n, _)| n).collect();
     let wanted = [
-        "encoder.weight",
-        "encoder.bias",
-        "decoder.bias",
+        "left.weight",
+        "left.bias",
+        "right.bias",
         "first.weight",
         "first.bias",
     ];

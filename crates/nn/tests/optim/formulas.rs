@@ -113,25 +113,22 @@ fn adam_and_adamw() {
     {
         let (betas, eps, lr) = ((0.8, 0.95), 1e-6, 0.05);
         let sign = if maximize { -1.0 } else { 1.0 };
-        let adam = Adam::new()
-            .lr(lr)
-            .betas(betas)
-            .eps(eps)
-            .weight_decay(weight_decay)
-            .amsgrad(amsgrad)
-            .maximize(maximize);
-        check(adam, move |t, p, g, m| {
+        macro_rules! with_these {
+            ($rule:ident) => {
+                $rule::new()
+                    .lr(lr)
+                    .betas(betas)
+                    .eps(eps)
+                    .weight_decay(weight_decay)
+                    .amsgrad(amsgrad)
+                    .maximize(maximize)
+            };
+        }
+        check(with_these!(Adam), move |t, p, g, m| {
             let g = sign * g + weight_decay * p;
             p - lr * adam_formula(betas, eps, amsgrad, t, g, m)
         });
-        let adamw = AdamW::new()
-            .lr(lr)
-            .betas(betas)
-            .eps(eps)
-            .weight_decay(weight_decay)
-            .amsgrad(amsgrad)
-            .maximize(maximize);
-        check(adamw, move |t, p, g, m| {
+        check(with_these!(AdamW), move |t, p, g, m| {
             let step = adam_formula(betas, eps, amsgrad, t, sign * g, m);
             p * (1.0 - lr * weight_decay) - lr * step
         });

@@ -6,11 +6,11 @@ mod own;
 mod ranges;
 mod reference;
 mod repeats;
-
 mod schedules;
 mod state;
 mod steps;
 
+use kiln_nn::optim::Optimizer;
 use kiln_tensor::{Result, Tensor, Var};
 
 /// Numbers in (-1, 1) from a seed.
@@ -75,5 +75,13 @@ fn assert_close(found: &[f64], expected: &[f64], tolerance: f64) {
             (a - b).abs() <= tolerance * b.abs().max(1.0),
             "element {i}: {a} is not {b}"
         );
+    }
+}
+
+fn train(net: &Net, optimizer: &mut Optimizer, steps: std::ops::Range<u64>) {
+    for i in steps {
+        optimizer.zero_grad();
+        net.loss(&random(100 + i, &[6, 7])).backward().unwrap();
+        optimizer.step().unwrap();
     }
 }

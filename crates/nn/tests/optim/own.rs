@@ -1,6 +1,6 @@
 //! An optimiser of a user's own: what it is given without a line of its own.
 
-use crate::{Net, random};
+use crate::{Net, random, train};
 use kiln_nn::optim::{AdamW, Description, Optimizer, Rule, Scalars, Update};
 use kiln_tensor::{DType, Spec, Tensor, Var, compile};
 
@@ -39,14 +39,6 @@ const LION: Lion = Lion {
     betas: (0.9, 0.99),
     weight_decay: 0.1,
 };
-
-fn train(net: &Net, optimizer: &mut Optimizer, steps: std::ops::Range<u64>) {
-    for i in steps {
-        optimizer.zero_grad();
-        net.loss(&random(100 + i, &[6, 7])).backward().unwrap();
-        optimizer.step().unwrap();
-    }
-}
 
 #[test]
 fn it_follows_its_formula() {

@@ -1,16 +1,8 @@
 //! Groups, gradients that are missing, saving and loading.
 
-use crate::{Net, parameter, random};
+use crate::{Net, parameter, random, train};
 use kiln_nn::optim::{Adam, AdamW, Optimizer, OptimizerState, RMSprop, Rule, SGD};
 use kiln_tensor::{Tensor, Var};
-
-fn train(net: &Net, optimizer: &mut Optimizer, steps: std::ops::Range<u64>) {
-    for i in steps {
-        optimizer.zero_grad();
-        net.loss(&random(100 + i, &[6, 7])).backward().unwrap();
-        optimizer.step().unwrap();
-    }
-}
 
 #[test]
 fn training_goes_on_from_a_loaded_state_as_if_it_had_not_stopped() {
