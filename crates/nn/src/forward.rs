@@ -8,7 +8,8 @@ use kiln_tensor::{Error, Flat, Nest, Result, Tensor, on_behalf_of_caller};
 /// A module that computes `O` from `I`: a tensor from a tensor, where nothing else is said. Several inputs
 /// are a tuple, and a module may implement this for several kinds of inputs.
 ///
-/// A model implements [`Forward::forward`] and is called with [`Forward::call`]:
+/// A model implements [`Forward::forward`] and is called with [`Forward::call`], which `dyn Forward` has not, but a
+/// `Box` or an `Arc` of it; a function that takes any model takes `&impl Forward`.
 ///
 /// ```
 /// use kiln_nn::{Forward, Hooks, Linear, Module};

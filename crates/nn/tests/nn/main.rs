@@ -4,6 +4,7 @@ mod adaptive_softmax;
 mod attention;
 mod cells;
 mod checkpoint;
+mod convolutions;
 mod ctc;
 mod described;
 mod errors;
