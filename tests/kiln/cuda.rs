@@ -53,6 +53,43 @@ fn plans_take_offsets_and_sizes_there() {
 }
 
 #[test]
+fn losses_of_sequences_and_softmaxes_in_clusters_are_the_same_there() {
+    let Some(gpu) = device() else { return };
+    let run = |device: Device| {
+        kiln::manual_seed(5);
+        let softmax = kiln::nn::AdaptiveLogSoftmaxWithLoss::new(5, 9, [3, 6]).unwrap();
+        softmax.to(device).unwrap();
+        let x = Var::parameter((matrix(7 * 3, 5) * 0.2).reshape([7, 3, 5]).to(device)).unwrap();
+        let [y, steps, labels] = [
+            Tensor::from([[1i64, 2, 2], [3, 1, 4], [4, 4, 0]]).flatten(0, 1),
+            Tensor::from([7i64, 4, 6]),
+            Tensor::from([3i64, 2, 1]),
+        ]
+        .map(|t| t.to(device));
+        let unaligned = x
+            .get()
+            .log_softmax(2)
+            .ctc_loss(y.reshape([3, 3]), &steps, &labels);
+        let (_, frequent) = softmax.call((x.get().select(0, 0), y.narrow(0, 2, 3)));
+        let samples = Tensor::from([[[0.1f32, 0.8]]]).to(device);
+        let windows = kiln::FractionalPool::new(2)
+            .output_size(2)
+            .random_samples(&samples);
+        let pooled = x
+            .get()
+            .transpose(0, 1)
+            .narrow(0, 1, 1)
+            .fractional_max_pool2d(windows);
+        let loss = unaligned + frequent + pooled.square().sum(());
+        loss.backward().unwrap();
+        [floats(&loss), floats(&x.grad().unwrap())]
+    };
+    for (there, here) in run(gpu).iter().zip(run(Device::Cpu)) {
+        assert_close(there, &here);
+    }
+}
+
+#[test]
 fn recurrent_layers_are_loops_there() {
     let Some(gpu) = device() else { return };
     let run = |device: Device| {
